@@ -1,0 +1,40 @@
+package engine
+
+// Matrix is a weight as it lies in a file: row-major [N, K] (convolutions: [N, KY, KX, C] flattened to K = KY*KX*C), any storage dtype,
+// at any byte alignment. Rows may be fewer than in the file: a rank of a tensor group hands over only its slice.
+type Matrix struct {
+	Data  []byte // N rows of RowBytes bytes, of which the first K elements are used
+	DType DType
+	N, K  int
+	Row   int     // elements between the starts of two rows; 0 means K
+	Scale float32 // factor of scaled fp8 files; 0 means 1
+}
+
+// Packed is a matrix in the layout one backend reads fastest. Only that backend looks inside. It is immutable and shared by ranks.
+type Packed struct {
+	Buf    Buf
+	DType  DType // storage type; f32, bf16 or f16
+	N, K   int
+	Layout string // name of the backend's layout
+}
+
+// Adapter is a low-rank addition to a weight: y += Scale * Up(Down(x)). Down is [R, K], Up is [N, R].
+type Adapter struct {
+	Down, Up *Packed
+	Scale    float32
+}
+
+// Weight is what Linear and Conv2D multiply with: a shared packed base, an optional bias and the adapters of one handle (LoRA).
+// Nothing is ever merged into the base, so handles with different adapters share it.
+type Weight struct {
+	Name     string // checkpoint name, for error texts
+	Base     *Packed
+	Bias     Tensor // [N] f32, absent when zero
+	Adapters []Adapter
+}
+
+// N returns the number of output features.
+func (w *Weight) N() int { return w.Base.N }
+
+// K returns the number of input features.
+func (w *Weight) K() int { return w.Base.K }

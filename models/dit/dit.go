@@ -1,0 +1,223 @@
+// Package dit is the contract between diffusion transformers and whoever runs them.
+//
+// A Model is a transformer cut at its seams: Prepare (what depends on an entry alone), Modulate (what depends on entry and timestep), Embed,
+// the Blocks in order, Head. It computes exactly the rows of tokens it is told to compute and leaves attention over the whole sequence to the one
+// hook Attend, so the caller may split tokens, heads, blocks and entries over devices without the model knowing. Families live in the folders
+// beside this one; callers (parallel) import only this package.
+//
+// Facts that have caused bugs elsewhere: the joint sequence is text first, then image; rows of X are in that order too. Token features of
+// latents are ordered (channel, row in token, column in token). From Embed to Head no code looks at tensor values.
+package dit
+
+import "patchbay/engine"
+
+// Range is a half-open interval [Start, End) of tokens, heads or blocks.
+type Range struct{ Start, End int }
+
+// Len returns End - Start.
+func (r Range) Len() int { return r.End - r.Start }
+
+// Rows names the tokens that one call computes, as global positions in the text and in the image sequence. Either may be empty.
+type Rows struct{ Text, Image Range }
+
+// Len returns the number of rows.
+func (r Rows) Len() int { return r.Text.Len() + r.Image.Len() }
+
+// Grid is the token grid of one latent: rows and columns of tokens, odd latents already padded to whole tokens.
+type Grid struct {
+	Y, X             int // tokens
+	LatentY, LatentX int // rows and columns of the latent before padding
+}
+
+// Tokens returns Y*X.
+func (g Grid) Tokens() int { return g.Y * g.X }
+
+// Array is host data of a conditioning: row-major f32 [Rows, Cols]. Read-only once it is inside an Entry.
+type Array struct {
+	Rows, Cols int
+	Data       []float32
+}
+
+// Entry is the conditioning of one prediction: what the network gets besides latent and timestep. Field use by family: FLUX and SD3 Context and
+// Pooled, FLUX dev also Guidance, PixArt Context, HunyuanDiT Context (BERT) with ContextLen and Context2 (mT5) with Context2Len.
+type Entry struct {
+	Context     Array
+	Pooled      []float32 // [C]; nil: zeros
+	Guidance    *float32  // input of distilled models; nil: the argument is absent and nothing is embedded
+	ContextLen  int       // valid tokens of Context; 0: all
+	Context2    Array
+	Context2Len int
+	// Size is the picture size that the network is told: HunyuanDiT image_meta_size [6], PixArt c_size [2] and c_ar [1]; nil: from the grid.
+	Size []float32
+}
+
+// BlockKind tells what a block exchanges.
+type BlockKind uint8
+
+// Block kinds: Double has two streams with weights of their own and joint attention (FLUX double, SD3 joint); Single runs one stream over text and
+// image together (FLUX single); Cross has self-attention over image tokens and cross-attention to K/V that depend on the text only (PixArt, HunyuanDiT).
+const (
+	Double BlockKind = iota
+	Single
+	Cross
+)
+
+// Spec is what a caller must know of a model without its weights. It is computed from the checkpoint's header alone.
+type Spec struct {
+	Family        string // "flux", "sd3", "pixart", "hunyuandit"
+	Width         int    // E
+	Heads         int    // H
+	HeadDim       int    // D
+	PatchSize     int    // latent rows (and columns) per token
+	Channels      int    // C of the latent that the model reads and that samplers see
+	OutChannels   int    // C of what Head writes (PixArt, HunyuanDiT: twice Channels, the second half is dropped)
+	ContextDim    int    // columns of Entry.Context
+	PooledDim     int    // length of Entry.Pooled, 0: none
+	Context2Dim   int    // columns of Entry.Context2, 0: none
+	TakesGuidance bool
+	MLPRatio      float64
+	Blocks        []BlockSpec
+	Params        int64 // number of parameters
+}
+
+// BlockSpec describes one block.
+type BlockSpec struct {
+	Kind BlockKind
+	Skip int // index of the earlier block whose output this block takes as its skip input, -1: none
+	// LastText marks a Double block whose text rows are not needed after it (SD3's last): they still give K and V.
+	LastText bool
+	// Attends is how often Block calls Attend (SD3.5 medium's dual-attention blocks: 2, others 1).
+	Attends int
+	Params  int64
+}
+
+// JointText reports whether text rows take part in attention with image rows (Double and Single blocks), so that they must be split,
+// cached and exchanged like image rows.
+func (s *Spec) JointText() bool {
+	return len(s.Blocks) > 0 && s.Blocks[0].Kind != Cross
+}
+
+// Tokens returns the grid of a latent of y rows and x columns: sides are rounded up to whole tokens.
+func (s *Spec) Tokens(y, x int) Grid {
+	p := s.PatchSize
+	return Grid{Y: (y + p - 1) / p, X: (x + p - 1) / p, LatentY: y, LatentX: x}
+}
+
+// Env is what every call gets besides weights and state. It belongs to one rank and one stream.
+type Env struct {
+	Ops    engine.Ops
+	Arena  *engine.Arena // activations, in stack order: a call releases what it allocates unless it returns it
+	Attend func(Attention)
+	// Reduce sums a partial result over the ranks that hold the other slices of the same weights; nil: this rank holds whole weights.
+	Reduce func(engine.Tensor)
+}
+
+// Attention is one attention over the whole sequence, seen from the rows of this call. The hook normalises and rotates (it may do so while it packs
+// an exchange), attends over all tokens of the sequence and writes Out.
+type Attention struct {
+	Block int // index into Spec.Blocks
+	Index int // 0, or 1 for the second attention of a block that has two
+	// Q, K, V are [B, L, H, D] views of the local rows, unnormalised, text rows first. The hook may overwrite them.
+	Q, K, V engine.Tensor
+	// TextNorm applies to the first Rows.Text.Len() rows, ImageNorm to the others. Single and Cross blocks set both alike.
+	TextNorm, ImageNorm engine.QKNorm
+	RoPE                engine.RoPE // tables of the local rows
+	Rows                Rows        // which tokens the rows are; an attention over image tokens only has an empty Text
+	// ImageOnly is true when keys are image tokens only (self-attention of Cross blocks, second attention of SD3.5 medium).
+	ImageOnly bool
+	Scale     float32       // 0: 1/sqrt(D)
+	Out       engine.Tensor // [B, L, H, D] view that receives the result of the local rows
+}
+
+// Prepared is what depends on the entries alone, computed once per request for n entries of equal shapes that will be evaluated together.
+// Its tensors live in the arena that Prepare was given, until the caller releases it.
+type Prepared struct {
+	N       int             // entries
+	Lt      int             // text tokens of each entry
+	Text    engine.Tensor   // [n, Lt, E] text rows as the first block sees them; absent for Cross models
+	Vector  engine.Tensor   // [n, E] f32 part of the conditioning vector that does not depend on the timestep; may be absent
+	CrossKV []engine.Tensor // per block [n, Lt, 2, H, D] keys and values of the text, normalised; only blocks that were asked for are set
+	KeyLen  []int           // valid text tokens per entry for cross-attention; nil: all
+	RoPE    engine.RoPE     // [Lt+Li, D/2] tables of the whole sequence, text first; absent: no rotation
+	Pos     engine.Tensor   // [1, Li, E] positions added by Embed; absent: none
+	Grid    Grid
+	Entries []Entry // the inputs, for what Modulate needs of them (guidance, sizes)
+}
+
+// Modulation is what depends on entry and timestep: shifts, scales and gates for S timesteps at once.
+type Modulation struct {
+	Image []engine.Tensor // per block [S, n, k*E] f32, in the order the family documents; nil entries for blocks not asked for
+	Text  []engine.Tensor // the same for the text stream of Double blocks
+	Head  engine.Tensor   // [S, n, k*E] f32
+}
+
+// State is one evaluation of some rows: B = n * latent batch, items of one entry are neighbours (item b belongs to entry b/(B/n)).
+type State struct {
+	B    int
+	Rows Rows
+	X    engine.Tensor // [B, L, E], text rows first, then image rows; blocks update it in place
+	P    *Prepared
+	M    *Modulation
+	Step int         // row of M
+	RoPE engine.RoPE // tables of Rows, made by NewState
+}
+
+// Model is a diffusion transformer, or the blocks of one that a rank holds. A value holds weights only and may be shared by ranks that use
+// the same kind of Ops. Calls with impossible shapes panic with *engine.ShapeError.
+type Model interface {
+	// Spec describes the whole model, also if only some blocks are held.
+	Spec() *Spec
+	// Prepare computes what depends on the entries alone. All entries have equal shapes. Cross K/V are made for the blocks in held.
+	// It refuses (error) entries whose shapes do not fit the model, naming the field.
+	Prepare(env Env, entries []Entry, grid Grid, held Range) (*Prepared, error)
+	// Modulate computes modulations for S timesteps of each entry, timesteps [S*n] ordered [S][n] as the network takes them
+	// (FLUX 0..1, the others 0..1000), for the blocks in held; the head's too.
+	Modulate(env Env, p *Prepared, timesteps []float32, held Range) *Modulation
+	// Embed fills s.X: image rows from x [B, li, C*p*p], text rows from s.P.Text.
+	Embed(env Env, s *State, x engine.Tensor)
+	// Block runs block i on s.X in place. skip is the output rows of Spec.Blocks[i].Skip, absent if that is -1.
+	Block(env Env, i int, s *State, skip engine.Tensor)
+	// Head turns the image rows of s.X into the network's prediction out [B, li, OutChannels*p*p], features ordered like x.
+	Head(env Env, s *State, out engine.Tensor)
+}
+
+// NewState allocates the state of one evaluation of rows: X from the arena, and views of the prepared tables.
+func NewState(env Env, spec *Spec, p *Prepared, m *Modulation, step, b int, rows Rows) *State {
+	s := &State{B: b, Rows: rows, P: p, M: m, Step: step}
+	s.X = env.Arena.Alloc(engine.F32, b, rows.Len(), spec.Width)
+	s.RoPE = p.Tables(env, rows)
+	return s
+}
+
+// TextRows is the view of the text rows of X: [B, lt, E].
+func (s *State) TextRows() engine.Tensor { return s.X.Slice(1, 0, s.Rows.Text.Len()) }
+
+// ImageRows is the view of the image rows of X: [B, li, E].
+func (s *State) ImageRows() engine.Tensor {
+	return s.X.Slice(1, s.Rows.Text.Len(), s.Rows.Len())
+}
+
+// Tables returns the rotation tables of rows: a view where they are neighbours in the whole sequence, else a copy in the arena.
+func (p *Prepared) Tables(env Env, rows Rows) engine.RoPE {
+	if p.RoPE.Cos.IsZero() {
+		return engine.RoPE{}
+	}
+	return engine.RoPE{Cos: pickRows(env, p.RoPE.Cos, p.Lt, rows), Sin: pickRows(env, p.RoPE.Sin, p.Lt, rows)}
+}
+
+// pickRows selects rows of a table [Lt+Li, ...] whose image part starts at row lt.
+func pickRows(env Env, table engine.Tensor, lt int, rows Rows) engine.Tensor {
+	t, i := rows.Text, rows.Image
+	switch {
+	case i.Len() == 0:
+		return table.Slice(0, t.Start, t.End)
+	case t.Len() == 0:
+		return table.Slice(0, lt+i.Start, lt+i.End)
+	case t.End == lt && i.Start == 0:
+		return table.Slice(0, t.Start, lt+i.End)
+	}
+	out := env.Arena.Alloc(engine.F32, rows.Len(), table.Dim(1))
+	env.Ops.Copy(out.Slice(0, 0, t.Len()), table.Slice(0, t.Start, t.End))
+	env.Ops.Copy(out.Slice(0, t.Len(), rows.Len()), table.Slice(0, lt+i.Start, lt+i.End))
+	return out
+}

@@ -1,0 +1,127 @@
+package parallel
+
+import (
+	"patchbay/engine"
+	"patchbay/models/dit"
+	"patchbay/models/sampling"
+)
+
+// Request is one sampling run: the only entrance to the denoise loop. Sampling nodes lower to it, the sample message decodes onto it.
+// It is plain data (Model and the callbacks of Sample apart), so it can travel to another process.
+type Request struct {
+	Model    Model
+	Sampling sampling.ModelSampling // conversions between sigma, timestep and noise level, overrides of the graph included
+	Sampler  string                 // name in the table of package sampling
+	Options  sampling.Options       // options of that sampler; zero: its defaults
+	Sigmas   []float32              // n+1 values; fewer than 2 returns the latent unchanged
+
+	Noise  Latent // noise drawn for the whole batch, unit variance; empty Data: zeros
+	Latent Latent // start in model space (latent format already applied)
+	// Mask is 1 where the picture may change, [B, 1, Y, X] or [B, C, Y, X] or [1, 1, Y, X] (repeated); empty Data: everywhere.
+	Mask Latent
+	// MaskStrength < 0: ordinary mask. 0..1: DifferentialDiffusion with that strength.
+	MaskStrength float32
+	Seed         uint64 // of noise that samplers draw on the way
+	// NoiseSeedDraws is how many values prepare_noise has drawn from the generator of Seed, where churn noise goes on (ComfyUI's global stream).
+	NoiseSeedDraws int
+
+	Guider   Guider
+	Branches []Branch // positive first, then negative; dual guidance: cond1, cond2, negative
+
+	Plan    string // "ulysses=2,pipe=2,..."; empty: chosen
+	Preview bool   // give Progress.X0 at every step
+}
+
+// Latent is a host tensor [B, C, Y, X] f32, row-major.
+type Latent struct {
+	B, C, Y, X int
+	Data       []float32
+}
+
+// Len returns B*C*Y*X.
+func (l Latent) Len() int { return l.B * l.C * l.Y * l.X }
+
+// NewLatent returns zeros [b, c, y, x].
+func NewLatent(b, c, y, x int) Latent {
+	return Latent{B: b, C: c, Y: y, X: x, Data: make([]float32, b*c*y*x)}
+}
+
+// Guider tells how the branches' predictions are mixed, in x0 space.
+type Guider struct {
+	Kind GuiderKind
+	CFG  float32 // scale between positive and negative (dual: cfg_conds, between cond1 and cond2)
+	CFG2 float32 // dual: cfg_cond2_negative
+	// Nested is the style "nested" of DualCFGGuider; false is "regular".
+	Nested bool
+	// NoShortcut evaluates the negative branch even where CFG is 1 (samplers with uncond do so on their own).
+	NoShortcut bool
+}
+
+// GuiderKind selects the rule of a Guider.
+type GuiderKind uint8
+
+// The guiders: Basic uses the first branch alone; CFG is uncond + cfg*(cond - uncond); Dual combines three branches.
+const (
+	GuideBasic GuiderKind = iota
+	GuideCFG
+	GuideDual
+)
+
+// Branch is one side of guidance: all its entries are predicted and blended by their weights. No active entry predicts 0.
+type Branch struct {
+	Name    string // "positive", "negative", for errors
+	Entries []Entry
+}
+
+// Entry is one item of a conditioning list.
+type Entry struct {
+	dit.Entry
+	// SigmaStart >= sigma >= SigmaEnd is where the entry is active; both 0: always. Inclusive as ComfyUI compares.
+	SigmaStart, SigmaEnd float32
+	Ranged               bool    // SigmaStart and SigmaEnd are set
+	Strength             float32 // weight of the entry, 1 by default
+	// Area limits the entry to rows [Y, Y+H) and columns [X, X+W) of the latent; zero: all. Feathered at inner edges when Mask is empty.
+	Area Area
+	// Mask weights the entry per latent pixel, [1 or B, 1, Y, X] at latent size; empty Data: none.
+	Mask         Latent
+	MaskStrength float32 // factor of Mask
+	// MaskBounds cuts the evaluation to the bounding box of the mask.
+	MaskBounds bool
+}
+
+// Area is a rectangle of latent pixels. The zero Area is none.
+type Area struct{ H, W, Y, X int }
+
+// Model names a diffusion model with its adapters and tells how to get its weights. Equal keys share weights.
+type Model struct {
+	Key  string // file, header hash and adapters
+	Spec *dit.Spec
+	// Load reads and packs the blocks in held (all embeddings and the head too). Ranks in one process share the result.
+	Load func(ops engine.Ops, held dit.Range) (dit.Model, error)
+	// WeightBytes is the size of the weights in the file, for memory checks before loading.
+	WeightBytes int64
+}
+
+// Progress is told after every step.
+type Progress struct {
+	Step, Steps int     // 1..Steps
+	Sigma       float32 // of the step just done
+	X0          Latent  // denoised, model space, whole batch; empty unless Request.Preview
+}
+
+// Result is what a run gives back.
+type Result struct {
+	Latent Latent // model space, inverse noise scaling applied
+	X0     Latent // last denoised, as SamplerCustomAdvanced's second output
+	Stats  Stats
+}
+
+// Stats is where the time and the work went.
+type Stats struct {
+	Plan        string
+	Evaluations int
+	Calls       [][2]int // per network call: rows of the batch, first branch (tests compare them with ComfyUI's)
+	LoadSeconds float64  // weights read and packed for this request, 0 if resident
+	StepSeconds []float64
+	PeakBytes   int64 // activations and session buffers of the busiest rank
+}

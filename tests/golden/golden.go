@@ -1,0 +1,64 @@
+// Package golden gives tests access to numbers recorded from ComfyUI, torch and transformers (README.md beside this file says how they were made).
+//
+// Path finds a file, Value is the formula that made all weights and inputs, Fill applies it to a whole tensor.
+package golden
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"runtime"
+)
+
+// Path returns the path of a golden file, e.g. "samplers.json" or "server/object_info.json".
+func Path(name string) string {
+	_, here, _, _ := runtime.Caller(0)
+	return filepath.Join(filepath.Dir(here), name)
+}
+
+// JSON decodes a golden JSON file into v.
+func JSON(name string, v any) error {
+	b, err := os.ReadFile(Path(name))
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(b, v)
+}
+
+// Value is element i of the tensor called name: offset + scale*v with v in [-0.5, 0.5) from splitmix64 over fnv1a64(name) (README.md section 1).
+func Value(name string, i uint64, scale, offset float64) float32 {
+	return value(hash(name), i, scale, offset)
+}
+
+// Fill returns n elements of the tensor called name.
+func Fill(name string, n int, scale, offset float64) []float32 {
+	h := hash(name)
+	out := make([]float32, n)
+	for i := range out {
+		out[i] = value(h, uint64(i), scale, offset)
+	}
+	return out
+}
+
+// InputScale gives inputs unit variance: 2*sqrt(3).
+const InputScale = 3.4641016151377544
+
+// Input returns n elements of the input called name with unit variance.
+func Input(name string, n int) []float32 { return Fill("input:"+name, n, InputScale, 0) }
+
+func hash(name string) uint64 {
+	h := uint64(0xcbf29ce484222325)
+	for i := range len(name) {
+		h = (h ^ uint64(name[i])) * 0x100000001b3
+	}
+	return h
+}
+
+func value(h, i uint64, scale, offset float64) float32 {
+	z := h + i + 0x9e3779b97f4a7c15
+	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9
+	z = (z ^ (z >> 27)) * 0x94d049bb133111eb
+	u := z ^ (z >> 31)
+	v := (float64(u>>40) - 1<<23) / (1 << 24)
+	return float32(offset + float64(scale*v))
+}
