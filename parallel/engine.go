@@ -2,9 +2,36 @@ package parallel
 
 import (
 	"context"
+	"fmt"
+	"sync"
+	"time"
 
 	"patchbay/engine"
 )
+
+// Config says what an Engine runs on.
+type Config struct {
+	// NewOps makes the operations of one rank. All values it returns must be able to share packed weights.
+	NewOps func(rank int) (engine.Ops, error)
+	// MemoryBytes bounds weights, activations and buffers together, 0: no limit.
+	MemoryBytes int64
+	// Recode passes every command and reply of a rank through an encoder and decoder: the tests' proof that ranks share no memory with
+	// the leader. Nil in production.
+	Recode func(v any) (any, error)
+}
+
+// Engine owns the ranks of one device group and everything resident on them. Its methods may be called from any goroutine; work runs one piece
+// at a time.
+type Engine struct {
+	cfg    Config
+	work   sync.Mutex // held while a request or a Do uses the ranks
+	group  *Group
+	link   *rankLink
+	places *placements
+	local  engine.Ops // rank 0's operations, used directly by Do while the rank is idle
+	buf    buffer     // memory of Do
+	next   uint64     // session numbers
+}
 
 // Observe is told of progress after every step; an error stops the run with that error.
 type Observe func(Progress) error
@@ -12,10 +39,106 @@ type Observe func(Progress) error
 // Local is what Engine.Do lends to one piece of work on one rank: text encoders, VAE, anything that is not the denoise loop.
 type Local struct {
 	Ops engine.Ops
-	// Arena returns activation memory of at least the given bytes, valid until Do returns.
+	// Arena returns activation memory of at least the given bytes. It is one piece: a second call invalidates what the first gave.
 	Arena func(bytes int) (*engine.Arena, error)
 	// Check returns the context's error once the job is cancelled; long work calls it between layers.
 	Check func() error
 }
 
-var _ = context.Background
+// NewEngine starts the ranks. Close ends them.
+func NewEngine(cfg Config) (*Engine, error) {
+	if cfg.NewOps == nil {
+		return nil, fmt.Errorf("engine without operations")
+	}
+	ops, err := cfg.NewOps(0)
+	if err != nil {
+		return nil, fmt.Errorf("start rank 0: %w", err)
+	}
+	e := &Engine{cfg: cfg, group: NewGroup(nil), places: newPlacements(cfg.MemoryBytes), local: ops}
+	r := newRank(0, ops, e.places.resident)
+	e.link = &rankLink{rank: r, inbox: make(chan rankCall), recode: cfg.Recode}
+	e.group.Go("rank 0", func() error { r.serve(e.link.inbox); return nil })
+	return e, nil
+}
+
+// Close waits for the work in hand, ends the ranks and frees all weights.
+func (e *Engine) Close() error {
+	e.work.Lock()
+	defer e.work.Unlock()
+	close(e.link.inbox)
+	err := e.group.Wait()
+	e.places.clear()
+	e.local.Free(e.buf.mem)
+	return err
+}
+
+// Name names the operations the ranks use, e.g. "cpu/avx2".
+func (e *Engine) Name() string { return e.local.Name() }
+
+// Resident lists the models whose weights are loaded, most recently used first.
+func (e *Engine) Resident() []ResidentModel { return e.places.list() }
+
+// Evict drops resident weights that match, or all if key is empty. It waits for the work in hand.
+func (e *Engine) Evict(key string) {
+	e.work.Lock()
+	defer e.work.Unlock()
+	e.places.evict(key)
+}
+
+// Do runs f on rank 0's device with nothing else running there. A panic in f becomes an error; what names f in it.
+func (e *Engine) Do(ctx context.Context, what string, f func(*Local) error) error {
+	e.work.Lock()
+	defer e.work.Unlock()
+	if err := ctx.Err(); err != nil {
+		return cancelled(err)
+	}
+	l := &Local{Ops: e.local, Check: func() error {
+		if err := ctx.Err(); err != nil {
+			return cancelled(err)
+		}
+		return nil
+	}}
+	l.Arena = func(bytes int) (*engine.Arena, error) {
+		if e.cfg.MemoryBytes > 0 && int64(bytes) > e.cfg.MemoryBytes {
+			return nil, &Error{Code: OutOfMemory, Text: fmt.Sprintf("%s needs %d MB, %d MB are allowed", what, bytes>>20, e.cfg.MemoryBytes>>20)}
+		}
+		if err := e.buf.grow(e.local, bytes); err != nil {
+			return nil, err
+		}
+		return engine.NewArena(what, e.buf.mem, e.buf.bytes), nil
+	}
+	return Recovered(what, func() error { return f(l) })
+}
+
+func cancelled(cause error) *Error {
+	return &Error{Code: Cancelled, Text: "cancelled", Cause: cause}
+}
+
+// Sample runs one request. It returns when the run is finished, refused, cancelled (ctx) or has failed; the Engine stays usable in every case.
+// Errors are *Error.
+func (e *Engine) Sample(ctx context.Context, req *Request, observe Observe) (*Result, error) {
+	if err := req.validate(); err != nil {
+		return nil, err
+	}
+	e.work.Lock()
+	defer e.work.Unlock()
+	start := time.Now()
+	loaded, err := e.places.acquire(e.local, req.Model)
+	if err != nil {
+		return nil, err
+	}
+	var stats Stats
+	if loaded {
+		stats.LoadSeconds = time.Since(start).Seconds()
+	}
+	var result *Result
+	err = Recovered("sampler "+req.Sampler, func() error {
+		var err error
+		result, err = e.run(ctx, req, observe, stats)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return result, nil
+}

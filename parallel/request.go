@@ -10,10 +10,10 @@ import (
 // It is plain data (Model and the callbacks of Sample apart), so it can travel to another process.
 type Request struct {
 	Model    Model
-	Sampling sampling.ModelSampling // conversions between sigma, timestep and noise level, overrides of the graph included
-	Sampler  string                 // name in the table of package sampling
-	Options  sampling.Options       // options of that sampler; zero: its defaults
-	Sigmas   []float32              // n+1 values; fewer than 2 returns the latent unchanged
+	Sampling *sampling.ModelSampling // conversions between sigma, timestep and noise level, overrides of the graph included
+	Sampler  string                  // name in the table of package sampling
+	Options  sampling.Options        // options of that sampler; zero: its defaults
+	Sigmas   []float32               // n+1 values; fewer than 2 returns the latent unchanged
 
 	Noise  Latent // noise drawn for the whole batch, unit variance; empty Data: zeros
 	Latent Latent // start in model space (latent format already applied)
@@ -22,8 +22,9 @@ type Request struct {
 	// MaskStrength < 0: ordinary mask. 0..1: DifferentialDiffusion with that strength.
 	MaskStrength float32
 	Seed         uint64 // of noise that samplers draw on the way
-	// NoiseSeedDraws is how many values prepare_noise has drawn from the generator of Seed, where churn noise goes on (ComfyUI's global stream).
-	NoiseSeedDraws int
+	// NoiseDraws are the sizes of the draws that made Noise from the generator of Seed, in order: churn noise goes on behind them
+	// (ComfyUI's global stream).
+	NoiseDraws []int
 
 	Guider   Guider
 	Branches []Branch // positive first, then negative; dual guidance: cond1, cond2, negative
@@ -120,8 +121,8 @@ type Result struct {
 type Stats struct {
 	Plan        string
 	Evaluations int
-	Calls       [][2]int // per network call: rows of the batch, first branch (tests compare them with ComfyUI's)
-	LoadSeconds float64  // weights read and packed for this request, 0 if resident
+	Rows        int     // latents predicted, over all evaluations: batch items times active entries
+	LoadSeconds float64 // weights read and packed for this request, 0 if resident
 	StepSeconds []float64
 	PeakBytes   int64 // activations and session buffers of the busiest rank
 }

@@ -1,0 +1,57 @@
+# Every target is what CI runs. Needs Go >= 1.26, gcc and make; nothing else for build, demo and test.
+GO      ?= go
+BIN     := bin/patchbay
+SHELL   := /bin/bash
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+# Public tokenizer vocabularies that tests compare with; they are other people's data and not in this repository.
+export PATCHBAY_TEST_TOKENIZERS ?= $(abspath ../shared/tokenizers)
+
+.PHONY: build demo test check lint fmt race fuzz bench soak loc tools clean
+
+build:
+	$(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o $(BIN) .
+
+demo: build
+	$(BIN) demo --out demo.png
+
+# The whole proof, one line per part with its time. tests/run.sh prints a table at the end.
+test:
+	@tests/run.sh
+
+# The quick form while working.
+check:
+	$(GO) vet ./... && $(GO) test -short ./...
+
+tools: bin/golangci-lint
+bin/golangci-lint: tools/go.mod
+	cd tools && $(GO) build -o ../bin/ tool && touch ../bin/golangci-lint
+
+lint: tools
+	bin/golangci-lint run ./...
+	@if command -v shellcheck >/dev/null; then shellcheck install.sh tests/*.sh .ci/run; else echo "shellcheck NOT RUN: not installed (apt-get install shellcheck)"; fi
+
+fmt: tools
+	bin/golangci-lint fmt ./...
+
+race:
+	$(GO) test -race -short ./...
+
+# Seconds per fuzz target; the seeds alone run in every `go test`.
+FUZZTIME ?= 10s
+fuzz:
+	@tests/fuzz.sh $(FUZZTIME)
+
+bench:
+	$(GO) test -run '^$$' -bench . -benchtime 1x ./engine/cpu ./models/... ./parallel
+
+soak:
+	$(GO) test -count 1 -timeout 60m -tags soak ./...
+
+loc:
+	@for d in ipc node parallel models engine comfyui tests; do [ -d $$d ] || continue; \
+	  printf '%-10s code %6d  test %6d\n' $$d \
+	  $$(find $$d -name '*.go' ! -name '*_test.go' -o -name '*.c' -o -name '*.h' -o -name '*.inc' | xargs cat | wc -l) \
+	  $$(find $$d -name '*_test.go' | xargs -r cat | wc -l); done
+
+clean:
+	rm -rf bin

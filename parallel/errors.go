@@ -1,0 +1,45 @@
+package parallel
+
+import "fmt"
+
+// Code classifies an Error for clients.
+type Code string
+
+// The codes of this package. BadRequest names a field of Request; PlanRefused a plan that cannot run; OutOfMemory comes before work starts and says
+// how much was needed; Cancelled is the caller's own wish; Panic is a bug inside a rank, a sampler or a kernel.
+const (
+	BadRequest  Code = "bad_request"
+	PlanRefused Code = "plan_refused"
+	OutOfMemory Code = "out_of_memory"
+	Cancelled   Code = "cancelled"
+	Panic       Code = "internal_panic"
+	LoadFailed  Code = "bad_checkpoint"
+)
+
+// Error is what every door of this package returns when it refuses or fails.
+type Error struct {
+	Code  Code
+	Field string // field of Request the error is about, may be empty
+	Text  string // tells what is wrong and what is allowed
+	Cause error  // may be nil
+	Stack string // of a panic
+}
+
+// Error returns "field: text: cause".
+func (e *Error) Error() string {
+	s := e.Text
+	if e.Field != "" {
+		s = e.Field + ": " + s
+	}
+	if e.Cause != nil {
+		s += ": " + e.Cause.Error()
+	}
+	return s
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Cause }
+
+func refuse(field, format string, args ...any) *Error {
+	return &Error{Code: BadRequest, Field: field, Text: fmt.Sprintf(format, args...)}
+}

@@ -1,0 +1,140 @@
+package parallel
+
+import "patchbay/models/dit"
+
+// layout maps between a latent [C, Y, X] and what samplers and networks see of one batch item.
+//
+// Samplers work on a vector: the elements of the latent ordered token by token, inside a token by (channel, row, column). Networks read rows
+// [Li, C*p*p]; for sides that are multiples of p rows and vector are the same. Odd latents are padded circularly to whole tokens: the padding
+// exists only in rows, it is read from the element it repeats and never written back.
+type layout struct {
+	grid     dit.Grid
+	features int     // C*p*p
+	gather   []int32 // per row element: the vector element it reads; nil when rows are the vector
+	owned    []bool  // per row element: false for padding; nil when all are true
+	order    []int32 // per vector element: its index in the latent [C, Y, X]; only of whole latents
+}
+
+// newLayout makes the layout of a whole latent for tokens of p x p.
+func newLayout(c, y, x, p int) *layout {
+	l := &layout{grid: gridOf(y, x, p), features: c * p * p}
+	l.order = make([]int32, 0, c*y*x)
+	position := make([]int32, c*y*x) // latent index -> vector index
+	l.walk(c, p, func(_, ci, yi, xi int) {
+		if yi < y && xi < x {
+			at := (ci*y+yi)*x + xi
+			position[at] = int32(len(l.order))
+			l.order = append(l.order, int32(at))
+		}
+	})
+	if y%p != 0 || x%p != 0 {
+		l.index(c, p, y, x, func(ci, yi, xi int) int32 { return position[(ci*y+yi)*x+xi] })
+	}
+	return l
+}
+
+// area makes the layout of a rectangle of the latent that whole describes; its elements are those of whole's vector.
+func (whole *layout) area(a Area, c, p int) *layout {
+	y, x := whole.grid.LatentY, whole.grid.LatentX
+	position := make([]int32, c*y*x)
+	for at, i := range whole.order {
+		position[i] = int32(at)
+	}
+	l := &layout{grid: gridOf(a.H, a.W, p), features: c * p * p}
+	l.index(c, p, a.H, a.W, func(ci, yi, xi int) int32 { return position[(ci*y+a.Y+yi)*x+a.X+xi] })
+	return l
+}
+
+func gridOf(y, x, p int) dit.Grid {
+	return dit.Grid{Y: (y + p - 1) / p, X: (x + p - 1) / p, LatentY: y, LatentX: x}
+}
+
+// walk visits row elements in order with their position in the padded latent.
+func (l *layout) walk(c, p int, visit func(k, ci, yi, xi int)) {
+	k := 0
+	for ty := range l.grid.Y {
+		for tx := range l.grid.X {
+			for ci := range c {
+				for py := range p {
+					for px := range p {
+						visit(k, ci, ty*p+py, tx*p+px)
+						k++
+					}
+				}
+			}
+		}
+	}
+}
+
+// index fills gather and owned for a rectangle of y rows and x columns whose elements at finds in the vector.
+func (l *layout) index(c, p, y, x int, at func(ci, yi, xi int) int32) {
+	n := l.grid.Tokens() * l.features
+	l.gather, l.owned = make([]int32, n), make([]bool, n)
+	l.walk(c, p, func(k, ci, yi, xi int) {
+		l.owned[k] = yi < y && xi < x
+		l.gather[k] = at(ci, yi%y, xi%x)
+	})
+}
+
+// rows returns the number of row elements of one batch item.
+func (l *layout) rows() int { return l.grid.Tokens() * l.features }
+
+// toVector reorders a latent into the sampler's vector, b items.
+func (l *layout) toVector(b int, latent []float32) []float32 {
+	n := len(l.order)
+	out := make([]float32, b*n)
+	for i := range b {
+		for k, at := range l.order {
+			out[i*n+k] = latent[i*n+int(at)]
+		}
+	}
+	return out
+}
+
+// toLatent is the inverse of toVector.
+func (l *layout) toLatent(b int, vector []float32) []float32 {
+	n := len(l.order)
+	out := make([]float32, b*n)
+	for i := range b {
+		for k, at := range l.order {
+			out[i*n+int(at)] = vector[i*n+k]
+		}
+	}
+	return out
+}
+
+// read gathers rows of b items from a vector with n elements per item. The result may be the vector itself.
+func (l *layout) read(b, n int, vector []float32) []float32 {
+	if l.gather == nil {
+		return vector
+	}
+	m := l.rows()
+	out := make([]float32, b*m)
+	for i := range b {
+		item := vector[i*n : (i+1)*n]
+		for k, at := range l.gather {
+			out[i*m+k] = item[at]
+		}
+	}
+	return out
+}
+
+// write calls set for every owned element: its index in the vector of all items and its index in rows of the given feature count (at least features).
+func (l *layout) write(b, n, features int, set func(at, row int)) {
+	tokens := l.grid.Tokens()
+	for i := range b {
+		for t := range tokens {
+			for f := range l.features {
+				k := t*l.features + f
+				at := k
+				if l.gather != nil {
+					if !l.owned[k] {
+						continue
+					}
+					at = int(l.gather[k])
+				}
+				set(i*n+at, (i*tokens+t)*features+f)
+			}
+		}
+	}
+}

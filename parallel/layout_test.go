@@ -1,0 +1,116 @@
+package parallel
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// Every element of the latent occurs once in the vector; rows read from the latent's padded picture exactly what a naive patchify reads.
+func TestLayoutMatchesNaivePatchify(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c, p := rapid.IntRange(1, 4).Draw(t, "c"), rapid.IntRange(1, 3).Draw(t, "p")
+		y, x, b := rapid.IntRange(1, 9).Draw(t, "y"), rapid.IntRange(1, 9).Draw(t, "x"), rapid.IntRange(1, 2).Draw(t, "b")
+		latent := make([]float32, b*c*y*x)
+		for i := range latent {
+			latent[i] = float32(i)
+		}
+		l := newLayout(c, y, x, p)
+		v := l.toVector(b, latent)
+		if back := l.toLatent(b, v); !slices.Equal(back, latent) {
+			t.Fatalf("toLatent(toVector) = %v, want %v", back, latent)
+		}
+		rows := l.read(b, c*y*x, v)
+		k := 0
+		for bi := range b {
+			for ty := range (y + p - 1) / p {
+				for tx := range (x + p - 1) / p {
+					for ci := range c {
+						for i := range p * p {
+							yi, xi := (ty*p+i/p)%y, (tx*p+i%p)%x
+							if want := latent[((bi*c+ci)*y+yi)*x+xi]; rows[k] != want {
+								t.Fatalf("row element %d = %v, want %v", k, rows[k], want)
+							}
+							k++
+						}
+					}
+				}
+			}
+		}
+		back := make([]float32, len(v))
+		l.write(b, c*y*x, l.features, func(at, row int) { back[at] = rows[row] })
+		if !slices.Equal(back, v) {
+			t.Fatalf("write(read) = %v, want %v", back, v)
+		}
+	})
+}
+
+func TestAreaLayoutReadsRectangle(t *testing.T) {
+	const c, y, x, p = 2, 6, 7, 2
+	latent := make([]float32, c*y*x)
+	for i := range latent {
+		latent[i] = float32(i)
+	}
+	whole := newLayout(c, y, x, p)
+	a := Area{H: 3, W: 4, Y: 2, X: 3}
+	part := whole.area(a, c, p)
+	rows := part.read(1, c*y*x, whole.toVector(1, latent))
+	crop := make([]float32, 0, c*a.H*a.W)
+	for ci := range c {
+		for yi := range a.H {
+			for xi := range a.W {
+				crop = append(crop, latent[(ci*y+a.Y+yi)*x+a.X+xi])
+			}
+		}
+	}
+	own := newLayout(c, a.H, a.W, p)
+	want := own.read(1, c*a.H*a.W, own.toVector(1, crop))
+	if !slices.Equal(rows, want) {
+		t.Fatalf("rows of the area = %v, want %v", rows, want)
+	}
+}
+
+func TestFeatherMatchesComfyUI(t *testing.T) {
+	// get_area_and_mult on a 1-D strip: area of 12 at 3 inside 20 is feathered over min(8, 12/4) = 3 at both ends.
+	want := []float32{1. / 3, 2. / 3, 1, 1, 1, 1, 1, 1, 1, 1, 2. / 3, 1. / 3}
+	for i, w := range want {
+		got := feather(1, i, 12, 3, 20)
+		if d := got - w; d > 1e-6 || d < -1e-6 {
+			t.Errorf("feather at %d = %v, want %v", i, got, w)
+		}
+	}
+	if got := feather(1, 0, 12, 0, 20); got != 1 {
+		t.Errorf("an edge of the picture was feathered: %v", got)
+	}
+}
+
+func TestGuiderNeedsAndMix(t *testing.T) {
+	c, u, n := []float32{4}, []float32{1}, []float32{-2}
+	for _, tc := range []struct {
+		g      Guider
+		needed []bool
+		x0     [][]float32
+		guided float32
+		uncond float32
+	}{
+		{Guider{Kind: GuideBasic}, []bool{true}, [][]float32{c}, 4, 0},
+		{Guider{Kind: GuideCFG, CFG: 3}, []bool{true, true}, [][]float32{c, u}, 10, 1},
+		{Guider{Kind: GuideCFG, CFG: 1}, []bool{true, false}, [][]float32{c, nil}, 4, 0},
+		{Guider{Kind: GuideCFG, CFG: 1, NoShortcut: true}, []bool{true, true}, [][]float32{c, u}, 4, 1},
+		{Guider{Kind: GuideDual, CFG: 2, CFG2: 3}, []bool{true, true, true}, [][]float32{c, u, n}, (-2 + 3*3) + 3*2, -2},
+		{Guider{Kind: GuideDual, CFG: 2, CFG2: 3, Nested: true}, []bool{true, true, true}, [][]float32{c, u, n}, -2 + 3*((1+3*2)-(-2)), 1},
+		{Guider{Kind: GuideDual, CFG: 1, CFG2: 1}, []bool{true, false, false}, [][]float32{c, nil, nil}, 4, 0},
+	} {
+		t.Run(fmt.Sprintf("%+v", tc.g), func(t *testing.T) {
+			if got := tc.g.needed(len(tc.needed), false); !slices.Equal(got, tc.needed) {
+				t.Errorf("needed = %v, want %v", got, tc.needed)
+			}
+			guided, uncond := tc.g.mix(1, tc.x0)
+			if guided[0] != tc.guided || uncond[0] != tc.uncond {
+				t.Errorf("mix = %v, %v; want %v, %v", guided[0], uncond[0], tc.guided, tc.uncond)
+			}
+		})
+	}
+}

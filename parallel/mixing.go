@@ -1,0 +1,252 @@
+package parallel
+
+import "math"
+
+// prediction is one conditioning entry as the mixer sees it: where it applies and with what weight.
+type prediction struct {
+	branch     int
+	layout     *layout
+	weight     []float32 // per vector element of one item, or of all items (masks per item); nil: 1 everywhere
+	start, end float32   // active where end <= sigma <= start
+	ranged     bool
+}
+
+// active reports whether the entry takes part at sigma (ComfyUI get_area_and_mult: both ends included).
+func (p *prediction) active(sigma float32) bool {
+	return !p.ranged || (sigma <= p.start && sigma >= p.end)
+}
+
+// newPredictions resolves areas, masks and strengths of all entries of a request over a latent of b items.
+func newPredictions(r *Request, whole *layout, patch int) ([]*prediction, []Entry) {
+	var out []*prediction
+	var entries []Entry
+	for bi, br := range withEqualAreas(r.Branches) {
+		for _, e := range br {
+			p := &prediction{branch: bi, layout: whole, start: e.SigmaStart, end: e.SigmaEnd, ranged: e.Ranged}
+			area := clipArea(entryArea(e), r.Latent.Y, r.Latent.X)
+			if area != (Area{}) {
+				p.layout = whole.area(area, r.Latent.C, patch)
+			}
+			p.weight = weightOf(e, area, r.Latent, whole)
+			out, entries = append(out, p), append(entries, e)
+		}
+	}
+	return out, entries
+}
+
+// entryArea is the rectangle an entry is evaluated on: its own, or the bounding box of its mask, at least 8 x 8 (ComfyUI
+// resolve_areas_and_cond_masks_multidim; an empty mask gives the smallest area).
+func entryArea(e Entry) Area {
+	if !e.MaskBounds || e.Mask.Len() == 0 {
+		return e.Area
+	}
+	m := e.Mask
+	box := Area{Y: m.Y, X: m.X}
+	bottom, right := -1, -1
+	for i, v := range m.Data {
+		if v == 0 {
+			continue
+		}
+		y, x := i/m.X%m.Y, i%m.X
+		box.Y, box.X = min(box.Y, y), min(box.X, x)
+		bottom, right = max(bottom, y), max(right, x)
+	}
+	if bottom < 0 {
+		return Area{H: 8, W: 8}
+	}
+	box.H, box.W = max(8, bottom-box.Y+1), max(8, right-box.X+1)
+	return box
+}
+
+// clipArea cuts an area to the latent, as ComfyUI's narrow does: the origin stays, the size shrinks.
+func clipArea(a Area, y, x int) Area {
+	if a == (Area{}) {
+		return a
+	}
+	a.H, a.W = min(a.H, y-a.Y), min(a.W, x-a.X)
+	return a
+}
+
+// weightOf computes mask * mask strength * strength, or the feathered area, per vector element; nil where it is 1 everywhere.
+func weightOf(e Entry, area Area, latent Latent, whole *layout) []float32 {
+	if e.Mask.Len() == 0 && area == (Area{}) && e.Strength == 1 {
+		return nil
+	}
+	items := 1
+	if e.Mask.Len() > 0 && e.Mask.B > 1 {
+		items = latent.B
+	}
+	y, x := latent.Y, latent.X
+	plane := make([]float32, items*y*x)
+	for i := range plane {
+		yi, xi := i/x%y, i%x
+		v := float32(1)
+		if e.Mask.Len() > 0 {
+			v = e.Mask.Data[(i/(y*x)%e.Mask.B)*y*x+i%(y*x)] * e.MaskStrength
+		}
+		v *= e.Strength
+		if e.Mask.Len() == 0 && area != (Area{}) {
+			v = feather(v, yi-area.Y, area.H, area.Y, y)
+			v = feather(v, xi-area.X, area.W, area.X, x)
+		}
+		plane[i] = v
+	}
+	n := len(whole.order)
+	out := make([]float32, items*n)
+	for i := range out {
+		out[i] = plane[(i/n)*y*x+int(whole.order[i%n])%(y*x)]
+	}
+	return out
+}
+
+// feather lowers a weight within min(8, size/4) of an inner edge: position at of size, which starts at origin of full.
+func feather(v float32, at, size, origin, full int) float32 {
+	r := min(8, size/4)
+	if origin != 0 && at >= 0 && at < r {
+		v *= float32(1 / float64(r) * float64(at+1))
+	}
+	if back := size - 1 - at; size+origin < full && back >= 0 && back < r {
+		v *= float32(1 / float64(r) * float64(back+1))
+	}
+	return v
+}
+
+// withEqualAreas gives every entry that has an area a partner in the other branches (ComfyUI create_cond_with_same_area_if_none): a copy of the
+// smallest entry that contains the area, evaluated on it. It returns the entries per branch.
+func withEqualAreas(branches []Branch) [][]Entry {
+	out := make([][]Entry, len(branches))
+	for i, b := range branches {
+		out[i] = append([]Entry(nil), b.Entries...)
+	}
+	for i := range branches {
+		for _, e := range out[i] {
+			for j := range branches {
+				if j != i {
+					out[j] = addPartner(out[j], e)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// addPartner adds the partner of e to the entries of another branch if it lacks one.
+func addPartner(entries []Entry, e Entry) []Entry {
+	area := entryArea(e)
+	if area == (Area{}) {
+		return entries
+	}
+	best := -1
+	for k, o := range entries {
+		a := entryArea(o)
+		switch {
+		case a != (Area{}) && !inside(area, a):
+		case best < 0:
+			best = k
+		case a != (Area{}):
+			if b := entryArea(entries[best]); b == (Area{}) || b.H*b.W > a.H*a.W {
+				best = k
+			}
+		}
+	}
+	if best < 0 || entryArea(entries[best]) == area {
+		return entries
+	}
+	partner := e // range, mask and strength of e, conditioning of the entry that stands in
+	partner.Entry = entries[best].Entry
+	return append(entries, partner)
+}
+
+func inside(a, b Area) bool {
+	return a.Y >= b.Y && a.X >= b.X && a.Y+a.H <= b.Y+b.H && a.X+a.W <= b.X+b.W
+}
+
+// blend averages the x0 of one branch's active entries by their weights: sum(x0*w)/(1e-37 + sum w). No entry at all gives zeros.
+// x0 [B*n] of each entry is indexed like the whole vector; entries with an area hold values only inside it.
+func blend(b, n int, preds []*prediction, x0 [][]float32) []float32 {
+	if len(preds) == 1 && preds[0].weight == nil {
+		return x0[0]
+	}
+	sum, count := make([]float32, b*n), make([]float32, b*n)
+	for i := range count {
+		count[i] = 1e-37
+	}
+	for k, p := range preds {
+		p.layout.write(b, n, p.layout.features, func(at, _ int) {
+			w := float32(1)
+			if p.weight != nil {
+				w = p.weight[at%len(p.weight)]
+			}
+			sum[at] += float32(x0[k][at] * w)
+			count[at] += w
+		})
+	}
+	for i := range sum {
+		sum[i] /= count[i]
+	}
+	return sum
+}
+
+// isOne tells whether a scale counts as 1 (relative 1e-9, as Python's math.isclose).
+func isOne(v float32) bool {
+	return math.Abs(float64(v)-1) <= 1e-9*math.Max(math.Abs(float64(v)), 1)
+}
+
+// needed tells which branches must be evaluated, by index.
+func (g Guider) needed(branches int, needUncond bool) []bool {
+	out := make([]bool, branches)
+	out[0] = true
+	full := needUncond || g.NoShortcut
+	switch g.Kind {
+	case GuideCFG:
+		out[1] = full || !isOne(g.CFG)
+	case GuideDual:
+		out[1] = g.Nested || full || !isOne(g.CFG2) || !isOne(g.CFG)
+		out[2] = g.Nested || full || !isOne(g.CFG2)
+	}
+	return out
+}
+
+// mix combines the branches' x0 (nil: not evaluated, counts as zeros) into guided x0 and the uncond x0 of cfg_pp samplers.
+// CFG: u + (c - u)*cfg. Dual regular: (n + (m - n)*cfg2) + (c - m)*cfg; nested: n + cfg2*((m + (c - m)*cfg) - n) (ComfyUI Guider_DualCFG).
+func (g Guider) mix(n int, x0 [][]float32) (guided, uncond []float32) {
+	at := func(i int) []float32 {
+		if i < len(x0) && x0[i] != nil {
+			return x0[i]
+		}
+		return make([]float32, n)
+	}
+	switch g.Kind {
+	case GuideBasic:
+		return x0[0], make([]float32, n)
+	case GuideCFG:
+		c, u := at(0), at(1)
+		if len(x0) < 2 || x0[1] == nil {
+			return c, u
+		}
+		return lerp(u, c, g.CFG), u
+	}
+	c, m, neg := at(0), at(1), at(2)
+	out := make([]float32, n)
+	if g.Nested {
+		text := lerp(m, c, g.CFG)
+		for i := range out {
+			out[i] = neg[i] + float32(g.CFG2*(text[i]-neg[i]))
+		}
+		return out, m
+	}
+	base := lerp(neg, m, g.CFG2)
+	for i := range out {
+		out[i] = base[i] + float32((c[i]-m[i])*g.CFG)
+	}
+	return out, neg
+}
+
+// lerp returns a + (b - a)*s.
+func lerp(a, b []float32, s float32) []float32 {
+	out := make([]float32, len(a))
+	for i := range out {
+		out[i] = a[i] + float32((b[i]-a[i])*s)
+	}
+	return out
+}

@@ -1,0 +1,125 @@
+package parallel
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+
+	"patchbay/engine"
+	"patchbay/models/dit"
+)
+
+// placements are the models whose weights are resident, under a byte budget, least recently used first to go.
+type placements struct {
+	mu     sync.Mutex
+	budget int64
+	models []placement // most recently used first
+}
+
+// placement is one model's weights on the ranks of this process.
+type placement struct {
+	key   string
+	bytes int64
+	model dit.Model
+}
+
+// ResidentModel describes loaded weights.
+type ResidentModel struct {
+	Key   string
+	Bytes int64
+}
+
+func newPlacements(budget int64) *placements { return &placements{budget: budget} }
+
+// acquire makes m resident and reports whether it had to be loaded. It refuses weights that do not fit the budget before reading them.
+func (p *placements) acquire(ops engine.Ops, m Model) (loaded bool, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if i := p.find(m.Key); i >= 0 {
+		hit := p.models[i]
+		p.models = slices.Insert(slices.Delete(p.models, i, i+1), 0, hit)
+		return false, nil
+	}
+	if p.budget > 0 {
+		if m.WeightBytes > p.budget {
+			return false, &Error{Code: OutOfMemory, Field: "model", Text: fmt.Sprintf(
+				"the weights of %s take %d MB, %d MB are allowed", m.Key, m.WeightBytes>>20, p.budget>>20)}
+		}
+		for p.total()+m.WeightBytes > p.budget && len(p.models) > 0 {
+			p.drop(len(p.models) - 1)
+		}
+	}
+	var model dit.Model
+	err = Recovered("load "+m.Key, func() error {
+		var err error
+		model, err = m.Load(ops, dit.Range{End: len(m.Spec.Blocks)})
+		return err
+	})
+	if err != nil {
+		if e := new(Error); asPanic(err, &e) {
+			return false, e
+		}
+		return false, &Error{Code: LoadFailed, Field: "model", Text: "load " + m.Key, Cause: err}
+	}
+	p.models = slices.Insert(p.models, 0, placement{m.Key, m.WeightBytes, model})
+	return true, nil
+}
+
+// asPanic reports whether err is a recovered panic.
+func asPanic(err error, into **Error) bool {
+	e, ok := err.(*Error)
+	if ok {
+		*into = e
+	}
+	return ok
+}
+
+func (p *placements) find(key string) int {
+	return slices.IndexFunc(p.models, func(m placement) bool { return m.key == key })
+}
+
+func (p *placements) total() (n int64) {
+	for _, m := range p.models {
+		n += m.bytes
+	}
+	return n
+}
+
+// drop frees placement i.
+func (p *placements) drop(i int) {
+	p.models[i].model.Close()
+	p.models = slices.Delete(p.models, i, i+1)
+}
+
+// resident finds the weights of key.
+func (p *placements) resident(key string) (dit.Model, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if i := p.find(key); i >= 0 {
+		return p.models[i].model, true
+	}
+	return nil, false
+}
+
+func (p *placements) list() []ResidentModel {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	out := make([]ResidentModel, len(p.models))
+	for i, m := range p.models {
+		out[i] = ResidentModel{Key: m.key, Bytes: m.bytes}
+	}
+	return out
+}
+
+// evict drops the placements of key, all if it is empty.
+func (p *placements) evict(key string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := len(p.models) - 1; i >= 0; i-- {
+		if key == "" || p.models[i].key == key {
+			p.drop(i)
+		}
+	}
+}
+
+func (p *placements) clear() { p.evict("") }

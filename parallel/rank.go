@@ -1,0 +1,173 @@
+package parallel
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"patchbay/engine"
+	"patchbay/models/dit"
+)
+
+// rank is one device's share of the work: an ordinary goroutine that takes commands in order. It shares weights with other ranks of the process and
+// nothing else.
+type rank struct {
+	id       int
+	ops      engine.Ops
+	weights  func(key string) (dit.Model, bool) // resident placements
+	session  buffer                             // what Prepare and Modulate made
+	acts     buffer                             // activations, in stack order
+	sessions map[uint64]*rankSession
+
+	mu        sync.Mutex
+	cancelled map[uint64]*atomic.Bool // set from outside while the rank computes
+}
+
+// buffer is memory that grows to the largest session and stays.
+type buffer struct {
+	mem   engine.Buf
+	bytes int
+}
+
+// rankSession is one request on one rank.
+type rankSession struct {
+	model   dit.Model
+	open    OpenCommand
+	entries []rankEntry
+	rowOf   map[float32]int // timestep -> row of the modulations
+	env     dit.Env         // arena of the session
+	act     *engine.Arena
+	stop    *atomic.Bool
+}
+
+// rankEntry is one conditioning entry, prepared.
+type rankEntry struct {
+	grid dit.Grid
+	p    *dit.Prepared
+	m    *dit.Modulation // for the timesteps announced
+}
+
+// errStopped ends an evaluation whose session was cancelled.
+var errStopped = errors.New("stopped before the next block")
+
+func newRank(id int, ops engine.Ops, weights func(string) (dit.Model, bool)) *rank {
+	return &rank{id: id, ops: ops, weights: weights, sessions: map[uint64]*rankSession{}, cancelled: map[uint64]*atomic.Bool{}}
+}
+
+// serve answers calls until the inbox closes.
+func (r *rank) serve(inbox <-chan rankCall) {
+	for call := range inbox {
+		var reply Reply
+		err := Recovered(fmt.Sprintf("rank %d", r.id), func() error {
+			var err error
+			reply, err = r.handle(call.command)
+			return err
+		})
+		if err != nil {
+			reply = Reply{Err: asError(err)}
+		}
+		call.reply <- reply
+	}
+	r.ops.Free(r.session.mem)
+	r.ops.Free(r.acts.mem)
+}
+
+// asError makes an *Error of any error.
+func asError(err error) *Error {
+	var e *Error
+	switch {
+	case errors.As(err, &e):
+		return e
+	case errors.Is(err, errStopped):
+		return &Error{Code: Cancelled, Text: err.Error()}
+	}
+	return &Error{Code: BadRequest, Text: err.Error()}
+}
+
+// cancel makes the session's running and later evaluations stop before their next block. It is safe at any time from any goroutine.
+func (r *rank) cancel(session uint64) { r.flag(session).Store(true) }
+
+func (r *rank) flag(session uint64) *atomic.Bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f := r.cancelled[session]
+	if f == nil {
+		f = new(atomic.Bool)
+		r.cancelled[session] = f
+	}
+	return f
+}
+
+func (r *rank) handle(c Command) (Reply, error) {
+	switch {
+	case c.Open != nil:
+		return r.openSession(c.Session, *c.Open)
+	case c.Evaluate != nil:
+		s := r.sessions[c.Session]
+		if s == nil {
+			return Reply{}, fmt.Errorf("rank %d: session %d is not open", r.id, c.Session)
+		}
+		out, err := s.evaluate(r.ops, *c.Evaluate)
+		return Reply{Outputs: out}, err
+	case c.Close:
+		delete(r.sessions, c.Session)
+		r.mu.Lock()
+		delete(r.cancelled, c.Session)
+		r.mu.Unlock()
+		return Reply{}, nil
+	}
+	return Reply{}, fmt.Errorf("rank %d: empty command", r.id)
+}
+
+// openSession measures what the session needs, takes the memory and prepares all entries.
+func (r *rank) openSession(id uint64, o OpenCommand) (Reply, error) {
+	model, ok := r.weights(o.Model)
+	if !ok {
+		return Reply{}, fmt.Errorf("rank %d: model %s is not resident", r.id, o.Model)
+	}
+	need, err := measure(model, o)
+	if err != nil {
+		return Reply{}, err
+	}
+	total := int64(need.session + need.acts)
+	if o.Budget > 0 && total > o.Budget {
+		return Reply{}, &Error{Code: OutOfMemory, Field: "latent", Text: fmt.Sprintf(
+			"one evaluation needs %d MB of activations and buffers, %d MB are allowed: use a smaller picture or batch", total>>20, o.Budget>>20)}
+	}
+	if err := r.session.grow(r.ops, need.session); err != nil {
+		return Reply{}, err
+	}
+	if err := r.acts.grow(r.ops, need.acts); err != nil {
+		return Reply{}, err
+	}
+	s := &rankSession{
+		model: model, open: o, stop: r.flag(id),
+		env: dit.Env{Ops: r.ops, Attend: dit.Whole(r.ops), Arena: engine.NewArena("session", r.session.mem, r.session.bytes)},
+		act: engine.NewArena("activations", r.acts.mem, r.acts.bytes),
+	}
+	if poisoner, ok := r.ops.(interface{ Watch(*engine.Arena) }); ok { // deferred execution poisons what is released
+		poisoner.Watch(s.env.Arena)
+		poisoner.Watch(s.act)
+	}
+	if err := s.prepare(); err != nil {
+		return Reply{}, err
+	}
+	r.sessions[id] = s
+	return Reply{PeakBytes: total}, nil
+}
+
+// grow makes the buffer at least n bytes long.
+func (b *buffer) grow(ops engine.Ops, n int) error {
+	if n <= b.bytes {
+		return nil
+	}
+	ops.Free(b.mem)
+	b.mem, b.bytes = engine.Buf{}, 0
+	mem, err := ops.Alloc(n)
+	if err != nil {
+		return &Error{Code: OutOfMemory, Text: fmt.Sprintf("take %d MB for activations", n>>20), Cause: err}
+	}
+	b.mem, b.bytes = mem, n
+	return nil
+}

@@ -1,0 +1,214 @@
+// Package tests proves things about the repository as a whole, from outside: its structure here, the running program in the files beside.
+package tests
+
+import (
+	"bufio"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// layers are the top folders in the order data flows; a package may import its own layer and those behind it.
+var layers = []string{"ipc", "node", "parallel", "models", "engine"}
+
+// lineCap is the hard limit of a source file.
+const lineCap = 600
+
+// goFile is one parsed source file.
+type goFile struct {
+	path, dir string
+	syntax    *ast.File
+	test      bool
+}
+
+func root(t *testing.T) string {
+	t.Helper()
+	dir, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// sources calls f with every file of the repository whose name ends in one of the suffixes, by path relative to the root.
+func sources(t *testing.T, top string, f func(path string), suffixes ...string) {
+	t.Helper()
+	err := filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name := d.Name()
+		if d.IsDir() {
+			if name == ".git" || name == "bin" || name == "testdata" || name == "node_modules" || name == ".venv" {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		for _, s := range suffixes {
+			if strings.HasSuffix(name, s) {
+				rel, _ := filepath.Rel(top, path)
+				f(filepath.ToSlash(rel))
+				return nil
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func parse(t *testing.T) []goFile {
+	t.Helper()
+	top := root(t)
+	var out []goFile
+	sources(t, top, func(path string) {
+		syntax, err := parser.ParseFile(token.NewFileSet(), filepath.Join(top, path), nil, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, goFile{path, filepath.ToSlash(filepath.Dir(path)), syntax, strings.HasSuffix(path, "_test.go")})
+	}, ".go")
+	if len(out) < 20 {
+		t.Fatalf("found only %d Go files below %s", len(out), top)
+	}
+	return out
+}
+
+func layerOf(dir string) int { return slices.Index(layers, strings.Split(dir, "/")[0]) }
+
+func imports(f goFile) []string {
+	var out []string
+	for _, im := range f.syntax.Imports {
+		p, _ := strconv.Unquote(im.Path.Value)
+		out = append(out, p)
+	}
+	return out
+}
+
+// badImport tells what is wrong when a non-test file in dir imports the package at path; empty if nothing is.
+func badImport(dir, path string) string {
+	if path == "C" {
+		if dir != "engine/cpu" && dir != "engine/cuda" {
+			return "cgo outside engine/cpu and engine/cuda"
+		}
+		return ""
+	}
+	inner, ours := strings.CutPrefix(path, "patchbay/")
+	if !ours {
+		return ""
+	}
+	if strings.HasPrefix(inner, "tests/") {
+		return "code imports tests"
+	}
+	from, to := layerOf(dir), layerOf(inner)
+	if from >= 0 && to >= 0 && to < from {
+		return "import points up: " + layers[from] + " -> " + layers[to]
+	}
+	contracts := []string{"models/dit", "models/sampling", "models/vae", "models/latent"}
+	if layers[max(from, 0)] == "parallel" && strings.HasPrefix(inner, "models") && !slices.Contains(contracts, inner) {
+		return "parallel imports more of models than its contract packages"
+	}
+	return ""
+}
+
+func TestLayoutImportsPointDown(t *testing.T) {
+	for _, f := range parse(t) {
+		if f.test || layerOf(f.dir) < 0 || strings.Contains(f.dir, "goldenweights") || strings.Contains(f.dir, "optest") {
+			continue
+		}
+		for _, p := range imports(f) {
+			if bad := badImport(f.dir, p); bad != "" {
+				t.Errorf("%s imports %s: %s", f.path, p, bad)
+			}
+		}
+	}
+}
+
+func TestLayoutRulesCatchViolations(t *testing.T) {
+	for _, c := range []struct{ dir, path string }{
+		{"engine/ref", "patchbay/models/dit"},
+		{"models/flux", "patchbay/parallel"},
+		{"parallel", "patchbay/models/flux"},
+		{"node", "patchbay/ipc"},
+		{"node", "C"},
+		{"ipc", "patchbay/tests/golden"},
+	} {
+		if badImport(c.dir, c.path) == "" {
+			t.Errorf("%s importing %s was not caught", c.dir, c.path)
+		}
+	}
+	if bad := badImport("ipc", "patchbay/engine"); bad != "" {
+		t.Errorf("ipc may skip layers, got %q", bad)
+	}
+}
+
+func TestLayoutFilesAreSmall(t *testing.T) {
+	top := root(t)
+	sources(t, top, func(path string) {
+		if strings.HasPrefix(path, "examples/") {
+			return
+		}
+		f, err := os.Open(filepath.Join(top, path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = f.Close() }()
+		n := 0
+		s := bufio.NewScanner(f)
+		s.Buffer(nil, 1<<20)
+		for s.Scan() {
+			n++
+		}
+		if n > lineCap {
+			t.Errorf("%s has %d lines, the cap is %d", path, n, lineCap)
+		}
+	}, ".go", ".c", ".h", ".inc", ".cu", ".py", ".sh")
+}
+
+func TestLayoutPackagesAreDescribed(t *testing.T) {
+	doc := map[string]string{}
+	for _, f := range parse(t) {
+		if f.test {
+			continue
+		}
+		if _, seen := doc[f.dir]; !seen {
+			doc[f.dir] = ""
+		}
+		if f.syntax.Doc != nil && len(f.syntax.Doc.Text()) > len(doc[f.dir]) {
+			doc[f.dir] = f.syntax.Doc.Text()
+		}
+	}
+	for dir, text := range doc {
+		if dir == "." || strings.HasPrefix(dir, "tools") || strings.HasPrefix(dir, "examples") {
+			continue
+		}
+		if !strings.HasPrefix(text, "Package ") {
+			t.Errorf("package in %s has no comment that starts with \"Package\"", dir)
+		}
+	}
+}
+
+func TestLayoutNamesAndState(t *testing.T) {
+	banned := []string{"util", "utils", "common", "helpers", "types", "base", "core", "misc"}
+	for _, f := range parse(t) {
+		if slices.Contains(banned, filepath.Base(f.dir)) {
+			t.Errorf("%s: package name says nothing", f.path)
+		}
+		if f.test || layerOf(f.dir) < 0 {
+			continue
+		}
+		for _, d := range f.syntax.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv == nil && fn.Name.Name == "init" {
+				t.Errorf("%s: init function", f.path)
+			}
+		}
+	}
+}

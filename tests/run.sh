@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# The test command behind `make test`: runs every part, prints how long each took, fails if one failed.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+GO=${GO:-go}
+names=() times=() states=()
+failed=0
+
+part() { # part NAME COMMAND...: run one part and remember its time and state
+  local name=$1 start=$SECONDS state=ok
+  shift
+  echo "=== $name: $*"
+  if ! "$@"; then
+    state=FAILED
+    failed=1
+  fi
+  names+=("$name") times+=($((SECONDS - start))) states+=("$state")
+}
+
+part build make -s build
+part vet "$GO" vet ./...
+part layout "$GO" test -count 1 ./tests -run TestLayout
+part lint make -s lint
+part unit "$GO" test -count 1 ./...
+part nocgo env CGO_ENABLED=0 "$GO" build -o /dev/null .
+part race "$GO" test -race -short ./...
+
+echo
+total=0
+for i in "${!names[@]}"; do
+  printf '%-8s %5ds  %s\n' "${names[$i]}" "${times[$i]}" "${states[$i]}"
+  total=$((total + times[i]))
+done
+printf '%-8s %5ds\n' total "$total"
+exit $failed
