@@ -14,16 +14,17 @@ type Command struct {
 // OpenCommand starts a session: the rank prepares all entries, sizes and takes its buffers. The weights named by Model are resident on the rank.
 type OpenCommand struct {
 	Model     string // key of the placement
-	Batch     int    // items of the latent
+	Batch     int    // items of the latent that this rank works on
 	Entries   []EntryInput
 	Timesteps []float32 // timesteps that will come, modulations are computed ahead for them
 	Budget    int64     // bytes that activations and session buffers may take, 0: no limit
 }
 
-// EntryInput is one conditioning entry and the grid it is evaluated on.
+// EntryInput is one conditioning entry and the grid it is evaluated on. Foreign entries are evaluated by other ranks (cfg axis) and carry no data.
 type EntryInput struct {
-	Entry dit.Entry
-	Grid  dit.Grid
+	Entry   dit.Entry
+	Grid    dit.Grid
+	Foreign bool
 }
 
 // EvaluateCommand asks for the network's prediction of some entries at one timestep.
@@ -31,17 +32,19 @@ type EvaluateCommand struct {
 	Index    int // evaluation number, from 0
 	Timestep float32
 	Entries  []int // indices into OpenCommand.Entries
-	// Inputs are the token rows [B, Li, C*p*p] of each entry, flat.
+	// Inputs are the rows [B, L/P, C*p*p] that this rank owns of each entry, flat.
 	Inputs [][]float32
 }
 
 // Reply answers a command.
 type Reply struct {
-	// Outputs are the predictions [B, Li, OutChannels*p*p] of the entries asked for, flat.
+	// Outputs are the predictions [B, L/P, OutChannels*p*p] of the entries asked for, flat.
 	Outputs [][]float32
 	// PeakBytes of activations and session buffers, in the reply to Open.
 	PeakBytes int64
-	Err       *Error
+	// Traffic is what the rank has sent in this session, by axis, in the reply to Close.
+	Traffic []Traffic
+	Err     *Error
 }
 
 // rankLink sends commands to one rank and waits for the reply.

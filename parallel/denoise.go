@@ -20,20 +20,25 @@ func (e *Engine) run(ctx context.Context, req *Request, observe Observe, stats S
 		return nil, err
 	}
 	e.next++
-	d.ctx, d.link, d.session, d.observe, d.stats = ctx, e.link, e.next, observe, stats
+	d.ctx, d.team, d.session, d.observe, d.stats = ctx, e.team, e.next, observe, stats
 	if err := d.open(e.cfg.MemoryBytes); err != nil {
 		return nil, err
 	}
-	defer func() { _, _ = d.link.call(Command{Session: d.session, Close: true}) }()
-	stop := context.AfterFunc(ctx, func() { d.link.rank.cancel(d.session) })
+	stop := context.AfterFunc(ctx, func() { d.team.cancel(d.session) })
 	defer stop()
-	return d.sample()
+	result, err := d.sample()
+	traffic := d.team.end(d.session)
+	if err != nil {
+		return nil, err
+	}
+	result.Stats.Traffic = traffic
+	return result, nil
 }
 
 // denoiser is the host side of one run: what turns a sampler's Denoise into evaluations and mixes their results.
 type denoiser struct {
 	ctx     context.Context
-	link    *rankLink
+	team    *team
 	session uint64
 	observe Observe
 
@@ -96,17 +101,22 @@ func (d *denoiser) open(budget int64) error {
 	for i, e := range d.entries {
 		o.Entries = append(o.Entries, EntryInput{Entry: e.Entry, Grid: d.preds[i].layout.grid})
 	}
-	for _, s := range d.sigmas {
+	ahead, err := d.sampler.EvaluationSigmas(d.req.Sampling, d.sigmas, d.req.Options)
+	if err != nil {
+		return refuse("sampler", "%v", err)
+	}
+	for _, s := range ahead {
 		if s > 0 {
 			o.Timesteps = append(o.Timesteps, d.req.Sampling.Timestep(s))
 		}
 	}
-	reply, err := d.link.call(Command{Session: d.session, Open: &o})
-	if err != nil {
-		return err
+	branches := make([]int, len(d.preds))
+	for i, p := range d.preds {
+		branches[i] = p.branch
 	}
-	d.stats.Plan, d.stats.PeakBytes = "one rank", reply.PeakBytes
-	return nil
+	peak, err := d.team.open(d.session, d.req.Model.Spec, o, branches)
+	d.stats.Plan, d.stats.PeakBytes = d.team.mesh.Plan.String(), peak
+	return err
 }
 
 // sample runs the sampler over the whole latent.
@@ -207,11 +217,10 @@ func (d *denoiser) denoise(x []float32, sigma float32) (x0, uncond []float32, er
 
 // maskAt is the mask at sigma: as given, or thresholded by how far the run is (DifferentialDiffusion, ComfyUI's node of that name).
 func (d *denoiser) maskAt(sigma float32) []float32 {
-	s := d.req.MaskStrength
-	if s < 0 {
+	if !d.req.Differential {
 		return d.mask
 	}
-	m := d.req.Sampling
+	s, m := d.req.DifferentialStrength, d.req.Sampling
 	to := max(m.SigmaMin(), d.sigmas[len(d.sigmas)-1])
 	from, end, now := m.Timestep(d.sigmas[0]), m.Timestep(to), m.Timestep(sigma)
 	threshold := (now - end) / (from - end)
@@ -221,7 +230,7 @@ func (d *denoiser) maskAt(sigma float32) []float32 {
 		if w >= threshold {
 			v = 1
 		}
-		if s < 1 {
+		if s > 0 && s < 1 {
 			v = float32(s*v) + float32((1-s)*w)
 		}
 		out[i] = v
@@ -254,11 +263,10 @@ func (d *denoiser) predict(x []float32, sigma float32, b int) ([][]float32, erro
 	d.stats.Rows += b * len(c.Entries)
 	var outputs [][]float32
 	if len(c.Entries) > 0 {
-		reply, err := d.link.call(Command{Session: d.session, Evaluate: &c})
-		if err != nil {
+		var err error
+		if outputs, err = d.team.evaluate(d.session, c); err != nil {
 			return nil, err
 		}
-		outputs = reply.Outputs
 	}
 	out := make([][]float32, len(d.req.Branches))
 	for br := range out {

@@ -11,8 +11,9 @@ import (
 
 // Config says what an Engine runs on.
 type Config struct {
-	// NewOps makes the operations of one rank. All values it returns must be able to share packed weights.
-	NewOps func(rank int) (engine.Ops, error)
+	// NewOps makes the operations of one rank of so many that compute at the same time. All values it returns must be able to share packed
+	// weights; memory that one has allocated may be freed by another.
+	NewOps func(rank, ranks int) (engine.Ops, error)
 	// MemoryBytes bounds weights, activations and buffers together, 0: no limit.
 	MemoryBytes int64
 	// Recode passes every command and reply of a rank through an encoder and decoder: the tests' proof that ranks share no memory with
@@ -24,11 +25,10 @@ type Config struct {
 // at a time.
 type Engine struct {
 	cfg    Config
-	work   sync.Mutex // held while a request or a Do uses the ranks
-	group  *Group
-	link   *rankLink
+	work   sync.Mutex // held while a request or a Do uses the device
+	team   *team      // ranks of the last plan; nil before the first request and after a failed one
 	places *placements
-	local  engine.Ops // rank 0's operations, used directly by Do while the rank is idle
+	local  engine.Ops // packs weights and serves Do while the ranks are idle
 	buf    buffer     // memory of Do
 	next   uint64     // session numbers
 }
@@ -50,25 +50,38 @@ func NewEngine(cfg Config) (*Engine, error) {
 	if cfg.NewOps == nil {
 		return nil, fmt.Errorf("engine without operations")
 	}
-	ops, err := cfg.NewOps(0)
+	ops, err := cfg.NewOps(0, 1)
 	if err != nil {
-		return nil, fmt.Errorf("start rank 0: %w", err)
+		return nil, fmt.Errorf("start the engine: %w", err)
 	}
-	e := &Engine{cfg: cfg, group: NewGroup(nil), places: newPlacements(cfg.MemoryBytes), local: ops}
-	r := newRank(0, ops, e.places.resident)
-	e.link = &rankLink{rank: r, inbox: make(chan rankCall), recode: cfg.Recode}
-	e.group.Go("rank 0", func() error { r.serve(e.link.inbox); return nil })
-	return e, nil
+	return &Engine{cfg: cfg, places: newPlacements(cfg.MemoryBytes), local: ops}, nil
 }
 
 // Close waits for the work in hand, ends the ranks and frees all weights.
-func (e *Engine) Close() error {
+func (e *Engine) Close() {
 	e.work.Lock()
 	defer e.work.Unlock()
-	close(e.link.inbox)
-	err := e.group.Wait()
+	e.dismiss()
 	e.places.clear()
 	e.local.Free(e.buf.mem)
+}
+
+// dismiss ends the ranks. The caller holds e.work.
+func (e *Engine) dismiss() {
+	if e.team != nil {
+		e.team.close()
+		e.team = nil
+	}
+}
+
+// assemble makes the ranks of a plan the current ones. The caller holds e.work.
+func (e *Engine) assemble(p Plan) error {
+	if e.team != nil && e.team.mesh.Plan == p {
+		return nil
+	}
+	e.dismiss()
+	t, err := newTeam(p, e.cfg.NewOps, e.places.resident, e.cfg.Recode)
+	e.team = t
 	return err
 }
 
@@ -85,7 +98,7 @@ func (e *Engine) Evict(key string) {
 	e.places.evict(key)
 }
 
-// Do runs f on rank 0's device with nothing else running there. A panic in f becomes an error; what names f in it.
+// Do runs f on the device with nothing else running there. A panic in f becomes an error; what names f in it.
 func (e *Engine) Do(ctx context.Context, what string, f func(*Local) error) error {
 	e.work.Lock()
 	defer e.work.Unlock()
@@ -120,16 +133,25 @@ func (e *Engine) Sample(ctx context.Context, req *Request, observe Observe) (*Re
 	if err := req.validate(); err != nil {
 		return nil, err
 	}
-	e.work.Lock()
-	defer e.work.Unlock()
-	start := time.Now()
-	loaded, err := e.places.acquire(e.local, req.Model)
+	plan, err := req.plan()
 	if err != nil {
 		return nil, err
 	}
+	e.work.Lock()
+	defer e.work.Unlock()
+	start := time.Now()
 	var stats Stats
-	if loaded {
-		stats.LoadSeconds = time.Since(start).Seconds()
+	for r := range plan.Tensor {
+		loaded, err := e.places.acquire(e.local, req.Model, plan.held(r))
+		if err != nil {
+			return nil, err
+		}
+		if loaded {
+			stats.LoadSeconds = time.Since(start).Seconds()
+		}
+	}
+	if err := e.assemble(plan); err != nil {
+		return nil, err
 	}
 	var result *Result
 	err = Recovered("sampler "+req.Sampler, func() error {
@@ -138,6 +160,7 @@ func (e *Engine) Sample(ctx context.Context, req *Request, observe Observe) (*Re
 		return err
 	})
 	if err != nil {
+		e.dismiss() // exchanges may have been cut short: the next request starts with fresh ranks
 		return nil, err
 	}
 	return result, nil

@@ -14,6 +14,7 @@ const (
 	Cancelled   Code = "cancelled"
 	Panic       Code = "internal_panic"
 	LoadFailed  Code = "bad_checkpoint"
+	PeerLost    Code = "rank_lost" // a rank did not come to an exchange, or came with another one
 )
 
 // Error is what every door of this package returns when it refuses or fails.

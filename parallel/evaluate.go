@@ -11,28 +11,32 @@ import (
 const maxModulationRows = 128
 
 // sessionNeed is the memory of a session in bytes.
-type sessionNeed struct{ session, acts int }
+type sessionNeed struct{ session, acts, comm int }
 
 // measure runs a whole session on recording ops: every allocation of Prepare, Modulate, Embed, Block and Head, with no arithmetic.
-func measure(model dit.Model, o OpenCommand) (sessionNeed, error) {
+func measure(model dit.Model, o OpenCommand, comms [axisCount]Comm) (sessionNeed, error) {
 	rec := engine.NewRecorder()
 	s := &rankSession{
-		model: model, open: o,
-		env: dit.Env{Ops: rec, Attend: dit.Whole(rec), Arena: engine.NewMeasuringArena("session")},
-		act: engine.NewMeasuringArena("activations"),
+		model: model, open: o, comms: silentLike(comms),
+		env:  dit.Env{Ops: rec, Arena: engine.NewMeasuringArena("session")},
+		act:  engine.NewMeasuringArena("activations"),
+		comm: engine.NewMeasuringArena("communication"),
 	}
 	if err := s.prepare(); err != nil {
 		return sessionNeed{}, err
 	}
 	ev := EvaluateCommand{Timestep: -1}
-	for i := range o.Entries {
+	for i, in := range o.Entries {
+		if in.Foreign {
+			continue
+		}
 		ev.Entries = append(ev.Entries, i)
 		ev.Inputs = append(ev.Inputs, nil)
 	}
 	if _, err := s.evaluate(rec, ev); err != nil {
 		return sessionNeed{}, err
 	}
-	return sessionNeed{session: s.env.Arena.Peak(), acts: s.act.Peak()}, nil
+	return sessionNeed{session: s.env.Arena.Peak(), acts: s.act.Peak(), comm: s.comm.Peak()}, nil
 }
 
 // prepare computes what does not depend on the latent: text, and modulations for the timesteps announced.
@@ -48,6 +52,10 @@ func (s *rankSession) prepare() error {
 		}
 	}
 	for i, in := range s.open.Entries {
+		if in.Foreign {
+			s.entries = append(s.entries, rankEntry{grid: in.Grid})
+			continue
+		}
 		p, err := s.model.Prepare(s.env, []dit.Entry{in.Entry}, in.Grid, held)
 		if err != nil {
 			return fmt.Errorf("entry %d: %w", i, err)
@@ -66,6 +74,9 @@ func (s *rankSession) evaluate(ops engine.Ops, c EvaluateCommand) ([][]float32, 
 	spec := s.model.Spec()
 	env := s.env
 	env.Ops, env.Arena = ops, s.act
+	if tensor := s.comms[AxisTensor]; tensor.Size() > 1 {
+		env.Reduce = tensor.AllReduce
+	}
 	mark := s.act.Mark()
 	defer s.act.Release(mark)
 	runs := make([]*entryRun, len(c.Entries))
@@ -100,9 +111,10 @@ func (s *rankSession) evaluate(ops engine.Ops, c EvaluateCommand) ([][]float32, 
 
 // entryRun is one entry of one evaluation.
 type entryRun struct {
-	state *dit.State
-	skips map[int]engine.Tensor // block -> its output, kept for the block that takes it
-	kept  map[int]bool          // blocks whose output is taken later
+	state  *dit.State
+	attend func(dit.Attention)
+	skips  map[int]engine.Tensor // block -> its output, kept for the block that takes it
+	kept   map[int]bool          // blocks whose output is taken later
 }
 
 // begin embeds the latent of one entry.
@@ -115,11 +127,16 @@ func (s *rankSession) begin(env dit.Env, e *rankEntry, timestep float32, x []flo
 	if !ok { // a timestep the sampler found on its way
 		m, row = s.model.Modulate(env, e.p, []float32{timestep}, dit.Range{End: len(spec.Blocks)}), 0
 	}
-	rows := dit.Rows{Text: dit.Range{End: e.p.Lt}, Image: dit.Range{End: e.grid.Tokens()}}
-	if !spec.JointText() {
-		rows.Text = dit.Range{}
+	lt := 0
+	if spec.JointText() {
+		lt = e.p.Lt
 	}
-	run := &entryRun{state: dit.NewState(env, spec, e.p, m, row, s.open.Batch, rows), skips: map[int]engine.Tensor{}, kept: map[int]bool{}}
+	seq := newSequence(env.Ops, s.comm, s.comms[AxisUlysses], s.comms[AxisRing], lt, e.grid.Tokens())
+	rows := seq.mine()
+	run := &entryRun{
+		state: dit.NewState(env, spec, e.p, m, row, s.open.Batch, rows), attend: seq.attend,
+		skips: map[int]engine.Tensor{}, kept: map[int]bool{},
+	}
 	for _, b := range spec.Blocks {
 		if b.Skip >= 0 {
 			run.kept[b.Skip] = true
@@ -140,6 +157,7 @@ func (r *entryRun) block(env dit.Env, model dit.Model, b int) {
 	if from := model.Spec().Blocks[b].Skip; from >= 0 {
 		skip = r.skips[from]
 	}
+	env.Attend = r.attend
 	model.Block(env, b, r.state, skip)
 	if r.kept[b] {
 		env.Ops.Copy(r.skips[b], r.state.X)

@@ -3,6 +3,7 @@ package parallel
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	"patchbay/engine"
@@ -32,27 +33,28 @@ type ResidentModel struct {
 func newPlacements(budget int64) *placements { return &placements{budget: budget} }
 
 // acquire makes m resident and reports whether it had to be loaded. It refuses weights that do not fit the budget before reading them.
-func (p *placements) acquire(ops engine.Ops, m Model) (loaded bool, err error) {
+func (p *placements) acquire(ops engine.Ops, m Model, held dit.Held) (loaded bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if i := p.find(m.Key); i >= 0 {
+	key, bytes := heldKey(m.Key, held), m.WeightBytes/int64(max(held.Ranks, 1))
+	if i := p.find(key); i >= 0 {
 		hit := p.models[i]
 		p.models = slices.Insert(slices.Delete(p.models, i, i+1), 0, hit)
 		return false, nil
 	}
 	if p.budget > 0 {
-		if m.WeightBytes > p.budget {
+		if bytes > p.budget {
 			return false, &Error{Code: OutOfMemory, Field: "model", Text: fmt.Sprintf(
-				"the weights of %s take %d MB, %d MB are allowed", m.Key, m.WeightBytes>>20, p.budget>>20)}
+				"the weights of %s take %d MB, %d MB are allowed", m.Key, bytes>>20, p.budget>>20)}
 		}
-		for p.total()+m.WeightBytes > p.budget && len(p.models) > 0 {
+		for p.total()+bytes > p.budget && len(p.models) > 0 {
 			p.drop(len(p.models) - 1)
 		}
 	}
 	var model dit.Model
 	err = Recovered("load "+m.Key, func() error {
 		var err error
-		model, err = m.Load(ops, dit.Range{End: len(m.Spec.Blocks)})
+		model, err = m.Load(ops, held)
 		return err
 	})
 	if err != nil {
@@ -61,8 +63,16 @@ func (p *placements) acquire(ops engine.Ops, m Model) (loaded bool, err error) {
 		}
 		return false, &Error{Code: LoadFailed, Field: "model", Text: "load " + m.Key, Cause: err}
 	}
-	p.models = slices.Insert(p.models, 0, placement{m.Key, m.WeightBytes, model})
+	p.models = slices.Insert(p.models, 0, placement{key, bytes, model})
 	return true, nil
+}
+
+// heldKey names a part of a model's weights.
+func heldKey(key string, held dit.Held) string {
+	if held.Ranks <= 1 {
+		return key
+	}
+	return fmt.Sprintf("%s#tensor%d/%d", key, held.Rank, held.Ranks)
 }
 
 // asPanic reports whether err is a recovered panic.
@@ -116,7 +126,7 @@ func (p *placements) evict(key string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i := len(p.models) - 1; i >= 0; i-- {
-		if key == "" || p.models[i].key == key {
+		if whole, _, _ := strings.Cut(p.models[i].key, "#tensor"); key == "" || whole == key {
 			p.drop(i)
 		}
 	}

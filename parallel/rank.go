@@ -18,6 +18,8 @@ type rank struct {
 	weights  func(key string) (dit.Model, bool) // resident placements
 	session  buffer                             // what Prepare and Modulate made
 	acts     buffer                             // activations, in stack order
+	exchange buffer                             // what Comm reads and writes
+	comms    [axisCount]Comm
 	sessions map[uint64]*rankSession
 
 	mu        sync.Mutex
@@ -38,10 +40,13 @@ type rankSession struct {
 	rowOf   map[float32]int // timestep -> row of the modulations
 	env     dit.Env         // arena of the session
 	act     *engine.Arena
+	comm    *engine.Arena
+	comms   [axisCount]Comm
+	before  [axisCount]Traffic // counted before the session
 	stop    *atomic.Bool
 }
 
-// rankEntry is one conditioning entry, prepared.
+// rankEntry is one conditioning entry, prepared; a foreign one has no p.
 type rankEntry struct {
 	grid dit.Grid
 	p    *dit.Prepared
@@ -51,8 +56,8 @@ type rankEntry struct {
 // errStopped ends an evaluation whose session was cancelled.
 var errStopped = errors.New("stopped before the next block")
 
-func newRank(id int, ops engine.Ops, weights func(string) (dit.Model, bool)) *rank {
-	return &rank{id: id, ops: ops, weights: weights, sessions: map[uint64]*rankSession{}, cancelled: map[uint64]*atomic.Bool{}}
+func newRank(id int, ops engine.Ops, comms [axisCount]Comm, weights func(string) (dit.Model, bool)) *rank {
+	return &rank{id: id, ops: ops, comms: comms, weights: weights, sessions: map[uint64]*rankSession{}, cancelled: map[uint64]*atomic.Bool{}}
 }
 
 // serve answers calls until the inbox closes.
@@ -66,11 +71,15 @@ func (r *rank) serve(inbox <-chan rankCall) {
 		})
 		if err != nil {
 			reply = Reply{Err: asError(err)}
+			for _, c := range r.comms { // peers that wait for this rank must not wait forever
+				c.Abort(err)
+			}
 		}
 		call.reply <- reply
 	}
-	r.ops.Free(r.session.mem)
-	r.ops.Free(r.acts.mem)
+	for _, b := range []*buffer{&r.session, &r.acts, &r.exchange} {
+		r.ops.Free(b.mem)
+	}
 }
 
 // asError makes an *Error of any error.
@@ -81,6 +90,9 @@ func asError(err error) *Error {
 		return e
 	case errors.Is(err, errStopped):
 		return &Error{Code: Cancelled, Text: err.Error()}
+	}
+	if ce := (*CommError)(nil); errors.As(err, &ce) {
+		return &Error{Code: PeerLost, Text: err.Error()}
 	}
 	return &Error{Code: BadRequest, Text: err.Error()}
 }
@@ -111,11 +123,12 @@ func (r *rank) handle(c Command) (Reply, error) {
 		out, err := s.evaluate(r.ops, *c.Evaluate)
 		return Reply{Outputs: out}, err
 	case c.Close:
+		traffic := r.sessions[c.Session].traffic()
 		delete(r.sessions, c.Session)
 		r.mu.Lock()
 		delete(r.cancelled, c.Session)
 		r.mu.Unlock()
-		return Reply{}, nil
+		return Reply{Traffic: traffic}, nil
 	}
 	return Reply{}, fmt.Errorf("rank %d: empty command", r.id)
 }
@@ -126,25 +139,28 @@ func (r *rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 	if !ok {
 		return Reply{}, fmt.Errorf("rank %d: model %s is not resident", r.id, o.Model)
 	}
-	need, err := measure(model, o)
+	need, err := measure(model, o, r.comms)
 	if err != nil {
 		return Reply{}, err
 	}
-	total := int64(need.session + need.acts)
+	total := int64(need.session + need.acts + need.comm)
 	if o.Budget > 0 && total > o.Budget {
 		return Reply{}, &Error{Code: OutOfMemory, Field: "latent", Text: fmt.Sprintf(
 			"one evaluation needs %d MB of activations and buffers, %d MB are allowed: use a smaller picture or batch", total>>20, o.Budget>>20)}
 	}
-	if err := r.session.grow(r.ops, need.session); err != nil {
-		return Reply{}, err
-	}
-	if err := r.acts.grow(r.ops, need.acts); err != nil {
-		return Reply{}, err
+	for b, bytes := range map[*buffer]int{&r.session: need.session, &r.acts: need.acts, &r.exchange: need.comm} {
+		if err := b.grow(r.ops, bytes); err != nil {
+			return Reply{}, err
+		}
 	}
 	s := &rankSession{
-		model: model, open: o, stop: r.flag(id),
-		env: dit.Env{Ops: r.ops, Attend: dit.Whole(r.ops), Arena: engine.NewArena("session", r.session.mem, r.session.bytes)},
-		act: engine.NewArena("activations", r.acts.mem, r.acts.bytes),
+		model: model, open: o, stop: r.flag(id), comms: r.comms,
+		env:  dit.Env{Ops: r.ops, Arena: engine.NewArena("session", r.session.mem, r.session.bytes)},
+		act:  engine.NewArena("activations", r.acts.mem, r.acts.bytes),
+		comm: engine.NewArena("communication", r.exchange.mem, r.exchange.bytes),
+	}
+	for a, c := range s.comms {
+		s.before[a] = c.Traffic()
 	}
 	if poisoner, ok := r.ops.(interface{ Watch(*engine.Arena) }); ok { // deferred execution poisons what is released
 		poisoner.Watch(s.env.Arena)
@@ -170,4 +186,17 @@ func (b *buffer) grow(ops engine.Ops, n int) error {
 	}
 	b.mem, b.bytes = mem, n
 	return nil
+}
+
+// traffic is what the session has sent so far, by axis.
+func (s *rankSession) traffic() []Traffic {
+	if s == nil {
+		return nil
+	}
+	out := make([]Traffic, axisCount)
+	for a, c := range s.comms {
+		t := c.Traffic()
+		out[a] = Traffic{Calls: t.Calls - s.before[a].Calls, Bytes: t.Bytes - s.before[a].Bytes, Wait: t.Wait - s.before[a].Wait}
+	}
+	return out
 }

@@ -19,8 +19,10 @@ type Request struct {
 	Latent Latent // start in model space (latent format already applied)
 	// Mask is 1 where the picture may change, [B, 1, Y, X] or [B, C, Y, X] or [1, 1, Y, X] (repeated); empty Data: everywhere.
 	Mask Latent
-	// MaskStrength < 0: ordinary mask. 0..1: DifferentialDiffusion with that strength.
-	MaskStrength float32
+	// Differential turns the mask into a threshold on the progress of the run (node DifferentialDiffusion). A strength inside (0, 1) blends
+	// the thresholded mask with the given one.
+	Differential         bool
+	DifferentialStrength float32
 	Seed         uint64 // of noise that samplers draw on the way
 	// NoiseDraws are the sizes of the draws that made Noise from the generator of Seed, in order: churn noise goes on behind them
 	// (ComfyUI's global stream).
@@ -97,8 +99,8 @@ type Area struct{ H, W, Y, X int }
 type Model struct {
 	Key  string // file, header hash and adapters
 	Spec *dit.Spec
-	// Load reads and packs the blocks in held (all embeddings and the head too). Ranks in one process share the result.
-	Load func(ops engine.Ops, held dit.Range) (dit.Model, error)
+	// Load reads and packs the part in held (embeddings and head are always part of it). Ranks in one process share the result.
+	Load func(ops engine.Ops, held dit.Held) (dit.Model, error)
 	// WeightBytes is the size of the weights in the file, for memory checks before loading.
 	WeightBytes int64
 }
@@ -124,5 +126,6 @@ type Stats struct {
 	Rows        int     // latents predicted, over all evaluations: batch items times active entries
 	LoadSeconds float64 // weights read and packed for this request, 0 if resident
 	StepSeconds []float64
-	PeakBytes   int64 // activations and session buffers of the busiest rank
+	PeakBytes   int64       // activations and session buffers of the busiest rank
+	Traffic     [][]Traffic // what each rank sent, by axis (AxisUlysses, AxisRing, AxisPipe, AxisTensor)
 }

@@ -84,3 +84,17 @@ func (r *Request) validateEntry(branch string, i int, e Entry) error {
 	}
 	return nil
 }
+
+// plan parses and checks the plan of the request.
+func (r *Request) plan() (Plan, error) {
+	p, err := ParsePlan(r.Plan)
+	if err != nil {
+		return p, err
+	}
+	entries := 0
+	for _, b := range r.Branches {
+		entries += len(b.Entries)
+	}
+	tokens := r.Model.Spec.Tokens(r.Latent.Y, r.Latent.X).Tokens()
+	return p, p.Check(r.Model.Spec, r.Latent.B, max(entries, 1), tokens)
+}

@@ -1,0 +1,177 @@
+package sampling
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+)
+
+const (
+	brownianPool = 24 // pool size of the seed sequences
+
+	// Increments kept beside the root's. The next interval usually begins where the last one ended, so both halves
+	// of every node on two paths of some 25 levels are worth keeping, if they fit the byte budget.
+	brownianFewest = 50
+	brownianMost   = 112
+	brownianBytes  = 128 << 20
+)
+
+// BrownianTree is a Brownian motion over an interval of sigma that is the same wherever and in whatever order it is
+// asked: a dyadic tree whose every node splits its increment with a generator seeded from the tree's 64-bit entropy
+// and the node's place (Li et al. 2020, "Scalable Gradients for Stochastic Differential Equations", section 4, as
+// in torchsde's BrownianTree with a tolerance of 1e-6). It is not safe for concurrent use.
+type BrownianTree struct {
+	entropy  uint64
+	elements int
+	root     *brownianNode
+	kept     []*brownianNode // with an increment, longest unused first
+	keep     int
+}
+
+// brownianNode is one dyadic interval.
+type brownianNode struct {
+	start, end, middle float64
+	key, depth         uint64
+	parent             *brownianNode
+	left, right        *brownianNode
+	seed               uint64    // of the split, once there are children
+	w                  []float32 // increment over the interval, or nil
+}
+
+// NewBrownianTree returns the motion over [a, b], a < b, of vectors with the given number of elements. The seed acts
+// with all its 64 bits.
+func NewBrownianTree(seed uint64, elements int, a, b float32) (*BrownianTree, error) {
+	if !(a < b) || math.IsInf(float64(b), 0) || a < 0 {
+		return nil, fmt.Errorf("brownian interval %v..%v: want 0 <= first < second", a, b)
+	}
+	if elements < 1 {
+		return nil, fmt.Errorf("brownian motion of %d elements: want 1 or more", elements)
+	}
+	t := &BrownianTree{entropy: seed, elements: elements}
+	t.keep = min(max(brownianBytes/(4*elements), brownianFewest), brownianMost)
+	t.root = &brownianNode{start: round6(float64(a)), end: round6(float64(b))}
+	if t.root.start >= t.root.end {
+		return nil, fmt.Errorf("brownian interval %v..%v: shorter than the tolerance 1e-6", a, b)
+	}
+	w := t.randn(uint64(spawnedSeeds(seed, nil, brownianPool, 3)[0]))
+	scale := float32(math.Sqrt(float64(b) - float64(a)))
+	for k := range w {
+		w[k] = mul(w[k], scale)
+	}
+	t.root.w = w
+	return t, nil
+}
+
+// Increment returns (W(s1) - W(s0)) / sqrt|s1 - s0| in a new slice: standard normal values, the sign as if sigma
+// ran from s0 to s1. Arguments outside the interval are moved to its ends. Equal arguments give NaN.
+func (t *BrownianTree) Increment(s0, s1 float32) []float32 {
+	a, b, sign := s0, s1, float32(1)
+	if !(a < b) {
+		a, b, sign = s1, s0, -1
+	}
+	out := make([]float32, t.elements)
+	low := round6(t.clamp(float64(a)))
+	high := round6(t.clamp(float64(b)))
+	if low < high {
+		t.sum(t.root, low, high, out, new(bool))
+	}
+	root := sqrt32(float32(math.Abs(float64(s1 - s0))))
+	for k := range out {
+		out[k] = mul(out[k], sign) / root
+	}
+	return out
+}
+
+func (t *BrownianTree) clamp(v float64) float64 {
+	return min(max(v, t.root.start), t.root.end)
+}
+
+// sum adds to out the increments of the dyadic intervals that make up [a, b] below n, from left to right.
+func (t *BrownianTree) sum(n *brownianNode, a, b float64, out []float32, started *bool) {
+	if a == n.start && b == n.end {
+		w := t.increment(n)
+		if !*started {
+			copy(out, w)
+			*started = true
+			return
+		}
+		for k := range out {
+			out[k] += w[k]
+		}
+		return
+	}
+	if n.left == nil {
+		t.split(n)
+	}
+	switch {
+	case b <= n.middle:
+		t.sum(n.left, a, b, out, started)
+	case a >= n.middle:
+		t.sum(n.right, a, b, out, started)
+	default:
+		t.sum(n.left, a, n.middle, out, started)
+		t.sum(n.right, n.middle, b, out, started)
+	}
+}
+
+// split gives n its two halves and the seed that divides its increment.
+func (t *BrownianTree) split(n *brownianNode) {
+	n.middle = round6(0.5 * (n.end + n.start))
+	n.seed = uint64(spawnedSeeds(t.entropy, []uint64{n.key, n.depth}, brownianPool, 4)[0])
+	n.left = &brownianNode{start: n.start, end: n.middle, key: 2 * n.key, depth: n.depth + 1, parent: n}
+	n.right = &brownianNode{start: n.middle, end: n.end, key: 2*n.key + 1, depth: n.depth + 1, parent: n}
+}
+
+// increment returns W(end) - W(start) of n; a missing one is made together with its sibling's from the parent's by
+// the Brownian bridge.
+func (t *BrownianTree) increment(n *brownianNode) []float32 {
+	if n == t.root {
+		return n.w
+	}
+	if n.w != nil {
+		at := slices.Index(t.kept, n)
+		t.kept = append(append(t.kept[:at:at], t.kept[at+1:]...), n)
+		return n.w
+	}
+	p := n.parent
+	whole := t.increment(p)
+	inverse := 1 / (p.end - p.start)
+	left, right := p.middle-p.start, p.end-p.middle
+	spread := float32(math.Sqrt(left * right * inverse))
+	part, scale := float32(left), float32(inverse)
+	first, second := t.randn(p.seed), make([]float32, t.elements)
+	for k, z := range first {
+		v := mul(mul(part, whole[k]), scale) + mul(spread, z)
+		first[k], second[k] = v, whole[k]-v
+	}
+	t.store(p.left, first)
+	t.store(p.right, second)
+	return n.w
+}
+
+// store keeps an increment and gives up the one unused for longest.
+func (t *BrownianTree) store(n *brownianNode, w []float32) {
+	if n.w != nil {
+		return
+	}
+	n.w = w
+	t.kept = append(t.kept, n)
+	if len(t.kept) > t.keep {
+		t.kept[0].w = nil
+		t.kept = t.kept[1:]
+	}
+}
+
+func (t *BrownianTree) randn(seed uint64) []float32 {
+	return NewGenerator(seed).Randn(t.elements)
+}
+
+// round6 rounds to six decimals, ties to even on the exact value: the tree's tolerance.
+func round6(v float64) float64 {
+	r, err := strconv.ParseFloat(strconv.FormatFloat(v, 'f', 6, 64), 64)
+	if err != nil {
+		return v
+	}
+	return r
+}

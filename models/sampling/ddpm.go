@@ -1,0 +1,61 @@
+package sampling
+
+// sampleDDPM is the ancestral sampler of DDPM (Ho et al. 2020, algorithm 2) in the variance-preserving view of
+// sigma.
+func sampleDDPM(r *Run) error {
+	for i := range r.steps() {
+		s, next := r.Sigmas[i], r.Sigmas[i+1]
+		x0, _, err := r.evaluate(i, s)
+		if err != nil {
+			return err
+		}
+		kept, keptNext := 1/(mul(s, s)+1), 1/(mul(next, next)+1)
+		alpha := kept / keptNext
+		shrink, grow := sqrt32(1+sq(s)), sqrt32(1/alpha)
+		root := sqrt32(1 - kept)
+		out := make([]float32, len(r.X))
+		for k, x := range r.X {
+			eps := (x - x0[k]) / s
+			out[k] = mul(grow, x/shrink-mul(1-alpha, eps)/root)
+		}
+		if next > 0 {
+			noise, err := r.noise(s, next)
+			if err != nil {
+				return err
+			}
+			spread := sqrt32(mul(1-alpha, 1-keptNext) / (1 - kept))
+			for k := range out {
+				out[k] += mul(spread, noise[k])
+			}
+		}
+		if next != 0 {
+			up := sqrt32(1 + sq(next))
+			for k := range out {
+				out[k] = mul(out[k], up)
+			}
+		}
+		r.X = out
+	}
+	return nil
+}
+
+// sampleLCM is the multistep sampler of latent consistency models (Luo et al. 2023, algorithm 3): x0, noised again
+// to the next sigma.
+func sampleLCM(r *Run) error {
+	for i := range r.steps() {
+		s, next := r.Sigmas[i], r.Sigmas[i+1]
+		x0, _, err := r.evaluate(i, s)
+		if err != nil {
+			return err
+		}
+		r.X = x0
+		if next > 0 {
+			noise, err := r.noise(s, next)
+			if err != nil {
+				return err
+			}
+			r.X = r.Model.NoiseScaling(next, noise, x0, false)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,63 @@
+package sampling
+
+import "math"
+
+// churn raises the state from Sigmas[i] to a higher sigma by fresh noise and returns that sigma (Karras et al.
+// 2022, algorithm 2, lines 4-6). Without churn it returns Sigmas[i]. always draws even when nothing is added.
+func (r *Run) churn(i int, always bool) (float32, error) {
+	sigma := r.Sigmas[i]
+	gamma := 0.0
+	amount := r.Options.Float("s_churn")
+	if amount > 0 && r.f32("s_tmin") <= sigma && sigma <= r.f32("s_tmax") {
+		gamma = min(amount/float64(r.steps()), math.Sqrt2-1)
+	}
+	if gamma <= 0 {
+		if always {
+			r.draws++
+		}
+		return sigma, nil
+	}
+	hat := mul(sigma, float32(gamma+1))
+	noise, err := r.noise(sigma, hat)
+	if err != nil {
+		return 0, err
+	}
+	addNoise(r.X, noise, r.f32("s_noise"), sqrt32(sq(hat)-sq(sigma)))
+	return hat, nil
+}
+
+// sampleEuler is Euler's method on the probability-flow ODE (Karras et al. 2022, algorithm 2 without lines 7-9).
+func sampleEuler(r *Run) error {
+	for i := range r.steps() {
+		hat, err := r.churn(i, false)
+		if err != nil {
+			return err
+		}
+		x0, _, err := r.evaluate(i, hat)
+		if err != nil {
+			return err
+		}
+		r.X = advance(r.X, derivative(r.X, x0, hat), r.Sigmas[i+1]-hat)
+	}
+	return nil
+}
+
+// sampleEulerPP is the alternative of the node SamplerEulerCFGpp: Euler's method from x shifted by the guidance
+// (Chung et al. 2024, "CFG++", in an earlier reading of ComfyUI).
+func sampleEulerPP(r *Run) error {
+	for i := range r.steps() {
+		s := r.Sigmas[i]
+		x0, uncond, err := r.evaluate(i, s)
+		if err != nil {
+			return err
+		}
+		dt := r.Sigmas[i+1] - s
+		out := make([]float32, len(r.X))
+		for k, x := range r.X {
+			shifted := x - x0[k] + uncond[k]
+			out[k] = x + mul((shifted-x0[k])/s, dt)
+		}
+		r.X = out
+	}
+	return nil
+}

@@ -1,0 +1,77 @@
+package sampling
+
+import "math"
+
+// mul is a*b rounded to float32 before anything is added to it: the conversion forbids a fused multiply-add, so
+// every processor gives the bits torch gives.
+func mul(a, b float32) float32 { return float32(a * b) }
+
+// sq is a*a in float32.
+func sq(a float32) float32 { return float32(a * a) }
+
+func sqrt32(a float32) float32  { return float32(math.Sqrt(float64(a))) }
+func exp32(a float32) float32   { return float32(math.Exp(float64(a))) }
+func log32(a float32) float32   { return float32(math.Log(float64(a))) }
+func expm132(a float32) float32 { return float32(math.Expm1(float64(a))) }
+func pow32(a, p float32) float32 {
+	return float32(math.Pow(float64(a), float64(p)))
+}
+
+// lerp32 is torch.lerp on scalars: it starts from the nearer end.
+func lerp32(a, b, w float32) float32 {
+	if float32(math.Abs(float64(w))) < 0.5 {
+		return a + mul(w, b-a)
+	}
+	return b - mul(b-a, 1-w)
+}
+
+// linspace32 is torch.linspace in float32: n points from a to b, counted from the nearer end.
+func linspace32(a, b float32, n int) []float32 {
+	out := make([]float32, n)
+	if n == 1 {
+		out[0] = a
+		return out
+	}
+	step := (b - a) / float32(n-1)
+	for i := range out {
+		if i < n/2 {
+			out[i] = a + mul(step, float32(i))
+		} else {
+			out[i] = b - mul(step, float32(n-i-1))
+		}
+	}
+	return out
+}
+
+// derivative is d = (x - x0) / sigma, the slope of the probability-flow ODE in sigma (Karras et al. 2022, eq. 3),
+// in a new slice.
+func derivative(x, x0 []float32, sigma float32) []float32 {
+	d := make([]float32, len(x))
+	for k := range x {
+		d[k] = (x[k] - x0[k]) / sigma
+	}
+	return d
+}
+
+// advance returns x + d*dt in a new slice.
+func advance(x, d []float32, dt float32) []float32 {
+	out := make([]float32, len(x))
+	for k := range x {
+		out[k] = x[k] + mul(d[k], dt)
+	}
+	return out
+}
+
+// combine sets dst = a*x + b*y; dst may be x or y.
+func combine(dst []float32, a float32, x []float32, b float32, y []float32) {
+	for k := range dst {
+		dst[k] = mul(a, x[k]) + mul(b, y[k])
+	}
+}
+
+// addNoise adds (noise*scale)*amount to x in place, in that order.
+func addNoise(x, noise []float32, scale, amount float32) {
+	for k := range x {
+		x[k] += mul(mul(noise[k], scale), amount)
+	}
+}

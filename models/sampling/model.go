@@ -1,0 +1,239 @@
+package sampling
+
+import (
+	"fmt"
+	"math"
+)
+
+// Prediction says what a network predicts, and with it how noise is mixed in and x0 taken out.
+type Prediction int
+
+// The predictions.
+const (
+	// Const is flow matching: x = (1-sigma)*x0 + sigma*noise, the network predicts the velocity noise - x0.
+	Const Prediction = iota
+	// Eps predicts the noise of x = x0 + sigma*noise.
+	Eps
+	// V predicts v = alpha*noise - sigma*x0 in the variance-preserving view of x = x0 + sigma*noise.
+	V
+)
+
+// String names the prediction as ComfyUI does.
+func (p Prediction) String() string {
+	switch p {
+	case Const:
+		return "CONST"
+	case Eps:
+		return "EPS"
+	case V:
+		return "V_PREDICTION"
+	}
+	return fmt.Sprintf("Prediction(%d)", int(p))
+}
+
+// timeLine is the relation between a model's timestep and sigma.
+type timeLine int
+
+const (
+	lineFlux     timeLine = iota // sigma(t) = e^mu / (e^mu + 1/t - 1), timestep = sigma
+	lineFlow                     // sigma(t) = a*t / (1 + (a-1)*t), timestep = sigma*multiplier
+	lineDiscrete                 // table of DDPM sigmas, interpolated in log sigma
+)
+
+// ModelSampling is what sigma means to one model: its table, sigma <-> timestep, percent -> sigma, and the mixing
+// of noise. It is immutable; copies share the table.
+type ModelSampling struct {
+	prediction Prediction
+	line       timeLine
+	shift      float64
+	multiplier float64
+	sigmas     []float32 // ascending
+	logSigmas  []float32 // discrete only
+}
+
+// Prediction returns what the network predicts.
+func (m *ModelSampling) Prediction() Prediction { return m.prediction }
+
+// IsFlow says whether x interpolates between latent and noise (Const).
+func (m *ModelSampling) IsFlow() bool { return m.prediction == Const }
+
+// Shift returns mu of a Flux time line, alpha of a flow time line, 0 of a discrete one.
+func (m *ModelSampling) Shift() float64 { return m.shift }
+
+// Multiplier returns the factor between t in 0..1 and the network's timestep (1 where there is none).
+func (m *ModelSampling) Multiplier() float64 { return m.multiplier }
+
+// Sigmas returns the table of sigmas, ascending. The caller must not change it.
+func (m *ModelSampling) Sigmas() []float32 { return m.sigmas }
+
+// LogSigmas returns the logarithms of the table of a discrete model, else nil. The caller must not change it.
+func (m *ModelSampling) LogSigmas() []float32 { return m.logSigmas }
+
+// SigmaMin returns the smallest sigma of the table.
+func (m *ModelSampling) SigmaMin() float32 { return m.sigmas[0] }
+
+// SigmaMax returns the largest sigma of the table.
+func (m *ModelSampling) SigmaMax() float32 { return m.sigmas[len(m.sigmas)-1] }
+
+// Timestep returns the network's timestep for sigma. For flow time lines this is not the inverse of Sigma: the
+// shift is already inside sigma. Discrete models give the index of the nearest sigma in log space.
+func (m *ModelSampling) Timestep(sigma float32) float32 {
+	switch m.line {
+	case lineFlux:
+		return sigma
+	case lineFlow:
+		return mul(sigma, float32(m.multiplier))
+	}
+	ls := log32(sigma)
+	best, at := float32(math.Inf(1)), 0
+	for i, v := range m.logSigmas {
+		if d := float32(math.Abs(float64(ls - v))); d < best {
+			best, at = d, i
+		}
+	}
+	return float32(at)
+}
+
+// Sigma returns sigma at a timestep.
+func (m *ModelSampling) Sigma(timestep float32) float32 {
+	switch m.line {
+	case lineFlux:
+		return fluxSigma(m.shift, timestep)
+	case lineFlow:
+		return flowSigma(m.shift, timestep/float32(m.multiplier))
+	}
+	t := min(max(timestep, 0), float32(len(m.sigmas)-1))
+	low := float32(math.Floor(float64(t)))
+	high := float32(math.Ceil(float64(t)))
+	w := t - low
+	return exp32(mul(1-w, m.logSigmas[int(low)]) + mul(w, m.logSigmas[int(high)]))
+}
+
+// PercentToSigma returns the sigma after the given part of the timesteps (0 = start, 1 = end), in float64, as
+// conditioning ranges use it. At 0 a discrete model gives 999999999.9, a flow model 1; at 1 all give 0.
+func (m *ModelSampling) PercentToSigma(percent float64) float64 {
+	if percent <= 0 {
+		if m.line == lineDiscrete {
+			return 999999999.9
+		}
+		return 1
+	}
+	if percent >= 1 {
+		return 0
+	}
+	t := 1 - percent
+	switch m.line {
+	case lineFlux:
+		e := math.Exp(m.shift)
+		return e / (e + (1/t - 1))
+	case lineFlow:
+		if m.shift == 1 {
+			return t
+		}
+		return m.shift * t / (1 + (m.shift-1)*t)
+	}
+	return float64(m.Sigma(float32(t * 999)))
+}
+
+// SamplingPercentToSigma is the node of that name: PercentToSigma, or with actual the real table ends at 0 and 1.
+func (m *ModelSampling) SamplingPercentToSigma(percent float64, actual bool) float64 {
+	if actual && percent == 0 {
+		return float64(m.SigmaMax())
+	}
+	if actual && percent == 1 {
+		return float64(m.SigmaMin())
+	}
+	return m.PercentToSigma(percent)
+}
+
+// MaxDenoise says whether a run that starts at sigma starts from pure noise: sigma is the table maximum within a
+// relative 1e-5, or above it. Eps and V models then scale the noise by sqrt(1+sigma^2).
+func (m *ModelSampling) MaxDenoise(sigma float32) bool {
+	top, s := float64(m.SigmaMax()), float64(sigma)
+	return s > top || math.Abs(s-top) <= 1e-5*math.Max(math.Abs(s), math.Abs(top))
+}
+
+// NoiseScaling returns the noisy latent at sigma in a new slice: sigma*noise + (1-sigma)*latent for flow models,
+// else noise*sigma + latent, or noise*sqrt(1+sigma^2) + latent with maxDenoise. noise and latent have equal length.
+func (m *ModelSampling) NoiseScaling(sigma float32, noise, latent []float32, maxDenoise bool) []float32 {
+	out := make([]float32, len(noise))
+	if m.IsFlow() {
+		combine(out, sigma, noise, 1-sigma, latent)
+		return out
+	}
+	scale := sigma
+	if maxDenoise {
+		scale = sqrt32(1 + sq(sigma))
+	}
+	for k := range out {
+		out[k] = mul(noise[k], scale) + latent[k]
+	}
+	return out
+}
+
+// InverseNoiseScaling undoes the latent's weight at the last sigma of a run, in place: x/(1-sigma) for flow models.
+func (m *ModelSampling) InverseNoiseScaling(sigma float32, x []float32) {
+	if !m.IsFlow() {
+		return
+	}
+	w := 1 - sigma
+	for k := range x {
+		x[k] /= w
+	}
+}
+
+// Input sets dst to what the network sees of x at sigma: x itself for flow models, else x/sqrt(sigma^2+1).
+// dst may be x.
+func (m *ModelSampling) Input(dst, x []float32, sigma float32) {
+	if m.IsFlow() {
+		copy(dst, x)
+		return
+	}
+	w := sqrt32(sq(sigma) + 1)
+	for k := range dst {
+		dst[k] = x[k] / w
+	}
+}
+
+// Denoised sets dst to x0 from the network's output at (x, sigma): x - output*sigma for Const and Eps,
+// x/(sigma^2+1) - output*sigma/sqrt(sigma^2+1) for V. dst may be x or output.
+func (m *ModelSampling) Denoised(dst, output, x []float32, sigma float32) {
+	if m.prediction != V {
+		for k := range dst {
+			dst[k] = x[k] - mul(output[k], sigma)
+		}
+		return
+	}
+	v := sq(sigma) + 1
+	w := sqrt32(v)
+	for k := range dst {
+		dst[k] = x[k]/v - mul(output[k], sigma)/w
+	}
+}
+
+// halfLogSNR is lambda = log(alpha/sigma): -logit(sigma) for flow models, else -log(sigma).
+func (m *ModelSampling) halfLogSNR(sigma float32) float32 {
+	if m.IsFlow() {
+		return -log32(sigma / (1 - sigma))
+	}
+	return -log32(sigma)
+}
+
+// sigmaFromLambda is the inverse of halfLogSNR.
+func (m *ModelSampling) sigmaFromLambda(lambda float32) float32 {
+	if m.IsFlow() {
+		return 1 / (1 + exp32(lambda))
+	}
+	return exp32(-lambda)
+}
+
+// offsetFirstSigma returns sigmas with a first value of 1 or more replaced by the sigma at 0.01 % of a flow model,
+// where the log-SNR is finite; the argument is not changed.
+func (m *ModelSampling) offsetFirstSigma(sigmas []float32) []float32 {
+	if len(sigmas) <= 1 || !m.IsFlow() || sigmas[0] < 1 {
+		return sigmas
+	}
+	out := append([]float32(nil), sigmas...)
+	out[0] = float32(m.PercentToSigma(1e-4))
+	return out
+}

@@ -1,0 +1,108 @@
+package sampling
+
+import (
+	"fmt"
+	"math"
+)
+
+// fluxSigma is e^mu / (e^mu + 1/t - 1) in torch's float32 order (Esser et al. 2024, eq. 23 in log form).
+func fluxSigma(mu float64, t float32) float32 {
+	e := float32(math.Exp(mu))
+	return mul(1/(e+(1/t-1)), e)
+}
+
+// flowSigma is a*t / (1 + (a-1)*t) in float32 (Esser et al. 2024, section 5.3.2).
+func flowSigma(alpha float64, t float32) float32 {
+	if alpha == 1 {
+		return t
+	}
+	return mul(float32(alpha), t) / (1 + mul(float32(alpha-1), t))
+}
+
+// NewFlux returns the time line of FLUX.1 dev, Chroma, Qwen-Image (mu 1.15) and FLUX.2 (mu 2.02): 10000 sigmas,
+// flow prediction, timestep = sigma. mu must be finite.
+func NewFlux(mu float64) (*ModelSampling, error) {
+	if math.IsNaN(mu) || math.Abs(mu) > 80 {
+		return nil, fmt.Errorf("flux shift %v: want a number between -80 and 80", mu)
+	}
+	m := &ModelSampling{prediction: Const, line: lineFlux, shift: mu, multiplier: 1}
+	m.sigmas = make([]float32, 10000)
+	for i := range m.sigmas {
+		m.sigmas[i] = fluxSigma(mu, float32(i+1)/10000)
+	}
+	return m, nil
+}
+
+// FluxShift is mu of the node ModelSamplingFlux for a picture of width x height pixels: the line through
+// (256 tokens, base) and (4096 tokens, top), extrapolated outside; a token is 16 x 16 pixels.
+func FluxShift(top, base float64, width, height int) float64 {
+	slope := (top - base) / (4096 - 256)
+	tokens := float64(width) * float64(height) / (8 * 8 * 2 * 2)
+	return tokens*slope + (base - slope*256)
+}
+
+// NewFlow returns a flow time line of 1000 sigmas with shift alpha > 0; multiplier is the network's timestep at
+// t = 1: SD3 (3, 1000), AuraFlow (1.73, 1), FLUX.1 schnell (1, 1), Lumina 2 (6, 1), Z-Image (3, 1),
+// HiDream (1, 1000).
+func NewFlow(alpha, multiplier float64) (*ModelSampling, error) {
+	if !(alpha > 0) || math.IsInf(alpha, 1) {
+		return nil, fmt.Errorf("flow shift %v: want a number above 0", alpha)
+	}
+	if !(multiplier > 0) || math.IsInf(multiplier, 1) {
+		return nil, fmt.Errorf("flow multiplier %v: want a number above 0", multiplier)
+	}
+	m := &ModelSampling{prediction: Const, line: lineFlow, shift: alpha, multiplier: multiplier}
+	m.sigmas = make([]float32, 1000)
+	for i := range m.sigmas {
+		m.sigmas[i] = m.Sigma(mul(float32(i+1)/1000, float32(multiplier)))
+	}
+	return m, nil
+}
+
+// Betas names how the betas of a discrete model grow.
+type Betas string
+
+// The beta schedules, by ComfyUI's names.
+const (
+	// ScaledLinear: squares of a line between the square roots of the ends ("linear" in ComfyUI).
+	ScaledLinear Betas = "linear"
+	// Linear: a line between the ends ("sqrt_linear" in ComfyUI).
+	Linear Betas = "sqrt_linear"
+)
+
+// NewDiscrete returns a DDPM time line of n sigmas: sigma_i = sqrt((1-abar_i)/abar_i), abar the running product
+// of 1-beta (Ho et al. 2020), predicting p (Eps or V). PixArt: (Eps, Linear, 0.0001, 0.02, 1000);
+// HunyuanDiT 1.2: (V, ScaledLinear, 0.00085, 0.018, 1000), 1.0 and 1.1 end at 0.03.
+func NewDiscrete(p Prediction, betas Betas, start, end float64, n int) (*ModelSampling, error) {
+	if p != Eps && p != V {
+		return nil, fmt.Errorf("discrete prediction %v: want EPS or V_PREDICTION", p)
+	}
+	if !(start > 0 && end > start && end < 1) {
+		return nil, fmt.Errorf("betas %v..%v: want 0 < start < end < 1", start, end)
+	}
+	if n < 2 {
+		return nil, fmt.Errorf("timesteps %d: want 2 or more", n)
+	}
+	a, b := start, end
+	if betas == ScaledLinear {
+		a, b = math.Sqrt(start), math.Sqrt(end)
+	} else if betas != Linear {
+		return nil, fmt.Errorf("beta schedule %q: want %q or %q", betas, ScaledLinear, Linear)
+	}
+	m := &ModelSampling{prediction: p, line: lineDiscrete, multiplier: 1}
+	m.sigmas, m.logSigmas = make([]float32, n), make([]float32, n)
+	step, kept := (b-a)/float64(n-1), 1.0
+	for i := range n {
+		v := a + step*float64(i)
+		if i >= n/2 {
+			v = b - step*float64(n-i-1)
+		}
+		if betas == ScaledLinear {
+			v *= v
+		}
+		kept *= 1 - v
+		s := math.Sqrt((1 - kept) / kept)
+		m.sigmas[i], m.logSigmas[i] = float32(s), float32(math.Log(s))
+	}
+	return m, nil
+}

@@ -1,0 +1,147 @@
+package sampling
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+)
+
+// PrepareNoise returns the noise a run starts from: randn of a latent of batch items of item elements each
+// (contiguous), from a generator seeded with seed. With indices (a latent's batch_index) one item is drawn for each
+// number up to the largest index and those named are kept, in the order of indices; the result then has
+// len(indices) items. The second result is the generator behind the draws: churn noise continues it.
+func PrepareNoise(seed uint64, batch, item int, indices []int) ([]float32, *Generator, error) {
+	if batch < 1 || item < 1 {
+		return nil, nil, fmt.Errorf("noise of %d items of %d elements: want 1 or more of each", batch, item)
+	}
+	g := NewGenerator(seed)
+	if indices == nil {
+		return g.Randn(batch * item), g, nil
+	}
+	if len(indices) == 0 || slices.Min(indices) < 0 || slices.Max(indices) > 1<<20 {
+		return nil, nil, fmt.Errorf("batch_index %v: want numbers from 0 to %d", indices, 1<<20)
+	}
+	out := make([]float32, len(indices)*item)
+	for i := range slices.Max(indices) + 1 {
+		drawn := g.Randn(item)
+		for at, want := range indices {
+			if want == i {
+				copy(out[at*item:], drawn)
+			}
+		}
+	}
+	return out, g, nil
+}
+
+// MaskNoise returns the noise that the ddim sampler mixes into the kept part of a masked latent: one randn from
+// seed+1 (which wraps).
+func MaskNoise(seed uint64, elements int) []float32 {
+	return NewGenerator(seed + 1).Randn(elements)
+}
+
+// NoiseKind says where a sampler's draws come from.
+type NoiseKind int
+
+// The kinds of noise.
+const (
+	// NoNoise: the sampler draws nothing.
+	NoNoise NoiseKind = iota
+	// Continued: the generator that made the initial noise goes on (churn).
+	Continued
+	// Ancestral: a generator of its own, seeded with seed+1 (which wraps).
+	Ancestral
+	// Brownian: increments of a BrownianTree between the two sigmas.
+	Brownian
+)
+
+// Draws hands out the random numbers of one sampling run over the whole latent. The n-th draw is made once, in
+// order, and is the same for every caller, so samplers that own parts of the latent can share one Draws and each
+// take its own elements. It is safe for concurrent use.
+type Draws struct {
+	elements int
+	stream   *Generator
+	tree     *BrownianTree
+	mu       sync.Mutex
+	drawn    map[int][]float32
+	next     int
+}
+
+// NewDraws returns the draws for a run of a sampler of the given kind over elements values. sigmas are those the run
+// starts with; Brownian needs a positive one and two different ones. stream is the generator PrepareNoise returned;
+// only Continued uses it, and it must not be used elsewhere afterwards. Nil, for a run whose initial noise was not
+// drawn, means a fresh generator of the seed (torch would go on from whatever ran before).
+func NewDraws(kind NoiseKind, seed uint64, elements int, sigmas []float32, stream *Generator) (*Draws, error) {
+	d := &Draws{elements: elements, drawn: map[int][]float32{}}
+	switch kind {
+	case NoNoise:
+	case Continued:
+		d.stream = stream
+		if stream == nil {
+			d.stream = NewGenerator(seed)
+		}
+	case Ancestral:
+		d.stream = NewGenerator(seed + 1)
+	case Brownian:
+		low, high := sigmaRange(sigmas)
+		if low < high {
+			tree, err := NewBrownianTree(seed, elements, low, high)
+			if err != nil {
+				return nil, err
+			}
+			d.tree = tree
+		}
+	default:
+		return nil, fmt.Errorf("noise kind %d: want 0 to 3", int(kind))
+	}
+	return d, nil
+}
+
+// sigmaRange returns the smallest positive and the largest of sigmas.
+func sigmaRange(sigmas []float32) (low, high float32) {
+	for _, s := range sigmas {
+		high = max(high, s)
+		if s > 0 && (low == 0 || s < low) {
+			low = s
+		}
+	}
+	return low, high
+}
+
+// Draw returns draw number n (from 0) over the whole latent for the interval s0 to s1; the caller must not change
+// it. A run without noise, equal sigmas of a Brownian motion and a forgotten draw are errors.
+func (d *Draws) Draw(n int, s0, s1 float32) ([]float32, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if v, ok := d.drawn[n]; ok {
+		return v, nil
+	}
+	if d.tree != nil {
+		if s0 == s1 {
+			return nil, fmt.Errorf("noise between equal sigmas %v: want two different ones", s0)
+		}
+		v := d.tree.Increment(s0, s1)
+		d.drawn[n] = v
+		return v, nil
+	}
+	if d.stream == nil {
+		return nil, fmt.Errorf("noise between sigmas %v and %v: this run has no noise", s0, s1)
+	}
+	if n < d.next {
+		return nil, fmt.Errorf("noise draw %d was given back, the next is %d", n, d.next)
+	}
+	for ; d.next <= n; d.next++ {
+		d.drawn[d.next] = d.stream.Randn(d.elements)
+	}
+	return d.drawn[n], nil
+}
+
+// Forget frees the draws before n; every instance of the sampler must have passed them.
+func (d *Draws) Forget(n int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for i := range d.drawn {
+		if i < n {
+			delete(d.drawn, i)
+		}
+	}
+}

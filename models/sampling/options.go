@@ -1,0 +1,138 @@
+package sampling
+
+import (
+	"fmt"
+	"math"
+	"slices"
+)
+
+// Option is one parameter of a sampler.
+type Option struct {
+	// Name is ComfyUI's name.
+	Name string
+	// Default is a float64, int, bool or string; its type is the option's type.
+	Default any
+	// Min and Max bound numbers, ends included.
+	Min, Max float64
+	// Allowed are the values of a string option.
+	Allowed []string
+}
+
+// Options are the values of a sampler's options, checked against its entry. The zero value stands for the defaults.
+type Options struct {
+	owner  string
+	values map[string]any
+}
+
+// Float returns a number option. Asking for an option the sampler does not have panics.
+func (o Options) Float(name string) float64 { return option[float64](o, name) }
+
+// Int returns an integer option. Asking for an option the sampler does not have panics.
+func (o Options) Int(name string) int { return option[int](o, name) }
+
+// Bool returns a switch. Asking for an option the sampler does not have panics.
+func (o Options) Bool(name string) bool { return option[bool](o, name) }
+
+// Text returns a string option. Asking for an option the sampler does not have panics.
+func (o Options) Text(name string) string { return option[string](o, name) }
+
+func option[T any](o Options, name string) T {
+	v, ok := o.values[name].(T)
+	if !ok {
+		panic(fmt.Sprintf("sampling: sampler %q has no option %q of type %T", o.owner, name, v))
+	}
+	return v
+}
+
+// Defaults returns the entry's options as ComfyUI presets them.
+func (e Entry) Defaults() Options {
+	o := Options{owner: e.Name, values: map[string]any{}}
+	for _, opt := range e.Options {
+		o.values[opt.Name] = opt.Default
+	}
+	return o
+}
+
+// NewOptions checks given values against the entry's options and fills in the defaults. Numbers may come as any Go
+// number type. Unknown names, wrong types and values out of range are errors that name what is allowed.
+func (e Entry) NewOptions(given map[string]any) (Options, error) {
+	o := e.Defaults()
+	for name, value := range given {
+		at := slices.IndexFunc(e.Options, func(opt Option) bool { return opt.Name == name })
+		if at < 0 {
+			return Options{}, fmt.Errorf("sampler %s: option %q is unknown: want one of %q", e.Name, name, e.optionNames())
+		}
+		v, err := e.Options[at].convert(value)
+		if err != nil {
+			return Options{}, fmt.Errorf("sampler %s: option %s: %w", e.Name, name, err)
+		}
+		o.values[name] = v
+	}
+	return o, nil
+}
+
+func (e Entry) optionNames() []string {
+	names := make([]string, len(e.Options))
+	for i, opt := range e.Options {
+		names[i] = opt.Name
+	}
+	return names
+}
+
+// convert returns value in the option's type.
+func (o Option) convert(value any) (any, error) {
+	switch o.Default.(type) {
+	case bool:
+		if v, ok := value.(bool); ok {
+			return v, nil
+		}
+		return nil, fmt.Errorf("%v: want true or false", value)
+	case string:
+		if v, ok := value.(string); ok && slices.Contains(o.Allowed, v) {
+			return v, nil
+		}
+		return nil, fmt.Errorf("%v: want one of %q", value, o.Allowed)
+	}
+	v, ok := number(value)
+	if !ok || math.IsNaN(v) || v < o.Min || v > o.Max {
+		return nil, fmt.Errorf("%v: want a number from %v to %v", value, o.Min, o.Max)
+	}
+	if _, whole := o.Default.(int); !whole {
+		return v, nil
+	}
+	if v != math.Trunc(v) {
+		return nil, fmt.Errorf("%v: want a whole number from %v to %v", value, o.Min, o.Max)
+	}
+	return int(v), nil
+}
+
+// number returns any Go number as float64.
+func number(value any) (float64, bool) {
+	switch v := value.(type) {
+	case float64:
+		return v, true
+	case float32:
+		return float64(v), true
+	case int:
+		return float64(v), true
+	case int64:
+		return float64(v), true
+	case int32:
+		return float64(v), true
+	case int16:
+		return float64(v), true
+	case int8:
+		return float64(v), true
+	case uint64:
+		return float64(v), true
+	case uint32:
+		return float64(v), true
+	case uint16:
+		return float64(v), true
+	case uint8:
+		return float64(v), true
+	case uint:
+		return float64(v), true
+	}
+	return 0, false
+}

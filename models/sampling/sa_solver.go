@@ -1,0 +1,176 @@
+package sampling
+
+// sampleSASolver is the stochastic Adams solver (Xue et al. 2023, arXiv 2309.05019), data prediction: a predictor
+// and a corrector of chosen orders, stochastic with strength eta while sigma lies between two percentages of the
+// schedule; with use_pece every corrected state is evaluated again.
+func sampleSASolver(r *Run) error { return saSolver(r, r.Options.Bool("use_pece")) }
+
+// sampleSASolverPECE always evaluates the corrected state again.
+func sampleSASolverPECE(r *Run) error { return saSolver(r, true) }
+
+// sa is the state of one run of the solver.
+type sa struct {
+	r            *Run
+	sigmas       []float32
+	lambdas      []float32
+	simple       bool
+	startSigma   float64
+	endSigma     float64
+	predictOrder int
+	correctOrder int
+	pece         bool
+	past         [][]float32 // estimates, newest last
+	tau          float64     // of the last predictor
+	noise        []float32   // of the last predictor, scaled
+}
+
+func saSolver(r *Run, pece bool) error {
+	o := r.Options
+	v := &sa{
+		r: r, sigmas: r.Model.offsetFirstSigma(r.Sigmas), simple: o.Bool("simple_order_2"), pece: pece,
+		startSigma:   r.Model.PercentToSigma(o.Float("sde_start_percent")),
+		endSigma:     r.Model.PercentToSigma(o.Float("sde_end_percent")),
+		predictOrder: o.Int("predictor_order"), correctOrder: o.Int("corrector_order"),
+	}
+	v.lambdas = make([]float32, len(v.sigmas))
+	for i, s := range v.sigmas {
+		v.lambdas[i] = r.Model.halfLogSNR(s)
+	}
+	corrected := r.X // the state before the predictor moved it
+	for i := range r.steps() {
+		x0, _, err := r.evaluate(i, v.sigmas[i])
+		if err != nil {
+			return err
+		}
+		v.past = remember(v.past, x0, max(v.predictOrder, v.correctOrder))
+		predict, correct := v.orders(i)
+		if correct == 0 {
+			corrected = r.X
+		} else {
+			corrected = v.correct(corrected, i, correct)
+			if pece {
+				if x0, err = r.denoise(corrected, v.sigmas[i]); err != nil {
+					return err
+				}
+				v.past[len(v.past)-1] = x0
+			}
+		}
+		if v.sigmas[i+1] == 0 {
+			r.X = x0
+			continue
+		}
+		if r.X, err = v.predict(corrected, i, predict); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// orders returns the orders of step i: limited by the estimates there are, and lowered towards a final 0.
+func (v *sa) orders(i int) (predict, correct int) {
+	n := len(v.sigmas)
+	predict, correct = min(v.predictOrder, len(v.past)), min(v.correctOrder, len(v.past))
+	if i == 0 || v.sigmas[i+1] == 0 && !v.pece {
+		correct = 0
+	}
+	if v.sigmas[n-1] == 0 {
+		predict, correct = min(predict, n-2-i), min(correct, n-1-i)
+	}
+	return predict, correct
+}
+
+// strength is tau at a sigma: eta inside the stochastic interval, else 0.
+func (v *sa) strength(sigma float32) float64 {
+	eta := v.r.Options.Float("eta")
+	if eta > 0 && v.startSigma >= float64(sigma) && float64(sigma) >= v.endSigma {
+		return eta
+	}
+	return 0
+}
+
+// correct moves x, the state at step i-1, to step i with the estimate there (eq. 18), and the predictor's noise.
+func (v *sa) correct(x []float32, i, order int) []float32 {
+	out := v.adams(x, i-1, i, order, i, true)
+	if v.tau > 0 && v.r.f32("s_noise") > 0 {
+		for k := range out {
+			out[k] += v.noise[k]
+		}
+	}
+	return out
+}
+
+// predict moves x from step i to step i+1 (eq. 15) and adds fresh noise.
+func (v *sa) predict(x []float32, i, order int) ([]float32, error) {
+	v.tau = v.strength(v.sigmas[i+1])
+	out := v.adams(x, i, i+1, order, i, false)
+	scale := v.r.f32("s_noise")
+	if v.tau <= 0 || scale <= 0 {
+		return out, nil
+	}
+	noise, err := v.r.noise(v.sigmas[i], v.sigmas[i+1])
+	if err != nil {
+		return nil, err
+	}
+	h := v.lambdas[i+1] - v.lambdas[i]
+	spread := sqrt32(-expm132(mul(float32(-2*(v.tau*v.tau)), h)))
+	v.noise = make([]float32, len(out))
+	for k := range out {
+		v.noise[k] = mul(mul(mul(noise[k], v.sigmas[i+1]), spread), scale)
+		out[k] += v.noise[k]
+	}
+	return out, nil
+}
+
+// adams returns the deterministic part of a step between two indices, from the order estimates that end at last.
+func (v *sa) adams(x []float32, from, to, order, last int, corrector bool) []float32 {
+	h := v.lambdas[to] - v.lambdas[from]
+	b := v.coefficients(from, to, v.lambdas[last-order+1:last+1], corrector)
+	keep := mul(v.sigmas[to]/v.sigmas[from], exp32(mul(float32(-(v.tau*v.tau)), h)))
+	used := v.past[len(v.past)-order:]
+	out := make([]float32, len(x))
+	for k := range out {
+		sum := mul(used[0][k], b[0])
+		for j := 1; j < order; j++ {
+			sum += mul(used[j][k], b[j])
+		}
+		out[k] = mul(keep, x[k]) + sum
+	}
+	return out
+}
+
+// coefficients returns the weights of the estimates at the given lambdas, oldest first, for the step from -> to:
+// alpha times the integral of exp((1+tau^2)(l - l_to)) times their Lagrange polynomials, or the closed forms of
+// order two in appendix D.
+func (v *sa) coefficients(from, to int, lambdas []float32, corrector bool) []float32 {
+	start, end := v.lambdas[from], v.lambdas[to]
+	alpha := mul(v.sigmas[to], exp32(end))
+	grow := 1 + v.tau*v.tau
+	h := end - start
+	if v.simple && len(lambdas) == 2 {
+		whole := mul(alpha, -expm132(mul(-h, float32(grow))))
+		if corrector {
+			b := mul(alpha, mul(float32(0.5*grow), h))
+			return []float32{whole - b, b}
+		}
+		b := mul(alpha, mul(float32(0.5*grow), sq(h))) / (lambdas[0] - start)
+		return []float32{b, whole - b}
+	}
+	n := len(lambdas)
+	integrals := exponentialIntegrals(float64(start), float64(end), grow, n)
+	matrix := make([][]float64, n)
+	for p := range matrix {
+		matrix[p] = make([]float64, n)
+		for j, l := range lambdas {
+			matrix[p][j] = 1
+			for range p {
+				matrix[p][j] *= float64(l)
+			}
+		}
+	}
+	solved := solveLinear(matrix, integrals)
+	out := make([]float32, n)
+	for j := range out {
+		out[j] = mul(alpha, float32(solved[j]))
+	}
+	return out
+}

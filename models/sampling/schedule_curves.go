@@ -1,0 +1,148 @@
+package sampling
+
+import (
+	"fmt"
+	"math"
+)
+
+// checkCurve refuses arguments that would give infinities or NaN instead of sigmas.
+func checkCurve(steps int, lo, hi float64, log bool) error {
+	if steps < 1 || steps > 100*MaxSteps {
+		return fmt.Errorf("steps %d: want 1 to %d", steps, 100*MaxSteps)
+	}
+	if math.IsNaN(lo) || math.IsInf(lo, 0) || lo < 0 || log && lo == 0 {
+		return fmt.Errorf("sigma_min %v: want a number above 0", lo)
+	}
+	if math.IsNaN(hi) || math.IsInf(hi, 0) || hi < 0 || log && hi == 0 {
+		return fmt.Errorf("sigma_max %v: want a number above 0", hi)
+	}
+	return nil
+}
+
+// Karras returns (hi^(1/rho) + i/(n-1)*(lo^(1/rho) - hi^(1/rho)))^rho for i < steps, then 0 (Karras et al. 2022,
+// eq. 5). rho must not be 0.
+func Karras(steps int, lo, hi, rho float64) ([]float32, error) {
+	if err := checkCurve(steps, lo, hi, false); err != nil {
+		return nil, err
+	}
+	if !(rho > 0) {
+		return nil, fmt.Errorf("rho %v: want a number above 0", rho)
+	}
+	low, high := math.Pow(lo, 1/rho), math.Pow(hi, 1/rho)
+	out := make([]float32, 0, steps+1)
+	for _, w := range linspace32(0, 1, steps) {
+		out = append(out, pow32(float32(high)+mul(w, float32(low-high)), float32(rho)))
+	}
+	return append(out, 0), nil
+}
+
+// Exponential returns sigmas evenly spaced in log sigma from hi to lo, then 0.
+func Exponential(steps int, lo, hi float64) ([]float32, error) {
+	if err := checkCurve(steps, lo, hi, true); err != nil {
+		return nil, err
+	}
+	out := make([]float32, 0, steps+1)
+	for _, l := range linspace32(float32(math.Log(hi)), float32(math.Log(lo)), steps) {
+		out = append(out, exp32(l))
+	}
+	return append(out, 0), nil
+}
+
+// Polyexponential returns exp(log(lo) + ramp^rho*(log(hi)-log(lo))) for a ramp from 1 to 0, then 0.
+func Polyexponential(steps int, lo, hi, rho float64) ([]float32, error) {
+	if err := checkCurve(steps, lo, hi, true); err != nil {
+		return nil, err
+	}
+	if !(rho >= 0) {
+		return nil, fmt.Errorf("rho %v: want 0 or more", rho)
+	}
+	span, low := float32(math.Log(hi)-math.Log(lo)), float32(math.Log(lo))
+	out := make([]float32, 0, steps+1)
+	for _, w := range linspace32(1, 0, steps) {
+		out = append(out, exp32(mul(pow32(w, float32(rho)), span)+low))
+	}
+	return append(out, 0), nil
+}
+
+// Laplace returns the quantiles of a Laplace distribution of log sigma with location mu and scale beta, clamped to
+// lo..hi (Hang et al. 2024, "Improved Noise Schedule for Diffusion Training"). There are steps values and no 0 at
+// the end.
+func Laplace(steps int, lo, hi, mu, beta float64) ([]float32, error) {
+	if err := checkCurve(steps, lo, hi, false); err != nil {
+		return nil, err
+	}
+	if math.IsNaN(mu) || math.IsNaN(beta) {
+		return nil, fmt.Errorf("mu %v, beta %v: want numbers", mu, beta)
+	}
+	out := make([]float32, 0, steps)
+	for _, w := range linspace32(0, 1, steps) {
+		half := 0.5 - w
+		sign := float32(0)
+		if half > 0 {
+			sign = 1
+		} else if half < 0 {
+			sign = -1
+		}
+		inside := 1 - mul(2, float32(math.Abs(float64(half)))) + float32(1e-5)
+		l := float32(mu) - mul(mul(float32(beta), sign), log32(inside))
+		out = append(out, min(max(exp32(l), float32(lo)), float32(hi)))
+	}
+	return out, nil
+}
+
+// VP returns sqrt(exp(betaD*t^2/2 + betaMin*t) - 1) for t from 1 to epsS, then 0 (Song et al. 2021, the
+// variance-preserving SDE in Karras' notation).
+func VP(steps int, betaD, betaMin, epsS float64) ([]float32, error) {
+	if steps < 1 || steps > MaxSteps {
+		return nil, fmt.Errorf("steps %d: want 1 to %d", steps, MaxSteps)
+	}
+	if !(betaD >= 0) || !(betaMin >= 0) || !(epsS >= 0) {
+		return nil, fmt.Errorf("beta_d %v, beta_min %v, eps_s %v: want 0 or more", betaD, betaMin, epsS)
+	}
+	out := make([]float32, 0, steps+1)
+	for _, t := range linspace32(1, float32(epsS), steps) {
+		e := mul(float32(betaD), sq(t))/2 + mul(float32(betaMin), t)
+		out = append(out, sqrt32(expm132(e)))
+	}
+	return append(out, 0), nil
+}
+
+// Flux2 returns the sigmas of the node Flux2Scheduler for a picture of width x height pixels: the Flux time line
+// over 1..0 with a mu that depends on the number of 16 x 16 tokens and on the steps.
+func Flux2(steps, width, height int) ([]float32, error) {
+	if steps < 1 || steps > 4096 {
+		return nil, fmt.Errorf("steps %d: want 1 to 4096", steps)
+	}
+	if width < 16 || height < 16 {
+		return nil, fmt.Errorf("picture %dx%d: want 16 pixels or more on each side", width, height)
+	}
+	tokens := math.RoundToEven(float64(width) * float64(height) / 256)
+	at200 := 0.00016927*tokens + 0.45666666
+	mu := at200
+	if tokens <= 4300 {
+		at10 := 8.73809524e-05*tokens + 1.89833333
+		slope := (at200 - at10) / 190
+		mu = slope*float64(steps) + (at200 - 200*slope)
+	}
+	out := make([]float32, 0, steps+1)
+	for _, t := range linspace32(1, 0, steps+1) {
+		out = append(out, fluxSigma(mu, t))
+	}
+	return out, nil
+}
+
+// SDTurbo returns the sigmas of the node SDTurboScheduler: steps of the ten timesteps 999, 899 .. 99, beginning
+// after the first 10 - int(10*denoise), then 0.
+func SDTurbo(m *ModelSampling, steps int, denoise float64) ([]float32, error) {
+	if steps < 1 || steps > 10 {
+		return nil, fmt.Errorf("steps %d: want 1 to 10", steps)
+	}
+	if !(denoise >= 0 && denoise <= 1) {
+		return nil, fmt.Errorf("denoise %v: want 0 to 1", denoise)
+	}
+	var out []float32
+	for i := 10 - int(10*denoise); i < 10 && len(out) < steps; i++ {
+		out = append(out, m.Sigma(float32((10-i)*100-1)))
+	}
+	return append(out, 0), nil
+}

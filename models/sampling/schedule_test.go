@@ -1,0 +1,260 @@
+package sampling
+
+import (
+	"encoding/json"
+	"math"
+	"strconv"
+	"strings"
+	"testing"
+
+	"patchbay/tests/golden"
+)
+
+// scheduleBounds are the allowed distances in units of the last place (golden README, section 2); node curves are
+// exp and pow of the same kind.
+func scheduleBound(name string) int64 {
+	switch name {
+	case "simple", "beta", "ddim_uniform", "linear_quadratic", "sigmas", "log_sigmas":
+		return 1
+	case "normal", "sgm_uniform", "BasicScheduler", "SDTurboScheduler", "Flux2Scheduler":
+		return 8
+	case "exponential", "ExponentialScheduler", "PolyexponentialScheduler", "LaplaceScheduler", "VPScheduler":
+		return 16
+	case "karras", "KarrasScheduler":
+		return 32
+	case "kl_optimal":
+		return 64
+	}
+	return 0
+}
+
+func floats32(t *testing.T, raw json.RawMessage) []float32 {
+	t.Helper()
+	var v []float32
+	if err := json.Unmarshal(raw, &v); err != nil {
+		t.Fatalf("%s: %v", raw, err)
+	}
+	return v
+}
+
+func number64(t *testing.T, text string) float64 {
+	t.Helper()
+	v, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func whole(t *testing.T, text string) int {
+	t.Helper()
+	v, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// sigmaCases decodes sigmas.json.
+func sigmaCases(t *testing.T) map[string]json.RawMessage {
+	t.Helper()
+	var cases map[string]json.RawMessage
+	if err := golden.JSON("sigmas.json", &cases); err != nil {
+		t.Fatal(err)
+	}
+	return cases
+}
+
+func TestSigmaTables(t *testing.T) {
+	read, names := goldenTensors(t, "sigma_tables.safetensors")
+	for _, name := range names {
+		model, table, _ := strings.Cut(name, "/")
+		m := goldenModel(t, model)
+		got := m.Sigmas()
+		if table == "log_sigmas" {
+			got = m.LogSigmas()
+		}
+		if d := worstUlps(t, name, got, read(name)); d > 1 {
+			t.Errorf("%s: differs by %d ulp, bound 1", name, d)
+		}
+	}
+}
+
+func TestModelSamplingGoldens(t *testing.T) {
+	for name, raw := range sigmaCases(t) {
+		model, ok := strings.CutSuffix(name, "/conversions")
+		if !ok {
+			continue
+		}
+		var c struct {
+			Prediction, Family   string
+			Shift, Multiplier    *float64
+			N                    int
+			Sigma, Timestep      []float32
+			SigmaToTimestep      []float32 `json:"sigma_to_timestep"`
+			TimestepToSigma      []float32 `json:"timestep_to_sigma"`
+			Percent              []float64
+			PercentToSigma       []float64 `json:"percent_to_sigma"`
+			PercentToSigmaDouble []float64 `json:"percent_to_sigma_f64"`
+		}
+		if err := json.Unmarshal(raw, &c); err != nil {
+			t.Fatal(err)
+		}
+		m := goldenModel(t, model)
+		if m.Prediction().String() != c.Prediction || len(m.Sigmas()) != c.N {
+			t.Errorf("%s: got %v with %d sigmas, want %s with %d", model, m.Prediction(), len(m.Sigmas()), c.Prediction, c.N)
+		}
+		if c.Shift != nil && math.Abs(m.Shift()-*c.Shift) > 1e-15 {
+			t.Errorf("%s: shift %v, want %v", model, m.Shift(), *c.Shift)
+		}
+		if c.Multiplier != nil && m.Multiplier() != *c.Multiplier {
+			t.Errorf("%s: multiplier %v, want %v", model, m.Multiplier(), *c.Multiplier)
+		}
+		var times, sigmas []float32
+		for _, s := range c.Sigma {
+			times = append(times, m.Timestep(s))
+		}
+		for _, s := range c.Timestep {
+			sigmas = append(sigmas, m.Sigma(s))
+		}
+		if d := worstUlps(t, model+" timesteps", times, c.SigmaToTimestep); d > 1 {
+			t.Errorf("%s: timesteps %v, want %v (%d ulp)", model, times, c.SigmaToTimestep, d)
+		}
+		if d := worstUlps(t, model+" sigmas", sigmas, c.TimestepToSigma); d > 8 {
+			t.Errorf("%s: sigmas %v, want %v (%d ulp)", model, sigmas, c.TimestepToSigma, d)
+		}
+		if len(c.PercentToSigmaDouble) == 0 {
+			t.Errorf("%s: no percentages in the golden file", model)
+		}
+		for i, want := range c.PercentToSigmaDouble {
+			bound := 1e-15 + math.Abs(want)*1e-14
+			if m.line == lineDiscrete {
+				bound = math.Abs(want) * 5e-7
+			}
+			if got := m.PercentToSigma(c.Percent[i]); math.Abs(got-want) > bound {
+				t.Errorf("%s: sigma at %v: got %v, want %v", model, c.Percent[i], got, want)
+			}
+		}
+	}
+}
+
+func TestScheduleGoldens(t *testing.T) {
+	worst, count := map[string]int64{}, map[string]int{}
+	check := func(name, kind string, got, want []float32) {
+		t.Helper()
+		d := worstUlps(t, name, got, want)
+		if d > scheduleBound(kind) {
+			t.Errorf("%s: differs by %d ulp, bound %d\n got %v\nwant %v", name, d, scheduleBound(kind), got, want)
+		}
+		worst[kind] = max(worst[kind], d)
+		count[kind]++
+	}
+	for name, raw := range sigmaCases(t) {
+		part := strings.Split(name, "/")
+		switch {
+		case part[0] == "node" || part[1] == "conversions":
+			continue
+		case part[1] == "discard":
+			m := goldenModel(t, part[0])
+			got, err := KSamplerSigmas(m, part[2], part[3], whole(t, part[4]), number64(t, part[5]))
+			if err != nil {
+				t.Fatal(err)
+			}
+			check(name, part[3], got, floats32(t, raw))
+		case len(part) == 5: // model/scheduler/steps/denoise/value
+			got, err := KSamplerSigmas(goldenModel(t, part[0]), "euler", part[1], whole(t, part[2]), number64(t, part[4]))
+			if err != nil {
+				t.Fatal(err)
+			}
+			check(name, part[1], got, floats32(t, raw))
+		default:
+			var byDenoise map[string]json.RawMessage
+			if err := json.Unmarshal(raw, &byDenoise); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			m := goldenModel(t, part[0])
+			for denoise, list := range byDenoise {
+				got, err := KSamplerSigmas(m, "euler", part[1], whole(t, part[2]), number64(t, denoise))
+				if strings.Contains(string(list), "nan") {
+					if err == nil {
+						t.Errorf("%s denoise %s: got %v, want an error where the original gives NaN", name, denoise, got)
+					}
+					continue
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				check(name+" "+denoise, part[1], got, floats32(t, list))
+			}
+		}
+	}
+	for kind, d := range worst {
+		t.Logf("%-16s %4d lists, largest distance %d ulp (bound %d)", kind, count[kind], d, scheduleBound(kind))
+	}
+}
+
+func TestScheduleNames(t *testing.T) {
+	var lists struct {
+		Samplers   []string `json:"sampler_names"`
+		Schedulers []string `json:"scheduler_names"`
+		Discard    []string `json:"discard_penultimate"`
+	}
+	if err := golden.JSON("samplers.json", &lists); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := strings.Join(ScheduleNames(), " "), strings.Join(lists.Schedulers, " "); got != want {
+		t.Errorf("schedulers:\n got %s\nwant %s", got, want)
+	}
+	if got, want := strings.Join(SamplerNames(), " "), strings.Join(lists.Samplers, " "); got != want {
+		t.Errorf("samplers:\n got %s\nwant %s", got, want)
+	}
+	var discard []string
+	for _, e := range Samplers() {
+		if e.DiscardPenultimate {
+			discard = append(discard, e.Name)
+		}
+	}
+	if got, want := strings.Join(discard, " "), strings.Join(lists.Discard, " "); got != want {
+		t.Errorf("discard the penultimate sigma: got %s, want %s", got, want)
+	}
+}
+
+func TestScheduleErrors(t *testing.T) {
+	m := goldenModel(t, "sd3")
+	for what, err := range map[string]error{
+		"unknown scheduler":  second(MakeSigmas(m, "cosine", 4)),
+		"unknown sampler":    second(KSamplerSigmas(m, "rk45", "simple", 4, 1)),
+		"no steps":           second(KSamplerSigmas(m, "euler", "simple", 0, 1)),
+		"kl_optimal, 1 step": second(MakeSigmas(m, "kl_optimal", 1)),
+		"log of sigma 0":     second(Exponential(4, 0, 1)),
+		"tiny denoise":       second(KSamplerSigmas(m, "euler", "simple", 10000, 1e-9)),
+		"beta of alpha 0":    second(BetaSigmas(m, 4, 0, 1)),
+	} {
+		if err == nil {
+			t.Errorf("%s: no error", what)
+		}
+	}
+	if _, err := MakeSigmas(m, "cosine", 4); err == nil || !strings.Contains(err.Error(), "sgm_uniform") {
+		t.Errorf("error %v does not name the schedulers there are", err)
+	}
+}
+
+func second(_ []float32, err error) error { return err }
+
+func TestBetaQuantileInvertsTheDistribution(t *testing.T) {
+	for _, ab := range [][2]float64{{0.6, 0.6}, {0.8, 0.4}, {1.2, 1}, {5, 2}, {50, 3}} {
+		for u := 0.01; u < 1; u += 0.07 {
+			x := betaQuantile(u, ab[0], ab[1])
+			if d := math.Abs(betaCDF(x, ab[0], ab[1]) - u); d > 1e-12 {
+				t.Errorf("Beta%v: CDF(quantile(%v)) is off by %g", ab, u, d)
+			}
+		}
+	}
+	// Beta(2, 1) has CDF x^2, Beta(1, 3) has 1-(1-x)^3.
+	if got, want := betaQuantile(0.3, 2, 1), math.Sqrt(0.3); math.Abs(got-want) > 1e-14 {
+		t.Errorf("Beta(2,1) quantile of 0.3: got %v, want %v", got, want)
+	}
+	if got, want := betaQuantile(0.3, 1, 3), 1-math.Cbrt(0.7); math.Abs(got-want) > 1e-14 {
+		t.Errorf("Beta(1,3) quantile of 0.3: got %v, want %v", got, want)
+	}
+}

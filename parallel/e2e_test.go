@@ -1,0 +1,427 @@
+package parallel
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"patchbay/engine"
+	"patchbay/engine/ref"
+	"patchbay/engine/safetensors"
+	"patchbay/models/dit"
+	"patchbay/models/flux"
+	"patchbay/models/latent"
+	"patchbay/models/pixart"
+	"patchbay/models/sampling"
+	"patchbay/models/sd3"
+	"patchbay/models/weights/goldenweights"
+	"patchbay/tests/golden"
+)
+
+// goldenEntry is one conditioning entry of e2e.json.
+type goldenEntry struct {
+	Tag           string   `json:"tag"`
+	Context       []int    `json:"context"`
+	Pooled        []int    `json:"pooled"`
+	T5            []int    `json:"t5"`
+	MaskLength    int      `json:"mask_length"`
+	MaskLengthT5  int      `json:"mask_length_t5"`
+	Guidance      any      `json:"guidance"`
+	Start         *float64 `json:"start_percent"`
+	End           *float64 `json:"end_percent"`
+	Strength      *float32 `json:"strength"`
+	Area          []any    `json:"area"`
+	Bounds        bool     `json:"set_area_to_bounds"`
+	MaskStrength  float32  `json:"mask_strength"`
+	Mask          []int    `json:"mask"`
+	Width, Height float32
+	FinalContext  []int `json:"final_context"`
+	Zeroed        bool  `json:"zeroed"`
+}
+
+// goldenRun is one case of e2e.json.
+type goldenRun struct {
+	Node, Model, Sampler, Scheduler, What string
+	Seed                                  uint64
+	Steps                                 int
+	CFG                                   float32
+	Denoise                               float64
+	AddNoise                              string    `json:"add_noise"`
+	Start                                 int       `json:"start_at_step"`
+	End                                   int       `json:"end_at_step"`
+	Leftover                              string    `json:"return_with_leftover_noise"`
+	Sigmas                                []float32 `json:"sigmas"`
+	Shape                                 []int     `json:"latent_shape"`
+	Latent                                string
+	Positive, Negative, Cond1, Cond2      []goldenEntry
+	NetworkCalls                          [][]json.RawMessage `json:"network_calls"`
+}
+
+// goldenModel is what the loaders would know of a golden model.
+type goldenModel struct {
+	model    Model
+	sampling *sampling.ModelSampling
+	format   latent.Format
+}
+
+func openGolden(t *testing.T, name string) goldenModel {
+	t.Helper()
+	set, config, err := goldenweights.Set(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	meta := map[string]string{"config": string(config)}
+	var g goldenModel
+	must := func(m *sampling.ModelSampling, err error) *sampling.ModelSampling {
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	load := func(f func(ops engine.Ops, held dit.Held) (dit.Model, error)) {
+		g.model = Model{Key: name, Load: f}
+		m, err := f(ref.New(), dit.Held{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.model.Spec = m.Spec()
+	}
+	family, _, _ := strings.Cut(name, "-")
+	switch family {
+	case "flux":
+		c, err := flux.Detect(set, meta)
+		if err != nil {
+			t.Fatal(err)
+		}
+		load(func(ops engine.Ops, held dit.Held) (dit.Model, error) { return flux.Load(ops, set, c, held) })
+		g.format = latent.FLUX()
+		if g.sampling = must(sampling.NewFlux(1.15)); !c.Guidance {
+			g.sampling = must(sampling.NewFlow(1, 1))
+		}
+	case "sd3":
+		c, err := sd3.Detect(set, meta)
+		if err != nil {
+			t.Fatal(err)
+		}
+		load(func(ops engine.Ops, held dit.Held) (dit.Model, error) { return sd3.Load(ops, set, c, held) })
+		g.format, g.sampling = latent.SD3(), must(sampling.NewFlow(3, 1000))
+	case "pixart":
+		c, err := pixart.Detect(set, meta)
+		if err != nil {
+			t.Fatal(err)
+		}
+		load(func(ops engine.Ops, held dit.Held) (dit.Model, error) { return pixart.Load(ops, set, c, held) })
+		g.format, g.sampling = latent.SD1(), must(sampling.NewDiscrete(sampling.Eps, sampling.Linear, 0.0001, 0.02, 1000))
+		if name == "pixart-b" {
+			g.format = latent.SDXL()
+		}
+	}
+	return g
+}
+
+func (e goldenEntry) lower(t *testing.T, run goldenRun, g goldenModel) Entry {
+	t.Helper()
+	base := "e2e/" + run.Model + "/" + e.Tag + "/"
+	out := Entry{Strength: 1, MaskStrength: e.MaskStrength}
+	rows, cols := e.Context[1], e.Context[2]
+	out.Context = dit.Array{Rows: rows, Cols: cols, Data: golden.Input(base+"context", rows*cols)}
+	if e.Pooled != nil {
+		out.Pooled = golden.Input(base+"pooled", e.Pooled[1])
+	}
+	if e.FinalContext != nil { // ConditioningConcat with pos3
+		more := golden.Input("e2e/"+run.Model+"/pos3/context", (e.FinalContext[1]-rows)*cols)
+		out.Context.Data, out.Context.Rows = append(out.Context.Data, more...), e.FinalContext[1]
+	}
+	if e.Zeroed {
+		clear(out.Context.Data)
+		clear(out.Pooled)
+	}
+	if strings.HasPrefix(run.What, "ConditioningAverage") && e.Tag == "pos" { // .3 pos + .7 pos3 padded with zeros
+		from := golden.Input("e2e/"+run.Model+"/pos3/context", 7*cols)
+		pooled := golden.Input("e2e/"+run.Model+"/pos3/pooled", len(out.Pooled))
+		for i := range out.Context.Data {
+			v := float32(0)
+			if i < len(from) {
+				v = from[i]
+			}
+			out.Context.Data[i] = out.Context.Data[i]*0.3 + v*0.7
+		}
+		for i := range out.Pooled {
+			out.Pooled[i] = out.Pooled[i]*0.3 + pooled[i]*0.7
+		}
+	}
+	if strings.HasPrefix(run.Model, "flux") {
+		switch v := e.Guidance.(type) {
+		case float64:
+			f := float32(v)
+			out.Guidance = &f
+		case string: // key absent
+			f := float32(3.5)
+			out.Guidance = &f
+		}
+	}
+	if e.Start != nil {
+		out.Ranged = true
+		out.SigmaStart, out.SigmaEnd = float32(g.sampling.PercentToSigma(*e.Start)), float32(g.sampling.PercentToSigma(*e.End))
+	}
+	if e.Strength != nil {
+		out.Strength = *e.Strength
+	}
+	if e.Area != nil {
+		at := func(i int) int { return int(e.Area[i].(float64)) }
+		out.Area = Area{H: at(0), W: at(1), Y: at(2), X: at(3)}
+	}
+	out.MaskBounds = e.Bounds
+	if e.Width > 0 {
+		out.Size = []float32{e.Height, e.Width, e.Height / e.Width}
+	}
+	return out
+}
+
+// rectangle is the golden files' mask: rows h/4..3h/4-1 and columns from w/3 are 1, (0,0) is 0.5.
+func rectangle(h, w int) []float32 {
+	m := make([]float32, h*w)
+	for y := h / 4; y < 3*h/4; y++ {
+		for x := w / 3; x < w; x++ {
+			m[y*w+x] = 1
+		}
+	}
+	m[0] = 0.5
+	return m
+}
+
+// shrink8 is torch's bilinear resize of a mask to an eighth: the mean of the four middle pixels.
+func shrink8(m []float32, h, w int) []float32 {
+	out := make([]float32, h/8*w/8)
+	for y := range h / 8 {
+		for x := range w / 8 {
+			at := (8*y+3)*w + 8*x + 3
+			out[y*(w/8)+x] = (m[at] + m[at+1] + m[at+w] + m[at+w+1]) / 4
+		}
+	}
+	return out
+}
+
+// lower turns a golden case into a Request as the sampling nodes do.
+func (run goldenRun) lower(t *testing.T, name string, g goldenModel) *Request {
+	t.Helper()
+	b, c, y, x := run.Shape[0], g.model.Spec.Channels, run.Shape[2], run.Shape[3]
+	l := NewLatent(b, c, y, x)
+	switch {
+	case strings.HasPrefix(run.Latent, "input:"):
+		l.Data = golden.Input(strings.TrimPrefix(run.Latent, "input:"), l.Len())
+		g.format.ToModel(l.Data)
+	case run.Latent == "see what":
+		l.Data = tensor(t, strings.Replace(name, "stage2", "stage1", 1))
+		g.format.ToModel(l.Data)
+	}
+	var inds []int
+	if strings.Contains(run.What, "items 3 and 1") {
+		inds = []int{3, 1}
+	}
+	noise, _, err := sampling.PrepareNoise(run.Seed, b, c*y*x, inds)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &Request{
+		Model: g.model, Sampling: g.sampling, Sampler: run.Sampler, Latent: l, Seed: run.Seed,
+		Noise:  Latent{B: b, C: c, Y: y, X: x, Data: noise},
+		Guider: Guider{Kind: GuideCFG, CFG: run.CFG},
+	}
+	if run.AddNoise == "disable" {
+		clear(r.Noise.Data)
+	}
+	r.Sigmas = run.sigmas(t, g)
+	run.guide(t, r, g)
+	run.mask(r)
+	return r
+}
+
+func (run goldenRun) sigmas(t *testing.T, g goldenModel) []float32 {
+	t.Helper()
+	if run.Sigmas != nil {
+		return run.Sigmas
+	}
+	d := run.Denoise
+	if run.Node == "KSamplerAdvanced" {
+		d = 1
+	}
+	s, err := sampling.KSamplerSigmas(g.sampling, run.Sampler, run.Scheduler, run.Steps, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if run.Node == "KSamplerAdvanced" {
+		s = sampling.CutSteps(s, run.Start, run.End, run.Leftover == "disable")
+	}
+	return s
+}
+
+// guide fills branches and guider.
+func (run goldenRun) guide(t *testing.T, r *Request, g goldenModel) {
+	t.Helper()
+	lists := [][]goldenEntry{run.Positive, run.Negative}
+	switch {
+	case run.Cond1 != nil:
+		lists = [][]goldenEntry{run.Cond1, run.Cond2, run.Negative}
+		r.Guider, r.Sampler = Guider{Kind: GuideDual, CFG: 3, CFG2: 2}, "euler"
+	case run.Node == "SamplerCustomAdvanced" && run.Negative == nil:
+		lists = lists[:1]
+		r.Guider, r.Sampler = Guider{Kind: GuideBasic}, "euler"
+	case run.Node == "SamplerCustomAdvanced":
+		r.Guider, r.Sampler = Guider{Kind: GuideCFG, CFG: 3.5}, "dpmpp_2m"
+	}
+	masks := 0
+	for i, list := range lists {
+		br := Branch{Name: []string{"positive", "negative", "third"}[i]}
+		for _, e := range list {
+			entry := e.lower(t, run, g)
+			if e.Mask != nil {
+				h, w := r.Latent.Y, r.Latent.X
+				entry.Mask = Latent{B: 1, C: 1, Y: h, X: w, Data: entryMask(masks, h, w, e)}
+				masks++
+			}
+			br.Entries = append(br.Entries, entry)
+		}
+		r.Branches = append(r.Branches, br)
+	}
+}
+
+// entryMask makes the mask of the k-th masked entry: the golden rectangle; where two are used, the second is its complement.
+func entryMask(k, h, w int, _ goldenEntry) []float32 {
+	m := rectangle(h, w)
+	if k == 1 {
+		for i := range m {
+			m[i] = 1 - m[i]
+		}
+	}
+	return m
+}
+
+// mask sets the noise mask of a case.
+func (run goldenRun) mask(r *Request) {
+	h, w := run.Shape[2], run.Shape[3]
+	switch {
+	case strings.HasPrefix(run.What, "noise_mask"):
+		r.Mask = Latent{B: 1, C: 1, Y: h, X: w, Data: shrink8(rectangle(8*h, 8*w), 8*h, 8*w)}
+	case strings.HasPrefix(run.What, "DifferentialDiffusion"):
+		r.Mask = Latent{B: 1, C: 1, Y: h, X: w, Data: golden.Fill("input:e2e/diffmask", h*w, 1, 0.5)}
+		r.Differential, r.DifferentialStrength = true, 1
+	}
+}
+
+func tensor(t *testing.T, name string) []float32 {
+	t.Helper()
+	f, err := safetensors.Open(golden.Path("e2e.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	e, ok := f.Entry(name)
+	if !ok {
+		t.Fatalf("e2e.safetensors has no %s", name)
+	}
+	v, err := e.F32()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// relative is the largest difference divided by the largest absolute reference value.
+func relative(got, want []float32) float64 {
+	if len(got) != len(want) {
+		return math.Inf(1)
+	}
+	worst, top := 0.0, 1e-30
+	for i, w := range want {
+		d := math.Abs(float64(got[i]) - float64(w))
+		if math.IsNaN(d) {
+			return math.Inf(1)
+		}
+		worst, top = math.Max(worst, d), math.Max(top, math.Abs(float64(w)))
+	}
+	return worst / top
+}
+
+func newEngine(t *testing.T) *Engine {
+	t.Helper()
+	e, err := NewEngine(Config{NewOps: func(int, int) (engine.Ops, error) { return ref.New(), nil }, Recode: roundTrip})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.Close)
+	return e
+}
+
+// TestEndToEndMatchesComfyUI runs every recorded run through the Request door; tolerance of golden/README.md section 2.
+func TestEndToEndMatchesComfyUI(t *testing.T) {
+	var runs map[string]goldenRun
+	if err := golden.JSON("e2e.json", &runs); err != nil {
+		t.Fatal(err)
+	}
+	e := newEngine(t)
+	models := map[string]goldenModel{}
+	names := make([]string, 0, len(runs))
+	for name := range runs {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		run := runs[name]
+		if strings.HasPrefix(run.Model, "hydit") {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			g, ok := models[run.Model]
+			if !ok {
+				g = openGolden(t, run.Model)
+				models[run.Model] = g
+			}
+			if strings.HasPrefix(run.What, "ModelSamplingFlux 1.15") {
+				g.sampling, _ = sampling.NewFlux(sampling.FluxShift(1.15, 0.5, 96, 64))
+			}
+			if strings.HasPrefix(run.What, "ModelSamplingSD3") {
+				g.sampling, _ = sampling.NewFlow(6, 1000)
+			}
+			r := run.lower(t, name, g)
+			res, err := e.Sample(context.Background(), r, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			g.format.FromModel(res.Latent.Data)
+			if rel := relative(res.Latent.Data, tensor(t, name)); rel > 1e-4 {
+				t.Errorf("relative error %.3g, bound 1e-4", rel)
+			}
+			if run.Node == "SamplerCustomAdvanced" {
+				g.format.FromModel(res.X0.Data)
+				if rel := relative(res.X0.Data, tensor(t, name+"#denoised_output")); rel > 1e-4 {
+					t.Errorf("denoised output: relative error %.3g, bound 1e-4", rel)
+				}
+			}
+			if rows := rowsOf(t, run); res.Stats.Rows != rows {
+				t.Errorf("%d latents predicted, ComfyUI %d", res.Stats.Rows, rows)
+			}
+		})
+	}
+}
+
+// rowsOf sums the rows of all network calls that ComfyUI made.
+func rowsOf(t *testing.T, run goldenRun) int {
+	t.Helper()
+	n := 0
+	for _, c := range run.NetworkCalls {
+		var rows int
+		if err := json.Unmarshal(c[0], &rows); err != nil {
+			t.Fatal(err)
+		}
+		n += rows
+	}
+	if n == 0 {
+		t.Fatal(fmt.Errorf("no network calls recorded"))
+	}
+	return n
+}

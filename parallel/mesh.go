@@ -1,0 +1,67 @@
+package parallel
+
+// Mesh numbers the ranks of a plan: axes from outer to inner are data, cfg, pipe, ring, ulysses, tensor, so that ranks that talk most are neighbours.
+type Mesh struct {
+	Plan Plan
+}
+
+// Coord is a rank's position on every axis.
+type Coord struct{ Data, CFG, Pipe, Ring, Ulysses, Tensor int }
+
+// At returns the coordinates of a rank.
+func (m Mesh) At(rank int) Coord {
+	var c Coord
+	take := func(degree int) int {
+		i := rank % degree
+		rank /= degree
+		return i
+	}
+	p := m.Plan
+	c.Tensor, c.Ulysses, c.Ring = take(p.Tensor), take(p.Ulysses), take(p.Ring)
+	c.Pipe, c.CFG, c.Data = take(p.Pipe), take(p.CFG), take(p.Data)
+	return c
+}
+
+// Rank is the inverse of At.
+func (m Mesh) Rank(c Coord) int {
+	p := m.Plan
+	return ((((c.Data*p.CFG+c.CFG)*p.Pipe+c.Pipe)*p.Ring+c.Ring)*p.Ulysses+c.Ulysses)*p.Tensor + c.Tensor
+}
+
+// Axis is one direction of the mesh.
+type Axis int
+
+// The axes that have exchanges of their own.
+const (
+	AxisUlysses Axis = iota
+	AxisRing
+	AxisPipe
+	AxisTensor
+	axisCount
+)
+
+// String names the axis as plans do.
+func (a Axis) String() string { return [...]string{"ulysses", "ring", "pipe", "tensor"}[a] }
+
+// along returns the ranks of the group that contains rank c on an axis, in order, and c's place in it.
+func (m Mesh) along(a Axis, c Coord) (ranks []int, at int) {
+	degree, set := 0, func(*Coord, int) {}
+	switch a {
+	case AxisUlysses:
+		degree, at, set = m.Plan.Ulysses, c.Ulysses, func(c *Coord, i int) { c.Ulysses = i }
+	case AxisRing:
+		degree, at, set = m.Plan.Ring, c.Ring, func(c *Coord, i int) { c.Ring = i }
+	case AxisPipe:
+		degree, at, set = m.Plan.Pipe, c.Pipe, func(c *Coord, i int) { c.Pipe = i }
+	case AxisTensor:
+		degree, at, set = m.Plan.Tensor, c.Tensor, func(c *Coord, i int) { c.Tensor = i }
+	}
+	for i := range degree {
+		set(&c, i)
+		ranks = append(ranks, m.Rank(c))
+	}
+	return ranks, at
+}
+
+// sequence is the place of a rank among those that split the tokens of one picture: ring outside, ulysses inside.
+func (c Coord) sequence(p Plan) int { return c.Ring*p.Ulysses + c.Ulysses }

@@ -1,0 +1,163 @@
+package parallel
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"patchbay/models/dit"
+)
+
+// MaxRanks bounds the ranks of one plan.
+const MaxRanks = 64
+
+// Plan says how one request is split over ranks. The degrees multiply to the number of ranks; zero fields of a parsed plan have their defaults.
+type Plan struct {
+	Data    int // parts of the latent batch
+	CFG     int // groups that share the conditioning entries
+	Pipe    int // stages: contiguous ranges of blocks (PipeFusion)
+	Ring    int // ranks that pass K and V around
+	Ulysses int // ranks that exchange heads for tokens
+	Tensor  int // ranks that split heads and MLP columns
+	Patches int // patches of the image that travel through the stages; only with Pipe > 1
+	Warmup  int // evaluations at the start that run synchronously
+	// Overlap lets transfers run beside computation. Off is for measuring.
+	Overlap bool
+}
+
+// OneRank is the plan without any split.
+func OneRank() Plan {
+	return Plan{Data: 1, CFG: 1, Pipe: 1, Ring: 1, Ulysses: 1, Tensor: 1, Patches: 1, Overlap: true}
+}
+
+// planField is one key of the plan syntax.
+type planField struct {
+	name    string
+	at      func(*Plan) *int
+	low     int
+	purpose string
+}
+
+func planFields() []planField {
+	return []planField{
+		{"data", func(p *Plan) *int { return &p.Data }, 1, "parts of the batch"},
+		{"cfg", func(p *Plan) *int { return &p.CFG }, 1, "groups of conditioning entries"},
+		{"pipe", func(p *Plan) *int { return &p.Pipe }, 1, "stages"},
+		{"ring", func(p *Plan) *int { return &p.Ring }, 1, "ranks of a ring"},
+		{"ulysses", func(p *Plan) *int { return &p.Ulysses }, 1, "ranks that exchange heads"},
+		{"tensor", func(p *Plan) *int { return &p.Tensor }, 1, "ranks that split weights"},
+		{"patches", func(p *Plan) *int { return &p.Patches }, 1, "patches of a pipeline"},
+		{"warmup", func(p *Plan) *int { return &p.Warmup }, 0, "synchronous evaluations at the start"},
+	}
+}
+
+// ParsePlan reads "ulysses=2,cfg=2,pipe=2,patches=4,warmup=1,overlap=off". An empty text is one rank. Errors are *Error with code plan_refused.
+func ParsePlan(text string) (Plan, error) {
+	p := OneRank()
+	seen := map[string]bool{}
+	for part := range strings.SplitSeq(text, ",") {
+		part = strings.TrimSpace(part)
+		if part == "" {
+			continue
+		}
+		key, value, ok := strings.Cut(part, "=")
+		key = strings.TrimSpace(key)
+		if !ok || seen[key] {
+			return p, refusePlan(key, "want key=value once for each key, as in ulysses=2,cfg=2; got %q", part)
+		}
+		seen[key] = true
+		if err := p.set(key, strings.TrimSpace(value)); err != nil {
+			return p, err
+		}
+	}
+	if p.Pipe > 1 {
+		if !seen["patches"] {
+			p.Patches = p.Pipe
+		}
+		if !seen["warmup"] {
+			p.Warmup = 1
+		}
+	}
+	return p, nil
+}
+
+func (p *Plan) set(key, value string) error {
+	if key == "overlap" {
+		if value != "on" && value != "off" {
+			return refusePlan(key, "is %q: want on or off", value)
+		}
+		p.Overlap = value == "on"
+		return nil
+	}
+	var names []string
+	for _, f := range planFields() {
+		if f.name == key {
+			n, err := strconv.Atoi(value)
+			if err != nil || n < f.low || n > 10000 {
+				return refusePlan(key, "is %q: want a whole number from %d (%s)", value, f.low, f.purpose)
+			}
+			*f.at(p) = n
+			return nil
+		}
+		names = append(names, f.name)
+	}
+	return refusePlan(key, "unknown key: want one of %s, overlap", strings.Join(names, ", "))
+}
+
+// String returns the plan in the syntax of ParsePlan, without defaults.
+func (p Plan) String() string {
+	var parts []string
+	one := OneRank()
+	for _, f := range planFields() {
+		if v := *f.at(&p); v != *f.at(&one) {
+			parts = append(parts, fmt.Sprintf("%s=%d", f.name, v))
+		}
+	}
+	if !p.Overlap {
+		parts = append(parts, "overlap=off")
+	}
+	if len(parts) == 0 {
+		return "one rank"
+	}
+	return strings.Join(parts, ",")
+}
+
+// Ranks returns how many ranks the plan takes.
+func (p Plan) Ranks() int { return p.Data * p.CFG * p.Pipe * p.Ring * p.Ulysses * p.Tensor }
+
+// held is the part of the weights that tensor rank r needs.
+func (p Plan) held(r int) dit.Held {
+	if p.Tensor == 1 {
+		return dit.Held{}
+	}
+	return dit.Held{Rank: r, Ranks: p.Tensor}
+}
+
+// Check refuses a plan that cannot run a request of this shape, naming field, rule and an alternative. It reads no weights.
+func (p Plan) Check(spec *dit.Spec, batch, entries, imageTokens int) error {
+	switch {
+	case p.Ranks() > MaxRanks:
+		return refusePlan("plan", "%s takes %d ranks, at most %d are allowed", p, p.Ranks(), MaxRanks)
+	case p.Data > batch:
+		return refusePlan("data", "is %d, but the batch has %d pictures: use data=%d", p.Data, batch, batch)
+	case p.CFG > entries:
+		return refusePlan("cfg", "is %d, but %d conditioning entries are evaluated: use cfg=%d", p.CFG, entries, entries)
+	case p.Ring*p.Ulysses > imageTokens:
+		return refusePlan("ulysses", "ring*ulysses is %d, but the picture has %d tokens: use ulysses=%d", p.Ring*p.Ulysses, imageTokens, imageTokens)
+	case p.Pipe > len(spec.Blocks):
+		return refusePlan("pipe", "is %d, but the model has %d blocks: use pipe=%d", p.Pipe, len(spec.Blocks), len(spec.Blocks))
+	case p.Patches > imageTokens:
+		return refusePlan("patches", "is %d, but the picture has %d tokens: use patches=%d", p.Patches, imageTokens, min(imageTokens, p.Pipe))
+	case p.Pipe == 1 && p.Patches > 1:
+		return refusePlan("patches", "is %d with one stage: use pipe=%d,patches=%d or leave patches out", p.Patches, min(p.Patches, len(spec.Blocks)), p.Patches)
+	case p.Pipe > 1:
+		return refusePlan("pipe", "is %d: pipelines are not part of this version, use ulysses=%d", p.Pipe, p.Pipe)
+	case p.Tensor > spec.Heads:
+		return refusePlan("tensor", "is %d, but the model has %d heads: use tensor=%d", p.Tensor, spec.Heads, spec.Heads)
+	}
+	return nil
+}
+
+func refusePlan(field, format string, args ...any) *Error {
+	return &Error{Code: PlanRefused, Field: "plan." + field, Text: fmt.Sprintf(format, args...)}
+}

@@ -1,0 +1,98 @@
+package parallel
+
+import "patchbay/models/dit"
+
+// balanced cuts n things into parts contiguous ranges whose sizes differ by at most one, larger ones first. Ranges may be empty when parts > n.
+func balanced(n, parts int) []dit.Range {
+	out := make([]dit.Range, parts)
+	at := 0
+	for i := range out {
+		size := n / parts
+		if i < n%parts {
+			size++
+		}
+		out[i] = dit.Range{Start: at, End: at + size}
+		at += size
+	}
+	return out
+}
+
+// sequenceRows cuts a sequence of lt text and li image tokens over parts ranks: text and image alike in balanced contiguous ranges. Text gets its
+// larger ranges at the front and image at the back, so that the sums differ by at most one where that is possible.
+func sequenceRows(lt, li, parts int) []dit.Rows {
+	text, image := balanced(lt, parts), balanced(li, parts)
+	if lt%parts != 0 {
+		image = reversedSizes(image)
+	}
+	out := make([]dit.Rows, parts)
+	for i := range out {
+		out[i] = dit.Rows{Text: text[i], Image: image[i]}
+	}
+	return out
+}
+
+// reversedSizes gives the ranges the sizes in reverse order.
+func reversedSizes(r []dit.Range) []dit.Range {
+	out := make([]dit.Range, len(r))
+	at := 0
+	for i := range out {
+		n := r[len(r)-1-i].Len()
+		out[i] = dit.Range{Start: at, End: at + n}
+		at += n
+	}
+	return out
+}
+
+// stages cuts blocks of the given costs into parts contiguous ranges so that the most expensive range is as cheap as possible (exact, by binary
+// search over the bound), none empty while there are blocks enough. extra[0] and extra[1] are added to the first and the last range (embed, head).
+func stages(cost []float64, parts int, extra [2]float64) []dit.Range {
+	total := extra[0] + extra[1]
+	for _, c := range cost {
+		total += c
+	}
+	low, high := 0.0, total
+	for range 60 {
+		mid := (low + high) / 2
+		if fill(cost, parts, extra, mid) != nil {
+			high = mid
+		} else {
+			low = mid
+		}
+	}
+	return fill(cost, parts, extra, high)
+}
+
+// fill packs blocks greedily into ranges that cost at most bound; nil if they do not fit. It keeps one block for every later range.
+func fill(cost []float64, parts int, extra [2]float64, bound float64) []dit.Range {
+	bound *= 1 + 1e-12
+	out := make([]dit.Range, parts)
+	at := 0
+	for i := range out {
+		spent := 0.0
+		if i == 0 {
+			spent += extra[0]
+		}
+		if i == parts-1 {
+			spent += extra[1]
+		}
+		start := at
+		for at < len(cost) {
+			if at > start && len(cost)-at <= parts-1-i {
+				break // the others need one each
+			}
+			if spent+cost[at] > bound {
+				break
+			}
+			spent += cost[at]
+			at++
+		}
+		if spent > bound {
+			return nil
+		}
+		out[i] = dit.Range{Start: start, End: at}
+	}
+	if at < len(cost) {
+		return nil
+	}
+	return out
+}
