@@ -14,7 +14,9 @@ type Command struct {
 // OpenCommand starts a session: the rank prepares all entries, sizes and takes its buffers. The weights named by Model are resident on the rank.
 type OpenCommand struct {
 	Model     string // key of the placement
-	Batch     int    // items of the latent that this rank works on
+	Plan      Plan
+	Batch     int // items of the latent that this rank works on
+	Text      int // longest text of any entry, for cutting stages
 	Entries   []EntryInput
 	Timesteps []float32 // timesteps that will come, modulations are computed ahead for them
 	Budget    int64     // bytes that activations and session buffers may take, 0: no limit
@@ -32,20 +34,31 @@ type EvaluateCommand struct {
 	Index    int // evaluation number, from 0
 	Timestep float32
 	Entries  []int // indices into OpenCommand.Entries
-	// Inputs are the rows [B, L/P, C*p*p] that this rank owns of each entry, flat.
+	// Whole evaluations compute every token of every entry. Others compute the image tokens of one patch, with the text if Text is set, and take
+	// K and V of all other tokens from the evaluations before.
+	Whole  bool
+	Tokens dit.Range
+	Text   bool
+	// Inputs are the rows [B, L/P, C*p*p] that this rank owns of each entry, flat; only for the first stage.
 	Inputs [][]float32
 }
 
 // Reply answers a command.
 type Reply struct {
 	// Outputs are the predictions [B, L/P, OutChannels*p*p] of the entries asked for, flat.
+	// The last stage gives them.
 	Outputs [][]float32
 	// PeakBytes of activations and session buffers, in the reply to Open.
 	PeakBytes int64
 	// Traffic is what the rank has sent in this session, by axis, in the reply to Close.
 	Traffic []Traffic
-	Err     *Error
+	// Tokens counts the text and image tokens the rank's first block has computed in this session, in the reply to Close.
+	Tokens TokenCount
+	Err    *Error
 }
+
+// TokenCount counts tokens that went through a block, over all evaluations, entries and items.
+type TokenCount struct{ Text, Image int64 }
 
 // rankLink sends commands to one rank and waits for the reply.
 type rankLink struct {
@@ -60,27 +73,30 @@ type rankCall struct {
 	reply   chan Reply
 }
 
-// call sends c and waits for the answer. A rank that panics answers with the panic as an error.
-func (l *rankLink) call(c Command) (Reply, error) {
+// send queues c and returns a function that waits for the answer. Commands run in the order of send. A rank that panics answers with the panic as an
+// error.
+func (l *rankLink) send(c Command) (func() (Reply, error), error) {
 	if l.recode != nil {
 		v, err := l.recode(c)
 		if err != nil {
-			return Reply{}, err
+			return nil, err
 		}
 		c = v.(Command)
 	}
 	done := make(chan Reply, 1)
 	l.inbox <- rankCall{c, done}
-	r := <-done
-	if l.recode != nil {
-		v, err := l.recode(r)
-		if err != nil {
-			return Reply{}, err
+	return func() (Reply, error) {
+		r := <-done
+		if l.recode != nil {
+			v, err := l.recode(r)
+			if err != nil {
+				return Reply{}, err
+			}
+			r = v.(Reply)
 		}
-		r = v.(Reply)
-	}
-	if r.Err != nil {
-		return Reply{}, r.Err
-	}
-	return r, nil
+		if r.Err != nil {
+			return Reply{}, r.Err
+		}
+		return r, nil
+	}, nil
 }

@@ -25,7 +25,7 @@ func measure(model dit.Model, o OpenCommand, comms [axisCount]Comm) (sessionNeed
 	if err := s.prepare(); err != nil {
 		return sessionNeed{}, err
 	}
-	ev := EvaluateCommand{Timestep: -1}
+	ev := EvaluateCommand{Timestep: -1, Whole: true}
 	for i, in := range o.Entries {
 		if in.Foreign {
 			continue
@@ -41,8 +41,12 @@ func measure(model dit.Model, o OpenCommand, comms [axisCount]Comm) (sessionNeed
 
 // prepare computes what does not depend on the latent: text, and modulations for the timesteps announced.
 func (s *rankSession) prepare() error {
-	spec := s.model.Spec()
-	held := dit.Range{End: len(spec.Blocks)}
+	spec, plan := s.model.Spec(), s.open.Plan
+	s.held = dit.Range{End: len(spec.Blocks)}
+	if plan.Pipe > 1 && len(s.open.Entries) > 0 {
+		first := s.open.Entries[0]
+		s.held = stageRanges(spec, s.open.Text, first.Grid.Tokens(), plan.Pipe)[s.comms[AxisPipe].Rank()]
+	}
 	s.rowOf = map[float32]int{}
 	var rows []float32
 	for _, t := range s.open.Timesteps {
@@ -56,22 +60,40 @@ func (s *rankSession) prepare() error {
 			s.entries = append(s.entries, rankEntry{grid: in.Grid})
 			continue
 		}
-		p, err := s.model.Prepare(s.env, []dit.Entry{in.Entry}, in.Grid, held)
+		p, err := s.model.Prepare(s.env, []dit.Entry{in.Entry}, in.Grid, s.held)
 		if err != nil {
 			return fmt.Errorf("entry %d: %w", i, err)
 		}
 		e := rankEntry{grid: in.Grid, p: p}
 		if len(rows) > 0 {
-			e.m = s.model.Modulate(s.env, p, rows, held)
+			e.m = s.model.Modulate(s.env, p, rows, s.held)
+		}
+		if plan.Pipe > 1 {
+			e.store = newKVStore(s.env.Arena, spec, s.held, s.textOf(p), in.Grid.Tokens(), s.open.Batch, s.heads())
 		}
 		s.entries = append(s.entries, e)
 	}
 	return nil
 }
 
-// evaluate runs the network for some entries. All entries go through a block before the next block, so weights are read once per evaluation.
+// textOf is how many text tokens of an entry go through the blocks.
+func (s *rankSession) textOf(p *dit.Prepared) int {
+	if s.model.Spec().JointText() {
+		return p.Lt
+	}
+	return 0
+}
+
+// heads is how many heads this rank attends with.
+func (s *rankSession) heads() int {
+	tensor, ulysses := s.comms[AxisTensor], s.comms[AxisUlysses]
+	local := dit.Held{Rank: tensor.Rank(), Ranks: tensor.Size()}.Share(s.model.Spec().Heads).Len()
+	return balanced(local, ulysses.Size())[ulysses.Rank()].Len()
+}
+
+// evaluate runs this rank's stage of the network for some entries. All entries go through a block before the next block, so weights are read once per
+// evaluation.
 func (s *rankSession) evaluate(ops engine.Ops, c EvaluateCommand) ([][]float32, error) {
-	spec := s.model.Spec()
 	env := s.env
 	env.Ops, env.Arena = ops, s.act
 	if tensor := s.comms[AxisTensor]; tensor.Size() > 1 {
@@ -79,11 +101,21 @@ func (s *rankSession) evaluate(ops engine.Ops, c EvaluateCommand) ([][]float32, 
 	}
 	mark := s.act.Mark()
 	defer s.act.Release(mark)
+	pipe := s.comms[AxisPipe]
 	runs := make([]*entryRun, len(c.Entries))
 	for k, i := range c.Entries {
-		runs[k] = s.begin(env, &s.entries[i], c.Timestep, c.Inputs[k])
+		runs[k] = s.begin(env, &s.entries[i], &c)
+		if pipe.Rank() == 0 {
+			var x []float32
+			if k < len(c.Inputs) {
+				x = c.Inputs[k]
+			}
+			s.embed(env, runs[k], x)
+		} else {
+			pipe.SendRecv(runs[k].state.X, pipe.Rank()-1, engine.Tensor{}, -1)
+		}
 	}
-	for b := range spec.Blocks {
+	for b := s.held.Start; b < s.held.End; b++ {
 		if s.stop != nil && s.stop.Load() {
 			return nil, errStopped
 		}
@@ -91,6 +123,18 @@ func (s *rankSession) evaluate(ops engine.Ops, c EvaluateCommand) ([][]float32, 
 			run.block(env, s.model, b)
 		}
 	}
+	if pipe.Rank() < pipe.Size()-1 {
+		for _, run := range runs {
+			pipe.SendRecv(engine.Tensor{}, -1, run.state.X, pipe.Rank()+1)
+		}
+		return nil, nil
+	}
+	return s.finish(env, runs)
+}
+
+// finish runs the head and reads the predictions.
+func (s *rankSession) finish(env dit.Env, runs []*entryRun) ([][]float32, error) {
+	spec := s.model.Spec()
 	out := make([][]float32, len(runs))
 	pending := make([]engine.Pending, len(runs))
 	for k, run := range runs {
@@ -98,7 +142,7 @@ func (s *rankSession) evaluate(ops engine.Ops, c EvaluateCommand) ([][]float32, 
 		s.model.Head(env, run.state, y)
 		if !env.Arena.Measuring() {
 			out[k] = make([]float32, y.Len())
-			pending[k] = ops.Download(out[k], y)
+			pending[k] = env.Ops.Download(out[k], y)
 		}
 	}
 	for k := range pending {
@@ -117,25 +161,26 @@ type entryRun struct {
 	kept   map[int]bool          // blocks whose output is taken later
 }
 
-// begin embeds the latent of one entry.
-func (s *rankSession) begin(env dit.Env, e *rankEntry, timestep float32, x []float32) *entryRun {
+// begin makes the state of one entry for the rows of this rank.
+func (s *rankSession) begin(env dit.Env, e *rankEntry, c *EvaluateCommand) *entryRun {
 	spec := s.model.Spec()
 	m, row, ok := e.m, 0, false
 	if m != nil {
-		row, ok = s.rowOf[timestep]
+		row, ok = s.rowOf[c.Timestep]
 	}
 	if !ok { // a timestep the sampler found on its way
-		m, row = s.model.Modulate(env, e.p, []float32{timestep}, dit.Range{End: len(spec.Blocks)}), 0
+		m, row = s.model.Modulate(env, e.p, []float32{c.Timestep}, s.held), 0
 	}
-	lt := 0
-	if spec.JointText() {
-		lt = e.p.Lt
-	}
-	seq := newSequence(env.Ops, s.comm, s.comms[AxisUlysses], s.comms[AxisRing], lt, e.grid.Tokens())
+	ulysses, ring := s.comms[AxisUlysses], s.comms[AxisRing]
+	seq := &sequence{ops: env.Ops, arena: s.comm, ulysses: ulysses, ring: ring}
+	seq.rows = c.rows(entrySize{s.textOf(e.p), e.grid.Tokens()}, ulysses.Size()*ring.Size())
 	rows := seq.mine()
 	run := &entryRun{
 		state: dit.NewState(env, spec, e.p, m, row, s.open.Batch, rows), attend: seq.attend,
 		skips: map[int]engine.Tensor{}, kept: map[int]bool{},
+	}
+	if e.store != nil {
+		run.attend = seq.attendStored(e.store)
 	}
 	for _, b := range spec.Blocks {
 		if b.Skip >= 0 {
@@ -143,12 +188,19 @@ func (s *rankSession) begin(env dit.Env, e *rankEntry, timestep float32, x []flo
 			run.skips[b.Skip] = env.Arena.Alloc(engine.F32, s.open.Batch, rows.Len(), spec.Width)
 		}
 	}
-	in := env.Arena.Alloc(engine.F32, s.open.Batch, rows.Image.Len(), spec.Channels*spec.PatchSize*spec.PatchSize)
+	s.tokens.Text += int64(rows.Text.Len() * s.open.Batch)
+	s.tokens.Image += int64(rows.Image.Len() * s.open.Batch)
+	return run
+}
+
+// embed turns the latent's rows into the first block's input.
+func (s *rankSession) embed(env dit.Env, run *entryRun, x []float32) {
+	spec := s.model.Spec()
+	in := env.Arena.Alloc(engine.F32, s.open.Batch, run.state.Rows.Image.Len(), spec.Channels*spec.PatchSize*spec.PatchSize)
 	if !env.Arena.Measuring() {
 		env.Ops.Upload(in, x)
 	}
 	s.model.Embed(env, run.state, in)
-	return run
 }
 
 // block runs block b and keeps its output if a later block skips to it.

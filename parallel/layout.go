@@ -76,9 +76,6 @@ func (l *layout) index(c, p, y, x int, at func(ci, yi, xi int) int32) {
 	})
 }
 
-// rows returns the number of row elements of one batch item.
-func (l *layout) rows() int { return l.grid.Tokens() * l.features }
-
 // toVector reorders a latent into the sampler's vector, b items.
 func (l *layout) toVector(b int, latent []float32) []float32 {
 	n := len(l.order)
@@ -103,27 +100,46 @@ func (l *layout) toLatent(b int, vector []float32) []float32 {
 	return out
 }
 
-// read gathers rows of b items from a vector with n elements per item. The result may be the vector itself.
-func (l *layout) read(b, n int, vector []float32) []float32 {
-	if l.gather == nil {
+// read gathers rows of tokens of b items from a vector with n elements per item. The result may be the vector itself.
+func (l *layout) read(b, n int, tokens dit.Range, vector []float32) []float32 {
+	if l.gather == nil && tokens.Len() == l.grid.Tokens() {
 		return vector
 	}
-	m := l.rows()
+	lo, m := tokens.Start*l.features, tokens.Len()*l.features
 	out := make([]float32, b*m)
 	for i := range b {
 		item := vector[i*n : (i+1)*n]
-		for k, at := range l.gather {
+		if l.gather == nil {
+			copy(out[i*m:(i+1)*m], item[lo:])
+			continue
+		}
+		for k, at := range l.gather[lo : lo+m] {
 			out[i*m+k] = item[at]
 		}
 	}
 	return out
 }
 
-// write calls set for every owned element: its index in the vector of all items and its index in rows of the given feature count (at least features).
-func (l *layout) write(b, n, features int, set func(at, row int)) {
-	tokens := l.grid.Tokens()
+// first returns the vector index of the first element owned by a token, the vector's length for the token behind the last.
+func (l *layout) first(token int) int {
+	if l.gather == nil {
+		return token * l.features
+	}
+	n := 0
+	for k := range token * l.features {
+		if l.owned[k] {
+			n++
+		}
+	}
+	return n
+}
+
+// write calls set for every owned element of tokens with its index in a vector of b items of n elements that starts at element from, and its index
+// in rows [b, tokens, features] (at least the layout's features per token).
+func (l *layout) write(b, n, from int, tokens dit.Range, features int, set func(at, row int)) {
 	for i := range b {
-		for t := range tokens {
+		for t := tokens.Start; t < tokens.End; t++ {
+			row := (i*tokens.Len() + t - tokens.Start) * features
 			for f := range l.features {
 				k := t*l.features + f
 				at := k
@@ -133,7 +149,7 @@ func (l *layout) write(b, n, features int, set func(at, row int)) {
 					}
 					at = int(l.gather[k])
 				}
-				set(i*n+at, (i*tokens+t)*features+f)
+				set(i*n+at-from, row+f)
 			}
 		}
 	}

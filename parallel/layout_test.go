@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"patchbay/models/dit"
 )
 
 // Every element of the latent occurs once in the vector; rows read from the latent's padded picture exactly what a naive patchify reads.
@@ -22,7 +24,7 @@ func TestLayoutMatchesNaivePatchify(t *testing.T) {
 		if back := l.toLatent(b, v); !slices.Equal(back, latent) {
 			t.Fatalf("toLatent(toVector) = %v, want %v", back, latent)
 		}
-		rows := l.read(b, c*y*x, v)
+		rows := l.read(b, c*y*x, dit.Range{End: l.grid.Tokens()}, v)
 		k := 0
 		for bi := range b {
 			for ty := range (y + p - 1) / p {
@@ -40,7 +42,7 @@ func TestLayoutMatchesNaivePatchify(t *testing.T) {
 			}
 		}
 		back := make([]float32, len(v))
-		l.write(b, c*y*x, l.features, func(at, row int) { back[at] = rows[row] })
+		l.write(b, c*y*x, 0, dit.Range{End: l.grid.Tokens()}, l.features, func(at, row int) { back[at] = rows[row] })
 		if !slices.Equal(back, v) {
 			t.Fatalf("write(read) = %v, want %v", back, v)
 		}
@@ -56,7 +58,7 @@ func TestAreaLayoutReadsRectangle(t *testing.T) {
 	whole := newLayout(c, y, x, p)
 	a := Area{H: 3, W: 4, Y: 2, X: 3}
 	part := whole.area(a, c, p)
-	rows := part.read(1, c*y*x, whole.toVector(1, latent))
+	rows := part.read(1, c*y*x, dit.Range{End: part.grid.Tokens()}, whole.toVector(1, latent))
 	crop := make([]float32, 0, c*a.H*a.W)
 	for ci := range c {
 		for yi := range a.H {
@@ -66,7 +68,7 @@ func TestAreaLayoutReadsRectangle(t *testing.T) {
 		}
 	}
 	own := newLayout(c, a.H, a.W, p)
-	want := own.read(1, c*a.H*a.W, own.toVector(1, crop))
+	want := own.read(1, c*a.H*a.W, dit.Range{End: own.grid.Tokens()}, own.toVector(1, crop))
 	if !slices.Equal(rows, want) {
 		t.Fatalf("rows of the area = %v, want %v", rows, want)
 	}

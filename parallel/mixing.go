@@ -161,32 +161,6 @@ func inside(a, b Area) bool {
 	return a.Y >= b.Y && a.X >= b.X && a.Y+a.H <= b.Y+b.H && a.X+a.W <= b.X+b.W
 }
 
-// blend averages the x0 of one branch's active entries by their weights: sum(x0*w)/(1e-37 + sum w). No entry at all gives zeros.
-// x0 [B*n] of each entry is indexed like the whole vector; entries with an area hold values only inside it.
-func blend(b, n int, preds []*prediction, x0 [][]float32) []float32 {
-	if len(preds) == 1 && preds[0].weight == nil {
-		return x0[0]
-	}
-	sum, count := make([]float32, b*n), make([]float32, b*n)
-	for i := range count {
-		count[i] = 1e-37
-	}
-	for k, p := range preds {
-		p.layout.write(b, n, p.layout.features, func(at, _ int) {
-			w := float32(1)
-			if p.weight != nil {
-				w = p.weight[at%len(p.weight)]
-			}
-			sum[at] += float32(x0[k][at] * w)
-			count[at] += w
-		})
-	}
-	for i := range sum {
-		sum[i] /= count[i]
-	}
-	return sum
-}
-
 // isOne tells whether a scale counts as 1 (relative 1e-9, as Python's math.isclose).
 func isOne(v float32) bool {
 	return math.Abs(float64(v)-1) <= 1e-9*math.Max(math.Abs(float64(v)), 1)

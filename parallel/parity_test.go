@@ -50,6 +50,8 @@ func TestExactPlansEqualOneRank(t *testing.T) {
 	plans := []string{
 		"ulysses=2", "ulysses=3", "ulysses=4", "ulysses=5", "ulysses=6", "ulysses=7", "ulysses=8", "ring=2", "ring=3", "ring=5", "ring=2,ulysses=3",
 		"cfg=2", "cfg=3", "data=2", "tensor=2", "cfg=2,ulysses=2,data=2", "tensor=2,ulysses=2,ring=2",
+		"pipe=2,warmup=99", "pipe=2,patches=4,warmup=99", "pipe=2,ulysses=3,patches=3,warmup=99", "pipe=2,ring=2,ulysses=2,patches=2,warmup=99",
+		"cfg=2,pipe=2,tensor=2,patches=2,warmup=99", "pipe=2,patches=1,warmup=0",
 	}
 	for _, c := range []struct {
 		name string

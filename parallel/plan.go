@@ -2,6 +2,7 @@ package parallel
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -133,6 +134,11 @@ func (p Plan) held(r int) dit.Held {
 	return dit.Held{Rank: r, Ranks: p.Tensor}
 }
 
+// skips reports whether some block takes the output of an earlier one.
+func skips(spec *dit.Spec) bool {
+	return slices.ContainsFunc(spec.Blocks, func(b dit.BlockSpec) bool { return b.Skip >= 0 })
+}
+
 // Check refuses a plan that cannot run a request of this shape, naming field, rule and an alternative. It reads no weights.
 func (p Plan) Check(spec *dit.Spec, batch, entries, imageTokens int) error {
 	switch {
@@ -150,8 +156,8 @@ func (p Plan) Check(spec *dit.Spec, batch, entries, imageTokens int) error {
 		return refusePlan("patches", "is %d, but the picture has %d tokens: use patches=%d", p.Patches, imageTokens, min(imageTokens, p.Pipe))
 	case p.Pipe == 1 && p.Patches > 1:
 		return refusePlan("patches", "is %d with one stage: use pipe=%d,patches=%d or leave patches out", p.Patches, min(p.Patches, len(spec.Blocks)), p.Patches)
-	case p.Pipe > 1:
-		return refusePlan("pipe", "is %d: pipelines are not part of this version, use ulysses=%d", p.Pipe, p.Pipe)
+	case p.Pipe > 1 && skips(spec):
+		return refusePlan("pipe", "is %d, but blocks of %s take the output of earlier blocks: use ulysses=%d", p.Pipe, spec.Family, p.Pipe)
 	case p.Tensor > spec.Heads:
 		return refusePlan("tensor", "is %d, but the model has %d heads: use tensor=%d", p.Tensor, spec.Heads, spec.Heads)
 	}

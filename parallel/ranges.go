@@ -96,3 +96,42 @@ func fill(cost []float64, parts int, extra [2]float64, bound float64) []dit.Rang
 	}
 	return out
 }
+
+// patchRanges cuts li image tokens into patches of equal cost. Every token of a micro-step attends to the whole sequence, so cost goes with tokens; the
+// first patch also carries the lt text tokens and has fewer image tokens for it, at least one.
+func patchRanges(lt, li, patches int) []dit.Range {
+	if patches == 1 {
+		return []dit.Range{{End: li}}
+	}
+	first := (lt+li+patches/2)/patches - lt
+	first = min(max(first, 1), li-(patches-1))
+	out := []dit.Range{{End: first}}
+	for _, r := range balanced(li-first, patches-1) {
+		out = append(out, dit.Range{Start: first + r.Start, End: first + r.End})
+	}
+	return out
+}
+
+// blockCosts estimates the multiply-adds of each block for lt text and li image tokens: (4 + 2*MLPRatio) E^2 a token for attention and MLP weights,
+// 2E^2 more for cross-attention and for skips, 2LE a token for attention over L tokens.
+func blockCosts(spec *dit.Spec, lt, li int) []float64 {
+	e := float64(spec.Width)
+	out := make([]float64, len(spec.Blocks))
+	for i, b := range spec.Blocks {
+		tokens, weights := float64(lt+li), (4+2*spec.MLPRatio)*e*e
+		if b.Kind == dit.Cross {
+			tokens, weights = float64(li), weights+2*e*e
+		}
+		if b.Skip >= 0 {
+			weights += 2 * e * e
+		}
+		out[i] = tokens * (weights + 2*tokens*e*float64(max(b.Attends, 1)))
+	}
+	return out
+}
+
+// stageRanges cuts the blocks of a model over stages for a picture of li tokens, embedding and head counted.
+func stageRanges(spec *dit.Spec, lt, li, parts int) []dit.Range {
+	ends := float64(li) * float64(spec.Width*spec.PatchSize*spec.PatchSize)
+	return stages(blockCosts(spec, lt, li), parts, [2]float64{ends * float64(spec.Channels), ends * float64(spec.OutChannels)})
+}

@@ -43,14 +43,17 @@ type rankSession struct {
 	comm    *engine.Arena
 	comms   [axisCount]Comm
 	before  [axisCount]Traffic // counted before the session
+	held    dit.Range          // blocks of this rank's stage
+	tokens  TokenCount
 	stop    *atomic.Bool
 }
 
 // rankEntry is one conditioning entry, prepared; a foreign one has no p.
 type rankEntry struct {
-	grid dit.Grid
-	p    *dit.Prepared
-	m    *dit.Modulation // for the timesteps announced
+	grid  dit.Grid
+	p     *dit.Prepared
+	store *kvStore        // keys and values of the blocks of this stage; nil without a pipeline
+	m     *dit.Modulation // for the timesteps announced
 }
 
 // errStopped ends an evaluation whose session was cancelled.
@@ -123,12 +126,12 @@ func (r *rank) handle(c Command) (Reply, error) {
 		out, err := s.evaluate(r.ops, *c.Evaluate)
 		return Reply{Outputs: out}, err
 	case c.Close:
-		traffic := r.sessions[c.Session].traffic()
+		reply := r.sessions[c.Session].report()
 		delete(r.sessions, c.Session)
 		r.mu.Lock()
 		delete(r.cancelled, c.Session)
 		r.mu.Unlock()
-		return Reply{Traffic: traffic}, nil
+		return reply, nil
 	}
 	return Reply{}, fmt.Errorf("rank %d: empty command", r.id)
 }
@@ -188,15 +191,15 @@ func (b *buffer) grow(ops engine.Ops, n int) error {
 	return nil
 }
 
-// traffic is what the session has sent so far, by axis.
-func (s *rankSession) traffic() []Traffic {
+// report is the reply to Close: what the session has sent, by axis, and computed.
+func (s *rankSession) report() Reply {
 	if s == nil {
-		return nil
+		return Reply{}
 	}
-	out := make([]Traffic, axisCount)
+	out := Reply{Traffic: make([]Traffic, axisCount), Tokens: s.tokens}
 	for a, c := range s.comms {
 		t := c.Traffic()
-		out[a] = Traffic{Calls: t.Calls - s.before[a].Calls, Bytes: t.Bytes - s.before[a].Bytes, Wait: t.Wait - s.before[a].Wait}
+		out.Traffic[a] = Traffic{Calls: t.Calls - s.before[a].Calls, Bytes: t.Bytes - s.before[a].Bytes, Wait: t.Wait - s.before[a].Wait}
 	}
 	return out
 }

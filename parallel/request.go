@@ -23,7 +23,7 @@ type Request struct {
 	// the thresholded mask with the given one.
 	Differential         bool
 	DifferentialStrength float32
-	Seed         uint64 // of noise that samplers draw on the way
+	Seed                 uint64 // of noise that samplers draw on the way
 	// NoiseDraws are the sizes of the draws that made Noise from the generator of Seed, in order: churn noise goes on behind them
 	// (ComfyUI's global stream).
 	NoiseDraws []int
@@ -126,6 +126,7 @@ type Stats struct {
 	Rows        int     // latents predicted, over all evaluations: batch items times active entries
 	LoadSeconds float64 // weights read and packed for this request, 0 if resident
 	StepSeconds []float64
-	PeakBytes   int64       // activations and session buffers of the busiest rank
-	Traffic     [][]Traffic // what each rank sent, by axis (AxisUlysses, AxisRing, AxisPipe, AxisTensor)
+	PeakBytes   int64        // activations and session buffers of the busiest rank
+	Traffic     [][]Traffic  // what each rank sent, by axis (AxisUlysses, AxisRing, AxisPipe, AxisTensor)
+	Tokens      []TokenCount // what each rank's first block computed
 }

@@ -18,14 +18,6 @@ type sequence struct {
 	rows    []dit.Rows // of every rank of the sequence, ring outside
 }
 
-// newSequence describes one entry's sequence of lt text and li image tokens over the ranks of ulysses and ring.
-func newSequence(ops engine.Ops, arena *engine.Arena, ulysses, ring Comm, lt, li int) *sequence {
-	return &sequence{
-		ops: ops, arena: arena, ulysses: ulysses, ring: ring,
-		rows: sequenceRows(lt, li, ulysses.Size()*ring.Size()),
-	}
-}
-
 // mine returns the rows of this rank.
 func (s *sequence) mine() dit.Rows { return s.rows[s.ring.Rank()*s.ulysses.Size()+s.ulysses.Rank()] }
 

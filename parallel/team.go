@@ -2,7 +2,6 @@ package parallel
 
 import (
 	"fmt"
-	"sync"
 	"time"
 
 	"patchbay/engine"
@@ -14,15 +13,38 @@ type team struct {
 	mesh  Mesh
 	links []*rankLink
 	group *Group
-	// cfgOf and rowsOf are fixed when a session opens.
+	// The rest is fixed when a session opens.
 	batch    []dit.Range // items of each data part
 	cfgOf    []int       // cfg group of each entry
-	rowsOf   [][]dit.Rows
+	entries  []entrySize
 	features struct{ in, out int }
+}
+
+// entrySize is the length of an entry's sequence.
+type entrySize struct{ text, image int }
+
+// rows returns what each sequence rank computes of an entry in one evaluation, by its place in the sequence.
+func (c *EvaluateCommand) rows(e entrySize, parts int) []dit.Rows {
+	if c.Whole {
+		return sequenceRows(e.text, e.image, parts)
+	}
+	text := 0
+	if c.Text {
+		text = e.text
+	}
+	out := sequenceRows(text, c.Tokens.Len(), parts)
+	for i := range out {
+		out[i].Image.Start += c.Tokens.Start
+		out[i].Image.End += c.Tokens.Start
+	}
+	return out
 }
 
 // rendezvous is how long a rank waits for a peer before the request fails and names both.
 const rendezvous = 2 * time.Minute
+
+// queueLength bounds the commands that wait for one rank: pipelines queue one for each patch of at most two evaluations.
+const queueLength = 1024
 
 // newTeam starts the ranks of a plan.
 func newTeam(plan Plan, newOps func(rank, ranks int) (engine.Ops, error), weights func(string) (dit.Model, bool), recode func(any) (any, error)) (*team, error) {
@@ -47,7 +69,7 @@ func newTeam(plan Plan, newOps func(rank, ranks int) (engine.Ops, error), weight
 			t.close()
 			return nil, fmt.Errorf("start rank %d: %w", r, err)
 		}
-		l := &rankLink{rank: newRank(r, ops, ends[r], weights), inbox: make(chan rankCall), recode: recode}
+		l := &rankLink{rank: newRank(r, ops, ends[r], weights), inbox: make(chan rankCall, queueLength), recode: recode}
 		t.links = append(t.links, l)
 		t.group.Go(fmt.Sprintf("rank %d", r), func() error { l.rank.serve(l.inbox); return nil })
 	}
@@ -62,45 +84,39 @@ func (t *team) close() {
 	_ = t.group.Wait() // serve has no error of its own
 }
 
-// all sends make(rank) to every rank for which it is not nil, at the same time, and returns the replies by rank. The first error that is not the
-// echo of another rank's failure wins.
-func (t *team) all(cut func(rank int) *Command) ([]Reply, error) {
-	replies := make([]Reply, len(t.links))
+// all queues cut(rank) on every rank for which it is not nil and returns a function that waits for the replies, by rank. The first error that is not
+// the echo of another rank's failure wins.
+func (t *team) all(cut func(rank int) *Command) func() ([]Reply, error) {
+	waits := make([]func() (Reply, error), len(t.links))
 	errs := make([]error, len(t.links))
-	var wg sync.WaitGroup
 	for r, l := range t.links {
-		c := cut(r)
-		if c == nil {
-			continue
-		}
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			errs[r] = Recovered(fmt.Sprintf("link to rank %d", r), func() error {
-				var err error
-				replies[r], err = l.call(*c)
-				return err
-			})
-		}()
-	}
-	wg.Wait()
-	var first error
-	for _, err := range errs {
-		if err == nil {
-			continue
-		}
-		if e := asError(err); first == nil || asError(first).Code == PeerLost && e.Code != PeerLost {
-			first = e
+		if c := cut(r); c != nil {
+			waits[r], errs[r] = l.send(*c)
 		}
 	}
-	return replies, first
+	return func() ([]Reply, error) {
+		replies := make([]Reply, len(t.links))
+		var first error
+		for r, wait := range waits {
+			if wait != nil {
+				replies[r], errs[r] = wait()
+			}
+			if errs[r] == nil {
+				continue
+			}
+			if e := asError(errs[r]); first == nil || asError(first).Code == PeerLost && e.Code != PeerLost {
+				first = e
+			}
+		}
+		return replies, first
+	}
 }
 
 // open starts a session on all ranks and returns the largest memory need.
 func (t *team) open(session uint64, spec *dit.Spec, o OpenCommand, branches []int) (int64, error) {
 	p := t.mesh.Plan
 	t.batch = balanced(o.Batch, p.Data)
-	t.cfgOf, t.rowsOf = make([]int, len(o.Entries)), make([][]dit.Rows, len(o.Entries))
+	t.cfgOf, t.entries = make([]int, len(o.Entries)), nil
 	token := spec.PatchSize * spec.PatchSize
 	t.features.in, t.features.out = spec.Channels*token, spec.OutChannels*token
 	for i, e := range o.Entries {
@@ -109,7 +125,7 @@ func (t *team) open(session uint64, spec *dit.Spec, o OpenCommand, branches []in
 		if spec.JointText() {
 			lt = e.Entry.Context.Rows
 		}
-		t.rowsOf[i] = sequenceRows(lt, e.Grid.Tokens(), p.Ring*p.Ulysses)
+		t.entries = append(t.entries, entrySize{lt, e.Grid.Tokens()})
 	}
 	replies, err := t.all(func(rank int) *Command {
 		c := t.mesh.At(rank)
@@ -124,7 +140,7 @@ func (t *team) open(session uint64, spec *dit.Spec, o OpenCommand, branches []in
 			}
 		}
 		return &Command{Session: session, Open: &own}
-	})
+	})()
 	var peak int64
 	for _, r := range replies {
 		peak = max(peak, r.PeakBytes)
@@ -144,17 +160,31 @@ func cfgGroup(branches []int, i, groups int) int {
 	return i % groups
 }
 
-// evaluate runs one evaluation: inputs are rows [B, Li, in] of each entry, results rows [B, Li, out].
-func (t *team) evaluate(session uint64, c EvaluateCommand) ([][]float32, error) {
+// begin queues one evaluation and returns a function that waits for its result. Inputs are rows [B, tokens, in] of each entry, results [B, tokens, out].
+func (t *team) begin(session uint64, c EvaluateCommand) func() ([][]float32, error) {
 	p := t.mesh.Plan
 	total := t.batch[len(t.batch)-1].End
-	replies, err := t.all(func(rank int) *Command {
+	rows := make([][]dit.Range, len(c.Entries)) // by entry and place: rows counted from the first token of the evaluation
+	for k, e := range c.Entries {
+		for _, r := range c.rows(t.entries[e], p.Ring*p.Ulysses) {
+			from := 0
+			if !c.Whole {
+				from = c.Tokens.Start
+			}
+			rows[k] = append(rows[k], dit.Range{Start: r.Image.Start - from, End: r.Image.End - from})
+		}
+	}
+	wait := t.all(func(rank int) *Command {
 		at := t.mesh.At(rank)
-		own := EvaluateCommand{Index: c.Index, Timestep: c.Timestep}
+		own := c
+		own.Entries, own.Inputs = nil, nil
 		for k, e := range c.Entries {
-			if t.cfgOf[e] == at.CFG {
-				own.Entries = append(own.Entries, e)
-				own.Inputs = append(own.Inputs, cutRows(c.Inputs[k], total, t.batch[at.Data], t.rowsOf[e][at.sequence(p)].Image, t.features.in))
+			if t.cfgOf[e] != at.CFG {
+				continue
+			}
+			own.Entries = append(own.Entries, e)
+			if at.Pipe == 0 {
+				own.Inputs = append(own.Inputs, cutRows(c.Inputs[k], total, t.batch[at.Data], rows[k][at.sequence(p)], t.features.in))
 			}
 		}
 		if len(own.Entries) == 0 {
@@ -162,24 +192,27 @@ func (t *team) evaluate(session uint64, c EvaluateCommand) ([][]float32, error) 
 		}
 		return &Command{Session: session, Evaluate: &own}
 	})
-	if err != nil {
-		return nil, err
-	}
-	out := make([][]float32, len(c.Entries))
-	for k := range out {
-		out[k] = make([]float32, len(c.Inputs[k])/t.features.in*t.features.out)
-	}
-	for rank := range t.links {
-		at := t.mesh.At(rank)
-		i := 0
-		for k, e := range c.Entries {
-			if t.cfgOf[e] == at.CFG {
-				pasteRows(out[k], total, replies[rank].Outputs[i], t.batch[at.Data], t.rowsOf[e][at.sequence(p)].Image, t.features.out)
-				i++
+	return func() ([][]float32, error) {
+		replies, err := wait()
+		if err != nil {
+			return nil, err
+		}
+		out := make([][]float32, len(c.Entries))
+		for k := range out {
+			out[k] = make([]float32, len(c.Inputs[k])/t.features.in*t.features.out)
+		}
+		for rank := range t.links {
+			at := t.mesh.At(rank)
+			i := 0
+			for k, e := range c.Entries {
+				if t.cfgOf[e] == at.CFG && at.Pipe == p.Pipe-1 && at.Tensor == 0 {
+					pasteRows(out[k], total, replies[rank].Outputs[i], t.batch[at.Data], rows[k][at.sequence(p)], t.features.out)
+					i++
+				}
 			}
 		}
+		return out, nil
 	}
-	return out, nil
 }
 
 // cutRows takes items and rows out of [B, L, F]; the whole is returned as it is.
@@ -204,17 +237,17 @@ func pasteRows(v []float32, b int, part []float32, items, rows dit.Range, f int)
 	}
 }
 
-// end closes the session on all ranks and returns what each sent, by axis.
-func (t *team) end(session uint64) [][]Traffic {
-	replies, err := t.all(func(int) *Command { return &Command{Session: session, Close: true} })
+// end closes the session on all ranks and returns what each sent, by axis, and computed.
+func (t *team) end(session uint64) ([][]Traffic, []TokenCount) {
+	replies, err := t.all(func(int) *Command { return &Command{Session: session, Close: true} })()
 	if err != nil {
-		return nil
+		return nil, nil
 	}
-	out := make([][]Traffic, len(replies))
+	traffic, tokens := make([][]Traffic, len(replies)), make([]TokenCount, len(replies))
 	for r := range replies {
-		out[r] = replies[r].Traffic
+		traffic[r], tokens[r] = replies[r].Traffic, replies[r].Tokens
 	}
-	return out
+	return traffic, tokens
 }
 
 // cancel stops the session's evaluation on all ranks before their next block.

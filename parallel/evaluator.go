@@ -1,0 +1,147 @@
+package parallel
+
+import (
+	"sync"
+
+	"patchbay/models/dit"
+)
+
+// evaluator brings the evaluations of all shares onto the ranks in the one order that pipelines keep: evaluation by evaluation, inside it patch by
+// patch; a share that comes early waits for its turn. A stale evaluation of a patch is queued and the next patch may follow at once; a synchronous one
+// waits for all shares and runs the whole latent.
+type evaluator struct {
+	d      *denoiser
+	shares []*share
+	warmup int
+
+	mu    sync.Mutex
+	moved *sync.Cond
+	err   error
+	index int       // evaluation whose turn it is
+	patch int       // share whose turn it is
+	full  []float32 // network input of all items, as far as shares have brought it
+	seen  map[int]bool
+	sync  bool // this evaluation is synchronous
+	done  int  // synchronous evaluations finished
+	whole [][]float32
+}
+
+func newEvaluator(d *denoiser, shares []*share) *evaluator {
+	ev := &evaluator{d: d, shares: shares, warmup: d.team.mesh.Plan.Warmup, full: make([]float32, len(d.latent)), seen: map[int]bool{}, done: -1}
+	ev.moved = sync.NewCond(&ev.mu)
+	d.evaluator = ev
+	d.progress.x0 = make([][]float32, len(shares))
+	return ev
+}
+
+// abort makes every share that waits return err.
+func (ev *evaluator) abort(err error) {
+	ev.mu.Lock()
+	if ev.err == nil {
+		ev.err = err
+	}
+	ev.mu.Unlock()
+	ev.moved.Broadcast()
+	ev.d.team.cancel(ev.d.session)
+}
+
+// evaluate predicts the active entries for one share: input is what the network reads, outputs are rows [B, tokens, OutChannels*p*p] per entry.
+func (ev *evaluator) evaluate(s *share, input []float32, timestep float32, active []int) ([][]float32, error) {
+	ev.mu.Lock()
+	for ev.err == nil && (ev.index != s.evaluations || ev.patch != s.index) {
+		ev.moved.Wait()
+	}
+	if ev.err != nil {
+		ev.mu.Unlock()
+		return nil, ev.err
+	}
+	s.paste(ev.full, input)
+	if s.index == 0 {
+		ev.sync = len(ev.shares) == 1 || ev.index < ev.warmup
+		for _, i := range active {
+			ev.sync = ev.sync || !ev.seen[i]
+			ev.seen[i] = true
+		}
+	}
+	if ev.sync {
+		return ev.together(s, timestep, active)
+	}
+	var wait func() ([][]float32, error)
+	if len(active) > 0 {
+		wait = ev.d.team.begin(ev.d.session, ev.command(timestep, active, s.tokens, s.index == 0))
+	}
+	ev.advance()
+	ev.mu.Unlock()
+	if wait == nil {
+		return nil, nil
+	}
+	return wait()
+}
+
+// together is a synchronous evaluation: the last share runs it for all. ev is locked on entry and unlocked on return.
+func (ev *evaluator) together(s *share, timestep float32, active []int) ([][]float32, error) {
+	mine := ev.index
+	last := s.index == len(ev.shares)-1
+	if !last {
+		ev.advance()
+		for ev.err == nil && ev.done < mine {
+			ev.moved.Wait()
+		}
+	} else {
+		var err error
+		if len(active) > 0 {
+			all := dit.Range{End: ev.d.whole.grid.Tokens()}
+			c := ev.command(timestep, active, all, true)
+			c.Whole = true
+			ev.whole, err = ev.d.team.begin(ev.d.session, c)()
+		}
+		if err != nil && ev.err == nil {
+			ev.err = err
+		}
+		ev.done = mine
+		ev.advance()
+	}
+	defer ev.mu.Unlock()
+	if ev.err != nil {
+		return nil, ev.err
+	}
+	if len(ev.shares) == 1 || len(active) == 0 {
+		return ev.whole, nil
+	}
+	out := make([][]float32, len(active))
+	b, f := ev.d.req.Latent.B, ev.d.team.features.out
+	for k := range out {
+		out[k] = cutRows(ev.whole[k], b, dit.Range{End: b}, s.tokens, f)
+	}
+	return out, nil
+}
+
+// advance passes the turn on; ev is locked.
+func (ev *evaluator) advance() {
+	if ev.patch++; ev.patch == len(ev.shares) {
+		ev.patch = 0
+		ev.index++
+	}
+	ev.moved.Broadcast()
+}
+
+// command collects the rows that the active entries read; entries on areas read their own.
+func (ev *evaluator) command(timestep float32, active []int, tokens dit.Range, text bool) EvaluateCommand {
+	d := ev.d
+	c := EvaluateCommand{Index: ev.index, Timestep: timestep, Tokens: tokens, Text: text, Entries: active}
+	rows := map[*layout][]float32{}
+	for _, i := range active {
+		l := d.preds[i].layout
+		in, ok := rows[l]
+		if !ok {
+			read := tokens
+			if l != d.whole {
+				read = dit.Range{End: l.grid.Tokens()}
+			}
+			in = l.read(d.req.Latent.B, d.n, read, ev.full)
+			rows[l] = in
+		}
+		c.Inputs = append(c.Inputs, in)
+	}
+	return c
+}

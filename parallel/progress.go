@@ -1,0 +1,95 @@
+package parallel
+
+import (
+	"sync"
+	"time"
+
+	"patchbay/models/sampling"
+)
+
+// progress collects the steps of all shares; a step is reported once every share has done it.
+type progress struct {
+	d       *denoiser
+	observe Observe
+
+	mu      sync.Mutex
+	x0      [][]float32 // last x0 of each share
+	done    map[int]int // step -> shares that have done it
+	seconds []float64
+	last    time.Time
+}
+
+func newProgress(d *denoiser, observe Observe) *progress {
+	return &progress{d: d, observe: observe, done: map[int]int{}, last: time.Now()}
+}
+
+// step is a sampler's report; i counts from 0.
+func (p *progress) step(s *share, i int, x0 []float32) error {
+	if err := p.d.ctx.Err(); err != nil {
+		return cancelled(err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.x0[s.index] = append(p.x0[s.index][:0], x0...)
+	p.done[i]++
+	if p.done[i] < len(p.x0) {
+		return nil
+	}
+	delete(p.done, i)
+	now := time.Now()
+	p.seconds = append(p.seconds, now.Sub(p.last).Seconds())
+	p.last = now
+	if p.observe == nil {
+		return nil
+	}
+	steps := len(p.d.sigmas) - 1
+	report := Progress{Step: min(i+1, steps), Steps: steps, Sigma: p.d.sigmas[min(i, steps)]}
+	if p.d.req.Preview {
+		v := make([]float32, len(p.d.latent))
+		for _, other := range p.d.evaluator.shares {
+			other.paste(v, p.x0[other.index])
+		}
+		report.X0 = p.d.toLatent(v)
+	}
+	return p.observe(report)
+}
+
+// sharedDraws gives every share its elements of the same draws.
+type sharedDraws struct {
+	draws *sampling.Draws
+	mu    sync.Mutex
+	next  []int // per share: the first draw it has not taken
+}
+
+// draws makes the noise source of the run.
+func (d *denoiser) draws(shares int) (*sharedDraws, error) {
+	stream := sampling.NewGenerator(d.req.Seed)
+	if d.sampler.Noise == sampling.Continued {
+		for _, n := range d.req.NoiseDraws {
+			stream.Randn(n)
+		}
+	}
+	v, err := sampling.NewDraws(d.sampler.Noise, d.req.Seed, len(d.latent), d.sigmas, stream)
+	if err != nil {
+		return nil, refuse("noise", "%v", err)
+	}
+	return &sharedDraws{draws: v, next: make([]int, shares)}, nil
+}
+
+// take returns the share's elements of a draw and forgets draws that all shares have passed.
+func (n *sharedDraws) take(s *share, draw int, s0, s1 float32) ([]float32, error) {
+	v, err := n.draws.Draw(draw, s0, s1)
+	if err != nil {
+		return nil, err
+	}
+	out := s.cut(s.d.whole.toVector(s.d.req.Latent.B, v))
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.next[s.index] = draw + 1
+	low := draw
+	for _, v := range n.next {
+		low = min(low, v)
+	}
+	n.draws.Forget(low)
+	return out, nil
+}

@@ -1,0 +1,213 @@
+package parallel
+
+import "patchbay/models/dit"
+
+// share is the part of the latent that one sampler instance owns: everything, or the tokens of one patch. All its vectors are [B, n] with n elements
+// of each item, the range [from, from+n) of the whole vector.
+type share struct {
+	d       *denoiser
+	index   int
+	tokens  dit.Range // image tokens
+	from, n int
+
+	noise, latent, mask, maskNoise []float32
+	weights                        [][]float32 // per prediction, [n] or [B, n]; nil: 1 everywhere
+
+	evaluations, predicted int
+}
+
+// shares cuts the run into sampler instances and says who evaluates for them.
+func (d *denoiser) shares() ([]*share, *evaluator) {
+	p := d.team.mesh.Plan
+	grid := d.whole.grid
+	patches := []dit.Range{{End: grid.Tokens()}}
+	if p.Pipe > 1 && !d.sampler.Synchronous {
+		patches = patchRanges(d.textTokens(), grid.Tokens(), p.Patches)
+	}
+	out := make([]*share, len(patches))
+	for i, tokens := range patches {
+		out[i] = d.newShare(i, tokens)
+	}
+	return out, newEvaluator(d, out)
+}
+
+// textTokens is the longest text that travels with the image.
+func (d *denoiser) textTokens() int {
+	n := 0
+	if d.req.Model.Spec.JointText() {
+		for _, e := range d.entries {
+			n = max(n, e.Context.Rows)
+		}
+	}
+	return n
+}
+
+func (d *denoiser) newShare(index int, tokens dit.Range) *share {
+	s := &share{d: d, index: index, tokens: tokens}
+	s.from = d.whole.first(tokens.Start)
+	s.n = d.whole.first(tokens.End) - s.from
+	s.noise, s.latent = s.cut(d.noise), s.cut(d.latent)
+	if d.mask != nil {
+		s.mask, s.maskNoise = s.cut(d.mask), s.cut(d.maskNoise)
+	}
+	for _, p := range d.preds {
+		s.weights = append(s.weights, s.cut(p.weight))
+	}
+	return s
+}
+
+// cut takes the share's elements out of a vector of one or all items; the whole and nil are returned as they are.
+func (s *share) cut(v []float32) []float32 {
+	if v == nil || s.n == s.d.n {
+		return v
+	}
+	out := make([]float32, 0, len(v)/s.d.n*s.n)
+	for i := 0; i < len(v); i += s.d.n {
+		out = append(out, v[i+s.from:i+s.from+s.n]...)
+	}
+	return out
+}
+
+// paste is the inverse of cut.
+func (s *share) paste(whole, v []float32) {
+	for i := range len(whole) / s.d.n {
+		copy(whole[i*s.d.n+s.from:], v[i*s.n:(i+1)*s.n])
+	}
+}
+
+// denoise predicts x0 of the share at sigma: mask, evaluation, blending, guidance.
+func (s *share) denoise(ev *evaluator, x []float32, sigma float32) (x0, uncond []float32, err error) {
+	d := s.d
+	in, mask := x, s.maskAt(sigma)
+	if mask != nil {
+		kept := d.req.Sampling.NoiseScaling(sigma, s.maskNoise, s.latent, false)
+		in = make([]float32, len(x))
+		for i, w := range mask {
+			in[i] = float32(x[i]*w) + float32(kept[i]*(1-w))
+		}
+	}
+	branches, err := s.predict(ev, in, sigma)
+	if err != nil {
+		return nil, nil, err
+	}
+	x0, uncond = d.req.Guider.mix(len(x), branches)
+	if mask != nil {
+		out := make([]float32, len(x0))
+		for i, w := range mask {
+			out[i] = float32(x0[i]*w) + float32(s.latent[i]*(1-w))
+		}
+		x0 = out
+	}
+	return x0, uncond, nil
+}
+
+// maskAt is the mask at sigma: as given, or thresholded by how far the run is (DifferentialDiffusion, ComfyUI's node of that name).
+func (s *share) maskAt(sigma float32) []float32 {
+	d := s.d
+	if s.mask == nil || !d.req.Differential {
+		return s.mask
+	}
+	strength, m := d.req.DifferentialStrength, d.req.Sampling
+	to := max(m.SigmaMin(), d.sigmas[len(d.sigmas)-1])
+	from, end, now := m.Timestep(d.sigmas[0]), m.Timestep(to), m.Timestep(sigma)
+	threshold := (now - end) / (from - end)
+	out := make([]float32, len(s.mask))
+	for i, w := range s.mask {
+		v := float32(0)
+		if w >= threshold {
+			v = 1
+		}
+		if strength > 0 && strength < 1 {
+			v = float32(strength*v) + float32((1-strength)*w)
+		}
+		out[i] = v
+	}
+	return out
+}
+
+// predict evaluates all active entries of the branches that the guider needs and blends them per branch; branches not needed stay nil.
+func (s *share) predict(ev *evaluator, x []float32, sigma float32) ([][]float32, error) {
+	d := s.d
+	needed := d.req.Guider.needed(len(d.req.Branches), d.sampler.NeedsUncond)
+	input := x
+	if !d.req.Sampling.IsFlow() {
+		input = make([]float32, len(x))
+		d.req.Sampling.Input(input, x, sigma)
+	}
+	var active []int
+	for i, p := range d.preds {
+		if needed[p.branch] && p.active(sigma) {
+			active = append(active, i)
+		}
+	}
+	outputs, err := ev.evaluate(s, input, d.req.Sampling.Timestep(sigma), active)
+	if err != nil {
+		return nil, err
+	}
+	s.evaluations++
+	s.predicted += d.req.Latent.B * len(active)
+	out := make([][]float32, len(d.req.Branches))
+	for br := range out {
+		if !needed[br] {
+			continue
+		}
+		var preds []int
+		var x0 [][]float32
+		for k, i := range active {
+			if d.preds[i].branch == br {
+				preds, x0 = append(preds, i), append(x0, s.denoised(d.preds[i].layout, outputs[k], x, sigma))
+			}
+		}
+		out[br] = s.blend(preds, x0)
+	}
+	return out, nil
+}
+
+// denoised turns one prediction into x0, indexed like the share's vector; elements outside an area stay 0.
+func (s *share) denoised(l *layout, output, x []float32, sigma float32) []float32 {
+	m, spec := s.d.req.Sampling, s.d.req.Model.Spec
+	v := make([]float32, len(x))
+	features := spec.OutChannels * spec.PatchSize * spec.PatchSize
+	if l.gather == nil && features == l.features {
+		m.Denoised(v, output, x, sigma)
+		return v
+	}
+	s.write(l, features, func(at, row int) { v[at] = output[row] })
+	m.Denoised(v, v, x, sigma)
+	return v
+}
+
+// write walks the elements of the share that l covers.
+func (s *share) write(l *layout, features int, set func(at, row int)) {
+	tokens := s.tokens
+	if l != s.d.whole {
+		tokens = dit.Range{End: l.grid.Tokens()} // areas are evaluated by one share that owns everything
+	}
+	l.write(s.d.req.Latent.B, s.n, s.from, tokens, features, set)
+}
+
+// blend averages the x0 of one branch's active entries by their weights: sum(x0*w)/(1e-37 + sum w). No entry at all gives zeros.
+func (s *share) blend(preds []int, x0 [][]float32) []float32 {
+	if len(preds) == 1 && s.weights[preds[0]] == nil {
+		return x0[0]
+	}
+	sum, count := make([]float32, len(s.latent)), make([]float32, len(s.latent))
+	for i := range count {
+		count[i] = 1e-37
+	}
+	for k, i := range preds {
+		l := s.d.preds[i].layout
+		s.write(l, l.features, func(at, _ int) {
+			w := float32(1)
+			if weight := s.weights[i]; weight != nil {
+				w = weight[at%len(weight)]
+			}
+			sum[at] += float32(x0[k][at] * w)
+			count[at] += w
+		})
+	}
+	for i := range sum {
+		sum[i] /= count[i]
+	}
+	return sum
+}
