@@ -349,7 +349,7 @@ func relative(got, want []float32) float64 {
 
 func newEngine(t *testing.T) *Engine {
 	t.Helper()
-	e, err := NewEngine(Config{NewOps: func(int, int) (engine.Ops, error) { return ref.New(), nil }, Recode: roundTrip})
+	e, err := NewEngine(Config{NewOps: testOps, Recode: roundTrip})
 	if err != nil {
 		t.Fatal(err)
 	}
