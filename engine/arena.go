@@ -34,13 +34,13 @@ func (a *Arena) Alloc(dtype DType, shape ...int) Tensor {
 		n *= s
 	}
 	from := a.top
-	a.top += (n + arenaAlign - 1) / arenaAlign * arenaAlign
-	a.peak = max(a.peak, a.top)
+	top := from + (n+arenaAlign-1)/arenaAlign*arenaAlign
+	if !a.measuring && top > a.size {
+		panic(&ArenaError{Name: a.name, Need: top, Have: a.size})
+	}
+	a.top, a.peak = top, max(a.peak, top)
 	if a.measuring {
 		return NewTensor(Buf{}, dtype, shape...)
-	}
-	if a.top > a.size {
-		panic(&ArenaError{Name: a.name, Need: a.top, Have: a.size})
 	}
 	return NewTensor(a.piece(from, n), dtype, shape...)
 }

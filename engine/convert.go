@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"unsafe"
 )
 
 // F32FromBF16 widens a bfloat16 (the upper half of an f32); exact.
@@ -87,9 +88,7 @@ func Widen(dst []float32, src []byte, d DType) {
 	}
 	switch d {
 	case F32:
-		for i := range dst {
-			dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(src[4*i:]))
-		}
+		copy(f32Bytes(dst), src)
 	case BF16:
 		for i := range dst {
 			dst[i] = F32FromBF16(binary.LittleEndian.Uint16(src[2*i:]))
@@ -113,6 +112,11 @@ func Widen(dst []float32, src []byte, d DType) {
 	default:
 		widenInts(dst, src, d)
 	}
+}
+
+// f32Bytes views v as bytes. Hosts are little-endian, like the files; Tensor.F32 relies on that too.
+func f32Bytes(v []float32) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(v))), 4*len(v))
 }
 
 // widenInts is Widen for the integer types.
@@ -142,9 +146,7 @@ func Narrow(dst []byte, src []float32, d DType) {
 	}
 	switch d {
 	case F32:
-		for i, v := range src {
-			binary.LittleEndian.PutUint32(dst[4*i:], math.Float32bits(v))
-		}
+		copy(dst, f32Bytes(src))
 	case BF16:
 		for i, v := range src {
 			binary.LittleEndian.PutUint16(dst[2*i:], BF16FromF32(v))

@@ -93,6 +93,9 @@ func (t Tensor) Len() int {
 
 // Contiguous reports whether the elements lie row-major without gaps.
 func (t Tensor) Contiguous() bool {
+	if t.Len() == 0 {
+		return true
+	}
 	n := 1
 	for i := t.rank - 1; i >= 0; i-- {
 		if t.shape[i] != 1 && t.stride[i] != n {
@@ -160,14 +163,17 @@ func (t Tensor) Merge(i int) Tensor {
 	if i < 0 {
 		i += t.rank
 	}
-	if i+1 >= t.rank || (t.shape[i] > 1 && t.stride[i] != t.shape[i+1]*t.stride[i+1]) {
+	if i+1 >= t.rank || (t.shape[i] > 1 && t.shape[i+1] > 1 && t.stride[i] != t.shape[i+1]*t.stride[i+1]) {
 		panic(&ShapeError{Op: "Merge", Rule: fmt.Sprintf("dimensions %d and %d must be adjacent in memory", i, i+1), Shapes: t.String()})
 	}
+	if t.shape[i+1] != 1 {
+		t.stride[i] = t.stride[i+1]
+	}
 	t.shape[i] *= t.shape[i+1]
-	t.stride[i] = t.stride[i+1]
 	copy(t.shape[i+1:], t.shape[i+2:t.rank])
 	copy(t.stride[i+1:], t.stride[i+2:t.rank])
 	t.rank--
+	t.shape[t.rank], t.stride[t.rank] = 0, 0
 	return t
 }
 

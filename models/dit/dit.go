@@ -138,7 +138,7 @@ type Prepared struct {
 	Vector  engine.Tensor   // [n, E] f32 part of the conditioning vector that does not depend on the timestep; may be absent
 	CrossKV []engine.Tensor // per block [n, Lt, 2, H, D] keys and values of the text, normalised; only blocks that were asked for are set
 	KeyLen  []int           // valid text tokens per entry for cross-attention; nil: all
-	RoPE    engine.RoPE     // [Lt+Li, D/2] tables of the whole sequence, text first; absent: no rotation
+	RoPE    engine.RoPE     // [Lt+Li, D/2] tables of the whole sequence, text first, [Li, D/2] for Cross models; absent: no rotation
 	Pos     engine.Tensor   // [1, Li, E] positions added by Embed; absent: none
 	Grid    Grid
 	Entries []Entry // the inputs, for what Modulate needs of them (guidance, sizes)
@@ -168,7 +168,7 @@ type Model interface {
 	// Spec describes the whole model, also if only some blocks are held.
 	Spec() *Spec
 	// Prepare computes what depends on the entries alone. All entries have equal shapes. Cross K/V are made for the blocks in held.
-	// It refuses (error) entries whose shapes do not fit the model, naming the field.
+	// It refuses (error) entries whose shapes do not fit the model, naming the field. Blocks of held that this value does not hold are left out.
 	Prepare(env Env, entries []Entry, grid Grid, held Range) (*Prepared, error)
 	// Modulate computes modulations for S timesteps of each entry, timesteps [S*n] ordered [S][n] as the network takes them
 	// (FLUX 0..1, the others 0..1000), for the blocks in held; the head's too.
@@ -179,6 +179,8 @@ type Model interface {
 	Block(env Env, i int, s *State, skip engine.Tensor)
 	// Head turns the image rows of s.X into the network's prediction out [B, li, OutChannels*p*p], features ordered like x.
 	Head(env Env, s *State, out engine.Tensor)
+	// Close gives the memory of the weights back. Nothing else may be called afterwards.
+	Close()
 }
 
 // NewState allocates the state of one evaluation of rows: X from the arena, and views of the prepared tables.
@@ -202,7 +204,8 @@ func (p *Prepared) Tables(env Env, rows Rows) engine.RoPE {
 	if p.RoPE.Cos.IsZero() {
 		return engine.RoPE{}
 	}
-	return engine.RoPE{Cos: pickRows(env, p.RoPE.Cos, p.Lt, rows), Sin: pickRows(env, p.RoPE.Sin, p.Lt, rows)}
+	lt := p.RoPE.Cos.Dim(0) - p.Grid.Tokens() // text rows of the table
+	return engine.RoPE{Cos: pickRows(env, p.RoPE.Cos, lt, rows), Sin: pickRows(env, p.RoPE.Sin, lt, rows)}
 }
 
 // pickRows selects rows of a table [Lt+Li, ...] whose image part starts at row lt.

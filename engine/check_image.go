@@ -1,0 +1,145 @@
+package engine
+
+import "fmt"
+
+// weightType reports whether weights may be stored as d.
+func weightType(d DType) bool { return d <= F8E5M2 }
+
+// CheckPack returns an error unless m is a matrix whose rows lie inside m.Data and c (channels of a convolution, 0 for none) divides K.
+// Unlike the other checks it does not panic: a matrix comes from a file.
+func CheckPack(m Matrix, c int) error {
+	row := m.Row
+	if row == 0 {
+		row = m.K
+	}
+	switch {
+	case !weightType(m.DType):
+		return fmt.Errorf("pack: dtype %s is no weight type (allowed: f32, bf16, f16, f8_e4m3, f8_e5m2)", m.DType)
+	case m.N < 0 || m.K < 0 || row < m.K:
+		return fmt.Errorf("pack: matrix [%d, %d] with rows %d elements apart", m.N, m.K, row)
+	case c < 0 || c > 0 && m.K%c != 0:
+		return fmt.Errorf("pack: %d channels do not divide K = %d", c, m.K)
+	}
+	if need := ((m.N-1)*row + m.K) * m.DType.Size(); m.N > 0 && len(m.Data) < need {
+		return fmt.Errorf("pack: matrix [%d, %d] of %s needs %d bytes, got %d", m.N, m.K, m.DType, need, len(m.Data))
+	}
+	return nil
+}
+
+// CheckConv2D panics unless the operands fit Ops.Conv2D.
+func CheckConv2D(y, x Tensor, w *Weight, a ConvArgs) {
+	if rule := convRule(y, x, w, a); rule != "" {
+		shapes := Tensor{}
+		if w != nil && w.Base != nil {
+			shapes = NewTensor(Buf{}, w.Base.DType, w.N(), w.K())
+			rule += " (weight " + w.Name + ")"
+		}
+		fail("Conv2D", rule, "y x w bias residual", y, x, shapes, biasOf(w), a.Residual)
+	}
+}
+
+func convRule(y, x Tensor, w *Weight, a ConvArgs) string {
+	if rule := output(y); rule != "" {
+		return rule
+	}
+	if rule := activation(x, y); rule != "" {
+		return rule
+	}
+	if rule := weightRule(w); rule != "" {
+		return rule
+	}
+	switch {
+	case x.rank != 4 || y.rank != 4 || x.shape[0] != y.shape[0]:
+		return "x must be [B, Y, X, C] and y [B, Y', X', N]"
+	case a.KY < 1 || a.KX < 1 || a.Stride < 1:
+		return "KY, KX and Stride must be at least 1"
+	case min(a.Top, a.Bottom, a.Left, a.Right) < 0:
+		return "padding must not be negative"
+	case w.K() != a.KY*a.KX*x.shape[3]:
+		return "K of the weight must be KY*KX*C"
+	case w.N() != y.shape[3]:
+		return "the last dimension of y must be N of the weight"
+	case y.shape[1] != convSize(x.shape[1]+a.Top+a.Bottom, a.KY, a.Stride) || y.shape[2] != convSize(x.shape[2]+a.Left+a.Right, a.KX, a.Stride):
+		return "Y' must be (Y+Top+Bottom-KY)/Stride+1, X' likewise"
+	case Overlaps(y, x):
+		return "y must not alias x"
+	}
+	if rule := like(a.Residual, y); rule != "" && !a.Residual.IsZero() {
+		return "residual: " + rule
+	}
+	return ""
+}
+
+// convSize returns the number of kernel positions in n padded pixels, 0 when the kernel does not fit.
+func convSize(n, kernel, stride int) int {
+	if n < kernel {
+		return 0
+	}
+	return (n-kernel)/stride + 1
+}
+
+// CheckGroupNormStats panics unless the operands fit Ops.GroupNormStats.
+func CheckGroupNormStats(stats, x Tensor, groups int) {
+	rule := activation(x, x)
+	if rule == "" {
+		rule = groupRule(stats, x)
+	}
+	if rule == "" && stats.shape[1] != groups {
+		rule = "stats must be [B, G, 2] f64"
+	}
+	if rule != "" {
+		fail("GroupNormStats", rule, "stats x", stats, x)
+	}
+}
+
+// CheckGroupNormApply panics unless the operands fit Ops.GroupNormApply.
+func CheckGroupNormApply(y, x, stats, w, b Tensor, count int, act Act) {
+	rule := pair(y, x)
+	if rule == "" {
+		rule = groupRule(stats, x)
+	}
+	switch {
+	case rule != "":
+	case w.IsZero() || b.IsZero() || !vector(w, x.shape[3]) || !vector(b, x.shape[3]):
+		rule = "w and b must be [C] f32"
+	case count < 1:
+		rule = "count must be at least 1"
+	case act > ReLU:
+		rule = "unknown activation"
+	}
+	if rule != "" {
+		fail("GroupNormApply", rule, "y x stats w b", y, x, stats, w, b)
+	}
+}
+
+func groupRule(stats, x Tensor) string {
+	switch {
+	case x.rank != 4:
+		return "x must be [B, Y, X, C]"
+	case stats.rank != 3 || stats.DType != F64 || stats.shape[0] != x.shape[0] || stats.shape[2] != 2 || !stats.RowContiguous():
+		return "stats must be [B, G, 2] f64"
+	case stats.shape[1] < 1 || x.shape[3]%stats.shape[1] != 0:
+		return "groups must divide the channels"
+	}
+	return ""
+}
+
+// CheckUpsample2x panics unless the operands fit Ops.Upsample2x.
+func CheckUpsample2x(y, x Tensor) {
+	rule := output(y)
+	if rule == "" {
+		rule = activation(x, y)
+	}
+	switch {
+	case rule != "":
+	case x.rank != 4 || y.rank != 4:
+		rule = "x must be [B, Y, X, C] and y [B, 2Y, 2X, C]"
+	case y.shape[0] != x.shape[0] || y.shape[1] != 2*x.shape[1] || y.shape[2] != 2*x.shape[2] || y.shape[3] != x.shape[3]:
+		rule = "x must be [B, Y, X, C] and y [B, 2Y, 2X, C]"
+	case Overlaps(y, x):
+		rule = "y must not alias x"
+	}
+	if rule != "" {
+		fail("Upsample2x", rule, "y x", y, x)
+	}
+}

@@ -1,0 +1,180 @@
+package cpu
+
+import (
+	"fmt"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"patchbay/engine"
+)
+
+// benchOps makes the backend of a benchmark; PATCHBAY_CPU chooses the level.
+func benchOps(b *testing.B) *Ops {
+	b.Helper()
+	o, err := New(Config{Level: os.Getenv("PATCHBAY_CPU")})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return o
+}
+
+// cpuSeconds returns the processor time of this process: on a machine that others use too, only rates by processor time are comparable.
+func cpuSeconds(b *testing.B) float64 {
+	b.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
+}
+
+// peakRate measures multiply-adds on all threads at once, in flops a second of one thread; the best of some short runs.
+func peakRate(b *testing.B, o *Ops) float64 {
+	b.Helper()
+	best := 0.0
+	for range 9 {
+		start := cpuSeconds(b)
+		done := make([]float64, o.threads)
+		each(o.threads, o.threads, func(_, task int) { done[task] = o.Peak(1_000_000) })
+		sum := 0.0
+		for _, d := range done {
+			sum += d
+		}
+		best = max(best, sum/(cpuSeconds(b)-start))
+	}
+	return best
+}
+
+// benchRate runs f and reports flops a second of all threads by the clock (best run), and flops a second of processor time as a share of the
+// peak that multiply-adds without memory reached in the same benchmark: of the best run, and of all runs together.
+func benchRate(b *testing.B, o *Ops, flops float64, f func()) {
+	b.Helper()
+	f()
+	peak := peakRate(b, o)
+	first, best, bestCPU := cpuSeconds(b), 0.0, 0.0
+	runs := 0
+	for b.Loop() {
+		began, used := time.Now(), cpuSeconds(b)
+		f()
+		best = max(best, flops/time.Since(began).Seconds())
+		bestCPU = max(bestCPU, flops/(cpuSeconds(b)-used))
+		runs++
+	}
+	rate := flops * float64(runs) / (cpuSeconds(b) - first)
+	peak = max(peak, peakRate(b, o))
+	b.ReportMetric(best/1e9, "GFLOP/s")
+	b.ReportMetric(100*bestCPU/peak, "%peak")
+	b.ReportMetric(100*rate/peak, "%peak-mean")
+}
+
+// noise fills n values in [-1, 1).
+func noise(n int, seed uint32) []float32 {
+	v := make([]float32, n)
+	for i := range v {
+		seed = seed*1664525 + 1013904223
+		v[i] = float32(int32(seed)) / (1 << 31)
+	}
+	return v
+}
+
+func packNoise(b testing.TB, o *Ops, d engine.DType, n, k, c int) *engine.Weight {
+	b.Helper()
+	v := noise(n*k, 7)
+	m := engine.Matrix{Data: engine.FromF32(v, n*k).Buf.Host, N: n, K: k}
+	if d == engine.BF16 {
+		half := make([]byte, 2*n*k)
+		for i, x := range v {
+			h := engine.BF16FromF32(x)
+			half[2*i], half[2*i+1] = byte(h), byte(h>>8)
+		}
+		m.Data, m.DType = half, d
+	}
+	p, err := o.Pack(m, c)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return &engine.Weight{Name: "noise", Base: p}
+}
+
+func BenchmarkLinear(b *testing.B) {
+	for _, s := range [][3]int{{4608, 3072, 3072}, {1024, 1152, 1152}, {1024, 12288, 3072}, {512, 3072, 12288}, {1, 3072, 3072}, {4, 3072, 3072}, {84, 192, 192}, {84, 768, 192}} {
+		for _, d := range []engine.DType{engine.F32, engine.BF16} {
+			b.Run(fmt.Sprintf("%dx%dx%d/%s", s[0], s[1], s[2], d), func(b *testing.B) {
+				o := benchOps(b)
+				w := packNoise(b, o, d, s[1], s[2], 0)
+				defer o.Free(w.Base.Buf)
+				x, y := engine.FromF32(noise(s[0]*s[2], 1), s[0], s[2]), engine.FromF32(make([]float32, s[0]*s[1]), s[0], s[1])
+				benchRate(b, o, 2*float64(s[0])*float64(s[1])*float64(s[2]), func() { o.Linear(y, x, w, engine.Epilogue{Act: engine.GELUTanh}) })
+				b.ReportMetric(float64(len(w.Base.Buf.Host))/1e9*float64(b.N)/b.Elapsed().Seconds(), "weights-GB/s")
+			})
+		}
+	}
+}
+
+func BenchmarkConv(b *testing.B) {
+	for _, s := range [][4]int{{512, 512, 64, 1}, {128, 128, 256, 1}, {256, 512, 64, 1}, {128, 128, 256, 2}, {128, 3, 256, 1}, {16, 512, 32, 1}} {
+		b.Run(fmt.Sprintf("%d-%dch@%d/stride%d", s[0], s[1], s[2], s[3]), func(b *testing.B) {
+			o := benchOps(b)
+			w := packNoise(b, o, engine.F32, s[1], 9*s[0], s[0])
+			defer o.Free(w.Base.Buf)
+			n := s[2] / s[3]
+			x, y := engine.FromF32(noise(s[2]*s[2]*s[0], 1), 1, s[2], s[2], s[0]), engine.FromF32(make([]float32, n*n*s[1]), 1, n, n, s[1])
+			a := engine.ConvArgs{KY: 3, KX: 3, Stride: s[3], Bottom: 1, Right: 1, Top: 2 - s[3], Left: 2 - s[3]}
+			benchRate(b, o, 18*float64(s[0]*s[1]*n*n), func() { o.Conv2D(y, x, w, a) })
+		})
+	}
+}
+
+func BenchmarkAttention(b *testing.B) {
+	for _, s := range [][3]int{{2048, 24, 128}, {1024, 16, 72}, {1024, 16, 64}, {4096, 1, 512}, {84, 6, 32}} {
+		b.Run(fmt.Sprintf("N%d-H%d-D%d", s[0], s[1], s[2]), func(b *testing.B) {
+			o := benchOps(b)
+			l, h, d := s[0], s[1], s[2]
+			qkv := engine.FromF32(noise(3*l*h*d, 1), 1, l, 3, h, d)
+			out := engine.FromF32(make([]float32, l*h*d), 1, l, h, d)
+			q, k, v := qkv.Index(2, 0), qkv.Index(2, 1), qkv.Index(2, 2)
+			benchRate(b, o, 4*float64(l)*float64(l)*float64(h*d), func() { o.Attention(out, q, k, v, engine.AttentionArgs{}) })
+		})
+	}
+}
+
+// BenchmarkRows reports the memory traffic of the row operations: elements read and written.
+func BenchmarkRows(b *testing.B) {
+	const l, e = 4096, 1152
+	o := benchOps(b)
+	x, y := engine.FromF32(noise(l*e, 1), 1, l, e), engine.FromF32(make([]float32, l*e), 1, l, e)
+	mod := engine.FromF32(noise(e, 2), 1, e)
+	pic := engine.FromF32(noise(128*128*256, 3), 1, 128, 128, 256)
+	picOut := engine.FromF32(make([]float32, 128*128*256), 1, 128, 128, 256)
+	stats := engine.NewTensor(engine.Buf{Host: make([]byte, 16*32)}, engine.F64, 1, 32, 2)
+	vec := engine.FromF32(noise(256, 4), 256)
+	o.GroupNormStats(stats, pic, 32)
+	heads := func(t engine.Tensor) engine.Tensor { return t.Split(2, 16, 72) }
+	table := engine.FromF32(noise(l*36, 5), l, 36)
+	for _, c := range []struct {
+		name  string
+		bytes int
+		f     func()
+	}{
+		{"AdaLN", 8 * l * e, func() { o.AdaLN(y, x, mod, mod, 1e-6) }},
+		{"GatedAdd", 12 * l * e, func() { o.GatedAdd(y, y, mod, x, engine.Tensor{}) }},
+		{"Add", 12 * l * e, func() { o.Add(y, y, x) }},
+		{"SiLU", 8 * l * e, func() { o.Activate(y, x, engine.SiLU) }},
+		{"GELUErf", 8 * l * e, func() { o.Activate(y, x, engine.GELUErf) }},
+		{"QKNormRoPE", 16 * l * e, func() {
+			o.QKNormRoPE(heads(y), heads(y), engine.Tensor{}, heads(x), heads(x), engine.Tensor{}, engine.QKNorm{Kind: engine.RMSNorm, Eps: 1e-6},
+				engine.RoPE{Cos: table, Sin: table})
+		}},
+		{"GroupNormStats", 4 * 128 * 128 * 256, func() { o.GroupNormStats(stats, pic, 32) }},
+		{"GroupNormApplySiLU", 8 * 128 * 128 * 256, func() { o.GroupNormApply(picOut, pic, stats, vec, vec, 128*128*8, 1e-6, engine.SiLU) }},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			b.SetBytes(int64(c.bytes))
+			for b.Loop() {
+				c.f()
+			}
+		})
+	}
+}

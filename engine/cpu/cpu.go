@@ -1,0 +1,151 @@
+// Package cpu implements engine.Ops in C, one variant per instruction set, chosen when the program starts.
+//
+// Read kernels.h (arguments of every kernel), vec.h (the only text that knows instruction sets), microkernel.h (the register tile that all
+// products end in), gemm.h, conv.h and attention.h. level_*.c compile the same kernels for generic (portable), avx2 and avx512;
+// portable512 is the AVX-512 code path lowered to portable vectors, so that its packing and tails are tested everywhere. The Go files
+// check operands, cut a call into tasks and run these on goroutines: a C call is one task, there is no thread pool and nothing spins.
+//
+// Weights keep the width of their file (f32, bf16, f16) and are widened in registers; fp8 becomes bf16, which is exact, and its scale is
+// applied to the finished sums. Activations are f32. A Packed belongs to the levels of one panel width and is shared by any number of Ops.
+package cpu
+
+/*
+#cgo CFLAGS: -std=c11 -O3 -Wall -Wextra -Wno-psabi
+#cgo LDFLAGS: -lm
+#cgo nocallback pb_run_peak
+#include "kernels.h"
+*/
+import "C"
+
+import (
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"unsafe"
+
+	"patchbay/engine"
+)
+
+var _ engine.Ops = (*Ops)(nil)
+
+// Config says how a backend computes.
+type Config struct {
+	Threads int    // goroutines a call may use; 0: all processors of the process
+	Level   string // "", generic, avx2 or avx512; "": the best of this CPU. portable512 is for tests.
+}
+
+// Ops is the CPU backend. Calls run before they return. One goroutine uses a value at a time; weights packed by one are good for all others
+// of the same level.
+type Ops struct {
+	k          *C.pb_kernels
+	threads    int
+	level      string
+	vw, mr, nr int
+	mem        *scratch
+	keep       []unsafe.Pointer       // operands of the current call, see addr
+	fp8        [2][256]uint16         // E4M3 and E5M2 as bf16
+	segs       [C.PB_MAX_SEG]C.pb_seg // factors of the current product
+	down       [1]C.pb_seg            // the factor of an adapter's inner product
+}
+
+// portable512 is the level that Levels leaves out: the AVX-512 path in portable vectors, for tests.
+const portable512 = "portable512"
+
+// Levels lists the instruction-set levels that this CPU runs, best last.
+func Levels() []string {
+	names := allLevels()
+	return slices.DeleteFunc(names, func(n string) bool { return n == portable512 || levelKernels(n) == nil })
+}
+
+// allLevels lists every level in the program, best last.
+func allLevels() []string {
+	var names []string
+	for i := C.int(0); ; i++ {
+		n := C.pb_level_name(i)
+		if n == nil {
+			return names
+		}
+		names = append(names, C.GoString(n))
+	}
+}
+
+// levelKernels returns the kernels of a level, nil where the CPU or the program has none.
+func levelKernels(name string) *C.pb_kernels {
+	i := slices.Index(allLevels(), name)
+	if i < 0 {
+		return nil
+	}
+	return C.pb_level(C.int(i))
+}
+
+// New makes a backend. It fails when the CPU lacks the level or Threads is negative.
+func New(c Config) (*Ops, error) {
+	have := Levels()
+	if c.Level == "" {
+		c.Level = have[len(have)-1]
+	}
+	if c.Threads < 0 {
+		return nil, fmt.Errorf("cpu: threads is %d (allowed: 0 for all processors, or more)", c.Threads)
+	}
+	if c.Threads == 0 {
+		c.Threads = runtime.GOMAXPROCS(0)
+	}
+	k := levelKernels(c.Level)
+	if k == nil {
+		if slices.Contains(allLevels(), c.Level) {
+			return nil, fmt.Errorf("cpu: this CPU lacks level %q (it has %s)", c.Level, strings.Join(have, ", "))
+		}
+		return nil, fmt.Errorf("cpu: unknown level %q (this CPU has %s)", c.Level, strings.Join(have, ", "))
+	}
+	o := &Ops{k: k, threads: c.Threads, level: c.Level, vw: int(k.vw), mr: int(k.mr), nr: int(k.nr), mem: newScratch(c.Threads)}
+	runtime.AddCleanup(o, func(m *scratch) { m.free() }, o.mem)
+	for i := range 256 {
+		o.fp8[0][i] = engine.BF16FromF32(engine.F32FromF8E4M3(uint8(i)))
+		o.fp8[1][i] = engine.BF16FromF32(engine.F32FromF8E5M2(uint8(i)))
+	}
+	return o, nil
+}
+
+// Name returns "cpu/" and the level.
+func (o *Ops) Name() string { return "cpu/" + o.level }
+
+// Threads returns how many goroutines a call may use.
+func (o *Ops) Threads() int { return o.threads }
+
+// Peak runs independent fused multiply-adds on the calling goroutine and returns the floating point operations done: what one core can do at
+// best, for speed ratios. A round is a few hundred operations.
+func (o *Ops) Peak(rounds int) float64 { return float64(C.pb_run_peak(o.k, C.int64_t(rounds))) }
+
+// addr returns the address of t's first element, 0 for absent tensors. The kernels get addresses as numbers, so the pointer is also kept in
+// the heap until done: that keeps the memory alive and, where it was on a goroutine's stack, makes the compiler place it in the heap.
+func (o *Ops) addr(op string, t engine.Tensor) C.uint64_t {
+	if t.IsZero() || t.Len() == 0 {
+		return 0
+	}
+	if t.Buf.Host == nil {
+		panic(&engine.ShapeError{Op: op, Rule: "operands of the cpu backend lie in host memory", Shapes: t.String()})
+	}
+	return o.pin(unsafe.Pointer(&t.Buf.Host[t.Off*t.DType.Size()]))
+}
+
+// pin keeps p alive until done and returns its address.
+func (o *Ops) pin(p unsafe.Pointer) C.uint64_t {
+	o.keep = append(o.keep, p)
+	return C.uint64_t(uintptr(p))
+}
+
+// done forgets the operands of the call.
+func (o *Ops) done() {
+	clear(o.keep)
+	o.keep = o.keep[:0]
+}
+
+// wantF32 panics unless every present tensor is f32: this backend has no bf16 activations.
+func wantF32(op string, ts ...engine.Tensor) {
+	for _, t := range ts {
+		if !t.IsZero() && t.DType != engine.F32 {
+			panic(&engine.ShapeError{Op: op, Rule: "activations of the cpu backend are f32 only for now", Shapes: engine.Describe(ts...)})
+		}
+	}
+}

@@ -1,0 +1,110 @@
+package cpu
+
+/*
+#cgo noescape pb_run_gemm
+#cgo nocallback pb_run_gemm
+#include "kernels.h"
+*/
+import "C"
+
+import "unsafe"
+
+// Sizes of the passes of a product. kcBytes is the depth of a panel piece times the panel width: it and the rows of a task share the second
+// cache; soloTile rows never come back to a piece, so they take a panel in one pass.
+const (
+	passBytes  = 256 << 10
+	chunk      = 8   // panels whose sums wait while the passes of a deep product go on
+	taskRows   = 112 // output rows a task, about: they use a panel together
+	smallMacs  = 1e6 // products below are not worth a goroutine
+	packWeight = 24  // time of copying a value in multiply-adds
+)
+
+// cut is how a product is divided: tasks of up to tiles register tiles and panels panels.
+type cut struct {
+	tiles, panels  int // of one task
+	blocks, splits int // tasks along rows and columns
+}
+
+// cutProduct finds the division of tiles x panels over threads with the least time of the slowest worker, where a task costs its products,
+// the copying of its rows and the reading of its panels.
+func (o *Ops) cutProduct(tiles, panels, threads int) cut {
+	best, least := cut{}, 0.0
+	for t := min(tiles, taskRows/o.mr); t >= 1; t-- {
+		for s := 1; s <= min(panels, 4*threads); s++ {
+			c := cut{tiles: t, panels: (panels + s - 1) / s, blocks: (tiles + t - 1) / t}
+			c.splits = (panels + c.panels - 1) / c.panels
+			rows, cols := float64(t*o.mr), float64(c.panels*o.nr)
+			rounds := (c.blocks*c.splits + threads - 1) / threads
+			cost := float64(rounds) * (rows*cols + packWeight*rows + 6*cols)
+			if best.tiles == 0 || cost < least*0.98 {
+				best, least = c, cost
+			}
+			if threads == 1 {
+				break
+			}
+		}
+	}
+	return best
+}
+
+// depth returns the rows of a panel that one pass takes.
+func (o *Ops) depth(tiles int) int {
+	if tiles == 1 {
+		return 1 << 40
+	}
+	return max(o.vw, passBytes/(4*o.nr))
+}
+
+// threadsFor returns how many workers a product of so many multiply-adds is worth.
+func (o *Ops) threadsFor(macs float64) int {
+	if macs*16 < smallMacs*float64(o.vw) {
+		return 1
+	}
+	return o.threads
+}
+
+// linear runs the product g whose factors are segs, which lie in o.
+func (o *Ops) linear(g C.pb_gemm, segs []C.pb_seg) {
+	k, aFloats := 0, 0
+	for _, s := range segs {
+		k += int(s.k)
+		aFloats += o.mr * roundUp(int(s.k), o.vw)
+	}
+	g.seg, g.nseg = o.pin(unsafe.Pointer(&segs[0])), C.int64_t(len(segs))
+	perItem := (int(g.rows) + o.mr - 1) / o.mr
+	g.tiles = C.int64_t(perItem)
+	tiles, panels := perItem*int(g.batch), (int(g.n)+o.nr-1)/o.nr
+	threads := o.threadsFor(float64(g.batch*g.rows*g.n) * float64(k))
+	c := o.cutProduct(tiles, panels, threads)
+	g.kc, g.chunk = C.int64_t(o.depth(c.tiles)), chunk
+	if len(segs) == 1 && k <= int(g.kc) {
+		g.chunk = 1
+	}
+	o.fresh()
+	each(threads, c.blocks*c.splits, func(worker, task int) {
+		g := g
+		block, split := task/c.splits, task%c.splits
+		g.t0, g.t1 = C.int64_t(block*c.tiles), C.int64_t(min(tiles, (block+1)*c.tiles))
+		g.p0, g.p1 = C.int64_t(split*c.panels), C.int64_t(min(panels, (split+1)*c.panels))
+		o.task(&g, worker, block, c.tiles*aFloats, c.tiles)
+	})
+}
+
+// fresh forgets which rows the workers hold packed.
+func (o *Ops) fresh() {
+	for i := range o.mem.worker {
+		o.mem.worker[i].tile = -1
+	}
+}
+
+// task gives g the scratch of a worker and runs it; block names the rows that get packed.
+func (o *Ops) task(g *C.pb_gemm, worker, block, aFloats, tiles int) {
+	w := &o.mem.worker[worker]
+	g.a = numOf(w.a.need(4 * aFloats))
+	g.c = numOf(w.c.need(4 * int(g.chunk) * tiles * 2 * o.mr * o.vw))
+	if w.tile == block {
+		g.packed = 1
+	}
+	w.tile = block
+	C.pb_run_gemm(o.k, g)
+}

@@ -1,0 +1,93 @@
+package cpu
+
+/*
+#include "kernels.h"
+*/
+import "C"
+
+import (
+	"fmt"
+	"unsafe"
+
+	"patchbay/engine"
+)
+
+// pageBytes is the unit in which memory is mapped.
+const pageBytes = 4096
+
+func roundUp(n, to int) int { return (n + to - 1) / to * to }
+
+func mapBytes(n int) unsafe.Pointer { return C.pb_map(C.int64_t(roundUp(max(n, 1), pageBytes))) }
+
+func unmapBytes(p unsafe.Pointer, n int) { C.pb_unmap(p, C.int64_t(roundUp(max(n, 1), pageBytes))) }
+
+// Alloc maps zeroed pages. Pages that are never touched cost nothing.
+func (o *Ops) Alloc(bytes int) (engine.Buf, error) {
+	if bytes < 0 {
+		return engine.Buf{}, fmt.Errorf("cpu: cannot allocate %d bytes", bytes)
+	}
+	p := mapBytes(bytes)
+	if p == nil {
+		return engine.Buf{}, fmt.Errorf("cpu: the system refused %d bytes of memory", bytes)
+	}
+	return engine.Buf{Host: unsafe.Slice((*byte)(p), bytes)}, nil
+}
+
+// Free gives the pages of Alloc back to the system. b must be the whole Buf; the zero Buf is ignored.
+func (o *Ops) Free(b engine.Buf) {
+	if b.Host != nil {
+		unmapBytes(unsafe.Pointer(unsafe.SliceData(b.Host)), len(b.Host))
+	}
+}
+
+// block is memory outside the Go heap that only grows.
+type block struct {
+	p unsafe.Pointer
+	n int
+}
+
+// need returns at least n bytes, 64-byte aligned, with undefined contents.
+func (b *block) need(n int) unsafe.Pointer {
+	if n > b.n {
+		b.free()
+		n = roundUp(n+n/4, pageBytes) // a little more, so that slowly growing shapes do not map every time
+		if b.p = mapBytes(n); b.p == nil {
+			panic(fmt.Errorf("cpu: the system refused %d bytes of scratch memory", n))
+		}
+		b.n = n
+	}
+	return b.p
+}
+
+func (b *block) free() {
+	if b.p != nil {
+		unmapBytes(b.p, b.n)
+	}
+	*b = block{}
+}
+
+// scratch is the working memory of an Ops: one set a worker and some shared by all workers of a call.
+type scratch struct {
+	worker []workerScratch
+	small  block // results of adapters, group norm tables
+	kv     block // packed keys and values
+}
+
+type workerScratch struct {
+	a, c block
+	tile int      // which rows a holds packed, -1: none
+	_    [64]byte // keeps neighbours' tile off this cache line
+}
+
+func newScratch(workers int) *scratch { return &scratch{worker: make([]workerScratch, workers)} }
+
+func (s *scratch) free() {
+	for i := range s.worker {
+		s.worker[i].a.free()
+		s.worker[i].c.free()
+	}
+	s.small.free()
+	s.kv.free()
+}
+
+func numOf(p unsafe.Pointer) C.uint64_t { return C.uint64_t(uintptr(p)) }

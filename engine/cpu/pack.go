@@ -1,0 +1,88 @@
+package cpu
+
+/*
+#cgo noescape pb_run_pack
+#cgo nocallback pb_run_pack
+#include "kernels.h"
+*/
+import "C"
+
+import (
+	"fmt"
+	"unsafe"
+
+	"patchbay/engine"
+)
+
+// packedHeader precedes the panels: one cache line, so that panels stay aligned.
+type packedHeader struct {
+	scale float32 // factor of scaled fp8 files
+	_     [60]byte
+}
+
+const headerBytes = int(unsafe.Sizeof(packedHeader{}))
+
+// layout names the panel width; levels of equal width share weights.
+func (o *Ops) layout() string { return fmt.Sprintf("panels%d", o.nr) }
+
+// Pack turns m into panels of the level's width, [N/nr][K][nr]. Storage keeps the file's width; fp8 becomes bf16. The K of a convolution
+// is walked tap by tap without padding, so c is only checked. The caller owns the memory: Free(p.Buf).
+func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
+	if err := engine.CheckPack(m, c); err != nil {
+		return nil, err
+	}
+	d := m.DType
+	if d == engine.F8E4M3 || d == engine.F8E5M2 {
+		d = engine.BF16
+	}
+	panels := (m.N + o.nr - 1) / o.nr
+	buf, err := o.Alloc(headerBytes + panels*o.nr*m.K*d.Size())
+	if err != nil {
+		return nil, fmt.Errorf("pack: %w", err)
+	}
+	h := (*packedHeader)(unsafe.Pointer(&buf.Host[0]))
+	h.scale = m.Scale
+	if m.Scale == 0 {
+		h.scale = 1
+	}
+	p := &engine.Packed{Buf: buf, DType: d, N: m.N, K: m.K, Layout: o.layout()}
+	if m.N == 0 || m.K == 0 {
+		return p, nil
+	}
+	defer o.done()
+	a := C.pb_pack{
+		src: o.pin(unsafe.Pointer(&m.Data[0])), dst: panelAddr(p), n: C.int64_t(m.N), k: C.int64_t(m.K), row: C.int64_t(m.Row),
+		lut: o.table(m.DType), src_dtype: C.int32_t(m.DType), dst_dtype: C.int32_t(d),
+	}
+	if m.Row == 0 {
+		a.row = a.k
+	}
+	per := max(1, (1<<18)/(o.nr*m.K))
+	each(o.threads, (panels+per-1)/per, func(_, t int) {
+		a := a
+		a.p0, a.p1 = C.int64_t(t*per), C.int64_t(min(panels, (t+1)*per))
+		C.pb_run_pack(o.k, &a)
+	})
+	return p, nil
+}
+
+// table returns the address of the bf16 values of an fp8 type, 0 for others.
+func (o *Ops) table(d engine.DType) C.uint64_t {
+	switch d {
+	case engine.F8E4M3:
+		return o.pin(unsafe.Pointer(&o.fp8[0]))
+	case engine.F8E5M2:
+		return o.pin(unsafe.Pointer(&o.fp8[1]))
+	}
+	return 0
+}
+
+// panelAddr returns the address of the first panel.
+func panelAddr(p *engine.Packed) C.uint64_t {
+	return C.uint64_t(uintptr(unsafe.Pointer(unsafe.SliceData(p.Buf.Host)))) + C.uint64_t(headerBytes)
+}
+
+// scaleOf returns the factor of the whole matrix.
+func scaleOf(p *engine.Packed) float32 {
+	return (*packedHeader)(unsafe.Pointer(unsafe.SliceData(p.Buf.Host))).scale
+}

@@ -1,0 +1,163 @@
+package cpu
+
+/*
+#cgo noescape pb_run_ew
+#cgo nocallback pb_run_ew
+#include "kernels.h"
+*/
+import "C"
+
+import "patchbay/engine"
+
+const (
+	rowChunk   = 1 << 14 // elements of the rows that one long row is cut into
+	smallElems = 1 << 16 // element-wise calls below stay on the caller's goroutine
+)
+
+// space is the common row space of the operands of a call: up to four leading dimensions and rows of n elements. Where groups > 1 the batch
+// is cut into [groups, B/groups], so that modulation rows are a stride.
+type space struct {
+	d      [4]int
+	n      int
+	groups int
+}
+
+// spaceOf returns the row space of y. groups is 1 unless y is [B, L, E].
+func spaceOf(y engine.Tensor, groups int) space {
+	s := space{d: [4]int{1, 1, 1, 1}, n: y.Dim(-1), groups: groups}
+	for i := range y.Dims() - 1 {
+		s.d[5-y.Dims()+i] = y.Dim(i)
+	}
+	if groups > 1 {
+		s.d[1], s.d[2] = groups, y.Dim(0)/groups
+	}
+	return s
+}
+
+// view places t, which has the rank of the space's tensor; dimensions of size 1 are repeated.
+func (s space) view(o *Ops, op string, t engine.Tensor) C.pb_view {
+	v := C.pb_view{p: o.addr(op, t)}
+	for i := range t.Dims() - 1 {
+		if t.Dim(i) > 1 {
+			v.s[5-t.Dims()+i] = C.int64_t(t.Stride(i))
+		}
+	}
+	if s.groups > 1 && t.Dims() == 3 {
+		v.s[1] = v.s[2] * C.int64_t(s.d[2])
+	}
+	return v
+}
+
+// vector places t [E], the same for all rows.
+func (s space) vector(o *Ops, op string, t engine.Tensor) C.pb_view {
+	return C.pb_view{p: o.addr(op, t)}
+}
+
+// modulation places t [G, E]; G is 1 or the space's groups.
+func (s space) modulation(o *Ops, op string, t engine.Tensor) C.pb_view {
+	v := C.pb_view{p: o.addr(op, t)}
+	if !t.IsZero() && t.Dim(0) > 1 {
+		v.s[1] = C.int64_t(t.Stride(0))
+	}
+	return v
+}
+
+// groupsOf returns the number of groups of modulation operands, 0 where two differ and neither is 1.
+func groupsOf(ts ...engine.Tensor) int {
+	g := 1
+	for _, t := range ts {
+		if t.IsZero() || t.Dim(0) == 1 || t.Dim(0) == g {
+			continue
+		}
+		if g > 1 {
+			return 0
+		}
+		g = t.Dim(0)
+	}
+	return g
+}
+
+// groupRow returns the row of t [G, E] that item i of a batch uses, as [1, E].
+func groupRow(t engine.Tensor, i, batch int) engine.Tensor {
+	if t.IsZero() {
+		return t
+	}
+	at := i / (batch / t.Dim(0))
+	return t.Slice(0, at, at+1)
+}
+
+// set writes the space into e.
+func (s space) set(r *C.pb_rows) (rows int) {
+	rows = 1
+	for i, d := range s.d {
+		r.d[i] = C.int64_t(d)
+		rows *= d
+	}
+	r.n = C.int64_t(s.n)
+	return rows
+}
+
+// flatten joins the last leading dimension into the rows as long as all operands lie without gaps.
+func (s *space) flatten(views ...*C.pb_view) {
+	for range 4 {
+		for _, v := range views {
+			if v.p != 0 && s.d[3] > 1 && v.s[3] != C.int64_t(s.n) {
+				return
+			}
+		}
+		s.n *= s.d[3]
+		s.d = [4]int{1, s.d[0], s.d[1], s.d[2]}
+		for _, v := range views {
+			v.s = [4]C.int64_t{0, v.s[0], v.s[1], v.s[2]}
+		}
+	}
+}
+
+// rowWise runs an operation on whole rows.
+func (o *Ops) rowWise(e C.pb_ew, s space) {
+	rows := s.set(&e.rows)
+	o.rowTasks(rows, s.n, func(r0, r1 int) {
+		e := e
+		e.rows.r0, e.rows.r1 = C.int64_t(r0), C.int64_t(r1)
+		C.pb_run_ew(o.k, &e)
+	})
+}
+
+// pointWise runs an operation on elements: rows may be joined and cut.
+func (o *Ops) pointWise(e C.pb_ew, s space) {
+	views := []*C.pb_view{&e.y, &e.a, &e.b, &e.c, &e.d}
+	s.flatten(views...)
+	if s.d != [4]int{1, 1, 1, 1} || s.n < smallElems {
+		o.rowWise(e, s)
+		return
+	}
+	tail, whole := s.n%rowChunk, s.n/rowChunk
+	last := e
+	for _, v := range []*C.pb_view{&last.y, &last.a, &last.b, &last.c, &last.d} {
+		if v.p != 0 {
+			v.p += C.uint64_t(4 * whole * rowChunk)
+		}
+	}
+	for _, v := range views {
+		v.s[3] = rowChunk
+	}
+	s.d[3], s.n = whole, rowChunk
+	o.rowWise(e, s)
+	if tail > 0 {
+		o.rowWise(last, space{d: [4]int{1, 1, 1, 1}, n: tail})
+	}
+}
+
+// rowTasks cuts rows of so many elements into tasks; small calls stay on the caller's goroutine.
+func (o *Ops) rowTasks(rows, elems int, do func(r0, r1 int)) {
+	if rows == 0 || elems == 0 {
+		return
+	}
+	total := rows * elems
+	n := min(rows, 4*o.threads, total/rowChunk)
+	if o.threads == 1 || n < 2 || total < smallElems {
+		do(0, rows)
+		return
+	}
+	each(o.threads, n, func(_, t int) { do(rows*t/n, rows*(t+1)/n) })
+}

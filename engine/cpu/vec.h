@@ -1,0 +1,153 @@
+// Vectors of VW floats: the only place that knows instruction sets. A level file defines VW (lanes),
+// MR (rows of the register tile) and PB_ISA (0 portable GCC vectors, 2 AVX2+FMA+F16C, 3 AVX-512)
+// and then includes the kernels, which are the same text at every level.
+#include <stdint.h>
+#include <string.h>
+#include <math.h>
+#if PB_ISA
+#include <immintrin.h>
+#endif
+#include "kernels.h"
+
+#define NR (2 * VW)
+#define VI static inline __attribute__((always_inline))
+
+typedef float vf __attribute__((vector_size(4 * VW)));
+typedef int32_t vi __attribute__((vector_size(4 * VW)));
+typedef uint32_t vu __attribute__((vector_size(4 * VW)));
+typedef uint16_t vh __attribute__((vector_size(2 * VW)));
+typedef float vf_mem __attribute__((vector_size(4 * VW), aligned(4), may_alias));
+typedef uint16_t vh_mem __attribute__((vector_size(2 * VW), aligned(2), may_alias));
+
+#if VW == 16
+#define LANES                                                                                      \
+    { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 }
+#define SWAP_PAIRS(v)                                                                              \
+    __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14)
+#elif VW == 8
+#define LANES                                                                                      \
+    { 0, 1, 2, 3, 4, 5, 6, 7 }
+#define SWAP_PAIRS(v) __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6)
+#else
+#define LANES                                                                                      \
+    { 0, 1, 2, 3 }
+#define SWAP_PAIRS(v) __builtin_shufflevector(v, v, 1, 0, 3, 2)
+#endif
+
+VI int64_t imin(int64_t a, int64_t b) { return a < b ? a : b; }
+VI int64_t imax(int64_t a, int64_t b) { return a > b ? a : b; }
+
+VI vf vload(const float* p) { return *(const vf_mem*)p; }
+VI void vstore(float* p, vf v) { *(vf_mem*)p = v; }
+VI vf vzero(void) { return (vf){0}; }
+VI vi vlanes(void) { return (vi)LANES; }
+
+#if PB_ISA == 3
+VI vf vset(float x) { return _mm512_set1_ps(x); }
+VI vf vfma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+VI vf vmax(vf a, vf b) { return _mm512_max_ps(a, b); }
+VI vf vmin(vf a, vf b) { return _mm512_min_ps(a, b); }
+VI vf vload_n(const float* p, int64_t n) {
+    return _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
+}
+VI void vstore_n(float* p, vf v, int64_t n) {
+    _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), v);
+}
+VI vf vload_bf16(const uint16_t* p) {
+    __m512i w = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(w, 16));
+}
+VI vf vload_f16(const uint16_t* p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
+}
+VI float vsum(vf v) { return _mm512_reduce_add_ps(v); }
+VI float vtop(vf v) { return _mm512_reduce_max_ps(v); }
+// keep returns a where a vector comparison is true and b elsewhere.
+VI vf vkeep_ge(vf x, vf limit, vf a, vf b) {
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, limit, _CMP_LT_OQ), a, b);
+}
+VI vf vpow2(vf p, vf n) { return _mm512_scalef_ps(p, n); }
+#elif PB_ISA == 2
+VI vf vset(float x) { return _mm256_set1_ps(x); }
+VI vf vfma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+VI vf vmax(vf a, vf b) { return _mm256_max_ps(a, b); }
+VI vf vmin(vf a, vf b) { return _mm256_min_ps(a, b); }
+VI __m256i vfirst(int64_t n) { return (__m256i)(vlanes() < (vi)_mm256_set1_epi32((int)n)); }
+VI vf vload_n(const float* p, int64_t n) { return _mm256_maskload_ps(p, vfirst(n)); }
+VI void vstore_n(float* p, vf v, int64_t n) { _mm256_maskstore_ps(p, vfirst(n), v); }
+VI vf vload_bf16(const uint16_t* p) {
+    __m256i w = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(w, 16));
+}
+VI vf vload_f16(const uint16_t* p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)); }
+#else
+VI vf vset(float x) { return x - (vf){0}; }
+VI vf vfma(vf a, vf b, vf c) { return a * b + c; }
+VI vf vselect(vi m, vf a, vf b) { return (vf)(((vi)a & m) | ((vi)b & ~m)); }
+// Like the x86 instructions these return b where one of the two is NaN.
+VI vf vmax(vf a, vf b) { return vselect(a > b, a, b); }
+VI vf vmin(vf a, vf b) { return vselect(a < b, a, b); }
+VI vf vload_n(const float* p, int64_t n) {
+    vf v = {0};
+    memcpy(&v, p, (size_t)n * 4);
+    return v;
+}
+VI void vstore_n(float* p, vf v, int64_t n) { memcpy(p, &v, (size_t)n * 4); }
+VI vf vload_bf16(const uint16_t* p) {
+    return (vf)(__builtin_convertvector(*(const vh_mem*)p, vu) << 16);
+}
+VI vf vload_f16(const uint16_t* p) {
+    vu h = __builtin_convertvector(*(const vh_mem*)p, vu);
+    // 2^112 moves the exponent bias from 15 to 127 and makes subnormals normal.
+    vf small = (vf)((h & 0x7fff) << 13) * 0x1p112f;
+    vu top = (vu)((h & 0x7c00) == 0x7c00) & 0x7f800000;
+    return (vf)((vu)small | top | (h & 0x8000) << 16);
+}
+#endif
+
+#if PB_ISA != 3
+VI float vsum(vf v) {
+    float s = 0;
+    for (int i = 0; i < VW; i++) s += v[i];
+    return s;
+}
+VI float vtop(vf v) {
+    float m = v[0];
+    for (int i = 1; i < VW; i++) m = v[i] > m ? v[i] : m;
+    return m;
+}
+VI vf vkeep_ge(vf x, vf limit, vf a, vf b) {
+    vi m = x < limit;
+    return (vf)(((vi)b & m) | ((vi)a & ~m));
+}
+// p * 2^n for whole n in [-126, 127]; a NaN in p stays one.
+VI vf vpow2(vf p, vf n) {
+    vi e = (vi)(n + 12582912.0f) - 0x4b400000;
+    return p * (vf)((e + 127) << 23);
+}
+#endif
+
+// vload_w loads VW weights of storage type DT (a constant) and widens them.
+VI vf vload_w(const int DT, const void* p) {
+    if (DT == PB_F32) return vload((const float*)p);
+    if (DT == PB_BF16) return vload_bf16((const uint16_t*)p);
+    return vload_f16((const uint16_t*)p);
+}
+
+// vexp computes e^x with a relative error below 2e-7 for x in [-87, 88]; below it is 0, above it stays
+// at e^88. x = n ln 2 + r with whole n and |r| <= ln 2 / 2 (ln 2 in two parts so that r is exact), then
+// the Taylor polynomial of degree 7 of e^r.
+VI vf vexp(vf x) {
+    vf c = vmin(vset(88.0f), vmax(vset(-87.0f), x));
+    vf n = vfma(c, vset(1.44269504f), vset(12582912.0f)) - 12582912.0f;
+    vf r = vfma(n, vset(-0.693359375f), c);
+    r = vfma(n, vset(2.12194440e-4f), r);
+    vf p = vset(1.98412698e-4f);
+    p = vfma(p, r, vset(1.38888889e-3f));
+    p = vfma(p, r, vset(8.33333333e-3f));
+    p = vfma(p, r, vset(4.16666667e-2f));
+    p = vfma(p, r, vset(1.66666667e-1f));
+    p = vfma(p, r, vset(0.5f));
+    p = vfma(p, r * r, r) + 1.0f;
+    return vkeep_ge(x, vset(-87.0f), vpow2(p, n), vzero());
+}

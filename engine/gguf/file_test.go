@@ -1,0 +1,311 @@
+package gguf
+
+import (
+	"encoding/binary"
+	"math"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"patchbay/engine"
+	"patchbay/engine/safetensors"
+)
+
+func open(t *testing.T, name string) *File {
+	t.Helper()
+	f, err := Open(filepath.Join("testdata", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return f
+}
+
+// differ compares bit by bit, except that every NaN equals every other.
+func differ(t *testing.T, what string, got, want []float32) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Errorf("%s: got %d values, want %d", what, len(got), len(want))
+		return
+	}
+	for i := range want {
+		if math.Float32bits(got[i]) != math.Float32bits(want[i]) && !(got[i] != got[i] && want[i] != want[i]) {
+			t.Errorf("%s: element %d is %g (%08x), want %g (%08x)", what, i, got[i], math.Float32bits(got[i]), want[i], math.Float32bits(want[i]))
+			return
+		}
+	}
+}
+
+// TestWideningEqualsTheReference compares every type with what the gguf package for Python makes of the same blocks.
+func TestWideningEqualsTheReference(t *testing.T) {
+	f := open(t, "types.gguf")
+	want, err := safetensors.Open("testdata/types.safetensors")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer want.Close()
+	if !slices.Equal(f.Names(), want.Names()) || len(f.Names()) != 19 {
+		t.Fatalf("names: got %v, want %v", f.Names(), want.Names())
+	}
+	quantised := 0
+	for _, name := range f.Names() {
+		e, _ := f.Entry(name)
+		w, _ := want.Entry(name)
+		if !slices.Equal(e.Shape, w.Shape) || !e.Type.Widens() {
+			t.Errorf("%s: shape %v type %s, want shape %v and a type that widens", name, e.Shape, e.Type, w.Shape)
+		}
+		if block, _ := e.Type.Block(); block > 1 {
+			quantised++
+			if got := strings.ToLower(e.Type.String()); got != name {
+				t.Errorf("%s: type is called %s", name, got)
+			}
+		}
+		values, err := w.F32()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := e.F32()
+		if err != nil {
+			t.Fatal(err)
+		}
+		differ(t, name, got, values)
+		for _, d := range []engine.DType{engine.F32, engine.BF16, engine.F16} {
+			b, err := e.Bytes(d)
+			if err != nil {
+				t.Fatal(err)
+			}
+			rounded := make([]byte, len(values)*d.Size())
+			engine.Narrow(rounded, values, d)
+			a, b2 := make([]float32, len(values)), make([]float32, len(values))
+			engine.Widen(a, rounded, d)
+			engine.Widen(b2, b, d)
+			differ(t, name+" as "+d.String(), b2, a)
+		}
+	}
+	if quantised != 10 {
+		t.Errorf("%d quantised types were compared, want 10", quantised)
+	}
+}
+
+func TestRowsAndMatrix(t *testing.T) {
+	f := open(t, "types.gguf")
+	for _, name := range []string{"q6_k", "q8_0", "f16"} {
+		e, _ := f.Entry(name)
+		all, _ := e.F32()
+		part, err := e.Rows(1, 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, _ := part.F32()
+		differ(t, name+" rows 1 and 2", got, all[512:])
+		m, err := e.Matrix(3, 512, engine.BF16)
+		wantType := engine.BF16
+		if name == "f16" {
+			wantType = engine.F16 // plain floats are viewed as they are
+		}
+		if err != nil || m.DType != wantType || m.N != 3 || m.K != 512 || len(m.Data) != 3*512*2 {
+			t.Errorf("%s as a matrix: %d bytes of %s [%d, %d], error %v", name, len(m.Data), m.DType, m.N, m.K, err)
+		}
+		for _, bad := range [][2]int{{-1, 1}, {0, 4}, {3, 1}, {0, -1}, {math.MaxInt, 1}} {
+			if _, err := e.Rows(bad[0], bad[1]); err == nil {
+				t.Errorf("%s: rows %v of 3 must be refused", name, bad)
+			}
+		}
+		for _, bad := range [][2]int{{3, 511}, {512, 3}, {2, 768}, {-3, -512}} {
+			if _, err := e.Matrix(bad[0], bad[1], engine.F32); err == nil {
+				t.Errorf("%s: matrix %v of [3 512] must be refused", name, bad)
+			}
+		}
+	}
+	odd, _ := f.Entry("int32")
+	if _, err := odd.Matrix(2, 3, engine.F32); err == nil {
+		t.Error("integers must not become a weight")
+	}
+	if _, err := odd.Bytes(engine.I64); err == nil || !strings.Contains(err.Error(), "allowed") {
+		t.Errorf("widening to i64: got error %v, want one that names the allowed types", err)
+	}
+	iq := Entry{Name: "x", Type: 20, Shape: []int{1, 32}, Data: make([]byte, 18)}
+	if _, err := iq.F32(); err == nil || !strings.Contains(err.Error(), "IQ4_NL") {
+		t.Errorf("widening IQ4_NL: got error %v, want one that names it", err)
+	}
+}
+
+func TestMetadata(t *testing.T) {
+	f := open(t, "metadata.gguf")
+	want := map[string]any{
+		"general.architecture": "flux",
+		"t.u8":                 uint8(200), "t.i8": int8(-100), "t.u16": uint16(60000), "t.i16": int16(-30000), "t.u32": uint32(4e9), "t.i32": int32(-2e9),
+		"t.u64": uint64(1 << 63), "t.i64": int64(-1 << 62), "t.f32": float32(0.1), "t.f64": 0.1, "t.yes": true, "t.no": false,
+		"t.text": "grüße", "t.texts": []string{"a", "", "▁the"}, "t.ints": []int32{1, -2, 3}, "t.floats": []float32{0.5, -1.5},
+		"t.bools": []bool{true, false}, "t.nested": []any{[]int32{1, 2}, []int32{3}}, "comfy.gguf.orig_shape.conv": []int32{8, 2, 2, 8},
+	}
+	if got := f.Metadata(); !reflect.DeepEqual(got, want) {
+		t.Errorf("metadata:\ngot  %#v\nwant %#v", got, want)
+	}
+	if f.Architecture() != "flux" || f.Text("t.u8") != "" || f.Version() != 3 || len(f.HeaderHash()) != 64 || f.Size() != 992 {
+		t.Errorf("architecture %q, text of a number %q, version %d, hash %q, size %d", f.Architecture(), f.Text("t.u8"), f.Version(), f.HeaderHash(), f.Size())
+	}
+	// The converter stored a convolution as one row of 256; its metadata has the true shape.
+	e, ok := f.Entry("conv")
+	if !ok || !slices.Equal(e.Shape, []int{8, 2, 2, 8}) || e.Type != Q8_0 {
+		t.Errorf("conv: found %v, shape %v type %s, want [8 2 2 8] of Q8_0", ok, e.Shape, e.Type)
+	}
+	if _, err := e.Matrix(8, 32, engine.BF16); err != nil {
+		t.Error(err)
+	}
+	e.Shape = []int{16, 16}
+	if _, err := e.Rows(0, 1); err == nil || !strings.Contains(err.Error(), "blocks of 32") {
+		t.Errorf("rows that cut blocks: got error %v", err)
+	}
+	f.DropPages()
+	if v, err := e.F32(); err != nil || len(v) != 256 {
+		t.Errorf("after DropPages: %d values, error %v", len(v), err)
+	}
+}
+
+// builder writes files by hand, well-formed and not.
+type builder []byte
+
+func (b builder) u32(v ...uint32) builder {
+	for _, x := range v {
+		b = binary.LittleEndian.AppendUint32(b, x)
+	}
+	return b
+}
+
+func (b builder) u64(v ...uint64) builder {
+	for _, x := range v {
+		b = binary.LittleEndian.AppendUint64(b, x)
+	}
+	return b
+}
+
+func (b builder) text(s string) builder { return append(b.u64(uint64(len(s))), s...) }
+
+// tensor appends an info.
+func (b builder) tensor(name string, kind uint32, offset uint64, dims ...uint64) builder {
+	return b.text(name).u32(uint32(len(dims))).u64(dims...).u32(kind).u64(offset)
+}
+
+// data pads to 32 and appends n zeros.
+func (b builder) data(n int) builder { return append(b, make([]byte, -len(b)&31+n)...) }
+
+func start(version uint32, tensors, pairs uint64) builder {
+	return builder("GGUF").u32(version).u64(tensors, pairs)
+}
+
+func TestMalformedFilesAreRefusedWithTheReason(t *testing.T) {
+	pair := func(kind uint32) builder { return start(3, 0, 1).text("k").u32(kind) }
+	align := func(kind, n uint32) builder { return start(3, 0, 1).text("general.alignment").u32(kind, n) }
+	shaped := func(dims ...uint32) builder {
+		return start(3, 1, 1).text("comfy.gguf.orig_shape.t").u32(9, 4).u64(uint64(len(dims))).u32(dims...).tensor("t", 0, 0, 4).data(16)
+	}
+	for _, c := range []struct {
+		name, want string
+		file       []byte
+	}{
+		{"empty", "not a GGUF file", nil},
+		{"other format", `starts with "PK`, []byte("PK\x03\x04")},
+		{"no version", "truncated", []byte("GGUF\x03")},
+		{"version 1", "version 1 is not read (allowed: 2, 3)", start(1, 0, 0)},
+		{"big-endian", "big-endian GGUF file (version 3)", start(3<<24, 0, 0)},
+		{"no counts", "8 bytes are missing", builder("GGUF").u32(3)},
+		{"tensor count", "at most 1048576", start(3, 1<<60, 0)},
+		{"pair count", "at most 1048576", start(3, 0, 1<<60)},
+		{"pairs missing", "metadata pair 0 of 2", start(3, 0, 2)},
+		{"key empty", "1 to 65535", start(3, 0, 1).text("").u32(0)},
+		{"key not text", "UTF-8", start(3, 0, 1).text("\xff").u32(0)},
+		{"key too long", "truncated", start(3, 0, 1).u64(1 << 63)},
+		{"key twice", `"k" occurs twice`, append(start(3, 0, 2).text("k").u32(0), append([]byte{1}, builder(nil).text("k").u32(0)...)...)},
+		{"value type", "unknown value type 13", pair(13)},
+		{"value cut", "truncated", pair(10).u32(1)},
+		{"string cut", "truncated", pair(8).u64(1 << 40)},
+		{"bool", "must be 0 or 1", append(pair(7), 2)},
+		{"array cut", "array of 1152921504606846976 elements", pair(9).u32(0).u64(1 << 60)},
+		{"array type", "unknown array type 99", pair(9).u32(99).u64(1)},
+		{"array element", "element 1", pair(9).u32(8).u64(2).text("aaaaaaaaa").u64(1 << 40)},
+		{"nested arrays", "nested deeper", pair(9).u32(9).u64(1).u32(9).u64(1).u32(9).u64(1).u32(9).u64(1).u32(9).u64(1).u32(9).u64(1)},
+		{"alignment type", "general.alignment", align(5, 32)},
+		{"alignment zero", "power of two", align(4, 0)},
+		{"alignment odd", "power of two", align(4, 24)},
+		{"alignment huge", "power of two", align(4, 1<<31)},
+		{"tensor cut", "tensor 0 of 1", start(3, 1, 0)},
+		{"tensor twice", `"t" occurs twice`, start(3, 2, 0).tensor("t", 0, 0, 1).tensor("t", 0, 32, 1).data(64)},
+		{"dimensions", "at most 8", start(3, 1, 0).tensor("t", 0, 0, make([]uint64, 9)...)},
+		{"dimension count", "at most 8", start(3, 1, 0).text("t").u32(1 << 31)},
+		{"size overflows", "overflows", start(3, 1, 0).tensor("t", 0, 0, 1<<40, 1<<40)},
+		{"size hidden by zero", "overflows", start(3, 1, 0).tensor("t", 0, 0, 0, 1<<63)},
+		{"type removed", "unknown element type 4", start(3, 1, 0).tensor("t", 4, 0, 32)},
+		{"row not blocks", "multiples of 32", start(3, 1, 0).tensor("t", 8, 0, 33, 32).data(4096)},
+		{"scalar not blocks", "multiples of 256", start(3, 1, 0).tensor("t", 12, 0).data(4096)},
+		{"offset odd", "not a multiple of the alignment 32", start(3, 1, 0).tensor("t", 0, 4, 1).data(64)},
+		{"offset outside", "truncated", start(3, 1, 0).tensor("t", 0, 1<<63, 1).data(64)},
+		{"data cut", "truncated", start(3, 1, 0).tensor("t", 0, 0, 4).data(15)},
+		{"no data", "data begins at byte", start(3, 1, 0).tensor("t", 0, 0, 4)},
+		{"overlap", `"t" and "u" overlap`, start(3, 2, 0).tensor("u", 0, 32, 4).tensor("t", 0, 0, 9).data(64)},
+		{"true shape wrong", "does not fit", shaped(3)},
+		{"true shape zero", "does not fit", shaped(0, 4)},
+		{"true shape short", "does not fit", shaped(2)},
+	} {
+		if _, err := OpenBytes(c.file); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got error %v, want one with %q", c.name, err, c.want)
+		}
+	}
+	path := filepath.Join(t.TempDir(), "cut.gguf")
+	if err := os.WriteFile(path, start(3, 1, 0), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(path); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("error of a broken file on disk must name it: %v", err)
+	}
+	if _, err := Open(t.TempDir()); err == nil {
+		t.Error("opening a folder must fail")
+	}
+}
+
+func TestUnusualFilesThatAreRight(t *testing.T) {
+	f, err := OpenBytes(start(2, 0, 0))
+	if err != nil || f.Version() != 2 || len(f.Names()) != 0 {
+		t.Errorf("empty file of version 2: %v", err)
+	}
+	b := start(2, 3, 0).tensor("none", 8, 0, 0, 5).tensor("scalar", 0, 32).tensor("late", 0, 96, 2, 1).data(104)
+	binary.LittleEndian.PutUint32(b[len(b)-8:], math.Float32bits(7))
+	if f, err = OpenBytes(b); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string][]float32{"none": {}, "scalar": {0}, "late": {7, 0}} {
+		e, ok := f.Entry(name)
+		got, err := e.F32()
+		if !ok || err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s: got %v (found %v, error %v), want %v", name, got, ok, err, want)
+		}
+	}
+	if e, _ := f.Entry("none"); !slices.Equal(e.Shape, []int{5, 0}) {
+		t.Errorf("shape of none: got %v, want [5 0]", e.Shape)
+	}
+}
+
+func BenchmarkBytesBF16(b *testing.B) {
+	for _, kind := range []Type{Q8_0, Q4_0, Q4_K, Q5_K, Q6_K} {
+		b.Run(kind.String(), func(b *testing.B) {
+			block, size := kind.Block()
+			e := Entry{Name: "w", Type: kind, Shape: []int{1024, 1024}, Data: make([]byte, 1024*1024/block*size)}
+			for i := range e.Data {
+				e.Data[i] = byte(i * 37)
+			}
+			b.SetBytes(1024 * 1024)
+			for b.Loop() {
+				if _, err := e.Bytes(engine.BF16); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

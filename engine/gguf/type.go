@@ -1,0 +1,133 @@
+package gguf
+
+import "fmt"
+
+// Type is how the elements of a tensor are stored; the values are those of the file format (enum ggml_type).
+type Type uint32
+
+// The types that this package can widen. Files may also hold others (see Type.String), which only Entry.Data gives access to.
+const (
+	F32  Type = 0
+	F16  Type = 1
+	Q4_0 Type = 2 // f16 scale; 4 bits an element
+	Q4_1 Type = 3 // f16 scale and minimum; 4 bits
+	Q5_0 Type = 6
+	Q5_1 Type = 7
+	Q8_0 Type = 8
+	Q2_K Type = 10 // the K types: blocks of 256 with scales for each 16 or 32
+	Q3_K Type = 11
+	Q4_K Type = 12
+	Q5_K Type = 13
+	Q6_K Type = 14
+	I8   Type = 24
+	I16  Type = 25
+	I32  Type = 26
+	I64  Type = 27
+	F64  Type = 28
+	BF16 Type = 30
+)
+
+// layout is the storage of one type: size bytes hold block elements that follow each other in a row.
+type layout struct {
+	name        string
+	block, size int
+	widen       func(dst []float32, src []byte) // whole blocks; nil when the type is not widened here
+}
+
+// lookup returns the layout of t; the block is 0 when the format has no such type. The sizes are those of the block structs of ggml.
+func lookup(t Type) layout {
+	switch t {
+	case F32:
+		return layout{"F32", 1, 4, widenF32}
+	case F16:
+		return layout{"F16", 1, 2, widenF16}
+	case BF16:
+		return layout{"BF16", 1, 2, widenBF16}
+	case F64:
+		return layout{"F64", 1, 8, widenF64}
+	case I8:
+		return layout{"I8", 1, 1, widenI8}
+	case I16:
+		return layout{"I16", 1, 2, widenI16}
+	case I32:
+		return layout{"I32", 1, 4, widenI32}
+	case I64:
+		return layout{"I64", 1, 8, widenI64}
+	case Q4_0:
+		return layout{"Q4_0", 32, 18, widenQ4_0}
+	case Q4_1:
+		return layout{"Q4_1", 32, 20, widenQ4_1}
+	case Q5_0:
+		return layout{"Q5_0", 32, 22, widenQ5_0}
+	case Q5_1:
+		return layout{"Q5_1", 32, 24, widenQ5_1}
+	case Q8_0:
+		return layout{"Q8_0", 32, 34, widenQ8_0}
+	case Q2_K:
+		return layout{"Q2_K", 256, 84, widenQ2K}
+	case Q3_K:
+		return layout{"Q3_K", 256, 110, widenQ3K}
+	case Q4_K:
+		return layout{"Q4_K", 256, 144, widenQ4K}
+	case Q5_K:
+		return layout{"Q5_K", 256, 176, widenQ5K}
+	case Q6_K:
+		return layout{"Q6_K", 256, 210, widenQ6K}
+	default:
+		return lookupOther(t)
+	}
+}
+
+// lookupOther is lookup for the types that are only carried, not widened: their sizes are needed to check a file that uses them somewhere.
+func lookupOther(t Type) layout {
+	switch t {
+	case 9:
+		return layout{"Q8_1", 32, 36, nil}
+	case 15:
+		return layout{"Q8_K", 256, 292, nil}
+	case 16:
+		return layout{"IQ2_XXS", 256, 66, nil}
+	case 17:
+		return layout{"IQ2_XS", 256, 74, nil}
+	case 18:
+		return layout{"IQ3_XXS", 256, 98, nil}
+	case 19:
+		return layout{"IQ1_S", 256, 50, nil}
+	case 20:
+		return layout{"IQ4_NL", 32, 18, nil}
+	case 21:
+		return layout{"IQ3_S", 256, 110, nil}
+	case 22:
+		return layout{"IQ2_S", 256, 82, nil}
+	case 23:
+		return layout{"IQ4_XS", 256, 136, nil}
+	case 29:
+		return layout{"IQ1_M", 256, 56, nil}
+	case 34:
+		return layout{"TQ1_0", 256, 54, nil}
+	case 35:
+		return layout{"TQ2_0", 256, 66, nil}
+	case 39:
+		return layout{"MXFP4", 32, 17, nil}
+	default:
+		return layout{}
+	}
+}
+
+// String returns the name that the format gives the type, e.g. "Q4_K".
+func (t Type) String() string {
+	if l := lookup(t); l.block > 0 {
+		return l.name
+	}
+	return fmt.Sprintf("type %d", uint32(t))
+}
+
+// Block returns how many elements share a block and the bytes of one block; 1 and the element size for plain types, 0 and 0 for types that
+// the format does not have.
+func (t Type) Block() (elements, bytes int) {
+	l := lookup(t)
+	return l.block, l.size
+}
+
+// Widens tells whether this package can turn the type into floats.
+func (t Type) Widens() bool { return lookup(t).widen != nil }

@@ -1,0 +1,98 @@
+// Package optest is the conformance suite of engine.Ops: every implementation passes the same cases.
+//
+// A case is a function that allocates operands and makes calls. It runs twice with the same numbers, on the implementation under test and on
+// engine/ref, and everything it may have written is compared. Operands lie in slabs with guard zones and, in the gapped layout, with gaps between
+// rows; guards and gaps hold NaN, so reading them shows in the result, writing them is found afterwards, and inputs must keep every bit.
+// rig.go holds slabs, compare.go the judgement, cases_*.go the cases, misuse.go the calls that must panic.
+package optest
+
+import (
+	"fmt"
+	"testing"
+
+	"patchbay/engine"
+	"patchbay/engine/ref"
+)
+
+// Options says what an implementation can do beyond the minimum.
+type Options struct {
+	BF16 bool // activations may be bf16
+}
+
+// testCase is one comparison. tol bounds the error of outputs.
+type testCase struct {
+	name   string
+	tol    tolerance
+	run    func(r *rig)
+	oracle func(r *rig) // what ref does where that is another way to the same result; nil: run
+}
+
+// Run compares ops with engine/ref on every operation and checks that misuse panics with *engine.ShapeError. Failures name case, operand,
+// first bad index, got, want, error and bound.
+func Run(t *testing.T, ops engine.Ops, o Options) {
+	t.Helper()
+	dtypes := []engine.DType{engine.F32}
+	if o.BF16 {
+		dtypes = append(dtypes, engine.BF16)
+	}
+	for _, group := range []struct {
+		op    string
+		cases []testCase
+	}{
+		{"Transfer", transferCases()},
+		{"Copy", copyCases()},
+		{"Linear", linearCases()},
+		{"LayerNorm", layerNormCases()},
+		{"RMSNorm", rmsNormCases()},
+		{"AdaLN", adaLNCases()},
+		{"GatedAdd", gatedAddCases()},
+		{"Add", addCases()},
+		{"Activate", activateCases()},
+		{"ActivateMul", activateMulCases()},
+		{"QKNormRoPE", qkNormCases()},
+		{"Attention", attentionCases()},
+		{"MergeAttention", mergeCases()},
+		{"Gather", gatherCases()},
+		{"MeanRows", meanRowsCases()},
+		{"Conv2D", convCases()},
+		{"GroupNorm", groupNormCases()},
+		{"Upsample2x", upsampleCases()},
+	} {
+		t.Run(group.op, func(t *testing.T) {
+			for _, c := range group.cases {
+				for _, dtype := range dtypes {
+					for _, gapped := range []bool{false, true} {
+						runCase(t, ops, c, dtype, gapped)
+					}
+				}
+			}
+		})
+	}
+	t.Run("Misuse", func(t *testing.T) { runMisuse(t, ops) })
+}
+
+// runCase runs c on ops and on ref and compares. It is no subtest of its own: there are thousands.
+func runCase(t testing.TB, ops engine.Ops, c testCase, dtype engine.DType, gapped bool) {
+	t.Helper()
+	layout := "dense"
+	if gapped {
+		layout = "gapped"
+	}
+	name := fmt.Sprintf("%s/%s/%s", c.name, dtype, layout)
+	oracle := c.oracle
+	if oracle == nil {
+		oracle = c.run
+	}
+	want := newRig(t, ref.New(), "ref: "+name, dtype, gapped)
+	oracle(want)
+	want.finish()
+	got := newRig(t, ops, name, dtype, gapped)
+	c.run(got)
+	got.finish()
+	for i, s := range got.slabs {
+		if err := compareSlabs(s, want.slabs[i], c.tol, dtype); err != nil {
+			t.Errorf("%s: %v", name, err)
+			return
+		}
+	}
+}

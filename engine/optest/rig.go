@@ -1,0 +1,216 @@
+package optest
+
+import (
+	"hash/fnv"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"patchbay/engine"
+)
+
+// guard is the number of elements before and behind every operand; it keeps the alignment of the memory.
+const guard = 64
+
+// rig gives one run of a case its operands. Two rigs of the same case name hand out the same numbers.
+type rig struct {
+	t      testing.TB
+	ops    engine.Ops
+	name   string
+	dtype  engine.DType // of the activations
+	gapped bool
+	rng    *rand.Rand
+	slabs  []*slab
+}
+
+// slab is the memory of one operand with all that surrounds it.
+type slab struct {
+	label  string
+	buf    engine.Buf
+	all    engine.Tensor // the whole memory, contiguous; f64 as pairs of f32
+	dtype  engine.DType
+	before []float32 // contents of all before the calls
+	after  []float32 // and after them
+	// view numbers, for each element of all, the element of the output it is (1 for the first); 0 where nothing may be written.
+	view  []int32
+	count int // elements of outputs so far
+}
+
+func newRig(t testing.TB, ops engine.Ops, name string, dtype engine.DType, gapped bool) *rig {
+	h := fnv.New64a()
+	h.Write([]byte(strings.TrimPrefix(name, "ref: ")))
+	return &rig{t: t, ops: ops, name: name, dtype: dtype, gapped: gapped, rng: rand.New(rand.NewPCG(h.Sum64(), 1))}
+}
+
+// normal draws a standard normal number.
+func (r *rig) normal() float32 { return float32(r.rng.NormFloat64()) }
+
+// in returns an activation of normal numbers.
+func (r *rig) in(label string, shape ...int) engine.Tensor {
+	return r.alloc(label, r.dtype, r.normal, shape...)
+}
+
+// f32 returns an f32 input (norm weights, gates, tables) of normal numbers.
+func (r *rig) f32(label string, shape ...int) engine.Tensor {
+	return r.alloc(label, engine.F32, r.normal, shape...)
+}
+
+// out returns an activation for results; it holds NaN.
+func (r *rig) out(label string, shape ...int) engine.Tensor {
+	return r.writes(r.alloc(label, r.dtype, nan, shape...))
+}
+
+// inout returns an activation of normal numbers that is also written.
+func (r *rig) inout(label string, shape ...int) engine.Tensor {
+	return r.writes(r.in(label, shape...))
+}
+
+func nan() float32 { return float32(math.NaN()) }
+
+// alloc makes an operand of the rig's layout. Elements come from fill in row-major order, everything around them is NaN.
+func (r *rig) alloc(label string, dtype engine.DType, fill func() float32, shape ...int) engine.Tensor {
+	r.t.Helper()
+	padded := append([]int(nil), shape...)
+	for i := range padded {
+		if r.gapped {
+			padded[i] += 1 + 2*(i%2) // odd gaps: rows lose their alignment
+		}
+	}
+	n := 1
+	for _, s := range padded {
+		n *= s
+	}
+	n += 2 * guard
+	buf, err := r.ops.Alloc(n * dtype.Size())
+	if err != nil {
+		r.t.Fatalf("%s: alloc %s: %v", r.name, label, err)
+	}
+	view := engine.NewTensor(buf, dtype, padded...)
+	view.Off = guard
+	for i, s := range shape {
+		lo := (padded[i] - s + 1) / 2
+		view = view.Slice(i, lo, lo+s)
+	}
+	s := &slab{label: label, buf: buf, dtype: dtype, all: engine.NewTensor(buf, dtype, n)}
+	if dtype == engine.F64 { // transfers know no f64: its halves travel as f32
+		n *= 2
+		s.all = engine.NewTensor(buf, engine.F32, n)
+	}
+	s.before, s.view = make([]float32, n), make([]int32, n)
+	for i := range s.before {
+		s.before[i] = nan()
+	}
+	if dtype != engine.F64 {
+		eachElement(view, func(_, off int) { s.before[off] = round(fill(), dtype) })
+	}
+	r.slabs = append(r.slabs, s)
+	r.ops.Upload(s.all, s.before)
+	return view
+}
+
+// round returns v as dtype holds it.
+func round(v float32, dtype engine.DType) float32 {
+	if dtype == engine.BF16 {
+		return engine.F32FromBF16(engine.BF16FromF32(v))
+	}
+	return v
+}
+
+// writes allows the elements of t to change and returns t.
+func (r *rig) writes(t engine.Tensor) engine.Tensor {
+	for _, s := range r.slabs {
+		same := s.buf.Dev == t.Buf.Dev
+		if s.buf.Host != nil {
+			same = &s.buf.Host[0] == &t.Buf.Host[0]
+		}
+		if !same {
+			continue
+		}
+		eachElement(t, func(i, off int) {
+			if s.dtype == engine.F64 {
+				s.view[2*off] = int32(s.count + i + 1)
+				off = 2*off + 1
+			}
+			s.view[off] = int32(s.count + i + 1)
+		})
+		s.count += t.Len()
+	}
+	return t
+}
+
+// eachElement calls f with the row-major number and the element offset of every element of t.
+func eachElement(t engine.Tensor, f func(i, off int)) {
+	if t.Len() == 0 {
+		return
+	}
+	cols, step := t.Dim(-1), t.Stride(-1)
+	for i := 0; i < t.Len(); i += cols {
+		off, rest := t.Off, i/cols
+		for d := t.Dims() - 2; d >= 0; d-- {
+			off += rest % t.Dim(d) * t.Stride(d)
+			rest /= t.Dim(d)
+		}
+		for c := range cols {
+			f(i+c, off+c*step)
+		}
+	}
+}
+
+// finish reads everything back, frees the memory and fails the test when something outside the outputs changed.
+func (r *rig) finish() {
+	r.t.Helper()
+	for _, s := range r.slabs {
+		s.after = make([]float32, len(s.before))
+		if err := r.ops.Download(s.after, s.all).Wait(); err != nil {
+			r.t.Fatalf("%s: download %s: %v", r.name, s.label, err)
+		}
+		r.ops.Free(s.buf)
+		for i, was := range s.before {
+			is := s.after[i]
+			if s.view[i] == 0 && math.Float32bits(is) != math.Float32bits(was) && !(is != is && was != was) {
+				r.t.Errorf("%s: %s: wrote where it must not: element %d of the memory around the operand (operand starts at %d): got %g, was %g",
+					r.name, s.label, i, guard, is, was)
+				break
+			}
+		}
+	}
+}
+
+// weight packs a matrix of normal numbers / sqrt(K) in the given storage type, with bias and adapters of the given ranks.
+// The data starts at an odd address and its rows have gaps: a file promises neither.
+func (r *rig) weight(n, k, channels int, stored engine.DType, bias bool, ranks ...int) *engine.Weight {
+	r.t.Helper()
+	w := &engine.Weight{Name: "test.weight", Base: r.pack(n, k, channels, stored, 0)}
+	if bias {
+		w.Bias = r.f32("bias", n)
+	}
+	for _, rank := range ranks {
+		w.Adapters = append(w.Adapters, engine.Adapter{Down: r.pack(rank, k, channels, engine.F32, 0), Up: r.pack(n, rank, 0, engine.F32, 0), Scale: 0.75})
+	}
+	return w
+}
+
+// pack packs a random matrix; scale as in engine.Matrix.
+func (r *rig) pack(n, k, channels int, stored engine.DType, scale float32) *engine.Packed {
+	r.t.Helper()
+	row := k
+	if r.gapped {
+		row += 3
+	}
+	values := make([]float32, n*row)
+	for i := range values {
+		values[i] = nan()
+		if i%row < k {
+			values[i] = r.normal() / float32(math.Sqrt(float64(k)))
+		}
+	}
+	data := make([]byte, 1+len(values)*stored.Size())
+	engine.Narrow(data[1:], values, stored)
+	p, err := r.ops.Pack(engine.Matrix{Data: data[1:], DType: stored, N: n, K: k, Row: row, Scale: scale}, channels)
+	if err != nil {
+		r.t.Fatalf("%s: pack [%d, %d] %s: %v", r.name, n, k, stored, err)
+	}
+	clear(data) // Pack must have read it
+	return p
+}

@@ -1,0 +1,205 @@
+package engine
+
+import "fmt"
+
+// Recorder is an Ops that computes nothing: it checks the shapes of every call and notes what was called. Together with measuring arenas it
+// finds memory sizes and arithmetic of a pass before anything is allocated; its tensors have shapes and no memory. One goroutine only.
+type Recorder struct {
+	Calls      map[string]int   // calls by method name
+	Linears    []LinearShape    // in call order, adapters included as calls of their own
+	Attentions []AttentionShape // in call order
+	Convs      []ConvShape      // in call order
+	Allocated  int              // bytes asked of Alloc
+	Downloads  int              // elements that the host reads
+	Uploads    int              // elements that the host writes
+}
+
+// LinearShape is one product of Linear: Rows x K times K x N.
+type LinearShape struct{ Rows, N, K int }
+
+// AttentionShape is one call of Attention: B items, H heads of D, Lq queries and Lk keys.
+type AttentionShape struct{ B, H, Lq, Lk, D int }
+
+// ConvShape is one call of Conv2D: Pixels output pixels (of all items), N output channels, K = KY*KX*C.
+type ConvShape struct{ Pixels, N, K int }
+
+// NewRecorder makes an empty recorder.
+func NewRecorder() *Recorder { return &Recorder{Calls: map[string]int{}} }
+
+var _ Ops = (*Recorder)(nil)
+
+// Flops returns the floating point operations of the recorded products: 2 for each multiplication with its addition. Element-wise work is left out.
+func (r *Recorder) Flops() float64 {
+	sum := 0.0
+	for _, l := range r.Linears {
+		sum += 2 * float64(l.Rows) * float64(l.N) * float64(l.K)
+	}
+	for _, a := range r.Attentions {
+		sum += 4 * float64(a.B*a.H) * float64(a.Lq) * float64(a.Lk) * float64(a.D)
+	}
+	for _, c := range r.Convs {
+		sum += 2 * float64(c.Pixels) * float64(c.N) * float64(c.K)
+	}
+	return sum
+}
+
+// Name returns "recorder".
+func (*Recorder) Name() string { return "recorder" }
+
+// Alloc notes the size and returns a Buf without memory.
+func (r *Recorder) Alloc(bytes int) (Buf, error) {
+	r.Calls["Alloc"]++
+	r.Allocated += bytes
+	return Buf{}, nil
+}
+
+// Free notes the call.
+func (r *Recorder) Free(Buf) { r.Calls["Free"]++ }
+
+// Pack checks m and returns a Packed without memory.
+func (r *Recorder) Pack(m Matrix, c int) (*Packed, error) {
+	r.Calls["Pack"]++
+	if err := CheckPack(m, c); err != nil {
+		return nil, fmt.Errorf("recorder %w", err)
+	}
+	return &Packed{DType: m.DType, N: m.N, K: m.K, Layout: "recorder"}, nil
+}
+
+// Upload notes the call.
+func (r *Recorder) Upload(dst Tensor, src []float32) {
+	CheckUpload(dst, len(src))
+	r.Calls["Upload"]++
+	r.Uploads += len(src)
+}
+
+// Download notes the call; dst keeps its contents.
+func (r *Recorder) Download(dst []float32, src Tensor) Pending {
+	CheckDownload(len(dst), src)
+	r.Calls["Download"]++
+	r.Downloads += len(dst)
+	return NewPending(nil)
+}
+
+// Copy notes the call.
+func (r *Recorder) Copy(dst, src Tensor) {
+	CheckCopy(dst, src)
+	r.Calls["Copy"]++
+}
+
+// Fill notes the call.
+func (r *Recorder) Fill(dst Tensor, _ float32) {
+	CheckFill(dst)
+	r.Calls["Fill"]++
+}
+
+// Linear notes the call, the shape of its product and of its adapters.
+func (r *Recorder) Linear(y, x Tensor, w *Weight, e Epilogue) {
+	CheckLinear(y, x, w, e)
+	r.Calls["Linear"]++
+	rows := 1
+	for i := range x.Dims() - 1 {
+		rows *= x.Dim(i)
+	}
+	r.Linears = append(r.Linears, LinearShape{rows, w.N(), w.K()})
+	for _, a := range w.Adapters {
+		r.Linears = append(r.Linears, LinearShape{rows, a.Down.N, a.Down.K}, LinearShape{rows, a.Up.N, a.Up.K})
+	}
+}
+
+// LayerNorm notes the call.
+func (r *Recorder) LayerNorm(y, x, w, b Tensor, _ float32) {
+	CheckLayerNorm(y, x, w, b)
+	r.Calls["LayerNorm"]++
+}
+
+// AdaLN notes the call.
+func (r *Recorder) AdaLN(y, x, shift, scale Tensor, _ float32) {
+	CheckAdaLN(y, x, shift, scale)
+	r.Calls["AdaLN"]++
+}
+
+// RMSNorm notes the call.
+func (r *Recorder) RMSNorm(y, x, w Tensor, _ float32) {
+	CheckRMSNorm(y, x, w)
+	r.Calls["RMSNorm"]++
+}
+
+// GatedAdd notes the call.
+func (r *Recorder) GatedAdd(y, x, gate, res, bias Tensor) {
+	CheckGatedAdd(y, x, gate, res, bias)
+	r.Calls["GatedAdd"]++
+}
+
+// Add notes the call.
+func (r *Recorder) Add(y, a, b Tensor) {
+	CheckAdd(y, a, b)
+	r.Calls["Add"]++
+}
+
+// Activate notes the call.
+func (r *Recorder) Activate(y, x Tensor, act Act) {
+	CheckActivate(y, x, act)
+	r.Calls["Activate"]++
+}
+
+// ActivateMul notes the call.
+func (r *Recorder) ActivateMul(y, a, b Tensor, act Act) {
+	CheckActivateMul(y, a, b, act)
+	r.Calls["ActivateMul"]++
+}
+
+// QKNormRoPE notes the call.
+func (r *Recorder) QKNormRoPE(dq, dk, dv, q, k, v Tensor, n QKNorm, rope RoPE) {
+	CheckQKNormRoPE(dq, dk, dv, q, k, v, n, rope)
+	r.Calls["QKNormRoPE"]++
+}
+
+// Attention notes the call and its shape.
+func (r *Recorder) Attention(o, q, k, v Tensor, a AttentionArgs) {
+	CheckAttention(o, q, k, v, a)
+	r.Calls["Attention"]++
+	r.Attentions = append(r.Attentions, AttentionShape{q.Dim(0), q.Dim(2), q.Dim(1), k.Dim(1), q.Dim(3)})
+}
+
+// MergeAttention notes the call.
+func (r *Recorder) MergeAttention(o, lse, o2, lse2 Tensor) {
+	CheckMergeAttention(o, lse, o2, lse2)
+	r.Calls["MergeAttention"]++
+}
+
+// Gather notes the call.
+func (r *Recorder) Gather(y, table Tensor, ids []int32) {
+	CheckGather(y, table, ids)
+	r.Calls["Gather"]++
+}
+
+// MeanRows notes the call.
+func (r *Recorder) MeanRows(y, x Tensor) {
+	CheckMeanRows(y, x)
+	r.Calls["MeanRows"]++
+}
+
+// Conv2D notes the call and its shape.
+func (r *Recorder) Conv2D(y, x Tensor, w *Weight, a ConvArgs) {
+	CheckConv2D(y, x, w, a)
+	r.Calls["Conv2D"]++
+	r.Convs = append(r.Convs, ConvShape{y.Dim(0) * y.Dim(1) * y.Dim(2), w.N(), w.K()})
+}
+
+// GroupNormStats notes the call.
+func (r *Recorder) GroupNormStats(stats, x Tensor, groups int) {
+	CheckGroupNormStats(stats, x, groups)
+	r.Calls["GroupNormStats"]++
+}
+
+// GroupNormApply notes the call.
+func (r *Recorder) GroupNormApply(y, x, stats, w, b Tensor, count int, _ float32, act Act) {
+	CheckGroupNormApply(y, x, stats, w, b, count, act)
+	r.Calls["GroupNormApply"]++
+}
+
+// Upsample2x notes the call.
+func (r *Recorder) Upsample2x(y, x Tensor) {
+	CheckUpsample2x(y, x)
+	r.Calls["Upsample2x"]++
+}

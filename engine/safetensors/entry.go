@@ -1,0 +1,120 @@
+package safetensors
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"patchbay/engine"
+)
+
+// Other is the DType of entries whose file type the engine does not compute with (I8, I16, U16, U32, U64 and exotic floats); FileType tells it.
+const Other engine.DType = 255
+
+// Entry is one tensor of a file.
+type Entry struct {
+	Name     string
+	DType    engine.DType // BOOL reads as U8, types unknown to the engine as Other
+	FileType string       // dtype as the file spells it, e.g. "F8_E4M3"
+	Shape    []int        // empty for a scalar
+	Data     []byte       // row-major little-endian elements at any alignment, read-only, valid until File.Close
+}
+
+// kind is what a dtype name of the format means.
+type kind struct {
+	name  string
+	dtype engine.DType
+	bits  int // of one element
+}
+
+// kinds lists the dtypes of the format in the order of the reference implementation (safetensors 0.7, enum Dtype), which sorts files by it.
+func kinds() [22]kind {
+	return [...]kind{
+		{"BOOL", engine.U8, 8},
+		{"F4", Other, 4},
+		{"F6_E2M3", Other, 6},
+		{"F6_E3M2", Other, 6},
+		{"U8", engine.U8, 8},
+		{"I8", Other, 8},
+		{"F8_E5M2", engine.F8E5M2, 8},
+		{"F8_E4M3", engine.F8E4M3, 8},
+		{"F8_E8M0", Other, 8},
+		{"F8_E4M3FNUZ", Other, 8},
+		{"F8_E5M2FNUZ", Other, 8},
+		{"I16", Other, 16},
+		{"U16", Other, 16},
+		{"F16", engine.F16, 16},
+		{"BF16", engine.BF16, 16},
+		{"I32", engine.I32, 32},
+		{"U32", Other, 32},
+		{"F32", engine.F32, 32},
+		{"C64", Other, 64},
+		{"F64", engine.F64, 64},
+		{"I64", engine.I64, 64},
+		{"U64", Other, 64},
+	}
+}
+
+// lookup returns the kind of that name and its place in kinds, -1 when there is none.
+func lookup(name string) (kind, int) {
+	for i, k := range kinds() {
+		if k.name == name {
+			return k, i
+		}
+	}
+	return kind{}, -1
+}
+
+// Len returns the number of elements.
+func (e Entry) Len() int {
+	n := 1
+	for _, s := range e.Shape {
+		n *= s
+	}
+	return n
+}
+
+// F32 returns a copy of the elements widened to f32 (f64 and large integers are rounded). Exotic floats and complex numbers are errors.
+func (e Entry) F32() ([]float32, error) {
+	v := make([]float32, e.Len())
+	if e.DType != Other {
+		engine.Widen(v, e.Data, e.DType)
+		return v, nil
+	}
+	for i := range v {
+		switch e.FileType {
+		case "I8":
+			v[i] = float32(int8(e.Data[i]))
+		case "I16":
+			v[i] = float32(int16(binary.LittleEndian.Uint16(e.Data[2*i:])))
+		case "U16":
+			v[i] = float32(binary.LittleEndian.Uint16(e.Data[2*i:]))
+		case "U32":
+			v[i] = float32(binary.LittleEndian.Uint32(e.Data[4*i:]))
+		case "U64":
+			v[i] = float32(binary.LittleEndian.Uint64(e.Data[8*i:]))
+		default:
+			return nil, fmt.Errorf("tensor %q: dtype %s cannot be converted to f32", e.Name, e.FileType)
+		}
+	}
+	return v, nil
+}
+
+// Matrix views the entry as a weight of n rows and k columns without copying. The shape may be any with n*k elements whose leading
+// dimensions make n, e.g. [N, KY, KX, C] as [N, KY*KX*C]. Only float types make weights.
+func (e Entry) Matrix(n, k int) (engine.Matrix, error) {
+	switch e.DType {
+	case engine.F32, engine.BF16, engine.F16, engine.F8E4M3, engine.F8E5M2:
+	default:
+		return engine.Matrix{}, fmt.Errorf("tensor %q: dtype %s is not a weight type (allowed: F32, BF16, F16, F8_E4M3, F8_E5M2)", e.Name, e.FileType)
+	}
+	// A scalar or a vector is one row or one column.
+	split, rows := n == 1 || k == 1, 1
+	for _, s := range e.Shape {
+		split = split || rows == n
+		rows *= s
+	}
+	if n < 0 || k < 0 || e.Len() != n*k || !(split || rows == n) {
+		return engine.Matrix{}, fmt.Errorf("tensor %q: shape %v is not a matrix [%d, %d]", e.Name, e.Shape, n, k)
+	}
+	return engine.Matrix{Data: e.Data, DType: e.DType, N: n, K: k}, nil
+}

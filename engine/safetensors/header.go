@@ -1,0 +1,185 @@
+package safetensors
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"math/bits"
+	"slices"
+	"unicode/utf8"
+)
+
+// The limits on hostile files. maxHeader is the reference implementation's.
+const (
+	maxHeader = 100_000_000 // bytes of JSON
+	maxDims   = 32
+)
+
+// splitHeader separates the JSON text from the data behind it.
+func splitHeader(file []byte) (header, body []byte, err error) {
+	if len(file) < 8 {
+		return nil, nil, fmt.Errorf("not a safetensors file: %d bytes, the length field alone has 8 (%d missing)", len(file), 8-len(file))
+	}
+	n := binary.LittleEndian.Uint64(file)
+	switch {
+	case n > maxHeader:
+		return nil, nil, fmt.Errorf("not a safetensors file: header of %d bytes, at most %d are allowed", n, maxHeader)
+	case n < 2:
+		return nil, nil, fmt.Errorf("not a safetensors file: header of %d bytes, at least 2 are needed", n)
+	case n > uint64(len(file)-8):
+		return nil, nil, fmt.Errorf("truncated file: header of %d bytes, %d bytes are missing", n, n-uint64(len(file)-8))
+	}
+	header, body = file[8:8+n], file[8+n:]
+	if header[0] != '{' {
+		return nil, nil, fmt.Errorf("not a safetensors file: header starts with %q, not with {", header[0])
+	}
+	if !utf8.Valid(header) {
+		return nil, nil, errors.New("header is not valid UTF-8")
+	}
+	return header, body, nil
+}
+
+// tensorInfo is the JSON of one tensor. Pointers tell absent from zero.
+type tensorInfo struct {
+	DType   *string  `json:"dtype"`
+	Shape   *[]int64 `json:"shape"`
+	Offsets *[]int64 `json:"data_offsets"`
+}
+
+// span is the byte range of one tensor within the data.
+type span struct {
+	name       string
+	begin, end int64
+}
+
+// parseHeader reads the JSON and checks every range against the data.
+func parseHeader(header, body []byte) (map[string]Entry, map[string]string, error) {
+	d := json.NewDecoder(bytes.NewReader(header))
+	if _, err := d.Token(); err != nil { // the opening brace
+		return nil, nil, fmt.Errorf("header JSON: %w", err)
+	}
+	entries, metadata := map[string]Entry{}, map[string]string{}
+	var spans []span
+	seenMetadata := false
+	for d.More() {
+		tok, err := d.Token()
+		if err != nil {
+			return nil, nil, fmt.Errorf("header JSON at byte %d: %w", d.InputOffset(), err)
+		}
+		name, _ := tok.(string) // the decoder lets only strings pass as keys
+		_, twice := entries[name]
+		if twice || name == "__metadata__" && seenMetadata {
+			return nil, nil, fmt.Errorf("tensor %q occurs twice in the header", name)
+		}
+		if name == "__metadata__" {
+			seenMetadata = true
+			if err := d.Decode(&metadata); err != nil {
+				return nil, nil, fmt.Errorf("__metadata__ must map strings to strings: %w", err)
+			}
+			continue
+		}
+		var info tensorInfo
+		if err := d.Decode(&info); err != nil {
+			return nil, nil, fmt.Errorf("tensor %q: %w", name, err)
+		}
+		e, s, err := checkInfo(name, info)
+		if err != nil {
+			return nil, nil, fmt.Errorf("tensor %q: %w", name, err)
+		}
+		entries[name] = e
+		spans = append(spans, s)
+	}
+	if err := finish(d); err != nil {
+		return nil, nil, err
+	}
+	if err := checkSpans(spans, int64(len(body))); err != nil {
+		return nil, nil, err
+	}
+	for _, s := range spans {
+		e := entries[s.name]
+		e.Data = body[s.begin:s.end:s.end]
+		entries[s.name] = e
+	}
+	if metadata == nil { // the text was null
+		metadata = map[string]string{}
+	}
+	return entries, metadata, nil
+}
+
+// finish reads the closing brace and refuses anything but white space behind it.
+func finish(d *json.Decoder) error {
+	if _, err := d.Token(); err != nil {
+		return fmt.Errorf("header JSON at byte %d: %w", d.InputOffset(), err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return fmt.Errorf("header JSON: something follows the closing brace at byte %d", d.InputOffset())
+	}
+	return nil
+}
+
+// checkInfo checks one tensor by itself: fields present, dtype known, no overflow, range as long as the shape says.
+func checkInfo(name string, info tensorInfo) (Entry, span, error) {
+	switch {
+	case info.DType == nil:
+		return Entry{}, span{}, errors.New("dtype is missing")
+	case info.Shape == nil:
+		return Entry{}, span{}, errors.New("shape is missing")
+	case info.Offsets == nil || len(*info.Offsets) != 2:
+		return Entry{}, span{}, errors.New("data_offsets must be [begin, end]")
+	case len(*info.Shape) > maxDims:
+		return Entry{}, span{}, fmt.Errorf("shape has %d dimensions, at most %d are allowed", len(*info.Shape), maxDims)
+	}
+	kind, place := lookup(*info.DType)
+	if place < 0 {
+		return Entry{}, span{}, fmt.Errorf("unknown dtype %q", *info.DType)
+	}
+	begin, end := (*info.Offsets)[0], (*info.Offsets)[1]
+	if begin < 0 || end < begin {
+		return Entry{}, span{}, fmt.Errorf("data_offsets [%d, %d] are not a range", begin, end)
+	}
+	shape := make([]int, len(*info.Shape))
+	size := uint64(kind.bits)
+	for i, s := range *info.Shape {
+		if s < 0 || s > math.MaxInt {
+			return Entry{}, span{}, fmt.Errorf("shape %v has a dimension out of range", *info.Shape)
+		}
+		hi, lo := bits.Mul64(size, uint64(s))
+		if hi != 0 || lo > math.MaxInt64 {
+			return Entry{}, span{}, fmt.Errorf("shape %v overflows", *info.Shape)
+		}
+		shape[i], size = int(s), lo
+	}
+	if size%8 != 0 || size/8 != uint64(end-begin) {
+		return Entry{}, span{}, fmt.Errorf("shape %v of %s needs %d bytes, data_offsets [%d, %d] hold %d", shape, *info.DType, (size+7)/8, begin, end, end-begin)
+	}
+	return Entry{Name: name, DType: kind.dtype, FileType: *info.DType, Shape: shape}, span{name, begin, end}, nil
+}
+
+// checkSpans checks the ranges together: in order of their begin they must follow each other without hole or overlap and end with the file.
+func checkSpans(spans []span, size int64) error {
+	slices.SortFunc(spans, func(a, b span) int {
+		return cmp.Or(cmp.Compare(a.begin, b.begin), cmp.Compare(a.end, b.end))
+	})
+	at, last := int64(0), "the header"
+	for _, s := range spans {
+		if s.begin < at {
+			return fmt.Errorf("tensor %q at byte %d overlaps %q, which ends at %d", s.name, s.begin, last, at)
+		}
+		if s.begin > at {
+			return fmt.Errorf("hole of %d bytes between %s and tensor %q at byte %d", s.begin-at, last, s.name, s.begin)
+		}
+		at, last = s.end, s.name
+	}
+	if at > size {
+		return fmt.Errorf("truncated file: the tensors need %d bytes of data, %d bytes are missing", at, at-size)
+	}
+	if at < size {
+		return fmt.Errorf("%d bytes behind the last tensor belong to none", size-at)
+	}
+	return nil
+}

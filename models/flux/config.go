@@ -1,0 +1,124 @@
+// Package flux is FLUX.1 by Black Forest Labs: a rectified-flow transformer whose first blocks keep text and image in two streams with joint
+// attention (double), and whose later blocks run both in one stream (single). It reads the original tensor names, bare or inside a full checkpoint.
+//
+// config.go infers the sizes from names and shapes, net.go names the weights, model.go is what happens before and after the blocks, blocks.go the
+// blocks.
+//
+// Facts that have caused bugs: the sequence is text first; timestep and guidance are 0..1 and 0..n and their features are taken after a
+// multiplication by 1000; the modulation of a double block is (shift, scale, gate) for attention, then for the MLP; the last layer's is (shift,
+// scale); queries and keys are RMS-normalised before rotation, with different weights for text and image in double blocks; text tokens sit at
+// position (0, 0, 0), image tokens at (0, row, column); the last linear layer already writes (channel, row, column), unlike the other families;
+// an entry without guidance skips the guidance embedding instead of embedding 0.
+package flux
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"patchbay/models/dit"
+	"patchbay/models/weights"
+)
+
+// Config holds the sizes of one FLUX model. JSON names are those of the original config.
+type Config struct {
+	Hidden      int     `json:"hidden_size"`         // 3072
+	Heads       int     `json:"num_heads"`           // 24
+	Depth       int     `json:"depth"`               // 19 double blocks
+	DepthSingle int     `json:"depth_single_blocks"` // 38 single blocks
+	Axes        []int   `json:"axes_dim"`            // [16, 56, 56], sums to the head dim
+	Theta       float64 `json:"theta"`               // 10000
+	TimeFactor  float64 `json:"time_factor"`         // 1000
+	Channels    int     `json:"latent_channels"`     // 16
+	PatchSize   int     `json:"patch_size"`          // 2
+	ContextDim  int     `json:"context_in_dim"`      // 4096, T5
+	VectorDim   int     `json:"vec_in_dim"`          // 768, CLIP
+	Guidance    bool    `json:"guidance_embed"`      // true for dev, false for schnell
+	MLPHidden   int     `json:"mlp_hidden"`          // 12288
+}
+
+// features is the number of sinusoidal features of a timestep.
+const features = 256
+
+// Detect infers the config from names and shapes of a set with or without the prefix of full checkpoints. What shapes do not tell (heads, axes,
+// theta, time factor) comes from the JSON under meta["config"] where the file has one, else the released values. A file of another
+// family is an error that says what it looks like.
+func Detect(set *weights.Set, meta map[string]string) (Config, error) {
+	family, instead, set := weights.Looks(set)
+	if family != "flux" {
+		return Config{}, fmt.Errorf("not a flux model: the file looks like %s%s", family, instead)
+	}
+	c := Config{Theta: 10000, TimeFactor: 1000, PatchSize: 2}
+	if text, ok := meta["config"]; ok {
+		if err := json.Unmarshal([]byte(text), &c); err != nil {
+			return Config{}, fmt.Errorf("flux: config in the file's metadata: %w", err)
+		}
+	}
+	if c.PatchSize < 1 {
+		return Config{}, fmt.Errorf("flux: patch_size %d in the file's metadata, want at least 1", c.PatchSize)
+	}
+	c.Hidden = set.Dim("img_in.weight", 0)
+	c.Channels = set.Dim("img_in.weight", 1) / (c.PatchSize * c.PatchSize)
+	c.Depth, c.DepthSingle = set.Count("double_blocks"), set.Count("single_blocks")
+	c.ContextDim, c.VectorDim = set.Dim("txt_in.weight", 1), set.Dim("vector_in.in_layer.weight", 1)
+	c.Guidance = set.Has("guidance_in.in_layer.weight")
+	c.MLPHidden = set.Dim("double_blocks.0.img_mlp.0.weight", 0)
+	d := set.Dim("double_blocks.0.img_attn.norm.key_norm.scale", 0)
+	if d == 0 || c.Hidden%d != 0 {
+		return Config{}, fmt.Errorf("flux: width %d is not a multiple of the head dim %d", c.Hidden, d)
+	}
+	c.Heads = c.Hidden / d
+	if c.Axes == nil && d == 128 {
+		c.Axes = []int{16, 56, 56}
+	}
+	if out := set.Dim("final_layer.linear.weight", 0) / (c.PatchSize * c.PatchSize); out != c.Channels {
+		return Config{}, fmt.Errorf("flux: the model reads %d channels and writes %d; variants with extra image channels (Fill, Canny, Depth) are not supported", c.Channels, out)
+	}
+	return c, c.check(d)
+}
+
+func (c Config) check(d int) error {
+	sum := 0
+	for _, a := range c.Axes {
+		if a <= 0 || a%2 != 0 {
+			return fmt.Errorf("flux: axes_dim %v: each must be even and positive", c.Axes)
+		}
+		sum += a
+	}
+	if sum != d || len(c.Axes) != 3 {
+		return fmt.Errorf("flux: axes_dim %v must be three sizes that add up to the head dim %d; files of other sizes carry them in their metadata under config", c.Axes, d)
+	}
+	return nil
+}
+
+// Tiny is a config for tests: 6 heads of 32, 3 double and 4 single blocks, with guidance.
+func Tiny() Config {
+	return Config{
+		Hidden: 192, Heads: 6, Depth: 3, DepthSingle: 4, Axes: []int{8, 12, 12}, Theta: 10000, TimeFactor: 1000, Channels: 16, PatchSize: 2,
+		ContextDim: 40, VectorDim: 32, Guidance: true, MLPHidden: 768,
+	}
+}
+
+// Declare lists the tensors of a model of this config.
+func (c Config) Declare() ([]weights.Declared, error) {
+	return weights.Declare(newNet(c), c.options(dit.Held{}))
+}
+
+// Spec describes the model of this config.
+func (c Config) Spec() (dit.Spec, error) {
+	declared, err := c.Declare()
+	if err != nil {
+		return dit.Spec{}, err
+	}
+	s := dit.Spec{
+		Family: "flux", Width: c.Hidden, Heads: c.Heads, HeadDim: c.Hidden / c.Heads, PatchSize: c.PatchSize, Channels: c.Channels, OutChannels: c.Channels,
+		ContextDim: c.ContextDim, PooledDim: c.VectorDim, TakesGuidance: c.Guidance, MLPRatio: float64(c.MLPHidden) / float64(c.Hidden),
+		Params: weights.Total(declared),
+	}
+	for _, n := range weights.PerElement(declared, "double_blocks", c.Depth) {
+		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Double, Skip: -1, Attends: 1, Params: n})
+	}
+	for _, n := range weights.PerElement(declared, "single_blocks", c.DepthSingle) {
+		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Single, Skip: -1, Attends: 1, Params: n})
+	}
+	return s, nil
+}

@@ -1,0 +1,116 @@
+package flux
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+
+	"patchbay/engine/ref"
+	"patchbay/models/dit"
+	"patchbay/models/goldenrun"
+	"patchbay/models/weights"
+	"patchbay/models/weights/goldenweights"
+)
+
+// TestReleasedSizes compares with the parameter counts that Black Forest Labs' files have on the model hub.
+func TestReleasedSizes(t *testing.T) {
+	c := Config{
+		Hidden: 3072, Heads: 24, Depth: 19, DepthSingle: 38, Axes: []int{16, 56, 56}, Theta: 10000, TimeFactor: 1000, Channels: 16, PatchSize: 2,
+		ContextDim: 4096, VectorDim: 768, Guidance: true, MLPHidden: 12288,
+	}
+	for want, guidance := range map[int64]bool{11901408320: true, 11891178560: false} {
+		c.Guidance = guidance
+		s, err := c.Spec()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.Params != want || len(s.Blocks) != 57 || s.HeadDim != 128 || !s.JointText() {
+			t.Errorf("guidance %v: got %d parameters, %d blocks, head dim %d; want %d, 57, 128", guidance, s.Params, len(s.Blocks), s.HeadDim, want)
+		}
+	}
+}
+
+// shapes makes a set of a config's names and shapes without data.
+func shapes(t *testing.T, c Config, prefix string) *weights.Set {
+	t.Helper()
+	declared, err := c.Declare()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := map[string]weights.Stored{}
+	for _, d := range declared {
+		m[prefix+d.Name] = weights.Stored{Shape: d.Shape}
+	}
+	return weights.FromMap(m)
+}
+
+func TestDetectFindsTheConfig(t *testing.T) {
+	dev := Config{
+		Hidden: 3072, Heads: 24, Depth: 3, DepthSingle: 2, Axes: []int{16, 56, 56}, Theta: 10000, TimeFactor: 1000, Channels: 16, PatchSize: 2,
+		ContextDim: 4096, VectorDim: 768, Guidance: true, MLPHidden: 12288,
+	}
+	for _, prefix := range []string{"", "model.diffusion_model."} {
+		got, err := Detect(shapes(t, dev, prefix), nil)
+		if err != nil || !reflect.DeepEqual(got, dev) {
+			t.Errorf("prefix %q: got %+v, %v; want %+v", prefix, got, err, dev)
+		}
+	}
+	small := Tiny()
+	meta := map[string]string{"config": `{"in_channels": 64, "axes_dim": [8, 12, 12], "theta": 20000, "time_factor": 500, "num_heads": 6}`}
+	small.Theta, small.TimeFactor = 20000, 500
+	if got, err := Detect(shapes(t, small, ""), meta); err != nil || !reflect.DeepEqual(got, small) {
+		t.Errorf("with metadata: got %+v, %v; want %+v", got, err, small)
+	}
+}
+
+func TestDetectRefusesWithReasons(t *testing.T) {
+	other, _, err := goldenweights.Set("sd3-a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fill := shapes(t, Tiny(), "")
+	wide := map[string]weights.Stored{}
+	for _, n := range fill.Names() {
+		s, _ := fill.Get(n)
+		wide[n] = s
+	}
+	wide["img_in.weight"] = weights.Stored{Shape: []int{192, 384}}
+	config := map[string]string{"config": `{"axes_dim": [8, 12, 12]}`}
+	for _, c := range []struct {
+		set  *weights.Set
+		meta map[string]string
+		want string
+	}{
+		{other, nil, "looks like sd3"},
+		{fill, nil, "axes_dim"},
+		{fill, map[string]string{"config": `{"axes_dim": [9, 11, 12]}`}, "even"},
+		{fill, map[string]string{"config": `{"patch_size": 0, "axes_dim": [8, 12, 12]}`}, "patch_size"},
+		{fill, map[string]string{"config": `{`}, "metadata"},
+		{weights.FromMap(wide), config, "Fill"},
+	} {
+		if _, err := Detect(c.set, c.meta); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("got error %v, want one that says %q", err, c.want)
+		}
+	}
+}
+
+func TestPrepareNamesTheWrongField(t *testing.T) {
+	c := Tiny()
+	declared, err := c.Declare()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := Load(ref.New(), goldenweights.Seed("tiny-flux", declared), c, dit.Held{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	env, err := goldenrun.NewEnv(ref.New(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = m.Prepare(env, []dit.Entry{{Context: dit.Array{Rows: 2, Cols: 41, Data: make([]float32, 82)}}}, m.Spec().Tokens(8, 8), dit.Range{})
+	if err == nil || !strings.Contains(err.Error(), "context has 41 columns, want 40") {
+		t.Errorf("got error %v", err)
+	}
+}

@@ -1,0 +1,139 @@
+package flux
+
+import (
+	"patchbay/engine"
+	"patchbay/models/dit"
+	"patchbay/models/layers"
+	"patchbay/models/weights"
+)
+
+// eps is the epsilon of all norms of FLUX.
+const eps = 1e-6
+
+// Model is a FLUX model or a part of one. It implements dit.Model.
+type Model struct {
+	cfg  Config
+	spec dit.Spec
+	held dit.Held
+	net  *net
+	mem  *weights.Loaded
+}
+
+// Load reads the held part of a model of config c from set (names with or without the prefix of full checkpoints) and packs it with ops.
+// Missing, unexpected and misshapen tensors of the whole model are reported in one *weights.MismatchError.
+func Load(ops engine.Ops, set *weights.Set, c Config, held dit.Held) (*Model, error) {
+	spec, err := c.Spec()
+	if err != nil {
+		return nil, err
+	}
+	_, _, set = weights.Looks(set)
+	m := &Model{cfg: c, spec: spec, held: held, net: newNet(c)}
+	if m.mem, err = weights.Load(ops, set, m.net, c.options(held)); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// Spec describes the whole model.
+func (m *Model) Spec() *dit.Spec { return &m.spec }
+
+// Close gives the memory of the weights back.
+func (m *Model) Close() { m.mem.Close() }
+
+// Prepare embeds the text, and the part of the conditioning vector that does not depend on the timestep: pooled text and guidance.
+func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.Range) (*dit.Prepared, error) {
+	if err := layers.CheckEntries(&m.spec, entries); err != nil {
+		return nil, err
+	}
+	n, lt, e := len(entries), entries[0].Context.Rows, m.cfg.Hidden
+	p := &dit.Prepared{N: n, Lt: lt, Grid: grid, Entries: entries}
+	p.Text = env.Arena.Alloc(engine.F32, n, lt, e)
+	p.Vector = env.Arena.Alloc(engine.F32, n, e)
+	p.RoPE = layers.AxisRotation(m.cfg.Axes, m.cfg.Theta, lt, grid).Upload(env)
+	mark := env.Arena.Mark()
+	context := layers.Contexts(env, entries, func(e dit.Entry) dit.Array { return e.Context })
+	env.Ops.Linear(p.Text, context, m.net.TxtIn, engine.Epilogue{})
+	layers.MLP(env, p.Vector, layers.Pooled(env, entries, m.cfg.VectorDim), m.net.Vector.In, m.net.Vector.Out, engine.SiLU)
+	if m.net.Guidance != nil {
+		m.addGuidance(env, p)
+	}
+	env.Arena.Release(mark)
+	return p, nil
+}
+
+// addGuidance adds the guidance embedding to the vectors of the entries that have a guidance.
+func (m *Model) addGuidance(env dit.Env, p *dit.Prepared) {
+	for i, entry := range p.Entries {
+		if entry.Guidance == nil {
+			continue
+		}
+		t := []float32{*entry.Guidance * float32(m.cfg.TimeFactor)}
+		f := layers.Upload(env, layers.TimestepFeatures(t, features), 1, features)
+		g := env.Arena.Alloc(engine.F32, 1, m.cfg.Hidden)
+		layers.MLP(env, g, f, m.net.Guidance.In, m.net.Guidance.Out, engine.SiLU)
+		row := p.Vector.Slice(0, i, i+1)
+		env.Ops.Add(row, row, g)
+	}
+}
+
+// Modulate computes for every timestep and entry the vector (time + pooled + guidance) and from it the modulations of the held blocks: Image [S,
+// n, 6E] and Text [S, n, 6E] of double blocks, Image [S, n, 3E] of single ones, Head [S, n, 2E]; parts in the order of the checkpoint.
+func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held dit.Range) *dit.Modulation {
+	n, e := p.N, m.cfg.Hidden
+	s := len(timesteps) / n
+	out := &dit.Modulation{Image: make([]engine.Tensor, len(m.spec.Blocks)), Text: make([]engine.Tensor, len(m.spec.Blocks))}
+	for i := held.Start; i < held.End; i++ {
+		switch {
+		case !m.held.Has(i):
+		case i < m.cfg.Depth:
+			out.Image[i] = env.Arena.Alloc(engine.F32, s, n, 6*e)
+			out.Text[i] = env.Arena.Alloc(engine.F32, s, n, 6*e)
+		default:
+			out.Image[i] = env.Arena.Alloc(engine.F32, s, n, 3*e)
+		}
+	}
+	out.Head = env.Arena.Alloc(engine.F32, s, n, 2*e)
+	mark := env.Arena.Mark()
+	vec := m.vectors(env, p, timesteps)
+	for i := held.Start; i < held.End; i++ {
+		switch {
+		case !m.held.Has(i):
+		case i < m.cfg.Depth:
+			env.Ops.Linear(out.Image[i], vec, m.net.Double[i].Img.Mod, engine.Epilogue{})
+			env.Ops.Linear(out.Text[i], vec, m.net.Double[i].Txt.Mod, engine.Epilogue{})
+		default:
+			env.Ops.Linear(out.Image[i], vec, m.net.Single[i-m.cfg.Depth].Mod, engine.Epilogue{})
+		}
+	}
+	env.Ops.Linear(out.Head, vec, m.net.Final.Mod, engine.Epilogue{})
+	env.Arena.Release(mark)
+	return out
+}
+
+// vectors returns SiLU(time + pooled + guidance), which every modulation layer reads: [S, n, E].
+func (m *Model) vectors(env dit.Env, p *dit.Prepared, timesteps []float32) engine.Tensor {
+	t := make([]float32, len(timesteps))
+	for i, v := range timesteps {
+		t[i] = v * float32(m.cfg.TimeFactor)
+	}
+	s := len(t) / p.N
+	vec := env.Arena.Alloc(engine.F32, s, p.N, m.cfg.Hidden)
+	f := layers.Upload(env, layers.TimestepFeatures(t, features), s, p.N, features)
+	layers.MLP(env, vec, f, m.net.Time.In, m.net.Time.Out, engine.SiLU)
+	env.Ops.Add(vec, vec, p.Vector.Unsqueeze(0))
+	env.Ops.Activate(vec, vec, engine.SiLU)
+	return vec
+}
+
+// Embed projects the latent's tokens and copies the text rows.
+func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
+	layers.Entries(env, s.TextRows(), s.P.Text.Slice(1, s.Rows.Text.Start, s.Rows.Text.End))
+	if s.Rows.Image.Len() > 0 {
+		env.Ops.Linear(s.ImageRows(), x, m.net.ImgIn, engine.Epilogue{})
+	}
+}
+
+// Head normalises, modulates by (shift, scale) and projects the image rows.
+func (m *Model) Head(env dit.Env, s *dit.State, out engine.Tensor) {
+	layers.ModulatedHead(env, out, s.ImageRows(), s.M.Head.Index(0, s.Step), m.net.Final.Linear, eps)
+}

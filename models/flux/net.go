@@ -1,0 +1,93 @@
+package flux
+
+import (
+	"patchbay/engine"
+	"patchbay/models/dit"
+	"patchbay/models/weights"
+)
+
+// net names the weights of the whole model. Sizes in the tags: E width, F MLP width, D head dim, C channels, p patch size, T and V columns of
+// context and pooled vector.
+type net struct {
+	ImgIn    *engine.Weight `weight:"img_in" shape:"E,C*p*p"`
+	TxtIn    *engine.Weight `weight:"txt_in" shape:"E,T"`
+	Time     timeEmbedder   `weight:"time_in"`
+	Vector   vectorEmbedder `weight:"vector_in"`
+	Guidance *timeEmbedder  `weight:"guidance_in"` // nil: schnell
+	Double   []double       `weight:"double_blocks"`
+	Single   []single       `weight:"single_blocks"`
+	Final    final          `weight:"final_layer"`
+}
+
+// timeEmbedder turns sinusoidal features into a vector of width E.
+type timeEmbedder struct {
+	In  *engine.Weight `weight:"in_layer" shape:"E,256"`
+	Out *engine.Weight `weight:"out_layer" shape:"E,E"`
+}
+
+// vectorEmbedder turns the pooled text vector into one of width E.
+type vectorEmbedder struct {
+	In  *engine.Weight `weight:"in_layer" shape:"E,V"`
+	Out *engine.Weight `weight:"out_layer" shape:"E,E"`
+}
+
+// double is a block with separate weights for image and text and joint attention.
+type double struct {
+	Img stream `weight:"img_"`
+	Txt stream `weight:"txt_"`
+}
+
+// stream is one side of a double block. Mod gives shift, scale, gate of the attention, then of the MLP.
+type stream struct {
+	Mod        *engine.Weight `weight:"mod.lin" shape:"6E,E"`
+	QKV        *engine.Weight `weight:"attn.qkv" shape:"3E,E" split:"rows 3E"`
+	QueryScale engine.Tensor  `weight:"attn.norm.query_norm.scale" shape:"D"`
+	KeyScale   engine.Tensor  `weight:"attn.norm.key_norm.scale" shape:"D"`
+	Proj       *engine.Weight `weight:"attn.proj" shape:"E,E" split:"cols E"`
+	Up         *engine.Weight `weight:"mlp.0" shape:"F,E" split:"rows F"`
+	Down       *engine.Weight `weight:"mlp.2" shape:"E,F" split:"cols F"`
+}
+
+// single is a block of one stream. linear1 is stored fused: queries, keys, values, then the MLP's first layer; linear2 reads the attention
+// result and the MLP's hidden units side by side. Mod gives shift, scale, gate.
+type single struct {
+	Mod        *engine.Weight `weight:"modulation.lin" shape:"3E,E"`
+	QKV        *engine.Weight `weight:"linear1" shape:"3E+F,E" rows:"0:3E" split:"rows 3E"`
+	Up         *engine.Weight `weight:"linear1" shape:"3E+F,E" rows:"3E:3E+F" split:"rows F"`
+	QueryScale engine.Tensor  `weight:"norm.query_norm.scale" shape:"D"`
+	KeyScale   engine.Tensor  `weight:"norm.key_norm.scale" shape:"D"`
+	Down       *engine.Weight `weight:"linear2" shape:"E,E+F" split:"cols E+F"`
+}
+
+// final is the last layer. Mod gives shift, scale.
+type final struct {
+	Mod    *engine.Weight `weight:"adaLN_modulation.1" shape:"2E,E"`
+	Linear *engine.Weight `weight:"linear" shape:"C*p*p,E"`
+}
+
+// newNet makes the empty structs of c.
+func newNet(c Config) *net {
+	n := &net{Double: make([]double, c.Depth), Single: make([]single, c.DepthSingle)}
+	if c.Guidance {
+		n.Guidance = &timeEmbedder{}
+	}
+	return n
+}
+
+func (c Config) options(held dit.Held) weights.Options {
+	d := c.Hidden / c.Heads
+	return weights.Options{
+		Model: "flux",
+		Dims: map[string]int{
+			"E": c.Hidden, "F": c.MLPHidden, "D": d, "C": c.Channels, "p": c.PatchSize, "T": c.ContextDim, "V": c.VectorDim,
+		},
+		Units: map[string]int{"E": d},
+		Held: func(list string, i int) bool {
+			if list == "single_blocks" {
+				i += c.Depth
+			}
+			return held.Has(i)
+		},
+		Rank: held.Rank, Ranks: held.Ranks,
+	}
+}

@@ -1,0 +1,147 @@
+package goldenrun
+
+import (
+	"testing"
+
+	"patchbay/engine"
+	"patchbay/engine/ref"
+	"patchbay/models/dit"
+	"patchbay/tests/golden"
+)
+
+// Batch evaluates two latents per entry at the second of three timesteps whose modulations were computed together, and compares with
+// separate evaluations: item order, modulation rows and steps are right for every B and S.
+func (f Family) Batch(t *testing.T) {
+	f = f.brief(t)
+	for _, name := range f.Models {
+		t.Run(name, func(t *testing.T) {
+			m := f.load(t, ref.New(), name, dit.Held{})
+			cases, err := Cases(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range cases {
+				if c.N() == 2 {
+					batch(t, m, c)
+					return
+				}
+			}
+			batch(t, m, cases[0])
+		})
+	}
+}
+
+func batch(t *testing.T, m dit.Model, c Case) {
+	t.Helper()
+	spec, n := m.Spec(), c.N()
+	env := mustEnv(t, ref.New())
+	grid := spec.Tokens(c.X[2], c.X[3])
+	all := dit.Range{Start: 0, End: len(spec.Blocks)}
+	p, err := m.Prepare(env, c.Entries(), grid, all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	times := append(append(make([]float32, n), c.Timesteps...), make([]float32, n)...)
+	rows := dit.Rows{Image: dit.Range{Start: 0, End: grid.Tokens()}}
+	if spec.JointText() {
+		rows.Text = dit.Range{Start: 0, End: p.Lt}
+	}
+	li, in, out := grid.Tokens(), spec.Channels*spec.PatchSize*spec.PatchSize, spec.OutChannels*spec.PatchSize*spec.PatchSize
+	one := c.rowsOf(spec, grid, rows.Image)
+	two := make([]float32, 2*len(one)) // item 2e is entry e's latent, item 2e+1 the same with half the values
+	for e := range n {
+		for i := range li * in {
+			v := one[e*li*in+i]
+			two[2*e*li*in+i], two[(2*e+1)*li*in+i] = v, v/2
+		}
+	}
+	both := forward(env, m, p, m.Modulate(env, p, times, all), 1, 2*n, rows, two)
+	half := make([]float32, len(one))
+	for i, v := range one {
+		half[i] = v / 2
+	}
+	mod := m.Modulate(env, p, c.Timesteps, all)
+	first, second := forward(env, m, p, mod, 0, n, rows, one), forward(env, m, p, mod, 0, n, rows, half)
+	for e := range n {
+		for k, want := range [][]float32{first[e*li*out : (e+1)*li*out], second[e*li*out : (e+1)*li*out]} {
+			got := both[(2*e+k)*li*out : (2*e+k+1)*li*out]
+			if _, err := Compare(got, want, 2e-6); err != nil {
+				t.Fatalf("%s: latent %d of entry %d in a batch of %d: %v", c.Name, k, e, 2*n, err)
+			}
+		}
+	}
+}
+
+// forward runs Embed, all blocks and Head of b items at one step and returns the prediction rows.
+func forward(env dit.Env, m dit.Model, p *dit.Prepared, mod *dit.Modulation, step, b int, rows dit.Rows, values []float32) []float32 {
+	spec := m.Spec()
+	mark := env.Arena.Mark()
+	s := dit.NewState(env, spec, p, mod, step, b, rows)
+	li, f := rows.Image.Len(), spec.PatchSize*spec.PatchSize
+	x, out := env.Arena.Alloc(engine.F32, b, li, spec.Channels*f), env.Arena.Alloc(engine.F32, b, li, spec.OutChannels*f)
+	env.Ops.Upload(x, values)
+	m.Embed(env, s, x)
+	kept := make([]engine.Tensor, len(spec.Blocks))
+	for i := range spec.Blocks {
+		var skip engine.Tensor
+		if from := spec.Blocks[i].Skip; from >= 0 {
+			skip = kept[from]
+		}
+		m.Block(env, i, s, skip)
+		kept[i] = env.Arena.Alloc(engine.F32, s.X.Shape()...)
+		env.Ops.Copy(kept[i], s.X)
+	}
+	m.Head(env, s, out)
+	result := make([]float32, out.Len())
+	if err := env.Ops.Download(result, out).Wait(); err != nil {
+		panic(err)
+	}
+	env.Arena.Release(mark)
+	return result
+}
+
+// Measured runs a case with a recording Ops and an arena without memory and compares the peak with that of a real run, and that every block is
+// given back what it took: sizes can be planned before anything is allocated.
+func (f Family) Measured(t *testing.T) {
+	f = f.brief(t)
+	for _, name := range f.Models {
+		t.Run(name, func(t *testing.T) {
+			cases, err := Cases(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			real := mustEnv(t, ref.New())
+			if _, err := Whole(real, f.load(t, ref.New(), name, dit.Held{}), cases[0], nil); err != nil {
+				t.Fatal(err)
+			}
+			rec := engine.NewRecorder()
+			env := dit.Env{Ops: rec, Arena: engine.NewMeasuringArena("measured"), Attend: dit.Whole(rec)}
+			if _, err := Whole(env, f.load(t, rec, name, dit.Held{}), cases[0], nil); err != nil {
+				t.Fatal(err)
+			}
+			if got, want := env.Arena.Peak(), real.Arena.Peak(); got != want {
+				t.Fatalf("peak of the measured run is %d bytes, of the real one %d", got, want)
+			}
+			if rec.Calls["Alloc"] > 1 {
+				t.Fatalf("%d allocations outside the arena, want only the one of the weights", rec.Calls["Alloc"])
+			}
+		})
+	}
+}
+
+// Once evaluates m on one entry and one seeded latent of y x x at a timestep and returns the prediction rows [Li, OutChannels*p*p].
+func Once(env dit.Env, m dit.Model, e dit.Entry, y, x int, timestep float32) ([]float32, error) {
+	spec := m.Spec()
+	grid := spec.Tokens(y, x)
+	all := dit.Range{Start: 0, End: len(spec.Blocks)}
+	p, err := m.Prepare(env, []dit.Entry{e}, grid, all)
+	if err != nil {
+		return nil, err
+	}
+	rows := dit.Rows{Image: dit.Range{Start: 0, End: grid.Tokens()}}
+	if spec.JointText() {
+		rows.Text = dit.Range{Start: 0, End: p.Lt}
+	}
+	values := golden.Input("once", grid.Tokens()*spec.Channels*spec.PatchSize*spec.PatchSize)
+	return forward(env, m, p, m.Modulate(env, p, []float32{timestep}, all), 0, 1, rows, values), nil
+}

@@ -1,0 +1,205 @@
+package goldenrun
+
+import (
+	"testing"
+
+	"patchbay/engine"
+	"patchbay/engine/deferred"
+	"patchbay/engine/ref"
+	"patchbay/models/dit"
+	"patchbay/models/weights"
+	"patchbay/models/weights/goldenweights"
+)
+
+// Rel is the tolerance of tests/golden/README.md section 2 for single forwards in f32.
+const Rel = 2e-5
+
+// Family is what the tests below need of one model family.
+type Family struct {
+	Models []string // golden models, e.g. "flux-a"
+	// Open detects and loads; meta carries the recorded config.
+	Open func(ops engine.Ops, set *weights.Set, meta map[string]string, held dit.Held) (dit.Model, error)
+	// States names the recorded tensors that the rows of X [1, L, E] after block i must equal, with their values.
+	States func(spec *dit.Spec, i int, x []float32, rows dit.Rows) map[string][]float32
+}
+
+func (f Family) load(t *testing.T, ops engine.Ops, name string, held dit.Held) dit.Model {
+	t.Helper()
+	set, config, err := goldenweights.Set(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := f.Open(ops, set, map[string]string{"config": string(config)}, held)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(m.Close)
+	return m
+}
+
+// brief is the family with its last model alone under -short: every model has its forward tests, one is enough for the others.
+func (f Family) brief(t *testing.T) Family {
+	t.Helper()
+	if testing.Short() {
+		f.Models = f.Models[len(f.Models)-1:]
+		t.Logf("short: only %s", f.Models[0])
+	}
+	return f
+}
+
+// each runs check on every recorded case of every model.
+func (f Family) each(t *testing.T, check func(t *testing.T, name string, c Case)) {
+	t.Helper()
+	for _, name := range f.Models {
+		cases, err := Cases(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range cases {
+			t.Run(c.Name, func(t *testing.T) { check(t, name, c) })
+		}
+	}
+}
+
+// some runs check on every recorded case, under -short on the last model's first case of two entries only.
+func (f Family) some(t *testing.T, check func(t *testing.T, name string, c Case)) {
+	t.Helper()
+	if !testing.Short() {
+		f.each(t, check)
+		return
+	}
+	name := f.Models[len(f.Models)-1]
+	cases, err := Cases(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range cases {
+		if c.N() == 2 {
+			t.Logf("short: only %s", c.Name)
+			check(t, name, c)
+			return
+		}
+	}
+	t.Fatalf("%s has no case of two entries", name)
+}
+
+// Forward compares every case and every recorded block state with the golden numbers, on ref. The first wrong block is named.
+func (f Family) Forward(t *testing.T) {
+	file, err := Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	models := map[string]dit.Model{}
+	for _, name := range f.Models {
+		models[name] = f.load(t, ref.New(), name, dit.Held{})
+	}
+	f.each(t, func(t *testing.T, name string, c Case) {
+		m, states, checked := models[name], file.States(c), 0
+		got := mustWhole(t, ref.New(), m, c, func(i int, x []float32, rows dit.Rows) {
+			if len(states) == 0 {
+				return
+			}
+			for part, got := range f.States(m.Spec(), i, x, rows) {
+				if _, err := Compare(got, states[part], Rel); err != nil {
+					t.Fatalf("first wrong block %s: %v", part, err)
+				}
+				checked++
+			}
+		})
+		if len(states) > 0 && checked < len(m.Spec().Blocks) {
+			t.Fatalf("checked %d block states, want at least %d", checked, len(m.Spec().Blocks))
+		}
+		f.judge(t, file, c, got, "ref")
+	})
+}
+
+// On runs every case with another Ops and compares with the golden numbers. Weights are packed by ops itself.
+func (f Family) On(t *testing.T, ops engine.Ops) {
+	file, err := Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	models := map[string]dit.Model{}
+	for _, name := range f.Models {
+		models[name] = f.load(t, ops, name, dit.Held{})
+	}
+	f.each(t, func(t *testing.T, name string, c Case) {
+		f.judge(t, file, c, mustWhole(t, ops, models[name], c, nil), ops.Name())
+	})
+}
+
+// Deferred runs every case with calls executed as late as possible and released memory poisoned: equal bits or something is read early or late.
+func (f Family) Deferred(t *testing.T) {
+	f = f.brief(t)
+	models := map[string]dit.Model{}
+	for _, name := range f.Models {
+		models[name] = f.load(t, ref.New(), name, dit.Held{})
+	}
+	f.some(t, func(t *testing.T, name string, c Case) {
+		want := mustWhole(t, ref.New(), models[name], c, nil)
+		late := deferred.New(ref.New())
+		env := mustEnv(t, late)
+		late.Watch(env.Arena)
+		got, err := Whole(env, models[name], c, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Compare(got, want, 0); err != nil {
+			t.Fatalf("deferred against direct: %v", err)
+		}
+	})
+}
+
+// Rows shares the rows of every case among 2 and 3 parts that attend to each other: the answer of one rank.
+func (f Family) Rows(t *testing.T) {
+	f = f.brief(t)
+	models := map[string]dit.Model{}
+	for _, name := range f.Models {
+		models[name] = f.load(t, ref.New(), name, dit.Held{})
+	}
+	f.some(t, func(t *testing.T, name string, c Case) {
+		want := mustWhole(t, ref.New(), models[name], c, nil)
+		for _, n := range []int{2, 3} {
+			got, err := Parts(ref.New(), models[name], c, n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := Compare(got, want, 2e-6); err != nil {
+				t.Fatalf("%d parts against one: %v", n, err)
+			}
+		}
+	})
+}
+
+func (f Family) judge(t *testing.T, file File, c Case, got []float32, where string) {
+	t.Helper()
+	want, _, err := file.Get(c.Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	worst, err := Compare(got, want, Rel)
+	if err != nil {
+		t.Fatalf("%s on %s: %v", c.Name, where, err)
+	}
+	t.Logf("%s on %s: error %.2g, bound %.2g", c.Name, where, worst, Rel)
+}
+
+func mustEnv(t *testing.T, ops engine.Ops) dit.Env {
+	t.Helper()
+	env, err := NewEnv(ops, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return env
+}
+
+func mustWhole(t *testing.T, ops engine.Ops, m dit.Model, c Case, seen Seen) []float32 {
+	t.Helper()
+	got, err := Whole(mustEnv(t, ops), m, c, seen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}

@@ -1,0 +1,104 @@
+package goldenrun
+
+import (
+	"patchbay/engine"
+	"patchbay/models/dit"
+)
+
+// Seen is told of the rows of X after every block (block index, then the values [B, L, E]) of a run on one rank; nil: nobody is.
+type Seen func(block int, x []float32, rows dit.Rows)
+
+// Whole evaluates m on case c with one rank and returns the latents [n, C, Y, X] that the network predicts. env comes from NewEnv.
+func Whole(env dit.Env, m dit.Model, c Case, seen Seen) ([]float32, error) {
+	spec := m.Spec()
+	grid := spec.Tokens(c.X[2], c.X[3])
+	p, err := m.Prepare(env, c.Entries(), grid, dit.Range{Start: 0, End: len(spec.Blocks)})
+	if err != nil {
+		return nil, err
+	}
+	rows := dit.Rows{Image: dit.Range{Start: 0, End: grid.Tokens()}}
+	if spec.JointText() {
+		rows.Text = dit.Range{Start: 0, End: p.Lt}
+	}
+	out := evaluate(env, func(int) dit.Model { return m }, p, c, rows, seen)
+	return c.latents(spec, grid, out), nil
+}
+
+// rowsOf patchifies the latents of all items and takes image rows r: [n, li, C*p*p].
+func (c Case) rowsOf(spec *dit.Spec, grid dit.Grid, r dit.Range) []float32 {
+	f := spec.Channels * spec.PatchSize * spec.PatchSize
+	latent, size := c.Latent(), product(c.X[1:])
+	var out []float32
+	all := make([]float32, grid.Tokens()*f)
+	for i := range c.N() {
+		dit.Patchify(all, latent[i*size:(i+1)*size], spec.Channels, grid, spec.PatchSize)
+		out = append(out, all[r.Start*f:r.End*f]...)
+	}
+	return out
+}
+
+// latents is the inverse of rowsOf for outputs of all rows.
+func (c Case) latents(spec *dit.Spec, grid dit.Grid, rows []float32) []float32 {
+	f, size := spec.OutChannels*spec.PatchSize*spec.PatchSize, product(c.X[1:])
+	out := make([]float32, c.N()*size)
+	for i := range c.N() {
+		dit.Unpatchify(out[i*size:(i+1)*size], rows[i*grid.Tokens()*f:(i+1)*grid.Tokens()*f], spec.Channels, f, grid, spec.PatchSize)
+	}
+	return out
+}
+
+// evaluate runs Modulate, Embed, all blocks and Head for some rows and returns the prediction rows [n, li, OutChannels*p*p]. holder gives the
+// model that holds a block; the first one also embeds and writes the result.
+func evaluate(env dit.Env, holder func(block int) dit.Model, p *dit.Prepared, c Case, rows dit.Rows, seen Seen) []float32 {
+	m := holder(0)
+	spec, n := m.Spec(), c.N()
+	all := dit.Range{Start: 0, End: len(spec.Blocks)}
+	mods := map[dit.Model]*dit.Modulation{}
+	for i := range spec.Blocks {
+		if h := holder(i); mods[h] == nil {
+			mods[h] = h.Modulate(env, p, c.Timesteps, all)
+		}
+	}
+	s := dit.NewState(env, spec, p, mods[m], 0, n, rows)
+	li := rows.Image.Len()
+	x := env.Arena.Alloc(engine.F32, n, li, spec.Channels*spec.PatchSize*spec.PatchSize)
+	out := env.Arena.Alloc(engine.F32, n, li, spec.OutChannels*spec.PatchSize*spec.PatchSize)
+	env.Ops.Upload(x, c.rowsOf(spec, p.Grid, rows.Image))
+	m.Embed(env, s, x)
+	kept := make([]engine.Tensor, len(spec.Blocks))
+	for i := range spec.Blocks {
+		var skip engine.Tensor
+		if from := spec.Blocks[i].Skip; from >= 0 {
+			skip = kept[from]
+		}
+		s.M = mods[holder(i)]
+		holder(i).Block(env, i, s, skip)
+		if isSkipped(spec, i) {
+			kept[i] = env.Arena.Alloc(engine.F32, s.X.Shape()...)
+			env.Ops.Copy(kept[i], s.X)
+		}
+		if seen != nil {
+			values := make([]float32, s.X.Len())
+			if err := env.Ops.Download(values, s.X).Wait(); err == nil {
+				seen(i, values, rows)
+			}
+		}
+	}
+	s.M = mods[m]
+	m.Head(env, s, out)
+	result := make([]float32, out.Len())
+	if err := env.Ops.Download(result, out).Wait(); err != nil {
+		panic(err)
+	}
+	return result
+}
+
+// isSkipped reports whether a later block takes block i's output.
+func isSkipped(spec *dit.Spec, i int) bool {
+	for _, b := range spec.Blocks {
+		if b.Skip == i {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,144 @@
+package goldenrun
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+
+	"patchbay/engine"
+	"patchbay/engine/ref"
+	"patchbay/models/dit"
+)
+
+// Stages loads each model twice, the middle blocks in one value and the others in a second (as a folded pipeline holds them), and runs every
+// block where it is held: equal bits to the whole model.
+func (f Family) Stages(t *testing.T) {
+	f = f.brief(t)
+	for _, name := range f.Models {
+		t.Run(name, func(t *testing.T) {
+			cases, err := Cases(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			whole := f.load(t, ref.New(), name, dit.Held{})
+			spec := whole.Spec()
+			n := len(spec.Blocks)
+			lo := max(n/3, 1)
+			hi := max(n-1, lo+1)
+			outer := f.load(t, ref.New(), name, dit.Held{Blocks: []dit.Range{{Start: 0, End: lo}, {Start: hi, End: n}}})
+			inner := f.load(t, ref.New(), name, dit.Held{Blocks: []dit.Range{{Start: lo, End: hi}}})
+			want := mustWhole(t, ref.New(), whole, cases[0], nil)
+			got := staged(t, cases[0], spec, outer, inner, dit.Range{Start: lo, End: hi})
+			if _, err := Compare(got, want, 0); err != nil {
+				t.Fatalf("blocks held in two places against one: %v", err)
+			}
+		})
+	}
+}
+
+// staged evaluates with the blocks of mid from inner and the others from outer.
+func staged(t *testing.T, c Case, spec *dit.Spec, outer, inner dit.Model, mid dit.Range) []float32 {
+	t.Helper()
+	env := mustEnv(t, ref.New())
+	grid := spec.Tokens(c.X[2], c.X[3])
+	all := dit.Range{Start: 0, End: len(spec.Blocks)}
+	p, err := outer.Prepare(env, c.Entries(), grid, all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := inner.Prepare(env, c.Entries(), grid, all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := mid.Start; i < mid.End && second.CrossKV != nil; i++ {
+		p.CrossKV[i] = second.CrossKV[i]
+	}
+	rows := dit.Rows{Image: dit.Range{Start: 0, End: grid.Tokens()}}
+	if spec.JointText() {
+		rows.Text = dit.Range{Start: 0, End: p.Lt}
+	}
+	out := evaluate(env, func(i int) dit.Model {
+		if i >= mid.Start && i < mid.End {
+			return inner
+		}
+		return outer
+	}, p, c, rows, nil)
+	return c.latents(spec, grid, out)
+}
+
+// Slices loads each model as 2 and 3 slices of a tensor group and sums their partial results: the answer of whole weights. Heads that do not
+// divide are shared unevenly; groups larger than the number of heads are left out.
+func (f Family) Slices(t *testing.T) {
+	f = f.brief(t)
+	for _, name := range f.Models {
+		t.Run(name, func(t *testing.T) {
+			cases, err := Cases(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			whole := f.load(t, ref.New(), name, dit.Held{})
+			for _, c := range cases[:2] {
+				want := mustWhole(t, ref.New(), whole, c, nil)
+				for n := 2; n <= min(3, whole.Spec().Heads); n++ {
+					for r, got := range f.sliced(t, name, c, n) {
+						if _, err := Compare(got, want, Rel); err != nil {
+							t.Fatalf("%s: rank %d of %d slices against whole weights: %v", c.Name, r, n, err)
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+// sliced evaluates c on n ranks that hold slices and returns the result of every rank.
+func (f Family) sliced(t *testing.T, name string, c Case, n int) [][]float32 {
+	t.Helper()
+	models := make([]dit.Model, n)
+	for r := range n {
+		models[r] = f.load(t, ref.New(), name, dit.Held{Rank: r, Ranks: n})
+	}
+	meet := newMeeting(n)
+	out, errs := make([][]float32, n), make([]error, n)
+	var wg sync.WaitGroup
+	for r := range n {
+		wg.Go(func() {
+			defer func() {
+				if v := recover(); v != nil {
+					errs[r] = fmt.Errorf("rank %d: %v", r, v)
+					meet.abort()
+				}
+			}()
+			ops := ref.New()
+			env, err := NewEnv(ops, nil)
+			if err != nil {
+				errs[r] = err
+				meet.abort()
+				return
+			}
+			env.Reduce = func(t engine.Tensor) { reduce(env, meet, r, t) }
+			out[r], errs[r] = Whole(env, models[r], c, nil)
+		})
+	}
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return out
+}
+
+// reduce replaces t by the sum over all ranks, added in rank order so that all ranks get the same bits.
+func reduce(env dit.Env, meet *meeting, r int, t engine.Tensor) {
+	mark := env.Arena.Mark()
+	sum := env.Arena.Alloc(engine.F32, t.Shape()...)
+	all := meet.gather(r, shown{k: t})
+	env.Ops.Copy(sum, all[0].k)
+	for _, s := range all[1:] {
+		env.Ops.Add(sum, sum, s.k)
+	}
+	meet.gather(r, shown{})
+	env.Ops.Copy(t, sum)
+	env.Arena.Release(mark)
+}

@@ -1,0 +1,164 @@
+package goldenrun
+
+import (
+	"fmt"
+	"sync"
+
+	"patchbay/engine"
+	"patchbay/models/dit"
+)
+
+// Parts evaluates m on case c with the sequence (text, then image) cut in n balanced ranges, each computed by a goroutine with an Env of its own.
+// In every attention the parts show each other their keys and values and each attends from its own queries. The result must equal Whole.
+func Parts(ops engine.Ops, m dit.Model, c Case, n int) ([]float32, error) {
+	spec := m.Spec()
+	grid := spec.Tokens(c.X[2], c.X[3])
+	meet := newMeeting(n)
+	results, errs := make([][]float32, n), make([]error, n)
+	cuts := make([]dit.Rows, n)
+	var wg sync.WaitGroup
+	for r := range n {
+		lt := 0
+		if spec.JointText() {
+			lt = c.Context[1]
+		}
+		cuts[r] = cutRows(lt, grid.Tokens(), r, n)
+		wg.Go(func() {
+			defer func() {
+				if v := recover(); v != nil {
+					errs[r] = fmt.Errorf("part %d: %v", r, v)
+					meet.abort()
+				}
+			}()
+			results[r], errs[r] = part(ops, m, c, grid, cuts[r], meet, r)
+			if errs[r] != nil {
+				meet.abort()
+			}
+		})
+	}
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return nil, err
+		}
+	}
+	return c.latents(spec, grid, joinRows(results, cuts, c.N(), spec, grid)), nil
+}
+
+func part(ops engine.Ops, m dit.Model, c Case, grid dit.Grid, rows dit.Rows, meet *meeting, r int) ([]float32, error) {
+	env, err := NewEnv(ops, nil)
+	if err != nil {
+		return nil, err
+	}
+	env.Attend = func(a dit.Attention) {
+		dit.Normalise(ops, a)
+		mark := env.Arena.Mark()
+		all := meet.gather(r, shown{a.K, a.V, a.Rows})
+		k, v := joinKeys(env, all)
+		if a.Q.Dim(1) > 0 {
+			ops.Attention(a.Out, a.Q, k, v, engine.AttentionArgs{Scale: a.Scale})
+		}
+		meet.gather(r, shown{}) // nobody overwrites keys that others still read
+		env.Arena.Release(mark)
+	}
+	p, err := m.Prepare(env, c.Entries(), grid, dit.Range{Start: 0, End: len(m.Spec().Blocks)})
+	if err != nil {
+		return nil, err
+	}
+	return evaluate(env, func(int) dit.Model { return m }, p, c, rows, nil), nil
+}
+
+// cutRows is range r of n of the joint sequence.
+func cutRows(lt, li, r, n int) dit.Rows {
+	l := lt + li
+	lo, hi := l*r/n, l*(r+1)/n
+	return dit.Rows{
+		Text:  dit.Range{Start: min(lo, lt), End: min(hi, lt)},
+		Image: dit.Range{Start: max(lo, lt) - lt, End: max(hi, lt) - lt},
+	}
+}
+
+// joinRows puts the image rows of all parts together: [n, Li, F].
+func joinRows(results [][]float32, cuts []dit.Rows, n int, spec *dit.Spec, grid dit.Grid) []float32 {
+	f := spec.OutChannels * spec.PatchSize * spec.PatchSize
+	out := make([]float32, n*grid.Tokens()*f)
+	for r, rows := range cuts {
+		li := rows.Image.Len()
+		for b := range n {
+			copy(out[(b*grid.Tokens()+rows.Image.Start)*f:], results[r][b*li*f:(b+1)*li*f])
+		}
+	}
+	return out
+}
+
+// shown is what a part shows the others.
+type shown struct {
+	k, v engine.Tensor
+	rows dit.Rows
+}
+
+// joinKeys copies the keys and values of all parts into whole sequences [B, L, H, D].
+func joinKeys(env dit.Env, all []shown) (k, v engine.Tensor) {
+	l := 0
+	for _, s := range all {
+		l += s.rows.Len()
+	}
+	shape := all[0].k.Shape()
+	k = env.Arena.Alloc(engine.F32, shape[0], l, shape[2], shape[3])
+	v = env.Arena.Alloc(engine.F32, shape[0], l, shape[2], shape[3])
+	at := 0
+	for _, s := range all {
+		if n := s.rows.Len(); n > 0 {
+			env.Ops.Copy(k.Slice(1, at, at+n), s.k)
+			env.Ops.Copy(v.Slice(1, at, at+n), s.v)
+			at += n
+		}
+	}
+	return k, v
+}
+
+// meeting lets n goroutines exchange one value each, again and again.
+type meeting struct {
+	mu      sync.Mutex
+	cond    *sync.Cond
+	n, come int
+	round   int
+	values  []shown
+	last    []shown
+	broken  bool
+}
+
+func newMeeting(n int) *meeting {
+	m := &meeting{n: n, values: make([]shown, n)}
+	m.cond = sync.NewCond(&m.mu)
+	return m
+}
+
+// gather waits for all parts and returns what each showed.
+func (m *meeting) gather(r int, v shown) []shown {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.values[r] = v
+	m.come++
+	if m.come == m.n {
+		m.last, m.values = m.values, make([]shown, m.n)
+		m.come = 0
+		m.round++
+		m.cond.Broadcast()
+		return m.last
+	}
+	for round := m.round; round == m.round && !m.broken; {
+		m.cond.Wait()
+	}
+	if m.broken {
+		panic("another part stopped")
+	}
+	return m.last
+}
+
+func (m *meeting) abort() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.broken = true
+	m.cond.Broadcast()
+}

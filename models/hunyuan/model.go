@@ -1,0 +1,136 @@
+package hunyuan
+
+import (
+	"patchbay/engine"
+	"patchbay/models/dit"
+	"patchbay/models/layers"
+	"patchbay/models/weights"
+)
+
+// eps is the epsilon of all norms of HunyuanDiT.
+const eps = 1e-6
+
+// Model is a HunyuanDiT model or a part of one. It implements dit.Model.
+type Model struct {
+	cfg  Config
+	spec dit.Spec
+	held dit.Held
+	net  *net
+	mem  *weights.Loaded
+}
+
+// Load reads the held part of a model of config c from set (names with or without the prefix of full checkpoints) and packs it with ops.
+// Missing, unexpected and misshapen tensors of the whole model are reported in one *weights.MismatchError.
+func Load(ops engine.Ops, set *weights.Set, c Config, held dit.Held) (*Model, error) {
+	spec, err := c.Spec()
+	if err != nil {
+		return nil, err
+	}
+	_, _, set = weights.Looks(set)
+	m := &Model{cfg: c, spec: spec, held: held, net: newNet(c)}
+	if m.mem, err = weights.Load(ops, set, m.net, c.options(held)); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// Spec describes the whole model.
+func (m *Model) Spec() *dit.Spec { return &m.spec }
+
+// Close gives the memory of the weights back.
+func (m *Model) Close() { m.mem.Close() }
+
+// Modulate computes time + extra for every timestep and entry, and from it: Image [S, n, 2E] of the held blocks, (shift, scale) of the first norm with
+// the norm's own bias and weight inside, and Head [S, n, 2E] (shift, scale).
+func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held dit.Range) *dit.Modulation {
+	n, e := p.N, m.cfg.Hidden
+	s := len(timesteps) / n
+	out := &dit.Modulation{Image: make([]engine.Tensor, len(m.spec.Blocks)), Text: make([]engine.Tensor, len(m.spec.Blocks))}
+	for i := held.Start; i < held.End; i++ {
+		if m.held.Has(i) {
+			out.Image[i] = env.Arena.Alloc(engine.F32, s, n, 2*e)
+		}
+	}
+	out.Head = env.Arena.Alloc(engine.F32, s, n, 2*e)
+	mark := env.Arena.Mark()
+	vec := env.Arena.Alloc(engine.F32, s, n, e)
+	f := layers.Upload(env, layers.TimestepFeatures(timesteps, features), s, n, features)
+	layers.MLP(env, vec, f, m.net.Time.In, m.net.Time.Out, engine.SiLU)
+	env.Ops.Add(vec, vec, p.Vector.Unsqueeze(0))
+	env.Ops.Activate(vec, vec, engine.SiLU)
+	for i := held.Start; i < held.End; i++ {
+		if m.held.Has(i) {
+			b := &m.net.Blocks[i]
+			shift, scale := out.Image[i].Slice(2, 0, e), out.Image[i].Slice(2, e, 2*e)
+			env.Ops.Linear(shift, vec, b.Shift, engine.Epilogue{})
+			env.Ops.Add(shift, shift, b.Norm1.Bias.Unsqueeze(0).Unsqueeze(0))
+			env.Ops.Copy(scale, b.Norm1.Scale.Unsqueeze(0).Unsqueeze(0).Broadcast(0, s).Broadcast(1, n))
+		}
+	}
+	env.Ops.Linear(out.Head, vec, m.net.Final.Mod, engine.Epilogue{})
+	env.Arena.Release(mark)
+	return out
+}
+
+// Embed projects the latent's tokens.
+func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
+	if s.Rows.Image.Len() > 0 {
+		env.Ops.Linear(s.ImageRows(), x, m.net.Patch, engine.Epilogue{})
+	}
+}
+
+// Block runs block i: x = linear(norm([x, skip])) where it has a skip, x += attention(norm1(x) + shift), x += cross-attention(norm3(x)),
+// x += mlp(norm2(x)).
+func (m *Model) Block(env dit.Env, i int, s *dit.State, skip engine.Tensor) {
+	mark := env.Arena.Mark()
+	b, x, e, d := &m.net.Blocks[i], s.X, m.cfg.Hidden, m.spec.HeadDim
+	l := s.Rows.Len()
+	if b.Skip != nil {
+		both := layers.Scratch(env, x, s.B, l, 2*e)
+		env.Ops.Copy(both.Slice(2, 0, e), x)
+		env.Ops.Copy(both.Slice(2, e, 2*e), skip)
+		env.Ops.LayerNorm(both, both, b.Skip.Weight, b.Skip.Bias, eps)
+		env.Ops.Linear(x, both, b.Skip.Linear, engine.Epilogue{})
+		env.Arena.Release(mark)
+	}
+	mod := s.M.Image[i].Index(0, s.Step)
+	h := layers.Scratch(env, x, s.B, l, e)
+	qkv := layers.Scratch(env, x, s.B, l, b.Attn.QKV.N())
+	attended := layers.Scratch(env, x, s.B, l, b.Attn.Proj.K())
+	env.Ops.AdaLN(h, x, layers.Chunk(mod, e, 0), layers.Chunk(mod, e, 1), eps)
+	env.Ops.Linear(qkv, h, b.Attn.QKV, engine.Epilogue{})
+	q, k, v := layers.QKV(qkv, d)
+	n := b.Attn.Norm.both()
+	env.Attend(dit.Attention{
+		Block: i, Q: q, K: k, V: v, TextNorm: n, ImageNorm: n, RoPE: s.RoPE, Rows: s.Rows, ImageOnly: true, Out: layers.Heads(attended, d),
+	})
+	layers.RowLinear(env, x, attended, b.Attn.Proj, engine.Tensor{})
+
+	env.Ops.LayerNorm(h, x, b.Norm3.Weight, b.Norm3.Bias, eps)
+	query := qkv.Slice(2, 0, b.Cross.Query.N())
+	env.Ops.Linear(query, h, b.Cross.Query, engine.Epilogue{})
+	heads := layers.Heads(query, d)
+	// Queries go through as keys: the operation takes keys alone, and these are rotated like any.
+	env.Ops.QKNormRoPE(engine.Tensor{}, heads, engine.Tensor{}, engine.Tensor{}, heads, engine.Tensor{}, b.Cross.Norm.query(), s.RoPE)
+	layers.CrossAttend(env, layers.Heads(attended, d), heads, s.P.CrossKV[i], nil)
+	layers.RowLinear(env, x, attended, b.Cross.Proj, engine.Tensor{})
+
+	env.Ops.LayerNorm(h, x, b.Norm2.Weight, b.Norm2.Bias, eps)
+	layers.ResidualMLP(env, x, h, b.MLP.Up, b.MLP.Down, engine.Tensor{}, engine.GELUTanh)
+	env.Arena.Release(mark)
+}
+
+// both normalises queries and keys.
+func (h headNorm) both() engine.QKNorm {
+	return engine.QKNorm{Kind: engine.LayerNorm, QScale: h.QueryWeight, QBias: h.QueryBias, KScale: h.KeyWeight, KBias: h.KeyBias, Eps: eps}
+}
+
+// query is the norm of queries for a call that passes them as keys.
+func (h headNorm) query() engine.QKNorm {
+	return engine.QKNorm{Kind: engine.LayerNorm, KScale: h.QueryWeight, KBias: h.QueryBias, Eps: eps}
+}
+
+// Head normalises, modulates by (shift, scale) and projects the rows; the second half of the channels is a variance that nobody uses.
+func (m *Model) Head(env dit.Env, s *dit.State, out engine.Tensor) {
+	layers.ModulatedHead(env, out, s.ImageRows(), s.M.Head.Index(0, s.Step), m.net.Final.Linear, eps)
+}

@@ -1,0 +1,111 @@
+// Package latent knows what the numbers of a latent mean: how many channels a family's autoencoder writes, how its values are scaled for the
+// diffusion model, and which colour each channel roughly is.
+//
+// Latents in a workflow are in the autoencoder's space ("VAE space"). ToModel brings them into the space that samplers and models work in,
+// FromModel brings them back (ComfyUI: process_in, process_out of comfy/latent_formats.py). RGB turns a model-space latent into a small preview
+// without an autoencoder. The formats are one explicit table (formats.go); a checkpoint's metadata may override scale and shift, which the
+// demo checkpoint does.
+//
+// Facts that have caused bugs elsewhere: ComfyUI divides by the scale, it does not multiply by the reciprocal; an all-zero latent means "empty"
+// and is not shifted, which the sampling node decides, not this package; preview factors apply to model space, not to VAE space.
+package latent
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+)
+
+// Format describes the latents of one family. The zero Format is not valid; use the functions in formats.go.
+type Format struct {
+	Name     string
+	Channels int     // C
+	Scale    float32 // model = (vae - Shift) * Scale
+	Shift    float32
+	// Preview is one row of red, green and blue factors per channel for model-space latents; nil: no preview is known.
+	Preview [][3]float32
+	Bias    [3]float32 // added to the product
+}
+
+// ToModel converts v from VAE space to model space in place: (v - Shift) * Scale.
+func (f Format) ToModel(v []float32) {
+	for i := range v {
+		v[i] = (v[i] - f.Shift) * f.Scale
+	}
+}
+
+// FromModel converts v from model space to VAE space in place: v / Scale + Shift.
+func (f Format) FromModel(v []float32) {
+	for i := range v {
+		v[i] = v[i]/f.Scale + f.Shift
+	}
+}
+
+// WithConfig returns f with scale and shift replaced by those of a checkpoint's metadata "config", a JSON object. An autoencoder writes
+// scale_factor, shift_factor and z_channels, a diffusion model latent_scale_factor, latent_shift_factor and latent_channels. Absent members, an
+// empty config and null change nothing. Errors name the member and the allowed values.
+func (f Format) WithConfig(config []byte) (Format, error) {
+	if len(config) == 0 {
+		return f, nil
+	}
+	var c struct {
+		Scale         *float64 `json:"scale_factor"`
+		Shift         *float64 `json:"shift_factor"`
+		Channels      *int     `json:"z_channels"`
+		ModelScale    *float64 `json:"latent_scale_factor"`
+		ModelShift    *float64 `json:"latent_shift_factor"`
+		ModelChannels *int     `json:"latent_channels"`
+	}
+	if err := json.Unmarshal(config, &c); err != nil {
+		return f, fmt.Errorf("latent config: %w", err)
+	}
+	if c.ModelScale != nil {
+		c.Scale = c.ModelScale
+	}
+	if c.ModelShift != nil {
+		c.Shift = c.ModelShift
+	}
+	if c.ModelChannels != nil {
+		c.Channels = c.ModelChannels
+	}
+	if c.Channels != nil && *c.Channels != f.Channels {
+		return f, fmt.Errorf("latent config: z_channels is %d, latents of %s have %d", *c.Channels, f.Name, f.Channels)
+	}
+	if c.Scale != nil {
+		if !(*c.Scale > 0) || math.IsInf(*c.Scale, 0) {
+			return f, fmt.Errorf("latent config: scale_factor is %g, must be a positive number", *c.Scale)
+		}
+		f.Scale = float32(*c.Scale)
+	}
+	if c.Shift != nil {
+		f.Shift = float32(*c.Shift) // JSON knows no NaN and no infinity
+	}
+	return f, nil
+}
+
+// RGB makes a preview picture of the first item of a model-space latent [C, Y, X]: [Y, X, 3] bytes in 0..255, truncated as ComfyUI does
+// (latent_preview.py, Latent2RGB): 255 * clamp((x0 F + bias + 1) / 2, 0, 1). It returns nil when the format has no preview factors and panics if
+// latent does not hold C*y*x values.
+func (f Format) RGB(latent []float32, y, x int) []byte {
+	if f.Preview == nil {
+		return nil
+	}
+	n := y * x
+	if len(latent) != f.Channels*n {
+		panic(fmt.Sprintf("latent preview: %d values, a latent [%d, %d, %d] has %d", len(latent), f.Channels, y, x, f.Channels*n))
+	}
+	out := make([]byte, 3*n)
+	for i := range n {
+		rgb := f.Bias
+		for c, factors := range f.Preview {
+			v := latent[c*n+i]
+			for k := range rgb {
+				rgb[k] += v * factors[k]
+			}
+		}
+		for k, v := range rgb {
+			out[3*i+k] = byte(255 * min(max((v+1)/2, 0), 1))
+		}
+	}
+	return out
+}

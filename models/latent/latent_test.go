@@ -1,0 +1,113 @@
+package latent_test
+
+import (
+	"encoding/json"
+	"math"
+	"strings"
+	"testing"
+
+	"patchbay/models/latent"
+	"patchbay/tests/golden"
+)
+
+// TestFormatsMatchComfyUI compares scale, shift and channels with what ComfyUI reported for each family.
+func TestFormatsMatchComfyUI(t *testing.T) {
+	var all map[string]json.RawMessage
+	if err := golden.JSON("sigmas.json", &all); err != nil {
+		t.Fatal(err)
+	}
+	for key, model := range map[string]string{
+		"flux_dev": "flux", "flux_schnell": "flux", "sd3": "sd3", "pixart_alpha": "pixart_alpha", "pixart_sigma": "pixart_sigma", "hunyuandit12": "hunyuandit",
+	} {
+		var want struct {
+			Channels int      `json:"latent_channels"`
+			Scale    float32  `json:"latent_scale"`
+			Shift    *float32 `json:"latent_shift"`
+		}
+		if err := json.Unmarshal(all[key+"/conversions"], &want); err != nil {
+			t.Fatalf("%s: %v", key, err)
+		}
+		f, ok := latent.ForModel(model)
+		if !ok {
+			t.Errorf("%s: no format", model)
+			continue
+		}
+		shift := float32(0)
+		if want.Shift != nil {
+			shift = *want.Shift
+		}
+		if f.Channels != want.Channels || f.Scale != want.Scale || f.Shift != shift {
+			t.Errorf("%s: got %d channels, scale %g, shift %g; want %d, %g, %g", model, f.Channels, f.Scale, f.Shift, want.Channels, want.Scale, shift)
+		}
+		if len(f.Preview) != f.Channels {
+			t.Errorf("%s: %d rows of preview factors for %d channels", model, len(f.Preview), f.Channels)
+		}
+	}
+	if _, ok := latent.ForModel("nothing"); ok {
+		t.Error("an unknown model has a format")
+	}
+}
+
+func TestThereAndBack(t *testing.T) {
+	f := latent.FLUX()
+	v := []float32{0, 0.1159, -3, 7.5}
+	f.ToModel(v)
+	for i, want := range []float64{-0.1159 * 0.3611, 0, (-3 - 0.1159) * 0.3611, (7.5 - 0.1159) * 0.3611} {
+		if math.Abs(float64(v[i])-want) > 1e-6 {
+			t.Errorf("model value %d: got %g, want %g", i, v[i], want)
+		}
+	}
+	f.FromModel(v)
+	for i, want := range []float64{0, 0.1159, -3, 7.5} {
+		if math.Abs(float64(v[i])-want) > 1e-6 {
+			t.Errorf("value %d there and back: got %g, want %g", i, v[i], want)
+		}
+	}
+}
+
+func TestWithConfig(t *testing.T) {
+	for _, c := range []struct {
+		config string
+		scale  float32
+		shift  float32
+		err    string
+	}{
+		{``, 0.3611, 0.1159, ""},
+		{`{}`, 0.3611, 0.1159, ""},
+		{`null`, 0.3611, 0.1159, ""},
+		{`{"scale_factor": 0.5728, "shift_factor": 0.0275, "z_channels": 16}`, 0.5728, 0.0275, ""},
+		{`{"latent_scale_factor": 0.5, "latent_shift_factor": 0, "latent_channels": 16}`, 0.5, 0, ""},
+		{`{"shift_factor": -2}`, 0.3611, -2, ""},
+		{`{"scale_factor": 0}`, 0, 0, "scale_factor is 0"},
+		{`{"scale_factor": -1}`, 0, 0, "must be a positive number"},
+		{`{"z_channels": 4}`, 0, 0, "z_channels is 4, latents of flux have 16"},
+		{`{"scale_factor": "big"}`, 0, 0, "scale_factor"},
+		{`[`, 0, 0, "latent config"},
+	} {
+		f, err := latent.FLUX().WithConfig([]byte(c.config))
+		if c.err != "" {
+			if err == nil || !strings.Contains(err.Error(), c.err) {
+				t.Errorf("%s: error %v, want one with %q", c.config, err, c.err)
+			}
+			continue
+		}
+		if err != nil || f.Scale != c.scale || f.Shift != c.shift {
+			t.Errorf("%s: got scale %g, shift %g, %v; want %g, %g", c.config, f.Scale, f.Shift, err, c.scale, c.shift)
+		}
+	}
+}
+
+// TestRGB checks a picture worked out by hand and the clamp at both ends.
+func TestRGB(t *testing.T) {
+	f := latent.Format{Channels: 2, Preview: [][3]float32{{1, 0, 0.5}, {0, 2, 0}}, Bias: [3]float32{0, 0.5, 0}}
+	got := f.RGB([]float32{0.5, -9, 9, 0 /**/, 0.25, 0, -9, 9}, 2, 2)
+	want := []byte{191, 255, 159, 0, 191, 0, 255, 0, 255, 127, 255, 127}
+	for i := range want {
+		if got[i] != want[i] {
+			t.Fatalf("byte %d: got %v, want %v", i, got, want)
+		}
+	}
+	if none := (latent.Format{Channels: 1}).RGB([]float32{1}, 1, 1); none != nil {
+		t.Errorf("a format without factors gave %v", none)
+	}
+}

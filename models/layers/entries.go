@@ -1,0 +1,82 @@
+package layers
+
+import (
+	"fmt"
+
+	"patchbay/engine"
+	"patchbay/models/dit"
+)
+
+// CheckEntries reports the first entry whose shapes do not fit spec or differ from the first entry's. It checks what every family shares:
+// the columns and rows of both contexts, their lengths and the pooled vector (longer ones are cut, nil is zeros).
+func CheckEntries(spec *dit.Spec, entries []dit.Entry) error {
+	if len(entries) == 0 {
+		return fmt.Errorf("%s: no conditioning entry", spec.Family)
+	}
+	for i, e := range entries {
+		wrong := func(field, rule string, got, want int) error {
+			return fmt.Errorf("%s: entry %d: %s has %d %s, want %d", spec.Family, i, field, got, rule, want)
+		}
+		for _, c := range []struct {
+			field      string
+			got, first dit.Array
+			cols, n    int
+		}{
+			{"context", e.Context, entries[0].Context, spec.ContextDim, e.ContextLen},
+			{"second context", e.Context2, entries[0].Context2, spec.Context2Dim, e.Context2Len},
+		} {
+			switch {
+			case c.cols == 0:
+				continue
+			case c.got.Cols != c.cols:
+				return wrong(c.field, "columns", c.got.Cols, c.cols)
+			case c.got.Rows != c.first.Rows:
+				return wrong(c.field, "tokens, but entries of one call are alike", c.got.Rows, c.first.Rows)
+			case len(c.got.Data) != c.got.Rows*c.got.Cols:
+				return wrong(c.field, "values", len(c.got.Data), c.got.Rows*c.got.Cols)
+			case c.n < 0 || c.n > c.got.Rows:
+				return fmt.Errorf("%s: entry %d: length of %s is %d, want 0..%d", spec.Family, i, c.field, c.n, c.got.Rows)
+			}
+		}
+		if e.Pooled != nil && len(e.Pooled) < spec.PooledDim {
+			return wrong("pooled vector", "values", len(e.Pooled), spec.PooledDim)
+		}
+	}
+	return nil
+}
+
+// Contexts uploads a context of every entry: [n, Lt, C].
+func Contexts(env dit.Env, entries []dit.Entry, pick func(dit.Entry) dit.Array) engine.Tensor {
+	first := pick(entries[0])
+	t := env.Arena.Alloc(engine.F32, len(entries), first.Rows, first.Cols)
+	for i, e := range entries {
+		env.Ops.Upload(t.Index(0, i), pick(e).Data)
+	}
+	return t
+}
+
+// Pooled uploads the pooled vectors, cut to dim: [n, dim]. Absent ones are zeros.
+func Pooled(env dit.Env, entries []dit.Entry, dim int) engine.Tensor {
+	all := make([]float32, len(entries)*dim)
+	for i, e := range entries {
+		copy(all[i*dim:(i+1)*dim], e.Pooled)
+	}
+	return Upload(env, all, len(entries), dim)
+}
+
+// KeyLen is the number of valid tokens of every entry's context for cross-attention, nil when all entries use all of them.
+func KeyLen(entries []dit.Entry) []int {
+	limited := false
+	out := make([]int, len(entries))
+	for i, e := range entries {
+		out[i] = e.Context.Rows
+		if e.ContextLen != 0 {
+			out[i] = e.ContextLen
+		}
+		limited = limited || out[i] != e.Context.Rows
+	}
+	if !limited {
+		return nil
+	}
+	return out
+}

@@ -1,0 +1,127 @@
+// Package layers holds what several transformer families share: position tables, timestep features, modulation views and the few
+// compositions of engine operations that occur in every block.
+//
+// Everything works on the rows it is given and allocates from env.Arena in stack order. Tables are computed on the host in the precision in
+// which torch computes them, since a phase of 1000 radians turns one unit in the last place of f32 into 6e-5: timestep features step by step in
+// f32, FLUX rotations in f64, HunyuanDiT rotations and PixArt positions in f32.
+package layers
+
+import (
+	"patchbay/engine"
+	"patchbay/models/dit"
+)
+
+// Upload copies host data into a new f32 tensor of the arena.
+func Upload(env dit.Env, data []float32, shape ...int) engine.Tensor {
+	t := env.Arena.Alloc(engine.F32, shape...)
+	env.Ops.Upload(t, data)
+	return t
+}
+
+// Scratch allocates an activation of x's dtype.
+func Scratch(env dit.Env, x engine.Tensor, shape ...int) engine.Tensor {
+	return env.Arena.Alloc(x.DType, shape...)
+}
+
+// MLP computes y = out(act(in(x))); x and y are [L, K] or [B, L, K].
+func MLP(env dit.Env, y, x engine.Tensor, in, out *engine.Weight, act engine.Act) {
+	mark := env.Arena.Mark()
+	shape := x.Shape()
+	shape[len(shape)-1] = in.N()
+	hidden := Scratch(env, x, shape...)
+	env.Ops.Linear(hidden, x, in, engine.Epilogue{Act: act})
+	env.Ops.Linear(y, hidden, out, engine.Epilogue{})
+	env.Arena.Release(mark)
+}
+
+// ResidualMLP computes x += gate * out(act(in(h))); in holds rows and out holds columns of this rank's slice. gate [G, E] may be absent.
+func ResidualMLP(env dit.Env, x, h engine.Tensor, in, out *engine.Weight, gate engine.Tensor, act engine.Act) {
+	mark := env.Arena.Mark()
+	hidden := Scratch(env, h, h.Dim(0), h.Dim(1), in.N())
+	env.Ops.Linear(hidden, h, in, engine.Epilogue{Act: act})
+	RowLinear(env, x, hidden, out, gate)
+	env.Arena.Release(mark)
+}
+
+// RowLinear computes x += gate * (a W^T + bias) for a weight whose columns may be shared with other ranks; x [B, L, E], a [B, L, K], gate [G, E]
+// or absent. One product with fused residual where this rank holds the whole weight; else a partial sum without bias, env.Reduce, and one
+// gated addition, so that bias and residual enter once.
+func RowLinear(env dit.Env, x, a engine.Tensor, w *engine.Weight, gate engine.Tensor) {
+	if env.Reduce == nil {
+		env.Ops.Linear(x, a, w, engine.Epilogue{Residual: x, Gate: gate})
+		return
+	}
+	mark := env.Arena.Mark()
+	part := Scratch(env, x, x.Dim(0), x.Dim(1), x.Dim(2))
+	env.Ops.Linear(part, a, w, engine.Epilogue{NoBias: true})
+	env.Reduce(part)
+	env.Ops.GatedAdd(x, x, gate, part, w.Bias)
+	env.Arena.Release(mark)
+}
+
+// QKV views a fused projection as queries, keys and values: [B, L, 3*H*D] -> 3 x [B, L, H, D]. H follows from the width, so a rank that holds
+// some heads needs no other code.
+func QKV(t engine.Tensor, d int) (q, k, v engine.Tensor) {
+	five := t.Split(2, 3, t.Dim(2)/3/d, d)
+	return five.Index(2, 0), five.Index(2, 1), five.Index(2, 2)
+}
+
+// Heads views features as heads: [B, L, H*D] -> [B, L, H, D].
+func Heads(t engine.Tensor, d int) engine.Tensor { return t.Split(2, t.Dim(2)/d, d) }
+
+// Chunk is part i of a modulation row of parts of width e: [n, k*e] -> [n, e].
+func Chunk(mod engine.Tensor, e, i int) engine.Tensor { return mod.Slice(1, i*e, (i+1)*e) }
+
+// Entries copies rows of n entries to a batch of B = n*r items, items of one entry neighbours: src [n, L, E] -> dst [B, L, E].
+func Entries(env dit.Env, dst, src engine.Tensor) {
+	if dst.Dim(1) == 0 {
+		return
+	}
+	n := src.Dim(0)
+	env.Ops.Copy(dst.Split(0, n, dst.Dim(0)/n), src.Unsqueeze(1).Broadcast(1, dst.Dim(0)/n))
+}
+
+// CrossAttend attends from q [B, L, H, D] to the text keys and values kv [n, Lt, 2, H, D] of n entries (B = n*r, items of one entry neighbours)
+// and writes o [B, L, H, D]. keyLen [n] limits the keys of each entry; nil: all. Keys are whole on every rank, so nothing is exchanged.
+func CrossAttend(env dit.Env, o, q, kv engine.Tensor, keyLen []int) {
+	n := kv.Dim(0)
+	k, v := kv.Index(2, 0), kv.Index(2, 1)
+	if q.Dim(0) == n {
+		env.Ops.Attention(o, q, k, v, engine.AttentionArgs{KeyLen: keyLen})
+		return
+	}
+	r := q.Dim(0) / n
+	for b := range q.Dim(0) {
+		e := b / r
+		a := engine.AttentionArgs{}
+		if keyLen != nil {
+			a.KeyLen = keyLen[e : e+1]
+		}
+		env.Ops.Attention(o.Slice(0, b, b+1), q.Slice(0, b, b+1), k.Slice(0, e, e+1), v.Slice(0, e, e+1), a)
+	}
+}
+
+// ChannelsFirst is the row order that turns a last layer which writes (row, column, channel) into one that writes (channel, row, column), the
+// feature order of latent tokens: entry i is the stored row of new row i.
+func ChannelsFirst(c, p int) []int {
+	order := make([]int, 0, c*p*p)
+	for ch := range c {
+		for at := range p * p {
+			order = append(order, at*c+ch)
+		}
+	}
+	return order
+}
+
+// ModulatedHead computes out = linear(norm(x)*(1+scale) + shift) with mod = [shift, scale] [n, 2E]: the last layer of every family. x [B, L, E], out
+// [B, L, N]; no rows, no work.
+func ModulatedHead(env dit.Env, out, x, mod engine.Tensor, linear *engine.Weight, eps float32) {
+	if x.Dim(1) == 0 {
+		return
+	}
+	mark, e := env.Arena.Mark(), x.Dim(2)
+	h := Scratch(env, x, x.Dim(0), x.Dim(1), e)
+	env.Ops.AdaLN(h, x, Chunk(mod, e, 0), Chunk(mod, e, 1), eps)
+	env.Ops.Linear(out, h, linear, engine.Epilogue{})
+	env.Arena.Release(mark)
+}

@@ -1,0 +1,83 @@
+package layers
+
+import (
+	"math"
+
+	"patchbay/engine"
+	"patchbay/models/dit"
+)
+
+// Rotation is a host table of cosines and sines [L, D/2].
+type Rotation struct {
+	Cos, Sin []float32
+	Pairs    int // D/2
+}
+
+// Upload copies the table to the device as f32 tensors [L, D/2] of the arena.
+func (r Rotation) Upload(env dit.Env) engine.RoPE {
+	l := len(r.Cos) / r.Pairs
+	return engine.RoPE{Cos: Upload(env, r.Cos, l, r.Pairs), Sin: Upload(env, r.Sin, l, r.Pairs)}
+}
+
+// AxisRotation makes FLUX's table for lt text tokens followed by the tokens of g: axis a rotates axes[a]/2 pairs with frequencies
+// theta^(-2i/axes[a]) by the token's position on that axis, (0, 0, 0) for text, (0, row, column) for images
+// (RoFormer, arXiv:2104.09864, section 3.3, one block of frequencies per axis). Computed in f64, stored in f32.
+func AxisRotation(axes []int, theta float64, lt int, g dit.Grid) Rotation {
+	pairs := 0
+	for _, a := range axes {
+		pairs += a / 2
+	}
+	l := lt + g.Tokens()
+	r := Rotation{Cos: make([]float32, l*pairs), Sin: make([]float32, l*pairs), Pairs: pairs}
+	at := 0
+	for row := range l {
+		pos := [3]float64{}
+		if row >= lt {
+			pos = [3]float64{0, float64((row - lt) / g.X), float64((row - lt) % g.X)}
+		}
+		for a, d := range axes {
+			for i := range d / 2 {
+				sin, cos := math.Sincos(pos[a] * math.Pow(theta, -float64(2*i)/float64(d)))
+				r.Cos[at], r.Sin[at] = float32(cos), float32(sin)
+				at++
+			}
+		}
+	}
+	return r
+}
+
+// FillRotation makes HunyuanDiT's table for the tokens of g: the grid is scaled into a square of base x base positions, centred on its
+// shorter side; the first D/4 pairs rotate by the column, the others by the row (HunyuanDiT, arXiv:2405.08748, section 2.1, "centralised
+// interpolative positional encoding"). Positions, frequencies and phases are f32 like the original's.
+func FillRotation(d, base int, g dit.Grid) Rotation {
+	high, wide := base, base
+	if g.Y > g.X {
+		wide = roundEven(float64(base) / float64(g.Y) * float64(g.X))
+	} else {
+		high = roundEven(float64(base) / float64(g.X) * float64(g.Y))
+	}
+	top, left := roundEven(float64(base-high)/2), roundEven(float64(base-wide)/2)
+	quarter := d / 4
+	freqs := make([]float32, quarter)
+	for i := range freqs {
+		exp := float32(2*i) / float32(d/2)
+		freqs[i] = 1 / float32(math.Pow(10000, float64(exp)))
+	}
+	l := g.Tokens()
+	r := Rotation{Cos: make([]float32, l*2*quarter), Sin: make([]float32, l*2*quarter), Pairs: 2 * quarter}
+	for token := range l {
+		y := float32(float64(top) + float64(token/g.X)*(float64(high)/float64(g.Y)))
+		x := float32(float64(left) + float64(token%g.X)*(float64(wide)/float64(g.X)))
+		for i, f := range freqs {
+			at := token*2*quarter + i
+			sin, cos := math.Sincos(float64(x * f))
+			r.Cos[at], r.Sin[at] = float32(cos), float32(sin)
+			sin, cos = math.Sincos(float64(y * f))
+			r.Cos[at+quarter], r.Sin[at+quarter] = float32(cos), float32(sin)
+		}
+	}
+	return r
+}
+
+// roundEven rounds half to even, as Python's round does.
+func roundEven(v float64) int { return int(math.RoundToEven(v)) }

@@ -1,0 +1,180 @@
+package models_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"patchbay/engine/ref"
+	"patchbay/engine/safetensors"
+	"patchbay/models"
+	"patchbay/models/dit"
+	"patchbay/models/sampling"
+	"patchbay/models/tiny"
+	"patchbay/models/weights"
+	"patchbay/models/weights/goldenweights"
+)
+
+func TestCatalogue(t *testing.T) {
+	discrete := models.Sampling{Line: models.DiscreteLine, Prediction: sampling.V, Betas: sampling.ScaledLinear, BetaStart: 0.00085, BetaEnd: 0.018}
+	older := discrete
+	older.BetaEnd = 0.03
+	pixart := models.Sampling{Line: models.DiscreteLine, Prediction: sampling.Eps, Betas: sampling.Linear, BetaStart: 0.0001, BetaEnd: 0.02}
+	for _, c := range []struct {
+		name, variant, family string
+		scale, shift          float32
+		sampling              models.Sampling
+		blocks, channels, out int
+	}{
+		{"flux-a", "flux", "flux", 0.3611, 0.1159, models.Sampling{Line: models.FluxLine, Shift: 1.15}, 4, 16, 16},
+		{"flux-b", "flux", "flux", 0.3611, 0.1159, models.Sampling{Line: models.FlowLine, Shift: 1, Multiplier: 1}, 4, 16, 16},
+		{"sd3-c", "sd3", "sd3", 1.5305, 0.0609, models.Sampling{Line: models.FlowLine, Shift: 3, Multiplier: 1000}, 3, 16, 16},
+		{"pixart-a", "pixart_alpha", "pixart", 0.18215, 0, pixart, 2, 4, 8},
+		{"pixart-b", "pixart_sigma", "pixart", 0.13025, 0, pixart, 2, 4, 8},
+		{"hydit-a", "hunyuandit", "hunyuandit", 0.13025, 0, discrete, 6, 4, 8},
+		{"hydit-b", "hunyuandit", "hunyuandit", 0.13025, 0, older, 4, 4, 8},
+	} {
+		d, err := tiny.Describe(c.name)
+		if err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		if d.Variant != c.variant || d.Spec.Family != c.family || d.Latent.Scale != c.scale || d.Latent.Shift != c.shift || d.Latent.Channels != c.channels {
+			t.Errorf("%s: got %s, family %s, latent %v", c.name, d.Variant, d.Spec.Family, d.Latent)
+		}
+		if d.Sampling != c.sampling {
+			t.Errorf("%s: sampling: got %+v, want %+v", c.name, d.Sampling, c.sampling)
+		}
+		if _, err := d.Sampling.Build(); err != nil {
+			t.Errorf("%s: time line: %v", c.name, err)
+		}
+		if len(d.Spec.Blocks) != c.blocks || d.Spec.Channels != c.channels || d.Spec.OutChannels != c.out {
+			t.Errorf("%s: got %d blocks, %d -> %d channels", c.name, len(d.Spec.Blocks), d.Spec.Channels, d.Spec.OutChannels)
+		}
+	}
+}
+
+// TestParamsCountTheFile compares the parameters of the spec with the elements of the recorded checkpoint.
+func TestParamsCountTheFile(t *testing.T) {
+	for _, name := range []string{"flux-a", "flux-b", "flux-c", "sd3-a", "sd3-b", "sd3-c", "pixart-a", "pixart-b", "hydit-a", "hydit-b"} {
+		set, meta, err := tiny.Checkpoint(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, inBlocks := int64(0), int64(0)
+		for _, n := range set.Names() {
+			if n == "y_embedder.y_embedding" { // a training aid that is not loaded
+				continue
+			}
+			s, _ := set.Get(n)
+			want += int64(s.Len())
+			if strings.Contains(n, "blocks.") {
+				inBlocks += int64(s.Len())
+			}
+		}
+		d, err := models.OpenDiffusion(set, meta)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := int64(0)
+		for _, b := range d.Spec.Blocks {
+			got += b.Params
+		}
+		if d.Spec.Params != want || got != inBlocks {
+			t.Errorf("%s: got %d parameters, %d in blocks; want %d and %d", name, d.Spec.Params, got, want, inBlocks)
+		}
+	}
+}
+
+func TestFullCheckpointsAndWrongFiles(t *testing.T) {
+	set, meta, err := tiny.Checkpoint("flux-c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	full := map[string]weights.Stored{"vae.decoder.conv_in.weight": {Shape: []int{1}, Data: make([]byte, 4)}}
+	for _, n := range set.Names() {
+		s, _ := set.Get(n)
+		full["model.diffusion_model."+n] = s
+	}
+	d, err := models.OpenDiffusion(weights.FromMap(full), meta)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := d.Load(ref.New(), dit.Held{Blocks: []dit.Range{}})
+	if err != nil {
+		t.Fatalf("a full checkpoint: %v", err)
+	}
+	m.Close()
+
+	delete(full, "model.diffusion_model.img_in.bias")
+	if d, err = models.OpenDiffusion(weights.FromMap(full), meta); err != nil {
+		t.Fatal(err)
+	}
+	m, err = d.Load(ref.New(), dit.Held{Blocks: []dit.Range{}})
+	var bad *weights.MismatchError
+	if !errors.As(err, &bad) || len(bad.Missing) != 1 || bad.Missing[0] != "img_in.bias" || m != nil {
+		t.Errorf("without img_in.bias: got model %v, error %v", m, err)
+	}
+
+	for _, c := range []struct{ file, want string }{{"t5-tiny", "a T5 text encoder"}, {"vae-flux", "a VAE"}, {"clip-l-tiny", "a CLIP text encoder"}} {
+		other, _, err := goldenweights.Set(c.file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := models.OpenDiffusion(other, nil); err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "supported: flux, sd3, pixart, hunyuandit") {
+			t.Errorf("%s: got error %v, want one that says %q and what is supported", c.file, err, c.want)
+		}
+	}
+	if _, err := models.OpenDiffusion(weights.FromMap(map[string]weights.Stored{"double_stream_modulation_img.lin.weight": {}}), nil); err == nil || !strings.Contains(err.Error(), "flux2") {
+		t.Errorf("flux2: got error %v", err)
+	}
+}
+
+func TestMetadataOverrides(t *testing.T) {
+	set, _, err := tiny.Checkpoint("flux-b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	meta := map[string]string{"config": `{"num_heads": 2, "axes_dim": [16, 56, 56], "latent_scale_factor": 0.5, "latent_shift_factor": 0.25, "sampling": {"shift": 2.5}}`}
+	d, err := models.OpenDiffusion(set, meta)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d.Latent.Scale != 0.5 || d.Latent.Shift != 0.25 || d.Sampling.Shift != 2.5 {
+		t.Errorf("got scale %v, shift %v, sampling %+v", d.Latent.Scale, d.Latent.Shift, d.Sampling)
+	}
+	if _, err := models.OpenDiffusion(set, map[string]string{"config": "{"}); err == nil {
+		t.Error("broken JSON in the metadata was accepted")
+	}
+}
+
+func TestTinyModelsLoad(t *testing.T) {
+	for _, name := range tiny.Names() {
+		m, err := tiny.Load(ref.New(), name, dit.Held{})
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if m.Spec().Family != name {
+			t.Errorf("%s: got family %s", name, m.Spec().Family)
+		}
+		m.Close()
+	}
+}
+
+// TestDemoCheckpoint: the example's own file is understood from its header and its metadata.
+func TestDemoCheckpoint(t *testing.T) {
+	f, err := safetensors.Open("../examples/demo/diffusion_models/demo_flux.safetensors")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	d, err := models.OpenDiffusion(weights.FromFile(f), f.Metadata())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d.Spec.Params != 5158464 || d.Spec.Heads != 6 || len(d.Spec.Blocks) != 6 || d.Spec.TakesGuidance { // as its metadata says
+		t.Errorf("got %d parameters, %d heads, %d blocks, guidance %v", d.Spec.Params, d.Spec.Heads, len(d.Spec.Blocks), d.Spec.TakesGuidance)
+	}
+	if want := (models.Sampling{Line: models.FlowLine, Shift: 1, Multiplier: 1}); d.Sampling != want || d.Latent.Scale != 0.5728 || d.Latent.Shift != 0.0275 {
+		t.Errorf("got sampling %+v, scale %v, shift %v", d.Sampling, d.Latent.Scale, d.Latent.Shift)
+	}
+}

@@ -1,0 +1,35 @@
+package pixart
+
+import (
+	"fmt"
+	"testing"
+
+	"patchbay/engine"
+	"patchbay/models/dit"
+	"patchbay/models/goldenrun"
+	"patchbay/models/weights"
+)
+
+func family() goldenrun.Family {
+	return goldenrun.Family{
+		Models: []string{"pixart-a", "pixart-b"},
+		Open: func(ops engine.Ops, set *weights.Set, meta map[string]string, held dit.Held) (dit.Model, error) {
+			c, err := Detect(set, meta)
+			if err != nil {
+				return nil, err
+			}
+			return Load(ops, set, c, held)
+		},
+		States: func(_ *dit.Spec, i int, x []float32, _ dit.Rows) map[string][]float32 {
+			return map[string][]float32{fmt.Sprintf("blocks.%d", i): x}
+		},
+	}
+}
+
+func TestForwardMatchesGolden(t *testing.T)        { family().Forward(t) }
+func TestNothingIsReadEarly(t *testing.T)          { family().Deferred(t) }
+func TestRowsOfPartsEqualTheWhole(t *testing.T)    { family().Rows(t) }
+func TestBlocksOfStagesEqualTheWhole(t *testing.T) { family().Stages(t) }
+func TestSlicesSumToTheWhole(t *testing.T)         { family().Slices(t) }
+func TestBatchAndSteps(t *testing.T)               { family().Batch(t) }
+func TestMemoryIsMeasurable(t *testing.T)          { family().Measured(t) }

@@ -1,0 +1,197 @@
+package pixart
+
+import (
+	"fmt"
+	"math"
+
+	"patchbay/engine"
+	"patchbay/models/dit"
+	"patchbay/models/layers"
+	"patchbay/models/weights"
+)
+
+// eps is the epsilon of all norms of PixArt.
+const eps = 1e-6
+
+// features is the number of sinusoidal features of a timestep or a size.
+const features = 256
+
+// Model is a PixArt model or a part of one. It implements dit.Model.
+type Model struct {
+	cfg  Config
+	spec dit.Spec
+	held dit.Held
+	net  *net
+	mem  *weights.Loaded
+}
+
+// Load reads the held part of a model of config c from set (names with or without the prefix of full checkpoints) and packs it with ops.
+// Missing, unexpected and misshapen tensors of the whole model are reported in one *weights.MismatchError.
+func Load(ops engine.Ops, set *weights.Set, c Config, held dit.Held) (*Model, error) {
+	spec, err := c.Spec()
+	if err != nil {
+		return nil, err
+	}
+	_, _, set = weights.Looks(set)
+	m := &Model{cfg: c, spec: spec, held: held, net: newNet(c)}
+	if m.mem, err = weights.Load(ops, set, m.net, c.options(held)); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// Spec describes the whole model.
+func (m *Model) Spec() *dit.Spec { return &m.spec }
+
+// Close gives the memory of the weights back.
+func (m *Model) Close() { m.mem.Close() }
+
+// Prepare computes positions, the keys and values of the text for every held block, and the size part of the timestep vector.
+func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, held dit.Range) (*dit.Prepared, error) {
+	if err := layers.CheckEntries(&m.spec, entries); err != nil {
+		return nil, err
+	}
+	for i, e := range entries {
+		if e.Size != nil && len(e.Size) != 3 {
+			return nil, fmt.Errorf("pixart: entry %d: size has %d values, want 3: height and width in pixels, aspect ratio", i, len(e.Size))
+		}
+	}
+	positions, err := m.positions(grid)
+	if err != nil {
+		return nil, err
+	}
+	n, lt, e := len(entries), entries[0].Context.Rows, m.cfg.Hidden
+	p := &dit.Prepared{N: n, Lt: lt, Grid: grid, Entries: entries, CrossKV: make([]engine.Tensor, len(m.spec.Blocks)), KeyLen: layers.KeyLen(entries)}
+	p.Pos = layers.Upload(env, positions, 1, grid.Tokens(), e)
+	for i := held.Start; i < held.End; i++ {
+		if m.held.Has(i) {
+			kv := m.net.Blocks[i].Cross.KV.N() // two times the heads of this rank
+			p.CrossKV[i] = env.Arena.Alloc(engine.F32, n, lt, 2, kv/2/m.spec.HeadDim, m.spec.HeadDim)
+		}
+	}
+	if m.cfg.MicroSize {
+		p.Vector = env.Arena.Alloc(engine.F32, n, e)
+		m.sizes(env, p)
+	}
+	mark := env.Arena.Mark()
+	text := env.Arena.Alloc(engine.F32, n, lt, e)
+	context := layers.Contexts(env, entries, func(e dit.Entry) dit.Array { return e.Context })
+	layers.MLP(env, text, context, m.net.Caption.Up, m.net.Caption.Down, engine.GELUTanh)
+	for i, kv := range p.CrossKV {
+		if !kv.IsZero() {
+			env.Ops.Linear(kv.Merge(3).Merge(2), text, m.net.Blocks[i].Cross.KV, engine.Epilogue{})
+		}
+	}
+	env.Arena.Release(mark)
+	return p, nil
+}
+
+// positions is the table of ComfyUI's rule: with r = (rows + columns)/2 of the latent and base = round(r/64)*64/PatchSize, token i of n on a side has
+// the coordinate i/(n/base)/interpolation; interpolation is the config's, else round(r/64); halves round to even.
+func (m *Model) positions(g dit.Grid) ([]float32, error) {
+	p := m.cfg.PatchSize
+	if g.LatentY%p != 0 || g.LatentX%p != 0 {
+		return nil, fmt.Errorf("pixart: latent of %d x %d: both sides must be multiples of %d", g.LatentY, g.LatentX, p)
+	}
+	steps := math.RoundToEven(float64((g.LatentY+g.LatentX)/2) / 64)
+	if steps == 0 {
+		return nil, fmt.Errorf("pixart: latent of %d x %d is too small: rows and columns must add up to more than 65 (more than 260 pixels on average)", g.LatentY, g.LatentX)
+	}
+	interpolation := m.cfg.Interpolation
+	if interpolation == 0 {
+		interpolation = steps
+	}
+	return layers.SinCosPositions(m.cfg.Hidden, g, int(steps)*64/p, interpolation), nil
+}
+
+// sizes fills p.Vector with the embedded picture size (height, width: two thirds) and aspect ratio (one third).
+func (m *Model) sizes(env dit.Env, p *dit.Prepared) {
+	mark := env.Arena.Mark()
+	third := m.cfg.Hidden / 3
+	for i, entry := range p.Entries {
+		h, w := float32(8*p.Grid.LatentY), float32(8*p.Grid.LatentX)
+		ratio := float32(float64(p.Grid.LatentY) / float64(p.Grid.LatentX))
+		if entry.Size != nil {
+			h, w, ratio = entry.Size[0], entry.Size[1], entry.Size[2]
+		}
+		row := p.Vector.Slice(0, i, i+1)
+		f := layers.Upload(env, layers.TimestepFeatures([]float32{h, w, ratio}, features), 3, features)
+		size := row.Slice(1, 0, 2*third).Split(1, 2, third) // [1, 2E/3] -> [1, 2, E/3]
+		layers.MLP(env, size, f.Slice(0, 0, 2).Unsqueeze(0), m.net.Size.In, m.net.Size.Out, engine.SiLU)
+		layers.MLP(env, row.Slice(1, 2*third, 3*third), f.Slice(0, 2, 3), m.net.Ratio.In, m.net.Ratio.Out, engine.SiLU)
+	}
+	env.Arena.Release(mark)
+}
+
+// Modulate computes t_block(time + size) once and adds every held block's table: Image [S, n, 6E]; Head [S, n, 2E] is the last layer's table plus
+// time + size itself.
+func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held dit.Range) *dit.Modulation {
+	n, e := p.N, m.cfg.Hidden
+	s := len(timesteps) / n
+	out := &dit.Modulation{Image: make([]engine.Tensor, len(m.spec.Blocks)), Text: make([]engine.Tensor, len(m.spec.Blocks))}
+	for i := held.Start; i < held.End; i++ {
+		if m.held.Has(i) {
+			out.Image[i] = env.Arena.Alloc(engine.F32, s, n, 6*e)
+		}
+	}
+	out.Head = env.Arena.Alloc(engine.F32, s, n, 2*e)
+	mark := env.Arena.Mark()
+	vec := env.Arena.Alloc(engine.F32, s, n, e)
+	f := layers.Upload(env, layers.TimestepFeatures(timesteps, features), s, n, features)
+	layers.MLP(env, vec, f, m.net.Time.In, m.net.Time.Out, engine.SiLU)
+	if !p.Vector.IsZero() {
+		env.Ops.Add(vec, vec, p.Vector.Unsqueeze(0))
+	}
+	for i := range 2 {
+		env.Ops.Add(out.Head.Slice(2, i*e, (i+1)*e), vec, m.net.Final.Table.Slice(0, i, i+1).Unsqueeze(0))
+	}
+	env.Ops.Activate(vec, vec, engine.SiLU)
+	shared := env.Arena.Alloc(engine.F32, s, n, 6*e)
+	env.Ops.Linear(shared, vec, m.net.TBlock, engine.Epilogue{})
+	for i := held.Start; i < held.End; i++ {
+		if m.held.Has(i) {
+			env.Ops.Add(out.Image[i], shared, m.net.Blocks[i].Table.Merge(0).Unsqueeze(0).Unsqueeze(0)) // [6, E] -> [1, 1, 6E]
+		}
+	}
+	env.Arena.Release(mark)
+	return out
+}
+
+// Embed projects the latent's tokens and adds their positions.
+func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
+	rows := s.ImageRows()
+	if rows.Dim(1) == 0 {
+		return
+	}
+	env.Ops.Linear(rows, x, m.net.Patch, engine.Epilogue{})
+	env.Ops.Add(rows, rows, s.P.Pos.Slice(1, s.Rows.Image.Start, s.Rows.Image.End))
+}
+
+// Block runs block i: x += gate1 * attention(norm1(x)), x += cross-attention(x), x += gate2 * mlp(norm2(x)).
+func (m *Model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
+	mark := env.Arena.Mark()
+	b, x, e, d := &m.net.Blocks[i], s.X, m.cfg.Hidden, m.spec.HeadDim
+	mod, l := s.M.Image[i].Index(0, s.Step), s.Rows.Len()
+	h := layers.Scratch(env, x, s.B, l, e)
+	qkv := layers.Scratch(env, x, s.B, l, b.Attn.QKV.N())
+	attended := layers.Scratch(env, x, s.B, l, b.Attn.Proj.K())
+	env.Ops.AdaLN(h, x, layers.Chunk(mod, e, 0), layers.Chunk(mod, e, 1), eps)
+	env.Ops.Linear(qkv, h, b.Attn.QKV, engine.Epilogue{})
+	q, k, v := layers.QKV(qkv, d)
+	env.Attend(dit.Attention{Block: i, Q: q, K: k, V: v, Rows: s.Rows, ImageOnly: true, Out: layers.Heads(attended, d)})
+	layers.RowLinear(env, x, attended, b.Attn.Proj, layers.Chunk(mod, e, 2))
+
+	query := qkv.Slice(2, 0, b.Cross.Query.N())
+	env.Ops.Linear(query, x, b.Cross.Query, engine.Epilogue{})
+	layers.CrossAttend(env, layers.Heads(attended, d), layers.Heads(query, d), s.P.CrossKV[i], s.P.KeyLen)
+	layers.RowLinear(env, x, attended, b.Cross.Proj, engine.Tensor{})
+
+	env.Ops.AdaLN(h, x, layers.Chunk(mod, e, 3), layers.Chunk(mod, e, 4), eps)
+	layers.ResidualMLP(env, x, h, b.MLP.Up, b.MLP.Down, layers.Chunk(mod, e, 5), engine.GELUTanh)
+	env.Arena.Release(mark)
+}
+
+// Head normalises, modulates by (shift, scale) and projects the rows; the second half of the channels is a variance that nobody uses.
+func (m *Model) Head(env dit.Env, s *dit.State, out engine.Tensor) {
+	layers.ModulatedHead(env, out, s.ImageRows(), s.M.Head.Index(0, s.Step), m.net.Final.Linear, eps)
+}

@@ -1,0 +1,40 @@
+package sd3
+
+import (
+	"fmt"
+	"testing"
+
+	"patchbay/engine"
+	"patchbay/models/dit"
+	"patchbay/models/goldenrun"
+	"patchbay/models/weights"
+)
+
+func family() goldenrun.Family {
+	return goldenrun.Family{
+		Models: []string{"sd3-a", "sd3-b", "sd3-c"},
+		Open: func(ops engine.Ops, set *weights.Set, meta map[string]string, held dit.Held) (dit.Model, error) {
+			c, err := Detect(set, meta)
+			if err != nil {
+				return nil, err
+			}
+			return Load(ops, set, c, held)
+		},
+		States: func(spec *dit.Spec, i int, x []float32, rows dit.Rows) map[string][]float32 {
+			cut := rows.Text.Len() * spec.Width
+			states := map[string][]float32{fmt.Sprintf("joint_blocks.%d.1", i): x[cut:]}
+			if !spec.Blocks[i].LastText {
+				states[fmt.Sprintf("joint_blocks.%d.0", i)] = x[:cut]
+			}
+			return states
+		},
+	}
+}
+
+func TestForwardMatchesGolden(t *testing.T)        { family().Forward(t) }
+func TestNothingIsReadEarly(t *testing.T)          { family().Deferred(t) }
+func TestRowsOfPartsEqualTheWhole(t *testing.T)    { family().Rows(t) }
+func TestBlocksOfStagesEqualTheWhole(t *testing.T) { family().Stages(t) }
+func TestSlicesSumToTheWhole(t *testing.T)         { family().Slices(t) }
+func TestBatchAndSteps(t *testing.T)               { family().Batch(t) }
+func TestMemoryIsMeasurable(t *testing.T)          { family().Measured(t) }

@@ -1,0 +1,121 @@
+package sd3
+
+import (
+	"fmt"
+
+	"patchbay/engine"
+	"patchbay/models/dit"
+	"patchbay/models/layers"
+	"patchbay/models/weights"
+)
+
+// eps is the epsilon of all norms of SD3.
+const eps = 1e-6
+
+// features is the number of sinusoidal features of a timestep.
+const features = 256
+
+// Model is an SD3 model or a part of one. It implements dit.Model.
+type Model struct {
+	cfg  Config
+	spec dit.Spec
+	held dit.Held
+	net  *net
+	mem  *weights.Loaded
+
+	blocks []block // views of net.Blocks
+}
+
+// Load reads the held part of a model of config c from set (names with or without the prefix of full checkpoints) and packs it with ops.
+// Missing, unexpected and misshapen tensors of the whole model are reported in one *weights.MismatchError.
+func Load(ops engine.Ops, set *weights.Set, c Config, held dit.Held) (*Model, error) {
+	spec, err := c.Spec()
+	if err != nil {
+		return nil, err
+	}
+	_, _, set = weights.Looks(set)
+	m := &Model{cfg: c, spec: spec, held: held, net: newNet(c)}
+	if m.mem, err = weights.Load(ops, set, m.net, c.options(held)); err != nil {
+		return nil, err
+	}
+	for i := range m.net.Blocks {
+		m.blocks = append(m.blocks, m.net.Blocks[i].view())
+	}
+	return m, nil
+}
+
+// Spec describes the whole model.
+func (m *Model) Spec() *dit.Spec { return &m.spec }
+
+// Close gives the memory of the weights back.
+func (m *Model) Close() { m.mem.Close() }
+
+// Prepare embeds the text and the pooled vectors and crops the middle of the position table. Grids larger than the table are refused.
+func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.Range) (*dit.Prepared, error) {
+	if err := layers.CheckEntries(&m.spec, entries); err != nil {
+		return nil, err
+	}
+	side := m.cfg.PosSide
+	if grid.Y > side || grid.X > side {
+		return nil, fmt.Errorf("sd3: latent of %d x %d has %d x %d tokens, this model has positions for %d x %d", grid.LatentY, grid.LatentX, grid.Y, grid.X, side, side)
+	}
+	n, lt, e := len(entries), entries[0].Context.Rows, m.cfg.Hidden
+	p := &dit.Prepared{N: n, Lt: lt, Grid: grid, Entries: entries}
+	p.Text = env.Arena.Alloc(engine.F32, n, lt, e)
+	p.Vector = env.Arena.Alloc(engine.F32, n, e)
+	p.Pos = env.Arena.Alloc(engine.F32, 1, grid.Tokens(), e)
+	top, left := (side-grid.Y)/2, (side-grid.X)/2
+	// [1, G*G, E] -> [1, G, G, E] -> crop [1, Y, X, E] -> [1, Y*X, E]
+	env.Ops.Copy(p.Pos.Split(1, grid.Y, grid.X), m.net.Pos.Split(1, side, side).Slice(1, top, top+grid.Y).Slice(2, left, left+grid.X))
+	mark := env.Arena.Mark()
+	context := layers.Contexts(env, entries, func(e dit.Entry) dit.Array { return e.Context })
+	env.Ops.Linear(p.Text, context, m.net.Context, engine.Epilogue{})
+	layers.MLP(env, p.Vector, layers.Pooled(env, entries, m.cfg.PooledDim), m.net.Vector.In, m.net.Vector.Out, engine.SiLU)
+	env.Arena.Release(mark)
+	return p, nil
+}
+
+// Modulate computes for every timestep and entry the vector (time + pooled) and from it the modulations of the held blocks: Image [S, n, 6E], or
+// [S, n, 9E] where the block attends twice, Text [S, n, 6E], of the last block [S, n, 2E], Head [S, n, 2E]; parts in the order of the checkpoint.
+func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held dit.Range) *dit.Modulation {
+	n, blocks := p.N, len(m.spec.Blocks)
+	s := len(timesteps) / n
+	out := &dit.Modulation{Image: make([]engine.Tensor, blocks), Text: make([]engine.Tensor, blocks)}
+	for i := held.Start; i < held.End; i++ {
+		if m.held.Has(i) {
+			out.Text[i] = env.Arena.Alloc(engine.F32, s, n, m.blocks[i].text.Mod.N())
+			out.Image[i] = env.Arena.Alloc(engine.F32, s, n, m.blocks[i].image.Mod.N())
+		}
+	}
+	out.Head = env.Arena.Alloc(engine.F32, s, n, 2*m.cfg.Hidden)
+	mark := env.Arena.Mark()
+	vec := env.Arena.Alloc(engine.F32, s, n, m.cfg.Hidden)
+	f := layers.Upload(env, layers.TimestepFeatures(timesteps, features), s, n, features)
+	layers.MLP(env, vec, f, m.net.Time.In, m.net.Time.Out, engine.SiLU)
+	env.Ops.Add(vec, vec, p.Vector.Unsqueeze(0))
+	env.Ops.Activate(vec, vec, engine.SiLU)
+	for i := held.Start; i < held.End; i++ {
+		if m.held.Has(i) {
+			env.Ops.Linear(out.Text[i], vec, m.blocks[i].text.Mod, engine.Epilogue{})
+			env.Ops.Linear(out.Image[i], vec, m.blocks[i].image.Mod, engine.Epilogue{})
+		}
+	}
+	env.Ops.Linear(out.Head, vec, m.net.Final.Mod, engine.Epilogue{})
+	env.Arena.Release(mark)
+	return out
+}
+
+// Embed projects the latent's tokens, adds their positions and copies the text rows.
+func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
+	layers.Entries(env, s.TextRows(), s.P.Text.Slice(1, s.Rows.Text.Start, s.Rows.Text.End))
+	if s.Rows.Image.Len() > 0 {
+		rows := s.ImageRows()
+		env.Ops.Linear(rows, x, m.net.Patch, engine.Epilogue{})
+		env.Ops.Add(rows, rows, s.P.Pos.Slice(1, s.Rows.Image.Start, s.Rows.Image.End))
+	}
+}
+
+// Head normalises, modulates by (shift, scale) and projects the image rows.
+func (m *Model) Head(env dit.Env, s *dit.State, out engine.Tensor) {
+	layers.ModulatedHead(env, out, s.ImageRows(), s.M.Head.Index(0, s.Step), m.net.Final.Linear, eps)
+}

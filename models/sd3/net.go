@@ -1,0 +1,144 @@
+package sd3
+
+import (
+	"patchbay/engine"
+	"patchbay/models/dit"
+	"patchbay/models/layers"
+	"patchbay/models/weights"
+)
+
+// net names the weights of the whole model. Sizes in the tags: E width, F MLP width, D head dim, C channels, p patch size, T and V columns of
+// context and pooled vector, G side of the position table.
+type net struct {
+	Patch   *engine.Weight `weight:"x_embedder.proj" shape:"E,C,p,p"`
+	Pos     engine.Tensor  `weight:"pos_embed" shape:"1,G*G,E"`
+	Context *engine.Weight `weight:"context_embedder" shape:"E,T"`
+	Time    timeEmbedder   `weight:"t_embedder"`
+	Vector  vectorEmbedder `weight:"y_embedder"`
+	Blocks  []joint        `weight:"joint_blocks"`
+	Final   final          `weight:"final_layer"`
+}
+
+// timeEmbedder turns sinusoidal features into a vector of width E.
+type timeEmbedder struct {
+	In  *engine.Weight `weight:"mlp.0" shape:"E,256"`
+	Out *engine.Weight `weight:"mlp.2" shape:"E,E"`
+}
+
+// vectorEmbedder turns the pooled text vector into one of width E.
+type vectorEmbedder struct {
+	In  *engine.Weight `weight:"mlp.0" shape:"E,V"`
+	Out *engine.Weight `weight:"mlp.2" shape:"E,E"`
+}
+
+// joint is a block of two streams. Exactly one of Text and LastText is set, exactly one of Image and DualImage.
+type joint struct {
+	Text      *stream     `weight:"context_block"`
+	LastText  *lastText   `weight:"context_block"`
+	Image     *stream     `weight:"x_block"`
+	DualImage *dualStream `weight:"x_block"`
+}
+
+// block is a joint block as it is computed: plain and dual, middle and last blocks alike.
+type block struct {
+	text, image stream
+	second      *attention // image attends to image once more; nil: not in this block
+	last        bool       // text rows are not needed afterwards
+}
+
+func (j *joint) view() block {
+	b := block{}
+	if j.LastText != nil {
+		b.last, b.text = true, stream{Mod: j.LastText.Mod, Attn: attention{QKV: j.LastText.QKV, Norm: j.LastText.Norm}}
+	} else {
+		b.text = *j.Text
+	}
+	if d := j.DualImage; d != nil {
+		b.image, b.second = stream{Mod: d.Mod, Attn: d.Attn, MLP: d.MLP}, &d.Attn2
+	} else {
+		b.image = *j.Image
+	}
+	return b
+}
+
+// stream is one side of a block. Mod gives shift, scale, gate of the attention, then of the MLP.
+type stream struct {
+	Mod  *engine.Weight `weight:"adaLN_modulation.1" shape:"6E,E"`
+	Attn attention      `weight:"attn"`
+	MLP  mlp            `weight:"mlp"`
+}
+
+// dualStream is an image side that attends twice. Mod goes on with shift, scale, gate of the second attention.
+type dualStream struct {
+	Mod   *engine.Weight `weight:"adaLN_modulation.1" shape:"9E,E"`
+	Attn  attention      `weight:"attn"`
+	Attn2 attention      `weight:"attn2"`
+	MLP   mlp            `weight:"mlp"`
+}
+
+// lastText is the text side of the last block, which gives queries, keys and values and nothing else. Mod gives shift, scale.
+type lastText struct {
+	Mod  *engine.Weight `weight:"adaLN_modulation.1" shape:"2E,E"`
+	QKV  *engine.Weight `weight:"attn.qkv" shape:"3E,E" split:"rows 3E"`
+	Norm *qkNorm        `weight:"attn"`
+}
+
+type attention struct {
+	QKV  *engine.Weight `weight:"qkv" shape:"3E,E" split:"rows 3E"`
+	Norm *qkNorm        `weight:""` // nil: queries and keys are not normalised
+	Proj *engine.Weight `weight:"proj" shape:"E,E" split:"cols E"`
+}
+
+type qkNorm struct {
+	Query engine.Tensor `weight:"ln_q.weight" shape:"D"`
+	Key   engine.Tensor `weight:"ln_k.weight" shape:"D"`
+}
+
+type mlp struct {
+	Up   *engine.Weight `weight:"fc1" shape:"F,E" split:"rows F"`
+	Down *engine.Weight `weight:"fc2" shape:"E,F" split:"cols F"`
+}
+
+// final is the last layer. Mod gives shift, scale.
+type final struct {
+	Mod    *engine.Weight `weight:"adaLN_modulation.1" shape:"2E,E"`
+	Linear *engine.Weight `weight:"linear,perm=patch" shape:"C*p*p,E"`
+}
+
+// newNet makes the empty structs of c.
+func newNet(c Config) *net {
+	norm := func() *qkNorm {
+		if c.QKNorm {
+			return &qkNorm{}
+		}
+		return nil
+	}
+	n := &net{Blocks: make([]joint, c.Blocks)}
+	for i := range n.Blocks {
+		b := &n.Blocks[i]
+		if i == c.Blocks-1 {
+			b.LastText = &lastText{Norm: norm()}
+		} else {
+			b.Text = &stream{Attn: attention{Norm: norm()}}
+		}
+		if c.dual(i) {
+			b.DualImage = &dualStream{Attn: attention{Norm: norm()}, Attn2: attention{Norm: norm()}}
+		} else {
+			b.Image = &stream{Attn: attention{Norm: norm()}}
+		}
+	}
+	return n
+}
+
+func (c Config) options(held dit.Held) weights.Options {
+	return weights.Options{
+		Model: "sd3",
+		Dims: map[string]int{
+			"E": c.Hidden, "F": c.MLPHidden, "D": headDim, "C": c.Channels, "p": c.PatchSize, "T": c.ContextDim, "V": c.PooledDim, "G": c.PosSide,
+		},
+		Units: map[string]int{"E": headDim},
+		Perms: map[string][]int{"patch": layers.ChannelsFirst(c.Channels, c.PatchSize)},
+		Held:  func(_ string, i int) bool { return held.Has(i) },
+		Rank:  held.Rank, Ranks: held.Ranks,
+	}
+}

@@ -1,0 +1,218 @@
+package text
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"patchbay/engine"
+	"patchbay/models/tokenizer"
+	"patchbay/models/weights"
+)
+
+// CLIPConfig describes a CLIP text model (arXiv:2103.00020, sec. 2.4) in the names of Hugging Face's config.json.
+type CLIPConfig struct {
+	Width     int     `json:"hidden_size"`             // 768 (CLIP-L), 1280 (CLIP-G)
+	Heads     int     `json:"num_attention_heads"`     // 12, 20
+	Layers    int     `json:"num_hidden_layers"`       // 12, 32
+	MLP       int     `json:"intermediate_size"`       // 3072, 5120
+	Act       string  `json:"hidden_act"`              // "quick_gelu", "gelu"
+	Vocab     int     `json:"vocab_size"`              // 49408
+	Positions int     `json:"max_position_embeddings"` // 77
+	Eps       float32 `json:"layer_norm_eps"`          // 1e-5
+	Start     int     `json:"bos_token_id"`            // 49406
+	End       int     `json:"eos_token_id"`            // 49407
+	Pad       int     `json:"pad_token_id"`            // 49407, CLIP-G: 0
+}
+
+// CLIP is a loaded CLIP text model. It holds weights only and may be shared.
+type CLIP struct {
+	Config CLIPConfig
+	// Big is true for the form of CLIP-G (32 layers); it decides the defaults of activation and pad token only.
+	Big     bool
+	act     engine.Act
+	weights clipWeights
+	loaded  *weights.Loaded
+}
+
+// CLIPForm says what a family reads of CLIP.
+type CLIPForm struct {
+	// Layer selects the states: 0 the last layer with final norm, -1 the last, -2 the last but one ... (CLIPSetLastLayer).
+	Layer int
+	// Norm applies the final norm to the states of an inner layer (FLUX and SD1 do, SD3 and SDXL do not).
+	Norm bool
+	// Project multiplies the pooled state with text_projection where the file has it (CLIP-G).
+	Project bool
+}
+
+// CLIPFormFLUX is CLIP-L of FLUX, CLIPFormSD3L and CLIPFormSD3G the two of SD3 (ComfyUI comfy/text_encoders/flux.py, sd3_clip.py).
+func CLIPFormFLUX() CLIPForm { return CLIPForm{Norm: true} }
+
+// CLIPFormSD3L is CLIP-L of SD3: the last layer but one without norm, pooled state not projected.
+func CLIPFormSD3L() CLIPForm { return CLIPForm{Layer: -2} }
+
+// CLIPFormSD3G is CLIP-G of SD3 and SDXL: the last layer but one without norm, pooled state projected.
+func CLIPFormSD3G() CLIPForm { return CLIPForm{Layer: -2, Project: true} }
+
+type clipWeights struct {
+	Token      engine.Tensor  `weight:"text_model.embeddings.token_embedding.weight,keep" shape:"V,E"` // [V, E]
+	Position   engine.Tensor  `weight:"text_model.embeddings.position_embedding.weight" shape:"P,E"`   // [77, E]
+	Layer      []*clipLayer   `weight:"text_model.encoder.layers"`
+	Final      affine         `weight:"text_model.final_layer_norm"`
+	Projection *engine.Weight `weight:"text_projection,optional,nobias" shape:"E,E"` // [E, E]
+}
+
+type clipLayer struct {
+	Norm1 affine         `weight:"layer_norm1"`
+	Q     *engine.Weight `weight:"self_attn.q_proj" shape:"E,E"`
+	K     *engine.Weight `weight:"self_attn.k_proj" shape:"E,E"`
+	V     *engine.Weight `weight:"self_attn.v_proj" shape:"E,E"`
+	Out   *engine.Weight `weight:"self_attn.out_proj" shape:"E,E"`
+	Norm2 affine         `weight:"layer_norm2"`
+	FC1   *engine.Weight `weight:"mlp.fc1" shape:"F,E"`
+	FC2   *engine.Weight `weight:"mlp.fc2" shape:"E,F"`
+}
+
+// affine is a layer norm's weight and bias, [E] f32.
+type affine struct {
+	Weight engine.Tensor `weight:"weight" shape:"E"`
+	Bias   engine.Tensor `weight:"bias" shape:"E"`
+}
+
+// OpenCLIP loads a CLIP text model from set, whose names may have one of the usual prefixes (see Find). config is the JSON of the file's metadata
+// "config", empty when there is none; it overrides what names and shapes say. The caller closes the result.
+func OpenCLIP(ops engine.Ops, set *weights.Set, config []byte) (*CLIP, error) {
+	part, err := findPart(set, "clip_l", "clip_g")
+	if err != nil {
+		return nil, err
+	}
+	set = set.Prefix(part.Prefix)
+	c := &CLIP{Big: part.Kind == "clip_g"}
+	if c.Config, err = inferCLIP(set, c.Big, config); err != nil {
+		return nil, err
+	}
+	if c.act, err = act(c.Config.Act); err != nil {
+		return nil, err
+	}
+	c.weights.Layer = make([]*clipLayer, c.Config.Layers)
+	for i := range c.weights.Layer {
+		c.weights.Layer[i] = &clipLayer{}
+	}
+	opt := weights.Options{Model: part.Kind, Dims: map[string]int{"E": c.Config.Width, "F": c.Config.MLP, "V": c.Config.Vocab, "P": c.Config.Positions},
+		Ignore: []string{"text_model.embeddings.position_ids", "logit_scale", "vision_model.", "visual_projection."}}
+	if c.loaded, err = weights.Load(ops, set, &c.weights, opt); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Close gives the memory of the weights back.
+func (c *CLIP) Close() { c.loaded.Close() }
+
+// Bytes returns the memory of the weights where the backend tells it.
+func (c *CLIP) Bytes() int64 { return c.loaded.Bytes() }
+
+// inferCLIP reads the configuration from names and shapes, then from config.
+func inferCLIP(set *weights.Set, big bool, config []byte) (CLIPConfig, error) {
+	const token, mlp = "text_model.embeddings.token_embedding.weight", "text_model.encoder.layers.0.mlp.fc1.weight"
+	c := CLIPConfig{
+		Width: set.Dim(token, 1), Vocab: set.Dim(token, 0), Layers: set.Count("text_model.encoder.layers"), MLP: set.Dim(mlp, 0),
+		Positions: set.Dim("text_model.embeddings.position_embedding.weight", 0), Act: "quick_gelu", Eps: 1e-5,
+	}
+	c.Heads = max(c.Width/64, 1) // all published models have heads of 64
+	c.Start, c.End, c.Pad = c.Vocab-2, c.Vocab-1, c.Vocab-1
+	if big {
+		c.Act, c.Pad = "gelu", 0
+	}
+	if len(config) > 0 {
+		if err := json.Unmarshal(config, &c); err != nil {
+			return c, fmt.Errorf("text encoder config: %w", err)
+		}
+	}
+	if c.Vocab != set.Dim(token, 0) || c.Width != set.Dim(token, 1) {
+		return c, fmt.Errorf("text encoder config: vocab_size %d and hidden_size %d, the file's table is %v", c.Vocab, c.Width, set.Shape(token))
+	}
+	switch {
+	case c.Heads < 1 || c.Width%c.Heads != 0:
+		return c, fmt.Errorf("text encoder config: num_attention_heads is %d, must divide the width %d", c.Heads, c.Width)
+	case c.Layers < 1 || c.Layers > 1<<10:
+		return c, fmt.Errorf("text encoder config: num_hidden_layers is %d, allowed are 1..1024", c.Layers)
+	case c.MLP != set.Dim(mlp, 0) || c.MLP < 1:
+		return c, fmt.Errorf("text encoder config: intermediate_size is %d, %s has %d rows", c.MLP, mlp, set.Dim(mlp, 0))
+	case c.Positions != set.Dim("text_model.embeddings.position_embedding.weight", 0) || c.Positions < 1:
+		return c, fmt.Errorf("text encoder config: max_position_embeddings is %d, the file has %d", c.Positions, set.Dim("text_model.embeddings.position_embedding.weight", 0))
+	case !(c.Eps > 0):
+		return c, fmt.Errorf("text encoder config: layer_norm_eps is %g, must be above 0", c.Eps)
+	}
+	return c, nil
+}
+
+// Encode encodes chunks of at most Positions tokens. Errors: token ids outside the vocabulary, Check's error, device errors.
+func (c *CLIP) Encode(env Env, chunks [][]tokenizer.Token, f CLIPForm) (Encoding, error) {
+	cfg := c.Config
+	return encode(env, network{
+		name: "clip", special: Special{cfg.Start, cfg.End, cfg.Pad}, width: cfg.Width, vocab: cfg.Vocab, maxLength: cfg.Positions,
+		bytes: func(dtype engine.DType, b, l int) int {
+			return measured(func(a *engine.Arena) { c.work(a, dtype, b, l) })
+		},
+		run: func(env Env, chunks [][]tokenizer.Token) (engine.Tensor, engine.Tensor, error) {
+			return c.run(env, chunks, f)
+		},
+	}, chunks)
+}
+
+func (c *CLIP) work(a *engine.Arena, dtype engine.DType, b, l int) work {
+	e := c.Config.Width
+	row := func(n int) engine.Tensor { return a.Alloc(dtype, b, l, n) }
+	return work{x: row(e), norm: row(e), q: row(e), k: row(e), v: row(e), o: row(e), kept: row(e), hidden: row(c.Config.MLP),
+		position: a.Alloc(dtype, 1, l, e), pooled: a.Alloc(dtype, b, e), projected: a.Alloc(dtype, b, e)}
+}
+
+// run is the transformer: pre-norm blocks with causal attention.
+func (c *CLIP) run(env Env, chunks [][]tokenizer.Token, f CLIPForm) (hidden, pooled engine.Tensor, err error) {
+	ops, cfg, l := env.Ops, c.Config, len(chunks[0])
+	w := c.work(env.Arena, env.DType, len(chunks), l)
+	env.embed(w.x, c.weights.Token, chunks)
+	ops.Copy(w.position, c.weights.Position.Slice(0, 0, l).Unsqueeze(0))
+	ops.Add(w.x, w.x, w.position)
+	want, finished := form{f.Layer, cfg.Layers}.index()
+	for i, layer := range c.weights.Layer {
+		if err := env.step(); err != nil {
+			return hidden, pooled, err
+		}
+		c.layer(ops, layer, w)
+		if i == want && !finished {
+			if f.Norm {
+				ops.LayerNorm(w.kept, w.x, c.weights.Final.Weight, c.weights.Final.Bias, cfg.Eps)
+			} else {
+				ops.Copy(w.kept, w.x)
+			}
+		}
+	}
+	ops.LayerNorm(w.x, w.x, c.weights.Final.Weight, c.weights.Final.Bias, cfg.Eps)
+	for b, chunk := range chunks {
+		at := Special{cfg.Start, cfg.End, cfg.Pad}.valid(chunk) - 1
+		ops.Copy(w.pooled.Index(0, b), w.x.Index(0, b).Index(0, at))
+	}
+	pooled = w.pooled
+	if f.Project && c.weights.Projection != nil {
+		ops.Linear(w.projected, w.pooled, c.weights.Projection, engine.Epilogue{})
+		pooled = w.projected
+	}
+	if finished {
+		return w.x, pooled, nil
+	}
+	return w.kept, pooled, nil
+}
+
+func (c *CLIP) layer(ops engine.Ops, layer *clipLayer, w work) {
+	eps, h := c.Config.Eps, c.Config.Heads
+	ops.LayerNorm(w.norm, w.x, layer.Norm1.Weight, layer.Norm1.Bias, eps)
+	ops.Linear(w.q, w.norm, layer.Q, engine.Epilogue{})
+	ops.Linear(w.k, w.norm, layer.K, engine.Epilogue{})
+	ops.Linear(w.v, w.norm, layer.V, engine.Epilogue{})
+	ops.Attention(heads(w.o, h), heads(w.q, h), heads(w.k, h), heads(w.v, h), engine.AttentionArgs{Causal: true})
+	ops.Linear(w.x, w.o, layer.Out, engine.Epilogue{Residual: w.x})
+	ops.LayerNorm(w.norm, w.x, layer.Norm2.Weight, layer.Norm2.Bias, eps)
+	ops.Linear(w.hidden, w.norm, layer.FC1, engine.Epilogue{Act: c.act})
+	ops.Linear(w.x, w.hidden, layer.FC2, engine.Epilogue{Residual: w.x})
+}

@@ -1,0 +1,252 @@
+package text
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"patchbay/engine"
+	"patchbay/models/tokenizer"
+	"patchbay/models/weights"
+)
+
+// T5Config describes a T5 encoder (arXiv:1910.10683; gated form arXiv:2002.05202) in the names of Hugging Face's config.json.
+type T5Config struct {
+	Width       int     `json:"d_model"`                         // 4096 (T5-XXL), 2048 (mT5-XL)
+	HeadDim     int     `json:"d_kv"`                            // 64
+	MLP         int     `json:"d_ff"`                            // 10240, 5120
+	Layers      int     `json:"num_layers"`                      // 24
+	Heads       int     `json:"num_heads"`                       // 64, 32
+	Vocab       int     `json:"vocab_size"`                      // 32128, 250112
+	Buckets     int     `json:"relative_attention_num_buckets"`  // 32
+	MaxDistance int     `json:"relative_attention_max_distance"` // 128
+	Eps         float32 `json:"layer_norm_epsilon"`              // 1e-6
+	Act         string  `json:"dense_act_fn"`                    // "gelu_pytorch_tanh"; "relu" in the form without gate
+	Gated       bool    `json:"is_gated_act"`                    // wi_0 and wi_1 instead of wi
+	End         int     `json:"eos_token_id"`                    // 1
+	Pad         int     `json:"pad_token_id"`                    // 0
+}
+
+// T5 is a loaded T5 or mT5 encoder. It holds weights only and may be shared.
+type T5 struct {
+	Config  T5Config
+	act     engine.Act
+	weights t5Weights
+	loaded  *weights.Loaded
+}
+
+// T5Form says how a family uses T5.
+type T5Form struct {
+	// Layer selects the states as in CLIPForm; those of an inner layer get the final norm.
+	Layer int
+	// Masked hides padding behind the end token from attention (HunyuanDiT's mT5). FLUX, SD3 and PixArt attend to it.
+	Masked bool
+	// PadReference measures prompt weights from pads alone, without an end token (PixArt).
+	PadReference bool
+}
+
+type t5Weights struct {
+	Token engine.Tensor `weight:"shared.weight,keep,alt=encoder.embed_tokens.weight" shape:"V,E"` // [V, E]
+	Bias  engine.Tensor `weight:"encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight" shape:"N,H"`
+	Block []*t5Block    `weight:"encoder.block"`
+	Final engine.Tensor `weight:"encoder.final_layer_norm.weight" shape:"E"` // [E]
+}
+
+type t5Block struct {
+	Norm1 engine.Tensor  `weight:"layer.0.layer_norm.weight" shape:"E"`
+	Q     *engine.Weight `weight:"layer.0.SelfAttention.q,nobias" shape:"I,E"`
+	K     *engine.Weight `weight:"layer.0.SelfAttention.k,nobias" shape:"I,E"`
+	V     *engine.Weight `weight:"layer.0.SelfAttention.v,nobias" shape:"I,E"`
+	O     *engine.Weight `weight:"layer.0.SelfAttention.o,nobias" shape:"E,I"`
+	Norm2 engine.Tensor  `weight:"layer.1.layer_norm.weight" shape:"E"`
+	Gated *t5Gated       `weight:"layer.1.DenseReluDense"` // one of the two forms
+	Dense *t5Dense       `weight:"layer.1.DenseReluDense"`
+	Wo    *engine.Weight `weight:"layer.1.DenseReluDense.wo,nobias" shape:"E,F"`
+}
+
+type t5Gated struct {
+	Wi0 *engine.Weight `weight:"wi_0,nobias" shape:"F,E"`
+	Wi1 *engine.Weight `weight:"wi_1,nobias" shape:"F,E"`
+}
+
+type t5Dense struct {
+	Wi *engine.Weight `weight:"wi,nobias" shape:"F,E"`
+}
+
+// OpenT5 loads a T5 or mT5 encoder from set, whose names may have one of the usual prefixes (see Find). config is the JSON of the file's
+// metadata "config", empty when there is none. The caller closes the result.
+func OpenT5(ops engine.Ops, set *weights.Set, config []byte) (*T5, error) {
+	part, err := findPart(set, "t5", "mt5")
+	if err != nil {
+		return nil, err
+	}
+	set = set.Prefix(part.Prefix)
+	t := &T5{}
+	if t.Config, err = inferT5(set, config); err != nil {
+		return nil, err
+	}
+	if t.act, err = act(t.Config.Act); err != nil {
+		return nil, err
+	}
+	for range t.Config.Layers {
+		b := &t5Block{}
+		if t.Config.Gated {
+			b.Gated = &t5Gated{}
+		} else {
+			b.Dense = &t5Dense{}
+		}
+		t.weights.Block = append(t.weights.Block, b)
+	}
+	ignore := []string{"decoder.", "lm_head.", "spiece_model"}
+	if set.Has("shared.weight") {
+		ignore = append(ignore, "encoder.embed_tokens.weight") // the same table again
+	}
+	if t.loaded, err = weights.Load(ops, set, &t.weights, weights.Options{Model: part.Kind, Ignore: ignore, Dims: t.dims()}); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// dims names the sizes of the shape tags.
+func (t *T5) dims() map[string]int {
+	c := t.Config
+	return map[string]int{"E": c.Width, "I": c.Heads * c.HeadDim, "F": c.MLP, "V": c.Vocab, "N": c.Buckets, "H": c.Heads}
+}
+
+// Close gives the memory of the weights back.
+func (t *T5) Close() { t.loaded.Close() }
+
+// Bytes returns the memory of the weights where the backend tells it.
+func (t *T5) Bytes() int64 { return t.loaded.Bytes() }
+
+// inferT5 reads the configuration from names and shapes, then from config.
+func inferT5(set *weights.Set, config []byte) (T5Config, error) {
+	const attn, dense = "encoder.block.0.layer.0.SelfAttention.", "encoder.block.0.layer.1.DenseReluDense."
+	table := "shared.weight"
+	if !set.Has(table) {
+		table = "encoder.embed_tokens.weight"
+	}
+	c := T5Config{
+		Width: set.Dim(table, 1), Vocab: set.Dim(table, 0), Layers: set.Count("encoder.block"),
+		Buckets: set.Dim(attn+"relative_attention_bias.weight", 0), Heads: set.Dim(attn+"relative_attention_bias.weight", 1),
+		MaxDistance: 128, Eps: 1e-6, Act: "gelu_pytorch_tanh", Gated: true, End: 1, MLP: set.Dim(dense+"wi_0.weight", 0),
+	}
+	if set.Has(dense + "wi.weight") {
+		c.Gated, c.Act, c.MLP = false, "relu", set.Dim(dense+"wi.weight", 0)
+	}
+	inner := set.Dim(attn+"q.weight", 0)
+	c.HeadDim = inner / max(c.Heads, 1)
+	stored := c
+	var also struct {
+		Proj string `json:"feed_forward_proj"` // "gated-gelu", "relu"
+		Dtac string `json:"dense_act_fn"`
+	}
+	if len(config) > 0 {
+		if err := json.Unmarshal(config, &c); err != nil {
+			return c, fmt.Errorf("text encoder config: %w", err)
+		}
+		json.Unmarshal(config, &also) // it is an object, as the line above found
+		if name, ok := strings.CutPrefix(also.Proj, "gated-"); ok && also.Dtac == "" && name != "gelu" {
+			c.Act = name
+		}
+	}
+	for _, v := range []struct {
+		name      string
+		got, want int
+	}{{"d_model", c.Width, stored.Width}, {"vocab_size", c.Vocab, stored.Vocab}, {"d_ff", c.MLP, stored.MLP}, {"num_heads", c.Heads, stored.Heads},
+		{"relative_attention_num_buckets", c.Buckets, stored.Buckets}, {"d_kv*num_heads", c.HeadDim * c.Heads, inner}} {
+		if v.got != v.want || v.want < 1 {
+			return c, fmt.Errorf("text encoder config: %s is %d, the file has %d", v.name, v.got, v.want)
+		}
+	}
+	switch {
+	case c.Layers < 1 || c.Layers > 1<<10:
+		return c, fmt.Errorf("text encoder config: num_layers is %d, allowed are 1..1024", c.Layers)
+	case c.Buckets < 4 || c.Buckets%2 != 0 || c.MaxDistance <= c.Buckets/4:
+		return c, fmt.Errorf("text encoder config: %d buckets up to distance %d: buckets must be even, at least 4, the distance above a quarter of them", c.Buckets, c.MaxDistance)
+	case c.Gated != stored.Gated:
+		return c, fmt.Errorf("text encoder config: is_gated_act is %v, the file has %v", c.Gated, stored.Gated)
+	case !(c.Eps > 0):
+		return c, fmt.Errorf("text encoder config: layer_norm_epsilon is %g, must be above 0", c.Eps)
+	}
+	return c, nil
+}
+
+// Encode encodes chunks of any length. Errors: token ids outside the vocabulary, Check's error, device errors, not enough memory for the scores.
+func (t *T5) Encode(env Env, chunks [][]tokenizer.Token, f T5Form) (Encoding, error) {
+	cfg := t.Config
+	special := Special{tokenizer.None, cfg.End, cfg.Pad}
+	n := network{
+		name: "t5", special: special, width: cfg.Width, vocab: cfg.Vocab, maxLength: t5MaxLength,
+		bytes: func(dtype engine.DType, b, l int) int {
+			return measured(func(a *engine.Arena) { t.work(a, dtype, b, l) })
+		},
+		run: func(env Env, chunks [][]tokenizer.Token) (engine.Tensor, engine.Tensor, error) {
+			var keys []int
+			if f.Masked {
+				for _, chunk := range chunks {
+					keys = append(keys, special.valid(chunk))
+				}
+			}
+			h, err := t.run(env, chunks, keys, f)
+			return h, engine.Tensor{}, err
+		},
+	}
+	if f.PadReference {
+		n.special.End = tokenizer.None
+	}
+	return encode(env, n, chunks)
+}
+
+// t5MaxLength bounds a prompt: the position bias has H*L*L elements.
+const t5MaxLength = 4096
+
+func (t *T5) work(a *engine.Arena, dtype engine.DType, b, l int) work {
+	e, inner := t.Config.Width, t.Config.Heads*t.Config.HeadDim
+	row := func(n int) engine.Tensor { return a.Alloc(dtype, b, l, n) }
+	return work{x: row(e), norm: row(e), kept: row(e), q: row(inner), k: row(inner), v: row(inner), o: row(inner),
+		hidden: row(t.Config.MLP), gate: row(t.Config.MLP),
+		bias: a.Alloc(engine.F32, t.Config.Heads, l, l), buckets: a.Alloc(engine.F32, l*l, t.Config.Heads)}
+}
+
+// run is the encoder: pre-norm blocks whose attention has no scale and a position bias that is made once.
+func (t *T5) run(env Env, chunks [][]tokenizer.Token, keys []int, f T5Form) (engine.Tensor, error) {
+	ops, cfg, l := env.Ops, t.Config, len(chunks[0])
+	w := t.work(env.Arena, env.DType, len(chunks), l)
+	env.embed(w.x, t.weights.Token, chunks)
+	ops.Gather(w.buckets, t.weights.Bias, buckets(l, cfg.Buckets, cfg.MaxDistance))
+	byHead := w.buckets.Split(0, l, l).Transpose(1, 2).Transpose(0, 1) // [Lq, Lk, H] -> [H, Lq, Lk]
+	ops.Copy(w.bias, byHead)
+	want, finished := form{f.Layer, cfg.Layers}.index()
+	for i, b := range t.weights.Block {
+		if err := env.step(); err != nil {
+			return engine.Tensor{}, err
+		}
+		t.block(ops, b, w, keys)
+		if i == want && !finished {
+			ops.RMSNorm(w.kept, w.x, t.weights.Final, cfg.Eps)
+			return w.kept, nil // nothing reads the later layers
+		}
+	}
+	ops.RMSNorm(w.x, w.x, t.weights.Final, cfg.Eps)
+	return w.x, nil
+}
+
+func (t *T5) block(ops engine.Ops, b *t5Block, w work, keys []int) {
+	eps, h := t.Config.Eps, t.Config.Heads
+	ops.RMSNorm(w.norm, w.x, b.Norm1, eps)
+	ops.Linear(w.q, w.norm, b.Q, engine.Epilogue{})
+	ops.Linear(w.k, w.norm, b.K, engine.Epilogue{})
+	ops.Linear(w.v, w.norm, b.V, engine.Epilogue{})
+	ops.Attention(heads(w.o, h), heads(w.q, h), heads(w.k, h), heads(w.v, h), engine.AttentionArgs{Scale: 1, Bias: w.bias, KeyLen: keys})
+	ops.Linear(w.x, w.o, b.O, engine.Epilogue{Residual: w.x})
+	ops.RMSNorm(w.norm, w.x, b.Norm2, eps)
+	if b.Gated != nil {
+		ops.Linear(w.gate, w.norm, b.Gated.Wi0, engine.Epilogue{})
+		ops.Linear(w.hidden, w.norm, b.Gated.Wi1, engine.Epilogue{})
+		ops.ActivateMul(w.hidden, w.gate, w.hidden, t.act)
+	} else {
+		ops.Linear(w.hidden, w.norm, b.Dense.Wi, engine.Epilogue{Act: t.act})
+	}
+	ops.Linear(w.x, w.hidden, b.Wo, engine.Epilogue{Residual: w.x})
+}

@@ -1,0 +1,92 @@
+// Package text turns token ids into what diffusion models read of a prompt: CLIP-L and CLIP-G, T5 and mT5, BERT.
+//
+// Read encode.go (chunks and prompt weights, the same for all encoders), then clip.go, t5.go and bert.go (a network each, from its weights to its
+// states), find.go (which encoders a file holds, recognised by names as ComfyUI does), and flux.go, sd3.go, hunyuan.go (what a family makes of
+// the encodings). Tokens come from models/tokenizer; a prompt is a list of chunks that are encoded one by one and joined on the token axis.
+//
+// Results follow ComfyUI, not diffusers, where they differ. Facts that have caused bugs elsewhere: CLIP is pooled at the FIRST end token, because
+// its pad is the end token too; hidden states of CLIP for SD3 are the last but one layer's without the final norm; T5 does not scale its scores
+// and attends to padding in FLUX, SD3 and PixArt; a prompt weight moves a state away from that of the empty prompt, it does not scale it; PixArt's
+// empty prompt is all pads.
+package text
+
+import (
+	"fmt"
+
+	"patchbay/engine"
+	"patchbay/models/dit"
+	"patchbay/models/tokenizer"
+)
+
+// Env is what an encoder gets besides weights and tokens. It belongs to one rank and one stream.
+type Env struct {
+	Ops engine.Ops
+	// Arena holds the activations. nil: the encoder takes what it needs from Ops and gives it back.
+	Arena *engine.Arena
+	DType engine.DType // of activations: F32 (the zero value) or BF16
+	// Check is called before every layer; an error stops the encoder and is returned as it is. nil: nobody asks.
+	Check func() error
+}
+
+// Encoding is what one encoder makes of one prompt.
+type Encoding struct {
+	Context dit.Array // [L, E] states of all chunks, joined on the token axis
+	Pooled  []float32 // [E] of the first chunk; nil for encoders without
+	// Valid is 1 for tokens up to and including the end token of their chunk and 0 for padding, [L].
+	Valid []int
+}
+
+// ValidLen returns the number of valid tokens at the start of the context.
+func (e Encoding) ValidLen() int {
+	n := 0
+	for n < len(e.Valid) && e.Valid[n] == 1 {
+		n++
+	}
+	return n
+}
+
+// Special names the tokens that an encoder treats specially; tokenizer.None where there is none.
+type Special struct {
+	Start, End, Pad int
+}
+
+// empty returns the prompt without text that weights are measured from.
+func (s Special) empty(length int) []tokenizer.Token {
+	var chunk []tokenizer.Token
+	for _, id := range []int{s.Start, s.End} {
+		if id != tokenizer.None {
+			chunk = append(chunk, tokenizer.Token{ID: id, Weight: 1})
+		}
+	}
+	for len(chunk) < length {
+		chunk = append(chunk, tokenizer.Token{ID: s.Pad, Weight: 1})
+	}
+	return chunk
+}
+
+// valid returns the number of tokens up to and including the first end token, all if there is none.
+func (s Special) valid(chunk []tokenizer.Token) int {
+	for i, t := range chunk {
+		if t.Vector == nil && t.ID == s.End {
+			return i + 1
+		}
+	}
+	return len(chunk)
+}
+
+// act translates the names that configs use for activations.
+func act(name string) (engine.Act, error) {
+	switch name {
+	case "quick_gelu":
+		return engine.QuickGELU, nil
+	case "gelu":
+		return engine.GELUErf, nil
+	case "gelu_pytorch_tanh", "gelu_new":
+		return engine.GELUTanh, nil
+	case "relu":
+		return engine.ReLU, nil
+	case "silu":
+		return engine.SiLU, nil
+	}
+	return 0, fmt.Errorf("text encoder config: activation %q, allowed are quick_gelu, gelu, gelu_new, gelu_pytorch_tanh, relu, silu", name)
+}

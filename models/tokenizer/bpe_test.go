@@ -1,0 +1,113 @@
+package tokenizer
+
+import (
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// slowJoin is the algorithm as it is published: find the best pair, join all its occurrences from the left, repeat.
+func slowJoin(b *bpe, symbols []int32) []int {
+	for {
+		best := merge{rank: -1}
+		var left, right int32
+		for i := 1; i < len(symbols); i++ {
+			if m, ok := b.merges[pairKey(symbols[i-1], symbols[i])]; ok && (best.rank < 0 || m.rank < best.rank) {
+				best, left, right = m, symbols[i-1], symbols[i]
+			}
+		}
+		if best.rank < 0 {
+			break
+		}
+		var joined []int32
+		for i := 0; i < len(symbols); i++ {
+			if i+1 < len(symbols) && symbols[i] == left && symbols[i+1] == right {
+				joined = append(joined, best.id)
+				i++
+			} else {
+				joined = append(joined, symbols[i])
+			}
+		}
+		symbols = joined
+	}
+	var ids []int
+	for _, s := range symbols {
+		ids = append(ids, int(s))
+	}
+	return ids
+}
+
+// The merge tables are random, so joined pieces may have lower ranks than their parts: harder than trained tables.
+func TestBPEAgainstDefinition(t *testing.T) {
+	random := rand.New(rand.NewPCG(5, 6))
+	for round := range 300 {
+		vocab := map[string]int32{"a": 0, "b": 1, "c": 2}
+		names := []string{"a", "b", "c"}
+		var pairs []mergePair
+		for len(pairs) < 12 {
+			p := mergePair{names[random.IntN(len(names))], names[random.IntN(len(names))]}
+			joined := p.left + p.right
+			if len(joined) > 8 {
+				continue
+			}
+			if _, known := vocab[joined]; !known {
+				vocab[joined] = int32(len(names))
+				names = append(names, joined)
+			}
+			pairs = append(pairs, p)
+		}
+		random.Shuffle(len(pairs), func(i, j int) { pairs[i], pairs[j] = pairs[j], pairs[i] })
+		b, err := newBPE(vocab, pairs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		j := joiner{symbols: make([]int32, random.IntN(40))}
+		for i := range j.symbols {
+			j.symbols[i] = int32(random.IntN(3))
+		}
+		want := slowJoin(b, slices.Clone(j.symbols))
+		if got := b.join(&j, None, nil); !slices.Equal(got, want) {
+			t.Fatalf("round %d, merges %v:\n got %v\nwant %v", round, pairs, got, want)
+		}
+	}
+}
+
+func TestBPERefusesForeignMerges(t *testing.T) {
+	_, err := newBPE(map[string]int32{"a": 0, "b": 1}, []mergePair{{"a", "b"}})
+	if err == nil || !strings.Contains(err.Error(), "not in the vocabulary") {
+		t.Errorf("error %v, want one about the vocabulary", err)
+	}
+}
+
+func TestQwenWords(t *testing.T) {
+	for text, want := range map[string][]string{
+		"it's  a\n\n b1":  {"it", "'s", " ", " a", "\n\n", " b", "1"},
+		"x  \n  y":        {"x", "  \n", " ", " y"},
+		" trailing  ":     {" trailing", "  "},
+		"!!\nfoo_bar(1)":  {"!!\n", "foo", "_bar", "(", "1", ")"},
+		"WE'LL 'ſ\tz":     {"WE", "'LL", " '", "ſ", "\tz"},
+		"don'ſ":           {"don", "'ſ"},
+		"e\u0301 \u00a0x": {"e", "\u0301", " ", "\u00a0x"},
+	} {
+		var got []string
+		for rest := text; rest != ""; {
+			n := qwenWord(rest)
+			got = append(got, rest[:n])
+			rest = rest[n:]
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%q:\n got %q\nwant %q", text, got, want)
+		}
+	}
+}
+
+func TestByteRunes(t *testing.T) {
+	seen := map[rune]bool{}
+	for b := range 256 {
+		seen[byteRune(byte(b))] = true
+	}
+	if len(seen) != 256 || byteRune(' ') != 'Ġ' || byteRune('\n') != 'Ċ' || byteRune('A') != 'A' || byteRune(0xad) != 'Ń' {
+		t.Errorf("%d different characters, space %q, newline %q, A %q, 0xad %q", len(seen), byteRune(' '), byteRune('\n'), byteRune('A'), byteRune(0xad))
+	}
+}

@@ -1,0 +1,69 @@
+package tokenizer
+
+import "unicode"
+
+// byteRune returns the printable character that stands for a byte in byte-level vocabularies (GPT-2, encoder.py):
+// printable Latin-1 stands for itself, the others follow from U+0100 on.
+func byteRune(b byte) rune {
+	printable := func(c int) bool { return c >= '!' && c <= '~' || c >= 0xa1 && c <= 0xac || c >= 0xae }
+	if printable(int(b)) {
+		return rune(b)
+	}
+	r := rune(0x100)
+	for c := range int(b) {
+		if !printable(c) {
+			r++
+		}
+	}
+	return r
+}
+
+// byteIDs gives the id of every single byte, with a suffix; None where the vocabulary lacks it.
+func byteIDs(vocab map[string]int32, suffix string) (ids [256]int32) {
+	for b := range ids {
+		id, ok := vocab[string(byteRune(byte(b)))+suffix]
+		if !ok {
+			id = None
+		}
+		ids[b] = id
+	}
+	return ids
+}
+
+// contraction returns the length in bytes of an English ending ('s 't 're 've 'm 'll 'd, any case) that begins text.
+// U+017F folds to s.
+func contraction(text string) int {
+	if len(text) < 2 || text[0] != '\'' {
+		return 0
+	}
+	switch text[1] | 0x20 {
+	case 's', 't', 'm', 'd':
+		return 2
+	}
+	if len(text) >= 3 {
+		switch string([]byte{text[1] | 0x20, text[2] | 0x20}) {
+		case "re", "ve", "ll":
+			return 3
+		}
+		if text[1:3] == "\u017f" {
+			return 3
+		}
+	}
+	return 0
+}
+
+// letterOrNumber is the class [\p{L}\p{N}].
+func letterOrNumber(r rune) bool { return unicode.IsLetter(r) || unicode.IsNumber(r) }
+
+// symbolRune is the class [^\s\p{L}\p{N}].
+func symbolRune(r rune) bool { return !unicode.IsSpace(r) && !letterOrNumber(r) }
+
+// span returns the length in bytes of the run of characters of one class that begins text.
+func span(text string, class func(rune) bool) int {
+	for i, r := range text {
+		if !class(r) {
+			return i
+		}
+	}
+	return len(text)
+}

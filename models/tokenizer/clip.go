@@ -1,0 +1,106 @@
+package tokenizer
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+const (
+	wordEnd   = "</w>" // suffix of the last piece of a word
+	clipStart = "<|startoftext|>"
+	clipEnd   = "<|endoftext|>"
+
+	// ypogegrammeni is a mark whose capital is a letter. The case-insensitive pattern of CLIP takes it neither for a
+	// letter nor for a symbol, so it vanishes from the text.
+	ypogegrammeni = "\u0345"
+)
+
+// clip is CLIP's tokenizer (Radford et al. 2021, simple_tokenizer.py) with the text cleaning that the slow Python
+// tokenizer falls back on when ftfy is not installed; ComfyUI's pictures depend on exactly that.
+type clip struct {
+	merges      *bpe
+	inner, last [256]int32 // ids of a byte inside and at the end of a word
+	start, end  int
+	unknown     int
+}
+
+// newCLIP builds the tokenizer; vocab already holds the added tokens.
+func newCLIP(vocab map[string]int32, pairs []mergePair, added []addedToken) (*Tokenizer, error) {
+	merges, err := newBPE(vocab, pairs)
+	if err != nil {
+		return nil, err
+	}
+	c := &clip{merges: merges, inner: byteIDs(vocab, ""), last: byteIDs(vocab, wordEnd)}
+	t, err := newTokenizer("clip-bpe", vocab, c)
+	if err != nil {
+		return nil, err
+	}
+	c.start, c.end = t.idOr(clipStart), t.idOr(clipEnd)
+	if c.start == None || c.end == None {
+		return nil, fmt.Errorf("a CLIP vocabulary needs the pieces %s and %s", clipStart, clipEnd)
+	}
+	c.unknown = c.end
+	t.Start, t.End, t.Unknown = c.start, c.end, c.end
+	// The slow tokenizer looks for its added tokens in the raw text, whatever the file says about normalising.
+	cut := []addedToken{{ID: c.start, Content: clipStart}, {ID: c.end, Content: clipEnd}}
+	for _, a := range added {
+		if a.Content != clipStart && a.Content != clipEnd {
+			a.Normalized = false
+			cut = append(cut, a)
+		}
+	}
+	t.added, err = newAddedTokens(cut, nil)
+	return t, err
+}
+
+func (c *clip) encode(text string, _ bool, ids []int) []int {
+	var j joiner
+	for _, word := range basicWords(text) {
+		for word = lowerText(word); word != ""; {
+			n := c.piece(word)
+			switch word[:n] {
+			case clipStart:
+				ids = append(ids, c.start)
+			case clipEnd:
+				ids = append(ids, c.end)
+			case ypogegrammeni:
+			default:
+				ids = c.word(&j, word[:n], ids)
+			}
+			word = word[n:]
+		}
+	}
+	return ids
+}
+
+// piece returns the length of the next match of
+// <\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+ in a text without spaces.
+func (c *clip) piece(text string) int {
+	for _, special := range []string{clipStart, clipEnd} {
+		if strings.HasPrefix(text, special) {
+			return len(special)
+		}
+	}
+	if n := contraction(text); n > 0 {
+		return n
+	}
+	r, width := utf8.DecodeRuneInString(text)
+	switch {
+	case unicode.IsLetter(r):
+		return span(text, unicode.IsLetter)
+	case unicode.IsNumber(r):
+		return width
+	}
+	return max(width, span(text, func(r rune) bool { return symbolRune(r) && r != '\u0345' }))
+}
+
+func (c *clip) word(j *joiner, word string, ids []int) []int {
+	j.symbols = j.symbols[:0]
+	for i := range len(word) - 1 {
+		j.symbols = append(j.symbols, c.inner[word[i]])
+	}
+	j.symbols = append(j.symbols, c.last[word[len(word)-1]])
+	return c.merges.join(j, c.unknown, ids)
+}

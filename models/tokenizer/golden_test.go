@@ -1,0 +1,227 @@
+package tokenizer
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sort"
+	"testing"
+)
+
+// vocabulary opens one of the vocabularies that are not in the repository, or skips the test and says what to do.
+func vocabulary(tb testing.TB, name string) *Tokenizer {
+	tb.Helper()
+	dir := os.Getenv("PATCHBAY_TEST_TOKENIZERS")
+	if dir == "" {
+		dir = filepath.Join("..", "..", "..", "shared", "tokenizers")
+	}
+	t, place, err := Find(name, filepath.Join(dir, name))
+	if err != nil && place == "" {
+		tb.Skipf("NOT RUN: %v\nset PATCHBAY_TEST_TOKENIZERS to the folder that holds clip, t5 and qwen2.5", err)
+	}
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return t
+}
+
+// goldenTokens is one tokenizer's answer in tokens.json.
+type goldenTokens struct {
+	IDs     [][]int     `json:"ids"`
+	Weights [][]float64 `json:"weights"`
+	Raises  string      `json:"raises"`
+}
+
+// goldenCases reads tests/golden/tokens.json: case name -> member -> JSON.
+func goldenCases(tb testing.TB) map[string]map[string]json.RawMessage {
+	tb.Helper()
+	data, err := os.ReadFile(filepath.Join("..", "..", "tests", "golden", "tokens.json"))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	var cases map[string]map[string]json.RawMessage
+	if err := json.Unmarshal(data, &cases); err != nil {
+		tb.Fatal(err)
+	}
+	return cases
+}
+
+func member[T any](tb testing.TB, c map[string]json.RawMessage, name string) (v T) {
+	tb.Helper()
+	if err := json.Unmarshal(c[name], &v); err != nil {
+		tb.Fatalf("member %s: %v", name, err)
+	}
+	return v
+}
+
+// promptCases returns the names p00, p01 ... in order.
+func promptCases(cases map[string]map[string]json.RawMessage) (names []string) {
+	for name := range cases {
+		if name[0] == 'p' {
+			names = append(names, name)
+		}
+	}
+	sort.Strings(names)
+	return names
+}
+
+// comparePrompt reports the first place where a prompt differs from the golden answer.
+func comparePrompt(got Prompt, err error, want goldenTokens) error {
+	if want.Raises != "" {
+		if err == nil {
+			return fmt.Errorf("no error, want one (ComfyUI raises %s)", want.Raises)
+		}
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if len(got.Chunks) != len(want.IDs) {
+		return fmt.Errorf("%d chunks, want %d", len(got.Chunks), len(want.IDs))
+	}
+	for c, chunk := range got.Chunks {
+		ids, weights := make([]int, len(chunk)), make([]float32, len(chunk))
+		for i, t := range chunk {
+			ids[i], weights[i] = t.ID, t.Weight
+		}
+		if i := firstDifference(ids, want.IDs[c]); i >= 0 {
+			return fmt.Errorf("chunk %d: %d ids, want %d; first bad index %d\n got %v\nwant %v", c, len(ids), len(want.IDs[c]), i, ids, want.IDs[c])
+		}
+		for i, w := range weights {
+			expected := float32(1)
+			if want.Weights != nil {
+				expected = float32(want.Weights[c][i])
+			}
+			if w != expected {
+				return fmt.Errorf("chunk %d: weight %d is %v, want %v", c, i, w, expected)
+			}
+		}
+	}
+	return nil
+}
+
+// firstDifference returns the first index at which a and b differ, -1 if they are equal.
+func firstDifference(a, b []int) int {
+	for i := range min(len(a), len(b)) {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	if len(a) != len(b) {
+		return min(len(a), len(b))
+	}
+	return -1
+}
+
+func TestGoldenPrompts(t *testing.T) {
+	for _, use := range []struct {
+		member, vocabulary string
+		layout             Layout
+	}{
+		{"clip_l", "clip", CLIPL()},
+		{"clip_g", "clip", CLIPG()},
+		{"t5_flux_min256", "t5", T5Flux()},
+		{"t5_sd3_min77", "t5", T5SD3()},
+		{"t5_pixart_min1", "t5", T5PixArt()},
+		{"qwen_image", "qwen2.5", QwenImage()},
+		{"z_image", "qwen2.5", ZImage()},
+	} {
+		t.Run(use.member, func(t *testing.T) {
+			tok := vocabulary(t, use.vocabulary)
+			cases := goldenCases(t)
+			for _, name := range promptCases(cases) {
+				text := member[string](t, cases[name], "text")
+				got, err := use.layout.Prompt(tok, text, nil)
+				if err := comparePrompt(got, err, member[goldenTokens](t, cases[name], use.member)); err != nil {
+					t.Errorf("%s %.80q: %v", name, text, err)
+				}
+			}
+		})
+	}
+}
+
+// TestGoldenPileT5AndBERT needs vocabularies that are seldom at hand (folders pile-t5 and hunyuan-bert); without them
+// it says so, and only the small vocabularies of testdata check these two kinds.
+func TestGoldenPileT5AndBERT(t *testing.T) {
+	for _, use := range []struct {
+		member, vocabulary string
+		layout             Layout
+	}{
+		{"hunyuandit_bert_min77_max512", "hunyuan-bert", HunyuanBERT()},
+		{"auraflow_pile_t5_min256", "pile-t5", PileT5()},
+	} {
+		t.Run(use.member, func(t *testing.T) {
+			tok := vocabulary(t, use.vocabulary)
+			cases := goldenCases(t)
+			for _, name := range promptCases(cases) {
+				text := member[string](t, cases[name], "text")
+				got, err := use.layout.Prompt(tok, text, nil)
+				if err := comparePrompt(got, err, member[goldenTokens](t, cases[name], use.member)); err != nil {
+					t.Errorf("%s %.80q: %v", name, text, err)
+				}
+			}
+		})
+	}
+}
+
+func TestGoldenRaw(t *testing.T) {
+	for _, use := range []struct{ member, vocabulary string }{
+		{"clip_slow_as_used", "clip"},
+		{"t5_tokenizers_library", "t5"},
+	} {
+		t.Run(use.member, func(t *testing.T) {
+			tok := vocabulary(t, use.vocabulary)
+			cases := goldenCases(t)
+			for _, name := range promptCases(cases) {
+				text := member[string](t, cases[name], "text")
+				want := member[map[string][]int](t, cases[name], "raw")[use.member]
+				got := tok.EncodeWithEnds(text)
+				if i := firstDifference(got, want); i >= 0 {
+					t.Errorf("%s %.80q: first bad index %d\n got %v\nwant %v", name, text, i, got, want)
+				}
+			}
+		})
+	}
+}
+
+func TestGoldenT5Options(t *testing.T) {
+	tok := vocabulary(t, "t5")
+	cases := goldenCases(t)
+	for _, name := range []string{"t5_options/0", "t5_options/1"} {
+		options := member[map[string]int](t, cases[name], "tokenizer_options")
+		text := member[string](t, cases[name], "text")
+		for use, layout := range map[string]Layout{"flux": T5Flux(), "pixart": T5PixArt()} {
+			got, err := layout.WithOptions(options).Prompt(tok, text, nil)
+			if err := comparePrompt(got, err, member[goldenTokens](t, cases[name], use)); err != nil {
+				t.Errorf("%s %s: %v", name, use, err)
+			}
+		}
+	}
+}
+
+func TestGoldenWeights(t *testing.T) {
+	cases := goldenCases(t)["weights_only"]
+	if len(cases) < 30 {
+		t.Fatalf("only %d cases", len(cases))
+	}
+	for text := range cases {
+		want := member[[][2]any](t, cases, text)
+		got, err := Segments(text)
+		if err != nil {
+			t.Errorf("%q: %v", text, err)
+			continue
+		}
+		var pairs [][2]any
+		for _, s := range got {
+			pairs = append(pairs, [2]any{hideEscapes(s.Text), s.Weight})
+		}
+		for i := range want {
+			want[i][0] = hideEscapes(showEscapes(want[i][0].(string)))
+		}
+		if !slices.Equal(pairs, want) {
+			t.Errorf("%q:\n got %q\nwant %q", text, pairs, want)
+		}
+	}
+}

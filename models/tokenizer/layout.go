@@ -1,0 +1,147 @@
+package tokenizer
+
+import (
+	"encoding/json"
+	"fmt"
+)
+
+// Layout says how the tokens of a prompt are laid out for one text encoder. Build one with the functions below and
+// change fields as needed; the zero value is not useful.
+type Layout struct {
+	Key        string // prefix of the options "<Key>_min_length" and "<Key>_min_padding", and the key of embedding files
+	MaxLength  int    // tokens in a chunk, start and end token included
+	MinLength  int    // chunks are padded up to here; 0 = no rule
+	MinPadding int    // at least so many pads behind the end token of the last chunk
+	Fill       bool   // pad every chunk to MaxLength
+	Truncate   bool   // keep the first chunk only
+	Start, End int    // token before and after the text of every chunk; None = none; FromVocabulary = the vocabulary's own
+	Pad        int    // FromVocabulary = the end token
+	Weights    bool   // read (x:1.3); without it parentheses are text
+	Embeddings bool   // read embedding:name
+	Template   string // text around the prompt, "{}" is the prompt; "" = none
+	EmptyPads  bool   // the empty prompt that weights are measured from is all pads
+	Bare       string // a prompt that begins with this is used without the template
+}
+
+// FromVocabulary in Layout.Start, End or Pad asks for the token that the vocabulary names.
+const FromVocabulary = -2
+
+// unlimited is ComfyUI's length limit for encoders without one.
+const unlimited = 99999999
+
+// CLIPL is CLIP-L as FLUX and SD3 use it: chunks of 77, padded with the end token.
+func CLIPL() Layout {
+	return Layout{Key: "clip_l", MaxLength: 77, Fill: true, Start: FromVocabulary, End: FromVocabulary, Pad: FromVocabulary, Weights: true, Embeddings: true}
+}
+
+// CLIPG is OpenCLIP bigG of SD3 (and SDXL): CLIPL padded with 0.
+func CLIPG() Layout {
+	l := CLIPL()
+	l.Key, l.Pad = "clip_g", 0
+	return l
+}
+
+// t5 is the common part of the T5 layouts: one chunk of any length, no start token, pads 0.
+func t5(key string, minLength int) Layout {
+	return Layout{Key: key, MaxLength: unlimited, MinLength: minLength, Start: None, End: FromVocabulary, Pad: 0, Weights: true, Embeddings: true}
+}
+
+// T5Flux is T5-XXL of FLUX: at least 256 tokens.
+func T5Flux() Layout { return t5("t5xxl", 256) }
+
+// T5SD3 is T5-XXL of SD3: at least 77 tokens.
+func T5SD3() Layout { return t5("t5xxl", 77) }
+
+// T5PixArt is T5-XXL of PixArt (and Chroma): no padding.
+func T5PixArt() Layout {
+	l := t5("t5xxl", 1)
+	l.EmptyPads = true
+	return l
+}
+
+// PileT5 is pile-T5-XL of AuraFlow: at least 256 tokens, pads 1, embedding:name is text.
+func PileT5() Layout {
+	l := t5("pile_t5xl", 256)
+	l.Pad, l.Embeddings = 1, false
+	return l
+}
+
+// HunyuanMT5 is mT5-XL of HunyuanDiT: at least 256 tokens, embedding:name is text.
+func HunyuanMT5() Layout {
+	l := t5("mt5xl", 256)
+	l.Embeddings = false
+	return l
+}
+
+// HunyuanBERT is the Chinese RoBERTa of HunyuanDiT: 77 to 512 tokens a chunk, pads 0, embedding:name is text.
+func HunyuanBERT() Layout {
+	return Layout{Key: "chinese_roberta", MaxLength: 512, MinLength: 77, Start: FromVocabulary, End: FromVocabulary, Pad: 0, Weights: true}
+}
+
+// QwenImage is Qwen2.5-VL of Qwen-Image: chat template, no weights. A prompt that is already a chat stays as it is.
+func QwenImage() Layout {
+	l := ZImage()
+	l.Key, l.Bare = "qwen25_7b", "<|im_start|>"
+	l.Template = "<|im_start|>system\nDescribe the image by detailing the color, shape, size, texture, quantity, text, spatial relationships of the objects and background:" +
+		"<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
+	return l
+}
+
+// ZImage is Qwen3 of Z-Image: chat template, no weights.
+func ZImage() Layout {
+	return Layout{Key: "qwen3_4b", MaxLength: unlimited, MinLength: 1, Start: None, End: None, Pad: 151643, Template: "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"}
+}
+
+// WithOptions returns l with ComfyUI's T5TokenizerOptions applied: the members "<Key>_min_length" and
+// "<Key>_min_padding" of options replace the fields; other members belong to other encoders.
+func (l Layout) WithOptions(options map[string]int) Layout {
+	if n, ok := options[l.Key+"_min_length"]; ok {
+		l.MinLength = n
+	}
+	if n, ok := options[l.Key+"_min_padding"]; ok {
+		l.MinPadding = n
+	}
+	return l
+}
+
+// WithConfig returns l changed by the "config" that a checkpoint carries in its metadata: max_length (which then
+// truncates encoders without chunks), min_length, bos_token_id, eos_token_id, pad_token_id. Absent members change nothing.
+func (l Layout) WithConfig(config []byte) (Layout, error) {
+	var c struct {
+		Max   *int `json:"max_length"`
+		Min   *int `json:"min_length"`
+		Start *int `json:"bos_token_id"`
+		End   *int `json:"eos_token_id"`
+		Pad   *int `json:"pad_token_id"`
+	}
+	if err := json.Unmarshal(config, &c); err != nil {
+		return l, fmt.Errorf("text encoder config: %w", err)
+	}
+	for name, v := range map[string]*int{"max_length": c.Max, "min_length": c.Min} {
+		if v != nil && (*v < 1 || *v > longestPrompt) {
+			return l, fmt.Errorf("text encoder config: %s is %d, allowed are 1..%d", name, *v, longestPrompt)
+		}
+	}
+	for name, v := range map[string]*int{"bos_token_id": c.Start, "eos_token_id": c.End, "pad_token_id": c.Pad} {
+		if v != nil && (*v < 0 || *v >= maxID) {
+			return l, fmt.Errorf("text encoder config: %s is %d, allowed are 0..%d", name, *v, maxID-1)
+		}
+	}
+	if c.Max != nil {
+		l.Truncate = l.Truncate || !l.Fill
+		l.MaxLength = *c.Max
+	}
+	if c.Min != nil {
+		l.MinLength = *c.Min
+	}
+	if c.Start != nil && l.Start != None {
+		l.Start = *c.Start
+	}
+	if c.End != nil && l.End != None {
+		l.End = *c.End
+	}
+	if c.Pad != nil {
+		l.Pad = *c.Pad
+	}
+	return l, nil
+}

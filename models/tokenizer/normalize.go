@@ -1,0 +1,165 @@
+package tokenizer
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"unicode"
+
+	"golang.org/x/text/unicode/norm"
+)
+
+// normalizer rewrites a text before it is cut into pieces.
+type normalizer func(string) string
+
+// normalizerDepth bounds nested sequences in a file; real files have one level.
+const normalizerDepth = 8
+
+// parseNormalizer reads the "normalizer" member of a tokenizer.json; null gives nil.
+func parseNormalizer(data json.RawMessage, depth int) (normalizer, error) {
+	if isNull(data) {
+		return nil, nil
+	}
+	var n struct {
+		Type        string
+		Normalizers memberList
+		Charsmap    []byte `json:"precompiled_charsmap"`
+		Left        *bool  `json:"strip_left"`
+		Right       *bool  `json:"strip_right"`
+		Pattern     struct{ String, Regex *string }
+		Content     string
+		Prepend     string
+	}
+	if err := json.Unmarshal(data, &n); err != nil {
+		return nil, fmt.Errorf("normalizer: %w", err)
+	}
+	switch n.Type {
+	case "Sequence":
+		if depth >= normalizerDepth {
+			return nil, fmt.Errorf("normalizer: sequences are nested deeper than %d", normalizerDepth)
+		}
+		return parseNormalizers(n.Normalizers, depth+1)
+	case "Precompiled":
+		table, err := parseCharsmap(n.Charsmap)
+		if err != nil || table == nil {
+			return nil, err
+		}
+		return table.normalizeGraphemes, nil
+	case "NFC":
+		return norm.NFC.String, nil
+	case "NFD":
+		return norm.NFD.String, nil
+	case "NFKC":
+		return norm.NFKC.String, nil
+	case "NFKD":
+		return norm.NFKD.String, nil
+	case "Lowercase":
+		return lowerEach, nil
+	case "StripAccents":
+		return dropMarks, nil
+	case "Strip":
+		left, right := n.Left == nil || *n.Left, n.Right == nil || *n.Right
+		return func(s string) string { return strip(s, left, right) }, nil
+	case "Replace":
+		return parseReplace(n.Pattern.String, n.Pattern.Regex, n.Content)
+	case "Prepend":
+		return func(s string) string {
+			if s == "" {
+				return s
+			}
+			return n.Prepend + s
+		}, nil
+	}
+	return nil, fmt.Errorf("normalizer type %.40q is not supported; known are Sequence, Precompiled, NFC, NFD, NFKC, NFKD, Lowercase, StripAccents, Strip, Replace, Prepend", n.Type)
+}
+
+// parseNormalizers chains the members of a sequence.
+func parseNormalizers(list []json.RawMessage, depth int) (normalizer, error) {
+	var chain []normalizer
+	for _, data := range list {
+		n, err := parseNormalizer(data, depth)
+		if err != nil {
+			return nil, err
+		}
+		if n != nil {
+			chain = append(chain, n)
+		}
+	}
+	return func(s string) string {
+		for _, n := range chain {
+			s = n(s)
+		}
+		return s
+	}, nil
+}
+
+// parseReplace reads a replacement rule. Go's \s, \d, \w and \b know ASCII only, those of the files Unicode, so a
+// pattern with them is refused rather than misread.
+func parseReplace(literal, pattern *string, content string) (normalizer, error) {
+	switch {
+	case literal != nil && *literal != "":
+		from := *literal
+		return func(s string) string { return strings.ReplaceAll(s, from, content) }, nil
+	case pattern == nil || *pattern == "":
+		return nil, errors.New("normalizer Replace: pattern needs a non-empty String or Regex")
+	}
+	for i := 0; i+1 < len(*pattern); i++ {
+		if (*pattern)[i] == '\\' {
+			if i++; strings.IndexByte("sSdDwWbB", (*pattern)[i]) >= 0 {
+				return nil, fmt.Errorf("normalizer Replace: pattern %.60q uses a class that is not supported (\\s, \\d, \\w, \\b)", *pattern)
+			}
+		}
+	}
+	re, err := regexp.Compile(*pattern)
+	if err != nil {
+		return nil, fmt.Errorf("normalizer Replace: %w", err)
+	}
+	return func(s string) string { return re.ReplaceAllLiteralString(s, content) }, nil
+}
+
+// strip removes white space at the chosen sides.
+func strip(s string, left, right bool) string {
+	if left {
+		s = strings.TrimLeftFunc(s, unicode.IsSpace)
+	}
+	if right {
+		s = strings.TrimRightFunc(s, unicode.IsSpace)
+	}
+	return s
+}
+
+// memberList is a JSON array of members of a pipeline. It stops at listLimit while decoding, because millions of
+// one-byte members would cost fifty times their size.
+type memberList []json.RawMessage
+
+const listLimit = 64
+
+// UnmarshalJSON reads the array; null gives an empty one.
+func (l *memberList) UnmarshalJSON(data []byte) error {
+	if isNull(data) {
+		return nil
+	}
+	d := json.NewDecoder(bytes.NewReader(data))
+	if open, err := d.Token(); err != nil || open != json.Delim('[') {
+		return fmt.Errorf("%.20q is not an array", data)
+	}
+	for d.More() {
+		if len(*l) == listLimit {
+			return fmt.Errorf("array with more than %d members", listLimit)
+		}
+		var item json.RawMessage
+		if err := d.Decode(&item); err != nil {
+			return err
+		}
+		*l = append(*l, item)
+	}
+	return nil
+}
+
+// isNull tells whether a JSON member is absent or null.
+func isNull(data json.RawMessage) bool {
+	return len(data) == 0 || string(data) == "null"
+}

@@ -1,0 +1,252 @@
+package tokenizer
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Token is one position of a chunk.
+type Token struct {
+	ID     int     // row of the embedding table; None when Vector is set
+	Weight float32 // 1 = as trained
+	Vector []float32
+}
+
+// Prompt is a prompt as a text encoder takes it: chunks are encoded one by one and joined on the token axis.
+type Prompt struct {
+	Chunks [][]Token
+	// Missing names the embeddings that the prompt asks for and that were not found; like ComfyUI the rest of the
+	// prompt is used without them, and the caller must tell the user.
+	Missing []string
+}
+
+// Weighted tells whether any weight differs from 1, in which case the empty prompt is needed too.
+func (p Prompt) Weighted() bool {
+	for _, chunk := range p.Chunks {
+		for _, t := range chunk {
+			if t.Weight != 1 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Embedding looks up a textual-inversion embedding by name: [vectors][E] in float32, nil if there is none of that
+// name. The vectors stay the callee's; the prompt only refers to them.
+type Embedding func(name string) ([][]float32, error)
+
+const (
+	embeddingMark = "embedding:"
+	wordLength    = 8 // a group of fewer tokens is not broken across chunks
+	longestPrompt = 1 << 20
+)
+
+// Prompt tokenises text for this layout. lookup may be nil: then every embedding is missing. Errors: text above
+// 1 MiB, a bare "embedding:", weights that Segments refuses, a layout whose chunks have no room, and what lookup returns.
+func (l Layout) Prompt(t *Tokenizer, text string, lookup Embedding) (Prompt, error) {
+	var p Prompt
+	if len(text) > longestPrompt {
+		return p, fmt.Errorf("prompt: %d bytes, allowed are %d", len(text), longestPrompt)
+	}
+	if err := l.resolve(t); err != nil {
+		return p, err
+	}
+	if l.Template != "" && (l.Bare == "" || !strings.HasPrefix(text, l.Bare)) {
+		text = strings.Replace(l.Template, "{}", text, 1)
+	}
+	segments := []Segment{{showEscapes(hideEscapes(text)), 1}}
+	if l.Weights {
+		var err error
+		if segments, err = Segments(text); err != nil {
+			return p, err
+		}
+	}
+	groups, err := l.groups(t, segments, lookup, &p)
+	if err != nil {
+		return p, err
+	}
+	p.Chunks = l.chunk(groups)
+	return p, nil
+}
+
+// Empty is the prompt that weighted tokens are measured from, length tokens long: start, end, pads; with EmptyPads
+// (PixArt) all pads. Length is that of the longest chunk of the weighted prompt.
+func (l Layout) Empty(t *Tokenizer, length int) ([]Token, error) {
+	if err := l.resolve(t); err != nil {
+		return nil, err
+	}
+	var chunk []Token
+	for _, id := range []int{l.Start, l.End} {
+		if id != None && !l.EmptyPads {
+			chunk = append(chunk, Token{ID: id, Weight: 1})
+		}
+	}
+	return l.pad(chunk, length-len(chunk)), nil
+}
+
+// resolve replaces FromVocabulary by ids and checks the lengths.
+func (l *Layout) resolve(t *Tokenizer) error {
+	if l.Start == FromVocabulary {
+		l.Start = t.Start
+	}
+	if l.End == FromVocabulary {
+		l.End = t.End
+	}
+	if l.Pad == FromVocabulary {
+		l.Pad = l.End
+	}
+	ends := 0
+	if l.Start != None {
+		ends++
+	}
+	if l.End != None {
+		ends++
+	}
+	switch {
+	case l.MaxLength <= ends:
+		return fmt.Errorf("layout %s: max length is %d, must be above %d (start and end token)", l.Key, l.MaxLength, ends)
+	case l.MinLength < 0 || l.MinLength > longestPrompt || l.MinPadding < 0 || l.MinPadding > longestPrompt:
+		return fmt.Errorf("layout %s: min length %d and min padding %d must be in 0..%d", l.Key, l.MinLength, l.MinPadding, longestPrompt)
+	case l.Fill && l.MaxLength > longestPrompt:
+		return fmt.Errorf("layout %s: filled chunks of %d tokens, allowed are %d", l.Key, l.MaxLength, longestPrompt)
+	case l.Pad == None:
+		return fmt.Errorf("layout %s: no pad token, and the vocabulary has no end token to take instead", l.Key)
+	}
+	return nil
+}
+
+// groups tokenises the segments; a group is what ComfyUI tries to keep in one chunk. Text is cut before every
+// " embedding:" and "\nembedding:", the separator is lost, even where embeddings are not read.
+func (l Layout) groups(t *Tokenizer, segments []Segment, lookup Embedding, p *Prompt) ([][]Token, error) {
+	var groups [][]Token
+	for _, s := range segments {
+		weight := float32(s.Weight)
+		words := strings.Split(strings.ReplaceAll(s.Text, "\n"+embeddingMark, " "+embeddingMark), " "+embeddingMark)
+		for i, word := range words {
+			if i > 0 {
+				word = embeddingMark + word
+			}
+			if name, ok := strings.CutPrefix(word, embeddingMark); ok && l.Embeddings {
+				vectors, rest, err := findEmbedding(strings.Trim(name, "\n"), lookup, p)
+				if err != nil {
+					return nil, err
+				}
+				if vectors != nil {
+					group := make([]Token, len(vectors))
+					for k, v := range vectors {
+						group[k] = Token{ID: None, Weight: weight, Vector: v}
+					}
+					groups = append(groups, group)
+				}
+				word = rest
+			}
+			if word == "" {
+				continue
+			}
+			ids := t.Encode(word)
+			group := make([]Token, len(ids))
+			for k, id := range ids {
+				group[k] = Token{ID: id, Weight: weight}
+			}
+			groups = append(groups, group)
+		}
+	}
+	return groups, nil
+}
+
+// findEmbedding reads "name rest of the text": the vectors (nil if missing) and the text that is left. A name that
+// is not found is tried again without commas at its ends.
+func findEmbedding(text string, lookup Embedding, p *Prompt) (vectors [][]float32, rest string, err error) {
+	words := strings.FieldsFunc(text, pythonSpace)
+	if len(words) == 0 {
+		return nil, "", fmt.Errorf("prompt: %q is not followed by the name of an embedding", embeddingMark)
+	}
+	name, rest := words[0], strings.Join(words[1:], " ")
+	find := func(name string) ([][]float32, error) {
+		if lookup == nil || name == "" {
+			return nil, nil
+		}
+		found, err := lookup(name)
+		if err != nil {
+			return nil, fmt.Errorf("prompt: embedding %.80q: %w", name, err)
+		}
+		return found, nil
+	}
+	if vectors, err = find(name); err != nil || vectors != nil {
+		return vectors, rest, err
+	}
+	if bare := strings.Trim(name, ","); len(bare) < len(name) {
+		vectors, err = find(bare)
+		rest = name[len(bare):] + " " + rest
+		name = bare
+	}
+	if vectors == nil && err == nil {
+		p.Missing = append(p.Missing, name)
+	}
+	return vectors, rest, err
+}
+
+// chunk packs the groups into chunks with start and end token. A group of fewer than 8 tokens that does not fit
+// begins the next chunk, a longer one is broken (ComfyUI comfy/sd1_clip.py, SDTokenizer.tokenize_with_weights).
+func (l Layout) chunk(groups [][]Token) [][]Token {
+	open := func() []Token {
+		if l.Start == None {
+			return nil
+		}
+		return []Token{{ID: l.Start, Weight: 1}}
+	}
+	shut := func(chunk []Token) []Token {
+		if l.End == None {
+			return chunk
+		}
+		return append(chunk, Token{ID: l.End, Weight: 1})
+	}
+	room := l.MaxLength
+	if l.End != None {
+		room--
+	}
+	var chunks [][]Token
+	current := open()
+	for _, group := range groups {
+		breakable := len(group) >= wordLength || len(group) > room-len(open())
+		for len(group) > 0 {
+			if len(current)+len(group) <= room {
+				current = append(current, group...)
+				break
+			}
+			left := room - len(current)
+			if breakable {
+				current = shut(append(current, group[:left]...))
+				group = group[left:]
+			} else {
+				current = shut(current)
+				if l.Fill {
+					current = l.pad(current, left)
+				}
+			}
+			chunks = append(chunks, current)
+			current = open()
+		}
+	}
+	current = l.pad(shut(current), l.MinPadding)
+	if l.Truncate && len(chunks) > 0 {
+		current = chunks[0]
+	}
+	if l.Fill {
+		current = l.pad(current, l.MaxLength-len(current))
+	}
+	current = l.pad(current, l.MinLength-len(current))
+	if l.Truncate {
+		return [][]Token{current}
+	}
+	return append(chunks, current)
+}
+
+// pad appends n pad tokens; none if n is not positive.
+func (l Layout) pad(chunk []Token, n int) []Token {
+	for range n {
+		chunk = append(chunk, Token{ID: l.Pad, Weight: 1})
+	}
+	return chunk
+}

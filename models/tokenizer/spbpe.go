@@ -1,0 +1,133 @@
+package tokenizer
+
+import (
+	"container/heap"
+	"unicode/utf8"
+)
+
+// spBPE is SentencePiece's BPE (src/bpe_model.cc): starting from characters, the neighbouring pair whose joined text
+// is the piece with the highest score is joined, leftmost first among equals.
+type spBPE struct {
+	norm    *spNormalizer
+	ids     map[string]int32
+	scores  []float64
+	types   []uint8
+	unknown int
+	bytes   *[256]int32
+}
+
+func newSPBPE(m *spModel, norm *spNormalizer, unknown int, bytePieces *[256]int32) *spBPE {
+	s := &spBPE{norm: norm, scores: m.scores, types: m.types, unknown: unknown, bytes: bytePieces, ids: map[string]int32{}}
+	for id, kind := range m.types {
+		if kind == pieceNormal || kind == pieceUser || kind == pieceUnused {
+			s.ids[m.pieces[id]] = int32(id)
+		}
+	}
+	return s
+}
+
+// spSymbol is a stretch of the text, linked to its neighbours.
+type spSymbol struct {
+	start, end int32
+	prev, next int32
+	frozen     bool // a user-defined piece, never joined
+}
+
+// spPair is a candidate: two neighbours and the extent their join had when it was found.
+type spPair struct {
+	score       float64
+	left, right int32
+	start, end  int32
+}
+
+type spQueue []spPair
+
+func (q spQueue) Len() int      { return len(q) }
+func (q spQueue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
+func (q spQueue) Less(i, j int) bool {
+	return q[i].score > q[j].score || q[i].score == q[j].score && q[i].left < q[j].left
+}
+func (q *spQueue) Push(x any) { *q = append(*q, x.(spPair)) }
+func (q *spQueue) Pop() any {
+	old := *q
+	last := old[len(old)-1]
+	*q = old[:len(old)-1]
+	return last
+}
+
+// unusedJoin remembers from which parts an unused piece was made, to take it apart again at the end.
+type unusedJoin struct{ left, right string }
+
+func (s *spBPE) encode(text string, _ bool, ids []int) []int {
+	text = s.norm.apply(text)
+	var symbols []spSymbol
+	for at := 0; at < len(text); {
+		length, _ := s.norm.user.longest(text[at:])
+		frozen := length > 0
+		if !frozen {
+			_, length = utf8.DecodeRuneInString(text[at:])
+		}
+		n := int32(len(symbols))
+		symbols = append(symbols, spSymbol{int32(at), int32(at + length), n - 1, n + 1, frozen})
+		at += length
+	}
+	var queue spQueue
+	unused := map[string]unusedJoin{}
+	offer := func(left, right int32) {
+		if left < 0 || int(right) >= len(symbols) || symbols[left].frozen || symbols[right].frozen {
+			return
+		}
+		start, middle, end := symbols[left].start, symbols[left].end, symbols[right].end
+		if id, ok := s.ids[text[start:end]]; ok {
+			heap.Push(&queue, spPair{s.scores[id], left, right, start, end})
+			if s.types[id] == pieceUnused {
+				unused[text[start:end]] = unusedJoin{text[start:middle], text[middle:end]}
+			}
+		}
+	}
+	for i := 1; i < len(symbols); i++ {
+		offer(int32(i-1), int32(i))
+	}
+	for queue.Len() > 0 {
+		p := heap.Pop(&queue).(spPair)
+		left, right := &symbols[p.left], &symbols[p.right]
+		if left.start != p.start || left.next != p.right || right.end != p.end || left.end == left.start || right.end == right.start {
+			continue
+		}
+		left.end, left.next = right.end, right.next
+		right.start = right.end
+		if int(left.next) < len(symbols) {
+			symbols[left.next].prev = p.left
+		}
+		offer(left.prev, p.left)
+		offer(p.left, left.next)
+	}
+	unknownBefore := false
+	for i := 0; i < len(symbols); i = int(symbols[i].next) {
+		ids, unknownBefore = s.emit(text[symbols[i].start:symbols[i].end], unused, unknownBefore, ids)
+	}
+	return ids
+}
+
+// emit appends one symbol: its id, its parts if it is unused, its bytes or one unknown token for a run of them.
+func (s *spBPE) emit(piece string, unused map[string]unusedJoin, unknownBefore bool, ids []int) ([]int, bool) {
+	id, ok := s.ids[piece]
+	if ok && s.types[id] == pieceUnused {
+		if parts, made := unused[piece]; made {
+			ids, unknownBefore = s.emit(parts.left, unused, unknownBefore, ids)
+			return s.emit(parts.right, unused, unknownBefore, ids)
+		}
+	}
+	switch {
+	case ok:
+		return append(ids, int(id)), false
+	case s.bytes != nil:
+		for i := range len(piece) {
+			ids = append(ids, int(s.bytes[piece[i]]))
+		}
+		return ids, true
+	case unknownBefore:
+		return ids, true
+	}
+	return append(ids, s.unknown), true
+}

@@ -1,0 +1,101 @@
+package tokenizer
+
+import (
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+// spNormalizer is SentencePiece's own normaliser (src/normalizer.cc, Normalizer::Normalize): the longest prefix in
+// the charsmap is replaced, spaces are folded and become U+2581, user-defined pieces pass untouched.
+type spNormalizer struct {
+	table       *charsmap
+	user        *trie
+	space       string // what a space becomes
+	dummyPrefix bool
+	suffix      bool // the dummy space goes behind the text
+	dropSpaces  bool
+}
+
+func newSPNormalizer(m *spModel) (*spNormalizer, error) {
+	table, err := parseCharsmap(m.charsmap)
+	if err != nil {
+		return nil, fmt.Errorf("normalizer: %w", err)
+	}
+	n := &spNormalizer{table: table, space: " ", dummyPrefix: m.dummyPrefix, suffix: m.spaceSuffix, dropSpaces: m.dropSpaces}
+	if m.markSpaces {
+		n.space = spaceMark
+	}
+	var user []entry
+	for id, kind := range m.types {
+		if kind == pieceUser {
+			user = append(user, entry{m.pieces[id], int32(id)})
+		}
+	}
+	n.user = buildTrie(user)
+	return n, nil
+}
+
+// prefix returns the normal form of the first unit of text and the unit's length.
+func (n *spNormalizer) prefix(text string) (string, int) {
+	if length, _ := n.user.longest(text); length > 0 {
+		return text[:length], length
+	}
+	if n.table != nil {
+		if text[0] < utf8.RuneSelf && len(text) > 1 && text[1] < utf8.RuneSelf && !n.table.ascii[text[0]].mapped {
+			return text[:1], 1
+		}
+		if replacement, length, ok := n.table.match(text, true); ok {
+			return replacement, length
+		}
+	}
+	_, width := utf8.DecodeRuneInString(text)
+	return text[:width], width
+}
+
+func (n *spNormalizer) apply(text string) string {
+	if n.dropSpaces {
+		for text != "" {
+			form, width := n.prefix(text)
+			if form != " " {
+				break
+			}
+			text = text[width:]
+		}
+	}
+	if text == "" {
+		return ""
+	}
+	var out strings.Builder
+	out.Grow(len(text) + len(text)/4 + 3)
+	if n.dummyPrefix && !n.suffix {
+		out.WriteString(n.space)
+	}
+	afterSpace := n.dropSpaces
+	for text != "" {
+		form, width := n.prefix(text)
+		text = text[width:]
+		if afterSpace {
+			form = strings.TrimLeft(form, " ")
+		}
+		if form == "" {
+			continue
+		}
+		if n.space == " " {
+			out.WriteString(form)
+		} else {
+			out.WriteString(strings.ReplaceAll(form, " ", n.space))
+		}
+		afterSpace = n.dropSpaces && form[len(form)-1] == ' '
+	}
+	result := out.String()
+	if n.dropSpaces {
+		for strings.HasSuffix(result, n.space) {
+			result = result[:len(result)-len(n.space)]
+		}
+	}
+	if n.dummyPrefix && n.suffix {
+		result += n.space
+	}
+	return result
+}

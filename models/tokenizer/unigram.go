@@ -1,0 +1,137 @@
+package tokenizer
+
+import (
+	"fmt"
+	"unicode/utf8"
+)
+
+// unknownPenalty is what an unknown character scores below the worst piece (kUnkPenalty of SentencePiece,
+// src/unigram_model.cc; the tokenizers library uses the same).
+const unknownPenalty = 10
+
+// unigram is the segmentation model of Kudo, "Subword Regularization" (2018), section 3: of all ways to cut a text
+// into pieces the one with the largest sum of piece scores (log probabilities), found by Viterbi.
+type unigram struct {
+	trie    *trie
+	scores  []float64 // by id
+	unknown int32
+	penalty float64     // score of one unknown character
+	single  bool        // add scores in float32, as SentencePiece does
+	bytes   *[256]int32 // ids of the byte pieces, nil without byte fallback
+}
+
+// newUnigram builds the model from pieces whose index is their id. inTrie tells which may appear in text (nil: all).
+func newUnigram(pieces []string, scores []float64, unknown int, inTrie func(id int) bool) (*unigram, error) {
+	if unknown < 0 || unknown >= len(pieces) {
+		return nil, fmt.Errorf("unk_id is %d, allowed are 0..%d", unknown, len(pieces)-1)
+	}
+	u := &unigram{scores: scores, unknown: int32(unknown)}
+	entries := make([]entry, 0, len(pieces))
+	for id, piece := range pieces {
+		if len(piece) > longestPiece {
+			return nil, fmt.Errorf("piece %d has %d bytes, allowed are %d", id, len(piece), longestPiece)
+		}
+		if inTrie == nil || inTrie(id) {
+			entries = append(entries, entry{piece, int32(id)})
+		}
+	}
+	u.trie = buildTrie(entries)
+	return u, nil
+}
+
+// setLowest fixes the score of unknown characters from the worst piece.
+func (u *unigram) setLowest(lowest float64) { u.penalty = lowest - unknownPenalty }
+
+// byteTable finds the 256 pieces <0x00>..<0xFF>; nil unless all are there.
+func byteTable(find func(string) (int32, bool)) *[256]int32 {
+	var table [256]int32
+	for b := range table {
+		id, ok := find(fmt.Sprintf("<0x%02X>", b))
+		if !ok {
+			return nil
+		}
+		table[b] = id
+	}
+	return &table
+}
+
+// cell is the best way to reach a byte position: its score, the start of the last piece and that piece.
+type cell struct {
+	score float64
+	start int32 // -1: not reached
+	id    int32
+}
+
+// segment appends the ids of text (valid UTF-8). cells is scratch space that the caller passes on from call to call.
+func (u *unigram) segment(text string, ids []int, cells []cell) ([]int, []cell) {
+	if text == "" {
+		return ids, cells
+	}
+	if cap(cells) < len(text)+1 {
+		cells = make([]cell, len(text)+1)
+	}
+	cells = cells[:len(text)+1]
+	for i := range cells {
+		cells[i] = cell{start: -1}
+	}
+	for at := 0; at < len(text); {
+		_, width := utf8.DecodeRuneInString(text[at:])
+		base, covered := cells[at].score, false
+		node := int32(0)
+		for end := at; end < len(text); {
+			if node = u.trie.next(node, text[end]); node < 0 {
+				break
+			}
+			end++
+			id := u.trie.nodes[node].id
+			if id == None {
+				continue
+			}
+			u.offer(&cells[end], base, u.scores[id], at, id)
+			covered = covered || end-at == width
+		}
+		if !covered {
+			u.offer(&cells[at+width], base, u.penalty, at, u.unknown)
+		}
+		at += width
+	}
+	return u.collect(text, ids, cells), cells
+}
+
+// offer keeps the better of two ways to a position; the first found wins a tie.
+func (u *unigram) offer(c *cell, base, score float64, start int, id int32) {
+	sum := base + score
+	if u.single {
+		sum = float64(float32(base) + float32(score))
+	}
+	if c.start < 0 || sum > c.score {
+		*c = cell{score: sum, start: int32(start), id: id}
+	}
+}
+
+// collect walks the cells back and appends the ids in order. Neighbouring unknown characters are one token, or one
+// token a byte if the vocabulary has byte pieces.
+func (u *unigram) collect(text string, ids []int, cells []cell) []int {
+	first := len(ids)
+	unknownBefore := false
+	for end := len(text); end > 0; {
+		c := cells[end]
+		start := int(c.start)
+		switch {
+		case c.id != u.unknown:
+			ids = append(ids, int(c.id))
+		case u.bytes != nil:
+			for i := end - 1; i >= start; i-- {
+				ids = append(ids, int(u.bytes[text[i]]))
+			}
+		case !unknownBefore:
+			ids = append(ids, int(c.id))
+		}
+		unknownBefore = c.id == u.unknown
+		end = start
+	}
+	for i, j := first, len(ids)-1; i < j; i, j = i+1, j-1 {
+		ids[i], ids[j] = ids[j], ids[i]
+	}
+	return ids
+}

@@ -1,0 +1,126 @@
+package tokenizer
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestTrieAgainstMap(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	word := func(longest int) string {
+		b := make([]byte, random.IntN(longest+1))
+		for i := range b {
+			b[i] = "abc\xe2\xff"[random.IntN(5)]
+		}
+		return string(b)
+	}
+	for range 50 {
+		pieces := map[string]int32{}
+		var entries []entry
+		for id := range int32(60) {
+			w := word(6)
+			pieces[w] = id
+			entries = append(entries, entry{w, id})
+		}
+		delete(pieces, "")
+		built := buildTrie(entries)
+		for range 200 {
+			text := word(12)
+			want, wantID := 0, int32(0)
+			for n := 1; n <= len(text); n++ {
+				if id, ok := pieces[text[:n]]; ok {
+					want, wantID = n, id
+				}
+			}
+			if n, id := built.longest(text); n != want || n > 0 && id != wantID {
+				t.Fatalf("longest(%q) = %d, id %d; want %d, id %d", text, n, id, want, wantID)
+			}
+		}
+	}
+}
+
+// bestScore is the definition of the unigram segmentation, by trying every cut.
+func bestScore(text string, pieces map[string]float64, unknown float64) float64 {
+	if text == "" {
+		return 0
+	}
+	best := math.Inf(-1)
+	if _, ok := pieces[text[:1]]; !ok {
+		best = unknown + bestScore(text[1:], pieces, unknown)
+	}
+	for n := 1; n <= len(text); n++ {
+		if score, ok := pieces[text[:n]]; ok {
+			best = max(best, score+bestScore(text[n:], pieces, unknown))
+		}
+	}
+	return best
+}
+
+func TestUnigramFindsTheBestCut(t *testing.T) {
+	random := rand.New(rand.NewPCG(3, 4))
+	for range 100 {
+		names, scores := []string{"<unk>"}, []float64{0}
+		table, lowest := map[string]float64{}, 0.0
+		for len(names) < 12 {
+			b := make([]byte, 1+random.IntN(4))
+			for i := range b {
+				b[i] = "abcd"[random.IntN(3)]
+			}
+			if _, twice := table[string(b)]; twice {
+				continue
+			}
+			score := -8 * random.Float64()
+			table[string(b)], lowest = score, min(lowest, score)
+			names, scores = append(names, string(b)), append(scores, score)
+		}
+		u, err := newUnigram(names, scores, 0, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		u.setLowest(lowest)
+		text := make([]byte, random.IntN(11))
+		for i := range text {
+			text[i] = "abcd"[random.IntN(4)]
+		}
+		cells := make([]cell, len(text)+1)
+		ids, cells := u.segment(string(text), nil, cells)
+		want := bestScore(string(text), table, lowest-unknownPenalty)
+		if got := cells[len(text)].score; len(text) > 0 && math.Abs(got-want) > 1e-9 {
+			t.Fatalf("%q with %v: score %v, want %v", text, table, got, want)
+		}
+		if !strings.Contains(string(text), "d") {
+			continue
+		}
+		for i := 1; i < len(ids); i++ {
+			if ids[i] == 0 && ids[i-1] == 0 {
+				t.Fatalf("%q: unknown tokens side by side in %v", text, ids)
+			}
+		}
+	}
+}
+
+func TestUnigramUnknownAndBytes(t *testing.T) {
+	names, scores := []string{"<unk>", "▁", "a"}, []float64{0, -1, -1}
+	for b := range 256 {
+		names = append(names, "<0x"+strings.ToUpper(string("0123456789abcdef"[b>>4])+string("0123456789abcdef"[b&15]))+">")
+		scores = append(scores, -20)
+	}
+	u, err := newUnigram(names, scores, 0, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.setLowest(-20)
+	if ids, _ := u.segment("aé√a", nil, nil); !slices.Equal(ids, []int{2, 0, 2}) {
+		t.Errorf("without byte pieces: %v, want one unknown token between two a", ids)
+	}
+	u.bytes = byteTable(func(s string) (int32, bool) { i := slices.Index(names, s); return int32(i), i >= 0 })
+	if ids, _ := u.segment("aéa", nil, nil); !slices.Equal(ids, []int{2, 3 + 0xc3, 3 + 0xa9, 2}) {
+		t.Errorf("with byte pieces: %v, want the two bytes of é", ids)
+	}
+	if _, err := newUnigram(names, scores, len(names), nil); err == nil {
+		t.Error("an unk_id outside the vocabulary was accepted")
+	}
+}

@@ -1,0 +1,58 @@
+package vae_test
+
+import (
+	"testing"
+
+	"patchbay/engine"
+	"patchbay/engine/deferred"
+	"patchbay/engine/ref"
+	"patchbay/models/vae"
+)
+
+// backends returns the Ops that golden tests run on: all that this build has.
+func backends(t testing.TB) map[string]engine.Ops {
+	t.Helper()
+	all := nativeBackends(t)
+	fast, _ := fastest(t)
+	for _, ops := range []engine.Ops{ref.New(), deferred.New(ref.New()), deferred.New(fast)} {
+		all[ops.Name()] = ops
+	}
+	return all
+}
+
+// slow reports whether golden cases on that backend are too slow for -short: the plain Go arithmetic, with and without delay.
+func slow(name string) bool {
+	return testing.Short() && (name == "ref" || name == "deferred(ref)")
+}
+
+// fastest returns the best backend of this machine for tests that compute much.
+func fastest(t testing.TB) (engine.Ops, string) {
+	t.Helper()
+	all := nativeBackends(t)
+	for _, name := range []string{"cpu/avx512", "cpu/avx2", "cpu/generic"} {
+		if ops := all[name]; ops != nil {
+			return ops, name
+		}
+	}
+	return ref.New(), "ref"
+}
+
+// decodeEnv is an Env whose arena has exactly the bytes that DecodeBytes promises. Memory that it takes back is poisoned where ops can do that.
+func decodeEnv(t testing.TB, ops engine.Ops, v *vae.VAE, y, x int) vae.Env {
+	t.Helper()
+	return arenaEnv(t, ops, vae.DecodeBytes(v.Config, engine.F32, y, x))
+}
+
+func arenaEnv(t testing.TB, ops engine.Ops, bytes int) vae.Env {
+	t.Helper()
+	buf, err := ops.Alloc(bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ops.Free(buf) })
+	arena := engine.NewArena("test", buf, bytes)
+	if late, ok := ops.(*deferred.Ops); ok {
+		late.Watch(arena)
+	}
+	return vae.Env{Ops: ops, Arena: arena}
+}

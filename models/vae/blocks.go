@@ -1,0 +1,83 @@
+package vae
+
+import "patchbay/engine"
+
+// resnet replaces x by the residual block's output. With equal channels the sum is built in place; where channels shrink the shortcut is packed
+// over x, which is not needed any more.
+func (w *walk) resnet(r *resnet) {
+	mark := w.env.Arena.Mark()
+	y, x := w.x.Dim(1), w.x.Dim(2)
+	h := w.in(1, y, x, r.out)
+	w.conv3(h, w.normalised(w.x, r.Norm1), r.Conv1, false)
+	switch {
+	case r.out < r.in:
+		w.shrink(r)
+	case r.out > r.in:
+		wide := w.in(2, y, x, r.out)
+		w.env.Ops.Linear(pixels(wide), pixels(w.x), r.Shortcut, engine.Epilogue{})
+		w.moved(2, wide)
+	}
+	w.conv3(w.x, w.normalised(h, r.Norm2), r.Conv2, true)
+	w.env.Arena.Release(mark)
+}
+
+// shrink replaces x by shortcut(x) in the same buffer. Rows are read before anything is written over them, because a row of the result is
+// shorter and row i of it ends before row i of x does.
+func (w *walk) shrink(r *resnet) {
+	y, x := w.x.Dim(1), w.x.Dim(2)
+	narrow := w.in(0, y, x, r.out)
+	strip := w.stripRows(x, r.out)
+	for lo := 0; lo < y; lo += strip {
+		hi := min(lo+strip, y)
+		mark := w.env.Arena.Mark()
+		t := w.alloc(hi-lo, x, r.out)
+		w.env.Ops.Linear(pixels(t), pixels(w.x.Slice(1, lo, hi)), r.Shortcut, engine.Epilogue{})
+		w.env.Ops.Copy(narrow.Slice(1, lo, hi), t)
+		w.env.Arena.Release(mark)
+	}
+	w.x = narrow
+}
+
+// upsample doubles the picture: [1, Y, X, C] -> [1, 2Y, 2X, C], then a convolution.
+func (w *walk) upsample(s *sample) {
+	mark := w.env.Arena.Mark()
+	y := w.in(1, 2*w.x.Dim(1), 2*w.x.Dim(2), w.x.Dim(3))
+	w.conv3(y, w.upsampled(w.x), s.Conv, false)
+	w.env.Arena.Release(mark)
+	w.moved(1, y)
+}
+
+// downsample halves the picture, padding only on the right and at the bottom: [1, Y, X, C] -> [1, Y/2, X/2, C].
+func (w *walk) downsample(s *sample) {
+	y := w.in(1, w.x.Dim(1)/2, w.x.Dim(2)/2, w.x.Dim(3))
+	w.env.Ops.Conv2D(y, w.x, s.Conv, engine.ConvArgs{KY: 3, KX: 3, Stride: 2, Bottom: 1, Right: 1})
+	w.moved(1, y)
+}
+
+// attention adds attention over all pixels of the picture to x.
+func (w *walk) attention(a *attention) {
+	ops, arena := w.env.Ops, w.env.Arena
+	mark := arena.Mark()
+	y, x, c := w.x.Dim(1), w.x.Dim(2), w.x.Dim(3)
+	l := y * x
+	n := w.in(1, y, x, c)
+	stats, count := w.stats(w.x)
+	ops.GroupNormApply(n, w.x, stats, a.Norm.Weight, a.Norm.Bias, count, w.cfg.Eps, engine.ActNone)
+	q, kv := arena.Alloc(w.env.DType, 1, l, 1, c), arena.Alloc(w.env.DType, 1, l, 2, c)
+	rows := pixels(n)
+	ops.Linear(q.Index(2, 0).Index(0, 0), rows, a.Q, engine.Epilogue{})
+	ops.Linear(kv.Index(2, 0).Index(0, 0), rows, a.K, engine.Epilogue{})
+	ops.Linear(kv.Index(2, 1).Index(0, 0), rows, a.V, engine.Epilogue{})
+	if w.env.Exchange != nil {
+		all := arena.Alloc(w.env.DType, 1, y/w.band.Len()*w.band.Total*x, 2, c)
+		w.env.Exchange.Gather(all, kv) // [1, L/P, 2, C] -> [1, L, 2, C]
+		kv = all
+	}
+	o := rows.Split(0, 1, l).Split(2, 1, c) // the normalised pixels are not needed any more
+	ops.Attention(o, q, kv.Slice(2, 0, 1), kv.Slice(2, 1, 2), engine.AttentionArgs{})
+	ops.Linear(pixels(w.x), rows, a.Out, engine.Epilogue{Residual: pixels(w.x)})
+	arena.Release(mark)
+}
+
+// pixels views [1, Y, X, C] as [Y*X, C].
+func pixels(t engine.Tensor) engine.Tensor { return t.Merge(0).Merge(0) }

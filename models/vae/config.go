@@ -1,0 +1,91 @@
+package vae
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"patchbay/models/weights"
+)
+
+// Config describes an autoencoder. Infer reads it from names and shapes, a file's metadata may override what they cannot tell.
+type Config struct {
+	Channels  int     `json:"ch"`              // 128: channels at full resolution
+	Mult      []int   `json:"ch_mult"`         // [1, 2, 4, 4]: channels of each level in units of Channels, full resolution first
+	Blocks    int     `json:"num_res_blocks"`  // 2: residual blocks a level in the encoder, one more in the decoder
+	Z         int     `json:"z_channels"`      // 16: channels between encoder and decoder
+	Embed     int     `json:"embed_dim"`       // channels of the latent; equals Z unless quant convolutions change it
+	In        int     `json:"in_channels"`     // 3
+	Out       int     `json:"out_ch"`          // 3
+	Groups    int     `json:"norm_num_groups"` // 32
+	Eps       float32 `json:"norm_eps"`        // 1e-6
+	Quant     bool    `json:"-"`               // quant_conv and post_quant_conv are in the file
+	CanEncode bool    `json:"-"`               // the encoder is in the file
+}
+
+// maxLevels bounds what a file may claim; published autoencoders have 4 levels, some 6.
+const maxLevels = 12
+
+// Scale returns the pixels per latent row and column: 2^(levels-1).
+func (c Config) Scale() int { return 1 << (len(c.Mult) - 1) }
+
+// Latent returns the channels of the latent.
+func (c Config) Latent() int { return c.Embed }
+
+// Infer reads the configuration from the names and shapes of set (prefix already cut off) and lets the metadata config, a JSON object that may
+// be empty, override it.
+func Infer(set *weights.Set, config []byte) (Config, error) {
+	c := Config{
+		Channels: set.Dim("decoder.norm_out.weight", 0), Blocks: set.Count("decoder.up.0.block") - 1,
+		Z: set.Dim("decoder.conv_in.weight", 1), In: 3, Out: set.Dim("decoder.conv_out.weight", 0), Groups: 32, Eps: 1e-6,
+		Quant: set.Has("post_quant_conv.weight"), CanEncode: set.Has("encoder.conv_in.weight"),
+	}
+	c.Embed = c.Z
+	if c.Quant {
+		c.Embed = set.Dim("post_quant_conv.weight", 1)
+	}
+	if c.CanEncode {
+		c.Channels, c.In = set.Dim("encoder.conv_in.weight", 0), set.Dim("encoder.conv_in.weight", 1)
+	}
+	for i := range set.Count("decoder.up") {
+		c.Mult = append(c.Mult, set.Dim(fmt.Sprintf("decoder.up.%d.block.0.conv1.weight", i), 0)/max(c.Channels, 1))
+	}
+	if len(config) > 0 {
+		if err := json.Unmarshal(config, &c); err != nil {
+			return Config{}, fmt.Errorf("load vae: config: %w", err)
+		}
+	}
+	return c, c.validate()
+}
+
+// validate refuses what no file can mean, naming the member.
+func (c Config) validate() error {
+	bad := func(name string, v any, rule string) error {
+		return fmt.Errorf("load vae: %s is %v, must be %s", name, v, rule)
+	}
+	if len(c.Mult) < 1 || len(c.Mult) > maxLevels {
+		return bad("number of levels", len(c.Mult), fmt.Sprintf("1..%d", maxLevels))
+	}
+	for _, v := range []struct {
+		name string
+		n    int
+	}{{"ch", c.Channels}, {"num_res_blocks", c.Blocks}, {"z_channels", c.Z}, {"embed_dim", c.Embed}, {"in_channels", c.In}, {"out_ch", c.Out}, {"norm_num_groups", c.Groups}} {
+		if v.n < 1 || v.n > 1<<16 {
+			return bad(v.name, v.n, "1..65536")
+		}
+	}
+	for i, m := range c.Mult {
+		if m < 1 || m > 1<<10 {
+			return bad(fmt.Sprintf("ch_mult[%d]", i), m, "1..1024")
+		}
+		if c.Channels*m%c.Groups != 0 {
+			return bad("norm_num_groups", c.Groups, fmt.Sprintf("a divisor of the %d channels of level %d (metadata config may say it)", c.Channels*m, i))
+		}
+	}
+	if !(c.Eps > 0) || c.Eps > 1 {
+		return bad("norm_eps", c.Eps, "above 0 and at most 1")
+	}
+	if !c.Quant && c.Embed != c.Z {
+		return bad("embed_dim", c.Embed, fmt.Sprintf("z_channels (%d) without quant convolutions", c.Z))
+	}
+	return nil
+}

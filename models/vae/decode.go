@@ -1,0 +1,132 @@
+package vae
+
+import (
+	"fmt"
+
+	"patchbay/engine"
+)
+
+// Decode turns latents [B, C, Y, X] in VAE space into pictures [B, S*Y, S*X, 3] with S = Config.Scale(), values raw around -1..1, not clamped (see
+// ToImage). Items are decoded one after the other. Errors: sizes that do not fit, Check's error, device errors.
+func (v *VAE) Decode(env Env, latent []float32, b, y, x int) ([]float32, error) {
+	c, s := v.Config.Latent(), v.Config.Scale()
+	if b < 0 || y < 1 || x < 1 || len(latent) != b*c*y*x {
+		return nil, fmt.Errorf("vae decode: %d values for a latent [%d, %d, %d, %d]: sides must be at least 1 and the product must fit", len(latent), b, c, y, x)
+	}
+	env, free, err := env.arena(DecodeBytes(v.Config, env.DType, y, x))
+	if err != nil {
+		return nil, err
+	}
+	defer free()
+	size := s * y * s * x * v.Config.Out
+	out := make([]float32, b*size)
+	for i := range b {
+		mark := env.Arena.Mark()
+		z := env.Arena.Alloc(env.DType, 1, y, x, c)
+		env.Ops.Upload(z, channelsLast(latent[i*c*y*x:(i+1)*c*y*x], c, y*x))
+		item := env
+		item.Check = part(env.Check, i, b)
+		picture, err := v.DecodeBand(item, z, Band{0, y, y})
+		if err == nil {
+			err = env.Ops.Download(out[i*size:(i+1)*size], picture).Wait()
+		}
+		env.Arena.Release(mark)
+		if err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// DecodeBand decodes the rows of one band: z [1, L, X, C] holds them, the result [1, S*L, S*X, 3] lies in env.Arena until the caller releases it.
+// With env.Exchange nil the band must be the whole latent. z and the result have env.DType.
+func (v *VAE) DecodeBand(env Env, z engine.Tensor, band Band) (engine.Tensor, error) {
+	if z.Dims() != 4 || z.Dim(1) != band.Len() || z.Dim(3) != v.Config.Latent() || z.DType != env.DType {
+		panic(&engine.ShapeError{Op: "vae.DecodeBand", Rule: fmt.Sprintf("z must be [1, %d, X, %d] of %s", band.Len(), v.Config.Latent(), env.DType), Shapes: engine.Describe(z)})
+	}
+	if env.Exchange == nil && band.Len() != band.Total {
+		return engine.Tensor{}, fmt.Errorf("vae decode: rows %d..%d of %d without an exchange with the other bands", band.Start, band.End, band.Total)
+	}
+	return decodeBand(env, &v.Config, &v.layers, z, band)
+}
+
+func decodeBand(env Env, cfg *Config, l *layers, z engine.Tensor, band Band) (engine.Tensor, error) {
+	s := cfg.Scale()
+	picture := env.Arena.Alloc(env.DType, 1, s*z.Dim(1), s*z.Dim(2), cfg.Out)
+	mark := env.Arena.Mark()
+	defer env.Arena.Release(mark)
+	pass := func(w *walk) error { return w.decode(l, z, picture) }
+	w, err := newWalk(env, cfg, band, pass)
+	if err != nil {
+		return engine.Tensor{}, err
+	}
+	return picture, pass(w)
+}
+
+// decode walks from the latent rows z to the picture.
+func (w *walk) decode(l *layers, z, picture engine.Tensor) error {
+	d := l.Decoder
+	err := w.steps(
+		func() { w.convIn(d.ConvIn, l.PostQuant, z) },
+		func() { w.resnet(&d.Mid.Block1) },
+		func() { w.attention(&d.Mid.Attn) },
+		func() { w.resnet(&d.Mid.Block2) },
+	)
+	for i := len(d.Up) - 1; i >= 0 && err == nil; i-- {
+		err = w.blocks(d.Up[i].Block)
+		if up := d.Up[i].Upsample; up != nil && err == nil {
+			err = w.steps(func() { w.upsample(up) })
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return w.steps(func() {
+		mark := w.env.Arena.Mark()
+		w.conv3(picture, w.normalised(w.x, d.NormOut), d.ConvOut, false)
+		w.env.Arena.Release(mark)
+	})
+}
+
+// blocks runs residual blocks.
+func (w *walk) blocks(blocks []*resnet) error {
+	for _, r := range blocks {
+		if err := w.steps(func() { w.resnet(r) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// convIn makes the first activation from z.
+func (w *walk) convIn(conv, quant *engine.Weight, z engine.Tensor) {
+	mark := w.env.Arena.Mark()
+	if w.cfg.Quant {
+		t := w.alloc(z.Dim(1), z.Dim(2), w.cfg.Z)
+		w.env.Ops.Linear(pixels(t), pixels(z), quant, engine.Epilogue{})
+		z = t
+	}
+	x := w.in(0, z.Dim(1), z.Dim(2), w.cfg.Channels*w.cfg.Mult[len(w.cfg.Mult)-1])
+	w.conv3(x, w.plain(z), conv, false)
+	w.env.Arena.Release(mark)
+	w.x = x
+}
+
+// part makes of check one that counts in item i of n.
+func part(check func(done, total int) error, i, n int) func(done, total int) error {
+	if check == nil {
+		return nil
+	}
+	return func(done, total int) error { return check(i*total+done, n*total) }
+}
+
+// channelsLast reorders one item, [C, n] -> [n, C].
+func channelsLast(v []float32, c, n int) []float32 {
+	out := make([]float32, len(v))
+	for k := range c {
+		for i, f := range v[k*n : (k+1)*n] {
+			out[i*c+k] = f
+		}
+	}
+	return out
+}

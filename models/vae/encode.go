@@ -1,0 +1,101 @@
+package vae
+
+import (
+	"fmt"
+
+	"patchbay/engine"
+)
+
+// Encode turns pictures [B, Y, X, 3] with values in -1..1 into latents [B, C, Y/S, X/S] in VAE space: the mode of the posterior, which is its mean.
+// Sides must be multiples of Config.Scale() (see CropToImage). It computes whole pictures; Exchange is not used. Errors as Decode's, and files
+// without an encoder.
+func (v *VAE) Encode(env Env, picture []float32, b, y, x int) ([]float32, error) {
+	c, s := v.Config.In, v.Config.Scale()
+	switch {
+	case !v.Config.CanEncode:
+		return nil, fmt.Errorf("vae encode: the file has no encoder")
+	case b < 0 || y < s || x < s || y%s != 0 || x%s != 0:
+		return nil, fmt.Errorf("vae encode: picture of %d rows and %d columns: both must be multiples of %d", y, x, s)
+	case len(picture) != b*y*x*c:
+		return nil, fmt.Errorf("vae encode: %d values for pictures [%d, %d, %d, %d]", len(picture), b, y, x, c)
+	}
+	env.Exchange = nil
+	env, free, err := env.arena(EncodeBytes(v.Config, env.DType, y, x))
+	if err != nil {
+		return nil, err
+	}
+	defer free()
+	n, moments := y/s*(x/s), 2*v.Config.Embed
+	out := make([]float32, 0, b*n*v.Config.Embed)
+	for i := range b {
+		mark := env.Arena.Mark()
+		p := env.Arena.Alloc(env.DType, 1, y, x, c)
+		env.Ops.Upload(p, picture[i*y*x*c:(i+1)*y*x*c])
+		item := env
+		item.Check = part(env.Check, i, b)
+		m, err := encode(item, &v.Config, &v.layers, p)
+		host := make([]float32, n*moments)
+		if err == nil {
+			err = env.Ops.Download(host, m).Wait()
+		}
+		env.Arena.Release(mark)
+		if err != nil {
+			return nil, err
+		}
+		for k := range v.Config.Embed { // the first half of the moments is the mean; [n, 2C] -> [C, n]
+			for j := range n {
+				out = append(out, host[j*moments+k])
+			}
+		}
+	}
+	return out, nil
+}
+
+// encode returns the moments [1, Y/S, X/S, 2C] of one picture [1, Y, X, 3].
+func encode(env Env, cfg *Config, l *layers, picture engine.Tensor) (engine.Tensor, error) {
+	s := cfg.Scale()
+	moments := env.Arena.Alloc(env.DType, 1, picture.Dim(1)/s, picture.Dim(2)/s, 2*cfg.Embed)
+	mark := env.Arena.Mark()
+	defer env.Arena.Release(mark)
+	pass := func(w *walk) error { return w.encode(l, picture, moments) }
+	w, err := newWalk(env, cfg, Band{0, 1, 1}, pass)
+	if err != nil {
+		return engine.Tensor{}, err
+	}
+	return moments, pass(w)
+}
+
+// encode walks from a picture to the moments.
+func (w *walk) encode(l *layers, picture, moments engine.Tensor) error {
+	e := l.Encoder
+	err := w.steps(func() {
+		x := w.in(0, picture.Dim(1), picture.Dim(2), w.cfg.Channels)
+		w.conv3(x, w.plain(picture), e.ConvIn, false)
+		w.x = x
+	})
+	for i := 0; i < len(e.Down) && err == nil; i++ {
+		err = w.blocks(e.Down[i].Block)
+		if down := e.Down[i].Downsample; down != nil && err == nil {
+			err = w.steps(func() { w.downsample(down) })
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return w.steps(
+		func() { w.resnet(&e.Mid.Block1) },
+		func() { w.attention(&e.Mid.Attn) },
+		func() { w.resnet(&e.Mid.Block2) },
+		func() {
+			mark := w.env.Arena.Mark()
+			t := w.alloc(w.x.Dim(1), w.x.Dim(2), 2*w.cfg.Z)
+			w.conv3(t, w.normalised(w.x, e.NormOut), e.ConvOut, false)
+			if w.cfg.Quant {
+				w.env.Ops.Linear(pixels(moments), pixels(t), l.Quant, engine.Epilogue{})
+			} else {
+				w.env.Ops.Copy(moments, t)
+			}
+			w.env.Arena.Release(mark)
+		},
+	)
+}

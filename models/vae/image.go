@@ -1,0 +1,35 @@
+package vae
+
+// ToImage converts raw decoder output to ComfyUI's IMAGE values in place: clamp((v + 1) / 2, 0, 1). NaN becomes 0.
+func ToImage(v []float32) {
+	for i, f := range v {
+		f = (f + 1) / 2
+		switch {
+		case f >= 1:
+			v[i] = 1
+		case f > 0:
+			v[i] = f
+		default:
+			v[i] = 0
+		}
+	}
+}
+
+// CropToImage brings IMAGE values [B, Y, X, C] (0..1, C at least 3, further channels dropped) into the form that Encode takes: cut around the
+// centre to multiples of s rows and columns, 2v - 1. It returns new pictures [B, y, x, 3]; y or x is 0 when the picture is smaller than s.
+func CropToImage(image []float32, b, rows, cols, c, s int) (out []float32, y, x int) {
+	y, x = rows/s*s, cols/s*s
+	top, left := rows%s/2, cols%s/2
+	out = make([]float32, 0, b*y*x*3)
+	for i := range b {
+		for r := range y {
+			at := ((i*rows+top+r)*cols + left) * c
+			for p := range x {
+				for _, f := range image[at+p*c : at+p*c+3] {
+					out = append(out, 2*f-1)
+				}
+			}
+		}
+	}
+	return out, y, x
+}

@@ -1,0 +1,195 @@
+package vae
+
+import (
+	"fmt"
+
+	"patchbay/engine"
+)
+
+// layers is the checkpoint: every tag is a name in it.
+type layers struct {
+	Encoder   *encoder       `weight:"encoder"`
+	Quant     *engine.Weight `weight:"quant_conv,optional"` // 1x1, on the moments
+	PostQuant *engine.Weight `weight:"post_quant_conv,optional"`
+	Decoder   *decoder       `weight:"decoder"`
+}
+
+type encoder struct {
+	ConvIn  *engine.Weight `weight:"conv_in,conv"`
+	Down    []*downLevel   `weight:"down"` // full resolution first
+	Mid     middle         `weight:"mid"`
+	NormOut norm           `weight:"norm_out"`
+	ConvOut *engine.Weight `weight:"conv_out,conv"` // mean and log variance
+}
+
+type decoder struct {
+	ConvIn  *engine.Weight `weight:"conv_in,conv"`
+	Mid     middle         `weight:"mid"`
+	Up      []*upLevel     `weight:"up"` // full resolution first, walked from the end
+	NormOut norm           `weight:"norm_out"`
+	ConvOut *engine.Weight `weight:"conv_out,conv"`
+}
+
+type downLevel struct {
+	Block      []*resnet `weight:"block"`
+	Downsample *sample   `weight:"downsample"` // nil at the last level
+}
+
+type upLevel struct {
+	Block    []*resnet `weight:"block"`
+	Upsample *sample   `weight:"upsample"` // nil at full resolution
+}
+
+// sample is the convolution behind an upsampling or that of a downsampling.
+type sample struct {
+	Conv *engine.Weight `weight:"conv,conv"`
+}
+
+type middle struct {
+	Block1 resnet    `weight:"block_1"`
+	Attn   attention `weight:"attn_1"`
+	Block2 resnet    `weight:"block_2"`
+}
+
+// resnet is y = shortcut(x) + conv2(silu(norm2(conv1(silu(norm1(x)))))).
+type resnet struct {
+	in, out  int            // channels
+	Norm1    norm           `weight:"norm1"`
+	Conv1    *engine.Weight `weight:"conv1,conv"`
+	Norm2    norm           `weight:"norm2"`
+	Conv2    *engine.Weight `weight:"conv2,conv"`
+	Shortcut *engine.Weight `weight:"nin_shortcut,optional"` // 1x1, where in and out differ
+}
+
+// attention is one head over all pixels, as wide as the channels. The projections are 1x1 convolutions, which are linear layers on pixels.
+type attention struct {
+	Norm norm           `weight:"norm"`
+	Q    *engine.Weight `weight:"q"`
+	K    *engine.Weight `weight:"k"`
+	V    *engine.Weight `weight:"v"`
+	Out  *engine.Weight `weight:"proj_out"`
+}
+
+// norm is a group norm.
+type norm struct {
+	Weight engine.Tensor `weight:"weight"`
+	Bias   engine.Tensor `weight:"bias"`
+}
+
+// newLayers makes the structs of c without weights.
+func newLayers(c Config) layers {
+	deep := c.Channels * c.Mult[len(c.Mult)-1]
+	mid := middle{Block1: resnet{in: deep, out: deep}, Block2: resnet{in: deep, out: deep}}
+	l := layers{Decoder: &decoder{Mid: mid, Up: make([]*upLevel, len(c.Mult))}}
+	at := deep
+	for i := len(c.Mult) - 1; i >= 0; i-- {
+		level := &upLevel{Block: chain(at, c.Channels*c.Mult[i], c.Blocks+1)}
+		if i > 0 {
+			level.Upsample = &sample{}
+		}
+		l.Decoder.Up[i], at = level, c.Channels*c.Mult[i]
+	}
+	if !c.CanEncode {
+		return l
+	}
+	l.Encoder = &encoder{Mid: mid}
+	at = c.Channels
+	for i := range c.Mult {
+		level := &downLevel{Block: chain(at, c.Channels*c.Mult[i], c.Blocks)}
+		if i < len(c.Mult)-1 {
+			level.Downsample = &sample{}
+		}
+		l.Encoder.Down, at = append(l.Encoder.Down, level), c.Channels*c.Mult[i]
+	}
+	return l
+}
+
+// chain is n residual blocks, the first of which changes the channels.
+func chain(in, out, n int) []*resnet {
+	blocks := make([]*resnet, n)
+	for i := range blocks {
+		blocks[i] = &resnet{in: in, out: out}
+		in = out
+	}
+	return blocks
+}
+
+// check compares the shapes of loaded weights with c and reports the first that differs.
+func (l *layers) check(c Config) error {
+	s := shapes{}
+	deep := c.Channels * c.Mult[len(c.Mult)-1]
+	s.conv(l.Decoder.ConvIn, deep, 9*c.Z)
+	s.middle(&l.Decoder.Mid, deep)
+	for i, level := range l.Decoder.Up {
+		s.blocks(level.Block)
+		if level.Upsample != nil {
+			s.conv(level.Upsample.Conv, c.Channels*c.Mult[i], 9*c.Channels*c.Mult[i])
+		}
+	}
+	s.norm(l.Decoder.NormOut, c.Channels*c.Mult[0], "decoder.norm_out")
+	s.conv(l.Decoder.ConvOut, c.Out, 9*c.Channels*c.Mult[0])
+	if c.Quant {
+		s.conv(l.PostQuant, c.Z, c.Embed)
+	}
+	if l.Encoder == nil {
+		return s.err
+	}
+	s.conv(l.Encoder.ConvIn, c.Channels, 9*c.In)
+	for i, level := range l.Encoder.Down {
+		s.blocks(level.Block)
+		if level.Downsample != nil {
+			s.conv(level.Downsample.Conv, c.Channels*c.Mult[i], 9*c.Channels*c.Mult[i])
+		}
+	}
+	s.middle(&l.Encoder.Mid, deep)
+	s.norm(l.Encoder.NormOut, deep, "encoder.norm_out")
+	s.conv(l.Encoder.ConvOut, 2*c.Z, 9*deep)
+	if c.Quant {
+		s.conv(l.Quant, 2*c.Embed, 2*c.Z)
+	}
+	return s.err
+}
+
+// shapes keeps the first weight whose shape is wrong.
+type shapes struct{ err error }
+
+func (s *shapes) conv(w *engine.Weight, n, k int) {
+	switch {
+	case s.err != nil:
+	case w == nil:
+		s.err = fmt.Errorf("load vae: a convolution [%d, %d] is missing (nin_shortcut or a quant convolution)", n, k)
+	case w.N() != n || w.K() != k || w.Bias.IsZero() || w.Bias.Len() != n:
+		s.err = fmt.Errorf("load vae: %s is [%d, %d], expected [%d, %d] with a bias", w.Name, w.N(), w.K(), n, k)
+	}
+}
+
+func (s *shapes) norm(n norm, channels int, name string) {
+	if s.err == nil && (n.Weight.Len() != channels || n.Bias.Len() != channels) {
+		s.err = fmt.Errorf("load vae: norm %s has %d channels, expected %d", name, n.Weight.Len(), channels)
+	}
+}
+
+func (s *shapes) blocks(blocks []*resnet) {
+	for _, r := range blocks {
+		s.conv(r.Conv1, r.out, 9*r.in)
+		s.conv(r.Conv2, r.out, 9*r.out)
+		if s.err != nil {
+			return
+		}
+		s.norm(r.Norm1, r.in, "before "+r.Conv1.Name)
+		s.norm(r.Norm2, r.out, "before "+r.Conv2.Name)
+		if r.in != r.out {
+			s.conv(r.Shortcut, r.out, r.in)
+		} else if r.Shortcut != nil && s.err == nil {
+			s.err = fmt.Errorf("load vae: %s is not expected where channels do not change", r.Shortcut.Name)
+		}
+	}
+}
+
+func (s *shapes) middle(m *middle, channels int) {
+	s.blocks([]*resnet{&m.Block1, &m.Block2})
+	for _, w := range []*engine.Weight{m.Attn.Q, m.Attn.K, m.Attn.V, m.Attn.Out} {
+		s.conv(w, channels, channels)
+	}
+	s.norm(m.Attn.Norm, channels, "mid.attn_1.norm")
+}

@@ -1,0 +1,66 @@
+package vae
+
+import "patchbay/engine"
+
+// DecodeBytes returns the size of the arena that Decode needs for latents of y rows and x columns, from the configuration alone: no weights are
+// read and nothing is computed.
+func DecodeBytes(cfg Config, dtype engine.DType, y, x int) int {
+	return BandBytes(cfg, dtype, Band{0, y, y}, x)
+}
+
+// BandBytes returns the size of the arena that DecodeBand needs on the rank of that band, z and the result included.
+func BandBytes(cfg Config, dtype engine.DType, band Band, x int) int {
+	env := Env{Ops: silent{}, Arena: engine.NewMeasuringArena("vae"), DType: dtype}
+	if band.Len() != band.Total {
+		env.Exchange = silentExchange()
+	}
+	l := newLayers(cfg)
+	z := env.Arena.Alloc(dtype, 1, band.Len(), x, cfg.Latent())
+	decodeBand(env, &cfg, &l, z, band) // without Check there is no error
+	return env.Arena.Peak()
+}
+
+// EncodeBytes returns the size of the arena that Encode needs for pictures of y rows and x columns.
+func EncodeBytes(cfg Config, dtype engine.DType, y, x int) int {
+	env := Env{Ops: silent{}, Arena: engine.NewMeasuringArena("vae"), DType: dtype}
+	l := newLayers(cfg)
+	encode(env, &cfg, &l, env.Arena.Alloc(dtype, 1, y, x, cfg.In)) // without Check there is no error
+	return env.Arena.Peak()
+}
+
+func silentExchange() *Exchange {
+	return &Exchange{Halo: func(_, _, _ engine.Tensor) {}, Sum: func(engine.Tensor) {}, Gather: func(_, _ engine.Tensor) {}}
+}
+
+// silent is an Ops that does nothing, for walks that only measure. It needs no weights and no memory.
+type silent struct{}
+
+func (silent) Name() string                                               { return "silent" }
+func (silent) Alloc(int) (engine.Buf, error)                              { return engine.Buf{}, nil }
+func (silent) Free(engine.Buf)                                            {}
+func (silent) Pack(engine.Matrix, int) (*engine.Packed, error)            { return &engine.Packed{}, nil }
+func (silent) Upload(engine.Tensor, []float32)                            {}
+func (silent) Download([]float32, engine.Tensor) engine.Pending           { return engine.NewPending(nil) }
+func (silent) Copy(_, _ engine.Tensor)                                    {}
+func (silent) Fill(engine.Tensor, float32)                                {}
+func (silent) LayerNorm(_, _, _, _ engine.Tensor, _ float32)              {}
+func (silent) AdaLN(_, _, _, _ engine.Tensor, _ float32)                  {}
+func (silent) RMSNorm(_, _, _ engine.Tensor, _ float32)                   {}
+func (silent) GatedAdd(_, _, _, _, _ engine.Tensor)                       {}
+func (silent) Add(_, _, _ engine.Tensor)                                  {}
+func (silent) Activate(_, _ engine.Tensor, _ engine.Act)                  {}
+func (silent) ActivateMul(_, _, _ engine.Tensor, _ engine.Act)            {}
+func (silent) MergeAttention(_, _, _, _ engine.Tensor)                    {}
+func (silent) Gather(_, _ engine.Tensor, _ []int32)                       {}
+func (silent) MeanRows(_, _ engine.Tensor)                                {}
+func (silent) GroupNormStats(_, _ engine.Tensor, _ int)                   {}
+func (silent) Upsample2x(_, _ engine.Tensor)                              {}
+func (silent) Attention(_, _, _, _ engine.Tensor, _ engine.AttentionArgs) {}
+
+func (silent) Linear(_, _ engine.Tensor, _ *engine.Weight, _ engine.Epilogue) {}
+
+func (silent) QKNormRoPE(_, _, _, _, _, _ engine.Tensor, _ engine.QKNorm, _ engine.RoPE) {}
+
+func (silent) Conv2D(_, _ engine.Tensor, _ *engine.Weight, _ engine.ConvArgs) {}
+
+func (silent) GroupNormApply(_, _, _, _, _ engine.Tensor, _ int, _ float32, _ engine.Act) {}

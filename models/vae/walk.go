@@ -1,0 +1,211 @@
+package vae
+
+import (
+	"patchbay/engine"
+)
+
+// Band is the rows [Start, End) of a latent that has Total rows.
+type Band struct{ Start, End, Total int }
+
+// Len returns the number of rows.
+func (b Band) Len() int { return b.End - b.Start }
+
+// stripBytes is the default of Env.StripBytes: enough rows to keep a device busy, little beside the activations of a large picture.
+const stripBytes = 32 << 20
+
+// stripRows returns how many rows of the given width and channels make a strip.
+func (w *walk) stripRows(x, c int) int {
+	n := w.env.StripBytes
+	if n <= 0 {
+		n = stripBytes
+	}
+	return max(2, n/(x*c*w.env.DType.Size())&^1) // even, so that upsampled rows stay in pairs
+}
+
+// walk is one pass over the layers. It holds the current activation x in one of three buffers; layers write into another one or in place.
+type walk struct {
+	env    Env
+	cfg    *Config
+	band   Band
+	sizing bool             // find out how large the buffers must be: nothing is computed
+	need   [3]int           // bytes of each buffer
+	bufs   [3]engine.Tensor // u8
+	order  [3]int           // buffer of x, the other one, the spare one
+	x      engine.Tensor    // [1, Y, X, C]
+	done   int
+	total  int
+}
+
+// newWalk measures what pass needs and allocates it. pass is run once on a measuring walk.
+func newWalk(env Env, cfg *Config, band Band, pass func(*walk) error) (*walk, error) {
+	quiet := env
+	quiet.Ops, quiet.Arena, quiet.Check = silent{}, engine.NewMeasuringArena("vae strips"), nil
+	if env.Exchange != nil {
+		quiet.Exchange = silentExchange()
+	}
+	size := &walk{env: quiet, cfg: cfg, band: band, sizing: true, order: [3]int{0, 1, 2}}
+	if err := pass(size); err != nil {
+		return nil, err
+	}
+	w := &walk{env: env, cfg: cfg, band: band, order: [3]int{0, 1, 2}, total: size.done}
+	for i, n := range size.need {
+		w.bufs[i] = env.Arena.Alloc(engine.U8, n)
+	}
+	return w, nil
+}
+
+// step is called before every layer.
+func (w *walk) step() error {
+	done := w.done
+	w.done++
+	if w.env.Check == nil {
+		return nil
+	}
+	return w.env.Check(done, w.total)
+}
+
+// steps runs layers with a step before each.
+func (w *walk) steps(layers ...func()) error {
+	for _, layer := range layers {
+		if err := w.step(); err != nil {
+			return err
+		}
+		layer()
+	}
+	return nil
+}
+
+// in views buffer w.order[i] as an activation.
+func (w *walk) in(i, y, x, c int) engine.Tensor {
+	i = w.order[i]
+	if w.sizing {
+		w.need[i] = max(w.need[i], y*x*c*w.env.DType.Size())
+		return engine.NewTensor(engine.Buf{}, w.env.DType, 1, y, x, c)
+	}
+	return engine.NewTensor(w.bufs[i].Buf, w.env.DType, 1, y, x, c)
+}
+
+// moved makes y, which lies in buffer order[i], the current activation.
+func (w *walk) moved(i int, y engine.Tensor) {
+	w.order[0], w.order[i] = w.order[i], w.order[0]
+	w.x = y
+}
+
+// input is what a convolution reads: rows returns rows [lo, hi) of it, allocated in the arena unless they lie somewhere already. lo may be -1
+// where above is true, hi may be y+1 where below is true.
+type input struct {
+	y, x, c      int
+	above, below bool
+	rows         func(lo, hi int) engine.Tensor
+}
+
+// conv3 writes the 3x3 convolution of in to y [1, Y, X, N], strip by strip, added to what y holds if add is true.
+func (w *walk) conv3(y engine.Tensor, in input, c *engine.Weight, add bool) {
+	strip := w.stripRows(in.x, in.c)
+	for lo := 0; lo < in.y; lo += strip {
+		hi := min(lo+strip, in.y)
+		args := engine.ConvArgs{KY: 3, KX: 3, Stride: 1, Left: 1, Right: 1}
+		from, to := lo-1, hi+1
+		if from < 0 && !in.above {
+			from, args.Top = 0, 1
+		}
+		if to > in.y && !in.below {
+			to, args.Bottom = in.y, 1
+		}
+		mark := w.env.Arena.Mark()
+		out := y.Slice(1, lo, hi)
+		if add {
+			args.Residual = out
+		}
+		w.env.Ops.Conv2D(out, in.rows(from, to), c, args)
+		w.env.Arena.Release(mark)
+	}
+}
+
+// alloc returns a temporary activation.
+func (w *walk) alloc(y, x, c int) engine.Tensor { return w.env.Arena.Alloc(w.env.DType, 1, y, x, c) }
+
+// haloed is a band with one row of each neighbour.
+type haloed struct{ x, above, below engine.Tensor }
+
+// halo fetches the neighbours' rows of x. Its memory belongs to the caller's mark.
+func (w *walk) halo(x engine.Tensor) haloed {
+	h := haloed{x: x}
+	if w.env.Exchange == nil {
+		return h
+	}
+	if w.band.Start > 0 {
+		h.above = w.alloc(1, x.Dim(2), x.Dim(3))
+	}
+	if w.band.End < w.band.Total {
+		h.below = w.alloc(1, x.Dim(2), x.Dim(3))
+	}
+	w.env.Exchange.Halo(x, h.above, h.below)
+	return h
+}
+
+// each calls f for the pieces that make up rows [lo, hi); at is where a piece begins in the strip.
+func (h haloed) each(lo, hi int, f func(piece engine.Tensor, at int)) {
+	if lo < 0 {
+		f(h.above, 0)
+	}
+	y := h.x.Dim(1)
+	first := max(lo, 0)
+	f(h.x.Slice(1, first, min(hi, y)), first-lo)
+	if hi > y {
+		f(h.below, y-lo)
+	}
+}
+
+// input describes h as a convolution's input with rows made by f.
+func (h haloed) input(scale int, f func(lo, hi int) engine.Tensor) input {
+	return input{y: h.x.Dim(1) * scale, x: h.x.Dim(2) * scale, c: h.x.Dim(3), above: !h.above.IsZero(), below: !h.below.IsZero(), rows: f}
+}
+
+// plain is x itself.
+func (w *walk) plain(x engine.Tensor) input {
+	h := w.halo(x)
+	return h.input(1, func(lo, hi int) engine.Tensor {
+		if lo >= 0 && hi <= x.Dim(1) {
+			return x.Slice(1, lo, hi)
+		}
+		t := w.alloc(hi-lo, x.Dim(2), x.Dim(3))
+		h.each(lo, hi, func(piece engine.Tensor, at int) { w.env.Ops.Copy(t.Slice(1, at, at+piece.Dim(1)), piece) })
+		return t
+	})
+}
+
+// normalised is silu(norm(x)).
+func (w *walk) normalised(x engine.Tensor, n norm) input {
+	stats, count := w.stats(x)
+	h := w.halo(x)
+	return h.input(1, func(lo, hi int) engine.Tensor {
+		t := w.alloc(hi-lo, x.Dim(2), x.Dim(3))
+		h.each(lo, hi, func(piece engine.Tensor, at int) {
+			w.env.Ops.GroupNormApply(t.Slice(1, at, at+piece.Dim(1)), piece, stats, n.Weight, n.Bias, count, w.cfg.Eps, engine.SiLU)
+		})
+		return t
+	})
+}
+
+// upsampled is x with every pixel doubled.
+func (w *walk) upsampled(x engine.Tensor) input {
+	h := w.halo(x)
+	return h.input(2, func(lo, hi int) engine.Tensor {
+		from, to := lo>>1, (hi+1)>>1 // rows of x; -1 >> 1 is -1
+		t := w.alloc(2*(to-from), 2*x.Dim(2), x.Dim(3))
+		h.each(from, to, func(piece engine.Tensor, at int) { w.env.Ops.Upsample2x(t.Slice(1, 2*at, 2*(at+piece.Dim(1))), piece) })
+		return t.Slice(1, lo-2*from, hi-2*from)
+	})
+}
+
+// stats returns the group-norm statistics of x over the whole picture and the elements per group there.
+func (w *walk) stats(x engine.Tensor) (stats engine.Tensor, count int) {
+	stats = w.env.Arena.Alloc(engine.F64, 1, w.cfg.Groups, 2)
+	w.env.Ops.GroupNormStats(stats, x, w.cfg.Groups)
+	if w.env.Exchange != nil {
+		w.env.Exchange.Sum(stats)
+	}
+	rows := x.Dim(1) / w.band.Len() * w.band.Total
+	return stats, rows * x.Dim(2) * x.Dim(3) / w.cfg.Groups
+}

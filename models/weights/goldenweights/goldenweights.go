@@ -1,0 +1,99 @@
+// Package goldenweights builds checkpoints for tests from the value formula of tests/golden, so that no file is needed.
+//
+// Set gives the tiny models that golden numbers were recorded with, Seed fills any list of declared tensors by the same rule.
+package goldenweights
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"strings"
+
+	"patchbay/engine"
+	"patchbay/models/weights"
+	"patchbay/tests/golden"
+)
+
+// model is one entry of weights.json: [key, shape, kind, scale, offset] per tensor.
+type model struct {
+	Class   string              `json:"class"`
+	Config  json.RawMessage     `json:"config"`
+	Tensors [][]json.RawMessage `json:"tensors"`
+}
+
+// Set returns the golden model of that name ("flux-a", "clip-l-tiny" ...) under its own names, and the recorded config as JSON.
+func Set(name string) (*weights.Set, json.RawMessage, error) {
+	for _, file := range []string{"weights.json", "weights_text_vae.json"} {
+		var models map[string]model
+		if err := golden.JSON(file, &models); err != nil {
+			return nil, nil, err
+		}
+		m, ok := models[name]
+		if !ok {
+			continue
+		}
+		set := map[string]weights.Stored{}
+		for _, t := range m.Tensors {
+			if err := add(set, name, t); err != nil {
+				return nil, nil, fmt.Errorf("golden model %s: %w", name, err)
+			}
+		}
+		return weights.FromMap(set), m.Config, nil
+	}
+	return nil, nil, fmt.Errorf("golden model %q is in neither weights.json nor weights_text_vae.json", name)
+}
+
+func add(set map[string]weights.Stored, model string, t []json.RawMessage) error {
+	var (
+		key           string
+		shape         []int
+		scale, offset float64
+	)
+	for i, v := range []any{&key, &shape, nil, &scale, &offset} {
+		if v == nil {
+			continue
+		}
+		if err := json.Unmarshal(t[i], v); err != nil {
+			return err
+		}
+	}
+	set[key] = stored(model+"/"+key, shape, scale, offset)
+	return nil
+}
+
+// Seed fills declared tensors by the rule of tests/golden/README.md section 1: biases small, norms around 1, matrices of unit gain.
+// Values depend on the model name and the tensor names only.
+func Seed(name string, declared []weights.Declared) *weights.Set {
+	set := map[string]weights.Stored{}
+	for _, d := range declared {
+		scale, offset := rule(d)
+		set[d.Name] = stored(name+"/"+d.Name, d.Shape, scale, offset)
+	}
+	return weights.FromMap(set)
+}
+
+func rule(d weights.Declared) (scale, offset float64) {
+	if strings.HasSuffix(d.Name, "bias") && len(d.Shape) == 1 {
+		return 0.4, 0
+	}
+	for _, part := range []string{"embedding", "pos_embed", "scale_shift_table", "relative_attention_bias", "style_embedder", "shared."} {
+		if strings.Contains(d.Name, part) {
+			return 1, 0
+		}
+	}
+	if len(d.Shape) <= 1 {
+		return 0.2, 1
+	}
+	fanIn := d.Params() / int64(d.Shape[0])
+	return 2 * math.Sqrt(3/float64(fanIn)), 0
+}
+
+func stored(name string, shape []int, scale, offset float64) weights.Stored {
+	n := 1
+	for _, s := range shape {
+		n *= s
+	}
+	data := make([]byte, 4*n)
+	engine.Narrow(data, golden.Fill(name, n, scale, offset), engine.F32)
+	return weights.Stored{DType: engine.F32, Shape: shape, Data: data}
+}

@@ -1,0 +1,159 @@
+package weights
+
+import (
+	"fmt"
+	"reflect"
+
+	"patchbay/engine"
+)
+
+// Loaded owns the memory of one filled struct.
+type Loaded struct {
+	ops    engine.Ops
+	small  engine.Buf
+	packed []*engine.Packed
+	bytes  int64
+}
+
+// Bytes returns the memory of small tensors and of packed weights whose backend tells their size.
+func (l *Loaded) Bytes() int64 { return l.bytes }
+
+// Close gives all memory back. The struct that was filled must not be used afterwards. A second Close does nothing.
+func (l *Loaded) Close() {
+	for _, p := range l.packed {
+		l.ops.Free(p.Buf)
+	}
+	if l.small.Host != nil || l.small.Dev != 0 {
+		l.ops.Free(l.small)
+	}
+	l.packed, l.small = nil, engine.Buf{}
+}
+
+// Load fills dst, a pointer to a struct with weight tags, from set. Matrices are packed by ops, small tensors become f32 in one piece of
+// memory. If anything in the file is missing, unexpected or of wrong shape nothing is loaded and the error is a *MismatchError with all of it.
+// Fields that are not held stay empty. The caller owns the result and closes it when nobody uses dst any more.
+func Load(ops engine.Ops, set *Set, dst any, opt Options) (*Loaded, error) {
+	p, err := plan(dst, opt)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.check(set); err != nil {
+		return nil, err
+	}
+	l := &Loaded{ops: ops}
+	f := filler{ops: ops, set: set, opt: opt, loaded: l}
+	if err := f.fill(p.items); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("load %s: %w", opt.Model, err)
+	}
+	return l, nil
+}
+
+// Check compares set with what dst wants and loads nothing.
+func Check(set *Set, dst any, opt Options) error {
+	p, err := plan(dst, opt)
+	if err != nil {
+		return err
+	}
+	return p.check(set)
+}
+
+type filler struct {
+	ops    engine.Ops
+	set    *Set
+	opt    Options
+	loaded *Loaded
+	arena  *engine.Arena
+}
+
+// small is one tensor for the arena.
+type small struct {
+	data  []float32
+	dtype engine.DType
+	shape []int
+	put   func(engine.Tensor)
+}
+
+func (f *filler) fill(items []item) error {
+	var smalls []small
+	for _, it := range items {
+		if !it.held {
+			continue
+		}
+		var err error
+		if isTensor(it.field) {
+			smalls = f.tensor(smalls, it)
+		} else if smalls, err = f.weight(smalls, it); err != nil {
+			return fmt.Errorf("%s: %w", it.full, err)
+		}
+	}
+	measure := engine.NewMeasuringArena("weights")
+	for _, s := range smalls {
+		measure.Alloc(s.dtype, s.shape...)
+	}
+	if measure.Peak() == 0 {
+		return nil
+	}
+	buf, err := f.ops.Alloc(measure.Peak())
+	if err != nil {
+		return err
+	}
+	f.loaded.small = buf
+	f.loaded.bytes += int64(measure.Peak())
+	arena := engine.NewArena("weights", buf, measure.Peak())
+	for _, s := range smalls {
+		t := arena.Alloc(s.dtype, s.shape...)
+		f.ops.Upload(t, s.data)
+		s.put(t)
+	}
+	return nil
+}
+
+// tensor queues an engine.Tensor field.
+func (f *filler) tensor(smalls []small, it item) []small {
+	s, ok := f.set.Get(it.full)
+	if !ok {
+		return smalls
+	}
+	dtype := engine.F32
+	if it.keep && s.DType == engine.BF16 {
+		dtype = engine.BF16
+	}
+	shape := s.Shape
+	if len(shape) == 0 {
+		shape = []int{1}
+	}
+	values := s.F32()
+	if it.minus1 {
+		for i := range values {
+			values[i]--
+		}
+	}
+	return append(smalls, small{values, dtype, shape, func(t engine.Tensor) { it.field.Set(reflect.ValueOf(t)) }})
+}
+
+// weight packs a matrix and queues its bias.
+func (f *filler) weight(smalls []small, it item) ([]small, error) {
+	s, ok := f.set.Get(it.full + ".weight")
+	if !ok {
+		return smalls, nil
+	}
+	c, err := f.cut(it, s)
+	if err != nil {
+		return smalls, err
+	}
+	packed, err := f.ops.Pack(c.matrix(s), c.channels)
+	if err != nil {
+		return smalls, err
+	}
+	f.loaded.packed = append(f.loaded.packed, packed)
+	f.loaded.bytes += int64(len(packed.Buf.Host))
+	w := &engine.Weight{Name: it.full, Base: packed}
+	it.field.Set(reflect.ValueOf(w))
+	bias, ok := f.set.Get(it.full + ".bias")
+	if !ok || it.noBias {
+		return smalls, nil
+	}
+	values := c.pick(bias.F32())
+	return append(smalls, small{values, engine.F32, []int{len(values)}, func(t engine.Tensor) { w.Bias = t }}), nil
+}

@@ -1,0 +1,230 @@
+package weights
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"patchbay/engine"
+)
+
+// Options says how a struct is filled.
+type Options struct {
+	Model string           // what is loaded, for error texts
+	Dims  map[string]int   // sizes that shape, rows and split tags name, e.g. {"E": 3072}
+	Units map[string]int   // smallest piece of a split dimension, e.g. {"E": D} keeps heads whole; absent: 1
+	Perms map[string][]int // row orders that perm tags name
+	// Held reports whether element i of the list (full name, e.g. "double_blocks") is wanted; nil: all. Names and shapes of the others
+	// are checked too, but nothing of them is read.
+	Held func(list string, i int) bool
+	// Rank and Ranks give the slice of a tensor group; Ranks 0 or 1: whole weights.
+	Rank, Ranks int
+	Ignore      []string // prefixes of names that a file may have without being used
+}
+
+// Declared is one tensor that a struct wants.
+type Declared struct {
+	Name  string
+	Shape []int
+}
+
+// Params returns the number of elements.
+func (d Declared) Params() int64 {
+	n := int64(1)
+	for _, s := range d.Shape {
+		n *= int64(s)
+	}
+	return n
+}
+
+// item is one field to be filled.
+type item struct {
+	tag
+	field reflect.Value
+	full  string // name with all prefixes, without .weight
+	alt   string
+	held  bool
+	want  []int // stored shape; nil: any
+}
+
+type planner struct {
+	opt   Options
+	items []item
+}
+
+func isWeight(f reflect.Value) bool { return f.Type() == reflect.TypeFor[*engine.Weight]() }
+
+func isTensor(f reflect.Value) bool { return f.Type() == reflect.TypeFor[engine.Tensor]() }
+
+// plan walks dst, a pointer to a tagged struct. Errors are mistakes in tags.
+func plan(dst any, opt Options) (*planner, error) {
+	v := reflect.ValueOf(dst)
+	if v.Kind() != reflect.Pointer || v.Elem().Kind() != reflect.Struct {
+		return nil, fmt.Errorf("load %s: destination is a %T, not a pointer to a struct", opt.Model, dst)
+	}
+	p := &planner{opt: opt}
+	if err := p.walk(v.Elem(), "", true); err != nil {
+		return nil, fmt.Errorf("load %s: %w", opt.Model, err)
+	}
+	return p, nil
+}
+
+func (p *planner) walk(v reflect.Value, prefix string, held bool) error {
+	for i := range v.NumField() {
+		t, ok, err := parseTag(v.Type().Field(i))
+		if err != nil {
+			return err
+		}
+		if !ok {
+			continue
+		}
+		if err := p.field(v.Field(i), t, prefix, held); err != nil {
+			return fmt.Errorf("field %s.%s: %w", v.Type().Name(), v.Type().Field(i).Name, err)
+		}
+	}
+	return nil
+}
+
+func (p *planner) field(f reflect.Value, t tag, prefix string, held bool) error {
+	full := prefix + t.name
+	if !f.CanSet() {
+		return fmt.Errorf("must be exported to be filled")
+	}
+	switch {
+	case isWeight(f) || isTensor(f):
+		want, err := dims(p.opt.Dims).shape(t.shape)
+		if err != nil {
+			return err
+		}
+		if t.shape == nil {
+			want = nil
+		}
+		it := item{tag: t, field: f, full: full, held: held, want: want}
+		if t.alt != "" {
+			it.alt = prefix + t.alt
+		}
+		p.items = append(p.items, it)
+		return nil
+	case f.Kind() == reflect.Pointer && f.Type().Elem().Kind() == reflect.Struct:
+		if f.IsNil() {
+			return nil
+		}
+		return p.walk(f.Elem(), dotted(full), held)
+	case f.Kind() == reflect.Struct:
+		return p.walk(f, dotted(full), held)
+	case f.Kind() == reflect.Slice:
+		for i := range f.Len() {
+			e := f.Index(i)
+			if e.Kind() == reflect.Pointer {
+				e = e.Elem()
+			}
+			has := held && (p.opt.Held == nil || p.opt.Held(full, i))
+			if err := p.walk(e, fmt.Sprintf("%s.%d.", full, i), has); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return fmt.Errorf("type %s cannot be filled (allowed: *engine.Weight, engine.Tensor, structs, slices of structs)", f.Type())
+}
+
+// dotted makes a name a prefix. One that ends in an underscore is one already: "img_" joins "attn.qkv" to "img_attn.qkv".
+func dotted(name string) string {
+	if name == "" || strings.HasSuffix(name, ".") || strings.HasSuffix(name, "_") {
+		return name
+	}
+	return name + "."
+}
+
+// Declare lists the tensors that dst wants, in field order. Every field needs a shape tag. dst is not changed.
+func Declare(dst any, opt Options) ([]Declared, error) {
+	p, err := plan(dst, opt)
+	if err != nil {
+		return nil, err
+	}
+	var out []Declared
+	seen := map[string]bool{}
+	add := func(name string, shape []int) {
+		if !seen[name] { // pieces of one fused matrix
+			seen[name] = true
+			out = append(out, Declared{name, shape})
+		}
+	}
+	for _, it := range p.items {
+		if it.want == nil {
+			return nil, fmt.Errorf("declare %s: %s has no shape tag", opt.Model, it.full)
+		}
+		if isTensor(it.field) {
+			add(it.full, it.want)
+			continue
+		}
+		add(it.full+".weight", it.want)
+		if !it.noBias {
+			add(it.full+".bias", it.want[:1])
+		}
+	}
+	return out, nil
+}
+
+// check compares the plan with the set: everything missing, unexpected or of wrong shape at once.
+func (p *planner) check(set *Set) error {
+	bad := &MismatchError{Model: p.opt.Model}
+	used := map[string]bool{}
+	for i := range p.items {
+		p.items[i].resolve(set, used, bad)
+	}
+	for _, name := range set.Names() {
+		ignored := slices.ContainsFunc(p.opt.Ignore, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
+		if !used[name] && !ignored {
+			bad.Unexpected = append(bad.Unexpected, name)
+		}
+	}
+	slices.Sort(bad.Missing)
+	bad.Missing = slices.Compact(bad.Missing)
+	if bad.empty() {
+		return nil
+	}
+	return bad
+}
+
+// resolve decides which stored names it uses and checks their shapes.
+func (it *item) resolve(set *Set, used map[string]bool, bad *MismatchError) {
+	suffix := ""
+	if isWeight(it.field) {
+		suffix = ".weight"
+	}
+	if !set.Has(it.full+suffix) && it.alt != "" && set.Has(it.alt+suffix) {
+		it.full = it.alt
+	}
+	name := it.full + suffix
+	if !set.Has(name) {
+		if !it.optional {
+			bad.Missing = append(bad.Missing, name)
+			if suffix != "" && !it.noBias && !it.optBias && !set.Has(it.full+".bias") {
+				bad.Missing = append(bad.Missing, it.full+".bias")
+			}
+		}
+		return
+	}
+	expect := func(name string, want []int) {
+		used[name] = true
+		s, _ := set.Get(name)
+		if want != nil && !slices.Equal(s.Shape, want) {
+			bad.Shapes = append(bad.Shapes, fmt.Sprintf("%s: stored %v, expected %v", name, s.Shape, want))
+		}
+		if s.DType > engine.F64 {
+			bad.Shapes = append(bad.Shapes, fmt.Sprintf("%s: element type of this tensor is not supported", name))
+		}
+	}
+	expect(name, it.want)
+	if suffix == "" || it.noBias {
+		return
+	}
+	switch bias := it.full + ".bias"; {
+	case set.Has(bias):
+		expect(bias, []int{set.Dim(name, 0)})
+	case !it.optBias:
+		bad.Missing = append(bad.Missing, bias)
+	}
+}

@@ -1,0 +1,172 @@
+// Package weights brings checkpoint tensors into model structs.
+//
+// A Set is a bag of named stored tensors (set.go). A model is a struct whose fields carry `weight:"name"` tags equal to the checkpoint's names
+// (tag.go says what tags can express); Load fills it (load.go) after checking every name and shape at once, so that a user sees all that is
+// wrong with a file in one message (mismatch.go). Declare lists what a struct wants without loading anything: it counts parameters and seeds
+// test models.
+//
+// Facts that have caused bugs elsewhere: mapped files give data at any byte alignment; fp8 files carry factors in extra tensors
+// (`X.scale_weight`) that belong to X.weight and are no tensors of the model; a missing bias must be an error, not a zero.
+package weights
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"patchbay/engine"
+	"patchbay/engine/safetensors"
+)
+
+// Stored is one tensor as it lies in a file: row-major, little-endian, at any byte alignment.
+type Stored struct {
+	DType engine.DType
+	Shape []int
+	Data  []byte  // borrowed from the file, valid until it is closed
+	Scale float32 // factor of scaled fp8 weights; 0 means 1
+}
+
+// Len returns the number of elements.
+func (s Stored) Len() int {
+	n := 1
+	for _, d := range s.Shape {
+		n *= d
+	}
+	return n
+}
+
+// F32 returns a copy of the elements widened to f32, Scale applied.
+func (s Stored) F32() []float32 {
+	v := make([]float32, s.Len())
+	engine.Widen(v, s.Data, s.DType)
+	if s.Scale != 0 && s.Scale != 1 {
+		for i := range v {
+			v[i] *= s.Scale
+		}
+	}
+	return v
+}
+
+// Set is named stored tensors from one or more files, or a view of those whose names start with a prefix. It is immutable.
+type Set struct {
+	tensors map[string]Stored
+	names   []string // sorted
+}
+
+// FromMap makes a Set of m (tests). Factors of scaled fp8 weights (`X.scale_weight`) are joined to their weights.
+func FromMap(m map[string]Stored) *Set {
+	s := &Set{tensors: make(map[string]Stored, len(m))}
+	for name, t := range m {
+		s.tensors[name] = t
+	}
+	s.joinScales()
+	s.index()
+	return s
+}
+
+// FromFile makes a Set of all tensors of f, which must stay open while the Set is loaded from.
+func FromFile(f *safetensors.File) *Set {
+	s := &Set{tensors: make(map[string]Stored, len(f.Names()))}
+	for _, name := range f.Names() {
+		e, _ := f.Entry(name)
+		s.tensors[name] = Stored{DType: e.DType, Shape: e.Shape, Data: e.Data}
+	}
+	s.joinScales()
+	s.index()
+	return s
+}
+
+// Join makes one Set of several (a model in shards). A name in two of them is an error.
+func Join(sets ...*Set) (*Set, error) {
+	all := &Set{tensors: map[string]Stored{}}
+	for _, s := range sets {
+		for name, t := range s.tensors {
+			if _, twice := all.tensors[name]; twice {
+				return nil, fmt.Errorf("tensor %q is in two of the files", name)
+			}
+			all.tensors[name] = t
+		}
+	}
+	all.index()
+	return all, nil
+}
+
+// Prefix returns the tensors whose names start with p, with p cut off. An empty p returns s itself.
+func (s *Set) Prefix(p string) *Set {
+	if p == "" {
+		return s
+	}
+	sub := &Set{tensors: map[string]Stored{}}
+	for name, t := range s.tensors {
+		if rest, ok := strings.CutPrefix(name, p); ok {
+			sub.tensors[rest] = t
+		}
+	}
+	sub.index()
+	return sub
+}
+
+// Names returns all names in sorted order. The slice is the set's: do not change it.
+func (s *Set) Names() []string { return s.names }
+
+// Has reports whether there is a tensor of that name.
+func (s *Set) Has(name string) bool {
+	_, ok := s.tensors[name]
+	return ok
+}
+
+// Get returns the tensor of that name.
+func (s *Set) Get(name string) (Stored, bool) {
+	t, ok := s.tensors[name]
+	return t, ok
+}
+
+// Shape returns the shape of a tensor, nil if there is none. The slice is the set's: do not change it.
+func (s *Set) Shape(name string) []int { return s.tensors[name].Shape }
+
+// Dim returns dimension i of a tensor, 0 if there is no such tensor or dimension.
+func (s *Set) Dim(name string, i int) int {
+	if shape := s.tensors[name].Shape; i < len(shape) {
+		return shape[i]
+	}
+	return 0
+}
+
+// Count returns the smallest n such that no name starts with "<list>.<n>.": the length of a list of blocks.
+func (s *Set) Count(list string) int {
+	for n := 0; ; n++ {
+		p := fmt.Sprintf("%s.%d.", list, n)
+		if at, _ := slices.BinarySearch(s.names, p); at == len(s.names) || !strings.HasPrefix(s.names[at], p) {
+			return n
+		}
+	}
+}
+
+func (s *Set) index() {
+	s.names = make([]string, 0, len(s.tensors))
+	for name := range s.tensors {
+		s.names = append(s.names, name)
+	}
+	slices.Sort(s.names)
+}
+
+// joinScales moves the factors of scaled fp8 files into their weights. `scaled_fp8` is only a marker, `scale_input` belongs to fp8 products,
+// which we do not compute.
+func (s *Set) joinScales() {
+	for name, t := range s.tensors {
+		stem, isScale := strings.CutSuffix(name, ".scale_weight")
+		if !isScale {
+			if name == "scaled_fp8" || strings.HasSuffix(name, ".scaled_fp8") || strings.HasSuffix(name, ".scale_input") {
+				delete(s.tensors, name)
+			}
+			continue
+		}
+		w, ok := s.tensors[stem+".weight"]
+		if !ok || t.Len() != 1 {
+			continue // reported as unexpected by Load
+		}
+		w.Scale = t.F32()[0]
+		s.tensors[stem+".weight"] = w
+		delete(s.tensors, name)
+	}
+}

@@ -1,0 +1,82 @@
+package weights
+
+import (
+	"bytes"
+	"slices"
+	"testing"
+
+	"patchbay/engine"
+	"patchbay/engine/safetensors"
+)
+
+func TestSetViews(t *testing.T) {
+	s := FromMap(map[string]Stored{
+		"m.list.0.a": f32(0, 2, 3), "m.list.1.a": f32(0, 1), "m.list.10.a": f32(0, 1), "m.list.2.a": f32(0, 1), "x": f32(0, 4),
+	})
+	m := s.Prefix("m.")
+	if want := []string{"list.0.a", "list.1.a", "list.10.a", "list.2.a"}; !slices.Equal(m.Names(), want) {
+		t.Errorf("names under m.: got %v, want %v", m.Names(), want)
+	}
+	if got := m.Count("list"); got != 3 {
+		t.Errorf("length of the list 0, 1, 2, 10: got %d, want 3", got)
+	}
+	if m.Dim("list.0.a", 1) != 3 || m.Dim("list.0.a", 2) != 0 || m.Dim("x", 0) != 0 || !s.Has("x") {
+		t.Errorf("dimensions: got %d %d %d", m.Dim("list.0.a", 1), m.Dim("list.0.a", 2), m.Dim("x", 0))
+	}
+	if _, err := Join(s, FromMap(map[string]Stored{"x": f32(0, 1)})); err == nil {
+		t.Error("two files with one name were joined")
+	}
+	if j, err := Join(m, FromMap(map[string]Stored{"y": f32(0, 1)})); err != nil || len(j.Names()) != 5 {
+		t.Errorf("join of 4 and 1 tensors: got %v, %v", j, err)
+	}
+}
+
+func TestScaledFP8JoinsItsFactor(t *testing.T) {
+	w := Stored{DType: engine.F8E4M3, Shape: []int{1, 2}, Data: make([]byte, 2)}
+	engine.Narrow(w.Data, []float32{2, -4}, engine.F8E4M3)
+	s := FromMap(map[string]Stored{
+		"a.weight": w, "a.scale_weight": f32(0.5), "a.scale_input": f32(1), "scaled_fp8": f32(0, 2), "lost.scale_weight": f32(1),
+	})
+	if want := []string{"a.weight", "lost.scale_weight"}; !slices.Equal(s.Names(), want) {
+		t.Errorf("names: got %v, want %v", s.Names(), want)
+	}
+	got, _ := s.Get("a.weight")
+	if v := got.F32(); !slices.Equal(v, []float32{1, -2}) {
+		t.Errorf("values times 0.5: got %v, want [1 -2]", v)
+	}
+}
+
+func TestFromFileReadsWhatWasWritten(t *testing.T) {
+	var file bytes.Buffer
+	a := f32(3, 2, 2)
+	if err := safetensors.Write(&file, nil, []safetensors.Entry{{Name: "a", DType: a.DType, Shape: a.Shape, Data: a.Data}}); err != nil {
+		t.Fatal(err)
+	}
+	f, err := safetensors.OpenBytes(file.Bytes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	got, ok := FromFile(f).Get("a")
+	if v := got.F32(); !ok || !slices.Equal(v, []float32{3, 4, 5, 6}) {
+		t.Errorf("tensor a: got %v, want [3 4 5 6]", v)
+	}
+}
+
+func TestLooksFindsModelAndPrefix(t *testing.T) {
+	one := f32(0, 1)
+	for _, c := range []struct{ name, family, instead, left string }{
+		{"joint_blocks.0.context_block.attn.qkv.weight", "sd3", "", "joint_blocks.0.context_block.attn.qkv.weight"},
+		{"model.diffusion_model.t_block.1.weight", "pixart", "", "t_block.1.weight"},
+		{"mlp_t5.0.weight", "hunyuandit", "", "mlp_t5.0.weight"},
+		{"double_blocks.0.img_attn.norm.key_norm.scale", "flux", "", "double_blocks.0.img_attn.norm.key_norm.scale"},
+		{"lora_unet_double_blocks_0_img_attn_qkv.lora_down.weight", "", "a LoRA file", "lora_unet_double_blocks_0_img_attn_qkv.lora_down.weight"},
+		{"encoder.block.0.layer.0.SelfAttention.q.weight", "", "a T5 text encoder", "encoder.block.0.layer.0.SelfAttention.q.weight"},
+		{"something", "", "no kind of file that is known", "something"},
+	} {
+		family, instead, model := Looks(FromMap(map[string]Stored{c.name: one}))
+		if family != c.family || instead != c.instead || !model.Has(c.left) {
+			t.Errorf("%s: got %q, %q, %v; want %q, %q, %q", c.name, family, instead, model.Names(), c.family, c.instead, c.left)
+		}
+	}
+}

@@ -1,0 +1,172 @@
+package weights
+
+import (
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+)
+
+// tag is what the struct tags of one field say.
+//
+//	weight:"img_attn.qkv"            *engine.Weight: tensors img_attn.qkv.weight and img_attn.qkv.bias
+//	weight:"norm.query_norm.scale"   engine.Tensor: the tensor of exactly that name, as f32
+//	weight:"double_blocks"           struct or *struct (nil: not part of this model): names below it get "double_blocks."
+//	                                 slice of them (made by the caller): names get "double_blocks.0." and so on
+//	weight:"img_"                    struct: an underscore at the end joins without a dot: "img_attn.qkv"
+//	weight:""                        struct: its names join those of the outer struct
+//
+// Flags after the name: nobias (there is none), optbias (there may be one), optional (the field may be missing altogether), conv
+// ([N, C, KY, KX] is stored, [N, KY*KX*C] is packed), keep (a Tensor stored as bf16 stays bf16), minus1 (1 is subtracted from a Tensor: a
+// norm weight as the scale of AdaLN), alt=NAME (another name that is accepted),
+// perm=NAME (row i of the weight is stored row Options.Perms[NAME][i]).
+//
+// Further keys: shape:"3E+F,E" is the stored shape in Options.Dims; rows:"0:3E" takes only some stored rows (fused matrices);
+// split:"rows 3E" or split:"cols E+F" says how a tensor group cuts the matrix: each named group of rows or columns is shared among the
+// ranks in balanced ranges of whole Options.Units.
+type tag struct {
+	name     string
+	alt      string
+	noBias   bool
+	optBias  bool
+	optional bool
+	conv     bool
+	keep     bool
+	minus1   bool
+	perm     string
+	shape    []string
+	rows     string
+	split    string
+}
+
+func parseTag(f reflect.StructField) (tag, bool, error) {
+	text, ok := f.Tag.Lookup("weight")
+	if !ok {
+		return tag{}, false, nil
+	}
+	parts := strings.Split(text, ",")
+	t := tag{name: parts[0], rows: f.Tag.Get("rows"), split: f.Tag.Get("split")}
+	if s := f.Tag.Get("shape"); s != "" {
+		t.shape = strings.Split(s, ",")
+	}
+	for _, p := range parts[1:] {
+		key, value, _ := strings.Cut(p, "=")
+		switch key {
+		case "nobias":
+			t.noBias = true
+		case "optbias":
+			t.optBias = true
+		case "optional":
+			t.optional = true
+		case "conv":
+			t.conv = true
+		case "keep":
+			t.keep = true
+		case "minus1":
+			t.minus1 = true
+		case "alt":
+			t.alt = value
+		case "perm":
+			t.perm = value
+		default:
+			return tag{}, false, fmt.Errorf("field %s: unknown option %q in weight tag", f.Name, p)
+		}
+	}
+	return t, true, nil
+}
+
+// dims evaluates sums of products such as "3E+F" or "4C*p*p" over named sizes.
+type dims map[string]int
+
+func (d dims) eval(expr string) (int, error) {
+	sum := 0
+	for term := range strings.SplitSeq(expr, "+") {
+		product := 1
+		for factor := range strings.SplitSeq(term, "*") {
+			v, err := d.factor(strings.TrimSpace(factor))
+			if err != nil {
+				return 0, fmt.Errorf("dimension %q: %w", expr, err)
+			}
+			product *= v
+		}
+		sum += product
+	}
+	return sum, nil
+}
+
+// factor evaluates "3", "E" or "3E".
+func (d dims) factor(s string) (int, error) {
+	at := 0
+	for at < len(s) && s[at] >= '0' && s[at] <= '9' {
+		at++
+	}
+	n := 1
+	if at > 0 {
+		n, _ = strconv.Atoi(s[:at]) // digits only
+	}
+	if at == len(s) {
+		if at == 0 {
+			return 0, fmt.Errorf("empty factor")
+		}
+		return n, nil
+	}
+	v, ok := d[s[at:]]
+	if !ok {
+		return 0, fmt.Errorf("size %q is not in Options.Dims", s[at:])
+	}
+	return n * v, nil
+}
+
+// shape evaluates every dimension.
+func (d dims) shape(exprs []string) ([]int, error) {
+	out := make([]int, len(exprs))
+	for i, e := range exprs {
+		v, err := d.eval(e)
+		if err != nil {
+			return nil, err
+		}
+		out[i] = v
+	}
+	return out, nil
+}
+
+// span is a half-open range of rows or columns.
+type span struct{ lo, hi int }
+
+// rowRange evaluates "lo:hi".
+func (d dims) rowRange(expr string) (span, error) {
+	lo, hi, ok := strings.Cut(expr, ":")
+	if !ok {
+		return span{}, fmt.Errorf("rows %q: want lo:hi", expr)
+	}
+	a, err := d.eval(lo)
+	if err != nil {
+		return span{}, err
+	}
+	b, err := d.eval(hi)
+	return span{a, b}, err
+}
+
+// groups evaluates "3E+F" to the ranges that rank of ranks takes: each group is cut in balanced ranges of whole units.
+func (d dims) groups(expr string, units map[string]int, rank, ranks int) ([]span, int, error) {
+	var out []span
+	at := 0
+	for term := range strings.SplitSeq(expr, "+") {
+		letter := strings.TrimLeft(term, "0123456789")
+		count := 1
+		if digits := term[:len(term)-len(letter)]; digits != "" {
+			count, _ = strconv.Atoi(digits) // digits only
+		}
+		size, ok := d[letter]
+		if !ok {
+			return nil, 0, fmt.Errorf("split %q: size %q is not in Options.Dims", expr, letter)
+		}
+		unit := max(units[letter], 1)
+		n := size / unit
+		for range count {
+			out = append(out, span{at + n*rank/ranks*unit, at + n*(rank+1)/ranks*unit})
+			at += size
+		}
+	}
+	return out, at, nil
+}
