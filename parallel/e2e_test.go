@@ -14,6 +14,7 @@ import (
 	"patchbay/engine/safetensors"
 	"patchbay/models/dit"
 	"patchbay/models/flux"
+	"patchbay/models/hunyuan"
 	"patchbay/models/latent"
 	"patchbay/models/pixart"
 	"patchbay/models/sampling"
@@ -119,6 +120,17 @@ func openGolden(t *testing.T, name string) goldenModel {
 		if name == "pixart-b" {
 			g.format = latent.SDXL()
 		}
+	case "hydit":
+		c, err := hunyuan.Detect(set, meta)
+		if err != nil {
+			t.Fatal(err)
+		}
+		load(func(ops engine.Ops, held dit.Held) (dit.Model, error) { return hunyuan.Load(ops, set, c, held) })
+		end := 0.018
+		if name == "hydit-b" {
+			end = 0.03
+		}
+		g.format, g.sampling = latent.SDXL(), must(sampling.NewDiscrete(sampling.V, sampling.ScaledLinear, 0.00085, end, 1000))
 	}
 	return g
 }
@@ -131,6 +143,10 @@ func (e goldenEntry) lower(t *testing.T, run goldenRun, g goldenModel) Entry {
 	out.Context = dit.Array{Rows: rows, Cols: cols, Data: golden.Input(base+"context", rows*cols)}
 	if e.Pooled != nil {
 		out.Pooled = golden.Input(base+"pooled", e.Pooled[1])
+	}
+	if e.T5 != nil {
+		out.Context2 = dit.Array{Rows: e.T5[1], Cols: e.T5[2], Data: golden.Input(base+"t5", e.T5[1]*e.T5[2])}
+		out.ContextLen, out.Context2Len = e.MaskLength, e.MaskLengthT5
 	}
 	if e.FinalContext != nil { // ConditioningConcat with pos3
 		more := golden.Input("e2e/"+run.Model+"/pos3/context", (e.FinalContext[1]-rows)*cols)
@@ -372,9 +388,6 @@ func TestEndToEndMatchesComfyUI(t *testing.T) {
 	slices.Sort(names)
 	for _, name := range names {
 		run := runs[name]
-		if strings.HasPrefix(run.Model, "hydit") {
-			continue
-		}
 		t.Run(name, func(t *testing.T) {
 			g, ok := models[run.Model]
 			if !ok {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"patchbay/engine"
+	"patchbay/models/dit"
 )
 
 // Config says what an Engine runs on.
@@ -75,12 +76,13 @@ func (e *Engine) dismiss() {
 }
 
 // assemble makes the ranks of a plan the current ones. The caller holds e.work.
-func (e *Engine) assemble(p Plan) error {
-	if e.team != nil && e.team.mesh.Plan == p {
+func (e *Engine) assemble(p Plan, spec *dit.Spec) error {
+	folded := p.Pipe > 1 && skips(spec)
+	if e.team != nil && e.team.plan == p && e.team.mesh.Plan.Pipe == p.lanes(folded) {
 		return nil
 	}
 	e.dismiss()
-	t, err := newTeam(p, e.cfg.NewOps, e.places.resident, e.cfg.Recode)
+	t, err := newTeam(p, folded, e.cfg.NewOps, e.places.resident, e.cfg.Recode)
 	e.team = t
 	return err
 }
@@ -150,7 +152,7 @@ func (e *Engine) Sample(ctx context.Context, req *Request, observe Observe) (*Re
 			stats.LoadSeconds = time.Since(start).Seconds()
 		}
 	}
-	if err := e.assemble(plan); err != nil {
+	if err := e.assemble(plan, req.Model.Spec); err != nil {
 		return nil, err
 	}
 	var result *Result

@@ -17,7 +17,7 @@ type sessionNeed struct{ session, acts, comm int }
 func measure(model dit.Model, o OpenCommand, comms [axisCount]Comm) (sessionNeed, error) {
 	rec := engine.NewRecorder()
 	s := &rankSession{
-		model: model, open: o, comms: silentLike(comms),
+		model: model, open: o, comms: silentLike(comms), skips: newSkipStore(),
 		env:  dit.Env{Ops: rec, Arena: engine.NewMeasuringArena("session")},
 		act:  engine.NewMeasuringArena("activations"),
 		comm: engine.NewMeasuringArena("communication"),
@@ -45,7 +45,7 @@ func (s *rankSession) prepare() error {
 	s.held = dit.Range{End: len(spec.Blocks)}
 	if plan.Pipe > 1 && len(s.open.Entries) > 0 {
 		first := s.open.Entries[0]
-		s.held = stageRanges(spec, s.open.Text, first.Grid.Tokens(), plan.Pipe)[s.comms[AxisPipe].Rank()]
+		s.held = laneRanges(spec, s.open.Text, first.Grid.Tokens(), s.comms[AxisPipe].Size())[s.comms[AxisPipe].Rank()]
 	}
 	s.rowOf = map[float32]int{}
 	var rows []float32
@@ -71,9 +71,20 @@ func (s *rankSession) prepare() error {
 		if plan.Pipe > 1 {
 			e.store = newKVStore(s.env.Arena, spec, s.held, s.textOf(p), in.Grid.Tokens(), s.open.Batch, s.heads())
 		}
+		s.keepSkips(i, in.Grid.Tokens())
 		s.entries = append(s.entries, e)
 	}
 	return nil
+}
+
+// keepSkips takes memory for the outputs that later blocks take, for the blocks of this lane.
+func (s *rankSession) keepSkips(entry, tokens int) {
+	spec := s.model.Spec()
+	for _, b := range spec.Blocks {
+		if b.Skip >= s.held.Start && b.Skip < s.held.End {
+			s.skips.put(skipKey{s.id, entry, b.Skip}, s.env.Arena.Alloc(engine.F32, s.open.Batch, tokens, spec.Width))
+		}
+	}
 }
 
 // textOf is how many text tokens of an entry go through the blocks.
@@ -104,7 +115,7 @@ func (s *rankSession) evaluate(ops engine.Ops, c EvaluateCommand) ([][]float32, 
 	pipe := s.comms[AxisPipe]
 	runs := make([]*entryRun, len(c.Entries))
 	for k, i := range c.Entries {
-		runs[k] = s.begin(env, &s.entries[i], &c)
+		runs[k] = s.begin(env, i, &c)
 		if pipe.Rank() == 0 {
 			var x []float32
 			if k < len(c.Inputs) {
@@ -120,7 +131,7 @@ func (s *rankSession) evaluate(ops engine.Ops, c EvaluateCommand) ([][]float32, 
 			return nil, errStopped
 		}
 		for _, run := range runs {
-			run.block(env, s.model, b)
+			s.block(env, run, b)
 		}
 	}
 	if pipe.Rank() < pipe.Size()-1 {
@@ -155,15 +166,14 @@ func (s *rankSession) finish(env dit.Env, runs []*entryRun) ([][]float32, error)
 
 // entryRun is one entry of one evaluation.
 type entryRun struct {
+	entry  int
 	state  *dit.State
 	attend func(dit.Attention)
-	skips  map[int]engine.Tensor // block -> its output, kept for the block that takes it
-	kept   map[int]bool          // blocks whose output is taken later
 }
 
 // begin makes the state of one entry for the rows of this rank.
-func (s *rankSession) begin(env dit.Env, e *rankEntry, c *EvaluateCommand) *entryRun {
-	spec := s.model.Spec()
+func (s *rankSession) begin(env dit.Env, entry int, c *EvaluateCommand) *entryRun {
+	spec, e := s.model.Spec(), &s.entries[entry]
 	m, row, ok := e.m, 0, false
 	if m != nil {
 		row, ok = s.rowOf[c.Timestep]
@@ -175,18 +185,9 @@ func (s *rankSession) begin(env dit.Env, e *rankEntry, c *EvaluateCommand) *entr
 	seq := &sequence{ops: env.Ops, arena: s.comm, ulysses: ulysses, ring: ring}
 	seq.rows = c.rows(entrySize{s.textOf(e.p), e.grid.Tokens()}, ulysses.Size()*ring.Size())
 	rows := seq.mine()
-	run := &entryRun{
-		state: dit.NewState(env, spec, e.p, m, row, s.open.Batch, rows), attend: seq.attend,
-		skips: map[int]engine.Tensor{}, kept: map[int]bool{},
-	}
+	run := &entryRun{entry: entry, state: dit.NewState(env, spec, e.p, m, row, s.open.Batch, rows), attend: seq.attend}
 	if e.store != nil {
 		run.attend = seq.attendStored(e.store)
-	}
-	for _, b := range spec.Blocks {
-		if b.Skip >= 0 {
-			run.kept[b.Skip] = true
-			run.skips[b.Skip] = env.Arena.Alloc(engine.F32, s.open.Batch, rows.Len(), spec.Width)
-		}
 	}
 	s.tokens.Text += int64(rows.Text.Len() * s.open.Batch)
 	s.tokens.Image += int64(rows.Image.Len() * s.open.Batch)
@@ -203,15 +204,26 @@ func (s *rankSession) embed(env dit.Env, run *entryRun, x []float32) {
 	s.model.Embed(env, run.state, in)
 }
 
-// block runs block b and keeps its output if a later block skips to it.
-func (r *entryRun) block(env dit.Env, model dit.Model, b int) {
-	var skip engine.Tensor
-	if from := model.Spec().Blocks[b].Skip; from >= 0 {
-		skip = r.skips[from]
+// block runs block b of one entry and keeps its output if a later block takes it.
+func (s *rankSession) block(env dit.Env, run *entryRun, b int) {
+	kept := func(block int) engine.Tensor {
+		t := s.skips.get(skipKey{s.id, run.entry, block})
+		if t.IsZero() {
+			return t
+		}
+		r := run.state.Rows.Image
+		return t.Slice(1, r.Start, r.End)
 	}
-	env.Attend = r.attend
-	model.Block(env, b, r.state, skip)
-	if r.kept[b] {
-		env.Ops.Copy(r.skips[b], r.state.X)
+	var skip engine.Tensor
+	if from := s.model.Spec().Blocks[b].Skip; from >= 0 {
+		skip = kept(from)
+		if env.Arena.Measuring() && skip.IsZero() {
+			skip = run.state.X // held by the other lane, whose size is the same
+		}
+	}
+	env.Attend = run.attend
+	s.model.Block(env, b, run.state, skip)
+	if t := kept(b); !t.IsZero() {
+		env.Ops.Copy(t, run.state.X)
 	}
 }

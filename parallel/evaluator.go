@@ -27,7 +27,7 @@ type evaluator struct {
 }
 
 func newEvaluator(d *denoiser, shares []*share) *evaluator {
-	ev := &evaluator{d: d, shares: shares, warmup: d.team.mesh.Plan.Warmup, full: make([]float32, len(d.latent)), seen: map[int]bool{}, done: -1}
+	ev := &evaluator{d: d, shares: shares, warmup: d.team.plan.Warmup, full: make([]float32, len(d.latent)), seen: map[int]bool{}, done: -1}
 	ev.moved = sync.NewCond(&ev.mu)
 	d.evaluator = ev
 	d.progress.x0 = make([][]float32, len(shares))

@@ -3,6 +3,7 @@ package parallel
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 
 	"patchbay/models/dit"
@@ -26,6 +27,12 @@ func parityRequest(t *testing.T, g goldenModel, name string, b, y, x, steps int)
 	entry := func(tag string, tokens int) Entry {
 		e := Entry{Strength: 1}
 		e.Context = dit.Array{Rows: tokens, Cols: spec.ContextDim, Data: golden.Input(name+tag, tokens*spec.ContextDim)}
+		if spec.Context2Dim > 0 {
+			const t5 = 256
+			e.Context = dit.Array{Rows: 77, Cols: spec.ContextDim, Data: golden.Input(name+tag, 77*spec.ContextDim)}
+			e.Context2 = dit.Array{Rows: t5, Cols: spec.Context2Dim, Data: golden.Input(name+tag+"t5", t5*spec.Context2Dim)}
+			e.ContextLen, e.Context2Len = tokens, tokens+2
+		}
 		if spec.PooledDim > 0 {
 			e.Pooled = golden.Input(name+tag+"pooled", spec.PooledDim)
 		}
@@ -56,7 +63,7 @@ func TestExactPlansEqualOneRank(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		y, x int
-	}{{"flux-c", 7, 11}, {"flux-a", 6, 5}, {"sd3-b", 5, 7}, {"sd3-c", 6, 5}, {"pixart-b", 34, 36}} {
+	}{{"flux-c", 7, 11}, {"flux-a", 6, 5}, {"sd3-b", 5, 7}, {"sd3-c", 6, 5}, {"pixart-b", 34, 36}, {"hydit-a", 7, 6}} {
 		g := openGolden(t, c.name)
 		r := parityRequest(t, g, c.name, 2, c.y, c.x, 2)
 		want, err := e.Sample(context.Background(), r, nil)
@@ -64,6 +71,9 @@ func TestExactPlansEqualOneRank(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, plan := range plans {
+			if g.model.Spec.Context2Dim > 0 { // six blocks fold into three stages at most
+				plan = strings.Replace(plan, "pipe=2,warmup", "pipe=3,warmup", 1)
+			}
 			t.Run(fmt.Sprintf("%s/%s", c.name, plan), func(t *testing.T) {
 				r := *r
 				r.Plan = plan

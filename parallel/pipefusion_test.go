@@ -56,6 +56,30 @@ func TestStalePipelineStaysClose(t *testing.T) {
 	}
 }
 
+// TestFoldedStagesStayClose runs a skip-connected model on stale folded stages, an odd number among them.
+func TestFoldedStagesStayClose(t *testing.T) {
+	e := newEngine(t)
+	g := openGolden(t, "hydit-a")
+	r := parityRequest(t, g, "hydit-a", 1, 12, 12, 8)
+	want, err := e.Sample(context.Background(), r, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, plan := range []string{"pipe=2,patches=4,warmup=2", "pipe=3,patches=5,warmup=2", "pipe=3,ulysses=2,patches=5,warmup=2"} {
+		r := *r
+		r.Plan = plan
+		got, err := e.Sample(context.Background(), &r, nil)
+		if err != nil {
+			t.Fatalf("%s: %v", plan, err)
+		}
+		db := psnr(got.Latent.Data, want.Latent.Data)
+		t.Logf("%s: %.1f dB", plan, db)
+		if db < 20 || math.IsInf(db, 1) {
+			t.Errorf("%s: PSNR to one rank %.1f dB, want a finite value of at least 20", plan, db)
+		}
+	}
+}
+
 // TestTextIsComputedOncePerEvaluation counts tokens at the first block of every stage: text + image exactly, whatever the number of patches.
 func TestTextIsComputedOncePerEvaluation(t *testing.T) {
 	e := newEngine(t)

@@ -139,6 +139,14 @@ func skips(spec *dit.Spec) bool {
 	return slices.ContainsFunc(spec.Blocks, func(b dit.BlockSpec) bool { return b.Skip >= 0 })
 }
 
+// maxStages is the number of stages that the blocks of a model can be cut into.
+func maxStages(spec *dit.Spec) int {
+	if skips(spec) {
+		return max(1, len(spec.Blocks)/2)
+	}
+	return len(spec.Blocks)
+}
+
 // Check refuses a plan that cannot run a request of this shape, naming field, rule and an alternative. It reads no weights.
 func (p Plan) Check(spec *dit.Spec, batch, entries, imageTokens int) error {
 	switch {
@@ -150,14 +158,13 @@ func (p Plan) Check(spec *dit.Spec, batch, entries, imageTokens int) error {
 		return refusePlan("cfg", "is %d, but %d conditioning entries are evaluated: use cfg=%d", p.CFG, entries, entries)
 	case p.Ring*p.Ulysses > imageTokens:
 		return refusePlan("ulysses", "ring*ulysses is %d, but the picture has %d tokens: use ulysses=%d", p.Ring*p.Ulysses, imageTokens, imageTokens)
-	case p.Pipe > len(spec.Blocks):
-		return refusePlan("pipe", "is %d, but the model has %d blocks: use pipe=%d", p.Pipe, len(spec.Blocks), len(spec.Blocks))
+	case p.Pipe > maxStages(spec):
+		return refusePlan("pipe", "is %d, but the %d blocks of %s make at most %d stages: use pipe=%d",
+			p.Pipe, len(spec.Blocks), spec.Family, maxStages(spec), maxStages(spec))
 	case p.Patches > imageTokens:
 		return refusePlan("patches", "is %d, but the picture has %d tokens: use patches=%d", p.Patches, imageTokens, min(imageTokens, p.Pipe))
 	case p.Pipe == 1 && p.Patches > 1:
 		return refusePlan("patches", "is %d with one stage: use pipe=%d,patches=%d or leave patches out", p.Patches, min(p.Patches, len(spec.Blocks)), p.Patches)
-	case p.Pipe > 1 && skips(spec):
-		return refusePlan("pipe", "is %d, but blocks of %s take the output of earlier blocks: use ulysses=%d", p.Pipe, spec.Family, p.Pipe)
 	case p.Tensor > spec.Heads:
 		return refusePlan("tensor", "is %d, but the model has %d heads: use tensor=%d", p.Tensor, spec.Heads, spec.Heads)
 	}

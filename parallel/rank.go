@@ -20,6 +20,7 @@ type rank struct {
 	acts     buffer                             // activations, in stack order
 	exchange buffer                             // what Comm reads and writes
 	comms    [axisCount]Comm
+	skips    *skipStore
 	sessions map[uint64]*rankSession
 
 	mu        sync.Mutex
@@ -34,6 +35,8 @@ type buffer struct {
 
 // rankSession is one request on one rank.
 type rankSession struct {
+	id      uint64
+	skips   *skipStore
 	model   dit.Model
 	open    OpenCommand
 	entries []rankEntry
@@ -59,8 +62,8 @@ type rankEntry struct {
 // errStopped ends an evaluation whose session was cancelled.
 var errStopped = errors.New("stopped before the next block")
 
-func newRank(id int, ops engine.Ops, comms [axisCount]Comm, weights func(string) (dit.Model, bool)) *rank {
-	return &rank{id: id, ops: ops, comms: comms, weights: weights, sessions: map[uint64]*rankSession{}, cancelled: map[uint64]*atomic.Bool{}}
+func newRank(id int, ops engine.Ops, comms [axisCount]Comm, skips *skipStore, weights func(string) (dit.Model, bool)) *rank {
+	return &rank{id: id, ops: ops, comms: comms, skips: skips, weights: weights, sessions: map[uint64]*rankSession{}, cancelled: map[uint64]*atomic.Bool{}}
 }
 
 // serve answers calls until the inbox closes.
@@ -128,6 +131,7 @@ func (r *rank) handle(c Command) (Reply, error) {
 	case c.Close:
 		reply := r.sessions[c.Session].report()
 		delete(r.sessions, c.Session)
+		r.skips.forget(c.Session)
 		r.mu.Lock()
 		delete(r.cancelled, c.Session)
 		r.mu.Unlock()
@@ -157,7 +161,7 @@ func (r *rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 		}
 	}
 	s := &rankSession{
-		model: model, open: o, stop: r.flag(id), comms: r.comms,
+		id: id, model: model, open: o, stop: r.flag(id), comms: r.comms, skips: r.skips,
 		env:  dit.Env{Ops: r.ops, Arena: engine.NewArena("session", r.session.mem, r.session.bytes)},
 		act:  engine.NewArena("activations", r.acts.mem, r.acts.bytes),
 		comm: engine.NewArena("communication", r.exchange.mem, r.exchange.bytes),

@@ -18,7 +18,7 @@ type share struct {
 
 // shares cuts the run into sampler instances and says who evaluates for them.
 func (d *denoiser) shares() ([]*share, *evaluator) {
-	p := d.team.mesh.Plan
+	p := d.team.plan
 	grid := d.whole.grid
 	patches := []dit.Range{{End: grid.Tokens()}}
 	if p.Pipe > 1 && !d.sampler.Synchronous {

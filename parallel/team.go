@@ -10,7 +10,8 @@ import (
 
 // team is the ranks of one plan, as the leader sees them: it cuts commands for each of them and puts their answers together.
 type team struct {
-	mesh  Mesh
+	plan  Plan // as asked for
+	mesh  Mesh // of lanes: Pipe counts the stops of a micro-step
 	links []*rankLink
 	group *Group
 	// The rest is fixed when a session opens.
@@ -46,10 +47,12 @@ const rendezvous = 2 * time.Minute
 // queueLength bounds the commands that wait for one rank: pipelines queue one for each patch of at most two evaluations.
 const queueLength = 1024
 
-// newTeam starts the ranks of a plan.
-func newTeam(plan Plan, newOps func(rank, ranks int) (engine.Ops, error), weights func(string) (dit.Model, bool), recode func(any) (any, error)) (*team, error) {
-	m := Mesh{Plan: plan}
-	n := plan.Ranks()
+// newTeam starts the ranks of a plan; folded says that micro-steps go down and back up (fold.go).
+func newTeam(plan Plan, folded bool, newOps func(rank, ranks int) (engine.Ops, error), weights func(string) (dit.Model, bool), recode func(any) (any, error)) (*team, error) {
+	lanes := plan
+	lanes.Pipe = plan.lanes(folded)
+	m := Mesh{Plan: lanes}
+	n := lanes.Ranks()
 	ends := make([][axisCount]Comm, n)
 	for a := range axisCount {
 		for r := range n {
@@ -62,14 +65,21 @@ func newTeam(plan Plan, newOps func(rank, ranks int) (engine.Ops, error), weight
 			}
 		}
 	}
-	t := &team{mesh: m, group: NewGroup(nil)}
+	t := &team{plan: plan, mesh: m, group: NewGroup(nil)}
+	stores := make([]*skipStore, n)
 	for r := range n {
-		ops, err := newOps(r, n)
+		if c := m.At(r); c.Pipe >= plan.Pipe { // an up lane shares the store of its down lane
+			c.Pipe = lanes.Pipe - 1 - c.Pipe
+			stores[r] = stores[m.Rank(c)]
+		} else {
+			stores[r] = newSkipStore()
+		}
+		ops, err := newOps(r, plan.Ranks())
 		if err != nil {
 			t.close()
 			return nil, fmt.Errorf("start rank %d: %w", r, err)
 		}
-		l := &rankLink{rank: newRank(r, ops, ends[r], weights), inbox: make(chan rankCall, queueLength), recode: recode}
+		l := &rankLink{rank: newRank(r, ops, ends[r], stores[r], weights), inbox: make(chan rankCall, queueLength), recode: recode}
 		t.links = append(t.links, l)
 		t.group.Go(fmt.Sprintf("rank %d", r), func() error { l.rank.serve(l.inbox); return nil })
 	}
