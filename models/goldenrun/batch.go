@@ -4,9 +4,8 @@ import (
 	"testing"
 
 	"patchbay/engine"
-	"patchbay/engine/ref"
 	"patchbay/models/dit"
-	"patchbay/tests/golden"
+	"patchbay/models/weights/goldenweights"
 )
 
 // Batch evaluates two latents per entry at the second of three timesteps whose modulations were computed together, and compares with
@@ -15,8 +14,8 @@ func (f Family) Batch(t *testing.T) {
 	f = f.brief(t)
 	for _, name := range f.Models {
 		t.Run(name, func(t *testing.T) {
-			m := f.load(t, ref.New(), name, dit.Held{})
-			cases, err := Cases(name)
+			m := f.load(t, NewOps(), name, dit.Held{})
+			cases, err := goldenweights.Cases(name)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -34,7 +33,7 @@ func (f Family) Batch(t *testing.T) {
 func batch(t *testing.T, m dit.Model, c Case) {
 	t.Helper()
 	spec, n := m.Spec(), c.N()
-	env := mustEnv(t, ref.New())
+	env := mustEnv(t, NewOps())
 	grid := spec.Tokens(c.X[2], c.X[3])
 	all := dit.Range{Start: 0, End: len(spec.Blocks)}
 	p, err := m.Prepare(env, c.Entries(), grid, all)
@@ -47,7 +46,7 @@ func batch(t *testing.T, m dit.Model, c Case) {
 		rows.Text = dit.Range{Start: 0, End: p.Lt}
 	}
 	li, in, out := grid.Tokens(), spec.Channels*spec.PatchSize*spec.PatchSize, spec.OutChannels*spec.PatchSize*spec.PatchSize
-	one := c.rowsOf(spec, grid, rows.Image)
+	one := rowsOf(c, spec, grid, rows.Image)
 	two := make([]float32, 2*len(one)) // item 2e is entry e's latent, item 2e+1 the same with half the values
 	for e := range n {
 		for i := range li * in {
@@ -106,12 +105,12 @@ func (f Family) Measured(t *testing.T) {
 	f = f.brief(t)
 	for _, name := range f.Models {
 		t.Run(name, func(t *testing.T) {
-			cases, err := Cases(name)
+			cases, err := goldenweights.Cases(name)
 			if err != nil {
 				t.Fatal(err)
 			}
-			real := mustEnv(t, ref.New())
-			if _, err := Whole(real, f.load(t, ref.New(), name, dit.Held{}), cases[0], nil); err != nil {
+			real := mustEnv(t, NewOps())
+			if _, err := Whole(real, f.load(t, NewOps(), name, dit.Held{}), cases[0], nil); err != nil {
 				t.Fatal(err)
 			}
 			rec := engine.NewRecorder()
@@ -142,6 +141,6 @@ func Once(env dit.Env, m dit.Model, e dit.Entry, y, x int, timestep float32) ([]
 	if spec.JointText() {
 		rows.Text = dit.Range{Start: 0, End: p.Lt}
 	}
-	values := golden.Input("once", grid.Tokens()*spec.Channels*spec.PatchSize*spec.PatchSize)
+	values := goldenweights.Noise("once", grid.Tokens()*spec.Channels*spec.PatchSize*spec.PatchSize)
 	return forward(env, m, p, m.Modulate(env, p, []float32{timestep}, all), 0, 1, rows, values), nil
 }

@@ -21,11 +21,11 @@ func Whole(env dit.Env, m dit.Model, c Case, seen Seen) ([]float32, error) {
 		rows.Text = dit.Range{Start: 0, End: p.Lt}
 	}
 	out := evaluate(env, func(int) dit.Model { return m }, p, c, rows, seen)
-	return c.latents(spec, grid, out), nil
+	return latents(c, spec, grid, out), nil
 }
 
 // rowsOf patchifies the latents of all items and takes image rows r: [n, li, C*p*p].
-func (c Case) rowsOf(spec *dit.Spec, grid dit.Grid, r dit.Range) []float32 {
+func rowsOf(c Case, spec *dit.Spec, grid dit.Grid, r dit.Range) []float32 {
 	f := spec.Channels * spec.PatchSize * spec.PatchSize
 	latent, size := c.Latent(), product(c.X[1:])
 	var out []float32
@@ -38,7 +38,7 @@ func (c Case) rowsOf(spec *dit.Spec, grid dit.Grid, r dit.Range) []float32 {
 }
 
 // latents is the inverse of rowsOf for outputs of all rows.
-func (c Case) latents(spec *dit.Spec, grid dit.Grid, rows []float32) []float32 {
+func latents(c Case, spec *dit.Spec, grid dit.Grid, rows []float32) []float32 {
 	f, size := spec.OutChannels*spec.PatchSize*spec.PatchSize, product(c.X[1:])
 	out := make([]float32, c.N()*size)
 	for i := range c.N() {
@@ -63,7 +63,7 @@ func evaluate(env dit.Env, holder func(block int) dit.Model, p *dit.Prepared, c 
 	li := rows.Image.Len()
 	x := env.Arena.Alloc(engine.F32, n, li, spec.Channels*spec.PatchSize*spec.PatchSize)
 	out := env.Arena.Alloc(engine.F32, n, li, spec.OutChannels*spec.PatchSize*spec.PatchSize)
-	env.Ops.Upload(x, c.rowsOf(spec, p.Grid, rows.Image))
+	env.Ops.Upload(x, rowsOf(c, spec, p.Grid, rows.Image))
 	m.Embed(env, s, x)
 	kept := make([]engine.Tensor, len(spec.Blocks))
 	for i := range spec.Blocks {

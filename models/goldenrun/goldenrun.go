@@ -1,160 +1,21 @@
 // Package goldenrun evaluates diffusion models on the recorded cases of tests/golden/models.json, for the tests of all families and of whoever
 // runs them.
 //
-// Cases lists the recorded evaluations, Whole computes one on a single rank, Parts computes the same with the rows of every sequence shared
-// by several goroutines that gather keys and values from each other. Compare and Close judge results.
+// goldenweights lists the recorded evaluations, Whole computes one on a single rank, Parts computes the same with the rows of every sequence shared
+// by several goroutines that gather keys and values from each other. Family is the battery of tests that every family passes.
 package goldenrun
 
 import (
 	"fmt"
 	"math"
-	"slices"
-	"strings"
 
 	"patchbay/engine"
-	"patchbay/engine/safetensors"
 	"patchbay/models/dit"
-	"patchbay/tests/golden"
+	"patchbay/models/weights/goldenweights"
 )
 
-// Case is one recorded evaluation of a network: a batch whose items are entries of their own.
-type Case struct {
-	Name        string      `json:"-"` // "flux-a/8x12"
-	X           []int       `json:"x"` // [n, C, Y, X]
-	Timesteps   []float32   `json:"timesteps"`
-	Context     []int       `json:"context"`
-	Y           []int       `json:"y"`
-	Guidance    []float32   `json:"guidance"`
-	T5          []int       `json:"encoder_hidden_states_t5"`
-	Lengths     []int       `json:"text_embedding_mask_lengths"`
-	T5Lengths   []int       `json:"text_embedding_mask_t5_lengths"`
-	MetaSize    [][]float32 `json:"image_meta_size"`
-	CSize       any         `json:"c_size"`
-	AspectRatio any         `json:"c_ar"`
-}
-
-// Cases returns the recorded cases of a model ("flux-a") in a fixed order.
-func Cases(model string) ([]Case, error) {
-	raw := map[string]any{}
-	if err := golden.JSON("models.json", &raw); err != nil {
-		return nil, err
-	}
-	var all map[string]Case
-	for name := range raw {
-		if !strings.HasPrefix(name, model+"/") {
-			delete(raw, name)
-		}
-	}
-	if len(raw) == 0 {
-		return nil, fmt.Errorf("golden: no case of model %q", model)
-	}
-	if err := golden.JSON("models.json", &all); err != nil {
-		return nil, err
-	}
-	var out []Case
-	for name := range raw {
-		c := all[name]
-		c.Name = name
-		out = append(out, c)
-	}
-	slices.SortFunc(out, func(a, b Case) int { return strings.Compare(a.Name, b.Name) })
-	return out, nil
-}
-
-// N returns the number of entries.
-func (c Case) N() int { return c.X[0] }
-
-// Latent returns the input latents [n, C, Y, X].
-func (c Case) Latent() []float32 { return golden.Input(c.Name+"/x", product(c.X)) }
-
-// Entries returns the conditioning of every item.
-func (c Case) Entries() []dit.Entry {
-	n := c.N()
-	out := make([]dit.Entry, n)
-	for i := range out {
-		out[i].Context = item(c.Name+"/context", c.Context, i)
-		if c.Y != nil {
-			out[i].Pooled = item(c.Name+"/y", []int{c.Y[0], 1, c.Y[1]}, i).Data
-		}
-		if c.Guidance != nil {
-			out[i].Guidance = &c.Guidance[i]
-		}
-		if c.T5 != nil {
-			out[i].Context2 = item(c.Name+"/encoder_hidden_states_t5", c.T5, i)
-			out[i].ContextLen, out[i].Context2Len = c.Lengths[i], c.T5Lengths[i]
-			out[i].Size = c.MetaSize[i]
-		}
-		if size, ok := numbers(c.CSize); ok {
-			ratio, _ := numbers(c.AspectRatio)
-			out[i].Size = append(size, ratio...)
-		}
-	}
-	return out
-}
-
-// numbers reads [[a, b]] of a JSON value that may also be a remark.
-func numbers(v any) ([]float32, bool) {
-	rows, ok := v.([]any)
-	if !ok {
-		return nil, false
-	}
-	var out []float32
-	for _, x := range rows[0].([]any) {
-		out = append(out, float32(x.(float64)))
-	}
-	return out, true
-}
-
-// item is item i of an input tensor [n, L, C].
-func item(name string, shape []int, i int) dit.Array {
-	size := shape[1] * shape[2]
-	return dit.Array{Rows: shape[1], Cols: shape[2], Data: golden.Input(name, shape[0]*size)[i*size : (i+1)*size]}
-}
-
-func product(shape []int) int {
-	n := 1
-	for _, s := range shape {
-		n *= s
-	}
-	return n
-}
-
-// File is the recorded results.
-type File struct{ f *safetensors.File }
-
-// Open opens the recorded results; close them with Close.
-func Open() (File, error) {
-	f, err := safetensors.Open(golden.Path("models.safetensors"))
-	return File{f}, err
-}
-
-// Close closes the file.
-func (f File) Close() error { return f.f.Close() }
-
-// Get returns a recorded tensor.
-func (f File) Get(name string) ([]float32, []int, error) {
-	e, ok := f.f.Entry(name)
-	if !ok {
-		return nil, nil, fmt.Errorf("golden: no tensor %q", name)
-	}
-	v, err := e.F32()
-	return v, e.Shape, err
-}
-
-// States returns the recorded block results of a case: block name ("double_blocks.0.1") -> values [1, L, E].
-func (f File) States(c Case) map[string][]float32 {
-	out := map[string][]float32{}
-	for _, name := range f.f.Names() {
-		if part, ok := strings.CutPrefix(name, c.Name+"#"); ok {
-			e, _ := f.f.Entry(name)
-			v, err := e.F32()
-			if err == nil {
-				out[part] = v
-			}
-		}
-	}
-	return out
-}
+// Case is one recorded evaluation of a network.
+type Case = goldenweights.Case
 
 // Compare returns the largest absolute difference divided by the largest absolute value wanted, and an error that names the first index beyond
 // rel, or different lengths, or a value that is not a number.
@@ -181,6 +42,15 @@ func Compare(got, want []float32, rel float64) (float64, error) {
 		return worst / top, fmt.Errorf("element %d: got %v, want %v; error %.3g of bound %.3g relative to the largest value %.3g", first, got[first], want[first], worst/top, rel, top)
 	}
 	return worst / top, nil
+}
+
+// product is the number of elements of a shape.
+func product(shape []int) int {
+	n := 1
+	for _, s := range shape {
+		n *= s
+	}
+	return n
 }
 
 // arenaBytes is enough for every tiny model.

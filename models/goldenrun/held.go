@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"patchbay/engine"
-	"patchbay/engine/ref"
 	"patchbay/models/dit"
+	"patchbay/models/weights/goldenweights"
 )
 
 // Stages loads each model twice, the middle blocks in one value and the others in a second (as a folded pipeline holds them), and runs every
@@ -16,18 +16,18 @@ func (f Family) Stages(t *testing.T) {
 	f = f.brief(t)
 	for _, name := range f.Models {
 		t.Run(name, func(t *testing.T) {
-			cases, err := Cases(name)
+			cases, err := goldenweights.Cases(name)
 			if err != nil {
 				t.Fatal(err)
 			}
-			whole := f.load(t, ref.New(), name, dit.Held{})
+			whole := f.load(t, NewOps(), name, dit.Held{})
 			spec := whole.Spec()
 			n := len(spec.Blocks)
 			lo := max(n/3, 1)
 			hi := max(n-1, lo+1)
-			outer := f.load(t, ref.New(), name, dit.Held{Blocks: []dit.Range{{Start: 0, End: lo}, {Start: hi, End: n}}})
-			inner := f.load(t, ref.New(), name, dit.Held{Blocks: []dit.Range{{Start: lo, End: hi}}})
-			want := mustWhole(t, ref.New(), whole, cases[0], nil)
+			outer := f.load(t, NewOps(), name, dit.Held{Blocks: []dit.Range{{Start: 0, End: lo}, {Start: hi, End: n}}})
+			inner := f.load(t, NewOps(), name, dit.Held{Blocks: []dit.Range{{Start: lo, End: hi}}})
+			want := mustWhole(t, NewOps(), whole, cases[0], nil)
 			got := staged(t, cases[0], spec, outer, inner, dit.Range{Start: lo, End: hi})
 			if _, err := Compare(got, want, 0); err != nil {
 				t.Fatalf("blocks held in two places against one: %v", err)
@@ -39,7 +39,7 @@ func (f Family) Stages(t *testing.T) {
 // staged evaluates with the blocks of mid from inner and the others from outer.
 func staged(t *testing.T, c Case, spec *dit.Spec, outer, inner dit.Model, mid dit.Range) []float32 {
 	t.Helper()
-	env := mustEnv(t, ref.New())
+	env := mustEnv(t, NewOps())
 	grid := spec.Tokens(c.X[2], c.X[3])
 	all := dit.Range{Start: 0, End: len(spec.Blocks)}
 	p, err := outer.Prepare(env, c.Entries(), grid, all)
@@ -63,7 +63,7 @@ func staged(t *testing.T, c Case, spec *dit.Spec, outer, inner dit.Model, mid di
 		}
 		return outer
 	}, p, c, rows, nil)
-	return c.latents(spec, grid, out)
+	return latents(c, spec, grid, out)
 }
 
 // Slices loads each model as 2 and 3 slices of a tensor group and sums their partial results: the answer of whole weights. Heads that do not
@@ -72,13 +72,13 @@ func (f Family) Slices(t *testing.T) {
 	f = f.brief(t)
 	for _, name := range f.Models {
 		t.Run(name, func(t *testing.T) {
-			cases, err := Cases(name)
+			cases, err := goldenweights.Cases(name)
 			if err != nil {
 				t.Fatal(err)
 			}
-			whole := f.load(t, ref.New(), name, dit.Held{})
+			whole := f.load(t, NewOps(), name, dit.Held{})
 			for _, c := range cases[:2] {
-				want := mustWhole(t, ref.New(), whole, c, nil)
+				want := mustWhole(t, NewOps(), whole, c, nil)
 				for n := 2; n <= min(3, whole.Spec().Heads); n++ {
 					for r, got := range f.sliced(t, name, c, n) {
 						if _, err := Compare(got, want, Rel); err != nil {
@@ -96,7 +96,7 @@ func (f Family) sliced(t *testing.T, name string, c Case, n int) [][]float32 {
 	t.Helper()
 	models := make([]dit.Model, n)
 	for r := range n {
-		models[r] = f.load(t, ref.New(), name, dit.Held{Rank: r, Ranks: n})
+		models[r] = f.load(t, NewOps(), name, dit.Held{Rank: r, Ranks: n})
 	}
 	meet := newMeeting(n)
 	out, errs := make([][]float32, n), make([]error, n)
@@ -109,7 +109,7 @@ func (f Family) sliced(t *testing.T, name string, c Case, n int) [][]float32 {
 					meet.abort()
 				}
 			}()
-			ops := ref.New()
+			ops := NewOps()
 			env, err := NewEnv(ops, nil)
 			if err != nil {
 				errs[r] = err

@@ -8,9 +8,9 @@ import (
 	"patchbay/models/dit"
 )
 
-// Parts evaluates m on case c with the sequence (text, then image) cut in n balanced ranges, each computed by a goroutine with an Env of its own.
+// Parts evaluates m, packed by NewOps, on case c with the sequence (text, then image) cut in n balanced ranges, each computed by a goroutine with an Env of its own.
 // In every attention the parts show each other their keys and values and each attends from its own queries. The result must equal Whole.
-func Parts(ops engine.Ops, m dit.Model, c Case, n int) ([]float32, error) {
+func Parts(m dit.Model, c Case, n int) ([]float32, error) {
 	spec := m.Spec()
 	grid := spec.Tokens(c.X[2], c.X[3])
 	meet := newMeeting(n)
@@ -30,7 +30,7 @@ func Parts(ops engine.Ops, m dit.Model, c Case, n int) ([]float32, error) {
 					meet.abort()
 				}
 			}()
-			results[r], errs[r] = part(ops, m, c, grid, cuts[r], meet, r)
+			results[r], errs[r] = part(m, c, grid, cuts[r], meet, r)
 			if errs[r] != nil {
 				meet.abort()
 			}
@@ -42,10 +42,11 @@ func Parts(ops engine.Ops, m dit.Model, c Case, n int) ([]float32, error) {
 			return nil, err
 		}
 	}
-	return c.latents(spec, grid, joinRows(results, cuts, c.N(), spec, grid)), nil
+	return latents(c, spec, grid, joinRows(results, cuts, c.N(), spec, grid)), nil
 }
 
-func part(ops engine.Ops, m dit.Model, c Case, grid dit.Grid, rows dit.Rows, meet *meeting, r int) ([]float32, error) {
+func part(m dit.Model, c Case, grid dit.Grid, rows dit.Rows, meet *meeting, r int) ([]float32, error) {
+	ops := NewOps()
 	env, err := NewEnv(ops, nil)
 	if err != nil {
 		return nil, err

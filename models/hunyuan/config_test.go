@@ -125,7 +125,7 @@ func TestSizeDefaultsToTheGrid(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	cases, err := goldenrun.Cases("hydit-b")
+	cases, err := goldenweights.Cases("hydit-b")
 	if err != nil {
 		t.Fatal(err)
 	}

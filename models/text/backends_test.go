@@ -9,15 +9,27 @@ import (
 	"patchbay/models/text"
 )
 
-// backends returns the Ops that golden tests run on: all that this build has.
+// backends returns the Ops that golden tests run on: all that this build has. With -short it is the fastest one, directly and late, and the plain
+// Go arithmetic is left to the other tests.
 func backends(t testing.TB) map[string]engine.Ops {
 	t.Helper()
 	all := nativeBackends(t)
-	all["ref"], all["deferred"] = ref.New(), deferred.New(ref.New())
+	fast, name := fastest(all)
 	if testing.Short() {
-		delete(all, "cpu/generic")
+		return map[string]engine.Ops{name: fast, "deferred": deferred.New(fast)}
 	}
+	all["ref"], all["deferred"] = ref.New(), deferred.New(ref.New())
 	return all
+}
+
+// fastest picks the best of the native backends, the reference if there is none.
+func fastest(all map[string]engine.Ops) (engine.Ops, string) {
+	for _, name := range []string{"cpu/avx512", "cpu/avx2", "cpu/generic"} {
+		if ops := all[name]; ops != nil {
+			return ops, name
+		}
+	}
+	return ref.New(), "ref"
 }
 
 // env is an Env; where ops runs late its arena is poisoned when memory is taken back.

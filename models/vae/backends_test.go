@@ -9,20 +9,18 @@ import (
 	"patchbay/models/vae"
 )
 
-// backends returns the Ops that golden tests run on: all that this build has.
+// backends returns the Ops that golden tests run on: all that this build has. With -short it is the fastest one, directly and late.
 func backends(t testing.TB) map[string]engine.Ops {
 	t.Helper()
+	fast, name := fastest(t)
+	if testing.Short() {
+		return map[string]engine.Ops{name: fast, "deferred": deferred.New(fast)}
+	}
 	all := nativeBackends(t)
-	fast, _ := fastest(t)
 	for _, ops := range []engine.Ops{ref.New(), deferred.New(ref.New()), deferred.New(fast)} {
 		all[ops.Name()] = ops
 	}
 	return all
-}
-
-// slow reports whether golden cases on that backend are too slow for -short: the plain Go arithmetic, with and without delay.
-func slow(name string) bool {
-	return testing.Short() && (name == "ref" || name == "deferred(ref)")
 }
 
 // fastest returns the best backend of this machine for tests that compute much.

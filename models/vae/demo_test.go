@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"patchbay/engine"
@@ -44,9 +43,6 @@ func demoVAE(t testing.TB, ops engine.Ops) (*vae.VAE, latent.Format) {
 // TestDemoDecode decodes the demo's final latents and compares with the pictures that PyTorch made of them.
 func TestDemoDecode(t *testing.T) {
 	for name, ops := range backends(t) {
-		if slow(name) {
-			continue
-		}
 		v, format := demoVAE(t, ops)
 		if v.Config.Groups != 8 || format.Scale != 0.5728 || format.Shift != 0.0275 {
 			t.Fatalf("config %+v, latent %+v: the metadata was not used", v.Config, format)
@@ -70,10 +66,7 @@ func TestDemoDecode(t *testing.T) {
 
 // TestDemoRoundTrip encodes a decoded picture and decodes it again: what an autoencoder is for.
 func TestDemoRoundTrip(t *testing.T) {
-	for name, ops := range backends(t) {
-		if !strings.HasPrefix(name, "cpu/") {
-			continue // the arithmetic was compared above
-		}
+	for name, ops := range nativeBackends(t) {
 		v, format := demoVAE(t, ops)
 		f, err := safetensors.Open(filepath.Join(demo, "reference", "prompt0.safetensors"))
 		if err != nil {
@@ -108,10 +101,7 @@ func TestDemoRoundTrip(t *testing.T) {
 
 // BenchmarkDecode measures decoding with the demo's autoencoder and with a narrow one of FLUX's shape.
 func BenchmarkDecode(b *testing.B) {
-	for name, ops := range backends(b) {
-		if !strings.HasPrefix(name, "cpu/") {
-			continue
-		}
+	for name, ops := range nativeBackends(b) {
 		small, _ := demoVAE(b, ops)
 		for what, v := range map[string]*vae.VAE{"demo": small, "fluxshape": open(b, ops, checkpoint(b, "vae-flux"))} {
 			for _, side := range []int{128, 512} {

@@ -104,14 +104,8 @@ func TestDecodeGolden(t *testing.T) {
 	for _, model := range []string{"vae-flux", "vae-kl"} {
 		set := checkpoint(t, model)
 		for name, ops := range all {
-			if slow(name) && model == "vae-flux" {
-				continue
-			}
 			v := open(t, ops, set)
 			for _, size := range [][2]int{{8, 12}, {5, 7}} {
-				if slow(name) && size[0] == 8 {
-					continue
-				}
 				y, x := size[0], size[1]
 				key := fmt.Sprintf("%s/decode/%dx%d", model, y, x)
 				latent := golden.Input(fmt.Sprintf("%s/latent/%dx%d", model, y, x), v.Config.Latent()*y*x)
@@ -133,18 +127,12 @@ func TestEncodeGolden(t *testing.T) {
 	for _, model := range []string{"vae-flux", "vae-kl"} {
 		set := checkpoint(t, model)
 		for name, ops := range all {
-			if slow(name) && model == "vae-flux" {
-				continue
-			}
 			v := open(t, ops, set)
 			for _, c := range []struct {
 				key        string
 				b, y, x, c int
 				input      string
 			}{{"8x12", 1, 67, 101, 3, "image/8x12"}, {"5x7", 1, 43, 61, 3, "image/5x7"}, {"rgba-b2", 2, 16, 24, 4, "image4"}} {
-				if slow(name) && c.key != "rgba-b2" {
-					continue
-				}
 				image := golden.Fill("input:"+model+"/"+c.input, c.b*c.y*c.x*c.c, 1, 0.5)
 				picture, y, x := vae.CropToImage(image, c.b, c.y, c.x, c.c, v.Config.Scale())
 				got, err := v.Encode(vae.Env{Ops: ops}, picture, c.b, y, x)

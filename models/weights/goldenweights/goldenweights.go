@@ -1,6 +1,7 @@
 // Package goldenweights builds checkpoints for tests from the value formula of tests/golden, so that no file is needed.
 //
-// Set gives the tiny models that golden numbers were recorded with, Seed fills any list of declared tensors by the same rule.
+// Set gives the tiny models that golden numbers were recorded with, Cases and OpenResults (cases.go) the evaluations recorded with them, Seed fills
+// any list of declared tensors by the same rule.
 package goldenweights
 
 import (

@@ -1,0 +1,44 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"patchbay/ipc"
+)
+
+func cancelCmd() *cobra.Command {
+	var t target
+	cmd := &cobra.Command{
+		Use:     "cancel JOB...",
+		Short:   "Cancel waiting or running jobs",
+		Example: "  patchbay cancel 01j9zq",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := t.dial()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			var failed error
+			for _, job := range args {
+				ctx, stop := asking(cmd.Context())
+				did, state, err := ipc.Cancel(ctx, c, job)
+				stop()
+				switch {
+				case err != nil:
+					failed = errors.Join(failed, err)
+				case did:
+					fmt.Fprintf(cmd.OutOrStdout(), "%s cancelled\n", job)
+				default:
+					fmt.Fprintf(cmd.OutOrStdout(), "%s had ended: %s\n", job, state)
+				}
+			}
+			return failed
+		},
+	}
+	t.add(cmd.Flags())
+	return cmd
+}

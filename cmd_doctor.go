@@ -1,0 +1,120 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"patchbay/ipc"
+	"patchbay/node"
+)
+
+func doctorCmd() *cobra.Command {
+	var t target
+	var cfg config
+	cmd := &cobra.Command{
+		Use:     "doctor",
+		Short:   "Check this machine, the folders and the daemon",
+		Long:    "doctor looks at everything that a workflow needs and says what is missing and what to do. It changes nothing. Exit code 1 if something is wrong.",
+		Example: "  patchbay doctor --comfyui ~/ComfyUI",
+		Args:    exactArgs(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := cfg.complete(); err != nil {
+				return err
+			}
+			bad := 0
+			for _, c := range checks(cmd, &t, &cfg) {
+				fmt.Fprintf(cmd.OutOrStdout(), "%-5s %-8s %s\n", c.state, c.what, c.text)
+				if c.state == "wrong" {
+					bad++
+				}
+			}
+			if bad > 0 {
+				return &exitError{exitFailed, nil}
+			}
+			return nil
+		},
+	}
+	t.add(cmd.Flags())
+	cfg.addFolders(cmd.Flags())
+	return cmd
+}
+
+// check is one line of doctor; state is ok, note or wrong.
+type check struct{ state, what, text string }
+
+func checks(cmd *cobra.Command, t *target, cfg *config) []check {
+	out := []check{
+		{"ok", "program", version + ", " + runtime.GOOS + "/" + runtime.GOARCH},
+		{"ok", "cpu", fmt.Sprintf("%d processors, %s", runtime.GOMAXPROCS(0), strings.Join(cpuLevels(), " "))},
+	}
+	if _, err := newOps(0, 1); err != nil {
+		out = append(out, check{"wrong", "cpu", err.Error()})
+	}
+	roots := cfg.roots()
+	files := 0
+	for _, m := range cfg.Models {
+		if _, err := os.Stat(m); err != nil {
+			out = append(out, check{"note", "models", m + " is not there; give --models, --comfyui or PATCHBAY_MODELS"})
+		}
+	}
+	for _, kind := range node.Kinds() {
+		n := len(roots.List(kind))
+		files += n
+		out = append(out, check{"ok", "models", fmt.Sprintf("%d files of %s", n, kind)})
+	}
+	if files == 0 {
+		out = append(out, check{"note", "models", "no model files; the demo brings its own (patchbay demo)"})
+	}
+	if dir, err := demoFolder(); err == nil {
+		out = append(out, check{"ok", "demo", dir})
+	} else {
+		out = append(out, check{"note", "demo", err.Error()})
+	}
+	out = append(out, folderCheck("output", cfg.Output), folderCheck("store", filepath.Join(home(), "store")))
+	return append(out, daemonCheck(cmd, t))
+}
+
+// folderCheck tells whether a folder, or the nearest one above it that exists, can be written, and what space it has.
+func folderCheck(what, dir string) check {
+	have := dir
+	for {
+		if _, err := os.Stat(have); err == nil || have == filepath.Dir(have) {
+			break
+		}
+		have = filepath.Dir(have)
+	}
+	if err := unix.Access(have, unix.W_OK); err != nil {
+		return check{"wrong", what, fmt.Sprintf("%s cannot be written: %v", have, err)}
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(have, &st); err != nil {
+		return check{"note", what, fmt.Sprintf("%s: %v", have, err)}
+	}
+	free := st.Bavail * uint64(st.Bsize) >> 20
+	state := "ok"
+	if free < 100 {
+		state = "wrong"
+	}
+	return check{state, what, fmt.Sprintf("%s, %d MiB free", dir, free)}
+}
+
+func daemonCheck(cmd *cobra.Command, t *target) check {
+	c, err := t.dial()
+	if err != nil {
+		return check{"note", "daemon", err.Error()}
+	}
+	defer c.Close()
+	ctx, stop := asking(cmd.Context())
+	defer stop()
+	_, counts, err := ipc.List(ctx, c, "", 1)
+	if err != nil {
+		return check{"note", "daemon", err.Error()}
+	}
+	return check{"ok", "daemon", fmt.Sprintf("answers; %d jobs queued, %d running", counts[ipc.Queued], counts[ipc.Running])}
+}

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"patchbay/ipc"
+)
+
+func getCmd() *cobra.Command {
+	var t target
+	var out string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:     "get JOB",
+		Short:   "Fetch the pictures of a job that is done",
+		Example: "  patchbay get 01j9zq --out pictures",
+		Args:    exactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := t.dial()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			ctx, stop := asking(cmd.Context())
+			defer stop()
+			if asJSON {
+				rec, err := ipc.Status(ctx, c, args[0])
+				if err == nil {
+					newShower(cmd.OutOrStdout(), true).print(rec)
+				}
+				return err
+			}
+			files, err := ipc.Fetch(ctx, c, args[0])
+			if err != nil {
+				return err
+			}
+			paths, err := saveFiles(files, out)
+			for _, p := range paths {
+				fmt.Fprintln(cmd.OutOrStdout(), p)
+			}
+			return err
+		},
+	}
+	t.add(cmd.Flags())
+	cmd.Flags().StringVar(&out, "out", ".", "folder for the pictures")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the record of the job instead")
+	return cmd
+}

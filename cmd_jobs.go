@@ -1,0 +1,108 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+
+	"patchbay/ipc"
+)
+
+func jobsCmd() *cobra.Command {
+	var t target
+	var state string
+	var limit int
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:     "jobs",
+		Short:   "List jobs, newest first",
+		Example: "  patchbay jobs --state failed",
+		Args:    exactArgs(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := t.dial()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			ctx, stop := asking(cmd.Context())
+			defer stop()
+			list, counts, err := ipc.List(ctx, c, ipc.State(state), limit)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				shows := newShower(cmd.OutOrStdout(), true)
+				for _, r := range list {
+					shows.print(r)
+				}
+				return nil
+			}
+			var rows [][]string
+			for _, r := range list {
+				rows = append(rows, []string{r.Job, string(r.State), fmt.Sprint(r.Attempt), age(r.Created), took(r), fault(r)})
+			}
+			printTable(cmd.OutOrStdout(), []string{"job", "state", "attempt", "age", "took", "error"}, rows)
+			if isTerminal(cmd.OutOrStdout()) {
+				fmt.Fprintf(cmd.OutOrStdout(), "%d queued, %d running, %d done, %d failed\n", counts[ipc.Queued], counts[ipc.Running], counts[ipc.Done], counts[ipc.Failed])
+			}
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	t.add(f)
+	f.StringVar(&state, "state", "", "only jobs in this state: queued, running, done, failed, cancelled, expired")
+	f.IntVar(&limit, "limit", 100, "at most so many")
+	f.BoolVar(&asJSON, "json", false, "print one JSON object a line")
+	return cmd
+}
+
+func age(created int64) string {
+	return time.Since(time.UnixMilli(created)).Truncate(time.Second).String()
+}
+
+func took(r ipc.Record) string {
+	switch {
+	case r.Started == 0:
+		return ""
+	case r.Finished == 0:
+		return time.Since(time.UnixMilli(r.Started)).Truncate(time.Second).String()
+	}
+	return (time.Duration(r.Finished-r.Started) * time.Millisecond).String()
+}
+
+func fault(r ipc.Record) string {
+	if r.Error == nil {
+		return ""
+	}
+	return r.Error.Error()
+}
+
+// printTable prints a table for people on a terminal, and lines with tabs for programs elsewhere.
+func printTable(out io.Writer, head []string, rows [][]string) {
+	if !isTerminal(out) {
+		for _, r := range rows {
+			fmt.Fprintln(out, strings.Join(r, "\t"))
+		}
+		return
+	}
+	tw := table.NewWriter()
+	tw.SetOutputMirror(out)
+	tw.SetStyle(table.StyleLight)
+	tw.AppendHeader(cells(head))
+	for _, r := range rows {
+		tw.AppendRow(cells(r))
+	}
+	tw.Render()
+}
+
+func cells(s []string) table.Row {
+	row := make(table.Row, len(s))
+	for i := range s {
+		row[i] = s[i]
+	}
+	return row
+}

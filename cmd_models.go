@@ -1,0 +1,65 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"patchbay/ipc"
+	"patchbay/node"
+)
+
+func modelsCmd() *cobra.Command {
+	var t target
+	var cfg config
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:     "models",
+		Short:   "List the model files that workflows can name",
+		Long:    "models lists the files below the models folders. It needs no daemon; with --nats or --socket it asks one.",
+		Example: "  patchbay models --comfyui ~/ComfyUI",
+		Args:    exactArgs(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			files, err := modelFiles(cmd, &t, &cfg)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				newShower(cmd.OutOrStdout(), true).print(files)
+				return nil
+			}
+			var rows [][]string
+			for _, kind := range sortedKeys(files) {
+				for _, f := range files[kind] {
+					rows = append(rows, []string{kind, f})
+				}
+			}
+			printTable(cmd.OutOrStdout(), []string{"folder", "file"}, rows)
+			return nil
+		},
+	}
+	t.add(cmd.Flags())
+	cfg.addFolders(cmd.Flags())
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func modelFiles(cmd *cobra.Command, t *target, cfg *config) (map[string][]string, error) {
+	if t.given() {
+		c, err := t.dial()
+		if err != nil {
+			return nil, err
+		}
+		defer c.Close()
+		ctx, stop := asking(cmd.Context())
+		defer stop()
+		return ipc.Models(ctx, c)
+	}
+	if err := cfg.complete(); err != nil {
+		return nil, err
+	}
+	roots := cfg.roots()
+	out := map[string][]string{}
+	for _, kind := range node.Kinds() {
+		out[kind] = roots.List(kind)
+	}
+	return out, nil
+}

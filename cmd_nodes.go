@@ -1,0 +1,144 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"patchbay/ipc"
+	"patchbay/node"
+)
+
+func nodesCmd() *cobra.Command {
+	var t target
+	var cfg config
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "nodes [CLASS]",
+		Short: "List the node classes, or show one",
+		Long:  "nodes lists the ComfyUI node classes that this program runs, or shows the inputs and outputs of one. It needs no daemon; with --nats or --socket it asks one.",
+		Example: `  patchbay nodes
+  patchbay nodes KSampler
+  patchbay nodes KSampler --json`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			class := ""
+			if len(args) == 1 {
+				class = args[0]
+			}
+			info, err := objectInfo(cmd, &t, &cfg, class)
+			if err != nil {
+				return err
+			}
+			if class != "" && info.Len() == 0 {
+				return &exitError{exitBadInput, fmt.Errorf("no node class %q; patchbay nodes lists them", class)}
+			}
+			if asJSON {
+				newShower(cmd.OutOrStdout(), true).print(info)
+				return nil
+			}
+			if class != "" {
+				showClass(cmd, info, class)
+				return nil
+			}
+			var rows [][]string
+			for _, name := range info.Keys() {
+				o := object(info, name)
+				rows = append(rows, []string{name, text(o, "category"), text(o, "display_name")})
+			}
+			printTable(cmd.OutOrStdout(), []string{"class", "category", "name"}, rows)
+			return nil
+		},
+	}
+	t.add(cmd.Flags())
+	cfg.addFolders(cmd.Flags())
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print ComfyUI's object_info as JSON")
+	return cmd
+}
+
+// objectInfo asks a daemon if one is named, or else the catalogue of this program.
+func objectInfo(cmd *cobra.Command, t *target, cfg *config, class string) (*node.Object, error) {
+	if t.given() {
+		c, err := t.dial()
+		if err != nil {
+			return nil, err
+		}
+		defer c.Close()
+		ctx, stop := asking(cmd.Context())
+		defer stop()
+		return ipc.Describe(ctx, c, class)
+	}
+	if err := cfg.complete(); err != nil {
+		return nil, err
+	}
+	m := node.NewCatalogue().ObjectInfo(cfg.roots(), class)
+	o := node.NewObject()
+	for _, k := range sortedKeys(m) {
+		o.Set(k, m[k])
+	}
+	return o, nil
+}
+
+func object(o *node.Object, key string) *node.Object {
+	v, _ := o.Get(key)
+	if c, ok := v.(*node.Object); ok {
+		return c
+	}
+	return node.NewObject()
+}
+
+func text(o *node.Object, key string) string {
+	v, _ := o.Get(key)
+	s, _ := v.(string)
+	return s
+}
+
+func showClass(cmd *cobra.Command, info *node.Object, class string) {
+	o := object(info, class)
+	out := cmd.OutOrStdout()
+	fmt.Fprintf(out, "%s (%s)\n", class, text(o, "category"))
+	if d := text(o, "description"); d != "" {
+		fmt.Fprintln(out, d)
+	}
+	var rows [][]string
+	for _, group := range []string{"required", "optional"} {
+		g := object(object(o, "input"), group)
+		for _, name := range g.Keys() {
+			v, _ := g.Get(name)
+			pair, _ := v.([]any)
+			rows = append(rows, append([]string{name, group}, inputText(pair)...))
+		}
+	}
+	printTable(out, []string{"input", "", "type", "default", "range"}, rows)
+	v, _ := o.Get("output")
+	fmt.Fprintf(out, "outputs: %v\n", v)
+}
+
+// inputText describes a [type, options] pair: type, default, range.
+func inputText(pair []any) []string {
+	out := []string{"", "", ""}
+	if len(pair) == 0 {
+		return out
+	}
+	if list, ok := pair[0].([]any); ok {
+		out[0] = fmt.Sprintf("one of %d", len(list))
+	} else {
+		out[0] = fmt.Sprint(pair[0])
+	}
+	if len(pair) < 2 {
+		return out
+	}
+	opts, ok := pair[1].(*node.Object)
+	if !ok {
+		return out
+	}
+	if d, ok := opts.Get("default"); ok {
+		out[1] = fmt.Sprint(d)
+	}
+	low, has := opts.Get("min")
+	high, hasHigh := opts.Get("max")
+	if has || hasHigh {
+		out[2] = fmt.Sprintf("%v..%v", low, high)
+	}
+	return out
+}

@@ -1,0 +1,196 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"patchbay/ipc"
+)
+
+// runFlags are the flags of run.
+type runFlags struct {
+	target
+	sets  []string
+	plan  string
+	out   string
+	id    string
+	json  bool
+	local bool
+	cfg   config // of --local
+}
+
+func runCmd() *cobra.Command {
+	var f runFlags
+	cmd := &cobra.Command{
+		Use:   "run FILE|PNG|-",
+		Short: "Run a workflow and save its pictures",
+		Long: `run sends a workflow to the daemon, shows its progress and saves its pictures. FILE is a workflow in API format, PNG a picture that
+ComfyUI or Patchbay has saved (the workflow is inside), - reads standard input. With --local it starts a worker of its own and needs no daemon.
+
+Exit codes: 0 done, 1 the job failed, 2 the workflow was refused, 3 no daemon, 130 cancelled with Ctrl-C (which cancels the job too).`,
+		Example: `  patchbay run flow.json
+  patchbay run flow.json --set 6.text="a red fox" --set 3.seed=7 --plan ulysses=2
+  cat flow.json | patchbay run - --json
+  patchbay run ComfyUI_00012_.png --local --models ~/ComfyUI/models`,
+		Args: exactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return runFlow(cmd, &f, args[0]) },
+	}
+	fl := cmd.Flags()
+	f.add(fl)
+	fl.StringArrayVar(&f.sets, "set", nil, "replace an input: id.field=value; may be given several times")
+	fl.StringVar(&f.plan, "plan", "", "how to split the work, as in ulysses=2,pipe=2 (default: chosen)")
+	fl.StringVar(&f.out, "out", ".", "folder for the pictures; empty: do not save them here")
+	fl.StringVar(&f.id, "id", "", "job id; running an id again shows the same job")
+	fl.BoolVar(&f.json, "json", false, "print one JSON object a line for every event")
+	fl.BoolVar(&f.local, "local", false, "start a worker for this job; no daemon is needed")
+	f.cfg.addFolders(fl)
+	return cmd
+}
+
+// exactArgs refuses another number of arguments with the exit code of bad input.
+func exactArgs(n int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := cobra.ExactArgs(n)(cmd, args); err != nil {
+			return &exitError{exitBadInput, fmt.Errorf("%w; see patchbay %s --help", err, cmd.Name())}
+		}
+		return nil
+	}
+}
+
+func runFlow(cmd *cobra.Command, f *runFlags, path string) error {
+	req, w, err := readFlow(path, cmd.InOrStdin())
+	if err != nil {
+		return err
+	}
+	if err := setInputs(w, f.sets); err != nil {
+		return err
+	}
+	req.Workflow = string(w.JSON())
+	req.Plan = orElse(f.plan, req.Plan)
+	req.ID = orElse(f.id, req.ID)
+	client, err := f.connect(cmd)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	shows := newShower(cmd.OutOrStdout(), f.json)
+	defer shows.close()
+	ctx, stop := cancelOnSignal(cmd.Context(), client, req.ID)
+	defer stop()
+	col := &ipc.Collector{Event: shows.event, Accepted: shows.accepted}
+	end, err := ipc.Run(ctx, client, req, col)
+	return shows.finish(end, err, col.Files, f.out)
+}
+
+// connect returns a daemon, or a worker of our own with --local.
+func (f *runFlags) connect(cmd *cobra.Command) (ipc.Client, error) {
+	if !f.local {
+		return f.dial()
+	}
+	if f.given() {
+		return nil, &exitError{exitBadInput, errors.New("--local needs no daemon: leave out --nats and --socket")}
+	}
+	if !cmd.Flags().Changed("log") {
+		f.cfg.Log = "warn"
+	}
+	if err := f.cfg.complete(); err != nil {
+		return nil, err
+	}
+	return startLocal(&f.cfg)
+}
+
+// localWorker is a client on a worker process that ends with it.
+type localWorker struct {
+	*ipc.FrameClient
+	wait func() error
+}
+
+// Close closes the worker's stdin and waits for its end.
+func (l *localWorker) Close() error {
+	return errors.Join(l.FrameClient.Close(), l.wait())
+}
+
+func startLocal(cfg *config) (*localWorker, error) {
+	cmd := workerCommand(cfg)()
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, fmt.Errorf("start worker: %w", err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, fmt.Errorf("start worker: %w", err)
+	}
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for us; we cancel the job
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start worker: %w", err)
+	}
+	return &localWorker{ipc.NewFrameClient(out, in, in.Close), cmd.Wait}, nil
+}
+
+// cancelOnSignal cancels the job at the first Ctrl-C and gives up at the second, or when the job has not ended five seconds later.
+func cancelOnSignal(parent context.Context, c ipc.Client, job string) (context.Context, func()) {
+	ctx, giveUp := context.WithCancelCause(parent)
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	done := make(chan struct{})
+	go func() {
+		select {
+		case <-done:
+			return
+		case <-signals:
+		}
+		go func() {
+			ask, stop := context.WithTimeout(ctx, 5*time.Second)
+			defer stop()
+			_, _, _ = ipc.Cancel(ask, c, job)
+		}()
+		select {
+		case <-done:
+		case <-signals:
+		case <-time.After(5 * time.Second):
+		}
+		giveUp(errInterrupted)
+	}()
+	return ctx, func() {
+		signal.Stop(signals)
+		close(done)
+		giveUp(nil)
+	}
+}
+
+// errInterrupted is the cause of a wait that Ctrl-C has ended.
+var errInterrupted = errors.New("interrupted")
+
+// saveFiles writes the pictures of a job below dir and returns their paths. Previews of PreviewImage are left out unless there is nothing else.
+func saveFiles(files []ipc.File, dir string) ([]string, error) {
+	var paths []string
+	for _, f := range files {
+		if f.Ref.Type == "temp" && !onlyTemp(files) {
+			continue
+		}
+		name, err := f.Save(dir)
+		if err != nil {
+			return paths, err
+		}
+		paths = append(paths, filepath.Join(dir, filepath.FromSlash(name)))
+	}
+	return paths, nil
+}
+
+func onlyTemp(files []ipc.File) bool {
+	for _, f := range files {
+		if f.Ref.Type != "temp" {
+			return false
+		}
+	}
+	return true
+}

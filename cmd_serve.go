@@ -1,0 +1,325 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/spf13/cobra"
+
+	"patchbay/ipc"
+	"patchbay/node"
+)
+
+func serveCmd() *cobra.Command {
+	var cfg config
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run the daemon",
+		Long: `serve takes workflows over NATS and a unix socket and runs them in worker processes. Without --nats it carries a NATS server inside,
+on 127.0.0.1 and without a password: every user of this machine can send jobs. SIGTERM and Ctrl-C let running jobs finish; a second one ends
+them.`,
+		Example: `  patchbay serve --comfyui ~/ComfyUI
+  patchbay serve --nats nats://queue.example:4222 --models /models --output /pictures
+  patchbay serve --listen 0.0.0.0:4222 --token-file /etc/patchbay/token`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg.Store = orElse(cfg.Store, filepath.Join(home(), "store"))
+			cfg.Socket = orElse(cfg.Socket, defaultSocket())
+			cfg.Temp = filepath.Join(cfg.Store, "temp")
+			if cfg.Workers < 1 || cfg.Workers > 64 {
+				return &exitError{exitBadInput, fmt.Errorf("--workers %d: want 1 to 64", cfg.Workers)}
+			}
+			if err := cfg.complete(); err != nil {
+				return err
+			}
+			return serve(cmd.Context(), &cfg, cfg.logger(cmd.ErrOrStderr()))
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&cfg.NATS, "nats", os.Getenv("PATCHBAY_NATS_URL"), "URL of an external NATS server")
+	f.StringVar(&cfg.Listen, "listen", "127.0.0.1:4222", "address of the NATS server inside; port 0 takes a free one")
+	f.StringVar(&cfg.TokenFile, "token-file", "", "file with the token that clients of the server inside must send")
+	f.StringVar(&cfg.Store, "store", "", "folder of the daemon's own files (default PATCHBAY_HOME/store)")
+	f.StringVar(&cfg.Socket, "socket", "", "unix socket, or off (default $PATCHBAY_SOCKET or $XDG_RUNTIME_DIR/patchbay.sock)")
+	f.IntVar(&cfg.Workers, "workers", 1, "worker processes; each runs one job at a time")
+	f.DurationVar(&cfg.Drain, "drain", 30*time.Second, "how long running jobs may take to finish after SIGTERM")
+	cfg.addFolders(f)
+	return cmd
+}
+
+// daemon is everything that serve starts.
+type daemon struct {
+	cfg      *config
+	log      zerolog.Logger
+	jobs     *ipc.Jobs
+	svc      *ipc.Service
+	shelf    *ipc.Shelf
+	embedded *ipc.Embedded // nil with an external server
+	nats     *ipc.NATS
+	socket   *ipc.Socket // nil: off
+	children []*ipc.Child
+}
+
+// serve runs a daemon until a signal or until a carrier fails.
+func serve(parent context.Context, cfg *config, log zerolog.Logger) error {
+	unlock, err := lockStore(cfg.Store)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	log.Info().Str("version", version).Interface("config", cfg).Msg("daemon starts")
+	d := &daemon{cfg: cfg, log: log}
+	if err := d.open(); err != nil {
+		d.close()
+		return err
+	}
+	defer d.close()
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	defer signal.Stop(signals)
+	return d.run(parent, signals)
+}
+
+// open makes everything, in the order of need; close undoes what was done.
+func (d *daemon) open() error {
+	cfg := d.cfg
+	url := cfg.NATS
+	if url == "" {
+		token, err := readToken(cfg.TokenFile)
+		if err != nil {
+			return err
+		}
+		if d.embedded, err = ipc.StartEmbedded(ipc.EmbeddedConfig{Listen: cfg.Listen, Token: token, Log: d.log}); err != nil {
+			return err
+		}
+		url = d.embedded.URL()
+		if token == "" {
+			d.log.Info().Str("nats", d.embedded.Address()).Msg("NATS server inside: loopback only, no password; every user of this machine can send jobs")
+		}
+	}
+	nc := ipc.NATSConfig{URL: url, Version: semantic(version), Log: d.log, Stats: d.stats, Facts: map[string]string{
+		"devices": cfg.Devices, "workers": fmt.Sprint(cfg.Workers), "comfy_compat": node.Compat, "protocol": "v1",
+	}}
+	if d.embedded != nil {
+		nc.Listens = d.embedded.Listens
+	}
+	var err error
+	if d.nats, err = ipc.ConnectNATS(nc); err != nil {
+		return err
+	}
+	if cfg.Socket != "off" {
+		if d.socket, err = ipc.ListenSocket(cfg.Socket); err != nil {
+			return err
+		}
+	}
+	stage := filepath.Join(cfg.Output, ".patchbay-stage-"+shortName(cfg.Store))
+	if err := os.RemoveAll(cfg.Temp); err != nil {
+		return fmt.Errorf("clear temp: %w", err)
+	}
+	if d.shelf, err = ipc.NewShelf(ipc.ShelfConfig{Stage: stage, Output: cfg.Output, Temp: cfg.Temp}); err != nil {
+		return err
+	}
+	d.jobs = ipc.NewJobs(ipc.JobsConfig{OnEvent: d.nats.Event, OnPreview: d.nats.Preview, OnForget: d.shelf.Forget})
+	var executors []ipc.Executor
+	for i := range cfg.Workers {
+		child := ipc.NewChild(ipc.ChildConfig{Name: fmt.Sprintf("worker-%d", i), Command: workerCommand(cfg), Log: d.log})
+		d.children = append(d.children, child)
+		executors = append(executors, child)
+	}
+	sc := ipc.NodeService(node.NewCatalogue(), cfg.roots())
+	sc.Jobs, sc.Shelf, sc.Executors, sc.Log = d.jobs, d.shelf, executors, d.log
+	d.svc = ipc.NewService(sc)
+	return nil
+}
+
+// workerCommand starts this program again as a worker.
+func workerCommand(cfg *config) func() *exec.Cmd {
+	return func() *exec.Cmd {
+		self, err := os.Executable()
+		if err != nil {
+			self = os.Args[0]
+		}
+		return exec.Command(self, cfg.workerArgs()...)
+	}
+}
+
+// run serves until the end: a signal lets running jobs finish, a second one cuts them off. The order is: no new jobs, wait for running ones, carriers, workers.
+func (d *daemon) run(parent context.Context, signals <-chan os.Signal) error {
+	keep := context.WithoutCancel(parent)
+	take, stopTaking := context.WithCancel(parent)
+	defer stopTaking()
+	running, cut := context.WithCancel(keep)
+	defer cut()
+	carry, stopCarriers := context.WithCancel(keep)
+	defer stopCarriers()
+	drain, stopDrain := context.WithCancel(keep)
+	defer stopDrain()
+	alive, stopChildren := context.WithCancel(keep)
+	defer stopChildren()
+	var children, carriers sync.WaitGroup
+	for _, c := range d.children {
+		children.Go(func() { c.Supervise(alive) })
+	}
+	failed := make(chan error, 2)
+	for _, c := range d.carriers() {
+		carriers.Go(func() {
+			if err := c.Serve(carry, drain, d.svc); err != nil {
+				failed <- fmt.Errorf("%s: %w", c.Name(), err)
+			}
+		})
+		d.log.Info().Str("carrier", c.Name()).Msg("listening")
+	}
+	worked := make(chan struct{})
+	go func() {
+		(&ipc.Dispatcher{Jobs: d.jobs, Shelf: d.shelf, Log: d.log}).Work(take, running, d.executors())
+		close(worked)
+	}()
+	if err := d.announce(); err != nil {
+		failed <- err
+	}
+	var err error
+	select {
+	case <-take.Done():
+	case s := <-signals:
+		d.log.Info().Stringer("signal", s).Dur("drain", d.cfg.Drain).Msg("no new jobs; running ones may finish, a second signal ends them")
+	case err = <-failed:
+	}
+	d.jobs.Close()
+	stopTaking()
+	d.jobs.FailQueued(keep, ipc.Errorf(ipc.ErrDraining, "the daemon was stopped before the job began"))
+	select {
+	case <-worked:
+	case <-signals:
+		d.log.Warn().Msg("second signal: running jobs are ended")
+	case <-time.After(d.cfg.Drain):
+		d.log.Warn().Msg("drain time is over: running jobs are ended")
+	}
+	cut()
+	<-worked
+	stopCarriers()
+	last := time.AfterFunc(2*time.Second, stopDrain)
+	carriers.Wait()
+	last.Stop()
+	d.svc.Close()
+	stopChildren()
+	children.Wait()
+	d.log.Info().Msg("daemon stopped")
+	return err
+}
+
+func (d *daemon) carriers() []ipc.Carrier {
+	out := []ipc.Carrier{d.nats}
+	if d.socket != nil {
+		out = append(out, d.socket)
+	}
+	return out
+}
+
+func (d *daemon) executors() []ipc.Executor {
+	out := make([]ipc.Executor, len(d.children))
+	for i, c := range d.children {
+		out[i] = c
+	}
+	return out
+}
+
+// stats is what `nats service stats patchbay` shows.
+func (d *daemon) stats() any {
+	queued, running := d.jobs.Busy()
+	pids := []int{}
+	for _, c := range d.children {
+		pids = append(pids, c.PID())
+	}
+	return map[string]any{"queued": queued, "running": running, "worker_pids": pids}
+}
+
+// runtimeFile tells other programs of this machine where a daemon listens.
+type runtimeFile struct {
+	PID    int    `json:"pid"`
+	NATS   string `json:"nats"` // with the token, if there is one; therefore the file is 0600
+	Socket string `json:"socket,omitempty"`
+}
+
+func runtimePath(store string) string { return filepath.Join(store, "daemon.json") }
+
+func (d *daemon) announce() error {
+	r := runtimeFile{PID: os.Getpid(), NATS: d.cfg.NATS}
+	if d.embedded != nil {
+		r.NATS = d.embedded.URL()
+	}
+	if d.socket != nil {
+		r.Socket = d.cfg.Socket
+	}
+	b, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	path := runtimePath(d.cfg.Store)
+	if err := os.WriteFile(path+".new", b, 0o600); err != nil {
+		return fmt.Errorf("write runtime file: %w", err)
+	}
+	return os.Rename(path+".new", path)
+}
+
+// close gives back what open has made, in reverse.
+func (d *daemon) close() {
+	_ = os.Remove(runtimePath(d.cfg.Store))
+	if d.shelf != nil {
+		if err := d.shelf.Close(); err != nil {
+			d.log.Warn().Err(err).Msg("stage not removed")
+		}
+	}
+	if d.svc == nil { // open failed half-way: nobody serves these
+		if d.socket != nil {
+			_ = d.socket.Close()
+		}
+		if d.nats != nil {
+			d.nats.Close()
+		}
+	}
+	if d.embedded != nil {
+		d.embedded.Close()
+	}
+}
+
+// lockStore makes the store folder and takes its lock: two daemons on one store would destroy each other's files.
+func lockStore(dir string) (func(), error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("store: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("store: %w", err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		busy := fmt.Errorf("store %s is used by another daemon; choose another with --store, or talk to that one", dir)
+		return nil, errors.Join(busy, f.Close())
+	}
+	return func() { _ = f.Close() }, nil
+}
+
+func readToken(path string) (string, error) {
+	if path == "" {
+		return "", nil
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("--token-file: %w", err)
+	}
+	token := strings.TrimSpace(string(b))
+	if len(token) < 16 || strings.ContainsAny(token, " @/:") {
+		return "", fmt.Errorf("--token-file %s: want one token of 16 or more characters without spaces, @, / and :", path)
+	}
+	return token, nil
+}

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"patchbay/ipc"
+)
+
+func submitCmd() *cobra.Command {
+	var t target
+	var sets []string
+	var plan, id string
+	var asJSON, front bool
+	cmd := &cobra.Command{
+		Use:   "submit FILE|PNG|-",
+		Short: "Queue a workflow and print its job id",
+		Long:  "submit queues a workflow and returns at once. watch shows its progress, get fetches its pictures, cancel ends it.",
+		Example: `  job=$(patchbay submit flow.json)
+  patchbay watch $job && patchbay get $job --out pictures`,
+		Args: exactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			req, w, err := readFlow(args[0], cmd.InOrStdin())
+			if err != nil {
+				return err
+			}
+			if err := setInputs(w, sets); err != nil {
+				return err
+			}
+			req.Workflow, req.Front = string(w.JSON()), front
+			req.Plan, req.ID = orElse(plan, req.Plan), orElse(id, req.ID)
+			c, err := t.dial()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			ctx, stop := asking(cmd.Context())
+			defer stop()
+			r, err := ipc.Submit(ctx, c, req)
+			shows := newShower(cmd.OutOrStdout(), asJSON)
+			if err != nil {
+				return shows.finish(nil, err, nil, "")
+			}
+			if asJSON {
+				shows.print(r)
+				return nil
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), r.Job)
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	t.add(f)
+	f.StringArrayVar(&sets, "set", nil, "replace an input: id.field=value; may be given several times")
+	f.StringVar(&plan, "plan", "", "how to split the work (default: chosen)")
+	f.StringVar(&id, "id", "", "job id; submitting an id again is the same job")
+	f.BoolVar(&front, "front", false, "ahead of all waiting jobs")
+	f.BoolVar(&asJSON, "json", false, "print the receipt as JSON")
+	return cmd
+}

@@ -1,0 +1,35 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"patchbay/ipc"
+)
+
+func watchCmd() *cobra.Command {
+	var t target
+	var asJSON bool
+	var from uint64
+	cmd := &cobra.Command{
+		Use:     "watch JOB",
+		Short:   "Show the events of a job until it ends",
+		Long:    "watch shows what has happened to a job and goes on until it ends. Its exit codes are those of run; Ctrl-C ends the watching, not the job.",
+		Example: "  patchbay watch 01j9zq --json",
+		Args:    exactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := t.dial()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			shows := newShower(cmd.OutOrStdout(), asJSON)
+			defer shows.close()
+			end, err := ipc.Follow(cmd.Context(), c, args[0], from, false, &ipc.Collector{Event: shows.event})
+			return shows.finish(end, err, nil, "")
+		},
+	}
+	t.add(cmd.Flags())
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a line for every event")
+	cmd.Flags().Uint64Var(&from, "from", 0, "number of the first event to show")
+	return cmd
+}

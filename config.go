@@ -1,0 +1,211 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/mattn/go-isatty"
+	"github.com/rs/zerolog"
+	"github.com/spf13/pflag"
+
+	"patchbay/ipc"
+	"patchbay/node"
+)
+
+// config is what a daemon or worker runs with: defaults, then environment, then flags. It is printed when the process starts.
+type config struct {
+	NATS      string        `json:"nats,omitempty"`   // external server; empty: one inside the daemon
+	Listen    string        `json:"listen,omitempty"` // of the server inside
+	TokenFile string        `json:"token_file,omitempty"`
+	Store     string        `json:"store,omitempty"`
+	Socket    string        `json:"socket,omitempty"` // "off": none
+	Models    []string      `json:"models"`
+	ComfyUI   string        `json:"comfyui,omitempty"`
+	Input     string        `json:"input"`
+	Output    string        `json:"output"`
+	Temp      string        `json:"temp,omitempty"`
+	Devices   string        `json:"devices"`
+	Workers   int           `json:"workers,omitempty"`
+	Drain     time.Duration `json:"drain,omitempty"`
+	Log       string        `json:"log"`
+}
+
+// home is the folder for everything that has no other place.
+func home() string {
+	if h := os.Getenv("PATCHBAY_HOME"); h != "" {
+		return h
+	}
+	dir, err := os.UserHomeDir()
+	if err != nil {
+		dir = os.TempDir()
+	}
+	return filepath.Join(dir, ".local", "share", "patchbay")
+}
+
+// defaultSocket is where the daemon listens and clients look.
+func defaultSocket() string {
+	if s := os.Getenv("PATCHBAY_SOCKET"); s != "" {
+		return s
+	}
+	if d := os.Getenv("XDG_RUNTIME_DIR"); d != "" {
+		return filepath.Join(d, "patchbay.sock")
+	}
+	return filepath.Join(home(), "patchbay.sock")
+}
+
+// addFolders adds the flags that say where files are.
+func (c *config) addFolders(f *pflag.FlagSet) {
+	f.StringArrayVar(&c.Models, "models", nil, "folder laid out like ComfyUI's models folder; may be given several times")
+	f.StringVar(&c.ComfyUI, "comfyui", "", "ComfyUI folder: its models, input and output folders are used")
+	f.StringVar(&c.Input, "input", "", "folder of pictures for LoadImage")
+	f.StringVar(&c.Output, "output", "", "folder that SaveImage writes into")
+	f.StringVar(&c.Devices, "devices", "cpu", "what to compute on: cpu")
+	f.StringVar(&c.Log, "log", "info", "least level of log lines: debug, info, warn, error")
+}
+
+// complete fills in defaults and checks what flags said.
+func (c *config) complete() error {
+	if len(c.Models) == 0 && c.ComfyUI == "" {
+		c.Models = filepath.SplitList(os.Getenv("PATCHBAY_MODELS"))
+		if len(c.Models) == 0 {
+			c.Models = []string{filepath.Join(home(), "models")}
+		}
+	}
+	if c.ComfyUI != "" {
+		if _, err := os.Stat(filepath.Join(c.ComfyUI, "models")); err != nil {
+			return &exitError{exitBadInput, fmt.Errorf("--comfyui %s: there is no models folder in it", c.ComfyUI)}
+		}
+		c.Models = append(c.Models, filepath.Join(c.ComfyUI, "models"))
+		c.Input, c.Output = orElse(c.Input, filepath.Join(c.ComfyUI, "input")), orElse(c.Output, filepath.Join(c.ComfyUI, "output"))
+	}
+	c.Input, c.Output = orElse(c.Input, filepath.Join(home(), "input")), orElse(c.Output, filepath.Join(home(), "output"))
+	if c.Devices != "cpu" {
+		return &exitError{exitBadInput, fmt.Errorf("--devices %s: this build computes on cpu only", c.Devices)}
+	}
+	if _, err := zerolog.ParseLevel(c.Log); err != nil {
+		return &exitError{exitBadInput, fmt.Errorf("--log %s: want debug, info, warn or error", c.Log)}
+	}
+	for _, p := range append([]*string{&c.ComfyUI, &c.Input, &c.Output, &c.Temp, &c.Store}, pointers(c.Models)...) {
+		if *p == "" {
+			continue
+		}
+		abs, err := filepath.Abs(*p)
+		if err != nil {
+			return fmt.Errorf("folder %s: %w", *p, err)
+		}
+		*p = abs
+	}
+	return nil
+}
+
+func pointers(s []string) []*string {
+	out := make([]*string, len(s))
+	for i := range s {
+		out[i] = &s[i]
+	}
+	return out
+}
+
+func orElse(v, preset string) string {
+	if v == "" {
+		return preset
+	}
+	return v
+}
+
+// roots returns the folders as package node takes them.
+func (c *config) roots() node.Roots {
+	return node.Roots{Models: c.Models, Input: c.Input, Output: c.Output, Temp: c.Temp, ComfyUI: c.ComfyUI}
+}
+
+// workerArgs is the command line of a worker with the same folders.
+func (c *config) workerArgs() []string {
+	args := []string{"worker", "--input", c.Input, "--output", c.Output, "--save=false", "--devices", c.Devices, "--log", c.Log}
+	for _, m := range c.Models {
+		args = append(args, "--models", m)
+	}
+	return args
+}
+
+// logger writes to stderr: for people on a terminal, JSON lines elsewhere.
+func (c *config) logger(errs io.Writer) zerolog.Logger {
+	level, err := zerolog.ParseLevel(c.Log)
+	if err != nil {
+		level = zerolog.InfoLevel
+	}
+	w := errs
+	if isTerminal(errs) {
+		w = zerolog.ConsoleWriter{Out: errs, TimeFormat: time.TimeOnly}
+	}
+	return zerolog.New(w).Level(level).With().Timestamp().Logger()
+}
+
+// isTerminal tells whether w is one.
+func isTerminal(w any) bool {
+	f, ok := w.(*os.File)
+	return ok && isatty.IsTerminal(f.Fd())
+}
+
+// target says which daemon a client command talks to.
+type target struct {
+	nats, socket string
+}
+
+func (t *target) add(f *pflag.FlagSet) {
+	f.StringVar(&t.nats, "nats", "", "URL of the daemon's NATS server (default $PATCHBAY_NATS_URL or "+ipc.DefaultNATS+")")
+	f.StringVar(&t.socket, "socket", "", "unix socket of the daemon")
+}
+
+// given tells whether the command line names a daemon.
+func (t *target) given() bool { return t.nats != "" || t.socket != "" }
+
+// dial connects to the daemon that flags or environment name; without any, to the default NATS address, or else to the default socket.
+func (t *target) dial() (ipc.Client, error) {
+	if t.nats != "" && t.socket != "" {
+		return nil, &exitError{exitBadInput, errors.New("--nats and --socket exclude each other")}
+	}
+	nats, socket := t.nats, t.socket
+	if nats == "" && socket == "" {
+		nats, socket = os.Getenv("PATCHBAY_NATS_URL"), os.Getenv("PATCHBAY_SOCKET")
+	}
+	switch {
+	case t.nats != "" || nats != "" && t.socket == "":
+		return dialNATS(nats)
+	case socket != "":
+		return dialSocket(socket)
+	}
+	c, err := dialNATS(ipc.DefaultNATS)
+	if err == nil {
+		return c, nil
+	}
+	if s, socketErr := dialSocket(defaultSocket()); socketErr == nil {
+		return s, nil
+	}
+	return nil, fmt.Errorf("%w (start one with `patchbay serve`, or name one with --nats or --socket; `patchbay run --local` needs none)", err)
+}
+
+func dialNATS(url string) (ipc.Client, error) {
+	c, err := ipc.DialNATS(url)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func dialSocket(path string) (ipc.Client, error) {
+	c, err := ipc.DialSocket(path)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ipc.ErrNoDaemon, err)
+	}
+	return c, nil
+}
+
+// asking is the time that one question to a daemon may take.
+func asking(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, 15*time.Second)
+}

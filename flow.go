@@ -1,0 +1,160 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sort"
+	"strconv"
+	"strings"
+
+	"patchbay/ipc"
+	"patchbay/node"
+)
+
+// maxFlowFile bounds what is read as a workflow.
+const maxFlowFile = 64 << 20
+
+// readFlow reads a workflow from a JSON file, from the PNG that ComfyUI or this program has saved, or from in for "-". JSON may be a graph in API
+// format, ComfyUI's POST /prompt body or our own envelope.
+func readFlow(path string, in io.Reader) (*ipc.RunRequest, *node.Workflow, error) {
+	bad := func(err error) error { return &exitError{exitBadInput, fmt.Errorf("%s: %w", path, err)} }
+	data, err := readAll(path, in)
+	if err != nil {
+		return nil, nil, &exitError{exitBadInput, err}
+	}
+	var extra *node.Object
+	if bytes.HasPrefix(data, []byte("\x89PNG\r\n\x1a\n")) {
+		prompt, texts, err := node.WorkflowFromPNG(data)
+		if err != nil {
+			return nil, nil, bad(err)
+		}
+		extra = node.NewObject()
+		for _, k := range sortedKeys(texts) {
+			extra.Set(k, texts[k])
+		}
+		data = prompt
+	}
+	if len(bytes.TrimSpace(data)) == 0 {
+		return nil, nil, bad(errors.New("there is no workflow in it: it is empty"))
+	}
+	o, err := ipc.Decode(data, ipc.JSON, ipc.DefaultLimits())
+	if err != nil {
+		return nil, nil, bad(fmt.Errorf("not a workflow: %w", err))
+	}
+	req, w, fault := ipc.ParseRun(o)
+	if fault != nil {
+		return nil, nil, bad(fault)
+	}
+	if req.ExtraPNG == nil && extra != nil && extra.Len() > 0 {
+		req.ExtraPNG = extra
+	}
+	return req, w, nil
+}
+
+func readAll(path string, in io.Reader) ([]byte, error) {
+	if path != "-" {
+		f, err := os.Open(path)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		in = f
+	}
+	data, err := io.ReadAll(io.LimitReader(in, maxFlowFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	if len(data) > maxFlowFile {
+		return nil, fmt.Errorf("read %s: more than %d MiB is no workflow", path, maxFlowFile>>20)
+	}
+	return data, nil
+}
+
+func sortedKeys[T any](m map[string]T) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	sort.Strings(keys)
+	return keys
+}
+
+// setInputs applies --set id.field=value: the value gets the type of the literal that it replaces. The id may hold dots, the field may not.
+func setInputs(w *node.Workflow, sets []string) error {
+	for _, s := range sets {
+		if err := setInput(w, s); err != nil {
+			return &exitError{exitBadInput, fmt.Errorf("--set %s: %w", s, err)}
+		}
+	}
+	return nil
+}
+
+func setInput(w *node.Workflow, set string) error {
+	path, text, ok := strings.Cut(set, "=")
+	dot := strings.LastIndexByte(path, '.')
+	if !ok || dot < 1 || dot == len(path)-1 {
+		return errors.New("want id.field=value, as in 3.seed=7")
+	}
+	id, field := path[:dot], path[dot+1:]
+	old, found := w.Input(id, field)
+	if !found {
+		return missingInput(w, id, field)
+	}
+	value, err := typedLike(old, text)
+	if err != nil {
+		return fmt.Errorf("%s of node %s (%s) %w", field, id, w.Class(id), err)
+	}
+	return w.SetInput(id, field, value)
+}
+
+// missingInput says what there is instead.
+func missingInput(w *node.Workflow, id, field string) error {
+	if w.Class(id) == "" {
+		var have []string
+		for _, n := range w.IDs() {
+			have = append(have, n+" ("+w.Class(n)+")")
+		}
+		return fmt.Errorf("the workflow has no node %s; it has %s", id, strings.Join(have, ", "))
+	}
+	var have []string
+	if n, ok := w.Value()[id].(map[string]any); ok {
+		in, _ := n["inputs"].(map[string]any)
+		have = sortedKeys(in)
+	}
+	return fmt.Errorf("node %s (%s) has no input %s; it has %s", id, w.Class(id), field, strings.Join(have, ", "))
+}
+
+// typedLike reads text as the type that old has. Seeds go up to 2^64-1.
+func typedLike(old any, text string) (any, error) {
+	switch old.(type) {
+	case string:
+		return text, nil
+	case bool:
+		b, err := strconv.ParseBool(text)
+		if err != nil {
+			return nil, fmt.Errorf("is true or false, not %q", text)
+		}
+		return b, nil
+	case int64, uint64:
+		if u, err := strconv.ParseUint(text, 10, 64); err == nil {
+			return u, nil
+		}
+		i, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("is an integer, not %q", text)
+		}
+		return i, nil
+	case float64:
+		f, err := strconv.ParseFloat(text, 64)
+		if err != nil || f != f || f-f != 0 {
+			return nil, fmt.Errorf("is a number, not %q", text)
+		}
+		return f, nil
+	case []any:
+		return nil, errors.New("is linked to another node and cannot be set")
+	}
+	return nil, errors.New("is no text, number or boolean and cannot be set")
+}

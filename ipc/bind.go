@@ -1,0 +1,233 @@
+package ipc
+
+import (
+	"fmt"
+	"math"
+	"math/big"
+	"reflect"
+	"strings"
+
+	"patchbay/node"
+)
+
+// Bind copies the fields of o into the struct that dst points to, by their json tags. Numbers are checked against the range of the field, never
+// converted silently; 3.0 is an integer, 3.5 and "3" are not. A null leaves the field at its zero value. Unknown fields are ignored. Fields of type any
+// get the decoded value as it is, []byte takes bytes or base64 text. The error names the field.
+func Bind(o *node.Object, dst any) error {
+	return bindStruct(o, reflect.ValueOf(dst).Elem(), "")
+}
+
+// unknownFields returns the keys of o that the struct dst has no field for, for requests that say strict:true.
+func unknownFields(o *node.Object, dst any) []string {
+	known := map[string]bool{}
+	collectFields(reflect.TypeOf(dst).Elem(), known)
+	var out []string
+	for _, k := range o.Keys() {
+		if !known[k] {
+			out = append(out, k)
+		}
+	}
+	return out
+}
+
+func collectFields(t reflect.Type, known map[string]bool) {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		if f.Anonymous {
+			collectFields(f.Type, known)
+			continue
+		}
+		known[fieldName(f)] = true
+	}
+}
+
+func fieldName(f reflect.StructField) string {
+	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	return name
+}
+
+func bindStruct(o *node.Object, dst reflect.Value, path string) error {
+	t := dst.Type()
+	for i := range t.NumField() {
+		f := t.Field(i)
+		if f.Anonymous {
+			if err := bindStruct(o, dst.Field(i), path); err != nil {
+				return err
+			}
+			continue
+		}
+		name := fieldName(f)
+		if name == "" || name == "-" {
+			continue
+		}
+		v, ok := o.Get(name)
+		if !ok || v == nil {
+			continue
+		}
+		if err := bindValue(v, dst.Field(i), join(path, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func join(path, name string) string {
+	if path == "" {
+		return name
+	}
+	return path + "." + name
+}
+
+func bindValue(v any, dst reflect.Value, path string) error {
+	wrong := func(want string) error { return fmt.Errorf("field %s: want %s, got %s", path, want, kindOf(v)) }
+	switch dst.Kind() {
+	case reflect.Interface:
+		dst.Set(reflect.ValueOf(v))
+	case reflect.String:
+		s, ok := v.(string)
+		if !ok {
+			return wrong("a string")
+		}
+		dst.SetString(s)
+	case reflect.Bool:
+		b, ok := v.(bool)
+		if !ok {
+			return wrong("true or false")
+		}
+		dst.SetBool(b)
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		n, ok := integer(v)
+		if !ok {
+			return wrong("an integer")
+		}
+		if !n.IsInt64() || dst.OverflowInt(n.Int64()) {
+			return fmt.Errorf("field %s: %s does not fit %s", path, n, dst.Kind())
+		}
+		dst.SetInt(n.Int64())
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		n, ok := integer(v)
+		if !ok {
+			return wrong("an integer")
+		}
+		if !n.IsUint64() || dst.OverflowUint(n.Uint64()) {
+			return fmt.Errorf("field %s: %s does not fit %s", path, n, dst.Kind())
+		}
+		dst.SetUint(n.Uint64())
+	case reflect.Float64:
+		f, ok := float(v)
+		if !ok {
+			return wrong("a number")
+		}
+		if math.IsNaN(f) || math.IsInf(f, 0) {
+			return fmt.Errorf("field %s: %v is not a finite number", path, f)
+		}
+		dst.SetFloat(f)
+	case reflect.Slice:
+		return bindSlice(v, dst, path)
+	case reflect.Map:
+		return bindMap(v, dst, path)
+	case reflect.Struct:
+		o, ok := v.(*node.Object)
+		if !ok {
+			return wrong("a map")
+		}
+		return bindStruct(o, dst, path)
+	case reflect.Pointer:
+		if o, ok := v.(*node.Object); ok && dst.Type() == reflect.TypeOf(o) {
+			dst.Set(reflect.ValueOf(o))
+			return nil
+		}
+		p := reflect.New(dst.Type().Elem())
+		if err := bindValue(v, p.Elem(), path); err != nil {
+			return err
+		}
+		dst.Set(p)
+	default:
+		panic("ipc: message field of kind " + dst.Kind().String())
+	}
+	return nil
+}
+
+func bindSlice(v any, dst reflect.Value, path string) error {
+	if dst.Type().Elem().Kind() == reflect.Uint8 {
+		switch x := v.(type) {
+		case []byte:
+			dst.SetBytes(x)
+		case string:
+			b, err := decodeBase64(x)
+			if err != nil {
+				return fmt.Errorf("field %s: not base64: %w", path, err)
+			}
+			dst.SetBytes(b)
+		default:
+			return fmt.Errorf("field %s: want bytes or base64 text, got %s", path, kindOf(v))
+		}
+		return nil
+	}
+	l, ok := v.([]any)
+	if !ok {
+		return fmt.Errorf("field %s: want a list, got %s", path, kindOf(v))
+	}
+	out := reflect.MakeSlice(dst.Type(), len(l), len(l))
+	for i, e := range l {
+		if e == nil {
+			continue
+		}
+		if err := bindValue(e, out.Index(i), fmt.Sprintf("%s[%d]", path, i)); err != nil {
+			return err
+		}
+	}
+	dst.Set(out)
+	return nil
+}
+
+func bindMap(v any, dst reflect.Value, path string) error {
+	o, ok := v.(*node.Object)
+	if !ok {
+		return fmt.Errorf("field %s: want a map, got %s", path, kindOf(v))
+	}
+	out := reflect.MakeMapWithSize(dst.Type(), o.Len())
+	for _, k := range o.Keys() {
+		e, _ := o.Get(k)
+		slot := reflect.New(dst.Type().Elem()).Elem()
+		if e != nil {
+			if err := bindValue(e, slot, join(path, k)); err != nil {
+				return err
+			}
+		}
+		out.SetMapIndex(reflect.ValueOf(k), slot)
+	}
+	dst.Set(out)
+	return nil
+}
+
+// integer returns the exact integer value of a decoded number.
+func integer(v any) (*big.Int, bool) {
+	switch n := v.(type) {
+	case int64:
+		return big.NewInt(n), true
+	case uint64:
+		return new(big.Int).SetUint64(n), true
+	case *big.Int:
+		return n, true
+	case float64:
+		if n != math.Trunc(n) || math.Abs(n) > 1<<63 {
+			return nil, false
+		}
+		i, _ := big.NewFloat(n).Int(nil)
+		return i, true
+	}
+	return nil, false
+}
+
+func float(v any) (float64, bool) {
+	if f, ok := v.(float64); ok {
+		return f, true
+	}
+	n, ok := integer(v)
+	if !ok {
+		return 0, false
+	}
+	f, _ := new(big.Float).SetInt(n).Float64()
+	return f, true
+}

@@ -1,0 +1,106 @@
+package ipc
+
+import (
+	"context"
+
+	"patchbay/node"
+)
+
+// The functions here are the verbs as calls on a Client.
+
+// Submit queues a job.
+func Submit(ctx context.Context, c Client, req *RunRequest) (Receipt, error) {
+	var out Receipt
+	err := askOne(ctx, c, VerbSubmit, "", req, &out)
+	return out, err
+}
+
+// Run starts a job and feeds col until it ends. It returns the terminal event.
+func Run(ctx context.Context, c Client, req *RunRequest, col *Collector) (*Event, error) {
+	r, err := c.Ask(ctx, VerbRun, "", req)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	return col.Run(ctx, r)
+}
+
+// Status returns the record of a job.
+func Status(ctx context.Context, c Client, job string) (Record, error) {
+	var out recordReply
+	err := askOne(ctx, c, VerbStatus, job, nil, &out)
+	return out.Record, err
+}
+
+// Follow feeds col with the events of a job from a sequence number on, and with its files if they are wanted, until it ends.
+func Follow(ctx context.Context, c Client, job string, from uint64, files bool, col *Collector) (*Event, error) {
+	r, err := c.Ask(ctx, VerbStatus, job, jobRequest{Job: job, Follow: true, From: from, Outputs: files})
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	return col.Run(ctx, r)
+}
+
+// Fetch returns the files of a job that is done.
+func Fetch(ctx context.Context, c Client, job string) ([]File, error) {
+	r, err := c.Ask(ctx, VerbStatus, job, jobRequest{Job: job, Outputs: true})
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	col := &Collector{}
+	_, err = col.Run(ctx, r)
+	return col.Files, err
+}
+
+// Cancel cancels a job; false if it had ended.
+func Cancel(ctx context.Context, c Client, job string) (bool, State, error) {
+	var out cancelReply
+	err := askOne(ctx, c, VerbCancel, job, nil, &out)
+	return out.Cancelled, out.State, err
+}
+
+// List returns the newest jobs in a state ("": all) and how many there are in each.
+func List(ctx context.Context, c Client, state State, limit int) ([]Record, map[State]int, error) {
+	var out struct {
+		Jobs   []Record       `json:"jobs"`
+		Counts map[string]int `json:"counts"`
+	}
+	err := askOne(ctx, c, VerbJobs, "", jobsRequest{State: string(state), Limit: limit}, &out)
+	counts := map[State]int{}
+	for k, v := range out.Counts {
+		counts[State(k)] = v
+	}
+	return out.Jobs, counts, err
+}
+
+// Describe returns object_info entries by class; "" asks for all.
+func Describe(ctx context.Context, c Client, class string) (*node.Object, error) {
+	var out struct {
+		Info *node.Object `json:"object_info"`
+	}
+	err := askOne(ctx, c, VerbDescribe, "", describeRequest{class}, &out)
+	return out.Info, err
+}
+
+// Models returns the model files by kind of folder.
+func Models(ctx context.Context, c Client) (map[string][]string, error) {
+	var out struct {
+		Models map[string][]string `json:"models"`
+	}
+	err := askOne(ctx, c, VerbModels, "", nil, &out)
+	return out.Models, err
+}
+
+func askOne(ctx context.Context, c Client, verb, job string, body, out any) error {
+	r, err := c.Ask(ctx, verb, job, body)
+	if err != nil {
+		return err
+	}
+	o, err := r.One(ctx)
+	if err != nil {
+		return err
+	}
+	return bindReply(o, out)
+}

@@ -1,0 +1,47 @@
+package ipc
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// Cancel ends a queued job or asks a running one to stop, and returns the state it then has; false if it had ended already. A running job has ended when
+// its terminal event is in the log.
+func (j *Jobs) Cancel(ctx context.Context, id string) (State, bool, error) {
+	for {
+		rec, err := j.Get(ctx, id)
+		if err != nil {
+			return "", false, err
+		}
+		if rec.State.Final() {
+			return rec.State, false, nil
+		}
+		fault := Errorf(ErrCancelled, "the job was cancelled")
+		next, err := j.Update(ctx, id, rec.Rev, func(r *Record) {
+			if r.State == Running {
+				r.Cancel = true
+				return
+			}
+			r.State, r.Error, r.Finished = Cancelled, fault, time.Now().UnixMilli()
+		})
+		if errors.Is(err, errConflict) {
+			continue
+		}
+		if err == nil && next.State == Cancelled {
+			j.Append(ctx, id, -1, Event{Type: EventInterrupted, Error: fault, Data: endData(fault, map[string]any{"prompt_id": id})})
+		}
+		return next.State, true, err
+	}
+}
+
+// FailQueued ends all waiting jobs with fault: a table in memory does not survive the daemon.
+func (j *Jobs) FailQueued(ctx context.Context, fault *Error) {
+	list, _, _ := j.List(ctx, Queued, j.cfg.MaxQueued)
+	for _, rec := range list {
+		_, err := j.Update(ctx, rec.Job, rec.Rev, func(r *Record) { r.State, r.Error, r.Finished = Failed, fault, time.Now().UnixMilli() })
+		if err == nil {
+			j.Append(ctx, rec.Job, -1, Event{Type: EventError, Error: fault, Data: endData(fault, map[string]any{"prompt_id": rec.Job})})
+		}
+	}
+}

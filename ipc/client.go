@@ -1,0 +1,270 @@
+package ipc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+
+	"patchbay/node"
+)
+
+// Client asks a daemon or a worker, over NATS or frames. Safe for concurrent use.
+type Client interface {
+	// Ask sends a request. body is a struct or map of message.go, or nil; job is the job of status and cancel.
+	Ask(ctx context.Context, verb, job string, body any) (*Replies, error)
+	// Close ends the connection; runs tied to it are cancelled.
+	Close() error
+}
+
+// Replies are the answers to one request, in order.
+type Replies struct {
+	mu     sync.Mutex
+	queue  []*node.Object
+	err    error // why nothing follows; io.EOF after the last reply
+	wake   chan struct{}
+	cancel func()
+}
+
+func newReplies(cancel func()) *Replies {
+	return &Replies{wake: make(chan struct{}, 1), cancel: cancel}
+}
+
+// Next returns the next reply; io.EOF after the last one. A reply that is an error is returned as *Error. An event of a job that failed is no
+// error reply: it has a type.
+func (r *Replies) Next(ctx context.Context) (*node.Object, error) {
+	for {
+		r.mu.Lock()
+		if len(r.queue) > 0 {
+			o := r.queue[0]
+			r.queue = r.queue[1:]
+			r.mu.Unlock()
+			return o, replyError(o)
+		}
+		err := r.err
+		r.mu.Unlock()
+		if err != nil {
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-r.wake:
+		}
+	}
+}
+
+// One returns the only reply.
+func (r *Replies) One(ctx context.Context) (*node.Object, error) {
+	defer r.Close()
+	o, err := r.Next(ctx)
+	if errors.Is(err, io.EOF) {
+		err = errors.New("the request was answered with nothing")
+	}
+	return o, err
+}
+
+// Close gives up the rest.
+func (r *Replies) Close() {
+	if r.cancel != nil {
+		r.cancel()
+	}
+}
+
+func (r *Replies) put(o *node.Object, end error) {
+	r.mu.Lock()
+	if o != nil {
+		r.queue = append(r.queue, o)
+	}
+	if end != nil && r.err == nil {
+		r.err = end
+	}
+	r.mu.Unlock()
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// replyError returns the error that a reply is, or nil.
+func replyError(o *node.Object) error {
+	if _, ok := o.Get("type"); ok {
+		return nil
+	}
+	v, ok := o.Get("error")
+	if !ok {
+		return nil
+	}
+	return errorFrom(v, o)
+}
+
+// errorFrom reads the value of "error"; body is the message around it.
+func errorFrom(v any, body *node.Object) *Error {
+	e := &Error{}
+	o, ok := v.(*node.Object)
+	if !ok {
+		return Errorf(ErrInternal, "an error that is %s", kindOf(v))
+	}
+	if err := Bind(o, e); err != nil {
+		return Errorf(ErrInternal, "an error that cannot be read: %v", err)
+	}
+	if n, _ := body.Get("node_errors"); n != nil {
+		if no, ok := n.(*node.Object); ok {
+			e.NodeErrors = map[string]any{}
+			for _, k := range no.Keys() {
+				e.NodeErrors[k], _ = no.Get(k)
+			}
+		}
+	}
+	return e
+}
+
+// FrameClient is a Client on a byte stream: a unix socket, or the pipes of a worker.
+type FrameClient struct {
+	enc   Encoding
+	w     *FrameWriter
+	close func() error
+	gone  chan struct{}
+
+	mu      sync.Mutex
+	next    int64
+	pending map[int64]*Replies
+	err     error
+}
+
+// DialSocket connects to the unix socket of a daemon.
+func DialSocket(path string) (*FrameClient, error) {
+	c, err := net.Dial("unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("connect to daemon: %w", err)
+	}
+	return NewFrameClient(c, c, c.Close), nil
+}
+
+// NewFrameClient reads replies from r until it ends and writes requests to w. closing must make r end.
+func NewFrameClient(r io.Reader, w io.Writer, closing func() error) *FrameClient {
+	c := &FrameClient{w: NewFrameWriter(w), close: closing, gone: make(chan struct{}), pending: map[int64]*Replies{}}
+	go c.read(r)
+	return c
+}
+
+// Gone is closed when the stream has ended.
+func (c *FrameClient) Gone() <-chan struct{} { return c.gone }
+
+// Ask implements Client.
+func (c *FrameClient) Ask(_ context.Context, verb, job string, body any) (*Replies, error) {
+	b := emptyMap(c.enc)
+	if body != nil {
+		var err error
+		if b, err = Encode(body, c.enc); err != nil {
+			return nil, err
+		}
+	}
+	if job != "" && body == nil { // a body names its job itself
+		extra, err := Encode(map[string]string{"job": job}, c.enc)
+		if err != nil {
+			return nil, err
+		}
+		if b, err = spliceMaps(extra, b, c.enc); err != nil {
+			return nil, err
+		}
+	}
+	c.mu.Lock()
+	if c.err != nil {
+		c.mu.Unlock()
+		return nil, c.err
+	}
+	c.next++
+	tag := c.next
+	r := newReplies(func() { c.drop(tag) })
+	c.pending[tag] = r
+	c.mu.Unlock()
+	frame, err := splice(envelope{Op: verb, Tag: tag}, b, c.enc)
+	if err == nil {
+		err = c.w.Write(frame)
+	}
+	if err != nil {
+		c.drop(tag)
+		return nil, fmt.Errorf("send request: %w", err)
+	}
+	return r, nil
+}
+
+func (c *FrameClient) drop(tag int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.pending, tag)
+}
+
+// Close implements Client.
+func (c *FrameClient) Close() error {
+	err := c.close()
+	<-c.gone
+	return err
+}
+
+// errHungUp is what open requests get when the stream ends under them.
+var errHungUp = errors.New("the connection was closed by the other side")
+
+func (c *FrameClient) read(r io.Reader) {
+	var err error
+	for err == nil {
+		var body []byte
+		if body, err = ReadFrame(r); err == nil {
+			err = c.frame(body)
+		}
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) {
+		err = errHungUp
+	}
+	c.mu.Lock()
+	c.err = err
+	for _, p := range c.pending {
+		p.put(nil, err)
+	}
+	clear(c.pending)
+	c.mu.Unlock()
+	close(c.gone)
+}
+
+func (c *FrameClient) frame(body []byte) error {
+	enc, ok := Sniff(body)
+	if !ok {
+		return fmt.Errorf("a reply of %d bytes is no msgpack map; does the other side print to its stdout?", len(body))
+	}
+	o, err := Decode(body, enc, DefaultLimits())
+	if err != nil {
+		return fmt.Errorf("read reply: %w", err)
+	}
+	env, fields, err := unwrap(o)
+	if err != nil {
+		return fmt.Errorf("read reply: %w", err)
+	}
+	tag, ok := env.Tag.(int64)
+	if !ok {
+		if e := replyError(fields); e != nil {
+			return e
+		}
+		return fmt.Errorf("a reply without a tag")
+	}
+	c.mu.Lock()
+	r := c.pending[tag]
+	if env.End {
+		delete(c.pending, tag)
+	}
+	c.mu.Unlock()
+	if r == nil {
+		return nil // given up
+	}
+	var end error
+	if env.End {
+		end = io.EOF
+	}
+	if fields.Len() == 0 {
+		fields = nil
+	}
+	r.put(fields, end)
+	return nil
+}

@@ -1,0 +1,115 @@
+package ipc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"patchbay/node"
+)
+
+// ErrNoDaemon is returned when nobody answers: no server, or no daemon behind it.
+var ErrNoDaemon = errors.New("no daemon answers")
+
+// NATSClient is a Client on a NATS connection. It speaks msgpack.
+type NATSClient struct {
+	nc *nats.Conn
+}
+
+// DialNATS connects to a server. An unreachable one is ErrNoDaemon.
+func DialNATS(url string) (*NATSClient, error) {
+	nc, err := nats.Connect(url, nats.Name("patchbay client"), nats.Timeout(3*time.Second), nats.MaxReconnects(10))
+	if err != nil {
+		return nil, fmt.Errorf("%w at %s: %w", ErrNoDaemon, redact(url), err)
+	}
+	return &NATSClient{nc: nc}, nil
+}
+
+// redact removes user names and tokens from a URL.
+func redact(url string) string {
+	scheme, rest, ok := strings.Cut(url, "://")
+	if at := strings.LastIndexByte(rest, '@'); ok && at >= 0 {
+		return scheme + "://" + rest[at+1:]
+	}
+	return url
+}
+
+// Close implements Client.
+func (c *NATSClient) Close() error {
+	_ = c.nc.FlushTimeout(time.Second)
+	c.nc.Close()
+	return nil
+}
+
+// Ask implements Client.
+func (c *NATSClient) Ask(_ context.Context, verb, job string, body any) (*Replies, error) {
+	var data []byte
+	stream := verb == VerbRun
+	if body != nil {
+		var err error
+		if data, err = Encode(body, Msgpack); err != nil {
+			return nil, err
+		}
+		if q, ok := body.(jobRequest); ok {
+			stream = q.Follow || q.Outputs
+		}
+	}
+	if limit := c.nc.MaxPayload(); int64(len(data))+1024 > limit {
+		return nil, Errorf(ErrTooLarge, "the request has %d bytes, the server takes %d; send large inputs as files in the input folder", len(data), limit)
+	}
+	inbox := c.nc.NewInbox()
+	r := newReplies(nil)
+	sub, err := c.nc.Subscribe(inbox, func(m *nats.Msg) { natsReply(r, m, stream) })
+	if err != nil {
+		return nil, fmt.Errorf("subscribe to replies: %w", err)
+	}
+	if err := sub.SetPendingLimits(-1, -1); err != nil {
+		return nil, fmt.Errorf("subscribe to replies: %w", err)
+	}
+	r.cancel = func() { _ = sub.Unsubscribe() }
+	err = c.nc.PublishMsg(&nats.Msg{Subject: VerbSubject(verb, job), Reply: inbox, Data: data, Header: nats.Header{"Content-Type": {Msgpack.ContentType()}}})
+	if err != nil {
+		r.Close()
+		return nil, fmt.Errorf("send request: %w", err)
+	}
+	return r, nil
+}
+
+// natsReply sorts one message of an inbox into r.
+func natsReply(r *Replies, m *nats.Msg, stream bool) {
+	if m.Header.Get("Status") == "503" {
+		r.put(nil, fmt.Errorf("%w: the NATS server has no patchbay service", ErrNoDaemon))
+		return
+	}
+	if len(m.Data) == 0 {
+		r.put(nil, io.EOF)
+		return
+	}
+	o, err := natsBody(m)
+	if err != nil {
+		r.put(nil, err)
+		return
+	}
+	if stream {
+		r.put(o, nil)
+		return
+	}
+	r.put(o, io.EOF)
+}
+
+func natsBody(m *nats.Msg) (*node.Object, error) {
+	enc, err := encodingOf(m.Header, m.Data)
+	if err != nil {
+		return nil, err
+	}
+	o, err := Decode(m.Data, enc, DefaultLimits())
+	if err != nil {
+		return nil, fmt.Errorf("read reply: %w", err)
+	}
+	return o, nil
+}

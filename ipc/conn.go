@@ -1,0 +1,164 @@
+package ipc
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"sync"
+
+	"patchbay/node"
+)
+
+// conn serves one byte stream: frames in, frames out. Runs are tied to it.
+type conn struct {
+	r    io.Reader
+	w    *FrameWriter
+	s    *Service
+	gone chan struct{}
+	wg   sync.WaitGroup // requests whose last reply is not sent
+}
+
+// serveConn answers the requests of one byte stream until it ends or ctx ends; then no new ones are taken, and streams under way may finish until drain
+// ends. closing is called when the stream is not to be read any more. A clean end of the stream is nil.
+func serveConn(ctx, drain context.Context, r io.Reader, w io.Writer, closing func(), s *Service) error {
+	c := &conn{r: r, w: NewFrameWriter(w), s: s, gone: make(chan struct{})}
+	read := make(chan error, 1)
+	go func() {
+		err := c.read()
+		close(c.gone)
+		read <- err
+	}()
+	select {
+	case err := <-read:
+		closing()
+		return err
+	case <-ctx.Done():
+	}
+	idle := make(chan struct{})
+	go func() { c.wg.Wait(); close(idle) }()
+	select {
+	case <-idle:
+	case <-drain.Done():
+	case <-c.gone:
+	}
+	closing()
+	return nil
+}
+
+// read takes frames until the stream ends. A frame that is too large ends it, because nothing behind it can be found.
+func (c *conn) read() error {
+	for {
+		body, err := ReadFrame(c.r)
+		switch {
+		case err == nil:
+			c.frame(body)
+		case errors.Is(err, ErrFrameTooLarge):
+			c.reply(Msgpack, envelope{}).send(Errorf(ErrTooLarge, "%v", err))
+			return err
+		case errors.Is(err, io.EOF), errors.Is(err, os.ErrClosed):
+			return nil
+		default:
+			return err
+		}
+	}
+}
+
+// frame answers one request.
+func (c *conn) frame(body []byte) {
+	enc, ok := Sniff(body)
+	if !ok {
+		c.reply(Msgpack, envelope{}).send(Errorf(ErrUnsupported, "a frame holds one msgpack map (or one JSON object), this one of %d bytes does not", len(body)))
+		return
+	}
+	o, err := Decode(body, enc, DefaultLimits())
+	if err != nil {
+		c.reply(enc, envelope{}).send(Errorf(ErrBadRequest, "%v", err))
+		return
+	}
+	var head struct {
+		Op  string `json:"op"`
+		Tag any    `json:"tag"`
+	}
+	if err := Bind(o, &head); err != nil {
+		c.reply(enc, envelope{}).send(Errorf(ErrBadRequest, "%v", err))
+		return
+	}
+	env := envelope{Op: head.Op, Tag: tagOf(head.Tag)}
+	fields := without(without(o, "op"), "tag")
+	if fields.Len() == 0 {
+		fields = nil
+	}
+	if head.Op == VerbPing {
+		c.reply(enc, env).pong()
+		return
+	}
+	if head.Op == "" {
+		c.reply(enc, env).send(Errorf(ErrBadRequest, "field op is missing; it names the verb"))
+		return
+	}
+	c.wg.Add(1)
+	var job string
+	if fields != nil && (head.Op == VerbStatus || head.Op == VerbCancel) {
+		v, _ := fields.Get("job")
+		job, _ = v.(string)
+	}
+	c.s.Handle(&Request{Verb: head.Op, Job: job, Fields: fields, Tied: true, Gone: c.gone, Reply: c.reply(enc, env).reply(c.wg.Done)})
+}
+
+// tagOf lets strings and integers through; other tags are dropped, they could not be compared by a client.
+func tagOf(v any) any {
+	switch v.(type) {
+	case string, int64, uint64:
+		return v
+	}
+	return nil
+}
+
+// frameReply writes replies to one request.
+type frameReply struct {
+	c   *conn
+	enc Encoding
+	env envelope
+}
+
+func (c *conn) reply(enc Encoding, env envelope) frameReply { return frameReply{c, enc, env} }
+
+func (f frameReply) reply(done func()) *Reply {
+	return &Reply{Enc: f.enc, Limit: MaxFrame - 1024, Done: done, Send: func(body []byte, _ *Error, end bool) error {
+		if body == nil {
+			body = emptyMap(f.enc)
+		}
+		env := f.env
+		env.End = end
+		frame, err := splice(env, body, f.enc)
+		if err != nil {
+			return err
+		}
+		return f.c.w.Write(frame)
+	}}
+}
+
+// send answers a request that did not reach the service.
+func (f frameReply) send(e *Error) {
+	f.c.s.sent(f.reply(nil).Fail(e))
+}
+
+func (f frameReply) pong() {
+	f.c.s.sent(f.reply(nil).Last(pongReply{V: ProtocolVersion, PID: os.Getpid()}))
+}
+
+func emptyMap(enc Encoding) []byte {
+	if enc == JSON {
+		return []byte("{}")
+	}
+	return []byte{0x80}
+}
+
+// unwrap splits a reply that came in a frame into its envelope and its fields.
+func unwrap(o *node.Object) (env envelope, fields *node.Object, err error) {
+	if err := Bind(o, &env); err != nil {
+		return env, nil, err
+	}
+	return env, without(without(without(o, "op"), "tag"), "end"), nil
+}

@@ -1,0 +1,262 @@
+package ipc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+// MaxAttempts is how often a job is started before the death of its worker fails it.
+const MaxAttempts = 3
+
+// Dispatcher takes jobs from the table to the executors, one at a time each, and writes down how they end.
+type Dispatcher struct {
+	Jobs  *Jobs
+	Shelf *Shelf
+	Log   zerolog.Logger
+}
+
+// errStopped is the cause of a run that somebody cancelled.
+var errStopped = errors.New("the job was cancelled")
+
+// errDeadline is the cause of a run that took longer than its deadline.
+var errDeadline = errors.New("the deadline has passed")
+
+// Work serves the executors until take ends; runs that are under way then go on until run ends. It returns when all have stopped.
+func (d *Dispatcher) Work(take, run context.Context, executors []Executor) {
+	var wg sync.WaitGroup
+	for _, ex := range executors {
+		wg.Go(func() { d.serve(take, run, ex) })
+	}
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for take.Err() == nil {
+		select {
+		case <-take.Done():
+		case <-tick.C:
+			d.Jobs.Expire(take)
+		}
+	}
+	wg.Wait()
+}
+
+func (d *Dispatcher) serve(take, run context.Context, ex Executor) {
+	for {
+		if ex.Ready(take) != nil {
+			return
+		}
+		rec, req, stop, err := d.Jobs.Take(take, ex.Name())
+		if err != nil {
+			return
+		}
+		d.run(run, ex, rec, req, stop)
+	}
+}
+
+// run is one attempt at a job.
+func (d *Dispatcher) run(ctx context.Context, ex Executor, rec Record, req *RunRequest, stop <-chan struct{}) {
+	log := d.Log.With().Str("job", rec.Job).Str("worker", ex.Name()).Int("attempt", rec.Attempt).Logger()
+	log.Info().Msg("job started")
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	if req.DeadlineMS > 0 {
+		timer := time.AfterFunc(time.Duration(req.DeadlineMS)*time.Millisecond, func() { cancel(errDeadline) })
+		defer timer.Stop()
+	}
+	watched := make(chan struct{})
+	defer close(watched)
+	go func() {
+		select {
+		case <-stop:
+			cancel(errStopped)
+		case <-watched:
+		}
+	}()
+	sink := Sink{
+		Event: func(ev Event) {
+			if ev.Data == nil {
+				ev.Data = map[string]any{}
+			}
+			ev.Data["prompt_id"] = rec.Job
+			d.Jobs.Append(ctx, rec.Job, rec.Attempt, ev)
+		},
+		Preview: func(n string, jpeg []byte) { d.Jobs.Preview(previewOf(rec.Job, n, jpeg)) },
+	}
+	started := time.Now()
+	out, err := guarded(func() (*Outcome, error) { return ex.Run(ctx, Task{req, rec.Attempt}, sink) })
+	switch cause := context.Cause(ctx); {
+	case err == nil:
+		err = d.Shelf.Stage(rec.Job, out.Files)
+	case errors.Is(cause, errStopped):
+		err = Errorf(ErrCancelled, "the job was cancelled")
+	case errors.Is(cause, errDeadline):
+		err = Errorf(ErrDeadline, "the job ran longer than its deadline of %d ms", req.DeadlineMS)
+	case cause != nil:
+		err = Errorf(ErrDraining, "the daemon was stopped while the job ran")
+	}
+	d.finish(rec, out, errorOf(err))
+	if err != nil {
+		log.Warn().Err(err).Dur("took", time.Since(started)).Msg("job ended")
+		return
+	}
+	log.Info().Dur("took", time.Since(started)).Msg("job done")
+}
+
+func previewOf(job, nodeID string, jpeg []byte) previewMessage {
+	return previewMessage{Type: replyPreview, Job: job, Node: nodeID, Format: "image/jpeg", Data: jpeg}
+}
+
+// guarded runs f and turns a panic into an error with its stack.
+func guarded[T any](f func() (T, error)) (out T, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			e := Errorf(ErrInternal, "panic: %v", p)
+			e.Type, e.Trace = "internal_panic", strings.Split(strings.TrimSpace(string(debug.Stack())), "\n")
+			err = e
+		}
+	}()
+	return f()
+}
+
+// finish records the end of an attempt: one compare-and-swap decides, and only its winner appends the terminal event.
+func (d *Dispatcher) finish(was Record, out *Outcome, fault *Error) {
+	ctx := context.Background() // the end of a job is recorded even while the daemon stops
+	job := was.Job
+	retry := fault != nil && fault.Code == ErrWorkerLost && was.Attempt < MaxAttempts
+	state := Done
+	switch {
+	case fault == nil:
+	case fault.Code == ErrCancelled:
+		state = Cancelled
+	default:
+		state = Failed
+	}
+	rec, err := d.swap(ctx, was, func(r *Record) {
+		if retry && !r.Cancel {
+			r.State = Queued
+			return
+		}
+		if retry { // it was to be cancelled, and is gone now
+			state, fault = Cancelled, Errorf(ErrCancelled, "the job was cancelled")
+		}
+		r.State, r.Finished = state, time.Now().UnixMilli()
+		if fault != nil {
+			r.Error, r.NodeError = fault, fault.NodeErrors
+			return
+		}
+		r.Metrics = out.Metrics
+		for _, f := range out.Files {
+			r.Outputs = append(r.Outputs, f.Ref)
+		}
+	})
+	if err != nil {
+		d.Log.Warn().Err(err).Str("job", job).Msg("result dropped")
+		return
+	}
+	data := map[string]any{"prompt_id": job}
+	switch rec.State {
+	case Queued:
+		data["cause"] = fault.Message
+		d.Jobs.Append(ctx, job, -1, Event{Type: EventRetrying, Data: data, Error: fault})
+	case Cancelled:
+		d.Jobs.Append(ctx, job, -1, Event{Type: EventInterrupted, Error: fault, Data: endData(fault, data)})
+	case Failed:
+		d.Jobs.Append(ctx, job, -1, Event{Type: EventError, Error: fault, NodeErrors: fault.NodeErrors, Data: endData(fault, data)})
+	default:
+		d.complete(ctx, rec, out)
+	}
+}
+
+// complete names the files of a job that is done and appends its last events.
+func (d *Dispatcher) complete(ctx context.Context, rec Record, out *Outcome) {
+	refs, err := d.Shelf.Commit(rec.Job)
+	if err != nil {
+		d.Log.Error().Err(err).Str("job", rec.Job).Msg("files of a job that is done did not get their names")
+	}
+	data := map[string]any{"prompt_id": rec.Job, "timestamp": time.Now().UnixMilli(), "outputs": refs}
+	if err != nil {
+		data["warning"] = err.Error()
+	}
+	_, err = d.swap(ctx, rec, func(r *Record) { r.Outputs = refs })
+	if err != nil {
+		d.Log.Error().Err(err).Str("job", rec.Job).Msg("file names not recorded")
+	}
+	for _, ev := range executedEvents(rec.Job, refs, out.UI) {
+		d.Jobs.Append(ctx, rec.Job, -1, ev)
+	}
+	if out.Metrics != nil {
+		d.Jobs.Append(ctx, rec.Job, -1, Event{Type: EventMetrics, Data: out.Metrics})
+	}
+	d.Jobs.Append(ctx, rec.Job, -1, Event{Type: EventSuccess, Data: data})
+}
+
+// executedEvents makes ComfyUI's executed events of the nodes that made files, in the order of the files.
+func executedEvents(job string, refs []OutputRef, ui map[string]map[string]any) []Event {
+	var order []string
+	files := map[string]map[string]any{}
+	for _, r := range refs {
+		if files[r.Node] == nil {
+			order = append(order, r.Node)
+			files[r.Node] = map[string]any{}
+			for k, v := range ui[r.Node] {
+				files[r.Node][k] = v
+			}
+			files[r.Node][r.Kind] = []any{}
+		}
+		list, _ := files[r.Node][r.Kind].([]any)
+		files[r.Node][r.Kind] = append(list, map[string]any{"filename": r.Filename, "subfolder": r.Subfolder, "type": r.Type})
+	}
+	var out []Event
+	for _, n := range order {
+		out = append(out, Event{Type: EventExecuted, Node: n, Data: map[string]any{
+			"node": n, "display_node": n, "output": files[n], "prompt_id": job,
+		}})
+	}
+	return out
+}
+
+// endData fills in what ComfyUI's execution_error and execution_interrupted carry.
+func endData(e *Error, data map[string]any) map[string]any {
+	data["timestamp"] = time.Now().UnixMilli()
+	data["node_id"], data["node_type"] = e.Node, e.Class
+	if e.Code != ErrCancelled {
+		kind := e.Type
+		if kind == "" {
+			kind = e.Code
+		}
+		trace := e.Trace
+		if trace == nil {
+			trace = []string{}
+		}
+		text := e.Message
+		if e.Details != "" {
+			text = fmt.Sprintf("%s: %s", text, e.Details)
+		}
+		data["exception_message"], data["exception_type"], data["traceback"] = text, kind, trace
+	}
+	return data
+}
+
+// swap applies change to the record of an attempt with compare-and-swap, as long as the attempt is still the current one. A conflict with a change of
+// something else (a wish to cancel) is tried again.
+func (d *Dispatcher) swap(ctx context.Context, was Record, change func(*Record)) (Record, error) {
+	for {
+		cur, err := d.Jobs.Get(ctx, was.Job)
+		if err != nil {
+			return Record{}, err
+		}
+		if cur.Attempt != was.Attempt || cur.State != was.State {
+			return Record{}, fmt.Errorf("job %s is %s in attempt %d, not %s in attempt %d", was.Job, cur.State, cur.Attempt, was.State, was.Attempt)
+		}
+		rec, err := d.Jobs.Update(ctx, was.Job, cur.Rev, change)
+		if !errors.Is(err, errConflict) {
+			return rec, err
+		}
+	}
+}

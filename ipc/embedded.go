@@ -1,0 +1,146 @@
+package ipc
+
+import (
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/rs/zerolog"
+)
+
+// EmbeddedConfig describes the NATS server that a daemon carries inside.
+type EmbeddedConfig struct {
+	Listen string // host:port; port 0 takes a free one
+	Token  string // clients must send it; needed for any host that is not a loopback address
+	Log    zerolog.Logger
+}
+
+// Embedded is a running NATS server.
+type Embedded struct {
+	srv *server.Server
+	url string
+}
+
+// embeddedPayload is the largest message of the embedded server; NATS advises no more than 8 MiB.
+const embeddedPayload = 8 << 20
+
+// StartEmbedded starts a server and waits until it takes connections. A taken port is an error that says so.
+func StartEmbedded(cfg EmbeddedConfig) (*Embedded, error) {
+	host, port, err := splitListen(cfg.Listen)
+	if err != nil {
+		return nil, err
+	}
+	if ip := net.ParseIP(host); cfg.Token == "" && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return nil, fmt.Errorf("listen %s: an address that others can reach needs a token; give --token-file, or listen on 127.0.0.1", cfg.Listen)
+	}
+	if port == 0 {
+		port = server.RANDOM_PORT
+	}
+	logs := &natsLog{log: cfg.Log.With().Str("component", "nats").Logger()}
+	srv, err := server.NewServer(&server.Options{
+		ServerName: "patchbay-" + strings.ToLower(NewJobID()[16:]), Host: host, Port: port, Authorization: cfg.Token,
+		NoSigs: true, MaxPayload: embeddedPayload, MaxClosedClients: 16, DisableJetStreamBanner: true,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("start NATS server: %w", err)
+	}
+	srv.SetLoggerV2(logs, false, false, false)
+	srv.Start()
+	ready := false
+	for wait := 0; wait < 100 && !ready && logs.fatal() == ""; wait++ { // a fatal line does not end Start, and ready never comes then
+		ready = srv.ReadyForConnections(100 * time.Millisecond)
+	}
+	if !ready {
+		srv.Shutdown()
+		srv.WaitForShutdown()
+		why := logs.fatal()
+		if why == "" {
+			why = "it was not ready within 10 s"
+		}
+		if strings.Contains(why, "address already in use") {
+			return nil, fmt.Errorf("listen %s: %s; is another daemon running? stop it, choose another address with --listen, or use it with --nats", cfg.Listen, why)
+		}
+		return nil, fmt.Errorf("start NATS server on %s: %s", cfg.Listen, why)
+	}
+	addr := srv.Addr().String()
+	if cfg.Token != "" {
+		addr = cfg.Token + "@" + addr
+	}
+	return &Embedded{srv: srv, url: "nats://" + addr}, nil
+}
+
+func splitListen(listen string) (string, int, error) {
+	host, text, err := net.SplitHostPort(listen)
+	if err != nil {
+		return "", 0, fmt.Errorf("listen %s: want host:port", listen)
+	}
+	port, err := strconv.Atoi(text)
+	if err != nil || port < 0 || port > 65535 {
+		return "", 0, fmt.Errorf("listen %s: the port is a number from 0 to 65535", listen)
+	}
+	if host == "" {
+		host = "0.0.0.0"
+	}
+	return host, port, nil
+}
+
+// URL is what clients connect to, token included.
+func (e *Embedded) URL() string { return e.url }
+
+// Address is the URL without the token.
+func (e *Embedded) Address() string { return "nats://" + e.srv.Addr().String() }
+
+// Listens tells whether anybody subscribes to a subject.
+func (e *Embedded) Listens(subject string) bool {
+	return e.srv.GlobalAccount().SubscriptionInterest(subject)
+}
+
+// Close stops the server and waits for it.
+func (e *Embedded) Close() {
+	e.srv.Shutdown()
+	e.srv.WaitForShutdown()
+}
+
+// natsLog writes the server's lines to zerolog. Fatal lines do not end the process: they are kept for the error of StartEmbedded.
+type natsLog struct {
+	log  zerolog.Logger
+	mu   sync.Mutex
+	last string
+}
+
+func (l *natsLog) fatal() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.last
+}
+
+func (l *natsLog) line(ev *zerolog.Event, format string, v []any) {
+	ev.Msg(strings.TrimSpace(fmt.Sprintf(format, v...)))
+}
+
+// Noticef implements server.Logger; the server's notices are our debug lines.
+func (l *natsLog) Noticef(format string, v ...any) { l.line(l.log.Debug(), format, v) }
+
+// Warnf implements server.Logger.
+func (l *natsLog) Warnf(format string, v ...any) { l.line(l.log.Warn(), format, v) }
+
+// Errorf implements server.Logger.
+func (l *natsLog) Errorf(format string, v ...any) { l.line(l.log.Error(), format, v) }
+
+// Debugf implements server.Logger.
+func (l *natsLog) Debugf(format string, v ...any) { l.line(l.log.Debug(), format, v) }
+
+// Tracef implements server.Logger.
+func (l *natsLog) Tracef(format string, v ...any) { l.line(l.log.Trace(), format, v) }
+
+// Fatalf implements server.Logger.
+func (l *natsLog) Fatalf(format string, v ...any) {
+	l.mu.Lock()
+	l.last = strings.TrimSpace(fmt.Sprintf(format, v...))
+	l.mu.Unlock()
+	l.line(l.log.Error().Bool("fatal", true), format, v)
+}

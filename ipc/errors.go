@@ -1,0 +1,172 @@
+package ipc
+
+import (
+	"errors"
+	"fmt"
+
+	"patchbay/node"
+)
+
+// Error is what a client is told when something went wrong: the value of "error" in every error reply and in the terminal event of a failed job.
+type Error struct {
+	Code         string         `json:"code"`   // one of the Err constants
+	Status       int            `json:"status"` // the number of the code, as in the Nats-Service-Error-Code header
+	Type         string         `json:"type,omitempty"`
+	Message      string         `json:"message"`
+	Details      string         `json:"details,omitempty"`
+	Node         string         `json:"node,omitempty"`
+	Class        string         `json:"class_type,omitempty"`
+	Input        string         `json:"input,omitempty"`
+	Extra        map[string]any `json:"extra_info,omitempty"`
+	Retryable    bool           `json:"retryable"`
+	RetryAfterMS int            `json:"retry_after_ms,omitempty"`
+	Trace        []string       `json:"trace,omitempty"`
+	NodeErrors   map[string]any `json:"-"` // stands beside "error", as in ComfyUI's body
+}
+
+// The codes of errors. The table below gives their numbers; docs/protocol.md lists them for clients.
+const (
+	ErrBadRequest  = "bad_request"
+	ErrEmptyBody   = "empty_body"
+	ErrNoJob       = "no_such_job"
+	ErrNoModel     = "no_such_model"
+	ErrNoNodeType  = "no_such_node_type"
+	ErrNoHandle    = "no_such_handle"
+	ErrNoVerb      = "no_such_verb"
+	ErrDuplicate   = "duplicate_conflict"
+	ErrExpired     = "expired"
+	ErrTooLarge    = "too_large"
+	ErrUnsupported = "unsupported_format"
+	ErrBadWorkflow = "bad_workflow"
+	ErrQueueFull   = "queue_full"
+	ErrCancelled   = "cancelled"
+	ErrInternal    = "internal"
+	ErrWorkerLost  = "worker_lost"
+	ErrNoCapacity  = "no_capacity"
+	ErrDraining    = "draining"
+	ErrDeadline    = "deadline"
+	ErrOutOfMemory = "out_of_memory"
+	ErrDiskFull    = "disk_full"
+)
+
+// ErrorCode is one row of the table of errors.
+type ErrorCode struct {
+	Code      string
+	Status    int
+	Retryable bool   // the same request may succeed later or elsewhere
+	When      string // for docs and `patchbay doctor`
+}
+
+// ErrorTable returns every code that a reply may carry, in the order of docs/protocol.md.
+func ErrorTable() []ErrorCode {
+	return []ErrorCode{
+		{ErrBadRequest, 400, false, "the body cannot be decoded, was refused by the guard, or a field has the wrong type"},
+		{ErrEmptyBody, 400, false, "run, submit or exec without a body"},
+		{ErrNoJob, 404, false, "no job of that id"},
+		{ErrNoModel, 404, false, "a file named by the workflow is not in the models folders"},
+		{ErrNoNodeType, 404, false, "exec or describe names a class that is not in the catalogue"},
+		{ErrNoHandle, 404, false, "the handle was freed, its lease ran out, or its worker restarted"},
+		{ErrNoVerb, 404, false, "op is not a verb"},
+		{ErrDuplicate, 409, false, "a job of that id exists with another body"},
+		{ErrExpired, 410, false, "the job waited longer than its queue_ttl_ms, or its result is gone"},
+		{ErrTooLarge, 413, false, "a body, reply or workflow is over its limit"},
+		{ErrUnsupported, 415, false, "neither JSON nor msgpack; or a file of a format or family that is not supported"},
+		{ErrBadWorkflow, 422, false, "the workflow was refused; type and node_errors are ComfyUI's"},
+		{ErrQueueFull, 429, true, "too many jobs are waiting"},
+		{ErrCancelled, 499, false, "the job was cancelled"},
+		{ErrInternal, 500, false, "a fault of the program"},
+		{ErrWorkerLost, 500, true, "the worker that ran the job died or hung; details name the cause"},
+		{ErrNoCapacity, 503, true, "no worker can take the request"},
+		{ErrDraining, 503, true, "the daemon is shutting down"},
+		{ErrDeadline, 504, false, "the job ran longer than its deadline_ms"},
+		{ErrOutOfMemory, 507, false, "memory ran out"},
+		{ErrDiskFull, 507, true, "an output file could not be written: no space, or a limit on file size"},
+	}
+}
+
+// codeOf returns the row of a code; a code that is not in the table is a bug in this package.
+func codeOf(code string) ErrorCode {
+	for _, c := range ErrorTable() {
+		if c.Code == code {
+			return c
+		}
+	}
+	panic("ipc: error code " + code + " is not in the table")
+}
+
+// Errorf returns an Error of the given code.
+func Errorf(code, format string, args ...any) *Error {
+	c := codeOf(code)
+	return &Error{Code: c.Code, Status: c.Status, Retryable: c.Retryable, Message: fmt.Sprintf(format, args...)}
+}
+
+// Error returns "code: message: details", with the node in front of the message.
+func (e *Error) Error() string {
+	s := e.Message
+	if e.Details != "" {
+		s += ": " + e.Details
+	}
+	if e.Node != "" {
+		s = fmt.Sprintf("node %s (%s): %s", e.Node, e.Class, s)
+	}
+	return e.Code + ": " + s
+}
+
+// errorBody is the reply that carries an Error: {"error": {...}, "node_errors": {...}}.
+type errorBody struct {
+	Error      *Error         `json:"error"`
+	NodeErrors map[string]any `json:"node_errors,omitempty"`
+}
+
+func (e *Error) body() errorBody { return errorBody{e, e.NodeErrors} }
+
+// failureCode maps the codes of package node that are not validation; everything else there is bad_workflow.
+func failureCode(code string) string {
+	switch code {
+	case node.CodeTooLarge:
+		return ErrTooLarge
+	case node.CodeCancelled:
+		return ErrCancelled
+	case node.CodeOutOfMemory:
+		return ErrOutOfMemory
+	case node.CodeFileMissing, node.CodeTokenizer:
+		return ErrNoModel
+	case node.CodeFileOutsideRoot:
+		return ErrBadRequest
+	case node.CodeBadCheckpoint, node.CodeWrongFamily, node.CodeBadImage:
+		return ErrUnsupported
+	case node.CodeDiskFull:
+		return ErrDiskFull
+	case node.CodeDeadline:
+		return ErrDeadline
+	case node.CodePanic, node.CodeInternal:
+		return ErrInternal
+	case node.CodeUnknownHandle:
+		return ErrNoHandle
+	case node.CodeUnknownClass:
+		return ErrNoNodeType
+	}
+	return ErrBadWorkflow
+}
+
+// errorOf turns any error into an Error; a Failure keeps ComfyUI's type, details and node errors.
+func errorOf(err error) *Error {
+	if err == nil {
+		return nil
+	}
+	var e *Error
+	if errors.As(err, &e) {
+		return e
+	}
+	var f *node.Failure
+	if errors.As(err, &f) {
+		if f == nil {
+			return nil
+		}
+		e = Errorf(failureCode(f.Code), "%s", f.Message)
+		e.Type, e.Details, e.Node, e.Class, e.Input = f.Code, f.Details, f.Node, f.Class, f.Field
+		e.Extra, e.NodeErrors, e.Trace = f.Extra, f.NodeErrors, f.Trace
+		return e
+	}
+	return Errorf(ErrInternal, "%s", err.Error())
+}

@@ -1,0 +1,154 @@
+package ipc
+
+import (
+	"context"
+
+	"patchbay/node"
+)
+
+// ExecRequest asks for one node to be run: the door for hosts that bring nodes of their own.
+type ExecRequest struct {
+	Class   string       `json:"class_type"`
+	Inputs  *node.Object `json:"inputs,omitempty"`   // literals, tensors, {"$handle": id}, and lists and maps of them
+	Want    []int        `json:"want,omitempty"`     // output slots to return; empty: all
+	LeaseMS int          `json:"lease_ms,omitempty"` // how long handles are kept without use; 0: 15 minutes
+	Plan    string       `json:"plan,omitempty"`
+	// Files are found by LoadImage and LoadLatent, by name.
+	Files map[string][]byte `json:"files,omitempty"`
+}
+
+// ExecReply carries the wanted outputs in order: by value, except MODEL, CLIP and VAE (and what holds them), which are handles
+// {"$handle": id, "type": "MODEL", "expires": Unix milliseconds}.
+type ExecReply struct {
+	V        int            `json:"v"`
+	Outputs  []any          `json:"outputs"`
+	Files    []File         `json:"files,omitempty"` // what an output node would save; it is not saved
+	Timings  map[string]any `json:"timings,omitempty"`
+	Warnings []string       `json:"warnings,omitempty"`
+	Worker   string         `json:"worker,omitempty"`
+}
+
+// FreeRequest gives up handles; without any, the worker drops all handles, caches and weights.
+type FreeRequest struct {
+	Handles []string `json:"handles,omitempty"`
+}
+
+// FreeReply tells how many handles were dropped.
+type FreeReply struct {
+	V     int `json:"v"`
+	Freed int `json:"freed"`
+}
+
+// handleKey marks a handle in a message.
+const handleKey = "$handle"
+
+func (s *Service) exec(r *Request) error {
+	var q ExecRequest
+	if err := Bind(r.Fields, &q); err != nil {
+		return Errorf(ErrBadRequest, "%v", err)
+	}
+	if q.Class == "" {
+		return Errorf(ErrBadRequest, "field class_type is missing")
+	}
+	ex, err := s.executorFor(q.Inputs)
+	if err != nil {
+		return err
+	}
+	s.spawn(r, func(ctx context.Context) error {
+		if err := ex.Ready(ctx); err != nil {
+			return Errorf(ErrNoCapacity, "no worker became ready: %v", err)
+		}
+		out, err := ex.Exec(ctx, &q)
+		if err != nil {
+			return err
+		}
+		out.V, out.Worker = ProtocolVersion, ex.Name()
+		s.own(out.Outputs, ex)
+		return r.Reply.Last(out)
+	})
+	return nil
+}
+
+func (s *Service) free(r *Request) error {
+	var q FreeRequest
+	if err := Bind(r.Fields, &q); err != nil {
+		return Errorf(ErrBadRequest, "%v", err)
+	}
+	s.spawn(r, func(ctx context.Context) error {
+		total := FreeReply{V: ProtocolVersion}
+		for _, ex := range s.cfg.Executors {
+			if err := ex.Ready(ctx); err != nil {
+				return Errorf(ErrNoCapacity, "no worker became ready: %v", err)
+			}
+			out, err := ex.Free(ctx, &q)
+			if err != nil {
+				return err
+			}
+			total.Freed += out.Freed
+		}
+		s.mu.Lock()
+		if len(q.Handles) == 0 {
+			clear(s.owners)
+		}
+		for _, h := range q.Handles {
+			delete(s.owners, h)
+		}
+		s.mu.Unlock()
+		return r.Reply.Last(total)
+	})
+	return nil
+}
+
+// executorFor returns the worker that holds the handles among the inputs, or the next one in turn.
+func (s *Service) executorFor(inputs any) (Executor, error) {
+	var ids []string
+	walkHandles(inputs, func(id string) { ids = append(ids, id) })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var owner Executor
+	for _, id := range ids {
+		ex, ok := s.owners[id]
+		if !ok {
+			return nil, Errorf(ErrNoHandle, "no handle %q: it was freed, its lease ran out, or its worker restarted", id)
+		}
+		if owner != nil && owner != ex {
+			return nil, Errorf(ErrNoHandle, "handle %q is on %s, another one on %s; load both with one worker", id, ex.Name(), owner.Name())
+		}
+		owner = ex
+	}
+	if owner == nil {
+		owner = s.cfg.Executors[int(s.next.Add(1)-1)%len(s.cfg.Executors)]
+	}
+	return owner, nil
+}
+
+// own notes which worker holds the handles in v.
+func (s *Service) own(v any, ex Executor) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	walkHandles(v, func(id string) { s.owners[id] = ex })
+}
+
+// walkHandles calls f with every handle in a decoded value.
+func walkHandles(v any, f func(id string)) {
+	switch x := v.(type) {
+	case []any:
+		for _, e := range x {
+			walkHandles(e, f)
+		}
+	case *node.Object:
+		if x == nil {
+			return
+		}
+		if id, ok := x.Get(handleKey); ok {
+			if s, ok := id.(string); ok {
+				f(s)
+			}
+			return
+		}
+		for _, k := range x.Keys() {
+			e, _ := x.Get(k)
+			walkHandles(e, f)
+		}
+	}
+}

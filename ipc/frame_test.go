@@ -1,0 +1,114 @@
+package ipc
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+
+	"patchbay/node"
+)
+
+func TestFramesReadBack(t *testing.T) {
+	var b bytes.Buffer
+	w := NewFrameWriter(&b)
+	bodies := [][]byte{{}, {0x80}, bytes.Repeat([]byte("ab"), 100<<10)}
+	for _, body := range bodies {
+		if err := w.Write(body); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, want := range bodies {
+		got, err := ReadFrame(&b)
+		if err != nil || !bytes.Equal(got, want) {
+			t.Fatalf("frame %d: got %d bytes and %v, want %d bytes", i, len(got), err, len(want))
+		}
+	}
+	if _, err := ReadFrame(&b); err != io.EOF {
+		t.Errorf("at the end: got %v, want io.EOF", err)
+	}
+}
+
+func TestBrokenFrames(t *testing.T) {
+	long := binary.BigEndian.AppendUint32(nil, MaxFrame+1)
+	if _, err := ReadFrame(bytes.NewReader(long)); !errors.Is(err, ErrFrameTooLarge) {
+		t.Errorf("a length over the limit: got %v", err)
+	}
+	for _, n := range []uint32{10, 1 << 20, MaxFrame} {
+		b := append(binary.BigEndian.AppendUint32(nil, n), "abc"...)
+		if _, err := ReadFrame(bytes.NewReader(b)); !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("%d bytes declared, 3 there: got %v, want %v", n, err, io.ErrUnexpectedEOF)
+		}
+	}
+	if _, err := ReadFrame(strings.NewReader("\x00\x00")); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("a length that is cut off: got %v", err)
+	}
+}
+
+func TestSplice(t *testing.T) {
+	for _, enc := range []Encoding{Msgpack, JSON} {
+		for _, n := range []int{0, 1, 13, 14, 40} {
+			in := node.NewObject()
+			for i := range n {
+				in.Set(strings.Repeat("k", i+1), int64(i))
+			}
+			body, err := Encode(in, enc)
+			if err != nil {
+				t.Fatal(err)
+			}
+			whole, err := splice(envelope{Op: "run", Tag: "t", End: true}, body, enc)
+			if err != nil {
+				t.Fatal(err)
+			}
+			o, err := Decode(whole, enc, DefaultLimits())
+			if err != nil {
+				t.Fatalf("encoding %d, %d fields: %v", enc, n, err)
+			}
+			env, rest, err := unwrap(o)
+			if err != nil || env.Op != "run" || env.Tag != "t" || !env.End || rest.Len() != n {
+				t.Errorf("encoding %d, %d fields: got %+v, %d fields, %v", enc, n, env, rest.Len(), err)
+			}
+			same, err := splice(envelope{}, body, enc)
+			if err != nil || !bytes.Equal(same, body) {
+				t.Errorf("encoding %d, %d fields: an empty envelope changed the body (%v)", enc, n, err)
+			}
+		}
+	}
+}
+
+func FuzzFrames(f *testing.F) {
+	f.Add(frameOf([]byte{0x81, 0xa2, 'o', 'p', 0xa4, 'p', 'i', 'n', 'g'}))
+	f.Add(frameOf([]byte(`{"op":"run","tag":1}`)))
+	f.Add(append(frameOf(nil), 0xff, 0xff, 0xff, 0xff))
+	f.Add([]byte{0, 0, 0, 9, 1})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		r := bytes.NewReader(data)
+		var again []byte
+		for {
+			body, err := ReadFrame(r)
+			if err != nil {
+				break
+			}
+			again = append(again, frameOf(body)...)
+			enc, ok := Sniff(body)
+			if !ok {
+				continue
+			}
+			o, err := Decode(body, enc, DefaultLimits())
+			if err != nil {
+				continue
+			}
+			if _, _, err := unwrap(o); err != nil {
+				continue
+			}
+			if _, err := splice(envelope{Op: "x"}, body, enc); err != nil {
+				t.Fatalf("splice a body that decodes: %v", err)
+			}
+		}
+		if !bytes.HasPrefix(data, again) {
+			t.Fatalf("frames read do not add up to what was written")
+		}
+	})
+}

@@ -1,0 +1,193 @@
+package ipc
+
+import "patchbay/node"
+
+// ProtocolVersion is the value of "v" in every message; a new one breaks clients, new fields do not.
+const ProtocolVersion = 1
+
+// The verbs. On NATS they are the last token of the subject (status and cancel are followed by the job id), in frames the value of "op".
+const (
+	VerbRun      = "run"
+	VerbSubmit   = "submit"
+	VerbStatus   = "status"
+	VerbJobs     = "jobs"
+	VerbCancel   = "cancel"
+	VerbDescribe = "describe"
+	VerbModels   = "models"
+	VerbExec     = "exec"
+	VerbFree     = "free"
+	VerbPing     = "ping" // frames only
+)
+
+// RunRequest is the body of run and submit in our own shape. ParseRun also reads ComfyUI's POST /prompt body and a bare graph into it.
+type RunRequest struct {
+	V          int               `json:"v,omitempty"`
+	ID         string            `json:"id,omitempty"` // job id, [A-Za-z0-9_-]{1,64}; empty: one is made. Sending it twice is safe.
+	Workflow   any               `json:"workflow,omitempty"`
+	Targets    []string          `json:"targets,omitempty"`       // output nodes to run; empty: all
+	Inputs     map[string][]byte `json:"inputs,omitempty"`        // files for LoadImage and LoadLatent, by name
+	ExtraPNG   *node.Object      `json:"extra_pnginfo,omitempty"` // text chunks of saved pictures
+	NoMetadata bool              `json:"no_metadata,omitempty"`   // leave workflow and extra info out of saved files
+	Plan       string            `json:"plan,omitempty"`          // "ulysses=2,pipe=2"; empty: chosen
+	Preview    bool              `json:"preview,omitempty"`       // make previews
+	Tied       bool              `json:"tied,omitempty"`          // run on NATS: cancel when the client goes away
+	Front      bool              `json:"front,omitempty"`         // ahead of all waiting jobs
+	QueueTTLMS int               `json:"queue_ttl_ms,omitempty"`  // expired after waiting this long; 0: never
+	DeadlineMS int               `json:"deadline_ms,omitempty"`   // failed after running this long; 0: never
+	Client     any               `json:"client,omitempty"`        // anything; given back by status
+	Strict     bool              `json:"strict,omitempty"`        // refuse unknown fields
+}
+
+// Receipt is the first reply of run and the only one of submit.
+type Receipt struct {
+	V         int    `json:"v"`
+	Type      string `json:"type"` // "accepted"
+	Job       string `json:"job"`
+	State     State  `json:"state"`
+	Position  int    `json:"position"`            // jobs ahead of it in the queue
+	Duplicate bool   `json:"duplicate,omitempty"` // a job of this id and body existed already
+	Events    string `json:"events"`              // NATS subject of its events
+	Status    string `json:"status"`              // NATS subject to ask for its record
+	// NodeErrors are ComfyUI's errors of outputs that cannot run, when others can: those run.
+	NodeErrors map[string]any `json:"node_errors,omitempty"`
+}
+
+// Event is one entry of a job's log: a reply of run, and a message on patchbay.v1.events.<job>.<type>.
+type Event struct {
+	V          int            `json:"v"`
+	Type       string         `json:"type"`
+	Job        string         `json:"job"`
+	Seq        uint64         `json:"seq"` // 1, 2, ... within the job
+	TS         int64          `json:"ts"`  // Unix milliseconds
+	Attempt    int            `json:"attempt"`
+	Node       string         `json:"node,omitempty"`
+	Data       map[string]any `json:"data,omitempty"` // ComfyUI's data of the websocket message of that type
+	Error      *Error         `json:"error,omitempty"`
+	NodeErrors map[string]any `json:"node_errors,omitempty"`
+}
+
+// The types of events beside those that package node makes.
+const (
+	EventQueued      = "queued"
+	EventRetrying    = "retrying"
+	EventStart       = "execution_start"
+	EventProgress    = "progress"
+	EventExecuted    = "executed"
+	EventMetrics     = "metrics"
+	EventSuccess     = "execution_success"
+	EventError       = "execution_error"
+	EventInterrupted = "execution_interrupted"
+	EventExpired     = "expired"
+)
+
+// The types of replies that are not events: they are not in the log.
+const (
+	replyAccepted  = "accepted"
+	replyOutput    = "output"
+	replyChunk     = "chunk"
+	replyPreview   = "preview"
+	replyHeartbeat = "heartbeat"
+)
+
+// Terminal tells whether an event type ends a job. Every job has exactly one such event.
+func Terminal(eventType string) bool {
+	switch eventType {
+	case EventSuccess, EventError, EventInterrupted, EventExpired:
+		return true
+	}
+	return false
+}
+
+// OutputRef describes one file that a job made. Filename and Subfolder are empty until the file is in the output folder.
+type OutputRef struct {
+	Node      string `json:"node"`
+	Index     int    `json:"index"`
+	Kind      string `json:"kind"` // "images" or "latents"
+	Type      string `json:"type"` // "output" or "temp"
+	Prefix    string `json:"prefix,omitempty"`
+	Ext       string `json:"ext"`
+	Filename  string `json:"filename,omitempty"`
+	Subfolder string `json:"subfolder,omitempty"`
+	Width     int    `json:"width,omitempty"`
+	Height    int    `json:"height,omitempty"`
+	Bytes     int    `json:"bytes"`
+	CRC32C    uint32 `json:"crc32c"` // Castagnoli, of the whole file
+}
+
+// outputMessage carries a file, whole in Data or announced with the number of chunks that follow.
+type outputMessage struct {
+	Type   string    `json:"type"`
+	Job    string    `json:"job"`
+	Output int       `json:"output"` // position in the outputs of the job
+	Ref    OutputRef `json:"ref"`
+	Data   []byte    `json:"data,omitempty"`
+	Chunks int       `json:"chunks,omitempty"`
+	Error  *Error    `json:"error,omitempty"` // the file cannot be read any more
+}
+
+// chunkMessage is one piece of a file.
+type chunkMessage struct {
+	Type   string `json:"type"`
+	Job    string `json:"job"`
+	Output int    `json:"output"`
+	Offset int    `json:"offset"`
+	Data   []byte `json:"data"`
+}
+
+// previewMessage carries a picture of the unfinished latent. It may be dropped.
+type previewMessage struct {
+	Type   string `json:"type"`
+	Job    string `json:"job"`
+	Node   string `json:"node,omitempty"`
+	Format string `json:"format"` // "image/jpeg"
+	Data   []byte `json:"data"`
+}
+
+// heartbeatMessage shows a silent client that its run goes on.
+type heartbeatMessage struct {
+	Type string `json:"type"`
+	Job  string `json:"job"`
+	TS   int64  `json:"ts"`
+}
+
+// jobRequest is the body of status and cancel.
+type jobRequest struct {
+	Job     string `json:"job"`
+	Follow  bool   `json:"follow,omitempty"`  // status: stream the events from From on
+	From    uint64 `json:"from,omitempty"`    // first sequence number wanted
+	Outputs bool   `json:"outputs,omitempty"` // status: stream the files after the record
+	Preview bool   `json:"preview,omitempty"` // follow: stream previews too
+}
+
+// jobsRequest is the body of jobs.
+type jobsRequest struct {
+	State string `json:"state,omitempty"` // only jobs in this state
+	Limit int    `json:"limit,omitempty"` // newest first; 0: 100
+}
+
+type jobsReply struct {
+	V      int        `json:"v"`
+	Jobs   []Record   `json:"jobs"`
+	Counts stateCount `json:"counts"`
+}
+
+type stateCount map[State]int
+
+// cancelReply answers cancel. Cancelled is false when the job had already ended.
+type cancelReply struct {
+	V         int    `json:"v"`
+	Job       string `json:"job"`
+	Cancelled bool   `json:"cancelled"`
+	State     State  `json:"state"`
+}
+
+// describeRequest is the body of describe.
+type describeRequest struct {
+	Class string `json:"class,omitempty"` // empty: all classes
+}
+
+type pongReply struct {
+	V   int    `json:"v"`
+	PID int    `json:"pid"`
+	Job string `json:"job,omitempty"`
+}

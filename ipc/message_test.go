@@ -1,0 +1,249 @@
+package ipc
+
+import (
+	"errors"
+	"math"
+	"reflect"
+	"strings"
+	"testing"
+
+	"patchbay/node"
+)
+
+func TestBindChecksRanges(t *testing.T) {
+	type target struct {
+		U8  uint8   `json:"u8"`
+		I32 int32   `json:"i32"`
+		U64 uint64  `json:"u64"`
+		I64 int64   `json:"i64"`
+		F   float64 `json:"f"`
+		S   string  `json:"s"`
+		B   bool    `json:"b"`
+		L   []int   `json:"l"`
+	}
+	for _, c := range []struct {
+		field string
+		value any
+		ok    bool
+	}{
+		{"u8", int64(255), true}, {"u8", int64(300), false}, {"u8", int64(-1), false}, {"u8", 3.0, true}, {"u8", 3.5, false}, {"u8", "3", false}, {"u8", true, false},
+		{"i32", int64(1 << 40), false}, {"i32", int64(-5), true},
+		{"u64", uint64(math.MaxUint64), true}, {"u64", int64(-5), false}, {"u64", 1e30, false}, {"u64", 18446744073709551616.0, false},
+		{"i64", uint64(math.MaxUint64), false}, {"i64", math.NaN(), false},
+		{"f", int64(3), true}, {"f", math.NaN(), false}, {"f", math.Inf(1), false}, {"f", "1", false},
+		{"s", []byte("x"), false}, {"s", int64(1), false}, {"b", int64(1), false},
+		{"l", []any{int64(1), "x"}, false}, {"l", int64(1), false}, {"s", nil, true},
+	} {
+		var v target
+		err := Bind(node.NewObject(c.field, c.value), &v)
+		if (err == nil) != c.ok {
+			t.Errorf("%s = %v (%T): got error %v, want ok %v", c.field, c.value, c.value, err, c.ok)
+		}
+		if err != nil && !strings.Contains(err.Error(), "field "+c.field) {
+			t.Errorf("%s: the error does not name the field: %v", c.field, err)
+		}
+	}
+}
+
+func TestParseRunShapes(t *testing.T) {
+	g := graph("Wait 1", "Picture 5")
+	for name, body := range map[string]*node.Object{
+		"envelope":      node.NewObject("id", "j1", "workflow", g),
+		"envelope text": node.NewObject("id", "j1", "workflow", `{"1":{"class_type":"Wait","inputs":{"n":1}},"2":{"class_type":"Picture","inputs":{"n":5}}}`),
+		"comfyui":       node.NewObject("prompt", g, "prompt_id", "j1", "client_id", "c", "extra_data", node.NewObject("extra_pnginfo", node.NewObject("workflow", node.NewObject("nodes", []any{}))), "front", true),
+	} {
+		req, w, err := ParseRun(body)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if req.ID != "j1" || w.Len() != 2 || w.Class("2") != "Picture" {
+			t.Errorf("%s: got id %q and %d nodes", name, req.ID, w.Len())
+		}
+		if name == "comfyui" && (req.ExtraPNG == nil || !req.Front) {
+			t.Errorf("comfyui: extra_pnginfo or front is lost")
+		}
+	}
+	req, w, err := ParseRun(g)
+	if err != nil || w.Len() != 2 || !validID(req.ID) {
+		t.Errorf("bare graph: %v", err)
+	}
+	odd := node.NewObject("prompt", node.NewObject("class_type", "Wait", "inputs", node.NewObject()))
+	if _, w, err := ParseRun(odd); err != nil || w.Class("prompt") != "Wait" {
+		t.Errorf("bare graph with a node called prompt: %v", err)
+	}
+}
+
+func TestParseRunRefuses(t *testing.T) {
+	g := graph("Wait 1")
+	for name, c := range map[string]struct {
+		body *node.Object
+		code string
+		says string
+	}{
+		"nothing":        {node.NewObject(), ErrBadRequest, "workflow"},
+		"other fields":   {node.NewObject("foo", int64(1)), ErrBadRequest, "workflow"},
+		"bad id":         {node.NewObject("workflow", g, "id", "a.b"), ErrBadRequest, "A-Z"},
+		"long id":        {node.NewObject("workflow", g, "id", strings.Repeat("a", 65)), ErrBadRequest, "64"},
+		"id of a number": {node.NewObject("workflow", g, "id", int64(3)), ErrBadRequest, "field id"},
+		"strict":         {node.NewObject("workflow", g, "strict", true, "plam", "x"), ErrBadRequest, "plam"},
+		"negative time":  {node.NewObject("workflow", g, "deadline_ms", int64(-1)), ErrBadRequest, "negative"},
+		"editor format":  {node.NewObject("nodes", []any{}, "links", []any{}), ErrBadWorkflow, "API format"},
+		"workflow list":  {node.NewObject("workflow", []any{int64(1)}), ErrBadWorkflow, "object"},
+		"workflow text":  {node.NewObject("workflow", strings.Repeat("[", 1e6)), ErrBadWorkflow, "nested"},
+		"extra_pnginfo":  {node.NewObject("prompt", g, "extra_data", node.NewObject("extra_pnginfo", "x")), ErrBadRequest, "extra_pnginfo"},
+	} {
+		_, _, err := ParseRun(c.body)
+		if err == nil || err.Code != c.code || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: got %v, want code %s and %q in the text", name, err, c.code, c.says)
+		}
+	}
+}
+
+func TestMessagesReadBackInBothEncodings(t *testing.T) {
+	rec := Record{V: 1, Job: "j", State: Failed, Rev: 7, Attempt: 2, Created: 5, Hash: "h", Error: Errorf(ErrNoModel, "no file"), Outputs: []OutputRef{{Node: "9", Ext: ".png", Bytes: 3, CRC32C: 1 << 31}}}
+	for _, enc := range []Encoding{Msgpack, JSON} {
+		b, err := Encode(recordReply{"record", rec}, enc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o, err := Decode(b, enc, DefaultLimits())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got recordReply
+		if err := Bind(o, &got); err != nil {
+			t.Fatal(err)
+		}
+		if !reflect.DeepEqual(got.Record, rec) {
+			t.Errorf("encoding %d: got %+v, want %+v", enc, got.Record, rec)
+		}
+	}
+}
+
+func TestTensorReadsBack(t *testing.T) {
+	want := &Tensor{DType: "f32", Shape: []int{1, 2}, Data: []byte{0, 0, 128, 63, 0, 0, 0, 64}}
+	for _, enc := range []Encoding{Msgpack, JSON} {
+		b, err := Encode(map[string]any{"x": []any{want}}, enc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o, err := Decode(b, enc, DefaultLimits())
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, _ := o.Get("x")
+		if got := l.([]any)[0]; !reflect.DeepEqual(got, want) {
+			t.Errorf("encoding %d: got %+v, want %+v", enc, got, want)
+		}
+	}
+}
+
+func TestErrorTableIsComplete(t *testing.T) {
+	seen := map[string]bool{}
+	for _, c := range ErrorTable() {
+		if seen[c.Code] || c.Status < 400 || c.Status > 599 || c.When == "" {
+			t.Errorf("row %+v", c)
+		}
+		seen[c.Code] = true
+	}
+	// Every code of package node lands on a row.
+	for _, code := range []string{node.CodeNoPrompt, node.CodeInvalidPrompt, node.CodeNoOutputs, node.CodeOutputsFailed, node.CodeTooLarge, node.CodeCancelled, node.CodeOutOfMemory, node.CodeFileMissing, node.CodeFileOutsideRoot, node.CodeBadCheckpoint, node.CodeWrongFamily, node.CodeTokenizer, node.CodeBadImage, node.CodeBadInput, node.CodeDiskFull, node.CodeDeadline, node.CodePanic, node.CodeInternal, node.CodeUnknownHandle, node.CodeUnknownClass} {
+		e := errorOf(&node.Failure{Code: code, Message: "m", Node: "3", Class: "K"})
+		if !seen[e.Code] || e.Type != code || e.Node != "3" {
+			t.Errorf("%s became %+v", code, e)
+		}
+	}
+	if e := errorOf(errors.New("x")); e.Code != ErrInternal {
+		t.Errorf("got %s for an unknown error, want %s", e.Code, ErrInternal)
+	}
+}
+
+func FuzzMessages(f *testing.F) {
+	f.Add([]byte(`{"workflow":{"1":{"class_type":"Wait","inputs":{"n":1}}},"id":"a","plan":"ulysses=2","inputs":{"x.png":"AAAA"}}`), true)
+	f.Add([]byte(`{"prompt":{"1":{"class_type":"Wait","inputs":{"n":[1]}}},"prompt_id":17,"extra_data":{"extra_pnginfo":{}}}`), true)
+	f.Add([]byte(`{"1":{"class_type":"Wait"}}`), true)
+	f.Add([]byte(`{"nodes":[],"links":[]}`), true)
+	f.Add([]byte{0x81, 0xa8, 'w', 'o', 'r', 'k', 'f', 'l', 'o', 'w', 0x80}, false)
+	f.Fuzz(func(t *testing.T, body []byte, text bool) {
+		enc := Msgpack
+		if text {
+			enc = JSON
+		}
+		o, err := Decode(body, enc, DefaultLimits())
+		if err != nil {
+			return
+		}
+		req, w, fault := ParseRun(o)
+		if fault != nil {
+			codeOf(fault.Code)
+			return
+		}
+		if !validID(req.ID) {
+			t.Fatalf("id %q was accepted", req.ID)
+		}
+		// The same request in the other encoding is the same job.
+		h := hashOf(req, w)
+		other := JSON
+		if text {
+			other = Msgpack
+		}
+		if holdsBytes(o) || holdsOddNumber(o) { // bytes become text and NaN null in JSON; that is not the same request
+			return
+		}
+		b, err := Encode(o, other)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o2, err := Decode(b, other, DefaultLimits())
+		if err != nil {
+			t.Fatalf("re-encoded request: %v", err)
+		}
+		req2, w2, fault := ParseRun(o2)
+		if fault != nil {
+			t.Fatalf("re-encoded request is refused: %v", fault)
+		}
+		if h2 := hashOf(req2, w2); h2 != h {
+			t.Fatalf("hash %s became %s in the other encoding", h, h2)
+		}
+	})
+}
+
+func holdsBytes(v any) bool { return anyValue(v, func(e any) bool { _, ok := e.([]byte); return ok }) }
+
+func holdsOddNumber(v any) bool {
+	return anyValue(v, func(e any) bool {
+		switch f := e.(type) {
+		case float64:
+			return true // 3.0 in JSON is written as 3
+		case nil, bool, string, int64, uint64, *node.Object, []any:
+			return false
+		default:
+			_ = f
+			return true
+		}
+	})
+}
+
+// anyValue tells whether f holds for a value inside v.
+func anyValue(v any, f func(any) bool) bool {
+	if f(v) {
+		return true
+	}
+	switch x := v.(type) {
+	case []any:
+		for _, e := range x {
+			if anyValue(e, f) {
+				return true
+			}
+		}
+	case *node.Object:
+		for _, k := range x.Keys() {
+			e, _ := x.Get(k)
+			if anyValue(e, f) {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,76 @@
+package ipc
+
+import (
+	"sync"
+
+	"github.com/nats-io/nats.go"
+	"github.com/rs/zerolog"
+)
+
+// publisher sends messages in order from a goroutine of its own, so that whoever makes an event never waits for the network.
+type publisher struct {
+	nc   *nats.Conn
+	log  zerolog.Logger
+	done chan struct{}
+
+	mu    sync.Mutex
+	queue []*nats.Msg
+	wake  chan struct{}
+	ended bool
+}
+
+// publishQueue bounds what waits; a server that is away this long loses events, which are hints: the record is in the job table.
+const publishQueue = 16384
+
+func newPublisher(nc *nats.Conn, log zerolog.Logger) *publisher {
+	p := &publisher{nc: nc, log: log, done: make(chan struct{}), wake: make(chan struct{}, 1)}
+	go p.run()
+	return p
+}
+
+func (p *publisher) put(m *nats.Msg) {
+	p.mu.Lock()
+	if len(p.queue) < publishQueue && !p.ended {
+		p.queue = append(p.queue, m)
+	}
+	p.mu.Unlock()
+	p.poke()
+}
+
+func (p *publisher) poke() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (p *publisher) run() {
+	defer close(p.done)
+	for {
+		p.mu.Lock()
+		batch, ended := p.queue, p.ended
+		p.queue = nil
+		p.mu.Unlock()
+		for _, m := range batch {
+			if err := p.nc.PublishMsg(m); err != nil {
+				p.log.Warn().Err(err).Str("subject", m.Subject).Msg("not published")
+			}
+		}
+		if len(batch) > 0 {
+			continue
+		}
+		if ended {
+			return
+		}
+		<-p.wake
+	}
+}
+
+// close sends what waits and ends the goroutine.
+func (p *publisher) close() {
+	p.mu.Lock()
+	p.ended = true
+	p.mu.Unlock()
+	p.poke()
+	<-p.done
+}

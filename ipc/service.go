@@ -1,0 +1,163 @@
+package ipc
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"patchbay/node"
+)
+
+// ServiceConfig is what a Service answers from.
+type ServiceConfig struct {
+	Jobs      *Jobs
+	Shelf     *Shelf
+	Executors []Executor
+	// Validate refuses a workflow that cannot run; it must not touch a device. Where some outputs can run and others cannot, it returns ComfyUI's
+	// node_errors of the others and no error.
+	Validate func(req *RunRequest, w *node.Workflow) (map[string]any, error)
+	// Describe returns object_info entries of one class, or of all for "". An unknown class gives an empty map.
+	Describe func(class string) map[string]any
+	// Models returns the model files by kind of folder.
+	Models func() map[string]any
+	Log    zerolog.Logger
+	// Heartbeat is the longest silence of a stream. 0: 2 s.
+	Heartbeat time.Duration
+}
+
+// Service answers the verbs on every carrier. Handle returns soon: it decodes, validates and enqueues; whatever takes longer goes on in a goroutine
+// of its own. Safe for concurrent use.
+type Service struct {
+	cfg    ServiceConfig
+	ctx    context.Context
+	stop   context.CancelFunc
+	wg     sync.WaitGroup
+	next   atomic.Uint64 // executor for the next exec
+	mu     sync.Mutex
+	owners map[string]Executor // of handles
+}
+
+// NewService returns a service. Close ends its streams.
+func NewService(cfg ServiceConfig) *Service {
+	if cfg.Heartbeat == 0 {
+		cfg.Heartbeat = 2 * time.Second
+	}
+	s := &Service{cfg: cfg, owners: map[string]Executor{}}
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	return s
+}
+
+// Close cuts off the streams that are still under way and waits for their goroutines.
+func (s *Service) Close() {
+	s.stop()
+	s.wg.Wait()
+}
+
+// Owns tells whether a job is known here.
+func (s *Service) Owns(job string) bool {
+	_, err := s.cfg.Jobs.Get(s.ctx, job)
+	return err == nil
+}
+
+// Streams tells whether a verb with these fields answers with several messages.
+func Streams(verb string, o *node.Object) bool {
+	if verb == VerbRun {
+		return true
+	}
+	if verb != VerbStatus || o == nil {
+		return false
+	}
+	var r jobRequest
+	return Bind(o, &r) == nil && (r.Follow || r.Outputs)
+}
+
+// NeedsBody tells whether an empty body is a mistake for a verb.
+func NeedsBody(verb string) bool {
+	switch verb {
+	case VerbRun, VerbSubmit, VerbExec:
+		return true
+	}
+	return false
+}
+
+// Handle answers one request, or starts to.
+func (s *Service) Handle(r *Request) {
+	r.Reply.Stream = Streams(r.Verb, r.Fields)
+	_, err := guarded(func() (struct{}, error) { return struct{}{}, s.verb(r) })
+	if err != nil {
+		s.cfg.Log.Debug().Err(err).Str("verb", r.Verb).Msg("request refused")
+		s.sent(r.Reply.Fail(err))
+	}
+}
+
+func (s *Service) verb(r *Request) error {
+	if r.Fields == nil {
+		if NeedsBody(r.Verb) {
+			return Errorf(ErrEmptyBody, "%s", emptyBodyHint)
+		}
+		r.Fields = node.NewObject()
+	}
+	switch r.Verb {
+	case VerbRun:
+		return s.run(r)
+	case VerbSubmit:
+		return s.submit(r)
+	case VerbStatus:
+		return s.status(r)
+	case VerbJobs:
+		return s.jobs(r)
+	case VerbCancel:
+		return s.cancel(r)
+	case VerbDescribe:
+		return s.describe(r)
+	case VerbModels:
+		s.sent(r.Reply.Last(map[string]any{"v": ProtocolVersion, "models": s.cfg.Models()}))
+		return nil
+	case VerbExec:
+		return s.exec(r)
+	case VerbFree:
+		return s.free(r)
+	}
+	return Errorf(ErrNoVerb, "no verb %q; the verbs are run, submit, status, jobs, cancel, describe, models, exec, free", r.Verb)
+}
+
+// spawn runs f in a goroutine that Close waits for. f's error becomes the last reply.
+func (s *Service) spawn(r *Request, f func(ctx context.Context) error) {
+	if r.Reply.Detach != nil {
+		r.Reply.Detach()
+	}
+	s.wg.Go(func() {
+		defer r.Reply.Abandon()
+		ctx, cancel := context.WithCancelCause(s.ctx)
+		defer cancel(nil)
+		if r.Gone != nil {
+			stop := make(chan struct{})
+			defer close(stop)
+			go func() {
+				select {
+				case <-r.Gone:
+					cancel(errGone)
+				case <-stop:
+				}
+			}()
+		}
+		_, err := guarded(func() (struct{}, error) { return struct{}{}, f(ctx) })
+		if err != nil && !errors.Is(context.Cause(ctx), errGone) {
+			s.sent(r.Reply.Fail(err))
+		}
+	})
+}
+
+// errGone is the cause of a stream whose client went away.
+var errGone = errors.New("the client went away")
+
+// sent logs a reply that could not be sent: the client is gone, nobody is there to be told.
+func (s *Service) sent(err error) {
+	if err != nil {
+		s.cfg.Log.Debug().Err(err).Msg("reply not sent")
+	}
+}

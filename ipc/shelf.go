@@ -1,0 +1,189 @@
+package ipc
+
+import (
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+
+	"patchbay/node"
+)
+
+// ShelfConfig says where files of jobs go. All fields empty: they stay in memory, as in a worker that somebody else asks for them.
+type ShelfConfig struct {
+	Stage  string // folder for files of jobs that are not done yet; on the file system of Output, so that a full disk shows before a job is done
+	Output string // folder for files of type output
+	Temp   string // folder for files of type temp (PreviewImage); empty: those are kept in Stage
+}
+
+// Shelf keeps the files of jobs: written under the job id before the job is done (Stage), moved to their final names after (Commit), read back for
+// replies (Read), dropped with the job (Forget). Safe for concurrent use, one caller per job.
+type Shelf struct {
+	cfg ShelfConfig
+
+	mu   sync.Mutex
+	jobs map[string][]shelved
+}
+
+// shelved is one file: in memory, or at path.
+type shelved struct {
+	File
+	path   string
+	staged bool // path is in the stage folder and goes with the job
+}
+
+// NewShelf makes the folders and drops what an earlier run has left in the stage.
+func NewShelf(cfg ShelfConfig) (*Shelf, error) {
+	if cfg.Stage != "" {
+		if err := os.RemoveAll(cfg.Stage); err != nil {
+			return nil, fmt.Errorf("clear stage: %w", err)
+		}
+	}
+	for _, d := range []string{cfg.Stage, cfg.Output, cfg.Temp} {
+		if d == "" {
+			continue
+		}
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			return nil, fmt.Errorf("make folder: %w", err)
+		}
+	}
+	return &Shelf{cfg: cfg, jobs: map[string][]shelved{}}, nil
+}
+
+// Stage writes the files of a job where nobody looks yet. A disk that is full is disk_full. Files staged by an earlier attempt are replaced.
+func (s *Shelf) Stage(job string, files []File) error {
+	s.Forget(job)
+	list := make([]shelved, len(files))
+	for i, f := range files {
+		list[i] = shelved{File: f}
+		if s.cfg.Stage == "" {
+			continue
+		}
+		path := filepath.Join(s.cfg.Stage, job, fmt.Sprintf("%d%s", i, filepath.Base(f.Ref.Ext)))
+		if err := writeSynced(path, f.Data); err != nil {
+			_ = os.RemoveAll(filepath.Join(s.cfg.Stage, job))
+			return storeError(err)
+		}
+		list[i].path, list[i].staged = path, true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.jobs[job] = list
+	return nil
+}
+
+// Commit gives the staged files of a job their final names and returns their descriptions in order. Without folders it only returns them.
+func (s *Shelf) Commit(job string) ([]OutputRef, error) {
+	s.mu.Lock()
+	list := s.jobs[job]
+	s.mu.Unlock()
+	var first error
+	refs := make([]OutputRef, len(list))
+	for i := range list {
+		f := &list[i]
+		if dir := s.folder(f.Ref.Type); dir != "" {
+			ref, err := node.Commit(dir, f.output())
+			if err != nil && f.staged { // the staged copy may hold the space that is missing
+				_ = os.Remove(f.path)
+				f.path, f.staged = "", false
+				ref, err = node.Commit(dir, f.output())
+			}
+			if err != nil {
+				first = errors.Join(first, storeError(err))
+			} else {
+				f.Ref.Filename, f.Ref.Subfolder = ref.Filename, ref.Subfolder
+				if f.staged {
+					_ = os.Remove(f.path)
+				}
+				f.path, f.staged, f.Data = filepath.Join(dir, filepath.FromSlash(ref.Subfolder), ref.Filename), false, nil
+			}
+		}
+		refs[i] = f.Ref
+	}
+	if s.cfg.Stage != "" {
+		_ = os.Remove(filepath.Join(s.cfg.Stage, job)) // empty unless something is kept there
+	}
+	return refs, first
+}
+
+func (s *Shelf) folder(kind string) string {
+	if kind == "temp" {
+		return s.cfg.Temp
+	}
+	return s.cfg.Output
+}
+
+// Read returns file i of a job. A file that is gone or was changed is expired.
+func (s *Shelf) Read(job string, i int) ([]byte, error) {
+	s.mu.Lock()
+	list := s.jobs[job]
+	s.mu.Unlock()
+	if i >= len(list) {
+		return nil, Errorf(ErrExpired, "the files of job %s are gone", job)
+	}
+	f := list[i]
+	if f.path == "" {
+		return f.Data, nil
+	}
+	data, err := os.ReadFile(f.path)
+	if err != nil {
+		return nil, Errorf(ErrExpired, "file %d of job %s is gone: %v", i, job, err)
+	}
+	if checksum(data) != f.Ref.CRC32C {
+		return nil, Errorf(ErrExpired, "file %d of job %s was changed after the job: %s", i, job, f.path)
+	}
+	return data, nil
+}
+
+// Forget drops what is kept for a job. Files with their final names stay.
+func (s *Shelf) Forget(job string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.jobs, job)
+	if s.cfg.Stage != "" {
+		_ = os.RemoveAll(filepath.Join(s.cfg.Stage, job))
+	}
+}
+
+// Close removes the stage folder.
+func (s *Shelf) Close() error {
+	if s.cfg.Stage == "" {
+		return nil
+	}
+	return os.RemoveAll(s.cfg.Stage)
+}
+
+func writeSynced(path string, data []byte) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	if _, err = f.Write(data); err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
+}
+
+// storeError tells a full disk from other faults of writing.
+func storeError(err error) *Error {
+	var fail *node.Failure
+	if errors.As(err, &fail) {
+		return errorOf(err)
+	}
+	code := ErrInternal
+	for _, full := range []error{syscall.ENOSPC, syscall.EFBIG, syscall.EDQUOT} {
+		if errors.Is(err, full) {
+			code = ErrDiskFull
+		}
+	}
+	return Errorf(code, "write output: %v", err)
+}
+
+// checksum is CRC-32C (Castagnoli).
+func checksum(data []byte) uint32 { return crc32.Checksum(data, crc32.MakeTable(crc32.Castagnoli)) }

@@ -1,0 +1,102 @@
+package ipc
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// stream says what of a job a client is shown.
+type stream struct {
+	job     string
+	from    uint64
+	preview bool
+	outputs bool // send the files before the terminal event
+	tied    bool // cancel the job when the client goes away
+}
+
+// stream sends the events of a job until the terminal one. Something is sent at least every Heartbeat.
+func (s *Service) stream(ctx context.Context, r *Request, st stream) error {
+	cur, err := s.cfg.Jobs.Follow(ctx, st.job, st.from, st.preview)
+	if err != nil {
+		return Errorf(ErrNoJob, "no job %q here", st.job)
+	}
+	defer cur.Close()
+	for {
+		wait, stop := context.WithTimeout(ctx, s.cfg.Heartbeat)
+		it, err := cur.Next(wait)
+		stop()
+		switch {
+		case errors.Is(err, errEnd):
+			return r.Reply.End()
+		case ctx.Err() != nil:
+			s.untie(ctx, st, context.Cause(ctx))
+			return Errorf(ErrDraining, "the daemon is shutting down; ask for the status of job %s", st.job)
+		case err != nil: // silence for Heartbeat
+			if st.tied && r.Reply.Alive != nil && !r.Reply.Alive() {
+				s.untie(ctx, st, errGone)
+				return nil
+			}
+			err = r.Reply.Message(heartbeatMessage{replyHeartbeat, st.job, time.Now().UnixMilli()})
+		case it.preview != nil:
+			err = r.Reply.Message(it.preview)
+		default:
+			err = s.sendEvent(ctx, r.Reply, st, it.event)
+		}
+		if err != nil {
+			s.sent(err)
+			s.untie(ctx, st, errGone)
+			return nil
+		}
+	}
+}
+
+// untie cancels a job that was tied to a client that is gone.
+func (s *Service) untie(ctx context.Context, st stream, cause error) {
+	if !st.tied || !errors.Is(cause, errGone) {
+		return
+	}
+	if _, did, err := s.cfg.Jobs.Cancel(context.WithoutCancel(ctx), st.job); err == nil && did {
+		s.cfg.Log.Info().Str("job", st.job).Msg("job cancelled: the client it was tied to went away")
+	}
+}
+
+func (s *Service) sendEvent(ctx context.Context, reply *Reply, st stream, ev *Event) error {
+	if ev.Type == EventSuccess && st.outputs {
+		rec, err := s.cfg.Jobs.Get(ctx, st.job)
+		if err != nil {
+			return err
+		}
+		if err := s.sendFiles(reply, rec); err != nil {
+			return err
+		}
+	}
+	return reply.Message(ev)
+}
+
+// sendFiles sends the files of a job: each whole in one message, or announced and in chunks.
+func (s *Service) sendFiles(reply *Reply, rec Record) error {
+	size := reply.inlineLimit()
+	for i, ref := range rec.Outputs {
+		data, err := s.cfg.Shelf.Read(rec.Job, i)
+		msg := outputMessage{Type: replyOutput, Job: rec.Job, Output: i, Ref: ref}
+		if len(data) <= size {
+			msg.Data, msg.Error = data, errorOf(err)
+			if err := reply.Message(msg); err != nil {
+				return err
+			}
+			continue
+		}
+		msg.Chunks = (len(data) + size - 1) / size
+		if err := reply.Message(msg); err != nil {
+			return err
+		}
+		for at := 0; at < len(data); at += size {
+			piece := data[at:min(at+size, len(data))]
+			if err := reply.Message(chunkMessage{replyChunk, rec.Job, i, at, piece}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

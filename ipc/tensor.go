@@ -1,0 +1,140 @@
+package ipc
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/vmihailenco/msgpack/v5"
+
+	"patchbay/node"
+)
+
+// extTensor is the msgpack extension type of a Tensor. Its payload is one msgpack map {dtype, shape, data}.
+const extTensor = 1
+
+// tensorKey marks a tensor in JSON: {"$tensor": {"dtype": "f32", "shape": [1, 2], "data": "<base64>"}}.
+const tensorKey = "$tensor"
+
+// Tensor is an array of numbers in a message: row-major, little-endian, in Data.
+type Tensor struct {
+	DType string `json:"dtype"` // f32, f16, bf16, i64, u8
+	Shape []int  `json:"shape"`
+	Data  []byte `json:"data"`
+}
+
+// dtypeSize returns the bytes of one element, 0 for a dtype that messages do not carry.
+func dtypeSize(dtype string) int {
+	return map[string]int{"f32": 4, "f16": 2, "bf16": 2, "i64": 8, "u8": 1}[dtype]
+}
+
+// Check returns an error if dtype, shape and length of the data do not belong together.
+func (t *Tensor) Check() error {
+	size := dtypeSize(t.DType)
+	if size == 0 {
+		return fmt.Errorf("tensor has dtype %q; the dtypes are f32, f16, bf16, i64, u8", t.DType)
+	}
+	n := len(t.Data) / size
+	if len(t.Shape) > 8 {
+		return fmt.Errorf("tensor has %d dimensions, the limit is 8", len(t.Shape))
+	}
+	have := 1
+	if slices.Contains(t.Shape, 0) {
+		have = 0
+	}
+	for _, d := range t.Shape {
+		if d < 0 {
+			return fmt.Errorf("tensor has shape %v", t.Shape)
+		}
+		if have == 0 {
+			continue
+		}
+		if d > (n+1)/have { // have*d would pass n; checked by division, so that the product cannot overflow
+			return fmt.Errorf("tensor of shape %v and dtype %s does not fit %d bytes", t.Shape, t.DType, len(t.Data))
+		}
+		have *= d
+	}
+	if have*size != len(t.Data) {
+		return fmt.Errorf("tensor of shape %v and dtype %s needs %d bytes, got %d", t.Shape, t.DType, have*size, len(t.Data))
+	}
+	return nil
+}
+
+type tensorFields Tensor
+
+// EncodeMsgpack writes the extension.
+func (t *Tensor) EncodeMsgpack(enc *msgpack.Encoder) error {
+	b, err := encodeMsgpack((*tensorFields)(t))
+	if err != nil {
+		return err
+	}
+	if err := enc.EncodeExtHeader(extTensor, len(b)); err != nil {
+		return err
+	}
+	_, err = enc.Writer().Write(b)
+	return err
+}
+
+// MarshalJSON writes {"$tensor": {...}}.
+func (t *Tensor) MarshalJSON() ([]byte, error) {
+	return json.Marshal(map[string]*tensorFields{tensorKey: (*tensorFields)(t)})
+}
+
+// decodeExt reads an extension value; c is its first byte, p its payload with the type byte in front.
+func decodeExt(c byte, p []byte, at int) (any, error) {
+	if len(p) == 0 || int8(p[0]) != extTensor {
+		return nil, fmt.Errorf("extension 0x%02x at byte %d has a type that is not known; the only one is %d, a tensor", c, at, extTensor)
+	}
+	body := p[1:]
+	if err := Guard(body, Msgpack, Limits{Bytes: len(body), Depth: 2, Items: 32}); err != nil {
+		return nil, fmt.Errorf("tensor at byte %d: %w", at, err)
+	}
+	d := mpReader{b: body}
+	v, err := d.value()
+	if err != nil {
+		return nil, fmt.Errorf("tensor at byte %d: %w", at, err)
+	}
+	return tensorOf(v)
+}
+
+func tensorOf(v any) (*Tensor, error) {
+	o, ok := v.(*node.Object)
+	if !ok {
+		return nil, fmt.Errorf("a tensor is a map {dtype, shape, data}, got %s", kindOf(v))
+	}
+	var f tensorFields
+	if err := Bind(o, &f); err != nil {
+		return nil, fmt.Errorf("tensor: %w", err)
+	}
+	t := Tensor(f)
+	return &t, t.Check()
+}
+
+// tensorsOfJSON replaces every {"$tensor": ...} of a decoded JSON tree, in place.
+func tensorsOfJSON(v any) (any, error) {
+	var err error
+	switch x := v.(type) {
+	case []any:
+		for i := range x {
+			if x[i], err = tensorsOfJSON(x[i]); err != nil {
+				return nil, err
+			}
+		}
+	case *node.Object:
+		if t, ok := x.Get(tensorKey); ok && x.Len() == 1 {
+			return tensorOf(t)
+		}
+		for _, k := range x.Keys() {
+			e, _ := x.Get(k)
+			if e, err = tensorsOfJSON(e); err != nil {
+				return nil, err
+			}
+			x.Set(k, e)
+		}
+	}
+	return v, nil
+}
+
+// decodeBase64 reads the text form of bytes in JSON.
+func decodeBase64(s string) ([]byte, error) { return base64.StdEncoding.DecodeString(s) }

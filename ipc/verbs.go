@@ -1,0 +1,154 @@
+package ipc
+
+import (
+	"context"
+	"errors"
+
+	"patchbay/node"
+)
+
+// accept validates a request for a job and puts it into the table.
+func (s *Service) accept(r *Request) (*RunRequest, Receipt, error) {
+	req, w, fault := ParseRun(r.Fields)
+	if fault != nil {
+		return nil, Receipt{}, fault
+	}
+	nodeErrors, err := s.cfg.Validate(req, w)
+	if err != nil {
+		return nil, Receipt{}, err
+	}
+	rec, created, err := s.cfg.Jobs.Create(s.ctx, req, hashOf(req, w))
+	switch {
+	case errors.Is(err, errHash):
+		return nil, Receipt{}, Errorf(ErrDuplicate, "a job %s exists with another body; choose another id", req.ID)
+	case errors.Is(err, errFull):
+		e := Errorf(ErrQueueFull, "the queue is full")
+		e.RetryAfterMS = 1000
+		return nil, Receipt{}, e
+	case errors.Is(err, errClosed):
+		return nil, Receipt{}, Errorf(ErrDraining, "the daemon is shutting down")
+	}
+	return req, Receipt{
+		V: ProtocolVersion, Type: replyAccepted, Job: rec.Job, State: rec.State, Position: rec.Position, Duplicate: !created,
+		Events: EventSubject(rec.Job, ">"), Status: VerbSubject(VerbStatus, rec.Job), NodeErrors: nodeErrors,
+	}, err
+}
+
+func (s *Service) submit(r *Request) error {
+	_, receipt, err := s.accept(r)
+	if err != nil {
+		return err
+	}
+	s.sent(r.Reply.Last(receipt))
+	return nil
+}
+
+func (s *Service) run(r *Request) error {
+	req, receipt, err := s.accept(r)
+	if err != nil {
+		return err
+	}
+	if err := r.Reply.Message(receipt); err != nil {
+		s.sent(err)
+	}
+	st := stream{job: receipt.Job, preview: req.Preview, outputs: true, tied: !receipt.Duplicate && (r.Tied || req.Tied)}
+	s.spawn(r, func(ctx context.Context) error { return s.stream(ctx, r, st) })
+	return nil
+}
+
+// recordReply is the record of a job as a reply.
+type recordReply struct {
+	Type string `json:"type"` // "record"
+	Record
+}
+
+func (s *Service) jobRequest(r *Request) (jobRequest, Record, error) {
+	var q jobRequest
+	if err := Bind(r.Fields, &q); err != nil {
+		return q, Record{}, Errorf(ErrBadRequest, "%v", err)
+	}
+	if r.Job != "" {
+		q.Job = r.Job
+	}
+	if q.Job == "" {
+		return q, Record{}, Errorf(ErrBadRequest, "field job is missing")
+	}
+	rec, err := s.cfg.Jobs.Get(s.ctx, q.Job)
+	if err != nil {
+		return q, rec, Errorf(ErrNoJob, "no job %q here", q.Job)
+	}
+	return q, rec, nil
+}
+
+func (s *Service) status(r *Request) error {
+	q, rec, err := s.jobRequest(r)
+	if err != nil {
+		return err
+	}
+	reply := recordReply{"record", rec}
+	if !q.Follow && !q.Outputs {
+		s.sent(r.Reply.Last(reply))
+		return nil
+	}
+	if err := r.Reply.Message(reply); err != nil {
+		s.sent(err)
+	}
+	s.spawn(r, func(ctx context.Context) error {
+		if q.Follow {
+			return s.stream(ctx, r, stream{job: q.Job, from: q.From, preview: q.Preview, outputs: q.Outputs})
+		}
+		if rec.State != Done {
+			return Errorf(ErrExpired, "job %s is %s and has no files", q.Job, rec.State)
+		}
+		if err := s.sendFiles(r.Reply, rec); err != nil {
+			return err
+		}
+		return r.Reply.End()
+	})
+	return nil
+}
+
+func (s *Service) jobs(r *Request) error {
+	var q jobsRequest
+	if err := Bind(r.Fields, &q); err != nil {
+		return Errorf(ErrBadRequest, "%v", err)
+	}
+	if q.Limit <= 0 {
+		q.Limit = 100
+	}
+	list, counts, err := s.cfg.Jobs.List(s.ctx, State(q.State), q.Limit)
+	if err != nil {
+		return err
+	}
+	for i := range list { // a list shows what a table shows; the rest is in status
+		list[i].Metrics, list[i].NodeError = nil, nil
+	}
+	s.sent(r.Reply.Last(jobsReply{V: ProtocolVersion, Jobs: list, Counts: counts}))
+	return nil
+}
+
+func (s *Service) cancel(r *Request) error {
+	q, _, err := s.jobRequest(r)
+	if err != nil {
+		return err
+	}
+	state, did, err := s.cfg.Jobs.Cancel(s.ctx, q.Job)
+	if err != nil {
+		return err
+	}
+	s.sent(r.Reply.Last(cancelReply{V: ProtocolVersion, Job: q.Job, Cancelled: did, State: state}))
+	return nil
+}
+
+func (s *Service) describe(r *Request) error {
+	var q describeRequest
+	if err := Bind(r.Fields, &q); err != nil {
+		return Errorf(ErrBadRequest, "%v", err)
+	}
+	info := s.cfg.Describe(q.Class)
+	if q.Class != "" && len(info) == 0 {
+		return Errorf(ErrNoNodeType, "no node class %q", q.Class)
+	}
+	s.sent(r.Reply.Last(map[string]any{"v": ProtocolVersion, "comfy_compat": node.Compat, "object_info": info}))
+	return nil
+}

@@ -1,0 +1,118 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"image/jpeg"
+	"slices"
+	"strings"
+	"testing"
+
+	"patchbay/models/latent"
+	"patchbay/parallel"
+)
+
+func TestLRUKeepsToItsBudget(t *testing.T) {
+	var gone []string
+	c := newLRU(10, func(v string) { gone = append(gone, v) })
+	c.put("a", "A", 4)
+	c.put("b", "B", 4)
+	if _, ok := c.get("a"); !ok {
+		t.Fatal("a is gone")
+	}
+	c.put("c", "C", 4) // b was used longest ago
+	if !slices.Equal(gone, []string{"B"}) || c.bytes() != 8 {
+		t.Errorf("dropped %v, %d bytes held, want B and 8", gone, c.bytes())
+	}
+	c.put("a", "A2", 1)
+	c.put("big", "BIG", 100) // larger than the budget: kept alone, for the job at hand
+	if v, ok := c.get("big"); !ok || v != "BIG" || c.bytes() != 100 {
+		t.Errorf("the big value: %q, %v, %d bytes", v, ok, c.bytes())
+	}
+	c.clear()
+	if c.bytes() != 0 || len(gone) != 5 {
+		t.Errorf("after clear: %d bytes, dropped %v", c.bytes(), gone)
+	}
+}
+
+// countingGraph returns a runner whose Count node tells how often it ran.
+func countingRunner(t *testing.T, runs *int) *Runner {
+	t.Helper()
+	r, err := NewRunner(Config{Catalogue: NewCatalogue(sink(), Class{
+		Name: "Count", Inputs: []Input{number("n", "INT", "")}, Outputs: slots("INT"),
+		Run: func(c *Call) ([]any, error) { *runs++; return []any{int64(c.integer("n"))}, nil },
+	})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestSignatureFollowsContentNotIDs(t *testing.T) {
+	runs := 0
+	r := countingRunner(t, &runs)
+	for i, c := range []struct {
+		graph string
+		want  int // runs of Count so far
+	}{
+		{`{"1": {"class_type": "Count", "inputs": {"n": 1}}, "2": {"class_type": "Sink", "inputs": {"value": ["1", 0]}}}`, 1},
+		{`{"x": {"class_type": "Sink", "inputs": {"value": ["y", 0]}}, "y": {"class_type": "Count", "inputs": {"n": "1"}}}`, 1},                          // renumbered, text
+		{`{"1": {"class_type": "Count", "inputs": {"n": 1.0}, "_meta": {"title": "t"}}, "2": {"class_type": "Sink", "inputs": {"value": ["1", 0]}}}`, 1}, // 1.0 is 1
+		{`{"1": {"class_type": "Count", "inputs": {"n": 1, "extra": "x"}}, "2": {"class_type": "Sink", "inputs": {"value": ["1", 0]}}}`, 2},              // undeclared inputs count
+		{`{"1": {"class_type": "Count", "inputs": {"n": 1}, "is_changed": ["h"]}, "2": {"class_type": "Sink", "inputs": {"value": ["1", 0]}}}`, 3},
+		{`{"1": {"class_type": "Count", "inputs": {"n": 2}}, "3": {"class_type": "Count", "inputs": {"n": 2}}, "2": {"class_type": "Sink", "inputs": {"value": ["1", 0]}}, "4": {"class_type": "Sink", "inputs": {"value": ["3", 0]}}}`, 4}, // equal twins run once
+	} {
+		if _, err := r.Run(context.Background(), Job{Workflow: graphOf(t, c.graph)}, nil); err != nil {
+			t.Fatal(err)
+		}
+		if runs != c.want {
+			t.Errorf("graph %d: Count has run %d times, want %d", i, runs, c.want)
+		}
+	}
+	r.Free()
+	if _, err := r.Run(context.Background(), Job{Workflow: graphOf(t, `{"1": {"class_type": "Count", "inputs": {"n": 1}}, "2": {"class_type": "Sink", "inputs": {"value": ["1", 0]}}}`)}, nil); err != nil || runs != 5 {
+		t.Errorf("after Free: %v, %d runs", err, runs)
+	}
+}
+
+func TestMetadataIsLeftOutWhenAsked(t *testing.T) {
+	r, err := NewRunner(Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	job := Job{
+		Workflow: graphOf(t, `{"1": {"class_type": "LoadImage", "inputs": {"image": "a.png"}}, "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "x"}}}`),
+		Inputs:   map[string][]byte{"a.png": EncodePNG(make([]byte, 12), 2, 2, 3)}, ExtraPNGInfo: map[string]any{"workflow": NewObject("nodes", []any{})},
+	}
+	with, err := r.Run(context.Background(), job, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	job.NoMetadata = true
+	without, err := r.Run(context.Background(), job, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Contains(with.Outputs[0].Data, []byte("LoadImage")) || bytes.Contains(without.Outputs[0].Data, []byte("LoadImage")) {
+		t.Error("the workflow is in the wrong picture")
+	}
+	if _, extra, err := WorkflowFromPNG(with.Outputs[0].Data); err != nil || extra["workflow"] == nil {
+		t.Errorf("extra info: %v, %v", extra, err)
+	}
+	if _, _, err := WorkflowFromPNG(without.Outputs[0].Data); err == nil || !strings.Contains(err.Error(), "prompt") {
+		t.Errorf("a picture without a workflow: %v", err)
+	}
+}
+
+func TestPreviewFillsTheSquare(t *testing.T) {
+	for _, c := range []struct{ y, x, h, w int }{{8, 8, 512, 512}, {8, 12, 341, 512}, {128, 64, 512, 256}, {200, 100, 512, 256}} {
+		data := previewJPEG(latent.FLUX(), parallel.NewLatent(2, 16, c.y, c.x))
+		cfg, err := jpeg.DecodeConfig(bytes.NewReader(data))
+		if err != nil || cfg.Width != c.w || cfg.Height != c.h {
+			t.Errorf("a latent of %d x %d gives %d x %d, %v, want %d x %d", c.x, c.y, cfg.Width, cfg.Height, err, c.w, c.h)
+		}
+	}
+	if data := previewJPEG(latent.Format{Channels: 4}, parallel.NewLatent(1, 4, 2, 2)); data != nil {
+		t.Error("a format without preview factors gave a picture")
+	}
+}

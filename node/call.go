@@ -1,0 +1,91 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"patchbay/parallel"
+)
+
+// Call is one execution of a node: its inputs, and what the function may ask of the runner. Inputs have the types that the class declares.
+type Call struct {
+	Context context.Context
+	Job     *Job
+	ID      string
+	Class   *Class
+	in      map[string]any
+	run     *Runner
+	emit    func(Event)
+	outputs *[]Output
+	ui      map[string]any
+	spent   *Timings
+	stats   *[]parallel.Stats
+	// warnings are things that the user should know though the node went on.
+	warnings *[]string
+}
+
+func (c *Call) warn(format string, args ...any) {
+	*c.warnings = append(*c.warnings, fmt.Sprintf(format, args...))
+}
+
+// value returns an input as T; the executor has checked the type, so a mismatch is a mistake in a row of the catalogue.
+func value[T any](c *Call, name string) T {
+	v, ok := c.in[name].(T)
+	if !ok {
+		var want T
+		panic(fieldf(CodeInternal, name, "%s of class %s is a %s where the class wants %T", name, c.Class.Name, typeOf(c.in[name]), want))
+	}
+	return v
+}
+
+func (c *Call) str(name string) string { return value[string](c, name) }
+
+// integer returns an INT input, cut to what an int holds.
+func (c *Call) integer(name string) int {
+	switch n := c.in[name].(type) {
+	case int64:
+		return int(n)
+	case uint64:
+		return int(min(n, math.MaxInt64))
+	}
+	return value[int](c, name)
+}
+
+// seed returns an INT input as the 64 bits of a seed.
+func (c *Call) seed(name string) uint64 {
+	if n, ok := c.in[name].(uint64); ok {
+		return n
+	}
+	return uint64(value[int64](c, name))
+}
+
+func (c *Call) float(name string) float64 {
+	switch n := c.in[name].(type) {
+	case int64:
+		return float64(n)
+	case uint64:
+		return float64(n)
+	}
+	return value[float64](c, name)
+}
+
+// save hands a file to the caller of the job.
+func (c *Call) save(out Output) {
+	out.Node = c.ID
+	out.Index = len(*c.outputs)
+	for i := range *c.outputs {
+		if (*c.outputs)[i].Node != c.ID {
+			out.Index--
+		}
+	}
+	*c.outputs = append(*c.outputs, out)
+}
+
+// do runs f on the device.
+func (c *Call) do(what string, f func(*parallel.Local) error) error {
+	if c.run == nil || c.run.engine == nil {
+		return failf(CodeInternal, "%s needs a device, and this runner has none", what)
+	}
+	return c.run.engine.Do(c.Context, what, f)
+}

@@ -1,0 +1,166 @@
+package node
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"testing"
+
+	"patchbay/tests/golden"
+)
+
+// order1 are the classes that the catalogue must have.
+func order1() []string {
+	return []string{
+		"SaveImage", "PreviewImage", "LoadImage", "VAEDecode", "VAEEncode", "CLIPTextEncode", "CLIPTextEncodeFlux", "KSampler", "KSamplerAdvanced", "SamplerCustomAdvanced",
+		"KSamplerSelect", "BasicScheduler", "BasicGuider", "CFGGuider", "RandomNoise", "EmptySD3LatentImage", "EmptyLatentImage", "UNETLoader", "VAELoader",
+		"CheckpointLoaderSimple", "CLIPLoader", "DualCLIPLoader", "FluxGuidance", "ModelSamplingFlux", "T5TokenizerOptions", "ConditioningZeroOut",
+		"ConditioningSetTimestepRange", "ConditioningCombine", "SaveLatent", "LoadLatent",
+	}
+}
+
+func TestCatalogueHasTheClasses(t *testing.T) {
+	cat := NewCatalogue()
+	for _, name := range order1() {
+		if cat.Class(name) == nil {
+			t.Errorf("class %s is missing", name)
+		}
+	}
+	for _, name := range cat.Classes() {
+		k := cat.Class(name)
+		if k.Run == nil || k.Module == "" || k.Category == "" {
+			t.Errorf("class %s has no function, module or category", name)
+		}
+		if len(k.Outputs) == 0 && !k.Output {
+			t.Errorf("class %s has no outputs and is no output node", name)
+		}
+	}
+}
+
+// TestObjectInfoMatchesGolden compares every entry that ComfyUI 0.8.0 gave for our classes: keys and their order, inputs, defaults, limits, outputs.
+// The recorded file has no tooltips and descriptions and "<files>" for lists of files.
+func TestObjectInfoMatchesGolden(t *testing.T) {
+	raw, err := os.ReadFile(golden.Path("server/object_info.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	decoded, err := DecodeJSON(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	classes, _ := decoded.(*Object).Get("classes")
+	cat, compared := NewCatalogue(), 0
+	for _, name := range cat.Classes() {
+		want, ok := classes.(*Object).Get(name)
+		if !ok {
+			continue
+		}
+		compared++
+		text, err := json.Marshal(cat.ObjectInfo(Roots{}, name)[name])
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := DecodeJSON(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = withFiles(cat.Class(name), stripped(got)).(*Object)
+		if a, b := string(DumpJSON(got)), string(DumpJSON(want)); a != b {
+			t.Errorf("object_info of %s\n got %s\nwant %s", name, a, b)
+		}
+	}
+	if compared < 27 {
+		t.Errorf("compared %d classes with the recorded server, want at least 27", compared)
+	}
+}
+
+// stripped removes what the recorded file leaves out.
+func stripped(v any) any {
+	switch x := v.(type) {
+	case *Object:
+		o := NewObject()
+		for _, k := range x.keys {
+			if _, isText := x.values[k].(string); isText && (k == "tooltip" || k == "description") {
+				continue
+			}
+			o.Set(k, stripped(x.values[k]))
+		}
+		return o
+	case []any:
+		out := make([]any, len(x))
+		for i := range x {
+			out[i] = stripped(x[i])
+		}
+		return out
+	}
+	return v
+}
+
+// withFiles puts "<files>" where an entry lists files.
+func withFiles(k *Class, v any) any {
+	input, _ := v.(*Object).Get("input")
+	for _, group := range []string{"required", "optional"} {
+		g, ok := input.(*Object).Get(group)
+		if !ok {
+			continue
+		}
+		for _, name := range g.(*Object).keys {
+			if in := k.input(name); in.Files != "" {
+				g.(*Object).values[name].([]any)[0] = []any{"<files>"}
+			}
+		}
+	}
+	return v
+}
+
+func TestObjectInfoListsFiles(t *testing.T) {
+	root := t.TempDir()
+	for _, f := range []string{"unet/b.safetensors", "diffusion_models/sub/a.sft", "diffusion_models/notes.txt", "vae/ae.safetensors"} {
+		touch(t, filepath.Join(root, f))
+	}
+	info := NewCatalogue().ObjectInfo(Roots{Models: []string{root}}, "UNETLoader")
+	text, err := json.Marshal(info)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var entry struct {
+		UNETLoader struct {
+			Input struct {
+				Required struct {
+					Name []any `json:"unet_name"`
+				}
+			}
+		}
+	}
+	if err := json.Unmarshal(text, &entry); err != nil {
+		t.Fatal(err)
+	}
+	want := []any{[]any{"b.safetensors", "sub/a.sft"}}
+	if got := entry.UNETLoader.Input.Required.Name; !reflect.DeepEqual(got, want) {
+		t.Errorf("unet_name lists %v, want %v", got, want)
+	}
+	if got := NewCatalogue().ObjectInfo(Roots{}, "NoSuchClass"); len(got) != 0 {
+		t.Errorf("an unknown class gives %v, want nothing", got)
+	}
+	if all := NewCatalogue().ObjectInfo(Roots{}, ""); !slices.Contains(order1(), "KSampler") || len(all) != len(NewCatalogue().Classes()) {
+		t.Errorf("all classes: %d entries", len(all))
+	}
+}
+
+// touch makes an empty file and its folders.
+func touch(t *testing.T, path string) {
+	t.Helper()
+	write(t, path, nil)
+}
+
+func write(t *testing.T, path string, data []byte) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, data, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,326 @@
+package node
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"patchbay/engine"
+	"patchbay/engine/safetensors"
+	"patchbay/models/dit"
+	"patchbay/models/text"
+	"patchbay/models/tokenizer"
+	"patchbay/models/weights"
+	"patchbay/parallel"
+)
+
+// Clip is a CLIP handle: the text encoders of a family, described but not loaded.
+type Clip struct {
+	Name    string // the files, joined by " + "
+	Type    string // the family that reads the result: "flux", "sd3" ...
+	parts   []encoder
+	options map[string]int // T5TokenizerOptions
+}
+
+// encoder is one text encoder in one file.
+type encoder struct {
+	kind   string // "clip_l", "clip_g", "t5", "mt5", "bert" (package text)
+	prefix string
+	name   string // file name as the workflow says it
+	file   *lazily
+	config []byte // the file's metadata config; nil for encoders inside a full checkpoint
+}
+
+// clipTypes are the types that can be encoded, with the encoders that must and may be there.
+func clipTypes() map[string]struct{ must, may []string } {
+	return map[string]struct{ must, may []string }{
+		"flux":             {must: []string{"clip_l", "t5"}},
+		"sd3":              {may: []string{"clip_l", "clip_g", "t5"}},
+		"pixart":           {must: []string{"t5"}},
+		"chroma":           {must: []string{"t5"}},
+		"stable_diffusion": {must: []string{"clip_l"}},
+		"hunyuandit":       {must: []string{"bert", "mt5"}},
+	}
+}
+
+// checkClipType refuses types that cannot be encoded before anything runs.
+func checkClipType(_ *validation, in *Object) (field, text string) {
+	t, _ := in.Get("type")
+	name, ok := t.(string)
+	if _, known := clipTypes()[name]; !ok || known {
+		return "", ""
+	}
+	return "type", fmt.Sprintf("text encoders of type %s are not supported (supported: chroma, flux, pixart, sd3, stable_diffusion)", name)
+}
+
+// add takes the encoders of one file.
+func (c *Clip) add(name string, f checkpoint, open *safetensors.File, set *weights.Set) error {
+	found := text.Find(set)
+	if len(found) == 0 {
+		family, instead, _ := weights.Looks(set)
+		if instead == "" {
+			instead = "a diffusion model (" + family + ")"
+		}
+		return failf(CodeWrongFamily, "%s holds no text encoder: it looks like %s", name, instead)
+	}
+	if c.Name != "" {
+		c.Name += " + "
+	}
+	c.Name += name
+	for _, p := range found {
+		c.parts = append(c.parts, encoder{kind: p.Kind, prefix: p.Prefix, name: name, file: &lazily{file: f}, config: config(open, p.Kind)})
+	}
+	return nil
+}
+
+// check makes sure that the encoders that the type needs are there, once each.
+func (c *Clip) check(class string) error {
+	want := clipTypes()[c.Type]
+	var have []string
+	for _, p := range c.parts {
+		if slices.Contains(have, p.kind) {
+			return fieldf(CodeWrongFamily, "type", "%s: two files are %s encoders (%s)", class, p.kind, c.Name)
+		}
+		have = append(have, p.kind)
+	}
+	for _, k := range want.must {
+		if !slices.Contains(have, k) {
+			return fieldf(CodeWrongFamily, "type", "%s: type %s needs the encoders %s, the files hold %s", class, c.Type, strings.Join(want.must, " and "), strings.Join(have, " and "))
+		}
+	}
+	if len(want.must) == 0 && !slices.ContainsFunc(have, func(k string) bool { return slices.Contains(want.may, k) }) {
+		return fieldf(CodeWrongFamily, "type", "%s: type %s reads %s, the files hold %s", class, c.Type, strings.Join(want.may, ", "), strings.Join(have, " and "))
+	}
+	return nil
+}
+
+// openCheckpointCLIP takes the encoders inside a full checkpoint.
+func openCheckpointCLIP(name string, f checkpoint, open *safetensors.File, set *weights.Set, family string) (*Clip, error) {
+	c := &Clip{Type: family}
+	if err := c.add(name, f, open, set); err != nil {
+		return nil, err
+	}
+	for i, p := range c.parts { // "config" of a full checkpoint is the diffusion model's
+		if _, own := open.Metadata()[p.kind+".config"]; !own {
+			c.parts[i].config = nil
+		}
+	}
+	return c, c.check("CheckpointLoaderSimple")
+}
+
+// layout is how a prompt is laid out for an encoder of this clip.
+func (c *Clip) layout(e *encoder) (tokenizer.Layout, error) {
+	var l tokenizer.Layout
+	switch e.kind {
+	case "clip_l":
+		l = tokenizer.CLIPL()
+	case "clip_g":
+		l = tokenizer.CLIPG()
+	case "bert":
+		l = tokenizer.HunyuanBERT()
+	case "mt5":
+		l = tokenizer.HunyuanMT5()
+	default:
+		switch c.Type {
+		case "flux":
+			l = tokenizer.T5Flux()
+		case "sd3":
+			l = tokenizer.T5SD3()
+		default:
+			l = tokenizer.T5PixArt()
+		}
+	}
+	if len(e.config) > 0 {
+		var err error
+		if l, err = l.WithConfig(e.config); err != nil {
+			return l, failf(CodeBadCheckpoint, "%s: %v", e.name, err)
+		}
+	}
+	return l.WithOptions(c.options), nil
+}
+
+// promptKey is how CLIPTextEncodeFlux and its kin call the prompt of an encoder.
+func (e *encoder) promptKey() string {
+	if e.kind == "t5" {
+		return "t5xxl"
+	}
+	return e.kind
+}
+
+// encode runs the prompts through the encoders of the clip input; prompt gives the text for an encoder by its key.
+func (c *Call) encode(prompt func(key string) string) ([]any, error) {
+	clip := value[*Clip](c, "clip")
+	done := map[string]*text.Encoding{}
+	for i := range clip.parts {
+		e := &clip.parts[i]
+		l, err := clip.layout(e)
+		if err != nil {
+			return nil, err
+		}
+		vocab, err := c.run.tokenizer(e)
+		if err != nil {
+			return nil, err
+		}
+		p, err := l.Prompt(vocab, prompt(e.promptKey()), nil)
+		if err != nil {
+			return nil, fieldf(CodeBadInput, "text", "text: %v", err)
+		}
+		for _, name := range p.Missing {
+			c.warn("node %s: no embedding %q; the rest of the prompt is used", c.ID, name)
+		}
+		enc, err := c.runEncoder(clip, e, p)
+		if err != nil {
+			return nil, err
+		}
+		done[e.kind] = &enc
+	}
+	entry, err := clip.join(done)
+	if err != nil {
+		return nil, err
+	}
+	return []any{Conditioning{condOf(entry)}}, nil
+}
+
+// condOf starts a conditioning from what a family reads.
+func condOf(e dit.Entry) Cond {
+	return Cond{Context: e.Context, Pooled: e.Pooled, ContextLen: e.ContextLen, Context2: e.Context2, Context2Len: e.Context2Len, Size: e.Size, MaskStrength: 1}
+}
+
+// join makes of the encodings what the family reads.
+func (c *Clip) join(done map[string]*text.Encoding) (dit.Entry, error) {
+	switch c.Type {
+	case "flux":
+		return text.FLUX(*done["clip_l"], *done["t5"]), nil
+	case "sd3":
+		e, err := text.SD3(done["clip_l"], done["clip_g"], done["t5"])
+		if err != nil {
+			return e, failf(CodeWrongFamily, "%v", err)
+		}
+		return e, nil
+	case "pixart", "chroma":
+		return text.PixArt(*done["t5"]), nil
+	case "hunyuandit":
+		return text.HunyuanDiT(*done["bert"], *done["mt5"]), nil
+	}
+	return dit.Entry{Context: done["clip_l"].Context, Pooled: done["clip_l"].Pooled}, nil
+}
+
+// runEncoder encodes one prompt on the device.
+func (c *Call) runEncoder(clip *Clip, e *encoder, p tokenizer.Prompt) (out text.Encoding, err error) {
+	err = c.do("text encoder "+e.name, func(l *parallel.Local) error {
+		env := text.Env{Ops: l.Ops, Check: l.Check}
+		key := e.kind + " " + e.file.file.key() + " " + e.prefix
+		switch e.kind {
+		case "clip_l", "clip_g":
+			net, err := lent(c, key, func() (*text.CLIP, error) { return loadEncoder(l, e, text.OpenCLIP) })
+			if err != nil {
+				return err
+			}
+			out, err = net.Encode(env, p.Chunks, clip.form(e))
+			return err
+		case "bert":
+			net, err := lent(c, key, func() (*text.BERT, error) { return loadEncoder(l, e, text.OpenBERT) })
+			if err != nil {
+				return err
+			}
+			out, err = net.Encode(env, p.Chunks, 0)
+			return err
+		}
+		net, err := lent(c, key, func() (*text.T5, error) { return loadEncoder(l, e, text.OpenT5) })
+		if err != nil {
+			return err
+		}
+		out, err = net.Encode(env, p.Chunks, text.T5Form{Masked: e.kind == "mt5", PadReference: clip.Type == "pixart" || clip.Type == "chroma"})
+		return err
+	})
+	return out, err
+}
+
+// form is which states of CLIP the family reads.
+func (c *Clip) form(e *encoder) text.CLIPForm {
+	switch {
+	case e.kind == "clip_g":
+		return text.CLIPFormSD3G()
+	case c.Type == "sd3":
+		return text.CLIPFormSD3L()
+	case c.Type == "stable_diffusion":
+		return text.CLIPForm{Norm: true, Project: true}
+	}
+	return text.CLIPFormFLUX()
+}
+
+// loadEncoder opens the file of an encoder and loads it.
+func loadEncoder[T any](l *parallel.Local, e *encoder, open func(ops engine.Ops, set *weights.Set, config []byte) (T, error)) (net T, err error) {
+	err = e.file.with(func(file *safetensors.File) error {
+		net, err = open(l.Ops, weights.FromFile(file).Prefix(e.prefix), e.config)
+		return err
+	})
+	if err != nil {
+		return net, &Failure{Code: CodeBadCheckpoint, Message: err.Error(), Field: "clip", cause: err}
+	}
+	return net, nil
+}
+
+// tokenizer finds the vocabulary of an encoder: in its file, else in one of the places of vocabularyPlaces.
+func (r *Runner) tokenizer(e *encoder) (*tokenizer.Tokenizer, error) {
+	key := e.kind + " " + e.file.file.key()
+	if t, ok := r.vocabularies.get(key); ok {
+		return t, nil
+	}
+	var t *tokenizer.Tokenizer
+	err := e.file.with(func(file *safetensors.File) (err error) {
+		t, err = vocabularyInside(e, file)
+		return err
+	})
+	if err == nil && t == nil {
+		t, _, err = tokenizer.Find(fmt.Sprintf("the %s encoder %s", e.kind, e.name), r.vocabularyPlaces(e)...)
+	}
+	if err != nil {
+		return nil, &Failure{Code: CodeTokenizer, Message: err.Error(), Field: "clip", cause: err}
+	}
+	r.vocabularies.put(key, t, 1)
+	return t, nil
+}
+
+// vocabularyInside reads a vocabulary that the checkpoint carries: metadata "tokenizer.json" or "tokenizer", or a tensor with a SentencePiece model.
+func vocabularyInside(e *encoder, file *safetensors.File) (*tokenizer.Tokenizer, error) {
+	for _, key := range []string{e.kind + ".tokenizer.json", "tokenizer.json", "tokenizer"} {
+		if s, ok := file.Metadata()[key]; ok && json.Valid([]byte(s)) {
+			return tokenizer.FromBytes("tokenizer.json", []byte(s))
+		}
+	}
+	if entry, ok := file.Entry(e.prefix + "spiece_model"); ok {
+		return tokenizer.FromBytes("spiece.model", slices.Clone(entry.Data))
+	}
+	return nil, nil
+}
+
+// vocabularyPlaces lists where a vocabulary may be, best first: beside the models under the encoder's own name or under that of its kind, in the
+// diffusers folder that the file is part of, in an installed ComfyUI.
+func (r *Runner) vocabularyPlaces(e *encoder) []string {
+	var out []string
+	stem := strings.TrimSuffix(filepath.Base(e.file.file.path), filepath.Ext(e.file.file.path))
+	kinds := map[string][]string{
+		"clip_l": {"clip_l", "clip"}, "clip_g": {"clip_g", "clip_l", "clip"}, "t5": {"t5xxl", "t5"}, "mt5": {"mt5"}, "bert": {"bert"},
+	}[e.kind]
+	for _, root := range r.roots.Models {
+		dir := filepath.Join(root, "tokenizers")
+		out = append(out, filepath.Join(dir, stem+".tokenizer.json"), filepath.Join(dir, stem))
+		for _, k := range kinds {
+			out = append(out, filepath.Join(dir, k+".tokenizer.json"), filepath.Join(dir, k))
+		}
+	}
+	folder := filepath.Dir(e.file.file.path)
+	if base := filepath.Base(folder); strings.HasPrefix(base, "text_encoder") && !strings.HasPrefix(base, "text_encoders") {
+		out = append(out, filepath.Join(filepath.Dir(folder), "tokenizer"+strings.TrimPrefix(base, "text_encoder")))
+	}
+	if r.roots.ComfyUI != "" {
+		comfy := filepath.Join(r.roots.ComfyUI, "comfy")
+		if p, ok := map[string]string{"clip_l": "sd1_tokenizer", "clip_g": "sd1_tokenizer", "t5": "text_encoders/t5_tokenizer", "bert": "text_encoders/hydit_clip_tokenizer"}[e.kind]; ok {
+			out = append(out, filepath.Join(comfy, filepath.FromSlash(p)))
+		}
+	}
+	return out
+}

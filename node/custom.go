@@ -1,0 +1,98 @@
+package node
+
+import (
+	"math"
+
+	"patchbay/models/sampling"
+	"patchbay/parallel"
+)
+
+// customClasses are the rows of the custom-sampling chain: noise, guider, sampler, sigmas, and the node that runs them.
+func customClasses() []Class {
+	const module, category = "comfy_extras.nodes_custom_sampler", "sampling/custom_sampling"
+	return []Class{
+		{
+			Name: "SamplerCustomAdvanced", Module: module, Category: category, NewStyle: true, Heavy: stageDenoise,
+			Inputs: []Input{
+				linkIn("noise", "NOISE", ""), linkIn("guider", "GUIDER", ""), linkIn("sampler", "SAMPLER", ""), linkIn("sigmas", "SIGMAS", ""), linkIn("latent_image", "LATENT", ""),
+			},
+			Outputs: []Slot{{"output", "LATENT"}, {"denoised_output", "LATENT"}}, Run: samplerCustomAdvanced,
+		},
+		{
+			Name: "KSamplerSelect", Module: module, Category: category + "/samplers", NewStyle: true,
+			Inputs: []Input{combo("sampler_name", "", sampling.SamplerNames()...)}, Outputs: slots("SAMPLER"),
+			Run: func(c *Call) ([]any, error) { return []any{Sampler{Name: c.str("sampler_name")}}, nil },
+		},
+		{
+			Name: "BasicScheduler", Module: module, Category: category + "/schedulers", NewStyle: true,
+			Inputs: []Input{
+				linkIn("model", "MODEL", ""), combo("scheduler", "", sampling.ScheduleNames()...),
+				number("steps", "INT", "", "default", int64(20), "min", int64(1), "max", int64(10000)),
+				number("denoise", "FLOAT", "", "default", 1.0, "min", 0.0, "max", 1.0, "step", 0.01),
+			},
+			Outputs: slots("SIGMAS"), Run: basicScheduler,
+		},
+		{
+			Name: "BasicGuider", Module: module, Category: category + "/guiders", NewStyle: true,
+			Inputs: []Input{linkIn("model", "MODEL", ""), linkIn("conditioning", "CONDITIONING", "")}, Outputs: slots("GUIDER"), Run: basicGuider,
+		},
+		{
+			Name: "CFGGuider", Module: module, Category: category + "/guiders", NewStyle: true,
+			Inputs: []Input{
+				linkIn("model", "MODEL", ""), linkIn("positive", "CONDITIONING", ""), linkIn("negative", "CONDITIONING", ""),
+				number("cfg", "FLOAT", "", "default", 8.0, "min", 0.0, "max", 100.0, "step", 0.1, "round", 0.01),
+			},
+			Outputs: slots("GUIDER"), Run: cfgGuider,
+		},
+		{
+			Name: "RandomNoise", Module: module, Category: category + "/noise", NewStyle: true,
+			Inputs: []Input{seedInput("noise_seed")}, Outputs: slots("NOISE"),
+			Run: func(c *Call) ([]any, error) { return []any{Noise{Seed: c.seed("noise_seed")}}, nil },
+		},
+	}
+}
+
+func basicScheduler(c *Call) ([]any, error) {
+	m := value[*Model](c, "model")
+	sigmas, err := sampling.BasicSchedulerSigmas(m.Sampling, c.str("scheduler"), c.integer("steps"), c.float("denoise"))
+	if err != nil {
+		return nil, fieldf(CodeBadInput, "scheduler", "%v", err)
+	}
+	return []any{Sigmas(sigmas)}, nil
+}
+
+func basicGuider(c *Call) ([]any, error) {
+	return []any{&Guider{
+		Model: value[*Model](c, "model"), Rule: parallel.Guider{Kind: parallel.GuideBasic, CFG: 1},
+		Branches: []GuiderBranch{{"positive", value[Conditioning](c, "conditioning")}},
+	}}, nil
+}
+
+func cfgGuider(c *Call) ([]any, error) {
+	cfg := c.float("cfg")
+	if math.IsNaN(cfg) || math.IsInf(cfg, 0) {
+		return nil, fieldf(CodeBadInput, "cfg", "cfg: %v is not a finite number", cfg)
+	}
+	return []any{&Guider{
+		Model: value[*Model](c, "model"), Rule: parallel.Guider{Kind: parallel.GuideCFG, CFG: float32(cfg)},
+		Branches: []GuiderBranch{{"positive", value[Conditioning](c, "positive")}, {"negative", value[Conditioning](c, "negative")}},
+	}}, nil
+}
+
+func samplerCustomAdvanced(c *Call) ([]any, error) {
+	g, l := value[*Guider](c, "guider"), value[*Latent](c, "latent_image")
+	req, err := lowerCustom(value[Noise](c, "noise"), g, value[Sampler](c, "sampler"), value[Sigmas](c, "sigmas"), l)
+	if err != nil {
+		return nil, err
+	}
+	out, denoised, err := c.sample(req, g.Model, l)
+	return []any{out, denoised}, err
+}
+
+// lowerCustom turns the parts of the custom-sampling chain into a request.
+func lowerCustom(noise Noise, g *Guider, s Sampler, sigmas Sigmas, l *Latent) (*parallel.Request, error) {
+	return lower(lowering{
+		model: g.Model, sampler: s, sigmas: append([]float32(nil), sigmas...), latent: l,
+		seed: noise.Seed, noNoise: noise.None, rule: g.Rule, branches: g.Branches,
+	})
+}

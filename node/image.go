@@ -1,0 +1,179 @@
+package node
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io/fs"
+	"os"
+	"strings"
+
+	"patchbay/engine"
+	"patchbay/engine/safetensors"
+	"patchbay/parallel"
+)
+
+// imageClasses are the rows that load and save pictures.
+func imageClasses() []Class {
+	hidden := []Hidden{{"prompt", "PROMPT"}, {"extra_pnginfo", "EXTRA_PNGINFO"}}
+	return []Class{
+		{
+			Name: "SaveImage", Display: "Save Image", Module: "nodes", Category: "image", Output: true,
+			Description: "Saves the pictures to the output folder.",
+			Inputs: []Input{
+				linkIn("images", "IMAGE", "the pictures to save"),
+				number("filename_prefix", "STRING", "start of the file name; %width%, %height%, %year%, %month%, %day%, %hour%, %minute%, %second% are replaced", "default", "ComfyUI"),
+			},
+			Hidden: hidden, Check: checkSavePrefix, Run: func(c *Call) ([]any, error) { return saveImages(c, c.str("filename_prefix"), "output") },
+		},
+		{
+			Name: "PreviewImage", Display: "Preview Image", Module: "nodes", Category: "image", Output: true,
+			Description: "Saves the pictures to the temp folder.",
+			Inputs:      []Input{bareIn("images", "IMAGE")},
+			Hidden:      hidden, Run: func(c *Call) ([]any, error) { return saveImages(c, "ComfyUI_temp_"+randomSuffix(), "temp") },
+		},
+		{
+			Name: "LoadImage", Display: "Load Image", Module: "nodes", Category: "image",
+			Inputs: []Input{files("image", kindInputImage).with("image_upload", true)}, Outputs: slots("IMAGE", "MASK"), Run: loadImage,
+			Own: []string{"image"}, Check: checkFile("image", "Invalid image file: "), Change: fileChange("image"),
+		},
+	}
+}
+
+// bytesOf turns one picture of a batch into 8-bit pixels: 255*v in f32, clipped and cut, as ComfyUI does.
+func (im *Image) bytesOf(item int) []byte {
+	n := im.Y * im.X * im.C
+	out := make([]byte, n)
+	for i, v := range im.Data[item*n : (item+1)*n] {
+		out[i] = byte(min(max(255*v, 0), 255)) // NaN becomes 0 by the order of the comparisons
+	}
+	return out
+}
+
+func saveImages(c *Call, prefix, kind string) ([]any, error) {
+	im := value[*Image](c, "images")
+	texts := c.metadata()
+	for i := range im.B {
+		p, err := checkPrefix(strings.ReplaceAll(prefix, "%batch_num%", pyStr(int64(i))), im.X, im.Y)
+		if err != nil {
+			return nil, err
+		}
+		if err := c.Context.Err(); err != nil {
+			return nil, err
+		}
+		data := EncodePNG(im.bytesOf(i), im.Y, im.X, im.C, texts...)
+		c.save(Output{Kind: "images", Prefix: p, Type: kind, Ext: ".png", Data: data, Width: im.X, Height: im.Y})
+	}
+	return nil, nil
+}
+
+// metadata is what a saved file carries: the workflow as "prompt", then the extra texts.
+func (c *Call) metadata() [][2]string {
+	if c.Job.NoMetadata || c.Job.Workflow == nil {
+		return nil
+	}
+	out := [][2]string{{"prompt", string(c.Job.Workflow.JSON())}}
+	for _, t := range extraTexts(c.Job.ExtraPNGInfo) {
+		out = append(out, [2]string{t.key, t.value})
+	}
+	return out
+}
+
+// loadImage gives picture and mask (1 - alpha; zeros [1, 64, 64] where the file has no alpha).
+func loadImage(c *Call) ([]any, error) {
+	name := c.str("image")
+	data, err := c.file("image", name)
+	if err != nil {
+		return nil, err
+	}
+	im, mask, err := DecodeImage(data)
+	if err != nil {
+		return nil, fieldf(CodeBadImage, "image", "image: %s: %v", name, err)
+	}
+	return []any{im, mask}, nil
+}
+
+// file returns the content of a file that came with the job or lies in one of the picture folders.
+func (c *Call) file(field, name string) ([]byte, error) {
+	if data, ok := c.Job.Inputs[name]; ok {
+		return data, nil
+	}
+	path, err := c.run.roots.Picture(field, name)
+	if err != nil {
+		return nil, err
+	}
+	info, err := os.Stat(path)
+	if err == nil && info.Size() > maxInputFile {
+		return nil, fieldf(CodeBadInput, field, "%s: %s has %d MiB, the limit is %d", field, name, info.Size()>>20, maxInputFile>>20)
+	}
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fieldf(CodeFileMissing, field, "%s: %s is gone", field, name)
+	}
+	return data, err
+}
+
+// maxInputFile bounds files of the input folder.
+const maxInputFile = 1 << 30
+
+// checkFile is LoadImage's and LoadLatent's own validation: the file must be there.
+func checkFile(field, complaint string) func(*validation, *Object) (string, string) {
+	return func(v *validation, in *Object) (string, string) {
+		raw, _ := in.Get(field)
+		name, ok := raw.(string)
+		if _, linked := asLink(raw); linked {
+			return "", ""
+		}
+		if !ok {
+			return field, complaint + pyStr(raw)
+		}
+		if _, sent := v.job.Inputs[name]; sent {
+			return "", ""
+		}
+		if _, err := v.roots.Picture(field, name); err != nil {
+			return field, complaint + name
+		}
+		return "", ""
+	}
+}
+
+// checkSavePrefix refuses a filename_prefix that leaves the output folder before anything runs; ComfyUI notices when the picture is done.
+func checkSavePrefix(_ *validation, in *Object) (string, string) {
+	raw, _ := in.Get("filename_prefix")
+	prefix, ok := raw.(string)
+	if !ok {
+		return "", ""
+	}
+	if _, err := checkPrefix(prefix, 0, 0); err != nil {
+		return "filename_prefix", strings.TrimPrefix(err.Error(), "filename_prefix: ")
+	}
+	return "", ""
+}
+
+// fileChange makes the content of a file part of the cache signature.
+func fileChange(field string) func(*Call) (string, error) {
+	return func(c *Call) (string, error) {
+		name, ok := c.in[field].(string)
+		if !ok {
+			return "", nil
+		}
+		data, err := c.file(field, name)
+		if err != nil {
+			return "", err
+		}
+		sum := sha256.Sum256(data)
+		return hex.EncodeToString(sum[:]), nil
+	}
+}
+
+// encodeLatent writes SaveLatent's file.
+func encodeLatent(s parallel.Latent, meta map[string]string) ([]byte, error) {
+	var b bytes.Buffer
+	values := engine.FromF32(s.Data, len(s.Data))
+	err := safetensors.Write(&b, meta, []safetensors.Entry{
+		{Name: "latent_tensor", DType: engine.F32, Shape: []int{s.B, s.C, s.Y, s.X}, Data: values.Buf.Host},
+		{Name: "latent_format_version_0", DType: engine.F32, Shape: []int{0}},
+	})
+	return b.Bytes(), err
+}

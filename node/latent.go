@@ -1,0 +1,112 @@
+package node
+
+import (
+	"fmt"
+	"math"
+
+	"patchbay/engine/safetensors"
+	"patchbay/parallel"
+)
+
+// latentClasses are the rows that make, save and load latents.
+func latentClasses() []Class {
+	size := func(width int64, step int64) []Input {
+		side := func(name string) Input {
+			return number(name, "INT", "in pixels", "default", width, "min", int64(16), "max", int64(16384), "step", step)
+		}
+		return []Input{side("width"), side("height"), number("batch_size", "INT", "pictures made at once", "default", int64(1), "min", int64(1), "max", int64(4096))}
+	}
+	return []Class{
+		{
+			Name: "EmptyLatentImage", Display: "Empty Latent Image", Module: "nodes", Category: "latent",
+			Description: "Zeros with 4 channels; models with more channels widen them.",
+			Inputs:      size(512, 8), Outputs: slots("LATENT"), Run: func(c *Call) ([]any, error) { return emptyLatent(c, 4) },
+		},
+		{
+			Name: "EmptySD3LatentImage", Module: "comfy_extras.nodes_sd3", Category: "latent/sd3", NewStyle: true,
+			Inputs: size(1024, 16), Outputs: slots("LATENT"), Run: func(c *Call) ([]any, error) { return emptyLatent(c, 16) },
+		},
+		{
+			Name: "SaveLatent", Module: "nodes", Category: "_for_testing", Output: true,
+			Inputs: []Input{bareIn("samples", "LATENT"), number("filename_prefix", "STRING", "", "default", "latents/ComfyUI")},
+			Hidden: []Hidden{{"prompt", "PROMPT"}, {"extra_pnginfo", "EXTRA_PNGINFO"}}, Check: checkSavePrefix, Run: saveLatent,
+		},
+		{
+			Name: "LoadLatent", Module: "nodes", Category: "_for_testing",
+			Inputs: []Input{files("latent", kindInputLatent)}, Outputs: slots("LATENT"), Run: loadLatent,
+			Own: []string{"latent"}, Check: checkFile("latent", "Invalid latent file: "), Change: fileChange("latent"),
+		},
+	}
+}
+
+// emptyLatent makes zeros [B, C, height/8, width/8]; sizes between steps are cut, as ComfyUI does.
+func emptyLatent(c *Call, channels int) ([]any, error) {
+	b, y, x := c.integer("batch_size"), c.integer("height")/8, c.integer("width")/8
+	if int64(b)*int64(channels)*int64(y)*int64(x) > maxLatentValues {
+		return nil, fieldf(CodeBadInput, "batch_size", "batch_size: %d latents of %d x %d are more than this program holds (%d values)", b, x, y, maxLatentValues)
+	}
+	return []any{&Latent{Samples: parallel.NewLatent(b, channels, y, x)}}, nil
+}
+
+// maxLatentValues bounds a latent to 4 GiB.
+const maxLatentValues = 1 << 30
+
+// saveLatent writes the file that ComfyUI's SaveLatent writes: latent_tensor, an empty latent_format_version_0, the workflow in the metadata.
+func saveLatent(c *Call) ([]any, error) {
+	l := value[*Latent](c, "samples")
+	s := l.Samples
+	prefix, err := checkPrefix(c.str("filename_prefix"), 0, 0)
+	if err != nil {
+		return nil, err
+	}
+	meta := map[string]string{}
+	for _, kv := range c.metadata() {
+		meta[kv[0]] = kv[1]
+	}
+	data, err := encodeLatent(s, meta)
+	if err != nil {
+		return nil, err
+	}
+	c.save(Output{Kind: "latents", Prefix: prefix, Type: "output", Ext: ".latent", Data: data})
+	return nil, nil
+}
+
+// loadLatent reads such a file; older files without the version mark hold values scaled by 0.18215.
+func loadLatent(c *Call) ([]any, error) {
+	name := c.str("latent")
+	data, err := c.file("latent", name)
+	if err != nil {
+		return nil, err
+	}
+	f, err := safetensors.OpenBytes(data)
+	if err != nil {
+		return nil, fieldf(CodeBadInput, "latent", "latent: %s: %v", name, err)
+	}
+	e, ok := f.Entry("latent_tensor")
+	if !ok || len(e.Shape) != 4 {
+		return nil, fieldf(CodeBadInput, "latent", "latent: %s holds no latent_tensor [B, C, Y, X]", name)
+	}
+	v, err := e.F32()
+	if err != nil {
+		return nil, fieldf(CodeBadInput, "latent", "latent: %s: %v", name, err)
+	}
+	if _, current := f.Entry("latent_format_version_0"); !current {
+		for i := range v {
+			v[i] *= 1 / float32(0.18215)
+		}
+	}
+	if err := finite(v); err != nil {
+		return nil, fieldf(CodeBadInput, "latent", "latent: %s: %v", name, err)
+	}
+	return []any{&Latent{Samples: parallel.Latent{B: e.Shape[0], C: e.Shape[1], Y: e.Shape[2], X: e.Shape[3], Data: v}}}, nil
+}
+
+// finite refuses NaN and infinities.
+func finite(v []float32) error {
+	for i, x := range v {
+		if math.IsNaN(float64(x)) || math.IsInf(float64(x), 0) {
+			return fmt.Errorf("value %d is %v: want finite numbers", i, x)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,149 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+
+	"patchbay/engine/safetensors"
+	"patchbay/models/weights"
+)
+
+// loadClasses are the rows that name model files. They read headers only.
+func loadClasses() []Class {
+	device := bareCombo("device", "default", "cpu").with("advanced", true).optional()
+	return []Class{
+		{
+			Name: "UNETLoader", Display: "Load Diffusion Model", Module: "nodes", Category: "advanced/loaders", Heavy: stageLoad,
+			Inputs:  []Input{files("unet_name", kindDiffusion), bareCombo("weight_dtype", "default", "fp8_e4m3fn", "fp8_e4m3fn_fast", "fp8_e5m2")},
+			Outputs: slots("MODEL"), Check: checkPrecision, Run: loadUNET, Change: modelChange(kindDiffusion, "unet_name"),
+		},
+		{
+			Name: "VAELoader", Display: "Load VAE", Module: "nodes", Category: "loaders", Heavy: stageLoad,
+			Inputs: []Input{{Name: "vae_name", Type: "COMBO", Files: kindVAE, Choices: []string{pixelSpace}}}, Outputs: slots("VAE"), Run: loadVAE, Change: modelChange(kindVAE, "vae_name"),
+		},
+		{
+			Name: "CheckpointLoaderSimple", Display: "Load Checkpoint", Module: "nodes", Category: "loaders", Heavy: stageLoad,
+			Description: "Loads diffusion model, text encoders and VAE from one file.",
+			Inputs:      []Input{files("ckpt_name", kindCheckpoint).with()}, Outputs: slots("MODEL", "CLIP", "VAE"), Run: loadCheckpoint, Change: modelChange(kindCheckpoint, "ckpt_name"),
+		},
+		{
+			Name: "CLIPLoader", Display: "Load CLIP", Module: "nodes", Category: "advanced/loaders", Heavy: stageLoad,
+			Inputs: []Input{files("clip_name", kindText), bareCombo("type", "stable_diffusion", "stable_cascade", "sd3", "stable_audio", "mochi", "ltxv", "pixart", "cosmos",
+				"lumina2", "wan", "hidream", "chroma", "ace", "omnigen2", "qwen_image", "hunyuan_image", "flux2", "ovis"), device},
+			Outputs: slots("CLIP"), Check: checkClipType, Run: func(c *Call) ([]any, error) { return loadCLIP(c, "clip_name") }, Change: modelChange(kindText, "clip_name"),
+		},
+		{
+			Name: "DualCLIPLoader", Module: "nodes", Category: "advanced/loaders", Heavy: stageLoad,
+			Inputs: []Input{files("clip_name1", kindText), files("clip_name2", kindText), bareCombo("type", "sdxl", "sd3", "flux", "hunyuan_video", "hidream", "hunyuan_image",
+				"hunyuan_video_15", "kandinsky5", "kandinsky5_image", "ltxv", "newbie"), device},
+			Outputs: slots("CLIP"), Check: checkClipType, Run: func(c *Call) ([]any, error) { return loadCLIP(c, "clip_name1", "clip_name2") }, Change: modelChange(kindText, "clip_name1", "clip_name2"),
+		},
+	}
+}
+
+// modelChange makes the headers of model files part of the cache signature, so that a file that was replaced is read again.
+func modelChange(kind string, fields ...string) func(*Call) (string, error) {
+	return func(c *Call) (string, error) {
+		text := ""
+		for _, field := range fields {
+			name, ok := c.in[field].(string)
+			if !ok || (kind == kindVAE && name == pixelSpace) {
+				continue
+			}
+			path, err := c.run.roots.Resolve(kind, field, name)
+			if err != nil {
+				return "", err
+			}
+			if err := readHeader(path, func(f checkpoint, _ *safetensors.File, _ *weights.Set) error {
+				text += fmt.Sprintf("%s %d\n", f.key(), f.size)
+				return nil
+			}); err != nil {
+				return "", err
+			}
+		}
+		return text, nil
+	}
+}
+
+// fromFile resolves a model file and reads its header; errors name the input.
+func (c *Call) fromFile(kind, field string, f func(file checkpoint, open *safetensors.File, set *weights.Set) error) error {
+	name := c.str(field)
+	path, err := c.run.roots.Resolve(kind, field, name)
+	if err != nil {
+		return err
+	}
+	err = readHeader(path, f)
+	var known *Failure
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &known):
+		known.Field = field
+		return known
+	}
+	return fieldf(CodeWrongFamily, field, "%s: %s: %v", field, name, err)
+}
+
+func loadUNET(c *Call) ([]any, error) {
+	var m *Model
+	err := c.fromFile(kindDiffusion, "unet_name", func(f checkpoint, open *safetensors.File, set *weights.Set) (err error) {
+		m, err = openModel(c.str("unet_name"), f, open, set)
+		return err
+	})
+	return []any{m}, err
+}
+
+// checkPrecision refuses weight types that would round the weights again: weights are computed in the precision of their file.
+func checkPrecision(_ *validation, in *Object) (field, text string) {
+	if d, _ := in.Get("weight_dtype"); d != "default" {
+		return "weight_dtype", fmt.Sprintf("%s is not supported: weights keep the type of their file; use \"default\" (with a file of that type to save memory)", pyStr(d))
+	}
+	return "", ""
+}
+
+func loadVAE(c *Call) ([]any, error) {
+	if c.str("vae_name") == pixelSpace {
+		return []any{&VAE{Name: pixelSpace, Key: pixelSpace, Channels: 3}}, nil
+	}
+	var v *VAE
+	err := c.fromFile(kindVAE, "vae_name", func(f checkpoint, open *safetensors.File, set *weights.Set) (err error) {
+		v, err = openVAE(c.str("vae_name"), f, set)
+		return err
+	})
+	return []any{v}, err
+}
+
+func loadCheckpoint(c *Call) ([]any, error) {
+	name := c.str("ckpt_name")
+	var out []any
+	err := c.fromFile(kindCheckpoint, "ckpt_name", func(f checkpoint, open *safetensors.File, set *weights.Set) error {
+		m, err := openModel(name, f, open, set)
+		if err != nil {
+			return err
+		}
+		clip, err := openCheckpointCLIP(name, f, open, set, m.Spec.Family)
+		if err != nil {
+			return err
+		}
+		v, err := openVAE(name, f, set)
+		if err != nil {
+			return err
+		}
+		out = []any{m, clip, v}
+		return nil
+	})
+	return out, err
+}
+
+func loadCLIP(c *Call, fields ...string) ([]any, error) {
+	clip := &Clip{Type: c.str("type")}
+	for _, field := range fields {
+		err := c.fromFile(kindText, field, func(f checkpoint, open *safetensors.File, set *weights.Set) error {
+			return clip.add(c.str(field), f, open, set)
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return []any{clip}, clip.check(c.Class.Name)
+}

@@ -1,0 +1,106 @@
+package resample
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Grow returns a copy of the masks v [B, Y, X], grown by expand pixels (shrunk when negative) as ComfyUI's GrowMask does: as many passes in
+// which each pixel becomes the largest (smallest) of its neighbours and itself. tapered leaves the diagonal neighbours out, so that corners
+// become diagonal. It panics when the sizes do not fit.
+func Grow(v []float32, b, y, x, expand int, tapered bool) []float32 {
+	checkMask("Grow", v, b, y, x)
+	cur, next := append([]float32(nil), v...), make([]float32, len(v))
+	if expand < 0 { // the smallest is the negative of the largest negative
+		negate(cur)
+	}
+	for range max(expand, -expand) {
+		split(b*y, 8*x, func(lo, hi int) {
+			for i := lo; i < hi; i++ {
+				up, down := i, i // beyond the edge lies the edge itself
+				if i%y > 0 {
+					up--
+				}
+				if i%y < y-1 {
+					down++
+				}
+				growRow(next[i*x:][:x], cur[up*x:][:x], cur[i*x:][:x], cur[down*x:][:x], tapered)
+			}
+		})
+		if slices.Equal(cur, next) { // nothing is left to grow into
+			break
+		}
+		cur, next = next, cur
+	}
+	if expand < 0 {
+		negate(cur)
+	}
+	return cur
+}
+
+func negate(v []float32) {
+	for i := range v {
+		v[i] = -v[i]
+	}
+}
+
+// growRow computes one row from the rows above, here and below.
+func growRow(out, up, here, down []float32, tapered bool) {
+	n := len(out)
+	up, here, down = up[:n], here[:n], down[:n]
+	for i := range out {
+		l, r := max(i-1, 0), min(i+1, n-1)
+		v := larger(larger(here[i], larger(here[l], here[r])), larger(up[i], down[i]))
+		if !tapered {
+			v = larger(v, larger(larger(up[l], up[r]), larger(down[l], down[r])))
+		}
+		out[i] = v
+	}
+}
+
+// larger is cheaper than max, which also orders zeros and looks for NaN.
+func larger(a, b float32) float32 {
+	if b > a {
+		return b
+	}
+	return a
+}
+
+// Feather returns a copy of the masks v [B, Y, X] whose borders rise linearly over so many pixels as ComfyUI's FeatherMask does. As there, the
+// ramps of the right and the bottom begin at index -0, which is the first column and row: those are scaled by 1/right and 1/bottom, and the
+// last column has the second value of its ramp. It panics when the sizes do not fit; negative widths count as 0, too large ones as the side.
+func Feather(v []float32, b, y, x, left, top, right, bottom int) []float32 {
+	checkMask("Feather", v, b, y, x)
+	out := append([]float32(nil), v...)
+	column := func(at int, rate float32) {
+		for i := at; i < len(out); i += x {
+			out[i] *= rate
+		}
+	}
+	row := func(at int, rate float32) {
+		for n := range b {
+			line := out[(n*y+at)*x:][:x]
+			for i := range line {
+				line[i] *= rate
+			}
+		}
+	}
+	ramp := func(length, side int, scale func(at int, rate float32), at func(i int) int) {
+		length = min(length, side)
+		for i := range max(length, 0) {
+			scale(at(i), float32(float64(i+1)/float64(length)))
+		}
+	}
+	forward := func(i int) int { return i }
+	ramp(left, x, column, forward)
+	ramp(right, x, column, func(i int) int { return (x - i) % x })
+	ramp(top, y, row, forward)
+	ramp(bottom, y, row, func(i int) int { return (y - i) % y })
+	return out
+}
+
+func checkMask(op string, v []float32, b, y, x int) {
+	if b < 0 || y < 1 || x < 1 || len(v) != b*y*x {
+		panic(fmt.Sprintf("%s: %d values are not masks [%d, %d, %d]", op, len(v), b, y, x))
+	}
+}

@@ -1,0 +1,201 @@
+package node
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+)
+
+// Roots are the folders that names in a workflow may refer to. Models are folders laid out like ComfyUI's models folder; Input, Output and Temp are
+// ComfyUI's folders of those names. Empty folders hold nothing.
+type Roots struct {
+	Models              []string
+	Input, Output, Temp string
+	// ComfyUI is an installed ComfyUI tree to look for tokenizers in; its models folder is not searched unless Models names it.
+	ComfyUI string
+}
+
+// Kinds of files: the folders under a models root that hold them, as ComfyUI names them.
+const (
+	kindDiffusion   = "diffusion_models"
+	kindText        = "text_encoders"
+	kindVAE         = "vae"
+	kindLora        = "loras"
+	kindCheckpoint  = "checkpoints"
+	kindInputImage  = "input_images"
+	kindInputLatent = "input_latents"
+)
+
+// Kinds returns the kinds of model files that List and Resolve know.
+func Kinds() []string {
+	return []string{kindDiffusion, kindText, kindVAE, kindLora, kindCheckpoint}
+}
+
+// folders returns the sub-folders of a models root that hold a kind, in search order.
+func folders(kind string) []string {
+	switch kind {
+	case kindDiffusion:
+		return []string{"unet", "diffusion_models"}
+	case kindText:
+		return []string{"text_encoders", "clip"}
+	}
+	return []string{kind}
+}
+
+// dirs returns the absolute folders of a kind.
+func (r *Roots) dirs(kind string) []string {
+	var out []string
+	switch kind {
+	case kindInputImage, kindInputLatent:
+		if r.Input != "" {
+			out = append(out, r.Input)
+		}
+	default:
+		for _, m := range r.Models {
+			for _, f := range folders(kind) {
+				out = append(out, filepath.Join(m, f))
+			}
+		}
+	}
+	return out
+}
+
+// List returns the names of all files of a kind, relative to their folder with forward slashes, sorted, each once. Unreadable folders, files of other
+// types and links that leave the roots are left out.
+func (r *Roots) List(kind string) []string {
+	seen := map[string]bool{}
+	for _, dir := range r.dirs(kind) {
+		r.walk(kind, dir, "", 0, seen)
+	}
+	names := make([]string, 0, len(seen))
+	for n := range seen {
+		names = append(names, n)
+	}
+	sort.Strings(names)
+	return names
+}
+
+// walk collects names below dir/sub. Links to folders are followed, to a depth that ends loops.
+func (r *Roots) walk(kind, dir, sub string, depth int, seen map[string]bool) {
+	entries, err := os.ReadDir(filepath.Join(dir, sub))
+	if err != nil || depth > 8 {
+		return
+	}
+	for _, e := range entries {
+		name := filepath.Join(sub, e.Name())
+		full := filepath.Join(dir, name)
+		isDir := e.IsDir()
+		if e.Type()&fs.ModeSymlink != 0 {
+			info, err := os.Stat(full)
+			if err != nil || !r.inside(full) {
+				continue
+			}
+			isDir = info.IsDir()
+		}
+		switch {
+		case isDir && kind != kindInputImage && kind != kindInputLatent:
+			r.walk(kind, dir, name, depth+1, seen)
+		case !isDir && hasKindExtension(kind, name):
+			seen[filepath.ToSlash(name)] = true
+		}
+	}
+}
+
+// hasKindExtension tells whether a file name can be of the kind.
+func hasKindExtension(kind, name string) bool {
+	ext := strings.ToLower(filepath.Ext(name))
+	switch kind {
+	case kindInputImage:
+		return strings.Contains(" .png .jpg .jpeg .webp .bmp .gif .tif .tiff ", " "+ext+" ") && ext != ""
+	case kindInputLatent:
+		return ext == ".latent"
+	}
+	return ext == ".safetensors" || ext == ".sft"
+}
+
+// inside reports whether a path, links resolved, lies in one of the roots.
+func (r *Roots) inside(path string) bool {
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return false
+	}
+	for _, root := range append([]string{r.Input, r.Output, r.Temp}, r.Models...) {
+		if root == "" {
+			continue
+		}
+		if base, err := filepath.EvalSymlinks(root); err == nil && within(base, real) {
+			return true
+		}
+	}
+	return false
+}
+
+// within reports whether path is base or below it; both are clean and absolute or both relative.
+func within(base, path string) bool {
+	rel, err := filepath.Rel(base, path)
+	return err == nil && rel != ".." && !strings.HasPrefix(rel, ".."+string(filepath.Separator))
+}
+
+// Resolve returns the path of a file of a kind. field names the input for the error: file_outside_root if the name is absolute, climbs out, or is a
+// link that leaves the roots; file_missing if nothing has that name. Both list the names that are allowed.
+func (r *Roots) Resolve(kind, field, name string) (string, error) {
+	if !filepath.IsLocal(filepath.FromSlash(name)) {
+		return "", fieldf(CodeFileOutsideRoot, field, "%s: %q leaves the folder of %s; allowed: %s", field, name, kind, listed(r.List(kind)))
+	}
+	for _, dir := range r.dirs(kind) {
+		path := filepath.Join(dir, filepath.FromSlash(name))
+		info, err := os.Stat(path)
+		if err != nil || info.IsDir() {
+			continue
+		}
+		if !r.inside(path) {
+			return "", fieldf(CodeFileOutsideRoot, field, "%s: %q is a link to a place outside the models folders; name that place with --models, or copy the file; allowed: %s", field, name, listed(r.List(kind)))
+		}
+		return path, nil
+	}
+	return "", fieldf(CodeFileMissing, field, "%s: no file %q in %s; allowed: %s", field, name, listed(r.dirs(kind)), listed(r.List(kind)))
+}
+
+// listed joins names for an error, cut at twenty.
+func listed(names []string) string {
+	switch {
+	case len(names) == 0:
+		return "(none)"
+	case len(names) > 20:
+		return strings.Join(names[:20], ", ") + ", ..."
+	}
+	return strings.Join(names, ", ")
+}
+
+// annotated splits ComfyUI's suffix off a file name: "a.png [output]" is a.png in the output folder.
+func annotated(name string) (base, kind string) {
+	for _, k := range []string{"input", "output", "temp"} {
+		if b, ok := strings.CutSuffix(name, "["+k+"]"); ok {
+			return strings.TrimSuffix(b, " "), k
+		}
+	}
+	return name, "input"
+}
+
+// Picture returns the path of a file that a user names in LoadImage or LoadLatent: in the input folder, or in the one that the name is annotated with.
+func (r *Roots) Picture(field, name string) (string, error) {
+	base, kind := annotated(name)
+	dir := map[string]string{"input": r.Input, "output": r.Output, "temp": r.Temp}[kind]
+	if base == "" || base == "." || !filepath.IsLocal(filepath.FromSlash(base)) {
+		return "", fieldf(CodeFileOutsideRoot, field, "%s: %q is not a file name inside the %s folder; allowed: %s", field, name, kind, listed(r.List(kindInputImage)))
+	}
+	path := filepath.Join(dir, filepath.FromSlash(base))
+	info, err := os.Stat(path)
+	switch {
+	case dir == "" || errors.Is(err, fs.ErrNotExist) || (err == nil && info.IsDir()):
+		return "", fieldf(CodeFileMissing, field, "%s: no file %q in the %s folder (%s); allowed: %s", field, base, kind, dir, listed(r.List(kindInputImage)))
+	case err != nil:
+		return "", fieldf(CodeFileMissing, field, "%s: %v", field, err)
+	case !r.inside(path):
+		return "", fieldf(CodeFileOutsideRoot, field, "%s: %q is a link to a place outside the %s folder", field, name, kind)
+	}
+	return path, nil
+}

@@ -1,0 +1,63 @@
+package node
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestRootsResolve(t *testing.T) {
+	base, outside := t.TempDir(), t.TempDir()
+	touch(t, filepath.Join(outside, "secret.safetensors"))
+	touch(t, filepath.Join(base, "vae/ae.safetensors"))
+	touch(t, filepath.Join(base, "clip/sub/l.safetensors"))
+	touch(t, filepath.Join(base, "text_encoders/t5.sft"))
+	for link, target := range map[string]string{"vae/out.safetensors": filepath.Join(outside, "secret.safetensors"), "vae/folder": outside, "vae/in.safetensors": filepath.Join(base, "text_encoders/t5.sft")} {
+		if err := os.Symlink(target, filepath.Join(base, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := Roots{Models: []string{base}}
+	if got, want := r.List(kindVAE), []string{"ae.safetensors", "in.safetensors"}; !slices.Equal(got, want) {
+		t.Errorf("vae lists %v, want %v: links that leave the roots are left out", got, want)
+	}
+	if got, want := r.List(kindText), []string{"sub/l.safetensors", "t5.sft"}; !slices.Equal(got, want) {
+		t.Errorf("text encoders list %v, want %v", got, want)
+	}
+	if p, err := r.Resolve(kindText, "clip_name", "sub/l.safetensors"); err != nil || !strings.HasSuffix(p, "clip/sub/l.safetensors") {
+		t.Errorf("sub/l.safetensors is %q, %v", p, err)
+	}
+	for name, code := range map[string]string{
+		"../text_encoders/t5.sft": CodeFileOutsideRoot, filepath.Join(base, "vae/ae.safetensors"): CodeFileOutsideRoot, "out.safetensors": CodeFileOutsideRoot,
+		"folder/secret.safetensors": CodeFileOutsideRoot, "none.safetensors": CodeFileMissing, "folder": CodeFileMissing, "": CodeFileOutsideRoot,
+	} {
+		_, err := r.Resolve(kindVAE, "vae_name", name)
+		if err == nil {
+			t.Errorf("%q was resolved", name)
+			continue
+		}
+		if f := asFailure(err); f.Code != code || f.Field != "vae_name" || !strings.Contains(f.Message, "ae.safetensors") {
+			t.Errorf("%q: code %s, field %s, %q; want code %s and the allowed names", name, f.Code, f.Field, f.Message, code)
+		}
+	}
+}
+
+func TestRootsPicture(t *testing.T) {
+	base := t.TempDir()
+	r := Roots{Input: filepath.Join(base, "input"), Output: filepath.Join(base, "output"), Temp: filepath.Join(base, "temp")}
+	for _, f := range []string{"input/a.png", "input/sub/b.png", "output/c.png", "temp/d.png", "secret.png"} {
+		touch(t, filepath.Join(base, f))
+	}
+	for name, want := range map[string]string{"a.png": "input/a.png", "sub/b.png": "input/sub/b.png", "c.png [output]": "output/c.png", "d.png[temp]": "temp/d.png", "a.png [input]": "input/a.png"} {
+		if p, err := r.Picture("image", name); err != nil || p != filepath.Join(base, want) {
+			t.Errorf("%q is %q, %v, want %s", name, p, err, want)
+		}
+	}
+	for _, name := range []string{"", ".", "..", "../secret.png", "../secret.png [output]", "/etc/passwd", "sub", "none.png"} {
+		if p, err := r.Picture("image", name); err == nil {
+			t.Errorf("%q was resolved to %s", name, p)
+		}
+	}
+}

@@ -1,0 +1,122 @@
+package node
+
+import (
+	"patchbay/models/dit"
+	"patchbay/models/sampling"
+	"patchbay/parallel"
+)
+
+// The values that travel along links. All are read-only once a node has returned them: caches and several readers share them.
+
+// Image is a batch of pictures [B, Y, X, C], f32 in 0..1, C 3 (RGB) or 4 (RGBA).
+type Image struct {
+	B, Y, X, C int
+	Data       []float32
+}
+
+// Mask is [B, Y, X], f32 in 0..1.
+type Mask struct {
+	B, Y, X int
+	Data    []float32
+}
+
+// Latent is a latent in the VAE's space: [B, C, Y, X] f32.
+type Latent struct {
+	Samples parallel.Latent
+	// NoiseMask is 1 where the picture may change, in pixels of any size; nil: everywhere.
+	NoiseMask *Mask
+	// BatchIndex names the item of a larger batch whose noise each item takes; nil: its own position.
+	BatchIndex []int
+}
+
+// Conditioning is what a text encoder gives, with what later nodes have attached: a list of entries.
+type Conditioning []Cond
+
+// Cond is one entry of a conditioning. Fields by name as ComfyUI's dictionary keys.
+type Cond struct {
+	Context     dit.Array // [Lt, D]
+	Pooled      []float32 // [C]; nil: zeros
+	ContextLen  int       // valid tokens, 0: all
+	Context2    dit.Array
+	Context2Len int
+	Size        []float32
+
+	Guidance   *float32 // guidance of distilled models
+	NoGuidance bool     // guidance is None: the input is left out (FluxDisableGuidance)
+
+	Start, End float64 // part of the run where the entry is active, 0..1 of the timesteps
+	Ranged     bool    // Start and End are set
+
+	Strength     float32 // 1 by default; 0 is written with HasStrength
+	HasStrength  bool
+	Area         parallel.Area // in latent pixels
+	AreaPart     *[4]float64   // height, width, y, x as parts of the latent; instead of Area
+	Mask         *Mask         // in pixels of any size
+	MaskStrength float32
+	MaskBounds   bool // evaluate only the bounding box of the mask
+}
+
+// Sigmas are noise levels, falling, the last usually 0.
+type Sigmas []float32
+
+// Noise makes the noise that a run starts from.
+type Noise struct {
+	Seed uint64
+	None bool // zeros
+}
+
+// Sampler is an update rule with its options.
+type Sampler struct {
+	Name    string
+	Options sampling.Options
+}
+
+// Guider is a model with its conditionings and the rule that mixes them.
+type Guider struct {
+	Model    *Model
+	Rule     parallel.Guider
+	Branches []GuiderBranch
+}
+
+// GuiderBranch is one named conditioning of a Guider.
+type GuiderBranch struct {
+	Name         string
+	Conditioning Conditioning
+}
+
+// typeOf names the ComfyUI type of a value that travels along links.
+func typeOf(v any) string {
+	switch v.(type) {
+	case *Model:
+		return "MODEL"
+	case *Clip:
+		return "CLIP"
+	case *VAE:
+		return "VAE"
+	case Conditioning:
+		return "CONDITIONING"
+	case *Latent:
+		return "LATENT"
+	case *Image:
+		return "IMAGE"
+	case *Mask:
+		return "MASK"
+	case Sigmas:
+		return "SIGMAS"
+	case Noise:
+		return "NOISE"
+	case Sampler:
+		return "SAMPLER"
+	case *Guider:
+		return "GUIDER"
+	case int64, uint64:
+		return "INT"
+	case float64:
+		return "FLOAT"
+	case string:
+		return "STRING"
+	case bool:
+		return "BOOLEAN"
+	}
+	return "unknown"
+}

@@ -1,0 +1,320 @@
+package tests
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"patchbay/ipc"
+)
+
+// TestDaemon runs the real program: its daemon, its workers, its clients.
+func TestDaemon(t *testing.T) {
+	program := buildProgram(t)
+	for _, c := range []struct {
+		name string
+		test func(*testing.T, string)
+	}{
+		{"TwoJobsAtOnce", twoJobsAtOnce}, {"WorkerKilled", workerKilled}, {"CtrlC", ctrlC}, {"DiskFull", diskFull},
+		{"Drain", drains}, {"DaemonKilled", daemonKilled}, {"OneDaemonPerStore", oneDaemonPerStore}, {"SameAnswerOnAllCarriers", allCarriers},
+	} {
+		t.Run(c.name, func(t *testing.T) { c.test(t, program) })
+	}
+}
+
+func submit(t *testing.T, c ipc.Client, id, workflow string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if _, err := ipc.Submit(ctx, c, &ipc.RunRequest{ID: id, Workflow: workflow}); err != nil {
+		t.Fatalf("submit %s: %v", id, err)
+	}
+}
+
+func cancel(t *testing.T, c ipc.Client, id string) {
+	t.Helper()
+	if _, _, err := ipc.Cancel(context.Background(), c, id); err != nil {
+		t.Fatalf("cancel %s: %v", id, err)
+	}
+}
+
+func twoJobsAtOnce(t *testing.T, program string) {
+	s := startServer(t, program, "", "--workers", "2")
+	c := s.client()
+	submit(t, c, "a", demoFlow(t, 5000))
+	submit(t, c, "b", demoFlow(t, 5001))
+	a := s.waitState(c, "a", ipc.Running)
+	b := s.waitState(c, "b", ipc.Running)
+	if a.Worker == b.Worker {
+		t.Errorf("both jobs run on %s", a.Worker)
+	}
+	submit(t, c, "q", quick) // waits until one is gone
+	if rec, _ := ipc.Status(context.Background(), c, "q"); rec.State != ipc.Queued {
+		t.Errorf("the third job is %s, want queued", rec.State)
+	}
+	cancel(t, c, "a")
+	s.waitState(c, "a", ipc.Cancelled)
+	s.waitState(c, "q", ipc.Done)
+	if rec := s.waitState(c, "b", ipc.Running); rec.Attempt != 1 {
+		t.Errorf("job b is in attempt %d", rec.Attempt)
+	}
+	cancel(t, c, "b")
+	s.waitState(c, "b", ipc.Cancelled)
+}
+
+func workerKilled(t *testing.T, program string) {
+	s := startServer(t, program, "")
+	c := s.client()
+	submit(t, c, "k", demoFlow(t, 5000))
+	s.waitState(c, "k", ipc.Running)
+	if err := syscall.Kill(s.workerPIDs()[0], syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	s.until("attempt 2 runs", func() bool {
+		rec, err := ipc.Status(context.Background(), c, "k")
+		return err == nil && rec.State == ipc.Running && rec.Attempt == 2
+	})
+	cancel(t, c, "k")
+	s.waitState(c, "k", ipc.Cancelled)
+	var retries []string
+	_, err := ipc.Follow(context.Background(), c, "k", 0, false, &ipc.Collector{Event: func(ev ipc.Event) {
+		if ev.Type == ipc.EventRetrying {
+			retries = append(retries, fmt.Sprint(ev.Data["cause"]))
+		}
+	}})
+	if err != nil || len(retries) != 1 || !strings.Contains(retries[0], "SIGKILL") {
+		t.Errorf("got retries %q, %v; want one that names SIGKILL", retries, err)
+	}
+	submit(t, c, "after", quick)
+	s.waitState(c, "after", ipc.Done)
+}
+
+func ctrlC(t *testing.T, program string) {
+	s := startServer(t, program, "")
+	c := s.client()
+	flow := filepath.Join(t.TempDir(), "flow.json")
+	if err := os.WriteFile(flow, []byte(demoFlow(t, 5000)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for i, args := range [][]string{{"--nats", s.url}, {"--socket", s.socket}} {
+		id := fmt.Sprint("c", i)
+		cmd := exec.Command(program, append([]string{"run", flow, "--id", id}, args...)...)
+		out := &output{}
+		cmd.Stdout, cmd.Stderr = out, out
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		s.until("steps are shown", func() bool { return strings.Contains(out.String(), "step 2/") })
+		if err := cmd.Process.Signal(os.Interrupt); err != nil {
+			t.Fatal(err)
+		}
+		var exit *exec.ExitError
+		if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 130 {
+			t.Errorf("%v: ended with %v, want exit code 130\n%s", args, err, out)
+		}
+		s.waitState(c, id, ipc.Cancelled)
+	}
+	// A client that is killed cannot say goodbye; on the socket its run ends all the same.
+	cmd := exec.Command(program, "run", flow, "--id", "gone", "--socket", s.socket)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	s.until("the job runs", func() bool {
+		rec, err := ipc.Status(context.Background(), c, "gone")
+		return err == nil && rec.State == ipc.Running
+	})
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+	s.waitState(c, "gone", ipc.Cancelled)
+}
+
+// diskFull gives the daemon a limit on file sizes that its small files keep and pictures do not.
+func diskFull(t *testing.T, program string) {
+	s := startServer(t, program, `ulimit -f 2; exec "$@"`)
+	c := s.client()
+	submit(t, c, "full", quick)
+	submit(t, c, "picture", demoFlow(t, 2))
+	s.until("the job has ended", func() bool {
+		rec, err := ipc.Status(context.Background(), c, "picture")
+		return err == nil && rec.State.Final()
+	})
+	rec, err := ipc.Status(context.Background(), c, "picture")
+	if err != nil || rec.State != ipc.Failed || rec.Error == nil || rec.Error.Code != ipc.ErrDiskFull {
+		t.Fatalf("got %s %v, %v; want failed with %s\n%s", rec.State, rec.Error, err, ipc.ErrDiskFull, s.log)
+	}
+	left, err := filepath.Glob(filepath.Join(s.out, "demo*"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("files %v are in the output folder, %v", left, err)
+	}
+	if err := s.stop(); err != nil {
+		t.Errorf("the daemon ended with %v", err)
+	}
+}
+
+func drains(t *testing.T, program string) {
+	s := startServer(t, program, "")
+	c := s.client()
+	submit(t, c, "last", demoFlow(t, 30))
+	submit(t, c, "never", demoFlow(t, 31))
+	events := make(chan *ipc.Event, 2)
+	for _, id := range []string{"last", "never"} {
+		go func() {
+			end, _ := ipc.Follow(context.Background(), c, id, 0, false, &ipc.Collector{})
+			events <- end
+		}()
+	}
+	s.waitState(c, "last", ipc.Running)
+	_ = s.cmd.Process.Signal(syscall.SIGTERM)
+	s.until("new jobs are refused", func() bool {
+		_, err := ipc.Submit(context.Background(), c, &ipc.RunRequest{Workflow: quick})
+		var e *ipc.Error
+		return errors.As(err, &e) && e.Code == ipc.ErrDraining
+	})
+	if err := s.stop(); err != nil {
+		t.Errorf("the daemon ended with %v\n%s", err, s.log)
+	}
+	got := map[string]string{}
+	for range 2 {
+		if ev := <-events; ev != nil {
+			got[ev.Job] = ev.Type
+		}
+	}
+	if got["last"] != ipc.EventSuccess || got["never"] != ipc.EventError {
+		t.Errorf("the running job ended with %q, the waiting one with %q", got["last"], got["never"])
+	}
+	if _, err := os.Stat(s.socket); err == nil {
+		t.Error("the socket file is still there")
+	}
+}
+
+// daemonKilled: workers of a daemon that dies without a word must go within a second.
+func daemonKilled(t *testing.T, program string) {
+	s := startServer(t, program, "", "--workers", "2")
+	c := s.client()
+	submit(t, c, "x", demoFlow(t, 5000))
+	s.waitState(c, "x", ipc.Running)
+	s.until("both workers are up", func() bool { return len(s.workerPIDs()) == 2 })
+	if err := s.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-s.ended
+	s.ended = nil
+	began := time.Now()
+	for _, pid := range s.workerPIDs() {
+		s.until("the worker is gone", func() bool {
+			b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+			return err != nil || bytes.Contains(b, []byte(") Z ")) || bytes.Contains(b, []byte(") X "))
+		})
+	}
+	if took := time.Since(began); took > 1500*time.Millisecond {
+		t.Errorf("the workers were there for %s after the daemon's end, want about a second", took)
+	}
+}
+
+func oneDaemonPerStore(t *testing.T, program string) {
+	s := startServer(t, program, "")
+	port := strings.TrimPrefix(s.url, "nats://")
+	for _, c := range []struct {
+		args []string
+		says string
+	}{
+		{[]string{"--store", s.store}, "another daemon"},
+		{[]string{"--store", t.TempDir(), "--listen", port}, "address already in use"},
+		{[]string{"--store", t.TempDir(), "--socket", s.socket}, "another daemon answers"},
+		{[]string{"--store", t.TempDir(), "--listen", "0.0.0.0:0"}, "token"},
+		{[]string{"--store", t.TempDir(), "--devices", "abacus"}, "cpu"},
+	} {
+		args := append([]string{"serve", "--listen", "127.0.0.1:0", "--socket", "off", "--output", t.TempDir()}, c.args...)
+		out, err := exec.Command(program, args...).CombinedOutput()
+		if err == nil || !strings.Contains(string(out), c.says) {
+			t.Errorf("%v: ended with %v and said %s; want a failure that says %q", c.args, err, out, c.says)
+		}
+	}
+	submit(t, s.client(), "fine", quick)
+	s.waitState(s.client(), "fine", ipc.Done)
+}
+
+// allCarriers runs one workflow over NATS, socket and the stdio of a worker, and compares the files and events.
+func allCarriers(t *testing.T, program string) {
+	s := startServer(t, program, "")
+	var first []byte
+	var names string
+	for _, args := range [][]string{{"--nats", s.url}, {"--socket", s.socket}, {"--local", "--models", demoModels(t)}} {
+		dir := t.TempDir()
+		flow := filepath.Join(dir, "flow.json")
+		if err := os.WriteFile(flow, []byte(demoFlow(t, 3)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command(program, append([]string{"run", flow, "--json", "--out", dir}, args...)...)
+		cmd.Env = append(os.Environ(), "PATCHBAY_HOME="+dir)
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("%v: %v\n%s", args, err, out)
+		}
+		var types []string
+		for _, line := range strings.Split(strings.TrimSpace(string(out)), "\n") {
+			var ev struct{ Type string }
+			if err := json.Unmarshal([]byte(line), &ev); err != nil {
+				t.Fatalf("%v: line %q is not JSON", args, line)
+			}
+			types = append(types, ev.Type)
+		}
+		b, err := os.ReadFile(filepath.Join(dir, "demo_00001_.png"))
+		if err != nil {
+			t.Fatalf("%v: %v\n%s", args, err, out)
+		}
+		if first == nil {
+			first, names = b, strings.Join(types, " ")
+			for _, want := range []string{"accepted", "execution_start", "progress", "executed", "metrics", "execution_success saved"} {
+				if !strings.Contains(names, want) {
+					t.Errorf("got %s, want %s among them", names, want)
+				}
+			}
+		}
+		if !bytes.Equal(b, first) {
+			t.Errorf("%v: the picture differs from that over NATS", args)
+		}
+		if cached := strings.ReplaceAll(names, "executing ", ""); strings.ReplaceAll(strings.Join(types, " "), "executing ", "") != cached && len(types) > 4 {
+			// later runs take values from the cache of the worker: fewer nodes execute, nothing else may differ in kind
+			for _, ty := range types {
+				if !strings.Contains(names, ty) {
+					t.Errorf("%v: event %s, which the run over NATS did not have", args, ty)
+				}
+			}
+		}
+	}
+}
+
+// BenchmarkQuickWorkflow is the time from the request to the terminal event of a workflow that computes nothing: transport, graph, file.
+func BenchmarkQuickWorkflow(b *testing.B) {
+	program := buildProgram(b)
+	s := startServer(b, program, "")
+	c := s.client()
+	socket, err := ipc.DialSocket(s.socket)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer socket.Close()
+	for _, way := range []struct {
+		name string
+		c    ipc.Client
+	}{{"nats", c}, {"socket", socket}} {
+		b.Run(way.name, func(b *testing.B) {
+			for b.Loop() {
+				end, err := ipc.Run(context.Background(), way.c, &ipc.RunRequest{Workflow: quick}, &ipc.Collector{})
+				if err != nil || end == nil || end.Type != ipc.EventSuccess {
+					b.Fatalf("%+v %v", end, err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,183 @@
+package tests
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"patchbay/ipc"
+)
+
+// buildProgram builds the program into a folder of the test and returns its path.
+func buildProgram(t testing.TB) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "patchbay")
+	cmd := exec.Command("go", "build", "-o", path, "..")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	return path
+}
+
+// demoModels is the folder of the models that come along.
+func demoModels(t testing.TB) string {
+	t.Helper()
+	dir, err := filepath.Abs("../examples/demo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// output collects what a process prints; safe to read while it runs.
+type output struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.Write(b)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
+}
+
+// server is a running daemon.
+type server struct {
+	t      testing.TB
+	cmd    *exec.Cmd
+	log    *output
+	url    string
+	socket string
+	out    string // output folder
+	store  string
+	ended  chan error
+}
+
+// startServer starts a daemon on a free port with its own folders. wrap, if not empty, is a shell command line that gets the daemon's as "$@".
+func startServer(t testing.TB, program, wrap string, args ...string) *server {
+	t.Helper()
+	dir := t.TempDir()
+	s := &server{t: t, log: &output{}, socket: filepath.Join(dir, "p.sock"), out: filepath.Join(dir, "output"), store: filepath.Join(dir, "store"), ended: make(chan error, 1)}
+	line := append([]string{program, "serve", "--listen", "127.0.0.1:0", "--socket", s.socket, "--store", s.store, "--models", demoModels(t),
+		"--input", filepath.Join(dir, "input"), "--output", s.out, "--log", "debug"}, args...)
+	if wrap != "" {
+		line = append([]string{"sh", "-c", wrap, "sh"}, line...)
+	}
+	s.cmd = exec.Command(line[0], line[1:]...)
+	s.cmd.Env = append(os.Environ(), "PATCHBAY_NATS_URL=", "PATCHBAY_SOCKET=", "PATCHBAY_HOME="+dir)
+	s.cmd.Stderr = s.log
+	if err := s.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { s.ended <- s.cmd.Wait() }()
+	t.Cleanup(func() { s.stop() })
+	var file struct{ NATS string }
+	s.until("the daemon listens", func() bool {
+		b, err := os.ReadFile(filepath.Join(s.store, "daemon.json"))
+		return err == nil && json.Unmarshal(b, &file) == nil
+	})
+	s.url = file.NATS
+	return s
+}
+
+// until waits for something that takes at most 30 s.
+func (s *server) until(what string, done func() bool) {
+	s.t.Helper()
+	for end := time.Now().Add(30 * time.Second); !done(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			s.t.Fatalf("not within 30 s: %s\n%s", what, s.log)
+		}
+	}
+}
+
+// stop ends the daemon as init would and returns how it ended.
+func (s *server) stop() error {
+	if s.ended == nil {
+		return nil
+	}
+	_ = s.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case err := <-s.ended:
+		s.ended = nil
+		return err
+	case <-time.After(45 * time.Second):
+		_ = s.cmd.Process.Kill()
+		<-s.ended
+		s.ended = nil
+		return fmt.Errorf("it did not end within 45 s of SIGTERM")
+	}
+}
+
+func (s *server) client() *ipc.NATSClient {
+	s.t.Helper()
+	c, err := ipc.DialNATS(s.url)
+	if err != nil {
+		s.t.Fatalf("%v\n%s", err, s.log)
+	}
+	s.t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// waitState waits until a job is in a state.
+func (s *server) waitState(c ipc.Client, job string, want ipc.State) ipc.Record {
+	s.t.Helper()
+	var rec ipc.Record
+	s.until(fmt.Sprintf("job %s is %s", job, want), func() bool {
+		var err error
+		if rec, err = ipc.Status(context.Background(), c, job); err != nil {
+			s.t.Fatalf("status of %s: %v", job, err)
+		}
+		if rec.State.Final() && rec.State != want {
+			s.t.Fatalf("job %s is %s, want %s: %v\n%s", job, rec.State, want, rec.Error, s.log)
+		}
+		return rec.State == want
+	})
+	return rec
+}
+
+// workerPIDs returns the workers that the log tells of, in the order of their starts.
+func (s *server) workerPIDs() []int {
+	var pids []int
+	for _, line := range strings.Split(s.log.String(), "\n") {
+		var l struct {
+			Message string
+			PID     int
+		}
+		if json.Unmarshal([]byte(line), &l) == nil && l.Message == "worker ready" {
+			pids = append(pids, l.PID)
+		}
+	}
+	return pids
+}
+
+// quick is a workflow that needs no weights: an empty latent, saved.
+const quick = `{"1":{"class_type":"EmptyLatentImage","inputs":{"width":64,"height":64,"batch_size":1}},"2":{"class_type":"SaveLatent","inputs":{"samples":["1",0],"filename_prefix":"quick"}}}`
+
+// demoFlow is examples/demo.json with so many steps.
+func demoFlow(t testing.TB, steps int) string {
+	t.Helper()
+	b, err := os.ReadFile("../examples/demo.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Replace(string(b), `"steps": 12`, fmt.Sprintf(`"steps": %d`, steps), 1)
+	if steps != 12 && text == string(b) {
+		t.Fatal("examples/demo.json has no steps of 12 to replace")
+	}
+	return text
+}
