@@ -44,6 +44,8 @@ type Local struct {
 	Arena func(bytes int) (*engine.Arena, error)
 	// Check returns the context's error once the job is cancelled; long work calls it between layers.
 	Check func() error
+
+	newOps func(rank, ranks int) (engine.Ops, error)
 }
 
 // NewEngine starts the ranks. Close ends them.
@@ -107,7 +109,7 @@ func (e *Engine) Do(ctx context.Context, what string, f func(*Local) error) erro
 	if err := ctx.Err(); err != nil {
 		return cancelled(err)
 	}
-	l := &Local{Ops: e.local, Check: func() error {
+	l := &Local{Ops: e.local, newOps: e.cfg.NewOps, Check: func() error {
 		if err := ctx.Err(); err != nil {
 			return cancelled(err)
 		}

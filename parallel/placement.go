@@ -1,6 +1,7 @@
 package parallel
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -58,7 +59,7 @@ func (p *placements) acquire(ops engine.Ops, m Model, held dit.Held) (loaded boo
 		return err
 	})
 	if err != nil {
-		if e := new(Error); asPanic(err, &e) {
+		if e := (*Error)(nil); errors.As(err, &e) {
 			return false, e
 		}
 		return false, &Error{Code: LoadFailed, Field: "model", Text: "load " + m.Key, Cause: err}
@@ -73,15 +74,6 @@ func heldKey(key string, held dit.Held) string {
 		return key
 	}
 	return fmt.Sprintf("%s#tensor%d/%d", key, held.Rank, held.Ranks)
-}
-
-// asPanic reports whether err is a recovered panic.
-func asPanic(err error, into **Error) bool {
-	e, ok := err.(*Error)
-	if ok {
-		*into = e
-	}
-	return ok
 }
 
 func (p *placements) find(key string) int {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -85,59 +86,54 @@ func (f Fabric) String() string {
 	return s
 }
 
-// ParseFabric reads "8xH100-nvlink", or with several hosts "2x8xL40-pcie+ethernet100": hosts, devices of each, device, link, network. The link may be
-// left out where the device has a usual one. Errors list the names that are known.
+// ParseFabric reads "8xH100-nvlink", or with several hosts "2x8xL40-pcie+ethernet100": hosts, devices of each, device, link, network. Counts of 1 may be
+// left out, and the link where the device has a usual one. Errors list the names that are known.
 func ParseFabric(text string) (Fabric, error) {
+	const example = "write for example 8xH100-nvlink or 2x8xL40-pcie+ethernet100"
 	p, err := readProfiles()
 	if err != nil {
 		return Fabric{}, err
 	}
-	f := Fabric{Hosts: 1}
-	body, network, _ := strings.Cut(text, "+")
-	name, link, _ := strings.Cut(body, "-")
-	for strings.Contains(link, "-") { // names of devices may have a dash: A100-80
-		more, rest, _ := strings.Cut(link, "-")
-		name, link = name+"-"+more, rest
+	m := regexp.MustCompile(`^(?:(?:(\d+)x)?(\d+)x)?([^+]+)(?:\+(.+))?$`).FindStringSubmatch(text)
+	if m == nil {
+		return Fabric{}, fmt.Errorf("devices %q: %s", text, example)
 	}
-	parts := strings.Split(name, "x")
-	counts := make([]int, 0, 2)
-	for len(parts) > 1 {
-		n, err := strconv.Atoi(parts[0])
-		if err != nil || n < 1 || n > MaxRanks {
-			return f, fmt.Errorf("devices %q: %q is not a count from 1 to %d: write for example 8xH100-nvlink or 2x8xL40-pcie+ethernet100", text, parts[0], MaxRanks)
+	count := func(s string) int {
+		if s == "" {
+			return 1
 		}
-		counts, parts = append(counts, n), parts[1:]
+		n, _ := strconv.Atoi(s) // digits; overlong ones give the largest int, which is refused
+		return n
 	}
-	switch len(counts) {
-	case 0:
-		counts = []int{1}
-	case 1:
-	case 2:
-		f.Hosts = counts[0]
-	default:
-		return f, fmt.Errorf("devices %q: want at most hosts x devices: write for example 2x8xL40-pcie+ethernet100", text)
+	f := Fabric{Hosts: count(m[1]), PerHost: count(m[2])}
+	if f.Hosts < 1 || f.PerHost < 1 || f.Hosts > MaxRanks || f.PerHost > MaxRanks || f.Ranks() > MaxRanks {
+		return f, fmt.Errorf("devices %q: want 1 to %d devices in all: %s", text, MaxRanks, example)
 	}
-	f.PerHost = counts[len(counts)-1]
-	if link != "" && deviceNamed(p, name[strings.LastIndex(name, "x")+1:]) == nil && deviceNamed(p, parts[0]+"-"+link) != nil {
-		parts[0], link = parts[0]+"-"+link, ""
+	link, found := "", false
+	for _, d := range p.Devices {
+		rest, ok := cutFold(m[3], d.Name)
+		if ok && (rest == "" || rest[0] == '-') && len(d.Name) > len(f.Device.Name) {
+			f.Device, link, found = d, strings.TrimPrefix(rest, "-"), true
+		}
 	}
-	d := deviceNamed(p, parts[0])
-	if d == nil {
-		return f, fmt.Errorf("devices %q: unknown device %q: want one of %s", text, parts[0], strings.Join(names(p.Devices, func(d Device) string { return d.Name }), ", "))
+	if !found {
+		return f, fmt.Errorf("devices %q: unknown device %q: want one of %s", text, m[3], strings.Join(names(p.Devices, func(d Device) string { return d.Name }), ", "))
 	}
-	f.Device = *d
-	if f.Link, err = linkNamed(text, p.Links, orName(link, usualLink(d.Name))); err != nil {
+	if f.Link, err = linkNamed(text, p.Links, orName(link, usualLink(f.Device.Name))); err != nil {
 		return f, err
 	}
 	if f.Hosts > 1 {
-		if f.Network, err = linkNamed(text, p.Networks, orName(network, "ethernet100")); err != nil {
-			return f, err
-		}
+		f.Network, err = linkNamed(text, p.Networks, orName(m[4], "ethernet100"))
 	}
-	if f.Ranks() > MaxRanks {
-		return f, fmt.Errorf("devices %q: %d devices, at most %d are supported", text, f.Ranks(), MaxRanks)
+	return f, err
+}
+
+// cutFold is strings.CutPrefix for any case of letters.
+func cutFold(s, prefix string) (rest string, ok bool) {
+	if len(s) < len(prefix) || !strings.EqualFold(s[:len(prefix)], prefix) {
+		return s, false
 	}
-	return f, nil
+	return s[len(prefix):], true
 }
 
 // usualLink is the link that devices of a kind are sold with.
@@ -165,15 +161,6 @@ func orName(given, usual string) string {
 		return "pcie4"
 	}
 	return given
-}
-
-func deviceNamed(p profiles, name string) *Device {
-	for i := range p.Devices {
-		if strings.EqualFold(p.Devices[i].Name, name) {
-			return &p.Devices[i]
-		}
-	}
-	return nil
 }
 
 func linkNamed(text string, links []Link, name string) (Link, error) {

@@ -1,0 +1,121 @@
+package parallel
+
+import "patchbay/models/dit"
+
+// volume is what one rank sends in some exchanges of one axis: calls and values, to other ranks only, as Traffic counts them.
+type volume struct{ calls, values int64 }
+
+func (v *volume) add(calls, values int64) {
+	v.calls += calls
+	v.values += values
+}
+
+// attention adds what rank c sends for one attention over rows of one entry, b items.
+//
+// Ulysses (arXiv:2309.14509, sec. 3.2, with uneven parts): of its l rows a rank sends Q, K and V of the heads of the others, 3 l b (H - h) D values,
+// and gives back the rows of the others with its own h heads, (L - l) b h D, L being the rows of the group.
+// Ring (arXiv:2310.01889): K and V of every place but the next one's pass through, 2 b h D values a row; with K/V stores the fresh rows of this place go
+// to the R-1 others instead.
+func (o *outline) attention(v *[axisCount]volume, c Coord, rows []dit.Rows, b int, imageOnly bool) {
+	d, u, r := int64(o.Spec.HeadDim), o.plan.Ulysses, o.plan.Ring
+	heads := o.heads(c)
+	own, all := int64(heads[c.Ulysses].Len()), int64(heads[u-1].End)
+	mine := int64(attended(rows[c.sequence(o.plan)], imageOnly))
+	if u > 1 {
+		group := int64(o.gathered(rows, c.Ring, imageOnly))
+		v[AxisUlysses].add(2, int64(b)*d*(3*mine*(all-own)+(group-mine)*own))
+	}
+	if r == 1 {
+		return
+	}
+	row := int64(b) * 2 * own * d
+	if o.stored() {
+		v[AxisRing].add(1, int64(r-1)*row*int64(o.gathered(rows, c.Ring, imageOnly)))
+		return
+	}
+	for step := range r - 1 {
+		v[AxisRing].add(1, row*int64(o.gathered(rows, (c.Ring+r-step)%r, imageOnly)))
+	}
+}
+
+// reductions returns the rows of every sum over a tensor group that block b makes for some rows of this rank (Megatron-LM, arXiv:1909.08053, sec. 3: one
+// after each row-split product).
+func reductions(b dit.BlockSpec, r dit.Rows) []int {
+	text, image := r.Text.Len(), r.Image.Len()
+	switch b.Kind {
+	case dit.Single:
+		return []int{text + image}
+	case dit.Cross:
+		return []int{image, image, image}
+	}
+	var out []int
+	if text > 0 && !b.LastText {
+		out = append(out, text, text)
+	}
+	if image > 0 {
+		out = append(out, image, image)
+		if b.Attends > 1 {
+			out = append(out, image)
+		}
+	}
+	return out
+}
+
+// block adds what rank c sends in block i for rows of one entry.
+func (o *outline) block(v *[axisCount]volume, c Coord, i int, rows []dit.Rows, b int) {
+	spec := o.Spec.Blocks[i]
+	eachAttention(spec, func(_ int, imageOnly bool) { o.attention(v, c, rows, b, imageOnly) })
+	if t := int64(o.plan.Tensor); t > 1 {
+		for _, n := range reductions(spec, rows[c.sequence(o.plan)]) {
+			// a sum by reduce-scatter and all-gather: 2 (P-1)/P of the buffer
+			v[AxisTensor].add(1, 2*(t-1)*int64(b*n*o.Spec.Width)/t)
+		}
+	}
+}
+
+// sends tells whether lane k passes its rows on; the last one gives its result to the leader.
+func (o *outline) sends(k int) bool { return k < len(o.lanes)-1 }
+
+// volumes is what rank c sends in one micro-step, all entries that it evaluates.
+func (o *outline) volumes(c Coord, m Micro) (v [axisCount]volume) {
+	b := o.batch[c.Data].Len()
+	for i := range o.Text {
+		if o.cfgOf[i] != c.CFG {
+			continue
+		}
+		rows := o.rows(m, i)
+		o.own(c, func(k int) {
+			for n := o.lanes[k].Start; n < o.lanes[k].End; n++ {
+				o.block(&v, c, n, rows, b)
+			}
+			if o.sends(k) {
+				v[AxisPipe].add(1, int64(b*rows[c.sequence(o.plan)].Len()*o.Spec.Width))
+			}
+		})
+	}
+	return v
+}
+
+// ForecastTraffic returns what every rank of a plan sends during a workload, by rank and axis (AxisUlysses, AxisRing, AxisPipe, AxisTensor), as
+// Stats.Traffic counts it; valueBytes is the size of an activation (4 for f32). Wait is left at 0.
+func ForecastTraffic(w Workload, p Plan, valueBytes int) [][]Traffic {
+	o := newOutline(w, p)
+	out := make([][]Traffic, p.Ranks())
+	for r := range out {
+		out[r] = make([]Traffic, axisCount)
+		done := map[Micro][axisCount]volume{}
+		for _, m := range o.micros() {
+			m.Evaluation = 0 // all evaluations of a patch move the same
+			v, ok := done[m]
+			if !ok {
+				v = o.volumes(o.mesh.At(r), m)
+				done[m] = v
+			}
+			for a := range axisCount {
+				out[r][a].Calls += v[a].calls
+				out[r][a].Bytes += v[a].values * int64(valueBytes)
+			}
+		}
+	}
+	return out
+}

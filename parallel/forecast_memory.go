@@ -1,0 +1,341 @@
+package parallel
+
+import (
+	"math"
+
+	"patchbay/models/dit"
+)
+
+// Memory is what one rank needs, in bytes. Text encoder and VAE are not in it.
+type Memory struct {
+	Weights     int64 // blocks of the stage, cut by the tensor axis; embeddings, conditioning and head whole
+	Session     int64 // prepared text, positions, modulations and, in a pipeline, the K/V store
+	Activations int64
+	Exchange    int64 // what transfers read and write
+	KV          int64 // part of Session: keys and values kept between evaluations
+}
+
+// Total is everything together.
+func (m Memory) Total() int64 { return m.Weights + m.Session + m.Activations + m.Exchange }
+
+// ForecastMemory returns what every rank of a plan needs, from the workload alone. weightBytes is the size of one weight, valueBytes that of one
+// activation (the executor computes in f32: 4). Session, Activations and Exchange are the peaks that a recording pass of the executor finds; of a folded
+// pipeline those of both lanes of a stage together.
+func ForecastMemory(w Workload, p Plan, weightBytes, valueBytes int) []Memory {
+	o := newOutline(w, p)
+	out := make([]Memory, p.Ranks())
+	for r := range out {
+		c := o.mesh.At(r)
+		o.own(c, func(k int) {
+			m := o.laneMemory(c, k, valueBytes)
+			out[r].Session += m.Session
+			out[r].Activations += m.Activations
+			out[r].Exchange += m.Exchange
+			out[r].KV += m.KV
+			out[r].Weights += m.Weights * int64(weightBytes)
+		})
+		out[r].Weights += o.ends() * int64(weightBytes)
+	}
+	return out
+}
+
+// ends is the parameters outside the blocks.
+func (o *outline) ends() int64 {
+	n := o.Spec.Params
+	for _, b := range o.Spec.Blocks {
+		n -= b.Params
+	}
+	return n
+}
+
+// stack adds up allocations of an arena in stack order.
+type stack struct {
+	value     int // bytes of one value
+	top, peak int64
+}
+
+// alloc takes n values, rounded up as engine.Arena does.
+func (s *stack) alloc(n int) {
+	const align = 64
+	s.top += (int64(n)*int64(s.value) + align - 1) / align * align
+	s.peak = max(s.peak, s.top)
+}
+
+// scratch takes sizes and gives them back.
+func (s *stack) scratch(sizes ...int) {
+	mark := s.top
+	for _, n := range sizes {
+		s.alloc(n)
+	}
+	s.top = mark
+}
+
+// laneMemory is what lane k of rank c needs; Weights counts parameters.
+func (o *outline) laneMemory(c Coord, k, valueBytes int) Memory {
+	var m Memory
+	session, acts, comm := stack{value: valueBytes}, stack{value: valueBytes}, stack{value: valueBytes}
+	b, held := o.batch[c.Data].Len(), o.lanes[k]
+	for i := range o.Text {
+		if o.cfgOf[i] == c.CFG {
+			m.KV += o.sessionEntry(&session, c, held, i, b)
+		}
+	}
+	o.activations(&acts, c, k, b)
+	for i := range o.Text {
+		if o.cfgOf[i] == c.CFG {
+			rows := o.rows(Micro{Whole: true}, i)
+			for n := held.Start; n < held.End; n++ {
+				eachAttention(o.Spec.Blocks[n], func(_ int, imageOnly bool) { o.exchangeBuffers(&comm, c, rows, b, imageOnly) })
+			}
+		}
+	}
+	m.Session, m.Activations, m.Exchange = session.peak, acts.peak, comm.peak
+	for n := held.Start; n < held.End; n++ {
+		m.Weights += o.blockParams(n)
+	}
+	return m
+}
+
+// blockParams is the parameters of block n on a tensor rank: products are shared, modulation and norms are whole.
+func (o *outline) blockParams(n int) int64 {
+	b := o.Spec.Blocks[n]
+	if o.plan.Tensor == 1 {
+		return b.Params
+	}
+	shared := int64(float64(o.Spec.Width*o.Spec.Width) * tokenWeights(o.Spec, b))
+	if b.Kind == dit.Double {
+		shared *= 2 // text and image have weights of their own
+	}
+	if b.Skip >= 0 {
+		shared -= 2 * int64(o.Spec.Width*o.Spec.Width) // the skip's product is whole
+	}
+	shared = min(shared, b.Params)
+	return b.Params - shared + (shared+int64(o.plan.Tensor)-1)/int64(o.plan.Tensor)
+}
+
+// tokenWeights is the weights that one token meets in a block, in units of E^2: 4 for attention, 2 r for an MLP of ratio r, 2 for cross-attention
+// (queries and output; keys and values are computed once), 4 for a second attention, 2 for a skip.
+func tokenWeights(spec *dit.Spec, b dit.BlockSpec) float64 {
+	w := 4 + 2*spec.MLPRatio
+	if b.Kind == dit.Cross {
+		w += 2
+	}
+	if b.Attends > 1 {
+		w += 4
+	}
+	if b.Skip >= 0 {
+		w += 2
+	}
+	return w
+}
+
+// traits are what the shape of a model says about its tables: joint models with single blocks and skip-connected models rotate queries and keys, the
+// others add positions to the tokens; skip-connected models modulate by a shift alone.
+func traits(spec *dit.Spec) (rotates, adds, shiftOnly bool) {
+	single := false
+	for _, b := range spec.Blocks {
+		single = single || b.Kind == dit.Single
+	}
+	shiftOnly = skips(spec)
+	rotates = single || shiftOnly
+	return rotates, !rotates, shiftOnly
+}
+
+// modulations is the values per timestep of the blocks in held, and of the head.
+func modulations(spec *dit.Spec, held dit.Range) []int {
+	e := spec.Width
+	_, _, shiftOnly := traits(spec)
+	out := []int{2 * e}
+	for n := held.Start; n < held.End; n++ {
+		switch b := spec.Blocks[n]; {
+		case b.Kind == dit.Single:
+			out = append(out, 3*e)
+		case b.Kind == dit.Cross && shiftOnly:
+			out = append(out, 2*e)
+		case b.Kind == dit.Cross:
+			out = append(out, 6*e)
+		default:
+			image, text := 6*e, 6*e
+			if b.Attends > 1 {
+				image = 9 * e
+			}
+			if b.LastText {
+				text = 2 * e
+			}
+			out = append(out, image, text)
+		}
+	}
+	return out
+}
+
+// localHeads is the heads of a tensor rank.
+func (o *outline) localHeads(c Coord) int {
+	return dit.Held{Rank: c.Tensor, Ranks: o.plan.Tensor}.Share(o.Spec.Heads).Len()
+}
+
+// sessionEntry adds what stays of one entry, and the peak on the way; it returns the bytes of its K/V store.
+func (o *outline) sessionEntry(s *stack, c Coord, held dit.Range, i, b int) (kv int64) {
+	spec, e, lt, li := o.Spec, o.Spec.Width, o.Text[i], o.tokens()
+	rotates, adds, shiftOnly := traits(spec)
+	if spec.JointText() {
+		s.alloc(lt * e)
+	} else {
+		for n := held.Start; n < held.End; n++ {
+			s.alloc(lt * 2 * o.localHeads(c) * spec.HeadDim)
+		}
+	}
+	s.alloc(e)
+	if adds {
+		s.alloc(li * e)
+	}
+	if rotates {
+		n := (o.entry(i).text + li) * (spec.HeadDim / 2)
+		s.alloc(n)
+		s.alloc(n)
+	}
+	if shiftOnly { // two text encoders of which the first gives 77 tokens; the second's states go through an MLP of four times their width
+		second := max(lt-77, 0)
+		s.scratch(second*spec.Context2Dim, lt*spec.ContextDim, min(lt, 77)*spec.ContextDim, 4*second*spec.Context2Dim)
+	} else if spec.JointText() {
+		s.scratch(lt*spec.ContextDim, spec.PooledDim, e)
+	} else {
+		s.scratch(lt*e, lt*spec.ContextDim, lt*e)
+	}
+	rows := min(o.Evaluations, maxModulationRows)
+	for _, n := range modulations(spec, held) {
+		s.alloc(rows * n)
+	}
+	s.scratch(rows*e, rows*256, rows*e)
+	if spec.Blocks[0].Kind == dit.Cross && !shiftOnly {
+		s.scratch(rows*e, rows*256, rows*6*e)
+	}
+	before := s.top
+	if o.stored() {
+		heads := o.heads(c)[c.Ulysses].Len()
+		for n := held.Start; n < held.End; n++ {
+			for a := range max(spec.Blocks[n].Attends, 1) {
+				l := li
+				if a == 0 {
+					l += o.entry(i).text
+				}
+				s.alloc(b * l * 2 * heads * spec.HeadDim)
+			}
+		}
+	}
+	kv = s.top - before
+	for _, blk := range spec.Blocks {
+		if blk.Skip >= held.Start && blk.Skip < held.End {
+			s.alloc(b * li * e)
+		}
+	}
+	return kv
+}
+
+// activations adds one synchronous evaluation of all entries of a lane, the largest there is.
+func (o *outline) activations(s *stack, c Coord, k, b int) {
+	spec, e := o.Spec, o.Spec.Width
+	rotates, _, _ := traits(spec)
+	token := spec.PatchSize * spec.PatchSize
+	var mine []dit.Rows
+	for i := range o.Text {
+		if o.cfgOf[i] != c.CFG {
+			continue
+		}
+		r := o.rows(Micro{Whole: true}, i)[c.sequence(o.plan)]
+		mine = append(mine, r)
+		for _, n := range modulations(spec, o.lanes[k]) { // of a timestep that nobody announced
+			s.alloc(n)
+		}
+		s.alloc(b * r.Len() * e)
+		if together := r.Text.End == o.entry(i).text && r.Image.Start == 0; rotates && r.Text.Len() > 0 && r.Image.Len() > 0 && !together {
+			s.alloc(r.Len() * spec.HeadDim / 2)
+			s.alloc(r.Len() * spec.HeadDim / 2)
+		}
+		if k == 0 {
+			s.alloc(b * r.Image.Len() * spec.Channels * token)
+		}
+	}
+	for _, r := range mine {
+		for n := o.lanes[k].Start; n < o.lanes[k].End; n++ {
+			o.blockScratch(s, c, spec.Blocks[n], r, b)
+		}
+	}
+	if o.sends(k) {
+		return
+	}
+	for _, r := range mine {
+		s.alloc(b * r.Image.Len() * spec.OutChannels * token)
+		s.scratch(b * r.Image.Len() * e)
+	}
+}
+
+// blockScratch adds the buffers of one block.
+func (o *outline) blockScratch(s *stack, c Coord, blk dit.BlockSpec, r dit.Rows, b int) {
+	e, own := o.Spec.Width, o.localHeads(c)*o.Spec.HeadDim
+	hidden := dit.Held{Rank: c.Tensor, Ranks: o.plan.Tensor}.Share(int(math.Round(o.Spec.MLPRatio * float64(e)))).Len()
+	text, image := b*r.Text.Len(), b*r.Image.Len()
+	l := text + image
+	partial := func(rows int) int { // the partial sum of a shared product
+		if o.plan.Tensor > 1 {
+			return rows * e
+		}
+		return 0
+	}
+	switch {
+	case blk.Kind == dit.Single:
+		s.scratch(l*e, 3*l*own, l*(own+hidden), partial(l))
+	case blk.Kind == dit.Double:
+		second := 0
+		if blk.Attends > 1 {
+			second = 4 * image * own
+		}
+		widest := image
+		if !blk.LastText {
+			widest = max(text, image)
+		}
+		s.scratch(l*e, 3*l*own, l*own, second, widest*hidden, partial(widest))
+	default:
+		if blk.Skip >= 0 {
+			s.scratch(2 * l * e)
+		}
+		s.scratch(l*e, 3*l*own, l*own, l*hidden, partial(l))
+	}
+}
+
+// exchangeBuffers adds the buffers of one attention of the sequence axes.
+func (o *outline) exchangeBuffers(s *stack, c Coord, rows []dit.Rows, b int, imageOnly bool) {
+	d, u, r := o.Spec.HeadDim, o.plan.Ulysses, o.plan.Ring
+	heads := o.heads(c)
+	own, all := heads[c.Ulysses].Len(), heads[u-1].End
+	mine := attended(rows[c.sequence(o.plan)], imageOnly)
+	group := o.gathered(rows, c.Ring, imageOnly)
+	var sizes []int
+	if u > 1 {
+		sizes = append(sizes, group*b*3*own*d, 3*mine*b*all*d)
+	}
+	var ring []int
+	switch {
+	case r > 1 && o.stored():
+		everyone := 0
+		for i := range r {
+			everyone += o.gathered(rows, i, imageOnly)
+		}
+		ring = []int{group * b * 2 * own * d, everyone * b * 2 * own * d}
+	case r > 1:
+		most := 0
+		for i := range r {
+			most = max(most, o.gathered(rows, i, imageOnly))
+		}
+		ring = []int{most * b * 2 * own * d, most * b * 2 * own * d, b * group * own * d, b * own * group, b * own * group}
+	}
+	if u == 1 {
+		s.scratch(ring...)
+		return
+	}
+	out, back := group*b*own*d, mine*b*all*d
+	if o.stored() { // fresh K and V are shared before the result has a place
+		s.scratch(append(append(append([]int(nil), sizes...), ring...), out, back)...)
+		return
+	}
+	s.scratch(append(append(append([]int(nil), sizes...), out), append(ring, back)...)...)
+}

@@ -1,0 +1,164 @@
+package parallel
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"testing"
+
+	"patchbay/engine"
+	"patchbay/models/dit"
+	"patchbay/models/sampling"
+	"patchbay/models/tiny"
+	"patchbay/tests/golden"
+)
+
+// tinyRequest is a request on the tiny model of a family: three entries of different text lengths in two branches, a batch, odd sides.
+func tinyRequest(t *testing.T, family string, b, y, x, steps int) *Request {
+	t.Helper()
+	d, err := tiny.Describe(family)
+	if err != nil {
+		t.Fatal(err)
+	}
+	line, err := d.Sampling.Build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sigmas, err := sampling.KSamplerSigmas(line, "euler", "simple", steps, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := d.Spec
+	entry := func(tag string, tokens int) Entry {
+		e := Entry{Strength: 1}
+		if spec.Context2Dim > 0 {
+			e.Context2 = dit.Array{Rows: 256, Cols: spec.Context2Dim, Data: golden.Input(tag+"2", 256*spec.Context2Dim)}
+			tokens = 77
+		}
+		e.Context = dit.Array{Rows: tokens, Cols: spec.ContextDim, Data: golden.Input(tag, tokens*spec.ContextDim)}
+		if spec.PooledDim > 0 {
+			e.Pooled = golden.Input(tag+"pooled", spec.PooledDim)
+		}
+		return e
+	}
+	l := NewLatent(b, spec.Channels, y, x)
+	l.Data = golden.Input("latent", l.Len())
+	return &Request{
+		Model:    Model{Key: "tiny-" + family, Spec: &spec, Load: func(ops engine.Ops, held dit.Held) (dit.Model, error) { return d.Load(ops, held) }},
+		Sampling: line, Sampler: "euler", Sigmas: sigmas, Latent: l, Guider: Guider{Kind: GuideCFG, CFG: 3},
+		Branches: []Branch{{Name: "positive", Entries: []Entry{entry("a", 13), entry("c", 5)}}, {Name: "negative", Entries: []Entry{entry("b", 7)}}},
+	}
+}
+
+// workloadOf is what the planner would be told of a request.
+func workloadOf(r *Request) Workload {
+	w := Workload{Spec: r.Model.Spec, Y: r.Latent.Y, X: r.Latent.X, Batch: r.Latent.B, Evaluations: len(r.Sigmas) - 1}
+	for b, br := range r.Branches {
+		for _, e := range br.Entries {
+			w.Text, w.Branches = append(w.Text, e.Context.Rows+e.Context2.Rows), append(w.Branches, b)
+		}
+	}
+	return w
+}
+
+// forecastPlans are plans of every axis and products of them; those a model refuses are left out by the caller.
+func forecastPlans() []string {
+	return []string{
+		"", "ulysses=2", "ulysses=3", "ulysses=7", "ring=2", "ring=3", "ring=2,ulysses=3", "tensor=2", "tensor=3", "cfg=2", "cfg=3", "data=2",
+		"cfg=2,ulysses=2,data=2", "tensor=2,ulysses=2,ring=2", "pipe=2", "pipe=3,patches=3,warmup=2", "pipe=2,patches=5,warmup=99", "pipe=4,patches=7,warmup=0",
+		"pipe=2,ulysses=3,patches=3", "pipe=2,ring=2,ulysses=2,patches=2", "pipe=2,ring=3,patches=4", "cfg=2,pipe=2,tensor=2,patches=2",
+	}
+}
+
+func families() []struct {
+	name string
+	y, x int
+} {
+	return []struct {
+		name string
+		y, x int
+	}{{"flux", 9, 14}, {"sd3", 11, 8}, {"pixart", 34, 36}, {"hunyuandit", 10, 14}}
+}
+
+// TestForecastEqualsExecutor runs every plan on every family and compares bytes and calls of each rank and axis with the formulas, to the byte, and the
+// memory that the executor took with the forecast, within 5 %.
+func TestForecastEqualsExecutor(t *testing.T) {
+	worst, worstWhere := 0.0, ""
+	for _, f := range families() {
+		e := newEngine(t)
+		r := tinyRequest(t, f.name, 2, f.y, f.x, 4)
+		w := workloadOf(r)
+		for _, text := range forecastPlans() {
+			p, err := ParsePlan(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if p.Check(w.Spec, w.Batch, len(w.Text), w.tokens()) != nil {
+				t.Errorf("%s %s is refused; every tiny model takes it", f.name, text)
+				continue
+			}
+			t.Run(fmt.Sprintf("%s/%s", f.name, p), func(t *testing.T) {
+				r := *r
+				r.Plan = text
+				res, err := e.Sample(context.Background(), &r, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				checkTraffic(t, w, p, res.Stats.Traffic)
+				want := float64(res.Stats.PeakBytes)
+				got := float64(largestLane(w, p))
+				off := math.Abs(got-want) / want
+				if off > worst {
+					worst, worstWhere = off, fmt.Sprintf("%s %s", f.name, p)
+				}
+				if off > 0.05 {
+					t.Errorf("memory: forecast %.0f bytes, executor took %.0f: off by %.1f %%, bound 5 %%", got, want, 100*off)
+				}
+			})
+		}
+	}
+	t.Logf("largest memory error %.2f %% (%s)", 100*worst, worstWhere)
+}
+
+// checkTraffic compares counters with formulas; lanes of a folded stage add up to their device.
+func checkTraffic(t *testing.T, w Workload, p Plan, counted [][]Traffic) {
+	t.Helper()
+	o := newOutline(w, p)
+	lanes := p
+	lanes.Pipe = len(o.lanes)
+	byDevice := make([][axisCount]Traffic, p.Ranks())
+	for r, axes := range counted {
+		c := Mesh{Plan: lanes}.At(r)
+		c.Pipe = o.stage(c.Pipe)
+		at := &byDevice[o.mesh.Rank(c)]
+		for a, v := range axes {
+			at[a].Bytes += v.Bytes
+			at[a].Calls += v.Calls
+		}
+	}
+	for r, want := range ForecastTraffic(w, p, 4) {
+		for a := range axisCount {
+			got := byDevice[r][a]
+			if got.Bytes != want[a].Bytes {
+				t.Errorf("rank %d %s: executor sent %d bytes, formula %d", r, a, got.Bytes, want[a].Bytes)
+			}
+			if a != AxisPipe && got.Calls != want[a].Calls { // pipe counters count receives too where sends are empty
+				t.Errorf("rank %d %s: executor made %d calls, formula %d", r, a, got.Calls, want[a].Calls)
+			}
+		}
+	}
+}
+
+// largestLane is the need of the lane that needs most, as Stats.PeakBytes reports it.
+func largestLane(w Workload, p Plan) int64 {
+	o := newOutline(w, p)
+	var most int64
+	for r := range p.Ranks() {
+		c := o.mesh.At(r)
+		o.own(c, func(k int) {
+			m := o.laneMemory(c, k, 4)
+			most = max(most, m.Session+m.Activations+m.Exchange)
+		})
+	}
+	return most
+}

@@ -1,0 +1,157 @@
+package parallel
+
+import (
+	"patchbay/models/dit"
+)
+
+// Workload is what a request asks of the ranks, as far as time, bytes and memory depend on it: everything that is known before a weight is read.
+type Workload struct {
+	Spec *dit.Spec
+	Y, X int // rows and columns of the latent
+	// Batch is the number of pictures.
+	Batch int
+	// Text is the number of text tokens of each conditioning entry: in the joint sequence, or as keys of the cross-attention.
+	Text []int
+	// Branches is the branch of each entry (positive 0, negative 1, ...); nil: every entry is a branch of its own.
+	Branches []int
+	// Evaluations is how often the sampler calls the network, all entries active each time.
+	Evaluations int
+}
+
+// branch returns the branch of entry i.
+func (w *Workload) branch(i int) int {
+	if w.Branches == nil {
+		return i
+	}
+	return w.Branches[i]
+}
+
+// jointText is the longest text that runs through the blocks.
+func (w *Workload) jointText() int {
+	n := 0
+	if w.Spec.JointText() {
+		for _, t := range w.Text {
+			n = max(n, t)
+		}
+	}
+	return n
+}
+
+// entry is the sequence of entry i: text in the joint sequence, image.
+func (w *Workload) entry(i int) entrySize {
+	e := entrySize{image: w.tokens()}
+	if w.Spec.JointText() {
+		e.text = w.Text[i]
+	}
+	return e
+}
+
+func (w *Workload) tokens() int { return w.Spec.Tokens(w.Y, w.X).Tokens() }
+
+// outline is a workload on a plan: who computes what, in which order.
+type outline struct {
+	Workload
+	plan    Plan
+	mesh    Mesh
+	patches []dit.Range // image tokens of each patch
+	lanes   []dit.Range // blocks of each stop of a micro-step
+	batch   []dit.Range // items of each data part
+	cfgOf   []int       // cfg group of each entry
+}
+
+func newOutline(w Workload, p Plan) *outline {
+	o := &outline{Workload: w, plan: p, mesh: Mesh{Plan: p}, batch: balanced(w.Batch, p.Data)}
+	lt, li := w.jointText(), w.tokens()
+	o.patches = []dit.Range{{End: li}}
+	if p.Pipe > 1 {
+		o.patches = patchRanges(lt, li, p.Patches)
+	}
+	o.lanes = laneRanges(w.Spec, lt, li, p.lanes(skips(w.Spec)))
+	branches := make([]int, len(w.Text))
+	for i := range branches {
+		branches[i] = w.branch(i)
+	}
+	for i := range w.Text {
+		o.cfgOf = append(o.cfgOf, cfgGroup(branches, i, p.CFG))
+	}
+	return o
+}
+
+// synchronous tells whether evaluation e runs the whole picture at once: warm-up, and always the first, which fills the K/V store.
+func (o *outline) synchronous(e int) bool {
+	return len(o.patches) == 1 || e < max(o.plan.Warmup, 1)
+}
+
+// micros lists the micro-steps in the order in which every rank runs them.
+func (o *outline) micros() []Micro {
+	var out []Micro
+	for e := range o.Evaluations {
+		if o.synchronous(e) {
+			out = append(out, Micro{Evaluation: e, Whole: true})
+			continue
+		}
+		for m := range o.patches {
+			out = append(out, Micro{Evaluation: e, Patch: m})
+		}
+	}
+	return out
+}
+
+// rows returns what each rank of a sequence computes of an entry in a micro-step, by its place in the sequence.
+func (o *outline) rows(m Micro, entry int) []dit.Rows {
+	c := EvaluateCommand{Whole: m.Whole, Text: m.Patch == 0}
+	if !m.Whole {
+		c.Tokens = o.patches[m.Patch]
+	}
+	return c.rows(o.entry(entry), o.plan.Ring*o.plan.Ulysses)
+}
+
+// stage returns the stage that lane k belongs to: folded pipelines come back on the stages that they went down on.
+func (o *outline) stage(k int) int {
+	if k < o.plan.Pipe {
+		return k
+	}
+	return 2*o.plan.Pipe - 2 - k
+}
+
+// own calls f for every lane of the stage of c.
+func (o *outline) own(c Coord, f func(k int)) {
+	for k := range o.lanes {
+		if o.stage(k) == c.Pipe {
+			f(k)
+		}
+	}
+}
+
+// stored tells whether attention runs from K/V stores.
+func (o *outline) stored() bool { return o.plan.Pipe > 1 }
+
+// heads is how many heads each Ulysses place of c's tensor place attends with.
+func (o *outline) heads(c Coord) []dit.Range {
+	local := dit.Held{Rank: c.Tensor, Ranks: o.plan.Tensor}.Share(o.Spec.Heads).Len()
+	return balanced(local, o.plan.Ulysses)
+}
+
+// gathered counts the rows of an attention that the Ulysses group at ring place r brings.
+func (o *outline) gathered(rows []dit.Rows, r int, imageOnly bool) int {
+	n := 0
+	for _, row := range rows[r*o.plan.Ulysses : (r+1)*o.plan.Ulysses] {
+		n += attended(row, imageOnly)
+	}
+	return n
+}
+
+// attended counts the rows that take part in an attention.
+func attended(r dit.Rows, imageOnly bool) int {
+	if imageOnly {
+		return r.Image.Len()
+	}
+	return r.Len()
+}
+
+// eachAttention visits the attentions of a block.
+func eachAttention(b dit.BlockSpec, visit func(index int, imageOnly bool)) {
+	for i := range max(b.Attends, 1) {
+		visit(i, b.Kind == dit.Cross || i > 0)
+	}
+}
