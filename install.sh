@@ -137,7 +137,7 @@ install_all() {
     check_go
     check_tools
     step "building: make build"
-    run make build GO="$go"
+    run make build GO="$go" || fail "the build did not work; nothing was installed"
     step "installing below $prefix"
     say "    bin/patchbay"
     say "    share/bash-completion/completions/patchbay, share/zsh/site-functions/_patchbay, share/fish/vendor_completions.d/patchbay.fish"
@@ -166,7 +166,7 @@ install_all() {
         grep -qxF -e "$file" "$list" || remove "$file"
     done <"$tmp/before"
     cp "$list" "$prefix/$manifest"
-    step "checking: $("$prefix/bin/patchbay" version)"
+    step "checking: $("$prefix/bin/patchbay" version | sed 1q)"
     closing_words
 }
 

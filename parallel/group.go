@@ -43,7 +43,12 @@ func (g *Group) Wait() error {
 // Recovered calls f and turns a panic into an *Error that carries the stack. It is the one place where panics of engine and models end.
 func Recovered(where string, f func() error) (err error) {
 	defer func() {
-		if v := recover(); v != nil {
+		v := recover()
+		if lost, ok := v.(*CommError); ok {
+			err = lost // the fault is another rank's, whose own error tells more
+			return
+		}
+		if v != nil {
 			e := &Error{Code: Panic, Text: fmt.Sprintf("panic in %s: %v", where, v), Stack: string(debug.Stack())}
 			if cause, ok := v.(error); ok {
 				e.Text, e.Cause = "panic in "+where, cause

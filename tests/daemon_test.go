@@ -58,7 +58,7 @@ func twoJobsAtOnce(t *testing.T, program string) {
 		t.Errorf("both jobs run on %s", a.Worker)
 	}
 	submit(t, c, "q", quick) // waits until one is gone
-	if rec, _ := ipc.Status(context.Background(), c, "q"); rec.State != ipc.Queued {
+	if rec, _ := status(c, "q"); rec.State != ipc.Queued {
 		t.Errorf("the third job is %s, want queued", rec.State)
 	}
 	cancel(t, c, "a")
@@ -80,7 +80,7 @@ func workerKilled(t *testing.T, program string) {
 		t.Fatal(err)
 	}
 	s.until("attempt 2 runs", func() bool {
-		rec, err := ipc.Status(context.Background(), c, "k")
+		rec, err := status(c, "k")
 		return err == nil && rec.State == ipc.Running && rec.Attempt == 2
 	})
 	cancel(t, c, "k")
@@ -129,7 +129,7 @@ func ctrlC(t *testing.T, program string) {
 		t.Fatal(err)
 	}
 	s.until("the job runs", func() bool {
-		rec, err := ipc.Status(context.Background(), c, "gone")
+		rec, err := status(c, "gone")
 		return err == nil && rec.State == ipc.Running
 	})
 	_ = cmd.Process.Kill()
@@ -144,10 +144,10 @@ func diskFull(t *testing.T, program string) {
 	submit(t, c, "full", quick)
 	submit(t, c, "picture", demoFlow(t, 2))
 	s.until("the job has ended", func() bool {
-		rec, err := ipc.Status(context.Background(), c, "picture")
+		rec, err := status(c, "picture")
 		return err == nil && rec.State.Final()
 	})
-	rec, err := ipc.Status(context.Background(), c, "picture")
+	rec, err := status(c, "picture")
 	if err != nil || rec.State != ipc.Failed || rec.Error == nil || rec.Error.Code != ipc.ErrDiskFull {
 		t.Fatalf("got %s %v, %v; want failed with %s\n%s", rec.State, rec.Error, err, ipc.ErrDiskFull, s.log)
 	}

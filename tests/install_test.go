@@ -199,6 +199,7 @@ func TestInstallExplainsWhatItCannotDo(t *testing.T) {
 		{"no apt", "apt-get", "", []string{"dnf install gcc make", "missing: gcc libc6-dev"}},
 		{"neither root nor sudo", "id", "echo 1000", []string{"as root or through sudo", "missing: gcc libc6-dev"}},
 		{"apt fails", "apt-get", "exit 100", []string{"install gcc libc6-dev yourself"}},
+		{"build fails", "make", "exit 2", []string{"nothing was installed"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			i := newInstaller(t)

@@ -81,6 +81,7 @@ func startServer(t testing.TB, program, wrap string, args ...string) *server {
 	s.cmd = exec.Command(line[0], line[1:]...)
 	s.cmd.Env = append(os.Environ(), "PATCHBAY_NATS_URL=", "PATCHBAY_SOCKET=", "PATCHBAY_HOME="+dir)
 	s.cmd.Stderr = s.log
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // a test that times out must not leave it
 	if err := s.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +140,7 @@ func (s *server) waitState(c ipc.Client, job string, want ipc.State) ipc.Record 
 	var rec ipc.Record
 	s.until(fmt.Sprintf("job %s is %s", job, want), func() bool {
 		var err error
-		if rec, err = ipc.Status(context.Background(), c, job); err != nil {
+		if rec, err = status(c, job); err != nil {
 			s.t.Fatalf("status of %s: %v", job, err)
 		}
 		if rec.State.Final() && rec.State != want {
@@ -148,6 +149,13 @@ func (s *server) waitState(c ipc.Client, job string, want ipc.State) ipc.Record 
 		return rec.State == want
 	})
 	return rec
+}
+
+// status asks for a record and gives up after 5 s.
+func status(c ipc.Client, job string) (ipc.Record, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	return ipc.Status(ctx, c, job)
 }
 
 // workerPIDs returns the workers that the log tells of, in the order of their starts.

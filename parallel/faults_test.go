@@ -1,0 +1,208 @@
+package parallel
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"patchbay/engine"
+	"patchbay/models/sampling"
+)
+
+// faulty is an Ops that breaks at a chosen call of Linear.
+type faulty struct {
+	engine.Ops
+	left  *atomic.Int64 // calls until the fault, counted over all ranks
+	fault func()
+}
+
+func (f *faulty) Linear(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) {
+	if f.left.Add(-1) == 0 {
+		f.fault()
+	}
+	f.Ops.Linear(y, x, w, e)
+}
+
+// faultyEngine makes an engine whose ranks share one countdown.
+func faultyEngine(t *testing.T, left *atomic.Int64, fault func()) *Engine {
+	t.Helper()
+	e, err := NewEngine(Config{NewOps: func(rank, ranks int) (engine.Ops, error) {
+		ops, err := testOps(rank, ranks)
+		return &faulty{ops, left, fault}, err
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.Close)
+	return e
+}
+
+// TestPanicInARankFailsOnlyTheJob: the error names the rank and carries the stack, nobody hangs, the next run has the same bits as before.
+func TestPanicInARankFailsOnlyTheJob(t *testing.T) {
+	for _, plan := range []string{"", "ulysses=3", "ring=2", "tensor=2", "cfg=2,pipe=2,patches=3,warmup=1"} {
+		t.Run(plan, func(t *testing.T) {
+			var left atomic.Int64
+			e := faultyEngine(t, &left, func() { panic("kernel fault") })
+			r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 8, 8, 4)
+			r.Plan = plan
+			want, err := e.Sample(context.Background(), r, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			left.Store(90)
+			_, err = e.Sample(context.Background(), r, nil)
+			var pe *Error
+			if !errors.As(err, &pe) || pe.Code != Panic || !strings.Contains(pe.Text, "rank") || !strings.Contains(pe.Stack, "faults_test.go") {
+				t.Fatalf("got %v, want a panic that names its rank and has a stack", err)
+			}
+			got, err := e.Sample(context.Background(), r, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if rel := relative(got.Latent.Data, want.Latent.Data); rel != 0 {
+				t.Errorf("the run after the panic differs by %.3g", rel)
+			}
+		})
+	}
+}
+
+// TestErrorInObserverEndsTheRun stands for a panic or error in whatever runs inside the sampler's loop.
+func TestErrorInObserverEndsTheRun(t *testing.T) {
+	e := newEngine(t)
+	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 8, 8, 4)
+	_, err := e.Sample(context.Background(), r, func(Progress) error { panic("sampler fault") })
+	var pe *Error
+	if !errors.As(err, &pe) || pe.Code != Panic || !strings.Contains(pe.Text, "sampler euler") {
+		t.Fatalf("got %v, want a panic that names the sampler", err)
+	}
+	if _, err := e.Sample(context.Background(), r, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestRefusalsNameTheField checks requests and plans that must not start.
+func TestRefusalsNameTheField(t *testing.T) {
+	e := newEngine(t)
+	g := openGolden(t, "flux-c")
+	nan := float32(0)
+	nan /= nan
+	for name, c := range map[string]struct {
+		change func(r *Request)
+		field  string
+		text   string
+	}{
+		"channels":     {func(r *Request) { r.Latent = NewLatent(1, 4, 8, 8) }, "latent", "4 channels"},
+		"nan cfg":      {func(r *Request) { r.Guider.CFG = nan }, "cfg", "finite"},
+		"nan sigma":    {func(r *Request) { r.Sigmas = []float32{1, nan} }, "sigmas", "finite"},
+		"sampler":      {func(r *Request) { r.Sampler = "nope" }, "sampler", "euler"},
+		"context":      {func(r *Request) { r.Branches[0].Entries[0].Context.Cols = 7 }, "positive", "[tokens, 40]"},
+		"noise":        {func(r *Request) { r.Noise.Y = 3 }, "noise", "shape"},
+		"mask":         {func(r *Request) { r.Mask = NewLatent(1, 1, 3, 3) }, "mask", "want"},
+		"branches":     {func(r *Request) { r.Branches = r.Branches[:1] }, "branches", "2"},
+		"plan key":     {func(r *Request) { r.Plan = "ulises=2" }, "plan.ulises", "ulysses"},
+		"plan value":   {func(r *Request) { r.Plan = "ulysses=0" }, "plan.ulysses", "from 1"},
+		"plan twice":   {func(r *Request) { r.Plan = "cfg=2,cfg=2" }, "plan.cfg", "once"},
+		"warm-up":      {func(r *Request) { r.Plan = "pipe=2,warmup=-1" }, "plan.warmup", "from 0"},
+		"ranks":        {func(r *Request) { r.Plan = "ulysses=9,cfg=9" }, "plan.plan", "64"},
+		"data":         {func(r *Request) { r.Plan = "data=3" }, "plan.data", "data=1"},
+		"heads":        {func(r *Request) { r.Plan = "tensor=7" }, "plan.tensor", "6 heads"},
+		"stages":       {func(r *Request) { r.Plan = "pipe=5" }, "plan.pipe", "pipe=4"},
+		"patches":      {func(r *Request) { r.Plan = "pipe=2,patches=17" }, "plan.patches", "16 tokens"},
+		"patches only": {func(r *Request) { r.Plan = "patches=2" }, "plan.patches", "one stage"},
+		"pipe + area": {func(r *Request) {
+			r.Plan = "pipe=2"
+			r.Branches[0].Entries[0].Area = Area{H: 4, W: 4}
+		}, "plan.pipe", "area"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := parityRequest(t, g, "flux-c", 1, 8, 8, 2)
+			c.change(r)
+			_, err := e.Sample(context.Background(), r, nil)
+			var pe *Error
+			if !errors.As(err, &pe) || pe.Field != c.field || !strings.Contains(pe.Text, c.text) {
+				t.Errorf("got %v, want field %s with %q", err, c.field, c.text)
+			}
+		})
+	}
+}
+
+// TestMemoryIsRefusedBeforeWork: a picture that does not fit is refused with numbers, weights that do not fit too.
+func TestMemoryIsRefusedBeforeWork(t *testing.T) {
+	e, err := NewEngine(Config{NewOps: testOps, MemoryBytes: 4 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	g := openGolden(t, "flux-c")
+	for name, c := range map[string]struct {
+		side   int
+		weight int64
+		field  string
+	}{"picture": {64, 1, "latent"}, "weights": {8, 5 << 20, "model"}} {
+		r := parityRequest(t, g, "flux-c", 1, c.side, c.side, 2)
+		r.Model.WeightBytes, r.Model.Key = c.weight, name
+		_, err := e.Sample(context.Background(), r, nil)
+		var pe *Error
+		if !errors.As(err, &pe) || pe.Code != OutOfMemory || pe.Field != c.field || !strings.Contains(pe.Text, "MB") {
+			t.Errorf("%s: got %v, want out of memory with numbers", name, err)
+		}
+	}
+}
+
+// TestManyJobsLeaveNothingBehind runs jobs of changing sizes and plans on one engine: goroutines and memory stay flat.
+func TestManyJobsLeaveNothingBehind(t *testing.T) {
+	if testing.Short() {
+		t.Skip("100 jobs: runs without -short")
+	}
+	e := newEngine(t)
+	g := openGolden(t, "flux-c")
+	plans := []string{"", "ulysses=2", "cfg=2,pipe=2,patches=2,warmup=1", "ring=3", "tensor=2"}
+	run := func(i int) {
+		r := parityRequest(t, g, "flux-c", 1, 6+i%4, 6+i%3, 2)
+		r.Plan = plans[i%len(plans)]
+		if _, err := e.Sample(context.Background(), r, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	measure := func() (int, uint64) {
+		runtime.GC()
+		time.Sleep(10 * time.Millisecond)
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return runtime.NumGoroutine(), m.HeapAlloc
+	}
+	for i := range 20 {
+		run(i)
+	}
+	goroutines, heap := measure()
+	for i := range 100 {
+		run(i)
+	}
+	after, grown := measure()
+	if after > goroutines+10 {
+		t.Errorf("%d goroutines after 100 jobs, %d before", after, goroutines)
+	}
+	if grown > heap+8<<20 {
+		t.Errorf("%d MB of heap after 100 jobs, %d before", grown>>20, heap>>20)
+	}
+}
+
+// TestShortSigmaListsReturnTheLatent: fewer than two sigmas leave the latent as it is and evaluate nothing.
+func TestShortSigmaListsReturnTheLatent(t *testing.T) {
+	e := newEngine(t)
+	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 8, 8, 2)
+	for _, sigmas := range [][]float32{nil, {1}} {
+		r.Sigmas = sigmas
+		res, err := e.Sample(context.Background(), r, nil)
+		if err != nil || relative(res.Latent.Data, r.Latent.Data) != 0 || res.Stats.Evaluations != 0 {
+			t.Errorf("sigmas %v: %v, %d evaluations", sigmas, err, res.Stats.Evaluations)
+		}
+	}
+	if len(sampling.SamplerNames()) != 44 {
+		t.Error("the table of samplers has changed")
+	}
+}
