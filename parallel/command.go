@@ -1,6 +1,9 @@
 package parallel
 
-import "patchbay/models/dit"
+import (
+	"patchbay/engine/profile"
+	"patchbay/models/dit"
+)
 
 // Command is one message from the leader to a rank: exactly one of the pointers is set. It is plain data without pointers into the leader's
 // memory that the rank keeps, so that ranks can live in other processes; a link of the tests encodes every command to msgpack and back.
@@ -19,6 +22,7 @@ type OpenCommand struct {
 	Text      int // longest text of any entry, for cutting stages
 	Entries   []EntryInput
 	Timesteps []float32 // timesteps that will come, modulations are computed ahead for them
+	Profile   int64     // start of a profile in nanoseconds of Unix time, 0: no profile
 	Budget    int64     // bytes that activations and session buffers may take, 0: no limit
 }
 
@@ -54,6 +58,7 @@ type Reply struct {
 	Traffic []Traffic
 	// Tokens counts the text and image tokens the rank's first block has computed in this session, in the reply to Close.
 	Tokens TokenCount
+	Spans  []profile.Span // of a profiled session, in the reply to Close
 	Err    *Error
 }
 

@@ -3,13 +3,14 @@ package parallel
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"patchbay/models/sampling"
 )
 
 // run opens a session, hands the loop to the samplers and closes the session. The caller holds e.work and recovers panics.
 func (e *Engine) run(ctx context.Context, req *Request, observe Observe, stats Stats) (*Result, error) {
-	if len(req.Sigmas) < 2 {
+	if len(req.Sigmas) == 0 {
 		return &Result{Latent: req.Latent, X0: req.Latent, Stats: stats}, nil
 	}
 	if err := ctx.Err(); err != nil {
@@ -18,6 +19,12 @@ func (e *Engine) run(ctx context.Context, req *Request, observe Observe, stats S
 	d, err := newDenoiser(req)
 	if err != nil {
 		return nil, err
+	}
+	if len(req.Sigmas) == 1 { // no step: noise is mixed in and taken out again, as ComfyUI does
+		m, sigma := req.Sampling, req.Sigmas[0]
+		x := m.NoiseScaling(sigma, d.noise, d.latent, m.MaxDenoise(sigma))
+		m.InverseNoiseScaling(sigma, x)
+		return &Result{Latent: d.toLatent(x), X0: d.toLatent(x), Stats: stats}, nil
 	}
 	e.next++
 	d.ctx, d.team, d.session, d.stats = ctx, e.team, e.next, stats
@@ -31,7 +38,7 @@ func (e *Engine) run(ctx context.Context, req *Request, observe Observe, stats S
 	if err != nil {
 		return nil, err
 	}
-	result.Stats.Traffic, result.Stats.Tokens = d.team.end(d.session)
+	d.team.end(d.session, &result.Stats)
 	return result, nil
 }
 
@@ -101,6 +108,9 @@ func (d *denoiser) open(budget int64) error {
 	for i, e := range d.entries {
 		o.Entries = append(o.Entries, EntryInput{Entry: e.Entry, Grid: d.preds[i].layout.grid})
 		branches[i] = d.preds[i].branch
+	}
+	if d.req.Profile {
+		o.Profile = time.Now().UnixNano()
 	}
 	ahead, err := d.sampler.EvaluationSigmas(d.req.Sampling, d.sigmas, d.req.Options)
 	if err != nil {

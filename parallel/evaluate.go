@@ -56,6 +56,7 @@ func (s *rankSession) prepare() error {
 		}
 	}
 	for i, in := range s.open.Entries {
+		layer(s.env, "text")
 		if in.Foreign {
 			s.entries = append(s.entries, rankEntry{grid: in.Grid})
 			continue
@@ -65,6 +66,7 @@ func (s *rankSession) prepare() error {
 			return fmt.Errorf("entry %d: %w", i, err)
 		}
 		e := rankEntry{grid: in.Grid, p: p}
+		layer(s.env, "modulation")
 		if len(rows) > 0 {
 			e.m = s.model.Modulate(s.env, p, rows, s.held)
 		}
@@ -148,6 +150,7 @@ func (s *rankSession) finish(env dit.Env, runs []*entryRun) ([][]float32, error)
 	spec := s.model.Spec()
 	out := make([][]float32, len(runs))
 	pending := make([]engine.Pending, len(runs))
+	layer(env, "head")
 	for k, run := range runs {
 		y := env.Arena.Alloc(engine.F32, s.open.Batch, run.state.Rows.Image.Len(), spec.OutChannels*spec.PatchSize*spec.PatchSize)
 		s.model.Head(env, run.state, y)
@@ -178,6 +181,7 @@ func (s *rankSession) begin(env dit.Env, entry int, c *EvaluateCommand) *entryRu
 	if m != nil {
 		row, ok = s.rowOf[c.Timestep]
 	}
+	layer(env, "modulation")
 	if !ok { // a timestep the sampler found on its way
 		m, row = s.model.Modulate(env, e.p, []float32{c.Timestep}, s.held), 0
 	}
@@ -198,6 +202,7 @@ func (s *rankSession) begin(env dit.Env, entry int, c *EvaluateCommand) *entryRu
 func (s *rankSession) embed(env dit.Env, run *entryRun, x []float32) {
 	spec := s.model.Spec()
 	in := env.Arena.Alloc(engine.F32, s.open.Batch, run.state.Rows.Image.Len(), spec.Channels*spec.PatchSize*spec.PatchSize)
+	layer(env, "embed")
 	if !env.Arena.Measuring() {
 		env.Ops.Upload(in, x)
 	}
@@ -221,7 +226,11 @@ func (s *rankSession) block(env dit.Env, run *entryRun, b int) {
 			skip = run.state.X // held by the other lane, whose size is the same
 		}
 	}
-	env.Attend = run.attend
+	layer(env, "qkv")
+	env.Attend = func(a dit.Attention) {
+		run.attend(a)
+		layer(env, "mlp")
+	}
 	s.model.Block(env, b, run.state, skip)
 	if t := kept(b); !t.IsZero() {
 		env.Ops.Copy(t, run.state.X)

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"patchbay/engine"
-	"patchbay/models/sampling"
 )
 
 // faulty is an Ops that breaks at a chosen call of Linear.
@@ -191,18 +190,28 @@ func TestManyJobsLeaveNothingBehind(t *testing.T) {
 	}
 }
 
-// TestShortSigmaListsReturnTheLatent: fewer than two sigmas leave the latent as it is and evaluate nothing.
-func TestShortSigmaListsReturnTheLatent(t *testing.T) {
+// TestShortSigmaLists: no sigma leaves the latent as it is, one mixes noise in without a step (golden custom/one_sigma); neither evaluates anything.
+func TestShortSigmaLists(t *testing.T) {
 	e := newEngine(t)
 	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 8, 8, 2)
-	for _, sigmas := range [][]float32{nil, {1}} {
-		r.Sigmas = sigmas
-		res, err := e.Sample(context.Background(), r, nil)
-		if err != nil || relative(res.Latent.Data, r.Latent.Data) != 0 || res.Stats.Evaluations != 0 {
-			t.Errorf("sigmas %v: %v, %d evaluations", sigmas, err, res.Stats.Evaluations)
-		}
+	for i := range r.Latent.Data {
+		r.Latent.Data[i] = float32(i % 7)
 	}
-	if len(sampling.SamplerNames()) != 44 {
-		t.Error("the table of samplers has changed")
+	mixed := make([]float32, len(r.Latent.Data))
+	for i := range mixed { // (sigma*noise + (1-sigma)*latent) / (1-sigma) at 0.5
+		mixed[i] = r.Noise.Data[i] + r.Latent.Data[i]
+	}
+	for _, c := range []struct {
+		sigmas []float32
+		want   []float32
+	}{{nil, r.Latent.Data}, {[]float32{0.5}, mixed}} {
+		r.Sigmas = c.sigmas
+		res, err := e.Sample(context.Background(), r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rel := relative(res.Latent.Data, c.want); rel > 1e-6 || res.Stats.Evaluations != 0 {
+			t.Errorf("sigmas %v: relative difference %.3g, %d evaluations", c.sigmas, rel, res.Stats.Evaluations)
+		}
 	}
 }

@@ -126,7 +126,7 @@ func (r *rank) handle(c Command) (Reply, error) {
 		if s == nil {
 			return Reply{}, fmt.Errorf("rank %d: session %d is not open", r.id, c.Session)
 		}
-		out, err := s.evaluate(r.ops, *c.Evaluate)
+		out, err := s.evaluate(s.env.Ops, *c.Evaluate)
 		return Reply{Outputs: out}, err
 	case c.Close:
 		reply := r.sessions[c.Session].report()
@@ -166,6 +166,9 @@ func (r *rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 		act:  engine.NewArena("activations", r.acts.mem, r.acts.bytes),
 		comm: engine.NewArena("communication", r.exchange.mem, r.exchange.bytes),
 	}
+	if o.Profile != 0 {
+		s.env.Ops, s.comms = measured(r.ops, r.comms, r.id, o.Profile)
+	}
 	for a, c := range s.comms {
 		s.before[a] = c.Traffic()
 	}
@@ -200,7 +203,7 @@ func (s *rankSession) report() Reply {
 	if s == nil {
 		return Reply{}
 	}
-	out := Reply{Traffic: make([]Traffic, axisCount), Tokens: s.tokens}
+	out := Reply{Traffic: make([]Traffic, axisCount), Tokens: s.tokens, Spans: spans(s.env.Ops)}
 	for a, c := range s.comms {
 		t := c.Traffic()
 		out.Traffic[a] = Traffic{Calls: t.Calls - s.before[a].Calls, Bytes: t.Bytes - s.before[a].Bytes, Wait: t.Wait - s.before[a].Wait}

@@ -2,6 +2,7 @@ package parallel
 
 import (
 	"patchbay/engine"
+	"patchbay/engine/profile"
 	"patchbay/models/dit"
 	"patchbay/models/sampling"
 )
@@ -13,7 +14,7 @@ type Request struct {
 	Sampling *sampling.ModelSampling // conversions between sigma, timestep and noise level, overrides of the graph included
 	Sampler  string                  // name in the table of package sampling
 	Options  sampling.Options        // options of that sampler; zero: its defaults
-	Sigmas   []float32               // n+1 values; fewer than 2 returns the latent unchanged
+	Sigmas   []float32               // n+1 values; none returns the latent unchanged, one mixes noise in and takes no step
 
 	Noise  Latent // noise drawn for the whole batch, unit variance; empty Data: zeros
 	Latent Latent // start in model space (latent format already applied)
@@ -33,6 +34,7 @@ type Request struct {
 
 	Plan    string // "ulysses=2,pipe=2,..."; empty: chosen
 	Preview bool   // give Progress.X0 at every step
+	Profile bool   // fill Stats.Spans
 }
 
 // Latent is a host tensor [B, C, Y, X] f32, row-major.
@@ -126,7 +128,8 @@ type Stats struct {
 	Rows        int     // latents predicted, over all evaluations: batch items times active entries
 	LoadSeconds float64 // weights read and packed for this request, 0 if resident
 	StepSeconds []float64
-	PeakBytes   int64        // activations and session buffers of the busiest rank
-	Traffic     [][]Traffic  // what each rank sent, by axis (AxisUlysses, AxisRing, AxisPipe, AxisTensor)
-	Tokens      []TokenCount // what each rank's first block computed
+	PeakBytes   int64          // activations and session buffers of the busiest rank
+	Traffic     [][]Traffic    // what each rank sent, by axis (AxisUlysses, AxisRing, AxisPipe, AxisTensor)
+	Tokens      []TokenCount   // what each rank's first block computed
+	Spans       []profile.Span // every operation and exchange of every rank, if Request.Profile
 }

@@ -247,17 +247,16 @@ func pasteRows(v []float32, b int, part []float32, items, rows dit.Range, f int)
 	}
 }
 
-// end closes the session on all ranks and returns what each sent, by axis, and computed.
-func (t *team) end(session uint64) ([][]Traffic, []TokenCount) {
+// end closes the session on all ranks and adds what each of them sent and computed to stats.
+func (t *team) end(session uint64, stats *Stats) {
 	replies, err := t.all(func(int) *Command { return &Command{Session: session, Close: true} })()
 	if err != nil {
-		return nil, nil
+		return
 	}
-	traffic, tokens := make([][]Traffic, len(replies)), make([]TokenCount, len(replies))
-	for r := range replies {
-		traffic[r], tokens[r] = replies[r].Traffic, replies[r].Tokens
+	for _, r := range replies {
+		stats.Traffic, stats.Tokens = append(stats.Traffic, r.Traffic), append(stats.Tokens, r.Tokens)
+		stats.Spans = append(stats.Spans, r.Spans...)
 	}
-	return traffic, tokens
 }
 
 // cancel stops the session's evaluation on all ranks before their next block.

@@ -1,0 +1,198 @@
+// Package profile measures where the time of a computation goes: it wraps an engine.Ops and remembers every call as a span.
+//
+// Spans carry the layer that the caller has announced (Layer), the operation and its time on the host's monotonic clock. On backends that run calls at
+// once that is the time of the work itself. Table sums spans by layer and rank; Trace writes them in the Chrome trace event format, which Perfetto and
+// chrome://tracing open.
+package profile
+
+import (
+	"time"
+
+	"patchbay/engine"
+)
+
+// Span is one call of an operation or of an exchange.
+type Span struct {
+	Rank  int
+	Layer string        // embed, qkv, exchange, attention, mlp, modulation, head, vae, text
+	Op    string        // method of Ops or Comm
+	Start time.Duration // since the start of the profile
+	Took  time.Duration
+	Bytes int64 // moved to other ranks, exchanges only
+}
+
+// Ops is an engine.Ops that remembers its calls. One goroutine uses it, like any Ops.
+type Ops struct {
+	inner engine.Ops
+	rank  int
+	zero  time.Time
+	layer string
+	spans []Span
+}
+
+var _ engine.Ops = (*Ops)(nil)
+
+// Wrap measures ops of a rank; times count from zero, which all ranks of one profile share.
+func Wrap(ops engine.Ops, rank int, zero time.Time) *Ops {
+	return &Ops{inner: ops, rank: rank, zero: zero, layer: "other"}
+}
+
+// Layer names the layer that following calls belong to and returns the one before.
+func (o *Ops) Layer(name string) (before string) {
+	before, o.layer = o.layer, name
+	return before
+}
+
+// Remember adds a span that is not a call of Ops: an exchange of bytes that began at start.
+func (o *Ops) Remember(layer, op string, start time.Time, bytes int64) {
+	o.spans = append(o.spans, Span{Rank: o.rank, Layer: layer, Op: op, Start: start.Sub(o.zero), Took: time.Since(start), Bytes: bytes})
+}
+
+// Spans returns what was remembered so far, in order.
+func (o *Ops) Spans() []Span { return o.spans }
+
+// span times one call.
+func (o *Ops) span(op string) func() {
+	start := time.Now()
+	return func() { o.Remember(o.layer, op, start, 0) }
+}
+
+// Name returns the name of the wrapped operations.
+func (o *Ops) Name() string { return o.inner.Name() }
+
+// Alloc takes memory; it is not measured.
+func (o *Ops) Alloc(bytes int) (engine.Buf, error) { return o.inner.Alloc(bytes) }
+
+// Free gives memory back; it is not measured.
+func (o *Ops) Free(b engine.Buf) { o.inner.Free(b) }
+
+// Pack packs a weight; it is not measured.
+func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) { return o.inner.Pack(m, c) }
+
+// Upload implements engine.Ops.
+func (o *Ops) Upload(dst engine.Tensor, src []float32) {
+	defer o.span("Upload")()
+	o.inner.Upload(dst, src)
+}
+
+// Download implements engine.Ops.
+func (o *Ops) Download(dst []float32, src engine.Tensor) engine.Pending {
+	defer o.span("Download")()
+	return o.inner.Download(dst, src)
+}
+
+// Copy implements engine.Ops.
+func (o *Ops) Copy(dst, src engine.Tensor) {
+	defer o.span("Copy")()
+	o.inner.Copy(dst, src)
+}
+
+// Fill implements engine.Ops.
+func (o *Ops) Fill(dst engine.Tensor, v float32) {
+	defer o.span("Fill")()
+	o.inner.Fill(dst, v)
+}
+
+// Linear implements engine.Ops.
+func (o *Ops) Linear(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) {
+	defer o.span("Linear")()
+	o.inner.Linear(y, x, w, e)
+}
+
+// LayerNorm implements engine.Ops.
+func (o *Ops) LayerNorm(y, x, w, b engine.Tensor, eps float32) {
+	defer o.span("LayerNorm")()
+	o.inner.LayerNorm(y, x, w, b, eps)
+}
+
+// AdaLN implements engine.Ops.
+func (o *Ops) AdaLN(y, x, shift, scale engine.Tensor, eps float32) {
+	defer o.span("AdaLN")()
+	o.inner.AdaLN(y, x, shift, scale, eps)
+}
+
+// RMSNorm implements engine.Ops.
+func (o *Ops) RMSNorm(y, x, w engine.Tensor, eps float32) {
+	defer o.span("RMSNorm")()
+	o.inner.RMSNorm(y, x, w, eps)
+}
+
+// GatedAdd implements engine.Ops.
+func (o *Ops) GatedAdd(y, x, gate, r, bias engine.Tensor) {
+	defer o.span("GatedAdd")()
+	o.inner.GatedAdd(y, x, gate, r, bias)
+}
+
+// Add implements engine.Ops.
+func (o *Ops) Add(y, a, b engine.Tensor) {
+	defer o.span("Add")()
+	o.inner.Add(y, a, b)
+}
+
+// Activate implements engine.Ops.
+func (o *Ops) Activate(y, x engine.Tensor, act engine.Act) {
+	defer o.span("Activate")()
+	o.inner.Activate(y, x, act)
+}
+
+// ActivateMul implements engine.Ops.
+func (o *Ops) ActivateMul(y, a, b engine.Tensor, act engine.Act) {
+	defer o.span("ActivateMul")()
+	o.inner.ActivateMul(y, a, b, act)
+}
+
+// QKNormRoPE implements engine.Ops.
+func (o *Ops) QKNormRoPE(dq, dk, dv, q, k, v engine.Tensor, n engine.QKNorm, r engine.RoPE) {
+	defer o.span("QKNormRoPE")()
+	o.inner.QKNormRoPE(dq, dk, dv, q, k, v, n, r)
+}
+
+// Attention implements engine.Ops; its spans belong to the layer attention wherever they occur.
+func (o *Ops) Attention(out, q, k, v engine.Tensor, a engine.AttentionArgs) {
+	start := time.Now()
+	o.inner.Attention(out, q, k, v, a)
+	o.Remember("attention", "Attention", start, 0)
+}
+
+// MergeAttention implements engine.Ops.
+func (o *Ops) MergeAttention(out, lse, o2, lse2 engine.Tensor) {
+	start := time.Now()
+	o.inner.MergeAttention(out, lse, o2, lse2)
+	o.Remember("attention", "MergeAttention", start, 0)
+}
+
+// Gather implements engine.Ops.
+func (o *Ops) Gather(y, table engine.Tensor, ids []int32) {
+	defer o.span("Gather")()
+	o.inner.Gather(y, table, ids)
+}
+
+// MeanRows implements engine.Ops.
+func (o *Ops) MeanRows(y, x engine.Tensor) {
+	defer o.span("MeanRows")()
+	o.inner.MeanRows(y, x)
+}
+
+// Conv2D implements engine.Ops.
+func (o *Ops) Conv2D(y, x engine.Tensor, w *engine.Weight, a engine.ConvArgs) {
+	defer o.span("Conv2D")()
+	o.inner.Conv2D(y, x, w, a)
+}
+
+// GroupNormStats implements engine.Ops.
+func (o *Ops) GroupNormStats(stats, x engine.Tensor, groups int) {
+	defer o.span("GroupNormStats")()
+	o.inner.GroupNormStats(stats, x, groups)
+}
+
+// GroupNormApply implements engine.Ops.
+func (o *Ops) GroupNormApply(y, x, stats, w, b engine.Tensor, count int, eps float32, act engine.Act) {
+	defer o.span("GroupNormApply")()
+	o.inner.GroupNormApply(y, x, stats, w, b, count, eps, act)
+}
+
+// Upsample2x implements engine.Ops.
+func (o *Ops) Upsample2x(y, x engine.Tensor) {
+	defer o.span("Upsample2x")()
+	o.inner.Upsample2x(y, x)
+}

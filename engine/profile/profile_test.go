@@ -1,0 +1,57 @@
+package profile_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"patchbay/engine"
+	"patchbay/engine/optest"
+	"patchbay/engine/profile"
+	"patchbay/engine/ref"
+)
+
+// TestProfiledOperationsAreTheSame: wrapping changes nothing but the record.
+func TestProfiledOperationsAreTheSame(t *testing.T) {
+	optest.Run(t, profile.Wrap(ref.New(), 0, time.Now()), optest.Options{})
+}
+
+func TestTableAndTrace(t *testing.T) {
+	o := profile.Wrap(ref.New(), 3, time.Now())
+	o.Layer("qkv")
+	x := engine.FromF32([]float32{1, 2, 3, 4}, 1, 2, 2)
+	o.Activate(x, x, engine.SiLU)
+	o.Activate(x, x, engine.SiLU)
+	if before := o.Layer("mlp"); before != "qkv" {
+		t.Errorf("Layer returned %q, want qkv", before)
+	}
+	o.Add(x, x, x)
+	o.Remember("exchange", "AllToAll", time.Now().Add(-time.Millisecond), 640)
+	rows := profile.Table(o.Spans())
+	if len(rows) != 3 || rows[0].Layer != "qkv" || rows[0].Calls != 2 || rows[1].Layer != "exchange" || rows[1].Bytes != 640 || rows[2].Layer != "mlp" {
+		t.Fatalf("table %+v", rows)
+	}
+	if rows[1].Took < time.Millisecond {
+		t.Errorf("exchange took %v, want at least the millisecond that it was given", rows[1].Took)
+	}
+	var text, trace bytes.Buffer
+	if err := profile.Write(&text, rows); err != nil || !strings.Contains(text.String(), "exchange") {
+		t.Errorf("table text %q, %v", text.String(), err)
+	}
+	if err := profile.Trace(&trace, o.Spans()); err != nil {
+		t.Fatal(err)
+	}
+	var parsed struct {
+		TraceEvents []map[string]any `json:"traceEvents"`
+	}
+	if err := json.Unmarshal(trace.Bytes(), &parsed); err != nil || len(parsed.TraceEvents) != 4 {
+		t.Fatalf("trace: %v, %d events", err, len(parsed.TraceEvents))
+	}
+	for _, e := range parsed.TraceEvents {
+		if e["ph"] != "X" || e["pid"] != 3.0 {
+			t.Errorf("event %v", e)
+		}
+	}
+}

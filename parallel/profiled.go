@@ -1,0 +1,69 @@
+package parallel
+
+import (
+	"time"
+
+	"patchbay/engine"
+	"patchbay/engine/profile"
+	"patchbay/models/dit"
+)
+
+// timed is a Comm whose calls become spans of a profile: the time of a call is transfer and waiting together.
+type timed struct {
+	Comm
+	ops *profile.Ops
+}
+
+func (t timed) call(op string, f func()) {
+	before, start := t.Comm.Traffic().Bytes, time.Now()
+	f()
+	t.ops.Remember("exchange", op, start, t.Comm.Traffic().Bytes-before)
+}
+
+func (t timed) AllToAll(dst, src engine.Tensor, recv, send []int) {
+	t.call("AllToAll", func() { t.Comm.AllToAll(dst, src, recv, send) })
+}
+
+func (t timed) SendRecv(dst engine.Tensor, from int, src engine.Tensor, to int) {
+	t.call("SendRecv", func() { t.Comm.SendRecv(dst, from, src, to) })
+}
+
+func (t timed) AllGather(dst, src engine.Tensor, counts []int) {
+	t.call("AllGather", func() { t.Comm.AllGather(dst, src, counts) })
+}
+
+func (t timed) ReduceScatter(dst, src engine.Tensor, counts []int) {
+	t.call("ReduceScatter", func() { t.Comm.ReduceScatter(dst, src, counts) })
+}
+
+func (t timed) AllReduce(buf engine.Tensor) {
+	t.call("AllReduce", func() { t.Comm.AllReduce(buf) })
+}
+
+func (t timed) Broadcast(buf engine.Tensor, root int) {
+	t.call("Broadcast", func() { t.Comm.Broadcast(buf, root) })
+}
+
+// measured returns the operations and comms of a session that is profiled: zero is the start of the profile in nanoseconds of Unix time.
+func measured(ops engine.Ops, comms [axisCount]Comm, rank int, zero int64) (engine.Ops, [axisCount]Comm) {
+	p := profile.Wrap(ops, rank, time.Unix(0, zero))
+	for a, c := range comms {
+		comms[a] = timed{c, p}
+	}
+	return p, comms
+}
+
+// layer names the layer that following operations belong to, where the session is profiled.
+func layer(env dit.Env, name string) {
+	if p, ok := env.Ops.(*profile.Ops); ok {
+		p.Layer(name)
+	}
+}
+
+// spans returns what the session's profile has recorded.
+func spans(ops engine.Ops) []profile.Span {
+	if p, ok := ops.(*profile.Ops); ok {
+		return p.Spans()
+	}
+	return nil
+}
