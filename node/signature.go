@@ -7,6 +7,8 @@ import (
 	"math"
 	"slices"
 	"strings"
+
+	"patchbay/parallel"
 )
 
 // signer computes cache signatures: what decides whether a node gives the same as another one did before. ComfyUI's rules (comfy_execution/caching.py):
@@ -43,6 +45,9 @@ func (s *signer) compute(id string) string {
 		return ""
 	}
 	fmt.Fprintf(&b, "change %q\n", change)
+	if plan, err := parallel.ParsePlan(s.job.Plan); k.Heavy == stageDenoise && err == nil && plan.Pipe > 1 {
+		fmt.Fprintf(&b, "plan %s\n", plan) // stale keys and values make other pictures than one rank does
+	}
 	if k.Output && s.job.NoMetadata {
 		b.WriteString("no metadata\n")
 	}

@@ -55,6 +55,21 @@ func vaeClasses() []Class {
 
 // withVAE runs f on the device with the loaded autoencoder and an arena of the size that need tells.
 func (c *Call) withVAE(v *VAE, need func(vae.Config) (int, error), f func(*vae.VAE, vae.Env) error) error {
+	return c.withLoadedVAE(v, func(l *parallel.Local, net *vae.VAE) error {
+		bytes, err := need(net.Config)
+		if err != nil {
+			return err
+		}
+		arena, err := l.Arena(bytes)
+		if err != nil {
+			return err
+		}
+		return f(net, vae.Env{Ops: l.Ops, Arena: arena, Check: func(int, int) error { return l.Check() }})
+	})
+}
+
+// withLoadedVAE runs f on the device with the loaded autoencoder.
+func (c *Call) withLoadedVAE(v *VAE, f func(*parallel.Local, *vae.VAE) error) error {
 	return c.do("vae "+v.Name, func(l *parallel.Local) error {
 		net, err := lent(c, "vae "+v.Key, func() (net *vae.VAE, err error) {
 			err = v.file.with(func(file *safetensors.File) error {
@@ -69,15 +84,7 @@ func (c *Call) withVAE(v *VAE, need func(vae.Config) (int, error), f func(*vae.V
 		if err != nil {
 			return err
 		}
-		bytes, err := need(net.Config)
-		if err != nil {
-			return err
-		}
-		arena, err := l.Arena(bytes)
-		if err != nil {
-			return err
-		}
-		return f(net, vae.Env{Ops: l.Ops, Arena: arena, Check: func(int, int) error { return l.Check() }})
+		return f(l, net)
 	})
 }
 
@@ -86,17 +93,19 @@ func vaeDecode(c *Call) ([]any, error) {
 	if v.Key == pixelSpace {
 		return decodePixels(l)
 	}
+	if l.B < 1 || l.Y < 1 || l.X < 1 {
+		return nil, fieldf(CodeBadInput, "samples", "samples: latent [%d, %d, %d, %d] is empty", l.B, l.C, l.Y, l.X)
+	}
+	plan, err := parallel.ParsePlan(c.Job.Plan)
+	if err != nil {
+		return nil, err
+	}
 	var im *Image
-	err := c.withVAE(v, func(cfg vae.Config) (int, error) {
-		if err := v.takes(cfg.Latent(), l.C); err != nil {
-			return 0, err
+	err = c.withLoadedVAE(v, func(d *parallel.Local, net *vae.VAE) error {
+		if err := v.takes(net.Config.Latent(), l.C); err != nil {
+			return err
 		}
-		if l.B < 1 || l.Y < 1 || l.X < 1 {
-			return 0, fieldf(CodeBadInput, "samples", "samples: latent [%d, %d, %d, %d] is empty", l.B, l.C, l.Y, l.X)
-		}
-		return vae.DecodeBytes(cfg, vae.Env{}.DType, l.Y, l.X), nil
-	}, func(net *vae.VAE, env vae.Env) error {
-		out, err := net.Decode(env, l.Data, l.B, l.Y, l.X)
+		out, err := d.Decode(net, l.Data, l.B, l.Y, l.X, plan.Ranks())
 		if err != nil {
 			return err
 		}

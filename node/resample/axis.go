@@ -27,15 +27,18 @@ type taps struct {
 	weight []float32
 }
 
-// position is the source coordinate of the center of output i when the source has scale times as many pixels: scale (i + 1/2) - 1/2.
-// fused rounds once, as a fused multiply-add does.
-func position(scale float32, i int, fused bool) float32 {
+// position is the source coordinate of the center of output i when the source has scale times as many pixels: scale (i + 1/2) - 1/2, rounded
+// once (as a fused multiply-add does) or after the product too.
+func position(scale float32, i int, once bool) float32 {
 	c := float32(i) + 0.5
-	if fused {
-		return float32(float64(scale)*float64(c) - 0.5)
+	if once {
+		return fused(scale, c, -0.5)
 	}
 	return float32(scale*c) - 0.5
 }
+
+// fused returns a b + c with one rounding: the product of two float32 is exact in float64.
+func fused(a, b, c float32) float32 { return float32(float64(a)*float64(b) + float64(c)) }
 
 // linear gives the two nearest sources their weights by distance.
 func linear(from, to int, k rounding) taps {
@@ -52,15 +55,15 @@ func linear(from, to int, k rounding) taps {
 }
 
 // cubic gives four sources the weights of Keys' cubic convolution with a = -0.75 (R. Keys, IEEE ASSP 29, 1981; torch's constant). Sources
-// outside are the nearest edge pixel.
+// outside are the nearest edge pixel. Which products are rounded is that of torch's compiled code: far is a small difference of large terms.
 func cubic(from, to int) taps {
 	const a = float32(-0.75)
-	near := func(x float32) float32 { return float32(float32(float32(float32((a+2)*x)-(a+3))*x)*x) + 1 }
-	far := func(x float32) float32 { return float32((float32((float32(a*x)-5*a)*x)+8*a)*x) - 4*a }
+	near := func(x float32) float32 { return float32(float32((float32((a+2)*x)-(a+3))*x)*x) + 1 }
+	far := func(x float32) float32 { return float32(fused(fused(a, x, -5*a), x, 8*a)*x) - 4*a }
 	t := taps{n: 4, from: from, to: to, at: make([]int, 4*to), weight: make([]float32, 4*to)}
 	scale := float32(from) / float32(to)
 	for i := range to {
-		pos := position(scale, i, false)
+		pos := position(scale, i, true)
 		at := min(int(math.Floor(float64(pos))), from-1)
 		x := min(max(pos-float32(at), 0), 1)
 		for j := range 4 {

@@ -14,7 +14,8 @@ const (
 	ChannelsLast                // [B, Y, X, C]
 )
 
-// Image is a batch of pictures or latents. A mask [B, Y, X] has C = 1 in either layout.
+// Image is a batch of pictures or latents. A mask [B, Y, X] has C = 1 in either layout. Latents with frames [B, C, T, Y, X] go in as C*T channels,
+// but for bislerp, which looks at the channels of a pixel together and needs [B*T, C, Y, X].
 type Image struct {
 	Data       []float32 // B*C*Y*X values in the order of Layout
 	B, C, Y, X int

@@ -10,7 +10,8 @@ const (
 )
 
 // lanczos resizes as Pillow does: the picture becomes 8-bit (255 v, cut off), each axis that changes is filtered in fixed point and rounded to
-// 8 bits, X first, and the result is divided by 255 again. Colours are multiplied with alpha meanwhile.
+// 8 bits, X first, and the result is divided by 255 again. Colours are multiplied with alpha meanwhile. This is Pillow up to version 12; Pillow 13
+// filters Y first for some pairs of sizes, which moves single values by a level or two.
 func lanczos(m Image, width, height int) Image {
 	pic := bytesOf(m)
 	planes, inner := m.planes()

