@@ -107,6 +107,7 @@ func (s *Spec) Tokens(y, x int) Grid {
 type Env struct {
 	Ops    engine.Ops
 	Arena  *engine.Arena // activations, in stack order: a call releases what it allocates unless it returns it
+	DType  engine.DType  // of activations: f32 (the zero value) or bf16. Modulations and rotations are f32 always
 	Attend func(Attention)
 	// Reduce sums a partial result over the ranks that hold the other slices of the same weights; nil: this rank holds whole weights.
 	Reduce func(engine.Tensor)
@@ -134,12 +135,12 @@ type Attention struct {
 type Prepared struct {
 	N       int             // entries
 	Lt      int             // text tokens of each entry
-	Text    engine.Tensor   // [n, Lt, E] text rows as the first block sees them; absent for Cross models
+	Text    engine.Tensor   // [n, Lt, E] of env.DType, text rows as the first block sees them; absent for Cross models
 	Vector  engine.Tensor   // [n, E] f32 part of the conditioning vector that does not depend on the timestep; may be absent
-	CrossKV []engine.Tensor // per block [n, Lt, 2, H, D] keys and values of the text, normalised; only blocks that were asked for are set
+	CrossKV []engine.Tensor // per block [n, Lt, 2, H, D] of env.DType, keys and values of the text, normalised; only blocks that were asked for are set
 	KeyLen  []int           // valid text tokens per entry for cross-attention; nil: all
 	RoPE    engine.RoPE     // [Lt+Li, D/2] tables of the whole sequence, text first, [Li, D/2] for Cross models; absent: no rotation
-	Pos     engine.Tensor   // [1, Li, E] positions added by Embed; absent: none
+	Pos     engine.Tensor   // [1, Li, E] of env.DType, positions added by Embed; absent: none
 	Grid    Grid
 	Entries []Entry // the inputs, for what Modulate needs of them (guidance, sizes)
 }
@@ -173,20 +174,20 @@ type Model interface {
 	// Modulate computes modulations for S timesteps of each entry, timesteps [S*n] ordered [S][n] as the network takes them
 	// (FLUX 0..1, the others 0..1000), for the blocks in held; the head's too.
 	Modulate(env Env, p *Prepared, timesteps []float32, held Range) *Modulation
-	// Embed fills s.X: image rows from x [B, li, C*p*p], text rows from s.P.Text.
+	// Embed fills s.X: image rows from x [B, li, C*p*p] of env.DType, text rows from s.P.Text.
 	Embed(env Env, s *State, x engine.Tensor)
 	// Block runs block i on s.X in place. skip is the output rows of Spec.Blocks[i].Skip, absent if that is -1.
 	Block(env Env, i int, s *State, skip engine.Tensor)
-	// Head turns the image rows of s.X into the network's prediction out [B, li, OutChannels*p*p], features ordered like x.
+	// Head turns the image rows of s.X into the network's prediction out [B, li, OutChannels*p*p] of env.DType, features ordered like x.
 	Head(env Env, s *State, out engine.Tensor)
 	// Close gives the memory of the weights back. Nothing else may be called afterwards.
 	Close()
 }
 
-// NewState allocates the state of one evaluation of rows: X from the arena, and views of the prepared tables.
+// NewState allocates the state of one evaluation of rows: X of env.DType from the arena, and views of the prepared tables.
 func NewState(env Env, spec *Spec, p *Prepared, m *Modulation, step, b int, rows Rows) *State {
 	s := &State{B: b, Rows: rows, P: p, M: m, Step: step}
-	s.X = env.Arena.Alloc(engine.F32, b, rows.Len(), spec.Width)
+	s.X = env.Arena.Alloc(env.DType, b, rows.Len(), spec.Width)
 	s.RoPE = p.Tables(env, rows)
 	return s
 }

@@ -47,12 +47,12 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.R
 	}
 	n, lt, e := len(entries), entries[0].Context.Rows, m.cfg.Hidden
 	p := &dit.Prepared{N: n, Lt: lt, Grid: grid, Entries: entries}
-	p.Text = env.Arena.Alloc(engine.F32, n, lt, e)
+	p.Text = env.Arena.Alloc(env.DType, n, lt, e)
 	p.Vector = env.Arena.Alloc(engine.F32, n, e)
 	p.RoPE = layers.AxisRotation(m.cfg.Axes, m.cfg.Theta, lt, grid).Upload(env)
 	mark := env.Arena.Mark()
 	context := layers.Contexts(env, entries, func(e dit.Entry) dit.Array { return e.Context })
-	env.Ops.Linear(p.Text, context, m.net.TxtIn, engine.Epilogue{})
+	layers.Project(env, p.Text, context, m.net.TxtIn)
 	layers.MLP(env, p.Vector, layers.Pooled(env, entries, m.cfg.VectorDim), m.net.Vector.In, m.net.Vector.Out, engine.SiLU)
 	if m.net.Guidance != nil {
 		m.addGuidance(env, p)

@@ -77,7 +77,7 @@ func forward(env dit.Env, m dit.Model, p *dit.Prepared, mod *dit.Modulation, ste
 	mark := env.Arena.Mark()
 	s := dit.NewState(env, spec, p, mod, step, b, rows)
 	li, f := rows.Image.Len(), spec.PatchSize*spec.PatchSize
-	x, out := env.Arena.Alloc(engine.F32, b, li, spec.Channels*f), env.Arena.Alloc(engine.F32, b, li, spec.OutChannels*f)
+	x, out := env.Arena.Alloc(env.DType, b, li, spec.Channels*f), env.Arena.Alloc(env.DType, b, li, spec.OutChannels*f)
 	env.Ops.Upload(x, values)
 	m.Embed(env, s, x)
 	kept := make([]engine.Tensor, len(spec.Blocks))
@@ -87,7 +87,7 @@ func forward(env dit.Env, m dit.Model, p *dit.Prepared, mod *dit.Modulation, ste
 			skip = kept[from]
 		}
 		m.Block(env, i, s, skip)
-		kept[i] = env.Arena.Alloc(engine.F32, s.X.Shape()...)
+		kept[i] = env.Arena.Alloc(env.DType, s.X.Shape()...)
 		env.Ops.Copy(kept[i], s.X)
 	}
 	m.Head(env, s, out)

@@ -178,6 +178,38 @@ func (f Family) Rows(t *testing.T) {
 	})
 }
 
+// Half runs the first case of every model with bf16 activations on ref and f32 weights: the error is that of bf16, nothing is mixed up. bf16 rounds
+// to 1/256, so a few dozen roundings stay below 3 % of the largest value.
+func (f Family) Half(t *testing.T) {
+	f = f.brief(t)
+	file, err := goldenweights.OpenResults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	for _, name := range f.Models {
+		cases, err := goldenweights.Cases(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, _, err := file.Get(cases[0].Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		env := mustEnv(t, ref.New())
+		env.DType = engine.BF16
+		got, err := Whole(env, f.load(t, ref.New(), name, dit.Held{}), cases[0], nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		worst, err := Compare(got, want, 3e-2)
+		if err != nil {
+			t.Fatalf("%s in bf16: %v", cases[0].Name, err)
+		}
+		t.Logf("%s in bf16: error %.2g, bound %.2g", cases[0].Name, worst, 3e-2)
+	}
+}
+
 func (f Family) judge(t *testing.T, file goldenweights.Results, c Case, got []float32, where string) {
 	t.Helper()
 	want, _, err := file.Get(c.Name)

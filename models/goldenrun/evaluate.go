@@ -61,8 +61,8 @@ func evaluate(env dit.Env, holder func(block int) dit.Model, p *dit.Prepared, c 
 	}
 	s := dit.NewState(env, spec, p, mods[m], 0, n, rows)
 	li := rows.Image.Len()
-	x := env.Arena.Alloc(engine.F32, n, li, spec.Channels*spec.PatchSize*spec.PatchSize)
-	out := env.Arena.Alloc(engine.F32, n, li, spec.OutChannels*spec.PatchSize*spec.PatchSize)
+	x := env.Arena.Alloc(env.DType, n, li, spec.Channels*spec.PatchSize*spec.PatchSize)
+	out := env.Arena.Alloc(env.DType, n, li, spec.OutChannels*spec.PatchSize*spec.PatchSize)
 	env.Ops.Upload(x, rowsOf(c, spec, p.Grid, rows.Image))
 	m.Embed(env, s, x)
 	kept := make([]engine.Tensor, len(spec.Blocks))
@@ -74,7 +74,7 @@ func evaluate(env dit.Env, holder func(block int) dit.Model, p *dit.Prepared, c 
 		s.M = mods[holder(i)]
 		holder(i).Block(env, i, s, skip)
 		if isSkipped(spec, i) {
-			kept[i] = env.Arena.Alloc(engine.F32, s.X.Shape()...)
+			kept[i] = env.Arena.Alloc(env.DType, s.X.Shape()...)
 			env.Ops.Copy(kept[i], s.X)
 		}
 		if seen != nil {

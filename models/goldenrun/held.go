@@ -132,7 +132,7 @@ func (f Family) sliced(t *testing.T, name string, c Case, n int) [][]float32 {
 // reduce replaces t by the sum over all ranks, added in rank order so that all ranks get the same bits.
 func reduce(env dit.Env, meet *meeting, r int, t engine.Tensor) {
 	mark := env.Arena.Mark()
-	sum := env.Arena.Alloc(engine.F32, t.Shape()...)
+	sum := env.Arena.Alloc(env.DType, t.Shape()...)
 	all := meet.gather(r, shown{k: t})
 	env.Ops.Copy(sum, all[0].k)
 	for _, s := range all[1:] {

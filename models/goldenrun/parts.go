@@ -105,8 +105,8 @@ func joinKeys(env dit.Env, all []shown) (k, v engine.Tensor) {
 		l += s.rows.Len()
 	}
 	shape := all[0].k.Shape()
-	k = env.Arena.Alloc(engine.F32, shape[0], l, shape[2], shape[3])
-	v = env.Arena.Alloc(engine.F32, shape[0], l, shape[2], shape[3])
+	k = env.Arena.Alloc(env.DType, shape[0], l, shape[2], shape[3])
+	v = env.Arena.Alloc(env.DType, shape[0], l, shape[2], shape[3])
 	at := 0
 	for _, s := range all {
 		if n := s.rows.Len(); n > 0 {

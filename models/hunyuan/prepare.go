@@ -20,7 +20,7 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, held di
 	for i := held.Start; i < held.End; i++ {
 		if m.held.Has(i) {
 			heads := m.net.Blocks[i].Cross.KV.N() / 2 / d // all, or those of this rank
-			p.CrossKV[i] = env.Arena.Alloc(engine.F32, n, lt, 2, heads, d)
+			p.CrossKV[i] = env.Arena.Alloc(env.DType, n, lt, 2, heads, d)
 		}
 	}
 	p.Vector = env.Arena.Alloc(engine.F32, n, m.cfg.Hidden)
@@ -31,7 +31,7 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, held di
 	for i, kv := range p.CrossKV {
 		if !kv.IsZero() {
 			w := &m.net.Blocks[i].Cross
-			env.Ops.Linear(kv.Merge(3).Merge(2), text, w.KV, engine.Epilogue{})
+			layers.Project(env, kv.Merge(3).Merge(2), text, w.KV)
 			keys := kv.Index(2, 0)
 			env.Ops.QKNormRoPE(engine.Tensor{}, keys, engine.Tensor{}, engine.Tensor{}, keys, engine.Tensor{}, w.Norm.both(), engine.RoPE{})
 		}

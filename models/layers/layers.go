@@ -23,6 +23,19 @@ func Scratch(env dit.Env, x engine.Tensor, shape ...int) engine.Tensor {
 	return env.Arena.Alloc(x.DType, shape...)
 }
 
+// Project computes y = x W^T + bias for an f32 input x and a y of env.DType: conditioning is computed in f32 and rounded once.
+func Project(env dit.Env, y, x engine.Tensor, w *engine.Weight) {
+	if y.DType == x.DType {
+		env.Ops.Linear(y, x, w, engine.Epilogue{})
+		return
+	}
+	mark := env.Arena.Mark()
+	wide := Scratch(env, x, y.Shape()...)
+	env.Ops.Linear(wide, x, w, engine.Epilogue{})
+	env.Ops.Copy(y, wide)
+	env.Arena.Release(mark)
+}
+
 // MLP computes y = out(act(in(x))); x and y are [L, K] or [B, L, K].
 func MLP(env dit.Env, y, x engine.Tensor, in, out *engine.Weight, act engine.Act) {
 	mark := env.Arena.Mark()

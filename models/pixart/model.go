@@ -62,11 +62,12 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, held di
 	}
 	n, lt, e := len(entries), entries[0].Context.Rows, m.cfg.Hidden
 	p := &dit.Prepared{N: n, Lt: lt, Grid: grid, Entries: entries, CrossKV: make([]engine.Tensor, len(m.spec.Blocks)), KeyLen: layers.KeyLen(entries)}
-	p.Pos = layers.Upload(env, positions, 1, grid.Tokens(), e)
+	p.Pos = env.Arena.Alloc(env.DType, 1, grid.Tokens(), e)
+	env.Ops.Upload(p.Pos, positions)
 	for i := held.Start; i < held.End; i++ {
 		if m.held.Has(i) {
 			kv := m.net.Blocks[i].Cross.KV.N() // two times the heads of this rank
-			p.CrossKV[i] = env.Arena.Alloc(engine.F32, n, lt, 2, kv/2/m.spec.HeadDim, m.spec.HeadDim)
+			p.CrossKV[i] = env.Arena.Alloc(env.DType, n, lt, 2, kv/2/m.spec.HeadDim, m.spec.HeadDim)
 		}
 	}
 	if m.cfg.MicroSize {
@@ -79,7 +80,7 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, held di
 	layers.MLP(env, text, context, m.net.Caption.Up, m.net.Caption.Down, engine.GELUTanh)
 	for i, kv := range p.CrossKV {
 		if !kv.IsZero() {
-			env.Ops.Linear(kv.Merge(3).Merge(2), text, m.net.Blocks[i].Cross.KV, engine.Epilogue{})
+			layers.Project(env, kv.Merge(3).Merge(2), text, m.net.Blocks[i].Cross.KV)
 		}
 	}
 	env.Arena.Release(mark)

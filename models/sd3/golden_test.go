@@ -38,3 +38,4 @@ func TestBlocksOfStagesEqualTheWhole(t *testing.T) { family().Stages(t) }
 func TestSlicesSumToTheWhole(t *testing.T)         { family().Slices(t) }
 func TestBatchAndSteps(t *testing.T)               { family().Batch(t) }
 func TestMemoryIsMeasurable(t *testing.T)          { family().Measured(t) }
+func TestHalfPrecision(t *testing.T)               { family().Half(t) }

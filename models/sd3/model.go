@@ -61,15 +61,15 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.R
 	}
 	n, lt, e := len(entries), entries[0].Context.Rows, m.cfg.Hidden
 	p := &dit.Prepared{N: n, Lt: lt, Grid: grid, Entries: entries}
-	p.Text = env.Arena.Alloc(engine.F32, n, lt, e)
+	p.Text = env.Arena.Alloc(env.DType, n, lt, e)
 	p.Vector = env.Arena.Alloc(engine.F32, n, e)
-	p.Pos = env.Arena.Alloc(engine.F32, 1, grid.Tokens(), e)
+	p.Pos = env.Arena.Alloc(env.DType, 1, grid.Tokens(), e)
 	top, left := (side-grid.Y)/2, (side-grid.X)/2
 	// [1, G*G, E] -> [1, G, G, E] -> crop [1, Y, X, E] -> [1, Y*X, E]
 	env.Ops.Copy(p.Pos.Split(1, grid.Y, grid.X), m.net.Pos.Split(1, side, side).Slice(1, top, top+grid.Y).Slice(2, left, left+grid.X))
 	mark := env.Arena.Mark()
 	context := layers.Contexts(env, entries, func(e dit.Entry) dit.Array { return e.Context })
-	env.Ops.Linear(p.Text, context, m.net.Context, engine.Epilogue{})
+	layers.Project(env, p.Text, context, m.net.Context)
 	layers.MLP(env, p.Vector, layers.Pooled(env, entries, m.cfg.PooledDim), m.net.Vector.In, m.net.Vector.Out, engine.SiLU)
 	env.Arena.Release(mark)
 	return p, nil

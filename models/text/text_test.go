@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/engine"
 	"patchbay/engine/ref"
 	"patchbay/engine/safetensors"
 	"patchbay/models/text"
@@ -160,6 +161,34 @@ func TestLayers(t *testing.T) {
 	compare(t, "layer -2 of 2", run(both, -2), run(one, 0), 0)
 	compare(t, "layer -1 of 2", run(both, -1), run(both, 0), 0)
 	compare(t, "layer -9 of 2", run(both, -9), run(both, 0), 0)
+}
+
+// TestBF16 encodes with bf16 activations and expects the states of f32 up to bf16's 8 bits.
+func TestBF16(t *testing.T) {
+	ops := ref.New()
+	chunk := tokens([]float32{49406, 7, 8, 9, 49407})
+	chunk[0][2].Weight = 1.5
+	c := load(t, "clip-l-tiny").clip(t, ops)
+	var got [2]text.Encoding
+	for i, dtype := range []engine.DType{engine.F32, engine.BF16} {
+		var err error
+		if got[i], err = c.Encode(text.Env{Ops: ops, DType: dtype}, chunk, text.CLIPFormSD3G()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	compare(t, "CLIP states", got[1].Context.Data, got[0].Context.Data, 0.05)
+	compare(t, "CLIP pooled", got[1].Pooled, got[0].Pooled, 0.05)
+	if slices.Equal(got[0].Pooled, got[1].Pooled) {
+		t.Error("bf16 changed nothing")
+	}
+	m := load(t, "t5-tiny").t5(t, ops)
+	for i, dtype := range []engine.DType{engine.F32, engine.BF16} {
+		var err error
+		if got[i], err = m.Encode(text.Env{Ops: ops, DType: dtype}, tokens([]float32{5, 6, 7, 1}), text.T5Form{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	compare(t, "T5 states", got[1].Context.Data, got[0].Context.Data, 0.05)
 }
 
 func TestCheckStops(t *testing.T) {

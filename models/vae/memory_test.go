@@ -4,7 +4,9 @@ import (
 	"testing"
 
 	"patchbay/engine"
+	"patchbay/engine/ref"
 	"patchbay/models/vae"
+	"patchbay/tests/golden"
 )
 
 // published is the autoencoder of FLUX.1 and SD3.
@@ -64,5 +66,30 @@ func TestArenaIsExact(t *testing.T) {
 		if env.Arena.Peak() != bytes || env.Arena.Mark() != 0 {
 			t.Errorf("%s: encode used %d bytes and left %d, EncodeBytes says %d", name, env.Arena.Peak(), env.Arena.Mark(), bytes)
 		}
+	}
+}
+
+// TestBF16 decodes with bf16 activations, which the CPU backend does not have, and expects the picture of f32 up to bf16's 8 bits.
+func TestBF16(t *testing.T) {
+	ops := ref.New()
+	v := open(t, ops, checkpoint(t, "vae-kl"))
+	z := golden.Input("bf16", 4*2*2)
+	want, err := v.Decode(vae.Env{Ops: ops}, z, 1, 2, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := v.Decode(vae.Env{Ops: ops, DType: engine.BF16}, z, 1, 2, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	compare(t, "bf16", got, want, 0.1)
+	var worse int
+	for i := range got {
+		if got[i] != want[i] {
+			worse++
+		}
+	}
+	if worse < len(got)/2 {
+		t.Errorf("%d of %d values differ from f32: was bf16 used?", worse, len(got))
 	}
 }

@@ -56,7 +56,7 @@ type Exchange struct {
 }
 
 // Open loads an autoencoder from set, which may be a whole checkpoint: names may begin with "first_stage_model." or "vae.". config is the JSON
-// of the file's metadata "config", empty when there is none. weightless parts are reported all at once (*weights.MismatchError). The caller
+// of the file's metadata "config", empty when there is none. Missing and unexpected names are reported all at once (*weights.MismatchError). The caller
 // closes the result when nobody uses it any more.
 func Open(ops engine.Ops, set *weights.Set, config []byte) (*VAE, error) {
 	set, err := strip(set)
