@@ -1,10 +1,10 @@
-// Activations of one vector. All but the error function are x times a logistic function, so that one
-// exponential serves them and small results keep their relative accuracy.
+// Activations of one vector. All but the error function are x times a logistic function, so that
+// one exponential serves them and small results keep their relative accuracy.
 
 VI vf vsigmoid_mul(vf x, vf u) { return x / (1.0f + vexp(vzero() - u)); } // x / (1 + e^-u)
 
-// x * 0.5 (1 + erf(x / sqrt 2)). With z = |x| / sqrt 2 and t = 1 / (1 + 0.4 z), erfc(z) = e^(-z^2) t P(t);
-// P interpolates at the ten Chebyshev nodes of t(9.3) .. 1, relative error 1.5e-8.
+// x * 0.5 (1 + erf(x / sqrt 2)). With z = |x| / sqrt 2 and t = 1 / (1 + 0.4 z), erfc(z) = e^(-z^2)
+// t P(t); P interpolates at the ten Chebyshev nodes of t(9.3) .. 1, relative error 1.5e-8.
 VI vf vgelu_erf(vf x) {
     vf z = vmin(vset(9.2f), vmax(x, vzero() - x) * 0.70710678f);
     vf t = 1.0f / vfma(vset(0.4f), z, vset(1.0f));
@@ -26,11 +26,16 @@ VI vf vact(const int act, vf x) {
     switch (act) {
     case PB_GELU_TANH: // 0.5 (1 + tanh u) = 1 / (1 + e^(-2u))
         return vsigmoid_mul(x, 1.59576912f * vfma(0.044715f * x * x, x, x));
-    case PB_GELU_ERF: return vgelu_erf(x);
-    case PB_SILU: return vsigmoid_mul(x, x);
-    case PB_QUICK_GELU: return vsigmoid_mul(x, 1.702f * x);
-    case PB_RELU: return vmax(vzero(), x); // a NaN stays
-    default: return x;
+    case PB_GELU_ERF:
+        return vgelu_erf(x);
+    case PB_SILU:
+        return vsigmoid_mul(x, x);
+    case PB_QUICK_GELU:
+        return vsigmoid_mul(x, 1.702f * x);
+    case PB_RELU:
+        return vmax(vzero(), x); // a NaN stays
+    default:
+        return x;
     }
 }
 
@@ -38,7 +43,8 @@ VI vf vact(const int act, vf x) {
 static void act_vectors(float* p, int64_t n, int act) {
 #define ACT_CASE(A)                                                                                \
     case A:                                                                                        \
-        for (int64_t i = 0; i < n; i++) vstore(p + i * VW, vact(A, vload(p + i * VW)));            \
+        for (int64_t i = 0; i < n; i++)                                                            \
+            vstore(p + i * VW, vact(A, vload(p + i * VW)));                                        \
         break
     switch (act) {
         ACT_CASE(PB_GELU_TANH);
@@ -46,7 +52,8 @@ static void act_vectors(float* p, int64_t n, int act) {
         ACT_CASE(PB_SILU);
         ACT_CASE(PB_QUICK_GELU);
         ACT_CASE(PB_RELU);
-    default: break;
+    default:
+        break;
     }
 #undef ACT_CASE
 }

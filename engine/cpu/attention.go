@@ -22,6 +22,7 @@ const (
 	kvBytes   = 64 << 20 // packed keys and values of the heads that are worked on together
 	queryRows = 112      // queries a task, about
 	packKeys  = 512      // keys a packing task, a multiple of every panel width
+	keyBlock  = 512      // KEY_BLOCK of attention.h
 )
 
 // Attention computes o = softmax(scale * q k^T + bias) v per head; see engine.Ops.
@@ -61,7 +62,7 @@ func (o *Ops) Attention(out, q, k, v engine.Tensor, a engine.AttentionArgs) {
 	tiles := (lq + o.mr - 1) / o.mr
 	perTask := max(1, min(queryRows/o.mr, tiles*group/(2*threads)))
 	blocks := (tiles + perTask - 1) / perTask
-	scoreFloats := 16*o.nr*o.mr + ((tiles+blocks-1)/blocks+1)*o.mr*(roundUp(d, o.vw)+roundUp(d, o.nr))
+	floats := keyBlock*o.mr + ((tiles+blocks-1)/blocks+1)*o.mr*(roundUp(d, o.vw)+roundUp(d, o.nr))
 	kv := numOf(o.mem.kv.need(headBytes * group))
 	for first := 0; first < batch*heads; first += group {
 		n := min(group, batch*heads-first)
@@ -87,7 +88,7 @@ func (o *Ops) Attention(out, q, k, v engine.Tensor, a engine.AttentionArgs) {
 		each(threads, n*blocks, func(worker, t int) {
 			h := head(t / blocks)
 			h.l0, h.l1 = C.int64_t(lq*(t%blocks)/blocks), C.int64_t(lq*(t%blocks+1)/blocks)
-			h.tmp = numOf(o.mem.worker[worker].a.need(4 * scoreFloats))
+			h.tmp = numOf(o.mem.worker[worker].a.need(4 * floats))
 			C.pb_run_attn(o.k, &h)
 		})
 	}

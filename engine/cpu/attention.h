@@ -1,8 +1,8 @@
 // Attention with an online softmax (Milakov and Gimelshein, arXiv:1805.02867): keys and values of a
-// head are packed into panels once; a tile of queries then visits blocks of keys and keeps its running
-// maximum, sum and output.
+// head are packed into panels once; a tile of queries then visits blocks of keys and keeps its
+// running maximum, sum and output.
 
-enum { KEY_BLOCK = 16 * NR }; // keys whose scores for one tile stay in the first cache
+enum { KEY_BLOCK = 512 }; // keys whose scores for one tile stay in the first cache
 
 // attn_pack packs keys [l0, l1) of one head (l0 a multiple of NR): keys to panels [Lk/NR][D][NR],
 // values to panels [D/NR][Lk][NR].
@@ -15,9 +15,11 @@ static void attn_pack(const pb_attn* a) {
         for (int64_t j = 0; j < NR; j++) {
             const float* row = k + (p + j) * a->k_l;
             if (j < cols) {
-                for (int64_t d = 0; d < a->d; d++) to[d * NR + j] = row[d];
+                for (int64_t d = 0; d < a->d; d++)
+                    to[d * NR + j] = row[d];
             } else {
-                for (int64_t d = 0; d < a->d; d++) to[d * NR + j] = 0;
+                for (int64_t d = 0; d < a->d; d++)
+                    to[d * NR + j] = 0;
             }
         }
     }
@@ -25,22 +27,25 @@ static void attn_pack(const pb_attn* a) {
         const int64_t n = imin(VW, a->d - d);
         float* to = (float*)a->vp + (d / NR * a->keys) * NR + d % NR;
         for (int64_t l = a->l0; l < imin(a->l1, a->keys); l++) {
-            vstore(to + l * NR, n == VW ? vload(v + l * a->v_l + d) : vload_n(v + l * a->v_l + d, n));
+            vstore(to + l * NR,
+                   n == VW ? vload(v + l * a->v_l + d) : vload_n(v + l * a->v_l + d, n));
         }
     }
     if (a->d % NR && a->d % NR <= VW) { // a last panel that has only its first half
         float* to = (float*)a->vp + (a->d / NR * a->keys) * NR + VW;
-        for (int64_t l = a->l0; l < imin(a->l1, a->keys); l++) vstore(to + l * NR, vzero());
+        for (int64_t l = a->l0; l < imin(a->l1, a->keys); l++)
+            vstore(to + l * NR, vzero());
     }
 }
 
 #define LOG2E 1.44269504f
 #define LN2 0.693147181f
 
-// mask_scores adds the bias and hides keys behind the causal diagonal and behind the last valid key.
-// s is [blocks][rows][VW]; the tile's first query is l, the first key k0, n keys are valid. Scores are
-// in units of ln 2, so that the softmax needs powers of two only.
-static void mask_scores(const pb_attn* a, float* s, int64_t rows, int64_t l, int64_t k0, int64_t n) {
+// mask_scores adds the bias and hides keys behind the causal diagonal and behind the last valid
+// key. s is [blocks][rows][VW]; the tile's first query is l, the first key k0, n keys are valid.
+// Scores are in units of ln 2, so that the softmax needs powers of two only.
+static void mask_scores(const pb_attn* a, float* s, int64_t rows, int64_t l, int64_t k0,
+                        int64_t n) {
     const vf hidden = vset(-INFINITY), unit = vset(LOG2E);
     for (int64_t i = 0; i < rows; i++) {
         const float* bias =
@@ -59,16 +64,17 @@ static void mask_scores(const pb_attn* a, float* s, int64_t rows, int64_t l, int
     }
 }
 
-// soften replaces scores by 2^(score - maximum) and updates the running maximum m and sum of each row;
-// back receives the factor that earlier results of the row shrink by. Returns whether any is not 1.
-// hide (a constant) is set where some scores may be -infinity.
+// soften replaces scores by 2^(score - maximum) and updates the running maximum m and sum of each
+// row; back receives the factor that earlier results of the row shrink by. Returns whether any is
+// not 1. hide (a constant) is set where some scores may be -infinity.
 VI int soften(const int hide, float* s, int64_t rows, int64_t blocks, float* m, float* sum,
               float* back) {
     int shrink = 0;
     for (int64_t i = 0; i < rows; i++) {
         float* p = s + i * VW;
         vf top = vset(m[i]);
-        for (int64_t c = 0; c < blocks; c++) top = vmax(top, vload(p + c * rows * VW));
+        for (int64_t c = 0; c < blocks; c++)
+            top = vmax(top, vload(p + c * rows * VW));
         const float now = vtop(top);
         const float base = hide && now == -INFINITY ? 0 : now; // nothing visible yet: all become 0
         vf total = vzero(), b = vset(base);
@@ -85,7 +91,8 @@ VI int soften(const int hide, float* s, int64_t rows, int64_t blocks, float* m, 
     return shrink;
 }
 
-// queries is a block of queries that is worked on: per tile its rows, their scaled values and results.
+// queries is a block of queries that is worked on: per tile its rows, their scaled values and
+// results.
 typedef struct {
     int64_t tiles, dk, dv; // head sizes rounded up to lanes and panels
     float *s, *q, *o;      // scores of one tile; [tiles][dk/VW][rows][VW]; [tiles][dv/VW][rows][VW]
@@ -103,9 +110,11 @@ static void load_queries(const pb_attn* a, queries* b) {
         float* to = b->q + t * MR * b->dk;
         pack_rows(to, (const float*)a->q + a->b * a->q_b + (a->l0 + t0) * a->q_l + a->h * a->q_h,
                   a->q_l, rows, a->d);
-        for (int64_t i = 0; i < rows * b->dk; i += VW) vstore(to + i, vload(to + i) * unit);
+        for (int64_t i = 0; i < rows * b->dk; i += VW)
+            vstore(to + i, vload(to + i) * unit);
     }
-    for (int64_t i = 0; i < b->tiles * MR; i++) b->m[i] = -INFINITY, b->sum[i] = 0;
+    for (int64_t i = 0; i < b->tiles * MR; i++)
+        b->m[i] = -INFINITY, b->sum[i] = 0;
     memset(b->o, 0, (size_t)(b->tiles * MR * b->dv) * 4);
 }
 

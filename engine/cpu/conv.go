@@ -58,15 +58,15 @@ type convCut struct {
 	ty, tx, across, down, panels, splits int
 }
 
-// cutConv takes blocks of about taskRows pixels: wide enough for full tiles, so high that the border rows are not copied too often.
-// Pictures too small to keep all workers busy get smaller blocks, then fewer columns a task.
+// cutConv takes blocks of about two taskRows of pixels: wide enough for full tiles, at least two rows high where that fits, so that border rows are
+// not copied too often. Pictures too small to keep all workers busy get lower blocks, then fewer columns a task.
 func (o *Ops) cutConv(outY, outX, batch, panels, threads int) convCut {
-	wide := 4 * o.mr
-	c := convCut{across: (outX + wide - 1) / wide}
+	c := convCut{across: (outX + taskRows - 1) / taskRows}
 	c.tx = (outX + c.across - 1) / c.across
 	c.across = (outX + c.tx - 1) / c.tx
 	perRow := (c.tx + o.mr - 1) / o.mr
-	for c.ty = max(1, min(outY, taskRows/o.mr/perRow)); ; c.ty = (c.ty + 1) / 2 {
+	high := (2*taskRows/o.mr + perRow - 1) / perRow
+	for c.ty = max(1, min(outY, high, maxTiles/perRow)); ; c.ty = (c.ty + 1) / 2 {
 		c.down = (outY + c.ty - 1) / c.ty
 		if c.ty == 1 || c.down*c.across*batch >= 4*threads {
 			break
@@ -95,7 +95,7 @@ func (o *Ops) conv(g C.pb_gemm, segs []C.pb_seg) {
 	for _, f := range segs[1:] {
 		aFloats += tiles * o.mr * roundUp(int(f.k), o.vw)
 	}
-	g.kc, g.chunk = C.int64_t(o.depth(tiles)), chunk
+	g.kc, g.chunk = C.int64_t(depth(tiles)), chunk
 	if len(segs) == 1 && segs[0].k <= g.kc {
 		g.chunk = 1
 	}

@@ -1,7 +1,7 @@
-// Convolution: the product of gemm.h whose A is walked once per tap. The input pixels that an output
-// block needs are copied once, with their zero border, to [C/VW][rows][stride][cols][VW]; a tap is an
-// offset in there. Columns are sorted by their remainder modulo the stride, so that the pixels of a
-// register tile are neighbours for every stride.
+// Convolution: the product of gemm.h whose A is walked once per tap. The input pixels that an
+// output block needs are copied once, with their zero border, to [C/VW][rows][stride][cols][VW]; a
+// tap is an offset in there. Columns are sorted by their remainder modulo the stride, so that the
+// pixels of a register tile are neighbours for every stride.
 
 // pack_picture fills that layout; rows and cols are the input rows and columns of one remainder.
 static void pack_picture(const pb_gemm* g, const pb_seg* x, float* to, int64_t rows, int64_t cols) {
@@ -14,12 +14,14 @@ static void pack_picture(const pb_gemm* g, const pb_seg* x, float* to, int64_t r
                 const int64_t iy = y0 + r, ix = x0 + j * g->stride + s;
                 float* t = to;
                 if (iy < 0 || iy >= g->in_y || ix < 0 || ix >= g->in_x) {
-                    for (int64_t c = 0; c < g->c_in; c += VW, t += block) vstore(t, vzero());
+                    for (int64_t c = 0; c < g->c_in; c += VW, t += block)
+                        vstore(t, vzero());
                     continue;
                 }
                 const float* p = from + iy * g->x_ys + ix * x->ls;
                 int64_t c = 0;
-                for (; c + VW <= g->c_in; c += VW, t += block) vstore(t, vload(p + c));
+                for (; c + VW <= g->c_in; c += VW, t += block)
+                    vstore(t, vload(p + c));
                 if (c < g->c_in) vstore(t, vload_n(p + c, g->c_in - c));
             }
         }

@@ -23,10 +23,14 @@ static int has_avx512(void) { return 0; }
 
 const pb_kernels* pb_level(int i) {
     switch (i) {
-    case 0: return &pb_level_portable512;
-    case 1: return &pb_level_generic;
-    case 2: return has_avx2() ? AVX2 : 0;
-    case 3: return has_avx512() ? AVX512 : 0;
+    case 0:
+        return &pb_level_portable512;
+    case 1:
+        return &pb_level_generic;
+    case 2:
+        return has_avx2() ? AVX2 : 0;
+    case 3:
+        return has_avx512() ? AVX512 : 0;
     }
     return 0;
 }
@@ -40,7 +44,8 @@ void* pb_map(int64_t bytes) {
     void* p = mmap(0, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) return 0;
 #ifdef MADV_HUGEPAGE
-    if (bytes >= 4 << 20) madvise(p, (size_t)bytes, MADV_HUGEPAGE); // a hint, its failure is harmless
+    if (bytes >= 4 << 20)
+        madvise(p, (size_t)bytes, MADV_HUGEPAGE); // a hint, its failure is harmless
 #endif
     return p;
 }

@@ -1,5 +1,5 @@
-// Element-wise and row-wise operations. Every operand has its own strides over the common row space;
-// absent ones have address 0.
+// Element-wise and row-wise operations. Every operand has its own strides over the common row
+// space; absent ones have address 0.
 
 typedef struct {
     int64_t i[4];
@@ -8,7 +8,8 @@ typedef struct {
 static row_at first_row(const pb_rows* r) {
     row_at at;
     int64_t n = r->r0;
-    for (int k = 3; k > 0; k--) at.i[k] = n % r->d[k], n /= r->d[k];
+    for (int k = 3; k > 0; k--)
+        at.i[k] = n % r->d[k], n /= r->d[k];
     at.i[0] = n;
     return at;
 }
@@ -28,8 +29,8 @@ static float* row_of(const pb_view* v, const row_at* at) {
     return v->p ? (float*)v->p + row_offset(v, at) : 0;
 }
 
-// EACH runs BODY for every vector of a row; LD and ST load and store n lanes (the last vector may be
-// partial), i is the element.
+// EACH runs BODY for every vector of a row; LD and ST load and store n lanes (the last vector may
+// be partial), i is the element.
 #define LD(p) (n == VW ? vload((p) + i) : vload_n((p) + i, n))
 #define ST(p, v) (n == VW ? vstore((p) + i, v) : vstore_n((p) + i, v, n))
 #define EACH(len, BODY)                                                                            \
@@ -41,7 +42,7 @@ static float* row_of(const pb_view* v, const row_at* at) {
             BODY;                                                                                  \
         }                                                                                          \
         if (i < (len)) {                                                                           \
-            const int64_t n = (len)-i;                                                             \
+            const int64_t n = (len) - i;                                                           \
             (void)n;                                                                               \
             BODY;                                                                                  \
         }                                                                                          \
@@ -70,8 +71,8 @@ static void act_row(float* y, const float* a, const float* b, const float* c, co
 #undef ACT_ROW
 }
 
-static void gated_row(float* y, const float* a, const float* b, const float* gate, const float* bias,
-                      int64_t len) {
+static void gated_row(float* y, const float* a, const float* b, const float* gate,
+                      const float* bias, int64_t len) {
     if (gate && bias) {
         EACH(len, ST(y, vfma(LD(gate), LD(b) + LD(bias), LD(a))));
     } else if (gate) {
@@ -113,10 +114,11 @@ static sums row_sums(const float* x, int64_t len, float at) {
     return r;
 }
 
-// norm_row: y = (x - mean) * r * w + b (LayerNorm), * (1 + w) + b (AdaLN), or without mean (RMSNorm).
-// The mean is kept as the rounded hi and the small rest lo, so that rows far from 0 lose nothing.
-static void norm_row(float* y, const float* x, const float* w, const float* b, int64_t len, float eps,
-                     int op) {
+// norm_row: y = (x - mean) * r * w + b (LayerNorm), * (1 + w) + b (AdaLN), or without mean
+// (RMSNorm). The mean is kept as the rounded hi and the small rest lo, so that rows far from 0 lose
+// nothing.
+static void norm_row(float* y, const float* x, const float* w, const float* b, int64_t len,
+                     float eps, int op) {
     float hi = 0, lo = 0;
     sums s = row_sums(x, len, 0);
     if (op != PB_RMS_NORM) {
@@ -157,14 +159,25 @@ static void ew(const pb_ew* e) {
         float *y = row_of(&e->y, &at), *a = row_of(&e->a, &at), *b = row_of(&e->b, &at);
         float *c = row_of(&e->c, &at), *d = row_of(&e->d, &at);
         switch (e->op) {
-        case PB_ADD: gated_row(y, a, b, 0, 0, len); break;       // y = a + b
-        case PB_GATED_ADD: gated_row(y, a, b, c, d, len); break; // y = a + c * (b + d)
-        case PB_ACT:                                             // y = act(a)
-        case PB_ACT_MUL:                                         // y = act(a) * b
-        case PB_AFFINE_ACT: act_row(y, a, b, c, d, len, e->act); break; // y = act((a - d) * b + c)
-        case PB_FILL: EACH(len, ST(y, vset(e->value))); break;
-        case PB_MERGE: merge_row(y, a, b, c, len); break; // y = o, a = lse, b = o2, c = lse2
-        default: norm_row(y, a, b, c, len, e->value, e->op); // norm of a, weight b, shift c
+        case PB_ADD:
+            gated_row(y, a, b, 0, 0, len);
+            break; // y = a + b
+        case PB_GATED_ADD:
+            gated_row(y, a, b, c, d, len);
+            break;       // y = a + c * (b + d)
+        case PB_ACT:     // y = act(a)
+        case PB_ACT_MUL: // y = act(a) * b
+        case PB_AFFINE_ACT:
+            act_row(y, a, b, c, d, len, e->act);
+            break; // y = act((a - d) * b + c)
+        case PB_FILL:
+            EACH(len, ST(y, vset(e->value)));
+            break;
+        case PB_MERGE:
+            merge_row(y, a, b, c, len);
+            break; // y = o, a = lse, b = o2, c = lse2
+        default:
+            norm_row(y, a, b, c, len, e->value, e->op); // norm of a, weight b, shift c
         }
     }
 }
@@ -176,7 +189,8 @@ static void mean(const pb_mean* a) {
         vf total = vzero();
         for (int64_t l0 = 0; l0 < a->l; l0 += 64) { // sums of sums: the error stays small
             vf part = vzero();
-            for (int64_t l = l0; l < imin(a->l, l0 + 64); l++) part = part + LD(x + l * a->ls);
+            for (int64_t l = l0; l < imin(a->l, l0 + 64); l++)
+                part = part + LD(x + l * a->ls);
             total = total + part;
         }
         ST((float*)a->y, total / (float)a->l);
@@ -189,7 +203,8 @@ static void stats(const pb_stats* a) {
     typedef float vhalf __attribute__((vector_size(4 * (VW / 2))));
     double* out = (double*)a->out;
     enum { H = VW / 2 };
-    for (int64_t c = 0; c < 2 * a->c; c++) out[c] = 0;
+    for (int64_t c = 0; c < 2 * a->c; c++)
+        out[c] = 0;
     for (int64_t r = a->r0; r < a->r1;) {
         // Runs of pixels of one picture row; all channels of a run stay in the first cache.
         const int64_t x0 = r % a->in_x, n = imin(imin(a->in_x - x0, a->r1 - r), 16);
@@ -204,7 +219,8 @@ static void stats(const pb_stats* a) {
                 s += w;
                 q += w * w;
             }
-            for (int k = 0; k < H; k++) out[c + k] += s[k], out[a->c + c + k] += q[k];
+            for (int k = 0; k < H; k++)
+                out[c + k] += s[k], out[a->c + c + k] += q[k];
         }
         for (; c < a->c; c++) {
             for (int64_t i = 0; i < n; i++) {

@@ -9,14 +9,13 @@ import "C"
 
 import "unsafe"
 
-// Sizes of the passes of a product. kcBytes is the depth of a panel piece times the panel width: it and the rows of a task share the second
-// cache; soloTile rows never come back to a piece, so they take a panel in one pass.
 const (
-	passBytes  = 256 << 10
-	chunk      = 8   // panels whose sums wait while the passes of a deep product go on
-	taskRows   = 112 // output rows a task, about: they use a panel together
-	smallMacs  = 1e6 // products below are not worth a goroutine
-	packWeight = 24  // time of copying a value in multiply-adds
+	passDepth  = 6144 // rows of a panel that one pass takes: a piece of 400 to 800 KB, for the second cache (docs/speed.md)
+	chunk      = 2    // panels whose sums wait while the passes of a deeper product go on
+	taskRows   = 112  // output rows a task, about: they use a panel together
+	maxTiles   = 64   // MAX_TILES of gemm.h
+	smallMacs  = 1e6  // products below are not worth a goroutine
+	packWeight = 24   // time of copying a value in multiply-adds
 )
 
 // cut is how a product is divided: tasks of up to tiles register tiles and panels panels.
@@ -47,12 +46,12 @@ func (o *Ops) cutProduct(tiles, panels, threads int) cut {
 	return best
 }
 
-// depth returns the rows of a panel that one pass takes.
-func (o *Ops) depth(tiles int) int {
+// depth returns the rows of a panel that one pass takes. A single tile never comes back to a piece, so it needs no passes.
+func depth(tiles int) int {
 	if tiles == 1 {
 		return 1 << 40
 	}
-	return max(o.vw, passBytes/(4*o.nr))
+	return passDepth
 }
 
 // threadsFor returns how many workers a product of so many multiply-adds is worth.
@@ -76,7 +75,7 @@ func (o *Ops) linear(g C.pb_gemm, segs []C.pb_seg) {
 	tiles, panels := perItem*int(g.batch), (int(g.n)+o.nr-1)/o.nr
 	threads := o.threadsFor(float64(g.batch*g.rows*g.n) * float64(k))
 	c := o.cutProduct(tiles, panels, threads)
-	g.kc, g.chunk = C.int64_t(o.depth(c.tiles)), chunk
+	g.kc, g.chunk = C.int64_t(depth(c.tiles)), chunk
 	if len(segs) == 1 && k <= int(g.kc) {
 		g.chunk = 1
 	}

@@ -1,5 +1,5 @@
-// Linear layers: rows are copied into the blocked layout of microkernel.h, the register tiles walk the
-// panels, and the epilogue is applied to a finished tile while it is in the first cache.
+// Linear layers: rows are copied into the blocked layout of microkernel.h, the register tiles walk
+// the panels, and the epilogue is applied to a finished tile while it is in the first cache.
 
 enum { MAX_TILES = 64 };
 
@@ -30,7 +30,8 @@ static void finish(const pb_gemm* g, const tile* t, float* c, int64_t col, int64
         const int64_t at = col + j * VW, m = imin(VW, n - j * VW);
         if (bias || g->scale != 1) {
             vf b = bias ? vload_n(bias + at, m) : vzero(), s = vset(g->scale);
-            for (int64_t i = 0; i < rows; i++) vstore(c + i * VW, vfma(s, vload(c + i * VW), b));
+            for (int64_t i = 0; i < rows; i++)
+                vstore(c + i * VW, vfma(s, vload(c + i * VW), b));
         }
         act_vectors(c, rows, g->act);
         vf gate = t->gate ? vload_n(t->gate + at, m) : vset(1);
@@ -93,15 +94,17 @@ static void run_tiles(const pb_gemm* g, const tile* ts, int64_t nt, const factor
     }
 }
 
-// pack_rows copies k channels of rows that are ls elements apart to blocks of VW channels. The unused
-// lanes of the last block are never read.
+// pack_rows copies k channels of rows that are ls elements apart to blocks of VW channels. The
+// unused lanes of the last block are never read.
 static void pack_rows(float* to, const float* from, int64_t ls, int64_t rows, int64_t k) {
     int64_t c = 0;
     for (; c + VW <= k; c += VW, to += rows * VW) {
-        for (int64_t i = 0; i < rows; i++) vstore(to + i * VW, vload(from + i * ls + c));
+        for (int64_t i = 0; i < rows; i++)
+            vstore(to + i * VW, vload(from + i * ls + c));
     }
     if (c < k) {
-        for (int64_t i = 0; i < rows; i++) vstore(to + i * VW, vload_n(from + i * ls + c, k - c));
+        for (int64_t i = 0; i < rows; i++)
+            vstore(to + i * VW, vload_n(from + i * ls + c, k - c));
     }
 }
 

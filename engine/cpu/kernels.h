@@ -46,8 +46,8 @@ typedef struct {
     int32_t dtype, pad;
 } pb_seg;
 
-// Linear layer, or a convolution when taps is not 0 (then seg 0 is the picture and its x, bs, ls are
-// the picture's address, batch stride and pixel stride).
+// Linear layer, or a convolution when taps is not 0 (then seg 0 is the picture and its x, bs, ls
+// are the picture's address, batch stride and pixel stride).
 typedef struct {
     uint64_t seg;
     int64_t nseg;
@@ -66,7 +66,7 @@ typedef struct {
     // Convolution only.
     int64_t taps, ky, kx, stride, top, left;
     int64_t in_y, in_x, c_in, out_y, out_x;
-    int64_t x_ys, y_ys, res_ys;   // strides of a picture row
+    int64_t x_ys, y_ys, res_ys;    // strides of a picture row
     int64_t b, oy0, oy1, ox0, ox1; // output block of this call
 } pb_gemm;
 
@@ -115,7 +115,7 @@ typedef struct {
 } pb_copy;
 
 typedef struct {
-    pb_rows rows; // rows of d[2] = B, d[3] = L; n = H
+    pb_rows rows;           // rows of d[2] = B, d[3] = L; n = H
     pb_view dst[3], src[3]; // q, k, v as [B, L] rows; address 0: absent
     int64_t dst_h[3], src_h[3];
     uint64_t w[2], b[2]; // norm weights and biases of q and k

@@ -23,5 +23,5 @@ static double peak(int64_t n) {
     return vsum(s) == 0 ? 0 : 2.0 * (double)n * CHAINS * VW; // the test keeps the loop alive
 }
 
-const pb_kernels LEVEL_TABLE = {LEVEL_NAME, VW,   MR, NR,     pack, gemm, attn_pack, attn,
+const pb_kernels LEVEL_TABLE = {LEVEL_NAME, VW,   MR, NR,     pack, gemm,  attn_pack, attn,
                                 ew,         copy, qk, gather, mean, stats, peak};

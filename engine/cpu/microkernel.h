@@ -3,8 +3,9 @@
 //
 // A lies in blocks of VW channels, [C/VW][rows][VW], so the R rows of one channel block are R
 // neighbouring vectors whatever the row stride of the tensor was: no cache set is hit twice.
-// B lies in panels [K][NR]. C is written as [NV][R][VW], which is the layout of A again (attention
-// multiplies the scores with V without moving them).
+// B lies in panels [K][NR]; two bf16 values that are VW columns apart share a word (see vload_w2).
+// C is written as [NV][R][VW], which is the layout of A again (attention multiplies the scores with
+// V without moving them).
 
 // span is one walk over A and B: for every tap (one, except in convolutions) c channels.
 typedef struct {
@@ -27,9 +28,10 @@ typedef void (*ukr_fn)(const float* a, const void* b, float* c, const span* s, i
 
 #define STEP(k)                                                                                    \
     do {                                                                                           \
-        vf b0 = vload_w(DT, bt), b1 = NV > 1 ? vload_w(DT, bt + VW * es) : b0;                     \
+        vf b0, b1;                                                                                 \
+        vload_w2(DT, bt, &b0, &b1);                                                                \
         bt += NR * es;                                                                             \
-        _Pragma("GCC unroll R_UNROLL") for (int i = 0; i < R; i++) {                                     \
+        _Pragma("GCC unroll R_UNROLL") for (int i = 0; i < R; i++) {                               \
             vf ai = vset(at[i * VW + (k)]);                                                        \
             x[i][0] = vfma(ai, b0, x[i][0]);                                                       \
             if (NV > 1) x[i][1] = vfma(ai, b1, x[i][1]);                                           \
@@ -37,7 +39,7 @@ typedef void (*ukr_fn)(const float* a, const void* b, float* c, const span* s, i
     } while (0)
 
 UKR_BODY void ukr(const int R, const int NV, const int DT, const float* a, const void* b, float* c,
-            const span* s, int add) {
+                  const span* s, int add) {
     const int64_t es = DT == PB_F32 ? 4 : 2;
     vf x[MR][2];
     if (add) {
@@ -55,7 +57,8 @@ UKR_BODY void ukr(const int R, const int NV, const int DT, const float* a, const
         for (int64_t k0 = 0; k0 < full; k0++, at += s->block) {
             _Pragma("GCC unroll K_UNROLL") for (int k = 0; k < VW; k++) STEP(k);
         }
-        for (int64_t k = 0; k < tail; k++) STEP(k);
+        for (int64_t k = 0; k < tail; k++)
+            STEP(k);
     }
     _Pragma("GCC unroll R_UNROLL") for (int i = 0; i < R; i++) {
         vstore(c + i * VW, x[i][0]);
@@ -71,7 +74,11 @@ UKR_BODY void ukr(const int R, const int NV, const int DT, const float* a, const
 // Weights of two bytes have no one-vector variant: only the last panel of a layer would use it.
 #define UKR_ROWS(R) UKR(R, 1, 0) UKR(R, 2, 0) UKR(R, 2, 1) UKR(R, 2, 2)
 #define UKR_NAMES(R)                                                                               \
-    { {ukr_##R##_1_0, ukr_##R##_2_0}, {ukr_##R##_2_1, ukr_##R##_2_1}, {ukr_##R##_2_2, ukr_##R##_2_2} }
+    {                                                                                              \
+        {ukr_##R##_1_0, ukr_##R##_2_0}, {ukr_##R##_2_1, ukr_##R##_2_1}, {                          \
+            ukr_##R##_2_2, ukr_##R##_2_2                                                           \
+        }                                                                                          \
+    }
 
 UKR_ROWS(1)
 UKR_ROWS(2)
@@ -94,12 +101,12 @@ UKR_ROWS(14)
 
 // ukrs[rows - 1][dtype][vectors - 1]
 static const ukr_fn ukrs[MR][3][2] = {
-    UKR_NAMES(1),  UKR_NAMES(2),  UKR_NAMES(3), UKR_NAMES(4),
+    UKR_NAMES(1),  UKR_NAMES(2),  UKR_NAMES(3),  UKR_NAMES(4),
 #if MR > 4
     UKR_NAMES(5),  UKR_NAMES(6),
 #endif
 #if MR > 6
-    UKR_NAMES(7),  UKR_NAMES(8),  UKR_NAMES(9), UKR_NAMES(10),
+    UKR_NAMES(7),  UKR_NAMES(8),  UKR_NAMES(9),  UKR_NAMES(10),
     UKR_NAMES(11), UKR_NAMES(12), UKR_NAMES(13), UKR_NAMES(14),
 #endif
 };

@@ -13,20 +13,25 @@ VI uint16_t load_u16(const char* p) {
 
 enum { PACK_DEPTH = 64 };
 
+// bf16_place is where column j of a bf16 panel lies, see vload_w2.
+VI int64_t bf16_place(int64_t j) { return j < VW ? 2 * j : 2 * (j - VW) + 1; }
+
 // PACK_PANEL writes one panel in pieces that stay in the first cache; VALUE reads element e of the
-// source. Inside a piece the rows are read one after the other: NR rows at once may all lie on one set.
-#define PACK_PANEL(T, VALUE)                                                                       \
+// source, PLACE is where column j goes. Inside a piece the rows are read one after the other: NR
+// rows at once may all lie on one set.
+#define PACK_PANEL(T, PLACE, VALUE)                                                                \
     for (int64_t k0 = 0; k0 < a->k; k0 += PACK_DEPTH) {                                            \
         T* to = (T*)a->dst + (p * a->k + k0) * NR;                                                 \
         const int64_t depth = imin(PACK_DEPTH, a->k - k0);                                         \
         for (int64_t j = 0; j < cols; j++) {                                                       \
             for (int64_t k = 0; k < depth; k++) {                                                  \
                 const int64_t e = (p * NR + j) * a->row + k0 + k;                                  \
-                to[k * NR + j] = VALUE;                                                            \
+                to[k * NR + PLACE] = VALUE;                                                        \
             }                                                                                      \
         }                                                                                          \
         for (int64_t k = 0; k < depth; k++) {                                                      \
-            for (int64_t j = cols; j < NR; j++) to[k * NR + j] = 0;                                \
+            for (int64_t j = cols; j < NR; j++)                                                    \
+                to[k * NR + PLACE] = 0;                                                            \
         }                                                                                          \
     }
 
@@ -36,11 +41,13 @@ static void pack(const pb_pack* a) {
     for (int64_t p = a->p0; p < a->p1; p++) {
         const int64_t cols = imin(NR, a->n - p * NR);
         if (a->src_dtype == PB_F32) {
-            PACK_PANEL(float, load_f32(src + 4 * e));
-        } else if (a->src_dtype == PB_BF16 || a->src_dtype == PB_F16) {
-            PACK_PANEL(uint16_t, load_u16(src + 2 * e));
+            PACK_PANEL(float, j, load_f32(src + 4 * e));
+        } else if (a->src_dtype == PB_F16) {
+            PACK_PANEL(uint16_t, j, load_u16(src + 2 * e));
+        } else if (a->src_dtype == PB_BF16) {
+            PACK_PANEL(uint16_t, bf16_place(j), load_u16(src + 2 * e));
         } else {
-            PACK_PANEL(uint16_t, lut[(uint8_t)src[e]]);
+            PACK_PANEL(uint16_t, bf16_place(j), lut[(uint8_t)src[e]]);
         }
     }
 }
@@ -48,12 +55,16 @@ static void pack(const pb_pack* a) {
 static void widen_row(float* y, const char* p, int64_t n, int dtype, const uint16_t* lut) {
     int64_t i = 0;
     switch (dtype) {
-    case PB_F32: memcpy(y, p, (size_t)n * 4); return;
+    case PB_F32:
+        memcpy(y, p, (size_t)n * 4);
+        return;
     case PB_BF16:
-        for (; i + VW <= n; i += VW) vstore(y + i, vload_bf16((const uint16_t*)p + i));
+        for (; i + VW <= n; i += VW)
+            vstore(y + i, vload_bf16((const uint16_t*)p + i));
         break;
     case PB_F16:
-        for (; i + VW <= n; i += VW) vstore(y + i, vload_f16((const uint16_t*)p + i));
+        for (; i + VW <= n; i += VW)
+            vstore(y + i, vload_f16((const uint16_t*)p + i));
         break;
     default:
         for (; i < n; i++) {

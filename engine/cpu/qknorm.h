@@ -1,5 +1,6 @@
-// Query and key heads: normalise, rotate, store elsewhere (or in place). The tables of one row serve
-// all its heads, so they are spread to one factor a lane first: y = x * cos + swapped(x) * (-sin, sin).
+// Query and key heads: normalise, rotate, store elsewhere (or in place). The tables of one row
+// serve all its heads, so they are spread to one factor a lane first: y = x * cos + swapped(x) *
+// (-sin, sin).
 
 enum { MAX_HEAD = 1024 };
 

@@ -1,6 +1,6 @@
-// Vectors of VW floats: the only place that knows instruction sets. A level file defines VW (lanes),
-// MR (rows of the register tile) and PB_ISA (0 portable GCC vectors, 2 AVX2+FMA+F16C, 3 AVX-512)
-// and then includes the kernels, which are the same text at every level.
+// Vectors of VW floats: the only place that knows instruction sets. A level file defines VW
+// (lanes), MR (rows of the register tile) and PB_ISA (0 portable GCC vectors, 2 AVX2+FMA+F16C, 3
+// AVX-512) and then includes the kernels, which are the same text at every level.
 #include <stdint.h>
 #include <string.h>
 #include <math.h>
@@ -17,20 +17,18 @@ typedef int32_t vi __attribute__((vector_size(4 * VW)));
 typedef uint32_t vu __attribute__((vector_size(4 * VW)));
 typedef uint16_t vh __attribute__((vector_size(2 * VW)));
 typedef float vf_mem __attribute__((vector_size(4 * VW), aligned(4), may_alias));
+typedef uint32_t vu_mem __attribute__((vector_size(4 * VW), aligned(4), may_alias));
 typedef uint16_t vh_mem __attribute__((vector_size(2 * VW), aligned(2), may_alias));
 
 #if VW == 16
-#define LANES                                                                                      \
-    { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 }
+#define LANES {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
 #define SWAP_PAIRS(v)                                                                              \
     __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14)
 #elif VW == 8
-#define LANES                                                                                      \
-    { 0, 1, 2, 3, 4, 5, 6, 7 }
+#define LANES {0, 1, 2, 3, 4, 5, 6, 7}
 #define SWAP_PAIRS(v) __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6)
 #else
-#define LANES                                                                                      \
-    { 0, 1, 2, 3 }
+#define LANES {0, 1, 2, 3}
 #define SWAP_PAIRS(v) __builtin_shufflevector(v, v, 1, 0, 3, 2)
 #endif
 
@@ -66,7 +64,9 @@ VI float vtop(vf v) { return _mm512_reduce_max_ps(v); }
 VI vf vkeep_ge(vf x, vf limit, vf a, vf b) {
     return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, limit, _CMP_LT_OQ), a, b);
 }
-VI vf vround(vf x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+VI vf vround(vf x) {
+    return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
 VI vf vpow2(vf p, vf n) { return _mm512_scalef_ps(p, n); } // p * 2^n for whole n
 #elif PB_ISA == 2
 VI vf vset(float x) { return _mm256_set1_ps(x); }
@@ -109,12 +109,14 @@ VI vf vload_f16(const uint16_t* p) {
 #if PB_ISA != 3
 VI float vsum(vf v) {
     float s = 0;
-    for (int i = 0; i < VW; i++) s += v[i];
+    for (int i = 0; i < VW; i++)
+        s += v[i];
     return s;
 }
 VI float vtop(vf v) {
     float m = v[0];
-    for (int i = 1; i < VW; i++) m = v[i] > m ? v[i] : m;
+    for (int i = 1; i < VW; i++)
+        m = v[i] > m ? v[i] : m;
     return m;
 }
 VI vf vkeep_ge(vf x, vf limit, vf a, vf b) {
@@ -130,16 +132,27 @@ VI vf vpow2(vf p, vf n) {
 }
 #endif
 
-// vload_w loads VW weights of storage type DT (a constant) and widens them.
-VI vf vload_w(const int DT, const void* p) {
-    if (DT == PB_F32) return vload((const float*)p);
-    if (DT == PB_BF16) return vload_bf16((const uint16_t*)p);
-    return vload_f16((const uint16_t*)p);
+// vload_w2 loads a row of a panel of storage type DT (a constant): columns 0 .. VW-1 and VW ..
+// NR-1. Panels of bf16 keep column j in the lower and column j + VW in the upper half of word j, so
+// that one load, one shift and one mask widen both.
+VI void vload_w2(const int DT, const void* p, vf* b0, vf* b1) {
+    if (DT == PB_F32) {
+        *b0 = vload((const float*)p);
+        *b1 = vload((const float*)p + VW);
+    } else if (DT == PB_BF16) {
+        const vu w = *(const vu_mem*)p;
+        *b0 = (vf)(w << 16);
+        *b1 = (vf)(w & 0xffff0000u);
+    } else {
+        *b0 = vload_f16((const uint16_t*)p);
+        *b1 = vload_f16((const uint16_t*)p + VW);
+    }
 }
 
-// vexp computes e^x with a relative error below 2e-7 for x in [-87, 88]; below it is 0, above it stays
-// at e^88. x = n ln 2 + r with whole n and |r| <= ln 2 / 2 (ln 2 in two parts so that r is exact); the
-// polynomial interpolates e^r at the seven Chebyshev nodes of that range, relative error 3e-9.
+// vexp computes e^x with a relative error below 2e-7 for x in [-87, 88]; below it is 0, above it
+// stays at e^88. x = n ln 2 + r with whole n and |r| <= ln 2 / 2 (ln 2 in two parts so that r is
+// exact); the polynomial interpolates e^r at the seven Chebyshev nodes of that range, relative
+// error 3e-9.
 VI vf vexp(vf x) {
     vf c = vmin(vset(88.0f), vmax(vset(-87.0f), x));
     vf n = vround(c * 1.44269504f);
@@ -155,8 +168,9 @@ VI vf vexp(vf x) {
     return vkeep_ge(x, vset(-87.0f), vpow2(p, n), vzero());
 }
 
-// vexp2 computes 2^x for x <= 0 with a relative error below 2e-7, for the softmax, where its cost shows.
-// Below -126 it stays at 2^-126, or is 0 where the constant hide is set. Six Chebyshev nodes, error 1e-7.
+// vexp2 computes 2^x for x <= 0 with a relative error below 2e-7, for the softmax, where its cost
+// shows. Below -126 it stays at 2^-126, or is 0 where the constant hide is set. Six Chebyshev
+// nodes, error 1e-7.
 VI vf vexp2(vf x, const int hide) {
     vf c = vmax(vset(-126.0f), x);
     vf n = vround(c);

@@ -37,8 +37,8 @@ func widenI16(dst []float32, src []byte) {
 	}
 }
 
-// widenQ8_0: scale d (f16), 32 signed bytes q; x = q d.
-func widenQ8_0(dst []float32, src []byte) {
+// widenQ8v0: scale d (f16), 32 signed bytes q; x = q d.
+func widenQ8v0(dst []float32, src []byte) {
 	for len(dst) >= 32 {
 		d, q, x := half(src), src[2:34], dst[:32]
 		for i := range x {
@@ -48,8 +48,8 @@ func widenQ8_0(dst []float32, src []byte) {
 	}
 }
 
-// widenQ4_0: scale d (f16), 16 bytes of 4-bit q; x = (q - 8) d.
-func widenQ4_0(dst []float32, src []byte) {
+// widenQ4v0: scale d (f16), 16 bytes of 4-bit q; x = (q - 8) d.
+func widenQ4v0(dst []float32, src []byte) {
 	for len(dst) >= 32 {
 		d, q, x := half(src), src[2:18], dst[:32]
 		for i, b := range q {
@@ -60,8 +60,8 @@ func widenQ4_0(dst []float32, src []byte) {
 	}
 }
 
-// widenQ4_1: scale d and minimum m (f16), 16 bytes of 4-bit q; x = q d + m.
-func widenQ4_1(dst []float32, src []byte) {
+// widenQ4v1: scale d and minimum m (f16), 16 bytes of 4-bit q; x = q d + m.
+func widenQ4v1(dst []float32, src []byte) {
 	for len(dst) >= 32 {
 		d, m, q, x := half(src), half(src[2:]), src[4:20], dst[:32]
 		for i, b := range q {
@@ -75,8 +75,8 @@ func widenQ4_1(dst []float32, src []byte) {
 // fifth returns q with bit i of the 32 high bits as its bit 4.
 func fifth(q byte, high uint32, i int) int { return int(q) | int(high>>i&1)<<4 }
 
-// widenQ5_0: scale d (f16), 32 high bits, 16 bytes of 4-bit q; x = (q - 16) d.
-func widenQ5_0(dst []float32, src []byte) {
+// widenQ5v0: scale d (f16), 32 high bits, 16 bytes of 4-bit q; x = (q - 16) d.
+func widenQ5v0(dst []float32, src []byte) {
 	for len(dst) >= 32 {
 		d, high, q, x := half(src), binary.LittleEndian.Uint32(src[2:]), src[6:22], dst[:32]
 		for i, b := range q {
@@ -87,8 +87,8 @@ func widenQ5_0(dst []float32, src []byte) {
 	}
 }
 
-// widenQ5_1: scale d and minimum m (f16), 32 high bits, 16 bytes of 4-bit q; x = q d + m.
-func widenQ5_1(dst []float32, src []byte) {
+// widenQ5v1: scale d and minimum m (f16), 32 high bits, 16 bytes of 4-bit q; x = q d + m.
+func widenQ5v1(dst []float32, src []byte) {
 	for len(dst) >= 32 {
 		d, m, high, q, x := half(src), half(src[2:]), binary.LittleEndian.Uint32(src[4:]), src[8:24], dst[:32]
 		for i, b := range q {

@@ -27,7 +27,7 @@ func Open(path string) (*File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open checkpoint: %w", err) // the os error names the path
 	}
-	defer fd.Close()
+	defer func() { _ = fd.Close() }() // only read from, and a mapping outlives it
 	stat, err := fd.Stat()
 	if err != nil {
 		return nil, fmt.Errorf("open checkpoint: %w", err)

@@ -154,7 +154,7 @@ func TestMetadata(t *testing.T) {
 	}
 	// The converter stored a convolution as one row of 256; its metadata has the true shape.
 	e, ok := f.Entry("conv")
-	if !ok || !slices.Equal(e.Shape, []int{8, 2, 2, 8}) || e.Type != Q8_0 {
+	if !ok || !slices.Equal(e.Shape, []int{8, 2, 2, 8}) || e.Type != Q8v0 {
 		t.Errorf("conv: found %v, shape %v type %s, want [8 2 2 8] of Q8_0", ok, e.Shape, e.Type)
 	}
 	if _, err := e.Matrix(8, 32, engine.BF16); err != nil {
@@ -293,7 +293,7 @@ func TestUnusualFilesThatAreRight(t *testing.T) {
 }
 
 func BenchmarkBytesBF16(b *testing.B) {
-	for _, kind := range []Type{Q8_0, Q4_0, Q4_K, Q5_K, Q6_K} {
+	for _, kind := range []Type{Q8v0, Q4v0, Q4K, Q5K, Q6K} {
 		b.Run(kind.String(), func(b *testing.B) {
 			block, size := kind.Block()
 			e := Entry{Name: "w", Type: kind, Shape: []int{1024, 1024}, Data: make([]byte, 1024*1024/block*size)}

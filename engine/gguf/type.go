@@ -5,20 +5,21 @@ import "fmt"
 // Type is how the elements of a tensor are stored; the values are those of the file format (enum ggml_type).
 type Type uint32
 
-// The types that this package can widen. Files may also hold others (see Type.String), which only Entry.Data gives access to.
+// The types that this package can widen; the format writes Q4v0 as Q4_0 and Q4K as Q4_K. Files may also hold others (see Type.String), which
+// only Entry.Data gives access to.
 const (
 	F32  Type = 0
 	F16  Type = 1
-	Q4_0 Type = 2 // f16 scale; 4 bits an element
-	Q4_1 Type = 3 // f16 scale and minimum; 4 bits
-	Q5_0 Type = 6
-	Q5_1 Type = 7
-	Q8_0 Type = 8
-	Q2_K Type = 10 // the K types: blocks of 256 with scales for each 16 or 32
-	Q3_K Type = 11
-	Q4_K Type = 12
-	Q5_K Type = 13
-	Q6_K Type = 14
+	Q4v0 Type = 2 // f16 scale; 4 bits an element
+	Q4v1 Type = 3 // f16 scale and minimum; 4 bits
+	Q5v0 Type = 6
+	Q5v1 Type = 7
+	Q8v0 Type = 8
+	Q2K  Type = 10 // the K types: blocks of 256 with scales for each 16 or 32
+	Q3K  Type = 11
+	Q4K  Type = 12
+	Q5K  Type = 13
+	Q6K  Type = 14
 	I8   Type = 24
 	I16  Type = 25
 	I32  Type = 26
@@ -53,25 +54,25 @@ func lookup(t Type) layout {
 		return layout{"I32", 1, 4, widenI32}
 	case I64:
 		return layout{"I64", 1, 8, widenI64}
-	case Q4_0:
-		return layout{"Q4_0", 32, 18, widenQ4_0}
-	case Q4_1:
-		return layout{"Q4_1", 32, 20, widenQ4_1}
-	case Q5_0:
-		return layout{"Q5_0", 32, 22, widenQ5_0}
-	case Q5_1:
-		return layout{"Q5_1", 32, 24, widenQ5_1}
-	case Q8_0:
-		return layout{"Q8_0", 32, 34, widenQ8_0}
-	case Q2_K:
+	case Q4v0:
+		return layout{"Q4_0", 32, 18, widenQ4v0}
+	case Q4v1:
+		return layout{"Q4_1", 32, 20, widenQ4v1}
+	case Q5v0:
+		return layout{"Q5_0", 32, 22, widenQ5v0}
+	case Q5v1:
+		return layout{"Q5_1", 32, 24, widenQ5v1}
+	case Q8v0:
+		return layout{"Q8_0", 32, 34, widenQ8v0}
+	case Q2K:
 		return layout{"Q2_K", 256, 84, widenQ2K}
-	case Q3_K:
+	case Q3K:
 		return layout{"Q3_K", 256, 110, widenQ3K}
-	case Q4_K:
+	case Q4K:
 		return layout{"Q4_K", 256, 144, widenQ4K}
-	case Q5_K:
+	case Q5K:
 		return layout{"Q5_K", 256, 176, widenQ5K}
-	case Q6_K:
+	case Q6K:
 		return layout{"Q6_K", 256, 210, widenQ6K}
 	default:
 		return lookupOther(t)
