@@ -1,7 +1,9 @@
 package parallel
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -266,4 +268,9 @@ func (r *networkRun) explain(a int) *DeadlockError {
 		lines = append(lines, fmt.Sprintf("%s waits %s %s (%s) of %s", r.n.actors[a].name, verb, c.what, do.micro, r.n.actors[peer].name))
 		a = peer
 	}
+}
+
+// sortBy sorts by a number, smallest first.
+func sortBy[T any](v []T, by func(T) float64) {
+	slices.SortStableFunc(v, func(a, b T) int { return cmp.Compare(by(a), by(b)) })
 }

@@ -57,6 +57,7 @@ type outline struct {
 	lanes   []dit.Range // blocks of each stop of a micro-step
 	batch   []dit.Range // items of each data part
 	cfgOf   []int       // cfg group of each entry
+	cold    bool        // warm-up 0 means none at all
 }
 
 func newOutline(w Workload, p Plan) *outline {
@@ -79,6 +80,9 @@ func newOutline(w Workload, p Plan) *outline {
 
 // synchronous tells whether evaluation e runs the whole picture at once: warm-up, and always the first, which fills the K/V store.
 func (o *outline) synchronous(e int) bool {
+	if o.cold {
+		return len(o.patches) == 1 || e < o.plan.Warmup
+	}
 	return len(o.patches) == 1 || e < max(o.plan.Warmup, 1)
 }
 

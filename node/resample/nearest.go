@@ -17,10 +17,9 @@ func nearest(m Image, k rounding, width, height int) Image {
 				}
 				continue
 			}
-			for x, at := range xs {
-				to := dst[x*inner:][:inner]
-				for c, v := range src[at*inner:][:inner] { // a call of copy costs more than 3 or 4 values
-					to[c] = v
+			for x, at := range xs { // a call of copy costs more than the 3 or 4 values of a picture
+				for c := range inner {
+					dst[x*inner+c] = src[at*inner+c]
 				}
 			}
 		}

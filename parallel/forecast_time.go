@@ -1,0 +1,244 @@
+package parallel
+
+import (
+	"slices"
+
+	"patchbay/models/dit"
+)
+
+// costs predicts the seconds of micro-steps of one plan on one fabric.
+type costs struct {
+	*outline
+	fabric Fabric
+	manner Manner
+	wires  [axisCount]wire // pipe: to the next stage; ring and tensor: to the neighbour; ulysses: to all
+}
+
+func newCosts(o *outline, f Fabric, m Manner) *costs {
+	c := &costs{outline: o, fabric: f, manner: m}
+	if m.EvenStages && o.plan.Pipe > 1 {
+		o.lanes = evenStages(len(o.Spec.Blocks), len(o.lanes))
+	}
+	if m.EvenPatches {
+		o.patches = balanced(o.tokens(), len(o.patches))
+	}
+	o.cold = m.ColdStart
+	for a := range axisCount {
+		p := map[Axis]pattern{AxisUlysses: toAll, AxisRing: toNeighbour, AxisPipe: toNext, AxisTensor: toNeighbour}[a]
+		c.wires[a] = f.wire(o.groups(a), p)
+	}
+	return c
+}
+
+// evenStages gives every stage but the last ones ceil(n/parts) blocks.
+func evenStages(n, parts int) []dit.Range {
+	size := (n + parts - 1) / parts
+	out := make([]dit.Range, parts)
+	for i := range out {
+		out[i] = dit.Range{Start: min(i*size, n), End: min((i+1)*size, n)}
+	}
+	return out
+}
+
+// groups lists the groups of ranks along an axis.
+func (o *outline) groups(a Axis) [][]int {
+	var out [][]int
+	for r := range o.plan.Ranks() {
+		if ranks, at := o.mesh.along(a, o.mesh.At(r)); at == 0 {
+			out = append(out, ranks)
+		}
+	}
+	return out
+}
+
+// textRows lists the rows of a micro-step as the manner computes them.
+func (c *costs) mannerRows(m Micro, entry int) []dit.Rows {
+	if !c.manner.TextEveryPatch || m.Whole {
+		return c.rows(m, entry)
+	}
+	cmd := EvaluateCommand{Text: true, Tokens: c.patches[m.Patch]}
+	return cmd.rows(c.entry(entry), c.plan.Ring*c.plan.Ulysses)
+}
+
+// load is the work of one rank in some blocks.
+type load struct {
+	gemm, attention float64 // floating point operations
+	bytes           float64 // of element-wise work
+	launches        float64
+	exchange        float64 // seconds of exchanges inside the stage that nothing hides
+	sent            float64 // seconds of all exchanges inside the stage
+}
+
+// Compute is seconds of arithmetic and memory, or of starting operations where that takes longer.
+func (c *costs) compute(l load) float64 {
+	d := c.fabric.Device
+	return max(l.gemm/d.GEMM+l.attention/d.Attention+l.bytes/d.Traffic, l.launches*d.Launch)
+}
+
+// addBlock adds what rank at does in block n for rows of one entry, b items. first is false for entries that ride in the batch of another one.
+func (c *costs) addBlock(l *load, at Coord, n int, rows []dit.Rows, entry, b int, first bool) {
+	spec, blk := c.Spec, c.Spec.Blocks[n]
+	e, mine := float64(spec.Width), rows[at.sequence(c.plan)]
+	text, image := float64(b*mine.Text.Len()), float64(b*mine.Image.Len())
+	if blk.Kind == dit.Cross {
+		text = 0
+	}
+	share := float64(c.localHeads(at)) / float64(spec.Heads)
+	weights := tokenWeights(spec, blk) * e * e
+	l.gemm += 2 * image * weights * share
+	if blk.LastText {
+		weights = 3 * e * e
+	}
+	l.gemm += 2 * text * weights * share
+	l.bytes += (text + image) * e * c.manner.Passes * float64(c.fabric.Device.ValueBytes)
+	streams := 1.0
+	if blk.Kind == dit.Double && text > 0 && image > 0 {
+		streams = 2
+	}
+	if first || !c.manner.Together {
+		l.launches += streams * c.manner.Launches
+	}
+	if blk.Kind == dit.Cross {
+		l.attention += 4 * image * float64(c.Text[entry]) * e * share
+	}
+	eachAttention(blk, func(_ int, imageOnly bool) { c.addAttention(l, at, rows, entry, b, imageOnly, first) })
+	if t := c.plan.Tensor; t > 1 {
+		w := c.wires[AxisTensor]
+		for _, r := range reductions(blk, mine) {
+			bytes := 2 * float64(t-1) / float64(t) * float64(b*r) * e * float64(c.fabric.Device.ValueBytes)
+			s := c.latencies(w, 1, first) + bytes*w.perByte
+			l.exchange += s
+			l.sent += s
+		}
+	}
+}
+
+// latencies is the fixed cost of n messages; entries in the batch of another one pay none.
+func (c *costs) latencies(w wire, n float64, first bool) float64 {
+	if !first && c.manner.Together {
+		return 0
+	}
+	return n * w.latency
+}
+
+// addAttention adds one attention over the whole sequence and its exchanges.
+func (c *costs) addAttention(l *load, at Coord, rows []dit.Rows, entry, b int, imageOnly, first bool) {
+	d := float64(c.Spec.HeadDim)
+	own := float64(c.heads(at)[at.Ulysses].Len())
+	keys := c.entry(entry).image
+	if !imageOnly {
+		keys += c.entry(entry).text
+	}
+	queries := c.gathered(rows, at.Ring, imageOnly)
+	flops := 4 * float64(b*queries) * float64(keys) * own * d
+	l.attention += flops
+	var v [axisCount]volume
+	c.attention(&v, at, rows, b, imageOnly)
+	value := float64(c.fabric.Device.ValueBytes)
+	if v[AxisUlysses].calls > 0 {
+		w := c.wires[AxisUlysses]
+		s := c.latencies(w, float64(c.manner.Exchanges), first) + float64(v[AxisUlysses].values)*value*w.perByte
+		l.exchange += s
+		l.sent += s
+	}
+	if v[AxisRing].calls > 0 {
+		w := c.wires[AxisRing]
+		bytes := float64(v[AxisRing].values) * value
+		if c.stored() && c.manner.TextEveryPatch { // keys of all patches travel with every patch (xDiT)
+			bytes *= float64(keys) / float64(max(queries*c.plan.Ring, 1))
+		}
+		s := c.latencies(w, float64(c.plan.Ring-1), first) + bytes*w.perByte
+		l.sent += s
+		if c.manner.RingOverlap {
+			s = max(0, s-flops/c.fabric.Device.Attention*float64(c.plan.Ring-1)/float64(c.plan.Ring))
+		}
+		l.exchange += s
+	}
+}
+
+// laneLoad is what rank at does in lane k in one micro-step.
+func (c *costs) laneLoad(at Coord, k int, m Micro) (l load) {
+	b, first := c.batch[at.Data].Len(), true
+	for i := range c.Text {
+		if c.cfgOf[i] != at.CFG {
+			continue
+		}
+		rows := c.mannerRows(m, i)
+		// blocks of one kind cost the same: count them
+		seen := map[dit.BlockSpec]load{}
+		for n := c.lanes[k].Start; n < c.lanes[k].End; n++ {
+			key := c.Spec.Blocks[n]
+			key.Params = 0
+			if key.Skip >= 0 {
+				key.Skip = 0
+			}
+			one, ok := seen[key]
+			if !ok {
+				c.addBlock(&one, at, n, rows, i, b, first)
+				seen[key] = one
+			}
+			l.gemm += one.gemm
+			l.attention += one.attention
+			l.bytes += one.bytes
+			l.launches += one.launches
+			l.exchange += one.exchange
+			l.sent += one.sent
+		}
+		c.addEnds(&l, at, k, rows, b)
+		first = false
+	}
+	return l
+}
+
+// addEnds adds embedding and head.
+func (c *costs) addEnds(l *load, at Coord, k int, rows []dit.Rows, b int) {
+	image := float64(b * rows[at.sequence(c.plan)].Image.Len())
+	token := float64(c.Spec.Width * c.Spec.PatchSize * c.Spec.PatchSize)
+	if k == 0 {
+		l.gemm += 2 * image * token * float64(c.Spec.Channels)
+	}
+	if !c.sends(k) {
+		l.gemm += 2 * image * token * float64(c.Spec.OutChannels)
+	}
+}
+
+// laneSeconds is how long lane k of the ranks that share c's data, cfg and pipe place takes for a micro-step: exchanges keep them together, so the slowest
+// counts. compute and sent are those of each rank.
+func (c *costs) laneSeconds(data, cfg, k int, m Micro) (seconds float64, ranks []load) {
+	stage := c.stage(k)
+	for r := range c.plan.Ranks() {
+		at := c.mesh.At(r)
+		if at.Data != data || at.CFG != cfg || at.Pipe != stage {
+			continue
+		}
+		l := c.laneLoad(at, k, m)
+		ranks = append(ranks, l)
+		seconds = max(seconds, c.compute(l)+l.exchange)
+	}
+	if c.plan.Pipe > 1 {
+		seconds += c.manner.Stall
+	}
+	return seconds, ranks
+}
+
+// transfer is the seconds of one entry's rows from one lane to the next.
+func (c *costs) transfer(data int, m Micro, entry int) float64 {
+	rows := c.mannerRows(m, entry)
+	most := 0
+	for _, r := range rows {
+		most = max(most, r.Len())
+	}
+	bytes := c.batch[data].Len() * most * c.Spec.Width * c.fabric.Device.ValueBytes
+	return c.wires[AxisPipe].seconds(float64(bytes))
+}
+
+// entriesOf lists the entries of a cfg group.
+func (o *outline) entriesOf(cfg int) []int {
+	var out []int
+	for i := range o.Text {
+		if o.cfgOf[i] == cfg {
+			out = append(out, i)
+		}
+	}
+	return slices.Clip(out)
+}
