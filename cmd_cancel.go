@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/spf13/cobra"
 
@@ -21,7 +20,7 @@ func cancelCmd() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer c.Close()
+			defer closeQuietly(c)
 			var failed error
 			for _, job := range args {
 				ctx, stop := asking(cmd.Context())
@@ -31,9 +30,9 @@ func cancelCmd() *cobra.Command {
 				case err != nil:
 					failed = errors.Join(failed, err)
 				case did:
-					fmt.Fprintf(cmd.OutOrStdout(), "%s cancelled\n", job)
+					printf(cmd.OutOrStdout(), "%s cancelled\n", job)
 				default:
-					fmt.Fprintf(cmd.OutOrStdout(), "%s had ended: %s\n", job, state)
+					printf(cmd.OutOrStdout(), "%s had ended: %s\n", job, state)
 				}
 			}
 			return failed

@@ -106,7 +106,7 @@ func demo(cmd *cobra.Command, f *demoFlags) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(temp)
+	defer func() { _ = os.RemoveAll(temp) }()
 	began := time.Now()
 	url, stop, err := startDemoDaemon(temp, filepath.Join(examples, "demo"))
 	if err != nil {
@@ -117,7 +117,7 @@ func demo(cmd *cobra.Command, f *demoFlags) error {
 	if err != nil {
 		return err
 	}
-	defer c.Close()
+	defer closeQuietly(c)
 	ready := time.Since(began)
 	shows := newShower(cmd.OutOrStdout(), f.json)
 	defer shows.close()
@@ -166,8 +166,9 @@ func startDemoDaemon(temp, models string) (string, func(), error) {
 	if err := cmd.Start(); err != nil {
 		return "", nil, fmt.Errorf("start daemon: %w", err)
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	var why error
+	ended := make(chan struct{})
+	go func() { why = cmd.Wait(); close(ended) }()
 	stop := func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		select {
@@ -185,8 +186,8 @@ func startDemoDaemon(temp, models string) (string, func(), error) {
 			return r.NATS, stop, nil
 		}
 		select {
-		case err := <-ended:
-			return "", nil, fmt.Errorf("the daemon ended: %w", err)
+		case <-ended:
+			return "", nil, fmt.Errorf("the daemon ended: %w", why)
 		case <-deadline.Done():
 			stop()
 			return "", nil, errors.New("the daemon did not start within 30 s")

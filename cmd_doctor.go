@@ -29,7 +29,7 @@ func doctorCmd() *cobra.Command {
 			}
 			bad := 0
 			for _, c := range checks(cmd, &t, &cfg) {
-				fmt.Fprintf(cmd.OutOrStdout(), "%-5s %-8s %s\n", c.state, c.what, c.text)
+				printf(cmd.OutOrStdout(), "%-5s %-8s %s\n", c.state, c.what, c.text)
 				if c.state == "wrong" {
 					bad++
 				}
@@ -109,7 +109,7 @@ func daemonCheck(cmd *cobra.Command, t *target) check {
 	if err != nil {
 		return check{"note", "daemon", err.Error()}
 	}
-	defer c.Close()
+	defer closeQuietly(c)
 	ctx, stop := asking(cmd.Context())
 	defer stop()
 	_, counts, err := ipc.List(ctx, c, "", 1)

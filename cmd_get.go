@@ -1,8 +1,6 @@
 package main
 
 import (
-	"fmt"
-
 	"github.com/spf13/cobra"
 
 	"patchbay/ipc"
@@ -22,7 +20,7 @@ func getCmd() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer c.Close()
+			defer closeQuietly(c)
 			ctx, stop := asking(cmd.Context())
 			defer stop()
 			if asJSON {
@@ -38,7 +36,7 @@ func getCmd() *cobra.Command {
 			}
 			paths, err := saveFiles(files, out)
 			for _, p := range paths {
-				fmt.Fprintln(cmd.OutOrStdout(), p)
+				printf(cmd.OutOrStdout(), "%s\n", p)
 			}
 			return err
 		},

@@ -27,7 +27,7 @@ func jobsCmd() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer c.Close()
+			defer closeQuietly(c)
 			ctx, stop := asking(cmd.Context())
 			defer stop()
 			list, counts, err := ipc.List(ctx, c, ipc.State(state), limit)
@@ -47,7 +47,7 @@ func jobsCmd() *cobra.Command {
 			}
 			printTable(cmd.OutOrStdout(), []string{"job", "state", "attempt", "age", "took", "error"}, rows)
 			if isTerminal(cmd.OutOrStdout()) {
-				fmt.Fprintf(cmd.OutOrStdout(), "%d queued, %d running, %d done, %d failed\n", counts[ipc.Queued], counts[ipc.Running], counts[ipc.Done], counts[ipc.Failed])
+				printf(cmd.OutOrStdout(), "%d queued, %d running, %d done, %d failed\n", counts[ipc.Queued], counts[ipc.Running], counts[ipc.Done], counts[ipc.Failed])
 			}
 			return nil
 		},
@@ -85,7 +85,7 @@ func fault(r ipc.Record) string {
 func printTable(out io.Writer, head []string, rows [][]string) {
 	if !isTerminal(out) {
 		for _, r := range rows {
-			fmt.Fprintln(out, strings.Join(r, "\t"))
+			printf(out, "%s\n", strings.Join(r, "\t"))
 		}
 		return
 	}

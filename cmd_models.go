@@ -48,7 +48,7 @@ func modelFiles(cmd *cobra.Command, t *target, cfg *config) (map[string][]string
 		if err != nil {
 			return nil, err
 		}
-		defer c.Close()
+		defer closeQuietly(c)
 		ctx, stop := asking(cmd.Context())
 		defer stop()
 		return ipc.Models(ctx, c)

@@ -63,7 +63,7 @@ func objectInfo(cmd *cobra.Command, t *target, cfg *config, class string) (*node
 		if err != nil {
 			return nil, err
 		}
-		defer c.Close()
+		defer closeQuietly(c)
 		ctx, stop := asking(cmd.Context())
 		defer stop()
 		return ipc.Describe(ctx, c, class)
@@ -96,9 +96,9 @@ func text(o *node.Object, key string) string {
 func showClass(cmd *cobra.Command, info *node.Object, class string) {
 	o := object(info, class)
 	out := cmd.OutOrStdout()
-	fmt.Fprintf(out, "%s (%s)\n", class, text(o, "category"))
+	printf(out, "%s (%s)\n", class, text(o, "category"))
 	if d := text(o, "description"); d != "" {
-		fmt.Fprintln(out, d)
+		printf(out, "%s\n", d)
 	}
 	var rows [][]string
 	for _, group := range []string{"required", "optional"} {
@@ -111,7 +111,7 @@ func showClass(cmd *cobra.Command, info *node.Object, class string) {
 	}
 	printTable(out, []string{"input", "", "type", "default", "range"}, rows)
 	v, _ := o.Get("output")
-	fmt.Fprintf(out, "outputs: %v\n", v)
+	printf(out, "outputs: %v\n", v)
 }
 
 // inputText describes a [type, options] pair: type, default, range.

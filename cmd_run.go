@@ -80,7 +80,7 @@ func runFlow(cmd *cobra.Command, f *runFlags, path string) error {
 	if err != nil {
 		return err
 	}
-	defer client.Close()
+	defer closeQuietly(client)
 	shows := newShower(cmd.OutOrStdout(), f.json)
 	defer shows.close()
 	ctx, stop := cancelOnSignal(cmd.Context(), client, req.ID)

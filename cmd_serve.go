@@ -116,6 +116,9 @@ func (d *daemon) open() error {
 	}
 	var err error
 	if d.nats, err = ipc.ConnectNATS(nc); err != nil {
+		if cfg.NATS != "" && cfg.NATS == os.Getenv("PATCHBAY_NATS_URL") {
+			return fmt.Errorf("%w (PATCHBAY_NATS_URL names this server; with --nats '' the daemon carries its own)", err)
+		}
 		return err
 	}
 	if cfg.Socket != "off" {
@@ -319,7 +322,7 @@ func readToken(path string) (string, error) {
 	}
 	token := strings.TrimSpace(string(b))
 	if len(token) < 16 || strings.ContainsAny(token, " @/:") {
-		return "", fmt.Errorf("--token-file %s: want one token of 16 or more characters without spaces, @, / and :", path)
+		return "", fmt.Errorf("--token-file %s: want one token of 16 or more characters without space, at sign, slash and colon", path)
 	}
 	return token, nil
 }

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"fmt"
-
 	"github.com/spf13/cobra"
 
 	"patchbay/ipc"
@@ -34,7 +32,7 @@ func submitCmd() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer c.Close()
+			defer closeQuietly(c)
 			ctx, stop := asking(cmd.Context())
 			defer stop()
 			r, err := ipc.Submit(ctx, c, req)
@@ -46,7 +44,7 @@ func submitCmd() *cobra.Command {
 				shows.print(r)
 				return nil
 			}
-			fmt.Fprintln(cmd.OutOrStdout(), r.Job)
+			printf(cmd.OutOrStdout(), "%s\n", r.Job)
 			return nil
 		},
 	}

@@ -3,7 +3,6 @@ package main
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"fmt"
 	"regexp"
 	"runtime"
 	"strings"
@@ -21,7 +20,7 @@ func versionCmd() *cobra.Command {
 		Example: "  patchbay version",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			fmt.Fprintf(cmd.OutOrStdout(), "patchbay %s\nprotocol v%d\ncomfyui  %s\ngo       %s %s/%s\ncpu      %s\n", version, ipc.ProtocolVersion, node.Compat,
+			printf(cmd.OutOrStdout(), "patchbay %s\nprotocol v%d\ncomfyui  %s\ngo       %s %s/%s\ncpu      %s\n", version, ipc.ProtocolVersion, node.Compat,
 				strings.TrimPrefix(runtime.Version(), "go"), runtime.GOOS, runtime.GOARCH, strings.Join(cpuLevels(), " "))
 			return nil
 		},

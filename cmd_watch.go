@@ -21,7 +21,7 @@ func watchCmd() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer c.Close()
+			defer closeQuietly(c)
 			shows := newShower(cmd.OutOrStdout(), asJSON)
 			defer shows.close()
 			end, err := ipc.Follow(cmd.Context(), c, args[0], from, false, &ipc.Collector{Event: shows.event})

@@ -60,7 +60,7 @@ func readAll(path string, in io.Reader) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		defer f.Close()
+		defer closeQuietly(f)
 		in = f
 	}
 	data, err := io.ReadAll(io.LimitReader(in, maxFlowFile+1))

@@ -56,13 +56,19 @@ func run(args []string, in io.Reader, out, errs io.Writer) int {
 	var exit *exitError
 	if errors.As(err, &exit) {
 		if exit.err != nil {
-			fmt.Fprintln(errs, "patchbay:", exit.err)
+			printf(errs, "patchbay: %v\n", exit.err)
 		}
 		return exit.code
 	}
-	fmt.Fprintln(errs, "patchbay:", err)
+	printf(errs, "patchbay: %v\n", err)
 	return codeFor(err)
 }
+
+// printf writes to a stream of the command. When that is gone, as in a pipe to head, nobody is left to be told.
+func printf(w io.Writer, format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) }
+
+// closeQuietly closes what was only read, or whose end nobody waits for.
+func closeQuietly(c io.Closer) { _ = c.Close() }
 
 // codeFor is the exit code of an error that does not say its own.
 func codeFor(err error) int {

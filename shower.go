@@ -23,7 +23,6 @@ type shower struct {
 	node string
 	line string // last plain line of progress
 	job  string
-	end  *ipc.Event
 }
 
 func newShower(out io.Writer, json bool) *shower {
@@ -38,10 +37,10 @@ func newShower(out io.Writer, json bool) *shower {
 func (s *shower) print(v any) {
 	b, err := ipc.Encode(v, ipc.JSON)
 	if err != nil {
-		fmt.Fprintf(s.out, "{\"type\":\"unprintable\",\"message\":%q}\n", err.Error())
+		printf(s.out, "{\"type\":\"unprintable\",\"message\":%q}\n", err.Error())
 		return
 	}
-	fmt.Fprintf(s.out, "%s\n", b)
+	printf(s.out, "%s\n", b)
 }
 
 func (s *shower) say(format string, args ...any) {
@@ -49,10 +48,10 @@ func (s *shower) say(format string, args ...any) {
 		return
 	}
 	if s.bars != nil {
-		fmt.Fprintf(s.bars, format+"\n", args...)
+		printf(s.bars, format+"\n", args...)
 		return
 	}
-	fmt.Fprintf(s.out, format+"\n", args...)
+	printf(s.out, format+"\n", args...)
 }
 
 func (s *shower) accepted(r ipc.Receipt) {

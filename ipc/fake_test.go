@@ -204,7 +204,7 @@ func graph(nodes ...string) *node.Object {
 // workerCommand re-runs this test binary as a fake worker.
 func workerCommand() *exec.Cmd {
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), "PATCHBAY_TEST_WORKER=1")
+	cmd.Env = append(os.Environ(), "PATCHBAY_TEST_WORKER=1", "GORACE=atexit_sleep_ms=0") // the race detector waits a second at exit
 	return cmd
 }
 

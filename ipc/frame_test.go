@@ -26,7 +26,7 @@ func TestFramesReadBack(t *testing.T) {
 			t.Fatalf("frame %d: got %d bytes and %v, want %d bytes", i, len(got), err, len(want))
 		}
 	}
-	if _, err := ReadFrame(&b); err != io.EOF {
+	if _, err := ReadFrame(&b); !errors.Is(err, io.EOF) {
 		t.Errorf("at the end: got %v, want io.EOF", err)
 	}
 }

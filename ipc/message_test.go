@@ -26,13 +26,31 @@ func TestBindChecksRanges(t *testing.T) {
 		value any
 		ok    bool
 	}{
-		{"u8", int64(255), true}, {"u8", int64(300), false}, {"u8", int64(-1), false}, {"u8", 3.0, true}, {"u8", 3.5, false}, {"u8", "3", false}, {"u8", true, false},
-		{"i32", int64(1 << 40), false}, {"i32", int64(-5), true},
-		{"u64", uint64(math.MaxUint64), true}, {"u64", int64(-5), false}, {"u64", 1e30, false}, {"u64", 18446744073709551616.0, false},
-		{"i64", uint64(math.MaxUint64), false}, {"i64", math.NaN(), false},
-		{"f", int64(3), true}, {"f", math.NaN(), false}, {"f", math.Inf(1), false}, {"f", "1", false},
-		{"s", []byte("x"), false}, {"s", int64(1), false}, {"b", int64(1), false},
-		{"l", []any{int64(1), "x"}, false}, {"l", int64(1), false}, {"s", nil, true},
+		{"u8", int64(255), true},
+		{"u8", int64(300), false},
+		{"u8", int64(-1), false},
+		{"u8", 3.0, true},
+		{"u8", 3.5, false},
+		{"u8", "3", false},
+		{"u8", true, false},
+		{"i32", int64(1 << 40), false},
+		{"i32", int64(-5), true},
+		{"u64", uint64(math.MaxUint64), true},
+		{"u64", int64(-5), false},
+		{"u64", 1e30, false},
+		{"u64", 18446744073709551616.0, false},
+		{"i64", uint64(math.MaxUint64), false},
+		{"i64", math.NaN(), false},
+		{"f", int64(3), true},
+		{"f", math.NaN(), false},
+		{"f", math.Inf(1), false},
+		{"f", "1", false},
+		{"s", []byte("x"), false},
+		{"s", int64(1), false},
+		{"b", int64(1), false},
+		{"l", []any{int64(1), "x"}, false},
+		{"l", int64(1), false},
+		{"s", nil, true},
 	} {
 		var v target
 		err := Bind(node.NewObject(c.field, c.value), &v)

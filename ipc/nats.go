@@ -219,10 +219,8 @@ func (n *NATS) handle(s *Service, e endpoint, req micro.Request) {
 		return
 	}
 	data, header, reply := req.Data(), nats.Header(req.Headers()), req.Reply()
-	time.AfterFunc(strangerWait, func() {
-		if !s.Owns(job) {
-			n.answer(s, e.verb, job, data, header, reply, nil)
-		}
+	time.AfterFunc(strangerWait, func() { // the job may have come here meanwhile: then this is its answer
+		n.answer(s, e.verb, job, data, header, reply, nil)
 	})
 }
 

@@ -147,8 +147,8 @@ func TestNATSErrors(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		e, _ := replyError(o).(*Error)
-		if e == nil || e.Code != row.code || m.Header.Get(micro.ErrorCodeHeader) != row.status || !strings.Contains(e.Message+m.Header.Get(micro.ErrorHeader), row.says) {
+		var e *Error
+		if !errors.As(replyError(o), &e) || e.Code != row.code || m.Header.Get(micro.ErrorCodeHeader) != row.status || !strings.Contains(e.Message+m.Header.Get(micro.ErrorHeader), row.says) {
 			t.Errorf("%s %.40q: got %v, header %v, want %s %s", row.subject, row.body, e, m.Header, row.status, row.code)
 		}
 	}

@@ -98,7 +98,7 @@ func TestRefusals(t *testing.T) {
 		if !errors.As(err, &e) {
 			t.Fatalf("%s %v: got %v, want an *Error", verb, body, err)
 		}
-		if _, err := rep.Next(ctx); err != io.EOF {
+		if _, err := rep.Next(ctx); !errors.Is(err, io.EOF) {
 			t.Errorf("%s: the stream did not end after the error: %v", verb, err)
 		}
 		return e

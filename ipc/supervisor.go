@@ -52,8 +52,11 @@ func NewChild(cfg ChildConfig) *Child {
 		field *time.Duration
 		value time.Duration
 	}{
-		{&cfg.Start, time.Minute}, {&cfg.Beat, 2 * time.Second}, {&cfg.Silence, 15 * time.Second},
-		{&cfg.Grace, 15 * time.Second}, {&cfg.BackOff, 100 * time.Millisecond},
+		{&cfg.Start, time.Minute},
+		{&cfg.Beat, 2 * time.Second},
+		{&cfg.Silence, 15 * time.Second},
+		{&cfg.Grace, 15 * time.Second},
+		{&cfg.BackOff, 100 * time.Millisecond},
 	} {
 		if *d.field == 0 {
 			*d.field = d.value
@@ -108,7 +111,7 @@ func (c *Child) start(ctx context.Context) (*process, error) {
 		return nil, fmt.Errorf("socket pair for worker: %w", err)
 	}
 	theirs := os.NewFile(uintptr(fds[1]), "worker")
-	defer theirs.Close()
+	defer func() { _ = theirs.Close() }()
 	if err := syscall.SetNonblock(fds[0], true); err != nil {
 		return nil, errors.Join(fmt.Errorf("socket pair for worker: %w", err), syscall.Close(fds[0]))
 	}

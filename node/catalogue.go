@@ -21,6 +21,8 @@ type Class struct {
 	NewStyle bool
 	// Experimental marks new-style classes whose meaning may change.
 	Experimental bool
+	// Deprecated classes are left out of ComfyUI's menus; workflows that have them still run.
+	Deprecated bool
 	// Output classes are where execution starts; they need no outputs of their own.
 	Output  bool
 	Inputs  []Input // in order, required ones first
@@ -70,7 +72,10 @@ type Input struct {
 // NewCatalogue builds the table. Classes in extra are added (tests); a name that is there already panics.
 func NewCatalogue(extra ...Class) *Catalogue {
 	c := &Catalogue{classes: map[string]*Class{}}
-	for _, group := range [][]Class{loadClasses(), textClasses(), conditioningClasses(), latentClasses(), vaeClasses(), sampleClasses(), customClasses(), modelClasses(), imageClasses(), extra} {
+	for _, group := range [][]Class{loadClasses(), textClasses(), conditioningClasses(), latentClasses(), vaeClasses(), sampleClasses(), customClasses(), modelClasses(), imageClasses(),
+		sigmaClasses(), schedulerClasses(), samplerClasses(), guidanceClasses(), modelSamplingClasses(), areaClasses(), mixClasses(), clipLayerClasses(),
+		inpaintClasses(), tiledClasses(), resizeLatentClasses(), turnLatentClasses(), composeLatentClasses(), latentBatchClasses(), resizeImageClasses(), imageOpClasses(), maskClasses(), primitiveClasses(), extra,
+	} {
 		for i := range group {
 			k := &group[i]
 			if _, twice := c.classes[k.Name]; twice {
@@ -148,9 +153,11 @@ func (k *Class) info(roots *Roots) *Object {
 	o.Set("category", k.Category)
 	o.Set("output_node", k.Output)
 	if k.NewStyle {
-		o.Set("deprecated", false)
+		o.Set("deprecated", k.Deprecated)
 		o.Set("experimental", k.Experimental)
 		o.Set("api_node", false)
+	} else if k.Deprecated {
+		o.Set("deprecated", true)
 	}
 	return o
 }

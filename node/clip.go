@@ -22,6 +22,7 @@ type Clip struct {
 	Type    string // the family that reads the result: "flux", "sd3" ...
 	parts   []encoder
 	options map[string]int // T5TokenizerOptions
+	layer   int            // CLIPSetLastLayer: -1 the last, -2 the last but one; 0: what the type reads
 }
 
 // encoder is one text encoder in one file.
@@ -225,14 +226,14 @@ func (c *Call) runEncoder(clip *Clip, e *encoder, p tokenizer.Prompt) (out text.
 			if err != nil {
 				return err
 			}
-			out, err = net.Encode(env, p.Chunks, 0)
+			out, err = net.Encode(env, p.Chunks, clip.layer)
 			return err
 		}
 		net, err := lent(c, key, func() (*text.T5, error) { return loadEncoder(l, e, text.OpenT5) })
 		if err != nil {
 			return err
 		}
-		out, err = net.Encode(env, p.Chunks, text.T5Form{Masked: e.kind == "mt5", PadReference: clip.Type == "pixart" || clip.Type == "chroma"})
+		out, err = net.Encode(env, p.Chunks, text.T5Form{Layer: clip.layer, Masked: e.kind == "mt5", PadReference: clip.Type == "pixart" || clip.Type == "chroma"})
 		return err
 	})
 	return out, err
@@ -240,15 +241,19 @@ func (c *Call) runEncoder(clip *Clip, e *encoder, p tokenizer.Prompt) (out text.
 
 // form is which states of CLIP the family reads.
 func (c *Clip) form(e *encoder) text.CLIPForm {
+	f := text.CLIPFormFLUX()
 	switch {
 	case e.kind == "clip_g":
-		return text.CLIPFormSD3G()
+		f = text.CLIPFormSD3G()
 	case c.Type == "sd3":
-		return text.CLIPFormSD3L()
+		f = text.CLIPFormSD3L()
 	case c.Type == "stable_diffusion":
-		return text.CLIPForm{Norm: true, Project: true}
+		f = text.CLIPForm{Norm: true, Project: true}
 	}
-	return text.CLIPFormFLUX()
+	if c.layer != 0 {
+		f.Layer = c.layer
+	}
+	return f
 }
 
 // loadEncoder opens the file of an encoder and loads it.

@@ -24,8 +24,14 @@ func TestDaemon(t *testing.T) {
 		name string
 		test func(*testing.T, string)
 	}{
-		{"TwoJobsAtOnce", twoJobsAtOnce}, {"WorkerKilled", workerKilled}, {"CtrlC", ctrlC}, {"DiskFull", diskFull},
-		{"Drain", drains}, {"DaemonKilled", daemonKilled}, {"OneDaemonPerStore", oneDaemonPerStore}, {"SameAnswerOnAllCarriers", allCarriers},
+		{"TwoJobsAtOnce", twoJobsAtOnce},
+		{"WorkerKilled", workerKilled},
+		{"CtrlC", ctrlC},
+		{"DiskFull", diskFull},
+		{"Drain", drains},
+		{"DaemonKilled", daemonKilled},
+		{"OneDaemonPerStore", oneDaemonPerStore},
+		{"SameAnswerOnAllCarriers", allCarriers},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.test(t, program) })
 	}
@@ -179,7 +185,7 @@ func drains(t *testing.T, program string) {
 		var e *ipc.Error
 		return errors.As(err, &e) && e.Code == ipc.ErrDraining
 	})
-	if err := s.stop(); err != nil {
+	if err := s.wait(); err != nil {
 		t.Errorf("the daemon ended with %v\n%s", err, s.log)
 	}
 	got := map[string]string{}
@@ -215,7 +221,7 @@ func daemonKilled(t *testing.T, program string) {
 			return err != nil || bytes.Contains(b, []byte(") Z ")) || bytes.Contains(b, []byte(") X "))
 		})
 	}
-	if took := time.Since(began); took > 1500*time.Millisecond {
+	if took := time.Since(began); took > 2*time.Second { // one second is promised, the other one is for a busy machine
 		t.Errorf("the workers were there for %s after the daemon's end, want about a second", took)
 	}
 }

@@ -17,10 +17,18 @@ import (
 	"patchbay/ipc"
 )
 
-// buildProgram builds the program into a folder of the test and returns its path.
+// buildProgram builds the program into a folder of the test, with the examples beside it as in a source tree, and returns its path.
 func buildProgram(t testing.TB) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "patchbay")
+	dir := t.TempDir()
+	path := filepath.Join(dir, "bin", "patchbay")
+	examples, err := filepath.Abs("../examples")
+	if err == nil {
+		err = os.Symlink(examples, filepath.Join(dir, "examples"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	cmd := exec.Command("go", "build", "-o", path, "..")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
@@ -73,8 +81,10 @@ func startServer(t testing.TB, program, wrap string, args ...string) *server {
 	t.Helper()
 	dir := t.TempDir()
 	s := &server{t: t, log: &output{}, socket: filepath.Join(dir, "p.sock"), out: filepath.Join(dir, "output"), store: filepath.Join(dir, "store"), ended: make(chan error, 1)}
-	line := append([]string{program, "serve", "--listen", "127.0.0.1:0", "--socket", s.socket, "--store", s.store, "--models", demoModels(t),
-		"--input", filepath.Join(dir, "input"), "--output", s.out, "--log", "debug"}, args...)
+	line := append([]string{
+		program, "serve", "--listen", "127.0.0.1:0", "--socket", s.socket, "--store", s.store, "--models", demoModels(t),
+		"--input", filepath.Join(dir, "input"), "--output", s.out, "--log", "debug",
+	}, args...)
 	if wrap != "" {
 		line = append([]string{"sh", "-c", wrap, "sh"}, line...)
 	}
@@ -112,6 +122,11 @@ func (s *server) stop() error {
 		return nil
 	}
 	_ = s.cmd.Process.Signal(syscall.SIGTERM)
+	return s.wait()
+}
+
+// wait waits for the end of a daemon that was told to end.
+func (s *server) wait() error {
 	select {
 	case err := <-s.ended:
 		s.ended = nil

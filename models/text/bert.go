@@ -64,8 +64,10 @@ func OpenBERT(ops engine.Ops, set *weights.Set, config []byte) (*BERT, error) {
 	for range b.Config.Layers {
 		b.weights.Layer = append(b.weights.Layer, &bertLayer{})
 	}
-	opt := weights.Options{Model: "bert", Dims: map[string]int{"E": b.Config.Width, "F": b.Config.MLP, "V": b.Config.Vocab, "P": b.Config.Positions},
-		Ignore: []string{"bert.pooler.", "cls.", "bert.embeddings.position_ids"}}
+	opt := weights.Options{
+		Model: "bert", Dims: map[string]int{"E": b.Config.Width, "F": b.Config.MLP, "V": b.Config.Vocab, "P": b.Config.Positions},
+		Ignore: []string{"bert.pooler.", "cls.", "bert.embeddings.position_ids"},
+	}
 	if b.loaded, err = weights.Load(ops, set, &b.weights, opt); err != nil {
 		return nil, err
 	}
@@ -95,8 +97,12 @@ func inferBERT(set *weights.Set, config []byte) (BERTConfig, error) {
 	for _, v := range []struct {
 		name      string
 		got, want int
-	}{{"hidden_size", c.Width, stored.Width}, {"vocab_size", c.Vocab, stored.Vocab}, {"intermediate_size", c.MLP, stored.MLP},
-		{"max_position_embeddings", c.Positions, stored.Positions}} {
+	}{
+		{"hidden_size", c.Width, stored.Width},
+		{"vocab_size", c.Vocab, stored.Vocab},
+		{"intermediate_size", c.MLP, stored.MLP},
+		{"max_position_embeddings", c.Positions, stored.Positions},
+	} {
 		if v.got != v.want || v.want < 1 {
 			return c, fmt.Errorf("text encoder config: %s is %d, the file has %d", v.name, v.got, v.want)
 		}

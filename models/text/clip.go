@@ -97,8 +97,10 @@ func OpenCLIP(ops engine.Ops, set *weights.Set, config []byte) (*CLIP, error) {
 	for i := range c.weights.Layer {
 		c.weights.Layer[i] = &clipLayer{}
 	}
-	opt := weights.Options{Model: part.Kind, Dims: map[string]int{"E": c.Config.Width, "F": c.Config.MLP, "V": c.Config.Vocab, "P": c.Config.Positions},
-		Ignore: []string{"text_model.embeddings.position_ids", "logit_scale", "vision_model.", "visual_projection."}}
+	opt := weights.Options{
+		Model: part.Kind, Dims: map[string]int{"E": c.Config.Width, "F": c.Config.MLP, "V": c.Config.Vocab, "P": c.Config.Positions},
+		Ignore: []string{"text_model.embeddings.position_ids", "logit_scale", "vision_model.", "visual_projection."},
+	}
 	if c.loaded, err = weights.Load(ops, set, &c.weights, opt); err != nil {
 		return nil, err
 	}
@@ -163,8 +165,10 @@ func (c *CLIP) Encode(env Env, chunks [][]tokenizer.Token, f CLIPForm) (Encoding
 func (c *CLIP) work(a *engine.Arena, dtype engine.DType, b, l int) work {
 	e := c.Config.Width
 	row := func(n int) engine.Tensor { return a.Alloc(dtype, b, l, n) }
-	return work{x: row(e), norm: row(e), q: row(e), k: row(e), v: row(e), o: row(e), kept: row(e), hidden: row(c.Config.MLP),
-		position: a.Alloc(dtype, 1, l, e), pooled: a.Alloc(dtype, b, e), projected: a.Alloc(dtype, b, e)}
+	return work{
+		x: row(e), norm: row(e), q: row(e), k: row(e), v: row(e), o: row(e), kept: row(e), hidden: row(c.Config.MLP),
+		position: a.Alloc(dtype, 1, l, e), pooled: a.Alloc(dtype, b, e), projected: a.Alloc(dtype, b, e),
+	}
 }
 
 // run is the transformer: pre-norm blocks with causal attention.

@@ -153,8 +153,14 @@ func inferT5(set *weights.Set, config []byte) (T5Config, error) {
 	for _, v := range []struct {
 		name      string
 		got, want int
-	}{{"d_model", c.Width, stored.Width}, {"vocab_size", c.Vocab, stored.Vocab}, {"d_ff", c.MLP, stored.MLP}, {"num_heads", c.Heads, stored.Heads},
-		{"relative_attention_num_buckets", c.Buckets, stored.Buckets}, {"d_kv*num_heads", c.HeadDim * c.Heads, inner}} {
+	}{
+		{"d_model", c.Width, stored.Width},
+		{"vocab_size", c.Vocab, stored.Vocab},
+		{"d_ff", c.MLP, stored.MLP},
+		{"num_heads", c.Heads, stored.Heads},
+		{"relative_attention_num_buckets", c.Buckets, stored.Buckets},
+		{"d_kv*num_heads", c.HeadDim * c.Heads, inner},
+	} {
 		if v.got != v.want || v.want < 1 {
 			return c, fmt.Errorf("text encoder config: %s is %d, the file has %d", v.name, v.got, v.want)
 		}
@@ -204,9 +210,11 @@ const t5MaxLength = 4096
 func (t *T5) work(a *engine.Arena, dtype engine.DType, b, l int) work {
 	e, inner := t.Config.Width, t.Config.Heads*t.Config.HeadDim
 	row := func(n int) engine.Tensor { return a.Alloc(dtype, b, l, n) }
-	return work{x: row(e), norm: row(e), kept: row(e), q: row(inner), k: row(inner), v: row(inner), o: row(inner),
+	return work{
+		x: row(e), norm: row(e), kept: row(e), q: row(inner), k: row(inner), v: row(inner), o: row(inner),
 		hidden: row(t.Config.MLP), gate: row(t.Config.MLP),
-		bias: a.Alloc(engine.F32, t.Config.Heads, l, l), buckets: a.Alloc(engine.F32, l*l, t.Config.Heads)}
+		bias: a.Alloc(engine.F32, t.Config.Heads, l, l), buckets: a.Alloc(engine.F32, l*l, t.Config.Heads),
+	}
 }
 
 // run is the encoder: pre-norm blocks whose attention has no scale and a position bias that is made once.

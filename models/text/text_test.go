@@ -276,8 +276,11 @@ func TestFind(t *testing.T) {
 	})
 	const p = "text_encoders."
 	want := []text.Part{
-		{Kind: "clip_g", Prefix: p + "clip_g.transformer."}, {Kind: "clip_l", Prefix: p + "clip_l.transformer."},
-		{Kind: "bert", Prefix: p + "hydit_clip.transformer."}, {Kind: "mt5", Prefix: p + "mt5xl.transformer."}, {Kind: "t5", Prefix: p + "t5xxl.transformer."},
+		{Kind: "clip_g", Prefix: p + "clip_g.transformer."},
+		{Kind: "clip_l", Prefix: p + "clip_l.transformer."},
+		{Kind: "bert", Prefix: p + "hydit_clip.transformer."},
+		{Kind: "mt5", Prefix: p + "mt5xl.transformer."},
+		{Kind: "t5", Prefix: p + "t5xxl.transformer."},
 	}
 	if got := text.Find(set); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)

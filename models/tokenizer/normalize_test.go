@@ -54,8 +54,13 @@ func TestLowerText(t *testing.T) {
 func TestAddedTokens(t *testing.T) {
 	lower := strings.ToLower
 	a, err := newAddedTokens([]addedToken{
-		{ID: 1, Content: "<a>"}, {ID: 2, Content: "<a><b>"}, {ID: 3, Content: "<l>", LStrip: true}, {ID: 4, Content: "<r>", RStrip: true},
-		{ID: 5, Content: "word", SingleWord: true}, {ID: 6, Content: "<N>", Normalized: true}, {ID: 7, Content: ""},
+		{ID: 1, Content: "<a>"},
+		{ID: 2, Content: "<a><b>"},
+		{ID: 3, Content: "<l>", LStrip: true},
+		{ID: 4, Content: "<r>", RStrip: true},
+		{ID: 5, Content: "word", SingleWord: true},
+		{ID: 6, Content: "<N>", Normalized: true},
+		{ID: 7, Content: ""},
 	}, lower)
 	if err != nil {
 		t.Fatal(err)
