@@ -104,7 +104,11 @@ func (c *costs) addBlock(l *load, at Coord, n int, rows []dit.Rows, entry, b int
 	eachAttention(blk, func(_ int, imageOnly bool) { c.addAttention(l, at, rows, entry, b, imageOnly, first) })
 	if t := c.plan.Tensor; t > 1 {
 		w := c.wires[AxisTensor]
-		for _, r := range reductions(blk, mine) {
+		rows := reductions(blk, mine)
+		if n := c.manner.Reductions; n > 0 {
+			rows = rows[:min(n, len(rows))]
+		}
+		for _, r := range rows {
 			bytes := 2 * float64(t-1) / float64(t) * float64(b*r) * e * float64(c.fabric.Device.ValueBytes)
 			s := c.latencies(w, 1, first) + bytes*w.perByte
 			l.exchange += s
@@ -149,6 +153,7 @@ func (c *costs) addAttention(l *load, at Coord, rows []dit.Rows, entry, b int, i
 		}
 		s := c.latencies(w, float64(c.plan.Ring-1), first) + bytes*w.perByte
 		l.sent += s
+		l.bytes += float64(c.plan.Ring-1) * float64(b*queries) * own * d * c.manner.MergePasses * value
 		if c.manner.RingOverlap {
 			s = max(0, s-flops/c.fabric.Device.Attention*float64(c.plan.Ring-1)/float64(c.plan.Ring))
 		}

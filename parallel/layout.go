@@ -33,16 +33,16 @@ func newLayout(c, y, x, p int) *layout {
 	return l
 }
 
-// area makes the layout of a rectangle of the latent that whole describes; its elements are those of whole's vector.
-func (whole *layout) area(a Area, c, p int) *layout {
-	y, x := whole.grid.LatentY, whole.grid.LatentX
+// area makes the layout of a rectangle of the latent that l describes; its elements are those of l's vector.
+func (l *layout) area(a Area, c, p int) *layout {
+	y, x := l.grid.LatentY, l.grid.LatentX
 	position := make([]int32, c*y*x)
-	for at, i := range whole.order {
+	for at, i := range l.order {
 		position[i] = int32(at)
 	}
-	l := &layout{grid: gridOf(a.H, a.W, p), features: c * p * p}
-	l.index(c, p, a.H, a.W, func(ci, yi, xi int) int32 { return position[(ci*y+a.Y+yi)*x+a.X+xi] })
-	return l
+	part := &layout{grid: gridOf(a.H, a.W, p), features: c * p * p}
+	part.index(c, p, a.H, a.W, func(ci, yi, xi int) int32 { return position[(ci*y+a.Y+yi)*x+a.X+xi] })
+	return part
 }
 
 func gridOf(y, x, p int) dit.Grid {

@@ -5,6 +5,10 @@ package parallel
 type Manner struct {
 	// Passes is how often a block reads or writes its rows [rows, E] in memory for element-wise work.
 	Passes float64 `json:"passes"`
+	// MergePasses is the same for the rows of a ring, each time a part of the attention is merged with what came before.
+	MergePasses float64 `json:"merge_passes"`
+	// Reductions is the sums over a tensor group that a block makes; 0: as many as Patchbay's.
+	Reductions int `json:"reductions"`
 	// Launches is the operations that the host starts for one block and stream.
 	Launches float64 `json:"launches"`
 	// Exchanges is the all-to-alls of one Ulysses attention: 2 where Q, K and V travel together, 4 where each goes alone.
@@ -29,9 +33,9 @@ type Manner struct {
 }
 
 // Ours is the manner of Patchbay's executor with transfers beside computation. Passes is what its fused operations read and write, counted in a block of
-// FLUX: norms 4, queries and keys 4, residuals 4. Launches is the operations of a stream in such a block.
+// FLUX: norms 4, queries and keys 4, residuals 4; a merge reads two parts and writes one. Launches is the operations of a stream in such a block.
 func Ours(overlap bool) Manner {
-	m := Manner{Passes: 12, Launches: 9, Exchanges: 2, Slots: 2}
+	m := Manner{Passes: 12, MergePasses: 3, Launches: 9, Exchanges: 2, Slots: 2}
 	if !overlap {
 		m.Slots, m.Blocking = 0, true
 	}

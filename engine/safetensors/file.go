@@ -26,7 +26,7 @@ func Open(path string) (*File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open checkpoint: %w", err) // the os error names the path
 	}
-	defer fd.Close()
+	defer func() { _ = fd.Close() }() // read only: nothing is lost
 	info, err := fd.Stat()
 	if err != nil {
 		return nil, fmt.Errorf("open checkpoint: %w", err)

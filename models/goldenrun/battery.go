@@ -94,7 +94,7 @@ func (f Family) Forward(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }()
 	models := map[string]dit.Model{}
 	for _, name := range f.Models {
 		models[name] = f.load(t, ref.New(), name, dit.Held{})
@@ -125,7 +125,7 @@ func (f Family) On(t *testing.T, ops engine.Ops) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }()
 	models := map[string]dit.Model{}
 	for _, name := range f.Models {
 		models[name] = f.load(t, ops, name, dit.Held{})
@@ -186,7 +186,7 @@ func (f Family) Half(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }()
 	for _, name := range f.Models {
 		cases, err := goldenweights.Cases(name)
 		if err != nil {

@@ -145,7 +145,9 @@ func inferT5(set *weights.Set, config []byte) (T5Config, error) {
 		if err := json.Unmarshal(config, &c); err != nil {
 			return c, fmt.Errorf("text encoder config: %w", err)
 		}
-		json.Unmarshal(config, &also) // it is an object, as the line above found
+		if err := json.Unmarshal(config, &also); err != nil {
+			return c, fmt.Errorf("text encoder config: %w", err)
+		}
 		if name, ok := strings.CutPrefix(also.Proj, "gated-"); ok && also.Dtac == "" && name != "gelu" {
 			c.Act = name
 		}

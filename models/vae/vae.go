@@ -95,7 +95,7 @@ func strip(set *weights.Set) (*weights.Set, error) {
 			return part, nil
 		}
 	}
-	return nil, fmt.Errorf("load vae: there is no decoder.conv_in.weight in the file, also not below first_stage_model. or vae.")
+	return nil, fmt.Errorf("load vae: there is no decoder.conv_in.weight in the file, also not below the prefixes first_stage_model and vae")
 }
 
 // arena returns env with an arena of the given size and a function that gives it back. An arena of the caller's is kept.

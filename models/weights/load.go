@@ -63,7 +63,6 @@ type filler struct {
 	set    *Set
 	opt    Options
 	loaded *Loaded
-	arena  *engine.Arena
 }
 
 // small is one tensor for the arena.

@@ -1,0 +1,238 @@
+package weights
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"patchbay/engine"
+)
+
+// LowRank is one low-rank addition to a stored matrix (LoRA, arXiv:2106.09685, sec. 4.1): rows [First, First+N) of the weight get Scale * Up Down.
+// Names, rows and columns are those of the checkpoint, whatever pieces a model keeps of the matrix.
+type LowRank struct {
+	Name  string // of the weight, without ".weight"
+	First int    // first stored row that is added to
+	Down  Stored // [R, K], or [R, C, KY, KX] of a convolution; f32, bf16, f16, fp8 or f64
+	Up    Stored // [N, R]
+	Scale float32
+}
+
+// rank returns R.
+func (a LowRank) rank() int { return a.Down.Shape[0] }
+
+// fits returns what is wrong with the shapes for a stored matrix [n, k], "" if nothing is.
+func (a LowRank) fits(n, k int) string {
+	switch r := 0; {
+	case len(a.Down.Shape) < 2 || len(a.Up.Shape) < 2 || a.Down.Shape[0] < 1 || a.Up.Shape[0] < 1:
+		return fmt.Sprintf("down %v and up %v: want [R, %d] and [N, R]", a.Down.Shape, a.Up.Shape, k)
+	default:
+		r = a.rank()
+		if a.Down.Len() != r*k || a.Up.Len() != a.Up.Shape[0]*r || a.First < 0 || a.First+a.Up.Shape[0] > n {
+			return fmt.Sprintf("down %v and up %v at row %d: want [R, %d] and [N, R] within %d rows", a.Down.Shape, a.Up.Shape, a.First, k, n)
+		}
+	}
+	return ""
+}
+
+// Adapt returns a copy of the filled struct src that shares every packed base, bias and small tensor with it, and whose weights carry additions besides
+// the adapters that they have already. opt must be the one that src was loaded with: additions are cut like the weights were (rows of fused matrices,
+// row orders, slices of a tensor group, convolutions), parts that src does not hold are left out. All additions to one weight become one
+// engine.Adapter. Data of the additions is read before Adapt returns. Errors: a name that is no matrix of src, shapes that do not fit it, no memory.
+//
+// The caller owns the *Loaded, which holds the adapters alone; src must stay loaded as long as the copy is used.
+func Adapt[T any](ops engine.Ops, src *T, opt Options, additions []LowRank) (*T, *Loaded, error) {
+	dst := new(T)
+	reflect.ValueOf(dst).Elem().Set(duplicate(reflect.ValueOf(src).Elem()))
+	p, err := plan(dst, opt)
+	if err != nil {
+		return nil, nil, err
+	}
+	byName := map[string][]LowRank{}
+	for _, a := range additions {
+		byName[a.Name] = append(byName[a.Name], a)
+	}
+	l := &Loaded{ops: ops}
+	f := filler{ops: ops, opt: opt, loaded: l}
+	known := map[string]bool{}
+	for _, it := range p.items {
+		if !isWeight(it.field) {
+			continue
+		}
+		for _, name := range []string{it.full, it.alt} {
+			known[name] = true
+			if err := f.adapt(it, byName[name]); err != nil {
+				l.Close()
+				return nil, nil, fmt.Errorf("adapt %s: %s: %w", opt.Model, name, err)
+			}
+		}
+	}
+	var strange []string
+	for name := range byName {
+		if !known[name] {
+			strange = append(strange, name)
+		}
+	}
+	if len(strange) > 0 {
+		slices.Sort(strange)
+		l.Close()
+		return nil, nil, fmt.Errorf("adapt %s: %d names are no matrices of it: %s", opt.Model, len(strange), strings.Join(strange[:min(len(strange), listed)], ", "))
+	}
+	return dst, l, nil
+}
+
+// adapt gives the field of it a weight with additions, if it is held.
+func (f *filler) adapt(it item, additions []LowRank) error {
+	w, _ := it.field.Interface().(*engine.Weight)
+	if len(additions) == 0 || w == nil {
+		return nil
+	}
+	if it.want == nil {
+		return fmt.Errorf("has no shape tag, so its adapters cannot be cut")
+	}
+	c, err := f.cut(it, Stored{Shape: it.want})
+	if err != nil {
+		return err
+	}
+	var here []LowRank
+	for _, a := range additions {
+		if rule := a.fits(c.n, c.k); rule != "" {
+			return fmt.Errorf("%s", rule)
+		}
+		if c.touches(a) {
+			here = append(here, a)
+		}
+	}
+	if len(here) == 0 || w.N() == 0 || w.K() == 0 {
+		return nil
+	}
+	adapter, err := f.pack(c.join(here), w)
+	if err != nil {
+		return err
+	}
+	copied := *w
+	copied.Adapters = append(slices.Clone(w.Adapters), adapter)
+	it.field.Set(reflect.ValueOf(&copied))
+	return nil
+}
+
+// pack packs a joined adapter for w.
+func (f *filler) pack(j joined, w *engine.Weight) (engine.Adapter, error) {
+	matrix := func(v []float32, n, k int) (*engine.Packed, error) {
+		m := engine.Matrix{Data: make([]byte, len(v)*j.dtype.Size()), DType: j.dtype, N: n, K: k}
+		engine.Narrow(m.Data, v, j.dtype)
+		p, err := f.ops.Pack(m, 0)
+		if err == nil {
+			f.loaded.packed = append(f.loaded.packed, p)
+			f.loaded.bytes += int64(len(p.Buf.Host))
+		}
+		return p, err
+	}
+	a := engine.Adapter{Scale: j.scale}
+	var err error
+	if a.Down, err = matrix(j.down, j.rank, w.K()); err == nil {
+		a.Up, err = matrix(j.up, w.N(), j.rank)
+	}
+	return a, err
+}
+
+// joined is several additions as one: their ranks side by side.
+type joined struct {
+	rank     int
+	down, up []float32 // [rank, K'], [N', rank]
+	dtype    engine.DType
+	scale    float32
+}
+
+// join cuts additions and puts them side by side; rows that an addition does not reach get zeros. The element type stays what it is where all
+// agree on it and on the factor; else the factors go into up, in f32.
+func (c *cut) join(additions []LowRank) joined {
+	j := joined{dtype: additions[0].Down.DType, scale: additions[0].Scale}
+	for _, a := range additions {
+		j.rank += a.rank()
+		same := a.Down.DType == j.dtype && a.Up.DType == j.dtype && a.Scale == j.scale && a.Down.Scale == 0 && a.Up.Scale == 0
+		if !same || j.dtype > engine.F16 {
+			j.dtype = engine.F32
+		}
+	}
+	fold := slices.ContainsFunc(additions, func(a LowRank) bool { return a.Scale != j.scale })
+	j.up = make([]float32, c.count*j.rank)
+	at := 0
+	for _, a := range additions {
+		r, factor := a.rank(), float32(1)
+		if fold {
+			factor = a.Scale
+		}
+		down, up := a.Down.F32(), a.Up.F32()
+		for i := range r {
+			j.down = c.appendColumns(j.down, down[i*c.k:(i+1)*c.k])
+		}
+		for i := range c.count {
+			row := c.row(i) - a.First
+			if row < 0 || row >= a.Up.Shape[0] {
+				continue
+			}
+			for q := range r {
+				j.up[i*j.rank+at+q] = factor * up[row*r+q]
+			}
+		}
+		at += r
+	}
+	if fold {
+		j.scale = 1
+	}
+	return j
+}
+
+// touches reports whether any row of c is one that a adds to.
+func (c *cut) touches(a LowRank) bool {
+	for i := range c.count {
+		if row := c.row(i) - a.First; row >= 0 && row < a.Up.Shape[0] {
+			return true
+		}
+	}
+	return false
+}
+
+// appendColumns appends what c takes of one stored row, as matrix does for a weight.
+func (c *cut) appendColumns(dst, row []float32) []float32 {
+	for tap := range c.taps {
+		for ch := range c.channels {
+			dst = append(dst, row[ch*c.taps+tap])
+		}
+	}
+	if c.channels != 0 {
+		return dst
+	}
+	for _, s := range c.cols {
+		dst = append(dst, row[s.lo:s.hi]...)
+	}
+	return dst
+}
+
+// duplicate copies structs, and slices of and pointers to structs. Weights and tensors stay the same ones.
+func duplicate(v reflect.Value) reflect.Value {
+	out := reflect.New(v.Type()).Elem()
+	out.Set(v)
+	switch {
+	case isWeight(v) || isTensor(v):
+	case v.Kind() == reflect.Pointer && v.Type().Elem().Kind() == reflect.Struct && !v.IsNil():
+		p := reflect.New(v.Type().Elem())
+		p.Elem().Set(duplicate(v.Elem()))
+		out.Set(p)
+	case v.Kind() == reflect.Slice && !v.IsNil():
+		s := reflect.MakeSlice(v.Type(), v.Len(), v.Len())
+		for i := range v.Len() {
+			s.Index(i).Set(duplicate(v.Index(i)))
+		}
+		out.Set(s)
+	case v.Kind() == reflect.Struct:
+		for i := range v.NumField() {
+			if v.Type().Field(i).IsExported() {
+				out.Field(i).Set(duplicate(v.Field(i)))
+			}
+		}
+	}
+	return out
+}
