@@ -66,15 +66,18 @@ func runJob(t *testing.T, c Client, req *RunRequest) ([]Event, *Collector, *Even
 func TestRunOverFrames(t *testing.T) {
 	r := newRig(t, JobsConfig{}, ShelfConfig{})
 	c := dialRig(t, r)
-	for _, size := range []int{10, 512 << 10, 512<<10 + 1, 3 << 20} {
+	for i, size := range []int{10, 512 << 10, 512<<10 + 1, 3 << 20, 700 << 10} {
+		if i == 4 {
+			c.enc = JSON
+		}
 		evs, col, end := runJob(t, c, &RunRequest{Workflow: graph("Step 3", "Picture "+strconv.Itoa(size))})
 		want := "queued execution_start executing progress progress progress executing executed metrics execution_success"
 		if got := strings.Join(types(evs), " "); got != want {
 			t.Errorf("%d bytes: got events %s, want %s", size, got, want)
 		}
-		for i, e := range evs {
-			if e.Seq != uint64(i+1) || e.Attempt > 1 || e.Data == nil {
-				t.Errorf("event %d: %+v", i, e)
+		for n, e := range evs {
+			if e.Seq != uint64(n+1) || e.Attempt > 1 || e.Data == nil {
+				t.Errorf("event %d: %+v", n, e)
 			}
 		}
 		if end.Type != EventSuccess || len(col.Files) != 1 || !bytes.Equal(col.Files[0].Data, fakePicture("2", size).Data) {

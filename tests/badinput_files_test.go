@@ -1,0 +1,206 @@
+package tests
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"patchbay/engine/safetensors"
+	"patchbay/tests/golden"
+)
+
+// hostile is a models folder full of files that no node may take, and an input folder of such latents and pictures. The models of the demo are in
+// another root of the same daemon.
+type hostile struct {
+	root, input string
+	outside     string // a good model that lies in no root
+}
+
+// rawSafetensors is a file with the given header, right or wrong, and n zero bytes of data.
+func rawSafetensors(header string, n int) []byte {
+	b := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
+	return append(append(b, header...), make([]byte, n)...)
+}
+
+// demoFile reads a model file of the demo.
+func demoFile(t testing.TB, name string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(demoModels(t), filepath.FromSlash(name)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// changed is a model file of the demo with other metadata or tensors.
+func changed(t testing.TB, name string, change func(meta map[string]string, tensors map[string]safetensors.Entry)) []byte {
+	t.Helper()
+	f, err := safetensors.OpenBytes(demoFile(t, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	meta, tensors := maps.Clone(f.Metadata()), map[string]safetensors.Entry{}
+	for _, n := range f.Names() {
+		tensors[n], _ = f.Entry(n)
+	}
+	change(meta, tensors)
+	return written(t, meta, tensors)
+}
+
+func written(t testing.TB, meta map[string]string, tensors map[string]safetensors.Entry) []byte {
+	t.Helper()
+	var list []safetensors.Entry
+	for n, e := range tensors {
+		e.Name = n
+		list = append(list, e)
+	}
+	var b bytes.Buffer
+	if err := safetensors.Write(&b, meta, list); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// sd3File is a diffusion model of the SD3 family: names and shapes of the golden case sd3-a, zeros inside.
+func sd3File(t testing.TB) []byte {
+	t.Helper()
+	var cases map[string]struct {
+		Tensors [][]json.RawMessage // name, shape, how it is filled
+	}
+	if err := golden.JSON("weights.json", &cases); err != nil {
+		t.Fatal(err)
+	}
+	tensors := map[string]safetensors.Entry{}
+	for _, w := range cases["sd3-a"].Tensors {
+		var name string
+		var shape []int
+		if json.Unmarshal(w[0], &name) != nil || json.Unmarshal(w[1], &shape) != nil {
+			t.Fatalf("weights.json: %s is no [name, shape, ...]", w)
+		}
+		n := 1
+		for _, s := range shape {
+			n *= s
+		}
+		tensors[name] = safetensors.FromF32(name, make([]float32, n), shape...)
+	}
+	if len(tensors) == 0 {
+		t.Fatal("weights.json has no case sd3-a")
+	}
+	return written(t, nil, tensors)
+}
+
+// latentFile is what SaveLatent writes, filled with v.
+func latentFile(t testing.TB, v float32, shape ...int) []byte {
+	t.Helper()
+	n := 1
+	for _, s := range shape {
+		n *= s
+	}
+	data := make([]float32, n)
+	for i := range data {
+		data[i] = v
+	}
+	return written(t, nil, map[string]safetensors.Entry{
+		"latent_tensor":           safetensors.FromF32("latent_tensor", data, shape...),
+		"latent_format_version_0": safetensors.FromF32("latent_format_version_0", nil, 0),
+	})
+}
+
+// newHostile writes all files.
+func newHostile(t testing.TB) *hostile {
+	t.Helper()
+	h := &hostile{root: t.TempDir(), input: t.TempDir(), outside: filepath.Join(t.TempDir(), "outside.safetensors")}
+	flux, clip, vae := "diffusion_models/demo_flux.safetensors", "text_encoders/demo_clip.safetensors", "vae/demo_ae.safetensors"
+	whole := demoFile(t, flux)
+	tensor := func(dtype, shape, offsets string) string {
+		return `{"dtype":"` + dtype + `","shape":` + shape + `,"data_offsets":` + offsets + `}`
+	}
+	f32 := func(offsets string) string { return tensor("F32", "[4]", offsets) }
+	longHeader := rawSafetensors(`{"a":`+f32("[0,16]")+`}`, 16)
+	binary.LittleEndian.PutUint64(longHeader, 5000)
+	hugeHeader := bytes.Clone(longHeader)
+	binary.LittleEndian.PutUint64(hugeHeader, 1<<60)
+	nan := changed(t, flux, func(_ map[string]string, ts map[string]safetensors.Entry) {
+		e := ts["img_in.weight"]
+		e.Data = bytes.Repeat([]byte{0xff}, len(e.Data)) // NaN in every float type
+		ts["img_in.weight"] = e
+	})
+	for name, data := range map[string][]byte{
+		"half.safetensors":      whole[:len(whole)/2],
+		"stub.safetensors":      whole[:5],
+		"none.safetensors":      {},
+		"html.safetensors":      []byte("<!DOCTYPE html><html><body>404</body></html>"),
+		"overlap.safetensors":   rawSafetensors(`{"a":`+f32("[0,16]")+`,"b":`+f32("[8,24]")+`}`, 24),
+		"hole.safetensors":      rawSafetensors(`{"a":`+f32("[0,16]")+`,"b":`+f32("[20,36]")+`}`, 36),
+		"long.safetensors":      longHeader,
+		"huge.safetensors":      hugeHeader,
+		"beyond.safetensors":    rawSafetensors(`{"a":`+tensor("F32", "[1000000]", "[0,4000000]")+`}`, 16),
+		"dtype.safetensors":     rawSafetensors(`{"a":`+tensor("F7", "[4]", "[0,16]")+`}`, 16),
+		"negative.safetensors":  rawSafetensors(`{"a":`+tensor("F32", "[-4]", "[0,16]")+`}`, 16),
+		"overflow.safetensors":  rawSafetensors(`{"a":`+tensor("F32", "[4294967296,4294967296,4294967296]", "[0,16]")+`}`, 16),
+		"backwards.safetensors": rawSafetensors(`{"a":`+tensor("F32", "[4]", "[16,0]")+`}`, 16),
+		"twice.safetensors":     rawSafetensors(`{"a":`+f32("[0,16]")+`,"a":`+f32("[16,32]")+`}`, 32),
+		"size.safetensors":      rawSafetensors(`{"a":`+tensor("F32", "[5]", "[0,16]")+`}`, 16),
+		"is_vae.safetensors":    demoFile(t, vae),
+		"is_clip.safetensors":   demoFile(t, clip),
+		"sd3.safetensors":       sd3File(t),
+		"nan.safetensors":       nan,
+		"lacks.safetensors": changed(t, flux, func(_ map[string]string, ts map[string]safetensors.Entry) {
+			delete(ts, "double_blocks.1.img_mlp.0.weight")
+			delete(ts, "single_blocks.2.linear2.bias")
+		}),
+	} {
+		h.write(t, h.root, "diffusion_models/"+name, data)
+	}
+	h.write(t, h.root, "text_encoders/wordless.safetensors", changed(t, clip, func(meta map[string]string, _ map[string]safetensors.Entry) {
+		for k := range meta {
+			if strings.Contains(k, "tokenizer") {
+				delete(meta, k)
+			}
+		}
+	}))
+	h.write(t, h.root, "text_encoders/is_flux.safetensors", whole)
+	h.write(t, h.root, "vae/is_flux.safetensors", whole)
+	if err := os.WriteFile(h.outside, whole, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for link, to := range map[string]string{
+		filepath.Join(h.root, "diffusion_models", "escape.safetensors"): h.outside,
+		filepath.Join(h.root, "diffusion_models", "loop.safetensors"):   filepath.Join(h.root, "diffusion_models", "loop.safetensors"),
+	} {
+		if err := os.Symlink(to, link); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, data := range map[string][]byte{
+		"four.latent":  latentFile(t, 0.5, 1, 4, 12, 12),
+		"flat.latent":  latentFile(t, 0.5, 16, 12, 12),
+		"void.latent":  latentFile(t, 0, 1, 16, 0, 12),
+		"nan.latent":   latentFile(t, float32(math.NaN()), 1, 16, 12, 12),
+		"cut.latent":   latentFile(t, 0.5, 1, 16, 12, 12)[:700],
+		"cut.png":      []byte("\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"),
+		"plain.png":    []byte("this is no picture"),
+		"notes.latent": []byte("{}"),
+	} {
+		h.write(t, h.input, name, data)
+	}
+	return h
+}
+
+func (h *hostile) write(t testing.TB, dir, name string, data []byte) {
+	t.Helper()
+	path := filepath.Join(dir, filepath.FromSlash(name))
+	err := os.MkdirAll(filepath.Dir(path), 0o755)
+	if err == nil {
+		err = os.WriteFile(path, data, 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,374 @@
+package tests
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"image/png"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"patchbay/ipc"
+)
+
+// badInput is a daemon that gets one bad job after the other and has to make the same picture in between.
+type badInput struct {
+	t       *testing.T
+	program string
+	server  *server
+	files   *hostile
+	socket  ipc.Client // stays open all the time
+	picture []byte     // of the good job
+	goods   int        // good jobs so far
+}
+
+// TestBadInput sends everything that users and their files can get wrong to one daemon and to `run --local`.
+func TestBadInput(t *testing.T) {
+	program := buildProgram(t)
+	files := newHostile(t)
+	b := &badInput{t: t, program: program, files: files}
+	b.server = startServer(t, program, "", "--models", files.root, "--input", files.input)
+	socket, err := ipc.DialSocket(b.server.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close()
+	b.socket = socket
+	b.good(t)
+	for _, r := range badRows(t, files) {
+		if testing.Short() && !r.short {
+			continue
+		}
+		t.Run(r.name, func(t *testing.T) { b.row(t, r) })
+	}
+	for _, c := range []struct {
+		name  string
+		test  func(*testing.T)
+		short bool
+	}{
+		{"raw bytes on the socket", b.rawBytes, true},
+		{"two jobs at once", b.twoAtOnce, false},
+		{"picture too large for memory", b.tooLarge, false},
+		{"disk full at save", b.diskFull, true},
+		{"local: disk full at save", b.localDiskFull, false},
+		{"worker killed, Ctrl-C", b.killedAndInterrupted, true},
+		{"worker killed again and again", b.killedForGood, false},
+		{"local: worker killed", b.localKilled, false},
+		{"local: Ctrl-C", b.localInterrupted, false},
+	} {
+		if testing.Short() && !c.short {
+			continue
+		}
+		t.Run(c.name, c.test)
+	}
+	if err := b.server.stop(); err != nil {
+		t.Errorf("the daemon ended with %v\n%s", err, b.server.log)
+	}
+}
+
+// good runs a job that must work and compares its file with that of the first time. The end step is another one each time, far behind the last, so
+// that no cached sample answers.
+func (b *badInput) good(t *testing.T) {
+	t.Helper()
+	got, err := b.makeGood(b.next())
+	if err != nil {
+		t.Fatalf("the good job after it: %v\n%s", err, tail(b.server.log.String()))
+	}
+	if b.picture == nil {
+		b.picture = got
+		return
+	}
+	if !bytes.Equal(got, b.picture) {
+		t.Errorf("the good job after it gave another picture (%d bytes, the first had %d)", len(got), len(b.picture))
+	}
+}
+
+func (b *badInput) next() int {
+	b.goods++
+	return b.goods
+}
+
+func (b *badInput) makeGood(n int) ([]byte, error) {
+	nodes := demoNodes(b.t)
+	in := nodes["3"].Inputs
+	in["noise_seed"], in["add_noise"], in["start_at_step"], in["end_at_step"], in["return_with_leftover_noise"] = 1, "enable", 0, 10000-n, "disable"
+	in["steps"] = 2
+	nodes["3"] = graphNode{"KSamplerAdvanced", in}
+	nodes["5"].Inputs["width"], nodes["5"].Inputs["height"] = 96, 96
+	ctx, stop := context.WithTimeout(context.Background(), 60*time.Second)
+	defer stop()
+	var col ipc.Collector
+	end, err := ipc.Run(ctx, b.socket, &ipc.RunRequest{Workflow: graph(b.t, nodes), NoMetadata: true}, &col)
+	switch {
+	case err != nil:
+		return nil, err
+	case end == nil || end.Type != ipc.EventSuccess || len(col.Files) != 1:
+		return nil, fmt.Errorf("it ended with %+v and %d files", end, len(col.Files))
+	}
+	return col.Files[0].Data, nil
+}
+
+// row runs one row over the socket and in a worker of its own; both must give the same answer.
+func (b *badInput) row(t *testing.T, r badRow) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "flow.json")
+	if err := os.WriteFile(path, []byte(r.file), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var texts []string
+	for _, way := range [][]string{{"--socket", b.server.socket}, b.local()} {
+		out := filepath.Join(dir, fmt.Sprint("out", len(texts)))
+		code, text := b.run(t, append(append([]string{path, "--out", out}, way...), r.args...))
+		texts = append(texts, text)
+		r.check(t, way[0], code, text, out)
+	}
+	if r.exit != 0 && texts[0] != texts[1] {
+		t.Errorf("the daemon says\n%s\nand a worker on its own\n%s", texts[0], texts[1])
+	}
+	b.good(t)
+}
+
+// local are the flags of a run without daemon that sees the same files.
+func (b *badInput) local() []string {
+	return []string{"--local", "--models", demoModels(b.t), "--models", b.files.root, "--input", b.files.input, "--log", "error"}
+}
+
+// check compares how a run ended with the row.
+func (r *badRow) check(t *testing.T, way string, code int, text, out string) {
+	t.Helper()
+	if code != r.exit {
+		t.Errorf("%s: exit code %d, want %d\n%s", way, code, r.exit, short(text))
+		return
+	}
+	if r.exit == 0 {
+		r.checkPicture(t, way, out)
+		return
+	}
+	if !strings.HasPrefix(text, "patchbay: ") || strings.Count(text, "patchbay: ") > 1 {
+		t.Errorf("%s: stderr is not one error:\n%s", way, short(text))
+	}
+	for _, w := range r.says {
+		if !strings.Contains(text, w) {
+			t.Errorf("%s: the error does not say %q:\n%s", way, short(w), short(text))
+		}
+	}
+	for _, w := range []string{"panic", "goroutine", "runtime error", "internal", "0x", "%!"} {
+		if strings.Contains(text, w) {
+			t.Errorf("%s: the error says %q:\n%s", way, w, short(text))
+		}
+	}
+	if len(text) > 4000 {
+		t.Errorf("%s: an error of %d bytes, want at most 4000:\n%s", way, len(text), short(text))
+	}
+	if files, _ := os.ReadDir(out); len(files) > 0 {
+		t.Errorf("%s: %s was saved though the job failed", way, files[0].Name())
+	}
+}
+
+func (r *badRow) checkPicture(t *testing.T, way, out string) {
+	t.Helper()
+	f, err := os.Open(filepath.Join(out, "demo_00001_.png"))
+	if err != nil {
+		t.Errorf("%s: %v", way, err)
+		return
+	}
+	defer f.Close()
+	im, err := png.Decode(f)
+	if err != nil {
+		t.Errorf("%s: %v", way, err)
+		return
+	}
+	if s := im.Bounds().Size(); s.X != r.picture[0] || s.Y != r.picture[1] {
+		t.Errorf("%s: a picture of %d x %d, want %d x %d", way, s.X, s.Y, r.picture[0], r.picture[1])
+	}
+}
+
+// run runs `patchbay run` to its end and returns its exit code and stderr.
+func (b *badInput) run(t *testing.T, args []string) (int, string) {
+	t.Helper()
+	ctx, stop := context.WithTimeout(context.Background(), 60*time.Second)
+	defer stop()
+	cmd := b.command(ctx, args)
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	err := cmd.Run()
+	if ctx.Err() != nil {
+		t.Fatalf("%v did not end within a minute:\n%s", args, short(errs.String()))
+	}
+	return exitCode(t, err), errs.String()
+}
+
+func (b *badInput) command(ctx context.Context, args []string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, b.program, append([]string{"run"}, args...)...)
+	cmd.Env = append(os.Environ(), "PATCHBAY_NATS_URL=", "PATCHBAY_SOCKET=", "PATCHBAY_HOME="+b.t.TempDir())
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return cmd
+}
+
+func exitCode(t *testing.T, err error) int {
+	t.Helper()
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &exit):
+		return exit.ExitCode()
+	}
+	t.Fatal(err)
+	return -1
+}
+
+// short cuts a text that is shown.
+func short(s string) string {
+	if len(s) > 1500 {
+		return s[:1000] + " ... " + s[len(s)-400:]
+	}
+	return s
+}
+
+func tail(s string) string { return s[max(0, len(s)-3000):] }
+
+// exactJSON decodes without rounding integers.
+func exactJSON(b []byte, v any) error {
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.UseNumber()
+	return d.Decode(v)
+}
+
+// graph encodes nodes; raw values go in as they are.
+func graph(t testing.TB, nodes map[string]graphNode) string {
+	t.Helper()
+	var texts []string
+	for _, n := range nodes {
+		for k, v := range n.Inputs {
+			if r, ok := v.(raw); ok {
+				mark := fmt.Sprintf("@raw%d@", len(texts)/2)
+				texts = append(texts, `"`+mark+`"`, string(r))
+				n.Inputs[k] = mark
+			}
+		}
+	}
+	b, err := json.Marshal(nodes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.NewReplacer(texts...).Replace(string(b))
+}
+
+// rawBytes sends frames that no client of ours would send; the connection must answer each and stay usable, or close where the stream is lost.
+func (b *badInput) rawBytes(t *testing.T) {
+	deep := func(head string, c string) []byte { return []byte(head + strings.Repeat(c, 10_000_000)) }
+	for _, c := range []struct {
+		name string
+		body []byte
+		code string
+	}{
+		{"text", []byte("hello"), ipc.ErrUnsupported},
+		{"nothing", nil, ipc.ErrEmptyBody},
+		{"msgpack map of 2^32-1 items", []byte{0xdf, 0xff, 0xff, 0xff, 0xff, 0x01}, ipc.ErrBadRequest},
+		{"msgpack string of 4 GiB", []byte{0x81, 0xa1, 'a', 0xdb, 0xff, 0xff, 0xff, 0xff}, ipc.ErrBadRequest},
+		{"msgpack 10^7 deep", deep("\x81\xa1a", "\x91"), ipc.ErrBadRequest},
+		{"msgpack maps 10^7 deep", deep("", "\x81\xa1a")[:10_000_000], ipc.ErrBadRequest},
+		{"JSON 10^7 deep", deep(`{"op":"run","tag":1,"workflow":`, "["), ipc.ErrBadRequest},
+		{"run of nothing", []byte(`{"op":"run","tag":1}`), ipc.ErrEmptyBody},
+		{"run of a number", []byte(`{"op":"run","tag":1,"workflow":7}`), ipc.ErrBadWorkflow},
+		{"no such verb", []byte(`{"op":"dance","tag":1}`), ipc.ErrNoVerb},
+	} {
+		conn, err := net.Dial("unix", b.server.socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+		for _, body := range [][]byte{c.body, []byte(`{"op":"ping","tag":2}`)} {
+			if _, err := conn.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...)); err != nil {
+				t.Errorf("%s: send: %v", c.name, err)
+			}
+		}
+		for _, want := range []string{`"` + c.code + `"`, `"pid"`} {
+			if got, err := reply(conn); err != nil || !strings.Contains(got, want) {
+				t.Errorf("%s: got %s, %v; want %s", c.name, short(got), err, want)
+			}
+		}
+		_ = conn.Close()
+	}
+	b.good(t)
+}
+
+// reply reads one frame and returns it as JSON.
+func reply(r io.Reader) (string, error) {
+	body, err := ipc.ReadFrame(r)
+	if err != nil {
+		return "", err
+	}
+	enc, ok := ipc.Sniff(body)
+	if !ok {
+		return "", fmt.Errorf("a reply of %d bytes that is no map", len(body))
+	}
+	o, err := ipc.Decode(body, enc, ipc.DefaultLimits())
+	if err != nil {
+		return "", err
+	}
+	text, err := ipc.Encode(o, ipc.JSON)
+	return string(text), err
+}
+
+// twoAtOnce sends good and bad jobs from several clients at the same time.
+func (b *badInput) twoAtOnce(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "flow.json")
+	if err := os.WriteFile(path, []byte(flow(t, change{"1", "unet_name", "half.safetensors"})), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	for range 3 {
+		n := b.next()
+		all.Go(func() {
+			if got, err := b.makeGood(n); err != nil || !bytes.Equal(got, b.picture) {
+				t.Errorf("a good job beside bad ones: %d bytes, %v; want the %d bytes of before", len(got), err, len(b.picture))
+			}
+		})
+		all.Go(func() {
+			if code, text := b.run(t, []string{path, "--socket", b.server.socket}); code != 1 || !strings.Contains(text, "unsupported_format") {
+				t.Errorf("a bad job beside good ones: exit code %d, want 1\n%s", code, text)
+			}
+		})
+	}
+	all.Wait()
+	b.good(t)
+}
+
+// worker is the process id of the worker that runs now.
+func (b *badInput) worker() int {
+	pids := b.server.workerPIDs()
+	return pids[len(pids)-1]
+}
+
+// limit sets a soft limit of a process until the end of the test or until the returned function is called.
+func limit(t *testing.T, pid, resource int, value uint64) (lift func()) {
+	t.Helper()
+	var old unix.Rlimit
+	if err := unix.Prlimit(pid, resource, nil, &old); err != nil {
+		t.Fatalf("limits of process %d: %v", pid, err)
+	}
+	lower := unix.Rlimit{Cur: value, Max: old.Max}
+	if err := unix.Prlimit(pid, resource, &lower, nil); err != nil {
+		t.Fatalf("limit process %d: %v", pid, err)
+	}
+	return func() {
+		if err := unix.Prlimit(pid, resource, &old, nil); err != nil {
+			t.Errorf("lift the limit of process %d: %v", pid, err)
+		}
+	}
+}
