@@ -27,6 +27,8 @@ type Diffusion struct {
 	Spec     dit.Spec
 	Latent   latent.Format // of the latents that the model reads; metadata may override scale and shift
 	Sampling Sampling      // what sigma means unless the workflow says otherwise
+	// Declare lists all tensors of the model with the names and shapes of the original checkpoint.
+	Declare func() ([]weights.Declared, error)
 	// Load reads the held part of the weights with ops. The set that OpenDiffusion was given must still be open.
 	Load func(ops engine.Ops, held dit.Held) (dit.Model, error)
 }
@@ -137,6 +139,7 @@ func openFlux(set *weights.Set, meta map[string]string) (*Diffusion, error) {
 	if !c.Guidance { // schnell
 		d.Sampling = Sampling{Line: FlowLine, Shift: 1, Multiplier: 1}
 	}
+	d.Declare = c.Declare
 	d.Load = func(ops engine.Ops, held dit.Held) (dit.Model, error) { return model(flux.Load(ops, set, c, held)) }
 	return d, nil
 }
@@ -151,6 +154,7 @@ func openSD3(set *weights.Set, meta map[string]string) (*Diffusion, error) {
 		return nil, err
 	}
 	d := &Diffusion{Variant: "sd3", Spec: spec, Latent: latent.SD3(), Sampling: Sampling{Line: FlowLine, Shift: 3, Multiplier: 1000}}
+	d.Declare = c.Declare
 	d.Load = func(ops engine.Ops, held dit.Held) (dit.Model, error) { return model(sd3.Load(ops, set, c, held)) }
 	return d, nil
 }
@@ -169,6 +173,7 @@ func openPixArt(set *weights.Set, meta map[string]string) (*Diffusion, error) {
 		d.Variant, d.Latent = "pixart_alpha", latent.SD1()
 	}
 	d.Sampling = Sampling{Line: DiscreteLine, Prediction: sampling.Eps, Betas: sampling.Linear, BetaStart: 0.0001, BetaEnd: 0.02}
+	d.Declare = c.Declare
 	d.Load = func(ops engine.Ops, held dit.Held) (dit.Model, error) { return model(pixart.Load(ops, set, c, held)) }
 	return d, nil
 }
@@ -187,6 +192,7 @@ func openHunyuan(set *weights.Set, meta map[string]string) (*Diffusion, error) {
 	if c.SizeCond && c.StyleCond { // versions 1.0 and 1.1
 		d.Sampling.BetaEnd = 0.03
 	}
+	d.Declare = c.Declare
 	d.Load = func(ops engine.Ops, held dit.Held) (dit.Model, error) { return model(hunyuan.Load(ops, set, c, held)) }
 	return d, nil
 }

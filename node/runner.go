@@ -227,7 +227,7 @@ func (x *execution) preflight(id string, in map[string]any) (string, error) {
 		model = g.Model
 	}
 	for _, next := range x.plan.blocks[id] {
-		if model == nil || x.job.Workflow.Class(next) != "VAEDecode" {
+		if class := x.job.Workflow.Class(next); model == nil || (class != "VAEDecode" && class != "VAEDecodeTiled") {
 			continue
 		}
 		v, _ := x.job.Workflow.Input(next, "vae")

@@ -65,7 +65,7 @@ func OpenBERT(ops engine.Ops, set *weights.Set, config []byte) (*BERT, error) {
 		b.weights.Layer = append(b.weights.Layer, &bertLayer{})
 	}
 	opt := weights.Options{
-		Model: "bert", Dims: map[string]int{"E": b.Config.Width, "F": b.Config.MLP, "V": b.Config.Vocab, "P": b.Config.Positions},
+		Model: "bert", Dims: b.dims(),
 		Ignore: []string{"bert.pooler.", "cls.", "bert.embeddings.position_ids"},
 	}
 	if b.loaded, err = weights.Load(ops, set, &b.weights, opt); err != nil {

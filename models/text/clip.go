@@ -98,7 +98,7 @@ func OpenCLIP(ops engine.Ops, set *weights.Set, config []byte) (*CLIP, error) {
 		c.weights.Layer[i] = &clipLayer{}
 	}
 	opt := weights.Options{
-		Model: part.Kind, Dims: map[string]int{"E": c.Config.Width, "F": c.Config.MLP, "V": c.Config.Vocab, "P": c.Config.Positions},
+		Model: part.Kind, Dims: c.dims(),
 		Ignore: []string{"text_model.embeddings.position_ids", "logit_scale", "vision_model.", "visual_projection."},
 	}
 	if c.loaded, err = weights.Load(ops, set, &c.weights, opt); err != nil {

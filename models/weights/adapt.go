@@ -24,14 +24,11 @@ func (a LowRank) rank() int { return a.Down.Shape[0] }
 
 // fits returns what is wrong with the shapes for a stored matrix [n, k], "" if nothing is.
 func (a LowRank) fits(n, k int) string {
-	switch r := 0; {
-	case len(a.Down.Shape) < 2 || len(a.Up.Shape) < 2 || a.Down.Shape[0] < 1 || a.Up.Shape[0] < 1:
+	if len(a.Down.Shape) < 2 || len(a.Up.Shape) < 2 || a.Down.Shape[0] < 1 || a.Up.Shape[0] < 1 {
 		return fmt.Sprintf("down %v and up %v: want [R, %d] and [N, R]", a.Down.Shape, a.Up.Shape, k)
-	default:
-		r = a.rank()
-		if a.Down.Len() != r*k || a.Up.Len() != a.Up.Shape[0]*r || a.First < 0 || a.First+a.Up.Shape[0] > n {
-			return fmt.Sprintf("down %v and up %v at row %d: want [R, %d] and [N, R] within %d rows", a.Down.Shape, a.Up.Shape, a.First, k, n)
-		}
+	}
+	if r := a.rank(); a.Down.Len() != r*k || a.Up.Len() != a.Up.Shape[0]*r || a.First < 0 || a.First+a.Up.Shape[0] > n {
+		return fmt.Sprintf("down %v and up %v at row %d: want [R, %d] and [N, R] within %d rows", a.Down.Shape, a.Up.Shape, a.First, k, n)
 	}
 	return ""
 }
@@ -61,6 +58,9 @@ func Adapt[T any](ops engine.Ops, src *T, opt Options, additions []LowRank) (*T,
 			continue
 		}
 		for _, name := range []string{it.full, it.alt} {
+			if name == "" {
+				continue
+			}
 			known[name] = true
 			if err := f.adapt(it, byName[name]); err != nil {
 				l.Close()
@@ -107,7 +107,7 @@ func (f *filler) adapt(it item, additions []LowRank) error {
 	if len(here) == 0 || w.N() == 0 || w.K() == 0 {
 		return nil
 	}
-	adapter, err := f.pack(c.join(here), w)
+	adapter, err := f.pack(c.join(here), w, c.channels)
 	if err != nil {
 		return err
 	}
@@ -117,12 +117,12 @@ func (f *filler) adapt(it item, additions []LowRank) error {
 	return nil
 }
 
-// pack packs a joined adapter for w.
-func (f *filler) pack(j joined, w *engine.Weight) (engine.Adapter, error) {
-	matrix := func(v []float32, n, k int) (*engine.Packed, error) {
+// pack packs a joined adapter for w, whose columns are taps of so many channels if it is a convolution.
+func (f *filler) pack(j joined, w *engine.Weight, channels int) (engine.Adapter, error) {
+	matrix := func(v []float32, n, k, channels int) (*engine.Packed, error) {
 		m := engine.Matrix{Data: make([]byte, len(v)*j.dtype.Size()), DType: j.dtype, N: n, K: k}
 		engine.Narrow(m.Data, v, j.dtype)
-		p, err := f.ops.Pack(m, 0)
+		p, err := f.ops.Pack(m, channels)
 		if err == nil {
 			f.loaded.packed = append(f.loaded.packed, p)
 			f.loaded.bytes += int64(len(p.Buf.Host))
@@ -131,8 +131,8 @@ func (f *filler) pack(j joined, w *engine.Weight) (engine.Adapter, error) {
 	}
 	a := engine.Adapter{Scale: j.scale}
 	var err error
-	if a.Down, err = matrix(j.down, j.rank, w.K()); err == nil {
-		a.Up, err = matrix(j.up, w.N(), j.rank)
+	if a.Down, err = matrix(j.down, j.rank, w.K(), channels); err == nil {
+		a.Up, err = matrix(j.up, w.N(), j.rank, 0)
 	}
 	return a, err
 }

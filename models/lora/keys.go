@@ -1,0 +1,153 @@
+package lora
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"patchbay/models/weights"
+)
+
+// Keys maps the module names that files use to rows of the weights of one model and its text encoders. It never changes once made.
+type Keys struct {
+	targets  map[string]target
+	examples []string // of tensor names that would match
+	what     []string // whose names they are
+}
+
+// target is what a module name stands for: rows [first, first+rows) of a stored matrix with so many columns.
+type target struct {
+	part        string
+	name        string // without ".weight"
+	first, rows int
+	columns     int
+	swapped     bool // the file stores the second half first
+}
+
+// Join makes one table of several. Names are distinct by their prefixes; where two tables share one, the first counts.
+func Join(all ...*Keys) *Keys {
+	out := &Keys{targets: map[string]target{}}
+	for i := len(all) - 1; i >= 0; i-- {
+		maps.Copy(out.targets, all[i].targets)
+	}
+	for _, k := range all {
+		out.examples, out.what = append(out.examples, k.examples...), append(out.what, k.what...)
+	}
+	return out
+}
+
+// nothing is the error for a file of which no module is known.
+func (k *Keys) nothing(set *weights.Set) error {
+	names := set.Names()
+	if len(names) == 0 {
+		return fmt.Errorf("lora: the file has no tensors")
+	}
+	return fmt.Errorf("lora: nothing in the file fits %s: it begins with %s; expected are names such as %s", strings.Join(k.what, ", "), firstOf(names), strings.Join(k.examples, ", "))
+}
+
+// alias says that files call a weight, or rows of it, by another name. A star stands for the number of a block.
+type alias struct {
+	file, own string
+	rows      func(n, k int) (lo, hi int) // of the stored matrix [n, k]; nil: all
+	swapped   bool                        // (scale, shift) in files, (shift, scale) in the model; only where the matrix is these two, [2k, k]
+}
+
+// part is the rows of piece i of a matrix of so many equal pieces.
+func part(i, of int) func(n, k int) (int, int) {
+	return func(n, _ int) (int, int) { return i * n / of, (i + 1) * n / of }
+}
+
+// square is the rows of piece i of pieces with as many rows as the matrix has columns.
+func square(i int) func(n, k int) (int, int) {
+	return func(_, k int) (int, int) { return i * k, (i + 1) * k }
+}
+
+// behind is the rows from square i on.
+func behind(i int) func(n, k int) (int, int) {
+	return func(n, k int) (int, int) { return i * k, n }
+}
+
+// builder collects the names of one model.
+type builder struct {
+	part     string
+	matrices map[string][2]int // own name without ".weight" -> rows, columns
+	keys     *Keys
+}
+
+func newBuilder(part, what string) *builder {
+	return &builder{part: part, matrices: map[string][2]int{}, keys: &Keys{targets: map[string]target{}, what: []string{what}}}
+}
+
+// add takes a stored tensor if it is a matrix.
+func (b *builder) add(name string, shape []int) {
+	own, ok := strings.CutSuffix(name, ".weight")
+	if !ok || len(shape) < 2 {
+		return
+	}
+	columns := 1
+	for _, d := range shape[1:] {
+		columns *= d
+	}
+	b.matrices[own] = [2]int{shape[0], columns}
+}
+
+// spell adds the spellings of a module name: with each prefix, and with each of flat before the name with underscores for dots.
+func (b *builder) spell(module string, t target, prefixes, flat []string) {
+	for _, p := range prefixes {
+		b.keys.targets[p+module] = t
+	}
+	for _, p := range flat {
+		b.keys.targets[p+strings.ReplaceAll(module, ".", "_")] = t
+	}
+}
+
+// own adds the model's own names.
+func (b *builder) own(prefixes, flat []string) {
+	for name, size := range b.matrices {
+		b.spell(name, target{part: b.part, name: name, rows: size[0], columns: size[1]}, prefixes, flat)
+	}
+}
+
+// aliases adds other names. Those of weights that this model lacks are left out.
+func (b *builder) aliases(list []alias, prefixes, flat []string) {
+	for _, a := range list {
+		for _, i := range b.numbers(a.own) {
+			name := strings.Replace(a.own, "*", i, 1)
+			size, ok := b.matrices[name]
+			if !ok {
+				continue
+			}
+			lo, hi := 0, size[0]
+			if a.rows != nil {
+				lo, hi = a.rows(size[0], size[1])
+			}
+			if lo < hi && hi <= size[0] {
+				b.spell(strings.Replace(a.file, "*", i, 1), target{b.part, name, lo, hi - lo, size[1], a.swapped && size[0] == 2*size[1]}, prefixes, flat)
+			}
+		}
+	}
+}
+
+// numbers lists the block numbers that a name with a star can have; for a name without one, one empty number.
+func (b *builder) numbers(pattern string) []string {
+	head, _, starred := strings.Cut(pattern, "*")
+	if !starred {
+		return []string{""}
+	}
+	found := map[int]bool{}
+	for name := range b.matrices {
+		if rest, ok := strings.CutPrefix(name, head); ok {
+			digits, _, _ := strings.Cut(rest, ".")
+			if i, err := strconv.Atoi(digits); err == nil {
+				found[i] = true
+			}
+		}
+	}
+	var out []string
+	for _, i := range slices.Sorted(maps.Keys(found)) {
+		out = append(out, strconv.Itoa(i))
+	}
+	return out
+}

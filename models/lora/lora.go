@@ -1,0 +1,219 @@
+// Package lora reads low-rank adapters (LoRA, arXiv:2106.09685) from the file formats that trainers write: kohya, diffusers, PEFT, the original names of
+// the model (BFL), OneTrainer, SimpleTuner, and XLabs' processors.
+//
+// keys.go makes the table from module names of files to rows of a model's weights, out of the tables of names of each family (families.go) and of the text
+// encoders (text.go). Match (this file) pairs the tensors of a file, looks their modules up and checks every shape; Gather fetches the data.
+// package weights cuts the result to the pieces that a model holds.
+//
+// Facts that have caused bugs elsewhere: the factor is alpha/rank, and without alpha it is 1, not 1/rank; ranks differ within one file; files that
+// keep q, k and v apart add to row ranges of one fused matrix here; diffusers stores (scale, shift) of the last modulation where the original has
+// (shift, scale). Which names count follows ComfyUI 0.8.0 (comfy/lora.py, comfy/lora_convert.py), with a few more spellings of the same.
+package lora
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"patchbay/engine"
+	"patchbay/models/weights"
+)
+
+// Addition is one module of a file that adds to a weight: rows [First, First+Rows) of the weight Name get Scale * rows [UpRow, UpRow+Rows) of Up * Down.
+type Addition struct {
+	Part     string // "" for the diffusion model, else the kind of the text encoder ("clip_l", "t5" ...)
+	Name     string // of the weight in the model's own naming, without ".weight"
+	First    int
+	Rows     int
+	Up, Down string // names of the tensors in the file
+	UpRow    int
+	Scale    float32 // alpha / rank, 1 without alpha
+}
+
+// Matched is what a file says about a model and its text encoders.
+type Matched struct {
+	Additions []Addition // in the order of the file's names
+	Unused    []string   // tensors whose module is in neither model nor encoders, sorted
+}
+
+// Part returns the additions to one part.
+func (m *Matched) Part(part string) []Addition {
+	var out []Addition
+	for _, a := range m.Additions {
+		if a.Part == part {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// module is what a file has for one module name.
+type module struct{ up, down, alpha string }
+
+// Match pairs the tensors of set and finds what they add to. Only shapes and alphas are read. Errors: a file without any match (the text has its first
+// names and examples of what was expected), halves of pairs, shapes that do not fit, and everything that is no low-rank pair (DoRA, LoHa, LoKr,
+// full differences, widened inputs ...), by name.
+func Match(set *weights.Set, keys *Keys) (*Matched, error) {
+	modules, unused, err := pairs(set)
+	if err != nil {
+		return nil, err
+	}
+	out := &Matched{Unused: unused}
+	users := map[target]string{}
+	for _, name := range sortedNames(modules) {
+		m := modules[name]
+		t, ok := keys.targets[name]
+		if !ok {
+			for _, tensor := range []string{m.up, m.down, m.alpha} {
+				if tensor != "" {
+					out.Unused = append(out.Unused, tensor)
+				}
+			}
+			continue
+		}
+		if first, twice := users[t]; twice {
+			return nil, fmt.Errorf("lora: modules %s and %s both stand for %s; a file may have one of them", first, name, t.name)
+		}
+		users[t] = name
+		scale, err := m.check(set, name, t)
+		if err != nil {
+			return nil, err
+		}
+		out.Additions = append(out.Additions, t.additions(m, scale)...)
+	}
+	slices.Sort(out.Unused)
+	if len(out.Additions) == 0 {
+		return nil, keys.nothing(set)
+	}
+	return out, nil
+}
+
+// pairs sorts the tensors of a file into modules. Names that no format has are unused.
+func pairs(set *weights.Set) (map[string]*module, []string, error) {
+	modules := map[string]*module{}
+	var unused, refused []string
+	for _, name := range set.Names() {
+		if why := unsupported(name); why != "" {
+			refused = append(refused, fmt.Sprintf("%s (%s)", name, why))
+			continue
+		}
+		stem, r := split(name)
+		if r == roleNone {
+			unused = append(unused, name)
+			continue
+		}
+		m := modules[stem]
+		if m == nil {
+			m = &module{}
+			modules[stem] = m
+		}
+		place := map[role]*string{roleUp: &m.up, roleDown: &m.down, roleAlpha: &m.alpha}[r]
+		if *place != "" {
+			return nil, nil, fmt.Errorf("lora: %s and %s are the same matrix of one module", *place, name)
+		}
+		*place = name
+	}
+	if len(refused) > 0 {
+		return nil, nil, fmt.Errorf("lora: %d tensors are no low-rank pairs, which are all that is supported: %s", len(refused), firstOf(refused))
+	}
+	for stem, m := range modules {
+		if m.up == "" && m.down == "" { // an alpha of something else
+			unused = append(unused, m.alpha)
+			delete(modules, stem)
+		}
+	}
+	return modules, unused, nil
+}
+
+// check compares the shapes of a pair with the rows that it adds to, and returns alpha/rank.
+func (m *module) check(set *weights.Set, name string, t target) (float32, error) {
+	switch {
+	case m.up == "":
+		return 0, fmt.Errorf("lora: %s has no partner (the up or B matrix of %s)", m.down, name)
+	case m.down == "":
+		return 0, fmt.Errorf("lora: %s has no partner (the down or A matrix of %s)", m.up, name)
+	}
+	up, _ := set.Get(m.up)
+	down, _ := set.Get(m.down)
+	for _, s := range []struct {
+		name string
+		weights.Stored
+	}{{m.up, up}, {m.down, down}} {
+		if s.DType == engine.I32 || s.DType == engine.I64 || s.DType == engine.U8 || s.DType > engine.F64 {
+			return 0, fmt.Errorf("lora: %s has element type %s, want f32, bf16, f16 or fp8", s.name, s.DType)
+		}
+		if len(s.Shape) < 2 || s.Len() == 0 {
+			return 0, fmt.Errorf("lora: %s: got shape %v, want up [%d, R] and down [R, %d] to add to %s", s.name, s.Shape, t.rows, t.columns, t.name)
+		}
+	}
+	r := down.Shape[0]
+	if down.Len() != r*t.columns {
+		return 0, fmt.Errorf("lora: %s: got shape %v, want [%d, %d] to add to %s", m.down, down.Shape, r, t.columns, t.name)
+	}
+	if up.Shape[0] != t.rows || up.Len() != t.rows*r {
+		return 0, fmt.Errorf("lora: %s: got shape %v, want [%d, %d] to add to %s", m.up, up.Shape, t.rows, r, t.name)
+	}
+	if m.alpha == "" {
+		return 1, nil
+	}
+	a, _ := set.Get(m.alpha)
+	if a.Len() != 1 || a.DType > engine.F64 {
+		return 0, fmt.Errorf("lora: %s: got shape %v of %s, want one number", m.alpha, a.Shape, a.DType)
+	}
+	alpha := float64(a.F32()[0])
+	if math.IsNaN(alpha) || math.IsInf(alpha, 0) {
+		return 0, fmt.Errorf("lora: %s is %v, want a finite number", m.alpha, alpha)
+	}
+	return float32(alpha / float64(r)), nil
+}
+
+// additions says what a matched pair adds: one range, or two where the halves are stored the other way round.
+func (t target) additions(m *module, scale float32) []Addition {
+	a := Addition{Part: t.part, Name: t.name, First: t.first, Rows: t.rows, Up: m.up, Down: m.down, Scale: scale}
+	if !t.swapped {
+		return []Addition{a}
+	}
+	half := t.rows / 2
+	first, second := a, a
+	first.Rows, first.UpRow = half, half
+	second.First, second.Rows = t.first+half, half
+	return []Addition{first, second}
+}
+
+// Gather fetches the data of additions from the file that they were matched with, all factors multiplied by strength. The data is borrowed from set.
+// It fails where the file has not what was matched.
+func Gather(set *weights.Set, additions []Addition, strength float32) ([]weights.LowRank, error) {
+	out := make([]weights.LowRank, 0, len(additions))
+	for _, a := range additions {
+		up, okUp := set.Get(a.Up)
+		down, okDown := set.Get(a.Down)
+		if !okUp || !okDown || len(up.Shape) < 2 || up.Shape[0] < a.UpRow+a.Rows {
+			return nil, fmt.Errorf("lora: the file no longer has %s and %s as they were when it was looked at", a.Up, a.Down)
+		}
+		row := up.Len() / up.Shape[0] * up.DType.Size()
+		up.Data = up.Data[a.UpRow*row : (a.UpRow+a.Rows)*row]
+		up.Shape = []int{a.Rows, up.Len() / up.Shape[0]}
+		out = append(out, weights.LowRank{Name: a.Name, First: a.First, Down: down, Up: up, Scale: a.Scale * strength})
+	}
+	return out, nil
+}
+
+// firstOf joins the first few names.
+func firstOf(names []string) string {
+	const shown = 6
+	s := strings.Join(names[:min(len(names), shown)], ", ")
+	if len(names) > shown {
+		s += fmt.Sprintf(" and %d more", len(names)-shown)
+	}
+	return s
+}
+
+func sortedNames[V any](m map[string]V) []string {
+	names := make([]string, 0, len(m))
+	for n := range m {
+		names = append(names, n)
+	}
+	slices.Sort(names)
+	return names
+}

@@ -1,0 +1,82 @@
+package lora
+
+import (
+	"slices"
+	"strings"
+)
+
+// Encoder is one text encoder that adapters may be for.
+type Encoder struct {
+	Kind   string           // "clip_l", "clip_g", "t5", "mt5" or "bert"
+	Shapes map[string][]int // of its tensors, by their names without prefix ("text_model.encoder.layers.0.mlp.fc1.weight")
+}
+
+// inside is what ComfyUI puts before the names of an encoder.
+func inside() map[string]string {
+	return map[string]string{"clip_l": "clip_l.transformer.", "clip_g": "clip_g.transformer.", "t5": "t5xxl.transformer.", "mt5": "mt5xl.transformer.", "bert": "hydit_clip.transformer."}
+}
+
+// Text returns the module names for a set of text encoders that are used together. Files number encoders ("lora_te2_"), so which one is meant depends on
+// which ones there are: CLIP-L, then CLIP-G, then T5 (ComfyUI comfy/lora.py, model_lora_keys_clip).
+func Text(encoders []Encoder) *Keys {
+	has := func(kind string) bool {
+		return slices.ContainsFunc(encoders, func(e Encoder) bool { return e.Kind == kind })
+	}
+	var all []*Keys
+	for _, e := range encoders {
+		b := newBuilder(e.Kind, "the text encoder "+e.Kind)
+		for name, shape := range e.Shapes {
+			if multiplied(name) {
+				b.add(name, shape)
+			}
+		}
+		var dotted, flat []string
+		switch e.Kind {
+		case "clip_l":
+			dotted, flat = []string{"text_encoder."}, []string{"lora_te_", "lora_te1_"}
+		case "clip_g":
+			dotted, flat = []string{"text_encoder."}, []string{"lora_te_"}
+			if has("clip_l") {
+				dotted, flat = []string{"text_encoder_2."}, []string{"lora_te2_"}
+			}
+		case "t5":
+			flat = t5Numbers(has("clip_l"), has("clip_g"))
+		case "bert":
+			for name := range b.matrices { // files leave out the first part of the name
+				b.aliases([]alias{{file: strings.TrimPrefix(name, "bert."), own: name}}, nil, []string{"lora_te1_"})
+			}
+		}
+		b.own(append(dotted, "text_encoders."+inside()[e.Kind]), flat)
+		if names := sortedNames(b.keys.targets); len(names) > 0 {
+			b.keys.examples = []string{names[0] + ".lora_up.weight"}
+		}
+		all = append(all, b.keys)
+	}
+	return Join(all...)
+}
+
+// t5Numbers are the numbers under which files have T5: behind the CLIPs, and beside CLIP-L alone also as the third.
+func t5Numbers(clipL, clipG bool) []string {
+	switch {
+	case clipL && !clipG:
+		return []string{"lora_te2_", "lora_te3_"}
+	case clipL && clipG:
+		return []string{"lora_te3_"}
+	case clipG:
+		return []string{"lora_te2_"}
+	}
+	return []string{"lora_te1_"}
+}
+
+// multiplied reports whether a tensor of an encoder is a matrix that states are multiplied with, no table.
+func multiplied(name string) bool {
+	if strings.HasSuffix(name, "relative_attention_bias.weight") {
+		return false
+	}
+	for _, p := range []string{"text_model.encoder.layers.", "text_projection.", "encoder.block.", "bert.encoder.layer."} {
+		if strings.HasPrefix(name, p) {
+			return true
+		}
+	}
+	return false
+}

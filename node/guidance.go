@@ -1,0 +1,65 @@
+package node
+
+import "patchbay/parallel"
+
+// guidanceClasses are the rows of guided sampling beyond the basic chain: two positives, no noise, and the chain in one node.
+func guidanceClasses() []Class {
+	const module, category = "comfy_extras.nodes_custom_sampler", "sampling/custom_sampling"
+	cfg := func(name string) Input {
+		return number(name, "FLOAT", "", "default", 8.0, "min", 0.0, "max", 100.0, "step", 0.1, "round", 0.01)
+	}
+	conditioning := func(name string) Input { return linkIn(name, "CONDITIONING", "") }
+	return []Class{
+		{
+			Name: "SamplerCustom", Module: module, Category: category, NewStyle: true, Heavy: stageDenoise,
+			Inputs: []Input{
+				linkIn("model", "MODEL", ""), number("add_noise", "BOOLEAN", "", "default", true), seedInput("noise_seed"), cfg("cfg"),
+				conditioning("positive"), conditioning("negative"), linkIn("sampler", "SAMPLER", ""), linkIn("sigmas", "SIGMAS", ""), linkIn("latent_image", "LATENT", ""),
+			},
+			Outputs: []Slot{{"output", "LATENT"}, {"denoised_output", "LATENT"}}, Run: samplerCustom,
+		},
+		{
+			Name: "DualCFGGuider", Module: module, Category: category + "/guiders", NewStyle: true,
+			Description: "Guides with two conditionings: one scale between them, one between the second and the negative.",
+			Inputs: []Input{
+				linkIn("model", "MODEL", ""), conditioning("cond1"), conditioning("cond2"), conditioning("negative"),
+				cfg("cfg_conds"), cfg("cfg_cond2_negative"), combo("style", "", "regular", "nested"),
+			},
+			Outputs: slots("GUIDER"), Run: dualGuider,
+		},
+		{
+			Name: "DisableNoise", Module: module, Category: category + "/noise", NewStyle: true,
+			Description: "Starts from the latent as it is.",
+			Outputs:     slots("NOISE"), Run: func(*Call) ([]any, error) { return []any{Noise{None: true}}, nil },
+		},
+	}
+}
+
+// samplerCustom is SamplerCustomAdvanced with a CFGGuider and noise of its own. The seed also decides what samplers draw on the way, with or without
+// noise at the start.
+func samplerCustom(c *Call) ([]any, error) {
+	g := &Guider{
+		Model: value[*Model](c, "model"), Rule: parallel.Guider{Kind: parallel.GuideCFG, CFG: float32(c.decimal("cfg"))},
+		Branches: []GuiderBranch{{"positive", value[Conditioning](c, "positive")}, {"negative", value[Conditioning](c, "negative")}},
+	}
+	l := value[*Latent](c, "latent_image")
+	noise := Noise{Seed: c.seed("noise_seed"), None: !c.flag("add_noise")}
+	req, err := lowerCustom(noise, g, value[Sampler](c, "sampler"), value[Sigmas](c, "sigmas"), l)
+	if err != nil {
+		return nil, err
+	}
+	out, denoised, err := c.sample(req, g.Model, l)
+	return []any{out, denoised}, err
+}
+
+func dualGuider(c *Call) ([]any, error) {
+	return []any{&Guider{
+		Model: value[*Model](c, "model"),
+		Rule: parallel.Guider{
+			Kind: parallel.GuideDual, CFG: float32(c.decimal("cfg_conds")), CFG2: float32(c.decimal("cfg_cond2_negative")), Nested: c.str("style") == "nested",
+		},
+		Branches: []GuiderBranch{
+			{"cond1", value[Conditioning](c, "cond1")}, {"cond2", value[Conditioning](c, "cond2")}, {"negative", value[Conditioning](c, "negative")},
+		},
+	}}, nil
+}

@@ -1,0 +1,108 @@
+package node
+
+import (
+	"math"
+
+	"patchbay/node/resample"
+)
+
+// resizeImageClasses are the rows that enlarge, shrink and cut pictures.
+func resizeImageClasses() []Class {
+	methods := []string{"nearest-exact", "bilinear", "area", "bicubic", "lanczos"}
+	side := func(name string, preset, lo int64) Input {
+		return number(name, "INT", "in pixels", "default", preset, "min", lo, "max", int64(16384), "step", int64(1))
+	}
+	return []Class{
+		{
+			Name: "ImageScale", Display: "Upscale Image", Module: "nodes", Category: "image/upscaling",
+			Inputs:  []Input{bareIn("image", "IMAGE"), bareCombo("upscale_method", methods...), side("width", 512, 0), side("height", 512, 0), bareCombo("crop", "disabled", "center")},
+			Outputs: slots("IMAGE"), Run: imageScale,
+		},
+		{
+			Name: "ImageScaleBy", Display: "Upscale Image By", Module: "nodes", Category: "image/upscaling",
+			Inputs:  []Input{bareIn("image", "IMAGE"), bareCombo("upscale_method", methods...), number("scale_by", "FLOAT", "", "default", 1.0, "min", 0.01, "max", 8.0, "step", 0.01)},
+			Outputs: slots("IMAGE"), Run: imageScaleBy,
+		},
+		{
+			Name: "ImageScaleToTotalPixels", Module: "comfy_extras.nodes_post_processing", Category: "image/upscaling", NewStyle: true,
+			Inputs: []Input{
+				linkIn("image", "IMAGE", ""), combo("upscale_method", "", methods...),
+				number("megapixels", "FLOAT", "of 1024 x 1024", "default", 1.0, "min", 0.01, "max", 16.0, "step", 0.01),
+				number("resolution_steps", "INT", "sides become multiples of this", "default", int64(1), "min", int64(1), "max", int64(256)),
+			},
+			Outputs: slots("IMAGE"), Run: imageScaleToTotal,
+		},
+		{
+			Name: "ImageCrop", Display: "Image Crop", Module: "comfy_extras.nodes_images", Category: "image/transform", NewStyle: true,
+			Inputs:  []Input{linkIn("image", "IMAGE", ""), side("width", 512, 1), side("height", 512, 1), side("x", 0, 0), side("y", 0, 0)},
+			Outputs: slots("IMAGE"), Run: imageCrop,
+		},
+	}
+}
+
+// imageScale: a side of 0 follows from the aspect, both 0 leave the picture as it is.
+func imageScale(c *Call) ([]any, error) {
+	im, w, h := value[*Image](c, "image"), c.whole("width"), c.whole("height")
+	switch {
+	case w == 0 && h == 0:
+		return []any{im}, nil
+	case w == 0:
+		w = max(1, rounded(float64(im.X*h)/float64(im.Y)))
+	case h == 0:
+		h = max(1, rounded(float64(im.Y*w)/float64(im.X)))
+	}
+	return im.resized(w, h, c.str("upscale_method"), c.str("crop"), "width")
+}
+
+func imageScaleBy(c *Call) ([]any, error) {
+	im, by := value[*Image](c, "image"), c.decimal("scale_by")
+	return im.resized(rounded(float64(im.X)*by), rounded(float64(im.Y)*by), c.str("upscale_method"), string(resample.CropDisabled), "scale_by")
+}
+
+func imageScaleToTotal(c *Call) ([]any, error) {
+	im, steps := value[*Image](c, "image"), c.whole("resolution_steps")
+	by := math.Sqrt(c.decimal("megapixels") * 1024 * 1024 / float64(im.X*im.Y))
+	side := func(n int) int { return rounded(float64(n)*by/float64(steps)) * steps }
+	return im.resized(side(im.X), side(im.Y), c.str("upscale_method"), string(resample.CropDisabled), "megapixels")
+}
+
+// resized gives the outputs of a node that resizes to x by y pixels; field is the input to blame for the size.
+func (im *Image) resized(x, y int, method, crop, field string) ([]any, error) {
+	out, err := resizedImage(im, x, y, method, crop, field)
+	if err != nil {
+		return nil, err
+	}
+	return []any{out}, nil
+}
+
+func resizedImage(im *Image, x, y int, method, crop, field string) (*Image, error) {
+	if err := checkSize(field, im.B, y, x, im.C); err != nil {
+		return nil, err
+	}
+	source := resample.Image{Data: im.Data, B: im.B, C: im.C, Y: im.Y, X: im.X, Layout: resample.ChannelsLast}
+	m, err := resample.Upscale(source, x, y, resample.Method(method), resample.Crop(crop))
+	if err != nil {
+		return nil, fieldf(CodeBadInput, field, "%s: %v", field, err)
+	}
+	return &Image{B: m.B, Y: m.Y, X: m.X, C: m.C, Data: m.Data}, nil
+}
+
+// imageCrop cuts what lies inside the picture; an origin outside moves to the last pixel.
+func imageCrop(c *Call) ([]any, error) {
+	im := value[*Image](c, "image")
+	x, y := min(c.whole("x"), im.X-1), min(c.whole("y"), im.Y-1)
+	w, h := min(c.whole("width"), im.X-x), min(c.whole("height"), im.Y-y)
+	return []any{im.cut(x, y, w, h)}, nil
+}
+
+// cut returns the rectangle of w by h pixels at (x, y).
+func (im *Image) cut(x, y, w, h int) *Image {
+	out := &Image{B: im.B, Y: h, X: w, C: im.C, Data: make([]float32, 0, im.B*h*w*im.C)}
+	for b := range im.B {
+		for r := range h {
+			at := ((b*im.Y+y+r)*im.X + x) * im.C
+			out.Data = append(out.Data, im.Data[at:at+w*im.C]...)
+		}
+	}
+	return out
+}

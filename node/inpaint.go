@@ -1,0 +1,168 @@
+package node
+
+import (
+	"math"
+
+	"patchbay/models/vae"
+	"patchbay/node/resample"
+)
+
+// inpaintClasses are the rows that give a latent the mask of what may change.
+func inpaintClasses() []Class {
+	return []Class{
+		{
+			Name: "SetLatentNoiseMask", Display: "Set Latent Noise Mask", Module: "nodes", Category: "latent/inpaint",
+			Inputs: []Input{bareIn("samples", "LATENT"), bareIn("mask", "MASK")}, Outputs: slots("LATENT"), Run: func(c *Call) ([]any, error) {
+				l := value[*Latent](c, "samples")
+				return []any{&Latent{Samples: l.Samples, NoiseMask: c.mask("mask"), BatchIndex: l.BatchIndex}}, nil
+			},
+		},
+		{
+			Name: "VAEEncodeForInpaint", Display: "VAE Encode (for Inpainting)", Module: "nodes", Category: "latent/inpaint", Heavy: stageVAE,
+			Description: "Encodes pictures with grey where the mask is, and keeps the mask, grown a little, with the latent.",
+			Inputs: []Input{
+				bareIn("pixels", "IMAGE"), bareIn("vae", "VAE"), bareIn("mask", "MASK"),
+				number("grow_mask_by", "INT", "in pixels", "default", int64(6), "min", int64(0), "max", int64(64), "step", int64(1)),
+			},
+			Outputs: slots("LATENT"), Run: encodeForInpaint,
+		},
+		{
+			Name: "InpaintModelConditioning", Module: "nodes", Category: "conditioning/inpaint", Heavy: stageVAE,
+			Inputs: []Input{
+				bareIn("positive", "CONDITIONING"), bareIn("negative", "CONDITIONING"), bareIn("vae", "VAE"), bareIn("pixels", "IMAGE"), bareIn("mask", "MASK"),
+				number("noise_mask", "BOOLEAN", "only what is inside the mask changes", "default", true),
+			},
+			Outputs: []Slot{{"positive", "CONDITIONING"}, {"negative", "CONDITIONING"}, {"latent", "LATENT"}}, Run: inpaintConditioning,
+		},
+	}
+}
+
+// encodeForInpaint makes pixels grey where the rounded mask is 1, encodes them, and keeps the rounded mask, grown by a box of grow_mask_by pixels.
+func encodeForInpaint(c *Call) ([]any, error) {
+	im, v, grow := value[*Image](c, "pixels"), value[*VAE](c, "vae"), c.whole("grow_mask_by")
+	mask, err := c.mask("mask").sized(im.Y, im.X)
+	if err != nil {
+		return nil, err
+	}
+	for i, f := range mask.Data {
+		mask.Data[i] = float32(math.RoundToEven(float64(f)))
+	}
+	grey, err := im.greyed(mask)
+	if err != nil {
+		return nil, err
+	}
+	samples, err := c.encodeImage(v, grey)
+	if err != nil {
+		return nil, err
+	}
+	scale, err := c.scaleOf(v)
+	if err != nil {
+		return nil, err
+	}
+	return []any{&Latent{Samples: samples, NoiseMask: mask.centred(scale).dilated(grow)}}, nil
+}
+
+// inpaintConditioning encodes the picture and keeps the mask, not rounded, with the latent. ComfyUI also attaches the masked picture to the conditionings for
+// networks with more input channels (FLUX Fill); those are refused when they are loaded, and all others ignore it.
+func inpaintConditioning(c *Call) ([]any, error) {
+	im := value[*Image](c, "pixels")
+	samples, err := c.encodeImage(value[*VAE](c, "vae"), im)
+	if err != nil {
+		return nil, err
+	}
+	out := &Latent{Samples: samples}
+	if c.flag("noise_mask") {
+		mask, err := c.mask("mask").sized(im.Y, im.X)
+		if err != nil {
+			return nil, err
+		}
+		out.NoiseMask = mask.centred(8)
+	}
+	return []any{value[Conditioning](c, "positive"), value[Conditioning](c, "negative"), out}, nil
+}
+
+// sized returns a copy scaled to y rows and x columns (bilinear).
+func (m *Mask) sized(y, x int) (*Mask, error) {
+	if err := checkSize("mask", m.B, y, x); err != nil {
+		return nil, err
+	}
+	out, err := resample.Upscale(resample.Image{Data: m.Data, B: m.B, C: 1, Y: m.Y, X: m.X}, x, y, resample.Bilinear, resample.CropDisabled)
+	if err != nil {
+		return nil, fieldf(CodeBadInput, "mask", "mask: %v", err)
+	}
+	return &Mask{B: m.B, Y: y, X: x, Data: out.Data}, nil
+}
+
+// centred cuts equal margins off until the sides are multiples of n, as the encoder does with pictures.
+func (m *Mask) centred(n int) *Mask {
+	y, x := m.Y/n*n, m.X/n*n
+	top, left := m.Y%n/2, m.X%n/2
+	out := &Mask{B: m.B, Y: y, X: x, Data: make([]float32, 0, m.B*y*x)}
+	for b := range m.B {
+		for r := range y {
+			at := (b*m.Y+top+r)*m.X + left
+			out.Data = append(out.Data, m.Data[at:at+x]...)
+		}
+	}
+	return out
+}
+
+// dilated sums the rounded mask over boxes of n x n pixels (rows and columns i-p .. i-p+n-1 with p = ceil((n-1)/2)) and cuts to 0..1; n of 0 or 1 leaves
+// the values. Sums of whole numbers are exact in f64, so the order does not matter.
+func (m *Mask) dilated(n int) *Mask {
+	out := m.like(append([]float32(nil), m.Data...))
+	if n < 1 {
+		return out
+	}
+	for b := range m.B {
+		plane := out.Data[b*m.Y*m.X:][:m.Y*m.X]
+		for r := range m.Y {
+			boxSum(plane[r*m.X:], m.X, 1, n)
+		}
+		for k := range m.X {
+			boxSum(plane[k:], m.Y, m.X, n)
+		}
+	}
+	for i, v := range out.Data {
+		out.Data[i] = min(max(v, 0), 1)
+	}
+	return out
+}
+
+// boxSum replaces every one of count values, stride apart, by the sum of its box.
+func boxSum(v []float32, count, stride, n int) {
+	sums := make([]float64, count+1)
+	for i := range count {
+		sums[i+1] = sums[i] + float64(v[i*stride])
+	}
+	p := n / 2 // ceil((n-1)/2)
+	for i := range count {
+		v[i*stride] = float32(sums[min(max(i-p+n, 0), count)] - sums[max(i-p, 0)])
+	}
+}
+
+// greyed returns a copy whose colours are (v - 0.5)*(1 - mask) + 0.5. One mask goes with all pictures.
+func (im *Image) greyed(m *Mask) (*Image, error) {
+	if m.B != 1 && m.B != im.B {
+		return nil, fieldf(CodeBadInput, "mask", "mask: has a batch of %d, pixels one of %d: want 1 or %d", m.B, im.B, im.B)
+	}
+	out := *im
+	out.Data = append([]float32(nil), im.Data...)
+	for i := range im.B * im.Y * im.X {
+		keep := 1 - m.Data[i%len(m.Data)]
+		for k := range 3 {
+			v := &out.Data[i*im.C+k]
+			*v = float32((*v-0.5)*keep) + 0.5
+		}
+	}
+	return &out, nil
+}
+
+// scaleOf returns how many pixels one latent value covers.
+func (c *Call) scaleOf(v *VAE) (scale int, err error) {
+	if v.Key == pixelSpace {
+		return 1, nil
+	}
+	err = c.withVAE(v, func(cfg vae.Config) (int, error) { scale = cfg.Scale(); return 0, nil }, func(*vae.VAE, vae.Env) error { return nil })
+	return scale, err
+}

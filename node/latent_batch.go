@@ -1,0 +1,91 @@
+package node
+
+import "patchbay/parallel"
+
+// latentBatchClasses are the rows that change how many latents a batch has.
+func latentBatchClasses() []Class {
+	return []Class{
+		{
+			Name: "RepeatLatentBatch", Display: "Repeat Latent Batch", Module: "nodes", Category: "latent/batch",
+			Inputs:  []Input{bareIn("samples", "LATENT"), number("amount", "INT", "", "default", int64(1), "min", int64(1), "max", int64(64))},
+			Outputs: slots("LATENT"), Run: repeatLatent,
+		},
+		{
+			Name: "LatentFromBatch", Display: "Latent From Batch", Module: "nodes", Category: "latent/batch",
+			Description: "Takes some latents of a batch; they keep the noise that they would have had in it.",
+			Inputs: []Input{
+				bareIn("samples", "LATENT"), number("batch_index", "INT", "", "default", int64(0), "min", int64(0), "max", int64(63)),
+				number("length", "INT", "", "default", int64(1), "min", int64(1), "max", int64(64)),
+			},
+			Outputs: slots("LATENT"), Run: latentFromBatch,
+		},
+	}
+}
+
+// repeatLatent repeats the whole batch; the copies get noise of their own: batch_index goes on behind the largest.
+func repeatLatent(c *Call) ([]any, error) {
+	l, amount := c.latent("samples"), c.whole("amount")
+	s := l.Samples
+	if err := checkSize("amount", amount, s.B, s.C, s.Y, s.X); err != nil {
+		return nil, err
+	}
+	out := l.with(parallel.Latent{B: amount * s.B, C: s.C, Y: s.Y, X: s.X, Data: repeated(s.Data, amount)})
+	if m := l.NoiseMask; m != nil && m.B > 1 {
+		out.NoiseMask = &Mask{B: amount * m.B, Y: m.Y, X: m.X, Data: repeated(m.Data, amount)}
+	}
+	if len(l.BatchIndex) == 0 {
+		return []any{out}, nil
+	}
+	lo, hi := l.BatchIndex[0], l.BatchIndex[0]
+	for _, n := range l.BatchIndex {
+		lo, hi = min(lo, n), max(hi, n)
+	}
+	out.BatchIndex = nil
+	for i := range amount {
+		for _, n := range l.BatchIndex {
+			out.BatchIndex = append(out.BatchIndex, n+i*(hi-lo+1))
+		}
+	}
+	return []any{out}, nil
+}
+
+func repeated(v []float32, n int) []float32 {
+	out := make([]float32, 0, n*len(v))
+	for range n {
+		out = append(out, v...)
+	}
+	return out
+}
+
+func latentFromBatch(c *Call) ([]any, error) {
+	l := c.latent("samples")
+	s := l.Samples
+	from := min(s.B-1, c.whole("batch_index"))
+	length := min(s.B-from, c.whole("length"))
+	item := s.C * s.Y * s.X
+	out := l.with(parallel.Latent{B: length, C: s.C, Y: s.Y, X: s.X, Data: s.Data[from*item : (from+length)*item]})
+	if m := l.NoiseMask; m != nil && m.B > 1 {
+		out.NoiseMask = m.items(from, length, s.B)
+	}
+	if l.BatchIndex != nil {
+		lo, hi := sliced(len(l.BatchIndex), from, from+length)
+		out.BatchIndex = l.BatchIndex[lo:hi]
+		return []any{out}, nil
+	}
+	for i := range length {
+		out.BatchIndex = append(out.BatchIndex, from+i)
+	}
+	return []any{out}, nil
+}
+
+// items returns some masks of a batch, which is repeated to at least b masks first.
+func (m *Mask) items(from, length, b int) *Mask {
+	n, total := m.Y*m.X, max(m.B, b)
+	length = max(min(length, total-from), 0)
+	out := &Mask{B: length, Y: m.Y, X: m.X, Data: make([]float32, 0, length*n)}
+	for i := range length {
+		at := (from + i) % m.B * n
+		out.Data = append(out.Data, m.Data[at:at+n]...)
+	}
+	return out
+}

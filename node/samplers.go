@@ -1,0 +1,71 @@
+package node
+
+import "patchbay/models/sampling"
+
+// samplerClasses are the rows that give a sampler with options of its own.
+func samplerClasses() []Class {
+	eta, noise := samplerFloat("eta", 1, 100), samplerFloat("s_noise", 1, 100)
+	device := combo("noise_device", "both give the numbers of the CPU generator", "gpu", "cpu")
+	order := func(name string, preset, lo, hi int64) Input {
+		return number(name, "INT", "", "default", preset, "min", lo, "max", hi)
+	}
+	percent := func(name string, preset float64) Input {
+		return number(name, "FLOAT", "of the model that samples", "default", preset, "min", 0.0, "max", 1.0, "step", 0.001)
+	}
+	ratio := number("r", "FLOAT", "size of the first half step", "default", 0.5, "min", 0.01, "max", 1.0, "step", 0.01, "round", false)
+	cfgpp := samplerRow("SamplerEulerAncestralCFGPP", "euler_ancestral_cfg_pp", samplerFloat("eta", 1, 1), samplerFloat("s_noise", 1, 10))
+	cfgpp.Display = "SamplerEulerAncestralCFG++"
+	return []Class{
+		samplerRow("SamplerEulerAncestral", "euler_ancestral", eta, noise),
+		cfgpp,
+		samplerRow("SamplerLMS", "lms", order("order", 4, 1, 100)),
+		samplerRow("SamplerDPMPP_3M_SDE", "dpmpp_3m_sde", eta, noise, device),
+		samplerRow("SamplerDPMPP_2M_SDE", "dpmpp_2m_sde", combo("solver_type", "", "midpoint", "heun"), eta, noise, device),
+		samplerRow("SamplerDPMPP_SDE", "dpmpp_sde", eta, noise, samplerFloat("r", 0.5, 100), device),
+		samplerRow("SamplerDPMPP_2S_Ancestral", "dpmpp_2s_ancestral", eta, noise),
+		samplerRow("SamplerDPMAdaptative", "dpm_adaptive", order("order", 3, 2, 3), samplerFloat("rtol", 0.05, 100), samplerFloat("atol", 0.0078, 100),
+			samplerFloat("h_init", 0.05, 100), samplerFloat("pcoeff", 0, 100), samplerFloat("icoeff", 1, 100), samplerFloat("dcoeff", 0, 100),
+			samplerFloat("accept_safety", 0.81, 100), samplerFloat("eta", 0, 100), noise),
+		samplerRow("SamplerER_SDE", "er_sde", combo("solver_type", "", "ER-SDE", "Reverse-time SDE", "ODE"), order("max_stage", 3, 1, 3), eta, noise),
+		samplerRow("SamplerSASolver", "sa_solver", linkIn("model", "MODEL", ""), samplerFloat("eta", 1, 10), percent("sde_start_percent", 0.2), percent("sde_end_percent", 0.8), noise,
+			order("predictor_order", 3, 1, 6), order("corrector_order", 4, 0, 6), linkIn("use_pece", "BOOLEAN", ""), linkIn("simple_order_2", "BOOLEAN", "")),
+		samplerRow("SamplerSEEDS2", "seeds_2", combo("solver_type", "", "phi_1", "phi_2"), eta, noise, ratio),
+	}
+}
+
+func samplerFloat(name string, preset, hi float64) Input {
+	return number(name, "FLOAT", "", "default", preset, "min", 0.0, "max", hi, "step", 0.01, "round", false)
+}
+
+// samplerRow is a class whose inputs are the options of one sampler, name for name. Two inputs are none: noise_device chooses between two samplers, and
+// the model of SamplerSASolver, whose percentages are read on the time line of the model that samples, which is the same model in any sensible graph.
+func samplerRow(class, sampler string, inputs ...Input) Class {
+	return Class{
+		Name: class, Module: "comfy_extras.nodes_custom_sampler", Category: "sampling/custom_sampling/samplers", NewStyle: true,
+		Inputs: inputs, Outputs: slots("SAMPLER"), Run: func(c *Call) ([]any, error) {
+			name, given := sampler, map[string]any{}
+			for i := range inputs {
+				switch in := &inputs[i]; {
+				case in.Name == "noise_device" && c.str(in.Name) == "gpu":
+					name += "_gpu"
+				case in.Name == "noise_device" || in.Type == "MODEL":
+				case in.Type == "INT":
+					given[in.Name] = c.whole(in.Name)
+				case in.Type == "FLOAT":
+					given[in.Name] = c.decimal(in.Name)
+				default:
+					given[in.Name] = c.in[in.Name]
+				}
+			}
+			entry, err := sampling.FindSampler(name)
+			if err != nil {
+				return nil, err
+			}
+			options, err := entry.NewOptions(given)
+			if err != nil {
+				return nil, failf(CodeBadInput, "%v", err)
+			}
+			return []any{Sampler{Name: name, Options: options}}, nil
+		},
+	}
+}

@@ -1,0 +1,94 @@
+package node
+
+import (
+	"patchbay/models/vae"
+	"patchbay/parallel"
+)
+
+// tiledClasses are the rows that decode and encode in tiles.
+func tiledClasses() []Class {
+	tile := func(step int64) []Input {
+		return []Input{
+			number("tile_size", "INT", "in pixels", "default", int64(512), "min", int64(64), "max", int64(4096), "step", step),
+			number("overlap", "INT", "in pixels", "default", int64(64), "min", int64(0), "max", int64(4096), "step", int64(32)),
+			number("temporal_size", "INT", "for video autoencoders only", "default", int64(64), "min", int64(8), "max", int64(4096), "step", int64(4)),
+			number("temporal_overlap", "INT", "for video autoencoders only", "default", int64(8), "min", int64(4), "max", int64(4096), "step", int64(4)),
+		}
+	}
+	return []Class{
+		{
+			Name: "VAEDecodeTiled", Display: "VAE Decode (Tiled)", Module: "nodes", Category: "_for_testing", Heavy: stageVAE,
+			Description: "Decodes in tiles: needs less memory, and differs a little from VAEDecode.",
+			Inputs:      append([]Input{bareIn("samples", "LATENT"), bareIn("vae", "VAE")}, tile(32)...), Outputs: slots("IMAGE"), Run: vaeDecodeTiled,
+		},
+		{
+			Name: "VAEEncodeTiled", Display: "VAE Encode (Tiled)", Module: "nodes", Category: "_for_testing", Heavy: stageVAE,
+			Inputs: append([]Input{bareIn("pixels", "IMAGE"), bareIn("vae", "VAE")}, tile(64)...), Outputs: slots("LATENT"), Run: vaeEncodeTiled,
+		},
+	}
+}
+
+func vaeDecodeTiled(c *Call) ([]any, error) {
+	l, v := c.latent("samples").Samples, value[*VAE](c, "vae")
+	size, overlap := c.whole("tile_size"), c.whole("overlap")
+	if v.Key == pixelSpace {
+		return decodePixels(l)
+	}
+	var im *Image
+	err := c.withVAE(v, func(cfg vae.Config) (int, error) {
+		if err := v.takes(cfg.Latent(), l.C); err != nil {
+			return 0, err
+		}
+		s := cfg.Scale()
+		if err := checkSize("samples", l.B, s*l.Y, s*l.X, cfg.Out); err != nil {
+			return 0, err
+		}
+		return vae.DecodeTiledBytes(cfg, vae.Env{}.DType, l.Y, l.X, vae.DecodeTiles(size, overlap, s)), nil
+	}, func(net *vae.VAE, env vae.Env) error {
+		s := net.Config.Scale()
+		out, err := net.DecodeTiled(env, l.Data, l.B, l.Y, l.X, vae.DecodeTiles(size, overlap, s))
+		if err != nil {
+			return err
+		}
+		vae.ToImage(out)
+		im = &Image{B: l.B, Y: s * l.Y, X: s * l.X, C: net.Config.Out, Data: out}
+		return nil
+	})
+	return []any{im}, err
+}
+
+func vaeEncodeTiled(c *Call) ([]any, error) {
+	im, v := value[*Image](c, "pixels"), value[*VAE](c, "vae")
+	t := vae.Tiles{Y: c.whole("tile_size"), X: c.whole("tile_size"), Overlap: c.whole("overlap")}
+	if v.Key == pixelSpace {
+		return []any{&Latent{Samples: encodePixels(im)}}, nil
+	}
+	var out parallel.Latent
+	var pixels []float32
+	var y, x int
+	err := c.withVAE(v, func(cfg vae.Config) (int, error) {
+		s := cfg.Scale()
+		switch {
+		case !cfg.CanEncode:
+			return 0, fieldf(CodeWrongFamily, "vae", "vae: %s has no encoder", v.Name)
+		case t.Y%(2*s) != 0 || t.Overlap%s != 0:
+			return 0, fieldf(CodeBadInput, "tile_size", "tile_size: %d with overlap %d: want multiples of %d and of %d", t.Y, t.Overlap, 2*s, s)
+		case t.Overlap >= t.Y/2:
+			return 0, fieldf(CodeBadInput, "overlap", "overlap: %d, want less than half of tile_size %d", t.Overlap, t.Y)
+		}
+		if pixels, y, x = vae.CropToImage(im.Data, im.B, im.Y, im.X, im.C, s); y == 0 || x == 0 {
+			return 0, fieldf(CodeBadInput, "pixels", "pixels: a picture of %d x %d is smaller than the %d pixels that one latent value covers", im.X, im.Y, s)
+		}
+		n := 0
+		for _, shape := range [][2]int{{t.Y, t.X}, {2 * t.Y, t.X / 2}, {t.Y / 2, 2 * t.X}} {
+			n = max(n, vae.EncodeBytes(cfg, vae.Env{}.DType, min(y, shape[0]), min(x, shape[1])))
+		}
+		return n, nil
+	}, func(net *vae.VAE, env vae.Env) error {
+		data, err := net.EncodeTiled(env, pixels, im.B, y, x, t)
+		s := net.Config.Scale()
+		out = parallel.Latent{B: im.B, C: net.Config.Latent(), Y: y / s, X: x / s, Data: data}
+		return err
+	})
+	return []any{&Latent{Samples: out}}, err
+}
