@@ -122,10 +122,12 @@ func demo(cmd *cobra.Command, f *demoFlags) error {
 	shows := newShower(cmd.OutOrStdout(), f.json)
 	defer shows.close()
 	var metrics map[string]any
+	var work profiles
 	col := &ipc.Collector{Accepted: shows.accepted, Event: func(ev ipc.Event) {
 		if ev.Type == ipc.EventMetrics {
 			metrics = ev.Data
 		}
+		work.take(ev)
 		shows.event(ev)
 	}}
 	ctx, done := cancelOnSignal(cmd.Context(), c, req.ID)
@@ -147,6 +149,7 @@ func demo(cmd *cobra.Command, f *demoFlags) error {
 		return nil
 	}
 	shows.say("%s: %dx%d pixels", f.out, col.Files[0].Ref.Width, col.Files[0].Ref.Height)
+	work.showWork(shows)
 	showTimes(shows, ready, total, metrics)
 	return nil
 }

@@ -24,6 +24,7 @@ type runFlags struct {
 	id    string
 	json  bool
 	local bool
+	trace string
 	cfg   config // of --local
 }
 
@@ -46,7 +47,8 @@ Exit codes: 0 done, 1 the job failed, 2 the workflow was refused, 3 no daemon, 1
 	fl := cmd.Flags()
 	f.add(fl)
 	fl.StringArrayVar(&f.sets, "set", nil, "replace an input: id.field=value; may be given several times")
-	fl.StringVar(&f.plan, "plan", "", "how to split the work, as in ulysses=2,pipe=2 (default: chosen)")
+	fl.StringVar(&f.plan, "plan", "", "how to split the work, as in ulysses=2,pipe=2 (default: one rank)")
+	fl.StringVar(&f.trace, "profile", "", "measure every operation: print a table and write a Chrome trace to this file")
 	fl.StringVar(&f.out, "out", ".", "folder for the pictures; empty: do not save them here")
 	fl.StringVar(&f.id, "id", "", "job id; running an id again shows the same job")
 	fl.BoolVar(&f.json, "json", false, "print one JSON object a line for every event")
@@ -76,6 +78,7 @@ func runFlow(cmd *cobra.Command, f *runFlags, path string) error {
 	req.Workflow = string(w.JSON())
 	req.Plan = orElse(f.plan, req.Plan)
 	req.ID = orElse(f.id, req.ID)
+	req.Profile = f.trace != ""
 	client, err := f.connect(cmd)
 	if err != nil {
 		return err
@@ -85,9 +88,13 @@ func runFlow(cmd *cobra.Command, f *runFlags, path string) error {
 	defer shows.close()
 	ctx, stop := cancelOnSignal(cmd.Context(), client, req.ID)
 	defer stop()
-	col := &ipc.Collector{Event: shows.event, Accepted: shows.accepted}
+	var measured profiles
+	col := &ipc.Collector{Accepted: shows.accepted, Event: func(ev ipc.Event) { measured.take(ev); shows.event(ev) }}
 	end, err := ipc.Run(ctx, client, req, col)
-	return shows.finish(end, err, col.Files, f.out)
+	if err := shows.finish(end, err, col.Files, f.out); err != nil || f.trace == "" {
+		return err
+	}
+	return measured.write(shows, f.trace)
 }
 
 // connect returns a daemon, or a worker of our own with --local.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/mattn/go-isatty"
@@ -80,7 +81,9 @@ func (c *config) complete() error {
 		if _, err := os.Stat(filepath.Join(c.ComfyUI, "models")); err != nil {
 			return &exitError{exitBadInput, fmt.Errorf("--comfyui %s: there is no models folder in it", c.ComfyUI)}
 		}
-		c.Models = append(c.Models, filepath.Join(c.ComfyUI, "models"))
+		if own := filepath.Join(c.ComfyUI, "models"); !slices.Contains(c.Models, own) { // a worker is given both
+			c.Models = append(c.Models, own)
+		}
 		c.Input, c.Output = orElse(c.Input, filepath.Join(c.ComfyUI, "input")), orElse(c.Output, filepath.Join(c.ComfyUI, "output"))
 	}
 	c.Input, c.Output = orElse(c.Input, filepath.Join(home(), "input")), orElse(c.Output, filepath.Join(home(), "output"))
@@ -128,6 +131,9 @@ func (c *config) workerArgs() []string {
 	args := []string{"worker", "--input", c.Input, "--output", c.Output, "--save=false", "--devices", c.Devices, "--log", c.Log}
 	for _, m := range c.Models {
 		args = append(args, "--models", m)
+	}
+	if c.ComfyUI != "" {
+		args = append(args, "--comfyui", c.ComfyUI)
 	}
 	return args
 }

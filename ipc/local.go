@@ -53,6 +53,7 @@ func (l *Local) Run(ctx context.Context, task Task, sink Sink) (*Outcome, error)
 func nodeJob(req *RunRequest, w *node.Workflow) node.Job {
 	job := node.Job{
 		ID: req.ID, Workflow: w, Targets: req.Targets, Inputs: req.Inputs, Plan: req.Plan, Preview: req.Preview, NoMetadata: req.NoMetadata,
+		Profile: req.Profile,
 	}
 	if req.ExtraPNG != nil {
 		job.ExtraPNGInfo = map[string]any{}
@@ -83,9 +84,7 @@ func listsFiles(ui any) bool {
 func metricsOf(r *node.Result) map[string]any {
 	stats := []any{}
 	for _, s := range r.Stats {
-		stats = append(stats, map[string]any{
-			"plan": s.Plan, "evaluations": s.Evaluations, "load_seconds": s.LoadSeconds, "step_seconds": s.StepSeconds, "peak_bytes": s.PeakBytes,
-		})
+		stats = append(stats, statsOf(s))
 	}
 	out := map[string]any{"timings": timingsOf(r.Timings), "executed": orEmpty(r.Executed), "cached": orEmpty(r.Cached), "stats": stats}
 	if len(r.Warnings) > 0 {

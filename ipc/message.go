@@ -28,7 +28,8 @@ type RunRequest struct {
 	Inputs     map[string][]byte `json:"inputs,omitempty"`        // files for LoadImage and LoadLatent, by name
 	ExtraPNG   *node.Object      `json:"extra_pnginfo,omitempty"` // text chunks of saved pictures
 	NoMetadata bool              `json:"no_metadata,omitempty"`   // leave workflow and extra info out of saved files
-	Plan       string            `json:"plan,omitempty"`          // "ulysses=2,pipe=2"; empty: chosen
+	Plan       string            `json:"plan,omitempty"`          // "ulysses=2,pipe=2"; empty: one rank
+	Profile    bool              `json:"profile,omitempty"`       // measure every operation; the metrics event carries table and spans
 	Preview    bool              `json:"preview,omitempty"`       // make previews
 	Tied       bool              `json:"tied,omitempty"`          // run on NATS: cancel when the client goes away
 	Front      bool              `json:"front,omitempty"`         // ahead of all waiting jobs

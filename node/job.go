@@ -18,6 +18,8 @@ type Job struct {
 	Inputs map[string][]byte
 	// Plan is how to use the devices ("ulysses=2,..."); empty: chosen.
 	Plan string
+	// Profile measures every operation of the denoise loop (Result.Stats has the spans).
+	Profile bool
 	// Preview asks for preview events.
 	Preview bool
 	// NoMetadata leaves workflow and extra info out of saved files.

@@ -302,7 +302,7 @@ func (c *Call) sample(req *parallel.Request, m *Model, source *Latent) (out, den
 	if c.run == nil || c.run.engine == nil {
 		return nil, nil, failf(CodeInternal, "sampling needs a device, and this runner has none")
 	}
-	req.Plan, req.Preview = c.Job.Plan, c.Job.Preview
+	req.Plan, req.Preview, req.Profile = c.Job.Plan, c.Job.Preview, c.Job.Profile
 	began := time.Now()
 	result, err := c.run.engine.Sample(c.Context, req, func(p parallel.Progress) error {
 		return c.progress(m, p)
