@@ -57,7 +57,7 @@ func (d *bandDecoder) items(latent, out []float32, b int) error {
 	bytes := vae.BandBytes(cfg, engine.F32, d.band, x)
 	mem, err := d.ops.Alloc(bytes)
 	if err != nil {
-		return &Error{Code: OutOfMemory, Text: fmt.Sprintf("take %d MB for a band of the picture", bytes>>20), Cause: err}
+		return &Error{Code: OutOfMemory, Text: fmt.Sprintf("decoding needs %d MB for a band of the picture, and the system does not give them: use a smaller picture", bytes>>20), Cause: err}
 	}
 	defer d.ops.Free(mem)
 	arena := engine.NewArena("vae band", mem, bytes)

@@ -106,7 +106,7 @@ func TestRefusalsNameTheField(t *testing.T) {
 		"plan value":   {func(r *Request) { r.Plan = "ulysses=0" }, "plan.ulysses", "from 1"},
 		"plan twice":   {func(r *Request) { r.Plan = "cfg=2,cfg=2" }, "plan.cfg", "once"},
 		"warm-up":      {func(r *Request) { r.Plan = "pipe=2,warmup=-1" }, "plan.warmup", "from 0"},
-		"ranks":        {func(r *Request) { r.Plan = "ulysses=9,cfg=9" }, "plan.plan", "64"},
+		"ranks":        {func(r *Request) { r.Plan = "ulysses=9,cfg=9" }, "plan", "64"},
 		"data":         {func(r *Request) { r.Plan = "data=3" }, "plan.data", "data=1"},
 		"heads":        {func(r *Request) { r.Plan = "tensor=7" }, "plan.tensor", "6 heads"},
 		"stages":       {func(r *Request) { r.Plan = "pipe=5" }, "plan.pipe", "pipe=4"},

@@ -36,19 +36,20 @@ type planField struct {
 	name    string
 	at      func(*Plan) *int
 	low     int
+	high    int
 	purpose string
 }
 
 func planFields() []planField {
 	return []planField{
-		{"data", func(p *Plan) *int { return &p.Data }, 1, "parts of the batch"},
-		{"cfg", func(p *Plan) *int { return &p.CFG }, 1, "groups of conditioning entries"},
-		{"pipe", func(p *Plan) *int { return &p.Pipe }, 1, "stages"},
-		{"ring", func(p *Plan) *int { return &p.Ring }, 1, "ranks of a ring"},
-		{"ulysses", func(p *Plan) *int { return &p.Ulysses }, 1, "ranks that exchange heads"},
-		{"tensor", func(p *Plan) *int { return &p.Tensor }, 1, "ranks that split weights"},
-		{"patches", func(p *Plan) *int { return &p.Patches }, 1, "patches of a pipeline"},
-		{"warmup", func(p *Plan) *int { return &p.Warmup }, 0, "synchronous evaluations at the start"},
+		{"data", func(p *Plan) *int { return &p.Data }, 1, MaxRanks, "parts of the batch"},
+		{"cfg", func(p *Plan) *int { return &p.CFG }, 1, MaxRanks, "groups of conditioning entries"},
+		{"pipe", func(p *Plan) *int { return &p.Pipe }, 1, MaxRanks, "stages"},
+		{"ring", func(p *Plan) *int { return &p.Ring }, 1, MaxRanks, "ranks of a ring"},
+		{"ulysses", func(p *Plan) *int { return &p.Ulysses }, 1, MaxRanks, "ranks that exchange heads"},
+		{"tensor", func(p *Plan) *int { return &p.Tensor }, 1, MaxRanks, "ranks that split weights"},
+		{"patches", func(p *Plan) *int { return &p.Patches }, 1, 10000, "patches of a pipeline"},
+		{"warmup", func(p *Plan) *int { return &p.Warmup }, 0, 10000, "synchronous evaluations at the start"},
 	}
 }
 
@@ -79,7 +80,19 @@ func ParsePlan(text string) (Plan, error) {
 			p.Warmup = 1
 		}
 	}
-	return p, nil
+	return p, p.possible()
+}
+
+// possible refuses what no model and no picture can run. It is asked before anything is queued; every degree is at most MaxRanks there, so that their
+// product does not overflow.
+func (p Plan) possible() error {
+	switch {
+	case p.Ranks() > MaxRanks:
+		return refusePlan("", "%s takes %d ranks, at most %d are allowed", p, p.Ranks(), MaxRanks)
+	case p.Pipe == 1 && p.Patches > 1:
+		return refusePlan("patches", "is %d with one stage: add pipe=2 (or more stages), or leave patches out", p.Patches)
+	}
+	return nil
 }
 
 func (p *Plan) set(key, value string) error {
@@ -94,8 +107,8 @@ func (p *Plan) set(key, value string) error {
 	for _, f := range planFields() {
 		if f.name == key {
 			n, err := strconv.Atoi(value)
-			if err != nil || n < f.low || n > 10000 {
-				return refusePlan(key, "is %q: want a whole number from %d (%s)", value, f.low, f.purpose)
+			if err != nil || n < f.low || n > f.high {
+				return refusePlan(key, "is %q: want a whole number from %d to %d (%s)", value, f.low, f.high, f.purpose)
 			}
 			*f.at(p) = n
 			return nil
@@ -149,9 +162,10 @@ func maxStages(spec *dit.Spec) int {
 
 // Check refuses a plan that cannot run a request of this shape, naming field, rule and an alternative. It reads no weights.
 func (p Plan) Check(spec *dit.Spec, batch, entries, imageTokens int) error {
+	if err := p.possible(); err != nil {
+		return err
+	}
 	switch {
-	case p.Ranks() > MaxRanks:
-		return refusePlan("plan", "%s takes %d ranks, at most %d are allowed", p, p.Ranks(), MaxRanks)
 	case p.Data > batch:
 		return refusePlan("data", "is %d, but the batch has %d pictures: use data=%d", p.Data, batch, batch)
 	case p.CFG > entries:
@@ -163,14 +177,17 @@ func (p Plan) Check(spec *dit.Spec, batch, entries, imageTokens int) error {
 			p.Pipe, len(spec.Blocks), spec.Family, maxStages(spec), maxStages(spec))
 	case p.Patches > imageTokens:
 		return refusePlan("patches", "is %d, but the picture has %d tokens: use patches=%d", p.Patches, imageTokens, min(imageTokens, p.Pipe))
-	case p.Pipe == 1 && p.Patches > 1:
-		return refusePlan("patches", "is %d with one stage: use pipe=%d,patches=%d or leave patches out", p.Patches, min(p.Patches, len(spec.Blocks)), p.Patches)
 	case p.Tensor > spec.Heads:
 		return refusePlan("tensor", "is %d, but the model has %d heads: use tensor=%d", p.Tensor, spec.Heads, spec.Heads)
 	}
 	return nil
 }
 
-func refusePlan(field, format string, args ...any) *Error {
-	return &Error{Code: PlanRefused, Field: "plan." + field, Text: fmt.Sprintf(format, args...)}
+// refusePlan names a key of the plan, or with none the plan as a whole.
+func refusePlan(key, format string, args ...any) *Error {
+	field := "plan"
+	if key != "" {
+		field += "." + key
+	}
+	return &Error{Code: PlanRefused, Field: field, Text: fmt.Sprintf(format, args...)}
 }

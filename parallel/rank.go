@@ -192,7 +192,7 @@ func (b *buffer) grow(ops engine.Ops, n int) error {
 	b.mem, b.bytes = engine.Buf{}, 0
 	mem, err := ops.Alloc(n)
 	if err != nil {
-		return &Error{Code: OutOfMemory, Text: fmt.Sprintf("take %d MB for activations", n>>20), Cause: err}
+		return &Error{Code: OutOfMemory, Field: "latent", Text: fmt.Sprintf("one evaluation needs %d MB more of activations and buffers, and the system does not give them: use a smaller picture or batch", n>>20), Cause: err}
 	}
 	b.mem, b.bytes = mem, n
 	return nil
