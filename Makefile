@@ -34,7 +34,7 @@ fmt: tools
 	bin/golangci-lint fmt ./...
 
 race:
-	$(GO) test -race -short ./...
+	$(GO) test -race -short ./engine/... ./models/sampling ./models/tokenizer ./parallel ./node ./ipc
 
 # Seconds per fuzz target; the seeds alone run in every `go test`.
 FUZZTIME ?= 10s
