@@ -78,7 +78,7 @@ type opener struct {
 
 // openers is the table of supported families.
 func openers() []opener {
-	return []opener{{"flux", openFlux}, {"sd3", openSD3}, {"pixart", openPixArt}, {"hunyuandit", openHunyuan}}
+	return []opener{{"flux", openFlux}, {"flux of diffusers", openFluxDiffusers}, {"sd3", openSD3}, {"pixart", openPixArt}, {"hunyuandit", openHunyuan}}
 }
 
 // OpenDiffusion finds out which model a checkpoint holds, alone or inside a full checkpoint, and describes it. meta is the file's metadata: a JSON
@@ -142,6 +142,16 @@ func openFlux(set *weights.Set, meta map[string]string) (*Diffusion, error) {
 	d.Declare = c.Declare
 	d.Load = func(ops engine.Ops, held dit.Held) (dit.Model, error) { return model(flux.Load(ops, set, c, held)) }
 	return d, nil
+}
+
+// openFluxDiffusers opens FLUX in the names of diffusers.
+func openFluxDiffusers(set *weights.Set, meta map[string]string) (*Diffusion, error) {
+	_, _, set = weights.Looks(set)
+	set, meta, err := flux.FromDiffusers(set, meta)
+	if err != nil {
+		return nil, err
+	}
+	return openFlux(set, meta)
 }
 
 func openSD3(set *weights.Set, meta map[string]string) (*Diffusion, error) {

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"patchbay/engine"
-	"patchbay/engine/safetensors"
 	"patchbay/models/dit"
 	"patchbay/models/text"
 	"patchbay/models/tokenizer"
@@ -22,6 +21,7 @@ type Clip struct {
 	Type    string // the family that reads the result: "flux", "sd3" ...
 	parts   []encoder
 	options map[string]int // T5TokenizerOptions
+	loras   []loraUse      // adapters, in the order in which they were added
 	layer   int            // CLIPSetLastLayer: -1 the last, -2 the last but one; 0: what the type reads
 }
 
@@ -57,7 +57,7 @@ func checkClipType(_ *validation, in *Object) (field, text string) {
 }
 
 // add takes the encoders of one file.
-func (c *Clip) add(name string, f checkpoint, open *safetensors.File, set *weights.Set) error {
+func (c *Clip) add(name string, f checkpoint, open *weights.File, set *weights.Set) error {
 	found := text.Find(set)
 	if len(found) == 0 {
 		family, instead, _ := weights.Looks(set)
@@ -98,7 +98,7 @@ func (c *Clip) check(class string) error {
 }
 
 // openCheckpointCLIP takes the encoders inside a full checkpoint.
-func openCheckpointCLIP(name string, f checkpoint, open *safetensors.File, set *weights.Set, family string) (*Clip, error) {
+func openCheckpointCLIP(name string, f checkpoint, open *weights.File, set *weights.Set, family string) (*Clip, error) {
 	c := &Clip{Type: family}
 	if err := c.add(name, f, open, set); err != nil {
 		return nil, err
@@ -212,24 +212,23 @@ func (c *Clip) join(done map[string]*text.Encoding) (dit.Entry, error) {
 func (c *Call) runEncoder(clip *Clip, e *encoder, p tokenizer.Prompt) (out text.Encoding, err error) {
 	err = c.do("text encoder "+e.name, func(l *parallel.Local) error {
 		env := text.Env{Ops: l.Ops, Check: l.Check}
-		key := e.kind + " " + e.file.file.key() + " " + e.prefix
 		switch e.kind {
 		case "clip_l", "clip_g":
-			net, err := lent(c, key, func() (*text.CLIP, error) { return loadEncoder(l, e, text.OpenCLIP) })
+			net, err := c.clipNet(l, clip, e)
 			if err != nil {
 				return err
 			}
 			out, err = net.Encode(env, p.Chunks, clip.form(e))
 			return err
 		case "bert":
-			net, err := lent(c, key, func() (*text.BERT, error) { return loadEncoder(l, e, text.OpenBERT) })
+			net, err := c.bertNet(l, clip, e)
 			if err != nil {
 				return err
 			}
 			out, err = net.Encode(env, p.Chunks, clip.layer)
 			return err
 		}
-		net, err := lent(c, key, func() (*text.T5, error) { return loadEncoder(l, e, text.OpenT5) })
+		net, err := c.t5Net(l, clip, e)
 		if err != nil {
 			return err
 		}
@@ -258,8 +257,8 @@ func (c *Clip) form(e *encoder) text.CLIPForm {
 
 // loadEncoder opens the file of an encoder and loads it.
 func loadEncoder[T any](l *parallel.Local, e *encoder, open func(ops engine.Ops, set *weights.Set, config []byte) (T, error)) (net T, err error) {
-	err = e.file.with(func(file *safetensors.File) error {
-		net, err = open(l.Ops, weights.FromFile(file).Prefix(e.prefix), e.config)
+	err = e.file.with(func(file *weights.File) error {
+		net, err = open(l.Ops, file.Set().Prefix(e.prefix), e.config)
 		return err
 	})
 	if err != nil {
@@ -275,7 +274,7 @@ func (r *Runner) tokenizer(e *encoder) (*tokenizer.Tokenizer, error) {
 		return t, nil
 	}
 	var t *tokenizer.Tokenizer
-	err := e.file.with(func(file *safetensors.File) (err error) {
+	err := e.file.with(func(file *weights.File) (err error) {
 		t, err = vocabularyInside(e, file)
 		return err
 	})
@@ -289,17 +288,18 @@ func (r *Runner) tokenizer(e *encoder) (*tokenizer.Tokenizer, error) {
 	return t, nil
 }
 
-// vocabularyInside reads a vocabulary that the checkpoint carries: metadata "tokenizer.json" or "tokenizer", or a tensor with a SentencePiece model.
-func vocabularyInside(e *encoder, file *safetensors.File) (*tokenizer.Tokenizer, error) {
+// vocabularyInside reads a vocabulary that the checkpoint carries: metadata "tokenizer.json" or "tokenizer", a tensor with a SentencePiece model, or the
+// pieces and scores of a GGUF file.
+func vocabularyInside(e *encoder, file *weights.File) (*tokenizer.Tokenizer, error) {
 	for _, key := range []string{e.kind + ".tokenizer.json", "tokenizer.json", "tokenizer"} {
 		if s, ok := file.Metadata()[key]; ok && json.Valid([]byte(s)) {
 			return tokenizer.FromBytes("tokenizer.json", []byte(s))
 		}
 	}
-	if entry, ok := file.Entry(e.prefix + "spiece_model"); ok {
-		return tokenizer.FromBytes("spiece.model", slices.Clone(entry.Data))
+	if stored, ok := file.Set().Get(e.prefix + "spiece_model"); ok {
+		return tokenizer.FromBytes("spiece.model", slices.Clone(stored.Data))
 	}
-	return nil, nil
+	return tokenizer.FromGGUF(file.Words())
 }
 
 // vocabularyPlaces lists where a vocabulary may be, best first: beside the models under the encoder's own name or under that of its kind, in the
@@ -317,7 +317,7 @@ func (r *Runner) vocabularyPlaces(e *encoder) []string {
 			out = append(out, filepath.Join(dir, k+".tokenizer.json"), filepath.Join(dir, k))
 		}
 	}
-	folder := filepath.Dir(e.file.file.path)
+	folder := folderOf(e.file.file.path)
 	if base := filepath.Base(folder); strings.HasPrefix(base, "text_encoder") && !strings.HasPrefix(base, "text_encoders") {
 		out = append(out, filepath.Join(filepath.Dir(folder), "tokenizer"+strings.TrimPrefix(base, "text_encoder")))
 	}

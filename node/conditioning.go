@@ -52,7 +52,7 @@ func (list Conditioning) guided(guidance float64) Conditioning {
 }
 
 func fluxGuidance(c *Call) ([]any, error) {
-	return []any{value[Conditioning](c, "conditioning").guided(c.float("guidance"))}, nil
+	return []any{value[Conditioning](c, "conditioning").guided(c.decimal("guidance"))}, nil
 }
 
 // zeroOut leaves the second text states as they are, as ComfyUI does (HunyuanDiT's mT5).
@@ -66,11 +66,17 @@ func zeroOut(c *Call) ([]any, error) {
 }
 
 func setTimestepRange(c *Call) ([]any, error) {
-	start, end := c.float("start"), c.float("end")
+	start, end := c.decimal("start"), c.decimal("end")
 	return []any{value[Conditioning](c, "conditioning").each(func(e *Cond) { e.Start, e.End, e.Ranged = start, end, true })}, nil
 }
 
 func combine(c *Call) ([]any, error) {
 	a, b := value[Conditioning](c, "conditioning_1"), value[Conditioning](c, "conditioning_2")
+	if n := len(a) + len(b); n > maxEntries {
+		return nil, fieldf(CodeBadInput, "conditioning_2", "conditioning_1, conditioning_2: %d entries together, at most %d are allowed", n, maxEntries)
+	}
 	return []any{append(append(Conditioning{}, a...), b...)}, nil
 }
+
+// maxEntries bounds a conditioning: forty nodes that each combine the one before with itself would ask for 2^40 entries.
+const maxEntries = 1024

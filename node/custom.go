@@ -54,7 +54,7 @@ func customClasses() []Class {
 
 func basicScheduler(c *Call) ([]any, error) {
 	m := value[*Model](c, "model")
-	sigmas, err := sampling.BasicSchedulerSigmas(m.Sampling, c.str("scheduler"), c.integer("steps"), c.float("denoise"))
+	sigmas, err := sampling.BasicSchedulerSigmas(m.Sampling, c.str("scheduler"), c.whole("steps"), c.decimal("denoise"))
 	if err != nil {
 		return nil, fieldf(CodeBadInput, "scheduler", "%v", err)
 	}
@@ -69,7 +69,7 @@ func basicGuider(c *Call) ([]any, error) {
 }
 
 func cfgGuider(c *Call) ([]any, error) {
-	cfg := c.float("cfg")
+	cfg := c.decimal("cfg")
 	if math.IsNaN(cfg) || math.IsInf(cfg, 0) {
 		return nil, fieldf(CodeBadInput, "cfg", "cfg: %v is not a finite number", cfg)
 	}

@@ -2,22 +2,21 @@ package node
 
 import (
 	"patchbay/engine"
-	"patchbay/engine/safetensors"
 	"patchbay/models"
 	"patchbay/models/dit"
 	"patchbay/models/weights"
 )
 
 // openModel describes the diffusion model of a file from its header. Its weights are read from the file, opened again, when ranks ask for them.
-func openModel(name string, f checkpoint, open *safetensors.File, set *weights.Set) (*Model, error) {
+func openModel(name string, f checkpoint, open *weights.File, set *weights.Set) (*Model, error) {
 	d, err := models.OpenDiffusion(set, open.Metadata())
 	if err != nil {
 		return nil, err
 	}
 	file := &lazily{file: f}
 	return newModel(name, f.key(), d, f.size, func(ops engine.Ops, held dit.Held) (m dit.Model, err error) {
-		err = file.with(func(file *safetensors.File) error {
-			d, err := models.OpenDiffusion(weights.FromFile(file), file.Metadata())
+		err = file.with(func(file *weights.File) error {
+			d, err := models.OpenDiffusion(file.Set(), file.Metadata())
 			if err != nil {
 				return err
 			}
@@ -34,5 +33,5 @@ func newModel(name, key string, d *models.Diffusion, bytes int64, load func(engi
 	if err != nil {
 		return nil, err
 	}
-	return &Model{Name: name, Key: key, Variant: d.Variant, Spec: &d.Spec, Format: d.Latent, Sampling: s, bytes: bytes, load: load}, nil
+	return &Model{Name: name, Key: key, Variant: d.Variant, Spec: &d.Spec, Format: d.Latent, Sampling: s, bytes: bytes, load: load, declare: d.Declare}, nil
 }

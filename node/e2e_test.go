@@ -54,7 +54,12 @@ type e2eCase struct {
 
 func refEngine(t *testing.T) *parallel.Engine {
 	t.Helper()
-	e, err := parallel.NewEngine(parallel.Config{NewOps: func(int, int) (engine.Ops, error) { return ref.New(), nil }})
+	return engineOf(t, func(int, int) (engine.Ops, error) { return ref.New(), nil })
+}
+
+func engineOf(t *testing.T, ops func(rank, ranks int) (engine.Ops, error)) *parallel.Engine {
+	t.Helper()
+	e, err := parallel.NewEngine(parallel.Config{NewOps: ops})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,14 +69,25 @@ func refEngine(t *testing.T) *parallel.Engine {
 
 func goldenTensor(t *testing.T, name string) []float32 {
 	t.Helper()
-	f, err := safetensors.Open(golden.Path("e2e.safetensors"))
+	return tensorOf(t, "e2e.safetensors", name)
+}
+
+func samplerTensor(t *testing.T, name string) []float32 {
+	t.Helper()
+	return tensorOf(t, "samplers.safetensors", name)
+}
+
+// tensorOf reads a tensor of a golden file.
+func tensorOf(t *testing.T, file, name string) []float32 {
+	t.Helper()
+	f, err := safetensors.Open(golden.Path(file))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
 	e, ok := f.Entry(name)
 	if !ok {
-		t.Fatalf("e2e.safetensors has no %s", name)
+		t.Fatalf("%s has no %s", file, name)
 	}
 	v, err := e.F32()
 	if err != nil {
@@ -93,13 +109,13 @@ func TestEndToEndThroughNodes(t *testing.T) {
 	eng, ran := refEngine(t), 0
 	for _, name := range names {
 		c := cases[name]
-		if testing.Short() && !slices.Contains([]string{"flux-a/advanced/window", "flux-a/batch_index", "flux-a/custom-chain", "flux-b/schnell-euler-simple-4", "sd3-a/average", "sd3-a/set_mask-bounds", "sd3-b/dual-cfg"}, name) {
+		if testing.Short() && !slices.Contains([]string{"flux-a/advanced/window", "flux-a/batch_index", "flux-a/custom-chain", "flux-b/schnell-euler-simple-4", "sd3-a/average", "sd3-a/set_mask-bounds"}, name) {
 			continue
 		}
 		ran++
 		t.Run(name, func(t *testing.T) { c.run(t, name, eng) })
 	}
-	if want := map[bool]int{true: 7, false: 45}[testing.Short()]; ran < want {
+	if want := map[bool]int{true: 6, false: 45}[testing.Short()]; ran < want {
 		t.Errorf("ran %d cases, want %d", ran, want)
 	}
 }

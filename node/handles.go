@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"patchbay/engine"
-	"patchbay/engine/safetensors"
 	"patchbay/models/dit"
 	"patchbay/models/latent"
 	"patchbay/models/sampling"
@@ -26,7 +25,9 @@ type Model struct {
 	// Differential is DifferentialDiffusion's strength; nil: ordinary masks.
 	Differential *float32
 	load         func(ops engine.Ops, held dit.Held) (dit.Model, error)
+	declare      func() ([]weights.Declared, error) // all tensors of the model
 	bytes        int64
+	loras        []loraUse // adapters, in the order in which they were added
 }
 
 // request returns what parallel needs to know of the model.
@@ -46,52 +47,60 @@ type checkpoint struct {
 	path    string
 	hash    string // of the header
 	size    int64
-	changed int64 // modification time: equal headers may have other weights
+	changed int64 // modification times: equal headers may have other weights
+	wide    bool  // quantised weights become f32, not bf16
 }
 
 // key identifies file and content.
 func (f checkpoint) key() string { return fmt.Sprintf("%s#%s@%x", f.path, f.hash, f.changed) }
 
-// modified returns the modification time of a file in nanoseconds, 0 if it is gone.
-func modified(path string) int64 {
-	info, err := os.Stat(path)
-	if err != nil {
-		return 0
+// modified mixes the modification times of files in nanoseconds; that of a file that is gone is 0.
+func modified(paths []string) int64 {
+	all := int64(0)
+	for _, path := range paths {
+		all *= 31
+		if info, err := os.Stat(path); err == nil {
+			all += info.ModTime().UnixNano()
+		}
 	}
-	return info.ModTime().UnixNano()
+	return all
 }
 
-// open maps the file; the caller closes it.
-func (f checkpoint) open() (*safetensors.File, error) {
-	file, err := safetensors.Open(f.path)
+// open maps the file or files; the caller closes them.
+func (f checkpoint) open() (*weights.File, error) {
+	form := engine.BF16
+	if f.wide {
+		form = engine.F32
+	}
+	file, err := weights.Open(f.path, form)
 	if err != nil {
 		return nil, &Failure{Code: CodeBadCheckpoint, Message: err.Error(), cause: err}
 	}
-	if f.hash != "" && (file.HeaderHash() != f.hash || modified(f.path) != f.changed) {
+	if f.hash != "" && (file.HeaderHash() != f.hash || modified(file.Paths()) != f.changed) {
 		file.Close()
 		return nil, failf(CodeBadCheckpoint, "%s has changed since the workflow began; run it again", f.path)
 	}
 	return file, nil
 }
 
-// readHeader opens a file, lets f look at it, and closes it again.
-func readHeader(path string, f func(c checkpoint, file *safetensors.File, set *weights.Set) error) error {
-	c := checkpoint{path: path}
+// readHeader opens a checkpoint, lets f look at it, and closes it again. Quantised weights will become f32 if wide, else bf16.
+func readHeader(path string, wide bool, f func(c checkpoint, file *weights.File, set *weights.Set) error) error {
+	c := checkpoint{path: path, wide: wide}
 	file, err := c.open()
 	if err != nil {
 		return err
 	}
 	defer file.Close()
-	c.hash, c.size, c.changed = file.HeaderHash(), file.Size(), modified(path)
-	return f(c, file, weights.FromFile(file))
+	c.hash, c.size, c.changed = file.HeaderHash(), file.Size(), modified(file.Paths())
+	return f(c, file, file.Set())
 }
 
 // config returns the JSON that a checkpoint carries about itself, nil if it has none. In a full checkpoint the parts have theirs under
 // "<part>.config" ("vae.config", "clip_l.config"), which goes before "config".
-func config(file *safetensors.File, part string) []byte {
+func config(file *weights.File, part string) []byte {
 	for _, key := range []string{part + ".config", "config"} {
 		if text, ok := file.Metadata()[key]; ok {
-			return []byte(text)
+			return ownIDs(part, []byte(text))
 		}
 	}
 	return nil
@@ -127,7 +136,7 @@ type lazily struct {
 }
 
 // with runs f with the open file.
-func (l *lazily) with(f func(file *safetensors.File) error) error {
+func (l *lazily) with(f func(file *weights.File) error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	file, err := l.file.open()

@@ -37,21 +37,10 @@ func inpaintClasses() []Class {
 	}
 }
 
-// encodeForInpaint makes pixels grey where the rounded mask is 1, encodes them, and keeps the rounded mask, grown by a box of grow_mask_by pixels.
+// encodeForInpaint encodes the picture with grey inside the mask and keeps the grown mask.
 func encodeForInpaint(c *Call) ([]any, error) {
 	im, v, grow := value[*Image](c, "pixels"), value[*VAE](c, "vae"), c.whole("grow_mask_by")
 	mask, err := c.mask("mask").sized(im.Y, im.X)
-	if err != nil {
-		return nil, err
-	}
-	for i, f := range mask.Data {
-		mask.Data[i] = float32(math.RoundToEven(float64(f)))
-	}
-	grey, err := im.greyed(mask)
-	if err != nil {
-		return nil, err
-	}
-	samples, err := c.encodeImage(v, grey)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +48,23 @@ func encodeForInpaint(c *Call) ([]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []any{&Latent{Samples: samples, NoiseMask: mask.centred(scale).dilated(grow)}}, nil
+	grey, noise, err := im.inpainted(mask, grow, scale)
+	if err != nil {
+		return nil, err
+	}
+	samples, err := c.encodeImage(v, grey)
+	return []any{&Latent{Samples: samples, NoiseMask: noise}}, err
+}
+
+// inpainted returns pictures that are grey where the rounded mask is 1, and the rounded mask, cut to what an encoder of that scale covers and grown by
+// a box of grow pixels.
+func (im *Image) inpainted(mask *Mask, grow, scale int) (*Image, *Mask, error) {
+	whole := mask.like(make([]float32, len(mask.Data)))
+	for i, f := range mask.Data {
+		whole.Data[i] = float32(math.RoundToEven(float64(f)))
+	}
+	grey, err := im.greyed(whole)
+	return grey, whole.centred(scale).dilated(grow), err
 }
 
 // inpaintConditioning encodes the picture and keeps the mask, not rounded, with the latent. ComfyUI also attaches the masked picture to the conditionings for

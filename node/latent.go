@@ -41,7 +41,7 @@ func latentClasses() []Class {
 
 // emptyLatent makes zeros [B, C, height/8, width/8]; sizes between steps are cut, as ComfyUI does.
 func emptyLatent(c *Call, channels int) ([]any, error) {
-	b, y, x := c.integer("batch_size"), c.integer("height")/8, c.integer("width")/8
+	b, y, x := c.whole("batch_size"), c.whole("height")/8, c.whole("width")/8
 	if int64(b)*int64(channels)*int64(y)*int64(x) > maxLatentValues {
 		return nil, fieldf(CodeBadInput, "batch_size", "batch_size: %d latents of %d x %d are more than this program holds (%d values)", b, x, y, maxLatentValues)
 	}
@@ -85,6 +85,9 @@ func loadLatent(c *Call) ([]any, error) {
 	e, ok := f.Entry("latent_tensor")
 	if !ok || len(e.Shape) != 4 {
 		return nil, fieldf(CodeBadInput, "latent", "latent: %s holds no latent_tensor [B, C, Y, X]", name)
+	}
+	if e.Len() == 0 {
+		return nil, fieldf(CodeBadInput, "latent", "latent: %s holds a latent_tensor of shape %v: want 1 or more of each of [B, C, Y, X]", name, e.Shape)
 	}
 	v, err := e.F32()
 	if err != nil {

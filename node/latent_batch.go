@@ -40,6 +40,9 @@ func repeatLatent(c *Call) ([]any, error) {
 	for _, n := range l.BatchIndex {
 		lo, hi = min(lo, n), max(hi, n)
 	}
+	if last := hi + (amount-1)*(hi-lo+1); last > maxBatchIndex {
+		return nil, fieldf(CodeBadInput, "amount", "amount: batch_index would reach %d, at most %d is allowed", last, maxBatchIndex)
+	}
 	out.BatchIndex = nil
 	for i := range amount {
 		for _, n := range l.BatchIndex {
@@ -48,6 +51,9 @@ func repeatLatent(c *Call) ([]any, error) {
 	}
 	return []any{out}, nil
 }
+
+// maxBatchIndex bounds how far the noise of a run is drawn ahead for one item (importLatent has the same limit).
+const maxBatchIndex = 1 << 20
 
 func repeated(v []float32, n int) []float32 {
 	out := make([]float32, 0, n*len(v))

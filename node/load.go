@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 
-	"patchbay/engine/safetensors"
 	"patchbay/models/weights"
 )
 
@@ -28,17 +27,25 @@ func loadClasses() []Class {
 		},
 		{
 			Name: "CLIPLoader", Display: "Load CLIP", Module: "nodes", Category: "advanced/loaders", Heavy: stageLoad,
-			Inputs: []Input{files("clip_name", kindText), bareCombo("type", "stable_diffusion", "stable_cascade", "sd3", "stable_audio", "mochi", "ltxv", "pixart", "cosmos",
-				"lumina2", "wan", "hidream", "chroma", "ace", "omnigen2", "qwen_image", "hunyuan_image", "flux2", "ovis"), device},
+			Inputs:  []Input{files("clip_name", kindText), clipTypeInput(), device},
 			Outputs: slots("CLIP"), Check: checkClipType, Run: func(c *Call) ([]any, error) { return loadCLIP(c, "clip_name") }, Change: modelChange(kindText, "clip_name"),
 		},
 		{
 			Name: "DualCLIPLoader", Module: "nodes", Category: "advanced/loaders", Heavy: stageLoad,
-			Inputs: []Input{files("clip_name1", kindText), files("clip_name2", kindText), bareCombo("type", "sdxl", "sd3", "flux", "hunyuan_video", "hidream", "hunyuan_image",
-				"hunyuan_video_15", "kandinsky5", "kandinsky5_image", "ltxv", "newbie"), device},
+			Inputs:  []Input{files("clip_name1", kindText), files("clip_name2", kindText), dualClipTypeInput(), device},
 			Outputs: slots("CLIP"), Check: checkClipType, Run: func(c *Call) ([]any, error) { return loadCLIP(c, "clip_name1", "clip_name2") }, Change: modelChange(kindText, "clip_name1", "clip_name2"),
 		},
 	}
+}
+
+// clipTypeInput and dualClipTypeInput are the types that ComfyUI's loaders of one and of two encoders offer.
+func clipTypeInput() Input {
+	return bareCombo("type", "stable_diffusion", "stable_cascade", "sd3", "stable_audio", "mochi", "ltxv", "pixart", "cosmos",
+		"lumina2", "wan", "hidream", "chroma", "ace", "omnigen2", "qwen_image", "hunyuan_image", "flux2", "ovis")
+}
+
+func dualClipTypeInput() Input {
+	return bareCombo("type", "sdxl", "sd3", "flux", "hunyuan_video", "hidream", "hunyuan_image", "hunyuan_video_15", "kandinsky5", "kandinsky5_image", "ltxv", "newbie")
 }
 
 // modelChange makes the headers of model files part of the cache signature, so that a file that was replaced is read again.
@@ -54,7 +61,7 @@ func modelChange(kind string, fields ...string) func(*Call) (string, error) {
 			if err != nil {
 				return "", err
 			}
-			if err := readHeader(path, func(f checkpoint, _ *safetensors.File, _ *weights.Set) error {
+			if err := readHeader(path, c.wide(), func(f checkpoint, _ *weights.File, _ *weights.Set) error {
 				text += fmt.Sprintf("%s %d\n", f.key(), f.size)
 				return nil
 			}); err != nil {
@@ -66,19 +73,20 @@ func modelChange(kind string, fields ...string) func(*Call) (string, error) {
 }
 
 // fromFile resolves a model file and reads its header; errors name the input.
-func (c *Call) fromFile(kind, field string, f func(file checkpoint, open *safetensors.File, set *weights.Set) error) error {
+func (c *Call) fromFile(kind, field string, f func(file checkpoint, open *weights.File, set *weights.Set) error) error {
 	name := c.str(field)
 	path, err := c.run.roots.Resolve(kind, field, name)
 	if err != nil {
 		return err
 	}
-	err = readHeader(path, f)
+	err = readHeader(path, c.wide(), f)
 	var known *Failure
 	switch {
 	case err == nil:
 		return nil
 	case errors.As(err, &known):
 		known.Field = field
+		known.Message = field + ": " + known.Message
 		return known
 	}
 	return fieldf(CodeWrongFamily, field, "%s: %s: %v", field, name, err)
@@ -86,7 +94,7 @@ func (c *Call) fromFile(kind, field string, f func(file checkpoint, open *safete
 
 func loadUNET(c *Call) ([]any, error) {
 	var m *Model
-	err := c.fromFile(kindDiffusion, "unet_name", func(f checkpoint, open *safetensors.File, set *weights.Set) (err error) {
+	err := c.fromFile(kindDiffusion, "unet_name", func(f checkpoint, open *weights.File, set *weights.Set) (err error) {
 		m, err = openModel(c.str("unet_name"), f, open, set)
 		return err
 	})
@@ -106,7 +114,7 @@ func loadVAE(c *Call) ([]any, error) {
 		return []any{&VAE{Name: pixelSpace, Key: pixelSpace, Channels: 3}}, nil
 	}
 	var v *VAE
-	err := c.fromFile(kindVAE, "vae_name", func(f checkpoint, open *safetensors.File, set *weights.Set) (err error) {
+	err := c.fromFile(kindVAE, "vae_name", func(f checkpoint, open *weights.File, set *weights.Set) (err error) {
 		v, err = openVAE(c.str("vae_name"), f, set)
 		return err
 	})
@@ -116,7 +124,7 @@ func loadVAE(c *Call) ([]any, error) {
 func loadCheckpoint(c *Call) ([]any, error) {
 	name := c.str("ckpt_name")
 	var out []any
-	err := c.fromFile(kindCheckpoint, "ckpt_name", func(f checkpoint, open *safetensors.File, set *weights.Set) error {
+	err := c.fromFile(kindCheckpoint, "ckpt_name", func(f checkpoint, open *weights.File, set *weights.Set) error {
 		m, err := openModel(name, f, open, set)
 		if err != nil {
 			return err
@@ -138,7 +146,7 @@ func loadCheckpoint(c *Call) ([]any, error) {
 func loadCLIP(c *Call, fields ...string) ([]any, error) {
 	clip := &Clip{Type: c.str("type")}
 	for _, field := range fields {
-		err := c.fromFile(kindText, field, func(f checkpoint, open *safetensors.File, set *weights.Set) error {
+		err := c.fromFile(kindText, field, func(f checkpoint, open *weights.File, set *weights.Set) error {
 			return clip.add(c.str(field), f, open, set)
 		})
 		if err != nil {

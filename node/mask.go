@@ -1,6 +1,10 @@
 package node
 
-import "patchbay/node/resample"
+import (
+	"slices"
+
+	"patchbay/node/resample"
+)
 
 // maskClasses are the rows that make and change masks.
 func maskClasses() []Class {
@@ -48,10 +52,7 @@ func maskClasses() []Class {
 				in, number("expand", "INT", "in pixels; below 0 shrinks", "default", int64(0), "min", int64(-16384), "max", int64(16384), "step", int64(1)),
 				number("tapered_corners", "BOOLEAN", "", "default", true),
 			},
-			Outputs: slots("MASK"), Run: func(c *Call) ([]any, error) {
-				m := c.mask("mask")
-				return []any{m.like(resample.Grow(m.Data, m.B, m.Y, m.X, c.whole("expand"), c.flag("tapered_corners")))}, nil
-			},
+			Outputs: slots("MASK"), Run: growMask,
 		},
 		{
 			Name: "FeatherMask", Module: module, Category: "mask", NewStyle: true,
@@ -62,6 +63,27 @@ func maskClasses() []Class {
 		},
 	}
 }
+
+// growMask grows some pixels at a time, so that a large mask can be cancelled, and stops where nothing changes any more.
+func growMask(c *Call) ([]any, error) {
+	m, left, tapered := c.mask("mask"), c.whole("expand"), c.flag("tapered_corners")
+	portion := max(1, maxGrowWork/len(m.Data))
+	for left != 0 {
+		if err := c.Context.Err(); err != nil {
+			return nil, err
+		}
+		n := min(max(left, -portion), portion)
+		next := m.like(resample.Grow(m.Data, m.B, m.Y, m.X, n, tapered))
+		if left -= n; slices.Equal(next.Data, m.Data) {
+			break
+		}
+		m = next
+	}
+	return []any{m}, nil
+}
+
+// maxGrowWork is how many pixels growMask looks at between two looks at the context.
+const maxGrowWork = 1 << 24
 
 // like returns masks of the same shape with other values.
 func (m *Mask) like(v []float32) *Mask { return &Mask{B: m.B, Y: m.Y, X: m.X, Data: v} }

@@ -56,6 +56,9 @@ func concat(c *Call) ([]any, error) {
 		return nil, err
 	}
 	for i := range to {
+		if n := to[i].Context.Rows + from.Context.Rows; n > maxTokens {
+			return nil, fieldf(CodeBadInput, "conditioning_from", "conditioning_from: %d tokens together, at most %d are allowed", n, maxTokens)
+		}
 		if to[i].ContextLen > 0 || from.ContextLen > 0 {
 			return nil, fieldf(CodeWrongFamily, "conditioning_to", "conditioning_to: text with a mask (HunyuanDiT) cannot be concatenated; use ConditioningCombine or ConditioningAverage")
 		}
@@ -64,6 +67,9 @@ func concat(c *Call) ([]any, error) {
 		e.Context = dit.Array{Rows: e.Context.Rows + from.Context.Rows, Cols: from.Context.Cols, Data: slices.Concat(e.Context.Data, from.Context.Data)}
 	})}, nil
 }
+
+// maxTokens bounds the text of one entry: nodes that each append a conditioning to itself double it every time.
+const maxTokens = 1 << 16
 
 // average is to*s + from*(1-s) of text states and pooled vectors; from is cut or filled up with zeros to the tokens of to.
 func average(c *Call) ([]any, error) {

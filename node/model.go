@@ -21,7 +21,7 @@ func modelClasses() []Class {
 
 // modelSamplingFlux sets the shift from the size of the picture.
 func modelSamplingFlux(c *Call) ([]any, error) {
-	s, err := sampling.NewFlux(sampling.FluxShift(c.float("max_shift"), c.float("base_shift"), c.integer("width"), c.integer("height")))
+	s, err := sampling.NewFlux(sampling.FluxShift(c.decimal("max_shift"), c.decimal("base_shift"), c.whole("width"), c.whole("height")))
 	if err != nil {
 		return nil, fieldf(CodeBadInput, "max_shift", "max_shift, base_shift: %v", err)
 	}

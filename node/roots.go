@@ -37,7 +37,7 @@ func Kinds() []string {
 // folders returns the sub-folders of a models root that hold a kind, in search order.
 func folders(kind string) []string {
 	switch kind {
-	case kindDiffusion:
+	case kindDiffusion, kindGGUF:
 		return []string{"unet", "diffusion_models"}
 	case kindText:
 		return []string{"text_encoders", "clip"}
@@ -70,6 +70,11 @@ func (r *Roots) List(kind string) []string {
 	for _, dir := range r.dirs(kind) {
 		r.walk(kind, dir, "", 0, seen)
 	}
+	if kind == kindDiffusion || kind == kindText || kind == kindVAE {
+		for _, dir := range r.folderRoots() {
+			r.walkFolders(kind, dir, "", 0, seen)
+		}
+	}
 	names := make([]string, 0, len(seen))
 	for n := range seen {
 		names = append(names, n)
@@ -87,18 +92,20 @@ func (r *Roots) walk(kind, dir, sub string, depth int, seen map[string]bool) {
 	for _, e := range entries {
 		name := filepath.Join(sub, e.Name())
 		full := filepath.Join(dir, name)
-		isDir := e.IsDir()
+		mode := e.Type()
 		if e.Type()&fs.ModeSymlink != 0 {
 			info, err := os.Stat(full)
 			if err != nil || !r.inside(full) {
 				continue
 			}
-			isDir = info.IsDir()
+			mode = info.Mode()
 		}
 		switch {
-		case isDir && kind != kindInputImage && kind != kindInputLatent:
-			r.walk(kind, dir, name, depth+1, seen)
-		case !isDir && hasKindExtension(kind, name):
+		case mode.IsDir() && kind != kindInputImage && kind != kindInputLatent:
+			if !isPipeline(full) && !isTransformer(full) { // entries of their own, see walkFolders
+				r.walk(kind, dir, name, depth+1, seen)
+			}
+		case mode.IsRegular() && hasKindExtension(kind, name) && !hiddenShard(full):
 			seen[filepath.ToSlash(name)] = true
 		}
 	}
@@ -113,7 +120,13 @@ func hasKindExtension(kind, name string) bool {
 	case kindInputLatent:
 		return ext == ".latent"
 	}
-	return ext == ".safetensors" || ext == ".sft"
+	switch {
+	case kind == kindGGUF:
+		return ext == ".gguf"
+	case ext == ".gguf":
+		return kind == kindDiffusion || kind == kindText
+	}
+	return ext == ".safetensors" || ext == ".sft" || strings.HasSuffix(name, ".safetensors.index.json")
 }
 
 // inside reports whether a path, links resolved, lies in one of the roots.
@@ -148,13 +161,19 @@ func (r *Roots) Resolve(kind, field, name string) (string, error) {
 	for _, dir := range r.dirs(kind) {
 		path := filepath.Join(dir, filepath.FromSlash(name))
 		info, err := os.Stat(path)
-		if err != nil || info.IsDir() {
+		if err != nil || !info.Mode().IsRegular() { // a named pipe would wait for its writer for ever
 			continue
 		}
 		if !r.inside(path) {
 			return "", fieldf(CodeFileOutsideRoot, field, "%s: %q is a link to a place outside the models folders; name that place with --models, or copy the file; allowed: %s", field, name, listed(r.List(kind)))
 		}
+		if strings.HasSuffix(path, ".safetensors.index.json") {
+			return path, r.allInside(field, name, path)
+		}
 		return path, nil
+	}
+	if path, err := r.folder(kind, field, name); path != "" || err != nil {
+		return path, err
 	}
 	return "", fieldf(CodeFileMissing, field, "%s: no file %q in %s; allowed: %s", field, name, listed(r.dirs(kind)), listed(r.List(kind)))
 }
@@ -190,7 +209,7 @@ func (r *Roots) Picture(field, name string) (string, error) {
 	path := filepath.Join(dir, filepath.FromSlash(base))
 	info, err := os.Stat(path)
 	switch {
-	case dir == "" || errors.Is(err, fs.ErrNotExist) || (err == nil && info.IsDir()):
+	case dir == "" || errors.Is(err, fs.ErrNotExist) || (err == nil && !info.Mode().IsRegular()):
 		return "", fieldf(CodeFileMissing, field, "%s: no file %q in the %s folder (%s); allowed: %s", field, base, kind, dir, listed(r.List(kindInputImage)))
 	case err != nil:
 		return "", fieldf(CodeFileMissing, field, "%s: %v", field, err)

@@ -39,6 +39,8 @@ type Runner struct {
 	values  *lru[*entry]
 	weights *lru[resident]
 	handles *handles
+	// shared are loaded weights that several handles use.
+	shared *shared
 	// vocabularies are tokenizers by encoder; each counts as one.
 	vocabularies *lru[*tokenizer.Tokenizer]
 }
@@ -74,7 +76,7 @@ func NewRunner(cfg Config) (*Runner, error) {
 		engine: cfg.Engine, roots: cfg.Roots, cat: cfg.Catalogue,
 		values:  newLRU[*entry](orElse(cfg.CacheBytes, 2<<30), nil),
 		weights: newLRU(orElse(cfg.WeightBytes, 16<<30), resident.Close),
-		handles: newHandles(cfg.Lease, cfg.Now), vocabularies: newLRU[*tokenizer.Tokenizer](16, nil),
+		handles: newHandles(cfg.Lease, cfg.Now), shared: newShared(), vocabularies: newLRU[*tokenizer.Tokenizer](16, nil),
 	}, nil
 }
 

@@ -59,7 +59,7 @@ type kSettings struct {
 
 func (c *Call) kSettings(seed string) kSettings {
 	return kSettings{
-		Model: value[*Model](c, "model"), Seed: c.seed(seed), Steps: c.integer("steps"), CFG: c.float("cfg"),
+		Model: value[*Model](c, "model"), Seed: c.seed(seed), Steps: c.whole("steps"), CFG: c.decimal("cfg"),
 		Sampler: c.str("sampler_name"), Scheduler: c.str("scheduler"), Latent: value[*Latent](c, "latent_image"),
 		Positive: value[Conditioning](c, "positive"), Negative: value[Conditioning](c, "negative"), Denoise: 1, Start: -1, Last: -1,
 	}
@@ -67,7 +67,7 @@ func (c *Call) kSettings(seed string) kSettings {
 
 func ksampler(c *Call) ([]any, error) {
 	k := c.kSettings("seed")
-	k.Denoise = c.float("denoise")
+	k.Denoise = c.decimal("denoise")
 	req, err := lowerKSampler(k)
 	if err != nil {
 		return nil, err
@@ -79,7 +79,7 @@ func ksampler(c *Call) ([]any, error) {
 func ksamplerAdvanced(c *Call) ([]any, error) {
 	k := c.kSettings("noise_seed")
 	k.NoNoise = c.str("add_noise") == "disable"
-	k.Start, k.Last = c.integer("start_at_step"), c.integer("end_at_step")
+	k.Start, k.Last = c.whole("start_at_step"), c.whole("end_at_step")
 	k.ForceFull = c.str("return_with_leftover_noise") == "disable"
 	req, err := lowerKSampler(k)
 	if err != nil {
@@ -303,6 +303,7 @@ func (c *Call) sample(req *parallel.Request, m *Model, source *Latent) (out, den
 		return nil, nil, failf(CodeInternal, "sampling needs a device, and this runner has none")
 	}
 	req.Plan, req.Preview, req.Profile = c.Job.Plan, c.Job.Preview, c.Job.Profile
+	defer c.share(req, m)()
 	began := time.Now()
 	result, err := c.run.engine.Sample(c.Context, req, func(p parallel.Progress) error {
 		return c.progress(m, p)

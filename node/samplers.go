@@ -43,29 +43,39 @@ func samplerRow(class, sampler string, inputs ...Input) Class {
 	return Class{
 		Name: class, Module: "comfy_extras.nodes_custom_sampler", Category: "sampling/custom_sampling/samplers", NewStyle: true,
 		Inputs: inputs, Outputs: slots("SAMPLER"), Run: func(c *Call) ([]any, error) {
-			name, given := sampler, map[string]any{}
-			for i := range inputs {
-				switch in := &inputs[i]; {
-				case in.Name == "noise_device" && c.str(in.Name) == "gpu":
-					name += "_gpu"
-				case in.Name == "noise_device" || in.Type == "MODEL":
-				case in.Type == "INT":
-					given[in.Name] = c.whole(in.Name)
-				case in.Type == "FLOAT":
-					given[in.Name] = c.decimal(in.Name)
-				default:
-					given[in.Name] = c.in[in.Name]
-				}
+			name := sampler
+			if c.Class.input("noise_device") != nil && c.str("noise_device") == "gpu" {
+				name += "_gpu"
 			}
 			entry, err := sampling.FindSampler(name)
 			if err != nil {
 				return nil, err
 			}
-			options, err := entry.NewOptions(given)
-			if err != nil {
-				return nil, failf(CodeBadInput, "%v", err)
+			given := map[string]any{}
+			for i := range inputs {
+				in := &inputs[i]
+				if in.Name == "noise_device" || in.Type == "MODEL" {
+					continue
+				}
+				v := c.option(in)
+				if _, err := entry.NewOptions(map[string]any{in.Name: v}); err != nil {
+					return nil, fieldf(CodeBadInput, in.Name, "%s: %v", in.Name, err)
+				}
+				given[in.Name] = v
 			}
-			return []any{Sampler{Name: name, Options: options}}, nil
+			options, err := entry.NewOptions(given)
+			return []any{Sampler{Name: name, Options: options}}, err
 		},
 	}
+}
+
+// option returns an input in the type of a sampler's option.
+func (c *Call) option(in *Input) any {
+	switch in.Type {
+	case "INT":
+		return c.whole(in.Name)
+	case "FLOAT":
+		return c.decimal(in.Name)
+	}
+	return c.in[in.Name]
 }

@@ -45,7 +45,7 @@ func encodeFlux(c *Call) ([]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []any{out[0].(Conditioning).guided(c.float("guidance"))}, nil
+	return []any{out[0].(Conditioning).guided(c.decimal("guidance"))}, nil
 }
 
 // t5Options sets lengths for every kind of T5, as ComfyUI's node does; encoders that are not there do not mind.
@@ -56,8 +56,8 @@ func t5Options(c *Call) ([]any, error) {
 		options[k] = v
 	}
 	for _, kind := range []string{"t5xxl", "pile_t5xl", "t5base", "mt5xl", "umt5xxl"} {
-		options[kind+"_min_padding"] = c.integer("min_padding")
-		options[kind+"_min_length"] = c.integer("min_length")
+		options[kind+"_min_padding"] = c.whole("min_padding")
+		options[kind+"_min_length"] = c.whole("min_length")
 	}
 	clip.options = options
 	return []any{&clip}, nil

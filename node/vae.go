@@ -1,7 +1,6 @@
 package node
 
 import (
-	"patchbay/engine/safetensors"
 	"patchbay/models/vae"
 	"patchbay/models/weights"
 	"patchbay/parallel"
@@ -72,8 +71,8 @@ func (c *Call) withVAE(v *VAE, need func(vae.Config) (int, error), f func(*vae.V
 func (c *Call) withLoadedVAE(v *VAE, f func(*parallel.Local, *vae.VAE) error) error {
 	return c.do("vae "+v.Name, func(l *parallel.Local) error {
 		net, err := lent(c, "vae "+v.Key, func() (net *vae.VAE, err error) {
-			err = v.file.with(func(file *safetensors.File) error {
-				net, err = vae.Open(l.Ops, weights.FromFile(file), config(file, "vae"))
+			err = v.file.with(func(file *weights.File) error {
+				net, err = vae.Open(l.Ops, file.Set(), config(file, "vae"))
 				return err
 			})
 			if err != nil {

@@ -86,7 +86,7 @@ func (v *validation) starts() ([]string, *Failure) {
 		}
 		k := v.cat.classes[name]
 		if k == nil {
-			return nil, &Failure{Code: CodeInvalidPrompt, Message: fmt.Sprintf("Cannot execute because node %s does not exist.", name), Details: fmt.Sprintf("Node ID '#%s'", id), Node: id, Class: name}
+			return nil, &Failure{Code: CodeInvalidPrompt, Message: fmt.Sprintf("Cannot execute because node %s does not exist.", shown(name)), Details: fmt.Sprintf("Node ID '#%s'", id), Node: id, Class: shown(name)}
 		}
 		if k.Output && (len(wanted) == 0 || wanted[id]) {
 			out = append(out, id)
@@ -217,7 +217,7 @@ func (v *validation) link(k *Class, in *Input, l []any, r *verdict) *exception {
 	id, isText := l[0].(string)
 	source, found := v.w.node(id)
 	if !isText || !found || source == nil {
-		return &exception{"KeyError", pyRepr(l[0])}
+		return &exception{"KeyError", shown(pyRepr(l[0]))}
 	}
 	received, ex := outputType(v.cat.classes[v.w.Class(id)], l[1])
 	if ex != nil {
@@ -302,12 +302,12 @@ func (v *validation) literal(k *Class, in *Input, val any) (any, *problem) {
 		val = pyBool(val)
 	case "COMBO":
 	default:
-		return nil, &problem{codeExpectedLink, fmt.Sprintf("Input %s takes a link [node id, slot] to a node that gives %s", in.Name, in.Type), fmt.Sprintf("%s, got %s", in.Name, pyRepr(val)),
+		return nil, &problem{codeExpectedLink, fmt.Sprintf("Input %s takes a link [node id, slot] to a node that gives %s", in.Name, in.Type), fmt.Sprintf("%s, got %s", in.Name, shown(pyRepr(val))),
 			NewObject("input_name", in.Name, "input_config", v.config(k, in), "received_value", val)}
 	}
 	if err != nil {
-		return nil, &problem{codeInvalidInput, "Failed to convert an input value to a " + in.Type + " value", fmt.Sprintf("%s, %s, %s", in.Name, pyStr(given), err),
-			NewObject("input_name", in.Name, "input_config", v.config(k, in), "received_value", given, "exception_message", err.Error())}
+		return nil, &problem{codeInvalidInput, "Failed to convert an input value to a " + in.Type + " value", fmt.Sprintf("%s, %s, %s", in.Name, shown(pyStr(given)), shown(err.Error())),
+			NewObject("input_name", in.Name, "input_config", v.config(k, in), "received_value", given, "exception_message", shown(err.Error()))}
 	}
 	for _, own := range k.Own {
 		if own == in.Name {
@@ -331,7 +331,7 @@ func (v *validation) literal(k *Class, in *Input, val any) (any, *problem) {
 	if len(choices) > 20 {
 		config, allowed = nil, fmt.Sprintf("(list of length %d)", len(choices))
 	}
-	return nil, &problem{codeNotInList, messageNotInList, fmt.Sprintf("%s: '%s' not in %s", in.Name, pyStr(val), allowed), NewObject("input_name", in.Name, "input_config", config, "received_value", val)}
+	return nil, &problem{codeNotInList, messageNotInList, fmt.Sprintf("%s: '%s' not in %s", in.Name, shown(pyStr(val)), allowed), NewObject("input_name", in.Name, "input_config", config, "received_value", val)}
 }
 
 // limits checks min and max, and that a float is a number at all.
@@ -346,10 +346,10 @@ func (v *validation) limits(k *Class, in *Input, val any) *problem {
 		return &problem{codeInvalidInput, "Failed to convert an input value to a FLOAT value", in.Name + ", nan, not a number", extra()}
 	}
 	if lo, ok := in.Options.Get("min"); ok && compare(val, lo) < 0 {
-		return &problem{codeTooSmall, fmt.Sprintf("Value %s smaller than min of %s", pyStr(val), pyStr(lo)), in.Name, extra()}
+		return &problem{codeTooSmall, fmt.Sprintf("Value %s smaller than min of %s", shown(pyStr(val)), pyStr(lo)), in.Name, extra()}
 	}
 	if hi, ok := in.Options.Get("max"); ok && compare(val, hi) > 0 {
-		return &problem{codeTooBig, fmt.Sprintf("Value %s bigger than max of %s", pyStr(val), pyStr(hi)), in.Name, extra()}
+		return &problem{codeTooBig, fmt.Sprintf("Value %s bigger than max of %s", shown(pyStr(val)), pyStr(hi)), in.Name, extra()}
 	}
 	return nil
 }

@@ -9,7 +9,8 @@ import (
 const (
 	maxWorkflowBytes = 16 << 20
 	maxWorkflowNodes = 10000
-	maxDepth         = 64 // of nested lists and objects
+	maxNodeID        = 256 // bytes
+	maxDepth         = 64  // of nested lists and objects
 	maxValues        = 1 << 20
 )
 
@@ -56,6 +57,11 @@ func newWorkflow(root *Object) (*Workflow, *Failure) {
 	}
 	if root.Len() > maxWorkflowNodes {
 		return nil, failf(CodeTooLarge, "workflow has %d nodes, the limit is %d", root.Len(), maxWorkflowNodes)
+	}
+	for _, id := range root.keys {
+		if len(id) > maxNodeID {
+			return nil, failf(CodeTooLarge, "node id %s has %d bytes, the limit is %d", shown(id), len(id), maxNodeID)
+		}
 	}
 	return &Workflow{root: root}, nil
 }
@@ -150,6 +156,15 @@ func (w *Workflow) inputs(id string) *Object {
 	v, _ := n.Get("inputs")
 	o, _ := v.(*Object)
 	return o
+}
+
+// shown cuts text of a workflow for an error: a prompt that stands in the wrong place must not fill the screen.
+func shown(s string) string {
+	const most = 400
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + fmt.Sprintf("... (%d bytes)", len(s))
 }
 
 // link is a reference to an output of another node.

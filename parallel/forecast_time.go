@@ -51,7 +51,7 @@ func (o *outline) groups(a Axis) [][]int {
 	return out
 }
 
-// textRows lists the rows of a micro-step as the manner computes them.
+// mannerRows is rows as the manner computes them.
 func (c *costs) mannerRows(m Micro, entry int) []dit.Rows {
 	if !c.manner.TextEveryPatch || m.Whole {
 		return c.rows(m, entry)
@@ -69,10 +69,10 @@ type load struct {
 	sent            float64 // seconds of all exchanges inside the stage
 }
 
-// Compute is seconds of arithmetic and memory, or of starting operations where that takes longer.
+// compute is the seconds of arithmetic and memory, or of starting operations where that takes longer.
 func (c *costs) compute(l load) float64 {
 	d := c.fabric.Device
-	return max(l.gemm/d.GEMM+l.attention/d.Attention+l.bytes/d.Traffic, l.launches*d.Launch)
+	return max(l.gemm/d.GEMM+l.attention/d.Attention+l.bytes/d.Traffic+l.launches*c.manner.Gap, l.launches*d.Launch)
 }
 
 // addBlock adds what rank at does in block n for rows of one entry, b items. first is false for entries that ride in the batch of another one.

@@ -11,6 +11,8 @@ type Manner struct {
 	Reductions int `json:"reductions"`
 	// Launches is the operations that the host starts for one block and stream.
 	Launches float64 `json:"launches"`
+	// Gap is seconds between two operations that depend on each other, in which the device drains and fills again: what many small patches pay for.
+	Gap float64 `json:"gap"`
 	// Exchanges is the all-to-alls of one Ulysses attention: 2 where Q, K and V travel together, 4 where each goes alone.
 	Exchanges int `json:"exchanges"`
 	// Together runs all entries of a rank as one batch, so that operations are started once for all of them.
@@ -33,9 +35,10 @@ type Manner struct {
 }
 
 // Ours is the manner of Patchbay's executor with transfers beside computation. Passes is what its fused operations read and write, counted in a block of
-// FLUX: norms 4, queries and keys 4, residuals 4; a merge reads two parts and writes one. Launches is the operations of a stream in such a block.
+// FLUX: norms 4, queries and keys 4, residuals 4; a merge reads two parts and writes one. Launches is the operations of a stream in such a block; Gap is
+// that of a recorded graph of operations.
 func Ours(overlap bool) Manner {
-	m := Manner{Passes: 12, MergePasses: 3, Launches: 9, Exchanges: 2, Slots: 2}
+	m := Manner{Passes: 12, MergePasses: 3, Launches: 9, Gap: 1e-6, Exchanges: 2, Slots: 2}
 	if !overlap {
 		m.Slots, m.Blocking = 0, true
 	}

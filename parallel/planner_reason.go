@@ -25,7 +25,9 @@ func (s Search) Reason(best *Choice, c Candidate) string {
 		mine, than float64
 	}
 	parts := []part{
-		{"computing", mine.Compute, his.Compute}, {"exchanges", mine.Exchange, his.Exchange}, {"pipeline transfers", mine.Send, his.Send},
+		{"computing", mine.Compute, his.Compute},
+		{"exchanges", mine.Exchange, his.Exchange},
+		{"pipeline transfers", mine.Send, his.Send},
 		{"bubbles and waiting", mine.Idle, his.Idle},
 	}
 	worst := slices.MaxFunc(parts, func(a, b part) int {

@@ -45,8 +45,11 @@ func TestMoreDevicesAreNeverSlower(t *testing.T) {
 		model, device string
 		size, steps   int
 	}{
-		{"flux-dev", "H100-nvlink", 1024, 28}, {"flux-schnell", "L40-pcie", 1024, 4}, {"pixart-alpha", "A100-80-nvlink", 512, 20},
-		{"hunyuandit", "L40-pcie", 1024, 50}, {"sd3-medium", "4090-pcie", 1024, 28},
+		{"flux-dev", "H100-nvlink", 1024, 28},
+		{"flux-schnell", "L40-pcie", 1024, 4},
+		{"pixart-alpha", "A100-80-nvlink", 512, 20},
+		{"hunyuandit", "L40-pcie", 1024, 50},
+		{"sd3-medium", "4090-pcie", 1024, 28},
 	} {
 		last := math.Inf(1)
 		for n := 1; n <= 8; n++ {
@@ -146,7 +149,7 @@ func TestExactSearch(t *testing.T) {
 	}
 }
 
-// TestPipelineSteadyState: FLUX at 1024 px on stages, text and host hand-over included, takes at most 1.03 of what the busiest stage alone does. How
+// TestPipelineSteadyState: FLUX at 1024 px on stages, text and host hand-over included, takes at most 1.05 of what the busiest stage alone does. How
 // far that is from an even share is arithmetic: 57 blocks of equal cost on 8 stages leave 8 on one, 1.123 of the mean.
 func TestPipelineSteadyState(t *testing.T) {
 	for _, c := range []struct {
@@ -175,8 +178,8 @@ func TestPipelineSteadyState(t *testing.T) {
 		ratio := best / (alone.StepSeconds / float64(n))
 		t.Logf("%s: step %.2f ms with %d patches, 1/%d of one device %.2f ms: %.3f (%.3f by the blocks)", c.devices, 1e3*best, at, n,
 			1e3*alone.StepSeconds/float64(n), ratio, c.uneven)
-		if ratio > 1.03*c.uneven || ratio < 0.99 {
-			t.Errorf("%s: %.3f of an even share, want at most 1.03 x %.3f", c.devices, ratio, c.uneven)
+		if ratio > 1.05*c.uneven || ratio < 0.99 {
+			t.Errorf("%s: %.3f of an even share, want at most 1.05 x %.3f", c.devices, ratio, c.uneven)
 		}
 	}
 }

@@ -42,7 +42,7 @@ type Link struct {
 	Bandwidth float64 `json:"bandwidth"`
 	// Latency is seconds of one message or collective beyond its bytes.
 	Latency float64 `json:"latency"`
-	// AllToAll is the part of Bandwidth and Across that an all-to-all reaches.
+	// AllToAll is the part of Bandwidth that an all-to-all reaches; where there are islands, of Across.
 	AllToAll float64 `json:"all_to_all"`
 	// Island is how many devices share a switch, 0: all. Across is bytes per second in one direction between two islands, shared by all who cross.
 	Island int     `json:"island"`
@@ -251,7 +251,10 @@ func (f Fabric) wire(groups [][]int, p pattern) wire {
 	if p == toAll {
 		part = f.Link.AllToAll
 	}
-	w := wire{perByte: 1 / (f.Link.Bandwidth * part), latency: f.Link.Latency}
+	w := wire{perByte: 1 / f.Link.Bandwidth, latency: f.Link.Latency}
+	if f.Link.Island == 0 {
+		w.perByte /= part
+	}
 	for _, n := range slices.Sorted(maps.Values(islands)) {
 		w.perByte = max(w.perByte, n/(f.Link.Across*part))
 	}

@@ -82,8 +82,8 @@ func TestWires(t *testing.T) {
 		{"one rank", [][]int{{3}}, toAll, 0, 0},
 		{"ring inside an island", [][]int{span(0, 4)}, toNeighbour, 1. / 10, 1},
 		{"ring over both islands: one crosses each way", [][]int{span(0, 8)}, toNeighbour, 1. / 8, 1},
-		{"all-to-all inside: half the link", [][]int{span(0, 4), span(4, 4)}, toAll, 1. / 5, 1},
-		{"all-to-all over both: four members send 4/7 across", [][]int{span(0, 8)}, toAll, 4 * 4. / 7 / 4, 1},
+		{"all-to-all inside an island: the link", [][]int{span(0, 4), span(4, 4)}, toAll, 1. / 10, 1},
+		{"all-to-all over both: four members send 4/7 across, at half its rate", [][]int{span(0, 8)}, toAll, 4 * 4. / 7 / 4, 1},
 		{"four pairs across", [][]int{{0, 4}, {1, 5}, {2, 6}, {3, 7}}, toNeighbour, 4. / 8, 1},
 		{"a pipeline over hosts", [][]int{{0, 8}, {1, 9}}, toNext, 2. / 2, 7},
 	} {
@@ -91,5 +91,9 @@ func TestWires(t *testing.T) {
 		if math.Abs(w.perByte-c.perByte) > 1e-12 || w.latency != c.latency {
 			t.Errorf("%s: got %.6f s a byte and %v s, want %.6f and %v", c.name, w.perByte, w.latency, c.perByte, c.latency)
 		}
+	}
+	f.Link.Island = 0
+	if w := f.wire([][]int{span(0, 8)}, toAll); math.Abs(w.perByte-1./5) > 1e-12 {
+		t.Errorf("all-to-all without islands: got %.6f s a byte, want half the link, %.6f", w.perByte, 1./5)
 	}
 }

@@ -1,8 +1,6 @@
 package parallel
 
-import (
-	"patchbay/models/dit"
-)
+import "patchbay/models/dit"
 
 // Workload is what a request asks of the ranks, as far as time, bytes and memory depend on it: everything that is known before a weight is read.
 type Workload struct {

@@ -189,8 +189,8 @@ func (b *badInput) localKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	code, text := r.ended(), r.out.String()
-	if code != 1 || !strings.Contains(text, "worker") || !strings.Contains(text, "kill") {
-		t.Errorf("exit code %d, want 1 and an error that says that the worker was killed:\n%s", code, tail(text))
+	if last := text[strings.LastIndex(strings.TrimSpace(text), "\n")+1:]; code != 1 || !strings.HasPrefix(last, "patchbay: ") || !strings.Contains(last, "closed") {
+		t.Errorf("exit code %d, want 1 and an error that says that the worker is gone:\n%s", code, tail(text))
 	}
 }
 

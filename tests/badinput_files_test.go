@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"patchbay/engine/safetensors"
@@ -112,6 +113,15 @@ func latentFile(t testing.TB, v float32, shape ...int) []byte {
 	})
 }
 
+// folderOf spreads the files over folders, so that no list of allowed names gets longer than the twenty that an error shows.
+func folderOf(name string) string {
+	switch strings.TrimSuffix(name, ".safetensors") {
+	case "half", "overlap", "is_vae", "is_clip", "sd3", "nan", "lacks":
+		return "diffusion_models"
+	}
+	return "checkpoints"
+}
+
 // newHostile writes all files.
 func newHostile(t testing.TB) *hostile {
 	t.Helper()
@@ -156,7 +166,7 @@ func newHostile(t testing.TB) *hostile {
 			delete(ts, "single_blocks.2.linear2.bias")
 		}),
 	} {
-		h.write(t, h.root, "diffusion_models/"+name, data)
+		h.write(t, h.root, folderOf(name)+"/"+name, data)
 	}
 	h.write(t, h.root, "text_encoders/wordless.safetensors", changed(t, clip, func(meta map[string]string, _ map[string]safetensors.Entry) {
 		for k := range meta {
@@ -178,6 +188,18 @@ func newHostile(t testing.TB) *hostile {
 			t.Fatal(err)
 		}
 	}
+	h.inputs(t)
+	return h
+}
+
+// inputs fills the input folder, and puts a named pipe into both folders: whoever opens one waits for ever.
+func (h *hostile) inputs(t testing.TB) {
+	t.Helper()
+	for _, pipe := range []string{filepath.Join(h.root, "diffusion_models", "pipe.safetensors"), filepath.Join(h.input, "pipe.png")} {
+		if err := syscall.Mkfifo(pipe, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for name, data := range map[string][]byte{
 		"four.latent":  latentFile(t, 0.5, 1, 4, 12, 12),
 		"flat.latent":  latentFile(t, 0.5, 16, 12, 12),
@@ -190,7 +212,6 @@ func newHostile(t testing.TB) *hostile {
 	} {
 		h.write(t, h.input, name, data)
 	}
-	return h
 }
 
 func (h *hostile) write(t testing.TB, dir, name string, data []byte) {

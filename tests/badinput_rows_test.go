@@ -51,12 +51,15 @@ func flow(t testing.TB, changes ...change) string {
 	return graph(t, nodes)
 }
 
-// with is flow with nodes added before the changes.
+// with is flow with one more node, or another one in its place.
 func with(t testing.TB, id, class string, inputs map[string]any, changes ...change) string {
 	t.Helper()
-	text := flow(t, changes...)
-	extra := graph(t, map[string]graphNode{id: {class, inputs}})
-	return strings.TrimSuffix(text, "}") + "," + strings.TrimPrefix(extra, "{")
+	nodes := map[string]graphNode{}
+	if err := exactJSON([]byte(flow(t, changes...)), &nodes); err != nil {
+		t.Fatal(err)
+	}
+	nodes[id] = graphNode{class, inputs}
+	return graph(t, nodes)
 }
 
 // link is an input that takes the output of another node.
@@ -84,8 +87,8 @@ func formRows(t *testing.T) []badRow {
 		{name: "a list", file: "[1,2]", exit: 2, says: []string{"not a workflow", "map"}},
 		{name: "a number", file: "42", exit: 2, says: []string{"not a workflow"}},
 		{name: "an empty map", file: "{}", exit: 2, says: []string{"workflow"}},
-		{name: "JSON that is no workflow", file: `{"name":"x","version":3}`, exit: 2, says: []string{"bad_workflow", "class_type"}, short: true},
-		{name: "nodes without classes", file: `{"1":{"inputs":{}}}`, exit: 2, says: []string{"bad_workflow", "class_type", "#1"}},
+		{name: "JSON that is no workflow", file: `{"name":"x","version":3}`, exit: 2, says: []string{"bad_request", "no workflow", "prompt", "API format"}, short: true},
+		{name: "a node without class", file: `{"workflow":` + strings.Replace(whole, `"class_type":"VAEDecode",`, "", 1) + "}", exit: 2, says: []string{"bad_workflow", "class_type", "#8"}},
 		{name: "the editor's format", file: `{"nodes":[{"id":1,"type":"KSampler"}],"links":[]}`, exit: 2, says: []string{"API"}},
 		{name: "empty", file: "", exit: 2, says: []string{"empty"}, short: true},
 		{name: "only spaces", file: " \n\t ", exit: 2, says: []string{"empty"}},
@@ -104,14 +107,35 @@ func graphRows(t *testing.T) []badRow {
 		{name: "unknown class that nothing needs", file: with(t, "99", "WarpDrive", nil), exit: 2, says: []string{"bad_workflow", "node 99", "WarpDrive"}},
 		{name: "no output node", file: `{"1":{"class_type":"EmptyLatentImage","inputs":{"width":64,"height":64,"batch_size":1}}}`, exit: 2, says: []string{"bad_workflow", "no outputs"}},
 		{name: "missing input", file: flow(t, change{"3", "sampler_name", nil}), exit: 2, says: []string{"bad_workflow", "node 3", "Required input is missing", "sampler_name"}},
-		{name: "unknown sampler", file: flow(t, change{"3", "sampler_name", "euleer"}), exit: 2, says: []string{"bad_workflow", "node 3", "sampler_name", "'euleer' not in", "dpmpp_2m"}},
+		{name: "unknown sampler", file: flow(t, change{"3", "sampler_name", "euleer"}), exit: 2, says: []string{"bad_workflow", "node 3", "sampler_name", "'euleer' not in"}},
 		{name: "unknown schedule", file: flow(t, change{"3", "scheduler", "simpel"}), exit: 2, says: []string{"bad_workflow", "node 3", "scheduler", "'simpel' not in", "sgm_uniform"}},
 		{name: "link to no node", file: flow(t, change{"3", "model", link("77", 0)}), exit: 2, says: []string{"bad_workflow", "77"}},
 		{name: "link to no output", file: flow(t, change{"3", "model", link("1", 5)}), exit: 2, says: []string{"bad_workflow", "index out of range"}},
 		{name: "link of another type", file: flow(t, change{"3", "model", link("4", 0)}), exit: 2, says: []string{"bad_workflow", "node 3", "model", "VAE", "MODEL"}, short: true},
 		{name: "literal for a link", file: flow(t, change{"3", "model", "demo_flux.safetensors"}), exit: 2, says: []string{"bad_workflow", "node 3", "model", "link"}},
 		{name: "a cycle", file: flow(t, change{"3", "latent_image", link("3", 0)}), exit: 2, says: []string{"bad_workflow", "cycle", "3 (KSampler)"}},
+		{name: "inputs that are a list", file: strings.Replace(flow(t), `"inputs":{"vae_name":"demo_ae.safetensors"}`, `"inputs":[1]`, 1), exit: 2, says: []string{"bad_workflow", "node 4", "VAELoader"}},
+		{name: "class of 10^5 letters", file: flow(t, change{"3", "class_type", strings.Repeat("x", 100000)}), exit: 2, says: []string{"bad_workflow", "node 3", "does not exist", "(100000 bytes)"}},
+		{name: "node id of 10^5 letters", file: with(t, strings.Repeat("k", 100000), "VAELoader", nil), exit: 2, says: []string{"too_large", "node id", "100000 bytes", "256"}},
+		{name: "sampler of 10^5 letters", file: flow(t, change{"3", "sampler_name", strings.Repeat("é", 50000)}), exit: 2, says: []string{"bad_workflow", "node 3", "sampler_name", "(100000 bytes)"}},
+		{name: "combined with itself 40 times", file: doubled(t, 40), exit: 1, says: []string{"bad_workflow", "ConditioningCombine", "conditioning_2", "2048 entries", "1024"}, short: true},
 	}
+}
+
+// doubled is a workflow whose positive conditioning has 2^n entries.
+func doubled(t *testing.T, n int) string {
+	nodes := map[string]graphNode{}
+	if err := exactJSON([]byte(flow(t)), &nodes); err != nil {
+		t.Fatal(err)
+	}
+	last := "6"
+	for i := range n {
+		id := fmt.Sprint(100 + i)
+		nodes[id] = graphNode{"ConditioningCombine", map[string]any{"conditioning_1": link(last, 0), "conditioning_2": link(last, 0)}}
+		last = id
+	}
+	nodes["3"].Inputs["positive"] = link(last, 0)
+	return graph(t, nodes)
 }
 
 // nameRows are names of files.
@@ -131,6 +155,8 @@ func nameRows(t *testing.T, h *hostile) []badRow {
 		{name: "file outside by a link", file: unet("escape.safetensors"), exit: 2, says: list("escape.safetensors"), short: true},
 		{name: "link to itself", file: unet("loop.safetensors"), exit: 2, says: list("loop.safetensors")},
 		{name: "file name that is a number", file: flow(t, change{"1", "unet_name", 7}), exit: 2, says: list("7")},
+		{name: "file that is a named pipe", file: unet("pipe.safetensors"), exit: 2, says: list("pipe.safetensors")},
+		{name: "picture that is a named pipe", file: with(t, "20", "LoadImage", map[string]any{"image": "pipe.png"}, change{"9", "images", link("20", 0)}), exit: 2, says: []string{"bad_workflow", "node 20", "image", "pipe.png"}},
 		{name: "latent outside by ..", file: latent("../../etc/passwd"), exit: 2, says: []string{"bad_workflow", "node 20", "latent", "../../etc/passwd"}},
 		{name: "latent outside by its absolute name", file: latent("/etc/passwd"), exit: 2, says: []string{"bad_workflow", "node 20", "latent", "/etc/passwd"}},
 		{name: "picture outside by ..", file: with(t, "20", "LoadImage", map[string]any{"image": "../x.png"}, change{"9", "images", link("20", 0)}), exit: 2, says: []string{"bad_workflow", "node 20", "image", "../x.png"}},
@@ -150,9 +176,14 @@ func modelRows(t *testing.T, h *hostile) []badRow {
 		"overlap": "overlaps|\"a\"|\"b\"", "hole": "hole of 4 bytes", "long": "header of 5000 bytes|missing", "huge": "at most 100000000", "beyond": "truncated|bytes are missing",
 		"dtype": "unknown dtype \"F7\"", "negative": "dimension out of range|-4", "overflow": "overflows", "backwards": "[16, 0] are not a range", "twice": "\"a\" occurs twice", "size": "needs 20 bytes|hold 16",
 	} {
+		file := name + ".safetensors"
+		node, class, field := with(t, "1", "CheckpointLoaderSimple", map[string]any{"ckpt_name": file}), "CheckpointLoaderSimple", "ckpt_name"
+		if folderOf(file) == "diffusion_models" {
+			node, class, field = flow(t, change{"1", "unet_name", file}), "UNETLoader", "unet_name"
+		}
 		rows = append(rows, badRow{
-			name: "file: " + name, file: flow(t, change{"1", "unet_name", name + ".safetensors"}), exit: 1, short: name == "half" || name == "overlap",
-			says: append([]string{"unsupported_format", "node 1 (UNETLoader)", "unet_name", name + ".safetensors"}, strings.Split(says, "|")...),
+			name: "file: " + name, file: node, exit: 1, short: name == "half" || name == "overlap",
+			says: append([]string{"unsupported_format", "node 1 (" + class + ")", field + ": ", file}, strings.Split(says, "|")...),
 		})
 	}
 	unet := func(name string) string { return flow(t, change{"1", "unet_name", name}) }
@@ -203,6 +234,10 @@ func numberRows(t *testing.T) []badRow {
 	done := func(name, file string, w, h int) badRow {
 		return badRow{name: name, file: file, picture: [2]int{w, h}}
 	}
+	// linked takes a number from a node: such values pass validation, as in ComfyUI.
+	linked := func(class, node, field string, v any) string {
+		return with(t, "50", class, map[string]any{"value": v}, change{node, field, link("50", 0)})
+	}
 	keep := func(r badRow) badRow { r.short = true; return r }
 	return []badRow{
 		{name: "0 steps", file: set("steps", 0), exit: 2, says: refused("steps", "0 smaller than min of 1"), short: true},
@@ -227,6 +262,14 @@ func numberRows(t *testing.T) []badRow {
 		{name: "width 8", file: size(8, 96), exit: 2, says: []string{"bad_workflow", "node 5", "width", "8 smaller than min of 16"}},
 		{name: "width -64", file: size(-64, 96), exit: 2, says: []string{"bad_workflow", "node 5", "width", "-64 smaller than min of 16"}},
 		{name: "height 16400", file: size(96, 16400), exit: 2, says: []string{"bad_workflow", "node 5", "height", "16400 bigger than max of 16384"}},
+		{name: "linked width -64", file: linked("PrimitiveInt", "5", "width", -64), exit: 1, says: []string{"bad_workflow", "node 5", "width", "-64", "16 and 16384"}, short: true},
+		{name: "linked width 2^62", file: linked("PrimitiveInt", "5", "width", 1<<62), exit: 1, says: []string{"bad_workflow", "node 5", "width", "16 and 16384"}},
+		{name: "linked batch 2^62", file: linked("PrimitiveInt", "5", "batch_size", 1<<62), exit: 1, says: []string{"bad_workflow", "node 5", "batch_size", "1 and 4096"}},
+		{name: "linked batch 0", file: linked("PrimitiveInt", "5", "batch_size", 0), exit: 1, says: []string{"bad_workflow", "node 5", "batch_size", "1 and 4096"}},
+		{name: "linked steps 10^9", file: linked("PrimitiveInt", "3", "steps", 1000000000), exit: 1, says: []string{"bad_workflow", "node 3", "steps", "1 and 10000"}},
+		{name: "linked denoise -1", file: linked("PrimitiveFloat", "3", "denoise", -1.0), exit: 1, says: []string{"bad_workflow", "node 3", "denoise", "0 and 1"}},
+		{name: "linked cfg 1e9", file: linked("PrimitiveFloat", "3", "cfg", 1e9), exit: 1, says: []string{"bad_workflow", "node 3", "cfg", "0 and 100"}},
+		{name: "linked prefix outside", file: linked("PrimitiveString", "9", "filename_prefix", "../../x"), exit: 1, says: []string{"bad_request", "node 9", "filename_prefix", "output folder"}},
 		{name: "4096 pictures of 16384 x 16384", file: flow(t, change{"5", "width", 16384}, change{"5", "height", 16384}, change{"5", "batch_size", 4096}), exit: 1, says: []string{"bad_workflow", "node 5", "batch_size", "4096", fmt.Sprint(1 << 30)}},
 	}
 }
@@ -237,16 +280,22 @@ func textRows(t *testing.T) []badRow {
 	return []badRow{
 		{name: "empty prompt", file: prompt(""), picture: [2]int{96, 96}, short: true},
 		{name: "prompt of 20,000 characters", file: prompt(strings.Repeat("a big red heart, ", 1177)[:20000]), picture: [2]int{96, 96}, short: true},
+		{name: "prompt of 2 MB", file: prompt(strings.Repeat("é", 1000000)), exit: 1, says: []string{"bad_workflow", "node 6 (CLIPTextEncode)", "text", "2000000 bytes", "1048576"}},
 		{name: "one word of 20,000 characters", file: prompt(strings.Repeat("é", 20000)), picture: [2]int{96, 96}},
-		{name: "prompt of brackets", file: prompt("((((a:1.5) b:nan) ]])) \\( (c:1e30) (d:-1"), picture: [2]int{96, 96}},
+		{name: "prompt of brackets", file: prompt("((((a:1.5) b) ]])) \\( (c:0) (d:-1"), picture: [2]int{96, 96}},
+		{name: "prompt weight NaN", file: prompt("(a:nan)"), exit: 1, says: []string{"bad_workflow", "node 6 (CLIPTextEncode)", "text", "NaN", "finite"}},
+		{name: "prompt weight 1e30", file: prompt("(a:1e30)"), exit: 1, says: []string{"bad_workflow", "node 3 (KSampler)", "euler", "NaN", "finite"}},
+		{name: "prompt of control characters", file: prompt("a\x00b\u202e\ufeff\r\n\t"), picture: [2]int{96, 96}},
 		{name: "prompt that is a number", file: flow(t, change{"6", "text", 12}), picture: [2]int{96, 96}},
 	}
 }
 
 // planRows are plans that cannot run.
 func planRows(t *testing.T) []badRow {
+	// A seed of its own: a picture from the cache needs no plan.
+	seeded := flow(t, change{"3", "seed", 4242})
 	row := func(plan string, exit int, says ...string) badRow {
-		return badRow{name: "plan " + plan, file: flow(t), args: []string{"--plan", plan}, exit: exit, says: says, short: plan == "tensor=9" || plan == "ulises=2"}
+		return badRow{name: "plan " + plan, file: seeded, args: []string{"--plan", plan}, exit: exit, says: says, short: plan == "tensor=9" || plan == "ulises=2"}
 	}
 	return []badRow{
 		row("tensor=9", 1, "bad_workflow", "node 3 (KSampler)", "plan.tensor", "is 9", "6 heads", "use tensor=6"),
@@ -256,7 +305,7 @@ func planRows(t *testing.T) []badRow {
 		row("ulysses=40", 1, "bad_workflow", "node 3 (KSampler)", "plan.ulysses", "36 tokens", "use ulysses=36"),
 		row("pipe=2,patches=50", 1, "bad_workflow", "node 3 (KSampler)", "plan.patches", "36 tokens"),
 		row("pipe=99", 2, "bad_request", "plan", "pipe", "99", "64"),
-		row("patches=2", 2, "bad_request", "plan.patches", "one stage", "pipe"),
+		row("patches=2", 2, "bad_request", "plan.patches", "one stage", "pipe=2"),
 		row("ulysses=8,ring=9", 2, "bad_request", "plan", "72 ranks", "64"),
 		row("data=4096,cfg=4096,pipe=4096,ring=4096,ulysses=4096,tensor=16", 2, "bad_request", "plan", "64"),
 		row("ulises=2", 2, "bad_request", "plan.ulises", "ulysses", "tensor", "pipe"),

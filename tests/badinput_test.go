@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 	"syscall"
@@ -59,6 +60,7 @@ func TestBadInput(t *testing.T) {
 		test  func(*testing.T)
 		short bool
 	}{
+		{"errors as JSON", b.jsonErrors, true},
 		{"raw bytes on the socket", b.rawBytes, true},
 		{"two jobs at once", b.twoAtOnce, false},
 		{"picture too large for memory", b.tooLarge, false},
@@ -268,6 +270,42 @@ func graph(t testing.TB, nodes map[string]graphNode) string {
 	return strings.NewReplacer(texts...).Replace(string(b))
 }
 
+// jsonErrors: programs get code, node, class and input as fields, from a refusal and from a job that failed.
+func (b *badInput) jsonErrors(t *testing.T) {
+	for _, c := range []struct {
+		field, value, kind string
+		want               ipc.Error
+	}{
+		{"weight_dtype", "fp7", "refused", ipc.Error{Code: ipc.ErrBadWorkflow, Status: 422, Type: "prompt_outputs_failed_validation", Node: "1", Class: "UNETLoader", Input: "weight_dtype"}},
+		{"unet_name", "half.safetensors", "execution_error", ipc.Error{Code: ipc.ErrUnsupported, Status: 415, Type: "bad_checkpoint", Node: "1", Class: "UNETLoader", Input: "unet_name"}},
+	} {
+		path := filepath.Join(t.TempDir(), "flow.json")
+		if err := os.WriteFile(path, []byte(flow(t, change{"1", c.field, c.value})), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		cmd := b.command(t.Context(), []string{path, "--json", "--socket", b.server.socket})
+		out, err := cmd.Output()
+		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+		var last struct {
+			Type  string
+			Error ipc.Error
+			Nodes map[string]any `json:"node_errors"`
+		}
+		if jsonErr := json.Unmarshal([]byte(lines[len(lines)-1]), &last); jsonErr != nil || err == nil {
+			t.Fatalf("%s: ended with %v, last line %s", c.field, err, lines[len(lines)-1])
+		}
+		got := last.Error
+		shape := ipc.Error{Code: got.Code, Status: got.Status, Type: got.Type, Node: got.Node, Class: got.Class, Input: got.Input}
+		if last.Type != c.kind || !reflect.DeepEqual(shape, c.want) || got.Message == "" {
+			t.Errorf("%s: got a line of type %s with %+v, want %s with %+v", c.field, last.Type, got, c.kind, c.want)
+		}
+		if _, ok := last.Nodes["1"]; c.kind == "refused" && !ok {
+			t.Errorf("%s: node_errors %v lack node 1", c.field, last.Nodes)
+		}
+	}
+	b.good(t)
+}
+
 // rawBytes sends frames that no client of ours would send; the connection must answer each and stay usable, or close where the stream is lost.
 func (b *badInput) rawBytes(t *testing.T) {
 	deep := func(head string, c string) []byte { return []byte(head + strings.Repeat(c, 10_000_000)) }
@@ -277,7 +315,7 @@ func (b *badInput) rawBytes(t *testing.T) {
 		code string
 	}{
 		{"text", []byte("hello"), ipc.ErrUnsupported},
-		{"nothing", nil, ipc.ErrEmptyBody},
+		{"nothing", nil, ipc.ErrUnsupported},
 		{"msgpack map of 2^32-1 items", []byte{0xdf, 0xff, 0xff, 0xff, 0xff, 0x01}, ipc.ErrBadRequest},
 		{"msgpack string of 4 GiB", []byte{0x81, 0xa1, 'a', 0xdb, 0xff, 0xff, 0xff, 0xff}, ipc.ErrBadRequest},
 		{"msgpack 10^7 deep", deep("\x81\xa1a", "\x91"), ipc.ErrBadRequest},

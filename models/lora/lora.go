@@ -188,7 +188,7 @@ func Gather(set *weights.Set, additions []Addition, strength float32) ([]weights
 	for _, a := range additions {
 		up, okUp := set.Get(a.Up)
 		down, okDown := set.Get(a.Down)
-		if !okUp || !okDown || len(up.Shape) < 2 || up.Shape[0] < a.UpRow+a.Rows {
+		if !okUp || !okDown || len(up.Shape) < 2 || up.Shape[0] < a.UpRow+a.Rows || len(up.Data) < up.Len()*up.DType.Size() {
 			return nil, fmt.Errorf("lora: the file no longer has %s and %s as they were when it was looked at", a.Up, a.Down)
 		}
 		row := up.Len() / up.Shape[0] * up.DType.Size()

@@ -84,34 +84,52 @@ func (c *cut) split(expr string, d dims, opt Options) error {
 	return nil
 }
 
-// matrix views or copies the cut of s.
-func (c *cut) matrix(s Stored) engine.Matrix {
+// matrix views, copies or makes the cut of s. scratch is memory that the result may use until the next call.
+func (c *cut) matrix(s Stored, scratch *[]byte) engine.Matrix {
 	size := s.DType.Size()
 	k := 0
 	for _, span := range c.cols {
 		k += span.hi - span.lo
 	}
 	m := engine.Matrix{DType: s.DType, N: c.count, K: k, Scale: s.Scale}
-	if c.order == nil && len(c.cols) == 1 && c.channels == 0 {
+	whole := s.make == nil || k == c.k // elements that are made on demand are not made for columns that nobody wants to keep
+	if c.order == nil && len(c.cols) == 1 && c.channels == 0 && whole {
 		lo, hi := c.first*c.k+c.cols[0].lo, (c.first+c.count-1)*c.k+c.cols[0].hi
 		if c.count > 0 {
-			m.Data = s.Data[lo*size : hi*size]
+			m.Data = s.elements(scratch, lo, hi)
 		}
 		m.Row = c.k
 		return m
 	}
 	m.Data = make([]byte, 0, c.count*k*size)
-	for i := range c.count {
-		row := s.Data[c.row(i)*c.k*size : (c.row(i)+1)*c.k*size]
-		if c.channels != 0 {
-			m.Data = c.appendTaps(m.Data, row, size)
-			continue
+	for i := 0; i < c.count; {
+		n := c.run(i)
+		rows := s.elements(scratch, c.row(i)*c.k, (c.row(i)+n)*c.k)
+		for r := range n {
+			row := rows[r*c.k*size : (r+1)*c.k*size]
+			if c.channels != 0 {
+				m.Data = c.appendTaps(m.Data, row, size)
+				continue
+			}
+			for _, span := range c.cols {
+				m.Data = append(m.Data, row[span.lo*size:span.hi*size]...)
+			}
 		}
-		for _, span := range c.cols {
-			m.Data = append(m.Data, row[span.lo*size:span.hi*size]...)
-		}
+		i += n
 	}
 	return m
+}
+
+// runElements bounds how much run takes at once.
+const runElements = 1 << 20
+
+// run returns how many rows from i on lie one below the other in the stored matrix, at least 1 and not many more than runElements hold.
+func (c *cut) run(i int) int {
+	n := 1
+	for i+n < c.count && c.row(i+n) == c.row(i)+n && n*c.k < runElements {
+		n++
+	}
+	return n
 }
 
 // appendTaps appends one convolution row, [C, KY*KX] -> [KY*KX, C].

@@ -63,11 +63,12 @@ type filler struct {
 	set    *Set
 	opt    Options
 	loaded *Loaded
+	bytes  []byte // work memory of one matrix
 }
 
-// small is one tensor for the arena.
+// small is one tensor for the arena. data reads it when its turn comes, so that only one is held.
 type small struct {
-	data  []float32
+	data  func() []float32
 	dtype engine.DType
 	shape []int
 	put   func(engine.Tensor)
@@ -102,7 +103,7 @@ func (f *filler) fill(items []item) error {
 	arena := engine.NewArena("weights", buf, measure.Peak())
 	for _, s := range smalls {
 		t := arena.Alloc(s.dtype, s.shape...)
-		f.ops.Upload(t, s.data)
+		f.ops.Upload(t, s.data())
 		s.put(t)
 	}
 	return nil
@@ -122,11 +123,14 @@ func (f *filler) tensor(smalls []small, it item) []small {
 	if len(shape) == 0 {
 		shape = []int{1}
 	}
-	values := s.F32()
-	if it.minus1 {
-		for i := range values {
-			values[i]--
+	values := func() []float32 {
+		v := s.F32()
+		if it.minus1 {
+			for i := range v {
+				v[i]--
+			}
 		}
+		return v
 	}
 	return append(smalls, small{values, dtype, shape, func(t engine.Tensor) { it.field.Set(reflect.ValueOf(t)) }})
 }
@@ -141,7 +145,7 @@ func (f *filler) weight(smalls []small, it item) ([]small, error) {
 	if err != nil {
 		return smalls, err
 	}
-	packed, err := f.ops.Pack(c.matrix(s), c.channels)
+	packed, err := f.ops.Pack(c.matrix(s, &f.bytes), c.channels)
 	if err != nil {
 		return smalls, err
 	}
@@ -153,6 +157,6 @@ func (f *filler) weight(smalls []small, it item) ([]small, error) {
 	if !ok || it.noBias {
 		return smalls, nil
 	}
-	values := c.pick(bias.F32())
-	return append(smalls, small{values, engine.F32, []int{len(values)}, func(t engine.Tensor) { w.Bias = t }}), nil
+	values := func() []float32 { return c.pick(bias.F32()) }
+	return append(smalls, small{values, engine.F32, []int{c.count}, func(t engine.Tensor) { w.Bias = t }}), nil
 }

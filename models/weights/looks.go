@@ -24,7 +24,8 @@ func signatures() []signature {
 		{"cap_embedder.1.weight", "lumina or z-image"},
 		{"blocks.0.cross_attn.norm_k.weight", "wan"},
 		{"transformer_blocks.0.img_mod.1.weight", "qwen-image"},
-		{"transformer_blocks.0.attn.add_q_proj.weight", "diffusers layout of flux or sd3"},
+		{"single_transformer_blocks.0.norm.linear.weight", "flux of diffusers"},
+		{"transformer_blocks.0.attn.add_q_proj.weight", "diffusers layout of sd3 or chroma"},
 		{"transformer_blocks.0.attn1.to_q.weight", "diffusers layout of a transformer"},
 		{"input_blocks.0.0.weight", "a Stable Diffusion 1, 2 or XL UNet"},
 	}

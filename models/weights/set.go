@@ -1,6 +1,7 @@
 // Package weights brings checkpoint tensors into model structs.
 //
-// A Set is a bag of named stored tensors (set.go). A model is a struct whose fields carry `weight:"name"` tags equal to the checkpoint's names
+// Open reads the forms in which checkpoints come: a safetensors file, shards with their index, a diffusers folder, a GGUF file (open.go, shards.go,
+// gguf.go). All become a Set, a bag of named stored tensors (set.go, stored.go). A model is a struct whose fields carry `weight:"name"` tags equal to the checkpoint's names
 // (tag.go says what tags can express); Load fills it (load.go) after checking every name and shape at once, so that a user sees all that is
 // wrong with a file in one message (mismatch.go). Declare lists what a struct wants without loading anything: it counts parameters and seeds
 // test models.
@@ -14,38 +15,8 @@ import (
 	"slices"
 	"strings"
 
-	"patchbay/engine"
 	"patchbay/engine/safetensors"
 )
-
-// Stored is one tensor as it lies in a file: row-major, little-endian, at any byte alignment.
-type Stored struct {
-	DType engine.DType
-	Shape []int
-	Data  []byte  // borrowed from the file, valid until it is closed
-	Scale float32 // factor of scaled fp8 weights; 0 means 1
-}
-
-// Len returns the number of elements.
-func (s Stored) Len() int {
-	n := 1
-	for _, d := range s.Shape {
-		n *= d
-	}
-	return n
-}
-
-// F32 returns a copy of the elements widened to f32, Scale applied.
-func (s Stored) F32() []float32 {
-	v := make([]float32, s.Len())
-	engine.Widen(v, s.Data, s.DType)
-	if s.Scale != 0 && s.Scale != 1 {
-		for i := range v {
-			v[i] *= s.Scale
-		}
-	}
-	return v
-}
 
 // Set is named stored tensors from one or more files, or a view of those whose names start with a prefix. It is immutable.
 type Set struct {
@@ -140,6 +111,15 @@ func (s *Set) Count(list string) int {
 			return n
 		}
 	}
+}
+
+// Bytes returns the size of all tensors in their element types.
+func (s *Set) Bytes() int64 {
+	n := int64(0)
+	for _, t := range s.tensors {
+		n += t.Bytes()
+	}
+	return n
 }
 
 func (s *Set) index() {

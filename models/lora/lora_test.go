@@ -1,0 +1,268 @@
+package lora
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"patchbay/engine"
+	"patchbay/models/hunyuan"
+	"patchbay/models/pixart"
+	"patchbay/models/sd3"
+	"patchbay/models/weights"
+)
+
+// zeros is a pair of rank r for a matrix [n, k] under a module's name in kohya's spelling.
+func zeros(module string, n, k, r int) map[string]weights.Stored {
+	return map[string]weights.Stored{
+		module + ".lora_up.weight": tensor(make([]float32, n*r), n, r), module + ".lora_down.weight": tensor(make([]float32, r*k), r, k),
+	}
+}
+
+// where is where an addition goes.
+type where struct {
+	part, name  string
+	first, rows int
+	upRow       int
+}
+
+func places(m *Matched) []where {
+	var out []where
+	for _, a := range m.Additions {
+		out = append(out, where{a.Part, a.Name, a.First, a.Rows, a.UpRow})
+	}
+	return out
+}
+
+// TestOtherFamilies checks rows and weights of names in the files of SD3, PixArt and HunyuanDiT, written down from their formats by hand.
+func TestOtherFamilies(t *testing.T) {
+	s, p, h := sd3.Tiny(), pixart.Tiny(), hunyuan.Tiny()
+	declare := func(d []weights.Declared, err error) []weights.Declared {
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	type row struct {
+		module string
+		n, k   int
+		want   []where
+	}
+	one := func(module string, n, k int, name string, first int) row {
+		return row{module, n, k, []where{{"", name, first, n, 0}}}
+	}
+	e, last := s.Hidden, s.Blocks-1
+	if last != 3 {
+		t.Fatalf("the tiny SD3 has %d blocks, the names below are for 4", s.Blocks)
+	}
+	for family, c := range map[string]struct {
+		tensors []weights.Declared
+		rows    []row
+	}{
+		"sd3": {declare(s.Declare()), []row{
+			one("transformer.transformer_blocks.1.attn.to_k", e, e, "joint_blocks.1.x_block.attn.qkv", e),
+			one("transformer.transformer_blocks.1.attn.add_v_proj", e, e, "joint_blocks.1.context_block.attn.qkv", 2*e),
+			one("lora_transformer_transformer_blocks_0_attn_to_out_0", e, e, "joint_blocks.0.x_block.attn.proj", 0),
+			one("base_model.model.transformer_blocks.0.norm1_context.linear", 6*e, e, "joint_blocks.0.context_block.adaLN_modulation.1", 0),
+			{"transformer.transformer_blocks.3.norm1_context.linear", 2 * e, e, []where{
+				{"", "joint_blocks.3.context_block.adaLN_modulation.1", 0, e, e}, {"", "joint_blocks.3.context_block.adaLN_modulation.1", e, e, 0},
+			}},
+			{"lycoris_norm_out_linear", 2 * e, e, []where{{"", "final_layer.adaLN_modulation.1", 0, e, e}, {"", "final_layer.adaLN_modulation.1", e, e, 0}}},
+			one("lora_unet_joint_blocks_2_x_block_mlp_fc1", s.MLPHidden, e, "joint_blocks.2.x_block.mlp.fc1", 0),
+			one("transformer.pos_embed.proj", e, s.Channels*s.PatchSize*s.PatchSize, "x_embedder.proj", 0),
+		}},
+		"pixart": {declare(p.Declare()), []row{
+			one("transformer.transformer_blocks.1.attn2.to_v", p.Hidden, p.Hidden, "blocks.1.cross_attn.kv_linear", p.Hidden),
+			one("base_model.model.transformer_blocks.0.attn1.to_v", p.Hidden, p.Hidden, "blocks.0.attn.qkv", 2*p.Hidden),
+			one("unet.base_model.model.transformer_blocks.0.attn2.to_q", p.Hidden, p.Hidden, "blocks.0.cross_attn.q_linear", 0),
+			one("lora_unet_blocks_2_mlp_fc2", p.Hidden, p.MLPHidden, "blocks.2.mlp.fc2", 0),
+			one("transformer.adaln_single.linear", 6*p.Hidden, p.Hidden, "t_block.1", 0),
+		}},
+		"hunyuandit": {declare(h.Declare()), []row{
+			one("base_model.model.blocks.3.attn1.Wqkv", 3*h.Hidden, h.Hidden, "blocks.3.attn1.Wqkv", 0),
+			one("lora_unet_blocks_0_attn2_kv_proj", 2*h.Hidden, h.TextDim, "blocks.0.attn2.kv_proj", 0),
+		}},
+	} {
+		keys, err := Diffusion(family, c.tensors)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range c.rows {
+			m, err := Match(weights.FromMap(zeros(r.module, r.n, r.k, 3)), keys)
+			if err != nil {
+				t.Errorf("%s: %v", family, err)
+				continue
+			}
+			if got := places(m); !slices.Equal(got, r.want) {
+				t.Errorf("%s %s: got %+v, want %+v", family, r.module, got, r.want)
+			}
+		}
+	}
+	if _, err := Diffusion("wan", nil); err == nil || !strings.Contains(err.Error(), "flux hunyuandit pixart sd3") {
+		t.Errorf("an unknown family: got error %v, want one that lists the known ones", err)
+	}
+}
+
+// encoder makes an encoder of one block and width 8.
+func encoder(kind string) Encoder {
+	name := map[string]string{
+		"clip_l": "text_model.encoder.layers.0.self_attn.q_proj.weight", "clip_g": "text_model.encoder.layers.0.self_attn.q_proj.weight",
+		"t5": "encoder.block.0.layer.0.SelfAttention.q.weight", "mt5": "encoder.block.0.layer.0.SelfAttention.q.weight", "bert": "bert.encoder.layer.0.attention.self.query.weight",
+	}[kind]
+	return Encoder{kind, map[string][]int{
+		name: {8, 8}, "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight": {8, 8}, "text_model.embeddings.token_embedding.weight": {8, 8},
+	}}
+}
+
+// TestTextNumbers checks which encoder a name means beside which others, as ComfyUI's table has it.
+func TestTextNumbers(t *testing.T) {
+	const clip, t5 = "text_model_encoder_layers_0_self_attn_q_proj", "encoder_block_0_layer_0_SelfAttention_q"
+	for _, c := range []struct {
+		kinds, module, want string
+	}{
+		{"clip_l t5", "lora_te_" + clip, "clip_l"},
+		{"clip_l t5", "lora_te1_" + clip, "clip_l"},
+		{"clip_l t5", "lora_te2_" + t5, "t5"},
+		{"clip_l t5", "lora_te3_" + t5, "t5"},
+		{"clip_l t5", "lora_te2_" + clip, ""},
+		{"clip_l clip_g t5", "lora_te2_" + clip, "clip_g"},
+		{"clip_l clip_g t5", "lora_te3_" + t5, "t5"},
+		{"clip_l clip_g t5", "lora_te2_" + t5, ""},
+		{"clip_g", "lora_te_" + clip, "clip_g"},
+		{"clip_g t5", "lora_te2_" + t5, "t5"},
+		{"t5", "lora_te1_" + t5, "t5"},
+		{"clip_l", "text_encoder.text_model.encoder.layers.0.self_attn.q_proj", "clip_l"},
+		{"clip_l clip_g", "text_encoder_2.text_model.encoder.layers.0.self_attn.q_proj", "clip_g"},
+		{"clip_l t5", "text_encoders.clip_l.transformer.text_model.encoder.layers.0.self_attn.q_proj", "clip_l"},
+		{"clip_l t5", "text_encoders.t5xxl.transformer.encoder.block.0.layer.0.SelfAttention.q", "t5"},
+		{"bert mt5", "lora_te1_encoder_layer_0_attention_self_query", "bert"},
+		{"bert mt5", "text_encoders.mt5xl.transformer.encoder.block.0.layer.0.SelfAttention.q", "mt5"},
+		{"t5", "lora_te1_encoder_block_0_layer_0_SelfAttention_relative_attention_bias", ""},
+		{"clip_l", "text_encoders.clip_l.transformer.text_model.embeddings.token_embedding", ""},
+	} {
+		var list []Encoder
+		for kind := range strings.FieldsSeq(c.kinds) {
+			list = append(list, encoder(kind))
+		}
+		m, err := Match(weights.FromMap(zeros(c.module, 8, 8, 2)), Text(list))
+		got := ""
+		if err == nil {
+			got = m.Additions[0].Part
+		}
+		if got != c.want {
+			t.Errorf("%s beside %s: part %q, %v; want %q", c.module, c.kinds, got, err, c.want)
+		}
+	}
+}
+
+func merge(maps ...map[string]weights.Stored) map[string]weights.Stored {
+	out := map[string]weights.Stored{}
+	for _, m := range maps {
+		for k, v := range m {
+			out[k] = v
+		}
+	}
+	return out
+}
+
+func TestAlphaAndRank(t *testing.T) {
+	const a, b = "lora_unet_double_blocks_0_img_attn_proj", "lora_unet_double_blocks_0_txt_attn_proj"
+	set := weights.FromMap(merge(zeros(a, 192, 192, 4), zeros(b, 192, 192, 7), map[string]weights.Stored{
+		a + ".alpha": tensor([]float32{6}), "lora_te1_something.lora_up.weight": tensor([]float32{1}, 1, 1), "lora_te1_something.alpha": tensor([]float32{1}), "emb_params": tensor([]float32{1}, 1),
+	}))
+	m, err := Match(set, fluxKeys(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(m.Additions) != 2 || m.Additions[0].Scale != 1.5 || m.Additions[1].Scale != 1 {
+		t.Errorf("scales of alpha 6 at rank 4 and of no alpha at rank 7: got %+v, want 1.5 and 1", m.Additions)
+	}
+	if want := []string{"emb_params", "lora_te1_something.alpha", "lora_te1_something.lora_up.weight"}; !slices.Equal(m.Unused, want) {
+		t.Errorf("unused: got %v, want %v", m.Unused, want)
+	}
+}
+
+func TestMatchRefusesWithReasons(t *testing.T) {
+	const name = "lora_unet_double_blocks_0_img_attn_proj"
+	keys, good := Join(fluxKeys(t), Text([]Encoder{encoder("clip_l")})), zeros(name, 192, 192, 4)
+	with := func(extra string, s weights.Stored) map[string]weights.Stored {
+		return merge(good, map[string]weights.Stored{extra: s})
+	}
+	number := tensor([]float32{1})
+	up, down := name+".lora_up.weight", name+".lora_down.weight"
+	for want, file := range map[string]map[string]weights.Stored{
+		"begins with lora_unet_blocks_0_attn.alpha":                    {"lora_unet_blocks_0_attn.alpha": number, "x.lora_up.weight": number},
+		"lora_unet_double_blocks_0_img_attn_proj.lora_":                {"x.lora_up.weight": number},
+		"the text encoder clip_l":                                      {"lora_te3_a.lora_up.weight": number},
+		"has no tensors":                                               {},
+		up + ": got shape [192 3], want [192, 4]":                      with(up, tensor(make([]float32, 576), 192, 3)),
+		up + ": got shape [190 4], want [192, 4]":                      with(up, tensor(make([]float32, 760), 190, 4)),
+		down + ": got shape [4 191], want [4, 192]":                    with(down, tensor(make([]float32, 764), 4, 191)),
+		down + ": got shape [768], want up [192, R] and down [R, 192]": with(down, tensor(make([]float32, 768), 768)),
+		down + ": got shape [0 192]":                                   with(down, tensor(nil, 0, 192)),
+		up + " has no partner":                                         {up: good[up]},
+		down + " has no partner":                                       {down: good[down]},
+		name + ".alpha: got shape [2]":                                 with(name+".alpha", tensor([]float32{1, 2}, 2)),
+		name + ".alpha is NaN":                                         with(name+".alpha", tensor([]float32{float32nan()})),
+		"element type i64":                                             with(up, weights.Stored{DType: engine.I64, Shape: []int{192, 4}, Data: make([]byte, 192*4*8)}),
+		"both stand for double_blocks.0.img_attn.proj":                 merge(good, zeros("double_blocks.0.img_attn.proj", 192, 192, 1)),
+		"are the same matrix of one module":                            with(name+".lora_B.weight", good[up]),
+		"dora_scale (DoRA)":                                            with(name+".dora_scale", number),
+		"hada_w1_a (LoHa)":                                             with(name+".hada_w1_a", number),
+		"lokr_w1 (LoKr)":                                               with(name+".lokr_w1", number),
+		"oft_blocks (OFT)":                                             with(name+".oft_blocks", number),
+		"diff (a full difference)":                                     with(name+".diff", number),
+		"diff_b (a change of a bias)":                                  with(name+".diff_b", number),
+		"lora_B.bias (a change of a bias)":                             with("double_blocks.0.img_attn.proj.lora_B.bias", number),
+		"key_norm.scale (a whole norm)":                                with("single_blocks.0.norm.key_norm.scale", number),
+		"lora_mid.weight (a pair with a middle matrix)":                with(name+".lora_mid.weight", number),
+		"b2.weight (GLoRA)":                                            with(name+".b2.weight", number),
+	} {
+		if _, err := Match(weights.FromMap(file), keys); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got error %v\nwant one that says %q", err, want)
+		}
+	}
+	m, err := Match(weights.FromMap(good), keys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Gather(weights.FromMap(zeros("other", 4, 4, 1)), m.Additions, 1); err == nil || !strings.Contains(err.Error(), "no longer has") {
+		t.Errorf("another file: got error %v", err)
+	}
+}
+
+// FuzzNames feeds names of any form, alone and beside a good pair: Match must answer, and never count a tensor both as used and as unused.
+func FuzzNames(f *testing.F) {
+	for _, name := range []string{
+		"lora_unet_double_blocks_0_img_attn_proj.lora_up.weight", "transformer.transformer_blocks.0.attn.to_q.lora_A.weight", "single_blocks.1.processor.qkv_lora.up.weight", ".alpha",
+		"diffusion_model.single_blocks.99999999999999999999.linear1.lora_B", "_lora.up.weight", "a..lora_up.weight", "x.dora_scale", "\xff.lora_A.default.weight", "", "img_in.lora_A",
+	} {
+		f.Add(name, uint8(3), uint8(5))
+	}
+	keys := fluxKeys(f)
+	f.Fuzz(func(t *testing.T, name string, n, k uint8) {
+		odd := tensor(make([]float32, int(n)*int(k)), int(n), int(k))
+		for _, file := range []map[string]weights.Stored{{name: odd}, merge(zeros("img_in", 192, 64, 2), map[string]weights.Stored{name: odd})} {
+			m, err := Match(weights.FromMap(file), keys)
+			if err != nil {
+				if !strings.HasPrefix(err.Error(), "lora: ") || strings.Contains(err.Error(), "\n") && !strings.Contains(name, "\n") {
+					t.Fatalf("error %q", err)
+				}
+				continue
+			}
+			for _, a := range m.Additions {
+				if slices.Contains(m.Unused, a.Up) || slices.Contains(m.Unused, a.Down) {
+					t.Fatalf("%+v is used and unused", a)
+				}
+			}
+			if _, err := Gather(weights.FromMap(file), m.Additions, 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+func float32nan() float32 {
+	zero := float32(0)
+	return zero / zero
+}

@@ -1,0 +1,85 @@
+package tokenizer
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"unicode/utf8"
+)
+
+// FromGGUF makes the vocabulary that the metadata of a GGUF file describes (docs/gguf.md of the ggml project, section Tokenizer): SentencePiece unigram
+// of T5, with the keys tokenizer.ggml.tokens, scores, token_type, and, where the file has them, precompiled_charsmap, add_space_prefix and
+// remove_extra_whitespaces. Files without a vocabulary give nil and no error, vocabularies of other models too: a text encoder
+// then looks elsewhere. Lists of different lengths or types are errors.
+func FromGGUF(metadata map[string]any) (*Tokenizer, error) {
+	const key = "tokenizer.ggml."
+	if metadata[key+"model"] != "t5" {
+		return nil, nil
+	}
+	t, err := ggufModel(metadata, key)
+	if err != nil {
+		return nil, fmt.Errorf("vocabulary in the GGUF metadata: %w", err)
+	}
+	return t, nil
+}
+
+func ggufModel(metadata map[string]any, key string) (*Tokenizer, error) {
+	pieces, ok := metadata[key+"tokens"].([]string)
+	scores, ok2 := metadata[key+"scores"].([]float32)
+	if !ok || !ok2 || len(pieces) != len(scores) || len(pieces) == 0 || len(pieces) > maxPieces {
+		return nil, fmt.Errorf("%stokens has %d texts and %sscores %d numbers; as many of both are needed, 1..%d", key, len(pieces), key, len(scores), maxPieces)
+	}
+	m := &spModel{modelType: 1, endPiece: "</s>", dummyPrefix: true, dropSpaces: true, markSpaces: true}
+	kinds, typed := metadata[key+"token_type"].([]int32)
+	if !typed || len(kinds) != len(pieces) {
+		return nil, fmt.Errorf("%stoken_type has %d numbers, %d are needed", key, len(kinds), len(pieces))
+	}
+	for i, piece := range pieces {
+		kind, score := kinds[i], float64(scores[i])
+		switch {
+		case kind == pieceUnused:
+			// Converters fill the table up to the rows of the embedding; the names of these pieces need not differ.
+			piece, kind = fmt.Sprintf("<unused %d>", i), pieceUnused
+		case kind < pieceNormal || kind > pieceByte:
+			return nil, fmt.Errorf("piece %d has type %d, allowed are %d..%d", i, kind, pieceNormal, pieceByte)
+		case piece == "" || !utf8.ValidString(piece) || len(piece) > longestPiece:
+			return nil, fmt.Errorf("piece %d has %d bytes; it must be UTF-8 of 1 to %d bytes", i, len(piece), longestPiece)
+		case math.IsNaN(score) || math.IsInf(score, 0):
+			return nil, fmt.Errorf("piece %d (%.40q) has score %v", i, piece, score)
+		}
+		m.byteFallback = m.byteFallback || kind == pieceByte // the format has no flag for it; T5 has no such pieces, UMT5 has
+		m.pieces, m.scores, m.types = append(m.pieces, piece), append(m.scores, score), append(m.types, uint8(kind))
+	}
+	if err := m.ggufNormalizer(metadata, key); err != nil {
+		return nil, err
+	}
+	return m.tokenizer()
+}
+
+// ggufNormalizer takes the rules of normalisation.
+func (m *spModel) ggufNormalizer(metadata map[string]any, key string) error {
+	for name, to := range map[string]*bool{"add_space_prefix": &m.dummyPrefix, "remove_extra_whitespaces": &m.dropSpaces} {
+		v, given := metadata[key+name]
+		if !given {
+			continue
+		}
+		b, ok := v.(bool)
+		if !ok {
+			return fmt.Errorf("%s%s is a %T, must be a boolean", key, name, v)
+		}
+		*to = b
+	}
+	switch v := metadata[key+"precompiled_charsmap"].(type) {
+	case nil:
+	case []uint8:
+		m.charsmap = slices.Clone(v)
+	case []int8: // gguf-py writes bytes as either
+		for _, b := range v {
+			m.charsmap = append(m.charsmap, byte(b))
+		}
+	default:
+		return errors.New(key + "precompiled_charsmap must be a list of bytes")
+	}
+	return nil
+}

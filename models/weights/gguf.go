@@ -1,0 +1,136 @@
+package weights
+
+import (
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+
+	"patchbay/engine"
+	"patchbay/engine/gguf"
+)
+
+// FromGGUF makes a Set of all tensors of f, which must stay open while the Set is loaded from. Tensors stored as f32, f16 or bf16 keep their type and are
+// views of the file. Quantised ones appear as form (bf16 or f32) and are widened when Elements asks, the range it asks for and nothing else, so
+// that loading holds one matrix at a time beside what has been packed. Text encoders in llama.cpp's names get the names of Hugging Face.
+// Errors: types that cannot be widened, counted by type, and two names that become one.
+func FromGGUF(f *gguf.File, form engine.DType) (*Set, error) {
+	if form != engine.BF16 && form != engine.F32 {
+		return nil, fmt.Errorf("quantised weights cannot be widened to %s (allowed: bf16, f32)", form)
+	}
+	if err := widens(f); err != nil {
+		return nil, err
+	}
+	rename := func(name string) string { return name }
+	if looksLlama(f) {
+		rename = huggingT5
+	}
+	s := &Set{tensors: make(map[string]Stored, len(f.Names()))}
+	for _, name := range f.Names() {
+		e, _ := f.Entry(name)
+		as := rename(name)
+		if _, twice := s.tensors[as]; twice {
+			return nil, fmt.Errorf("two tensors are called %q, one of them %q in the file", as, name)
+		}
+		s.tensors[as] = storedGGUF(e, form)
+	}
+	s.joinScales()
+	s.index()
+	return s, nil
+}
+
+// widens reports tensors of types that only carry data.
+func widens(f *gguf.File) error {
+	count, first := map[string]int{}, ""
+	for _, name := range f.Names() {
+		if e, _ := f.Entry(name); !e.Type.Widens() {
+			count[e.Type.String()]++
+			if first == "" {
+				first = name
+			}
+		}
+	}
+	if len(count) == 0 {
+		return nil
+	}
+	var kinds []string
+	for kind, n := range count {
+		kinds = append(kinds, fmt.Sprintf("%d of %s", n, kind))
+	}
+	slices.Sort(kinds)
+	return fmt.Errorf("tensors cannot be widened: %s, the first is %q (allowed: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K to Q6_K)", strings.Join(kinds, ", "), first)
+}
+
+// storedGGUF views or widens one tensor.
+func storedGGUF(e gguf.Entry, form engine.DType) Stored {
+	if own, ok := e.DType(); ok {
+		return Stored{DType: own, Shape: e.Shape, Data: e.Data}
+	}
+	return Stored{DType: form, Shape: e.Shape, make: func(dst []byte, lo, hi int) { widen(e, dst, lo, hi, form) }}
+}
+
+// widenAlone is the number of elements up to which one goroutine is as fast as several.
+const widenAlone = 1 << 18
+
+// widen fills dst on all processors. Types, ranges and lengths have been checked when the file was opened: an error is a bug.
+func widen(e gguf.Entry, dst []byte, lo, hi int, form engine.DType) {
+	parts := min(runtime.GOMAXPROCS(0), (hi-lo+widenAlone-1)/widenAlone)
+	faults := make([]any, max(parts, 1))
+	part := func(i int) {
+		defer func() { faults[i] = recover() }()
+		a, b := lo+(hi-lo)*i/max(parts, 1), lo+(hi-lo)*(i+1)/max(parts, 1)
+		if err := e.Range(dst[(a-lo)*form.Size():(b-lo)*form.Size()], a, b, form); err != nil {
+			panic(err)
+		}
+	}
+	var others sync.WaitGroup
+	for i := 1; i < parts; i++ {
+		others.Go(func() { part(i) })
+	}
+	part(0)
+	others.Wait()
+	for _, fault := range faults {
+		if fault != nil {
+			panic(fault) // on the goroutine that asked, where a job's panics are caught
+		}
+	}
+}
+
+// looksLlama tells a T5 encoder in the names of llama.cpp.
+func looksLlama(f *gguf.File) bool {
+	_, encoder := f.Entry("enc.blk.0.attn_q.weight")
+	return encoder
+}
+
+// huggingT5 maps llama.cpp's tensor names of T5 (gguf-py's tensor_mapping.py, architectures T5 and T5ENCODER) to those of Hugging Face. Other names
+// stay, those of the decoder get its prefix, which T5 encoders ignore.
+func huggingT5(name string) string {
+	switch {
+	case strings.HasPrefix(name, "token_embd."):
+		return "shared." + strings.TrimPrefix(name, "token_embd.")
+	case strings.HasPrefix(name, "enc.output_norm."):
+		return "encoder.final_layer_norm." + strings.TrimPrefix(name, "enc.output_norm.")
+	case strings.HasPrefix(name, "dec."):
+		return "decoder." + strings.TrimPrefix(name, "dec.")
+	case name == "output.weight":
+		return "lm_head.weight"
+	}
+	rest, ok := strings.CutPrefix(name, "enc.blk.")
+	if !ok {
+		return name
+	}
+	parts := strings.SplitN(rest, ".", 3) // number, name, "weight"
+	if len(parts) != 3 {
+		return name
+	}
+	inner, ok := map[string]string{
+		"attn_norm": "layer.0.layer_norm", "attn_q": "layer.0.SelfAttention.q", "attn_k": "layer.0.SelfAttention.k", "attn_v": "layer.0.SelfAttention.v",
+		"attn_o": "layer.0.SelfAttention.o", "attn_rel_b": "layer.0.SelfAttention.relative_attention_bias", "ffn_norm": "layer.1.layer_norm",
+		"ffn_gate": "layer.1.DenseReluDense.wi_0", "ffn_up": "layer.1.DenseReluDense.wi_1", "ffn_down": "layer.1.DenseReluDense.wo",
+	}[parts[1]]
+	if !ok {
+		return name
+	}
+	return "encoder.block." + parts[0] + "." + inner + "." + parts[2]
+}

@@ -1,0 +1,148 @@
+package weights
+
+import (
+	"fmt"
+	"slices"
+
+	"patchbay/engine"
+)
+
+// Stored is one tensor as it lies in a file: row-major, little-endian, at any byte alignment. Some are not in any file as they are wanted (quantised
+// blocks, pieces of a fused matrix): their Data is nil and Elements makes what is asked for, so that nobody holds a whole widened model.
+type Stored struct {
+	DType engine.DType
+	Shape []int
+	Data  []byte  // borrowed from the file, valid until it is closed; nil: made on demand
+	Scale float32 // factor of scaled fp8 weights; 0 means 1
+
+	make func(dst []byte, lo, hi int) // writes elements [lo, hi), flattened; nil: Data has them
+}
+
+// Len returns the number of elements.
+func (s Stored) Len() int {
+	n := 1
+	for _, d := range s.Shape {
+		n *= d
+	}
+	return n
+}
+
+// Bytes returns the size of all elements in DType.
+func (s Stored) Bytes() int64 { return int64(s.Len()) * int64(s.DType.Size()) }
+
+// Elements returns elements [lo, hi) of the flattened tensor as bytes of DType, Scale not applied: a view of Data where there is one, else new memory.
+func (s Stored) Elements(lo, hi int) []byte {
+	var fresh []byte
+	return s.elements(&fresh, lo, hi)
+}
+
+// elements is Elements with memory to use again.
+func (s Stored) elements(scratch *[]byte, lo, hi int) []byte {
+	size := s.DType.Size()
+	if s.make == nil {
+		return s.Data[lo*size : hi*size]
+	}
+	n := (hi - lo) * size
+	if cap(*scratch) < n {
+		*scratch = make([]byte, n)
+	}
+	dst := (*scratch)[:n]
+	s.make(dst, lo, hi)
+	return dst
+}
+
+// F32 returns a copy of the elements widened to f32, Scale applied.
+func (s Stored) F32() []float32 {
+	v := make([]float32, s.Len())
+	s.wide(v, 0)
+	return v
+}
+
+// wideChunk is how many elements are widened at a time.
+const wideChunk = 1 << 16
+
+// wide writes len(dst) elements from lo on as f32, Scale applied.
+func (s Stored) wide(dst []float32, lo int) {
+	var scratch []byte
+	for at := 0; at < len(dst); {
+		n := min(len(dst)-at, wideChunk)
+		engine.Widen(dst[at:at+n], s.elements(&scratch, lo+at, lo+at+n), s.DType)
+		at += n
+	}
+	if s.Scale != 0 && s.Scale != 1 {
+		for i := range dst {
+			dst[i] *= s.Scale
+		}
+	}
+}
+
+// Rows returns rows [first, first+n) of the outermost dimension without reading them.
+func (s Stored) Rows(first, n int) (Stored, error) {
+	if len(s.Shape) == 0 || first < 0 || n < 0 || n > s.Shape[0]-first {
+		return Stored{}, fmt.Errorf("shape %v has no rows [%d, %d)", s.Shape, first, first+n)
+	}
+	row := s.Len() / max(s.Shape[0], 1)
+	from, whole := first*row, s.make
+	if whole == nil {
+		s.Data = s.Elements(from, from+n*row)
+	} else {
+		s.make = func(dst []byte, lo, hi int) { whole(dst, from+lo, from+hi) }
+	}
+	s.Shape = append([]int{n}, s.Shape[1:]...)
+	return s, nil
+}
+
+// Concat returns the rows of the pieces, one below the other, without reading them. All but the outermost dimension must agree. Where element types or
+// factors of scaled fp8 differ the result is f32.
+func Concat(pieces ...Stored) (Stored, error) {
+	if len(pieces) == 0 || len(pieces[0].Shape) == 0 {
+		return Stored{}, fmt.Errorf("nothing to join")
+	}
+	out := Stored{DType: pieces[0].DType, Scale: pieces[0].Scale, Shape: slices.Clone(pieces[0].Shape)}
+	out.Shape[0] = 0
+	same := true
+	for _, p := range pieces {
+		if len(p.Shape) != len(out.Shape) || !slices.Equal(p.Shape[1:], out.Shape[1:]) {
+			return Stored{}, fmt.Errorf("rows of shape %v do not fit below rows of shape %v", p.Shape, pieces[0].Shape)
+		}
+		if p.DType > engine.F64 {
+			return Stored{}, fmt.Errorf("element type of shape %v is not supported", p.Shape)
+		}
+		out.Shape[0] += p.Shape[0]
+		same = same && p.DType == out.DType && p.Scale == out.Scale
+	}
+	if !same {
+		out.DType, out.Scale = engine.F32, 0
+	}
+	size := out.DType.Size()
+	out.make = func(dst []byte, lo, hi int) {
+		at := 0 // first element of the piece
+		for _, p := range pieces {
+			a, b := max(lo, at), min(hi, at+p.Len())
+			if a < b {
+				part := dst[(a-lo)*size : (b-lo)*size]
+				switch {
+				case !same:
+					p.narrow(part, a-at, b-at)
+				case p.make != nil:
+					p.make(part, a-at, b-at)
+				default:
+					copy(part, p.Elements(a-at, b-at))
+				}
+			}
+			at += p.Len()
+		}
+	}
+	return out, nil
+}
+
+// narrow writes elements [lo, hi) as bytes of f32, Scale applied.
+func (s Stored) narrow(dst []byte, lo, hi int) {
+	v := make([]float32, min(hi-lo, wideChunk))
+	for at := lo; at < hi; {
+		n := min(hi-at, len(v))
+		s.wide(v[:n], at)
+		engine.Narrow(dst[(at-lo)*4:], v[:n], engine.F32)
+		at += n
+	}
+}

@@ -1,0 +1,63 @@
+package node
+
+import "patchbay/models/weights"
+
+// kindGGUF are the diffusion models that the loaders of ComfyUI-GGUF list: the GGUF files of the folders of diffusion models.
+const kindGGUF = "unet_gguf"
+
+// ggufClasses are the rows of the custom node package ComfyUI-GGUF that load models of families that Patchbay has. The stock loaders open the same
+// files; these names let workflows that people have run unchanged.
+func ggufClasses() []Class {
+	const module, category = "custom_nodes.ComfyUI-GGUF", "bootleg"
+	unet := files("unet_name", kindGGUF)
+	text := func(fields ...string) func(*Call) ([]any, error) {
+		return func(c *Call) ([]any, error) { return loadCLIP(c, fields...) }
+	}
+	precision := []string{"default", "target", "float32", "float16", "bfloat16"}
+	return []Class{
+		{
+			Name: "UnetLoaderGGUF", Display: "Unet Loader (GGUF)", Module: module, Category: category, Heavy: stageLoad,
+			Inputs: []Input{unet}, Outputs: slots("MODEL"), Run: loadQuantised, Change: modelChange(kindGGUF, "unet_name"),
+		},
+		{
+			Name: "UnetLoaderGGUFAdvanced", Display: "Unet Loader (GGUF/Advanced)", Module: module, Category: category, Heavy: stageLoad,
+			Inputs: []Input{
+				unet, combo("dequant_dtype", "type that quantised weights are widened to", precision...).with("default", "default"),
+				combo("patch_dtype", "adapters keep the type of their file", precision...).with("default", "default"),
+				number("patch_on_device", "BOOLEAN", "adapters are always on the device", "default", false),
+			},
+			Outputs: slots("MODEL"), Check: checkWidened, Run: loadQuantised, Change: modelChange(kindGGUF, "unet_name"),
+		},
+		{
+			Name: "CLIPLoaderGGUF", Display: "CLIPLoader (GGUF)", Module: module, Category: category, Heavy: stageLoad,
+			Inputs: []Input{files("clip_name", kindText), clipTypeInput()}, Outputs: slots("CLIP"), Check: checkClipType,
+			Run: text("clip_name"), Change: modelChange(kindText, "clip_name"),
+		},
+		{
+			Name: "DualCLIPLoaderGGUF", Display: "DualCLIPLoader (GGUF)", Module: module, Category: category, Heavy: stageLoad,
+			Inputs: []Input{files("clip_name1", kindText), files("clip_name2", kindText), dualClipTypeInput()}, Outputs: slots("CLIP"), Check: checkClipType,
+			Run: text("clip_name1", "clip_name2"), Change: modelChange(kindText, "clip_name1", "clip_name2"),
+		},
+	}
+}
+
+// loadQuantised is loadUNET for the list of GGUF files.
+func loadQuantised(c *Call) ([]any, error) {
+	var m *Model
+	err := c.fromFile(kindGGUF, "unet_name", func(f checkpoint, open *weights.File, set *weights.Set) (err error) {
+		m, err = openModel(c.str("unet_name"), f, open, set)
+		return err
+	})
+	return []any{m}, err
+}
+
+// wide tells whether the node asks for quantised weights in f32 instead of bf16.
+func (c *Call) wide() bool { return c.in["dequant_dtype"] == "float32" }
+
+// checkWidened refuses a type that weights are not widened to.
+func checkWidened(_ *validation, in *Object) (field, text string) {
+	if d, _ := in.Get("dequant_dtype"); d == "float16" {
+		return "dequant_dtype", `float16 is not supported: quantised weights are widened to bfloat16 ("default", "target") or "float32"`
+	}
+	return "", ""
+}
