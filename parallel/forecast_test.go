@@ -88,7 +88,15 @@ func TestForecastEqualsExecutor(t *testing.T) {
 		e := newEngine(t)
 		r := tinyRequest(t, f.name, 2, f.y, f.x, 4)
 		w := workloadOf(r)
-		for _, text := range forecastPlans() {
+		plans := forecastPlans()
+		if testing.Short() { // every fourth, another start for each family
+			var some []string
+			for i := len(f.name) % 4; i < len(plans); i += 4 {
+				some = append(some, plans[i])
+			}
+			plans = some
+		}
+		for _, text := range plans {
 			p, err := ParsePlan(text)
 			if err != nil {
 				t.Fatal(err)
