@@ -79,7 +79,7 @@ func TestJobIsRetriedWhenItsWorkerDies(t *testing.T) {
 		t.Error("the worker has its old process id")
 	}
 	_, _, end = runJob(t, c, &RunRequest{ID: "always", Workflow: graph("Die")})
-	if end.Type != EventError || end.Error.Code != ErrWorkerLost || end.Attempt != MaxAttempts {
+	if end.Type != EventError || end.Error.Code != ErrWorkerLost || end.Attempt != 3 {
 		t.Errorf("a job that always kills its worker: %+v %+v", end, end.Error)
 	}
 	_, _, end = runJob(t, c, &RunRequest{Workflow: graph("Picture 1")})

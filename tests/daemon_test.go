@@ -209,11 +209,7 @@ func daemonKilled(t *testing.T, program string) {
 	submit(t, c, "x", demoFlow(t, 5000))
 	s.waitState(c, "x", ipc.Running)
 	s.until("both workers are up", func() bool { return len(s.workerPIDs()) == 2 })
-	if err := s.cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	<-s.ended
-	s.ended = nil
+	s.kill()
 	began := time.Now()
 	for _, pid := range s.workerPIDs() {
 		s.until("the worker is gone", func() bool {
