@@ -285,8 +285,10 @@ func (d *daemon) run(parent context.Context, signals <-chan os.Signal) error {
 	}
 	<-worked
 	stopCarriers()
-	last := time.AfterFunc(2*time.Second, stopDrain)
+	told := time.AfterFunc(time.Second, d.svc.Close) // who follows a job that waits is told that nobody runs it now
+	last := time.AfterFunc(3*time.Second, stopDrain)
 	carriers.Wait()
+	told.Stop()
 	last.Stop()
 	d.svc.Close()
 	stopChildren()

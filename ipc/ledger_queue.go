@@ -14,6 +14,9 @@ import (
 // ageing: every so many jobs, the least urgent class is asked first, so that nothing waits for ever.
 const ageing = 8
 
+// idlePoll is how often a daemon with a free worker looks into the queue unasked.
+const idlePoll = 250 * time.Millisecond
+
 // enqueue puts a reference to a job into the queue, and wakes daemons up. A job that has one already is fine.
 func (l *Ledger) enqueue(ctx context.Context, rec Record) error {
 	ctx, cancel := context.WithTimeout(ctx, ledgerPatience)
@@ -65,7 +68,7 @@ func (l *Ledger) next(ctx context.Context) (string, func(), error) {
 		select {
 		case <-ctx.Done():
 		case <-l.hint:
-		case <-time.After(time.Second): // a hint may be lost, and a reference comes back without one
+		case <-time.After(idlePoll): // a hint may be lost, and a reference comes back without one
 		}
 	}
 }
