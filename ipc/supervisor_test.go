@@ -111,7 +111,18 @@ func TestCancelledJobThatDoesNotStopCostsItsWorker(t *testing.T) {
 	if _, err := Submit(ctx, c, &RunRequest{ID: "h", Workflow: graph("Hang")}); err != nil {
 		t.Fatal(err)
 	}
-	waitState(t, r.jobs, "h", Running)
+	cur, err := r.jobs.Follow(ctx, "h", 0, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cur.Close()
+	for kind := ""; kind != "executing"; { // a job that has not reached the worker yet costs nothing
+		it, err := cur.Next(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kind = it.event.Type
+	}
 	pid := child.PID()
 	if _, _, err := Cancel(ctx, c, "h"); err != nil {
 		t.Fatal(err)
