@@ -28,7 +28,7 @@ func serveCmd() *cobra.Command {
 		Short: "Run the daemon",
 		Long: `serve takes workflows over NATS and a unix socket and runs them in worker processes. Without --nats it carries a NATS server inside,
 on 127.0.0.1 and without a password: every user of this machine can send jobs. SIGTERM and Ctrl-C let running jobs finish; a second one ends
-them.`,
+them. Jobs are written down in JetStream and outlive the daemon: what waits is run after the next start, what ran begins again, nothing is recorded twice.`,
 		Example: `  patchbay serve --comfyui ~/ComfyUI
   patchbay serve --nats nats://queue.example:4222 --models /models --output /pictures
   patchbay serve --listen 0.0.0.0:4222 --token-file /etc/patchbay/token`,
@@ -37,6 +37,9 @@ them.`,
 			cfg.Store = orElse(cfg.Store, filepath.Join(home(), "store"))
 			cfg.Socket = orElse(cfg.Socket, defaultSocket())
 			cfg.Temp = filepath.Join(cfg.Store, "temp")
+			if err := cfg.checkJobs(); err != nil {
+				return err
+			}
 			if cfg.Workers < 1 || cfg.Workers > 64 {
 				return &exitError{exitBadInput, fmt.Errorf("--workers %d: want 1 to 64", cfg.Workers)}
 			}
@@ -55,6 +58,7 @@ them.`,
 	f.IntVar(&cfg.Workers, "workers", 1, "worker processes; each runs one job at a time")
 	f.DurationVar(&cfg.Drain, "drain", 30*time.Second, "how long running jobs may take to finish after SIGTERM")
 	cfg.addFolders(f)
+	cfg.addJobs(f)
 	return cmd
 }
 
@@ -62,6 +66,7 @@ them.`,
 type daemon struct {
 	cfg      *config
 	log      zerolog.Logger
+	ledger   *ipc.Ledger // nil: jobs are in memory only
 	jobs     *ipc.Jobs
 	svc      *ipc.Service
 	shelf    *ipc.Shelf
@@ -80,7 +85,7 @@ func serve(parent context.Context, cfg *config, log zerolog.Logger) error {
 	defer unlock()
 	log.Info().Str("version", version).Interface("config", cfg).Msg("daemon starts")
 	d := &daemon{cfg: cfg, log: log}
-	if err := d.open(); err != nil {
+	if err := d.open(parent); err != nil {
 		d.close()
 		return err
 	}
@@ -92,29 +97,22 @@ func serve(parent context.Context, cfg *config, log zerolog.Logger) error {
 }
 
 // open makes everything, in the order of need; close undoes what was done.
-func (d *daemon) open() error {
+func (d *daemon) open(ctx context.Context) error {
 	cfg := d.cfg
-	url := cfg.NATS
-	if url == "" {
-		token, err := readToken(cfg.TokenFile)
-		if err != nil {
-			return err
-		}
-		if d.embedded, err = ipc.StartEmbedded(ipc.EmbeddedConfig{Listen: cfg.Listen, Token: token, Log: d.log}); err != nil {
-			return err
-		}
-		url = d.embedded.URL()
-		if token == "" {
-			d.log.Info().Str("nats", d.embedded.Address()).Msg("NATS server inside: loopback only, no password; every user of this machine can send jobs")
-		}
+	url, err := d.server()
+	if err != nil {
+		return err
 	}
-	nc := ipc.NATSConfig{URL: url, Version: semantic(version), Log: d.log, Stats: d.stats, Facts: map[string]string{
+	owner, err := ownName(cfg.Store)
+	if err != nil {
+		return err
+	}
+	nc := ipc.NATSConfig{URL: url, Version: semantic(version), Log: d.log, Stats: d.stats, Owner: owner, Facts: map[string]string{
 		"devices": cfg.Devices, "workers": fmt.Sprint(cfg.Workers), "comfy_compat": node.Compat, "protocol": "v1",
 	}}
 	if d.embedded != nil {
 		nc.Listens = d.embedded.Listens
 	}
-	var err error
 	if d.nats, err = ipc.ConnectNATS(nc); err != nil {
 		if cfg.NATS != "" && cfg.NATS == os.Getenv("PATCHBAY_NATS_URL") {
 			return fmt.Errorf("%w (PATCHBAY_NATS_URL names this server; with --nats '' the daemon carries its own)", err)
@@ -130,10 +128,12 @@ func (d *daemon) open() error {
 	if err := os.RemoveAll(cfg.Temp); err != nil {
 		return fmt.Errorf("clear temp: %w", err)
 	}
-	if d.shelf, err = ipc.NewShelf(ipc.ShelfConfig{Stage: stage, Output: cfg.Output, Temp: cfg.Temp}); err != nil {
+	if d.shelf, err = ipc.NewShelf(ipc.ShelfConfig{Stage: stage, Output: cfg.Output, Temp: cfg.Temp, Keep: cfg.Queue == queueDurable}); err != nil {
 		return err
 	}
-	d.jobs = ipc.NewJobs(ipc.JobsConfig{OnEvent: d.nats.Event, OnPreview: d.nats.Preview, OnForget: d.shelf.Forget})
+	if err := d.openJobs(ctx, url, owner); err != nil {
+		return err
+	}
 	var executors []ipc.Executor
 	for i := range cfg.Workers {
 		child := ipc.NewChild(ipc.ChildConfig{Name: fmt.Sprintf("worker-%d", i), Command: workerCommand(cfg), Log: d.log})
@@ -144,6 +144,66 @@ func (d *daemon) open() error {
 	sc.Jobs, sc.Shelf, sc.Executors, sc.Log = d.jobs, d.shelf, executors, d.log
 	d.svc = ipc.NewService(sc)
 	return nil
+}
+
+// server starts the NATS server inside, if there is to be one, and returns the URL of the one to use.
+func (d *daemon) server() (string, error) {
+	cfg := d.cfg
+	if cfg.NATS != "" {
+		return cfg.NATS, nil
+	}
+	token, err := readToken(cfg.TokenFile)
+	if err != nil {
+		return "", err
+	}
+	ec := ipc.EmbeddedConfig{Listen: cfg.Listen, Token: token, SyncAlways: cfg.Sync == syncAlways, Log: d.log}
+	if cfg.Queue == queueDurable {
+		ec.Store = filepath.Join(cfg.Store, "nats")
+	}
+	if d.embedded, err = ipc.StartEmbedded(ec); err != nil {
+		return "", err
+	}
+	if token == "" {
+		d.log.Info().Str("nats", d.embedded.Address()).Msg("NATS server inside: loopback only, no password; every user of this machine can send jobs")
+	}
+	return d.embedded.URL(), nil
+}
+
+// openJobs makes the table of jobs, and reads what an earlier run has left of it.
+func (d *daemon) openJobs(ctx context.Context, url, owner string) error {
+	cfg := d.cfg
+	jc := ipc.JobsConfig{
+		OnEvent: d.nats.Event, OnPreview: d.nats.Preview, OnForget: d.shelf.Forget, MaxAttempts: cfg.Attempts, Keep: cfg.KeepJobs, KeepFor: cfg.KeepFor,
+	}
+	if cfg.Queue == queueDurable {
+		lc := ipc.LedgerConfig{URL: url, Owner: owner, Replicas: cfg.Replicas, Log: d.log}
+		if d.embedded != nil {
+			lc.InProcess = d.embedded.InProcess()
+		}
+		var err error
+		if d.ledger, err = ipc.OpenLedger(ctx, lc); err != nil {
+			return err
+		}
+		jc.Ledger = d.ledger
+	}
+	d.jobs = ipc.NewJobs(jc)
+	if d.ledger == nil {
+		return nil
+	}
+	return d.jobs.Open(ctx)
+}
+
+// ownName is the name of the daemon of a store: made once, and kept, so that a daemon knows its jobs again after a restart.
+func ownName(store string) (string, error) {
+	path := filepath.Join(store, "daemon-name")
+	if b, err := os.ReadFile(path); err == nil && len(b) > 0 {
+		return string(b), nil
+	}
+	name := "d-" + ipc.NewJobID()
+	if err := os.WriteFile(path+".new", []byte(name), 0o600); err != nil {
+		return "", fmt.Errorf("store: %w", err)
+	}
+	return name, os.Rename(path+".new", path)
 }
 
 // workerCommand starts this program again as a worker.
@@ -174,6 +234,15 @@ func (d *daemon) run(parent context.Context, signals <-chan os.Signal) error {
 	for _, c := range d.children {
 		children.Go(func() { c.Supervise(alive) })
 	}
+	dispatcher := &ipc.Dispatcher{Jobs: d.jobs, Shelf: d.shelf, Log: d.log}
+	if d.ledger != nil {
+		if err := dispatcher.Recover(running); err != nil {
+			stopChildren()
+			children.Wait()
+			return err
+		}
+		children.Go(func() { d.jobs.Tend(alive) })
+	}
 	failed := make(chan error, 2)
 	for _, c := range d.carriers() {
 		carriers.Go(func() {
@@ -185,7 +254,7 @@ func (d *daemon) run(parent context.Context, signals <-chan os.Signal) error {
 	}
 	worked := make(chan struct{})
 	go func() {
-		(&ipc.Dispatcher{Jobs: d.jobs, Shelf: d.shelf, Log: d.log}).Work(take, running, d.executors())
+		dispatcher.Work(take, running, d.executors())
 		close(worked)
 	}()
 	if err := d.announce(); err != nil {
@@ -200,7 +269,9 @@ func (d *daemon) run(parent context.Context, signals <-chan os.Signal) error {
 	}
 	d.jobs.Close()
 	stopTaking()
-	d.jobs.FailQueued(keep, ipc.Errorf(ipc.ErrDraining, "the daemon was stopped before the job began"))
+	if d.ledger == nil {
+		d.jobs.FailQueued(keep, ipc.Errorf(ipc.ErrDraining, "the daemon was stopped before the job began"))
+	}
 	select {
 	case <-worked:
 	case <-signals:
@@ -209,10 +280,15 @@ func (d *daemon) run(parent context.Context, signals <-chan os.Signal) error {
 		d.log.Warn().Msg("drain time is over: running jobs are ended")
 	}
 	cut()
+	if d.ledger != nil {
+		defer time.AfterFunc(5*time.Second, d.ledger.GiveUp).Stop() // a server that is away must not keep us
+	}
 	<-worked
 	stopCarriers()
-	last := time.AfterFunc(2*time.Second, stopDrain)
+	told := time.AfterFunc(time.Second, d.svc.Close) // who follows a job that waits is told that nobody runs it now
+	last := time.AfterFunc(3*time.Second, stopDrain)
 	carriers.Wait()
+	told.Stop()
 	last.Stop()
 	d.svc.Close()
 	stopChildren()
@@ -290,6 +366,9 @@ func (d *daemon) close() {
 		if d.nats != nil {
 			d.nats.Close()
 		}
+	}
+	if d.ledger != nil {
+		d.ledger.Close()
 	}
 	if d.embedded != nil {
 		d.embedded.Close()

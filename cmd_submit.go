@@ -1,6 +1,9 @@
 package main
 
 import (
+	"errors"
+	"time"
+
 	"github.com/spf13/cobra"
 
 	"patchbay/ipc"
@@ -9,7 +12,8 @@ import (
 func submitCmd() *cobra.Command {
 	var t target
 	var sets []string
-	var plan, id string
+	var plan, id, priority string
+	var deadline, ttl time.Duration
 	var asJSON, front bool
 	cmd := &cobra.Command{
 		Use:   "submit FILE|PNG|-",
@@ -28,6 +32,16 @@ func submitCmd() *cobra.Command {
 			}
 			req.Workflow, req.Front = string(w.JSON()), front
 			req.Plan, req.ID = orElse(plan, req.Plan), orElse(id, req.ID)
+			req.Priority = orElse(priority, req.Priority)
+			if deadline < 0 || ttl < 0 {
+				return &exitError{exitBadInput, errors.New("--deadline and --queue-ttl are not negative")}
+			}
+			if deadline > 0 {
+				req.DeadlineMS = int(deadline.Milliseconds())
+			}
+			if ttl > 0 {
+				req.QueueTTLMS = int(ttl.Milliseconds())
+			}
 			c, err := t.dial()
 			if err != nil {
 				return err
@@ -53,6 +67,9 @@ func submitCmd() *cobra.Command {
 	f.StringArrayVar(&sets, "set", nil, "replace an input: id.field=value; may be given several times")
 	f.StringVar(&plan, "plan", "", "how to split the work (default: chosen)")
 	f.StringVar(&id, "id", "", "job id; submitting an id again is the same job")
+	f.StringVar(&priority, "priority", "", "high, normal or low (default normal)")
+	f.DurationVar(&deadline, "deadline", 0, "fail the job when it has run longer than this")
+	f.DurationVar(&ttl, "queue-ttl", 0, "let the job expire when it has waited longer than this")
 	f.BoolVar(&front, "front", false, "ahead of all waiting jobs")
 	f.BoolVar(&asJSON, "json", false, "print the receipt as JSON")
 	return cmd

@@ -33,7 +33,50 @@ type config struct {
 	Devices   string        `json:"devices"`
 	Workers   int           `json:"workers,omitempty"`
 	Drain     time.Duration `json:"drain,omitempty"`
+	Queue     string        `json:"queue,omitempty"` // durable or memory
+	Sync      string        `json:"sync,omitempty"`  // always or interval
+	Attempts  int           `json:"attempts,omitempty"`
+	KeepJobs  int           `json:"keep_jobs,omitempty"`
+	KeepFor   time.Duration `json:"keep_for,omitempty"`
+	Replicas  int           `json:"replicas,omitempty"`
 	Log       string        `json:"log"`
+}
+
+// The values of --queue and --sync.
+const (
+	queueDurable = "durable"
+	queueMemory  = "memory"
+	syncAlways   = "always"
+	syncInterval = "interval"
+)
+
+// addJobs adds the flags that say how jobs are kept.
+func (c *config) addJobs(f *pflag.FlagSet) {
+	f.StringVar(&c.Queue, "queue", queueDurable, "durable: jobs are kept in JetStream and outlive the daemon; memory: they do not")
+	f.StringVar(&c.Sync, "sync", syncAlways, "when the server inside waits for the disk: always, or at an interval of two minutes (a power failure may lose that)")
+	f.IntVar(&c.Attempts, "attempts", 3, "how often a job is started whose worker dies")
+	f.IntVar(&c.KeepJobs, "keep-jobs", 1000, "how many ended jobs are remembered")
+	f.DurationVar(&c.KeepFor, "keep-for", 7*24*time.Hour, "how long ended jobs are remembered; 0: only by number")
+	f.IntVar(&c.Replicas, "replicas", 1, "copies of every stream, on a NATS cluster")
+}
+
+func (c *config) checkJobs() error {
+	bad := func(format string, args ...any) error { return &exitError{exitBadInput, fmt.Errorf(format, args...)} }
+	switch {
+	case c.Queue != queueDurable && c.Queue != queueMemory:
+		return bad("--queue %s: want durable or memory", c.Queue)
+	case c.Sync != syncAlways && c.Sync != syncInterval:
+		return bad("--sync %s: want always or interval", c.Sync)
+	case c.Attempts < 1 || c.Attempts > 100:
+		return bad("--attempts %d: want 1 to 100", c.Attempts)
+	case c.KeepJobs < 1 || c.KeepJobs > 100000:
+		return bad("--keep-jobs %d: want 1 to 100000", c.KeepJobs)
+	case c.KeepFor < 0:
+		return bad("--keep-for %s: want 0 or more", c.KeepFor)
+	case c.Replicas < 1 || c.Replicas > 5:
+		return bad("--replicas %d: want 1 to 5", c.Replicas)
+	}
+	return nil
 }
 
 // home is the folder for everything that has no other place.

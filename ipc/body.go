@@ -49,6 +49,9 @@ func ParseRun(o *node.Object) (*RunRequest, *node.Workflow, *Error) {
 	if req.QueueTTLMS < 0 || req.DeadlineMS < 0 {
 		return nil, nil, Errorf(ErrBadRequest, "queue_ttl_ms and deadline_ms are not negative")
 	}
+	if rank(req.Priority) < 0 {
+		return nil, nil, Errorf(ErrBadRequest, "field priority: want high, normal or low, got %q", req.Priority)
+	}
 	w, fail := parseWorkflow(req.Workflow)
 	if fail != nil {
 		return nil, nil, errorOf(fail)
@@ -173,7 +176,7 @@ func validID(s string) bool {
 // hashOf identifies what a request asks for: two requests of one id with the same hash are the same request.
 func hashOf(req *RunRequest, w *node.Workflow) string {
 	c := *req
-	c.ID, c.Workflow, c.Client, c.Tied, c.Front, c.Preview = "", string(w.JSON()), nil, false, false, false
+	c.ID, c.Workflow, c.Client, c.Tied, c.Front, c.Preview, c.Priority = "", string(w.JSON()), nil, false, false, false, ""
 	b, err := Encode(&c, Msgpack)
 	if err != nil { // the request was decoded from these very types
 		panic("ipc: " + err.Error())

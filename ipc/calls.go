@@ -61,6 +61,12 @@ func Cancel(ctx context.Context, c Client, job string) (bool, State, error) {
 	return out.Cancelled, out.State, err
 }
 
+// Retry queues a job once more that failed, was cancelled or has expired.
+func Retry(ctx context.Context, c Client, job string) error {
+	var out retryReply
+	return askOne(ctx, c, VerbRetry, job, nil, &out)
+}
+
 // List returns the newest jobs in a state ("": all) and how many there are in each.
 func List(ctx context.Context, c Client, state State, limit int) ([]Record, map[State]int, error) {
 	var out struct {

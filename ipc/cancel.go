@@ -9,6 +9,8 @@ import (
 // Cancel ends a queued job or asks a running one to stop, and returns the state it then has; false if it had ended already. A running job has ended when
 // its terminal event is in the log.
 func (j *Jobs) Cancel(ctx context.Context, id string) (State, bool, error) {
+	ctx, stop := context.WithTimeout(ctx, askTime)
+	defer stop()
 	for {
 		rec, err := j.Get(ctx, id)
 		if err != nil {

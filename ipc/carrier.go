@@ -19,7 +19,8 @@ type Carrier interface {
 // Request is one request, decoded.
 type Request struct {
 	Verb   string
-	Job    string       // of the subject, for status and cancel
+	Job    string       // of the subject, for status, cancel and retry
+	MsgID  string       // of the header Nats-Msg-Id: the job id of a run or submit whose body has none
 	Fields *node.Object // nil: the body was empty
 	Reply  *Reply
 	Tied   bool            // run ends with the connection

@@ -99,7 +99,7 @@ func (c *conn) frame(body []byte) {
 	}
 	c.wg.Add(1)
 	var job string
-	if fields != nil && (head.Op == VerbStatus || head.Op == VerbCancel) {
+	if fields != nil && (head.Op == VerbStatus || head.Op == VerbCancel || head.Op == VerbRetry) {
 		v, _ := fields.Get("job")
 		job, _ = v.(string)
 	}

@@ -12,9 +12,6 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// MaxAttempts is how often a job is started before the death of its worker fails it.
-const MaxAttempts = 3
-
 // Dispatcher takes jobs from the table to the executors, one at a time each, and writes down how they end.
 type Dispatcher struct {
 	Jobs  *Jobs
@@ -128,7 +125,6 @@ func guarded[T any](f func() (T, error)) (out T, err error) {
 func (d *Dispatcher) finish(was Record, out *Outcome, fault *Error) {
 	ctx := context.Background() // the end of a job is recorded even while the daemon stops
 	job := was.Job
-	retry := fault != nil && fault.Code == ErrWorkerLost && was.Attempt < MaxAttempts
 	state := Done
 	switch {
 	case fault == nil:
@@ -138,12 +134,12 @@ func (d *Dispatcher) finish(was Record, out *Outcome, fault *Error) {
 		state = Failed
 	}
 	rec, err := d.swap(ctx, was, func(r *Record) {
-		if retry && !r.Cancel {
-			r.State = Queued
-			return
-		}
-		if retry { // it was to be cancelled, and is gone now
+		if r.Cancel && fault != nil && (fault.Code == ErrWorkerLost || fault.Code == ErrDraining) { // it was to be cancelled, and is gone now
 			state, fault = Cancelled, Errorf(ErrCancelled, "the job was cancelled")
+		}
+		if retry, counts := d.Jobs.again(*r, fault); retry {
+			d.Jobs.requeued(r, fault.Message, counts)
+			return
 		}
 		r.State, r.Finished = state, time.Now().UnixMilli()
 		if fault != nil {
@@ -168,6 +164,7 @@ func (d *Dispatcher) finish(was Record, out *Outcome, fault *Error) {
 		d.Jobs.Append(ctx, job, -1, Event{Type: EventInterrupted, Error: fault, Data: endData(fault, data)})
 	case Failed:
 		d.Jobs.Append(ctx, job, -1, Event{Type: EventError, Error: fault, NodeErrors: fault.NodeErrors, Data: endData(fault, data)})
+		d.Jobs.bury(ctx, rec)
 	default:
 		d.complete(ctx, rec, out)
 	}
@@ -186,6 +183,8 @@ func (d *Dispatcher) complete(ctx context.Context, rec Record, out *Outcome) {
 	_, err = d.swap(ctx, rec, func(r *Record) { r.Outputs = refs })
 	if err != nil {
 		d.Log.Error().Err(err).Str("job", rec.Job).Msg("file names not recorded")
+	} else {
+		d.Shelf.Clean(rec.Job)
 	}
 	for _, ev := range executedEvents(rec.Job, refs, out.UI) {
 		d.Jobs.Append(ctx, rec.Job, -1, ev)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 )
 
@@ -16,7 +17,11 @@ import (
 type EmbeddedConfig struct {
 	Listen string // host:port; port 0 takes a free one
 	Token  string // clients must send it; needed for any host that is not a loopback address
-	Log    zerolog.Logger
+	// Store is the folder of JetStream's files, which nobody else may use; empty: no JetStream.
+	Store string
+	// SyncAlways waits for the disk at every write of a job; without it the kernel writes within two minutes, and a power failure loses what it has not.
+	SyncAlways bool
+	Log        zerolog.Logger
 }
 
 // Embedded is a running NATS server.
@@ -27,6 +32,9 @@ type Embedded struct {
 
 // embeddedPayload is the largest message of the embedded server; NATS advises no more than 8 MiB.
 const embeddedPayload = 8 << 20
+
+// embeddedStore bounds what JetStream may write.
+const embeddedStore = 8 << 30
 
 // StartEmbedded starts a server and waits until it takes connections. A taken port is an error that says so.
 func StartEmbedded(cfg EmbeddedConfig) (*Embedded, error) {
@@ -44,6 +52,7 @@ func StartEmbedded(cfg EmbeddedConfig) (*Embedded, error) {
 	srv, err := server.NewServer(&server.Options{
 		ServerName: "patchbay-" + strings.ToLower(NewJobID()[16:]), Host: host, Port: port, Authorization: cfg.Token,
 		NoSigs: true, MaxPayload: embeddedPayload, MaxClosedClients: 16, DisableJetStreamBanner: true,
+		JetStream: cfg.Store != "", StoreDir: cfg.Store, SyncAlways: cfg.SyncAlways, JetStreamMaxMemory: 64 << 20, JetStreamMaxStore: embeddedStore,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start NATS server: %w", err)
@@ -65,6 +74,11 @@ func StartEmbedded(cfg EmbeddedConfig) (*Embedded, error) {
 			return nil, fmt.Errorf("listen %s: %s; is another daemon running? stop it, choose another address with --listen, or use it with --nats", cfg.Listen, why)
 		}
 		return nil, fmt.Errorf("start NATS server on %s: %s", cfg.Listen, why)
+	}
+	if cfg.Store != "" && !srv.JetStreamEnabled() {
+		srv.Shutdown()
+		srv.WaitForShutdown()
+		return nil, fmt.Errorf("start NATS server: no job store in %s: %s", cfg.Store, logs.fatal())
 	}
 	addr := srv.Addr().String()
 	if cfg.Token != "" {
@@ -93,6 +107,9 @@ func (e *Embedded) URL() string { return e.url }
 
 // Address is the URL without the token.
 func (e *Embedded) Address() string { return "nats://" + e.srv.Addr().String() }
+
+// InProcess is the server as a connection of this process takes it.
+func (e *Embedded) InProcess() nats.InProcessConnProvider { return e.srv }
 
 // Listens tells whether anybody subscribes to a subject.
 func (e *Embedded) Listens(subject string) bool {

@@ -1,6 +1,7 @@
 package ipc
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -16,17 +17,25 @@ type JobsConfig struct {
 	OnPreview func(job, node string, jpeg []byte) // called for every preview; must not block or call Jobs
 	OnForget  func(string)                        // called with the id of a job that was forgotten; must not call Jobs
 	Now       func() time.Time
+
+	Ledger      *Ledger       // where jobs are written down; nil: they are only in memory
+	MaxAttempts int           // starts of a job whose worker died, before it fails. 0: 3
+	KeepFor     time.Duration // ended jobs are forgotten after this long. 0: only by number
 }
 
 // Jobs is the table of jobs: records, waiting requests and event logs. Every carrier submits to it, one dispatcher takes from it, every reply
-// and event is read from it. This implementation is in memory. Safe for concurrent use.
+// and event is read from it. Without a Ledger it is all there is; with one every change is written there first, by compare-and-swap, and the table
+// follows (durable.go). Safe for concurrent use.
 type Jobs struct {
 	cfg JobsConfig
 
 	mu     sync.Mutex
 	jobs   map[string]*entry
 	queue  []string // ids of waiting jobs, next first
+	tail   int64    // place of the last job in the queue
+	head   int64    // place of the last job that was put in front, negative
 	ended  []string // ids of ended jobs, oldest first
+	gone   []Record // forgotten, and still in the ledger
 	wake   chan struct{}
 	closed bool
 }
@@ -37,7 +46,11 @@ type entry struct {
 	req     *RunRequest
 	log     []Event
 	seq     uint64
-	ended   bool // the terminal event is in the log
+	place   int64 // in the queue, within its class; negative: in front of all
+	ended   bool  // the terminal event is in the log
+	held    bool  // an attempt is under way in this process
+	cold    bool  // the log is in the ledger, not here
+	warming sync.Mutex
 	cancel  chan struct{}
 	changed chan struct{} // closed and replaced at every change
 	preview *previewMessage
@@ -59,44 +72,85 @@ func NewJobs(cfg JobsConfig) *Jobs {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
+	if cfg.MaxAttempts == 0 {
+		cfg.MaxAttempts = 3
+	}
 	return &Jobs{cfg: cfg, jobs: map[string]*entry{}, wake: make(chan struct{})}
 }
 
 // Create adds a queued job and its queued event. A job of that id with the same hash is returned as it is, with false; with another hash it is errHash.
-func (j *Jobs) Create(_ context.Context, req *RunRequest, hash string) (Record, bool, error) {
+func (j *Jobs) Create(ctx context.Context, req *RunRequest, hash string) (Record, bool, error) {
 	j.mu.Lock()
-	defer j.mu.Unlock()
 	if e, ok := j.jobs[req.ID]; ok {
+		defer j.mu.Unlock()
 		if e.rec.Hash != hash {
 			return Record{}, false, errHash
 		}
 		return j.view(e), false, nil
 	}
-	if j.closed {
-		return Record{}, false, errClosed
+	if err := j.room(); err != nil {
+		j.mu.Unlock()
+		return Record{}, false, err
 	}
-	if len(j.queue) >= j.cfg.MaxQueued {
-		return Record{}, false, errFull
+	rec := j.fresh(req, hash)
+	if j.cfg.Ledger != nil {
+		j.mu.Unlock()
+		return j.createDurable(ctx, rec, req)
 	}
+	defer j.mu.Unlock()
+	return j.added(rec, req), true, nil
+}
+
+// room tells why no job can be added. The lock is held.
+func (j *Jobs) room() error {
+	switch {
+	case j.closed:
+		return errClosed
+	case len(j.queue) >= j.cfg.MaxQueued:
+		return errFull
+	}
+	return nil
+}
+
+// fresh is the record of a new job.
+func (j *Jobs) fresh(req *RunRequest, hash string) Record {
 	now := j.cfg.Now().UnixMilli()
-	e := &entry{
-		rec:     Record{V: ProtocolVersion, Job: req.ID, State: Queued, Rev: 1, Created: now, Hash: hash, Client: req.Client},
-		req:     req,
-		cancel:  make(chan struct{}),
-		changed: make(chan struct{}),
+	rec := Record{
+		V: ProtocolVersion, Job: req.ID, State: Queued, Rev: 1, Created: now, Hash: hash, Client: req.Client, Tied: req.Tied, Priority: req.Priority,
+	}
+	if req.Front && j.cfg.Ledger != nil {
+		rec.Priority = "high"
 	}
 	if req.QueueTTLMS > 0 {
-		e.rec.ExpireAt = now + int64(req.QueueTTLMS)
+		rec.ExpireAt = now + int64(req.QueueTTLMS)
 	}
-	j.jobs[req.ID] = e
-	if req.Front {
-		j.queue = slices.Insert(j.queue, 0, req.ID)
-	} else {
-		j.queue = append(j.queue, req.ID)
+	return rec
+}
+
+// added takes a new job into the table and logs that it is queued. The lock is held.
+func (j *Jobs) added(rec Record, req *RunRequest) Record {
+	e := j.entry(rec.Job)
+	e.req = req
+	if e.place == 0 && req.Front && j.cfg.Ledger == nil {
+		j.head--
+		e.place = j.head
 	}
-	j.append(e, Event{Type: EventQueued, Data: map[string]any{"prompt_id": req.ID, "position": j.position(req.ID)}})
-	j.signal()
-	return j.view(e), true, nil
+	e.cold = false
+	j.settle(e, rec)
+	if e.seq == 0 {
+		j.append(e, Event{Type: EventQueued, Data: map[string]any{"prompt_id": rec.Job, "position": j.position(rec.Job)}})
+	}
+	return j.view(e)
+}
+
+// entry returns the entry of a job, a new one if there is none. The lock is held.
+func (j *Jobs) entry(id string) *entry {
+	e, ok := j.jobs[id]
+	if !ok {
+		e = &entry{cancel: make(chan struct{}), changed: make(chan struct{})}
+		j.jobs[id] = e
+	}
+	return e
 }
 
 // Get returns a record.
@@ -124,56 +178,91 @@ func (j *Jobs) List(_ context.Context, state State, limit int) ([]Record, map[St
 	}
 	slices.SortFunc(out, func(a, b Record) int {
 		if a.Created != b.Created {
-			return int(b.Created - a.Created)
+			return cmp.Compare(b.Created, a.Created)
 		}
-		return -compareText(a.Job, b.Job)
+		return cmp.Compare(b.Job, a.Job)
 	})
 	return out[:min(limit, len(out))], counts, nil
 }
 
-func compareText(a, b string) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
-}
-
 // Update changes a record if it is still at rev, and returns the new one; errConflict otherwise. change must not call Jobs. A change of state
 // that is not allowed is an error and leaves the record alone.
-func (j *Jobs) Update(_ context.Context, id string, rev uint64, change func(*Record)) (Record, error) {
+func (j *Jobs) Update(ctx context.Context, id string, rev uint64, change func(*Record)) (Record, error) {
+	return j.update(ctx, id, rev, State.next, change)
+}
+
+func (j *Jobs) update(ctx context.Context, id string, rev uint64, next func(State) []State, change func(*Record)) (Record, error) {
 	j.mu.Lock()
-	defer j.mu.Unlock()
 	e, ok := j.jobs[id]
-	if !ok {
-		return Record{}, errNoJob
-	}
-	if e.rec.Rev != rev {
+	if !ok || e.rec.Rev != rev {
+		j.mu.Unlock()
+		if !ok {
+			return Record{}, errNoJob
+		}
 		return Record{}, errConflict
 	}
-	r := e.rec.clone()
+	was, r := e.rec.State, e.rec.clone()
 	change(&r)
-	if !slices.Contains(e.rec.State.next(), r.State) {
-		return Record{}, fmt.Errorf("job %s cannot go from %s to %s", id, e.rec.State, r.State)
+	if !slices.Contains(next(was), r.State) {
+		j.mu.Unlock()
+		return Record{}, fmt.Errorf("job %s cannot go from %s to %s", id, was, r.State)
 	}
-	r.Rev++
+	if j.cfg.Ledger == nil {
+		defer j.mu.Unlock()
+		r.Rev++
+		j.settle(e, r)
+		return j.view(e), nil
+	}
+	j.mu.Unlock()
+	return j.updateDurable(ctx, e, was, r)
+}
+
+// settle makes r the record of an entry and keeps what follows from it: queue, wish to cancel, waiting readers. A record that is older than the
+// entry's changes nothing. The lock is held.
+func (j *Jobs) settle(e *entry, r Record) {
+	if r.Rev <= e.rec.Rev {
+		return
+	}
 	was := e.rec.State
 	e.rec = r
-	switch {
-	case was == Queued && r.State != Queued:
-		j.queue = slices.DeleteFunc(j.queue, func(q string) bool { return q == id })
-	case was == Running && r.State == Queued: // a retry goes first
-		j.queue = slices.Insert(j.queue, 0, id)
+	if was == Queued {
+		j.queue = slices.DeleteFunc(j.queue, func(q string) bool { return q == r.Job })
+	}
+	if r.State == Queued {
+		j.line(e, was)
+	}
+	if was != "" && was != Queued && r.State == Queued { // once more
 		e.cancel = make(chan struct{})
-		j.signal()
+		e.held, e.ended = false, false
+		j.ended = slices.DeleteFunc(j.ended, func(q string) bool { return q == r.Job })
 	}
 	if r.Cancel {
 		closeOnce(e.cancel)
 	}
 	j.touch(e)
-	return j.view(e), nil
+}
+
+// line puts a job into the queue: in front of all if its place says so, or else behind the last of its class. Without a ledger a retry goes first.
+func (j *Jobs) line(e *entry, was State) {
+	switch {
+	case was == Running && j.cfg.Ledger == nil:
+		j.head--
+		e.place = j.head
+	case e.place >= 0 && was != Queued:
+		j.tail++
+		e.place = j.tail
+	}
+	i, _ := slices.BinarySearchFunc(j.queue, e, func(id string, e *entry) int { return j.jobs[id].before(e) })
+	j.queue = slices.Insert(j.queue, i, e.rec.Job)
+	j.signal()
+}
+
+// before compares two waiting jobs; negative: e is first.
+func (e *entry) before(o *entry) int {
+	if e.place < 0 || o.place < 0 {
+		return cmp.Compare(e.place, o.place)
+	}
+	return cmp.Or(cmp.Compare(rank(e.rec.Priority), rank(o.rec.Priority)), cmp.Compare(e.place, o.place))
 }
 
 func closeOnce(c chan struct{}) {
@@ -216,7 +305,7 @@ func (j *Jobs) append(e *entry, ev Event) {
 	}
 	if Terminal(ev.Type) {
 		e.ended = true
-		e.preview, e.req = nil, nil
+		e.preview, e.req, e.held = nil, nil, false
 		j.ended = append(j.ended, e.rec.Job)
 		j.forget()
 	}
@@ -226,28 +315,37 @@ func (j *Jobs) append(e *entry, ev Event) {
 // forget drops the oldest ended jobs over the limit.
 func (j *Jobs) forget() {
 	for len(j.ended) > j.cfg.Keep {
-		id := j.ended[0]
-		j.ended = j.ended[1:]
-		delete(j.jobs, id)
-		if j.cfg.OnForget != nil {
-			j.cfg.OnForget(id)
-		}
+		j.forgetOldest()
+	}
+}
+
+func (j *Jobs) forgetOldest() {
+	id := j.ended[0]
+	j.ended = j.ended[1:]
+	if j.cfg.Ledger != nil {
+		j.gone = append(j.gone, j.jobs[id].rec)
+	}
+	delete(j.jobs, id)
+	if j.cfg.OnForget != nil {
+		j.cfg.OnForget(id)
 	}
 }
 
 // Take waits for a job, moves it to running under the name of the worker and returns it with its request and a channel that is closed when it is
 // asked to stop. Only ctx ends the wait.
 func (j *Jobs) Take(ctx context.Context, worker string) (Record, *RunRequest, <-chan struct{}, error) {
+	if j.cfg.Ledger != nil {
+		return j.takeDurable(ctx, worker)
+	}
 	for {
 		j.mu.Lock()
 		if len(j.queue) > 0 {
-			id := j.queue[0]
-			j.queue = j.queue[1:]
-			e := j.jobs[id]
-			e.rec.State, e.rec.Worker, e.rec.Started = Running, worker, j.cfg.Now().UnixMilli()
-			e.rec.Attempt++
-			e.rec.Rev++
-			j.touch(e)
+			e := j.jobs[j.queue[0]]
+			r := e.rec.clone()
+			r.State, r.Worker, r.Started = Running, worker, j.cfg.Now().UnixMilli()
+			r.Attempt++
+			r.Rev++
+			j.settle(e, r)
 			rec, req, stop := j.view(e), e.req, e.cancel
 			j.mu.Unlock()
 			return rec, req, stop, nil
@@ -280,6 +378,9 @@ func (j *Jobs) Expire(ctx context.Context) {
 		}
 	}
 }
+
+// Durable tells whether jobs outlive the process.
+func (j *Jobs) Durable() bool { return j.cfg.Ledger != nil }
 
 // Close makes Create refuse new jobs.
 func (j *Jobs) Close() {

@@ -5,13 +5,14 @@ import "patchbay/node"
 // ProtocolVersion is the value of "v" in every message; a new one breaks clients, new fields do not.
 const ProtocolVersion = 1
 
-// The verbs. On NATS they are the last token of the subject (status and cancel are followed by the job id), in frames the value of "op".
+// The verbs. On NATS they are the last token of the subject (status, cancel and retry are followed by the job id), in frames the value of "op".
 const (
 	VerbRun      = "run"
 	VerbSubmit   = "submit"
 	VerbStatus   = "status"
 	VerbJobs     = "jobs"
 	VerbCancel   = "cancel"
+	VerbRetry    = "retry"
 	VerbDescribe = "describe"
 	VerbModels   = "models"
 	VerbExec     = "exec"
@@ -32,7 +33,8 @@ type RunRequest struct {
 	Profile    bool              `json:"profile,omitempty"`       // measure every operation; the metrics event carries table and spans
 	Preview    bool              `json:"preview,omitempty"`       // make previews
 	Tied       bool              `json:"tied,omitempty"`          // run on NATS: cancel when the client goes away
-	Front      bool              `json:"front,omitempty"`         // ahead of all waiting jobs
+	Front      bool              `json:"front,omitempty"`         // ahead of all waiting jobs; in a durable queue the same as priority high
+	Priority   string            `json:"priority,omitempty"`      // high, normal or low; empty: normal
 	QueueTTLMS int               `json:"queue_ttl_ms,omitempty"`  // expired after waiting this long; 0: never
 	DeadlineMS int               `json:"deadline_ms,omitempty"`   // failed after running this long; 0: never
 	Client     any               `json:"client,omitempty"`        // anything; given back by status
@@ -180,6 +182,13 @@ type cancelReply struct {
 	Job       string `json:"job"`
 	Cancelled bool   `json:"cancelled"`
 	State     State  `json:"state"`
+}
+
+// retryReply answers retry.
+type retryReply struct {
+	V     int    `json:"v"`
+	Job   string `json:"job"`
+	State State  `json:"state"`
 }
 
 // describeRequest is the body of describe.

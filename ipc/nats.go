@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nats.go/micro"
 	"github.com/rs/zerolog"
 )
@@ -23,6 +24,7 @@ type NATSConfig struct {
 	Stats func() any
 	// Listens tells whether anybody subscribes to a subject; nil (an external server): previews are sent to those who ask for them on <subject>.on.
 	Listens func(subject string) bool
+	Owner   string // name of this daemon, on events that other daemons hear; empty: there are none
 	Log     zerolog.Logger
 }
 
@@ -77,7 +79,14 @@ func (n *NATS) Event(ev Event) {
 		n.cfg.Log.Error().Err(err).Str("type", ev.Type).Msg("event not published")
 		return
 	}
-	n.out.put(&nats.Msg{Subject: EventSubject(ev.Job, ev.Type), Data: b, Header: nats.Header{"Content-Type": {JSON.ContentType()}}})
+	h := nats.Header{"Content-Type": {JSON.ContentType()}}
+	if n.cfg.Owner != "" {
+		h.Set(headerDaemon, n.cfg.Owner)
+	}
+	if Terminal(ev.Type) { // the stream takes one a start, whoever sends it
+		h.Set(jetstream.MsgIDHeader, fmt.Sprintf("%s.%d.%d.end", ev.Job, ev.Attempt, ev.Seq))
+	}
+	n.out.put(&nats.Msg{Subject: EventSubject(ev.Job, ev.Type), Data: b, Header: h})
 }
 
 // Preview publishes the JPEG of a preview on patchbay.v1.preview.<job>, if anybody listens. It does not block.
@@ -130,6 +139,7 @@ func endpoints() []endpoint {
 		{VerbSubmit, "", "queue a workflow; reply: receipt", false},
 		{VerbStatus, ".*", "record of a job; with follow its events, with outputs its files", false},
 		{VerbCancel, ".*", "cancel a job", false},
+		{VerbRetry, ".*", "run a job once more that failed, was cancelled or has expired", false},
 		{VerbJobs, "", "list jobs", true},
 		{VerbDescribe, "", "node classes as ComfyUI's object_info", true},
 		{VerbModels, "", "model files by folder", true},
@@ -187,9 +197,9 @@ func (n *NATS) Serve(ctx, drain context.Context, s *Service) error {
 	return err
 }
 
-// subscribe adds what is not an endpoint: the owner's answers to status and cancel, and the wishes for previews.
+// subscribe adds what is not an endpoint: the owner's answers to status, cancel and retry, and the wishes for previews.
 func (n *NATS) subscribe(s *Service) error {
-	for _, verb := range []string{VerbStatus, VerbCancel} {
+	for _, verb := range []string{VerbStatus, VerbCancel, VerbRetry} {
 		_, err := n.nc.Subscribe(VerbSubject(verb, "*"), func(msg *nats.Msg) {
 			if job := lastToken(msg.Subject); s.Owns(job) {
 				n.answer(s, verb, job, msg.Data, msg.Header, msg.Reply, nil)
@@ -208,7 +218,7 @@ func lastToken(subject string) string { return subject[strings.LastIndexByte(sub
 // strangerWait is how long the queue group's answer "no such job" waits for the daemon that has the job.
 const strangerWait = 100 * time.Millisecond
 
-// handle is the handler of an endpoint. For status and cancel it only answers for jobs that nobody has: the owner answers from its own subscription.
+// handle is the handler of an endpoint. For status, cancel and retry it only answers for jobs that nobody has: the owner answers from its own subscription.
 func (n *NATS) handle(s *Service, e endpoint, req micro.Request) {
 	if e.suffix == "" {
 		n.answer(s, e.verb, "", req.Data(), nats.Header(req.Headers()), req.Reply(), req)
@@ -220,7 +230,9 @@ func (n *NATS) handle(s *Service, e endpoint, req micro.Request) {
 	}
 	data, header, reply := req.Data(), nats.Header(req.Headers()), req.Reply()
 	time.AfterFunc(strangerWait, func() { // the job may have come here meanwhile: then this is its answer
-		n.answer(s, e.verb, job, data, header, reply, nil)
+		if !s.Elsewhere(job) {
+			n.answer(s, e.verb, job, data, header, reply, nil)
+		}
 	})
 }
 
@@ -229,7 +241,7 @@ func (n *NATS) answer(s *Service, verb, job string, data []byte, header nats.Hea
 	enc, err := encodingOf(header, data)
 	n.wg.Add(1)
 	reply := n.reply(enc, to, req)
-	r := &Request{Verb: verb, Job: job, Reply: reply}
+	r := &Request{Verb: verb, Job: job, Reply: reply, MsgID: header.Get(jetstream.MsgIDHeader)}
 	if err == nil && len(data) > 0 {
 		r.Fields, err = Decode(data, enc, DefaultLimits())
 		if err != nil {

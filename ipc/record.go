@@ -2,6 +2,7 @@ package ipc
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 )
 
@@ -32,6 +33,14 @@ func (s State) next() []State {
 	return []State{s}
 }
 
+// revived lists where a retry by hand may take a job: only one that ended without a result begins again.
+func (s State) revived() []State {
+	if s == Failed || s == Cancelled || s == Expired {
+		return []State{Queued}
+	}
+	return nil
+}
+
 // Record is what is known of a job: the value that status returns.
 type Record struct {
 	V         int            `json:"v"`
@@ -52,10 +61,40 @@ type Record struct {
 	NodeError map[string]any `json:"node_errors,omitempty"`
 	Client    any            `json:"client,omitempty"`
 	Cancel    bool           `json:"cancel,omitempty"` // a running job was asked to stop
+
+	Priority   string   `json:"priority,omitempty"`    // high or low; empty: normal
+	Owner      string   `json:"owner,omitempty"`       // daemon that runs it or ran it last; it has the files. While queued: the one that took it in
+	NotBefore  int64    `json:"not_before,omitempty"`  // a retry waits until then
+	HandedBack int      `json:"handed_back,omitempty"` // attempts that ended with their daemon or before a retry by hand: they do not count
+	Causes     []string `json:"causes,omitempty"`      // why earlier attempts ended, the last ones
+	Tied       bool     `json:"tied,omitempty"`        // ends with the connection it came on
+	Pieces     int      `json:"pieces,omitempty"`      // of the request, in the bucket patchbay-requests
 }
 
+// maxCauses bounds Record.Causes.
+const maxCauses = 10
+
+// because notes why an attempt ended.
+func (r *Record) because(cause string) {
+	r.Causes = append(r.Causes, fmt.Sprintf("attempt %d: %s", r.Attempt, cause))
+	r.Causes = r.Causes[max(0, len(r.Causes)-maxCauses):]
+}
+
+// priorities are the classes of jobs, most urgent first.
+func priorities() []string { return []string{"high", "normal", "low"} }
+
+func orNormal(priority string) string {
+	if priority == "" {
+		return "normal"
+	}
+	return priority
+}
+
+// rank is the place of a class among the others, 0 first.
+func rank(priority string) int { return slices.Index(priorities(), orNormal(priority)) }
+
 func (r Record) clone() Record {
-	r.Outputs = slices.Clone(r.Outputs)
+	r.Outputs, r.Causes = slices.Clone(r.Outputs), slices.Clone(r.Causes)
 	return r
 }
 

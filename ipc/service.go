@@ -57,10 +57,16 @@ func (s *Service) Close() {
 	s.wg.Wait()
 }
 
-// Owns tells whether a job is known here.
+// Owns tells whether this daemon has a job.
 func (s *Service) Owns(job string) bool {
-	_, err := s.cfg.Jobs.Get(s.ctx, job)
-	return err == nil
+	mine, _ := s.cfg.Jobs.Mine(job)
+	return mine
+}
+
+// Elsewhere tells whether another daemon on the same server, which is alive, has a job.
+func (s *Service) Elsewhere(job string) bool {
+	_, there := s.cfg.Jobs.Mine(job)
+	return there
 }
 
 // Streams tells whether a verb with these fields answers with several messages.
@@ -112,6 +118,8 @@ func (s *Service) verb(r *Request) error {
 		return s.jobs(r)
 	case VerbCancel:
 		return s.cancel(r)
+	case VerbRetry:
+		return s.retry(r)
 	case VerbDescribe:
 		return s.describe(r)
 	case VerbModels:
@@ -122,7 +130,7 @@ func (s *Service) verb(r *Request) error {
 	case VerbFree:
 		return s.free(r)
 	}
-	return Errorf(ErrNoVerb, "no verb %q; the verbs are run, submit, status, jobs, cancel, describe, models, exec, free", r.Verb)
+	return Errorf(ErrNoVerb, "no verb %q; the verbs are run, submit, status, jobs, cancel, retry, describe, models, exec, free", r.Verb)
 }
 
 // spawn runs f in a goroutine that Close waits for. f's error becomes the last reply.

@@ -17,6 +17,7 @@ type ShelfConfig struct {
 	Stage  string // folder for files of jobs that are not done yet; on the file system of Output, so that a full disk shows before a job is done
 	Output string // folder for files of type output
 	Temp   string // folder for files of type temp (PreviewImage); empty: those are kept in Stage
+	Keep   bool   // what an earlier run has left in Stage is needed: Adopt it, then Sweep
 }
 
 // Shelf keeps the files of jobs: written under the job id before the job is done (Stage), moved to their final names after (Commit), read back for
@@ -33,11 +34,12 @@ type shelved struct {
 	File
 	path   string
 	staged bool // path is in the stage folder and goes with the job
+	gone   bool // it was lost
 }
 
-// NewShelf makes the folders and drops what an earlier run has left in the stage.
+// NewShelf makes the folders and drops what an earlier run has left in the stage, unless it is to be kept.
 func NewShelf(cfg ShelfConfig) (*Shelf, error) {
-	if cfg.Stage != "" {
+	if cfg.Stage != "" && !cfg.Keep {
 		if err := os.RemoveAll(cfg.Stage); err != nil {
 			return nil, fmt.Errorf("clear stage: %w", err)
 		}
@@ -62,7 +64,7 @@ func (s *Shelf) Stage(job string, files []File) error {
 		if s.cfg.Stage == "" {
 			continue
 		}
-		path := filepath.Join(s.cfg.Stage, job, fmt.Sprintf("%d%s", i, filepath.Base(f.Ref.Ext)))
+		path := s.staged(job, i, f.Ref)
 		if err := writeSynced(path, f.Data); err != nil {
 			_ = os.RemoveAll(filepath.Join(s.cfg.Stage, job))
 			return storeError(err)
@@ -75,7 +77,42 @@ func (s *Shelf) Stage(job string, files []File) error {
 	return nil
 }
 
-// Commit gives the staged files of a job their final names and returns their descriptions in order. Without folders it only returns them.
+func (s *Shelf) staged(job string, i int, ref OutputRef) string {
+	return filepath.Join(s.cfg.Stage, job, fmt.Sprintf("%d%s", i, filepath.Base(ref.Ext)))
+}
+
+// Adopt takes in the files of a job that an earlier run has done: where its record names them, or else in the stage. Those that are in neither are gone.
+func (s *Shelf) Adopt(job string, refs []OutputRef) {
+	list := make([]shelved, len(refs))
+	for i, ref := range refs {
+		list[i] = shelved{File: File{Ref: ref}, gone: true}
+		name := filepath.Join(filepath.FromSlash(ref.Subfolder), ref.Filename)
+		if dir := s.folder(ref.Type); ref.Filename != "" && dir != "" && filepath.IsLocal(name) {
+			list[i].path, list[i].gone = filepath.Join(dir, name), false
+		} else if path := s.staged(job, i, ref); s.cfg.Stage != "" && ref.Filename == "" {
+			if _, err := os.Stat(path); err == nil {
+				list[i].path, list[i].staged, list[i].gone = path, true, false
+			}
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.jobs[job] = list
+}
+
+// Sweep empties the stage of everything but files that stay there because they have no folder. It is called when no job runs.
+func (s *Shelf) Sweep() {
+	entries, err := os.ReadDir(s.cfg.Stage)
+	if s.cfg.Stage == "" || err != nil {
+		return
+	}
+	for _, e := range entries {
+		s.Clean(e.Name())
+	}
+}
+
+// Commit gives the staged files of a job their final names and returns their descriptions in order. Without folders it only returns them. The staged copies
+// stay until Clean, which is called when the names are recorded: so a Commit that was cut short can be done again and makes no file twice.
 func (s *Shelf) Commit(job string) ([]OutputRef, error) {
 	s.mu.Lock()
 	list := s.jobs[job]
@@ -84,29 +121,49 @@ func (s *Shelf) Commit(job string) ([]OutputRef, error) {
 	refs := make([]OutputRef, len(list))
 	for i := range list {
 		f := &list[i]
-		if dir := s.folder(f.Ref.Type); dir != "" {
-			ref, err := node.Commit(dir, f.output())
-			if err != nil && f.staged { // the staged copy may hold the space that is missing
-				_ = os.Remove(f.path)
-				f.path, f.staged = "", false
-				ref, err = node.Commit(dir, f.output())
-			}
-			if err != nil {
+		if dir := s.folder(f.Ref.Type); dir != "" && f.Ref.Filename == "" {
+			if err := f.commit(dir); err != nil {
 				first = errors.Join(first, storeError(err))
-			} else {
-				f.Ref.Filename, f.Ref.Subfolder = ref.Filename, ref.Subfolder
-				if f.staged {
-					_ = os.Remove(f.path)
-				}
-				f.path, f.staged, f.Data = filepath.Join(dir, filepath.FromSlash(ref.Subfolder), ref.Filename), false, nil
 			}
 		}
 		refs[i] = f.Ref
 	}
-	if s.cfg.Stage != "" {
-		_ = os.Remove(filepath.Join(s.cfg.Stage, job)) // empty unless something is kept there
-	}
 	return refs, first
+}
+
+// commit gives one file its final name in dir.
+func (f *shelved) commit(dir string) error {
+	if f.gone {
+		return fmt.Errorf("a file of node %s was lost before it had a name", f.Ref.Node)
+	}
+	var ref node.FileRef
+	var err error
+	if f.staged {
+		ref, err = node.CommitStaged(dir, f.output(), f.path)
+	} else {
+		ref, err = node.Commit(dir, f.output())
+	}
+	if err != nil {
+		return err
+	}
+	f.Ref.Filename, f.Ref.Subfolder = ref.Filename, ref.Subfolder
+	f.path, f.staged, f.Data = filepath.Join(dir, filepath.FromSlash(ref.Subfolder), ref.Filename), false, nil
+	return nil
+}
+
+// Clean drops the staged copies of a job, unless one of its files has no other place.
+func (s *Shelf) Clean(job string) {
+	if s.cfg.Stage == "" {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, f := range s.jobs[job] {
+		if f.staged {
+			return
+		}
+	}
+	_ = os.RemoveAll(filepath.Join(s.cfg.Stage, job))
 }
 
 func (s *Shelf) folder(kind string) string {
@@ -125,6 +182,9 @@ func (s *Shelf) Read(job string, i int) ([]byte, error) {
 		return nil, Errorf(ErrExpired, "the files of job %s are gone", job)
 	}
 	f := list[i]
+	if f.gone {
+		return nil, Errorf(ErrExpired, "file %d of job %s is gone", i, job)
+	}
 	if f.path == "" {
 		return f.Data, nil
 	}
@@ -148,9 +208,13 @@ func (s *Shelf) Forget(job string) {
 	}
 }
 
-// Close removes the stage folder.
+// Close removes the stage folder, unless the next run needs it.
 func (s *Shelf) Close() error {
 	if s.cfg.Stage == "" {
+		return nil
+	}
+	if s.cfg.Keep {
+		_ = os.Remove(s.cfg.Stage) // if it is empty
 		return nil
 	}
 	return os.RemoveAll(s.cfg.Stage)

@@ -7,6 +7,9 @@ const (
 	subjectRoot = "patchbay.v1."
 )
 
+// headerDaemon names the daemon that sent an event.
+const headerDaemon = "Patchbay-Daemon"
+
 // DefaultNATS is where a daemon listens and a client looks when nothing else is said.
 const DefaultNATS = "nats://127.0.0.1:4222"
 
@@ -16,9 +19,9 @@ func EventSubject(job, kind string) string { return subjectRoot + "events." + jo
 // PreviewSubject returns the subject of a job's previews.
 func PreviewSubject(job string) string { return subjectRoot + "preview." + job }
 
-// VerbSubject returns the subject of a verb; job is the job of status and cancel.
+// VerbSubject returns the subject of a verb; job is the job of status, cancel and retry.
 func VerbSubject(verb, job string) string {
-	if verb == VerbStatus || verb == VerbCancel {
+	if verb == VerbStatus || verb == VerbCancel || verb == VerbRetry {
 		return subjectRoot + verb + "." + job
 	}
 	return subjectRoot + verb

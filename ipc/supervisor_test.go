@@ -79,7 +79,7 @@ func TestJobIsRetriedWhenItsWorkerDies(t *testing.T) {
 		t.Error("the worker has its old process id")
 	}
 	_, _, end = runJob(t, c, &RunRequest{ID: "always", Workflow: graph("Die")})
-	if end.Type != EventError || end.Error.Code != ErrWorkerLost || end.Attempt != MaxAttempts {
+	if end.Type != EventError || end.Error.Code != ErrWorkerLost || end.Attempt != 3 {
 		t.Errorf("a job that always kills its worker: %+v %+v", end, end.Error)
 	}
 	_, _, end = runJob(t, c, &RunRequest{Workflow: graph("Picture 1")})
@@ -111,7 +111,18 @@ func TestCancelledJobThatDoesNotStopCostsItsWorker(t *testing.T) {
 	if _, err := Submit(ctx, c, &RunRequest{ID: "h", Workflow: graph("Hang")}); err != nil {
 		t.Fatal(err)
 	}
-	waitState(t, r.jobs, "h", Running)
+	cur, err := r.jobs.Follow(ctx, "h", 0, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cur.Close()
+	for kind := ""; kind != "executing"; { // a job that has not reached the worker yet costs nothing
+		it, err := cur.Next(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kind = it.event.Type
+	}
 	pid := child.PID()
 	if _, _, err := Cancel(ctx, c, "h"); err != nil {
 		t.Fatal(err)

@@ -13,6 +13,13 @@ func (s *Service) accept(r *Request) (*RunRequest, Receipt, error) {
 	if fault != nil {
 		return nil, Receipt{}, fault
 	}
+	if id := r.MsgID; id != "" && !holds(r.Fields, "id") && !holds(r.Fields, "prompt_id") {
+		if !validID(id) {
+			return nil, Receipt{}, Errorf(ErrBadRequest, "header Nats-Msg-Id %q is no job id: want 1 to 64 of A-Z a-z 0-9 _ -", id)
+		}
+		req.ID = id
+	}
+	req.Tied = r.Verb == VerbRun && (r.Tied || req.Tied)
 	nodeErrors, err := s.cfg.Validate(req, w)
 	if err != nil {
 		return nil, Receipt{}, err
@@ -27,11 +34,15 @@ func (s *Service) accept(r *Request) (*RunRequest, Receipt, error) {
 		return nil, Receipt{}, e
 	case errors.Is(err, errClosed):
 		return nil, Receipt{}, Errorf(ErrDraining, "the daemon is shutting down")
+	case err != nil:
+		e := Errorf(ErrNoCapacity, "the job could not be written down: %v; send it again with the same id", err)
+		e.RetryAfterMS = 1000
+		return nil, Receipt{}, e
 	}
 	return req, Receipt{
 		V: ProtocolVersion, Type: replyAccepted, Job: rec.Job, State: rec.State, Position: rec.Position, Duplicate: !created,
 		Events: EventSubject(rec.Job, ">"), Status: VerbSubject(VerbStatus, rec.Job), NodeErrors: nodeErrors,
-	}, err
+	}, nil
 }
 
 func (s *Service) submit(r *Request) error {
@@ -51,7 +62,7 @@ func (s *Service) run(r *Request) error {
 	if err := r.Reply.Message(receipt); err != nil {
 		s.sent(err)
 	}
-	st := stream{job: receipt.Job, preview: req.Preview, outputs: true, tied: !receipt.Duplicate && (r.Tied || req.Tied)}
+	st := stream{job: receipt.Job, preview: req.Preview, outputs: true, tied: !receipt.Duplicate && req.Tied}
 	s.spawn(r, func(ctx context.Context) error { return s.stream(ctx, r, st) })
 	return nil
 }
@@ -137,6 +148,21 @@ func (s *Service) cancel(r *Request) error {
 		return err
 	}
 	s.sent(r.Reply.Last(cancelReply{V: ProtocolVersion, Job: q.Job, Cancelled: did, State: state}))
+	return nil
+}
+
+func (s *Service) retry(r *Request) error {
+	q, _, err := s.jobRequest(r)
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithTimeout(s.ctx, askTime)
+	defer stop()
+	rec, err := s.cfg.Jobs.Retry(ctx, q.Job)
+	if err != nil {
+		return err
+	}
+	s.sent(r.Reply.Last(retryReply{V: ProtocolVersion, Job: q.Job, State: rec.State}))
 	return nil
 }
 

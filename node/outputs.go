@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -53,31 +54,86 @@ func checkPrefix(prefix string, width, height int) (string, error) {
 // The file appears complete or not at all, and never replaces another one, however many commits run at once. Errors are *Failure: disk_full
 // where the disk or quota is used up, file_outside_root if the folder is reached through a link that leaves outputDir.
 func Commit(outputDir string, out Output) (FileRef, error) {
-	prefix, err := checkPrefix(out.Prefix, out.Width, out.Height)
+	folder, sub, name, err := place(outputDir, out)
 	if err != nil {
 		return FileRef{}, err
-	}
-	sub := path.Dir(prefix)
-	if sub == "." {
-		sub = ""
-	}
-	folder := filepath.Join(outputDir, filepath.FromSlash(sub))
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return FileRef{}, writeFailure(out, err)
-	}
-	base, err := filepath.EvalSymlinks(outputDir)
-	if err != nil {
-		return FileRef{}, writeFailure(out, err)
-	}
-	if real, err := filepath.EvalSymlinks(folder); err != nil || !within(base, real) {
-		return FileRef{}, failf(CodeFileOutsideRoot, "save %s: the folder %s is a link that leaves the output folder", out.Prefix, folder)
 	}
 	temp, err := staged(folder, out.Data)
 	if err != nil {
 		return FileRef{}, writeFailure(out, err)
 	}
 	defer os.Remove(temp)
-	name := path.Base(prefix)
+	return publishNext(folder, sub, name, temp, out, publish)
+}
+
+// CommitStaged is Commit for a file that lies on the same file system at path: its final name becomes a second link to it, and path stays. Called
+// again after a crash, it finds the link it has made and returns that name: there is never a second file. Where links are impossible, the contents
+// are copied as Commit does.
+func CommitStaged(outputDir string, out Output, path string) (FileRef, error) {
+	folder, sub, name, err := place(outputDir, out)
+	if err != nil {
+		return FileRef{}, err
+	}
+	if file := linkOf(folder, path); file != "" {
+		return FileRef{Filename: file, Subfolder: sub, Type: out.Type}, nil
+	}
+	ref, err := publishNext(folder, sub, name, path, out, os.Link)
+	var link *os.LinkError
+	if !errors.As(err, &link) {
+		return ref, err
+	}
+	if out.Data, err = os.ReadFile(path); err != nil {
+		return FileRef{}, writeFailure(out, err)
+	}
+	return Commit(outputDir, out)
+}
+
+// linkOf returns the name in folder that is the same file as path, empty if there is none.
+func linkOf(folder, path string) string {
+	self, err := os.Stat(path)
+	if err != nil {
+		return ""
+	}
+	if st, ok := self.Sys().(*syscall.Stat_t); ok && st.Nlink < 2 {
+		return "" // nothing to look for
+	}
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return ""
+	}
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil && os.SameFile(self, info) {
+			return e.Name()
+		}
+	}
+	return ""
+}
+
+// place makes the folder of an output and returns it with its path below outputDir and the first part of the file name.
+func place(outputDir string, out Output) (folder, sub, name string, err error) {
+	prefix, err := checkPrefix(out.Prefix, out.Width, out.Height)
+	if err != nil {
+		return "", "", "", err
+	}
+	if sub = path.Dir(prefix); sub == "." {
+		sub = ""
+	}
+	folder = filepath.Join(outputDir, filepath.FromSlash(sub))
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return "", "", "", writeFailure(out, err)
+	}
+	base, err := filepath.EvalSymlinks(outputDir)
+	if err != nil {
+		return "", "", "", writeFailure(out, err)
+	}
+	if real, err := filepath.EvalSymlinks(folder); err != nil || !within(base, real) {
+		return "", "", "", failf(CodeFileOutsideRoot, "save %s: the folder %s is a link that leaves the output folder", out.Prefix, folder)
+	}
+	return folder, sub, path.Base(prefix), nil
+}
+
+// publishNext gives temp the next free name of the folder.
+func publishNext(folder, sub, name, temp string, out Output, publish func(temp, final string) error) (FileRef, error) {
 	for counter := nextCounter(folder, name); ; counter++ {
 		file := fmt.Sprintf("%s_%05d_%s", name, counter, out.Ext)
 		err := publish(temp, filepath.Join(folder, file))

@@ -167,15 +167,15 @@ func (b *badInput) killedAndInterrupted(t *testing.T) {
 // killedForGood kills every worker that takes the job: after the last attempt the job fails and says why.
 func (b *badInput) killedForGood(t *testing.T) {
 	r := b.start(t, 10000, "--socket", b.server.socket, "--id", "killed")
-	for attempt := 1; attempt <= ipc.MaxAttempts; attempt++ {
+	for attempt := 1; attempt <= 3; attempt++ {
 		r.says("step 2/", attempt)
 		if err := syscall.Kill(b.worker(), syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
 	}
 	code, text := r.ended(), r.out.String()
-	if code != 1 || !strings.Contains(text, "patchbay: "+ipc.ErrWorkerLost) || strings.Count(text, "SIGKILL") != ipc.MaxAttempts {
-		t.Errorf("exit code %d, want 1 and %s with SIGKILL %d times:\n%s", code, ipc.ErrWorkerLost, ipc.MaxAttempts, tail(text))
+	if code != 1 || !strings.Contains(text, "patchbay: "+ipc.ErrWorkerLost) || strings.Count(text, "SIGKILL") != 3 {
+		t.Errorf("exit code %d, want 1 and %s with SIGKILL %d times:\n%s", code, ipc.ErrWorkerLost, 3, tail(text))
 	}
 	b.good(t)
 }

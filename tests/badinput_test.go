@@ -41,7 +41,7 @@ func TestBadInput(t *testing.T) {
 	program := buildProgram(t)
 	files := newHostile(t)
 	b := &badInput{t: t, program: program, files: files}
-	b.server = startServer(t, program, "", "--models", files.root, "--input", files.input)
+	b.server = startServer(t, program, "", "--queue", "memory", "--models", files.root, "--input", files.input)
 	socket, err := ipc.DialSocket(b.server.socket)
 	if err != nil {
 		t.Fatal(err)

@@ -145,7 +145,7 @@ func ctrlC(t *testing.T, program string) {
 
 // diskFull gives the daemon a limit on file sizes that its small files keep and pictures do not.
 func diskFull(t *testing.T, program string) {
-	s := startServer(t, program, `ulimit -f 2; exec "$@"`)
+	s := startServer(t, program, `ulimit -f 2; exec "$@"`, "--queue", "memory")
 	c := s.client()
 	submit(t, c, "full", quick)
 	submit(t, c, "picture", demoFlow(t, 2))
@@ -170,12 +170,17 @@ func drains(t *testing.T, program string) {
 	s := startServer(t, program, "")
 	c := s.client()
 	submit(t, c, "last", demoFlow(t, 30))
-	submit(t, c, "never", demoFlow(t, 31))
-	events := make(chan *ipc.Event, 2)
-	for _, id := range []string{"last", "never"} {
+	submit(t, c, "later", demoFlow(t, 31))
+	type ending struct {
+		job string
+		ev  *ipc.Event
+		err error
+	}
+	endings := make(chan ending, 2)
+	for _, id := range []string{"last", "later"} {
 		go func() {
-			end, _ := ipc.Follow(context.Background(), c, id, 0, false, &ipc.Collector{})
-			events <- end
+			ev, err := ipc.Follow(context.Background(), c, id, 0, false, &ipc.Collector{})
+			endings <- ending{id, ev, err}
 		}()
 	}
 	s.waitState(c, "last", ipc.Running)
@@ -188,18 +193,25 @@ func drains(t *testing.T, program string) {
 	if err := s.wait(); err != nil {
 		t.Errorf("the daemon ended with %v\n%s", err, s.log)
 	}
-	got := map[string]string{}
 	for range 2 {
-		if ev := <-events; ev != nil {
-			got[ev.Job] = ev.Type
+		select {
+		case got := <-endings:
+			var e *ipc.Error
+			if got.job == "last" && (got.ev == nil || got.ev.Type != ipc.EventSuccess) {
+				t.Errorf("the running job ended with %+v, %v", got.ev, got.err)
+			}
+			if got.job == "later" && (!errors.As(got.err, &e) || e.Code != ipc.ErrDraining) {
+				t.Errorf("the follower of the waiting job was told %+v, %v; want %s", got.ev, got.err, ipc.ErrDraining)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatal("a follower was told nothing")
 		}
-	}
-	if got["last"] != ipc.EventSuccess || got["never"] != ipc.EventError {
-		t.Errorf("the running job ended with %q, the waiting one with %q", got["last"], got["never"])
 	}
 	if _, err := os.Stat(s.socket); err == nil {
 		t.Error("the socket file is still there")
 	}
+	s.launch()
+	s.waitState(s.client(), "later", ipc.Done)
 }
 
 // daemonKilled: workers of a daemon that dies without a word must go within a second.
@@ -209,11 +221,7 @@ func daemonKilled(t *testing.T, program string) {
 	submit(t, c, "x", demoFlow(t, 5000))
 	s.waitState(c, "x", ipc.Running)
 	s.until("both workers are up", func() bool { return len(s.workerPIDs()) == 2 })
-	if err := s.cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	<-s.ended
-	s.ended = nil
+	s.kill()
 	began := time.Now()
 	for _, pid := range s.workerPIDs() {
 		s.until("the worker is gone", func() bool {

@@ -73,6 +73,8 @@ type server struct {
 	socket string
 	out    string // output folder
 	store  string
+	line   []string // command line
+	home   string
 	ended  chan error
 }
 
@@ -80,30 +82,47 @@ type server struct {
 func startServer(t testing.TB, program, wrap string, args ...string) *server {
 	t.Helper()
 	dir := t.TempDir()
-	s := &server{t: t, log: &output{}, socket: filepath.Join(dir, "p.sock"), out: filepath.Join(dir, "output"), store: filepath.Join(dir, "store"), ended: make(chan error, 1)}
-	line := append([]string{
+	s := &server{t: t, log: &output{}, home: dir, socket: filepath.Join(dir, "p.sock"), out: filepath.Join(dir, "output"), store: filepath.Join(dir, "store")}
+	s.line = append([]string{
 		program, "serve", "--listen", "127.0.0.1:0", "--socket", s.socket, "--store", s.store, "--models", demoModels(t),
 		"--input", filepath.Join(dir, "input"), "--output", s.out, "--log", "debug",
 	}, args...)
 	if wrap != "" {
-		line = append([]string{"sh", "-c", wrap, "sh"}, line...)
+		s.line = append([]string{"sh", "-c", wrap, "sh"}, s.line...)
 	}
-	s.cmd = exec.Command(line[0], line[1:]...)
-	s.cmd.Env = append(os.Environ(), "PATCHBAY_NATS_URL=", "PATCHBAY_SOCKET=", "PATCHBAY_HOME="+dir)
+	t.Cleanup(func() { s.stop() })
+	s.launch()
+	return s
+}
+
+// launch starts the daemon, for the first time or again, and waits until it listens.
+func (s *server) launch() {
+	s.t.Helper()
+	file := filepath.Join(s.store, "daemon.json")
+	_ = os.Remove(file) // of a daemon that was killed
+	s.cmd = exec.Command(s.line[0], s.line[1:]...)
+	s.cmd.Env = append(os.Environ(), "PATCHBAY_NATS_URL=", "PATCHBAY_SOCKET=", "PATCHBAY_HOME="+s.home)
 	s.cmd.Stderr = s.log
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // a test that times out must not leave it
 	if err := s.cmd.Start(); err != nil {
-		t.Fatal(err)
+		s.t.Fatal(err)
 	}
-	go func() { s.ended <- s.cmd.Wait() }()
-	t.Cleanup(func() { s.stop() })
-	var file struct{ NATS string }
+	ended := make(chan error, 1)
+	s.ended = ended
+	go func(cmd *exec.Cmd) { ended <- cmd.Wait() }(s.cmd)
+	var now struct{ NATS string }
 	s.until("the daemon listens", func() bool {
-		b, err := os.ReadFile(filepath.Join(s.store, "daemon.json"))
-		return err == nil && json.Unmarshal(b, &file) == nil
+		b, err := os.ReadFile(file)
+		return err == nil && json.Unmarshal(b, &now) == nil
 	})
-	s.url = file.NATS
-	return s
+	s.url = now.NATS
+}
+
+// kill ends the daemon without a word.
+func (s *server) kill() {
+	_ = s.cmd.Process.Kill()
+	<-s.ended
+	s.ended = nil
 }
 
 // until waits for something that takes at most 30 s.

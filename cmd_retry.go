@@ -1,0 +1,40 @@
+package main
+
+import (
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	"patchbay/ipc"
+)
+
+func retryCmd() *cobra.Command {
+	var t target
+	cmd := &cobra.Command{
+		Use:     "retry JOB...",
+		Short:   "Run jobs once more that failed, were cancelled or have expired",
+		Example: "  patchbay retry order-42",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := t.dial()
+			if err != nil {
+				return err
+			}
+			defer closeQuietly(c)
+			var failed error
+			for _, job := range args {
+				ctx, stop := asking(cmd.Context())
+				err := ipc.Retry(ctx, c, job)
+				stop()
+				if err != nil {
+					failed = errors.Join(failed, err)
+					continue
+				}
+				printf(cmd.OutOrStdout(), "%s queued\n", job)
+			}
+			return failed
+		},
+	}
+	t.add(cmd.Flags())
+	return cmd
+}

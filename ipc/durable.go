@@ -1,0 +1,347 @@
+package ipc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// What a job table does with a Ledger: the record is changed there first, and the table follows, from the answer or from the watch on the bucket, whichever
+// comes first. Other daemons on the same server do the same, so that each knows every job.
+
+// askTime is how long a client's request may wait for the ledger.
+const askTime = 5 * time.Second
+
+// Open reads all records of the ledger and follows them from then on. The jobs of a daemon that ended without a word are put right by Dispatcher.Recover.
+func (j *Jobs) Open(ctx context.Context) error {
+	loaded, err := j.cfg.Ledger.watch(j.observe, j.vanish)
+	if err != nil {
+		return err
+	}
+	if err := j.cfg.Ledger.hear(j.Hear); err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-loaded:
+		return nil
+	}
+}
+
+// observe takes in a record as it stands in the ledger.
+func (j *Jobs) observe(rec Record) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	_, known := j.jobs[rec.Job]
+	e := j.entry(rec.Job)
+	if !known {
+		e.cold = true
+		if rec.State.Final() { // its terminal event is in the stream, or Recover makes it
+			e.ended = true
+			j.ended = append(j.ended, rec.Job)
+		}
+	}
+	j.settle(e, rec)
+}
+
+// vanish drops a job that somebody has dropped from the ledger.
+func (j *Jobs) vanish(id string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	e, ok := j.jobs[id]
+	if !ok {
+		return
+	}
+	delete(j.jobs, id)
+	same := func(q string) bool { return q == id }
+	j.queue, j.ended = slices.DeleteFunc(j.queue, same), slices.DeleteFunc(j.ended, same)
+	e.ended = true
+	closeOnce(e.cancel)
+	j.touch(e)
+	if j.cfg.OnForget != nil {
+		j.cfg.OnForget(id)
+	}
+}
+
+func (j *Jobs) createDurable(ctx context.Context, rec Record, req *RunRequest) (Record, bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	l := j.cfg.Ledger
+	hash := rec.Hash
+	rec.Owner = l.Owner()
+	rec, created, err := l.create(ctx, rec, req)
+	if err != nil {
+		return Record{}, false, err
+	}
+	if !created {
+		j.observe(rec)
+		if rec.Hash != hash {
+			return Record{}, false, errHash
+		}
+		return rec, false, nil
+	}
+	j.mu.Lock()
+	out := j.added(rec, req)
+	j.mu.Unlock()
+	if err := l.enqueue(ctx, rec); err != nil {
+		l.cfg.Log.Warn().Err(err).Str("job", rec.Job).Msg("the job is kept, and queued when the server can be reached")
+	}
+	return out, true, nil
+}
+
+// updateDurable writes r, a changed record at its old revision.
+func (j *Jobs) updateDurable(ctx context.Context, e *entry, was State, r Record) (Record, error) {
+	l := j.cfg.Ledger
+	if err := j.warm(ctx, e); err != nil { // a change is followed by events, and those by their numbers
+		return Record{}, err
+	}
+	next, err := l.swap(ctx, r)
+	if err != nil {
+		if errors.Is(err, errConflict) {
+			if cur, getErr := l.get(ctx, r.Job); getErr == nil {
+				j.observe(cur)
+			}
+		}
+		return Record{}, err
+	}
+	j.mu.Lock()
+	j.settle(e, next)
+	out := j.view(e)
+	j.mu.Unlock()
+	if was != Queued && next.State == Queued {
+		j.post(next)
+	}
+	return out, nil
+}
+
+// post queues a job that is to run once more, when its pause is over.
+func (j *Jobs) post(rec Record) {
+	l := j.cfg.Ledger
+	put := func() {
+		if err := l.enqueue(l.ctx, rec); err != nil {
+			l.cfg.Log.Warn().Err(err).Str("job", rec.Job).Msg("not queued yet") // Tend does it
+		}
+	}
+	if pause := rec.NotBefore - j.cfg.Now().UnixMilli(); pause > 0 {
+		time.AfterFunc(time.Duration(pause)*time.Millisecond, put)
+		return
+	}
+	put()
+}
+
+func (j *Jobs) takeDurable(ctx context.Context, worker string) (Record, *RunRequest, <-chan struct{}, error) {
+	l := j.cfg.Ledger
+	for {
+		id, done, err := l.next(ctx)
+		if err != nil {
+			return Record{}, nil, nil, err
+		}
+		rec, req, stop, err := j.takeThis(ctx, id, worker)
+		switch {
+		case err == nil:
+			done()
+			return rec, req, stop, nil
+		case errors.Is(err, errNoJob), errors.Is(err, errConflict): // dropped, ended, or taken by somebody else: the reference is stale
+			done()
+		case ctx.Err() == nil:
+			l.cfg.Log.Warn().Err(err).Str("job", id).Msg("not taken; its reference comes again")
+		}
+	}
+}
+
+// takeThis moves a job to running. errConflict: it does not wait any more.
+func (j *Jobs) takeThis(ctx context.Context, id, worker string) (Record, *RunRequest, <-chan struct{}, error) {
+	l := j.cfg.Ledger
+	if !j.knows(id) {
+		rec, err := l.get(ctx, id)
+		if err != nil {
+			return Record{}, nil, nil, err
+		}
+		j.observe(rec)
+	}
+	var rec Record
+	for {
+		cur, err := j.Get(ctx, id)
+		if err != nil {
+			return Record{}, nil, nil, err
+		}
+		if cur.State != Queued {
+			return Record{}, nil, nil, errConflict
+		}
+		rec, err = j.Update(ctx, id, cur.Rev, func(r *Record) {
+			r.State, r.Worker, r.Owner, r.Started, r.NotBefore = Running, worker, l.Owner(), j.cfg.Now().UnixMilli(), 0
+			r.Attempt++
+		})
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, errConflict) {
+			return Record{}, nil, nil, err
+		}
+	}
+	j.mu.Lock()
+	e := j.entry(id)
+	e.held = true
+	req, stop := e.req, e.cancel
+	j.mu.Unlock()
+	if req == nil {
+		var err error
+		if req, err = l.request(ctx, rec); err != nil {
+			j.fail(ctx, rec, Errorf(ErrInternal, "%v", err))
+			return Record{}, nil, nil, errConflict
+		}
+	}
+	return rec, req, stop, nil
+}
+
+func (j *Jobs) knows(id string) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.jobs[id] != nil
+}
+
+// warm reads the events of a job that are in the stream and not here.
+func (j *Jobs) warm(ctx context.Context, e *entry) error {
+	e.warming.Lock()
+	defer e.warming.Unlock()
+	j.mu.Lock()
+	id, cold := e.rec.Job, e.cold
+	j.mu.Unlock()
+	if !cold {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	log, err := j.cfg.Ledger.log(ctx, id)
+	if err != nil {
+		return err
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, ev := range e.log { // those that came meanwhile
+		if len(log) == 0 || ev.Seq > log[len(log)-1].Seq {
+			log = append(log, ev)
+		}
+	}
+	e.log, e.cold = log, false
+	e.seq = max(e.seq, 1) // the event that it is queued has the first number, even if it is still on its way
+	if len(log) > 0 {
+		last := log[len(log)-1]
+		e.seq = max(e.seq, last.Seq)
+		if Terminal(last.Type) && e.rec.State.Final() && !e.ended {
+			e.ended = true
+			j.ended = append(j.ended, id)
+		}
+	}
+	j.touch(e)
+	return nil
+}
+
+// Hear takes in an event of another daemon.
+func (j *Jobs) Hear(ev Event) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	e, ok := j.jobs[ev.Job]
+	if !ok || ev.Seq <= e.seq || e.held {
+		return
+	}
+	e.seq = ev.Seq
+	if len(e.log) >= maxLog {
+		e.log = slices.Delete(e.log, 0, maxLog/2)
+	}
+	e.log = append(e.log, ev)
+	if Terminal(ev.Type) && !e.ended {
+		e.ended = true
+		j.ended = append(j.ended, ev.Job)
+		j.forget()
+	}
+	j.touch(e)
+}
+
+// Mine tells whether this daemon is the one to answer for a job: it has it, or nobody else is there that could. Elsewhere: another live daemon has it.
+func (j *Jobs) Mine(id string) (mine, elsewhere bool) {
+	j.mu.Lock()
+	e, ok := j.jobs[id]
+	owner := ""
+	if ok {
+		owner = e.rec.Owner
+	}
+	j.mu.Unlock()
+	l := j.cfg.Ledger
+	if !ok || l == nil || owner == l.Owner() {
+		return ok, false
+	}
+	return false, l.alive(owner)
+}
+
+// fail ends a job that was not given to any worker.
+func (j *Jobs) fail(ctx context.Context, rec Record, fault *Error) {
+	rec, err := j.Update(ctx, rec.Job, rec.Rev, func(r *Record) { r.State, r.Error, r.Finished = Failed, fault, j.cfg.Now().UnixMilli() })
+	if err == nil {
+		j.Append(ctx, rec.Job, -1, terminalOf(rec))
+		j.bury(ctx, rec)
+	}
+}
+
+func (j *Jobs) bury(ctx context.Context, rec Record) {
+	if l := j.cfg.Ledger; l != nil {
+		if err := l.bury(ctx, rec); err != nil {
+			l.cfg.Log.Warn().Err(err).Str("job", rec.Job).Msg("no dead letter written; the record has the cause")
+		}
+	}
+}
+
+// terminalOf makes the terminal event of a job from its record.
+func terminalOf(rec Record) Event {
+	data := map[string]any{"prompt_id": rec.Job}
+	switch rec.State {
+	case Done:
+		data["timestamp"], data["outputs"] = time.Now().UnixMilli(), rec.Outputs
+		return Event{Type: EventSuccess, Data: data}
+	case Expired:
+		return Event{Type: EventExpired, Error: rec.Error, Data: data}
+	}
+	fault := rec.Error
+	if fault == nil {
+		fault = Errorf(ErrInternal, "the job is %s", rec.State)
+	}
+	kind := EventError
+	if rec.State == Cancelled {
+		kind = EventInterrupted
+	}
+	return Event{Type: kind, Error: fault, NodeErrors: rec.NodeError, Data: endData(fault, data)}
+}
+
+// Retry queues a job once more that has failed, was cancelled or has expired, with all its attempts before it.
+func (j *Jobs) Retry(ctx context.Context, id string) (Record, error) {
+	if j.cfg.Ledger == nil {
+		return Record{}, Errorf(ErrExpired, "the jobs of this daemon are kept in memory only, without what they asked for; submit the job again")
+	}
+	for {
+		rec, err := j.Get(ctx, id)
+		if err != nil {
+			return Record{}, err
+		}
+		if rec.State.revived() == nil {
+			return Record{}, Errorf(ErrBadRequest, "job %s is %s; retry is for jobs that failed, were cancelled or have expired", id, rec.State)
+		}
+		cause := fmt.Sprintf("it was %s", rec.State)
+		rec, err = j.update(ctx, id, rec.Rev, State.revived, func(r *Record) {
+			if r.Error != nil {
+				r.because(r.Error.Error())
+				cause = r.Error.Message
+			}
+			r.State, r.Error, r.NodeError, r.Finished, r.ExpireAt, r.Cancel, r.HandedBack = Queued, nil, nil, 0, 0, false, r.Attempt
+		})
+		if errors.Is(err, errConflict) {
+			continue
+		}
+		if err == nil {
+			j.Append(ctx, id, -1, Event{Type: EventRetrying, Data: map[string]any{"prompt_id": id, "cause": "retry was asked for; before, " + cause}})
+		}
+		return rec, err
+	}
+}

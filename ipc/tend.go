@@ -1,0 +1,214 @@
+package ipc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// maxHandedBack is how often a job may lose its daemon before it is failed: it may be the job that ends them.
+const maxHandedBack = 20
+
+// settled is how long something must look wrong before Tend puts it right: by then whoever was at it is done with it.
+const settled = 5 * time.Second
+
+// again tells whether an attempt that ended with fault is followed by another one, and whether it counts.
+func (j *Jobs) again(rec Record, fault *Error) (retry, counts bool) {
+	switch {
+	case fault == nil || rec.Cancel:
+		return false, false
+	case fault.Code == ErrWorkerLost:
+		return rec.Attempt-rec.HandedBack < j.cfg.MaxAttempts, true
+	case fault.Code == ErrDraining && j.cfg.Ledger != nil:
+		return !rec.Tied && rec.HandedBack < maxHandedBack, false
+	}
+	return false, false
+}
+
+// requeued changes a record for its next attempt. With a ledger, attempts that count are followed by a pause that doubles, up to half a minute.
+func (j *Jobs) requeued(r *Record, cause string, counts bool) {
+	r.because(cause)
+	r.State = Queued
+	switch {
+	case !counts:
+		r.HandedBack++
+	case j.cfg.Ledger != nil:
+		n := min(max(0, r.Attempt-r.HandedBack-1), 8)
+		r.NotBefore = j.cfg.Now().Add(min(200*time.Millisecond<<n, 30*time.Second)).UnixMilli()
+	}
+}
+
+// handBack takes a running job from a daemon that is gone: it waits again, or ends if it was to be cancelled or has lost too many daemons.
+func (j *Jobs) handBack(ctx context.Context, rec Record, cause string) {
+	fault := Errorf(ErrDraining, "%s", cause)
+	retry, _ := j.again(rec, fault)
+	end := Failed
+	switch {
+	case rec.Cancel || rec.Tied:
+		end, fault = Cancelled, Errorf(ErrCancelled, "the job was cancelled")
+	case !retry:
+		fault = Errorf(ErrWorkerLost, "%d daemons ended while the job ran; the last one: %s", rec.HandedBack+1, cause)
+	}
+	rec, err := j.Update(ctx, rec.Job, rec.Rev, func(r *Record) {
+		if retry {
+			j.requeued(r, cause, false)
+			return
+		}
+		r.State, r.Error, r.Finished = end, fault, j.cfg.Now().UnixMilli()
+	})
+	switch {
+	case errors.Is(err, errConflict):
+	case err != nil:
+		j.cfg.Ledger.cfg.Log.Error().Err(err).Msg("job not handed back")
+	case retry:
+		j.Append(ctx, rec.Job, -1, Event{Type: EventRetrying, Data: map[string]any{"prompt_id": rec.Job, "cause": cause}, Error: fault})
+	default:
+		j.Append(ctx, rec.Job, -1, terminalOf(rec))
+		if rec.State == Failed {
+			j.bury(ctx, rec)
+		}
+	}
+}
+
+// Tend puts right what fell between two writes, until ctx ends: waiting jobs without a reference in the queue, running jobs whose daemon is gone, ended
+// jobs without a terminal event; and it forgets jobs that have been kept long enough.
+func (j *Jobs) Tend(ctx context.Context) {
+	tick := time.NewTicker(2 * time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			j.tend(ctx)
+		}
+	}
+}
+
+func (j *Jobs) tend(ctx context.Context) {
+	l := j.cfg.Ledger
+	now := j.cfg.Now()
+	waiting, lost, silent := j.suspects(now)
+	if len(waiting) > 0 {
+		have, err := l.waiting(ctx)
+		if err != nil {
+			return // the server is away; nothing can be put right now
+		}
+		for _, rec := range waiting {
+			if have[rec.Job] {
+				continue
+			}
+			if err := l.enqueue(ctx, rec); err != nil {
+				return
+			}
+			l.cfg.Log.Warn().Str("job", rec.Job).Msg("a waiting job had no reference in the queue; it has one now")
+		}
+	}
+	for _, rec := range lost {
+		cause := fmt.Sprintf("daemon %s shows no sign of life", rec.Owner)
+		if rec.Owner == l.Owner() {
+			cause = "the daemon lost sight of the job"
+		}
+		j.handBack(ctx, rec, cause)
+	}
+	for _, rec := range silent {
+		if j.rewarm(ctx, rec.Job) != nil {
+			return
+		}
+		j.Append(ctx, rec.Job, -1, terminalOf(rec))
+	}
+	j.sweep(ctx, now)
+}
+
+// suspects returns the jobs that look wrong and have not been touched for a while.
+func (j *Jobs) suspects(now time.Time) (waiting, lost, silent []Record) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	old := func(ms int64) bool { return now.Sub(time.UnixMilli(ms)) > settled }
+	for _, e := range j.jobs {
+		r := e.rec
+		switch {
+		case r.State == Queued && old(max(r.Created, r.NotBefore, r.Started)):
+			waiting = append(waiting, r.clone())
+		case r.State == Running && !e.held && old(r.Started) && (r.Owner == j.cfg.Ledger.Owner() || !j.cfg.Ledger.alive(r.Owner)):
+			lost = append(lost, r.clone())
+		case r.State.Final() && !e.ended && old(r.Finished):
+			silent = append(silent, r.clone())
+		}
+	}
+	return waiting, lost, silent
+}
+
+// sweep drops from the ledger what was forgotten here, by number or by age.
+func (j *Jobs) sweep(ctx context.Context, now time.Time) {
+	j.mu.Lock()
+	j.forget()
+	for j.cfg.KeepFor > 0 && len(j.ended) > 0 && now.Sub(time.UnixMilli(j.jobs[j.ended[0]].rec.Finished)) > j.cfg.KeepFor {
+		j.forgetOldest()
+	}
+	gone := j.gone
+	j.gone = nil
+	j.mu.Unlock()
+	for i, rec := range gone {
+		if err := j.cfg.Ledger.drop(ctx, rec); err != nil {
+			j.mu.Lock()
+			j.gone = append(j.gone, gone[i:]...)
+			j.mu.Unlock()
+			return
+		}
+	}
+}
+
+// orphans returns the jobs that an earlier life of this daemon has left: running ones, those of clients that are gone, and ended ones.
+func (j *Jobs) orphans() (running, tied, ended []Record) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, e := range j.jobs {
+		r := e.rec.clone()
+		switch {
+		case r.Owner != j.cfg.Ledger.Owner():
+		case r.State == Running:
+			running = append(running, r)
+		case r.State == Queued && r.Tied:
+			tied = append(tied, r)
+		case r.State.Final():
+			ended = append(ended, r)
+		}
+	}
+	return running, tied, ended
+}
+
+// told tells whether the stream has the terminal event of a job that has ended.
+func (j *Jobs) told(ctx context.Context, job string) (bool, error) {
+	last, err := j.cfg.Ledger.lastEvent(ctx, job)
+	return last != nil && Terminal(last.Type), err
+}
+
+// reopen marks a job that has ended as one whose terminal event is still to come.
+func (j *Jobs) reopen(ctx context.Context, job string) error {
+	if err := j.rewarm(ctx, job); err != nil {
+		return err
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.entry(job).ended = false
+	for i, id := range j.ended {
+		if id == job {
+			j.ended = append(j.ended[:i:i], j.ended[i+1:]...)
+			break
+		}
+	}
+	return nil
+}
+
+// rewarm reads the log of a job from the stream if it is not here.
+func (j *Jobs) rewarm(ctx context.Context, job string) error {
+	j.mu.Lock()
+	e, ok := j.jobs[job]
+	j.mu.Unlock()
+	if !ok {
+		return errNoJob
+	}
+	return j.warm(ctx, e)
+}

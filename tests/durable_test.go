@@ -1,0 +1,362 @@
+package tests
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"patchbay/ipc"
+)
+
+// chaosJobs is how many jobs go through one storm.
+const chaosJobs = 20
+
+// TestDurable kills real daemons, workers and NATS servers while jobs run: none may be lost, none recorded twice, and all pictures are those of a quiet run.
+func TestDurable(t *testing.T) {
+	program := buildProgram(t)
+	want := quietRun(t, program)
+	t.Run("Embedded", func(t *testing.T) { storm(t, startServer(t, program, "", stormArgs()...), nil, want) })
+	if testing.Short() {
+		t.Skip("NOT RUN with -short: the same on an external nats-server, and two daemons on one server")
+	}
+	t.Run("External", func(t *testing.T) {
+		n := startNATS(t)
+		storm(t, startServer(t, program, "", append(stormArgs(), "--nats", n.url)...), n, want)
+	})
+	t.Run("TwoDaemons", func(t *testing.T) { twoDaemons(t, program, want) })
+	t.Run("RetryAndExpire", func(t *testing.T) { retryAndExpire(t, program) })
+}
+
+func stormArgs() []string { return []string{"--workers", "2", "--attempts", "50"} }
+
+// chaosFlow is job i: a picture of its own, under a name of its own.
+func chaosFlow(t testing.TB, i int) string {
+	text := strings.Replace(demoFlow(t, 4), `"seed": 1`, fmt.Sprintf(`"seed": %d`, 100+i), 1)
+	return strings.Replace(text, `"filename_prefix": "demo"`, fmt.Sprintf(`"filename_prefix": "%s"`, chaosID(i)), 1)
+}
+
+func chaosID(i int) string { return fmt.Sprintf("order-%02d", i) }
+
+// quietRun returns the pictures that nobody disturbs.
+func quietRun(t *testing.T, program string) [][]byte {
+	t.Helper()
+	s := startServer(t, program, "", "--queue", "memory")
+	c := s.client()
+	out := make([][]byte, chaosJobs)
+	for i := range out {
+		end, err := ipc.Run(context.Background(), c, &ipc.RunRequest{ID: chaosID(i), Workflow: chaosFlow(t, i)}, &ipc.Collector{})
+		if err != nil || end == nil || end.Type != ipc.EventSuccess {
+			t.Fatalf("quiet job %d: %+v %v", i, end, err)
+		}
+		out[i] = onlyPicture(t, s.out, i)
+	}
+	if err := s.stop(); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// onlyPicture reads the one file of job i, and fails if there is another number of them.
+func onlyPicture(t *testing.T, dir string, i int) []byte {
+	t.Helper()
+	names, err := filepath.Glob(filepath.Join(dir, chaosID(i)+"_*"))
+	if err != nil || len(names) != 1 {
+		t.Fatalf("job %s has the files %v, want one (%v)", chaosID(i), names, err)
+	}
+	b, err := os.ReadFile(names[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// natsServer is a nats-server process with JetStream that waits for the disk.
+type natsServer struct {
+	t    *testing.T
+	path string
+	conf string
+	url  string
+	cmd  *exec.Cmd
+}
+
+func startNATS(t *testing.T) *natsServer {
+	t.Helper()
+	dir := t.TempDir()
+	n := &natsServer{t: t, path: filepath.Join(dir, "nats-server"), conf: filepath.Join(dir, "nats.conf")}
+	if out, err := exec.Command("go", "build", "-o", n.path, "github.com/nats-io/nats-server/v2").CombinedOutput(); err != nil {
+		t.Fatalf("build nats-server: %v\n%s", err, out)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	_ = l.Close()
+	n.url = "nats://" + addr
+	conf := fmt.Sprintf("listen: %q\njetstream { store_dir: %q, sync_interval: always }\n", addr, filepath.Join(dir, "js"))
+	if err := os.WriteFile(n.conf, []byte(conf), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.start()
+	t.Cleanup(n.kill)
+	return n
+}
+
+func (n *natsServer) start() {
+	n.cmd = exec.Command(n.path, "-c", n.conf)
+	n.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := n.cmd.Start(); err != nil {
+		n.t.Fatal(err)
+	}
+	for range 500 {
+		if nc, err := nats.Connect(n.url); err == nil {
+			nc.Close()
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	n.t.Fatal("nats-server does not answer")
+}
+
+func (n *natsServer) kill() {
+	_ = n.cmd.Process.Kill()
+	_ = n.cmd.Wait()
+}
+
+// storm submits the jobs while daemon, workers and (if there is one outside) NATS server are killed at random.
+func storm(t *testing.T, s *server, n *natsServer, want [][]byte) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rnd := rand.New(rand.NewPCG(seed, 1))
+	var url atomic.Value
+	url.Store(s.url)
+	submitted := make(chan error, 1)
+	go func() { submitted <- submitAll(t, &url) }()
+	kills := map[string]int{}
+	for range 12 {
+		time.Sleep(time.Duration(100+rnd.IntN(500)) * time.Millisecond)
+		switch what := rnd.IntN(6); {
+		case what < 3:
+			kills["daemon"]++
+			s.kill()
+			s.launch()
+			url.Store(s.url)
+		case n != nil && what == 3:
+			kills["nats-server"]++
+			n.kill()
+			time.Sleep(time.Duration(rnd.IntN(300)) * time.Millisecond)
+			n.start()
+		default:
+			if pids := s.workerPIDs(); len(pids) > 0 {
+				kills["worker"]++
+				_ = syscall.Kill(pids[len(pids)-1], syscall.SIGKILL)
+			}
+		}
+	}
+	if err := <-submitted; err != nil {
+		t.Fatal(err)
+	}
+	c := s.client()
+	attempts := 0
+	for i := range chaosJobs {
+		attempts += s.waitState(c, chaosID(i), ipc.Done).Attempt
+	}
+	t.Logf("killed: %v; %d jobs took %d attempts", kills, chaosJobs, attempts)
+	checkStorm(t, s, want)
+	if err := s.stop(); err != nil {
+		t.Errorf("the daemon ended with %v", err)
+	}
+}
+
+// submitAll sends every job until it has a receipt, and once more for good measure, as a careful client does.
+func submitAll(t *testing.T, url *atomic.Value) error {
+	for i := range chaosJobs {
+		req := &ipc.RunRequest{ID: chaosID(i), Workflow: chaosFlow(t, i)}
+		for end, receipts := time.Now().Add(40*time.Second), 0; receipts < 2; {
+			if time.Now().After(end) {
+				return fmt.Errorf("no receipt for %s within 40 s", req.ID)
+			}
+			if submitOnce(url.Load().(string), req) == nil {
+				receipts++
+				continue
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	return nil
+}
+
+func submitOnce(url string, req *ipc.RunRequest) error {
+	c, err := ipc.DialNATS(url)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_, err = ipc.Submit(ctx, c, req)
+	return err
+}
+
+// checkStorm compares what is there afterwards with the quiet run: files, records, events, leftovers.
+func checkStorm(t *testing.T, s *server, want [][]byte) {
+	t.Helper()
+	for i := range want {
+		if !bytes.Equal(onlyPicture(t, s.out, i), want[i]) {
+			t.Errorf("the picture of %s differs from that of a quiet run", chaosID(i))
+		}
+	}
+	if all, err := filepath.Glob(filepath.Join(s.out, "*.png")); err != nil || len(all) != len(want) {
+		t.Errorf("%d pictures are in the output folder, want %d (%v)", len(all), len(want), err)
+	}
+	nc, err := nats.Connect(s.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	events, err := js.Stream(ctx, "PATCHBAY_EVENTS_1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var info *jetstream.StreamInfo
+	s.until("every job has its terminal event", func() bool {
+		info, err = events.Info(ctx, jetstream.WithSubjectFilter("patchbay.v1.events.>"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range want {
+			if info.State.Subjects[ipc.EventSubject(chaosID(i), ipc.EventSuccess)] == 0 {
+				return false
+			}
+		}
+		return true
+	})
+	for i := range want {
+		terminal := uint64(0)
+		for subject, n := range info.State.Subjects {
+			if kind := subject[strings.LastIndexByte(subject, '.')+1:]; ipc.Terminal(kind) && subject == ipc.EventSubject(chaosID(i), kind) {
+				terminal += n
+			}
+		}
+		if terminal != 1 {
+			t.Errorf("%s has %d terminal events, want 1", chaosID(i), terminal)
+		}
+	}
+	queue, err := js.Stream(ctx, "PATCHBAY_JOBS_1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.until("the queue is empty", func() bool {
+		info, err := queue.Info(ctx)
+		return err == nil && info.State.Msgs == 0
+	})
+	staged, err := filepath.Glob(filepath.Join(s.out, ".patchbay-stage-*", "*"))
+	if err != nil || len(staged) > 0 {
+		t.Errorf("%v are left in the stage (%v)", staged, err)
+	}
+}
+
+// twoDaemons share the queue of one server; one of them is killed and does not come back.
+func twoDaemons(t *testing.T, program string, want [][]byte) {
+	n := startNATS(t)
+	a := startServer(t, program, "", append(stormArgs(), "--nats", n.url)...)
+	b := startServer(t, program, "", append(stormArgs(), "--nats", n.url, "--output", a.out)...)
+	var url atomic.Value
+	url.Store(n.url)
+	submit(t, a.client(), "long", demoFlow(t, 4000))
+	var rec ipc.Record
+	a.until("the long job runs", func() bool {
+		var err error
+		rec, err = status(a.client(), "long")
+		return err == nil && rec.State == ipc.Running
+	})
+	if err := submitAll(t, &url); err != nil {
+		t.Fatal(err)
+	}
+	c := b.client()
+	owners := map[string]int{}
+	for i := range chaosJobs {
+		owners[b.waitState(c, chaosID(i), ipc.Done).Owner]++
+	}
+	if len(owners) != 2 {
+		t.Errorf("the jobs were run by %v, want two daemons", owners)
+	}
+	t.Logf("jobs by daemon: %v", owners)
+	victim, heir := a, b
+	if name, err := os.ReadFile(filepath.Join(b.store, "daemon-name")); err == nil && string(name) == rec.Owner {
+		victim, heir = b, a
+	}
+	for i := range want {
+		if !bytes.Equal(onlyPicture(t, a.out, i), want[i]) {
+			t.Errorf("the picture of %s differs from that of a quiet run", chaosID(i))
+		}
+	}
+	victim.kill()
+	began := time.Now()
+	hc := heir.client()
+	heir.until("the other daemon runs the job", func() bool {
+		rec, err := status(hc, "long")
+		return err == nil && rec.State == ipc.Running && rec.Attempt == 2
+	})
+	t.Logf("the job of a dead daemon ran again after %s", time.Since(began).Round(time.Millisecond))
+	cancel(t, hc, "long")
+	heir.waitState(hc, "long", ipc.Cancelled)
+}
+
+// retryAndExpire: what waits too long expires, what failed is a dead letter, and both begin again when asked to, by command.
+func retryAndExpire(t *testing.T, program string) {
+	s := startServer(t, program, "", "--attempts", "1")
+	c := s.client()
+	submit(t, c, "long", demoFlow(t, 5000))
+	s.waitState(c, "long", ipc.Running)
+	if _, err := ipc.Submit(context.Background(), c, &ipc.RunRequest{ID: "late", Workflow: quick, QueueTTLMS: 50}); err != nil {
+		t.Fatal(err)
+	}
+	s.waitState(c, "late", ipc.Expired)
+	pids := s.workerPIDs()
+	if err := syscall.Kill(pids[len(pids)-1], syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	rec := s.waitState(c, "long", ipc.Failed)
+	if rec.Error == nil || rec.Error.Code != ipc.ErrWorkerLost {
+		t.Errorf("got %+v, want %s", rec.Error, ipc.ErrWorkerLost)
+	}
+	s.kill()
+	s.launch()
+	c = s.client()
+	if out, err := exec.Command(program, "retry", "late", "long", "--nats", s.url).CombinedOutput(); err != nil {
+		t.Fatalf("retry: %v\n%s", err, out)
+	}
+	s.until("both run again", func() bool {
+		rec, err := status(c, "long")
+		return err == nil && rec.State == ipc.Running && rec.Attempt == 2 && len(rec.Causes) == 1 && strings.Contains(rec.Causes[0], "SIGKILL")
+	})
+	cancel(t, c, "long")
+	s.waitState(c, "long", ipc.Cancelled)
+	s.waitState(c, "late", ipc.Done)
+	var e *ipc.Error
+	if err := ipc.Retry(context.Background(), c, "late"); !errors.As(err, &e) || e.Code != ipc.ErrBadRequest {
+		t.Errorf("retry of a job that is done: %v", err)
+	}
+}
