@@ -116,7 +116,7 @@ func (r *Roots) folder(kind, field, name string) (string, error) {
 		switch {
 		case kind == kindDiffusion && isPipeline(full):
 			full = filepath.Join(full, "transformer")
-		case kind == kindDiffusion && isTransformer(full):
+		case kind == kindDiffusion && isTransformer(full) && !isPipeline(filepath.Dir(full)):
 		case partKind(filepath.Base(full)) == kind && isPipeline(filepath.Dir(full)) && isFile(filepath.Join(full, "config.json")):
 		default:
 			continue

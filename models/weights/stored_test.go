@@ -2,6 +2,7 @@ package weights
 
 import (
 	"bytes"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -179,5 +180,66 @@ func TestFromGGUFRefuses(t *testing.T) {
 		if _, err := FromGGUF(f, engine.BF16); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("got error %v, want one with %q", err, c.want)
 		}
+	}
+}
+
+// BenchmarkWiden makes a matrix of FLUX's largest kind [21504, 3072] / 8 from blocks, on all processors; bytes are those of the result in bf16.
+func BenchmarkWiden(b *testing.B) {
+	const n = 2688 * 3072
+	values := make([]float32, n)
+	for i := range values {
+		values[i] = float32(i%251)/100 - 1
+	}
+	for _, kind := range []gguf.Type{gguf.Q8v0, gguf.Q4v0, gguf.Q4K, gguf.Q5K, gguf.Q6K} {
+		s := storedGGUF(gguf.Entry{Name: "w", Type: kind, Shape: []int{2688, 3072}, Data: ggufwrite.Quantise(kind, values)}, engine.BF16)
+		b.Run(kind.String(), func(b *testing.B) {
+			var scratch []byte
+			b.SetBytes(2 * n)
+			for b.Loop() {
+				s.elements(&scratch, 0, n)
+			}
+		})
+	}
+}
+
+// TestLoadingHoldsOneWidenedMatrix fills a struct from blocks: the work memory is that of the largest matrix, not of all.
+func TestLoadingHoldsOneWidenedMatrix(t *testing.T) {
+	var dst struct {
+		W []struct {
+			A *engine.Weight `weight:"a,nobias" shape:"N,K"`
+		} `weight:"w"`
+	}
+	const n, k, count = 64, 96, 9
+	dst.W = make([]struct {
+		A *engine.Weight `weight:"a,nobias" shape:"N,K"`
+	}, count)
+	var tensors []ggufwrite.Tensor
+	for i := range count {
+		tensors = append(tensors, ggufwrite.Tensor{Name: fmt.Sprintf("w.%d.a.weight", i), Type: gguf.Q8v0, Shape: []int{n, k}, Data: make([]byte, n*k/32*34)})
+	}
+	f, err := gguf.OpenBytes(ggufwrite.File(nil, tensors))
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := FromGGUF(f, engine.BF16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	opt := Options{Dims: map[string]int{"N": n, "K": k}}
+	p, err := plan(&dst, opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.check(set); err != nil {
+		t.Fatal(err)
+	}
+	ops := ref.New()
+	fill := filler{ops: ops, set: set, opt: opt, loaded: &Loaded{ops: ops}}
+	if err := fill.fill(p.items); err != nil {
+		t.Fatal(err)
+	}
+	defer fill.loaded.Close()
+	if got, want := cap(fill.bytes), n*k*2; got > want || len(fill.loaded.packed) != count {
+		t.Errorf("work memory of %d bytes for %d matrices, want at most %d: one matrix in bf16", got, len(fill.loaded.packed), want)
 	}
 }

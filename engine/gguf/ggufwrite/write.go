@@ -1,0 +1,136 @@
+// Package ggufwrite makes GGUF files for tests: a writer of version 3 and simple quantisers of the common types.
+//
+// The quantisers round to the nearest step of the largest value of a group. Those of ggml search for better scales; readers cannot tell. No program
+// writes GGUF files with this package.
+package ggufwrite
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+
+	"patchbay/engine/gguf"
+)
+
+// Tensor is one tensor to write. Data holds its blocks (see Quantise).
+type Tensor struct {
+	Name  string
+	Type  gguf.Type
+	Shape []int // row-major, as gguf.Entry has it
+	Data  []byte
+}
+
+// align is the alignment of tensor data that the format has without general.alignment.
+const align = 32
+
+// File returns a GGUF file. Metadata values are string, bool, uint32, float32 and lists of string, int32, float32, uint8. A tensor whose rows are not whole
+// blocks is written the way converters of image models do it: as rows of one block, with its true shape under comfy.gguf.orig_shape.
+func File(metadata map[string]any, tensors []Tensor) []byte {
+	pairs := map[string]any{}
+	for key, v := range metadata {
+		pairs[key] = v
+	}
+	shapes := make([][]int, len(tensors))
+	for i, t := range tensors {
+		shapes[i] = t.Shape
+		block, _ := t.Type.Block()
+		if n := t.Shape[len(t.Shape)-1]; n%block != 0 {
+			shapes[i] = []int{elements(t.Shape) / block, block}
+			pairs["comfy.gguf.orig_shape."+t.Name] = int32s(t.Shape)
+		}
+	}
+	b := binary.LittleEndian.AppendUint32([]byte("GGUF"), 3)
+	b = binary.LittleEndian.AppendUint64(b, uint64(len(tensors)))
+	b = binary.LittleEndian.AppendUint64(b, uint64(len(pairs)))
+	keys := make([]string, 0, len(pairs))
+	for key := range pairs {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	for _, key := range keys {
+		b = value(text(b, key), pairs[key])
+	}
+	at := 0
+	for i, t := range tensors {
+		b = binary.LittleEndian.AppendUint32(text(b, t.Name), uint32(len(shapes[i])))
+		for k := len(shapes[i]) - 1; k >= 0; k-- { // the format begins with the innermost dimension
+			b = binary.LittleEndian.AppendUint64(b, uint64(shapes[i][k]))
+		}
+		b = binary.LittleEndian.AppendUint32(b, uint32(t.Type))
+		b = binary.LittleEndian.AppendUint64(b, uint64(at))
+		at += (len(t.Data) + align - 1) / align * align
+	}
+	b = pad(b)
+	for _, t := range tensors {
+		b = pad(append(b, t.Data...))
+	}
+	return b
+}
+
+func elements(shape []int) int {
+	n := 1
+	for _, s := range shape {
+		n *= s
+	}
+	return n
+}
+
+func int32s(v []int) []int32 {
+	out := make([]int32, len(v))
+	for i := range v {
+		out[i] = int32(v[i])
+	}
+	return out
+}
+
+func pad(b []byte) []byte { return append(b, make([]byte, (align-len(b)%align)%align)...) }
+
+func text(b []byte, s string) []byte {
+	return append(binary.LittleEndian.AppendUint64(b, uint64(len(s))), s...)
+}
+
+// list begins an array of n elements of a kind.
+func list(b []byte, kind, n int) []byte {
+	b = binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(b, 9), uint32(kind))
+	return binary.LittleEndian.AppendUint64(b, uint64(n))
+}
+
+// value appends type and value; the numbers are those of enum gguf_metadata_value_type.
+func value(b []byte, v any) []byte {
+	kind := func(k uint32) []byte { return binary.LittleEndian.AppendUint32(b, k) }
+	switch x := v.(type) {
+	case string:
+		return text(kind(8), x)
+	case bool:
+		if x {
+			return append(kind(7), 1)
+		}
+		return append(kind(7), 0)
+	case uint32:
+		return binary.LittleEndian.AppendUint32(kind(4), x)
+	case float32:
+		return binary.LittleEndian.AppendUint32(kind(6), math.Float32bits(x))
+	case []string:
+		b = list(b, 8, len(x))
+		for _, s := range x {
+			b = text(b, s)
+		}
+		return b
+	case []int32:
+		b = list(b, 5, len(x))
+		for _, n := range x {
+			b = binary.LittleEndian.AppendUint32(b, uint32(n))
+		}
+		return b
+	case []float32:
+		b = list(b, 6, len(x))
+		for _, f := range x {
+			b = binary.LittleEndian.AppendUint32(b, math.Float32bits(f))
+		}
+		return b
+	case []uint8:
+		return append(list(b, 0, len(x)), x...)
+	}
+	panic(fmt.Sprintf("ggufwrite: metadata of type %T", v))
+}

@@ -1,0 +1,35 @@
+package gguf
+
+import (
+	"fmt"
+
+	"patchbay/engine"
+)
+
+// Range writes elements [lo, hi) of the flattened tensor to dst as little-endian values of d (f32, bf16 or f16), rounded to nearest even, and needs no
+// other memory than a few kilobytes. Ends that cut a block are allowed; the block is then widened whole and the rest thrown away. dst must have room;
+// errors name a type that cannot be widened, a d that is not allowed, and a range outside the tensor.
+func (e Entry) Range(dst []byte, lo, hi int, d engine.DType) error {
+	l, err := e.layout()
+	if err != nil {
+		return err
+	}
+	switch d {
+	case engine.F32, engine.BF16, engine.F16:
+	default:
+		return fmt.Errorf("tensor %q: cannot be widened to %s (allowed: f32, bf16, f16)", e.Name, d)
+	}
+	if lo < 0 || hi < lo || hi > e.Len() || len(dst) < (hi-lo)*d.Size() {
+		return fmt.Errorf("tensor %q: elements [%d, %d) of %d into %d bytes of %s", e.Name, lo, hi, e.Len(), len(dst), d)
+	}
+	var chunk [1024]float32 // a multiple of every block
+	for lo < hi {
+		first := lo / l.block * l.block
+		n := min((hi-first+l.block-1)/l.block*l.block, len(chunk))
+		l.widen(chunk[:n], e.Data[first/l.block*l.size:])
+		use := chunk[lo-first : min(n, hi-first)]
+		engine.Narrow(dst, use, d)
+		dst, lo = dst[len(use)*d.Size():], lo+len(use)
+	}
+	return nil
+}
