@@ -106,7 +106,7 @@ func (f *runFlags) connect(cmd *cobra.Command) (ipc.Client, error) {
 		return nil, &exitError{exitBadInput, errors.New("--local needs no daemon: leave out --nats and --socket")}
 	}
 	if !cmd.Flags().Changed("log") {
-		f.cfg.Log = "warn"
+		f.cfg.Log = "error" // the command itself says how the job ended
 	}
 	if err := f.cfg.complete(); err != nil {
 		return nil, err

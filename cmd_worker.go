@@ -85,16 +85,23 @@ func frameFiles(cmd *cobra.Command) (io.ReadCloser, io.Writer, error) {
 
 // localExecutor makes the engine, the runner and the executor on them. The function gives them back.
 func localExecutor(cfg *config, log zerolog.Logger) (*ipc.Local, *node.Catalogue, func(), error) {
-	eng, err := parallel.NewEngine(parallel.Config{NewOps: newOps})
+	budget, err := parseBytes(cfg.Memory)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	if budget == 0 {
+		budget = availableMemory() / 10 * 9
+	}
+	eng, err := parallel.NewEngine(parallel.Config{NewOps: newOps, MemoryBytes: budget})
 	if err != nil {
 		return nil, nil, nil, err
 	}
 	cat := node.NewCatalogue()
-	runner, err := node.NewRunner(node.Config{Engine: eng, Roots: cfg.roots(), Catalogue: cat})
+	runner, err := node.NewRunner(node.Config{Engine: eng, Roots: cfg.roots(), Catalogue: cat, WeightBytes: budget})
 	if err != nil {
 		eng.Close()
 		return nil, nil, nil, err
 	}
-	log.Info().Str("device", eng.Name()).Msg("engine ready")
+	log.Info().Str("device", eng.Name()).Int64("memory", budget).Msg("engine ready")
 	return ipc.NewLocal("local", runner), cat, func() { runner.Close(); eng.Close() }, nil
 }

@@ -31,6 +31,7 @@ type config struct {
 	Output    string        `json:"output"`
 	Temp      string        `json:"temp,omitempty"`
 	Devices   string        `json:"devices"`
+	Memory    string        `json:"memory,omitempty"` // of a worker; empty: nine tenths of what is available when it starts
 	Workers   int           `json:"workers,omitempty"`
 	Drain     time.Duration `json:"drain,omitempty"`
 	Queue     string        `json:"queue,omitempty"` // durable or memory
@@ -109,6 +110,7 @@ func (c *config) addFolders(f *pflag.FlagSet) {
 	f.StringVar(&c.Input, "input", "", "folder of pictures for LoadImage")
 	f.StringVar(&c.Output, "output", "", "folder that SaveImage writes into")
 	f.StringVar(&c.Devices, "devices", "cpu", "what to compute on: cpu")
+	f.StringVar(&c.Memory, "memory", "", "memory that weights, pictures and buffers may take, as in 12G (default: nine tenths of what is available)")
 	f.StringVar(&c.Log, "log", "info", "least level of log lines: debug, info, warn, error")
 }
 
@@ -132,6 +134,9 @@ func (c *config) complete() error {
 	c.Input, c.Output = orElse(c.Input, filepath.Join(home(), "input")), orElse(c.Output, filepath.Join(home(), "output"))
 	if c.Devices != "cpu" {
 		return &exitError{exitBadInput, fmt.Errorf("--devices %s: this build computes on cpu only", c.Devices)}
+	}
+	if _, err := parseBytes(c.Memory); err != nil {
+		return &exitError{exitBadInput, fmt.Errorf("--memory %w", err)}
 	}
 	if _, err := zerolog.ParseLevel(c.Log); err != nil {
 		return &exitError{exitBadInput, fmt.Errorf("--log %s: want debug, info, warn or error", c.Log)}
@@ -177,6 +182,9 @@ func (c *config) workerArgs() []string {
 	}
 	if c.ComfyUI != "" {
 		args = append(args, "--comfyui", c.ComfyUI)
+	}
+	if c.Memory != "" {
+		args = append(args, "--memory", c.Memory)
 	}
 	return args
 }
