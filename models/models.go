@@ -78,7 +78,7 @@ type opener struct {
 
 // openers is the table of supported families.
 func openers() []opener {
-	return []opener{{"flux", openFlux}, {"flux of diffusers", openFluxDiffusers}, {"sd3", openSD3}, {"pixart", openPixArt}, {"hunyuandit", openHunyuan}}
+	return []opener{{"flux", openFlux}, {"sd3", openSD3}, {"pixart", openPixArt}, {"hunyuandit", openHunyuan}, {"flux of diffusers", openFluxDiffusers}}
 }
 
 // OpenDiffusion finds out which model a checkpoint holds, alone or inside a full checkpoint, and describes it. meta is the file's metadata: a JSON
