@@ -104,3 +104,27 @@ func askOne(ctx context.Context, c Client, verb, job string, body, out any) erro
 	}
 	return bindReply(o, out)
 }
+
+// Sample runs one sampler on tensors and returns the message with the result. Progress goes to progress, which may be nil.
+func Sample(ctx context.Context, c Client, req *SampleRequest, progress func(*SampleReply)) (*SampleReply, error) {
+	r, err := c.Ask(ctx, VerbSample, "", req)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	return followSample(ctx, r, progress)
+}
+
+// Load makes the weights of a model resident.
+func Load(ctx context.Context, c Client, req *LoadRequest) (LoadReply, error) {
+	var out LoadReply
+	err := askOne(ctx, c, VerbLoad, "", req, &out)
+	return out, err
+}
+
+// Free gives up handles or models, or with none named everything.
+func Free(ctx context.Context, c Client, req *FreeRequest) (FreeReply, error) {
+	var out FreeReply
+	err := askOne(ctx, c, VerbFree, "", req, &out)
+	return out, err
+}

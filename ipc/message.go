@@ -15,6 +15,8 @@ const (
 	VerbDescribe = "describe"
 	VerbModels   = "models"
 	VerbExec     = "exec"
+	VerbSample   = "sample"
+	VerbLoad     = "load"
 	VerbFree     = "free"
 	VerbPing     = "ping" // frames only
 )

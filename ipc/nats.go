@@ -134,6 +134,8 @@ func endpoints() []endpoint {
 		{VerbDescribe, "", "node classes as ComfyUI's object_info", true},
 		{VerbModels, "", "model files by folder", true},
 		{VerbExec, "", "run one node", false},
+		{VerbSample, "", "run one sampler on tensors; replies: accepted, progress, done, empty message", false},
+		{VerbLoad, "", "make the weights of a model resident", false},
 		{VerbFree, "", "give up handles, or all cached models", true},
 	}
 }
@@ -237,7 +239,7 @@ func (n *NATS) answer(s *Service, verb, job string, data []byte, header nats.Hea
 		}
 	}
 	if err != nil {
-		reply.Stream = verb == VerbRun
+		reply.Stream = Streams(verb, nil)
 		s.sent(reply.Fail(err))
 		return
 	}
