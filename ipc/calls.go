@@ -80,7 +80,7 @@ func Describe(ctx context.Context, c Client, class string) (*node.Object, error)
 	var out struct {
 		Info *node.Object `json:"object_info"`
 	}
-	err := askOne(ctx, c, VerbDescribe, "", describeRequest{class}, &out)
+	err := askOne(ctx, c, VerbDescribe, "", describeRequest{Class: class}, &out)
 	return out.Info, err
 }
 

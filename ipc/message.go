@@ -185,7 +185,8 @@ type cancelReply struct {
 
 // describeRequest is the body of describe.
 type describeRequest struct {
-	Class string `json:"class,omitempty"` // empty: all classes
+	Class  string `json:"class,omitempty"`  // empty: all classes
+	Schema bool   `json:"schema,omitempty"` // the JSON Schema of the protocol instead
 }
 
 type pongReply struct {

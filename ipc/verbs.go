@@ -149,6 +149,10 @@ func (s *Service) describe(r *Request) error {
 	if err := Bind(r.Fields, &q); err != nil {
 		return Errorf(ErrBadRequest, "%v", err)
 	}
+	if q.Schema {
+		s.sent(r.Reply.Last(map[string]any{"v": ProtocolVersion, "schema": Schema()}))
+		return nil
+	}
 	info := s.cfg.Describe(q.Class)
 	if q.Class != "" && len(info) == 0 {
 		return Errorf(ErrNoNodeType, "no node class %q", q.Class)
