@@ -1,10 +1,12 @@
 package ipc
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"math/big"
 	"reflect"
+	"slices"
 	"strings"
 
 	"patchbay/node"
@@ -46,6 +48,60 @@ func fieldName(f reflect.StructField) string {
 	return name
 }
 
+// fieldError is why a field of a message was refused.
+type fieldError struct{ field, text string }
+
+// Error names the field first.
+func (e *fieldError) Error() string { return "field " + e.field + ": " + e.text }
+
+func badField(field, format string, args ...any) error {
+	return &fieldError{field, fmt.Sprintf(format, args...)}
+}
+
+// badRequest is the reply to a body that cannot be bound; its Input names the field where one is at fault.
+func badRequest(err error) *Error {
+	e := Errorf(ErrBadRequest, "%v", err)
+	var f *fieldError
+	if errors.As(err, &f) {
+		e.Input = f.field
+	}
+	return e
+}
+
+// unknownField returns the path of the first field of o, at any depth, that the struct type t has no place for; "" if there is none. Maps and values of
+// type any may hold anything.
+func unknownField(v any, t reflect.Type, path string) string {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch x := v.(type) {
+	case []any:
+		if t.Kind() != reflect.Slice {
+			return ""
+		}
+		for i, e := range x {
+			if bad := unknownField(e, t.Elem(), fmt.Sprintf("%s[%d]", path, i)); bad != "" {
+				return bad
+			}
+		}
+	case *node.Object:
+		if t.Kind() != reflect.Struct || t == reflect.TypeFor[node.Object]() {
+			return ""
+		}
+		for _, k := range x.Keys() {
+			at := slices.IndexFunc(reflect.VisibleFields(t), func(f reflect.StructField) bool { return k != "" && fieldName(f) == k })
+			if at < 0 {
+				return join(path, k)
+			}
+			e, _ := x.Get(k)
+			if bad := unknownField(e, reflect.VisibleFields(t)[at].Type, join(path, k)); bad != "" {
+				return bad
+			}
+		}
+	}
+	return ""
+}
+
 func bindStruct(o *node.Object, dst reflect.Value, path string) error {
 	t := dst.Type()
 	for i := range t.NumField() {
@@ -79,7 +135,7 @@ func join(path, name string) string {
 }
 
 func bindValue(v any, dst reflect.Value, path string) error {
-	wrong := func(want string) error { return fmt.Errorf("field %s: want %s, got %s", path, want, kindOf(v)) }
+	wrong := func(want string) error { return badField(path, "want %s, got %s", want, kindOf(v)) }
 	switch dst.Kind() {
 	case reflect.Interface:
 		dst.Set(reflect.ValueOf(v))
@@ -101,7 +157,7 @@ func bindValue(v any, dst reflect.Value, path string) error {
 			return wrong("an integer")
 		}
 		if !n.IsInt64() || dst.OverflowInt(n.Int64()) {
-			return fmt.Errorf("field %s: %s does not fit %s", path, n, dst.Kind())
+			return badField(path, "%s does not fit %s", n, dst.Kind())
 		}
 		dst.SetInt(n.Int64())
 	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
@@ -110,7 +166,7 @@ func bindValue(v any, dst reflect.Value, path string) error {
 			return wrong("an integer")
 		}
 		if !n.IsUint64() || dst.OverflowUint(n.Uint64()) {
-			return fmt.Errorf("field %s: %s does not fit %s", path, n, dst.Kind())
+			return badField(path, "%s does not fit %s", n, dst.Kind())
 		}
 		dst.SetUint(n.Uint64())
 	case reflect.Float64:
@@ -119,7 +175,7 @@ func bindValue(v any, dst reflect.Value, path string) error {
 			return wrong("a number")
 		}
 		if math.IsNaN(f) || math.IsInf(f, 0) {
-			return fmt.Errorf("field %s: %v is not a finite number", path, f)
+			return badField(path, "%v is not a finite number", f)
 		}
 		dst.SetFloat(f)
 	case reflect.Slice:
@@ -135,6 +191,14 @@ func bindValue(v any, dst reflect.Value, path string) error {
 	case reflect.Pointer:
 		if o, ok := v.(*node.Object); ok && dst.Type() == reflect.TypeOf(o) {
 			dst.Set(reflect.ValueOf(o))
+			return nil
+		}
+		if dst.Type() == reflect.TypeFor[*Tensor]() {
+			t, ok := v.(*Tensor)
+			if !ok {
+				return wrong("a tensor")
+			}
+			dst.Set(reflect.ValueOf(t))
 			return nil
 		}
 		p := reflect.New(dst.Type().Elem())
@@ -156,17 +220,17 @@ func bindSlice(v any, dst reflect.Value, path string) error {
 		case string:
 			b, err := decodeBase64(x)
 			if err != nil {
-				return fmt.Errorf("field %s: not base64: %w", path, err)
+				return badField(path, "not base64: %v", err)
 			}
 			dst.SetBytes(b)
 		default:
-			return fmt.Errorf("field %s: want bytes or base64 text, got %s", path, kindOf(v))
+			return badField(path, "want bytes or base64 text, got %s", kindOf(v))
 		}
 		return nil
 	}
 	l, ok := v.([]any)
 	if !ok {
-		return fmt.Errorf("field %s: want a list, got %s", path, kindOf(v))
+		return badField(path, "want a list, got %s", kindOf(v))
 	}
 	out := reflect.MakeSlice(dst.Type(), len(l), len(l))
 	for i, e := range l {
@@ -184,7 +248,7 @@ func bindSlice(v any, dst reflect.Value, path string) error {
 func bindMap(v any, dst reflect.Value, path string) error {
 	o, ok := v.(*node.Object)
 	if !ok {
-		return fmt.Errorf("field %s: want a map, got %s", path, kindOf(v))
+		return badField(path, "want a map, got %s", kindOf(v))
 	}
 	out := reflect.MakeMapWithSize(dst.Type(), o.Len())
 	for _, k := range o.Keys() {

@@ -86,7 +86,7 @@ func Describe(ctx context.Context, c Client, class string) (*node.Object, error)
 	var out struct {
 		Info *node.Object `json:"object_info"`
 	}
-	err := askOne(ctx, c, VerbDescribe, "", describeRequest{class}, &out)
+	err := askOne(ctx, c, VerbDescribe, "", describeRequest{Class: class}, &out)
 	return out.Info, err
 }
 
@@ -109,4 +109,28 @@ func askOne(ctx context.Context, c Client, verb, job string, body, out any) erro
 		return err
 	}
 	return bindReply(o, out)
+}
+
+// Sample runs one sampler on tensors and returns the message with the result. Progress goes to progress, which may be nil.
+func Sample(ctx context.Context, c Client, req *SampleRequest, progress func(*SampleReply)) (*SampleReply, error) {
+	r, err := c.Ask(ctx, VerbSample, "", req)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	return followSample(ctx, r, progress)
+}
+
+// Load makes the weights of a model resident.
+func Load(ctx context.Context, c Client, req *LoadRequest) (LoadReply, error) {
+	var out LoadReply
+	err := askOne(ctx, c, VerbLoad, "", req, &out)
+	return out, err
+}
+
+// Free gives up handles or models, or with none named everything.
+func Free(ctx context.Context, c Client, req *FreeRequest) (FreeReply, error) {
+	var out FreeReply
+	err := askOne(ctx, c, VerbFree, "", req, &out)
+	return out, err
 }

@@ -183,7 +183,7 @@ func (c *FrameClient) Ask(_ context.Context, verb, job string, body any) (*Repli
 	c.mu.Unlock()
 	frame, err := splice(envelope{Op: verb, Tag: tag}, b, c.enc)
 	if err == nil {
-		err = c.w.Write(frame)
+		err = c.w.Write(frame...)
 	}
 	if err != nil {
 		c.drop(tag)
@@ -234,7 +234,7 @@ func (c *FrameClient) frame(body []byte) error {
 	if !ok {
 		return fmt.Errorf("a reply of %d bytes is no msgpack map; does the other side print to its stdout?", len(body))
 	}
-	o, err := Decode(body, enc, DefaultLimits())
+	o, err := Decode(body, enc, frameLimits())
 	if err != nil {
 		return fmt.Errorf("read reply: %w", err)
 	}

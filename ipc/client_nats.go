@@ -49,7 +49,7 @@ func (c *NATSClient) Close() error {
 // Ask implements Client.
 func (c *NATSClient) Ask(_ context.Context, verb, job string, body any) (*Replies, error) {
 	var data []byte
-	stream := verb == VerbRun
+	stream := Streams(verb, nil)
 	if body != nil {
 		var err error
 		if data, err = Encode(body, Msgpack); err != nil {

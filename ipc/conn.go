@@ -71,7 +71,7 @@ func (c *conn) frame(body []byte) {
 		c.reply(Msgpack, envelope{}).send(Errorf(ErrUnsupported, "a frame holds one msgpack map (or one JSON object), this one of %d bytes does not", len(body)))
 		return
 	}
-	o, err := Decode(body, enc, DefaultLimits())
+	o, err := Decode(body, enc, frameLimits())
 	if err != nil {
 		c.reply(enc, envelope{}).send(Errorf(ErrBadRequest, "%v", err))
 		return
@@ -135,7 +135,7 @@ func (f frameReply) reply(done func()) *Reply {
 		if err != nil {
 			return err
 		}
-		return f.c.w.Write(frame)
+		return f.c.w.Write(frame...)
 	}}
 }
 

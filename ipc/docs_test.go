@@ -50,6 +50,19 @@ func TestProtocolPageIsTrue(t *testing.T) {
 	if extra := unknownFields(fields, &RunRequest{}); len(extra) > 0 {
 		t.Errorf("fields %v are in the page and not in RunRequest", extra)
 	}
+	sample := node.NewObject()
+	for _, f := range []string{
+		"id", "model", "sampler", "sampling", "sigmas", "noise", "noise_draws", "latent", "mask", "seed", "cfg", "cfg1_shortcut", "conds", "preview",
+		"want_x0", "plan",
+	} {
+		sample.Set(f, nil)
+		if !strings.Contains(page, "\n| "+f+" | ") {
+			t.Errorf("the table of sample lacks %s", f)
+		}
+	}
+	if extra := unknownFields(sample, &SampleRequest{}); len(extra) > 0 {
+		t.Errorf("fields %v are in the page and not in SampleRequest", extra)
+	}
 	frames := regexp.MustCompile("(?s)```hex\n(.*?)```").FindAllStringSubmatch(page, -1)
 	want := []*node.Object{
 		node.NewObject("op", "describe", "tag", int64(7), "class", "KSampler"),

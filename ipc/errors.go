@@ -61,7 +61,7 @@ type ErrorCode struct {
 func ErrorTable() []ErrorCode {
 	return []ErrorCode{
 		{ErrBadRequest, 400, false, "the body cannot be decoded, was refused by the guard, or a field has the wrong type"},
-		{ErrEmptyBody, 400, false, "run, submit or exec without a body"},
+		{ErrEmptyBody, 400, false, "run, submit, sample or exec without a body"},
 		{ErrNoJob, 404, false, "no job of that id"},
 		{ErrNoModel, 404, false, "a file named by the workflow is not in the models folders"},
 		{ErrNoNodeType, 404, false, "exec or describe names a class that is not in the catalogue"},

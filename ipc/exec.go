@@ -28,15 +28,17 @@ type ExecReply struct {
 	Worker   string         `json:"worker,omitempty"`
 }
 
-// FreeRequest gives up handles; without any, the worker drops all handles, caches and weights.
+// FreeRequest gives up handles and the weights of models; without any named, the worker drops all handles, caches and weights.
 type FreeRequest struct {
 	Handles []string `json:"handles,omitempty"`
+	Models  []string `json:"models,omitempty"` // files, as load and sample name them
 }
 
-// FreeReply tells how many handles were dropped.
+// FreeReply tells how many handles were dropped, and how many bytes of weights of diffusion models.
 type FreeReply struct {
-	V     int `json:"v"`
-	Freed int `json:"freed"`
+	V     int   `json:"v"`
+	Freed int   `json:"freed"`
+	Bytes int64 `json:"bytes"`
 }
 
 // handleKey marks a handle in a message.
@@ -84,10 +86,10 @@ func (s *Service) free(r *Request) error {
 			if err != nil {
 				return err
 			}
-			total.Freed += out.Freed
+			total.Freed, total.Bytes = total.Freed+out.Freed, total.Bytes+out.Bytes
 		}
 		s.mu.Lock()
-		if len(q.Handles) == 0 {
+		if len(q.Handles)+len(q.Models) == 0 {
 			clear(s.owners)
 		}
 		for _, h := range q.Handles {

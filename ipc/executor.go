@@ -18,7 +18,12 @@ type Executor interface {
 	Run(ctx context.Context, task Task, sink Sink) (*Outcome, error)
 	// Exec runs one node; inputs and results are decoded values (see ExecRequest).
 	Exec(ctx context.Context, req *ExecRequest) (*ExecReply, error)
-	// Free gives up handles, or with none named all models and caches.
+	// Sample runs one sampling request of a host. Progress goes to emit in order, from one goroutine; what is returned is the last message ("done"). When
+	// ctx ends it stops within a step and returns the cause.
+	Sample(ctx context.Context, req *SampleRequest, emit func(*SampleReply)) (*SampleReply, error)
+	// Load makes the weights of a model resident.
+	Load(ctx context.Context, req *LoadRequest) (*LoadReply, error)
+	// Free gives up handles or models, or with none named all models and caches.
 	Free(ctx context.Context, req *FreeRequest) (*FreeReply, error)
 }
 

@@ -223,3 +223,21 @@ func within(t *testing.T, d time.Duration) context.Context {
 	t.Cleanup(cancel)
 	return ctx
 }
+
+func (f *fake) Sample(ctx context.Context, q *SampleRequest, emit func(*SampleReply)) (*SampleReply, error) {
+	if q.Sampler.Name == "wait" {
+		emit(&SampleReply{Type: SampleProgress, Step: 1, Steps: 2})
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	}
+	if q.Sampler.Name == "die" {
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		select {}
+	}
+	emit(&SampleReply{Type: SampleProgress, Step: 1, Steps: 1, X0: q.Latent})
+	return &SampleReply{Type: SampleDone, X: q.Latent, Evals: 1, Metrics: map[string]any{"load_seconds": 0.5}}, nil
+}
+
+func (f *fake) Load(_ context.Context, q *LoadRequest) (*LoadReply, error) {
+	return &LoadReply{Bytes: int64(len(q.Model.File))}, nil
+}

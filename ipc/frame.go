@@ -9,11 +9,11 @@ import (
 	"sync"
 )
 
-// MaxFrame is the largest body of a frame in bytes.
-const MaxFrame = 64 << 20
+// MaxFrame is the largest body of a frame in bytes: tensors of hosts travel in frames, on NATS its own limit is lower.
+const MaxFrame = 256 << 20
 
 // ErrFrameTooLarge is returned by ReadFrame for a declared length over MaxFrame. The stream cannot be read on from there.
-var ErrFrameTooLarge = errors.New("frame is larger than 64 MiB")
+var ErrFrameTooLarge = errors.New("frame is larger than 256 MiB")
 
 // ReadFrame reads one frame: u32 big-endian length, then that many bytes. The buffer grows as bytes arrive, so a lying length costs
 // nothing. A clean end of the stream between frames is io.EOF, one inside a frame io.ErrUnexpectedEOF.
@@ -33,11 +33,18 @@ func ReadFrame(r io.Reader) ([]byte, error) {
 		}
 		return b, nil
 	}
-	var b bytes.Buffer
-	if _, err := io.CopyN(&b, r, n); err != nil {
-		return nil, noEOF(err)
+	b := make([]byte, 64<<10)
+	for have := 0; ; {
+		if _, err := io.ReadFull(r, b[have:]); err != nil {
+			return nil, noEOF(err)
+		}
+		if have = len(b); int64(have) == n {
+			return b, nil
+		}
+		more := make([]byte, min(n, int64(4*have)))
+		copy(more, b)
+		b = more
 	}
-	return b.Bytes(), nil
 }
 
 func noEOF(err error) error {
@@ -56,16 +63,33 @@ type FrameWriter struct {
 // NewFrameWriter returns a writer of frames on w.
 func NewFrameWriter(w io.Writer) *FrameWriter { return &FrameWriter{w: w} }
 
-// Write sends one frame.
-func (f *FrameWriter) Write(body []byte) error {
-	if len(body) > MaxFrame {
-		return fmt.Errorf("%w: %d bytes", ErrFrameTooLarge, len(body))
+// Write sends one frame whose body is the parts, one after the other.
+func (f *FrameWriter) Write(parts ...[]byte) error {
+	n := 0
+	for _, p := range parts {
+		n += len(p)
 	}
-	b := make([]byte, 4, 4+len(body))
-	binary.BigEndian.PutUint32(b, uint32(len(body)))
-	b = append(b, body...)
+	if n > MaxFrame {
+		return fmt.Errorf("%w: %d bytes", ErrFrameTooLarge, n)
+	}
+	b := binary.BigEndian.AppendUint32(make([]byte, 0, 4+min(n, 64<<10)), uint32(n))
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	for _, p := range parts {
+		if len(b)+len(p) <= cap(b) {
+			b = append(b, p...)
+			continue
+		}
+		for _, w := range [][]byte{b, p} { // writing twice costs less than copying what is large
+			if _, err := f.w.Write(w); err != nil {
+				return err
+			}
+		}
+		b = b[:0]
+	}
+	if len(b) == 0 {
+		return nil
+	}
 	_, err := f.w.Write(b)
 	return err
 }
@@ -77,26 +101,31 @@ type envelope struct {
 	End bool   `json:"end,omitempty"` // last reply to the request
 }
 
-// splice puts the fields of the envelope in front of those of an encoded map, without decoding it.
-func splice(env envelope, body []byte, enc Encoding) ([]byte, error) {
+// splice puts the fields of the envelope in front of those of an encoded map, without decoding or copying it: the parts after each other are the map.
+func splice(env envelope, body []byte, enc Encoding) ([][]byte, error) {
 	front, err := Encode(env, enc)
 	if err != nil {
 		return nil, err
 	}
-	return spliceMaps(front, body, enc)
+	return spliceParts(front, body, enc)
 }
 
 // spliceMaps returns one encoded map with the fields of two, which have no key in common.
 func spliceMaps(front, body []byte, enc Encoding) ([]byte, error) {
+	parts, err := spliceParts(front, body, enc)
+	return bytes.Join(parts, nil), err
+}
+
+func spliceParts(front, body []byte, enc Encoding) ([][]byte, error) {
 	if enc == JSON {
 		switch {
 		case len(body) <= 2:
-			return front, nil
+			return [][]byte{front}, nil
 		case len(front) <= 2:
-			return body, nil
+			return [][]byte{body}, nil
 		}
 		front[len(front)-1] = ','
-		return append(front, body[1:]...), nil
+		return [][]byte{front, body[1:]}, nil
 	}
 	h, err := msgpackHead(body, 0)
 	if err != nil {
@@ -107,16 +136,15 @@ func spliceMaps(front, body []byte, enc Encoding) ([]byte, error) {
 		return nil, err
 	}
 	if e.children == 0 {
-		return body, nil
+		return [][]byte{body}, nil
 	}
 	n := (h.children + e.children) / 2
-	out := make([]byte, 0, len(front)+len(body)+4)
+	out := make([]byte, 0, len(front)+4)
 	if n < 16 {
 		out = append(out, 0x80|byte(n))
 	} else {
 		out = append(out, 0xdf)
 		out = binary.BigEndian.AppendUint32(out, uint32(n))
 	}
-	out = append(out, front[e.end:]...)
-	return append(out, body[h.end:]...), nil
+	return [][]byte{append(out, front[e.end:]...), body[h.end:]}, nil
 }

@@ -13,8 +13,15 @@ type Limits struct {
 	Items int // values in all, keys included
 }
 
-// DefaultLimits holds for every carrier: 64 MiB, 64 levels, 262144 values (a workflow of 10000 nodes has about 150000).
+// DefaultLimits holds for NATS and for files: 64 MiB, 64 levels, 262144 values (a workflow of 10000 nodes has about 150000).
 func DefaultLimits() Limits { return Limits{Bytes: 64 << 20, Depth: 64, Items: 1 << 18} }
+
+// frameLimits holds on socket and stdio, where the frame has been read already.
+func frameLimits() Limits {
+	lim := DefaultLimits()
+	lim.Bytes = MaxFrame
+	return lim
+}
 
 // Encoding of a body. Replies are encoded as the request was.
 type Encoding uint8

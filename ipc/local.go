@@ -137,18 +137,25 @@ func (l *Local) Exec(ctx context.Context, req *ExecRequest) (*ExecReply, error) 
 
 // Free implements Executor.
 func (l *Local) Free(_ context.Context, req *FreeRequest) (*FreeReply, error) {
-	if len(req.Handles) == 0 {
-		n := l.runner.FreeHandles()
+	out := &FreeReply{}
+	if len(req.Handles)+len(req.Models) == 0 {
+		out.Freed, out.Bytes = l.runner.FreeHandles(), l.runner.FreeModels()
 		l.runner.Free()
-		return &FreeReply{Freed: n}, nil
+		return out, nil
 	}
-	n := 0
 	for _, h := range req.Handles {
 		if l.runner.FreeHandle(h) {
-			n++
+			out.Freed++
 		}
 	}
-	return &FreeReply{Freed: n}, nil
+	for _, m := range req.Models {
+		n, err := l.runner.FreeModel(m)
+		if err != nil {
+			return nil, err
+		}
+		out.Bytes += n
+	}
+	return out, nil
 }
 
 // toNode replaces tensors and handles of a message by those of package node.

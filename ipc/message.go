@@ -16,6 +16,8 @@ const (
 	VerbDescribe = "describe"
 	VerbModels   = "models"
 	VerbExec     = "exec"
+	VerbSample   = "sample"
+	VerbLoad     = "load"
 	VerbFree     = "free"
 	VerbPing     = "ping" // frames only
 )
@@ -193,7 +195,8 @@ type retryReply struct {
 
 // describeRequest is the body of describe.
 type describeRequest struct {
-	Class string `json:"class,omitempty"` // empty: all classes
+	Class  string `json:"class,omitempty"`  // empty: all classes
+	Schema bool   `json:"schema,omitempty"` // the JSON Schema of the protocol instead
 }
 
 type pongReply struct {

@@ -144,6 +144,8 @@ func endpoints() []endpoint {
 		{VerbDescribe, "", "node classes as ComfyUI's object_info", true},
 		{VerbModels, "", "model files by folder", true},
 		{VerbExec, "", "run one node", false},
+		{VerbSample, "", "run one sampler on tensors; replies: accepted, progress, done, empty message", false},
+		{VerbLoad, "", "make the weights of a model resident", false},
 		{VerbFree, "", "give up handles, or all cached models", true},
 	}
 }
@@ -249,7 +251,7 @@ func (n *NATS) answer(s *Service, verb, job string, data []byte, header nats.Hea
 		}
 	}
 	if err != nil {
-		reply.Stream = verb == VerbRun
+		reply.Stream = Streams(verb, nil)
 		s.sent(reply.Fail(err))
 		return
 	}

@@ -38,7 +38,9 @@ type Service struct {
 	wg     sync.WaitGroup
 	next   atomic.Uint64 // executor for the next exec
 	mu     sync.Mutex
-	owners map[string]Executor // of handles
+	owners map[string]Executor                // of handles
+	places map[string]Executor                // of model files: where a sample ran last
+	runs   map[string]context.CancelCauseFunc // samples under way, by id
 }
 
 // NewService returns a service. Close ends its streams.
@@ -46,7 +48,7 @@ func NewService(cfg ServiceConfig) *Service {
 	if cfg.Heartbeat == 0 {
 		cfg.Heartbeat = 2 * time.Second
 	}
-	s := &Service{cfg: cfg, owners: map[string]Executor{}}
+	s := &Service{cfg: cfg, owners: map[string]Executor{}, places: map[string]Executor{}, runs: map[string]context.CancelCauseFunc{}}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	return s
 }
@@ -57,8 +59,11 @@ func (s *Service) Close() {
 	s.wg.Wait()
 }
 
-// Owns tells whether this daemon has a job.
+// Owns tells whether this daemon has a job, or a sample under way.
 func (s *Service) Owns(job string) bool {
+	if s.sampling(job) != nil {
+		return true
+	}
 	mine, _ := s.cfg.Jobs.Mine(job)
 	return mine
 }
@@ -71,7 +76,7 @@ func (s *Service) Elsewhere(job string) bool {
 
 // Streams tells whether a verb with these fields answers with several messages.
 func Streams(verb string, o *node.Object) bool {
-	if verb == VerbRun {
+	if verb == VerbRun || verb == VerbSample {
 		return true
 	}
 	if verb != VerbStatus || o == nil {
@@ -84,7 +89,7 @@ func Streams(verb string, o *node.Object) bool {
 // NeedsBody tells whether an empty body is a mistake for a verb.
 func NeedsBody(verb string) bool {
 	switch verb {
-	case VerbRun, VerbSubmit, VerbExec:
+	case VerbRun, VerbSubmit, VerbSample, VerbExec:
 		return true
 	}
 	return false
@@ -127,10 +132,14 @@ func (s *Service) verb(r *Request) error {
 		return nil
 	case VerbExec:
 		return s.exec(r)
+	case VerbSample:
+		return s.sample(r)
+	case VerbLoad:
+		return s.load(r)
 	case VerbFree:
 		return s.free(r)
 	}
-	return Errorf(ErrNoVerb, "no verb %q; the verbs are run, submit, status, jobs, cancel, retry, describe, models, exec, free", r.Verb)
+	return Errorf(ErrNoVerb, "no verb %q; the verbs are run, submit, status, jobs, cancel, retry, describe, models, exec, sample, load, free", r.Verb)
 }
 
 // spawn runs f in a goroutine that Close waits for. f's error becomes the last reply.

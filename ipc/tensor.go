@@ -2,6 +2,7 @@ package ipc
 
 import (
 	"encoding/base64"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -65,14 +66,22 @@ type tensorFields Tensor
 
 // EncodeMsgpack writes the extension.
 func (t *Tensor) EncodeMsgpack(enc *msgpack.Encoder) error {
-	b, err := encodeMsgpack((*tensorFields)(t))
+	head, err := encodeMsgpack(struct {
+		DType string `json:"dtype"`
+		Shape []int  `json:"shape"`
+	}{t.DType, t.Shape})
 	if err != nil {
 		return err
 	}
-	if err := enc.EncodeExtHeader(extTensor, len(b)); err != nil {
+	head[0] = 0x83 // a map of three: data follows, written without a copy of its own
+	head = append(head, "\xa4data\xc6"...)
+	head = binary.BigEndian.AppendUint32(head, uint32(len(t.Data)))
+	if err := enc.EncodeExtHeader(extTensor, len(head)+len(t.Data)); err != nil {
 		return err
 	}
-	_, err = enc.Writer().Write(b)
+	if _, err = enc.Writer().Write(head); err == nil {
+		_, err = enc.Writer().Write(t.Data)
+	}
 	return err
 }
 

@@ -139,6 +139,10 @@ func (s *Service) jobs(r *Request) error {
 }
 
 func (s *Service) cancel(r *Request) error {
+	if id, ok := s.cancelSample(r); ok {
+		s.sent(r.Reply.Last(cancelReply{V: ProtocolVersion, Job: id, Cancelled: true, State: Running}))
+		return nil
+	}
 	q, _, err := s.jobRequest(r)
 	if err != nil {
 		return err
@@ -170,6 +174,10 @@ func (s *Service) describe(r *Request) error {
 	var q describeRequest
 	if err := Bind(r.Fields, &q); err != nil {
 		return Errorf(ErrBadRequest, "%v", err)
+	}
+	if q.Schema {
+		s.sent(r.Reply.Last(map[string]any{"v": ProtocolVersion, "schema": Schema()}))
+		return nil
 	}
 	info := s.cfg.Describe(q.Class)
 	if q.Class != "" && len(info) == 0 {

@@ -1,0 +1,208 @@
+"""Frames: a length of four bytes, big-endian, then one msgpack map. Over a unix socket, or the stdin and stdout of a worker."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import queue
+import socket
+import struct
+import subprocess
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any, BinaryIO, Protocol, cast
+
+from .errors import ConnectionLostError
+from .wire import MAX_FRAME, pack, unpack
+
+
+class Transport(Protocol):
+    """What carries requests and replies."""
+
+    def ask(self, verb: str, body: dict[str, Any], job: str = "", timeout: float | None = None) -> Iterator[dict[str, Any]]:
+        """Send a request and yield its replies; timeout bounds the wait for each, in seconds."""
+        ...
+
+    def close(self) -> None:
+        """End the connection. Runs tied to it are cancelled."""
+        ...
+
+
+class Reader(Protocol):
+    """A stream without a buffer that replies are read from."""
+
+    def readinto(self, buffer: memoryview, /) -> int | None:
+        """Read what is there into buffer; 0 at the end."""
+        ...
+
+    def close(self) -> None:
+        """Close the stream."""
+        ...
+
+
+class Writer(Protocol):
+    """A stream with a buffer that requests are written to."""
+
+    def write(self, data: bytes | memoryview, /) -> object:
+        """Write all of data."""
+        ...
+
+    def flush(self) -> None:
+        """Send what is in the buffer."""
+        ...
+
+    def close(self) -> None:
+        """Close the stream."""
+        ...
+
+
+class FrameTransport:
+    """A byte stream. Requests of several threads may overlap."""
+
+    def __init__(self, reader: Reader, writer: Writer) -> None:
+        """Take a stream to read replies from and one to write requests to; both are closed with the transport."""
+        self._reader, self._writer = reader, writer
+        self._lock = threading.Lock()
+        self._state = threading.Lock()
+        self._tags = itertools.count(1)
+        self._waiting: dict[int, queue.SimpleQueue[dict[str, Any] | Exception]] = {}
+        self._lost: Exception | None = None
+        self._thread = threading.Thread(target=self._read, name="patchbay frames", daemon=True)
+        self._thread.start()
+
+    def ask(self, verb: str, body: dict[str, Any], job: str = "", timeout: float | None = None) -> Iterator[dict[str, Any]]:
+        """Send a request and yield its replies without op, tag and end."""
+        tag = next(self._tags)
+        replies: queue.SimpleQueue[dict[str, Any] | Exception] = queue.SimpleQueue()
+        with self._state:
+            if self._lost is not None:
+                raise ConnectionLostError(str(self._lost))
+            self._waiting[tag] = replies
+        message = {"op": verb, "tag": tag, **body}
+        if job:
+            message["job"] = job
+        try:
+            self._send(pack(message))
+        except OSError as err:
+            self._drop(tag)
+            raise ConnectionLostError(f"send request: {err}") from err
+        except BaseException:
+            self._drop(tag)
+            raise
+        return self._replies(tag, replies, timeout)
+
+    def _send(self, parts: list[bytes | memoryview]) -> None:
+        size = sum(len(p) for p in parts)
+        if size > MAX_FRAME:
+            raise ValueError(f"the request has {size} bytes, a frame may have {MAX_FRAME}")
+        with self._lock:
+            self._writer.write(struct.pack(">I", size))
+            for p in parts:
+                self._writer.write(p)
+            self._writer.flush()
+
+    def _replies(self, tag: int, replies: queue.SimpleQueue[dict[str, Any] | Exception], timeout: float | None) -> Iterator[dict[str, Any]]:
+        try:
+            while True:
+                try:
+                    reply = replies.get(timeout=timeout)
+                except queue.Empty:
+                    raise TimeoutError(f"no reply within {timeout} s") from None
+                if isinstance(reply, Exception):
+                    raise ConnectionLostError(str(reply)) from reply
+                end = bool(reply.pop("end", False))
+                reply.pop("op", None)
+                reply.pop("tag", None)
+                if reply or not end:
+                    yield reply
+                if end:
+                    return
+        finally:
+            self._drop(tag)
+
+    def _drop(self, tag: int) -> None:
+        with self._state:
+            self._waiting.pop(tag, None)
+
+    def _read(self) -> None:
+        try:
+            while True:
+                head = self._exactly(4)
+                size = struct.unpack(">I", head)[0]
+                if size > MAX_FRAME:
+                    raise ValueError(f"a frame of {size} bytes; does the other side print to its stdout?")
+                reply = unpack(self._exactly(size))
+                tag = reply.get("tag")
+                if tag is None and "error" in reply:
+                    raise ValueError(str(reply["error"].get("message")))
+                with self._state:
+                    waiting = self._waiting.get(tag) if isinstance(tag, int) else None
+                if waiting is not None:
+                    waiting.put(reply)
+        except Exception as err:  # noqa: BLE001 - whatever it is, everybody who waits must be told
+            with self._state:
+                self._lost = err
+                waiting_now = list(self._waiting.values())
+            for w in waiting_now:
+                w.put(err)
+
+    def _exactly(self, n: int) -> bytearray:
+        out = bytearray(n)
+        view, have = memoryview(out), 0
+        while have < n:
+            got = self._reader.readinto(view[have:])
+            if not got:
+                raise EOFError("the connection was closed by the other side")
+            have += got
+        return out
+
+    def close(self) -> None:
+        """Close both streams and wait for the reading thread."""
+        with contextlib.suppress(OSError):
+            self._writer.close()
+        self._thread.join(timeout=5)
+        with contextlib.suppress(OSError):
+            self._reader.close()
+
+
+class SocketTransport(FrameTransport):
+    """The unix socket of a daemon."""
+
+    def __init__(self, path: str) -> None:
+        """Connect to a socket file."""
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._socket.connect(path)
+        except OSError as err:
+            self._socket.close()
+            raise ConnectionLostError(f"no daemon at {path}: {err}") from err
+        super().__init__(cast(Reader, self._socket.makefile("rb", buffering=0)), cast(Writer, self._socket.makefile("wb", buffering=1 << 16)))
+
+    def close(self) -> None:
+        """Hang up."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        super().close()
+        self._socket.close()
+
+
+class WorkerTransport(FrameTransport):
+    """The stdin and stdout of a worker process that is started here and ends with the transport."""
+
+    def __init__(self, command: Sequence[str], stderr: int | BinaryIO | None = None) -> None:
+        """Start a command, such as ["patchbay", "worker", "--models", "models"]."""
+        self.process = subprocess.Popen(list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, bufsize=0)
+        assert self.process.stdin is not None and self.process.stdout is not None
+        writer = os.fdopen(os.dup(self.process.stdin.fileno()), "wb", buffering=1 << 16)
+        self.process.stdin.close()
+        super().__init__(cast(Reader, self.process.stdout), writer)
+
+    def close(self) -> None:
+        """Close the worker's stdin, which ends it, and wait for that."""
+        super().close()
+        try:
+            self.process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()

@@ -1,0 +1,294 @@
+package ipc
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"reflect"
+	"slices"
+
+	"patchbay/models/dit"
+	"patchbay/node"
+	"patchbay/parallel"
+)
+
+// parseSample reads the body of sample. Errors have Input set to the path of the field.
+func parseSample(o *node.Object) (*SampleRequest, *Error) {
+	q := &SampleRequest{}
+	if err := bindStrict(o, q); err != nil {
+		return nil, badRequest(err)
+	}
+	if q.ID == "" {
+		q.ID = NewJobID()
+	}
+	if !validID(q.ID) {
+		return nil, badRequest(badField("id", "%q: an id is 1 to 64 of A-Z a-z 0-9 _ -", q.ID))
+	}
+	built, err := q.request()
+	if err != nil {
+		return nil, badRequest(err)
+	}
+	q.built = built
+	return q, nil
+}
+
+// bindStrict is Bind that refuses fields that dst does not have.
+func bindStrict(o *node.Object, dst any) error {
+	if err := Bind(o, dst); err != nil {
+		return err
+	}
+	if bad := unknownField(o, reflect.TypeOf(dst).Elem(), ""); bad != "" {
+		return badField(bad, "is not known here and would be passed over: leave it out")
+	}
+	return nil
+}
+
+// request is the message as package node takes it.
+func (q *SampleRequest) request() (*node.HostRequest, error) {
+	out := &node.HostRequest{Model: node.ModelFile{Name: q.Model.File, Fingerprint: q.Model.Fingerprint}, Options: q.Sampler.Options}
+	r := &out.Request
+	r.Sampler, r.Seed, r.Plan, r.NoiseDraws = q.Sampler.Name, q.Seed, q.Plan, q.NoiseDraws
+	if err := q.plain(r); err != nil {
+		return nil, err
+	}
+	if s := q.Sampling; s != nil {
+		out.TimeLine = &node.TimeLine{Bases: s.Bases, Shift: s.Shift, Multiplier: s.Multiplier}
+	}
+	var err error
+	if _, r.Sigmas, err = values("sigmas", q.Sigmas, 1); err != nil {
+		return nil, err
+	}
+	if r.Latent, err = latentOf("latent", q.Latent, 4); err != nil {
+		return nil, err
+	}
+	if q.Noise != nil {
+		if r.Noise, err = latentOf("noise", q.Noise, 4); err != nil {
+			return nil, err
+		}
+		if a, b := r.Noise, r.Latent; a.B != b.B || a.C != b.C || a.Y != b.Y || a.X != b.X {
+			return nil, badField("noise", "has shape %v, the latent %v", q.Noise.Shape, q.Latent.Shape)
+		}
+		if r.NoiseDraws == nil {
+			r.NoiseDraws = []int{r.Noise.Len()}
+		}
+	}
+	if q.Mask != nil {
+		if r.Mask, err = latentOf("mask", q.Mask, 4); err != nil {
+			return nil, err
+		}
+	}
+	return out, q.guide(r)
+}
+
+// plain checks and copies what is no tensor.
+func (q *SampleRequest) plain(r *parallel.Request) error {
+	switch {
+	case q.Model.File == "":
+		return badField("model.file", "is missing")
+	case q.Sampler.Name == "":
+		return badField("sampler.name", "is missing")
+	case q.Sampler.MaskNoiseFromSeed && q.Sampler.Name != "euler" && q.Sampler.Name != "ddim":
+		return badField("sampler.mask_noise_from_seed", "goes with euler only, not with %s", q.Sampler.Name)
+	case q.Sampling != nil && len(q.Sampling.Bases) == 0:
+		return badField("sampling.bases", "is missing; leave sampling out to take that of the model file")
+	case !slices.Contains([]string{"", "none", "latent", "jpeg"}, q.Preview):
+		return badField("preview", "%q: want none, latent or jpeg", q.Preview)
+	}
+	for i, n := range q.NoiseDraws {
+		if n < 1 {
+			return badField(fmt.Sprintf("noise_draws[%d]", i), "%d: want the number of values of a draw", n)
+		}
+	}
+	if q.Sampler.MaskNoiseFromSeed {
+		r.Sampler = "ddim"
+	}
+	if _, err := parallel.ParsePlan(q.Plan); err != nil {
+		return badField("plan", "%v", err)
+	}
+	r.Preview = q.Preview == "latent" || q.Preview == "jpeg"
+	return nil
+}
+
+// guide fills in guider and branches.
+func (q *SampleRequest) guide(r *parallel.Request) error {
+	cfg := 1.0
+	if q.CFG != nil {
+		cfg = *q.CFG
+	}
+	positive, err := q.branch("positive", q.Conds.Positive)
+	if err != nil {
+		return err
+	}
+	r.Branches = []parallel.Branch{positive}
+	if q.Conds.Negative == nil {
+		if cfg != 1 {
+			return badField("conds.negative", "is missing; without it cfg must be 1, not %v", cfg)
+		}
+		r.Guider = parallel.Guider{Kind: parallel.GuideBasic}
+		return nil
+	}
+	negative, err := q.branch("negative", *q.Conds.Negative)
+	r.Branches = append(r.Branches, negative)
+	r.Guider = parallel.Guider{Kind: parallel.GuideCFG, CFG: float32(cfg), NoShortcut: q.CFG1 != nil && !*q.CFG1}
+	return err
+}
+
+func (q *SampleRequest) branch(name string, list []CondRef) (parallel.Branch, error) {
+	out := parallel.Branch{Name: name}
+	for i := range list {
+		e, err := list[i].entry(fmt.Sprintf("conds.%s[%d]", name, i))
+		if err != nil {
+			return out, err
+		}
+		out.Entries = append(out.Entries, e)
+	}
+	return out, nil
+}
+
+// always is ComfyUI's sigma at 0 percent of a discrete model: above every sigma.
+const always = 999999999.9
+
+func (c *CondRef) entry(path string) (parallel.Entry, error) {
+	or := func(p *float64, preset float64) float32 {
+		if p == nil {
+			return float32(preset)
+		}
+		return float32(*p)
+	}
+	e := parallel.Entry{Strength: or(c.Strength, 1), MaskStrength: or(c.MaskStrength, 1)}
+	if c.TimestepStart != nil || c.TimestepEnd != nil {
+		e.Ranged, e.SigmaStart, e.SigmaEnd = true, or(c.TimestepStart, always), or(c.TimestepEnd, 0)
+	}
+	if c.Area != nil {
+		if len(c.Area) != 4 {
+			return e, badField(path+".area", "has %d numbers: want [height, width, y, x] in latent pixels", len(c.Area))
+		}
+		e.Area = parallel.Area{H: c.Area[0], W: c.Area[1], Y: c.Area[2], X: c.Area[3]}
+	}
+	if c.Mask != nil {
+		var err error
+		if e.Mask, err = latentOf(path+".mask", c.Mask, 3); err != nil {
+			return e, err
+		}
+	}
+	if c.ModelConds["c_crossattn"] == nil {
+		return e, badField(path+".model_conds.c_crossattn", "is missing")
+	}
+	for _, key := range slices.Sorted(maps.Keys(c.ModelConds)) {
+		if t := c.ModelConds[key]; t != nil {
+			if err := setCond(&e.Entry, key, path+".model_conds."+key, t); err != nil {
+				return e, err
+			}
+		}
+	}
+	return e, nil
+}
+
+// setCond takes one value of extra_conds.
+func setCond(e *dit.Entry, key, path string, t *Tensor) error {
+	dims := map[string]int{"c_crossattn": 3, "encoder_hidden_states_t5": 3, "guidance": 1}[key]
+	if key == "attention_mask" || key == "text_embedding_mask" || key == "text_embedding_mask_t5" {
+		n, err := prefix(path, t)
+		if key == "text_embedding_mask_t5" {
+			e.Context2Len = n
+		} else {
+			e.ContextLen = n
+		}
+		return err
+	}
+	shape, data, err := values(path, t, dims)
+	if err != nil {
+		return err
+	}
+	if dims != 1 && shape[0] != 1 {
+		return badField(path, "has shape %v: entries have batch 1, they are repeated here", shape)
+	}
+	switch key {
+	case "c_crossattn":
+		e.Context = dit.Array{Rows: shape[1], Cols: shape[2], Data: data}
+	case "encoder_hidden_states_t5":
+		e.Context2 = dit.Array{Rows: shape[1], Cols: shape[2], Data: data}
+	case "y":
+		e.Pooled = data
+	case "guidance":
+		if len(data) != 1 {
+			return badField(path, "has %d values: want one", len(data))
+		}
+		e.Guidance = &data[0]
+	case "image_meta_size", "c_size":
+		e.Size = append(data, e.Size...)
+	case "c_ar": // sorted before c_size, kept behind it
+		e.Size = append(e.Size, data...)
+	default:
+		return badField(path, "is not known here; the keys are c_crossattn, y, guidance, attention_mask, text_embedding_mask, encoder_hidden_states_t5, text_embedding_mask_t5, image_meta_size, c_size, c_ar")
+	}
+	return nil
+}
+
+// prefix reads a mask [1, Lt] of ones and then zeros, and returns the number of ones.
+func prefix(path string, t *Tensor) (int, error) {
+	var ones []bool
+	if t.DType == "i64" || t.DType == "u8" {
+		size := dtypeSize(t.DType)
+		for i := 0; i+size <= len(t.Data); i += size {
+			ones = append(ones, t.Data[i] != 0)
+		}
+	} else {
+		_, data, err := values(path, t, 0)
+		if err != nil {
+			return 0, err
+		}
+		for _, v := range data {
+			ones = append(ones, v != 0)
+		}
+	}
+	n := slices.Index(append(ones, false), false)
+	if slices.Contains(ones[n:], true) || n == 0 {
+		return 0, badField(path, "is not ones followed by zeros: other masks are not taken")
+	}
+	return n, nil
+}
+
+// values returns the numbers of a tensor of floats. dims 0: any number of dimensions but none.
+func values(path string, t *Tensor, dims int) ([]int, []float32, error) {
+	if t == nil {
+		return nil, nil, badField(path, "is missing")
+	}
+	if len(t.Shape) == 0 || (dims > 0 && len(t.Shape) != dims) {
+		return nil, nil, badField(path, "has shape %v: want %d dimensions", t.Shape, max(dims, 1))
+	}
+	data, err := (&node.Tensor{DType: t.DType, Shape: t.Shape, Data: t.Data}).F32()
+	if err != nil {
+		return nil, nil, badField(path, "%v", err)
+	}
+	for i, v := range data {
+		if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
+			return nil, nil, badField(path, "value %d is %v: want finite numbers", i, v)
+		}
+	}
+	return t.Shape, data, nil
+}
+
+// latentOf reads [B, C, Y, X], or with dims 3 [B, Y, X] as one channel.
+func latentOf(path string, t *Tensor, dims int) (parallel.Latent, error) {
+	s, data, err := values(path, t, dims)
+	if err != nil {
+		return parallel.Latent{}, err
+	}
+	if slices.Contains(s, 0) {
+		return parallel.Latent{}, badField(path, "has shape %v: it is empty", s)
+	}
+	if dims == 3 {
+		s = []int{s[0], 1, s[1], s[2]}
+	}
+	return parallel.Latent{B: s[0], C: s[1], Y: s[2], X: s[3], Data: data}, nil
+}
+
+// latentTensor is the inverse of latentOf. items 0: all.
+func latentTensor(l parallel.Latent, items int) *Tensor {
+	if items == 0 || items > l.B {
+		items = l.B
+	}
+	t := node.NewTensor(l.Data[:items*l.C*l.Y*l.X], items, l.C, l.Y, l.X)
+	return &Tensor{DType: t.DType, Shape: t.Shape, Data: t.Data}
+}

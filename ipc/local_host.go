@@ -1,0 +1,65 @@
+package ipc
+
+import (
+	"context"
+	"time"
+
+	"patchbay/node"
+)
+
+// pictureEvery is the least time between two pictures of a run: 5 a second.
+const pictureEvery = 200 * time.Millisecond
+
+// Sample implements Executor.
+func (l *Local) Sample(ctx context.Context, q *SampleRequest, emit func(*SampleReply)) (*SampleReply, error) {
+	req := q.built
+	if req == nil {
+		var err error
+		if req, err = q.request(); err != nil {
+			return nil, badRequest(err)
+		}
+	}
+	var shown time.Time
+	res, err := l.runner.Sample(ctx, req, func(p node.HostProgress) error {
+		m := &SampleReply{Type: SampleProgress, Step: p.Step, Steps: p.Steps, Sigma: float64(p.Sigma)}
+		last := p.Step == p.Steps
+		switch {
+		case p.Preview == nil:
+		case q.Preview == "latent" && last:
+			m.X0 = latentTensor(p.X0, 0)
+		case q.Preview == "latent":
+			m.X0 = latentTensor(p.X0, 1)
+		case last || time.Since(shown) >= pictureEvery:
+			m.JPEG, shown = p.Preview(), time.Now()
+		}
+		emit(m)
+		return ctx.Err()
+	})
+	if err != nil {
+		return nil, err
+	}
+	st := res.Stats
+	out := &SampleReply{Type: SampleDone, X: latentTensor(res.Latent, 0), Evals: st.Evaluations, Metrics: map[string]any{
+		"plan": st.Plan, "load_seconds": st.LoadSeconds, "step_seconds": orNone(st.StepSeconds), "peak_bytes": st.PeakBytes,
+	}}
+	if q.WantX0 && res.X0.Len() > 0 {
+		out.X0 = latentTensor(res.X0, 0)
+	}
+	return out, nil
+}
+
+func orNone(v []float64) []float64 {
+	if v == nil {
+		return []float64{}
+	}
+	return v
+}
+
+// Load implements Executor.
+func (l *Local) Load(ctx context.Context, q *LoadRequest) (*LoadReply, error) {
+	out, err := l.runner.Load(ctx, node.ModelFile{Name: q.Model.File, Fingerprint: q.Model.Fingerprint}, q.Plan)
+	if err != nil {
+		return nil, err
+	}
+	return &LoadReply{Bytes: out.Bytes, Seconds: out.Seconds}, nil
+}

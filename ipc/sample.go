@@ -1,0 +1,191 @@
+package ipc
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// errAsked is the cause of a sample that a client cancelled.
+var errAsked = errors.New("the run was cancelled")
+
+func (s *Service) sample(r *Request) error {
+	q, fault := parseSample(r.Fields)
+	if fault != nil {
+		return fault
+	}
+	ctx, cancel := context.WithCancelCause(context.Background())
+	if !s.enter(q.ID, cancel) {
+		cancel(nil)
+		return Errorf(ErrDuplicate, "a run %s is under way; choose another id", q.ID)
+	}
+	ex := s.place(q.Model.File)
+	s.spawn(r, func(conn context.Context) error {
+		defer cancel(nil)
+		stop := context.AfterFunc(conn, func() { cancel(context.Cause(conn)) })
+		defer stop()
+		return s.runSample(ctx, cancel, r.Reply, q, ex)
+	})
+	return nil
+}
+
+// runSample runs a request on ex and sends everything from "accepted" to the last message.
+func (s *Service) runSample(ctx context.Context, cancel context.CancelCauseFunc, reply *Reply, q *SampleRequest, ex Executor) error {
+	out := sampleStream{reply: reply, id: q.ID, lost: func() { cancel(errGone) }}
+	out.send(&SampleReply{Type: replyAccepted, Worker: ex.Name()})
+	quiet := make(chan struct{})
+	go func() {
+		defer close(quiet)
+		out.beat(ctx, s.cfg.Heartbeat)
+	}()
+	last, err := guarded(func() (*SampleReply, error) {
+		if err := ex.Ready(ctx); err != nil {
+			return nil, err
+		}
+		return ex.Sample(ctx, q, out.send)
+	})
+	s.leave(q.ID) // before the last message: whoever has that may use the id again
+	cause := context.Cause(ctx)
+	cancel(nil)
+	<-quiet
+	switch {
+	case errors.Is(cause, errGone):
+		s.cfg.Log.Info().Str("run", q.ID).Msg("run cancelled: the client it was tied to went away")
+		return nil
+	case errors.Is(cause, errAsked) && err != nil:
+		last = &SampleReply{Type: SampleCancelled, Error: Errorf(ErrCancelled, "the run was cancelled")}
+	case cause != nil && err != nil:
+		last = &SampleReply{Type: SampleError, Error: Errorf(ErrDraining, "the daemon is shutting down")}
+	case err != nil:
+		last = &SampleReply{Type: SampleError, Error: errorOf(err)}
+	}
+	last.Worker = ex.Name()
+	out.send(last)
+	return reply.End()
+}
+
+// sampleStream sends the messages of one run from several goroutines.
+type sampleStream struct {
+	reply *Reply
+	id    string
+	lost  func() // called when a message cannot be sent
+
+	mu   sync.Mutex
+	seq  uint64
+	last time.Time
+}
+
+// send numbers and sends a message.
+func (o *sampleStream) send(m *SampleReply) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.seq++
+	o.last = time.Now()
+	m.V, m.ID, m.Seq, m.TS = ProtocolVersion, o.id, o.seq, o.last.UnixMilli()
+	if err := o.reply.Message(m); err != nil {
+		o.lost()
+	}
+}
+
+// beat breaks every silence, and asks where that is possible whether the client still listens: nobody else wants the result.
+func (o *sampleStream) beat(ctx context.Context, every time.Duration) {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		o.mu.Lock()
+		silent := time.Since(o.last) >= every
+		o.mu.Unlock()
+		if !silent {
+			continue
+		}
+		if o.reply.Alive != nil && !o.reply.Alive() {
+			o.lost()
+			return
+		}
+		o.send(&SampleReply{Type: replyHeartbeat})
+	}
+}
+
+// enter notes a run so that cancel finds it; false if one of that id is under way.
+func (s *Service) enter(id string, cancel context.CancelCauseFunc) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.runs[id] != nil {
+		return false
+	}
+	s.runs[id] = cancel
+	return true
+}
+
+func (s *Service) leave(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.runs, id)
+}
+
+// sampling returns the way to cancel a run, nil if there is none of that id.
+func (s *Service) sampling(id string) context.CancelCauseFunc {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.runs[id]
+}
+
+// cancelSample cancels the run that a cancel request names, if it is a sample.
+func (s *Service) cancelSample(r *Request) (string, bool) {
+	id := r.Job
+	if id == "" {
+		v, _ := r.Fields.Get("job")
+		id, _ = v.(string)
+	}
+	stop := s.sampling(id)
+	if stop == nil {
+		return id, false
+	}
+	stop(errAsked)
+	return id, true
+}
+
+// place returns the executor that ran a model last, or the next one in turn.
+func (s *Service) place(file string) Executor {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ex := s.places[file]
+	if ex == nil {
+		ex = s.cfg.Executors[int(s.next.Add(1)-1)%len(s.cfg.Executors)]
+		if len(s.places) < 256 { // names come from clients
+			s.places[file] = ex
+		}
+	}
+	return ex
+}
+
+func (s *Service) load(r *Request) error {
+	q := &LoadRequest{}
+	if err := bindStrict(r.Fields, q); err != nil {
+		return badRequest(err)
+	}
+	if q.Model.File == "" {
+		return badRequest(badField("model.file", "is missing"))
+	}
+	s.spawn(r, func(ctx context.Context) error {
+		total := LoadReply{V: ProtocolVersion}
+		for _, ex := range s.cfg.Executors {
+			if err := ex.Ready(ctx); err != nil {
+				return Errorf(ErrNoCapacity, "no worker became ready: %v", err)
+			}
+			out, err := ex.Load(ctx, q)
+			if err != nil {
+				return err
+			}
+			total.Bytes, total.Seconds, total.Workers = total.Bytes+out.Bytes, max(total.Seconds, out.Seconds), total.Workers+1
+		}
+		return r.Reply.Last(total)
+	})
+	return nil
+}

@@ -1,0 +1,96 @@
+package ipc
+
+import (
+	"encoding/json"
+	"reflect"
+	"strings"
+
+	"patchbay/node"
+)
+
+// Schema returns the JSON Schema (draft 2020-12) of the messages in their JSON form, made from the structs that are encoded and decoded: $defs has one
+// entry for every request ("run.request") and reply ("sample.reply"). Bytes are base64 text there, tensors {"$tensor": {...}}.
+func Schema() map[string]any {
+	messages := map[string]any{
+		"run.request": RunRequest{}, "submit.request": RunRequest{}, "receipt": Receipt{}, "event": Event{}, "output": outputMessage{}, "chunk": chunkMessage{},
+		"preview": previewMessage{}, "heartbeat": heartbeatMessage{}, "status.request": jobRequest{}, "status.reply": recordReply{}, "cancel.request": jobRequest{},
+		"cancel.reply": cancelReply{}, "jobs.request": jobsRequest{}, "jobs.reply": jobsReply{}, "describe.request": describeRequest{}, "exec.request": ExecRequest{},
+		"exec.reply": ExecReply{}, "sample.request": SampleRequest{}, "sample.reply": SampleReply{}, "load.request": LoadRequest{}, "load.reply": LoadReply{},
+		"free.request": FreeRequest{}, "free.reply": FreeReply{}, "ping.reply": pongReply{}, "error.reply": errorBody{}, "frame": envelope{},
+	}
+	defs := map[string]any{"tensor": map[string]any{
+		"type": "object", "required": []string{tensorKey}, "properties": map[string]any{tensorKey: map[string]any{
+			"type": "object", "required": []string{"dtype", "shape", "data"}, "properties": map[string]any{
+				"dtype": map[string]any{"enum": []string{"f32", "f16", "bf16", "i64", "u8"}},
+				"shape": map[string]any{"type": "array", "maxItems": 8, "items": map[string]any{"type": "integer", "minimum": 0}},
+				"data":  map[string]any{"type": "string", "contentEncoding": "base64"},
+			},
+		}},
+	}}
+	strict := map[string]bool{"sample.request": true, "load.request": true}
+	for name, v := range messages {
+		defs[name] = schemaOf(reflect.TypeOf(v), strict[name])
+	}
+	return map[string]any{"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Patchbay protocol, version 1", "$defs": defs}
+}
+
+// schemaOf describes a Go type. strict refuses fields that are not there, at every depth.
+func schemaOf(t reflect.Type, strict bool) map[string]any {
+	switch t {
+	case reflect.TypeFor[*Tensor]():
+		return map[string]any{"$ref": "#/$defs/tensor"}
+	case reflect.TypeFor[*node.Object](), reflect.TypeFor[map[string]any]():
+		return map[string]any{"type": "object"}
+	case reflect.TypeFor[[]byte]():
+		return map[string]any{"type": "string", "contentEncoding": "base64"}
+	}
+	switch t.Kind() {
+	case reflect.Pointer:
+		return schemaOf(t.Elem(), strict)
+	case reflect.String:
+		return map[string]any{"type": "string"}
+	case reflect.Bool:
+		return map[string]any{"type": "boolean"}
+	case reflect.Int, reflect.Int64:
+		return map[string]any{"type": "integer"}
+	case reflect.Uint32, reflect.Uint64:
+		return map[string]any{"type": "integer", "minimum": 0}
+	case reflect.Float64:
+		return map[string]any{"type": "number"}
+	case reflect.Slice:
+		return map[string]any{"type": "array", "items": schemaOf(t.Elem(), strict)}
+	case reflect.Map:
+		return map[string]any{"type": "object", "additionalProperties": schemaOf(t.Elem(), strict)}
+	case reflect.Struct:
+		return schemaOfStruct(t, strict)
+	}
+	return map[string]any{} // any value
+}
+
+func schemaOfStruct(t reflect.Type, strict bool) map[string]any {
+	fields, required := map[string]any{}, []string{}
+	for _, f := range reflect.VisibleFields(t) {
+		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if f.Anonymous || name == "" || name == "-" {
+			continue
+		}
+		fields[name] = schemaOf(f.Type, strict)
+		if !strings.Contains(options, "omitempty") {
+			required = append(required, name)
+		}
+	}
+	out := map[string]any{"type": "object", "properties": fields}
+	if len(required) > 0 {
+		out["required"] = required
+	}
+	if strict {
+		out["additionalProperties"] = false
+	}
+	return out
+}
+
+// SchemaText returns Schema as it stands in docs/protocol.schema.json.
+func SchemaText() ([]byte, error) {
+	b, err := json.MarshalIndent(Schema(), "", " ")
+	return append(b, '\n'), err
+}

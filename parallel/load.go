@@ -1,0 +1,41 @@
+package parallel
+
+import (
+	"context"
+	"time"
+)
+
+// Loaded says what Load did.
+type Loaded struct {
+	Bytes   int64   // of the weights in the file, all parts together
+	Seconds float64 // 0 if they were resident
+}
+
+// Load makes the weights of a model resident in the layout that a plan wants ("": one rank), so that the first request of that plan need not. It
+// waits for the work in hand. Errors are *Error, as those of Sample.
+func (e *Engine) Load(ctx context.Context, m Model, plan string) (Loaded, error) {
+	out := Loaded{Bytes: m.WeightBytes}
+	p, err := ParsePlan(plan)
+	if err != nil {
+		return out, err
+	}
+	if p.Tensor > m.Spec.Heads {
+		return out, refusePlan("tensor", "is %d, the model has %d heads", p.Tensor, m.Spec.Heads)
+	}
+	e.work.Lock()
+	defer e.work.Unlock()
+	if err := ctx.Err(); err != nil {
+		return out, cancelled(err)
+	}
+	for r := range p.Tensor {
+		start := time.Now()
+		loaded, err := e.places.acquire(e.local, m, p.held(r))
+		if err != nil {
+			return out, err
+		}
+		if loaded {
+			out.Seconds += time.Since(start).Seconds()
+		}
+	}
+	return out, nil
+}
