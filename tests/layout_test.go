@@ -190,8 +190,8 @@ func TestLayoutPackagesAreDescribed(t *testing.T) {
 		if dir == "." || strings.HasPrefix(dir, "tools") || strings.HasPrefix(dir, "examples") {
 			continue
 		}
-		if !strings.HasPrefix(text, "Package ") {
-			t.Errorf("package in %s has no comment that starts with \"Package\"", dir)
+		if !strings.HasPrefix(text, "Package ") && !strings.HasPrefix(text, "Command ") {
+			t.Errorf("package in %s has no comment that starts with \"Package\" or \"Command\"", dir)
 		}
 	}
 }
