@@ -145,9 +145,12 @@ type split struct {
 // splits lists every matrix of a FLUX of width e and MLP width f.
 func splits(e, f, double, single int, guidance bool) []split {
 	all := []split{
-		{"img_in", []string{"x_embedder"}, []int{e}}, {"txt_in", []string{"context_embedder"}, []int{e}},
-		{"time_in.in_layer", []string{"time_text_embed.timestep_embedder.linear_1"}, []int{e}}, {"time_in.out_layer", []string{"time_text_embed.timestep_embedder.linear_2"}, []int{e}},
-		{"vector_in.in_layer", []string{"time_text_embed.text_embedder.linear_1"}, []int{e}}, {"vector_in.out_layer", []string{"time_text_embed.text_embedder.linear_2"}, []int{e}},
+		{"img_in", []string{"x_embedder"}, []int{e}},
+		{"txt_in", []string{"context_embedder"}, []int{e}},
+		{"time_in.in_layer", []string{"time_text_embed.timestep_embedder.linear_1"}, []int{e}},
+		{"time_in.out_layer", []string{"time_text_embed.timestep_embedder.linear_2"}, []int{e}},
+		{"vector_in.in_layer", []string{"time_text_embed.text_embedder.linear_1"}, []int{e}},
+		{"vector_in.out_layer", []string{"time_text_embed.text_embedder.linear_2"}, []int{e}},
 		{"final_layer.linear", []string{"proj_out"}, []int{64}},
 	}
 	if guidance {
@@ -157,11 +160,16 @@ func splits(e, f, double, single int, guidance bool) []split {
 	for i := range double {
 		o, d := fmt.Sprintf("double_blocks.%d.", i), fmt.Sprintf("transformer_blocks.%d.", i)
 		for _, s := range []split{
-			{"img_mod.lin", []string{"norm1.linear"}, []int{6 * e}}, {"txt_mod.lin", []string{"norm1_context.linear"}, []int{6 * e}},
-			{"img_attn.qkv", []string{"attn.to_q", "attn.to_k", "attn.to_v"}, []int{e, e, e}}, {"txt_attn.qkv", []string{"attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj"}, []int{e, e, e}},
-			{"img_attn.proj", []string{"attn.to_out.0"}, []int{e}}, {"txt_attn.proj", []string{"attn.to_add_out"}, []int{e}},
-			{"img_mlp.0", []string{"ff.net.0.proj"}, []int{f}}, {"img_mlp.2", []string{"ff.net.2"}, []int{e}},
-			{"txt_mlp.0", []string{"ff_context.net.0.proj"}, []int{f}}, {"txt_mlp.2", []string{"ff_context.net.2"}, []int{e}},
+			{"img_mod.lin", []string{"norm1.linear"}, []int{6 * e}},
+			{"txt_mod.lin", []string{"norm1_context.linear"}, []int{6 * e}},
+			{"img_attn.qkv", []string{"attn.to_q", "attn.to_k", "attn.to_v"}, []int{e, e, e}},
+			{"txt_attn.qkv", []string{"attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj"}, []int{e, e, e}},
+			{"img_attn.proj", []string{"attn.to_out.0"}, []int{e}},
+			{"txt_attn.proj", []string{"attn.to_add_out"}, []int{e}},
+			{"img_mlp.0", []string{"ff.net.0.proj"}, []int{f}},
+			{"img_mlp.2", []string{"ff.net.2"}, []int{e}},
+			{"txt_mlp.0", []string{"ff_context.net.0.proj"}, []int{f}},
+			{"txt_mlp.2", []string{"ff_context.net.2"}, []int{e}},
 		} {
 			all = append(all, s.under(o, d))
 		}
@@ -169,7 +177,8 @@ func splits(e, f, double, single int, guidance bool) []split {
 	for i := range single {
 		o, d := fmt.Sprintf("single_blocks.%d.", i), fmt.Sprintf("single_transformer_blocks.%d.", i)
 		for _, s := range []split{
-			{"modulation.lin", []string{"norm.linear"}, []int{3 * e}}, {"linear2", []string{"proj_out"}, []int{e}},
+			{"modulation.lin", []string{"norm.linear"}, []int{3 * e}},
+			{"linear2", []string{"proj_out"}, []int{e}},
 			{"linear1", []string{"attn.to_q", "attn.to_k", "attn.to_v", "proj_mlp"}, []int{e, e, e, f}},
 		} {
 			all = append(all, s.under(o, d))

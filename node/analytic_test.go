@@ -239,8 +239,8 @@ func TestGuidersMatchGolden(t *testing.T) {
 		if c.Shape == nil {
 			c.Shape = []int{1, 4, 4, 4}
 		}
-		g, values := c.graph(t, m)
-		g = newGraph() // another chain with the same values
+		_, values := c.graph(t, m)
+		g := newGraph() // another chain with the same values
 		model, noise := g.add("TheModel"), g.add("DisableNoise")
 		guider := g.add("BasicGuider", "model", model, "conditioning", g.add("Positive"))
 		if part[1] == "dual" {

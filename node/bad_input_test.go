@@ -53,8 +53,11 @@ func TestBadInputsAreRefusedInWords(t *testing.T) {
 		{"ConditioningConcat", in{"conditioning_to": condIn(3, 4), "conditioning_from": condIn(3, 5)}, "conditioning_from", CodeWrongFamily, "5 channels"},
 		{"ConditioningConcat", in{"conditioning_to": condIn(3, 4, "context_len", 2.0), "conditioning_from": condIn(3, 4)}, "conditioning_to", CodeWrongFamily, "ConditioningCombine"},
 		{"ConditioningConcat", in{"conditioning_to": condIn(40000, 1), "conditioning_from": condIn(40000, 1)}, "conditioning_from", CodeBadInput, "80000 tokens"},
-		{"ConditioningAverage", in{"conditioning_to": condIn(3, 4, "pooled_output", zeros(1, 2)), "conditioning_from": condIn(3, 4, "pooled_output", zeros(1, 3)), "conditioning_to_strength": 0.5},
-			"conditioning_from", CodeWrongFamily, "3 pooled"},
+		{
+			"ConditioningAverage",
+			in{"conditioning_to": condIn(3, 4, "pooled_output", zeros(1, 2)), "conditioning_from": condIn(3, 4, "pooled_output", zeros(1, 3)), "conditioning_to_strength": 0.5},
+			"conditioning_from", CodeWrongFamily, "3 pooled",
+		},
 		{"ConditioningSetMask", in{"conditioning": condIn(3, 4), "mask": zeros(0, 4, 4), "strength": 1.0, "set_cond_area": "default"}, "mask", CodeBadInput, "empty"},
 		{"LatentUpscale", in{"samples": latentIn(1, 4, 0, 4), "upscale_method": "area", "width": int64(64), "height": int64(64), "crop": "disabled"}, "samples", CodeBadInput, "empty"},
 		{"LatentUpscale", in{"samples": latentIn(1, 4, 1, 300), "upscale_method": "area", "width": int64(64), "height": int64(2048), "crop": "center"}, "width", CodeBadInput, "crop"},

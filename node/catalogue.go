@@ -72,7 +72,8 @@ type Input struct {
 // NewCatalogue builds the table. Classes in extra are added (tests); a name that is there already panics.
 func NewCatalogue(extra ...Class) *Catalogue {
 	c := &Catalogue{classes: map[string]*Class{}}
-	for _, group := range [][]Class{loadClasses(), ggufClasses(), textClasses(), conditioningClasses(), latentClasses(), vaeClasses(), sampleClasses(), customClasses(), modelClasses(), imageClasses(),
+	for _, group := range [][]Class{
+		loadClasses(), ggufClasses(), textClasses(), conditioningClasses(), latentClasses(), vaeClasses(), sampleClasses(), customClasses(), modelClasses(), imageClasses(),
 		sigmaClasses(), schedulerClasses(), samplerClasses(), guidanceClasses(), modelSamplingClasses(), areaClasses(), mixClasses(), clipLayerClasses(), loraClasses(),
 		inpaintClasses(), tiledClasses(), resizeLatentClasses(), turnLatentClasses(), composeLatentClasses(), latentBatchClasses(), resizeImageClasses(), imageOpClasses(), maskClasses(), primitiveClasses(), extra,
 	} {

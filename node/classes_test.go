@@ -117,8 +117,10 @@ func TestLoadImageMask(t *testing.T) {
 		file, channel string
 		want          func(i int) float64
 	}{
-		{"soft.png", "alpha", func(i int) float64 { return 1 - float64(50*i)/255 }}, {"soft.png", "red", func(i int) float64 { return float64(40*i) / 255 }},
-		{"soft.png", "blue", func(i int) float64 { return float64(255-i) / 255 }}, {"hard.png", "green", func(i int) float64 { return float64(30*i) / 255 }},
+		{"soft.png", "alpha", func(i int) float64 { return 1 - float64(50*i)/255 }},
+		{"soft.png", "red", func(i int) float64 { return float64(40*i) / 255 }},
+		{"soft.png", "blue", func(i int) float64 { return float64(255-i) / 255 }},
+		{"hard.png", "green", func(i int) float64 { return float64(30*i) / 255 }},
 		{"hard.png", "alpha", func(int) float64 { return 0 }},
 	} {
 		m := exec(t, run, "LoadImageMask", map[string]any{"image": c.file, "channel": c.channel}).(*Tensor)

@@ -41,18 +41,28 @@ func codecs() []codec {
 		}
 	}
 	return []codec{
-		{"PNG", starts(pngSignature), func(b []byte) (image.Config, error) { return png.DecodeConfig(bytes.NewReader(b)) },
-			still(func(r *bytes.Reader) (image.Image, error) { return png.Decode(r) })},
-		{"JPEG", starts("\xff\xd8"), func(b []byte) (image.Config, error) { return jpeg.DecodeConfig(bytes.NewReader(b)) },
-			still(func(r *bytes.Reader) (image.Image, error) { return jpeg.Decode(r) })},
-		{"WebP", func(b []byte) bool { return len(b) > 12 && string(b[:4]) == "RIFF" && string(b[8:12]) == "WEBP" },
+		{
+			"PNG", starts(pngSignature), func(b []byte) (image.Config, error) { return png.DecodeConfig(bytes.NewReader(b)) },
+			still(func(r *bytes.Reader) (image.Image, error) { return png.Decode(r) }),
+		},
+		{
+			"JPEG", starts("\xff\xd8"), func(b []byte) (image.Config, error) { return jpeg.DecodeConfig(bytes.NewReader(b)) },
+			still(func(r *bytes.Reader) (image.Image, error) { return jpeg.Decode(r) }),
+		},
+		{
+			"WebP", func(b []byte) bool { return len(b) > 12 && string(b[:4]) == "RIFF" && string(b[8:12]) == "WEBP" },
 			func(b []byte) (image.Config, error) { return webp.DecodeConfig(bytes.NewReader(b)) },
-			still(func(r *bytes.Reader) (image.Image, error) { return webp.Decode(r) })},
-		{"BMP", starts("BM"), func(b []byte) (image.Config, error) { return bmp.DecodeConfig(bytes.NewReader(b)) },
-			still(func(r *bytes.Reader) (image.Image, error) { return bmp.Decode(r) })},
-		{"TIFF", func(b []byte) bool { return starts("II*\x00")(b) || starts("MM\x00*")(b) },
+			still(func(r *bytes.Reader) (image.Image, error) { return webp.Decode(r) }),
+		},
+		{
+			"BMP", starts("BM"), func(b []byte) (image.Config, error) { return bmp.DecodeConfig(bytes.NewReader(b)) },
+			still(func(r *bytes.Reader) (image.Image, error) { return bmp.Decode(r) }),
+		},
+		{
+			"TIFF", func(b []byte) bool { return starts("II*\x00")(b) || starts("MM\x00*")(b) },
 			func(b []byte) (image.Config, error) { return tiff.DecodeConfig(bytes.NewReader(b)) },
-			still(func(r *bytes.Reader) (image.Image, error) { return tiff.Decode(r) })},
+			still(func(r *bytes.Reader) (image.Image, error) { return tiff.Decode(r) }),
+		},
 		{"GIF", starts("GIF8"), func(b []byte) (image.Config, error) { return gif.DecodeConfig(bytes.NewReader(b)) }, decodeGIF},
 	}
 }
@@ -152,7 +162,7 @@ func straight(f image.Image) *image.NRGBA {
 func hasAlpha(f image.Image) bool {
 	switch p := f.(type) {
 	case *image.NRGBA, *image.NRGBA64, *image.RGBA, *image.RGBA64, *image.NYCbCrA:
-		if o, ok := f.(interface{ Opaque() bool }); ok && (isRGBA(f)) {
+		if o, ok := f.(interface{ Opaque() bool }); ok && isRGBA(f) {
 			return !o.Opaque() // Go reads opaque true-colour files into RGBA too
 		}
 		return true

@@ -77,7 +77,7 @@ func (f checkpoint) open() (*weights.File, error) {
 		return nil, &Failure{Code: CodeBadCheckpoint, Message: err.Error(), cause: err}
 	}
 	if f.hash != "" && (file.HeaderHash() != f.hash || modified(file.Paths()) != f.changed) {
-		file.Close()
+		_ = file.Close()
 		return nil, failf(CodeBadCheckpoint, "%s has changed since the workflow began; run it again", f.path)
 	}
 	return file, nil
@@ -90,7 +90,7 @@ func readHeader(path string, wide bool, f func(c checkpoint, file *weights.File,
 	if err != nil {
 		return err
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }()
 	c.hash, c.size, c.changed = file.HeaderHash(), file.Size(), modified(file.Paths())
 	return f(c, file, file.Set())
 }
@@ -143,7 +143,7 @@ func (l *lazily) with(f func(file *weights.File) error) error {
 	if err != nil {
 		return err
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }()
 	if err := f(file); err != nil {
 		return fmt.Errorf("load %s: %w", l.file.path, err)
 	}

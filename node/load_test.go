@@ -30,8 +30,10 @@ func fullCheckpoint(t *testing.T, path string) {
 	meta := map[string]string{}
 	var entries []safetensors.Entry
 	for _, part := range []struct{ file, prefix, key string }{
-		{"diffusion_models/demo_flux.safetensors", "model.diffusion_model.", "config"}, {"text_encoders/demo_clip.safetensors", "text_encoders.clip_l.transformer.", "clip_l.config"},
-		{"text_encoders/demo_t5.safetensors", "text_encoders.t5xxl.transformer.", "t5.config"}, {"vae/demo_ae.safetensors", "vae.", "vae.config"},
+		{"diffusion_models/demo_flux.safetensors", "model.diffusion_model.", "config"},
+		{"text_encoders/demo_clip.safetensors", "text_encoders.clip_l.transformer.", "clip_l.config"},
+		{"text_encoders/demo_t5.safetensors", "text_encoders.t5xxl.transformer.", "t5.config"},
+		{"vae/demo_ae.safetensors", "vae.", "vae.config"},
 	} {
 		f, err := safetensors.Open(filepath.Join("..", "examples", "demo", part.file))
 		if err != nil {

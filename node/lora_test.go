@@ -268,7 +268,10 @@ func TestLoraNodes(t *testing.T) {
 		model, clip     int // adapters afterwards
 		warns           string
 	}{
-		{"one", 1, 1, 1, 1, ""}, {"one", 0, 1, 0, 1, ""}, {"one", 1, 0, 1, 0, ""}, {"one", -2, 0.5, 1, 1, ""},
+		{"one", 1, 1, 1, 1, ""},
+		{"one", 0, 1, 0, 1, ""},
+		{"one", 1, 0, 1, 0, ""},
+		{"one", -2, 0.5, 1, 1, ""},
 		{"other", 0, 0, 0, 0, ""}, // not even looked at
 		{"model", 1, 1, 1, 0, "4 tensors of model.safetensors fit nothing here"},
 	} {

@@ -62,7 +62,7 @@ func Commit(outputDir string, out Output) (FileRef, error) {
 	if err != nil {
 		return FileRef{}, writeFailure(out, err)
 	}
-	defer os.Remove(temp)
+	defer func() { _ = os.Remove(temp) }()
 	return publishNext(folder, sub, name, temp, out, publish)
 }
 
@@ -163,7 +163,7 @@ func staged(folder string, data []byte) (string, error) {
 		err = closeErr
 	}
 	if err != nil {
-		os.Remove(f.Name())
+		_ = os.Remove(f.Name())
 		return "", err
 	}
 	return f.Name(), nil

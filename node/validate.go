@@ -228,8 +228,10 @@ func (v *validation) link(k *Class, in *Input, l []any, r *verdict) *exception {
 		if in.Type == "COMBO" && !k.NewStyle {
 			shown = pyRepr(v.choices(in))
 		}
-		r.errors = append(r.errors, problem{codeTypeMismatch, messageTypeMismatch, fmt.Sprintf("%s, received_type(%s) mismatch input_type(%s)", in.Name, received, shown),
-			NewObject("input_name", in.Name, "input_config", v.config(k, in), "received_type", received, "linked_node", l)})
+		r.errors = append(r.errors, problem{
+			codeTypeMismatch, messageTypeMismatch, fmt.Sprintf("%s, received_type(%s) mismatch input_type(%s)", in.Name, received, shown),
+			NewObject("input_name", in.Name, "input_config", v.config(k, in), "received_type", received, "linked_node", l),
+		})
 		return nil
 	}
 	r.deps = append(r.deps, id)
@@ -302,12 +304,16 @@ func (v *validation) literal(k *Class, in *Input, val any) (any, *problem) {
 		val = pyBool(val)
 	case "COMBO":
 	default:
-		return nil, &problem{codeExpectedLink, fmt.Sprintf("Input %s takes a link [node id, slot] to a node that gives %s", in.Name, in.Type), fmt.Sprintf("%s, got %s", in.Name, shown(pyRepr(val))),
-			NewObject("input_name", in.Name, "input_config", v.config(k, in), "received_value", val)}
+		return nil, &problem{
+			codeExpectedLink, fmt.Sprintf("Input %s takes a link [node id, slot] to a node that gives %s", in.Name, in.Type), fmt.Sprintf("%s, got %s", in.Name, shown(pyRepr(val))),
+			NewObject("input_name", in.Name, "input_config", v.config(k, in), "received_value", val),
+		}
 	}
 	if err != nil {
-		return nil, &problem{codeInvalidInput, "Failed to convert an input value to a " + in.Type + " value", fmt.Sprintf("%s, %s, %s", in.Name, shown(pyStr(given)), shown(err.Error())),
-			NewObject("input_name", in.Name, "input_config", v.config(k, in), "received_value", given, "exception_message", shown(err.Error()))}
+		return nil, &problem{
+			codeInvalidInput, "Failed to convert an input value to a " + in.Type + " value", fmt.Sprintf("%s, %s, %s", in.Name, shown(pyStr(given)), shown(err.Error())),
+			NewObject("input_name", in.Name, "input_config", v.config(k, in), "received_value", given, "exception_message", shown(err.Error())),
+		}
 	}
 	for _, own := range k.Own {
 		if own == in.Name {

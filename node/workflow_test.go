@@ -80,8 +80,16 @@ func TestPythonText(t *testing.T) {
 		v    any
 		want string
 	}{
-		{1.0, "1.0"}, {1e16, "1e+16"}, {123456789012345680.0, "1.2345678901234568e+17"}, {0.0001, "0.0001"}, {0.00001, "1e-05"}, {math.Inf(-1), "-inf"},
-		{"it's", `"it's"`}, {`both ' and "`, `'both \' and "'`}, {"tab\t\x01é狐", `'tab\t\x01é狐'`}, {[]any{nil, true, "a"}, "[None, True, 'a']"},
+		{1.0, "1.0"},
+		{1e16, "1e+16"},
+		{123456789012345680.0, "1.2345678901234568e+17"},
+		{0.0001, "0.0001"},
+		{0.00001, "1e-05"},
+		{math.Inf(-1), "-inf"},
+		{"it's", `"it's"`},
+		{`both ' and "`, `'both \' and "'`},
+		{"tab\t\x01é狐", `'tab\t\x01é狐'`},
+		{[]any{nil, true, "a"}, "[None, True, 'a']"},
 		{NewObject("a", int64(1), "b", []any{}), "{'a': 1, 'b': []}"},
 	} {
 		if got := pyRepr(c.v); got != c.want {

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -128,7 +129,7 @@ func scriptStdio(ts *testscript.TestScript, neg bool, args []string) {
 	w := bufio.NewWriter(ts.Stdout())
 	for wait > 0 {
 		body, err := ipc.ReadFrame(out)
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		ts.Check(err)

@@ -59,13 +59,20 @@ func thirds(i int) func(n, k int) (int, int) { return part(i, 3) }
 func fluxDiffusers() []alias {
 	const d, s = "transformer_blocks.*.", "single_transformer_blocks.*."
 	list := []alias{
-		{file: d + "attn.to_out.0", own: "double_blocks.*.img_attn.proj"}, {file: d + "attn.to_add_out", own: "double_blocks.*.txt_attn.proj"},
-		{file: d + "norm1.linear", own: "double_blocks.*.img_mod.lin"}, {file: d + "norm1_context.linear", own: "double_blocks.*.txt_mod.lin"},
-		{file: d + "ff.net.0.proj", own: "double_blocks.*.img_mlp.0"}, {file: d + "ff.net.2", own: "double_blocks.*.img_mlp.2"},
-		{file: d + "ff_context.net.0.proj", own: "double_blocks.*.txt_mlp.0"}, {file: d + "ff_context.net.2", own: "double_blocks.*.txt_mlp.2"},
-		{file: s + "proj_mlp", own: "single_blocks.*.linear1", rows: behind(3)}, {file: s + "proj_out", own: "single_blocks.*.linear2"},
+		{file: d + "attn.to_out.0", own: "double_blocks.*.img_attn.proj"},
+		{file: d + "attn.to_add_out", own: "double_blocks.*.txt_attn.proj"},
+		{file: d + "norm1.linear", own: "double_blocks.*.img_mod.lin"},
+		{file: d + "norm1_context.linear", own: "double_blocks.*.txt_mod.lin"},
+		{file: d + "ff.net.0.proj", own: "double_blocks.*.img_mlp.0"},
+		{file: d + "ff.net.2", own: "double_blocks.*.img_mlp.2"},
+		{file: d + "ff_context.net.0.proj", own: "double_blocks.*.txt_mlp.0"},
+		{file: d + "ff_context.net.2", own: "double_blocks.*.txt_mlp.2"},
+		{file: s + "proj_mlp", own: "single_blocks.*.linear1", rows: behind(3)},
+		{file: s + "proj_out", own: "single_blocks.*.linear2"},
 		{file: s + "norm.linear", own: "single_blocks.*.modulation.lin"},
-		{file: "x_embedder", own: "img_in"}, {file: "context_embedder", own: "txt_in"}, {file: "proj_out", own: "final_layer.linear"},
+		{file: "x_embedder", own: "img_in"},
+		{file: "context_embedder", own: "txt_in"},
+		{file: "proj_out", own: "final_layer.linear"},
 		{file: "norm_out.linear", own: "final_layer.adaLN_modulation.1", swapped: true},
 	}
 	for file, own := range map[string]string{"timestep_embedder": "time_in", "text_embedder": "vector_in", "guidance_embedder": "guidance_in"} {
@@ -82,9 +89,12 @@ func fluxOriginal() []alias {
 	attention := func(_, k int) (int, int) { return 0, 3 * k }
 	return []alias{
 		{file: s + "linear1_qkv", own: s + "linear1", rows: attention},
-		{file: s + "processor.qkv", own: s + "linear1", rows: attention}, {file: s + "processor.proj", own: s + "linear2"},
-		{file: d + "processor.qkv_lora1", own: d + "img_attn.qkv"}, {file: d + "processor.qkv_lora2", own: d + "txt_attn.qkv"},
-		{file: d + "processor.proj_lora1", own: d + "img_attn.proj"}, {file: d + "processor.proj_lora2", own: d + "txt_attn.proj"},
+		{file: s + "processor.qkv", own: s + "linear1", rows: attention},
+		{file: s + "processor.proj", own: s + "linear2"},
+		{file: d + "processor.qkv_lora1", own: d + "img_attn.qkv"},
+		{file: d + "processor.qkv_lora2", own: d + "txt_attn.qkv"},
+		{file: d + "processor.proj_lora1", own: d + "img_attn.proj"},
+		{file: d + "processor.proj_lora2", own: d + "txt_attn.proj"},
 	}
 }
 
@@ -94,10 +104,16 @@ func sd3Diffusers() []alias {
 	list := []alias{
 		{file: d + "norm1.linear", own: x + "adaLN_modulation.1"},
 		{file: d + "norm1_context.linear", own: c + "adaLN_modulation.1", swapped: true}, // only the last block's has two parts
-		{file: d + "attn.to_out.0", own: x + "attn.proj"}, {file: d + "attn.to_add_out", own: c + "attn.proj"}, {file: d + "attn2.to_out.0", own: x + "attn2.proj"},
-		{file: d + "ff.net.0.proj", own: x + "mlp.fc1"}, {file: d + "ff.net.2", own: x + "mlp.fc2"},
-		{file: d + "ff_context.net.0.proj", own: c + "mlp.fc1"}, {file: d + "ff_context.net.2", own: c + "mlp.fc2"},
-		{file: "context_embedder", own: "context_embedder"}, {file: "pos_embed.proj", own: "x_embedder.proj"}, {file: "proj_out", own: "final_layer.linear"},
+		{file: d + "attn.to_out.0", own: x + "attn.proj"},
+		{file: d + "attn.to_add_out", own: c + "attn.proj"},
+		{file: d + "attn2.to_out.0", own: x + "attn2.proj"},
+		{file: d + "ff.net.0.proj", own: x + "mlp.fc1"},
+		{file: d + "ff.net.2", own: x + "mlp.fc2"},
+		{file: d + "ff_context.net.0.proj", own: c + "mlp.fc1"},
+		{file: d + "ff_context.net.2", own: c + "mlp.fc2"},
+		{file: "context_embedder", own: "context_embedder"},
+		{file: "pos_embed.proj", own: "x_embedder.proj"},
+		{file: "proj_out", own: "final_layer.linear"},
 		{file: "norm_out.linear", own: "final_layer.adaLN_modulation.1", swapped: true},
 	}
 	for file, own := range map[string]string{"timestep_embedder": "t_embedder", "text_embedder": "y_embedder"} {
@@ -112,12 +128,18 @@ func sd3Diffusers() []alias {
 func pixartDiffusers() []alias {
 	const d, own = "transformer_blocks.*.", "blocks.*."
 	list := []alias{
-		{file: d + "attn1.to_out.0", own: own + "attn.proj"}, {file: d + "attn2.to_out.0", own: own + "cross_attn.proj"},
-		{file: d + "attn2.to_q", own: own + "cross_attn.q_linear"}, {file: d + "attn2.to_k", own: own + "cross_attn.kv_linear", rows: part(0, 2)},
+		{file: d + "attn1.to_out.0", own: own + "attn.proj"},
+		{file: d + "attn2.to_out.0", own: own + "cross_attn.proj"},
+		{file: d + "attn2.to_q", own: own + "cross_attn.q_linear"},
+		{file: d + "attn2.to_k", own: own + "cross_attn.kv_linear", rows: part(0, 2)},
 		{file: d + "attn2.to_v", own: own + "cross_attn.kv_linear", rows: part(1, 2)},
-		{file: d + "ff.net.0.proj", own: own + "mlp.fc1"}, {file: d + "ff.net.2", own: own + "mlp.fc2"},
-		{file: "pos_embed.proj", own: "x_embedder.proj"}, {file: "proj_out", own: "final_layer.linear"}, {file: "adaln_single.linear", own: "t_block.1"},
-		{file: "caption_projection.linear_1", own: "y_embedder.y_proj.fc1"}, {file: "caption_projection.linear_2", own: "y_embedder.y_proj.fc2"},
+		{file: d + "ff.net.0.proj", own: own + "mlp.fc1"},
+		{file: d + "ff.net.2", own: own + "mlp.fc2"},
+		{file: "pos_embed.proj", own: "x_embedder.proj"},
+		{file: "proj_out", own: "final_layer.linear"},
+		{file: "adaln_single.linear", own: "t_block.1"},
+		{file: "caption_projection.linear_1", own: "y_embedder.y_proj.fc1"},
+		{file: "caption_projection.linear_2", own: "y_embedder.y_proj.fc2"},
 	}
 	for file, own := range map[string]string{"timestep_embedder": "t_embedder", "resolution_embedder": "csize_embedder", "aspect_ratio_embedder": "ar_embedder"} {
 		list = append(list, alias{file: "adaln_single.emb." + file + ".linear_1", own: own + ".mlp.0"}, alias{file: "adaln_single.emb." + file + ".linear_2", own: own + ".mlp.2"})

@@ -42,7 +42,8 @@ func fluxWeights() []cutUp {
 		one("time_in.in_layer", "time_text_embed.timestep_embedder.linear_1", e, 256), one("time_in.out_layer", "time_text_embed.timestep_embedder.linear_2", e, e),
 		one("vector_in.in_layer", "time_text_embed.text_embedder.linear_1", e, 32), one("vector_in.out_layer", "time_text_embed.text_embedder.linear_2", e, e),
 		one("guidance_in.in_layer", "time_text_embed.guidance_embedder.linear_1", e, 256), one("guidance_in.out_layer", "time_text_embed.guidance_embedder.linear_2", e, e),
-		one("final_layer.linear", "proj_out", 64, e), {"final_layer.adaLN_modulation.1", e, []piece{{"norm_out.linear", 2 * e}}, true},
+		one("final_layer.linear", "proj_out", 64, e),
+		{"final_layer.adaLN_modulation.1", e, []piece{{"norm_out.linear", 2 * e}}, true},
 	}
 	for i := range 3 {
 		own, file := fmt.Sprintf("double_blocks.%d.", i), fmt.Sprintf("transformer_blocks.%d.", i)

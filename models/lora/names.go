@@ -59,9 +59,19 @@ func unsupported(name string) string {
 		}
 	}
 	for _, k := range []struct{ end, what string }{
-		{".diff", "a full difference"}, {".diff_b", "a change of a bias"}, {".lora_B.bias", "a change of a bias"}, {".lora_up.bias", "a change of a bias"}, {".set_weight", "a whole weight"},
-		{".reshape_weight", "a weight that is widened"}, {".w_norm", "a change of a norm"}, {".b_norm", "a change of a norm"}, {"_norm.scale", "a whole norm"},
-		{".a1.weight", "GLoRA"}, {".a2.weight", "GLoRA"}, {".b1.weight", "GLoRA"}, {".b2.weight", "GLoRA"},
+		{".diff", "a full difference"},
+		{".diff_b", "a change of a bias"},
+		{".lora_B.bias", "a change of a bias"},
+		{".lora_up.bias", "a change of a bias"},
+		{".set_weight", "a whole weight"},
+		{".reshape_weight", "a weight that is widened"},
+		{".w_norm", "a change of a norm"},
+		{".b_norm", "a change of a norm"},
+		{"_norm.scale", "a whole norm"},
+		{".a1.weight", "GLoRA"},
+		{".a2.weight", "GLoRA"},
+		{".b1.weight", "GLoRA"},
+		{".b2.weight", "GLoRA"},
 	} {
 		if strings.HasSuffix(name, k.end) {
 			return k.what

@@ -24,8 +24,15 @@ func llamaNames(layers int) map[string]string {
 	for i := range layers {
 		hf, llama := fmt.Sprintf("encoder.block.%d.layer.", i), fmt.Sprintf("enc.blk.%d.", i)
 		for _, pair := range [][2]string{
-			{"0.SelfAttention.q", "attn_q"}, {"0.SelfAttention.k", "attn_k"}, {"0.SelfAttention.v", "attn_v"}, {"0.SelfAttention.o", "attn_o"},
-			{"0.layer_norm", "attn_norm"}, {"1.layer_norm", "ffn_norm"}, {"1.DenseReluDense.wi_0", "ffn_gate"}, {"1.DenseReluDense.wi_1", "ffn_up"}, {"1.DenseReluDense.wo", "ffn_down"},
+			{"0.SelfAttention.q", "attn_q"},
+			{"0.SelfAttention.k", "attn_k"},
+			{"0.SelfAttention.v", "attn_v"},
+			{"0.SelfAttention.o", "attn_o"},
+			{"0.layer_norm", "attn_norm"},
+			{"1.layer_norm", "ffn_norm"},
+			{"1.DenseReluDense.wi_0", "ffn_gate"},
+			{"1.DenseReluDense.wi_1", "ffn_up"},
+			{"1.DenseReluDense.wo", "ffn_down"},
 		} {
 			out[hf+pair[0]+".weight"] = llama + pair[1] + ".weight"
 		}
@@ -82,8 +89,11 @@ func TestT5FromGGUF(t *testing.T) {
 func TestNamesThatLlamaDoesNotHaveStay(t *testing.T) {
 	zero := make([]byte, 4)
 	f, err := gguf.OpenBytes(ggufwrite.File(nil, []ggufwrite.Tensor{
-		{Name: "enc.blk.0.attn_q.weight", Type: gguf.F32, Shape: []int{1}, Data: zero}, {Name: "enc.blk.0.other.weight", Type: gguf.F32, Shape: []int{1}, Data: zero},
-		{Name: "enc.blk.0", Type: gguf.F32, Shape: []int{1}, Data: zero}, {Name: "strange", Type: gguf.F32, Shape: []int{1}, Data: zero}, {Name: "output.weight", Type: gguf.F32, Shape: []int{1}, Data: zero},
+		{Name: "enc.blk.0.attn_q.weight", Type: gguf.F32, Shape: []int{1}, Data: zero},
+		{Name: "enc.blk.0.other.weight", Type: gguf.F32, Shape: []int{1}, Data: zero},
+		{Name: "enc.blk.0", Type: gguf.F32, Shape: []int{1}, Data: zero},
+		{Name: "strange", Type: gguf.F32, Shape: []int{1}, Data: zero},
+		{Name: "output.weight", Type: gguf.F32, Shape: []int{1}, Data: zero},
 	}))
 	if err != nil {
 		t.Fatal(err)

@@ -116,7 +116,7 @@ func weightMap(d *json.Decoder) (Index, error) {
 		}
 		var file *string
 		if err := d.Decode(&file); err != nil || file == nil {
-			return nil, fmt.Errorf("index: tensor %q must have the name of a file (%v)", name, err)
+			return nil, fmt.Errorf("index: tensor %q must have the name of a file (%w)", name, err)
 		}
 		if err := checkShard(*file); err != nil {
 			return nil, fmt.Errorf("index: tensor %q: %w", name, err)

@@ -64,7 +64,8 @@ func TestOpenForms(t *testing.T) {
 	text(t, path("folder/config.json"), `{"x": 2}`)
 	save(t, path("only/other.safetensors"), "a", "b", "c")
 	quantised := ggufwrite.File(map[string]any{"config": "{}", "n": uint32(1)}, []ggufwrite.Tensor{
-		{Name: "a", Type: gguf.Q8v0, Shape: []int{1, 32}, Data: make([]byte, 34)}, {Name: "b", Type: gguf.F32, Shape: []int{1}, Data: make([]byte, 4)},
+		{Name: "a", Type: gguf.Q8v0, Shape: []int{1, 32}, Data: make([]byte, 34)},
+		{Name: "b", Type: gguf.F32, Shape: []int{1}, Data: make([]byte, 4)},
 		{Name: "c", Type: gguf.F32, Shape: []int{1}, Data: make([]byte, 4)},
 	})
 	text(t, path("quantised.safetensors"), string(quantised)) // the content decides, not the name

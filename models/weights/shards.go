@@ -176,7 +176,7 @@ func (f *File) addShard(p place, shard string, file *safetensors.File) error {
 func hashOf(parts ...string) string {
 	h := sha256.New()
 	for _, p := range parts {
-		fmt.Fprintf(h, "%d %s\n", len(p), p)
+		_, _ = fmt.Fprintf(h, "%d %s\n", len(p), p) // a hash takes everything
 	}
 	return hex.EncodeToString(h.Sum(nil))
 }

@@ -87,8 +87,12 @@ func TestCutsOfMadeElementsAreThoseOfData(t *testing.T) {
 		tag         tag
 		rank, ranks int
 	}{
-		{"w", tag{}, 0, 1}, {"w", tag{rows: "E:3E"}, 0, 1}, {"w", tag{perm: "turned"}, 0, 1},
-		{"w", tag{split: "rows 3E"}, 1, 2}, {"w", tag{split: "cols K"}, 1, 3}, {"c", tag{conv: true}, 0, 1},
+		{"w", tag{}, 0, 1},
+		{"w", tag{rows: "E:3E"}, 0, 1},
+		{"w", tag{perm: "turned"}, 0, 1},
+		{"w", tag{split: "rows 3E"}, 1, 2},
+		{"w", tag{split: "cols K"}, 1, 3},
+		{"c", tag{conv: true}, 0, 1},
 	} {
 		opt.Rank, opt.Ranks = c.rank, c.ranks
 		f := filler{ops: ref.New(), opt: opt}
@@ -169,7 +173,8 @@ func TestFromGGUFRefuses(t *testing.T) {
 	}{
 		{[]ggufwrite.Tensor{{Name: "y", Type: 20, Shape: []int{32}, Data: block}, {Name: "x", Type: 20, Shape: []int{32}, Data: block}}, `2 of IQ4_NL, the first is "x"`},
 		{[]ggufwrite.Tensor{
-			{Name: "enc.blk.0.attn_q.weight", Type: gguf.F32, Shape: []int{1}, Data: block[:4]}, {Name: "token_embd.weight", Type: gguf.F32, Shape: []int{1}, Data: block[:4]},
+			{Name: "enc.blk.0.attn_q.weight", Type: gguf.F32, Shape: []int{1}, Data: block[:4]},
+			{Name: "token_embd.weight", Type: gguf.F32, Shape: []int{1}, Data: block[:4]},
 			{Name: "shared.weight", Type: gguf.F32, Shape: []int{1}, Data: block[:4]},
 		}, `"shared.weight"`},
 	} {

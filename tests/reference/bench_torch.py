@@ -7,7 +7,8 @@ Run it in the repository's root; it builds ./tests/reference/sidebyside with Go.
 of FLUX.1 with 2 double and 4 single blocks (3072 wide, 24 heads, 256 text tokens, picture N x N), embedders, modulation and last layer included;
 t5-N is one T5-XXL encoder layer on N tokens; conv-N is a residual block of each resolution of a VAE decoder for an N x N picture. Outside: making
 weights, the first run of each side. torch runs in inference mode, channels_last for convolutions, scaled_dot_product_attention for attention.
-Both sides have all processors. The load average is printed because other programs take their share of both.
+Both sides have all processors. The last column is the ratio of processor time (torch's includes what its waiting threads spend): where other
+programs take their share of the machine, as the load average tells, it says more than the clock.
 """
 import argparse
 import os
@@ -126,7 +127,7 @@ class Conv:
 
 
 class Ours:
-    """The Go side: one line in, seconds of one run out."""
+    """The Go side: one line in, seconds and processor seconds of one run out."""
 
     def __init__(self):
         subprocess.run(["go", "build", "-o", "bin/sidebyside", "./tests/reference/sidebyside"], check=True)
@@ -139,7 +140,7 @@ class Ours:
         answer = self.p.stdout.readline()
         if not answer:
             raise SystemExit("the Go side ended: see its message above")
-        return float(answer)
+        return tuple(map(float, answer.split()))
 
 
 def main():
@@ -151,7 +152,7 @@ def main():
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     ours = Ours()
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads; ours: {ours.about}; load average {os.getloadavg()}")
-    print(f"{'case':10} {'type':5} {'torch s':>9} {'ours s':>9} {'torch/ours':>10} {'paired':>8}  runs, load average")
+    print(f"{'case':10} {'type':5} {'torch s':>9} {'ours s':>9} {'torch/ours':>10} {'paired':>8} {'by cpu':>8}  runs, load average")
     for case in o.cases.split(","):
         name, size = case.split("-")
         for dtype in o.dtypes.split(","):
@@ -163,14 +164,15 @@ def main():
                 for i in range(o.runs):  # alternately, and each side goes first every other time
                     for torch_now in ((True, False), (False, True))[i % 2]:
                         if torch_now:
-                            began = time.perf_counter()
+                            began, spent = time.perf_counter(), time.process_time()
                             net()
-                            theirs.append(time.perf_counter() - began)
+                            theirs.append((time.perf_counter() - began, time.process_time() - spent))
                         else:
                             mine.append(ours.run(f"{name} {dtype} {size}"))
-            a, b = statistics.median(theirs), statistics.median(mine)
-            paired = statistics.median(x / y for x, y in zip(theirs, mine))
-            print(f"{case:10} {dtype:5} {a:9.3f} {b:9.3f} {a / b:10.2f} {paired:8.2f}  {o.runs}, {os.getloadavg()[0]:.1f}", flush=True)
+            (a, a_cpu), (b, b_cpu) = (map(statistics.median, zip(*side)) for side in (theirs, mine))
+            paired = statistics.median(x[0] / y[0] for x, y in zip(theirs, mine))
+            print(f"{case:10} {dtype:5} {a:9.3f} {b:9.3f} {a / b:10.2f} {paired:8.2f} {a_cpu / b_cpu:8.2f}  {o.runs}, {os.getloadavg()[0]:.1f}",
+                  flush=True)
             del net
 
 

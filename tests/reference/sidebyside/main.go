@@ -1,12 +1,13 @@
-// Command sidebyside runs what bench_torch.py runs in torch, once for every line on standard input, and answers with seconds. A line is
-// "case dtype size": flux, t5 or conv; f32 or bf16 (weights and activations); the side of the picture or the number of tokens. The first run of a
-// line's kind makes the weights and is not part of the answer: every answer is one more run after a first one.
+// Command sidebyside runs what bench_torch.py runs in torch, once for every line on standard input, and answers with seconds by the clock and
+// seconds of processor time. A line is "case dtype size": flux, t5 or conv; f32 or bf16 (weights and activations); the side of the picture or the
+// number of tokens. A line unlike the one before makes the weights and runs once outside the time.
 package main
 
 import (
 	"bufio"
 	"fmt"
 	"os"
+	"syscall"
 	"time"
 
 	"patchbay/engine"
@@ -42,13 +43,22 @@ func serve() error {
 			}
 			last = line
 		}
-		began := time.Now()
+		before, began := processorTime(), time.Now()
 		if err := run(); err != nil {
 			return fmt.Errorf("%q: %w", last, err)
 		}
-		fmt.Printf("%.6f\n", time.Since(began).Seconds())
+		fmt.Printf("%.6f %.6f\n", time.Since(began).Seconds(), (processorTime() - before).Seconds())
 	}
 	return lines.Err()
+}
+
+// processorTime returns the processor time of this process: other programs may share the machine.
+func processorTime() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // bench makes the operands of a case.
