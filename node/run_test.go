@@ -257,7 +257,7 @@ func TestPanicOfANodeFailsTheJobOnly(t *testing.T) {
 	w := graphOf(t, `{"a": {"class_type": "Boom", "inputs": {}}, "b": {"class_type": "Sink", "inputs": {"value": ["a", 0]}}}`)
 	_, err = runner.Run(context.Background(), Job{Workflow: w}, nil)
 	var f *Failure
-	if !errors.As(err, &f) || f.Code != CodePanic || f.Node != "a" || f.Class != "Boom" || len(f.Trace) == 0 || !strings.Contains(f.Message, "nil map") {
+	if !errors.As(err, &f) || f.Code != CodePanic || f.Node != "a" || f.Class != "Boom" || len(f.Trace) == 0 || !strings.Contains(f.Message, "the node is broken") {
 		t.Fatalf("got %#v, want an internal_panic of node a with a stack", err)
 	}
 	bad = false
