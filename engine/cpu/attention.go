@@ -29,7 +29,6 @@ const (
 func (o *Ops) Attention(out, q, k, v engine.Tensor, a engine.AttentionArgs) {
 	const op = "Attention"
 	engine.CheckAttention(out, q, k, v, a)
-	wantF32(op, out, q, k, v)
 	if q.Len() == 0 {
 		return
 	}
@@ -38,7 +37,7 @@ func (o *Ops) Attention(out, q, k, v engine.Tensor, a engine.AttentionArgs) {
 	lk := k.Dim(1)
 	g := C.pb_attn{
 		q: o.addr(op, q), k: o.addr(op, k), v: o.addr(op, v), o: o.addr(op, out), lse: o.addr(op, a.LSE), bias: o.addr(op, a.Bias),
-		heads: C.int64_t(heads), lq: C.int64_t(lq), lk: C.int64_t(lk), d: C.int64_t(d), scale: C.float(a.Scale),
+		dtype: C.int64_t(q.DType), heads: C.int64_t(heads), lq: C.int64_t(lq), lk: C.int64_t(lk), d: C.int64_t(d), scale: C.float(a.Scale),
 	}
 	g.q_b, g.q_l, g.q_h = headStrides(q)
 	g.k_b, g.k_l, g.k_h = headStrides(k)
@@ -57,7 +56,11 @@ func (o *Ops) Attention(out, q, k, v engine.Tensor, a engine.AttentionArgs) {
 		g.causal = 1
 	}
 	threads := o.threadsFor(2 * float64(batch*heads*lq*lk) * float64(d))
-	headBytes := 4 * (roundUp(lk, o.nr)*d + lk*roundUp(d, o.nr))
+	keyBytes, valueBytes := 4*roundUp(lk, o.nr)*d, 4*lk*roundUp(d, o.nr)
+	if o.dot && q.DType == engine.BF16 { // pairs of channels and pairs of keys share a word
+		keyBytes, valueBytes = 4*roundUp(lk, o.nr)*((d+1)/2), 4*((lk+1)/2)*roundUp(d, o.nr)
+	}
+	headBytes := keyBytes + valueBytes
 	group := min(batch*heads, max(1, kvBytes/max(1, headBytes)))
 	tiles := (lq + o.mr - 1) / o.mr
 	perTask := max(1, min(queryRows/o.mr, tiles*group/(2*threads)))
@@ -74,7 +77,7 @@ func (o *Ops) Attention(out, q, k, v engine.Tensor, a engine.AttentionArgs) {
 				h.keys = C.int64_t(a.KeyLen[h.b])
 			}
 			h.kp = kv + C.uint64_t(i*headBytes)
-			h.vp = h.kp + C.uint64_t(4*roundUp(lk, o.nr)*d)
+			h.vp = h.kp + C.uint64_t(keyBytes)
 			return h
 		}
 		pieces := (lk + packKeys - 1) / packKeys
@@ -103,7 +106,6 @@ func headStrides(t engine.Tensor) (b, l, h C.int64_t) {
 func (o *Ops) MergeAttention(out, lse, o2, lse2 engine.Tensor) {
 	const op = "MergeAttention"
 	engine.CheckMergeAttention(out, lse, o2, lse2)
-	wantF32(op, out, o2)
 	defer o.done()
 	if out.Len() == 0 {
 		return
@@ -112,7 +114,7 @@ func (o *Ops) MergeAttention(out, lse, o2, lse2 engine.Tensor) {
 	across := func(t engine.Tensor) C.pb_view { // [B, H, L] as one value a row [B, L, H]
 		return s.view(o, op, t.Transpose(1, 2).Unsqueeze(3))
 	}
-	o.rowWise(C.pb_ew{op: C.PB_MERGE, y: s.view(o, op, out), a: across(lse), b: s.view(o, op, o2), c: across(lse2)}, s)
+	o.rowWise(C.pb_ew{dtype: C.int32_t(out.DType), op: C.PB_MERGE, y: s.view(o, op, out), a: across(lse), b: s.view(o, op, o2), c: across(lse2)}, s)
 }
 
 // maxHead is the largest head dimension that QKNormRoPE rotates (see qknorm.h).
@@ -122,7 +124,6 @@ const maxHead = 1024
 func (o *Ops) QKNormRoPE(dq, dk, dv, q, k, v engine.Tensor, n engine.QKNorm, r engine.RoPE) {
 	const op = "QKNormRoPE"
 	engine.CheckQKNormRoPE(dq, dk, dv, q, k, v, n, r)
-	wantF32(op, dq, dk, dv, q, k, v)
 	if k.Len() == 0 {
 		return
 	}
@@ -131,7 +132,7 @@ func (o *Ops) QKNormRoPE(dq, dk, dv, q, k, v engine.Tensor, n engine.QKNorm, r e
 	}
 	defer o.done()
 	a := C.pb_qk{
-		d: C.int64_t(k.Dim(3)), norm: C.int32_t(n.Kind), eps: C.float(n.Eps), cos: o.addr(op, r.Cos), sin: o.addr(op, r.Sin),
+		dtype: C.int64_t(k.DType), d: C.int64_t(k.Dim(3)), norm: C.int32_t(n.Kind), eps: C.float(n.Eps), cos: o.addr(op, r.Cos), sin: o.addr(op, r.Sin),
 		w: [2]C.uint64_t{o.addr(op, n.QScale), o.addr(op, n.KScale)}, b: [2]C.uint64_t{o.addr(op, n.QBias), o.addr(op, n.KBias)},
 	}
 	if !r.Cos.IsZero() {

@@ -32,14 +32,21 @@ func cpuSeconds(b *testing.B) float64 {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
 }
 
-// peakRate measures multiply-adds on all threads at once, in flops a second of one thread; the best of some short runs.
-func peakRate(b *testing.B, o *Ops) float64 {
+// peakRate measures multiply-adds of numbers of type d on all threads at once, in flops a second of one thread; the best of some
+// short runs.
+func peakRate(b *testing.B, o *Ops, d engine.DType) float64 {
 	b.Helper()
 	best := 0.0
 	for range 9 {
 		start := cpuSeconds(b)
 		done := make([]float64, o.threads)
-		each(o.threads, o.threads, func(_, task int) { done[task] = o.Peak(1_000_000) })
+		each(o.threads, o.threads, func(_, task int) {
+			if d == engine.BF16 {
+				done[task] = o.PeakBF16(1_000_000)
+			} else {
+				done[task] = o.Peak(1_000_000)
+			}
+		})
 		sum := 0.0
 		for _, d := range done {
 			sum += d
@@ -50,11 +57,11 @@ func peakRate(b *testing.B, o *Ops) float64 {
 }
 
 // benchRate runs f and reports flops a second of all threads by the clock (best run), and flops a second of processor time as a share of the
-// peak that multiply-adds without memory reached in the same benchmark: of the best stretch of at least 5 ms, and of all runs together.
-func benchRate(b *testing.B, o *Ops, flops float64, f func()) {
+// peak that multiply-adds of type d without memory reached in the same benchmark: of the best stretch of at least 5 ms, and of all runs together.
+func benchRate(b *testing.B, o *Ops, d engine.DType, flops float64, f func()) {
 	b.Helper()
 	f()
-	peak := peakRate(b, o)
+	peak := peakRate(b, o, d)
 	first := cpuSeconds(b)
 	mark, since, runs, best, bestCPU := first, 0, 0, 0.0, 0.0
 	for b.Loop() {
@@ -69,7 +76,7 @@ func benchRate(b *testing.B, o *Ops, flops float64, f func()) {
 		}
 	}
 	rate := flops * float64(runs) / (cpuSeconds(b) - first)
-	peak = max(peak, peakRate(b, o))
+	peak = max(peak, peakRate(b, o, d))
 	b.ReportMetric(best/1e9, "GFLOP/s")
 	b.ReportMetric(100*max(rate, bestCPU)/peak, "%peak")
 	b.ReportMetric(100*rate/peak, "%peak-mean")
@@ -85,17 +92,28 @@ func noise(n int, seed uint32) []float32 {
 	return v
 }
 
+// tensor returns an activation of type d with noise.
+func tensor(d engine.DType, seed uint32, shape ...int) engine.Tensor {
+	n := 1
+	for _, s := range shape {
+		n *= s
+	}
+	v := noise(n, seed)
+	if d == engine.F32 {
+		return engine.FromF32(v, shape...)
+	}
+	half := make([]byte, 2*n)
+	engine.Narrow(half, v, d)
+	return engine.NewTensor(engine.Buf{Host: half}, d, shape...)
+}
+
 func packNoise(b testing.TB, o *Ops, d engine.DType, n, k, c int) *engine.Weight {
 	b.Helper()
 	v := noise(n*k, 7)
 	m := engine.Matrix{Data: engine.FromF32(v, n*k).Buf.Host, N: n, K: k}
 	if d == engine.BF16 {
-		half := make([]byte, 2*n*k)
-		for i, x := range v {
-			h := engine.BF16FromF32(x)
-			half[2*i], half[2*i+1] = byte(h), byte(h>>8)
-		}
-		m.Data, m.DType = half, d
+		m.Data, m.DType = make([]byte, 2*n*k), d
+		engine.Narrow(m.Data, v, d)
 	}
 	p, err := o.Pack(m, c)
 	if err != nil {
@@ -104,15 +122,20 @@ func packNoise(b testing.TB, o *Ops, d engine.DType, n, k, c int) *engine.Weight
 	return &engine.Weight{Name: "noise", Base: p}
 }
 
+// benchTypes are the types of activations and weights of the products.
+func benchTypes() [][2]engine.DType {
+	return [][2]engine.DType{{engine.F32, engine.F32}, {engine.F32, engine.BF16}, {engine.BF16, engine.BF16}}
+}
+
 func BenchmarkLinear(b *testing.B) {
 	for _, s := range [][3]int{{4608, 3072, 3072}, {1024, 1152, 1152}, {1024, 12288, 3072}, {512, 3072, 12288}, {1, 3072, 3072}, {4, 3072, 3072}, {84, 192, 192}, {84, 768, 192}} {
-		for _, d := range []engine.DType{engine.F32, engine.BF16} {
-			b.Run(fmt.Sprintf("%dx%dx%d/%s", s[0], s[1], s[2], d), func(b *testing.B) {
+		for _, d := range benchTypes() {
+			b.Run(fmt.Sprintf("%dx%dx%d/%s-%s", s[0], s[1], s[2], d[0], d[1]), func(b *testing.B) {
 				o := benchOps(b)
-				w := packNoise(b, o, d, s[1], s[2], 0)
+				w := packNoise(b, o, d[1], s[1], s[2], 0)
 				defer o.Free(w.Base.Buf)
-				x, y := engine.FromF32(noise(s[0]*s[2], 1), s[0], s[2]), engine.FromF32(make([]float32, s[0]*s[1]), s[0], s[1])
-				benchRate(b, o, 2*float64(s[0])*float64(s[1])*float64(s[2]), func() { o.Linear(y, x, w, engine.Epilogue{Act: engine.GELUTanh}) })
+				x, y := tensor(d[0], 1, s[0], s[2]), tensor(d[0], 2, s[0], s[1])
+				benchRate(b, o, d[0], 2*float64(s[0])*float64(s[1])*float64(s[2]), func() { o.Linear(y, x, w, engine.Epilogue{Act: engine.GELUTanh}) })
 				b.ReportMetric(float64(len(w.Base.Buf.Host))/1e9*float64(b.N)/b.Elapsed().Seconds(), "weights-GB/s")
 			})
 		}
@@ -121,66 +144,30 @@ func BenchmarkLinear(b *testing.B) {
 
 func BenchmarkConv(b *testing.B) {
 	for _, s := range [][4]int{{512, 512, 64, 1}, {128, 128, 256, 1}, {256, 512, 64, 1}, {128, 128, 256, 2}, {128, 3, 256, 1}, {16, 512, 32, 1}} {
-		b.Run(fmt.Sprintf("%d-%dch@%d/stride%d", s[0], s[1], s[2], s[3]), func(b *testing.B) {
-			o := benchOps(b)
-			w := packNoise(b, o, engine.F32, s[1], 9*s[0], s[0])
-			defer o.Free(w.Base.Buf)
-			n := s[2] / s[3]
-			x, y := engine.FromF32(noise(s[2]*s[2]*s[0], 1), 1, s[2], s[2], s[0]), engine.FromF32(make([]float32, n*n*s[1]), 1, n, n, s[1])
-			a := engine.ConvArgs{KY: 3, KX: 3, Stride: s[3], Bottom: 1, Right: 1, Top: 2 - s[3], Left: 2 - s[3]}
-			benchRate(b, o, 18*float64(s[0]*s[1]*n*n), func() { o.Conv2D(y, x, w, a) })
-		})
+		for _, d := range []engine.DType{engine.F32, engine.BF16} {
+			b.Run(fmt.Sprintf("%d-%dch@%d/stride%d/%s", s[0], s[1], s[2], s[3], d), func(b *testing.B) {
+				o := benchOps(b)
+				w := packNoise(b, o, d, s[1], 9*s[0], s[0])
+				defer o.Free(w.Base.Buf)
+				n := s[2] / s[3]
+				x, y := tensor(d, 1, 1, s[2], s[2], s[0]), tensor(d, 2, 1, n, n, s[1])
+				a := engine.ConvArgs{KY: 3, KX: 3, Stride: s[3], Bottom: 1, Right: 1, Top: 2 - s[3], Left: 2 - s[3]}
+				benchRate(b, o, d, 18*float64(s[0]*s[1]*n*n), func() { o.Conv2D(y, x, w, a) })
+			})
+		}
 	}
 }
 
 func BenchmarkAttention(b *testing.B) {
 	for _, s := range [][3]int{{2048, 24, 128}, {1024, 16, 72}, {1024, 16, 64}, {4096, 1, 512}, {84, 6, 32}} {
-		b.Run(fmt.Sprintf("N%d-H%d-D%d", s[0], s[1], s[2]), func(b *testing.B) {
-			o := benchOps(b)
-			l, h, d := s[0], s[1], s[2]
-			qkv := engine.FromF32(noise(3*l*h*d, 1), 1, l, 3, h, d)
-			out := engine.FromF32(make([]float32, l*h*d), 1, l, h, d)
-			q, k, v := qkv.Index(2, 0), qkv.Index(2, 1), qkv.Index(2, 2)
-			benchRate(b, o, 4*float64(l)*float64(l)*float64(h*d), func() { o.Attention(out, q, k, v, engine.AttentionArgs{}) })
-		})
-	}
-}
-
-// BenchmarkRows reports the memory traffic of the row operations: elements read and written.
-func BenchmarkRows(b *testing.B) {
-	const l, e = 4096, 1152
-	o := benchOps(b)
-	x, y := engine.FromF32(noise(l*e, 1), 1, l, e), engine.FromF32(make([]float32, l*e), 1, l, e)
-	mod := engine.FromF32(noise(e, 2), 1, e)
-	pic := engine.FromF32(noise(128*128*256, 3), 1, 128, 128, 256)
-	picOut := engine.FromF32(make([]float32, 128*128*256), 1, 128, 128, 256)
-	stats := engine.NewTensor(engine.Buf{Host: make([]byte, 16*32)}, engine.F64, 1, 32, 2)
-	vec := engine.FromF32(noise(256, 4), 256)
-	o.GroupNormStats(stats, pic, 32)
-	heads := func(t engine.Tensor) engine.Tensor { return t.Split(2, 16, 72) }
-	table := engine.FromF32(noise(l*36, 5), l, 36)
-	for _, c := range []struct {
-		name  string
-		bytes int
-		f     func()
-	}{
-		{"AdaLN", 8 * l * e, func() { o.AdaLN(y, x, mod, mod, 1e-6) }},
-		{"GatedAdd", 12 * l * e, func() { o.GatedAdd(y, y, mod, x, engine.Tensor{}) }},
-		{"Add", 12 * l * e, func() { o.Add(y, y, x) }},
-		{"SiLU", 8 * l * e, func() { o.Activate(y, x, engine.SiLU) }},
-		{"GELUErf", 8 * l * e, func() { o.Activate(y, x, engine.GELUErf) }},
-		{"QKNormRoPE", 16 * l * e, func() {
-			o.QKNormRoPE(heads(y), heads(y), engine.Tensor{}, heads(x), heads(x), engine.Tensor{}, engine.QKNorm{Kind: engine.RMSNorm, Eps: 1e-6},
-				engine.RoPE{Cos: table, Sin: table})
-		}},
-		{"GroupNormStats", 4 * 128 * 128 * 256, func() { o.GroupNormStats(stats, pic, 32) }},
-		{"GroupNormApplySiLU", 8 * 128 * 128 * 256, func() { o.GroupNormApply(picOut, pic, stats, vec, vec, 128*128*8, 1e-6, engine.SiLU) }},
-	} {
-		b.Run(c.name, func(b *testing.B) {
-			b.SetBytes(int64(c.bytes))
-			for b.Loop() {
-				c.f()
-			}
-		})
+		for _, d := range []engine.DType{engine.F32, engine.BF16} {
+			b.Run(fmt.Sprintf("N%d-H%d-D%d/%s", s[0], s[1], s[2], d), func(b *testing.B) {
+				o := benchOps(b)
+				l, h, size := s[0], s[1], s[2]
+				qkv, out := tensor(d, 1, 1, l, 3, h, size), tensor(d, 2, 1, l, h, size)
+				q, k, v := qkv.Index(2, 0), qkv.Index(2, 1), qkv.Index(2, 2)
+				benchRate(b, o, d, 4*float64(l)*float64(l)*float64(h*size), func() { o.Attention(out, q, k, v, engine.AttentionArgs{}) })
+			})
+		}
 	}
 }

@@ -19,7 +19,6 @@ const maxTaps = 256
 // a convolution like the weight and whose Up is [N, R].
 func (o *Ops) Conv2D(y, x engine.Tensor, w *engine.Weight, a engine.ConvArgs) {
 	engine.CheckConv2D(y, x, w, a)
-	wantF32("Conv2D", y, x, a.Residual)
 	if a.KY*a.KX > maxTaps {
 		panic(&engine.ShapeError{Op: "Conv2D", Rule: fmt.Sprintf("at most %d kernel positions", maxTaps), Shapes: fmt.Sprint(a.KY, a.KX)})
 	}
@@ -27,11 +26,12 @@ func (o *Ops) Conv2D(y, x engine.Tensor, w *engine.Weight, a engine.ConvArgs) {
 		return
 	}
 	defer o.done()
-	o.wantLayout("Conv2D", w)
+	o.wantLayout("Conv2D", w, x.Dim(3))
 	g := C.pb_gemm{
 		batch: C.int64_t(y.Dim(0)), rows: C.int64_t(y.Dim(1) * y.Dim(2)), n: C.int64_t(w.N()),
 		y: o.addr("Conv2D", y), res: o.addr("Conv2D", a.Residual), bias: o.addr("Conv2D", w.Bias), scale: C.float(scaleOf(w.Base)), gate_per: 1,
-		y_bs: C.int64_t(y.Stride(0)), y_ys: C.int64_t(y.Stride(1)), y_ls: C.int64_t(y.Stride(2)),
+		y_dtype: C.int64_t(y.DType),
+		y_bs:    C.int64_t(y.Stride(0)), y_ys: C.int64_t(y.Stride(1)), y_ls: C.int64_t(y.Stride(2)),
 		taps: C.int64_t(a.KY * a.KX), ky: C.int64_t(a.KY), kx: C.int64_t(a.KX), stride: C.int64_t(a.Stride),
 		top: C.int64_t(a.Top), left: C.int64_t(a.Left),
 		in_y: C.int64_t(x.Dim(1)), in_x: C.int64_t(x.Dim(2)), c_in: C.int64_t(x.Dim(3)),
@@ -42,11 +42,11 @@ func (o *Ops) Conv2D(y, x engine.Tensor, w *engine.Weight, a engine.ConvArgs) {
 	}
 	o.segs[0] = C.pb_seg{
 		x: o.addr("Conv2D", x), bs: C.int64_t(x.Stride(0)), ls: C.int64_t(x.Stride(2)),
-		w: panelAddr(w.Base), k: C.int64_t(w.K()), dtype: C.int32_t(w.Base.DType),
+		w: panelAddr(w.Base), k: C.int64_t(w.K()), dtype: C.int32_t(w.Base.DType), x_dtype: C.int32_t(x.DType),
 	}
 	o.adapters(&g, w, func(t C.uint64_t, ad engine.Adapter) {
 		d, r := g, C.int64_t(ad.Down.N)
-		d.n, d.y, d.res, d.bias, d.scale = r, t, 0, 0, adapterScale(w, ad)
+		d.n, d.y, d.res, d.bias, d.scale, d.y_dtype = r, t, 0, 0, adapterScale(w, ad), C.PB_F32
 		d.y_bs, d.y_ys, d.y_ls = g.rows*r, g.out_x*r, r
 		o.conv(d, o.innerFactor(ad))
 	})
@@ -96,7 +96,7 @@ func (o *Ops) conv(g C.pb_gemm, segs []C.pb_seg) {
 		aFloats += tiles * o.mr * roundUp(int(f.k), o.vw)
 	}
 	g.kc, g.chunk = C.int64_t(depth(tiles)), chunk
-	if len(segs) == 1 && segs[0].k <= g.kc {
+	if len(segs) == 1 && C.int64_t(o.steps(&segs[0])) <= g.kc {
 		g.chunk = 1
 	}
 	perItem := c.down * c.across

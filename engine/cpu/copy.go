@@ -95,7 +95,7 @@ func (o *Ops) Fill(dst engine.Tensor, v float32) {
 	defer o.done()
 	s := spaceOf(dst, 1)
 	if dst.DType == engine.F32 {
-		o.pointWise(C.pb_ew{op: C.PB_FILL, value: C.float(v), y: s.view(o, op, dst)}, s)
+		o.pointWise(C.pb_ew{dtype: C.PB_F32, op: C.PB_FILL, value: C.float(v), y: s.view(o, op, dst)}, s)
 		return
 	}
 	value := []uint16{engine.BF16FromF32(v)}
@@ -103,11 +103,10 @@ func (o *Ops) Fill(dst engine.Tensor, v float32) {
 	o.copyRows(c, s, 2, 2)
 }
 
-// Gather copies table rows y[i] = table[ids[i]], widened to f32; see engine.Ops.
+// Gather copies table rows y[i] = table[ids[i]], converted to the type of y; see engine.Ops.
 func (o *Ops) Gather(y, table engine.Tensor, ids []int32) {
 	const op = "Gather"
 	engine.CheckGather(y, table, ids)
-	wantF32(op, y)
 	if y.Len() == 0 {
 		return
 	}
@@ -115,6 +114,7 @@ func (o *Ops) Gather(y, table engine.Tensor, ids []int32) {
 	g := C.pb_gather{
 		y: o.addr(op, y), table: o.addr(op, table), ids: o.pin(unsafe.Pointer(&ids[0])), lut: o.table(table.DType),
 		y_s: C.int64_t(y.Stride(0)), table_s: C.int64_t(table.Stride(0)), e: C.int64_t(y.Dim(1)), dtype: C.int32_t(table.DType),
+		y_dtype: C.int32_t(y.DType),
 	}
 	o.rowTasks(y.Dim(0), y.Dim(1), func(r0, r1 int) {
 		g := g
@@ -127,20 +127,19 @@ func (o *Ops) Gather(y, table engine.Tensor, ids []int32) {
 func (o *Ops) MeanRows(y, x engine.Tensor) {
 	const op = "MeanRows"
 	engine.CheckMeanRows(y, x)
-	wantF32(op, y, x)
 	if y.Len() == 0 {
 		return
 	}
 	defer o.done()
 	e := x.Dim(2)
-	m := C.pb_mean{ls: C.int64_t(x.Stride(1)), l: C.int64_t(x.Dim(1))}
+	m := C.pb_mean{dtype: C.int64_t(x.DType), ls: C.int64_t(x.Stride(1)), l: C.int64_t(x.Dim(1))}
 	to, from := o.addr(op, y), o.addr(op, x)
-	blocks := (e + 63) / 64
+	blocks, size := (e+63)/64, x.DType.Size()
 	o.rowTasks(y.Dim(0)*blocks, x.Dim(1)*64, func(r0, r1 int) {
 		for r := r0; r < r1; r++ {
 			m := m
 			b := r / blocks
-			m.y, m.x = to+C.uint64_t(4*b*y.Stride(0)), from+C.uint64_t(4*b*x.Stride(0))
+			m.y, m.x = to+C.uint64_t(size*b*y.Stride(0)), from+C.uint64_t(size*b*x.Stride(0))
 			m.c0, m.c1 = C.int64_t(r%blocks*64), C.int64_t(min(e, (r%blocks+1)*64))
 			C.pb_run_mean(o.k, &m)
 		}

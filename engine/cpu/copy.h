@@ -1,19 +1,5 @@
 // Copies with conversion between f32 and bf16 and between any strides.
 
-VI uint16_t narrow_bf16(float v) { // nearest, ties to even
-    uint32_t bits;
-    memcpy(&bits, &v, 4);
-    if (v != v) return (uint16_t)(bits >> 16 | 0x40);
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-VI float widen_bf16(uint16_t h) {
-    const uint32_t bits = (uint32_t)h << 16;
-    float v;
-    memcpy(&v, &bits, 4);
-    return v;
-}
-
 #define COPY_ROW(TO, FROM, VALUE)                                                                  \
     do {                                                                                           \
         TO* y = (TO*)dst;                                                                          \

@@ -12,13 +12,17 @@ static int has_avx512(void) {
     return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
+static int has_avx512bf16(void) { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
 #define AVX2 &pb_level_avx2
 #define AVX512 &pb_level_avx512
+#define AVX512BF16 &pb_level_avx512bf16
 #else
 static int has_avx2(void) { return 0; }
 static int has_avx512(void) { return 0; }
+static int has_avx512bf16(void) { return 0; }
 #define AVX2 0
 #define AVX512 0
+#define AVX512BF16 0
 #endif
 
 const pb_kernels* pb_level(int i) {
@@ -26,17 +30,22 @@ const pb_kernels* pb_level(int i) {
     case 0:
         return &pb_level_portable512;
     case 1:
-        return &pb_level_generic;
+        return &pb_level_portable512bf16;
     case 2:
-        return has_avx2() ? AVX2 : 0;
+        return &pb_level_generic;
     case 3:
+        return has_avx2() ? AVX2 : 0;
+    case 4:
         return has_avx512() ? AVX512 : 0;
+    case 5:
+        return has_avx512bf16() ? AVX512BF16 : 0;
     }
     return 0;
 }
 
 const char* pb_level_name(int i) {
-    static const char* const names[] = {"portable512", "generic", "avx2", "avx512", 0};
+    static const char* const names[] = {"portable512", "portable512bf16", "generic", "avx2",
+                                        "avx512",      "avx512bf16",      0};
     return names[i];
 }
 
@@ -63,3 +72,6 @@ void pb_run_gather(const pb_kernels* k, const pb_gather* a) { k->gather(a); }
 void pb_run_mean(const pb_kernels* k, const pb_mean* a) { k->mean(a); }
 void pb_run_stats(const pb_kernels* k, const pb_stats* a) { k->stats(a); }
 double pb_run_peak(const pb_kernels* k, int64_t n) { return k->peak(n); }
+double pb_run_dot_peak(const pb_kernels* k, int64_t n) {
+    return k->dot ? k->dot_peak(n) : k->peak(n);
+}

@@ -1,18 +1,24 @@
 // Package cpu implements engine.Ops in C, one variant per instruction set, chosen when the program starts.
 //
-// Read kernels.h (arguments of every kernel), vec.h (the only text that knows instruction sets), microkernel.h (the register tile that all
-// products end in), gemm.h, conv.h and attention.h. level_*.c compile the same kernels for generic (portable), avx2 and avx512;
-// portable512 is the AVX-512 code path lowered to portable vectors, so that its packing and tails are tested everywhere. The Go files
-// check operands, cut a call into tasks and run these on goroutines: a C call is one task, there is no thread pool and nothing spins.
+// Read kernels.h (arguments of every kernel), vec.h and bf16.h (the only texts that know instruction sets), microkernel.h (the register tile
+// that all products end in), gemm.h, conv.h and attention.h. level_*.c compile the same kernels for generic (portable), avx2, avx512 and
+// avx512bf16; portable512 and portable512bf16 are the AVX-512 code paths lowered to portable vectors, so that their packing and tails are
+// tested everywhere. The Go files check operands, cut a call into tasks and run these on goroutines: a C call is one task, there is no thread
+// pool and nothing spins.
 //
 // Weights keep the width of their file (f32, bf16, f16) and are widened in registers; fp8 becomes bf16, which is exact, and its scale is
-// applied to the finished sums. Activations are f32. A Packed belongs to the levels of one panel width and is shared by any number of Ops.
+// applied to the finished sums. A Packed belongs to the levels of one panel width and is shared by any number of Ops.
+//
+// Activations are f32 or bf16, call by call. With bf16, sums, norms, gates and tables are still f32, and a result is rounded once, when it is
+// stored. The levels named bf16 multiply bf16 activations with bf16 weights, and queries with keys and probabilities with values, as they
+// are (vdpbf16ps); everything else, and every other level, widens rows of bf16 while it copies them and computes in f32. docs/cpu.md has the levels.
 package cpu
 
 /*
 #cgo CFLAGS: -std=c11 -O3 -Wall -Wextra -Wno-psabi
 #cgo LDFLAGS: -lm
 #cgo nocallback pb_run_peak
+#cgo nocallback pb_run_dot_peak
 #include "kernels.h"
 */
 import "C"
@@ -32,7 +38,7 @@ var _ engine.Ops = (*Ops)(nil)
 // Config says how a backend computes.
 type Config struct {
 	Threads int    // goroutines a call may use; 0: all processors of the process
-	Level   string // "", generic, avx2 or avx512; "": the best of this CPU. portable512 is for tests.
+	Level   string // "", generic, avx2, avx512 or avx512bf16; "": the best of this CPU. portable512 and portable512bf16 are for tests.
 }
 
 // Ops is the CPU backend. Calls run before they return. One goroutine uses a value at a time; weights packed by one are good for all others
@@ -42,6 +48,7 @@ type Ops struct {
 	threads    int
 	level      string
 	vw, mr, nr int
+	dot        bool // multiplies bf16 with bf16 as they are
 	mem        *scratch
 	keep       []unsafe.Pointer       // operands of the current call, see addr
 	fp8        [2][256]uint16         // E4M3 and E5M2 as bf16
@@ -49,13 +56,19 @@ type Ops struct {
 	down       [1]C.pb_seg            // the factor of an adapter's inner product
 }
 
-// portable512 is the level that Levels leaves out: the AVX-512 path in portable vectors, for tests.
-const portable512 = "portable512"
+// portable512 and portable512bf16 are the levels that Levels leaves out: the AVX-512 paths in portable vectors, for tests.
+const (
+	portable512     = "portable512"
+	portable512bf16 = "portable512bf16"
+)
+
+// forTests reports whether a level is only there to be tested.
+func forTests(level string) bool { return level == portable512 || level == portable512bf16 }
 
 // Levels lists the instruction-set levels that this CPU runs, best last.
 func Levels() []string {
 	names := allLevels()
-	return slices.DeleteFunc(names, func(n string) bool { return n == portable512 || levelKernels(n) == nil })
+	return slices.DeleteFunc(names, func(n string) bool { return forTests(n) || levelKernels(n) == nil })
 }
 
 // allLevels lists every level in the program, best last.
@@ -98,7 +111,9 @@ func New(c Config) (*Ops, error) {
 		}
 		return nil, fmt.Errorf("cpu: unknown level %q (this CPU has %s)", c.Level, strings.Join(have, ", "))
 	}
-	o := &Ops{k: k, threads: c.Threads, level: c.Level, vw: int(k.vw), mr: int(k.mr), nr: int(k.nr), mem: newScratch(c.Threads)}
+	o := &Ops{
+		k: k, threads: c.Threads, level: c.Level, vw: int(k.vw), mr: int(k.mr), nr: int(k.nr), dot: k.dot != 0, mem: newScratch(c.Threads),
+	}
 	runtime.AddCleanup(o, func(m *scratch) { m.free() }, o.mem)
 	for i := range 256 {
 		o.fp8[0][i] = engine.BF16FromF32(engine.F32FromF8E4M3(uint8(i)))
@@ -116,6 +131,11 @@ func (o *Ops) Threads() int { return o.threads }
 // Peak runs independent fused multiply-adds on the calling goroutine and returns the floating point operations done: what one core can do at
 // best, for speed ratios. A round is a few hundred operations.
 func (o *Ops) Peak(rounds int) float64 { return float64(C.pb_run_peak(o.k, C.int64_t(rounds))) }
+
+// PeakBF16 is Peak with multiply-adds of bf16 pairs, where the level has them; elsewhere it is Peak.
+func (o *Ops) PeakBF16(rounds int) float64 {
+	return float64(C.pb_run_dot_peak(o.k, C.int64_t(rounds)))
+}
 
 // addr returns the address of t's first element, 0 for absent tensors. The kernels get addresses as numbers, so the pointer is also kept in
 // the heap until done: that keeps the memory alive and, where it was on a goroutine's stack, makes the compiler place it in the heap.
@@ -139,13 +159,4 @@ func (o *Ops) pin(p unsafe.Pointer) C.uint64_t {
 func (o *Ops) done() {
 	clear(o.keep)
 	o.keep = o.keep[:0]
-}
-
-// wantF32 panics unless every present tensor is f32: this backend has no bf16 activations.
-func wantF32(op string, ts ...engine.Tensor) {
-	for _, t := range ts {
-		if !t.IsZero() && t.DType != engine.F32 {
-			panic(&engine.ShapeError{Op: op, Rule: "activations of the cpu backend are f32 only for now", Shapes: engine.Describe(ts...)})
-		}
-	}
 }

@@ -62,6 +62,14 @@ func (o *Ops) threadsFor(macs float64) int {
 	return o.threads
 }
 
+// steps returns the steps of the microkernel over the channels of a factor: pairs of channels where bf16 meets bf16.
+func (o *Ops) steps(s *C.pb_seg) int {
+	if o.dot && s.dtype == C.PB_BF16 && s.x_dtype == C.PB_BF16 {
+		return (int(s.k) + 1) / 2
+	}
+	return int(s.k)
+}
+
 // linear runs the product g whose factors are segs, which lie in o.
 func (o *Ops) linear(g C.pb_gemm, segs []C.pb_seg) {
 	k, aFloats := 0, 0
@@ -76,7 +84,7 @@ func (o *Ops) linear(g C.pb_gemm, segs []C.pb_seg) {
 	threads := o.threadsFor(float64(g.batch*g.rows*g.n) * float64(k))
 	c := o.cutProduct(tiles, panels, threads)
 	g.kc, g.chunk = C.int64_t(depth(c.tiles)), chunk
-	if len(segs) == 1 && k <= int(g.kc) {
+	if len(segs) == 1 && o.steps(&segs[0]) <= int(g.kc) {
 		g.chunk = 1
 	}
 	o.fresh()

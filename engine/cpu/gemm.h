@@ -8,22 +8,41 @@ typedef struct {
     int64_t rows;
     const float* a[PB_MAX_SEG];
     int64_t block[PB_MAX_SEG];
-    float* y;
-    const float *res, *gate;
+    char* y;
+    const char* res;
+    const float* gate;
     int64_t y_ls, res_ls;
 } tile;
 
-// factor is one product of a tile: a packed matrix and how A is walked.
+// factor is one product of a tile: a packed matrix and how A is walked, in steps of the
+// microkernel.
 typedef struct {
     const char* w;
-    int64_t k, taps, c; // k = taps * c
+    int64_t taps, c; // c steps a tap
+    int64_t rows;    // rows of the panel a tap
     const int64_t* tap;
-    int dtype;
+    int kind;
 } factor;
 
-// finish turns the accumulators of one tile and panel into output: scale, bias, activation, gate,
-// residual. c is [2][rows][VW], n the valid columns.
-static void finish(const pb_gemm* g, const tile* t, float* c, int64_t col, int64_t n) {
+// kind_of chooses how segment s is multiplied.
+static int kind_of(const pb_seg* s) {
+    if (s->dtype != PB_BF16) return s->dtype;
+    return PB_DOT && s->x_dtype == PB_BF16 ? UKR_DOT : UKR_BF16;
+}
+
+// steps_of returns the steps of c channels.
+static int64_t steps_of(int kind, int64_t c) { return kind == UKR_DOT ? (c + 1) / 2 : c; }
+
+static factor factor_of(const pb_seg* s, int64_t taps, const int64_t* tap) {
+    const int kind = kind_of(s);
+    const int64_t c = s->k / taps;
+    const int64_t rows = s->dtype == PB_BF16 ? (c + 1) / 2 : c;
+    return (factor){(const char*)s->w, taps, steps_of(kind, c), rows, tap, kind};
+}
+
+// finish turns the accumulators of one tile and panel into output of type T: scale, bias,
+// activation, gate, residual. c is [2][rows][VW], n the valid columns.
+VI void finish(const int T, const pb_gemm* g, const tile* t, float* c, int64_t col, int64_t n) {
     const float* bias = (const float*)g->bias;
     const int64_t rows = t->rows;
     for (int64_t j = 0; j * VW < n; j++, c += rows * VW) {
@@ -38,28 +57,31 @@ static void finish(const pb_gemm* g, const tile* t, float* c, int64_t col, int64
         for (int64_t i = 0; i < rows; i++) {
             vf v = vload(c + i * VW);
             if (t->gate) v = v * gate;
-            float* y = t->y + i * t->y_ls + at;
-            if (m == VW) {
-                if (t->res) v = v + vload(t->res + i * t->res_ls + at);
-                vstore(y, v);
-            } else {
-                if (t->res) v = v + vload_n(t->res + i * t->res_ls + at, m);
-                vstore_n(y, v, m);
-            }
+            if (t->res) v = v + load_act(T, t->res, i * t->res_ls + at, m);
+            store_act(T, t->y, i * t->y_ls + at, v, m);
         }
     }
 }
 
-// run_panel adds channels [c0, c1) of factor s to the accumulators of all tiles for panel p.
+static void finish_f32(const pb_gemm* g, const tile* t, float* c, int64_t col, int64_t n) {
+    finish(PB_F32, g, t, c, col, n);
+}
+
+static void finish_bf16(const pb_gemm* g, const tile* t, float* c, int64_t col, int64_t n) {
+    finish(PB_BF16, g, t, c, col, n);
+}
+
+// run_panel adds steps [c0, c1) of factor s to the accumulators of all tiles for panel p.
 static void run_panel(const pb_gemm* g, const tile* ts, int64_t nt, const factor* f, int64_t s,
                       int64_t p, int64_t c0, int64_t c1, float* acc, int add) {
-    const int64_t es = f->dtype == PB_F32 ? 4 : 2;
-    const char* w = f->w + (p * f->k + c0) * NR * es;
+    const int64_t row = f->kind == UKR_F16 ? 2 * NR : 4 * NR;
+    const int64_t skip = f->kind == UKR_BF16 ? c0 / 2 : c0; // c0 is a multiple of VW
+    const char* w = f->w + (p * f->taps * f->rows + skip) * row;
     const int nv = g->n - p * NR <= VW ? 0 : 1;
     for (int64_t i = 0; i < nt; i++, acc += 2 * MR * VW) {
         const tile* t = &ts[i];
-        span sp = {f->taps, f->tap, t->block[s], c1 - c0, f->c};
-        ukrs[t->rows - 1][f->dtype][nv](t->a[s] + c0 / VW * t->block[s], w, acc, &sp, add);
+        span sp = {f->taps, f->tap, t->block[s], c1 - c0, f->rows};
+        ukrs[t->rows - 1][f->kind][nv](t->a[s] + c0 / VW * t->block[s], w, acc, &sp, add);
     }
 }
 
@@ -73,7 +95,7 @@ static void run_tiles(const pb_gemm* g, const tile* ts, int64_t nt, const factor
         int add = 0;
         for (int64_t s = 0; s < nf; s++) {
             const factor* f = &fs[s];
-            const int64_t passes = imax(1, (f->k + g->kc - 1) / g->kc);
+            const int64_t passes = imax(1, (f->taps * f->c + g->kc - 1) / g->kc);
             const int64_t step = imax(VW, ((f->c + passes - 1) / passes + VW - 1) / VW * VW);
             int64_t c0 = 0;
             do {
@@ -87,31 +109,67 @@ static void run_tiles(const pb_gemm* g, const tile* ts, int64_t nt, const factor
         }
         for (int64_t p = p0; p < p1; p++) {
             for (int64_t i = 0; i < nt; i++) {
-                finish(g, &ts[i], acc + (p - p0) * per + i * 2 * MR * VW, p * NR,
-                       imin(NR, g->n - p * NR));
+                (g->y_dtype == PB_F32 ? finish_f32 : finish_bf16)(
+                    g, &ts[i], acc + (p - p0) * per + i * 2 * MR * VW, p * NR,
+                    imin(NR, g->n - p * NR));
             }
         }
     }
 }
 
-// pack_rows copies k channels of rows that are ls elements apart to blocks of VW channels. The
-// unused lanes of the last block are never read.
-static void pack_rows(float* to, const float* from, int64_t ls, int64_t rows, int64_t k) {
+// How rows are copied for the microkernel: f32 as they are, bf16 widened, bf16 as words.
+enum { ROW_F32, ROW_WIDEN, ROW_WORDS };
+
+static int row_kind(const pb_seg* s) {
+    return s->x_dtype == PB_F32 ? ROW_F32 : kind_of(s) == UKR_DOT ? ROW_WORDS : ROW_WIDEN;
+}
+
+// load_row loads a vector of steps from channel c of a row, the last n channels of the row if those
+// are fewer.
+VI vf load_row(const int HOW, const char* p, int64_t c, int64_t n) {
+    if (HOW == ROW_F32) return load_act(PB_F32, p, c, imin(n, VW));
+    if (HOW == ROW_WIDEN) return load_act(PB_BF16, p, c, imin(n, VW));
+    const uint16_t* h = (const uint16_t*)p + c;
+    return n >= 2 * VW ? vload_words(h) : vload_words_n(h, n);
+}
+
+VI void pack_rows_as(const int HOW, float* to, const char* from, int64_t ls, int64_t rows,
+                     int64_t k) {
+    const int64_t C = HOW == ROW_WORDS ? 2 * VW : VW;
+    ls *= HOW == ROW_F32 ? 4 : 2;
     int64_t c = 0;
-    for (; c + VW <= k; c += VW, to += rows * VW) {
+    for (; c + C <= k; c += C, to += rows * VW) {
         for (int64_t i = 0; i < rows; i++)
-            vstore(to + i * VW, vload(from + i * ls + c));
+            vstore(to + i * VW, load_row(HOW, from + i * ls, c, C));
     }
     if (c < k) {
         for (int64_t i = 0; i < rows; i++)
-            vstore(to + i * VW, vload_n(from + i * ls + c, k - c));
+            vstore(to + i * VW, load_row(HOW, from + i * ls, c, k - c));
     }
+}
+
+// pack_rows copies k channels of rows that are ls elements apart to blocks of VW steps. Of the last
+// block only the steps that exist are read later.
+static void pack_rows(int how, float* to, const char* from, int64_t ls, int64_t rows, int64_t k) {
+    if (how == ROW_F32) {
+        pack_rows_as(ROW_F32, to, from, ls, rows, k);
+    } else if (how == ROW_WIDEN) {
+        pack_rows_as(ROW_WIDEN, to, from, ls, rows, k);
+    } else {
+        pack_rows_as(ROW_WORDS, to, from, ls, rows, k);
+    }
+}
+
+// seg_row returns row l of batch item b of a segment's x.
+static const char* seg_row(const pb_seg* s, int64_t b, int64_t l) {
+    return (const char*)s->x + (b * s->bs + l * s->ls) * act_size(s->x_dtype);
 }
 
 // set_rows fills in where rows l.. of batch item b of a tile go.
 static void set_rows(const pb_gemm* g, tile* t, int64_t b, int64_t l) {
-    t->y = (float*)g->y + b * g->y_bs + l * g->y_ls;
-    t->res = g->res ? (const float*)g->res + b * g->res_bs + l * g->res_ls : 0;
+    const int64_t es = act_size((int)g->y_dtype);
+    t->y = (char*)g->y + (b * g->y_bs + l * g->y_ls) * es;
+    t->res = g->res ? (const char*)g->res + (b * g->res_bs + l * g->res_ls) * es : 0;
     t->gate = g->gate ? (const float*)g->gate + b / g->gate_per * g->gate_s : 0;
     t->y_ls = g->y_ls;
     t->res_ls = g->res_ls;
@@ -126,6 +184,8 @@ static void linear(const pb_gemm* g) {
     const pb_seg* segs = (const pb_seg*)g->seg;
     const int64_t nt = g->t1 - g->t0;
     float* a = (float*)g->a;
+    for (int64_t s = 0; s < g->nseg; s++)
+        fs[s] = factor_of(&segs[s], 1, &no_tap);
     for (int64_t i = 0; i < nt; i++) {
         const int64_t b = (g->t0 + i) / g->tiles, j = (g->t0 + i) % g->tiles;
         const int64_t l0 = g->rows * j / g->tiles, l1 = g->rows * (j + 1) / g->tiles;
@@ -135,15 +195,10 @@ static void linear(const pb_gemm* g) {
             const pb_seg* seg = &segs[s];
             ts[i].a[s] = a;
             ts[i].block[s] = ts[i].rows * VW;
-            if (!g->packed) {
-                pack_rows(a, (const float*)seg->x + b * seg->bs + l0 * seg->ls, seg->ls, ts[i].rows,
-                          seg->k);
-            }
-            a += MR * round_up(seg->k, VW);
+            if (!g->packed)
+                pack_rows(row_kind(seg), a, seg_row(seg, b, l0), seg->ls, ts[i].rows, seg->k);
+            a += MR * round_up(fs[s].c, VW);
         }
-    }
-    for (int64_t s = 0; s < g->nseg; s++) {
-        fs[s] = (factor){(const char*)segs[s].w, segs[s].k, 1, segs[s].k, &no_tap, segs[s].dtype};
     }
     run_tiles(g, ts, nt, fs, g->nseg);
 }

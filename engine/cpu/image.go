@@ -24,7 +24,6 @@ const (
 func (o *Ops) GroupNormStats(stats, x engine.Tensor, groups int) {
 	const op = "GroupNormStats"
 	engine.CheckGroupNormStats(stats, x, groups)
-	wantF32(op, x)
 	if stats.Len() == 0 {
 		return
 	}
@@ -37,7 +36,8 @@ func (o *Ops) GroupNormStats(stats, x engine.Tensor, groups int) {
 		for r := r0; r < r1; r++ {
 			b, i := r/pieces, r%pieces
 			a := C.pb_stats{
-				out: out + C.uint64_t(8*r*2*c), x: from + C.uint64_t(4*b*x.Stride(0)), ys: C.int64_t(x.Stride(1)), xs: C.int64_t(x.Stride(2)),
+				dtype: C.int64_t(x.DType),
+				out:   out + C.uint64_t(8*r*2*c), x: from + C.uint64_t(x.DType.Size()*b*x.Stride(0)), ys: C.int64_t(x.Stride(1)), xs: C.int64_t(x.Stride(2)),
 				in_x: C.int64_t(x.Dim(2)), c: C.int64_t(c), r0: C.int64_t(pixels * i / pieces), r1: C.int64_t(pixels * (i + 1) / pieces),
 			}
 			C.pb_run_stats(o.k, &a)
@@ -69,7 +69,6 @@ func statRow(stats engine.Tensor, b, g int) *[2]float64 {
 func (o *Ops) GroupNormApply(y, x, stats, w, b engine.Tensor, count int, eps float32, act engine.Act) {
 	const op = "GroupNormApply"
 	engine.CheckGroupNormApply(y, x, stats, w, b, count, act)
-	wantF32(op, y, x)
 	if y.Len() == 0 {
 		return
 	}
@@ -91,7 +90,7 @@ func (o *Ops) GroupNormApply(y, x, stats, w, b engine.Tensor, count int, eps flo
 		return C.pb_view{p: numOf(unsafe.Pointer(&t[0])), s: [4]C.int64_t{0, C.int64_t(c), 0, 0}}
 	}
 	o.rowWise(C.pb_ew{
-		op: C.PB_AFFINE_ACT, act: C.int32_t(act), y: s.view(o, op, y), a: s.view(o, op, x),
+		dtype: C.int32_t(y.DType), op: C.PB_AFFINE_ACT, act: C.int32_t(act), y: s.view(o, op, y), a: s.view(o, op, x),
 		b: perItem(factors), c: s.vector(o, op, b), d: perItem(means),
 	}, s)
 }
@@ -106,18 +105,18 @@ func (o *Ops) values(op string, t engine.Tensor) []float32 {
 func (o *Ops) Upsample2x(y, x engine.Tensor) {
 	const op = "Upsample2x"
 	engine.CheckUpsample2x(y, x)
-	wantF32(op, y, x)
 	if y.Len() == 0 {
 		return
 	}
 	defer o.done()
 	// Even and odd rows of y are [B, Y, X, 2, C] views, and x is one of them with the 2 repeated.
 	s := space{d: [4]int{x.Dim(0), x.Dim(1), x.Dim(2), 2}, n: x.Dim(3)}
+	size := x.DType.Size()
 	for odd := range 2 {
-		c := C.pb_copy{dst_last: 1, src_last: 1, dst_dtype: -4, src_dtype: -4}
+		c := C.pb_copy{dst_last: 1, src_last: 1, dst_dtype: -C.int32_t(size), src_dtype: -C.int32_t(size)}
 		c.src = C.pb_view{p: o.addr(op, x), s: [4]C.int64_t{C.int64_t(x.Stride(0)), C.int64_t(x.Stride(1)), C.int64_t(x.Stride(2)), 0}}
-		c.dst = C.pb_view{p: o.addr(op, y) + C.uint64_t(4*odd*y.Stride(1))}
+		c.dst = C.pb_view{p: o.addr(op, y) + C.uint64_t(size*odd*y.Stride(1))}
 		c.dst.s = [4]C.int64_t{C.int64_t(y.Stride(0)), C.int64_t(2 * y.Stride(1)), C.int64_t(2 * y.Stride(2)), C.int64_t(y.Stride(2))}
-		o.copyRows(c, s, 4, 4)
+		o.copyRows(c, s, size, size)
 	}
 }

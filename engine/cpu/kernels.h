@@ -28,22 +28,24 @@ typedef struct {
     int64_t n, r0, r1;
 } pb_rows;
 
-// Stored matrix -> panels of nr columns, [N/nr][K][nr]; columns behind N are zero.
+// Stored matrix -> panels of nr columns; columns behind N are zero. f32 and f16: [N/nr][K][nr].
+// bf16 and fp8: [N/nr][taps][c/2][nr] words of two neighbouring channels, where k is taps of c
+// channels; the last word of an odd c is filled up with 0.
 typedef struct {
-    uint64_t src, dst; // dst: first panel
-    uint64_t lut;      // 256 bf16 values for fp8 sources
-    int64_t n, k, row; // row: elements between source rows
-    int64_t p0, p1;    // panels of this call
+    uint64_t src, dst;    // dst: first panel
+    uint64_t lut;         // 256 bf16 values for fp8 sources
+    int64_t n, k, c, row; // row: elements between source rows
+    int64_t p0, p1;       // panels of this call
     int32_t src_dtype, dst_dtype;
 } pb_pack;
 
 // One product that is summed into the output tile: rows of x times a packed matrix.
 typedef struct {
-    uint64_t x;     // f32 rows [batch, rows, k]
+    uint64_t x;     // rows [batch, rows, k] of x_dtype, f32 or bf16
     int64_t bs, ls; // batch and row stride
     uint64_t w;     // first panel
     int64_t k;
-    int32_t dtype, pad;
+    int32_t dtype, x_dtype;
 } pb_seg;
 
 // Linear layer, or a convolution when taps is not 0 (then seg 0 is the picture and its x, bs, ls
@@ -56,13 +58,14 @@ typedef struct {
     int64_t y_bs, y_ls, res_bs, res_ls, gate_s, gate_per; // gate row = b / gate_per
     float scale;
     int32_t act;
-    int64_t tiles;  // register tiles a batch item is cut into
-    int64_t t0, t1; // tiles of this call, counted over the whole batch
-    int64_t p0, p1; // panels of this call
-    uint64_t a, c;  // scratch: packed rows and accumulators
-    int64_t packed; // a already holds tiles t0..t1
-    int64_t kc;     // depth of one pass over a panel
-    int64_t chunk;  // panels that share one set of accumulators
+    int64_t y_dtype; // of y and res
+    int64_t tiles;   // register tiles a batch item is cut into
+    int64_t t0, t1;  // tiles of this call, counted over the whole batch
+    int64_t p0, p1;  // panels of this call
+    uint64_t a, c;   // scratch: packed rows and accumulators
+    int64_t packed;  // a already holds tiles t0..t1
+    int64_t kc;      // depth of one pass over a panel
+    int64_t chunk;   // panels that share one set of accumulators
     // Convolution only.
     int64_t taps, ky, kx, stride, top, left;
     int64_t in_y, in_x, c_in, out_y, out_x;
@@ -82,6 +85,7 @@ typedef struct {
     uint64_t tmp;    // scratch
     float scale;
     int32_t causal;
+    int64_t dtype; // of q, k, v and o
 } pb_attn;
 
 // Element-wise and row-wise operations; the formula of each is at its case in elementwise.h.
@@ -102,8 +106,8 @@ typedef struct {
     pb_rows rows;
     pb_view y, a, b, c, d;
     int32_t op, act;
-    float value; // eps of the norms, the value of fill
-    int32_t pad;
+    float value;   // eps of the norms, the value of fill
+    int32_t dtype; // of the activations, see ew in elementwise.h; all else is f32
 } pb_ew;
 
 // Copy with conversion; last strides are given, so transposed views work.
@@ -124,43 +128,49 @@ typedef struct {
     int64_t d;
     int32_t norm; // equal to engine.NormKind
     float eps;
+    int64_t dtype; // of dst and src
 } pb_qk;
 
 typedef struct {
     uint64_t y, table, ids, lut;
     int64_t y_s, table_s, e, r0, r1;
-    int32_t dtype, pad;
+    int32_t dtype, y_dtype;
 } pb_gather;
 
 // y[c0..c1) = mean over l of x.
 typedef struct {
     uint64_t y, x;
     int64_t ls, l, c0, c1;
+    int64_t dtype; // of y and x
 } pb_mean;
 
 // Per-channel sums of pixels r0..r1 of one picture: out[c] = sum, out[C + c] = sum of squares.
 typedef struct {
     uint64_t out, x;
     int64_t ys, xs, in_x, c, r0, r1;
+    int64_t dtype; // of x
 } pb_stats;
 
 typedef struct {
     const char* name;
     int vw, mr, nr;
+    int dot; // multiplies bf16 activations with bf16 weights and each other as they are
     void (*pack)(const pb_pack*);
-    void (*gemm)(const pb_gemm*);
     void (*attn_pack)(const pb_attn*);
     void (*attn)(const pb_attn*);
+    void (*gemm)(const pb_gemm*);
     void (*ew)(const pb_ew*);
     void (*copy)(const pb_copy*);
     void (*qk)(const pb_qk*);
     void (*gather)(const pb_gather*);
     void (*mean)(const pb_mean*);
     void (*stats)(const pb_stats*);
-    double (*peak)(int64_t); // runs n rounds of independent FMAs, returns the flops done
+    double (*peak)(int64_t);     // runs n rounds of independent FMAs, returns the flops done
+    double (*dot_peak)(int64_t); // the same with products of bf16 pairs; 0 without dot
 } pb_kernels;
 
-extern const pb_kernels pb_level_generic, pb_level_avx2, pb_level_avx512, pb_level_portable512;
+extern const pb_kernels pb_level_generic, pb_level_avx2, pb_level_avx512, pb_level_avx512bf16,
+    pb_level_portable512, pb_level_portable512bf16;
 
 // pb_level returns the kernels of level i, or 0 where there is no such level or the CPU lacks it.
 const pb_kernels* pb_level(int i);
@@ -181,5 +191,6 @@ void pb_run_gather(const pb_kernels*, const pb_gather*);
 void pb_run_mean(const pb_kernels*, const pb_mean*);
 void pb_run_stats(const pb_kernels*, const pb_stats*);
 double pb_run_peak(const pb_kernels*, int64_t);
+double pb_run_dot_peak(const pb_kernels*, int64_t); // pb_run_peak where the level has no dot
 
 #endif

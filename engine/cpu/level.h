@@ -1,5 +1,6 @@
 // Included by every level file behind its definitions: all kernels, then the table LEVEL_TABLE.
 #include "vec.h"
+#include "bf16.h"
 #include "activation.h"
 #include "microkernel.h"
 #include "gemm.h"
@@ -10,18 +11,29 @@
 #include "copy.h"
 #include "qknorm.h"
 
-// peak keeps 24 (portable: 8) independent chains of fused multiply-adds busy, for the speed tests.
-static double peak(int64_t n) {
-    enum { CHAINS = PB_ISA == 3 ? 24 : PB_ISA == 2 ? 12 : 8 };
-    vf x[CHAINS], a = vset(0.999f), b = vset(0.001f);
-    _Pragma("GCC unroll 32") for (int i = 0; i < CHAINS; i++) x[i] = vset((float)i);
-    for (int64_t k = 0; k < n; k++) {
-        _Pragma("GCC unroll 32") for (int i = 0; i < CHAINS; i++) x[i] = vfma(x[i], a, b);
+// PEAK keeps many independent chains of MAC busy, for the speed tests, and returns the flops done;
+// a lane of MAC does FLOPS.
+#define PEAK(NAME, MAC, FLOPS)                                                                     \
+    static double NAME(int64_t n) {                                                                \
+        enum { CHAINS = PB_ISA == 3 ? 24 : PB_ISA == 2 ? 12 : 8 };                                 \
+        vf x[CHAINS], a = vset(0.999f), b = vset(0.001f);                                          \
+        _Pragma("GCC unroll 32") for (int i = 0; i < CHAINS; i++) x[i] = vset((float)i);           \
+        for (int64_t k = 0; k < n; k++) {                                                          \
+            _Pragma("GCC unroll 32") for (int i = 0; i < CHAINS; i++) x[i] = MAC;                  \
+        }                                                                                          \
+        vf s = vzero();                                                                            \
+        _Pragma("GCC unroll 32") for (int i = 0; i < CHAINS; i++) s = s + x[i];                    \
+        /* the test keeps the loop alive */                                                        \
+        return vsum(s) == 0 ? 0 : (double)FLOPS * (double)n * CHAINS * VW;                         \
     }
-    vf s = vzero();
-    _Pragma("GCC unroll 32") for (int i = 0; i < CHAINS; i++) s = s + x[i];
-    return vsum(s) == 0 ? 0 : 2.0 * (double)n * CHAINS * VW; // the test keeps the loop alive
-}
 
-const pb_kernels LEVEL_TABLE = {LEVEL_NAME, VW,   MR, NR,     pack, gemm,  attn_pack, attn,
-                                ew,         copy, qk, gather, mean, stats, peak};
+PEAK(peak, vfma(x[i], a, b), 2)
+#if PB_DOT
+PEAK(dot_peak, vdot(x[i], a, b), 4)
+#else
+#define dot_peak 0
+#endif
+
+const pb_kernels LEVEL_TABLE = {LEVEL_NAME, VW,   MR,    NR,   PB_DOT,  pack,
+                                attn_pack,  attn, gemm,  ew,   copy,    qk,
+                                gather,     mean, stats, peak, dot_peak};

@@ -14,17 +14,17 @@ import (
 // Linear computes y = e.Residual + e.Gate * e.Act(x W^T + bias + adapters); see engine.Ops. At most 31 adapters.
 func (o *Ops) Linear(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) {
 	engine.CheckLinear(y, x, w, e)
-	wantF32("Linear", y, x, e.Residual)
 	if y.Len() == 0 {
 		return
 	}
 	defer o.done()
-	o.wantLayout("Linear", w)
+	o.wantLayout("Linear", w, w.K())
 	rows := lead2(x, y, e.Residual, e.Gate)
 	g := C.pb_gemm{
 		batch: C.int64_t(rows.batch), rows: C.int64_t(rows.rows), n: C.int64_t(w.N()),
 		y: o.addr("Linear", y), res: o.addr("Linear", e.Residual), gate: o.addr("Linear", e.Gate),
 		scale: C.float(scaleOf(w.Base)), act: C.int32_t(e.Act), gate_per: 1,
+		y_dtype: C.int64_t(y.DType),
 	}
 	if !e.NoBias {
 		g.bias = o.addr("Linear", w.Bias)
@@ -38,7 +38,7 @@ func (o *Ops) Linear(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) {
 			g.gate_per = C.int64_t(rows.batch)
 		}
 	}
-	o.segs[0] = C.pb_seg{x: o.addr("Linear", x), w: panelAddr(w.Base), k: C.int64_t(w.K()), dtype: C.int32_t(w.Base.DType)}
+	o.segs[0] = C.pb_seg{x: o.addr("Linear", x), w: panelAddr(w.Base), k: C.int64_t(w.K()), dtype: C.int32_t(w.Base.DType), x_dtype: C.int32_t(x.DType)}
 	o.segs[0].bs, o.segs[0].ls = rows.strides(x)
 	o.adapters(&g, w, func(t C.uint64_t, a engine.Adapter) {
 		d := C.pb_gemm{
@@ -96,7 +96,7 @@ func (o *Ops) innerFactor(a engine.Adapter) []C.pb_seg {
 	return o.down[:]
 }
 
-// adapters computes t = scale * x Down^T of every adapter with down (t is contiguous [batch, rows, R]) and adds t Up^T to the factors of g.
+// adapters computes t = scale * x Down^T of every adapter with down (t is contiguous f32 [batch, rows, R]) and adds t Up^T to the factors of g.
 func (o *Ops) adapters(g *C.pb_gemm, w *engine.Weight, down func(t C.uint64_t, a engine.Adapter)) {
 	g.nseg = 1
 	if len(w.Adapters) >= len(o.segs) {
@@ -119,17 +119,21 @@ func (o *Ops) adapters(g *C.pb_gemm, w *engine.Weight, down func(t C.uint64_t, a
 	g.nseg = C.int64_t(1 + len(w.Adapters))
 }
 
-// wantLayout panics unless w and its adapters were packed for this level.
-func (o *Ops) wantLayout(op string, w *engine.Weight) {
-	o.wantPacked(op, w.Name, w.Base)
+// wantLayout panics unless w and its adapters were packed for this level and for taps of c channels.
+func (o *Ops) wantLayout(op string, w *engine.Weight, c int) {
+	o.wantPacked(op, w.Name, w.Base, c)
 	for _, a := range w.Adapters {
-		o.wantPacked(op, w.Name, a.Down)
-		o.wantPacked(op, w.Name, a.Up)
+		o.wantPacked(op, w.Name, a.Down, c)
+		o.wantPacked(op, w.Name, a.Up, a.Up.K)
 	}
 }
 
-func (o *Ops) wantPacked(op, name string, p *engine.Packed) {
+func (o *Ops) wantPacked(op, name string, p *engine.Packed, c int) {
 	if p.Layout != o.layout() {
 		panic(&engine.ShapeError{Op: op, Rule: fmt.Sprintf("weight %s is packed as %q, %s needs %q", name, p.Layout, o.Name(), o.layout()), Shapes: ""})
+	}
+	// Pairs of channels do not cross taps: only where a tap has an odd number does it matter how many there are.
+	if had := int(headerOf(p).channels); p.DType == engine.BF16 && p.N*p.K > 0 && had != c && (had%2 != 0 || c%2 != 0) {
+		panic(&engine.ShapeError{Op: op, Rule: fmt.Sprintf("weight %s is packed for taps of %d channels, x has %d", name, had, c), Shapes: ""})
 	}
 }

@@ -31,3 +31,6 @@ func (o *Ops) Threads() int { return 0 }
 
 // Peak returns 0.
 func (o *Ops) Peak(int) float64 { return 0 }
+
+// PeakBF16 returns 0.
+func (o *Ops) PeakBF16(int) float64 { return 0 }

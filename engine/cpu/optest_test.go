@@ -13,7 +13,7 @@ import (
 func eachLevel(t *testing.T, threads int, f func(t *testing.T, o *Ops)) {
 	t.Helper()
 	for _, level := range allLevels() {
-		if !slices.Contains(Levels(), level) && level != portable512 {
+		if !slices.Contains(Levels(), level) && !forTests(level) {
 			t.Logf("level %s: NOT RUN, this CPU has only %v", level, Levels())
 			continue
 		}
@@ -29,5 +29,5 @@ func eachLevel(t *testing.T, threads int, f func(t *testing.T, o *Ops)) {
 }
 
 func TestConformance(t *testing.T) {
-	eachLevel(t, 3, func(t *testing.T, o *Ops) { optest.Run(t, o, optest.Options{}) })
+	eachLevel(t, 3, func(t *testing.T, o *Ops) { optest.Run(t, o, optest.Options{BF16: true}) })
 }

@@ -16,17 +16,19 @@ import (
 
 // packedHeader precedes the panels: one cache line, so that panels stay aligned.
 type packedHeader struct {
-	scale float32 // factor of scaled fp8 files
-	_     [60]byte
+	scale    float32 // factor of scaled fp8 files
+	channels int32   // of a tap
+	_        [56]byte
 }
 
 const headerBytes = int(unsafe.Sizeof(packedHeader{}))
 
-// layout names the panel width; levels of equal width share weights.
+// layout names the panel width; levels of equal width share weights, whatever the activations are.
 func (o *Ops) layout() string { return fmt.Sprintf("panels%d", o.nr) }
 
-// Pack turns m into panels of the level's width, [N/nr][K][nr]. Storage keeps the file's width; fp8 becomes bf16. The K of a convolution
-// is walked tap by tap without padding, so c is only checked. The caller owns the memory: Free(p.Buf).
+// Pack turns m into panels of the level's width: f32 and f16 as [N/nr][K][nr], bf16 as [N/nr][K/2][nr][2], pairs of neighbouring channels,
+// which f32 activations widen and bf16 activations multiply as they are. fp8 becomes bf16. An odd number of channels (of every tap, in a
+// convolution) is filled up with 0, so such a weight serves only the c it was packed for. The caller owns the memory: Free(p.Buf).
 func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 	if err := engine.CheckPack(m, c); err != nil {
 		return nil, err
@@ -35,13 +37,19 @@ func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 	if d == engine.F8E4M3 || d == engine.F8E5M2 {
 		d = engine.BF16
 	}
-	panels := (m.N + o.nr - 1) / o.nr
-	buf, err := o.Alloc(headerBytes + panels*o.nr*m.K*d.Size())
+	if c == 0 {
+		c = m.K
+	}
+	panels, depth := (m.N+o.nr-1)/o.nr, m.K
+	if d == engine.BF16 && c > 0 {
+		depth = m.K / c * roundUp(c, 2)
+	}
+	buf, err := o.Alloc(headerBytes + panels*o.nr*depth*d.Size())
 	if err != nil {
 		return nil, fmt.Errorf("pack: %w", err)
 	}
 	h := (*packedHeader)(unsafe.Pointer(&buf.Host[0]))
-	h.scale = m.Scale
+	h.scale, h.channels = m.Scale, int32(c)
 	if m.Scale == 0 {
 		h.scale = 1
 	}
@@ -51,7 +59,7 @@ func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 	}
 	defer o.done()
 	a := C.pb_pack{
-		src: o.pin(unsafe.Pointer(&m.Data[0])), dst: panelAddr(p), n: C.int64_t(m.N), k: C.int64_t(m.K), row: C.int64_t(m.Row),
+		src: o.pin(unsafe.Pointer(&m.Data[0])), dst: panelAddr(p), n: C.int64_t(m.N), k: C.int64_t(m.K), c: C.int64_t(c), row: C.int64_t(m.Row),
 		lut: o.table(m.DType), src_dtype: C.int32_t(m.DType), dst_dtype: C.int32_t(d),
 	}
 	if m.Row == 0 {
@@ -82,7 +90,10 @@ func panelAddr(p *engine.Packed) C.uint64_t {
 	return C.uint64_t(uintptr(unsafe.Pointer(unsafe.SliceData(p.Buf.Host)))) + C.uint64_t(headerBytes)
 }
 
-// scaleOf returns the factor of the whole matrix.
-func scaleOf(p *engine.Packed) float32 {
-	return (*packedHeader)(unsafe.Pointer(unsafe.SliceData(p.Buf.Host))).scale
+// headerOf returns the header of a packed matrix.
+func headerOf(p *engine.Packed) *packedHeader {
+	return (*packedHeader)(unsafe.Pointer(unsafe.SliceData(p.Buf.Host)))
 }
+
+// scaleOf returns the factor of the whole matrix.
+func scaleOf(p *engine.Packed) float32 { return headerOf(p).scale }

@@ -123,7 +123,7 @@ func (o *Ops) rowWise(e C.pb_ew, s space) {
 	})
 }
 
-// pointWise runs an operation on elements: rows may be joined and cut.
+// pointWise runs an operation on elements of one type: rows may be joined and cut.
 func (o *Ops) pointWise(e C.pb_ew, s space) {
 	views := []*C.pb_view{&e.y, &e.a, &e.b, &e.c, &e.d}
 	s.flatten(views...)
@@ -131,11 +131,11 @@ func (o *Ops) pointWise(e C.pb_ew, s space) {
 		o.rowWise(e, s)
 		return
 	}
-	tail, whole := s.n%rowChunk, s.n/rowChunk
+	tail, whole, size := s.n%rowChunk, s.n/rowChunk, engine.DType(e.dtype).Size()
 	last := e
 	for _, v := range []*C.pb_view{&last.y, &last.a, &last.b, &last.c, &last.d} {
 		if v.p != 0 {
-			v.p += C.uint64_t(4 * whole * rowChunk)
+			v.p += C.uint64_t(size * whole * rowChunk)
 		}
 	}
 	for _, v := range views {

@@ -1,6 +1,6 @@
-// Vectors of VW floats: the only place that knows instruction sets. A level file defines VW
-// (lanes), MR (rows of the register tile) and PB_ISA (0 portable GCC vectors, 2 AVX2+FMA+F16C, 3
-// AVX-512) and then includes the kernels, which are the same text at every level.
+// Vectors of VW floats: with bf16.h the only place that knows instruction sets. A level file
+// defines VW (lanes), MR (rows of the register tile) and PB_ISA (0 portable GCC vectors, 2
+// AVX2+FMA+F16C, 3 AVX-512) and then includes the kernels, which are the same text at every level.
 #include <stdint.h>
 #include <string.h>
 #include <math.h>
@@ -21,14 +21,17 @@ typedef uint32_t vu_mem __attribute__((vector_size(4 * VW), aligned(4), may_alia
 typedef uint16_t vh_mem __attribute__((vector_size(2 * VW), aligned(2), may_alias));
 
 #if VW == 16
-#define LANES {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
+#define LANES                                                                                      \
+    { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 }
 #define SWAP_PAIRS(v)                                                                              \
     __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14)
 #elif VW == 8
-#define LANES {0, 1, 2, 3, 4, 5, 6, 7}
+#define LANES                                                                                      \
+    { 0, 1, 2, 3, 4, 5, 6, 7 }
 #define SWAP_PAIRS(v) __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6)
 #else
-#define LANES {0, 1, 2, 3}
+#define LANES                                                                                      \
+    { 0, 1, 2, 3 }
 #define SWAP_PAIRS(v) __builtin_shufflevector(v, v, 1, 0, 3, 2)
 #endif
 
@@ -43,6 +46,12 @@ VI vi vlanes(void) { return (vi)LANES; }
 #if PB_ISA == 3
 VI vf vset(float x) { return _mm512_set1_ps(x); }
 VI vf vfma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+// vadd_mul is acc + a * b in place: left to itself the compiler renames accumulators and spills
+// them.
+VI vf vadd_mul(vf acc, vf a, vf b) {
+    __asm__("vfmadd231ps %2, %1, %0" : "+v"(acc) : "v"(a), "v"(b));
+    return acc;
+}
 VI vf vmax(vf a, vf b) { return _mm512_max_ps(a, b); }
 VI vf vmin(vf a, vf b) { return _mm512_min_ps(a, b); }
 VI vf vload_n(const float* p, int64_t n) {
@@ -71,6 +80,10 @@ VI vf vpow2(vf p, vf n) { return _mm512_scalef_ps(p, n); } // p * 2^n for whole 
 #elif PB_ISA == 2
 VI vf vset(float x) { return _mm256_set1_ps(x); }
 VI vf vfma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+VI vf vadd_mul(vf acc, vf a, vf b) {
+    __asm__("vfmadd231ps %2, %1, %0" : "+x"(acc) : "x"(a), "x"(b));
+    return acc;
+}
 VI vf vmax(vf a, vf b) { return _mm256_max_ps(a, b); }
 VI vf vmin(vf a, vf b) { return _mm256_min_ps(a, b); }
 VI __m256i vfirst(int64_t n) { return (__m256i)(vlanes() < (vi)_mm256_set1_epi32((int)n)); }
@@ -85,6 +98,7 @@ VI vf vload_f16(const uint16_t* p) { return _mm256_cvtph_ps(_mm_loadu_si128((con
 VI vf vset(float x) { return x - (vf){0}; }
 VI vf vfma(vf a, vf b, vf c) { return a * b + c; }
 VI vf vselect(vi m, vf a, vf b) { return (vf)(((vi)a & m) | ((vi)b & ~m)); }
+VI vf vadd_mul(vf acc, vf a, vf b) { return a * b + acc; }
 // Like the x86 instructions these return b where one of the two is NaN.
 VI vf vmax(vf a, vf b) { return vselect(a > b, a, b); }
 VI vf vmin(vf a, vf b) { return vselect(a < b, a, b); }
@@ -132,23 +146,6 @@ VI vf vpow2(vf p, vf n) {
 }
 #endif
 
-// vload_w2 loads a row of a panel of storage type DT (a constant): columns 0 .. VW-1 and VW ..
-// NR-1. Panels of bf16 keep column j in the lower and column j + VW in the upper half of word j, so
-// that one load, one shift and one mask widen both.
-VI void vload_w2(const int DT, const void* p, vf* b0, vf* b1) {
-    if (DT == PB_F32) {
-        *b0 = vload((const float*)p);
-        *b1 = vload((const float*)p + VW);
-    } else if (DT == PB_BF16) {
-        const vu w = *(const vu_mem*)p;
-        *b0 = (vf)(w << 16);
-        *b1 = (vf)(w & 0xffff0000u);
-    } else {
-        *b0 = vload_f16((const uint16_t*)p);
-        *b1 = vload_f16((const uint16_t*)p + VW);
-    }
-}
-
 // vexp computes e^x with a relative error below 2e-7 for x in [-87, 88]; below it is 0, above it
 // stays at e^88. x = n ln 2 + r with whole n and |r| <= ln 2 / 2 (ln 2 in two parts so that r is
 // exact); the polynomial interpolates e^r at the seven Chebyshev nodes of that range, relative
@@ -181,6 +178,20 @@ VI vf vexp2(vf x, const int hide) {
     p = vfma(p, r, vset(0.240221074f));
     p = vfma(p, r, vset(0.693147188f));
     p = vfma(p, r, vset(1.00000008f));
+    p = vpow2(p, n);
+    return hide ? vkeep_ge(x, vset(-126.0f), p, vzero()) : p;
+}
+
+// vexp2_short is vexp2 for results that become bf16: four Chebyshev nodes, relative error 1e-04, a
+// twentieth of a rounding to bf16.
+VI vf vexp2_short(vf x, const int hide) {
+    vf c = vmax(vset(-126.0f), x);
+    vf n = vround(c);
+    vf r = c - n;
+    vf p = vset(0.0558382829f);
+    p = vfma(p, r, vset(0.242639479f));
+    p = vfma(p, r, vset(0.693136734f));
+    p = vfma(p, r, vset(0.999924557f));
     p = vpow2(p, n);
     return hide ? vkeep_ge(x, vset(-126.0f), p, vzero()) : p;
 }

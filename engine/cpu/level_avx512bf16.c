@@ -1,0 +1,26 @@
+// AVX-512 F, BW, DQ and VL and BF16 (vdpbf16ps): Intel from Cooper Lake, AMD from Zen 4.
+#if defined(__x86_64__) && defined(__GNUC__)
+#define PB_ISA 3
+#define VW 16
+#define MR 14
+#define PB_DOT 1
+#define LEVEL_NAME "avx512bf16"
+#define LEVEL_TABLE pb_level_avx512bf16
+#include <immintrin.h>
+#include <math.h>
+#include <string.h>
+#ifdef __clang__
+#pragma clang attribute push(                                                                      \
+    __attribute__((target("avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"))),        \
+    apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
+#endif
+#include "level.h"
+#ifdef __clang__
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#endif
