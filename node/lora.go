@@ -158,7 +158,7 @@ func withAdditions(uses []loraUse, part string, f func([]weights.LowRank) error)
 		if err != nil {
 			return err
 		}
-		defer file.Close()
+		defer func() { _ = file.Close() }()
 		list, err := lora.Gather(file.Set(), additionsTo(u.additions, part), u.strength)
 		if err != nil {
 			return fmt.Errorf("%s: %w", u.name, err)
