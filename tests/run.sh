@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The test command behind `make test`: runs every part, prints how long each took, fails if one failed.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit 1
 GO=${GO:-go}
 names=() times=() states=()
 failed=0
