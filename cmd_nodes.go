@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -110,8 +112,26 @@ func showClass(cmd *cobra.Command, info *node.Object, class string) {
 		}
 	}
 	printTable(out, []string{"input", "", "type", "default", "range"}, rows)
+	showChoices(out, object(o, "input"))
 	v, _ := o.Get("output")
 	printf(out, "outputs: %v\n", v)
+}
+
+// showChoices lists the values of inputs that take one of a list, a line each.
+func showChoices(out io.Writer, input *node.Object) {
+	for _, group := range []string{"required", "optional"} {
+		g := object(input, group)
+		for _, name := range g.Keys() {
+			v, _ := g.Get(name)
+			pair, _ := v.([]any)
+			if len(pair) == 0 {
+				continue
+			}
+			if list, ok := pair[0].([]any); ok && len(list) > 0 {
+				printf(out, "%s: %s\n", name, strings.TrimSpace(fmt.Sprintln(list...)))
+			}
+		}
+	}
 }
 
 // inputText describes a [type, options] pair: type, default, range.

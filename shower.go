@@ -201,5 +201,9 @@ func nodeErrorText(v any) string {
 			out = append(out, strings.TrimSuffix(fmt.Sprintf("%v: %v", message, details), ": "))
 		}
 	}
-	return fmt.Sprintf("%v: %s", class, strings.Join(out, "; "))
+	line := fmt.Sprintf("%v: %s", class, strings.Join(out, "; "))
+	if strings.Contains(line, "(list of length ") { // ComfyUI's text for long lists leaves the values out
+		line += fmt.Sprintf(" (patchbay nodes %v lists them)", class)
+	}
+	return line
 }
