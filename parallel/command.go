@@ -36,6 +36,7 @@ type EntryInput struct {
 // EvaluateCommand asks for the network's prediction of some entries at one timestep.
 type EvaluateCommand struct {
 	Index    int // evaluation number, from 0
+	Patch    int // number of the patch, 0 in whole evaluations
 	Timestep float32
 	Entries  []int // indices into OpenCommand.Entries
 	// Whole evaluations compute every token of every entry. Others compute the image tokens of one patch, with the text if Text is set, and take
@@ -78,9 +79,14 @@ type rankCall struct {
 	reply   chan Reply
 }
 
-// send queues c and returns a function that waits for the answer. Commands run in the order of send. A rank that panics answers with the panic as an
+// micro names the micro-step.
+func (c *EvaluateCommand) micro() Micro {
+	return Micro{Evaluation: c.Index, Patch: c.Patch, Whole: c.Whole}
+}
+
+// send queues c and returns a function that waits for the answer by way of await. Commands run in the order of send. A rank that panics answers with the panic as an
 // error.
-func (l *rankLink) send(c Command) (func() (Reply, error), error) {
+func (l *rankLink) send(c Command, await func(<-chan Reply) (Reply, error)) (func() (Reply, error), error) {
 	if l.recode != nil {
 		v, err := l.recode(c)
 		if err != nil {
@@ -91,7 +97,10 @@ func (l *rankLink) send(c Command) (func() (Reply, error), error) {
 	done := make(chan Reply, 1)
 	l.inbox <- rankCall{c, done}
 	return func() (Reply, error) {
-		r := <-done
+		r, err := await(done)
+		if err != nil {
+			return Reply{}, err
+		}
 		if l.recode != nil {
 			v, err := l.recode(r)
 			if err != nil {

@@ -20,6 +20,9 @@ type Config struct {
 	// Recode passes every command and reply of a rank through an encoder and decoder: the tests' proof that ranks share no memory with
 	// the leader. Nil in production.
 	Recode func(v any) (any, error)
+	// Patience is how long the ranks of a request may stand still together before it fails, 0: ten minutes. It must exceed the longest single
+	// operation.
+	Patience time.Duration
 }
 
 // Engine owns the ranks of one device group and everything resident on them. Its methods may be called from any goroutine; work runs one piece
@@ -27,6 +30,7 @@ type Config struct {
 type Engine struct {
 	cfg    Config
 	work   sync.Mutex // held while a request or a Do uses the device
+	lost   *team      // ranks of a request that hung and have not all come back; nil: none
 	team   *team      // ranks of the last plan; nil before the first request and after a failed one
 	places *placements
 	local  engine.Ops // packs weights and serves Do while the ranks are idle
@@ -65,15 +69,36 @@ func (e *Engine) Close() {
 	e.work.Lock()
 	defer e.work.Unlock()
 	e.dismiss()
+	if e.usable() != nil {
+		return // memory that a hanging rank uses stays until the process ends
+	}
 	e.places.clear()
 	e.local.Free(e.buf.mem)
 }
 
 // dismiss ends the ranks. The caller holds e.work.
 func (e *Engine) dismiss() {
-	if e.team != nil {
-		e.team.close()
-		e.team = nil
+	if e.team == nil {
+		return
+	}
+	e.team.close()
+	if e.team.left.Load() {
+		e.lost = e.team
+	}
+	e.team = nil
+}
+
+// usable refuses work while a rank of an earlier request hangs: it may still read weights and write memory. The caller holds e.work.
+func (e *Engine) usable() error {
+	if e.lost == nil {
+		return nil
+	}
+	select {
+	case <-e.lost.ended:
+		e.lost = nil
+		return nil
+	default:
+		return &Error{Code: PeerLost, Text: "a rank of an earlier request hangs: restart the worker", Cause: e.lost.watch.verdict()}
 	}
 }
 
@@ -84,7 +109,7 @@ func (e *Engine) assemble(p Plan, spec *dit.Spec) error {
 		return nil
 	}
 	e.dismiss()
-	t, err := newTeam(p, folded, e.cfg.NewOps, e.places.resident, e.cfg.Recode)
+	t, err := newTeam(p, folded, e.cfg.NewOps, e.places.resident, e.cfg.Recode, e.cfg.Patience)
 	e.team = t
 	return err
 }
@@ -99,6 +124,9 @@ func (e *Engine) Resident() []ResidentModel { return e.places.list() }
 func (e *Engine) Evict(key string) {
 	e.work.Lock()
 	defer e.work.Unlock()
+	if e.usable() != nil {
+		return
+	}
 	e.places.evict(key)
 }
 
@@ -108,6 +136,9 @@ func (e *Engine) Do(ctx context.Context, what string, f func(*Local) error) erro
 	defer e.work.Unlock()
 	if err := ctx.Err(); err != nil {
 		return cancelled(err)
+	}
+	if err := e.usable(); err != nil {
+		return err
 	}
 	l := &Local{Ops: e.local, newOps: e.cfg.NewOps, Check: func() error {
 		if err := ctx.Err(); err != nil {
@@ -143,6 +174,9 @@ func (e *Engine) Sample(ctx context.Context, req *Request, observe Observe) (*Re
 	}
 	e.work.Lock()
 	defer e.work.Unlock()
+	if err := e.usable(); err != nil {
+		return nil, err
+	}
 	start := time.Now()
 	var stats Stats
 	for r := range plan.Tensor {

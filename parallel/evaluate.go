@@ -114,6 +114,7 @@ func (s *rankSession) evaluate(ops engine.Ops, c EvaluateCommand) ([][]float32, 
 	}
 	mark := s.act.Mark()
 	defer s.act.Release(mark)
+	s.pos.start(c.micro())
 	pipe := s.comms[AxisPipe]
 	runs := make([]*entryRun, len(c.Entries))
 	for k, i := range c.Entries {
@@ -125,6 +126,7 @@ func (s *rankSession) evaluate(ops engine.Ops, c EvaluateCommand) ([][]float32, 
 			}
 			s.embed(env, runs[k], x)
 		} else {
+			s.pos.at("rows of stage %d", pipe.Rank()-1)
 			pipe.SendRecv(runs[k].state.X, pipe.Rank()-1, engine.Tensor{}, -1)
 		}
 	}
@@ -132,10 +134,12 @@ func (s *rankSession) evaluate(ops engine.Ops, c EvaluateCommand) ([][]float32, 
 		if s.stop != nil && s.stop.Load() {
 			return nil, errStopped
 		}
+		s.pos.at("block %d", b)
 		for _, run := range runs {
 			s.block(env, run, b)
 		}
 	}
+	s.pos.at("after block %d", s.held.End-1)
 	if pipe.Rank() < pipe.Size()-1 {
 		for _, run := range runs {
 			pipe.SendRecv(engine.Tensor{}, -1, run.state.X, pipe.Rank()+1)

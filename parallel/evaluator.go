@@ -68,7 +68,7 @@ func (ev *evaluator) evaluate(s *share, input []float32, timestep float32, activ
 	}
 	var wait func() ([][]float32, error)
 	if len(active) > 0 {
-		wait = ev.d.team.begin(ev.d.session, ev.command(timestep, active, s.tokens, s.index == 0))
+		wait = ev.d.team.begin(ev.d.session, ev.command(timestep, active, s.tokens, s.index))
 	}
 	ev.advance()
 	ev.mu.Unlock()
@@ -91,7 +91,7 @@ func (ev *evaluator) together(s *share, timestep float32, active []int) ([][]flo
 		var err error
 		if len(active) > 0 {
 			all := dit.Range{End: ev.d.whole.grid.Tokens()}
-			c := ev.command(timestep, active, all, true)
+			c := ev.command(timestep, active, all, 0)
 			c.Whole = true
 			ev.whole, err = ev.d.team.begin(ev.d.session, c)()
 		}
@@ -125,10 +125,10 @@ func (ev *evaluator) advance() {
 	ev.moved.Broadcast()
 }
 
-// command collects the rows that the active entries read; entries on areas read their own.
-func (ev *evaluator) command(timestep float32, active []int, tokens dit.Range, text bool) EvaluateCommand {
+// command collects the rows that the active entries read; entries on areas read their own. The text goes with patch 0.
+func (ev *evaluator) command(timestep float32, active []int, tokens dit.Range, patch int) EvaluateCommand {
 	d := ev.d
-	c := EvaluateCommand{Index: ev.index, Timestep: timestep, Tokens: tokens, Text: text, Entries: active}
+	c := EvaluateCommand{Index: ev.index, Timestep: timestep, Patch: patch, Tokens: tokens, Text: patch == 0, Entries: active}
 	rows := map[*layout][]float32{}
 	for _, i := range active {
 		l := d.preds[i].layout

@@ -27,6 +27,9 @@ func (e *Engine) Load(ctx context.Context, m Model, plan string) (Loaded, error)
 	if err := ctx.Err(); err != nil {
 		return out, cancelled(err)
 	}
+	if err := e.usable(); err != nil {
+		return out, err
+	}
 	for r := range p.Tensor {
 		start := time.Now()
 		loaded, err := e.places.acquire(e.local, m, p.held(r))

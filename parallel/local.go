@@ -26,6 +26,7 @@ type hub struct {
 	left   int          // ranks that have not finished copying in this one
 	parted int          // last round that all ranks have finished
 	posts  map[[2]int]*localPost
+	waits  []string // by rank: what it waits for
 }
 
 // localCall is one rank's part of a collective.
@@ -54,7 +55,7 @@ type LocalComm struct {
 
 // NewLocal connects size ranks; name is the axis, for errors. deadline bounds every wait for a peer (0: no bound).
 func NewLocal(name string, size int, deadline time.Duration) []*LocalComm {
-	h := &hub{name: name, size: size, deadline: deadline, calls: make([]*localCall, size), posts: map[[2]int]*localPost{}}
+	h := &hub{name: name, size: size, deadline: deadline, calls: make([]*localCall, size), posts: map[[2]int]*localPost{}, waits: make([]string, size)}
 	h.cond = sync.NewCond(&h.mu)
 	out := make([]*LocalComm, size)
 	for i := range out {
@@ -257,6 +258,8 @@ func (h *hub) wait(rank int, what string, ready func() bool) *CommError {
 	if h.cause == nil && ready() {
 		return nil
 	}
+	h.waits[rank] = what
+	defer func() { h.waits[rank] = "" }()
 	late := false
 	if h.deadline > 0 {
 		timer := time.AfterFunc(h.deadline, func() {
@@ -352,6 +355,13 @@ func (h *hub) differ(r int, what string) error {
 	a, b := h.calls[0], h.calls[r]
 	return &CommError{Text: fmt.Sprintf("%s: ranks 0 and %d disagree in %s: %s %s at %s, %s %s at %s",
 		h.name, r, what, a.op, a.src, where(a.site), b.op, b.src, where(b.site))}
+}
+
+// waiting tells what this rank waits for, "" if it does not.
+func (l *LocalComm) waiting() string {
+	l.hub.mu.Lock()
+	defer l.hub.mu.Unlock()
+	return l.hub.waits[l.rank]
 }
 
 // dump lists who waits where.

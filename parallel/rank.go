@@ -22,6 +22,7 @@ type rank struct {
 	comms    [axisCount]Comm
 	skips    *skipStore
 	sessions map[uint64]*rankSession
+	pos      *position
 
 	mu        sync.Mutex
 	cancelled map[uint64]*atomic.Bool // set from outside while the rank computes
@@ -49,6 +50,7 @@ type rankSession struct {
 	held    dit.Range          // blocks of this rank's stage
 	tokens  TokenCount
 	stop    *atomic.Bool
+	pos     *position
 }
 
 // rankEntry is one conditioning entry, prepared; a foreign one has no p.
@@ -63,7 +65,7 @@ type rankEntry struct {
 var errStopped = errors.New("stopped before the next block")
 
 func newRank(id int, ops engine.Ops, comms [axisCount]Comm, skips *skipStore, weights func(string) (dit.Model, bool)) *rank {
-	return &rank{id: id, ops: ops, comms: comms, skips: skips, weights: weights, sessions: map[uint64]*rankSession{}, cancelled: map[uint64]*atomic.Bool{}}
+	return &rank{id: id, ops: ops, comms: comms, skips: skips, weights: weights, sessions: map[uint64]*rankSession{}, cancelled: map[uint64]*atomic.Bool{}, pos: &position{}}
 }
 
 // serve answers calls until the inbox closes.
@@ -81,6 +83,7 @@ func (r *rank) serve(inbox <-chan rankCall) {
 				c.Abort(err)
 			}
 		}
+		r.pos.idle()
 		call.reply <- reply
 	}
 	for _, b := range []*buffer{&r.session, &r.acts, &r.exchange} {
@@ -142,6 +145,7 @@ func (r *rank) handle(c Command) (Reply, error) {
 
 // openSession measures what the session needs, takes the memory and prepares all entries.
 func (r *rank) openSession(id uint64, o OpenCommand) (Reply, error) {
+	r.pos.at("opening a session")
 	model, ok := r.weights(o.Model)
 	if !ok {
 		return Reply{}, fmt.Errorf("rank %d: model %s is not resident", r.id, o.Model)
@@ -161,7 +165,7 @@ func (r *rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 		}
 	}
 	s := &rankSession{
-		id: id, model: model, open: o, stop: r.flag(id), comms: r.comms, skips: r.skips,
+		id: id, model: model, open: o, stop: r.flag(id), pos: r.pos, comms: r.comms, skips: r.skips,
 		env:  dit.Env{Ops: r.ops, Arena: engine.NewArena("session", r.session.mem, r.session.bytes)},
 		act:  engine.NewArena("activations", r.acts.mem, r.acts.bytes),
 		comm: engine.NewArena("communication", r.exchange.mem, r.exchange.bytes),

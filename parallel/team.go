@@ -2,6 +2,7 @@ package parallel
 
 import (
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"patchbay/engine"
@@ -14,6 +15,9 @@ type team struct {
 	mesh  Mesh // of lanes: Pipe counts the stops of a micro-step
 	links []*rankLink
 	group *Group
+	watch watchdog
+	left  atomic.Bool   // a rank hangs and was left behind
+	ended chan struct{} // closed when all ranks have returned, after close
 	// The rest is fixed when a session opens.
 	batch    []dit.Range // items of each data part
 	cfgOf    []int       // cfg group of each entry
@@ -41,14 +45,17 @@ func (c *EvaluateCommand) rows(e entrySize, parts int) []dit.Rows {
 	return out
 }
 
-// rendezvous is how long a rank waits for a peer before the request fails and names both.
+// rendezvous is how long a band of the VAE waits for another before the request fails and names both.
 const rendezvous = 2 * time.Minute
 
 // queueLength bounds the commands that wait for one rank: pipelines queue one for each patch of at most two evaluations.
 const queueLength = 1024
 
 // newTeam starts the ranks of a plan; folded says that micro-steps go down and back up (fold.go).
-func newTeam(plan Plan, folded bool, newOps func(rank, ranks int) (engine.Ops, error), weights func(string) (dit.Model, bool), recode func(any) (any, error)) (*team, error) {
+func newTeam(plan Plan, folded bool, newOps func(rank, ranks int) (engine.Ops, error), weights func(string) (dit.Model, bool), recode func(any) (any, error), limit time.Duration) (*team, error) {
+	if limit == 0 {
+		limit = patience
+	}
 	lanes := plan
 	lanes.Pipe = plan.lanes(folded)
 	m := Mesh{Plan: lanes}
@@ -60,12 +67,12 @@ func newTeam(plan Plan, folded bool, newOps func(rank, ranks int) (engine.Ops, e
 			if at != 0 {
 				continue
 			}
-			for i, c := range NewLocal(a.String(), len(ranks), rendezvous) {
+			for i, c := range NewLocal(a.String(), len(ranks), 2*limit) {
 				ends[ranks[i]][a] = c
 			}
 		}
 	}
-	t := &team{plan: plan, mesh: m, group: NewGroup(nil)}
+	t := &team{plan: plan, mesh: m, group: NewGroup(nil), watch: watchdog{limit: limit}, ended: make(chan struct{})}
 	stores := make([]*skipStore, n)
 	for r := range n {
 		if c := m.At(r); c.Pipe >= plan.Pipe { // an up lane shares the store of its down lane
@@ -86,12 +93,21 @@ func newTeam(plan Plan, folded bool, newOps func(rank, ranks int) (engine.Ops, e
 	return t, nil
 }
 
-// close ends the ranks after the work in hand.
+// close ends the ranks after the work in hand. It does not wait for a rank that hangs: ended tells when that one has returned after all.
 func (t *team) close() {
 	for _, l := range t.links {
 		close(l.inbox)
 	}
-	_ = t.group.Wait() // serve has no error of its own
+	wait := func() error {
+		_ = t.group.Wait() // serve has no error of its own
+		close(t.ended)
+		return nil
+	}
+	if t.left.Load() {
+		NewGroup(nil).Go("end of a rank that hangs", wait)
+		return
+	}
+	_ = wait()
 }
 
 // all queues cut(rank) on every rank for which it is not nil and returns a function that waits for the replies, by rank. The first error that is not
@@ -101,7 +117,7 @@ func (t *team) all(cut func(rank int) *Command) func() ([]Reply, error) {
 	errs := make([]error, len(t.links))
 	for r, l := range t.links {
 		if c := cut(r); c != nil {
-			waits[r], errs[r] = l.send(*c)
+			waits[r], errs[r] = l.send(*c, t.await)
 		}
 	}
 	return func() ([]Reply, error) {

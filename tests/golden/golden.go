@@ -13,7 +13,20 @@ import (
 // Path returns the path of a golden file, e.g. "samplers.json" or "server/object_info.json".
 func Path(name string) string {
 	_, here, _, _ := runtime.Caller(0)
-	return filepath.Join(filepath.Dir(here), name)
+	if filepath.IsAbs(here) {
+		return filepath.Join(filepath.Dir(here), name)
+	}
+	// Built with -trimpath: tests run in the folder of their package, the module's root is above it.
+	dir, err := os.Getwd()
+	if err != nil {
+		return name
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil || dir == filepath.Dir(dir) {
+			return filepath.Join(dir, "tests", "golden", name)
+		}
+		dir = filepath.Dir(dir)
+	}
 }
 
 // JSON decodes a golden JSON file into v.

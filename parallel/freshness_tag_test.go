@@ -1,0 +1,201 @@
+package parallel
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+
+	"patchbay/engine"
+)
+
+// tagBase sets tags apart from keys that are no tags (keys of the text in cross-attention).
+const tagBase = 1 << 20
+
+// tagging is an Ops that replaces keys and values, where they are normalised on the way to the store, by the number of the evaluation, and remembers
+// what every attention reads. The numbers travel through all exchanges and stores as the real rows do.
+type tagging struct {
+	engine.Ops
+	pos *position
+	mu  *sync.Mutex
+	// seen counts readings by micro-step: the tags of all rows, in order of the sequence.
+	seen map[Micro]map[string]int
+}
+
+func (o *tagging) QKNormRoPE(qo, ko, vo, q, k, v engine.Tensor, n engine.QKNorm, r engine.RoPE) {
+	o.Ops.QKNormRoPE(qo, ko, vo, q, k, v, n, r)
+	tag := tagBase + float32(o.pos.now().Evaluation)
+	for _, t := range []engine.Tensor{ko, vo} {
+		if !t.IsZero() {
+			ones := engine.FromF32(slices.Repeat([]float32{tag}, t.Len()), t.Dim(0), t.Dim(1), t.Dim(2), t.Dim(3))
+			o.Copy(t, ones)
+		}
+	}
+}
+
+func (o *tagging) Attention(out, q, k, v engine.Tensor, a engine.AttentionArgs) {
+	o.Ops.Attention(out, q, k, v, a)
+	tags := ""
+	for _, t := range []engine.Tensor{k, v} {
+		b, l, h, d := t.Dim(0), t.Dim(1), t.Dim(2), t.Dim(3)
+		if b*l*h*d == 0 {
+			return
+		}
+		flat := engine.FromF32(make([]float32, b*l*h*d), b, l, h, d)
+		o.Copy(flat, t)
+		rows := make([]float32, l)
+		for i, x := range flat.F32() {
+			if x < tagBase {
+				return // keys and values of cross-attention
+			}
+			row := i / (h * d) % l
+			if i/(h*d) < l && i%(h*d) == 0 {
+				rows[row] = x
+			}
+			if x != rows[row] {
+				rows[row] = -1 // heads, items or channels of one row disagree
+			}
+		}
+		text := ""
+		for _, x := range rows {
+			text += fmt.Sprint(x-tagBase, " ")
+		}
+		if tags != "" && tags != text {
+			text = "keys " + tags + "values " + text
+		}
+		tags = text
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	m := o.pos.now()
+	if o.seen[m] == nil {
+		o.seen[m] = map[string]int{}
+	}
+	o.seen[m][tags]++
+}
+
+// taggedEngine runs ranks with tagging operations.
+func taggedEngine(t *testing.T) (*Engine, *sync.Mutex, map[Micro]map[string]int) {
+	t.Helper()
+	mu, seen := new(sync.Mutex), map[Micro]map[string]int{}
+	e, err := NewEngine(Config{NewOps: func(rank, ranks int) (engine.Ops, error) {
+		ops, err := testOps(rank, ranks)
+		return &tagging{Ops: ops, mu: mu, seen: seen}, err
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.Close)
+	return e, mu, seen
+}
+
+// wantTags is what the freshness table says the rows of one attention are: evaluation numbers, text first.
+func wantTags(f Freshness, w Workload, p Plan, entry int, imageOnly bool) string {
+	o, out := newOutline(w, p), ""
+	if !imageOnly {
+		for range o.entry(entry).text {
+			out += fmt.Sprint(f.Micro.Evaluation-f.Text, " ")
+		}
+	}
+	for j, r := range o.patches {
+		for range r.Len() {
+			out += fmt.Sprint(f.Micro.Evaluation-f.Image[j], " ")
+		}
+	}
+	return out
+}
+
+// TestStoresHoldWhatTheTableSays: for every number of stages, patches and warm-up evaluations, in products with ulysses and ring, on straight and folded
+// pipelines, what every attention of every micro-step reads is as old as FreshnessTable says, row by row, and it is read as often as there are
+// attentions. Tags are written where keys are made and read where attention begins, so store, exchanges and schedule are all in between.
+func TestStoresHoldWhatTheTableSays(t *testing.T) {
+	const evaluations = 4
+	for _, family := range []string{"flux", "sd3", "hunyuandit"} {
+		e, mu, seen := taggedEngine(t)
+		r := tinyRequest(t, family, 1, 8, 8, evaluations)
+		r.Branches, r.Guider = []Branch{{Name: "positive", Entries: r.Branches[0].Entries[:1]}}, Guider{Kind: GuideBasic}
+		w := workloadOf(r)
+		for _, plan := range tagPlans(family) {
+			r := *r
+			r.Plan = plan
+			p, err := ParsePlan(plan)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if p.Check(w.Spec, w.Batch, len(w.Text), w.tokens()) != nil {
+				continue
+			}
+			clear(seen)
+			e.dismiss()
+			if err := e.assemble(p, w.Spec); err != nil {
+				t.Fatal(err)
+			}
+			for _, l := range e.team.links {
+				l.rank.ops.(*tagging).pos = l.rank.pos
+			}
+			if _, err := e.Sample(context.Background(), &r, nil); err != nil {
+				t.Fatalf("%s %s: %v", family, plan, err)
+			}
+			mu.Lock()
+			compareTags(t, family+" "+plan, w, p, seen)
+			mu.Unlock()
+		}
+	}
+}
+
+// compareTags checks every reading and their number.
+func compareTags(t *testing.T, name string, w Workload, p Plan, seen map[Micro]map[string]int) {
+	t.Helper()
+	o := newOutline(w, p)
+	table := FreshnessTable(len(o.patches), w.Evaluations, p.Warmup)
+	if len(seen) != len(table) {
+		t.Errorf("%s: %d micro-steps read something, the table has %d", name, len(seen), len(table))
+	}
+	for _, f := range table {
+		want := map[string]int{}
+		for i := range w.Text {
+			for _, b := range w.Spec.Blocks {
+				eachAttention(b, func(_ int, imageOnly bool) {
+					want[wantTags(f, w, p, i, imageOnly)] += p.Ulysses * p.Ring
+				})
+			}
+		}
+		got := seen[f.Micro]
+		for tags, n := range want {
+			if got[tags] != n {
+				t.Fatalf("%s: %s: %d attentions read %s\nwant %d; all readings: %v", name, f, got[tags], tags, n, got)
+			}
+		}
+		if len(got) != len(want) {
+			t.Fatalf("%s: %s: %d kinds of readings, want %d: %v", name, f, len(got), len(want), got)
+		}
+	}
+}
+
+// tagPlans are stages 2 to 4, patches 1 to 8, warm-up 0 to 2, and some of them with ulysses and ring inside.
+func tagPlans(family string) []string {
+	var out []string
+	step := 1
+	if family != "flux" {
+		step = 2
+	}
+	if testing.Short() {
+		step = 5
+	}
+	for pipe := 2; pipe <= 4; pipe++ {
+		for patches := 1; patches <= 8; patches += step {
+			for warmup := range 3 {
+				base := fmt.Sprintf("pipe=%d,patches=%d,warmup=%d", pipe, patches, warmup)
+				out = append(out, base)
+				if family == "flux" || patches == 3 {
+					out = append(out, base+",ulysses=2")
+				}
+				if patches%4 == 2 {
+					out = append(out, base+",ring=2", base+",ring=2,ulysses=3")
+				}
+			}
+		}
+	}
+	return out
+}

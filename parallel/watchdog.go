@@ -1,0 +1,131 @@
+package parallel
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+)
+
+// patience is how long the ranks of a request may stand still together before it fails. It must cover the longest single operation: the attention of a
+// large picture on a processor takes minutes.
+const patience = 10 * time.Minute
+
+// watchdog ends requests whose ranks have stopped: it looks at their positions while a leader waits for replies.
+type watchdog struct {
+	limit time.Duration // 0: patience
+
+	mu    sync.Mutex
+	moves int64     // of all ranks together, when last looked at
+	since time.Time // when they were first seen so
+	lost  error     // the verdict
+}
+
+// await waits for the reply of one rank. When no rank of the team has moved for the limit, it aborts all exchanges and returns an error that names those
+// that stand still and where everyone is; a rank that does not come back even then is left behind.
+func (t *team) await(done <-chan Reply) (Reply, error) {
+	select {
+	case r := <-done:
+		return r, nil
+	default:
+	}
+	tick := time.NewTicker(max(t.watch.limit/8, time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case r := <-done:
+			if err := t.watch.verdict(); err != nil { // the echo of the abort says less
+				return Reply{}, err
+			}
+			return r, nil
+		case <-tick.C:
+		}
+		err := t.stalled()
+		if err == nil {
+			continue
+		}
+		grace := time.NewTimer(min(t.watch.limit, time.Second))
+		defer grace.Stop()
+		select {
+		case <-done:
+		case <-grace.C:
+			t.left.Store(true)
+		}
+		return Reply{}, err
+	}
+}
+
+func (w *watchdog) verdict() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.lost
+}
+
+// stalled returns an error once no rank has moved for the limit.
+func (t *team) stalled() error {
+	w := &t.watch
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.lost != nil {
+		return w.lost
+	}
+	var moves int64
+	for _, l := range t.links {
+		n, _, _ := l.rank.pos.read()
+		moves += n
+	}
+	if now := time.Now(); moves != w.moves || w.since.IsZero() {
+		w.moves, w.since = moves, now
+		return nil
+	} else if now.Sub(w.since) < w.limit {
+		return nil
+	}
+	w.lost = t.accuse()
+	for _, l := range t.links {
+		for _, c := range l.rank.comms {
+			c.Abort(w.lost)
+		}
+	}
+	return w.lost
+}
+
+// accuse makes the error of ranks that stand still: those that work and wait for nobody, or if there are none everybody who waits.
+func (t *team) accuse() *Error {
+	var guilty, waiting, all []string
+	for r, l := range t.links {
+		_, busy, place := l.rank.pos.read()
+		name := fmt.Sprintf("rank %d at %s", r, place)
+		waits := l.rank.waits()
+		switch {
+		case !busy:
+			all = append(all, fmt.Sprintf("[rank %d has nothing to do after %s]", r, place))
+			continue
+		case waits == "":
+			guilty = append(guilty, name)
+		default:
+			waiting = append(waiting, name)
+			name += ", waits in " + waits
+		}
+		all = append(all, "["+name+"]")
+	}
+	if len(guilty) == 0 {
+		guilty = waiting
+	}
+	if len(guilty) == 0 {
+		guilty = []string{"no rank has a command, and an answer is missing"}
+	}
+	return &Error{Code: PeerLost, Text: fmt.Sprintf("no progress for %v: %s; positions: %s", t.watch.limit, strings.Join(guilty, ", "), strings.Join(all, " "))}
+}
+
+// waits tells in which exchanges the rank stands, "" if in none.
+func (r *rank) waits() string {
+	var out []string
+	for a, c := range r.comms {
+		if l, ok := c.(*LocalComm); ok {
+			if what := l.waiting(); what != "" {
+				out = append(out, fmt.Sprintf("%s for %s", Axis(a), what))
+			}
+		}
+	}
+	return strings.Join(out, " and ")
+}

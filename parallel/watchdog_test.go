@@ -1,0 +1,88 @@
+package parallel
+
+import (
+	"context"
+	"errors"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"patchbay/engine"
+)
+
+// hangingEngine makes an engine in which rank `victim` stops inside the Linear that makes the countdown zero, until release is closed.
+func hangingEngine(t *testing.T, victim int, left *atomic.Int64, release chan struct{}) *Engine {
+	t.Helper()
+	e, err := NewEngine(Config{Patience: 300 * time.Millisecond, NewOps: func(rank, ranks int) (engine.Ops, error) {
+		ops, err := testOps(rank, ranks)
+		if rank != victim || ranks == 1 {
+			return ops, err
+		}
+		return &faulty{ops, left, func() { <-release }}, err
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.Close)
+	return e
+}
+
+// TestHangingRankIsNamed: a rank that stops is named with evaluation, patch and block, all ranks' positions are listed, nobody waits longer than the
+// watchdog's patience, and the engine is usable again once the rank has come back, never before.
+func TestHangingRankIsNamed(t *testing.T) {
+	for _, c := range []struct {
+		plan   string
+		victim int
+		calls  int64
+		want   string
+	}{
+		{"ulysses=3", 1, 40, `no progress for 300ms: rank 1 at evaluation \d, whole picture, block \d;`},
+		{"ring=2", 0, 40, `no progress for 300ms: rank 0 at evaluation \d, whole picture, block \d;`},
+		{"pipe=2,patches=3,warmup=1", 1, 60, `no progress for 300ms: rank 1 at evaluation [12], patch \d, block \d;`},
+		{"cfg=2,pipe=2,patches=3,warmup=1", 2, 60, `no progress for 300ms: rank 2 at evaluation [12], patch \d, block \d;`},
+	} {
+		t.Run(c.plan, func(t *testing.T) {
+			var left atomic.Int64
+			release := make(chan struct{})
+			e := hangingEngine(t, c.victim, &left, release)
+			r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 8, 8, 4)
+			r.Plan = c.plan
+			want, err := e.Sample(context.Background(), r, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			left.Store(c.calls)
+			start := time.Now()
+			_, err = e.Sample(context.Background(), r, nil)
+			took := time.Since(start)
+			var pe *Error
+			if !errors.As(err, &pe) || pe.Code != PeerLost || !regexp.MustCompile(c.want).MatchString(pe.Text) {
+				t.Errorf("got %v, want a match of %s", err, c.want)
+			}
+			if err != nil && strings.Count(err.Error(), "[rank ") != len(want.Stats.Traffic) {
+				t.Errorf("%v does not list the positions of all %d ranks", err, len(want.Stats.Traffic))
+			}
+			if took > 10*time.Second {
+				t.Errorf("the request ended after %v", took)
+			}
+			if _, err = e.Sample(context.Background(), r, nil); !errors.As(err, &pe) || pe.Code != PeerLost || !strings.Contains(pe.Text, "hangs") {
+				t.Errorf("request beside a hanging rank: got %v, want a refusal", err)
+			}
+			close(release)
+			deadline := time.Now().Add(20 * time.Second)
+			got, err := e.Sample(context.Background(), r, nil)
+			for err != nil && time.Now().Before(deadline) {
+				time.Sleep(10 * time.Millisecond)
+				got, err = e.Sample(context.Background(), r, nil)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if rel := relative(got.Latent.Data, want.Latent.Data); rel != 0 {
+				t.Errorf("the run after the hang differs by %.3g", rel)
+			}
+		})
+	}
+}
