@@ -31,7 +31,7 @@ func rowsOf(c Case, spec *dit.Spec, grid dit.Grid, r dit.Range) []float32 {
 	var out []float32
 	all := make([]float32, grid.Tokens()*f)
 	for i := range c.N() {
-		dit.Patchify(all, latent[i*size:(i+1)*size], spec.Channels, grid, spec.PatchSize)
+		patchify(all, latent[i*size:(i+1)*size], spec.Channels, grid, spec.PatchSize)
 		out = append(out, all[r.Start*f:r.End*f]...)
 	}
 	return out
@@ -42,7 +42,7 @@ func latents(c Case, spec *dit.Spec, grid dit.Grid, rows []float32) []float32 {
 	f, size := spec.OutChannels*spec.PatchSize*spec.PatchSize, product(c.X[1:])
 	out := make([]float32, c.N()*size)
 	for i := range c.N() {
-		dit.Unpatchify(out[i*size:(i+1)*size], rows[i*grid.Tokens()*f:(i+1)*grid.Tokens()*f], spec.Channels, f, grid, spec.PatchSize)
+		unpatchify(out[i*size:(i+1)*size], rows[i*grid.Tokens()*f:(i+1)*grid.Tokens()*f], spec.Channels, f, grid, spec.PatchSize)
 	}
 	return out
 }

@@ -1,11 +1,15 @@
-package dit
+package goldenrun
 
-import "testing"
+import (
+	"testing"
+
+	"patchbay/models/dit"
+)
 
 // TestPatchifyOrder checks every element against the definition on an odd latent of two channels.
 func TestPatchifyOrder(t *testing.T) {
 	const c, y, x, p = 2, 5, 3, 2
-	spec := Spec{PatchSize: p, Channels: c}
+	spec := dit.Spec{PatchSize: p, Channels: c}
 	g := spec.Tokens(y, x)
 	if g.Y != 3 || g.X != 2 {
 		t.Fatalf("grid of 5 x 3: got %d x %d tokens, want 3 x 2", g.Y, g.X)
@@ -15,7 +19,7 @@ func TestPatchifyOrder(t *testing.T) {
 		latent[i] = float32(i)
 	}
 	rows := make([]float32, g.Tokens()*c*p*p)
-	Patchify(rows, latent, c, g, p)
+	patchify(rows, latent, c, g, p)
 	for token := range g.Tokens() {
 		for ch := range c {
 			for py := range p {
@@ -30,14 +34,14 @@ func TestPatchifyOrder(t *testing.T) {
 		}
 	}
 	back := make([]float32, len(latent))
-	Unpatchify(back, rows, c, c*p*p, g, p)
+	unpatchify(back, rows, c, c*p*p, g, p)
 	for i := range latent {
 		if back[i] != latent[i] {
 			t.Fatalf("round trip: element %d: got %v, want %v", i, back[i], latent[i])
 		}
 	}
 	first := make([]float32, y*x)
-	Unpatchify(first, rows, 1, c*p*p, g, p)
+	unpatchify(first, rows, 1, c*p*p, g, p)
 	for i := range first {
 		if first[i] != latent[i] {
 			t.Fatalf("first channel only: element %d: got %v, want %v", i, first[i], latent[i])

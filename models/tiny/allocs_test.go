@@ -1,0 +1,85 @@
+//go:build cgo
+
+package tiny
+
+import (
+	"slices"
+	"testing"
+
+	"patchbay/engine"
+	"patchbay/engine/cpu"
+	"patchbay/models/dit"
+)
+
+// blockAllocs is the most Go objects that one block of any family may allocate on the CPU: closures and tensor headers of its calls and the task
+// counters of two threads. No tensor is among them: those come from the arena.
+const blockAllocs = 160
+
+// TestBlockAllocates counts the Go objects of every block, on two picture sizes: a small constant that does not grow with the picture.
+func TestBlockAllocates(t *testing.T) {
+	ops, err := cpu.New(cpu.Config{Threads: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range Names() {
+		t.Run(name, func(t *testing.T) {
+			m, err := Load(ops, name, dit.Held{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer m.Close()
+			small, large := blockCounts(t, ops, m, 34), blockCounts(t, ops, m, 64)
+			t.Logf("objects a block: %v at 34 x 34, %v at 64 x 64", small, large)
+			for b, n := range large {
+				if n > blockAllocs {
+					t.Errorf("block %d: %v objects, bound %d", b, n, blockAllocs)
+				}
+				if n > small[b]*1.5+32 { // more tiles start more goroutines, up to the number of threads
+					t.Errorf("block %d: %v objects at 64 x 64, %v at 34 x 34", b, n, small[b])
+				}
+			}
+			if slices.Max(small) == 0 {
+				t.Error("no block allocates anything: the count does not work")
+			}
+		})
+	}
+}
+
+// blockCounts is the objects that every block allocates in one call for a latent of side x side, after a first call.
+func blockCounts(t *testing.T, ops engine.Ops, m dit.Model, side int) []float64 {
+	t.Helper()
+	const bytes = 64 << 20
+	buf, err := ops.Alloc(bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ops.Free(buf)
+	spec := m.Spec()
+	env := dit.Env{Ops: ops, Arena: engine.NewArena("activations", buf, bytes), Attend: dit.Whole(ops)}
+	grid, all := spec.Tokens(side, side), dit.Range{End: len(spec.Blocks)}
+	entry := dit.Entry{Context: dit.Array{Rows: 77, Cols: spec.ContextDim, Data: make([]float32, 77*spec.ContextDim)}, Pooled: make([]float32, spec.PooledDim)}
+	if spec.Context2Dim > 0 {
+		entry.Context2 = dit.Array{Rows: 256, Cols: spec.Context2Dim, Data: make([]float32, 256*spec.Context2Dim)}
+	}
+	p, err := m.Prepare(env, []dit.Entry{entry}, grid, all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := dit.Rows{Image: dit.Range{End: grid.Tokens()}}
+	if spec.JointText() {
+		rows.Text = dit.Range{End: p.Lt}
+	}
+	s := dit.NewState(env, spec, p, m.Modulate(env, p, []float32{0.5}, all), 0, 1, rows)
+	x := env.Arena.Alloc(engine.F32, 1, grid.Tokens(), spec.Channels*spec.PatchSize*spec.PatchSize)
+	ops.Upload(x, make([]float32, x.Len()))
+	m.Embed(env, s, x)
+	counts := make([]float64, len(spec.Blocks))
+	for b := range spec.Blocks {
+		var skip engine.Tensor
+		if spec.Blocks[b].Skip >= 0 {
+			skip = s.X
+		}
+		counts[b] = testing.AllocsPerRun(5, func() { m.Block(env, b, s, skip) })
+	}
+	return counts
+}
