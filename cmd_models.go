@@ -32,6 +32,9 @@ func modelsCmd() *cobra.Command {
 					rows = append(rows, []string{kind, f})
 				}
 			}
+			if len(rows) == 0 {
+				printf(cmd.ErrOrStderr(), "no model files; name the folders with --models or --comfyui, or ask a daemon with --nats or --socket\n")
+			}
 			printTable(cmd.OutOrStdout(), []string{"folder", "file"}, rows)
 			return nil
 		},

@@ -139,10 +139,14 @@ func (s *shower) finish(end *ipc.Event, err error, files []ipc.File, dir string)
 	case ipc.EventInterrupted:
 		return &exitError{exitCancelled, errors.New("the job was cancelled")}
 	default:
-		if s.json {
-			return &exitError{exitFailed, nil}
+		code := exitFailed
+		if end.Error != nil && end.Error.Code == ipc.ErrPlanRefused {
+			code = exitBadInput // only the worker knows which plans fit a model, but it says so before any work
 		}
-		return &exitError{exitFailed, describeError(end.Error)}
+		if s.json {
+			return &exitError{code, nil}
+		}
+		return &exitError{code, describeError(end.Error)}
 	}
 	if w, ok := end.Data["warning"].(string); ok {
 		s.say("warning: %s", w)

@@ -34,6 +34,8 @@ func ParseRun(o *node.Object) (*RunRequest, *node.Workflow, *Error) {
 		}
 	case holds(o, "prompt"):
 		err = bindComfy(o, req)
+	case holdsNode(o):
+		req.Workflow = o // validation names what is no node
 	default:
 		return nil, nil, Errorf(ErrBadRequest, "no workflow in the body; send {\"workflow\": {...}}, ComfyUI's {\"prompt\": {...}}, or a bare graph in API format")
 	}
@@ -148,6 +150,16 @@ func isBareGraph(o *node.Object) bool {
 		}
 	}
 	return o.Len() > 0
+}
+
+// holdsNode tells whether any value is a node.
+func holdsNode(o *node.Object) bool {
+	for _, k := range o.Keys() {
+		if v, _ := o.Get(k); isNode(v) {
+			return true
+		}
+	}
+	return false
 }
 
 // isEditorGraph recognises the editor's own format, which package node refuses with the way out.

@@ -38,6 +38,7 @@ const (
 	ErrTooLarge    = "too_large"
 	ErrUnsupported = "unsupported_format"
 	ErrBadWorkflow = "bad_workflow"
+	ErrPlanRefused = "plan_refused"
 	ErrQueueFull   = "queue_full"
 	ErrCancelled   = "cancelled"
 	ErrInternal    = "internal"
@@ -72,6 +73,7 @@ func ErrorTable() []ErrorCode {
 		{ErrTooLarge, 413, false, "a body, reply or workflow is over its limit"},
 		{ErrUnsupported, 415, false, "neither JSON nor msgpack; or a file of a format or family that is not supported"},
 		{ErrBadWorkflow, 422, false, "the workflow was refused; type and node_errors are ComfyUI's"},
+		{ErrPlanRefused, 422, false, "the plan cannot split this model or picture; details name the rule and a plan that can"},
 		{ErrQueueFull, 429, true, "too many jobs are waiting"},
 		{ErrCancelled, 499, false, "the job was cancelled"},
 		{ErrInternal, 500, false, "a fault of the program"},
@@ -145,6 +147,8 @@ func failureCode(code string) string {
 		return ErrNoHandle
 	case node.CodeUnknownClass:
 		return ErrNoNodeType
+	case node.CodePlanRefused:
+		return ErrPlanRefused
 	}
 	return ErrBadWorkflow
 }

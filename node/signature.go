@@ -45,8 +45,13 @@ func (s *signer) compute(id string) string {
 		return ""
 	}
 	fmt.Fprintf(&b, "change %q\n", change)
-	if plan, err := parallel.ParsePlan(s.job.Plan); k.Heavy == stageDenoise && err == nil && plan.Pipe > 1 {
-		fmt.Fprintf(&b, "plan %s\n", plan) // stale keys and values make other pictures than one rank does
+	if k.Heavy == stageDenoise {
+		// Stale keys and values make other pictures than one rank does, and who asks for a plan that cannot run must hear so.
+		plan, err := parallel.ParsePlan(s.job.Plan)
+		if err != nil {
+			return ""
+		}
+		fmt.Fprintf(&b, "plan %s\n", plan)
 	}
 	if k.Output && s.job.NoMetadata {
 		b.WriteString("no metadata\n")
