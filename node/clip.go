@@ -211,7 +211,7 @@ func (c *Clip) join(done map[string]*text.Encoding) (dit.Entry, error) {
 // runEncoder encodes one prompt on the device.
 func (c *Call) runEncoder(clip *Clip, e *encoder, p tokenizer.Prompt) (out text.Encoding, err error) {
 	err = c.do("text encoder "+e.name, func(l *parallel.Local) error {
-		env := text.Env{Ops: l.Ops, Check: l.Check}
+		env := text.Env{Ops: l.Ops, Check: l.Check, Take: l.Arena}
 		switch e.kind {
 		case "clip_l", "clip_g":
 			net, err := c.clipNet(l, clip, e)

@@ -114,17 +114,29 @@ func (n network) runAll(env Env, chunks [][]tokenizer.Token) (hidden [][]float32
 	return hidden, pooled, nil
 }
 
+// arena takes memory for one batch; free gives it back.
+func (n network) arena(env Env, size int) (arena *engine.Arena, free func(), err error) {
+	if env.Take != nil {
+		arena, err = env.Take(size)
+		return arena, func() {}, err
+	}
+	buf, err := env.Ops.Alloc(size)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%d bytes: %w", size, err)
+	}
+	return engine.NewArena(n.name, buf, size), func() { env.Ops.Free(buf) }, nil
+}
+
 // runBatch encodes chunks of equal length and brings the results to the host.
 func (n network) runBatch(env Env, chunks [][]tokenizer.Token) (hidden [][]float32, pooled []float32, err error) {
 	b, l := len(chunks), len(chunks[0])
 	if env.Arena == nil {
-		size := n.bytes(env.DType, b, l)
-		buf, err := env.Ops.Alloc(size)
+		arena, free, err := n.arena(env, n.bytes(env.DType, b, l))
 		if err != nil {
-			return nil, nil, fmt.Errorf("encode %s: %d bytes for activations: %w", n.name, size, err)
+			return nil, nil, fmt.Errorf("encode %s: activations: %w", n.name, err)
 		}
-		defer env.Ops.Free(buf)
-		env.Arena = engine.NewArena(n.name, buf, size)
+		defer free()
+		env.Arena = arena
 	}
 	mark := env.Arena.Mark()
 	defer env.Arena.Release(mark)

@@ -21,8 +21,10 @@ import (
 // Env is what an encoder gets besides weights and tokens. It belongs to one rank and one stream.
 type Env struct {
 	Ops engine.Ops
-	// Arena holds the activations. nil: the encoder takes what it needs from Ops and gives it back.
+	// Arena holds the activations. nil: Take gives an arena of the bytes that a batch of chunks needs, which the next call may give away again;
+	// without Take the encoder takes them from Ops and gives them back.
 	Arena *engine.Arena
+	Take  func(bytes int) (*engine.Arena, error)
 	DType engine.DType // of activations: F32 (the zero value) or BF16
 	// Check is called before every layer; an error stops the encoder and is returned as it is. nil: nobody asks.
 	Check func() error

@@ -33,7 +33,7 @@ func FromGGUF(f *gguf.File, form engine.DType) (*Set, error) {
 		if _, twice := s.tensors[as]; twice {
 			return nil, fmt.Errorf("two tensors are called %q, one of them %q in the file", as, name)
 		}
-		s.tensors[as] = storedGGUF(e, form)
+		s.tensors[as] = storedGGUF(e, form, f.DropPages)
 	}
 	s.joinScales()
 	s.index()
@@ -63,11 +63,11 @@ func widens(f *gguf.File) error {
 }
 
 // storedGGUF views or widens one tensor.
-func storedGGUF(e gguf.Entry, form engine.DType) Stored {
+func storedGGUF(e gguf.Entry, form engine.DType, drop func()) Stored {
 	if own, ok := e.DType(); ok {
-		return Stored{DType: own, Shape: e.Shape, Data: e.Data}
+		return Stored{DType: own, Shape: e.Shape, Data: e.Data, drop: drop}
 	}
-	return Stored{DType: form, Shape: e.Shape, make: func(dst []byte, lo, hi int) { widen(e, dst, lo, hi, form) }}
+	return Stored{DType: form, Shape: e.Shape, make: func(dst []byte, lo, hi int) { widen(e, dst, lo, hi, form) }, drop: drop}
 }
 
 // widenAlone is the number of elements up to which one goroutine is as fast as several.

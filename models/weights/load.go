@@ -64,10 +64,24 @@ type filler struct {
 	opt    Options
 	loaded *Loaded
 	bytes  []byte // work memory of one matrix
+	read   int64  // bytes of mapped files since their pages were given back
+}
+
+// dropEvery is how many bytes of mapped files may stay resident while their weights are packed: a loading process then needs the packed weights and
+// this, not every weight twice.
+const dropEvery = 32 << 20
+
+// passed counts a tensor that has been packed and gives pages back when enough have been read.
+func (f *filler) passed(s Stored) {
+	if f.read += s.Bytes(); f.read >= dropEvery && s.drop != nil {
+		s.drop()
+		f.read = 0
+	}
 }
 
 // small is one tensor for the arena. data reads it when its turn comes, so that only one is held.
 type small struct {
+	from  Stored
 	data  func() []float32
 	dtype engine.DType
 	shape []int
@@ -106,6 +120,9 @@ func (f *filler) fill(items []item) error {
 		f.ops.Upload(t, s.data())
 		s.put(t)
 	}
+	if last := smalls[len(smalls)-1].from; last.drop != nil {
+		last.drop()
+	}
 	return nil
 }
 
@@ -132,7 +149,7 @@ func (f *filler) tensor(smalls []small, it item) []small {
 		}
 		return v
 	}
-	return append(smalls, small{values, dtype, shape, func(t engine.Tensor) { it.field.Set(reflect.ValueOf(t)) }})
+	return append(smalls, small{s, values, dtype, shape, func(t engine.Tensor) { it.field.Set(reflect.ValueOf(t)) }})
 }
 
 // weight packs a matrix and queues its bias.
@@ -149,6 +166,7 @@ func (f *filler) weight(smalls []small, it item) ([]small, error) {
 	if err != nil {
 		return smalls, err
 	}
+	f.passed(s)
 	f.loaded.packed = append(f.loaded.packed, packed)
 	f.loaded.bytes += int64(len(packed.Buf.Host))
 	w := &engine.Weight{Name: it.full, Base: packed}
@@ -158,5 +176,5 @@ func (f *filler) weight(smalls []small, it item) ([]small, error) {
 		return smalls, nil
 	}
 	values := func() []float32 { return c.pick(bias.F32()) }
-	return append(smalls, small{values, engine.F32, []int{c.count}, func(t engine.Tensor) { w.Bias = t }}), nil
+	return append(smalls, small{bias, values, engine.F32, []int{c.count}, func(t engine.Tensor) { w.Bias = t }}), nil
 }

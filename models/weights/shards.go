@@ -167,7 +167,7 @@ func (f *File) addShard(p place, shard string, file *safetensors.File) error {
 			return fmt.Errorf("%s holds tensor %q, which the index lists for %s", shard, name, home)
 		}
 		e, _ := file.Entry(name)
-		f.set.tensors[name] = Stored{DType: e.DType, Shape: e.Shape, Data: e.Data}
+		f.set.tensors[name] = Stored{DType: e.DType, Shape: e.Shape, Data: e.Data, drop: file.DropPages}
 	}
 	return nil
 }

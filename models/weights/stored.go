@@ -16,6 +16,7 @@ type Stored struct {
 	Scale float32 // factor of scaled fp8 weights; 0 means 1
 
 	make func(dst []byte, lo, hi int) // writes elements [lo, hi), flattened; nil: Data has them
+	drop func()                       // gives the mapped pages of the file back to the system; nil: not from a file
 }
 
 // Len returns the number of elements.
@@ -98,7 +99,7 @@ func Concat(pieces ...Stored) (Stored, error) {
 	if len(pieces) == 0 || len(pieces[0].Shape) == 0 {
 		return Stored{}, fmt.Errorf("nothing to join")
 	}
-	out := Stored{DType: pieces[0].DType, Scale: pieces[0].Scale, Shape: slices.Clone(pieces[0].Shape)}
+	out := Stored{DType: pieces[0].DType, Scale: pieces[0].Scale, Shape: slices.Clone(pieces[0].Shape), drop: pieces[0].drop}
 	out.Shape[0] = 0
 	same := true
 	for _, p := range pieces {

@@ -1,0 +1,169 @@
+package tests
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"patchbay/engine"
+	"patchbay/engine/safetensors"
+	"patchbay/ipc"
+	"patchbay/models/flux"
+)
+
+// TestWorkerPeakMemory runs one job on a 280 MB checkpoint in a fresh worker process and compares its high-water mark (VmHWM) with what order and
+// readers were told to expect: 1.15 times the files, the activations that the plan has measured, and 100 MB for program, heap and libraries. The weights
+// are mapped, packed once and their pages given back, so a second copy of any large part would show.
+func TestWorkerPeakMemory(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: writes and runs a 280 MB checkpoint; `go test ./tests -run WorkerPeak` does")
+	}
+	program, models := buildProgram(t), t.TempDir()
+	writeWide(t, filepath.Join(models, "diffusion_models", "wide.safetensors"))
+	cmd := exec.Command(program, "worker", "--models", models, "--models", "../examples/demo", "--log", "error")
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	client := ipc.NewFrameClient(out, in, in.Close)
+	defer func() {
+		if err := client.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("the worker ended with %v", err)
+		}
+	}()
+	ctx, stop := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer stop()
+	job := flow(t, change{"1", "unet_name", "wide.safetensors"}, change{"3", "steps", 1}, change{"5", "width", 256}, change{"5", "height", 256})
+	var metrics map[string]any
+	end, err := ipc.Run(ctx, client, &ipc.RunRequest{ID: "peak", Workflow: job}, &ipc.Collector{Event: func(ev ipc.Event) {
+		if ev.Type == ipc.EventMetrics {
+			metrics = ev.Data
+		}
+	}})
+	if err != nil || end.Type != ipc.EventSuccess {
+		t.Fatalf("the job ended with %+v, %v", end, err)
+	}
+	planned := plannedBytes(t, metrics)
+	files := int64(0)
+	for _, f := range []string{
+		filepath.Join(models, "diffusion_models/wide.safetensors"), "../examples/demo/text_encoders/demo_clip.safetensors",
+		"../examples/demo/text_encoders/demo_t5.safetensors", "../examples/demo/vae/demo_ae.safetensors",
+	} {
+		info, err := os.Stat(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files += info.Size()
+	}
+	peak := statusBytes(t, cmd.Process.Pid, "VmHWM")
+	bound := files*115/100 + planned + 100<<20
+	t.Logf("peak %d MB; files %d MB, planned activations %d MB, bound %d MB", peak>>20, files>>20, planned>>20, bound>>20)
+	if peak > bound {
+		t.Errorf("the worker's peak is %d MB, want at most %d MB", peak>>20, bound>>20)
+	}
+	if peak < files {
+		t.Errorf("the worker's peak is %d MB, less than the %d MB of weights it must hold: the measurement does not work", peak>>20, files>>20)
+	}
+}
+
+// writeWide writes a FLUX checkpoint in bf16 that takes the demo's text encoders: 1024 wide, 2 double and 4 single blocks, 140 million parameters.
+func writeWide(t *testing.T, path string) {
+	t.Helper()
+	c := flux.Config{
+		Hidden: 1024, Heads: 8, Depth: 2, DepthSingle: 4, Axes: []int{16, 56, 56}, Theta: 10000, TimeFactor: 1000, Channels: 16, PatchSize: 2,
+		ContextDim: 128, VectorDim: 128, MLPHidden: 4096,
+	}
+	declared, err := c.Declare()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := json.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := rand.New(rand.NewPCG(1, 2))
+	noise := make([]byte, 1<<20)
+	for i := 0; i < len(noise); i += 2 {
+		noise[i], noise[i+1] = byte(r.Uint32()), 0x3c|byte(r.Uint32())&0x80 // +-0.0078 .. 0.03
+	}
+	var entries []safetensors.Entry
+	for _, d := range declared {
+		data := make([]byte, 2*d.Params())
+		for rest := data; len(rest) > 0; {
+			rest = rest[copy(rest, noise):]
+		}
+		entries = append(entries, safetensors.Entry{Name: d.Name, DType: engine.BF16, Shape: d.Shape, Data: data})
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := bufio.NewWriterSize(f, 1<<20)
+	for _, do := range []func() error{
+		func() error { return safetensors.Write(w, map[string]string{"config": string(config)}, entries) }, w.Flush, f.Close,
+	} {
+		if err := do(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// plannedBytes is peak_bytes of the one sampling run that a metrics event tells of.
+func plannedBytes(t *testing.T, metrics map[string]any) int64 {
+	t.Helper()
+	text, err := json.Marshal(metrics)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var data struct {
+		Stats []struct {
+			PeakBytes int64 `json:"peak_bytes"`
+		} `json:"stats"`
+	}
+	if err := json.Unmarshal(text, &data); err != nil || len(data.Stats) != 1 || data.Stats[0].PeakBytes == 0 {
+		t.Fatalf("no statistics of one sampling run in %s (%v)", text, err)
+	}
+	return data.Stats[0].PeakBytes
+}
+
+// statusBytes reads a line of /proc/PID/status that is given in kB.
+func statusBytes(t *testing.T, pid int, key string) int64 {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "status"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) == 3 && f[0] == key+":" {
+			kb, err := strconv.ParseInt(f[1], 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return kb << 10
+		}
+	}
+	t.Fatalf("no %s in the status of process %d", key, pid)
+	return 0
+}
