@@ -31,9 +31,17 @@ on 127.0.0.1 and without a password: every user of this machine can send jobs. S
 them. Jobs are written down in JetStream and outlive the daemon: what waits is run after the next start, what ran begins again, nothing is recorded twice.`,
 		Example: `  patchbay serve --comfyui ~/ComfyUI
   patchbay serve --nats nats://queue.example:4222 --models /models --output /pictures
-  patchbay serve --listen 0.0.0.0:4222 --token-file /etc/patchbay/token`,
+  patchbay serve --listen 0.0.0.0:4222 --token-file /etc/patchbay/token
+  patchbay serve --listen 0.0.0.0:4222 --users-file users.conf --tls-cert server.pem --tls-key server-key.pem
+  patchbay serve --nats tls://queue.example --creds daemon.creds --tls-ca ca.pem`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if cfg.Permissions != "" {
+				return printPermissions(cmd, cfg.Permissions)
+			}
+			if err := cfg.checkAccess(); err != nil {
+				return err
+			}
 			cfg.Store = orElse(cfg.Store, filepath.Join(home(), "store"))
 			cfg.Socket = orElse(cfg.Socket, defaultSocket())
 			cfg.Temp = filepath.Join(cfg.Store, "temp")
@@ -53,6 +61,10 @@ them. Jobs are written down in JetStream and outlive the daemon: what waits is r
 	f.StringVar(&cfg.NATS, "nats", os.Getenv("PATCHBAY_NATS_URL"), "URL of an external NATS server")
 	f.StringVar(&cfg.Listen, "listen", "127.0.0.1:4222", "address of the NATS server inside; port 0 takes a free one")
 	f.StringVar(&cfg.TokenFile, "token-file", "", "file with the token that clients of the server inside must send")
+	f.StringVar(&cfg.UsersFile, "users-file", "", "nats-server configuration with the users of the server inside and their rights (see --print-permissions)")
+	f.StringVar(&cfg.Permissions, "print-permissions", "", "print the rights of these users (client=NAME, daemon=NAME, admin=NAME) for a NATS server, and end")
+	f.Lookup("print-permissions").NoOptDefVal = defaultUsers
+	addAccess(f, &cfg.access)
 	f.StringVar(&cfg.Store, "store", "", "folder of the daemon's own files (default PATCHBAY_HOME/store)")
 	f.StringVar(&cfg.Socket, "socket", "", "unix socket, or off (default $PATCHBAY_SOCKET or $XDG_RUNTIME_DIR/patchbay.sock)")
 	f.IntVar(&cfg.Workers, "workers", 1, "worker processes; each runs one job at a time")
@@ -103,15 +115,16 @@ func (d *daemon) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	access := d.access()
 	owner, err := ownName(cfg.Store)
 	if err != nil {
 		return err
 	}
-	nc := ipc.NATSConfig{URL: url, Version: semantic(version), Log: d.log, Stats: d.stats, Owner: owner, Facts: map[string]string{
+	nc := ipc.NATSConfig{URL: url, Access: access, Version: semantic(version), Log: d.log, Stats: d.stats, Owner: owner, Facts: map[string]string{
 		"devices": cfg.Devices, "workers": fmt.Sprint(cfg.Workers), "comfy_compat": node.Compat, "protocol": "v1",
 	}}
 	if d.embedded != nil {
-		nc.Listens = d.embedded.Listens
+		nc.Listens, nc.InProcess = d.embedded.Listens, d.embedded.InProcess()
 	}
 	if d.nats, err = ipc.ConnectNATS(nc); err != nil {
 		if cfg.NATS != "" && cfg.NATS == os.Getenv("PATCHBAY_NATS_URL") {
@@ -156,17 +169,28 @@ func (d *daemon) server() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	ec := ipc.EmbeddedConfig{Listen: cfg.Listen, Token: token, SyncAlways: cfg.Sync == syncAlways, Log: d.log}
+	ec := ipc.EmbeddedConfig{
+		Listen: cfg.Listen, Token: token, SyncAlways: cfg.Sync == syncAlways, Log: d.log, Users: cfg.UsersFile,
+		Cert: cfg.access.Cert, Key: cfg.access.Key, CA: cfg.access.CA,
+	}
 	if cfg.Queue == queueDurable {
 		ec.Store = filepath.Join(cfg.Store, "nats")
 	}
 	if d.embedded, err = ipc.StartEmbedded(ec); err != nil {
 		return "", err
 	}
-	if token == "" {
+	if token == "" && cfg.UsersFile == "" {
 		d.log.Info().Str("nats", d.embedded.Address()).Msg("NATS server inside: loopback only, no password; every user of this machine can send jobs")
 	}
-	return d.embedded.URL(), nil
+	return d.embedded.Inside(), nil
+}
+
+// access is how the daemon shows itself to its server: to its own one it need not.
+func (d *daemon) access() ipc.Access {
+	if d.embedded != nil {
+		return ipc.Access{}
+	}
+	return d.cfg.access
 }
 
 // openJobs makes the table of jobs, and reads what an earlier run has left of it.
@@ -176,7 +200,7 @@ func (d *daemon) openJobs(ctx context.Context, url, owner string) error {
 		OnEvent: d.nats.Event, OnPreview: d.nats.Preview, OnForget: d.shelf.Forget, MaxAttempts: cfg.Attempts, Keep: cfg.KeepJobs, KeepFor: cfg.KeepFor,
 	}
 	if cfg.Queue == queueDurable {
-		lc := ipc.LedgerConfig{URL: url, Owner: owner, Replicas: cfg.Replicas, Log: d.log}
+		lc := ipc.LedgerConfig{URL: url, Access: d.access(), Owner: owner, Replicas: cfg.Replicas, Log: d.log}
 		if d.embedded != nil {
 			lc.InProcess = d.embedded.InProcess()
 		}

@@ -41,6 +41,10 @@ type config struct {
 	KeepFor   time.Duration `json:"keep_for,omitempty"`
 	Replicas  int           `json:"replicas,omitempty"`
 	Log       string        `json:"log"`
+
+	UsersFile   string `json:"users_file,omitempty"`
+	Permissions string `json:"-"` // of --print-permissions
+	access      ipc.Access
 }
 
 // The values of --queue and --sync.
@@ -211,11 +215,13 @@ func isTerminal(w any) bool {
 // target says which daemon a client command talks to.
 type target struct {
 	nats, socket string
+	access       ipc.Access
 }
 
 func (t *target) add(f *pflag.FlagSet) {
 	f.StringVar(&t.nats, "nats", "", "URL of the daemon's NATS server (default $PATCHBAY_NATS_URL or "+ipc.DefaultNATS+")")
 	f.StringVar(&t.socket, "socket", "", "unix socket of the daemon")
+	addAccess(f, &t.access)
 }
 
 // given tells whether the command line names a daemon.
@@ -226,17 +232,20 @@ func (t *target) dial() (ipc.Client, error) {
 	if t.nats != "" && t.socket != "" {
 		return nil, &exitError{exitBadInput, errors.New("--nats and --socket exclude each other")}
 	}
+	if err := t.access.Check(); err != nil {
+		return nil, &exitError{exitBadInput, err}
+	}
 	nats, socket := t.nats, t.socket
 	if nats == "" && socket == "" {
 		nats, socket = os.Getenv("PATCHBAY_NATS_URL"), os.Getenv("PATCHBAY_SOCKET")
 	}
 	switch {
 	case t.nats != "" || nats != "" && t.socket == "":
-		return dialNATS(nats)
+		return t.dialNATS(nats)
 	case socket != "":
 		return dialSocket(socket)
 	}
-	c, err := dialNATS(ipc.DefaultNATS)
+	c, err := t.dialNATS(ipc.DefaultNATS)
 	if err == nil {
 		return c, nil
 	}
@@ -246,8 +255,8 @@ func (t *target) dial() (ipc.Client, error) {
 	return nil, fmt.Errorf("%w (start one with `patchbay serve`, or name one with --nats or --socket; `patchbay run --local` needs none)", err)
 }
 
-func dialNATS(url string) (ipc.Client, error) {
-	c, err := ipc.DialNATS(url)
+func (t *target) dialNATS(url string) (ipc.Client, error) {
+	c, err := ipc.DialNATSAs(url, t.access)
 	if err != nil {
 		return nil, err
 	}

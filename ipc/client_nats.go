@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -19,15 +20,46 @@ var ErrNoDaemon = errors.New("no daemon answers")
 // NATSClient is a Client on a NATS connection. It speaks msgpack.
 type NATSClient struct {
 	nc *nats.Conn
+
+	mu   sync.Mutex
+	live map[*Replies][2]string // subject and inbox of every request that waits
 }
 
-// DialNATS connects to a server. An unreachable one is ErrNoDaemon.
-func DialNATS(url string) (*NATSClient, error) {
-	nc, err := nats.Connect(url, nats.Name("patchbay client"), nats.Timeout(3*time.Second), nats.MaxReconnects(10))
+// DialNATS connects to a server that asks for nothing but what is in the URL. An unreachable one is ErrNoDaemon.
+func DialNATS(url string) (*NATSClient, error) { return DialNATSAs(url, Access{}) }
+
+// DialNATSAs connects to a server. An unreachable one is ErrNoDaemon.
+func DialNATSAs(url string, access Access) (*NATSClient, error) {
+	opts, err := access.options(url)
 	if err != nil {
+		return nil, err
+	}
+	c := &NATSClient{live: map[*Replies][2]string{}}
+	opts = append(opts, nats.Name("patchbay client"), nats.Timeout(3*time.Second), nats.MaxReconnects(10), nats.ErrorHandler(c.fault))
+	c.nc, err = nats.Connect(url, opts...)
+	switch {
+	case errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrNkeysNotSupported):
+		return nil, fmt.Errorf("the NATS server at %s refuses this user: %w; name another in the URL, or give --creds or --nkey", redact(url), err)
+	case err != nil:
 		return nil, fmt.Errorf("%w at %s: %w", ErrNoDaemon, redact(url), err)
 	}
-	return &NATSClient{nc: nc}, nil
+	return c, nil
+}
+
+// fault ends the requests that the server does not allow: it answers those with nothing but an error of the connection.
+func (c *NATSClient) fault(_ *nats.Conn, _ *nats.Subscription, err error) {
+	if !errors.Is(err, nats.ErrPermissionViolation) {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for r, subjects := range c.live {
+		for _, s := range subjects {
+			if strings.Contains(err.Error(), `"`+s+`"`) {
+				r.put(nil, fmt.Errorf("the NATS server does not allow this user to use %s: %w", s, err))
+			}
+		}
+	}
 }
 
 // redact removes user names and tokens from a URL.
@@ -62,17 +94,30 @@ func (c *NATSClient) Ask(_ context.Context, verb, job string, body any) (*Replie
 	if limit := c.nc.MaxPayload(); int64(len(data))+1024 > limit {
 		return nil, Errorf(ErrTooLarge, "the request has %d bytes, the server takes %d; send large inputs as files in the input folder", len(data), limit)
 	}
-	inbox := c.nc.NewInbox()
+	inbox, subject := c.nc.NewInbox(), VerbSubject(verb, job)
 	r := newReplies(nil)
+	c.mu.Lock()
+	c.live[r] = [2]string{subject, inbox}
+	c.mu.Unlock()
+	forget := func() {
+		c.mu.Lock()
+		delete(c.live, r)
+		c.mu.Unlock()
+	}
 	sub, err := c.nc.Subscribe(inbox, func(m *nats.Msg) { natsReply(r, m, stream) })
 	if err != nil {
+		forget()
 		return nil, fmt.Errorf("subscribe to replies: %w", err)
+	}
+	r.cancel = func() {
+		forget()
+		_ = sub.Unsubscribe()
 	}
 	if err := sub.SetPendingLimits(-1, -1); err != nil {
+		r.Close()
 		return nil, fmt.Errorf("subscribe to replies: %w", err)
 	}
-	r.cancel = func() { _ = sub.Unsubscribe() }
-	err = c.nc.PublishMsg(&nats.Msg{Subject: VerbSubject(verb, job), Reply: inbox, Data: data, Header: nats.Header{"Content-Type": {Msgpack.ContentType()}}})
+	err = c.nc.PublishMsg(&nats.Msg{Subject: subject, Reply: inbox, Data: data, Header: nats.Header{"Content-Type": {Msgpack.ContentType()}}})
 	if err != nil {
 		r.Close()
 		return nil, fmt.Errorf("send request: %w", err)

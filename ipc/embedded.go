@@ -1,6 +1,7 @@
 package ipc
 
 import (
+	"crypto/rand"
 	"fmt"
 	"net"
 	"strconv"
@@ -16,7 +17,11 @@ import (
 // EmbeddedConfig describes the NATS server that a daemon carries inside.
 type EmbeddedConfig struct {
 	Listen string // host:port; port 0 takes a free one
-	Token  string // clients must send it; needed for any host that is not a loopback address
+	Token  string // clients must send it; that or Users is needed for any host that is not a loopback address
+	// Users is a file of a nats-server configuration with an authorization block (ServerConfig writes one); empty: whoever comes may do everything.
+	Users string
+	// Cert and Key are PEM files of the server's certificate; CA is one of the authorities whose clients are let in, empty: clients show no certificate.
+	Cert, Key, CA string
 	// Store is the folder of JetStream's files, which nobody else may use; empty: no JetStream.
 	Store string
 	// SyncAlways waits for the disk at every write of a job; without it the kernel writes within two minutes, and a power failure loses what it has not.
@@ -26,8 +31,9 @@ type EmbeddedConfig struct {
 
 // Embedded is a running NATS server.
 type Embedded struct {
-	srv *server.Server
-	url string
+	srv    *server.Server
+	url    string
+	inside string
 }
 
 // embeddedPayload is the largest message of the embedded server; NATS advises no more than 8 MiB.
@@ -42,18 +48,23 @@ func StartEmbedded(cfg EmbeddedConfig) (*Embedded, error) {
 	if err != nil {
 		return nil, err
 	}
-	if ip := net.ParseIP(host); cfg.Token == "" && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return nil, fmt.Errorf("listen %s: an address that others can reach needs a token; give --token-file, or listen on 127.0.0.1", cfg.Listen)
+	if ip := net.ParseIP(host); cfg.Token == "" && cfg.Users == "" && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return nil, fmt.Errorf("listen %s: an address that others can reach needs a token or users; give --token-file or --users-file, or listen on 127.0.0.1", cfg.Listen)
 	}
 	if port == 0 {
 		port = server.RANDOM_PORT
 	}
 	logs := &natsLog{log: cfg.Log.With().Str("component", "nats").Logger()}
-	srv, err := server.NewServer(&server.Options{
+	opts := &server.Options{
 		ServerName: "patchbay-" + strings.ToLower(NewJobID()[16:]), Host: host, Port: port, Authorization: cfg.Token,
 		NoSigs: true, MaxPayload: embeddedPayload, MaxClosedClients: 16, DisableJetStreamBanner: true,
 		JetStream: cfg.Store != "", StoreDir: cfg.Store, SyncAlways: cfg.SyncAlways, JetStreamMaxMemory: 64 << 20, JetStreamMaxStore: embeddedStore,
-	})
+	}
+	inside, err := cfg.admit(opts)
+	if err != nil {
+		return nil, err
+	}
+	srv, err := server.NewServer(opts)
 	if err != nil {
 		return nil, fmt.Errorf("start NATS server: %w", err)
 	}
@@ -84,7 +95,40 @@ func StartEmbedded(cfg EmbeddedConfig) (*Embedded, error) {
 	if cfg.Token != "" {
 		addr = cfg.Token + "@" + addr
 	}
-	return &Embedded{srv: srv, url: "nats://" + addr}, nil
+	e := &Embedded{srv: srv, url: "nats://" + addr}
+	if e.inside = e.url; inside != "" {
+		e.inside = "nats://" + inside + "@" + addr
+	}
+	return e, nil
+}
+
+// admit fills in who may connect, and how. Where users have rights, this process becomes one of them, under a name and password that nobody else knows.
+func (cfg *EmbeddedConfig) admit(opts *server.Options) (inside string, err error) {
+	if cfg.Users != "" {
+		from, err := server.ProcessConfigFile(cfg.Users)
+		if err != nil {
+			return "", fmt.Errorf("users of the NATS server: %w", err)
+		}
+		if len(from.Users)+len(from.Nkeys) == 0 {
+			return "", fmt.Errorf("users of the NATS server: %s has no users in an authorization block; `patchbay serve --print-permissions` prints one", cfg.Users)
+		}
+		opts.Users, opts.Nkeys, opts.AuthTimeout = from.Users, from.Nkeys, from.AuthTimeout
+		name, password := NewJobID(), rand.Text()
+		rights := Permissions(RoleDaemon, name)
+		opts.Users = append(opts.Users, &server.User{Username: name, Password: password, Permissions: &server.Permissions{
+			Publish: &server.SubjectPermission{Allow: rights.Publish}, Subscribe: &server.SubjectPermission{Allow: rights.Subscribe},
+		}})
+		inside = name + ":" + password
+	}
+	if cfg.Cert == "" {
+		return inside, nil
+	}
+	conf, err := server.GenTLSConfig(&server.TLSConfigOpts{CertFile: cfg.Cert, KeyFile: cfg.Key, CaFile: cfg.CA, Verify: cfg.CA != ""})
+	if err != nil {
+		return "", fmt.Errorf("certificate of the NATS server: %w", err)
+	}
+	opts.TLSConfig, opts.TLS, opts.TLSVerify, opts.TLSTimeout = conf, true, cfg.CA != "", 5
+	return inside, nil
 }
 
 func splitListen(listen string) (string, int, error) {
@@ -104,6 +148,9 @@ func splitListen(listen string) (string, int, error) {
 
 // URL is what clients connect to, token included.
 func (e *Embedded) URL() string { return e.url }
+
+// Inside is the URL of connections of this process, made with InProcess.
+func (e *Embedded) Inside() string { return e.inside }
 
 // Address is the URL without the token.
 func (e *Embedded) Address() string { return "nats://" + e.srv.Addr().String() }

@@ -36,6 +36,7 @@ const (
 // LedgerConfig says where jobs are written down.
 type LedgerConfig struct {
 	URL       string
+	Access    Access
 	InProcess nats.InProcessConnProvider // the server inside this process; nil: URL is dialled
 	Owner     string                     // name of this daemon, the same after a restart, no other daemon's
 	Replicas  int                        // of every stream, on a cluster. 0: 1
@@ -71,10 +72,14 @@ func OpenLedger(ctx context.Context, cfg LedgerConfig) (*Ledger, error) {
 	if cfg.Replicas == 0 {
 		cfg.Replicas = 1
 	}
-	opts := []nats.Option{
-		nats.Name("patchbay jobs"), nats.MaxReconnects(-1), nats.ReconnectWait(100 * time.Millisecond), nats.ReconnectBufSize(-1),
-		nats.PingInterval(10 * time.Second),
+	opts, err := cfg.Access.options(cfg.URL)
+	if err != nil {
+		return nil, err
 	}
+	opts = append(opts,
+		nats.Name("patchbay jobs"), nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond), nats.ReconnectBufSize(-1),
+		nats.PingInterval(10*time.Second),
+	)
 	if cfg.InProcess != nil {
 		opts = append(opts, nats.InProcessServer(cfg.InProcess))
 	}

@@ -17,9 +17,12 @@ import (
 
 // NATSConfig describes the NATS carrier of a daemon.
 type NATSConfig struct {
-	URL     string
-	Version string            // semantic version of the program
-	Facts   map[string]string // metadata of the service: devices, workers
+	URL    string
+	Access Access
+	// InProcess is the server inside this process; nil: URL is dialled.
+	InProcess nats.InProcessConnProvider
+	Version   string            // semantic version of the program
+	Facts     map[string]string // metadata of the service: devices, workers
 	// Stats returns what the service shows under data in `nats service stats`.
 	Stats func() any
 	// Listens tells whether anybody subscribes to a subject; nil (an external server): previews are sent to those who ask for them on <subject>.on.
@@ -44,7 +47,14 @@ type NATS struct {
 func ConnectNATS(cfg NATSConfig) (*NATS, error) {
 	n := &NATS{cfg: cfg, closed: make(chan struct{}), asked: map[string]time.Time{}}
 	log := cfg.Log
-	nc, err := nats.Connect(cfg.URL,
+	opts, err := cfg.Access.options(cfg.URL)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.InProcess != nil {
+		opts = append(opts, nats.InProcessServer(cfg.InProcess))
+	}
+	nc, err := nats.Connect(cfg.URL, append(opts,
 		nats.Name("patchbay daemon"), nats.MaxReconnects(-1), nats.ReconnectWait(250*time.Millisecond), nats.PingInterval(15*time.Second),
 		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
 			ev := log.Error().Err(err)
@@ -60,7 +70,7 @@ func ConnectNATS(cfg NATSConfig) (*NATS, error) {
 		}),
 		nats.ReconnectHandler(func(c *nats.Conn) { log.Info().Str("server", c.ConnectedUrlRedacted()).Msg("NATS connection is back") }),
 		nats.ClosedHandler(func(*nats.Conn) { close(n.closed) }),
-	)
+	)...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to NATS: %w", err)
 	}
@@ -70,7 +80,10 @@ func ConnectNATS(cfg NATSConfig) (*NATS, error) {
 }
 
 // Name implements Carrier.
-func (n *NATS) Name() string { return "nats " + n.nc.ConnectedUrlRedacted() }
+func (n *NATS) Name() string { return "nats " + redact(n.cfg.URL) }
+
+// Up tells whether the connection to the server stands.
+func (n *NATS) Up() bool { return n.nc.IsConnected() }
 
 // Event publishes an event on patchbay.v1.events.<job>.<type>, as JSON. It does not block.
 func (n *NATS) Event(ev Event) {
@@ -240,6 +253,10 @@ func (n *NATS) handle(s *Service, e endpoint, req micro.Request) {
 
 // answer decodes a request and hands it to the service. req is nil when this is not the micro handler's own goroutine.
 func (n *NATS) answer(s *Service, verb, job string, data []byte, header nats.Header, to string, req micro.Request) {
+	if !answerable(to) {
+		n.cfg.Log.Warn().Str("verb", verb).Str("reply", to).Msg("request dropped: its reply would go where only daemons may write")
+		return
+	}
 	enc, err := encodingOf(header, data)
 	n.wg.Add(1)
 	reply := n.reply(enc, to, req)

@@ -1,0 +1,312 @@
+package tests
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/jwt/v2"
+	"github.com/nats-io/nkeys"
+
+	"patchbay/ipc"
+)
+
+// TestAccess runs daemon and commands against nats-server processes that ask who they are: by password, NKey, credentials file and certificate.
+func TestAccess(t *testing.T) {
+	program := buildProgram(t)
+	flow := filepath.Join(t.TempDir(), "flow.json")
+	if err := os.WriteFile(flow, []byte(quick), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Run("PasswordsNKeysTLS", func(t *testing.T) { passwordsAndKeys(t, program, flow) })
+	t.Run("Creds", func(t *testing.T) { credentials(t, program, flow) })
+	t.Run("ServerInside", func(t *testing.T) { usersInside(t, program, flow) })
+}
+
+// commands are all that take --nats, as one user types them; those with an id come after submit.
+func commands(flow string) [][]string {
+	return [][]string{
+		{"submit", flow, "--id", "a1"},
+		{"watch", "a1"},
+		{"jobs"},
+		{"get", "a1"},
+		{"run", flow, "--id", "a2"},
+		{"nodes", "KSampler"},
+		{"models"},
+		{"doctor"},
+	}
+}
+
+// try runs a command and returns its exit code and what it printed.
+func try(t *testing.T, program string, env []string, args ...string) (int, string) {
+	t.Helper()
+	cmd := exec.Command(program, args...)
+	cmd.Dir = t.TempDir() // run and get put pictures there
+	cmd.Env = append(append(os.Environ(), "PATCHBAY_NATS_URL=", "PATCHBAY_SOCKET="), env...)
+	out, err := cmd.CombinedOutput()
+	if cmd.ProcessState == nil {
+		t.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode(), string(out)
+}
+
+func passwordsAndKeys(t *testing.T, program, flow string) {
+	dir := t.TempDir()
+	daemonKey, daemonPublic := keyPair(t, dir, "daemon.nk", nkeys.CreateUser)
+	ca := authority(t, dir)
+	for _, name := range []string{"server", "client"} {
+		ca.sign(t, filepath.Join(dir, name))
+	}
+	users, err := ipc.ParseUsers("daemon=" + daemonPublic + ",admin=root,client=alice")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(ipc.PasswordVariable("root"), "r00t")
+	t.Setenv(ipc.PasswordVariable("alice"), "wonderland")
+	tls := fmt.Sprintf("tls { cert_file: %q, key_file: %q, ca_file: %q, verify: true, timeout: 5 }\n",
+		filepath.Join(dir, "server.pem"), filepath.Join(dir, "server-key.pem"), filepath.Join(dir, "ca.pem"))
+	n := startNATS(t, ipc.ServerConfig(users)+tls)
+	url := strings.Replace(n.url, "nats://", "tls://", 1)
+	certs := []string{"--tls-ca", filepath.Join(dir, "ca.pem"), "--tls-cert", filepath.Join(dir, "client.pem"), "--tls-key", filepath.Join(dir, "client-key.pem")}
+	s := startServer(t, program, "", append([]string{"--nats", url, "--nkey", daemonKey}, certs...)...)
+	s.until("the worker is up", func() bool {
+		code, _ := try(t, program, nil, append([]string{"jobs", "--nats", strings.Replace(url, "tls://", "tls://alice:wonderland@", 1)}, certs...)...)
+		return code == 0
+	})
+	alice := append([]string{"--nats", strings.Replace(url, "tls://", "tls://alice:wonderland@", 1)}, certs...)
+	for _, line := range commands(flow) {
+		if code, out := try(t, program, nil, append(line, alice...)...); code != 0 || line[0] == "doctor" && !strings.Contains(out, "answers;") {
+			t.Errorf("%s ended with %d:\n%s", line[0], code, out)
+		}
+	}
+	for _, row := range []struct {
+		says string
+		args []string
+	}{
+		{"refuses this user", append([]string{"--nats", strings.Replace(url, "tls://", "tls://alice:guess@", 1)}, certs...)},
+		{"refuses this user", append([]string{"--nats", url}, certs...)},
+		{"certificate", []string{"--nats", strings.Replace(url, "tls://", "tls://alice:wonderland@", 1)}},
+		{"--tls-key go together", append([]string{"--nats", url}, certs[:4]...)},
+		{"exclude each other", append([]string{"--nats", url, "--nkey", daemonKey, "--creds", daemonKey}, certs...)},
+		{"does not allow", append(append([]string{}, alice...), "--inbox-prefix", "_INBOX.root")},
+	} {
+		if code, out := try(t, program, nil, append([]string{"jobs"}, row.args...)...); code == 0 || !strings.Contains(out, row.says) {
+			t.Errorf("%v ended with %d, want %q in:\n%s", row.args, code, row.says, out)
+		}
+	}
+	if strings.Contains(s.log.String(), "iolation") {
+		t.Errorf("the daemon lacks rights:\n%s", s.log)
+	}
+}
+
+// credentials has a server in operator mode, whose users come with a signed token; the files come from the environment.
+func credentials(t *testing.T, program, flow string) {
+	dir := t.TempDir()
+	operator, err := nkeys.CreateOperator()
+	if err != nil {
+		t.Fatal(err)
+	}
+	account, err := nkeys.CreateAccount()
+	if err != nil {
+		t.Fatal(err)
+	}
+	system, err := nkeys.CreateAccount()
+	if err != nil {
+		t.Fatal(err)
+	}
+	oc, ac, sc := jwt.NewOperatorClaims(public(t, operator)), jwt.NewAccountClaims(public(t, account)), jwt.NewAccountClaims(public(t, system))
+	ac.Limits.JetStreamLimits = jwt.JetStreamLimits{MemoryStorage: -1, DiskStorage: -1, Streams: -1, Consumer: -1}
+	creds := func(role ipc.Role) string { // rights belong to the key that signs the users of a role: in their own tokens they would be too long for a CONNECT
+		signer, err := nkeys.CreateAccount()
+		if err != nil {
+			t.Fatal(err)
+		}
+		scope := jwt.NewUserScope()
+		scope.Key, scope.Role = public(t, signer), string(role)
+		rights := ipc.Permissions(role, "USER")
+		scope.Template.Pub.Allow.Add(rights.Publish...)
+		for _, subject := range rights.Subscribe {
+			scope.Template.Sub.Allow.Add(strings.Replace(subject, "USER", "{{subject()}}", 1))
+		}
+		ac.SigningKeys.AddScopedSigner(scope)
+		user, err := nkeys.CreateUser()
+		if err != nil {
+			t.Fatal(err)
+		}
+		uc := jwt.NewUserClaims(public(t, user))
+		uc.IssuerAccount = ac.Subject
+		uc.SetScoped(true)
+		token, err := uc.Encode(signer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seed, err := user.Seed()
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := jwt.FormatUserConfig(token, seed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(dir, string(role)+".creds")
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	daemonCreds, clientCreds := creds(ipc.RoleDaemon), creds(ipc.RoleClient)
+	ot, err := oc.Encode(operator)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at, err := ac.Encode(operator)
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := sc.Encode(operator)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := startNATS(t, fmt.Sprintf("operator: %s\nsystem_account: %s\nresolver: MEMORY\nresolver_preload: { %s: %s, %s: %s }\n",
+		ot, sc.Subject, ac.Subject, at, sc.Subject, st))
+	s := startServer(t, program, "", "--nats", n.url, "--creds", daemonCreds)
+	env := []string{"PATCHBAY_NATS_URL=" + n.url, "PATCHBAY_NATS_CREDS=" + clientCreds}
+	for _, line := range commands(flow) {
+		if code, out := try(t, program, env, line...); code != 0 {
+			t.Errorf("%s ended with %d:\n%s", line[0], code, out)
+		}
+	}
+	if code, out := try(t, program, nil, "jobs", "--nats", n.url); code == 0 || !strings.Contains(out, "refuses this user") {
+		t.Errorf("without credentials: %d\n%s", code, out)
+	}
+	if strings.Contains(s.log.String(), "iolation") {
+		t.Errorf("the daemon lacks rights:\n%s", s.log)
+	}
+}
+
+// usersInside gives the server inside the daemon users and a certificate, on an address that others can reach; without either, it is not opened.
+func usersInside(t *testing.T, program, flow string) {
+	dir := t.TempDir()
+	if code, out := try(t, program, nil, "serve", "--listen", "0.0.0.0:0", "--store", dir, "--socket", "off"); code == 0 || !strings.Contains(out, "--token-file or --users-file") {
+		t.Errorf("an open address without users: %d\n%s", code, out)
+	}
+	_, conf := try(t, program, nil, "serve", "--print-permissions=client=alice,admin=root")
+	ca := authority(t, dir)
+	ca.sign(t, filepath.Join(dir, "server"))
+	users := filepath.Join(dir, "users.conf")
+	if err := os.WriteFile(users, []byte(conf), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(ipc.PasswordVariable("root"), "r00t")
+	t.Setenv(ipc.PasswordVariable("alice"), "wonderland")
+	s := startServer(t, program, "", "--listen", "0.0.0.0:0", "--users-file", users, "--tls-cert", filepath.Join(dir, "server.pem"), "--tls-key", filepath.Join(dir, "server-key.pem"))
+	_, port, err := net.SplitHostPort(strings.TrimPrefix(s.url, "nats://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := func(login string) []string {
+		return []string{"--nats", "tls://" + login + "127.0.0.1:" + port, "--tls-ca", filepath.Join(dir, "ca.pem")}
+	}
+	for _, line := range commands(flow) {
+		if code, out := try(t, program, nil, append(line, args("alice:wonderland@")...)...); code != 0 {
+			t.Errorf("%s ended with %d:\n%s", line[0], code, out)
+		}
+	}
+	if code, out := try(t, program, nil, append([]string{"jobs"}, args("")...)...); code == 0 || !strings.Contains(out, "refuses this user") {
+		t.Errorf("without a password: %d\n%s", code, out)
+	}
+}
+
+func public(t *testing.T, k nkeys.KeyPair) string {
+	t.Helper()
+	p, err := k.PublicKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// keyPair writes the seed of a new key and returns its file and public key.
+func keyPair(t *testing.T, dir, name string, create func() (nkeys.KeyPair, error)) (path, pub string) {
+	t.Helper()
+	k, err := create()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seed, err := k.Seed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path = filepath.Join(dir, name)
+	if err := os.WriteFile(path, seed, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path, public(t, k)
+}
+
+// certifier signs certificates for 127.0.0.1.
+type certifier struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+func authority(t *testing.T, dir string) *certifier {
+	t.Helper()
+	c := &certifier{cert: template("patchbay test authority")}
+	c.cert.IsCA, c.cert.BasicConstraintsValid, c.cert.KeyUsage = true, true, x509.KeyUsageCertSign
+	c.key = writePair(t, filepath.Join(dir, "ca"), c.cert, c.cert, nil)
+	return c
+}
+
+func (c *certifier) sign(t *testing.T, path string) {
+	t.Helper()
+	cert := template("patchbay test")
+	cert.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
+	cert.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	writePair(t, path, cert, c.cert, c.key)
+}
+
+func template(name string) *x509.Certificate {
+	return &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageDigitalSignature,
+	}
+}
+
+// writePair makes a key and its certificate, signed by itself where there is no other key, in PATH.pem and PATH-key.pem.
+func writePair(t *testing.T, path string, cert, parent *x509.Certificate, by *ecdsa.PrivateKey) *ecdsa.PrivateKey {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if by == nil {
+		by = key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, cert, parent, &key.PublicKey, by)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyDER, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, block := range map[string]*pem.Block{path + ".pem": {Type: "CERTIFICATE", Bytes: der}, path + "-key.pem": {Type: "EC PRIVATE KEY", Bytes: keyDER}} {
+		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return key
+}
