@@ -73,15 +73,22 @@ func (s *rankSession) prepare() error {
 		if plan.Pipe > 1 {
 			e.store = newKVStore(s.env.Arena, spec, s.held, s.textOf(p), in.Grid.Tokens(), s.open.Batch, s.heads())
 		}
-		s.keepSkips(i, in.Grid.Tokens())
+		s.keepSkips(i, entrySize{s.textOf(p), in.Grid.Tokens()})
 		s.entries = append(s.entries, e)
 	}
 	return nil
 }
 
-// keepSkips takes memory for the outputs that later blocks take, for the blocks of this lane.
-func (s *rankSession) keepSkips(entry, tokens int) {
-	spec := s.model.Spec()
+// keepSkips takes memory for the outputs that later blocks take, for the blocks of this lane: the rows of this rank, or in a pipeline, whose patches
+// cut them anew, all rows.
+func (s *rankSession) keepSkips(entry int, size entrySize) {
+	spec, tokens := s.model.Spec(), size.image
+	if plan := s.open.Plan; plan.Pipe == 1 {
+		ulysses, ring := s.comms[AxisUlysses], s.comms[AxisRing]
+		whole := EvaluateCommand{Whole: true}
+		rows := whole.rows(size, ulysses.Size()*ring.Size())[ring.Rank()*ulysses.Size()+ulysses.Rank()]
+		tokens = plan.kept(rows, s.comms[AxisTensor].Rank()).Image.Len()
+	}
 	for _, b := range spec.Blocks {
 		if b.Skip >= s.held.Start && b.Skip < s.held.End {
 			s.skips.put(skipKey{s.id, entry, b.Skip}, s.env.Arena.Alloc(engine.F32, s.open.Batch, tokens, spec.Width))
@@ -109,7 +116,7 @@ func (s *rankSession) heads() int {
 func (s *rankSession) evaluate(ops engine.Ops, c EvaluateCommand) ([][]float32, error) {
 	env := s.env
 	env.Ops, env.Arena = ops, s.act
-	if tensor := s.comms[AxisTensor]; tensor.Size() > 1 {
+	if tensor := s.comms[AxisTensor]; tensor.Size() > 1 && !s.open.Plan.Scatter {
 		env.Reduce = tensor.AllReduce
 	}
 	mark := s.act.Mark()
@@ -176,6 +183,8 @@ type entryRun struct {
 	entry  int
 	state  *dit.State
 	attend func(dit.Attention)
+	// scattered moves rows between tensor ranks; nil: each of them keeps all rows
+	scattered *scattered
 }
 
 // begin makes the state of one entry for the rows of this rank.
@@ -192,8 +201,12 @@ func (s *rankSession) begin(env dit.Env, entry int, c *EvaluateCommand) *entryRu
 	ulysses, ring := s.comms[AxisUlysses], s.comms[AxisRing]
 	seq := &sequence{ops: env.Ops, arena: s.comm, ulysses: ulysses, ring: ring}
 	seq.rows = c.rows(entrySize{s.textOf(e.p), e.grid.Tokens()}, ulysses.Size()*ring.Size())
-	rows := seq.mine()
-	run := &entryRun{entry: entry, state: dit.NewState(env, spec, e.p, m, row, s.open.Batch, rows), attend: seq.attend}
+	wide, tensor := seq.mine(), s.comms[AxisTensor]
+	rows := s.open.Plan.kept(wide, tensor.Rank())
+	run := &entryRun{entry: entry, state: dit.NewPart(env, spec, e.p, m, row, s.open.Batch, rows, wide), attend: seq.attend}
+	if s.open.Plan.Scatter {
+		run.scattered = newScattered(s.open.Plan, tensor, wide)
+	}
 	if e.store != nil {
 		run.attend = seq.attendStored(e.store)
 	}
@@ -217,7 +230,7 @@ func (s *rankSession) embed(env dit.Env, run *entryRun, x []float32) {
 func (s *rankSession) block(env dit.Env, run *entryRun, b int) {
 	kept := func(block int) engine.Tensor {
 		t := s.skips.get(skipKey{s.id, run.entry, block})
-		if t.IsZero() {
+		if t.IsZero() || s.open.Plan.Pipe == 1 {
 			return t
 		}
 		r := run.state.Rows.Image
@@ -234,6 +247,9 @@ func (s *rankSession) block(env dit.Env, run *entryRun, b int) {
 	env.Attend = func(a dit.Attention) {
 		run.attend(a)
 		layer(env, "mlp")
+	}
+	if run.scattered != nil {
+		env.Gather, env.Scatter = run.scattered.gather, run.scattered.scatter
 	}
 	s.model.Block(env, b, run.state, skip)
 	if t := kept(b); !t.IsZero() {

@@ -40,19 +40,19 @@ func (o *outline) attention(v *[axisCount]volume, c Coord, rows []dit.Rows, b in
 
 // reductions returns the rows of every sum over a tensor group that block b makes for some rows of this rank (Megatron-LM, arXiv:1909.08053, sec. 3: one
 // after each row-split product).
-func reductions(b dit.BlockSpec, r dit.Rows) []int {
-	text, image := r.Text.Len(), r.Image.Len()
+func reductions(b dit.BlockSpec, r dit.Rows) []dit.Rows {
+	text, image := r.TextOnly(), r.ImageOnly()
 	switch b.Kind {
 	case dit.Single:
-		return []int{text + image}
+		return []dit.Rows{r}
 	case dit.Cross:
-		return []int{image, image, image}
+		return []dit.Rows{image, image, image}
 	}
-	var out []int
-	if text > 0 && !b.LastText {
+	var out []dit.Rows
+	if text.Len() > 0 && !b.LastText {
 		out = append(out, text, text)
 	}
-	if image > 0 {
+	if image.Len() > 0 {
 		out = append(out, image, image)
 		if b.Attends > 1 {
 			out = append(out, image)
@@ -65,12 +65,44 @@ func reductions(b dit.BlockSpec, r dit.Rows) []int {
 func (o *outline) block(v *[axisCount]volume, c Coord, i int, rows []dit.Rows, b int) {
 	spec := o.Spec.Blocks[i]
 	eachAttention(spec, func(_ int, imageOnly bool) { o.attention(v, c, rows, b, imageOnly) })
-	if t := int64(o.plan.Tensor); t > 1 {
-		for _, n := range reductions(spec, rows[c.sequence(o.plan)]) {
+	mine := rows[c.sequence(o.plan)]
+	if t := int64(o.plan.Tensor); t > 1 && !o.plan.Scatter {
+		for _, r := range reductions(spec, mine) {
 			// a sum by reduce-scatter and all-gather: 2 (P-1)/P of the buffer
-			v[AxisTensor].add(1, 2*(t-1)*int64(b*n*o.Spec.Width)/t)
+			v[AxisTensor].add(1, 2*(t-1)*int64(b*r.Len()*o.Spec.Width)/t)
 		}
 	}
+	if o.plan.Scatter {
+		o.scattered(&v[AxisTensor], c, spec, mine, b)
+	}
+}
+
+// scattered adds the gathers and scatters of a block (arXiv:2205.05198, sec. 4.2.2), a call for each item and stream: of its l rows a rank sends (P-1) l E
+// values in a gather, and of the L rows of the group the others' (L - l) E in a scatter.
+func (o *outline) scattered(v *volume, c Coord, spec dit.BlockSpec, mine dit.Rows, b int) {
+	e, t := int64(o.Spec.Width), int64(o.plan.Tensor)
+	each := func(list []dit.Rows, values func(all, own int) int64) {
+		for _, r := range list {
+			k := o.plan.kept(mine, c.Tensor)
+			if r.Text.Len() > 0 {
+				v.add(int64(b), int64(b)*values(r.Text.Len(), k.Text.Len()))
+			}
+			if r.Image.Len() > 0 {
+				v.add(int64(b), int64(b)*values(r.Image.Len(), k.Image.Len()))
+			}
+		}
+	}
+	each(gathers(spec, mine), func(_, own int) int64 { return (t - 1) * int64(own) * e })
+	each(reductions(spec, mine), func(all, own int) int64 { return int64(all-own) * e })
+}
+
+// gathers returns the rows of every gather that a block makes in the scattered form: before each product that is cut by rows.
+func gathers(b dit.BlockSpec, r dit.Rows) []dit.Rows {
+	out := reductions(b, r)
+	if b.LastText && r.Text.Len() > 0 { // queries, keys and values alone
+		out = append(out, r.TextOnly())
+	}
+	return out
 }
 
 // sends tells whether lane k passes its rows on; the last one gives its result to the leader.
@@ -89,7 +121,7 @@ func (o *outline) volumes(c Coord, m Micro) (v [axisCount]volume) {
 				o.block(&v, c, n, rows, b)
 			}
 			if o.sends(k) {
-				v[AxisPipe].add(1, int64(b*rows[c.sequence(o.plan)].Len()*o.Spec.Width))
+				v[AxisPipe].add(1, int64(b*o.plan.kept(rows[c.sequence(o.plan)], c.Tensor).Len()*o.Spec.Width))
 			}
 		})
 	}

@@ -225,7 +225,11 @@ func (o *outline) sessionEntry(s *stack, c Coord, held dit.Range, i, b int) (kv 
 	kv = s.top - before
 	for _, blk := range spec.Blocks {
 		if blk.Skip >= held.Start && blk.Skip < held.End {
-			s.alloc(b * li * e)
+			rows := li
+			if o.plan.Pipe == 1 {
+				rows = o.plan.kept(o.rows(Micro{Whole: true}, i)[c.sequence(o.plan)], c.Tensor).Image.Len()
+			}
+			s.alloc(b * rows * e)
 		}
 	}
 	return kv
@@ -236,28 +240,29 @@ func (o *outline) activations(s *stack, c Coord, k, b int) {
 	spec, e := o.Spec, o.Spec.Width
 	rotates, _, _ := traits(spec)
 	token := spec.PatchSize * spec.PatchSize
-	var mine []dit.Rows
+	var mine, wide []dit.Rows
 	for i := range o.Text {
 		if o.cfgOf[i] != c.CFG {
 			continue
 		}
-		r := o.rows(Micro{Whole: true}, i)[c.sequence(o.plan)]
-		mine = append(mine, r)
+		all := o.rows(Micro{Whole: true}, i)[c.sequence(o.plan)]
+		r := o.plan.kept(all, c.Tensor)
+		mine, wide = append(mine, r), append(wide, all)
 		for _, n := range modulations(spec, o.lanes[k]) { // of a timestep that nobody announced
 			s.alloc(n)
 		}
 		s.alloc(b * r.Len() * e)
-		if together := r.Text.End == o.entry(i).text && r.Image.Start == 0; rotates && r.Text.Len() > 0 && r.Image.Len() > 0 && !together {
-			s.alloc(r.Len() * spec.HeadDim / 2)
-			s.alloc(r.Len() * spec.HeadDim / 2)
+		if together := all.Text.End == o.entry(i).text && all.Image.Start == 0; rotates && all.Text.Len() > 0 && all.Image.Len() > 0 && !together {
+			s.alloc(all.Len() * spec.HeadDim / 2)
+			s.alloc(all.Len() * spec.HeadDim / 2)
 		}
 		if k == 0 {
 			s.alloc(b * r.Image.Len() * spec.Channels * token)
 		}
 	}
-	for _, r := range mine {
+	for i, r := range mine {
 		for n := o.lanes[k].Start; n < o.lanes[k].End; n++ {
-			o.blockScratch(s, c, spec.Blocks[n], r, b)
+			o.blockScratch(s, c, spec.Blocks[n], wide[i], r, b)
 		}
 	}
 	if o.sends(k) {
@@ -269,37 +274,66 @@ func (o *outline) activations(s *stack, c Coord, k, b int) {
 	}
 }
 
-// blockScratch adds the buffers of one block.
-func (o *outline) blockScratch(s *stack, c Coord, blk dit.BlockSpec, r dit.Rows, b int) {
-	e, own := o.Spec.Width, o.localHeads(c)*o.Spec.HeadDim
+// blockScratch adds the buffers of one block that computes rows r and keeps the rows own of them between products.
+func (o *outline) blockScratch(s *stack, c Coord, blk dit.BlockSpec, r, own dit.Rows, b int) {
+	e, local := o.Spec.Width, o.localHeads(c)*o.Spec.HeadDim
 	hidden := dit.Held{Rank: c.Tensor, Ranks: o.plan.Tensor}.Share(int(math.Round(o.Spec.MLPRatio * float64(e)))).Len()
-	text, image := b*r.Text.Len(), b*r.Image.Len()
-	l := text + image
-	partial := func(rows int) int { // the partial sum of a shared product
-		if o.plan.Tensor > 1 {
-			return rows * e
+	l := b * r.Len()
+	mark := s.top
+	if blk.Skip >= 0 {
+		s.scratch(2 * b * own.Len() * e)
+	}
+	s.alloc(b * own.Len() * e)
+	s.alloc(3 * l * local)
+	switch blk.Kind {
+	case dit.Single:
+		s.alloc(l * (local + hidden))
+		s.scratch(o.whole(r, b))
+		s.scratch(o.partial(r, own, b)...)
+	case dit.Double:
+		s.scratch(o.whole(r.TextOnly(), b))
+		s.scratch(o.whole(r.ImageOnly(), b))
+		s.alloc(l * local)
+		if blk.Attends > 1 {
+			s.alloc(3 * b * r.Image.Len() * local)
+			s.alloc(b * r.Image.Len() * local)
+			s.scratch(o.whole(r.ImageOnly(), b))
 		}
+		if !blk.LastText {
+			o.mlpScratch(s, r.TextOnly(), own.TextOnly(), hidden, b)
+		}
+		o.mlpScratch(s, r.ImageOnly(), own.ImageOnly(), hidden, b)
+	default:
+		s.alloc(l * local)
+		s.scratch(o.whole(r, b))
+		o.mlpScratch(s, r, own, hidden, b)
+	}
+	s.top = mark
+}
+
+// mlpScratch adds the buffers of an MLP over one stream.
+func (o *outline) mlpScratch(s *stack, r, own dit.Rows, hidden, b int) {
+	s.scratch(b*r.Len()*hidden, o.whole(r, b))
+	s.scratch(append([]int{b * r.Len() * hidden}, o.partial(r, own, b)...)...)
+}
+
+// whole is the size of the rows that a gather of the scattered form brings together.
+func (o *outline) whole(r dit.Rows, b int) int {
+	if !o.plan.Scatter {
 		return 0
 	}
+	return b * r.Len() * o.Spec.Width
+}
+
+// partial is the partial sum of a shared product, and the rows that are kept of it in the scattered form.
+func (o *outline) partial(r, own dit.Rows, b int) []int {
 	switch {
-	case blk.Kind == dit.Single:
-		s.scratch(l*e, 3*l*own, l*(own+hidden), partial(l))
-	case blk.Kind == dit.Double:
-		second := 0
-		if blk.Attends > 1 {
-			second = 4 * image * own
-		}
-		widest := image
-		if !blk.LastText {
-			widest = max(text, image)
-		}
-		s.scratch(l*e, 3*l*own, l*own, second, widest*hidden, partial(widest))
-	default:
-		if blk.Skip >= 0 {
-			s.scratch(2 * l * e)
-		}
-		s.scratch(l*e, 3*l*own, l*own, l*hidden, partial(l))
+	case o.plan.Tensor == 1:
+		return nil
+	case o.plan.Scatter:
+		return []int{b * r.Len() * o.Spec.Width, b * own.Len() * o.Spec.Width}
 	}
+	return []int{b * r.Len() * o.Spec.Width}
 }
 
 // exchangeBuffers adds the buffers of one attention of the sequence axes.

@@ -67,6 +67,8 @@ func forecastPlans() []string {
 		"", "ulysses=2", "ulysses=3", "ulysses=7", "ring=2", "ring=3", "ring=2,ulysses=3", "tensor=2", "tensor=3", "cfg=2", "cfg=3", "data=2",
 		"cfg=2,ulysses=2,data=2", "tensor=2,ulysses=2,ring=2", "pipe=2", "pipe=3,patches=3,warmup=2", "pipe=2,patches=5,warmup=99", "pipe=4,patches=7,warmup=0",
 		"pipe=2,ulysses=3,patches=3", "pipe=2,ring=2,ulysses=2,patches=2", "pipe=2,ring=3,patches=4", "cfg=2,pipe=2,tensor=2,patches=2",
+		"tensor=2,form=scatter", "tensor=4,form=scatter", "ring=2,ulysses=2,tensor=2,form=scatter", "cfg=2,data=2,tensor=3,form=scatter",
+		"pipe=2,ulysses=2,tensor=3,form=scatter,patches=5",
 	}
 }
 

@@ -90,7 +90,11 @@ func (c *costs) addBlock(l *load, at Coord, n int, rows []dit.Rows, entry, b int
 		weights = 3 * e * e
 	}
 	l.gemm += 2 * text * weights * share
-	l.bytes += (text + image) * e * c.manner.Passes * float64(c.fabric.Device.ValueBytes)
+	kept := 1.0
+	if c.plan.Scatter { // element-wise work is that of the rows kept
+		kept = 1 / float64(c.plan.Tensor)
+	}
+	l.bytes += (text + image) * e * kept * c.manner.Passes * float64(c.fabric.Device.ValueBytes)
 	streams := 1.0
 	if blk.Kind == dit.Double && text > 0 && image > 0 {
 		streams = 2
@@ -102,19 +106,33 @@ func (c *costs) addBlock(l *load, at Coord, n int, rows []dit.Rows, entry, b int
 		l.attention += 4 * image * float64(c.Text[entry]) * e * share
 	}
 	eachAttention(blk, func(_ int, imageOnly bool) { c.addAttention(l, at, rows, entry, b, imageOnly, first) })
-	if t := c.plan.Tensor; t > 1 {
-		w := c.wires[AxisTensor]
+	c.addTensor(l, at, blk, mine, b, first)
+}
+
+// addTensor adds the sums over the tensor group, or the gathers and scatters of the scattered form.
+func (c *costs) addTensor(l *load, at Coord, blk dit.BlockSpec, mine dit.Rows, b int, first bool) {
+	t, w, value := c.plan.Tensor, c.wires[AxisTensor], float64(c.fabric.Device.ValueBytes)
+	if t == 1 {
+		return
+	}
+	calls, bytes := 0.0, 0.0
+	if c.plan.Scatter {
+		var v volume
+		c.scattered(&v, at, blk, mine, b)
+		calls, bytes = float64(v.calls), float64(v.values)*value
+	} else {
 		rows := reductions(blk, mine)
 		if n := c.manner.Reductions; n > 0 {
 			rows = rows[:min(n, len(rows))]
 		}
 		for _, r := range rows {
-			bytes := 2 * float64(t-1) / float64(t) * float64(b*r) * e * float64(c.fabric.Device.ValueBytes)
-			s := c.latencies(w, 1, first) + bytes*w.perByte
-			l.exchange += s
-			l.sent += s
+			calls++
+			bytes += 2 * float64(t-1) / float64(t) * float64(b*r.Len()*c.Spec.Width) * value
 		}
 	}
+	s := c.latencies(w, calls, first) + bytes*w.perByte
+	l.exchange += s
+	l.sent += s
 }
 
 // latencies is the fixed cost of n messages; entries in the batch of another one pay none.
@@ -197,7 +215,7 @@ func (c *costs) laneLoad(at Coord, k int, m Micro) (l load) {
 
 // addEnds adds embedding and head.
 func (c *costs) addEnds(l *load, at Coord, k int, rows []dit.Rows, b int) {
-	image := float64(b * rows[at.sequence(c.plan)].Image.Len())
+	image := float64(b * c.plan.kept(rows[at.sequence(c.plan)], at.Tensor).Image.Len())
 	token := float64(c.Spec.Width * c.Spec.PatchSize * c.Spec.PatchSize)
 	if k == 0 {
 		l.gemm += 2 * image * token * float64(c.Spec.Channels)
@@ -231,7 +249,7 @@ func (c *costs) transfer(data int, m Micro, entry int) float64 {
 	rows := c.mannerRows(m, entry)
 	most := 0
 	for _, r := range rows {
-		most = max(most, r.Len())
+		most = max(most, c.plan.kept(r, 0).Len(), c.plan.kept(r, c.plan.Tensor-1).Len())
 	}
 	bytes := c.batch[data].Len() * most * c.Spec.Width * c.fabric.Device.ValueBytes
 	return c.wires[AxisPipe].seconds(float64(bytes))

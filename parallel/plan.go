@@ -14,14 +14,15 @@ const MaxRanks = 64
 
 // Plan says how one request is split over ranks. The degrees multiply to the number of ranks; zero fields of a parsed plan have their defaults.
 type Plan struct {
-	Data    int // parts of the latent batch
-	CFG     int // groups that share the conditioning entries
-	Pipe    int // stages: contiguous ranges of blocks (PipeFusion)
-	Ring    int // ranks that pass K and V around
-	Ulysses int // ranks that exchange heads for tokens
-	Tensor  int // ranks that split heads and MLP columns
-	Patches int // patches of the image that travel through the stages; only with Pipe > 1
-	Warmup  int // evaluations at the start that run synchronously
+	Data    int  // parts of the latent batch
+	CFG     int  // groups that share the conditioning entries
+	Pipe    int  // stages: contiguous ranges of blocks (PipeFusion)
+	Ring    int  // ranks that pass K and V around
+	Ulysses int  // ranks that exchange heads for tokens
+	Tensor  int  // ranks that split heads and MLP columns
+	Scatter bool // the ranks of a tensor group also share the rows between products; only with Tensor > 1
+	Patches int  // patches of the image that travel through the stages; only with Pipe > 1
+	Warmup  int  // evaluations at the start that run synchronously
 	// Overlap lets transfers run beside computation. Off is for measuring.
 	Overlap bool
 }
@@ -50,6 +51,19 @@ func planFields() []planField {
 		{"tensor", func(p *Plan) *int { return &p.Tensor }, 1, MaxRanks, "ranks that split weights"},
 		{"patches", func(p *Plan) *int { return &p.Patches }, 1, 10000, "patches of a pipeline"},
 		{"warmup", func(p *Plan) *int { return &p.Warmup }, 0, 10000, "synchronous evaluations at the start"},
+	}
+}
+
+// planChoice is one key of the plan syntax that has two values.
+type planChoice struct {
+	name, off, on string
+	at            func(*Plan) *bool
+}
+
+func planChoices() []planChoice {
+	return []planChoice{
+		{"form", "reduce", "scatter", func(p *Plan) *bool { return &p.Scatter }},
+		{"overlap", "off", "on", func(p *Plan) *bool { return &p.Overlap }},
 	}
 }
 
@@ -89,6 +103,8 @@ func (p Plan) possible() error {
 	switch {
 	case p.Ranks() > MaxRanks:
 		return refusePlan("", "%s takes %d ranks, at most %d are allowed", p, p.Ranks(), MaxRanks)
+	case p.Scatter && p.Tensor == 1:
+		return refusePlan("form", "is scatter with one tensor rank: add tensor=2 (or more), or leave form out")
 	case p.Pipe == 1 && p.Patches > 1:
 		return refusePlan("patches", "is %d with one stage: add pipe=2 (or more stages), or leave patches out", p.Patches)
 	}
@@ -96,11 +112,14 @@ func (p Plan) possible() error {
 }
 
 func (p *Plan) set(key, value string) error {
-	if key == "overlap" {
-		if value != "on" && value != "off" {
-			return refusePlan(key, "is %q: want on or off", value)
+	for _, f := range planChoices() {
+		if f.name != key {
+			continue
 		}
-		p.Overlap = value == "on"
+		if value != f.off && value != f.on {
+			return refusePlan(key, "is %q: want %s or %s", value, f.off, f.on)
+		}
+		*f.at(p) = value == f.on
 		return nil
 	}
 	var names []string
@@ -115,7 +134,10 @@ func (p *Plan) set(key, value string) error {
 		}
 		names = append(names, f.name)
 	}
-	return refusePlan(key, "unknown key: want one of %s, overlap", strings.Join(names, ", "))
+	for _, f := range planChoices() {
+		names = append(names, f.name)
+	}
+	return refusePlan(key, "unknown key: want one of %s", strings.Join(names, ", "))
 }
 
 // String returns the plan in the syntax of ParsePlan, without defaults.
@@ -127,8 +149,10 @@ func (p Plan) String() string {
 			parts = append(parts, fmt.Sprintf("%s=%d", f.name, v))
 		}
 	}
-	if !p.Overlap {
-		parts = append(parts, "overlap=off")
+	for _, f := range planChoices() {
+		if v := *f.at(&p); v != *f.at(&one) {
+			parts = append(parts, f.name+"="+map[bool]string{false: f.off, true: f.on}[v])
+		}
 	}
 	if len(parts) == 0 {
 		return "one rank"

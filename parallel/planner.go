@@ -176,6 +176,12 @@ func (s Search) plans(n int) []Plan {
 	list = each(n, func(p *Plan) *int { return &p.Ring }, list)
 	list = each(n, func(p *Plan) *int { return &p.Ulysses }, list)
 	list = each(n, func(p *Plan) *int { return &p.Tensor }, list)
+	for _, p := range list { // products of a tensor group go in both forms
+		if p.Tensor > 1 {
+			p.Scatter = true
+			list = append(list, p)
+		}
+	}
 	for _, p := range list {
 		for _, p.Patches = range s.patchCounts(p.Pipe) {
 			if p.Pipe > 1 {

@@ -190,15 +190,16 @@ func cfgGroup(branches []int, i, groups int) int {
 func (t *team) begin(session uint64, c EvaluateCommand) func() ([][]float32, error) {
 	p := t.mesh.Plan
 	total := t.batch[len(t.batch)-1].End
-	rows := make([][]dit.Range, len(c.Entries)) // by entry and place: rows counted from the first token of the evaluation
+	places := make([][]dit.Rows, len(c.Entries)) // by entry and place of the sequence
 	for k, e := range c.Entries {
-		for _, r := range c.rows(t.entries[e], p.Ring*p.Ulysses) {
-			from := 0
-			if !c.Whole {
-				from = c.Tokens.Start
-			}
-			rows[k] = append(rows[k], dit.Range{Start: r.Image.Start - from, End: r.Image.End - from})
+		places[k] = c.rows(t.entries[e], p.Ring*p.Ulysses)
+	}
+	rows := func(k int, at Coord) dit.Range { // counted from the first token of the evaluation
+		r := p.kept(places[k][at.sequence(p)], at.Tensor).Image
+		if !c.Whole {
+			r.Start, r.End = r.Start-c.Tokens.Start, r.End-c.Tokens.Start
 		}
+		return r
 	}
 	wait := t.all(func(rank int) *Command {
 		at := t.mesh.At(rank)
@@ -210,7 +211,7 @@ func (t *team) begin(session uint64, c EvaluateCommand) func() ([][]float32, err
 			}
 			own.Entries = append(own.Entries, e)
 			if at.Pipe == 0 {
-				own.Inputs = append(own.Inputs, cutRows(c.Inputs[k], total, t.batch[at.Data], rows[k][at.sequence(p)], t.features.in))
+				own.Inputs = append(own.Inputs, cutRows(c.Inputs[k], total, t.batch[at.Data], rows(k, at), t.features.in))
 			}
 		}
 		if len(own.Entries) == 0 {
@@ -231,8 +232,8 @@ func (t *team) begin(session uint64, c EvaluateCommand) func() ([][]float32, err
 			at := t.mesh.At(rank)
 			i := 0
 			for k, e := range c.Entries {
-				if t.cfgOf[e] == at.CFG && at.Pipe == p.Pipe-1 && at.Tensor == 0 {
-					pasteRows(out[k], total, replies[rank].Outputs[i], t.batch[at.Data], rows[k][at.sequence(p)], t.features.out)
+				if t.cfgOf[e] == at.CFG && at.Pipe == p.Pipe-1 && (at.Tensor == 0 || p.Scatter) {
+					pasteRows(out[k], total, replies[rank].Outputs[i], t.batch[at.Data], rows(k, at), t.features.out)
 					i++
 				}
 			}

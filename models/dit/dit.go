@@ -20,6 +20,12 @@ func (r Range) Len() int { return r.End - r.Start }
 // Rows names the tokens that one call computes, as global positions in the text and in the image sequence. Either may be empty.
 type Rows struct{ Text, Image Range }
 
+// TextOnly returns the text rows of r.
+func (r Rows) TextOnly() Rows { return Rows{Text: r.Text} }
+
+// ImageOnly returns the image rows of r.
+func (r Rows) ImageOnly() Rows { return Rows{Image: r.Image} }
+
 // Len returns the number of rows.
 func (r Rows) Len() int { return r.Text.Len() + r.Image.Len() }
 
@@ -111,6 +117,10 @@ type Env struct {
 	Attend func(Attention)
 	// Reduce sums a partial result over the ranks that hold the other slices of the same weights; nil: this rank holds whole weights.
 	Reduce func(engine.Tensor)
+	// Gather and Scatter take the place of Reduce where those ranks also share the rows of X (State.Rows) between products. Gather fills dst
+	// [B, L, E], rows of the sequence that all of them compute together (State.Wide or one stream of it), with src [B, l, E], the rows that X holds
+	// of it. Scatter sums src [B, L, E] and leaves the rows that X holds in dst [B, l, E]. Every one of the ranks calls, with rows or without.
+	Gather, Scatter func(dst, src engine.Tensor, of Rows)
 }
 
 // Attention is one attention over the whole sequence, seen from the rows of this call. The hook normalises and rotates (it may do so while it packs
@@ -156,11 +166,12 @@ type Modulation struct {
 type State struct {
 	B    int
 	Rows Rows
-	X    engine.Tensor // [B, L, E], text rows first, then image rows; blocks update it in place
+	Wide Rows          // what products and attention of a block see: Rows, or more where Env.Gather brings the rest
+	X    engine.Tensor // [B, L, E] of Rows, text rows first, then image rows; blocks update it in place
 	P    *Prepared
 	M    *Modulation
 	Step int         // row of M
-	RoPE engine.RoPE // tables of Rows, made by NewState
+	RoPE engine.RoPE // tables of Wide, made by NewState
 }
 
 // Model is a diffusion transformer, or the blocks of one that a rank holds. A value holds weights only and may be shared by ranks that use
@@ -186,9 +197,14 @@ type Model interface {
 
 // NewState allocates the state of one evaluation of rows: X of env.DType from the arena, and views of the prepared tables.
 func NewState(env Env, spec *Spec, p *Prepared, m *Modulation, step, b int, rows Rows) *State {
-	s := &State{B: b, Rows: rows, P: p, M: m, Step: step}
+	return NewPart(env, spec, p, m, step, b, rows, rows)
+}
+
+// NewPart is NewState of rows between products, while products and attention see wide.
+func NewPart(env Env, spec *Spec, p *Prepared, m *Modulation, step, b int, rows, wide Rows) *State {
+	s := &State{B: b, Rows: rows, Wide: wide, P: p, M: m, Step: step}
 	s.X = env.Arena.Alloc(env.DType, b, rows.Len(), spec.Width)
-	s.RoPE = p.Tables(env, rows)
+	s.RoPE = p.Tables(env, wide)
 	return s
 }
 

@@ -84,9 +84,9 @@ func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
 func (m *Model) Block(env dit.Env, i int, s *dit.State, skip engine.Tensor) {
 	mark := env.Arena.Mark()
 	b, x, e, d := &m.net.Blocks[i], s.X, m.cfg.Hidden, m.spec.HeadDim
-	l := s.Rows.Len()
-	if b.Skip != nil {
-		both := layers.Scratch(env, x, s.B, l, 2*e)
+	own, l := s.Rows.Len(), s.Wide.Len()
+	if b.Skip != nil && own > 0 {
+		both := layers.Scratch(env, x, s.B, own, 2*e)
 		env.Ops.Copy(both.Slice(2, 0, e), x)
 		env.Ops.Copy(both.Slice(2, e, 2*e), skip)
 		env.Ops.LayerNorm(both, both, b.Skip.Weight, b.Skip.Bias, eps)
@@ -94,30 +94,37 @@ func (m *Model) Block(env dit.Env, i int, s *dit.State, skip engine.Tensor) {
 		env.Arena.Release(mark)
 	}
 	mod := s.M.Image[i].Index(0, s.Step)
-	h := layers.Scratch(env, x, s.B, l, e)
+	h := layers.Scratch(env, x, s.B, own, e)
 	qkv := layers.Scratch(env, x, s.B, l, b.Attn.QKV.N())
 	attended := layers.Scratch(env, x, s.B, l, b.Attn.Proj.K())
-	env.Ops.AdaLN(h, x, layers.Chunk(mod, e, 0), layers.Chunk(mod, e, 1), eps)
-	env.Ops.Linear(qkv, h, b.Attn.QKV, engine.Epilogue{})
+	layers.AdaLN(env, h, x, layers.Chunk(mod, e, 0), layers.Chunk(mod, e, 1), eps)
+	layers.ColumnLinear(env, qkv, h, b.Attn.QKV, s.Wide, engine.ActNone)
 	q, k, v := layers.QKV(qkv, d)
 	n := b.Attn.Norm.both()
 	env.Attend(dit.Attention{
-		Block: i, Q: q, K: k, V: v, TextNorm: n, ImageNorm: n, RoPE: s.RoPE, Rows: s.Rows, ImageOnly: true, Out: layers.Heads(attended, d),
+		Block: i, Q: q, K: k, V: v, TextNorm: n, ImageNorm: n, RoPE: s.RoPE, Rows: s.Wide, ImageOnly: true, Out: layers.Heads(attended, d),
 	})
-	layers.RowLinear(env, x, attended, b.Attn.Proj, engine.Tensor{})
+	layers.RowLinear(env, x, attended, b.Attn.Proj, engine.Tensor{}, s.Wide)
 
-	env.Ops.LayerNorm(h, x, b.Norm3.Weight, b.Norm3.Bias, eps)
+	b.Norm3.apply(env, h, x)
 	query := qkv.Slice(2, 0, b.Cross.Query.N())
-	env.Ops.Linear(query, h, b.Cross.Query, engine.Epilogue{})
+	layers.ColumnLinear(env, query, h, b.Cross.Query, s.Wide, engine.ActNone)
 	heads := layers.Heads(query, d)
 	// Queries go through as keys: the operation takes keys alone, and these are rotated like any.
 	env.Ops.QKNormRoPE(engine.Tensor{}, heads, engine.Tensor{}, engine.Tensor{}, heads, engine.Tensor{}, b.Cross.Norm.query(), s.RoPE)
 	layers.CrossAttend(env, layers.Heads(attended, d), heads, s.P.CrossKV[i], nil)
-	layers.RowLinear(env, x, attended, b.Cross.Proj, engine.Tensor{})
+	layers.RowLinear(env, x, attended, b.Cross.Proj, engine.Tensor{}, s.Wide)
 
-	env.Ops.LayerNorm(h, x, b.Norm2.Weight, b.Norm2.Bias, eps)
-	layers.ResidualMLP(env, x, h, b.MLP.Up, b.MLP.Down, engine.Tensor{}, engine.GELUTanh)
+	b.Norm2.apply(env, h, x)
+	layers.ResidualMLP(env, x, h, b.MLP.Up, b.MLP.Down, engine.Tensor{}, s.Wide, engine.GELUTanh)
 	env.Arena.Release(mark)
+}
+
+// apply normalises the rows of x [B, L, E] into h.
+func (n norm) apply(env dit.Env, h, x engine.Tensor) {
+	if x.Dim(1) > 0 {
+		env.Ops.LayerNorm(h, x, n.Weight, n.Bias, eps)
+	}
 }
 
 // both normalises queries and keys.

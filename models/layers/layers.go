@@ -47,29 +47,63 @@ func MLP(env dit.Env, y, x engine.Tensor, in, out *engine.Weight, act engine.Act
 	env.Arena.Release(mark)
 }
 
-// ResidualMLP computes x += gate * out(act(in(h))); in holds rows and out holds columns of this rank's slice. gate [G, E] may be absent.
-func ResidualMLP(env dit.Env, x, h engine.Tensor, in, out *engine.Weight, gate engine.Tensor, act engine.Act) {
+// Gathered returns the rows of h [B, l, E], those that X holds of the sequence, together with the rest of them: [B, L, E]. It is h itself where X holds
+// all rows, else a tensor of the arena.
+func Gathered(env dit.Env, h engine.Tensor, of dit.Rows) engine.Tensor {
+	if env.Gather == nil {
+		return h
+	}
+	whole := Scratch(env, h, h.Dim(0), of.Len(), h.Dim(2))
+	env.Gather(whole, h, of)
+	return whole
+}
+
+// ColumnLinear computes y = act(h W^T + bias) for a weight whose rows may be shared with other ranks: y [B, L, N], h [B, l, K] as Gathered takes it.
+func ColumnLinear(env dit.Env, y, h engine.Tensor, w *engine.Weight, of dit.Rows, act engine.Act) {
 	mark := env.Arena.Mark()
-	hidden := Scratch(env, h, h.Dim(0), h.Dim(1), in.N())
-	env.Ops.Linear(hidden, h, in, engine.Epilogue{Act: act})
-	RowLinear(env, x, hidden, out, gate)
+	env.Ops.Linear(y, Gathered(env, h, of), w, engine.Epilogue{Act: act})
 	env.Arena.Release(mark)
 }
 
-// RowLinear computes x += gate * (a W^T + bias) for a weight whose columns may be shared with other ranks; x [B, L, E], a [B, L, K], gate [G, E]
-// or absent. One product with fused residual where this rank holds the whole weight; else a partial sum without bias, env.Reduce, and one
-// gated addition, so that bias and residual enter once.
-func RowLinear(env dit.Env, x, a engine.Tensor, w *engine.Weight, gate engine.Tensor) {
-	if env.Reduce == nil {
+// ResidualMLP computes x += gate * out(act(in(h))); in holds rows and out holds columns of this rank's slice. x and h are [B, l, E], rows of X that are a
+// part of the rows `of`. gate [G, E] may be absent.
+func ResidualMLP(env dit.Env, x, h engine.Tensor, in, out *engine.Weight, gate engine.Tensor, of dit.Rows, act engine.Act) {
+	mark := env.Arena.Mark()
+	hidden := Scratch(env, h, h.Dim(0), of.Len(), in.N())
+	ColumnLinear(env, hidden, h, in, of, act)
+	RowLinear(env, x, hidden, out, gate, of)
+	env.Arena.Release(mark)
+}
+
+// RowLinear computes x += gate * (a W^T + bias) for a weight whose columns may be shared with other ranks; a [B, L, K] are the rows `of`, x [B, l, E] those
+// that X holds of them, gate [G, E] or absent. One product with fused residual where this rank holds the whole weight; else a partial sum
+// without bias, env.Reduce or env.Scatter, and one gated addition, so that bias and residual enter once.
+func RowLinear(env dit.Env, x, a engine.Tensor, w *engine.Weight, gate engine.Tensor, of dit.Rows) {
+	if env.Reduce == nil && env.Scatter == nil {
 		env.Ops.Linear(x, a, w, engine.Epilogue{Residual: x, Gate: gate})
 		return
 	}
 	mark := env.Arena.Mark()
-	part := Scratch(env, x, x.Dim(0), x.Dim(1), x.Dim(2))
+	part := Scratch(env, x, x.Dim(0), of.Len(), x.Dim(2))
 	env.Ops.Linear(part, a, w, engine.Epilogue{NoBias: true})
-	env.Reduce(part)
-	env.Ops.GatedAdd(x, x, gate, part, w.Bias)
+	if env.Scatter == nil {
+		env.Reduce(part)
+	} else {
+		sum := Scratch(env, x, x.Dim(0), x.Dim(1), x.Dim(2))
+		env.Scatter(sum, part, of)
+		part = sum
+	}
+	if x.Dim(1) > 0 {
+		env.Ops.GatedAdd(x, x, gate, part, w.Bias)
+	}
 	env.Arena.Release(mark)
+}
+
+// AdaLN is Ops.AdaLN that leaves out calls without rows.
+func AdaLN(env dit.Env, y, x, shift, scale engine.Tensor, eps float32) {
+	if x.Dim(1) > 0 {
+		env.Ops.AdaLN(y, x, shift, scale, eps)
+	}
 }
 
 // QKV views a fused projection as queries, keys and values: [B, L, 3*H*D] -> 3 x [B, L, H, D]. H follows from the width, so a rank that holds

@@ -172,23 +172,23 @@ func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
 func (m *Model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 	mark := env.Arena.Mark()
 	b, x, e, d := &m.net.Blocks[i], s.X, m.cfg.Hidden, m.spec.HeadDim
-	mod, l := s.M.Image[i].Index(0, s.Step), s.Rows.Len()
-	h := layers.Scratch(env, x, s.B, l, e)
+	mod, l := s.M.Image[i].Index(0, s.Step), s.Wide.Len()
+	h := layers.Scratch(env, x, s.B, s.Rows.Len(), e)
 	qkv := layers.Scratch(env, x, s.B, l, b.Attn.QKV.N())
 	attended := layers.Scratch(env, x, s.B, l, b.Attn.Proj.K())
-	env.Ops.AdaLN(h, x, layers.Chunk(mod, e, 0), layers.Chunk(mod, e, 1), eps)
-	env.Ops.Linear(qkv, h, b.Attn.QKV, engine.Epilogue{})
+	layers.AdaLN(env, h, x, layers.Chunk(mod, e, 0), layers.Chunk(mod, e, 1), eps)
+	layers.ColumnLinear(env, qkv, h, b.Attn.QKV, s.Wide, engine.ActNone)
 	q, k, v := layers.QKV(qkv, d)
-	env.Attend(dit.Attention{Block: i, Q: q, K: k, V: v, Rows: s.Rows, ImageOnly: true, Out: layers.Heads(attended, d)})
-	layers.RowLinear(env, x, attended, b.Attn.Proj, layers.Chunk(mod, e, 2))
+	env.Attend(dit.Attention{Block: i, Q: q, K: k, V: v, Rows: s.Wide, ImageOnly: true, Out: layers.Heads(attended, d)})
+	layers.RowLinear(env, x, attended, b.Attn.Proj, layers.Chunk(mod, e, 2), s.Wide)
 
 	query := qkv.Slice(2, 0, b.Cross.Query.N())
-	env.Ops.Linear(query, x, b.Cross.Query, engine.Epilogue{})
+	layers.ColumnLinear(env, query, x, b.Cross.Query, s.Wide, engine.ActNone)
 	layers.CrossAttend(env, layers.Heads(attended, d), layers.Heads(query, d), s.P.CrossKV[i], s.P.KeyLen)
-	layers.RowLinear(env, x, attended, b.Cross.Proj, engine.Tensor{})
+	layers.RowLinear(env, x, attended, b.Cross.Proj, engine.Tensor{}, s.Wide)
 
-	env.Ops.AdaLN(h, x, layers.Chunk(mod, e, 3), layers.Chunk(mod, e, 4), eps)
-	layers.ResidualMLP(env, x, h, b.MLP.Up, b.MLP.Down, layers.Chunk(mod, e, 5), engine.GELUTanh)
+	layers.AdaLN(env, h, x, layers.Chunk(mod, e, 3), layers.Chunk(mod, e, 4), eps)
+	layers.ResidualMLP(env, x, h, b.MLP.Up, b.MLP.Down, layers.Chunk(mod, e, 5), s.Wide, engine.GELUTanh)
 	env.Arena.Release(mark)
 }
 

@@ -10,67 +10,70 @@ import (
 // over both. The last block leaves its text rows as they were.
 func (m *Model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 	mark := env.Arena.Mark()
-	b, e, lt, l := &m.blocks[i], m.cfg.Hidden, s.Rows.Text.Len(), s.Rows.Len()
+	b, e, lt, l := &m.blocks[i], m.cfg.Hidden, s.Wide.Text.Len(), s.Wide.Len()
+	own, all := s.Rows.Text.Len(), s.Rows.Len()
 	imageMod, textMod := s.M.Image[i].Index(0, s.Step), s.M.Text[i].Index(0, s.Step)
-	h := layers.Scratch(env, s.X, s.B, l, e)
+	h := layers.Scratch(env, s.X, s.B, all, e)
+	hText, hImage := h.Slice(1, 0, own), h.Slice(1, own, all)
 	qkv := layers.Scratch(env, s.X, s.B, l, b.image.Attn.QKV.N())
+	project(env, hText, qkv.Slice(1, 0, lt), s.TextRows(), textMod, 0, b.text.Attn.QKV, s.Wide.TextOnly())
+	project(env, hImage, qkv.Slice(1, lt, l), s.ImageRows(), imageMod, 0, b.image.Attn.QKV, s.Wide.ImageOnly())
 	attended := layers.Scratch(env, s.X, s.B, l, b.image.Attn.Proj.K())
-	project(env, h.Slice(1, 0, lt), qkv.Slice(1, 0, lt), s.TextRows(), textMod, 0, b.text.Attn.QKV)
-	project(env, h.Slice(1, lt, l), qkv.Slice(1, lt, l), s.ImageRows(), imageMod, 0, b.image.Attn.QKV)
 	q, k, v := layers.QKV(qkv, headDim)
 	env.Attend(dit.Attention{
-		Block: i, Q: q, K: k, V: v, TextNorm: b.text.Attn.norm(), ImageNorm: b.image.Attn.norm(), Rows: s.Rows, Out: layers.Heads(attended, headDim),
+		Block: i, Q: q, K: k, V: v, TextNorm: b.text.Attn.norm(), ImageNorm: b.image.Attn.norm(), Rows: s.Wide, Out: layers.Heads(attended, headDim),
 	})
 	var again engine.Tensor // both attentions of a dual block read X before either is added
 	if b.second != nil {
-		again = m.second(env, i, s, b.second, imageMod, h.Slice(1, lt, l))
+		again = m.second(env, i, s, b.second, imageMod, hImage)
 	}
 	if !b.last && lt > 0 {
-		layers.RowLinear(env, s.TextRows(), attended.Slice(1, 0, lt), b.text.Attn.Proj, layers.Chunk(textMod, e, 2))
-		feedForward(env, s.TextRows(), h.Slice(1, 0, lt), textMod, b.text.MLP)
+		layers.RowLinear(env, s.TextRows(), attended.Slice(1, 0, lt), b.text.Attn.Proj, layers.Chunk(textMod, e, 2), s.Wide.TextOnly())
+		feedForward(env, s.TextRows(), hText, textMod, b.text.MLP, s.Wide.TextOnly())
 	}
 	if l > lt {
-		x := s.ImageRows()
-		layers.RowLinear(env, x, attended.Slice(1, lt, l), b.image.Attn.Proj, layers.Chunk(imageMod, e, 2))
+		x, of := s.ImageRows(), s.Wide.ImageOnly()
+		layers.RowLinear(env, x, attended.Slice(1, lt, l), b.image.Attn.Proj, layers.Chunk(imageMod, e, 2), of)
 		if b.second != nil {
-			layers.RowLinear(env, x, again, b.second.Proj, layers.Chunk(imageMod, e, 8))
+			layers.RowLinear(env, x, again, b.second.Proj, layers.Chunk(imageMod, e, 8), of)
 		}
-		feedForward(env, x, h.Slice(1, lt, l), imageMod, b.image.MLP)
+		feedForward(env, x, hImage, imageMod, b.image.MLP, of)
 	}
 	env.Arena.Release(mark)
 }
 
 // project computes qkv of one stream from its normalised rows; part is the index of the shift in mod, the scale follows.
-func project(env dit.Env, h, qkv, x, mod engine.Tensor, part int, w *engine.Weight) {
-	if x.Dim(1) == 0 {
+func project(env dit.Env, h, qkv, x, mod engine.Tensor, part int, w *engine.Weight, of dit.Rows) {
+	if of.Len() == 0 {
 		return
 	}
 	e := x.Dim(2)
-	env.Ops.AdaLN(h, x, layers.Chunk(mod, e, part), layers.Chunk(mod, e, part+1), eps)
-	env.Ops.Linear(qkv, h, w, engine.Epilogue{})
+	layers.AdaLN(env, h, x, layers.Chunk(mod, e, part), layers.Chunk(mod, e, part+1), eps)
+	layers.ColumnLinear(env, qkv, h, w, of, engine.ActNone)
 }
 
 // second is the attention over image tokens alone of a dual block. It reads X before anything is added to it and returns the attended rows
 // [B, li, E]; h is scratch.
 func (m *Model) second(env dit.Env, i int, s *dit.State, w *attention, mod, h engine.Tensor) engine.Tensor {
-	li := s.Rows.Image.Len()
+	of := s.Wide.ImageOnly()
+	li := of.Len()
 	qkv := layers.Scratch(env, s.X, s.B, li, w.QKV.N())
 	out := layers.Scratch(env, s.X, s.B, li, w.Proj.K())
-	project(env, h, qkv, s.ImageRows(), mod, 6, w.QKV)
+	project(env, h, qkv, s.ImageRows(), mod, 6, w.QKV, of)
 	q, k, v := layers.QKV(qkv, headDim)
 	n := w.norm()
 	env.Attend(dit.Attention{
-		Block: i, Index: 1, Q: q, K: k, V: v, TextNorm: n, ImageNorm: n, Rows: dit.Rows{Image: s.Rows.Image}, ImageOnly: true,
+		Block: i, Index: 1, Q: q, K: k, V: v, TextNorm: n, ImageNorm: n, Rows: of, ImageOnly: true,
 		Out: layers.Heads(out, headDim),
 	})
 	return out
 }
 
 // feedForward adds the MLP to the rows x of one stream; h is scratch.
-func feedForward(env dit.Env, x, h, mod engine.Tensor, w mlp) {
+func feedForward(env dit.Env, x, h, mod engine.Tensor, w mlp, of dit.Rows) {
 	e := x.Dim(2)
-	env.Ops.AdaLN(h, x, layers.Chunk(mod, e, 3), layers.Chunk(mod, e, 4), eps)
-	layers.ResidualMLP(env, x, h, w.Up, w.Down, layers.Chunk(mod, e, 5), engine.GELUTanh)
+	layers.AdaLN(env, h, x, layers.Chunk(mod, e, 3), layers.Chunk(mod, e, 4), eps)
+	layers.ResidualMLP(env, x, h, w.Up, w.Down, layers.Chunk(mod, e, 5), of, engine.GELUTanh)
 }
 
 // norm is the head normalisation of one stream.
