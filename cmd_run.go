@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"syscall"
@@ -91,6 +92,9 @@ func runFlow(cmd *cobra.Command, f *runFlags, path string) error {
 	var measured profiles
 	col := &ipc.Collector{Accepted: shows.accepted, Event: func(ev ipc.Event) { measured.take(ev); shows.event(ev) }}
 	end, err := ipc.Run(ctx, client, req, col)
+	if l, ok := client.(*localWorker); ok {
+		err = l.cause(err)
+	}
 	if err := shows.finish(end, err, col.Files, f.out); err != nil || f.trace == "" {
 		return err
 	}
@@ -117,12 +121,30 @@ func (f *runFlags) connect(cmd *cobra.Command) (ipc.Client, error) {
 // localWorker is a client on a worker process that ends with it.
 type localWorker struct {
 	*ipc.FrameClient
-	wait func() error
+	cmd   *exec.Cmd
+	ended chan struct{} // closed when the process has ended and err is set
+	err   error
 }
 
 // Close closes the worker's stdin and waits for its end.
 func (l *localWorker) Close() error {
-	return errors.Join(l.FrameClient.Close(), l.wait())
+	err := l.FrameClient.Close()
+	<-l.ended
+	return errors.Join(err, l.err)
+}
+
+// cause replaces the fault of a broken link by the way in which the worker ended.
+func (l *localWorker) cause(err error) error {
+	var told *ipc.Error
+	if err == nil || errors.As(err, &told) || errors.Is(err, context.Canceled) {
+		return err
+	}
+	select {
+	case <-l.ended:
+		return ipc.WorkerLost("the worker", l.cmd.ProcessState, l.err)
+	case <-time.After(time.Second):
+		return err
+	}
 }
 
 func startLocal(cfg *config) (*localWorker, error) {
@@ -140,7 +162,13 @@ func startLocal(cfg *config) (*localWorker, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start worker: %w", err)
 	}
-	return &localWorker{ipc.NewFrameClient(out, in, in.Close), cmd.Wait}, nil
+	l := &localWorker{FrameClient: ipc.NewFrameClient(out, in, in.Close), cmd: cmd, ended: make(chan struct{})}
+	go func() {
+		<-l.Gone() // what the worker has written last is read before its pipe is closed
+		l.err = cmd.Wait()
+		close(l.ended)
+	}()
+	return l, nil
 }
 
 // cancelOnSignal cancels the job at the first Ctrl-C and gives up at the second, or when the job has not ended five seconds later.

@@ -155,6 +155,9 @@ func (d *daemon) open(ctx context.Context) error {
 	}
 	sc := ipc.NodeService(node.NewCatalogue(), cfg.roots())
 	sc.Jobs, sc.Shelf, sc.Executors, sc.Log = d.jobs, d.shelf, executors, d.log
+	if d.ledger != nil {
+		sc.Fetch = d.nats.Fetch
+	}
 	d.svc = ipc.NewService(sc)
 	return nil
 }

@@ -197,6 +197,20 @@ func (j *Jobs) takeThis(ctx context.Context, id, worker string) (Record, *RunReq
 	return rec, req, stop, nil
 }
 
+// Ended returns the record of a job whose success has been told. The word of another daemon may be faster than its record, which is read then.
+func (j *Jobs) Ended(ctx context.Context, id string) (Record, error) {
+	rec, err := j.Get(ctx, id)
+	if err != nil || j.cfg.Ledger == nil || rec.State.Final() && rec.Owner == j.cfg.Ledger.Owner() {
+		return rec, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	if rec, err = j.cfg.Ledger.get(ctx, id); err == nil {
+		j.observe(rec)
+	}
+	return rec, err
+}
+
 func (j *Jobs) knows(id string) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()

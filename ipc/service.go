@@ -24,7 +24,9 @@ type ServiceConfig struct {
 	Describe func(class string) map[string]any
 	// Models returns the model files by kind of folder.
 	Models func() map[string]any
-	Log    zerolog.Logger
+	// Fetch returns the files of a job that another daemon has run; nil: there is no other.
+	Fetch func(ctx context.Context, job string) ([]File, error)
+	Log   zerolog.Logger
 	// Heartbeat is the longest silence of a stream. 0: 2 s.
 	Heartbeat time.Duration
 }

@@ -63,22 +63,40 @@ func (s *Service) untie(ctx context.Context, st stream, cause error) {
 
 func (s *Service) sendEvent(ctx context.Context, reply *Reply, st stream, ev *Event) error {
 	if ev.Type == EventSuccess && st.outputs {
-		rec, err := s.cfg.Jobs.Get(ctx, st.job)
+		rec, err := s.cfg.Jobs.Ended(ctx, st.job)
 		if err != nil {
 			return err
 		}
-		if err := s.sendFiles(reply, rec); err != nil {
+		if err := s.sendFiles(ctx, reply, rec); err != nil {
 			return err
 		}
 	}
 	return reply.Message(ev)
 }
 
+// files returns what reads the files of a job: from the shelf, or from what the daemon that ran the job has sent.
+func (s *Service) files(ctx context.Context, job string) func(i int) ([]byte, error) {
+	if s.cfg.Fetch == nil || !s.Elsewhere(job) {
+		return func(i int) ([]byte, error) { return s.cfg.Shelf.Read(job, i) }
+	}
+	got, err := s.cfg.Fetch(ctx, job)
+	return func(i int) ([]byte, error) {
+		if err == nil && i >= len(got) {
+			err = Errorf(ErrExpired, "the daemon that ran job %s has %d files of it", job, len(got))
+		}
+		if err != nil {
+			return nil, err
+		}
+		return got[i].Data, nil
+	}
+}
+
 // sendFiles sends the files of a job: each whole in one message, or announced and in chunks.
-func (s *Service) sendFiles(reply *Reply, rec Record) error {
+func (s *Service) sendFiles(ctx context.Context, reply *Reply, rec Record) error {
 	size := reply.inlineLimit()
+	read := s.files(ctx, rec.Job)
 	for i, ref := range rec.Outputs {
-		data, err := s.cfg.Shelf.Read(rec.Job, i)
+		data, err := read(i)
 		msg := outputMessage{Type: replyOutput, Job: rec.Job, Output: i, Ref: ref}
 		if len(data) <= size {
 			msg.Data, msg.Error = data, errorOf(err)

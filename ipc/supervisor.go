@@ -201,12 +201,21 @@ func (p *process) wait(name string) {
 	p.mu.Lock()
 	why := p.why
 	p.mu.Unlock()
-	if why == "" {
-		why = exitText(p.cmd.ProcessState, err)
+	p.cause = WorkerLost(name, p.cmd.ProcessState, err)
+	if why != "" {
+		p.cause = Errorf(ErrWorkerLost, "%s (pid %d) was lost: %s", name, p.cmd.Process.Pid, why)
 	}
-	p.cause = Errorf(ErrWorkerLost, "%s (pid %d) was lost: %s", name, p.cmd.Process.Pid, why)
 	p.cause.Details = p.tail.last()
 	close(p.dead)
+}
+
+// WorkerLost is the error of a worker process that has ended; st and err are those of its exec.Cmd after Wait. It names the signal or the exit code.
+func WorkerLost(name string, st *os.ProcessState, err error) *Error {
+	pid := ""
+	if st != nil {
+		pid = fmt.Sprintf(" (pid %d)", st.Pid())
+	}
+	return Errorf(ErrWorkerLost, "%s%s was lost: %s", name, pid, exitText(st, err))
 }
 
 // exitText says how a process ended.

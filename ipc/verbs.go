@@ -111,7 +111,7 @@ func (s *Service) status(r *Request) error {
 		if rec.State != Done {
 			return Errorf(ErrExpired, "job %s is %s and has no files", q.Job, rec.State)
 		}
-		if err := s.sendFiles(r.Reply, rec); err != nil {
+		if err := s.sendFiles(ctx, r.Reply, rec); err != nil {
 			return err
 		}
 		return r.Reply.End()

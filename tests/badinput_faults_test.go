@@ -180,7 +180,7 @@ func (b *badInput) killedForGood(t *testing.T) {
 	b.good(t)
 }
 
-// localKilled: `run --local` whose worker dies says so.
+// localKilled: `run --local` whose worker dies says so, and how it died.
 func (b *badInput) localKilled(t *testing.T) {
 	r := b.start(t, 10000, b.local()...)
 	r.says("step 2/", 1)
@@ -189,8 +189,8 @@ func (b *badInput) localKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	code, text := r.ended(), r.out.String()
-	if last := text[strings.LastIndex(strings.TrimSpace(text), "\n")+1:]; code != 1 || !strings.HasPrefix(last, "patchbay: ") || !strings.Contains(last, "closed") {
-		t.Errorf("exit code %d, want 1 and an error that says that the worker is gone:\n%s", code, tail(text))
+	if last := text[strings.LastIndex(strings.TrimSpace(text), "\n")+1:]; code != 1 || !strings.HasPrefix(last, "patchbay: ") || !strings.Contains(last, "SIGKILL") {
+		t.Errorf("exit code %d, want 1 and an error that names the signal that ended the worker:\n%s", code, tail(text))
 	}
 }
 
