@@ -79,6 +79,7 @@ type daemon struct {
 	cfg      *config
 	log      zerolog.Logger
 	ledger   *ipc.Ledger // nil: jobs are in memory only
+	place    *ipc.Place  // what is here for the jobs of the ledger
 	jobs     *ipc.Jobs
 	svc      *ipc.Service
 	shelf    *ipc.Shelf
@@ -153,7 +154,12 @@ func (d *daemon) open(ctx context.Context) error {
 		d.children = append(d.children, child)
 		executors = append(executors, child)
 	}
-	sc := ipc.NodeService(node.NewCatalogue(), cfg.roots())
+	var stock *node.Stock
+	var also func(string) []string
+	if d.ledger != nil {
+		stock, also = d.place.Stock, d.ledger.Also
+	}
+	sc := ipc.NodeService(node.NewCatalogue(), cfg.roots(), stock, also)
 	sc.Jobs, sc.Shelf, sc.Executors, sc.Log = d.jobs, d.shelf, executors, d.log
 	if d.ledger != nil {
 		sc.Fetch = d.nats.Fetch
@@ -203,11 +209,15 @@ func (d *daemon) openJobs(ctx context.Context, url, owner string) error {
 		OnEvent: d.nats.Event, OnPreview: d.nats.Preview, OnForget: d.shelf.Forget, MaxAttempts: cfg.Attempts, Keep: cfg.KeepJobs, KeepFor: cfg.KeepFor,
 	}
 	if cfg.Queue == queueDurable {
-		lc := ipc.LedgerConfig{URL: url, Access: d.access(), Owner: owner, Replicas: cfg.Replicas, Log: d.log}
+		memory, err := parseBytes(cfg.Memory)
+		if err != nil {
+			return err
+		}
+		d.place = &ipc.Place{Stock: node.NewStock(cfg.roots()), Memory: memory}
+		lc := ipc.LedgerConfig{URL: url, Access: d.access(), Owner: owner, Replicas: cfg.Replicas, Place: d.place, Log: d.log}
 		if d.embedded != nil {
 			lc.InProcess = d.embedded.InProcess()
 		}
-		var err error
 		if d.ledger, err = ipc.OpenLedger(ctx, lc); err != nil {
 			return err
 		}

@@ -54,7 +54,7 @@ func serveWorker(cmd *cobra.Command, cfg *config, save bool) error {
 	defer closing()
 	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	wc := ipc.WorkerConfig{Executor: executor, Service: ipc.NodeService(cat, cfg.roots()), Log: log}
+	wc := ipc.WorkerConfig{Executor: executor, Service: ipc.NodeService(cat, cfg.roots(), nil, nil), Log: log}
 	if save {
 		wc.Shelf = ipc.ShelfConfig{Stage: filepath.Join(cfg.Output, fmt.Sprintf(".patchbay-stage-%d", os.Getpid())), Output: cfg.Output}
 	}

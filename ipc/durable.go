@@ -135,21 +135,43 @@ func (j *Jobs) post(rec Record) {
 func (j *Jobs) takeDurable(ctx context.Context, worker string) (Record, *RunRequest, <-chan struct{}, error) {
 	l := j.cfg.Ledger
 	for {
-		id, done, err := l.next(ctx)
+		ref, err := l.next(ctx, j.wants)
 		if err != nil {
 			return Record{}, nil, nil, err
 		}
-		rec, req, stop, err := j.takeThis(ctx, id, worker)
+		rec, req, stop, err := j.takeThis(ctx, ref.job, worker)
 		switch {
 		case err == nil:
-			done()
+			ref.drop()
 			return rec, req, stop, nil
+		case errors.Is(err, errLacking):
+			ref.giveBack(l)
 		case errors.Is(err, errNoJob), errors.Is(err, errConflict): // dropped, ended, or taken by somebody else: the reference is stale
-			done()
+			ref.drop()
 		case ctx.Err() == nil:
-			l.cfg.Log.Warn().Err(err).Str("job", id).Msg("not taken; its reference comes again")
+			l.cfg.Log.Warn().Err(err).Str("job", ref.job).Msg("not taken; its reference comes again")
 		}
 	}
+}
+
+// wants tells whether this daemon could run one of the waiting jobs. An empty queue may be one that has not been told of yet.
+func (j *Jobs) wants() bool {
+	if j.cfg.Ledger.cfg.Place == nil {
+		return true
+	}
+	j.mu.Lock()
+	waiting := make([]Record, 0, min(len(j.queue), 64))
+	for _, id := range j.queue[:min(len(j.queue), 64)] {
+		waiting = append(waiting, j.jobs[id].rec)
+	}
+	all := len(waiting) == len(j.queue)
+	j.mu.Unlock()
+	for _, rec := range waiting {
+		if j.cfg.Ledger.cfg.Place.Lacks(rec.Files, rec.Memory) == nil {
+			return true
+		}
+	}
+	return len(waiting) == 0 || !all
 }
 
 // takeThis moves a job to running. errConflict: it does not wait any more.
@@ -170,6 +192,10 @@ func (j *Jobs) takeThis(ctx context.Context, id, worker string) (Record, *RunReq
 		}
 		if cur.State != Queued {
 			return Record{}, nil, nil, errConflict
+		}
+		if err := l.cfg.Place.Lacks(cur.Files, cur.Memory); err != nil {
+			j.leave(id, err)
+			return Record{}, nil, nil, errLacking
 		}
 		rec, err = j.Update(ctx, id, cur.Rev, func(r *Record) {
 			r.State, r.Worker, r.Owner, r.Started, r.NotBefore = Running, worker, l.Owner(), j.cfg.Now().UnixMilli(), 0
@@ -209,6 +235,18 @@ func (j *Jobs) Ended(ctx context.Context, id string) (Record, error) {
 		j.observe(rec)
 	}
 	return rec, err
+}
+
+// leave says, once a job, why it is left to another daemon.
+func (j *Jobs) leave(id string, why error) {
+	j.mu.Lock()
+	e := j.entry(id)
+	said := e.left
+	e.left = true
+	j.mu.Unlock()
+	if !said {
+		j.cfg.Ledger.cfg.Log.Info().Err(why).Str("job", id).Msg("the job waits for another daemon")
+	}
 }
 
 func (j *Jobs) knows(id string) bool {

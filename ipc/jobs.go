@@ -50,6 +50,7 @@ type entry struct {
 	ended   bool  // the terminal event is in the log
 	held    bool  // an attempt is under way in this process
 	cold    bool  // the log is in the ledger, not here
+	left    bool  // this daemon cannot run it, and has said so
 	warming sync.Mutex
 	cancel  chan struct{}
 	changed chan struct{} // closed and replaced at every change
@@ -117,6 +118,12 @@ func (j *Jobs) fresh(req *RunRequest, hash string) Record {
 	now := j.cfg.Now().UnixMilli()
 	rec := Record{
 		V: ProtocolVersion, Job: req.ID, State: Queued, Rev: 1, Created: now, Hash: hash, Client: req.Client, Tied: req.Tied, Priority: req.Priority,
+		Files: req.files,
+	}
+	for _, f := range req.files {
+		if f.Shared() {
+			rec.Memory = max(rec.Memory, f.Bytes)
+		}
 	}
 	if req.Front && j.cfg.Ledger != nil {
 		rec.Priority = "high"

@@ -40,6 +40,7 @@ type LedgerConfig struct {
 	InProcess nats.InProcessConnProvider // the server inside this process; nil: URL is dialled
 	Owner     string                     // name of this daemon, the same after a restart, no other daemon's
 	Replicas  int                        // of every stream, on a cluster. 0: 1
+	Place     *Place                     // what this daemon has for jobs; nil: it takes any
 	Log       zerolog.Logger
 }
 
@@ -64,7 +65,12 @@ type Ledger struct {
 
 	mu     sync.Mutex
 	seen   map[string]time.Time // last heartbeat of every daemon, by our clock
-	steady time.Time            // since when our own heartbeats get through; zero: they do not
+	places map[string]placeNote // what the other daemons say they have
+	// What announce has said; only beat uses these.
+	has          []byte
+	looked, told time.Time
+
+	steady time.Time // since when our own heartbeats get through; zero: they do not
 }
 
 // OpenLedger connects and makes the streams and buckets that are missing. A server without JetStream is an error that says what to do.
@@ -87,7 +93,7 @@ func OpenLedger(ctx context.Context, cfg LedgerConfig) (*Ledger, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to NATS: %w", err)
 	}
-	l := &Ledger{cfg: cfg, nc: nc, turn: make(chan struct{}, 1), hint: make(chan struct{}, 1), seen: map[string]time.Time{}}
+	l := &Ledger{cfg: cfg, nc: nc, turn: make(chan struct{}, 1), hint: make(chan struct{}, 1), seen: map[string]time.Time{}, places: map[string]placeNote{}}
 	l.ctx, l.end = context.WithCancel(context.WithoutCancel(ctx))
 	if err := l.open(ctx); err != nil {
 		l.Close()
@@ -167,10 +173,25 @@ func (l *Ledger) GiveUp() { l.end() }
 
 // Close ends the connection. Nothing is written after it.
 func (l *Ledger) Close() {
+	l.farewell()
 	l.end()
 	_ = l.nc.FlushTimeout(time.Second)
 	l.nc.Close()
 	l.wg.Wait()
+}
+
+// farewell takes this daemon out of the list of those that are alive.
+func (l *Ledger) farewell() {
+	if l.daemons == nil || !l.nc.IsConnected() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
+	defer cancel()
+	l.end()
+	l.wg.Wait() // no heartbeat comes after it
+	if l.daemons.Delete(ctx, l.cfg.Owner) == nil {
+		_ = l.daemons.Delete(ctx, l.cfg.Owner+hasSuffix)
+	}
 }
 
 // beat tells the other daemons that this one is alive.
@@ -180,11 +201,14 @@ func (l *Ledger) beat() {
 	for {
 		ctx, cancel := context.WithTimeout(l.ctx, ledgerPatience)
 		_, err := l.daemons.Put(ctx, l.cfg.Owner, []byte(time.Now().UTC().Format(time.RFC3339)))
+		if err == nil {
+			err = l.announce(ctx)
+		}
 		cancel()
 		l.mu.Lock()
 		switch {
 		case err != nil:
-			l.steady = time.Time{}
+			l.steady, l.has = time.Time{}, nil // the server may come back without what it was told
 		case l.steady.IsZero():
 			l.steady = time.Now()
 		}
@@ -214,9 +238,7 @@ func (l *Ledger) watchDaemons() error {
 					return
 				}
 				if e != nil {
-					l.mu.Lock()
-					l.seen[e.Key()] = time.Now()
-					l.mu.Unlock()
+					l.noticed(e)
 				}
 			}
 		}

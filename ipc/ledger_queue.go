@@ -17,6 +17,9 @@ const ageing = 8
 // idlePoll is how often a daemon with a free worker looks into the queue unasked.
 const idlePoll = 250 * time.Millisecond
 
+// firstPoll is how soon it looks again after a hint that led to nothing; from there the pauses double up to idlePoll.
+const firstPoll = time.Millisecond
+
 // enqueue puts a reference to a job into the queue, and wakes daemons up. A job that has one already is fine.
 func (l *Ledger) enqueue(ctx context.Context, rec Record) error {
 	ctx, cancel := context.WithTimeout(ctx, ledgerPatience)
@@ -40,37 +43,70 @@ func (l *Ledger) poke() {
 	}
 }
 
-// next waits for a reference: the job's id, and the call that takes the reference out of the queue. A reference that is not taken out comes again.
-func (l *Ledger) next(ctx context.Context) (string, func(), error) {
+// reference is a message of the queue that names a job. One that is neither dropped nor given back comes again.
+type reference struct {
+	job string
+	msg jetstream.Msg
+}
+
+// drop takes the reference out of the queue.
+func (r reference) drop() { _ = r.msg.Ack() }
+
+// giveBack leaves the reference to another daemon: at once when it is new, and later when it has been refused before.
+func (r reference) giveBack(l *Ledger) {
+	pause := time.Duration(0)
+	if meta, err := r.msg.Metadata(); err == nil && meta.NumDelivered > 1 {
+		pause = givenBack
+	}
+	_ = r.msg.NakWithDelay(pause)
+	_ = l.nc.Publish(hintSubject, nil)
+}
+
+// givenBack is the pause before a reference that nobody wanted is offered again.
+const givenBack = 500 * time.Millisecond
+
+// next waits for a reference. wanted tells whether a look into the queue is worth the while.
+func (l *Ledger) next(ctx context.Context, wanted func() bool) (reference, error) {
 	select {
 	case l.turn <- struct{}{}:
 	case <-ctx.Done():
-		return "", nil, ctx.Err()
+		return reference{}, ctx.Err()
 	}
 	defer func() { <-l.turn }()
-	for {
+	for pause := idlePoll; ; {
 		if ctx.Err() != nil {
-			return "", nil, ctx.Err()
+			return reference{}, ctx.Err()
 		}
-		order := []int{0, 1, 2}
-		if l.taken%ageing == ageing-1 {
-			order = []int{2, 0, 1}
-		}
-		for _, i := range order {
-			m := l.fetch(ctx, l.classes[i])
-			if m == nil {
-				continue
-			}
+		if m := l.look(ctx, wanted); m != nil {
 			l.taken++
 			l.poke() // there may be more for the next one who asks
-			return lastToken(m.Subject()), func() { _ = m.Ack() }, nil
+			return reference{lastToken(m.Subject()), m}, nil
 		}
 		select {
 		case <-ctx.Done():
 		case <-l.hint:
-		case <-time.After(idlePoll): // a hint may be lost, and a reference comes back without one
+			pause = firstPoll // the server may tell of a message before its consumers have seen it
+		case <-time.After(pause): // a hint may be lost, and a reference comes back without one
+			pause = min(2*pause, idlePoll)
 		}
 	}
+}
+
+// look asks the classes in their order for one message.
+func (l *Ledger) look(ctx context.Context, wanted func() bool) jetstream.Msg {
+	if !wanted() {
+		return nil
+	}
+	order := []int{0, 1, 2}
+	if l.taken%ageing == ageing-1 {
+		order = []int{2, 0, 1}
+	}
+	for _, i := range order {
+		if m := l.fetch(ctx, l.classes[i]); m != nil {
+			return m
+		}
+	}
+	return nil
 }
 
 // fetch asks for one message that is there now; nil if there is none or the server is away.

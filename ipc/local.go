@@ -208,14 +208,17 @@ func fromNode(v any) any {
 	return v
 }
 
-// NodeService fills in how a Service answers from a catalogue and folders: Validate, Describe and Models.
-func NodeService(cat *node.Catalogue, roots node.Roots) ServiceConfig {
-	return ServiceConfig{
+// NodeService fills in how a Service answers from a catalogue and folders: Validate, Needs, Describe and Models. stock, which knows the files of the roots,
+// is only needed where jobs are shared with other daemons; also returns the names of model files that those have. Both may be nil.
+func NodeService(cat *node.Catalogue, roots node.Roots, stock *node.Stock, also func(kind string) []string) ServiceConfig {
+	every := roots
+	every.Also = also
+	sc := ServiceConfig{
 		Validate: func(req *RunRequest, w *node.Workflow) (map[string]any, error) {
 			if _, err := parallel.ParsePlan(req.Plan); err != nil {
 				return nil, Errorf(ErrBadRequest, "field plan: %v", err)
 			}
-			outputs, failure := node.Validate(cat, roots, nodeJob(req, w))
+			outputs, failure := node.Validate(cat, every, nodeJob(req, w))
 			switch {
 			case failure == nil:
 				return nil, nil
@@ -233,4 +236,10 @@ func NodeService(cat *node.Catalogue, roots node.Roots) ServiceConfig {
 			return out
 		},
 	}
+	if stock != nil {
+		sc.Needs = func(req *RunRequest, w *node.Workflow) []node.NeededFile {
+			return node.Needs(cat, stock, nodeJob(req, w))
+		}
+	}
+	return sc
 }

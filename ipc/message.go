@@ -41,6 +41,8 @@ type RunRequest struct {
 	DeadlineMS int               `json:"deadline_ms,omitempty"`   // failed after running this long; 0: never
 	Client     any               `json:"client,omitempty"`        // anything; given back by status
 	Strict     bool              `json:"strict,omitempty"`        // refuse unknown fields
+
+	files []node.NeededFile // by accept, for the record
 }
 
 // Receipt is the first reply of run and the only one of submit.

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+
+	"patchbay/node"
 )
 
 // State of a job. Every change is one compare-and-swap on its Record.
@@ -62,6 +64,9 @@ type Record struct {
 	Client    any            `json:"client,omitempty"`
 	Cancel    bool           `json:"cancel,omitempty"` // a running job was asked to stop
 
+	Files  []node.NeededFile `json:"files,omitempty"`  // that it reads: a daemon without them does not take it
+	Memory int64             `json:"memory,omitempty"` // bytes of its largest model file: the least that a worker must have
+
 	Priority   string   `json:"priority,omitempty"`    // high or low; empty: normal
 	Owner      string   `json:"owner,omitempty"`       // daemon that runs it or ran it last; it has the files. While queued: the one that took it in
 	NotBefore  int64    `json:"not_before,omitempty"`  // a retry waits until then
@@ -104,5 +109,6 @@ var (
 	errConflict = errors.New("the record was changed by someone else")
 	errFull     = errors.New("the queue is full")
 	errHash     = errors.New("a job of that id exists with another body")
+	errLacking  = errors.New("files of the job are not here")
 	errClosed   = errors.New("no new jobs are taken")
 )

@@ -22,7 +22,13 @@ func (s *Service) accept(r *Request) (*RunRequest, Receipt, error) {
 	req.Tied = r.Verb == VerbRun && (r.Tied || req.Tied)
 	nodeErrors, err := s.cfg.Validate(req, w)
 	if err != nil {
-		return nil, Receipt{}, err
+		return nil, Receipt{}, s.cfg.Jobs.located(err)
+	}
+	if s.cfg.Needs != nil {
+		req.files = s.cfg.Needs(req, w)
+		if fault := s.cfg.Jobs.place(req); fault != nil {
+			return nil, Receipt{}, fault
+		}
 	}
 	rec, created, err := s.cfg.Jobs.Create(s.ctx, req, hashOf(req, w))
 	switch {
@@ -132,7 +138,7 @@ func (s *Service) jobs(r *Request) error {
 		return err
 	}
 	for i := range list { // a list shows what a table shows; the rest is in status
-		list[i].Metrics, list[i].NodeError = nil, nil
+		list[i].Metrics, list[i].NodeError, list[i].Files = nil, nil, nil
 	}
 	s.sent(r.Reply.Last(jobsReply{V: ProtocolVersion, Jobs: list, Counts: counts}))
 	return nil

@@ -16,6 +16,8 @@ type Roots struct {
 	Input, Output, Temp string
 	// ComfyUI is an installed ComfyUI tree to look for tokenizers in; its models folder is not searched unless Models names it.
 	ComfyUI string
+	// Also returns names of a kind of model files that other machines have: List shows them, nothing here can open them. nil: there are none.
+	Also func(kind string) []string
 }
 
 // Kinds of files: the folders under a models root that hold them, as ComfyUI names them.
@@ -67,6 +69,11 @@ func (r *Roots) dirs(kind string) []string {
 // types and links that leave the roots are left out.
 func (r *Roots) List(kind string) []string {
 	seen := map[string]bool{}
+	if r.Also != nil {
+		for _, n := range r.Also(kind) {
+			seen[n] = true
+		}
+	}
 	for _, dir := range r.dirs(kind) {
 		r.walk(kind, dir, "", 0, seen)
 	}

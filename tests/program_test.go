@@ -81,10 +81,16 @@ type server struct {
 // startServer starts a daemon on a free port with its own folders. wrap, if not empty, is a shell command line that gets the daemon's as "$@".
 func startServer(t testing.TB, program, wrap string, args ...string) *server {
 	t.Helper()
+	return startServerOn(t, program, wrap, demoModels(t), args...)
+}
+
+// startServerOn is startServer with a models folder of the caller's.
+func startServerOn(t testing.TB, program, wrap, models string, args ...string) *server {
+	t.Helper()
 	dir := t.TempDir()
 	s := &server{t: t, log: &output{}, home: dir, socket: filepath.Join(dir, "p.sock"), out: filepath.Join(dir, "output"), store: filepath.Join(dir, "store")}
 	s.line = append([]string{
-		program, "serve", "--listen", "127.0.0.1:0", "--socket", s.socket, "--store", s.store, "--models", demoModels(t),
+		program, "serve", "--listen", "127.0.0.1:0", "--socket", s.socket, "--store", s.store, "--models", models,
 		"--input", filepath.Join(dir, "input"), "--output", s.out, "--log", "debug",
 	}, args...)
 	if wrap != "" {
