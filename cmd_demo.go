@@ -161,7 +161,7 @@ func startDemoDaemon(temp, models string) (string, func(), error) {
 		return "", nil, err
 	}
 	store := filepath.Join(temp, "store")
-	cmd := exec.Command(self, "serve", "--listen", "127.0.0.1:0", "--socket", "off", "--store", store, "--models", models,
+	cmd := exec.Command(self, "serve", "--compute", "f32", "--listen", "127.0.0.1:0", "--socket", "off", "--store", store, "--models", models,
 		"--input", filepath.Join(temp, "input"), "--output", filepath.Join(temp, "output"), "--log", "warn")
 	cmd.Env = append(os.Environ(), "PATCHBAY_NATS_URL=")
 	cmd.Stderr = os.Stderr

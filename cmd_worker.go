@@ -97,7 +97,7 @@ func localExecutor(cfg *config, log zerolog.Logger) (*ipc.Local, *node.Catalogue
 		return nil, nil, nil, err
 	}
 	cat := node.NewCatalogue()
-	runner, err := node.NewRunner(node.Config{Engine: eng, Roots: cfg.roots(), Catalogue: cat, WeightBytes: budget})
+	runner, err := node.NewRunner(node.Config{Engine: eng, Roots: cfg.roots(), Compute: node.Compute(cfg.Compute), Catalogue: cat, WeightBytes: budget})
 	if err != nil {
 		eng.Close()
 		return nil, nil, nil, err

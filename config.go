@@ -31,6 +31,7 @@ type config struct {
 	Output    string        `json:"output"`
 	Temp      string        `json:"temp,omitempty"`
 	Devices   string        `json:"devices"`
+	Compute   string        `json:"compute"`
 	Memory    string        `json:"memory,omitempty"` // of a worker; empty: nine tenths of what is available when it starts
 	Workers   int           `json:"workers,omitempty"`
 	Drain     time.Duration `json:"drain,omitempty"`
@@ -114,6 +115,7 @@ func (c *config) addFolders(f *pflag.FlagSet) {
 	f.StringVar(&c.Input, "input", "", "folder of pictures for LoadImage")
 	f.StringVar(&c.Output, "output", "", "folder that SaveImage writes into")
 	f.StringVar(&c.Devices, "devices", "cpu", "what to compute on: cpu")
+	f.StringVar(&c.Compute, "compute", string(node.ComputeAuto), "type of the denoise loop's activations: f32, bf16, or auto: bf16 where the processor multiplies it and the file holds it")
 	f.StringVar(&c.Memory, "memory", "", "memory that weights, pictures and buffers may take, as in 12G (default: nine tenths of what is available)")
 	f.StringVar(&c.Log, "log", "info", "least level of log lines: debug, info, warn, error")
 }
@@ -138,6 +140,9 @@ func (c *config) complete() error {
 	c.Input, c.Output = orElse(c.Input, filepath.Join(home(), "input")), orElse(c.Output, filepath.Join(home(), "output"))
 	if c.Devices != "cpu" {
 		return &exitError{exitBadInput, fmt.Errorf("--devices %s: this build computes on cpu only", c.Devices)}
+	}
+	if _, err := node.ParseCompute(orElse(c.Compute, string(node.ComputeAuto))); err != nil {
+		return &exitError{exitBadInput, fmt.Errorf("--compute %w", err)}
 	}
 	if _, err := parseBytes(c.Memory); err != nil {
 		return &exitError{exitBadInput, fmt.Errorf("--memory %w", err)}
@@ -180,7 +185,7 @@ func (c *config) roots() node.Roots {
 
 // workerArgs is the command line of a worker with the same folders.
 func (c *config) workerArgs() []string {
-	args := []string{"worker", "--input", c.Input, "--output", c.Output, "--save=false", "--devices", c.Devices, "--log", c.Log}
+	args := []string{"worker", "--input", c.Input, "--output", c.Output, "--save=false", "--devices", c.Devices, "--compute", orElse(c.Compute, string(node.ComputeAuto)), "--log", c.Log}
 	for _, m := range c.Models {
 		args = append(args, "--models", m)
 	}

@@ -40,7 +40,7 @@ func (l *Local) Sample(ctx context.Context, q *SampleRequest, emit func(*SampleR
 	}
 	st := res.Stats
 	out := &SampleReply{Type: SampleDone, X: latentTensor(res.Latent, 0), Evals: st.Evaluations, Metrics: map[string]any{
-		"plan": st.Plan, "load_seconds": st.LoadSeconds, "step_seconds": orNone(st.StepSeconds), "peak_bytes": st.PeakBytes,
+		"plan": st.Plan, "compute": st.Compute.String(), "load_seconds": st.LoadSeconds, "step_seconds": orNone(st.StepSeconds), "peak_bytes": st.PeakBytes,
 	}}
 	if q.WantX0 && res.X0.Len() > 0 {
 		out.X0 = latentTensor(res.X0, 0)

@@ -14,7 +14,7 @@ func openModel(name string, f checkpoint, open *weights.File, set *weights.Set) 
 		return nil, err
 	}
 	file := &lazily{file: f}
-	return newModel(name, f.key(), d, f.size, func(ops engine.Ops, held dit.Held) (m dit.Model, err error) {
+	m, err := newModel(name, f.key(), d, f.size, func(ops engine.Ops, held dit.Held) (m dit.Model, err error) {
 		err = file.with(func(file *weights.File) error {
 			d, err := models.OpenDiffusion(file.Set(), file.Metadata())
 			if err != nil {
@@ -25,6 +25,11 @@ func openModel(name string, f checkpoint, open *weights.File, set *weights.Set) 
 		})
 		return m, err
 	})
+	if err != nil {
+		return nil, err
+	}
+	m.narrow = packsNarrow(set)
+	return m, nil
 }
 
 // newModel makes a handle of a description.

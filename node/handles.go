@@ -27,6 +27,7 @@ type Model struct {
 	load         func(ops engine.Ops, held dit.Held) (dit.Model, error)
 	declare      func() ([]weights.Declared, error) // all tensors of the model
 	bytes        int64
+	narrow       bool      // most weights are packed as bf16
 	loras        []loraUse // adapters, in the order in which they were added
 }
 

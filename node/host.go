@@ -48,6 +48,7 @@ func (r *Runner) Sample(ctx context.Context, q *HostRequest, observe func(HostPr
 	}
 	req := q.Request
 	req.Model, req.Sampling = m.request(), m.Sampling
+	req.Compute = r.compute.of(r.engine.Name(), m)
 	if q.TimeLine != nil {
 		if req.Sampling, err = q.TimeLine.build(m.Sampling); err != nil {
 			return nil, err

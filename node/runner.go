@@ -18,6 +18,8 @@ type Config struct {
 	// Engine lends the devices; nil: only nodes that need none can run (tests, dry runs).
 	Engine *parallel.Engine
 	Roots  Roots
+	// Compute is the type of the denoise loop's activations; empty: f32.
+	Compute Compute
 	// Catalogue of classes; nil: NewCatalogue().
 	Catalogue *Catalogue
 	// CacheBytes bounds cached values of nodes on the host; 0: 2 GiB.
@@ -33,6 +35,7 @@ type Config struct {
 // Runner executes workflows. It runs one job at a time; caches, weights and handles survive between jobs.
 type Runner struct {
 	engine  *parallel.Engine
+	compute Compute
 	roots   Roots
 	cat     *Catalogue
 	work    sync.Mutex
@@ -73,7 +76,7 @@ func NewRunner(cfg Config) (*Runner, error) {
 		return nil, fmt.Errorf("node runner: cache %d, weights %d and lease %s must not be negative", cfg.CacheBytes, cfg.WeightBytes, cfg.Lease)
 	}
 	return &Runner{
-		engine: cfg.Engine, roots: cfg.Roots, cat: cfg.Catalogue,
+		engine: cfg.Engine, compute: cfg.Compute, roots: cfg.Roots, cat: cfg.Catalogue,
 		values:  newLRU[*entry](orElse(cfg.CacheBytes, 2<<30), nil),
 		weights: newLRU(orElse(cfg.WeightBytes, 16<<30), resident.Close),
 		handles: newHandles(cfg.Lease, cfg.Now), shared: newShared(), vocabularies: newLRU[*tokenizer.Tokenizer](16, nil),

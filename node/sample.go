@@ -303,6 +303,7 @@ func (c *Call) sample(req *parallel.Request, m *Model, source *Latent) (out, den
 		return nil, nil, failf(CodeInternal, "sampling needs a device, and this runner has none")
 	}
 	req.Plan, req.Preview, req.Profile = c.Job.Plan, c.Job.Preview, c.Job.Profile
+	req.Compute = c.run.compute.of(c.run.engine.Name(), m)
 	defer c.share(req, m)()
 	began := time.Now()
 	result, err := c.run.engine.Sample(c.Context, req, func(p parallel.Progress) error {

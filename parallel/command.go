@@ -1,6 +1,7 @@
 package parallel
 
 import (
+	"patchbay/engine"
 	"patchbay/engine/profile"
 	"patchbay/models/dit"
 )
@@ -18,8 +19,9 @@ type Command struct {
 type OpenCommand struct {
 	Model     string // key of the placement
 	Plan      Plan
-	Batch     int // items of the latent that this rank works on
-	Text      int // longest text of any entry, for cutting stages
+	DType     engine.DType // of activations
+	Batch     int          // items of the latent that this rank works on
+	Text      int          // longest text of any entry, for cutting stages
 	Entries   []EntryInput
 	Timesteps []float32 // timesteps that will come, modulations are computed ahead for them
 	Profile   int64     // start of a profile in nanoseconds of Unix time, 0: no profile

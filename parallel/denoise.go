@@ -103,7 +103,7 @@ func repeatMask(m, l Latent) []float32 {
 
 // open starts the session on the ranks with all entries that can become active.
 func (d *denoiser) open(budget int64) error {
-	o := OpenCommand{Model: d.req.Model.Key, Plan: d.team.plan, Batch: d.req.Latent.B, Text: d.textTokens(), Budget: budget}
+	o := OpenCommand{Model: d.req.Model.Key, Plan: d.team.plan, DType: d.req.Compute, Batch: d.req.Latent.B, Text: d.textTokens(), Budget: budget}
 	branches := make([]int, len(d.preds))
 	for i, e := range d.entries {
 		o.Entries = append(o.Entries, EntryInput{Entry: e.Entry, Grid: d.preds[i].layout.grid})
@@ -122,7 +122,7 @@ func (d *denoiser) open(budget int64) error {
 		}
 	}
 	peak, err := d.team.open(d.session, d.req.Model.Spec, o, branches)
-	d.stats.Plan, d.stats.PeakBytes = d.team.plan.String(), peak
+	d.stats.Plan, d.stats.Compute, d.stats.PeakBytes = d.team.plan.String(), d.req.Compute, peak
 	return err
 }
 

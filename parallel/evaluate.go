@@ -18,7 +18,7 @@ func measure(model dit.Model, o OpenCommand, comms [axisCount]Comm) (sessionNeed
 	rec := engine.NewRecorder()
 	s := &rankSession{
 		model: model, open: o, comms: silentLike(comms), skips: newSkipStore(),
-		env:  dit.Env{Ops: rec, Arena: engine.NewMeasuringArena("session")},
+		env:  dit.Env{Ops: rec, Arena: engine.NewMeasuringArena("session"), DType: o.DType},
 		act:  engine.NewMeasuringArena("activations"),
 		comm: engine.NewMeasuringArena("communication"),
 	}
@@ -71,7 +71,7 @@ func (s *rankSession) prepare() error {
 			e.m = s.model.Modulate(s.env, p, rows, s.held)
 		}
 		if plan.Pipe > 1 {
-			e.store = newKVStore(s.env.Arena, spec, s.held, s.textOf(p), in.Grid.Tokens(), s.open.Batch, s.heads())
+			e.store = newKVStore(s.env, spec, s.held, s.textOf(p), in.Grid.Tokens(), s.open.Batch, s.heads())
 		}
 		s.keepSkips(i, entrySize{s.textOf(p), in.Grid.Tokens()})
 		s.entries = append(s.entries, e)
@@ -91,7 +91,7 @@ func (s *rankSession) keepSkips(entry int, size entrySize) {
 	}
 	for _, b := range spec.Blocks {
 		if b.Skip >= s.held.Start && b.Skip < s.held.End {
-			s.skips.put(skipKey{s.id, entry, b.Skip}, s.env.Arena.Alloc(engine.F32, s.open.Batch, tokens, spec.Width))
+			s.skips.put(skipKey{s.id, entry, b.Skip}, s.env.Arena.Alloc(s.env.DType, s.open.Batch, tokens, spec.Width))
 		}
 	}
 }
@@ -163,7 +163,7 @@ func (s *rankSession) finish(env dit.Env, runs []*entryRun) ([][]float32, error)
 	pending := make([]engine.Pending, len(runs))
 	layer(env, "head")
 	for k, run := range runs {
-		y := env.Arena.Alloc(engine.F32, s.open.Batch, run.state.Rows.Image.Len(), spec.OutChannels*spec.PatchSize*spec.PatchSize)
+		y := env.Arena.Alloc(env.DType, s.open.Batch, run.state.Rows.Image.Len(), spec.OutChannels*spec.PatchSize*spec.PatchSize)
 		s.model.Head(env, run.state, y)
 		if !env.Arena.Measuring() {
 			out[k] = make([]float32, y.Len())
@@ -218,7 +218,7 @@ func (s *rankSession) begin(env dit.Env, entry int, c *EvaluateCommand) *entryRu
 // embed turns the latent's rows into the first block's input.
 func (s *rankSession) embed(env dit.Env, run *entryRun, x []float32) {
 	spec := s.model.Spec()
-	in := env.Arena.Alloc(engine.F32, s.open.Batch, run.state.Rows.Image.Len(), spec.Channels*spec.PatchSize*spec.PatchSize)
+	in := env.Arena.Alloc(env.DType, s.open.Batch, run.state.Rows.Image.Len(), spec.Channels*spec.PatchSize*spec.PatchSize)
 	layer(env, "embed")
 	if !env.Arena.Measuring() {
 		env.Ops.Upload(in, x)

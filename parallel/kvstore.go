@@ -13,7 +13,7 @@ type kvStore struct {
 }
 
 // newKVStore takes the memory for blocks in held; heads are those of this rank.
-func newKVStore(arena *engine.Arena, spec *dit.Spec, held dit.Range, lt, li, b, heads int) *kvStore {
+func newKVStore(env dit.Env, spec *dit.Spec, held dit.Range, lt, li, b, heads int) *kvStore {
 	s := &kvStore{lt: lt, li: li, kv: map[[2]int]engine.Tensor{}}
 	for i := held.Start; i < held.End; i++ {
 		for k := range max(spec.Blocks[i].Attends, 1) {
@@ -21,7 +21,7 @@ func newKVStore(arena *engine.Arena, spec *dit.Spec, held dit.Range, lt, li, b, 
 			if k > 0 {
 				l = li // the second attention of a block is over image tokens only
 			}
-			s.kv[[2]int{i, k}] = arena.Alloc(engine.F32, b, l, 2, heads, spec.HeadDim)
+			s.kv[[2]int{i, k}] = env.Arena.Alloc(env.DType, b, l, 2, heads, spec.HeadDim)
 		}
 	}
 	return s
@@ -59,7 +59,7 @@ func (s *sequence) attendStored(store *kvStore) func(dit.Attention) {
 		b, d := a.Q.Dim(0), a.Q.Dim(3)
 		heads := balanced(a.Q.Dim(2), s.ulysses.Size())
 		own := heads[s.ulysses.Rank()].Len()
-		got := s.arena.Alloc(engine.F32, s.gathered(s.ring.Rank(), a.ImageOnly), b, 3, own, d) // [L, B, 3, H/P, D]
+		got := s.arena.Alloc(a.Q.DType, s.gathered(s.ring.Rank(), a.ImageOnly), b, 3, own, d) // [L, B, 3, H/P, D]
 		s.exchange(a, got, heads, b, d)
 		s.eachPart(s.ring.Rank(), a.ImageOnly, func(at int, text bool, r dit.Range) {
 			rows := got.Slice(0, at, at+r.Len())
@@ -68,7 +68,7 @@ func (s *sequence) attendStored(store *kvStore) func(dit.Attention) {
 			s.ops.Copy(v, rows.Index(2, 2).Transpose(0, 1))
 		})
 		s.shareFresh(store, a)
-		out := s.arena.Alloc(engine.F32, got.Dim(0), b, own, d)
+		out := s.arena.Alloc(a.Q.DType, got.Dim(0), b, own, d)
 		k, v := store.all(a)
 		s.ops.Attention(out.Transpose(0, 1), got.Index(2, 0).Transpose(0, 1), k, v, engine.AttentionArgs{Scale: a.Scale})
 		s.giveBack(a, out, heads, b, d)
@@ -136,9 +136,9 @@ func (s *sequence) shareFresh(store *kvStore, a dit.Attention) {
 			s.ops.Copy(rows.Index(2, 1).Transpose(0, 1), v)
 		})
 	}
-	mine := s.arena.Alloc(engine.F32, counts[me])
+	mine := s.arena.Alloc(a.Q.DType, counts[me])
 	pack(mine, me, false)
-	everyone := s.arena.Alloc(engine.F32, sum(counts))
+	everyone := s.arena.Alloc(a.Q.DType, sum(counts))
 	s.ring.AllGather(everyone, mine, counts)
 	at := 0
 	for r, n := range counts {

@@ -412,11 +412,32 @@ func addElements(dst engine.Tensor, calls []*localCall, off, n int) {
 	if n == 0 {
 		return
 	}
-	if dst.DType == engine.F64 {
+	switch dst.DType {
+	case engine.F64:
 		add(host[float64](dst, 0, n), calls, off)
-		return
+	case engine.BF16:
+		addNarrow(dst, calls, off, n)
+	default:
+		add(host[float32](dst, 0, n), calls, off)
 	}
-	add(host[float32](dst, 0, n), calls, off)
+}
+
+// addNarrow is addElements for bf16: summed in f32, rounded once.
+func addNarrow(dst engine.Tensor, calls []*localCall, off, n int) {
+	const chunk = 4096
+	total, part := make([]float32, chunk), make([]float32, chunk)
+	bytes := func(t engine.Tensor, at, m int) []byte { return t.Buf.Host[2*(t.Off+at) : 2*(t.Off+at+m)] }
+	for at := 0; at < n; at += chunk {
+		m := min(chunk, n-at)
+		clear(total[:m])
+		for _, c := range calls {
+			engine.Widen(part[:m], bytes(c.src, off+at, m), engine.BF16)
+			for i, v := range part[:m] {
+				total[i] += v
+			}
+		}
+		engine.Narrow(bytes(dst, at, m), total[:m], engine.BF16)
+	}
 }
 
 func add[T float32 | float64](out []T, calls []*localCall, off int) {

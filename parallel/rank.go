@@ -166,7 +166,7 @@ func (r *rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 	}
 	s := &rankSession{
 		id: id, model: model, open: o, stop: r.flag(id), pos: r.pos, comms: r.comms, skips: r.skips,
-		env:  dit.Env{Ops: r.ops, Arena: engine.NewArena("session", r.session.mem, r.session.bytes)},
+		env:  dit.Env{Ops: r.ops, Arena: engine.NewArena("session", r.session.mem, r.session.bytes), DType: o.DType},
 		act:  engine.NewArena("activations", r.acts.mem, r.acts.bytes),
 		comm: engine.NewArena("communication", r.exchange.mem, r.exchange.bytes),
 	}

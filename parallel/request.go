@@ -32,9 +32,12 @@ type Request struct {
 	Guider   Guider
 	Branches []Branch // positive first, then negative; dual guidance: cond1, cond2, negative
 
-	Plan    string // "ulysses=2,pipe=2,..."; empty: chosen
-	Preview bool   // give Progress.X0 at every step
-	Profile bool   // fill Stats.Spans
+	Plan string // "ulysses=2,pipe=2,..."; empty: chosen
+	// Compute is the dtype of activations from Embed to Head: F32 (the zero value) or BF16. Samplers, conditioning vectors, modulations, norms and
+	// sums stay in f32.
+	Compute engine.DType
+	Preview bool // give Progress.X0 at every step
+	Profile bool // fill Stats.Spans
 }
 
 // Latent is a host tensor [B, C, Y, X] f32, row-major.
@@ -124,6 +127,7 @@ type Result struct {
 // Stats is where the time and the work went.
 type Stats struct {
 	Plan        string
+	Compute     engine.DType // of activations
 	Evaluations int
 	Rows        int     // latents predicted, over all evaluations: batch items times active entries
 	LoadSeconds float64 // weights read and packed for this request, 0 if resident

@@ -51,11 +51,11 @@ func (s *sequence) attend(a dit.Attention) {
 	b, d := a.Q.Dim(0), a.Q.Dim(3)
 	heads := balanced(a.Q.Dim(2), s.ulysses.Size())
 	own := heads[s.ulysses.Rank()].Len()
-	got := s.arena.Alloc(engine.F32, s.gathered(s.ring.Rank(), a.ImageOnly), b, 3, own, d) // [L, B, 3, H/P, D]
+	got := s.arena.Alloc(a.Q.DType, s.gathered(s.ring.Rank(), a.ImageOnly), b, 3, own, d) // [L, B, 3, H/P, D]
 	s.exchange(a, got, heads, b, d)
 	// [L, B, 3, H/P, D] -> [B, L, H/P, D]
 	pick := func(i int) engine.Tensor { return got.Index(2, i).Transpose(0, 1) }
-	out := s.arena.Alloc(engine.F32, got.Dim(0), b, own, d)
+	out := s.arena.Alloc(a.Q.DType, got.Dim(0), b, own, d)
 	s.over(a, out.Transpose(0, 1), pick(0), pick(1), pick(2))
 	s.giveBack(a, out, heads, b, d)
 }
@@ -65,7 +65,7 @@ func (s *sequence) exchange(a dit.Attention, got engine.Tensor, heads []dit.Rang
 	p, me, r := s.ulysses.Size(), s.ulysses.Rank(), s.ring.Rank()
 	l, lt := a.Q.Dim(1), a.Rows.Text.Len()
 	send, recv := make([]int, p), make([]int, p)
-	packed := s.arena.Alloc(engine.F32, 3*l*b*a.Q.Dim(2)*d)
+	packed := s.arena.Alloc(a.Q.DType, 3*l*b*a.Q.Dim(2)*d)
 	at := 0
 	for u, h := range heads {
 		send[u] = l * b * 3 * h.Len() * d
@@ -105,7 +105,7 @@ func (s *sequence) giveBack(a dit.Attention, out engine.Tensor, heads []dit.Rang
 		send[u] = s.count(r, u, a.ImageOnly) * b * heads[me].Len() * d
 		recv[u] = l * b * heads[u].Len() * d
 	}
-	back := s.arena.Alloc(engine.F32, l*b*a.Q.Dim(2)*d)
+	back := s.arena.Alloc(a.Q.DType, l*b*a.Q.Dim(2)*d)
 	s.ulysses.AllToAll(back, out, recv, send)
 	at := 0
 	for u, h := range heads {
@@ -129,9 +129,9 @@ func (s *sequence) over(a dit.Attention, out, q, k, v engine.Tensor) {
 	for r := range size {
 		most = max(most, s.gathered(r, a.ImageOnly))
 	}
-	here := s.arena.Alloc(engine.F32, most*b*2*h*d)
-	next := s.arena.Alloc(engine.F32, most*b*2*h*d)
-	part := s.arena.Alloc(engine.F32, b, l, h, d)
+	here := s.arena.Alloc(q.DType, most*b*2*h*d)
+	next := s.arena.Alloc(q.DType, most*b*2*h*d)
+	part := s.arena.Alloc(q.DType, b, l, h, d)
 	lse, lse2 := s.arena.Alloc(engine.F32, b, h, l), s.arena.Alloc(engine.F32, b, h, l)
 	view := func(t engine.Tensor, n int) engine.Tensor {
 		return t.Slice(0, 0, n*b*2*h*d).Split(0, b, n, 2, h, d)

@@ -3,6 +3,7 @@ package parallel
 import (
 	"math"
 
+	"patchbay/engine"
 	"patchbay/models/sampling"
 )
 
@@ -22,6 +23,8 @@ func (r *Request) validate() error {
 		return refuse("latent", "has %d channels, the %s model takes %d", l.C, r.Model.Spec.Family, r.Model.Spec.Channels)
 	case len(r.Noise.Data) > 0 && (r.Noise.B != l.B || r.Noise.C != l.C || r.Noise.Y != l.Y || r.Noise.X != l.X || len(r.Noise.Data) != l.Len()):
 		return refuse("noise", "has shape [%d, %d, %d, %d], the latent [%d, %d, %d, %d]", r.Noise.B, r.Noise.C, r.Noise.Y, r.Noise.X, l.B, l.C, l.Y, l.X)
+	case r.Compute != engine.F32 && r.Compute != engine.BF16:
+		return refuse("compute", "is %s: want f32 or bf16", r.Compute)
 	case len(r.Sigmas) > maxSteps+1:
 		return refuse("sigmas", "%d steps, at most %d are allowed", len(r.Sigmas)-1, maxSteps)
 	}

@@ -1,0 +1,81 @@
+package parallel
+
+import (
+	"context"
+	"errors"
+	"math"
+	"strings"
+	"testing"
+
+	"patchbay/engine"
+	"patchbay/models/tiny"
+)
+
+// snr is the power of want over that of the difference, in decibel.
+func snr(got, want []float32) float64 {
+	signal, noise := 0.0, 0.0
+	for i, w := range want {
+		d := float64(got[i]) - float64(w)
+		signal, noise = signal+float64(w)*float64(w), noise+d*d
+	}
+	return 10 * math.Log10(signal/noise)
+}
+
+// TestBF16ActivationsStayNearF32 runs every family with bf16 activations on every kind of plan: the latent stays near that of f32, a second run has the
+// same bits, and exchanges carry half of the bytes. The weights are random, so errors grow faster than in a trained model.
+func TestBF16ActivationsStayNearF32(t *testing.T) {
+	e := newEngine(t)
+	for _, family := range tiny.Names() {
+		t.Run(family, func(t *testing.T) {
+			y, x := 13, 11
+			if family == "pixart" {
+				y, x = 34, 36
+			}
+			run := func(plan string, compute engine.DType) *Result {
+				req := tinyRequest(t, family, 2, y, x, 3)
+				req.Plan, req.Compute = plan, compute
+				out, err := e.Sample(context.Background(), req, nil)
+				if err != nil {
+					t.Fatalf("%s: %v", plan, err)
+				}
+				return out
+			}
+			for _, plan := range []string{"", "ulysses=3", "ring=2", "tensor=2", "cfg=2,ulysses=2", "pipe=2,patches=2,warmup=99", "pipe=2,ring=2,ulysses=2,warmup=99"} {
+				wide, narrow, again := run(plan, engine.F32), run(plan, engine.BF16), run(plan, engine.BF16)
+				if db := snr(narrow.Latent.Data, wide.Latent.Data); !(db >= 30) || db > 120 {
+					t.Errorf("plan %q: bf16 is %.1f dB from f32, want at least 30 (and not the same)", plan, db)
+				}
+				for i, v := range narrow.Latent.Data {
+					if math.Float32bits(v) != math.Float32bits(again.Latent.Data[i]) {
+						t.Errorf("plan %q: element %d is %v, then %v", plan, i, v, again.Latent.Data[i])
+						break
+					}
+				}
+				if narrow.Stats.Compute != engine.BF16 || wide.Stats.Compute != engine.F32 {
+					t.Errorf("plan %q: statistics name %s and %s", plan, narrow.Stats.Compute, wide.Stats.Compute)
+				}
+				for r := range wide.Stats.Traffic {
+					for a, w := range wide.Stats.Traffic[r] {
+						if n := narrow.Stats.Traffic[r][a]; n.Bytes*2 != w.Bytes || n.Calls != w.Calls {
+							t.Errorf("plan %q, rank %d, axis %d: %d bytes in %d calls, f32 has %d in %d", plan, r, a, n.Bytes, n.Calls, w.Bytes, w.Calls)
+						}
+					}
+				}
+				if wide.Stats.PeakBytes <= narrow.Stats.PeakBytes {
+					t.Errorf("plan %q: %d bytes with bf16, %d with f32", plan, narrow.Stats.PeakBytes, wide.Stats.PeakBytes)
+				}
+			}
+		})
+	}
+}
+
+// TestComputeIsChecked refuses other element types by name.
+func TestComputeIsChecked(t *testing.T) {
+	req := tinyRequest(t, "flux", 1, 8, 8, 1)
+	req.Compute = engine.F16
+	_, err := newEngine(t).Sample(context.Background(), req, nil)
+	var refused *Error
+	if !errors.As(err, &refused) || refused.Field != "compute" || !strings.Contains(refused.Text, "f32 or bf16") {
+		t.Errorf("compute f16: got %v, want a refusal of the field that names f32 and bf16", err)
+	}
+}
