@@ -29,11 +29,11 @@ func (e *Engine) run(ctx context.Context, req *Request, observe Observe, stats S
 	e.next++
 	d.ctx, d.team, d.session, d.stats = ctx, e.team, e.next, stats
 	d.progress = newProgress(d, observe)
+	stop := context.AfterFunc(ctx, func() { d.team.cancel(d.session) })
+	defer stop()
 	if err := d.open(e.cfg.MemoryBytes); err != nil {
 		return nil, err
 	}
-	stop := context.AfterFunc(ctx, func() { d.team.cancel(d.session) })
-	defer stop()
 	result, err := d.sample()
 	if err != nil {
 		return nil, err

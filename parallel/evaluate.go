@@ -138,10 +138,11 @@ func (s *rankSession) evaluate(ops engine.Ops, c EvaluateCommand) ([][]float32, 
 		}
 	}
 	for b := s.held.Start; b < s.held.End; b++ {
+		s.pos.block(b)
 		if s.stop != nil && s.stop.Load() {
+			s.pos.count(-1)
 			return nil, errStopped
 		}
-		s.pos.at("block %d", b)
 		for _, run := range runs {
 			s.block(env, run, b)
 		}

@@ -3,11 +3,9 @@ package parallel
 import (
 	"context"
 	"errors"
-	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"patchbay/engine"
 )
@@ -149,44 +147,6 @@ func TestMemoryIsRefusedBeforeWork(t *testing.T) {
 		if !errors.As(err, &pe) || pe.Code != OutOfMemory || pe.Field != c.field || !strings.Contains(pe.Text, "MB") {
 			t.Errorf("%s: got %v, want out of memory with numbers", name, err)
 		}
-	}
-}
-
-// TestManyJobsLeaveNothingBehind runs jobs of changing sizes and plans on one engine: goroutines and memory stay flat.
-func TestManyJobsLeaveNothingBehind(t *testing.T) {
-	if testing.Short() {
-		t.Skip("100 jobs: runs without -short")
-	}
-	e := newEngine(t)
-	g := openGolden(t, "flux-c")
-	plans := []string{"", "ulysses=2", "cfg=2,pipe=2,patches=2,warmup=1", "ring=3", "tensor=2"}
-	run := func(i int) {
-		r := parityRequest(t, g, "flux-c", 1, 6+i%4, 6+i%3, 2)
-		r.Plan = plans[i%len(plans)]
-		if _, err := e.Sample(context.Background(), r, nil); err != nil {
-			t.Fatal(err)
-		}
-	}
-	measure := func() (int, uint64) {
-		runtime.GC()
-		time.Sleep(10 * time.Millisecond)
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return runtime.NumGoroutine(), m.HeapAlloc
-	}
-	for i := range 20 {
-		run(i)
-	}
-	goroutines, heap := measure()
-	for i := range 100 {
-		run(i)
-	}
-	after, grown := measure()
-	if after > goroutines+10 {
-		t.Errorf("%d goroutines after 100 jobs, %d before", after, goroutines)
-	}
-	if grown > heap+8<<20 {
-		t.Errorf("%d MB of heap after 100 jobs, %d before", grown>>20, heap>>20)
 	}
 }
 

@@ -2,12 +2,8 @@ package parallel
 
 import (
 	"context"
-	"errors"
 	"math"
-	"math/rand/v2"
-	"sync/atomic"
 	"testing"
-	"time"
 )
 
 // psnr of two latents, against the peak of the reference.
@@ -118,48 +114,6 @@ func TestEntryThatStartsLate(t *testing.T) {
 		}
 		if db := psnr(got.Latent.Data, want.Latent.Data); db < 20 {
 			t.Errorf("%s: PSNR to one rank %.1f dB, bound 20 dB", plan, db)
-		}
-	}
-}
-
-// TestCancelAnywhere stops runs at random moments on several plans: every run ends soon, says so, and the next result has the same bits as before.
-func TestCancelAnywhere(t *testing.T) {
-	e := newEngine(t)
-	g := openGolden(t, "flux-c")
-	base := parityRequest(t, g, "flux-c", 1, 8, 8, 6)
-	rng := rand.New(rand.NewPCG(1, 2))
-	for _, plan := range []string{"", "ulysses=3", "cfg=2,pipe=2,patches=3,warmup=1"} {
-		r := *base
-		r.Plan = plan
-		start := time.Now()
-		want, err := e.Sample(context.Background(), &r, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		whole := time.Since(start)
-		var stopped atomic.Int64
-		for range 6 {
-			ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rng.Float64()*float64(whole)))
-			_, err := e.Sample(ctx, &r, nil)
-			cancel()
-			var pe *Error
-			switch {
-			case err == nil:
-			case errors.As(err, &pe) && pe.Code == Cancelled:
-				stopped.Add(1)
-			default:
-				t.Fatalf("%q: cancelled run ended with %v", plan, err)
-			}
-		}
-		if stopped.Load() == 0 {
-			t.Errorf("%q: no run was stopped", plan)
-		}
-		got, err := e.Sample(context.Background(), &r, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if rel := relative(got.Latent.Data, want.Latent.Data); rel != 0 {
-			t.Errorf("%q: run after cancellations differs by %.3g", plan, rel)
 		}
 	}
 }

@@ -13,6 +13,7 @@ type position struct {
 	busy  bool  // a command is being worked on
 	micro Micro
 	doing string
+	begun int64 // blocks that were not refused by a cancellation
 }
 
 // start notes the micro-step that begins.
@@ -23,6 +24,21 @@ func (p *position) start(m Micro) {
 // at notes what the rank does from now on.
 func (p *position) at(doing string, args ...any) {
 	p.note(func() { p.busy, p.doing = true, fmt.Sprintf(doing, args...) })
+}
+
+// block notes that block b comes next.
+func (p *position) block(b int) {
+	p.at("block %d", b)
+	p.count(1)
+}
+
+// count corrects the number of blocks begun.
+func (p *position) count(n int64) {
+	if p != nil {
+		p.mu.Lock()
+		p.begun += n
+		p.mu.Unlock()
+	}
 }
 
 // idle notes that the rank waits for commands.
