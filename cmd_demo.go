@@ -42,7 +42,7 @@ where the time went. It leaves nothing behind but the picture. The model is tiny
 	fl := cmd.Flags()
 	fl.StringVar(&f.prompt, "prompt", "", "what to draw")
 	fl.StringVar(&f.seed, "seed", "", "seed of the noise, 0 to 2^64-1")
-	fl.IntVar(&f.ranks, "ranks", 0, "split the picture over so many ranks (the plan ulysses=N)")
+	fl.IntVar(&f.ranks, "ranks", 0, "split the picture over at most so many ranks; the plan is chosen among those that give the same picture")
 	fl.StringVar(&f.plan, "plan", "", "how to split the work, instead of --ranks")
 	fl.StringVar(&f.out, "out", "demo.png", "file to write")
 	fl.BoolVar(&f.json, "json", false, "print one JSON object a line for every event")
@@ -88,7 +88,7 @@ func (f *demoFlags) request(file string) (*ipc.RunRequest, error) {
 	}
 	req.Workflow, req.Plan = string(w.JSON()), f.plan
 	if f.ranks > 1 {
-		req.Plan = "ulysses=" + strconv.Itoa(f.ranks)
+		req.Plan = "ranks=" + strconv.Itoa(f.ranks)
 	}
 	return req, nil
 }

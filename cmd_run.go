@@ -48,7 +48,7 @@ Exit codes: 0 done, 1 the job failed, 2 the workflow was refused, 3 no daemon, 1
 	fl := cmd.Flags()
 	f.add(fl)
 	fl.StringArrayVar(&f.sets, "set", nil, "replace an input: id.field=value; may be given several times")
-	fl.StringVar(&f.plan, "plan", "", "how to split the work, as in ulysses=2,pipe=2 (default: one rank)")
+	fl.StringVar(&f.plan, "plan", "", "how to split the work, as in ulysses=2,pipe=2, or ranks=4 to have it chosen (default: one rank)")
 	fl.StringVar(&f.trace, "profile", "", "measure every operation: print a table and write a Chrome trace to this file")
 	fl.StringVar(&f.out, "out", ".", "folder for the pictures; empty: do not save them here")
 	fl.StringVar(&f.id, "id", "", "job id; running an id again shows the same job")

@@ -121,12 +121,13 @@ func (p *profiles) showWork(s *shower) {
 		plan, _ := run.Get("plan")
 		v, _ := run.Get("ranks")
 		ranks, _ := v.([]any)
-		moved, calls, tokens := map[string]int64{}, map[string]int64{}, int64(0)
+		moved, calls, tokens, micro := map[string]int64{}, map[string]int64{}, int64(0), int64(0)
 		for _, r := range ranks {
 			rank, ok := r.(*node.Object)
 			if !ok {
 				continue
 			}
+			micro += number(rank, "micro_steps")
 			tokens = max(tokens, number(rank, "text_tokens")+number(rank, "image_tokens"))
 			for _, axis := range []string{"ulysses", "ring", "pipe", "tensor"} {
 				if v, ok := rank.Get(axis); ok {
@@ -137,7 +138,7 @@ func (p *profiles) showWork(s *shower) {
 				}
 			}
 		}
-		s.say("plan: %v on %d ranks, %d evaluations, %d tokens through the busiest rank", plan, len(ranks), number(run, "evaluations"), tokens)
+		s.say("plan: %v on %d ranks, %d evaluations, %d micro-steps, %d tokens through the busiest rank", plan, len(ranks), number(run, "evaluations"), micro, tokens)
 		for _, axis := range []string{"ulysses", "ring", "pipe", "tensor"} {
 			if calls[axis] > 0 {
 				s.say("  %-8s %10.2f MB in %d exchanges", axis, float64(moved[axis])/1e6, calls[axis])

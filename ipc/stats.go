@@ -23,7 +23,7 @@ func statsOf(s parallel.Stats) map[string]any {
 			}
 		}
 		if r < len(s.Tokens) {
-			rank["text_tokens"], rank["image_tokens"] = s.Tokens[r].Text, s.Tokens[r].Image
+			rank["text_tokens"], rank["image_tokens"], rank["micro_steps"] = s.Tokens[r].Text, s.Tokens[r].Image, s.Tokens[r].MicroSteps
 		}
 		ranks = append(ranks, rank)
 	}

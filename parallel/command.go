@@ -65,8 +65,8 @@ type Reply struct {
 	Err    *Error
 }
 
-// TokenCount counts tokens that went through a block, over all evaluations, entries and items.
-type TokenCount struct{ Text, Image int64 }
+// TokenCount counts what a rank has computed: tokens that went through a block, over all evaluations, entries and items, and micro-steps.
+type TokenCount struct{ Text, Image, MicroSteps int64 }
 
 // rankLink sends commands to one rank and waits for the reply.
 type rankLink struct {

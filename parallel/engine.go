@@ -17,6 +17,8 @@ type Config struct {
 	NewOps func(rank, ranks int) (engine.Ops, error)
 	// MemoryBytes bounds weights, activations and buffers together, 0: no limit.
 	MemoryBytes int64
+	// Devices names the profile (profiles.json) of one rank, with its link where it is not the usual one, for plans that are to be chosen; empty: "cpu".
+	Devices string
 	// Recode passes every command and reply of a rank through an encoder and decoder: the tests' proof that ranks share no memory with
 	// the leader. Nil in production.
 	Recode func(v any) (any, error)
@@ -168,7 +170,7 @@ func (e *Engine) Sample(ctx context.Context, req *Request, observe Observe) (*Re
 	if err := req.validate(); err != nil {
 		return nil, err
 	}
-	plan, err := req.plan()
+	plan, err := e.plan(req)
 	if err != nil {
 		return nil, err
 	}

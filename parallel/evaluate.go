@@ -116,6 +116,7 @@ func (s *rankSession) heads() int {
 func (s *rankSession) evaluate(ops engine.Ops, c EvaluateCommand) ([][]float32, error) {
 	env := s.env
 	env.Ops, env.Arena = ops, s.act
+	s.tokens.MicroSteps++
 	if tensor := s.comms[AxisTensor]; tensor.Size() > 1 && !s.open.Plan.Scatter {
 		env.Reduce = tensor.AllReduce
 	}

@@ -23,6 +23,8 @@ type Plan struct {
 	Scatter bool // the ranks of a tensor group also share the rows between products; only with Tensor > 1
 	Patches int  // patches of the image that travel through the stages; only with Pipe > 1
 	Warmup  int  // evaluations at the start that run synchronously
+	Choose  int  // ranks to choose a plan for; 0: the degrees are given. Only requests resolve it
+	Stale   bool // with Choose: pipelines with stale keys and values may be chosen, whose pictures differ a little from one rank's
 	// Overlap lets transfers run beside computation. Off is for measuring.
 	Overlap bool
 }
@@ -51,6 +53,7 @@ func planFields() []planField {
 		{"tensor", func(p *Plan) *int { return &p.Tensor }, 1, MaxRanks, "ranks that split weights"},
 		{"patches", func(p *Plan) *int { return &p.Patches }, 1, 10000, "patches of a pipeline"},
 		{"warmup", func(p *Plan) *int { return &p.Warmup }, 0, 10000, "synchronous evaluations at the start"},
+		{"ranks", func(p *Plan) *int { return &p.Choose }, 1, MaxRanks, "ranks to choose a plan for"},
 	}
 }
 
@@ -63,6 +66,7 @@ type planChoice struct {
 func planChoices() []planChoice {
 	return []planChoice{
 		{"form", "reduce", "scatter", func(p *Plan) *bool { return &p.Scatter }},
+		{"stale", "off", "on", func(p *Plan) *bool { return &p.Stale }},
 		{"overlap", "off", "on", func(p *Plan) *bool { return &p.Overlap }},
 	}
 }
@@ -100,7 +104,11 @@ func ParsePlan(text string) (Plan, error) {
 // possible refuses what no model and no picture can run. It is asked before anything is queued; every degree is at most MaxRanks there, so that their
 // product does not overflow.
 func (p Plan) possible() error {
-	switch {
+	switch given := p.degrees(); {
+	case p.Choose > 0 && given != "":
+		return refusePlan("ranks", "has the plan chosen, so %s cannot be given: leave out one of them", given)
+	case p.Stale && p.Choose == 0:
+		return refusePlan("stale", "says what may be chosen: add ranks=4 (or another number), or leave stale out")
 	case p.Ranks() > MaxRanks:
 		return refusePlan("", "%s takes %d ranks, at most %d are allowed", p, p.Ranks(), MaxRanks)
 	case p.Scatter && p.Tensor == 1:
@@ -109,6 +117,15 @@ func (p Plan) possible() error {
 		return refusePlan("patches", "is %d with one stage: add pipe=2 (or more stages), or leave patches out", p.Patches)
 	}
 	return nil
+}
+
+// degrees is the part of the plan that says how to split, empty if it says nothing.
+func (p Plan) degrees() string {
+	p.Choose, p.Stale, p.Overlap = 0, false, true
+	if p == OneRank() {
+		return ""
+	}
+	return p.String()
 }
 
 func (p *Plan) set(key, value string) error {
@@ -160,8 +177,10 @@ func (p Plan) String() string {
 	return strings.Join(parts, ",")
 }
 
-// Ranks returns how many ranks the plan takes.
-func (p Plan) Ranks() int { return p.Data * p.CFG * p.Pipe * p.Ring * p.Ulysses * p.Tensor }
+// Ranks returns how many ranks the plan takes, of one that is to be chosen how many it may take.
+func (p Plan) Ranks() int {
+	return max(p.Choose, 1) * p.Data * p.CFG * p.Pipe * p.Ring * p.Ulysses * p.Tensor
+}
 
 // held is the part of the weights that tensor rank r needs.
 func (p Plan) held(r int) dit.Held {

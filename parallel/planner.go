@@ -13,6 +13,8 @@ type Search struct {
 	Fabric Fabric
 	// Exact leaves out plans whose pictures differ from one rank's: pipelines with stale keys and values.
 	Exact bool
+	// Flat leaves out pipelines, which entries limited to an area cannot use.
+	Flat bool
 	// Warmup is the synchronous evaluations of pipelines.
 	Warmup int
 	// Manner is how plans are carried out, usually Ours(true).
@@ -172,7 +174,9 @@ func (s Search) plans(n int) []Plan {
 	}
 	list := each(s.Batch, func(p *Plan) *int { return &p.Data }, []Plan{one})
 	list = each(len(s.Text), func(p *Plan) *int { return &p.CFG }, list)
-	list = each(n, func(p *Plan) *int { return &p.Pipe }, list)
+	if !s.Flat {
+		list = each(n, func(p *Plan) *int { return &p.Pipe }, list)
+	}
 	list = each(n, func(p *Plan) *int { return &p.Ring }, list)
 	list = each(n, func(p *Plan) *int { return &p.Ulysses }, list)
 	list = each(n, func(p *Plan) *int { return &p.Tensor }, list)

@@ -88,21 +88,17 @@ func (r *Request) validateEntry(branch string, i int, e Entry) error {
 	return nil
 }
 
-// plan parses and checks the plan of the request.
-func (r *Request) plan() (Plan, error) {
-	p, err := ParsePlan(r.Plan)
-	if err != nil {
-		return p, err
-	}
+// fits refuses a plan that cannot run the request.
+func (r *Request) fits(p Plan) error {
 	entries := 0
 	for _, b := range r.Branches {
 		entries += len(b.Entries)
 		for _, e := range b.Entries {
 			if p.Pipe > 1 && entryArea(e) != (Area{}) {
-				return p, refusePlan("pipe", "is %d, but an entry of %s is limited to an area: use ulysses=%d", p.Pipe, b.Name, p.Pipe)
+				return refusePlan("pipe", "is %d, but an entry of %s is limited to an area: use ulysses=%d", p.Pipe, b.Name, p.Pipe)
 			}
 		}
 	}
 	tokens := r.Model.Spec.Tokens(r.Latent.Y, r.Latent.X).Tokens()
-	return p, p.Check(r.Model.Spec, r.Latent.B, max(entries, 1), tokens)
+	return p.Check(r.Model.Spec, r.Latent.B, max(entries, 1), tokens)
 }

@@ -1,0 +1,67 @@
+package parallel
+
+import "fmt"
+
+// plan is the plan of a request: the one it names, or with ranks=N the fastest of at most N ranks that the simulator finds on this engine's devices.
+func (e *Engine) plan(r *Request) (Plan, error) {
+	p, err := ParsePlan(r.Plan)
+	if err != nil {
+		return p, err
+	}
+	if p.Choose > 0 {
+		if p, err = e.choose(r, p); err != nil {
+			return p, err
+		}
+	}
+	return p, r.fits(p)
+}
+
+// defaultDevices names the profile of the ranks of an engine that was not told what it runs on.
+const defaultDevices = "cpu"
+
+// choose asks the planner. Plans whose picture differs from one rank's are left out unless the request allows them; memory is refused by the session,
+// which knows what is resident.
+func (e *Engine) choose(r *Request, p Plan) (Plan, error) {
+	devices := e.cfg.Devices
+	if devices == "" {
+		devices = defaultDevices
+	}
+	fabric, err := ParseFabric(fmt.Sprintf("%dx%s", p.Choose, devices))
+	if err != nil {
+		return p, fmt.Errorf("choose a plan: %w", err)
+	}
+	s := Search{Workload: r.workload(), Fabric: fabric, Exact: !p.Stale, Warmup: 1, Manner: Ours(p.Overlap), Flat: r.hasArea()}
+	c, err := s.Choose()
+	if err != nil {
+		return p, err
+	}
+	best := c.Best.Plan
+	best.Overlap = p.Overlap
+	return best, nil
+}
+
+// workload is what the planner must know of a request.
+func (r *Request) workload() Workload {
+	w := Workload{Spec: r.Model.Spec, Y: r.Latent.Y, X: r.Latent.X, Batch: r.Latent.B, Evaluations: max(len(r.Sigmas)-1, 1)}
+	for i, b := range r.Branches {
+		for _, e := range b.Entries {
+			w.Text, w.Branches = append(w.Text, e.Context.Rows+e.Context2.Rows), append(w.Branches, i)
+		}
+	}
+	if len(w.Text) == 0 { // nothing is evaluated
+		w.Text, w.Branches = []int{0}, []int{0}
+	}
+	return w
+}
+
+// hasArea tells whether some entry is limited to a part of the picture.
+func (r *Request) hasArea() bool {
+	for _, b := range r.Branches {
+		for _, e := range b.Entries {
+			if entryArea(e) != (Area{}) {
+				return true
+			}
+		}
+	}
+	return false
+}

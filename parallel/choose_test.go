@@ -1,0 +1,81 @@
+package parallel
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+)
+
+// TestChosenPlanGivesTheSamePicture: ranks=N takes a plan of more than one and at most N ranks, whose latent is that of one rank.
+func TestChosenPlanGivesTheSamePicture(t *testing.T) {
+	e := newEngine(t)
+	run := func(plan string) *Result {
+		req := tinyRequest(t, "flux", 2, 24, 20, 2)
+		req.Plan = plan
+		out, err := e.Sample(context.Background(), req, nil)
+		if err != nil {
+			t.Fatalf("%s: %v", plan, err)
+		}
+		return out
+	}
+	want := run("").Latent.Data
+	for _, plan := range []string{"ranks=1", "ranks=2", "ranks=3", "ranks=4", "ranks=8,overlap=off"} {
+		got := run(plan)
+		asked, err := ParsePlan(plan)
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := got.Stats.Plan
+		if name == "one rank" {
+			name = ""
+		}
+		chosen, err := ParsePlan(name)
+		if err != nil {
+			t.Fatalf("%s: the statistics name the plan %q: %v", plan, got.Stats.Plan, err)
+		}
+		if n := chosen.Ranks(); n > asked.Choose || asked.Choose > 1 && n == 1 || chosen.Choose != 0 || chosen.Overlap != asked.Overlap {
+			t.Errorf("%s: chose %s", plan, got.Stats.Plan)
+		}
+		if d := relative(got.Latent.Data, want); !(d <= 1e-5) {
+			t.Errorf("%s: %s is %g from one rank, want at most 1e-5", plan, got.Stats.Plan, d)
+		}
+	}
+}
+
+// TestChooseMayGoStale: with stale=on a pipeline may win, and does where links are slow.
+func TestChooseMayGoStale(t *testing.T) {
+	e, err := NewEngine(Config{NewOps: testOps, Devices: "L40-pcie"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	req := tinyRequest(t, "flux", 1, 128, 128, 28)
+	for _, c := range []struct {
+		plan string
+		pipe bool
+	}{{"ranks=8", false}, {"ranks=8,stale=on", true}} {
+		req.Plan = c.plan
+		p, err := e.plan(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if stale := p.Pipe > 1 && p.Patches > 1; stale && !c.pipe {
+			t.Errorf("%s: chose %s, whose picture differs", c.plan, p)
+		}
+		t.Logf("%s: %s", c.plan, p)
+	}
+}
+
+// TestChooseIsRefused: ranks excludes degrees, stale needs ranks.
+func TestChooseIsRefused(t *testing.T) {
+	for plan, says := range map[string]string{
+		"ranks=4,ulysses=2": "ulysses=2", "ranks=2,form=scatter": "form=scatter", "ranks=65": "1 to 64", "ranks=0": "1 to 64", "stale=on": "ranks=4", "ranks=2,stale=perhaps": "off or on",
+	} {
+		_, err := ParsePlan(plan)
+		var refused *Error
+		if !errors.As(err, &refused) || refused.Code != PlanRefused || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: got %v, want a refusal that says %q", plan, err, says)
+		}
+	}
+}
