@@ -138,22 +138,23 @@ func (c *Call) encodeImage(v *VAE, im *Image) (parallel.Latent, error) {
 	if v.Key == pixelSpace {
 		return encodePixels(im), nil
 	}
+	plan, err := parallel.ParsePlan(c.Job.Plan)
+	if err != nil {
+		return parallel.Latent{}, err
+	}
 	var out parallel.Latent
-	var pixels []float32
-	var y, x int
-	err := c.withVAE(v, func(cfg vae.Config) (int, error) {
+	err = c.withLoadedVAE(v, func(d *parallel.Local, net *vae.VAE) error {
+		cfg := net.Config
 		if !cfg.CanEncode {
-			return 0, fieldf(CodeWrongFamily, "vae", "vae: %s has no encoder", v.Name)
+			return fieldf(CodeWrongFamily, "vae", "vae: %s has no encoder", v.Name)
 		}
-		pixels, y, x = vae.CropToImage(im.Data, im.B, im.Y, im.X, im.C, cfg.Scale())
+		s := cfg.Scale()
+		pixels, y, x := vae.CropToImage(im.Data, im.B, im.Y, im.X, im.C, s)
 		if y == 0 || x == 0 {
-			return 0, fieldf(CodeBadInput, "pixels", "pixels: a picture of %d x %d is smaller than the %d pixels that one latent value covers", im.X, im.Y, cfg.Scale())
+			return fieldf(CodeBadInput, "pixels", "pixels: a picture of %d x %d is smaller than the %d pixels that one latent value covers", im.X, im.Y, s)
 		}
-		return vae.EncodeBytes(cfg, vae.Env{}.DType, y, x), nil
-	}, func(net *vae.VAE, env vae.Env) error {
-		data, err := net.Encode(env, pixels, im.B, y, x)
-		s := net.Config.Scale()
-		out = parallel.Latent{B: im.B, C: net.Config.Latent(), Y: y / s, X: x / s, Data: data}
+		data, err := d.Encode(net, pixels, im.B, y, x, plan.Ranks())
+		out = parallel.Latent{B: im.B, C: cfg.Latent(), Y: y / s, X: x / s, Data: data}
 		return err
 	})
 	return out, err

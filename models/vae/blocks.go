@@ -49,8 +49,23 @@ func (w *walk) upsample(s *sample) {
 
 // downsample halves the picture, padding only on the right and at the bottom: [1, Y, X, C] -> [1, Y/2, X/2, C].
 func (w *walk) downsample(s *sample) {
-	y := w.in(1, w.x.Dim(1)/2, w.x.Dim(2)/2, w.x.Dim(3))
-	w.env.Ops.Conv2D(y, w.x, s.Conv, engine.ConvArgs{KY: 3, KX: 3, Stride: 2, Bottom: 1, Right: 1})
+	mark := w.env.Arena.Mark()
+	rows := w.x.Dim(1)
+	y := w.in(1, rows/2, w.x.Dim(2)/2, w.x.Dim(3))
+	in := w.plain(w.x)
+	strip := w.stripRows(in.x, in.c)
+	for lo := 0; lo < rows; lo += strip { // strips have even rows
+		args := engine.ConvArgs{KY: 3, KX: 3, Stride: 2, Right: 1}
+		hi := min(lo+strip, rows)
+		to := hi + 1
+		if to > rows && !in.below {
+			to, args.Bottom = rows, 1
+		}
+		inner := w.env.Arena.Mark()
+		w.env.Ops.Conv2D(y.Slice(1, lo/2, hi/2), in.rows(lo, to), s.Conv, args)
+		w.env.Arena.Release(inner)
+	}
+	w.env.Arena.Release(mark)
 	w.moved(1, y)
 }
 

@@ -7,8 +7,8 @@ import (
 )
 
 // Encode turns pictures [B, Y, X, 3] with values in -1..1 into latents [B, C, Y/S, X/S] in VAE space: the mode of the posterior, which is its mean.
-// Sides must be multiples of Config.Scale() (see CropToImage). It computes whole pictures; Exchange is not used. Errors as Decode's, and files
-// without an encoder.
+// Sides must be multiples of Config.Scale() (see CropToImage). It computes whole pictures; Exchange is not used (see EncodeBand). Errors as Decode's, and
+// files without an encoder.
 func (v *VAE) Encode(env Env, picture []float32, b, y, x int) ([]float32, error) {
 	c, s := v.Config.In, v.Config.Scale()
 	switch {
@@ -33,7 +33,7 @@ func (v *VAE) Encode(env Env, picture []float32, b, y, x int) ([]float32, error)
 		env.Ops.Upload(p, picture[i*y*x*c:(i+1)*y*x*c])
 		item := env
 		item.Check = part(env.Check, i, b)
-		m, err := encode(item, &v.Config, &v.layers, p)
+		m, err := encode(item, &v.Config, &v.layers, p, Band{0, y / s, y / s})
 		host := make([]float32, n*moments)
 		if err == nil {
 			err = env.Ops.Download(host, m).Wait()
@@ -51,21 +51,37 @@ func (v *VAE) Encode(env Env, picture []float32, b, y, x int) ([]float32, error)
 	return out, nil
 }
 
-// encode returns the moments [1, Y/S, X/S, 2C] of one picture [1, Y, X, 3].
-func encode(env Env, cfg *Config, l *layers, picture engine.Tensor) (engine.Tensor, error) {
+// EncodeBand encodes the rows of one band of latent rows: picture [1, S*L, S*X, 3] holds their pixels, the result [1, L, X, 2C], mean and logarithm of the
+// variance, lies in env.Arena until the caller releases it. With env.Exchange nil the band must be the whole latent. Both have env.DType.
+func (v *VAE) EncodeBand(env Env, picture engine.Tensor, band Band) (engine.Tensor, error) {
+	s := v.Config.Scale()
+	if picture.Dims() != 4 || picture.Dim(1) != s*band.Len() || picture.Dim(2)%s != 0 || picture.Dim(3) != v.Config.In || picture.DType != env.DType {
+		panic(&engine.ShapeError{Op: "vae.EncodeBand", Rule: fmt.Sprintf("picture must be [1, %d, X, %d] of %s, X a multiple of %d", s*band.Len(), v.Config.In, env.DType, s), Shapes: engine.Describe(picture)})
+	}
+	if !v.Config.CanEncode {
+		return engine.Tensor{}, fmt.Errorf("vae encode: the file has no encoder")
+	}
+	if env.Exchange == nil && band.Len() != band.Total {
+		return engine.Tensor{}, fmt.Errorf("vae encode: rows %d..%d of %d without an exchange with the other bands", band.Start, band.End, band.Total)
+	}
+	return encode(env, &v.Config, &v.layers, picture, band)
+}
+
+// encode returns the moments [1, L, X/S, 2C] of a band of one picture [1, S*L, X, 3].
+func encode(env Env, cfg *Config, l *layers, picture engine.Tensor, band Band) (engine.Tensor, error) {
 	s := cfg.Scale()
 	moments := env.Arena.Alloc(env.DType, 1, picture.Dim(1)/s, picture.Dim(2)/s, 2*cfg.Embed)
 	mark := env.Arena.Mark()
 	defer env.Arena.Release(mark)
 	pass := func(w *walk) error { return w.encode(l, picture, moments) }
-	w, err := newWalk(env, cfg, Band{0, 1, 1}, pass)
+	w, err := newWalk(env, cfg, band, pass)
 	if err != nil {
 		return engine.Tensor{}, err
 	}
 	return moments, pass(w)
 }
 
-// encode walks from a picture to the moments.
+// encode walks from a band of a picture to its moments.
 func (w *walk) encode(l *layers, picture, moments engine.Tensor) error {
 	e := l.Encoder
 	err := w.steps(func() {

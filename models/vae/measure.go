@@ -22,9 +22,19 @@ func BandBytes(cfg Config, dtype engine.DType, band Band, x int) int {
 
 // EncodeBytes returns the size of the arena that Encode needs for pictures of y rows and x columns.
 func EncodeBytes(cfg Config, dtype engine.DType, y, x int) int {
+	s := cfg.Scale()
+	return EncodeBandBytes(cfg, dtype, Band{0, y / s, y / s}, x)
+}
+
+// EncodeBandBytes returns the size of the arena that EncodeBand needs for pictures of x columns on the rank of that band of latent rows, picture and
+// result included.
+func EncodeBandBytes(cfg Config, dtype engine.DType, band Band, x int) int {
 	env := Env{Ops: silent{}, Arena: engine.NewMeasuringArena("vae"), DType: dtype}
+	if band.Len() != band.Total {
+		env.Exchange = silentExchange()
+	}
 	l := newLayers(cfg)
-	_, _ = encode(env, &cfg, &l, env.Arena.Alloc(dtype, 1, y, x, cfg.In)) // without Check there is no error
+	_, _ = encode(env, &cfg, &l, env.Arena.Alloc(dtype, 1, cfg.Scale()*band.Len(), x, cfg.In), band) // without Check there is no error
 	return env.Arena.Peak()
 }
 

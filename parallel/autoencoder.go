@@ -1,0 +1,170 @@
+package parallel
+
+import (
+	"fmt"
+
+	"patchbay/engine"
+	"patchbay/models/vae"
+)
+
+// Decode turns latents [b, C, y, x] in VAE space into pictures [b, S*y, S*x, 3] as vae.Decode does, split over ranks in bands of latent rows: rows at
+// the edges of a band are exchanged before every convolution, group-norm statistics are summed, the attention gathers keys and values. The picture
+// equals the one-rank picture to rounding. One rank, or more ranks than rows, is no error: what cannot be split is not.
+func (l *Local) Decode(net *vae.VAE, latent []float32, b, y, x, ranks int) ([]float32, error) {
+	ranks = min(ranks, y)
+	if ranks <= 1 {
+		env, err := l.autoencoder(vae.DecodeBytes(net.Config, engine.F32, y, x))
+		if err != nil {
+			return nil, err
+		}
+		return net.Decode(env, latent, b, y, x)
+	}
+	c, s := net.Config.Latent(), net.Config.Scale()
+	if len(latent) != b*c*y*x {
+		return nil, fmt.Errorf("vae decode: %d values for a latent [%d, %d, %d, %d]", len(latent), b, c, y, x)
+	}
+	out := make([]float32, b*s*y*s*x*net.Config.Out)
+	row := s * s * x * net.Config.Out // pixels of one latent row
+	return out, l.banded("decoding", ranks, y, func(d *band) error {
+		bytes := vae.BandBytes(net.Config, engine.F32, d.rows, x)
+		return d.each(bytes, b, func(env vae.Env, i int) error {
+			z := env.Arena.Alloc(engine.F32, 1, d.rows.Len(), x, c)
+			d.ops.Upload(z, bandRows(latent[i*c*y*x:(i+1)*c*y*x], c, y, x, d.rows))
+			picture, err := net.DecodeBand(env, z, d.rows)
+			if err != nil {
+				return err
+			}
+			at := (i*y + d.rows.Start) * row
+			return d.ops.Download(out[at:at+d.rows.Len()*row], picture).Wait()
+		})
+	})
+}
+
+// Encode turns pictures [b, y, x, 3] with values in -1..1 into latents [b, C, y/S, x/S] in VAE space as vae.Encode does, split over ranks in bands of
+// latent rows like Decode. Sides must be multiples of S.
+func (l *Local) Encode(net *vae.VAE, picture []float32, b, y, x, ranks int) ([]float32, error) {
+	c, s := net.Config.Latent(), net.Config.Scale()
+	ranks = min(ranks, y/s)
+	if ranks <= 1 || y%s != 0 || x%s != 0 || len(picture) != b*y*x*net.Config.In {
+		bytes := 0
+		if y >= s && x >= s { // smaller ones are refused by Encode
+			bytes = vae.EncodeBytes(net.Config, engine.F32, y, x)
+		}
+		env, err := l.autoencoder(bytes)
+		if err != nil {
+			return nil, err
+		}
+		return net.Encode(env, picture, b, y, x)
+	}
+	ly, lx, in := y/s, x/s, net.Config.In
+	out := make([]float32, b*c*ly*lx)
+	return out, l.banded("encoding", ranks, ly, func(d *band) error {
+		bytes := vae.EncodeBandBytes(net.Config, engine.F32, d.rows, x)
+		moments := make([]float32, d.rows.Len()*lx*2*c)
+		return d.each(bytes, b, func(env vae.Env, i int) error {
+			p := env.Arena.Alloc(engine.F32, 1, s*d.rows.Len(), x, in)
+			at := (i*y + s*d.rows.Start) * x * in
+			d.ops.Upload(p, picture[at:at+p.Len()])
+			m, err := net.EncodeBand(env, p, d.rows)
+			if err != nil {
+				return err
+			}
+			if err := d.ops.Download(moments, m).Wait(); err != nil {
+				return err
+			}
+			for j := range d.rows.Len() * lx { // the first half of the moments is the mean; [n, 2C] -> [C, n]
+				for k := range c {
+					out[(i*c+k)*ly*lx+d.rows.Start*lx+j] = moments[j*2*c+k]
+				}
+			}
+			return nil
+		})
+	})
+}
+
+// autoencoder is the environment of work that is not split.
+func (l *Local) autoencoder(bytes int) (vae.Env, error) {
+	arena, err := l.Arena(bytes)
+	return vae.Env{Ops: l.Ops, Arena: arena, Check: func(int, int) error { return l.Check() }}, err
+}
+
+// banded runs f on so many ranks, each with its band of y latent rows.
+func (l *Local) banded(what string, ranks, y int, f func(*band) error) error {
+	rows := balanced(y, ranks)
+	ends := NewLocal("vae", ranks, rendezvous)
+	g := NewGroup(func(err error) { ends[0].Abort(err) })
+	for r, end := range ends {
+		g.Go(fmt.Sprintf("vae band %d", r), func() error {
+			ops, err := l.newOps(r, ranks)
+			if err != nil {
+				return err
+			}
+			return f(&band{what: what, ops: ops, comm: end, rows: vae.Band{Start: rows[r].Start, End: rows[r].End, Total: y}, check: l.Check})
+		})
+	}
+	return g.Wait()
+}
+
+// band is one rank's part of a split decode or encode.
+type band struct {
+	what  string // "decoding" or "encoding", for errors
+	ops   engine.Ops
+	comm  *LocalComm
+	rows  vae.Band
+	check func() error
+}
+
+// each runs f for every item of a batch with an arena of so many bytes.
+func (d *band) each(bytes, items int, f func(env vae.Env, item int) error) error {
+	mem, err := d.ops.Alloc(bytes)
+	if err != nil {
+		return &Error{Code: OutOfMemory, Text: fmt.Sprintf("%s needs %d MB for a band of the picture, and the system does not give them: use a smaller picture", d.what, bytes>>20), Cause: err}
+	}
+	defer d.ops.Free(mem)
+	arena := engine.NewArena("vae band", mem, bytes)
+	env := vae.Env{Ops: d.ops, Arena: arena, Check: func(int, int) error { return d.check() }, Exchange: d.exchange()}
+	for i := range items {
+		mark := arena.Mark()
+		if err := f(env, i); err != nil {
+			return err
+		}
+		arena.Release(mark)
+	}
+	return nil
+}
+
+// bandRows picks rows of a latent and puts channels last: [C, Y, X] -> [L, X, C].
+func bandRows(v []float32, c, y, x int, band vae.Band) []float32 {
+	out := make([]float32, 0, (band.End-band.Start)*x*c)
+	for yi := band.Start; yi < band.End; yi++ {
+		for xi := range x {
+			for ci := range c {
+				out = append(out, v[(ci*y+yi)*x+xi])
+			}
+		}
+	}
+	return out
+}
+
+// exchange is what the bands need from each other.
+func (d *band) exchange() *vae.Exchange {
+	me, size := d.comm.Rank(), d.comm.Size()
+	return &vae.Exchange{
+		Halo: func(x, above, below engine.Tensor) {
+			up, down := me-1, me+1
+			if down == size {
+				down = -1
+			}
+			d.comm.SendRecv(above, up, x.Slice(1, x.Dim(1)-1, x.Dim(1)), down)
+			d.comm.SendRecv(below, down, x.Slice(1, 0, 1), up)
+		},
+		Sum: func(stats engine.Tensor) { d.comm.AllReduce(stats) },
+		Gather: func(full, part engine.Tensor) {
+			counts := make([]int, size)
+			for r, rows := range balanced(d.rows.Total, size) {
+				counts[r] = full.Len() / d.rows.Total * rows.Len()
+			}
+			d.comm.AllGather(full, part, counts)
+		},
+	}
+}
