@@ -21,6 +21,7 @@ import (
 type stepFlags struct {
 	benchFlags
 	model, size, plan     string
+	compute               string
 	steps, text, branches int
 }
 
@@ -49,6 +50,7 @@ it waited. Without --model it takes the model of the demo.`,
 	fl.StringVar(&f.model, "model", "", "file of a diffusion model (default: the demo's)")
 	fl.StringVar(&f.size, "size", "256x256", "width x height in pixels")
 	fl.StringVar(&f.plan, "plan", "", "how to split the work (default: one rank)")
+	fl.StringVar(&f.compute, "compute", "f32", "type of activations: f32 or bf16")
 	fl.IntVar(&f.steps, "steps", 4, "steps of a run")
 	fl.IntVar(&f.text, "text", 32, "text tokens")
 	fl.IntVar(&f.branches, "entries", 2, "conditioning entries: 2 with cfg, 1 without")
@@ -63,6 +65,10 @@ func (f *stepFlags) request(d *models.Diffusion, path string) (*parallel.Request
 	}
 	if f.steps < 1 || f.steps > 1000 || f.text < 1 || f.text > 4096 || f.branches < 1 || f.branches > 2 {
 		return nil, fmt.Errorf("want --steps 1 to 1000, --text 1 to 4096, --entries 1 or 2")
+	}
+	compute, ok := map[string]engine.DType{"f32": engine.F32, "bf16": engine.BF16}[f.compute]
+	if !ok {
+		return nil, fmt.Errorf("--compute %s: want f32 or bf16", f.compute)
 	}
 	line, err := d.Sampling.Build()
 	if err != nil {
@@ -92,7 +98,7 @@ func (f *stepFlags) request(d *models.Diffusion, path string) (*parallel.Request
 	noise.Data = wave(noise.Len())
 	r := &parallel.Request{
 		Model:    parallel.Model{Key: path, Spec: &spec, Load: func(ops engine.Ops, held dit.Held) (dit.Model, error) { return d.Load(ops, held) }},
-		Sampling: line, Sampler: "euler", Sigmas: sigmas, Latent: latent, Noise: noise, Plan: f.plan,
+		Sampling: line, Sampler: "euler", Sigmas: sigmas, Latent: latent, Noise: noise, Plan: f.plan, Compute: compute,
 		Branches: []parallel.Branch{{Name: "positive", Entries: []parallel.Entry{entry}}},
 	}
 	if f.branches == 2 {
@@ -153,7 +159,7 @@ func (f *stepFlags) measure(ctx context.Context) (*benchReport, error) {
 		Inside:  "network evaluations, exchanges, guidance, sampler; the output is a latent",
 		Outside: "reading and packing weights, opening the session (text projections, modulations), text encoders, VAE",
 		Extra: map[string]any{
-			"plan": plan, "model": path, "size": f.size, "processors": runtime.GOMAXPROCS(0), "engine": eng.Name(), "peak_bytes": last.PeakBytes,
+			"plan": plan, "compute": last.Compute.String(), "model": path, "size": f.size, "processors": runtime.GOMAXPROCS(0), "engine": eng.Name(), "peak_bytes": last.PeakBytes,
 			"traffic": last.Traffic, "tokens": last.Tokens, "evaluations": last.Evaluations,
 		},
 	}, nil

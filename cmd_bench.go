@@ -42,7 +42,7 @@ inside the time and what is not.`,
   patchbay bench step --plan ulysses=2 --warmup 1 --runs 5
   patchbay bench plan --model flux-dev --devices 8xL40-pcie`,
 	}
-	cmd.AddCommand(benchCommCmd(), benchStepCmd(), benchPlanCmd())
+	cmd.AddCommand(benchCommCmd(), benchStepCmd(), benchPlanCmd(), benchVAECmd())
 	return cmd
 }
 
