@@ -207,13 +207,17 @@ func (d *daemon) openJobs(ctx context.Context, url, owner string) error {
 	cfg := d.cfg
 	jc := ipc.JobsConfig{
 		OnEvent: d.nats.Event, OnPreview: d.nats.Preview, OnForget: d.shelf.Forget, MaxAttempts: cfg.Attempts, Keep: cfg.KeepJobs, KeepFor: cfg.KeepFor,
+		KeepResults: cfg.KeepFiles,
+	}
+	var err error
+	if jc.KeepBytes, err = parseBytes(cfg.KeepBytes); err != nil {
+		return err
 	}
 	if cfg.Queue == queueDurable {
-		memory, err := parseBytes(cfg.Memory)
-		if err != nil {
+		d.place = &ipc.Place{Stock: node.NewStock(cfg.roots())}
+		if d.place.Memory, err = parseBytes(cfg.Memory); err != nil {
 			return err
 		}
-		d.place = &ipc.Place{Stock: node.NewStock(cfg.roots()), Memory: memory}
 		lc := ipc.LedgerConfig{URL: url, Access: d.access(), Owner: owner, Replicas: cfg.Replicas, Place: d.place, Log: d.log}
 		if d.embedded != nil {
 			lc.InProcess = d.embedded.InProcess()

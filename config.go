@@ -40,6 +40,8 @@ type config struct {
 	Attempts  int           `json:"attempts,omitempty"`
 	KeepJobs  int           `json:"keep_jobs,omitempty"`
 	KeepFor   time.Duration `json:"keep_for,omitempty"`
+	KeepFiles time.Duration `json:"keep_results,omitempty"`
+	KeepBytes string        `json:"keep_bytes,omitempty"`
 	Replicas  int           `json:"replicas,omitempty"`
 	Log       string        `json:"log"`
 
@@ -63,11 +65,16 @@ func (c *config) addJobs(f *pflag.FlagSet) {
 	f.IntVar(&c.Attempts, "attempts", 3, "how often a job is started whose worker dies")
 	f.IntVar(&c.KeepJobs, "keep-jobs", 1000, "how many ended jobs are remembered")
 	f.DurationVar(&c.KeepFor, "keep-for", 7*24*time.Hour, "how long ended jobs are remembered; 0: only by number")
+	f.DurationVar(&c.KeepFiles, "keep-results", 0, "remove the files of ended jobs after this long, from the output folder too; 0: never")
+	f.StringVar(&c.KeepBytes, "keep-bytes", "", "remove the files of the oldest jobs, from the output folder too, when all have more bytes, as in 20G (default: never)")
 	f.IntVar(&c.Replicas, "replicas", 1, "copies of every stream, on a NATS cluster")
 }
 
 func (c *config) checkJobs() error {
 	bad := func(format string, args ...any) error { return &exitError{exitBadInput, fmt.Errorf(format, args...)} }
+	if _, err := parseBytes(c.KeepBytes); err != nil {
+		return bad("--keep-bytes %w", err)
+	}
 	switch {
 	case c.Queue != queueDurable && c.Queue != queueMemory:
 		return bad("--queue %s: want durable or memory", c.Queue)
@@ -77,6 +84,8 @@ func (c *config) checkJobs() error {
 		return bad("--attempts %d: want 1 to 100", c.Attempts)
 	case c.KeepJobs < 1 || c.KeepJobs > 100000:
 		return bad("--keep-jobs %d: want 1 to 100000", c.KeepJobs)
+	case c.KeepFiles < 0:
+		return bad("--keep-results %s: want 0 or more", c.KeepFiles)
 	case c.KeepFor < 0:
 		return bad("--keep-for %s: want 0 or more", c.KeepFor)
 	case c.Replicas < 1 || c.Replicas > 5:

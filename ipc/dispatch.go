@@ -33,11 +33,14 @@ func (d *Dispatcher) Work(take, run context.Context, executors []Executor) {
 	}
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
-	for take.Err() == nil {
+	for n := 1; take.Err() == nil; n++ {
 		select {
 		case <-take.Done():
 		case <-tick.C:
 			d.Jobs.Expire(take)
+			if n%10 == 0 {
+				d.trim(take)
+			}
 		}
 	}
 	wg.Wait()

@@ -21,6 +21,8 @@ type JobsConfig struct {
 	Ledger      *Ledger       // where jobs are written down; nil: they are only in memory
 	MaxAttempts int           // starts of a job whose worker died, before it fails. 0: 3
 	KeepFor     time.Duration // ended jobs are forgotten after this long. 0: only by number
+	KeepResults time.Duration // files of ended jobs are removed after this long, before their jobs are forgotten. 0: not
+	KeepBytes   int64         // and the oldest of them when all together have more bytes. 0: not
 }
 
 // Jobs is the table of jobs: records, waiting requests and event logs. Every carrier submits to it, one dispatcher takes from it, every reply

@@ -58,6 +58,7 @@ type Record struct {
 	Position  int            `json:"position,omitempty"` // jobs ahead in the queue
 	Hash      string         `json:"hash"`               // of the request
 	Outputs   []OutputRef    `json:"outputs,omitempty"`
+	Dropped   int64          `json:"dropped,omitempty"` // when its files were removed, in Unix milliseconds
 	Metrics   map[string]any `json:"metrics,omitempty"`
 	Error     *Error         `json:"error,omitempty"`
 	NodeError map[string]any `json:"node_errors,omitempty"`

@@ -33,6 +33,9 @@ func (d *Dispatcher) Recover(ctx context.Context) error {
 func (d *Dispatcher) finishEnded(ctx context.Context, rec Record) error {
 	if rec.State == Done {
 		d.Shelf.Adopt(rec.Job, rec.Outputs)
+		if rec.Dropped > 0 { // perhaps only said so far
+			d.Shelf.Drop(rec.Job)
+		}
 	}
 	told, err := d.Jobs.told(ctx, rec.Job)
 	if err != nil {

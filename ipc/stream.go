@@ -93,6 +93,10 @@ func (s *Service) files(ctx context.Context, job string) func(i int) ([]byte, er
 
 // sendFiles sends the files of a job: each whole in one message, or announced and in chunks.
 func (s *Service) sendFiles(ctx context.Context, reply *Reply, rec Record) error {
+	if rec.Dropped > 0 {
+		return Errorf(ErrExpired, "the files of job %s were dropped at %s: results are kept for a time and up to a size (serve --keep-results, --keep-bytes)",
+			rec.Job, time.UnixMilli(rec.Dropped).UTC().Format(time.RFC3339))
+	}
 	size := reply.inlineLimit()
 	read := s.files(ctx, rec.Job)
 	for i, ref := range rec.Outputs {
