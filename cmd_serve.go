@@ -220,12 +220,15 @@ func (d *daemon) openJobs(ctx context.Context, url, owner string) error {
 		}
 		lc := ipc.LedgerConfig{URL: url, Access: d.access(), Owner: owner, Replicas: cfg.Replicas, Place: d.place, Log: d.log}
 		if d.embedded != nil {
-			lc.InProcess = d.embedded.InProcess()
+			lc.InProcess, lc.Full = d.embedded.InProcess(), d.embedded.Full
 		}
 		if d.ledger, err = ipc.OpenLedger(ctx, lc); err != nil {
 			return err
 		}
 		jc.Ledger = d.ledger
+		if d.embedded != nil {
+			d.embedded.OnHealed(d.ledger.Returned)
+		}
 	}
 	d.jobs = ipc.NewJobs(jc)
 	if d.ledger == nil {

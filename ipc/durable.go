@@ -67,12 +67,21 @@ func (j *Jobs) vanish(id string) {
 }
 
 func (j *Jobs) createDurable(ctx context.Context, rec Record, req *RunRequest) (Record, bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTime)
-	defer cancel()
 	l := j.cfg.Ledger
+	if err := l.full(); err != nil {
+		return Record{}, false, err
+	}
+	ctx, cancel := l.writable(ctx)
+	defer cancel()
 	hash := rec.Hash
 	rec.Owner = l.Owner()
 	rec, created, err := l.create(ctx, rec, req)
+	if full := l.full(); err != nil && full != nil {
+		return Record{}, false, full
+	}
+	if errors.Is(err, context.DeadlineExceeded) && l.nc.IsConnected() {
+		return Record{}, false, fmt.Errorf("%w (the NATS server answers and takes no writes: is its disk full? then it wants a restart when there is space)", err)
+	}
 	if err != nil {
 		return Record{}, false, err
 	}
@@ -90,6 +99,36 @@ func (j *Jobs) createDurable(ctx context.Context, rec Record, req *RunRequest) (
 		l.cfg.Log.Warn().Err(err).Str("job", rec.Job).Msg("the job is kept, and queued when the server can be reached")
 	}
 	return out, true, nil
+}
+
+// full tells why the store cannot take new jobs; nil: it can, or nobody knows.
+func (l *Ledger) full() error {
+	if l.cfg.Full == nil {
+		return nil
+	}
+	if err := l.cfg.Full(); err != nil {
+		return fmt.Errorf("%w: %w", errStore, err)
+	}
+	return nil
+}
+
+// writable is the time that a client's job may take to be written down; it ends at once when the store turns out to be full.
+func (l *Ledger) writable(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	if l.cfg.Full == nil {
+		return ctx, cancel
+	}
+	go func() {
+		defer cancel()
+		for l.cfg.Full() == nil {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+	}()
+	return ctx, cancel
 }
 
 // updateDurable writes r, a changed record at its old revision.

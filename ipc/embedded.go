@@ -31,16 +31,26 @@ type EmbeddedConfig struct {
 
 // Embedded is a running NATS server.
 type Embedded struct {
+	cfg    EmbeddedConfig
 	srv    *server.Server
 	url    string
 	inside string
+
+	logs            *natsLog
+	closing, healed chan struct{}
+	mu              sync.Mutex
+	onHealed        func()
+	fault           string // why the store cannot be written, empty when it can
 }
 
 // embeddedPayload is the largest message of the embedded server; NATS advises no more than 8 MiB.
 const embeddedPayload = 8 << 20
 
-// embeddedStore bounds what JetStream may write.
-const embeddedStore = 8 << 30
+// embeddedStore and embeddedMemory bound what JetStream may keep.
+const (
+	embeddedStore  = 8 << 30
+	embeddedMemory = 64 << 20
+)
 
 // StartEmbedded starts a server and waits until it takes connections. A taken port is an error that says so.
 func StartEmbedded(cfg EmbeddedConfig) (*Embedded, error) {
@@ -54,11 +64,11 @@ func StartEmbedded(cfg EmbeddedConfig) (*Embedded, error) {
 	if port == 0 {
 		port = server.RANDOM_PORT
 	}
-	logs := &natsLog{log: cfg.Log.With().Str("component", "nats").Logger()}
+	logs := &natsLog{faults: make(chan string, 1), log: cfg.Log.With().Str("component", "nats").Logger()}
 	opts := &server.Options{
 		ServerName: "patchbay-" + strings.ToLower(NewJobID()[16:]), Host: host, Port: port, Authorization: cfg.Token,
 		NoSigs: true, MaxPayload: embeddedPayload, MaxClosedClients: 16, DisableJetStreamBanner: true,
-		JetStream: cfg.Store != "", StoreDir: cfg.Store, SyncAlways: cfg.SyncAlways, JetStreamMaxMemory: 64 << 20, JetStreamMaxStore: embeddedStore,
+		JetStream: cfg.Store != "", StoreDir: cfg.Store, SyncAlways: cfg.SyncAlways, JetStreamMaxMemory: embeddedMemory, JetStreamMaxStore: embeddedStore,
 	}
 	inside, err := cfg.admit(opts)
 	if err != nil {
@@ -95,10 +105,11 @@ func StartEmbedded(cfg EmbeddedConfig) (*Embedded, error) {
 	if cfg.Token != "" {
 		addr = cfg.Token + "@" + addr
 	}
-	e := &Embedded{srv: srv, url: "nats://" + addr}
+	e := &Embedded{cfg: cfg, srv: srv, url: "nats://" + addr, logs: logs, closing: make(chan struct{}), healed: make(chan struct{})}
 	if e.inside = e.url; inside != "" {
 		e.inside = "nats://" + inside + "@" + addr
 	}
+	go e.heal()
 	return e, nil
 }
 
@@ -165,15 +176,18 @@ func (e *Embedded) Listens(subject string) bool {
 
 // Close stops the server and waits for it.
 func (e *Embedded) Close() {
+	close(e.closing)
+	<-e.healed
 	e.srv.Shutdown()
 	e.srv.WaitForShutdown()
 }
 
 // natsLog writes the server's lines to zerolog. Fatal lines do not end the process: they are kept for the error of StartEmbedded.
 type natsLog struct {
-	log  zerolog.Logger
-	mu   sync.Mutex
-	last string
+	log    zerolog.Logger
+	faults chan string // the newest line that says that the store cannot be written
+	mu     sync.Mutex
+	last   string
 }
 
 func (l *natsLog) fatal() string {
@@ -183,7 +197,14 @@ func (l *natsLog) fatal() string {
 }
 
 func (l *natsLog) line(ev *zerolog.Event, format string, v []any) {
-	ev.Msg(strings.TrimSpace(fmt.Sprintf(format, v...)))
+	text := strings.TrimSpace(fmt.Sprintf(format, v...))
+	ev.Msg(text)
+	if storeFault(text) {
+		select {
+		case l.faults <- text:
+		default:
+		}
+	}
 }
 
 // Noticef implements server.Logger; the server's notices are our debug lines.

@@ -82,7 +82,7 @@ func ErrorTable() []ErrorCode {
 		{ErrDraining, 503, true, "the daemon is shutting down"},
 		{ErrDeadline, 504, false, "the job ran longer than its deadline_ms"},
 		{ErrOutOfMemory, 507, false, "memory ran out"},
-		{ErrDiskFull, 507, true, "an output file could not be written: no space, or a limit on file size"},
+		{ErrDiskFull, 507, true, "an output file or the job store could not be written: no space, or a limit on file size"},
 	}
 }
 

@@ -40,6 +40,7 @@ type LedgerConfig struct {
 	InProcess nats.InProcessConnProvider // the server inside this process; nil: URL is dialled
 	Owner     string                     // name of this daemon, the same after a restart, no other daemon's
 	Replicas  int                        // of every stream, on a cluster. 0: 1
+	Full      func() error               // why the store of the server cannot be written; nil: nobody knows
 	Place     *Place                     // what this daemon has for jobs; nil: it takes any
 	Log       zerolog.Logger
 }
@@ -61,6 +62,7 @@ type Ledger struct {
 	taken uint64 // references given out, under turn
 	end   context.CancelFunc
 	ctx   context.Context
+	back  chan struct{} // the server was away and is there again
 	wg    sync.WaitGroup
 
 	mu     sync.Mutex
@@ -89,11 +91,11 @@ func OpenLedger(ctx context.Context, cfg LedgerConfig) (*Ledger, error) {
 	if cfg.InProcess != nil {
 		opts = append(opts, nats.InProcessServer(cfg.InProcess))
 	}
-	nc, err := nats.Connect(cfg.URL, opts...)
-	if err != nil {
+	l := &Ledger{cfg: cfg, turn: make(chan struct{}, 1), hint: make(chan struct{}, 1), back: make(chan struct{}, 1), seen: map[string]time.Time{}, places: map[string]placeNote{}}
+	opts = append(opts, nats.ReconnectHandler(func(*nats.Conn) { l.Returned() }))
+	if l.nc, err = nats.Connect(cfg.URL, opts...); err != nil {
 		return nil, fmt.Errorf("connect to NATS: %w", err)
 	}
-	l := &Ledger{cfg: cfg, nc: nc, turn: make(chan struct{}, 1), hint: make(chan struct{}, 1), seen: map[string]time.Time{}, places: map[string]placeNote{}}
 	l.ctx, l.end = context.WithCancel(context.WithoutCancel(ctx))
 	if err := l.open(ctx); err != nil {
 		l.Close()
@@ -142,7 +144,7 @@ func (l *Ledger) open(ctx context.Context) error {
 	}{
 		{&l.jobs, jetstream.KeyValueConfig{Bucket: jobBucket, Description: "record of every job"}},
 		{&l.requests, jetstream.KeyValueConfig{Bucket: requestBucket, Description: "what every job asks for, in pieces"}},
-		{&l.daemons, jetstream.KeyValueConfig{Bucket: daemonBucket, Description: "heartbeats of daemons", TTL: 10 * deadAfter, Storage: jetstream.MemoryStorage}},
+		{&l.daemons, jetstream.KeyValueConfig{Bucket: daemonBucket, Description: "heartbeats of daemons", TTL: 10 * deadAfter}}, // in memory it would not outlive the server,
 	} {
 		b.cfg.Replicas = n
 		if *b.kv, err = l.js.CreateOrUpdateKeyValue(ctx, b.cfg); err != nil {
@@ -167,6 +169,14 @@ func (l *Ledger) open(ctx context.Context) error {
 
 // Owner is the name under which this daemon takes jobs.
 func (l *Ledger) Owner() string { return l.cfg.Owner }
+
+// Returned says that the store of the server could not be reached or written for a while: what was published meanwhile may be lost.
+func (l *Ledger) Returned() {
+	select {
+	case l.back <- struct{}{}:
+	default:
+	}
+}
 
 // GiveUp ends every write that still tries to reach the server.
 func (l *Ledger) GiveUp() { l.end() }

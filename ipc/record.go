@@ -111,5 +111,6 @@ var (
 	errFull     = errors.New("the queue is full")
 	errHash     = errors.New("a job of that id exists with another body")
 	errLacking  = errors.New("files of the job are not here")
+	errStore    = errors.New("the job store cannot be written")
 	errClosed   = errors.New("no new jobs are taken")
 )

@@ -76,14 +76,48 @@ func (j *Jobs) handBack(ctx context.Context, rec Record, cause string) {
 func (j *Jobs) Tend(ctx context.Context) {
 	tick := time.NewTicker(2 * time.Second)
 	defer tick.Stop()
+	var away time.Time // when the server came back and what it has lost is not made good yet
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-j.cfg.Ledger.back:
+			away = time.Now()
 		case <-tick.C:
 			j.tend(ctx)
+			if !away.IsZero() && time.Since(away) > settled && j.retell(ctx) == nil {
+				away = time.Time{}
+			}
 		}
 	}
+}
+
+// retold is how long ago a job may have ended whose end is told again when the server was away.
+const retold = 10 * time.Minute
+
+// retell publishes the terminal events of this daemon's jobs that ended a short while ago and that the stream has not got. It takes each of them once.
+func (j *Jobs) retell(ctx context.Context) error {
+	l := j.cfg.Ledger
+	j.mu.Lock()
+	var last []Event
+	for _, e := range j.jobs {
+		recent := e.rec.State.Final() && e.rec.Owner == l.Owner() && j.cfg.Now().Sub(time.UnixMilli(e.rec.Finished)) < retold
+		if recent && e.ended && len(e.log) > 0 && Terminal(e.log[len(e.log)-1].Type) {
+			last = append(last, e.log[len(e.log)-1])
+		}
+	}
+	j.mu.Unlock()
+	for _, ev := range last {
+		told, err := j.told(ctx, ev.Job)
+		if err != nil {
+			return err
+		}
+		if !told {
+			l.cfg.Log.Warn().Str("job", ev.Job).Str("type", ev.Type).Msg("the end of the job was lost on its way; it is told again")
+			j.cfg.OnEvent(ev)
+		}
+	}
+	return nil
 }
 
 func (j *Jobs) tend(ctx context.Context) {

@@ -38,6 +38,10 @@ func (s *Service) accept(r *Request) (*RunRequest, Receipt, error) {
 		e := Errorf(ErrQueueFull, "the queue is full")
 		e.RetryAfterMS = 1000
 		return nil, Receipt{}, e
+	case errors.Is(err, errStore):
+		e := Errorf(ErrDiskFull, "%v; make room, then send the job again with the same id", err)
+		e.RetryAfterMS = 5000
+		return nil, Receipt{}, e
 	case errors.Is(err, errClosed):
 		return nil, Receipt{}, Errorf(ErrDraining, "the daemon is shutting down")
 	case err != nil:

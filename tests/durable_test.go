@@ -30,6 +30,7 @@ const chaosJobs = 20
 func TestDurable(t *testing.T) {
 	program := buildProgram(t)
 	want := quietRun(t, program)
+	t.Run("FullDisk", func(t *testing.T) { fullDisk(t, program, want[:6]) })
 	t.Run("Embedded", func(t *testing.T) { storm(t, startServer(t, program, "", stormArgs()...), nil, want) })
 	if testing.Short() {
 		t.Skip("NOT RUN with -short: the same on an external nats-server, and two daemons on one server")
@@ -38,6 +39,7 @@ func TestDurable(t *testing.T) {
 		n := startNATS(t)
 		storm(t, startServer(t, program, "", append(stormArgs(), "--nats", n.url)...), n, want)
 	})
+	t.Run("FullDiskOutside", func(t *testing.T) { fullDiskOutside(t, program, want[:6]) })
 	t.Run("TwoDaemons", func(t *testing.T) { twoDaemons(t, program, want) })
 	t.Run("RetryAndExpire", func(t *testing.T) { retryAndExpire(t, program) })
 }

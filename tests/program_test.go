@@ -87,8 +87,14 @@ func startServer(t testing.TB, program, wrap string, args ...string) *server {
 // startServerOn is startServer with a models folder of the caller's.
 func startServerOn(t testing.TB, program, wrap, models string, args ...string) *server {
 	t.Helper()
+	return startServerIn(t, program, wrap, models, filepath.Join(t.TempDir(), "store"), args...)
+}
+
+// startServerIn is startServer with a models folder and a store of the caller's.
+func startServerIn(t testing.TB, program, wrap, models, store string, args ...string) *server {
+	t.Helper()
 	dir := t.TempDir()
-	s := &server{t: t, log: &output{}, home: dir, socket: filepath.Join(dir, "p.sock"), out: filepath.Join(dir, "output"), store: filepath.Join(dir, "store")}
+	s := &server{t: t, log: &output{}, home: dir, socket: filepath.Join(dir, "p.sock"), out: filepath.Join(dir, "output"), store: store}
 	s.line = append([]string{
 		program, "serve", "--listen", "127.0.0.1:0", "--socket", s.socket, "--store", s.store, "--models", models,
 		"--input", filepath.Join(dir, "input"), "--output", s.out, "--log", "debug",

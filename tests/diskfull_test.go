@@ -1,0 +1,159 @@
+package tests
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"patchbay/ipc"
+)
+
+// disk is what can be filled under the files of a process.
+type disk struct {
+	t    *testing.T
+	dir  string // a small file system of its own; empty: the process gets a limit on file sizes instead
+	pid  func() int
+	fill func()
+	free func()
+}
+
+// smallDisk mounts a file system of 24 MiB where that is allowed. Where it is not, a limit on file sizes of the process takes its place, which can be lowered
+// and raised while it runs: then no file can grow.
+func smallDisk(t *testing.T, pid func() int) *disk {
+	t.Helper()
+	d := &disk{t: t, dir: t.TempDir(), pid: pid}
+	if err := syscall.Mount("tmpfs", d.dir, "tmpfs", 0, "size=24m"); err != nil {
+		t.Logf("no file system can be mounted (%v); a limit on file sizes takes its place", err)
+		return limitedDisk(t, pid)
+	}
+	t.Cleanup(func() { _ = syscall.Unmount(d.dir, syscall.MNT_DETACH) })
+	filler := filepath.Join(d.dir, "filler")
+	d.fill = func() {
+		f, err := os.Create(filler)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for err == nil {
+			_, err = f.Write(make([]byte, 4096))
+		}
+		if !errors.Is(errors.Join(err, f.Close()), syscall.ENOSPC) {
+			t.Fatalf("fill the disk: %v", err)
+		}
+	}
+	d.free = func() {
+		if err := os.Remove(filler); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return d
+}
+
+func limitedDisk(t *testing.T, pid func() int) *disk {
+	limit := func(n uint64) {
+		if err := unix.Prlimit(pid(), unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: n, Max: unix.RLIM_INFINITY}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return &disk{t: t, pid: pid, fill: func() { limit(1) }, free: func() { limit(unix.RLIM_INFINITY) }}
+}
+
+// fullDisk fills the disk under the store of a daemon with its own NATS server: once by size, once by a limit. New jobs are refused at once, what was taken is
+// finished when there is space, and nothing has to be restarted.
+func fullDisk(t *testing.T, program string, want [][]byte) {
+	for _, way := range []struct {
+		name string
+		disk func(*testing.T, func() int) *disk
+	}{{"Space", smallDisk}, {"Limit", limitedDisk}} {
+		t.Run(way.name, func(t *testing.T) {
+			var s *server
+			d := way.disk(t, func() int { return s.cmd.Process.Pid })
+			store := d.dir
+			if store == "" {
+				store = t.TempDir()
+			}
+			s = startServerIn(t, program, "", demoModels(t), filepath.Join(store, "store"))
+			refused := fillAndFree(t, s, d, len(want), nil)
+			if refused.Code != ipc.ErrDiskFull || refused.Status != 507 || !refused.Retryable {
+				t.Errorf("got %+v, want %s with 507", refused, ipc.ErrDiskFull)
+			}
+			checkStorm(t, s, want)
+			if err := s.stop(); err != nil {
+				t.Errorf("the daemon ended with %v", err)
+			}
+		})
+	}
+}
+
+// fullDiskOutside does so to a nats-server of its own, which has to be restarted when there is space: that is its nature. The daemon goes on by itself.
+func fullDiskOutside(t *testing.T, program string, want [][]byte) {
+	n := startNATS(t)
+	d := limitedDisk(t, func() int { return n.cmd.Process.Pid })
+	s := startServer(t, program, "", "--nats", n.url)
+	refused := fillAndFree(t, s, d, len(want), func() { n.kill(); n.start() })
+	if refused.Status != 503 && refused.Status != 507 {
+		t.Errorf("got %+v, want 503 or 507", refused)
+	}
+	checkStorm(t, s, want)
+}
+
+// fillAndFree submits half of the jobs, fills the disk, submits until a job is refused, frees the disk, and submits the rest, the refused one with it. It returns
+// the refusal when all jobs are done.
+func fillAndFree(t *testing.T, s *server, d *disk, jobs int, restart func()) *ipc.Error {
+	t.Helper()
+	c := dialSocket(t, s)
+	ask := func(i int) error {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		_, err := ipc.Submit(ctx, c, &ipc.RunRequest{ID: chaosID(i), Workflow: chaosFlow(t, i)})
+		return err
+	}
+	for i := range jobs / 2 {
+		if err := ask(i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.until("the first job has begun", func() bool {
+		rec, err := status(c, chaosID(0))
+		return err == nil && rec.State != ipc.Queued
+	})
+	d.fill()
+	next, refused := jobs/2, (*ipc.Error)(nil)
+	for refused == nil && next < jobs {
+		began := time.Now()
+		err := ask(next)
+		switch {
+		case err == nil:
+			next++
+		case !errors.As(err, &refused):
+			t.Fatalf("a job on a full disk: %v, want a refusal", err)
+		case time.Since(began) > 8*time.Second:
+			t.Errorf("the refusal took %s", time.Since(began))
+		}
+	}
+	if refused == nil {
+		t.Fatal("all jobs were taken on a full disk")
+	}
+	t.Logf("refused: %v", refused)
+	if _, err := status(c, chaosID(0)); err != nil {
+		t.Errorf("status while the disk is full: %v", err)
+	}
+	d.free()
+	if restart != nil {
+		restart()
+	}
+	for ; next < jobs; next++ {
+		s.until("the job is taken", func() bool { return ask(next) == nil })
+	}
+	attempts := 0
+	for i := range jobs {
+		attempts += s.waitState(c, chaosID(i), ipc.Done).Attempt
+	}
+	t.Logf("%d jobs took %d attempts", jobs, attempts)
+	return refused
+}
