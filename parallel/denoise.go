@@ -31,6 +31,7 @@ func (e *Engine) run(ctx context.Context, req *Request, observe Observe, stats S
 	d.progress = newProgress(d, observe)
 	stop := context.AfterFunc(ctx, func() { d.team.cancel(d.session) })
 	defer stop()
+	defer d.team.baton.enter()()
 	if err := d.open(e.cfg.MemoryBytes); err != nil {
 		return nil, err
 	}
@@ -147,9 +148,22 @@ func (d *denoiser) sample() (*Result, error) {
 			Step: func(i int, _, x0 []float32) error { return d.progress.step(s, i, x0) },
 		}
 	}
-	g := NewGroup(evaluate.abort)
+	g, baton := NewGroup(evaluate.abort), d.team.baton
 	for i, r := range runs {
-		g.Go(fmt.Sprintf("sampler %s, patch %d", d.sampler.Name, i), func() error { return d.sampler.Sample(r) })
+		name := fmt.Sprintf("sampler %s, patch %d", d.sampler.Name, i)
+		seat := baton.join(name)
+		g.Go(name, func() error {
+			baton.start(seat)
+			defer baton.leave(seat)
+			err := Recovered(name, func() error { return d.sampler.Sample(r) })
+			if err != nil {
+				evaluate.abort(err)
+			}
+			return err
+		})
+	}
+	if baton != nil {
+		baton.block(false, func() bool { return baton.seated(len(d.team.links) + 1) })
 	}
 	if err := g.Wait(); err != nil {
 		if d.ctx.Err() != nil {

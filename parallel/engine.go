@@ -25,6 +25,9 @@ type Config struct {
 	// Patience is how long the ranks of a request may stand still together before it fails, 0: ten minutes. It must exceed the longest single
 	// operation.
 	Patience time.Duration
+	// Order, if not 0, is the seed of a fixed order in which ranks and samplers run one at a time: for tests, which can repeat an interleaving and try
+	// many of them. Deadlocks are found at once.
+	Order uint64
 }
 
 // Engine owns the ranks of one device group and everything resident on them. Its methods may be called from any goroutine; work runs one piece
@@ -111,7 +114,7 @@ func (e *Engine) assemble(p Plan, spec *dit.Spec) error {
 		return nil
 	}
 	e.dismiss()
-	t, err := newTeam(p, folded, e.cfg.NewOps, e.places.resident, e.cfg.Recode, e.cfg.Patience)
+	t, err := newTeam(p, folded, e.cfg.NewOps, e.places.resident, e.cfg.Recode, e.cfg.Patience, e.cfg.Order)
 	e.team = t
 	return err
 }

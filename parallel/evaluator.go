@@ -43,14 +43,31 @@ func (ev *evaluator) abort(err error) {
 	ev.mu.Unlock()
 	ev.moved.Broadcast()
 	ev.d.team.cancel(ev.d.session)
+	ev.d.team.baton.kick()
+}
+
+// wait blocks until there is an error or ready holds; ev is locked.
+func (ev *evaluator) wait(ready func() bool) {
+	b := ev.d.team.baton
+	for ev.err == nil && !ready() {
+		if b == nil {
+			ev.moved.Wait()
+			continue
+		}
+		ev.mu.Unlock()
+		b.block(false, func() bool {
+			ev.mu.Lock()
+			defer ev.mu.Unlock()
+			return ev.err != nil || ready()
+		})
+		ev.mu.Lock()
+	}
 }
 
 // evaluate predicts the active entries for one share: input is what the network reads, outputs are rows [B, tokens, OutChannels*p*p] per entry.
 func (ev *evaluator) evaluate(s *share, input []float32, timestep float32, active []int) ([][]float32, error) {
 	ev.mu.Lock()
-	for ev.err == nil && (ev.index != s.evaluations || ev.patch != s.index) {
-		ev.moved.Wait()
-	}
+	ev.wait(func() bool { return ev.index == s.evaluations && ev.patch == s.index })
 	if ev.err != nil {
 		ev.mu.Unlock()
 		return nil, ev.err
@@ -84,16 +101,16 @@ func (ev *evaluator) together(s *share, timestep float32, active []int) ([][]flo
 	last := s.index == len(ev.shares)-1
 	if !last {
 		ev.advance()
-		for ev.err == nil && ev.done < mine {
-			ev.moved.Wait()
-		}
+		ev.wait(func() bool { return ev.done >= mine })
 	} else {
 		var err error
 		if len(active) > 0 {
 			all := dit.Range{End: ev.d.whole.grid.Tokens()}
 			c := ev.command(timestep, active, all, 0)
 			c.Whole = true
+			ev.mu.Unlock() // it is this share's turn until advance: the others wait
 			ev.whole, err = ev.d.team.begin(ev.d.session, c)()
+			ev.mu.Lock()
 		}
 		if err != nil && ev.err == nil {
 			ev.err = err

@@ -17,6 +17,7 @@ type hub struct {
 	name     string // axis, for errors
 	size     int
 	deadline time.Duration // for every wait; 0: none
+	baton    *baton        // nil: ranks run freely
 
 	mu     sync.Mutex
 	cond   *sync.Cond
@@ -260,8 +261,17 @@ func (h *hub) wait(rank int, what string, ready func() bool) *CommError {
 	}
 	h.waits[rank] = what
 	defer func() { h.waits[rank] = "" }()
+	if h.baton != nil {
+		h.mu.Unlock()
+		h.baton.block(false, func() bool {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			return h.cause != nil || ready()
+		})
+		h.mu.Lock()
+	}
 	late := false
-	if h.deadline > 0 {
+	if h.deadline > 0 && h.baton == nil {
 		timer := time.AfterFunc(h.deadline, func() {
 			h.mu.Lock()
 			late = true

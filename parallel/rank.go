@@ -23,6 +23,8 @@ type rank struct {
 	skips    *skipStore
 	sessions map[uint64]*rankSession
 	pos      *position
+	baton    *baton
+	closing  atomic.Bool // the inbox is closed
 
 	mu        sync.Mutex
 	cancelled map[uint64]*atomic.Bool // set from outside while the rank computes
@@ -70,7 +72,14 @@ func newRank(id int, ops engine.Ops, comms [axisCount]Comm, skips *skipStore, we
 
 // serve answers calls until the inbox closes.
 func (r *rank) serve(inbox <-chan rankCall) {
-	for call := range inbox {
+	for {
+		if r.baton != nil {
+			r.baton.block(true, func() bool { return len(inbox) > 0 || r.closing.Load() })
+		}
+		call, ok := <-inbox
+		if !ok {
+			break
+		}
 		var reply Reply
 		err := Recovered(fmt.Sprintf("rank %d", r.id), func() error {
 			var err error

@@ -17,6 +17,7 @@ type team struct {
 	group *Group
 	watch watchdog
 	left  atomic.Bool   // a rank hangs and was left behind
+	baton *baton        // nil: everybody runs freely
 	ended chan struct{} // closed when all ranks have returned, after close
 	// The rest is fixed when a session opens.
 	batch    []dit.Range // items of each data part
@@ -52,7 +53,7 @@ const rendezvous = 2 * time.Minute
 const queueLength = 1024
 
 // newTeam starts the ranks of a plan; folded says that micro-steps go down and back up (fold.go).
-func newTeam(plan Plan, folded bool, newOps func(rank, ranks int) (engine.Ops, error), weights func(string) (dit.Model, bool), recode func(any) (any, error), limit time.Duration) (*team, error) {
+func newTeam(plan Plan, folded bool, newOps func(rank, ranks int) (engine.Ops, error), weights func(string) (dit.Model, bool), recode func(any) (any, error), limit time.Duration, order uint64) (*team, error) {
 	if limit == 0 {
 		limit = patience
 	}
@@ -72,7 +73,10 @@ func newTeam(plan Plan, folded bool, newOps func(rank, ranks int) (engine.Ops, e
 			}
 		}
 	}
-	t := &team{plan: plan, mesh: m, group: NewGroup(nil), watch: watchdog{limit: limit}, ended: make(chan struct{})}
+	t := &team{plan: plan, mesh: m, group: NewGroup(nil), watch: watchdog{limit: limit}, ended: make(chan struct{}), baton: newBaton(order)}
+	if t.baton != nil {
+		t.baton.stuck = t.deadlock
+	}
 	stores := make([]*skipStore, n)
 	for r := range n {
 		if c := m.At(r); c.Pipe >= plan.Pipe { // an up lane shares the store of its down lane
@@ -87,8 +91,19 @@ func newTeam(plan Plan, folded bool, newOps func(rank, ranks int) (engine.Ops, e
 			return nil, fmt.Errorf("start rank %d: %w", r, err)
 		}
 		l := &rankLink{rank: newRank(r, ops, ends[r], stores[r], weights), inbox: make(chan rankCall, queueLength), recode: recode}
+		l.rank.baton = t.baton
+		for _, c := range ends[r] {
+			c.(*LocalComm).hub.baton = t.baton
+		}
 		t.links = append(t.links, l)
-		t.group.Go(fmt.Sprintf("rank %d", r), func() error { l.rank.serve(l.inbox); return nil })
+		name := fmt.Sprintf("rank %d", r)
+		seat := t.baton.join(name)
+		t.group.Go(name, func() error {
+			t.baton.start(seat)
+			defer t.baton.leave(seat)
+			l.rank.serve(l.inbox)
+			return nil
+		})
 	}
 	return t, nil
 }
@@ -96,8 +111,10 @@ func newTeam(plan Plan, folded bool, newOps func(rank, ranks int) (engine.Ops, e
 // close ends the ranks after the work in hand. It does not wait for a rank that hangs: ended tells when that one has returned after all.
 func (t *team) close() {
 	for _, l := range t.links {
+		l.rank.closing.Store(true)
 		close(l.inbox)
 	}
+	t.baton.kick()
 	wait := func() error {
 		_ = t.group.Wait() // serve has no error of its own
 		close(t.ended)

@@ -29,6 +29,13 @@ func (t *team) await(done <-chan Reply) (Reply, error) {
 		return r, nil
 	default:
 	}
+	if t.baton != nil {
+		t.baton.block(false, func() bool { return len(done) > 0 || t.watch.verdict() != nil })
+		if err := t.watch.verdict(); err != nil {
+			return Reply{}, err
+		}
+		return <-done, nil
+	}
 	tick := time.NewTicker(max(t.watch.limit/8, time.Millisecond))
 	defer tick.Stop()
 	for {
@@ -80,17 +87,31 @@ func (t *team) stalled() error {
 	} else if now.Sub(w.since) < w.limit {
 		return nil
 	}
-	w.lost = t.accuse()
-	for _, l := range t.links {
-		for _, c := range l.rank.comms {
-			c.Abort(w.lost)
-		}
-	}
+	w.lost = t.accuse(fmt.Sprintf("no progress for %v", w.limit))
+	t.abort(w.lost)
 	return w.lost
 }
 
+// deadlock is told by the baton that nobody can go on.
+func (t *team) deadlock() {
+	w := &t.watch
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.lost = t.accuse("deadlock")
+	t.abort(w.lost)
+}
+
+// abort ends all exchanges with a cause.
+func (t *team) abort(cause error) {
+	for _, l := range t.links {
+		for _, c := range l.rank.comms {
+			c.Abort(cause)
+		}
+	}
+}
+
 // accuse makes the error of ranks that stand still: those that work and wait for nobody, or if there are none everybody who waits.
-func (t *team) accuse() *Error {
+func (t *team) accuse(verdict string) *Error {
 	var guilty, waiting, all []string
 	for r, l := range t.links {
 		_, busy, place := l.rank.pos.read()
@@ -114,7 +135,7 @@ func (t *team) accuse() *Error {
 	if len(guilty) == 0 {
 		guilty = []string{"no rank has a command, and an answer is missing"}
 	}
-	return &Error{Code: PeerLost, Text: fmt.Sprintf("no progress for %v: %s; positions: %s", t.watch.limit, strings.Join(guilty, ", "), strings.Join(all, " "))}
+	return &Error{Code: PeerLost, Text: fmt.Sprintf("%s: %s; positions: %s", verdict, strings.Join(guilty, ", "), strings.Join(all, " "))}
 }
 
 // waits tells in which exchanges the rank stands, "" if in none.

@@ -1,0 +1,109 @@
+package parallel
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"patchbay/engine"
+)
+
+// TestAnyInterleavingGivesTheSameBits runs ranks and samplers one at a time in orders of several seeds: a seed repeats its order, seeds differ in their
+// orders, and every order gives the bits of the free run.
+func TestAnyInterleavingGivesTheSameBits(t *testing.T) {
+	g := openGolden(t, "flux-c")
+	free := newEngine(t)
+	seeds := []uint64{1, 2, 3, 4, 5}
+	if testing.Short() {
+		seeds = seeds[:2]
+	}
+	if soak {
+		for s := range uint64(95) {
+			seeds = append(seeds, 6+s)
+		}
+	}
+	for _, plan := range []string{
+		"", "ulysses=3", "ring=3", "tensor=2", "pipe=3,patches=4,warmup=1", "pipe=2,ulysses=2,patches=3,warmup=1", "cfg=2,pipe=2,patches=3,warmup=0",
+		"pipe=2,ring=2,patches=5,warmup=2",
+	} {
+		r := parityRequest(t, g, "flux-c", 1, 8, 8, 4)
+		r.Plan = plan
+		want, err := free.Sample(context.Background(), r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var orders []string
+		for _, seed := range seeds {
+			e, err := NewEngine(Config{NewOps: testOps, Order: seed})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var traces []string
+			for range 2 {
+				got, err := e.Sample(context.Background(), r, nil)
+				if err != nil {
+					t.Fatalf("%q, order %d: %v", plan, seed, err)
+				}
+				if rel := relative(got.Latent.Data, want.Latent.Data); rel != 0 {
+					t.Errorf("%q, order %d: differs from the free run by %.3g", plan, seed, rel)
+				}
+				traces = append(traces, strings.Join(e.team.baton.trace, ", "))
+			}
+			e.Close()
+			if traces[0] != traces[1] {
+				t.Errorf("%q, order %d: two runs went differently:\n%.500s\n%.500s", plan, seed, traces[0], traces[1])
+			}
+			orders = append(orders, traces[0])
+		}
+		slices.Sort(orders)
+		if n := len(slices.Compact(orders)); plan != "" && n < 2 {
+			t.Errorf("%q: %d seeds gave one and the same order", plan, len(seeds))
+		}
+	}
+}
+
+// TestDeadlockIsToldAtOnce: with one goroutine running at a time a rank that waits for somebody who never comes is found without a deadline.
+func TestDeadlockIsToldAtOnce(t *testing.T) {
+	var victim Comm
+	e, err := NewEngine(Config{Order: 1, Patience: time.Hour, NewOps: func(rank, ranks int) (engine.Ops, error) {
+		ops, err := testOps(rank, ranks)
+		return &stray{Ops: ops, comm: func() Comm { return victim }, rank: rank}, err
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 8, 8, 4)
+	r.Plan = "pipe=2,patches=2,warmup=1"
+	p, err := r.plan()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := e.assemble(p, r.Model.Spec); err != nil {
+		t.Fatal(err)
+	}
+	victim = e.team.links[1].rank.comms[AxisPipe]
+	_, err = e.Sample(context.Background(), r, nil)
+	var pe *Error
+	if !errors.As(err, &pe) || pe.Code != PeerLost || !strings.HasPrefix(pe.Text, "deadlock: rank 0 at evaluation 1, patch 1, after block 1, rank 1 at evaluation 1, patch 0, block 3;") {
+		t.Errorf("got %v, want a deadlock that names both ranks", err)
+	}
+}
+
+// stray is an Ops that sends a message nobody receives, in the middle of rank 1.
+type stray struct {
+	engine.Ops
+	comm  func() Comm
+	rank  int
+	calls int
+}
+
+func (s *stray) Linear(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) {
+	if s.calls++; s.rank == 1 && s.calls == 60 && s.comm() != nil {
+		s.comm().SendRecv(engine.Tensor{}, -1, engine.FromF32(make([]float32, 1), 1), 0)
+	}
+	s.Ops.Linear(y, x, w, e)
+}

@@ -1,0 +1,225 @@
+package parallel
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"patchbay/engine"
+	"patchbay/engine/safetensors"
+	"patchbay/models"
+	"patchbay/models/dit"
+	"patchbay/models/latent"
+	"patchbay/models/sampling"
+	"patchbay/models/vae"
+	"patchbay/models/weights"
+)
+
+var writeDrift = flag.Bool("update-drift", false, "measure the drift table and write it to docs/parallel.md")
+
+const (
+	driftPage  = "../docs/parallel.md"
+	driftBegin = "<!-- drift: go test ./parallel -run Drift -args -update-drift -->\n"
+	driftEnd   = "<!-- /drift -->\n"
+)
+
+// driftBench makes pictures with the trained demo model.
+type driftBench struct {
+	t       *testing.T
+	e       *Engine
+	model   Model
+	line    *sampling.ModelSampling
+	net     *vae.VAE
+	format  latent.Format
+	prompts []Entry
+	empty   Entry
+	whole   [][]float32 // pictures of one rank
+}
+
+// driftSeeds is how many pictures each prompt gets.
+const driftSeeds = 3
+
+func newDriftBench(t *testing.T) *driftBench {
+	t.Helper()
+	const demo = "../examples/demo"
+	b := &driftBench{t: t}
+	var err error
+	check := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.e, err = NewEngine(Config{NewOps: testOps})
+	check(err)
+	t.Cleanup(b.e.Close)
+	file, err := weights.Open(filepath.Join(demo, "diffusion_models", "demo_flux.safetensors"), engine.F32)
+	check(err)
+	t.Cleanup(func() { _ = file.Close() })
+	d, err := models.OpenDiffusion(file.Set(), file.Metadata())
+	check(err)
+	spec := d.Spec
+	b.model = Model{Key: "demo", Spec: &spec, Load: func(ops engine.Ops, held dit.Held) (dit.Model, error) { return d.Load(ops, held) }}
+	b.line, err = d.Sampling.Build()
+	check(err)
+	ae, err := safetensors.Open(filepath.Join(demo, "vae", "demo_ae.safetensors"))
+	check(err)
+	defer func() { _ = ae.Close() }()
+	config := []byte(ae.Metadata()["config"])
+	ops, err := testOps(0, 1)
+	check(err)
+	b.net, err = vae.Open(ops, weights.FromFile(ae), config)
+	check(err)
+	t.Cleanup(b.net.Close)
+	b.format, err = latent.FLUX().WithConfig(config)
+	check(err)
+	for i := range 3 { // two prompts and the empty one, as torch encoded them
+		f, err := safetensors.Open(filepath.Join(demo, "reference", fmt.Sprintf("prompt%d.safetensors", i)))
+		check(err)
+		read := func(name string) []float32 {
+			entry, ok := f.Entry(name)
+			if !ok {
+				t.Fatalf("prompt%d has no %s", i, name)
+			}
+			v, err := entry.F32()
+			check(err)
+			return v
+		}
+		text := read("t5_output")
+		e := Entry{Strength: 1}
+		e.Context = dit.Array{Rows: len(text) / spec.ContextDim, Cols: spec.ContextDim, Data: text}
+		e.Pooled = read("clip_pooled")
+		check(f.Close())
+		b.prompts, b.empty = append(b.prompts, e), e
+	}
+	b.prompts = b.prompts[:2]
+	b.whole = b.pictures("")
+	return b
+}
+
+// pictures makes the pictures of all prompts and seeds with a plan, as the demo does: 128 x 128, euler, 12 steps, cfg 3.5. Values in 0..1.
+func (b *driftBench) pictures(plan string) [][]float32 {
+	b.t.Helper()
+	sigmas, err := sampling.KSamplerSigmas(b.line, "euler", "simple", 12, 1)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	var out [][]float32
+	for _, prompt := range b.prompts {
+		for seed := range uint64(driftSeeds) {
+			l := NewLatent(1, b.model.Spec.Channels, 16, 16)
+			noise, _, err := sampling.PrepareNoise(seed, 1, l.Len(), nil)
+			if err != nil {
+				b.t.Fatal(err)
+			}
+			r := &Request{
+				Model: b.model, Sampling: b.line, Sampler: "euler", Sigmas: sigmas, Latent: l, Noise: l, Plan: plan,
+				Guider:   Guider{Kind: GuideCFG, CFG: 3.5},
+				Branches: []Branch{{Name: "positive", Entries: []Entry{prompt}}, {Name: "negative", Entries: []Entry{b.empty}}},
+			}
+			r.Noise.Data = noise
+			res, err := b.e.Sample(context.Background(), r, nil)
+			if err != nil {
+				b.t.Fatal(err)
+			}
+			b.format.FromModel(res.Latent.Data)
+			var picture []float32
+			err = b.e.Do(context.Background(), "decode", func(l *Local) error {
+				picture, err = l.Decode(b.net, res.Latent.Data, 1, 16, 16, 1)
+				return err
+			})
+			if err != nil {
+				b.t.Fatal(err)
+			}
+			for i, v := range picture {
+				picture[i] = min(max(v, 0), 1)
+			}
+			out = append(out, picture)
+		}
+	}
+	return out
+}
+
+// drift is the mean PSNR over the pictures of a plan against those of one rank, in dB; peak 1.
+func (b *driftBench) drift(plan string) float64 {
+	b.t.Helper()
+	total := 0.0
+	got := b.pictures(plan)
+	for k, picture := range got {
+		mse := 0.0
+		for i, v := range picture {
+			d := float64(v - b.whole[k][i])
+			mse += d * d / float64(len(picture))
+		}
+		total += -10 * math.Log10(max(mse, 1e-12))
+	}
+	return total / float64(len(got))
+}
+
+// driftRows are the pairs of stages and patches of the table; its columns are warm-ups 1 to 4.
+func driftRows() [][2]int { return [][2]int{{2, 2}, {2, 4}, {2, 8}, {3, 3}, {3, 6}, {4, 4}, {4, 8}} }
+
+func driftPlan(stages, patches, warmup int) string {
+	return fmt.Sprintf("pipe=%d,patches=%d,warmup=%d", stages, patches, warmup)
+}
+
+// TestDriftOfTheDemo measures how far pictures of stale pipelines are from those of one rank, on some cells of the table in docs/parallel.md: none may be
+// more than 1 dB worse than the table says, and more warm-up may not be worse. With -update-drift it measures all cells and writes the table.
+func TestDriftOfTheDemo(t *testing.T) {
+	page, err := os.ReadFile(driftPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, ok := strings.Cut(string(page), driftBegin)
+	table, after, ok2 := strings.Cut(rest, driftEnd)
+	if !ok || !ok2 {
+		t.Fatalf("%s has no drift table between %q and %q", driftPage, driftBegin, driftEnd)
+	}
+	b := newDriftBench(t)
+	if *writeDrift {
+		table = "| stages | patches | warmup=1 | warmup=2 | warmup=3 | warmup=4 |\n|---|---|---|---|---|---|\n"
+		for _, r := range driftRows() {
+			table += fmt.Sprintf("| %d | %d |", r[0], r[1])
+			for w := 1; w <= 4; w++ {
+				table += fmt.Sprintf(" %.1f |", b.drift(driftPlan(r[0], r[1], w)))
+			}
+			table += "\n"
+		}
+		if err := os.WriteFile(driftPage, []byte(before+driftBegin+table+driftEnd+after), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	cells := map[[3]int]float64{}
+	for line := range strings.SplitSeq(table, "\n") {
+		var stages, patches int
+		var db [4]float64
+		if n, _ := fmt.Sscanf(line, "| %d | %d | %g | %g | %g | %g |", &stages, &patches, &db[0], &db[1], &db[2], &db[3]); n == 6 {
+			for w, v := range db {
+				cells[[3]int{stages, patches, w + 1}] = v
+			}
+		}
+	}
+	if len(cells) != 4*len(driftRows()) {
+		t.Fatalf("the table has %d cells, want %d", len(cells), 4*len(driftRows()))
+	}
+	tested := [][3]int{{2, 4, 1}, {2, 4, 3}, {4, 4, 1}, {4, 8, 2}}
+	if testing.Short() {
+		tested = tested[:1]
+	}
+	for _, c := range tested {
+		got := b.drift(driftPlan(c[0], c[1], c[2]))
+		t.Logf("%s: %.2f dB, table %.1f dB", driftPlan(c[0], c[1], c[2]), got, cells[c])
+		if math.Abs(got-cells[c]) > 1 {
+			t.Errorf("%s: PSNR to one rank %.2f dB, the table says %.1f: better or worse by more than 1 dB", driftPlan(c[0], c[1], c[2]), got, cells[c])
+		}
+	}
+	if exact := b.drift("pipe=2,patches=4,warmup=99"); exact < 90 {
+		t.Errorf("an exact plan has PSNR %.1f dB to one rank, want 90", exact)
+	}
+}
