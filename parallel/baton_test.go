@@ -78,7 +78,7 @@ func TestDeadlockIsToldAtOnce(t *testing.T) {
 	defer e.Close()
 	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 8, 8, 4)
 	r.Plan = "pipe=2,patches=2,warmup=1"
-	p, err := r.plan()
+	p, err := ParsePlan(r.Plan)
 	if err != nil {
 		t.Fatal(err)
 	}
