@@ -68,6 +68,7 @@ them. Jobs are written down in JetStream and outlive the daemon: what waits is r
 	f.StringVar(&cfg.Store, "store", "", "folder of the daemon's own files (default PATCHBAY_HOME/store)")
 	f.StringVar(&cfg.Socket, "socket", "", "unix socket, or off (default $PATCHBAY_SOCKET or $XDG_RUNTIME_DIR/patchbay.sock)")
 	f.IntVar(&cfg.Workers, "workers", 1, "worker processes; each runs one job at a time")
+	f.StringVar(&cfg.Metrics, "metrics", "", "host:port for /metrics (Prometheus) and /healthz; port 0 takes a free one (default: none)")
 	f.DurationVar(&cfg.Drain, "drain", 30*time.Second, "how long running jobs may take to finish after SIGTERM")
 	cfg.addFolders(f)
 	cfg.addJobs(f)
@@ -87,6 +88,9 @@ type daemon struct {
 	nats     *ipc.NATS
 	socket   *ipc.Socket // nil: off
 	children []*ipc.Child
+	owner    string // the daemon's name
+	meter    *ipc.Meter
+	lookout  *ipc.Lookout // nil: nobody watches
 }
 
 // serve runs a daemon until a signal or until a carrier fails.
@@ -97,7 +101,7 @@ func serve(parent context.Context, cfg *config, log zerolog.Logger) error {
 	}
 	defer unlock()
 	log.Info().Str("version", version).Interface("config", cfg).Msg("daemon starts")
-	d := &daemon{cfg: cfg, log: log}
+	d := &daemon{cfg: cfg, log: log, meter: ipc.NewMeter()}
 	if err := d.open(parent); err != nil {
 		d.close()
 		return err
@@ -121,7 +125,8 @@ func (d *daemon) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	nc := ipc.NATSConfig{URL: url, Access: access, Version: semantic(version), Log: d.log, Stats: d.stats, Owner: owner, Facts: map[string]string{
+	d.owner = owner
+	nc := ipc.NATSConfig{URL: url, Access: access, Version: semantic(version), Log: d.log, Stats: func() any { return d.meter.Stats() }, Owner: owner, Facts: map[string]string{
 		"devices": cfg.Devices, "workers": fmt.Sprint(cfg.Workers), "comfy_compat": node.Compat, "protocol": "v1",
 	}}
 	if d.embedded != nil {
@@ -160,9 +165,13 @@ func (d *daemon) open(ctx context.Context) error {
 		stock, also = d.place.Stock, d.ledger.Also
 	}
 	sc := ipc.NodeService(node.NewCatalogue(), cfg.roots(), stock, also)
-	sc.Jobs, sc.Shelf, sc.Executors, sc.Log = d.jobs, d.shelf, executors, d.log
+	sc.Jobs, sc.Shelf, sc.Executors, sc.Log, sc.Meter = d.jobs, d.shelf, executors, d.log, d.meter
 	if d.ledger != nil {
 		sc.Fetch = d.nats.Fetch
+	}
+	d.meter.Watch(d.stats)
+	if err := d.watched(); err != nil {
+		return err
 	}
 	d.svc = ipc.NewService(sc)
 	return nil
@@ -206,7 +215,7 @@ func (d *daemon) access() ipc.Access {
 func (d *daemon) openJobs(ctx context.Context, url, owner string) error {
 	cfg := d.cfg
 	jc := ipc.JobsConfig{
-		OnEvent: d.nats.Event, OnPreview: d.nats.Preview, OnForget: d.shelf.Forget, MaxAttempts: cfg.Attempts, Keep: cfg.KeepJobs, KeepFor: cfg.KeepFor,
+		OnEvent: d.event, OnPreview: d.nats.Preview, OnForget: d.shelf.Forget, MaxAttempts: cfg.Attempts, Keep: cfg.KeepJobs, KeepFor: cfg.KeepFor,
 		KeepResults: cfg.KeepFiles,
 	}
 	var err error
@@ -287,7 +296,7 @@ func (d *daemon) run(parent context.Context, signals <-chan os.Signal) error {
 		}
 		children.Go(func() { d.jobs.Tend(alive) })
 	}
-	failed := make(chan error, 2)
+	failed := make(chan error, 3)
 	for _, c := range d.carriers() {
 		carriers.Go(func() {
 			if err := c.Serve(carry, drain, d.svc); err != nil {
@@ -296,15 +305,29 @@ func (d *daemon) run(parent context.Context, signals <-chan os.Signal) error {
 		})
 		d.log.Info().Str("carrier", c.Name()).Msg("listening")
 	}
+	if d.lookout != nil {
+		carriers.Go(func() {
+			if err := d.lookout.Serve(); err != nil {
+				failed <- err
+			}
+		})
+		context.AfterFunc(carry, d.lookout.Close)
+	}
 	worked := make(chan struct{})
 	go func() {
 		dispatcher.Work(take, running, d.executors())
 		close(worked)
 	}()
-	if err := d.announce(); err != nil {
-		failed <- err
-	}
 	var err error
+	select {
+	case <-d.nats.Ready(): // whoever reads the runtime file finds somebody who answers
+		err = d.announce()
+	case err = <-failed:
+	}
+	if err != nil {
+		failed <- err
+		err = nil
+	}
 	select {
 	case <-take.Done():
 	case s := <-signals:
@@ -357,21 +380,18 @@ func (d *daemon) executors() []ipc.Executor {
 	return out
 }
 
-// stats is what `nats service stats patchbay` shows.
-func (d *daemon) stats() any {
-	queued, running := d.jobs.Busy()
-	pids := []int{}
-	for _, c := range d.children {
-		pids = append(pids, c.PID())
-	}
-	return map[string]any{"queued": queued, "running": running, "worker_pids": pids}
+// event counts and publishes an event.
+func (d *daemon) event(ev ipc.Event) {
+	d.meter.Event(ev)
+	d.nats.Event(ev)
 }
 
 // runtimeFile tells other programs of this machine where a daemon listens.
 type runtimeFile struct {
-	PID    int    `json:"pid"`
-	NATS   string `json:"nats"` // with the token, if there is one; therefore the file is 0600
-	Socket string `json:"socket,omitempty"`
+	PID     int    `json:"pid"`
+	NATS    string `json:"nats"` // with the token, if there is one; therefore the file is 0600
+	Socket  string `json:"socket,omitempty"`
+	Metrics string `json:"metrics,omitempty"` // host:port
 }
 
 func runtimePath(store string) string { return filepath.Join(store, "daemon.json") }
@@ -383,6 +403,9 @@ func (d *daemon) announce() error {
 	}
 	if d.socket != nil {
 		r.Socket = d.cfg.Socket
+	}
+	if d.lookout != nil {
+		r.Metrics = d.lookout.Address()
 	}
 	b, err := json.Marshal(r)
 	if err != nil {
@@ -402,6 +425,9 @@ func (d *daemon) close() {
 		if err := d.shelf.Close(); err != nil {
 			d.log.Warn().Err(err).Msg("stage not removed")
 		}
+	}
+	if d.lookout != nil {
+		d.lookout.Close()
 	}
 	if d.svc == nil { // open failed half-way: nobody serves these
 		if d.socket != nil {

@@ -34,6 +34,7 @@ type config struct {
 	Compute   string        `json:"compute"`
 	Memory    string        `json:"memory,omitempty"` // of a worker; empty: nine tenths of what is available when it starts
 	Workers   int           `json:"workers,omitempty"`
+	Metrics   string        `json:"metrics,omitempty"` // address of /metrics and /healthz; empty: none
 	Drain     time.Duration `json:"drain,omitempty"`
 	Queue     string        `json:"queue,omitempty"` // durable or memory
 	Sync      string        `json:"sync,omitempty"`  // always or interval

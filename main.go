@@ -105,7 +105,7 @@ Environment:
 		SilenceErrors: true, SilenceUsage: true,
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &exitError{exitBadInput, err} })
-	root.AddCommand(serveCmd(), workerCmd(), runCmd(), submitCmd(), jobsCmd(), watchCmd(), getCmd(), cancelCmd(), retryCmd(), nodesCmd(), modelsCmd(),
+	root.AddCommand(serveCmd(), workerCmd(), runCmd(), submitCmd(), jobsCmd(), watchCmd(), getCmd(), cancelCmd(), retryCmd(), topCmd(), nodesCmd(), modelsCmd(),
 		demoCmd(), planCmd(), benchCmd(), doctorCmd(), versionCmd())
 	return root
 }

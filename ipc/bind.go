@@ -259,7 +259,7 @@ func bindMap(v any, dst reflect.Value, path string) error {
 				return err
 			}
 		}
-		out.SetMapIndex(reflect.ValueOf(k), slot)
+		out.SetMapIndex(reflect.ValueOf(k).Convert(dst.Type().Key()), slot)
 	}
 	dst.Set(out)
 	return nil
@@ -268,6 +268,8 @@ func bindMap(v any, dst reflect.Value, path string) error {
 // integer returns the exact integer value of a decoded number.
 func integer(v any) (*big.Int, bool) {
 	switch n := v.(type) {
+	case int: // of an event that was made in this process
+		return big.NewInt(int64(n)), true
 	case int64:
 		return big.NewInt(n), true
 	case uint64:

@@ -94,15 +94,20 @@ func (c *NATSClient) Close() error {
 
 // Ask implements Client.
 func (c *NATSClient) Ask(_ context.Context, verb, job string, body any) (*Replies, error) {
-	var data []byte
 	stream := Streams(verb, nil)
+	if q, ok := body.(jobRequest); ok {
+		stream = q.Follow || q.Outputs
+	}
+	return c.ask(verb, job, body, stream)
+}
+
+// ask sends a request; with stream replies come until an empty one, or until Close.
+func (c *NATSClient) ask(verb, job string, body any, stream bool) (*Replies, error) {
+	var data []byte
 	if body != nil {
 		var err error
 		if data, err = Encode(body, Msgpack); err != nil {
 			return nil, err
-		}
-		if q, ok := body.(jobRequest); ok {
-			stream = q.Follow || q.Outputs
 		}
 	}
 	if limit := c.nc.MaxPayload(); int64(len(data))+1024 > limit {

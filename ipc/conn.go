@@ -141,7 +141,7 @@ func (f frameReply) reply(done func()) *Reply {
 
 // send answers a request that did not reach the service.
 func (f frameReply) send(e *Error) {
-	f.c.s.sent(f.reply(nil).Fail(e))
+	f.c.s.fail(f.reply(nil), e)
 }
 
 func (f frameReply) pong() {

@@ -17,6 +17,7 @@ type Dispatcher struct {
 	Jobs  *Jobs
 	Shelf *Shelf
 	Log   zerolog.Logger
+	Trace bool // log nodes, steps and ranks, at debug level: the worker does, not its daemon once more
 }
 
 // errStopped is the cause of a run that somebody cancelled.
@@ -80,6 +81,9 @@ func (d *Dispatcher) run(ctx context.Context, ex Executor, rec Record, req *RunR
 	}()
 	sink := Sink{
 		Event: func(ev Event) {
+			if d.Trace {
+				traceEvent(&log, ev)
+			}
 			if ev.Data == nil {
 				ev.Data = map[string]any{}
 			}
@@ -99,6 +103,9 @@ func (d *Dispatcher) run(ctx context.Context, ex Executor, rec Record, req *RunR
 		err = Errorf(ErrDeadline, "the job ran longer than its deadline of %d ms", req.DeadlineMS)
 	case cause != nil:
 		err = Errorf(ErrDraining, "the daemon was stopped while the job ran")
+	}
+	if d.Trace && err == nil {
+		traceRanks(&log, out.Metrics)
 	}
 	d.finish(rec, out, errorOf(err))
 	if err != nil {

@@ -39,20 +39,11 @@ func (l *Local) Sample(ctx context.Context, q *SampleRequest, emit func(*SampleR
 		return nil, err
 	}
 	st := res.Stats
-	out := &SampleReply{Type: SampleDone, X: latentTensor(res.Latent, 0), Evals: st.Evaluations, Metrics: map[string]any{
-		"plan": st.Plan, "compute": st.Compute.String(), "load_seconds": st.LoadSeconds, "step_seconds": orNone(st.StepSeconds), "peak_bytes": st.PeakBytes,
-	}}
+	out := &SampleReply{Type: SampleDone, X: latentTensor(res.Latent, 0), Evals: st.Evaluations, Metrics: statsOf(st)}
 	if q.WantX0 && res.X0.Len() > 0 {
 		out.X0 = latentTensor(res.X0, 0)
 	}
 	return out, nil
-}
-
-func orNone(v []float64) []float64 {
-	if v == nil {
-		return []float64{}
-	}
-	return v
 }
 
 // Load implements Executor.

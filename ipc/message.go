@@ -19,8 +19,16 @@ const (
 	VerbSample   = "sample"
 	VerbLoad     = "load"
 	VerbFree     = "free"
+	VerbStats    = "stats"
 	VerbPing     = "ping" // frames only
 )
+
+// verbs are those that a Service answers.
+func verbs() []string {
+	return []string{
+		VerbRun, VerbSubmit, VerbStatus, VerbJobs, VerbCancel, VerbRetry, VerbDescribe, VerbModels, VerbExec, VerbSample, VerbLoad, VerbFree, VerbStats,
+	}
+}
 
 // RunRequest is the body of run and submit in our own shape. ParseRun also reads ComfyUI's POST /prompt body and a bare graph into it.
 type RunRequest struct {

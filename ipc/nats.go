@@ -36,6 +36,7 @@ type NATS struct {
 	cfg    NATSConfig
 	nc     *nats.Conn
 	closed chan struct{}
+	ready  chan struct{} // closed when requests are answered
 	out    *publisher
 	wg     sync.WaitGroup // requests under way
 
@@ -45,7 +46,7 @@ type NATS struct {
 
 // ConnectNATS connects to a server; it fails if that cannot be reached now, and reconnects for ever later.
 func ConnectNATS(cfg NATSConfig) (*NATS, error) {
-	n := &NATS{cfg: cfg, closed: make(chan struct{}), asked: map[string]time.Time{}}
+	n := &NATS{cfg: cfg, closed: make(chan struct{}), ready: make(chan struct{}), asked: map[string]time.Time{}}
 	log := cfg.Log
 	opts, err := cfg.Access.options(cfg.URL)
 	if err != nil {
@@ -81,6 +82,9 @@ func ConnectNATS(cfg NATSConfig) (*NATS, error) {
 
 // Name implements Carrier.
 func (n *NATS) Name() string { return "nats " + redact(n.cfg.URL) }
+
+// Ready is closed when the server knows that requests are answered here.
+func (n *NATS) Ready() <-chan struct{} { return n.ready }
 
 // Up tells whether the connection to the server stands.
 func (n *NATS) Up() bool { return n.nc.IsConnected() }
@@ -160,6 +164,7 @@ func endpoints() []endpoint {
 		{VerbSample, "", "run one sampler on tensors; replies: accepted, progress, done, empty message", false},
 		{VerbLoad, "", "make the weights of a model resident", false},
 		{VerbFree, "", "give up handles, or all cached models", true},
+		{VerbStats, "", "queue, workers, steps, bytes by axis", true},
 	}
 }
 
@@ -197,6 +202,7 @@ func (n *NATS) Serve(ctx, drain context.Context, s *Service) error {
 	if err := n.nc.Flush(); err != nil {
 		return errors.Join(fmt.Errorf("register NATS service: %w", err), svc.Stop())
 	}
+	close(n.ready)
 	select {
 	case <-ctx.Done():
 	case <-n.closed:
@@ -269,7 +275,7 @@ func (n *NATS) answer(s *Service, verb, job string, data []byte, header nats.Hea
 	}
 	if err != nil {
 		reply.Stream = Streams(verb, nil)
-		s.sent(reply.Fail(err))
+		s.fail(reply, err)
 		return
 	}
 	s.Handle(r)

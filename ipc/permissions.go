@@ -32,7 +32,7 @@ func Permissions(role Role, user string) Rights {
 		Publish: []string{
 			VerbSubject(VerbRun, ""), VerbSubject(VerbSubmit, ""), VerbSubject(VerbStatus, "*"), VerbSubject(VerbCancel, "*"), VerbSubject(VerbRetry, "*"),
 			VerbSubject(VerbJobs, ""), VerbSubject(VerbDescribe, ""), VerbSubject(VerbModels, ""), VerbSubject(VerbExec, ""), VerbSubject(VerbSample, ""),
-			VerbSubject(VerbLoad, ""), PreviewSubject("*") + ".on",
+			VerbSubject(VerbLoad, ""), VerbSubject(VerbStats, ""), PreviewSubject("*") + ".on",
 		},
 		Subscribe: []string{InboxOf(user) + ".>", subjectRoot + "events.>", PreviewSubject("*")},
 	}

@@ -165,6 +165,7 @@ func TestEverySubjectOfEveryRole(t *testing.T) {
 		{"patchbay.v1.sample", c + a + d, d},
 		{"patchbay.v1.load", c + a + d, d},
 		{"patchbay.v1.free", a + d, d},
+		{"patchbay.v1.stats", c + a + d, d},
 		{"patchbay.v1.events.j.progress", d, c + a + d},
 		{"patchbay.v1.events.j.execution_success", d, c + a + d},
 		{"patchbay.v1.preview.j", d, c + a + d},
@@ -267,7 +268,7 @@ func TestEveryActionOfEveryRole(t *testing.T) {
 		if _, err := Describe(ctx, c, "Wait"); err != nil {
 			t.Errorf("%s: describe: %v", user, err)
 		}
-		for _, verb := range []string{VerbModels, VerbExec, VerbSample, VerbLoad, VerbRetry, VerbFree} { // any answer of the daemon will do
+		for _, verb := range []string{VerbModels, VerbExec, VerbSample, VerbLoad, VerbRetry, VerbStats, VerbFree} { // any answer of the daemon will do
 			r, err := c.Ask(ctx, verb, id, nil)
 			if err == nil {
 				_, err = r.One(ctx)

@@ -21,6 +21,9 @@ const (
 	Expired   State = "expired"
 )
 
+// states returns all states.
+func states() []State { return []State{Queued, Running, Done, Failed, Cancelled, Expired} }
+
 // Final tells whether a job in this state has ended.
 func (s State) Final() bool { return s != Queued && s != Running }
 

@@ -59,6 +59,8 @@ func (s *Service) runSample(ctx context.Context, cancel context.CancelCauseFunc,
 		last = &SampleReply{Type: SampleError, Error: Errorf(ErrDraining, "the daemon is shutting down")}
 	case err != nil:
 		last = &SampleReply{Type: SampleError, Error: errorOf(err)}
+	default:
+		s.cfg.Meter.sampled(last.Metrics)
 	}
 	last.Worker = ex.Name()
 	out.send(last)

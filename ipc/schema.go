@@ -16,7 +16,7 @@ func Schema() map[string]any {
 		"preview": previewMessage{}, "heartbeat": heartbeatMessage{}, "status.request": jobRequest{}, "status.reply": recordReply{}, "cancel.request": jobRequest{},
 		"cancel.reply": cancelReply{}, "jobs.request": jobsRequest{}, "jobs.reply": jobsReply{}, "describe.request": describeRequest{}, "exec.request": ExecRequest{},
 		"exec.reply": ExecReply{}, "sample.request": SampleRequest{}, "sample.reply": SampleReply{}, "load.request": LoadRequest{}, "load.reply": LoadReply{},
-		"free.request": FreeRequest{}, "free.reply": FreeReply{}, "ping.reply": pongReply{}, "error.reply": errorBody{}, "frame": envelope{},
+		"free.request": FreeRequest{}, "free.reply": FreeReply{}, "stats.reply": Stats{}, "ping.reply": pongReply{}, "error.reply": errorBody{}, "frame": envelope{},
 	}
 	defs := map[string]any{"tensor": map[string]any{
 		"type": "object", "required": []string{tensorKey}, "properties": map[string]any{tensorKey: map[string]any{

@@ -3,6 +3,7 @@ package ipc
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,6 +30,7 @@ type ServiceConfig struct {
 	// Fetch returns the files of a job that another daemon has run; nil: there is no other.
 	Fetch func(ctx context.Context, job string) ([]File, error)
 	Log   zerolog.Logger
+	Meter *Meter // nil: a new one
 	// Heartbeat is the longest silence of a stream. 0: 2 s.
 	Heartbeat time.Duration
 }
@@ -51,6 +53,9 @@ type Service struct {
 func NewService(cfg ServiceConfig) *Service {
 	if cfg.Heartbeat == 0 {
 		cfg.Heartbeat = 2 * time.Second
+	}
+	if cfg.Meter == nil {
+		cfg.Meter = NewMeter()
 	}
 	s := &Service{cfg: cfg, owners: map[string]Executor{}, places: map[string]Executor{}, runs: map[string]context.CancelCauseFunc{}}
 	s.ctx, s.stop = context.WithCancel(context.Background())
@@ -101,11 +106,12 @@ func NeedsBody(verb string) bool {
 
 // Handle answers one request, or starts to.
 func (s *Service) Handle(r *Request) {
+	s.cfg.Meter.asked(r.Verb)
 	r.Reply.Stream = Streams(r.Verb, r.Fields)
 	_, err := guarded(func() (struct{}, error) { return struct{}{}, s.verb(r) })
 	if err != nil {
 		s.cfg.Log.Debug().Err(err).Str("verb", r.Verb).Msg("request refused")
-		s.sent(r.Reply.Fail(err))
+		s.fail(r.Reply, err)
 	}
 }
 
@@ -142,8 +148,11 @@ func (s *Service) verb(r *Request) error {
 		return s.load(r)
 	case VerbFree:
 		return s.free(r)
+	case VerbStats:
+		s.sent(r.Reply.Last(s.cfg.Meter.Stats()))
+		return nil
 	}
-	return Errorf(ErrNoVerb, "no verb %q; the verbs are run, submit, status, jobs, cancel, retry, describe, models, exec, sample, load, free", r.Verb)
+	return Errorf(ErrNoVerb, "no verb %q; the verbs are %s", r.Verb, strings.Join(verbs(), ", "))
 }
 
 // spawn runs f in a goroutine that Close waits for. f's error becomes the last reply.
@@ -168,13 +177,19 @@ func (s *Service) spawn(r *Request, f func(ctx context.Context) error) {
 		}
 		_, err := guarded(func() (struct{}, error) { return struct{}{}, f(ctx) })
 		if err != nil && !errors.Is(context.Cause(ctx), errGone) {
-			s.sent(r.Reply.Fail(err))
+			s.fail(r.Reply, err)
 		}
 	})
 }
 
 // errGone is the cause of a stream whose client went away.
 var errGone = errors.New("the client went away")
+
+// fail answers a request with an error, and counts it.
+func (s *Service) fail(r *Reply, err error) {
+	s.cfg.Meter.refuse(errorOf(err))
+	s.sent(r.Fail(err))
+}
 
 // sent logs a reply that could not be sent: the client is gone, nobody is there to be told.
 func (s *Service) sent(err error) {

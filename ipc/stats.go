@@ -12,7 +12,7 @@ const maxSpans = 4000
 // one was asked for. Spans are [rank, layer, operation, start us, duration us, bytes].
 func statsOf(s parallel.Stats) map[string]any {
 	out := map[string]any{
-		"plan": s.Plan, "compute": s.Compute.String(), "evaluations": s.Evaluations, "latents": s.Rows, "load_seconds": s.LoadSeconds, "step_seconds": s.StepSeconds, "peak_bytes": s.PeakBytes,
+		"model": s.Model, "plan": s.Plan, "compute": s.Compute.String(), "evaluations": s.Evaluations, "latents": s.Rows, "load_seconds": s.LoadSeconds, "step_seconds": orNone(s.StepSeconds), "peak_bytes": s.PeakBytes,
 	}
 	ranks := []any{}
 	for r, axes := range s.Traffic {
@@ -41,4 +41,11 @@ func statsOf(s parallel.Stats) map[string]any {
 	}
 	out["profile"], out["spans"], out["spans_total"] = table, spans, len(s.Spans)
 	return out
+}
+
+func orNone(v []float64) []float64 {
+	if v == nil {
+		return []float64{}
+	}
+	return v
 }

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -28,7 +29,8 @@ type ChildConfig struct {
 
 // Child is an Executor in a process of its own, restarted when it dies. It is reached over one unix socket pair that is its stdin and stdout.
 type Child struct {
-	cfg ChildConfig
+	cfg      ChildConfig
+	restarts atomic.Int64
 
 	mu   sync.Mutex
 	proc *process      // nil while there is none that answers
@@ -76,6 +78,9 @@ func (c *Child) PID() int {
 	return 0
 }
 
+// Restarts returns how often the worker was lost and started again.
+func (c *Child) Restarts() int { return int(c.restarts.Load()) }
+
 // Supervise keeps the worker running until ctx ends, then closes its stdin and waits for it.
 func (c *Child) Supervise(ctx context.Context) {
 	pause := c.cfg.BackOff
@@ -96,6 +101,7 @@ func (c *Child) Supervise(ctx context.Context) {
 			pause = c.cfg.BackOff
 		}
 		c.cfg.Log.Error().Err(err).Str("worker", c.cfg.Name).Dur("restart_in", pause).Msg("worker lost")
+		c.restarts.Add(1)
 		select {
 		case <-ctx.Done():
 		case <-time.After(pause):

@@ -39,7 +39,7 @@ func RunWorker(ctx, drain context.Context, in io.ReadCloser, out io.Writer, cfg 
 	defer halt()
 	done := make(chan struct{})
 	go func() {
-		d := Dispatcher{Jobs: jobs, Shelf: shelf, Log: cfg.Log}
+		d := Dispatcher{Jobs: jobs, Shelf: shelf, Log: cfg.Log, Trace: true}
 		d.Work(take, run, sc.Executors)
 		close(done)
 	}()

@@ -80,6 +80,7 @@ func (r *Runner) Sample(ctx context.Context, q *HostRequest, observe func(HostPr
 	if err := finite(out.Latent.Data); err != nil {
 		return nil, failf(CodeBadInput, "the %s sampler gave no usable latent (%v)", req.Sampler, err)
 	}
+	out.Stats.Model = m.Name
 	return out, nil
 }
 

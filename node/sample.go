@@ -312,6 +312,7 @@ func (c *Call) sample(req *parallel.Request, m *Model, source *Latent) (out, den
 	if err != nil {
 		return nil, nil, err
 	}
+	result.Stats.Model = m.Name
 	*c.stats = append(*c.stats, result.Stats)
 	c.spent.Load += result.Stats.LoadSeconds
 	c.spent.Denoise += seconds(began) - result.Stats.LoadSeconds

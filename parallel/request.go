@@ -126,6 +126,7 @@ type Result struct {
 
 // Stats is where the time and the work went.
 type Stats struct {
+	Model       string // its name, for people; the caller of Sample fills it in
 	Plan        string
 	Compute     engine.DType // of activations
 	Evaluations int

@@ -1,0 +1,52 @@
+package ipc
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+)
+
+// gatherQuiet is how long after the last answer no other daemon is expected to answer.
+const gatherQuiet = 150 * time.Millisecond
+
+// AllStats returns what the daemons behind a connection count, by name: all of a NATS server, or the one of a socket.
+func AllStats(ctx context.Context, c Client) ([]Stats, error) {
+	nc, ok := c.(*NATSClient)
+	if !ok {
+		var s Stats
+		if err := askOne(ctx, c, VerbStats, "", nil, &s); err != nil {
+			return nil, err
+		}
+		return []Stats{s}, nil
+	}
+	r, err := nc.ask(VerbStats, "", nil, true)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	var out []Stats
+	var quiet *time.Timer
+	wait, stop := context.WithCancel(ctx)
+	defer stop()
+	for {
+		o, err := r.Next(wait)
+		if err != nil && len(out) > 0 && ctx.Err() == nil {
+			slices.SortFunc(out, func(a, b Stats) int { return cmp.Compare(a.Daemon, b.Daemon) })
+			return out, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		var s Stats
+		if err := bindReply(o, &s); err != nil {
+			return nil, err
+		}
+		out = append(out, s)
+		if quiet == nil { // the first may take its time, the others come soon or not at all
+			quiet = time.AfterFunc(gatherQuiet, stop)
+			defer quiet.Stop()
+		}
+		quiet.Reset(gatherQuiet)
+	}
+}

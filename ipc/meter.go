@@ -1,0 +1,288 @@
+package ipc
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"patchbay/parallel"
+)
+
+// Meter counts what a daemon does. Everything comes from the events of its jobs (the worker measures, its metrics event tells), from the replies to hosts,
+// and from the refusals of its service. It keeps the numbers for /metrics in a registry of its own and those for the verb stats. A nil Meter counts nothing.
+// Safe for concurrent use.
+type Meter struct {
+	reg         *prometheus.Registry
+	jobSeconds  *prometheus.HistogramVec // by model and plan
+	stepSeconds *prometheus.HistogramVec
+	began       time.Time
+
+	mu       sync.Mutex
+	requests map[string]uint64 // by verb
+	refused  map[string]uint64 // by code
+	events   map[string]uint64 // by type
+	ended    map[State]uint64
+	axes     map[string]uint64 // bytes that ranks sent
+	steps    uint64
+	hits     uint64 // nodes whose values were in the cache
+	misses   uint64
+	samples  uint64
+	live     map[string]*liveRun // by job
+	source   func() Stats        // what only the daemon knows: jobs and workers
+}
+
+// liveRun is how far a running job is.
+type liveRun struct {
+	step, steps int
+	last        time.Time
+	rate        float64 // steps a second, from the last two
+}
+
+// NewMeter returns a Meter that counts from now.
+func NewMeter() *Meter {
+	m := &Meter{
+		reg: prometheus.NewRegistry(), began: time.Now(), requests: map[string]uint64{}, refused: map[string]uint64{}, events: map[string]uint64{},
+		ended: map[State]uint64{}, axes: map[string]uint64{}, live: map[string]*liveRun{}, source: func() Stats { return Stats{} },
+		jobSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "patchbay_job_seconds", Help: "Time of jobs that are done, by the model and plan of their first sampling run.",
+			Buckets: []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500},
+		}, []string{"model", "plan"}),
+		stepSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "patchbay_step_seconds", Help: "Time of sampling steps, by model and plan.",
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 25, 50, 100},
+		}, []string{"model", "plan"}),
+	}
+	for _, axis := range axes() {
+		m.axes[axis] = 0
+	}
+	m.reg.MustRegister(
+		m.jobSeconds, m.stepSeconds, totals{m}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	)
+	return m
+}
+
+// Watch tells where the numbers of jobs and workers come from; they are asked for whenever somebody looks. Call it before anyone does.
+func (m *Meter) Watch(source func() Stats) { m.source = source }
+
+// Event counts an event of a job of this daemon.
+func (m *Meter) Event(ev Event) {
+	if m == nil {
+		return
+	}
+	m.mu.Lock()
+	m.events[ev.Type]++
+	switch {
+	case ev.Type == EventProgress:
+		m.progress(ev)
+	case ev.Type == EventRetrying:
+		delete(m.live, ev.Job)
+	case Terminal(ev.Type):
+		delete(m.live, ev.Job)
+		m.ended[endOf(ev.Type)]++
+	}
+	m.mu.Unlock()
+	if ev.Type == EventMetrics {
+		m.job(ev.Data)
+	}
+}
+
+// endOf is the state in which a terminal event leaves its job.
+func endOf(kind string) State {
+	switch kind {
+	case EventSuccess:
+		return Done
+	case EventInterrupted:
+		return Cancelled
+	case EventExpired:
+		return Expired
+	}
+	return Failed
+}
+
+// progress counts a step. The lock is held.
+func (m *Meter) progress(ev Event) {
+	m.steps++
+	step, ok := integer(ev.Data["value"])
+	steps, ok2 := integer(ev.Data["max"])
+	if !ok || !ok2 {
+		return
+	}
+	now := time.Now()
+	l := m.live[ev.Job]
+	if l == nil {
+		l = &liveRun{}
+		m.live[ev.Job] = l
+	} else if d := now.Sub(l.last).Seconds(); d > 0 {
+		l.rate = 1 / d
+	}
+	l.step, l.steps, l.last = int(step.Int64()), int(steps.Int64()), now
+}
+
+// runMetrics is what Meter reads of a metrics event (metricsOf makes it).
+type runMetrics struct {
+	Timings  struct{ Total float64 } `json:"timings"`
+	Executed []string                `json:"executed"`
+	Cached   []string                `json:"cached"`
+	Stats    []samplingMetrics       `json:"stats"`
+}
+
+// samplingMetrics is what Meter reads of one sampling run (statsOf makes it).
+type samplingMetrics struct {
+	Model       string                       `json:"model"`
+	Plan        string                       `json:"plan"`
+	StepSeconds []float64                    `json:"step_seconds"`
+	Ranks       []map[string]json.RawMessage `json:"ranks"`
+}
+
+// readMetrics reads data, whatever it has gone through on its way from the worker.
+func readMetrics(data map[string]any, dst any) error {
+	b, err := Encode(data, JSON)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(b, dst)
+}
+
+func (m *Meter) job(data map[string]any) {
+	var r runMetrics
+	if readMetrics(data, &r) != nil {
+		return // a worker of another version; the events are counted all the same
+	}
+	model, plan := "", ""
+	if len(r.Stats) > 0 {
+		model, plan = r.Stats[0].Model, r.Stats[0].Plan
+	}
+	m.jobSeconds.WithLabelValues(model, plan).Observe(r.Timings.Total)
+	m.mu.Lock()
+	m.hits, m.misses = m.hits+uint64(len(r.Cached)), m.misses+uint64(len(r.Executed))
+	m.mu.Unlock()
+	for _, s := range r.Stats {
+		m.sampling(s)
+	}
+}
+
+func (m *Meter) sampling(s samplingMetrics) {
+	steps := m.stepSeconds.WithLabelValues(s.Model, s.Plan)
+	for _, v := range s.StepSeconds {
+		steps.Observe(v)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, rank := range s.Ranks {
+		for _, axis := range axes() {
+			var sent struct{ Bytes uint64 }
+			if text, ok := rank[axis]; ok && json.Unmarshal(text, &sent) == nil {
+				m.axes[axis] += sent.Bytes
+			}
+		}
+	}
+}
+
+// axes are the names of the axes on which ranks exchange something.
+func axes() []string {
+	return []string{parallel.AxisUlysses.String(), parallel.AxisRing.String(), parallel.AxisPipe.String(), parallel.AxisTensor.String()}
+}
+
+// sampled counts a run of the verb sample.
+func (m *Meter) sampled(metrics map[string]any) {
+	if m == nil {
+		return
+	}
+	var s samplingMetrics
+	if readMetrics(metrics, &s) == nil {
+		m.sampling(s)
+	}
+	m.mu.Lock()
+	m.samples++
+	m.steps += uint64(len(s.StepSeconds))
+	m.mu.Unlock()
+}
+
+// asked counts a request.
+func (m *Meter) asked(verb string) {
+	if m == nil {
+		return
+	}
+	if !slices.Contains(verbs(), verb) {
+		verb = "unknown" // clients must not be able to make up names of counters
+	}
+	m.mu.Lock()
+	m.requests[verb]++
+	m.mu.Unlock()
+}
+
+// refuse counts an error that a request was answered with.
+func (m *Meter) refuse(e *Error) {
+	if m == nil || e == nil {
+		return
+	}
+	m.mu.Lock()
+	m.refused[e.Code]++
+	m.mu.Unlock()
+}
+
+// Stats returns what the verb stats answers.
+func (m *Meter) Stats() Stats {
+	s := m.source()
+	s.V, s.Since = ProtocolVersion, m.began.UnixMilli()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s.Ended, s.Axes, s.Refused, s.Requests = map[State]uint64{}, maps.Clone(m.axes), maps.Clone(m.refused), maps.Clone(m.requests)
+	maps.Copy(s.Ended, m.ended)
+	s.Steps, s.CacheHits, s.CacheMisses, s.Samples = m.steps, m.hits, m.misses, m.samples
+	for _, n := range m.events {
+		s.Events += n
+	}
+	for i := range s.Workers {
+		w := &s.Workers[i]
+		l := m.live[w.Job]
+		if l == nil {
+			continue
+		}
+		w.Step, w.Steps, w.Rate = l.step, l.steps, l.rate
+		if quiet := time.Since(l.last).Seconds(); l.rate > 0 && quiet > 2/l.rate { // it has become slower, or hangs
+			w.Rate = 1 / quiet
+		}
+		s.Rate += w.Rate
+	}
+	return s
+}
+
+// Stats is what a daemon counts: the reply of the verb stats, and the data of `nats service stats`. Counters begin with the daemon.
+type Stats struct {
+	V           int               `json:"v"`
+	Daemon      string            `json:"daemon"`
+	Version     string            `json:"version"`
+	Since       int64             `json:"since"` // Unix milliseconds
+	Queued      int               `json:"queued"`
+	Running     int               `json:"running"`
+	Jobs        map[State]int     `json:"jobs"` // remembered jobs by state
+	Workers     []WorkerStats     `json:"workers"`
+	WorkerPIDs  []int             `json:"worker_pids"`
+	Rate        float64           `json:"steps_per_second"` // of all jobs that run now
+	Steps       uint64            `json:"steps"`
+	Samples     uint64            `json:"samples"` // runs of the verb sample
+	Axes        map[string]uint64 `json:"axis_bytes"`
+	Ended       map[State]uint64  `json:"ended"`
+	Events      uint64            `json:"events"`
+	CacheHits   uint64            `json:"cache_hits"`
+	CacheMisses uint64            `json:"cache_misses"`
+	Requests    map[string]uint64 `json:"requests"`
+	Refused     map[string]uint64 `json:"refused"`
+}
+
+// WorkerStats is one worker of a daemon.
+type WorkerStats struct {
+	Name     string  `json:"name"`
+	PID      int     `json:"pid"` // 0: it is being started
+	Restarts int     `json:"restarts"`
+	Job      string  `json:"job,omitempty"`
+	Step     int     `json:"step,omitempty"` // of the sampling node that runs or ran last
+	Steps    int     `json:"steps,omitempty"`
+	Rate     float64 `json:"steps_per_second,omitempty"`
+}

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+
+	"patchbay/ipc"
+)
+
+// runningShown is how many running jobs stats looks at; a daemon runs one a worker.
+const runningShown = 256
+
+// stats is what the meter does not know: jobs and workers.
+func (d *daemon) stats() ipc.Stats {
+	s := ipc.Stats{Daemon: d.owner, Version: semantic(version)}
+	s.Queued, s.Running = d.jobs.Busy()
+	at := map[string]string{}
+	running, counts, err := d.jobs.List(context.Background(), ipc.Running, runningShown)
+	if err == nil {
+		s.Jobs = counts
+	}
+	for _, r := range running {
+		if r.Owner == "" || r.Owner == d.owner { // other daemons on the server have workers of the same names
+			at[r.Worker] = r.Job
+		}
+	}
+	for _, c := range d.children {
+		s.Workers = append(s.Workers, ipc.WorkerStats{Name: c.Name(), PID: c.PID(), Restarts: c.Restarts(), Job: at[c.Name()]})
+		s.WorkerPIDs = append(s.WorkerPIDs, c.PID())
+	}
+	return s
+}
+
+// ill names what keeps jobs from being taken and run.
+func (d *daemon) ill() []string {
+	var out []string
+	server := d.cfg.NATS
+	if u, err := url.Parse(server); err == nil {
+		server = u.Redacted()
+	}
+	switch {
+	case d.nats.Up() && (d.ledger == nil || d.ledger.Up()):
+	case d.embedded != nil:
+		out = append(out, "nats: the server inside does not answer")
+	default:
+		out = append(out, "nats: not connected to "+server)
+	}
+	up := 0
+	for _, c := range d.children {
+		if c.PID() != 0 {
+			up++
+		}
+	}
+	if up == 0 {
+		out = append(out, fmt.Sprintf("workers: none of %d is up", len(d.children)))
+	}
+	return out
+}
+
+// watched opens the door for those who watch over the machine, if there is to be one.
+func (d *daemon) watched() error {
+	if d.cfg.Metrics == "" {
+		return nil
+	}
+	var err error
+	d.lookout, err = ipc.NewLookout(d.cfg.Metrics, d.meter, d.ill)
+	if err != nil {
+		return &exitError{exitBadInput, err}
+	}
+	d.log.Info().Str("metrics", "http://"+d.lookout.Address()+"/metrics").Str("health", "http://"+d.lookout.Address()+"/healthz").Msg("listening")
+	return nil
+}
