@@ -17,18 +17,22 @@ import (
 	"patchbay/engine/safetensors"
 	"patchbay/ipc"
 	"patchbay/models/flux"
+	"patchbay/models/vae"
+	"patchbay/models/weights"
+	"patchbay/parallel"
 )
 
 // TestWorkerPeakMemory runs one job on a 280 MB checkpoint in a fresh worker process and compares its high-water mark (VmHWM) with what order and
 // readers were told to expect: 1.15 times the files, the activations that the plan has measured, and 100 MB for program, heap and libraries. The weights
-// are mapped, packed once and their pages given back, so a second copy of any large part would show.
+// are mapped, packed once and their pages given back, so a second copy of any large part would show. What the planner forecasts from the
+// configuration alone, added to what the process took before, must be within 10 %.
 func TestWorkerPeakMemory(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: writes and runs a 280 MB checkpoint; `go test ./tests -run WorkerPeak` does")
 	}
 	program, models := buildProgram(t), t.TempDir()
 	writeWide(t, filepath.Join(models, "diffusion_models", "wide.safetensors"))
-	cmd := exec.Command(program, "worker", "--models", models, "--models", "../examples/demo", "--log", "error")
+	cmd := exec.Command(program, "worker", "--models", models, "--models", "../examples/demo", "--compute", "f32", "--log", "error")
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -52,6 +56,10 @@ func TestWorkerPeakMemory(t *testing.T) {
 	}()
 	ctx, stop := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer stop()
+	if _, err := ipc.Models(ctx, client); err != nil { // it answers: its start is over
+		t.Fatal(err)
+	}
+	before := statusBytes(t, cmd.Process.Pid, "VmHWM")
 	job := flow(t, change{"1", "unet_name", "wide.safetensors"}, change{"3", "steps", 1}, change{"5", "width", 256}, change{"5", "height", 256})
 	var metrics map[string]any
 	end, err := ipc.Run(ctx, client, &ipc.RunRequest{ID: "peak", Workflow: job}, &ipc.Collector{Event: func(ev ipc.Event) {
@@ -80,18 +88,48 @@ func TestWorkerPeakMemory(t *testing.T) {
 	if peak > bound {
 		t.Errorf("the worker's peak is %d MB, want at most %d MB", peak>>20, bound>>20)
 	}
+	forecast := before + forecastBytes(t)
+	t.Logf("forecast %d MB, of which %d MB before the job", forecast>>20, before>>20)
+	if ratio := float64(peak) / float64(forecast); ratio < 0.9 || ratio > 1.1 {
+		t.Errorf("the worker's peak is %.3f of the forecast, want 0.9 to 1.1", ratio)
+	}
 	if peak < files {
 		t.Errorf("the worker's peak is %d MB, less than the %d MB of weights it must hold: the measurement does not work", peak>>20, files>>20)
 	}
 }
 
-// writeWide writes a FLUX checkpoint in bf16 that takes the demo's text encoders: 1024 wide, 2 double and 4 single blocks, 140 million parameters.
-func writeWide(t *testing.T, path string) {
+// forecastBytes is what the planner says of the wide model at 256 x 256 with the demo's text on one rank, and what the VAE says of decoding.
+func forecastBytes(t *testing.T) int64 {
 	t.Helper()
-	c := flux.Config{
+	spec, err := wide().Spec()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := parallel.Workload{Spec: &spec, Y: 32, X: 32, Batch: 1, Text: []int{20, 20}, Branches: []int{0, 1}, Evaluations: 1}
+	file, err := weights.Open("../examples/demo/vae/demo_ae.safetensors", engine.F32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	cfg, err := vae.Infer(file.Set(), []byte(file.Metadata()["config"]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return parallel.ForecastMemory(w, parallel.OneRank(), 2, 4)[0].Total() + int64(vae.DecodeBytes(cfg, engine.F32, 32, 32))
+}
+
+// wide is a FLUX that takes the demo's text encoders: 1024 wide, 2 double and 4 single blocks, 140 million parameters.
+func wide() flux.Config {
+	return flux.Config{
 		Hidden: 1024, Heads: 8, Depth: 2, DepthSingle: 4, Axes: []int{16, 56, 56}, Theta: 10000, TimeFactor: 1000, Channels: 16, PatchSize: 2,
 		ContextDim: 128, VectorDim: 128, MLPHidden: 4096,
 	}
+}
+
+// writeWide writes a checkpoint of that in bf16.
+func writeWide(t *testing.T, path string) {
+	t.Helper()
+	c := wide()
 	declared, err := c.Declare()
 	if err != nil {
 		t.Fatal(err)

@@ -69,7 +69,7 @@ type filler struct {
 
 // dropEvery is how many bytes of mapped files may stay resident while their weights are packed: a loading process then needs the packed weights and
 // this, not every weight twice.
-const dropEvery = 32 << 20
+const dropEvery = 16 << 20
 
 // passed counts a tensor that has been packed and gives pages back when enough have been read.
 func (f *filler) passed(s Stored) {
