@@ -62,7 +62,8 @@ func stages(cost []float64, parts int, extra [2]float64) []dit.Range {
 	return fill(cost, parts, extra, high)
 }
 
-// fill packs blocks greedily into ranges that cost at most bound; nil if they do not fit. It keeps one block for every later range.
+// fill packs blocks greedily into ranges that cost at most bound; nil if they do not fit, or if a range stays empty though there are blocks enough. It
+// keeps one block for every later range.
 func fill(cost []float64, parts int, extra [2]float64, bound float64) []dit.Range {
 	bound *= 1 + 1e-12
 	out := make([]dit.Range, parts)
@@ -86,7 +87,7 @@ func fill(cost []float64, parts int, extra [2]float64, bound float64) []dit.Rang
 			spent += cost[at]
 			at++
 		}
-		if spent > bound {
+		if spent > bound || at == start && len(cost) >= parts {
 			return nil
 		}
 		out[i] = dit.Range{Start: start, End: at}
