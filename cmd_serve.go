@@ -166,6 +166,7 @@ func (d *daemon) open(ctx context.Context) error {
 	}
 	sc := ipc.NodeService(node.NewCatalogue(), cfg.roots(), stock, also)
 	sc.Jobs, sc.Shelf, sc.Executors, sc.Log, sc.Meter = d.jobs, d.shelf, executors, d.log, d.meter
+	sc.Forward = true
 	if d.ledger != nil {
 		sc.Fetch = d.nats.Fetch
 	}

@@ -118,7 +118,15 @@ func Sample(ctx context.Context, c Client, req *SampleRequest, progress func(*Sa
 		return nil, err
 	}
 	defer r.Close()
-	return followSample(ctx, r, progress)
+	last, err := followSample(ctx, r, func(m *SampleReply) {
+		if m.own(); progress != nil {
+			progress(m)
+		}
+	})
+	if last != nil {
+		last.own()
+	}
+	return last, err
 }
 
 // Load makes the weights of a model resident.

@@ -25,6 +25,8 @@ type Request struct {
 	Reply  *Reply
 	Tied   bool            // run ends with the connection
 	Gone   <-chan struct{} // closed when the client is gone; nil where nobody can tell
+
+	hold *hold // shared memory that Fields lies in, until the last reply is sent
 }
 
 // Reply is the way back to one client. Messages are encoded as the request was. It is used by one goroutine at a time.
@@ -32,8 +34,11 @@ type Reply struct {
 	Enc    Encoding
 	Limit  int  // bytes of the largest message
 	Stream bool // the verb answers with several messages: the carrier marks their end
-	// Send writes one encoded message; fault is set when it is an error, end when nothing follows. An empty body only marks the end.
-	Send func(body []byte, fault *Error, end bool) error
+	// Send writes one encoded message, the parts after each other, with descriptors beside it; fault is set when it is an error, end when nothing follows. No
+	// parts only mark the end.
+	Send func(parts [][]byte, fds []int, fault *Error, end bool) error
+	// Beside makes the place for what goes beside one message; nil: everything goes inside.
+	Beside func(known *hold) cargo
 	// Alive asks whether the client still listens, where that can be asked; nil: it cannot.
 	Alive func() bool
 	// Detach is called before a reply is continued on another goroutine; nil: nothing to do.
@@ -53,7 +58,7 @@ func (r *Reply) Last(v any) error { return r.put(v, nil, true) }
 // End marks the end of a stream.
 func (r *Reply) End() error {
 	var err error
-	r.once.Do(func() { err = r.last(nil, nil) })
+	r.once.Do(func() { err = r.last(nil, nil, nil) })
 	return err
 }
 
@@ -66,11 +71,11 @@ func (r *Reply) Abandon() {
 	})
 }
 
-func (r *Reply) last(body []byte, fault *Error) error {
+func (r *Reply) last(body [][]byte, fds []int, fault *Error) error {
 	if r.Done != nil {
 		defer r.Done()
 	}
-	return r.Send(body, fault, true)
+	return r.Send(body, fds, fault, true)
 }
 
 // Fail sends an error as the last message.
@@ -80,23 +85,46 @@ func (r *Reply) Fail(err error) error {
 }
 
 func (r *Reply) put(v any, fault *Error, end bool) error {
-	b, err := Encode(v, r.Enc)
-	if err != nil {
-		fault = Errorf(ErrInternal, "%v", err)
-	} else if r.Limit > 0 && len(b) > r.Limit {
-		fault = Errorf(ErrTooLarge, "the reply has %d bytes, a message may have %d", len(b), r.Limit)
+	var beside cargo
+	var place carrierOf
+	sent := false
+	if r.Beside != nil && r.Enc == Msgpack {
+		beside = r.Beside(holdOf(v))
+		place = beside.put
+		defer func() { beside.done(sent) }()
+	}
+	b, err := encodeBeside(v, r.Enc, place)
+	if n := lengthOf(b); err != nil {
+		fault = errorOf(err)
+	} else if r.Limit > 0 && n > r.Limit {
+		fault = Errorf(ErrTooLarge, "the reply has %d bytes, a message may have %d; accept references to get it beside the message", n, r.Limit)
 		err = fault
 	}
+	var fds []int
 	if err != nil {
-		if b, err = Encode(fault.body(), r.Enc); err != nil {
+		whole, err := Encode(fault.body(), r.Enc)
+		if err != nil {
 			return err
 		}
+		b = [][]byte{whole}
+	} else if beside != nil {
+		fds = beside.fds()
 	}
 	if !end {
-		return r.Send(b, fault, false)
+		err = r.Send(b, fds, fault, false)
+	} else {
+		r.once.Do(func() { err = r.last(b, fds, fault) })
 	}
-	r.once.Do(func() { err = r.last(b, fault) })
+	sent = err == nil
 	return err
+}
+
+func lengthOf(parts [][]byte) int {
+	n := 0
+	for _, p := range parts {
+		n += len(p)
+	}
+	return n
 }
 
 // inlineLimit is the largest file that travels inside one message: 512 KiB, or half of what a message may have; text encodings need a third more.

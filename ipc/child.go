@@ -40,7 +40,8 @@ func (c *Child) Run(ctx context.Context, task Task, sink Sink) (*Outcome, error)
 			}
 		},
 	}
-	end, err := col.Run(context.WithoutCancel(ctx), replies)
+	defer func() { col.hold.release() }()
+	end, err := col.run(context.WithoutCancel(ctx), replies)
 	var refused *Error
 	switch {
 	case errors.As(err, &refused):
@@ -50,7 +51,9 @@ func (c *Child) Run(ctx context.Context, task Task, sink Sink) (*Outcome, error)
 	case end == nil:
 		return nil, Errorf(ErrInternal, "%s ended the job without saying how", c.cfg.Name)
 	case end.Type == EventSuccess:
-		return outcomeOf(col.Files, events), nil
+		out := outcomeOf(col.Files, events)
+		out.hold, col.hold = col.hold, nil
+		return out, nil
 	case end.Error != nil:
 		return nil, end.Error
 	}
@@ -90,35 +93,37 @@ func (c *Child) lost(p *process, err error) error {
 // Exec implements Executor.
 func (c *Child) Exec(ctx context.Context, req *ExecRequest) (*ExecReply, error) {
 	out := &ExecReply{}
-	err := c.ask(ctx, VerbExec, req, out)
+	var err error
+	out.hold, err = c.ask(ctx, VerbExec, req, out)
 	return out, err
 }
 
 // Free implements Executor.
 func (c *Child) Free(ctx context.Context, req *FreeRequest) (*FreeReply, error) {
 	out := &FreeReply{}
-	err := c.ask(ctx, VerbFree, req, out)
+	_, err := c.ask(ctx, VerbFree, req, out)
 	return out, err
 }
 
-func (c *Child) ask(ctx context.Context, verb string, req, out any) error {
+// ask asks for one reply. What it lies in is the caller's to release.
+func (c *Child) ask(ctx context.Context, verb string, req, out any) (*hold, error) {
 	p := c.current()
 	if p == nil {
-		return Errorf(ErrWorkerLost, "%s is not running", c.cfg.Name)
+		return nil, Errorf(ErrWorkerLost, "%s is not running", c.cfg.Name)
 	}
 	r, err := p.client.Ask(ctx, verb, "", req)
 	if err != nil {
-		return c.lost(p, err)
+		return nil, c.lost(p, err)
 	}
-	o, err := r.One(ctx)
+	m, err := r.one(ctx)
 	var refused *Error
 	switch {
 	case errors.As(err, &refused):
-		return refused
+		return nil, refused
 	case err != nil && ctx.Err() != nil:
-		return Errorf(ErrCancelled, "the request was given up")
+		return nil, Errorf(ErrCancelled, "the request was given up")
 	case err != nil:
-		return c.lost(p, err)
+		return nil, c.lost(p, err)
 	}
-	return bindReply(o, out)
+	return m.hold, bindReply(m.fields, out)
 }

@@ -22,7 +22,10 @@ func (c *Child) Sample(ctx context.Context, q *SampleRequest, emit func(*SampleR
 	done := make(chan struct{})
 	defer close(done)
 	go c.stopOn(ctx, p, q.ID, done)
-	last, err := followSample(context.WithoutCancel(ctx), replies, emit)
+	last, err := followSample(context.WithoutCancel(ctx), replies, func(m *SampleReply) {
+		emit(m)
+		m.hold.release()
+	})
 	var refused *Error
 	switch {
 	case errors.As(err, &refused):
@@ -33,19 +36,20 @@ func (c *Child) Sample(ctx context.Context, q *SampleRequest, emit func(*SampleR
 	return last, nil
 }
 
-// followSample reads the replies to sample and returns the one that is "done"; the others that tell of progress go to emit. A run that failed or was
+// followSample reads the replies to sample and returns the one that is "done"; the others that tell of progress go to emit, with their holds. A run that failed or was
 // cancelled is its *Error.
 func followSample(ctx context.Context, replies *Replies, emit func(*SampleReply)) (*SampleReply, error) {
 	var last *SampleReply
 	for {
-		o, err := replies.Next(ctx)
+		got, err := replies.next(ctx)
 		if last != nil && err != nil {
 			return last, nil
 		}
 		if err != nil {
 			return nil, err
 		}
-		m, err := sampleReplyOf(o)
+		m, err := sampleReplyOf(got.fields)
+		m.hold = got.hold
 		switch {
 		case err != nil:
 			return nil, err
@@ -53,7 +57,7 @@ func followSample(ctx context.Context, replies *Replies, emit func(*SampleReply)
 			return nil, m.Error
 		case m.Type == SampleDone:
 			last = m
-		case m.Type == SampleProgress && emit != nil:
+		case m.Type == SampleProgress:
 			emit(m)
 		}
 	}
@@ -63,7 +67,7 @@ func sampleReplyOf(o *node.Object) (*SampleReply, error) {
 	m := &SampleReply{}
 	metrics, _ := o.Get("metrics")
 	if err := bindReply(without(without(o, "error"), "metrics"), m); err != nil {
-		return nil, err
+		return m, err
 	}
 	if mo, ok := metrics.(*node.Object); ok {
 		m.Metrics = map[string]any{}
@@ -75,7 +79,7 @@ func sampleReplyOf(o *node.Object) (*SampleReply, error) {
 		m.Error = errorFrom(v, o)
 	}
 	if m.Type == "" {
-		return nil, fmt.Errorf("read reply: a message of a run without a type")
+		return m, fmt.Errorf("read reply: a message of a run without a type")
 	}
 	return m, nil
 }
@@ -83,6 +87,6 @@ func sampleReplyOf(o *node.Object) (*SampleReply, error) {
 // Load implements Executor.
 func (c *Child) Load(ctx context.Context, req *LoadRequest) (*LoadReply, error) {
 	out := &LoadReply{}
-	err := c.ask(ctx, VerbLoad, req, out)
+	_, err := c.ask(ctx, VerbLoad, req, out)
 	return out, err
 }

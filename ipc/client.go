@@ -1,6 +1,7 @@
 package ipc
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -22,10 +23,17 @@ type Client interface {
 // Replies are the answers to one request, in order.
 type Replies struct {
 	mu     sync.Mutex
-	queue  []*node.Object
+	queue  []reply
 	err    error // why nothing follows; io.EOF after the last reply
+	closed bool
 	wake   chan struct{}
 	cancel func()
+}
+
+// reply is one reply, with the shared memory that it lies in.
+type reply struct {
+	fields *node.Object
+	hold   *hold
 }
 
 func newReplies(cancel func()) *Replies {
@@ -35,35 +43,84 @@ func newReplies(cancel func()) *Replies {
 // Next returns the next reply; io.EOF after the last one. A reply that is an error is returned as *Error. An event of a job that failed is no
 // error reply: it has a type.
 func (r *Replies) Next(ctx context.Context) (*node.Object, error) {
+	m, err := r.next(ctx)
+	return m.own(), err
+}
+
+// next is Next for those who release the shared memory themselves.
+func (r *Replies) next(ctx context.Context) (reply, error) {
 	for {
 		r.mu.Lock()
 		if len(r.queue) > 0 {
-			o := r.queue[0]
+			m := r.queue[0]
 			r.queue = r.queue[1:]
 			r.mu.Unlock()
-			return o, replyError(o)
+			err := replyError(m.fields)
+			if err != nil {
+				m.hold.release()
+				m.hold = nil
+			}
+			return m, err
 		}
 		err := r.err
 		r.mu.Unlock()
 		if err != nil {
-			return nil, err
+			return reply{}, err
 		}
 		select {
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return reply{}, ctx.Err()
 		case <-r.wake:
 		}
 	}
 }
 
+// own copies what lies in shared memory, and releases that.
+func (m reply) own() *node.Object {
+	if m.hold != nil {
+		disown(m.fields, m.hold)
+		m.hold.release()
+	}
+	return m.fields
+}
+
+// disown replaces tensors and bytes that lie in h by copies, in place.
+func disown(v any, h *hold) any {
+	switch x := v.(type) {
+	case []byte:
+		if h.has(x) {
+			return bytes.Clone(x)
+		}
+	case *Tensor:
+		if x != nil && h.has(x.Data) {
+			x.Data = bytes.Clone(x.Data)
+		}
+	case []any:
+		for i := range x {
+			x[i] = disown(x[i], h)
+		}
+	case *node.Object:
+		for _, k := range x.Keys() {
+			e, _ := x.Get(k)
+			x.Set(k, disown(e, h))
+		}
+	}
+	return v
+}
+
 // One returns the only reply.
 func (r *Replies) One(ctx context.Context) (*node.Object, error) {
+	m, err := r.one(ctx)
+	return m.own(), err
+}
+
+func (r *Replies) one(ctx context.Context) (reply, error) {
 	defer r.Close()
-	o, err := r.Next(ctx)
+	m, err := r.next(ctx)
 	if errors.Is(err, io.EOF) {
 		err = errors.New("the request was answered with nothing")
 	}
-	return o, err
+	return m, err
 }
 
 // Close gives up the rest.
@@ -71,12 +128,23 @@ func (r *Replies) Close() {
 	if r.cancel != nil {
 		r.cancel()
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, m := range r.queue {
+		m.hold.release()
+	}
+	r.queue, r.closed = nil, true
 }
 
-func (r *Replies) put(o *node.Object, end error) {
+func (r *Replies) put(o *node.Object, end error) { r.putHeld(reply{fields: o}, end) }
+
+func (r *Replies) putHeld(m reply, end error) {
 	r.mu.Lock()
-	if o != nil {
-		r.queue = append(r.queue, o)
+	switch {
+	case r.closed:
+		m.hold.release()
+	case m.fields != nil:
+		r.queue = append(r.queue, m)
 	}
 	if end != nil && r.err == nil {
 		r.err = end
@@ -131,7 +199,15 @@ type FrameClient struct {
 	mu      sync.Mutex
 	next    int64
 	pending map[int64]*Replies
+	shared  []*Region
 	err     error
+}
+
+// Share makes tensors and bytes that lie in the region go without a copy from now on. The region must stay until every request that it is in is answered.
+func (c *FrameClient) Share(r *Region) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.shared = append(c.shared, r)
 }
 
 // DialSocket connects to the unix socket of a daemon.
@@ -140,7 +216,8 @@ func DialSocket(path string) (*FrameClient, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to daemon: %w", err)
 	}
-	return NewFrameClient(c, c, c.Close), nil
+	fc := fdConnOf(c)
+	return NewFrameClient(fc, fc, fc.Close), nil
 }
 
 // NewFrameClient reads replies from r until it ends and writes requests to w. closing must make r end.
@@ -155,10 +232,19 @@ func (c *FrameClient) Gone() <-chan struct{} { return c.gone }
 
 // Ask implements Client.
 func (c *FrameClient) Ask(_ context.Context, verb, job string, body any) (*Replies, error) {
-	b := emptyMap(c.enc)
+	b := [][]byte{emptyMap(c.enc)}
+	beside, place := (*shmCargo)(nil), carrierOf(nil)
+	var accept []string
+	if _, ok := c.w.w.(*fdConn); ok && c.enc == Msgpack {
+		c.mu.Lock()
+		beside = newShmCargo(holdOf(body), c.shared...)
+		c.mu.Unlock()
+		place, accept = beside.put, []string{RefShm}
+		defer beside.done(true)
+	}
 	if body != nil {
 		var err error
-		if b, err = Encode(body, c.enc); err != nil {
+		if b, err = encodeBeside(body, c.enc, place); err != nil {
 			return nil, err
 		}
 	}
@@ -167,7 +253,7 @@ func (c *FrameClient) Ask(_ context.Context, verb, job string, body any) (*Repli
 		if err != nil {
 			return nil, err
 		}
-		if b, err = spliceMaps(extra, b, c.enc); err != nil {
+		if b, err = spliceParts(extra, b[0], c.enc); err != nil {
 			return nil, err
 		}
 	}
@@ -181,9 +267,13 @@ func (c *FrameClient) Ask(_ context.Context, verb, job string, body any) (*Repli
 	r := newReplies(func() { c.drop(tag) })
 	c.pending[tag] = r
 	c.mu.Unlock()
-	frame, err := splice(envelope{Op: verb, Tag: tag}, b, c.enc)
+	frame, err := spliceFirst(envelope{Op: verb, Tag: tag, Accept: accept}, b, c.enc)
 	if err == nil {
-		err = c.w.Write(frame...)
+		var fds []int
+		if beside != nil {
+			fds = beside.fds()
+		}
+		err = c.w.send(fds, frame)
 	}
 	if err != nil {
 		c.drop(tag)
@@ -212,8 +302,15 @@ func (c *FrameClient) read(r io.Reader) {
 	var err error
 	for err == nil {
 		var body []byte
-		if body, err = ReadFrame(r); err == nil {
-			err = c.frame(body)
+		body, err = ReadFrame(r)
+		fds, many := takeFDs(r)
+		switch {
+		case err != nil:
+			closeFDs(fds)
+		case many != nil:
+			err = many
+		default:
+			err = c.frame(body, fds)
 		}
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) {
@@ -229,7 +326,8 @@ func (c *FrameClient) read(r io.Reader) {
 	close(c.gone)
 }
 
-func (c *FrameClient) frame(body []byte) error {
+func (c *FrameClient) frame(body []byte, fds []int) error {
+	defer func() { closeFDs(fds) }()
 	enc, ok := Sniff(body)
 	if !ok {
 		return fmt.Errorf("a reply of %d bytes is no msgpack map; does the other side print to its stdout?", len(body))
@@ -258,6 +356,12 @@ func (c *FrameClient) frame(body []byte) error {
 	if r == nil {
 		return nil // given up
 	}
+	memory, err := mappedReply(fields, fds)
+	fds = nil
+	if err != nil {
+		r.put(nil, fmt.Errorf("read reply: %w", err))
+		return nil
+	}
 	var end error
 	if env.End {
 		end = io.EOF
@@ -265,6 +369,6 @@ func (c *FrameClient) frame(body []byte) error {
 	if fields.Len() == 0 {
 		fields = nil
 	}
-	r.put(fields, end)
+	r.putHeld(reply{fields, memory}, end)
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"slices"
 	"sync"
 
 	"patchbay/node"
@@ -50,9 +51,15 @@ func serveConn(ctx, drain context.Context, r io.Reader, w io.Writer, closing fun
 func (c *conn) read() error {
 	for {
 		body, err := ReadFrame(c.r)
+		fds, many := takeFDs(c.r)
+		if err != nil {
+			closeFDs(fds) // of a frame that was cut off
+		}
 		switch {
+		case err == nil && many != nil:
+			c.reply(Msgpack, envelope{}).send(Errorf(ErrBadRequest, "%v", many))
 		case err == nil:
-			c.frame(body)
+			c.frame(body, fds)
 		case errors.Is(err, ErrFrameTooLarge):
 			c.reply(Msgpack, envelope{}).send(Errorf(ErrTooLarge, "%v", err))
 			return err
@@ -64,8 +71,9 @@ func (c *conn) read() error {
 	}
 }
 
-// frame answers one request.
-func (c *conn) frame(body []byte) {
+// frame answers one request, whose descriptors become its own.
+func (c *conn) frame(body []byte, fds []int) {
+	defer func() { closeFDs(fds) }()
 	enc, ok := Sniff(body)
 	if !ok {
 		c.reply(Msgpack, envelope{}).send(Errorf(ErrUnsupported, "a frame holds one msgpack map (or one JSON object), this one of %d bytes does not", len(body)))
@@ -77,15 +85,16 @@ func (c *conn) frame(body []byte) {
 		return
 	}
 	var head struct {
-		Op  string `json:"op"`
-		Tag any    `json:"tag"`
+		Op     string   `json:"op"`
+		Tag    any      `json:"tag"`
+		Accept []string `json:"accept"`
 	}
 	if err := Bind(o, &head); err != nil {
 		c.reply(enc, envelope{}).send(Errorf(ErrBadRequest, "%v", err))
 		return
 	}
 	env := envelope{Op: head.Op, Tag: tagOf(head.Tag)}
-	fields := without(without(o, "op"), "tag")
+	fields := without(without(without(o, "op"), "tag"), "accept")
 	if fields.Len() == 0 {
 		fields = nil
 	}
@@ -97,13 +106,26 @@ func (c *conn) frame(body []byte) {
 		c.reply(enc, env).send(Errorf(ErrBadRequest, "field op is missing; it names the verb"))
 		return
 	}
+	memory, err := mapped(fds, func(f func(*Ref) ([]byte, error)) error { return replaceRefs(head.Op, fields, f) })
+	fds = nil
+	if err != nil {
+		c.reply(enc, env).send(badRequest(err))
+		return
+	}
 	c.wg.Add(1)
 	var job string
 	if fields != nil && (head.Op == VerbStatus || head.Op == VerbCancel || head.Op == VerbRetry) {
 		v, _ := fields.Get("job")
 		job, _ = v.(string)
 	}
-	c.s.Handle(&Request{Verb: head.Op, Job: job, Fields: fields, Tied: true, Gone: c.gone, Reply: c.reply(enc, env).reply(c.wg.Done)})
+	reply := c.reply(enc, env).reply(func() {
+		memory.release()
+		c.wg.Done()
+	})
+	if _, ok := c.w.w.(*fdConn); ok && slices.Contains(head.Accept, RefShm) {
+		reply.Beside = func(known *hold) cargo { return newShmCargo(known) }
+	}
+	c.s.Handle(&Request{Verb: head.Op, Job: job, Fields: fields, Tied: true, Gone: c.gone, Reply: reply, hold: memory})
 }
 
 // tagOf lets strings and integers through; other tags are dropped, they could not be compared by a client.
@@ -125,17 +147,17 @@ type frameReply struct {
 func (c *conn) reply(enc Encoding, env envelope) frameReply { return frameReply{c, enc, env} }
 
 func (f frameReply) reply(done func()) *Reply {
-	return &Reply{Enc: f.enc, Limit: MaxFrame - 1024, Done: done, Send: func(body []byte, _ *Error, end bool) error {
-		if body == nil {
-			body = emptyMap(f.enc)
+	return &Reply{Enc: f.enc, Limit: MaxFrame - 1024, Done: done, Send: func(parts [][]byte, fds []int, _ *Error, end bool) error {
+		if parts == nil {
+			parts = [][]byte{emptyMap(f.enc)}
 		}
 		env := f.env
 		env.End = end
-		frame, err := splice(env, body, f.enc)
+		frame, err := spliceFirst(env, parts, f.enc)
 		if err != nil {
 			return err
 		}
-		return f.c.w.Write(frame...)
+		return f.c.w.send(fds, frame)
 	}}
 }
 

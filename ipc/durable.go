@@ -55,6 +55,7 @@ func (j *Jobs) vanish(id string) {
 	if !ok {
 		return
 	}
+	e.drop()
 	delete(j.jobs, id)
 	same := func(q string) bool { return q == id }
 	j.queue, j.ended = slices.DeleteFunc(j.queue, same), slices.DeleteFunc(j.ended, same)
@@ -251,6 +252,9 @@ func (j *Jobs) takeThis(ctx context.Context, id, worker string) (Record, *RunReq
 	e := j.entry(id)
 	e.held = true
 	req, stop := e.req, e.cancel
+	if req != nil {
+		req.hold.retain()
+	}
 	j.mu.Unlock()
 	if req == nil {
 		var err error

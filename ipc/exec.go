@@ -15,7 +15,11 @@ type ExecRequest struct {
 	Plan    string       `json:"plan,omitempty"`
 	// Files are found by LoadImage and LoadLatent, by name.
 	Files map[string][]byte `json:"files,omitempty"`
+
+	hold *hold
 }
+
+func (q *ExecRequest) holds() *hold { return q.hold }
 
 // ExecReply carries the wanted outputs in order: by value, except MODEL, CLIP and VAE (and what holds them), which are handles
 // {"$handle": id, "type": "MODEL", "expires": Unix milliseconds}.
@@ -26,7 +30,11 @@ type ExecReply struct {
 	Timings  map[string]any `json:"timings,omitempty"`
 	Warnings []string       `json:"warnings,omitempty"`
 	Worker   string         `json:"worker,omitempty"`
+
+	hold *hold
 }
+
+func (q *ExecReply) holds() *hold { return q.hold }
 
 // FreeRequest gives up handles and the weights of models; without any named, the worker drops all handles, caches and weights.
 type FreeRequest struct {
@@ -49,6 +57,7 @@ func (s *Service) exec(r *Request) error {
 	if err := Bind(r.Fields, &q); err != nil {
 		return Errorf(ErrBadRequest, "%v", err)
 	}
+	q.hold = r.hold
 	if q.Class == "" {
 		return Errorf(ErrBadRequest, "field class_type is missing")
 	}
@@ -66,6 +75,7 @@ func (s *Service) exec(r *Request) error {
 		}
 		out.V, out.Worker = ProtocolVersion, ex.Name()
 		s.own(out.Outputs, ex)
+		defer out.hold.release()
 		return r.Reply.Last(out)
 	})
 	return nil

@@ -44,6 +44,8 @@ type Outcome struct {
 	Files   []File
 	Metrics map[string]any            // timings, executed, cached, stats: the data of the metrics event
 	UI      map[string]map[string]any // by node: what its executed event carries apart from files
+
+	hold *hold // shared memory that Files lie in
 }
 
 // File is one output with its contents.

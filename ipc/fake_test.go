@@ -108,6 +108,17 @@ func (f *fake) Exec(_ context.Context, req *ExecRequest) (*ExecReply, error) {
 	case "Echo":
 		v, _ := req.Inputs.Get("value")
 		return &ExecReply{Outputs: []any{v}}, nil
+	case "Sum": // touches every page
+		v, _ := req.Inputs.Get("value")
+		t, ok := v.(*Tensor)
+		if !ok {
+			return nil, Errorf(ErrBadRequest, "no tensor")
+		}
+		sum := int64(0)
+		for i := 0; i < len(t.Data); i += 4096 {
+			sum += int64(t.Data[i])
+		}
+		return &ExecReply{Outputs: []any{sum, int64(len(t.Data))}}, nil
 	case "Loader":
 		return &ExecReply{Outputs: []any{node.NewObject(handleKey, f.name+"-h1", "type", "MODEL")}}, nil
 	}
@@ -152,7 +163,7 @@ type rig struct {
 }
 
 // newRig starts a service on the executors (one fake if none are given) that ends with the test.
-func newRig(t *testing.T, jc JobsConfig, sc ShelfConfig, executors ...Executor) *rig {
+func newRig(t testing.TB, jc JobsConfig, sc ShelfConfig, executors ...Executor) *rig {
 	t.Helper()
 	shelf, err := NewShelf(sc)
 	if err != nil {
@@ -217,7 +228,7 @@ func frameOf(body []byte) []byte {
 }
 
 // within is a context for one exchange of a test.
-func within(t *testing.T, d time.Duration) context.Context {
+func within(t testing.TB, d time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), d)
 	t.Cleanup(cancel)

@@ -1,12 +1,13 @@
 package ipc
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"sync"
+
+	"golang.org/x/sys/unix"
 )
 
 // MaxFrame is the largest body of a frame in bytes: tensors of hosts travel in frames, on NATS its own limit is lower.
@@ -64,7 +65,10 @@ type FrameWriter struct {
 func NewFrameWriter(w io.Writer) *FrameWriter { return &FrameWriter{w: w} }
 
 // Write sends one frame whose body is the parts, one after the other.
-func (f *FrameWriter) Write(parts ...[]byte) error {
+func (f *FrameWriter) Write(parts ...[]byte) error { return f.send(nil, parts) }
+
+// send is Write with descriptors, which only a unix socket takes.
+func (f *FrameWriter) send(fds []int, parts [][]byte) error {
 	n := 0
 	for _, p := range parts {
 		n += len(p)
@@ -75,6 +79,16 @@ func (f *FrameWriter) Write(parts ...[]byte) error {
 	b := binary.BigEndian.AppendUint32(make([]byte, 0, 4+min(n, 64<<10)), uint32(n))
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if len(fds) > 0 {
+		c, ok := f.w.(*fdConn)
+		if !ok {
+			return fmt.Errorf("%d descriptors for a stream that takes none", len(fds))
+		}
+		if _, _, err := c.WriteMsgUnix(b, unix.UnixRights(fds...), nil); err != nil { // four bytes go whole or not at all
+			return err
+		}
+		b = b[:0]
+	}
 	for _, p := range parts {
 		if len(b)+len(p) <= cap(b) {
 			b = append(b, p...)
@@ -99,6 +113,8 @@ type envelope struct {
 	Op  string `json:"op,omitempty"`  // verb
 	Tag any    `json:"tag,omitempty"` // chosen by the client (string or integer), echoed in every reply
 	End bool   `json:"end,omitempty"` // last reply to the request
+
+	Accept []string `json:"accept,omitempty"` // of a request: the kinds of Ref that its replies may hold
 }
 
 // splice puts the fields of the envelope in front of those of an encoded map, without decoding or copying it: the parts after each other are the map.
@@ -110,12 +126,13 @@ func splice(env envelope, body []byte, enc Encoding) ([][]byte, error) {
 	return spliceParts(front, body, enc)
 }
 
-// spliceMaps returns one encoded map with the fields of two, which have no key in common.
-func spliceMaps(front, body []byte, enc Encoding) ([]byte, error) {
-	parts, err := spliceParts(front, body, enc)
-	return bytes.Join(parts, nil), err
+// spliceFirst is splice for a map that is in parts, whose head is in the first.
+func spliceFirst(env envelope, parts [][]byte, enc Encoding) ([][]byte, error) {
+	front, err := splice(env, parts[0], enc)
+	return append(front, parts[1:]...), err
 }
 
+// spliceParts returns, in parts, one encoded map with the fields of two, which have no key in common.
 func spliceParts(front, body []byte, enc Encoding) ([][]byte, error) {
 	if enc == JSON {
 		switch {

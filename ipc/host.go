@@ -26,7 +26,10 @@ type SampleRequest struct {
 	Plan       string   `json:"plan,omitempty"`    // "ulysses=2,cfg=2"; empty: chosen
 
 	built *node.HostRequest // by parseSample
+	hold  *hold
 }
+
+func (q *SampleRequest) holds() *hold { return q.hold }
 
 // ModelRef names a diffusion model in the models folders.
 type ModelRef struct {
@@ -84,6 +87,22 @@ type SampleReply struct {
 	Metrics map[string]any `json:"metrics,omitempty"` // done: where the time went, seconds
 	Worker  string         `json:"worker,omitempty"`
 	Error   *Error         `json:"error,omitempty"`
+
+	hold *hold
+}
+
+func (m *SampleReply) holds() *hold { return m.hold }
+
+// own copies what lies in shared memory, and releases that.
+func (m *SampleReply) own() {
+	if m.hold == nil {
+		return
+	}
+	disown(m.X, m.hold)
+	disown(m.X0, m.hold)
+	m.JPEG, _ = disown(m.JPEG, m.hold).([]byte)
+	m.hold.release()
+	m.hold = nil
 }
 
 // The types of a SampleReply beside "accepted" and "heartbeat".

@@ -12,8 +12,8 @@ import (
 	"patchbay/parallel"
 )
 
-// parseSample reads the body of sample. Errors have Input set to the path of the field.
-func parseSample(o *node.Object) (*SampleRequest, *Error) {
+// parseSample reads the body of sample. With forward large tensors are left to the worker that gets them. Errors have Input set to the path of the field.
+func parseSample(o *node.Object, forward bool) (*SampleRequest, *Error) {
 	q := &SampleRequest{}
 	if err := bindStrict(o, q); err != nil {
 		return nil, badRequest(err)
@@ -24,11 +24,13 @@ func parseSample(o *node.Object) (*SampleRequest, *Error) {
 	if !validID(q.ID) {
 		return nil, badRequest(badField("id", "%q: an id is 1 to 64 of A-Z a-z 0-9 _ -", q.ID))
 	}
-	built, err := q.request()
+	built, err := q.request(numbers{forward})
 	if err != nil {
 		return nil, badRequest(err)
 	}
-	q.built = built
+	if !forward {
+		q.built = built
+	}
 	return q, nil
 }
 
@@ -44,7 +46,7 @@ func bindStrict(o *node.Object, dst any) error {
 }
 
 // request is the message as package node takes it.
-func (q *SampleRequest) request() (*node.HostRequest, error) {
+func (q *SampleRequest) request(look numbers) (*node.HostRequest, error) {
 	out := &node.HostRequest{Model: node.ModelFile{Name: q.Model.File, Fingerprint: q.Model.Fingerprint}, Options: q.Sampler.Options}
 	r := &out.Request
 	r.Sampler, r.Seed, r.Plan, r.NoiseDraws = q.Sampler.Name, q.Seed, q.Plan, q.NoiseDraws
@@ -55,14 +57,14 @@ func (q *SampleRequest) request() (*node.HostRequest, error) {
 		out.TimeLine = &node.TimeLine{Bases: s.Bases, Shift: s.Shift, Multiplier: s.Multiplier}
 	}
 	var err error
-	if _, r.Sigmas, err = values("sigmas", q.Sigmas, 1); err != nil {
+	if _, r.Sigmas, err = look.values("sigmas", q.Sigmas, 1); err != nil {
 		return nil, err
 	}
-	if r.Latent, err = latentOf("latent", q.Latent, 4); err != nil {
+	if r.Latent, err = look.latent("latent", q.Latent, 4); err != nil {
 		return nil, err
 	}
 	if q.Noise != nil {
-		if r.Noise, err = latentOf("noise", q.Noise, 4); err != nil {
+		if r.Noise, err = look.latent("noise", q.Noise, 4); err != nil {
 			return nil, err
 		}
 		if a, b := r.Noise, r.Latent; a.B != b.B || a.C != b.C || a.Y != b.Y || a.X != b.X {
@@ -73,11 +75,11 @@ func (q *SampleRequest) request() (*node.HostRequest, error) {
 		}
 	}
 	if q.Mask != nil {
-		if r.Mask, err = latentOf("mask", q.Mask, 4); err != nil {
+		if r.Mask, err = look.latent("mask", q.Mask, 4); err != nil {
 			return nil, err
 		}
 	}
-	return out, q.guide(r)
+	return out, q.guide(r, look)
 }
 
 // plain checks and copies what is no tensor.
@@ -110,12 +112,12 @@ func (q *SampleRequest) plain(r *parallel.Request) error {
 }
 
 // guide fills in guider and branches.
-func (q *SampleRequest) guide(r *parallel.Request) error {
+func (q *SampleRequest) guide(r *parallel.Request, look numbers) error {
 	cfg := 1.0
 	if q.CFG != nil {
 		cfg = *q.CFG
 	}
-	positive, err := q.branch("positive", q.Conds.Positive)
+	positive, err := q.branch("positive", q.Conds.Positive, look)
 	if err != nil {
 		return err
 	}
@@ -127,16 +129,16 @@ func (q *SampleRequest) guide(r *parallel.Request) error {
 		r.Guider = parallel.Guider{Kind: parallel.GuideBasic}
 		return nil
 	}
-	negative, err := q.branch("negative", *q.Conds.Negative)
+	negative, err := q.branch("negative", *q.Conds.Negative, look)
 	r.Branches = append(r.Branches, negative)
 	r.Guider = parallel.Guider{Kind: parallel.GuideCFG, CFG: float32(cfg), NoShortcut: q.CFG1 != nil && !*q.CFG1}
 	return err
 }
 
-func (q *SampleRequest) branch(name string, list []CondRef) (parallel.Branch, error) {
+func (q *SampleRequest) branch(name string, list []CondRef, look numbers) (parallel.Branch, error) {
 	out := parallel.Branch{Name: name}
 	for i := range list {
-		e, err := list[i].entry(fmt.Sprintf("conds.%s[%d]", name, i))
+		e, err := list[i].entry(fmt.Sprintf("conds.%s[%d]", name, i), look)
 		if err != nil {
 			return out, err
 		}
@@ -145,10 +147,18 @@ func (q *SampleRequest) branch(name string, list []CondRef) (parallel.Branch, er
 	return out, nil
 }
 
+// numbers reads the tensors of a request. With forward those are passed over that another process has, or is to read.
+type numbers struct{ forward bool }
+
+// away tells whether only dtype and shape of a tensor are looked at.
+func (look numbers) away(t *Tensor) bool {
+	return look.forward && (t.Data == nil && t.Hash != "" || len(t.Data) >= bulkBytes)
+}
+
 // always is ComfyUI's sigma at 0 percent of a discrete model: above every sigma.
 const always = 999999999.9
 
-func (c *CondRef) entry(path string) (parallel.Entry, error) {
+func (c *CondRef) entry(path string, look numbers) (parallel.Entry, error) {
 	or := func(p *float64, preset float64) float32 {
 		if p == nil {
 			return float32(preset)
@@ -167,7 +177,7 @@ func (c *CondRef) entry(path string) (parallel.Entry, error) {
 	}
 	if c.Mask != nil {
 		var err error
-		if e.Mask, err = latentOf(path+".mask", c.Mask, 3); err != nil {
+		if e.Mask, err = look.latent(path+".mask", c.Mask, 3); err != nil {
 			return e, err
 		}
 	}
@@ -176,7 +186,7 @@ func (c *CondRef) entry(path string) (parallel.Entry, error) {
 	}
 	for _, key := range slices.Sorted(maps.Keys(c.ModelConds)) {
 		if t := c.ModelConds[key]; t != nil {
-			if err := setCond(&e.Entry, key, path+".model_conds."+key, t); err != nil {
+			if err := setCond(&e.Entry, key, path+".model_conds."+key, t, look); err != nil {
 				return e, err
 			}
 		}
@@ -185,10 +195,10 @@ func (c *CondRef) entry(path string) (parallel.Entry, error) {
 }
 
 // setCond takes one value of extra_conds.
-func setCond(e *dit.Entry, key, path string, t *Tensor) error {
+func setCond(e *dit.Entry, key, path string, t *Tensor, look numbers) error {
 	dims := map[string]int{"c_crossattn": 3, "encoder_hidden_states_t5": 3, "guidance": 1}[key]
 	if key == "attention_mask" || key == "text_embedding_mask" || key == "text_embedding_mask_t5" {
-		n, err := prefix(path, t)
+		n, err := look.prefix(path, t)
 		if key == "text_embedding_mask_t5" {
 			e.Context2Len = n
 		} else {
@@ -196,7 +206,7 @@ func setCond(e *dit.Entry, key, path string, t *Tensor) error {
 		}
 		return err
 	}
-	shape, data, err := values(path, t, dims)
+	shape, data, err := look.values(path, t, dims)
 	if err != nil {
 		return err
 	}
@@ -211,10 +221,12 @@ func setCond(e *dit.Entry, key, path string, t *Tensor) error {
 	case "y":
 		e.Pooled = data
 	case "guidance":
-		if len(data) != 1 {
-			return badField(path, "has %d values: want one", len(data))
+		if shape[0] != 1 {
+			return badField(path, "has %d values: want one", shape[0])
 		}
-		e.Guidance = &data[0]
+		if data != nil {
+			e.Guidance = &data[0]
+		}
 	case "image_meta_size", "c_size":
 		e.Size = append(data, e.Size...)
 	case "c_ar": // sorted before c_size, kept behind it
@@ -226,15 +238,18 @@ func setCond(e *dit.Entry, key, path string, t *Tensor) error {
 }
 
 // prefix reads a mask [1, Lt] of ones and then zeros, and returns the number of ones.
-func prefix(path string, t *Tensor) (int, error) {
+func (look numbers) prefix(path string, t *Tensor) (int, error) {
 	var ones []bool
+	if look.away(t) {
+		return 0, nil
+	}
 	if t.DType == "i64" || t.DType == "u8" {
 		size := dtypeSize(t.DType)
 		for i := 0; i+size <= len(t.Data); i += size {
 			ones = append(ones, t.Data[i] != 0)
 		}
 	} else {
-		_, data, err := values(path, t, 0)
+		_, data, err := look.values(path, t, 0)
 		if err != nil {
 			return 0, err
 		}
@@ -250,12 +265,18 @@ func prefix(path string, t *Tensor) (int, error) {
 }
 
 // values returns the numbers of a tensor of floats. dims 0: any number of dimensions but none.
-func values(path string, t *Tensor, dims int) ([]int, []float32, error) {
+func (look numbers) values(path string, t *Tensor, dims int) ([]int, []float32, error) {
 	if t == nil {
 		return nil, nil, badField(path, "is missing")
 	}
 	if len(t.Shape) == 0 || (dims > 0 && len(t.Shape) != dims) {
 		return nil, nil, badField(path, "has shape %v: want %d dimensions", t.Shape, max(dims, 1))
+	}
+	if look.away(t) {
+		if t.DType != "f32" && t.DType != "f16" && t.DType != "bf16" {
+			return nil, nil, badField(path, "tensor of dtype %q: f32, f16 and bf16 are taken", t.DType)
+		}
+		return t.Shape, nil, nil
 	}
 	data, err := (&node.Tensor{DType: t.DType, Shape: t.Shape, Data: t.Data}).F32()
 	if err != nil {
@@ -269,9 +290,9 @@ func values(path string, t *Tensor, dims int) ([]int, []float32, error) {
 	return t.Shape, data, nil
 }
 
-// latentOf reads [B, C, Y, X], or with dims 3 [B, Y, X] as one channel.
-func latentOf(path string, t *Tensor, dims int) (parallel.Latent, error) {
-	s, data, err := values(path, t, dims)
+// latent reads [B, C, Y, X], or with dims 3 [B, Y, X] as one channel.
+func (look numbers) latent(path string, t *Tensor, dims int) (parallel.Latent, error) {
+	s, data, err := look.values(path, t, dims)
 	if err != nil {
 		return parallel.Latent{}, err
 	}
@@ -284,7 +305,7 @@ func latentOf(path string, t *Tensor, dims int) (parallel.Latent, error) {
 	return parallel.Latent{B: s[0], C: s[1], Y: s[2], X: s[3], Data: data}, nil
 }
 
-// latentTensor is the inverse of latentOf. items 0: all.
+// latentTensor is the inverse of latent. items 0: all.
 func latentTensor(l parallel.Latent, items int) *Tensor {
 	if items == 0 || items > l.B {
 		items = l.B

@@ -314,7 +314,8 @@ func (j *Jobs) append(e *entry, ev Event) {
 	}
 	if Terminal(ev.Type) {
 		e.ended = true
-		e.preview, e.req, e.held = nil, nil, false
+		e.preview, e.held = nil, false
+		e.drop()
 		j.ended = append(j.ended, e.rec.Job)
 		j.forget()
 	}
@@ -334,13 +335,22 @@ func (j *Jobs) forgetOldest() {
 	if j.cfg.Ledger != nil {
 		j.gone = append(j.gone, j.jobs[id].rec)
 	}
+	j.jobs[id].drop()
 	delete(j.jobs, id)
 	if j.cfg.OnForget != nil {
 		j.cfg.OnForget(id)
 	}
 }
 
-// Take waits for a job, moves it to running under the name of the worker and returns it with its request and a channel that is closed when it is
+// drop gives up the request of a job that has ended. The lock is held.
+func (e *entry) drop() {
+	if e.req != nil {
+		e.req.hold.release()
+	}
+	e.req = nil
+}
+
+// Take waits for a job, moves it to running under the name of the worker and returns it with its request, whose hold is the caller's too, and a channel that is closed when it is
 // asked to stop. Only ctx ends the wait.
 func (j *Jobs) Take(ctx context.Context, worker string) (Record, *RunRequest, <-chan struct{}, error) {
 	if j.cfg.Ledger != nil {
@@ -356,6 +366,7 @@ func (j *Jobs) Take(ctx context.Context, worker string) (Record, *RunRequest, <-
 			r.Rev++
 			j.settle(e, r)
 			rec, req, stop := j.view(e), e.req, e.cancel
+			req.hold.retain()
 			j.mu.Unlock()
 			return rec, req, stop, nil
 		}

@@ -1,6 +1,7 @@
 package ipc
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -17,13 +18,29 @@ type Collector struct {
 	Accepted func(Receipt)               // nil: ignored
 	Files    []File
 	partial  map[int]int // bytes that are still missing of a file
+	hold     *hold       // shared memory that Files lie in; of run
 }
 
 // Run reads replies until the end and returns the terminal event; nil if there was none.
 func (c *Collector) Run(ctx context.Context, r *Replies) (*Event, error) {
+	end, err := c.run(ctx, r)
+	for i := range c.Files {
+		if c.hold.has(c.Files[i].Data) {
+			c.Files[i].Data = bytes.Clone(c.Files[i].Data)
+		}
+	}
+	c.hold.release()
+	c.hold = nil
+	return end, err
+}
+
+// run is Run that leaves files in shared memory.
+func (c *Collector) run(ctx context.Context, r *Replies) (*Event, error) {
 	var last *Event
 	for {
-		o, err := r.Next(ctx)
+		m, err := r.next(ctx)
+		c.hold = c.hold.join(m.hold)
+		o := m.fields
 		if errors.Is(err, io.EOF) {
 			return last, c.complete()
 		}

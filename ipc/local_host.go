@@ -15,7 +15,7 @@ func (l *Local) Sample(ctx context.Context, q *SampleRequest, emit func(*SampleR
 	req := q.built
 	if req == nil {
 		var err error
-		if req, err = q.request(); err != nil {
+		if req, err = q.request(numbers{}); err != nil {
 			return nil, badRequest(err)
 		}
 	}

@@ -51,7 +51,10 @@ type RunRequest struct {
 	Strict     bool              `json:"strict,omitempty"`        // refuse unknown fields
 
 	files []node.NeededFile // by accept, for the record
+	hold  *hold             // shared memory that Inputs lie in
 }
+
+func (q *RunRequest) holds() *hold { return q.hold }
 
 // Receipt is the first reply of run and the only one of submit.
 type Receipt struct {

@@ -1,6 +1,7 @@
 package ipc
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -310,13 +311,14 @@ func (n *NATS) reply(enc Encoding, to string, req micro.Request) *Reply {
 	r := &Reply{Enc: enc, Limit: int(n.nc.MaxPayload()) - 4096, Done: n.wg.Done}
 	direct := req != nil
 	r.Detach = func() { direct = false }
-	r.Send = func(body []byte, fault *Error, end bool) error {
+	r.Send = func(parts [][]byte, _ []int, fault *Error, end bool) error {
+		body := bytes.Join(parts, nil)
 		if to == "" {
 			return nil // a request without a reply subject, as `nats pub` sends
 		}
 		var err error
 		switch {
-		case body == nil:
+		case parts == nil:
 		case direct:
 			direct = false
 			head := micro.WithHeaders(micro.Headers{"Content-Type": {enc.ContentType()}})

@@ -11,10 +11,11 @@ import (
 var errAsked = errors.New("the run was cancelled")
 
 func (s *Service) sample(r *Request) error {
-	q, fault := parseSample(r.Fields)
+	q, fault := parseSample(r.Fields, s.cfg.Forward)
 	if fault != nil {
 		return fault
 	}
+	q.hold = r.hold
 	ctx, cancel := context.WithCancelCause(context.Background())
 	if !s.enter(q.ID, cancel) {
 		cancel(nil)
@@ -49,8 +50,14 @@ func (s *Service) runSample(ctx context.Context, cancel context.CancelCauseFunc,
 	cause := context.Cause(ctx)
 	cancel(nil)
 	<-quiet
+	if err != nil && last != nil {
+		last.hold.release()
+	}
 	switch {
 	case errors.Is(cause, errGone):
+		if err == nil {
+			last.hold.release()
+		}
 		s.cfg.Log.Info().Str("run", q.ID).Msg("run cancelled: the client it was tied to went away")
 		return nil
 	case errors.Is(cause, errAsked) && err != nil:
@@ -64,6 +71,7 @@ func (s *Service) runSample(ctx context.Context, cancel context.CancelCauseFunc,
 	}
 	last.Worker = ex.Name()
 	out.send(last)
+	last.hold.release()
 	return reply.End()
 }
 

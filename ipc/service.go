@@ -31,6 +31,8 @@ type ServiceConfig struct {
 	Fetch func(ctx context.Context, job string) ([]File, error)
 	Log   zerolog.Logger
 	Meter *Meter // nil: a new one
+	// Forward says that the executors are workers, which read large tensors themselves.
+	Forward bool
 	// Heartbeat is the longest silence of a stream. 0: 2 s.
 	Heartbeat time.Duration
 }
@@ -116,6 +118,13 @@ func (s *Service) Handle(r *Request) {
 }
 
 func (s *Service) verb(r *Request) error {
+	refs, err := refsOf(r.Verb, r.Fields)
+	switch {
+	case err != nil:
+		return badRequest(err)
+	case len(refs) > 0:
+		return Errorf(ErrBadRequest, "a reference of kind %s needs a NATS server", refs[0].Kind)
+	}
 	if r.Fields == nil {
 		if NeedsBody(r.Verb) {
 			return Errorf(ErrEmptyBody, "%s", emptyBodyHint)

@@ -1,6 +1,7 @@
 package ipc
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -62,6 +63,7 @@ func (s *Shelf) Stage(job string, files []File) error {
 	for i, f := range files {
 		list[i] = shelved{File: f}
 		if s.cfg.Stage == "" {
+			list[i].Data = bytes.Clone(f.Data) // it may lie in shared memory that goes
 			continue
 		}
 		path := s.staged(job, i, f.Ref)
@@ -69,7 +71,7 @@ func (s *Shelf) Stage(job string, files []File) error {
 			_ = os.RemoveAll(filepath.Join(s.cfg.Stage, job))
 			return storeError(err)
 		}
-		list[i].path, list[i].staged = path, true
+		list[i].path, list[i].staged, list[i].Data = path, true, nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

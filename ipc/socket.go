@@ -83,7 +83,8 @@ func (c *Socket) Serve(ctx, drain context.Context, s *Service) error {
 			return fmt.Errorf("accept on socket: %w", err)
 		}
 		wg.Go(func() {
-			if err := serveConn(ctx, drain, nc, nc, func() { _ = nc.Close() }, s); err != nil {
+			fc := fdConnOf(nc)
+			if err := serveConn(ctx, drain, fc, fc, func() { _ = fc.Close() }, s); err != nil {
 				s.cfg.Log.Debug().Err(err).Msg("connection ended")
 			}
 		})

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-func serveSocket(t *testing.T, path string, r *rig) *Socket {
+func serveSocket(t testing.TB, path string, r *rig) *Socket {
 	t.Helper()
 	s, err := ListenSocket(path)
 	if err != nil {

@@ -102,7 +102,7 @@ func (s *Service) sendFiles(ctx context.Context, reply *Reply, rec Record) error
 	for i, ref := range rec.Outputs {
 		data, err := read(i)
 		msg := outputMessage{Type: replyOutput, Job: rec.Job, Output: i, Ref: ref}
-		if len(data) <= size {
+		if len(data) <= size || reply.Beside != nil && reply.Enc == Msgpack {
 			msg.Data, msg.Error = data, errorOf(err)
 			if err := reply.Message(msg); err != nil {
 				return err

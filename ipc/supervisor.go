@@ -118,10 +118,11 @@ func (c *Child) start(ctx context.Context) (*process, error) {
 	}
 	theirs := os.NewFile(uintptr(fds[1]), "worker")
 	defer func() { _ = theirs.Close() }()
-	if err := syscall.SetNonblock(fds[0], true); err != nil {
-		return nil, errors.Join(fmt.Errorf("socket pair for worker: %w", err), syscall.Close(fds[0]))
+	end := os.NewFile(uintptr(fds[0]), "worker link")
+	ours := fdConnOf(end)
+	if err := end.Close(); ours == nil || err != nil {
+		return nil, fmt.Errorf("socket pair for worker: %w", err)
 	}
-	ours := os.NewFile(uintptr(fds[0]), "worker link")
 	cmd := c.cfg.Command()
 	p := &process{cmd: cmd, tail: &tail{}, dead: make(chan struct{})}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirs, theirs, p.tail

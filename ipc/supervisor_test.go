@@ -15,7 +15,7 @@ import (
 )
 
 // childRig is a rig whose executor is a supervised fake worker process.
-func childRig(t *testing.T, tune func(*ChildConfig)) (*rig, *Child) {
+func childRig(t testing.TB, tune func(*ChildConfig)) (*rig, *Child) {
 	t.Helper()
 	cfg := ChildConfig{Name: "worker 0", Command: workerCommand, Log: zerolog.Nop(), BackOff: 10 * time.Millisecond}
 	if tune != nil {

@@ -2,27 +2,26 @@ package ipc
 
 import (
 	"encoding/base64"
-	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"slices"
 
-	"github.com/vmihailenco/msgpack/v5"
-
 	"patchbay/node"
 )
 
-// extTensor is the msgpack extension type of a Tensor. Its payload is one msgpack map {dtype, shape, data}.
+// extTensor is the msgpack extension type of a Tensor. Its payload is one msgpack map {dtype, shape} and data, ref or hash.
 const extTensor = 1
 
 // tensorKey marks a tensor in JSON: {"$tensor": {"dtype": "f32", "shape": [1, 2], "data": "<base64>"}}.
 const tensorKey = "$tensor"
 
-// Tensor is an array of numbers in a message: row-major, little-endian, in Data.
+// Tensor is an array of numbers in a message: row-major, little-endian, in Data. In a message that has just been read the data may still be elsewhere.
 type Tensor struct {
 	DType string `json:"dtype"` // f32, f16, bf16, i64, u8
 	Shape []int  `json:"shape"`
-	Data  []byte `json:"data"`
+	Data  []byte `json:"data,omitempty"`
+	Ref   *Ref   `json:"ref,omitempty"`  // where the data is
+	Hash  string `json:"hash,omitempty"` // SHA-256 of the data in hex: with data a name to send it by later, without one that was sent before
 }
 
 // dtypeSize returns the bytes of one element, 0 for a dtype that messages do not carry.
@@ -36,7 +35,18 @@ func (t *Tensor) Check() error {
 	if size == 0 {
 		return fmt.Errorf("tensor has dtype %q; the dtypes are f32, f16, bf16, i64, u8", t.DType)
 	}
-	n := len(t.Data) / size
+	bytes := len(t.Data)
+	switch {
+	case t.Ref != nil && t.Data != nil:
+		return fmt.Errorf("tensor has data and a ref")
+	case t.Hash != "" && len(t.Hash) != 64:
+		return fmt.Errorf("tensor has hash %q: want SHA-256 in 64 hexadecimal digits", t.Hash)
+	case t.Ref != nil:
+		bytes = t.Ref.Bytes
+	case t.Data == nil && t.Hash != "":
+		bytes = t.Bytes()
+	}
+	n := bytes / size
 	if len(t.Shape) > 8 {
 		return fmt.Errorf("tensor has %d dimensions, the limit is 8", len(t.Shape))
 	}
@@ -52,42 +62,44 @@ func (t *Tensor) Check() error {
 			continue
 		}
 		if d > (n+1)/have { // have*d would pass n; checked by division, so that the product cannot overflow
-			return fmt.Errorf("tensor of shape %v and dtype %s does not fit %d bytes", t.Shape, t.DType, len(t.Data))
+			return fmt.Errorf("tensor of shape %v and dtype %s does not fit %d bytes", t.Shape, t.DType, bytes)
 		}
 		have *= d
 	}
-	if have*size != len(t.Data) {
-		return fmt.Errorf("tensor of shape %v and dtype %s needs %d bytes, got %d", t.Shape, t.DType, have*size, len(t.Data))
+	if have*size != bytes {
+		return fmt.Errorf("tensor of shape %v and dtype %s needs %d bytes, got %d", t.Shape, t.DType, have*size, bytes)
 	}
 	return nil
 }
 
-type tensorFields Tensor
-
-// EncodeMsgpack writes the extension.
-func (t *Tensor) EncodeMsgpack(enc *msgpack.Encoder) error {
-	head, err := encodeMsgpack(struct {
-		DType string `json:"dtype"`
-		Shape []int  `json:"shape"`
-	}{t.DType, t.Shape})
-	if err != nil {
-		return err
+// Bytes is the size that dtype and shape ask for, at most maxRegion + 1.
+func (t *Tensor) Bytes() int {
+	n := dtypeSize(t.DType)
+	for _, d := range t.Shape {
+		if d <= 0 {
+			return 0
+		}
+		if n > maxRegion/d {
+			return maxRegion + 1
+		}
+		n *= d
 	}
-	head[0] = 0x83 // a map of three: data follows, written without a copy of its own
-	head = append(head, "\xa4data\xc6"...)
-	head = binary.BigEndian.AppendUint32(head, uint32(len(t.Data)))
-	if err := enc.EncodeExtHeader(extTensor, len(head)+len(t.Data)); err != nil {
-		return err
-	}
-	if _, err = enc.Writer().Write(head); err == nil {
-		_, err = enc.Writer().Write(t.Data)
-	}
-	return err
+	return n
 }
 
 // MarshalJSON writes {"$tensor": {...}}.
 func (t *Tensor) MarshalJSON() ([]byte, error) {
-	return json.Marshal(map[string]*tensorFields{tensorKey: (*tensorFields)(t)})
+	m := map[string]any{"dtype": t.DType, "shape": t.Shape}
+	if t.Hash != "" {
+		m["hash"] = t.Hash
+	}
+	switch {
+	case t.Ref != nil:
+		m["ref"] = t.Ref
+	case t.Hash == "" || t.Data != nil:
+		m["data"] = t.Data
+	}
+	return json.Marshal(map[string]any{tensorKey: m})
 }
 
 // decodeExt reads an extension value; c is its first byte, p its payload with the type byte in front.
@@ -96,7 +108,7 @@ func decodeExt(c byte, p []byte, at int) (any, error) {
 		return nil, fmt.Errorf("extension 0x%02x at byte %d has a type that is not known; the only one is %d, a tensor", c, at, extTensor)
 	}
 	body := p[1:]
-	if err := Guard(body, Msgpack, Limits{Bytes: len(body), Depth: 2, Items: 32}); err != nil {
+	if err := Guard(body, Msgpack, Limits{Bytes: len(body), Depth: 3, Items: 48}); err != nil {
 		return nil, fmt.Errorf("tensor at byte %d: %w", at, err)
 	}
 	d := mpReader{b: body}
@@ -112,12 +124,16 @@ func tensorOf(v any) (*Tensor, error) {
 	if !ok {
 		return nil, fmt.Errorf("a tensor is a map {dtype, shape, data}, got %s", kindOf(v))
 	}
-	var f tensorFields
-	if err := Bind(o, &f); err != nil {
+	t := &Tensor{}
+	if err := Bind(o, t); err != nil {
 		return nil, fmt.Errorf("tensor: %w", err)
 	}
-	t := Tensor(f)
-	return &t, t.Check()
+	if t.Ref != nil {
+		if err := t.Ref.check(); err != nil {
+			return nil, fmt.Errorf("tensor: %w", err)
+		}
+	}
+	return t, t.Check()
 }
 
 // tensorsOfJSON replaces every {"$tensor": ...} of a decoded JSON tree, in place.

@@ -30,7 +30,11 @@ func (s *Service) accept(r *Request) (*RunRequest, Receipt, error) {
 			return nil, Receipt{}, fault
 		}
 	}
+	req.hold = r.hold.retain() // the table's, until the job has ended
 	rec, created, err := s.cfg.Jobs.Create(s.ctx, req, hashOf(req, w))
+	if !created {
+		req.hold.release()
+	}
 	switch {
 	case errors.Is(err, errHash):
 		return nil, Receipt{}, Errorf(ErrDuplicate, "a job %s exists with another body; choose another id", req.ID)

@@ -1,0 +1,168 @@
+package ipc
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Region is memory that two processes can see: an anonymous file (memfd_create(2)), mapped, which travels over a unix socket as a descriptor. It is sealed
+// against shrinking (F_SEAL_SHRINK): a mapping of a file that its maker truncates would end the reader with SIGBUS. Whoever has one releases it once.
+type Region struct {
+	fd   int
+	data []byte
+	gone atomic.Bool
+}
+
+// maxRegion bounds one region, and with it every tensor and file that travels beside its message.
+const maxRegion = 1 << 30
+
+// NewRegion makes a region of n bytes, zero and writable here. A host that fills it and sends a Tensor whose Data lies in Bytes sends no copy.
+func NewRegion(n int) (*Region, error) {
+	if n <= 0 || n > maxRegion {
+		return nil, fmt.Errorf("shared memory of %d bytes: want 1 to %d", n, maxRegion)
+	}
+	fd, err := unix.MemfdCreate("patchbay", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, fmt.Errorf("shared memory: %w", err)
+	}
+	if err = unix.Ftruncate(fd, int64(n)); err == nil {
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW)
+	}
+	var data []byte
+	if err == nil {
+		data, err = unix.Mmap(fd, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("shared memory of %d bytes: %w", n, err), unix.Close(fd))
+	}
+	return newRegion(fd, data), nil
+}
+
+func newRegion(fd int, data []byte) *Region {
+	return &Region{fd: fd, data: data}
+}
+
+// openRegion maps a descriptor of the other side to be read. It takes the descriptor, and closes it if it is not what it should be.
+func openRegion(fd int) (*Region, error) {
+	data, err := mapSealed(fd)
+	if err != nil {
+		_ = unix.Close(fd)
+		return nil, err
+	}
+	return newRegion(fd, data), nil
+}
+
+func mapSealed(fd int) ([]byte, error) {
+	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("a descriptor that is no memfd")
+	case seals&unix.F_SEAL_SHRINK == 0:
+		return nil, fmt.Errorf("a memfd without F_SEAL_SHRINK")
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, fmt.Errorf("shared memory: %w", err)
+	}
+	if st.Size <= 0 || st.Size > maxRegion {
+		return nil, fmt.Errorf("a memfd of %d bytes: want 1 to %d", st.Size, maxRegion)
+	}
+	data, err := unix.Mmap(fd, 0, int(st.Size), unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("shared memory: %w", err)
+	}
+	return data, nil
+}
+
+// Bytes is the memory. It must not be touched after Release.
+func (r *Region) Bytes() []byte { return r.data }
+
+// Release unmaps the region. A second call does nothing.
+func (r *Region) Release() {
+	if r.gone.Swap(true) {
+		return
+	}
+	_ = unix.Munmap(r.data)
+	_ = unix.Close(r.fd)
+	r.data, r.fd = nil, -1
+}
+
+// find tells where in the region b lies.
+func (r *Region) find(b []byte) (offset int, ok bool) {
+	if len(b) == 0 || len(r.data) == 0 {
+		return 0, false
+	}
+	at, from := uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(unsafe.Pointer(unsafe.SliceData(r.data)))
+	if at < from || at-from > uintptr(len(r.data)) || len(b) > len(r.data)-int(at-from) {
+		return 0, false
+	}
+	return int(at - from), true
+}
+
+// hold is the shared memory that the tensors and bytes of one message lie in. Nil holds nothing. Safe for concurrent use.
+type hold struct {
+	regions []*Region
+	users   atomic.Int32
+}
+
+func holding(regions ...*Region) *hold {
+	h := &hold{regions: regions}
+	h.users.Store(1)
+	return h
+}
+
+// retain adds a user.
+func (h *hold) retain() *hold {
+	if h != nil {
+		h.users.Add(1)
+	}
+	return h
+}
+
+// release gives the memory up; the last user's call frees it.
+func (h *hold) release() {
+	if h == nil || h.users.Add(-1) > 0 {
+		return
+	}
+	for _, r := range h.regions {
+		r.Release()
+	}
+}
+
+// has tells whether b lies in the memory.
+func (h *hold) has(b []byte) bool {
+	if h == nil {
+		return false
+	}
+	for _, r := range h.regions {
+		if _, ok := r.find(b); ok {
+			return true
+		}
+	}
+	return false
+}
+
+// join adds what other holds to h, which may be nil, and takes over other's release. Of the two only the result is used.
+func (h *hold) join(other *hold) *hold {
+	if h == nil {
+		return other
+	}
+	if other != nil {
+		h.regions = append(h.regions, other.regions...)
+	}
+	return h
+}
+
+// held is a message that knows the shared memory in which its tensors and bytes lie.
+type held interface{ holds() *hold }
+
+func holdOf(v any) *hold {
+	if h, ok := v.(held); ok {
+		return h.holds()
+	}
+	return nil
+}
