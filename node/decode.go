@@ -42,8 +42,11 @@ func codecs() []codec {
 	}
 	return []codec{
 		{
-			"PNG", starts(pngSignature), func(b []byte) (image.Config, error) { return png.DecodeConfig(bytes.NewReader(b)) },
-			still(func(r *bytes.Reader) (image.Image, error) { return png.Decode(r) }),
+			"PNG", starts(pngSignature), func(b []byte) (image.Config, error) { return png.DecodeConfig(bytes.NewReader(onlyPixels(b))) },
+			func(b []byte) ([]image.Image, error) {
+				im, err := png.Decode(bytes.NewReader(onlyPixels(b)))
+				return []image.Image{im}, err
+			},
 		},
 		{
 			"JPEG", starts("\xff\xd8"), func(b []byte) (image.Config, error) { return jpeg.DecodeConfig(bytes.NewReader(b)) },

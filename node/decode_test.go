@@ -220,3 +220,24 @@ func FuzzImage(f *testing.F) {
 		}
 	})
 }
+
+// TestReadsRewrittenTexts: a tool that rewrites texts as UTF-8 in tEXt with a wrong checksum made many of ComfyUI's example pictures. Both the workflow and
+// the pixels of such a file can be read.
+func TestReadsRewrittenTexts(t *testing.T) {
+	data := EncodePNG([]byte{1, 2, 3, 200, 100, 50}, 1, 2, 3, [2]string{"prompt", `{"1": {"class_type": "A", "inputs": {"text": "??"}}}`})
+	at := bytes.Index(data, []byte("??"))
+	copy(data[at:], "é") // two bytes in UTF-8; the checksum is wrong now
+	prompt, _, err := WorkflowFromPNG(data)
+	if err != nil || !strings.Contains(string(prompt), `"é"`) {
+		t.Errorf("got %q, %v; want the text é", prompt, err)
+	}
+	im, _, err := DecodeImage(data)
+	if err != nil || im.X != 2 || im.Data[3] != float32(200)/255 {
+		t.Errorf("the picture: %v, %v", im, err)
+	}
+	at = bytes.Index(data, []byte("IDAT"))
+	data[at+6] ^= 0x40
+	if _, _, err := DecodeImage(data); err == nil {
+		t.Error("pixels with a wrong checksum were decoded")
+	}
+}

@@ -157,7 +157,8 @@ func WorkflowFromPNG(data []byte) (prompt []byte, extra map[string]any, err erro
 	return prompt, extra, nil
 }
 
-// readTexts returns all text chunks of a PNG in order.
+// readTexts returns all text chunks of a PNG in order. Their checksums are not looked at: half of ComfyUI's own example pictures had their texts rewritten
+// by a tool that puts UTF-8 into tEXt and a wrong checksum behind it, and its editor opens them.
 func readTexts(data []byte) ([]textChunk, error) {
 	if len(data) < 8 || string(data[:8]) != pngSignature {
 		return nil, fmt.Errorf("not a PNG file")
@@ -170,9 +171,6 @@ func readTexts(data []byte) ([]textChunk, error) {
 			return nil, fmt.Errorf("PNG chunk %q of %d bytes is cut off", kind, n)
 		}
 		body := rest[8 : 8+n]
-		if crc32.ChecksumIEEE(rest[4:8+n]) != binary.BigEndian.Uint32(rest[8+n:]) {
-			return nil, fmt.Errorf("PNG chunk %q is damaged (checksum)", kind)
-		}
 		rest = rest[12+n:]
 		if kind == "IEND" {
 			break
@@ -188,6 +186,23 @@ func readTexts(data []byte) ([]textChunk, error) {
 	return out, nil
 }
 
+// onlyPixels leaves out the chunks that do not matter for the picture, so that a text with a wrong checksum does not keep it from being read (ComfyUI reads
+// such files too, with Pillow's LOAD_TRUNCATED_IMAGES). What is not cut into chunks stays as it is.
+func onlyPixels(data []byte) []byte {
+	out := append(make([]byte, 0, len(data)), data[:len(pngSignature)]...)
+	for rest := data[len(pngSignature):]; len(rest) >= 12; {
+		n := uint64(binary.BigEndian.Uint32(rest)) + 12
+		if n > uint64(len(rest)) {
+			return append(out, rest...)
+		}
+		if ancillary := rest[4]&0x20 != 0; !ancillary || string(rest[4:8]) == "tRNS" {
+			out = append(out, rest[:n]...)
+		}
+		rest = rest[n:]
+	}
+	return out
+}
+
 // decodeText reads a tEXt, zTXt or iTXt chunk (PNG specification 11.3.3).
 func decodeText(kind string, body []byte) (t textChunk, ok bool, err error) {
 	key, rest, found := bytes.Cut(body, []byte{0})
@@ -197,7 +212,9 @@ func decodeText(kind string, body []byte) (t textChunk, ok bool, err error) {
 	t.key = latin1(key)
 	switch kind {
 	case "tEXt":
-		t.value = latin1(rest)
+		if t.value = string(rest); !utf8.Valid(rest) {
+			t.value = latin1(rest)
+		}
 	case "zTXt":
 		if len(rest) < 1 || rest[0] != 0 {
 			return t, false, nil
