@@ -49,7 +49,7 @@ func (c *e2eCase) raw(e e2eEntry) Conditioning {
 		cond.Context2, cond.Context2Len = array("t5", e.T5), e.MaskLengthT5
 	}
 	if e.Width > 0 { // CLIPTextEncodePixArtAlpha
-		cond.Size = []float32{e.Height, e.Width, e.Height / e.Width}
+		cond.Pixels = [2]int{int(e.Height), int(e.Width)}
 	}
 	return Conditioning{cond}
 }

@@ -104,6 +104,8 @@ func (m *Model) fitsHost(req *parallel.Request) error {
 				return refused("encoder_hidden_states_t5")
 			case e.Size != nil && m.Spec.Family != "pixart" && m.Spec.Family != "hunyuandit":
 				return refused("size")
+			case e.Size == nil:
+				e.Size = m.told([2]int{}, req.Latent)
 			}
 		}
 	}

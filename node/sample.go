@@ -207,6 +207,9 @@ func (m *Model) branch(b GuiderBranch, l parallel.Latent) (parallel.Branch, erro
 		e := parallel.Entry{Strength: 1, MaskStrength: 1}
 		e.Context, e.Pooled, e.ContextLen = c.Context, c.Pooled, c.ContextLen
 		e.Context2, e.Context2Len, e.Size = c.Context2, c.Context2Len, c.Size
+		if e.Size == nil {
+			e.Size = m.told(c.Pixels, l)
+		}
 		if m.Spec.TakesGuidance && !c.NoGuidance {
 			g := float32(defaultGuidance)
 			if c.Guidance != nil {
@@ -229,6 +232,22 @@ func (m *Model) branch(b GuiderBranch, l parallel.Latent) (parallel.Branch, erro
 		out.Entries = append(out.Entries, e)
 	}
 	return out, nil
+}
+
+// told is the picture size that PixArt-Alpha and HunyuanDiT are told (dit.Entry.Size): pixels [height, width] if they are given, else those of the whole
+// latent, also for an entry with an area (ComfyUI encode_model_conds). nil for other families.
+func (m *Model) told(pixels [2]int, l parallel.Latent) []float32 {
+	if pixels[0] <= 0 || pixels[1] <= 0 {
+		pixels = [2]int{8 * l.Y, 8 * l.X}
+	}
+	h, w := float32(pixels[0]), float32(pixels[1])
+	switch m.Spec.Family {
+	case "pixart":
+		return []float32{h, w, float32(float64(pixels[0]) / float64(pixels[1]))}
+	case "hunyuandit":
+		return []float32{h, w, h, w, 0, 0}
+	}
+	return nil
 }
 
 // defaultGuidance is what ComfyUI's FLUX takes where a conditioning carries no guidance (model_base.Flux.extra_conds).

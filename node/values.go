@@ -40,6 +40,7 @@ type Cond struct {
 	Context2    dit.Array
 	Context2Len int
 	Size        []float32
+	Pixels      [2]int // height and width that the network is told instead of the picture's (CLIPTextEncodePixArtAlpha); 0: the picture's
 
 	Guidance   *float32 // guidance of distilled models
 	NoGuidance bool     // guidance is None: the input is left out (FluxDisableGuidance)

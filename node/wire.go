@@ -131,6 +131,10 @@ func (c *Cond) export() []any {
 		o.Set("context2", NewTensor(c.Context2.Data, 1, c.Context2.Rows, c.Context2.Cols))
 		o.Set("context2_len", int64(c.Context2Len))
 	}
+	if c.Pixels != [2]int{} {
+		o.Set("height", int64(c.Pixels[0]))
+		o.Set("width", int64(c.Pixels[1]))
+	}
 	if c.Size != nil {
 		o.Set("size", NewTensor(c.Size, len(c.Size)))
 	}
@@ -364,6 +368,10 @@ func (c *Cond) set(key string, v any) (err error) {
 		c.Context2Len = int(number())
 	case "context2":
 		c.Context2, err = importArray(v)
+	case "height":
+		c.Pixels[0] = int(number())
+	case "width":
+		c.Pixels[1] = int(number())
 	case "size":
 		c.Size = values()
 	case "mask":
