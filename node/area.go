@@ -5,7 +5,7 @@ import "patchbay/parallel"
 // areaClasses are the rows that limit a conditioning to a part of the picture.
 func areaClasses() []Class {
 	in := bareIn("conditioning", "CONDITIONING")
-	strength := number("strength", "FLOAT", "weight against other conditionings", "default", 1.0, "min", 0.0, "max", 10.0, "step", 0.01)
+	strength := number("strength", "FLOAT", "weight against other conditionings", "default", 1.0, "min", 0.0, "max", 10.0, "step", 0.01).later()
 	side := func(name string) Input {
 		return number(name, "INT", "in pixels", "default", int64(64), "min", int64(64), "max", int64(16384), "step", int64(8))
 	}

@@ -63,6 +63,7 @@ type Input struct {
 	Name     string
 	Type     string // MODEL, LATENT, INT, FLOAT, STRING, BOOLEAN, COMBO ...
 	Optional bool
+	Later    bool     // required, but workflows saved by older versions lack it: they get the default, or the first choice
 	Options  *Object  // default, min, max, step ...; nil: the entry has none at all
 	Choices  []string // of a COMBO
 	Files    string   // of a COMBO whose choices are files: a folder kind of Roots
@@ -75,7 +76,8 @@ func NewCatalogue(extra ...Class) *Catalogue {
 	for _, group := range [][]Class{
 		loadClasses(), ggufClasses(), textClasses(), conditioningClasses(), latentClasses(), vaeClasses(), sampleClasses(), customClasses(), modelClasses(), imageClasses(),
 		sigmaClasses(), schedulerClasses(), samplerClasses(), guidanceClasses(), modelSamplingClasses(), areaClasses(), mixClasses(), clipLayerClasses(), loraClasses(),
-		inpaintClasses(), tiledClasses(), resizeLatentClasses(), turnLatentClasses(), composeLatentClasses(), latentBatchClasses(), resizeImageClasses(), imageOpClasses(), maskClasses(), primitiveClasses(), extra,
+		inpaintClasses(), tiledClasses(), resizeLatentClasses(), turnLatentClasses(), composeLatentClasses(), latentBatchClasses(), resizeImageClasses(), imageOpClasses(), maskClasses(), primitiveClasses(),
+		textFamilyClasses(), latentMathClasses(), imageBatchClasses(), extra,
 	} {
 		for i := range group {
 			k := &group[i]
@@ -130,7 +132,9 @@ func (k *Class) info(roots *Roots) *Object {
 	if len(k.Hidden) > 0 {
 		group, names := NewObject(), []any{}
 		for _, h := range k.Hidden {
-			group.Set(h.Name, h.Kind)
+			if group.Set(h.Name, h.Kind); k.NewStyle {
+				group.Set(h.Name, []any{h.Kind})
+			}
 			names = append(names, h.Name)
 		}
 		input.Set("hidden", group)
@@ -261,6 +265,25 @@ func (in Input) with(options ...any) Input {
 func (in Input) optional() Input {
 	in.Optional = true
 	return in
+}
+
+// later marks a required input that came after the class: workflows that lack it get its default, or its first choice.
+func (in Input) later() Input {
+	in.Later = true
+	return in
+}
+
+// preset is the value that a widget starts with.
+func (in *Input) preset() any {
+	if in.Options != nil {
+		if v, ok := in.Options.Get("default"); ok {
+			return v
+		}
+	}
+	if len(in.Choices) > 0 {
+		return in.Choices[0]
+	}
+	return nil
 }
 
 // seedInput is the seed widget that KSampler, KSamplerAdvanced and RandomNoise share.

@@ -108,7 +108,12 @@ func withFiles(k *Class, v any) any {
 		}
 		for _, name := range g.(*Object).keys {
 			if in := k.input(name); in.Files != "" {
-				g.(*Object).values[name].([]any)[0] = []any{"<files>"}
+				config := g.(*Object).values[name].([]any)
+				if k.NewStyle {
+					config[1].(*Object).values["options"] = []any{"<files>"}
+					continue
+				}
+				config[0] = []any{"<files>"}
 			}
 		}
 	}

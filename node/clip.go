@@ -152,24 +152,22 @@ func (e *encoder) promptKey() string {
 
 // encode runs the prompts through the encoders of the clip input; prompt gives the text for an encoder by its key.
 func (c *Call) encode(prompt func(key string) string) ([]any, error) {
+	return c.encodeSome(func(key string) (string, bool) { return prompt(key), true })
+}
+
+// encodeSome leaves out the encoders that prompt does not want.
+func (c *Call) encodeSome(prompt func(key string) (words string, wanted bool)) ([]any, error) {
 	clip := value[*Clip](c, "clip")
+	prompts, err := c.prompts(clip, prompt)
+	if err != nil {
+		return nil, err
+	}
 	done := map[string]*text.Encoding{}
 	for i := range clip.parts {
 		e := &clip.parts[i]
-		l, err := clip.layout(e)
-		if err != nil {
-			return nil, err
-		}
-		vocab, err := c.run.tokenizer(e)
-		if err != nil {
-			return nil, err
-		}
-		p, err := l.Prompt(vocab, prompt(e.promptKey()), nil)
-		if err != nil {
-			return nil, fieldf(CodeBadInput, "text", "text: %v", err)
-		}
-		for _, name := range p.Missing {
-			c.warn("node %s: no embedding %q; the rest of the prompt is used", c.ID, name)
+		p, wanted := prompts[e.kind]
+		if !wanted {
+			continue
 		}
 		enc, err := c.runEncoder(clip, e, p)
 		if err != nil {
@@ -182,6 +180,48 @@ func (c *Call) encode(prompt func(key string) string) ([]any, error) {
 		return nil, err
 	}
 	return []any{Conditioning{condOf(entry)}}, nil
+}
+
+// prompts turns the texts into tokens, by kind of encoder. SD3's two CLIPs get the same number of chunks: the shorter one is followed by empty prompts.
+func (c *Call) prompts(clip *Clip, prompt func(key string) (words string, wanted bool)) (map[string]tokenizer.Prompt, error) {
+	out := map[string]tokenizer.Prompt{}
+	empty := map[string]tokenizer.Prompt{}
+	for i := range clip.parts {
+		e := &clip.parts[i]
+		words, wanted := prompt(e.promptKey())
+		if !wanted {
+			continue
+		}
+		l, err := clip.layout(e)
+		if err != nil {
+			return nil, err
+		}
+		vocab, err := c.run.tokenizer(e)
+		if err != nil {
+			return nil, err
+		}
+		p, err := l.Prompt(vocab, words, nil)
+		if err != nil {
+			return nil, fieldf(CodeBadInput, "text", "text: %v", err)
+		}
+		for _, name := range p.Missing {
+			c.warn("node %s: no embedding %q; the rest of the prompt is used", c.ID, name)
+		}
+		if out[e.kind] = p; clip.Type == "sd3" && e.kind != "t5" {
+			if empty[e.kind], err = l.Prompt(vocab, "", nil); err != nil {
+				return nil, err
+			}
+		}
+	}
+	chunks := max(len(out["clip_l"].Chunks), len(out["clip_g"].Chunks))
+	for kind, e := range empty {
+		p := out[kind]
+		for len(p.Chunks) < chunks {
+			p.Chunks = append(p.Chunks, e.Chunks...)
+		}
+		out[kind] = p
+	}
+	return out, nil
 }
 
 // condOf starts a conditioning from what a family reads.

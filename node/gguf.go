@@ -11,7 +11,7 @@ func ggufClasses() []Class {
 	const module, category = "custom_nodes.ComfyUI-GGUF", "bootleg"
 	unet := files("unet_name", kindGGUF)
 	text := func(fields ...string) func(*Call) ([]any, error) {
-		return func(c *Call) ([]any, error) { return loadCLIP(c, fields...) }
+		return func(c *Call) ([]any, error) { return loadCLIP(c, c.str("type"), fields...) }
 	}
 	precision := []string{"default", "target", "float32", "float16", "bfloat16"}
 	return []Class{

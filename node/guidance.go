@@ -23,7 +23,7 @@ func guidanceClasses() []Class {
 			Description: "Guides with two conditionings: one scale between them, one between the second and the negative.",
 			Inputs: []Input{
 				linkIn("model", "MODEL", ""), conditioning("cond1"), conditioning("cond2"), conditioning("negative"),
-				cfg("cfg_conds"), cfg("cfg_cond2_negative"), combo("style", "", "regular", "nested"),
+				cfg("cfg_conds"), cfg("cfg_cond2_negative"), combo("style", "", "regular", "nested").later(),
 			},
 			Outputs: slots("GUIDER"), Run: dualGuider,
 		},

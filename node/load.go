@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"patchbay/engine"
 	"patchbay/models/weights"
 )
 
@@ -13,7 +14,7 @@ func loadClasses() []Class {
 	return []Class{
 		{
 			Name: "UNETLoader", Display: "Load Diffusion Model", Module: "nodes", Category: "advanced/loaders", Heavy: stageLoad,
-			Inputs:  []Input{files("unet_name", kindDiffusion), bareCombo("weight_dtype", "default", "fp8_e4m3fn", "fp8_e4m3fn_fast", "fp8_e5m2")},
+			Inputs:  []Input{files("unet_name", kindDiffusion), bareCombo("weight_dtype", "default", "fp8_e4m3fn", "fp8_e4m3fn_fast", "fp8_e5m2").later()},
 			Outputs: slots("MODEL"), Check: checkPrecision, Run: loadUNET, Change: modelChange(kindDiffusion, "unet_name"),
 		},
 		{
@@ -27,16 +28,26 @@ func loadClasses() []Class {
 		},
 		{
 			Name: "CLIPLoader", Display: "Load CLIP", Module: "nodes", Category: "advanced/loaders", Heavy: stageLoad,
-			Inputs:  []Input{files("clip_name", kindText), clipTypeInput(), device},
-			Outputs: slots("CLIP"), Check: checkClipType, Run: func(c *Call) ([]any, error) { return loadCLIP(c, "clip_name") }, Change: modelChange(kindText, "clip_name"),
+			Inputs:  []Input{files("clip_name", kindText), clipTypeInput().later(), device},
+			Outputs: slots("CLIP"), Check: checkClipType, Run: func(c *Call) ([]any, error) { return loadCLIP(c, c.str("type"), "clip_name") }, Change: modelChange(kindText, "clip_name"),
 		},
 		{
 			Name: "DualCLIPLoader", Module: "nodes", Category: "advanced/loaders", Heavy: stageLoad,
 			Inputs:  []Input{files("clip_name1", kindText), files("clip_name2", kindText), dualClipTypeInput(), device},
-			Outputs: slots("CLIP"), Check: checkClipType, Run: func(c *Call) ([]any, error) { return loadCLIP(c, "clip_name1", "clip_name2") }, Change: modelChange(kindText, "clip_name1", "clip_name2"),
+			Outputs: slots("CLIP"), Check: checkClipType, Run: func(c *Call) ([]any, error) { return loadCLIP(c, c.str("type"), "clip_name1", "clip_name2") }, Change: modelChange(kindText, "clip_name1", "clip_name2"),
+		},
+		{
+			Name: "TripleCLIPLoader", Module: "comfy_extras.nodes_sd3", Category: "advanced/loaders", NewStyle: true, Heavy: stageLoad,
+			Description: "Loads the three text encoders of SD3: CLIP-L, CLIP-G and T5, in any order.",
+			Inputs:      []Input{encoderIn("clip_name1"), encoderIn("clip_name2"), encoderIn("clip_name3")}, Outputs: slots("CLIP"),
+			Run:    func(c *Call) ([]any, error) { return loadCLIP(c, "sd3", "clip_name1", "clip_name2", "clip_name3") },
+			Change: modelChange(kindText, "clip_name1", "clip_name2", "clip_name3"),
 		},
 	}
 }
+
+// encoderIn is a choice of text encoder files in a class of the newer kind.
+func encoderIn(name string) Input { return files(name, kindText).with() }
 
 // clipTypeInput and dualClipTypeInput are the types that ComfyUI's loaders of one and of two encoders offer.
 func clipTypeInput() Input {
@@ -101,12 +112,34 @@ func loadUNET(c *Call) ([]any, error) {
 	return []any{m}, err
 }
 
-// checkPrecision refuses weight types that would round the weights again: weights are computed in the precision of their file.
-func checkPrecision(_ *validation, in *Object) (field, text string) {
-	if d, _ := in.Get("weight_dtype"); d != "default" {
-		return "weight_dtype", fmt.Sprintf("%s is not supported: weights keep the type of their file; use \"default\" (with a file of that type to save memory)", pyStr(d))
+// checkPrecision refuses weight types that would round the weights again: weights are computed in the precision of their file. A type that all weights of
+// the file have already changes nothing. What cannot be read is left to the loader's own words.
+func checkPrecision(v *validation, in *Object) (field, text string) {
+	d, _ := in.Get("weight_dtype")
+	want, narrow := map[any]engine.DType{"fp8_e4m3fn": engine.F8E4M3, "fp8_e4m3fn_fast": engine.F8E4M3, "fp8_e5m2": engine.F8E5M2}[d]
+	name, ok := in.Get("unet_name")
+	words, isText := name.(string)
+	if !narrow || !ok || !isText {
+		return "", ""
 	}
-	return "", ""
+	path, err := v.roots.Resolve(kindDiffusion, "unet_name", words)
+	if err != nil {
+		return "", ""
+	}
+	other := ""
+	err = readHeader(path, false, func(_ checkpoint, _ *weights.File, set *weights.Set) error {
+		for _, n := range set.Names() {
+			if s, _ := set.Get(n); s.DType != want {
+				other = fmt.Sprintf("%s of the file is %s", n, s.DType)
+				return nil
+			}
+		}
+		return nil
+	})
+	if err != nil || other == "" {
+		return "", ""
+	}
+	return "weight_dtype", fmt.Sprintf("%s would round the weights (%s), which is not supported: weights keep the type of their file; use \"default\" (with a file of that type to save memory)", pyStr(d), other)
 }
 
 func loadVAE(c *Call) ([]any, error) {
@@ -143,8 +176,9 @@ func loadCheckpoint(c *Call) ([]any, error) {
 	return out, err
 }
 
-func loadCLIP(c *Call, fields ...string) ([]any, error) {
-	clip := &Clip{Type: c.str("type")}
+// loadCLIP opens the text encoders of a type; fields name the files.
+func loadCLIP(c *Call, kind string, fields ...string) ([]any, error) {
+	clip := &Clip{Type: kind}
 	for _, field := range fields {
 		err := c.fromFile(kindText, field, func(f checkpoint, open *weights.File, set *weights.Set) error {
 			return clip.add(c.str(field), f, open, set)

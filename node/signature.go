@@ -12,7 +12,7 @@ import (
 )
 
 // signer computes cache signatures: what decides whether a node gives the same as another one did before. ComfyUI's rules (comfy_execution/caching.py):
-// class, change value, all inputs given (undeclared ones too), the same for all ancestors; node ids do not count; 1, 1.0 and true are equal.
+// class, change value, all inputs given (undeclared ones too), the same for all ancestors; node ids do not count but for classes that are told theirs; 1, 1.0 and true are equal.
 type signer struct {
 	run  *Runner
 	job  *Job
@@ -52,6 +52,11 @@ func (s *signer) compute(id string) string {
 			return ""
 		}
 		fmt.Fprintf(&b, "plan %s\n", plan)
+	}
+	for _, h := range k.Hidden {
+		if h.Kind == "UNIQUE_ID" {
+			fmt.Fprintf(&b, "id %q\n", id)
+		}
 	}
 	if k.Output && s.job.NoMetadata {
 		b.WriteString("no metadata\n")

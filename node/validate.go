@@ -185,6 +185,10 @@ func badInputs(raw any) string {
 func (v *validation) input(k *Class, in *Input, inputs *Object, r *verdict) *exception {
 	val, given := inputs.Get(in.Name)
 	if !given {
+		if in.Later {
+			inputs.Set(in.Name, in.preset())
+			return nil
+		}
 		if !in.Optional {
 			r.errors = append(r.errors, problem{codeInputMissing, messageInputMissing, in.Name, NewObject("input_name", in.Name)})
 		}
