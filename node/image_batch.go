@@ -93,7 +93,7 @@ func kontextScale(c *Call) ([]any, error) {
 	return im.resized(x, y, string(resample.Lanczos), string(resample.CropCenter), "image")
 }
 
-// kontextSizes are widths and heights of about 1024 x 1024 pixels, narrow ones first (Black Forest Labs, flux: PREFERED_KONTEXT_RESOLUTIONS).
+// kontextSizes are widths and heights of about 1024 x 1024 pixels, narrow ones first (the list in the inference code of Black Forest Labs).
 func kontextSizes() [][2]int {
 	half := [][2]int{{672, 1568}, {688, 1504}, {720, 1456}, {752, 1392}, {800, 1328}, {832, 1248}, {880, 1184}, {944, 1104}, {1024, 1024}}
 	out := append([][2]int(nil), half...)
