@@ -19,7 +19,7 @@ type Memory struct {
 func (m Memory) Total() int64 { return m.Weights + m.Session + m.Activations + m.Exchange }
 
 // ForecastMemory returns what every rank of a plan needs, from the workload alone. weightBytes is the size of one weight, valueBytes that of one
-// activation (the executor computes in f32: 4). Session, Activations and Exchange are the peaks that a recording pass of the executor finds; of a folded
+// activation (4 for f32, 2 for bf16; tables, vectors and modulations are f32 always). Session, Activations and Exchange are the peaks that a recording pass of the executor finds; of a folded
 // pipeline those of both lanes of a stage together.
 func ForecastMemory(w Workload, p Plan, weightBytes, valueBytes int) []Memory {
 	o := newOutline(w, p)
@@ -50,15 +50,38 @@ func (o *outline) ends() int64 {
 
 // stack adds up allocations of an arena in stack order.
 type stack struct {
-	value     int // bytes of one value
+	value     int // bytes of one activation
 	top, peak int64
 }
 
-// alloc takes n values, rounded up as engine.Arena does.
-func (s *stack) alloc(n int) {
+// alloc takes n activations.
+func (s *stack) alloc(n int) { s.take(n, s.value) }
+
+// wide takes n values that are f32 whatever the activations are: tables, vectors, modulations.
+func (s *stack) wide(n int) { s.take(n, 4) }
+
+// take takes n values of so many bytes, rounded up as engine.Arena does.
+func (s *stack) take(n, bytes int) {
 	const align = 64
-	s.top += (int64(n)*int64(s.value) + align - 1) / align * align
+	s.top += (int64(n)*int64(bytes) + align - 1) / align * align
 	s.peak = max(s.peak, s.top)
+}
+
+// wideScratch takes f32 values and gives them back.
+func (s *stack) wideScratch(sizes ...int) {
+	mark := s.top
+	for _, n := range sizes {
+		s.wide(n)
+	}
+	s.top = mark
+}
+
+// projected is a result of n activations that is computed in f32 and rounded: a temporary where activations are narrower.
+func (s *stack) projected(n int) int {
+	if s.value == 4 {
+		return 0
+	}
+	return n
 }
 
 // scratch takes sizes and gives them back.
@@ -184,30 +207,31 @@ func (o *outline) sessionEntry(s *stack, c Coord, held dit.Range, i, b int) (kv 
 			s.alloc(lt * 2 * o.localHeads(c) * spec.HeadDim)
 		}
 	}
-	s.alloc(e)
+	s.wide(e)
 	if adds {
 		s.alloc(li * e)
 	}
 	if rotates {
 		n := (o.entry(i).text + li) * (spec.HeadDim / 2)
-		s.alloc(n)
-		s.alloc(n)
+		s.wide(n)
+		s.wide(n)
 	}
 	if shiftOnly { // two text encoders of which the first gives 77 tokens; the second's states go through an MLP of four times their width
 		second := max(lt-77, 0)
-		s.scratch(second*spec.Context2Dim, lt*spec.ContextDim, min(lt, 77)*spec.ContextDim, 4*second*spec.Context2Dim)
+		s.wideScratch(second*spec.Context2Dim, lt*spec.ContextDim, min(lt, 77)*spec.ContextDim, 4*second*spec.Context2Dim)
 	} else if spec.JointText() {
-		s.scratch(lt*spec.ContextDim, spec.PooledDim, e)
+		s.wideScratch(lt*spec.ContextDim, s.projected(lt*e))
+		s.wideScratch(lt*spec.ContextDim, spec.PooledDim, e)
 	} else {
-		s.scratch(lt*e, lt*spec.ContextDim, lt*e)
+		s.wideScratch(lt*e, lt*spec.ContextDim, lt*e)
 	}
 	rows := min(o.Evaluations, maxModulationRows)
 	for _, n := range modulations(spec, held) {
-		s.alloc(rows * n)
+		s.wide(rows * n)
 	}
-	s.scratch(rows*e, rows*256, rows*e)
+	s.wideScratch(rows*e, rows*256, rows*e)
 	if spec.Blocks[0].Kind == dit.Cross && !shiftOnly {
-		s.scratch(rows*e, rows*256, rows*6*e)
+		s.wideScratch(rows*e, rows*256, rows*6*e)
 	}
 	before := s.top
 	if o.stored() {
@@ -249,7 +273,7 @@ func (o *outline) activations(s *stack, c Coord, k, b int) {
 		r := o.plan.kept(all, c.Tensor)
 		mine, wide = append(mine, r), append(wide, all)
 		for _, n := range modulations(spec, o.lanes[k]) { // of a timestep that nobody announced
-			s.alloc(n)
+			s.wide(n)
 		}
 		s.alloc(b * r.Len() * e)
 		if together := all.Text.End == o.entry(i).text && all.Image.Start == 0; rotates && all.Text.Len() > 0 && all.Image.Len() > 0 && !together {
