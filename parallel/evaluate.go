@@ -36,6 +36,14 @@ func measure(model dit.Model, o OpenCommand, comms [axisCount]Comm) (sessionNeed
 	if _, err := s.evaluate(rec, ev); err != nil {
 		return sessionNeed{}, err
 	}
+	if o.Plan.Spread && len(ev.Entries) > 0 { // whose synchronous evaluations need not be the largest
+		for m, tokens := range patchRanges(o.Text, o.Entries[0].Grid.Tokens(), o.Plan.Patches) {
+			ev.Whole, ev.Patch, ev.Tokens, ev.Text = false, m, tokens, m == 0
+			if _, err := s.evaluate(rec, ev); err != nil {
+				return sessionNeed{}, err
+			}
+		}
+	}
 	return sessionNeed{session: s.env.Arena.Peak(), acts: s.act.Peak(), comm: s.comm.Peak()}, nil
 }
 
@@ -61,17 +69,20 @@ func (s *rankSession) prepare() error {
 			s.entries = append(s.entries, rankEntry{grid: in.Grid})
 			continue
 		}
-		p, err := s.model.Prepare(s.env, []dit.Entry{in.Entry}, in.Grid, s.held)
+		p, err := s.model.Prepare(s.env, []dit.Entry{in.Entry}, in.Grid, s.prepared())
 		if err != nil {
 			return fmt.Errorf("entry %d: %w", i, err)
 		}
 		e := rankEntry{grid: in.Grid, p: p}
 		layer(s.env, "modulation")
 		if len(rows) > 0 {
-			e.m = s.model.Modulate(s.env, p, rows, s.held)
+			e.m = s.model.Modulate(s.env, p, rows, s.prepared())
 		}
 		if plan.Pipe > 1 {
 			e.store = newKVStore(s.env, spec, s.held, s.textOf(p), in.Grid.Tokens(), s.open.Batch, s.heads())
+		}
+		if plan.Spread {
+			e.wide = e.store.widened(s.env, spec, s.open.Batch, s.heads())
 		}
 		s.keepSkips(i, entrySize{s.textOf(p), in.Grid.Tokens()})
 		s.entries = append(s.entries, e)
@@ -123,11 +134,15 @@ func (s *rankSession) evaluate(ops engine.Ops, c EvaluateCommand) ([][]float32, 
 	mark := s.act.Mark()
 	defer s.act.Release(mark)
 	s.pos.start(c.micro())
-	pipe := s.comms[AxisPipe]
+	pipe, held := s.comms[AxisPipe], s.held
+	first, last := pipe.Rank() == 0, pipe.Rank() == pipe.Size()-1
+	if s.spreads(&c) {
+		held, first, last = s.prepared(), true, true
+	}
 	runs := make([]*entryRun, len(c.Entries))
 	for k, i := range c.Entries {
 		runs[k] = s.begin(env, i, &c)
-		if pipe.Rank() == 0 {
+		if first {
 			var x []float32
 			if k < len(c.Inputs) {
 				x = c.Inputs[k]
@@ -138,7 +153,7 @@ func (s *rankSession) evaluate(ops engine.Ops, c EvaluateCommand) ([][]float32, 
 			pipe.SendRecv(runs[k].state.X, pipe.Rank()-1, engine.Tensor{}, -1)
 		}
 	}
-	for b := s.held.Start; b < s.held.End; b++ {
+	for b := held.Start; b < held.End; b++ {
 		s.pos.block(b)
 		if s.stop != nil && s.stop.Load() {
 			s.pos.count(-1)
@@ -148,8 +163,8 @@ func (s *rankSession) evaluate(ops engine.Ops, c EvaluateCommand) ([][]float32, 
 			s.block(env, run, b)
 		}
 	}
-	s.pos.at("after block %d", s.held.End-1)
-	if pipe.Rank() < pipe.Size()-1 {
+	s.pos.at("after block %d", held.End-1)
+	if !last {
 		for _, run := range runs {
 			pipe.SendRecv(engine.Tensor{}, -1, run.state.X, pipe.Rank()+1)
 		}
@@ -198,9 +213,9 @@ func (s *rankSession) begin(env dit.Env, entry int, c *EvaluateCommand) *entryRu
 	}
 	layer(env, "modulation")
 	if !ok { // a timestep the sampler found on its way
-		m, row = s.model.Modulate(env, e.p, []float32{c.Timestep}, s.held), 0
+		m, row = s.model.Modulate(env, e.p, []float32{c.Timestep}, s.prepared()), 0
 	}
-	ulysses, ring := s.comms[AxisUlysses], s.comms[AxisRing]
+	ulysses, ring := s.comms[AxisUlysses], s.outer(c)
 	seq := &sequence{ops: env.Ops, arena: s.comm, ulysses: ulysses, ring: ring}
 	seq.rows = c.rows(entrySize{s.textOf(e.p), e.grid.Tokens()}, ulysses.Size()*ring.Size())
 	wide, tensor := seq.mine(), s.comms[AxisTensor]
@@ -209,7 +224,10 @@ func (s *rankSession) begin(env dit.Env, entry int, c *EvaluateCommand) *entryRu
 	if s.open.Plan.Scatter {
 		run.scattered = newScattered(s.open.Plan, tensor, wide)
 	}
-	if e.store != nil {
+	switch {
+	case s.spreads(c):
+		run.attend = seq.attendStored(e.wide)
+	case e.store != nil:
 		run.attend = seq.attendStored(e.store)
 	}
 	s.tokens.Text += int64(rows.Text.Len() * s.open.Batch)

@@ -109,6 +109,8 @@ func TestRefusalsNameTheField(t *testing.T) {
 		"heads":        {func(r *Request) { r.Plan = "tensor=7" }, "plan.tensor", "6 heads"},
 		"stages":       {func(r *Request) { r.Plan = "pipe=5" }, "plan.pipe", "pipe=4"},
 		"patches":      {func(r *Request) { r.Plan = "pipe=2,patches=17" }, "plan.patches", "16 tokens"},
+		"spread only":  {func(r *Request) { r.Plan = "sync=spread" }, "plan.sync", "one stage"},
+		"spread value": {func(r *Request) { r.Plan = "pipe=2,sync=yes" }, "plan.sync", "stages or spread"},
 		"patches only": {func(r *Request) { r.Plan = "patches=2" }, "plan.patches", "one stage"},
 		"pipe + area": {func(r *Request) {
 			r.Plan = "pipe=2"

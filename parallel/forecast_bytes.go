@@ -110,6 +110,9 @@ func (o *outline) sends(k int) bool { return k < len(o.lanes)-1 }
 
 // volumes is what rank c sends in one micro-step, all entries that it evaluates.
 func (o *outline) volumes(c Coord, m Micro) (v [axisCount]volume) {
+	if m.Whole && o.plan.Spread && o.plan.Pipe > 1 {
+		return o.spreadVolumes(c)
+	}
 	b := o.batch[c.Data].Len()
 	for i := range o.Text {
 		if o.cfgOf[i] != c.CFG {
@@ -128,7 +131,7 @@ func (o *outline) volumes(c Coord, m Micro) (v [axisCount]volume) {
 	return v
 }
 
-// ForecastTraffic returns what every rank of a plan sends during a workload, by rank and axis (AxisUlysses, AxisRing, AxisPipe, AxisTensor), as
+// ForecastTraffic returns what every rank of a plan sends during a workload, by rank and axis (AxisUlysses, AxisRing, AxisPipe, AxisTensor, AxisSpread), as
 // Stats.Traffic counts it; valueBytes is the size of an activation (4 for f32). Wait is left at 0.
 func ForecastTraffic(w Workload, p Plan, valueBytes int) [][]Traffic {
 	o := newOutline(w, p)

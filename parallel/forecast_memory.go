@@ -103,20 +103,36 @@ func (o *outline) laneMemory(c Coord, k, valueBytes int) Memory {
 			m.KV += o.sessionEntry(&session, c, held, i, b)
 		}
 	}
-	o.activations(&acts, c, k, b)
-	for i := range o.Text {
-		if o.cfgOf[i] == c.CFG {
-			rows := o.rows(Micro{Whole: true}, i)
-			for n := held.Start; n < held.End; n++ {
-				eachAttention(o.Spec.Blocks[n], func(_ int, imageOnly bool) { o.exchangeBuffers(&comm, c, rows, b, imageOnly) })
-			}
+	if o.plan.Spread { // whose synchronous evaluations need not be the largest
+		w, at := o.spread(), o.spreadCoord(c)
+		w.evaluation(&acts, &comm, at, 0, b, Micro{Whole: true})
+		for j := range o.patches {
+			o.evaluation(&acts, &comm, c, k, b, Micro{Patch: j})
 		}
+		held = w.lanes[0]
+	} else {
+		o.evaluation(&acts, &comm, c, k, b, Micro{Whole: true})
 	}
 	m.Session, m.Activations, m.Exchange = session.peak, acts.peak, comm.peak
 	for n := held.Start; n < held.End; n++ {
 		m.Weights += o.blockParams(n)
 	}
 	return m
+}
+
+// evaluation adds one micro-step of lane k.
+func (o *outline) evaluation(acts, comm *stack, c Coord, k, b int, m Micro) {
+	mark := acts.top
+	o.activations(acts, c, k, b, m)
+	acts.top = mark
+	for i := range o.Text {
+		if o.cfgOf[i] == c.CFG {
+			rows := o.rows(m, i)
+			for n := o.lanes[k].Start; n < o.lanes[k].End; n++ {
+				eachAttention(o.Spec.Blocks[n], func(_ int, imageOnly bool) { o.exchangeBuffers(comm, c, rows, b, imageOnly) })
+			}
+		}
+	}
 }
 
 // blockParams is the parameters of block n on a tensor rank: products are shared, modulation and norms are whole.
@@ -200,6 +216,8 @@ func (o *outline) localHeads(c Coord) int {
 func (o *outline) sessionEntry(s *stack, c Coord, held dit.Range, i, b int) (kv int64) {
 	spec, e, lt, li := o.Spec, o.Spec.Width, o.Text[i], o.tokens()
 	rotates, adds, shiftOnly := traits(spec)
+	own := held
+	held = o.prepared(held)
 	if spec.JointText() {
 		s.alloc(lt * e)
 	} else {
@@ -236,13 +254,15 @@ func (o *outline) sessionEntry(s *stack, c Coord, held dit.Range, i, b int) (kv 
 	before := s.top
 	if o.stored() {
 		heads := o.heads(c)[c.Ulysses].Len()
-		for n := held.Start; n < held.End; n++ {
-			for a := range max(spec.Blocks[n].Attends, 1) {
-				l := li
-				if a == 0 {
-					l += o.entry(i).text
+		spare := 0
+		for n, blk := range spec.Blocks {
+			for a := range max(blk.Attends, 1) {
+				if mine := n >= own.Start && n < own.End; !mine && (!o.plan.Spread || a < spare) {
+					continue // of other stages one after the other in spare memory
+				} else if !mine {
+					spare++
 				}
-				s.alloc(b * l * 2 * heads * spec.HeadDim)
+				s.alloc(b * storeRows(o.entry(i).text, li, a) * 2 * heads * spec.HeadDim)
 			}
 		}
 	}
@@ -259,8 +279,8 @@ func (o *outline) sessionEntry(s *stack, c Coord, held dit.Range, i, b int) (kv 
 	return kv
 }
 
-// activations adds one synchronous evaluation of all entries of a lane, the largest there is.
-func (o *outline) activations(s *stack, c Coord, k, b int) {
+// activations adds one micro-step of all entries of a lane.
+func (o *outline) activations(s *stack, c Coord, k, b int, m Micro) {
 	spec, e := o.Spec, o.Spec.Width
 	rotates, _, _ := traits(spec)
 	token := spec.PatchSize * spec.PatchSize
@@ -269,10 +289,10 @@ func (o *outline) activations(s *stack, c Coord, k, b int) {
 		if o.cfgOf[i] != c.CFG {
 			continue
 		}
-		all := o.rows(Micro{Whole: true}, i)[c.sequence(o.plan)]
+		all := o.rows(m, i)[c.sequence(o.plan)]
 		r := o.plan.kept(all, c.Tensor)
 		mine, wide = append(mine, r), append(wide, all)
-		for _, n := range modulations(spec, o.lanes[k]) { // of a timestep that nobody announced
+		for _, n := range modulations(spec, o.prepared(o.lanes[k])) { // of a timestep that nobody announced
 			s.wide(n)
 		}
 		s.alloc(b * r.Len() * e)

@@ -11,6 +11,7 @@ type costs struct {
 	*outline
 	fabric Fabric
 	manner Manner
+	wide   *costs          // of spread evaluations, nil if the plan has none
 	wires  [axisCount]wire // pipe: to the next stage; ring and tensor: to the neighbour; ulysses: to all
 }
 
@@ -24,10 +25,23 @@ func newCosts(o *outline, f Fabric, m Manner) *costs {
 	}
 	o.cold = m.ColdStart
 	for a := range axisCount {
-		p := map[Axis]pattern{AxisUlysses: toAll, AxisRing: toNeighbour, AxisPipe: toNext, AxisTensor: toNeighbour}[a]
+		p := map[Axis]pattern{AxisUlysses: toAll, AxisRing: toNeighbour, AxisPipe: toNext, AxisTensor: toNeighbour, AxisSpread: toNeighbour}[a]
 		c.wires[a] = f.wire(o.groups(a), p)
 	}
+	if o.plan.Spread && o.plan.Pipe > 1 {
+		c.wide = newCosts(o.spread(), f, m)
+	}
 	return c
+}
+
+// microSeconds is laneSeconds, and for spread evaluations the time that all stages take together, with the loads of this stage's ranks.
+func (c *costs) microSeconds(data, cfg, k int, m Micro) (float64, []load) {
+	if !m.Whole || c.wide == nil {
+		return c.laneSeconds(data, cfg, k, m)
+	}
+	s, loads := c.wide.laneSeconds(data, cfg, 0, m)
+	n := len(loads) / c.plan.Pipe
+	return s, loads[k*n : (k+1)*n]
 }
 
 // evenStages gives every stage but the last ones ceil(n/parts) blocks.

@@ -157,7 +157,11 @@ func compareTags(t *testing.T, name string, w Workload, p Plan, seen map[Micro]m
 		for i := range w.Text {
 			for _, b := range w.Spec.Blocks {
 				eachAttention(b, func(_ int, imageOnly bool) {
-					want[wantTags(f, w, p, i, imageOnly)] += p.Ulysses * p.Ring
+					n := p.Ulysses * p.Ring
+					if f.Micro.Whole && p.Spread { // all stages read it
+						n *= p.Pipe
+					}
+					want[wantTags(f, w, p, i, imageOnly)] += n
 				})
 			}
 		}
@@ -188,6 +192,9 @@ func tagPlans(family string) []string {
 			for warmup := range 3 {
 				base := fmt.Sprintf("pipe=%d,patches=%d,warmup=%d", pipe, patches, warmup)
 				out = append(out, base)
+				if patches%3 == 0 && pipe != 3 {
+					out = append(out, base+",sync=spread", base+",ulysses=2,sync=spread", base+",ring=2,sync=spread")
+				}
 				if family == "flux" || patches == 3 {
 					out = append(out, base+",ulysses=2")
 				}

@@ -17,11 +17,7 @@ func newKVStore(env dit.Env, spec *dit.Spec, held dit.Range, lt, li, b, heads in
 	s := &kvStore{lt: lt, li: li, kv: map[[2]int]engine.Tensor{}}
 	for i := held.Start; i < held.End; i++ {
 		for k := range max(spec.Blocks[i].Attends, 1) {
-			l := lt + li
-			if k > 0 {
-				l = li // the second attention of a block is over image tokens only
-			}
-			s.kv[[2]int{i, k}] = env.Arena.Alloc(env.DType, b, l, 2, heads, spec.HeadDim)
+			s.kv[[2]int{i, k}] = env.Arena.Alloc(env.DType, b, storeRows(lt, li, k), 2, heads, spec.HeadDim)
 		}
 	}
 	return s

@@ -37,11 +37,12 @@ const (
 	AxisRing
 	AxisPipe
 	AxisTensor
+	AxisSpread // pipe and ring together, pipe outside: spread evaluations
 	axisCount
 )
 
 // String names the axis as plans do.
-func (a Axis) String() string { return [...]string{"ulysses", "ring", "pipe", "tensor"}[a] }
+func (a Axis) String() string { return [...]string{"ulysses", "ring", "pipe", "tensor", "spread"}[a] }
 
 // along returns the ranks of the group that contains rank c on an axis, in order, and c's place in it.
 func (m Mesh) along(a Axis, c Coord) (ranks []int, at int) {
@@ -55,6 +56,10 @@ func (m Mesh) along(a Axis, c Coord) (ranks []int, at int) {
 		degree, at, set = m.Plan.Pipe, c.Pipe, func(c *Coord, i int) { c.Pipe = i }
 	case AxisTensor:
 		degree, at, set = m.Plan.Tensor, c.Tensor, func(c *Coord, i int) { c.Tensor = i }
+	}
+	if a == AxisSpread {
+		r := m.Plan.Ring
+		degree, at, set = m.Plan.Pipe*r, c.Pipe*r+c.Ring, func(c *Coord, i int) { c.Pipe, c.Ring = i/r, i%r }
 	}
 	for i := range degree {
 		set(&c, i)

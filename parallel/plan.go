@@ -23,6 +23,7 @@ type Plan struct {
 	Scatter bool // the ranks of a tensor group also share the rows between products; only with Tensor > 1
 	Patches int  // patches of the image that travel through the stages; only with Pipe > 1
 	Warmup  int  // evaluations at the start that run synchronously
+	Spread  bool // synchronous evaluations run on all stages at once, each on a part of the sequence; only with Pipe > 1
 	Choose  int  // ranks to choose a plan for; 0: the degrees are given. Only requests resolve it
 	Stale   bool // with Choose: pipelines with stale keys and values may be chosen, whose pictures differ a little from one rank's
 	// Overlap lets transfers run beside computation. Off is for measuring.
@@ -66,6 +67,7 @@ type planChoice struct {
 func planChoices() []planChoice {
 	return []planChoice{
 		{"form", "reduce", "scatter", func(p *Plan) *bool { return &p.Scatter }},
+		{"sync", "stages", "spread", func(p *Plan) *bool { return &p.Spread }},
 		{"stale", "off", "on", func(p *Plan) *bool { return &p.Stale }},
 		{"overlap", "off", "on", func(p *Plan) *bool { return &p.Overlap }},
 	}
@@ -113,6 +115,8 @@ func (p Plan) possible() error {
 		return refusePlan("", "%s takes %d ranks, at most %d are allowed", p, p.Ranks(), MaxRanks)
 	case p.Scatter && p.Tensor == 1:
 		return refusePlan("form", "is scatter with one tensor rank: add tensor=2 (or more), or leave form out")
+	case p.Spread && p.Pipe == 1:
+		return refusePlan("sync", "is spread with one stage: add pipe=2 (or more stages), or leave sync out")
 	case p.Pipe == 1 && p.Patches > 1:
 		return refusePlan("patches", "is %d with one stage: add pipe=2 (or more stages), or leave patches out", p.Patches)
 	}
@@ -218,6 +222,10 @@ func (p Plan) Check(spec *dit.Spec, batch, entries, imageTokens int) error {
 	case p.Pipe > maxStages(spec):
 		return refusePlan("pipe", "is %d, but the %d blocks of %s make at most %d stages: use pipe=%d",
 			p.Pipe, len(spec.Blocks), spec.Family, maxStages(spec), maxStages(spec))
+	case p.Spread && skips(spec):
+		return refusePlan("sync", "is spread, but blocks of %s take outputs of earlier ones, which stay on their stages: use sync=stages", spec.Family)
+	case p.Spread && p.Pipe*p.Ring*p.Ulysses > imageTokens:
+		return refusePlan("sync", "is spread over %d ranks, but the picture has %d tokens: use sync=stages", p.Pipe*p.Ring*p.Ulysses, imageTokens)
 	case p.Patches > imageTokens:
 		return refusePlan("patches", "is %d, but the picture has %d tokens: use patches=%d", p.Patches, imageTokens, min(imageTokens, p.Pipe))
 	case p.Tensor > spec.Heads:

@@ -191,9 +191,16 @@ func (s Search) plans(n int) []Plan {
 			if p.Pipe > 1 {
 				p.Warmup = s.Warmup
 			}
-			if p.Check(s.Spec, s.Batch, len(s.Text), s.tokens()) == nil {
-				out = append(out, p)
+			forms := []bool{false, true}
+			if p.Patches == 1 {
+				forms = forms[:1]
 			}
+			for _, p.Spread = range forms {
+				if p.Check(s.Spec, s.Batch, len(s.Text), s.tokens()) == nil {
+					out = append(out, p)
+				}
+			}
+			p.Spread = false
 		}
 	}
 	return out
@@ -252,10 +259,12 @@ func (c *costs) bound() float64 {
 		}
 		for k := range c.lanes {
 			lane := func(m Micro) float64 {
-				t, _ := c.laneSeconds(g/c.plan.CFG, g%c.plan.CFG, k, m)
+				t, _ := c.microSeconds(g/c.plan.CFG, g%c.plan.CFG, k, m)
 				return t
 			}
-			if warmup > 0 { // nobody else works in a synchronous evaluation
+			if warmup > 0 && c.wide != nil { // all work together
+				through = float64(warmup) * lane(Micro{Whole: true})
+			} else if warmup > 0 { // nobody else works in a synchronous evaluation
 				through += float64(warmup) * lane(Micro{Whole: true})
 			}
 			if warmup == c.Evaluations {

@@ -12,13 +12,15 @@ type timing struct {
 	// seconds of a lane's work in a micro-step, of one entry's rows to the next lane, and of the sampler between two evaluations of a patch.
 	work, transfer func(group, lane int, m Micro) float64
 	handover       float64
-	slots          int // of a link, in micro-steps; 0: rendezvous
+	slots          int  // of a link, in micro-steps; 0: rendezvous
+	spread         bool // synchronous evaluations run on all lanes at once
 }
 
 // program is the order of everything that ranks and samplers do, the same that evaluator, team and rankSession keep: a sampler waits for its turn,
 // gives its patch to the first lane and passes the turn on; every lane takes micro-steps in order, receives the rows of all entries, computes, and
 // sends them; the last lane's result goes to the sampler, which makes the next input of that patch. In a synchronous evaluation the last sampler
-// runs the whole picture for all and passes the turn on afterwards.
+// runs the whole picture for all and passes the turn on afterwards; if such evaluations are spread, it gives every lane its command and takes every
+// lane's result.
 type program struct {
 	timing
 	net             network
@@ -27,6 +29,7 @@ type program struct {
 	command         [][]int // by group and sampler: channel to the first lane
 	result          [][]int // by group and sampler: channel from the last lane
 	link            [][]int // by group and lane: channel to the next lane
+	order, part     [][]int // by group and lane: channels from and to the last sampler, of spread evaluations
 	lanes, samplers int
 }
 
@@ -87,6 +90,12 @@ func (p *program) connect() {
 			slots := p.slots * p.entries(g)
 			link = append(link, p.channel(first+k, first+k+1, slots, "rows"))
 		}
+		var order, part []int
+		for k := range p.lanes {
+			order = append(order, p.channel(p.samplers+last, first+k, unbounded, "a command"))
+			part = append(part, p.channel(first+k, p.samplers+last, unbounded, "a part of the result"))
+		}
+		p.order, p.part = append(p.order, order), append(p.part, part)
 		p.command, p.result, p.link = append(p.command, command), append(p.result, result), append(p.link, link)
 	}
 }
@@ -99,6 +108,12 @@ func (p *program) lane(g, k int) {
 	}
 	entries := p.entries(g)
 	for _, m := range p.micros {
+		if m.Whole && p.spread {
+			do(Receiving, p.order[g][k], 0, m)
+			do(Working, 0, p.work(g, k, m), m)
+			do(Sending, p.part[g][k], 0, m)
+			continue
+		}
 		owner := m.Patch
 		if m.Whole {
 			owner = p.shares - 1
@@ -129,11 +144,23 @@ func (p *program) sampler(i int) {
 	}
 	evaluate := func(m Micro) {
 		for g := range p.groups {
+			if m.Whole && p.spread {
+				for _, c := range p.order[g] {
+					do(Sending, c, 0, m)
+				}
+				continue
+			}
 			do(Sending, p.command[g][i], 0, m)
 		}
 	}
 	wait := func(m Micro) {
 		for g := range p.groups {
+			if m.Whole && p.spread {
+				for _, c := range p.part[g] {
+					do(Receiving, c, 0, m)
+				}
+				continue
+			}
 			do(Receiving, p.result[g][i], 0, m)
 		}
 	}

@@ -59,6 +59,7 @@ type rankSession struct {
 type rankEntry struct {
 	grid  dit.Grid
 	p     *dit.Prepared
+	wide  *kvStore        // the same for all blocks, for spread evaluations
 	store *kvStore        // keys and values of the blocks of this stage; nil without a pipeline
 	m     *dit.Modulation // for the timesteps announced
 }

@@ -44,7 +44,7 @@ func simulate(c *costs, quiet bool) (*Simulation, error) {
 		at := key{group, k, m}
 		s, ok := lanes[at]
 		if !ok {
-			s, loads[at] = c.laneSeconds(group/c.plan.CFG, group%c.plan.CFG, k, m)
+			s, loads[at] = c.microSeconds(group/c.plan.CFG, group%c.plan.CFG, k, m)
 			lanes[at] = s
 		}
 		return s
@@ -64,13 +64,13 @@ func simulate(c *costs, quiet bool) (*Simulation, error) {
 	}
 	t := timing{
 		groups: c.plan.Data * c.plan.CFG, shares: len(c.patches), micros: c.micros(), slots: c.manner.Slots, work: seconds, transfer: transfer,
-		handover: c.fabric.Device.Handover, entries: func(g int) int { return len(c.entriesOf(g % c.plan.CFG)) },
+		handover: c.fabric.Device.Handover, spread: c.plan.Spread, entries: func(g int) int { return len(c.entriesOf(g % c.plan.CFG)) },
 	}
 	if c.manner.Blocking && c.manner.Slots != 0 {
 		t.transfer = func(int, int, Micro) float64 { return 0 }
 		t.work = func(g, k int, m Micro) float64 {
 			s := seconds(g, k, m)
-			if c.sends(k) {
+			if c.sends(k) && !(m.Whole && c.plan.Spread) {
 				s += float64(t.entries(g)) * transfer(g, k, m)
 			}
 			return s

@@ -43,9 +43,11 @@ func TestScheduleNeedsNoBuffers(t *testing.T) {
 			for _, folded := range []bool{false, true} {
 				timing := plainTiming(stages, patches, 4, 1+patches%2, folded, 0)
 				timing.entries = func(int) int { return 1 + patches%3 }
-				p := newProgram(timing)
-				if _, _, err := p.net.run(true); err != nil {
-					t.Fatalf("%d stages, %d patches, folded %v: %v", stages, patches, folded, err)
+				for _, timing.spread = range []bool{false, !folded} {
+					p := newProgram(timing)
+					if _, _, err := p.net.run(true); err != nil {
+						t.Fatalf("%d stages, %d patches, folded %v, spread %v: %v", stages, patches, folded, timing.spread, err)
+					}
 				}
 			}
 		}
@@ -128,6 +130,29 @@ func TestPipelineTimes(t *testing.T) {
 				if math.Abs(got-want) > 1e-9 {
 					t.Errorf("%d stages, %d patches, warm-up %d: %.3f slots, closed form %.3f", stages, patches, warmup, got, want)
 				}
+			}
+		}
+	}
+}
+
+// TestSpreadWarmupTimes: w spread evaluations take M slots each instead of N M.
+func TestSpreadWarmupTimes(t *testing.T) {
+	for stages := 1; stages <= 8; stages++ {
+		for patches := 2; patches <= 20; patches++ {
+			const evaluations, warmup = 9, 2
+			timing := plainTiming(stages, patches, evaluations, warmup, false, unbounded)
+			timing.spread = true
+			ends, _, err := newProgram(timing).net.run(true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := 0.0
+			for _, e := range ends {
+				got = max(got, e)
+			}
+			n, m := float64(stages), float64(patches)
+			if want := warmup*m + (evaluations-warmup-1)*max(m, n) + m + n - 1; math.Abs(got-want) > 1e-9 {
+				t.Errorf("%d stages, %d patches: %.3f slots, closed form %.3f", stages, patches, got, want)
 			}
 		}
 	}

@@ -207,12 +207,22 @@ func cfgGroup(branches []int, i, groups int) int {
 func (t *team) begin(session uint64, c EvaluateCommand) func() ([][]float32, error) {
 	p := t.mesh.Plan
 	total := t.batch[len(t.batch)-1].End
+	spread, parts := c.Whole && p.Spread, p.Ring*p.Ulysses
+	if spread {
+		parts *= p.Pipe
+	}
 	places := make([][]dit.Rows, len(c.Entries)) // by entry and place of the sequence
 	for k, e := range c.Entries {
-		places[k] = c.rows(t.entries[e], p.Ring*p.Ulysses)
+		places[k] = c.rows(t.entries[e], parts)
+	}
+	place := func(at Coord) int {
+		if spread {
+			return at.Pipe*p.Ring*p.Ulysses + at.sequence(p)
+		}
+		return at.sequence(p)
 	}
 	rows := func(k int, at Coord) dit.Range { // counted from the first token of the evaluation
-		r := p.kept(places[k][at.sequence(p)], at.Tensor).Image
+		r := p.kept(places[k][place(at)], at.Tensor).Image
 		if !c.Whole {
 			r.Start, r.End = r.Start-c.Tokens.Start, r.End-c.Tokens.Start
 		}
@@ -227,7 +237,7 @@ func (t *team) begin(session uint64, c EvaluateCommand) func() ([][]float32, err
 				continue
 			}
 			own.Entries = append(own.Entries, e)
-			if at.Pipe == 0 {
+			if at.Pipe == 0 || spread {
 				own.Inputs = append(own.Inputs, cutRows(c.Inputs[k], total, t.batch[at.Data], rows(k, at), t.features.in))
 			}
 		}
@@ -249,7 +259,7 @@ func (t *team) begin(session uint64, c EvaluateCommand) func() ([][]float32, err
 			at := t.mesh.At(rank)
 			i := 0
 			for k, e := range c.Entries {
-				if t.cfgOf[e] == at.CFG && at.Pipe == p.Pipe-1 && (at.Tensor == 0 || p.Scatter) {
+				if t.cfgOf[e] == at.CFG && (at.Pipe == p.Pipe-1 || spread) && (at.Tensor == 0 || p.Scatter) {
 					pasteRows(out[k], total, replies[rank].Outputs[i], t.batch[at.Data], rows(k, at), t.features.out)
 					i++
 				}

@@ -56,6 +56,7 @@ type outline struct {
 	batch   []dit.Range // items of each data part
 	cfgOf   []int       // cfg group of each entry
 	cold    bool        // warm-up 0 means none at all
+	stores  bool        // K/V stores in use although there is one stage
 }
 
 func newOutline(w Workload, p Plan) *outline {
@@ -126,7 +127,7 @@ func (o *outline) own(c Coord, f func(k int)) {
 }
 
 // stored tells whether attention runs from K/V stores.
-func (o *outline) stored() bool { return o.plan.Pipe > 1 }
+func (o *outline) stored() bool { return o.plan.Pipe > 1 || o.stores }
 
 // heads is how many heads each Ulysses place of c's tensor place attends with.
 func (o *outline) heads(c Coord) []dit.Range {
