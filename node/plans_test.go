@@ -1,0 +1,55 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"image/png"
+	"math"
+	"testing"
+)
+
+// TestExactPlansDrawTheSamePicture draws the demo on plans with exact arithmetic, its VAE split over as many ranks: no value of the PNG differs by more
+// than one level from the picture of one rank.
+func TestExactPlansDrawTheSamePicture(t *testing.T) {
+	plans := []string{
+		"ulysses=4", "ulysses=7", "ring=3", "tensor=2", "tensor=3,form=scatter", "cfg=2", "pipe=3,warmup=99", "cfg=2,pipe=2,ulysses=2,patches=4,warmup=99", "ranks=4",
+	}
+	if testing.Short() {
+		plans = plans[len(plans)-2:]
+	}
+	runner, err := NewRunner(Config{Engine: engineOf(t, fastOps), Roots: demoRoots()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer runner.Close()
+	draw := func(plan string) [][3]float64 {
+		result, err := runner.Run(context.Background(), Job{ID: "demo", Workflow: demoWorkflow(t), Plan: plan}, func(Event) {})
+		if err != nil {
+			t.Fatalf("%s: %v", plan, err)
+		}
+		im, err := png.Decode(bytes.NewReader(result.Outputs[0].Data))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(result.Stats) != 1 {
+			t.Fatalf("%s: %d sampling runs, want 1: a cached picture proves nothing", plan, len(result.Stats))
+		}
+		var out [][3]float64
+		for y := range im.Bounds().Dy() {
+			for x := range im.Bounds().Dx() {
+				out = append(out, rgb(im, x, y))
+			}
+		}
+		return out
+	}
+	want := draw("")
+	for _, plan := range plans {
+		for i, p := range draw(plan) {
+			for c := range p {
+				if d := math.Abs(p[c] - want[i][c]); d > 1 {
+					t.Fatalf("%s: pixel %d channel %d is %v, on one rank %v", plan, i, c, p[c], want[i][c])
+				}
+			}
+		}
+	}
+}

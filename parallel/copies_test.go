@@ -1,0 +1,73 @@
+package parallel
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+
+	"patchbay/engine"
+)
+
+// copyCounter counts the values of heads ([B, L, H, D] views) that are copied beside the transport: by Copy, and by QKNormRoPE into other memory.
+type copyCounter struct {
+	engine.Ops
+	plain, packed *atomic.Int64
+}
+
+func (c copyCounter) Copy(dst, src engine.Tensor) {
+	if dst.Dims() == 4 {
+		c.plain.Add(int64(dst.Len()))
+	}
+	c.Ops.Copy(dst, src)
+}
+
+func (c copyCounter) QKNormRoPE(dq, dk, dv, q, k, v engine.Tensor, n engine.QKNorm, r engine.RoPE) {
+	for _, t := range [][2]engine.Tensor{{dq, q}, {dk, k}, {dv, v}} {
+		if !t[0].IsZero() && !t[1].IsZero() && !engine.Overlaps(t[0], t[1]) {
+			c.packed.Add(int64(t[0].Len()))
+		}
+	}
+	c.Ops.QKNormRoPE(dq, dk, dv, q, k, v, n, r)
+}
+
+// TestExchangesCopyOnce: beside the transport an exchange costs one copy of what it moves and no more. Ulysses writes Q, K and V once, in the pass that
+// normalises and rotates them anyway, and O once; a ring copies K and V once into the buffer that goes round; a pipeline writes K and V
+// once, where attention reads them.
+func TestExchangesCopyOnce(t *testing.T) {
+	for _, c := range []struct {
+		plan          string
+		plain, packed int64 // in units of the values of one of Q, K, V, O over all ranks
+	}{
+		{"", 0, 0}, {"ulysses=2", 1, 3}, {"ulysses=5", 1, 3}, {"ring=3", 2, 0}, {"ring=2,ulysses=3", 3, 3}, {"pipe=2,patches=1,warmup=99", 0, 2},
+	} {
+		var plain, packed atomic.Int64
+		e, err := NewEngine(Config{NewOps: func(rank, ranks int) (engine.Ops, error) {
+			ops, err := testOps(rank, ranks)
+			return copyCounter{ops, &plain, &packed}, err
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := tinyRequest(t, "flux", 1, 12, 10, 2)
+		r.Plan = c.plan
+		res, err := e.Sample(context.Background(), r, nil)
+		e.Close()
+		if err != nil {
+			t.Fatalf("%s: %v", c.plan, err)
+		}
+		unit, text := int64(0), int64(0) // values of Q in all attentions of the run; text rows, which every evaluation copies to its state
+		for _, b := range r.Branches {
+			for _, entry := range b.Entries {
+				unit += int64(entry.Context.Rows + 30)
+				text += int64(entry.Context.Rows * r.Model.Spec.Width * res.Stats.Evaluations)
+			}
+		}
+		unit *= int64(r.Model.Spec.Width * len(r.Model.Spec.Blocks) * res.Stats.Evaluations)
+		if got, want := plain.Load()-text, c.plain*unit; got != want {
+			t.Errorf("plan %q: %d values copied, want %d x %d", c.plan, got, c.plain, unit)
+		}
+		if got, want := packed.Load(), c.packed*unit; got != want {
+			t.Errorf("plan %q: %d values packed, want %d x %d", c.plan, got, c.packed, unit)
+		}
+	}
+}
