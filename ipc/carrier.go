@@ -26,7 +26,8 @@ type Request struct {
 	Tied   bool            // run ends with the connection
 	Gone   <-chan struct{} // closed when the client is gone; nil where nobody can tell
 
-	hold *hold // shared memory that Fields lies in, until the last reply is sent
+	hold *hold                                                // shared memory that Fields lies in, until the last reply is sent
+	pull func(ctx context.Context, ref *Ref) (*Region, error) // fetches what Fields refers to; nil: nothing can be
 }
 
 // Reply is the way back to one client. Messages are encoded as the request was. It is used by one goroutine at a time.
@@ -93,7 +94,12 @@ func (r *Reply) put(v any, fault *Error, end bool) error {
 		place = beside.put
 		defer func() { beside.done(sent) }()
 	}
-	b, err := encodeBeside(v, r.Enc, place)
+	b, err := encodeBeside(v, r.Enc, place, bulkBytes)
+	if beside != nil && err == nil && r.Limit > 0 && lengthOf(b) > r.Limit { // many that are small: those go too
+		beside.done(false)
+		beside = r.Beside(holdOf(v))
+		b, err = encodeBeside(v, r.Enc, beside.put, smallBytes)
+	}
 	if n := lengthOf(b); err != nil {
 		fault = errorOf(err)
 	} else if r.Limit > 0 && n > r.Limit {

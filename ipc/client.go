@@ -28,6 +28,20 @@ type Replies struct {
 	closed bool
 	wake   chan struct{}
 	cancel func()
+	pull   func(ctx context.Context, ref *Ref) (*Region, error) // fetches what replies refer to; nil: they refer to nothing else
+}
+
+// fetch replaces references of a reply by what they mean.
+func (m *reply) fetch(ctx context.Context, pull func(context.Context, *Ref) (*Region, error)) error {
+	_, err := replaced(m.fields, func(ref *Ref) ([]byte, error) {
+		g, err := pull(ctx, ref)
+		if err != nil {
+			return nil, err
+		}
+		m.hold = m.hold.join(holding(g))
+		return g.Bytes(), nil
+	})
+	return err
 }
 
 // reply is one reply, with the shared memory that it lies in.
@@ -56,6 +70,9 @@ func (r *Replies) next(ctx context.Context) (reply, error) {
 			r.queue = r.queue[1:]
 			r.mu.Unlock()
 			err := replyError(m.fields)
+			if err == nil && r.pull != nil {
+				err = m.fetch(ctx, r.pull)
+			}
 			if err != nil {
 				m.hold.release()
 				m.hold = nil
@@ -244,7 +261,7 @@ func (c *FrameClient) Ask(_ context.Context, verb, job string, body any) (*Repli
 	}
 	if body != nil {
 		var err error
-		if b, err = encodeBeside(body, c.enc, place); err != nil {
+		if b, err = encodeBeside(body, c.enc, place, bulkBytes); err != nil {
 			return nil, err
 		}
 	}

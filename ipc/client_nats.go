@@ -21,8 +21,9 @@ var ErrNoDaemon = errors.New("no daemon answers")
 type NATSClient struct {
 	nc *nats.Conn
 
-	mu   sync.Mutex
-	live map[*Replies][2]string // subject and inbox of every request that waits
+	mu    sync.Mutex
+	live  map[*Replies][2]string // subject and inbox of every request that waits
+	blobs *blobs                 // nil until a payload is sent or fetched
 }
 
 // DialNATS connects to a server that asks for nothing but what is in the URL. An unreachable one is ErrNoDaemon.
@@ -87,6 +88,11 @@ func redact(url string) string {
 
 // Close implements Client.
 func (c *NATSClient) Close() error {
+	c.mu.Lock()
+	if c.blobs != nil {
+		c.blobs.close()
+	}
+	c.mu.Unlock()
 	_ = c.nc.FlushTimeout(time.Second)
 	c.nc.Close()
 	return nil
@@ -104,18 +110,20 @@ func (c *NATSClient) Ask(_ context.Context, verb, job string, body any) (*Replie
 // ask sends a request; with stream replies come until an empty one, or until Close.
 func (c *NATSClient) ask(verb, job string, body any, stream bool) (*Replies, error) {
 	var data []byte
+	beside := &natsCargo{offer: c.offer, drop: c.drop}
 	if body != nil {
 		var err error
-		if data, err = Encode(body, Msgpack); err != nil {
+		if data, err = c.encode(body, beside); err != nil {
 			return nil, err
 		}
 	}
-	if limit := c.nc.MaxPayload(); int64(len(data))+1024 > limit {
-		return nil, Errorf(ErrTooLarge, "the request has %d bytes, the server takes %d; send large inputs as files in the input folder", len(data), limit)
-	}
 	inbox, subject := c.nc.NewInbox(), VerbSubject(verb, job)
 	r := newReplies(nil)
+	r.pull = c.pull
 	c.mu.Lock()
+	if c.live == nil {
+		c.live = map[*Replies][2]string{}
+	}
 	c.live[r] = [2]string{subject, inbox}
 	c.mu.Unlock()
 	forget := func() {
@@ -131,12 +139,13 @@ func (c *NATSClient) ask(verb, job string, body any, stream bool) (*Replies, err
 	r.cancel = func() {
 		forget()
 		_ = sub.Unsubscribe()
+		beside.done(false)
 	}
 	if err := sub.SetPendingLimits(-1, -1); err != nil {
 		r.Close()
 		return nil, fmt.Errorf("subscribe to replies: %w", err)
 	}
-	err = c.nc.PublishMsg(&nats.Msg{Subject: subject, Reply: inbox, Data: data, Header: nats.Header{"Content-Type": {Msgpack.ContentType()}}})
+	err = c.nc.PublishMsg(&nats.Msg{Subject: subject, Reply: inbox, Data: data, Header: nats.Header{"Content-Type": {Msgpack.ContentType()}, headerAccept: {RefStream}}})
 	if err != nil {
 		r.Close()
 		return nil, fmt.Errorf("send request: %w", err)

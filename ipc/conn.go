@@ -118,14 +118,15 @@ func (c *conn) frame(body []byte, fds []int) {
 		v, _ := fields.Get("job")
 		job, _ = v.(string)
 	}
-	reply := c.reply(enc, env).reply(func() {
-		memory.release()
+	r := &Request{Verb: head.Op, Job: job, Fields: fields, Tied: true, Gone: c.gone, hold: memory}
+	r.Reply = c.reply(enc, env).reply(func() {
+		r.hold.release()
 		c.wg.Done()
 	})
 	if _, ok := c.w.w.(*fdConn); ok && slices.Contains(head.Accept, RefShm) {
-		reply.Beside = func(known *hold) cargo { return newShmCargo(known) }
+		r.Reply.Beside = func(known *hold) cargo { return newShmCargo(known) }
 	}
-	c.s.Handle(&Request{Verb: head.Op, Job: job, Fields: fields, Tied: true, Gone: c.gone, Reply: reply, hold: memory})
+	c.s.Handle(r)
 }
 
 // tagOf lets strings and integers through; other tags are dropped, they could not be compared by a client.

@@ -101,8 +101,11 @@ func TestTensorsThroughSharedMemory(t *testing.T) {
 
 // TestInputsAndPicturesThroughSharedMemory runs a job with a large input and a large picture.
 func TestInputsAndPicturesThroughSharedMemory(t *testing.T) {
-	r, _ := childRig(t, nil)
+	r, child := childRig(t, nil)
 	c, _ := socketRig(t, r)
+	if err := child.Ready(within(t, 20*time.Second)); err != nil {
+		t.Fatal(err)
+	}
 	before := openFDs(t)
 	for range 3 {
 		_, col, end := runJob(t, c, &RunRequest{Workflow: graph("Picture 3000000"), Inputs: map[string][]byte{"a.png": noise(2 << 20)}})

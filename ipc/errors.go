@@ -36,6 +36,7 @@ const (
 	ErrDuplicate   = "duplicate_conflict"
 	ErrExpired     = "expired"
 	ErrTooLarge    = "too_large"
+	ErrPayload     = "bad_payload"
 	ErrUnsupported = "unsupported_format"
 	ErrBadWorkflow = "bad_workflow"
 	ErrPlanRefused = "plan_refused"
@@ -70,6 +71,7 @@ func ErrorTable() []ErrorCode {
 		{ErrNoVerb, 404, false, "op is not a verb"},
 		{ErrDuplicate, 409, false, "a job of that id exists with another body"},
 		{ErrExpired, 410, false, "the job waited longer than its queue_ttl_ms, or its result is gone"},
+		{ErrPayload, 422, false, "bytes that the message refers to could not be fetched, or are not what it says"},
 		{ErrTooLarge, 413, false, "a body, reply or workflow is over its limit"},
 		{ErrUnsupported, 415, false, "neither JSON nor msgpack; or a file of a format or family that is not supported"},
 		{ErrBadWorkflow, 422, false, "the workflow was refused; type and node_errors are ComfyUI's"},

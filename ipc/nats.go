@@ -39,6 +39,9 @@ type NATS struct {
 	closed chan struct{}
 	ready  chan struct{} // closed when requests are answered
 	out    *publisher
+	bulk   *nats.Conn // payloads go on a connection of their own: a transfer that stalls must not delay events
+	blobs  *blobs
+	store  *objects
 	wg     sync.WaitGroup // requests under way
 
 	mu    sync.Mutex
@@ -77,6 +80,10 @@ func ConnectNATS(cfg NATSConfig) (*NATS, error) {
 		return nil, fmt.Errorf("connect to NATS: %w", err)
 	}
 	n.nc = nc
+	if err := n.openBulk(opts); err != nil {
+		nc.Close()
+		return nil, err
+	}
 	n.out = newPublisher(nc, log)
 	return n, nil
 }
@@ -180,6 +187,7 @@ func (n *NATS) Serve(ctx, drain context.Context, s *Service) error {
 	if n.cfg.Stats != nil {
 		cfg.StatsHandler = func(*micro.Endpoint) any { return n.cfg.Stats() }
 	}
+	n.makeBucket(ctx)
 	svc, err := micro.AddService(n.nc, cfg)
 	if err != nil {
 		return fmt.Errorf("register NATS service: %w", err)
@@ -267,7 +275,12 @@ func (n *NATS) answer(s *Service, verb, job string, data []byte, header nats.Hea
 	enc, err := encodingOf(header, data)
 	n.wg.Add(1)
 	reply := n.reply(enc, to, req)
-	r := &Request{Verb: verb, Job: job, Reply: reply, MsgID: header.Get(jetstream.MsgIDHeader)}
+	r := &Request{Verb: verb, Job: job, Reply: reply, MsgID: header.Get(jetstream.MsgIDHeader), pull: n.pull}
+	reply.Beside = n.beside(header, r)
+	reply.Done = func() {
+		r.hold.release()
+		n.wg.Done()
+	}
 	if err == nil && len(data) > 0 {
 		r.Fields, err = Decode(data, enc, DefaultLimits())
 		if err != nil {
@@ -308,7 +321,7 @@ func encodingOf(header nats.Header, data []byte) (Encoding, error) {
 // reply sends to one inbox. The first reply from inside the micro handler goes through req, so that the service's statistics see it; everything later must
 // not touch req, which micro reads when the handler has returned.
 func (n *NATS) reply(enc Encoding, to string, req micro.Request) *Reply {
-	r := &Reply{Enc: enc, Limit: int(n.nc.MaxPayload()) - 4096, Done: n.wg.Done}
+	r := &Reply{Enc: enc, Limit: int(n.nc.MaxPayload()) - 4096}
 	direct := req != nil
 	r.Detach = func() { direct = false }
 	r.Send = func(parts [][]byte, _ []int, fault *Error, end bool) error {
@@ -362,6 +375,8 @@ func replyHeader(enc Encoding, fault *Error) nats.Header {
 // Close publishes what is waiting and closes the connection. Serve does it itself.
 func (n *NATS) Close() {
 	n.out.close()
+	n.blobs.close()
+	n.bulk.Close()
 	_ = n.nc.FlushTimeout(time.Second)
 	n.nc.Close()
 	<-n.closed

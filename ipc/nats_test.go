@@ -43,7 +43,7 @@ func newNATSRig(t *testing.T) *natsRig {
 }
 
 // serveNATS serves until the test ends, and returns when the service is there.
-func serveNATS(t *testing.T, n *NATS, r *rig) {
+func serveNATS(t testing.TB, n *NATS, r *rig) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)

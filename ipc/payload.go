@@ -2,6 +2,7 @@ package ipc
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 
 	"github.com/vmihailenco/msgpack/v5"
@@ -11,6 +12,9 @@ import (
 
 // bulkBytes is the size from which tensors and files travel beside their message, where the other side takes that.
 const bulkBytes = 512 << 10
+
+// smallBytes is that size in a message that would be too large with them inside.
+const smallBytes = 16 << 10
 
 // The ways of bytes beside a message. They are the values of Ref.Kind, of "accept" in frames and of the header Patchbay-Accept.
 const (
@@ -50,14 +54,14 @@ func (r *Ref) check() error {
 // carrierOf puts bytes beside a message and returns the reference to them.
 type carrierOf func(data []byte) (*Ref, error)
 
-// encodeBeside is Encode where large tensors and bytes may go beside the message, with put. What does not is a part of its own, without a copy: the parts
+// encodeBeside is Encode where large tensors and bytes may go beside the message, with put, from least bytes on. What does not is a part of its own, without a copy: the parts
 // after each other are the message. put nil: nothing goes beside. JSON has no references.
-func encodeBeside(v any, enc Encoding, put carrierOf) ([][]byte, error) {
+func encodeBeside(v any, enc Encoding, put carrierOf, least int) ([][]byte, error) {
 	if enc == JSON {
 		b, err := Encode(v, enc)
 		return [][]byte{b}, err
 	}
-	w := &packer{put: put}
+	w := &packer{put: put, least: least}
 	e := msgpack.NewEncoder(w)
 	e.SetCustomStructTag("json")
 	e.UseCompactInts(true)
@@ -73,6 +77,7 @@ type packer struct {
 	parts [][]byte
 	buf   []byte
 	put   carrierOf
+	least int // bytes that put is asked for
 }
 
 // WriteByte implements the writer of msgpack.
@@ -83,7 +88,7 @@ func (p *packer) WriteByte(c byte) error {
 
 // Write implements io.Writer.
 func (p *packer) Write(b []byte) (int, error) {
-	if len(b) < bulkBytes {
+	if len(b) < p.least {
 		p.buf = append(p.buf, b...)
 		return len(b), nil
 	}
@@ -105,7 +110,7 @@ func (p *packer) Write(b []byte) (int, error) {
 
 // tensor writes the extension.
 func (p *packer) tensor(t *Tensor) (*Tensor, error) {
-	if p.put == nil || len(t.Data) < bulkBytes {
+	if p.put == nil || len(t.Data) < p.least {
 		return t, nil
 	}
 	ref, err := p.put(t.Data)
@@ -188,6 +193,10 @@ func replaceRefs(verb string, o *node.Object, f func(*Ref) ([]byte, error)) erro
 			continue
 		}
 		v, err := replaced(v, f)
+		var known *Error
+		if errors.As(err, &known) {
+			return err
+		}
 		if err != nil {
 			return badField(k, "%v", err)
 		}

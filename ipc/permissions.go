@@ -32,7 +32,7 @@ func Permissions(role Role, user string) Rights {
 		Publish: []string{
 			VerbSubject(VerbRun, ""), VerbSubject(VerbSubmit, ""), VerbSubject(VerbStatus, "*"), VerbSubject(VerbCancel, "*"), VerbSubject(VerbRetry, "*"),
 			VerbSubject(VerbJobs, ""), VerbSubject(VerbDescribe, ""), VerbSubject(VerbModels, ""), VerbSubject(VerbExec, ""), VerbSubject(VerbSample, ""),
-			VerbSubject(VerbLoad, ""), VerbSubject(VerbStats, ""), PreviewSubject("*") + ".on",
+			VerbSubject(VerbLoad, ""), VerbSubject(VerbStats, ""), PreviewSubject("*") + ".on", blobRoot + "*.get", blobRoot + "*.put.*", blobRoot + "*.ack.*",
 		},
 		Subscribe: []string{InboxOf(user) + ".>", subjectRoot + "events.>", PreviewSubject("*")},
 	}
@@ -66,13 +66,16 @@ func Permissions(role Role, user string) Rights {
 		if bucket, ok := strings.CutPrefix(s, "KV_"); ok {
 			r.Publish = append(r.Publish, "$KV."+bucket+".>")
 		}
+		if bucket, ok := strings.CutPrefix(s, "OBJ_"); ok {
+			r.Publish = append(r.Publish, "$O."+bucket+".>")
+		}
 	}
 	return r
 }
 
 // durableStreams are the streams of the durable side, those of its buckets among them.
 func durableStreams() []string {
-	return []string{queueStream, eventStream, deadStream, "KV_" + jobBucket, "KV_" + requestBucket, "KV_" + daemonBucket}
+	return []string{queueStream, eventStream, deadStream, "KV_" + jobBucket, "KV_" + requestBucket, "KV_" + daemonBucket, "OBJ_" + blobBucket}
 }
 
 // User is one line of a nats-server configuration.

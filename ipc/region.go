@@ -15,6 +15,8 @@ type Region struct {
 	fd   int
 	data []byte
 	gone atomic.Bool
+
+	after func() // called once when it is released; may be nil
 }
 
 // maxRegion bounds one region, and with it every tensor and file that travels beside its message.
@@ -89,6 +91,9 @@ func (r *Region) Release() {
 	_ = unix.Munmap(r.data)
 	_ = unix.Close(r.fd)
 	r.data, r.fd = nil, -1
+	if r.after != nil {
+		r.after()
+	}
 }
 
 // find tells where in the region b lies.

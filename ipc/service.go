@@ -123,7 +123,7 @@ func (s *Service) verb(r *Request) error {
 	case err != nil:
 		return badRequest(err)
 	case len(refs) > 0:
-		return Errorf(ErrBadRequest, "a reference of kind %s needs a NATS server", refs[0].Kind)
+		return s.fetch(r, refs)
 	}
 	if r.Fields == nil {
 		if NeedsBody(r.Verb) {
@@ -162,6 +162,40 @@ func (s *Service) verb(r *Request) error {
 		return nil
 	}
 	return Errorf(ErrNoVerb, "no verb %q; the verbs are %s", r.Verb, strings.Join(verbs(), ", "))
+}
+
+// fetch gets what a request refers to, and handles it then.
+func (s *Service) fetch(r *Request, refs []*Ref) error {
+	total := 0
+	for _, ref := range refs {
+		if r.pull == nil || ref.Kind == RefShm {
+			return Errorf(ErrBadRequest, "a reference of kind %s: only %s", ref.Kind, "shm with the frame's descriptors works on a unix socket, stream and object on NATS")
+		}
+		if total += ref.Bytes; total > maxRegion {
+			return Errorf(ErrTooLarge, "the request refers to more than %d bytes", maxRegion)
+		}
+	}
+	if r.Reply.Detach != nil {
+		r.Reply.Detach()
+	}
+	s.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(s.ctx, bulkTime)
+		defer cancel()
+		err := replaceRefs(r.Verb, r.Fields, func(ref *Ref) ([]byte, error) {
+			g, err := r.pull(ctx, ref)
+			if err != nil {
+				return nil, err
+			}
+			r.hold = r.hold.join(holding(g))
+			return g.Bytes(), nil
+		})
+		if err != nil {
+			s.sent(r.Reply.Fail(err))
+			return
+		}
+		s.Handle(r)
+	})
+	return nil
 }
 
 // spawn runs f in a goroutine that Close waits for. f's error becomes the last reply.

@@ -1,0 +1,368 @@
+package ipc
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// The stream of chunks: who has bytes offers them under a subject, who wants them pulls. A pull names its own subject as the place of the chunks and how many
+// may be on their way; every chunk names a subject for the credits. Neither side holds more than the window, and a side that falls silent is given up.
+const (
+	chunkBytes  = 512 << 10
+	chunkWindow = 16
+	chunkHead   = 16               // u32 number, u32 CRC-32 (IEEE) of the data, u64 offset, all big-endian
+	maxSending  = 64               // transfers at a time
+	bulkTotal   = int64(4) << 30   // bytes being pulled or held for requests at a time
+	bulkTime    = 10 * time.Minute // of all that one request refers to
+)
+
+// pull asks for the chunks of something offered.
+type pull struct {
+	ID     string `json:"id"`
+	Chunk  int    `json:"chunk"`  // at most so many bytes each
+	Window int    `json:"window"` // at most so many without a credit
+}
+
+// headerFault carries why a pull was refused.
+const headerFault = "Patchbay-Error"
+
+// blobs offers bytes on a connection, and pulls those of others. Safe for concurrent use.
+type blobs struct {
+	nc      *nats.Conn
+	base    string        // its subjects: <base>.get, <base>.ack.<transfer>, <base>.put.<transfer>
+	silence time.Duration // after which the other side is given up
+	life    time.Duration // of an offer that nobody pulls
+	taken   atomic.Int64  // bytes of regions that were pulled and are not released
+
+	mu      sync.Mutex
+	offers  map[string]*offer
+	sending map[string]chan uint32
+	wg      sync.WaitGroup
+	stop    context.CancelFunc
+	ctx     context.Context
+}
+
+// offer is something that may be pulled, until it was, or until its time is over.
+type offer struct {
+	data  []byte
+	holds []*hold
+	users int
+	gone  bool
+	timer *time.Timer
+}
+
+func newBlobs(nc *nats.Conn, base string) (*blobs, error) {
+	b := &blobs{nc: nc, base: base, silence: 10 * time.Second, life: time.Minute, offers: map[string]*offer{}, sending: map[string]chan uint32{}}
+	b.ctx, b.stop = context.WithCancel(context.Background())
+	for subject, f := range map[string]nats.MsgHandler{base + ".get": b.get, base + ".ack.*": b.ack} {
+		if _, err := nc.Subscribe(subject, f); err != nil {
+			return nil, fmt.Errorf("offer payloads: %w", err)
+		}
+	}
+	return b, nil
+}
+
+// close gives everything up and waits.
+func (b *blobs) close() {
+	b.stop()
+	b.wg.Wait()
+	b.mu.Lock()
+	ids := make([]string, 0, len(b.offers))
+	for id := range b.offers {
+		ids = append(ids, id)
+	}
+	b.mu.Unlock()
+	for _, id := range ids {
+		b.withdraw(id)
+	}
+}
+
+func (o *offer) free() {
+	for _, h := range o.holds {
+		h.release()
+	}
+}
+
+// offer makes data there to be pulled; the memory that it may lie in is kept as long.
+func (b *blobs) offer(data []byte, memory ...*hold) *Ref {
+	id := NewJobID()
+	o := &offer{data: data}
+	for _, h := range memory {
+		o.holds = append(o.holds, h.retain())
+	}
+	b.mu.Lock()
+	b.offers[id] = o
+	o.timer = time.AfterFunc(b.life, func() { b.withdraw(id) })
+	b.mu.Unlock()
+	return &Ref{Kind: RefStream, Bytes: len(data), Subject: b.base + ".get", ID: id}
+}
+
+// withdraw ends an offer; transfers that are under way go on.
+func (b *blobs) withdraw(id string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	o := b.offers[id]
+	if o == nil {
+		return
+	}
+	delete(b.offers, id)
+	o.timer.Stop()
+	o.gone = true
+	if o.users == 0 {
+		o.free()
+	}
+}
+
+// get answers a pull.
+func (b *blobs) get(m *nats.Msg) {
+	var q pull
+	o, err := Decode(m.Data, Msgpack, Limits{Bytes: 4096, Depth: 4, Items: 32})
+	if err == nil {
+		err = Bind(o, &q)
+	}
+	if err == nil && (q.Chunk < 4096 || q.Window < 1 || q.Window > 1024) {
+		err = fmt.Errorf("a pull of chunks of %d bytes with a window of %d", q.Chunk, q.Window)
+	}
+	if m.Reply == "" || !b.mayAsk(m.Reply) {
+		return
+	}
+	b.mu.Lock()
+	of := b.offers[q.ID]
+	switch {
+	case err != nil:
+	case of == nil:
+		err = fmt.Errorf("nothing is offered under the id %q: it was pulled, or its time is over", q.ID)
+	case len(b.sending) >= maxSending:
+		err = fmt.Errorf("%d transfers are under way; try later", maxSending)
+	}
+	if err != nil {
+		b.mu.Unlock()
+		_ = b.nc.PublishMsg(&nats.Msg{Subject: m.Reply, Header: nats.Header{headerFault: {err.Error()}}})
+		return
+	}
+	of.users++
+	of.timer.Stop()
+	name := NewJobID()
+	credits := make(chan uint32, 64)
+	b.sending[name] = credits
+	b.wg.Add(1)
+	b.mu.Unlock()
+	go func() {
+		defer b.wg.Done()
+		whole := b.send(of.data, q, m.Reply, b.base+".ack."+name, credits)
+		b.mu.Lock()
+		delete(b.sending, name)
+		of.users--
+		if of.users == 0 && of.gone {
+			of.free()
+		}
+		of.timer.Reset(b.life)
+		b.mu.Unlock()
+		if whole {
+			b.withdraw(q.ID)
+		}
+	}()
+}
+
+// send sends the chunks and returns whether all were taken.
+func (b *blobs) send(data []byte, q pull, to, ack string, credits <-chan uint32) bool {
+	size := min(q.Chunk, chunkBytes, int(b.nc.MaxPayload())-1024)
+	buf := make([]byte, chunkHead+size)
+	quiet := time.NewTimer(b.silence)
+	defer quiet.Stop()
+	var sent, taken uint32
+	count := uint32((len(data) + size - 1) / size)
+	for at := 0; taken < count; {
+		if sent < count && sent-taken < uint32(q.Window) {
+			n := copy(buf[chunkHead:], data[at:])
+			binary.BigEndian.PutUint32(buf, sent)
+			binary.BigEndian.PutUint32(buf[4:], crc32.ChecksumIEEE(buf[chunkHead:chunkHead+n]))
+			binary.BigEndian.PutUint64(buf[8:], uint64(at))
+			if err := b.nc.PublishMsg(&nats.Msg{Subject: to, Reply: ack, Data: buf[:chunkHead+n]}); err != nil {
+				return false
+			}
+			at, sent = at+n, sent+1
+			continue
+		}
+		select {
+		case c := <-credits:
+			if c > sent || c < taken {
+				return false // it was never sent
+			}
+			taken = c
+			quiet.Reset(b.silence)
+		case <-quiet.C:
+			return false
+		case <-b.ctx.Done():
+			return false
+		}
+	}
+	return true
+}
+
+// ack takes a credit: the number of chunks that have arrived.
+func (b *blobs) ack(m *nats.Msg) {
+	if len(m.Data) != 4 {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	select {
+	case b.sending[lastToken(m.Subject)] <- binary.BigEndian.Uint32(m.Data):
+	default: // no transfer of that name, or it gets more credits than there are chunks
+	}
+}
+
+// region takes memory for n bytes out of the budget.
+func (b *blobs) region(n int) (*Region, error) {
+	if total := b.taken.Add(int64(n)); total > bulkTotal {
+		b.taken.Add(int64(-n))
+		e := Errorf(ErrQueueFull, "payloads of %d bytes are under way, with %d more it would be over %d", total-int64(n), n, bulkTotal)
+		e.RetryAfterMS = 1000
+		return nil, e
+	}
+	r, err := NewRegion(n)
+	if err != nil {
+		b.taken.Add(int64(-n))
+		return nil, err
+	}
+	r.after = func() { b.taken.Add(int64(-n)) }
+	return r, nil
+}
+
+// pull fetches what ref means into memory that the caller releases.
+func (b *blobs) pull(ctx context.Context, ref *Ref) (*Region, error) {
+	if ref.Subject == "" || !b.mayAsk(ref.Subject) {
+		return nil, Errorf(ErrBadRequest, "a stream reference names the subject %q: want one under your inbox", ref.Subject)
+	}
+	r, err := b.region(ref.Bytes)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.pullInto(ctx, ref, r.Bytes()); err != nil {
+		r.Release()
+		var known *Error
+		if !errors.As(err, &known) {
+			err = Errorf(ErrPayload, "payload %s: %v", ref.ID, err)
+		}
+		return nil, err
+	}
+	return r, nil
+}
+
+// mayAsk tells whether a subject that the other side chose may be published to: a client may be sent to any daemon, a daemon only to inboxes.
+func (b *blobs) mayAsk(subject string) bool {
+	if answerable(b.base) { // we are a client
+		return true
+	}
+	return answerable(subject)
+}
+
+func (b *blobs) pullInto(ctx context.Context, ref *Ref, out []byte) error {
+	here := b.base + ".put." + NewJobID()
+	sub, err := b.nc.SubscribeSync(here)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = sub.Unsubscribe() }()
+	size := min(chunkBytes, int(b.nc.MaxPayload())-1024)
+	if err := sub.SetPendingLimits(2*chunkWindow, 2*chunkWindow*(chunkBytes+chunkHead)); err != nil { // who sends more than it may loses chunks, and is found out
+		return err
+	}
+	q, err := encodeMsgpack(pull{ID: ref.ID, Chunk: size, Window: chunkWindow})
+	if err != nil {
+		return err
+	}
+	if err := b.nc.PublishRequest(ref.Subject, here, q); err != nil {
+		return err
+	}
+	var number uint32
+	for have := 0; have < len(out); {
+		wait, cancel := context.WithTimeout(ctx, b.silence)
+		m, err := sub.NextMsgWithContext(wait)
+		cancel()
+		switch {
+		case errors.Is(err, nats.ErrNoResponders):
+			return fmt.Errorf("its sender is gone")
+		case err != nil && ctx.Err() == nil:
+			return fmt.Errorf("no chunk for %s after %d of %d bytes (%w)", b.silence, have, len(out), err)
+		case err != nil:
+			return ctx.Err()
+		case m.Header.Get(headerFault) != "":
+			return errors.New(m.Header.Get(headerFault))
+		}
+		n, err := checkChunk(m.Data, number, have, size, len(out))
+		if err != nil {
+			return err
+		}
+		copy(out[have:], m.Data[chunkHead:])
+		have, number = have+n, number+1
+		if number%(chunkWindow/4) == 0 || have == len(out) {
+			if !b.mayAsk(m.Reply) || m.Reply == "" {
+				return fmt.Errorf("a chunk wants its credit at %q", m.Reply)
+			}
+			if err := b.nc.Publish(m.Reply, binary.BigEndian.AppendUint32(nil, number)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// checkChunk returns the number of bytes of a chunk that is the one to come.
+func checkChunk(m []byte, number uint32, have, most, total int) (int, error) {
+	if len(m) <= chunkHead {
+		return 0, fmt.Errorf("a chunk of %d bytes", len(m))
+	}
+	n := len(m) - chunkHead
+	got, sum, at := binary.BigEndian.Uint32(m), binary.BigEndian.Uint32(m[4:]), binary.BigEndian.Uint64(m[8:])
+	switch {
+	case got < number:
+		return 0, fmt.Errorf("chunk %d came twice", got)
+	case got > number:
+		return 0, fmt.Errorf("chunk %d is missing, %d came", number, got)
+	case at != uint64(have):
+		return 0, fmt.Errorf("chunk %d is for offset %d, want %d", number, at, have)
+	case n > most:
+		return 0, fmt.Errorf("chunk %d has %d bytes, at most %d were asked for", number, n, most)
+	case n > total-have:
+		return 0, fmt.Errorf("chunk %d ends at %d, the payload was to have %d bytes", number, have+n, total)
+	case crc32.ChecksumIEEE(m[chunkHead:]) != sum:
+		return 0, fmt.Errorf("chunk %d was damaged on its way", number)
+	}
+	return n, nil
+}
+
+// natsCargo takes what goes beside one message on NATS.
+type natsCargo struct {
+	offer func(data []byte) (*Ref, error)
+	drop  func(ref *Ref)
+	refs  []*Ref
+}
+
+func (c *natsCargo) put(data []byte) (*Ref, error) {
+	ref, err := c.offer(data)
+	if ref != nil {
+		c.refs = append(c.refs, ref)
+	}
+	return ref, err
+}
+
+func (c *natsCargo) fds() []int { return nil }
+
+func (c *natsCargo) done(sent bool) {
+	if sent || c.drop == nil {
+		return
+	}
+	for _, r := range c.refs {
+		c.drop(r)
+	}
+}
