@@ -5,7 +5,7 @@
 
 Run it in the repository's root; it builds ./tests/reference/sidebyside with Go. Never a need of `make test`. Inside the time: flux-N is one evaluation
 of FLUX.1 with 2 double and 4 single blocks (3072 wide, 24 heads, 256 text tokens, picture N x N), embedders, modulation and last layer included;
-t5-N is one T5-XXL encoder layer on N tokens; conv-N is a residual block of each resolution of a VAE decoder for an N x N picture. Outside: making
+t5-N is one T5-XXL encoder layer on N tokens; conv-N is a residual block of each resolution of a VAE decoder for an N x N picture, vae-N the whole decoder of FLUX's autoencoder. Outside: making
 weights, the first run of each side. torch runs in inference mode, channels_last for convolutions, scaled_dot_product_attention for attention.
 Both sides have all processors. The last column is the ratio of processor time (torch's includes what its waiting threads spend): where other
 programs take their share of the machine, as the load average tells, it says more than the clock.
@@ -126,6 +126,48 @@ class Conv:
         return y
 
 
+class Decoder:
+    """The whole decoder of FLUX's autoencoder; the formulas are those of models/vae."""
+
+    def __init__(self, dtype, size):
+        self.dtype = dtype
+        last = torch.channels_last
+        conv = lambda n, k, s: (noise(n, k, s, s, dtype=dtype).to(memory_format=last), noise(n, dtype=dtype))
+        norm = lambda c: (noise(c, dtype=dtype), noise(c, dtype=dtype))
+        block = lambda i, o: (norm(i), conv(o, i, 3), norm(o), conv(o, o, 3), conv(o, i, 1) if i != o else None)
+        self.first, self.before, self.after = conv(512, 16, 3), block(512, 512), block(512, 512)
+        self.attention = (norm(512), [conv(512, 512, 1) for _ in range(4)])
+        self.up, at = [], 512
+        for level, c in ((3, 512), (2, 512), (1, 256), (0, 128)):
+            self.up.append(([block(at if i == 0 else c, c) for i in range(3)], conv(c, c, 3) if level else None))
+            at = c
+        self.norm, self.last = norm(128), conv(3, 128, 3)
+        self.z = noise(1, 16, size // 8, size // 8, dtype=dtype, scale=1).to(memory_format=last)
+
+    def normed(self, x, n):
+        return F.group_norm(x, 32, *n, 1e-6)
+
+    def block(self, x, b):
+        h = F.conv2d(F.silu(self.normed(x, b[0])), *b[1], padding=1)
+        h = F.conv2d(F.silu(self.normed(h, b[2])), *b[3], padding=1)
+        return (F.conv2d(x, *b[4]) if b[4] else x) + h
+
+    def __call__(self):
+        x = self.block(F.conv2d(self.z, *self.first, padding=1), self.before)
+        n, (q, k, v, out) = self.attention
+        h = self.normed(x, n)
+        rows = lambda t: t.flatten(2).transpose(1, 2)[:, None]
+        a = F.scaled_dot_product_attention(*(rows(F.conv2d(h, *w)) for w in (q, k, v)))
+        x = x + F.conv2d(a[:, 0].transpose(1, 2).unflatten(2, x.shape[2:]).to(memory_format=torch.channels_last), *out)
+        x = self.block(x, self.after)
+        for blocks, conv in self.up:
+            for b in blocks:
+                x = self.block(x, b)
+            if conv:
+                x = F.conv2d(F.interpolate(x, scale_factor=2.0, mode="nearest"), *conv, padding=1)
+        return F.conv2d(F.silu(self.normed(x, self.norm)), *self.last, padding=1)
+
+
 class Ours:
     """The Go side: one line in, seconds and processor seconds of one run out."""
 
@@ -146,7 +188,7 @@ class Ours:
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--runs", type=int, default=5)
-    p.add_argument("--cases", default="t5-256,conv-512,flux-256,flux-512")
+    p.add_argument("--cases", default="t5-256,conv-512,vae-512,flux-256,flux-512")
     p.add_argument("--dtypes", default="f32,bf16")
     o = p.parse_args()
     torch.set_num_threads(len(os.sched_getaffinity(0)))
@@ -158,7 +200,7 @@ def main():
         for dtype in o.dtypes.split(","):
             d = {"f32": torch.float32, "bf16": torch.bfloat16}[dtype]
             with torch.inference_mode():
-                net = {"flux": Flux, "t5": T5, "conv": Conv}[name](d, int(size))
+                net = {"flux": Flux, "t5": T5, "conv": Conv, "vae": Decoder}[name](d, int(size))
                 net()
                 theirs, mine = [], []
                 for i in range(o.runs):  # alternately, and each side goes first every other time

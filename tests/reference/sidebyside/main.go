@@ -1,5 +1,5 @@
 // Command sidebyside runs what bench_torch.py runs in torch, once for every line on standard input, and answers with seconds by the clock and
-// seconds of processor time. A line is "case dtype size": flux, t5 or conv; f32 or bf16 (weights and activations); the side of the picture or the
+// seconds of processor time. A line is "case dtype size": flux, t5, conv or vae; f32 or bf16 (weights and activations); the side of the picture or the
 // number of tokens. A line unlike the one before makes the weights and runs once outside the time.
 package main
 
@@ -86,8 +86,10 @@ func (b *bench) open(line string) (func() error, error) {
 		return b.t5(d, size)
 	case "conv":
 		return b.conv(d, size)
+	case "vae":
+		return b.decoder(d, size)
 	}
-	return nil, fmt.Errorf("case %q (allowed: flux, t5, conv)", name)
+	return nil, fmt.Errorf("case %q (allowed: flux, t5, conv, vae)", name)
 }
 
 func (b *bench) free() {
