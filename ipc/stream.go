@@ -22,6 +22,12 @@ func (s *Service) stream(ctx context.Context, r *Request, st stream) error {
 		return Errorf(ErrNoJob, "no job %q here", st.job)
 	}
 	defer cur.Close()
+	if st.tied && r.Reply.Alive != nil {
+		var stop context.CancelCauseFunc
+		ctx, stop = context.WithCancelCause(ctx)
+		defer stop(nil)
+		go s.listens(ctx, r.Reply.Alive, stop)
+	}
 	for {
 		wait, stop := context.WithTimeout(ctx, s.cfg.Heartbeat)
 		it, err := cur.Next(wait)
@@ -31,12 +37,11 @@ func (s *Service) stream(ctx context.Context, r *Request, st stream) error {
 			return r.Reply.End()
 		case ctx.Err() != nil:
 			s.untie(ctx, st, context.Cause(ctx))
-			return Errorf(ErrDraining, "the daemon is shutting down; ask for the status of job %s", st.job)
-		case err != nil: // silence for Heartbeat
-			if st.tied && r.Reply.Alive != nil && !r.Reply.Alive() {
-				s.untie(ctx, st, errGone)
+			if errors.Is(context.Cause(ctx), errGone) {
 				return nil
 			}
+			return Errorf(ErrDraining, "the daemon is shutting down; ask for the status of job %s", st.job)
+		case err != nil: // silence for Heartbeat
 			err = r.Reply.Message(heartbeatMessage{replyHeartbeat, st.job, time.Now().UnixMilli()})
 		case it.preview != nil:
 			err = r.Reply.Message(it.preview)
@@ -47,6 +52,23 @@ func (s *Service) stream(ctx context.Context, r *Request, st stream) error {
 			s.sent(err)
 			s.untie(ctx, st, errGone)
 			return nil
+		}
+	}
+}
+
+// listens ends ctx when the client does not listen any more. It asks in its own time: a job that talks all the while leaves no silence to ask in.
+func (s *Service) listens(ctx context.Context, alive func() bool, gone context.CancelCauseFunc) {
+	tick := time.NewTicker(s.cfg.Heartbeat)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if !alive() {
+			gone(errGone)
+			return
 		}
 	}
 }

@@ -225,13 +225,18 @@ const quick = `{"1":{"class_type":"EmptyLatentImage","inputs":{"width":64,"heigh
 // demoFlow is examples/demo.json with so many steps.
 func demoFlow(t testing.TB, steps int) string {
 	t.Helper()
-	b, err := os.ReadFile("../examples/demo.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	text := strings.Replace(string(b), `"steps": 12`, fmt.Sprintf(`"steps": %d`, steps), 1)
-	if steps != 12 && text == string(b) {
+	text := flowText(steps)
+	if text == "" {
 		t.Fatal("examples/demo.json has no steps of 12 to replace")
 	}
 	return text
+}
+
+// flowText is demoFlow for goroutines that must not end the test: empty if there is no such flow.
+func flowText(steps int) string {
+	b, err := os.ReadFile("../examples/demo.json")
+	if err != nil || !strings.Contains(string(b), `"steps": 12`) {
+		return ""
+	}
+	return strings.Replace(string(b), `"steps": 12`, fmt.Sprintf(`"steps": %d`, steps), 1)
 }

@@ -1,0 +1,136 @@
+package ipc
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+)
+
+// TestLostAnswers does every write of a job twice, as after a write that was stored and whose answer was lost: the second one finds its own work.
+func TestLostAnswers(t *testing.T) {
+	e := ledgerServer(t, false)
+	j, _ := durable(t, e, "a")
+	l := j.cfg.Ledger
+	ctx := within(t, 20*time.Second)
+	req := &RunRequest{ID: "twice", Workflow: "{}"}
+	rec := j.fresh(req, "hash")
+	first, created, err := l.create(ctx, rec, req)
+	if err != nil || !created {
+		t.Fatal(created, err)
+	}
+	if again, _, err := l.create(ctx, rec, req); err != nil || again.Rev != first.Rev {
+		t.Errorf("created once more: revision %d, %v; want %d", again.Rev, err, first.Rev)
+	}
+	for range 2 {
+		if err := l.enqueue(ctx, first); err != nil {
+			t.Errorf("queued once more: %v", err)
+		}
+	}
+	if w, err := l.waiting(ctx); err != nil || len(w) != 1 {
+		t.Errorf("%d references, %v; want one", len(w), err)
+	}
+	next := first
+	next.State, next.Attempt = Running, 1
+	done, err := l.swap(ctx, next)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := l.swap(ctx, next); err != nil || again.Rev != done.Rev {
+		t.Errorf("swapped once more: revision %d, %v; want %d", again.Rev, err, done.Rev)
+	}
+	other := first
+	other.State, other.Attempt, other.Owner = Running, 1, "b"
+	if _, err := l.swap(ctx, other); !errors.Is(err, errConflict) {
+		t.Errorf("another change at the same revision: %v, want a conflict", err)
+	}
+}
+
+// TestCancelAtEveryState: a job that waits ends at once, one that runs is asked to stop, one that has ended stays as it is; the id stays taken, and retry
+// begins again, which no window of duplicates prevents.
+func TestCancelAtEveryState(t *testing.T) {
+	e := ledgerServer(t, false)
+	j, _ := durable(t, e, "a")
+	ctx := within(t, 20*time.Second)
+	for _, c := range []struct {
+		state State // that the job is brought into
+		after State
+		did   bool
+	}{
+		{Queued, Cancelled, true},
+		{Running, Running, true},
+		{Done, Done, false},
+		{Failed, Failed, false},
+		{Cancelled, Cancelled, false},
+		{Expired, Expired, false},
+	} {
+		id := "job-" + string(c.state)
+		rec := mustCreate(t, j, &RunRequest{ID: id})
+		if c.state == Running || c.state == Done {
+			var err error
+			for rec.Job = ""; rec.Job != id; { // references of cancelled jobs are dropped on the way
+				if rec, _, _, err = j.Take(ctx, "w"); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if rec.State != c.state {
+			if _, err := j.Update(ctx, id, rec.Rev, func(r *Record) { r.State, r.Finished = c.state, time.Now().UnixMilli() }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		after, did, err := j.Cancel(ctx, id)
+		if err != nil || after != c.after || did != c.did {
+			t.Errorf("cancel of a %s job: %s, %v, %v; want %s, %v", c.state, after, did, err, c.after, c.did)
+		}
+		if rec, err := j.Get(ctx, id); err != nil || rec.Cancel != (c.state == Running) {
+			t.Errorf("cancel of a %s job: got %+v, %v", c.state, rec, err)
+		}
+	}
+	old, created, err := j.Create(ctx, &RunRequest{ID: "job-queued"}, "hash")
+	if err != nil || created || old.State != Cancelled {
+		t.Errorf("a cancelled job sent again: %+v, %v, %v; want the job as it is", old, created, err)
+	}
+	if _, err := j.Retry(ctx, "job-queued"); err != nil {
+		t.Fatal(err)
+	}
+	if rec, _, _, err := j.Take(ctx, "w"); err != nil || rec.Job != "job-queued" {
+		t.Errorf("took %+v, %v; want the job that was retried", rec, err)
+	}
+}
+
+// TestQueueTimeIsForTheQueue: a job that began in time is not ended by its queue_ttl_ms.
+func TestQueueTimeIsForTheQueue(t *testing.T) {
+	e := ledgerServer(t, false)
+	j, _ := durable(t, e, "a")
+	ctx := within(t, 10*time.Second)
+	mustCreate(t, j, &RunRequest{ID: "late", QueueTTLMS: 60_000})
+	if _, _, _, err := j.Take(ctx, "w"); err != nil {
+		t.Fatal(err)
+	}
+	mustCreate(t, j, &RunRequest{ID: "later", QueueTTLMS: 60_000})
+	j.cfg.Now = func() time.Time { return time.Now().Add(time.Hour) }
+	j.Expire(ctx)
+	for id, want := range map[string]State{"late": Running, "later": Expired} {
+		if rec, err := j.Get(context.Background(), id); err != nil || rec.State != want {
+			t.Errorf("%s is %s, %v; want %s", id, rec.State, err, want)
+		}
+	}
+}
+
+// TestHeartbeatsOutliveTheServer: after a restart of JetStream a daemon is known to be alive, and one that is gone is known to be gone.
+func TestHeartbeatsOutliveTheServer(t *testing.T) {
+	e := ledgerServer(t, false)
+	j, _ := durable(t, e, "a")
+	if err := e.restartJetStream(); err != nil {
+		t.Fatal(err)
+	}
+	ctx := within(t, 20*time.Second)
+	if _, err := j.cfg.Ledger.daemons.Put(ctx, "a", []byte("x")); err != nil {
+		t.Errorf("a heartbeat after the restart: %v", err)
+	}
+	mustCreate(t, j, &RunRequest{ID: "after"})
+	if rec, _, _, err := j.Take(ctx, "w"); err != nil || rec.Job != "after" {
+		t.Errorf("took %+v, %v", rec, err)
+	}
+}

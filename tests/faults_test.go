@@ -1,0 +1,301 @@
+package tests
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"patchbay/ipc"
+)
+
+// TestFaults has the faults that are none of TestDurable's storms: each with real processes, most of them waiting for a time limit, so they run side by side.
+func TestFaults(t *testing.T) {
+	program := buildProgram(t)
+	for _, c := range []struct {
+		name  string
+		test  func(*testing.T, string)
+		short bool
+	}{
+		{"CancelStorm", cancelStorm, true},
+		{"ClientVanishes", clientVanishes, true},
+		{"NoJetStream", noJetStream, true},
+		{"ServerAway", serverAway, false},
+		{"FrozenDaemon", frozenDaemon, false},
+		{"DrainWithoutServer", drainWithoutServer, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if testing.Short() && !c.short {
+				t.Skip("NOT RUN with -short: builds nats-server and waits for time limits")
+			}
+			if !c.short {
+				t.Parallel()
+			}
+			c.test(t, program)
+		})
+	}
+}
+
+// stormClients is how many clients cancel at random, and stormCancels how many jobs each of them has.
+const (
+	stormClients = 64
+	stormCancels = 4
+)
+
+// cancelStorm: 64 clients submit jobs, cancel them at random moments, ask, follow, and some just hang up. Every job ends exactly once, nothing is left.
+func cancelStorm(t *testing.T, program string) {
+	s := startServer(t, program, "", "--workers", "2", "--sync", "interval")
+	cancelAtRandom(t, s, stormClients, stormCancels)
+}
+
+func cancelAtRandom(t *testing.T, s *server, clients, each int) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	s.until("a worker is up", func() bool { return len(s.workerPIDs()) > 0 })
+	before := census(s.cmd.Process.Pid)
+	var wg sync.WaitGroup
+	faults := make(chan error, clients)
+	for k := range clients {
+		wg.Go(func() { faults <- fickle(s, k, each, rand.New(rand.NewPCG(seed, uint64(k)))) })
+	}
+	wg.Wait()
+	for range clients {
+		if err := <-faults; err != nil {
+			t.Error(err)
+		}
+	}
+	c := s.client()
+	ends := map[ipc.State]int{}
+	for k := range clients {
+		for i := range each {
+			id := fmt.Sprintf("c%d-%d", k, i)
+			var rec ipc.Record
+			s.until(id+" has ended", func() bool {
+				var err error
+				rec, err = status(c, id)
+				return err == nil && rec.State.Final()
+			})
+			ends[rec.State]++
+			terminal := 0
+			_, err := ipc.Follow(context.Background(), c, id, 0, false, &ipc.Collector{Event: func(ev ipc.Event) {
+				if ipc.Terminal(ev.Type) {
+					terminal++
+				}
+			}})
+			if err != nil || terminal != 1 || rec.Attempt > 1 {
+				t.Errorf("%s: %d terminal events in %d attempts, %v; want one of each", id, terminal, rec.Attempt, err)
+			}
+		}
+	}
+	t.Logf("jobs ended as %v", ends)
+	if ends[ipc.Failed] > 0 || ends[ipc.Cancelled] == 0 || len(s.workerPIDs()) > 2 {
+		t.Errorf("ends %v, workers %v; want none failed, some cancelled, no worker lost", ends, s.workerPIDs())
+	}
+	_ = c.Close()
+	s.until("descriptors are given back", func() bool { return census(s.cmd.Process.Pid).files <= before.files+4 })
+}
+
+// fickle is a client that changes its mind.
+func fickle(s *server, k, each int, rnd *rand.Rand) error {
+	var c ipc.Client
+	var err error
+	if k%2 == 0 {
+		c, err = ipc.DialNATS(s.url)
+	} else {
+		c, err = ipc.DialSocket(s.socket)
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = c.Close() }()
+	ctx, stop := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer stop()
+	for i := range each {
+		id := fmt.Sprintf("c%d-%d", k, i)
+		flow := quick
+		if rnd.IntN(2) == 0 {
+			flow = strings.Replace(flowText(3), `"seed": 1`, fmt.Sprintf(`"seed": %d`, k*100+i), 1)
+		}
+		if _, err := ipc.Submit(ctx, c, &ipc.RunRequest{ID: id, Workflow: flow}); err != nil {
+			return fmt.Errorf("submit %s: %w", id, err)
+		}
+		switch rnd.IntN(4) {
+		case 0: // lets it be
+		case 1: // follows it for a moment and walks away
+			short, leave := context.WithTimeout(ctx, time.Duration(rnd.IntN(50))*time.Millisecond)
+			_, _ = ipc.Follow(short, c, id, 0, true, &ipc.Collector{})
+			leave()
+		default:
+			time.Sleep(time.Duration(rnd.IntN(300)) * time.Millisecond)
+			if _, _, err := ipc.Cancel(ctx, c, id); err != nil {
+				return fmt.Errorf("cancel %s: %w", id, err)
+			}
+		}
+	}
+	return nil
+}
+
+// clientVanishes kills clients without a goodbye: a run that is tied on NATS is cancelled, one that is not is finished, and the daemon forgets both.
+func clientVanishes(t *testing.T, program string) {
+	s := startServer(t, program, "")
+	c := s.client()
+	dir := t.TempDir()
+	flow := filepath.Join(dir, "flow.json")
+	if err := os.WriteFile(flow, []byte(chaosFlow(t, 1)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	gone, err := ipc.DialNATS(s.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_, _ = ipc.Run(context.Background(), gone, &ipc.RunRequest{ID: "tied", Workflow: demoFlow(t, 5000), Tied: true}, &ipc.Collector{})
+	}()
+	s.until("the tied run is under way", func() bool {
+		rec, err := status(c, "tied")
+		return err == nil && rec.State == ipc.Running
+	})
+	_ = gone.Close()
+	s.waitState(c, "tied", ipc.Cancelled)
+
+	cmd := exec.Command(program, "run", flow, "--id", "free", "--nats", s.url, "--out", dir)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	s.until("the free run is known", func() bool { _, err := status(c, "free"); return err == nil })
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+	s.waitState(c, "free", ipc.Done)
+	onlyPicture(t, s.out, 1)
+	submit(t, c, "after", quick)
+	s.waitState(c, "after", ipc.Done)
+}
+
+// noJetStream: a server without JetStream is refused with what to do, and takes a daemon that keeps its jobs in memory.
+func noJetStream(t *testing.T, program string) {
+	if testing.Short() {
+		t.Skip("NOT RUN with -short: builds nats-server")
+	}
+	n := startNATS(t)
+	n.kill()
+	if err := os.WriteFile(n.conf, []byte("listen: "+strings.TrimPrefix(n.url, "nats://")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.start()
+	ctx, stop := context.WithTimeout(context.Background(), 30*time.Second)
+	defer stop()
+	out, err := exec.CommandContext(ctx, program, "serve", "--nats", n.url, "--socket", "off", "--store", t.TempDir(), "--output", t.TempDir()).CombinedOutput()
+	if exitCode(t, err) == 0 || !bytes.Contains(out, []byte("--queue memory")) || !bytes.Contains(out, []byte("nats-server -js")) {
+		t.Errorf("got %v, want an error that says what to do:\n%s", err, out)
+	}
+	s := startServer(t, program, "", "--nats", n.url, "--queue", "memory")
+	submit(t, s.client(), "m", quick)
+	s.waitState(s.client(), "m", ipc.Done)
+}
+
+// serverAway: the NATS server is away for longer than an acknowledgement may take while a job runs. The job is not started again, its end is recorded once.
+func serverAway(t *testing.T, program string) {
+	n := startNATS(t)
+	s := startServer(t, program, "", "--nats", n.url)
+	submit(t, s.client(), "short", demoFlow(t, 400)) // ends while the server is away
+	submit(t, s.client(), "waits", quick)
+	s.waitState(s.client(), "short", ipc.Running)
+	n.kill()
+	time.Sleep(7 * time.Second)
+	n.start()
+	c := s.client()
+	for _, id := range []string{"short", "waits"} {
+		s.until(id+" is done", func() bool {
+			rec, err := status(c, id)
+			return err == nil && rec.State == ipc.Done
+		})
+		if rec, err := status(c, id); err != nil || rec.Attempt != 1 {
+			t.Errorf("%s took %d attempts (%v), want 1", id, rec.Attempt, err)
+		}
+	}
+	checkEnds(t, s, "short", "waits")
+}
+
+// frozenDaemon: a daemon is stopped for so long that another one takes its job, and then goes on as if nothing had been. One result is recorded, one file made.
+func frozenDaemon(t *testing.T, program string) {
+	n := startNATS(t)
+	a := startServer(t, program, "", "--nats", n.url)
+	c := a.client()
+	submit(t, c, chaosID(2), strings.Replace(chaosFlow(t, 2), `"steps": 4`, `"steps": 300`, 1))
+	a.waitState(c, chaosID(2), ipc.Running)
+	b := startServer(t, program, "", "--nats", n.url, "--output", a.out)
+	frozen := []int{a.cmd.Process.Pid, a.workerPIDs()[0]}
+	for _, pid := range frozen {
+		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.until("the other daemon has the job", func() bool {
+		rec, err := status(b.client(), chaosID(2))
+		return err == nil && rec.Attempt == 2
+	})
+	for _, pid := range frozen {
+		if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rec := b.waitState(b.client(), chaosID(2), ipc.Done)
+	name, err := os.ReadFile(filepath.Join(b.store, "daemon-name"))
+	if err != nil || rec.Attempt != 2 || rec.Owner != string(name) || len(rec.Causes) != 1 {
+		t.Errorf("got %+v, %v; want attempt 2 by %s", rec, err, name)
+	}
+	a.until("the first daemon has dropped its result", func() bool { return strings.Contains(a.log.String(), `"message":"result dropped"`) })
+	onlyPicture(t, a.out, 2)
+	checkEnds(t, b, chaosID(2))
+	submit(t, b.client(), "after", quick)
+	b.waitState(b.client(), "after", ipc.Done)
+}
+
+// drainWithoutServer: SIGTERM while the NATS server is away ends the daemon in time; its job runs again after the next start.
+func drainWithoutServer(t *testing.T, program string) {
+	n := startNATS(t)
+	s := startServer(t, program, "", "--nats", n.url, "--drain", "1s")
+	submit(t, s.client(), chaosID(3), strings.Replace(chaosFlow(t, 3), `"steps": 4`, `"steps": 800`, 1))
+	s.waitState(s.client(), chaosID(3), ipc.Running)
+	n.kill()
+	began := time.Now()
+	if err := s.stop(); err != nil {
+		t.Errorf("the daemon ended with %v", err)
+	}
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("the daemon ended %s after SIGTERM", took)
+	}
+	n.start()
+	s.launch()
+	s.until("the job is done", func() bool {
+		rec, err := status(s.client(), chaosID(3))
+		return err == nil && rec.State == ipc.Done
+	})
+	onlyPicture(t, s.out, 3)
+}
+
+// checkEnds compares the terminal events of jobs in the stream with one each.
+func checkEnds(t *testing.T, s *server, jobs ...string) {
+	t.Helper()
+	for _, id := range jobs {
+		var subjects map[string]uint64
+		s.until(id+" has its terminal event", func() bool {
+			subjects = eventCounts(t, s.url)
+			return subjects[ipc.EventSubject(id, ipc.EventSuccess)] > 0
+		})
+		for _, kind := range []string{ipc.EventError, ipc.EventInterrupted, ipc.EventExpired} {
+			subjects[ipc.EventSubject(id, ipc.EventSuccess)] += subjects[ipc.EventSubject(id, kind)]
+		}
+		if got := subjects[ipc.EventSubject(id, ipc.EventSuccess)]; got != 1 {
+			t.Errorf("%s has %d terminal events, want 1", id, got)
+		}
+	}
+}
