@@ -144,25 +144,15 @@ func TestForecastEqualsExecutor(t *testing.T) {
 	t.Logf("largest memory error %.2f %% (%s), %d of %d forecasts equal to the byte", 100*worst, worstWhere, equal, runs)
 }
 
-// checkTraffic compares counters with formulas; lanes of a folded stage add up to their device.
+// checkTraffic compares counters with formulas.
 func checkTraffic(t *testing.T, w Workload, p Plan, value int, counted [][]Traffic) {
 	t.Helper()
-	o := newOutline(w, p)
-	lanes := p
-	lanes.Pipe = len(o.lanes)
-	byDevice := make([][axisCount]Traffic, p.Ranks())
-	for r, axes := range counted {
-		c := Mesh{Plan: lanes}.At(r)
-		c.Pipe = o.stage(c.Pipe)
-		at := &byDevice[o.mesh.Rank(c)]
-		for a, v := range axes {
-			at[a].Bytes += v.Bytes
-			at[a].Calls += v.Calls
-		}
+	if len(counted) != p.Ranks() {
+		t.Fatalf("counters of %d ranks, want %d", len(counted), p.Ranks())
 	}
 	for r, want := range ForecastTraffic(w, p, value) {
 		for a := range axisCount {
-			got := byDevice[r][a]
+			got := counted[r][a]
 			if got.Bytes != want[a].Bytes {
 				t.Errorf("rank %d %s: executor sent %d bytes, formula %d", r, a, got.Bytes, want[a].Bytes)
 			}

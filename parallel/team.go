@@ -297,10 +297,33 @@ func (t *team) end(session uint64, stats *Stats) {
 	if err != nil {
 		return
 	}
-	for _, r := range replies {
-		stats.Traffic, stats.Tokens = append(stats.Traffic, r.Traffic), append(stats.Tokens, r.Tokens)
+	n := t.plan.Ranks()
+	stats.Traffic, stats.Tokens = make([][]Traffic, n), make([]TokenCount, n)
+	for i, r := range replies {
+		at, down := t.device(i)
+		if stats.Traffic[at] == nil {
+			stats.Traffic[at] = make([]Traffic, len(r.Traffic))
+		}
+		for a, v := range r.Traffic {
+			sum := &stats.Traffic[at][a]
+			sum.Calls, sum.Bytes, sum.Wait = sum.Calls+v.Calls, sum.Bytes+v.Bytes, sum.Wait+v.Wait
+		}
+		if down { // a token goes through both lanes of a folded stage and is counted once
+			stats.Tokens[at] = r.Tokens
+		}
 		stats.Spans = append(stats.Spans, r.Spans...)
 	}
+}
+
+// device returns the rank of the plan that a member of the team belongs to, and whether it is the lane on which micro-steps come to that rank first:
+// folded stages have two members, one for the way down and one for the way up.
+func (t *team) device(member int) (rank int, down bool) {
+	c := t.mesh.At(member)
+	down = c.Pipe < t.plan.Pipe
+	if !down {
+		c.Pipe = t.mesh.Plan.Pipe - 1 - c.Pipe
+	}
+	return Mesh{Plan: t.plan}.Rank(c), down
 }
 
 // cancel stops the session's evaluation on all ranks before their next block.
