@@ -94,6 +94,9 @@ func (f *demoFlags) request(file string) (*ipc.RunRequest, error) {
 }
 
 func demo(cmd *cobra.Command, f *demoFlags) error {
+	if err := checkLevel(); err != nil {
+		return err
+	}
 	examples, err := demoFolder()
 	if err != nil {
 		return err

@@ -54,6 +54,9 @@ them. Jobs are written down in JetStream and outlive the daemon: what waits is r
 			if err := cfg.complete(); err != nil {
 				return err
 			}
+			if err := checkLevel(); err != nil {
+				return err
+			}
 			return serve(cmd.Context(), &cfg, cfg.logger(cmd.ErrOrStderr()))
 		},
 	}

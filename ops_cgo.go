@@ -3,8 +3,11 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"runtime"
+	"slices"
+	"strings"
 
 	"patchbay/engine"
 	"patchbay/engine/cpu"
@@ -13,6 +16,15 @@ import (
 // newOps makes the operations of one rank; ranks that compute at the same time share the processors.
 func newOps(_, ranks int) (engine.Ops, error) {
 	return cpu.New(cpu.Config{Threads: max(1, runtime.GOMAXPROCS(0)/max(1, ranks)), Level: os.Getenv("PATCHBAY_CPU")})
+}
+
+// checkLevel refuses a PATCHBAY_CPU that this processor does not run, before a worker is started that would end at once, again and again.
+func checkLevel() error {
+	level, have := os.Getenv("PATCHBAY_CPU"), cpu.Levels()
+	if level != "" && !slices.Contains(have, level) {
+		return &exitError{exitBadInput, fmt.Errorf("PATCHBAY_CPU=%s: this processor runs %s", level, strings.Join(have, ", "))}
+	}
+	return nil
 }
 
 // cpuLevels lists the instruction sets that this processor runs, best last.

@@ -1,0 +1,89 @@
+package tests
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"image/png"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestLevelsDrawTheSame forces every CPU level in turn and compares the demo's pictures: at most one of 255 levels apart. A level that the processor
+// lacks is refused at once, with those that it has.
+func TestLevelsDrawTheSame(t *testing.T) {
+	program, dir := buildProgram(t), t.TempDir()
+	demo := func(level string) ([]byte, error) {
+		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+		defer stop()
+		file := filepath.Join(dir, level+".png")
+		cmd := exec.CommandContext(ctx, program, "demo", "--out", file)
+		cmd.Env = append(os.Environ(), "PATCHBAY_CPU="+level)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return out, err
+		}
+		return os.ReadFile(file)
+	}
+	said, err := exec.Command(program, "version").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(string(said), "cpu ")
+	have := strings.Fields(after)
+	if slices.Contains(have, "reference") {
+		t.Skip("NOT RUN: the program was built without cgo and has no levels")
+	}
+	var first []byte
+	for _, level := range []string{"generic", "avx2", "avx512", "avx512bf16"} {
+		if !slices.Contains(have, level) {
+			t.Logf("level %s: NOT RUN, this processor has only %v", level, have)
+			continue
+		}
+		picture, err := demo(level)
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", level, err, picture)
+		}
+		if first == nil {
+			first = picture
+		}
+		n := levelsApart(t, first, picture)
+		t.Logf("level %s: run, %d of 255 levels from generic", level, n)
+		if n > 1 {
+			t.Errorf("%s: the picture is %d levels from that of generic, at most 1 is allowed", level, n)
+		}
+	}
+	out, err := demo("avx9")
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() < 1 || !strings.Contains(string(out), "this processor runs "+strings.Join(have, ", ")) {
+		t.Errorf("PATCHBAY_CPU=avx9: %v, %s; want an error that lists %v", err, out, have)
+	}
+}
+
+// levelsApart is the largest difference of two pictures in 8-bit levels.
+func levelsApart(t *testing.T, a, b []byte) int {
+	t.Helper()
+	x, err := png.Decode(bytes.NewReader(a))
+	if err != nil {
+		t.Fatal(err)
+	}
+	y, err := png.Decode(bytes.NewReader(b))
+	if err != nil || x.Bounds() != y.Bounds() {
+		t.Fatalf("pictures of %v and %v: %v", x.Bounds(), y.Bounds(), err)
+	}
+	most := 0
+	for r := range x.Bounds().Dy() {
+		for c := range x.Bounds().Dx() {
+			r1, g1, b1, _ := x.At(c, r).RGBA()
+			r2, g2, b2, _ := y.At(c, r).RGBA()
+			for _, d := range []int{int(r1>>8) - int(r2>>8), int(g1>>8) - int(g2>>8), int(b1>>8) - int(b2>>8)} {
+				most = max(most, d, -d)
+			}
+		}
+	}
+	return most
+}
