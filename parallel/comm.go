@@ -19,6 +19,11 @@ type Comm interface {
 	AllToAll(dst, src engine.Tensor, recv, send []int)
 	// SendRecv sends src to rank to and receives dst from rank from in one call, so a ring of them cannot deadlock; -1 leaves a side out.
 	SendRecv(dst engine.Tensor, from int, src engine.Tensor, to int)
+	// Post offers dst for the next message of rank from, in the order of the calls; the sender then need not wait for this rank. Messages that
+	// memory is posted for are received by Await alone.
+	Post(dst engine.Tensor, from int)
+	// Await blocks until the oldest memory posted for rank from is filled; it is the caller's again then.
+	Await(from int)
 	// AllGather receives every rank's src, counts[i] elements from rank i, in rank order into dst.
 	AllGather(dst, src engine.Tensor, counts []int)
 	// ReduceScatter sums src over the ranks and leaves part i, counts[i] elements, in dst of rank i. f32.
@@ -38,6 +43,8 @@ type Traffic struct {
 	Calls int64
 	Bytes int64         // to other ranks
 	Wait  time.Duration // spent waiting for other ranks
+	// Posted counts messages received into memory that was posted before.
+	Posted int64
 }
 
 // CommError is the panic value of a Comm: ranks that disagree, a group that was aborted, a peer that did not come in time.

@@ -87,6 +87,9 @@ func (s *rankSession) prepare() error {
 		s.keepSkips(i, entrySize{s.textOf(p), in.Grid.Tokens()})
 		s.entries = append(s.entries, e)
 	}
+	if pipe := s.comms[AxisPipe]; pipe.Rank() > 0 && plan.Patches > 1 && plan.Overlap && len(s.entries) > 0 {
+		s.in = newInbound(pipe, s.comm, s.env.DType, s.largestPatch())
+	}
 	return nil
 }
 
@@ -150,11 +153,12 @@ func (s *rankSession) evaluate(ops engine.Ops, c EvaluateCommand) ([][]float32, 
 			s.embed(env, runs[k], x)
 		} else {
 			s.pos.at("rows of stage %d", pipe.Rank()-1)
-			pipe.SendRecv(runs[k].state.X, pipe.Rank()-1, engine.Tensor{}, -1)
+			s.in.receive(ops, pipe, runs[k].state.X, i, k == len(c.Entries)-1)
 		}
 	}
 	for b := held.Start; b < held.End; b++ {
 		s.pos.block(b)
+		s.lookAhead()
 		if s.stop != nil && s.stop.Load() {
 			s.pos.count(-1)
 			return nil, errStopped

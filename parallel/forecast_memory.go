@@ -103,6 +103,7 @@ func (o *outline) laneMemory(c Coord, k, valueBytes int) Memory {
 			m.KV += o.sessionEntry(&session, c, held, i, b)
 		}
 	}
+	o.postedBuffers(&comm, c, k, b)
 	if o.plan.Spread { // whose synchronous evaluations need not be the largest
 		w, at := o.spread(), o.spreadCoord(c)
 		w.evaluation(&acts, &comm, at, 0, b, Micro{Whole: true})

@@ -27,7 +27,9 @@ type hub struct {
 	left   int          // ranks that have not finished copying in this one
 	parted int          // last round that all ranks have finished
 	posts  map[[2]int]*localPost
-	waits  []string // by rank: what it waits for
+	// expects is memory posted for messages, by sender and receiver, in the order of their calls.
+	expects map[[2]int][]*localExpect
+	waits   []string // by rank: what it waits for
 }
 
 // localCall is one rank's part of a collective.
@@ -56,7 +58,7 @@ type LocalComm struct {
 
 // NewLocal connects size ranks; name is the axis, for errors. deadline bounds every wait for a peer (0: no bound).
 func NewLocal(name string, size int, deadline time.Duration) []*LocalComm {
-	h := &hub{name: name, size: size, deadline: deadline, calls: make([]*localCall, size), posts: map[[2]int]*localPost{}, waits: make([]string, size)}
+	h := &hub{name: name, size: size, deadline: deadline, calls: make([]*localCall, size), posts: map[[2]int]*localPost{}, expects: map[[2]int][]*localExpect{}, waits: make([]string, size)}
 	h.cond = sync.NewCond(&h.mu)
 	out := make([]*LocalComm, size)
 	for i := range out {
@@ -169,11 +171,23 @@ func (l *LocalComm) exchange(dst engine.Tensor, from int, src engine.Tensor, to 
 		if err := h.wait(l.rank, "the previous send to be taken", func() bool { return h.posts[key] == nil }); err != nil {
 			return err
 		}
-		h.posts[key] = mine
+		if e := h.expected(key); e != nil {
+			if err := h.fill(key, e, src, site); err != nil {
+				return err
+			}
+			mine.taken = e.filled
+		} else {
+			h.posts[key] = mine
+		}
 		h.cond.Broadcast()
 	}
 	if from >= 0 {
 		key := [2]int{from, l.rank}
+		if len(h.expects[key]) > 0 {
+			err := &CommError{Text: fmt.Sprintf("%s: rank %d receives from rank %d at %s and has posted memory for it before", h.name, l.rank, from, where(site))}
+			h.fail(err)
+			return err
+		}
 		if err := h.wait(l.rank, fmt.Sprintf("a send of rank %d", from), func() bool { return h.posts[key] != nil }); err != nil {
 			return err
 		}

@@ -158,3 +158,68 @@ func TestDeadlineAndAbortEndEveryWait(t *testing.T) {
 		t.Fatalf("abort gave %v, want %v first", err, boom)
 	}
 }
+
+// TestPostedMemoryIsFilledInOrder: sends that find posted memory do not wait for the receiver, whether memory or sender came first, and fill it in the
+// order of the posts; bytes are those of plain sends.
+func TestPostedMemoryIsFilledInOrder(t *testing.T) {
+	first, sent := make(chan struct{}), make(chan struct{})
+	err := world(2, 5*time.Second, func(c Comm) error {
+		if c.Rank() == 0 {
+			<-first
+			c.SendRecv(engine.Tensor{}, -1, vec(1, 2), 1)
+			c.SendRecv(engine.Tensor{}, -1, vec(3), 1) // both return although rank 1 does nothing
+			close(sent)
+			c.SendRecv(engine.Tensor{}, -1, vec(4), 1) // comes before its memory
+			c.SendRecv(engine.Tensor{}, -1, vec(5), 1) // has none
+			if got := c.Traffic(); got.Bytes != 5*4 || got.Calls != 4 {
+				t.Errorf("rank 0 counted %+v", got)
+			}
+			return nil
+		}
+		a, b, d, e := vec(0, 0), vec(0), vec(0), vec(0)
+		c.Post(a, 0)
+		c.Post(b, 0)
+		close(first)
+		<-sent
+		time.Sleep(time.Millisecond)
+		c.Post(d, 0)
+		for range 3 {
+			c.Await(0)
+		}
+		c.SendRecv(e, 0, engine.Tensor{}, -1)
+		if got := slices.Concat(a.F32(), b.F32(), d.F32(), e.F32()); !slices.Equal(got, []float32{1, 2, 3, 4, 5}) {
+			t.Errorf("rank 1 got %v", got)
+		}
+		if n := c.Traffic().Posted; n != 3 {
+			t.Errorf("%d messages into posted memory, want 3", n)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestPostsThatDisagreeAreNamed: another size, a receive beside posted memory, an Await without a post.
+func TestPostsThatDisagreeAreNamed(t *testing.T) {
+	for name, c := range map[string]struct {
+		receive func(c Comm)
+		want    string
+	}{
+		"size":    {func(c Comm) { c.Post(vec(0, 0), 0); c.Await(0) }, "has posted"},
+		"receive": {func(c Comm) { c.Post(vec(0), 0); c.SendRecv(vec(0), 0, engine.Tensor{}, -1) }, "has posted memory for it before"},
+		"nothing": {func(c Comm) { c.Await(0) }, "has posted no memory"},
+	} {
+		err := world(2, 5*time.Second, func(e Comm) error {
+			if e.Rank() == 1 {
+				c.receive(e)
+			} else if name == "size" {
+				e.SendRecv(engine.Tensor{}, -1, vec(1), 1)
+			}
+			return nil
+		})
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want an error with %q", name, err, c.want)
+		}
+	}
+}

@@ -28,6 +28,10 @@ func (t timed) SendRecv(dst engine.Tensor, from int, src engine.Tensor, to int) 
 	t.call("SendRecv", func() { t.Comm.SendRecv(dst, from, src, to) })
 }
 
+func (t timed) Await(from int) {
+	t.call("Await", func() { t.Comm.Await(from) })
+}
+
 func (t timed) AllGather(dst, src engine.Tensor, counts []int) {
 	t.call("AllGather", func() { t.Comm.AllGather(dst, src, counts) })
 }

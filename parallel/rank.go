@@ -23,6 +23,7 @@ type rank struct {
 	skips    *skipStore
 	sessions map[uint64]*rankSession
 	pos      *position
+	calls    peekable
 	baton    *baton
 	closing  atomic.Bool // the inbox is closed
 
@@ -53,6 +54,8 @@ type rankSession struct {
 	tokens  TokenCount
 	stop    *atomic.Bool
 	pos     *position
+	in      *inbound
+	peek    func(i int) *Command // calls that wait
 }
 
 // rankEntry is one conditioning entry, prepared; a foreign one has no p.
@@ -73,11 +76,12 @@ func newRank(id int, ops engine.Ops, comms [axisCount]Comm, skips *skipStore, we
 
 // serve answers calls until the inbox closes.
 func (r *rank) serve(inbox <-chan rankCall) {
+	r.calls = peekable{inbox: inbox}
 	for {
-		if r.baton != nil {
+		if r.baton != nil && len(r.calls.ahead) == 0 {
 			r.baton.block(true, func() bool { return len(inbox) > 0 || r.closing.Load() })
 		}
-		call, ok := <-inbox
+		call, ok := r.calls.next()
 		if !ok {
 			break
 		}
@@ -175,7 +179,7 @@ func (r *rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 		}
 	}
 	s := &rankSession{
-		id: id, model: model, open: o, stop: r.flag(id), pos: r.pos, comms: r.comms, skips: r.skips,
+		id: id, model: model, open: o, stop: r.flag(id), pos: r.pos, peek: r.calls.peek, comms: r.comms, skips: r.skips,
 		env:  dit.Env{Ops: r.ops, Arena: engine.NewArena("session", r.session.mem, r.session.bytes), DType: o.DType},
 		act:  engine.NewArena("activations", r.acts.mem, r.acts.bytes),
 		comm: engine.NewArena("communication", r.exchange.mem, r.exchange.bytes),
@@ -220,7 +224,7 @@ func (s *rankSession) report() Reply {
 	out := Reply{Traffic: make([]Traffic, axisCount), Tokens: s.tokens, Spans: spans(s.env.Ops)}
 	for a, c := range s.comms {
 		t := c.Traffic()
-		out.Traffic[a] = Traffic{Calls: t.Calls - s.before[a].Calls, Bytes: t.Bytes - s.before[a].Bytes, Wait: t.Wait - s.before[a].Wait}
+		out.Traffic[a] = Traffic{Calls: t.Calls - s.before[a].Calls, Bytes: t.Bytes - s.before[a].Bytes, Wait: t.Wait - s.before[a].Wait, Posted: t.Posted - s.before[a].Posted}
 	}
 	return out
 }
