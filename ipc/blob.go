@@ -247,7 +247,7 @@ func (b *blobs) pull(ctx context.Context, ref *Ref) (*Region, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := b.pullInto(ctx, ref, r.Bytes()); err != nil {
+	if err := b.pullInto(ctx, ref, r); err != nil {
 		r.Release()
 		var known *Error
 		if !errors.As(err, &known) {
@@ -266,7 +266,8 @@ func (b *blobs) mayAsk(subject string) bool {
 	return answerable(subject)
 }
 
-func (b *blobs) pullInto(ctx context.Context, ref *Ref, out []byte) error {
+func (b *blobs) pullInto(ctx context.Context, ref *Ref, out *Region) error {
+	total := len(out.Bytes())
 	here := b.base + ".put." + NewJobID()
 	sub, err := b.nc.SubscribeSync(here)
 	if err != nil {
@@ -285,7 +286,7 @@ func (b *blobs) pullInto(ctx context.Context, ref *Ref, out []byte) error {
 		return err
 	}
 	var number uint32
-	for have := 0; have < len(out); {
+	for have := 0; have < total; {
 		wait, cancel := context.WithTimeout(ctx, b.silence)
 		m, err := sub.NextMsgWithContext(wait)
 		cancel()
@@ -293,19 +294,21 @@ func (b *blobs) pullInto(ctx context.Context, ref *Ref, out []byte) error {
 		case errors.Is(err, nats.ErrNoResponders):
 			return fmt.Errorf("its sender is gone")
 		case err != nil && ctx.Err() == nil:
-			return fmt.Errorf("no chunk for %s after %d of %d bytes (%w)", b.silence, have, len(out), err)
+			return fmt.Errorf("no chunk for %s after %d of %d bytes (%w)", b.silence, have, total, err)
 		case err != nil:
 			return ctx.Err()
 		case m.Header.Get(headerFault) != "":
 			return errors.New(m.Header.Get(headerFault))
 		}
-		n, err := checkChunk(m.Data, number, have, size, len(out))
+		n, err := checkChunk(m.Data, number, have, size, total)
 		if err != nil {
 			return err
 		}
-		copy(out[have:], m.Data[chunkHead:])
+		if err := out.write(m.Data[chunkHead:], have); err != nil {
+			return err
+		}
 		have, number = have+n, number+1
-		if number%(chunkWindow/4) == 0 || have == len(out) {
+		if number%(chunkWindow/4) == 0 || have == total {
 			if !b.mayAsk(m.Reply) || m.Reply == "" {
 				return fmt.Errorf("a chunk wants its credit at %q", m.Reply)
 			}

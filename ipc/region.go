@@ -83,6 +83,18 @@ func mapSealed(fd int) ([]byte, error) {
 // Bytes is the memory. It must not be touched after Release.
 func (r *Region) Bytes() []byte { return r.data }
 
+// write copies data into the region at an offset. Through the file, pages that are written whole need not be zeroed first.
+func (r *Region) write(data []byte, at int) error {
+	for len(data) > 0 {
+		n, err := unix.Pwrite(r.fd, data, int64(at))
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return fmt.Errorf("shared memory: %w", err)
+		}
+		data, at = data[max(n, 0):], at+max(n, 0)
+	}
+	return nil
+}
+
 // Release unmaps the region. A second call does nothing.
 func (r *Region) Release() {
 	if r.gone.Swap(true) {

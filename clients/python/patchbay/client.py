@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import ConnectionLostError, PatchbayError
-from .frames import SocketTransport, Transport, WorkerTransport
+from .frames import FrameTransport, SocketTransport, Transport, WorkerTransport
 from .nats_transport import NATSTransport
+from .shm import Region
 from .wire import Handle
 
 Array = npt.NDArray[Any]
@@ -101,6 +102,25 @@ class Client:
     def close(self) -> None:
         """Close the connection."""
         self.transport.close()
+
+    def empty(self, shape: Sequence[int], dtype: npt.DTypeLike = np.float32) -> Array:
+        """Return an array in shared memory where the connection has that (the unix socket, a spawned worker): it is sent without a copy.
+
+        It must not be written to while a request with it is answered.
+        """
+        kind = np.dtype(dtype)
+        size = int(np.prod(shape)) * kind.itemsize
+        if isinstance(self.transport, FrameTransport) and size > 0:
+            region = Region(size)
+            if self.transport.share(region):
+                return region.bytes[:size].view(kind).reshape(shape)
+        return np.zeros(shape, kind)
+
+    def upload(self, name: str, data: bytes) -> Message:
+        """Put a file into the object store of a NATS server. What is returned may stand in inputs of run and submit in place of the bytes, for a day."""
+        if not isinstance(self.transport, NATSTransport):
+            raise TypeError("upload goes over NATS: other connections take the bytes themselves")
+        return {"$bytes": self.transport.upload(name, data)}
 
     def _ask(self, verb: str, body: Message, job: str = "") -> Iterator[Message]:
         for reply in self.transport.ask(verb, body, job, self.timeout):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import queue
 import socket
 import struct
@@ -14,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO, Protocol, cast
 
 from .errors import ConnectionLostError
+from .shm import Cargo, Region, Stream, opened
 from .wire import MAX_FRAME, pack, unpack
 
 
@@ -27,6 +27,10 @@ class Transport(Protocol):
     def close(self) -> None:
         """End the connection. Runs tied to it are cancelled."""
         ...
+
+
+POOL = 4
+"""Regions that a connection keeps for the next arrays."""
 
 
 class Reader(Protocol):
@@ -68,6 +72,9 @@ class FrameTransport:
         self._tags = itertools.count(1)
         self._waiting: dict[int, queue.SimpleQueue[dict[str, Any] | Exception]] = {}
         self._lost: Exception | None = None
+        self._stream = reader if isinstance(reader, Stream) else None
+        self._pool: list[Region] = []
+        self._shared: list[Region] = []
         self._thread = threading.Thread(target=self._read, name="patchbay frames", daemon=True)
         self._thread.start()
 
@@ -82,27 +89,52 @@ class FrameTransport:
         message = {"op": verb, "tag": tag, **body}
         if job:
             message["job"] = job
+        cargo: Cargo | None = None
         try:
-            self._send(pack(message))
+            if self._stream:
+                message["accept"] = ["shm"]
+                with self._state:
+                    free, self._pool = self._pool, []
+                    cargo = Cargo(list(self._shared), free)
+            try:
+                self._send(pack(message, cargo.put if cargo else None), cargo.fds if cargo else ())
+            finally:
+                if cargo:
+                    self._give_back(cargo.pool)
         except OSError as err:
             self._drop(tag)
             raise ConnectionLostError(f"send request: {err}") from err
         except BaseException:
             self._drop(tag)
             raise
-        return self._replies(tag, replies, timeout)
+        # What a job refers to may be needed after its receipt; what one node or one sampler does not after the last reply.
+        return self._replies(tag, replies, timeout, cargo.own if cargo and verb in ("exec", "sample") else [])
 
-    def _send(self, parts: list[bytes | memoryview]) -> None:
+    def _give_back(self, regions: list[Region]) -> None:
+        with self._state:
+            self._pool = (regions + self._pool)[:POOL]
+
+    def share(self, region: Region) -> bool:
+        """Send arrays that lie in the region without a copy from now on; False if the stream takes no descriptors."""
+        if self._stream:
+            self._shared.append(region)
+        return self._stream is not None
+
+    def _send(self, parts: list[bytes | memoryview], fds: Sequence[int] = ()) -> None:
         size = sum(len(p) for p in parts)
         if size > MAX_FRAME:
             raise ValueError(f"the request has {size} bytes, a frame may have {MAX_FRAME}")
         with self._lock:
+            if self._stream:
+                head = struct.pack(">I", size)
+                self._stream.send([head, *parts] if fds else [head + bytes(parts[0]), *parts[1:]], fds)
+                return
             self._writer.write(struct.pack(">I", size))
             for p in parts:
                 self._writer.write(p)
             self._writer.flush()
 
-    def _replies(self, tag: int, replies: queue.SimpleQueue[dict[str, Any] | Exception], timeout: float | None) -> Iterator[dict[str, Any]]:
+    def _replies(self, tag: int, replies: queue.SimpleQueue[dict[str, Any] | Exception], timeout: float | None, own: list[Region]) -> Iterator[dict[str, Any]]:
         try:
             while True:
                 try:
@@ -114,6 +146,8 @@ class FrameTransport:
                 end = bool(reply.pop("end", False))
                 reply.pop("op", None)
                 reply.pop("tag", None)
+                if end:
+                    self._give_back(own)
                 if reply or not end:
                     yield reply
                 if end:
@@ -132,7 +166,8 @@ class FrameTransport:
                 size = struct.unpack(">I", head)[0]
                 if size > MAX_FRAME:
                     raise ValueError(f"a frame of {size} bytes; does the other side print to its stdout?")
-                reply = unpack(self._exactly(size))
+                body = self._exactly(size)
+                reply = self._decode(body, self._stream.taken() if self._stream else [])
                 tag = reply.get("tag")
                 if tag is None and "error" in reply:
                     raise ValueError(str(reply["error"].get("message")))
@@ -146,6 +181,18 @@ class FrameTransport:
                 waiting_now = list(self._waiting.values())
             for w in waiting_now:
                 w.put(err)
+
+    def _decode(self, body: bytearray, fds: list[int]) -> dict[str, Any]:
+        maps = [opened(fd) for fd in fds]
+
+        def get(ref: dict[str, Any]) -> memoryview:
+            at, n = int(ref.get("offset", 0)), int(ref["bytes"])
+            view = maps[int(ref.get("fd", 0))][at : at + n]
+            if len(view) != n:
+                raise ValueError(f"a reference to {n} bytes at {at} past the end of its memory")
+            return view
+
+        return unpack(body, get)
 
     def _exactly(self, n: int) -> bytearray:
         out = bytearray(n)
@@ -177,7 +224,7 @@ class SocketTransport(FrameTransport):
         except OSError as err:
             self._socket.close()
             raise ConnectionLostError(f"no daemon at {path}: {err}") from err
-        super().__init__(cast(Reader, self._socket.makefile("rb", buffering=0)), cast(Writer, self._socket.makefile("wb", buffering=1 << 16)))
+        super().__init__(Stream(self._socket), cast(Writer, self._socket.makefile("wb", buffering=0)))
 
     def close(self) -> None:
         """Hang up."""
@@ -192,15 +239,21 @@ class WorkerTransport(FrameTransport):
 
     def __init__(self, command: Sequence[str], stderr: int | BinaryIO | None = None) -> None:
         """Start a command, such as ["patchbay", "worker", "--models", "models"]."""
-        self.process = subprocess.Popen(list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, bufsize=0)
-        assert self.process.stdin is not None and self.process.stdout is not None
-        writer = os.fdopen(os.dup(self.process.stdin.fileno()), "wb", buffering=1 << 16)
-        self.process.stdin.close()
-        super().__init__(cast(Reader, self.process.stdout), writer)
+        self._socket, theirs = socket.socketpair()  # not pipes: it carries descriptors too
+        try:
+            with theirs:
+                self.process = subprocess.Popen(list(command), stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=stderr)
+        except BaseException:
+            self._socket.close()
+            raise
+        super().__init__(Stream(self._socket), cast(Writer, self._socket.makefile("wb", buffering=0)))
 
     def close(self) -> None:
         """Close the worker's stdin, which ends it, and wait for that."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
         super().close()
+        self._socket.close()
         try:
             self.process.wait(timeout=10)
         except subprocess.TimeoutExpired:

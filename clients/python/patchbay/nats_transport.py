@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import queue
 import threading
 from collections.abc import Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from .chunks import Chunks
 from .errors import ConnectionLostError
-from .wire import pack, unpack
+from .wire import BULK, pack, unpack
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
 ROOT = "patchbay.v1."
 _T = TypeVar("_T")
-_HEADERS = {"Content-Type": "application/msgpack"}
+_HEADERS = {"Content-Type": "application/msgpack", "Patchbay-Accept": "stream"}
+BUCKET = "patchbay-blobs"
 
 
 class NATSTransport:
@@ -39,15 +42,15 @@ class NATSTransport:
         except Exception as err:
             self._stop()
             raise ConnectionLostError(f"no NATS server at {url.rpartition('@')[2]}: {err or 'no answer'}") from err
+        self._chunks = Chunks(self._nc)
 
     def _do(self, work: Coroutine[Any, Any, _T]) -> _T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def ask(self, verb: str, body: dict[str, Any], job: str = "", timeout: float | None = None) -> Iterator[dict[str, Any]]:
         """Send a request and yield its replies."""
-        data = b"".join(pack(body)) if body else b""
-        if len(data) + 1024 > self._nc.max_payload:
-            raise ValueError(f"the request has {len(data)} bytes, the server takes {self._nc.max_payload}; use the unix socket")
+        offers: list[dict[str, Any]] = []
+        data = self._packed(body, offers)
         stream = verb in ("run", "sample") or bool(body.get("follow") or body.get("outputs"))
         replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
         inbox = self._nc.new_inbox()
@@ -56,14 +59,57 @@ class NATSTransport:
             replies.put(msg)
 
         async def send() -> Any:  # noqa: ANN401
+            if offers:
+                await self._chunks.listen()
             sub = await self._nc.subscribe(inbox, cb=got, pending_msgs_limit=-1, pending_bytes_limit=-1)
             subject = ROOT + verb + (f".{job}" if job else "")
             await self._nc.publish(subject, data, reply=inbox, headers=_HEADERS)
             return sub
 
-        return self._replies(self._do(send()), replies, stream, timeout)
+        return self._replies(self._do(send()), replies, stream, timeout, offers)
 
-    def _replies(self, sub: Any, replies: queue.SimpleQueue[Any], stream: bool, timeout: float | None) -> Iterator[dict[str, Any]]:  # noqa: ANN401
+    def _packed(self, body: dict[str, Any], offers: list[dict[str, Any]]) -> bytes:
+        limit = self._nc.max_payload - 1024
+
+        def put(data: Any) -> dict[str, Any]:  # noqa: ANN401
+            offers.append(self._chunks.offer(data))
+            return offers[-1]
+
+        for least in (min(BULK, limit // 2), 16 << 10):  # many that are small: those go beside the message too
+            parts = pack(body, put, least) if body else []
+            if sum(len(p) for p in parts) <= limit:
+                return b"".join(parts)
+            self._withdraw(offers)
+        raise ValueError(f"the request has more than the {limit} bytes that the server takes, without its arrays and files")
+
+    def _withdraw(self, offers: list[dict[str, Any]]) -> None:
+        for ref in offers:
+            self._chunks.withdraw(ref)
+        offers.clear()
+
+    def upload(self, name: str, data: bytes | memoryview) -> dict[str, Any]:
+        """Put bytes into the object store and return the reference to them, for a request to come; they are kept for a day."""
+
+        async def put() -> Any:  # noqa: ANN401
+            store = await self._nc.jetstream().object_store(BUCKET)
+            return await store.put(name, bytes(data))
+
+        self._do(put())
+        return {"kind": "object", "bytes": len(data), "name": name, "sha256": hashlib.sha256(data).hexdigest()}
+
+    def _pull(self, ref: dict[str, Any]) -> memoryview:
+        if ref["kind"] != "stream":
+            raise ValueError(f"a reference of kind {ref['kind']}, which was not asked for")
+        return self._do(self._chunks.pull(ref))
+
+    def _replies(
+        self,
+        sub: Any,  # noqa: ANN401
+        replies: queue.SimpleQueue[Any],
+        stream: bool,
+        timeout: float | None,
+        offers: list[dict[str, Any]],
+    ) -> Iterator[dict[str, Any]]:
         try:
             while True:
                 msg = self._next(replies, timeout)
@@ -71,10 +117,11 @@ class NATSTransport:
                     raise ConnectionLostError("the NATS server has no patchbay service: is a daemon running?")
                 if not msg.data:
                     return
-                yield unpack(msg.data)
+                yield unpack(msg.data, self._pull)
                 if not stream:
                     return
         finally:
+            self._withdraw(offers)
             if not self._nc.is_closed:
                 self._do(sub.unsubscribe())
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import struct
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +20,11 @@ _NAMES = {"<f4": "f32", "<f2": "f16", "<i8": "i64", "|u1": "u8"}
 _DTYPES = {"f32": "<f4", "f16": "<f2", "i64": "<i8", "u8": "|u1"}
 
 Array = npt.NDArray[Any]
+BULK = 512 << 10
+"""Bytes from which an array or a file goes beside its message."""
+
+Put = Callable[[npt.NDArray[np.uint8]], "dict[str, Any] | None"]
+Get = Callable[["dict[str, Any]"], "bytes | memoryview"]
 
 
 @dataclass(frozen=True)
@@ -35,19 +42,53 @@ class Handle:
         return 0.0 < self.expires < time.time()
 
 
-def _head(arr: Array) -> bytes:
+@dataclass(frozen=True, eq=False)
+class Named:
+    """An array that is sent with its hash: once with its data, later without."""
+
+    array: Array
+    hash: str
+    whole: bool
+
+
+def named(a: Array, whole: bool) -> Named:
+    """Return an array with the SHA-256 of its bytes, with or without the data."""
+    a = _plain(a)
+    return Named(a, hashlib.sha256(_bytes(a).data).hexdigest(), whole)
+
+
+def _plain(v: Array) -> Array:
+    if v.dtype == np.float64 or v.dtype == np.bool_:
+        v = v.astype(np.float32)
+    return np.ascontiguousarray(v.astype(v.dtype.newbyteorder("<"), copy=False)).reshape(v.shape)
+
+
+def _bytes(a: Array) -> npt.NDArray[np.uint8]:
+    return a.reshape(-1).view(np.uint8)
+
+
+def _head(arr: Array, hashed: str = "", ref: dict[str, Any] | None = None, data: bool = True) -> bytes:
     """Return the payload of a tensor's extension up to its data."""
     name = _NAMES.get(arr.dtype.newbyteorder("<").str)
     if name is None:
         raise TypeError(f"a tensor of dtype {arr.dtype}: float32, float16, int64 and uint8 can be sent")
-    out: bytes = b"\x83" + msgpack.packb("dtype") + msgpack.packb(name)
-    out += msgpack.packb("shape") + msgpack.packb([int(n) for n in arr.shape])
-    out += msgpack.packb("data") + b"\xc6" + struct.pack(">I", arr.nbytes)
-    return out
+    fields: dict[str, Any] = {"dtype": name, "shape": [int(n) for n in arr.shape]}
+    if hashed:
+        fields["hash"] = hashed
+    if ref:
+        fields["ref"] = ref
+    if ref or not data:
+        out: bytes = msgpack.packb(fields)
+        return out
+    body: bytes = msgpack.packb(fields)
+    return b"".join((bytes([body[0] + 1]), body[1:], msgpack.packb("data"), b"\xc6", struct.pack(">I", arr.nbytes)))
 
 
-def pack(value: Any) -> list[bytes | memoryview]:  # noqa: ANN401
-    """Encode a message. The parts after each other are the bytes; the data of large arrays is not copied."""
+def pack(value: Any, beside: Put | None = None, least: int = BULK) -> list[bytes | memoryview]:  # noqa: ANN401
+    """Encode a message. The parts after each other are the bytes; the data of large arrays is not copied.
+
+    beside, if there is one, is asked for a reference to arrays and bytes of at least so many bytes.
+    """
     parts: list[bytes | memoryview] = []
     packer = msgpack.Packer(use_bin_type=True, autoreset=False)
 
@@ -57,15 +98,19 @@ def pack(value: Any) -> list[bytes | memoryview]:  # noqa: ANN401
             packer.reset()
 
     def put(v: Any) -> None:  # noqa: ANN401
-        if isinstance(v, np.ndarray):
-            if v.dtype == np.float64 or v.dtype == np.bool_:
-                v = v.astype(np.float32)
-            arr = np.ascontiguousarray(v.astype(v.dtype.newbyteorder("<"), copy=False)).reshape(v.shape)
-            head = _head(arr)
+        if isinstance(v, (np.ndarray, Named)):
+            arr = v.array if isinstance(v, Named) else _plain(v)
+            digest, whole = (v.hash, v.whole) if isinstance(v, Named) else ("", True)
+            ref = beside(_bytes(arr)) if beside and whole and arr.nbytes >= least else None
+            head = _head(arr, digest, ref, whole)
             flush()
-            parts.append(struct.pack(">BIb", 0xC9, len(head) + arr.nbytes, EXT_TENSOR) + head)
-            if arr.nbytes:
-                parts.append(arr.reshape(-1).view(np.uint8).data)
+            inside = arr.nbytes if whole and ref is None else 0
+            parts.append(struct.pack(">BIb", 0xC9, len(head) + inside, EXT_TENSOR) + head)
+            if inside:
+                parts.append(_bytes(arr).data)
+        elif isinstance(v, (bytes, bytearray, memoryview)) and beside and len(v) >= least:
+            ref = beside(np.frombuffer(v, np.uint8))
+            packer.pack({"$bytes": ref} if ref else v)
         elif isinstance(v, Handle):
             packer.pack({"$handle": v.id})
         elif isinstance(v, dict):
@@ -87,9 +132,18 @@ def pack(value: Any) -> list[bytes | memoryview]:  # noqa: ANN401
     return parts
 
 
-def unpack(body: bytes | bytearray | memoryview) -> dict[str, Any]:
-    """Decode a message: tensors become arrays, and handles become Handle."""
-    value = msgpack.unpackb(body, ext_hook=_ext, object_hook=_handle, strict_map_key=False, raw=False, max_bin_len=MAX_FRAME, max_ext_len=MAX_FRAME)
+def unpack(body: bytes | bytearray | memoryview, get: Get | None = None) -> dict[str, Any]:
+    """Decode a message: tensors become arrays, handles Handle, and get fetches what references mean."""
+
+    def ext(code: int, data: bytes) -> Any:  # noqa: ANN401
+        return _ext(code, data, get)
+
+    def hook(m: dict[str, Any]) -> Any:  # noqa: ANN401
+        if get and len(m) == 1 and isinstance(m.get("$bytes"), dict):
+            return bytes(get(m["$bytes"]))
+        return _handle(m)
+
+    value = msgpack.unpackb(body, ext_hook=ext, object_hook=hook, strict_map_key=False, raw=False, max_bin_len=MAX_FRAME, max_ext_len=MAX_FRAME)
     if not isinstance(value, dict):
         raise ValueError(f"a message is one map, got {type(value).__name__}")
     return value
@@ -101,11 +155,15 @@ def _handle(m: dict[str, Any]) -> Any:  # noqa: ANN401
     return m
 
 
-def _ext(code: int, data: bytes) -> Any:  # noqa: ANN401
+def _ext(code: int, data: bytes, get: Get | None) -> Any:  # noqa: ANN401
     if code != EXT_TENSOR:
         raise ValueError(f"extension type {code} is not known")
     t = msgpack.unpackb(data, raw=False, max_bin_len=MAX_FRAME)
     shape = [int(n) for n in t["shape"]]
+    if "ref" in t:
+        if get is None:
+            raise ValueError(f"a tensor that refers to bytes of kind {t['ref'].get('kind')}, which was not asked for")
+        t["data"] = get(t["ref"])
     if t["dtype"] == "bf16":
         wide = np.frombuffer(t["data"], "<u2").astype("<u4") << 16
         return wide.view("<f4").reshape(shape)

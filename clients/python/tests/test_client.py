@@ -2,14 +2,17 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import threading
 import time
+import zlib
 from typing import Any
 
 import numpy as np
 import pytest
 
 from patchbay import Client, ConnectionLostError, Handle, PatchbayError
+from patchbay.nats_transport import NATSTransport
 
 MODEL = "demo_flux.safetensors"
 
@@ -67,14 +70,52 @@ def test_describe_and_models(client: Client) -> None:
     assert list(client.describe("KSampler")) == ["KSampler"]
 
 
+def latent_factors() -> tuple[float, float]:
+    """Return shift and scale of the demo model's latent format, from the header of its file."""
+    path = os.path.join(os.environ["PATCHBAY_MODELS"], "diffusion_models", MODEL)
+    with open(path, "rb") as f:
+        header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+    config = json.loads(header["__metadata__"]["config"])
+    return config["latent_shift_factor"], config["latent_scale_factor"]
+
+
 def test_sample_equals_the_node(client: Client) -> None:
-    """The same run as a KSampler node and as a sample message."""
+    """The last two of three steps, from one latent, as a KSamplerAdvanced node and as a sample message: the same numbers."""
+    model = client.exec("UNETLoader", {"unet_name": MODEL, "weight_dtype": "default"}).outputs[0]
+    clip = client.exec("DualCLIPLoader", {"clip_name1": "demo_clip.safetensors", "clip_name2": "demo_t5.safetensors", "type": "flux"}).outputs[0]
+    given = {name: client.exec("CLIPTextEncode", {"text": text, "clip": clip}).outputs[0] for name, text in (("positive", "a big red heart"), ("negative", ""))}
+    sigmas = client.exec("BasicScheduler", {"model": model, "scheduler": "simple", "steps": 3, "denoise": 1.0}).outputs[0]
+    latent = np.random.default_rng(5).standard_normal((2, 16, 16, 16)).astype(np.float32)
+    node = client.exec(
+        "KSamplerAdvanced",
+        {
+            "model": model,
+            "add_noise": "disable",
+            "noise_seed": 0,
+            "steps": 3,
+            "cfg": 3.5,
+            "sampler_name": "euler",
+            "scheduler": "simple",
+            "latent_image": {"samples": latent},
+            "start_at_step": 1,
+            "end_at_step": 10000,
+            "return_with_leftover_noise": "disable",
+            **given,
+        },
+    ).outputs[0]["samples"]
+    entries = {name: [{"model_conds": {"c_crossattn": c[0][0], "y": c[0][1]["pooled_output"]}}] for name, c in given.items()}
+    shift, scale = latent_factors()
+    message = client.sample(MODEL, "euler", sigmas[1:], (latent - shift) * scale, entries["positive"], entries["negative"], cfg=3.5)
+    assert message.evals == 2 and np.abs(node - latent).max() > 0.1
+    np.testing.assert_allclose(message.x / scale + shift, node, rtol=0, atol=1e-5 * float(np.abs(node).max()))
+    client.free([model, clip])
+
+
+def test_sample_reports_and_repeats(client: Client) -> None:
     model = client.exec("UNETLoader", {"unet_name": MODEL, "weight_dtype": "default"}).outputs[0]
     positive = conds(client, "a big red heart")
     sigmas = client.exec("BasicScheduler", {"model": model, "scheduler": "simple", "steps": 3, "denoise": 1.0}).outputs[0]
-    noise = np.random.default_rng(5).standard_normal((1, 4, 16, 16)).astype(np.float32)
-    channels = client.exec("EmptySD3LatentImage", {"width": 128, "height": 128, "batch_size": 1}).outputs[0]["samples"].shape[1]
-    noise = np.resize(noise, (1, channels, 16, 16))
+    noise = np.random.default_rng(5).standard_normal((1, 16, 16, 16)).astype(np.float32)
     steps: list[tuple[int, int, tuple[int, ...]]] = []
     size = client.load(MODEL)
     assert size > 1_000_000
@@ -88,6 +129,51 @@ def test_sample_equals_the_node(client: Client) -> None:
     other = client.sample(MODEL, "euler", sigmas, np.zeros_like(noise), [{"model_conds": positive}], noise=-noise)
     assert np.abs(other.x - first.x).max() > 0.01
     client.free([model])
+
+
+@pytest.mark.parametrize("size", [64, 1024, 2000])
+def test_pictures_there_and_back(client: Client, size: int) -> None:
+    """Tensors inside the message and beside it, in memory of their own and in that of the client."""
+    image = np.random.default_rng(1).random((1, size, size, 3), np.float32)
+    shared = client.empty(image.shape)
+    shared[:] = image
+    for given in (image, shared, np.asfortranarray(image)):
+        for _ in range(2):
+            (got,) = client.exec("ImageInvert", {"image": given}).outputs
+            np.testing.assert_array_equal(got, np.float32(1) - image)
+
+
+def noisy_png(side: int) -> bytes:
+    """Return a picture that does not compress."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    rows = np.random.default_rng(2).integers(0, 256, (side, 1 + 3 * side), np.uint8)
+    rows[:, 0] = 0
+    head = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows.tobytes(), 1)) + chunk(b"IEND", b"")
+
+
+def test_pictures_sent_with_a_job(client: Client) -> None:
+    """LoadImage finds a picture of 3 MB that came with the job; the saved one comes back whole."""
+    side = 1000
+    picture = noisy_png(side)
+    flow = {
+        "1": {"class_type": "LoadImage", "inputs": {"image": "mine.png"}},
+        "2": {"class_type": "ImageInvert", "inputs": {"image": ["1", 0]}},
+        "3": {"class_type": "SaveImage", "inputs": {"images": ["2", 0], "filename_prefix": "x"}},
+    }
+    files: list[Any] = [picture]
+    if isinstance(client.transport, NATSTransport):
+        files.append(client.upload(f"in/{time.time_ns()}", picture))
+    for data in files:
+        result = client.run(flow, inputs={"mine.png": data})
+        assert len(result.files[0].data) > 2_500_000 and result.files[0].ref["width"] == side
+    (loaded, _) = client.exec("LoadImage", {"image": "mine.png"}, files={"mine.png": picture}).outputs
+    assert loaded.shape == (1, side, side, 3)
+    (back, _) = client.exec("LoadImage", {"image": "back.png"}, files={"back.png": result.files[0].data}).outputs
+    np.testing.assert_allclose(loaded + back, 1, atol=1 / 255 + 1e-6)
 
 
 def test_sample_is_cancelled(client: Client) -> None:
@@ -112,15 +198,17 @@ def test_nobody_there(tmp_path: object) -> None:
         Client.nats("nats://127.0.0.1:1", connect_timeout=1)
 
 
-def test_tensor_speed(daemon: dict[str, str]) -> None:
-    """64 MiB there (into a node that refuses it) over the socket; the time is printed, only a gross fault fails."""
-    big = np.zeros((1, 16, 1024, 1024), np.float32)
-    with Client.socket(daemon["socket"]) as c:
+@pytest.mark.parametrize("way", ["shared memory", "socket", "NATS"])
+def test_tensor_speed(daemon: dict[str, str], way: str) -> None:
+    """64 MiB there, into a node that refuses them when it has them; the time is printed, only a gross fault fails."""
+    with Client.nats(daemon["nats"]) if way == "NATS" else Client.socket(daemon["socket"]) as c:
+        big = c.empty((1, 16, 1024, 1024)) if way == "shared memory" else np.zeros((1, 16, 1024, 1024), np.float32)
         times = []
-        for _ in range(5):
+        for _ in range(7):
+            big[0, 0, 0] += 1
             began = time.perf_counter()
             with pytest.raises(PatchbayError):
                 c.exec("NoSuchNode", {"x": big})
             times.append(time.perf_counter() - began)
-    print(f"64 MiB Python -> daemon -> worker: median {sorted(times)[2] * 1000:.0f} ms, best {min(times) * 1000:.0f} ms")
+    print(f"64 MiB Python -> daemon -> worker, {way}: median {sorted(times)[3] * 1000:.0f} ms, best {min(times) * 1000:.0f} ms")
     assert min(times) < 5
