@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"patchbay/models/dit"
+	"patchbay/models/sampling"
 	"patchbay/models/tokenizer"
 	"patchbay/parallel"
 )
@@ -148,8 +149,11 @@ func TestNewClassEntries(t *testing.T) {
 		return string(DumpJSON([]any{in, out, category}))
 	}
 	for name, want := range map[string]string{
-		"CLIPTextEncodeSD3": `[{"required": ["clip", "clip_l", "clip_g", "t5xxl", "empty_padding"]}, ["CONDITIONING"], "advanced/conditioning"]`,
-		"LatentSubtract":    `[{"required": ["samples1", "samples2"]}, ["LATENT"], "latent/advanced"]`,
+		"CLIPTextEncodeSD3":        `[{"required": ["clip", "clip_l", "clip_g", "t5xxl", "empty_padding"]}, ["CONDITIONING"], "advanced/conditioning"]`,
+		"SamplerEulerCFGpp":        `[{"required": ["version"]}, ["SAMPLER"], "_for_testing"]`,
+		"LatentSubtract":           `[{"required": ["samples1", "samples2"]}, ["LATENT"], "latent/advanced"]`,
+		"ExtendIntermediateSigmas": `[{"required": ["sigmas", "steps", "start_at_sigma", "end_at_sigma", "spacing"]}, ["SIGMAS"], "sampling/custom_sampling/sigmas"]`,
+		"SamplingPercentToSigma":   `[{"required": ["model", "sampling_percent", "return_actual_sigma"]}, ["FLOAT"], "sampling/custom_sampling/sigmas"]`,
 	} {
 		if got := shape(name); got != want {
 			t.Errorf("%s: %s, want %s", name, got, want)
@@ -208,5 +212,32 @@ func TestSD3Prompts(t *testing.T) {
 	check(t, err)
 	if _, asked := got["clip_l"]; asked || len(got) != 1 {
 		t.Errorf("asked %d encoders, want clip_g alone", len(got))
+	}
+}
+
+// TestAddNoise: a flow model mixes sigma*noise + (1-sigma)*latent, with the distance of the ends as sigma; nothing happens without sigmas.
+func TestAddNoise(t *testing.T) {
+	run, err := NewRunner(Config{})
+	check(t, err)
+	defer run.Close()
+	model, noise := run.handles.grant(analyticModel(t), 0), exec(t, run, "RandomNoise", map[string]any{"noise_seed": 5})
+	start := ramp(-3, 2, 4, 2, 2)
+	add := func(sigmas ...float32) []float32 {
+		o := exec(t, run, "AddNoise", map[string]any{"model": model, "noise": noise, "sigmas": NewTensor(sigmas, len(sigmas)), "latent_image": latentValue(start)})
+		s, _ := o.(*Object).Get("samples")
+		return values(t, s)
+	}
+	drawn, _, err := sampling.PrepareNoise(5, 2, 16, nil)
+	check(t, err)
+	was := values(t, start)
+	for name, c := range map[string]struct {
+		sigmas []float32
+		scale  float64
+	}{"ends": {[]float32{0.9, 0.5, 0.25}, 0.65}, "one": {[]float32{0.75}, 0.75}} {
+		for i, got := range add(c.sigmas...) {
+			if want := c.scale*float64(drawn[i]) + (1-c.scale)*float64(was[i]); math.Abs(float64(got)-want) > 1e-5 {
+				t.Fatalf("%s: value %d is %v, want %v", name, i, got, want)
+			}
+		}
 	}
 }

@@ -1,6 +1,10 @@
 package node
 
-import "patchbay/parallel"
+import (
+	"math"
+
+	"patchbay/parallel"
+)
 
 // guidanceClasses are the rows of guided sampling beyond the basic chain: two positives, no noise, and the chain in one node.
 func guidanceClasses() []Class {
@@ -26,6 +30,12 @@ func guidanceClasses() []Class {
 				cfg("cfg_conds"), cfg("cfg_cond2_negative"), combo("style", "", "regular", "nested").later(),
 			},
 			Outputs: slots("GUIDER"), Run: dualGuider,
+		},
+		{
+			Name: "AddNoise", Module: module, Category: "_for_testing/custom_sampling/noise", NewStyle: true, Experimental: true,
+			Description: "Puts noise on a latent as a run from the first sigma down to the last would have taken it away.",
+			Inputs:      []Input{linkIn("model", "MODEL", ""), linkIn("noise", "NOISE", ""), linkIn("sigmas", "SIGMAS", ""), linkIn("latent_image", "LATENT", "")},
+			Outputs:     slots("LATENT"), Run: addNoise,
 		},
 		{
 			Name: "DisableNoise", Module: module, Category: category + "/noise", NewStyle: true,
@@ -62,4 +72,34 @@ func dualGuider(c *Call) ([]any, error) {
 			{"cond1", value[Conditioning](c, "cond1")}, {"cond2", value[Conditioning](c, "cond2")}, {"negative", value[Conditioning](c, "negative")},
 		},
 	}}, nil
+}
+
+// addNoise scales the noise of the whole batch with |first - last| of the sigmas (with the only one, where there is one) and mixes it with the latent as
+// the model's family does at that sigma. An empty latent is not shifted. Values that are not finite become 0 (ComfyUI nodes_custom_sampler.AddNoise).
+func addNoise(c *Call) ([]any, error) {
+	m, sigmas, l := value[*Model](c, "model"), value[Sigmas](c, "sigmas"), c.latent("latent_image")
+	if len(sigmas) == 0 {
+		return []any{l}, nil
+	}
+	noise := value[Noise](c, "noise")
+	req, err := lower(lowering{model: m, sigmas: sigmas, latent: l, seed: noise.Seed, noNoise: noise.None})
+	if err != nil {
+		return nil, err
+	}
+	if noise.None {
+		req.Noise = parallel.NewLatent(req.Latent.B, req.Latent.C, req.Latent.Y, req.Latent.X)
+	}
+	scale := sigmas[0]
+	if len(sigmas) > 1 {
+		scale = float32(math.Abs(float64(sigmas[0] - sigmas[len(sigmas)-1])))
+	}
+	out := req.Latent
+	out.Data = m.Sampling.NoiseScaling(scale, req.Noise.Data, req.Latent.Data, false)
+	m.Format.FromModel(out.Data)
+	for i, v := range out.Data {
+		if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
+			out.Data[i] = 0
+		}
+	}
+	return []any{l.with(out)}, nil
 }

@@ -16,6 +16,16 @@ func samplerClasses() []Class {
 	cfgpp := samplerRow("SamplerEulerAncestralCFGPP", "euler_ancestral_cfg_pp", samplerFloat("eta", 1, 1), samplerFloat("s_noise", 1, 10))
 	cfgpp.Display = "SamplerEulerAncestralCFG++"
 	return []Class{
+		{
+			Name: "SamplerEulerCFGpp", Display: "SamplerEulerCFG++", Module: "comfy_extras.nodes_advanced_samplers", Category: "_for_testing", NewStyle: true, Experimental: true,
+			Inputs: []Input{combo("version", "", "regular", "alternative")}, Outputs: slots("SAMPLER"),
+			Run: func(c *Call) ([]any, error) {
+				if c.str("version") == "alternative" {
+					return []any{Sampler{Name: sampling.AlternativeEulerCFGPP().Name}}, nil
+				}
+				return []any{Sampler{Name: "euler_cfg_pp"}}, nil
+			},
+		},
 		samplerRow("SamplerEulerAncestral", "euler_ancestral", eta, noise),
 		cfgpp,
 		samplerRow("SamplerLMS", "lms", order("order", 4, 1, 100)),

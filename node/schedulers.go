@@ -20,6 +20,9 @@ func schedulerClasses() []Class {
 	float := func(name string, preset, lo, hi, step float64) Input {
 		return number(name, "FLOAT", "", "default", preset, "min", lo, "max", hi, "step", step, "round", false)
 	}
+	side := func(name string) Input {
+		return number(name, "INT", "in pixels", "default", int64(1024), "min", int64(16), "max", int64(16384), "step", int64(1))
+	}
 	highest, lowest := float("sigma_max", 14.614642, 0, 5000, 0.01), float("sigma_min", 0.0291675, 0, 5000, 0.01)
 	return []Class{
 		row("KarrasScheduler", func(c *Call) ([]float32, error) {
@@ -40,6 +43,13 @@ func schedulerClasses() []Class {
 		row("BetaSamplingScheduler", func(c *Call) ([]float32, error) {
 			return sampling.BetaSigmas(value[*Model](c, "model").Sampling, c.whole("steps"), c.decimal("alpha"), c.decimal("beta"))
 		}, model, steps, float("alpha", 0.6, 0, 50, 0.01), float("beta", 0.6, 0, 50, 0.01)),
+		{
+			Name: "Flux2Scheduler", Module: "comfy_extras.nodes_flux", Category: category, NewStyle: true,
+			Inputs: []Input{number("steps", "INT", "", "default", int64(20), "min", int64(1), "max", int64(4096)), side("width"), side("height")}, Outputs: slots("SIGMAS"),
+			Run: func(c *Call) ([]any, error) {
+				return sigmasOf(sampling.Flux2(c.whole("steps"), c.whole("width"), c.whole("height")))
+			},
+		},
 		row("SDTurboScheduler", func(c *Call) ([]float32, error) {
 			return sampling.SDTurbo(value[*Model](c, "model").Sampling, c.whole("steps"), c.decimal("denoise"))
 		}, model, number("steps", "INT", "", "default", int64(1), "min", int64(1), "max", int64(10)),

@@ -37,6 +37,28 @@ func sigmaClasses() []Class {
 			},
 		},
 		{
+			Name: "ExtendIntermediateSigmas", Module: module, Category: category, NewStyle: true,
+			Inputs: []Input{
+				in, number("steps", "INT", "parts of every interval", "default", int64(2), "min", int64(1), "max", int64(100)),
+				number("start_at_sigma", "FLOAT", "below 0: no limit", "default", -1.0, "min", -1.0, "max", 20000.0, "step", 0.01, "round", false),
+				number("end_at_sigma", "FLOAT", "", "default", 12.0, "min", 0.0, "max", 20000.0, "step", 0.01, "round", false),
+				combo("spacing", "", "linear", "cosine", "sine"),
+			},
+			Outputs: slots("SIGMAS"), Run: func(c *Call) ([]any, error) {
+				return sigmasOf(sampling.ExtendSigmas(value[Sigmas](c, "sigmas"), c.whole("steps"), c.decimal("start_at_sigma"), c.decimal("end_at_sigma"), c.str("spacing")))
+			},
+		},
+		{
+			Name: "SamplingPercentToSigma", Module: module, Category: category, NewStyle: true,
+			Inputs: []Input{
+				linkIn("model", "MODEL", ""), number("sampling_percent", "FLOAT", "", "default", 0.0, "min", 0.0, "max", 1.0, "step", 0.0001),
+				number("return_actual_sigma", "BOOLEAN", "at 0 and 1: the ends of the table, not the values that intervals are compared with", "default", false),
+			},
+			Outputs: []Slot{{"sigma_value", "FLOAT"}}, Run: func(c *Call) ([]any, error) {
+				return []any{value[*Model](c, "model").Sampling.SamplingPercentToSigma(c.decimal("sampling_percent"), c.flag("return_actual_sigma"))}, nil
+			},
+		},
+		{
 			Name: "ManualSigmas", Module: module, Category: "_for_testing/custom_sampling", NewStyle: true, Experimental: true,
 			Description: "Takes every number of the text as a sigma.",
 			Inputs:      []Input{number("sigmas", "STRING", "", "default", "1, 0.5", "multiline", false)},

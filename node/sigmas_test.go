@@ -52,6 +52,8 @@ func TestSigmaNodesMatchGolden(t *testing.T) {
 		"VPScheduler": {"steps", "beta_d", "beta_min", "eps_s"}, "BasicScheduler": {"model", "scheduler", "steps", "denoise"},
 		"BetaSamplingScheduler": {"model", "steps", "alpha", "beta"}, "SDTurboScheduler": {"model", "steps", "denoise"},
 		"SplitSigmas": {"step"}, "SplitSigmasDenoise": {"denoise"}, "FlipSigmas": {}, "SetFirstSigma": {"sigma"}, "ManualSigmas": {"sigmas"},
+		"Flux2Scheduler": {"steps", "width", "height"}, "ExtendIntermediateSigmas": {"steps", "start_at_sigma", "end_at_sigma", "spacing"},
+		"SamplingPercentToSigma": {"model", "sampling_percent", "return_actual_sigma"},
 	}
 	bounds := map[string]int64{"KarrasScheduler": 32, "ExponentialScheduler": 16, "PolyexponentialScheduler": 32, "LaplaceScheduler": 16, "VPScheduler": 16, "BasicScheduler": 8}
 	for key, text := range raw {
@@ -66,20 +68,31 @@ func TestSigmaNodesMatchGolden(t *testing.T) {
 			switch {
 			case name == "model":
 				in[name] = run.handles.grant(models[part[2+i]], 0)
-			case name == "scheduler" || name == "sigmas":
+			case name == "scheduler" || name == "sigmas" || name == "spacing" || name == "return_actual_sigma":
 				in[name] = part[2+i]
+				if name == "return_actual_sigma" {
+					in[name] = part[2+i] == "True"
+				}
 			default:
 				v, err := strconv.ParseFloat(word, 64)
 				check(t, err)
 				in[name] = v
 			}
 		}
-		if _, taken := in["sigmas"]; !taken && strings.Contains(class, "Sigma") {
+		if k := NewCatalogue().Class(class).input("sigmas"); k != nil && k.Type == "SIGMAS" {
 			in["sigmas"] = NewTensor(base, len(base))
 		}
 		out, err := run.Exec(t.Context(), ExecRequest{Class: class, Inputs: in}, nil)
 		if err != nil {
 			t.Errorf("%s: %v", key, err)
+			continue
+		}
+		if class == "SamplingPercentToSigma" {
+			want, err := strconv.ParseFloat(string(text), 64)
+			check(t, err)
+			if got := out.Outputs[0].(float64); math.Abs(got-want) > 1e-15 {
+				t.Errorf("%s: got %v, want %v", key, got, want)
+			}
 			continue
 		}
 		for i, want := range lists(text) {

@@ -111,12 +111,15 @@ func SamplerNames() []string {
 	return names
 }
 
-// FindSampler returns the entry of a name; an unknown name is an error that lists the known ones.
+// FindSampler returns the entry of a name, that of AlternativeEulerCFGPP too; an unknown name is an error that lists the known ones.
 func FindSampler(name string) (Entry, error) {
 	for _, e := range Samplers() {
 		if e.Name == name {
 			return e, nil
 		}
+	}
+	if e := AlternativeEulerCFGPP(); e.Name == name {
+		return e, nil
 	}
 	return Entry{}, fmt.Errorf("sampler %q is unknown: want one of %q", name, SamplerNames())
 }
