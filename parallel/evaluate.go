@@ -50,7 +50,7 @@ func measure(model dit.Model, o OpenCommand, comms [axisCount]Comm) (sessionNeed
 // prepare computes what does not depend on the latent: text, and modulations for the timesteps announced.
 func (s *rankSession) prepare() error {
 	spec, plan := s.model.Spec(), s.open.Plan
-	s.held = dit.Range{End: len(spec.Blocks)}
+	s.held = lane{Range: dit.Range{End: len(spec.Blocks)}}
 	if plan.Pipe > 1 && len(s.open.Entries) > 0 {
 		first := s.open.Entries[0]
 		s.held = laneRanges(spec, s.open.Text, first.Grid.Tokens(), s.comms[AxisPipe].Size())[s.comms[AxisPipe].Rank()]
@@ -140,7 +140,7 @@ func (s *rankSession) evaluate(ops engine.Ops, c EvaluateCommand) ([][]float32, 
 	pipe, held := s.comms[AxisPipe], s.held
 	first, last := pipe.Rank() == 0, pipe.Rank() == pipe.Size()-1
 	if s.spreads(&c) {
-		held, first, last = s.prepared(), true, true
+		held, first, last = lane{Range: s.prepared()}, true, true
 	}
 	runs := make([]*entryRun, len(c.Entries))
 	for k, i := range c.Entries {
@@ -163,6 +163,7 @@ func (s *rankSession) evaluate(ops engine.Ops, c EvaluateCommand) ([][]float32, 
 			s.pos.count(-1)
 			return nil, errStopped
 		}
+		env.Half = held.half(b)
 		for _, run := range runs {
 			s.block(env, run, b)
 		}

@@ -20,9 +20,9 @@ func (p Plan) lanes(folded bool) int {
 }
 
 // laneRanges cuts the blocks over the lanes of a plan. spec may be of either kind.
-func laneRanges(spec *dit.Spec, lt, li, lanes int) []dit.Range {
+func laneRanges(spec *dit.Spec, lt, li, lanes int) []lane {
 	if !skips(spec) || lanes == 1 {
-		return stageRanges(spec, lt, li, lanes)
+		return stageLanes(spec, lt, li, lanes)
 	}
 	n := len(spec.Blocks)
 	cost := blockCosts(spec, lt, li)
@@ -43,7 +43,7 @@ func laneRanges(spec *dit.Spec, lt, li, lanes int) []dit.Range {
 		out[s] = r
 		out[lanes-1-s] = dit.Range{Start: n - r.End, End: n - r.Start}
 	}
-	return out
+	return whole(out)
 }
 
 // skipStore holds the outputs of blocks that a later block of the same stage takes, addressed by entry, block and token like the K/V store. The lanes of

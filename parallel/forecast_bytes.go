@@ -39,47 +39,56 @@ func (o *outline) attention(v *[axisCount]volume, c Coord, rows []dit.Rows, b in
 }
 
 // reductions returns the rows of every sum over a tensor group that block b makes for some rows of this rank (Megatron-LM, arXiv:1909.08053, sec. 3: one
-// after each row-split product).
-func reductions(b dit.BlockSpec, r dit.Rows) []dit.Rows {
+// after each row-split product), or a half of the block.
+func reductions(b dit.BlockSpec, half dit.Half, r dit.Rows) []dit.Rows {
 	text, image := r.TextOnly(), r.ImageOnly()
+	var attention, mlp []dit.Rows
 	switch b.Kind {
 	case dit.Single:
 		return []dit.Rows{r}
 	case dit.Cross:
-		return []dit.Rows{image, image, image}
-	}
-	var out []dit.Rows
-	if text.Len() > 0 && !b.LastText {
-		out = append(out, text, text)
-	}
-	if image.Len() > 0 {
-		out = append(out, image, image)
-		if b.Attends > 1 {
-			out = append(out, image)
+		attention, mlp = []dit.Rows{image, image}, []dit.Rows{image}
+	default:
+		if text.Len() > 0 && !b.LastText {
+			attention, mlp = append(attention, text), append(mlp, text)
+		}
+		if image.Len() > 0 {
+			attention, mlp = append(attention, image), append(mlp, image)
+			if b.Attends > 1 {
+				attention = append(attention, image)
+			}
 		}
 	}
-	return out
+	switch half {
+	case dit.AttentionHalf:
+		return attention
+	case dit.MLPHalf:
+		return mlp
+	}
+	return append(attention, mlp...)
 }
 
-// block adds what rank c sends in block i for rows of one entry.
-func (o *outline) block(v *[axisCount]volume, c Coord, i int, rows []dit.Rows, b int) {
+// block adds what rank c sends in block i, or in a half of it, for rows of one entry.
+func (o *outline) block(v *[axisCount]volume, c Coord, i int, half dit.Half, rows []dit.Rows, b int) {
 	spec := o.Spec.Blocks[i]
-	eachAttention(spec, func(_ int, imageOnly bool) { o.attention(v, c, rows, b, imageOnly) })
+	if half != dit.MLPHalf {
+		eachAttention(spec, func(_ int, imageOnly bool) { o.attention(v, c, rows, b, imageOnly) })
+	}
 	mine := rows[c.sequence(o.plan)]
 	if t := int64(o.plan.Tensor); t > 1 && !o.plan.Scatter {
-		for _, r := range reductions(spec, mine) {
+		for _, r := range reductions(spec, half, mine) {
 			// a sum by reduce-scatter and all-gather: 2 (P-1)/P of the buffer
 			v[AxisTensor].add(1, 2*(t-1)*int64(b*r.Len()*o.Spec.Width)/t)
 		}
 	}
 	if o.plan.Scatter {
-		o.scattered(&v[AxisTensor], c, spec, mine, b)
+		o.scattered(&v[AxisTensor], c, spec, half, mine, b)
 	}
 }
 
 // scattered adds the gathers and scatters of a block (arXiv:2205.05198, sec. 4.2.2), a call for each item and stream: of its l rows a rank sends (P-1) l E
 // values in a gather, and of the L rows of the group the others' (L - l) E in a scatter.
-func (o *outline) scattered(v *volume, c Coord, spec dit.BlockSpec, mine dit.Rows, b int) {
+func (o *outline) scattered(v *volume, c Coord, spec dit.BlockSpec, half dit.Half, mine dit.Rows, b int) {
 	e, t := int64(o.Spec.Width), int64(o.plan.Tensor)
 	each := func(list []dit.Rows, values func(all, own int) int64) {
 		for _, r := range list {
@@ -92,14 +101,14 @@ func (o *outline) scattered(v *volume, c Coord, spec dit.BlockSpec, mine dit.Row
 			}
 		}
 	}
-	each(gathers(spec, mine), func(_, own int) int64 { return (t - 1) * int64(own) * e })
-	each(reductions(spec, mine), func(all, own int) int64 { return int64(all-own) * e })
+	each(gathers(spec, half, mine), func(_, own int) int64 { return (t - 1) * int64(own) * e })
+	each(reductions(spec, half, mine), func(all, own int) int64 { return int64(all-own) * e })
 }
 
 // gathers returns the rows of every gather that a block makes in the scattered form: before each product that is cut by rows.
-func gathers(b dit.BlockSpec, r dit.Rows) []dit.Rows {
-	out := reductions(b, r)
-	if b.LastText && r.Text.Len() > 0 { // queries, keys and values alone
+func gathers(b dit.BlockSpec, half dit.Half, r dit.Rows) []dit.Rows {
+	out := reductions(b, half, r)
+	if b.LastText && r.Text.Len() > 0 && half != dit.MLPHalf { // queries, keys and values alone
 		out = append(out, r.TextOnly())
 	}
 	return out
@@ -121,7 +130,7 @@ func (o *outline) volumes(c Coord, m Micro) (v [axisCount]volume) {
 		rows := o.rows(m, i)
 		o.own(c, func(k int) {
 			for n := o.lanes[k].Start; n < o.lanes[k].End; n++ {
-				o.block(&v, c, n, rows, b)
+				o.block(&v, c, n, o.lanes[k].half(n), rows, b)
 			}
 			if o.sends(k) {
 				v[AxisPipe].add(1, int64(b*o.plan.kept(rows[c.sequence(o.plan)], c.Tensor).Len()*o.Spec.Width))

@@ -130,6 +130,9 @@ func (o *outline) evaluation(acts, comm *stack, c Coord, k, b int, m Micro) {
 		if o.cfgOf[i] == c.CFG {
 			rows := o.rows(m, i)
 			for n := o.lanes[k].Start; n < o.lanes[k].End; n++ {
+				if !o.lanes[k].attends(n) {
+					continue
+				}
 				eachAttention(o.Spec.Blocks[n], func(_ int, imageOnly bool) { o.exchangeBuffers(comm, c, rows, b, imageOnly) })
 			}
 		}
@@ -167,6 +170,18 @@ func tokenWeights(spec *dit.Spec, b dit.BlockSpec) float64 {
 		w += 2
 	}
 	return w
+}
+
+// halfWeights is tokenWeights of a half: 2 r for the MLP, the rest for the attention.
+func halfWeights(spec *dit.Spec, b dit.BlockSpec, half dit.Half) float64 {
+	mlp := 2 * spec.MLPRatio
+	switch half {
+	case dit.MLPHalf:
+		return mlp
+	case dit.AttentionHalf:
+		return tokenWeights(spec, b) - mlp
+	}
+	return tokenWeights(spec, b)
 }
 
 // traits are what the shape of a model says about its tables: joint models with single blocks and skip-connected models rotate queries and keys, the
@@ -214,11 +229,10 @@ func (o *outline) localHeads(c Coord) int {
 }
 
 // sessionEntry adds what stays of one entry, and the peak on the way; it returns the bytes of its K/V store.
-func (o *outline) sessionEntry(s *stack, c Coord, held dit.Range, i, b int) (kv int64) {
+func (o *outline) sessionEntry(s *stack, c Coord, at lane, i, b int) (kv int64) {
 	spec, e, lt, li := o.Spec, o.Spec.Width, o.Text[i], o.tokens()
 	rotates, adds, shiftOnly := traits(spec)
-	own := held
-	held = o.prepared(held)
+	held := o.prepared(at.Range)
 	if spec.JointText() {
 		s.alloc(lt * e)
 	} else {
@@ -258,7 +272,7 @@ func (o *outline) sessionEntry(s *stack, c Coord, held dit.Range, i, b int) (kv 
 		spare := 0
 		for n, blk := range spec.Blocks {
 			for a := range max(blk.Attends, 1) {
-				if mine := n >= own.Start && n < own.End; !mine && (!o.plan.Spread || a < spare) {
+				if mine := n >= at.Start && n < at.End && at.attends(n); !mine && (!o.plan.Spread || a < spare) {
 					continue // of other stages one after the other in spare memory
 				} else if !mine {
 					spare++
@@ -293,13 +307,13 @@ func (o *outline) activations(s *stack, c Coord, k, b int, m Micro) {
 		all := o.rows(m, i)[c.sequence(o.plan)]
 		r := o.plan.kept(all, c.Tensor)
 		mine, wide = append(mine, r), append(wide, all)
-		for _, n := range modulations(spec, o.prepared(o.lanes[k])) { // of a timestep that nobody announced
+		for _, n := range modulations(spec, o.prepared(o.lanes[k].Range)) { // of a timestep that nobody announced
 			s.wide(n)
 		}
 		s.alloc(b * r.Len() * e)
 		if together := all.Text.End == o.entry(i).text && all.Image.Start == 0; rotates && all.Text.Len() > 0 && all.Image.Len() > 0 && !together {
-			s.alloc(all.Len() * spec.HeadDim / 2)
-			s.alloc(all.Len() * spec.HeadDim / 2)
+			s.wide(all.Len() * spec.HeadDim / 2)
+			s.wide(all.Len() * spec.HeadDim / 2)
 		}
 		if k == 0 {
 			s.alloc(b * r.Image.Len() * spec.Channels * token)

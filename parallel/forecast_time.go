@@ -18,7 +18,7 @@ type costs struct {
 func newCosts(o *outline, f Fabric, m Manner) *costs {
 	c := &costs{outline: o, fabric: f, manner: m}
 	if m.EvenStages && o.plan.Pipe > 1 {
-		o.lanes = evenStages(len(o.Spec.Blocks), len(o.lanes))
+		o.lanes = whole(evenStages(len(o.Spec.Blocks), len(o.lanes)))
 	}
 	if m.EvenPatches {
 		o.patches = balanced(o.tokens(), len(o.patches))
@@ -89,42 +89,51 @@ func (c *costs) compute(l load) float64 {
 	return max(l.gemm/d.GEMM+l.attention/d.Attention+l.bytes/d.Traffic+l.launches*c.manner.Gap, l.launches*d.Launch)
 }
 
-// addBlock adds what rank at does in block n for rows of one entry, b items. first is false for entries that ride in the batch of another one.
-func (c *costs) addBlock(l *load, at Coord, n int, rows []dit.Rows, entry, b int, first bool) {
+// addBlock adds what rank at does in block n, or a half of it, for rows of one entry, b items. first is false for entries that ride in the batch of another
+// one.
+func (c *costs) addBlock(l *load, at Coord, n int, half dit.Half, rows []dit.Rows, entry, b int, first bool) {
 	spec, blk := c.Spec, c.Spec.Blocks[n]
+	part := 1.0 // of what is spread over the block
+	if half != dit.WholeBlock {
+		part = 0.5
+	}
 	e, mine := float64(spec.Width), rows[at.sequence(c.plan)]
 	text, image := float64(b*mine.Text.Len()), float64(b*mine.Image.Len())
 	if blk.Kind == dit.Cross {
 		text = 0
 	}
 	share := float64(c.localHeads(at)) / float64(spec.Heads)
-	weights := tokenWeights(spec, blk) * e * e
+	weights := halfWeights(spec, blk, half) * e * e
 	l.gemm += 2 * image * weights * share
-	if blk.LastText {
+	if blk.LastText && half != dit.MLPHalf {
 		weights = 3 * e * e
+	} else if blk.LastText {
+		weights = 0
 	}
 	l.gemm += 2 * text * weights * share
 	kept := 1.0
 	if c.plan.Scatter { // element-wise work is that of the rows kept
 		kept = 1 / float64(c.plan.Tensor)
 	}
-	l.bytes += (text + image) * e * kept * c.manner.Passes * float64(c.fabric.Device.ValueBytes)
+	l.bytes += part * (text + image) * e * kept * c.manner.Passes * float64(c.fabric.Device.ValueBytes)
 	streams := 1.0
 	if blk.Kind == dit.Double && text > 0 && image > 0 {
 		streams = 2
 	}
 	if first || !c.manner.Together {
-		l.launches += streams * c.manner.Launches
+		l.launches += part * streams * c.manner.Launches
 	}
 	if blk.Kind == dit.Cross {
 		l.attention += 4 * image * float64(c.Text[entry]) * e * share
 	}
-	eachAttention(blk, func(_ int, imageOnly bool) { c.addAttention(l, at, rows, entry, b, imageOnly, first) })
-	c.addTensor(l, at, blk, mine, b, first)
+	if half != dit.MLPHalf {
+		eachAttention(blk, func(_ int, imageOnly bool) { c.addAttention(l, at, rows, entry, b, imageOnly, first) })
+	}
+	c.addTensor(l, at, blk, half, mine, b, first)
 }
 
 // addTensor adds the sums over the tensor group, or the gathers and scatters of the scattered form.
-func (c *costs) addTensor(l *load, at Coord, blk dit.BlockSpec, mine dit.Rows, b int, first bool) {
+func (c *costs) addTensor(l *load, at Coord, blk dit.BlockSpec, half dit.Half, mine dit.Rows, b int, first bool) {
 	t, w, value := c.plan.Tensor, c.wires[AxisTensor], float64(c.fabric.Device.ValueBytes)
 	if t == 1 {
 		return
@@ -132,10 +141,10 @@ func (c *costs) addTensor(l *load, at Coord, blk dit.BlockSpec, mine dit.Rows, b
 	calls, bytes := 0.0, 0.0
 	if c.plan.Scatter {
 		var v volume
-		c.scattered(&v, at, blk, mine, b)
+		c.scattered(&v, at, blk, half, mine, b)
 		calls, bytes = float64(v.calls), float64(v.values)*value
 	} else {
-		rows := reductions(blk, mine)
+		rows := reductions(blk, half, mine)
 		if n := c.manner.Reductions; n > 0 {
 			rows = rows[:min(n, len(rows))]
 		}
@@ -202,16 +211,20 @@ func (c *costs) laneLoad(at Coord, k int, m Micro) (l load) {
 		}
 		rows := c.mannerRows(m, i)
 		// blocks of one kind cost the same: count them
-		seen := map[dit.BlockSpec]load{}
+		type kind struct {
+			dit.BlockSpec
+			half dit.Half
+		}
+		seen := map[kind]load{}
 		for n := c.lanes[k].Start; n < c.lanes[k].End; n++ {
-			key := c.Spec.Blocks[n]
+			key := kind{c.Spec.Blocks[n], c.lanes[k].half(n)}
 			key.Params = 0
 			if key.Skip >= 0 {
 				key.Skip = 0
 			}
 			one, ok := seen[key]
 			if !ok {
-				c.addBlock(&one, at, n, rows, i, b, first)
+				c.addBlock(&one, at, n, key.half, rows, i, b, first)
 				seen[key] = one
 			}
 			l.gemm += one.gemm

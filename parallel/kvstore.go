@@ -12,10 +12,13 @@ type kvStore struct {
 	kv     map[[2]int]engine.Tensor // (block, attention) -> [B, L, 2, H/P, D]
 }
 
-// newKVStore takes the memory for blocks in held; heads are those of this rank.
-func newKVStore(env dit.Env, spec *dit.Spec, held dit.Range, lt, li, b, heads int) *kvStore {
+// newKVStore takes the memory for blocks that attend in held; heads are those of this rank.
+func newKVStore(env dit.Env, spec *dit.Spec, held lane, lt, li, b, heads int) *kvStore {
 	s := &kvStore{lt: lt, li: li, kv: map[[2]int]engine.Tensor{}}
 	for i := held.Start; i < held.End; i++ {
+		if !held.attends(i) {
+			continue
+		}
 		for k := range max(spec.Blocks[i].Attends, 1) {
 			s.kv[[2]int{i, k}] = env.Arena.Alloc(env.DType, b, storeRows(lt, li, k), 2, heads, spec.HeadDim)
 		}

@@ -149,16 +149,11 @@ func TestExactSearch(t *testing.T) {
 	}
 }
 
-// TestPipelineSteadyState: FLUX at 1024 px on stages, text and host hand-over included, takes at most 1.05 of what the busiest stage alone does. How
-// far that is from an even share is arithmetic: 57 blocks of equal cost on 8 stages leave 8 on one, 1.123 of the mean.
+// TestPipelineSteadyState: FLUX at 1024 px on stages, text and host hand-over included, takes at most 1.10 of an even share of one device's step. Whole blocks
+// alone could not do that on 8 stages: 57 of equal cost leave 8 on one, 1.123 of the mean.
 func TestPipelineSteadyState(t *testing.T) {
-	for _, c := range []struct {
-		devices string
-		uneven  float64 // ceil(57/n)*n/57
-	}{
-		{"3xL40-pcie", 1}, {"4xL40-pcie", 15. * 4 / 57}, {"8xL40-pcie", 8. * 8 / 57}, {"8xA100-80-nvlink", 8. * 8 / 57}, {"8xH100-nvlink", 8. * 8 / 57},
-	} {
-		s := searchFor(t, "flux-dev", 1024, 28, c.devices)
+	for _, devices := range []string{"3xL40-pcie", "4xL40-pcie", "8xL40-pcie", "8xA100-80-nvlink", "8xH100-nvlink"} {
+		s := searchFor(t, "flux-dev", 1024, 28, devices)
 		alone, err := Simulate(s.Workload, OneRank(), s.Fabric, s.Manner)
 		if err != nil {
 			t.Fatal(err)
@@ -176,10 +171,9 @@ func TestPipelineSteadyState(t *testing.T) {
 			}
 		}
 		ratio := best / (alone.StepSeconds / float64(n))
-		t.Logf("%s: step %.2f ms with %d patches, 1/%d of one device %.2f ms: %.3f (%.3f by the blocks)", c.devices, 1e3*best, at, n,
-			1e3*alone.StepSeconds/float64(n), ratio, c.uneven)
-		if ratio > 1.05*c.uneven || ratio < 0.99 {
-			t.Errorf("%s: %.3f of an even share, want at most 1.05 x %.3f", c.devices, ratio, c.uneven)
+		t.Logf("%s: step %.2f ms with %d patches, 1/%d of one device %.2f ms: %.3f", devices, 1e3*best, at, n, 1e3*alone.StepSeconds/float64(n), ratio)
+		if ratio > 1.10 || ratio < 0.99 {
+			t.Errorf("%s: %.3f of an even share, want 0.99 to 1.10", devices, ratio)
 		}
 	}
 }

@@ -130,9 +130,3 @@ func blockCosts(spec *dit.Spec, lt, li int) []float64 {
 	}
 	return out
 }
-
-// stageRanges cuts the blocks of a model over stages for a picture of li tokens, embedding and head counted.
-func stageRanges(spec *dit.Spec, lt, li, parts int) []dit.Range {
-	ends := float64(li) * float64(spec.Width*spec.PatchSize*spec.PatchSize)
-	return stages(blockCosts(spec, lt, li), parts, [2]float64{ends * float64(spec.Channels), ends * float64(spec.OutChannels)})
-}

@@ -150,8 +150,23 @@ func cheapest(cost []float64, parts int, extra [2]float64) float64 {
 	return try(0, 0)
 }
 
-// TestStagesOfPublishedModels: with four blocks a stage or more the dearest stage is within 3 % of the mean, or it has no block more than blocks of equal
-// cost force: 57 blocks on 8 stages are 8 on some, which is 1.123 of the mean whatever is done with whole blocks.
+// halves counts lanes in half blocks.
+func halves(lanes []lane) []dit.Range {
+	out := make([]dit.Range, len(lanes))
+	for i, l := range lanes {
+		out[i] = dit.Range{Start: 2 * l.Start, End: 2 * l.End}
+		if l.late {
+			out[i].Start++
+		}
+		if l.early {
+			out[i].End--
+		}
+	}
+	return out
+}
+
+// TestStagesOfPublishedModels: with four blocks a stage or more the dearest stage is within 3 % of the mean, or within what cannot be divided: FLUX has 19
+// blocks that can be cut in halves and 38 that cannot, all of one cost, so 8 stages are 7.5, 7.5 and six times 7.
 func TestStagesOfPublishedModels(t *testing.T) {
 	for _, name := range published.Names() {
 		m, err := published.Find(name)
@@ -166,19 +181,26 @@ func TestStagesOfPublishedModels(t *testing.T) {
 		}
 		for parts := 2; parts <= 8 && 4*parts <= len(cost); parts++ {
 			folded := skips(m.Spec)
-			lanes := (Plan{Pipe: parts}).lanes(folded)
-			r := laneRanges(m.Spec, m.Text, li, lanes)
-			if ok, least, _ := tiles(r, len(cost)); !ok || least < 1 {
+			count := (Plan{Pipe: parts}).lanes(folded)
+			r := laneRanges(m.Spec, m.Text, li, count)
+			if ok, least, _ := tiles(halves(r), 2*len(cost)); !ok || least < 2 {
 				t.Fatalf("%s on %d stages: %v", name, parts, r)
 			}
 			sums := make([]float64, parts)
-			for k, lane := range r {
-				stage := min(k, lanes-1-k)
+			for k, l := range r {
+				stage := min(k, count-1-k)
 				if !folded {
 					stage = k
 				}
-				for _, c := range cost[lane.Start:lane.End] {
-					sums[stage] += c
+				for b := l.Start; b < l.End; b++ {
+					part := halfWeights(m.Spec, m.Spec.Blocks[b], dit.MLPHalf) * float64(m.Spec.Width*m.Spec.Width) * float64(m.Text+li)
+					switch l.half(b) {
+					case dit.AttentionHalf:
+						part = cost[b] - part
+					case dit.WholeBlock:
+						part = cost[b]
+					}
+					sums[stage] += part
 				}
 			}
 			most, total := 0.0, 0.0
@@ -190,8 +212,15 @@ func TestStagesOfPublishedModels(t *testing.T) {
 			if folded {
 				unit *= 2
 			}
-			if ratio := most / mean; ratio > 1.03 && most > math.Ceil(mean/unit)*unit*1.001 {
+			ratio := most / mean
+			if parts == 8 || ratio > 1.03 {
+				t.Logf("%s on %d stages: the dearest is %.3f of the mean", name, parts, ratio)
+			}
+			if ratio > 1.03 && most > math.Ceil(mean/unit)*unit*1.001 {
 				t.Errorf("%s on %d stages: the dearest is %.3f of the mean, %v", name, parts, ratio, r)
+			}
+			if name == "flux-dev" && ratio > 1.06 {
+				t.Errorf("%s on %d stages: the dearest is %.3f of the mean, want at most 1.06 with half blocks", name, parts, ratio)
 			}
 		}
 	}
@@ -210,7 +239,7 @@ func TestFoldedStagesMirror(t *testing.T) {
 		}
 		for parts := 1; parts <= min(8, maxStages(spec)); parts++ {
 			r := laneRanges(spec, 10, 64, (Plan{Pipe: parts}).lanes(true))
-			if ok, least, _ := tiles(r, n); !ok || least < 1 || len(r) != 2*parts-1 {
+			if ok, least, _ := tiles(halves(r), 2*n); !ok || least < 2 || len(r) != 2*parts-1 {
 				t.Fatalf("%d blocks on %d stages: %v", n, parts, r)
 			}
 			for k, lane := range r {

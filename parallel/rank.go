@@ -50,7 +50,7 @@ type rankSession struct {
 	comm    *engine.Arena
 	comms   [axisCount]Comm
 	before  [axisCount]Traffic // counted before the session
-	held    dit.Range          // blocks of this rank's stage
+	held    lane               // blocks of this rank's stage
 	tokens  TokenCount
 	stop    *atomic.Bool
 	pos     *position

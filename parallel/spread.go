@@ -18,7 +18,7 @@ func (s *rankSession) prepared() dit.Range {
 	if s.open.Plan.Spread {
 		return dit.Range{End: len(s.model.Spec().Blocks)}
 	}
-	return s.held
+	return s.held.Range
 }
 
 // outer is the comm of the ranks that K and V are shared with: the ring, with all stages in a spread evaluation.
@@ -62,7 +62,7 @@ func (o *outline) spread() *outline {
 	w := *o
 	w.plan.Ring, w.plan.Pipe, w.plan.Patches, w.stores = o.plan.Pipe*o.plan.Ring, 1, 1, true
 	w.mesh = Mesh{Plan: w.plan}
-	w.lanes = []dit.Range{{End: len(o.Spec.Blocks)}}
+	w.lanes = whole([]dit.Range{{End: len(o.Spec.Blocks)}})
 	return &w
 }
 

@@ -52,7 +52,7 @@ type outline struct {
 	plan    Plan
 	mesh    Mesh
 	patches []dit.Range // image tokens of each patch
-	lanes   []dit.Range // blocks of each stop of a micro-step
+	lanes   []lane      // blocks of each stop of a micro-step
 	batch   []dit.Range // items of each data part
 	cfgOf   []int       // cfg group of each entry
 	cold    bool        // warm-up 0 means none at all

@@ -94,8 +94,20 @@ type BlockSpec struct {
 	LastText bool
 	// Attends is how often Block calls Attend (SD3.5 medium's dual-attention blocks: 2, others 1).
 	Attends int
-	Params  int64
+	// Cuts is true where Block takes Env.Half: the attention, or what follows it, alone.
+	Cuts   bool
+	Params int64
 }
+
+// Half is a part of a block: what comes up to the residual of its attention, or the MLP behind it. Between the two there is nothing but X.
+type Half uint8
+
+// The halves. Blocks whose BlockSpec.Cuts is false are computed whole always.
+const (
+	WholeBlock Half = iota
+	AttentionHalf
+	MLPHalf
+)
 
 // JointText reports whether text rows take part in attention with image rows (Double and Single blocks), so that they must be split,
 // cached and exchanged like image rows.
@@ -115,6 +127,7 @@ type Env struct {
 	Arena  *engine.Arena // activations, in stack order: a call releases what it allocates unless it returns it
 	DType  engine.DType  // of activations: f32 (the zero value) or bf16. Modulations and rotations are f32 always
 	Attend func(Attention)
+	Half   Half // what Block computes of a block that can be cut
 	// Reduce sums a partial result over the ranks that hold the other slices of the same weights; nil: this rank holds whole weights.
 	Reduce func(engine.Tensor)
 	// Gather and Scatter take the place of Reduce where those ranks also share the rows of X (State.Rows) between products. Gather fills dst

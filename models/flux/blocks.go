@@ -39,16 +39,24 @@ func (m *Model) double(env dit.Env, i int, s *dit.State) {
 		sides = append(sides, side{&w.Img, s.M.Image[i].Index(0, s.Step), s.ImageRows(), dit.Range{Start: own, End: all}, s.Wide.ImageOnly(), dit.Range{Start: lt, End: l}})
 	}
 	h := layers.Scratch(env, s.X, s.B, all, e)
-	qkv := layers.Scratch(env, s.X, s.B, l, w.Img.QKV.N())
-	for _, t := range sides {
-		rows := h.Slice(1, t.at.Start, t.at.End)
-		layers.AdaLN(env, rows, t.x, layers.Chunk(t.mod, e, 0), layers.Chunk(t.mod, e, 1), eps)
-		layers.ColumnLinear(env, qkv.Slice(1, t.to.Start, t.to.End), rows, t.w.QKV, t.of, engine.ActNone)
+	var attended engine.Tensor
+	if env.Half != dit.MLPHalf {
+		qkv := layers.Scratch(env, s.X, s.B, l, w.Img.QKV.N())
+		for _, t := range sides {
+			rows := h.Slice(1, t.at.Start, t.at.End)
+			layers.AdaLN(env, rows, t.x, layers.Chunk(t.mod, e, 0), layers.Chunk(t.mod, e, 1), eps)
+			layers.ColumnLinear(env, qkv.Slice(1, t.to.Start, t.to.End), rows, t.w.QKV, t.of, engine.ActNone)
+		}
+		attended = layers.Scratch(env, s.X, s.B, l, w.Img.Proj.K())
+		m.attend(env, i, s, qkv, attended, norm(w.Txt.QueryScale, w.Txt.KeyScale), norm(w.Img.QueryScale, w.Img.KeyScale))
 	}
-	attended := layers.Scratch(env, s.X, s.B, l, w.Img.Proj.K())
-	m.attend(env, i, s, qkv, attended, norm(w.Txt.QueryScale, w.Txt.KeyScale), norm(w.Img.QueryScale, w.Img.KeyScale))
 	for _, t := range sides {
-		layers.RowLinear(env, t.x, attended.Slice(1, t.to.Start, t.to.End), t.w.Proj, layers.Chunk(t.mod, e, 2), t.of)
+		if env.Half != dit.MLPHalf {
+			layers.RowLinear(env, t.x, attended.Slice(1, t.to.Start, t.to.End), t.w.Proj, layers.Chunk(t.mod, e, 2), t.of)
+		}
+		if env.Half == dit.AttentionHalf {
+			continue
+		}
 		rows := h.Slice(1, t.at.Start, t.at.End)
 		layers.AdaLN(env, rows, t.x, layers.Chunk(t.mod, e, 3), layers.Chunk(t.mod, e, 4), eps)
 		layers.ResidualMLP(env, t.x, rows, t.w.Up, t.w.Down, layers.Chunk(t.mod, e, 5), t.of, engine.GELUTanh)

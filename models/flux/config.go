@@ -115,7 +115,7 @@ func (c Config) Spec() (dit.Spec, error) {
 		Params: weights.Total(declared),
 	}
 	for _, n := range weights.PerElement(declared, "double_blocks", c.Depth) {
-		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Double, Skip: -1, Attends: 1, Params: n})
+		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Double, Skip: -1, Attends: 1, Cuts: true, Params: n})
 	}
 	for _, n := range weights.PerElement(declared, "single_blocks", c.DepthSingle) {
 		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Single, Skip: -1, Attends: 1, Params: n})

@@ -36,6 +36,7 @@ func family() goldenrun.Family {
 func TestForwardMatchesGolden(t *testing.T)        { family().Forward(t) }
 func TestNothingIsReadEarly(t *testing.T)          { family().Deferred(t) }
 func TestRowsOfPartsEqualTheWhole(t *testing.T)    { family().Rows(t) }
+func TestHalvesOfBlocksEqualTheWhole(t *testing.T) { family().Cut(t) }
 func TestBlocksOfStagesEqualTheWhole(t *testing.T) { family().Stages(t) }
 func TestSlicesSumToTheWhole(t *testing.T)         { family().Slices(t) }
 func TestBatchAndSteps(t *testing.T)               { family().Batch(t) }

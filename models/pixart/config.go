@@ -93,7 +93,7 @@ func (c Config) Spec() (dit.Spec, error) {
 		OutChannels: 2 * c.Channels, ContextDim: c.ContextDim, MLPRatio: float64(c.MLPHidden) / float64(c.Hidden), Params: weights.Total(declared),
 	}
 	for _, n := range weights.PerElement(declared, "blocks", c.Depth) {
-		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Cross, Skip: -1, Attends: 1, Params: n})
+		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Cross, Skip: -1, Attends: 1, Cuts: true, Params: n})
 	}
 	return s, nil
 }

@@ -171,9 +171,23 @@ func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
 // Block runs block i: x += gate1 * attention(norm1(x)), x += cross-attention(x), x += gate2 * mlp(norm2(x)).
 func (m *Model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 	mark := env.Arena.Mark()
+	b, x, e := &m.net.Blocks[i], s.X, m.cfg.Hidden
+	mod := s.M.Image[i].Index(0, s.Step)
+	h := layers.Scratch(env, x, s.B, s.Rows.Len(), e)
+	if env.Half != dit.MLPHalf {
+		m.attentions(env, i, s, h)
+	}
+	if env.Half != dit.AttentionHalf {
+		layers.AdaLN(env, h, x, layers.Chunk(mod, e, 3), layers.Chunk(mod, e, 4), eps)
+		layers.ResidualMLP(env, x, h, b.MLP.Up, b.MLP.Down, layers.Chunk(mod, e, 5), s.Wide, engine.GELUTanh)
+	}
+	env.Arena.Release(mark)
+}
+
+// attentions adds self-attention over the image and cross-attention to the text; h is scratch.
+func (m *Model) attentions(env dit.Env, i int, s *dit.State, h engine.Tensor) {
 	b, x, e, d := &m.net.Blocks[i], s.X, m.cfg.Hidden, m.spec.HeadDim
 	mod, l := s.M.Image[i].Index(0, s.Step), s.Wide.Len()
-	h := layers.Scratch(env, x, s.B, s.Rows.Len(), e)
 	qkv := layers.Scratch(env, x, s.B, l, b.Attn.QKV.N())
 	attended := layers.Scratch(env, x, s.B, l, b.Attn.Proj.K())
 	layers.AdaLN(env, h, x, layers.Chunk(mod, e, 0), layers.Chunk(mod, e, 1), eps)
@@ -186,10 +200,6 @@ func (m *Model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 	layers.ColumnLinear(env, query, x, b.Cross.Query, s.Wide, engine.ActNone)
 	layers.CrossAttend(env, layers.Heads(attended, d), layers.Heads(query, d), s.P.CrossKV[i], s.P.KeyLen)
 	layers.RowLinear(env, x, attended, b.Cross.Proj, engine.Tensor{}, s.Wide)
-
-	layers.AdaLN(env, h, x, layers.Chunk(mod, e, 3), layers.Chunk(mod, e, 4), eps)
-	layers.ResidualMLP(env, x, h, b.MLP.Up, b.MLP.Down, layers.Chunk(mod, e, 5), s.Wide, engine.GELUTanh)
-	env.Arena.Release(mark)
 }
 
 // Head normalises, modulates by (shift, scale) and projects the rows; the second half of the channels is a variance that nobody uses.

@@ -10,11 +10,28 @@ import (
 // over both. The last block leaves its text rows as they were.
 func (m *Model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 	mark := env.Arena.Mark()
-	b, e, lt, l := &m.blocks[i], m.cfg.Hidden, s.Wide.Text.Len(), s.Wide.Len()
-	own, all := s.Rows.Text.Len(), s.Rows.Len()
+	b, own, all := &m.blocks[i], s.Rows.Text.Len(), s.Rows.Len()
 	imageMod, textMod := s.M.Image[i].Index(0, s.Step), s.M.Text[i].Index(0, s.Step)
-	h := layers.Scratch(env, s.X, s.B, all, e)
+	h := layers.Scratch(env, s.X, s.B, all, m.cfg.Hidden)
 	hText, hImage := h.Slice(1, 0, own), h.Slice(1, own, all)
+	if env.Half != dit.MLPHalf {
+		m.attentions(env, i, s, hText, hImage)
+	}
+	if env.Half != dit.AttentionHalf {
+		if !b.last && s.Wide.Text.Len() > 0 {
+			feedForward(env, s.TextRows(), hText, textMod, b.text.MLP, s.Wide.TextOnly())
+		}
+		if s.Wide.Image.Len() > 0 {
+			feedForward(env, s.ImageRows(), hImage, imageMod, b.image.MLP, s.Wide.ImageOnly())
+		}
+	}
+	env.Arena.Release(mark)
+}
+
+// attentions adds the joint attention to both streams, and that over image tokens alone of a dual block; hText and hImage are scratch.
+func (m *Model) attentions(env dit.Env, i int, s *dit.State, hText, hImage engine.Tensor) {
+	b, e, lt, l := &m.blocks[i], m.cfg.Hidden, s.Wide.Text.Len(), s.Wide.Len()
+	imageMod, textMod := s.M.Image[i].Index(0, s.Step), s.M.Text[i].Index(0, s.Step)
 	qkv := layers.Scratch(env, s.X, s.B, l, b.image.Attn.QKV.N())
 	project(env, hText, qkv.Slice(1, 0, lt), s.TextRows(), textMod, 0, b.text.Attn.QKV, s.Wide.TextOnly())
 	project(env, hImage, qkv.Slice(1, lt, l), s.ImageRows(), imageMod, 0, b.image.Attn.QKV, s.Wide.ImageOnly())
@@ -29,7 +46,6 @@ func (m *Model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 	}
 	if !b.last && lt > 0 {
 		layers.RowLinear(env, s.TextRows(), attended.Slice(1, 0, lt), b.text.Attn.Proj, layers.Chunk(textMod, e, 2), s.Wide.TextOnly())
-		feedForward(env, s.TextRows(), hText, textMod, b.text.MLP, s.Wide.TextOnly())
 	}
 	if l > lt {
 		x, of := s.ImageRows(), s.Wide.ImageOnly()
@@ -37,9 +53,7 @@ func (m *Model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 		if b.second != nil {
 			layers.RowLinear(env, x, again, b.second.Proj, layers.Chunk(imageMod, e, 8), of)
 		}
-		feedForward(env, x, hImage, imageMod, b.image.MLP, of)
 	}
-	env.Arena.Release(mark)
 }
 
 // project computes qkv of one stream from its normalised rows; part is the index of the shift in mod, the scale follows.

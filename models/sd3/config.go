@@ -91,7 +91,7 @@ func (c Config) Spec() (dit.Spec, error) {
 		ContextDim: c.ContextDim, PooledDim: c.PooledDim, MLPRatio: float64(c.MLPHidden) / float64(c.Hidden), Params: weights.Total(declared),
 	}
 	for i, n := range weights.PerElement(declared, "joint_blocks", c.Blocks) {
-		b := dit.BlockSpec{Kind: dit.Double, Skip: -1, Attends: 1, LastText: i == c.Blocks-1, Params: n}
+		b := dit.BlockSpec{Kind: dit.Double, Skip: -1, Attends: 1, LastText: i == c.Blocks-1, Cuts: true, Params: n}
 		if c.dual(i) {
 			b.Attends = 2
 		}
