@@ -1,0 +1,87 @@
+package parallel
+
+import (
+	"context"
+	"sync"
+	"testing"
+
+	"patchbay/engine"
+)
+
+// watching is an Ops that writes down which rank works on which micro-step, in the order of the first products.
+type watching struct {
+	engine.Ops
+	rank int
+	e    **Engine
+	mu   *sync.Mutex
+	seen *[]rankMicro
+}
+
+type rankMicro struct {
+	rank int
+	m    Micro
+}
+
+func (w *watching) Linear(y, x engine.Tensor, wt *engine.Weight, e engine.Epilogue) {
+	if team := (*w.e).team; team != nil && w.rank < len(team.links) {
+		at := rankMicro{w.rank, team.links[w.rank].rank.pos.now()}
+		w.mu.Lock()
+		if n := len(*w.seen); n == 0 || (*w.seen)[n-1] != at {
+			*w.seen = append(*w.seen, at)
+		}
+		w.mu.Unlock()
+	}
+	w.Ops.Linear(y, x, wt, e)
+}
+
+// TestEvaluationsOverlapInThePipe: the first stage begins evaluation e+1 while the last stage still has patches of e before it, so that only the warm-up
+// and the two ends of a run are serial. The order of ranks is fixed by seeds, so the counts are the same every time.
+func TestEvaluationsOverlapInThePipe(t *testing.T) {
+	for _, c := range []struct {
+		plan string
+		last int // last rank
+		end  int // last patch
+	}{{"pipe=2,patches=4,warmup=1", 1, 3}, {"pipe=2,patches=4,warmup=1,sync=spread", 1, 3}, {"pipe=3,patches=6,warmup=1", 2, 5}} {
+		overlapped, possible := 0, 0
+		for seed := uint64(1); seed <= 4; seed++ {
+			var e *Engine
+			var mu sync.Mutex
+			var seen []rankMicro
+			var err error
+			e, err = NewEngine(Config{Order: seed, NewOps: func(rank, ranks int) (engine.Ops, error) {
+				ops, err := testOps(rank, ranks)
+				return &watching{Ops: ops, rank: rank, e: &e, mu: &mu, seen: &seen}, err
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 12, 12, 8)
+			r.Plan = c.plan
+			if _, err := e.Sample(context.Background(), r, nil); err != nil {
+				t.Fatal(err)
+			}
+			e.Close()
+			first := map[rankMicro]int{}
+			for i, s := range seen {
+				if _, ok := first[s]; !ok {
+					first[s] = i
+				}
+			}
+			for ev := 1; ev < 7; ev++ {
+				next, ok := first[rankMicro{0, Micro{Evaluation: ev + 1}}]
+				tail, ok2 := first[rankMicro{c.last, Micro{Evaluation: ev, Patch: c.end}}]
+				if !ok || !ok2 {
+					t.Fatalf("%s: evaluation %d was not seen", c.plan, ev)
+				}
+				possible++
+				if next < tail {
+					overlapped++
+				}
+			}
+		}
+		t.Logf("%s: %d of %d evaluations begin before the one before has ended", c.plan, overlapped, possible)
+		if overlapped < possible/6 {
+			t.Errorf("%s: %d of %d evaluations begin before the one before has ended, want a sixth of them in a random order of ranks", c.plan, overlapped, possible)
+		}
+	}
+}
