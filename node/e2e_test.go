@@ -113,7 +113,7 @@ func TestEndToEndThroughNodes(t *testing.T) {
 			continue
 		}
 		ran++
-		t.Run(name, func(t *testing.T) { c.run(t, name, eng) })
+		t.Run(name, func(t *testing.T) { t.Logf("relative error %.2g, bound 1e-4", c.run(t, name, eng)) })
 	}
 	if want := map[bool]int{true: 6, false: 45}[testing.Short()]; ran < want {
 		t.Errorf("ran %d cases, want %d", ran, want)
@@ -146,7 +146,9 @@ func (c *e2eCase) runner(t *testing.T, eng *parallel.Engine, got map[string]*Lat
 	return runner, g.workflow(t)
 }
 
-func (c *e2eCase) run(t *testing.T, name string, eng *parallel.Engine) {
+// run draws a case and returns its relative error.
+func (c *e2eCase) run(t *testing.T, name string, eng *parallel.Engine) float64 {
+	t.Helper()
 	got := map[string]*Latent{}
 	runner, w := c.runner(t, eng, got)
 	result, err := runner.Run(context.Background(), Job{ID: name, Workflow: w}, nil)
@@ -154,9 +156,8 @@ func (c *e2eCase) run(t *testing.T, name string, eng *parallel.Engine) {
 		t.Fatal(err)
 	}
 	rel := relative(got["output"].Samples.Data, goldenTensor(t, name))
-	t.Logf("relative error %.2g, bound 1e-4", rel)
 	if rel > 1e-4 {
-		t.Errorf("relative error %.3g, bound 1e-4", rel)
+		t.Errorf("%s: relative error %.3g, bound 1e-4", name, rel)
 	}
 	if c.Node == "SamplerCustomAdvanced" {
 		if rel := relative(got["denoised"].Samples.Data, goldenTensor(t, name+"#denoised_output")); rel > 1e-4 {
@@ -166,6 +167,7 @@ func (c *e2eCase) run(t *testing.T, name string, eng *parallel.Engine) {
 	if len(result.Stats) != 1 || result.Timings.Denoise <= 0 {
 		t.Errorf("stats of %d requests and %g s of denoising, want one request", len(result.Stats), result.Timings.Denoise)
 	}
+	return rel
 }
 
 // relative is the largest difference divided by the largest reference value.
