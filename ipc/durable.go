@@ -95,7 +95,11 @@ func (j *Jobs) createDurable(ctx context.Context, rec Record, req *RunRequest) (
 	}
 	j.mu.Lock()
 	out := j.added(rec, req)
+	first := len(j.queue) > 0 && j.queue[0] == rec.Job
 	j.mu.Unlock()
+	if first && l.cfg.Place.Lacks(rec.Files, rec.Memory) == nil && l.handOver(rec.Job) {
+		return out, true, nil
+	}
 	if err := l.enqueue(ctx, rec); err != nil {
 		l.cfg.Log.Warn().Err(err).Str("job", rec.Job).Msg("the job is kept, and queued when the server can be reached")
 	}

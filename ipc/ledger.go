@@ -59,6 +59,7 @@ type Ledger struct {
 
 	turn  chan struct{} // holds one token: who has it asks the server for the next reference
 	hint  chan struct{}
+	hand  chan string // a new job to whoever waits in next: it needs no reference
 	taken uint64 // references given out, under turn
 	end   context.CancelFunc
 	ctx   context.Context
@@ -91,7 +92,7 @@ func OpenLedger(ctx context.Context, cfg LedgerConfig) (*Ledger, error) {
 	if cfg.InProcess != nil {
 		opts = append(opts, nats.InProcessServer(cfg.InProcess))
 	}
-	l := &Ledger{cfg: cfg, turn: make(chan struct{}, 1), hint: make(chan struct{}, 1), back: make(chan struct{}, 1), seen: map[string]time.Time{}, places: map[string]placeNote{}}
+	l := &Ledger{cfg: cfg, turn: make(chan struct{}, 1), hint: make(chan struct{}, 1), hand: make(chan string), back: make(chan struct{}, 1), seen: map[string]time.Time{}, places: map[string]placeNote{}}
 	opts = append(opts, nats.ReconnectHandler(func(*nats.Conn) { l.Returned() }))
 	if l.nc, err = nats.Connect(cfg.URL, opts...); err != nil {
 		return nil, fmt.Errorf("connect to NATS: %w", err)

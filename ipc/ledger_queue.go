@@ -43,17 +43,35 @@ func (l *Ledger) poke() {
 	}
 }
 
-// reference is a message of the queue that names a job. One that is neither dropped nor given back comes again.
+// reference is a message of the queue that names a job. One that is neither dropped nor given back comes again. A job that was handed over in this process
+// has none: if nobody takes it after all, Tend gives it one.
 type reference struct {
 	job string
 	msg jetstream.Msg
 }
 
 // drop takes the reference out of the queue.
-func (r reference) drop() { _ = r.msg.Ack() }
+func (r reference) drop() {
+	if r.msg != nil {
+		_ = r.msg.Ack()
+	}
+}
+
+// handOver gives a new job to a worker of this process that waits for one; false if none does.
+func (l *Ledger) handOver(job string) bool {
+	select {
+	case l.hand <- job:
+		return true
+	default:
+		return false
+	}
+}
 
 // giveBack leaves the reference to another daemon: at once when it is new, and later when it has been refused before.
 func (r reference) giveBack(l *Ledger) {
+	if r.msg == nil {
+		return
+	}
 	pause := time.Duration(0)
 	if meta, err := r.msg.Metadata(); err == nil && meta.NumDelivered > 1 {
 		pause = givenBack
@@ -84,6 +102,8 @@ func (l *Ledger) next(ctx context.Context, wanted func() bool) (reference, error
 		}
 		select {
 		case <-ctx.Done():
+		case job := <-l.hand:
+			return reference{job: job}, nil
 		case <-l.hint:
 			pause = firstPoll // the server may tell of a message before its consumers have seen it
 		case <-time.After(pause): // a hint may be lost, and a reference comes back without one

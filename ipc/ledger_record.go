@@ -37,9 +37,6 @@ func decodeRecord(e jetstream.KeyValueEntry) (Record, error) {
 
 // create writes the request and then the record of a new job. If there is a job of that id, its record is returned, with false.
 func (l *Ledger) create(ctx context.Context, rec Record, req *RunRequest) (Record, bool, error) {
-	if old, err := l.get(ctx, rec.Job); err == nil || !errors.Is(err, errNoJob) {
-		return old, false, err
-	}
 	body, err := Encode(req, Msgpack)
 	if err != nil {
 		return rec, false, err
@@ -63,6 +60,9 @@ func (l *Ledger) create(ctx context.Context, rec Record, req *RunRequest) (Recor
 	old, getErr := l.get(ctx, rec.Job) // somebody was faster, or it was stored although the answer was lost
 	if getErr != nil {
 		return rec, false, fmt.Errorf("keep record of job %s: %w", rec.Job, errors.Join(err, getErr))
+	}
+	for i := 0; i < rec.Pieces && old.Hash != rec.Hash; i++ { // pieces of a request that is refused
+		_ = l.requests.Purge(ctx, pieceKey(rec, i))
 	}
 	stored, encErr := encodeRecord(old)
 	return old, encErr == nil && bytes.Equal(stored, value), encErr
