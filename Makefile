@@ -44,8 +44,11 @@ fuzz:
 bench:
 	$(GO) test -run '^$$' -bench . -benchtime 1x ./engine/cpu ./models/... ./parallel
 
+# The long forms of the storms and many small jobs, then every parser of bytes from outside for so many executions each. Hours on two processors.
+SOAKFUZZ ?= 10000000x
 soak:
-	$(GO) test -count 1 -timeout 60m -tags soak ./...
+	$(GO) test -count 1 -timeout 120m -tags soak ./tests -v -run 'TestDurable|TestFaults|TestRouting|TestTinyJobs'
+	@tests/fuzz.sh $(SOAKFUZZ) ipc node
 
 loc:
 	@for d in ipc node parallel models engine comfyui tests; do [ -d $$d ] || continue; \

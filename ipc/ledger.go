@@ -54,13 +54,13 @@ type Ledger struct {
 	js  jetstream.JetStream
 
 	jobs, requests, daemons jetstream.KeyValue
-	queue, events           jetstream.Stream
+	queue, events, bodies   jetstream.Stream     // bodies is the stream under requests
 	classes                 []jetstream.Consumer // high, normal, low
 
 	turn  chan struct{} // holds one token: who has it asks the server for the next reference
 	hint  chan struct{}
 	hand  chan string // a new job to whoever waits in next: it needs no reference
-	taken uint64 // references given out, under turn
+	taken uint64      // references given out, under turn
 	end   context.CancelFunc
 	ctx   context.Context
 	back  chan struct{} // the server was away and is there again
@@ -143,7 +143,7 @@ func (l *Ledger) open(ctx context.Context) error {
 		kv  *jetstream.KeyValue
 		cfg jetstream.KeyValueConfig
 	}{
-		{&l.jobs, jetstream.KeyValueConfig{Bucket: jobBucket, Description: "record of every job"}},
+		{&l.jobs, jetstream.KeyValueConfig{Bucket: jobBucket, Description: "record of every job", LimitMarkerTTL: markerTime}},
 		{&l.requests, jetstream.KeyValueConfig{Bucket: requestBucket, Description: "what every job asks for, in pieces"}},
 		{&l.daemons, jetstream.KeyValueConfig{Bucket: daemonBucket, Description: "heartbeats of daemons", TTL: 10 * deadAfter}}, // in memory it would not outlive the server,
 	} {
@@ -151,6 +151,9 @@ func (l *Ledger) open(ctx context.Context) error {
 		if *b.kv, err = l.js.CreateOrUpdateKeyValue(ctx, b.cfg); err != nil {
 			return err
 		}
+	}
+	if l.bodies, err = l.js.Stream(ctx, "KV_"+requestBucket); err != nil {
+		return err
 	}
 	for _, p := range priorities() {
 		c, err := l.queue.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{

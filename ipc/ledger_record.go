@@ -151,13 +151,16 @@ func isConflict(err error) bool {
 	return errors.Is(err, jetstream.ErrKeyExists) || errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence
 }
 
-// drop forgets a job.
+// markerTime is how long the bucket remembers that a job was dropped, for daemons that were not listening.
+const markerTime = time.Minute
+
+// drop forgets a job, its request and its events. Nothing of it stays: streams index their subjects in memory.
 func (l *Ledger) drop(ctx context.Context, rec Record) error {
-	err := l.jobs.Purge(ctx, rec.Job)
-	for i := range rec.Pieces {
-		err = errors.Join(err, l.requests.Purge(ctx, pieceKey(rec, i)))
+	err := l.events.Purge(ctx, jetstream.WithPurgeSubject(EventSubject(rec.Job, "*")))
+	if rec.Pieces > 0 {
+		err = errors.Join(err, l.bodies.Purge(ctx, jetstream.WithPurgeSubject("$KV."+requestBucket+"."+rec.Job+".>")))
 	}
-	return err
+	return errors.Join(err, l.jobs.Purge(ctx, rec.Job, jetstream.PurgeTTL(markerTime)))
 }
 
 // bury writes a job that failed for good to the dead letters, once an attempt.

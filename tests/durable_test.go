@@ -23,9 +23,6 @@ import (
 	"patchbay/ipc"
 )
 
-// chaosJobs is how many jobs go through one storm.
-const chaosJobs = 20
-
 // TestDurable kills real daemons, workers and NATS servers while jobs run: none may be lost, none recorded twice, and all pictures are those of a quiet run.
 func TestDurable(t *testing.T) {
 	program := buildProgram(t)
@@ -40,7 +37,7 @@ func TestDurable(t *testing.T) {
 		storm(t, startServer(t, program, "", append(stormArgs(), "--nats", n.url)...), n, want)
 	})
 	t.Run("FullDiskOutside", func(t *testing.T) { fullDiskOutside(t, program, want[:6]) })
-	t.Run("TwoDaemons", func(t *testing.T) { twoDaemons(t, program, want) })
+	t.Run("TwoDaemons", func(t *testing.T) { twoDaemons(t, program, want[:20]) })
 	t.Run("RetryAndExpire", func(t *testing.T) { retryAndExpire(t, program) })
 }
 
@@ -153,9 +150,17 @@ func storm(t *testing.T, s *server, n *natsServer, want [][]byte) {
 	var url atomic.Value
 	url.Store(s.url)
 	submitted := make(chan error, 1)
-	go func() { submitted <- submitAll(t, &url) }()
+	go func() { submitted <- submitAll(t, &url, len(want)) }()
 	kills := map[string]int{}
-	for range 12 {
+	for i := range chaosKills {
+		switch i {
+		case chaosKills / 3:
+			kills["client"]++
+			vanish(t, s)
+		case chaosKills / 2:
+			kills["disk"]++
+			fillOnce(t, s, n)
+		}
 		time.Sleep(time.Duration(100+rnd.IntN(500)) * time.Millisecond)
 		switch what := rnd.IntN(6); {
 		case what < 3:
@@ -180,23 +185,62 @@ func storm(t *testing.T, s *server, n *natsServer, want [][]byte) {
 	}
 	c := s.client()
 	attempts := 0
-	for i := range chaosJobs {
+	for i := range want {
 		attempts += s.waitState(c, chaosID(i), ipc.Done).Attempt
 	}
-	t.Logf("killed: %v; %d jobs took %d attempts", kills, chaosJobs, attempts)
+	t.Logf("killed: %v; %d jobs took %d attempts", kills, len(want), attempts)
 	checkStorm(t, s, want)
+	s.until("the job whose client is gone has ended", func() bool {
+		rec, err := status(c, "vanished")
+		var none *ipc.Error
+		return err == nil && rec.State == ipc.Cancelled || errors.As(err, &none) && none.Code == ipc.ErrNoJob
+	})
 	if err := s.stop(); err != nil {
 		t.Errorf("the daemon ended with %v", err)
+	}
+	for _, pid := range s.workerPIDs() {
+		if line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); bytes.Contains(line, []byte("worker")) && bytes.Contains(line, []byte(s.out)) {
+			t.Errorf("worker %d outlived its daemon", pid)
+		}
+	}
+}
+
+// vanish starts a long run that is tied to its client, and drops the client.
+func vanish(t *testing.T, s *server) {
+	c, err := ipc.DialNATS(s.url)
+	if err != nil {
+		t.Logf("no client could connect: %v", err)
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
+	defer cancel()
+	_, _ = ipc.Run(ctx, c, &ipc.RunRequest{ID: "vanished", Workflow: demoFlow(t, 5000), Tied: true}, &ipc.Collector{})
+	_ = c.Close()
+}
+
+// fillOnce takes the room to write from the NATS server for a while. One outside has to be restarted then.
+func fillOnce(t *testing.T, s *server, n *natsServer) {
+	pid := s.cmd.Process.Pid
+	if n != nil {
+		pid = n.cmd.Process.Pid
+	}
+	d := limitedDisk(t, func() int { return pid })
+	d.fill()
+	time.Sleep(500 * time.Millisecond)
+	d.free()
+	if n != nil {
+		n.kill()
+		n.start()
 	}
 }
 
 // submitAll sends every job until it has a receipt, and once more for good measure, as a careful client does.
-func submitAll(t *testing.T, url *atomic.Value) error {
-	for i := range chaosJobs {
+func submitAll(t *testing.T, url *atomic.Value, jobs int) error {
+	for i := range jobs {
 		req := &ipc.RunRequest{ID: chaosID(i), Workflow: chaosFlow(t, i)}
-		for end, receipts := time.Now().Add(40*time.Second), 0; receipts < 2; {
+		for end, receipts := time.Now().Add(60*time.Second), 0; receipts < 2; {
 			if time.Now().After(end) {
-				return fmt.Errorf("no receipt for %s within 40 s", req.ID)
+				return fmt.Errorf("no receipt for %s within 60 s", req.ID)
 			}
 			if submitOnce(url.Load().(string), req) == nil {
 				receipts++
@@ -299,12 +343,12 @@ func twoDaemons(t *testing.T, program string, want [][]byte) {
 		rec, err = status(a.client(), "long")
 		return err == nil && rec.State == ipc.Running
 	})
-	if err := submitAll(t, &url); err != nil {
+	if err := submitAll(t, &url, len(want)); err != nil {
 		t.Fatal(err)
 	}
 	c := b.client()
 	owners := map[string]int{}
-	for i := range chaosJobs {
+	for i := range want {
 		owners[b.waitState(c, chaosID(i), ipc.Done).Owner]++
 	}
 	if len(owners) != 2 {

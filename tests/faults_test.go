@@ -44,11 +44,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// stormClients is how many clients cancel at random, and stormCancels how many jobs each of them has.
-const (
-	stormClients = 64
-	stormCancels = 4
-)
+// stormClients is how many clients cancel at random.
+const stormClients = 64
 
 // cancelStorm: 64 clients submit jobs, cancel them at random moments, ask, follow, and some just hang up. Every job ends exactly once, nothing is left.
 func cancelStorm(t *testing.T, program string) {

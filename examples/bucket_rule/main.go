@@ -1,0 +1,128 @@
+// Command bucket_rule is a rule "picture put into a bucket -> workflow -> result in another bucket" on the object store of the daemon's NATS server.
+//
+//	go run ./examples/bucket_rule [--nats URL] [--from pictures] [--to results] [--flow examples/invert.json] [--count N]
+//	nats object put pictures photo.png
+//	nats object get results photo.png
+//
+// The picture travels with its job, as input "picture.png" of the workflow. The job's id is made of the picture's digest: a rule that was killed and started
+// again, or two rules side by side, run no picture twice, and pictures that were put while no rule ran are done first.
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"errors"
+	"flag"
+	"fmt"
+	"hash/fnv"
+	"os"
+	"os/signal"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"patchbay/ipc"
+)
+
+// rule is what is done with every picture.
+type rule struct {
+	flow     string // workflow that loads picture.png
+	client   *ipc.NATSClient
+	from, to jetstream.ObjectStore
+}
+
+func main() {
+	url := flag.String("nats", nats.DefaultURL, "NATS server of the daemon")
+	from := flag.String("from", "pictures", "bucket to watch; made if missing")
+	to := flag.String("to", "results", "bucket for the results; made if missing")
+	flow := flag.String("flow", "examples/invert.json", "workflow in API format that loads picture.png")
+	count := flag.Int("count", 0, "stop after so many pictures; 0: never")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := watch(ctx, *url, *from, *to, *flow, *count); err != nil && ctx.Err() == nil {
+		fmt.Fprintln(os.Stderr, "bucket_rule:", err)
+		os.Exit(1) //nolint:gocritic // nothing is left to clean up
+	}
+}
+
+func watch(ctx context.Context, url, from, to, flow string, count int) error {
+	text, err := os.ReadFile(flow)
+	if err != nil {
+		return err
+	}
+	nc, err := nats.Connect(url, nats.Name("example rule"), nats.MaxReconnects(-1))
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return err
+	}
+	r := &rule{flow: string(text)}
+	if r.client, err = ipc.DialNATS(url); err != nil {
+		return err
+	}
+	defer func() { _ = r.client.Close() }()
+	if r.from, err = js.CreateOrUpdateObjectStore(ctx, jetstream.ObjectStoreConfig{Bucket: from}); err != nil {
+		return err
+	}
+	if r.to, err = js.CreateOrUpdateObjectStore(ctx, jetstream.ObjectStoreConfig{Bucket: to}); err != nil {
+		return err
+	}
+	w, err := r.from.Watch(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = w.Stop() }()
+	for done := 0; count == 0 || done < count; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case o, ok := <-w.Updates():
+			switch {
+			case !ok:
+				return errors.New("the watch on the bucket ended")
+			case o == nil || o.Deleted: // nil: all that was there has been seen
+				continue
+			}
+			if err := r.apply(ctx, o); err != nil {
+				return fmt.Errorf("%s: %w", o.Name, err)
+			}
+			done++
+		}
+	}
+	return nil
+}
+
+// apply runs the workflow on one picture, unless its result is there.
+func (r *rule) apply(ctx context.Context, o *jetstream.ObjectInfo) error {
+	sum := fnv.New128a()
+	_, _ = fmt.Fprintf(sum, "%s\n%s\n%s", o.Name, o.Digest, r.flow)
+	id := "rule-" + hex.EncodeToString(sum.Sum(nil))
+	if have, err := r.to.GetInfo(ctx, o.Name); err == nil && have.Description == id {
+		fmt.Printf("%s\tis there\n", o.Name)
+		return nil
+	}
+	picture, err := r.from.GetBytes(ctx, o.Name)
+	if err != nil {
+		return err
+	}
+	got := &ipc.Collector{}
+	end, err := ipc.Run(ctx, r.client, &ipc.RunRequest{ID: id, Workflow: r.flow, Inputs: map[string][]byte{"picture.png": picture}}, got)
+	switch {
+	case err != nil:
+		return err
+	case end == nil || end.Type != ipc.EventSuccess || len(got.Files) == 0:
+		return fmt.Errorf("job %s ended without a picture: %+v", id, end)
+	}
+	data := got.Files[0].Data
+	meta := jetstream.ObjectMeta{Name: o.Name, Description: id}
+	if _, err := r.to.Put(ctx, meta, bytes.NewReader(data)); err != nil {
+		return err
+	}
+	fmt.Printf("%s\t%s\t%d bytes\n", o.Name, id, len(data))
+	return nil
+}

@@ -1,0 +1,11 @@
+//go:build soak
+
+package tests
+
+// How much the long tests do in `make soak`.
+const (
+	chaosJobs    = 1000
+	chaosKills   = 300
+	stormCancels = 16 // half of the 1,024 jobs are cancelled
+	tinyJobs     = 10_000
+)

@@ -1,0 +1,11 @@
+//go:build !soak
+
+package tests
+
+// How much the long tests do in `make test`; sizes_soak_test.go has the numbers of `make soak`.
+const (
+	chaosJobs    = 60 // jobs of one storm
+	chaosKills   = 24 // processes killed meanwhile
+	stormCancels = 4  // jobs of each of 64 clients that cancel at random
+	tinyJobs     = 600
+)

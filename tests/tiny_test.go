@@ -1,0 +1,87 @@
+package tests
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"patchbay/ipc"
+)
+
+// TestTinyJobs sends many jobs that compute nothing, and more than are remembered: when the daemon has forgotten the first of them, what it and its worker hold
+// does not grow any more.
+func TestTinyJobs(t *testing.T) {
+	s := startServer(t, buildProgram(t), "", "--sync", "interval", "--keep-jobs", "100", "--log", "info", "--metrics", "127.0.0.1:0")
+	c := s.client()
+	run := func(from, to int) {
+		for i := from; i < to; i++ {
+			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+			col := &ipc.Collector{}
+			end, err := ipc.Run(ctx, c, &ipc.RunRequest{ID: fmt.Sprintf("t%05d", i), Workflow: quick}, col)
+			cancel()
+			if err != nil || end == nil || end.Type != ipc.EventSuccess || len(col.Files) != 1 {
+				t.Fatalf("job %d: %+v, %v, %d files", i, end, err, len(col.Files))
+			}
+		}
+	}
+	worker := func() int { return s.workerPIDs()[0] }
+	goroutines := func() int { return metric(t, s, "go_goroutines") }
+	run(0, tinyJobs/3)
+	daemon, child, routines := census(s.cmd.Process.Pid), census(worker()), goroutines()
+	run(tinyJobs/3, tinyJobs)
+	s.until("the goroutines of the last jobs have ended", func() bool { return goroutines() <= routines+4 })
+	const grain = 24 << 20 // of a heap that a collector keeps at twice what lives
+	for name, was := range map[string]count{"daemon": daemon, "worker": child} {
+		pid := s.cmd.Process.Pid
+		if name == "worker" {
+			pid = worker()
+		}
+		now := census(pid)
+		t.Logf("%s after %d and %d jobs: %d and %d MiB, %d and %d descriptors", name, tinyJobs/3, tinyJobs, was.resident>>20, now.resident>>20, was.files, now.files)
+		if now.resident > was.resident+grain || now.files > was.files+4 {
+			t.Errorf("%s: %d bytes and %d descriptors grew to %d and %d", name, was.resident, was.files, now.resident, now.files)
+		}
+	}
+	t.Logf("goroutines of the daemon: %d and %d", routines, goroutines())
+	if len(s.workerPIDs()) != 1 {
+		t.Errorf("workers %v, want the first one", s.workerPIDs())
+	}
+}
+
+// metric reads one number of the daemon's metrics page.
+func metric(t *testing.T, s *server, name string) int {
+	t.Helper()
+	var now struct{ Metrics string }
+	text, err := os.ReadFile(filepath.Join(s.store, "daemon.json"))
+	if err == nil {
+		err = json.Unmarshal(text, &now)
+	}
+	if err != nil || now.Metrics == "" {
+		t.Fatalf("the daemon does not say where its metrics are: %s, %v", text, err)
+	}
+	address := "http://" + now.Metrics + "/metrics"
+	r, err := http.Get(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = r.Body.Close() }()
+	for lines := bufio.NewScanner(r.Body); lines.Scan(); {
+		if value, ok := strings.CutPrefix(lines.Text(), name+" "); ok {
+			f, err := strconv.ParseFloat(value, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return int(f)
+		}
+	}
+	t.Fatalf("%s has no %s", address, name)
+	return 0
+}
