@@ -77,7 +77,7 @@ func checks(cmd *cobra.Command, t *target, cfg *config) []check {
 		out = append(out, check{"note", "demo", err.Error()})
 	}
 	out = append(out, folderCheck("output", cfg.Output), folderCheck("store", filepath.Join(home(), "store")))
-	return append(out, daemonCheck(cmd, t))
+	return append(out, daemonCheck(cmd, t)...)
 }
 
 // folderCheck tells whether a folder, or the nearest one above it that exists, can be written, and what space it has.
@@ -104,17 +104,29 @@ func folderCheck(what, dir string) check {
 	return check{state, what, fmt.Sprintf("%s, %d MiB free", dir, free)}
 }
 
-func daemonCheck(cmd *cobra.Command, t *target) check {
+func daemonCheck(cmd *cobra.Command, t *target) []check {
 	c, err := t.dial()
 	if err != nil {
-		return check{"note", "daemon", err.Error()}
+		return []check{{"note", "daemon", err.Error()}}
 	}
 	defer closeQuietly(c)
 	ctx, stop := asking(cmd.Context())
 	defer stop()
 	_, counts, err := ipc.List(ctx, c, "", 1)
 	if err != nil {
-		return check{"note", "daemon", err.Error()}
+		return []check{{"note", "daemon", err.Error()}}
 	}
-	return check{"ok", "daemon", fmt.Sprintf("answers; %d jobs queued, %d running", counts[ipc.Queued], counts[ipc.Running])}
+	out := []check{{"ok", "daemon", fmt.Sprintf("answers; %d jobs queued, %d running", counts[ipc.Queued], counts[ipc.Running])}}
+	b, err := ipc.BoundsOf(ctx, c)
+	if err != nil {
+		return append(out, check{"note", "limits", err.Error()})
+	}
+	anyOf := func(n int64, what string) string {
+		if n == 0 {
+			return "any number of " + what
+		}
+		return fmt.Sprintf("%d %s", n, what)
+	}
+	return append(out, check{"ok", "limits", fmt.Sprintf("messages of %s on NATS and %s elsewhere, %d levels deep; %d waiting jobs, %s; %s, %d steps",
+		sizeText(float64(b.MessageBytes)), sizeText(float64(b.FrameBytes)), b.Depth, b.Queue, anyOf(int64(b.ClientJobs), "jobs a client"), anyOf(b.Pixels, "pixels"), b.Steps)})
 }

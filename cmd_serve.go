@@ -48,6 +48,9 @@ them. Jobs are written down in JetStream and outlive the daemon: what waits is r
 			if err := cfg.checkJobs(); err != nil {
 				return err
 			}
+			if _, err := cfg.Bounds.check(); err != nil {
+				return err
+			}
 			if cfg.Workers < 1 || cfg.Workers > 64 {
 				return &exitError{exitBadInput, fmt.Errorf("--workers %d: want 1 to 64", cfg.Workers)}
 			}
@@ -75,6 +78,8 @@ them. Jobs are written down in JetStream and outlive the daemon: what waits is r
 	f.DurationVar(&cfg.Drain, "drain", 30*time.Second, "how long running jobs may take to finish after SIGTERM")
 	cfg.addFolders(f)
 	cfg.addJobs(f)
+	cfg.Bounds.add(f)
+	cfg.Bounds.addJobs(f)
 	return cmd
 }
 
@@ -173,6 +178,9 @@ func (d *daemon) open(ctx context.Context) error {
 	if d.ledger != nil {
 		sc.Fetch = d.nats.Fetch
 	}
+	if sc.Bounds, err = cfg.Bounds.check(); err != nil {
+		return err
+	}
 	d.meter.Watch(d.stats)
 	if err := d.watched(); err != nil {
 		return err
@@ -220,6 +228,7 @@ func (d *daemon) openJobs(ctx context.Context, url, owner string) error {
 	cfg := d.cfg
 	jc := ipc.JobsConfig{
 		OnEvent: d.event, OnPreview: d.nats.Preview, OnForget: d.shelf.Forget, MaxAttempts: cfg.Attempts, Keep: cfg.KeepJobs, KeepFor: cfg.KeepFor,
+		MaxQueued: cfg.Bounds.Queue, MaxPerClient: cfg.Bounds.Client,
 		KeepResults: cfg.KeepFiles,
 	}
 	var err error

@@ -37,6 +37,7 @@ can start it and needs no daemon. stdout carries frames only, logs go to stderr.
 		},
 	}
 	cfg.addFolders(cmd.Flags())
+	cfg.Bounds.add(cmd.Flags())
 	cmd.Flags().BoolVar(&save, "save", false, "write outputs into the output folder too")
 	return cmd
 }
@@ -54,7 +55,12 @@ func serveWorker(cmd *cobra.Command, cfg *config, save bool) error {
 	defer closing()
 	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
+	limits, err := cfg.Bounds.check()
+	if err != nil {
+		return err
+	}
 	wc := ipc.WorkerConfig{Executor: executor, Service: ipc.NodeService(cat, cfg.roots(), nil, nil), Log: log}
+	wc.Service.Bounds = limits
 	if save {
 		wc.Shelf = ipc.ShelfConfig{Stage: filepath.Join(cfg.Output, fmt.Sprintf(".patchbay-stage-%d", os.Getpid())), Output: cfg.Output}
 	}
@@ -89,6 +95,10 @@ func localExecutor(cfg *config, log zerolog.Logger) (*ipc.Local, *node.Catalogue
 	if err != nil {
 		return nil, nil, nil, err
 	}
+	limits, err := cfg.Bounds.check()
+	if err != nil {
+		return nil, nil, nil, err
+	}
 	if budget == 0 {
 		budget = availableMemory() / 10 * 9
 	}
@@ -97,7 +107,7 @@ func localExecutor(cfg *config, log zerolog.Logger) (*ipc.Local, *node.Catalogue
 		return nil, nil, nil, err
 	}
 	cat := node.NewCatalogue()
-	runner, err := node.NewRunner(node.Config{Engine: eng, Roots: cfg.roots(), Compute: node.Compute(cfg.Compute), Catalogue: cat, WeightBytes: budget})
+	runner, err := node.NewRunner(node.Config{Engine: eng, Roots: cfg.roots(), Compute: node.Compute(cfg.Compute), Catalogue: cat, WeightBytes: budget, Bounds: limits.Nodes})
 	if err != nil {
 		eng.Close()
 		return nil, nil, nil, err

@@ -46,6 +46,8 @@ type config struct {
 	Replicas  int           `json:"replicas,omitempty"`
 	Log       string        `json:"log"`
 
+	Bounds bounds `json:"limits"`
+
 	UsersFile   string `json:"users_file,omitempty"`
 	Permissions string `json:"-"` // of --print-permissions
 	access      ipc.Access
@@ -202,6 +204,7 @@ func (c *config) workerArgs() []string {
 	if c.ComfyUI != "" {
 		args = append(args, "--comfyui", c.ComfyUI)
 	}
+	args = append(args, c.Bounds.workerArgs()...)
 	if c.Memory != "" {
 		args = append(args, "--memory", c.Memory)
 	}

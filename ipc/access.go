@@ -127,6 +127,19 @@ func InboxOf(user string) string {
 	return nats.InboxPrefix + user
 }
 
+// senderOf is the user that a reply subject belongs to, if it tells; a random one tells nothing.
+func senderOf(reply string) string {
+	rest, ok := strings.CutPrefix(reply, nats.InboxPrefix)
+	user, rest, more := strings.Cut(rest, ".")
+	if !ok || !more || rest == "" || len(user) == randomInbox {
+		return ""
+	}
+	return user
+}
+
+// randomInbox is the length of the random part of a reply subject.
+const randomInbox = 22
+
 // answerable tells whether a daemon may send to a reply subject that a client chose. The daemon has rights that clients lack: a request must not make it
 // write to streams, records or other people's requests by naming those as the place of its reply.
 func answerable(reply string) bool {

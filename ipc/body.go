@@ -20,6 +20,11 @@ const emptyBodyHint = "the body is empty; pass the workflow as an argument, or u
 // ParseRun reads the body of run or submit in any of three shapes: our envelope {workflow, ...}, ComfyUI's POST /prompt body {prompt, ...}, or a
 // bare API-format graph, in which every value has a class_type. It fills the id if there is none.
 func ParseRun(o *node.Object) (*RunRequest, *node.Workflow, *Error) {
+	return parseRun(o, DefaultLimits())
+}
+
+// parseRun is ParseRun with limits of its own for a workflow that is JSON text.
+func parseRun(o *node.Object, lim Limits) (*RunRequest, *node.Workflow, *Error) {
 	req := &RunRequest{}
 	var err error
 	switch {
@@ -54,7 +59,7 @@ func ParseRun(o *node.Object) (*RunRequest, *node.Workflow, *Error) {
 	if rank(req.Priority) < 0 {
 		return nil, nil, Errorf(ErrBadRequest, "field priority: want high, normal or low, got %q", req.Priority)
 	}
-	w, fail := parseWorkflow(req.Workflow)
+	w, fail := parseWorkflowWithin(req.Workflow, lim)
 	if fail != nil {
 		return nil, nil, errorOf(fail)
 	}
@@ -63,6 +68,10 @@ func ParseRun(o *node.Object) (*RunRequest, *node.Workflow, *Error) {
 
 // parseWorkflow takes a graph as a map or as JSON text.
 func parseWorkflow(v any) (*node.Workflow, *node.Failure) {
+	return parseWorkflowWithin(v, DefaultLimits())
+}
+
+func parseWorkflowWithin(v any, lim Limits) (*node.Workflow, *node.Failure) {
 	var text []byte
 	switch x := v.(type) {
 	case string:
@@ -72,7 +81,7 @@ func parseWorkflow(v any) (*node.Workflow, *node.Failure) {
 	default:
 		return node.ParseWorkflow(v)
 	}
-	if err := Guard(text, JSON, DefaultLimits()); err != nil {
+	if err := Guard(text, JSON, lim); err != nil {
 		return nil, &node.Failure{Code: node.CodeInvalidPrompt, Message: "workflow text was refused", Details: err.Error()}
 	}
 	return node.ParseWorkflowJSON(text)

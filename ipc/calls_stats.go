@@ -50,3 +50,12 @@ func AllStats(ctx context.Context, c Client) ([]Stats, error) {
 		quiet.Reset(gatherQuiet)
 	}
 }
+
+// BoundsOf returns what a daemon takes from its clients.
+func BoundsOf(ctx context.Context, c Client) (BoundsReply, error) {
+	var out struct {
+		Limits BoundsReply `json:"limits"`
+	}
+	err := askOne(ctx, c, VerbDescribe, "", describeRequest{Limits: true}, &out)
+	return out.Limits, err
+}

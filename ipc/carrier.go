@@ -19,6 +19,7 @@ type Carrier interface {
 // Request is one request, decoded.
 type Request struct {
 	Verb   string
+	From   string       // user that sends it, where the carrier knows
 	Job    string       // of the subject, for status, cancel and retry
 	MsgID  string       // of the header Nats-Msg-Id: the job id of a run or submit whose body has none
 	Fields *node.Object // nil: the body was empty

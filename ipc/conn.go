@@ -79,9 +79,9 @@ func (c *conn) frame(body []byte, fds []int) {
 		c.reply(Msgpack, envelope{}).send(Errorf(ErrUnsupported, "a frame holds one msgpack map (or one JSON object), this one of %d bytes does not", len(body)))
 		return
 	}
-	o, err := Decode(body, enc, frameLimits())
+	o, err := Decode(body, enc, c.s.cfg.Bounds.frame())
 	if err != nil {
-		c.reply(enc, envelope{}).send(Errorf(ErrBadRequest, "%v", err))
+		c.reply(enc, peek(body, enc)).send(undecodable(err))
 		return
 	}
 	var head struct {

@@ -64,7 +64,7 @@ func Sniff(body []byte) (Encoding, bool) {
 // bytes that are left. Its errors are client mistakes.
 func Guard(body []byte, enc Encoding, lim Limits) error {
 	if len(body) > lim.Bytes {
-		return fmt.Errorf("body has %d bytes, the limit is %d", len(body), lim.Bytes)
+		return &longBody{len(body), lim.Bytes}
 	}
 	if enc == JSON {
 		return guardJSON(body, lim)

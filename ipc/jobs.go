@@ -11,12 +11,13 @@ import (
 
 // JobsConfig are the limits of a job table.
 type JobsConfig struct {
-	MaxQueued int                                 // waiting jobs; more are refused with queue_full. 0: 10000
-	Keep      int                                 // ended jobs that are remembered; the oldest are forgotten first. 0: 1000
-	OnEvent   func(Event)                         // called for every event, in order within a job; must not block or call Jobs
-	OnPreview func(job, node string, jpeg []byte) // called for every preview; must not block or call Jobs
-	OnForget  func(string)                        // called with the id of a job that was forgotten; must not call Jobs
-	Now       func() time.Time
+	MaxQueued    int                                 // waiting jobs; more are refused with queue_full. 0: 10000
+	MaxPerClient int                                 // jobs of one client that have not ended; more are refused with queue_full. 0: any number
+	Keep         int                                 // ended jobs that are remembered; the oldest are forgotten first. 0: 1000
+	OnEvent      func(Event)                         // called for every event, in order within a job; must not block or call Jobs
+	OnPreview    func(job, node string, jpeg []byte) // called for every preview; must not block or call Jobs
+	OnForget     func(string)                        // called with the id of a job that was forgotten; must not call Jobs
+	Now          func() time.Time
 
 	Ledger      *Ledger       // where jobs are written down; nil: they are only in memory
 	MaxAttempts int           // starts of a job whose worker died, before it fails. 0: 3
@@ -33,11 +34,12 @@ type Jobs struct {
 
 	mu     sync.Mutex
 	jobs   map[string]*entry
-	queue  []string // ids of waiting jobs, next first
-	tail   int64    // place of the last job in the queue
-	head   int64    // place of the last job that was put in front, negative
-	ended  []string // ids of ended jobs, oldest first
-	gone   []Record // forgotten, and still in the ledger
+	queue  []string          // ids of waiting jobs, next first
+	tail   int64             // place of the last job in the queue
+	head   int64             // place of the last job that was put in front, negative
+	ended  []string          // ids of ended jobs, oldest first
+	coming map[string]string // client of every job that is being written down
+	gone   []Record          // forgotten, and still in the ledger
 	wake   chan struct{}
 	closed bool
 }
@@ -78,7 +80,7 @@ func NewJobs(cfg JobsConfig) *Jobs {
 	if cfg.MaxAttempts == 0 {
 		cfg.MaxAttempts = 3
 	}
-	return &Jobs{cfg: cfg, jobs: map[string]*entry{}, wake: make(chan struct{})}
+	return &Jobs{cfg: cfg, jobs: map[string]*entry{}, coming: map[string]string{}, wake: make(chan struct{})}
 }
 
 // Create adds a queued job and its queued event. A job of that id with the same hash is returned as it is, with false; with another hash it is errHash.
@@ -91,35 +93,67 @@ func (j *Jobs) Create(ctx context.Context, req *RunRequest, hash string) (Record
 		}
 		return j.view(e), false, nil
 	}
-	if err := j.room(); err != nil {
+	if err := j.room(req.from); err != nil {
 		j.mu.Unlock()
 		return Record{}, false, err
 	}
 	rec := j.fresh(req, hash)
 	if j.cfg.Ledger != nil {
+		j.coming[req.ID] = req.from // it takes a place while it is written down
 		j.mu.Unlock()
+		defer j.arrived(req.ID)
 		return j.createDurable(ctx, rec, req)
 	}
 	defer j.mu.Unlock()
 	return j.added(rec, req), true, nil
 }
 
-// room tells why no job can be added. The lock is held.
-func (j *Jobs) room() error {
-	switch {
-	case j.closed:
+// room tells why no job of a client can be added. The lock is held.
+func (j *Jobs) room(from string) error {
+	if j.closed {
 		return errClosed
-	case len(j.queue) >= j.cfg.MaxQueued:
+	}
+	waiting, own := len(j.queue), 0
+	for id, client := range j.coming {
+		if j.jobs[id] == nil {
+			waiting++
+			if client == from {
+				own++
+			}
+		}
+	}
+	if waiting >= j.cfg.MaxQueued {
 		return errFull
 	}
+	if limit := j.cfg.MaxPerClient; limit > 0 && own+j.load(from) >= limit {
+		return errCrowd
+	}
 	return nil
+}
+
+// load counts the jobs of a client that have not ended. The lock is held.
+func (j *Jobs) load(from string) int {
+	n := 0
+	for _, e := range j.jobs {
+		if e.rec.From == from && e.rec.State != "" && !e.rec.State.Final() {
+			n++
+		}
+	}
+	return n
+}
+
+// arrived gives back the place that a job took while it was written down.
+func (j *Jobs) arrived(id string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	delete(j.coming, id)
 }
 
 // fresh is the record of a new job.
 func (j *Jobs) fresh(req *RunRequest, hash string) Record {
 	now := j.cfg.Now().UnixMilli()
 	rec := Record{
-		V: ProtocolVersion, Job: req.ID, State: Queued, Rev: 1, Created: now, Hash: hash, Client: req.Client, Tied: req.Tied, Priority: req.Priority,
+		V: ProtocolVersion, Job: req.ID, State: Queued, Rev: 1, Created: now, Hash: hash, Client: req.Client, Tied: req.Tied, Priority: req.Priority, From: req.from,
 		Files: req.files,
 	}
 	for _, f := range req.files {

@@ -50,6 +50,8 @@ type RunRequest struct {
 	Client     any               `json:"client,omitempty"`        // anything; given back by status
 	Strict     bool              `json:"strict,omitempty"`        // refuse unknown fields
 
+	from string // client that it counts for, see clientOf
+
 	files []node.NeededFile // by accept, for the record
 	hold  *hold             // shared memory that Inputs lie in
 }
@@ -210,6 +212,7 @@ type retryReply struct {
 type describeRequest struct {
 	Class  string `json:"class,omitempty"`  // empty: all classes
 	Schema bool   `json:"schema,omitempty"` // the JSON Schema of the protocol instead
+	Limits bool   `json:"limits,omitempty"` // only what the daemon takes
 }
 
 type pongReply struct {

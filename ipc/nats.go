@@ -275,16 +275,16 @@ func (n *NATS) answer(s *Service, verb, job string, data []byte, header nats.Hea
 	enc, err := encodingOf(header, data)
 	n.wg.Add(1)
 	reply := n.reply(enc, to, req)
-	r := &Request{Verb: verb, Job: job, Reply: reply, MsgID: header.Get(jetstream.MsgIDHeader), pull: n.pull}
+	r := &Request{Verb: verb, Job: job, From: senderOf(to), Reply: reply, MsgID: header.Get(jetstream.MsgIDHeader), pull: n.pull}
 	reply.Beside = n.beside(header, r)
 	reply.Done = func() {
 		r.hold.release()
 		n.wg.Done()
 	}
 	if err == nil && len(data) > 0 {
-		r.Fields, err = Decode(data, enc, DefaultLimits())
+		r.Fields, err = Decode(data, enc, s.cfg.Bounds.message())
 		if err != nil {
-			err = Errorf(ErrBadRequest, "%v", err)
+			err = undecodable(err)
 		}
 	}
 	if err != nil {

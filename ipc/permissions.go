@@ -25,8 +25,9 @@ func Roles() []Role { return []Role{RoleClient, RoleAdmin, RoleDaemon} }
 type Rights struct{ Publish, Subscribe []string }
 
 // Permissions returns the least rights that a role works with. user is the name (or the public key) that the server knows it by: its replies come on
-// subjects that nobody else may read. A client has no rights on JetStream at all: a consumer delivers where its maker says, past all permissions. Nor has
-// it any on $SRV, where the answer goes to whatever subject the question names (see answerable).
+// subjects that nobody else may read. A client has no rights on JetStream at all: a consumer delivers where its maker says, and the confirmation of what is
+// written to a stream goes where its writer says, past all permissions. Nor has it any on $SRV, where the answer goes to whatever subject the question
+// names (see answerable).
 func Permissions(role Role, user string) Rights {
 	r := Rights{
 		Publish: []string{
@@ -50,6 +51,7 @@ func Permissions(role Role, user string) Rights {
 				"$JS.ACK."+s+".>", "$JS.FC."+s+".>",
 			)
 		}
+		r.Publish = append(r.Publish, "$O."+blobBucket+".>")
 		return r
 	}
 	r = Rights{

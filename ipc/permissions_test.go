@@ -171,6 +171,13 @@ func TestEverySubjectOfEveryRole(t *testing.T) {
 		{"patchbay.v1.preview.j", d, c + a + d},
 		{"patchbay.v1.preview.j.on", c + a + d, d},
 		{"patchbay.v1.q.high.any.j", d, d},
+		{"patchbay.v1.blob.d-1.get", c + a + d, d},
+		{"patchbay.v1.blob.d-1.ack.x", c + a + d, d},
+		{"patchbay.v1.blob.d-1.put.x", c + a + d, d},
+		{"$O.patchbay-blobs.C.x", a + d, ""},
+		{"$O.patchbay-blobs.M.x", a + d, ""},
+		{"$JS.API.STREAM.CREATE.OBJ_patchbay-blobs", d, ""},
+		{"$JS.API.CONSUMER.CREATE.OBJ_patchbay-blobs.x", a + d, ""},
 		{"patchbay.v1.hint.any", d, d},
 		{"patchbay.v1.dead.j", d, a + d},
 		{"$KV.patchbay-jobs.j", d, ""},
@@ -246,7 +253,7 @@ func TestEveryActionOfEveryRole(t *testing.T) {
 		c := g.client(t, user)
 		ctx := within(t, 20*time.Second)
 		id := "run-" + user
-		end, err := Run(ctx, c, &RunRequest{ID: id, Workflow: graph("Step 2", "Picture 100"), Preview: true}, &Collector{})
+		end, err := Run(ctx, c, &RunRequest{ID: id, Workflow: graph("Step 2", "Picture 2000000"), Preview: true, Inputs: map[string][]byte{"big": make([]byte, 3<<20)}}, &Collector{})
 		if err != nil || end == nil || end.Type != EventSuccess {
 			t.Fatalf("%s: run: %+v, %v", user, end, err)
 		}
@@ -279,6 +286,9 @@ func TestEveryActionOfEveryRole(t *testing.T) {
 				t.Errorf("%s: %s: allowed %v, want %v (%v)", user, verb, allowed, want, err)
 			}
 		}
+	}
+	if _, err := g.client(t, "admin").Upload(within(t, 5*time.Second), "in", make([]byte, 1<<20)); err != nil {
+		t.Errorf("admin: object: %v", err)
 	}
 	nc, _ := g.raw(t, "admin")
 	if _, err := nc.Request("$SRV.STATS.patchbay", nil, 2*time.Second); err != nil {

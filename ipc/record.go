@@ -77,6 +77,7 @@ type Record struct {
 	HandedBack int      `json:"handed_back,omitempty"` // attempts that ended with their daemon or before a retry by hand: they do not count
 	Causes     []string `json:"causes,omitempty"`      // why earlier attempts ended, the last ones
 	Tied       bool     `json:"tied,omitempty"`        // ends with the connection it came on
+	From       string   `json:"from,omitempty"`        // client that it counts for
 	Pieces     int      `json:"pieces,omitempty"`      // of the request, in the bucket patchbay-requests
 }
 
@@ -112,6 +113,7 @@ var (
 	errNoJob    = errors.New("no such job")
 	errConflict = errors.New("the record was changed by someone else")
 	errFull     = errors.New("the queue is full")
+	errCrowd    = errors.New("the client has too many jobs")
 	errHash     = errors.New("a job of that id exists with another body")
 	errLacking  = errors.New("files of the job are not here")
 	errStore    = errors.New("the job store cannot be written")

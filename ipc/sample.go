@@ -16,6 +16,9 @@ func (s *Service) sample(r *Request) error {
 		return fault
 	}
 	q.hold = r.hold
+	if err := s.cfg.Bounds.Nodes.Host(q.Latent.Shape, q.Sigmas.Shape[0]); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancelCause(context.Background())
 	if !s.enter(q.ID, cancel) {
 		cancel(nil)

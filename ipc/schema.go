@@ -14,7 +14,7 @@ func Schema() map[string]any {
 	messages := map[string]any{
 		"run.request": RunRequest{}, "submit.request": RunRequest{}, "receipt": Receipt{}, "event": Event{}, "output": outputMessage{}, "chunk": chunkMessage{},
 		"preview": previewMessage{}, "heartbeat": heartbeatMessage{}, "status.request": jobRequest{}, "status.reply": recordReply{}, "cancel.request": jobRequest{},
-		"cancel.reply": cancelReply{}, "jobs.request": jobsRequest{}, "jobs.reply": jobsReply{}, "describe.request": describeRequest{}, "exec.request": ExecRequest{},
+		"cancel.reply": cancelReply{}, "jobs.request": jobsRequest{}, "jobs.reply": jobsReply{}, "describe.request": describeRequest{}, "limits": BoundsReply{}, "exec.request": ExecRequest{},
 		"exec.reply": ExecReply{}, "sample.request": SampleRequest{}, "sample.reply": SampleReply{}, "load.request": LoadRequest{}, "load.reply": LoadReply{},
 		"free.request": FreeRequest{}, "free.reply": FreeReply{}, "stats.reply": Stats{}, "ping.reply": pongReply{}, "error.reply": errorBody{}, "frame": envelope{},
 	}

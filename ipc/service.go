@@ -33,6 +33,8 @@ type ServiceConfig struct {
 	Meter *Meter // nil: a new one
 	// Forward says that the executors are workers, which read large tensors themselves.
 	Forward bool
+	// Bounds are what clients may ask for.
+	Bounds Bounds
 	// Heartbeat is the longest silence of a stream. 0: 2 s.
 	Heartbeat time.Duration
 }
@@ -56,6 +58,7 @@ func NewService(cfg ServiceConfig) *Service {
 	if cfg.Heartbeat == 0 {
 		cfg.Heartbeat = 2 * time.Second
 	}
+	cfg.Bounds = cfg.Bounds.orPreset()
 	if cfg.Meter == nil {
 		cfg.Meter = NewMeter()
 	}

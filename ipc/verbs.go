@@ -2,17 +2,17 @@ package ipc
 
 import (
 	"context"
-	"errors"
 
 	"patchbay/node"
 )
 
 // accept validates a request for a job and puts it into the table.
 func (s *Service) accept(r *Request) (*RunRequest, Receipt, error) {
-	req, w, fault := ParseRun(r.Fields)
+	req, w, fault := parseRun(r.Fields, s.cfg.Bounds.frame())
 	if fault != nil {
 		return nil, Receipt{}, fault
 	}
+	req.from = clientOf(r, req)
 	if id := r.MsgID; id != "" && !holds(r.Fields, "id") && !holds(r.Fields, "prompt_id") {
 		if !validID(id) {
 			return nil, Receipt{}, Errorf(ErrBadRequest, "header Nats-Msg-Id %q is no job id: want 1 to 64 of A-Z a-z 0-9 _ -", id)
@@ -23,6 +23,9 @@ func (s *Service) accept(r *Request) (*RunRequest, Receipt, error) {
 	nodeErrors, err := s.cfg.Validate(req, w)
 	if err != nil {
 		return nil, Receipt{}, s.cfg.Jobs.located(err)
+	}
+	if fault := s.cfg.Bounds.Nodes.Workflow(w); fault != nil {
+		return nil, Receipt{}, fault
 	}
 	if s.cfg.Needs != nil {
 		req.files = s.cfg.Needs(req, w)
@@ -35,23 +38,8 @@ func (s *Service) accept(r *Request) (*RunRequest, Receipt, error) {
 	if !created {
 		req.hold.release()
 	}
-	switch {
-	case errors.Is(err, errHash):
-		return nil, Receipt{}, Errorf(ErrDuplicate, "a job %s exists with another body; choose another id", req.ID)
-	case errors.Is(err, errFull):
-		e := Errorf(ErrQueueFull, "the queue is full")
-		e.RetryAfterMS = 1000
-		return nil, Receipt{}, e
-	case errors.Is(err, errStore):
-		e := Errorf(ErrDiskFull, "%v; make room, then send the job again with the same id", err)
-		e.RetryAfterMS = 5000
-		return nil, Receipt{}, e
-	case errors.Is(err, errClosed):
-		return nil, Receipt{}, Errorf(ErrDraining, "the daemon is shutting down")
-	case err != nil:
-		e := Errorf(ErrNoCapacity, "the job could not be written down: %v; send it again with the same id", err)
-		e.RetryAfterMS = 1000
-		return nil, Receipt{}, e
+	if err != nil {
+		return nil, Receipt{}, s.refusedJob(req, err)
 	}
 	return req, Receipt{
 		V: ProtocolVersion, Type: replyAccepted, Job: rec.Job, State: rec.State, Position: rec.Position, Duplicate: !created,
@@ -193,10 +181,14 @@ func (s *Service) describe(r *Request) error {
 		s.sent(r.Reply.Last(map[string]any{"v": ProtocolVersion, "schema": Schema()}))
 		return nil
 	}
+	if q.Limits {
+		s.sent(r.Reply.Last(map[string]any{"v": ProtocolVersion, "limits": s.limits()}))
+		return nil
+	}
 	info := s.cfg.Describe(q.Class)
 	if q.Class != "" && len(info) == 0 {
 		return Errorf(ErrNoNodeType, "no node class %q", q.Class)
 	}
-	s.sent(r.Reply.Last(map[string]any{"v": ProtocolVersion, "comfy_compat": node.Compat, "object_info": info}))
+	s.sent(r.Reply.Last(map[string]any{"v": ProtocolVersion, "comfy_compat": node.Compat, "object_info": info, "limits": s.limits()}))
 	return nil
 }

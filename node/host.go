@@ -42,6 +42,10 @@ func (r *Runner) Sample(ctx context.Context, q *HostRequest, observe func(HostPr
 	if r.engine == nil {
 		return nil, failf(CodeInternal, "sampling needs a device, and this runner has none")
 	}
+	l := q.Request.Latent
+	if err := r.bounds.Host([]int{l.B, l.C, l.Y, l.X}, len(q.Request.Sigmas)); err != nil {
+		return nil, err
+	}
 	m, err := r.modelFile(q.Model)
 	if err != nil {
 		return nil, err

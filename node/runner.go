@@ -30,6 +30,8 @@ type Config struct {
 	Lease time.Duration
 	// Now is the clock of leases; nil: time.Now.
 	Now func() time.Time
+	// Bounds are looked at before and after every node.
+	Bounds Bounds
 }
 
 // Runner executes workflows. It runs one job at a time; caches, weights and handles survive between jobs.
@@ -42,6 +44,7 @@ type Runner struct {
 	values  *lru[*entry]
 	weights *lru[resident]
 	handles *handles
+	bounds  Bounds
 	// shared are loaded weights that several handles use.
 	shared *shared
 	// vocabularies are tokenizers by encoder; each counts as one.
@@ -76,7 +79,7 @@ func NewRunner(cfg Config) (*Runner, error) {
 		return nil, fmt.Errorf("node runner: cache %d, weights %d and lease %s must not be negative", cfg.CacheBytes, cfg.WeightBytes, cfg.Lease)
 	}
 	return &Runner{
-		engine: cfg.Engine, compute: cfg.Compute, roots: cfg.Roots, cat: cfg.Catalogue,
+		engine: cfg.Engine, compute: cfg.Compute, bounds: cfg.Bounds, roots: cfg.Roots, cat: cfg.Catalogue,
 		values:  newLRU[*entry](orElse(cfg.CacheBytes, 2<<30), nil),
 		weights: newLRU(orElse(cfg.WeightBytes, 16<<30), resident.Close),
 		handles: newHandles(cfg.Lease, cfg.Now), shared: newShared(), vocabularies: newLRU[*tokenizer.Tokenizer](16, nil),
@@ -327,12 +330,18 @@ func (x *execution) call(id string, k *Class, in map[string]any) (e *entry, err 
 		}
 		x.result.Timings.charge(k.Heavy, seconds(began), before)
 	}()
+	if err := x.run.bounds.inputs(in); err != nil {
+		return nil, err
+	}
 	outputs, err := k.Run(c)
 	if err != nil {
 		return nil, err
 	}
 	if len(outputs) != len(k.Outputs) {
 		return nil, failf(CodeInternal, "class %s gave %d outputs, it declares %d", k.Name, len(outputs), len(k.Outputs))
+	}
+	if err := x.run.bounds.outputs(k, outputs); err != nil {
+		return nil, err
 	}
 	return &entry{outputs: outputs, files: files, ui: c.ui}, nil
 }
