@@ -88,8 +88,9 @@ func TestDeadlockIsToldAtOnce(t *testing.T) {
 	victim = e.team.links[1].rank.comms[AxisPipe]
 	_, err = e.Sample(context.Background(), r, nil)
 	var pe *Error
-	if !errors.As(err, &pe) || pe.Code != PeerLost || !strings.HasPrefix(pe.Text, "deadlock: rank 0 at evaluation 1, patch 1, after block 1, rank 1 at evaluation 1, patch 0, block 3;") {
-		t.Errorf("got %v, want a deadlock that names both ranks", err)
+	if !errors.As(err, &pe) || pe.Code != PeerLost || !strings.HasPrefix(pe.Text, "deadlock: rank 1 at evaluation ") ||
+		!strings.Contains(pe.Text, "waits in pipe for rank 0 to receive") {
+		t.Errorf("got %v, want a deadlock that names rank 1 and what it waits for", err)
 	}
 }
 

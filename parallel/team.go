@@ -307,6 +307,7 @@ func (t *team) end(session uint64, stats *Stats) {
 		for a, v := range r.Traffic {
 			sum := &stats.Traffic[at][a]
 			sum.Calls, sum.Bytes, sum.Wait = sum.Calls+v.Calls, sum.Bytes+v.Bytes, sum.Wait+v.Wait
+			sum.Posted += v.Posted
 		}
 		if down { // a token goes through both lanes of a folded stage and is counted once
 			stats.Tokens[at] = r.Tokens
