@@ -129,7 +129,7 @@ func (p *profiles) showWork(s *shower) {
 			}
 			micro += number(rank, "micro_steps")
 			tokens = max(tokens, number(rank, "text_tokens")+number(rank, "image_tokens"))
-			for _, axis := range []string{"ulysses", "ring", "pipe", "tensor"} {
+			for _, axis := range []string{"ulysses", "ring", "pipe", "tensor", "shard"} {
 				if v, ok := rank.Get(axis); ok {
 					if t, ok := v.(*node.Object); ok {
 						moved[axis] += number(t, "bytes")
@@ -139,7 +139,7 @@ func (p *profiles) showWork(s *shower) {
 			}
 		}
 		s.say("plan: %v on %d ranks, %d evaluations, %d micro-steps, %d tokens through the busiest rank", plan, len(ranks), number(run, "evaluations"), micro, tokens)
-		for _, axis := range []string{"ulysses", "ring", "pipe", "tensor"} {
+		for _, axis := range []string{"ulysses", "ring", "pipe", "tensor", "shard"} {
 			if calls[axis] > 0 {
 				s.say("  %-8s %10.2f MB in %d exchanges", axis, float64(moved[axis])/1e6, calls[axis])
 			}

@@ -62,7 +62,7 @@ func (r *Recorder) Pack(m Matrix, c int) (*Packed, error) {
 	if err := CheckPack(m, c); err != nil {
 		return nil, fmt.Errorf("recorder %w", err)
 	}
-	return &Packed{DType: m.DType, N: m.N, K: m.K, Layout: "recorder"}, nil
+	return &Packed{DType: m.DType, N: m.N, K: m.K, Layout: "recorder", PieceRows: 1, PieceBytes: m.K * m.DType.Size()}, nil
 }
 
 // Upload notes the call.

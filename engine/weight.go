@@ -16,6 +16,9 @@ type Packed struct {
 	DType  DType // storage type; f32, bf16 or f16
 	N, K   int
 	Layout string // name of the backend's layout
+	// Head bytes of Buf come first, which depend on type, factor and channels alone; then PieceBytes for every PieceRows rows, the last piece filled up.
+	// Rows [i*PieceRows, ...) packed alone give the same pieces, so that a matrix can be put together of parts that were packed in several places.
+	Head, PieceRows, PieceBytes int
 }
 
 // Adapter is a low-rank addition to a weight: y += Scale * Up(Down(x)). Down is [R, K], Up is [N, R].

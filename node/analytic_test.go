@@ -56,6 +56,12 @@ func (m analytic) Head(env dit.Env, s *dit.State, out engine.Tensor) {
 	}
 }
 
+func (m analytic) PrepareBlock(dit.Env, *dit.Prepared, int) {}
+
+func (m analytic) ModulateBlock(dit.Env, *dit.Modulation, int) {}
+
+func (m analytic) Shards() *dit.Shards { return nil }
+
 func (m analytic) Close() {}
 
 // analyticModel is a MODEL of the analytic denoiser over latents of 4 channels without scale or shift.

@@ -184,14 +184,12 @@ func (e *Engine) Sample(ctx context.Context, req *Request, observe Observe) (*Re
 	}
 	start := time.Now()
 	var stats Stats
-	for r := range plan.Tensor {
-		loaded, err := e.places.acquire(e.local, req.Model, plan.held(r))
-		if err != nil {
-			return nil, err
-		}
-		if loaded {
-			stats.LoadSeconds = time.Since(start).Seconds()
-		}
+	loaded, err := e.places.acquireAll(e.local, req.Model, plan)
+	if err != nil {
+		return nil, err
+	}
+	if loaded {
+		stats.LoadSeconds = time.Since(start).Seconds()
 	}
 	if err := e.assemble(plan, req.Model.Spec); err != nil {
 		return nil, err

@@ -63,20 +63,22 @@ func (s *rankSession) prepare() error {
 			rows = append(rows, t)
 		}
 	}
+	n := len(spec.Blocks)
+	s.weights.use(n, s.held.Start)
 	for i, in := range s.open.Entries {
 		layer(s.env, "text")
 		if in.Foreign {
 			s.entries = append(s.entries, rankEntry{grid: in.Grid})
 			continue
 		}
-		p, err := s.model.Prepare(s.env, []dit.Entry{in.Entry}, in.Grid, s.prepared())
+		p, err := s.model.Prepare(s.env, []dit.Entry{in.Entry}, in.Grid, dit.Range{})
 		if err != nil {
 			return fmt.Errorf("entry %d: %w", i, err)
 		}
 		e := rankEntry{grid: in.Grid, p: p}
 		layer(s.env, "modulation")
 		if len(rows) > 0 {
-			e.m = s.model.Modulate(s.env, p, rows, s.prepared())
+			e.m = s.model.Modulate(s.env, p, rows, dit.Range{})
 		}
 		if plan.Pipe > 1 {
 			e.store = newKVStore(s.env, spec, s.held, s.textOf(p), in.Grid.Tokens(), s.open.Batch, s.heads())
@@ -87,10 +89,30 @@ func (s *rankSession) prepare() error {
 		s.keepSkips(i, entrySize{s.textOf(p), in.Grid.Tokens()})
 		s.entries = append(s.entries, e)
 	}
+	s.prepareBlocks()
 	if pipe := s.comms[AxisPipe]; pipe.Rank() > 0 && plan.Patches > 1 && plan.Overlap && len(s.entries) > 0 {
 		s.in = newInbound(pipe, s.comm, s.env.DType, s.largestPatch())
 	}
 	return nil
+}
+
+// prepareBlocks goes over blocks outside and entries inside, as weights in parts come.
+func (s *rankSession) prepareBlocks() {
+	whole := s.prepared()
+	for b := whole.Start; b < whole.End; b++ {
+		s.weights.use(b, b+1)
+		for _, e := range s.entries {
+			if e.p == nil {
+				continue
+			}
+			layer(s.env, "text")
+			s.model.PrepareBlock(s.env, e.p, b)
+			if e.m != nil {
+				layer(s.env, "modulation")
+				s.model.ModulateBlock(s.env, e.m, b)
+			}
+		}
+	}
 }
 
 // keepSkips takes memory for the outputs that later blocks take, for the blocks of this lane: the rows of this rank, or in a pipeline, whose patches
@@ -143,6 +165,8 @@ func (s *rankSession) evaluate(ops engine.Ops, c EvaluateCommand) ([][]float32, 
 		held, first, last = lane{Range: s.prepared()}, true, true
 	}
 	runs := make([]*entryRun, len(c.Entries))
+	ends := len(s.model.Spec().Blocks)
+	s.weights.use(ends, s.held.Start)
 	for k, i := range c.Entries {
 		runs[k] = s.begin(env, i, &c)
 		if first {
@@ -164,6 +188,7 @@ func (s *rankSession) evaluate(ops engine.Ops, c EvaluateCommand) ([][]float32, 
 			return nil, errStopped
 		}
 		env.Half = held.half(b)
+		s.weights.use(b, b+1)
 		for _, run := range runs {
 			s.block(env, run, b)
 		}
@@ -175,6 +200,7 @@ func (s *rankSession) evaluate(ops engine.Ops, c EvaluateCommand) ([][]float32, 
 		}
 		return nil, nil
 	}
+	s.weights.use(ends, s.held.Start)
 	return s.finish(env, runs)
 }
 
@@ -205,6 +231,7 @@ type entryRun struct {
 	entry  int
 	state  *dit.State
 	attend func(dit.Attention)
+	fresh  bool // modulations of blocks are not computed ahead
 	// scattered moves rows between tensor ranks; nil: each of them keeps all rows
 	scattered *scattered
 }
@@ -218,14 +245,14 @@ func (s *rankSession) begin(env dit.Env, entry int, c *EvaluateCommand) *entryRu
 	}
 	layer(env, "modulation")
 	if !ok { // a timestep the sampler found on its way
-		m, row = s.model.Modulate(env, e.p, []float32{c.Timestep}, s.prepared()), 0
+		m, row = s.model.Modulate(env, e.p, []float32{c.Timestep}, dit.Range{}), 0
 	}
 	ulysses, ring := s.comms[AxisUlysses], s.outer(c)
 	seq := &sequence{ops: env.Ops, arena: s.comm, ulysses: ulysses, ring: ring}
 	seq.rows = c.rows(entrySize{s.textOf(e.p), e.grid.Tokens()}, ulysses.Size()*ring.Size())
 	wide, tensor := seq.mine(), s.comms[AxisTensor]
 	rows := s.open.Plan.kept(wide, tensor.Rank())
-	run := &entryRun{entry: entry, state: dit.NewPart(env, spec, e.p, m, row, s.open.Batch, rows, wide), attend: seq.attend}
+	run := &entryRun{entry: entry, state: dit.NewPart(env, spec, e.p, m, row, s.open.Batch, rows, wide), attend: seq.attend, fresh: !ok}
 	if s.open.Plan.Scatter {
 		run.scattered = newScattered(s.open.Plan, tensor, wide)
 	}
@@ -268,6 +295,11 @@ func (s *rankSession) block(env dit.Env, run *entryRun, b int) {
 			skip = run.state.X // held by the other lane, whose size is the same
 		}
 	}
+	mark := env.Arena.Mark()
+	if run.fresh {
+		layer(env, "modulation")
+		s.model.ModulateBlock(env, run.state.M, b)
+	}
 	layer(env, "qkv")
 	env.Attend = func(a dit.Attention) {
 		run.attend(a)
@@ -277,6 +309,7 @@ func (s *rankSession) block(env dit.Env, run *entryRun, b int) {
 		env.Gather, env.Scatter = run.scattered.gather, run.scattered.scatter
 	}
 	s.model.Block(env, b, run.state, skip)
+	env.Arena.Release(mark)
 	if t := kept(b); !t.IsZero() {
 		env.Ops.Copy(t, run.state.X)
 	}

@@ -140,9 +140,10 @@ func (o *outline) volumes(c Coord, m Micro) (v [axisCount]volume) {
 	return v
 }
 
-// ForecastTraffic returns what every rank of a plan sends during a workload, by rank and axis (AxisUlysses, AxisRing, AxisPipe, AxisTensor, AxisSpread), as
-// Stats.Traffic counts it; valueBytes is the size of an activation (4 for f32). Wait is left at 0.
-func ForecastTraffic(w Workload, p Plan, valueBytes int) [][]Traffic {
+// ForecastTraffic returns what every rank of a plan sends during a workload, by rank and axis (AxisUlysses to AxisShard), as Stats.Traffic counts it;
+// weightBytes is the size of a weight, valueBytes that of an activation (4 for f32). Wait is left at 0. Bytes of activations are exact, those of weights
+// in parts leave out the filling of packed matrices.
+func ForecastTraffic(w Workload, p Plan, weightBytes, valueBytes int) [][]Traffic {
 	o := newOutline(w, p)
 	out := make([][]Traffic, p.Ranks())
 	for r := range out {
@@ -160,6 +161,8 @@ func ForecastTraffic(w Workload, p Plan, valueBytes int) [][]Traffic {
 				out[r][a].Bytes += v[a].values * int64(valueBytes)
 			}
 		}
+		weights := o.shardVolume()
+		out[r][AxisShard] = Traffic{Calls: weights.calls, Bytes: weights.values * int64(weightBytes)}
 	}
 	return out
 }

@@ -8,7 +8,7 @@ import (
 
 // Memory is what one rank needs, in bytes. Text encoder and VAE are not in it.
 type Memory struct {
-	Weights     int64 // blocks of the stage, cut by the tensor axis; embeddings, conditioning and head whole
+	Weights     int64 // blocks of the stage, cut by the tensor axis; embeddings, conditioning and head whole. In parts: 1/P and two blocks
 	Session     int64 // prepared text, positions, modulations and, in a pipeline, the K/V store
 	Activations int64
 	Exchange    int64 // what transfers read and write
@@ -35,6 +35,9 @@ func ForecastMemory(w Workload, p Plan, weightBytes, valueBytes int) []Memory {
 			out[r].Weights += m.Weights * int64(weightBytes)
 		})
 		out[r].Weights += o.ends() * int64(weightBytes)
+		if p.Shard {
+			out[r].Weights = o.shardParams() * int64(weightBytes)
+		}
 	}
 	return out
 }
@@ -104,6 +107,14 @@ func (o *outline) laneMemory(c Coord, k, valueBytes int) Memory {
 		}
 	}
 	o.postedBuffers(&comm, c, k, b)
+	whole := o.prepared(held.Range)
+	for n := whole.Start; n < whole.End; n++ {
+		for i := range o.Text {
+			if o.cfgOf[i] == c.CFG {
+				o.sessionBlock(&session, c, n, i)
+			}
+		}
+	}
 	if o.plan.Spread { // whose synchronous evaluations need not be the largest
 		w, at := o.spread(), o.spreadCoord(c)
 		w.evaluation(&acts, &comm, at, 0, b, Micro{Whole: true})
@@ -196,31 +207,27 @@ func traits(spec *dit.Spec) (rotates, adds, shiftOnly bool) {
 	return rotates, !rotates, shiftOnly
 }
 
-// modulations is the values per timestep of the blocks in held, and of the head.
-func modulations(spec *dit.Spec, held dit.Range) []int {
+// modulation is the values per timestep of block n, by stream.
+func modulation(spec *dit.Spec, n int) []int {
 	e := spec.Width
 	_, _, shiftOnly := traits(spec)
-	out := []int{2 * e}
-	for n := held.Start; n < held.End; n++ {
-		switch b := spec.Blocks[n]; {
-		case b.Kind == dit.Single:
-			out = append(out, 3*e)
-		case b.Kind == dit.Cross && shiftOnly:
-			out = append(out, 2*e)
-		case b.Kind == dit.Cross:
-			out = append(out, 6*e)
-		default:
-			image, text := 6*e, 6*e
-			if b.Attends > 1 {
-				image = 9 * e
-			}
-			if b.LastText {
-				text = 2 * e
-			}
-			out = append(out, image, text)
+	switch b := spec.Blocks[n]; {
+	case b.Kind == dit.Single:
+		return []int{3 * e}
+	case b.Kind == dit.Cross && shiftOnly:
+		return []int{2 * e}
+	case b.Kind == dit.Cross:
+		return []int{6 * e}
+	default:
+		image, text := 6*e, 6*e
+		if b.Attends > 1 {
+			image = 9 * e
 		}
+		if b.LastText {
+			text = 2 * e
+		}
+		return []int{image, text}
 	}
-	return out
 }
 
 // localHeads is the heads of a tensor rank.
@@ -232,13 +239,13 @@ func (o *outline) localHeads(c Coord) int {
 func (o *outline) sessionEntry(s *stack, c Coord, at lane, i, b int) (kv int64) {
 	spec, e, lt, li := o.Spec, o.Spec.Width, o.Text[i], o.tokens()
 	rotates, adds, shiftOnly := traits(spec)
-	held := o.prepared(at.Range)
-	if spec.JointText() {
+	switch { // text, or what its keys and values are made of
+	case spec.JointText():
 		s.alloc(lt * e)
-	} else {
-		for n := held.Start; n < held.End; n++ {
-			s.alloc(lt * 2 * o.localHeads(c) * spec.HeadDim)
-		}
+	case shiftOnly:
+		s.wide(lt * spec.ContextDim)
+	default:
+		s.wide(lt * e)
 	}
 	s.wide(e)
 	if adds {
@@ -251,21 +258,14 @@ func (o *outline) sessionEntry(s *stack, c Coord, at lane, i, b int) (kv int64) 
 	}
 	if shiftOnly { // two text encoders of which the first gives 77 tokens; the second's states go through an MLP of four times their width
 		second := max(lt-77, 0)
-		s.wideScratch(second*spec.Context2Dim, lt*spec.ContextDim, min(lt, 77)*spec.ContextDim, 4*second*spec.Context2Dim)
+		s.wideScratch(second*spec.Context2Dim, min(lt, 77)*spec.ContextDim, 4*second*spec.Context2Dim)
 	} else if spec.JointText() {
 		s.wideScratch(lt*spec.ContextDim, s.projected(lt*e))
 		s.wideScratch(lt*spec.ContextDim, spec.PooledDim, e)
 	} else {
-		s.wideScratch(lt*e, lt*spec.ContextDim, lt*e)
+		s.wideScratch(lt*spec.ContextDim, lt*e)
 	}
-	rows := min(o.Evaluations, maxModulationRows)
-	for _, n := range modulations(spec, held) {
-		s.wide(rows * n)
-	}
-	s.wideScratch(rows*e, rows*256, rows*e)
-	if spec.Blocks[0].Kind == dit.Cross && !shiftOnly {
-		s.wideScratch(rows*e, rows*256, rows*6*e)
-	}
+	o.modulate(s, min(o.Evaluations, maxModulationRows))
 	before := s.top
 	if o.stored() {
 		heads := o.heads(c)[c.Ulysses].Len()
@@ -282,6 +282,7 @@ func (o *outline) sessionEntry(s *stack, c Coord, at lane, i, b int) (kv int64) 
 		}
 	}
 	kv = s.top - before
+	held := o.prepared(at.Range)
 	for _, blk := range spec.Blocks {
 		if blk.Skip >= held.Start && blk.Skip < held.End {
 			rows := li
@@ -292,6 +293,32 @@ func (o *outline) sessionEntry(s *stack, c Coord, at lane, i, b int) (kv int64) 
 		}
 	}
 	return kv
+}
+
+// modulate adds what is computed for so many timesteps before the blocks: the head's modulation, and what those of the blocks are made of.
+func (o *outline) modulate(s *stack, rows int) {
+	e := o.Spec.Width
+	_, _, shiftOnly := traits(o.Spec)
+	s.wide(rows * 2 * e)
+	if o.Spec.Blocks[0].Kind == dit.Cross && !shiftOnly { // one product for all blocks
+		s.wide(rows * 6 * e)
+		s.wideScratch(rows*e, rows*256, rows*e)
+		return
+	}
+	s.wide(rows * e)
+	s.wideScratch(rows*256, rows*e)
+}
+
+// sessionBlock adds what stays of one entry for block n: keys and values of the text, modulations.
+func (o *outline) sessionBlock(s *stack, c Coord, n, entry int) {
+	if !o.Spec.JointText() {
+		kv := o.Text[entry] * 2 * o.localHeads(c) * o.Spec.HeadDim
+		s.alloc(kv)
+		s.wideScratch(s.projected(kv))
+	}
+	for _, k := range modulation(o.Spec, n) {
+		s.wide(min(o.Evaluations, maxModulationRows) * k)
+	}
 }
 
 // activations adds one micro-step of all entries of a lane.
@@ -307,9 +334,7 @@ func (o *outline) activations(s *stack, c Coord, k, b int, m Micro) {
 		all := o.rows(m, i)[c.sequence(o.plan)]
 		r := o.plan.kept(all, c.Tensor)
 		mine, wide = append(mine, r), append(wide, all)
-		for _, n := range modulations(spec, o.prepared(o.lanes[k].Range)) { // of a timestep that nobody announced
-			s.wide(n)
-		}
+		o.modulate(s, 1) // of a timestep that nobody announced
 		s.alloc(b * r.Len() * e)
 		if together := all.Text.End == o.entry(i).text && all.Image.Start == 0; rotates && all.Text.Len() > 0 && all.Image.Len() > 0 && !together {
 			s.wide(all.Len() * spec.HeadDim / 2)
@@ -321,7 +346,7 @@ func (o *outline) activations(s *stack, c Coord, k, b int, m Micro) {
 	}
 	for i, r := range mine {
 		for n := o.lanes[k].Start; n < o.lanes[k].End; n++ {
-			o.blockScratch(s, c, spec.Blocks[n], wide[i], r, b)
+			o.blockScratch(s, c, n, wide[i], r, b)
 		}
 	}
 	if o.sends(k) {
@@ -333,12 +358,16 @@ func (o *outline) activations(s *stack, c Coord, k, b int, m Micro) {
 	}
 }
 
-// blockScratch adds the buffers of one block that computes rows r and keeps the rows own of them between products.
-func (o *outline) blockScratch(s *stack, c Coord, blk dit.BlockSpec, r, own dit.Rows, b int) {
+// blockScratch adds the buffers of block n that computes rows r and keeps the rows own of them between products.
+func (o *outline) blockScratch(s *stack, c Coord, n int, r, own dit.Rows, b int) {
 	e, local := o.Spec.Width, o.localHeads(c)*o.Spec.HeadDim
+	mark := s.top
+	for _, k := range modulation(o.Spec, n) { // of a timestep that nobody announced
+		s.wide(k)
+	}
+	blk := o.Spec.Blocks[n]
 	hidden := dit.Held{Rank: c.Tensor, Ranks: o.plan.Tensor}.Share(int(math.Round(o.Spec.MLPRatio * float64(e)))).Len()
 	l := b * r.Len()
-	mark := s.top
 	if blk.Skip >= 0 {
 		s.scratch(2 * b * own.Len() * e)
 	}

@@ -150,7 +150,7 @@ func checkTraffic(t *testing.T, w Workload, p Plan, value int, counted [][]Traff
 	if len(counted) != p.Ranks() {
 		t.Fatalf("counters of %d ranks, want %d", len(counted), p.Ranks())
 	}
-	for r, want := range ForecastTraffic(w, p, value) {
+	for r, want := range ForecastTraffic(w, p, 4, value) {
 		for a := range axisCount {
 			got := counted[r][a]
 			if got.Bytes != want[a].Bytes {
@@ -190,7 +190,7 @@ func TestVolumesOfPublishedModels(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := float64(ForecastTraffic(s.Workload, p, 2)[0][c.axis].Bytes) / 1e6
+		got := float64(ForecastTraffic(s.Workload, p, 2, 2)[0][c.axis].Bytes) / 1e6
 		if math.Abs(got-c.mb) > 0.005*c.mb {
 			t.Errorf("%s: %.1f MB a step, want %.1f within 0.5 %%", c.plan, got, c.mb)
 		}

@@ -12,7 +12,7 @@ type costs struct {
 	fabric Fabric
 	manner Manner
 	wide   *costs          // of spread evaluations, nil if the plan has none
-	wires  [axisCount]wire // pipe: to the next stage; ring and tensor: to the neighbour; ulysses: to all
+	wires  [axisCount]wire // pipe: to the next stage; ring, tensor and shard: to the neighbour; ulysses: to all
 }
 
 func newCosts(o *outline, f Fabric, m Manner) *costs {
@@ -25,7 +25,9 @@ func newCosts(o *outline, f Fabric, m Manner) *costs {
 	}
 	o.cold = m.ColdStart
 	for a := range axisCount {
-		p := map[Axis]pattern{AxisUlysses: toAll, AxisRing: toNeighbour, AxisPipe: toNext, AxisTensor: toNeighbour, AxisSpread: toNeighbour}[a]
+		p := map[Axis]pattern{
+			AxisUlysses: toAll, AxisRing: toNeighbour, AxisPipe: toNext, AxisTensor: toNeighbour, AxisSpread: toNeighbour, AxisShard: toNeighbour,
+		}[a]
 		c.wires[a] = f.wire(o.groups(a), p)
 	}
 	if o.plan.Spread && o.plan.Pipe > 1 {
@@ -237,6 +239,7 @@ func (c *costs) laneLoad(at Coord, k int, m Micro) (l load) {
 		c.addEnds(&l, at, k, rows, b)
 		first = false
 	}
+	c.addShards(&l)
 	return l
 }
 

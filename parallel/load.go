@@ -30,15 +30,13 @@ func (e *Engine) Load(ctx context.Context, m Model, plan string) (Loaded, error)
 	if err := e.usable(); err != nil {
 		return out, err
 	}
-	for r := range p.Tensor {
-		start := time.Now()
-		loaded, err := e.places.acquire(e.local, m, p.held(r))
-		if err != nil {
-			return out, err
-		}
-		if loaded {
-			out.Seconds += time.Since(start).Seconds()
-		}
+	start := time.Now()
+	loaded, err := e.places.acquireAll(e.local, m, p)
+	if err != nil {
+		return out, err
+	}
+	if loaded {
+		out.Seconds = time.Since(start).Seconds()
 	}
 	return out, nil
 }

@@ -38,14 +38,20 @@ const (
 	AxisPipe
 	AxisTensor
 	AxisSpread // pipe and ring together, pipe outside: spread evaluations
+	AxisShard  // ranks that hold parts of the same weights
 	axisCount
 )
 
 // String names the axis as plans do.
-func (a Axis) String() string { return [...]string{"ulysses", "ring", "pipe", "tensor", "spread"}[a] }
+func (a Axis) String() string {
+	return [...]string{"ulysses", "ring", "pipe", "tensor", "spread", "shard"}[a]
+}
 
 // along returns the ranks of the group that contains rank c on an axis, in order, and c's place in it.
 func (m Mesh) along(a Axis, c Coord) (ranks []int, at int) {
+	if a == AxisShard {
+		return m.sharers(c)
+	}
 	degree, set := 0, func(*Coord, int) {}
 	switch a {
 	case AxisUlysses:
@@ -64,6 +70,24 @@ func (m Mesh) along(a Axis, c Coord) (ranks []int, at int) {
 	for i := range degree {
 		set(&c, i)
 		ranks = append(ranks, m.Rank(c))
+	}
+	return ranks, at
+}
+
+// sharers returns the ranks that hold parts of the weights that rank c holds a part of, in order, and c's place among them: c alone where weights are whole.
+func (m Mesh) sharers(c Coord) (ranks []int, at int) {
+	if !m.Plan.Shard {
+		return []int{m.Rank(c)}, 0
+	}
+	for r := range m.Plan.Ranks() {
+		o := m.At(r)
+		if o.Pipe != c.Pipe || o.Tensor != c.Tensor {
+			continue
+		}
+		if o == c {
+			at = len(ranks)
+		}
+		ranks = append(ranks, r)
 	}
 	return ranks, at
 }

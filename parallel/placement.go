@@ -37,7 +37,7 @@ func newPlacements(budget int64) *placements { return &placements{budget: budget
 func (p *placements) acquire(ops engine.Ops, m Model, held dit.Held) (loaded bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	key, bytes := heldKey(m.Key, held), m.WeightBytes/int64(max(held.Ranks, 1))
+	key, bytes := heldKey(m.Key, held), m.heldBytes(held)
 	if i := p.find(key); i >= 0 {
 		hit := p.models[i]
 		p.models = slices.Insert(slices.Delete(p.models, i, i+1), 0, hit)
@@ -68,12 +68,45 @@ func (p *placements) acquire(ops engine.Ops, m Model, held dit.Held) (loaded boo
 	return true, nil
 }
 
+// heldBytes estimates the memory of a part of the weights. Parts of blocks come with room for two blocks, where they are brought together.
+func (m Model) heldBytes(held dit.Held) int64 {
+	bytes := m.WeightBytes / int64(max(held.Ranks, 1))
+	if held.Parts <= 1 || m.Spec == nil || m.Spec.Params == 0 {
+		return bytes
+	}
+	largest := int64(0)
+	for _, b := range m.Spec.Blocks {
+		largest = max(largest, b.Params)
+	}
+	return bytes/int64(held.Parts) + int64(2*float64(bytes)*float64(largest)/float64(m.Spec.Params))
+}
+
+// acquireAll makes every part of the weights resident that ranks of a plan hold, and reports whether any had to be loaded.
+func (p *placements) acquireAll(ops engine.Ops, m Model, plan Plan) (loaded bool, err error) {
+	list, total := plan.holdings(), int64(0)
+	for _, h := range list {
+		total += m.heldBytes(h)
+	}
+	if p.budget > 0 && total > p.budget {
+		return false, &Error{Code: OutOfMemory, Field: "model", Text: fmt.Sprintf(
+			"the weights of %s take %d MB with plan %s, %d MB are allowed", m.Key, total>>20, plan, p.budget>>20)}
+	}
+	for _, h := range list {
+		fresh, err := p.acquire(ops, m, h)
+		if err != nil {
+			return loaded, err
+		}
+		loaded = loaded || fresh
+	}
+	return loaded, nil
+}
+
 // heldKey names a part of a model's weights.
 func heldKey(key string, held dit.Held) string {
-	if held.Ranks <= 1 {
+	if held.Ranks <= 1 && held.Parts <= 1 {
 		return key
 	}
-	return fmt.Sprintf("%s#tensor%d/%d", key, held.Rank, held.Ranks)
+	return fmt.Sprintf("%s#tensor%d/%d#part%d/%d", key, held.Rank, max(held.Ranks, 1), held.Part, max(held.Parts, 1))
 }
 
 func (p *placements) find(key string) int {

@@ -26,6 +26,8 @@ type Plan struct {
 	Spread  bool // synchronous evaluations run on all stages at once, each on a part of the sequence; only with Pipe > 1
 	Choose  int  // ranks to choose a plan for; 0: the degrees are given. Only requests resolve it
 	Stale   bool // with Choose: pipelines with stale keys and values may be chosen, whose pictures differ a little from one rank's
+	// Shard keeps a part of every block's bytes on each of the ranks that would hold the same weights; blocks are gathered before they are used.
+	Shard bool
 	// Overlap lets transfers run beside computation. Off is for measuring.
 	Overlap bool
 }
@@ -69,6 +71,7 @@ func planChoices() []planChoice {
 		{"form", "reduce", "scatter", func(p *Plan) *bool { return &p.Scatter }},
 		{"sync", "stages", "spread", func(p *Plan) *bool { return &p.Spread }},
 		{"stale", "off", "on", func(p *Plan) *bool { return &p.Stale }},
+		{"shard", "off", "on", func(p *Plan) *bool { return &p.Shard }},
 		{"overlap", "off", "on", func(p *Plan) *bool { return &p.Overlap }},
 	}
 }
@@ -117,6 +120,10 @@ func (p Plan) possible() error {
 		return refusePlan("form", "is scatter with one tensor rank: add tensor=2 (or more), or leave form out")
 	case p.Spread && p.Pipe == 1:
 		return refusePlan("sync", "is spread with one stage: add pipe=2 (or more stages), or leave sync out")
+	case p.Shard && p.Pipe > 1:
+		return refusePlan("shard", "is on with pipe=%d: stages hold 1/%d of the blocks already, and every patch would gather them again: use pipe=%d alone", p.Pipe, p.Pipe, p.Ranks())
+	case p.Shard && p.parts() == 1:
+		return refusePlan("shard", "is on, but no two ranks hold the same weights: add ulysses=2 (or ring, cfg, data), or leave shard out")
 	case p.Pipe == 1 && p.Patches > 1:
 		return refusePlan("patches", "is %d with one stage: add pipe=2 (or more stages), or leave patches out", p.Patches)
 	}
@@ -186,12 +193,36 @@ func (p Plan) Ranks() int {
 	return max(p.Choose, 1) * p.Data * p.CFG * p.Pipe * p.Ring * p.Ulysses * p.Tensor
 }
 
-// held is the part of the weights that tensor rank r needs.
-func (p Plan) held(r int) dit.Held {
-	if p.Tensor == 1 {
-		return dit.Held{}
+// parts is how many parts the bytes of a block are kept in, 1: whole.
+func (p Plan) parts() int {
+	if !p.Shard {
+		return 1
 	}
-	return dit.Held{Rank: r, Ranks: p.Tensor}
+	return p.Data * p.CFG * p.Ring * p.Ulysses
+}
+
+// held is the part of the weights that a rank holds.
+func (p Plan) held(c Coord) dit.Held {
+	var h dit.Held
+	if p.Tensor > 1 {
+		h.Rank, h.Ranks = c.Tensor, p.Tensor
+	}
+	if p.Shard {
+		h.Part, h.Parts = ((c.Data*p.CFG+c.CFG)*p.Ring+c.Ring)*p.Ulysses+c.Ulysses, p.parts()
+	}
+	return h
+}
+
+// holdings lists the different parts of the weights that ranks of the plan hold.
+func (p Plan) holdings() []dit.Held {
+	var out []dit.Held
+	for r := range p.Ranks() {
+		h := p.held(Mesh{Plan: p}.At(r))
+		if !slices.ContainsFunc(out, func(o dit.Held) bool { return o.Rank == h.Rank && o.Part == h.Part }) {
+			out = append(out, h)
+		}
+	}
+	return out
 }
 
 // skips reports whether some block takes the output of an earlier one.

@@ -76,7 +76,7 @@ func (s Search) Choose() (*Choice, error) {
 		return nil, err
 	}
 	out.Simulation = sim
-	out.Traffic = ForecastTraffic(s.Workload, out.Best.Plan, s.Fabric.Device.ValueBytes)
+	out.Traffic = ForecastTraffic(s.Workload, out.Best.Plan, s.Fabric.Device.WeightBytes, s.Fabric.Device.ValueBytes)
 	for _, c := range fit {
 		if c.Plan.Ranks() == 1 {
 			out.OneRank = c.Seconds
@@ -107,7 +107,7 @@ func (s Search) Predict(p Plan) (*Choice, error) {
 	}
 	c.Seconds = sim.Seconds
 	return &Choice{
-		Best: c, Simulation: sim, Idle: s.Fabric.Ranks() - p.Ranks(), Traffic: ForecastTraffic(s.Workload, p, s.Fabric.Device.ValueBytes),
+		Best: c, Simulation: sim, Idle: s.Fabric.Ranks() - p.Ranks(), Traffic: ForecastTraffic(s.Workload, p, s.Fabric.Device.WeightBytes, s.Fabric.Device.ValueBytes),
 	}, nil
 }
 
@@ -120,12 +120,9 @@ func (s Search) refuse(not []Candidate) error {
 	text := fmt.Sprintf("nothing fits %s: the least, %s, needs %s a rank (weights %s), %s are free", s.Fabric, least.Plan, gigabytes(least.Memory.Total()),
 		gigabytes(least.Memory.Weights), gigabytes(s.Fabric.available()))
 	for n := 2 * s.Fabric.Ranks(); n <= MaxRanks; n *= 2 {
-		for _, p := range s.plans(n) {
-			if p.Ranks() != n {
-				continue
-			}
-			if c := s.weigh(p); c.Fits {
-				return &Error{Code: OutOfMemory, Field: "devices", Text: fmt.Sprintf("%s; %d devices would do: %s needs %s", text, n, p, gigabytes(c.Memory.Total()))}
+		for _, c := range s.candidates(n) {
+			if c.Plan.Ranks() == n && c.Fits {
+				return &Error{Code: OutOfMemory, Field: "devices", Text: fmt.Sprintf("%s; %d devices would do: %s needs %s", text, n, c.Plan, gigabytes(c.Memory.Total()))}
 			}
 		}
 	}
@@ -139,7 +136,11 @@ func gigabytes(n int64) string { return fmt.Sprintf("%.2f GB", float64(n)/1e9) }
 func (s Search) candidates(n int) []Candidate {
 	var out []Candidate
 	for _, p := range s.plans(n) {
-		out = append(out, s.weigh(p))
+		c := s.weigh(p)
+		out = append(out, c)
+		if p.Shard = p.Pipe == 1; !c.Fits && p.Shard && p.parts() > 1 { // never faster than whole weights, so only where those do not fit
+			out = append(out, s.weigh(p))
+		}
 	}
 	return out
 }

@@ -51,6 +51,7 @@ type rankSession struct {
 	comms   [axisCount]Comm
 	before  [axisCount]Traffic // counted before the session
 	held    lane               // blocks of this rank's stage
+	weights *gatherer          // nil: whole weights are here
 	tokens  TokenCount
 	stop    *atomic.Bool
 	pos     *position
@@ -100,6 +101,9 @@ func (r *rank) serve(inbox <-chan rankCall) {
 		r.pos.idle()
 		call.reply <- reply
 	}
+	for _, s := range r.sessions { // of a failed request: nothing may write into weights that are freed next
+		s.weights.close()
+	}
 	for _, b := range []*buffer{&r.session, &r.acts, &r.exchange} {
 		r.ops.Free(b.mem)
 	}
@@ -146,7 +150,11 @@ func (r *rank) handle(c Command) (Reply, error) {
 		out, err := s.evaluate(s.env.Ops, *c.Evaluate)
 		return Reply{Outputs: out}, err
 	case c.Close:
-		reply := r.sessions[c.Session].report()
+		s := r.sessions[c.Session]
+		if s != nil {
+			s.weights.close()
+		}
+		reply := s.report()
 		delete(r.sessions, c.Session)
 		r.skips.forget(c.Session)
 		r.mu.Lock()
@@ -194,10 +202,11 @@ func (r *rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 		poisoner.Watch(s.env.Arena)
 		poisoner.Watch(s.act)
 	}
+	s.weights = newGatherer(model.Shards(), r.comms[AxisShard], s.env.Ops, r.baton != nil)
+	r.sessions[id] = s // before anything is gathered: serve waits for gathers of all sessions
 	if err := s.prepare(); err != nil {
 		return Reply{}, err
 	}
-	r.sessions[id] = s
 	return Reply{PeakBytes: total}, nil
 }
 

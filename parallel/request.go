@@ -134,7 +134,7 @@ type Stats struct {
 	LoadSeconds float64 // weights read and packed for this request, 0 if resident
 	StepSeconds []float64
 	PeakBytes   int64          // activations and session buffers of the busiest rank
-	Traffic     [][]Traffic    // what each rank of the plan sent, by axis (AxisUlysses, AxisRing, AxisPipe, AxisTensor, AxisSpread)
+	Traffic     [][]Traffic    // what each rank of the plan sent, by axis (AxisUlysses to AxisShard)
 	Tokens      []TokenCount   // what each rank's first block computed
 	Spans       []profile.Span // every operation and exchange of every rank, if Request.Profile
 }

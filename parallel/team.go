@@ -173,7 +173,7 @@ func (t *team) open(session uint64, spec *dit.Spec, o OpenCommand, branches []in
 	replies, err := t.all(func(rank int) *Command {
 		c := t.mesh.At(rank)
 		own := o
-		own.Model = heldKey(o.Model, p.held(c.Tensor))
+		own.Model = heldKey(o.Model, p.held(c))
 		own.Batch = t.batch[c.Data].Len()
 		own.Entries = make([]EntryInput, len(o.Entries))
 		for i, e := range o.Entries {
@@ -241,7 +241,7 @@ func (t *team) begin(session uint64, c EvaluateCommand) func() ([][]float32, err
 				own.Inputs = append(own.Inputs, cutRows(c.Inputs[k], total, t.batch[at.Data], rows(k, at), t.features.in))
 			}
 		}
-		if len(own.Entries) == 0 {
+		if len(own.Entries) == 0 && !p.Shard { // with nothing to compute it still gives its part of the weights
 			return nil
 		}
 		return &Command{Session: session, Evaluate: &own}

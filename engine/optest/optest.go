@@ -68,6 +68,7 @@ func Run(t *testing.T, ops engine.Ops, o Options) {
 			}
 		})
 	}
+	t.Run("Pieces", func(t *testing.T) { runPieces(t, ops) })
 	t.Run("Misuse", func(t *testing.T) { runMisuse(t, ops) })
 }
 

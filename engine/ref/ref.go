@@ -75,7 +75,9 @@ func (*Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 		}
 		engine.Narrow(dst, line, stored)
 	}
-	return &engine.Packed{Buf: engine.Buf{Host: out}, DType: stored, N: m.N, K: m.K, Layout: layout}, nil
+	p := &engine.Packed{Buf: engine.Buf{Host: out}, DType: stored, N: m.N, K: m.K, Layout: layout}
+	p.PieceRows, p.PieceBytes = 1, m.K*stored.Size()
+	return p, nil
 }
 
 // Upload implements engine.Ops.

@@ -160,6 +160,7 @@ type Prepared struct {
 	Lt      int             // text tokens of each entry
 	Text    engine.Tensor   // [n, Lt, E] of env.DType, text rows as the first block sees them; absent for Cross models
 	Vector  engine.Tensor   // [n, E] f32 part of the conditioning vector that does not depend on the timestep; may be absent
+	Source  engine.Tensor   // f32, what PrepareBlock reads; absent where blocks need nothing
 	CrossKV []engine.Tensor // per block [n, Lt, 2, H, D] of env.DType, keys and values of the text, normalised; only blocks that were asked for are set
 	KeyLen  []int           // valid text tokens per entry for cross-attention; nil: all
 	RoPE    engine.RoPE     // [Lt+Li, D/2] tables of the whole sequence, text first, [Li, D/2] for Cross models; absent: no rotation
@@ -173,6 +174,8 @@ type Modulation struct {
 	Image []engine.Tensor // per block [S, n, k*E] f32, in the order the family documents; nil entries for blocks not asked for
 	Text  []engine.Tensor // the same for the text stream of Double blocks
 	Head  engine.Tensor   // [S, n, k*E] f32
+	// Vector is what ModulateBlock reads: [S, n, E] f32, or more where a family shares a product.
+	Vector engine.Tensor
 }
 
 // State is one evaluation of some rows: B = n * latent batch, items of one entry are neighbours (item b belongs to entry b/(B/n)).
@@ -195,15 +198,21 @@ type Model interface {
 	// Prepare computes what depends on the entries alone. All entries have equal shapes. Cross K/V are made for the blocks in held.
 	// It refuses (error) entries whose shapes do not fit the model, naming the field. Blocks of held that this value does not hold are left out.
 	Prepare(env Env, entries []Entry, grid Grid, held Range) (*Prepared, error)
+	// PrepareBlock adds to p what Prepare left out because block i was not in held.
+	PrepareBlock(env Env, p *Prepared, i int)
 	// Modulate computes modulations for S timesteps of each entry, timesteps [S*n] ordered [S][n] as the network takes them
 	// (FLUX 0..1, the others 0..1000), for the blocks in held; the head's too.
 	Modulate(env Env, p *Prepared, timesteps []float32, held Range) *Modulation
+	// ModulateBlock adds to m the modulations of block i, which was not in held, for the same timesteps.
+	ModulateBlock(env Env, m *Modulation, i int)
 	// Embed fills s.X: image rows from x [B, li, C*p*p] of env.DType, text rows from s.P.Text.
 	Embed(env Env, s *State, x engine.Tensor)
 	// Block runs block i on s.X in place. skip is the output rows of Spec.Blocks[i].Skip, absent if that is -1.
 	Block(env Env, i int, s *State, skip engine.Tensor)
 	// Head turns the image rows of s.X into the network's prediction out [B, li, OutChannels*p*p] of env.DType, features ordered like x.
 	Head(env Env, s *State, out engine.Tensor)
+	// Shards tells how weights are brought together that were loaded in parts; nil: all that is held is here.
+	Shards() *Shards
 	// Close gives the memory of the weights back. Nothing else may be called afterwards.
 	Close()
 }

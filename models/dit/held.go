@@ -6,6 +6,9 @@ type Held struct {
 	Blocks []Range
 	// Rank and Ranks give the slice of a tensor group: attention heads and MLP columns are shared in balanced ranges. Ranks 0 or 1: whole blocks.
 	Rank, Ranks int
+	// Part and Parts say that only one of so many parts of every block's bytes is held, and of what is outside of blocks; Model.Shards brings them together.
+	// Parts 0 or 1: all bytes.
+	Part, Parts int
 }
 
 // Has reports whether block i is held.

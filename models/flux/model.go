@@ -17,6 +17,8 @@ type Model struct {
 	held dit.Held
 	net  *net
 	mem  *weights.Loaded
+	// shards is nil where all bytes of the held weights are here
+	shards *dit.Shards
 }
 
 // Load reads the held part of a model of config c from set (names with or without the prefix of full checkpoints) and packs it with ops.
@@ -31,11 +33,15 @@ func Load(ops engine.Ops, set *weights.Set, c Config, held dit.Held) (*Model, er
 	if m.mem, err = weights.Load(ops, set, m.net, c.options(held)); err != nil {
 		return nil, err
 	}
+	m.shards = m.mem.Shards()
 	return m, nil
 }
 
 // Spec describes the whole model.
 func (m *Model) Spec() *dit.Spec { return &m.spec }
+
+// Shards tells how weights are brought together that were loaded in parts.
+func (m *Model) Shards() *dit.Shards { return m.shards }
 
 // Close gives the memory of the weights back.
 func (m *Model) Close() { m.mem.Close() }
@@ -61,6 +67,9 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.R
 	return p, nil
 }
 
+// PrepareBlock adds nothing: blocks of joint attention need nothing of the entries alone.
+func (m *Model) PrepareBlock(dit.Env, *dit.Prepared, int) {}
+
 // addGuidance adds the guidance embedding to the vectors of the entries that have a guidance.
 func (m *Model) addGuidance(env dit.Env, p *dit.Prepared) {
 	for i, entry := range p.Entries {
@@ -82,35 +91,33 @@ func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held
 	n, e := p.N, m.cfg.Hidden
 	s := len(timesteps) / n
 	out := &dit.Modulation{Image: make([]engine.Tensor, len(m.spec.Blocks)), Text: make([]engine.Tensor, len(m.spec.Blocks))}
-	for i := held.Start; i < held.End; i++ {
-		switch {
-		case !m.held.Has(i):
-		case i < m.cfg.Depth:
-			out.Image[i] = env.Arena.Alloc(engine.F32, s, n, 6*e)
-			out.Text[i] = env.Arena.Alloc(engine.F32, s, n, 6*e)
-		default:
-			out.Image[i] = env.Arena.Alloc(engine.F32, s, n, 3*e)
-		}
-	}
+	out.Vector = m.vectors(env, p, timesteps)
 	out.Head = env.Arena.Alloc(engine.F32, s, n, 2*e)
-	mark := env.Arena.Mark()
-	vec := m.vectors(env, p, timesteps)
+	env.Ops.Linear(out.Head, out.Vector, m.net.Final.Mod, engine.Epilogue{})
 	for i := held.Start; i < held.End; i++ {
-		switch {
-		case !m.held.Has(i):
-		case i < m.cfg.Depth:
-			env.Ops.Linear(out.Image[i], vec, m.net.Double[i].Img.Mod, engine.Epilogue{})
-			env.Ops.Linear(out.Text[i], vec, m.net.Double[i].Txt.Mod, engine.Epilogue{})
-		default:
-			env.Ops.Linear(out.Image[i], vec, m.net.Single[i-m.cfg.Depth].Mod, engine.Epilogue{})
-		}
+		m.ModulateBlock(env, out, i)
 	}
-	env.Ops.Linear(out.Head, vec, m.net.Final.Mod, engine.Epilogue{})
-	env.Arena.Release(mark)
 	return out
 }
 
-// vectors returns SiLU(time + pooled + guidance), which every modulation layer reads: [S, n, E].
+// ModulateBlock computes the modulations of block i.
+func (m *Model) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
+	if !m.held.Has(i) {
+		return
+	}
+	linear := func(w *engine.Weight) engine.Tensor {
+		y := env.Arena.Alloc(engine.F32, out.Vector.Dim(0), out.Vector.Dim(1), w.N())
+		env.Ops.Linear(y, out.Vector, w, engine.Epilogue{})
+		return y
+	}
+	if i < m.cfg.Depth {
+		out.Image[i], out.Text[i] = linear(m.net.Double[i].Img.Mod), linear(m.net.Double[i].Txt.Mod)
+		return
+	}
+	out.Image[i] = linear(m.net.Single[i-m.cfg.Depth].Mod)
+}
+
+// vectors returns SiLU(time + pooled + guidance), which every modulation layer reads: [S, n, E] in the arena.
 func (m *Model) vectors(env dit.Env, p *dit.Prepared, timesteps []float32) engine.Tensor {
 	t := make([]float32, len(timesteps))
 	for i, v := range timesteps {
@@ -118,8 +125,10 @@ func (m *Model) vectors(env dit.Env, p *dit.Prepared, timesteps []float32) engin
 	}
 	s := len(t) / p.N
 	vec := env.Arena.Alloc(engine.F32, s, p.N, m.cfg.Hidden)
+	mark := env.Arena.Mark()
 	f := layers.Upload(env, layers.TimestepFeatures(t, features), s, p.N, features)
 	layers.MLP(env, vec, f, m.net.Time.In, m.net.Time.Out, engine.SiLU)
+	env.Arena.Release(mark)
 	env.Ops.Add(vec, vec, p.Vector.Unsqueeze(0))
 	env.Ops.Activate(vec, vec, engine.SiLU)
 	return vec

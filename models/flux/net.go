@@ -76,18 +76,20 @@ func newNet(c Config) *net {
 
 func (c Config) options(held dit.Held) weights.Options {
 	d := c.Hidden / c.Heads
+	block := func(list string, i int) int {
+		if list == "single_blocks" {
+			i += c.Depth
+		}
+		return i
+	}
 	return weights.Options{
 		Model: "flux",
 		Dims: map[string]int{
 			"E": c.Hidden, "F": c.MLPHidden, "D": d, "C": c.Channels, "p": c.PatchSize, "T": c.ContextDim, "V": c.VectorDim,
 		},
 		Units: map[string]int{"E": d},
-		Held: func(list string, i int) bool {
-			if list == "single_blocks" {
-				i += c.Depth
-			}
-			return held.Has(i)
-		},
-		Rank: held.Rank, Ranks: held.Ranks,
+		Held:  func(list string, i int) bool { return held.Has(block(list, i)) },
+		Block: block,
+		Rank:  held.Rank, Ranks: held.Ranks, Part: held.Part, Parts: held.Parts,
 	}
 }

@@ -17,6 +17,8 @@ type Model struct {
 	held dit.Held
 	net  *net
 	mem  *weights.Loaded
+	// shards is nil where all bytes of the held weights are here
+	shards *dit.Shards
 }
 
 // Load reads the held part of a model of config c from set (names with or without the prefix of full checkpoints) and packs it with ops.
@@ -31,11 +33,15 @@ func Load(ops engine.Ops, set *weights.Set, c Config, held dit.Held) (*Model, er
 	if m.mem, err = weights.Load(ops, set, m.net, c.options(held)); err != nil {
 		return nil, err
 	}
+	m.shards = m.mem.Shards()
 	return m, nil
 }
 
 // Spec describes the whole model.
 func (m *Model) Spec() *dit.Spec { return &m.spec }
+
+// Shards tells how weights are brought together that were loaded in parts.
+func (m *Model) Shards() *dit.Shards { return m.shards }
 
 // Close gives the memory of the weights back.
 func (m *Model) Close() { m.mem.Close() }
@@ -46,30 +52,33 @@ func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held
 	n, e := p.N, m.cfg.Hidden
 	s := len(timesteps) / n
 	out := &dit.Modulation{Image: make([]engine.Tensor, len(m.spec.Blocks)), Text: make([]engine.Tensor, len(m.spec.Blocks))}
-	for i := held.Start; i < held.End; i++ {
-		if m.held.Has(i) {
-			out.Image[i] = env.Arena.Alloc(engine.F32, s, n, 2*e)
-		}
-	}
-	out.Head = env.Arena.Alloc(engine.F32, s, n, 2*e)
-	mark := env.Arena.Mark()
 	vec := env.Arena.Alloc(engine.F32, s, n, e)
+	out.Head, out.Vector = env.Arena.Alloc(engine.F32, s, n, 2*e), vec
+	mark := env.Arena.Mark()
 	f := layers.Upload(env, layers.TimestepFeatures(timesteps, features), s, n, features)
 	layers.MLP(env, vec, f, m.net.Time.In, m.net.Time.Out, engine.SiLU)
+	env.Arena.Release(mark)
 	env.Ops.Add(vec, vec, p.Vector.Unsqueeze(0))
 	env.Ops.Activate(vec, vec, engine.SiLU)
-	for i := held.Start; i < held.End; i++ {
-		if m.held.Has(i) {
-			b := &m.net.Blocks[i]
-			shift, scale := out.Image[i].Slice(2, 0, e), out.Image[i].Slice(2, e, 2*e)
-			env.Ops.Linear(shift, vec, b.Shift, engine.Epilogue{})
-			env.Ops.Add(shift, shift, b.Norm1.Bias.Unsqueeze(0).Unsqueeze(0))
-			env.Ops.Copy(scale, b.Norm1.Scale.Unsqueeze(0).Unsqueeze(0).Broadcast(0, s).Broadcast(1, n))
-		}
-	}
 	env.Ops.Linear(out.Head, vec, m.net.Final.Mod, engine.Epilogue{})
-	env.Arena.Release(mark)
+	for i := held.Start; i < held.End; i++ {
+		m.ModulateBlock(env, out, i)
+	}
 	return out
+}
+
+// ModulateBlock computes shift and scale of block i.
+func (m *Model) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
+	if !m.held.Has(i) {
+		return
+	}
+	b, vec, e := &m.net.Blocks[i], out.Vector, m.cfg.Hidden
+	s, n := vec.Dim(0), vec.Dim(1)
+	out.Image[i] = env.Arena.Alloc(engine.F32, s, n, 2*e)
+	shift, scale := out.Image[i].Slice(2, 0, e), out.Image[i].Slice(2, e, 2*e)
+	env.Ops.Linear(shift, vec, b.Shift, engine.Epilogue{})
+	env.Ops.Add(shift, shift, b.Norm1.Bias.Unsqueeze(0).Unsqueeze(0))
+	env.Ops.Copy(scale, b.Norm1.Scale.Unsqueeze(0).Unsqueeze(0).Broadcast(0, s).Broadcast(1, n))
 }
 
 // Embed projects the latent's tokens.

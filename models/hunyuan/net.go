@@ -151,6 +151,7 @@ func (c Config) options(held dit.Held) weights.Options {
 		Units: map[string]int{"E": c.Hidden / c.Heads},
 		Perms: map[string][]int{"patch": layers.ChannelsFirst(2*c.Channels, c.PatchSize)},
 		Held:  func(_ string, i int) bool { return held.Has(i) },
-		Rank:  held.Rank, Ranks: held.Ranks,
+		Block: func(_ string, i int) int { return i },
+		Rank:  held.Rank, Ranks: held.Ranks, Part: held.Part, Parts: held.Parts,
 	}
 }

@@ -17,28 +17,31 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, held di
 	}
 	n, d, lt := len(entries), m.spec.HeadDim, entries[0].Context.Rows+entries[0].Context2.Rows
 	p := &dit.Prepared{N: n, Lt: lt, Grid: grid, Entries: entries, CrossKV: make([]engine.Tensor, len(m.spec.Blocks))}
-	for i := held.Start; i < held.End; i++ {
-		if m.held.Has(i) {
-			heads := m.net.Blocks[i].Cross.KV.N() / 2 / d // all, or those of this rank
-			p.CrossKV[i] = env.Arena.Alloc(env.DType, n, lt, 2, heads, d)
-		}
-	}
+	p.Source = env.Arena.Alloc(engine.F32, n, lt, m.cfg.TextDim)
 	p.Vector = env.Arena.Alloc(engine.F32, n, m.cfg.Hidden)
 	p.RoPE = layers.FillRotation(d, ropeBase, grid).Upload(env)
 	mark := env.Arena.Mark()
 	t5 := layers.Contexts(env, entries, func(e dit.Entry) dit.Array { return e.Context2 })
-	text := m.text(env, entries, t5)
-	for i, kv := range p.CrossKV {
-		if !kv.IsZero() {
-			w := &m.net.Blocks[i].Cross
-			layers.Project(env, kv.Merge(3).Merge(2), text, w.KV)
-			keys := kv.Index(2, 0)
-			env.Ops.QKNormRoPE(engine.Tensor{}, keys, engine.Tensor{}, engine.Tensor{}, keys, engine.Tensor{}, w.Norm.both(), engine.RoPE{})
-		}
-	}
+	m.text(env, p.Source, entries, t5)
 	m.vector(env, p.Vector, t5, entries, grid)
 	env.Arena.Release(mark)
+	for i := held.Start; i < held.End; i++ {
+		m.PrepareBlock(env, p, i)
+	}
 	return p, nil
+}
+
+// PrepareBlock computes the keys and values of the text for block i.
+func (m *Model) PrepareBlock(env dit.Env, p *dit.Prepared, i int) {
+	if !m.held.Has(i) {
+		return
+	}
+	w, d := &m.net.Blocks[i].Cross, m.spec.HeadDim
+	kv := env.Arena.Alloc(env.DType, p.N, p.Lt, 2, w.KV.N()/2/d, d) // all heads, or those of this rank
+	layers.Project(env, kv.Merge(3).Merge(2), p.Source, w.KV)
+	keys := kv.Index(2, 0)
+	env.Ops.QKNormRoPE(engine.Tensor{}, keys, engine.Tensor{}, engine.Tensor{}, keys, engine.Tensor{}, w.Norm.both(), engine.RoPE{})
+	p.CrossKV[i] = kv
 }
 
 func (m *Model) check(entries []dit.Entry) error {
@@ -58,10 +61,9 @@ func (m *Model) check(entries []dit.Entry) error {
 	return nil
 }
 
-// text joins BERT states and projected mT5 states [n, Lb+Lu, T] and puts learned vectors in place of padding, in the last 77 and 256 tokens.
-func (m *Model) text(env dit.Env, entries []dit.Entry, t5 engine.Tensor) engine.Tensor {
-	n, lb, lu, c := len(entries), entries[0].Context.Rows, entries[0].Context2.Rows, m.cfg.TextDim
-	out := env.Arena.Alloc(engine.F32, n, lb+lu, c)
+// text joins BERT states and projected mT5 states in out [n, Lb+Lu, T] and puts learned vectors in place of padding, in the last 77 and 256 tokens.
+func (m *Model) text(env dit.Env, out engine.Tensor, entries []dit.Entry, t5 engine.Tensor) {
+	lb, lu := entries[0].Context.Rows, entries[0].Context2.Rows
 	mark := env.Arena.Mark()
 	env.Ops.Copy(out.Slice(1, 0, lb), layers.Contexts(env, entries, func(e dit.Entry) dit.Array { return e.Context }))
 	layers.MLP(env, out.Slice(1, lb, lb+lu), t5, m.net.T5.In, m.net.T5.Out, engine.SiLU)
@@ -80,7 +82,6 @@ func (m *Model) text(env dit.Env, entries []dit.Entry, t5 engine.Tensor) engine.
 		pad(row.Slice(0, 0, lb), e.ContextLen, textLen, m.net.Padding.Slice(0, 0, textLen))
 		pad(row.Slice(0, lb, lb+lu), e.Context2Len, t5Len, m.net.Padding.Slice(0, textLen, textLen+t5Len))
 	}
-	return out
 }
 
 // vector computes extra_embedder([pooled, sizes, style]) into dst [n, E].

@@ -23,6 +23,8 @@ type Model struct {
 	held dit.Held
 	net  *net
 	mem  *weights.Loaded
+	// shards is nil where all bytes of the held weights are here
+	shards *dit.Shards
 }
 
 // Load reads the held part of a model of config c from set (names with or without the prefix of full checkpoints) and packs it with ops.
@@ -37,11 +39,15 @@ func Load(ops engine.Ops, set *weights.Set, c Config, held dit.Held) (*Model, er
 	if m.mem, err = weights.Load(ops, set, m.net, c.options(held)); err != nil {
 		return nil, err
 	}
+	m.shards = m.mem.Shards()
 	return m, nil
 }
 
 // Spec describes the whole model.
 func (m *Model) Spec() *dit.Spec { return &m.spec }
+
+// Shards tells how weights are brought together that were loaded in parts.
+func (m *Model) Shards() *dit.Shards { return m.shards }
 
 // Close gives the memory of the weights back.
 func (m *Model) Close() { m.mem.Close() }
@@ -64,27 +70,29 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, held di
 	p := &dit.Prepared{N: n, Lt: lt, Grid: grid, Entries: entries, CrossKV: make([]engine.Tensor, len(m.spec.Blocks)), KeyLen: layers.KeyLen(entries)}
 	p.Pos = env.Arena.Alloc(env.DType, 1, grid.Tokens(), e)
 	env.Ops.Upload(p.Pos, positions)
-	for i := held.Start; i < held.End; i++ {
-		if m.held.Has(i) {
-			kv := m.net.Blocks[i].Cross.KV.N() // two times the heads of this rank
-			p.CrossKV[i] = env.Arena.Alloc(env.DType, n, lt, 2, kv/2/m.spec.HeadDim, m.spec.HeadDim)
-		}
-	}
+	p.Source = env.Arena.Alloc(engine.F32, n, lt, e)
 	if m.cfg.MicroSize {
 		p.Vector = env.Arena.Alloc(engine.F32, n, e)
 		m.sizes(env, p)
 	}
 	mark := env.Arena.Mark()
-	text := env.Arena.Alloc(engine.F32, n, lt, e)
 	context := layers.Contexts(env, entries, func(e dit.Entry) dit.Array { return e.Context })
-	layers.MLP(env, text, context, m.net.Caption.Up, m.net.Caption.Down, engine.GELUTanh)
-	for i, kv := range p.CrossKV {
-		if !kv.IsZero() {
-			layers.Project(env, kv.Merge(3).Merge(2), text, m.net.Blocks[i].Cross.KV)
-		}
-	}
+	layers.MLP(env, p.Source, context, m.net.Caption.Up, m.net.Caption.Down, engine.GELUTanh)
 	env.Arena.Release(mark)
+	for i := held.Start; i < held.End; i++ {
+		m.PrepareBlock(env, p, i)
+	}
 	return p, nil
+}
+
+// PrepareBlock computes the keys and values of the text for block i.
+func (m *Model) PrepareBlock(env dit.Env, p *dit.Prepared, i int) {
+	if !m.held.Has(i) {
+		return
+	}
+	w, d := m.net.Blocks[i].Cross.KV, m.spec.HeadDim
+	p.CrossKV[i] = env.Arena.Alloc(env.DType, p.N, p.Lt, 2, w.N()/2/d, d) // all heads, or those of this rank
+	layers.Project(env, p.CrossKV[i].Merge(3).Merge(2), p.Source, w)
 }
 
 // positions is the table of ComfyUI's rule: with r = (rows + columns)/2 of the latent and base = round(r/64)*64/PatchSize, token i of n on a side has
@@ -130,12 +138,7 @@ func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held
 	n, e := p.N, m.cfg.Hidden
 	s := len(timesteps) / n
 	out := &dit.Modulation{Image: make([]engine.Tensor, len(m.spec.Blocks)), Text: make([]engine.Tensor, len(m.spec.Blocks))}
-	for i := held.Start; i < held.End; i++ {
-		if m.held.Has(i) {
-			out.Image[i] = env.Arena.Alloc(engine.F32, s, n, 6*e)
-		}
-	}
-	out.Head = env.Arena.Alloc(engine.F32, s, n, 2*e)
+	out.Head, out.Vector = env.Arena.Alloc(engine.F32, s, n, 2*e), env.Arena.Alloc(engine.F32, s, n, 6*e)
 	mark := env.Arena.Mark()
 	vec := env.Arena.Alloc(engine.F32, s, n, e)
 	f := layers.Upload(env, layers.TimestepFeatures(timesteps, features), s, n, features)
@@ -147,15 +150,20 @@ func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held
 		env.Ops.Add(out.Head.Slice(2, i*e, (i+1)*e), vec, m.net.Final.Table.Slice(0, i, i+1).Unsqueeze(0))
 	}
 	env.Ops.Activate(vec, vec, engine.SiLU)
-	shared := env.Arena.Alloc(engine.F32, s, n, 6*e)
-	env.Ops.Linear(shared, vec, m.net.TBlock, engine.Epilogue{})
-	for i := held.Start; i < held.End; i++ {
-		if m.held.Has(i) {
-			env.Ops.Add(out.Image[i], shared, m.net.Blocks[i].Table.Merge(0).Unsqueeze(0).Unsqueeze(0)) // [6, E] -> [1, 1, 6E]
-		}
-	}
+	env.Ops.Linear(out.Vector, vec, m.net.TBlock, engine.Epilogue{})
 	env.Arena.Release(mark)
+	for i := held.Start; i < held.End; i++ {
+		m.ModulateBlock(env, out, i)
+	}
 	return out
+}
+
+// ModulateBlock adds the table of block i to the modulation that all blocks share.
+func (m *Model) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
+	if m.held.Has(i) {
+		out.Image[i] = env.Arena.Alloc(engine.F32, out.Vector.Shape()...)
+		env.Ops.Add(out.Image[i], out.Vector, m.net.Blocks[i].Table.Merge(0).Unsqueeze(0).Unsqueeze(0)) // [6, E] -> [1, 1, 6E]
+	}
 }
 
 // Embed projects the latent's tokens and adds their positions.

@@ -82,7 +82,8 @@ func (c Config) options(held dit.Held) weights.Options {
 		Units: map[string]int{"E": c.Hidden / c.Heads},
 		Perms: map[string][]int{"patch": layers.ChannelsFirst(2*c.Channels, c.PatchSize)},
 		Held:  func(_ string, i int) bool { return held.Has(i) },
-		Rank:  held.Rank, Ranks: held.Ranks,
+		Block: func(_ string, i int) int { return i },
+		Rank:  held.Rank, Ranks: held.Ranks, Part: held.Part, Parts: held.Parts,
 		// The table of the training size is not used (positions are computed), the embedding of the empty caption is for training.
 		Ignore: []string{"pos_embed", "y_embedder.y_embedding"},
 	}

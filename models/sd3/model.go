@@ -22,6 +22,8 @@ type Model struct {
 	held dit.Held
 	net  *net
 	mem  *weights.Loaded
+	// shards is nil where all bytes of the held weights are here
+	shards *dit.Shards
 
 	blocks []block // views of net.Blocks
 }
@@ -38,6 +40,7 @@ func Load(ops engine.Ops, set *weights.Set, c Config, held dit.Held) (*Model, er
 	if m.mem, err = weights.Load(ops, set, m.net, c.options(held)); err != nil {
 		return nil, err
 	}
+	m.shards = m.mem.Shards()
 	for i := range m.net.Blocks {
 		m.blocks = append(m.blocks, m.net.Blocks[i].view())
 	}
@@ -46,6 +49,9 @@ func Load(ops engine.Ops, set *weights.Set, c Config, held dit.Held) (*Model, er
 
 // Spec describes the whole model.
 func (m *Model) Spec() *dit.Spec { return &m.spec }
+
+// Shards tells how weights are brought together that were loaded in parts.
+func (m *Model) Shards() *dit.Shards { return m.shards }
 
 // Close gives the memory of the weights back.
 func (m *Model) Close() { m.mem.Close() }
@@ -75,34 +81,41 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.R
 	return p, nil
 }
 
+// PrepareBlock adds nothing: blocks of joint attention need nothing of the entries alone.
+func (m *Model) PrepareBlock(dit.Env, *dit.Prepared, int) {}
+
 // Modulate computes for every timestep and entry the vector (time + pooled) and from it the modulations of the held blocks: Image [S, n, 6E], or
 // [S, n, 9E] where the block attends twice, Text [S, n, 6E], of the last block [S, n, 2E], Head [S, n, 2E]; parts in the order of the checkpoint.
 func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held dit.Range) *dit.Modulation {
 	n, blocks := p.N, len(m.spec.Blocks)
 	s := len(timesteps) / n
 	out := &dit.Modulation{Image: make([]engine.Tensor, blocks), Text: make([]engine.Tensor, blocks)}
-	for i := held.Start; i < held.End; i++ {
-		if m.held.Has(i) {
-			out.Text[i] = env.Arena.Alloc(engine.F32, s, n, m.blocks[i].text.Mod.N())
-			out.Image[i] = env.Arena.Alloc(engine.F32, s, n, m.blocks[i].image.Mod.N())
-		}
-	}
-	out.Head = env.Arena.Alloc(engine.F32, s, n, 2*m.cfg.Hidden)
-	mark := env.Arena.Mark()
 	vec := env.Arena.Alloc(engine.F32, s, n, m.cfg.Hidden)
+	out.Head, out.Vector = env.Arena.Alloc(engine.F32, s, n, 2*m.cfg.Hidden), vec
+	mark := env.Arena.Mark()
 	f := layers.Upload(env, layers.TimestepFeatures(timesteps, features), s, n, features)
 	layers.MLP(env, vec, f, m.net.Time.In, m.net.Time.Out, engine.SiLU)
+	env.Arena.Release(mark)
 	env.Ops.Add(vec, vec, p.Vector.Unsqueeze(0))
 	env.Ops.Activate(vec, vec, engine.SiLU)
-	for i := held.Start; i < held.End; i++ {
-		if m.held.Has(i) {
-			env.Ops.Linear(out.Text[i], vec, m.blocks[i].text.Mod, engine.Epilogue{})
-			env.Ops.Linear(out.Image[i], vec, m.blocks[i].image.Mod, engine.Epilogue{})
-		}
-	}
 	env.Ops.Linear(out.Head, vec, m.net.Final.Mod, engine.Epilogue{})
-	env.Arena.Release(mark)
+	for i := held.Start; i < held.End; i++ {
+		m.ModulateBlock(env, out, i)
+	}
 	return out
+}
+
+// ModulateBlock computes the modulations of block i.
+func (m *Model) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
+	if !m.held.Has(i) {
+		return
+	}
+	linear := func(w *engine.Weight) engine.Tensor {
+		y := env.Arena.Alloc(engine.F32, out.Vector.Dim(0), out.Vector.Dim(1), w.N())
+		env.Ops.Linear(y, out.Vector, w, engine.Epilogue{})
+		return y
+	}
+	out.Text[i], out.Image[i] = linear(m.blocks[i].text.Mod), linear(m.blocks[i].image.Mod)
 }
 
 // Embed projects the latent's tokens, adds their positions and copies the text rows.

@@ -150,6 +150,18 @@ func (c *cut) row(i int) int {
 	return c.first + i
 }
 
+// part is rows [lo, hi) of the cut.
+func (c *cut) part(lo, hi int) cut {
+	out := *c
+	out.count = hi - lo
+	if c.order != nil {
+		out.order = c.order[lo:hi]
+	} else {
+		out.first += lo
+	}
+	return out
+}
+
 // pick takes the rows of a bias.
 func (c *cut) pick(bias []float32) []float32 {
 	out := make([]float32, c.count)
@@ -157,4 +169,16 @@ func (c *cut) pick(bias []float32) []float32 {
 		out[i] = bias[c.row(i)]
 	}
 	return out
+}
+
+// pickInto takes rows [lo, lo+len(dst)) of a stored bias and reads no others.
+func (c *cut) pickInto(dst []float32, bias Stored, lo int) {
+	for i := 0; i < len(dst); {
+		n := 1
+		for i+n < len(dst) && c.row(lo+i+n) == c.row(lo+i)+n {
+			n++
+		}
+		bias.wide(dst[i:i+n], c.row(lo+i))
+		i += n
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"reflect"
 
 	"patchbay/engine"
+	"patchbay/models/dit"
 )
 
 // Loaded owns the memory of one filled struct.
@@ -13,7 +14,12 @@ type Loaded struct {
 	small  engine.Buf
 	packed []*engine.Packed
 	bytes  int64
+	shards *dit.Shards
+	owned  []engine.Buf // memory of shards
 }
+
+// Shards tells how weights that were loaded in parts are brought together; nil: all bytes are here.
+func (l *Loaded) Shards() *dit.Shards { return l.shards }
 
 // Bytes returns the memory of small tensors and of packed weights whose backend tells their size.
 func (l *Loaded) Bytes() int64 { return l.bytes }
@@ -26,7 +32,10 @@ func (l *Loaded) Close() {
 	if l.small.Host != nil || l.small.Dev != 0 {
 		l.ops.Free(l.small)
 	}
-	l.packed, l.small = nil, engine.Buf{}
+	for _, b := range l.owned {
+		l.ops.Free(b)
+	}
+	l.packed, l.small, l.owned = nil, engine.Buf{}, nil
 }
 
 // Load fills dst, a pointer to a struct with weight tags, from set. Matrices are packed by ops, small tensors become f32 in one piece of
@@ -42,7 +51,11 @@ func Load(ops engine.Ops, set *Set, dst any, opt Options) (*Loaded, error) {
 	}
 	l := &Loaded{ops: ops}
 	f := filler{ops: ops, set: set, opt: opt, loaded: l}
-	if err := f.fill(p.items); err != nil {
+	fill := f.fill
+	if opt.Parts > 1 {
+		fill = f.share
+	}
+	if err := fill(p.items); err != nil {
 		l.Close()
 		return nil, fmt.Errorf("load %s: %w", opt.Model, err)
 	}

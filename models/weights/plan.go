@@ -18,8 +18,12 @@ type Options struct {
 	// Held reports whether element i of the list (full name, e.g. "double_blocks") is wanted; nil: all. Names and shapes of the others
 	// are checked too, but nothing of them is read.
 	Held func(list string, i int) bool
+	// Block gives the number of element i of a list of blocks; nil: there are no blocks. Only for Parts > 1.
+	Block func(list string, i int) int
 	// Rank and Ranks give the slice of a tensor group; Ranks 0 or 1: whole weights.
 	Rank, Ranks int
+	// Part and Parts give the part of every block's bytes that is loaded (dit.Held); Parts 0 or 1: all.
+	Part, Parts int
 	Ignore      []string // prefixes of names that a file may have without being used
 }
 
@@ -45,6 +49,7 @@ type item struct {
 	full  string // name with all prefixes, without .weight
 	alt   string
 	held  bool
+	block int   // number of its block; outside: -1
 	want  []int // stored shape; nil: any
 }
 
@@ -64,13 +69,19 @@ func plan(dst any, opt Options) (*planner, error) {
 		return nil, fmt.Errorf("load %s: destination is a %T, not a pointer to a struct", opt.Model, dst)
 	}
 	p := &planner{opt: opt}
-	if err := p.walk(v.Elem(), "", true); err != nil {
+	if err := p.walk(v.Elem(), "", spot{held: true, block: -1}); err != nil {
 		return nil, fmt.Errorf("load %s: %w", opt.Model, err)
 	}
 	return p, nil
 }
 
-func (p *planner) walk(v reflect.Value, prefix string, held bool) error {
+// spot is where in the model a struct is.
+type spot struct {
+	held  bool
+	block int // -1: outside of blocks
+}
+
+func (p *planner) walk(v reflect.Value, prefix string, at spot) error {
 	for i := range v.NumField() {
 		t, ok, err := parseTag(v.Type().Field(i))
 		if err != nil {
@@ -79,14 +90,14 @@ func (p *planner) walk(v reflect.Value, prefix string, held bool) error {
 		if !ok {
 			continue
 		}
-		if err := p.field(v.Field(i), t, prefix, held); err != nil {
+		if err := p.field(v.Field(i), t, prefix, at); err != nil {
 			return fmt.Errorf("field %s.%s: %w", v.Type().Name(), v.Type().Field(i).Name, err)
 		}
 	}
 	return nil
 }
 
-func (p *planner) field(f reflect.Value, t tag, prefix string, held bool) error {
+func (p *planner) field(f reflect.Value, t tag, prefix string, at spot) error {
 	full := prefix + t.name
 	if !f.CanSet() {
 		return fmt.Errorf("must be exported to be filled")
@@ -100,7 +111,7 @@ func (p *planner) field(f reflect.Value, t tag, prefix string, held bool) error 
 		if t.shape == nil {
 			want = nil
 		}
-		it := item{tag: t, field: f, full: full, held: held, want: want}
+		it := item{tag: t, field: f, full: full, held: at.held, block: at.block, want: want}
 		if t.alt != "" {
 			it.alt = prefix + t.alt
 		}
@@ -110,17 +121,20 @@ func (p *planner) field(f reflect.Value, t tag, prefix string, held bool) error 
 		if f.IsNil() {
 			return nil
 		}
-		return p.walk(f.Elem(), dotted(full), held)
+		return p.walk(f.Elem(), dotted(full), at)
 	case f.Kind() == reflect.Struct:
-		return p.walk(f, dotted(full), held)
+		return p.walk(f, dotted(full), at)
 	case f.Kind() == reflect.Slice:
 		for i := range f.Len() {
 			e := f.Index(i)
 			if e.Kind() == reflect.Pointer {
 				e = e.Elem()
 			}
-			has := held && (p.opt.Held == nil || p.opt.Held(full, i))
-			if err := p.walk(e, fmt.Sprintf("%s.%d.", full, i), has); err != nil {
+			in := spot{held: at.held && (p.opt.Held == nil || p.opt.Held(full, i)), block: at.block}
+			if p.opt.Block != nil {
+				in.block = p.opt.Block(full, i)
+			}
+			if err := p.walk(e, fmt.Sprintf("%s.%d.", full, i), in); err != nil {
 				return err
 			}
 		}

@@ -1,0 +1,69 @@
+package parallel
+
+// unitParams is the parameters of every unit of weights in parts, on a tensor rank: the blocks, then what is outside of them.
+func (o *outline) unitParams() []int64 {
+	var out []int64
+	for n := range o.Spec.Blocks {
+		out = append(out, o.blockParams(n))
+	}
+	return append(out, o.ends())
+}
+
+// unitPlace is the place of a unit of n blocks: they alternate, and what is outside of blocks comes before the first.
+func unitPlace(unit, n int) int {
+	if unit == n {
+		return 1
+	}
+	return unit % 2
+}
+
+// shardParams is what a rank holds of weights in parts: 1/P of all units, and two places where units are brought together, each as large as its largest.
+func (o *outline) shardParams() int64 {
+	units := o.unitParams()
+	total, places := int64(0), [2]int64{}
+	for u, n := range units {
+		total += n
+		p := unitPlace(u, len(units)-1)
+		places[p] = max(places[p], n)
+	}
+	parts := int64(o.plan.parts())
+	return (total+parts-1)/parts + places[0] + places[1]
+}
+
+// gatheredUnits lists the units that a session gathers, in order.
+func gatheredUnits(blocks, evaluations int) []int {
+	var out []int
+	g := newGatherPlan(func(u int) int { return unitPlace(u, blocks) })
+	unitOrder(blocks, evaluations, func(unit, next int) { out = append(out, g.use(unit, next)...) })
+	return out
+}
+
+// shardVolume is what a rank sends in a session to bring units together: its part of each to P-1 others.
+func (o *outline) shardVolume() (v volume) {
+	if !o.plan.Shard {
+		return v
+	}
+	units, parts := o.unitParams(), int64(o.plan.parts())
+	for _, u := range gatheredUnits(len(o.Spec.Blocks), o.Evaluations) {
+		v.add(1, (units[u]+parts-1)/parts*(parts-1))
+	}
+	return v
+}
+
+// addShards adds the gathers of one evaluation. The next unit comes beside the work of the one in use, so only what takes longer counts; work is spread
+// evenly over the units.
+func (c *costs) addShards(l *load) {
+	if !c.plan.Shard {
+		return
+	}
+	units, parts, w := c.unitParams(), int64(c.plan.parts()), c.wires[AxisShard]
+	work := (c.compute(*l) + l.exchange) / float64(len(units))
+	if c.manner.Blocking {
+		work = 0
+	}
+	for _, n := range units {
+		s := w.seconds(float64((n + parts - 1) / parts * (parts - 1) * int64(c.fabric.Device.WeightBytes)))
+		l.exchange += max(0, s-work)
+		l.sent += s
+	}
+}
