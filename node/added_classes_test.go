@@ -1,11 +1,15 @@
 package node
 
 import (
+	"bytes"
+	"fmt"
 	"math"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"patchbay/engine/safetensors"
 	"patchbay/models/dit"
 	"patchbay/models/sampling"
 	"patchbay/models/tokenizer"
@@ -240,4 +244,60 @@ func TestAddNoise(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestThreeEncoders loads encoders of three kinds in any order and asks some of them: all empty gives 77 zero tokens, the CLIPs alone no tokens of T5.
+func TestThreeEncoders(t *testing.T) {
+	root := t.TempDir()
+	deepCLIP(t, filepath.Join(root, "text_encoders", "g.safetensors"))
+	for from, to := range map[string]string{
+		"text_encoders/demo_clip.safetensors": "text_encoders/l.safetensors", "text_encoders/demo_t5.safetensors": "text_encoders/t5.safetensors",
+		"tokenizers/demo_clip.tokenizer.json": "tokenizers/clip.tokenizer.json", "tokenizers/demo_t5.tokenizer.json": "tokenizers/t5.tokenizer.json",
+	} {
+		copyFile(t, from, filepath.Join(root, to))
+	}
+	run, err := NewRunner(Config{Engine: engineOf(t, fastOps), Roots: Roots{Models: []string{root}}})
+	check(t, err)
+	defer run.Close()
+	clip := exec(t, run, "TripleCLIPLoader", map[string]any{"clip_name1": "t5.safetensors", "clip_name2": "g.safetensors", "clip_name3": "l.safetensors"})
+	encode := func(l, g, padding string) *Tensor {
+		c := exec(t, run, "CLIPTextEncodeSD3", map[string]any{"clip": clip, "clip_l": l, "clip_g": g, "t5xxl": "", "empty_padding": padding})
+		return c.([]any)[0].([]any)[0].(*Tensor)
+	}
+	empty := encode("", "", "none")
+	if !slices.Equal(empty.Shape, []int{1, 77, 4096}) || !allZero(values(t, empty)) {
+		t.Errorf("nothing to encode gives %v, want zeros [1 77 4096]", empty.Shape)
+	}
+	one := encode("a red heart", "", "none")
+	if allZero(values(t, one)) || one.Shape[1] >= 2*77 {
+		t.Errorf("a prompt for CLIP-L gives %v, zeros %v", one.Shape, allZero(values(t, one)))
+	}
+	_, err = run.Exec(t.Context(), ExecRequest{Class: "TripleCLIPLoader", Inputs: map[string]any{"clip_name1": "l.safetensors", "clip_name2": "g.safetensors", "clip_name3": "l.safetensors"}}, nil)
+	if err == nil || !strings.Contains(err.Error(), "two files are clip_l encoders") {
+		t.Errorf("CLIP-L twice: %v", err)
+	}
+}
+
+// deepCLIP writes the demo's CLIP with 31 layers, which makes it a CLIP-G: layers that it lacks are its first once more.
+func deepCLIP(t *testing.T, path string) {
+	t.Helper()
+	file, err := safetensors.Open(filepath.Join("..", "examples", "demo", "text_encoders", "demo_clip.safetensors"))
+	check(t, err)
+	defer file.Close()
+	var out []safetensors.Entry
+	const layers, first = "text_model.encoder.layers.", "text_model.encoder.layers.0."
+	for _, name := range file.Names() {
+		e, _ := file.Entry(name)
+		out = append(out, e)
+		rest, ok := strings.CutPrefix(name, first)
+		for i := 1; ok && i < 31; i++ {
+			e.Name = fmt.Sprintf("%s%d.%s", layers, i, rest)
+			if _, has := file.Entry(e.Name); !has {
+				out = append(out, e)
+			}
+		}
+	}
+	var b bytes.Buffer
+	check(t, safetensors.Write(&b, nil, out)) // the metadata say how many layers there were
+	write(t, path, b.Bytes())
 }

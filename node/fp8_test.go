@@ -31,6 +31,12 @@ func rewritten(t *testing.T, path string, change func(v []float32, shape []int) 
 		if stem, ok := strings.CutSuffix(name, ".weight"); ok && factor != 0 {
 			scale := make([]byte, 4)
 			engine.Narrow(scale, []float32{factor}, engine.F32)
+			if newer := strings.Contains(path, "scaled2"); newer {
+				form := []byte(`{"format": "float8_e4m3fn"}`)
+				out = append(out, safetensors.Entry{Name: stem + ".weight_scale", DType: engine.F32, Data: scale},
+					safetensors.Entry{Name: stem + ".comfy_quant", DType: engine.U8, Shape: []int{len(form)}, Data: form})
+				continue
+			}
 			out = append(out, safetensors.Entry{Name: stem + ".scale_weight", DType: engine.F32, Data: scale})
 		}
 	}
@@ -48,7 +54,7 @@ func stored(v []float32, dtype engine.DType) []float32 {
 	return out
 }
 
-// TestFP8FilesDraw runs the demo from fp8 files: both formats, and e4m3 with factors. The picture must be that of an f32 file with the same values, and
+// TestFP8FilesDraw runs the demo from fp8 files: both formats, and e4m3 with factors in both spellings. The picture must be that of an f32 file with the same values, and
 // weight_dtype may name the type that the file has already.
 func TestFP8FilesDraw(t *testing.T) {
 	root := t.TempDir()
@@ -76,9 +82,10 @@ func TestFP8FilesDraw(t *testing.T) {
 		whole  bool // biases and norms too
 		factor func([]float32) float32
 	}{
-		"e4m3":   {dtype: engine.F8E4M3, whole: true},
-		"e5m2":   {dtype: engine.F8E5M2, whole: true},
-		"scaled": {dtype: engine.F8E4M3, factor: scaled},
+		"e4m3":    {dtype: engine.F8E4M3, whole: true},
+		"e5m2":    {dtype: engine.F8E5M2, whole: true},
+		"scaled":  {dtype: engine.F8E4M3, factor: scaled},
+		"scaled2": {dtype: engine.F8E4M3, factor: scaled},
 	} {
 		models := filepath.Join(root, "diffusion_models")
 		rewritten(t, filepath.Join(models, name+".safetensors"), func(v []float32, shape []int) (engine.DType, []float32, float32) {
@@ -117,7 +124,7 @@ func TestFP8FilesDraw(t *testing.T) {
 		check(t, err)
 		return result.Outputs[0].Data
 	}
-	for _, name := range []string{"e4m3", "e5m2", "scaled"} {
+	for _, name := range []string{"e4m3", "e5m2", "scaled", "scaled2"} {
 		if n := levelsApart(t, draw(name, "default"), draw(name+"_wide", "default")); n > 1 {
 			t.Errorf("%s: the picture is %d levels from that of the widened weights, at most 1 is allowed", name, n)
 		}

@@ -7,10 +7,11 @@
 // test models.
 //
 // Facts that have caused bugs elsewhere: mapped files give data at any byte alignment; fp8 files carry factors in extra tensors
-// (`X.scale_weight`) that belong to X.weight and are no tensors of the model; a missing bias must be an error, not a zero.
+// (`X.scale_weight`, `X.weight_scale`) that belong to X.weight and are no tensors of the model; a missing bias must be an error, not a zero.
 package weights
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -24,7 +25,7 @@ type Set struct {
 	names   []string // sorted
 }
 
-// FromMap makes a Set of m (tests). Factors of scaled fp8 weights (`X.scale_weight`) are joined to their weights.
+// FromMap makes a Set of m (tests). Factors of scaled fp8 weights (`X.scale_weight`, `X.weight_scale`) are joined to their weights.
 func FromMap(m map[string]Stored) *Set {
 	s := &Set{tensors: make(map[string]Stored, len(m))}
 	for name, t := range m {
@@ -130,13 +131,17 @@ func (s *Set) index() {
 	slices.Sort(s.names)
 }
 
-// joinScales moves the factors of scaled fp8 files into their weights. `scaled_fp8` is only a marker, `scale_input` belongs to fp8 products,
-// which we do not compute.
+// joinScales moves the factors of scaled fp8 files into their weights, in both spellings that are about: `X.scale_weight` with `X.scale_input` and the
+// marker `scaled_fp8`, and `X.weight_scale` with `X.input_scale` and `X.comfy_quant` (ComfyUI QUANTIZATION.md). The factors of inputs belong to fp8 products,
+// which we do not compute. Quantised forms other than fp8 keep their `comfy_quant`, so that Load names them.
 func (s *Set) joinScales() {
 	for name, t := range s.tensors {
 		stem, isScale := strings.CutSuffix(name, ".scale_weight")
 		if !isScale {
-			if name == "scaled_fp8" || strings.HasSuffix(name, ".scaled_fp8") || strings.HasSuffix(name, ".scale_input") {
+			stem, isScale = strings.CutSuffix(name, ".weight_scale")
+		}
+		if !isScale {
+			if marksFP8(name, t) {
 				delete(s.tensors, name)
 			}
 			continue
@@ -149,4 +154,18 @@ func (s *Set) joinScales() {
 		s.tensors[stem+".weight"] = w
 		delete(s.tensors, name)
 	}
+}
+
+// marksFP8 tells tensors that say how a weight is stored, or how its inputs are to be rounded for a product in fp8.
+func marksFP8(name string, t Stored) bool {
+	if name == "scaled_fp8" {
+		return true
+	}
+	for _, end := range []string{".scaled_fp8", ".scale_input", ".input_scale"} {
+		if strings.HasSuffix(name, end) {
+			return true
+		}
+	}
+	var form struct{ Format string }
+	return strings.HasSuffix(name, ".comfy_quant") && json.Unmarshal(t.Data, &form) == nil && (form.Format == "float8_e4m3fn" || form.Format == "float8_e5m2")
 }
