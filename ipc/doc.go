@@ -7,5 +7,6 @@
 // (local.go). The worker answers the very same protocol on its stdin and stdout, so a host may start one itself and needs no daemon.
 //
 // The files in reading order: guard, decode, bind, encode, errors, message, body, frame; record, jobs, cursor, dispatch; output; service, verbs;
-// carrier, conn, socket, stdio, embedded, nats; executor, local, link, supervisor, worker; client. The wire format is written down in docs/protocol.md.
+// carrier, conn, socket, stdio, embedded, nats; executor, local, link, supervisor, worker; client. Who may do what: access, permissions, bounds, peek; what is
+// counted: meter, meter_http, trace. The wire format is written down in docs/protocol.md, rights and limits in docs/security.md.
 package ipc
