@@ -424,6 +424,9 @@ func (j *Jobs) Retry(ctx context.Context, id string) (Record, error) {
 		if err != nil {
 			return Record{}, err
 		}
+		if rec.Kind != "" {
+			return Record{}, Errorf(ErrBadRequest, "job %s is a %s, which belongs to its connection; send it again", id, rec.Kind)
+		}
 		if rec.State.revived() == nil {
 			return Record{}, Errorf(ErrBadRequest, "job %s is %s; retry is for jobs that failed, were cancelled or have expired", id, rec.State)
 		}

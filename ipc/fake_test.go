@@ -177,7 +177,7 @@ func newRig(t testing.TB, jc JobsConfig, sc ShelfConfig, executors ...Executor) 
 	}
 	jobs := NewJobs(jc)
 	cfg := fakeService()
-	cfg.Jobs, cfg.Shelf, cfg.Executors = jobs, shelf, executors
+	cfg.Jobs, cfg.Shelf, cfg.Executors, cfg.Tensors = jobs, shelf, executors, NewTensorCache(1<<20)
 	svc := NewService(cfg)
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})

@@ -35,6 +35,24 @@ func (q *SampleRequest) holds() *hold { return q.hold }
 type ModelRef struct {
 	File        string `json:"file"`                  // as in the list of verb models: diffusion_models, or else checkpoints
 	Fingerprint string `json:"fingerprint,omitempty"` // SHA-256 of the JSON header of the file in hex; empty: any file of that name
+	// Patches are low-rank adapters of the host. Nothing is merged: runs with other patches, or none, share the packed weights.
+	Patches []PatchRef `json:"patches,omitempty"`
+}
+
+// PatchRef adds to rows of one weight of a model: strength * alpha/R * up * down.
+type PatchRef struct {
+	Key      string       `json:"key"`                // ComfyUI's name of the weight, diffusion_model.double_blocks.0.img_attn.qkv.weight
+	Offset   []int        `json:"offset,omitempty"`   // [0, first, rows]: only these rows of the weight
+	Strength *float64     `json:"strength,omitempty"` // nil: 1
+	Adapter  string       `json:"adapter"`            // "lora"; there is no other
+	Tensors  PatchTensors `json:"tensors"`
+}
+
+// PatchTensors are the matrices of a low-rank adapter.
+type PatchTensors struct {
+	Up    *Tensor  `json:"up"`              // [N, R]
+	Down  *Tensor  `json:"down"`            // [R, K]
+	Alpha *float64 `json:"alpha,omitempty"` // nil: R
 }
 
 // SamplerRef names an update rule.

@@ -47,7 +47,11 @@ func bindStrict(o *node.Object, dst any) error {
 
 // request is the message as package node takes it.
 func (q *SampleRequest) request(look numbers) (*node.HostRequest, error) {
-	out := &node.HostRequest{Model: node.ModelFile{Name: q.Model.File, Fingerprint: q.Model.Fingerprint}, Options: q.Sampler.Options}
+	out := &node.HostRequest{Options: q.Sampler.Options}
+	var err error
+	if out.Model, err = q.Model.file(look); err != nil {
+		return nil, err
+	}
 	r := &out.Request
 	r.Sampler, r.Seed, r.Plan, r.NoiseDraws = q.Sampler.Name, q.Seed, q.Plan, q.NoiseDraws
 	if err := q.plain(r); err != nil {
@@ -56,7 +60,6 @@ func (q *SampleRequest) request(look numbers) (*node.HostRequest, error) {
 	if s := q.Sampling; s != nil {
 		out.TimeLine = &node.TimeLine{Bases: s.Bases, Shift: s.Shift, Multiplier: s.Multiplier}
 	}
-	var err error
 	if _, r.Sigmas, err = look.values("sigmas", q.Sigmas, 1); err != nil {
 		return nil, err
 	}
@@ -81,6 +84,37 @@ func (q *SampleRequest) request(look numbers) (*node.HostRequest, error) {
 	}
 	return out, q.guide(r, look)
 }
+
+// file is the model as package node takes it. What the patches add to is looked at there.
+func (m *ModelRef) file(look numbers) (node.ModelFile, error) {
+	out := node.ModelFile{Name: m.File, Fingerprint: m.Fingerprint}
+	for i, p := range m.Patches {
+		path := fmt.Sprintf("model.patches[%d].", i)
+		switch {
+		case p.Key == "":
+			return out, badField(path+"key", "is missing")
+		case p.Adapter != "lora":
+			return out, badField(path+"adapter", "%q: lora is the only one that is added without changing the weights", p.Adapter)
+		case p.Tensors.Up == nil || p.Tensors.Down == nil:
+			return out, badField(path+"tensors", "lacks up or down")
+		case p.Strength != nil && !finite(*p.Strength) || p.Tensors.Alpha != nil && !finite(*p.Tensors.Alpha):
+			return out, badField(path+"strength", "strength and alpha are finite numbers")
+		}
+		low := node.Patch{Key: p.Key, Offset: p.Offset, Strength: 1, Alpha: p.Tensors.Alpha}
+		if p.Strength != nil {
+			low.Strength = *p.Strength
+		}
+		if !look.forward {
+			up, down := p.Tensors.Up, p.Tensors.Down
+			low.Up, low.Down = &node.Tensor{DType: up.DType, Shape: up.Shape, Data: up.Data}, &node.Tensor{DType: down.DType, Shape: down.Shape, Data: down.Data}
+			low.ID = up.DType + up.name() + down.DType + down.name()
+		}
+		out.Patches = append(out.Patches, low)
+	}
+	return out, nil
+}
+
+func finite(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
 
 // plain checks and copies what is no tensor.
 func (q *SampleRequest) plain(r *parallel.Request) error {

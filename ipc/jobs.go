@@ -53,6 +53,7 @@ type entry struct {
 	place   int64 // in the queue, within its class; negative: in front of all
 	ended   bool  // the terminal event is in the log
 	held    bool  // an attempt is under way in this process
+	local   bool  // never in the ledger (begin)
 	cold    bool  // the log is in the ledger, not here
 	left    bool  // this daemon cannot run it, and has said so
 	warming sync.Mutex
@@ -250,7 +251,7 @@ func (j *Jobs) update(ctx context.Context, id string, rev uint64, next func(Stat
 		j.mu.Unlock()
 		return Record{}, fmt.Errorf("job %s cannot go from %s to %s", id, was, r.State)
 	}
-	if j.cfg.Ledger == nil {
+	if j.cfg.Ledger == nil || e.local {
 		defer j.mu.Unlock()
 		r.Rev++
 		j.settle(e, r)
@@ -366,7 +367,7 @@ func (j *Jobs) forget() {
 func (j *Jobs) forgetOldest() {
 	id := j.ended[0]
 	j.ended = j.ended[1:]
-	if j.cfg.Ledger != nil {
+	if j.cfg.Ledger != nil && !j.jobs[id].local {
 		j.gone = append(j.gone, j.jobs[id].rec)
 	}
 	j.jobs[id].drop()

@@ -48,7 +48,11 @@ func (l *Local) Sample(ctx context.Context, q *SampleRequest, emit func(*SampleR
 
 // Load implements Executor.
 func (l *Local) Load(ctx context.Context, q *LoadRequest) (*LoadReply, error) {
-	out, err := l.runner.Load(ctx, node.ModelFile{Name: q.Model.File, Fingerprint: q.Model.Fingerprint}, q.Plan)
+	file, err := q.Model.file(numbers{})
+	if err != nil {
+		return nil, badRequest(err)
+	}
+	out, err := l.runner.Load(ctx, file, q.Plan)
 	if err != nil {
 		return nil, err
 	}

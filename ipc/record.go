@@ -50,6 +50,7 @@ func (s State) revived() []State {
 type Record struct {
 	V         int            `json:"v"`
 	Job       string         `json:"job"`
+	Kind      string         `json:"kind,omitempty"` // "sample"; empty: a workflow
 	State     State          `json:"state"`
 	Rev       uint64         `json:"rev"`     // grows with every change; the fence of Update
 	Attempt   int            `json:"attempt"` // 1 for the first run, 0 while never started

@@ -19,16 +19,26 @@ func (s *Service) sample(r *Request) error {
 	if err := s.cfg.Bounds.Nodes.Host(q.Latent.Shape, q.Sigmas.Shape[0]); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancelCause(context.Background())
-	if !s.enter(q.ID, cancel) {
-		cancel(nil)
-		return Errorf(ErrDuplicate, "a run %s is under way; choose another id", q.ID)
-	}
 	ex := s.place(q.Model.File)
+	stopped, err := s.cfg.Jobs.begin(q.ID, KindSample, ex.Name())
+	switch {
+	case errors.Is(err, errHash):
+		return Errorf(ErrDuplicate, "a job %s exists; choose another id", q.ID)
+	case err != nil:
+		return Errorf(ErrDraining, "the daemon is shutting down")
+	}
+	ctx, cancel := context.WithCancelCause(context.Background())
 	s.spawn(r, func(conn context.Context) error {
 		defer cancel(nil)
 		stop := context.AfterFunc(conn, func() { cancel(context.Cause(conn)) })
 		defer stop()
+		go func() {
+			select {
+			case <-stopped:
+				cancel(errAsked)
+			case <-ctx.Done():
+			}
+		}()
 		return s.runSample(ctx, cancel, r.Reply, q, ex)
 	})
 	return nil
@@ -47,9 +57,11 @@ func (s *Service) runSample(ctx context.Context, cancel context.CancelCauseFunc,
 		if err := ex.Ready(ctx); err != nil {
 			return nil, err
 		}
-		return ex.Sample(ctx, q, out.send)
+		return ex.Sample(ctx, q, func(m *SampleReply) {
+			out.send(m)
+			s.cfg.Jobs.Append(ctx, q.ID, 1, Event{Type: EventProgress, Data: map[string]any{"prompt_id": q.ID, "value": m.Step, "max": m.Steps}})
+		})
 	})
-	s.leave(q.ID) // before the last message: whoever has that may use the id again
 	cause := context.Cause(ctx)
 	cancel(nil)
 	<-quiet
@@ -61,7 +73,8 @@ func (s *Service) runSample(ctx context.Context, cancel context.CancelCauseFunc,
 		if err == nil {
 			last.hold.release()
 		}
-		s.cfg.Log.Info().Str("run", q.ID).Msg("run cancelled: the client it was tied to went away")
+		s.cfg.Log.Info().Str("job", q.ID).Msg("run cancelled: the client it was tied to went away")
+		s.cfg.Jobs.finish(context.Background(), q.ID, Errorf(ErrCancelled, "the client that the run was tied to went away"), nil)
 		return nil
 	case errors.Is(cause, errAsked) && err != nil:
 		last = &SampleReply{Type: SampleCancelled, Error: Errorf(ErrCancelled, "the run was cancelled")}
@@ -73,6 +86,7 @@ func (s *Service) runSample(ctx context.Context, cancel context.CancelCauseFunc,
 		s.cfg.Meter.sampled(last.Metrics)
 	}
 	last.Worker = ex.Name()
+	s.cfg.Jobs.finish(context.Background(), q.ID, last.Error, last.Metrics) // before the last message: whoever has that may use the id again
 	out.send(last)
 	last.hold.release()
 	return reply.End()
@@ -123,45 +137,6 @@ func (o *sampleStream) beat(ctx context.Context, every time.Duration) {
 		}
 		o.send(&SampleReply{Type: replyHeartbeat})
 	}
-}
-
-// enter notes a run so that cancel finds it; false if one of that id is under way.
-func (s *Service) enter(id string, cancel context.CancelCauseFunc) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.runs[id] != nil {
-		return false
-	}
-	s.runs[id] = cancel
-	return true
-}
-
-func (s *Service) leave(id string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.runs, id)
-}
-
-// sampling returns the way to cancel a run, nil if there is none of that id.
-func (s *Service) sampling(id string) context.CancelCauseFunc {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.runs[id]
-}
-
-// cancelSample cancels the run that a cancel request names, if it is a sample.
-func (s *Service) cancelSample(r *Request) (string, bool) {
-	id := r.Job
-	if id == "" {
-		v, _ := r.Fields.Get("job")
-		id, _ = v.(string)
-	}
-	stop := s.sampling(id)
-	if stop == nil {
-		return id, false
-	}
-	stop(errAsked)
-	return id, true
 }
 
 // place returns the executor that ran a model last, or the next one in turn.

@@ -81,14 +81,14 @@ func goldenRoot(t *testing.T, models ...string) (dir string, fingerprints map[st
 	return dir, fingerprints
 }
 
-// realRig is a rig whose executor computes, on models in dir.
-func realRig(t *testing.T, dir string) *rig {
+// realRig is a rig whose executor computes, on models in dirs.
+func realRig(t *testing.T, dirs ...string) *rig {
 	t.Helper()
 	eng, err := parallel.NewEngine(parallel.Config{NewOps: testOps})
 	if err != nil {
 		t.Fatal(err)
 	}
-	runner, err := node.NewRunner(node.Config{Engine: eng, Roots: node.Roots{Models: []string{dir}}})
+	runner, err := node.NewRunner(node.Config{Engine: eng, Roots: node.Roots{Models: dirs}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -60,14 +60,17 @@ func TestSampleIsCancelled(t *testing.T) {
 	if code(err) != ErrCancelled {
 		t.Errorf("got %v, want %s", err, ErrCancelled)
 	}
-	if _, _, err := Cancel(ctx, other, "stop-me"); code(err) != ErrNoJob {
-		t.Errorf("cancel after the end: got %v, want %s", err, ErrNoJob)
+	if did, state, err := Cancel(ctx, other, "stop-me"); did || state != Cancelled || err != nil {
+		t.Errorf("cancel after the end: got %v, %s, %v, want false and %s", did, state, err, Cancelled)
 	}
 	_, err = Sample(ctx, c, q, func(*SampleReply) { go c.Close() })
 	if err == nil {
 		t.Error("the run ended well without its client")
 	}
-	for end := time.Now().Add(5 * time.Second); r.svc.sampling("stop-me") != nil; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+		if rec, err := Status(ctx, other, "stop-me"); err == nil && rec.State == Cancelled && strings.Contains(rec.Error.Message, "client") {
+			break
+		}
 		if time.Now().After(end) {
 			t.Fatal("the run goes on though its client went away")
 		}
@@ -121,7 +124,9 @@ func TestSampleRefusals(t *testing.T) {
 	}
 	for field, body := range map[string]map[string]any{
 		"hooks":                     {"hooks": 1},
-		"model.patches":             {"model": map[string]any{"file": "m", "patches": []any{}}},
+		"model.lora":                {"model": map[string]any{"file": "m", "lora": []any{}}},
+		"model.patches[0].adapter":  {"model": map[string]any{"file": "m", "patches": []any{map[string]any{"key": "a", "adapter": "loha"}}}, "sampler": map[string]any{"name": "euler"}},
+		"model.patches[0].tensors":  {"model": map[string]any{"file": "m", "patches": []any{map[string]any{"key": "a", "adapter": "lora"}}}, "sampler": map[string]any{"name": "euler"}},
 		"conds.positive[0].control": {"conds": map[string]any{"positive": []any{map[string]any{"control": 1}}}},
 		"sigmas":                    {"sigmas": []any{1.0}},
 		"seed":                      {"seed": -1},

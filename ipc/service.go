@@ -31,6 +31,8 @@ type ServiceConfig struct {
 	Fetch func(ctx context.Context, job string) ([]File, error)
 	Log   zerolog.Logger
 	Meter *Meter // nil: a new one
+	// Tensors keeps tensors that hosts name by their hash; nil: the executors are workers that do.
+	Tensors *TensorCache
 	// Forward says that the executors are workers, which read large tensors themselves.
 	Forward bool
 	// Bounds are what clients may ask for.
@@ -48,9 +50,8 @@ type Service struct {
 	wg     sync.WaitGroup
 	next   atomic.Uint64 // executor for the next exec
 	mu     sync.Mutex
-	owners map[string]Executor                // of handles
-	places map[string]Executor                // of model files: where a sample ran last
-	runs   map[string]context.CancelCauseFunc // samples under way, by id
+	owners map[string]Executor // of handles
+	places map[string]Executor // of model files: where a sample ran last
 }
 
 // NewService returns a service. Close ends its streams.
@@ -62,7 +63,7 @@ func NewService(cfg ServiceConfig) *Service {
 	if cfg.Meter == nil {
 		cfg.Meter = NewMeter()
 	}
-	s := &Service{cfg: cfg, owners: map[string]Executor{}, places: map[string]Executor{}, runs: map[string]context.CancelCauseFunc{}}
+	s := &Service{cfg: cfg, owners: map[string]Executor{}, places: map[string]Executor{}}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	return s
 }
@@ -73,11 +74,8 @@ func (s *Service) Close() {
 	s.wg.Wait()
 }
 
-// Owns tells whether this daemon has a job, or a sample under way.
+// Owns tells whether this daemon has a job.
 func (s *Service) Owns(job string) bool {
-	if s.sampling(job) != nil {
-		return true
-	}
 	mine, _ := s.cfg.Jobs.Mine(job)
 	return mine
 }
@@ -127,6 +125,10 @@ func (s *Service) verb(r *Request) error {
 		return badRequest(err)
 	case len(refs) > 0:
 		return s.fetch(r, refs)
+	case s.cfg.Tensors != nil && (r.Verb == VerbSample || r.Verb == VerbExec) && r.Fields != nil:
+		if err := s.cfg.Tensors.fill(r.Fields); err != nil {
+			return err
+		}
 	}
 	if r.Fields == nil {
 		if NeedsBody(r.Verb) {

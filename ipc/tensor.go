@@ -46,6 +46,9 @@ func (t *Tensor) Check() error {
 	case t.Data == nil && t.Hash != "":
 		bytes = t.Bytes()
 	}
+	if bytes > maxRegion {
+		return fmt.Errorf("tensor of shape %v and dtype %s is larger than %d bytes", t.Shape, t.DType, maxRegion)
+	}
 	n := bytes / size
 	if len(t.Shape) > 8 {
 		return fmt.Errorf("tensor has %d dimensions, the limit is 8", len(t.Shape))

@@ -141,10 +141,6 @@ func (s *Service) jobs(r *Request) error {
 }
 
 func (s *Service) cancel(r *Request) error {
-	if id, ok := s.cancelSample(r); ok {
-		s.sent(r.Reply.Last(cancelReply{V: ProtocolVersion, Job: id, Cancelled: true, State: Running}))
-		return nil
-	}
 	q, _, err := s.jobRequest(r)
 	if err != nil {
 		return err

@@ -32,6 +32,9 @@ func RunWorker(ctx, drain context.Context, in io.ReadCloser, out io.Writer, cfg 
 	jobs := NewJobs(JobsConfig{Keep: 4, OnForget: shelf.Forget})
 	sc := cfg.Service
 	sc.Jobs, sc.Shelf, sc.Executors, sc.Log = jobs, shelf, []Executor{cfg.Executor}, cfg.Log
+	if sc.Tensors == nil {
+		sc.Tensors = NewTensorCache(tensorBytes)
+	}
 	svc := NewService(sc)
 	run, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()

@@ -15,6 +15,7 @@ import (
 type ModelFile struct {
 	Name        string // relative to diffusion_models, unet or checkpoints
 	Fingerprint string // hash of its header (safetensors.File.HeaderHash); empty: any file of that name
+	Patches     []Patch
 }
 
 // TimeLine says what sigma means, as a host knows it of its model: the names of ComfyUI's classes, and their parameters. Nil parameters are the file's.
@@ -52,6 +53,8 @@ func (r *Runner) Sample(ctx context.Context, q *HostRequest, observe func(HostPr
 	}
 	req := q.Request
 	req.Model, req.Sampling = m.request(), m.Sampling
+	req.Compute = r.compute.of(r.engine.Name(), m)
+	defer r.share(&req.Model, m)()
 	req.Compute = r.compute.of(r.engine.Name(), m)
 	if q.TimeLine != nil {
 		if req.Sampling, err = q.TimeLine.build(m.Sampling); err != nil {
@@ -152,7 +155,7 @@ func (r *Runner) modelFile(f ModelFile) (*Model, error) {
 	var known *Failure
 	switch {
 	case err == nil:
-		return m, nil
+		return m.patched(f.Patches)
 	case errors.As(err, &known):
 		if known.Field == "" {
 			known.Field = "model.file"
@@ -211,7 +214,9 @@ func (r *Runner) Load(ctx context.Context, f ModelFile, plan string) (parallel.L
 	if err != nil {
 		return parallel.Loaded{}, err
 	}
-	out, err := r.engine.Load(ctx, m.request(), plan)
+	what := m.request()
+	defer r.share(&what, m)()
+	out, err := r.engine.Load(ctx, what, plan)
 	if err != nil {
 		return out, hostFailure(ctx, err)
 	}
@@ -224,7 +229,7 @@ func (r *Runner) FreeModel(name string) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return r.evict(func(key string) bool { return key == m.Key }), nil
+	return r.evict(func(key string) bool { return key == m.Key || strings.HasPrefix(key, m.Key+"+") }), nil
 }
 
 // FreeModels drops the resident weights of all diffusion models and returns their bytes.

@@ -50,12 +50,19 @@ type loraUse struct {
 	file      checkpoint
 	strength  float32
 	additions []lora.Addition
+
+	own []weights.LowRank // of a host, in place of a file; valid while its request runs
+	id  string            // names own
 }
 
 // loraKey makes the adapters part of the key of weights.
 func loraKey(uses []loraUse) string {
 	key := ""
 	for i := range uses {
+		if uses[i].own != nil {
+			key += "+own " + uses[i].id
+			continue
+		}
 		key += fmt.Sprintf("+lora %s*%v", uses[i].file.key(), uses[i].strength)
 	}
 	return key
@@ -154,6 +161,10 @@ func (c *Call) warnUnused(names []string, modelOnly bool) {
 func withAdditions(uses []loraUse, part string, f func([]weights.LowRank) error) error {
 	var all []weights.LowRank
 	for _, u := range uses {
+		if u.own != nil {
+			all = append(all, u.own...)
+			continue
+		}
 		file, err := u.file.open()
 		if err != nil {
 			return err
@@ -183,13 +194,15 @@ func (m *adaptedModel) Close() { m.free() }
 
 // share makes req load its weights through those that the runner's handles share. Until the returned function is called, bases that are loaded stay loaded,
 // though making room for the request may take their last handle away.
-func (c *Call) share(req *parallel.Request, m *Model) func() {
-	s, uses := c.run.shared, m.loras
+func (c *Call) share(req *parallel.Request, m *Model) func() { return c.run.share(&req.Model, m) }
+
+func (r *Runner) share(req *parallel.Model, m *Model) func() {
+	s, uses := r.shared, m.loras
 	for i := range uses {
-		req.Model.WeightBytes += uses[i].file.size
+		req.WeightBytes += uses[i].file.size
 	}
-	req.Model.Key = m.Key + loraKey(uses)
-	req.Model.Load = func(ops engine.Ops, held dit.Held) (dit.Model, error) {
+	req.Key = m.Key + loraKey(uses)
+	req.Load = func(ops engine.Ops, held dit.Held) (dit.Model, error) {
 		base, release, err := take(s, fmt.Sprintf("%s %+v", m.Key, held), func() (dit.Model, error) { return m.load(ops, held) })
 		if err != nil {
 			return nil, err
