@@ -61,7 +61,7 @@ func BenchmarkPlans(b *testing.B) {
 		Model: model, Sampling: flow, Sampler: "euler", Sigmas: sigmas, Latent: l, Noise: Latent{B: 1, C: 16, Y: 64, X: 64, Data: noise},
 		Branches: []Branch{{Name: "positive", Entries: []Entry{entry}}},
 	}
-	for _, plan := range []string{"", "ulysses=2", "ring=2", "tensor=2", "pipe=2,patches=4,warmup=1"} {
+	for _, plan := range []string{"", "ulysses=2", "ring=2", "tensor=2", "pipe=2,patches=4,warmup=1", "pipe=2,patches=4,warmup=1,sync=spread"} {
 		name := plan
 		if name == "" {
 			name = "one-rank"
