@@ -157,7 +157,7 @@ func WorkflowFromPNG(data []byte) (prompt []byte, extra map[string]any, err erro
 	return prompt, extra, nil
 }
 
-// readTexts returns all text chunks of a PNG in order. Their checksums are not looked at: half of ComfyUI's own example pictures had their texts rewritten
+// readTexts returns all text chunks of a PNG in order. Their checksums are not looked at: 47 of 174 example pictures of ComfyUI had their texts rewritten
 // by a tool that puts UTF-8 into tEXt and a wrong checksum behind it, and its editor opens them.
 func readTexts(data []byte) ([]textChunk, error) {
 	if len(data) < 8 || string(data[:8]) != pngSignature {
