@@ -150,7 +150,7 @@ func (d *Dispatcher) finish(was Record, out *Outcome, fault *Error) {
 			state, fault = Cancelled, Errorf(ErrCancelled, "the job was cancelled")
 		}
 		if retry, counts := d.Jobs.again(*r, fault); retry {
-			d.Jobs.requeued(r, fault.Message, counts)
+			d.Jobs.requeued(r, fault, counts)
 			return
 		}
 		r.State, r.Finished = state, time.Now().UnixMilli()

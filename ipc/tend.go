@@ -20,22 +20,29 @@ func (j *Jobs) again(rec Record, fault *Error) (retry, counts bool) {
 		return false, false
 	case fault.Code == ErrWorkerLost:
 		return rec.Attempt-rec.HandedBack < j.cfg.MaxAttempts, true
+	case fault.Code == ErrDiskFull && j.cfg.Ledger != nil: // room may come back
+		return rec.Attempt-rec.HandedBack < j.cfg.MaxAttempts, true
 	case fault.Code == ErrDraining && j.cfg.Ledger != nil:
 		return !rec.Tied && rec.HandedBack < maxHandedBack, false
 	}
 	return false, false
 }
 
-// requeued changes a record for its next attempt. With a ledger, attempts that count are followed by a pause that doubles, up to half a minute.
-func (j *Jobs) requeued(r *Record, cause string, counts bool) {
-	r.because(cause)
+// requeued changes a record for its next attempt. With a ledger, attempts that count are followed by a pause that doubles, up to half a minute; it is ten times
+// as long when room on a disk has to come first.
+func (j *Jobs) requeued(r *Record, fault *Error, counts bool) {
+	r.because(fault.Message)
+	first := 200 * time.Millisecond
+	if fault.Code == ErrDiskFull {
+		first *= 10
+	}
 	r.State = Queued
 	switch {
 	case !counts:
 		r.HandedBack++
 	case j.cfg.Ledger != nil:
 		n := min(max(0, r.Attempt-r.HandedBack-1), 8)
-		r.NotBefore = j.cfg.Now().Add(min(200*time.Millisecond<<n, 30*time.Second)).UnixMilli()
+		r.NotBefore = j.cfg.Now().Add(min(first<<n, 30*time.Second)).UnixMilli()
 	}
 }
 
@@ -52,7 +59,7 @@ func (j *Jobs) handBack(ctx context.Context, rec Record, cause string) {
 	}
 	rec, err := j.Update(ctx, rec.Job, rec.Rev, func(r *Record) {
 		if retry {
-			j.requeued(r, cause, false)
+			j.requeued(r, fault, false)
 			return
 		}
 		r.State, r.Error, r.Finished = end, fault, j.cfg.Now().UnixMilli()

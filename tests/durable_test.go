@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -97,10 +98,7 @@ type natsServer struct {
 func startNATS(t *testing.T, extra ...string) *natsServer {
 	t.Helper()
 	dir := t.TempDir()
-	n := &natsServer{t: t, path: filepath.Join(dir, "nats-server"), conf: filepath.Join(dir, "nats.conf")}
-	if out, err := exec.Command("go", "build", "-o", n.path, "github.com/nats-io/nats-server/v2").CombinedOutput(); err != nil {
-		t.Fatalf("build nats-server: %v\n%s", err, out)
-	}
+	n := &natsServer{t: t, path: natsProgram(t), conf: filepath.Join(dir, "nats.conf")}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -115,6 +113,35 @@ func startNATS(t *testing.T, extra ...string) *natsServer {
 	n.start()
 	t.Cleanup(n.kill)
 	return n
+}
+
+// natsProgram builds nats-server in the version of go.mod, once: it stays beside Go's build cache.
+func natsProgram(t *testing.T) string {
+	t.Helper()
+	cache, err := exec.Command("go", "env", "GOCACHE").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	mod, err := os.ReadFile("../go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	version := regexp.MustCompile(`nats-server/v2 (v\S+)`).FindSubmatch(mod)
+	if version == nil {
+		t.Fatal("go.mod does not name nats-server")
+	}
+	path := filepath.Join(strings.TrimSpace(string(cache)), "patchbay-nats-server-"+string(version[1]))
+	if _, err := os.Stat(path); err == nil {
+		return path
+	}
+	fresh := filepath.Join(t.TempDir(), "nats-server")
+	if out, err := exec.Command("go", "build", "-o", fresh, "github.com/nats-io/nats-server/v2").CombinedOutput(); err != nil {
+		t.Fatalf("build nats-server: %v\n%s", err, out)
+	}
+	if os.Rename(fresh, path) != nil { // another file system
+		return fresh
+	}
+	return path
 }
 
 func (n *natsServer) start() {
