@@ -295,7 +295,9 @@ func submitOnce(url string, req *ipc.RunRequest) error {
 // checkStorm compares what is there afterwards with the quiet run: files, records, events, leftovers.
 func checkStorm(t *testing.T, s *server, want [][]byte) {
 	t.Helper()
+	c := s.client()
 	for i := range want {
+		s.waitFiles(c, chaosID(i))
 		if !bytes.Equal(onlyPicture(t, s.out, i), want[i]) {
 			t.Errorf("the picture of %s differs from that of a quiet run", chaosID(i))
 		}
@@ -387,6 +389,7 @@ func twoDaemons(t *testing.T, program string, want [][]byte) {
 		victim, heir = b, a
 	}
 	for i := range want {
+		b.waitFiles(c, chaosID(i))
 		if !bytes.Equal(onlyPicture(t, a.out, i), want[i]) {
 			t.Errorf("the picture of %s differs from that of a quiet run", chaosID(i))
 		}

@@ -170,7 +170,7 @@ func clientVanishes(t *testing.T, program string) {
 	s.until("the free run is known", func() bool { _, err := status(c, "free"); return err == nil })
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
-	s.waitState(c, "free", ipc.Done)
+	s.waitFiles(c, "free")
 	onlyPicture(t, s.out, 1)
 	submit(t, c, "after", quick)
 	s.waitState(c, "after", ipc.Done)
@@ -250,6 +250,7 @@ func frozenDaemon(t *testing.T, program string) {
 		t.Errorf("got %+v, %v; want attempt 2 by %s", rec, err, name)
 	}
 	a.until("the first daemon has dropped its result", func() bool { return strings.Contains(a.log.String(), `"message":"result dropped"`) })
+	b.waitFiles(b.client(), chaosID(2))
 	onlyPicture(t, a.out, 2)
 	checkEnds(t, b, chaosID(2))
 	submit(t, b.client(), "after", quick)
@@ -276,6 +277,7 @@ func drainWithoutServer(t *testing.T, program string) {
 		rec, err := status(s.client(), chaosID(3))
 		return err == nil && rec.State == ipc.Done
 	})
+	s.waitFiles(s.client(), chaosID(3))
 	onlyPicture(t, s.out, 3)
 }
 

@@ -197,6 +197,15 @@ func (s *server) waitState(c ipc.Client, job string, want ipc.State) ipc.Record 
 	return rec
 }
 
+// waitFiles waits until a job is done and its files have their names, which they get after that.
+func (s *server) waitFiles(c ipc.Client, job string) {
+	s.t.Helper()
+	s.until("the files of "+job+" have names", func() bool {
+		rec, err := status(c, job)
+		return err == nil && rec.State == ipc.Done && len(rec.Outputs) > 0 && rec.Outputs[len(rec.Outputs)-1].Filename != ""
+	})
+}
+
 // status asks for a record and gives up after 5 s.
 func status(c ipc.Client, job string) (ipc.Record, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
