@@ -297,8 +297,13 @@ func (d *daemon) run(parent context.Context, signals <-chan os.Signal) error {
 	alive, stopChildren := context.WithCancel(keep)
 	defer stopChildren()
 	var children, carriers sync.WaitGroup
+	failed := make(chan error, 3+len(d.children))
 	for _, c := range d.children {
-		children.Go(func() { c.Supervise(alive) })
+		children.Go(func() {
+			if err := c.Supervise(alive); err != nil {
+				failed <- err
+			}
+		})
 	}
 	dispatcher := &ipc.Dispatcher{Jobs: d.jobs, Shelf: d.shelf, Log: d.log}
 	if d.ledger != nil {
@@ -309,7 +314,6 @@ func (d *daemon) run(parent context.Context, signals <-chan os.Signal) error {
 		}
 		children.Go(func() { d.jobs.Tend(alive) })
 	}
-	failed := make(chan error, 3)
 	for _, c := range d.carriers() {
 		carriers.Go(func() {
 			if err := c.Serve(carry, drain, d.svc); err != nil {

@@ -24,7 +24,7 @@ func BenchmarkEvent(b *testing.B) {
 	child := NewChild(ChildConfig{Name: "w", Command: workerCommand, Log: zerolog.Nop()})
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	go func() { child.Supervise(ctx); close(done) }()
+	go func() { _ = child.Supervise(ctx); close(done) }()
 	defer func() { stop(); <-done; n.Close() }()
 	if err := child.Ready(ctx); err != nil {
 		b.Fatal(err)

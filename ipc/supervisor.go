@@ -81,13 +81,19 @@ func (c *Child) PID() int {
 // Restarts returns how often the worker was lost and started again.
 func (c *Child) Restarts() int { return int(c.restarts.Load()) }
 
-// Supervise keeps the worker running until ctx ends, then closes its stdin and waits for it.
-func (c *Child) Supervise(ctx context.Context) {
-	pause := c.cfg.BackOff
+// neverStarts is how often a worker may end before it has ever answered: what keeps it from starting is then in its configuration or in the machine, and
+// trying on would let jobs wait for nothing.
+const neverStarts = 5
+
+// Supervise keeps the worker running until ctx ends, then closes its stdin and waits for it. A worker that has never answered in five lives is given up:
+// the error is the cause of the last one.
+func (c *Child) Supervise(ctx context.Context) error {
+	pause, lives, ever := c.cfg.BackOff, 0, false
 	for ctx.Err() == nil {
 		began := time.Now()
 		p, err := c.start(ctx)
-		if err == nil {
+		if lives++; err == nil {
+			ever = true
 			c.set(p)
 			c.watch(ctx, p)
 			c.set(nil)
@@ -95,7 +101,10 @@ func (c *Child) Supervise(ctx context.Context) {
 			err = p.cause
 		}
 		if ctx.Err() != nil {
-			return
+			return nil
+		}
+		if !ever && lives == neverStarts {
+			return fmt.Errorf("%s does not start: %w", c.cfg.Name, err)
 		}
 		if time.Since(began) > time.Minute {
 			pause = c.cfg.BackOff
@@ -108,6 +117,7 @@ func (c *Child) Supervise(ctx context.Context) {
 		}
 		pause = min(2*pause, 10*time.Second)
 	}
+	return nil
 }
 
 // start runs the command on a fresh socket pair and waits for its first answer.
@@ -117,18 +127,19 @@ func (c *Child) start(ctx context.Context) (*process, error) {
 		return nil, fmt.Errorf("socket pair for worker: %w", err)
 	}
 	theirs := os.NewFile(uintptr(fds[1]), "worker")
-	defer func() { _ = theirs.Close() }()
 	end := os.NewFile(uintptr(fds[0]), "worker link")
 	ours := fdConnOf(end)
 	if err := end.Close(); ours == nil || err != nil {
-		return nil, fmt.Errorf("socket pair for worker: %w", err)
+		return nil, errors.Join(fmt.Errorf("socket pair for worker: %w", err), theirs.Close())
 	}
 	cmd := c.cfg.Command()
 	p := &process{cmd: cmd, tail: &tail{}, dead: make(chan struct{})}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirs, theirs, p.tail
 	cmd.WaitDelay = 2 * time.Second                       // a grandchild may keep stderr open
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C in a terminal is for the daemon, which drains
-	if err := cmd.Start(); err != nil {
+	err = cmd.Start()
+	_ = theirs.Close() // at once: the end of a worker that dies before it has answered must show here
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start worker: %w", err), ours.Close())
 	}
 	p.client = NewFrameClient(ours, ours, ours.Close)
@@ -136,6 +147,12 @@ func (c *Child) start(ctx context.Context) (*process, error) {
 	hello, cancel := context.WithTimeout(ctx, c.cfg.Start)
 	defer cancel()
 	if err := p.ping(hello); err != nil {
+		if hello.Err() == nil { // the link is closed: its process is ending, and its own words say why
+			select {
+			case <-p.dead:
+			case <-time.After(time.Second):
+			}
+		}
 		p.kill(fmt.Sprintf("it did not answer within %s of its start", c.cfg.Start))
 		<-p.dead
 		return nil, p.cause

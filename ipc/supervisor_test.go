@@ -25,7 +25,7 @@ func childRig(t testing.TB, tune func(*ChildConfig)) (*rig, *Child) {
 	r := newRig(t, JobsConfig{}, ShelfConfig{}, child)
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	go func() { child.Supervise(ctx); close(done) }()
+	go func() { _ = child.Supervise(ctx); close(done) }()
 	t.Cleanup(func() {
 		stop()
 		<-done
@@ -202,5 +202,21 @@ func TestWorkerOnPlainPipes(t *testing.T) {
 	}
 	if took := time.Since(began); took > 2*time.Second { // one second is promised, the other one is for a busy machine
 		t.Errorf("the worker was there for %s after its stdin had closed, want at most 1 s", took)
+	}
+}
+
+// TestWorkerThatNeverStartsIsGivenUp: five lives without an answer end the supervision with the cause, one that has answered once is restarted for ever.
+func TestWorkerThatNeverStartsIsGivenUp(t *testing.T) {
+	lives := 0
+	child := NewChild(ChildConfig{Name: "worker 0", Log: zerolog.Nop(), BackOff: time.Millisecond, Command: func() *exec.Cmd {
+		lives++
+		return exec.Command("sh", "-c", "echo level avx9 is not known >&2; exit 3")
+	}})
+	err := child.Supervise(context.Background())
+	if err == nil || !strings.Contains(err.Error(), "does not start") || !strings.Contains(err.Error(), "code 3") || !strings.Contains(err.Error(), "avx9") {
+		t.Errorf("got %v, want an error that names the exit code and what the worker said", err)
+	}
+	if lives != 5 {
+		t.Errorf("%d lives, want 5", lives)
 	}
 }
