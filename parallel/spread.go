@@ -30,18 +30,18 @@ func (s *rankSession) outer(c *EvaluateCommand) Comm {
 }
 
 // widened is the store of a spread evaluation: own blocks in their places, the others in spare memory, one after the other.
-func (k *kvStore) widened(env dit.Env, spec *dit.Spec, b, heads int) *kvStore {
-	out := &kvStore{lt: k.lt, li: k.li, kv: map[[2]int]engine.Tensor{}}
+func (s *kvStore) widened(env dit.Env, spec *dit.Spec, b, heads int) *kvStore {
+	out := &kvStore{lt: s.lt, li: s.li, kv: map[[2]int]engine.Tensor{}}
 	var spare []engine.Tensor
 	for i, blk := range spec.Blocks {
 		for a := range max(blk.Attends, 1) {
 			at := [2]int{i, a}
-			if own, ok := k.kv[at]; ok {
+			if own, ok := s.kv[at]; ok {
 				out.kv[at] = own
 				continue
 			}
 			if a == len(spare) {
-				spare = append(spare, env.Arena.Alloc(env.DType, b, storeRows(k.lt, k.li, a), 2, heads, spec.HeadDim))
+				spare = append(spare, env.Arena.Alloc(env.DType, b, storeRows(s.lt, s.li, a), 2, heads, spec.HeadDim))
 			}
 			out.kv[at] = spare[a]
 		}

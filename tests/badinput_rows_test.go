@@ -267,7 +267,7 @@ func numberRows(t *testing.T) []badRow {
 		{name: "linked width 2^62", file: linked("PrimitiveInt", "5", "width", 1<<62), exit: 1, says: []string{"bad_workflow", "node 5", "width", "16 and 16384"}},
 		{name: "linked batch 2^62", file: linked("PrimitiveInt", "5", "batch_size", 1<<62), exit: 1, says: []string{"bad_workflow", "node 5", "batch_size", "1 and 4096"}},
 		{name: "linked batch 0", file: linked("PrimitiveInt", "5", "batch_size", 0), exit: 1, says: []string{"bad_workflow", "node 5", "batch_size", "1 and 4096"}},
-		{name: "linked steps 10^9", file: linked("PrimitiveInt", "3", "steps", 1000000000), exit: 1, says: []string{"bad_workflow", "node 3", "steps", "1 and 10000"}},
+		{name: "linked steps 10^9", file: linked("PrimitiveInt", "3", "steps", 1000000000), exit: 1, says: []string{"too_large", "node 3", "steps", "at most 10000"}},
 		{name: "linked denoise -1", file: linked("PrimitiveFloat", "3", "denoise", -1.0), exit: 1, says: []string{"bad_workflow", "node 3", "denoise", "0 and 1"}},
 		{name: "linked cfg 1e9", file: linked("PrimitiveFloat", "3", "cfg", 1e9), exit: 1, says: []string{"bad_workflow", "node 3", "cfg", "0 and 100"}},
 		{name: "linked prefix outside", file: linked("PrimitiveString", "9", "filename_prefix", "../../x"), exit: 1, says: []string{"bad_request", "node 9", "filename_prefix", "output folder"}},
@@ -313,7 +313,7 @@ func planRows(t *testing.T) []badRow {
 		row("ulysses", 2, "bad_request", "plan.ulysses", "key=value"),
 		row("ulysses=2,ulysses=2", 2, "bad_request", "plan.ulysses", "once"),
 		row("tensor=0", 2, "bad_request", "plan.tensor", "from 1"),
-		row("overlap=maybe", 2, "bad_request", "plan.overlap", "on or off"),
+		row("overlap=maybe", 2, "bad_request", "plan.overlap", "off or on"),
 	}
 }
 

@@ -41,7 +41,7 @@ func TestBadInput(t *testing.T) {
 	program := buildProgram(t)
 	files := newHostile(t)
 	b := &badInput{t: t, program: program, files: files}
-	b.server = startServer(t, program, "", "--queue", "memory", "--models", files.root, "--input", files.input)
+	b.server = startServer(t, program, "", "--queue", "memory", "--compute", "f32", "--models", files.root, "--input", files.input)
 	socket, err := ipc.DialSocket(b.server.socket)
 	if err != nil {
 		t.Fatal(err)
@@ -145,7 +145,7 @@ func (b *badInput) row(t *testing.T, r badRow) {
 
 // local are the flags of a run without daemon that sees the same files.
 func (b *badInput) local() []string {
-	return []string{"--local", "--models", demoModels(b.t), "--models", b.files.root, "--input", b.files.input, "--log", "error"}
+	return []string{"--local", "--compute", "f32", "--models", demoModels(b.t), "--models", b.files.root, "--input", b.files.input, "--log", "error"}
 }
 
 // check compares how a run ended with the row.
