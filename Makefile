@@ -47,6 +47,7 @@ bench:
 # The long forms of the storms and many small jobs, then every parser of bytes from outside for so many executions each. Hours on two processors.
 SOAKFUZZ ?= 10000000x
 soak:
+	$(GO) test -count 1 -timeout 60m -tags soak ./parallel -v -run 'CancelAt|ManyJobs'
 	$(GO) test -count 1 -timeout 120m -tags soak ./tests -v -run 'TestDurable|TestFaults|TestRouting|TestTinyJobs'
 	@tests/fuzz.sh $(SOAKFUZZ) ipc node
 
