@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -186,7 +187,9 @@ func (s *server) waitState(c ipc.Client, job string, want ipc.State) ipc.Record 
 	var rec ipc.Record
 	s.until(fmt.Sprintf("job %s is %s", job, want), func() bool {
 		var err error
-		if rec, err = status(c, job); err != nil {
+		if rec, err = status(c, job); errors.Is(err, ipc.ErrNoDaemon) {
+			return false // it is on its way back from a lost server
+		} else if err != nil {
 			s.t.Fatalf("status of %s: %v", job, err)
 		}
 		if rec.State.Final() && rec.State != want {
