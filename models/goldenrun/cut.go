@@ -21,10 +21,8 @@ func (m *cutModel) Block(env dit.Env, i int, s *dit.State, skip engine.Tensor) {
 	m.cut++
 	env.Half = dit.AttentionHalf
 	m.Model.Block(env, i, s, skip)
-	attend := env.Attend
 	env.Half, env.Attend = dit.MLPHalf, func(dit.Attention) { panic("the MLP half attends") }
 	m.Model.Block(env, i, s, skip)
-	env.Attend = attend
 }
 
 // Cut computes blocks in halves: equal bits, and the second half does not attend.
