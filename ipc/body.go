@@ -197,7 +197,7 @@ func validID(s string) bool {
 // hashOf identifies what a request asks for: two requests of one id with the same hash are the same request.
 func hashOf(req *RunRequest, w *node.Workflow) string {
 	c := *req
-	c.ID, c.Workflow, c.Client, c.Tied, c.Front, c.Preview, c.Priority = "", string(w.JSON()), nil, false, false, false, ""
+	c.ID, c.Workflow, c.Client, c.Tied, c.Front, c.Preview, c.Priority, c.Attempt = "", string(w.JSON()), nil, false, false, false, "", 0
 	b, err := Encode(&c, Msgpack)
 	if err != nil { // the request was decoded from these very types
 		panic("ipc: " + err.Error())

@@ -14,6 +14,7 @@ func (c *Child) Run(ctx context.Context, task Task, sink Sink) (*Outcome, error)
 	}
 	req := *task.Req
 	req.QueueTTLMS, req.DeadlineMS, req.Client, req.Front = 0, 0, nil, false // the daemon sees to these
+	req.Attempt = task.Attempt
 	replies, err := p.client.Ask(ctx, VerbRun, "", &req)
 	if err != nil {
 		return nil, c.lost(p, err)

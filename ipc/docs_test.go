@@ -41,7 +41,7 @@ func TestProtocolPageIsTrue(t *testing.T) {
 		known[m[1]] = true
 	}
 	fields := node.NewObject()
-	for _, f := range []string{"workflow", "id", "targets", "inputs", "extra_pnginfo", "no_metadata", "plan", "preview", "tied", "front", "priority", "queue_ttl_ms", "deadline_ms", "client", "strict"} {
+	for _, f := range []string{"workflow", "id", "targets", "inputs", "extra_pnginfo", "no_metadata", "plan", "preview", "tied", "front", "priority", "queue_ttl_ms", "deadline_ms", "client", "attempt", "strict"} {
 		fields.Set(f, nil)
 		if !known[f] {
 			t.Errorf("the table of a job lacks %s", f)

@@ -62,6 +62,7 @@ type entry struct {
 	preview *previewMessage
 	shown   uint64 // number of previews so far
 	viewers int    // cursors that want previews
+	attempt int    // that the request belongs to; 0: it does not say
 }
 
 // maxLog bounds the events kept of one job; progress is dropped first.
@@ -87,7 +88,7 @@ func NewJobs(cfg JobsConfig) *Jobs {
 // Create adds a queued job and its queued event. A job of that id with the same hash is returned as it is, with false; with another hash it is errHash.
 func (j *Jobs) Create(ctx context.Context, req *RunRequest, hash string) (Record, bool, error) {
 	j.mu.Lock()
-	if e, ok := j.jobs[req.ID]; ok {
+	if e, ok := j.jobs[req.ID]; ok && !j.anew(e, req) {
 		defer j.mu.Unlock()
 		if e.rec.Hash != hash {
 			return Record{}, false, errHash
@@ -107,6 +108,21 @@ func (j *Jobs) Create(ctx context.Context, req *RunRequest, hash string) (Record
 	}
 	defer j.mu.Unlock()
 	return j.added(rec, req), true, nil
+}
+
+// anew forgets a job in memory that ended without a result when it comes again as a later attempt, and tells whether it did. The lock is held.
+func (j *Jobs) anew(e *entry, req *RunRequest) bool {
+	if j.cfg.Ledger != nil || req.Attempt <= e.attempt || !e.ended || e.rec.State == Done {
+		return false
+	}
+	id := e.rec.Job
+	e.drop()
+	delete(j.jobs, id)
+	j.ended = slices.DeleteFunc(j.ended, func(q string) bool { return q == id })
+	if j.cfg.OnForget != nil {
+		j.cfg.OnForget(id)
+	}
+	return true
 }
 
 // room tells why no job of a client can be added. The lock is held.
@@ -174,7 +190,7 @@ func (j *Jobs) fresh(req *RunRequest, hash string) Record {
 // added takes a new job into the table and logs that it is queued. The lock is held.
 func (j *Jobs) added(rec Record, req *RunRequest) Record {
 	e := j.entry(rec.Job)
-	e.req = req
+	e.req, e.attempt = req, req.Attempt
 	if e.place == 0 && req.Front && j.cfg.Ledger == nil {
 		j.head--
 		e.place = j.head

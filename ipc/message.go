@@ -48,6 +48,7 @@ type RunRequest struct {
 	QueueTTLMS int               `json:"queue_ttl_ms,omitempty"`  // expired after waiting this long; 0: never
 	DeadlineMS int               `json:"deadline_ms,omitempty"`   // failed after running this long; 0: never
 	Client     any               `json:"client,omitempty"`        // anything; given back by status
+	Attempt    int               `json:"attempt,omitempty"`       // of a daemon to its worker: what ended without a result in an earlier one begins anew
 	Strict     bool              `json:"strict,omitempty"`        // refuse unknown fields
 
 	from string // client that it counts for, see clientOf

@@ -55,6 +55,27 @@ func TestWorkerRunsJobs(t *testing.T) {
 	}
 }
 
+// TestALaterAttemptRunsAnew: a worker remembers jobs, but a retry must not be told how the attempt before it ended.
+func TestALaterAttemptRunsAnew(t *testing.T) {
+	_, child := childRig(t, nil)
+	ctx := within(t, 20*time.Second)
+	if err := child.Ready(ctx); err != nil {
+		t.Fatal(err)
+	}
+	req := &RunRequest{ID: "again", Workflow: graph("Wait 300", "Picture 3")}
+	first, cancel := context.WithCancel(ctx)
+	_, err := child.Run(first, Task{req, 1}, Sink{Event: func(Event) { cancel() }})
+	if code(err) != ErrCancelled {
+		t.Fatalf("the first attempt ended with %v, want %s", err, ErrCancelled)
+	}
+	for range 2 { // the second time its result is there
+		out, err := child.Run(ctx, Task{req, 2}, Sink{Event: func(Event) {}})
+		if err != nil || len(out.Files) != 1 {
+			t.Fatalf("the second attempt: %+v, %v", out, err)
+		}
+	}
+}
+
 func TestJobIsRetriedWhenItsWorkerDies(t *testing.T) {
 	r, child := childRig(t, nil)
 	c := dialRig(t, r)

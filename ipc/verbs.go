@@ -2,6 +2,7 @@ package ipc
 
 import (
 	"context"
+	"slices"
 
 	"patchbay/node"
 )
@@ -125,6 +126,9 @@ func (s *Service) jobs(r *Request) error {
 	var q jobsRequest
 	if err := Bind(r.Fields, &q); err != nil {
 		return Errorf(ErrBadRequest, "%v", err)
+	}
+	if q.State != "" && !slices.Contains(states(), State(q.State)) {
+		return badRequest(badField("state", "%q: want one of %v, or leave it out", q.State, states()))
 	}
 	if q.Limit <= 0 {
 		q.Limit = 100

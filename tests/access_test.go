@@ -113,76 +113,10 @@ func passwordsAndKeys(t *testing.T, program, flow string) {
 
 // credentials has a server in operator mode, whose users come with a signed token; the files come from the environment.
 func credentials(t *testing.T, program, flow string) {
-	dir := t.TempDir()
-	operator, err := nkeys.CreateOperator()
-	if err != nil {
-		t.Fatal(err)
-	}
-	account, err := nkeys.CreateAccount()
-	if err != nil {
-		t.Fatal(err)
-	}
-	system, err := nkeys.CreateAccount()
-	if err != nil {
-		t.Fatal(err)
-	}
-	oc, ac, sc := jwt.NewOperatorClaims(public(t, operator)), jwt.NewAccountClaims(public(t, account)), jwt.NewAccountClaims(public(t, system))
-	ac.Limits.JetStreamLimits = jwt.JetStreamLimits{MemoryStorage: -1, DiskStorage: -1, Streams: -1, Consumer: -1}
-	creds := func(role ipc.Role) string { // rights belong to the key that signs the users of a role: in their own tokens they would be too long for a CONNECT
-		signer, err := nkeys.CreateAccount()
-		if err != nil {
-			t.Fatal(err)
-		}
-		scope := jwt.NewUserScope()
-		scope.Key, scope.Role = public(t, signer), string(role)
-		rights := ipc.Permissions(role, "USER")
-		scope.Template.Pub.Allow.Add(rights.Publish...)
-		for _, subject := range rights.Subscribe {
-			scope.Template.Sub.Allow.Add(strings.Replace(subject, "USER", "{{subject()}}", 1))
-		}
-		ac.SigningKeys.AddScopedSigner(scope)
-		user, err := nkeys.CreateUser()
-		if err != nil {
-			t.Fatal(err)
-		}
-		uc := jwt.NewUserClaims(public(t, user))
-		uc.IssuerAccount = ac.Subject
-		uc.SetScoped(true)
-		token, err := uc.Encode(signer)
-		if err != nil {
-			t.Fatal(err)
-		}
-		seed, err := user.Seed()
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, err := jwt.FormatUserConfig(token, seed)
-		if err != nil {
-			t.Fatal(err)
-		}
-		path := filepath.Join(dir, string(role)+".creds")
-		if err := os.WriteFile(path, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
-	daemonCreds, clientCreds := creds(ipc.RoleDaemon), creds(ipc.RoleClient)
-	ot, err := oc.Encode(operator)
-	if err != nil {
-		t.Fatal(err)
-	}
-	at, err := ac.Encode(operator)
-	if err != nil {
-		t.Fatal(err)
-	}
-	st, err := sc.Encode(operator)
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := startNATS(t, fmt.Sprintf("operator: %s\nsystem_account: %s\nresolver: MEMORY\nresolver_preload: { %s: %s, %s: %s }\n",
-		ot, sc.Subject, ac.Subject, at, sc.Subject, st))
-	s := startServer(t, program, "", "--nats", n.url, "--creds", daemonCreds)
-	env := []string{"PATCHBAY_NATS_URL=" + n.url, "PATCHBAY_NATS_CREDS=" + clientCreds}
+	o := newOperator(t)
+	n := startNATS(t, o.conf)
+	s := startServer(t, program, "", "--nats", n.url, "--creds", o.creds[ipc.RoleDaemon])
+	env := []string{"PATCHBAY_NATS_URL=" + n.url, "PATCHBAY_NATS_CREDS=" + o.creds[ipc.RoleClient]}
 	for _, line := range commands(flow) {
 		if code, out := try(t, program, env, line...); code != 0 {
 			t.Errorf("%s ended with %d:\n%s", line[0], code, out)
@@ -194,6 +128,84 @@ func credentials(t *testing.T, program, flow string) {
 	if strings.Contains(s.log.String(), "iolation") {
 		t.Errorf("the daemon lacks rights:\n%s", s.log)
 	}
+}
+
+// operator is what a nats-server in operator mode reads, and one user of every role.
+type operator struct {
+	conf  string
+	creds map[ipc.Role]string // files
+	user  map[ipc.Role]string // public keys
+}
+
+// newOperator makes an operator with one account. Rights belong to the key that signs the users of a role: in their own tokens they would be too long for a CONNECT.
+func newOperator(t *testing.T) *operator {
+	t.Helper()
+	pairs := map[string]nkeys.KeyPair{}
+	for name, create := range map[string]func() (nkeys.KeyPair, error){"operator": nkeys.CreateOperator, "account": nkeys.CreateAccount, "system": nkeys.CreateAccount} {
+		k, err := create()
+		if err != nil {
+			t.Fatal(err)
+		}
+		pairs[name] = k
+	}
+	oc, ac, sc := jwt.NewOperatorClaims(public(t, pairs["operator"])), jwt.NewAccountClaims(public(t, pairs["account"])), jwt.NewAccountClaims(public(t, pairs["system"]))
+	ac.Limits.JetStreamLimits = jwt.JetStreamLimits{MemoryStorage: -1, DiskStorage: -1, Streams: -1, Consumer: -1}
+	o := &operator{creds: map[ipc.Role]string{}, user: map[ipc.Role]string{}}
+	dir := t.TempDir()
+	for _, role := range ipc.Roles() {
+		o.creds[role] = filepath.Join(dir, string(role)+".creds")
+		o.user[role] = writeCreds(t, o.creds[role], role, ac)
+	}
+	token := func(c jwt.Claims) string {
+		text, err := c.Encode(pairs["operator"])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	o.conf = fmt.Sprintf("operator: %s\nsystem_account: %s\nresolver: MEMORY\nresolver_preload: { %s: %s, %s: %s }\n",
+		token(oc), sc.Subject, ac.Subject, token(ac), sc.Subject, token(sc))
+	return o
+}
+
+// writeCreds adds a scoped signing key for a role to an account, writes the credentials of a user that it signs, and returns the user's public key.
+func writeCreds(t *testing.T, path string, role ipc.Role, ac *jwt.AccountClaims) string {
+	t.Helper()
+	signer, err := nkeys.CreateAccount()
+	if err != nil {
+		t.Fatal(err)
+	}
+	scope := jwt.NewUserScope()
+	scope.Key, scope.Role = public(t, signer), string(role)
+	rights := ipc.Permissions(role, "USER")
+	scope.Template.Pub.Allow.Add(rights.Publish...)
+	for _, subject := range rights.Subscribe {
+		scope.Template.Sub.Allow.Add(strings.Replace(subject, "USER", "{{subject()}}", 1))
+	}
+	ac.SigningKeys.AddScopedSigner(scope)
+	user, err := nkeys.CreateUser()
+	if err != nil {
+		t.Fatal(err)
+	}
+	uc := jwt.NewUserClaims(public(t, user))
+	uc.IssuerAccount = ac.Subject
+	uc.SetScoped(true)
+	token, err := uc.Encode(signer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seed, err := user.Seed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := jwt.FormatUserConfig(token, seed)
+	if err == nil {
+		err = os.WriteFile(path, text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return uc.Subject
 }
 
 // usersInside gives the server inside the daemon users and a certificate, on an address that others can reach; without either, it is not opened.
