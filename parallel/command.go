@@ -57,9 +57,9 @@ type Reply struct {
 	Outputs [][]float32
 	// PeakBytes of activations and session buffers, in the reply to Open.
 	PeakBytes int64
-	// Traffic is what the rank has sent in this session, by axis, in the reply to Close.
+	// Traffic is what the rank has sent in this session so far, by axis.
 	Traffic []Traffic
-	// Tokens counts the text and image tokens the rank's first block has computed in this session, in the reply to Close.
+	// Tokens counts the text and image tokens the rank's first block has computed in this session so far.
 	Tokens TokenCount
 	Spans  []profile.Span // of a profiled session, in the reply to Close
 	Err    *Error

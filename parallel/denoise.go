@@ -8,8 +8,8 @@ import (
 	"patchbay/models/sampling"
 )
 
-// run opens a session, hands the loop to the samplers and closes the session. The caller holds e.work and recovers panics.
-func (e *Engine) run(ctx context.Context, req *Request, observe Observe, stats Stats) (*Result, error) {
+// run opens a session, hands the loop to the samplers and closes the session. The caller has the turn and recovers panics.
+func (e *Engine) run(ctx context.Context, req *Request, observe Observe, stats Stats, turn *turn) (*Result, error) {
 	if len(req.Sigmas) == 0 {
 		return &Result{Latent: req.Latent, X0: req.Latent, Stats: stats}, nil
 	}
@@ -27,27 +27,38 @@ func (e *Engine) run(ctx context.Context, req *Request, observe Observe, stats S
 		return &Result{Latent: d.toLatent(x), X0: d.toLatent(x), Stats: stats}, nil
 	}
 	e.next++
-	d.ctx, d.team, d.session, d.stats = ctx, e.team, e.next, stats
+	d.ctx, d.team, d.stats = ctx, e.team, stats
+	d.session = &session{team: e.team, id: e.next, turn: turn}
 	d.progress = newProgress(d, observe)
-	stop := context.AfterFunc(ctx, func() { d.team.cancel(d.session) })
+	stop := context.AfterFunc(ctx, d.session.cancel)
 	defer stop()
 	defer d.team.baton.enter()()
-	if err := d.open(e.cfg.MemoryBytes); err != nil {
-		return nil, err
+	opened, err := d.open(e.cfg.MemoryBytes)
+	if err == nil && !turn.behind() {
+		err = opened()
+		opened = func() error { return nil }
 	}
-	result, err := d.sample()
 	if err != nil {
 		return nil, err
 	}
-	d.team.end(d.session, &result.Stats)
-	return result, nil
+	result, err := d.sample()
+	if bad := opened(); bad != nil && (err == nil || asError(bad).Code != PeerLost) && ctx.Err() == nil { // says more than evaluations that found no session
+		err = bad
+	}
+	if err != nil && turn.passed() { // the ranks do what is queued, for nobody
+		turn.leave(d.session.close())
+	}
+	if err != nil {
+		return nil, err
+	}
+	return result, d.session.end(&result.Stats)
 }
 
 // denoiser is the host side of one run: what samplers and evaluations of all its shares have in common.
 type denoiser struct {
 	ctx       context.Context
 	team      *team
-	session   uint64
+	session   *session
 	progress  *progress
 	evaluator *evaluator
 
@@ -62,6 +73,7 @@ type denoiser struct {
 	mask          []float32 // nil: everything may change
 	maskNoise     []float32 // noise mixed into the kept part
 	sigmas        []float32 // as the sampler was given them
+	expected      int       // evaluations; 0: the sampler finds out on its way
 
 	stats Stats
 }
@@ -102,8 +114,8 @@ func repeatMask(m, l Latent) []float32 {
 	return out
 }
 
-// open starts the session on the ranks with all entries that can become active.
-func (d *denoiser) open(budget int64) error {
+// open queues the start of the session on the ranks, with all entries that can become active; wait waits for it.
+func (d *denoiser) open(budget int64) (wait func() error, err error) {
 	o := OpenCommand{Model: d.req.Model.Key, Plan: d.team.plan, DType: d.req.Compute, Batch: d.req.Latent.B, Text: d.textTokens(), Budget: budget}
 	branches := make([]int, len(d.preds))
 	for i, e := range d.entries {
@@ -115,16 +127,20 @@ func (d *denoiser) open(budget int64) error {
 	}
 	ahead, err := d.sampler.EvaluationSigmas(d.req.Sampling, d.sigmas, d.req.Options)
 	if err != nil {
-		return refuse("sampler", "%v", err)
+		return nil, refuse("sampler", "%v", err)
 	}
+	d.expected = len(ahead)
 	for _, s := range ahead {
 		if s > 0 {
 			o.Timesteps = append(o.Timesteps, d.req.Sampling.Timestep(s))
 		}
 	}
-	peak, err := d.team.open(d.session, d.req.Model.Spec, o, branches)
-	d.stats.Plan, d.stats.Compute, d.stats.PeakBytes = d.team.plan.String(), d.req.Compute, peak
-	return err
+	d.stats.Plan, d.stats.Compute = d.team.plan.String(), d.req.Compute
+	opened := d.session.open(d.req.Model.Spec, o, branches)
+	return func() (err error) {
+		d.stats.PeakBytes, err = opened()
+		return err
+	}, nil
 }
 
 // sample runs one sampler instance per share of the latent: one, or one per patch of a pipeline.

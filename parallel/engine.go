@@ -3,7 +3,6 @@ package parallel
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"patchbay/engine"
@@ -34,9 +33,10 @@ type Config struct {
 // at a time.
 type Engine struct {
 	cfg    Config
-	work   sync.Mutex // held while a request or a Do uses the device
-	lost   *team      // ranks of a request that hung and have not all come back; nil: none
-	team   *team      // ranks of the last plan; nil before the first request and after a failed one
+	work   chan struct{} // holds one value while somebody has the turn
+	tail   *turn         // the last request that has passed its turn on and may still have work on the ranks; nil: none
+	lost   *team         // ranks of a request that hung and have not all come back; nil: none
+	team   *team         // ranks of the last plan; nil before the first request and after a failed one
 	places *placements
 	local  engine.Ops // packs weights and serves Do while the ranks are idle
 	buf    buffer     // memory of Do
@@ -66,13 +66,14 @@ func NewEngine(cfg Config) (*Engine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start the engine: %w", err)
 	}
-	return &Engine{cfg: cfg, places: newPlacements(cfg.MemoryBytes), local: ops}, nil
+	return &Engine{cfg: cfg, work: make(chan struct{}, 1), places: newPlacements(cfg.MemoryBytes), local: ops}, nil
 }
 
 // Close waits for the work in hand, ends the ranks and frees all weights.
 func (e *Engine) Close() {
-	e.work.Lock()
-	defer e.work.Unlock()
+	t, _ := e.take(context.Background())
+	defer t.end()
+	t.alone()
 	e.dismiss()
 	if e.usable() != nil {
 		return // memory that a hanging rank uses stays until the process ends
@@ -127,8 +128,9 @@ func (e *Engine) Resident() []ResidentModel { return e.places.list() }
 
 // Evict drops resident weights that match, or all if key is empty. It waits for the work in hand.
 func (e *Engine) Evict(key string) {
-	e.work.Lock()
-	defer e.work.Unlock()
+	t, _ := e.take(context.Background())
+	defer t.end()
+	t.alone()
 	if e.usable() != nil {
 		return
 	}
@@ -137,8 +139,12 @@ func (e *Engine) Evict(key string) {
 
 // Do runs f on the device with nothing else running there. A panic in f becomes an error; what names f in it.
 func (e *Engine) Do(ctx context.Context, what string, f func(*Local) error) error {
-	e.work.Lock()
-	defer e.work.Unlock()
+	t, err := e.take(ctx)
+	if err != nil {
+		return err
+	}
+	defer t.end()
+	t.alone()
 	if err := ctx.Err(); err != nil {
 		return cancelled(err)
 	}
@@ -168,7 +174,8 @@ func cancelled(cause error) *Error {
 }
 
 // Sample runs one request. It returns when the run is finished, refused, cancelled (ctx) or has failed; the Engine stays usable in every case.
-// Errors are *Error.
+// Errors are *Error. Requests that wait run one after the other; on a pipeline the next one of the same plan and model begins while the ranks still work
+// on the end of this one. One that loses its ranks by another's fault is run again.
 func (e *Engine) Sample(ctx context.Context, req *Request, observe Observe) (*Result, error) {
 	if err := req.validate(); err != nil {
 		return nil, err
@@ -177,32 +184,66 @@ func (e *Engine) Sample(ctx context.Context, req *Request, observe Observe) (*Re
 	if err != nil {
 		return nil, err
 	}
-	e.work.Lock()
-	defer e.work.Unlock()
+	result, again, err := e.attempt(ctx, req, plan, observe)
+	if again {
+		result, _, err = e.attempt(ctx, req, plan, observe)
+	}
+	return result, err
+}
+
+// attempt runs a request once. again tells that another request was at fault.
+func (e *Engine) attempt(ctx context.Context, req *Request, plan Plan, observe Observe) (result *Result, again bool, err error) {
+	t, err := e.take(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	t.may = e.passable(plan, req)
+	defer t.end()
+	t.follow(plan, req)
 	if err := e.usable(); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	start := time.Now()
 	var stats Stats
 	loaded, err := e.places.acquireAll(e.local, req.Model, plan)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if loaded {
 		stats.LoadSeconds = time.Since(start).Seconds()
 	}
 	if err := e.assemble(plan, req.Model.Spec); err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	var result *Result
+	team, session := e.team, e.next+1
 	err = Recovered("sampler "+req.Sampler, func() error {
 		var err error
-		result, err = e.run(ctx, req, observe, stats)
+		result, err = e.run(ctx, req, observe, stats, t)
 		return err
 	})
-	if err != nil {
-		e.dismiss() // exchanges may have been cut short: the next request starts with fresh ranks
-		return nil, err
+	if err == nil {
+		return result, false, nil
 	}
-	return result, nil
+	return nil, e.fail(t, team, session, err), err
+}
+
+// fail sees to the ranks of a failed request: its exchanges may have been cut short, so the next one starts with fresh ranks, unless one is at work on them
+// already, which will notice. It tells whether another request was at fault.
+func (e *Engine) fail(t *turn, team *team, session uint64, err error) (again bool) {
+	if !t.passed() {
+		team.spoiled.Store(true)
+		t.alone()
+		return team.lost(session, err)
+	}
+	t.end()
+	if t.followed.Load() && asError(err).Code != PeerLost {
+		return false
+	}
+	team.spoiled.Store(true)
+	next, _ := e.take(context.Background()) // whoever has followed knows by then what has happened
+	defer next.end()
+	if e.team == team {
+		next.alone()
+	}
+	return team.lost(session, err)
 }

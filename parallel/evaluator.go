@@ -42,7 +42,7 @@ func (ev *evaluator) abort(err error) {
 	}
 	ev.mu.Unlock()
 	ev.moved.Broadcast()
-	ev.d.team.cancel(ev.d.session)
+	ev.d.session.cancel()
 	ev.d.team.baton.kick()
 }
 
@@ -85,10 +85,14 @@ func (ev *evaluator) evaluate(s *share, input []float32, timestep float32, activ
 	}
 	var wait func() ([][]float32, error)
 	if len(active) > 0 {
-		wait = ev.d.team.begin(ev.d.session, ev.command(timestep, active, s.tokens, s.index))
+		wait = ev.d.session.begin(ev.command(timestep, active, s.tokens, s.index))
 	}
 	ev.advance()
+	over := ev.d.expected > 0 && ev.index == ev.d.expected
 	ev.mu.Unlock()
+	if over {
+		ev.d.session.turn.pass()
+	}
 	if wait == nil {
 		return nil, nil
 	}
@@ -109,7 +113,11 @@ func (ev *evaluator) together(s *share, timestep float32, active []int) ([][]flo
 			c := ev.command(timestep, active, all, 0)
 			c.Whole = true
 			ev.mu.Unlock() // it is this share's turn until advance: the others wait
-			ev.whole, err = ev.d.team.begin(ev.d.session, c)()
+			wait := ev.d.session.begin(c)
+			if mine+1 == ev.d.expected {
+				ev.d.session.turn.pass()
+			}
+			ev.whole, err = wait()
 			ev.mu.Lock()
 		}
 		if err != nil && ev.err == nil {
@@ -126,7 +134,7 @@ func (ev *evaluator) together(s *share, timestep float32, active []int) ([][]flo
 		return ev.whole, nil
 	}
 	out := make([][]float32, len(active))
-	b, f := ev.d.req.Latent.B, ev.d.team.features.out
+	b, f := ev.d.req.Latent.B, ev.d.session.features.out
 	for k := range out {
 		out[k] = cutRows(ev.whole[k], b, dit.Range{End: b}, s.tokens, f)
 	}

@@ -22,11 +22,12 @@ func (e *Engine) Load(ctx context.Context, m Model, plan string) (Loaded, error)
 	if p.Tensor > m.Spec.Heads {
 		return out, refusePlan("tensor", "is %d, the model has %d heads", p.Tensor, m.Spec.Heads)
 	}
-	e.work.Lock()
-	defer e.work.Unlock()
-	if err := ctx.Err(); err != nil {
-		return out, cancelled(err)
+	t, err := e.take(ctx)
+	if err != nil {
+		return out, err
 	}
+	defer t.end()
+	t.alone()
 	if err := e.usable(); err != nil {
 		return out, err
 	}

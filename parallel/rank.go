@@ -22,6 +22,7 @@ type rank struct {
 	comms    [axisCount]Comm
 	skips    *skipStore
 	sessions map[uint64]*rankSession
+	charged  [axisCount]Traffic // what sessions have been charged with
 	pos      *position
 	calls    peekable
 	baton    *baton
@@ -49,7 +50,7 @@ type rankSession struct {
 	act     *engine.Arena
 	comm    *engine.Arena
 	comms   [axisCount]Comm
-	before  [axisCount]Traffic // counted before the session
+	sent    [axisCount]Traffic // in this session
 	held    lane               // blocks of this rank's stage
 	weights *gatherer          // nil: whole weights are here
 	tokens  TokenCount
@@ -93,9 +94,15 @@ func (r *rank) serve(inbox <-chan rankCall) {
 			return err
 		})
 		if err != nil {
+			id := call.command.Session
 			reply = Reply{Err: asError(err)}
-			for _, c := range r.comms { // peers that wait for this rank must not wait forever
-				c.Abort(err)
+			if f := (*fault)(nil); errors.As(err, &f) && f.session != id {
+				reply.Err = &Error{Code: PeerLost, Text: "another request has ended the exchanges: " + err.Error()}
+			}
+			if o := call.command.Open; o == nil || o.Plan.Shard { // peers that wait for this rank must not wait forever
+				for _, c := range r.comms {
+					c.Abort(&fault{id, err})
+				}
 			}
 		}
 		r.pos.idle()
@@ -108,6 +115,15 @@ func (r *rank) serve(inbox <-chan rankCall) {
 		r.ops.Free(b.mem)
 	}
 }
+
+// fault is the cause of aborted exchanges: what went wrong, in which session.
+type fault struct {
+	session uint64
+	error
+}
+
+// Unwrap returns what went wrong.
+func (f *fault) Unwrap() error { return f.error }
 
 // asError makes an *Error of any error.
 func asError(err error) *Error {
@@ -148,18 +164,17 @@ func (r *rank) handle(c Command) (Reply, error) {
 			return Reply{}, fmt.Errorf("rank %d: session %d is not open", r.id, c.Session)
 		}
 		out, err := s.evaluate(s.env.Ops, *c.Evaluate)
-		return Reply{Outputs: out}, err
+		reply := r.report(s, false)
+		reply.Outputs = out
+		return reply, err
 	case c.Close:
-		s := r.sessions[c.Session]
-		if s != nil {
+		var reply Reply
+		if s := r.sessions[c.Session]; s != nil {
 			s.weights.close()
+			reply = r.report(s, true)
+			reply.Spans = spans(s.env.Ops)
 		}
-		reply := s.report()
-		delete(r.sessions, c.Session)
-		r.skips.forget(c.Session)
-		r.mu.Lock()
-		delete(r.cancelled, c.Session)
-		r.mu.Unlock()
+		r.retire(c.Session)
 		return reply, nil
 	}
 	return Reply{}, fmt.Errorf("rank %d: empty command", r.id)
@@ -168,6 +183,9 @@ func (r *rank) handle(c Command) (Reply, error) {
 // openSession measures what the session needs, takes the memory and prepares all entries.
 func (r *rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 	r.pos.at("opening a session")
+	for old := range r.sessions { // of a request that has passed its turn on: what it had for this rank is done, its memory is free
+		r.retire(old)
+	}
 	model, ok := r.weights(o.Model)
 	if !ok {
 		return Reply{}, fmt.Errorf("rank %d: model %s is not resident", r.id, o.Model)
@@ -195,9 +213,6 @@ func (r *rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 	if o.Profile != 0 {
 		s.env.Ops, s.comms = measured(r.ops, r.comms, r.id, o.Profile)
 	}
-	for a, c := range s.comms {
-		s.before[a] = c.Traffic()
-	}
 	if poisoner, ok := r.ops.(interface{ Watch(*engine.Arena) }); ok { // deferred execution poisons what is released
 		poisoner.Watch(s.env.Arena)
 		poisoner.Watch(s.act)
@@ -207,7 +222,21 @@ func (r *rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 	if err := s.prepare(); err != nil {
 		return Reply{}, err
 	}
-	return Reply{PeakBytes: total}, nil
+	reply := r.report(s, false)
+	reply.PeakBytes = total
+	return reply, nil
+}
+
+// retire forgets a session.
+func (r *rank) retire(id uint64) {
+	if s := r.sessions[id]; s != nil {
+		s.weights.close()
+	}
+	delete(r.sessions, id)
+	r.skips.forget(id)
+	r.mu.Lock()
+	delete(r.cancelled, id)
+	r.mu.Unlock()
 }
 
 // grow makes the buffer at least n bytes long.
@@ -225,15 +254,18 @@ func (b *buffer) grow(ops engine.Ops, n int) error {
 	return nil
 }
 
-// report is the reply to Close: what the session has sent, by axis, and computed.
-func (s *rankSession) report() Reply {
-	if s == nil {
-		return Reply{}
-	}
-	out := Reply{Traffic: make([]Traffic, axisCount), Tokens: s.tokens, Spans: spans(s.env.Ops)}
-	for a, c := range s.comms {
-		t := c.Traffic()
-		out.Traffic[a] = Traffic{Calls: t.Calls - s.before[a].Calls, Bytes: t.Bytes - s.before[a].Bytes, Wait: t.Wait - s.before[a].Wait, Posted: t.Posted - s.before[a].Posted}
+// report charges a session with what was sent since the last report, and answers with all it has sent and computed so far.
+// Weights in parts move beside the micro-steps and are counted at the end.
+func (r *rank) report(s *rankSession, last bool) Reply {
+	out := Reply{Traffic: make([]Traffic, axisCount), Tokens: s.tokens}
+	for a, c := range r.comms {
+		if Axis(a) == AxisShard && !last {
+			continue
+		}
+		now, was, sum := c.Traffic(), r.charged[a], &s.sent[a]
+		sum.Calls, sum.Bytes, sum.Wait = sum.Calls+now.Calls-was.Calls, sum.Bytes+now.Bytes-was.Bytes, sum.Wait+now.Wait-was.Wait
+		sum.Posted += now.Posted - was.Posted
+		r.charged[a], out.Traffic[a] = now, *sum
 	}
 	return out
 }

@@ -2,6 +2,7 @@ package parallel
 
 import (
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,31 +20,10 @@ type team struct {
 	left  atomic.Bool   // a rank hangs and was left behind
 	baton *baton        // nil: everybody runs freely
 	ended chan struct{} // closed when all ranks have returned, after close
-	// The rest is fixed when a session opens.
-	batch    []dit.Range // items of each data part
-	cfgOf    []int       // cfg group of each entry
-	entries  []entrySize
-	features struct{ in, out int }
-}
 
-// entrySize is the length of an entry's sequence.
-type entrySize struct{ text, image int }
-
-// rows returns what each sequence rank computes of an entry in one evaluation, by its place in the sequence.
-func (c *EvaluateCommand) rows(e entrySize, parts int) []dit.Rows {
-	if c.Whole {
-		return sequenceRows(e.text, e.image, parts)
-	}
-	text := 0
-	if c.Text {
-		text = e.text
-	}
-	out := sequenceRows(text, c.Tokens.Len(), parts)
-	for i := range out {
-		out[i].Image.Start += c.Tokens.Start
-		out[i].Image.End += c.Tokens.Start
-	}
-	return out
+	order   sync.Mutex    // held while a command is queued on all ranks: they must see commands of two sessions in one order
+	broken  atomic.Uint64 // the session that failed first and took the exchanges with it, 0: none
+	spoiled atomic.Bool   // no request may begin on these ranks any more
 }
 
 // rendezvous is how long a band of the VAE waits for another before the request fails and names both.
@@ -132,11 +112,13 @@ func (t *team) close() {
 func (t *team) all(cut func(rank int) *Command) func() ([]Reply, error) {
 	waits := make([]func() (Reply, error), len(t.links))
 	errs := make([]error, len(t.links))
+	t.order.Lock()
 	for r, l := range t.links {
 		if c := cut(r); c != nil {
 			waits[r], errs[r] = l.send(*c, t.await)
 		}
 	}
+	t.order.Unlock()
 	return func() ([]Reply, error) {
 		replies := make([]Reply, len(t.links))
 		var first error
@@ -155,167 +137,6 @@ func (t *team) all(cut func(rank int) *Command) func() ([]Reply, error) {
 	}
 }
 
-// open starts a session on all ranks and returns the largest memory need.
-func (t *team) open(session uint64, spec *dit.Spec, o OpenCommand, branches []int) (int64, error) {
-	p := t.mesh.Plan
-	t.batch = balanced(o.Batch, p.Data)
-	t.cfgOf, t.entries = make([]int, len(o.Entries)), nil
-	token := spec.PatchSize * spec.PatchSize
-	t.features.in, t.features.out = spec.Channels*token, spec.OutChannels*token
-	for i, e := range o.Entries {
-		t.cfgOf[i] = cfgGroup(branches, i, p.CFG)
-		lt := 0
-		if spec.JointText() {
-			lt = e.Entry.Context.Rows
-		}
-		t.entries = append(t.entries, entrySize{lt, e.Grid.Tokens()})
-	}
-	replies, err := t.all(func(rank int) *Command {
-		c := t.mesh.At(rank)
-		own := o
-		own.Model = heldKey(o.Model, p.held(c))
-		own.Batch = t.batch[c.Data].Len()
-		own.Entries = make([]EntryInput, len(o.Entries))
-		for i, e := range o.Entries {
-			own.Entries[i] = e
-			if t.cfgOf[i] != c.CFG {
-				own.Entries[i] = EntryInput{Grid: e.Grid, Foreign: true}
-			}
-		}
-		return &Command{Session: session, Open: &own}
-	})()
-	var peak int64
-	for _, r := range replies {
-		peak = max(peak, r.PeakBytes)
-	}
-	return peak, err
-}
-
-// cfgGroup spreads entries over cfg groups: branches in turn, and the entries of one branch in turn where there are more groups than branches.
-func cfgGroup(branches []int, i, groups int) int {
-	last := 0
-	for _, b := range branches {
-		last = max(last, b)
-	}
-	if groups <= last+1 {
-		return branches[i] % groups
-	}
-	return i % groups
-}
-
-// begin queues one evaluation and returns a function that waits for its result. Inputs are rows [B, tokens, in] of each entry, results [B, tokens, out].
-func (t *team) begin(session uint64, c EvaluateCommand) func() ([][]float32, error) {
-	p := t.mesh.Plan
-	total := t.batch[len(t.batch)-1].End
-	spread, parts := c.Whole && p.Spread, p.Ring*p.Ulysses
-	if spread {
-		parts *= p.Pipe
-	}
-	places := make([][]dit.Rows, len(c.Entries)) // by entry and place of the sequence
-	for k, e := range c.Entries {
-		places[k] = c.rows(t.entries[e], parts)
-	}
-	place := func(at Coord) int {
-		if spread {
-			return at.Pipe*p.Ring*p.Ulysses + at.sequence(p)
-		}
-		return at.sequence(p)
-	}
-	rows := func(k int, at Coord) dit.Range { // counted from the first token of the evaluation
-		r := p.kept(places[k][place(at)], at.Tensor).Image
-		if !c.Whole {
-			r.Start, r.End = r.Start-c.Tokens.Start, r.End-c.Tokens.Start
-		}
-		return r
-	}
-	wait := t.all(func(rank int) *Command {
-		at := t.mesh.At(rank)
-		own := c
-		own.Entries, own.Inputs = nil, nil
-		for k, e := range c.Entries {
-			if t.cfgOf[e] != at.CFG {
-				continue
-			}
-			own.Entries = append(own.Entries, e)
-			if at.Pipe == 0 || spread {
-				own.Inputs = append(own.Inputs, cutRows(c.Inputs[k], total, t.batch[at.Data], rows(k, at), t.features.in))
-			}
-		}
-		if len(own.Entries) == 0 && !p.Shard { // with nothing to compute it still gives its part of the weights
-			return nil
-		}
-		return &Command{Session: session, Evaluate: &own}
-	})
-	return func() ([][]float32, error) {
-		replies, err := wait()
-		if err != nil {
-			return nil, err
-		}
-		out := make([][]float32, len(c.Entries))
-		for k := range out {
-			out[k] = make([]float32, len(c.Inputs[k])/t.features.in*t.features.out)
-		}
-		for rank := range t.links {
-			at := t.mesh.At(rank)
-			i := 0
-			for k, e := range c.Entries {
-				if t.cfgOf[e] == at.CFG && (at.Pipe == p.Pipe-1 || spread) && (at.Tensor == 0 || p.Scatter) {
-					pasteRows(out[k], total, replies[rank].Outputs[i], t.batch[at.Data], rows(k, at), t.features.out)
-					i++
-				}
-			}
-		}
-		return out, nil
-	}
-}
-
-// cutRows takes items and rows out of [B, L, F]; the whole is returned as it is.
-func cutRows(v []float32, b int, items, rows dit.Range, f int) []float32 {
-	l := len(v) / b / f
-	if items.Len() == b && rows.Len() == l {
-		return v
-	}
-	out := make([]float32, 0, items.Len()*rows.Len()*f)
-	for i := items.Start; i < items.End; i++ {
-		out = append(out, v[(i*l+rows.Start)*f:(i*l+rows.End)*f]...)
-	}
-	return out
-}
-
-// pasteRows is the inverse of cutRows.
-func pasteRows(v []float32, b int, part []float32, items, rows dit.Range, f int) {
-	l, n := len(v)/b/f, rows.Len()*f
-	for i := range items.Len() {
-		at := ((items.Start+i)*l + rows.Start) * f
-		copy(v[at:at+n], part[i*n:(i+1)*n])
-	}
-}
-
-// end closes the session on all ranks and adds what each of them sent and computed to stats.
-func (t *team) end(session uint64, stats *Stats) {
-	replies, err := t.all(func(int) *Command { return &Command{Session: session, Close: true} })()
-	if err != nil {
-		return
-	}
-	n := t.plan.Ranks()
-	stats.Traffic, stats.Tokens = make([][]Traffic, n), make([]TokenCount, n)
-	for i, r := range replies {
-		at, down := t.device(i)
-		if stats.Traffic[at] == nil {
-			stats.Traffic[at] = make([]Traffic, len(r.Traffic))
-		}
-		for a, v := range r.Traffic {
-			sum := &stats.Traffic[at][a]
-			sum.Calls, sum.Bytes, sum.Wait = sum.Calls+v.Calls, sum.Bytes+v.Bytes, sum.Wait+v.Wait
-			sum.Posted += v.Posted
-		}
-		if down { // a token goes through both lanes of a folded stage and is counted once
-			stats.Tokens[at] = r.Tokens
-		}
-		stats.Spans = append(stats.Spans, r.Spans...)
-	}
-}
-
 // device returns the rank of the plan that a member of the team belongs to, and whether it is the lane on which micro-steps come to that rank first:
 // folded stages have two members, one for the way down and one for the way up.
 func (t *team) device(member int) (rank int, down bool) {
@@ -325,11 +146,4 @@ func (t *team) device(member int) (rank int, down bool) {
 		c.Pipe = t.mesh.Plan.Pipe - 1 - c.Pipe
 	}
 	return Mesh{Plan: t.plan}.Rank(c), down
-}
-
-// cancel stops the session's evaluation on all ranks before their next block.
-func (t *team) cancel(session uint64) {
-	for _, l := range t.links {
-		l.rank.cancel(session)
-	}
 }

@@ -1,0 +1,255 @@
+package parallel
+
+import (
+	"sync"
+
+	"patchbay/models/dit"
+)
+
+// session is one request on a team, as the leader sees it. Two may be open at a time: one whose evaluations are all queued, and the one behind it.
+type session struct {
+	team     *team
+	id       uint64
+	turn     *turn
+	batch    []dit.Range // items of each data part
+	cfgOf    []int       // cfg group of each entry
+	entries  []entrySize
+	features struct{ in, out int }
+
+	mu     sync.Mutex
+	counts []Reply // by member: what it had sent and computed with its last answer
+}
+
+// entrySize is the length of an entry's sequence.
+type entrySize struct{ text, image int }
+
+// rows returns what each sequence rank computes of an entry in one evaluation, by its place in the sequence.
+func (c *EvaluateCommand) rows(e entrySize, parts int) []dit.Rows {
+	if c.Whole {
+		return sequenceRows(e.text, e.image, parts)
+	}
+	text := 0
+	if c.Text {
+		text = e.text
+	}
+	out := sequenceRows(text, c.Tokens.Len(), parts)
+	for i := range out {
+		out[i].Image.Start += c.Tokens.Start
+		out[i].Image.End += c.Tokens.Start
+	}
+	return out
+}
+
+// open queues the start of the session on all ranks and returns a function that waits for it and gives the largest memory need. Evaluations may be queued
+// before: ranks that still work for the request before open the session when they have done that.
+func (s *session) open(spec *dit.Spec, o OpenCommand, branches []int) func() (int64, error) {
+	t, p := s.team, s.team.mesh.Plan
+	s.batch = balanced(o.Batch, p.Data)
+	s.cfgOf, s.entries = make([]int, len(o.Entries)), nil
+	token := spec.PatchSize * spec.PatchSize
+	s.features.in, s.features.out = spec.Channels*token, spec.OutChannels*token
+	for i, e := range o.Entries {
+		s.cfgOf[i] = cfgGroup(branches, i, p.CFG)
+		lt := 0
+		if spec.JointText() {
+			lt = e.Entry.Context.Rows
+		}
+		s.entries = append(s.entries, entrySize{lt, e.Grid.Tokens()})
+	}
+	wait := s.all(func(rank int) *Command {
+		c := t.mesh.At(rank)
+		own := o
+		own.Model = heldKey(o.Model, p.held(c))
+		own.Batch = s.batch[c.Data].Len()
+		own.Entries = make([]EntryInput, len(o.Entries))
+		for i, e := range o.Entries {
+			own.Entries[i] = e
+			if s.cfgOf[i] != c.CFG {
+				own.Entries[i] = EntryInput{Grid: e.Grid, Foreign: true}
+			}
+		}
+		return &Command{Session: s.id, Open: &own}
+	})
+	return func() (int64, error) {
+		var peak int64
+		replies, err := wait()
+		for _, r := range replies {
+			peak = max(peak, r.PeakBytes)
+		}
+		return peak, err
+	}
+}
+
+// all is team.all with the counts of the answers kept, and the team marked when this session is what breaks it.
+func (s *session) all(cut func(rank int) *Command) func() ([]Reply, error) {
+	wait := s.team.all(cut)
+	return func() ([]Reply, error) {
+		replies, err := wait()
+		if err != nil {
+			if asError(err).Code != PeerLost {
+				s.team.broken.CompareAndSwap(0, s.id)
+			}
+			return nil, err
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.counts == nil {
+			s.counts = make([]Reply, len(replies))
+		}
+		for r := range replies {
+			if replies[r].Traffic != nil && replies[r].Tokens.MicroSteps >= s.counts[r].Tokens.MicroSteps {
+				s.counts[r] = replies[r]
+			}
+		}
+		return replies, nil
+	}
+}
+
+// cfgGroup spreads entries over cfg groups: branches in turn, and the entries of one branch in turn where there are more groups than branches.
+func cfgGroup(branches []int, i, groups int) int {
+	last := 0
+	for _, b := range branches {
+		last = max(last, b)
+	}
+	if groups <= last+1 {
+		return branches[i] % groups
+	}
+	return i % groups
+}
+
+// begin queues one evaluation and returns a function that waits for its result. Inputs are rows [B, tokens, in] of each entry, results [B, tokens, out].
+func (s *session) begin(c EvaluateCommand) func() ([][]float32, error) {
+	t, p := s.team, s.team.mesh.Plan
+	total := s.batch[len(s.batch)-1].End
+	spread, parts := c.Whole && p.Spread, p.Ring*p.Ulysses
+	if spread {
+		parts *= p.Pipe
+	}
+	places := make([][]dit.Rows, len(c.Entries)) // by entry and place of the sequence
+	for k, e := range c.Entries {
+		places[k] = c.rows(s.entries[e], parts)
+	}
+	place := func(at Coord) int {
+		if spread {
+			return at.Pipe*p.Ring*p.Ulysses + at.sequence(p)
+		}
+		return at.sequence(p)
+	}
+	rows := func(k int, at Coord) dit.Range { // counted from the first token of the evaluation
+		r := p.kept(places[k][place(at)], at.Tensor).Image
+		if !c.Whole {
+			r.Start, r.End = r.Start-c.Tokens.Start, r.End-c.Tokens.Start
+		}
+		return r
+	}
+	wait := s.all(func(rank int) *Command {
+		at := t.mesh.At(rank)
+		own := c
+		own.Entries, own.Inputs = nil, nil
+		for k, e := range c.Entries {
+			if s.cfgOf[e] != at.CFG {
+				continue
+			}
+			own.Entries = append(own.Entries, e)
+			if at.Pipe == 0 || spread {
+				own.Inputs = append(own.Inputs, cutRows(c.Inputs[k], total, s.batch[at.Data], rows(k, at), s.features.in))
+			}
+		}
+		if len(own.Entries) == 0 && !p.Shard { // with nothing to compute it still gives its part of the weights
+			return nil
+		}
+		return &Command{Session: s.id, Evaluate: &own}
+	})
+	return func() ([][]float32, error) {
+		replies, err := wait()
+		if err != nil {
+			return nil, err
+		}
+		out := make([][]float32, len(c.Entries))
+		for k := range out {
+			out[k] = make([]float32, len(c.Inputs[k])/s.features.in*s.features.out)
+		}
+		for rank := range t.links {
+			at := t.mesh.At(rank)
+			i := 0
+			for k, e := range c.Entries {
+				if s.cfgOf[e] == at.CFG && (at.Pipe == p.Pipe-1 || spread) && (at.Tensor == 0 || p.Scatter) {
+					pasteRows(out[k], total, replies[rank].Outputs[i], s.batch[at.Data], rows(k, at), s.features.out)
+					i++
+				}
+			}
+		}
+		return out, nil
+	}
+}
+
+// cutRows takes items and rows out of [B, L, F]; the whole is returned as it is.
+func cutRows(v []float32, b int, items, rows dit.Range, f int) []float32 {
+	l := len(v) / b / f
+	if items.Len() == b && rows.Len() == l {
+		return v
+	}
+	out := make([]float32, 0, items.Len()*rows.Len()*f)
+	for i := items.Start; i < items.End; i++ {
+		out = append(out, v[(i*l+rows.Start)*f:(i*l+rows.End)*f]...)
+	}
+	return out
+}
+
+// pasteRows is the inverse of cutRows.
+func pasteRows(v []float32, b int, part []float32, items, rows dit.Range, f int) {
+	l, n := len(v)/b/f, rows.Len()*f
+	for i := range items.Len() {
+		at := ((items.Start+i)*l + rows.Start) * f
+		copy(v[at:at+n], part[i*n:(i+1)*n])
+	}
+}
+
+// close ends the session on all ranks.
+func (s *session) close() func() ([]Reply, error) {
+	return s.all(func(int) *Command { return &Command{Session: s.id, Close: true} })
+}
+
+// end closes the session and adds what each rank sent and computed to stats. When the turn has been passed on it does not wait for the ranks, which may be
+// at work for the next request already: the answers to the last evaluations have the counts.
+func (s *session) end(stats *Stats) error {
+	wait := s.close()
+	if s.turn.passed() {
+		s.turn.leave(wait)
+	} else if _, err := wait(); err != nil {
+		return err
+	}
+	t := s.team
+	n := t.plan.Ranks()
+	stats.Traffic, stats.Tokens = make([][]Traffic, n), make([]TokenCount, n)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, r := range s.counts {
+		at, down := t.device(i)
+		if stats.Traffic[at] == nil {
+			stats.Traffic[at] = make([]Traffic, len(r.Traffic))
+		}
+		for a, v := range r.Traffic {
+			sum := &stats.Traffic[at][a]
+			sum.Calls, sum.Bytes, sum.Wait = sum.Calls+v.Calls, sum.Bytes+v.Bytes, sum.Wait+v.Wait
+			sum.Posted += v.Posted
+		}
+		if down { // a token goes through both lanes of a folded stage and is counted once
+			stats.Tokens[at] = r.Tokens
+		}
+		stats.Spans = append(stats.Spans, r.Spans...)
+	}
+	return nil
+}
+
+// cancel stops the session's evaluations on all ranks before their next block. What the request before has on the ranks is waited for, and nothing is
+// stopped once another request follows: the little that is left would take that one's exchanges with it.
+func (s *session) cancel() {
+	s.turn.settle()
+	if s.turn.followed.Load() {
+		return
+	}
+	for _, l := range s.team.links {
+		l.rank.cancel(s.id)
+	}
+}
