@@ -14,6 +14,8 @@ type timing struct {
 	handover       float64
 	slots          int  // of a link, in micro-steps; 0: rendezvous
 	spread         bool // synchronous evaluations run on all lanes at once
+	requests       int  // that wait in a row, all alike; evaluations are numbered through
+	apart          bool // a request begins when the one before has ended, not when all its evaluations are queued
 }
 
 // program is the order of everything that ranks and samplers do, the same that evaluator, team and rankSession keep: a sampler waits for its turn,
@@ -24,17 +26,24 @@ type timing struct {
 type program struct {
 	timing
 	net             network
-	turn            []int   // channel from sampler m to the next one
-	done            []int   // channel from the last sampler to sampler m
-	command         [][]int // by group and sampler: channel to the first lane
-	result          [][]int // by group and sampler: channel from the last lane
+	runs            []programRun
 	link            [][]int // by group and lane: channel to the next lane
-	order, part     [][]int // by group and lane: channels from and to the last sampler, of spread evaluations
 	lanes, samplers int
+}
+
+// programRun is the channels of the samplers of one request.
+type programRun struct {
+	start       int     // channel from the last sampler of the request before
+	turn        []int   // channel from sampler m to the next one
+	done        []int   // channel from the last sampler to sampler m
+	command     [][]int // by group and sampler: channel to the first lane
+	result      [][]int // by group and sampler: channel from the last lane
+	order, part [][]int // by group and lane: channels from and to the last sampler, of spread evaluations
 }
 
 // newProgram lays out actors, channels and actions.
 func newProgram(t timing) *program {
+	t.requests = max(t.requests, 1)
 	p := &program{timing: t, lanes: len(t.stage)}
 	p.samplers = t.groups * p.lanes
 	for g := range t.groups {
@@ -42,19 +51,45 @@ func newProgram(t timing) *program {
 			p.net.actors = append(p.net.actors, actor{name: p.laneName(g, k), device: 1 + g*p.lanes + s})
 		}
 	}
-	for m := range t.shares {
-		p.net.actors = append(p.net.actors, actor{name: fmt.Sprintf("sampler %d", m)})
+	for r := range t.requests {
+		for m := range t.shares {
+			name := fmt.Sprintf("sampler %d", m)
+			if r > 0 {
+				name += fmt.Sprintf(" of request %d", r)
+			}
+			p.net.actors = append(p.net.actors, actor{name: name})
+		}
 	}
-	p.connect()
+	for g := range t.groups {
+		var link []int
+		for k := range p.lanes - 1 {
+			link = append(link, p.channel(g*p.lanes+k, g*p.lanes+k+1, p.slots*p.entries(g), "rows"))
+		}
+		p.link = append(p.link, link)
+	}
+	for r := range t.requests {
+		p.connect(r)
+	}
 	for g := range t.groups {
 		for k := range p.lanes {
 			p.lane(g, k)
 		}
 	}
-	for m := range t.shares {
-		p.sampler(m)
+	for r := range t.requests {
+		for m := range t.shares {
+			p.sampler(r, m)
+		}
 	}
 	return p
+}
+
+// evaluations is how many one request has.
+func (p *program) evaluations() int { return p.micros[len(p.micros)-1].Evaluation + 1 }
+
+// of numbers a micro-step of request r.
+func (p *program) of(r int, m Micro) Micro {
+	m.Evaluation += r * p.evaluations()
+	return m
 }
 
 func (p *program) laneName(g, k int) string {
@@ -73,31 +108,31 @@ func (p *program) channel(from, to, slots int, what string) int {
 	return len(p.net.channels) - 1
 }
 
-func (p *program) connect() {
-	last := p.shares - 1
+func (p *program) connect(r int) {
+	var run programRun
+	first, last := p.samplers+r*p.shares, p.shares-1
+	if r > 0 {
+		run.start = p.channel(first-1, first, unbounded, "the turn")
+	}
 	for m := range p.shares {
-		p.turn = append(p.turn, p.channel(p.samplers+m, p.samplers+(m+1)%p.shares, unbounded, "the turn"))
-		p.done = append(p.done, p.channel(p.samplers+last, p.samplers+m, unbounded, "the synchronous result"))
+		run.turn = append(run.turn, p.channel(first+m, first+(m+1)%p.shares, unbounded, "the turn"))
+		run.done = append(run.done, p.channel(first+last, first+m, unbounded, "the synchronous result"))
 	}
 	for g := range p.groups {
-		var command, result, link []int
-		first := g * p.lanes
+		var command, result, order, part []int
+		lane := g * p.lanes
 		for m := range p.shares {
-			command = append(command, p.channel(p.samplers+m, first, unbounded, "a command"))
-			result = append(result, p.channel(first+p.lanes-1, p.samplers+m, unbounded, "a result"))
+			command = append(command, p.channel(first+m, lane, unbounded, "a command"))
+			result = append(result, p.channel(lane+p.lanes-1, first+m, unbounded, "a result"))
 		}
-		for k := range p.lanes - 1 {
-			slots := p.slots * p.entries(g)
-			link = append(link, p.channel(first+k, first+k+1, slots, "rows"))
-		}
-		var order, part []int
 		for k := range p.lanes {
-			order = append(order, p.channel(p.samplers+last, first+k, unbounded, "a command"))
-			part = append(part, p.channel(first+k, p.samplers+last, unbounded, "a part of the result"))
+			order = append(order, p.channel(first+last, lane+k, unbounded, "a command"))
+			part = append(part, p.channel(lane+k, first+last, unbounded, "a part of the result"))
 		}
-		p.order, p.part = append(p.order, order), append(p.part, part)
-		p.command, p.result, p.link = append(p.command, command), append(p.result, result), append(p.link, link)
+		run.order, run.part = append(run.order, order), append(run.part, part)
+		run.command, run.result = append(run.command, command), append(run.result, result)
 	}
+	p.runs = append(p.runs, run)
 }
 
 // lane is what lane k of group g does.
@@ -106,95 +141,107 @@ func (p *program) lane(g, k int) {
 	do := func(kind SpanKind, channel int, seconds float64, m Micro) {
 		a.actions = append(a.actions, action{kind, channel, seconds, m})
 	}
-	entries := p.entries(g)
-	for _, m := range p.micros {
-		if m.Whole && p.spread {
-			do(Receiving, p.order[g][k], 0, m)
-			do(Working, 0, p.work(g, k, m), m)
-			do(Sending, p.part[g][k], 0, m)
-			continue
-		}
-		owner := m.Patch
-		if m.Whole {
-			owner = p.shares - 1
-		}
-		if k == 0 {
-			do(Receiving, p.command[g][owner], 0, m)
-		} else {
-			for range entries {
-				do(Receiving, p.link[g][k-1], 0, m)
-			}
-		}
-		do(Working, 0, p.work(g, k, m), m)
-		if k == p.lanes-1 {
-			do(Sending, p.result[g][owner], 0, m)
-			continue
-		}
-		for range entries {
-			do(Sending, p.link[g][k], p.transfer(g, k, m), m)
+	for r, run := range p.runs {
+		for _, m := range p.micros {
+			p.micro(g, k, &run, p.of(r, m), do)
 		}
 	}
 }
 
-// sampler is what the sampler of patch i does.
-func (p *program) sampler(i int) {
-	a := &p.net.actors[p.samplers+i]
+// micro is one micro-step of lane k of group g.
+func (p *program) micro(g, k int, run *programRun, m Micro, do func(SpanKind, int, float64, Micro)) {
+	if m.Whole && p.spread {
+		do(Receiving, run.order[g][k], 0, m)
+		do(Working, 0, p.work(g, k, m), m)
+		do(Sending, run.part[g][k], 0, m)
+		return
+	}
+	owner, entries := m.Patch, p.entries(g)
+	if m.Whole {
+		owner = p.shares - 1
+	}
+	if k == 0 {
+		do(Receiving, run.command[g][owner], 0, m)
+	} else {
+		for range entries {
+			do(Receiving, p.link[g][k-1], 0, m)
+		}
+	}
+	do(Working, 0, p.work(g, k, m), m)
+	if k == p.lanes-1 {
+		do(Sending, run.result[g][owner], 0, m)
+		return
+	}
+	for range entries {
+		do(Sending, p.link[g][k], p.transfer(g, k, m), m)
+	}
+}
+
+// sampler is what the sampler of patch i of request r does.
+func (p *program) sampler(r, i int) {
+	a, run := &p.net.actors[p.samplers+r*p.shares+i], &p.runs[r]
 	do := func(kind SpanKind, channel int, seconds float64, m Micro) {
 		a.actions = append(a.actions, action{kind, channel, seconds, m})
 	}
-	evaluate := func(m Micro) {
+	each := func(kind SpanKind, all, one [][]int, m Micro) {
 		for g := range p.groups {
 			if m.Whole && p.spread {
-				for _, c := range p.order[g] {
-					do(Sending, c, 0, m)
+				for _, c := range all[g] {
+					do(kind, c, 0, m)
 				}
 				continue
 			}
-			do(Sending, p.command[g][i], 0, m)
+			do(kind, one[g][i], 0, m)
 		}
 	}
-	wait := func(m Micro) {
-		for g := range p.groups {
-			if m.Whole && p.spread {
-				for _, c := range p.part[g] {
-					do(Receiving, c, 0, m)
-				}
-				continue
-			}
-			do(Receiving, p.result[g][i], 0, m)
-		}
-	}
+	evaluate := func(m Micro) { each(Sending, run.order, run.command, m) }
+	wait := func(m Micro) { each(Receiving, run.part, run.result, m) }
 	for _, m := range p.micros {
 		if !m.Whole && m.Patch != i {
 			continue
 		}
-		if i > 0 || m.Evaluation > 0 {
-			do(Receiving, p.turn[(i+p.shares-1)%p.shares], 0, m)
+		ends := i == p.shares-1 && m.Evaluation == p.evaluations()-1 // all is queued then
+		next := ends && r+1 < p.requests
+		first := i == 0 && m.Evaluation == 0
+		m = p.of(r, m)
+		switch {
+		case first && r > 0:
+			do(Receiving, run.start, 0, m)
+		case !first:
+			do(Receiving, run.turn[(i+p.shares-1)%p.shares], 0, m)
+		}
+		pass := func() {
+			switch {
+			case !ends:
+				do(Sending, run.turn[i], 0, m)
+			case next && !p.apart:
+				do(Sending, p.runs[r+1].start, 0, m)
+			}
 		}
 		switch last := i == p.shares-1; {
 		case m.Whole && last:
 			evaluate(m)
+			if ends {
+				pass()
+			}
 			wait(m)
 			for other := range p.shares - 1 {
-				do(Sending, p.done[other], 0, m)
+				do(Sending, run.done[other], 0, m)
 			}
-			p.pass(i, m, do)
+			if !ends {
+				pass()
+			}
 		case m.Whole:
-			p.pass(i, m, do)
-			do(Receiving, p.done[i], 0, m)
+			pass()
+			do(Receiving, run.done[i], 0, m)
 		default:
 			evaluate(m)
-			p.pass(i, m, do)
+			pass()
 			wait(m)
 		}
 		do(Working, 0, p.handover, m)
+		if next && p.apart {
+			do(Sending, p.runs[r+1].start, 0, m)
+		}
 	}
-}
-
-// pass gives the turn to the next sampler, unless the run ends there.
-func (p *program) pass(i int, m Micro, do func(SpanKind, int, float64, Micro)) {
-	if i == p.shares-1 && m.Evaluation == p.micros[len(p.micros)-1].Evaluation {
-		return
-	}
-	do(Sending, p.turn[i], 0, m)
 }

@@ -1,9 +1,9 @@
 package parallel
 
-// Simulation is the predicted course of one request on a plan.
+// Simulation is the predicted course of one request on a plan, or of several in a row.
 type Simulation struct {
 	Plan    Plan
-	Seconds float64 // from the first command to the last sampler step; text encoding and VAE are not in it
+	Seconds float64 // of all requests together, from the first command to the last sampler step; text encoding and VAE are not in it
 	// WarmupSeconds is the synchronous evaluations, StepSeconds one of the others in the steady state: the mean distance of their ends after the first of
 	// them; without any, of the synchronous ones.
 	WarmupSeconds, StepSeconds float64
@@ -64,6 +64,7 @@ func simulate(c *costs, quiet bool) (*Simulation, error) {
 	}
 	t := timing{
 		groups: c.plan.Data * c.plan.CFG, shares: len(c.patches), micros: c.micros(), slots: c.manner.Slots, work: seconds, transfer: transfer,
+		requests: c.Requests, apart: c.plan.Pipe == 1 || c.plan.Shard || skips(c.Spec),
 		handover: c.fabric.Device.Handover, spread: c.plan.Spread, entries: func(g int) int { return len(c.entriesOf(g % c.plan.CFG)) },
 	}
 	if c.manner.Blocking && c.manner.Slots != 0 {
@@ -113,7 +114,9 @@ func (s *Simulation) steady(c *costs, samplers int) {
 		if sp.Actor >= samplers {
 			continue
 		}
-		ends[sp.Micro.Evaluation] = max(ends[sp.Micro.Evaluation], sp.End)
+		if e := sp.Micro.Evaluation; e < c.Evaluations { // of the first request
+			ends[e] = max(ends[e], sp.End)
+		}
 		working = append(working, gap{sp.Start, sp.End})
 	}
 	sortBy(working, func(g gap) float64 { return g.at })
@@ -161,13 +164,14 @@ func (s *Simulation) ranks(c *costs, prog *program, loads func(g, k int, m Micro
 			}
 			for _, m := range prog.micros {
 				whole := prog.work(g, k, m)
+				times := float64(prog.requests)
 				for i, l := range loads(g, k, m) {
 					rt := &s.Ranks[members[i]]
 					compute := c.compute(l)
-					rt.Compute += compute
-					rt.Exchange += max(0, whole-compute)
-					rt.Hidden += l.sent - l.exchange
-					rt.Micros++
+					rt.Compute += times * compute
+					rt.Exchange += times * max(0, whole-compute)
+					rt.Hidden += times * (l.sent - l.exchange)
+					rt.Micros += prog.requests
 				}
 			}
 			for _, r := range members {

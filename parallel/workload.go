@@ -14,6 +14,8 @@ type Workload struct {
 	Branches []int
 	// Evaluations is how often the sampler calls the network, all entries active each time.
 	Evaluations int
+	// Requests is how many such requests wait in a row, 0: one. Bytes and memory are those of one.
+	Requests int
 }
 
 // branch returns the branch of entry i.
