@@ -30,7 +30,7 @@ type Config struct {
 }
 
 // Engine owns the ranks of one device group and everything resident on them. Its methods may be called from any goroutine; work runs one piece
-// at a time.
+// at a time, but for requests that follow each other on a pipeline (turn.go).
 type Engine struct {
 	cfg    Config
 	work   chan struct{} // holds one value while somebody has the turn

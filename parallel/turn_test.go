@@ -243,3 +243,47 @@ func wantCode(t *testing.T, err error, code Code) {
 		t.Errorf("got %v, want an error with code %s", err, code)
 	}
 }
+
+// TestRequestsInARow: between two requests the first stage stands still for no micro-step, where it waits for all other stages if requests are kept apart; on
+// links without any buffer too.
+func TestRequestsInARow(t *testing.T) {
+	for stages := 2; stages <= 8; stages++ {
+		for patches := 2; patches <= 20; patches++ {
+			for _, spread := range []bool{false, true} {
+				gap := func(apart bool) (idle, seconds float64) {
+					timing := plainTiming(stages, patches, 5, 1, false, 0)
+					timing.requests, timing.apart, timing.spread = 3, apart, spread
+					p := newProgram(timing)
+					ends, spans, err := p.net.run(false)
+					if err != nil {
+						t.Fatalf("%d stages, %d patches: %v", stages, patches, err)
+					}
+					var last, next float64 // of the first request, of the second one, on the first stage
+					next = -1
+					for _, s := range spans {
+						switch {
+						case s.Actor != 0 || s.Kind != Working:
+						case s.Micro.Evaluation < 5:
+							last = max(last, s.End)
+						case next < 0 || s.Start < next:
+							next = s.Start
+						}
+					}
+					return next - last, slices.Max(ends)
+				}
+				idle, together := gap(false)
+				waits, apart := gap(true)
+				want := 0.0
+				if spread { // the first evaluation needs all stages
+					want = float64(stages - 1)
+				}
+				if idle > want {
+					t.Errorf("%d stages, %d patches, spread %v: the first stage stands still for %v micro-steps between requests, want %v", stages, patches, spread, idle, want)
+				}
+				if waits != float64(stages-1) || !spread && apart-together != 2*float64(stages-1) {
+					t.Errorf("%d stages, %d patches, spread %v: requests kept apart leave %v micro-steps and take %v, overlapped %v", stages, patches, spread, waits, apart, together)
+				}
+			}
+		}
+	}
+}
