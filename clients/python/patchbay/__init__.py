@@ -4,17 +4,38 @@
 behind a NATS server. All three speak the protocol of docs/protocol.md and have the same methods.
 """
 
-from .client import Client, ExecResult, File, RunResult, SampleResult
-from .errors import ConnectionLostError, PatchbayError
-from .wire import Handle
+from .client import Client, ExecResult, File, RunResult
+from .errors import (
+    BusyError,
+    CancelledError,
+    ConnectionLostError,
+    NotAllowedError,
+    OutOfMemoryError,
+    PatchbayError,
+    RefusedError,
+    WorkerLostError,
+)
+from .sampling import LoRA, Progress, SampleResult, Sampling
+from .wire import BF16, Handle, Named
 
 __all__ = [
+    "BF16",
+    "BusyError",
+    "CancelledError",
     "Client",
     "ConnectionLostError",
     "ExecResult",
     "File",
     "Handle",
+    "LoRA",
+    "Named",
+    "NotAllowedError",
+    "OutOfMemoryError",
     "PatchbayError",
+    "Progress",
+    "RefusedError",
     "RunResult",
     "SampleResult",
+    "Sampling",
+    "WorkerLostError",
 ]

@@ -9,19 +9,37 @@ import socket
 import struct
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO, Protocol, cast
 
 from .errors import ConnectionLostError
-from .shm import Cargo, Region, Stream, opened
+from .shm import Cargo, Region, Span, Stream, opened
 from .wire import MAX_FRAME, pack, unpack
 
 
 class Transport(Protocol):
     """What carries requests and replies."""
 
-    def ask(self, verb: str, body: dict[str, Any], job: str = "", timeout: float | None = None) -> Iterator[dict[str, Any]]:
-        """Send a request and yield its replies; timeout bounds the wait for each, in seconds."""
+    sent: int
+    """Bytes of requests so far, with what goes beside them."""
+
+    @property
+    def lost(self) -> bool:
+        """Tell whether the connection has ended."""
+        ...
+
+    def ask(
+        self, verb: str, body: dict[str, Any], job: str = "", timeout: float | None = None, tick: Callable[[], None] | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """Send a request and yield its replies; timeout bounds the wait for each, in seconds.
+
+        tick is called before every reply and about every 50 ms while there is none; what it raises ends the waiting.
+        """
+        ...
+
+    def tell(self, verb: str, job: str) -> None:
+        """Send a request about a job whose reply nobody waits for."""
         ...
 
     def close(self) -> None:
@@ -31,6 +49,29 @@ class Transport(Protocol):
 
 POOL = 4
 """Regions that a connection keeps for the next arrays."""
+
+TICK = 0.05
+"""Seconds between two looks at whether to go on waiting."""
+
+Queue = queue.SimpleQueue[Any]
+
+
+def wait(replies: Queue, timeout: float | None, tick: Callable[[], None] | None) -> Any:  # noqa: ANN401
+    """Return the next reply, or raise what was put in place of one."""
+    end = None if timeout is None else time.monotonic() + timeout
+    while True:
+        if tick:
+            tick()
+        left = None if end is None else end - time.monotonic()
+        if left is not None and left <= 0:
+            raise TimeoutError(f"no reply within {timeout} s")
+        try:
+            reply = replies.get(timeout=left if not tick else min(TICK, TICK if left is None else left))
+        except queue.Empty:
+            continue
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
 
 
 class Reader(Protocol):
@@ -70,18 +111,31 @@ class FrameTransport:
         self._lock = threading.Lock()
         self._state = threading.Lock()
         self._tags = itertools.count(1)
-        self._waiting: dict[int, queue.SimpleQueue[dict[str, Any] | Exception]] = {}
+        self._waiting: dict[int, Queue] = {}
         self._lost: Exception | None = None
         self._stream = reader if isinstance(reader, Stream) else None
         self._pool: list[Region] = []
-        self._shared: list[Region] = []
+        self._shared: list[Span] = []
+        self.sent = 0
         self._thread = threading.Thread(target=self._read, name="patchbay frames", daemon=True)
         self._thread.start()
 
-    def ask(self, verb: str, body: dict[str, Any], job: str = "", timeout: float | None = None) -> Iterator[dict[str, Any]]:
+    @property
+    def lost(self) -> bool:
+        """Tell whether the stream has ended."""
+        return self._lost is not None
+
+    def tell(self, verb: str, job: str) -> None:
+        """Send a request about a job; its reply is passed over."""
+        with contextlib.suppress(OSError):
+            self._send(pack({"op": verb, "tag": next(self._tags), "job": job}))
+
+    def ask(
+        self, verb: str, body: dict[str, Any], job: str = "", timeout: float | None = None, tick: Callable[[], None] | None = None
+    ) -> Iterator[dict[str, Any]]:
         """Send a request and yield its replies without op, tag and end."""
         tag = next(self._tags)
-        replies: queue.SimpleQueue[dict[str, Any] | Exception] = queue.SimpleQueue()
+        replies: Queue = queue.SimpleQueue()
         with self._state:
             if self._lost is not None:
                 raise ConnectionLostError(str(self._lost))
@@ -95,9 +149,11 @@ class FrameTransport:
                 message["accept"] = ["shm"]
                 with self._state:
                     free, self._pool = self._pool, []
+                    self._shared = [s for s in self._shared if s.alive()]
                     cargo = Cargo(list(self._shared), free)
             try:
                 self._send(pack(message, cargo.put if cargo else None), cargo.fds if cargo else ())
+                self.sent += cargo.bytes if cargo else 0
             finally:
                 if cargo:
                     self._give_back(cargo.pool)
@@ -108,7 +164,7 @@ class FrameTransport:
             self._drop(tag)
             raise
         # What a job refers to may be needed after its receipt; what one node or one sampler does not after the last reply.
-        return self._replies(tag, replies, timeout, cargo.own if cargo and verb in ("exec", "sample") else [])
+        return self._replies(tag, replies, timeout, tick, cargo.own if cargo and verb in ("exec", "sample") else [])
 
     def _give_back(self, regions: list[Region]) -> None:
         with self._state:
@@ -117,14 +173,20 @@ class FrameTransport:
     def share(self, region: Region) -> bool:
         """Send arrays that lie in the region without a copy from now on; False if the stream takes no descriptors."""
         if self._stream:
-            self._shared.append(region)
+            self._shared.append(region.span())
         return self._stream is not None
+
+    def inherit(self, other: FrameTransport) -> None:
+        """Go on with the shared memory of a connection that was lost."""
+        with self._state:
+            self._shared = other._shared
 
     def _send(self, parts: list[bytes | memoryview], fds: Sequence[int] = ()) -> None:
         size = sum(len(p) for p in parts)
         if size > MAX_FRAME:
             raise ValueError(f"the request has {size} bytes, a frame may have {MAX_FRAME}")
         with self._lock:
+            self.sent += 4 + size
             if self._stream:
                 head = struct.pack(">I", size)
                 self._stream.send([head, *parts] if fds else [head + bytes(parts[0]), *parts[1:]], fds)
@@ -134,15 +196,10 @@ class FrameTransport:
                 self._writer.write(p)
             self._writer.flush()
 
-    def _replies(self, tag: int, replies: queue.SimpleQueue[dict[str, Any] | Exception], timeout: float | None, own: list[Region]) -> Iterator[dict[str, Any]]:
+    def _replies(self, tag: int, replies: Queue, timeout: float | None, tick: Callable[[], None] | None, own: list[Region]) -> Iterator[dict[str, Any]]:
         try:
             while True:
-                try:
-                    reply = replies.get(timeout=timeout)
-                except queue.Empty:
-                    raise TimeoutError(f"no reply within {timeout} s") from None
-                if isinstance(reply, Exception):
-                    raise ConnectionLostError(str(reply)) from reply
+                reply = wait(replies, timeout, tick)
                 end = bool(reply.pop("end", False))
                 reply.pop("op", None)
                 reply.pop("tag", None)
@@ -180,7 +237,7 @@ class FrameTransport:
                 self._lost = err
                 waiting_now = list(self._waiting.values())
             for w in waiting_now:
-                w.put(err)
+                w.put(ConnectionLostError(str(err)))
 
     def _decode(self, body: bytearray, fds: list[int]) -> dict[str, Any]:
         maps = [opened(fd) for fd in fds]

@@ -19,8 +19,27 @@ _SEALS = 0x0002 | 0x0004  # F_SEAL_SHRINK, F_SEAL_GROW
 _ADD_SEALS, _GET_SEALS = 1033, 1034
 
 
+class Span:
+    """Where the memory of a region lies, without keeping it."""
+
+    def __init__(self, fd: int, data: npt.NDArray[np.uint8]) -> None:
+        """Take the descriptor of the memory and an array of all of it."""
+        self.fd, self.size = fd, data.nbytes
+        self.start = int(data.__array_interface__["data"][0])
+        self._data = weakref.ref(data)
+
+    def alive(self) -> bool:
+        """Tell whether an array in the memory is left."""
+        return self._data() is not None
+
+    def offset(self, a: npt.NDArray[Any]) -> int | None:
+        """Tell where in the memory an array lies; None if it does not."""
+        at = int(a.__array_interface__["data"][0]) - self.start
+        return at if at >= 0 and at + a.nbytes <= self.size and self.alive() else None
+
+
 class Region:
-    """Memory of n bytes that the other side can map: a memfd that cannot shrink under its reader."""
+    """Memory of n bytes that the other side can map: a memfd that cannot shrink under its reader. It lives as long as the array or a view of it."""
 
     def __init__(self, size: int) -> None:
         """Make a region; its bytes are zero."""
@@ -33,13 +52,11 @@ class Region:
             os.close(self.fd)
             raise
         self.size = size
-        self.start = self.bytes.__array_interface__["data"][0]
-        weakref.finalize(self, os.close, self.fd)
+        weakref.finalize(self.bytes, os.close, self.fd)
 
-    def offset(self, a: npt.NDArray[Any]) -> int | None:
-        """Tell where in the region an array lies; None if it does not."""
-        at = int(a.__array_interface__["data"][0]) - self.start
-        return at if at >= 0 and at + a.nbytes <= self.size else None
+    def span(self) -> Span:
+        """Return where the memory lies."""
+        return Span(self.fd, self.bytes)
 
 
 def opened(fd: int) -> memoryview:
@@ -60,9 +77,10 @@ def opened(fd: int) -> memoryview:
 class Cargo:
     """What goes beside one frame: regions that its arrays lie in, and one for the others."""
 
-    def __init__(self, known: Sequence[Region], pool: list[Region]) -> None:
-        """Take the regions that arrays may lie in, and those that may be filled."""
+    def __init__(self, known: Sequence[Span], pool: list[Region]) -> None:
+        """Take the memory that arrays may lie in, and the regions that may be filled."""
         self.known, self.pool = known, pool
+        self.bytes = 0
         self.fds: list[int] = []
         self.own: list[Region] = []
 
@@ -83,11 +101,12 @@ class Cargo:
         region.bytes[: data.nbytes] = data
         return self._ref(region, 0, data.nbytes)
 
-    def _ref(self, r: Region, at: int, size: int) -> dict[str, Any] | None:
+    def _ref(self, r: Region | Span, at: int, size: int) -> dict[str, Any] | None:
         if r.fd not in self.fds:
             if len(self.fds) == MAX_FDS:
                 return None
             self.fds.append(r.fd)
+        self.bytes += size
         return {"kind": "shm", "bytes": size, "fd": self.fds.index(r.fd), "offset": at}
 
 

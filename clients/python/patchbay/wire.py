@@ -43,35 +43,62 @@ class Handle:
 
 
 @dataclass(frozen=True, eq=False)
+class BF16:
+    """A tensor of bfloat16, which numpy lacks: the upper halves of float32 as uint16, of the tensor's shape."""
+
+    bits: Array
+
+    @property
+    def nbytes(self) -> int:
+        """Return the size of the data in bytes."""
+        return int(self.bits.nbytes)
+
+
+@dataclass(frozen=True, eq=False)
 class Named:
-    """An array that is sent with its hash: once with its data, later without."""
+    """A tensor with the SHA-256 of its bytes, by which it is sent once with its data and later without.
+
+    Make it with ``Named.of`` and keep it: the bytes are hashed then, and must not change afterwards.
+    """
 
     array: Array
     hash: str
-    whole: bool
+    dtype: str
+    whole: bool = True
+    """Whether the data goes with the hash."""
+
+    @classmethod
+    def of(cls, tensor: Array | BF16) -> Named:
+        """Hash a tensor."""
+        a, dtype = _plain(tensor)
+        return cls(a, hashlib.sha256(_bytes(a).data).hexdigest(), dtype)
+
+    @property
+    def nbytes(self) -> int:
+        """Return the size of the data in bytes."""
+        return int(self.array.nbytes)
 
 
-def named(a: Array, whole: bool) -> Named:
-    """Return an array with the SHA-256 of its bytes, with or without the data."""
-    a = _plain(a)
-    return Named(a, hashlib.sha256(_bytes(a).data).hexdigest(), whole)
-
-
-def _plain(v: Array) -> Array:
+def _plain(v: Array | BF16) -> tuple[Array, str]:
+    """Return a tensor as it goes over the wire: contiguous, little-endian, with the name of its dtype."""
+    if isinstance(v, BF16):
+        if v.bits.dtype != np.uint16:
+            raise TypeError(f"the bits of a bfloat16 tensor are uint16, not {v.bits.dtype}")
+        return np.ascontiguousarray(v.bits.astype("<u2", copy=False)).reshape(v.bits.shape), "bf16"
     if v.dtype == np.float64 or v.dtype == np.bool_:
         v = v.astype(np.float32)
-    return np.ascontiguousarray(v.astype(v.dtype.newbyteorder("<"), copy=False)).reshape(v.shape)
+    name = _NAMES.get(v.dtype.newbyteorder("<").str)
+    if name is None:
+        raise TypeError(f"a tensor of dtype {v.dtype}: float32, float16, int64, uint8 and BF16 can be sent")
+    return np.ascontiguousarray(v.astype(v.dtype.newbyteorder("<"), copy=False)).reshape(v.shape), name
 
 
 def _bytes(a: Array) -> npt.NDArray[np.uint8]:
     return a.reshape(-1).view(np.uint8)
 
 
-def _head(arr: Array, hashed: str = "", ref: dict[str, Any] | None = None, data: bool = True) -> bytes:
+def _head(arr: Array, name: str, hashed: str = "", ref: dict[str, Any] | None = None, data: bool = True) -> bytes:
     """Return the payload of a tensor's extension up to its data."""
-    name = _NAMES.get(arr.dtype.newbyteorder("<").str)
-    if name is None:
-        raise TypeError(f"a tensor of dtype {arr.dtype}: float32, float16, int64 and uint8 can be sent")
     fields: dict[str, Any] = {"dtype": name, "shape": [int(n) for n in arr.shape]}
     if hashed:
         fields["hash"] = hashed
@@ -98,11 +125,11 @@ def pack(value: Any, beside: Put | None = None, least: int = BULK) -> list[bytes
             packer.reset()
 
     def put(v: Any) -> None:  # noqa: ANN401
-        if isinstance(v, (np.ndarray, Named)):
-            arr = v.array if isinstance(v, Named) else _plain(v)
+        if isinstance(v, (np.ndarray, BF16, Named)):
+            arr, name = (v.array, v.dtype) if isinstance(v, Named) else _plain(v)
             digest, whole = (v.hash, v.whole) if isinstance(v, Named) else ("", True)
             ref = beside(_bytes(arr)) if beside and whole and arr.nbytes >= least else None
-            head = _head(arr, digest, ref, whole)
+            head = _head(arr, name, digest, ref, whole)
             flush()
             inside = arr.nbytes if whole and ref is None else 0
             parts.append(struct.pack(">BIb", 0xC9, len(head) + inside, EXT_TENSOR) + head)

@@ -14,6 +14,8 @@ import pytest
 from patchbay import Client, ConnectionLostError, Handle, PatchbayError
 from patchbay.nats_transport import NATSTransport
 
+from .conftest import Daemon
+
 MODEL = "demo_flux.safetensors"
 
 
@@ -199,9 +201,9 @@ def test_nobody_there(tmp_path: object) -> None:
 
 
 @pytest.mark.parametrize("way", ["shared memory", "socket", "NATS"])
-def test_tensor_speed(daemon: dict[str, str], way: str) -> None:
+def test_tensor_speed(daemon: Daemon, way: str) -> None:
     """64 MiB there, into a node that refuses them when it has them; the time is printed, only a gross fault fails."""
-    with Client.nats(daemon["nats"]) if way == "NATS" else Client.socket(daemon["socket"]) as c:
+    with Client.nats(daemon.nats) if way == "NATS" else Client.socket(daemon.socket) as c:
         big = c.empty((1, 16, 1024, 1024)) if way == "shared memory" else np.zeros((1, 16, 1024, 1024), np.float32)
         times = []
         for _ in range(7):

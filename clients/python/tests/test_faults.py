@@ -1,0 +1,141 @@
+"""What becomes of a client when the other side goes away, or may not do what it asks for."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from patchbay import Client, ConnectionLostError, NotAllowedError
+from patchbay.frames import WorkerTransport
+
+from .conftest import Daemon, worker
+from .test_client import MODEL, conds, noisy_png, workflow
+from .test_sampling import LATENT
+
+
+def again(work: Callable[[], object]) -> None:
+    """Repeat what fails while a daemon comes back."""
+    for _ in range(100):
+        try:
+            work()
+            return
+        except (ConnectionLostError, TimeoutError):
+            time.sleep(0.2)
+    pytest.fail("no connection within 20 s")
+
+
+@pytest.mark.parametrize("way", ["stdio", "socket", "nats"])
+def test_a_client_comes_back(tmp_path: pathlib.Path, way: str) -> None:
+    """The other side is killed in the middle of a run: the run ends at once with ConnectionLostError, later calls find the next daemon or worker."""
+    d = None if way == "stdio" else Daemon(tmp_path)
+    c = Client.spawn(worker(tmp_path)) if d is None else Client.socket(d.socket) if way == "socket" else Client.nats(d.nats, reconnect_time_wait=0.2)
+    c.timeout = 20
+    with c:
+        positive, going, told = conds(c, "a big red heart"), threading.Event(), queue.SimpleQueue[BaseException]()
+        shared = c.empty((1, 64, 64, 3))
+
+        def long() -> None:
+            try:
+                c.sample(MODEL, "euler", np.linspace(1, 0, 9001), LATENT, [{"model_conds": positive}], on_progress=lambda _: going.set())
+            except BaseException as err:  # noqa: BLE001 - that is what is looked at
+                told.put(err)
+
+        thread = threading.Thread(target=long)
+        thread.start()
+        assert going.wait(20)
+        if d is None:
+            assert isinstance(c.transport, WorkerTransport)
+            os.kill(c.transport.process.pid, signal.SIGKILL)
+        else:
+            d.kill()
+        assert isinstance(told.get(timeout=5), ConnectionLostError)
+        thread.join()
+        if d is not None:
+            with pytest.raises((ConnectionLostError, TimeoutError)):
+                c.timeout = 1
+                c.models()
+            d.start()
+            c.timeout = 20
+        again(c.models)
+        again(lambda: c.sample(MODEL, "euler", np.linspace(1, 0, 2), LATENT, [{"model_conds": positive}]))
+        np.testing.assert_array_equal(c.exec("ImageInvert", {"image": shared}).outputs[0], 1 - shared)
+    if d is not None:
+        d.stop()
+
+
+def test_close_leaves_nothing(client: Client) -> None:
+    """Whoever waits is told, and neither thread nor descriptor is left."""
+    threads, told, going = threading.active_count(), queue.SimpleQueue[BaseException](), threading.Event()
+
+    def long() -> None:
+        try:
+            client.run(workflow(steps=9000), tied=True, on_event=lambda _: going.set())
+        except BaseException as err:  # noqa: BLE001 - that is what is looked at
+            told.put(err)
+
+    thread = threading.Thread(target=long)
+    thread.start()
+    assert going.wait(20)
+    client.close()
+    assert isinstance(told.get(timeout=5), ConnectionLostError)
+    thread.join()
+    assert threading.active_count() == threads - 1  # that of the connection
+    with pytest.raises(ConnectionLostError, match="closed"):
+        client.models()
+    client.close()
+
+
+def test_shared_memory_goes_with_its_arrays(daemon: Daemon) -> None:
+    with Client.socket(daemon.socket) as c:
+        c.models()
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(8):
+            a = c.empty((1, 512, 512, 3))[:, ::2]
+            np.testing.assert_array_equal(c.exec("ImageInvert", {"image": a}).outputs[0], 1 - a)
+        del a
+        assert len(os.listdir("/proc/self/fd")) <= before + 4  # those that wait for the next arrays
+
+
+def test_rights_of_a_client(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user with the rights of docs/security.md does everything but to upload and to drop what others use, and is told so at once."""
+    import subprocess
+
+    for name in ("ALICE", "ROOT"):
+        monkeypatch.setenv(f"PATCHBAY_PASSWORD_{name}", "secret")
+    program = os.environ["PATCHBAY_PROGRAM"]
+    users = subprocess.run([program, "serve", "--print-permissions=client=alice,admin=root"], check=True, capture_output=True).stdout
+    (tmp_path / "users.conf").write_bytes(users)
+    d = Daemon(tmp_path, "--users-file", str(tmp_path / "users.conf"))
+    try:
+        at = d.nats.partition("//")[2].rpartition("@")[2]
+        with Client.nats(f"nats://alice:secret@{at}") as alice, Client.nats(f"nats://root:secret@{at}") as root:
+            alice.timeout = root.timeout = 20
+            pictures: list[bytes] = []
+            assert len(alice.run(workflow(steps=12), on_preview=lambda _, jpeg: pictures.append(jpeg)).files) == 1 and pictures
+            x = np.zeros((1, 600, 600, 3), np.float32)
+            np.testing.assert_array_equal(alice.exec("ImageInvert", {"image": x}).outputs[0], 1 - x)
+            alice.sample(MODEL, "euler", np.linspace(1, 0, 2), LATENT, [{"model_conds": conds(alice, "x")}])
+            flow = {
+                "1": {"class_type": "LoadImage", "inputs": {"image": "mine.png"}},
+                "3": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "x"}},
+            }
+            picture = noisy_png(600)
+            began = time.monotonic()
+            with pytest.raises(NotAllowedError, match="inputs"):
+                alice.upload("mine", picture)
+            with pytest.raises(NotAllowedError, match=r"patchbay\.v1\.free"):
+                alice.free()
+            assert time.monotonic() - began < 2
+            for c, given in ((alice, picture), (root, root.upload("mine", picture))):
+                assert c.run(flow, inputs={"mine.png": given}).files[0].ref["width"] == 600
+            root.free()
+    finally:
+        d.stop()
