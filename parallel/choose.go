@@ -1,7 +1,5 @@
 package parallel
 
-import "fmt"
-
 // plan is the plan of a request: the one it names, or with ranks=N the fastest of at most N ranks that the simulator finds on this engine's devices.
 func (e *Engine) plan(r *Request) (Plan, error) {
 	p, err := ParsePlan(r.Plan)
@@ -16,20 +14,11 @@ func (e *Engine) plan(r *Request) (Plan, error) {
 	return p, r.fits(p)
 }
 
-// defaultDevices names the profile of the ranks of an engine that was not told what it runs on.
-const defaultDevices = "cpu"
-
 // choose asks the planner. Plans whose picture differs from one rank's are left out unless the request allows them; memory is refused by the session,
 // which knows what is resident.
 func (e *Engine) choose(r *Request, p Plan) (Plan, error) {
-	devices := e.cfg.Devices
-	if devices == "" {
-		devices = defaultDevices
-	}
-	fabric, err := ParseFabric(fmt.Sprintf("%dx%s", p.Choose, devices))
-	if err != nil {
-		return p, fmt.Errorf("choose a plan: %w", err)
-	}
+	fabric := e.fabric
+	fabric.PerHost = p.Choose
 	s := Search{Workload: r.workload(), Fabric: fabric, Exact: !p.Stale, Warmup: 1, Manner: Ours(p.Overlap), Flat: r.hasArea()}
 	c, err := s.Choose()
 	if err != nil {

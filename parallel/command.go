@@ -21,7 +21,8 @@ type OpenCommand struct {
 	Plan      Plan
 	DType     engine.DType // of activations
 	Batch     int          // items of the latent that this rank works on
-	Text      int          // longest text of any entry, for cutting stages
+	Text      int          // longest text of any entry, for cutting patches
+	Lanes     []lane       // blocks of every lane of a pipeline, cut once for all ranks; none: all blocks on every rank
 	Entries   []EntryInput
 	Timesteps []float32 // timesteps that will come, modulations are computed ahead for them
 	Profile   int64     // start of a profile in nanoseconds of Unix time, 0: no profile

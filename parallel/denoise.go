@@ -27,7 +27,7 @@ func (e *Engine) run(ctx context.Context, req *Request, observe Observe, stats S
 		return &Result{Latent: d.toLatent(x), X0: d.toLatent(x), Stats: stats}, nil
 	}
 	e.next++
-	d.ctx, d.team, d.stats = ctx, e.team, stats
+	d.ctx, d.team, d.stats, d.device = ctx, e.team, stats, e.fabric.Device
 	d.session = &session{team: e.team, id: e.next, turn: turn}
 	d.progress = newProgress(d, observe)
 	stop := context.AfterFunc(ctx, d.session.cancel)
@@ -63,6 +63,7 @@ type denoiser struct {
 	evaluator *evaluator
 
 	req     *Request
+	device  Device // what stages are balanced by
 	sampler sampling.Entry
 	whole   *layout
 	n       int // vector elements of one item
@@ -117,6 +118,10 @@ func repeatMask(m, l Latent) []float32 {
 // open queues the start of the session on the ranks, with all entries that can become active; wait waits for it.
 func (d *denoiser) open(budget int64) (wait func() error, err error) {
 	o := OpenCommand{Model: d.req.Model.Key, Plan: d.team.plan, DType: d.req.Compute, Batch: d.req.Latent.B, Text: d.textTokens(), Budget: budget}
+	if w := d.req.workload(); d.team.plan.Pipe > 1 {
+		w.Device = d.device
+		o.Lanes = newOutline(w, d.team.plan).lanes
+	}
 	branches := make([]int, len(d.preds))
 	for i, e := range d.entries {
 		o.Entries = append(o.Entries, EntryInput{Entry: e.Entry, Grid: d.preds[i].layout.grid})

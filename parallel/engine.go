@@ -16,8 +16,10 @@ type Config struct {
 	NewOps func(rank, ranks int) (engine.Ops, error)
 	// MemoryBytes bounds weights, activations and buffers together, 0: no limit.
 	MemoryBytes int64
-	// Devices names the profile (profiles.json) of one rank, with its link where it is not the usual one, for plans that are to be chosen; empty: "cpu".
+	// Devices names the profile (profiles.json) of one rank, with its link where it is not the usual one: stages are balanced and plans chosen by it; empty:
+	// "cpu". Machine, if not nil, is measured and takes its place.
 	Devices string
+	Machine *Machine
 	// Recode passes every command and reply of a rank through an encoder and decoder: the tests' proof that ranks share no memory with
 	// the leader. Nil in production.
 	Recode func(v any) (any, error)
@@ -37,6 +39,7 @@ type Engine struct {
 	tail   *turn         // the last request that has passed its turn on and may still have work on the ranks; nil: none
 	lost   *team         // ranks of a request that hung and have not all come back; nil: none
 	team   *team         // ranks of the last plan; nil before the first request and after a failed one
+	fabric Fabric        // one rank as the planner sees it
 	places *placements
 	local  engine.Ops // packs weights and serves Do while the ranks are idle
 	buf    buffer     // memory of Do
@@ -62,11 +65,15 @@ func NewEngine(cfg Config) (*Engine, error) {
 	if cfg.NewOps == nil {
 		return nil, fmt.Errorf("engine without operations")
 	}
+	fabric, err := cfg.fabric()
+	if err != nil {
+		return nil, fmt.Errorf("start the engine: %w", err)
+	}
 	ops, err := cfg.NewOps(0, 1)
 	if err != nil {
 		return nil, fmt.Errorf("start the engine: %w", err)
 	}
-	return &Engine{cfg: cfg, work: make(chan struct{}, 1), places: newPlacements(cfg.MemoryBytes), local: ops}, nil
+	return &Engine{cfg: cfg, fabric: fabric, work: make(chan struct{}, 1), places: newPlacements(cfg.MemoryBytes), local: ops}, nil
 }
 
 // Close waits for the work in hand, ends the ranks and frees all weights.

@@ -51,9 +51,8 @@ func measure(model dit.Model, o OpenCommand, comms [axisCount]Comm) (sessionNeed
 func (s *rankSession) prepare() error {
 	spec, plan := s.model.Spec(), s.open.Plan
 	s.held = lane{Range: dit.Range{End: len(spec.Blocks)}}
-	if plan.Pipe > 1 && len(s.open.Entries) > 0 {
-		first := s.open.Entries[0]
-		s.held = laneRanges(spec, s.open.Text, first.Grid.Tokens(), s.comms[AxisPipe].Size())[s.comms[AxisPipe].Rank()]
+	if len(s.open.Lanes) > 0 {
+		s.held = s.open.Lanes[s.comms[AxisPipe].Rank()]
 	}
 	s.rowOf = map[float32]int{}
 	var rows []float32
@@ -126,7 +125,7 @@ func (s *rankSession) keepSkips(entry int, size entrySize) {
 		tokens = plan.kept(rows, s.comms[AxisTensor].Rank()).Image.Len()
 	}
 	for _, b := range spec.Blocks {
-		if b.Skip >= s.held.Start && b.Skip < s.held.End {
+		if b.Skip >= 0 && s.held.ends(b.Skip) {
 			s.skips.put(skipKey{s.id, entry, b.Skip}, s.env.Arena.Alloc(s.env.DType, s.open.Batch, tokens, spec.Width))
 		}
 	}

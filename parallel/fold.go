@@ -19,31 +19,49 @@ func (p Plan) lanes(folded bool) int {
 	return p.Pipe
 }
 
-// laneRanges cuts the blocks over the lanes of a plan. spec may be of either kind.
-func laneRanges(spec *dit.Spec, lt, li, lanes int) []lane {
-	if !skips(spec) || lanes == 1 {
-		return stageLanes(spec, lt, li, lanes)
+// cutLanes cuts the blocks over the lanes of a plan by what they cost.
+func (o *outline) cutLanes() []lane {
+	n, lanes := len(o.Spec.Blocks), o.plan.lanes(skips(o.Spec))
+	if lanes == 1 {
+		return whole([]dit.Range{{End: n}})
 	}
-	n := len(spec.Blocks)
-	cost := blockCosts(spec, lt, li)
-	folded := make([]float64, n/2)
-	for i := range folded {
-		folded[i] = cost[i] + cost[n-1-i]
+	costs, ends := o.blockSeconds()
+	if skips(o.Spec) {
+		return foldedLanes(o.Spec, costs, ends, o.plan.Pipe)
 	}
-	if n%2 == 1 {
-		folded[n/2-1] += cost[n/2] // the middle block stays with its neighbours
+	return stageLanes(o.Spec, costs, ends, lanes)
+}
+
+// foldedLanes cuts the first half of the blocks and its mirror image over stages, embedding and head on the first one. A cut in the middle of block b is
+// one in the middle of its mirror image N-1-b too: the output of b is made behind the cut, and taken before the other one, so it stays where it is.
+func foldedLanes(spec *dit.Spec, costs []blockCost, ends [2]float64, parts int) []lane {
+	n := len(costs)
+	pairs := pieces{}
+	halves := n/2 >= 2*parts
+	for b := range n / 2 {
+		down, up := costs[b], costs[n-1-b]
+		switch middle := n%2 == 1 && b == n/2-1; {
+		case middle: // the block in the middle stays with its neighbours
+			pairs.add(b, dit.WholeBlock, down.whole()+costs[n/2].whole()+up.whole())
+		case halves && spec.Blocks[b].Cuts && spec.Blocks[n-1-b].Cuts:
+			pairs.add(b, dit.AttentionHalf, down.attention+up.mlp)
+			pairs.add(b, dit.MLPHalf, down.mlp+up.attention)
+		default:
+			pairs.add(b, dit.WholeBlock, down.whole()+up.whole())
+		}
 	}
-	parts := (lanes + 1) / 2
-	out := make([]dit.Range, lanes)
-	for s, r := range stages(folded, parts, [2]float64{}) {
+	out := make([]lane, 2*parts-1)
+	for s, l := range pairs.lanes(stages(pairs.cost, parts, [2]float64{ends[0] + ends[1]})) {
 		if s == parts-1 {
-			out[s] = dit.Range{Start: r.Start, End: n - r.Start}
+			l.End = n - l.Start
+			l.Early = l.Late
+			out[s] = l
 			continue
 		}
-		out[s] = r
-		out[lanes-1-s] = dit.Range{Start: n - r.End, End: n - r.Start}
+		out[s] = l
+		out[2*parts-2-s] = lane{Range: dit.Range{Start: n - l.End, End: n - l.Start}, Late: l.Early, Early: l.Late}
 	}
-	return whole(out)
+	return out
 }
 
 // skipStore holds the outputs of blocks that a later block of the same stage takes, addressed by entry, block and token like the K/V store. The lanes of

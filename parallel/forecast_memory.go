@@ -282,9 +282,8 @@ func (o *outline) sessionEntry(s *stack, c Coord, at lane, i, b int) (kv int64) 
 		}
 	}
 	kv = s.top - before
-	held := o.prepared(at.Range)
 	for _, blk := range spec.Blocks {
-		if blk.Skip >= held.Start && blk.Skip < held.End {
+		if blk.Skip >= 0 && at.ends(blk.Skip) {
 			rows := li
 			if o.plan.Pipe == 1 {
 				rows = o.plan.kept(o.rows(Micro{Whole: true}, i)[c.sequence(o.plan)], c.Tensor).Image.Len()

@@ -53,6 +53,9 @@ func tinyRequest(t *testing.T, family string, b, y, x, steps int) *Request {
 // workloadOf is what the planner would be told of a request.
 func workloadOf(r *Request) Workload {
 	w := Workload{Spec: r.Model.Spec, Y: r.Latent.Y, X: r.Latent.X, Batch: r.Latent.B, Evaluations: len(r.Sigmas) - 1}
+	if m, err := NewMachine("cpu"); err == nil { // what engines balance stages by that are not told otherwise
+		w.Device = m.Device
+	}
 	for b, br := range r.Branches {
 		for _, e := range br.Entries {
 			w.Text, w.Branches = append(w.Text, e.Context.Rows+e.Context2.Rows), append(w.Branches, b)

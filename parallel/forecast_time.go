@@ -245,14 +245,20 @@ func (c *costs) laneLoad(at Coord, k int, m Micro) (l load) {
 
 // addEnds adds embedding and head.
 func (c *costs) addEnds(l *load, at Coord, k int, rows []dit.Rows, b int) {
-	image := float64(b * c.plan.kept(rows[at.sequence(c.plan)], at.Tensor).Image.Len())
-	token := float64(c.Spec.Width * c.Spec.PatchSize * c.Spec.PatchSize)
+	embed, head := c.endFlops(at, rows, b)
 	if k == 0 {
-		l.gemm += 2 * image * token * float64(c.Spec.Channels)
+		l.gemm += embed
 	}
 	if !c.sends(k) {
-		l.gemm += 2 * image * token * float64(c.Spec.OutChannels)
+		l.gemm += head
 	}
+}
+
+// endFlops is the floating point operations of embedding and head for the rows of rank at.
+func (c *costs) endFlops(at Coord, rows []dit.Rows, b int) (embed, head float64) {
+	image := float64(b * c.plan.kept(rows[at.sequence(c.plan)], at.Tensor).Image.Len())
+	token := float64(c.Spec.Width * c.Spec.PatchSize * c.Spec.PatchSize)
+	return 2 * image * token * float64(c.Spec.Channels), 2 * image * token * float64(c.Spec.OutChannels)
 }
 
 // laneSeconds is how long lane k of the ranks that share c's data, cfg and pipe place takes for a micro-step: exchanges keep them together, so the slowest

@@ -6,16 +6,16 @@ import "patchbay/models/dit"
 // attends, the one behind runs the MLP. Both count it in their range.
 type lane struct {
 	dit.Range
-	late  bool // begins with the MLP of its first block
-	early bool // ends with the attention of its last block
+	Late  bool // begins with the MLP of its first block
+	Early bool // ends with the attention of its last block
 }
 
 // half is the part of block b that the lane computes.
 func (l lane) half(b int) dit.Half {
 	switch {
-	case l.late && b == l.Start:
+	case l.Late && b == l.Start:
 		return dit.MLPHalf
-	case l.early && b == l.End-1:
+	case l.Early && b == l.End-1:
 		return dit.AttentionHalf
 	}
 	return dit.WholeBlock
@@ -23,6 +23,9 @@ func (l lane) half(b int) dit.Half {
 
 // attends tells whether the attention of block b runs in the lane.
 func (l lane) attends(b int) bool { return l.half(b) != dit.MLPHalf }
+
+// ends tells whether the output of block b comes out of the lane's work on it.
+func (l lane) ends(b int) bool { return b >= l.Start && b < l.End && l.half(b) != dit.AttentionHalf }
 
 // whole makes lanes of whole blocks.
 func whole(ranges []dit.Range) []lane {
@@ -58,31 +61,30 @@ func (p *pieces) lanes(ranges []dit.Range) []lane {
 		}
 		out[i] = lane{
 			Range: dit.Range{Start: p.block[r.Start], End: p.block[r.End-1] + 1},
-			late:  p.half[r.Start] == dit.MLPHalf, early: p.half[r.End-1] == dit.AttentionHalf,
+			Late:  p.half[r.Start] == dit.MLPHalf, Early: p.half[r.End-1] == dit.AttentionHalf,
 		}
 	}
 	return out
 }
 
-// stageLanes cuts the blocks of a model over stages for a picture of lt text and li image tokens so that the dearest stage is as cheap as possible, embedding
-// and head counted. With two blocks a stage or more, blocks that can be cut in halves are: 57 blocks of equal cost on 8 stages leave 8 on
-// some, 1.12 of the mean; with half blocks at the first two cuts it is 7.5, 1.05 of the mean.
-func stageLanes(spec *dit.Spec, lt, li, parts int) []lane {
-	ends := float64(li) * float64(spec.Width*spec.PatchSize*spec.PatchSize)
-	extra := [2]float64{ends * float64(spec.Channels), ends * float64(spec.OutChannels)}
-	costs := blockCosts(spec, lt, li)
-	if len(costs) < 2*parts {
-		return whole(stages(costs, parts, extra))
-	}
+// stageLanes cuts blocks of the given costs over stages so that the dearest stage is as cheap as possible, embedding and head counted. With two blocks a
+// stage or more, blocks that can be cut in halves are: 57 blocks of equal cost on 8 stages leave 8 on some, 1.12 of the mean; with half blocks at the first
+// two cuts it is 7.5, 1.05 of the mean.
+func stageLanes(spec *dit.Spec, costs []blockCost, ends [2]float64, parts int) []lane {
+	p := cutPieces(spec, costs, len(costs) >= 2*parts)
+	return p.lanes(stages(p.cost, parts, ends))
+}
+
+// cutPieces lists the pieces of blocks in order: halves where a block can be cut and halves are allowed.
+func cutPieces(spec *dit.Spec, costs []blockCost, allowed bool) pieces {
 	var p pieces
-	for i, b := range spec.Blocks {
-		if !b.Cuts {
-			p.add(i, dit.WholeBlock, costs[i])
+	for i, c := range costs {
+		if !allowed || !spec.Blocks[i].Cuts {
+			p.add(i, dit.WholeBlock, c.whole())
 			continue
 		}
-		mlp := 2 * spec.MLPRatio * float64(spec.Width*spec.Width) * float64(lt+li)
-		p.add(i, dit.AttentionHalf, costs[i]-mlp)
-		p.add(i, dit.MLPHalf, mlp)
+		p.add(i, dit.AttentionHalf, c.attention)
+		p.add(i, dit.MLPHalf, c.mlp)
 	}
-	return p.lanes(stages(p.cost, parts, extra))
+	return p
 }

@@ -51,6 +51,7 @@ func (f Fabric) available() int64 { return max(0, f.Device.Memory-f.Device.Reser
 // Choose finds the fastest plan that fits. More devices never make the answer slower, because every plan of fewer ranks is a candidate too. The error, an
 // *Error, says how much memory is missing and how many devices would do.
 func (s Search) Choose() (*Choice, error) {
+	s.Device = s.Fabric.Device
 	all := s.candidates(s.Fabric.Ranks())
 	var fit, not []Candidate
 	for _, c := range all {
@@ -87,6 +88,7 @@ func (s Search) Choose() (*Choice, error) {
 
 // Predict is the answer for a given plan. It refuses a plan that cannot run or does not fit, with an alternative.
 func (s Search) Predict(p Plan) (*Choice, error) {
+	s.Device = s.Fabric.Device
 	if err := p.Check(s.Spec, s.Batch, len(s.Text), s.tokens()); err != nil {
 		return nil, err
 	}

@@ -112,21 +112,3 @@ func patchRanges(lt, li, patches int) []dit.Range {
 	}
 	return out
 }
-
-// blockCosts estimates the multiply-adds of each block for lt text and li image tokens: (4 + 2*MLPRatio) E^2 a token for attention and MLP weights,
-// 2E^2 more for cross-attention and for skips, 2LE a token for attention over L tokens.
-func blockCosts(spec *dit.Spec, lt, li int) []float64 {
-	e := float64(spec.Width)
-	out := make([]float64, len(spec.Blocks))
-	for i, b := range spec.Blocks {
-		tokens, weights := float64(lt+li), (4+2*spec.MLPRatio)*e*e
-		if b.Kind == dit.Cross {
-			tokens, weights = float64(li), weights+2*e*e
-		}
-		if b.Skip >= 0 {
-			weights += 2 * e * e
-		}
-		out[i] = tokens * (weights + 2*tokens*e*float64(max(b.Attends, 1)))
-	}
-	return out
-}

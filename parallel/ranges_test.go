@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"patchbay/models/dit"
-	"patchbay/models/published"
 )
 
 // tiles reports whether the ranges are neighbours that cover [0, n) in order; the smallest and the largest length come with it.
@@ -148,105 +147,4 @@ func cheapest(cost []float64, parts int, extra [2]float64) float64 {
 		return best
 	}
 	return try(0, 0)
-}
-
-// halves counts lanes in half blocks.
-func halves(lanes []lane) []dit.Range {
-	out := make([]dit.Range, len(lanes))
-	for i, l := range lanes {
-		out[i] = dit.Range{Start: 2 * l.Start, End: 2 * l.End}
-		if l.late {
-			out[i].Start++
-		}
-		if l.early {
-			out[i].End--
-		}
-	}
-	return out
-}
-
-// TestStagesOfPublishedModels: with four blocks a stage or more the dearest stage is within 3 % of the mean, or within what cannot be divided: FLUX has 19
-// blocks that can be cut in halves and 38 that cannot, all of one cost, so 8 stages are 7.5, 7.5 and six times 7.
-func TestStagesOfPublishedModels(t *testing.T) {
-	for _, name := range published.Names() {
-		m, err := published.Find(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		li := m.Spec.Tokens(1024/m.Scale, 1024/m.Scale).Tokens()
-		cost := blockCosts(m.Spec, m.Text, li)
-		dear := 0.0
-		for _, c := range cost {
-			dear = max(dear, c)
-		}
-		for parts := 2; parts <= 8 && 4*parts <= len(cost); parts++ {
-			folded := skips(m.Spec)
-			count := (Plan{Pipe: parts}).lanes(folded)
-			r := laneRanges(m.Spec, m.Text, li, count)
-			if ok, least, _ := tiles(halves(r), 2*len(cost)); !ok || least < 2 {
-				t.Fatalf("%s on %d stages: %v", name, parts, r)
-			}
-			sums := make([]float64, parts)
-			for k, l := range r {
-				stage := min(k, count-1-k)
-				if !folded {
-					stage = k
-				}
-				for b := l.Start; b < l.End; b++ {
-					part := halfWeights(m.Spec, m.Spec.Blocks[b], dit.MLPHalf) * float64(m.Spec.Width*m.Spec.Width) * float64(m.Text+li)
-					switch l.half(b) {
-					case dit.AttentionHalf:
-						part = cost[b] - part
-					case dit.WholeBlock:
-						part = cost[b]
-					}
-					sums[stage] += part
-				}
-			}
-			most, total := 0.0, 0.0
-			for _, s := range sums {
-				most, total = max(most, s), total+s
-			}
-			mean := total / float64(parts)
-			unit := dear // what cannot be divided: a block, on folded stages a block and its mirror
-			if folded {
-				unit *= 2
-			}
-			ratio := most / mean
-			if parts == 8 || ratio > 1.03 {
-				t.Logf("%s on %d stages: the dearest is %.3f of the mean", name, parts, ratio)
-			}
-			if ratio > 1.03 && most > math.Ceil(mean/unit)*unit*1.001 {
-				t.Errorf("%s on %d stages: the dearest is %.3f of the mean, %v", name, parts, ratio, r)
-			}
-			if name == "flux-dev" && ratio > 1.06 {
-				t.Errorf("%s on %d stages: the dearest is %.3f of the mean, want at most 1.06 with half blocks", name, parts, ratio)
-			}
-		}
-	}
-}
-
-// TestFoldedStagesMirror: a stage of a skip-connected model owns blocks and their mirror images, for every number of blocks and stages.
-func TestFoldedStagesMirror(t *testing.T) {
-	for n := 2; n <= 41; n++ {
-		spec := &dit.Spec{Width: 8, Heads: 1, HeadDim: 8, PatchSize: 2, Channels: 4, OutChannels: 4, MLPRatio: 4}
-		for i := range n {
-			skip := -1
-			if i > n/2 || n%2 == 0 && i >= n/2 {
-				skip = n - 1 - i
-			}
-			spec.Blocks = append(spec.Blocks, dit.BlockSpec{Kind: dit.Cross, Skip: skip, Attends: 1})
-		}
-		for parts := 1; parts <= min(8, maxStages(spec)); parts++ {
-			r := laneRanges(spec, 10, 64, (Plan{Pipe: parts}).lanes(true))
-			if ok, least, _ := tiles(halves(r), 2*n); !ok || least < 2 || len(r) != 2*parts-1 {
-				t.Fatalf("%d blocks on %d stages: %v", n, parts, r)
-			}
-			for k, lane := range r {
-				if mirror := r[len(r)-1-k]; mirror.Start != n-lane.End || mirror.End != n-lane.Start {
-					t.Fatalf("%d blocks on %d stages: lane %d is %v, its mirror %v", n, parts, k, lane, mirror)
-				}
-			}
-		}
-	}
 }

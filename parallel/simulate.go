@@ -28,6 +28,7 @@ type RankTime struct {
 // Simulate predicts a request without tensors. It follows the order of the executor (program.go) with the times that forecast_time.go gives. The plan
 // must have passed Check. The error is a *DeadlockError; Patchbay's own schedule has none (proved in the tests for every size).
 func Simulate(w Workload, p Plan, f Fabric, m Manner) (*Simulation, error) {
+	w.Device = f.Device
 	return simulate(newCosts(newOutline(w, p), f, m), false)
 }
 

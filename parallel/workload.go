@@ -12,6 +12,9 @@ type Workload struct {
 	Text []int
 	// Branches is the branch of each entry (positive 0, negative 1, ...); nil: every entry is a branch of its own.
 	Branches []int
+	// Device is what stages are balanced by: rates of one rank. The zero Device counts multiply-adds alone. It must be the same wherever the same run is
+	// described, as it decides which blocks a stage has.
+	Device Device
 	// Evaluations is how often the sampler calls the network, all entries active each time.
 	Evaluations int
 	// Requests is how many such requests wait in a row, 0: one. Bytes and memory are those of one.
@@ -68,7 +71,6 @@ func newOutline(w Workload, p Plan) *outline {
 	if p.Pipe > 1 {
 		o.patches = patchRanges(lt, li, p.Patches)
 	}
-	o.lanes = laneRanges(w.Spec, lt, li, p.lanes(skips(w.Spec)))
 	branches := make([]int, len(w.Text))
 	for i := range branches {
 		branches[i] = w.branch(i)
@@ -76,6 +78,7 @@ func newOutline(w Workload, p Plan) *outline {
 	for i := range w.Text {
 		o.cfgOf = append(o.cfgOf, cfgGroup(branches, i, p.CFG))
 	}
+	o.lanes = o.cutLanes()
 	return o
 }
 

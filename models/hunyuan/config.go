@@ -106,7 +106,7 @@ func (c Config) Spec() (dit.Spec, error) {
 		Params: weights.Total(declared),
 	}
 	for i, n := range weights.PerElement(declared, "blocks", c.Depth) {
-		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Cross, Skip: c.skip(i), Attends: 1, Params: n})
+		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Cross, Skip: c.skip(i), Attends: 1, Cuts: true, Params: n})
 	}
 	return s, nil
 }

@@ -33,4 +33,5 @@ func TestBlocksOfStagesEqualTheWhole(t *testing.T) { family().Stages(t) }
 func TestSlicesSumToTheWhole(t *testing.T)         { family().Slices(t) }
 func TestBatchAndSteps(t *testing.T)               { family().Batch(t) }
 func TestMemoryIsMeasurable(t *testing.T)          { family().Measured(t) }
+func TestHalvesOfBlocksEqualTheWhole(t *testing.T) { family().Cut(t) }
 func TestHalfPrecision(t *testing.T)               { family().Half(t) }

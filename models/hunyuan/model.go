@@ -88,22 +88,44 @@ func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
 	}
 }
 
-// Block runs block i: x = linear(norm([x, skip])) where it has a skip, x += attention(norm1(x) + shift), x += cross-attention(norm3(x)),
-// x += mlp(norm2(x)).
+// Block runs block i: x = linear(norm([x, skip])) where an earlier result comes in; x += attention(norm1(x) shifted), x += cross-attention(norm3(x)),
+// which are its first half with what comes before; x += mlp(norm2(x)).
 func (m *Model) Block(env dit.Env, i int, s *dit.State, skip engine.Tensor) {
 	mark := env.Arena.Mark()
-	b, x, e, d := &m.net.Blocks[i], s.X, m.cfg.Hidden, m.spec.HeadDim
-	own, l := s.Rows.Len(), s.Wide.Len()
-	if b.Skip != nil && own > 0 {
-		both := layers.Scratch(env, x, s.B, own, 2*e)
-		env.Ops.Copy(both.Slice(2, 0, e), x)
-		env.Ops.Copy(both.Slice(2, e, 2*e), skip)
-		env.Ops.LayerNorm(both, both, b.Skip.Weight, b.Skip.Bias, eps)
-		env.Ops.Linear(x, both, b.Skip.Linear, engine.Epilogue{})
-		env.Arena.Release(mark)
+	b, x := &m.net.Blocks[i], s.X
+	if env.Half != dit.MLPHalf {
+		b.join(env, x, skip)
 	}
-	mod := s.M.Image[i].Index(0, s.Step)
-	h := layers.Scratch(env, x, s.B, own, e)
+	h := layers.Scratch(env, x, s.B, s.Rows.Len(), m.cfg.Hidden)
+	if env.Half != dit.MLPHalf {
+		m.attentions(env, i, s, h)
+	}
+	if env.Half != dit.AttentionHalf {
+		b.Norm2.apply(env, h, x)
+		layers.ResidualMLP(env, x, h, b.MLP.Up, b.MLP.Down, engine.Tensor{}, s.Wide, engine.GELUTanh)
+	}
+	env.Arena.Release(mark)
+}
+
+// join replaces x by what a block with a skip makes of it and the earlier result.
+func (b *block) join(env dit.Env, x, skip engine.Tensor) {
+	rows, e := x.Dim(1), x.Dim(2)
+	if b.Skip == nil || rows == 0 {
+		return
+	}
+	mark := env.Arena.Mark()
+	both := layers.Scratch(env, x, x.Dim(0), rows, 2*e)
+	env.Ops.Copy(both.Slice(2, 0, e), x)
+	env.Ops.Copy(both.Slice(2, e, 2*e), skip)
+	env.Ops.LayerNorm(both, both, b.Skip.Weight, b.Skip.Bias, eps)
+	env.Ops.Linear(x, both, b.Skip.Linear, engine.Epilogue{})
+	env.Arena.Release(mark)
+}
+
+// attentions adds self-attention over the image and cross-attention to the text; h is scratch.
+func (m *Model) attentions(env dit.Env, i int, s *dit.State, h engine.Tensor) {
+	b, x, e, d := &m.net.Blocks[i], s.X, m.cfg.Hidden, m.spec.HeadDim
+	mod, l := s.M.Image[i].Index(0, s.Step), s.Wide.Len()
 	qkv := layers.Scratch(env, x, s.B, l, b.Attn.QKV.N())
 	attended := layers.Scratch(env, x, s.B, l, b.Attn.Proj.K())
 	layers.AdaLN(env, h, x, layers.Chunk(mod, e, 0), layers.Chunk(mod, e, 1), eps)
@@ -123,10 +145,6 @@ func (m *Model) Block(env dit.Env, i int, s *dit.State, skip engine.Tensor) {
 	env.Ops.QKNormRoPE(engine.Tensor{}, heads, engine.Tensor{}, engine.Tensor{}, heads, engine.Tensor{}, b.Cross.Norm.query(), s.RoPE)
 	layers.CrossAttend(env, layers.Heads(attended, d), heads, s.P.CrossKV[i], nil)
 	layers.RowLinear(env, x, attended, b.Cross.Proj, engine.Tensor{}, s.Wide)
-
-	b.Norm2.apply(env, h, x)
-	layers.ResidualMLP(env, x, h, b.MLP.Up, b.MLP.Down, engine.Tensor{}, s.Wide, engine.GELUTanh)
-	env.Arena.Release(mark)
 }
 
 // apply normalises the rows of x [B, L, E] into h.

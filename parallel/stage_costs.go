@@ -1,0 +1,65 @@
+package parallel
+
+import (
+	"math"
+
+	"patchbay/models/dit"
+)
+
+// blockCost is the seconds that a stage spends on one block in one evaluation: up to the residual of its attention, and on the MLP behind it. All of a
+// block that cannot be cut is in attention.
+type blockCost struct{ attention, mlp float64 }
+
+// whole is the cost of both halves.
+func (c blockCost) whole() float64 { return c.attention + c.mlp }
+
+// plainDevice counts every multiply-add alike and nothing else: for outlines of workloads that name no device.
+func plainDevice() Device { return Device{GEMM: 1, Attention: 1, Traffic: math.Inf(1)} }
+
+// blockSeconds is the cost of every block, and of embedding and head, on the first rank of a stage by the rates of the workload's device: what the patches
+// of one evaluation take one after the other, all entries of the rank, exchanges not counted. It is the cost that the simulator works with, so what it
+// predicts for stages is what they were cut by.
+func (o *outline) blockSeconds() (blocks []blockCost, ends [2]float64) {
+	c := &costs{outline: o, fabric: Fabric{Device: o.Device}, manner: Ours(o.plan.Overlap)}
+	if o.Device == (Device{}) {
+		c.fabric.Device, c.manner = plainDevice(), Manner{}
+	}
+	at, b := Coord{}, o.batch[0].Len()
+	seconds := func(add func(l *load, rows []dit.Rows, entry int, first bool)) float64 {
+		total := 0.0
+		for j := range o.patches {
+			var l load
+			first := true
+			for _, i := range o.entriesOf(0) {
+				add(&l, o.rows(Micro{Patch: j}, i), i, first)
+				first = false
+			}
+			total += c.compute(l)
+		}
+		return total
+	}
+	half := func(n int, h dit.Half) float64 {
+		return seconds(func(l *load, rows []dit.Rows, i int, first bool) { c.addBlock(l, at, n, h, rows, i, b, first) })
+	}
+	seen := map[dit.BlockSpec]blockCost{} // blocks of one kind cost the same
+	for n, spec := range o.Spec.Blocks {
+		spec.Params, spec.Skip = 0, min(spec.Skip, 0)
+		cost, ok := seen[spec]
+		switch {
+		case ok:
+		case spec.Cuts:
+			cost = blockCost{half(n, dit.AttentionHalf), half(n, dit.MLPHalf)}
+		default:
+			cost = blockCost{attention: half(n, dit.WholeBlock)}
+		}
+		seen[spec] = cost
+		blocks = append(blocks, cost)
+	}
+	for k := range ends {
+		ends[k] = seconds(func(l *load, rows []dit.Rows, _ int, _ bool) {
+			embed, head := c.endFlops(at, rows, b)
+			l.gemm += [2]float64{embed, head}[k]
+		})
+	}
+	return blocks, ends
+}
