@@ -3,8 +3,10 @@ package node
 import (
 	"bytes"
 	"context"
+	"errors"
 	"image/png"
 	"math"
+	"strings"
 	"testing"
 )
 
@@ -52,4 +54,39 @@ func TestExactPlansDrawTheSamePicture(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestRefusedPlansComeFirst: a plan that the model cannot run is refused before any node, also when the loader's value is cached.
+func TestRefusedPlansComeFirst(t *testing.T) {
+	runner, err := NewRunner(Config{Engine: engineOf(t, fastOps), Roots: demoRoots()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer runner.Close()
+	refused := func(plan, text string) {
+		t.Helper()
+		var nodes []string
+		_, err := runner.Run(context.Background(), Job{ID: "demo", Workflow: demoWorkflow(t), Plan: plan}, func(e Event) {
+			if e.Type == "executing" {
+				nodes = append(nodes, e.Node)
+			}
+		})
+		var f *Failure
+		if !errors.As(err, &f) || f.Code != CodePlanRefused || f.Node != "3" || !strings.Contains(f.Message, text) {
+			t.Errorf("%s: %v, want node 3 and %s with %q", plan, err, CodePlanRefused, text)
+		}
+		if len(nodes) > 0 {
+			t.Errorf("%s: nodes %v were run before the plan was refused", plan, nodes)
+		}
+	}
+	refused("tensor=9", "use tensor=6")
+	refused("pipe=7", "use pipe=6")
+	workflow := demoWorkflow(t)
+	if err := workflow.SetInput("3", "steps", int64(1)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := runner.Run(context.Background(), Job{ID: "demo", Workflow: workflow}, func(Event) {}); err != nil {
+		t.Fatal(err)
+	}
+	refused("tensor=9", "use tensor=6")
 }

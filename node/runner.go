@@ -179,6 +179,9 @@ func (x *execution) walk(outputs []string) error {
 	x.emit(Event{Type: "execution_cached", Data: map[string]any{"nodes": append([]string{}, x.result.Cached...), "timestamp": time.Now().UnixMilli()}})
 	p := newPlan(x.job.Workflow, x.run.cat, outputs, func(id string) bool { return x.cached(id) != nil })
 	x.plan = p
+	if err := x.planFits(); err != nil {
+		return err
+	}
 	for {
 		id, ok := p.next()
 		if !ok {

@@ -238,9 +238,26 @@ func maxStages(spec *dit.Spec) int {
 	return len(spec.Blocks)
 }
 
+// CheckModel refuses a plan that cannot run a model, whatever the picture, naming field, rule and an alternative. It reads no weights.
+func (p Plan) CheckModel(spec *dit.Spec) error {
+	switch {
+	case p.Pipe > maxStages(spec):
+		return refusePlan("pipe", "is %d, but the %d blocks of %s make at most %d stages: use pipe=%d",
+			p.Pipe, len(spec.Blocks), spec.Family, maxStages(spec), maxStages(spec))
+	case p.Spread && skips(spec):
+		return refusePlan("sync", "is spread, but blocks of %s take outputs of earlier ones, which stay on their stages: use sync=stages", spec.Family)
+	case p.Tensor > spec.Heads:
+		return refusePlan("tensor", "is %d, but the model has %d heads: use tensor=%d", p.Tensor, spec.Heads, spec.Heads)
+	}
+	return nil
+}
+
 // Check refuses a plan that cannot run a request of this shape, naming field, rule and an alternative. It reads no weights.
 func (p Plan) Check(spec *dit.Spec, batch, entries, imageTokens int) error {
 	if err := p.possible(); err != nil {
+		return err
+	}
+	if err := p.CheckModel(spec); err != nil {
 		return err
 	}
 	switch {
@@ -250,17 +267,10 @@ func (p Plan) Check(spec *dit.Spec, batch, entries, imageTokens int) error {
 		return refusePlan("cfg", "is %d, but %d conditioning entries are evaluated: use cfg=%d", p.CFG, entries, entries)
 	case p.Ring*p.Ulysses > imageTokens:
 		return refusePlan("ulysses", "ring*ulysses is %d, but the picture has %d tokens: use ulysses=%d", p.Ring*p.Ulysses, imageTokens, imageTokens)
-	case p.Pipe > maxStages(spec):
-		return refusePlan("pipe", "is %d, but the %d blocks of %s make at most %d stages: use pipe=%d",
-			p.Pipe, len(spec.Blocks), spec.Family, maxStages(spec), maxStages(spec))
-	case p.Spread && skips(spec):
-		return refusePlan("sync", "is spread, but blocks of %s take outputs of earlier ones, which stay on their stages: use sync=stages", spec.Family)
 	case p.Spread && p.Pipe*p.Ring*p.Ulysses > imageTokens:
 		return refusePlan("sync", "is spread over %d ranks, but the picture has %d tokens: use sync=stages", p.Pipe*p.Ring*p.Ulysses, imageTokens)
 	case p.Patches > imageTokens:
 		return refusePlan("patches", "is %d, but the picture has %d tokens: use patches=%d", p.Patches, imageTokens, min(imageTokens, p.Pipe))
-	case p.Tensor > spec.Heads:
-		return refusePlan("tensor", "is %d, but the model has %d heads: use tensor=%d", p.Tensor, spec.Heads, spec.Heads)
 	}
 	return nil
 }
