@@ -42,7 +42,10 @@ func TestDurable(t *testing.T) {
 	t.Run("RetryAndExpire", func(t *testing.T) { retryAndExpire(t, program) })
 }
 
-func stormArgs() []string { return []string{"--workers", "2", "--attempts", "50"} }
+// stormArgs let no job of a storm be forgotten before it was looked at.
+func stormArgs() []string {
+	return []string{"--workers", "2", "--attempts", "50", "--keep-jobs", fmt.Sprint(chaosJobs + 100)}
+}
 
 // chaosFlow is job i: a picture of its own, under a name of its own.
 func chaosFlow(t testing.TB, i int) string {

@@ -49,7 +49,7 @@ const stormClients = 64
 
 // cancelStorm: 64 clients submit jobs, cancel them at random moments, ask, follow, and some just hang up. Every job ends exactly once, nothing is left.
 func cancelStorm(t *testing.T, program string) {
-	s := startServer(t, program, "", "--workers", "2", "--sync", "interval")
+	s := startServer(t, program, "", "--workers", "2", "--sync", "interval", "--keep-jobs", fmt.Sprint(stormClients*stormCancels+100))
 	cancelAtRandom(t, s, stormClients, stormCancels)
 }
 
