@@ -55,7 +55,7 @@ type fieldError struct{ field, text string }
 func (e *fieldError) Error() string { return "field " + e.field + ": " + e.text }
 
 func badField(field, format string, args ...any) error {
-	return &fieldError{field, fmt.Sprintf(format, args...)}
+	return &fieldError{shown(field), fmt.Sprintf(format, args...)}
 }
 
 // badRequest is the reply to a body that cannot be bound; its Input names the field where one is at fault.

@@ -31,6 +31,19 @@ type pull struct {
 	Window int    `json:"window"` // at most so many without a credit
 }
 
+// parsePull reads a pull and refuses chunks and windows that nobody should ask for.
+func parsePull(body []byte) (pull, error) {
+	var q pull
+	o, err := Decode(body, Msgpack, Limits{Bytes: 4096, Depth: 4, Items: 32})
+	if err == nil {
+		err = Bind(o, &q)
+	}
+	if err == nil && (q.Chunk < 4096 || q.Window < 1 || q.Window > 1024) {
+		err = fmt.Errorf("a pull of chunks of %d bytes with a window of %d", q.Chunk, q.Window)
+	}
+	return q, err
+}
+
 // headerFault carries why a pull was refused.
 const headerFault = "Patchbay-Error"
 
@@ -123,14 +136,7 @@ func (b *blobs) withdraw(id string) {
 
 // get answers a pull.
 func (b *blobs) get(m *nats.Msg) {
-	var q pull
-	o, err := Decode(m.Data, Msgpack, Limits{Bytes: 4096, Depth: 4, Items: 32})
-	if err == nil {
-		err = Bind(o, &q)
-	}
-	if err == nil && (q.Chunk < 4096 || q.Window < 1 || q.Window > 1024) {
-		err = fmt.Errorf("a pull of chunks of %d bytes with a window of %d", q.Chunk, q.Window)
-	}
+	q, err := parsePull(m.Data)
 	if m.Reply == "" || !b.mayAsk(m.Reply) {
 		return
 	}
@@ -139,7 +145,7 @@ func (b *blobs) get(m *nats.Msg) {
 	switch {
 	case err != nil:
 	case of == nil:
-		err = fmt.Errorf("nothing is offered under the id %q: it was pulled, or its time is over", q.ID)
+		err = fmt.Errorf("nothing is offered under the id %q: it was pulled, or its time is over", shown(q.ID))
 	case len(b.sending) >= maxSending:
 		err = fmt.Errorf("%d transfers are under way; try later", maxSending)
 	}
@@ -241,7 +247,7 @@ func (b *blobs) region(n int) (*Region, error) {
 // pull fetches what ref means into memory that the caller releases.
 func (b *blobs) pull(ctx context.Context, ref *Ref) (*Region, error) {
 	if ref.Subject == "" || !b.mayAsk(ref.Subject) {
-		return nil, Errorf(ErrBadRequest, "a stream reference names the subject %q: want one under your inbox", ref.Subject)
+		return nil, Errorf(ErrBadRequest, "a stream reference names the subject %q: want one under your inbox", shown(ref.Subject))
 	}
 	r, err := b.region(ref.Bytes)
 	if err != nil {
@@ -251,7 +257,7 @@ func (b *blobs) pull(ctx context.Context, ref *Ref) (*Region, error) {
 		r.Release()
 		var known *Error
 		if !errors.As(err, &known) {
-			err = Errorf(ErrPayload, "payload %s: %v", ref.ID, err)
+			err = Errorf(ErrPayload, "payload %s: %v", shown(ref.ID), err)
 		}
 		return nil, err
 	}

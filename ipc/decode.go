@@ -99,7 +99,7 @@ func (d *mpReader) object(at, n int) (any, error) {
 			return nil, fmt.Errorf("map at byte %d has a key that is %s; keys are strings", at, kindOf(k))
 		}
 		if _, ok := o.Get(name); ok {
-			return nil, fmt.Errorf("map at byte %d has the key %q twice", at, name)
+			return nil, fmt.Errorf("map at byte %d has the key %q twice", at, shown(name))
 		}
 		v, err := d.value()
 		if err != nil {

@@ -3,6 +3,7 @@ package ipc
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"patchbay/node"
 )
@@ -104,6 +105,15 @@ func codeOf(code string) ErrorCode {
 func Errorf(code, format string, args ...any) *Error {
 	c := codeOf(code)
 	return &Error{Code: c.Code, Status: c.Status, Retryable: c.Retryable, Message: fmt.Sprintf(format, args...)}
+}
+
+// shown cuts a text of a client for an error: what is refused must not cost several times its size.
+func shown(s string) string {
+	const most = 200
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + fmt.Sprintf("... (%d bytes)", len(s))
 }
 
 // Error returns "code: message: details", with the node in front of the message.

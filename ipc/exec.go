@@ -121,7 +121,7 @@ func (s *Service) executorFor(inputs any) (Executor, error) {
 	for _, id := range ids {
 		ex, ok := s.owners[id]
 		if !ok {
-			return nil, Errorf(ErrNoHandle, "no handle %q: it was freed, its lease ran out, or its worker restarted", id)
+			return nil, Errorf(ErrNoHandle, "no handle %q: it was freed, its lease ran out, or its worker restarted", shown(id))
 		}
 		if owner != nil && owner != ex {
 			return nil, Errorf(ErrNoHandle, "handle %q is on %s, another one on %s; load both with one worker", id, ex.Name(), owner.Name())

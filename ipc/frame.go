@@ -27,14 +27,7 @@ func ReadFrame(r io.Reader) ([]byte, error) {
 	if n > MaxFrame {
 		return nil, fmt.Errorf("%w: it declares %d bytes", ErrFrameTooLarge, n)
 	}
-	if n <= 64<<10 {
-		b := make([]byte, n)
-		if _, err := io.ReadFull(r, b); err != nil {
-			return nil, noEOF(err)
-		}
-		return b, nil
-	}
-	b := make([]byte, 64<<10)
+	b := make([]byte, min(n, 4<<10))
 	for have := 0; ; {
 		if _, err := io.ReadFull(r, b[have:]); err != nil {
 			return nil, noEOF(err)

@@ -22,7 +22,7 @@ func parseSample(o *node.Object, forward bool) (*SampleRequest, *Error) {
 		q.ID = NewJobID()
 	}
 	if !validID(q.ID) {
-		return nil, badRequest(badField("id", "%q: an id is 1 to 64 of A-Z a-z 0-9 _ -", q.ID))
+		return nil, badRequest(badField("id", "%q: an id is 1 to 64 of A-Z a-z 0-9 _ -", shown(q.ID)))
 	}
 	built, err := q.request(numbers{forward})
 	if err != nil {
@@ -94,7 +94,7 @@ func (m *ModelRef) file(look numbers) (node.ModelFile, error) {
 		case p.Key == "":
 			return out, badField(path+"key", "is missing")
 		case p.Adapter != "lora":
-			return out, badField(path+"adapter", "%q: lora is the only one that is added without changing the weights", p.Adapter)
+			return out, badField(path+"adapter", "%q: lora is the only one that is added without changing the weights", shown(p.Adapter))
 		case p.Tensors.Up == nil || p.Tensors.Down == nil:
 			return out, badField(path+"tensors", "lacks up or down")
 		case p.Strength != nil && !finite(*p.Strength) || p.Tensors.Alpha != nil && !finite(*p.Tensors.Alpha):
@@ -128,7 +128,7 @@ func (q *SampleRequest) plain(r *parallel.Request) error {
 	case q.Sampling != nil && len(q.Sampling.Bases) == 0:
 		return badField("sampling.bases", "is missing; leave sampling out to take that of the model file")
 	case !slices.Contains([]string{"", "none", "latent", "jpeg"}, q.Preview):
-		return badField("preview", "%q: want none, latent or jpeg", q.Preview)
+		return badField("preview", "%q: want none, latent or jpeg", shown(q.Preview))
 	}
 	for i, n := range q.NoiseDraws {
 		if n < 1 {
@@ -308,7 +308,7 @@ func (look numbers) values(path string, t *Tensor, dims int) ([]int, []float32, 
 	}
 	if look.away(t) {
 		if t.DType != "f32" && t.DType != "f16" && t.DType != "bf16" {
-			return nil, nil, badField(path, "tensor of dtype %q: f32, f16 and bf16 are taken", t.DType)
+			return nil, nil, badField(path, "tensor of dtype %q: f32, f16 and bf16 are taken", shown(t.DType))
 		}
 		return t.Shape, nil, nil
 	}

@@ -177,55 +177,7 @@ func TestErrorTableIsComplete(t *testing.T) {
 	}
 }
 
-func FuzzMessages(f *testing.F) {
-	f.Add([]byte(`{"workflow":{"1":{"class_type":"Wait","inputs":{"n":1}}},"id":"a","plan":"ulysses=2","inputs":{"x.png":"AAAA"}}`), true)
-	f.Add([]byte(`{"prompt":{"1":{"class_type":"Wait","inputs":{"n":[1]}}},"prompt_id":17,"extra_data":{"extra_pnginfo":{}}}`), true)
-	f.Add([]byte(`{"1":{"class_type":"Wait"}}`), true)
-	f.Add([]byte(`{"nodes":[],"links":[]}`), true)
-	f.Add([]byte{0x81, 0xa8, 'w', 'o', 'r', 'k', 'f', 'l', 'o', 'w', 0x80}, false)
-	f.Fuzz(func(t *testing.T, body []byte, text bool) {
-		enc := Msgpack
-		if text {
-			enc = JSON
-		}
-		o, err := Decode(body, enc, DefaultLimits())
-		if err != nil {
-			return
-		}
-		req, w, fault := ParseRun(o)
-		if fault != nil {
-			codeOf(fault.Code)
-			return
-		}
-		if !validID(req.ID) {
-			t.Fatalf("id %q was accepted", req.ID)
-		}
-		// The same request in the other encoding is the same job.
-		h := hashOf(req, w)
-		other := JSON
-		if text {
-			other = Msgpack
-		}
-		if holdsBytes(o) || holdsOddNumber(o) { // bytes become text and NaN null in JSON; that is not the same request
-			return
-		}
-		b, err := Encode(o, other)
-		if err != nil {
-			t.Fatal(err)
-		}
-		o2, err := Decode(b, other, DefaultLimits())
-		if err != nil {
-			t.Fatalf("re-encoded request: %v", err)
-		}
-		req2, w2, fault := ParseRun(o2)
-		if fault != nil {
-			t.Fatalf("re-encoded request is refused: %v", fault)
-		}
-		if h2 := hashOf(req2, w2); h2 != h {
-			t.Fatalf("hash %s became %s in the other encoding", h, h2)
-		}
-	})
-}
+func FuzzMessages(f *testing.F) { messagesTarget().Fuzz(f) }
 
 func holdsBytes(v any) bool { return anyValue(v, func(e any) bool { _, ok := e.([]byte); return ok }) }
 

@@ -42,7 +42,7 @@ const refKey = "$bytes"
 func (r *Ref) check() error {
 	switch {
 	case r.Kind != RefShm && r.Kind != RefStream && r.Kind != RefObject:
-		return fmt.Errorf("reference of kind %q: the kinds are shm, stream, object", r.Kind)
+		return fmt.Errorf("reference of kind %q: the kinds are shm, stream, object", shown(r.Kind))
 	case r.Bytes <= 0 || r.Bytes > maxRegion:
 		return fmt.Errorf("reference to %d bytes: want 1 to %d", r.Bytes, maxRegion)
 	case r.FD < 0 || r.Offset < 0:

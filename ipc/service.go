@@ -166,7 +166,7 @@ func (s *Service) verb(r *Request) error {
 		s.sent(r.Reply.Last(s.cfg.Meter.Stats()))
 		return nil
 	}
-	return Errorf(ErrNoVerb, "no verb %q; the verbs are %s", r.Verb, strings.Join(verbs(), ", "))
+	return Errorf(ErrNoVerb, "no verb %q; the verbs are %s", shown(r.Verb), strings.Join(verbs(), ", "))
 }
 
 // fetch gets what a request refers to, and handles it then.

@@ -33,14 +33,17 @@ func dtypeSize(dtype string) int {
 func (t *Tensor) Check() error {
 	size := dtypeSize(t.DType)
 	if size == 0 {
-		return fmt.Errorf("tensor has dtype %q; the dtypes are f32, f16, bf16, i64, u8", t.DType)
+		return fmt.Errorf("tensor has dtype %q; the dtypes are f32, f16, bf16, i64, u8", shown(t.DType))
+	}
+	if len(t.Shape) > 8 {
+		return fmt.Errorf("tensor has %d dimensions, the limit is 8", len(t.Shape))
 	}
 	bytes := len(t.Data)
 	switch {
 	case t.Ref != nil && t.Data != nil:
 		return fmt.Errorf("tensor has data and a ref")
 	case t.Hash != "" && len(t.Hash) != 64:
-		return fmt.Errorf("tensor has hash %q: want SHA-256 in 64 hexadecimal digits", t.Hash)
+		return fmt.Errorf("tensor has hash %q: want SHA-256 in 64 hexadecimal digits", shown(t.Hash))
 	case t.Ref != nil:
 		bytes = t.Ref.Bytes
 	case t.Data == nil && t.Hash != "":
@@ -50,9 +53,6 @@ func (t *Tensor) Check() error {
 		return fmt.Errorf("tensor of shape %v and dtype %s is larger than %d bytes", t.Shape, t.DType, maxRegion)
 	}
 	n := bytes / size
-	if len(t.Shape) > 8 {
-		return fmt.Errorf("tensor has %d dimensions, the limit is 8", len(t.Shape))
-	}
 	have := 1
 	if slices.Contains(t.Shape, 0) {
 		have = 0

@@ -16,7 +16,7 @@ func (s *Service) accept(r *Request) (*RunRequest, Receipt, error) {
 	req.from = clientOf(r, req)
 	if id := r.MsgID; id != "" && !holds(r.Fields, "id") && !holds(r.Fields, "prompt_id") {
 		if !validID(id) {
-			return nil, Receipt{}, Errorf(ErrBadRequest, "header Nats-Msg-Id %q is no job id: want 1 to 64 of A-Z a-z 0-9 _ -", id)
+			return nil, Receipt{}, Errorf(ErrBadRequest, "header Nats-Msg-Id %q is no job id: want 1 to 64 of A-Z a-z 0-9 _ -", shown(id))
 		}
 		req.ID = id
 	}
@@ -89,7 +89,7 @@ func (s *Service) jobRequest(r *Request) (jobRequest, Record, error) {
 	}
 	rec, err := s.cfg.Jobs.Get(s.ctx, q.Job)
 	if err != nil {
-		return q, rec, Errorf(ErrNoJob, "no job %q here", q.Job)
+		return q, rec, Errorf(ErrNoJob, "no job %q here", shown(q.Job))
 	}
 	return q, rec, nil
 }
@@ -187,7 +187,7 @@ func (s *Service) describe(r *Request) error {
 	}
 	info := s.cfg.Describe(q.Class)
 	if q.Class != "" && len(info) == 0 {
-		return Errorf(ErrNoNodeType, "no node class %q", q.Class)
+		return Errorf(ErrNoNodeType, "no node class %q", shown(q.Class))
 	}
 	s.sent(r.Reply.Last(map[string]any{"v": ProtocolVersion, "comfy_compat": node.Compat, "object_info": info, "limits": s.limits()}))
 	return nil

@@ -74,6 +74,11 @@ func codecs() []codec {
 // 1 - alpha, or zeros [1, 64, 64] where there is no alpha. EXIF orientation is applied; the frames of a GIF become a batch. Files above the
 // pixel limits are refused from their header.
 func DecodeImage(data []byte) (im *Image, mask *Mask, err error) {
+	return decodeWithin(data, maxPixels)
+}
+
+// decodeWithin is DecodeImage with a limit of pixels of its own. A frame counts as the mask that it has at least, 64 x 64: a GIF may have very many small ones.
+func decodeWithin(data []byte, most int64) (im *Image, mask *Mask, err error) {
 	for _, c := range codecs() {
 		if !c.magic(data) {
 			continue
@@ -86,8 +91,8 @@ func DecodeImage(data []byte) (im *Image, mask *Mask, err error) {
 		if c.name == "GIF" {
 			frames = max(1, countGIFFrames(data))
 		}
-		if cfg.Width < 1 || cfg.Height < 1 || cfg.Width > maxSide || cfg.Height > maxSide || int64(cfg.Width)*int64(cfg.Height)*frames > maxPixels {
-			return nil, nil, fmt.Errorf("%s of %d x %d pixels, %d frames: at most %d pixels in all and %d a side are allowed", c.name, cfg.Width, cfg.Height, frames, maxPixels, maxSide)
+		if cfg.Width < 1 || cfg.Height < 1 || cfg.Width > maxSide || cfg.Height > maxSide || max(int64(cfg.Width)*int64(cfg.Height), 64*64)*frames > most {
+			return nil, nil, fmt.Errorf("%s of %d x %d pixels, %d frames: at most %d pixels in all and %d a side are allowed", c.name, cfg.Width, cfg.Height, frames, most, maxSide)
 		}
 		pictures, err := c.decode(data)
 		if err != nil {

@@ -193,33 +193,9 @@ func fixPNG(data []byte) {
 	copy(data[8:], b.Bytes())
 }
 
-func FuzzPNG(f *testing.F) {
-	f.Add(EncodePNG(make([]byte, 12), 2, 2, 3, [2]string{"prompt", `{"1": {"class_type": "A"}}`}, [2]string{"workflow", "狐"}))
-	f.Add([]byte(pngSignature + "\x00\x00\x00\x04zTXtk\x00\x00x"))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		prompt, _, err := WorkflowFromPNG(data)
-		if err == nil {
-			if _, jsonErr := DecodeJSON(prompt); jsonErr != nil {
-				t.Errorf("a prompt that is not JSON was returned: %v", jsonErr)
-			}
-		}
-	})
-}
+func FuzzPNG(f *testing.F) { pngTarget(f).Fuzz(f) }
 
-func FuzzImage(f *testing.F) {
-	f.Add(EncodePNG(make([]byte, 12), 2, 2, 3))
-	f.Add([]byte("GIF89a\x01\x00\x01\x00\x80\x00\x00\x00\x00\x00\xff\xff\xff,\x00\x00\x00\x00\x01\x00\x01\x00\x00\x02\x02D\x01\x00;"))
-	f.Add(exifJPEG([]byte{0xff, 0xd8, 0xff, 0xd9}, 6))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		im, mask, err := DecodeImage(data)
-		if err != nil {
-			return
-		}
-		if len(im.Data) != im.B*im.Y*im.X*im.C || len(mask.Data) != mask.B*mask.Y*mask.X || im.B < 1 {
-			t.Errorf("picture [%d, %d, %d, %d] with %d values, mask [%d, %d, %d] with %d", im.B, im.Y, im.X, im.C, len(im.Data), mask.B, mask.Y, mask.X, len(mask.Data))
-		}
-	})
-}
+func FuzzImage(f *testing.F) { imageTarget(f).Fuzz(f) }
 
 // TestReadsRewrittenTexts: a tool that rewrites texts as UTF-8 in tEXt with a wrong checksum made many of ComfyUI's example pictures. Both the workflow and
 // the pixels of such a file can be read.

@@ -214,13 +214,13 @@ func parseNumber(s string) (any, error) {
 		}
 		n, ok := new(big.Int).SetString(s, 10)
 		if !ok {
-			return nil, fmt.Errorf("bad number %q", s)
+			return nil, fmt.Errorf("bad number %q", shown(s))
 		}
 		return n, nil
 	}
 	f, err := strconv.ParseFloat(s, 64)
 	if err != nil && !math.IsInf(f, 0) {
-		return nil, fmt.Errorf("bad number %q", s)
+		return nil, fmt.Errorf("bad number %q", shown(s))
 	}
 	return f, nil
 }

@@ -17,8 +17,8 @@ type textChunk struct{ key, value string }
 
 const pngSignature = "\x89PNG\r\n\x1a\n"
 
-// maxChunkText bounds the text of one PNG chunk, compressed ones after inflation.
-const maxChunkText = 64 << 20
+// maxTexts bounds the texts of one PNG together, compressed ones after inflation.
+const maxTexts = 64 << 20
 
 // EncodePNG writes 8-bit pixels [Y, X, C] (C 1, 3 or 4) as a PNG with one tEXt chunk per text, in order, between header and pixels, as ComfyUI's
 // pictures have them (PNG specification, third edition). Texts outside Latin-1 become iTXt. It panics if the pixels do not fit the shape.
@@ -164,6 +164,7 @@ func readTexts(data []byte) ([]textChunk, error) {
 		return nil, fmt.Errorf("not a PNG file")
 	}
 	var out []textChunk
+	total := 0
 	for rest := data[8:]; len(rest) >= 12; {
 		n := binary.BigEndian.Uint32(rest)
 		kind := string(rest[4:8])
@@ -175,11 +176,12 @@ func readTexts(data []byte) ([]textChunk, error) {
 		if kind == "IEND" {
 			break
 		}
-		t, ok, err := decodeText(kind, body)
+		t, ok, err := decodeText(kind, body, maxTexts-total)
 		if err != nil {
 			return nil, err
 		}
 		if ok {
+			total += len(t.value)
 			out = append(out, t)
 		}
 	}
@@ -203,8 +205,8 @@ func onlyPixels(data []byte) []byte {
 	return out
 }
 
-// decodeText reads a tEXt, zTXt or iTXt chunk (PNG specification 11.3.3).
-func decodeText(kind string, body []byte) (t textChunk, ok bool, err error) {
+// decodeText reads a tEXt, zTXt or iTXt chunk (PNG specification 11.3.3); a compressed one of at most most bytes.
+func decodeText(kind string, body []byte, most int) (t textChunk, ok bool, err error) {
 	key, rest, found := bytes.Cut(body, []byte{0})
 	if !found || len(key) == 0 || len(key) > 79 {
 		return t, false, nil
@@ -219,7 +221,7 @@ func decodeText(kind string, body []byte) (t textChunk, ok bool, err error) {
 		if len(rest) < 1 || rest[0] != 0 {
 			return t, false, nil
 		}
-		text, err := inflate(rest[1:])
+		text, err := inflate(rest[1:], most)
 		if err != nil {
 			return t, false, err
 		}
@@ -235,7 +237,7 @@ func decodeText(kind string, body []byte) (t textChunk, ok bool, err error) {
 			return t, false, nil
 		}
 		if compressed {
-			if text, err = inflate(text); err != nil {
+			if text, err = inflate(text, most); err != nil {
 				return t, false, err
 			}
 		}
@@ -249,17 +251,17 @@ func decodeText(kind string, body []byte) (t textChunk, ok bool, err error) {
 	return t, true, nil
 }
 
-func inflate(data []byte) ([]byte, error) {
+func inflate(data []byte, most int) ([]byte, error) {
 	z, err := zlib.NewReader(bytes.NewReader(data))
 	if err != nil {
 		return nil, fmt.Errorf("PNG text: %w", err)
 	}
-	text, err := io.ReadAll(io.LimitReader(z, maxChunkText+1))
+	text, err := io.ReadAll(io.LimitReader(z, int64(max(most, 0))+1))
 	if err != nil {
 		return nil, fmt.Errorf("PNG text: %w", err)
 	}
-	if len(text) > maxChunkText {
-		return nil, fmt.Errorf("PNG text of more than %d MiB", maxChunkText>>20)
+	if len(text) > most {
+		return nil, fmt.Errorf("PNG texts of more than %d MiB together", maxTexts>>20)
 	}
 	return text, nil
 }

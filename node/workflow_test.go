@@ -113,30 +113,4 @@ func TestPythonText(t *testing.T) {
 	}
 }
 
-func FuzzWorkflowJSON(f *testing.F) {
-	f.Add([]byte(`{"1": {"class_type": "KSampler", "inputs": {"seed": 18446744073709551615, "model": ["2", 0], "cfg": NaN}}}`))
-	f.Add([]byte(`{"a": {"class_type": "SaveImage", "inputs": {"images": ["a", 0], "filename_prefix": "\ud83e"}}}`))
-	f.Add([]byte(`{"a": {"class_type": "EmptyLatentImage", "inputs": {"width": {"__value__": [1]}, "height": "1_2", "batch_size": 1e400}}, "b": {"class_type": "PreviewImage", "inputs": {"images": ["a", -1]}}}`))
-	cat := NewCatalogue()
-	f.Fuzz(func(t *testing.T, data []byte) {
-		w, failure := ParseWorkflowJSON(data)
-		if failure != nil {
-			return
-		}
-		first := w.JSON()
-		again, failure := ParseWorkflowJSON(first)
-		if failure != nil {
-			t.Fatalf("what was written cannot be read: %v\n%s", failure, first)
-		}
-		if second := again.JSON(); string(first) != string(second) {
-			t.Fatalf("not stable:\n%s\n%s", first, second)
-		}
-		outputs, failure := Validate(cat, Roots{}, Job{Workflow: w})
-		if len(outputs) == 0 && failure == nil {
-			t.Error("no outputs and no failure")
-		}
-		if failure != nil {
-			_ = DumpJSON(failure.ErrorBody())
-		}
-	})
-}
+func FuzzWorkflowJSON(f *testing.F) { workflowTarget().Fuzz(f) }

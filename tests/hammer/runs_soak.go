@@ -1,0 +1,6 @@
+//go:build soak
+
+package hammer
+
+// Runs is how often a target is executed in `make soak`.
+const Runs = 10_000_000
