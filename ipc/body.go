@@ -5,6 +5,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -34,7 +36,7 @@ func parseRun(o *node.Object, lim Limits) (*RunRequest, *node.Workflow, *Error) 
 		err = Bind(o, req)
 		if err == nil && req.Strict {
 			if extra := unknownFields(o, req); len(extra) > 0 {
-				err = fmt.Errorf("unknown fields %s (strict is set)", strings.Join(extra, ", "))
+				err = fmt.Errorf("unknown fields %s (strict is set)", shown(strings.Join(extra, ", ")))
 			}
 		}
 	case holds(o, "prompt"):
@@ -51,13 +53,13 @@ func parseRun(o *node.Object, lim Limits) (*RunRequest, *node.Workflow, *Error) 
 		req.ID = NewJobID()
 	}
 	if !validID(req.ID) {
-		return nil, nil, Errorf(ErrBadRequest, "job id %q: an id is 1 to 64 of A-Z a-z 0-9 _ -", req.ID)
+		return nil, nil, Errorf(ErrBadRequest, "job id %q: an id is 1 to 64 of A-Z a-z 0-9 _ -", shown(req.ID))
 	}
 	if req.QueueTTLMS < 0 || req.DeadlineMS < 0 {
 		return nil, nil, Errorf(ErrBadRequest, "queue_ttl_ms and deadline_ms are not negative")
 	}
 	if rank(req.Priority) < 0 {
-		return nil, nil, Errorf(ErrBadRequest, "field priority: want high, normal or low, got %q", req.Priority)
+		return nil, nil, Errorf(ErrBadRequest, "field priority: want high, normal or low, got %q", shown(req.Priority))
 	}
 	w, fail := parseWorkflowWithin(req.Workflow, lim)
 	if fail != nil {
@@ -197,11 +199,17 @@ func validID(s string) bool {
 // hashOf identifies what a request asks for: two requests of one id with the same hash are the same request.
 func hashOf(req *RunRequest, w *node.Workflow) string {
 	c := *req
-	c.ID, c.Workflow, c.Client, c.Tied, c.Front, c.Preview, c.Priority, c.Attempt = "", string(w.JSON()), nil, false, false, false, "", 0
+	c.ID, c.Workflow, c.Client, c.Tied, c.Front, c.Preview, c.Priority, c.Attempt, c.Inputs = "", string(w.JSON()), nil, false, false, false, "", 0, nil
 	b, err := Encode(&c, Msgpack)
 	if err != nil { // the request was decoded from these very types
 		panic("ipc: " + err.Error())
 	}
-	sum := sha256.Sum256(b)
-	return hex.EncodeToString(sum[:])
+	sum := sha256.New()
+	_, _ = sum.Write(b)                                         // a hash does not fail
+	for _, name := range slices.Sorted(maps.Keys(req.Inputs)) { // the encoder writes them in any order
+		data := req.Inputs[name]
+		_, _ = fmt.Fprintf(sum, "%d %s %d ", len(name), name, len(data))
+		_, _ = sum.Write(data)
+	}
+	return hex.EncodeToString(sum.Sum(nil))
 }

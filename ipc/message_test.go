@@ -2,6 +2,7 @@ package ipc
 
 import (
 	"errors"
+	"maps"
 	"math"
 	"reflect"
 	"strings"
@@ -216,4 +217,30 @@ func anyValue(v any, f func(any) bool) bool {
 		}
 	}
 	return false
+}
+
+// TestSameFilesSameJob: a request with several files is the same job every time, whatever order they come in.
+func TestSameFilesSameJob(t *testing.T) {
+	files := map[string][]byte{}
+	for _, name := range []string{"a.png", "b.png", "c.png", "d.png", "e.png"} {
+		files[name] = []byte(name)
+	}
+	hash := func(files map[string][]byte) string {
+		req, w, fault := ParseRun(node.NewObject("workflow", graph("Wait 1"), "id", "j"))
+		if fault != nil {
+			t.Fatal(fault)
+		}
+		req.Inputs = files
+		return hashOf(req, w)
+	}
+	want := hash(files)
+	for range 50 {
+		if got := hash(maps.Clone(files)); got != want {
+			t.Fatalf("the hash was %s and is %s", want, got)
+		}
+	}
+	files["a.png"], files["b.png"] = files["b.png"], files["a.png"]
+	if hash(files) == want {
+		t.Error("files that changed names have the same hash")
+	}
 }
