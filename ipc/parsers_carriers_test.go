@@ -510,9 +510,8 @@ func checkNATS(_ hammer.Input, m natsMessage, refused error) error {
 
 // taken is what a client has of one request.
 type taken struct {
-	fields []*node.Object
-	files  []File
-	err    error // of the connection
+	files []File
+	err   error // of the connection
 }
 
 // repliesTarget: an input is frames that a daemon sends. A client with one request under way takes them: what it has then is whole, or refused.

@@ -252,7 +252,7 @@ func (t *Target[T]) execute(in Input, m *meter, alone *sync.RWMutex, exactly boo
 			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
 		}
 	}()
-	out, refused, about := t.parse(in, m, alone)
+	out, about, refused := t.parse(in, m, alone)
 	used = -1
 	if exactly || about > t.Bound(in) {
 		least := int64(-1)
@@ -275,12 +275,12 @@ func (t *Target[T]) execute(in Input, m *meter, alone *sync.RWMutex, exactly boo
 	return refused, used, err
 }
 
-func (t *Target[T]) parse(in Input, m *meter, alone *sync.RWMutex) (out T, refused error, about int64) {
+func (t *Target[T]) parse(in Input, m *meter, alone *sync.RWMutex) (out T, about int64, refused error) {
 	alone.RLock()
 	defer alone.RUnlock()
 	before := m.allocated()
 	out, refused = t.Parse(in)
-	return out, refused, m.allocated() - before
+	return out, m.allocated() - before, refused
 }
 
 // measure parses while nobody else does.
