@@ -210,6 +210,7 @@ func TestRefusedFramesKeepTheirTag(t *testing.T) {
 		{`{"a":` + bomb + `,"op":"run","tag":7}`, envelope{}},
 		{`{"tag":{"a":` + bomb + `}}`, envelope{}},
 		{`{"op":7,"tag":1.5}`, envelope{}},
+		{`{"op":{"op":"run","tag":7},"a":` + bomb + `}`, envelope{}},
 		{"\x83\xa2op\xa3run\xa3tag\x07\xa1a" + strings.Repeat("\x91", 100) + "\x01", envelope{Op: "run", Tag: int64(7)}},
 		{"\x82\xa3tag" + strings.Repeat("\x91", 100) + "\x01\xa1a\x01", envelope{}},
 		{"\x82\xa2op\xdb\xff\xff\xff\xff", envelope{}},

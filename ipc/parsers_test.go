@@ -241,6 +241,7 @@ func peekTarget(tb testing.TB) *hammer.Target[envelope] {
 		Name: "FuzzPeek",
 		Seeds: []hammer.Input{
 			{Data: []byte(`{"op":"run","tag":7,"a":1}`)},
+			{Data: []byte(`{"op":{"op":"run","tag":7},"a":1}`)},
 			{Data: []byte("\x82\xa2op\xa3run\xa3tag\x07")},
 			{Data: []byte("\xdf\x00\x00\x00\x02\xa2op\xa3run\xa3tag\xcf\xff\xff\xff\xff\xff\xff\xff\xff")},
 			{Data: []byte(`{"tag":"x","op":"run","a":` + strings.Repeat("[", 70) + strings.Repeat("]", 70) + `}`)},
@@ -271,7 +272,7 @@ func peekTarget(tb testing.TB) *hammer.Target[envelope] {
 			return nil
 		},
 		Bound: func(in hammer.Input) int64 {
-			return fixedBytes + 4*int64(len(in.Data)) + valueBytes*int64(bytes.Count(in.Data[:min(len(in.Data), 1024)], []byte{','}))
+			return fixedBytes + 4*int64(len(in.Data)) + textBound(in.Data[:min(len(in.Data), 1024)])
 		},
 	}
 }

@@ -53,6 +53,9 @@ func peekJSON(env *envelope, body []byte) {
 		if err != nil {
 			return
 		}
+		if _, ok := v.(json.Delim); ok {
+			return // what follows is inside of it
+		}
 		if n, ok := v.(json.Number); ok {
 			if v, err = n.Int64(); err != nil {
 				return
