@@ -134,3 +134,61 @@ func TestHeartbeatsOutliveTheServer(t *testing.T) {
 		t.Errorf("took %+v, %v", rec, err)
 	}
 }
+
+// TestReferencesNobodyGivesOut: references that are in the stream and that the consumer has nothing to do with are found and made anew; what waits its turn
+// stays, and what came just now.
+func TestReferencesNobodyGivesOut(t *testing.T) {
+	e := ledgerServer(t, false)
+	j, _ := durable(t, e, "a")
+	l := j.cfg.Ledger
+	ctx := within(t, 20*time.Second)
+	names := []string{"one", "two"}
+	for _, id := range names {
+		rec := j.fresh(&RunRequest{ID: id}, "hash")
+		if _, _, err := l.create(ctx, rec, &RunRequest{ID: id}); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.enqueue(ctx, rec); err != nil {
+			t.Fatal(err)
+		}
+	}
+	left := func(want int, now time.Time, when string) {
+		t.Helper()
+		if err := l.unstick(ctx, now); err != nil {
+			t.Fatal(err)
+		}
+		if w, err := l.waiting(ctx); err != nil || len(w) != want {
+			t.Fatalf("%s %d references are left, %v; want %d", when, len(w), err, want)
+		}
+	}
+	later := time.Now().Add(time.Minute)
+	left(2, later, "in their turn")
+	consumer := func(filter string) {
+		t.Helper()
+		cfg := l.classes[1].CachedInfo().Config
+		if err := l.queue.DeleteConsumer(ctx, cfg.Durable); err != nil {
+			t.Fatal(err)
+		}
+		cfg.FilterSubject = filter
+		if _, err := l.queue.CreateConsumer(ctx, cfg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	own := l.classes[1].CachedInfo().Config.FilterSubject
+	consumer(queueRoot + "normal.any.nobody") // as one that has forgotten them
+	left(2, time.Now(), "a moment after they came")
+	left(0, later, "much later")
+	consumer(own)
+	for !j.knows("one") || !j.knows("two") {
+		time.Sleep(time.Millisecond)
+	}
+	j.mu.Lock()
+	j.cfg.Now = func() time.Time { return time.Now().Add(time.Minute) }
+	j.mu.Unlock()
+	j.tend(ctx)
+	for range names {
+		if _, _, _, err := j.Take(ctx, "w"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -157,6 +157,38 @@ func (l *Ledger) waiting(ctx context.Context) (map[string]bool, error) {
 	return out, nil
 }
 
+// unstick removes references that no consumer will ever give out, and leaves them to Tend to make anew. The server may hold such after it could not write
+// for a while: what its consumers remember and what is in the stream are written apart, and a reference that counts as acknowledged there may be back in the
+// stream here. It is one if its number is at or below what its consumer has done with, or if the consumer has nothing to give out and nothing out.
+func (l *Ledger) unstick(ctx context.Context, now time.Time) error {
+	for i, c := range l.classes {
+		info, err := c.Info(ctx)
+		if err != nil {
+			return fmt.Errorf("read consumer of the queue: %w", err)
+		}
+		idle := info.NumPending == 0 && info.NumAckPending == 0
+		filter := queueRoot + priorities()[i] + ".any.*"
+		for from := uint64(1); ; {
+			m, err := l.queue.GetMsg(ctx, from, jetstream.WithGetMsgSubject(filter))
+			if errors.Is(err, jetstream.ErrMsgNotFound) {
+				break
+			}
+			if err != nil {
+				return fmt.Errorf("read queue: %w", err)
+			}
+			if !idle && m.Sequence > info.AckFloor.Stream || now.Sub(m.Time) < settled {
+				break
+			}
+			l.cfg.Log.Warn().Str("job", lastToken(m.Subject)).Uint64("seq", m.Sequence).Msg("the NATS server had a reference that it would never give out; it is made anew")
+			if err := l.queue.DeleteMsg(ctx, m.Sequence); err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) {
+				return fmt.Errorf("clean queue: %w", err)
+			}
+			from = m.Sequence + 1
+		}
+	}
+	return nil
+}
+
 // lastEvent returns the newest event of a job in the stream; nil if there is none.
 func (l *Ledger) lastEvent(ctx context.Context, job string) (*Event, error) {
 	m, err := l.events.GetLastMsgForSubject(ctx, EventSubject(job, "*"))

@@ -132,9 +132,12 @@ func (j *Jobs) tend(ctx context.Context) {
 	now := j.cfg.Now()
 	waiting, lost, silent := j.suspects(now)
 	if len(waiting) > 0 {
+		if l.unstick(ctx, now) != nil {
+			return // the server is away; nothing can be put right now
+		}
 		have, err := l.waiting(ctx)
 		if err != nil {
-			return // the server is away; nothing can be put right now
+			return
 		}
 		for _, rec := range waiting {
 			if have[rec.Job] {
