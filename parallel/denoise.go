@@ -61,6 +61,7 @@ type denoiser struct {
 	session   *session
 	progress  *progress
 	evaluator *evaluator
+	reuser    *reuser // nil: no cache
 
 	req     *Request
 	device  Device // what stages are balanced by
@@ -101,6 +102,7 @@ func newDenoiser(req *Request) (*denoiser, error) {
 			d.maskNoise = d.whole.toVector(l.B, sampling.MaskNoise(req.Seed, len(d.noise)))
 		}
 	}
+	d.reuser = newReuser(d)
 	return d, nil
 }
 
@@ -211,6 +213,10 @@ func (d *denoiser) result(shares []*share, runs []*sampling.Run) (*Result, error
 	}
 	for _, s := range shares {
 		d.stats.Rows = max(d.stats.Rows, s.predicted)
+	}
+	if r := d.reuser; r != nil {
+		d.stats.Reused, d.stats.Changes = r.reused, r.changes
+		d.stats.Evaluations -= len(r.reused)
 	}
 	d.stats.StepSeconds = d.progress.seconds
 	return &Result{Latent: d.toLatent(x), X0: d.toLatent(x0), Stats: d.stats}, nil

@@ -21,8 +21,10 @@ type evaluator struct {
 	patch int       // share whose turn it is
 	full  []float32 // network input of all items, as far as shares have brought it
 	seen  map[int]bool
-	sync  bool // this evaluation is synchronous
-	done  int  // synchronous evaluations finished
+	now   answer // what this evaluation asks of the network, without outputs
+	ran   int    // evaluations before this one that the network ran
+	sync  bool   // this evaluation is synchronous
+	done  int    // synchronous evaluations finished
 	whole [][]float32
 }
 
@@ -64,28 +66,44 @@ func (ev *evaluator) wait(ready func() bool) {
 	}
 }
 
-// evaluate predicts the active entries for one share: input is what the network reads, outputs are rows [B, tokens, OutChannels*p*p] per entry.
-func (ev *evaluator) evaluate(s *share, input []float32, timestep float32, active []int) ([][]float32, error) {
+// question is one evaluation as a share asks for it.
+type question struct {
+	x, input []float32 // latent of the share, and what the network reads of it
+	sigma    float32
+	active   []int // predictions wanted
+}
+
+// answer is what a share gets.
+type answer struct {
+	run     []int       // predictions that the network made
+	outputs [][]float32 // of run: rows [B, tokens, OutChannels*p*p]
+	// reused tells that the cache answers the whole evaluation. Otherwise calls say for CacheEasy what it answers, and lazy that CacheLazy learns from the
+	// evaluation; neither: the cache keeps out of it.
+	reused, lazy bool
+	calls        []easyCall
+}
+
+// evaluate predicts the active entries for one share.
+func (ev *evaluator) evaluate(s *share, q question) (answer, error) {
 	ev.mu.Lock()
 	ev.wait(func() bool { return ev.index == s.evaluations && ev.patch == s.index })
 	if ev.err != nil {
 		ev.mu.Unlock()
-		return nil, ev.err
+		return answer{}, ev.err
 	}
-	s.paste(ev.full, input)
+	s.paste(ev.full, q.input)
 	if s.index == 0 {
-		ev.sync = len(ev.shares) == 1 || ev.index < ev.warmup
-		for _, i := range active {
-			ev.sync = ev.sync || !ev.seen[i]
-			ev.seen[i] = true
-		}
+		ev.decide(s, q)
 	}
-	if ev.sync {
-		return ev.together(s, timestep, active)
+	a, timestep := ev.now, ev.d.req.Sampling.Timestep(q.sigma)
+	var err error
+	if len(a.run) > 0 && ev.sync {
+		a.outputs, err = ev.together(s, timestep, a.run)
+		return a, err
 	}
 	var wait func() ([][]float32, error)
-	if len(active) > 0 {
-		wait = ev.d.session.begin(ev.command(timestep, active, s.tokens, s.index))
+	if len(a.run) > 0 {
+		wait = ev.d.session.begin(ev.command(timestep, a.run, s.tokens, s.index))
 	}
 	ev.advance()
 	over := ev.d.expected > 0 && ev.index == ev.d.expected
@@ -93,10 +111,24 @@ func (ev *evaluator) evaluate(s *share, input []float32, timestep float32, activ
 	if over {
 		ev.d.session.turn.pass()
 	}
-	if wait == nil {
-		return nil, nil
+	if wait != nil {
+		a.outputs, err = wait()
 	}
-	return wait()
+	return a, err
+}
+
+// decide settles for all shares what this evaluation is: what the network is asked for, and whether all patches run at once. The first share's rows are all
+// that it looks at, because the others may not have theirs yet.
+func (ev *evaluator) decide(s *share, q question) {
+	ev.now = answer{run: q.active}
+	if r := ev.d.reuser; r != nil {
+		ev.now = r.decide(s, q, ev.index)
+	}
+	ev.sync = len(ev.shares) == 1 || ev.ran < ev.warmup
+	for _, i := range ev.now.run {
+		ev.sync = ev.sync || !ev.seen[i]
+		ev.seen[i] = true
+	}
 }
 
 // together is a synchronous evaluation: the last share runs it for all. ev is locked on entry and unlocked on return.
@@ -108,18 +140,16 @@ func (ev *evaluator) together(s *share, timestep float32, active []int) ([][]flo
 		ev.wait(func() bool { return ev.done >= mine })
 	} else {
 		var err error
-		if len(active) > 0 {
-			all := dit.Range{End: ev.d.whole.grid.Tokens()}
-			c := ev.command(timestep, active, all, 0)
-			c.Whole = true
-			ev.mu.Unlock() // it is this share's turn until advance: the others wait
-			wait := ev.d.session.begin(c)
-			if mine+1 == ev.d.expected {
-				ev.d.session.turn.pass()
-			}
-			ev.whole, err = wait()
-			ev.mu.Lock()
+		all := dit.Range{End: ev.d.whole.grid.Tokens()}
+		c := ev.command(timestep, active, all, 0)
+		c.Whole = true
+		ev.mu.Unlock() // it is this share's turn until advance: the others wait
+		wait := ev.d.session.begin(c)
+		if mine+1 == ev.d.expected {
+			ev.d.session.turn.pass()
 		}
+		ev.whole, err = wait()
+		ev.mu.Lock()
 		if err != nil && ev.err == nil {
 			ev.err = err
 		}
@@ -130,7 +160,7 @@ func (ev *evaluator) together(s *share, timestep float32, active []int) ([][]flo
 	if ev.err != nil {
 		return nil, ev.err
 	}
-	if len(ev.shares) == 1 || len(active) == 0 {
+	if len(ev.shares) == 1 {
 		return ev.whole, nil
 	}
 	out := make([][]float32, len(active))
@@ -146,6 +176,9 @@ func (ev *evaluator) advance() {
 	if ev.patch++; ev.patch == len(ev.shares) {
 		ev.patch = 0
 		ev.index++
+		if len(ev.now.run) > 0 {
+			ev.ran++
+		}
 	}
 	ev.moved.Broadcast()
 }
@@ -153,7 +186,7 @@ func (ev *evaluator) advance() {
 // command collects the rows that the active entries read; entries on areas read their own. The text goes with patch 0.
 func (ev *evaluator) command(timestep float32, active []int, tokens dit.Range, patch int) EvaluateCommand {
 	d := ev.d
-	c := EvaluateCommand{Index: ev.index, Timestep: timestep, Patch: patch, Tokens: tokens, Text: patch == 0, Entries: active}
+	c := EvaluateCommand{Index: ev.ran, Timestep: timestep, Patch: patch, Tokens: tokens, Text: patch == 0, Entries: active}
 	rows := map[*layout][]float32{}
 	for _, i := range active {
 		l := d.preds[i].layout

@@ -32,6 +32,8 @@ type Request struct {
 	Guider   Guider
 	Branches []Branch // positive first, then negative; dual guidance: cond1, cond2, negative
 
+	Cache *Cache // answers some evaluations without the network; nil: all of them run
+
 	Plan string // "ulysses=2,pipe=2,..."; empty: chosen
 	// Compute is the dtype of activations from Embed to Head: F32 (the zero value) or BF16. Samplers, conditioning vectors, modulations, norms and
 	// sums stay in f32.
@@ -128,10 +130,12 @@ type Result struct {
 type Stats struct {
 	Model       string // its name, for people; the caller of Sample fills it in
 	Plan        string
-	Compute     engine.DType // of activations
-	Evaluations int
-	Rows        int     // latents predicted, over all evaluations: batch items times active entries
-	LoadSeconds float64 // weights read and packed for this request, 0 if resident
+	Compute     engine.DType  // of activations
+	Evaluations int           // that the network ran, at least for some entries
+	Reused      []int         // evaluations, from 0, that Request.Cache answered instead; they count on their own
+	Changes     []CacheChange // what the cache saw, if Cache.Verbose
+	Rows        int           // latents predicted, over all evaluations: batch items times active entries
+	LoadSeconds float64       // weights read and packed for this request, 0 if resident
 	StepSeconds []float64
 	PeakBytes   int64          // activations and session buffers of the busiest rank
 	Traffic     [][]Traffic    // what each rank of the plan sent, by axis (AxisUlysses to AxisShard)

@@ -14,6 +14,9 @@ type share struct {
 	weights                        [][]float32 // per prediction, [n] or [B, n]; nil: 1 everywhere
 
 	evaluations, predicted int
+
+	kept         map[int][]float32 // CacheEasy: what the network added to its input, by prediction, [B, n]
+	lazy, uncond []float32         // CacheLazy: what prediction added to the latent, and the last unconditional one, [B, n]
 }
 
 // shares cuts the run into sampler instances and says who evaluates for them.
@@ -21,7 +24,8 @@ func (d *denoiser) shares() ([]*share, *evaluator) {
 	p := d.team.plan
 	grid := d.whole.grid
 	patches := []dit.Range{{End: grid.Tokens()}}
-	if p.Pipe > 1 && !d.sampler.Synchronous {
+	exact := d.expected > 0 && p.Warmup >= d.expected
+	if p.Pipe > 1 && !d.sampler.Synchronous && (d.reuser == nil || !exact) { // a cache of an exact plan decides from the whole latent, as on one rank
 		patches = patchRanges(d.textTokens(), grid.Tokens(), p.Patches)
 	}
 	out := make([]*share, len(patches))
@@ -86,11 +90,15 @@ func (s *share) denoise(ev *evaluator, x []float32, sigma float32) (x0, uncond [
 			in[i] = float32(x[i]*w) + float32(kept[i]*(1-w))
 		}
 	}
-	branches, err := s.predict(ev, in, sigma)
+	branches, a, err := s.predict(ev, in, sigma)
 	if err != nil {
 		return nil, nil, err
 	}
-	x0, uncond = d.req.Guider.mix(len(x), branches)
+	if a.lazy && a.reused {
+		x0, uncond = s.reuseLazy(in)
+	} else if x0, uncond = d.req.Guider.mix(len(x), branches); a.lazy {
+		s.keepLazy(d.reuser, in, x0, uncond)
+	}
 	if mask != nil {
 		out := make([]float32, len(x0))
 		for i, w := range mask {
@@ -125,27 +133,31 @@ func (s *share) maskAt(sigma float32) []float32 {
 	return out
 }
 
-// predict evaluates all active entries of the branches that the guider needs and blends them per branch; branches not needed stay nil.
-func (s *share) predict(ev *evaluator, x []float32, sigma float32) ([][]float32, error) {
+// predict evaluates all active entries of the branches that the guider needs and blends them per branch; branches not needed stay nil, and all of them where the
+// whole prediction comes from a lazy cache.
+func (s *share) predict(ev *evaluator, x []float32, sigma float32) ([][]float32, answer, error) {
 	d := s.d
 	needed := d.req.Guider.needed(len(d.req.Branches), d.sampler.NeedsUncond)
-	input := x
+	q := question{x: x, input: x, sigma: sigma}
 	if !d.req.Sampling.IsFlow() {
-		input = make([]float32, len(x))
-		d.req.Sampling.Input(input, x, sigma)
+		q.input = make([]float32, len(x))
+		d.req.Sampling.Input(q.input, x, sigma)
 	}
-	var active []int
 	for i, p := range d.preds {
 		if needed[p.branch] && p.active(sigma) {
-			active = append(active, i)
+			q.active = append(q.active, i)
 		}
 	}
-	outputs, err := ev.evaluate(s, input, d.req.Sampling.Timestep(sigma), active)
+	a, err := ev.evaluate(s, q)
 	if err != nil {
-		return nil, err
+		return nil, a, err
 	}
 	s.evaluations++
-	s.predicted += d.req.Latent.B * len(active)
+	s.predicted += d.req.Latent.B * len(a.run)
+	if a.lazy && a.reused {
+		return nil, a, nil
+	}
+	outputs := s.vectors(a, q)
 	out := make([][]float32, len(d.req.Branches))
 	for br := range out {
 		if !needed[br] {
@@ -153,27 +165,47 @@ func (s *share) predict(ev *evaluator, x []float32, sigma float32) ([][]float32,
 		}
 		var preds []int
 		var x0 [][]float32
-		for k, i := range active {
+		for _, i := range q.active {
 			if d.preds[i].branch == br {
-				preds, x0 = append(preds, i), append(x0, s.denoised(d.preds[i].layout, outputs[k], x, sigma))
+				v := make([]float32, len(x))
+				d.req.Sampling.Denoised(v, outputs[i], x, sigma)
+				preds, x0 = append(preds, i), append(x0, v)
 			}
 		}
 		out[br] = s.blend(preds, x0)
 	}
-	return out, nil
+	return out, a, nil
 }
 
-// denoised turns one prediction into x0, indexed like the share's vector; elements outside an area stay 0.
-func (s *share) denoised(l *layout, output, x []float32, sigma float32) []float32 {
-	m, spec := s.d.req.Sampling, s.d.req.Model.Spec
-	v := make([]float32, len(x))
+// vectors are the network's outputs by prediction, indexed like the share's vector, from the ranks or from the cache, which learns on the way. Elements outside an
+// area are nothing that anybody reads.
+func (s *share) vectors(a answer, q question) map[int][]float32 {
+	out := map[int][]float32{}
+	for k, i := range a.run {
+		out[i] = s.vector(s.d.preds[i].layout, a.outputs[k])
+	}
+	for _, i := range q.active {
+		if out[i] == nil {
+			out[i] = s.reuse(i, q.input)
+		} else if a.calls != nil {
+			s.keep(i, q.input, out[i])
+		}
+	}
+	if a.calls != nil && !a.reused && s.index == 0 {
+		s.d.reuser.learnEasy(s, a.calls, q.input, out)
+	}
+	return out
+}
+
+// vector reorders rows that the network gave into the share's vector; elements outside an area are 0.
+func (s *share) vector(l *layout, output []float32) []float32 {
+	spec := s.d.req.Model.Spec
 	features := spec.OutChannels * spec.PatchSize * spec.PatchSize
 	if l.gather == nil && features == l.features {
-		m.Denoised(v, output, x, sigma)
-		return v
+		return output
 	}
+	v := make([]float32, len(s.latent))
 	s.write(l, features, func(at, row int) { v[at] = output[row] })
-	m.Denoised(v, v, x, sigma)
 	return v
 }
 

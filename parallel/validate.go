@@ -41,6 +41,9 @@ func (r *Request) validate() error {
 			return refuse("mask", "has shape [%d, %d, %d, %d], want [1 or %d, 1 or %d, %d, %d]", m.B, m.C, m.Y, m.X, r.Latent.B, r.Latent.C, r.Latent.Y, r.Latent.X)
 		}
 	}
+	if err := r.Cache.validate(); err != nil {
+		return err
+	}
 	return r.validateGuidance()
 }
 

@@ -1,0 +1,230 @@
+package parallel
+
+import "math"
+
+// CacheRule selects what a Cache compares.
+type CacheRule uint8
+
+// The rules. CacheEasy (ComfyUI's node EasyCache) looks at the network itself, entry by entry: its input and its output. CacheLazy (LazyCache) looks at the
+// sampler's latent and the guided prediction of it, whatever the network is.
+const (
+	CacheEasy CacheRule = iota
+	CacheLazy
+)
+
+// Cache answers evaluations without the network while they are expected to change little: prediction = input + (output - input of the last evaluation that ran).
+//
+// The expected change of the output, as a part of its size, is added up over the evaluations since then:
+//
+//	expected = rate * mean|x - x1| / mean|y1|    rate = mean|y1 - y2| / mean|x1 - x2|
+//
+// where x is the input of this evaluation, x1, y1 input and output of the last one that ran and x2, y2 of the one that ran before it. The evaluation is answered
+// from the cache while the sum is below Threshold; else it runs and the sum begins again at 0. The first three evaluations therefore always run. Differences are
+// taken at every eighth row and column of the latent, from the first; mean|y1| over all of it. Formula and numerics are those of ComfyUI 0.8.0
+// (comfy_extras/nodes_easycache.py).
+//
+// The leader decides once for an evaluation, and one that is answered sends no command, so all ranks of every plan take the same branch. In a pipeline with
+// patches the first patch decides from its own rows, for all patches; keys and values that ranks keep stay as they are.
+type Cache struct {
+	Rule CacheRule
+	// Threshold is ComfyUI's reuse_threshold, >= 0; 0 reuses nothing.
+	Threshold float32
+	// Start and End, 0 to 1, are the part of the run in which evaluations are answered, in percent of ComfyUI's time line (ModelSampling.PercentToSigma).
+	// Behind End the network runs and the cache learns nothing.
+	Start, End float64
+	// Verbose fills Stats.Changes.
+	Verbose bool
+}
+
+// CacheChange is what a Cache saw in one evaluation.
+type CacheChange struct {
+	Evaluation int     // from 0, of those that the sampler asked for
+	Input      float32 // mean absolute change of the input since the last evaluation that ran; NaN: nothing to compare with
+	Expected   float32 // change of the output that follows from it, as a part of its size; NaN: unknown
+	Total      float32 // Expected summed up since the last evaluation that ran
+	Measured   float32 // change of the output, as a part of its size, if the network ran; NaN: unknown
+	Reused     bool
+}
+
+// cacheStride is the distance of the rows and columns that are compared.
+const cacheStride = 8
+
+// validate refuses settings that mean nothing.
+func (c *Cache) validate() error {
+	within := func(v float64) bool { return v >= 0 && v <= 1 }
+	switch {
+	case c == nil:
+		return nil
+	case c.Rule > CacheLazy:
+		return refuse("cache", "unknown rule %d", c.Rule)
+	case !(c.Threshold >= 0) || math.IsInf(float64(c.Threshold), 0):
+		return refuse("cache.threshold", "is %v: want a finite number >= 0", c.Threshold)
+	case !within(c.Start) || !within(c.End):
+		return refuse("cache", "start is %v and end %v: want numbers from 0 to 1", c.Start, c.End)
+	}
+	return nil
+}
+
+// reuser takes the decisions of a Cache for one run. It belongs to the first share, which calls it at its turn; what all shares need of a decision travels in
+// the answer.
+type reuser struct {
+	d        *denoiser
+	cache    Cache
+	from, to float32 // sigmas: answered where to < sigma <= from
+	meter    meter
+	change   CacheChange // of the evaluation at hand
+
+	// CacheEasy: the prediction that is measured and what it looks like.
+	first int
+	size  [2]int
+
+	places  map[*layout]*places
+	reused  []int
+	changes []CacheChange
+}
+
+func newReuser(d *denoiser) *reuser {
+	c := d.req.Cache
+	if c == nil {
+		return nil
+	}
+	m := d.req.Sampling
+	return &reuser{
+		d: d, cache: *c, from: float32(m.PercentToSigma(c.Start)), to: float32(m.PercentToSigma(c.End)),
+		meter: meter{threshold: c.Threshold}, first: -1, places: map[*layout]*places{},
+	}
+}
+
+// decide says what of an evaluation the network is asked for.
+func (r *reuser) decide(s *share, q question, evaluation int) answer {
+	nan := float32(math.NaN())
+	r.change = CacheChange{Evaluation: evaluation, Input: nan, Expected: nan, Measured: nan}
+	var a answer
+	switch {
+	case !(q.sigma > r.to):
+		a = answer{run: q.active}
+	case r.cache.Rule == CacheLazy:
+		a = r.decideLazy(s, q)
+	default:
+		a = r.decideEasy(s, q)
+	}
+	if a.reused {
+		r.reused = append(r.reused, evaluation)
+		r.change.Reused = true
+		r.note()
+	}
+	return a
+}
+
+// note ends an evaluation in the record.
+func (r *reuser) note() {
+	if r.cache.Verbose {
+		r.changes = append(r.changes, r.change)
+	}
+}
+
+// meter follows how fast the output changes with the input, at the elements compared.
+type meter struct {
+	threshold     float32
+	input, output []float32 // of the last evaluation that ran; nil: none yet
+	norm          float32   // mean absolute output of it
+	rate          float32   // change of the output for a change of the input
+	rated         bool      // rate is known
+	total         float32   // expected changes since the last evaluation that ran
+}
+
+// small adds what is expected for input x and reports whether the sum stays below the threshold.
+func (m *meter) small(x []float32, c *CacheChange) bool {
+	if m.input == nil {
+		return false
+	}
+	c.Input = meanDistance(x, m.input)
+	if !m.rated {
+		return false
+	}
+	c.Expected = m.rate * c.Input / m.norm
+	m.total += c.Expected
+	c.Total = m.total
+	return m.total < m.threshold // not so if a mean was 0 and the sum is no number
+}
+
+// learn takes in an evaluation that ran: elements compared of input and output, and the mean absolute output.
+func (m *meter) learn(x, y []float32, norm float32, c *CacheChange) {
+	if m.output != nil {
+		measured := meanDistance(y, m.output)
+		c.Measured = measured / m.norm
+		if c.Input == c.Input { // known
+			m.rate, m.rated = measured/c.Input, true
+		}
+	}
+	m.input, m.output, m.norm = x, y, norm
+}
+
+// meanDistance is the mean of |a - b|.
+func meanDistance(a, b []float32) float32 {
+	sum := 0.0
+	for i, v := range a {
+		sum += math.Abs(float64(v - b[i]))
+	}
+	return float32(sum / float64(len(a)))
+}
+
+// places are elements of a share's vector, of one item: those compared, and all that a layout covers.
+type places struct{ compared, covered []int32 }
+
+// placesOf finds every eighth row and column of what l covers, counted from its own first.
+func (r *reuser) placesOf(s *share, l *layout) *places {
+	if p, ok := r.places[l]; ok {
+		return p
+	}
+	p := &places{}
+	whole := r.d.whole
+	y, x := whole.grid.LatentY, whole.grid.LatentX
+	at := func(k int32) (int, int) {
+		i := int(whole.order[int(k)+s.from])
+		return i / x % y, i % x
+	}
+	top, left := 0, 0
+	if l == whole {
+		for k := range int32(s.n) {
+			p.covered = append(p.covered, k)
+		}
+	} else { // an area: the run has one share
+		top, left = y, x
+		for k, owned := range l.owned {
+			if owned {
+				p.covered = append(p.covered, l.gather[k])
+				yi, xi := at(l.gather[k])
+				top, left = min(top, yi), min(left, xi)
+			}
+		}
+	}
+	for _, k := range p.covered {
+		if yi, xi := at(k); (yi-top)%cacheStride == 0 && (xi-left)%cacheStride == 0 {
+			p.compared = append(p.compared, k)
+		}
+	}
+	r.places[l] = p
+	return p
+}
+
+// take copies elements of all items of a share's vector.
+func (s *share) take(v []float32, at []int32) []float32 {
+	out := make([]float32, 0, len(v)/s.n*len(at))
+	for i := 0; i < len(v); i += s.n {
+		for _, k := range at {
+			out = append(out, v[i+int(k)])
+		}
+	}
+	return out
+}
+
+// size sums up |v| at elements of all items and counts them.
+func (s *share) size(v []float32, at []int32) (sum float64, n int) {
+	for i := 0; i < len(v); i += s.n {
+		for _, k := range at {
+			sum += math.Abs(float64(v[i+int(k)]))
+		}
+	}
+	return sum, len(v) / s.n * len(at)
+}

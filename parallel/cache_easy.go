@@ -1,0 +1,139 @@
+package parallel
+
+import "slices"
+
+// easyCall is predictions that ComfyUI would make with one call of the network. The call with the entry that is measured decides for itself and for the calls
+// behind it; calls before it have run by then.
+type easyCall struct {
+	entries  []int
+	reused   bool
+	measured bool // has the entry that is measured
+}
+
+// decideEasy goes through the calls of an evaluation as EasyCache does. The entry that is measured is the first one of the first call in the window.
+func (r *reuser) decideEasy(s *share, q question) answer {
+	var a answer
+	open, marked := q.sigma <= r.from, false
+	for _, entries := range r.d.calls(q.active) {
+		call := easyCall{entries: entries}
+		if open {
+			if r.resized(s, entries[0]) {
+				marked = false
+			}
+			if r.first < 0 {
+				r.first = entries[0]
+			}
+		}
+		call.measured = slices.Contains(entries, r.first)
+		if open && call.measured && !marked {
+			l := r.d.preds[r.first].layout
+			if marked = r.meter.small(s.take(q.input, r.placesOf(s, l).compared), &r.change); !marked && r.meter.rated {
+				r.meter.total = 0
+			}
+		}
+		call.reused = marked && s.knows(entries) // ComfyUI stops with a KeyError where an entry is new in this evaluation; here its call runs
+		if marked && call.measured && !call.reused {
+			marked, r.meter.total = false, 0
+		}
+		if !call.reused {
+			a.run = append(a.run, entries...)
+		}
+		a.calls = append(a.calls, call)
+	}
+	slices.Sort(a.run)
+	a.reused = len(a.run) == 0 && len(a.calls) > 0
+	return a
+}
+
+// resized forgets everything if the size of what the network reads has changed, as where entries have areas of different sizes. ComfyUI then also takes the rate
+// to be known and 0, and reuses the rest of the run whatever happens; here it is unknown.
+func (r *reuser) resized(s *share, entry int) bool {
+	g := r.d.preds[entry].layout.grid
+	size := [2]int{g.LatentY, g.LatentX}
+	if r.size == ([2]int{}) {
+		r.size = size
+	}
+	if r.size == size {
+		return false
+	}
+	r.meter, r.first, r.size = meter{threshold: r.cache.Threshold}, -1, [2]int{}
+	clear(s.kept)
+	return true
+}
+
+// calls groups predictions as ComfyUI batches them: in turn, those like the first one left, last one first (samplers.py, calc_cond_batch; memory for the whole
+// batch is taken to be there).
+func (d *denoiser) calls(active []int) [][]int {
+	rest := slices.Clone(active)
+	if d.req.Guider.Kind == GuideDual { // evaluated in the order negative, second, first
+		slices.SortStableFunc(rest, func(a, b int) int { return d.preds[b].branch - d.preds[a].branch })
+	}
+	var out [][]int
+	for len(rest) > 0 {
+		var call, others []int
+		for _, i := range rest {
+			if d.alike(i, rest[0]) {
+				call = append(call, i)
+			} else {
+				others = append(others, i)
+			}
+		}
+		slices.Reverse(call)
+		out, rest = append(out, call), others
+	}
+	return out
+}
+
+// alike tells whether two entries have inputs of the same shapes.
+func (d *denoiser) alike(i, j int) bool {
+	g, h := d.preds[i].layout.grid, d.preds[j].layout.grid
+	a, b := &d.entries[i], &d.entries[j]
+	return g.LatentY == h.LatentY && g.LatentX == h.LatentX && a.Context.Rows == b.Context.Rows && a.Context2.Rows == b.Context2.Rows &&
+		(a.Pooled == nil) == (b.Pooled == nil) && (a.Guidance == nil) == (b.Guidance == nil)
+}
+
+// knows tells whether the share has kept something of all entries.
+func (s *share) knows(entries []int) bool {
+	return !slices.ContainsFunc(entries, func(i int) bool { return s.kept[i] == nil })
+}
+
+// reuse answers a prediction from the cache: input + kept difference, [B, n].
+func (s *share) reuse(entry int, input []float32) []float32 {
+	out := make([]float32, len(input))
+	for i, v := range s.kept[entry] {
+		out[i] = input[i] + v
+	}
+	return out
+}
+
+// keep stores what the network adds to its input.
+func (s *share) keep(entry int, input, output []float32) {
+	v := s.kept[entry]
+	if v == nil {
+		if s.kept == nil {
+			s.kept = map[int][]float32{}
+		}
+		v = make([]float32, len(input))
+		s.kept[entry] = v
+	}
+	for i, o := range output {
+		v[i] = o - input[i]
+	}
+}
+
+// learnEasy measures the calls that ran; outputs are by prediction, in the order of the share's vector.
+func (r *reuser) learnEasy(s *share, calls []easyCall, input []float32, outputs map[int][]float32) {
+	for _, call := range calls {
+		if call.reused || !call.measured {
+			continue
+		}
+		sum, n := 0.0, 0
+		for _, i := range call.entries {
+			v, count := s.size(outputs[i], r.placesOf(s, r.d.preds[i].layout).covered)
+			sum, n = sum+v, n+count
+		}
+		at := r.placesOf(s, r.d.preds[r.first].layout).compared
+		r.meter.learn(s.take(input, at), s.take(outputs[r.first], at), float32(sum/float64(n)), &r.change)
+	}
+	r.note()
+}

@@ -1,0 +1,231 @@
+package parallel
+
+import (
+	"context"
+	"errors"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// cachedRequest is parityRequest with a cache that reuses about half of the evaluations.
+func cachedRequest(t *testing.T, name string, rule CacheRule, steps int) *Request {
+	t.Helper()
+	r := parityRequest(t, openGolden(t, name), name, 2, 9, 10, steps)
+	r.Cache = &Cache{Rule: rule, Threshold: 1, Start: 0.15, End: 0.95, Verbose: true}
+	return r
+}
+
+// TestCacheOnExactPlans: every exact plan reuses the evaluations that one rank does and gives its answer, bit for bit the same in a second run after another job.
+func TestCacheOnExactPlans(t *testing.T) {
+	e := newEngine(t)
+	plans := []string{
+		"ulysses=3", "ring=2", "cfg=3", "cfg=2,ulysses=2", "data=2", "tensor=2", "tensor=2,form=scatter", "ulysses=2,shard=on",
+		"pipe=2,patches=4,warmup=99", "cfg=2,pipe=2,patches=2,warmup=99", "pipe=2,patches=3,warmup=99,sync=spread", "pipe=2,patches=1",
+	}
+	if testing.Short() {
+		plans = []string{"ulysses=3", "cfg=2,ulysses=2", "pipe=2,patches=4,warmup=99"}
+	}
+	for _, c := range []struct {
+		model string
+		rule  CacheRule
+	}{{"flux-c", CacheEasy}, {"flux-c", CacheLazy}, {"sd3-a", CacheEasy}, {"hydit-a", CacheLazy}} {
+		if testing.Short() && c.model != "flux-c" {
+			continue
+		}
+		r := cachedRequest(t, c.model, c.rule, 8)
+		want, err := e.Sample(context.Background(), r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := len(want.Stats.Reused); n < 1 || n > 5 {
+			t.Fatalf("%s: one rank reuses evaluations %v of 8: want 1 to 5 of them", c.model, want.Stats.Reused)
+		}
+		other := *r
+		other.Seed, other.Cache = 5, nil
+		for _, plan := range plans {
+			if strings.Contains(plan, "spread") && skips(r.Model.Spec) {
+				continue
+			}
+			r := *r
+			r.Plan, other.Plan = plan, plan
+			var first []float32
+			for range 2 {
+				got, err := e.Sample(context.Background(), &r, nil)
+				if err != nil {
+					t.Fatalf("%s %s: %v", c.model, plan, err)
+				}
+				if rel := relative(got.Latent.Data, want.Latent.Data); rel > 1e-5 {
+					t.Errorf("%s %s: relative difference to one rank %.3g, bound 1e-5", c.model, plan, rel)
+				}
+				if !slices.Equal(got.Stats.Reused, want.Stats.Reused) {
+					t.Errorf("%s %s: reuses evaluations %v, one rank %v", c.model, plan, got.Stats.Reused, want.Stats.Reused)
+				}
+				if first == nil {
+					first = got.Latent.Data
+				}
+				if !slices.Equal(first, got.Latent.Data) {
+					t.Errorf("%s %s: the second run differs", c.model, plan)
+				}
+				if _, err := e.Sample(context.Background(), &other, nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+}
+
+// TestCacheOnPatches: patches decide once, by the first of them, and evaluations that are reused send nothing to any rank: every rank does the micro-steps of
+// the evaluations that ran, and none else.
+func TestCacheOnPatches(t *testing.T) {
+	e := newEngine(t)
+	for _, rule := range []CacheRule{CacheEasy, CacheLazy} {
+		for _, plan := range []string{"pipe=2,patches=4", "pipe=3,patches=3,warmup=2", "cfg=2,pipe=2,patches=2,ulysses=2", "pipe=2,patches=4,sync=spread"} {
+			r := cachedRequest(t, "flux-c", rule, 12)
+			r.Plan = plan
+			p, err := ParsePlan(plan)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var first *Result
+			for range 2 {
+				got, err := e.Sample(context.Background(), r, nil)
+				if err != nil {
+					t.Fatalf("%s: %v", plan, err)
+				}
+				if first == nil {
+					first = got
+				}
+				if !slices.Equal(first.Latent.Data, got.Latent.Data) || !slices.Equal(first.Stats.Reused, got.Stats.Reused) {
+					t.Errorf("%s: the second run differs", plan)
+				}
+			}
+			st := first.Stats
+			if len(st.Reused) < 2 || st.Evaluations+len(st.Reused) != 12 {
+				t.Errorf("%s: %d evaluations ran and %v were reused, want 12 together, at least 2 of them reused", plan, st.Evaluations, st.Reused)
+			}
+			want := int64(p.Warmup + (st.Evaluations-p.Warmup)*p.Patches)
+			for rank, n := range st.Tokens {
+				if n.MicroSteps != want {
+					t.Errorf("%s: rank %d did %d micro-steps, want %d: %d evaluations ran", plan, rank, n.MicroSteps, want, st.Evaluations)
+				}
+			}
+			if len(st.Changes) < len(st.Reused) {
+				t.Errorf("%s: %d changes recorded, %d evaluations reused", plan, len(st.Changes), len(st.Reused))
+			}
+			for _, c := range st.Changes {
+				if c.Reused != slices.Contains(st.Reused, c.Evaluation) || c.Reused && !(c.Total < r.Cache.Threshold) {
+					t.Errorf("%s: the record says %+v, reused are %v", plan, c, st.Reused)
+				}
+			}
+		}
+	}
+}
+
+// TestCachedStoresHoldWhatTheTableSays: evaluations that are reused leave the stores as they are, so what the others read is as old as the table says, counted in
+// evaluations that ran.
+func TestCachedStoresHoldWhatTheTableSays(t *testing.T) {
+	for _, plan := range []string{"pipe=2,patches=4", "pipe=3,patches=3,warmup=2", "pipe=2,ulysses=2,patches=2,sync=spread"} {
+		e, mu, seen := taggedEngine(t)
+		r := tinyRequest(t, "flux", 1, 8, 8, 9)
+		r.Branches, r.Guider = []Branch{{Name: "positive", Entries: r.Branches[0].Entries[:1]}}, Guider{Kind: GuideBasic}
+		r.Cache, r.Plan = &Cache{Threshold: 3, End: 1}, plan
+		p, err := ParsePlan(plan)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := workloadOf(r)
+		if err := e.assemble(p, w.Spec); err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range e.team.links {
+			l.rank.ops.(*tagging).pos = l.rank.pos
+		}
+		res, err := e.Sample(context.Background(), r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(res.Stats.Reused) == 0 || res.Stats.Evaluations < 3 {
+			t.Fatalf("%s: %d evaluations ran, reused %v: want both", plan, res.Stats.Evaluations, res.Stats.Reused)
+		}
+		w.Evaluations = res.Stats.Evaluations
+		mu.Lock()
+		compareTags(t, plan, w, p, seen)
+		mu.Unlock()
+	}
+}
+
+// TestCacheWithAreas: entries of different sizes make ComfyUI forget everything in every evaluation, so all of them run.
+func TestCacheWithAreas(t *testing.T) {
+	e := newEngine(t)
+	r := cachedRequest(t, "sd3-a", CacheEasy, 8)
+	r.Branches[0].Entries[1].Mask, r.Branches[0].Entries[1].Area = Latent{}, Area{H: 6, W: 8, Y: 2, X: 2}
+	plain := *r
+	plain.Cache = nil
+	want, err := e.Sample(context.Background(), &plain, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := e.Sample(context.Background(), r, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Stats.Reused) > 0 || !slices.Equal(got.Latent.Data, want.Latent.Data) {
+		t.Errorf("reused %v, want none and the picture of a run without cache", got.Stats.Reused)
+	}
+	for i := range r.Branches { // one size for all: the cache works, and on all elements of the area
+		for k := range r.Branches[i].Entries {
+			r.Branches[i].Entries[k].Mask, r.Branches[i].Entries[k].Area = Latent{}, Area{H: 7, W: 8, Y: 2, X: 1}
+		}
+	}
+	if got, err = e.Sample(context.Background(), r, nil); err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Stats.Reused) == 0 {
+		t.Errorf("entries of one area: nothing was reused, changes %+v", got.Stats.Changes)
+	}
+}
+
+// TestCacheTakesInLateEntries: an entry that becomes active where its evaluation would be reused is predicted.
+func TestCacheTakesInLateEntries(t *testing.T) {
+	e := newEngine(t)
+	for _, plan := range []string{"", "pipe=2,patches=4"} {
+		r := cachedRequest(t, "flux-c", CacheEasy, 12)
+		r.Cache.Threshold, r.Plan = 100, plan
+		late := &r.Branches[0].Entries[1]
+		late.Ranged, late.SigmaStart, late.SigmaEnd = true, r.Sigmas[7], 0
+		got, err := e.Sample(context.Background(), r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if slices.Contains(got.Stats.Reused, 7) || !slices.Contains(got.Stats.Reused, 6) || !slices.Contains(got.Stats.Reused, 8) {
+			t.Errorf("plan %q: reused %v, want 6 and 8 but not 7, where an entry is new", plan, got.Stats.Reused)
+		}
+	}
+}
+
+func TestCacheRefusals(t *testing.T) {
+	e := newEngine(t)
+	nan := math.NaN()
+	for _, c := range []struct {
+		cache Cache
+		field string
+	}{
+		{Cache{Threshold: -1}, "cache.threshold"},
+		{Cache{Threshold: float32(nan)}, "cache.threshold"},
+		{Cache{Threshold: float32(math.Inf(1))}, "cache.threshold"},
+		{Cache{Start: -0.1}, "cache"},
+		{Cache{End: 1.1}, "cache"},
+		{Cache{End: nan}, "cache"},
+		{Cache{Rule: 7}, "cache"},
+	} {
+		r := cachedRequest(t, "flux-c", CacheEasy, 2)
+		r.Cache = &c.cache
+		_, err := e.Sample(context.Background(), r, nil)
+		var refused *Error
+		if !errors.As(err, &refused) || refused.Code != BadRequest || refused.Field != c.field || !strings.Contains(refused.Text, " ") {
+			t.Errorf("%+v: got %v, want a refusal of %s", c.cache, err, c.field)
+		}
+	}
+}
