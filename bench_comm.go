@@ -1,10 +1,8 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"runtime"
 	"time"
 
@@ -27,7 +25,7 @@ func benchCommCmd() *cobra.Command {
 		Use:   "comm",
 		Short: "Measure exchanges between ranks of one process, and products and attention of one rank",
 		Long: `comm measures every exchange of the local transport at several sizes, and one large product and one large attention on all processors.
---save writes what plan --profile reads.`,
+--save keeps the rates in a profile, for plan --profile and serve --devices; what else a profile of that name holds stays.`,
 		Example: "  patchbay bench comm --ranks 4 --save here.json",
 		Args:    exactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -42,12 +40,12 @@ func benchCommCmd() *cobra.Command {
 				return err
 			}
 			if f.save != "" {
-				b, err := json.MarshalIndent(m, "", "  ")
+				err := saveMachine(f.save, func(to *parallel.Machine) error {
+					to.Device.GEMM, to.Device.Attention, to.Link = m.GEMM, m.Attention, m.link(to.Link)
+					return nil
+				})
 				if err != nil {
 					return err
-				}
-				if err := os.WriteFile(f.save, append(b, '\n'), 0o644); err != nil {
-					return fmt.Errorf("--save: %w", err)
 				}
 			}
 			return r.print(cmd.OutOrStdout(), f.json)
@@ -55,7 +53,7 @@ func benchCommCmd() *cobra.Command {
 	}
 	f.add(cmd.Flags(), 5, 20)
 	cmd.Flags().IntVar(&f.ranks, "ranks", 2, "ranks that exchange")
-	cmd.Flags().StringVar(&f.save, "save", "", "file for plan --profile")
+	cmd.Flags().StringVar(&f.save, "save", "", "profile to keep the rates in")
 	return cmd
 }
 

@@ -21,6 +21,7 @@ import (
 type stepFlags struct {
 	benchFlags
 	model, size, plan     string
+	save                  string
 	compute               string
 	steps, text, branches int
 }
@@ -31,12 +32,16 @@ func benchStepCmd() *cobra.Command {
 		Use:   "step",
 		Short: "Measure sampler steps of a model on this machine",
 		Long: `step runs the denoise loop of a model on noise with made-up conditioning and prints the time of its steps, what each rank sent and how long
-it waited. Without --model it takes the model of the demo.`,
+it waited. Without --model it takes the model of the demo. --save keeps the rates of its products, attention and element-wise work in a profile, for
+plan --profile and serve --devices: stages of pipelines are balanced and plans chosen by them. Rates depend on the model and the size: measure what you run.`,
 		Example: "  patchbay bench step --plan pipe=2,patches=4 --steps 8",
 		Args:    exactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.check(); err != nil {
 				return err
+			}
+			if f.save != "" && f.plan != "" {
+				return &exitError{exitBadInput, fmt.Errorf("--save measures one rank: leave --plan out")}
 			}
 			r, err := f.measure(cmd.Context())
 			if err != nil {
@@ -50,6 +55,7 @@ it waited. Without --model it takes the model of the demo.`,
 	fl.StringVar(&f.model, "model", "", "file of a diffusion model (default: the demo's)")
 	fl.StringVar(&f.size, "size", "256x256", "width x height in pixels")
 	fl.StringVar(&f.plan, "plan", "", "how to split the work (default: one rank)")
+	fl.StringVar(&f.save, "save", "", "profile to keep the rates of this model in")
 	fl.StringVar(&f.compute, "compute", "f32", "type of activations: f32 or bf16")
 	fl.IntVar(&f.steps, "steps", 4, "steps of a run")
 	fl.IntVar(&f.text, "text", 32, "text tokens")
@@ -152,6 +158,11 @@ func (f *stepFlags) measure(ctx context.Context) (*benchReport, error) {
 		}
 		runs = append(runs, sum)
 	}
+	if f.save != "" {
+		if err := f.keep(ctx, eng, req); err != nil {
+			return nil, err
+		}
+	}
 	plan := last.Plan
 	return &benchReport{
 		Benchmark: "step", Warmup: f.warmup,
@@ -163,4 +174,19 @@ func (f *stepFlags) measure(ctx context.Context) (*benchReport, error) {
 			"traffic": last.Traffic, "tokens": last.Tokens, "evaluations": last.Evaluations,
 		},
 	}, nil
+}
+
+// keep profiles one more run and saves its rates.
+func (f *stepFlags) keep(ctx context.Context, eng *parallel.Engine, req *parallel.Request) error {
+	profiled := *req
+	profiled.Profile = true
+	res, err := eng.Sample(ctx, &profiled, nil)
+	if err != nil {
+		return err
+	}
+	return saveMachine(f.save, func(m *parallel.Machine) error {
+		m.Device.WeightBytes = 4
+		m.Device.Source = fmt.Sprintf("patchbay bench step: %s, %s px, %s, %d processors", filepath.Base(req.Model.Key), f.size, eng.Name(), runtime.GOMAXPROCS(0))
+		return m.Measure(req.Workload(), res.Stats.Spans, req.Compute.Size())
+	})
 }

@@ -64,7 +64,7 @@ Devices are COUNTxDEVICE-LINK, for several hosts HOSTSxCOUNTxDEVICE-LINK+NETWORK
 	fl.BoolVar(&f.blocking, "no-overlap", false, "pipeline transfers keep their stage from computing")
 	fl.BoolVar(&f.all, "all", false, "list every plan with the reason why it loses")
 	fl.StringVar(&f.timeline, "timeline", "", "draw every stage's micro-steps into this file (.svg or .txt), - for the terminal")
-	fl.StringVar(&f.profile, "profile", "", "replace device and link rates by those that `patchbay bench comm --save` has measured")
+	fl.StringVar(&f.profile, "profile", "", "replace device and link rates by those of a profile that `patchbay bench step --save` or `bench comm --save` has written")
 	fl.BoolVar(&f.json, "json", false, "print JSON")
 	return cmd
 }
@@ -135,7 +135,7 @@ func (f *planFlags) search() (parallel.Search, error) {
 		return s, err
 	}
 	if f.profile != "" {
-		if err := readProfile(f.profile, &s.Fabric); err != nil {
+		if err := useProfile(f.profile, &s.Fabric); err != nil {
 			return s, err
 		}
 	}

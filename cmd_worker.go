@@ -102,7 +102,11 @@ func localExecutor(cfg *config, log zerolog.Logger) (*ipc.Local, *node.Catalogue
 	if budget == 0 {
 		budget = availableMemory() / 10 * 9
 	}
-	eng, err := parallel.NewEngine(parallel.Config{NewOps: newOps, MemoryBytes: budget})
+	machine, err := cfg.machine()
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	eng, err := parallel.NewEngine(parallel.Config{NewOps: newOps, MemoryBytes: budget, Machine: machine})
 	if err != nil {
 		return nil, nil, nil, err
 	}

@@ -126,7 +126,7 @@ func (c *config) addFolders(f *pflag.FlagSet) {
 	f.StringVar(&c.ComfyUI, "comfyui", "", "ComfyUI folder: its models, input and output folders are used")
 	f.StringVar(&c.Input, "input", "", "folder of pictures for LoadImage")
 	f.StringVar(&c.Output, "output", "", "folder that SaveImage writes into")
-	f.StringVar(&c.Devices, "devices", "cpu", "what to compute on: cpu")
+	f.StringVar(&c.Devices, "devices", "cpu", "what to compute on: cpu, or a file of `patchbay bench step --save`: the cpu with the rates measured there")
 	f.StringVar(&c.Compute, "compute", string(node.ComputeAuto), "type of the denoise loop's activations: f32, bf16, or auto: bf16 where the processor multiplies it and the file holds it")
 	f.StringVar(&c.Memory, "memory", "", "memory that weights, pictures and buffers may take, as in 12G (default: nine tenths of what is available)")
 	f.StringVar(&c.Log, "log", "info", "least level of log lines: debug, info, warn, error")
@@ -150,8 +150,10 @@ func (c *config) complete() error {
 		c.Input, c.Output = orElse(c.Input, filepath.Join(c.ComfyUI, "input")), orElse(c.Output, filepath.Join(c.ComfyUI, "output"))
 	}
 	c.Input, c.Output = orElse(c.Input, filepath.Join(home(), "input")), orElse(c.Output, filepath.Join(home(), "output"))
-	if c.Devices != "cpu" {
-		return &exitError{exitBadInput, fmt.Errorf("--devices %s: this build computes on cpu only", c.Devices)}
+	if m, err := c.machine(); err != nil {
+		return &exitError{exitBadInput, err}
+	} else if m != nil { // a worker may start elsewhere
+		c.Devices, _ = filepath.Abs(c.Devices)
 	}
 	if _, err := node.ParseCompute(orElse(c.Compute, string(node.ComputeAuto))); err != nil {
 		return &exitError{exitBadInput, fmt.Errorf("--compute %w", err)}

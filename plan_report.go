@@ -1,12 +1,6 @@
 package main
 
-import (
-	"encoding/json"
-	"fmt"
-	"os"
-
-	"patchbay/parallel"
-)
+import "patchbay/parallel"
 
 // planReport is what plan --json prints. Times are seconds.
 type planReport struct {
@@ -81,39 +75,4 @@ func (f *planFlags) report(s parallel.Search, c *parallel.Choice, row float64) p
 		r.Others = append(r.Others, otherReport{o.Plan.String(), o.Seconds, o.Memory.Total(), o.Fits, s.Reason(c, o)})
 	}
 	return r
-}
-
-// measured is what bench comm --save writes and plan --profile reads: rates of this machine, 0 where nothing was measured.
-type measured struct {
-	GEMM      float64 `json:"gemm"`      // floating point operations per second
-	Attention float64 `json:"attention"` // the same
-	Bandwidth float64 `json:"bandwidth"` // bytes per second of one rank
-	Latency   float64 `json:"latency"`   // seconds of one exchange
-	AllToAll  float64 `json:"all_to_all"`
-}
-
-// readProfile replaces the rates of a fabric by measured ones.
-func readProfile(path string, f *parallel.Fabric) error {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return fmt.Errorf("--profile: %w", err)
-	}
-	var m measured
-	if err := json.Unmarshal(b, &m); err != nil {
-		return fmt.Errorf("--profile %s: %w", path, err)
-	}
-	for _, v := range []struct {
-		from float64
-		to   *float64
-	}{
-		{m.GEMM, &f.Device.GEMM}, {m.Attention, &f.Device.Attention}, {m.Bandwidth, &f.Link.Bandwidth}, {m.Latency, &f.Link.Latency}, {m.AllToAll, &f.Link.AllToAll},
-	} {
-		if v.from < 0 {
-			return fmt.Errorf("--profile %s: rates must be positive", path)
-		}
-		if v.from > 0 {
-			*v.to = v.from
-		}
-	}
-	return nil
 }

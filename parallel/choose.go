@@ -19,7 +19,7 @@ func (e *Engine) plan(r *Request) (Plan, error) {
 func (e *Engine) choose(r *Request, p Plan) (Plan, error) {
 	fabric := e.fabric
 	fabric.PerHost = p.Choose
-	s := Search{Workload: r.workload(), Fabric: fabric, Exact: !p.Stale, Warmup: 1, Manner: Ours(p.Overlap), Flat: r.hasArea()}
+	s := Search{Workload: r.Workload(), Fabric: fabric, Exact: !p.Stale, Warmup: 1, Manner: Ours(p.Overlap), Flat: r.hasArea()}
 	c, err := s.Choose()
 	if err != nil {
 		return p, err
@@ -29,8 +29,8 @@ func (e *Engine) choose(r *Request, p Plan) (Plan, error) {
 	return best, nil
 }
 
-// workload is what the planner must know of a request.
-func (r *Request) workload() Workload {
+// Workload is what the planner must know of a request; its Device is left out.
+func (r *Request) Workload() Workload {
 	w := Workload{Spec: r.Model.Spec, Y: r.Latent.Y, X: r.Latent.X, Batch: r.Latent.B, Evaluations: max(len(r.Sigmas)-1, 1)}
 	for i, b := range r.Branches {
 		for _, e := range b.Entries {

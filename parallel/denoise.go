@@ -120,7 +120,7 @@ func repeatMask(m, l Latent) []float32 {
 // open queues the start of the session on the ranks, with all entries that can become active; wait waits for it.
 func (d *denoiser) open(budget int64) (wait func() error, err error) {
 	o := OpenCommand{Model: d.req.Model.Key, Plan: d.team.plan, DType: d.req.Compute, Batch: d.req.Latent.B, Text: d.textTokens(), Budget: budget}
-	if w := d.req.workload(); d.team.plan.Pipe > 1 {
+	if w := d.req.Workload(); d.team.plan.Pipe > 1 {
 		w.Device = d.device
 		o.Lanes = newOutline(w, d.team.plan).lanes
 	}

@@ -5,7 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
+	"time"
+
+	"patchbay/engine/profile"
 )
 
 // Machine is one kind of device as it was measured: rates of a rank, and of the link to its neighbours. Stages are balanced and plans are chosen by it.
@@ -108,4 +112,32 @@ func (c *Config) fabric() (Fabric, error) {
 		devices = "cpu"
 	}
 	return ParseFabric(devices)
+}
+
+// Measure replaces the rates of m by what a profiled run of w on one rank shows: floating point operations of its products and attentions, and bytes of its
+// element-wise work as Ours counts them, by the time that such operations took from embedding to head. valueBytes is the size of an activation. It refuses spans
+// without products or attention.
+func (m *Machine) Measure(w Workload, spans []profile.Span, valueBytes int) error {
+	var products, attentions, rest time.Duration
+	for _, s := range spans {
+		switch {
+		case !slices.Contains([]string{"embed", "qkv", "attention", "mlp", "head"}, s.Layer) || s.Op == "Upload" || s.Op == "Download":
+		case s.Op == "Linear":
+			products += s.Took
+		case s.Op == "Attention":
+			attentions += s.Took
+		default:
+			rest += s.Took
+		}
+	}
+	if products <= 0 || attentions <= 0 || rest <= 0 {
+		return fmt.Errorf("measure rates: the profile has %s of products, %s of attention and %s of other work: want some of each, from one rank", products, attentions, rest)
+	}
+	d := m.Device
+	d.ValueBytes = valueBytes
+	c := newCosts(newOutline(w, OneRank()), Fabric{Device: d, Link: m.Link, Hosts: 1, PerHost: 1}, Ours(true))
+	l, n := c.laneLoad(Coord{}, 0, Micro{Whole: true}), float64(w.Evaluations)
+	d.GEMM, d.Attention, d.Traffic = n*l.gemm/products.Seconds(), n*l.attention/attentions.Seconds(), n*l.bytes/rest.Seconds()
+	m.Device = d
+	return nil
 }

@@ -1,0 +1,94 @@
+package parallel
+
+import (
+	"context"
+	"math"
+	"testing"
+	"time"
+
+	"patchbay/engine/profile"
+)
+
+// TestMeasuredRates: rates are the work of a run, as Simulate counts it, by the time that its operations took; text, modulation and copies to the host do not
+// count. A machine measured so predicts the time it was measured with.
+func TestMeasuredRates(t *testing.T) {
+	r := tinyRequest(t, "flux", 1, 16, 16, 3)
+	w := r.Workload()
+	m, err := NewMachine("cpu")
+	if err != nil {
+		t.Fatal(err)
+	}
+	spans := []profile.Span{
+		{Layer: "qkv", Op: "Linear", Took: 2 * time.Second},
+		{Layer: "attention", Op: "Attention", Took: time.Second},
+		{Layer: "mlp", Op: "AdaLN", Took: time.Second / 2},
+		{Layer: "text", Op: "Linear", Took: time.Hour},
+		{Layer: "modulation", Op: "Linear", Took: time.Hour},
+		{Layer: "embed", Op: "Upload", Took: time.Hour},
+	}
+	if err := m.Measure(w, spans, 4); err != nil {
+		t.Fatal(err)
+	}
+	m.Device.Launch, m.Device.Handover = 0, 0
+	manner := Ours(true)
+	manner.Gap = 0
+	sim, err := Simulate(w, OneRank(), Fabric{Device: m.Device, Link: m.Link, Hosts: 1, PerHost: 1}, manner)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if math.Abs(sim.Seconds-3.5) > 1e-9 {
+		t.Errorf("the measured run took 3.5 s, the machine predicts %.9f s for it", sim.Seconds)
+	}
+	if err := m.Measure(w, spans[:1], 4); err == nil {
+		t.Error("rates were measured without attention")
+	}
+}
+
+// TestMeasuredStages measures this machine with a profiled run, cuts stages by it and prints what they took beside what was predicted. Times are not
+// judged here; the sum over the stages must be there for every rank.
+func TestMeasuredStages(t *testing.T) {
+	plain := newEngine(t)
+	r := tinyRequest(t, "flux", 1, 32, 32, 4)
+	r.Profile = true
+	one, err := plain.Sample(context.Background(), r, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := NewMachine("cpu")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Measure(r.Workload(), one.Stats.Spans, 4); err != nil {
+		t.Fatal(err)
+	}
+	e, err := NewEngine(Config{NewOps: testOps, Machine: &m})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	r.Plan = "pipe=3,patches=3"
+	res, err := e.Sample(context.Background(), r, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	took := make([]time.Duration, 3)
+	for _, s := range res.Stats.Spans {
+		if s.Layer != "exchange" && s.Layer != "text" && s.Layer != "modulation" {
+			took[s.Rank] += s.Took
+		}
+	}
+	p, err := ParsePlan(r.Plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sim, err := Simulate(r.Workload(), p, Fabric{Device: m.Device, Link: m.Link, Hosts: 1, PerHost: 3}, Ours(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for k, d := range took {
+		t.Logf("stage %d: measured %v, predicted %v", k, d, time.Duration(sim.Ranks[k].Compute*1e9))
+		if d <= 0 {
+			t.Errorf("stage %d has computed nothing", k)
+		}
+	}
+}
