@@ -84,6 +84,8 @@ type Spec struct {
 	MLPRatio      float64
 	Blocks        []BlockSpec
 	Params        int64 // number of parameters
+	EmbedParams   int64 // of them those that ForEmbed weights have
+	HeadParams    int64 // and ForHead weights
 }
 
 // BlockSpec describes one block.
@@ -97,6 +99,19 @@ type BlockSpec struct {
 	// Cuts is true where Block takes Env.Half: the attention, or what follows it, alone.
 	Cuts   bool
 	Params int64
+	// AttentionParams and MLPParams are those of its ForAttention and ForMLP weights; a half needs its own and what has neither use. 0 where Cuts is false.
+	AttentionParams, MLPParams int64
+}
+
+// HalfParams is the number of parameters that a half of the block needs. What both halves read counts for each.
+func (b *BlockSpec) HalfParams(half Half) int64 {
+	switch half {
+	case AttentionHalf:
+		return b.Params - b.MLPParams
+	case MLPHalf:
+		return b.Params - b.AttentionParams
+	}
+	return b.Params
 }
 
 // Half is a part of a block: what comes up to the residual of its attention, or the MLP behind it. Between the two there is nothing but X.
@@ -198,7 +213,7 @@ type Model interface {
 	// Prepare computes what depends on the entries alone. All entries have equal shapes. Cross K/V are made for the blocks in held.
 	// It refuses (error) entries whose shapes do not fit the model, naming the field. Blocks of held that this value does not hold are left out.
 	Prepare(env Env, entries []Entry, grid Grid, held Range) (*Prepared, error)
-	// PrepareBlock adds to p what Prepare left out because block i was not in held.
+	// PrepareBlock adds to p what Prepare left out because block i was not in held, for the half of it that env.Half names.
 	PrepareBlock(env Env, p *Prepared, i int)
 	// Modulate computes modulations for S timesteps of each entry, timesteps [S*n] ordered [S][n] as the network takes them
 	// (FLUX 0..1, the others 0..1000), for the blocks in held; the head's too.

@@ -112,10 +112,13 @@ func (c Config) Spec() (dit.Spec, error) {
 	s := dit.Spec{
 		Family: "flux", Width: c.Hidden, Heads: c.Heads, HeadDim: c.Hidden / c.Heads, PatchSize: c.PatchSize, Channels: c.Channels, OutChannels: c.Channels,
 		ContextDim: c.ContextDim, PooledDim: c.VectorDim, TakesGuidance: c.Guidance, MLPRatio: float64(c.MLPHidden) / float64(c.Hidden),
-		Params: weights.Total(declared),
+		Params:      weights.Total(declared),
+		EmbedParams: weights.Total(weights.For(declared, dit.ForEmbed)), HeadParams: weights.Total(weights.For(declared, dit.ForHead)),
 	}
-	for _, n := range weights.PerElement(declared, "double_blocks", c.Depth) {
-		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Double, Skip: -1, Attends: 1, Cuts: true, Params: n})
+	attention := weights.PerElement(weights.For(declared, dit.ForAttention), "double_blocks", c.Depth)
+	mlp := weights.PerElement(weights.For(declared, dit.ForMLP), "double_blocks", c.Depth)
+	for i, n := range weights.PerElement(declared, "double_blocks", c.Depth) {
+		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Double, Skip: -1, Attends: 1, Cuts: true, Params: n, AttentionParams: attention[i], MLPParams: mlp[i]})
 	}
 	for _, n := range weights.PerElement(declared, "single_blocks", c.DepthSingle) {
 		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Single, Skip: -1, Attends: 1, Params: n})

@@ -53,12 +53,16 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.R
 	}
 	n, lt, e := len(entries), entries[0].Context.Rows, m.cfg.Hidden
 	p := &dit.Prepared{N: n, Lt: lt, Grid: grid, Entries: entries}
-	p.Text = env.Arena.Alloc(env.DType, n, lt, e)
+	if !m.held.NoEmbed {
+		p.Text = env.Arena.Alloc(env.DType, n, lt, e)
+	}
 	p.Vector = env.Arena.Alloc(engine.F32, n, e)
 	p.RoPE = layers.AxisRotation(m.cfg.Axes, m.cfg.Theta, lt, grid).Upload(env)
 	mark := env.Arena.Mark()
-	context := layers.Contexts(env, entries, func(e dit.Entry) dit.Array { return e.Context })
-	layers.Project(env, p.Text, context, m.net.TxtIn)
+	if !m.held.NoEmbed {
+		context := layers.Contexts(env, entries, func(e dit.Entry) dit.Array { return e.Context })
+		layers.Project(env, p.Text, context, m.net.TxtIn)
+	}
 	layers.MLP(env, p.Vector, layers.Pooled(env, entries, m.cfg.VectorDim), m.net.Vector.In, m.net.Vector.Out, engine.SiLU)
 	if m.net.Guidance != nil {
 		m.addGuidance(env, p)
@@ -92,8 +96,10 @@ func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held
 	s := len(timesteps) / n
 	out := &dit.Modulation{Image: make([]engine.Tensor, len(m.spec.Blocks)), Text: make([]engine.Tensor, len(m.spec.Blocks))}
 	out.Vector = m.vectors(env, p, timesteps)
-	out.Head = env.Arena.Alloc(engine.F32, s, n, 2*e)
-	env.Ops.Linear(out.Head, out.Vector, m.net.Final.Mod, engine.Epilogue{})
+	if !m.held.NoHead {
+		out.Head = env.Arena.Alloc(engine.F32, s, n, 2*e)
+		env.Ops.Linear(out.Head, out.Vector, m.net.Final.Mod, engine.Epilogue{})
+	}
 	for i := held.Start; i < held.End; i++ {
 		m.ModulateBlock(env, out, i)
 	}

@@ -9,14 +9,14 @@ import (
 // net names the weights of the whole model. Sizes in the tags: E width, F MLP width, D head dim, C channels, p patch size, T and V columns of
 // context and pooled vector.
 type net struct {
-	ImgIn    *engine.Weight `weight:"img_in" shape:"E,C*p*p"`
-	TxtIn    *engine.Weight `weight:"txt_in" shape:"E,T"`
+	ImgIn    *engine.Weight `weight:"img_in" shape:"E,C*p*p" use:"embed"`
+	TxtIn    *engine.Weight `weight:"txt_in" shape:"E,T" use:"embed"`
 	Time     timeEmbedder   `weight:"time_in"`
 	Vector   vectorEmbedder `weight:"vector_in"`
 	Guidance *timeEmbedder  `weight:"guidance_in"` // nil: schnell
 	Double   []double       `weight:"double_blocks"`
 	Single   []single       `weight:"single_blocks"`
-	Final    final          `weight:"final_layer"`
+	Final    final          `weight:"final_layer" use:"head"`
 }
 
 // timeEmbedder turns sinusoidal features into a vector of width E.
@@ -40,12 +40,12 @@ type double struct {
 // stream is one side of a double block. Mod gives shift, scale, gate of the attention, then of the MLP.
 type stream struct {
 	Mod        *engine.Weight `weight:"mod.lin" shape:"6E,E"`
-	QKV        *engine.Weight `weight:"attn.qkv" shape:"3E,E" split:"rows 3E"`
-	QueryScale engine.Tensor  `weight:"attn.norm.query_norm.scale" shape:"D"`
-	KeyScale   engine.Tensor  `weight:"attn.norm.key_norm.scale" shape:"D"`
-	Proj       *engine.Weight `weight:"attn.proj" shape:"E,E" split:"cols E"`
-	Up         *engine.Weight `weight:"mlp.0" shape:"F,E" split:"rows F"`
-	Down       *engine.Weight `weight:"mlp.2" shape:"E,F" split:"cols F"`
+	QKV        *engine.Weight `weight:"attn.qkv" shape:"3E,E" split:"rows 3E" use:"attention"`
+	QueryScale engine.Tensor  `weight:"attn.norm.query_norm.scale" shape:"D" use:"attention"`
+	KeyScale   engine.Tensor  `weight:"attn.norm.key_norm.scale" shape:"D" use:"attention"`
+	Proj       *engine.Weight `weight:"attn.proj" shape:"E,E" split:"cols E" use:"attention"`
+	Up         *engine.Weight `weight:"mlp.0" shape:"F,E" split:"rows F" use:"mlp"`
+	Down       *engine.Weight `weight:"mlp.2" shape:"E,F" split:"cols F" use:"mlp"`
 }
 
 // single is a block of one stream. linear1 is stored fused: queries, keys, values, then the MLP's first layer; linear2 reads the attention
@@ -90,6 +90,6 @@ func (c Config) options(held dit.Held) weights.Options {
 		Units: map[string]int{"E": d},
 		Held:  func(list string, i int) bool { return held.Has(block(list, i)) },
 		Block: block,
-		Rank:  held.Rank, Ranks: held.Ranks, Part: held.Part, Parts: held.Parts,
+		Rank:  held.Rank, Ranks: held.Ranks, Part: held.Part, Parts: held.Parts, Uses: held.Uses,
 	}
 }

@@ -103,7 +103,8 @@ func (c Config) Spec() (dit.Spec, error) {
 	s := dit.Spec{
 		Family: "hunyuandit", Width: c.Hidden, Heads: c.Heads, HeadDim: c.Hidden / c.Heads, PatchSize: c.PatchSize, Channels: c.Channels,
 		OutChannels: 2 * c.Channels, ContextDim: c.TextDim, Context2Dim: c.T5Dim, MLPRatio: float64(c.MLPHidden) / float64(c.Hidden),
-		Params: weights.Total(declared),
+		Params:      weights.Total(declared),
+		EmbedParams: weights.Total(weights.For(declared, dit.ForEmbed)), HeadParams: weights.Total(weights.For(declared, dit.ForHead)),
 	}
 	for i, n := range weights.PerElement(declared, "blocks", c.Depth) {
 		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Cross, Skip: c.skip(i), Attends: 1, Cuts: true, Params: n})

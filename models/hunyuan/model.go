@@ -53,14 +53,19 @@ func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held
 	s := len(timesteps) / n
 	out := &dit.Modulation{Image: make([]engine.Tensor, len(m.spec.Blocks)), Text: make([]engine.Tensor, len(m.spec.Blocks))}
 	vec := env.Arena.Alloc(engine.F32, s, n, e)
-	out.Head, out.Vector = env.Arena.Alloc(engine.F32, s, n, 2*e), vec
+	out.Vector = vec
+	if !m.held.NoHead {
+		out.Head = env.Arena.Alloc(engine.F32, s, n, 2*e)
+	}
 	mark := env.Arena.Mark()
 	f := layers.Upload(env, layers.TimestepFeatures(timesteps, features), s, n, features)
 	layers.MLP(env, vec, f, m.net.Time.In, m.net.Time.Out, engine.SiLU)
 	env.Arena.Release(mark)
 	env.Ops.Add(vec, vec, p.Vector.Unsqueeze(0))
 	env.Ops.Activate(vec, vec, engine.SiLU)
-	env.Ops.Linear(out.Head, vec, m.net.Final.Mod, engine.Epilogue{})
+	if !m.held.NoHead {
+		env.Ops.Linear(out.Head, vec, m.net.Final.Mod, engine.Epilogue{})
+	}
 	for i := held.Start; i < held.End; i++ {
 		m.ModulateBlock(env, out, i)
 	}

@@ -10,7 +10,7 @@ import (
 // net names the weights of the whole model. Sizes in the tags: E width, F MLP width, D head dim, C channels, p patch size, T and U columns of the
 // BERT and mT5 states, W mT5 MLP width, O pooler output, X input of the extra embedder.
 type net struct {
-	Patch   *engine.Weight `weight:"x_embedder.proj" shape:"E,C,p,p"`
+	Patch   *engine.Weight `weight:"x_embedder.proj" shape:"E,C,p,p" use:"embed"`
 	Time    timeEmbedder   `weight:"t_embedder"`
 	T5      t5Projection   `weight:"mlp_t5"`
 	Padding engine.Tensor  `weight:"text_embedding_padding" shape:"333,T"` // 77 for BERT, then 256 for mT5
@@ -18,7 +18,7 @@ type net struct {
 	Style   *style         `weight:"style_embedder"` // nil: 1.2
 	Extra   extraEmbedder  `weight:"extra_embedder"`
 	Blocks  []block        `weight:"blocks"`
-	Final   final          `weight:"final_layer"`
+	Final   final          `weight:"final_layer" use:"head"`
 }
 
 // timeEmbedder turns sinusoidal features into a vector of width E.
@@ -152,6 +152,6 @@ func (c Config) options(held dit.Held) weights.Options {
 		Perms: map[string][]int{"patch": layers.ChannelsFirst(2*c.Channels, c.PatchSize)},
 		Held:  func(_ string, i int) bool { return held.Has(i) },
 		Block: func(_ string, i int) int { return i },
-		Rank:  held.Rank, Ranks: held.Ranks, Part: held.Part, Parts: held.Parts,
+		Rank:  held.Rank, Ranks: held.Ranks, Part: held.Part, Parts: held.Parts, Uses: held.Uses,
 	}
 }

@@ -91,9 +91,12 @@ func (c Config) Spec() (dit.Spec, error) {
 	s := dit.Spec{
 		Family: "pixart", Width: c.Hidden, Heads: c.Heads, HeadDim: c.Hidden / c.Heads, PatchSize: c.PatchSize, Channels: c.Channels,
 		OutChannels: 2 * c.Channels, ContextDim: c.ContextDim, MLPRatio: float64(c.MLPHidden) / float64(c.Hidden), Params: weights.Total(declared),
+		EmbedParams: weights.Total(weights.For(declared, dit.ForEmbed)), HeadParams: weights.Total(weights.For(declared, dit.ForHead)),
 	}
-	for _, n := range weights.PerElement(declared, "blocks", c.Depth) {
-		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Cross, Skip: -1, Attends: 1, Cuts: true, Params: n})
+	attention := weights.PerElement(weights.For(declared, dit.ForAttention), "blocks", c.Depth)
+	mlp := weights.PerElement(weights.For(declared, dit.ForMLP), "blocks", c.Depth)
+	for i, n := range weights.PerElement(declared, "blocks", c.Depth) {
+		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Cross, Skip: -1, Attends: 1, Cuts: true, Params: n, AttentionParams: attention[i], MLPParams: mlp[i]})
 	}
 	return s, nil
 }

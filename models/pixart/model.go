@@ -68,8 +68,10 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, held di
 	}
 	n, lt, e := len(entries), entries[0].Context.Rows, m.cfg.Hidden
 	p := &dit.Prepared{N: n, Lt: lt, Grid: grid, Entries: entries, CrossKV: make([]engine.Tensor, len(m.spec.Blocks)), KeyLen: layers.KeyLen(entries)}
-	p.Pos = env.Arena.Alloc(env.DType, 1, grid.Tokens(), e)
-	env.Ops.Upload(p.Pos, positions)
+	if !m.held.NoEmbed {
+		p.Pos = env.Arena.Alloc(env.DType, 1, grid.Tokens(), e)
+		env.Ops.Upload(p.Pos, positions)
+	}
 	p.Source = env.Arena.Alloc(engine.F32, n, lt, e)
 	if m.cfg.MicroSize {
 		p.Vector = env.Arena.Alloc(engine.F32, n, e)
@@ -85,9 +87,9 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, held di
 	return p, nil
 }
 
-// PrepareBlock computes the keys and values of the text for block i.
+// PrepareBlock computes the keys and values of the text for block i, unless its MLP alone is computed.
 func (m *Model) PrepareBlock(env dit.Env, p *dit.Prepared, i int) {
-	if !m.held.Has(i) {
+	if !m.held.Has(i) || env.Half == dit.MLPHalf {
 		return
 	}
 	w, d := m.net.Blocks[i].Cross.KV, m.spec.HeadDim
@@ -138,7 +140,10 @@ func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held
 	n, e := p.N, m.cfg.Hidden
 	s := len(timesteps) / n
 	out := &dit.Modulation{Image: make([]engine.Tensor, len(m.spec.Blocks)), Text: make([]engine.Tensor, len(m.spec.Blocks))}
-	out.Head, out.Vector = env.Arena.Alloc(engine.F32, s, n, 2*e), env.Arena.Alloc(engine.F32, s, n, 6*e)
+	if !m.held.NoHead {
+		out.Head = env.Arena.Alloc(engine.F32, s, n, 2*e)
+	}
+	out.Vector = env.Arena.Alloc(engine.F32, s, n, 6*e)
 	mark := env.Arena.Mark()
 	vec := env.Arena.Alloc(engine.F32, s, n, e)
 	f := layers.Upload(env, layers.TimestepFeatures(timesteps, features), s, n, features)
@@ -146,7 +151,7 @@ func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held
 	if !p.Vector.IsZero() {
 		env.Ops.Add(vec, vec, p.Vector.Unsqueeze(0))
 	}
-	for i := range 2 {
+	for i := 0; i < 2 && !m.held.NoHead; i++ {
 		env.Ops.Add(out.Head.Slice(2, i*e, (i+1)*e), vec, m.net.Final.Table.Slice(0, i, i+1).Unsqueeze(0))
 	}
 	env.Ops.Activate(vec, vec, engine.SiLU)

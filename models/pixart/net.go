@@ -9,14 +9,14 @@ import (
 
 // net names the weights of the whole model. Sizes in the tags: E width, F MLP width, R = E/3, C channels, p patch size, T columns of the context.
 type net struct {
-	Patch   *engine.Weight `weight:"x_embedder.proj" shape:"E,C,p,p"`
+	Patch   *engine.Weight `weight:"x_embedder.proj" shape:"E,C,p,p" use:"embed"`
 	Time    timeEmbedder   `weight:"t_embedder"`
 	Size    *sizeEmbedder  `weight:"csize_embedder"` // nil: sigma
 	Ratio   *sizeEmbedder  `weight:"ar_embedder"`    // nil: sigma
 	TBlock  *engine.Weight `weight:"t_block.1" shape:"6E,E"`
 	Caption caption        `weight:"y_embedder.y_proj"`
 	Blocks  []block        `weight:"blocks"`
-	Final   final          `weight:"final_layer"`
+	Final   final          `weight:"final_layer" use:"head"`
 }
 
 // timeEmbedder turns sinusoidal features into a vector of width E.
@@ -39,9 +39,9 @@ type caption struct {
 // block attends to the image, then to the text. Table is added to the shared modulation: shift, scale, gate of the attention, then of the MLP.
 type block struct {
 	Table engine.Tensor `weight:"scale_shift_table" shape:"6,E"`
-	Attn  self          `weight:"attn"`
-	Cross cross         `weight:"cross_attn"`
-	MLP   mlp           `weight:"mlp"`
+	Attn  self          `weight:"attn" use:"attention"`
+	Cross cross         `weight:"cross_attn" use:"attention"`
+	MLP   mlp           `weight:"mlp" use:"mlp"`
 }
 
 type self struct {
@@ -83,7 +83,7 @@ func (c Config) options(held dit.Held) weights.Options {
 		Perms: map[string][]int{"patch": layers.ChannelsFirst(2*c.Channels, c.PatchSize)},
 		Held:  func(_ string, i int) bool { return held.Has(i) },
 		Block: func(_ string, i int) int { return i },
-		Rank:  held.Rank, Ranks: held.Ranks, Part: held.Part, Parts: held.Parts,
+		Rank:  held.Rank, Ranks: held.Ranks, Part: held.Part, Parts: held.Parts, Uses: held.Uses,
 		// The table of the training size is not used (positions are computed), the embedding of the empty caption is for training.
 		Ignore: []string{"pos_embed", "y_embedder.y_embedding"},
 	}

@@ -89,9 +89,12 @@ func (c Config) Spec() (dit.Spec, error) {
 	s := dit.Spec{
 		Family: "sd3", Width: c.Hidden, Heads: c.Hidden / headDim, HeadDim: headDim, PatchSize: c.PatchSize, Channels: c.Channels, OutChannels: c.Channels,
 		ContextDim: c.ContextDim, PooledDim: c.PooledDim, MLPRatio: float64(c.MLPHidden) / float64(c.Hidden), Params: weights.Total(declared),
+		EmbedParams: weights.Total(weights.For(declared, dit.ForEmbed)), HeadParams: weights.Total(weights.For(declared, dit.ForHead)),
 	}
+	attention := weights.PerElement(weights.For(declared, dit.ForAttention), "joint_blocks", c.Blocks)
+	mlp := weights.PerElement(weights.For(declared, dit.ForMLP), "joint_blocks", c.Blocks)
 	for i, n := range weights.PerElement(declared, "joint_blocks", c.Blocks) {
-		b := dit.BlockSpec{Kind: dit.Double, Skip: -1, Attends: 1, LastText: i == c.Blocks-1, Cuts: true, Params: n}
+		b := dit.BlockSpec{Kind: dit.Double, Skip: -1, Attends: 1, LastText: i == c.Blocks-1, Cuts: true, Params: n, AttentionParams: attention[i], MLPParams: mlp[i]}
 		if c.dual(i) {
 			b.Attends = 2
 		}

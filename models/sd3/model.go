@@ -67,15 +67,18 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.R
 	}
 	n, lt, e := len(entries), entries[0].Context.Rows, m.cfg.Hidden
 	p := &dit.Prepared{N: n, Lt: lt, Grid: grid, Entries: entries}
-	p.Text = env.Arena.Alloc(env.DType, n, lt, e)
 	p.Vector = env.Arena.Alloc(engine.F32, n, e)
-	p.Pos = env.Arena.Alloc(env.DType, 1, grid.Tokens(), e)
-	top, left := (side-grid.Y)/2, (side-grid.X)/2
-	// [1, G*G, E] -> [1, G, G, E] -> crop [1, Y, X, E] -> [1, Y*X, E]
-	env.Ops.Copy(p.Pos.Split(1, grid.Y, grid.X), m.net.Pos.Split(1, side, side).Slice(1, top, top+grid.Y).Slice(2, left, left+grid.X))
+	if !m.held.NoEmbed {
+		p.Text, p.Pos = env.Arena.Alloc(env.DType, n, lt, e), env.Arena.Alloc(env.DType, 1, grid.Tokens(), e)
+		top, left := (side-grid.Y)/2, (side-grid.X)/2
+		// [1, G*G, E] -> [1, G, G, E] -> crop [1, Y, X, E] -> [1, Y*X, E]
+		env.Ops.Copy(p.Pos.Split(1, grid.Y, grid.X), m.net.Pos.Split(1, side, side).Slice(1, top, top+grid.Y).Slice(2, left, left+grid.X))
+	}
 	mark := env.Arena.Mark()
-	context := layers.Contexts(env, entries, func(e dit.Entry) dit.Array { return e.Context })
-	layers.Project(env, p.Text, context, m.net.Context)
+	if !m.held.NoEmbed {
+		context := layers.Contexts(env, entries, func(e dit.Entry) dit.Array { return e.Context })
+		layers.Project(env, p.Text, context, m.net.Context)
+	}
 	layers.MLP(env, p.Vector, layers.Pooled(env, entries, m.cfg.PooledDim), m.net.Vector.In, m.net.Vector.Out, engine.SiLU)
 	env.Arena.Release(mark)
 	return p, nil
@@ -91,14 +94,19 @@ func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held
 	s := len(timesteps) / n
 	out := &dit.Modulation{Image: make([]engine.Tensor, blocks), Text: make([]engine.Tensor, blocks)}
 	vec := env.Arena.Alloc(engine.F32, s, n, m.cfg.Hidden)
-	out.Head, out.Vector = env.Arena.Alloc(engine.F32, s, n, 2*m.cfg.Hidden), vec
+	out.Vector = vec
+	if !m.held.NoHead {
+		out.Head = env.Arena.Alloc(engine.F32, s, n, 2*m.cfg.Hidden)
+	}
 	mark := env.Arena.Mark()
 	f := layers.Upload(env, layers.TimestepFeatures(timesteps, features), s, n, features)
 	layers.MLP(env, vec, f, m.net.Time.In, m.net.Time.Out, engine.SiLU)
 	env.Arena.Release(mark)
 	env.Ops.Add(vec, vec, p.Vector.Unsqueeze(0))
 	env.Ops.Activate(vec, vec, engine.SiLU)
-	env.Ops.Linear(out.Head, vec, m.net.Final.Mod, engine.Epilogue{})
+	if !m.held.NoHead {
+		env.Ops.Linear(out.Head, vec, m.net.Final.Mod, engine.Epilogue{})
+	}
 	for i := held.Start; i < held.End; i++ {
 		m.ModulateBlock(env, out, i)
 	}

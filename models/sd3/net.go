@@ -10,13 +10,13 @@ import (
 // net names the weights of the whole model. Sizes in the tags: E width, F MLP width, D head dim, C channels, p patch size, T and V columns of
 // context and pooled vector, G side of the position table.
 type net struct {
-	Patch   *engine.Weight `weight:"x_embedder.proj" shape:"E,C,p,p"`
-	Pos     engine.Tensor  `weight:"pos_embed" shape:"1,G*G,E"`
-	Context *engine.Weight `weight:"context_embedder" shape:"E,T"`
+	Patch   *engine.Weight `weight:"x_embedder.proj" shape:"E,C,p,p" use:"embed"`
+	Pos     engine.Tensor  `weight:"pos_embed" shape:"1,G*G,E" use:"embed"`
+	Context *engine.Weight `weight:"context_embedder" shape:"E,T" use:"embed"`
 	Time    timeEmbedder   `weight:"t_embedder"`
 	Vector  vectorEmbedder `weight:"y_embedder"`
 	Blocks  []joint        `weight:"joint_blocks"`
-	Final   final          `weight:"final_layer"`
+	Final   final          `weight:"final_layer" use:"head"`
 }
 
 // timeEmbedder turns sinusoidal features into a vector of width E.
@@ -64,23 +64,23 @@ func (j *joint) view() block {
 // stream is one side of a block. Mod gives shift, scale, gate of the attention, then of the MLP.
 type stream struct {
 	Mod  *engine.Weight `weight:"adaLN_modulation.1" shape:"6E,E"`
-	Attn attention      `weight:"attn"`
-	MLP  mlp            `weight:"mlp"`
+	Attn attention      `weight:"attn" use:"attention"`
+	MLP  mlp            `weight:"mlp" use:"mlp"`
 }
 
 // dualStream is an image side that attends twice. Mod goes on with shift, scale, gate of the second attention.
 type dualStream struct {
 	Mod   *engine.Weight `weight:"adaLN_modulation.1" shape:"9E,E"`
-	Attn  attention      `weight:"attn"`
-	Attn2 attention      `weight:"attn2"`
-	MLP   mlp            `weight:"mlp"`
+	Attn  attention      `weight:"attn" use:"attention"`
+	Attn2 attention      `weight:"attn2" use:"attention"`
+	MLP   mlp            `weight:"mlp" use:"mlp"`
 }
 
 // lastText is the text side of the last block, which gives queries, keys and values and nothing else. Mod gives shift, scale.
 type lastText struct {
 	Mod  *engine.Weight `weight:"adaLN_modulation.1" shape:"2E,E"`
-	QKV  *engine.Weight `weight:"attn.qkv" shape:"3E,E" split:"rows 3E"`
-	Norm *qkNorm        `weight:"attn"`
+	QKV  *engine.Weight `weight:"attn.qkv" shape:"3E,E" split:"rows 3E" use:"attention"`
+	Norm *qkNorm        `weight:"attn" use:"attention"`
 }
 
 type attention struct {
@@ -140,6 +140,6 @@ func (c Config) options(held dit.Held) weights.Options {
 		Perms: map[string][]int{"patch": layers.ChannelsFirst(c.Channels, c.PatchSize)},
 		Held:  func(_ string, i int) bool { return held.Has(i) },
 		Block: func(_ string, i int) int { return i },
-		Rank:  held.Rank, Ranks: held.Ranks, Part: held.Part, Parts: held.Parts,
+		Rank:  held.Rank, Ranks: held.Ranks, Part: held.Part, Parts: held.Parts, Uses: held.Uses,
 	}
 }

@@ -3,6 +3,8 @@ package weights
 import (
 	"strconv"
 	"strings"
+
+	"patchbay/models/dit"
 )
 
 // Total returns the number of parameters of all declared tensors.
@@ -25,6 +27,17 @@ func PerElement(declared []Declared, list string, n int) []int64 {
 		digits, _, _ := strings.Cut(rest, ".")
 		if i, err := strconv.Atoi(digits); err == nil && i < n {
 			out[i] += d.Params()
+		}
+	}
+	return out
+}
+
+// For returns the declared tensors of one use.
+func For(declared []Declared, u dit.Use) []Declared {
+	var out []Declared
+	for _, d := range declared {
+		if d.Use == u {
+			out = append(out, d)
 		}
 	}
 	return out

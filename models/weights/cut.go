@@ -162,15 +162,6 @@ func (c *cut) part(lo, hi int) cut {
 	return out
 }
 
-// pick takes the rows of a bias.
-func (c *cut) pick(bias []float32) []float32 {
-	out := make([]float32, c.count)
-	for i := range out {
-		out[i] = bias[c.row(i)]
-	}
-	return out
-}
-
 // pickInto takes rows [lo, lo+len(dst)) of a stored bias and reads no others.
 func (c *cut) pickInto(dst []float32, bias Stored, lo int) {
 	for i := 0; i < len(dst); {

@@ -188,6 +188,10 @@ func (f *filler) weight(smalls []small, it item) ([]small, error) {
 	if !ok || it.noBias {
 		return smalls, nil
 	}
-	values := func() []float32 { return c.pick(bias.F32()) }
+	values := func() []float32 {
+		v := make([]float32, c.count)
+		c.pickInto(v, bias, 0)
+		return v
+	}
 	return append(smalls, small{bias, values, engine.F32, []int{c.count}, func(t engine.Tensor) { w.Bias = t }}), nil
 }

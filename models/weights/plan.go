@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"patchbay/engine"
+	"patchbay/models/dit"
 )
 
 // Options says how a struct is filled.
@@ -18,7 +19,9 @@ type Options struct {
 	// Held reports whether element i of the list (full name, e.g. "double_blocks") is wanted; nil: all. Names and shapes of the others
 	// are checked too, but nothing of them is read.
 	Held func(list string, i int) bool
-	// Block gives the number of element i of a list of blocks; nil: there are no blocks. Only for Parts > 1.
+	// Uses reports whether weights of a use are wanted in a block (outside: -1); nil: all. Only where Block is set.
+	Uses func(block int, u dit.Use) bool
+	// Block gives the number of element i of a list of blocks; nil: there are no blocks. For Parts > 1 and Uses.
 	Block func(list string, i int) int
 	// Rank and Ranks give the slice of a tensor group; Ranks 0 or 1: whole weights.
 	Rank, Ranks int
@@ -31,6 +34,7 @@ type Options struct {
 type Declared struct {
 	Name  string
 	Shape []int
+	Use   dit.Use
 }
 
 // Params returns the number of elements.
@@ -79,6 +83,15 @@ func plan(dst any, opt Options) (*planner, error) {
 type spot struct {
 	held  bool
 	block int // -1: outside of blocks
+	use   dit.Use
+}
+
+// with is the place of a field of some use, or of the same use as the struct around it.
+func (s spot) with(u dit.Use) spot {
+	if u != "" {
+		s.use = u
+	}
+	return s
 }
 
 func (p *planner) walk(v reflect.Value, prefix string, at spot) error {
@@ -99,6 +112,9 @@ func (p *planner) walk(v reflect.Value, prefix string, at spot) error {
 
 func (p *planner) field(f reflect.Value, t tag, prefix string, at spot) error {
 	full := prefix + t.name
+	if at = at.with(t.use); p.opt.Uses != nil && !p.opt.Uses(at.block, at.use) {
+		at.held = false
+	}
 	if !f.CanSet() {
 		return fmt.Errorf("must be exported to be filled")
 	}
@@ -112,6 +128,7 @@ func (p *planner) field(f reflect.Value, t tag, prefix string, at spot) error {
 			want = nil
 		}
 		it := item{tag: t, field: f, full: full, held: at.held, block: at.block, want: want}
+		it.use = at.use
 		if t.alt != "" {
 			it.alt = prefix + t.alt
 		}
@@ -130,7 +147,7 @@ func (p *planner) field(f reflect.Value, t tag, prefix string, at spot) error {
 			if e.Kind() == reflect.Pointer {
 				e = e.Elem()
 			}
-			in := spot{held: at.held && (p.opt.Held == nil || p.opt.Held(full, i)), block: at.block}
+			in := spot{held: at.held && (p.opt.Held == nil || p.opt.Held(full, i)), block: at.block, use: at.use}
 			if p.opt.Block != nil {
 				in.block = p.opt.Block(full, i)
 			}
@@ -159,10 +176,10 @@ func Declare(dst any, opt Options) ([]Declared, error) {
 	}
 	var out []Declared
 	seen := map[string]bool{}
-	add := func(name string, shape []int) {
+	add := func(name string, shape []int, u dit.Use) {
 		if !seen[name] { // pieces of one fused matrix
 			seen[name] = true
-			out = append(out, Declared{name, shape})
+			out = append(out, Declared{name, shape, u})
 		}
 	}
 	for _, it := range p.items {
@@ -170,12 +187,12 @@ func Declare(dst any, opt Options) ([]Declared, error) {
 			return nil, fmt.Errorf("declare %s: %s has no shape tag", opt.Model, it.full)
 		}
 		if isTensor(it.field) {
-			add(it.full, it.want)
+			add(it.full, it.want, it.use)
 			continue
 		}
-		add(it.full+".weight", it.want)
+		add(it.full+".weight", it.want, it.use)
 		if !it.noBias {
-			add(it.full+".bias", it.want[:1])
+			add(it.full+".bias", it.want[:1], it.use)
 		}
 	}
 	return out, nil

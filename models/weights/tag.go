@@ -5,6 +5,8 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+
+	"patchbay/models/dit"
 )
 
 // tag is what the struct tags of one field say.
@@ -23,7 +25,7 @@ import (
 //
 // Further keys: shape:"3E+F,E" is the stored shape in Options.Dims; rows:"0:3E" takes only some stored rows (fused matrices);
 // split:"rows 3E" or split:"cols E+F" says how a tensor group cuts the matrix: each named group of rows or columns is shared among the
-// ranks in balanced ranges of whole Options.Units.
+// ranks in balanced ranges of whole Options.Units; use:"mlp" says what the weight, or everything in the struct, is for (dit.Use).
 type tag struct {
 	name     string
 	alt      string
@@ -37,6 +39,7 @@ type tag struct {
 	shape    []string
 	rows     string
 	split    string
+	use      dit.Use
 }
 
 func parseTag(f reflect.StructField) (tag, bool, error) {
@@ -45,7 +48,7 @@ func parseTag(f reflect.StructField) (tag, bool, error) {
 		return tag{}, false, nil
 	}
 	parts := strings.Split(text, ",")
-	t := tag{name: parts[0], rows: f.Tag.Get("rows"), split: f.Tag.Get("split")}
+	t := tag{name: parts[0], rows: f.Tag.Get("rows"), split: f.Tag.Get("split"), use: dit.Use(f.Tag.Get("use"))}
 	if s := f.Tag.Get("shape"); s != "" {
 		t.shape = strings.Split(s, ",")
 	}
