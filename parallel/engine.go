@@ -73,7 +73,7 @@ func NewEngine(cfg Config) (*Engine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start the engine: %w", err)
 	}
-	return &Engine{cfg: cfg, fabric: fabric, work: make(chan struct{}, 1), places: newPlacements(cfg.MemoryBytes), local: ops}, nil
+	return &Engine{cfg: cfg, fabric: fabric, work: make(chan struct{}, 1), places: newPlacements(cfg.MemoryBytes, fabric.Device), local: ops}, nil
 }
 
 // Close waits for the work in hand, ends the ranks and frees all weights.

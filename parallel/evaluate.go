@@ -97,15 +97,18 @@ func (s *rankSession) prepare() error {
 
 // prepareBlocks goes over blocks outside and entries inside, as weights in parts come.
 func (s *rankSession) prepareBlocks() {
-	whole := s.prepared()
+	whole, env := s.prepared(), s.env
 	for b := whole.Start; b < whole.End; b++ {
 		s.weights.use(b, b+1)
+		if !s.open.Plan.Spread {
+			env.Half = s.held.half(b)
+		}
 		for _, e := range s.entries {
 			if e.p == nil {
 				continue
 			}
 			layer(s.env, "text")
-			s.model.PrepareBlock(s.env, e.p, b)
+			s.model.PrepareBlock(env, e.p, b)
 			if e.m != nil {
 				layer(s.env, "modulation")
 				s.model.ModulateBlock(s.env, e.m, b)

@@ -25,11 +25,19 @@ func (o *outline) cutLanes() []lane {
 	if lanes == 1 {
 		return whole([]dit.Range{{End: n}})
 	}
-	costs, ends := o.blockSeconds()
-	if skips(o.Spec) {
-		return foldedLanes(o.Spec, costs, ends, o.plan.Pipe)
+	if o.plan.owns() {
+		return o.plan.ownLanes(o.Spec, o.Device)
 	}
-	return stageLanes(o.Spec, costs, ends, lanes)
+	costs, ends := o.blockSeconds()
+	return lanesBy(o.Spec, costs, ends, o.plan.Pipe)
+}
+
+// lanesBy cuts blocks of given costs over the lanes of so many stages.
+func lanesBy(spec *dit.Spec, costs []blockCost, ends [2]float64, parts int) []lane {
+	if skips(spec) {
+		return foldedLanes(spec, costs, ends, parts)
+	}
+	return stageLanes(spec, costs, ends, parts)
 }
 
 // foldedLanes cuts the first half of the blocks and its mirror image over stages, embedding and head on the first one. A cut in the middle of block b is

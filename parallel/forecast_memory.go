@@ -8,7 +8,9 @@ import (
 
 // Memory is what one rank needs, in bytes. Text encoder and VAE are not in it.
 type Memory struct {
-	Weights     int64 // blocks of the stage, cut by the tensor axis; embeddings, conditioning and head whole. In parts: 1/P and two blocks
+	// Weights are the blocks of the stage, cut by the tensor axis; embeddings, conditioning and head whole. With shard=on the stage's own alone, or 1/P and
+	// two blocks.
+	Weights     int64
 	Session     int64 // prepared text, positions, modulations and, in a pipeline, the K/V store
 	Activations int64
 	Exchange    int64 // what transfers read and write
@@ -35,7 +37,10 @@ func ForecastMemory(w Workload, p Plan, weightBytes, valueBytes int) []Memory {
 			out[r].Weights += m.Weights * int64(weightBytes)
 		})
 		out[r].Weights += o.ends() * int64(weightBytes)
-		if p.Shard {
+		switch {
+		case p.owns():
+			out[r].Weights = o.stageParams(c) * int64(weightBytes)
+		case p.Shard:
 			out[r].Weights = o.shardParams() * int64(weightBytes)
 		}
 	}
@@ -111,7 +116,7 @@ func (o *outline) laneMemory(c Coord, k, valueBytes int) Memory {
 	for n := whole.Start; n < whole.End; n++ {
 		for i := range o.Text {
 			if o.cfgOf[i] == c.CFG {
-				o.sessionBlock(&session, c, n, i)
+				o.sessionBlock(&session, c, n, i, !o.plan.Spread && held.half(n) == dit.MLPHalf)
 			}
 		}
 	}
@@ -239,7 +244,9 @@ func (o *outline) localHeads(c Coord) int {
 func (o *outline) sessionEntry(s *stack, c Coord, at lane, i, b int) (kv int64) {
 	spec, e, lt, li := o.Spec, o.Spec.Width, o.Text[i], o.tokens()
 	rotates, adds, shiftOnly := traits(spec)
+	embeds := !o.plan.held(o.lanes, c).NoEmbed
 	switch { // text, or what its keys and values are made of
+	case spec.JointText() && !embeds:
 	case spec.JointText():
 		s.alloc(lt * e)
 	case shiftOnly:
@@ -248,7 +255,7 @@ func (o *outline) sessionEntry(s *stack, c Coord, at lane, i, b int) (kv int64) 
 		s.wide(lt * e)
 	}
 	s.wide(e)
-	if adds {
+	if adds && embeds {
 		s.alloc(li * e)
 	}
 	if rotates {
@@ -260,12 +267,18 @@ func (o *outline) sessionEntry(s *stack, c Coord, at lane, i, b int) (kv int64) 
 		second := max(lt-77, 0)
 		s.wideScratch(second*spec.Context2Dim, min(lt, 77)*spec.ContextDim, 4*second*spec.Context2Dim)
 	} else if spec.JointText() {
-		s.wideScratch(lt*spec.ContextDim, s.projected(lt*e))
-		s.wideScratch(lt*spec.ContextDim, spec.PooledDim, e)
+		if embeds {
+			s.wideScratch(lt*spec.ContextDim, s.projected(lt*e))
+		}
+		context := 0
+		if embeds {
+			context = lt * spec.ContextDim
+		}
+		s.wideScratch(context, spec.PooledDim, e)
 	} else {
 		s.wideScratch(lt*spec.ContextDim, lt*e)
 	}
-	o.modulate(s, min(o.Evaluations, maxModulationRows))
+	o.modulate(s, c, min(o.Evaluations, maxModulationRows))
 	before := s.top
 	if o.stored() {
 		heads := o.heads(c)[c.Ulysses].Len()
@@ -295,10 +308,12 @@ func (o *outline) sessionEntry(s *stack, c Coord, at lane, i, b int) (kv int64) 
 }
 
 // modulate adds what is computed for so many timesteps before the blocks: the head's modulation, and what those of the blocks are made of.
-func (o *outline) modulate(s *stack, rows int) {
+func (o *outline) modulate(s *stack, c Coord, rows int) {
 	e := o.Spec.Width
 	_, _, shiftOnly := traits(o.Spec)
-	s.wide(rows * 2 * e)
+	if !o.plan.held(o.lanes, c).NoHead {
+		s.wide(rows * 2 * e)
+	}
 	if o.Spec.Blocks[0].Kind == dit.Cross && !shiftOnly { // one product for all blocks
 		s.wide(rows * 6 * e)
 		s.wideScratch(rows*e, rows*256, rows*e)
@@ -308,9 +323,9 @@ func (o *outline) modulate(s *stack, rows int) {
 	s.wideScratch(rows*256, rows*e)
 }
 
-// sessionBlock adds what stays of one entry for block n: keys and values of the text, modulations.
-func (o *outline) sessionBlock(s *stack, c Coord, n, entry int) {
-	if !o.Spec.JointText() {
+// sessionBlock adds what stays of one entry for block n: keys and values of the text unless the MLP alone is computed, modulations.
+func (o *outline) sessionBlock(s *stack, c Coord, n, entry int, mlp bool) {
+	if !o.Spec.JointText() && !mlp {
 		kv := o.Text[entry] * 2 * o.localHeads(c) * o.Spec.HeadDim
 		s.alloc(kv)
 		s.wideScratch(s.projected(kv))
@@ -333,7 +348,7 @@ func (o *outline) activations(s *stack, c Coord, k, b int, m Micro) {
 		all := o.rows(m, i)[c.sequence(o.plan)]
 		r := o.plan.kept(all, c.Tensor)
 		mine, wide = append(mine, r), append(wide, all)
-		o.modulate(s, 1) // of a timestep that nobody announced
+		o.modulate(s, c, 1) // of a timestep that nobody announced
 		s.alloc(b * r.Len() * e)
 		if together := all.Text.End == o.entry(i).text && all.Image.Start == 0; rotates && all.Text.Len() > 0 && all.Image.Len() > 0 && !together {
 			s.wide(all.Len() * spec.HeadDim / 2)

@@ -9,6 +9,25 @@ func (o *outline) unitParams() []int64 {
 	return append(out, o.ends())
 }
 
+// stageParams is what rank c holds where stages own their weights: of blocks its slice of the tensor group, of the one that is cut in two its half.
+func (o *outline) stageParams(c Coord) int64 {
+	h, n := o.plan.held(o.lanes, c), o.ends()
+	if h.NoEmbed {
+		n -= o.Spec.EmbedParams
+	}
+	if h.NoHead {
+		n -= o.Spec.HeadParams
+	}
+	for i := range o.Spec.Blocks {
+		if !h.Has(i) {
+			continue
+		}
+		b, half := &o.Spec.Blocks[i], h.Half(i)
+		n += int64(float64(o.blockParams(i)) * float64(b.HalfParams(half)) / float64(b.Params))
+	}
+	return n
+}
+
 // unitPlace is the place of a unit of n blocks: they alternate, and what is outside of blocks comes before the first.
 func unitPlace(unit, n int) int {
 	if unit == n {
@@ -40,7 +59,7 @@ func gatheredUnits(blocks, evaluations int) []int {
 
 // shardVolume is what a rank sends in a session to bring units together: its part of each to P-1 others.
 func (o *outline) shardVolume() (v volume) {
-	if !o.plan.Shard {
+	if o.plan.parts() == 1 {
 		return v
 	}
 	units, parts := o.unitParams(), int64(o.plan.parts())
@@ -53,7 +72,7 @@ func (o *outline) shardVolume() (v volume) {
 // addShards adds the gathers of one evaluation. The next unit comes beside the work of the one in use, so only what takes longer counts; work is spread
 // evenly over the units.
 func (c *costs) addShards(l *load) {
-	if !c.plan.Shard {
+	if c.plan.parts() == 1 {
 		return
 	}
 	units, parts, w := c.unitParams(), int64(c.plan.parts()), c.wires[AxisShard]

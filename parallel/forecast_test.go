@@ -73,7 +73,8 @@ func forecastPlans() []string {
 		"pipe=2,patches=3,sync=spread", "pipe=3,patches=2,warmup=2,sync=spread", "pipe=2,ring=2,ulysses=2,patches=2,sync=spread",
 		"cfg=2,pipe=2,ulysses=3,patches=5,warmup=99,sync=spread", "pipe=2,tensor=2,patches=2,sync=spread",
 		"tensor=2,form=scatter", "tensor=4,form=scatter", "ring=2,ulysses=2,tensor=2,form=scatter", "cfg=2,data=2,tensor=3,form=scatter",
-		"pipe=2,ulysses=2,tensor=3,form=scatter,patches=5",
+		"pipe=2,ulysses=2,tensor=3,form=scatter,patches=5", "pipe=2,patches=3,shard=on", "pipe=4,ulysses=2,patches=2,shard=on,cut=weights",
+		"cfg=2,pipe=3,tensor=2,patches=2,shard=on",
 	}
 }
 

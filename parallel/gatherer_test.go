@@ -254,7 +254,7 @@ func TestPartsAreWithinTheirBounds(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			units := h.models[heldKey("", plan.held(Coord{}))].Shards().Units
+			units := h.models[heldKey("", plan.held(nil, Coord{}))].Shards().Units
 			total, largest := int64(0), 0
 			for _, u := range units {
 				total += int64(u.Bytes())
@@ -265,14 +265,14 @@ func TestPartsAreWithinTheirBounds(t *testing.T) {
 				want := Traffic{}
 				for _, u := range gatheredUnits(len(w.Spec.Blocks), w.Evaluations) {
 					want.Calls++
-					want.Bytes += int64(units[u].Counts[plan.held(c).Part] * (plan.parts() - 1))
+					want.Bytes += int64(units[u].Counts[plan.held(nil, c).Part] * (plan.parts() - 1))
 				}
 				if got := axes[AxisShard]; got.Calls != want.Calls || got.Bytes != want.Bytes {
 					t.Errorf("%s %s, rank %d: %d bytes in %d gathers, formula %d in %d", f.name, plan, rank, got.Bytes, got.Calls, want.Bytes, want.Calls)
 				}
 				// what cuts between pieces may add: a panel of the widest matrix, of 64 rows or fewer
 				piece := int(64 * 4 * (1 + w.Spec.MLPRatio) * float64(w.Spec.Width))
-				peak, bound := h.peaks[heldKey("", plan.held(c))], total/int64(plan.parts())+int64(2*largest+piece)
+				peak, bound := h.peaks[heldKey("", plan.held(nil, c))], total/int64(plan.parts())+int64(2*largest+piece)
 				if peak > bound {
 					t.Errorf("%s %s, rank %d: weights take %d bytes at their peak, want at most 1/%d of %d and two units of %d: %d", f.name, plan, rank, peak, plan.parts(), total,
 						largest, bound)
@@ -325,7 +325,7 @@ func TestGatherOrder(t *testing.T) {
 // TestShardRefusals name the rule and a plan that can.
 func TestShardRefusals(t *testing.T) {
 	for text, want := range map[string]string{
-		"shard=on": "ulysses=2", "tensor=2,shard=on": "ulysses=2", "pipe=2,ulysses=2,shard=on": "pipe=4 alone", "shard=yes": "off or on",
+		"shard=on": "ulysses=2", "tensor=2,shard=on": "ulysses=2", "pipe=2,ulysses=2,shard=on,sync=spread": "use sync=stages", "ulysses=2,shard=on,cut=weights": "pipe=2", "pipe=2,cut=weights": "shard=on", "shard=yes": "off or on",
 	} {
 		if _, err := ParsePlan(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want a refusal that names %s", text, err, want)

@@ -22,6 +22,9 @@ func (e *Engine) Load(ctx context.Context, m Model, plan string) (Loaded, error)
 	if p.Tensor > m.Spec.Heads {
 		return out, refusePlan("tensor", "is %d, the model has %d heads", p.Tensor, m.Spec.Heads)
 	}
+	if n := maxStages(m.Spec); p.owns() && p.Pipe > n {
+		return out, refusePlan("pipe", "is %d, the blocks of %s make at most %d stages", p.Pipe, m.Spec.Family, n)
+	}
 	t, err := e.take(ctx)
 	if err != nil {
 		return out, err

@@ -76,7 +76,7 @@ func (m Mesh) along(a Axis, c Coord) (ranks []int, at int) {
 
 // sharers returns the ranks that hold parts of the weights that rank c holds a part of, in order, and c's place among them: c alone where weights are whole.
 func (m Mesh) sharers(c Coord) (ranks []int, at int) {
-	if !m.Plan.Shard {
+	if m.Plan.parts() == 1 {
 		return []int{m.Rank(c)}, 0
 	}
 	for r := range m.Plan.Ranks() {

@@ -15,6 +15,7 @@ import (
 type placements struct {
 	mu     sync.Mutex
 	budget int64
+	device Device      // by whose rates stages are cut
 	models []placement // most recently used first
 }
 
@@ -31,7 +32,9 @@ type ResidentModel struct {
 	Bytes int64
 }
 
-func newPlacements(budget int64) *placements { return &placements{budget: budget} }
+func newPlacements(budget int64, device Device) *placements {
+	return &placements{budget: budget, device: device}
+}
 
 // acquire makes m resident and reports whether it had to be loaded. It refuses weights that do not fit the budget before reading them.
 func (p *placements) acquire(ops engine.Ops, m Model, held dit.Held) (loaded bool, err error) {
@@ -71,6 +74,9 @@ func (p *placements) acquire(ops engine.Ops, m Model, held dit.Held) (loaded boo
 // heldBytes estimates the memory of a part of the weights. Parts of blocks come with room for two blocks, where they are brought together.
 func (m Model) heldBytes(held dit.Held) int64 {
 	bytes := m.WeightBytes / int64(max(held.Ranks, 1))
+	if m.Spec != nil && m.Spec.Params > 0 && held.Blocks != nil {
+		bytes = int64(float64(bytes) * float64(heldParams(m.Spec, held)) / float64(m.Spec.Params))
+	}
 	if held.Parts <= 1 || m.Spec == nil || m.Spec.Params == 0 {
 		return bytes
 	}
@@ -83,7 +89,7 @@ func (m Model) heldBytes(held dit.Held) int64 {
 
 // acquireAll makes every part of the weights resident that ranks of a plan hold, and reports whether any had to be loaded.
 func (p *placements) acquireAll(ops engine.Ops, m Model, plan Plan) (loaded bool, err error) {
-	list, total := plan.holdings(), int64(0)
+	list, total := plan.holdings(m.Spec, p.device), int64(0)
 	for _, h := range list {
 		total += m.heldBytes(h)
 	}
@@ -103,10 +109,10 @@ func (p *placements) acquireAll(ops engine.Ops, m Model, plan Plan) (loaded bool
 
 // heldKey names a part of a model's weights.
 func heldKey(key string, held dit.Held) string {
-	if held.Ranks <= 1 && held.Parts <= 1 {
+	if held.Ranks <= 1 && held.Parts <= 1 && held.Blocks == nil {
 		return key
 	}
-	return fmt.Sprintf("%s#tensor%d/%d#part%d/%d", key, held.Rank, max(held.Ranks, 1), held.Part, max(held.Parts, 1))
+	return fmt.Sprintf("%s#tensor%d/%d#part%d/%d%s", key, held.Rank, max(held.Ranks, 1), held.Part, max(held.Parts, 1), stageName(held))
 }
 
 func (p *placements) find(key string) int {

@@ -26,8 +26,11 @@ type Plan struct {
 	Spread  bool // synchronous evaluations run on all stages at once, each on a part of the sequence; only with Pipe > 1
 	Choose  int  // ranks to choose a plan for; 0: the degrees are given. Only requests resolve it
 	Stale   bool // with Choose: pipelines with stale keys and values may be chosen, whose pictures differ a little from one rank's
-	// Shard keeps a part of every block's bytes on each of the ranks that would hold the same weights; blocks are gathered before they are used.
+	// Shard keeps a part of every block's bytes on each of the ranks that would hold the same weights; blocks are gathered before they are used. With Pipe > 1
+	// nothing is gathered: every stage holds what its own blocks need.
 	Shard bool
+	// ByWeights cuts stages so that the largest part of the weights is as small as possible, not the longest time; only with Shard and Pipe > 1.
+	ByWeights bool
 	// Overlap lets transfers run beside computation. Off is for measuring.
 	Overlap bool
 }
@@ -72,6 +75,7 @@ func planChoices() []planChoice {
 		{"sync", "stages", "spread", func(p *Plan) *bool { return &p.Spread }},
 		{"stale", "off", "on", func(p *Plan) *bool { return &p.Stale }},
 		{"shard", "off", "on", func(p *Plan) *bool { return &p.Shard }},
+		{"cut", "time", "weights", func(p *Plan) *bool { return &p.ByWeights }},
 		{"overlap", "off", "on", func(p *Plan) *bool { return &p.Overlap }},
 	}
 }
@@ -120,10 +124,12 @@ func (p Plan) possible() error {
 		return refusePlan("form", "is scatter with one tensor rank: add tensor=2 (or more), or leave form out")
 	case p.Spread && p.Pipe == 1:
 		return refusePlan("sync", "is spread with one stage: add pipe=2 (or more stages), or leave sync out")
-	case p.Shard && p.Pipe > 1:
-		return refusePlan("shard", "is on with pipe=%d: stages hold 1/%d of the blocks already, and every patch would gather them again: use pipe=%d alone", p.Pipe, p.Pipe, p.Ranks())
-	case p.Shard && p.parts() == 1:
-		return refusePlan("shard", "is on, but no two ranks hold the same weights: add ulysses=2 (or ring, cfg, data), or leave shard out")
+	case p.owns() && p.Spread:
+		return refusePlan("shard", "is on with sync=spread: a spread evaluation runs all blocks on every stage, so every stage needs all weights: use sync=stages, or leave shard out")
+	case p.ByWeights && !p.owns():
+		return refusePlan("cut", "is weights, but stages share whole weights: add shard=on and pipe=2 (or more stages), or leave cut out")
+	case p.Shard && !p.owns() && p.parts() == 1:
+		return refusePlan("shard", "is on, but no two ranks hold the same weights: add pipe=2 or ulysses=2 (or ring, cfg, data), or leave shard out")
 	case p.Pipe == 1 && p.Patches > 1:
 		return refusePlan("patches", "is %d with one stage: add pipe=2 (or more stages), or leave patches out", p.Patches)
 	}
@@ -195,30 +201,37 @@ func (p Plan) Ranks() int {
 
 // parts is how many parts the bytes of a block are kept in, 1: whole.
 func (p Plan) parts() int {
-	if !p.Shard {
+	if !p.Shard || p.owns() {
 		return 1
 	}
 	return p.Data * p.CFG * p.Ring * p.Ulysses
 }
 
-// held is the part of the weights that a rank holds.
-func (p Plan) held(c Coord) dit.Held {
+// held is the part of the weights that a rank holds; lanes are those of stages that own theirs.
+func (p Plan) held(lanes []lane, c Coord) dit.Held {
 	var h dit.Held
+	if p.owns() {
+		h = p.stageHeld(lanes, c.Pipe)
+	}
 	if p.Tensor > 1 {
 		h.Rank, h.Ranks = c.Tensor, p.Tensor
 	}
-	if p.Shard {
+	if p.parts() > 1 {
 		h.Part, h.Parts = ((c.Data*p.CFG+c.CFG)*p.Ring+c.Ring)*p.Ulysses+c.Ulysses, p.parts()
 	}
 	return h
 }
 
 // holdings lists the different parts of the weights that ranks of the plan hold.
-func (p Plan) holdings() []dit.Held {
+func (p Plan) holdings(spec *dit.Spec, device Device) []dit.Held {
 	var out []dit.Held
+	var lanes []lane
+	if p.owns() {
+		lanes = p.ownLanes(spec, device)
+	}
 	for r := range p.Ranks() {
-		h := p.held(Mesh{Plan: p}.At(r))
-		if !slices.ContainsFunc(out, func(o dit.Held) bool { return o.Rank == h.Rank && o.Part == h.Part }) {
+		h := p.held(lanes, Mesh{Plan: p}.At(r))
+		if !slices.ContainsFunc(out, func(o dit.Held) bool { return heldKey("", o) == heldKey("", h) }) {
 			out = append(out, h)
 		}
 	}

@@ -140,7 +140,8 @@ func (s Search) candidates(n int) []Candidate {
 	for _, p := range s.plans(n) {
 		c := s.weigh(p)
 		out = append(out, c)
-		if p.Shard = p.Pipe == 1; !c.Fits && p.Shard && p.parts() > 1 { // never faster than whole weights, so only where those do not fit
+		if p.Shard = true; !c.Fits && p.possible() == nil { // never faster than whole weights, so only where those do not fit
+			p.ByWeights = p.owns()
 			out = append(out, s.weigh(p))
 		}
 	}

@@ -99,7 +99,7 @@ func (r *rank) serve(inbox <-chan rankCall) {
 			if f := (*fault)(nil); errors.As(err, &f) && f.session != id {
 				reply.Err = &Error{Code: PeerLost, Text: "another request has ended the exchanges: " + err.Error()}
 			}
-			if o := call.command.Open; o == nil || o.Plan.Shard { // peers that wait for this rank must not wait forever
+			if o := call.command.Open; o == nil || o.Plan.parts() > 1 { // peers that wait for this rank must not wait forever
 				for _, c := range r.comms {
 					c.Abort(&fault{id, err})
 				}

@@ -59,7 +59,8 @@ func (s *session) open(spec *dit.Spec, o OpenCommand, branches []int) func() (in
 	wait := s.all(func(rank int) *Command {
 		c := t.mesh.At(rank)
 		own := o
-		own.Model = heldKey(o.Model, p.held(c))
+		device, _ := t.device(rank)
+		own.Model = heldKey(o.Model, t.plan.held(o.Lanes, Mesh{Plan: t.plan}.At(device)))
 		own.Batch = s.batch[c.Data].Len()
 		own.Entries = make([]EntryInput, len(o.Entries))
 		for i, e := range o.Entries {
@@ -155,7 +156,7 @@ func (s *session) begin(c EvaluateCommand) func() ([][]float32, error) {
 				own.Inputs = append(own.Inputs, cutRows(c.Inputs[k], total, s.batch[at.Data], rows(k, at), s.features.in))
 			}
 		}
-		if len(own.Entries) == 0 && !p.Shard { // with nothing to compute it still gives its part of the weights
+		if len(own.Entries) == 0 && p.parts() == 1 { // with nothing to compute it still gives its part of the weights
 			return nil
 		}
 		return &Command{Session: s.id, Evaluate: &own}

@@ -65,7 +65,7 @@ func simulate(c *costs, quiet bool) (*Simulation, error) {
 	}
 	t := timing{
 		groups: c.plan.Data * c.plan.CFG, shares: len(c.patches), micros: c.micros(), slots: c.manner.Slots, work: seconds, transfer: transfer,
-		requests: c.Requests, apart: c.plan.Pipe == 1 || c.plan.Shard || skips(c.Spec),
+		requests: c.Requests, apart: c.plan.Pipe == 1 || c.plan.parts() > 1 || skips(c.Spec),
 		handover: c.fabric.Device.Handover, spread: c.plan.Spread, entries: func(g int) int { return len(c.entriesOf(g % c.plan.CFG)) },
 	}
 	if c.manner.Blocking && c.manner.Slots != 0 {

@@ -43,7 +43,7 @@ func (o *outline) blockSeconds() (blocks []blockCost, ends [2]float64) {
 	}
 	seen := map[dit.BlockSpec]blockCost{} // blocks of one kind cost the same
 	for n, spec := range o.Spec.Blocks {
-		spec.Params, spec.Skip = 0, min(spec.Skip, 0)
+		spec.Params, spec.AttentionParams, spec.MLPParams, spec.Skip = 0, 0, 0, min(spec.Skip, 0)
 		cost, ok := seen[spec]
 		switch {
 		case ok:

@@ -25,7 +25,7 @@ func (w *watched) Block(env dit.Env, i int, s *dit.State, skip engine.Tensor) {
 // modulations are ready.
 func between(t *testing.T, r *Request, p Plan, rank int) (kept, peak int) {
 	t.Helper()
-	model, err := r.Model.Load(engine.NewRecorder(), p.held(Coord{Tensor: rank}))
+	model, err := r.Model.Load(engine.NewRecorder(), p.held(nil, Coord{Tensor: rank}))
 	if err != nil {
 		t.Fatal(err)
 	}

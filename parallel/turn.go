@@ -139,7 +139,7 @@ func (t *turn) end() {
 
 // holds tells whether all parts of the weights that ranks of a plan hold are resident.
 func (p *placements) holds(m Model, plan Plan) bool {
-	for _, h := range plan.holdings() {
+	for _, h := range plan.holdings(m.Spec, p.device) {
 		if _, ok := p.resident(heldKey(m.Key, h)); !ok {
 			return false
 		}
@@ -150,7 +150,7 @@ func (p *placements) holds(m Model, plan Plan) bool {
 // passable tells whether a request of this plan can let another one in behind it: it has stages, and nothing else looks at the ranks. On folded stages the way
 // back reads what the way down has kept until the very end.
 func (e *Engine) passable(p Plan, r *Request) bool {
-	return p.Pipe > 1 && !p.Shard && !r.Profile && e.cfg.Order == 0 && !skips(r.Model.Spec)
+	return p.Pipe > 1 && p.parts() == 1 && !r.Profile && e.cfg.Order == 0 && !skips(r.Model.Spec)
 }
 
 // lost tells whether a request ended because another one took the exchanges of its ranks with it.

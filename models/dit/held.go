@@ -1,12 +1,14 @@
 package dit
 
+import "slices"
+
 // Held says which part of a model's weights a rank holds. The zero Held is everything. The conditioning (what Prepare, PrepareBlock and Modulate read of
 // text and timestep) is always held.
 type Held struct {
 	// Blocks are the ranges of blocks that are held; nil: all. Folded stages of skip-connected models hold two ranges.
 	Blocks []Range
-	// Late says that the first block of Blocks is held as its MLPHalf only, Early that the last one is as its AttentionHalf only.
-	Late, Early bool
+	// AttentionOnly and MLPOnly name blocks of which no more than the AttentionHalf, or the MLPHalf, is held.
+	AttentionOnly, MLPOnly []int
 	// NoEmbed and NoHead leave out what Embed alone and Head alone need: stages between the first and the last have no use for it.
 	NoEmbed, NoHead bool
 	// Rank and Ranks give the slice of a tensor group: attention heads and MLP columns are shared in balanced ranges. Ranks 0 or 1: whole blocks.
@@ -32,10 +34,9 @@ func (h Held) Has(i int) bool {
 // Half is the part of block i that is held, if it is.
 func (h Held) Half(i int) Half {
 	switch {
-	case len(h.Blocks) == 0:
-	case h.Late && i == h.Blocks[0].Start:
+	case slices.Contains(h.MLPOnly, i):
 		return MLPHalf
-	case h.Early && i == h.Blocks[len(h.Blocks)-1].End-1:
+	case slices.Contains(h.AttentionOnly, i):
 		return AttentionHalf
 	}
 	return WholeBlock

@@ -106,8 +106,12 @@ func (c Config) Spec() (dit.Spec, error) {
 		Params:      weights.Total(declared),
 		EmbedParams: weights.Total(weights.For(declared, dit.ForEmbed)), HeadParams: weights.Total(weights.For(declared, dit.ForHead)),
 	}
+	attention := weights.PerElement(weights.For(declared, dit.ForAttention), "blocks", c.Depth)
+	mlp := weights.PerElement(weights.For(declared, dit.ForMLP), "blocks", c.Depth)
 	for i, n := range weights.PerElement(declared, "blocks", c.Depth) {
-		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Cross, Skip: c.skip(i), Attends: 1, Cuts: true, Params: n})
+		s.Blocks = append(s.Blocks, dit.BlockSpec{
+			Kind: dit.Cross, Skip: c.skip(i), Attends: 1, Cuts: true, Params: n, AttentionParams: attention[i], MLPParams: mlp[i],
+		})
 	}
 	return s, nil
 }

@@ -54,14 +54,14 @@ type extraEmbedder struct {
 
 // block attends to the image, then to the text. Shift is the only modulation.
 type block struct {
-	Skip  *skip          `weight:""` // nil: the block takes no earlier result
+	Skip  *skip          `weight:"" use:"attention"` // nil: the block takes no earlier result
 	Norm1 shifted        `weight:"norm1"`
 	Shift *engine.Weight `weight:"default_modulation.1" shape:"E,E"`
-	Attn  self           `weight:"attn1"`
-	Norm3 norm           `weight:"norm3"`
-	Cross cross          `weight:"attn2"`
-	Norm2 norm           `weight:"norm2"`
-	MLP   mlp            `weight:"mlp"`
+	Attn  self           `weight:"attn1" use:"attention"`
+	Norm3 norm           `weight:"norm3" use:"attention"`
+	Cross cross          `weight:"attn2" use:"attention"`
+	Norm2 norm           `weight:"norm2" use:"mlp"`
+	MLP   mlp            `weight:"mlp" use:"mlp"`
 }
 
 // skip joins a block's input with an earlier result.

@@ -31,9 +31,9 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, held di
 	return p, nil
 }
 
-// PrepareBlock computes the keys and values of the text for block i.
+// PrepareBlock computes the keys and values of the text for block i, unless its MLP alone is computed.
 func (m *Model) PrepareBlock(env dit.Env, p *dit.Prepared, i int) {
-	if !m.held.Has(i) {
+	if !m.held.Has(i) || env.Half == dit.MLPHalf {
 		return
 	}
 	w, d := &m.net.Blocks[i].Cross, m.spec.HeadDim

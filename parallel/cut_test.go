@@ -1,0 +1,357 @@
+package parallel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"patchbay/engine"
+	"patchbay/models"
+	"patchbay/models/dit"
+	"patchbay/models/tiny"
+	"patchbay/models/weights"
+	"patchbay/tests/golden"
+)
+
+// library is a tiny model whose loads are watched: by heldKey, the elements that were read of the checkpoint, the most memory that weights took, and how
+// often the part was loaded.
+type library struct {
+	read, peak map[string]int64
+	loads      map[string]int
+}
+
+// watchedRequest is tinyRequest with private copies of every part, loaded from a watched checkpoint. additions are put on the weights of every part.
+func watchedRequest(t *testing.T, l *library, family string, b, y, x, steps int, additions ...weights.LowRank) *Request {
+	t.Helper()
+	set, meta, err := tiny.Checkpoint(family)
+	if err != nil {
+		t.Fatal(err)
+	}
+	elements := int64(0)
+	d, err := models.OpenDiffusion(set.Watched(func(_ string, lo, hi int) { elements += int64(hi - lo) }), meta)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.read, l.peak, l.loads = map[string]int64{}, map[string]int64{}, map[string]int{}
+	r := tinyRequest(t, family, b, y, x, steps)
+	r.Model.WeightBytes = 4 * r.Model.Spec.Params
+	r.Model.Load = func(ops engine.Ops, held dit.Held) (dit.Model, error) {
+		elements = 0
+		count := &weighing{Ops: ops}
+		m, err := d.Load(count, held)
+		if err == nil && len(additions) > 0 {
+			m, err = models.Adapt(count, m, additions)
+		}
+		key := heldKey("", held)
+		l.read[key], l.peak[key] = elements, count.peak
+		l.loads[key]++
+		return m, err
+	}
+	return r
+}
+
+// ownLanes are the lanes of an engine's stages that own their weights; engines of tests cut for "cpu".
+func ownLanes(t *testing.T, p Plan, spec *dit.Spec) []lane {
+	t.Helper()
+	return p.ownLanes(spec, cpuDevice(t))
+}
+
+func cpuDevice(t *testing.T) Device {
+	t.Helper()
+	m, err := NewMachine("cpu")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m.Device
+}
+
+func planOf(t *testing.T, text string) Plan {
+	t.Helper()
+	p, err := ParsePlan(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// TestStagesReadTheirOwnWeights: with shard=on a stage reads every parameter that its blocks, halves and ends need, once, and no other; it holds no more
+// than forecast; and pictures have the bits of shard=off, with stale values too.
+func TestStagesReadTheirOwnWeights(t *testing.T) {
+	for i, f := range families() {
+		e, l := newEngine(t), &library{}
+		r := watchedRequest(t, l, f.name, 2, f.y, f.x, 4)
+		w, spec := workloadOf(r), r.Model.Spec
+		w.Device = cpuDevice(t)
+		for k, text := range []string{"pipe=2,patches=3", "pipe=2,patches=3,cut=weights", "pipe=3,ulysses=2,patches=2", "pipe=4,patches=2,cut=weights", "cfg=2,pipe=2,tensor=2,form=scatter"} {
+			if testing.Short() && (i+k)%2 > 0 {
+				continue
+			}
+			t.Run(f.name+"/"+text, func(t *testing.T) {
+				plan := planOf(t, text+",shard=on")
+				whole, own := *r, *r
+				whole.Plan, own.Plan = strings.TrimSuffix(text, ",cut=weights"), plan.String()
+				want, err := e.Sample(context.Background(), &whole, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				e.Evict("") // parts of other plans would do where they are the same
+				clear(l.loads)
+				got, err := e.Sample(context.Background(), &own, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if at := firstDifference(got.Latent.Data, want.Latent.Data); at >= 0 {
+					t.Errorf("element %d is %v, with shared weights %v: want equal bits", at, got.Latent.Data[at], want.Latent.Data[at])
+				}
+				held := map[string]bool{}
+				for rank, m := range ForecastMemory(w, plan, 4, 4) {
+					h := plan.held(ownLanes(t, plan, spec), Mesh{Plan: plan}.At(rank))
+					key := heldKey("", h)
+					held[key] = true
+					if l.loads[key] != 1 {
+						t.Errorf("rank %d: %s was loaded %d times, want once", rank, key, l.loads[key])
+					}
+					if want := heldParams(spec, h); plan.Tensor == 1 && l.read[key] != want {
+						t.Errorf("rank %d: %s read %d parameters, formula %d", rank, key, l.read[key], want)
+					}
+					if l.read[key] >= spec.Params*9/10 {
+						t.Errorf("rank %d: %s read %d of %d parameters, that is no part", rank, key, l.read[key], spec.Params)
+					}
+					// packing fills panels up: nothing in released models, up to a seventh in slices of tiny ones
+					if off := float64(m.Weights)/float64(l.peak[key]) - 1; math.Abs(off) > 0.15 {
+						t.Errorf("rank %d: forecast %d bytes of weights, %s took %d: off by %.1f %%, bound 15 %%", rank, m.Weights, key, l.peak[key], 100*off)
+					}
+				}
+				if len(held) != len(l.loads) {
+					t.Errorf("loaded %v, want the %d parts of the plan", l.loads, len(held))
+				}
+			})
+		}
+	}
+}
+
+// TestOwnWeightsAreExactWithWarmUp: stages with their own weights and synchronous evaluations give the picture of one rank.
+func TestOwnWeightsAreExactWithWarmUp(t *testing.T) {
+	for _, f := range families() {
+		e, l := newEngine(t), &library{}
+		r := watchedRequest(t, l, f.name, 1, f.y, f.x, 1)
+		want, err := e.Sample(context.Background(), r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, text := range []string{"pipe=2,warmup=99,shard=on", "pipe=4,ulysses=3,warmup=99,shard=on,cut=weights", "pipe=3,tensor=2,warmup=99,shard=on"} {
+			own := *r
+			own.Plan = text
+			got, err := e.Sample(context.Background(), &own, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if rel := relative(got.Latent.Data, want.Latent.Data); rel > 1e-5 {
+				t.Errorf("%s %s: relative error %.3g to one rank, bound 1e-5", f.name, text, rel)
+			}
+		}
+	}
+}
+
+// TestForeignBlocksPanic: the weights of other stages are not there; what computes with them panics.
+func TestForeignBlocksPanic(t *testing.T) {
+	for _, f := range families() {
+		r := watchedRequest(t, &library{}, f.name, 1, f.y, f.x, 1)
+		ops, err := testOps(0, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		plan := planOf(t, "pipe=3,shard=on")
+		m, err := r.Model.Load(ops, plan.held(ownLanes(t, plan, r.Model.Spec), Coord{Pipe: 1}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		s := &rankSession{
+			model: m, comms: lonely(), skips: newSkipStore(),
+			open: OpenCommand{Plan: OneRank(), Batch: 1, Entries: []EntryInput{{Entry: r.Branches[0].Entries[0].Entry, Grid: r.Model.Spec.Tokens(f.y, f.x)}}},
+			env:  dit.Env{Ops: ops, Arena: arenaOf(t, ops, 64<<20)}, act: arenaOf(t, ops, 64<<20), comm: arenaOf(t, ops, 64<<20),
+		}
+		if err := s.prepare(); err != nil {
+			t.Fatalf("%s: a stage prepares what it holds: %v", f.name, err)
+		}
+		env, c := s.env, EvaluateCommand{Timestep: 0.5, Whole: true, Entries: []int{0}}
+		own := plan.stageHeld(ownLanes(t, plan, r.Model.Spec), 1).Blocks[0]
+		for b := range r.Model.Spec.Blocks {
+			run := s.begin(env, 0, &c)
+			err := Recovered("a block", func() error { s.block(env, run, b); return nil })
+			var fault *Error
+			if foreign := b < own.Start; foreign && (!errors.As(err, &fault) || fault.Code != Panic) {
+				t.Errorf("%s: block %d of another stage was computed: got %v, want a panic", f.name, b, err)
+			}
+		}
+		if err := Recovered("head", func() error { _, err := s.finish(env, []*entryRun{s.begin(env, 0, &c)}); return err }); err == nil {
+			t.Errorf("%s: the head of another stage was computed", f.name)
+		}
+	}
+}
+
+// TestAdaptersGoToTheirStage: low-rank additions are packed where their block is, once, and the picture has the bits of shared weights.
+func TestAdaptersGoToTheirStage(t *testing.T) {
+	stored := func(name string, shape ...int) weights.Stored {
+		n := shape[0] * shape[1]
+		s := weights.Stored{DType: engine.F32, Shape: shape, Data: make([]byte, 4*n)}
+		engine.Narrow(s.Data, golden.Input(name, n), engine.F32)
+		return s
+	}
+	plain := tinyRequest(t, "flux", 1, 9, 8, 2)
+	width, hidden := plain.Model.Spec.Width, int(plain.Model.Spec.MLPRatio*float64(plain.Model.Spec.Width))
+	l, bare, e := &library{}, &library{}, newEngine(t)
+	r := watchedRequest(t, l, "flux", 1, 9, 8, 2,
+		weights.LowRank{Name: "double_blocks.0.img_attn.qkv", Down: stored("down", 3, width), Up: stored("up", 3*width, 3), Scale: 0.05},
+		weights.LowRank{Name: "single_blocks.2.linear2", Down: stored("down2", 2, width+hidden), Up: stored("up2", width, 2), Scale: 0.05})
+	r.Model.Key = "tiny-flux+lora"
+	without := watchedRequest(t, bare, "flux", 1, 9, 8, 2)
+	sample := func(r *Request, plan string) []float32 {
+		own := *r
+		own.Plan = plan
+		res, err := e.Sample(context.Background(), &own, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res.Latent.Data
+	}
+	want, got := sample(r, "pipe=2,patches=2"), sample(r, "pipe=2,patches=2,shard=on")
+	if at := firstDifference(got, want); at >= 0 {
+		t.Errorf("element %d is %v, with shared weights %v: want equal bits", at, got[at], want[at])
+	}
+	if base := sample(without, "pipe=2,patches=2,shard=on"); relative(got, base) < 1e-3 {
+		t.Error("the additions change nothing")
+	}
+	plan, sum := planOf(t, "pipe=2,shard=on"), int64(0)
+	for stage := range 2 {
+		key := heldKey("", plan.held(ownLanes(t, plan, r.Model.Spec), Coord{Pipe: stage}))
+		more := l.peak[key] - bare.peak[key]
+		if more <= 0 {
+			t.Errorf("stage %d: additions take %d bytes, want some on both", stage, more)
+		}
+		sum += more
+	}
+	if one := l.peak[heldKey("", dit.Held{})] - bare.peak[heldKey("", dit.Held{})]; bare.peak[heldKey("", dit.Held{})] > 0 && sum != one {
+		t.Errorf("additions of both stages take %d bytes, of one rank %d", sum, one)
+	}
+}
+
+// TestPartsOfStagesFollowTheBudget: every stage is a placement; a plan that needs other parts loads them, the oldest go, and Evict takes all of a model.
+func TestPartsOfStagesFollowTheBudget(t *testing.T) {
+	l := &library{}
+	r := watchedRequest(t, l, "flux", 1, 9, 8, 1)
+	need := func(plan string) (n int64) {
+		for _, h := range planOf(t, plan).holdings(r.Model.Spec, cpuDevice(t)) {
+			n += r.Model.heldBytes(h)
+		}
+		return n
+	}
+	two, three := "pipe=2,shard=on", "pipe=3,shard=on"
+	e, err := NewEngine(Config{NewOps: testOps, MemoryBytes: max(need(two), need(three))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	for i, plan := range []string{two, three, three, two} {
+		loads := 0
+		for _, n := range l.loads {
+			loads += n
+		}
+		p := planOf(t, plan)
+		loaded, err := e.Load(context.Background(), r.Model, plan)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want, got []string
+		for _, h := range p.holdings(r.Model.Spec, cpuDevice(t)) {
+			want = append(want, heldKey(r.Model.Key, h))
+		}
+		for _, m := range e.Resident() {
+			got = append(got, m.Key)
+		}
+		slices.Sort(want)
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			t.Errorf("after %s: resident %v, want %v", plan, got, want)
+		}
+		if again := i == 2; again != (loaded.Seconds == 0) {
+			t.Errorf("load %d, %s: took %v s", i, plan, loaded.Seconds)
+		}
+	}
+	if _, err := e.Load(context.Background(), r.Model, "pipe=4,ulysses=2,shard=on,cut=weights"); err == nil {
+		t.Log("four stages fit as well") // halves may count twice
+	} else if o := (*Error)(nil); !errors.As(err, &o) || o.Code != OutOfMemory {
+		t.Error(err)
+	}
+	e.Evict(r.Model.Key)
+	if left := e.Resident(); len(left) != 0 {
+		t.Errorf("after Evict: %v", left)
+	}
+	if _, err := e.Load(context.Background(), r.Model, "pipe=9,shard=on"); err == nil || !strings.Contains(err.Error(), "at most 7 stages") {
+		t.Errorf("nine stages of seven blocks: got %v", err)
+	}
+}
+
+// TestStagesOfFluxFit: FLUX-dev in bf16, by forecast: with cut=weights a rank holds at most 12.2 GB of weights on two stages and 6.3 GB on four
+// (its double blocks have twice the weights of single ones for the same work, so that cut=time leaves the first stage more).
+func TestStagesOfFluxFit(t *testing.T) {
+	s := searchFor(t, "flux-dev", 1024, 28, "8xH100-nvlink")
+	s.Device = s.Fabric.Device
+	for _, c := range []struct {
+		plan  string
+		bound float64 // GB
+	}{
+		{"pipe=2,shard=on,cut=weights", 12.2}, {"pipe=4,shard=on,cut=weights", 6.3}, {"pipe=8,shard=on,cut=weights", 3.5}, {"pipe=2,shard=on", 16}, {"pipe=4,shard=on", 10},
+	} {
+		most := int64(0)
+		for _, m := range ForecastMemory(s.Workload, planOf(t, c.plan), 2, 2) {
+			most = max(most, m.Weights)
+		}
+		t.Logf("%s: %.2f GB of weights", c.plan, float64(most)/1e9)
+		if got := float64(most) / 1e9; got > c.bound {
+			t.Errorf("%s: %.2f GB of weights on a rank, bound %.1f", c.plan, got, c.bound)
+		}
+	}
+}
+
+// TestOwnStagesCoverEverything: over all published models, stage counts and both cuts the parts of the stages are everything: each half of a block and each
+// end exactly once.
+func TestOwnStagesCoverEverything(t *testing.T) {
+	for _, model := range []string{"flux-dev", "sd3-medium", "sd3.5-large", "pixart-alpha", "hunyuandit"} {
+		spec := searchFor(t, model, 1024, 1, "H100").Spec
+		for n := 2; n <= min(maxStages(spec), 16); n++ {
+			for _, cut := range []bool{false, true} {
+				p := Plan{Data: 1, CFG: 1, Pipe: n, Ring: 1, Ulysses: 1, Tensor: 1, Shard: true, ByWeights: cut}
+				seen := map[string]int{}
+				for stage := range n {
+					h := p.stageHeld(ownLanes(t, p, spec), stage)
+					for i := range spec.Blocks {
+						for _, u := range []dit.Use{dit.ForAttention, dit.ForMLP} {
+							if h.Has(i) && h.Uses(i, u) {
+								seen[fmt.Sprintf("block %d %s", i, u)]++
+							}
+						}
+					}
+					for _, u := range []dit.Use{dit.ForEmbed, dit.ForHead} {
+						if h.Uses(-1, u) {
+							seen[string(u)]++
+						}
+					}
+				}
+				if len(seen) != 2*len(spec.Blocks)+2 {
+					t.Errorf("%s, %s: %d pieces are held, want %d", model, p, len(seen), 2*len(spec.Blocks)+2)
+				}
+				for piece, times := range seen {
+					if times != 1 {
+						t.Errorf("%s, %s: %s is held by %d stages, want one", model, p, piece, times)
+					}
+				}
+			}
+		}
+	}
+}
