@@ -138,11 +138,20 @@ func (p *profiles) showWork(s *shower) {
 				}
 			}
 		}
-		s.say("plan: %v on %d ranks, %d evaluations, %d micro-steps, %d tokens through the busiest rank", plan, len(ranks), number(run, "evaluations"), micro, tokens)
+		s.say("plan: %v on %d ranks, %d evaluations%s, %d micro-steps, %d tokens through the busiest rank", plan, len(ranks), number(run, "evaluations"), besides(run), micro, tokens)
 		for _, axis := range []string{"ulysses", "ring", "pipe", "tensor", "shard"} {
 			if calls[axis] > 0 {
 				s.say("  %-8s %10.2f MB in %d exchanges", axis, float64(moved[axis])/1e6, calls[axis])
 			}
 		}
 	}
+}
+
+// besides tells what else there is to say of the evaluations: those that a cache answered.
+func besides(run *node.Object) string {
+	v, _ := run.Get("reused")
+	if reused, ok := v.([]any); ok && len(reused) > 0 {
+		return fmt.Sprintf(" and %d answered by the cache", len(reused))
+	}
+	return ""
 }

@@ -1,6 +1,8 @@
 package ipc
 
 import (
+	"math"
+
 	"patchbay/engine/profile"
 	"patchbay/parallel"
 )
@@ -13,6 +15,16 @@ const maxSpans = 4000
 func statsOf(s parallel.Stats) map[string]any {
 	out := map[string]any{
 		"model": s.Model, "plan": s.Plan, "compute": s.Compute.String(), "evaluations": s.Evaluations, "latents": s.Rows, "load_seconds": s.LoadSeconds, "step_seconds": orNone(s.StepSeconds), "peak_bytes": s.PeakBytes,
+	}
+	if len(s.Reused) > 0 {
+		reused := []any{}
+		for _, e := range s.Reused {
+			reused = append(reused, e)
+		}
+		out["reused"] = reused
+	}
+	if len(s.Changes) > 0 {
+		out["changes"] = changesOf(s.Changes)
 	}
 	ranks := []any{}
 	for r, axes := range s.Traffic {
@@ -48,4 +60,19 @@ func orNone(v []float64) []float64 {
 		return []float64{}
 	}
 	return v
+}
+
+// changesOf is what a verbose cache saw of each evaluation; numbers that are unknown are left out.
+func changesOf(changes []parallel.CacheChange) []any {
+	out := []any{}
+	for _, c := range changes {
+		row := map[string]any{"evaluation": c.Evaluation, "reused": c.Reused}
+		for name, v := range map[string]float32{"input": c.Input, "expected": c.Expected, "total": c.Total, "measured": c.Measured} {
+			if w := float64(v); !math.IsNaN(w) && !math.IsInf(w, 0) {
+				row[name] = w
+			}
+		}
+		out = append(out, row)
+	}
+	return out
 }

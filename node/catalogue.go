@@ -77,7 +77,7 @@ func NewCatalogue(extra ...Class) *Catalogue {
 		loadClasses(), ggufClasses(), textClasses(), conditioningClasses(), latentClasses(), vaeClasses(), sampleClasses(), customClasses(), modelClasses(), imageClasses(),
 		sigmaClasses(), schedulerClasses(), samplerClasses(), guidanceClasses(), modelSamplingClasses(), areaClasses(), mixClasses(), clipLayerClasses(), loraClasses(),
 		inpaintClasses(), tiledClasses(), resizeLatentClasses(), turnLatentClasses(), composeLatentClasses(), latentBatchClasses(), resizeImageClasses(), imageOpClasses(), maskClasses(), primitiveClasses(),
-		textFamilyClasses(), latentMathClasses(), imageBatchClasses(), extra,
+		textFamilyClasses(), latentMathClasses(), imageBatchClasses(), easyCacheClasses(), extra,
 	} {
 		for i := range group {
 			k := &group[i]

@@ -24,11 +24,13 @@ type Model struct {
 	Sampling *sampling.ModelSampling
 	// Differential is DifferentialDiffusion's strength; nil: ordinary masks.
 	Differential *float32
-	load         func(ops engine.Ops, held dit.Held) (dit.Model, error)
-	declare      func() ([]weights.Declared, error) // all tensors of the model
-	bytes        int64
-	narrow       bool      // most weights are packed as bf16
-	loras        []loraUse // adapters, in the order in which they were added
+	// Cache is what EasyCache or LazyCache set; nil: every evaluation runs.
+	Cache   *parallel.Cache
+	load    func(ops engine.Ops, held dit.Held) (dit.Model, error)
+	declare func() ([]weights.Declared, error) // all tensors of the model
+	bytes   int64
+	narrow  bool      // most weights are packed as bf16
+	loras   []loraUse // adapters, in the order in which they were added
 }
 
 // request returns what parallel needs to know of the model.

@@ -128,6 +128,7 @@ func lower(r lowering) (*parallel.Request, error) {
 		Model: m.request(), Sampling: m.Sampling, Sampler: r.sampler.Name, Options: r.sampler.Options, Sigmas: r.sigmas,
 		Latent: start, Seed: r.seed, Guider: r.rule,
 	}
+	req.Cache = m.Cache
 	if m.Differential != nil {
 		req.Differential, req.DifferentialStrength = true, *m.Differential
 	}
