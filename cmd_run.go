@@ -95,8 +95,14 @@ func runFlow(cmd *cobra.Command, f *runFlags, path string) error {
 	if l, ok := client.(*localWorker); ok {
 		err = l.cause(err)
 	}
-	if err := shows.finish(end, err, col.Files, f.out); err != nil || f.trace == "" {
+	if err := shows.finish(end, err, col.Files, f.out); err != nil {
 		return err
+	}
+	if req.Plan != "" || measured.reused() {
+		measured.showWork(shows)
+	}
+	if f.trace == "" {
+		return nil
 	}
 	return measured.write(shows, f.trace)
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -154,4 +155,9 @@ func besides(run *node.Object) string {
 		return fmt.Sprintf(" and %d answered by the cache", len(reused))
 	}
 	return ""
+}
+
+// reused tells whether some evaluation was answered by a cache.
+func (p *profiles) reused() bool {
+	return slices.ContainsFunc(p.runs, func(run *node.Object) bool { return besides(run) != "" })
 }
