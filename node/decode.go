@@ -10,6 +10,7 @@ import (
 	"image/gif"
 	"image/jpeg"
 	"image/png"
+	"slices"
 
 	"golang.org/x/image/bmp"
 	"golang.org/x/image/tiff"
@@ -104,10 +105,12 @@ func decodeWithin(data []byte, most int64) (im *Image, mask *Mask, err error) {
 	return nil, nil, fmt.Errorf("not a picture that can be read: PNG, JPEG, WebP, BMP, GIF and TIFF are")
 }
 
-// toTensors converts equally large frames; the first decides the size, others are left out, as in LoadImage.
+// toTensors converts equally large frames; the first decides the size, others are left out, as in LoadImage. Where some frames have alpha, the masks of the
+// others are zeros of their size.
 func toTensors(frames []image.Image, turn int) (*Image, *Mask) {
 	var im Image
 	var mask Mask
+	anyAlpha := slices.ContainsFunc(frames, hasAlpha)
 	for _, f := range frames {
 		px := turned{straight(f), turn}
 		x, y := px.size()
@@ -118,11 +121,11 @@ func toTensors(frames []image.Image, turn int) (*Image, *Mask) {
 			im.Data = make([]float32, 0, 3*x*y*len(frames))
 		}
 		alpha := hasAlpha(f)
-		if alpha {
-			mask.Y, mask.X = y, x
-		} else {
+		if mask.Y, mask.X = y, x; !anyAlpha {
 			mask.Y, mask.X = 64, 64
-			mask.Data = append(mask.Data, make([]float32, 64*64)...)
+		}
+		if !alpha {
+			mask.Data = append(mask.Data, make([]float32, mask.Y*mask.X)...)
 		}
 		for r := range y {
 			for c := range x {

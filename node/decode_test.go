@@ -109,6 +109,26 @@ func TestDecodeFormats(t *testing.T) {
 	}
 }
 
+// TestDecodeGIFWithAlphaInOneFrame: the masks of all frames have one size.
+func TestDecodeGIFWithAlphaInOneFrame(t *testing.T) {
+	clear := color.Palette{color.NRGBA{0, 0, 0, 0}, color.NRGBA{0, 255, 0, 255}}
+	g := &gif.GIF{Config: image.Config{Width: 3, Height: 2, ColorModel: clear}}
+	for i := range 2 { // the first frame is clear, the second covers it
+		f := image.NewPaletted(image.Rect(0, 0, 3, 2), clear)
+		for k := range f.Pix {
+			f.Pix[k] = uint8(i)
+		}
+		g.Image, g.Delay, g.Disposal = append(g.Image, f), append(g.Delay, 1), append(g.Disposal, gif.DisposalNone)
+	}
+	im, mask, err := DecodeImage(encoded(t, func(b *bytes.Buffer) error { return gif.EncodeAll(b, g) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if im.B != 2 || mask.B != 2 || mask.Y != 2 || mask.X != 3 || len(mask.Data) != 12 || mask.Data[0] != 1 || mask.Data[6] != 0 {
+		t.Errorf("got %d frames and the mask [%d, %d, %d] %v, want one for the clear frame and zeros for the other", im.B, mask.B, mask.Y, mask.X, mask.Data)
+	}
+}
+
 func TestDecodeGIFFramesBecomeABatch(t *testing.T) {
 	palette := color.Palette{color.NRGBA{255, 0, 0, 255}, color.NRGBA{0, 255, 0, 255}}
 	g := &gif.GIF{Config: image.Config{Width: 4, Height: 2, ColorModel: palette}}
