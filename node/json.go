@@ -12,10 +12,14 @@ import (
 )
 
 // DecodeJSON reads one JSON value as Python's json module does: objects keep their order (*Object), integers keep all digits, NaN, Infinity and
-// -Infinity are numbers. Lone surrogates become U+FFFD. Nesting is limited to 64 levels and the text to 16 MiB. Errors name the byte offset.
+// -Infinity are numbers. The text must be UTF-8; lone surrogates in escapes become U+FFFD. Nesting is limited to 64 levels and the text to 16 MiB. Errors
+// name the byte offset.
 func DecodeJSON(data []byte) (any, error) {
 	if len(data) > maxWorkflowBytes {
 		return nil, fmt.Errorf("text of %d bytes, the limit is %d", len(data), maxWorkflowBytes)
+	}
+	if !utf8.Valid(data) {
+		return nil, fmt.Errorf("text is not valid UTF-8")
 	}
 	p := &jsonParser{s: data, left: maxValues}
 	p.space()
@@ -184,7 +188,22 @@ func (p *jsonParser) number() (any, error) {
 
 func (p *jsonParser) text() (string, error) {
 	p.i++
+	start := p.i
+	for p.i < len(p.s) && p.s[p.i] != '"' && p.s[p.i] != '\\' && p.s[p.i] >= 0x20 {
+		p.i++
+	}
+	if p.word(`"`) {
+		return string(p.s[start : p.i-1]), nil
+	}
+	end := p.i
+	for end < len(p.s) && p.s[end] != '"' {
+		if end++; p.s[end-1] == '\\' {
+			end++
+		}
+	}
 	var b strings.Builder
+	b.Grow(min(end, len(p.s)) - start) // no escape is shorter than what it stands for
+	b.Write(p.s[start:p.i])
 	for p.i < len(p.s) {
 		c := p.s[p.i]
 		switch {
@@ -200,9 +219,8 @@ func (p *jsonParser) text() (string, error) {
 		case c < 0x20:
 			return "", p.errorf("control character in a string")
 		default:
-			r, n := utf8.DecodeRune(p.s[p.i:])
-			b.WriteRune(r)
-			p.i += n
+			b.WriteByte(c)
+			p.i++
 		}
 	}
 	return "", p.errorf("string without an end")
