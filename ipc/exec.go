@@ -2,6 +2,7 @@ package ipc
 
 import (
 	"context"
+	"time"
 
 	"patchbay/node"
 )
@@ -74,6 +75,7 @@ func (s *Service) exec(r *Request) error {
 			return err
 		}
 		out.V, out.Worker = ProtocolVersion, ex.Name()
+		s.renew(q.Inputs)
 		s.own(out.Outputs, ex)
 		defer out.hold.release()
 		return r.Reply.Last(out)
@@ -119,14 +121,14 @@ func (s *Service) executorFor(inputs any) (Executor, error) {
 	defer s.mu.Unlock()
 	var owner Executor
 	for _, id := range ids {
-		ex, ok := s.owners[id]
+		o, ok := s.owners[id]
 		if !ok {
 			return nil, Errorf(ErrNoHandle, "no handle %q: it was freed, its lease ran out, or its worker restarted", shown(id))
 		}
-		if owner != nil && owner != ex {
-			return nil, Errorf(ErrNoHandle, "handle %q is on %s, another one on %s; load both with one worker", id, ex.Name(), owner.Name())
+		if owner != nil && owner != o.ex {
+			return nil, Errorf(ErrNoHandle, "handle %q is on %s, another one on %s; load both with one worker", id, o.ex.Name(), owner.Name())
 		}
-		owner = ex
+		owner = o.ex
 	}
 	if owner == nil {
 		owner = s.cfg.Executors[int(s.next.Add(1)-1)%len(s.cfg.Executors)]
@@ -134,19 +136,60 @@ func (s *Service) executorFor(inputs any) (Executor, error) {
 	return owner, nil
 }
 
-// own notes which worker holds the handles in v.
+// ownership says which worker holds a handle, and until when by what is known here. Whether it still does is the worker's to say.
+type ownership struct {
+	ex    Executor
+	lease time.Duration
+	until time.Time
+}
+
+// forgetLate is how long after the end of its lease a handle is forgotten here: the clocks of daemon and worker are read at different moments.
+const forgetLate = time.Minute
+
+// renew notes that handles were used.
+func (s *Service) renew(inputs any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	walkHandles(inputs, func(id string) {
+		if o := s.owners[id]; o != nil {
+			o.until = s.cfg.Jobs.cfg.Now().Add(o.lease)
+		}
+	})
+}
+
+// own notes which worker holds the handles in v, and forgets handles whose lease is over.
 func (s *Service) own(v any, ex Executor) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	walkHandles(v, func(id string) { s.owners[id] = ex })
+	now := s.cfg.Jobs.cfg.Now()
+	for id, o := range s.owners {
+		if now.Sub(o.until) > forgetLate {
+			delete(s.owners, id)
+		}
+	}
+	eachHandle(v, func(id string, h *node.Object) {
+		o := &ownership{ex: ex, until: now}
+		if ms, ok := h.Get("expires"); ok {
+			if n, ok := ms.(int64); ok {
+				o.until = time.UnixMilli(n)
+			}
+		}
+		o.lease = max(o.until.Sub(now), 0)
+		s.owners[id] = o
+	})
 }
 
-// walkHandles calls f with every handle in a decoded value.
+// walkHandles calls f with the id of every handle in a decoded value.
 func walkHandles(v any, f func(id string)) {
+	eachHandle(v, func(id string, _ *node.Object) { f(id) })
+}
+
+// eachHandle calls f with every handle in a decoded value.
+func eachHandle(v any, f func(id string, h *node.Object)) {
 	switch x := v.(type) {
 	case []any:
 		for _, e := range x {
-			walkHandles(e, f)
+			eachHandle(e, f)
 		}
 	case *node.Object:
 		if x == nil {
@@ -154,13 +197,13 @@ func walkHandles(v any, f func(id string)) {
 		}
 		if id, ok := x.Get(handleKey); ok {
 			if s, ok := id.(string); ok {
-				f(s)
+				f(s, x)
 			}
 			return
 		}
 		for _, k := range x.Keys() {
 			e, _ := x.Get(k)
-			walkHandles(e, f)
+			eachHandle(e, f)
 		}
 	}
 }

@@ -50,8 +50,8 @@ type Service struct {
 	wg     sync.WaitGroup
 	next   atomic.Uint64 // executor for the next exec
 	mu     sync.Mutex
-	owners map[string]Executor // of handles
-	places map[string]Executor // of model files: where a sample ran last
+	owners map[string]*ownership // of handles
+	places map[string]Executor   // of model files: where a sample ran last
 }
 
 // NewService returns a service. Close ends its streams.
@@ -63,7 +63,7 @@ func NewService(cfg ServiceConfig) *Service {
 	if cfg.Meter == nil {
 		cfg.Meter = NewMeter()
 	}
-	s := &Service{cfg: cfg, owners: map[string]Executor{}, places: map[string]Executor{}}
+	s := &Service{cfg: cfg, owners: map[string]*ownership{}, places: map[string]Executor{}}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	return s
 }

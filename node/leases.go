@@ -3,6 +3,7 @@ package node
 import (
 	"crypto/rand"
 	"encoding/hex"
+	"math"
 	"sync"
 	"time"
 )
@@ -14,12 +15,14 @@ type Handle struct {
 	Expires time.Time // unless it is used before
 }
 
-// handles are the values that Exec has given out, with leases. Safe for concurrent use.
+// handles are the values that Exec has given out, with leases. A value is dropped when its lease is over, also when nobody asks any more. Safe for concurrent
+// use.
 type handles struct {
 	mu    sync.Mutex
 	lease time.Duration
 	now   func() time.Time
 	held  map[string]*held
+	alarm *time.Timer // for the lease that ends first; nil: there is none
 }
 
 type held struct {
@@ -44,6 +47,7 @@ func (h *handles) grant(v any, lease time.Duration) Handle {
 	_, _ = rand.Read(id[:]) // crypto/rand.Read never fails
 	out := Handle{ID: hex.EncodeToString(id[:]), Type: typeOf(v), Expires: h.now().Add(lease)}
 	h.held[out.ID] = &held{v, lease, out.Expires}
+	h.wind()
 	return out
 }
 
@@ -74,6 +78,7 @@ func (h *handles) clear() int {
 	defer h.mu.Unlock()
 	n := len(h.held)
 	clear(h.held)
+	h.wind()
 	return n
 }
 
@@ -95,6 +100,27 @@ func (h *handles) expire() {
 			delete(h.held, id)
 		}
 	}
+}
+
+// wind sets the alarm for the lease that ends first. One that is renewed meanwhile lets it ring for nothing.
+func (h *handles) wind() {
+	if h.alarm != nil {
+		h.alarm.Stop()
+		h.alarm = nil
+	}
+	if len(h.held) == 0 {
+		return
+	}
+	first := time.Duration(math.MaxInt64)
+	for _, e := range h.held {
+		first = min(first, e.until.Sub(h.now()))
+	}
+	h.alarm = time.AfterFunc(max(first, 0)+time.Millisecond, func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.expire()
+		h.wind()
+	})
 }
 
 // FreeHandle gives up a handle and reports whether it was there.
