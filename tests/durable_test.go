@@ -183,11 +183,11 @@ func storm(t *testing.T, s *server, n *natsServer, want [][]byte) {
 	go func() { submitted <- submitAll(t, &url, len(want)) }()
 	kills := map[string]int{}
 	for i := range chaosKills {
-		switch i {
-		case chaosKills / 3:
+		if i == chaosKills/3 {
 			kills["client"]++
 			vanish(t, s)
-		case chaosKills / 2:
+		}
+		if each := chaosKills / chaosFills; i%each == each/2 {
 			kills["disk"]++
 			fillOnce(t, s, n)
 		}

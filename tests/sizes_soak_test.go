@@ -6,6 +6,7 @@ package tests
 const (
 	chaosJobs    = 1000
 	chaosKills   = 300
+	chaosFills   = 10
 	stormCancels = 16 // half of the 1,024 jobs are cancelled
 	tinyJobs     = 10_000
 )

@@ -6,6 +6,7 @@ package tests
 const (
 	chaosJobs    = 60 // jobs of one storm
 	chaosKills   = 24 // processes killed meanwhile
+	chaosFills   = 1  // how often nothing can be written for a while
 	stormCancels = 4  // jobs of each of 64 clients that cancel at random
 	tinyJobs     = 600
 )
