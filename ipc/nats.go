@@ -28,8 +28,10 @@ type NATSConfig struct {
 	Stats func() any
 	// Listens tells whether anybody subscribes to a subject; nil (an external server): previews are sent to those who ask for them on <subject>.on.
 	Listens func(subject string) bool
-	Owner   string // name of this daemon, on events that other daemons hear; empty: there are none
-	Log     zerolog.Logger
+	// Bulk is called when a payload of 4 MiB and more begins to arrive, what it returns when it is there or given up; nil: nobody wants to know.
+	Bulk  func() (done func())
+	Owner string // name of this daemon, on events that other daemons hear; empty: there are none
+	Log   zerolog.Logger
 }
 
 // NATS is the carrier on a NATS connection: a micro service, and the publisher of events and previews.

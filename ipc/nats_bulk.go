@@ -43,8 +43,14 @@ func (n *NATS) makeBucket(ctx context.Context) {
 	}
 }
 
+// bulkTold is the size from which NATSConfig.Bulk is told of a payload.
+const bulkTold = 4 << 20
+
 // pull fetches what a request refers to.
 func (n *NATS) pull(ctx context.Context, ref *Ref) (*Region, error) {
+	if n.cfg.Bulk != nil && ref.Bytes >= bulkTold {
+		defer n.cfg.Bulk()()
+	}
 	if ref.Kind == RefObject {
 		return n.store.get(ctx, ref, n.blobs.region)
 	}

@@ -80,6 +80,7 @@ class Chunks:
                     piece = data[sent * size : (sent + 1) * size]
                     await self._nc.publish(to, b"".join((HEAD.pack(sent, zlib.crc32(piece), sent * size), piece)), reply=f"{self._base}.ack.{name}")
                     sent += 1
+                    await asyncio.sleep(0)  # nats-py writes now: of several messages it would make one first, a copy of all
                 else:
                     credit = await asyncio.wait_for(queue.get(), self._silence)
                     if not taken <= credit <= sent:

@@ -206,11 +206,12 @@ def test_tensor_speed(daemon: Daemon, way: str) -> None:
     with Client.nats(daemon.nats) if way == "NATS" else Client.socket(daemon.socket) as c:
         big = c.empty((1, 16, 1024, 1024)) if way == "shared memory" else np.zeros((1, 16, 1024, 1024), np.float32)
         times = []
-        for _ in range(7):
+        for _ in range(17):
             big[0, 0, 0] += 1
             began = time.perf_counter()
             with pytest.raises(PatchbayError):
                 c.exec("NoSuchNode", {"x": big})
             times.append(time.perf_counter() - began)
-    print(f"64 MiB Python -> daemon -> worker, {way}: median {sorted(times)[3] * 1000:.0f} ms, best {min(times) * 1000:.0f} ms")
+    times = sorted(times[2:])
+    print(f"64 MiB Python -> daemon -> worker, {way}: median {times[7] * 1000:.0f} ms, best {times[0] * 1000:.0f} ms")
     assert min(times) < 5
