@@ -45,9 +45,6 @@ func TestCacheOnExactPlans(t *testing.T) {
 		other := *r
 		other.Seed, other.Cache = 5, nil
 		for _, plan := range plans {
-			if strings.Contains(plan, "spread") && skips(r.Model.Spec) {
-				continue
-			}
 			r := *r
 			r.Plan, other.Plan = plan, plan
 			var first []float32

@@ -33,8 +33,10 @@ func measure(model dit.Model, o OpenCommand, comms [axisCount]Comm) (sessionNeed
 		ev.Entries = append(ev.Entries, i)
 		ev.Inputs = append(ev.Inputs, nil)
 	}
-	if _, err := s.evaluate(rec, ev); err != nil {
-		return sessionNeed{}, err
+	if !o.Plan.Spread || !s.up() {
+		if _, err := s.evaluate(rec, ev); err != nil {
+			return sessionNeed{}, err
+		}
 	}
 	if o.Plan.Spread && len(ev.Entries) > 0 { // whose synchronous evaluations need not be the largest
 		for m, tokens := range patchRanges(o.Text, o.Entries[0].Grid.Tokens(), o.Plan.Patches) {
@@ -82,10 +84,8 @@ func (s *rankSession) prepare() error {
 		if plan.Pipe > 1 {
 			e.store = newKVStore(s.env, spec, s.held, s.textOf(p), in.Grid.Tokens(), s.open.Batch, s.heads())
 		}
-		if plan.Spread {
-			e.wide = e.store.widened(s.env, spec, s.open.Batch, s.heads())
-		}
-		s.keepSkips(i, entrySize{s.textOf(p), in.Grid.Tokens()})
+		s.widen(i, &e)
+		s.keepSkips(i, &e, entrySize{s.textOf(p), in.Grid.Tokens()})
 		s.entries = append(s.entries, e)
 	}
 	s.prepareBlocks()
@@ -118,9 +118,9 @@ func (s *rankSession) prepareBlocks() {
 }
 
 // keepSkips takes memory for the outputs that later blocks take, for the blocks of this lane: the rows of this rank, or in a pipeline, whose patches
-// cut them anew, all rows.
-func (s *rankSession) keepSkips(entry int, size entrySize) {
-	spec, tokens := s.model.Spec(), size.image
+// cut them anew, all rows; for spread evaluations also those of all other blocks, the rows of this rank.
+func (s *rankSession) keepSkips(entry int, e *rankEntry, size entrySize) {
+	spec, tokens, spread := s.model.Spec(), size.image, s.spreadRows(size)
 	if plan := s.open.Plan; plan.Pipe == 1 {
 		ulysses, ring := s.comms[AxisUlysses], s.comms[AxisRing]
 		whole := EvaluateCommand{Whole: true}
@@ -129,7 +129,13 @@ func (s *rankSession) keepSkips(entry int, size entrySize) {
 	}
 	for _, b := range spec.Blocks {
 		if b.Skip >= 0 && s.held.ends(b.Skip) {
-			s.skips.put(skipKey{s.id, entry, b.Skip}, s.env.Arena.Alloc(s.env.DType, s.open.Batch, tokens, spec.Width))
+			kept := s.env.Arena.Alloc(s.env.DType, s.open.Batch, tokens, spec.Width)
+			s.skips.put(skipKey{s.id, entry, b.Skip}, kept)
+			if e.skips != nil {
+				e.skips[b.Skip] = kept.Slice(1, spread.Start, spread.End)
+			}
+		} else if b.Skip >= 0 && e.skips != nil {
+			e.skips[b.Skip] = s.env.Arena.Alloc(s.env.DType, s.open.Batch, spread.Len(), spec.Width)
 		}
 	}
 }
@@ -233,7 +239,9 @@ type entryRun struct {
 	entry  int
 	state  *dit.State
 	attend func(dit.Attention)
-	fresh  bool // modulations of blocks are not computed ahead
+	// skips keeps outputs of blocks in a spread evaluation; nil: the stage's store does
+	skips map[int]engine.Tensor
+	fresh bool // modulations of blocks are not computed ahead
 	// scattered moves rows between tensor ranks; nil: each of them keeps all rows
 	scattered *scattered
 }
@@ -260,7 +268,8 @@ func (s *rankSession) begin(env dit.Env, entry int, c *EvaluateCommand) *entryRu
 	}
 	switch {
 	case s.spreads(c):
-		run.attend = seq.attendStored(e.wide)
+		e.wide.borrow(s.skips.lent(skipKey{s.id, entry, backStore}))
+		run.attend, run.skips = seq.attendStored(e.wide), e.skips
 	case e.store != nil:
 		run.attend = seq.attendStored(e.store)
 	}
@@ -283,6 +292,9 @@ func (s *rankSession) embed(env dit.Env, run *entryRun, x []float32) {
 // block runs block b of one entry and keeps its output if a later block takes it.
 func (s *rankSession) block(env dit.Env, run *entryRun, b int) {
 	kept := func(block int) engine.Tensor {
+		if run.skips != nil {
+			return run.skips[block]
+		}
 		t := s.skips.get(skipKey{s.id, run.entry, block})
 		if t.IsZero() || s.open.Plan.Pipe == 1 {
 			return t

@@ -108,11 +108,11 @@ func (o *outline) laneMemory(c Coord, k, valueBytes int) Memory {
 	b, held := o.batch[c.Data].Len(), o.lanes[k]
 	for i := range o.Text {
 		if o.cfgOf[i] == c.CFG {
-			m.KV += o.sessionEntry(&session, c, held, i, b)
+			m.KV += o.sessionEntry(&session, c, k, i, b)
 		}
 	}
 	o.postedBuffers(&comm, c, k, b)
-	whole := o.prepared(held.Range)
+	whole := o.prepared(k)
 	for n := whole.Start; n < whole.End; n++ {
 		for i := range o.Text {
 			if o.cfgOf[i] == c.CFG {
@@ -122,11 +122,15 @@ func (o *outline) laneMemory(c Coord, k, valueBytes int) Memory {
 	}
 	if o.plan.Spread { // whose synchronous evaluations need not be the largest
 		w, at := o.spread(), o.spreadCoord(c)
-		w.evaluation(&acts, &comm, at, 0, b, Micro{Whole: true})
+		if o.spreads(k) {
+			w.evaluation(&acts, &comm, at, 0, b, Micro{Whole: true})
+			held = w.lanes[0]
+		} else { // the weights are there for the down lane
+			held = lane{}
+		}
 		for j := range o.patches {
 			o.evaluation(&acts, &comm, c, k, b, Micro{Patch: j})
 		}
-		held = w.lanes[0]
 	} else {
 		o.evaluation(&acts, &comm, c, k, b, Micro{Whole: true})
 	}
@@ -241,7 +245,8 @@ func (o *outline) localHeads(c Coord) int {
 }
 
 // sessionEntry adds what stays of one entry, and the peak on the way; it returns the bytes of its K/V store.
-func (o *outline) sessionEntry(s *stack, c Coord, at lane, i, b int) (kv int64) {
+func (o *outline) sessionEntry(s *stack, c Coord, k, i, b int) (kv int64) {
+	at, back := o.lanes[k], o.back(k)
 	spec, e, lt, li := o.Spec, o.Spec.Width, o.Text[i], o.tokens()
 	rotates, adds, shiftOnly := traits(spec)
 	embeds := !o.plan.held(o.lanes, c).NoEmbed
@@ -285,7 +290,7 @@ func (o *outline) sessionEntry(s *stack, c Coord, at lane, i, b int) (kv int64) 
 		spare := 0
 		for n, blk := range spec.Blocks {
 			for a := range max(blk.Attends, 1) {
-				if mine := n >= at.Start && n < at.End && at.attends(n); !mine && (!o.plan.Spread || a < spare) {
+				if mine := at.keeps(n); !mine && (!o.spreads(k) || back.keeps(n) || a < spare) {
 					continue // of other stages one after the other in spare memory
 				} else if !mine {
 					spare++
@@ -296,15 +301,21 @@ func (o *outline) sessionEntry(s *stack, c Coord, at lane, i, b int) (kv int64) 
 	}
 	kv = s.top - before
 	for _, blk := range spec.Blocks {
-		if blk.Skip >= 0 && at.ends(blk.Skip) {
-			rows := li
-			if o.plan.Pipe == 1 {
-				rows = o.plan.kept(o.rows(Micro{Whole: true}, i)[c.sequence(o.plan)], c.Tensor).Image.Len()
-			}
-			s.alloc(b * rows * e)
+		switch own := blk.Skip >= 0 && at.ends(blk.Skip); {
+		case own && o.plan.Pipe == 1:
+			s.alloc(b * o.keptImage(c, i) * e)
+		case own:
+			s.alloc(b * li * e)
+		case blk.Skip >= 0 && o.spreads(k):
+			s.alloc(b * o.spread().keptImage(o.spreadCoord(c), i) * e)
 		}
 	}
 	return kv
+}
+
+// keptImage is the image rows of entry i that rank c keeps in a whole evaluation.
+func (o *outline) keptImage(c Coord, i int) int {
+	return o.plan.kept(o.rows(Micro{Whole: true}, i)[c.sequence(o.plan)], c.Tensor).Image.Len()
 }
 
 // modulate adds what is computed for so many timesteps before the blocks: the head's modulation, and what those of the blocks are made of.

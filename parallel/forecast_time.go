@@ -42,6 +42,9 @@ func (c *costs) microSeconds(data, cfg, k int, m Micro) (float64, []load) {
 		return c.laneSeconds(data, cfg, k, m)
 	}
 	s, loads := c.wide.laneSeconds(data, cfg, 0, m)
+	if k >= c.plan.Pipe { // down lanes do it all
+		return s, nil
+	}
 	n := len(loads) / c.plan.Pipe
 	return s, loads[k*n : (k+1)*n]
 }

@@ -24,6 +24,9 @@ func (l lane) half(b int) dit.Half {
 // attends tells whether the attention of block b runs in the lane.
 func (l lane) attends(b int) bool { return l.half(b) != dit.MLPHalf }
 
+// keeps tells whether the keys and values of block b stay with the lane.
+func (l lane) keeps(b int) bool { return b >= l.Start && b < l.End && l.attends(b) }
+
 // ends tells whether the output of block b comes out of the lane's work on it.
 func (l lane) ends(b int) bool { return b >= l.Start && b < l.End && l.half(b) != dit.AttentionHalf }
 

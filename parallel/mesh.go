@@ -3,6 +3,8 @@ package parallel
 // Mesh numbers the ranks of a plan: axes from outer to inner are data, cfg, pipe, ring, ulysses, tensor, so that ranks that talk most are neighbours.
 type Mesh struct {
 	Plan Plan
+	// Stages is the number of stages where Plan.Pipe counts lanes, down and up, of which the first Stages are those down; 0: Plan.Pipe.
+	Stages int
 }
 
 // Coord is a rank's position on every axis.
@@ -64,14 +66,25 @@ func (m Mesh) along(a Axis, c Coord) (ranks []int, at int) {
 		degree, at, set = m.Plan.Tensor, c.Tensor, func(c *Coord, i int) { c.Tensor = i }
 	}
 	if a == AxisSpread {
-		r := m.Plan.Ring
-		degree, at, set = m.Plan.Pipe*r, c.Pipe*r+c.Ring, func(c *Coord, i int) { c.Pipe, c.Ring = i/r, i%r }
+		r, stages := m.Plan.Ring, m.stages()
+		if c.Pipe >= stages { // an up lane leaves spread evaluations to its down lane
+			return []int{m.Rank(c)}, 0
+		}
+		degree, at, set = stages*r, c.Pipe*r+c.Ring, func(c *Coord, i int) { c.Pipe, c.Ring = i/r, i%r }
 	}
 	for i := range degree {
 		set(&c, i)
 		ranks = append(ranks, m.Rank(c))
 	}
 	return ranks, at
+}
+
+// stages returns the number of stages.
+func (m Mesh) stages() int {
+	if m.Stages > 0 {
+		return m.Stages
+	}
+	return m.Plan.Pipe
 }
 
 // sharers returns the ranks that hold parts of the weights that rank c holds a part of, in order, and c's place among them: c alone where weights are whole.

@@ -76,6 +76,39 @@ func TestFoldedStagesStayClose(t *testing.T) {
 	}
 }
 
+// TestSpreadFoldedStagesReadTheSame: warm-up on all folded stages at once leaves the stores as warm-up stage after stage does: after stale evaluations the
+// two differ by rounding alone, with entries that begin late, ulysses and ring inside, and any order of the ranks.
+func TestSpreadFoldedStagesReadTheSame(t *testing.T) {
+	e := newEngine(t)
+	g := openGolden(t, "hydit-a")
+	r := parityRequest(t, g, "hydit-a", 1, 12, 12, 6)
+	late := &r.Branches[0].Entries[1]
+	late.Ranged, late.SigmaStart = true, r.Sigmas[2]
+	ordered, err := NewEngine(Config{NewOps: testOps, Order: 7, Recode: roundTrip})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ordered.Close()
+	for _, plan := range []string{"pipe=2,patches=4,warmup=2", "pipe=3,patches=5,warmup=1", "pipe=3,ulysses=2,patches=5,warmup=1", "pipe=2,ring=2,tensor=2,patches=3,warmup=2"} {
+		r := *r
+		r.Plan = plan
+		want, err := e.Sample(context.Background(), &r, nil)
+		if err != nil {
+			t.Fatalf("%s: %v", plan, err)
+		}
+		r.Plan += ",sync=spread"
+		for _, ranks := range []*Engine{e, ordered} {
+			got, err := ranks.Sample(context.Background(), &r, nil)
+			if err != nil {
+				t.Fatalf("%s: %v", r.Plan, err)
+			}
+			if rel := relative(got.Latent.Data, want.Latent.Data); rel > 1e-5 {
+				t.Errorf("%s: relative difference to sync=stages %.3g, bound 1e-5", r.Plan, rel)
+			}
+		}
+	}
+}
+
 // TestTextIsComputedOncePerEvaluation counts tokens at the first block of every stage: text + image exactly, whatever the number of patches.
 func TestTextIsComputedOncePerEvaluation(t *testing.T) {
 	e := newEngine(t)

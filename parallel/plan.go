@@ -257,8 +257,6 @@ func (p Plan) CheckModel(spec *dit.Spec) error {
 	case p.Pipe > maxStages(spec):
 		return refusePlan("pipe", "is %d, but the %d blocks of %s make at most %d stages: use pipe=%d",
 			p.Pipe, len(spec.Blocks), spec.Family, maxStages(spec), maxStages(spec))
-	case p.Spread && skips(spec):
-		return refusePlan("sync", "is spread, but blocks of %s take outputs of earlier ones, which stay on their stages: use sync=stages", spec.Family)
 	case p.Tensor > spec.Heads:
 		return refusePlan("tensor", "is %d, but the model has %d heads: use tensor=%d", p.Tensor, spec.Heads, spec.Heads)
 	}

@@ -13,7 +13,7 @@ type timing struct {
 	work, transfer func(group, lane int, m Micro) float64
 	handover       float64
 	slots          int  // of a link, in micro-steps; 0: rendezvous
-	spread         bool // synchronous evaluations run on all lanes at once
+	spread         bool // synchronous evaluations run on all stages at once, on their down lanes
 	requests       int  // that wait in a row, all alike; evaluations are numbered through
 	apart          bool // a request begins when the one before has ended, not when all its evaluations are queued
 }
@@ -21,8 +21,8 @@ type timing struct {
 // program is the order of everything that ranks and samplers do, the same that evaluator, team and rankSession keep: a sampler waits for its turn,
 // gives its patch to the first lane and passes the turn on; every lane takes micro-steps in order, receives the rows of all entries, computes, and
 // sends them; the last lane's result goes to the sampler, which makes the next input of that patch. In a synchronous evaluation the last sampler
-// runs the whole picture for all and passes the turn on afterwards; if such evaluations are spread, it gives every lane its command and takes every
-// lane's result.
+// runs the whole picture for all and passes the turn on afterwards; if such evaluations are spread, it gives every down lane its command and
+// takes their results.
 type program struct {
 	timing
 	net             network
@@ -125,7 +125,7 @@ func (p *program) connect(r int) {
 			command = append(command, p.channel(first+m, lane, unbounded, "a command"))
 			result = append(result, p.channel(lane+p.lanes-1, first+m, unbounded, "a result"))
 		}
-		for k := range p.lanes {
+		for k := range p.downLanes() {
 			order = append(order, p.channel(first+last, lane+k, unbounded, "a command"))
 			part = append(part, p.channel(lane+k, first+last, unbounded, "a part of the result"))
 		}
@@ -133,6 +133,15 @@ func (p *program) connect(r int) {
 		run.command, run.result = append(run.command, command), append(run.result, result)
 	}
 	p.runs = append(p.runs, run)
+}
+
+// downLanes is how many lanes a micro-step meets on its way down, one of each stage: those that compute in spread evaluations.
+func (p *program) downLanes() int {
+	most := 0
+	for _, s := range p.stage {
+		most = max(most, s+1)
+	}
+	return most
 }
 
 // lane is what lane k of group g does.
@@ -151,6 +160,9 @@ func (p *program) lane(g, k int) {
 // micro is one micro-step of lane k of group g.
 func (p *program) micro(g, k int, run *programRun, m Micro, do func(SpanKind, int, float64, Micro)) {
 	if m.Whole && p.spread {
+		if k >= p.downLanes() {
+			return
+		}
 		do(Receiving, run.order[g][k], 0, m)
 		do(Working, 0, p.work(g, k, m), m)
 		do(Sending, run.part[g][k], 0, m)

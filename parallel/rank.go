@@ -64,9 +64,10 @@ type rankSession struct {
 type rankEntry struct {
 	grid  dit.Grid
 	p     *dit.Prepared
-	wide  *kvStore        // the same for all blocks, for spread evaluations
-	store *kvStore        // keys and values of the blocks of this stage; nil without a pipeline
-	m     *dit.Modulation // for the timesteps announced
+	wide  *kvStore              // the same for all blocks, for spread evaluations
+	skips map[int]engine.Tensor // outputs of blocks that later ones take, for spread evaluations; nil: none are
+	store *kvStore              // keys and values of the blocks of this stage; nil without a pipeline
+	m     *dit.Modulation       // for the timesteps announced
 }
 
 // errStopped ends an evaluation whose session was cancelled.

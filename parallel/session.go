@@ -124,7 +124,7 @@ func (s *session) begin(c EvaluateCommand) func() ([][]float32, error) {
 	total := s.batch[len(s.batch)-1].End
 	spread, parts := c.Whole && p.Spread, p.Ring*p.Ulysses
 	if spread {
-		parts *= p.Pipe
+		parts *= t.mesh.stages()
 	}
 	places := make([][]dit.Rows, len(c.Entries)) // by entry and place of the sequence
 	for k, e := range c.Entries {
@@ -136,6 +136,8 @@ func (s *session) begin(c EvaluateCommand) func() ([][]float32, error) {
 		}
 		return at.sequence(p)
 	}
+	first := func(at Coord) bool { return at.Pipe == 0 || spread && at.Pipe < t.mesh.stages() }
+	last := func(at Coord) bool { return at.Pipe == p.Pipe-1 && !spread || spread && at.Pipe < t.mesh.stages() }
 	rows := func(k int, at Coord) dit.Range { // counted from the first token of the evaluation
 		r := p.kept(places[k][place(at)], at.Tensor).Image
 		if !c.Whole {
@@ -145,6 +147,9 @@ func (s *session) begin(c EvaluateCommand) func() ([][]float32, error) {
 	}
 	wait := s.all(func(rank int) *Command {
 		at := t.mesh.At(rank)
+		if spread && !first(at) {
+			return nil
+		}
 		own := c
 		own.Entries, own.Inputs = nil, nil
 		for k, e := range c.Entries {
@@ -152,7 +157,7 @@ func (s *session) begin(c EvaluateCommand) func() ([][]float32, error) {
 				continue
 			}
 			own.Entries = append(own.Entries, e)
-			if at.Pipe == 0 || spread {
+			if first(at) {
 				own.Inputs = append(own.Inputs, cutRows(c.Inputs[k], total, s.batch[at.Data], rows(k, at), s.features.in))
 			}
 		}
@@ -174,7 +179,7 @@ func (s *session) begin(c EvaluateCommand) func() ([][]float32, error) {
 			at := t.mesh.At(rank)
 			i := 0
 			for k, e := range c.Entries {
-				if s.cfgOf[e] == at.CFG && (at.Pipe == p.Pipe-1 || spread) && (at.Tensor == 0 || p.Scatter) {
+				if s.cfgOf[e] == at.CFG && last(at) && (at.Tensor == 0 || p.Scatter) {
 					pasteRows(out[k], total, replies[rank].Outputs[i], s.batch[at.Data], rows(k, at), s.features.out)
 					i++
 				}

@@ -43,7 +43,7 @@ func TestScheduleNeedsNoBuffers(t *testing.T) {
 			for _, folded := range []bool{false, true} {
 				timing := plainTiming(stages, patches, 4, 1+patches%2, folded, 0)
 				timing.entries = func(int) int { return 1 + patches%3 }
-				for _, timing.spread = range []bool{false, !folded} {
+				for _, timing.spread = range []bool{false, true} {
 					p := newProgram(timing)
 					if _, _, err := p.net.run(true); err != nil {
 						t.Fatalf("%d stages, %d patches, folded %v, spread %v: %v", stages, patches, folded, timing.spread, err)

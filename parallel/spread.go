@@ -13,9 +13,12 @@ import (
 // spreads tells whether c runs on all stages at once.
 func (s *rankSession) spreads(c *EvaluateCommand) bool { return c.Whole && s.open.Plan.Spread }
 
+// up tells whether this rank is the lane on which micro-steps of a folded pipeline come back to their stage.
+func (s *rankSession) up() bool { return s.comms[AxisPipe].Rank() >= s.open.Plan.Pipe }
+
 // prepared is the blocks that entries are prepared for.
 func (s *rankSession) prepared() dit.Range {
-	if s.open.Plan.Spread {
+	if s.open.Plan.Spread && !s.up() {
 		return dit.Range{End: len(s.model.Spec().Blocks)}
 	}
 	return s.held.Range
@@ -29,8 +32,55 @@ func (s *rankSession) outer(c *EvaluateCommand) Comm {
 	return s.comms[AxisRing]
 }
 
-// widened is the store of a spread evaluation: own blocks in their places, the others in spare memory, one after the other.
-func (s *kvStore) widened(env dit.Env, spec *dit.Spec, b, heads int) *kvStore {
+// widen takes what spread evaluations of an entry need besides its store. On a folded pipeline the down lane of a stage runs them, and keys and values of the
+// blocks that its up lane owns go into the up lane's store, which that one lends: both are on one device, and neither works while the other one does.
+func (s *rankSession) widen(entry int, e *rankEntry) {
+	if !s.open.Plan.Spread {
+		return
+	}
+	if s.up() {
+		s.skips.lend(skipKey{s.id, entry, backStore}, e.store)
+		return
+	}
+	if skips(s.model.Spec()) {
+		e.skips = map[int]engine.Tensor{}
+	}
+	e.wide = e.store.widened(s.env, s.model.Spec(), s.open.Batch, s.heads(), s.back())
+}
+
+// back is the blocks of the up lane of this stage; none on the last stage and without a fold.
+func (s *rankSession) back() lane {
+	k := len(s.open.Lanes) - 1 - s.comms[AxisPipe].Rank()
+	if k < s.open.Plan.Pipe {
+		return lane{}
+	}
+	return s.open.Lanes[k]
+}
+
+// spreadRows is the image rows of this rank in a spread evaluation.
+func (s *rankSession) spreadRows(size entrySize) dit.Range {
+	spread := s.comms[AxisSpread]
+	if !s.open.Plan.Spread || s.up() {
+		return dit.Range{}
+	}
+	ulysses, whole := s.comms[AxisUlysses], EvaluateCommand{Whole: true}
+	rows := whole.rows(size, ulysses.Size()*spread.Size())[spread.Rank()*ulysses.Size()+ulysses.Rank()]
+	return s.open.Plan.kept(rows, s.comms[AxisTensor].Rank()).Image
+}
+
+// borrow fills places with those of another store that has them.
+func (s *kvStore) borrow(other *kvStore) {
+	if other == nil {
+		return
+	}
+	for at, t := range other.kv {
+		s.kv[at] = t
+	}
+}
+
+// widened is the store of a spread evaluation: own blocks in their places, those of back left out (they are borrowed), the others in spare memory, one after
+// the other.
+func (s *kvStore) widened(env dit.Env, spec *dit.Spec, b, heads int, back lane) *kvStore {
 	out := &kvStore{lt: s.lt, li: s.li, kv: map[[2]int]engine.Tensor{}}
 	var spare []engine.Tensor
 	for i, blk := range spec.Blocks {
@@ -38,6 +88,12 @@ func (s *kvStore) widened(env dit.Env, spec *dit.Spec, b, heads int) *kvStore {
 			at := [2]int{i, a}
 			if own, ok := s.kv[at]; ok {
 				out.kv[at] = own
+				continue
+			}
+			if back.keeps(i) {
+				if env.Arena.Measuring() { // memory of the other lane
+					out.kv[at] = engine.NewMeasuringArena("lent").Alloc(env.DType, b, storeRows(s.lt, s.li, a), 2, heads, spec.HeadDim)
+				}
 				continue
 			}
 			if a == len(spare) {
@@ -79,10 +135,21 @@ func (o *outline) spreadVolumes(c Coord) [axisCount]volume {
 	return v
 }
 
-// prepared is the blocks that entries are prepared for on a lane that holds some.
-func (o *outline) prepared(held dit.Range) dit.Range {
-	if o.plan.Spread {
+// prepared is the blocks that entries are prepared for on lane k.
+func (o *outline) prepared(k int) dit.Range {
+	if o.spreads(k) {
 		return dit.Range{End: len(o.Spec.Blocks)}
 	}
-	return held
+	return o.lanes[k].Range
+}
+
+// spreads tells whether lane k takes part in spread evaluations.
+func (o *outline) spreads(k int) bool { return o.plan.Spread && k < o.plan.Pipe }
+
+// back is the lane of the blocks that lane k's stage owns on the way up; none for the last stage and without a fold.
+func (o *outline) back(k int) lane {
+	if up := len(o.lanes) - 1 - k; up >= o.plan.Pipe {
+		return o.lanes[up]
+	}
+	return lane{}
 }

@@ -39,7 +39,7 @@ func newTeam(plan Plan, folded bool, newOps func(rank, ranks int) (engine.Ops, e
 	}
 	lanes := plan
 	lanes.Pipe = plan.lanes(folded)
-	m := Mesh{Plan: lanes}
+	m := Mesh{Plan: lanes, Stages: plan.Pipe}
 	n := lanes.Ranks()
 	ends := make([][axisCount]Comm, n)
 	for a := range axisCount {
