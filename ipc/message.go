@@ -202,6 +202,21 @@ type cancelReply struct {
 	State     State  `json:"state"`
 }
 
+// modelsReply answers models.
+type modelsReply struct {
+	V      int            `json:"v"`
+	Models map[string]any `json:"models"` // files by folder: lists of names
+}
+
+// describeReply answers describe, with what was asked for.
+type describeReply struct {
+	V      int            `json:"v"`
+	Compat string         `json:"comfy_compat,omitempty"` // version of ComfyUI whose classes these are
+	Info   map[string]any `json:"object_info,omitempty"`  // ComfyUI's entries by class
+	Limits *BoundsReply   `json:"limits,omitempty"`
+	Schema map[string]any `json:"schema,omitempty"`
+}
+
 // retryReply answers retry.
 type retryReply struct {
 	V     int    `json:"v"`

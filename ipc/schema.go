@@ -14,19 +14,27 @@ func Schema() map[string]any {
 	messages := map[string]any{
 		"run.request": RunRequest{}, "submit.request": RunRequest{}, "receipt": Receipt{}, "event": Event{}, "output": outputMessage{}, "chunk": chunkMessage{},
 		"preview": previewMessage{}, "heartbeat": heartbeatMessage{}, "status.request": jobRequest{}, "status.reply": recordReply{}, "cancel.request": jobRequest{},
-		"cancel.reply": cancelReply{}, "jobs.request": jobsRequest{}, "jobs.reply": jobsReply{}, "describe.request": describeRequest{}, "limits": BoundsReply{}, "exec.request": ExecRequest{},
+		"cancel.reply": cancelReply{}, "retry.request": jobRequest{}, "retry.reply": retryReply{}, "models.reply": modelsReply{}, "describe.reply": describeReply{}, "ref": Ref{},
+		"jobs.request": jobsRequest{}, "jobs.reply": jobsReply{}, "describe.request": describeRequest{}, "limits": BoundsReply{}, "exec.request": ExecRequest{},
 		"exec.reply": ExecReply{}, "sample.request": SampleRequest{}, "sample.reply": SampleReply{}, "load.request": LoadRequest{}, "load.reply": LoadReply{},
 		"free.request": FreeRequest{}, "free.reply": FreeReply{}, "stats.reply": Stats{}, "ping.reply": pongReply{}, "error.reply": errorBody{}, "frame": envelope{},
 	}
-	defs := map[string]any{"tensor": map[string]any{
-		"type": "object", "required": []string{tensorKey}, "properties": map[string]any{tensorKey: map[string]any{
-			"type": "object", "required": []string{"dtype", "shape", "data"}, "properties": map[string]any{
-				"dtype": map[string]any{"enum": []string{"f32", "f16", "bf16", "i64", "u8"}},
-				"shape": map[string]any{"type": "array", "maxItems": 8, "items": map[string]any{"type": "integer", "minimum": 0}},
-				"data":  map[string]any{"type": "string", "contentEncoding": "base64"},
-			},
-		}},
-	}}
+	// The keys of tensors and bytes stand in patterns: a map with nothing but such a key would be read as a tensor, or as bytes.
+	text := map[string]any{"type": "string", "contentEncoding": "base64"}
+	defs := map[string]any{
+		"tensor": map[string]any{
+			"type": "object", "required": []string{tensorKey}, "patternProperties": map[string]any{`^\` + tensorKey + "$": map[string]any{
+				"type": "object", "required": []string{"dtype", "shape"}, "properties": map[string]any{
+					"dtype": map[string]any{"enum": []string{"f32", "f16", "bf16", "i64", "u8"}},
+					"shape": map[string]any{"type": "array", "maxItems": 8, "items": map[string]any{"type": "integer", "minimum": 0}},
+					"data":  text, "ref": map[string]any{"$ref": "#/$defs/ref"}, "hash": map[string]any{"type": "string", "pattern": "^[0-9a-fA-F]{64}$"},
+				},
+			}},
+		},
+		"bytes": map[string]any{"anyOf": []any{text, map[string]any{
+			"type": "object", "required": []string{refKey}, "patternProperties": map[string]any{`^\` + refKey + "$": map[string]any{"$ref": "#/$defs/ref"}},
+		}}},
+	}
 	strict := map[string]bool{"sample.request": true, "load.request": true}
 	for name, v := range messages {
 		defs[name] = schemaOf(reflect.TypeOf(v), strict[name])
@@ -41,6 +49,8 @@ func schemaOf(t reflect.Type, strict bool) map[string]any {
 		return map[string]any{"$ref": "#/$defs/tensor"}
 	case reflect.TypeFor[*node.Object](), reflect.TypeFor[map[string]any]():
 		return map[string]any{"type": "object"}
+	case reflect.TypeFor[map[string][]byte]():
+		return map[string]any{"type": "object", "additionalProperties": map[string]any{"$ref": "#/$defs/bytes"}}
 	case reflect.TypeFor[[]byte]():
 		return map[string]any{"type": "string", "contentEncoding": "base64"}
 	}

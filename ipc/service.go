@@ -152,7 +152,7 @@ func (s *Service) verb(r *Request) error {
 	case VerbDescribe:
 		return s.describe(r)
 	case VerbModels:
-		s.sent(r.Reply.Last(map[string]any{"v": ProtocolVersion, "models": s.cfg.Models()}))
+		s.sent(r.Reply.Last(modelsReply{V: ProtocolVersion, Models: s.cfg.Models()}))
 		return nil
 	case VerbExec:
 		return s.exec(r)

@@ -178,17 +178,18 @@ func (s *Service) describe(r *Request) error {
 		return Errorf(ErrBadRequest, "%v", err)
 	}
 	if q.Schema {
-		s.sent(r.Reply.Last(map[string]any{"v": ProtocolVersion, "schema": Schema()}))
+		s.sent(r.Reply.Last(describeReply{V: ProtocolVersion, Schema: Schema()}))
 		return nil
 	}
+	limits := s.limits()
 	if q.Limits {
-		s.sent(r.Reply.Last(map[string]any{"v": ProtocolVersion, "limits": s.limits()}))
+		s.sent(r.Reply.Last(describeReply{V: ProtocolVersion, Limits: &limits}))
 		return nil
 	}
 	info := s.cfg.Describe(q.Class)
 	if q.Class != "" && len(info) == 0 {
 		return Errorf(ErrNoNodeType, "no node class %q", shown(q.Class))
 	}
-	s.sent(r.Reply.Last(map[string]any{"v": ProtocolVersion, "comfy_compat": node.Compat, "object_info": info, "limits": s.limits()}))
+	s.sent(r.Reply.Last(describeReply{V: ProtocolVersion, Compat: node.Compat, Info: info, Limits: &limits}))
 	return nil
 }
