@@ -42,6 +42,7 @@ type calibration struct {
 	AllToAll  float64 `json:"all_to_all"`
 	Latency   float64 `json:"latency"`
 	Across    float64 `json:"across"`
+	Island    int     `json:"island"` // devices that share a switch; 0: as many as the link says
 	Stall     float64 `json:"stall"`
 }
 
@@ -50,14 +51,15 @@ type publishedTable struct {
 	Text    map[string]int
 	Manner  Manner
 	Devices map[string]calibration
-	// Disputed are rows that contradict others of the same machine; pairs with them are counted apart.
-	Disputed []struct{ Group, Plan, Why string }
+	// Disputed are the pairs that may be predicted in the wrong order, because the rows contradict others of the same table: these and no others.
+	Disputed []struct{ Group, First, Second, Why string }
 	Rows     []publishedRow
 }
 
-func (p *publishedTable) disputed(r publishedRow) bool {
+// disputed tells whether a before b is one of the pairs that may be wrong.
+func (p *publishedTable) disputed(a, b publishedRow) bool {
 	for _, d := range p.Disputed {
-		if d.Group == r.Group && d.Plan == r.Plan {
+		if d.Group == a.Group && d.First == a.Plan && d.Second == b.Plan {
 			return true
 		}
 	}
@@ -90,6 +92,9 @@ func (p *publishedTable) predict(t *testing.T, r publishedRow) float64 {
 	f.Link.Bandwidth, f.Link.AllToAll, f.Link.Latency = cal.Bandwidth, cal.AllToAll, cal.Latency
 	if cal.Across > 0 {
 		f.Link.Across = cal.Across
+	}
+	if cal.Island > 0 {
+		f.Link.Island = cal.Island
 	}
 	m, err := published.Find(r.Model)
 	if err != nil {
@@ -140,8 +145,8 @@ func theirPlans(entries, n, steps int) []string {
 }
 
 // TestSimulatorAgainstPublishedTimes is the judge of the simulator: with one calibration per kind of device, the median error over all published rows and
-// over the held-out ones is at most 25 %, and where two methods differ by more than 10 % the faster one is predicted as faster. Five pairs with the
-// disputed Ulysses rows of one table (PixArt on eight A100) are known to be wrong.
+// over the held-out ones is at most 25 %, and where two methods differ by more than 10 % the faster one is predicted as faster, but for the
+// pair that published.json names with the reason.
 func TestSimulatorAgainstPublishedTimes(t *testing.T) {
 	p := readPublished(t)
 	got := make([]float64, len(p.Rows))
@@ -166,8 +171,9 @@ func TestSimulatorAgainstPublishedTimes(t *testing.T) {
 			pairs++
 			switch {
 			case got[i] < got[j]:
-			case p.disputed(a) || p.disputed(b):
+			case p.disputed(a, b):
 				disputes++
+				t.Logf("disputed %s: %q before %q, predicted %.2f and %.2f", a.Group, a.Plan, b.Plan, got[i], got[j])
 			default:
 				wrong = append(wrong, fmt.Sprintf("%s: %q %.2f s before %q %.2f s, predicted %.2f and %.2f", a.Group, a.Plan, a.Seconds, b.Plan, b.Seconds, got[i], got[j]))
 			}
@@ -177,8 +183,8 @@ func TestSimulatorAgainstPublishedTimes(t *testing.T) {
 	slices.Sort(held)
 	t.Logf("%d rows, median error %.1f %%; %d held out, median %.1f %%; %d of %d pairs in the published order", len(all), 100*all[len(all)/2], len(held),
 		100*held[len(held)/2], pairs-len(wrong)-disputes, pairs)
-	if disputes > 5 {
-		t.Errorf("%d pairs with disputed rows in the wrong order, at most 5 were known", disputes)
+	if len(p.Disputed) != 1 || disputes > 1 {
+		t.Errorf("%d pairs are disputed and %d of them wrong, one was known", len(p.Disputed), disputes)
 	}
 	if all[len(all)/2] > 0.25 || held[len(held)/2] > 0.25 {
 		t.Errorf("median error %.1f %% (held out %.1f %%), bound 25 %%", 100*all[len(all)/2], 100*held[len(held)/2])
