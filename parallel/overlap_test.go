@@ -2,6 +2,7 @@ package parallel
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"testing"
 
@@ -83,5 +84,66 @@ func TestEvaluationsOverlapInThePipe(t *testing.T) {
 		if overlapped < possible/6 {
 			t.Errorf("%s: %d of %d evaluations begin before the one before has ended, want a sixth of them in a random order of ranks", c.plan, overlapped, possible)
 		}
+	}
+}
+
+// TestExecutorFollowsTheProgram: every rank does the micro-steps that the simulator's program gives its lane, in that order, event for event.
+func TestExecutorFollowsTheProgram(t *testing.T) {
+	for _, c := range []struct{ model, plan string }{
+		{"flux-c", ""},
+		{"flux-c", "ulysses=2"},
+		{"flux-c", "pipe=3,patches=4,warmup=1"},
+		{"flux-c", "pipe=2,patches=5,warmup=2,sync=spread"},
+		{"flux-c", "cfg=2,pipe=2,ulysses=2,patches=3,warmup=0"},
+		{"flux-c", "pipe=4,patches=1"},
+		{"hydit-a", "pipe=3,patches=4,warmup=1"},
+	} {
+		t.Run(c.model+"/"+c.plan, func(t *testing.T) {
+			var e *Engine
+			var mu sync.Mutex
+			var seen []rankMicro
+			e, err := NewEngine(Config{NewOps: func(rank, ranks int) (engine.Ops, error) {
+				ops, err := testOps(rank, ranks)
+				return &watching{Ops: ops, rank: rank, e: &e, mu: &mu, seen: &seen}, err
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer e.Close()
+			r := parityRequest(t, openGolden(t, c.model), c.model, 1, 12, 12, 4)
+			r.Plan = c.plan
+			if _, err := e.Sample(context.Background(), r, nil); err != nil {
+				t.Fatal(err)
+			}
+			p, err := ParsePlan(c.plan)
+			if err != nil {
+				t.Fatal(err)
+			}
+			o := newOutline(r.Workload(), p)
+			timing := plainTiming(len(o.lanes), len(o.patches), 1, 0, false, 0)
+			timing.micros, timing.groups, timing.spread = o.micros(), p.Data*p.CFG, p.Spread
+			program := newProgram(timing)
+			did := make([][]Micro, len(e.team.links))
+			for _, s := range seen {
+				if s.m == (Micro{}) { // products of opening the session: evaluation 0 is always of the whole picture
+					continue
+				}
+				if list := did[s.rank]; len(list) == 0 || list[len(list)-1] != s.m {
+					did[s.rank] = append(list, s.m)
+				}
+			}
+			for rank, got := range did {
+				at := e.team.mesh.At(rank)
+				var want []Micro
+				for _, a := range program.net.actors[(at.Data*p.CFG+at.CFG)*len(o.lanes)+at.Pipe].actions {
+					if a.kind == Working {
+						want = append(want, a.micro)
+					}
+				}
+				if !slices.Equal(got, want) {
+					t.Errorf("rank %d did %v, the program has %v", rank, got, want)
+				}
+			}
+		})
 	}
 }
