@@ -89,6 +89,7 @@ func everyDoor(t *testing.T, d *door) {
 		d.check(t, row, d.program, d.flags)
 	}
 	d.watchers(t)
+	d.interrupt(t)
 	if d.cli == nil {
 		return
 	}
@@ -272,6 +273,27 @@ func (d *door) waitJob(t *testing.T, job string, want ipc.State) {
 		}
 	}
 	t.Fatalf("%s is not %s within 20 s:\n%s", job, want, out)
+}
+
+// interrupt presses Ctrl-C in a run: that cancels the job.
+func (d *door) interrupt(t *testing.T) {
+	t.Helper()
+	line := program(d, "run", "long.json", "--id", d.id(7))
+	cmd := exec.Command(line[0], line[1:]...)
+	out := &output{}
+	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.Env = d.dir, out, out, append(os.Environ(), "PATCHBAY_NATS_URL=", "PATCHBAY_SOCKET=", "PATCHBAY_HOME="+d.home)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	d.waitJob(t, d.id(7), ipc.Running)
+	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	if cmd.ProcessState.ExitCode() != 130 {
+		t.Errorf("run ended with %d at Ctrl-C, want 130:\n%s", cmd.ProcessState.ExitCode(), out)
+	}
+	d.waitJob(t, d.id(7), ipc.Cancelled)
 }
 
 // watchers looks at what is there for those who watch over the machine.
