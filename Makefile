@@ -36,7 +36,7 @@ fmt: tools
 race:
 	$(GO) test -race -short ./engine/... ./models/sampling ./models/tokenizer ./parallel ./node ./ipc
 
-# Seconds per fuzz target; the seeds alone run in every `go test`.
+# Coverage fuzzing, seconds per target; the seeds run in every `go test`, and mutations of them without coverage (tests/hammer).
 FUZZTIME ?= 10s
 fuzz:
 	@tests/fuzz.sh $(FUZZTIME)
@@ -44,12 +44,11 @@ fuzz:
 bench:
 	$(GO) test -run '^$$' -bench . -benchtime 1x ./engine/cpu ./models/... ./parallel
 
-# The long forms of the storms and many small jobs, then every parser of bytes from outside for so many executions each. Hours on two processors.
-SOAKFUZZ ?= 10000000x
+# The long forms of the storms and many small jobs, then 10,000,000 executions of every parser of bytes from outside. An hour on two processors.
 soak:
 	$(GO) test -count 1 -timeout 60m -tags soak ./parallel -v -run 'CancelAt|ManyJobs'
 	$(GO) test -count 1 -timeout 120m -tags soak ./tests -v -run 'TestDurable|TestFaults|TestRouting|TestTinyJobs'
-	@tests/fuzz.sh $(SOAKFUZZ) ipc node
+	$(GO) test -count 1 -timeout 120m -p 1 -tags soak ./ipc ./node -v -run UnderTheHammer
 
 loc:
 	@for d in ipc node parallel models engine comfyui tests; do [ -d $$d ] || continue; \

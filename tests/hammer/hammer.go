@@ -9,7 +9,8 @@
 // input besides, is run again alone and measured exactly.
 //
 // There is a little feedback: an input that is refused for a reason not heard before joins the corpus of its worker, and now and then one that is accepted;
-// half of all inputs are made from those that were accepted. A run is decided by its seed and the number of processors.
+// half of all inputs are made from those that were accepted. A run is decided by its seed and the number of processors: in `go test` the seed is always the
+// same, with the tag soak it comes from the clock.
 package hammer
 
 import (
@@ -90,7 +91,10 @@ func (t *Target[T]) Run(tb *testing.T, n int) {
 	if len(corpus) == 0 {
 		tb.Fatalf("%s has no seeds", t.Name)
 	}
-	seed := uint64(time.Now().UnixNano())
+	seed := uint64(repeated)
+	if seed == 0 {
+		seed = uint64(time.Now().UnixNano())
+	}
 	if s := os.Getenv("PATCHBAY_HAMMER_SEED"); s != "" {
 		if seed, err = strconv.ParseUint(s, 10, 64); err != nil {
 			tb.Fatalf("PATCHBAY_HAMMER_SEED: %v", err)

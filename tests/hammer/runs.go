@@ -1,6 +1,9 @@
-//go:build !soak
+//go:build !soak && !race
 
 package hammer
 
 // Runs is how often a target is executed in `make test`; runs_soak.go has the number of `make soak`.
 const Runs = 20_000
+
+// repeated is the seed of every run; 0 takes one from the clock.
+const repeated = 1
