@@ -6,7 +6,6 @@ import (
 	"math"
 	"math/big"
 	"reflect"
-	"slices"
 	"strings"
 
 	"patchbay/node"
@@ -68,9 +67,9 @@ func badRequest(err error) *Error {
 	return e
 }
 
-// unknownField returns the path of the first field of o, at any depth, that the struct type t has no place for; "" if there is none. Maps and values of
-// type any may hold anything.
-func unknownField(v any, t reflect.Type, path string) string {
+// unknownField returns the path of the first field of v, at any depth, that the struct type t has no place for; "" if there is none. Maps and values of type
+// any may hold anything.
+func unknownField(v any, t reflect.Type) string {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
@@ -80,8 +79,8 @@ func unknownField(v any, t reflect.Type, path string) string {
 			return ""
 		}
 		for i, e := range x {
-			if bad := unknownField(e, t.Elem(), fmt.Sprintf("%s[%d]", path, i)); bad != "" {
-				return bad
+			if bad := unknownField(e, t.Elem()); bad != "" {
+				return fmt.Sprintf("[%d].%s", i, bad)
 			}
 		}
 	case *node.Object:
@@ -89,17 +88,41 @@ func unknownField(v any, t reflect.Type, path string) string {
 			return ""
 		}
 		for _, k := range x.Keys() {
-			at := slices.IndexFunc(reflect.VisibleFields(t), func(f reflect.StructField) bool { return k != "" && fieldName(f) == k })
-			if at < 0 {
-				return join(path, k)
+			f := fieldNamed(t, k)
+			switch {
+			case f == nil && k == "":
+				return `""`
+			case f == nil:
+				return k
 			}
 			e, _ := x.Get(k)
-			if bad := unknownField(e, reflect.VisibleFields(t)[at].Type, join(path, k)); bad != "" {
-				return bad
+			switch bad := unknownField(e, f); {
+			case bad == "":
+			case bad[0] == '[':
+				return k + bad
+			default:
+				return k + "." + bad
 			}
 		}
 	}
 	return ""
+}
+
+// fieldNamed returns the type of the field with a json name, those of embedded structs among them; nil if there is none.
+func fieldNamed(t reflect.Type, name string) reflect.Type {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		if f.Anonymous {
+			if in := fieldNamed(f.Type, name); in != nil {
+				return in
+			}
+			continue
+		}
+		if name != "" && fieldName(f) == name {
+			return f.Type
+		}
+	}
+	return nil
 }
 
 func bindStruct(o *node.Object, dst reflect.Value, path string) error {

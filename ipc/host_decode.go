@@ -39,7 +39,7 @@ func bindStrict(o *node.Object, dst any) error {
 	if err := Bind(o, dst); err != nil {
 		return err
 	}
-	if bad := unknownField(o, reflect.TypeOf(dst).Elem(), ""); bad != "" {
+	if bad := unknownField(o, reflect.TypeOf(dst).Elem()); bad != "" {
 		return badField(bad, "is not known here and would be passed over: leave it out")
 	}
 	return nil

@@ -196,7 +196,7 @@ func requestsTarget(tb testing.TB) *hammer.Target[request] {
 			if !ok {
 				return fixedBytes
 			}
-			return 3*fixedBytes + 3*decodedBound(in.Data, enc) + textBound(in.Data)
+			return fixedBytes + 2*decodedBound(in.Data, enc) + textBound(in.Data)
 		},
 	}
 }
