@@ -218,7 +218,7 @@ func (f *planFlags) show(out io.Writer, s parallel.Search, c *parallel.Choice, r
 	}
 	printf(out, "plan      %s (%s)\n", r.Plan, note)
 	printf(out, "time      %s", seconds(r.Seconds))
-	if r.OneRankSeconds > 0 {
+	if r.OneRankSeconds > 0 && c.Best.Plan.Ranks() > 1 {
 		printf(out, ", %.2f x faster than one device (%s)", r.OneRankSeconds/r.Seconds, seconds(r.OneRankSeconds))
 	}
 	if f.requests > 1 {
@@ -252,7 +252,7 @@ func (f *planFlags) show(out io.Writer, s parallel.Search, c *parallel.Choice, r
 		printf(out, "nothing between devices\n")
 	}
 	if r.Idle > 0 {
-		printf(out, "idle      devices %d to %d: no plan is faster with them\n", s.Fabric.Ranks()-r.Idle, s.Fabric.Ranks()-1)
+		printf(out, "idle      devices %d to %d: %s\n", s.Fabric.Ranks()-r.Idle, s.Fabric.Ranks()-1, orElse(r.IdleReason, "the plan does not use them"))
 	}
 	if len(r.Others) == 0 {
 		return

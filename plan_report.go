@@ -20,6 +20,7 @@ type planReport struct {
 	Traffic        []axisReport    `json:"traffic_per_step"`
 	Ranks          []rankReport    `json:"ranks"`
 	Idle           int             `json:"idle_devices"`
+	IdleReason     string          `json:"idle_reason,omitempty"`
 	Others         []otherReport   `json:"other_plans,omitempty"`
 	NotIncluded    string          `json:"not_included"`
 }
@@ -56,6 +57,9 @@ func (f *planFlags) report(s parallel.Search, c *parallel.Choice, row float64) p
 		StepSeconds: c.Simulation.StepSeconds, WarmupSeconds: c.Simulation.WarmupSeconds, OneRankSeconds: c.OneRank, Memory: c.Best.Memory,
 		FreeBytes: max(0, s.Fabric.Device.Memory-s.Fabric.Device.Reserved), Idle: c.Idle,
 		NotIncluded: "text encoders, VAE, loading",
+	}
+	if f.plan == "" {
+		r.IdleReason = s.IdleReason(c)
 	}
 	for axis := range c.Traffic[0] {
 		a := axisReport{Axis: parallel.Axis(axis).String()}

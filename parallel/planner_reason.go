@@ -40,6 +40,19 @@ func (s Search) Reason(best *Choice, c Candidate) string {
 	return text
 }
 
+// IdleReason tells why devices stay idle: the fastest plan that fits and uses more of them, and where its time goes. Empty if none stays idle.
+func (s Search) IdleReason(best *Choice) string {
+	if best.Idle == 0 {
+		return ""
+	}
+	for _, c := range best.Others {
+		if c.Fits && c.Plan.Ranks() > best.Best.Plan.Ranks() {
+			return fmt.Sprintf("no plan is faster with them: %s, the best of more devices, takes %s", c.Plan, s.Reason(best, c))
+		}
+	}
+	return "no plan that fits uses them"
+}
+
 // Mean is the time of the mean rank.
 func (s *Simulation) Mean() RankTime {
 	var m RankTime

@@ -112,6 +112,58 @@ func TestFewStepsGetAFasterPlan(t *testing.T) {
 	}
 }
 
+// TestFewStepsMayStayOnOneRank: four steps of a small picture on two hosts are not worth their network; the planner stays on one device and says which plan
+// loses, and on what.
+func TestFewStepsMayStayOnOneRank(t *testing.T) {
+	s := searchFor(t, "pixart-alpha", 256, 4, "2x1xH100+ethernet100")
+	s.Text = s.Text[:1]
+	got := choose(t, s)
+	if got.Best.Plan != OneRank() || got.Idle != 1 {
+		t.Fatalf("chose %s with %d devices idle, want one rank and one idle", got.Best.Plan, got.Idle)
+	}
+	reason := s.IdleReason(got)
+	if !strings.Contains(reason, "=2") || !strings.Contains(reason, "%: ") || !strings.Contains(reason, " against ") {
+		t.Errorf("the reason %q names no plan, no difference or no cause", reason)
+	}
+	for _, c := range got.Others {
+		if c.Seconds < got.Best.Seconds {
+			t.Errorf("%s takes %.4f s, one rank %.4f s", c.Plan, c.Seconds, got.Best.Seconds)
+		}
+	}
+}
+
+// TestSpreadWarmupShare: a spread evaluation on four stages takes at most 0.4 of one device's on NVLink, transfers included; PCIe has its own bounds, and
+// HunyuanDiT, whose evaluations are short, too.
+func TestSpreadWarmupShare(t *testing.T) {
+	for _, c := range []struct {
+		model, devices string
+		bound          float64
+	}{
+		{"flux-dev", "4xH100-nvlink", 0.4},
+		{"flux-dev", "4xA100-80-nvlink", 0.4},
+		{"flux-dev", "4xL40-pcie", 0.43},
+		{"hunyuandit", "4xA100-80-nvlink", 0.4},
+		{"hunyuandit", "4xH100-nvlink", 0.47},
+		{"hunyuandit", "4xL40-pcie", 0.52},
+	} {
+		s := searchFor(t, c.model, 1024, 28, c.devices)
+		p := Plan{Data: 1, CFG: 1, Pipe: 4, Ring: 1, Ulysses: 1, Tensor: 1, Patches: 6, Warmup: 1, Spread: true, Overlap: true}
+		sim, err := Simulate(s.Workload, p, s.Fabric, s.Manner)
+		if err != nil {
+			t.Fatal(err)
+		}
+		one, err := Simulate(s.Workload, OneRank(), s.Fabric, s.Manner)
+		if err != nil {
+			t.Fatal(err)
+		}
+		share := sim.WarmupSeconds / one.StepSeconds
+		t.Logf("%s on %s: warm-up %.1f ms, one device %.1f ms: %.3f", c.model, c.devices, 1e3*sim.WarmupSeconds, 1e3*one.StepSeconds, share)
+		if share > c.bound {
+			t.Errorf("%s on %s: a spread evaluation takes %.3f of one device's, bound %.2f", c.model, c.devices, share, c.bound)
+		}
+	}
+}
+
 // TestPlannerRefusesWhatDoesNotFit names bytes and a number of devices that would do.
 func TestPlannerRefusesWhatDoesNotFit(t *testing.T) {
 	s := searchFor(t, "flux-dev", 2048, 28, "1x4090-pcie")
