@@ -175,8 +175,8 @@ class Client:
             yield reply
 
     @contextmanager
-    def _until_end(self, job: Message) -> Iterator[Callable[[], None]]:
-        """Cancel the job if the block is left before it has ended, and give what looks whether it is to be cancelled."""
+    def _until_end(self, job: Message) -> Iterator[Callable[[], None] | None]:
+        """Cancel the job if the block is left before it has ended, and give what looks whether it is to be cancelled; None if nothing says so."""
         asked: list[float] = []
 
         def look() -> None:
@@ -188,7 +188,7 @@ class Client:
                 self._transport.tell("cancel", name)
 
         try:
-            yield look
+            yield look if job.get("stop") else None
         except BaseException:
             if job.get("id") and not job.get("ended") and not asked and not self._closed:
                 self._transport.tell("cancel", job["id"])

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from patchbay import Client, ConnectionLostError, NotAllowedError
+from patchbay import CancelledError, Client, ConnectionLostError, NotAllowedError
 from patchbay.frames import WorkerTransport
 
 from .conftest import Daemon, worker
@@ -69,6 +69,29 @@ def test_a_client_comes_back(tmp_path: pathlib.Path, way: str) -> None:
         np.testing.assert_array_equal(c.exec("ImageInvert", {"image": shared}).outputs[0], 1 - shared)
     if d is not None:
         d.stop()
+
+
+def test_a_run_is_given_up_when_nobody_answers(tmp_path: pathlib.Path) -> None:
+    """A worker that hangs cannot be told to stop: the run ends all the same, soon after that was asked for."""
+    with Client.spawn(worker(tmp_path)) as c:
+        positive, asked = conds(c, "a big red heart"), [0.0]
+        assert isinstance(c.transport, WorkerTransport)
+        process = c.transport.process
+
+        def freeze(_: object) -> None:
+            if not asked[0]:
+                process.send_signal(signal.SIGSTOP)
+                asked[0] = time.monotonic()
+
+        try:
+            with pytest.raises(CancelledError, match="not ended within"):
+                sigmas = np.linspace(1, 0, 9001)
+                stop = lambda: asked[0] > 0  # noqa: E731
+                c.sample(MODEL, "euler", sigmas, LATENT, [{"model_conds": positive}], on_progress=freeze, stop=stop, patience=0.3)
+            assert time.monotonic() - asked[0] < 1.5
+        finally:
+            process.send_signal(signal.SIGCONT)
+        assert MODEL in c.models()["diffusion_models"]
 
 
 def test_close_leaves_nothing(client: Client) -> None:
