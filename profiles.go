@@ -148,8 +148,16 @@ func (p *profiles) showWork(s *shower) {
 	}
 }
 
-// besides tells what else there is to say of the evaluations: those that a cache answered.
+// besides tells what else there is to say of the evaluations: how many ran all patches at once, and those that a cache answered.
 func besides(run *node.Object) string {
+	if n := number(run, "synchronous"); n > 0 {
+		return fmt.Sprintf(" (%d synchronous)", n) + answered(run)
+	}
+	return answered(run)
+}
+
+// answered tells of evaluations that a cache answered.
+func answered(run *node.Object) string {
 	v, _ := run.Get("reused")
 	if reused, ok := v.([]any); ok && len(reused) > 0 {
 		return fmt.Sprintf(" and %d answered by the cache", len(reused))
@@ -159,5 +167,5 @@ func besides(run *node.Object) string {
 
 // reused tells whether some evaluation was answered by a cache.
 func (p *profiles) reused() bool {
-	return slices.ContainsFunc(p.runs, func(run *node.Object) bool { return besides(run) != "" })
+	return slices.ContainsFunc(p.runs, func(run *node.Object) bool { return answered(run) != "" })
 }

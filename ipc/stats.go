@@ -23,6 +23,9 @@ func statsOf(s parallel.Stats) map[string]any {
 		}
 		out["reused"] = reused
 	}
+	if s.Synchronous != nil {
+		out["synchronous"] = len(s.Synchronous)
+	}
 	if len(s.Changes) > 0 {
 		out["changes"] = changesOf(s.Changes)
 	}

@@ -214,6 +214,7 @@ func (d *denoiser) result(shares []*share, runs []*sampling.Run) (*Result, error
 	for _, s := range shares {
 		d.stats.Rows = max(d.stats.Rows, s.predicted)
 	}
+	d.stats.Synchronous = d.evaluator.synced
 	if r := d.reuser; r != nil {
 		d.stats.Reused, d.stats.Changes = r.reused, r.changes
 		d.stats.Evaluations -= len(r.reused)

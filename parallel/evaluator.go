@@ -14,18 +14,20 @@ type evaluator struct {
 	shares []*share
 	warmup int
 
-	mu    sync.Mutex
-	moved *sync.Cond
-	err   error
-	index int       // evaluation whose turn it is
-	patch int       // share whose turn it is
-	full  []float32 // network input of all items, as far as shares have brought it
-	seen  map[int]bool
-	now   answer // what this evaluation asks of the network, without outputs
-	ran   int    // evaluations before this one that the network ran
-	sync  bool   // this evaluation is synchronous
-	done  int    // synchronous evaluations finished
-	whole [][]float32
+	mu     sync.Mutex
+	moved  *sync.Cond
+	err    error
+	index  int       // evaluation whose turn it is
+	patch  int       // share whose turn it is
+	full   []float32 // network input of all items, as far as shares have brought it
+	seen   map[int]bool
+	now    answer    // what this evaluation asks of the network, without outputs
+	ran    int       // evaluations before this one that the network ran
+	sync   bool      // this evaluation is synchronous
+	last   []float32 // what the network read of the first share in the last evaluation that ran; only if the plan resynchronises
+	synced []int     // evaluations that ran synchronously, counted as ran
+	done   int       // synchronous evaluations finished
+	whole  [][]float32
 }
 
 func newEvaluator(d *denoiser, shares []*share) *evaluator {
@@ -128,6 +130,9 @@ func (ev *evaluator) decide(s *share, q question) {
 	for _, i := range ev.now.run {
 		ev.sync = ev.sync || !ev.seen[i]
 		ev.seen[i] = true
+	}
+	if len(ev.shares) > 1 && len(ev.now.run) > 0 {
+		ev.resync(q.input)
 	}
 }
 

@@ -147,8 +147,12 @@ func TestStoresHoldWhatTheTableSays(t *testing.T) {
 // compareTags checks every reading and their number.
 func compareTags(t *testing.T, name string, w Workload, p Plan, seen map[Micro]map[string]int) {
 	t.Helper()
-	o := newOutline(w, p)
-	table := FreshnessTable(len(o.patches), w.Evaluations, p.Warmup)
+	compareTagsWith(t, name, w, p, seen, FreshnessTable(len(newOutline(w, p).patches), w.Evaluations, p.Warmup))
+}
+
+// compareTagsWith checks them against a table.
+func compareTagsWith(t *testing.T, name string, w Workload, p Plan, seen map[Micro]map[string]int, table []Freshness) {
+	t.Helper()
 	if len(seen) != len(table) {
 		t.Errorf("%s: %d micro-steps read something, the table has %d", name, len(seen), len(table))
 	}

@@ -134,8 +134,11 @@ type Stats struct {
 	Evaluations int           // that the network ran, at least for some entries
 	Reused      []int         // evaluations, from 0, that Request.Cache answered instead; they count on their own
 	Changes     []CacheChange // what the cache saw, if Cache.Verbose
-	Rows        int           // latents predicted, over all evaluations: batch items times active entries
-	LoadSeconds float64       // weights read and packed for this request, 0 if resident
+	// Synchronous are the evaluations, of those that ran, from 0, in which all patches of a pipeline ran at once: warm-up, new entries, Plan.Resync.
+	// nil without patches.
+	Synchronous []int
+	Rows        int     // latents predicted, over all evaluations: batch items times active entries
+	LoadSeconds float64 // weights read and packed for this request, 0 if resident
 	StepSeconds []float64
 	PeakBytes   int64          // activations and session buffers of the busiest rank
 	Traffic     [][]Traffic    // what each rank of the plan sent, by axis (AxisUlysses to AxisShard)

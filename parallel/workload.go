@@ -82,7 +82,8 @@ func newOutline(w Workload, p Plan) *outline {
 	return o
 }
 
-// synchronous tells whether evaluation e runs the whole picture at once: warm-up, and always the first, which fills the K/V store.
+// synchronous tells whether evaluation e runs the whole picture at once: warm-up, and always the first, which fills the K/V store. Evaluations that Plan.Resync
+// makes synchronous, and those that a cache leaves out, depend on the picture and are not forecast.
 func (o *outline) synchronous(e int) bool {
 	if o.cold {
 		return len(o.patches) == 1 || e < o.plan.Warmup
