@@ -30,7 +30,7 @@ const (
 
 // driftBench makes pictures with the trained demo model.
 type driftBench struct {
-	t       *testing.T
+	t       testing.TB
 	e       *Engine
 	model   Model
 	line    *sampling.ModelSampling
@@ -39,15 +39,18 @@ type driftBench struct {
 	prompts []Entry
 	empty   Entry
 	whole   [][]float32 // pictures of one rank
+	steps   int         // of the next pictures, as of whole
+	cache   *Cache      // of the next pictures
+	stats   []Stats     // of the last pictures
 }
 
 // driftSeeds is how many pictures each prompt gets.
 const driftSeeds = 3
 
-func newDriftBench(t *testing.T) *driftBench {
+func newDriftBench(t testing.TB) *driftBench {
 	t.Helper()
 	const demo = "../examples/demo"
-	b := &driftBench{t: t}
+	b := &driftBench{t: t, steps: 12}
 	var err error
 	check := func(err error) {
 		t.Helper()
@@ -102,14 +105,15 @@ func newDriftBench(t *testing.T) *driftBench {
 	return b
 }
 
-// pictures makes the pictures of all prompts and seeds with a plan, as the demo does: 128 x 128, euler, 12 steps, cfg 3.5. Values in 0..1.
+// pictures makes the pictures of all prompts and seeds with a plan, as the demo does: 128 x 128, euler, 12 steps unless told otherwise, cfg 3.5. Values in 0..1.
 func (b *driftBench) pictures(plan string) [][]float32 {
 	b.t.Helper()
-	sigmas, err := sampling.KSamplerSigmas(b.line, "euler", "simple", 12, 1)
+	sigmas, err := sampling.KSamplerSigmas(b.line, "euler", "simple", b.steps, 1)
 	if err != nil {
 		b.t.Fatal(err)
 	}
 	var out [][]float32
+	b.stats = nil
 	for _, prompt := range b.prompts {
 		for seed := range uint64(driftSeeds) {
 			l := NewLatent(1, b.model.Spec.Channels, 16, 16)
@@ -118,7 +122,7 @@ func (b *driftBench) pictures(plan string) [][]float32 {
 				b.t.Fatal(err)
 			}
 			r := &Request{
-				Model: b.model, Sampling: b.line, Sampler: "euler", Sigmas: sigmas, Latent: l, Noise: l, Plan: plan,
+				Model: b.model, Sampling: b.line, Sampler: "euler", Sigmas: sigmas, Latent: l, Noise: l, Plan: plan, Cache: b.cache,
 				Guider:   Guider{Kind: GuideCFG, CFG: 3.5},
 				Branches: []Branch{{Name: "positive", Entries: []Entry{prompt}}, {Name: "negative", Entries: []Entry{b.empty}}},
 			}
@@ -127,6 +131,7 @@ func (b *driftBench) pictures(plan string) [][]float32 {
 			if err != nil {
 				b.t.Fatal(err)
 			}
+			b.stats = append(b.stats, res.Stats)
 			b.format.FromModel(res.Latent.Data)
 			var picture []float32
 			err = b.e.Do(context.Background(), "decode", func(l *Local) error {
@@ -148,17 +153,7 @@ func (b *driftBench) pictures(plan string) [][]float32 {
 // drift is the mean PSNR over the pictures of a plan against those of one rank, in dB; peak 1.
 func (b *driftBench) drift(plan string) float64 {
 	b.t.Helper()
-	total := 0.0
-	got := b.pictures(plan)
-	for k, picture := range got {
-		mse := 0.0
-		for i, v := range picture {
-			d := float64(v - b.whole[k][i])
-			mse += d * d / float64(len(picture))
-		}
-		total += -10 * math.Log10(max(mse, 1e-12))
-	}
-	return total / float64(len(got))
+	return meanPSNR(b.pictures(plan), b.whole)
 }
 
 // driftRows are the pairs of stages and patches of the table; its columns are warm-ups 1 to 4.

@@ -1,0 +1,262 @@
+package parallel
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"strings"
+	"testing"
+)
+
+// pageTable is a table of docs/parallel.md between two marks.
+type pageTable struct{ page, begin, end string }
+
+func cacheTable() pageTable {
+	return pageTable{driftPage, "<!-- cache: go test ./parallel -run CacheOnTheDemo -args -update-drift -->\n", "<!-- /cache -->\n"}
+}
+
+func resyncTable() pageTable {
+	return pageTable{driftPage, "<!-- resync: go test ./parallel -run ResyncOnTheDemo -args -update-drift -->\n", "<!-- /resync -->\n"}
+}
+
+// cut returns the page before the table, the table and the page after it.
+func (p pageTable) cut(t *testing.T) (before, table, after string) {
+	t.Helper()
+	text, err := os.ReadFile(p.page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, ok := strings.Cut(string(text), p.begin)
+	table, after, ok2 := strings.Cut(rest, p.end)
+	if !ok || !ok2 {
+		t.Fatalf("%s has no table between %q and %q", p.page, p.begin, p.end)
+	}
+	return before, table, after
+}
+
+func (p pageTable) write(t *testing.T, table string) {
+	t.Helper()
+	before, _, after := p.cut(t)
+	if err := os.WriteFile(p.page, []byte(before+p.begin+table+p.end+after), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// rows reads the numbers of a table: one list for each row, from the columns behind the first.
+func (p pageTable) rows(t *testing.T) map[string][]float64 {
+	t.Helper()
+	_, table, _ := p.cut(t)
+	out := map[string][]float64{}
+	for line := range strings.SplitSeq(table, "\n") {
+		cells := strings.Split(strings.Trim(line, "| "), "|")
+		var values []float64
+		for _, c := range cells[1:] {
+			var v float64
+			if n, _ := fmt.Sscan(strings.TrimSpace(c), &v); n == 1 {
+				values = append(values, v)
+			}
+		}
+		if len(values) > 0 {
+			out[strings.TrimSpace(cells[0])] = values
+		}
+	}
+	return out
+}
+
+// meanPSNR is the mean over pictures against others, in dB; peak 1.
+func meanPSNR(got, want [][]float32) float64 {
+	total := 0.0
+	for k, picture := range got {
+		mse := 0.0
+		for i, v := range picture {
+			d := float64(v - want[k][i])
+			mse += d * d / float64(len(picture))
+		}
+		total += -10 * math.Log10(max(mse, 1e-12))
+	}
+	return total / float64(len(got))
+}
+
+// mean is the mean of something over the last pictures.
+func (b *driftBench) mean(of func(Stats) int) float64 {
+	n := 0
+	for _, s := range b.stats {
+		n += of(s)
+	}
+	return float64(n) / float64(len(b.stats))
+}
+
+// cachePlans are the plans of the table, and cacheRow what it says of a cache: evaluations that ran and PSNR to the same plan without a cache, for each of them.
+func cachePlans() []string { return []string{"", "cfg=2,ulysses=2", "pipe=2,patches=4"} }
+
+func (b *driftBench) cacheRow(c Cache, plain map[string][][]float32) []float64 {
+	b.t.Helper()
+	var out []float64
+	for _, plan := range cachePlans() {
+		if plain[plan] == nil {
+			b.cache = nil
+			plain[plan] = b.pictures(plan)
+		}
+		b.cache = &c
+		got := b.pictures(plan)
+		out = append(out, b.mean(func(s Stats) int { return s.Evaluations }), meanPSNR(got, plain[plan]))
+	}
+	b.cache = nil
+	return out
+}
+
+func cacheRows() map[string]Cache {
+	out := map[string]Cache{}
+	for _, v := range []float32{0.05, 0.1, 0.15, 0.2, 0.3, 0.5} {
+		out[fmt.Sprintf("EasyCache %v", v)] = Cache{Threshold: v, Start: 0.15, End: 0.95}
+	}
+	for _, v := range []float32{0.1, 0.2, 0.4} {
+		out[fmt.Sprintf("LazyCache %v", v)] = Cache{Rule: CacheLazy, Threshold: v, Start: 0.15, End: 0.95}
+	}
+	return out
+}
+
+// TestCacheOnTheDemo measures pictures with a cache against those without, on one rank, an exact plan and a pipeline. The table in docs/parallel.md must hold to 1 dB
+// and half an evaluation in the rows tested; the exact plan gives what one rank gives, and some row saves 1.8 times the evaluations.
+func TestCacheOnTheDemo(t *testing.T) {
+	const steps = 12
+	plain := map[string][][]float32{}
+	if *writeDrift {
+		b := newDriftBench(t)
+		table := "| node and threshold | one rank: evaluations of 12 | PSNR | cfg=2,ulysses=2: evaluations | PSNR | pipe=2,patches=4: evaluations | PSNR |\n|---|---|---|---|---|---|---|\n"
+		for _, name := range []string{"EasyCache 0.05", "EasyCache 0.1", "EasyCache 0.15", "EasyCache 0.2", "EasyCache 0.3", "EasyCache 0.5", "LazyCache 0.1", "LazyCache 0.2", "LazyCache 0.4"} {
+			table += "| " + name
+			for _, v := range b.cacheRow(cacheRows()[name], plain) {
+				table += fmt.Sprintf(" | %.1f", v)
+			}
+			table += " |\n"
+		}
+		cacheTable().write(t, table)
+		return
+	}
+	rows := cacheTable().rows(t)
+	if len(rows) != len(cacheRows()) {
+		t.Fatalf("the table has %d rows, want %d", len(rows), len(cacheRows()))
+	}
+	best := steps + 1.0
+	for name, want := range rows {
+		if strings.HasPrefix(name, "EasyCache") {
+			best = min(best, want[0], want[4])
+		}
+	}
+	if best*1.8 > steps {
+		t.Errorf("the table's best row runs %.1f of %d evaluations: no speed-up of 1.8", best, steps)
+	}
+	if testing.Short() {
+		return // the long form makes pictures
+	}
+	b := newDriftBench(t)
+	for _, name := range []string{"EasyCache 0.2", "LazyCache 0.2"} {
+		got, want := b.cacheRow(cacheRows()[name], plain), rows[name]
+		t.Logf("%s: %.2f, table %.1f", name, got, want)
+		for i := range want {
+			if math.Abs(got[i]-want[i]) > []float64{0.5, 1}[i%2] {
+				t.Errorf("%s, %q: %.2f, the table says %.1f", name, cachePlans()[i/2], got[i], want[i])
+			}
+		}
+		if got[2] != got[0] || math.Abs(got[3]-got[1]) > 0.1 {
+			t.Errorf("%s: %s runs %.2f evaluations at %.2f dB, one rank %.2f at %.2f", name, cachePlans()[1], got[2], got[3], got[0], got[1])
+		}
+	}
+}
+
+// resyncPlans are the rows of the table: fixed warm-ups, then thresholds.
+func resyncPlans() []string {
+	var out []string
+	for _, w := range []int{1, 2, 3, 4, 6} {
+		out = append(out, fmt.Sprintf("warmup=%d", w))
+	}
+	for _, r := range []int{40, 30, 25, 20, 15, 12} {
+		out = append(out, fmt.Sprintf("warmup=1,resync=%d", r))
+	}
+	return out
+}
+
+// resyncColumn is a pair of columns.
+type resyncColumn struct {
+	base  string
+	steps int
+}
+
+func resyncColumns() []resyncColumn {
+	return []resyncColumn{{"pipe=2,patches=4,", 12}, {"pipe=4,patches=8,", 12}, {"pipe=2,patches=4,", 24}}
+}
+
+// TestResyncOnTheDemo measures drift against synchronous evaluations, fixed at the start or found by the change of the input; rows tested must hold to 1 dB and half
+// an evaluation.
+func TestResyncOnTheDemo(t *testing.T) {
+	var b *driftBench
+	whole := map[int][][]float32{}
+	row := func(plan string) []float64 {
+		if b == nil {
+			b = newDriftBench(t)
+			whole[b.steps] = b.whole
+		}
+		var out []float64
+		for _, c := range resyncColumns() {
+			if b.steps = c.steps; whole[c.steps] == nil {
+				whole[c.steps] = b.pictures("")
+			}
+			db := meanPSNR(b.pictures(c.base+plan), whole[c.steps])
+			out = append(out, b.mean(func(s Stats) int { return len(s.Synchronous) }), db)
+		}
+		return out
+	}
+	if *writeDrift {
+		table := "| plan | pipe=2,patches=4: synchronous of 12 | PSNR | pipe=4,patches=8: synchronous of 12 | PSNR | pipe=2,patches=4: synchronous of 24 | PSNR |\n|---|---|---|---|---|---|---|\n"
+		for _, plan := range resyncPlans() {
+			table += "| " + plan
+			for _, v := range row(plan) {
+				table += fmt.Sprintf(" | %.1f", v)
+			}
+			table += " |\n"
+		}
+		resyncTable().write(t, table)
+		return
+	}
+	rows := resyncTable().rows(t)
+	if len(rows) != len(resyncPlans()) {
+		t.Fatalf("the table has %d rows, want %d", len(rows), len(resyncPlans()))
+	}
+	if testing.Short() {
+		return // the long form makes pictures
+	}
+	for _, plan := range []string{"warmup=1,resync=20", "warmup=1,resync=30"} {
+		got, want := row(plan), rows[plan]
+		t.Logf("%s: %.2f, table %.1f", plan, got, want)
+		for i := range want {
+			if math.Abs(got[i]-want[i]) > []float64{0.5, 1}[i%2] {
+				t.Errorf("%s, %+v: %.2f, the table says %.1f", plan, resyncColumns()[i/2], got[i], want[i])
+			}
+		}
+	}
+}
+
+// BenchmarkCacheOnTheDemo is the clock beside the table: six pictures of the demo model, text states given, VAE included.
+func BenchmarkCacheOnTheDemo(b *testing.B) {
+	d := newDriftBench(b)
+	for _, plan := range cachePlans() {
+		for _, c := range []*Cache{nil, {Threshold: 0.2, Start: 0.15, End: 0.95}} {
+			name := fmt.Sprintf("plan=%s/cache=%v", plan, c != nil)
+			d.cache = c
+			b.Run(name, func(b *testing.B) {
+				seconds := 0.0
+				for b.Loop() {
+					d.pictures(plan)
+					for _, s := range d.stats {
+						for _, v := range s.StepSeconds {
+							seconds += v
+						}
+					}
+				}
+				b.ReportMetric(seconds/float64(b.N)/6*1e3, "denoise-ms/picture")
+				b.ReportMetric(d.mean(func(s Stats) int { return s.Evaluations }), "evaluations")
+			})
+		}
+	}
+}
