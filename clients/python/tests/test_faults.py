@@ -81,6 +81,9 @@ def test_a_run_is_given_up_when_nobody_answers(tmp_path: pathlib.Path) -> None:
         def freeze(_: object) -> None:
             if not asked[0]:
                 process.send_signal(signal.SIGSTOP)
+                tasks = pathlib.Path(f"/proc/{process.pid}/task")
+                while any(") T " not in (task / "stat").read_text() for task in tasks.iterdir()):
+                    time.sleep(0.01)  # its threads stop one by one
                 asked[0] = time.monotonic()
 
         try:
