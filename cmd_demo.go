@@ -21,6 +21,7 @@ import (
 // demoFlags are the flags of demo.
 type demoFlags struct {
 	prompt, plan, out string
+	devices           string
 	seed              string
 	ranks             int
 	json              bool
@@ -44,6 +45,7 @@ where the time went. It leaves nothing behind but the picture. The model is tiny
 	fl.StringVar(&f.seed, "seed", "", "seed of the noise, 0 to 2^64-1")
 	fl.IntVar(&f.ranks, "ranks", 0, "split the picture over at most so many ranks; the plan is chosen among those that give the same picture")
 	fl.StringVar(&f.plan, "plan", "", "how to split the work, instead of --ranks")
+	fl.StringVar(&f.devices, "devices", "cpu", "what to compute on, as serve takes it: cpu, or a file of `patchbay bench step --save`")
 	fl.StringVar(&f.out, "out", "demo.png", "file to write")
 	fl.BoolVar(&f.json, "json", false, "print one JSON object a line for every event")
 	return cmd
@@ -97,6 +99,9 @@ func demo(cmd *cobra.Command, f *demoFlags) error {
 	if err := checkLevel(); err != nil {
 		return err
 	}
+	if _, err := (&config{Devices: f.devices}).machine(); err != nil {
+		return &exitError{exitBadInput, err}
+	}
 	examples, err := demoFolder()
 	if err != nil {
 		return err
@@ -111,7 +116,7 @@ func demo(cmd *cobra.Command, f *demoFlags) error {
 	}
 	defer func() { _ = os.RemoveAll(temp) }()
 	began := time.Now()
-	url, stop, err := startDemoDaemon(temp, filepath.Join(examples, "demo"))
+	url, stop, err := startDemoDaemon(temp, filepath.Join(examples, "demo"), f.devices)
 	if err != nil {
 		return err
 	}
@@ -158,13 +163,13 @@ func demo(cmd *cobra.Command, f *demoFlags) error {
 }
 
 // startDemoDaemon starts this program as a daemon with a store of its own and waits until it has said where it listens. The function ends it.
-func startDemoDaemon(temp, models string) (string, func(), error) {
+func startDemoDaemon(temp, models, devices string) (string, func(), error) {
 	self, err := os.Executable()
 	if err != nil {
 		return "", nil, err
 	}
 	store := filepath.Join(temp, "store")
-	cmd := exec.Command(self, "serve", "--compute", "f32", "--listen", "127.0.0.1:0", "--socket", "off", "--store", store, "--models", models,
+	cmd := exec.Command(self, "serve", "--compute", "f32", "--devices", devices, "--listen", "127.0.0.1:0", "--socket", "off", "--store", store, "--models", models,
 		"--input", filepath.Join(temp, "input"), "--output", filepath.Join(temp, "output"), "--log", "warn")
 	cmd.Env = append(os.Environ(), "PATCHBAY_NATS_URL=")
 	cmd.Stderr = os.Stderr
