@@ -90,7 +90,12 @@ func (c *conn) frame(body []byte, fds []int) {
 		Accept []string `json:"accept"`
 	}
 	if err := Bind(o, &head); err != nil {
-		c.reply(enc, envelope{}).send(Errorf(ErrBadRequest, "%v", err))
+		env := envelope{}
+		for _, key := range []string{"op", "tag"} {
+			v, _ := o.Get(key)
+			env.take(key, v)
+		}
+		c.reply(enc, env).send(Errorf(ErrBadRequest, "%v", err))
 		return
 	}
 	env := envelope{Op: head.Op, Tag: tagOf(head.Tag)}

@@ -8,6 +8,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"patchbay/node"
 )
 
 // MaxFrame is the largest body of a frame in bytes: tensors of hosts travel in frames, on NATS its own limit is lower.
@@ -110,9 +112,27 @@ type envelope struct {
 	Accept []string `json:"accept,omitempty"` // of a request: the kinds of Ref that its replies may hold
 }
 
+// object is the envelope as it is sent. A tag of 0 or "" is a tag: the msgpack package would leave it out of a struct as empty.
+func (env envelope) object() *node.Object {
+	o := node.NewObject()
+	if env.Op != "" {
+		o.Set("op", env.Op)
+	}
+	if env.Tag != nil {
+		o.Set("tag", env.Tag)
+	}
+	if env.End {
+		o.Set("end", true)
+	}
+	if len(env.Accept) > 0 {
+		o.Set("accept", env.Accept)
+	}
+	return o
+}
+
 // splice puts the fields of the envelope in front of those of an encoded map, without decoding or copying it: the parts after each other are the map.
 func splice(env envelope, body []byte, enc Encoding) ([][]byte, error) {
-	front, err := Encode(env, enc)
+	front, err := Encode(env.object(), enc)
 	if err != nil {
 		return nil, err
 	}

@@ -71,6 +71,18 @@ func TestSplice(t *testing.T) {
 			if err != nil || env.Op != "run" || env.Tag != "t" || !env.End || rest.Len() != n {
 				t.Errorf("encoding %d, %d fields: got %+v, %d fields, %v", enc, n, env, rest.Len(), err)
 			}
+			for _, tag := range []any{int64(0), ""} { // a tag all the same
+				parts, err = splice(envelope{Tag: tag}, body, enc)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if o, err = Decode(bytes.Join(parts, nil), enc, DefaultLimits()); err != nil {
+					t.Fatal(err)
+				}
+				if got, ok := o.Get("tag"); !ok || got != tag {
+					t.Errorf("encoding %d, %d fields: the tag %#v came out as %#v", enc, n, tag, got)
+				}
+			}
 			parts, err = splice(envelope{}, body, enc)
 			same := bytes.Join(parts, nil)
 			if err != nil || !bytes.Equal(same, body) {
