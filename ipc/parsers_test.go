@@ -36,6 +36,7 @@ func TestParsersUnderTheHammer(t *testing.T) {
 	} {
 		t.Run(p.name, func(t *testing.T) { p.run(t, hammer.Runs) })
 	}
+	t.Run("Conn", func(t *testing.T) { connTarget(t).Run(t, hammer.Runs/10) }) // each makes a service and waits for its goroutines
 }
 
 // What a decoder may allocate: four times the message, and so much for each of its values, of which a message has at most Limits.Items. The fixed part is

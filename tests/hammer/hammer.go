@@ -46,7 +46,7 @@ type Target[T any] struct {
 	Parse func(Input) (T, error)
 	// Check tells what is wrong with what Parse returned; nil checks nothing.
 	Check func(in Input, out T, refused error) error
-	// Bound is how many bytes Parse may allocate for an input.
+	// Bound is how many bytes Parse may allocate for an input; nil: nobody measures it, because it does not work alone.
 	Bound func(Input) int64
 	// Mend makes a mutated input plausible again, for example its checksums; every second one is mended. nil: none.
 	Mend func([]byte) []byte
@@ -258,7 +258,7 @@ func (t *Target[T]) execute(in Input, m *meter, alone *sync.RWMutex, exactly boo
 	}()
 	out, about, refused := t.parse(in, m, alone)
 	used = -1
-	if exactly || about > t.Bound(in) {
+	if t.Bound != nil && (exactly || about > t.Bound(in)) {
 		least := int64(-1)
 		for range 3 { // others in the process may allocate too: the least of three is this one's
 			n := t.measure(in, alone)

@@ -1,0 +1,134 @@
+package ipc
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/rs/zerolog"
+
+	"patchbay/tests/hammer"
+)
+
+// FuzzConn sends whatever comes over a connection to a service.
+func FuzzConn(f *testing.F) { connTarget(f).Fuzz(f) }
+
+// idle is an executor that samples nothing: names of samplers mean things to a fake.
+type idle struct{ fake }
+
+func (*idle) Sample(context.Context, *SampleRequest, func(*SampleReply)) (*SampleReply, error) {
+	return nil, errors.New("not here")
+}
+
+// collected takes the bytes that a connection writes.
+type collected struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (c *collected) Write(b []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.b.Write(b)
+}
+
+// connTarget: an input is all that a client sends before it hangs up, to a service of its own that runs no jobs. The answers are whole frames with tags of
+// requests, none has more than one last answer, and nothing is left running.
+func connTarget(tb testing.TB) *hammer.Target[[]byte] {
+	shelf, err := NewShelf(ShelfConfig{})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	meter := NewMeter()
+	requests := frameSeeds(tb)
+	var seeds []hammer.Input
+	for i, r := range requests {
+		next := requests[(i+7)%len(requests)]
+		seeds = append(seeds, hammer.Input{Data: frameOf(r.Data)}, hammer.Input{Data: append(frameOf(r.Data), frameOf(bytes.Replace(next.Data, []byte("tag\x01"), []byte("tag\x02"), 1))...)})
+	}
+	seeds = append(seeds, hammer.Input{Data: frameOf([]byte(`{"op":"ping","tag":1}`))}, hammer.Input{Data: frameOf([]byte(`{"op":"status","tag":1,"job":"j","follow":true}`))})
+	return &hammer.Target[[]byte]{
+		Name: "FuzzConn", Seeds: seeds,
+		Parse: func(in hammer.Input) ([]byte, error) {
+			cfg := fakeService()
+			cfg.Jobs, cfg.Shelf, cfg.Executors, cfg.Tensors = NewJobs(JobsConfig{MaxQueued: 20}), shelf, []Executor{&idle{fake{name: "idle"}}}, NewTensorCache(1<<16)
+			cfg.Log, cfg.Meter = zerolog.Nop(), meter
+			s := NewService(cfg)
+			out := &collected{}
+			ctx := context.Background()
+			err := serveConn(ctx, ctx, bytes.NewReader(in.Data), out, func() {}, s)
+			s.Close()
+			return out.b.Bytes(), err
+		},
+		Check: checkAnswers,
+	}
+}
+
+// checkAnswers compares what a connection answered with what it was asked.
+func checkAnswers(in hammer.Input, answers []byte, refused error) error {
+	asked := map[any]int{}
+	for r := bytes.NewReader(in.Data); ; {
+		body, err := ReadFrame(r)
+		if err != nil {
+			break
+		}
+		env := envelope{}
+		if enc, ok := Sniff(body); ok {
+			if o, err := Decode(body, enc, frameLimits()); err == nil {
+				tag, _ := o.Get("tag")
+				env.Tag = tagOf(tag)
+			} else {
+				env = peek(body, enc)
+			}
+		}
+		asked[env.Tag]++
+	}
+	if errors.Is(refused, ErrFrameTooLarge) {
+		asked[nil]++
+	}
+	ended := map[any]int{}
+	for r := bytes.NewReader(answers); ; {
+		body, err := ReadFrame(r)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("the answers are cut off: %w", err)
+		}
+		enc, ok := Sniff(body)
+		if !ok {
+			return fmt.Errorf("an answer is %.40q", body)
+		}
+		o, err := Decode(body, enc, frameLimits())
+		if err != nil {
+			return fmt.Errorf("an answer cannot be read: %w", err)
+		}
+		env, fields, err := unwrap(o)
+		if err != nil {
+			return fmt.Errorf("an answer cannot be read: %w", err)
+		}
+		if e := replyError(fields); e != nil {
+			var known *Error
+			if errors.As(e, &known); known == nil || !slices.ContainsFunc(ErrorTable(), func(c ErrorCode) bool { return c.Code == known.Code }) || known.Code == ErrInternal {
+				return fmt.Errorf("answered with %w", e)
+			}
+		}
+		if asked[env.Tag] == 0 {
+			return fmt.Errorf("an answer for the tag %v, which nobody sent", env.Tag)
+		}
+		if env.End {
+			ended[env.Tag]++
+		}
+	}
+	for tag, n := range ended {
+		if n > asked[tag] {
+			return fmt.Errorf("%d last answers for %d requests with the tag %v", n, asked[tag], tag)
+		}
+	}
+	return nil
+}
