@@ -5,7 +5,8 @@ import "fmt"
 // DType is the element type of a tensor or of a stored weight.
 type DType uint8
 
-// The element types. F8E4M3 and F8E5M2 occur only in stored weights (they are widened on load), I32, I64 and U8 only in file and index data, F64 only in
+// The element types. F8E5M2 occurs only in stored weights and F8E4M3 there and in what
+// Quantise stores (weights are widened on load), I32, I64 and U8 only in file and index data, F64 only in
 // statistics.
 const (
 	F32 DType = iota

@@ -136,6 +136,14 @@ type Ops interface {
 	// o [B, Lq, H, D], lse [B, H, Lq] f32 are updated with o2, lse2 computed over other keys.
 	MergeAttention(o, lse, o2, lse2 Tensor)
 
+	// Quantise stores rows of D elements in 8 bits: scale = max|x| / 448 of each row, q = x / scale as the nearest E4M3 number, ties to even (the format:
+	// arXiv:2209.05433, table 1, and OCP 8-bit Floating Point Specification 1.0; 448 is its largest number, which is why nothing saturates). x [..., D],
+	// q of its shape, scale [...] f32. All in f32, so that every backend gives the same bits. A row without a normal scale becomes zeros, one with a NaN or
+	// an infinity comes back as NaN.
+	Quantise(q, scale, x Tensor)
+	// Dequantise widens them again: y = q * scale; y [..., D]. Against x the error of an element is at most 2^-4 of itself or 2^-10 scale.
+	Dequantise(y, q, scale Tensor)
+
 	// Gather copies table rows: y[i] = table[ids[i]], table [V, E] of any weight dtype, y [L, E]. ids are read before Gather returns.
 	Gather(y, table Tensor, ids []int32)
 	// MeanRows computes y[b] = mean over l of x[b, l]; x [B, L, E], y [B, E].

@@ -173,6 +173,18 @@ func (r *Recorder) Gather(y, table Tensor, ids []int32) {
 	r.Calls["Gather"]++
 }
 
+// Quantise notes the call.
+func (r *Recorder) Quantise(q, scale, x Tensor) {
+	CheckQuantise(q, scale, x)
+	r.Calls["Quantise"]++
+}
+
+// Dequantise notes the call.
+func (r *Recorder) Dequantise(y, q, scale Tensor) {
+	CheckDequantise(y, q, scale)
+	r.Calls["Dequantise"]++
+}
+
 // MeanRows notes the call.
 func (r *Recorder) MeanRows(y, x Tensor) {
 	CheckMeanRows(y, x)

@@ -50,8 +50,9 @@ type Ops struct {
 	vw, mr, nr int
 	dot        bool // multiplies bf16 with bf16 as they are
 	mem        *scratch
-	keep       []unsafe.Pointer       // operands of the current call, see addr
-	fp8        [2][256]uint16         // E4M3 and E5M2 as bf16
+	keep       []unsafe.Pointer // operands of the current call, see addr
+	fp8        [2][256]uint16   // E4M3 and E5M2 as bf16
+	e4m3       [256]float32
 	segs       [C.PB_MAX_SEG]C.pb_seg // factors of the current product
 	down       [1]C.pb_seg            // the factor of an adapter's inner product
 }
@@ -116,6 +117,7 @@ func New(c Config) (*Ops, error) {
 	}
 	runtime.AddCleanup(o, func(m *scratch) { m.free() }, o.mem)
 	for i := range 256 {
+		o.e4m3[i] = engine.F32FromF8E4M3(uint8(i))
 		o.fp8[0][i] = engine.BF16FromF32(engine.F32FromF8E4M3(uint8(i)))
 		o.fp8[1][i] = engine.BF16FromF32(engine.F32FromF8E5M2(uint8(i)))
 	}

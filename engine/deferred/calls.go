@@ -88,6 +88,18 @@ func (d *Ops) Gather(y, table engine.Tensor, ids []int32) {
 	d.push(func() { d.inner.Gather(y, table, kept) })
 }
 
+// Quantise is queued.
+func (d *Ops) Quantise(q, scale, x engine.Tensor) {
+	engine.CheckQuantise(q, scale, x)
+	d.push(func() { d.inner.Quantise(q, scale, x) })
+}
+
+// Dequantise is queued.
+func (d *Ops) Dequantise(y, q, scale engine.Tensor) {
+	engine.CheckDequantise(y, q, scale)
+	d.push(func() { d.inner.Dequantise(y, q, scale) })
+}
+
 // MeanRows is queued.
 func (d *Ops) MeanRows(y, x engine.Tensor) {
 	engine.CheckMeanRows(y, x)

@@ -143,6 +143,13 @@ func linearMisuse() []misuse {
 		{"Gather", "id negative", func(o engine.Ops, m *memory) { o.Gather(m.f(1, 3), m.f(4, 3), []int32{-1}) }},
 		{"Gather", "rows", func(o engine.Ops, m *memory) { o.Gather(m.f(2, 3), m.f(4, 3), []int32{1}) }},
 		{"Gather", "table of integers", func(o engine.Ops, m *memory) { o.Gather(m.f(1, 3), m.of(engine.I32, 4, 3), []int32{1}) }},
+		{"Quantise", "type", func(o engine.Ops, m *memory) { o.Quantise(m.of(engine.F8E5M2, 2, 4), m.f(2), m.f(2, 4)) }},
+		{"Quantise", "one scale a row", func(o engine.Ops, m *memory) { o.Quantise(m.of(engine.F8E4M3, 2, 4), m.f(2, 4), m.f(2, 4)) }},
+		{"Quantise", "absent scale", func(o engine.Ops, m *memory) { o.Quantise(m.of(engine.F8E4M3, 2, 4), engine.Tensor{}, m.f(2, 4)) }},
+		{"Dequantise", "shape", func(o engine.Ops, m *memory) { o.Dequantise(m.f(2, 5), m.of(engine.F8E4M3, 2, 4), m.f(2)) }},
+		{"Dequantise", "broadcast result", func(o engine.Ops, m *memory) {
+			o.Dequantise(m.f(1, 4).Broadcast(0, 2), m.of(engine.F8E4M3, 2, 4), m.f(2))
+		}},
 		{"MeanRows", "no rows", func(o engine.Ops, m *memory) { o.MeanRows(m.f(1, 3), m.f(1, 0, 3)) }},
 		{"MeanRows", "shape", func(o engine.Ops, m *memory) { o.MeanRows(m.f(2, 3), m.f(1, 2, 3)) }},
 	}

@@ -54,6 +54,7 @@ func Run(t *testing.T, ops engine.Ops, o Options) {
 		{"MergeAttention", mergeCases()},
 		{"Gather", gatherCases()},
 		{"MeanRows", meanRowsCases()},
+		{"Quantise", quantiseCases()},
 		{"Conv2D", convCases()},
 		{"GroupNorm", groupNormCases()},
 		{"Upsample2x", upsampleCases()},

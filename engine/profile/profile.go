@@ -167,6 +167,18 @@ func (o *Ops) Gather(y, table engine.Tensor, ids []int32) {
 	o.inner.Gather(y, table, ids)
 }
 
+// Quantise implements engine.Ops.
+func (o *Ops) Quantise(q, scale, x engine.Tensor) {
+	defer o.span("Quantise")()
+	o.inner.Quantise(q, scale, x)
+}
+
+// Dequantise implements engine.Ops.
+func (o *Ops) Dequantise(y, q, scale engine.Tensor) {
+	defer o.span("Dequantise")()
+	o.inner.Dequantise(y, q, scale)
+}
+
 // MeanRows implements engine.Ops.
 func (o *Ops) MeanRows(y, x engine.Tensor) {
 	defer o.span("MeanRows")()

@@ -63,6 +63,8 @@ func (silent) ActivateMul(_, _, _ engine.Tensor, _ engine.Act)            {}
 func (silent) MergeAttention(_, _, _, _ engine.Tensor)                    {}
 func (silent) Gather(_, _ engine.Tensor, _ []int32)                       {}
 func (silent) MeanRows(_, _ engine.Tensor)                                {}
+func (silent) Quantise(_, _, _ engine.Tensor)                             {}
+func (silent) Dequantise(_, _, _ engine.Tensor)                           {}
 func (silent) GroupNormStats(_, _ engine.Tensor, _ int)                   {}
 func (silent) Upsample2x(_, _ engine.Tensor)                              {}
 func (silent) Attention(_, _, _, _ engine.Tensor, _ engine.AttentionArgs) {}
