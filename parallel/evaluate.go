@@ -82,7 +82,7 @@ func (s *rankSession) prepare() error {
 			e.m = s.model.Modulate(s.env, p, rows, dit.Range{})
 		}
 		if plan.Pipe > 1 {
-			e.store = newKVStore(s.env, spec, s.held, s.textOf(p), in.Grid.Tokens(), s.open.Batch, s.heads())
+			e.store = newKVStore(s.env, spec, plan, s.held, s.textOf(p), in.Grid.Tokens(), s.open.Batch, s.heads())
 		}
 		s.widen(i, &e)
 		s.keepSkips(i, &e, entrySize{s.textOf(p), in.Grid.Tokens()})

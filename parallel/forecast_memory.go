@@ -153,7 +153,18 @@ func (o *outline) evaluation(acts, comm *stack, c Coord, k, b int, m Micro) {
 				if !o.lanes[k].attends(n) {
 					continue
 				}
-				eachAttention(o.Spec.Blocks[n], func(_ int, imageOnly bool) { o.exchangeBuffers(comm, c, rows, b, imageOnly) })
+				eachAttention(o.Spec.Blocks[n], func(_ int, imageOnly bool) {
+					before := comm.top
+					if o.plan.KV8 { // widened
+						l := storeRows(o.entry(i).text, o.tokens(), 0)
+						if imageOnly {
+							l = o.tokens()
+						}
+						comm.alloc(b * l * 2 * o.heads(c)[c.Ulysses].Len() * o.Spec.HeadDim)
+					}
+					o.exchangeBuffers(comm, c, rows, b, imageOnly)
+					comm.top = before
+				})
 			}
 		}
 	}
@@ -290,12 +301,18 @@ func (o *outline) sessionEntry(s *stack, c Coord, k, i, b int) (kv int64) {
 		spare := 0
 		for n, blk := range spec.Blocks {
 			for a := range max(blk.Attends, 1) {
-				if mine := at.keeps(n); !mine && (!o.spreads(k) || back.keeps(n) || a < spare) {
+				if mine := at.keeps(n); !mine && (!o.spreads(k) || o.plan.KV8 || back.keeps(n) || a < spare) {
 					continue // of other stages one after the other in spare memory
 				} else if !mine {
 					spare++
 				}
-				s.alloc(b * storeRows(o.entry(i).text, li, a) * 2 * heads * spec.HeadDim)
+				rows := b * storeRows(o.entry(i).text, li, a) * 2 * heads
+				if o.plan.KV8 {
+					s.take(rows*spec.HeadDim, 1)
+					s.wide(rows)
+					continue
+				}
+				s.alloc(rows * spec.HeadDim)
 			}
 		}
 	}

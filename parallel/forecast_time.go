@@ -182,6 +182,9 @@ func (c *costs) addAttention(l *load, at Coord, rows []dit.Rows, entry, b int, i
 	queries := c.gathered(rows, at.Ring, imageOnly)
 	flops := 4 * float64(b*queries) * float64(keys) * own * d
 	l.attention += flops
+	if c.plan.KV8 { // every row is read in 8 bits or written in them, and once in the type of activations
+		l.bytes += 2 * float64(b*keys) * own * d * (1 + float64(c.fabric.Device.ValueBytes))
+	}
 	var v [axisCount]volume
 	c.attention(&v, at, rows, b, imageOnly)
 	value := float64(c.fabric.Device.ValueBytes)

@@ -205,6 +205,9 @@ func tagPlans(family string) []string {
 				if patches%4 == 2 {
 					out = append(out, base+",ring=2", base+",ring=2,ulysses=3")
 				}
+				if patches%5 == 1 { // a row of one value comes back from 8 bits as it was
+					out = append(out, base+",kv=fp8", base+",ring=2,ulysses=2,kv=fp8", base+",sync=spread,kv=fp8")
+				}
 			}
 		}
 	}

@@ -10,48 +10,66 @@ import (
 type kvStore struct {
 	lt, li int
 	kv     map[[2]int]engine.Tensor // (block, attention) -> [B, L, 2, H/P, D]
+	small  map[[2]int]quantised     // the same in 8 bits, in its place; nil: in the type of activations
+	heads  int                      // H/P
 }
 
 // newKVStore takes the memory for blocks that attend in held; heads are those of this rank.
-func newKVStore(env dit.Env, spec *dit.Spec, held lane, lt, li, b, heads int) *kvStore {
-	s := &kvStore{lt: lt, li: li, kv: map[[2]int]engine.Tensor{}}
+func newKVStore(env dit.Env, spec *dit.Spec, plan Plan, held lane, lt, li, b, heads int) *kvStore {
+	s := &kvStore{lt: lt, li: li, kv: map[[2]int]engine.Tensor{}, heads: heads}
+	if plan.KV8 {
+		s.small = map[[2]int]quantised{}
+	}
 	for i := held.Start; i < held.End; i++ {
 		if !held.attends(i) {
 			continue
 		}
 		for k := range max(spec.Blocks[i].Attends, 1) {
+			if at := [2]int{i, k}; plan.KV8 {
+				s.small[at] = newQuantised(env, b, storeRows(lt, li, k), heads, spec.HeadDim)
+				continue
+			}
 			s.kv[[2]int{i, k}] = env.Arena.Alloc(env.DType, b, storeRows(lt, li, k), 2, heads, spec.HeadDim)
 		}
 	}
 	return s
 }
 
-// slots returns where rows of an attention belong: views [B, rows, H/P, D] of keys and values.
-func (s *kvStore) slots(a dit.Attention, text bool, r dit.Range) (k, v engine.Tensor) {
-	t := s.kv[[2]int{a.Block, a.Index}]
-	at := r.Start
+// kvRows is the keys and values of one attention while it runs, [B, L, 2, H/P, D]: the store itself, or what it holds widened.
+type kvRows struct {
+	t  engine.Tensor
+	lt int // text tokens in front of the image
+}
+
+// place is where rows of a text or an image are in the sequence of an attention.
+func (r kvRows) place(a dit.Attention, text bool, of dit.Range) dit.Range {
 	if !text && !a.ImageOnly {
-		at += s.lt
+		of.Start, of.End = of.Start+r.lt, of.End+r.lt
 	}
-	t = t.Slice(1, at, at+r.Len())
+	return of
+}
+
+// slots returns where rows of an attention belong: views [B, rows, H/P, D] of keys and values.
+func (r kvRows) slots(a dit.Attention, text bool, of dit.Range) (k, v engine.Tensor) {
+	at := r.place(a, text, of)
+	t := r.t.Slice(1, at.Start, at.End)
 	return t.Index(2, 0), t.Index(2, 1)
 }
 
 // all returns keys and values of the whole sequence: [B, L, H/P, D].
-func (s *kvStore) all(a dit.Attention) (k, v engine.Tensor) {
-	t := s.kv[[2]int{a.Block, a.Index}]
-	return t.Index(2, 0), t.Index(2, 1)
-}
+func (r kvRows) all() (k, v engine.Tensor) { return r.t.Index(2, 0), r.t.Index(2, 1) }
 
 // attendStored is the Attend hook of a pipeline stage: fresh K and V go to their places in the store, queries attend to all of it.
 func (s *sequence) attendStored(store *kvStore) func(dit.Attention) {
 	return func(a dit.Attention) {
 		mark := s.arena.Mark()
 		defer s.arena.Release(mark)
+		kv := s.widen(store, a)
 		if s.ulysses.Size() == 1 {
-			s.storeOwn(store, a)
-			s.shareFresh(store, a)
-			k, v := store.all(a)
+			s.storeOwn(kv, a)
+			s.shareFresh(kv, a)
+			s.keep(store, kv, a)
+			k, v := kv.all()
 			s.ops.Attention(a.Out, a.Q, k, v, engine.AttentionArgs{Scale: a.Scale})
 			return
 		}
@@ -62,20 +80,21 @@ func (s *sequence) attendStored(store *kvStore) func(dit.Attention) {
 		s.exchange(a, got, heads, b, d)
 		s.eachPart(s.ring.Rank(), a.ImageOnly, func(at int, text bool, r dit.Range) {
 			rows := got.Slice(0, at, at+r.Len())
-			k, v := store.slots(a, text, r)
+			k, v := kv.slots(a, text, r)
 			s.ops.Copy(k, rows.Index(2, 1).Transpose(0, 1))
 			s.ops.Copy(v, rows.Index(2, 2).Transpose(0, 1))
 		})
-		s.shareFresh(store, a)
+		s.shareFresh(kv, a)
+		s.keep(store, kv, a)
 		out := s.arena.Alloc(a.Q.DType, got.Dim(0), b, own, d)
-		k, v := store.all(a)
+		k, v := kv.all()
 		s.ops.Attention(out.Transpose(0, 1), got.Index(2, 0).Transpose(0, 1), k, v, engine.AttentionArgs{Scale: a.Scale})
 		s.giveBack(a, out, heads, b, d)
 	}
 }
 
 // storeOwn normalises and rotates, queries in place, keys and values straight into the store.
-func (s *sequence) storeOwn(store *kvStore, a dit.Attention) {
+func (s *sequence) storeOwn(kv kvRows, a dit.Attention) {
 	lt := a.Rows.Text.Len()
 	put := func(lo, hi int, text bool, r dit.Range, n engine.QKNorm) {
 		if lo == hi {
@@ -85,7 +104,7 @@ func (s *sequence) storeOwn(store *kvStore, a dit.Attention) {
 		if !rope.Cos.IsZero() {
 			rope = engine.RoPE{Cos: rope.Cos.Slice(0, lo, hi), Sin: rope.Sin.Slice(0, lo, hi)}
 		}
-		k, v := store.slots(a, text, r)
+		k, v := kv.slots(a, text, r)
 		q := a.Q.Slice(1, lo, hi)
 		s.ops.QKNormRoPE(q, k, v, q, a.K.Slice(1, lo, hi), a.V.Slice(1, lo, hi), n, rope)
 	}
@@ -111,12 +130,12 @@ func (s *sequence) eachPart(ring int, imageOnly bool, visit func(at int, text bo
 
 // shareFresh gives the fresh K and V of this ring place to all others, so that every place keeps the whole store: traffic is that of a plain ring over
 // the tokens of the micro-step, whatever the number of patches.
-func (s *sequence) shareFresh(store *kvStore, a dit.Attention) {
+func (s *sequence) shareFresh(kv kvRows, a dit.Attention) {
 	size, me := s.ring.Size(), s.ring.Rank()
 	if size == 1 {
 		return
 	}
-	k, _ := store.all(a)
+	k, _ := kv.all()
 	b, h, d := k.Dim(0), k.Dim(2), k.Dim(3)
 	counts := make([]int, size)
 	for r := range counts {
@@ -125,7 +144,7 @@ func (s *sequence) shareFresh(store *kvStore, a dit.Attention) {
 	pack := func(t engine.Tensor, ring int, load bool) {
 		s.eachPart(ring, a.ImageOnly, func(at int, text bool, r dit.Range) {
 			rows := t.Split(0, s.gathered(ring, a.ImageOnly), b, 2, h, d).Slice(0, at, at+r.Len()) // [rows, B, 2, H/P, D]
-			k, v := store.slots(a, text, r)
+			k, v := kv.slots(a, text, r)
 			if load {
 				s.ops.Copy(k, rows.Index(2, 0).Transpose(0, 1))
 				s.ops.Copy(v, rows.Index(2, 1).Transpose(0, 1))

@@ -33,6 +33,8 @@ type Plan struct {
 	Shard bool
 	// ByWeights cuts stages so that the largest part of the weights is as small as possible, not the longest time; only with Shard and Pipe > 1.
 	ByWeights bool
+	// KV8 stores keys and values of pipelines in 8 bits; only with Pipe > 1.
+	KV8 bool
 	// Overlap lets transfers run beside computation. Off is for measuring.
 	Overlap bool
 }
@@ -78,6 +80,7 @@ func planChoices() []planChoice {
 		{"sync", "stages", "spread", func(p *Plan) *bool { return &p.Spread }},
 		{"stale", "off", "on", func(p *Plan) *bool { return &p.Stale }},
 		{"shard", "off", "on", func(p *Plan) *bool { return &p.Shard }},
+		{"kv", "full", "fp8", func(p *Plan) *bool { return &p.KV8 }},
 		{"cut", "time", "weights", func(p *Plan) *bool { return &p.ByWeights }},
 		{"overlap", "off", "on", func(p *Plan) *bool { return &p.Overlap }},
 	}
@@ -129,6 +132,8 @@ func (p Plan) possible() error {
 		return refusePlan("sync", "is spread with one stage: add pipe=2 (or more stages), or leave sync out")
 	case p.owns() && p.Spread:
 		return refusePlan("shard", "is on with sync=spread: a spread evaluation runs all blocks on every stage, so every stage needs all weights: use sync=stages, or leave shard out")
+	case p.KV8 && p.Pipe == 1:
+		return refusePlan("kv", "is fp8 with one stage, which stores no keys and values: add pipe=2 (or more stages), or leave kv out")
 	case p.ByWeights && !p.owns():
 		return refusePlan("cut", "is weights, but stages share whole weights: add shard=on and pipe=2 (or more stages), or leave cut out")
 	case p.Shard && !p.owns() && p.parts() == 1:

@@ -144,6 +144,12 @@ func (s Search) candidates(n int) []Candidate {
 			p.ByWeights = p.owns()
 			out = append(out, s.weigh(p))
 		}
+		if p.KV8 = !s.Exact && p.Patches > 1; p.KV8 && !out[len(out)-1].Fits { // what is left to save; p has shard=on where it can
+			if p.possible() != nil {
+				p.Shard, p.ByWeights = false, false
+			}
+			out = append(out, s.weigh(p))
+		}
 	}
 	return out
 }

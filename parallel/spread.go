@@ -1,6 +1,8 @@
 package parallel
 
 import (
+	"maps"
+
 	"patchbay/engine"
 	"patchbay/models/dit"
 )
@@ -73,15 +75,19 @@ func (s *kvStore) borrow(other *kvStore) {
 	if other == nil {
 		return
 	}
-	for at, t := range other.kv {
-		s.kv[at] = t
+	maps.Copy(s.kv, other.kv)
+	if s.small != nil {
+		maps.Copy(s.small, other.small)
 	}
 }
 
 // widened is the store of a spread evaluation: own blocks in their places, those of back left out (they are borrowed), the others in spare memory, one after
 // the other.
 func (s *kvStore) widened(env dit.Env, spec *dit.Spec, b, heads int, back lane) *kvStore {
-	out := &kvStore{lt: s.lt, li: s.li, kv: map[[2]int]engine.Tensor{}}
+	out := &kvStore{lt: s.lt, li: s.li, kv: map[[2]int]engine.Tensor{}, small: maps.Clone(s.small), heads: s.heads}
+	if s.small != nil { // its attentions bring their own memory
+		return out
+	}
 	var spare []engine.Tensor
 	for i, blk := range spec.Blocks {
 		for a := range max(blk.Attends, 1) {
