@@ -161,6 +161,16 @@ func TestReferencesNobodyGivesOut(t *testing.T) {
 			t.Fatalf("%s %d references are left, %v; want %d", when, len(w), err, want)
 		}
 	}
+	for { // a consumer is told of new messages a little later
+		info, err := l.classes[1].Info(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.NumPending == uint64(len(names)) {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
 	later := time.Now().Add(time.Minute)
 	left(2, later, "in their turn")
 	consumer := func(filter string) {
