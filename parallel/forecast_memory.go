@@ -388,7 +388,7 @@ func (o *outline) activations(s *stack, c Coord, k, b int, m Micro) {
 	}
 	for i, r := range mine {
 		for n := o.lanes[k].Start; n < o.lanes[k].End; n++ {
-			o.blockScratch(s, c, n, wide[i], r, b)
+			o.blockScratch(s, c, n, o.lanes[k].half(n), wide[i], r, b)
 		}
 	}
 	if o.sends(k) {
@@ -400,8 +400,8 @@ func (o *outline) activations(s *stack, c Coord, k, b int, m Micro) {
 	}
 }
 
-// blockScratch adds the buffers of block n that computes rows r and keeps the rows own of them between products.
-func (o *outline) blockScratch(s *stack, c Coord, n int, r, own dit.Rows, b int) {
+// blockScratch adds the buffers of block n, or of a half of it, that computes rows r and keeps the rows own of them between products.
+func (o *outline) blockScratch(s *stack, c Coord, n int, half dit.Half, r, own dit.Rows, b int) {
 	e, local := o.Spec.Width, o.localHeads(c)*o.Spec.HeadDim
 	mark := s.top
 	for _, k := range modulation(o.Spec, n) { // of a timestep that nobody announced
@@ -410,11 +410,30 @@ func (o *outline) blockScratch(s *stack, c Coord, n int, r, own dit.Rows, b int)
 	blk := o.Spec.Blocks[n]
 	hidden := dit.Held{Rank: c.Tensor, Ranks: o.plan.Tensor}.Share(int(math.Round(o.Spec.MLPRatio * float64(e)))).Len()
 	l := b * r.Len()
-	if blk.Skip >= 0 {
+	if blk.Skip >= 0 && half != dit.MLPHalf {
 		s.scratch(2 * b * own.Len() * e)
 	}
 	s.alloc(b * own.Len() * e)
-	s.alloc(3 * l * local)
+	if half != dit.MLPHalf {
+		s.alloc(3 * l * local)
+		o.attentionScratch(s, blk, local, hidden, r, own, b)
+	}
+	switch {
+	case blk.Kind == dit.Single || half == dit.AttentionHalf:
+	case blk.Kind == dit.Double:
+		if !blk.LastText {
+			o.mlpScratch(s, r.TextOnly(), own.TextOnly(), hidden, b)
+		}
+		o.mlpScratch(s, r.ImageOnly(), own.ImageOnly(), hidden, b)
+	default:
+		o.mlpScratch(s, r, own, hidden, b)
+	}
+	s.top = mark
+}
+
+// attentionScratch adds the buffers of the attentions of a block beside queries, keys and values; of a single block those of its MLP too.
+func (o *outline) attentionScratch(s *stack, blk dit.BlockSpec, local, hidden int, r, own dit.Rows, b int) {
+	l := b * r.Len()
 	switch blk.Kind {
 	case dit.Single:
 		s.alloc(l * (local + hidden))
@@ -429,16 +448,10 @@ func (o *outline) blockScratch(s *stack, c Coord, n int, r, own dit.Rows, b int)
 			s.alloc(b * r.Image.Len() * local)
 			s.scratch(o.whole(r.ImageOnly(), b))
 		}
-		if !blk.LastText {
-			o.mlpScratch(s, r.TextOnly(), own.TextOnly(), hidden, b)
-		}
-		o.mlpScratch(s, r.ImageOnly(), own.ImageOnly(), hidden, b)
 	default:
 		s.alloc(l * local)
 		s.scratch(o.whole(r, b))
-		o.mlpScratch(s, r, own, hidden, b)
 	}
-	s.top = mark
 }
 
 // mlpScratch adds the buffers of an MLP over one stream.
