@@ -83,10 +83,10 @@ func (b *baton) enter() (leave func()) {
 	if b == nil {
 		return func() {}
 	}
-	s := b.join("leader")
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s.ready, s.idle = nil, true
+	s := &seat{name: "leader", wake: make(chan struct{}, 1), idle: true} // not ready: it takes the baton itself when nobody else wants it
+	b.seats = append(b.seats, s)
 	for {
 		if b.holder == nil {
 			if b.pass(); b.holder == nil {
