@@ -28,7 +28,7 @@ func TestStoresInEightBits(t *testing.T) {
 			t.Errorf("%s: synchronous evaluations use rounded values: element %d differs", f.name, at)
 		}
 		for k, plan := range []string{"pipe=2,patches=3", "pipe=2,ring=2,ulysses=2,patches=2", "cfg=2,pipe=3,patches=4,shard=on", "pipe=2,patches=3,tensor=2"} {
-			if testing.Short() && (i+k)%2 > 0 {
+			if testing.Short() && i%4 != k {
 				continue
 			}
 			want, got := sample(r, plan), sample(r, plan+",kv=fp8")
