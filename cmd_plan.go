@@ -97,8 +97,9 @@ func (f *planFlags) run(cmd *cobra.Command) error {
 	}
 	row := choice.Simulation
 	if f.requests > 1 {
-		search.Requests = f.requests
-		if row, err = parallel.Simulate(search.Workload, choice.Best.Plan, search.Fabric, search.Manner); err != nil {
+		all := search.Workload
+		all.Requests = f.requests
+		if row, err = parallel.Simulate(all, choice.Best.Plan, search.Fabric, search.Manner); err != nil {
 			return err
 		}
 	}

@@ -200,6 +200,7 @@ func validID(s string) bool {
 func hashOf(req *RunRequest, w *node.Workflow) string {
 	c := *req
 	c.ID, c.Workflow, c.Client, c.Tied, c.Front, c.Preview, c.Priority, c.Attempt, c.Inputs = "", string(w.JSON()), nil, false, false, false, "", 0, nil
+	c.DeadlineMS, c.QueueTTLMS = 0, 0 // when it is to be done is not what is asked for
 	b, err := Encode(&c, Msgpack)
 	if err != nil { // the request was decoded from these very types
 		panic("ipc: " + err.Error())

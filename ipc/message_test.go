@@ -244,3 +244,25 @@ func TestSameFilesSameJob(t *testing.T) {
 		t.Error("files that changed names have the same hash")
 	}
 }
+
+// TestOtherTimesSameJob: priority, deadline and queue time say when a job is to be done; the job of an id stays the same with others, and is another one with
+// another workflow or plan.
+func TestOtherTimesSameJob(t *testing.T) {
+	hash := func(workflow string, fields ...any) string {
+		t.Helper()
+		req, w, fault := ParseRun(node.NewObject(append([]any{"workflow", graph(workflow), "id", "j"}, fields...)...))
+		if fault != nil {
+			t.Fatal(fault)
+		}
+		return hashOf(req, w)
+	}
+	want := hash("Wait 1")
+	if got := hash("Wait 1", "priority", "high", "deadline_ms", int64(5000), "queue_ttl_ms", int64(60000)); got != want {
+		t.Error("other times make another job")
+	}
+	for name, got := range map[string]string{"workflow": hash("Wait 2"), "plan": hash("Wait 1", "plan", "ulysses=2")} {
+		if got == want {
+			t.Errorf("another %s is the same job", name)
+		}
+	}
+}
