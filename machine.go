@@ -66,7 +66,7 @@ func saveMachine(path string, change func(*parallel.Machine) error) error {
 		return err
 	}
 	if err := os.WriteFile(path, b, 0o644); err != nil {
-		return fmt.Errorf("--save: %w", err)
+		return &exitError{exitBadInput, fmt.Errorf("--save: %w", err)}
 	}
 	return nil
 }
