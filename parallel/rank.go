@@ -95,14 +95,10 @@ func (r *rank) serve(inbox <-chan rankCall) {
 			return err
 		})
 		if err != nil {
-			id := call.command.Session
 			reply = Reply{Err: asError(err)}
-			if f := (*fault)(nil); errors.As(err, &f) && f.session != id {
-				reply.Err = &Error{Code: PeerLost, Text: "another request has ended the exchanges: " + err.Error()}
-			}
 			if o := call.command.Open; o == nil || o.Plan.parts() > 1 { // peers that wait for this rank must not wait forever
 				for _, c := range r.comms {
-					c.Abort(&fault{id, err})
+					c.Abort(err)
 				}
 			}
 		}
@@ -116,15 +112,6 @@ func (r *rank) serve(inbox <-chan rankCall) {
 		r.ops.Free(b.mem)
 	}
 }
-
-// fault is the cause of aborted exchanges: what went wrong, in which session.
-type fault struct {
-	session uint64
-	error
-}
-
-// Unwrap returns what went wrong.
-func (f *fault) Unwrap() error { return f.error }
 
 // asError makes an *Error of any error.
 func asError(err error) *Error {
@@ -184,9 +171,6 @@ func (r *rank) handle(c Command) (Reply, error) {
 // openSession measures what the session needs, takes the memory and prepares all entries.
 func (r *rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 	r.pos.at("opening a session")
-	for old := range r.sessions { // of a request that has passed its turn on: what it had for this rank is done, its memory is free
-		r.retire(old)
-	}
 	model, ok := r.weights(o.Model)
 	if !ok {
 		return Reply{}, fmt.Errorf("rank %d: model %s is not resident", r.id, o.Model)

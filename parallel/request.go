@@ -134,7 +134,7 @@ type Stats struct {
 	Evaluations int           // that the network ran, at least for some entries
 	Reused      []int         // evaluations, from 0, that Request.Cache answered instead; they count on their own
 	Changes     []CacheChange // what the cache saw, if Cache.Verbose
-	// Synchronous are the evaluations, of those that ran, from 0, in which all patches of a pipeline ran at once: warm-up, new entries, Plan.Resync.
+	// Synchronous are the evaluations, of those that ran, from 0, in which all patches of a pipeline ran at once: warm-up, new entries.
 	// nil without patches.
 	Synchronous []int
 	Rows        int     // latents predicted, over all evaluations: batch items times active entries

@@ -2,7 +2,6 @@ package parallel
 
 import (
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -20,10 +19,6 @@ type team struct {
 	left  atomic.Bool   // a rank hangs and was left behind
 	baton *baton        // nil: everybody runs freely
 	ended chan struct{} // closed when all ranks have returned, after close
-
-	order   sync.Mutex    // held while a command is queued on all ranks: they must see commands of two sessions in one order
-	broken  atomic.Uint64 // the session that failed first and took the exchanges with it, 0: none
-	spoiled atomic.Bool   // no request may begin on these ranks any more
 }
 
 // rendezvous is how long a band of the VAE waits for another before the request fails and names both.
@@ -112,13 +107,11 @@ func (t *team) close() {
 func (t *team) all(cut func(rank int) *Command) func() ([]Reply, error) {
 	waits := make([]func() (Reply, error), len(t.links))
 	errs := make([]error, len(t.links))
-	t.order.Lock()
 	for r, l := range t.links {
 		if c := cut(r); c != nil {
 			waits[r], errs[r] = l.send(*c, t.await)
 		}
 	}
-	t.order.Unlock()
 	return func() ([]Reply, error) {
 		replies := make([]Reply, len(t.links))
 		var first error
