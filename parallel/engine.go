@@ -7,6 +7,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/models/dit"
+	"patchbay/parallel/comm"
 )
 
 // Config says what an Engine runs on.
@@ -26,9 +27,19 @@ type Config struct {
 	// Patience is how long the ranks of a request may stand still together before it fails, 0: ten minutes. It must exceed the longest single
 	// operation.
 	Patience time.Duration
+	// Transport connects the ranks; nil: comm.Local.
+	Transport comm.Transport
 	// Order, if not 0, is the seed of a fixed order in which ranks and samplers run one at a time: for tests, which can repeat an interleaving and try
 	// many of them. Deadlocks are found at once.
 	Order uint64
+}
+
+// transport is Transport or its default.
+func (c *Config) transport() comm.Transport {
+	if c.Transport == nil {
+		return comm.Local{}
+	}
+	return c.Transport
 }
 
 // Engine owns the ranks of one device group and everything resident on them. Its methods may be called from any goroutine; work runs one piece
@@ -56,7 +67,7 @@ type Local struct {
 	// Check returns the context's error once the job is cancelled; long work calls it between layers.
 	Check func() error
 
-	newOps func(rank, ranks int) (engine.Ops, error)
+	cfg *Config
 }
 
 // NewEngine starts the ranks. Close ends them.
@@ -120,7 +131,7 @@ func (e *Engine) assemble(p Plan, spec *dit.Spec) error {
 		return nil
 	}
 	e.dismiss()
-	t, err := newTeam(p, folded, e.cfg.NewOps, e.places.resident, e.cfg.Recode, e.cfg.Patience, e.cfg.Order)
+	t, err := newTeam(p, folded, &e.cfg, e.places.resident)
 	e.team = t
 	return err
 }
@@ -151,7 +162,7 @@ func (e *Engine) Do(ctx context.Context, what string, f func(*Local) error) erro
 	if err := e.usable(); err != nil {
 		return err
 	}
-	l := &Local{Ops: e.local, newOps: e.cfg.NewOps, Check: func() error {
+	l := &Local{Ops: e.local, cfg: &e.cfg, Check: func() error {
 		if err := ctx.Err(); err != nil {
 			return cancelled(err)
 		}

@@ -8,6 +8,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/models/dit"
+	"patchbay/parallel/comm"
 )
 
 // rank is one device's share of the work: an ordinary goroutine that takes commands in order. It shares weights with other ranks of the process and
@@ -19,10 +20,10 @@ type rank struct {
 	session  buffer                             // what Prepare and Modulate made
 	acts     buffer                             // activations, in stack order
 	exchange buffer                             // what Comm reads and writes
-	comms    [axisCount]Comm
+	comms    [axisCount]comm.Comm
 	skips    *skipStore
 	sessions map[uint64]*rankSession
-	charged  [axisCount]Traffic // what sessions have been charged with
+	charged  [axisCount]comm.Traffic // what sessions have been charged with
 	pos      *position
 	calls    peekable
 	baton    *baton
@@ -49,10 +50,10 @@ type rankSession struct {
 	env     dit.Env         // arena of the session
 	act     *engine.Arena
 	comm    *engine.Arena
-	comms   [axisCount]Comm
-	sent    [axisCount]Traffic // in this session
-	held    lane               // blocks of this rank's stage
-	weights *gatherer          // nil: whole weights are here
+	comms   [axisCount]comm.Comm
+	sent    [axisCount]comm.Traffic // in this session
+	held    lane                    // blocks of this rank's stage
+	weights *gatherer               // nil: whole weights are here
 	tokens  TokenCount
 	stop    *atomic.Bool
 	pos     *position
@@ -73,7 +74,7 @@ type rankEntry struct {
 // errStopped ends an evaluation whose session was cancelled.
 var errStopped = errors.New("stopped before the next block")
 
-func newRank(id int, ops engine.Ops, comms [axisCount]Comm, skips *skipStore, weights func(string) (dit.Model, bool)) *rank {
+func newRank(id int, ops engine.Ops, comms [axisCount]comm.Comm, skips *skipStore, weights func(string) (dit.Model, bool)) *rank {
 	return &rank{id: id, ops: ops, comms: comms, skips: skips, weights: weights, sessions: map[uint64]*rankSession{}, cancelled: map[uint64]*atomic.Bool{}, pos: &position{}}
 }
 
@@ -122,7 +123,7 @@ func asError(err error) *Error {
 	case errors.Is(err, errStopped):
 		return &Error{Code: Cancelled, Text: err.Error()}
 	}
-	if ce := (*CommError)(nil); errors.As(err, &ce) {
+	if ce := (*comm.Error)(nil); errors.As(err, &ce) {
 		return &Error{Code: PeerLost, Text: err.Error()}
 	}
 	return &Error{Code: BadRequest, Text: err.Error()}
@@ -242,7 +243,7 @@ func (b *buffer) grow(ops engine.Ops, n int) error {
 // report charges a session with what was sent since the last report, and answers with all it has sent and computed so far.
 // Weights in parts move beside the micro-steps and are counted at the end.
 func (r *rank) report(s *rankSession, last bool) Reply {
-	out := Reply{Traffic: make([]Traffic, axisCount), Tokens: s.tokens}
+	out := Reply{Traffic: make([]comm.Traffic, axisCount), Tokens: s.tokens}
 	for a, c := range r.comms {
 		if Axis(a) == AxisShard && !last {
 			continue

@@ -1,6 +1,9 @@
 package parallel
 
-import "patchbay/models/dit"
+import (
+	"patchbay/models/dit"
+	"patchbay/parallel/comm"
+)
 
 // session is one request on a team, as the leader sees it.
 type session struct {
@@ -181,11 +184,11 @@ func (s *session) close(stats *Stats) error {
 		return err
 	}
 	n := t.plan.Ranks()
-	stats.Traffic, stats.Tokens = make([][]Traffic, n), make([]TokenCount, n)
+	stats.Traffic, stats.Tokens = make([][]comm.Traffic, n), make([]TokenCount, n)
 	for i, r := range replies {
 		at, down := t.device(i)
 		if stats.Traffic[at] == nil {
-			stats.Traffic[at] = make([]Traffic, len(r.Traffic))
+			stats.Traffic[at] = make([]comm.Traffic, len(r.Traffic))
 		}
 		for a, v := range r.Traffic {
 			sum := &stats.Traffic[at][a]
