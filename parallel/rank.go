@@ -57,7 +57,7 @@ type rankSession struct {
 	tokens  TokenCount
 	stop    *atomic.Bool
 	pos     *position
-	in      *inbound
+	link    *stageLink
 	peek    func(i int) *Command // calls that wait
 }
 
@@ -202,8 +202,9 @@ func (r *rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 	if poisoner, ok := r.ops.(interface{ Watch(*engine.Arena) }); ok { // deferred execution poisons what is released
 		poisoner.Watch(s.env.Arena)
 		poisoner.Watch(s.act)
+		poisoner.Watch(s.comm)
 	}
-	s.weights = newGatherer(model.Shards(), r.comms[AxisShard], s.env.Ops, r.baton != nil)
+	s.weights = newGatherer(model.Shards(), s.comms[AxisShard])
 	r.sessions[id] = s // before anything is gathered: serve waits for gathers of all sessions
 	if err := s.prepare(); err != nil {
 		return Reply{}, err
