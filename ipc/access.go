@@ -117,31 +117,3 @@ func (a Access) user(server string) (string, error) {
 	}
 	return u.User.Username(), nil
 }
-
-// InboxOf is the prefix of the reply subjects of a user: nobody else has a right to them in the permission sets (Permissions). Users whose name is no token
-// of a subject have the common one.
-func InboxOf(user string) string {
-	if !validID(user) {
-		return nats.InboxPrefix[:len(nats.InboxPrefix)-1]
-	}
-	return nats.InboxPrefix + user
-}
-
-// senderOf is the user that a reply subject belongs to, if it tells; a random one tells nothing.
-func senderOf(reply string) string {
-	rest, ok := strings.CutPrefix(reply, nats.InboxPrefix)
-	user, rest, more := strings.Cut(rest, ".")
-	if !ok || !more || rest == "" || len(user) == randomInbox {
-		return ""
-	}
-	return user
-}
-
-// randomInbox is the length of the random part of a reply subject.
-const randomInbox = 22
-
-// answerable tells whether a daemon may send to a reply subject that a client chose. The daemon has rights that clients lack: a request must not make it
-// write to streams, records or other people's requests by naming those as the place of its reply.
-func answerable(reply string) bool {
-	return !strings.HasPrefix(reply, "$") && !strings.HasPrefix(reply, subjectRoot)
-}

@@ -320,3 +320,21 @@ func float(v any) (float64, bool) {
 	f, _ := new(big.Float).SetInt(n).Float64()
 	return f, true
 }
+
+func without(o *node.Object, name string) *node.Object {
+	out := node.NewObject()
+	for _, k := range o.Keys() {
+		if k != name {
+			v, _ := o.Get(k)
+			out.Set(k, v)
+		}
+	}
+	return out
+}
+
+func bindReply(o *node.Object, dst any) error {
+	if err := Bind(o, dst); err != nil {
+		return fmt.Errorf("read reply: %w", err)
+	}
+	return nil
+}

@@ -375,3 +375,5 @@ func (c *natsCargo) done(sent bool) {
 		c.drop(r)
 	}
 }
+
+func (b *blobs) drop(ref *Ref) { b.withdraw(ref.ID) }

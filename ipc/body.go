@@ -1,7 +1,6 @@
 package ipc
 
 import (
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -9,9 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
-
-	"github.com/oklog/ulid/v2"
 
 	"patchbay/node"
 )
@@ -128,17 +124,6 @@ func bindComfy(o *node.Object, req *RunRequest) error {
 	return Bind(without(o, "workflow"), req)
 }
 
-func without(o *node.Object, name string) *node.Object {
-	out := node.NewObject()
-	for _, k := range o.Keys() {
-		if k != name {
-			v, _ := o.Get(k)
-			out.Set(k, v)
-		}
-	}
-	return out
-}
-
 // holds tells whether o has a field that is not a node of a bare graph.
 func holds(o *node.Object, name string) bool {
 	v, ok := o.Get(name)
@@ -176,24 +161,6 @@ func holdsNode(o *node.Object) bool {
 // isEditorGraph recognises the editor's own format, which package node refuses with the way out.
 func isEditorGraph(o *node.Object) bool {
 	return holds(o, "nodes") && holds(o, "links")
-}
-
-// NewJobID returns a fresh id that sorts by time (ULID).
-func NewJobID() string {
-	return strings.ToLower(ulid.MustNew(ulid.Timestamp(time.Now()), rand.Reader).String())
-}
-
-// validID tells whether s may be a token of a subject and a file name.
-func validID(s string) bool {
-	if s == "" || len(s) > 64 {
-		return false
-	}
-	for _, c := range []byte(s) {
-		if c != '_' && c != '-' && (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') {
-			return false
-		}
-	}
-	return true
 }
 
 // hashOf identifies what a request asks for: two requests of one id with the same hash are the same request.

@@ -2,7 +2,6 @@ package ipc
 
 import (
 	"errors"
-	"fmt"
 
 	"patchbay/node"
 )
@@ -35,29 +34,9 @@ func (b Bounds) orPreset() Bounds {
 func (b Bounds) message() Limits { return Limits{Bytes: b.Message, Depth: b.Depth, Items: b.Values} }
 func (b Bounds) frame() Limits   { return Limits{Bytes: b.Frame, Depth: b.Depth, Items: b.Values} }
 
-// BoundsReply is what describe tells of the bounds of a daemon; 0: none.
-type BoundsReply struct {
-	MessageBytes int   `json:"message_bytes"`
-	FrameBytes   int   `json:"frame_bytes"`
-	Depth        int   `json:"depth"`
-	Values       int   `json:"values"`
-	Queue        int   `json:"queue"`
-	ClientJobs   int   `json:"client_jobs"`
-	Pixels       int64 `json:"pixels"`
-	Steps        int   `json:"steps"`
-}
-
 func (s *Service) limits() BoundsReply {
 	b, j := s.cfg.Bounds, s.cfg.Jobs.cfg
 	return BoundsReply{b.Message, b.Frame, b.Depth, b.Values, j.MaxQueued, j.MaxPerClient, b.Nodes.Pixels, b.Nodes.Steps}
-}
-
-// longBody is a body over the limit.
-type longBody struct{ bytes, limit int }
-
-// Error names both lengths.
-func (e *longBody) Error() string {
-	return fmt.Sprintf("body has %d bytes, the limit is %d", e.bytes, e.limit)
 }
 
 // undecodable is the reply to a body that Decode refuses.

@@ -2,9 +2,6 @@ package ipc
 
 import (
 	"context"
-	"errors"
-	"maps"
-	"slices"
 
 	"patchbay/node"
 )
@@ -112,87 +109,4 @@ func askOne(ctx context.Context, c Client, verb, job string, body, out any) erro
 		return err
 	}
 	return bindReply(o, out)
-}
-
-// Sample runs one sampler on tensors and returns the message with the result. Progress goes to progress, which may be nil.
-//
-// Tensors that have a hash (Tensor.Name) are sent without their data first, and with it when the worker lacks one of them.
-func Sample(ctx context.Context, c Client, req *SampleRequest, progress func(*SampleReply)) (*SampleReply, error) {
-	if light := req.light(); light != nil {
-		last, err := sampleOnce(ctx, c, light, progress)
-		var e *Error
-		if !errors.As(err, &e) || e.Code != ErrMissing {
-			return last, err
-		}
-	}
-	return sampleOnce(ctx, c, req, progress)
-}
-
-// light returns the request without the data of tensors that have a hash; nil if there are none.
-func (q *SampleRequest) light() *SampleRequest {
-	any, out := false, *q
-	light := func(t *Tensor) *Tensor {
-		if t == nil || t.Hash == "" {
-			return t
-		}
-		any = true
-		return &Tensor{DType: t.DType, Shape: t.Shape, Hash: t.Hash}
-	}
-	entries := func(list []CondRef) []CondRef {
-		list = slices.Clone(list)
-		for i := range list {
-			list[i].ModelConds = maps.Clone(list[i].ModelConds)
-			for k, t := range list[i].ModelConds {
-				list[i].ModelConds[k] = light(t)
-			}
-			list[i].Mask = light(list[i].Mask)
-		}
-		return list
-	}
-	out.Sigmas, out.Noise, out.Latent, out.Mask = light(q.Sigmas), light(q.Noise), light(q.Latent), light(q.Mask)
-	out.Conds.Positive = entries(q.Conds.Positive)
-	if q.Conds.Negative != nil {
-		list := entries(*q.Conds.Negative)
-		out.Conds.Negative = &list
-	}
-	out.Model.Patches = slices.Clone(q.Model.Patches)
-	for i := range out.Model.Patches {
-		t := &out.Model.Patches[i].Tensors
-		t.Up, t.Down = light(t.Up), light(t.Down)
-	}
-	if !any {
-		return nil
-	}
-	return &out
-}
-
-func sampleOnce(ctx context.Context, c Client, req *SampleRequest, progress func(*SampleReply)) (*SampleReply, error) {
-	r, err := c.Ask(ctx, VerbSample, "", req)
-	if err != nil {
-		return nil, err
-	}
-	defer r.Close()
-	last, err := followSample(ctx, r, func(m *SampleReply) {
-		if m.own(); progress != nil {
-			progress(m)
-		}
-	})
-	if last != nil {
-		last.own()
-	}
-	return last, err
-}
-
-// Load makes the weights of a model resident.
-func Load(ctx context.Context, c Client, req *LoadRequest) (LoadReply, error) {
-	var out LoadReply
-	err := askOne(ctx, c, VerbLoad, "", req, &out)
-	return out, err
-}
-
-// Free gives up handles or models, or with none named everything.
-func Free(ctx context.Context, c Client, req *FreeRequest) (FreeReply, error) {
-	var out FreeReply
-	err := askOne(ctx, c, VerbFree, "", req, &out)
-	return out, err
 }

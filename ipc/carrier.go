@@ -126,14 +126,6 @@ func (r *Reply) put(v any, fault *Error, end bool) error {
 	return err
 }
 
-func lengthOf(parts [][]byte) int {
-	n := 0
-	for _, p := range parts {
-		n += len(p)
-	}
-	return n
-}
-
 // inlineLimit is the largest file that travels inside one message: 512 KiB, or half of what a message may have; text encodings need a third more.
 func (r *Reply) inlineLimit() int {
 	n := 512 << 10

@@ -3,7 +3,10 @@ package ipc
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
+
+	"patchbay/node"
 )
 
 // Run implements Executor: the job is sent to the worker, whose events come back.
@@ -127,4 +130,28 @@ func (c *Child) ask(ctx context.Context, verb string, req, out any) (*hold, erro
 		return nil, c.lost(p, err)
 	}
 	return m.hold, bindReply(m.fields, out)
+}
+
+// outcomeOf makes the Outcome of a run in a worker from its events.
+func outcomeOf(files []File, events []Event) *Outcome {
+	out := &Outcome{Files: files, UI: map[string]map[string]any{}}
+	for _, ev := range events {
+		switch ev.Type {
+		case EventMetrics:
+			out.Metrics = ev.Data
+		case EventExecuted:
+			ui, _ := ev.Data["output"].(*node.Object)
+			if ui == nil {
+				continue
+			}
+			rest := map[string]any{}
+			for _, k := range ui.Keys() {
+				if !slices.ContainsFunc(files, func(f File) bool { return f.Ref.Node == ev.Node && f.Ref.Kind == k }) {
+					rest[k], _ = ui.Get(k)
+				}
+			}
+			out.UI[ev.Node] = rest
+		}
+	}
+	return out
 }

@@ -3,9 +3,6 @@ package ipc
 import (
 	"context"
 	"errors"
-	"fmt"
-
-	"patchbay/node"
 )
 
 // Sample implements Executor: the request is sent to the worker, whose messages come back.
@@ -34,54 +31,6 @@ func (c *Child) Sample(ctx context.Context, q *SampleRequest, emit func(*SampleR
 		return nil, c.lost(p, err)
 	}
 	return last, nil
-}
-
-// followSample reads the replies to sample and returns the one that is "done"; the others that tell of progress go to emit, with their holds. A run that failed or was
-// cancelled is its *Error.
-func followSample(ctx context.Context, replies *Replies, emit func(*SampleReply)) (*SampleReply, error) {
-	var last *SampleReply
-	for {
-		got, err := replies.next(ctx)
-		if last != nil && err != nil {
-			return last, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-		m, err := sampleReplyOf(got.fields)
-		m.hold = got.hold
-		switch {
-		case err != nil:
-			return nil, err
-		case m.Error != nil:
-			return nil, m.Error
-		case m.Type == SampleDone:
-			last = m
-		case m.Type == SampleProgress:
-			emit(m)
-		}
-	}
-}
-
-func sampleReplyOf(o *node.Object) (*SampleReply, error) {
-	m := &SampleReply{}
-	metrics, _ := o.Get("metrics")
-	if err := bindReply(without(without(o, "error"), "metrics"), m); err != nil {
-		return m, err
-	}
-	if mo, ok := metrics.(*node.Object); ok {
-		m.Metrics = map[string]any{}
-		for _, k := range mo.Keys() {
-			m.Metrics[k], _ = mo.Get(k)
-		}
-	}
-	if v, _ := o.Get("error"); v != nil {
-		m.Error = errorFrom(v, o)
-	}
-	if m.Type == "" {
-		return m, fmt.Errorf("read reply: a message of a run without a type")
-	}
-	return m, nil
 }
 
 // Load implements Executor.

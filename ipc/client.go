@@ -1,7 +1,6 @@
 package ipc
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -101,30 +100,6 @@ func (m reply) own() *node.Object {
 	return m.fields
 }
 
-// disown replaces tensors and bytes that lie in h by copies, in place.
-func disown(v any, h *hold) any {
-	switch x := v.(type) {
-	case []byte:
-		if h.has(x) {
-			return bytes.Clone(x)
-		}
-	case *Tensor:
-		if x != nil && h.has(x.Data) {
-			x.Data = bytes.Clone(x.Data)
-		}
-	case []any:
-		for i := range x {
-			x[i] = disown(x[i], h)
-		}
-	case *node.Object:
-		for _, k := range x.Keys() {
-			e, _ := x.Get(k)
-			x.Set(k, disown(e, h))
-		}
-	}
-	return v
-}
-
 // One returns the only reply.
 func (r *Replies) One(ctx context.Context) (*node.Object, error) {
 	m, err := r.one(ctx)
@@ -171,39 +146,6 @@ func (r *Replies) putHeld(m reply, end error) {
 	case r.wake <- struct{}{}:
 	default:
 	}
-}
-
-// replyError returns the error that a reply is, or nil.
-func replyError(o *node.Object) error {
-	if _, ok := o.Get("type"); ok {
-		return nil
-	}
-	v, ok := o.Get("error")
-	if !ok {
-		return nil
-	}
-	return errorFrom(v, o)
-}
-
-// errorFrom reads the value of "error"; body is the message around it.
-func errorFrom(v any, body *node.Object) *Error {
-	e := &Error{}
-	o, ok := v.(*node.Object)
-	if !ok {
-		return Errorf(ErrInternal, "an error that is %s", kindOf(v))
-	}
-	if err := Bind(o, e); err != nil {
-		return Errorf(ErrInternal, "an error that cannot be read: %v", err)
-	}
-	if n, _ := body.Get("node_errors"); n != nil {
-		if no, ok := n.(*node.Object); ok {
-			e.NodeErrors = map[string]any{}
-			for _, k := range no.Keys() {
-				e.NodeErrors[k], _ = no.Get(k)
-			}
-		}
-	}
-	return e
 }
 
 // FrameClient is a Client on a byte stream: a unix socket, or the pipes of a worker.

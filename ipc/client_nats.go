@@ -63,29 +63,6 @@ func (c *NATSClient) fault(_ *nats.Conn, _ *nats.Subscription, err error) {
 	}
 }
 
-// Fetch returns the files of a job that another daemon on the same server has run.
-func (n *NATS) Fetch(ctx context.Context, job string) ([]File, error) {
-	ctx, cancel := context.WithTimeout(ctx, fetchTime)
-	defer cancel()
-	files, err := Fetch(ctx, &NATSClient{nc: n.nc}, job)
-	if err != nil {
-		return nil, fmt.Errorf("fetch files of job %s from the daemon that ran it: %w", job, err)
-	}
-	return files, nil
-}
-
-// fetchTime bounds the transfer of a job's files from one daemon to another.
-const fetchTime = time.Minute
-
-// redact removes user names and tokens from a URL.
-func redact(url string) string {
-	scheme, rest, ok := strings.Cut(url, "://")
-	if at := strings.LastIndexByte(rest, '@'); ok && at >= 0 {
-		return scheme + "://" + rest[at+1:]
-	}
-	return url
-}
-
 // Close implements Client.
 func (c *NATSClient) Close() error {
 	c.mu.Lock()

@@ -7,8 +7,6 @@ import (
 	"os"
 	"slices"
 	"sync"
-
-	"patchbay/node"
 )
 
 // conn serves one byte stream: frames in, frames out. Runs are tied to it.
@@ -134,15 +132,6 @@ func (c *conn) frame(body []byte, fds []int) {
 	c.s.Handle(r)
 }
 
-// tagOf lets strings and integers through; other tags are dropped, they could not be compared by a client.
-func tagOf(v any) any {
-	switch v.(type) {
-	case string, int64, uint64:
-		return v
-	}
-	return nil
-}
-
 // frameReply writes replies to one request.
 type frameReply struct {
 	c   *conn
@@ -174,19 +163,4 @@ func (f frameReply) send(e *Error) {
 
 func (f frameReply) pong() {
 	f.c.s.sent(f.reply(nil).Last(pongReply{V: ProtocolVersion, PID: os.Getpid()}))
-}
-
-func emptyMap(enc Encoding) []byte {
-	if enc == JSON {
-		return []byte("{}")
-	}
-	return []byte{0x80}
-}
-
-// unwrap splits a reply that came in a frame into its envelope and its fields.
-func unwrap(o *node.Object) (env envelope, fields *node.Object, err error) {
-	if err := Bind(o, &env); err != nil {
-		return env, nil, err
-	}
-	return env, without(without(without(o, "op"), "tag"), "end"), nil
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
-	"strings"
 	"sync"
 	"time"
 
@@ -119,18 +117,6 @@ func (d *Dispatcher) run(ctx context.Context, ex Executor, rec Record, req *RunR
 
 func previewOf(job, nodeID string, jpeg []byte) previewMessage {
 	return previewMessage{Type: replyPreview, Job: job, Node: nodeID, Format: "image/jpeg", Data: jpeg}
-}
-
-// guarded runs f and turns a panic into an error with its stack.
-func guarded[T any](f func() (T, error)) (out T, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			e := Errorf(ErrInternal, "panic: %v", p)
-			e.Type, e.Trace = "internal_panic", strings.Split(strings.TrimSpace(string(debug.Stack())), "\n")
-			err = e
-		}
-	}()
-	return f()
 }
 
 // finish records the end of an attempt: one compare-and-swap decides, and only its winner appends the terminal event.

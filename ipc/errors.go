@@ -1,7 +1,6 @@
 package ipc
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 
@@ -136,55 +135,35 @@ type errorBody struct {
 
 func (e *Error) body() errorBody { return errorBody{e, e.NodeErrors} }
 
-// failureCode maps the codes of package node that are not validation; everything else there is bad_workflow.
-func failureCode(code string) string {
-	switch code {
-	case node.CodeTooLarge:
-		return ErrTooLarge
-	case node.CodeCancelled:
-		return ErrCancelled
-	case node.CodeOutOfMemory:
-		return ErrOutOfMemory
-	case node.CodeFileMissing, node.CodeTokenizer:
-		return ErrNoModel
-	case node.CodeFileOutsideRoot:
-		return ErrBadRequest
-	case node.CodeBadCheckpoint, node.CodeWrongFamily, node.CodeBadImage:
-		return ErrUnsupported
-	case node.CodeDiskFull:
-		return ErrDiskFull
-	case node.CodeDeadline:
-		return ErrDeadline
-	case node.CodePanic, node.CodeInternal:
-		return ErrInternal
-	case node.CodeUnknownHandle:
-		return ErrNoHandle
-	case node.CodeUnknownClass:
-		return ErrNoNodeType
-	case node.CodePlanRefused:
-		return ErrPlanRefused
-	}
-	return ErrBadWorkflow
-}
-
-// errorOf turns any error into an Error; a Failure keeps ComfyUI's type, details and node errors.
-func errorOf(err error) *Error {
-	if err == nil {
+// replyError returns the error that a reply is, or nil.
+func replyError(o *node.Object) error {
+	if _, ok := o.Get("type"); ok {
 		return nil
 	}
-	var e *Error
-	if errors.As(err, &e) {
-		return e
+	v, ok := o.Get("error")
+	if !ok {
+		return nil
 	}
-	var f *node.Failure
-	if errors.As(err, &f) {
-		if f == nil {
-			return nil
+	return errorFrom(v, o)
+}
+
+// errorFrom reads the value of "error"; body is the message around it.
+func errorFrom(v any, body *node.Object) *Error {
+	e := &Error{}
+	o, ok := v.(*node.Object)
+	if !ok {
+		return Errorf(ErrInternal, "an error that is %s", kindOf(v))
+	}
+	if err := Bind(o, e); err != nil {
+		return Errorf(ErrInternal, "an error that cannot be read: %v", err)
+	}
+	if n, _ := body.Get("node_errors"); n != nil {
+		if no, ok := n.(*node.Object); ok {
+			e.NodeErrors = map[string]any{}
+			for _, k := range no.Keys() {
+				e.NodeErrors[k], _ = no.Get(k)
+			}
 		}
-		e = Errorf(failureCode(f.Code), "%s", f.Message)
-		e.Type, e.Details, e.Node, e.Class, e.Input = f.Code, f.Details, f.Node, f.Class, f.Field
-		e.Extra, e.NodeErrors, e.Trace = f.Extra, f.NodeErrors, f.Trace
-		return e
 	}
-	return Errorf(ErrInternal, "%s", err.Error())
+	return e
 }

@@ -1,11 +1,6 @@
 package ipc
 
-import (
-	"context"
-	"path"
-
-	"patchbay/node"
-)
+import "context"
 
 // Executor runs jobs one at a time: in this process (Local) or in a supervised child (Child).
 type Executor interface {
@@ -46,39 +41,4 @@ type Outcome struct {
 	UI      map[string]map[string]any // by node: what its executed event carries apart from files
 
 	hold *hold // shared memory that Files lie in
-}
-
-// File is one output with its contents.
-type File struct {
-	Ref  OutputRef `json:"ref"`
-	Data []byte    `json:"data"`
-}
-
-// fileOf describes an output of package node.
-func fileOf(o node.Output) File {
-	return File{
-		Ref: OutputRef{
-			Node: o.Node, Index: o.Index, Kind: o.Kind, Type: o.Type, Prefix: o.Prefix, Ext: o.Ext,
-			Width: o.Width, Height: o.Height, Bytes: len(o.Data), CRC32C: checksum(o.Data),
-		},
-		Data: o.Data,
-	}
-}
-
-// output is the inverse of fileOf.
-func (f File) output() node.Output {
-	r := f.Ref
-	return node.Output{
-		Node: r.Node, Index: r.Index, Kind: r.Kind, Prefix: r.Prefix, Type: r.Type, Ext: r.Ext,
-		Data: f.Data, Width: r.Width, Height: r.Height,
-	}
-}
-
-// Save writes a file into a folder under the name that ComfyUI would choose, and returns that name relative to the folder. It never replaces a file.
-func (f File) Save(dir string) (string, error) {
-	ref, err := node.Commit(dir, f.output())
-	if err != nil {
-		return "", storeError(err)
-	}
-	return path.Join(ref.Subfolder, ref.Filename), nil
 }

@@ -178,3 +178,27 @@ func spliceParts(front, body []byte, enc Encoding) ([][]byte, error) {
 	}
 	return [][]byte{append(out, front[e.end:]...), body[h.end:]}, nil
 }
+
+// tagOf lets strings and integers through; other tags are dropped, they could not be compared by a client.
+func tagOf(v any) any {
+	switch v.(type) {
+	case string, int64, uint64:
+		return v
+	}
+	return nil
+}
+
+func emptyMap(enc Encoding) []byte {
+	if enc == JSON {
+		return []byte("{}")
+	}
+	return []byte{0x80}
+}
+
+// unwrap splits a reply that came in a frame into its envelope and its fields.
+func unwrap(o *node.Object) (env envelope, fields *node.Object, err error) {
+	if err := Bind(o, &env); err != nil {
+		return env, nil, err
+	}
+	return env, without(without(without(o, "op"), "tag"), "end"), nil
+}

@@ -217,3 +217,11 @@ func guardJSON(b []byte, lim Limits) error {
 	}
 	return nil
 }
+
+// longBody is a body over the limit.
+type longBody struct{ bytes, limit int }
+
+// Error names both lengths.
+func (e *longBody) Error() string {
+	return fmt.Sprintf("body has %d bytes, the limit is %d", e.bytes, e.limit)
+}

@@ -1,6 +1,11 @@
 package ipc
 
-import "patchbay/node"
+import (
+	"maps"
+	"slices"
+
+	"patchbay/node"
+)
 
 // SampleRequest is the body of sample: one sampling run on numbers that the host made, as ComfyUI hands them to a sampler. Tensors are f32, f16 or bf16;
 // latents are [B, C, Y, X] in model space (latent format applied). Fields that are not here are refused: passing over one would give a plausible wrong
@@ -143,4 +148,42 @@ type LoadReply struct {
 	Bytes   int64   `json:"bytes"`   // of the weights in the file, once for every worker
 	Seconds float64 `json:"seconds"` // of the slowest worker; 0: they were resident
 	Workers int     `json:"workers"`
+}
+
+// light returns the request without the data of tensors that have a hash; nil if there are none.
+func (q *SampleRequest) light() *SampleRequest {
+	any, out := false, *q
+	light := func(t *Tensor) *Tensor {
+		if t == nil || t.Hash == "" {
+			return t
+		}
+		any = true
+		return &Tensor{DType: t.DType, Shape: t.Shape, Hash: t.Hash}
+	}
+	entries := func(list []CondRef) []CondRef {
+		list = slices.Clone(list)
+		for i := range list {
+			list[i].ModelConds = maps.Clone(list[i].ModelConds)
+			for k, t := range list[i].ModelConds {
+				list[i].ModelConds[k] = light(t)
+			}
+			list[i].Mask = light(list[i].Mask)
+		}
+		return list
+	}
+	out.Sigmas, out.Noise, out.Latent, out.Mask = light(q.Sigmas), light(q.Noise), light(q.Latent), light(q.Mask)
+	out.Conds.Positive = entries(q.Conds.Positive)
+	if q.Conds.Negative != nil {
+		list := entries(*q.Conds.Negative)
+		out.Conds.Negative = &list
+	}
+	out.Model.Patches = slices.Clone(q.Model.Patches)
+	for i := range out.Model.Patches {
+		t := &out.Model.Patches[i].Tensors
+		t.Up, t.Down = light(t.Up), light(t.Down)
+	}
+	if !any {
+		return nil
+	}
+	return &out
 }

@@ -3,6 +3,7 @@ package ipc
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -492,3 +493,15 @@ func (j *Jobs) signal() {
 	close(j.wake)
 	j.wake = make(chan struct{})
 }
+
+// Faults of Jobs that callers act on.
+var (
+	errNoJob    = errors.New("no such job")
+	errConflict = errors.New("the record was changed by someone else")
+	errFull     = errors.New("the queue is full")
+	errCrowd    = errors.New("the client has too many jobs")
+	errHash     = errors.New("a job of that id exists with another body")
+	errLacking  = errors.New("files of the job are not here")
+	errStore    = errors.New("the job store cannot be written")
+	errClosed   = errors.New("no new jobs are taken")
+)

@@ -12,17 +12,8 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// The names of the durable side on NATS. A number at the end of a stream is its generation: some settings of a stream cannot be changed later.
+// The times and sizes of the durable side.
 const (
-	queueStream    = "PATCHBAY_JOBS_1"
-	eventStream    = "PATCHBAY_EVENTS_1"
-	deadStream     = "PATCHBAY_DEAD_1"
-	jobBucket      = "patchbay-jobs"
-	requestBucket  = "patchbay-requests"
-	daemonBucket   = "patchbay-nodes"
-	hintSubject    = subjectRoot + "hint.any"
-	queueRoot      = subjectRoot + "q."
-	deadRoot       = subjectRoot + "dead."
 	ackWait        = 5 * time.Second  // from fetching a reference to the swap to running; nothing longer hangs on it
 	beatEvery      = 3 * time.Second  // heartbeat of a daemon
 	deadAfter      = 12 * time.Second // without one, its running jobs are taken from it
@@ -270,3 +261,6 @@ func (l *Ledger) alive(owner string) bool {
 	}
 	return time.Since(l.seen[owner]) < deadAfter
 }
+
+// Up tells whether the connection to the server stands.
+func (l *Ledger) Up() bool { return l.nc.IsConnected() }

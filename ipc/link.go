@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 
 	"patchbay/node"
 )
@@ -93,37 +92,6 @@ func (c *Collector) Add(o *node.Object) (*Event, error) {
 	return ev, err
 }
 
-func bindReply(o *node.Object, dst any) error {
-	if err := Bind(o, dst); err != nil {
-		return fmt.Errorf("read reply: %w", err)
-	}
-	return nil
-}
-
-// eventOf reads an event.
-func eventOf(o *node.Object) (*Event, error) {
-	ev := &Event{}
-	plain := without(without(without(o, "data"), "error"), "node_errors")
-	if err := bindReply(plain, ev); err != nil {
-		return nil, err
-	}
-	if v, _ := o.Get("data"); v != nil {
-		d, ok := v.(*node.Object)
-		if !ok {
-			return nil, fmt.Errorf("read reply: event data is %s", kindOf(v))
-		}
-		ev.Data = map[string]any{}
-		for _, k := range d.Keys() {
-			ev.Data[k], _ = d.Get(k)
-		}
-	}
-	if v, _ := o.Get("error"); v != nil {
-		ev.Error = errorFrom(v, o)
-		ev.NodeErrors = ev.Error.NodeErrors
-	}
-	return ev, nil
-}
-
 func (c *Collector) output(o *node.Object) error {
 	var m outputMessage
 	if err := bindReply(o, &m); err != nil {
@@ -182,28 +150,4 @@ func (c *Collector) complete() error {
 		return fmt.Errorf("read reply: %d files are incomplete", len(c.partial))
 	}
 	return nil
-}
-
-// outcomeOf makes the Outcome of a run in a worker from its events.
-func outcomeOf(files []File, events []Event) *Outcome {
-	out := &Outcome{Files: files, UI: map[string]map[string]any{}}
-	for _, ev := range events {
-		switch ev.Type {
-		case EventMetrics:
-			out.Metrics = ev.Data
-		case EventExecuted:
-			ui, _ := ev.Data["output"].(*node.Object)
-			if ui == nil {
-				continue
-			}
-			rest := map[string]any{}
-			for _, k := range ui.Keys() {
-				if !slices.ContainsFunc(files, func(f File) bool { return f.Ref.Node == ev.Node && f.Ref.Kind == k }) {
-					rest[k], _ = ui.Get(k)
-				}
-			}
-			out.UI[ev.Node] = rest
-		}
-	}
-	return out
 }

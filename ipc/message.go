@@ -73,34 +73,6 @@ type Receipt struct {
 	NodeErrors map[string]any `json:"node_errors,omitempty"`
 }
 
-// Event is one entry of a job's log: a reply of run, and a message on patchbay.v1.events.<job>.<type>.
-type Event struct {
-	V          int            `json:"v"`
-	Type       string         `json:"type"`
-	Job        string         `json:"job"`
-	Seq        uint64         `json:"seq"` // 1, 2, ... within the job
-	TS         int64          `json:"ts"`  // Unix milliseconds
-	Attempt    int            `json:"attempt"`
-	Node       string         `json:"node,omitempty"`
-	Data       map[string]any `json:"data,omitempty"` // ComfyUI's data of the websocket message of that type
-	Error      *Error         `json:"error,omitempty"`
-	NodeErrors map[string]any `json:"node_errors,omitempty"`
-}
-
-// The types of events beside those that package node makes.
-const (
-	EventQueued      = "queued"
-	EventRetrying    = "retrying"
-	EventStart       = "execution_start"
-	EventProgress    = "progress"
-	EventExecuted    = "executed"
-	EventMetrics     = "metrics"
-	EventSuccess     = "execution_success"
-	EventError       = "execution_error"
-	EventInterrupted = "execution_interrupted"
-	EventExpired     = "expired"
-)
-
 // The types of replies that are not events: they are not in the log.
 const (
 	replyAccepted  = "accepted"
@@ -109,15 +81,6 @@ const (
 	replyPreview   = "preview"
 	replyHeartbeat = "heartbeat"
 )
-
-// Terminal tells whether an event type ends a job. Every job has exactly one such event.
-func Terminal(eventType string) bool {
-	switch eventType {
-	case EventSuccess, EventError, EventInterrupted, EventExpired:
-		return true
-	}
-	return false
-}
 
 // OutputRef describes one file that a job made. Filename and Subfolder are empty until the file is in the output folder.
 type OutputRef struct {
@@ -235,4 +198,43 @@ type pongReply struct {
 	V   int    `json:"v"`
 	PID int    `json:"pid"`
 	Job string `json:"job,omitempty"`
+}
+
+// Streams tells whether a verb with these fields answers with several messages.
+func Streams(verb string, o *node.Object) bool {
+	if verb == VerbRun || verb == VerbSample {
+		return true
+	}
+	if verb != VerbStatus || o == nil {
+		return false
+	}
+	var r jobRequest
+	return Bind(o, &r) == nil && (r.Follow || r.Outputs)
+}
+
+// NeedsBody tells whether an empty body is a mistake for a verb.
+func NeedsBody(verb string) bool {
+	switch verb {
+	case VerbRun, VerbSubmit, VerbSample, VerbExec:
+		return true
+	}
+	return false
+}
+
+// recordReply is the record of a job as a reply.
+type recordReply struct {
+	Type string `json:"type"` // "record"
+	Record
+}
+
+// BoundsReply is what describe tells of the bounds of a daemon; 0: none.
+type BoundsReply struct {
+	MessageBytes int   `json:"message_bytes"`
+	FrameBytes   int   `json:"frame_bytes"`
+	Depth        int   `json:"depth"`
+	Values       int   `json:"values"`
+	Queue        int   `json:"queue"`
+	ClientJobs   int   `json:"client_jobs"`
+	Pixels       int64 `json:"pixels"`
+	Steps        int   `json:"steps"`
 }

@@ -108,6 +108,3 @@ func (o *Lookout) Close() {
 	}
 	_ = o.l.Close() // of one that was never served
 }
-
-// Up tells whether the connection to the server stands.
-func (l *Ledger) Up() bool { return l.nc.IsConnected() }

@@ -16,6 +16,12 @@ import (
 	"github.com/rs/zerolog"
 )
 
+// The name of the micro service and of its queue group.
+const (
+	serviceName = "patchbay"
+	queueGroup  = "patchbay"
+)
+
 // NATSConfig describes the NATS carrier of a daemon.
 type NATSConfig struct {
 	URL    string
@@ -245,8 +251,6 @@ func (n *NATS) subscribe(s *Service) error {
 	return err
 }
 
-func lastToken(subject string) string { return subject[strings.LastIndexByte(subject, '.')+1:] }
-
 // strangerWait is how long the queue group's answer "no such job" waits for the daemon that has the job.
 const strangerWait = 100 * time.Millisecond
 
@@ -295,29 +299,6 @@ func (n *NATS) answer(s *Service, verb, job string, data []byte, header nats.Hea
 		return
 	}
 	s.Handle(r)
-}
-
-// encodingOf reads the Content-Type header (any case of its name), or looks at the body. An empty body is answered in JSON: a person typed it.
-func encodingOf(header nats.Header, data []byte) (Encoding, error) {
-	for k, v := range header {
-		if !strings.EqualFold(k, "Content-Type") || len(v) == 0 {
-			continue
-		}
-		switch kind, _, _ := strings.Cut(strings.ToLower(v[0]), ";"); strings.TrimSpace(kind) {
-		case "application/json":
-			return JSON, nil
-		case "application/msgpack", "application/x-msgpack", "application/vnd.msgpack":
-			return Msgpack, nil
-		}
-	}
-	if len(data) == 0 {
-		return JSON, nil
-	}
-	enc, ok := Sniff(data)
-	if !ok {
-		return JSON, Errorf(ErrUnsupported, "the body is neither a JSON object nor a msgpack map")
-	}
-	return enc, nil
 }
 
 // reply sends to one inbox. The first reply from inside the micro handler goes through req, so that the service's statistics see it; everything later must

@@ -1,7 +1,6 @@
 package ipc
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
@@ -108,15 +107,3 @@ func (r Record) clone() Record {
 	r.Outputs, r.Causes = slices.Clone(r.Outputs), slices.Clone(r.Causes)
 	return r
 }
-
-// Faults of Jobs that callers act on.
-var (
-	errNoJob    = errors.New("no such job")
-	errConflict = errors.New("the record was changed by someone else")
-	errFull     = errors.New("the queue is full")
-	errCrowd    = errors.New("the client has too many jobs")
-	errHash     = errors.New("a job of that id exists with another body")
-	errLacking  = errors.New("files of the job are not here")
-	errStore    = errors.New("the job store cannot be written")
-	errClosed   = errors.New("no new jobs are taken")
-)

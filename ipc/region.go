@@ -1,12 +1,15 @@
 package ipc
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"patchbay/node"
 )
 
 // Region is memory that two processes can see: an anonymous file (memfd_create(2)), mapped, which travels over a unix socket as a descriptor. It is sealed
@@ -18,9 +21,6 @@ type Region struct {
 
 	after func() // called once when it is released; may be nil
 }
-
-// maxRegion bounds one region, and with it every tensor and file that travels beside its message.
-const maxRegion = 1 << 30
 
 // NewRegion makes a region of n bytes, zero and writable here. A host that fills it and sends a Tensor whose Data lies in Bytes sends no copy.
 func NewRegion(n int) (*Region, error) {
@@ -182,4 +182,28 @@ func holdOf(v any) *hold {
 		return h.holds()
 	}
 	return nil
+}
+
+// disown replaces tensors and bytes that lie in h by copies, in place.
+func disown(v any, h *hold) any {
+	switch x := v.(type) {
+	case []byte:
+		if h.has(x) {
+			return bytes.Clone(x)
+		}
+	case *Tensor:
+		if x != nil && h.has(x.Data) {
+			x.Data = bytes.Clone(x.Data)
+		}
+	case []any:
+		for i := range x {
+			x[i] = disown(x[i], h)
+		}
+	case *node.Object:
+		for _, k := range x.Keys() {
+			e, _ := x.Get(k)
+			x.Set(k, disown(e, h))
+		}
+	}
+	return v
 }

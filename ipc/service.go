@@ -86,27 +86,6 @@ func (s *Service) Elsewhere(job string) bool {
 	return there
 }
 
-// Streams tells whether a verb with these fields answers with several messages.
-func Streams(verb string, o *node.Object) bool {
-	if verb == VerbRun || verb == VerbSample {
-		return true
-	}
-	if verb != VerbStatus || o == nil {
-		return false
-	}
-	var r jobRequest
-	return Bind(o, &r) == nil && (r.Follow || r.Outputs)
-}
-
-// NeedsBody tells whether an empty body is a mistake for a verb.
-func NeedsBody(verb string) bool {
-	switch verb {
-	case VerbRun, VerbSubmit, VerbSample, VerbExec:
-		return true
-	}
-	return false
-}
-
 // Handle answers one request, or starts to.
 func (s *Service) Handle(r *Request) {
 	s.cfg.Meter.asked(r.Verb)

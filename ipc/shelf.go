@@ -4,11 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"os"
 	"path/filepath"
 	"sync"
-	"syscall"
 
 	"patchbay/node"
 )
@@ -221,35 +219,3 @@ func (s *Shelf) Close() error {
 	}
 	return os.RemoveAll(s.cfg.Stage)
 }
-
-func writeSynced(path string, data []byte) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	f, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	if _, err = f.Write(data); err == nil {
-		err = f.Sync()
-	}
-	return errors.Join(err, f.Close())
-}
-
-// storeError tells a full disk from other faults of writing.
-func storeError(err error) *Error {
-	var fail *node.Failure
-	if errors.As(err, &fail) {
-		return errorOf(err)
-	}
-	code := ErrInternal
-	for _, full := range []error{syscall.ENOSPC, syscall.EFBIG, syscall.EDQUOT} {
-		if errors.Is(err, full) {
-			code = ErrDiskFull
-		}
-	}
-	return Errorf(code, "write output: %v", err)
-}
-
-// checksum is CRC-32C (Castagnoli).
-func checksum(data []byte) uint32 { return crc32.Checksum(data, crc32.MakeTable(crc32.Castagnoli)) }

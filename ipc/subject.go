@@ -1,18 +1,5 @@
 package ipc
 
-// The names on NATS. They are part of the protocol and never change within v1.
-const (
-	serviceName = "patchbay"
-	queueGroup  = "patchbay"
-	subjectRoot = "patchbay.v1."
-)
-
-// headerDaemon names the daemon that sent an event.
-const headerDaemon = "Patchbay-Daemon"
-
-// DefaultNATS is where a daemon listens and a client looks when nothing else is said.
-const DefaultNATS = "nats://127.0.0.1:4222"
-
 // EventSubject returns the subject of one type of event of a job; ">" as type matches all.
 func EventSubject(job, kind string) string { return subjectRoot + "events." + job + "." + kind }
 
@@ -26,3 +13,19 @@ func VerbSubject(verb, job string) string {
 	}
 	return subjectRoot + verb
 }
+
+// blobRoot begins the subjects on which daemons offer and take payloads: patchbay.v1.blob.<daemon>.get, .put.<transfer> and .ack.<transfer>.
+const blobRoot = subjectRoot + "blob."
+
+// The names of the durable side on NATS. A number at the end of a stream is its generation: some settings of a stream cannot be changed later.
+const (
+	queueStream   = "PATCHBAY_JOBS_1"
+	eventStream   = "PATCHBAY_EVENTS_1"
+	deadStream    = "PATCHBAY_DEAD_1"
+	jobBucket     = "patchbay-jobs"
+	requestBucket = "patchbay-requests"
+	daemonBucket  = "patchbay-nodes"
+	hintSubject   = subjectRoot + "hint.any"
+	queueRoot     = subjectRoot + "q."
+	deadRoot      = subjectRoot + "dead."
+)

@@ -1,7 +1,9 @@
 package ipc
 
 import (
+	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -166,3 +168,15 @@ func tensorsOfJSON(v any) (any, error) {
 
 // decodeBase64 reads the text form of bytes in JSON.
 func decodeBase64(s string) ([]byte, error) { return base64.StdEncoding.DecodeString(s) }
+
+// name is the hash of the data of a tensor.
+func (t *Tensor) name() string {
+	if t.Hash != "" {
+		return t.Hash
+	}
+	sum := sha256.Sum256(t.Data)
+	return hex.EncodeToString(sum[:])
+}
+
+// Name sets the hash, by which the tensor is sent without its data where the other side has it (Sample).
+func (t *Tensor) Name() { t.Hash = t.name() }

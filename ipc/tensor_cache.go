@@ -126,15 +126,3 @@ func eachTensor(v any, f func(*Tensor) error) error {
 	}
 	return nil
 }
-
-// name is the hash of the data of a tensor.
-func (t *Tensor) name() string {
-	if t.Hash != "" {
-		return t.Hash
-	}
-	sum := sha256.Sum256(t.Data)
-	return hex.EncodeToString(sum[:])
-}
-
-// Name sets the hash, by which the tensor is sent without its data where the other side has it (Sample).
-func (t *Tensor) Name() { t.Hash = t.name() }

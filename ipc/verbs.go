@@ -70,12 +70,6 @@ func (s *Service) run(r *Request) error {
 	return nil
 }
 
-// recordReply is the record of a job as a reply.
-type recordReply struct {
-	Type string `json:"type"` // "record"
-	Record
-}
-
 func (s *Service) jobRequest(r *Request) (jobRequest, Record, error) {
 	var q jobRequest
 	if err := Bind(r.Fields, &q); err != nil {

@@ -1,0 +1,90 @@
+package ipc
+
+import (
+	"errors"
+	"runtime/debug"
+	"strings"
+	"syscall"
+
+	"patchbay/node"
+)
+
+// failureCode maps the codes of package node that are not validation; everything else there is bad_workflow.
+func failureCode(code string) string {
+	switch code {
+	case node.CodeTooLarge:
+		return ErrTooLarge
+	case node.CodeCancelled:
+		return ErrCancelled
+	case node.CodeOutOfMemory:
+		return ErrOutOfMemory
+	case node.CodeFileMissing, node.CodeTokenizer:
+		return ErrNoModel
+	case node.CodeFileOutsideRoot:
+		return ErrBadRequest
+	case node.CodeBadCheckpoint, node.CodeWrongFamily, node.CodeBadImage:
+		return ErrUnsupported
+	case node.CodeDiskFull:
+		return ErrDiskFull
+	case node.CodeDeadline:
+		return ErrDeadline
+	case node.CodePanic, node.CodeInternal:
+		return ErrInternal
+	case node.CodeUnknownHandle:
+		return ErrNoHandle
+	case node.CodeUnknownClass:
+		return ErrNoNodeType
+	case node.CodePlanRefused:
+		return ErrPlanRefused
+	}
+	return ErrBadWorkflow
+}
+
+// errorOf turns any error into an Error; a Failure keeps ComfyUI's type, details and node errors.
+func errorOf(err error) *Error {
+	if err == nil {
+		return nil
+	}
+	var e *Error
+	if errors.As(err, &e) {
+		return e
+	}
+	var f *node.Failure
+	if errors.As(err, &f) {
+		if f == nil {
+			return nil
+		}
+		e = Errorf(failureCode(f.Code), "%s", f.Message)
+		e.Type, e.Details, e.Node, e.Class, e.Input = f.Code, f.Details, f.Node, f.Class, f.Field
+		e.Extra, e.NodeErrors, e.Trace = f.Extra, f.NodeErrors, f.Trace
+		return e
+	}
+	return Errorf(ErrInternal, "%s", err.Error())
+}
+
+// guarded runs f and turns a panic into an error with its stack.
+func guarded[T any](f func() (T, error)) (out T, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			e := Errorf(ErrInternal, "panic: %v", p)
+			e.Type, e.Trace = "internal_panic", strings.Split(strings.TrimSpace(string(debug.Stack())), "\n")
+			err = e
+		}
+	}()
+	return f()
+}
+
+// storeError tells a full disk from other faults of writing.
+func storeError(err error) *Error {
+	var fail *node.Failure
+	if errors.As(err, &fail) {
+		return errorOf(err)
+	}
+	code := ErrInternal
+	for _, full := range []error{syscall.ENOSPC, syscall.EFBIG, syscall.EDQUOT} {
+		if errors.Is(err, full) {
+			code = ErrDiskFull
+		}
+	}
+	return Errorf(code, "write output: %v", err)
+}
