@@ -53,6 +53,7 @@ type fieldError struct{ field, text string }
 // Error names the field first.
 func (e *fieldError) Error() string { return "field " + e.field + ": " + e.text }
 
+// badField is the refusal of a field; the field is cut to a length that may be shown.
 func badField(field, format string, args ...any) error {
 	return &fieldError{shown(field), fmt.Sprintf(format, args...)}
 }
@@ -321,6 +322,7 @@ func float(v any) (float64, bool) {
 	return f, true
 }
 
+// without returns a copy of o that lacks one field; the values are shared.
 func without(o *node.Object, name string) *node.Object {
 	out := node.NewObject()
 	for _, k := range o.Keys() {
@@ -332,6 +334,7 @@ func without(o *node.Object, name string) *node.Object {
 	return out
 }
 
+// bindReply is Bind for what the other side answered.
 func bindReply(o *node.Object, dst any) error {
 	if err := Bind(o, dst); err != nil {
 		return fmt.Errorf("read reply: %w", err)

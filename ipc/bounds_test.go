@@ -48,14 +48,6 @@ func one(inputs ...any) *node.Object {
 	return node.NewObject("1", node.NewObject("class_type", "Picture", "inputs", node.NewObject(inputs...)))
 }
 
-func deep(n int) any {
-	var v any = int64(1)
-	for range n {
-		v = []any{v}
-	}
-	return v
-}
-
 // TestBoundsOfMessages: what is too long, too deep, too large or too much is refused with the code that says so, on every carrier, and nothing is queued.
 func TestBoundsOfMessages(t *testing.T) {
 	r, clients := boundedRig(t)
@@ -197,31 +189,3 @@ func TestUsersCannotHideBehindNames(t *testing.T) {
 		t.Errorf("bob, who calls himself alice: %v", err)
 	}
 }
-
-// TestRefusedFramesKeepTheirTag: a frame that is refused before it is decoded is answered under its own tag, if that stands in front.
-func TestRefusedFramesKeepTheirTag(t *testing.T) {
-	bomb := strings.Repeat("[", 100) + strings.Repeat("]", 100)
-	for _, row := range []struct {
-		body string
-		want envelope
-	}{
-		{`{"op":"run","tag":7,"a":` + bomb + `}`, envelope{Op: "run", Tag: int64(7)}},
-		{`{"tag":"x","op":"run","a":` + bomb + `}`, envelope{Op: "run", Tag: "x"}},
-		{`{"a":` + bomb + `,"op":"run","tag":7}`, envelope{}},
-		{`{"tag":{"a":` + bomb + `}}`, envelope{}},
-		{`{"op":7,"tag":1.5}`, envelope{}},
-		{`{"op":{"op":"run","tag":7},"a":` + bomb + `}`, envelope{}},
-		{"\x83\xa2op\xa3run\xa3tag\x07\xa1a" + strings.Repeat("\x91", 100) + "\x01", envelope{Op: "run", Tag: int64(7)}},
-		{"\x82\xa3tag" + strings.Repeat("\x91", 100) + "\x01\xa1a\x01", envelope{}},
-		{"\x82\xa2op\xdb\xff\xff\xff\xff", envelope{}},
-		{"\xdf\xff\xff\xff\xff", envelope{}},
-	} {
-		enc, ok := Sniff([]byte(row.body))
-		if got := peek([]byte(row.body), enc); !ok || got.Op != row.want.Op || got.Tag != row.want.Tag {
-			t.Errorf("%.60q: got %+v, want %+v", row.body, got, row.want)
-		}
-	}
-}
-
-// FuzzPeek looks at whatever comes: it must not fall over, and what it finds is what the whole body says.
-func FuzzPeek(f *testing.F) { peekTarget(f).Fuzz(f) }

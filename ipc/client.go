@@ -194,7 +194,7 @@ func (c *FrameClient) Ask(_ context.Context, verb, job string, body any) (*Repli
 	b := [][]byte{emptyMap(c.enc)}
 	beside, place := (*shmCargo)(nil), carrierOf(nil)
 	var accept []string
-	if _, ok := c.w.w.(*fdConn); ok && c.enc == Msgpack {
+	if c.w.TakesDescriptors() && c.enc == Msgpack {
 		c.mu.Lock()
 		beside = newShmCargo(holdOf(body), c.shared...)
 		c.mu.Unlock()

@@ -126,7 +126,7 @@ func (c *conn) frame(body []byte, fds []int) {
 		r.hold.release()
 		c.wg.Done()
 	})
-	if _, ok := c.w.w.(*fdConn); ok && slices.Contains(head.Accept, RefShm) {
+	if c.w.TakesDescriptors() && slices.Contains(head.Accept, RefShm) {
 		r.Reply.Beside = func(known *hold) cargo { return newShmCargo(known) }
 	}
 	c.s.Handle(r)

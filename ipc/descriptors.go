@@ -94,6 +94,7 @@ func takeFDs(r io.Reader) ([]int, error) {
 	return nil, nil
 }
 
+// closeFDs closes descriptors that nobody takes.
 func closeFDs(fds []int) {
 	for _, fd := range fds {
 		_ = unix.Close(fd)

@@ -37,15 +37,6 @@ func openFDs(t testing.TB) int {
 	return len(list)
 }
 
-// noise is n bytes that differ from place to place.
-func noise(n int) []byte {
-	b := make([]byte, n)
-	for i := range b {
-		b[i] = byte(i*7 + i>>8 + i>>16)
-	}
-	return b
-}
-
 // TestTensorsThroughSharedMemory sends one there and back through a daemon and a worker process, and counts what the host and the daemon allocate for one that
 // lies in shared memory: nothing of its size.
 func TestTensorsThroughSharedMemory(t *testing.T) {

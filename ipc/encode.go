@@ -23,6 +23,7 @@ func Encode(v any, enc Encoding) ([]byte, error) {
 	return encodeMsgpack(v)
 }
 
+// encodeMsgpack writes v as msgpack: struct fields by their json tags, keys of Go maps sorted.
 func encodeMsgpack(v any) ([]byte, error) {
 	var b bytes.Buffer
 	e := msgpack.NewEncoder(&b)

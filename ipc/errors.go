@@ -133,6 +133,7 @@ type errorBody struct {
 	NodeErrors map[string]any `json:"node_errors,omitempty"`
 }
 
+// body is the reply that tells of the error.
 func (e *Error) body() errorBody { return errorBody{e, e.NodeErrors} }
 
 // replyError returns the error that a reply is, or nil.

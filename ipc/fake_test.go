@@ -1,9 +1,7 @@
 package ipc
 
 import (
-	"bytes"
 	"context"
-	"encoding/binary"
 	"fmt"
 	"os"
 	"os/exec"
@@ -217,22 +215,6 @@ func workerCommand() *exec.Cmd {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), "PATCHBAY_TEST_WORKER=1", "GORACE=atexit_sleep_ms=0") // the race detector waits a second at exit
 	return cmd
-}
-
-// frameOf returns body as it stands on the wire.
-func frameOf(body []byte) []byte {
-	var b bytes.Buffer
-	b.Write(binary.BigEndian.AppendUint32(nil, uint32(len(body))))
-	b.Write(body)
-	return b.Bytes()
-}
-
-// within is a context for one exchange of a test.
-func within(t testing.TB, d time.Duration) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), d)
-	t.Cleanup(cancel)
-	return ctx
 }
 
 func (f *fake) Sample(ctx context.Context, q *SampleRequest, emit func(*SampleReply)) (*SampleReply, error) {

@@ -62,6 +62,12 @@ func NewFrameWriter(w io.Writer) *FrameWriter { return &FrameWriter{w: w} }
 // Write sends one frame whose body is the parts, one after the other.
 func (f *FrameWriter) Write(parts ...[]byte) error { return f.send(nil, parts) }
 
+// TakesDescriptors reports whether the stream is a unix socket made by ConnOf, so that frames may bring descriptors.
+func (f *FrameWriter) TakesDescriptors() bool {
+	_, ok := f.w.(*fdConn)
+	return ok
+}
+
 // send is Write with descriptors, which only a unix socket takes.
 func (f *FrameWriter) send(fds []int, parts [][]byte) error {
 	n := 0
@@ -188,6 +194,7 @@ func tagOf(v any) any {
 	return nil
 }
 
+// emptyMap is the encoded map without fields.
 func emptyMap(enc Encoding) []byte {
 	if enc == JSON {
 		return []byte("{}")

@@ -91,5 +91,3 @@ func TestSplice(t *testing.T) {
 		}
 	}
 }
-
-func FuzzFrames(f *testing.F) { framesTarget(f).Fuzz(f) }

@@ -3,66 +3,12 @@ package ipc
 import (
 	"errors"
 	"maps"
-	"math"
 	"reflect"
 	"strings"
 	"testing"
 
 	"patchbay/node"
 )
-
-func TestBindChecksRanges(t *testing.T) {
-	type target struct {
-		U8  uint8   `json:"u8"`
-		I32 int32   `json:"i32"`
-		U64 uint64  `json:"u64"`
-		I64 int64   `json:"i64"`
-		F   float64 `json:"f"`
-		S   string  `json:"s"`
-		B   bool    `json:"b"`
-		L   []int   `json:"l"`
-	}
-	for _, c := range []struct {
-		field string
-		value any
-		ok    bool
-	}{
-		{"u8", int64(255), true},
-		{"u8", int64(300), false},
-		{"u8", int64(-1), false},
-		{"u8", 3.0, true},
-		{"u8", 3.5, false},
-		{"u8", "3", false},
-		{"u8", true, false},
-		{"i32", int64(1 << 40), false},
-		{"i32", int64(-5), true},
-		{"u64", uint64(math.MaxUint64), true},
-		{"u64", int64(-5), false},
-		{"u64", 1e30, false},
-		{"u64", 18446744073709551616.0, false},
-		{"i64", uint64(math.MaxUint64), false},
-		{"i64", math.NaN(), false},
-		{"f", int64(3), true},
-		{"f", math.NaN(), false},
-		{"f", math.Inf(1), false},
-		{"f", "1", false},
-		{"s", []byte("x"), false},
-		{"s", int64(1), false},
-		{"b", int64(1), false},
-		{"l", []any{int64(1), "x"}, false},
-		{"l", int64(1), false},
-		{"s", nil, true},
-	} {
-		var v target
-		err := Bind(node.NewObject(c.field, c.value), &v)
-		if (err == nil) != c.ok {
-			t.Errorf("%s = %v (%T): got error %v, want ok %v", c.field, c.value, c.value, err, c.ok)
-		}
-		if err != nil && !strings.Contains(err.Error(), "field "+c.field) {
-			t.Errorf("%s: the error does not name the field: %v", c.field, err)
-		}
-	}
-}
 
 func TestParseRunShapes(t *testing.T) {
 	g := graph("Wait 1", "Picture 5")
@@ -140,24 +86,6 @@ func TestMessagesReadBackInBothEncodings(t *testing.T) {
 	}
 }
 
-func TestTensorReadsBack(t *testing.T) {
-	want := &Tensor{DType: "f32", Shape: []int{1, 2}, Data: []byte{0, 0, 128, 63, 0, 0, 0, 64}}
-	for _, enc := range []Encoding{Msgpack, JSON} {
-		b, err := Encode(map[string]any{"x": []any{want}}, enc)
-		if err != nil {
-			t.Fatal(err)
-		}
-		o, err := Decode(b, enc, DefaultLimits())
-		if err != nil {
-			t.Fatal(err)
-		}
-		l, _ := o.Get("x")
-		if got := l.([]any)[0]; !reflect.DeepEqual(got, want) {
-			t.Errorf("encoding %d: got %+v, want %+v", enc, got, want)
-		}
-	}
-}
-
 func TestErrorTableIsComplete(t *testing.T) {
 	seen := map[string]bool{}
 	for _, c := range ErrorTable() {
@@ -179,45 +107,6 @@ func TestErrorTableIsComplete(t *testing.T) {
 }
 
 func FuzzMessages(f *testing.F) { messagesTarget().Fuzz(f) }
-
-func holdsBytes(v any) bool { return anyValue(v, func(e any) bool { _, ok := e.([]byte); return ok }) }
-
-func holdsOddNumber(v any) bool {
-	return anyValue(v, func(e any) bool {
-		switch f := e.(type) {
-		case float64:
-			return true // 3.0 in JSON is written as 3
-		case nil, bool, string, int64, uint64, *node.Object, []any:
-			return false
-		default:
-			_ = f
-			return true
-		}
-	})
-}
-
-// anyValue tells whether f holds for a value inside v.
-func anyValue(v any, f func(any) bool) bool {
-	if f(v) {
-		return true
-	}
-	switch x := v.(type) {
-	case []any:
-		for _, e := range x {
-			if anyValue(e, f) {
-				return true
-			}
-		}
-	case *node.Object:
-		for _, k := range x.Keys() {
-			e, _ := x.Get(k)
-			if anyValue(e, f) {
-				return true
-			}
-		}
-	}
-	return false
-}
 
 // TestSameFilesSameJob: a request with several files is the same job every time, whatever order they come in.
 func TestSameFilesSameJob(t *testing.T) {

@@ -156,6 +156,7 @@ func (t *Tensor) EncodeMsgpack(enc *msgpack.Encoder) error {
 	return err
 }
 
+// replaced calls f with every reference in a decoded value. Bytes that it returns take the reference's place, in place; nil leaves it.
 func replaced(v any, f func(*Ref) ([]byte, error)) (any, error) {
 	var err error
 	switch x := v.(type) {
@@ -207,6 +208,7 @@ func replaced(v any, f func(*Ref) ([]byte, error)) (any, error) {
 // maxRegion bounds one region, and with it every tensor and file that travels beside its message.
 const maxRegion = 1 << 30
 
+// lengthOf is the number of bytes in all parts.
 func lengthOf(parts [][]byte) int {
 	n := 0
 	for _, p := range parts {

@@ -77,14 +77,6 @@ func TestSampleIsCancelled(t *testing.T) {
 	}
 }
 
-func code(err error) string {
-	var e *Error
-	if !errors.As(err, &e) {
-		return ""
-	}
-	return e.Code
-}
-
 // TestSampleRefusals checks that every refusal names its field and comes before anything runs.
 func TestSampleRefusals(t *testing.T) {
 	r := newRig(t, JobsConfig{}, ShelfConfig{})

@@ -41,6 +41,7 @@ func encodingOf(header nats.Header, data []byte) (Encoding, error) {
 	return enc, nil
 }
 
+// lastToken is what follows the last dot of a subject.
 func lastToken(subject string) string { return subject[strings.LastIndexByte(subject, '.')+1:] }
 
 // answerable tells whether a daemon may send to a reply subject that a client chose. The daemon has rights that clients lack: a request must not make it
