@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"patchbay/ipc"
+	"patchbay/ipc/wire"
 	"patchbay/node"
 )
 
@@ -68,7 +69,7 @@ func (b *bounds) check() (ipc.Bounds, error) {
 		return bad("--max-pixels %w", err)
 	}
 	switch {
-	case message != 0 && (message < 1<<10 || message > ipc.MaxFrame):
+	case message != 0 && (message < 1<<10 || message > wire.MaxFrame):
 		return bad("--max-message %s: want 1K to 256M", b.Message)
 	case b.Depth < 8 || b.Depth > 64:
 		return bad("--max-depth %d: want 8 to 64", b.Depth)

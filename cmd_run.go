@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"patchbay/ipc"
+	"patchbay/ipc/wire"
 )
 
 // runFlags are the flags of run.
@@ -141,7 +142,7 @@ func (l *localWorker) Close() error {
 
 // cause replaces the fault of a broken link by the way in which the worker ended.
 func (l *localWorker) cause(err error) error {
-	var told *ipc.Error
+	var told *wire.Error
 	if err == nil || errors.As(err, &told) || errors.Is(err, context.Canceled) {
 		return err
 	}

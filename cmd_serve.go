@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"patchbay/ipc"
+	"patchbay/ipc/wire"
 	"patchbay/node"
 )
 
@@ -216,9 +217,9 @@ func (d *daemon) server() (string, error) {
 }
 
 // access is how the daemon shows itself to its server: to its own one it need not.
-func (d *daemon) access() ipc.Access {
+func (d *daemon) access() wire.Access {
 	if d.embedded != nil {
-		return ipc.Access{}
+		return wire.Access{}
 	}
 	return d.cfg.access
 }
@@ -265,7 +266,7 @@ func ownName(store string) (string, error) {
 	if b, err := os.ReadFile(path); err == nil && len(b) > 0 {
 		return string(b), nil
 	}
-	name := "d-" + ipc.NewJobID()
+	name := "d-" + wire.NewID()
 	if err := os.WriteFile(path+".new", []byte(name), 0o600); err != nil {
 		return "", fmt.Errorf("store: %w", err)
 	}
@@ -354,7 +355,7 @@ func (d *daemon) run(parent context.Context, signals <-chan os.Signal) error {
 	d.jobs.Close()
 	stopTaking()
 	if d.ledger == nil {
-		d.jobs.FailQueued(keep, ipc.Errorf(ipc.ErrDraining, "the daemon was stopped before the job began"))
+		d.jobs.FailQueued(keep, wire.Errorf(wire.ErrDraining, "the daemon was stopped before the job began"))
 	}
 	select {
 	case <-worked:

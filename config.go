@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"patchbay/ipc"
+	"patchbay/ipc/wire"
 	"patchbay/node"
 )
 
@@ -50,7 +51,7 @@ type config struct {
 
 	UsersFile   string `json:"users_file,omitempty"`
 	Permissions string `json:"-"` // of --print-permissions
-	access      ipc.Access
+	access      wire.Access
 }
 
 // The values of --queue and --sync.
@@ -235,11 +236,11 @@ func isTerminal(w any) bool {
 // target says which daemon a client command talks to.
 type target struct {
 	nats, socket string
-	access       ipc.Access
+	access       wire.Access
 }
 
 func (t *target) add(f *pflag.FlagSet) {
-	f.StringVar(&t.nats, "nats", "", "URL of the daemon's NATS server (default $PATCHBAY_NATS_URL or "+ipc.DefaultNATS+")")
+	f.StringVar(&t.nats, "nats", "", "URL of the daemon's NATS server (default $PATCHBAY_NATS_URL or "+wire.DefaultNATS+")")
 	f.StringVar(&t.socket, "socket", "", "unix socket of the daemon")
 	addAccess(f, &t.access)
 }
@@ -265,7 +266,7 @@ func (t *target) dial() (ipc.Client, error) {
 	case socket != "":
 		return dialSocket(socket)
 	}
-	c, err := t.dialNATS(ipc.DefaultNATS)
+	c, err := t.dialNATS(wire.DefaultNATS)
 	if err == nil {
 		return c, nil
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"patchbay/ipc"
+	"patchbay/ipc/wire"
 	"patchbay/node"
 )
 
@@ -40,7 +41,7 @@ func readFlow(path string, in io.Reader) (*ipc.RunRequest, *node.Workflow, error
 	if len(bytes.TrimSpace(data)) == 0 {
 		return nil, nil, bad(errors.New("there is no workflow in it: it is empty"))
 	}
-	o, err := ipc.Decode(data, ipc.JSON, ipc.DefaultLimits())
+	o, err := wire.Decode(data, wire.JSON, wire.DefaultLimits())
 	if err != nil {
 		return nil, nil, bad(fmt.Errorf("not a workflow: %w", err))
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/vbauerster/mpb/v8/decor"
 
 	"patchbay/ipc"
+	"patchbay/ipc/wire"
 	"patchbay/node"
 )
 
@@ -35,7 +36,7 @@ func newShower(out io.Writer, json bool) *shower {
 
 // print writes one JSON line.
 func (s *shower) print(v any) {
-	b, err := ipc.Encode(v, ipc.JSON)
+	b, err := wire.Encode(v, wire.JSON)
 	if err != nil {
 		printf(s.out, "{\"type\":\"unprintable\",\"message\":%q}\n", err.Error())
 		return
@@ -123,7 +124,7 @@ func (s *shower) close() {
 // finish saves the files, says how the job ended and returns the error whose exit code fits.
 func (s *shower) finish(end *ipc.Event, err error, files []ipc.File, dir string) error {
 	s.close()
-	var refused *ipc.Error
+	var refused *wire.Error
 	switch {
 	case errors.As(err, &refused):
 		return s.refused(refused)
@@ -140,7 +141,7 @@ func (s *shower) finish(end *ipc.Event, err error, files []ipc.File, dir string)
 		return &exitError{exitCancelled, errors.New("the job was cancelled")}
 	default:
 		code := exitFailed
-		if end.Error != nil && end.Error.Code == ipc.ErrPlanRefused {
+		if end.Error != nil && end.Error.Code == wire.ErrPlanRefused {
 			code = exitBadInput // only the worker knows which plans fit a model, but it says so before any work
 		}
 		if s.json {
@@ -168,7 +169,7 @@ func (s *shower) finish(end *ipc.Event, err error, files []ipc.File, dir string)
 	return nil
 }
 
-func (s *shower) refused(e *ipc.Error) error {
+func (s *shower) refused(e *wire.Error) error {
 	if s.json {
 		s.print(map[string]any{"type": "refused", "error": e, "node_errors": e.NodeErrors})
 		return &exitError{codeFor(e), nil}
@@ -177,7 +178,7 @@ func (s *shower) refused(e *ipc.Error) error {
 }
 
 // describeError is the text of an error with all that a person needs to act, one fault a line.
-func describeError(e *ipc.Error) error {
+func describeError(e *wire.Error) error {
 	if e == nil {
 		return errors.New("the job failed and did not say why")
 	}

@@ -9,6 +9,7 @@ import (
 	tea "github.com/charmbracelet/bubbletea"
 
 	"patchbay/ipc"
+	"patchbay/ipc/wire"
 )
 
 // sights are two looks at two daemons, two seconds apart.
@@ -27,7 +28,7 @@ func sights() []sight {
 			{Job: "j-done", State: ipc.Done, Attempt: 1, Created: 2, Started: 10, Finished: 1510},
 			{Job: "j-wait", State: ipc.Queued},
 			{Job: "j-run", State: ipc.Running, Attempt: 2},
-			{Job: "j-bad", State: ipc.Failed, Error: ipc.Errorf(ipc.ErrDeadline, "too slow")},
+			{Job: "j-bad", State: ipc.Failed, Error: wire.Errorf(wire.ErrDeadline, "too slow")},
 		}}
 	}
 	return out

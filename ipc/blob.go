@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"patchbay/ipc/wire"
 )
 
 // The stream of chunks: who has bytes offers them under a subject, who wants them pulls. A pull names its own subject as the place of the chunks and how many
@@ -34,9 +36,9 @@ type pull struct {
 // parsePull reads a pull and refuses chunks and windows that nobody should ask for.
 func parsePull(body []byte) (pull, error) {
 	var q pull
-	o, err := Decode(body, Msgpack, Limits{Bytes: 4096, Depth: 4, Items: 32})
+	o, err := wire.Decode(body, wire.Msgpack, wire.Limits{Bytes: 4096, Depth: 4, Items: 32})
 	if err == nil {
-		err = Bind(o, &q)
+		err = wire.Bind(o, &q)
 	}
 	if err == nil && (q.Chunk < 4096 || q.Window < 1 || q.Window > 1024) {
 		err = fmt.Errorf("a pull of chunks of %d bytes with a window of %d", q.Chunk, q.Window)
@@ -105,8 +107,8 @@ func (o *offer) free() {
 }
 
 // offer makes data there to be pulled; the memory that it may lie in is kept as long.
-func (b *blobs) offer(data []byte, memory ...*hold) *Ref {
-	id := NewJobID()
+func (b *blobs) offer(data []byte, memory ...*hold) *wire.Ref {
+	id := wire.NewID()
 	o := &offer{data: data}
 	for _, h := range memory {
 		o.holds = append(o.holds, h.retain())
@@ -115,7 +117,7 @@ func (b *blobs) offer(data []byte, memory ...*hold) *Ref {
 	b.offers[id] = o
 	o.timer = time.AfterFunc(b.life, func() { b.withdraw(id) })
 	b.mu.Unlock()
-	return &Ref{Kind: RefStream, Bytes: len(data), Subject: b.base + ".get", ID: id}
+	return &wire.Ref{Kind: wire.RefStream, Bytes: len(data), Subject: b.base + ".get", ID: id}
 }
 
 // withdraw ends an offer; transfers that are under way go on.
@@ -145,7 +147,7 @@ func (b *blobs) get(m *nats.Msg) {
 	switch {
 	case err != nil:
 	case of == nil:
-		err = fmt.Errorf("nothing is offered under the id %q: it was pulled, or its time is over", shown(q.ID))
+		err = fmt.Errorf("nothing is offered under the id %q: it was pulled, or its time is over", wire.Shown(q.ID))
 	case len(b.sending) >= maxSending:
 		err = fmt.Errorf("%d transfers are under way; try later", maxSending)
 	}
@@ -156,7 +158,7 @@ func (b *blobs) get(m *nats.Msg) {
 	}
 	of.users++
 	of.timer.Stop()
-	name := NewJobID()
+	name := wire.NewID()
 	credits := make(chan uint32, 64)
 	b.sending[name] = credits
 	b.wg.Add(1)
@@ -222,7 +224,7 @@ func (b *blobs) ack(m *nats.Msg) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	select {
-	case b.sending[lastToken(m.Subject)] <- binary.BigEndian.Uint32(m.Data):
+	case b.sending[wire.LastToken(m.Subject)] <- binary.BigEndian.Uint32(m.Data):
 	default: // no transfer of that name, or it gets more credits than there are chunks
 	}
 }
@@ -231,7 +233,7 @@ func (b *blobs) ack(m *nats.Msg) {
 func (b *blobs) region(n int) (*Region, error) {
 	if total := b.taken.Add(int64(n)); total > bulkTotal {
 		b.taken.Add(int64(-n))
-		e := Errorf(ErrQueueFull, "payloads of %d bytes are under way, with %d more it would be over %d", total-int64(n), n, bulkTotal)
+		e := wire.Errorf(wire.ErrQueueFull, "payloads of %d bytes are under way, with %d more it would be over %d", total-int64(n), n, bulkTotal)
 		e.RetryAfterMS = 1000
 		return nil, e
 	}
@@ -245,9 +247,9 @@ func (b *blobs) region(n int) (*Region, error) {
 }
 
 // pull fetches what ref means into memory that the caller releases.
-func (b *blobs) pull(ctx context.Context, ref *Ref) (*Region, error) {
+func (b *blobs) pull(ctx context.Context, ref *wire.Ref) (*Region, error) {
 	if ref.Subject == "" || !b.mayAsk(ref.Subject) {
-		return nil, Errorf(ErrBadRequest, "a stream reference names the subject %q: want one under your inbox", shown(ref.Subject))
+		return nil, wire.Errorf(wire.ErrBadRequest, "a stream reference names the subject %q: want one under your inbox", wire.Shown(ref.Subject))
 	}
 	r, err := b.region(ref.Bytes)
 	if err != nil {
@@ -255,9 +257,9 @@ func (b *blobs) pull(ctx context.Context, ref *Ref) (*Region, error) {
 	}
 	if err := b.pullInto(ctx, ref, r); err != nil {
 		r.Release()
-		var known *Error
+		var known *wire.Error
 		if !errors.As(err, &known) {
-			err = Errorf(ErrPayload, "payload %s: %v", shown(ref.ID), err)
+			err = wire.Errorf(wire.ErrPayload, "payload %s: %v", wire.Shown(ref.ID), err)
 		}
 		return nil, err
 	}
@@ -266,15 +268,15 @@ func (b *blobs) pull(ctx context.Context, ref *Ref) (*Region, error) {
 
 // mayAsk tells whether a subject that the other side chose may be published to: a client may be sent to any daemon, a daemon only to inboxes.
 func (b *blobs) mayAsk(subject string) bool {
-	if answerable(b.base) { // we are a client
+	if wire.Answerable(b.base) { // we are a client
 		return true
 	}
-	return answerable(subject)
+	return wire.Answerable(subject)
 }
 
-func (b *blobs) pullInto(ctx context.Context, ref *Ref, out *Region) error {
+func (b *blobs) pullInto(ctx context.Context, ref *wire.Ref, out *Region) error {
 	total := len(out.Bytes())
-	here := b.base + ".put." + NewJobID()
+	here := b.base + ".put." + wire.NewID()
 	sub, err := b.nc.SubscribeSync(here)
 	if err != nil {
 		return err
@@ -284,7 +286,7 @@ func (b *blobs) pullInto(ctx context.Context, ref *Ref, out *Region) error {
 	if err := sub.SetPendingLimits(2*chunkWindow, 2*chunkWindow*(chunkBytes+chunkHead)); err != nil { // who sends more than it may loses chunks, and is found out
 		return err
 	}
-	q, err := encodeMsgpack(pull{ID: ref.ID, Chunk: size, Window: chunkWindow})
+	q, err := wire.EncodeMsgpack(pull{ID: ref.ID, Chunk: size, Window: chunkWindow})
 	if err != nil {
 		return err
 	}
@@ -352,12 +354,12 @@ func checkChunk(m []byte, number uint32, have, most, total int) (int, error) {
 
 // natsCargo takes what goes beside one message on NATS.
 type natsCargo struct {
-	offer func(data []byte) (*Ref, error)
-	drop  func(ref *Ref)
-	refs  []*Ref
+	offer func(data []byte) (*wire.Ref, error)
+	drop  func(ref *wire.Ref)
+	refs  []*wire.Ref
 }
 
-func (c *natsCargo) put(data []byte) (*Ref, error) {
+func (c *natsCargo) put(data []byte) (*wire.Ref, error) {
 	ref, err := c.offer(data)
 	if ref != nil {
 		c.refs = append(c.refs, ref)
@@ -376,4 +378,4 @@ func (c *natsCargo) done(sent bool) {
 	}
 }
 
-func (b *blobs) drop(ref *Ref) { b.withdraw(ref.ID) }
+func (b *blobs) drop(ref *wire.Ref) { b.withdraw(ref.ID) }

@@ -14,6 +14,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 
+	"patchbay/ipc/wire"
+	"patchbay/ipc/wire/wiretest"
 	"patchbay/node"
 )
 
@@ -44,30 +46,30 @@ func payloadRig(t testing.TB, tune func(*NATS), executors ...Executor) (*NATSCli
 // TestTensorsInChunks sends tensors over NATS there and back, of sizes around those of messages and chunks.
 func TestTensorsInChunks(t *testing.T) {
 	c, n := payloadRig(t, nil)
-	ctx := within(t, 60*time.Second)
-	for _, size := range []int{1000, bulkBytes, bulkBytes + 1, chunkWindow * chunkBytes, 20<<20 + 3} {
-		want := &Tensor{DType: "u8", Shape: []int{size}, Data: noise(size)}
+	ctx := wiretest.Within(t, 60*time.Second)
+	for _, size := range []int{1000, wire.BulkBytes, wire.BulkBytes + 1, chunkWindow * chunkBytes, 20<<20 + 3} {
+		want := &wire.Tensor{DType: "u8", Shape: []int{size}, Data: wiretest.Noise(size)}
 		var out ExecReply
 		if err := askOne(ctx, c, VerbExec, "", &ExecRequest{Class: "Echo", Inputs: node.NewObject("value", want)}, &out); err != nil {
 			t.Fatalf("%d bytes: %v", size, err)
 		}
-		if got, ok := out.Outputs[0].(*Tensor); !ok || !bytes.Equal(got.Data, want.Data) {
+		if got, ok := out.Outputs[0].(*wire.Tensor); !ok || !bytes.Equal(got.Data, want.Data) {
 			t.Fatalf("%d bytes came back as %T", size, out.Outputs[0])
 		}
 	}
 	// Many that would each go inside.
 	list := []any{}
 	for range 40 {
-		list = append(list, &Tensor{DType: "u8", Shape: []int{300 << 10}, Data: noise(300 << 10)})
+		list = append(list, &wire.Tensor{DType: "u8", Shape: []int{300 << 10}, Data: wiretest.Noise(300 << 10)})
 	}
 	var out ExecReply
 	if err := askOne(ctx, c, VerbExec, "", &ExecRequest{Class: "Echo", Inputs: node.NewObject("value", list)}, &out); err != nil {
 		t.Fatal(err)
 	}
-	if got := out.Outputs[0].([]any); len(got) != 40 || !bytes.Equal(got[39].(*Tensor).Data, noise(300<<10)) {
+	if got := out.Outputs[0].([]any); len(got) != 40 || !bytes.Equal(got[39].(*wire.Tensor).Data, wiretest.Noise(300<<10)) {
 		t.Errorf("got %d tensors", len(got))
 	}
-	_, col, end := runJob(t, c, &RunRequest{Workflow: graph("Picture 9000000"), Inputs: map[string][]byte{"a": noise(10 << 20)}})
+	_, col, end := runJob(t, c, &RunRequest{Workflow: graph("Picture 9000000"), Inputs: map[string][]byte{"a": wiretest.Noise(10 << 20)}})
 	if end.Type != EventSuccess || len(col.Files) != 1 || !bytes.Equal(col.Files[0].Data, fakePicture("1", 9000000).Data) {
 		t.Errorf("got %+v and %d files", end, len(col.Files))
 	}
@@ -91,28 +93,28 @@ func (b *blobs) left() int {
 // TestObjectsAsPayloads uploads with a window, refers to it in several ways, and gets results as objects.
 func TestObjectsAsPayloads(t *testing.T) {
 	c, n := payloadRig(t, nil)
-	ctx := within(t, 60*time.Second)
-	data := noise(30<<20 + 17)
+	ctx := wiretest.Within(t, 60*time.Second)
+	data := wiretest.Noise(30<<20 + 17)
 	ref, err := c.Upload(ctx, "in/big", data)
 	if err != nil {
 		t.Fatal(err)
 	}
-	tensor := func(r Ref) map[string]any {
-		return map[string]any{"class_type": "Sum", "inputs": map[string]any{"value": &Tensor{DType: "u8", Shape: []int{r.Bytes}, Ref: &r}}}
+	tensor := func(r wire.Ref) map[string]any {
+		return map[string]any{"class_type": "Sum", "inputs": map[string]any{"value": &wire.Tensor{DType: "u8", Shape: []int{r.Bytes}, Ref: &r}}}
 	}
 	var out ExecReply
 	if err := askOne(ctx, c, VerbExec, "", tensor(*ref), &out); err != nil || out.Outputs[1] != int64(len(data)) {
 		t.Fatalf("got %v, %v", out.Outputs, err)
 	}
-	if err := askOne(ctx, c, VerbExec, "", tensor(Ref{Kind: RefObject, Bytes: ref.Bytes, Name: ref.Name}), &out); err != nil {
+	if err := askOne(ctx, c, VerbExec, "", tensor(wire.Ref{Kind: wire.RefObject, Bytes: ref.Bytes, Name: ref.Name}), &out); err != nil {
 		t.Errorf("without a digest: %v", err)
 	}
-	for name, r := range map[string]Ref{
-		"has 31457297 bytes": {Kind: RefObject, Bytes: ref.Bytes - 1, Name: ref.Name},
-		"SHA-256 is":         {Kind: RefObject, Bytes: ref.Bytes, Name: ref.Name, SHA256: strings.Repeat("0", 64)},
-		"not found":          {Kind: RefObject, Bytes: ref.Bytes, Name: "in/none"},
+	for name, r := range map[string]wire.Ref{
+		"has 31457297 bytes": {Kind: wire.RefObject, Bytes: ref.Bytes - 1, Name: ref.Name},
+		"SHA-256 is":         {Kind: wire.RefObject, Bytes: ref.Bytes, Name: ref.Name, SHA256: strings.Repeat("0", 64)},
+		"not found":          {Kind: wire.RefObject, Bytes: ref.Bytes, Name: "in/none"},
 	} {
-		if err := askOne(ctx, c, VerbExec, "", tensor(r), &out); code(err) != ErrPayload || !strings.Contains(err.Error(), name) {
+		if err := askOne(ctx, c, VerbExec, "", tensor(r), &out); wiretest.Code(err) != wire.ErrPayload || !strings.Contains(err.Error(), name) {
 			t.Errorf("want %s: got %v", name, err)
 		}
 	}
@@ -122,21 +124,21 @@ func TestObjectsAsPayloads(t *testing.T) {
 	if err != nil || !strings.Contains(string(m.Data), `"accepted"`) {
 		t.Fatalf("submit: %v %s", err, m.Data)
 	}
-	exec, err := encodeMsgpack(&ExecRequest{Class: "Echo", Inputs: node.NewObject("value", &Tensor{DType: "u8", Shape: []int{1 << 20}, Data: data[:1<<20]})})
+	exec, err := wire.EncodeMsgpack(&ExecRequest{Class: "Echo", Inputs: node.NewObject("value", &wire.Tensor{DType: "u8", Shape: []int{1 << 20}, Data: data[:1<<20]})})
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err = c.nc.RequestMsgWithContext(ctx, &nats.Msg{Subject: VerbSubject(VerbExec, ""), Data: exec, Header: nats.Header{headerAccept: {"object"}}})
+	m, err = c.nc.RequestMsgWithContext(ctx, &nats.Msg{Subject: VerbSubject(VerbExec, ""), Data: exec, Header: nats.Header{wire.HeaderAccept: {"object"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	o, err := Decode(m.Data, Msgpack, DefaultLimits())
+	o, err := wire.Decode(m.Data, wire.Msgpack, wire.DefaultLimits())
 	if err != nil {
 		t.Fatal(err)
 	}
 	list, _ := o.Get("outputs")
-	got := list.([]any)[0].(*Tensor)
-	if got.Ref == nil || got.Ref.Kind != RefObject {
+	got := list.([]any)[0].(*wire.Tensor)
+	if got.Ref == nil || got.Ref.Kind != wire.RefObject {
 		t.Fatalf("got %+v", got)
 	}
 	r, err := n.store.get(ctx, got.Ref, n.blobs.region)
@@ -149,8 +151,8 @@ func TestObjectsAsPayloads(t *testing.T) {
 // TestHostileStreams plays the sender of a tensor that is not what was promised. Every way ends in its own refusal, at once, and nothing stays.
 func TestHostileStreams(t *testing.T) {
 	c, n := payloadRig(t, func(n *NATS) { n.blobs.silence = 300 * time.Millisecond })
-	ctx := within(t, 60*time.Second)
-	data := noise(3 << 20)
+	ctx := wiretest.Within(t, 60*time.Second)
+	data := wiretest.Noise(3 << 20)
 	chunk := func(number, at int, b []byte) []byte {
 		head := binary.BigEndian.AppendUint32(nil, uint32(number))
 		head = binary.BigEndian.AppendUint32(head, crc32.ChecksumIEEE(b))
@@ -187,28 +189,28 @@ func TestHostileStreams(t *testing.T) {
 		var out ExecReply
 		began := time.Now()
 		err = askOne(ctx, c, VerbExec, "", map[string]any{"class_type": "Sum", "inputs": map[string]any{
-			"value": &Tensor{DType: "u8", Shape: []int{len(data)}, Ref: &Ref{Kind: RefStream, Bytes: len(data), Subject: subject, ID: "x"}},
+			"value": &wire.Tensor{DType: "u8", Shape: []int{len(data)}, Ref: &wire.Ref{Kind: wire.RefStream, Bytes: len(data), Subject: subject, ID: "x"}},
 		}}, &out)
 		if took := time.Since(began); took > 5*time.Second {
 			t.Errorf("%q took %s", want, took)
 		}
 		switch {
 		case want == "" && err == nil:
-		case want == "" || code(err) != ErrPayload || !strings.Contains(err.Error(), want):
+		case want == "" || wiretest.Code(err) != wire.ErrPayload || !strings.Contains(err.Error(), want):
 			t.Errorf("got %v, want %q", err, want)
 		}
 		_ = sub.Unsubscribe()
 	}
-	refused := map[string]*Ref{
-		"gone":         {Kind: RefStream, Bytes: 3 << 20, Subject: c.nc.NewInbox(), ID: "x"}, // nobody listens
-		"inbox":        {Kind: RefStream, Bytes: 3 << 20, Subject: "$JS.API.STREAM.PURGE.X", ID: "x"},
-		"under your":   {Kind: RefStream, Bytes: 3 << 20, Subject: subjectRoot + "free", ID: "x"},
-		"want 1 to":    {Kind: RefStream, Bytes: maxRegion + 1, Subject: "a", ID: "x"},
-		"on a unix":    {Kind: RefShm, Bytes: 3 << 20},
-		"does not fit": {Kind: RefStream, Bytes: 4, Subject: "a", ID: "x"},
+	refused := map[string]*wire.Ref{
+		"gone":         {Kind: wire.RefStream, Bytes: 3 << 20, Subject: c.nc.NewInbox(), ID: "x"}, // nobody listens
+		"inbox":        {Kind: wire.RefStream, Bytes: 3 << 20, Subject: "$JS.API.STREAM.PURGE.X", ID: "x"},
+		"under your":   {Kind: wire.RefStream, Bytes: 3 << 20, Subject: wire.SubjectRoot + "free", ID: "x"},
+		"want 1 to":    {Kind: wire.RefStream, Bytes: wire.MaxRegion + 1, Subject: "a", ID: "x"},
+		"on a unix":    {Kind: wire.RefShm, Bytes: 3 << 20},
+		"does not fit": {Kind: wire.RefStream, Bytes: 4, Subject: "a", ID: "x"},
 	}
 	for want, ref := range refused {
-		err := askOne(ctx, c, VerbExec, "", map[string]any{"class_type": "Sum", "inputs": map[string]any{"value": &Tensor{DType: "u8", Shape: []int{3 << 20}, Ref: ref}}}, &ExecReply{})
+		err := askOne(ctx, c, VerbExec, "", map[string]any{"class_type": "Sum", "inputs": map[string]any{"value": &wire.Tensor{DType: "u8", Shape: []int{3 << 20}, Ref: ref}}}, &ExecReply{})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
@@ -223,13 +225,13 @@ func TestHostileStreams(t *testing.T) {
 // TestAbandonedStreams pulls a result and goes silent: the daemon gives the transfer up, and then the offer.
 func TestAbandonedStreams(t *testing.T) {
 	c, n := payloadRig(t, func(n *NATS) { n.blobs.silence, n.blobs.life = 200*time.Millisecond, 300*time.Millisecond })
-	ctx := within(t, 30*time.Second)
-	ref := n.blobs.offer(noise(20<<20), nil)
+	ctx := wiretest.Within(t, 30*time.Second)
+	ref := n.blobs.offer(wiretest.Noise(20<<20), nil)
 	sub, err := c.nc.SubscribeSync(c.nc.NewInbox())
 	if err != nil {
 		t.Fatal(err)
 	}
-	ask, err := encodeMsgpack(pull{ID: ref.ID, Chunk: chunkBytes, Window: 4})
+	ask, err := wire.EncodeMsgpack(pull{ID: ref.ID, Chunk: chunkBytes, Window: 4})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -280,8 +282,8 @@ func TestAbandonedStreams(t *testing.T) {
 // TestUploadsAreReadByOthers compares the layout of an upload with what the NATS library reads.
 func TestUploadsAreReadByOthers(t *testing.T) {
 	c, n := payloadRig(t, nil)
-	ctx := within(t, 30*time.Second)
-	data := noise(5<<20 + 1)
+	ctx := wiretest.Within(t, 30*time.Second)
+	data := wiretest.Noise(5<<20 + 1)
 	ref, err := c.Upload(ctx, "a b/ü", data)
 	if err != nil {
 		t.Fatal(err)
@@ -303,7 +305,7 @@ func TestUploadsAreReadByOthers(t *testing.T) {
 // BenchmarkTensorOverNATS sends a 64 MiB tensor in chunks with credits to a daemon in this process.
 func BenchmarkTensorOverNATS(b *testing.B) {
 	c, _ := payloadRig(b, nil)
-	body := &ExecRequest{Class: "Sum", Inputs: node.NewObject("value", &Tensor{DType: "f32", Shape: []int{16, 1024, 1024}, Data: make([]byte, 64<<20)})}
+	body := &ExecRequest{Class: "Sum", Inputs: node.NewObject("value", &wire.Tensor{DType: "f32", Shape: []int{16, 1024, 1024}, Data: make([]byte, 64<<20)})}
 	b.SetBytes(64 << 20)
 	for b.Loop() {
 		if err := askOne(context.Background(), c, VerbExec, "", body, &struct{}{}); err != nil {

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"patchbay/ipc/wire"
 	"patchbay/node"
 )
 
@@ -17,22 +18,22 @@ const emptyBodyHint = "the body is empty; pass the workflow as an argument, or u
 
 // ParseRun reads the body of run or submit in any of three shapes: our envelope {workflow, ...}, ComfyUI's POST /prompt body {prompt, ...}, or a
 // bare API-format graph, in which every value has a class_type. It fills the id if there is none.
-func ParseRun(o *node.Object) (*RunRequest, *node.Workflow, *Error) {
-	return parseRun(o, DefaultLimits())
+func ParseRun(o *node.Object) (*RunRequest, *node.Workflow, *wire.Error) {
+	return parseRun(o, wire.DefaultLimits())
 }
 
 // parseRun is ParseRun with limits of its own for a workflow that is JSON text.
-func parseRun(o *node.Object, lim Limits) (*RunRequest, *node.Workflow, *Error) {
+func parseRun(o *node.Object, lim wire.Limits) (*RunRequest, *node.Workflow, *wire.Error) {
 	req := &RunRequest{}
 	var err error
 	switch {
 	case isBareGraph(o):
 		req.Workflow = o
 	case holds(o, "workflow"):
-		err = Bind(o, req)
+		err = wire.Bind(o, req)
 		if err == nil && req.Strict {
-			if extra := unknownFields(o, req); len(extra) > 0 {
-				err = fmt.Errorf("unknown fields %s (strict is set)", shown(strings.Join(extra, ", ")))
+			if extra := wire.UnknownFields(o, req); len(extra) > 0 {
+				err = fmt.Errorf("unknown fields %s (strict is set)", wire.Shown(strings.Join(extra, ", ")))
 			}
 		}
 	case holds(o, "prompt"):
@@ -40,22 +41,22 @@ func parseRun(o *node.Object, lim Limits) (*RunRequest, *node.Workflow, *Error) 
 	case holdsNode(o):
 		req.Workflow = o // validation names what is no node
 	default:
-		return nil, nil, Errorf(ErrBadRequest, "no workflow in the body; send {\"workflow\": {...}}, ComfyUI's {\"prompt\": {...}}, or a bare graph in API format")
+		return nil, nil, wire.Errorf(wire.ErrBadRequest, "no workflow in the body; send {\"workflow\": {...}}, ComfyUI's {\"prompt\": {...}}, or a bare graph in API format")
 	}
 	if err != nil {
-		return nil, nil, Errorf(ErrBadRequest, "%s", err.Error())
+		return nil, nil, wire.Errorf(wire.ErrBadRequest, "%s", err.Error())
 	}
 	if req.ID == "" {
-		req.ID = NewJobID()
+		req.ID = wire.NewID()
 	}
-	if !validID(req.ID) {
-		return nil, nil, Errorf(ErrBadRequest, "job id %q: an id is 1 to 64 of A-Z a-z 0-9 _ -", shown(req.ID))
+	if !wire.ValidID(req.ID) {
+		return nil, nil, wire.Errorf(wire.ErrBadRequest, "job id %q: an id is 1 to 64 of A-Z a-z 0-9 _ -", wire.Shown(req.ID))
 	}
 	if req.QueueTTLMS < 0 || req.DeadlineMS < 0 {
-		return nil, nil, Errorf(ErrBadRequest, "queue_ttl_ms and deadline_ms are not negative")
+		return nil, nil, wire.Errorf(wire.ErrBadRequest, "queue_ttl_ms and deadline_ms are not negative")
 	}
 	if rank(req.Priority) < 0 {
-		return nil, nil, Errorf(ErrBadRequest, "field priority: want high, normal or low, got %q", shown(req.Priority))
+		return nil, nil, wire.Errorf(wire.ErrBadRequest, "field priority: want high, normal or low, got %q", wire.Shown(req.Priority))
 	}
 	w, fail := parseWorkflowWithin(req.Workflow, lim)
 	if fail != nil {
@@ -66,10 +67,10 @@ func parseRun(o *node.Object, lim Limits) (*RunRequest, *node.Workflow, *Error) 
 
 // parseWorkflow takes a graph as a map or as JSON text.
 func parseWorkflow(v any) (*node.Workflow, *node.Failure) {
-	return parseWorkflowWithin(v, DefaultLimits())
+	return parseWorkflowWithin(v, wire.DefaultLimits())
 }
 
-func parseWorkflowWithin(v any, lim Limits) (*node.Workflow, *node.Failure) {
+func parseWorkflowWithin(v any, lim wire.Limits) (*node.Workflow, *node.Failure) {
 	var text []byte
 	switch x := v.(type) {
 	case string:
@@ -79,7 +80,7 @@ func parseWorkflowWithin(v any, lim Limits) (*node.Workflow, *node.Failure) {
 	default:
 		return node.ParseWorkflow(v)
 	}
-	if err := Guard(text, JSON, lim); err != nil {
+	if err := wire.Guard(text, wire.JSON, lim); err != nil {
 		return nil, &node.Failure{Code: node.CodeInvalidPrompt, Message: "workflow text was refused", Details: err.Error()}
 	}
 	return node.ParseWorkflowJSON(text)
@@ -95,7 +96,7 @@ func bindComfy(o *node.Object, req *RunRequest) error {
 		Extra    *node.Object `json:"extra_data"`
 		Targets  []string     `json:"partial_execution_targets"`
 	}
-	if err := Bind(o, &body); err != nil {
+	if err := wire.Bind(o, &body); err != nil {
 		return err
 	}
 	req.Workflow, req.Client, req.Front, req.Targets = body.Prompt, body.ClientID, body.Front, body.Targets
@@ -106,13 +107,13 @@ func bindComfy(o *node.Object, req *RunRequest) error {
 	case int64:
 		req.ID = strconv.FormatInt(id, 10)
 	default:
-		return fmt.Errorf("field prompt_id: want a string, got %s", kindOf(id))
+		return fmt.Errorf("field prompt_id: want a string, got %s", wire.KindOf(id))
 	}
 	if body.Extra != nil {
 		if v, _ := body.Extra.Get("extra_pnginfo"); v != nil {
 			p, ok := v.(*node.Object)
 			if !ok {
-				return fmt.Errorf("field extra_data.extra_pnginfo: want a map, got %s", kindOf(v))
+				return fmt.Errorf("field extra_data.extra_pnginfo: want a map, got %s", wire.KindOf(v))
 			}
 			req.ExtraPNG = p
 		}
@@ -121,7 +122,7 @@ func bindComfy(o *node.Object, req *RunRequest) error {
 		}
 	}
 	// Fields of ours may stand beside ComfyUI's.
-	return Bind(without(o, "workflow"), req)
+	return wire.Bind(wire.Without(o, "workflow"), req)
 }
 
 // holds tells whether o has a field that is not a node of a bare graph.
@@ -168,7 +169,7 @@ func hashOf(req *RunRequest, w *node.Workflow) string {
 	c := *req
 	c.ID, c.Workflow, c.Client, c.Tied, c.Front, c.Preview, c.Priority, c.Attempt, c.Inputs = "", string(w.JSON()), nil, false, false, false, "", 0, nil
 	c.DeadlineMS, c.QueueTTLMS = 0, 0 // when it is to be done is not what is asked for
-	b, err := Encode(&c, Msgpack)
+	b, err := wire.Encode(&c, wire.Msgpack)
 	if err != nil { // the request was decoded from these very types
 		panic("ipc: " + err.Error())
 	}

@@ -3,6 +3,7 @@ package ipc
 import (
 	"errors"
 
+	"patchbay/ipc/wire"
 	"patchbay/node"
 )
 
@@ -17,22 +18,26 @@ type Bounds struct {
 
 // orPreset fills in what is 0.
 func (b Bounds) orPreset() Bounds {
-	lim := DefaultLimits()
+	lim := wire.DefaultLimits()
 	for _, f := range []struct {
 		field  *int
 		preset int
-	}{{&b.Message, lim.Bytes}, {&b.Frame, MaxFrame}, {&b.Depth, lim.Depth}, {&b.Values, lim.Items}} {
+	}{{&b.Message, lim.Bytes}, {&b.Frame, wire.MaxFrame}, {&b.Depth, lim.Depth}, {&b.Values, lim.Items}} {
 		if *f.field == 0 {
 			*f.field = f.preset
 		}
 	}
-	b.Frame = min(b.Frame, MaxFrame)
+	b.Frame = min(b.Frame, wire.MaxFrame)
 	return b
 }
 
 // message are the limits of a request on NATS, frame those of one in a frame.
-func (b Bounds) message() Limits { return Limits{Bytes: b.Message, Depth: b.Depth, Items: b.Values} }
-func (b Bounds) frame() Limits   { return Limits{Bytes: b.Frame, Depth: b.Depth, Items: b.Values} }
+func (b Bounds) message() wire.Limits {
+	return wire.Limits{Bytes: b.Message, Depth: b.Depth, Items: b.Values}
+}
+func (b Bounds) frame() wire.Limits {
+	return wire.Limits{Bytes: b.Frame, Depth: b.Depth, Items: b.Values}
+}
 
 func (s *Service) limits() BoundsReply {
 	b, j := s.cfg.Bounds, s.cfg.Jobs.cfg
@@ -40,14 +45,14 @@ func (s *Service) limits() BoundsReply {
 }
 
 // undecodable is the reply to a body that Decode refuses.
-func undecodable(err error) *Error {
-	var long *longBody
+func undecodable(err error) *wire.Error {
+	var long *wire.LongBody
 	if errors.As(err, &long) {
-		e := Errorf(ErrTooLarge, "%v; send large inputs as files in the input folder", err)
-		e.Extra = map[string]any{"max": long.limit}
+		e := wire.Errorf(wire.ErrTooLarge, "%v; send large inputs as files in the input folder", err)
+		e.Extra = map[string]any{"max": long.Limit}
 		return e
 	}
-	return Errorf(ErrBadRequest, "%v", err)
+	return wire.Errorf(wire.ErrBadRequest, "%v", err)
 }
 
 // clientOf is the name under which the jobs of a client are counted: the user that its reply subject belongs to, where that tells; or else what the request
@@ -73,22 +78,22 @@ func orText(text, preset string) string {
 }
 
 // refusedJob is the reply to a job that the table did not take.
-func (s *Service) refusedJob(req *RunRequest, err error) *Error {
-	after := func(e *Error, ms int) *Error {
+func (s *Service) refusedJob(req *RunRequest, err error) *wire.Error {
+	after := func(e *wire.Error, ms int) *wire.Error {
 		e.RetryAfterMS = ms
 		return e
 	}
 	switch {
 	case errors.Is(err, errHash):
-		return Errorf(ErrDuplicate, "a job %s exists with another body; choose another id", req.ID)
+		return wire.Errorf(wire.ErrDuplicate, "a job %s exists with another body; choose another id", req.ID)
 	case errors.Is(err, errFull):
-		return after(Errorf(ErrQueueFull, "the queue is full: %d jobs are waiting", s.cfg.Jobs.cfg.MaxQueued), 1000)
+		return after(wire.Errorf(wire.ErrQueueFull, "the queue is full: %d jobs are waiting", s.cfg.Jobs.cfg.MaxQueued), 1000)
 	case errors.Is(err, errCrowd):
-		return after(Errorf(ErrQueueFull, "client %q has %d jobs that have not ended, and may have no more", req.from, s.cfg.Jobs.cfg.MaxPerClient), 1000)
+		return after(wire.Errorf(wire.ErrQueueFull, "client %q has %d jobs that have not ended, and may have no more", req.from, s.cfg.Jobs.cfg.MaxPerClient), 1000)
 	case errors.Is(err, errStore):
-		return after(Errorf(ErrDiskFull, "%v; make room, then send the job again with the same id", err), 5000)
+		return after(wire.Errorf(wire.ErrDiskFull, "%v; make room, then send the job again with the same id", err), 5000)
 	case errors.Is(err, errClosed):
-		return Errorf(ErrDraining, "the daemon is shutting down")
+		return wire.Errorf(wire.ErrDraining, "the daemon is shutting down")
 	}
-	return after(Errorf(ErrNoCapacity, "the job could not be written down: %v; send it again with the same id", err), 1000)
+	return after(wire.Errorf(wire.ErrNoCapacity, "the job could not be written down: %v; send it again with the same id", err), 1000)
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"patchbay/ipc/wire"
+	"patchbay/ipc/wire/wiretest"
 	"patchbay/node"
 )
 
@@ -51,12 +53,12 @@ func one(inputs ...any) *node.Object {
 // TestBoundsOfMessages: what is too long, too deep, too large or too much is refused with the code that says so, on every carrier, and nothing is queued.
 func TestBoundsOfMessages(t *testing.T) {
 	r, clients := boundedRig(t)
-	tensor := func(shape ...int) *Tensor {
+	tensor := func(shape ...int) *wire.Tensor {
 		n := 4
 		for _, s := range shape {
 			n *= s
 		}
-		return &Tensor{DType: "f32", Shape: shape, Data: make([]byte, n)}
+		return &wire.Tensor{DType: "f32", Shape: shape, Data: make([]byte, n)}
 	}
 	for name, c := range clients {
 		for _, row := range []struct {
@@ -65,27 +67,27 @@ func TestBoundsOfMessages(t *testing.T) {
 			status     int
 			code, says string
 		}{
-			{"bytes", VerbSubmit, &RunRequest{Workflow: one("text", strings.Repeat("x", 20000))}, 413, ErrTooLarge, "the limit is 16384"},
-			{"depth", VerbSubmit, &RunRequest{Workflow: one("list", deep(20))}, 400, ErrBadRequest, "deeper than 16 levels"},
-			{"depth in text", VerbSubmit, &RunRequest{Workflow: `{"1":{"class_type":"Picture","inputs":{"a":` + strings.Repeat("[", 20) + strings.Repeat("]", 20) + `}}}`}, 422, ErrBadWorkflow, "deeper than 16 levels"},
-			{"values", VerbSubmit, &RunRequest{Workflow: one("list", make([]any, 600))}, 400, ErrBadRequest, "more than 500 values"},
-			{"pixels", VerbSubmit, &RunRequest{Workflow: one("width", int64(256), "height", int64(256), "batch_size", int64(2))}, 413, ErrTooLarge, "at most 65536"},
-			{"pixels that overflow", VerbRun, &RunRequest{Workflow: one("width", uint64(1)<<63, "height", uint64(1)<<63)}, 413, ErrTooLarge, "at most 65536"},
-			{"steps", VerbSubmit, &RunRequest{Workflow: one("steps", int64(51))}, 413, ErrTooLarge, "at most 50 are allowed"},
+			{"bytes", VerbSubmit, &RunRequest{Workflow: one("text", strings.Repeat("x", 20000))}, 413, wire.ErrTooLarge, "the limit is 16384"},
+			{"depth", VerbSubmit, &RunRequest{Workflow: one("list", wiretest.Deep(20))}, 400, wire.ErrBadRequest, "deeper than 16 levels"},
+			{"depth in text", VerbSubmit, &RunRequest{Workflow: `{"1":{"class_type":"Picture","inputs":{"a":` + strings.Repeat("[", 20) + strings.Repeat("]", 20) + `}}}`}, 422, wire.ErrBadWorkflow, "deeper than 16 levels"},
+			{"values", VerbSubmit, &RunRequest{Workflow: one("list", make([]any, 600))}, 400, wire.ErrBadRequest, "more than 500 values"},
+			{"pixels", VerbSubmit, &RunRequest{Workflow: one("width", int64(256), "height", int64(256), "batch_size", int64(2))}, 413, wire.ErrTooLarge, "at most 65536"},
+			{"pixels that overflow", VerbRun, &RunRequest{Workflow: one("width", uint64(1)<<63, "height", uint64(1)<<63)}, 413, wire.ErrTooLarge, "at most 65536"},
+			{"steps", VerbSubmit, &RunRequest{Workflow: one("steps", int64(51))}, 413, wire.ErrTooLarge, "at most 50 are allowed"},
 			{"steps of a host", VerbSample, &SampleRequest{
 				Model: ModelRef{File: "m"}, Sampler: SamplerRef{Name: "euler"}, Sigmas: tensor(52), Latent: tensor(1, 1, 8, 8),
 				Conds: CondsRef{Positive: []CondRef{}},
-			}, 413, ErrTooLarge, "sigmas: 51 steps"},
+			}, 413, wire.ErrTooLarge, "sigmas: 51 steps"},
 			{"pixels of a host", VerbSample, &SampleRequest{
 				Model: ModelRef{File: "m"}, Sampler: SamplerRef{Name: "euler"}, Sigmas: tensor(2), Latent: tensor(1, 1, 48, 48),
 				Conds: CondsRef{Positive: []CondRef{}},
-			}, 413, ErrTooLarge, "latent: 147456 pixels"},
+			}, 413, wire.ErrTooLarge, "latent: 147456 pixels"},
 		} {
-			rs, err := c.Ask(within(t, 5*time.Second), row.verb, "", row.body)
+			rs, err := c.Ask(wiretest.Within(t, 5*time.Second), row.verb, "", row.body)
 			if err == nil {
-				_, err = rs.One(within(t, 5*time.Second))
+				_, err = rs.One(wiretest.Within(t, 5*time.Second))
 			}
-			var e *Error
+			var e *wire.Error
 			if !errors.As(err, &e) || e.Status != row.status || e.Code != row.code || !strings.Contains(e.Error(), row.says) || e.Retryable {
 				t.Errorf("%s, %s: got %v, want %d %s with %q", name, row.what, err, row.status, row.code, row.says)
 			}
@@ -93,11 +95,11 @@ func TestBoundsOfMessages(t *testing.T) {
 				t.Errorf("%s, %s: names node %q and input %q", name, row.what, e.Node, e.Input)
 			}
 		}
-		if _, err := Submit(within(t, 5*time.Second), c, &RunRequest{ID: "fits-" + name, Workflow: one("width", int64(256), "height", int64(256), "steps", int64(50), "n", int64(9))}); err != nil {
+		if _, err := Submit(wiretest.Within(t, 5*time.Second), c, &RunRequest{ID: "fits-" + name, Workflow: one("width", int64(256), "height", int64(256), "steps", int64(50), "n", int64(9))}); err != nil {
 			t.Errorf("%s: what is within all bounds: %v", name, err)
 		}
 		waitState(t, r.jobs, "fits-"+name, Done)
-		b, err := BoundsOf(within(t, 5*time.Second), c)
+		b, err := BoundsOf(wiretest.Within(t, 5*time.Second), c)
 		if want := (BoundsReply{16384, 16384, 16, 500, 3, 2, 1 << 16, 50}); err != nil || b != want {
 			t.Errorf("%s: describe tells %+v (%v), want %+v", name, b, err, want)
 		}
@@ -111,11 +113,11 @@ func TestBoundsOfMessages(t *testing.T) {
 func TestBoundsOfTheQueue(t *testing.T) {
 	r, clients := boundedRig(t)
 	refused := func(err error, says string) bool {
-		var e *Error
-		return errors.As(err, &e) && e.Status == 429 && e.Code == ErrQueueFull && e.RetryAfterMS > 0 && e.Retryable && strings.Contains(e.Message, says)
+		var e *wire.Error
+		return errors.As(err, &e) && e.Status == 429 && e.Code == wire.ErrQueueFull && e.RetryAfterMS > 0 && e.Retryable && strings.Contains(e.Message, says)
 	}
 	for name, c := range clients {
-		ctx := within(t, 20*time.Second)
+		ctx := wiretest.Within(t, 20*time.Second)
 		send := func(id string, client any) error {
 			_, err := Submit(ctx, c, &RunRequest{ID: id + name, Workflow: graph("Wait 20000"), Client: client})
 			return err
@@ -153,8 +155,8 @@ func TestBoundsOfTheQueue(t *testing.T) {
 			waitState(t, r.jobs, id+name, Cancelled)
 		}
 	}
-	if s := r.svc.cfg.Meter.Stats(); s.Refused[ErrQueueFull] != 4 {
-		t.Errorf("%d refusals were counted, want 4", s.Refused[ErrQueueFull])
+	if s := r.svc.cfg.Meter.Stats(); s.Refused[wire.ErrQueueFull] != 4 {
+		t.Errorf("%d refusals were counted, want 4", s.Refused[wire.ErrQueueFull])
 	}
 }
 
@@ -167,14 +169,14 @@ func TestUsersCannotHideBehindNames(t *testing.T) {
 	errs := make(chan error, 20)
 	for i := range cap(errs) {
 		go func() {
-			_, err := Submit(within(t, 10*time.Second), alice, &RunRequest{Workflow: graph("Wait 20000"), Client: fmt.Sprint("somebody-", i)})
+			_, err := Submit(wiretest.Within(t, 10*time.Second), alice, &RunRequest{Workflow: graph("Wait 20000"), Client: fmt.Sprint("somebody-", i)})
 			errs <- err
 		}()
 	}
 	taken := 0
 	for range cap(errs) {
 		err := <-errs
-		var e *Error
+		var e *wire.Error
 		switch {
 		case err == nil:
 			taken++
@@ -185,7 +187,7 @@ func TestUsersCannotHideBehindNames(t *testing.T) {
 	if taken != 3 {
 		t.Errorf("%d jobs of alice were taken, want 3", taken)
 	}
-	if _, err := Submit(within(t, 5*time.Second), g.client(t, "bob"), &RunRequest{Workflow: graph("Picture 1"), Client: "alice"}); err != nil {
+	if _, err := Submit(wiretest.Within(t, 5*time.Second), g.client(t, "bob"), &RunRequest{Workflow: graph("Picture 1"), Client: "alice"}); err != nil {
 		t.Errorf("bob, who calls himself alice: %v", err)
 	}
 }

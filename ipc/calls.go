@@ -3,6 +3,7 @@ package ipc
 import (
 	"context"
 
+	"patchbay/ipc/wire"
 	"patchbay/node"
 )
 
@@ -108,5 +109,5 @@ func askOne(ctx context.Context, c Client, verb, job string, body, out any) erro
 	if err != nil {
 		return err
 	}
-	return bindReply(o, out)
+	return wire.BindReply(o, out)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"patchbay/ipc/wire"
 	"patchbay/node"
 )
 
@@ -14,8 +15,8 @@ import (
 func Sample(ctx context.Context, c Client, req *SampleRequest, progress func(*SampleReply)) (*SampleReply, error) {
 	if light := req.light(); light != nil {
 		last, err := sampleOnce(ctx, c, light, progress)
-		var e *Error
-		if !errors.As(err, &e) || e.Code != ErrMissing {
+		var e *wire.Error
+		if !errors.As(err, &e) || e.Code != wire.ErrMissing {
 			return last, err
 		}
 	}
@@ -69,7 +70,7 @@ func followSample(ctx context.Context, replies *Replies, emit func(*SampleReply)
 func sampleReplyOf(o *node.Object) (*SampleReply, error) {
 	m := &SampleReply{}
 	metrics, _ := o.Get("metrics")
-	if err := bindReply(without(without(o, "error"), "metrics"), m); err != nil {
+	if err := wire.BindReply(wire.Without(wire.Without(o, "error"), "metrics"), m); err != nil {
 		return m, err
 	}
 	if mo, ok := metrics.(*node.Object); ok {
@@ -79,7 +80,7 @@ func sampleReplyOf(o *node.Object) (*SampleReply, error) {
 		}
 	}
 	if v, _ := o.Get("error"); v != nil {
-		m.Error = errorFrom(v, o)
+		m.Error = wire.ErrorFrom(v, o)
 	}
 	if m.Type == "" {
 		return m, fmt.Errorf("read reply: a message of a run without a type")

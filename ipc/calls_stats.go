@@ -5,6 +5,8 @@ import (
 	"context"
 	"slices"
 	"time"
+
+	"patchbay/ipc/wire"
 )
 
 // gatherQuiet is how long after the last answer no other daemon is expected to answer.
@@ -39,7 +41,7 @@ func AllStats(ctx context.Context, c Client) ([]Stats, error) {
 			return nil, err
 		}
 		var s Stats
-		if err := bindReply(o, &s); err != nil {
+		if err := wire.BindReply(o, &s); err != nil {
 			return nil, err
 		}
 		out = append(out, s)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"patchbay/ipc/wire"
 )
 
 // Cancel ends a queued job or asks a running one to stop, and returns the state it then has; false if it had ended already. A running job has ended when
@@ -19,7 +21,7 @@ func (j *Jobs) Cancel(ctx context.Context, id string) (State, bool, error) {
 		if rec.State.Final() {
 			return rec.State, false, nil
 		}
-		fault := Errorf(ErrCancelled, "the job was cancelled")
+		fault := wire.Errorf(wire.ErrCancelled, "the job was cancelled")
 		next, err := j.Update(ctx, id, rec.Rev, func(r *Record) {
 			if r.State == Running {
 				r.Cancel = true
@@ -38,7 +40,7 @@ func (j *Jobs) Cancel(ctx context.Context, id string) (State, bool, error) {
 }
 
 // FailQueued ends all waiting jobs with fault: a table in memory does not survive the daemon.
-func (j *Jobs) FailQueued(ctx context.Context, fault *Error) {
+func (j *Jobs) FailQueued(ctx context.Context, fault *wire.Error) {
 	list, _, _ := j.List(ctx, Queued, j.cfg.MaxQueued)
 	for _, rec := range list {
 		_, err := j.Update(ctx, rec.Job, rec.Rev, func(r *Record) { r.State, r.Error, r.Finished = Failed, fault, time.Now().UnixMilli() })

@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 
+	"patchbay/ipc/wire"
 	"patchbay/node"
 )
 
@@ -27,18 +28,18 @@ type Request struct {
 	Tied   bool            // run ends with the connection
 	Gone   <-chan struct{} // closed when the client is gone; nil where nobody can tell
 
-	hold *hold                                                // shared memory that Fields lies in, until the last reply is sent
-	pull func(ctx context.Context, ref *Ref) (*Region, error) // fetches what Fields refers to; nil: nothing can be
+	hold *hold                                                     // shared memory that Fields lies in, until the last reply is sent
+	pull func(ctx context.Context, ref *wire.Ref) (*Region, error) // fetches what Fields refers to; nil: nothing can be
 }
 
 // Reply is the way back to one client. Messages are encoded as the request was. It is used by one goroutine at a time.
 type Reply struct {
-	Enc    Encoding
+	Enc    wire.Encoding
 	Limit  int  // bytes of the largest message
 	Stream bool // the verb answers with several messages: the carrier marks their end
 	// Send writes one encoded message, the parts after each other, with descriptors beside it; fault is set when it is an error, end when nothing follows. No
 	// parts only mark the end.
-	Send func(parts [][]byte, fds []int, fault *Error, end bool) error
+	Send func(parts [][]byte, fds []int, fault *wire.Error, end bool) error
 	// Beside makes the place for what goes beside one message; nil: everything goes inside.
 	Beside func(known *hold) cargo
 	// Alive asks whether the client still listens, where that can be asked; nil: it cannot.
@@ -73,7 +74,7 @@ func (r *Reply) Abandon() {
 	})
 }
 
-func (r *Reply) last(body [][]byte, fds []int, fault *Error) error {
+func (r *Reply) last(body [][]byte, fds []int, fault *wire.Error) error {
 	if r.Done != nil {
 		defer r.Done()
 	}
@@ -83,33 +84,33 @@ func (r *Reply) last(body [][]byte, fds []int, fault *Error) error {
 // Fail sends an error as the last message.
 func (r *Reply) Fail(err error) error {
 	e := errorOf(err)
-	return r.put(e.body(), e, true)
+	return r.put(e.Body(), e, true)
 }
 
-func (r *Reply) put(v any, fault *Error, end bool) error {
+func (r *Reply) put(v any, fault *wire.Error, end bool) error {
 	var beside cargo
-	var place carrierOf
+	var place wire.Carry
 	sent := false
-	if r.Beside != nil && r.Enc == Msgpack {
+	if r.Beside != nil && r.Enc == wire.Msgpack {
 		beside = r.Beside(holdOf(v))
 		place = beside.put
 		defer func() { beside.done(sent) }()
 	}
-	b, err := encodeBeside(v, r.Enc, place, bulkBytes)
-	if beside != nil && err == nil && r.Limit > 0 && lengthOf(b) > r.Limit { // many that are small: those go too
+	b, err := wire.EncodeBeside(v, r.Enc, place, wire.BulkBytes)
+	if beside != nil && err == nil && r.Limit > 0 && wire.LengthOf(b) > r.Limit { // many that are small: those go too
 		beside.done(false)
 		beside = r.Beside(holdOf(v))
-		b, err = encodeBeside(v, r.Enc, beside.put, smallBytes)
+		b, err = wire.EncodeBeside(v, r.Enc, beside.put, wire.SmallBytes)
 	}
-	if n := lengthOf(b); err != nil {
+	if n := wire.LengthOf(b); err != nil {
 		fault = errorOf(err)
 	} else if r.Limit > 0 && n > r.Limit {
-		fault = Errorf(ErrTooLarge, "the reply has %d bytes, a message may have %d; accept references to get it beside the message", n, r.Limit)
+		fault = wire.Errorf(wire.ErrTooLarge, "the reply has %d bytes, a message may have %d; accept references to get it beside the message", n, r.Limit)
 		err = fault
 	}
 	var fds []int
 	if err != nil {
-		whole, err := Encode(fault.body(), r.Enc)
+		whole, err := wire.Encode(fault.Body(), r.Enc)
 		if err != nil {
 			return err
 		}
@@ -132,7 +133,7 @@ func (r *Reply) inlineLimit() int {
 	if r.Limit > 0 {
 		n = min(n, r.Limit/2)
 	}
-	if r.Enc == JSON {
+	if r.Enc == wire.JSON {
 		n = n / 4 * 3
 	}
 	return n

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"patchbay/ipc/wire"
 	"patchbay/node"
 )
 
@@ -13,7 +14,7 @@ import (
 func (c *Child) Run(ctx context.Context, task Task, sink Sink) (*Outcome, error) {
 	p := c.current()
 	if p == nil {
-		return nil, Errorf(ErrWorkerLost, "%s is not running", c.cfg.Name)
+		return nil, wire.Errorf(wire.ErrWorkerLost, "%s is not running", c.cfg.Name)
 	}
 	req := *task.Req
 	req.QueueTTLMS, req.DeadlineMS, req.Client, req.Front = 0, 0, nil, false // the daemon sees to these
@@ -46,14 +47,14 @@ func (c *Child) Run(ctx context.Context, task Task, sink Sink) (*Outcome, error)
 	}
 	defer func() { col.hold.release() }()
 	end, err := col.run(context.WithoutCancel(ctx), replies)
-	var refused *Error
+	var refused *wire.Error
 	switch {
 	case errors.As(err, &refused):
 		return nil, refused
 	case err != nil:
 		return nil, c.lost(p, err)
 	case end == nil:
-		return nil, Errorf(ErrInternal, "%s ended the job without saying how", c.cfg.Name)
+		return nil, wire.Errorf(wire.ErrInternal, "%s ended the job without saying how", c.cfg.Name)
 	case end.Type == EventSuccess:
 		out := outcomeOf(col.Files, events)
 		out.hold, col.hold = col.hold, nil
@@ -61,7 +62,7 @@ func (c *Child) Run(ctx context.Context, task Task, sink Sink) (*Outcome, error)
 	case end.Error != nil:
 		return nil, end.Error
 	}
-	return nil, Errorf(ErrCancelled, "the job was stopped in %s", c.cfg.Name)
+	return nil, wire.Errorf(wire.ErrCancelled, "the job was stopped in %s", c.cfg.Name)
 }
 
 // stopOn cancels the job in the worker when ctx ends, and kills the worker if it does not obey.
@@ -113,23 +114,23 @@ func (c *Child) Free(ctx context.Context, req *FreeRequest) (*FreeReply, error) 
 func (c *Child) ask(ctx context.Context, verb string, req, out any) (*hold, error) {
 	p := c.current()
 	if p == nil {
-		return nil, Errorf(ErrWorkerLost, "%s is not running", c.cfg.Name)
+		return nil, wire.Errorf(wire.ErrWorkerLost, "%s is not running", c.cfg.Name)
 	}
 	r, err := p.client.Ask(ctx, verb, "", req)
 	if err != nil {
 		return nil, c.lost(p, err)
 	}
 	m, err := r.one(ctx)
-	var refused *Error
+	var refused *wire.Error
 	switch {
 	case errors.As(err, &refused):
 		return nil, refused
 	case err != nil && ctx.Err() != nil:
-		return nil, Errorf(ErrCancelled, "the request was given up")
+		return nil, wire.Errorf(wire.ErrCancelled, "the request was given up")
 	case err != nil:
 		return nil, c.lost(p, err)
 	}
-	return m.hold, bindReply(m.fields, out)
+	return m.hold, wire.BindReply(m.fields, out)
 }
 
 // outcomeOf makes the Outcome of a run in a worker from its events.

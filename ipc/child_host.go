@@ -3,13 +3,15 @@ package ipc
 import (
 	"context"
 	"errors"
+
+	"patchbay/ipc/wire"
 )
 
 // Sample implements Executor: the request is sent to the worker, whose messages come back.
 func (c *Child) Sample(ctx context.Context, q *SampleRequest, emit func(*SampleReply)) (*SampleReply, error) {
 	p := c.current()
 	if p == nil {
-		return nil, Errorf(ErrWorkerLost, "%s is not running", c.cfg.Name)
+		return nil, wire.Errorf(wire.ErrWorkerLost, "%s is not running", c.cfg.Name)
 	}
 	replies, err := p.client.Ask(ctx, VerbSample, "", q)
 	if err != nil {
@@ -23,7 +25,7 @@ func (c *Child) Sample(ctx context.Context, q *SampleRequest, emit func(*SampleR
 		emit(m)
 		m.hold.release()
 	})
-	var refused *Error
+	var refused *wire.Error
 	switch {
 	case errors.As(err, &refused):
 		return nil, refused

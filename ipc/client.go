@@ -8,6 +8,7 @@ import (
 	"net"
 	"sync"
 
+	"patchbay/ipc/wire"
 	"patchbay/node"
 )
 
@@ -27,12 +28,12 @@ type Replies struct {
 	closed bool
 	wake   chan struct{}
 	cancel func()
-	pull   func(ctx context.Context, ref *Ref) (*Region, error) // fetches what replies refer to; nil: they refer to nothing else
+	pull   func(ctx context.Context, ref *wire.Ref) (*Region, error) // fetches what replies refer to; nil: they refer to nothing else
 }
 
 // fetch replaces references of a reply by what they mean.
-func (m *reply) fetch(ctx context.Context, pull func(context.Context, *Ref) (*Region, error)) error {
-	_, err := replaced(m.fields, func(ref *Ref) ([]byte, error) {
+func (m *reply) fetch(ctx context.Context, pull func(context.Context, *wire.Ref) (*Region, error)) error {
+	_, err := wire.ReplaceRefs(m.fields, func(ref *wire.Ref) ([]byte, error) {
 		g, err := pull(ctx, ref)
 		if err != nil {
 			return nil, err
@@ -68,7 +69,7 @@ func (r *Replies) next(ctx context.Context) (reply, error) {
 			m := r.queue[0]
 			r.queue = r.queue[1:]
 			r.mu.Unlock()
-			err := replyError(m.fields)
+			err := wire.ReplyError(m.fields)
 			if err == nil && r.pull != nil {
 				err = m.fetch(ctx, r.pull)
 			}
@@ -150,8 +151,8 @@ func (r *Replies) putHeld(m reply, end error) {
 
 // FrameClient is a Client on a byte stream: a unix socket, or the pipes of a worker.
 type FrameClient struct {
-	enc   Encoding
-	w     *FrameWriter
+	enc   wire.Encoding
+	w     *wire.FrameWriter
 	close func() error
 	gone  chan struct{}
 
@@ -175,13 +176,13 @@ func DialSocket(path string) (*FrameClient, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to daemon: %w", err)
 	}
-	fc := fdConnOf(c)
+	fc := wire.ConnOf(c)
 	return NewFrameClient(fc, fc, fc.Close), nil
 }
 
 // NewFrameClient reads replies from r until it ends and writes requests to w. closing must make r end.
 func NewFrameClient(r io.Reader, w io.Writer, closing func() error) *FrameClient {
-	c := &FrameClient{w: NewFrameWriter(w), close: closing, gone: make(chan struct{}), pending: map[int64]*Replies{}}
+	c := &FrameClient{w: wire.NewFrameWriter(w), close: closing, gone: make(chan struct{}), pending: map[int64]*Replies{}}
 	go c.read(r)
 	return c
 }
@@ -191,28 +192,28 @@ func (c *FrameClient) Gone() <-chan struct{} { return c.gone }
 
 // Ask implements Client.
 func (c *FrameClient) Ask(_ context.Context, verb, job string, body any) (*Replies, error) {
-	b := [][]byte{emptyMap(c.enc)}
-	beside, place := (*shmCargo)(nil), carrierOf(nil)
+	b := [][]byte{wire.EmptyMap(c.enc)}
+	beside, place := (*shmCargo)(nil), wire.Carry(nil)
 	var accept []string
-	if c.w.TakesDescriptors() && c.enc == Msgpack {
+	if c.w.TakesDescriptors() && c.enc == wire.Msgpack {
 		c.mu.Lock()
 		beside = newShmCargo(holdOf(body), c.shared...)
 		c.mu.Unlock()
-		place, accept = beside.put, []string{RefShm}
+		place, accept = beside.put, []string{wire.RefShm}
 		defer beside.done(true)
 	}
 	if body != nil {
 		var err error
-		if b, err = encodeBeside(body, c.enc, place, bulkBytes); err != nil {
+		if b, err = wire.EncodeBeside(body, c.enc, place, wire.BulkBytes); err != nil {
 			return nil, err
 		}
 	}
 	if job != "" && body == nil { // a body names its job itself
-		extra, err := Encode(map[string]string{"job": job}, c.enc)
+		extra, err := wire.Encode(map[string]string{"job": job}, c.enc)
 		if err != nil {
 			return nil, err
 		}
-		if b, err = spliceParts(extra, b[0], c.enc); err != nil {
+		if b, err = wire.SpliceParts(extra, b[0], c.enc); err != nil {
 			return nil, err
 		}
 	}
@@ -226,13 +227,13 @@ func (c *FrameClient) Ask(_ context.Context, verb, job string, body any) (*Repli
 	r := newReplies(func() { c.drop(tag) })
 	c.pending[tag] = r
 	c.mu.Unlock()
-	frame, err := spliceFirst(envelope{Op: verb, Tag: tag, Accept: accept}, b, c.enc)
+	frame, err := wire.SpliceFirst(wire.Envelope{Op: verb, Tag: tag, Accept: accept}, b, c.enc)
 	if err == nil {
 		var fds []int
 		if beside != nil {
 			fds = beside.fds()
 		}
-		err = c.w.send(fds, frame)
+		err = c.w.Send(fds, frame)
 	}
 	if err != nil {
 		c.drop(tag)
@@ -261,11 +262,11 @@ func (c *FrameClient) read(r io.Reader) {
 	var err error
 	for err == nil {
 		var body []byte
-		body, err = ReadFrame(r)
-		fds, many := takeFDs(r)
+		body, err = wire.ReadFrame(r)
+		fds, many := wire.TakeFDs(r)
 		switch {
 		case err != nil:
-			closeFDs(fds)
+			wire.CloseFDs(fds)
 		case many != nil:
 			err = many
 		default:
@@ -286,22 +287,22 @@ func (c *FrameClient) read(r io.Reader) {
 }
 
 func (c *FrameClient) frame(body []byte, fds []int) error {
-	defer func() { closeFDs(fds) }()
-	enc, ok := Sniff(body)
+	defer func() { wire.CloseFDs(fds) }()
+	enc, ok := wire.Sniff(body)
 	if !ok {
 		return fmt.Errorf("a reply of %d bytes is no msgpack map; does the other side print to its stdout?", len(body))
 	}
-	o, err := Decode(body, enc, frameLimits())
+	o, err := wire.Decode(body, enc, wire.FrameLimits())
 	if err != nil {
 		return fmt.Errorf("read reply: %w", err)
 	}
-	env, fields, err := unwrap(o)
+	env, fields, err := wire.Unwrap(o)
 	if err != nil {
 		return fmt.Errorf("read reply: %w", err)
 	}
 	tag, ok := env.Tag.(int64)
 	if !ok {
-		if e := replyError(fields); e != nil {
+		if e := wire.ReplyError(fields); e != nil {
 			return e
 		}
 		return fmt.Errorf("a reply without a tag")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"patchbay/ipc/wire"
 	"patchbay/node"
 )
 
@@ -27,11 +28,11 @@ type NATSClient struct {
 }
 
 // DialNATS connects to a server that asks for nothing but what is in the URL. An unreachable one is ErrNoDaemon.
-func DialNATS(url string) (*NATSClient, error) { return DialNATSAs(url, Access{}) }
+func DialNATS(url string) (*NATSClient, error) { return DialNATSAs(url, wire.Access{}) }
 
 // DialNATSAs connects to a server. An unreachable one is ErrNoDaemon.
-func DialNATSAs(url string, access Access) (*NATSClient, error) {
-	opts, err := access.options(url)
+func DialNATSAs(url string, access wire.Access) (*NATSClient, error) {
+	opts, err := access.Options(url)
 	if err != nil {
 		return nil, err
 	}
@@ -40,9 +41,9 @@ func DialNATSAs(url string, access Access) (*NATSClient, error) {
 	c.nc, err = nats.Connect(url, opts...)
 	switch {
 	case errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrNkeysNotSupported):
-		return nil, fmt.Errorf("the NATS server at %s refuses this user: %w; name another in the URL, or give --creds or --nkey", redact(url), err)
+		return nil, fmt.Errorf("the NATS server at %s refuses this user: %w; name another in the URL, or give --creds or --nkey", wire.Redact(url), err)
 	case err != nil:
-		return nil, fmt.Errorf("%w at %s: %w", ErrNoDaemon, redact(url), err)
+		return nil, fmt.Errorf("%w at %s: %w", ErrNoDaemon, wire.Redact(url), err)
 	}
 	return c, nil
 }
@@ -122,7 +123,7 @@ func (c *NATSClient) ask(verb, job string, body any, stream bool) (*Replies, err
 		r.Close()
 		return nil, fmt.Errorf("subscribe to replies: %w", err)
 	}
-	err = c.nc.PublishMsg(&nats.Msg{Subject: subject, Reply: inbox, Data: data, Header: nats.Header{"Content-Type": {Msgpack.ContentType()}, headerAccept: {RefStream}}})
+	err = c.nc.PublishMsg(&nats.Msg{Subject: subject, Reply: inbox, Data: data, Header: nats.Header{"Content-Type": {wire.Msgpack.ContentType()}, wire.HeaderAccept: {wire.RefStream}}})
 	if err != nil {
 		r.Close()
 		return nil, fmt.Errorf("send request: %w", err)
@@ -153,11 +154,11 @@ func natsReply(r *Replies, m *nats.Msg, stream bool) {
 }
 
 func natsBody(m *nats.Msg) (*node.Object, error) {
-	enc, err := encodingOf(m.Header, m.Data)
+	enc, err := wire.EncodingOf(m.Header, m.Data)
 	if err != nil {
 		return nil, err
 	}
-	o, err := Decode(m.Data, enc, DefaultLimits())
+	o, err := wire.Decode(m.Data, enc, wire.DefaultLimits())
 	if err != nil {
 		return nil, fmt.Errorf("read reply: %w", err)
 	}

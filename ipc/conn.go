@@ -7,12 +7,14 @@ import (
 	"os"
 	"slices"
 	"sync"
+
+	"patchbay/ipc/wire"
 )
 
 // conn serves one byte stream: frames in, frames out. Runs are tied to it.
 type conn struct {
 	r    io.Reader
-	w    *FrameWriter
+	w    *wire.FrameWriter
 	s    *Service
 	gone chan struct{}
 	wg   sync.WaitGroup // requests whose last reply is not sent
@@ -21,7 +23,7 @@ type conn struct {
 // serveConn answers the requests of one byte stream until it ends or ctx ends; then no new ones are taken, and streams under way may finish until drain
 // ends. closing is called when the stream is not to be read any more. A clean end of the stream is nil.
 func serveConn(ctx, drain context.Context, r io.Reader, w io.Writer, closing func(), s *Service) error {
-	c := &conn{r: r, w: NewFrameWriter(w), s: s, gone: make(chan struct{})}
+	c := &conn{r: r, w: wire.NewFrameWriter(w), s: s, gone: make(chan struct{})}
 	read := make(chan error, 1)
 	go func() {
 		err := c.read()
@@ -48,18 +50,18 @@ func serveConn(ctx, drain context.Context, r io.Reader, w io.Writer, closing fun
 // read takes frames until the stream ends. A frame that is too large ends it, because nothing behind it can be found.
 func (c *conn) read() error {
 	for {
-		body, err := ReadFrame(c.r)
-		fds, many := takeFDs(c.r)
+		body, err := wire.ReadFrame(c.r)
+		fds, many := wire.TakeFDs(c.r)
 		if err != nil {
-			closeFDs(fds) // of a frame that was cut off
+			wire.CloseFDs(fds) // of a frame that was cut off
 		}
 		switch {
 		case err == nil && many != nil:
-			c.reply(Msgpack, envelope{}).send(Errorf(ErrBadRequest, "%v", many))
+			c.reply(wire.Msgpack, wire.Envelope{}).send(wire.Errorf(wire.ErrBadRequest, "%v", many))
 		case err == nil:
 			c.frame(body, fds)
-		case errors.Is(err, ErrFrameTooLarge):
-			c.reply(Msgpack, envelope{}).send(Errorf(ErrTooLarge, "%v", err))
+		case errors.Is(err, wire.ErrFrameTooLarge):
+			c.reply(wire.Msgpack, wire.Envelope{}).send(wire.Errorf(wire.ErrTooLarge, "%v", err))
 			return err
 		case errors.Is(err, io.EOF), errors.Is(err, os.ErrClosed):
 			return nil
@@ -71,15 +73,15 @@ func (c *conn) read() error {
 
 // frame answers one request, whose descriptors become its own.
 func (c *conn) frame(body []byte, fds []int) {
-	defer func() { closeFDs(fds) }()
-	enc, ok := Sniff(body)
+	defer func() { wire.CloseFDs(fds) }()
+	enc, ok := wire.Sniff(body)
 	if !ok {
-		c.reply(Msgpack, envelope{}).send(Errorf(ErrUnsupported, "a frame holds one msgpack map (or one JSON object), this one of %d bytes does not", len(body)))
+		c.reply(wire.Msgpack, wire.Envelope{}).send(wire.Errorf(wire.ErrUnsupported, "a frame holds one msgpack map (or one JSON object), this one of %d bytes does not", len(body)))
 		return
 	}
-	o, err := Decode(body, enc, c.s.cfg.Bounds.frame())
+	o, err := wire.Decode(body, enc, c.s.cfg.Bounds.frame())
 	if err != nil {
-		c.reply(enc, peek(body, enc)).send(undecodable(err))
+		c.reply(enc, wire.Peek(body, enc)).send(undecodable(err))
 		return
 	}
 	var head struct {
@@ -87,17 +89,17 @@ func (c *conn) frame(body []byte, fds []int) {
 		Tag    any      `json:"tag"`
 		Accept []string `json:"accept"`
 	}
-	if err := Bind(o, &head); err != nil {
-		env := envelope{}
+	if err := wire.Bind(o, &head); err != nil {
+		env := wire.Envelope{}
 		for _, key := range []string{"op", "tag"} {
 			v, _ := o.Get(key)
-			env.take(key, v)
+			env.Take(key, v)
 		}
-		c.reply(enc, env).send(Errorf(ErrBadRequest, "%v", err))
+		c.reply(enc, env).send(wire.Errorf(wire.ErrBadRequest, "%v", err))
 		return
 	}
-	env := envelope{Op: head.Op, Tag: tagOf(head.Tag)}
-	fields := without(without(without(o, "op"), "tag"), "accept")
+	env := wire.Envelope{Op: head.Op, Tag: wire.TagOf(head.Tag)}
+	fields := wire.Without(wire.Without(wire.Without(o, "op"), "tag"), "accept")
 	if fields.Len() == 0 {
 		fields = nil
 	}
@@ -106,13 +108,13 @@ func (c *conn) frame(body []byte, fds []int) {
 		return
 	}
 	if head.Op == "" {
-		c.reply(enc, env).send(Errorf(ErrBadRequest, "field op is missing; it names the verb"))
+		c.reply(enc, env).send(wire.Errorf(wire.ErrBadRequest, "field op is missing; it names the verb"))
 		return
 	}
-	memory, err := mapped(fds, func(f func(*Ref) ([]byte, error)) error { return replaceRefs(head.Op, fields, f) })
+	memory, err := mapped(fds, func(f func(*wire.Ref) ([]byte, error)) error { return replaceRefs(head.Op, fields, f) })
 	fds = nil
 	if err != nil {
-		c.reply(enc, env).send(badRequest(err))
+		c.reply(enc, env).send(wire.BadRequest(err))
 		return
 	}
 	c.wg.Add(1)
@@ -126,7 +128,7 @@ func (c *conn) frame(body []byte, fds []int) {
 		r.hold.release()
 		c.wg.Done()
 	})
-	if c.w.TakesDescriptors() && slices.Contains(head.Accept, RefShm) {
+	if c.w.TakesDescriptors() && slices.Contains(head.Accept, wire.RefShm) {
 		r.Reply.Beside = func(known *hold) cargo { return newShmCargo(known) }
 	}
 	c.s.Handle(r)
@@ -135,29 +137,29 @@ func (c *conn) frame(body []byte, fds []int) {
 // frameReply writes replies to one request.
 type frameReply struct {
 	c   *conn
-	enc Encoding
-	env envelope
+	enc wire.Encoding
+	env wire.Envelope
 }
 
-func (c *conn) reply(enc Encoding, env envelope) frameReply { return frameReply{c, enc, env} }
+func (c *conn) reply(enc wire.Encoding, env wire.Envelope) frameReply { return frameReply{c, enc, env} }
 
 func (f frameReply) reply(done func()) *Reply {
-	return &Reply{Enc: f.enc, Limit: MaxFrame - 1024, Done: done, Send: func(parts [][]byte, fds []int, _ *Error, end bool) error {
+	return &Reply{Enc: f.enc, Limit: wire.MaxFrame - 1024, Done: done, Send: func(parts [][]byte, fds []int, _ *wire.Error, end bool) error {
 		if parts == nil {
-			parts = [][]byte{emptyMap(f.enc)}
+			parts = [][]byte{wire.EmptyMap(f.enc)}
 		}
 		env := f.env
 		env.End = end
-		frame, err := spliceFirst(env, parts, f.enc)
+		frame, err := wire.SpliceFirst(env, parts, f.enc)
 		if err != nil {
 			return err
 		}
-		return f.c.w.send(fds, frame)
+		return f.c.w.Send(fds, frame)
 	}}
 }
 
 // send answers a request that did not reach the service.
-func (f frameReply) send(e *Error) {
+func (f frameReply) send(e *wire.Error) {
 	f.c.s.fail(f.reply(nil), e)
 }
 

@@ -12,6 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"patchbay/ipc/wire"
+	"patchbay/ipc/wire/wiretest"
 	"patchbay/node"
 )
 
@@ -42,18 +44,18 @@ func openFDs(t testing.TB) int {
 func TestTensorsThroughSharedMemory(t *testing.T) {
 	r, child := childRig(t, nil)
 	c, _ := socketRig(t, r)
-	ctx := within(t, 30*time.Second)
+	ctx := wiretest.Within(t, 30*time.Second)
 	if err := child.Ready(ctx); err != nil {
 		t.Fatal(err)
 	}
 	before := openFDs(t)
-	for _, n := range []int{bulkBytes - 4, bulkBytes, 8 << 20} {
-		want := &Tensor{DType: "u8", Shape: []int{n}, Data: noise(n)}
+	for _, n := range []int{wire.BulkBytes - 4, wire.BulkBytes, 8 << 20} {
+		want := &wire.Tensor{DType: "u8", Shape: []int{n}, Data: wiretest.Noise(n)}
 		var out ExecReply
 		if err := askOne(ctx, c, VerbExec, "", &ExecRequest{Class: "Echo", Inputs: node.NewObject("value", want)}, &out); err != nil {
 			t.Fatal(err)
 		}
-		got, ok := out.Outputs[0].(*Tensor)
+		got, ok := out.Outputs[0].(*wire.Tensor)
 		if !ok || !bytes.Equal(got.Data, want.Data) || got.Ref != nil {
 			t.Fatalf("%d bytes: got %T of %d bytes", n, out.Outputs[0], len(got.Data))
 		}
@@ -62,11 +64,11 @@ func TestTensorsThroughSharedMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	copy(region.Bytes(), noise(64<<20))
+	copy(region.Bytes(), wiretest.Noise(64<<20))
 	c.Share(region)
 	var was, is runtime.MemStats
 	runtime.ReadMemStats(&was)
-	sum := node.NewObject("value", &Tensor{DType: "u8", Shape: []int{32 << 20}, Data: region.Bytes()[32<<20:]})
+	sum := node.NewObject("value", &wire.Tensor{DType: "u8", Shape: []int{32 << 20}, Data: region.Bytes()[32<<20:]})
 	var out ExecReply
 	if err := askOne(ctx, c, VerbExec, "", &ExecRequest{Class: "Sum", Inputs: sum}, &out); err != nil {
 		t.Fatal(err)
@@ -94,12 +96,12 @@ func TestTensorsThroughSharedMemory(t *testing.T) {
 func TestInputsAndPicturesThroughSharedMemory(t *testing.T) {
 	r, child := childRig(t, nil)
 	c, _ := socketRig(t, r)
-	if err := child.Ready(within(t, 20*time.Second)); err != nil {
+	if err := child.Ready(wiretest.Within(t, 20*time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	before := openFDs(t)
 	for range 3 {
-		_, col, end := runJob(t, c, &RunRequest{Workflow: graph("Picture 3000000"), Inputs: map[string][]byte{"a.png": noise(2 << 20)}})
+		_, col, end := runJob(t, c, &RunRequest{Workflow: graph("Picture 3000000"), Inputs: map[string][]byte{"a.png": wiretest.Noise(2 << 20)}})
 		if end.Type != EventSuccess || len(col.Files) != 1 || !bytes.Equal(col.Files[0].Data, fakePicture("1", 3000000).Data) {
 			t.Fatalf("got %+v and %d files", end, len(col.Files))
 		}
@@ -138,36 +140,36 @@ func TestHostileDescriptors(t *testing.T) {
 	defer file.Close()
 	const seal = unix.F_SEAL_SHRINK
 	good, loose, empty := memfd(t, 1<<20, seal), memfd(t, 1<<20, 0), memfd(t, 0, seal)
-	huge := memfd(t, maxRegion+1, seal)
+	huge := memfd(t, wire.MaxRegion+1, seal)
 	var pipe [2]int
 	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
 		t.Fatal(err)
 	}
-	defer closeFDs(pipe[:])
-	many := make([]int, maxFDs+1)
+	defer wire.CloseFDs(pipe[:])
+	many := make([]int, wire.MaxFDs+1)
 	for i := range many {
 		many[i] = good
 	}
-	ref := func(bytes, fd, offset int) *Tensor {
-		return &Tensor{DType: "u8", Shape: []int{bytes}, Ref: &Ref{Kind: RefShm, Bytes: bytes, FD: fd, Offset: offset}}
+	ref := func(bytes, fd, offset int) *wire.Tensor {
+		return &wire.Tensor{DType: "u8", Shape: []int{bytes}, Ref: &wire.Ref{Kind: wire.RefShm, Bytes: bytes, FD: fd, Offset: offset}}
 	}
 	nc, err := net.Dial("unix", path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	fc := fdConnOf(nc)
+	fc := wire.ConnOf(nc)
 	defer fc.Close()
-	w := NewFrameWriter(fc)
+	w := wire.NewFrameWriter(fc)
 	ask := func(fds []int, op string, value any) string {
 		t.Helper()
-		body, err := encodeMsgpack(map[string]any{"op": op, "tag": 1, "class_type": "Echo", "inputs": map[string]any{"value": value}})
+		body, err := wire.EncodeMsgpack(map[string]any{"op": op, "tag": 1, "class_type": "Echo", "inputs": map[string]any{"value": value}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := w.send(fds, [][]byte{body}); err != nil {
+		if err := w.Send(fds, [][]byte{body}); err != nil {
 			t.Fatal(err)
 		}
-		reply, err := ReadFrame(fc)
+		reply, err := wire.ReadFrame(fc)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -199,10 +201,10 @@ func TestHostileDescriptors(t *testing.T) {
 		"no reference":            {[]int{good}, VerbExec, 1, "nothing refers"},
 		"a verb that takes none":  {[]int{good}, VerbModels, 1, "nothing refers"},
 		"more than a frame takes": {many, VerbExec, ref(4, 0, 0), "more than 16"},
-		"shape and bytes differ":  {[]int{good}, VerbExec, &Tensor{DType: "f32", Shape: []int{3}, Ref: &Ref{Kind: RefShm, Bytes: 8}}, "needs 12 bytes, got 8"},
-		"bytes below zero":        {[]int{good}, VerbExec, map[string]any{refKey: &Ref{Kind: RefShm, Bytes: -1}}, "want 1 to"},
-		"an unknown kind":         {[]int{good}, VerbExec, map[string]any{refKey: &Ref{Kind: "smb", Bytes: 4}}, "the kinds are"},
-		"stream over a socket":    {nil, VerbExec, map[string]any{refKey: &Ref{Kind: RefStream, Bytes: 4, ID: "x"}}, "NATS"},
+		"shape and bytes differ":  {[]int{good}, VerbExec, &wire.Tensor{DType: "f32", Shape: []int{3}, Ref: &wire.Ref{Kind: wire.RefShm, Bytes: 8}}, "needs 12 bytes, got 8"},
+		"bytes below zero":        {[]int{good}, VerbExec, map[string]any{wire.RefKey: &wire.Ref{Kind: wire.RefShm, Bytes: -1}}, "want 1 to"},
+		"an unknown kind":         {[]int{good}, VerbExec, map[string]any{wire.RefKey: &wire.Ref{Kind: "smb", Bytes: 4}}, "the kinds are"},
+		"stream over a socket":    {nil, VerbExec, map[string]any{wire.RefKey: &wire.Ref{Kind: wire.RefStream, Bytes: 4, ID: "x"}}, "NATS"},
 	} {
 		if got := ask(row.fds, row.op, row.value); !strings.Contains(got, row.want) {
 			t.Errorf("%s: got %q, want %q", name, got, row.want)
@@ -246,8 +248,8 @@ func BenchmarkTensorThroughSharedMemory(b *testing.B) {
 				data = region.Bytes()
 				c.Share(region)
 			}
-			copy(data, noise(64<<20))
-			body := &ExecRequest{Class: "Sum", Inputs: node.NewObject("value", &Tensor{DType: "f32", Shape: []int{16, 1024, 1024}, Data: data})}
+			copy(data, wiretest.Noise(64<<20))
+			body := &ExecRequest{Class: "Sum", Inputs: node.NewObject("value", &wire.Tensor{DType: "f32", Shape: []int{16, 1024, 1024}, Data: data})}
 			b.SetBytes(64 << 20)
 			for b.Loop() {
 				if err := askOne(b.Context(), c, VerbExec, "", body, &struct{}{}); err != nil {

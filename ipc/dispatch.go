@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"patchbay/ipc/wire"
 )
 
 // Dispatcher takes jobs from the table to the executors, one at a time each, and writes down how they end.
@@ -98,11 +100,11 @@ func (d *Dispatcher) run(ctx context.Context, ex Executor, rec Record, req *RunR
 		err = d.Shelf.Stage(rec.Job, out.Files)
 		defer out.hold.release()
 	case errors.Is(cause, errStopped):
-		err = Errorf(ErrCancelled, "the job was cancelled")
+		err = wire.Errorf(wire.ErrCancelled, "the job was cancelled")
 	case errors.Is(cause, errDeadline):
-		err = Errorf(ErrDeadline, "the job ran longer than its deadline of %d ms", req.DeadlineMS)
+		err = wire.Errorf(wire.ErrDeadline, "the job ran longer than its deadline of %d ms", req.DeadlineMS)
 	case cause != nil:
-		err = Errorf(ErrDraining, "the daemon was stopped while the job ran")
+		err = wire.Errorf(wire.ErrDraining, "the daemon was stopped while the job ran")
 	}
 	if d.Trace && err == nil {
 		traceRanks(&log, out.Metrics)
@@ -120,20 +122,20 @@ func previewOf(job, nodeID string, jpeg []byte) previewMessage {
 }
 
 // finish records the end of an attempt: one compare-and-swap decides, and only its winner appends the terminal event.
-func (d *Dispatcher) finish(was Record, out *Outcome, fault *Error) {
+func (d *Dispatcher) finish(was Record, out *Outcome, fault *wire.Error) {
 	ctx := context.Background() // the end of a job is recorded even while the daemon stops
 	job := was.Job
 	state := Done
 	switch {
 	case fault == nil:
-	case fault.Code == ErrCancelled:
+	case fault.Code == wire.ErrCancelled:
 		state = Cancelled
 	default:
 		state = Failed
 	}
 	rec, err := d.swap(ctx, was, func(r *Record) {
-		if r.Cancel && fault != nil && (fault.Code == ErrWorkerLost || fault.Code == ErrDraining) { // it was to be cancelled, and is gone now
-			state, fault = Cancelled, Errorf(ErrCancelled, "the job was cancelled")
+		if r.Cancel && fault != nil && (fault.Code == wire.ErrWorkerLost || fault.Code == wire.ErrDraining) { // it was to be cancelled, and is gone now
+			state, fault = Cancelled, wire.Errorf(wire.ErrCancelled, "the job was cancelled")
 		}
 		if retry, counts := d.Jobs.again(*r, fault); retry {
 			d.Jobs.requeued(r, fault, counts)
@@ -219,10 +221,10 @@ func executedEvents(job string, refs []OutputRef, ui map[string]map[string]any) 
 }
 
 // endData fills in what ComfyUI's execution_error and execution_interrupted carry.
-func endData(e *Error, data map[string]any) map[string]any {
+func endData(e *wire.Error, data map[string]any) map[string]any {
 	data["timestamp"] = time.Now().UnixMilli()
 	data["node_id"], data["node_type"] = e.Node, e.Class
-	if e.Code != ErrCancelled {
+	if e.Code != wire.ErrCancelled {
 		kind := e.Type
 		if kind == "" {
 			kind = e.Code

@@ -14,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"patchbay/ipc/wire"
 )
 
 // protocolPage is docs/protocol.md.
@@ -51,7 +53,7 @@ func fieldNames(t reflect.Type, deep bool, out map[string]bool) map[string]bool 
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice || t.Kind() == reflect.Map {
 		t = t.Elem()
 	}
-	if t.Kind() != reflect.Struct || len(out) > 0 && (t == reflect.TypeFor[Tensor]() || t == reflect.TypeFor[Error]()) { // these have sections of their own
+	if t.Kind() != reflect.Struct || len(out) > 0 && (t == reflect.TypeFor[wire.Tensor]() || t == reflect.TypeFor[wire.Error]()) { // these have sections of their own
 		return out
 	}
 	for _, f := range reflect.VisibleFields(t) {
@@ -92,11 +94,11 @@ func TestEveryFieldIsInItsSection(t *testing.T) {
 		"Events":               {Event{}, outputMessage{}, chunkMessage{}, previewMessage{}, heartbeatMessage{}},
 		"Jobs on JetStream":    {Record{}},
 		"exec":                 {ExecRequest{}},
-		"Payloads":             {Ref{}, pull{}, Tensor{}},
+		"Payloads":             {wire.Ref{}, pull{}, wire.Tensor{}},
 		"sample":               {SampleRequest{}, SampleReply{}},
-		"Frames":               {envelope{}},
+		"Frames":               {wire.Envelope{}},
 		"What a daemon counts": {Stats{}},
-		"Errors":               {errorBody{}},
+		"Errors":               {wire.ErrorBody{}},
 	} {
 		has := words(section(t, page, heading))
 		for _, m := range messages {
@@ -192,12 +194,12 @@ func TestNamesOnTheWire(t *testing.T) {
 // TestNumbersOfThePage: limits and times stand in the page as they are in the code.
 func TestNumbersOfThePage(t *testing.T) {
 	page := protocolPage(t)
-	lim := DefaultLimits()
+	lim := wire.DefaultLimits()
 	for _, want := range []string{
-		fmt.Sprintf("%d MiB (%d MiB in frames), %d levels, %d values", lim.Bytes>>20, MaxFrame>>20, lim.Depth, lim.Items),
-		fmt.Sprintf("Bytes of %d KiB and more go beside", bulkBytes>>10),
-		fmt.Sprintf("A payload has at most %d GiB", maxRegion>>30),
-		fmt.Sprintf("among the %d at most of the frame", maxFDs),
+		fmt.Sprintf("%d MiB (%d MiB in frames), %d levels, %d values", lim.Bytes>>20, wire.MaxFrame>>20, lim.Depth, lim.Items),
+		fmt.Sprintf("Bytes of %d KiB and more go beside", wire.BulkBytes>>10),
+		fmt.Sprintf("A payload has at most %d GiB", wire.MaxRegion>>30),
+		fmt.Sprintf("among the %d at most of the frame", wire.MaxFDs),
 		fmt.Sprintf("every %d s.", int(previewLease.Seconds())),
 		fmt.Sprintf("answers `no_such_job` after %d ms", strangerWait.Milliseconds()),
 		fmt.Sprintf("at most %d dimensions", 8),

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/ipc/wire"
+	"patchbay/ipc/wire/wiretest"
 	"patchbay/node"
 )
 
@@ -20,7 +22,7 @@ func TestProtocolPageIsTrue(t *testing.T) {
 	}
 	page := string(b)
 	var rows strings.Builder
-	for _, c := range ErrorTable() {
+	for _, c := range wire.ErrorTable() {
 		fmt.Fprintf(&rows, "| %s | %d | %s | %s |\n", c.Code, c.Status, map[bool]string{true: "yes", false: "no"}[c.Retryable], c.When)
 	}
 	if !strings.HasSuffix(strings.TrimSpace(page), strings.TrimSpace(rows.String())) {
@@ -28,7 +30,7 @@ func TestProtocolPageIsTrue(t *testing.T) {
 	}
 	for _, e := range endpoints() {
 		group := map[bool]string{true: "no", false: "yes"}[e.everyone]
-		subject := subjectRoot + e.verb
+		subject := wire.SubjectRoot + e.verb
 		if e.suffix != "" {
 			subject, group = subject+`.\<job\>`, "owner"
 		}
@@ -47,7 +49,7 @@ func TestProtocolPageIsTrue(t *testing.T) {
 			t.Errorf("the table of a job lacks %s", f)
 		}
 	}
-	if extra := unknownFields(fields, &RunRequest{}); len(extra) > 0 {
+	if extra := wire.UnknownFields(fields, &RunRequest{}); len(extra) > 0 {
 		t.Errorf("fields %v are in the page and not in RunRequest", extra)
 	}
 	sample := node.NewObject()
@@ -60,7 +62,7 @@ func TestProtocolPageIsTrue(t *testing.T) {
 			t.Errorf("the table of sample lacks %s", f)
 		}
 	}
-	if extra := unknownFields(sample, &SampleRequest{}); len(extra) > 0 {
+	if extra := wire.UnknownFields(sample, &SampleRequest{}); len(extra) > 0 {
 		t.Errorf("fields %v are in the page and not in SampleRequest", extra)
 	}
 	frames := regexp.MustCompile("(?s)```hex\n(.*?)```").FindAllStringSubmatch(page, -1)
@@ -78,12 +80,12 @@ func TestProtocolPageIsTrue(t *testing.T) {
 		for _, line := range strings.Split(f[1], "\n") {
 			raw = append(raw, leadingHex(line)...)
 		}
-		body, err := Encode(want[i], Msgpack)
+		body, err := wire.Encode(want[i], wire.Msgpack)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !bytes.Equal(raw, frameOf(body)) {
-			t.Errorf("frame %d: the page has\n%s\nthe code sends\n%s", i, hex.Dump(raw), hex.Dump(frameOf(body)))
+		if !bytes.Equal(raw, wiretest.FrameOf(body)) {
+			t.Errorf("frame %d: the page has\n%s\nthe code sends\n%s", i, hex.Dump(raw), hex.Dump(wiretest.FrameOf(body)))
 		}
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"patchbay/ipc/wire"
 )
 
 // What a job table does with a Ledger: the record is changed there first, and the table follows, from the answer or from the watch on the bucket, whichever
@@ -263,7 +265,7 @@ func (j *Jobs) takeThis(ctx context.Context, id, worker string) (Record, *RunReq
 	if req == nil {
 		var err error
 		if req, err = l.request(ctx, rec); err != nil {
-			j.fail(ctx, rec, Errorf(ErrInternal, "%v", err))
+			j.fail(ctx, rec, wire.Errorf(wire.ErrInternal, "%v", err))
 			return Record{}, nil, nil, errConflict
 		}
 	}
@@ -377,7 +379,7 @@ func (j *Jobs) Mine(id string) (mine, elsewhere bool) {
 }
 
 // fail ends a job that was not given to any worker.
-func (j *Jobs) fail(ctx context.Context, rec Record, fault *Error) {
+func (j *Jobs) fail(ctx context.Context, rec Record, fault *wire.Error) {
 	rec, err := j.Update(ctx, rec.Job, rec.Rev, func(r *Record) { r.State, r.Error, r.Finished = Failed, fault, j.cfg.Now().UnixMilli() })
 	if err == nil {
 		j.Append(ctx, rec.Job, -1, terminalOf(rec))
@@ -405,7 +407,7 @@ func terminalOf(rec Record) Event {
 	}
 	fault := rec.Error
 	if fault == nil {
-		fault = Errorf(ErrInternal, "the job is %s", rec.State)
+		fault = wire.Errorf(wire.ErrInternal, "the job is %s", rec.State)
 	}
 	kind := EventError
 	if rec.State == Cancelled {
@@ -417,7 +419,7 @@ func terminalOf(rec Record) Event {
 // Retry queues a job once more that has failed, was cancelled or has expired, with all its attempts before it.
 func (j *Jobs) Retry(ctx context.Context, id string) (Record, error) {
 	if j.cfg.Ledger == nil {
-		return Record{}, Errorf(ErrExpired, "the jobs of this daemon are kept in memory only, without what they asked for; submit the job again")
+		return Record{}, wire.Errorf(wire.ErrExpired, "the jobs of this daemon are kept in memory only, without what they asked for; submit the job again")
 	}
 	for {
 		rec, err := j.Get(ctx, id)
@@ -425,10 +427,10 @@ func (j *Jobs) Retry(ctx context.Context, id string) (Record, error) {
 			return Record{}, err
 		}
 		if rec.Kind != "" {
-			return Record{}, Errorf(ErrBadRequest, "job %s is a %s, which belongs to its connection; send it again", id, rec.Kind)
+			return Record{}, wire.Errorf(wire.ErrBadRequest, "job %s is a %s, which belongs to its connection; send it again", id, rec.Kind)
 		}
 		if rec.State.revived() == nil {
-			return Record{}, Errorf(ErrBadRequest, "job %s is %s; retry is for jobs that failed, were cancelled or have expired", id, rec.State)
+			return Record{}, wire.Errorf(wire.ErrBadRequest, "job %s is %s; retry is for jobs that failed, were cancelled or have expired", id, rec.State)
 		}
 		cause := fmt.Sprintf("it was %s", rec.State)
 		rec, err = j.update(ctx, id, rec.Rev, State.revived, func(r *Record) {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"patchbay/ipc/wire/wiretest"
 )
 
 // TestLostAnswers does every write of a job twice, as after a write that was stored and whose answer was lost: the second one finds its own work.
@@ -12,7 +14,7 @@ func TestLostAnswers(t *testing.T) {
 	e := ledgerServer(t, false)
 	j, _ := durable(t, e, "a")
 	l := j.cfg.Ledger
-	ctx := within(t, 20*time.Second)
+	ctx := wiretest.Within(t, 20*time.Second)
 	req := &RunRequest{ID: "twice", Workflow: "{}"}
 	rec := j.fresh(req, "hash")
 	first, created, err := l.create(ctx, rec, req)
@@ -51,7 +53,7 @@ func TestLostAnswers(t *testing.T) {
 func TestCancelAtEveryState(t *testing.T) {
 	e := ledgerServer(t, false)
 	j, _ := durable(t, e, "a")
-	ctx := within(t, 20*time.Second)
+	ctx := wiretest.Within(t, 20*time.Second)
 	for _, c := range []struct {
 		state State // that the job is brought into
 		after State
@@ -103,7 +105,7 @@ func TestCancelAtEveryState(t *testing.T) {
 func TestQueueTimeIsForTheQueue(t *testing.T) {
 	e := ledgerServer(t, false)
 	j, _ := durable(t, e, "a")
-	ctx := within(t, 10*time.Second)
+	ctx := wiretest.Within(t, 10*time.Second)
 	mustCreate(t, j, &RunRequest{ID: "late", QueueTTLMS: 60_000})
 	if _, _, _, err := j.Take(ctx, "w"); err != nil {
 		t.Fatal(err)
@@ -125,7 +127,7 @@ func TestHeartbeatsOutliveTheServer(t *testing.T) {
 	if err := e.restartJetStream(); err != nil {
 		t.Fatal(err)
 	}
-	ctx := within(t, 20*time.Second)
+	ctx := wiretest.Within(t, 20*time.Second)
 	if _, err := j.cfg.Ledger.daemons.Put(ctx, "a", []byte("x")); err != nil {
 		t.Errorf("a heartbeat after the restart: %v", err)
 	}
@@ -141,7 +143,7 @@ func TestReferencesNobodyGivesOut(t *testing.T) {
 	e := ledgerServer(t, false)
 	j, _ := durable(t, e, "a")
 	l := j.cfg.Ledger
-	ctx := within(t, 20*time.Second)
+	ctx := wiretest.Within(t, 20*time.Second)
 	names := []string{"one", "two"}
 	for _, id := range names {
 		rec := j.fresh(&RunRequest{ID: id}, "hash")

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"patchbay/ipc/wire/wiretest"
 )
 
 // ledgerServer is a server with JetStream in a folder of the test.
@@ -61,7 +63,7 @@ func TestDurableJobsAreTakenOnceByTwoDaemons(t *testing.T) {
 	e := ledgerServer(t, false)
 	a, _ := durable(t, e, "a")
 	b, _ := durable(t, e, "b")
-	ctx := within(t, 20*time.Second)
+	ctx := wiretest.Within(t, 20*time.Second)
 	const jobs = 60
 	for i := range jobs {
 		mustCreate(t, a, &RunRequest{ID: fmt.Sprint("j", i), Workflow: graph("Step 1")})
@@ -116,7 +118,7 @@ func TestDurablePrioritiesAndLargeRequests(t *testing.T) {
 	end()
 	j, _ = durable(t, e, "a")
 	for _, want := range []string{"high", "normal", "low"} {
-		rec, req, _, err := j.Take(within(t, 10*time.Second), "w")
+		rec, req, _, err := j.Take(wiretest.Within(t, 10*time.Second), "w")
 		if err != nil || rec.Job != want {
 			t.Fatalf("took %s, %v, want %s", rec.Job, err, want)
 		}
@@ -134,7 +136,7 @@ func TestCrashBetweenSwapAndNames(t *testing.T) {
 			out := t.TempDir()
 			sc := ShelfConfig{Stage: filepath.Join(out, ".stage"), Output: out, Keep: true}
 			j, end := durable(t, e, "a")
-			ctx := within(t, 20*time.Second)
+			ctx := wiretest.Within(t, 20*time.Second)
 			mustCreate(t, j, &RunRequest{ID: "p"})
 			rec, _, _, err := j.Take(ctx, "w")
 			if err != nil {
@@ -194,7 +196,7 @@ func TestCrashBetweenSwapAndNames(t *testing.T) {
 func checkTerminal(t *testing.T, e *Embedded, job string, want ...string) {
 	t.Helper()
 	j, _ := durable(t, e, "reader")
-	evs, err := j.cfg.Ledger.log(within(t, 5*time.Second), job)
+	evs, err := j.cfg.Ledger.log(wiretest.Within(t, 5*time.Second), job)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +215,7 @@ func checkTerminal(t *testing.T, e *Embedded, job string, want ...string) {
 func TestTendRepairs(t *testing.T) {
 	e := ledgerServer(t, false)
 	j, _ := durable(t, e, "a")
-	ctx := within(t, 20*time.Second)
+	ctx := wiretest.Within(t, 20*time.Second)
 	l := j.cfg.Ledger
 	rec := j.fresh(&RunRequest{ID: "mute"}, "hash")
 	if _, _, err := l.create(ctx, rec, &RunRequest{ID: "mute"}); err != nil {

@@ -12,6 +12,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
+
+	"patchbay/ipc/wire"
 )
 
 // EmbeddedConfig describes the NATS server that a daemon carries inside.
@@ -66,7 +68,7 @@ func StartEmbedded(cfg EmbeddedConfig) (*Embedded, error) {
 	}
 	logs := &natsLog{faults: make(chan string, 1), log: cfg.Log.With().Str("component", "nats").Logger()}
 	opts := &server.Options{
-		ServerName: "patchbay-" + strings.ToLower(NewJobID()[16:]), Host: host, Port: port, Authorization: cfg.Token,
+		ServerName: "patchbay-" + strings.ToLower(wire.NewID()[16:]), Host: host, Port: port, Authorization: cfg.Token,
 		NoSigs: true, MaxPayload: embeddedPayload, MaxClosedClients: 16, DisableJetStreamBanner: true,
 		JetStream: cfg.Store != "", StoreDir: cfg.Store, SyncAlways: cfg.SyncAlways, JetStreamMaxMemory: embeddedMemory, JetStreamMaxStore: embeddedStore,
 	}
@@ -124,7 +126,7 @@ func (cfg *EmbeddedConfig) admit(opts *server.Options) (inside string, err error
 			return "", fmt.Errorf("users of the NATS server: %s has no users in an authorization block; `patchbay serve --print-permissions` prints one", cfg.Users)
 		}
 		opts.Users, opts.Nkeys, opts.AuthTimeout = from.Users, from.Nkeys, from.AuthTimeout
-		name, password := NewJobID(), rand.Text()
+		name, password := wire.NewID(), rand.Text()
 		rights := Permissions(RoleDaemon, name)
 		opts.Users = append(opts.Users, &server.User{Username: name, Password: password, Permissions: &server.Permissions{
 			Publish: &server.SubjectPermission{Allow: rights.Publish}, Subscribe: &server.SubjectPermission{Allow: rights.Subscribe},

@@ -3,6 +3,7 @@ package ipc
 import (
 	"fmt"
 
+	"patchbay/ipc/wire"
 	"patchbay/node"
 )
 
@@ -16,7 +17,7 @@ type Event struct {
 	Attempt    int            `json:"attempt"`
 	Node       string         `json:"node,omitempty"`
 	Data       map[string]any `json:"data,omitempty"` // ComfyUI's data of the websocket message of that type
-	Error      *Error         `json:"error,omitempty"`
+	Error      *wire.Error    `json:"error,omitempty"`
 	NodeErrors map[string]any `json:"node_errors,omitempty"`
 }
 
@@ -46,14 +47,14 @@ func Terminal(eventType string) bool {
 // eventOf reads an event.
 func eventOf(o *node.Object) (*Event, error) {
 	ev := &Event{}
-	plain := without(without(without(o, "data"), "error"), "node_errors")
-	if err := bindReply(plain, ev); err != nil {
+	plain := wire.Without(wire.Without(wire.Without(o, "data"), "error"), "node_errors")
+	if err := wire.BindReply(plain, ev); err != nil {
 		return nil, err
 	}
 	if v, _ := o.Get("data"); v != nil {
 		d, ok := v.(*node.Object)
 		if !ok {
-			return nil, fmt.Errorf("read reply: event data is %s", kindOf(v))
+			return nil, fmt.Errorf("read reply: event data is %s", wire.KindOf(v))
 		}
 		ev.Data = map[string]any{}
 		for _, k := range d.Keys() {
@@ -61,7 +62,7 @@ func eventOf(o *node.Object) (*Event, error) {
 		}
 	}
 	if v, _ := o.Get("error"); v != nil {
-		ev.Error = errorFrom(v, o)
+		ev.Error = wire.ErrorFrom(v, o)
 		ev.NodeErrors = ev.Error.NodeErrors
 	}
 	return ev, nil

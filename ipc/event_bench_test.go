@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"patchbay/ipc/wire"
 )
 
 // BenchmarkEvent is what one event of progress costs from the worker process to the stream: frames, table, JSON, NATS. A step of 100 ms makes one.
@@ -42,7 +44,7 @@ func BenchmarkEvent(b *testing.B) {
 	for b.Loop() {
 		began := time.Now()
 		sink := Sink{Event: func(ev Event) { j.Append(ctx, rec.Job, -1, ev) }, Preview: func(string, []byte) {}}
-		if _, err := child.Run(ctx, Task{Req: &RunRequest{ID: NewJobID(), Workflow: graph("Step 1000")}, Attempt: 1}, sink); err != nil {
+		if _, err := child.Run(ctx, Task{Req: &RunRequest{ID: wire.NewID(), Workflow: graph("Step 1000")}, Attempt: 1}, sink); err != nil {
 			b.Fatal(err)
 		}
 		each = time.Since(began) / steps

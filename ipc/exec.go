@@ -4,17 +4,18 @@ import (
 	"context"
 	"time"
 
+	"patchbay/ipc/wire"
 	"patchbay/node"
 )
 
 func (s *Service) exec(r *Request) error {
 	var q ExecRequest
-	if err := Bind(r.Fields, &q); err != nil {
-		return Errorf(ErrBadRequest, "%v", err)
+	if err := wire.Bind(r.Fields, &q); err != nil {
+		return wire.Errorf(wire.ErrBadRequest, "%v", err)
 	}
 	q.hold = r.hold
 	if q.Class == "" {
-		return Errorf(ErrBadRequest, "field class_type is missing")
+		return wire.Errorf(wire.ErrBadRequest, "field class_type is missing")
 	}
 	ex, err := s.executorFor(q.Inputs)
 	if err != nil {
@@ -22,7 +23,7 @@ func (s *Service) exec(r *Request) error {
 	}
 	s.spawn(r, func(ctx context.Context) error {
 		if err := ex.Ready(ctx); err != nil {
-			return Errorf(ErrNoCapacity, "no worker became ready: %v", err)
+			return wire.Errorf(wire.ErrNoCapacity, "no worker became ready: %v", err)
 		}
 		out, err := ex.Exec(ctx, &q)
 		if err != nil {
@@ -39,14 +40,14 @@ func (s *Service) exec(r *Request) error {
 
 func (s *Service) free(r *Request) error {
 	var q FreeRequest
-	if err := Bind(r.Fields, &q); err != nil {
-		return Errorf(ErrBadRequest, "%v", err)
+	if err := wire.Bind(r.Fields, &q); err != nil {
+		return wire.Errorf(wire.ErrBadRequest, "%v", err)
 	}
 	s.spawn(r, func(ctx context.Context) error {
 		total := FreeReply{V: ProtocolVersion}
 		for _, ex := range s.cfg.Executors {
 			if err := ex.Ready(ctx); err != nil {
-				return Errorf(ErrNoCapacity, "no worker became ready: %v", err)
+				return wire.Errorf(wire.ErrNoCapacity, "no worker became ready: %v", err)
 			}
 			out, err := ex.Free(ctx, &q)
 			if err != nil {
@@ -77,10 +78,10 @@ func (s *Service) executorFor(inputs any) (Executor, error) {
 	for _, id := range ids {
 		o, ok := s.owners[id]
 		if !ok {
-			return nil, Errorf(ErrNoHandle, "no handle %q: it was freed, its lease ran out, or its worker restarted", shown(id))
+			return nil, wire.Errorf(wire.ErrNoHandle, "no handle %q: it was freed, its lease ran out, or its worker restarted", wire.Shown(id))
 		}
 		if owner != nil && owner != o.ex {
-			return nil, Errorf(ErrNoHandle, "handle %q is on %s, another one on %s; load both with one worker", id, o.ex.Name(), owner.Name())
+			return nil, wire.Errorf(wire.ErrNoHandle, "handle %q is on %s, another one on %s; load both with one worker", id, o.ex.Name(), owner.Name())
 		}
 		owner = o.ex
 	}

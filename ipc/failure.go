@@ -6,6 +6,7 @@ import (
 	"strings"
 	"syscall"
 
+	"patchbay/ipc/wire"
 	"patchbay/node"
 )
 
@@ -13,39 +14,39 @@ import (
 func failureCode(code string) string {
 	switch code {
 	case node.CodeTooLarge:
-		return ErrTooLarge
+		return wire.ErrTooLarge
 	case node.CodeCancelled:
-		return ErrCancelled
+		return wire.ErrCancelled
 	case node.CodeOutOfMemory:
-		return ErrOutOfMemory
+		return wire.ErrOutOfMemory
 	case node.CodeFileMissing, node.CodeTokenizer:
-		return ErrNoModel
+		return wire.ErrNoModel
 	case node.CodeFileOutsideRoot:
-		return ErrBadRequest
+		return wire.ErrBadRequest
 	case node.CodeBadCheckpoint, node.CodeWrongFamily, node.CodeBadImage:
-		return ErrUnsupported
+		return wire.ErrUnsupported
 	case node.CodeDiskFull:
-		return ErrDiskFull
+		return wire.ErrDiskFull
 	case node.CodeDeadline:
-		return ErrDeadline
+		return wire.ErrDeadline
 	case node.CodePanic, node.CodeInternal:
-		return ErrInternal
+		return wire.ErrInternal
 	case node.CodeUnknownHandle:
-		return ErrNoHandle
+		return wire.ErrNoHandle
 	case node.CodeUnknownClass:
-		return ErrNoNodeType
+		return wire.ErrNoNodeType
 	case node.CodePlanRefused:
-		return ErrPlanRefused
+		return wire.ErrPlanRefused
 	}
-	return ErrBadWorkflow
+	return wire.ErrBadWorkflow
 }
 
 // errorOf turns any error into an Error; a Failure keeps ComfyUI's type, details and node errors.
-func errorOf(err error) *Error {
+func errorOf(err error) *wire.Error {
 	if err == nil {
 		return nil
 	}
-	var e *Error
+	var e *wire.Error
 	if errors.As(err, &e) {
 		return e
 	}
@@ -54,19 +55,19 @@ func errorOf(err error) *Error {
 		if f == nil {
 			return nil
 		}
-		e = Errorf(failureCode(f.Code), "%s", f.Message)
+		e = wire.Errorf(failureCode(f.Code), "%s", f.Message)
 		e.Type, e.Details, e.Node, e.Class, e.Input = f.Code, f.Details, f.Node, f.Class, f.Field
 		e.Extra, e.NodeErrors, e.Trace = f.Extra, f.NodeErrors, f.Trace
 		return e
 	}
-	return Errorf(ErrInternal, "%s", err.Error())
+	return wire.Errorf(wire.ErrInternal, "%s", err.Error())
 }
 
 // guarded runs f and turns a panic into an error with its stack.
 func guarded[T any](f func() (T, error)) (out T, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			e := Errorf(ErrInternal, "panic: %v", p)
+			e := wire.Errorf(wire.ErrInternal, "panic: %v", p)
 			e.Type, e.Trace = "internal_panic", strings.Split(strings.TrimSpace(string(debug.Stack())), "\n")
 			err = e
 		}
@@ -75,16 +76,16 @@ func guarded[T any](f func() (T, error)) (out T, err error) {
 }
 
 // storeError tells a full disk from other faults of writing.
-func storeError(err error) *Error {
+func storeError(err error) *wire.Error {
 	var fail *node.Failure
 	if errors.As(err, &fail) {
 		return errorOf(err)
 	}
-	code := ErrInternal
+	code := wire.ErrInternal
 	for _, full := range []error{syscall.ENOSPC, syscall.EFBIG, syscall.EDQUOT} {
 		if errors.Is(err, full) {
-			code = ErrDiskFull
+			code = wire.ErrDiskFull
 		}
 	}
-	return Errorf(code, "write output: %v", err)
+	return wire.Errorf(code, "write output: %v", err)
 }

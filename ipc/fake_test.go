@@ -14,6 +14,7 @@ import (
 	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
+	"patchbay/ipc/wire"
 	"patchbay/node"
 )
 
@@ -108,9 +109,9 @@ func (f *fake) Exec(_ context.Context, req *ExecRequest) (*ExecReply, error) {
 		return &ExecReply{Outputs: []any{v}}, nil
 	case "Sum": // touches every page
 		v, _ := req.Inputs.Get("value")
-		t, ok := v.(*Tensor)
+		t, ok := v.(*wire.Tensor)
 		if !ok {
-			return nil, Errorf(ErrBadRequest, "no tensor")
+			return nil, wire.Errorf(wire.ErrBadRequest, "no tensor")
 		}
 		sum := int64(0)
 		for i := 0; i < len(t.Data); i += 4096 {
@@ -120,7 +121,7 @@ func (f *fake) Exec(_ context.Context, req *ExecRequest) (*ExecReply, error) {
 	case "Loader":
 		return &ExecReply{Outputs: []any{node.NewObject(handleKey, f.name+"-h1", "type", "MODEL")}}, nil
 	}
-	return nil, Errorf(ErrNoNodeType, "no class %q", req.Class)
+	return nil, wire.Errorf(wire.ErrNoNodeType, "no class %q", req.Class)
 }
 
 func (f *fake) Free(_ context.Context, req *FreeRequest) (*FreeReply, error) {

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 
+	"patchbay/ipc/wire"
 	"patchbay/node"
 )
 
@@ -16,19 +17,19 @@ type SampleRequest struct {
 	Model    ModelRef     `json:"model"`
 	Sampler  SamplerRef   `json:"sampler"`
 	Sampling *SamplingRef `json:"sampling,omitempty"` // nil: as the model file says
-	Sigmas   *Tensor      `json:"sigmas"`             // [n+1]
-	Noise    *Tensor      `json:"noise,omitempty"`    // unit variance, not scaled; nil: zeros
+	Sigmas   *wire.Tensor `json:"sigmas"`             // [n+1]
+	Noise    *wire.Tensor `json:"noise,omitempty"`    // unit variance, not scaled; nil: zeros
 	// NoiseDraws are the sizes of the draws that made the noise, for samplers whose own noise goes on behind them; nil: one draw of the whole batch.
-	NoiseDraws []int    `json:"noise_draws,omitempty"`
-	Latent     *Tensor  `json:"latent"`
-	Mask       *Tensor  `json:"mask,omitempty"` // 1 where the latent may change, [1 or B, 1 or C, Y, X]; nil: everywhere
-	Seed       uint64   `json:"seed,omitempty"` // of noise that samplers draw on the way
-	CFG        *float64 `json:"cfg,omitempty"`  // nil: 1
-	CFG1       *bool    `json:"cfg1_shortcut,omitempty"`
-	Conds      CondsRef `json:"conds"`
-	Preview    string   `json:"preview,omitempty"` // "none" (default), "latent": x0 with every step, "jpeg": a picture at most 5 times a second
-	WantX0     bool     `json:"want_x0,omitempty"` // the last x0 of the whole batch with the result
-	Plan       string   `json:"plan,omitempty"`    // "ulysses=2,cfg=2"; empty: chosen
+	NoiseDraws []int        `json:"noise_draws,omitempty"`
+	Latent     *wire.Tensor `json:"latent"`
+	Mask       *wire.Tensor `json:"mask,omitempty"` // 1 where the latent may change, [1 or B, 1 or C, Y, X]; nil: everywhere
+	Seed       uint64       `json:"seed,omitempty"` // of noise that samplers draw on the way
+	CFG        *float64     `json:"cfg,omitempty"`  // nil: 1
+	CFG1       *bool        `json:"cfg1_shortcut,omitempty"`
+	Conds      CondsRef     `json:"conds"`
+	Preview    string       `json:"preview,omitempty"` // "none" (default), "latent": x0 with every step, "jpeg": a picture at most 5 times a second
+	WantX0     bool         `json:"want_x0,omitempty"` // the last x0 of the whole batch with the result
+	Plan       string       `json:"plan,omitempty"`    // "ulysses=2,cfg=2"; empty: chosen
 
 	built *node.HostRequest // by parseSample
 	hold  *hold
@@ -55,9 +56,9 @@ type PatchRef struct {
 
 // PatchTensors are the matrices of a low-rank adapter.
 type PatchTensors struct {
-	Up    *Tensor  `json:"up"`              // [N, R]
-	Down  *Tensor  `json:"down"`            // [R, K]
-	Alpha *float64 `json:"alpha,omitempty"` // nil: R
+	Up    *wire.Tensor `json:"up"`              // [N, R]
+	Down  *wire.Tensor `json:"down"`            // [R, K]
+	Alpha *float64     `json:"alpha,omitempty"` // nil: R
 }
 
 // SamplerRef names an update rule.
@@ -84,13 +85,13 @@ type CondsRef struct {
 // CondRef is one entry of a conditioning. ModelConds are what ComfyUI's extra_conds gives: c_crossattn [1, Lt, D], y [1, P], guidance [1], attention_mask
 // [1, Lt], and of HunyuanDiT and PixArt text_embedding_mask, encoder_hidden_states_t5, text_embedding_mask_t5, image_meta_size, c_size, c_ar.
 type CondRef struct {
-	ModelConds    map[string]*Tensor `json:"model_conds"`
-	TimestepStart *float64           `json:"timestep_start,omitempty"` // sigma; the entry is active while end <= sigma <= start
-	TimestepEnd   *float64           `json:"timestep_end,omitempty"`
-	Strength      *float64           `json:"strength,omitempty"` // nil: 1
-	Area          []int              `json:"area,omitempty"`     // [height, width, y, x] in latent pixels
-	Mask          *Tensor            `json:"mask,omitempty"`     // [1 or B, Y, X] at latent size, weights
-	MaskStrength  *float64           `json:"mask_strength,omitempty"`
+	ModelConds    map[string]*wire.Tensor `json:"model_conds"`
+	TimestepStart *float64                `json:"timestep_start,omitempty"` // sigma; the entry is active while end <= sigma <= start
+	TimestepEnd   *float64                `json:"timestep_end,omitempty"`
+	Strength      *float64                `json:"strength,omitempty"` // nil: 1
+	Area          []int                   `json:"area,omitempty"`     // [height, width, y, x] in latent pixels
+	Mask          *wire.Tensor            `json:"mask,omitempty"`     // [1 or B, Y, X] at latent size, weights
+	MaskStrength  *float64                `json:"mask_strength,omitempty"`
 }
 
 // SampleReply is one message of the replies to sample: "accepted", "progress", "heartbeat", and one of "done", "error" and "cancelled" as the last.
@@ -103,13 +104,13 @@ type SampleReply struct {
 	Step    int            `json:"i,omitempty"`
 	Steps   int            `json:"n,omitempty"`
 	Sigma   float64        `json:"sigma,omitempty"`   // of the step just done
-	X0      *Tensor        `json:"x0,omitempty"`      // progress: the first item, with the last step the whole batch; done: the whole batch
+	X0      *wire.Tensor   `json:"x0,omitempty"`      // progress: the first item, with the last step the whole batch; done: the whole batch
 	JPEG    []byte         `json:"jpeg,omitempty"`    // progress, preview "jpeg"
-	X       *Tensor        `json:"x,omitempty"`       // done: the latent, f32, model space
+	X       *wire.Tensor   `json:"x,omitempty"`       // done: the latent, f32, model space
 	Evals   int            `json:"evals,omitempty"`   // done: evaluations of the model
 	Metrics map[string]any `json:"metrics,omitempty"` // done: where the time went, seconds
 	Worker  string         `json:"worker,omitempty"`
-	Error   *Error         `json:"error,omitempty"`
+	Error   *wire.Error    `json:"error,omitempty"`
 
 	hold *hold
 }
@@ -153,12 +154,12 @@ type LoadReply struct {
 // light returns the request without the data of tensors that have a hash; nil if there are none.
 func (q *SampleRequest) light() *SampleRequest {
 	any, out := false, *q
-	light := func(t *Tensor) *Tensor {
+	light := func(t *wire.Tensor) *wire.Tensor {
 		if t == nil || t.Hash == "" {
 			return t
 		}
 		any = true
-		return &Tensor{DType: t.DType, Shape: t.Shape, Hash: t.Hash}
+		return &wire.Tensor{DType: t.DType, Shape: t.Shape, Hash: t.Hash}
 	}
 	entries := func(list []CondRef) []CondRef {
 		list = slices.Clone(list)

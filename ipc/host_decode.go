@@ -7,26 +7,27 @@ import (
 	"reflect"
 	"slices"
 
+	"patchbay/ipc/wire"
 	"patchbay/models/dit"
 	"patchbay/node"
 	"patchbay/parallel"
 )
 
 // parseSample reads the body of sample. With forward large tensors are left to the worker that gets them. Errors have Input set to the path of the field.
-func parseSample(o *node.Object, forward bool) (*SampleRequest, *Error) {
+func parseSample(o *node.Object, forward bool) (*SampleRequest, *wire.Error) {
 	q := &SampleRequest{}
 	if err := bindStrict(o, q); err != nil {
-		return nil, badRequest(err)
+		return nil, wire.BadRequest(err)
 	}
 	if q.ID == "" {
-		q.ID = NewJobID()
+		q.ID = wire.NewID()
 	}
-	if !validID(q.ID) {
-		return nil, badRequest(badField("id", "%q: an id is 1 to 64 of A-Z a-z 0-9 _ -", shown(q.ID)))
+	if !wire.ValidID(q.ID) {
+		return nil, wire.BadRequest(wire.BadField("id", "%q: an id is 1 to 64 of A-Z a-z 0-9 _ -", wire.Shown(q.ID)))
 	}
 	built, err := q.request(numbers{forward})
 	if err != nil {
-		return nil, badRequest(err)
+		return nil, wire.BadRequest(err)
 	}
 	if !forward {
 		q.built = built
@@ -36,11 +37,11 @@ func parseSample(o *node.Object, forward bool) (*SampleRequest, *Error) {
 
 // bindStrict is Bind that refuses fields that dst does not have.
 func bindStrict(o *node.Object, dst any) error {
-	if err := Bind(o, dst); err != nil {
+	if err := wire.Bind(o, dst); err != nil {
 		return err
 	}
-	if bad := unknownField(o, reflect.TypeOf(dst).Elem()); bad != "" {
-		return badField(bad, "is not known here and would be passed over: leave it out")
+	if bad := wire.UnknownField(o, reflect.TypeOf(dst).Elem()); bad != "" {
+		return wire.BadField(bad, "is not known here and would be passed over: leave it out")
 	}
 	return nil
 }
@@ -71,7 +72,7 @@ func (q *SampleRequest) request(look numbers) (*node.HostRequest, error) {
 			return nil, err
 		}
 		if a, b := r.Noise, r.Latent; a.B != b.B || a.C != b.C || a.Y != b.Y || a.X != b.X {
-			return nil, badField("noise", "has shape %v, the latent %v", q.Noise.Shape, q.Latent.Shape)
+			return nil, wire.BadField("noise", "has shape %v, the latent %v", q.Noise.Shape, q.Latent.Shape)
 		}
 		if r.NoiseDraws == nil {
 			r.NoiseDraws = []int{r.Noise.Len()}
@@ -92,13 +93,13 @@ func (m *ModelRef) file(look numbers) (node.ModelFile, error) {
 		path := fmt.Sprintf("model.patches[%d].", i)
 		switch {
 		case p.Key == "":
-			return out, badField(path+"key", "is missing")
+			return out, wire.BadField(path+"key", "is missing")
 		case p.Adapter != "lora":
-			return out, badField(path+"adapter", "%q: lora is the only one that is added without changing the weights", shown(p.Adapter))
+			return out, wire.BadField(path+"adapter", "%q: lora is the only one that is added without changing the weights", wire.Shown(p.Adapter))
 		case p.Tensors.Up == nil || p.Tensors.Down == nil:
-			return out, badField(path+"tensors", "lacks up or down")
+			return out, wire.BadField(path+"tensors", "lacks up or down")
 		case p.Strength != nil && !finite(*p.Strength) || p.Tensors.Alpha != nil && !finite(*p.Tensors.Alpha):
-			return out, badField(path+"strength", "strength and alpha are finite numbers")
+			return out, wire.BadField(path+"strength", "strength and alpha are finite numbers")
 		}
 		low := node.Patch{Key: p.Key, Offset: p.Offset, Strength: 1, Alpha: p.Tensors.Alpha}
 		if p.Strength != nil {
@@ -107,7 +108,7 @@ func (m *ModelRef) file(look numbers) (node.ModelFile, error) {
 		if !look.forward {
 			up, down := p.Tensors.Up, p.Tensors.Down
 			low.Up, low.Down = &node.Tensor{DType: up.DType, Shape: up.Shape, Data: up.Data}, &node.Tensor{DType: down.DType, Shape: down.Shape, Data: down.Data}
-			low.ID = up.DType + up.name() + down.DType + down.name()
+			low.ID = up.DType + up.Sum() + down.DType + down.Sum()
 		}
 		out.Patches = append(out.Patches, low)
 	}
@@ -120,26 +121,26 @@ func finite(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
 func (q *SampleRequest) plain(r *parallel.Request) error {
 	switch {
 	case q.Model.File == "":
-		return badField("model.file", "is missing")
+		return wire.BadField("model.file", "is missing")
 	case q.Sampler.Name == "":
-		return badField("sampler.name", "is missing")
+		return wire.BadField("sampler.name", "is missing")
 	case q.Sampler.MaskNoiseFromSeed && q.Sampler.Name != "euler" && q.Sampler.Name != "ddim":
-		return badField("sampler.mask_noise_from_seed", "goes with euler only, not with %s", q.Sampler.Name)
+		return wire.BadField("sampler.mask_noise_from_seed", "goes with euler only, not with %s", q.Sampler.Name)
 	case q.Sampling != nil && len(q.Sampling.Bases) == 0:
-		return badField("sampling.bases", "is missing; leave sampling out to take that of the model file")
+		return wire.BadField("sampling.bases", "is missing; leave sampling out to take that of the model file")
 	case !slices.Contains([]string{"", "none", "latent", "jpeg"}, q.Preview):
-		return badField("preview", "%q: want none, latent or jpeg", shown(q.Preview))
+		return wire.BadField("preview", "%q: want none, latent or jpeg", wire.Shown(q.Preview))
 	}
 	for i, n := range q.NoiseDraws {
 		if n < 1 {
-			return badField(fmt.Sprintf("noise_draws[%d]", i), "%d: want the number of values of a draw", n)
+			return wire.BadField(fmt.Sprintf("noise_draws[%d]", i), "%d: want the number of values of a draw", n)
 		}
 	}
 	if q.Sampler.MaskNoiseFromSeed {
 		r.Sampler = "ddim"
 	}
 	if _, err := parallel.ParsePlan(q.Plan); err != nil {
-		return badField("plan", "%v", err)
+		return wire.BadField("plan", "%v", err)
 	}
 	r.Preview = q.Preview == "latent" || q.Preview == "jpeg"
 	return nil
@@ -158,7 +159,7 @@ func (q *SampleRequest) guide(r *parallel.Request, look numbers) error {
 	r.Branches = []parallel.Branch{positive}
 	if q.Conds.Negative == nil {
 		if cfg != 1 {
-			return badField("conds.negative", "is missing; without it cfg must be 1, not %v", cfg)
+			return wire.BadField("conds.negative", "is missing; without it cfg must be 1, not %v", cfg)
 		}
 		r.Guider = parallel.Guider{Kind: parallel.GuideBasic}
 		return nil
@@ -185,8 +186,8 @@ func (q *SampleRequest) branch(name string, list []CondRef, look numbers) (paral
 type numbers struct{ forward bool }
 
 // away tells whether only dtype and shape of a tensor are looked at.
-func (look numbers) away(t *Tensor) bool {
-	return look.forward && (t.Data == nil && t.Hash != "" || len(t.Data) >= bulkBytes)
+func (look numbers) away(t *wire.Tensor) bool {
+	return look.forward && (t.Data == nil && t.Hash != "" || len(t.Data) >= wire.BulkBytes)
 }
 
 // always is ComfyUI's sigma at 0 percent of a discrete model: above every sigma.
@@ -205,7 +206,7 @@ func (c *CondRef) entry(path string, look numbers) (parallel.Entry, error) {
 	}
 	if c.Area != nil {
 		if len(c.Area) != 4 {
-			return e, badField(path+".area", "has %d numbers: want [height, width, y, x] in latent pixels", len(c.Area))
+			return e, wire.BadField(path+".area", "has %d numbers: want [height, width, y, x] in latent pixels", len(c.Area))
 		}
 		e.Area = parallel.Area{H: c.Area[0], W: c.Area[1], Y: c.Area[2], X: c.Area[3]}
 	}
@@ -216,7 +217,7 @@ func (c *CondRef) entry(path string, look numbers) (parallel.Entry, error) {
 		}
 	}
 	if c.ModelConds["c_crossattn"] == nil {
-		return e, badField(path+".model_conds.c_crossattn", "is missing")
+		return e, wire.BadField(path+".model_conds.c_crossattn", "is missing")
 	}
 	for _, key := range slices.Sorted(maps.Keys(c.ModelConds)) {
 		if t := c.ModelConds[key]; t != nil {
@@ -229,7 +230,7 @@ func (c *CondRef) entry(path string, look numbers) (parallel.Entry, error) {
 }
 
 // setCond takes one value of extra_conds.
-func setCond(e *dit.Entry, key, path string, t *Tensor, look numbers) error {
+func setCond(e *dit.Entry, key, path string, t *wire.Tensor, look numbers) error {
 	dims := map[string]int{"c_crossattn": 3, "encoder_hidden_states_t5": 3, "guidance": 1}[key]
 	if key == "attention_mask" || key == "text_embedding_mask" || key == "text_embedding_mask_t5" {
 		n, err := look.prefix(path, t)
@@ -245,7 +246,7 @@ func setCond(e *dit.Entry, key, path string, t *Tensor, look numbers) error {
 		return err
 	}
 	if dims != 1 && shape[0] != 1 {
-		return badField(path, "has shape %v: entries have batch 1, they are repeated here", shape)
+		return wire.BadField(path, "has shape %v: entries have batch 1, they are repeated here", shape)
 	}
 	switch key {
 	case "c_crossattn":
@@ -256,7 +257,7 @@ func setCond(e *dit.Entry, key, path string, t *Tensor, look numbers) error {
 		e.Pooled = data
 	case "guidance":
 		if shape[0] != 1 {
-			return badField(path, "has %d values: want one", shape[0])
+			return wire.BadField(path, "has %d values: want one", shape[0])
 		}
 		if data != nil {
 			e.Guidance = &data[0]
@@ -266,19 +267,19 @@ func setCond(e *dit.Entry, key, path string, t *Tensor, look numbers) error {
 	case "c_ar": // sorted before c_size, kept behind it
 		e.Size = append(e.Size, data...)
 	default:
-		return badField(path, "is not known here; the keys are c_crossattn, y, guidance, attention_mask, text_embedding_mask, encoder_hidden_states_t5, text_embedding_mask_t5, image_meta_size, c_size, c_ar")
+		return wire.BadField(path, "is not known here; the keys are c_crossattn, y, guidance, attention_mask, text_embedding_mask, encoder_hidden_states_t5, text_embedding_mask_t5, image_meta_size, c_size, c_ar")
 	}
 	return nil
 }
 
 // prefix reads a mask [1, Lt] of ones and then zeros, and returns the number of ones.
-func (look numbers) prefix(path string, t *Tensor) (int, error) {
+func (look numbers) prefix(path string, t *wire.Tensor) (int, error) {
 	var ones []bool
 	if look.away(t) {
 		return 0, nil
 	}
 	if t.DType == "i64" || t.DType == "u8" {
-		size := dtypeSize(t.DType)
+		size := wire.DTypeSize(t.DType)
 		for i := 0; i+size <= len(t.Data); i += size {
 			ones = append(ones, t.Data[i] != 0)
 		}
@@ -293,45 +294,45 @@ func (look numbers) prefix(path string, t *Tensor) (int, error) {
 	}
 	n := slices.Index(append(ones, false), false)
 	if slices.Contains(ones[n:], true) || n == 0 {
-		return 0, badField(path, "is not ones followed by zeros: other masks are not taken")
+		return 0, wire.BadField(path, "is not ones followed by zeros: other masks are not taken")
 	}
 	return n, nil
 }
 
 // values returns the numbers of a tensor of floats. dims 0: any number of dimensions but none.
-func (look numbers) values(path string, t *Tensor, dims int) ([]int, []float32, error) {
+func (look numbers) values(path string, t *wire.Tensor, dims int) ([]int, []float32, error) {
 	if t == nil {
-		return nil, nil, badField(path, "is missing")
+		return nil, nil, wire.BadField(path, "is missing")
 	}
 	if len(t.Shape) == 0 || (dims > 0 && len(t.Shape) != dims) {
-		return nil, nil, badField(path, "has shape %v: want %d dimensions", t.Shape, max(dims, 1))
+		return nil, nil, wire.BadField(path, "has shape %v: want %d dimensions", t.Shape, max(dims, 1))
 	}
 	if look.away(t) {
 		if t.DType != "f32" && t.DType != "f16" && t.DType != "bf16" {
-			return nil, nil, badField(path, "tensor of dtype %q: f32, f16 and bf16 are taken", shown(t.DType))
+			return nil, nil, wire.BadField(path, "tensor of dtype %q: f32, f16 and bf16 are taken", wire.Shown(t.DType))
 		}
 		return t.Shape, nil, nil
 	}
 	data, err := (&node.Tensor{DType: t.DType, Shape: t.Shape, Data: t.Data}).F32()
 	if err != nil {
-		return nil, nil, badField(path, "%v", err)
+		return nil, nil, wire.BadField(path, "%v", err)
 	}
 	for i, v := range data {
 		if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
-			return nil, nil, badField(path, "value %d is %v: want finite numbers", i, v)
+			return nil, nil, wire.BadField(path, "value %d is %v: want finite numbers", i, v)
 		}
 	}
 	return t.Shape, data, nil
 }
 
 // latent reads [B, C, Y, X], or with dims 3 [B, Y, X] as one channel.
-func (look numbers) latent(path string, t *Tensor, dims int) (parallel.Latent, error) {
+func (look numbers) latent(path string, t *wire.Tensor, dims int) (parallel.Latent, error) {
 	s, data, err := look.values(path, t, dims)
 	if err != nil {
 		return parallel.Latent{}, err
 	}
 	if slices.Contains(s, 0) {
-		return parallel.Latent{}, badField(path, "has shape %v: it is empty", s)
+		return parallel.Latent{}, wire.BadField(path, "has shape %v: it is empty", s)
 	}
 	if dims == 3 {
 		s = []int{s[0], 1, s[1], s[2]}
@@ -340,10 +341,10 @@ func (look numbers) latent(path string, t *Tensor, dims int) (parallel.Latent, e
 }
 
 // latentTensor is the inverse of latent. items 0: all.
-func latentTensor(l parallel.Latent, items int) *Tensor {
+func latentTensor(l parallel.Latent, items int) *wire.Tensor {
 	if items == 0 || items > l.B {
 		items = l.B
 	}
 	t := node.NewTensor(l.Data[:items*l.C*l.Y*l.X], items, l.C, l.Y, l.X)
-	return &Tensor{DType: t.DType, Shape: t.Shape, Data: t.Data}
+	return &wire.Tensor{DType: t.DType, Shape: t.Shape, Data: t.Data}
 }

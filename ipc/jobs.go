@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"patchbay/ipc/wire"
 )
 
 // JobsConfig are the limits of a job table.
@@ -444,7 +446,7 @@ func (j *Jobs) Expire(ctx context.Context) {
 	}
 	j.mu.Unlock()
 	for _, r := range due {
-		fault := Errorf(ErrExpired, "the job waited longer than its queue_ttl_ms")
+		fault := wire.Errorf(wire.ErrExpired, "the job waited longer than its queue_ttl_ms")
 		if _, err := j.Update(ctx, r.Job, r.Rev, func(r *Record) { r.State, r.Finished, r.Error = Expired, now, fault }); err == nil {
 			j.Append(ctx, r.Job, -1, Event{Type: EventExpired, Error: fault, Data: map[string]any{"prompt_id": r.Job}})
 		}

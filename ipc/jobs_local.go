@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 	"time"
+
+	"patchbay/ipc/wire"
 )
 
 // KindSample is the kind of a record that is a run of the verb sample.
@@ -37,10 +39,10 @@ func (j *Jobs) begin(id, kind, worker string) (<-chan struct{}, error) {
 }
 
 // finish ends a job of begin: done without a fault, cancelled or failed with one.
-func (j *Jobs) finish(ctx context.Context, id string, fault *Error, metrics map[string]any) {
+func (j *Jobs) finish(ctx context.Context, id string, fault *wire.Error, metrics map[string]any) {
 	state := Done
 	switch {
-	case fault != nil && fault.Code == ErrCancelled:
+	case fault != nil && fault.Code == wire.ErrCancelled:
 		state = Cancelled
 	case fault != nil:
 		state = Failed

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"patchbay/ipc/wire"
+	"patchbay/ipc/wire/wiretest"
 	"patchbay/node"
 )
 
@@ -28,7 +30,7 @@ func TestHandleLeases(t *testing.T) {
 	t.Cleanup(runner.Close)
 	r := newRig(t, JobsConfig{Now: now}, ShelfConfig{}, NewLocal("a", runner), &fake{name: "b"})
 	c, _ := socketRig(t, r)
-	ctx := within(t, 20*time.Second)
+	ctx := wiretest.Within(t, 20*time.Second)
 	maker := func(lease time.Duration) string {
 		t.Helper()
 		for range 2 { // the executors take turns
@@ -51,8 +53,8 @@ func TestHandleLeases(t *testing.T) {
 		return askOne(ctx, c, VerbExec, "", &ExecRequest{Class: "Use", Inputs: node.NewObject("model", node.NewObject(handleKey, id))}, &ExecReply{})
 	}
 	gone := func(err error) bool {
-		var e *Error
-		return errors.As(err, &e) && e.Code == ErrNoHandle && e.Status == 404 && !e.Retryable
+		var e *wire.Error
+		return errors.As(err, &e) && e.Code == wire.ErrNoHandle && e.Status == 404 && !e.Retryable
 	}
 	unused, used, long := maker(time.Minute), maker(time.Minute), maker(time.Hour)
 	for range 5 {
@@ -62,7 +64,7 @@ func TestHandleLeases(t *testing.T) {
 		}
 	}
 	if err := use(unused); !gone(err) {
-		t.Errorf("a handle after its lease: got %v, want 404 %s", err, ErrNoHandle)
+		t.Errorf("a handle after its lease: got %v, want 404 %s", err, wire.ErrNoHandle)
 	}
 	if n := len(runner.Handles()); n != 2 {
 		t.Errorf("the worker has %d handles, want the used one and the long one", n)
@@ -83,7 +85,7 @@ func TestHandleLeases(t *testing.T) {
 	passed.Add(int64(30 * time.Minute))
 	for _, id := range []string{used, next, unused} {
 		if err := use(id); !gone(err) {
-			t.Errorf("half an hour later: got %v, want 404 %s", err, ErrNoHandle)
+			t.Errorf("half an hour later: got %v, want 404 %s", err, wire.ErrNoHandle)
 		}
 	}
 	if err := use(long); err != nil {

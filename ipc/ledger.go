@@ -10,6 +10,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
+
+	"patchbay/ipc/wire"
 )
 
 // The times and sizes of the durable side.
@@ -27,7 +29,7 @@ const (
 // LedgerConfig says where jobs are written down.
 type LedgerConfig struct {
 	URL       string
-	Access    Access
+	Access    wire.Access
 	InProcess nats.InProcessConnProvider // the server inside this process; nil: URL is dialled
 	Owner     string                     // name of this daemon, the same after a restart, no other daemon's
 	Replicas  int                        // of every stream, on a cluster. 0: 1
@@ -72,7 +74,7 @@ func OpenLedger(ctx context.Context, cfg LedgerConfig) (*Ledger, error) {
 	if cfg.Replicas == 0 {
 		cfg.Replicas = 1
 	}
-	opts, err := cfg.Access.options(cfg.URL)
+	opts, err := cfg.Access.Options(cfg.URL)
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"patchbay/ipc/wire"
 )
 
 // ageing: every so many jobs, the least urgent class is asked first, so that nothing waits for ever.
@@ -98,7 +100,7 @@ func (l *Ledger) next(ctx context.Context, wanted func() bool) (reference, error
 		if m := l.look(ctx, wanted); m != nil {
 			l.taken++
 			l.poke() // there may be more for the next one who asks
-			return reference{lastToken(m.Subject()), m}, nil
+			return reference{wire.LastToken(m.Subject()), m}, nil
 		}
 		select {
 		case <-ctx.Done():
@@ -152,7 +154,7 @@ func (l *Ledger) waiting(ctx context.Context) (map[string]bool, error) {
 	}
 	out := map[string]bool{}
 	for subject := range info.State.Subjects {
-		out[lastToken(subject)] = true
+		out[wire.LastToken(subject)] = true
 	}
 	return out, nil
 }
@@ -179,7 +181,7 @@ func (l *Ledger) unstick(ctx context.Context, now time.Time) error {
 			if !idle && m.Sequence > info.AckFloor.Stream || now.Sub(m.Time) < settled {
 				break
 			}
-			l.cfg.Log.Warn().Str("job", lastToken(m.Subject)).Uint64("seq", m.Sequence).Msg("the NATS server had a reference that it would never give out; it is made anew")
+			l.cfg.Log.Warn().Str("job", wire.LastToken(m.Subject)).Uint64("seq", m.Sequence).Msg("the NATS server had a reference that it would never give out; it is made anew")
 			if err := l.queue.DeleteMsg(ctx, m.Sequence); err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) {
 				return fmt.Errorf("clean queue: %w", err)
 			}
@@ -232,7 +234,7 @@ func (l *Ledger) log(ctx context.Context, job string) ([]Event, error) {
 // hear calls f with the events of other daemons.
 func (l *Ledger) hear(f func(Event)) error {
 	_, err := l.nc.Subscribe(EventSubject("*", "*"), func(m *nats.Msg) {
-		if from := m.Header.Get(headerDaemon); from == "" || from == l.cfg.Owner {
+		if from := m.Header.Get(wire.HeaderDaemon); from == "" || from == l.cfg.Owner {
 			return
 		}
 		if ev, err := readEvent(m.Data); err == nil {
@@ -246,7 +248,7 @@ func (l *Ledger) hear(f func(Event)) error {
 }
 
 func readEvent(b []byte) (*Event, error) {
-	o, err := Decode(b, JSON, DefaultLimits())
+	o, err := wire.Decode(b, wire.JSON, wire.DefaultLimits())
 	if err != nil {
 		return nil, fmt.Errorf("read event: %w", err)
 	}

@@ -10,6 +10,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"patchbay/ipc/wire"
 )
 
 // encodeRecord writes a record as it stands in the bucket: JSON, without what the bucket itself knows.
@@ -24,9 +26,9 @@ func encodeRecord(rec Record) ([]byte, error) {
 
 func decodeRecord(e jetstream.KeyValueEntry) (Record, error) {
 	var rec Record
-	o, err := Decode(e.Value(), JSON, DefaultLimits())
+	o, err := wire.Decode(e.Value(), wire.JSON, wire.DefaultLimits())
 	if err == nil {
-		err = Bind(o, &rec)
+		err = wire.Bind(o, &rec)
 	}
 	if err != nil || rec.Job != e.Key() {
 		return Record{}, fmt.Errorf("record of job %s cannot be read: %w", e.Key(), err)
@@ -37,7 +39,7 @@ func decodeRecord(e jetstream.KeyValueEntry) (Record, error) {
 
 // create writes the request and then the record of a new job. If there is a job of that id, its record is returned, with false.
 func (l *Ledger) create(ctx context.Context, rec Record, req *RunRequest) (Record, bool, error) {
-	body, err := Encode(req, Msgpack)
+	body, err := wire.Encode(req, wire.Msgpack)
 	if err != nil {
 		return rec, false, err
 	}
@@ -83,12 +85,12 @@ func (l *Ledger) request(ctx context.Context, rec Record) (*RunRequest, error) {
 		}
 		body = append(body, e.Value()...)
 	}
-	o, err := Decode(body, Msgpack, DefaultLimits())
+	o, err := wire.Decode(body, wire.Msgpack, wire.DefaultLimits())
 	if err != nil {
 		return nil, fmt.Errorf("read request of job %s: %w", rec.Job, err)
 	}
 	req := &RunRequest{}
-	if err := Bind(o, req); err != nil {
+	if err := wire.Bind(o, req); err != nil {
 		return nil, fmt.Errorf("read request of job %s: %w", rec.Job, err)
 	}
 	return req, nil

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 
+	"patchbay/ipc/wire"
 	"patchbay/node"
 )
 
@@ -64,7 +65,7 @@ func (c *Collector) Add(o *node.Object) (*Event, error) {
 		return nil, nil
 	case replyAccepted:
 		var r Receipt
-		if err := bindReply(o, &r); err != nil {
+		if err := wire.BindReply(o, &r); err != nil {
 			return nil, err
 		}
 		if c.Accepted != nil {
@@ -73,7 +74,7 @@ func (c *Collector) Add(o *node.Object) (*Event, error) {
 		return nil, nil
 	case replyPreview:
 		var p previewMessage
-		if err := bindReply(o, &p); err != nil {
+		if err := wire.BindReply(o, &p); err != nil {
 			return nil, err
 		}
 		if c.Preview != nil {
@@ -94,7 +95,7 @@ func (c *Collector) Add(o *node.Object) (*Event, error) {
 
 func (c *Collector) output(o *node.Object) error {
 	var m outputMessage
-	if err := bindReply(o, &m); err != nil {
+	if err := wire.BindReply(o, &m); err != nil {
 		return err
 	}
 	if m.Error != nil {
@@ -122,7 +123,7 @@ const maxOutput = 4 << 30
 
 func (c *Collector) chunk(o *node.Object) error {
 	var m chunkMessage
-	if err := bindReply(o, &m); err != nil {
+	if err := wire.BindReply(o, &m); err != nil {
 		return err
 	}
 	left, ok := c.partial[m.Output]

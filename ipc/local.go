@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"patchbay/ipc/wire"
 	"patchbay/node"
 	"patchbay/parallel"
 )
@@ -161,7 +162,7 @@ func (l *Local) Free(_ context.Context, req *FreeRequest) (*FreeReply, error) {
 // toNode replaces tensors and handles of a message by those of package node.
 func toNode(v any) any {
 	switch x := v.(type) {
-	case *Tensor:
+	case *wire.Tensor:
 		return &node.Tensor{DType: x.DType, Shape: x.Shape, Data: x.Data}
 	case []any:
 		out := make([]any, len(x))
@@ -188,7 +189,7 @@ func toNode(v any) any {
 func fromNode(v any) any {
 	switch x := v.(type) {
 	case *node.Tensor:
-		return &Tensor{DType: x.DType, Shape: x.Shape, Data: x.Data}
+		return &wire.Tensor{DType: x.DType, Shape: x.Shape, Data: x.Data}
 	case node.Handle:
 		return node.NewObject(handleKey, x.ID, "type", x.Type, "expires", x.Expires.UnixMilli())
 	case []any:
@@ -216,7 +217,7 @@ func NodeService(cat *node.Catalogue, roots node.Roots, stock *node.Stock, also 
 	sc := ServiceConfig{
 		Validate: func(req *RunRequest, w *node.Workflow) (map[string]any, error) {
 			if _, err := parallel.ParsePlan(req.Plan); err != nil {
-				return nil, Errorf(ErrBadRequest, "field plan: %v", err)
+				return nil, wire.Errorf(wire.ErrBadRequest, "field plan: %v", err)
 			}
 			outputs, failure := node.Validate(cat, every, nodeJob(req, w))
 			switch {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"patchbay/ipc/wire"
 	"patchbay/node"
 )
 
@@ -16,7 +17,7 @@ func (l *Local) Sample(ctx context.Context, q *SampleRequest, emit func(*SampleR
 	if req == nil {
 		var err error
 		if req, err = q.request(numbers{}); err != nil {
-			return nil, badRequest(err)
+			return nil, wire.BadRequest(err)
 		}
 	}
 	var shown time.Time
@@ -50,7 +51,7 @@ func (l *Local) Sample(ctx context.Context, q *SampleRequest, emit func(*SampleR
 func (l *Local) Load(ctx context.Context, q *LoadRequest) (*LoadReply, error) {
 	file, err := q.Model.file(numbers{})
 	if err != nil {
-		return nil, badRequest(err)
+		return nil, wire.BadRequest(err)
 	}
 	out, err := l.runner.Load(ctx, file, q.Plan)
 	if err != nil {

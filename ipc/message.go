@@ -1,6 +1,9 @@
 package ipc
 
-import "patchbay/node"
+import (
+	"patchbay/ipc/wire"
+	"patchbay/node"
+)
 
 // ProtocolVersion is the value of "v" in every message; a new one breaks clients, new fields do not.
 const ProtocolVersion = 1
@@ -100,13 +103,13 @@ type OutputRef struct {
 
 // outputMessage carries a file, whole in Data or announced with the number of chunks that follow.
 type outputMessage struct {
-	Type   string    `json:"type"`
-	Job    string    `json:"job"`
-	Output int       `json:"output"` // position in the outputs of the job
-	Ref    OutputRef `json:"ref"`
-	Data   []byte    `json:"data,omitempty"`
-	Chunks int       `json:"chunks,omitempty"`
-	Error  *Error    `json:"error,omitempty"` // the file cannot be read any more
+	Type   string      `json:"type"`
+	Job    string      `json:"job"`
+	Output int         `json:"output"` // position in the outputs of the job
+	Ref    OutputRef   `json:"ref"`
+	Data   []byte      `json:"data,omitempty"`
+	Chunks int         `json:"chunks,omitempty"`
+	Error  *wire.Error `json:"error,omitempty"` // the file cannot be read any more
 }
 
 // chunkMessage is one piece of a file.
@@ -209,7 +212,7 @@ func Streams(verb string, o *node.Object) bool {
 		return false
 	}
 	var r jobRequest
-	return Bind(o, &r) == nil && (r.Follow || r.Outputs)
+	return wire.Bind(o, &r) == nil && (r.Follow || r.Outputs)
 }
 
 // NeedsBody tells whether an empty body is a mistake for a verb.

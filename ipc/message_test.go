@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/ipc/wire"
 	"patchbay/node"
 )
 
@@ -30,7 +31,7 @@ func TestParseRunShapes(t *testing.T) {
 		}
 	}
 	req, w, err := ParseRun(g)
-	if err != nil || w.Len() != 2 || !validID(req.ID) {
+	if err != nil || w.Len() != 2 || !wire.ValidID(req.ID) {
 		t.Errorf("bare graph: %v", err)
 	}
 	odd := node.NewObject("prompt", node.NewObject("class_type", "Wait", "inputs", node.NewObject()))
@@ -46,17 +47,17 @@ func TestParseRunRefuses(t *testing.T) {
 		code string
 		says string
 	}{
-		"nothing":        {node.NewObject(), ErrBadRequest, "workflow"},
-		"other fields":   {node.NewObject("foo", int64(1)), ErrBadRequest, "workflow"},
-		"bad id":         {node.NewObject("workflow", g, "id", "a.b"), ErrBadRequest, "A-Z"},
-		"long id":        {node.NewObject("workflow", g, "id", strings.Repeat("a", 65)), ErrBadRequest, "64"},
-		"id of a number": {node.NewObject("workflow", g, "id", int64(3)), ErrBadRequest, "field id"},
-		"strict":         {node.NewObject("workflow", g, "strict", true, "plam", "x"), ErrBadRequest, "plam"},
-		"negative time":  {node.NewObject("workflow", g, "deadline_ms", int64(-1)), ErrBadRequest, "negative"},
-		"editor format":  {node.NewObject("nodes", []any{}, "links", []any{}), ErrBadWorkflow, "API format"},
-		"workflow list":  {node.NewObject("workflow", []any{int64(1)}), ErrBadWorkflow, "object"},
-		"workflow text":  {node.NewObject("workflow", strings.Repeat("[", 1e6)), ErrBadWorkflow, "nested"},
-		"extra_pnginfo":  {node.NewObject("prompt", g, "extra_data", node.NewObject("extra_pnginfo", "x")), ErrBadRequest, "extra_pnginfo"},
+		"nothing":        {node.NewObject(), wire.ErrBadRequest, "workflow"},
+		"other fields":   {node.NewObject("foo", int64(1)), wire.ErrBadRequest, "workflow"},
+		"bad id":         {node.NewObject("workflow", g, "id", "a.b"), wire.ErrBadRequest, "A-Z"},
+		"long id":        {node.NewObject("workflow", g, "id", strings.Repeat("a", 65)), wire.ErrBadRequest, "64"},
+		"id of a number": {node.NewObject("workflow", g, "id", int64(3)), wire.ErrBadRequest, "field id"},
+		"strict":         {node.NewObject("workflow", g, "strict", true, "plam", "x"), wire.ErrBadRequest, "plam"},
+		"negative time":  {node.NewObject("workflow", g, "deadline_ms", int64(-1)), wire.ErrBadRequest, "negative"},
+		"editor format":  {node.NewObject("nodes", []any{}, "links", []any{}), wire.ErrBadWorkflow, "API format"},
+		"workflow list":  {node.NewObject("workflow", []any{int64(1)}), wire.ErrBadWorkflow, "object"},
+		"workflow text":  {node.NewObject("workflow", strings.Repeat("[", 1e6)), wire.ErrBadWorkflow, "nested"},
+		"extra_pnginfo":  {node.NewObject("prompt", g, "extra_data", node.NewObject("extra_pnginfo", "x")), wire.ErrBadRequest, "extra_pnginfo"},
 	} {
 		_, _, err := ParseRun(c.body)
 		if err == nil || err.Code != c.code || !strings.Contains(err.Error(), c.says) {
@@ -66,18 +67,18 @@ func TestParseRunRefuses(t *testing.T) {
 }
 
 func TestMessagesReadBackInBothEncodings(t *testing.T) {
-	rec := Record{V: 1, Job: "j", State: Failed, Rev: 7, Attempt: 2, Created: 5, Hash: "h", Error: Errorf(ErrNoModel, "no file"), Outputs: []OutputRef{{Node: "9", Ext: ".png", Bytes: 3, CRC32C: 1 << 31}}}
-	for _, enc := range []Encoding{Msgpack, JSON} {
-		b, err := Encode(recordReply{"record", rec}, enc)
+	rec := Record{V: 1, Job: "j", State: Failed, Rev: 7, Attempt: 2, Created: 5, Hash: "h", Error: wire.Errorf(wire.ErrNoModel, "no file"), Outputs: []OutputRef{{Node: "9", Ext: ".png", Bytes: 3, CRC32C: 1 << 31}}}
+	for _, enc := range []wire.Encoding{wire.Msgpack, wire.JSON} {
+		b, err := wire.Encode(recordReply{"record", rec}, enc)
 		if err != nil {
 			t.Fatal(err)
 		}
-		o, err := Decode(b, enc, DefaultLimits())
+		o, err := wire.Decode(b, enc, wire.DefaultLimits())
 		if err != nil {
 			t.Fatal(err)
 		}
 		var got recordReply
-		if err := Bind(o, &got); err != nil {
+		if err := wire.Bind(o, &got); err != nil {
 			t.Fatal(err)
 		}
 		if !reflect.DeepEqual(got.Record, rec) {
@@ -88,7 +89,7 @@ func TestMessagesReadBackInBothEncodings(t *testing.T) {
 
 func TestErrorTableIsComplete(t *testing.T) {
 	seen := map[string]bool{}
-	for _, c := range ErrorTable() {
+	for _, c := range wire.ErrorTable() {
 		if seen[c.Code] || c.Status < 400 || c.Status > 599 || c.When == "" {
 			t.Errorf("row %+v", c)
 		}
@@ -101,8 +102,8 @@ func TestErrorTableIsComplete(t *testing.T) {
 			t.Errorf("%s became %+v", code, e)
 		}
 	}
-	if e := errorOf(errors.New("x")); e.Code != ErrInternal {
-		t.Errorf("got %s for an unknown error, want %s", e.Code, ErrInternal)
+	if e := errorOf(errors.New("x")); e.Code != wire.ErrInternal {
+		t.Errorf("got %s for an unknown error, want %s", e.Code, wire.ErrInternal)
 	}
 }
 

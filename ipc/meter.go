@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"patchbay/ipc/wire"
 	"patchbay/parallel"
 )
 
@@ -107,8 +108,8 @@ func endOf(kind string) State {
 // progress counts a step. The lock is held.
 func (m *Meter) progress(ev Event) {
 	m.steps++
-	step, ok := integer(ev.Data["value"])
-	steps, ok2 := integer(ev.Data["max"])
+	step, ok := wire.Integer(ev.Data["value"])
+	steps, ok2 := wire.Integer(ev.Data["max"])
 	if !ok || !ok2 {
 		return
 	}
@@ -141,7 +142,7 @@ type samplingMetrics struct {
 
 // readMetrics reads data, whatever it has gone through on its way from the worker.
 func readMetrics(data map[string]any, dst any) error {
-	b, err := Encode(data, JSON)
+	b, err := wire.Encode(data, wire.JSON)
 	if err != nil {
 		return err
 	}
@@ -217,7 +218,7 @@ func (m *Meter) asked(verb string) {
 }
 
 // refuse counts an error that a request was answered with.
-func (m *Meter) refuse(e *Error) {
+func (m *Meter) refuse(e *wire.Error) {
 	if m == nil || e == nil {
 		return
 	}

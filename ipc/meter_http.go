@@ -11,6 +11,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"patchbay/ipc/wire"
 )
 
 // totals gives the counters of a Meter, and its gauges, to Prometheus.
@@ -50,7 +52,7 @@ func (t totals) Collect(out chan<- prometheus.Metric) {
 	for _, v := range append(verbs(), "unknown") {
 		put(counter, "requests_total", "Requests, by verb.", float64(s.Requests[v]), "verb", v)
 	}
-	for _, c := range ErrorTable() {
+	for _, c := range wire.ErrorTable() {
 		put(counter, "requests_refused_total", "Requests that were answered with an error, by code.", float64(s.Refused[c.Code]), "code", c.Code)
 	}
 	t.m.mu.Lock()

@@ -14,6 +14,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nats.go/micro"
 	"github.com/rs/zerolog"
+
+	"patchbay/ipc/wire"
 )
 
 // The name of the micro service and of its queue group.
@@ -25,7 +27,7 @@ const (
 // NATSConfig describes the NATS carrier of a daemon.
 type NATSConfig struct {
 	URL    string
-	Access Access
+	Access wire.Access
 	// InProcess is the server inside this process; nil: URL is dialled.
 	InProcess nats.InProcessConnProvider
 	Version   string            // semantic version of the program
@@ -60,7 +62,7 @@ type NATS struct {
 func ConnectNATS(cfg NATSConfig) (*NATS, error) {
 	n := &NATS{cfg: cfg, closed: make(chan struct{}), ready: make(chan struct{}), asked: map[string]time.Time{}}
 	log := cfg.Log
-	opts, err := cfg.Access.options(cfg.URL)
+	opts, err := cfg.Access.Options(cfg.URL)
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +99,7 @@ func ConnectNATS(cfg NATSConfig) (*NATS, error) {
 }
 
 // Name implements Carrier.
-func (n *NATS) Name() string { return "nats " + redact(n.cfg.URL) }
+func (n *NATS) Name() string { return "nats " + wire.Redact(n.cfg.URL) }
 
 // Ready is closed when the server knows that requests are answered here.
 func (n *NATS) Ready() <-chan struct{} { return n.ready }
@@ -107,14 +109,14 @@ func (n *NATS) Up() bool { return n.nc.IsConnected() }
 
 // Event publishes an event on patchbay.v1.events.<job>.<type>, as JSON. It does not block.
 func (n *NATS) Event(ev Event) {
-	b, err := Encode(ev, JSON)
+	b, err := wire.Encode(ev, wire.JSON)
 	if err != nil {
 		n.cfg.Log.Error().Err(err).Str("type", ev.Type).Msg("event not published")
 		return
 	}
-	h := nats.Header{"Content-Type": {JSON.ContentType()}}
+	h := nats.Header{"Content-Type": {wire.JSON.ContentType()}}
 	if n.cfg.Owner != "" {
-		h.Set(headerDaemon, n.cfg.Owner)
+		h.Set(wire.HeaderDaemon, n.cfg.Owner)
 	}
 	if Terminal(ev.Type) { // the stream takes one a start, whoever sends it
 		h.Set(jetstream.MsgIDHeader, fmt.Sprintf("%s.%d.%d.end", ev.Job, ev.Attempt, ev.Seq))
@@ -200,7 +202,7 @@ func (n *NATS) Serve(ctx, drain context.Context, s *Service) error {
 	if err != nil {
 		return fmt.Errorf("register NATS service: %w", err)
 	}
-	group := svc.AddGroup(strings.TrimSuffix(subjectRoot, "."))
+	group := svc.AddGroup(strings.TrimSuffix(wire.SubjectRoot, "."))
 	for _, e := range endpoints() {
 		opts := []micro.EndpointOpt{micro.WithEndpointSubject(e.verb + e.suffix), micro.WithEndpointMetadata(map[string]string{
 			"description": e.about, "request.content-types": "application/json, application/msgpack",
@@ -239,7 +241,7 @@ func (n *NATS) Serve(ctx, drain context.Context, s *Service) error {
 func (n *NATS) subscribe(s *Service) error {
 	for _, verb := range []string{VerbStatus, VerbCancel, VerbRetry} {
 		_, err := n.nc.Subscribe(VerbSubject(verb, "*"), func(msg *nats.Msg) {
-			if job := lastToken(msg.Subject); s.Owns(job) {
+			if job := wire.LastToken(msg.Subject); s.Owns(job) {
 				n.answer(s, verb, job, msg.Data, msg.Header, msg.Reply, nil)
 			}
 		})
@@ -260,7 +262,7 @@ func (n *NATS) handle(s *Service, e endpoint, req micro.Request) {
 		n.answer(s, e.verb, "", req.Data(), nats.Header(req.Headers()), req.Reply(), req)
 		return
 	}
-	job := lastToken(req.Subject())
+	job := wire.LastToken(req.Subject())
 	if s.Owns(job) {
 		return
 	}
@@ -274,21 +276,21 @@ func (n *NATS) handle(s *Service, e endpoint, req micro.Request) {
 
 // answer decodes a request and hands it to the service. req is nil when this is not the micro handler's own goroutine.
 func (n *NATS) answer(s *Service, verb, job string, data []byte, header nats.Header, to string, req micro.Request) {
-	if !answerable(to) {
+	if !wire.Answerable(to) {
 		n.cfg.Log.Warn().Str("verb", verb).Str("reply", to).Msg("request dropped: its reply would go where only daemons may write")
 		return
 	}
-	enc, err := encodingOf(header, data)
+	enc, err := wire.EncodingOf(header, data)
 	n.wg.Add(1)
 	reply := n.reply(enc, to, req)
-	r := &Request{Verb: verb, Job: job, From: senderOf(to), Reply: reply, MsgID: header.Get(jetstream.MsgIDHeader), pull: n.pull}
+	r := &Request{Verb: verb, Job: job, From: wire.SenderOf(to), Reply: reply, MsgID: header.Get(jetstream.MsgIDHeader), pull: n.pull}
 	reply.Beside = n.beside(header, r)
 	reply.Done = func() {
 		r.hold.release()
 		n.wg.Done()
 	}
 	if err == nil && len(data) > 0 {
-		r.Fields, err = Decode(data, enc, s.cfg.Bounds.message())
+		r.Fields, err = wire.Decode(data, enc, s.cfg.Bounds.message())
 		if err != nil {
 			err = undecodable(err)
 		}
@@ -303,11 +305,11 @@ func (n *NATS) answer(s *Service, verb, job string, data []byte, header nats.Hea
 
 // reply sends to one inbox. The first reply from inside the micro handler goes through req, so that the service's statistics see it; everything later must
 // not touch req, which micro reads when the handler has returned.
-func (n *NATS) reply(enc Encoding, to string, req micro.Request) *Reply {
+func (n *NATS) reply(enc wire.Encoding, to string, req micro.Request) *Reply {
 	r := &Reply{Enc: enc, Limit: int(n.nc.MaxPayload()) - 4096}
 	direct := req != nil
 	r.Detach = func() { direct = false }
-	r.Send = func(parts [][]byte, _ []int, fault *Error, end bool) error {
+	r.Send = func(parts [][]byte, _ []int, fault *wire.Error, end bool) error {
 		body := bytes.Join(parts, nil)
 		if to == "" {
 			return nil // a request without a reply subject, as `nats pub` sends
@@ -338,15 +340,15 @@ func (n *NATS) reply(enc Encoding, to string, req micro.Request) *Reply {
 	return r
 }
 
-func heartbeatBody(enc Encoding) []byte {
-	b, err := Encode(map[string]string{"type": replyHeartbeat}, enc)
+func heartbeatBody(enc wire.Encoding) []byte {
+	b, err := wire.Encode(map[string]string{"type": replyHeartbeat}, enc)
 	if err != nil {
 		panic("ipc: " + err.Error())
 	}
 	return b
 }
 
-func replyHeader(enc Encoding, fault *Error) nats.Header {
+func replyHeader(enc wire.Encoding, fault *wire.Error) nats.Header {
 	h := nats.Header{"Content-Type": {enc.ContentType()}}
 	if fault != nil {
 		h.Set(micro.ErrorCodeHeader, strconv.Itoa(fault.Status))

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"patchbay/ipc/wire"
 )
 
 // openBulk makes the connection of payloads.
@@ -17,7 +19,7 @@ func (n *NATS) openBulk(opts []nats.Option) error {
 	}
 	name := n.cfg.Owner
 	if name == "" {
-		name = NewJobID()
+		name = wire.NewID()
 	}
 	if n.blobs, err = newBlobs(n.bulk, blobRoot+name); err == nil {
 		n.store, err = newObjects(n.bulk)
@@ -41,11 +43,11 @@ func (n *NATS) makeBucket(ctx context.Context) {
 const bulkTold = 4 << 20
 
 // pull fetches what a request refers to.
-func (n *NATS) pull(ctx context.Context, ref *Ref) (*Region, error) {
+func (n *NATS) pull(ctx context.Context, ref *wire.Ref) (*Region, error) {
 	if n.cfg.Bulk != nil && ref.Bytes >= bulkTold {
 		defer n.cfg.Bulk()()
 	}
-	if ref.Kind == RefObject {
+	if ref.Kind == wire.RefObject {
 		return n.store.get(ctx, ref, n.blobs.region)
 	}
 	return n.blobs.pull(ctx, ref)
@@ -53,24 +55,24 @@ func (n *NATS) pull(ctx context.Context, ref *Ref) (*Region, error) {
 
 // beside makes the place for what goes beside a reply, of the first kind that the client accepts; nil if it accepts none.
 func (n *NATS) beside(header nats.Header, r *Request) func(*hold) cargo {
-	for _, kind := range strings.Split(header.Get(headerAccept), ",") {
+	for _, kind := range strings.Split(header.Get(wire.HeaderAccept), ",") {
 		switch strings.TrimSpace(kind) {
-		case RefStream:
+		case wire.RefStream:
 			return func(known *hold) cargo {
-				offer := func(data []byte) (*Ref, error) { return n.blobs.offer(data, known, r.hold), nil } // a reply may lie in what its request did
+				offer := func(data []byte) (*wire.Ref, error) { return n.blobs.offer(data, known, r.hold), nil } // a reply may lie in what its request did
 				return &natsCargo{offer: offer, drop: n.blobs.drop}
 			}
-		case RefObject:
+		case wire.RefObject:
 			return func(*hold) cargo { return &natsCargo{offer: n.upload} }
 		}
 	}
 	return nil
 }
 
-func (n *NATS) upload(data []byte) (*Ref, error) {
+func (n *NATS) upload(data []byte) (*wire.Ref, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	return n.store.put(ctx, "out/"+NewJobID(), data)
+	return n.store.put(ctx, "out/"+wire.NewID(), data)
 }
 
 // Fetch returns the files of a job that another daemon on the same server has run.

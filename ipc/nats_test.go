@@ -12,6 +12,9 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 	"github.com/rs/zerolog"
+
+	"patchbay/ipc/wire"
+	"patchbay/ipc/wire/wiretest"
 )
 
 // natsRig is a rig served on an embedded server.
@@ -91,7 +94,7 @@ func TestRunOverNATS(t *testing.T) {
 			t.Errorf("ended with %+v, %d files", end, len(col.Files))
 		}
 	}
-	ctx := within(t, 5*time.Second)
+	ctx := wiretest.Within(t, 5*time.Second)
 	rec, err := Submit(ctx, c, &RunRequest{ID: "s1", Workflow: graph("Picture 5")})
 	if err != nil || rec.Job != "s1" {
 		t.Fatal(err)
@@ -126,29 +129,29 @@ func (r *natsRig) request(t *testing.T, subject, body string, header nats.Header
 func TestNATSErrors(t *testing.T) {
 	r := newNATSRig(t)
 	for _, row := range []struct{ subject, body, status, code, says string }{
-		{"patchbay.v1.submit", "", "400", ErrEmptyBody, "--force-stdin"},
-		{"patchbay.v1.run", "", "400", ErrEmptyBody, "--force-stdin"},
-		{"patchbay.v1.exec", "", "400", ErrEmptyBody, "--force-stdin"},
-		{"patchbay.v1.submit", "hello", "415", ErrUnsupported, "JSON"},
-		{"patchbay.v1.submit", "{", "400", ErrBadRequest, ""},
-		{"patchbay.v1.submit", "\xdf\xff\xff\xff\xff", "400", ErrBadRequest, "declares"},
-		{"patchbay.v1.submit", `{"a":` + strings.Repeat("[", 1e6), "400", ErrBadRequest, "nested"},
-		{"patchbay.v1.submit", `{"1":{"class_type":"Nope"}}`, "422", ErrBadWorkflow, "Nope"},
-		{"patchbay.v1.status.nojob", "", "404", ErrNoJob, "nojob"},
-		{"patchbay.v1.cancel.nojob", "", "404", ErrNoJob, "nojob"},
-		{"patchbay.v1.describe", `{"class":"Nope"}`, "404", ErrNoNodeType, "Nope"},
+		{"patchbay.v1.submit", "", "400", wire.ErrEmptyBody, "--force-stdin"},
+		{"patchbay.v1.run", "", "400", wire.ErrEmptyBody, "--force-stdin"},
+		{"patchbay.v1.exec", "", "400", wire.ErrEmptyBody, "--force-stdin"},
+		{"patchbay.v1.submit", "hello", "415", wire.ErrUnsupported, "JSON"},
+		{"patchbay.v1.submit", "{", "400", wire.ErrBadRequest, ""},
+		{"patchbay.v1.submit", "\xdf\xff\xff\xff\xff", "400", wire.ErrBadRequest, "declares"},
+		{"patchbay.v1.submit", `{"a":` + strings.Repeat("[", 1e6), "400", wire.ErrBadRequest, "nested"},
+		{"patchbay.v1.submit", `{"1":{"class_type":"Nope"}}`, "422", wire.ErrBadWorkflow, "Nope"},
+		{"patchbay.v1.status.nojob", "", "404", wire.ErrNoJob, "nojob"},
+		{"patchbay.v1.cancel.nojob", "", "404", wire.ErrNoJob, "nojob"},
+		{"patchbay.v1.describe", `{"class":"Nope"}`, "404", wire.ErrNoNodeType, "Nope"},
 	} {
 		m := r.request(t, row.subject, row.body, nil)
-		enc, err := encodingOf(m.Header, m.Data)
+		enc, err := wire.EncodingOf(m.Header, m.Data)
 		if err != nil {
 			t.Fatal(err)
 		}
-		o, err := Decode(m.Data, enc, DefaultLimits())
+		o, err := wire.Decode(m.Data, enc, wire.DefaultLimits())
 		if err != nil {
 			t.Fatal(err)
 		}
-		var e *Error
-		if !errors.As(replyError(o), &e) || e.Code != row.code || m.Header.Get(micro.ErrorCodeHeader) != row.status || !strings.Contains(e.Message+m.Header.Get(micro.ErrorHeader), row.says) {
+		var e *wire.Error
+		if !errors.As(wire.ReplyError(o), &e) || e.Code != row.code || m.Header.Get(micro.ErrorCodeHeader) != row.status || !strings.Contains(e.Message+m.Header.Get(micro.ErrorHeader), row.says) {
 			t.Errorf("%s %.40q: got %v, header %v, want %s %s", row.subject, row.body, e, m.Header, row.status, row.code)
 		}
 	}
@@ -163,7 +166,7 @@ func TestNATSErrors(t *testing.T) {
 
 func TestAnswerInTheEncodingOfTheQuestion(t *testing.T) {
 	r := newNATSRig(t)
-	body, err := Encode(map[string]any{"class": "Wait"}, Msgpack)
+	body, err := wire.Encode(map[string]any{"class": "Wait"}, wire.Msgpack)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -225,7 +228,7 @@ func TestEventsAndPreviewsOnSubjects(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := r.client(t)
-	if _, err := Submit(within(t, 5*time.Second), c, &RunRequest{ID: "j1", Preview: true, Workflow: graph("Step 1", "Wait 20")}); err != nil {
+	if _, err := Submit(wiretest.Within(t, 5*time.Second), c, &RunRequest{ID: "j1", Preview: true, Workflow: graph("Step 1", "Wait 20")}); err != nil {
 		t.Fatal(err)
 	}
 	var got []string
@@ -234,7 +237,7 @@ func TestEventsAndPreviewsOnSubjects(t *testing.T) {
 		if err != nil {
 			t.Fatalf("after %v: %v", got, err)
 		}
-		got = append(got, lastToken(m.Subject))
+		got = append(got, wire.LastToken(m.Subject))
 		if !json.Valid(m.Data) {
 			t.Errorf("event is not JSON: %q", m.Data)
 		}
@@ -259,7 +262,7 @@ func TestTiedRunOnNATS(t *testing.T) {
 			t.Fatal(err)
 		}
 		id := map[bool]string{true: "tied", false: "free"}[tied]
-		if _, err := c.Ask(within(t, time.Second), VerbRun, "", &RunRequest{ID: id, Tied: tied, Workflow: graph("Wait 1200")}); err != nil {
+		if _, err := c.Ask(wiretest.Within(t, time.Second), VerbRun, "", &RunRequest{ID: id, Tied: tied, Workflow: graph("Wait 1200")}); err != nil {
 			t.Fatal(err)
 		}
 		waitState(t, r.jobs, id, Running)
@@ -277,7 +280,7 @@ func TestTwoDaemonsOnOneServer(t *testing.T) {
 	other := newRig(t, JobsConfig{OnEvent: n.Event}, ShelfConfig{})
 	serveNATS(t, n, other)
 	c := r.client(t)
-	ctx := within(t, 20*time.Second)
+	ctx := wiretest.Within(t, 20*time.Second)
 	owned := [2]int{}
 	for i := range 20 {
 		id := "t" + text(i)
@@ -297,8 +300,8 @@ func TestTwoDaemonsOnOneServer(t *testing.T) {
 	if owned[0]+owned[1] != 20 || owned[0] == 0 || owned[1] == 0 {
 		t.Errorf("the daemons own %v jobs, want 20 in all and some each", owned)
 	}
-	var e *Error
-	if _, err := Status(ctx, c, "none"); !errors.As(err, &e) || e.Code != ErrNoJob {
+	var e *wire.Error
+	if _, err := Status(ctx, c, "none"); !errors.As(err, &e) || e.Code != wire.ErrNoJob {
 		t.Errorf("a job that nobody has: %v", err)
 	}
 }
@@ -312,7 +315,7 @@ func TestNoDaemon(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Submit(within(t, 5*time.Second), c, &RunRequest{Workflow: graph("Wait 1")}); !errors.Is(err, ErrNoDaemon) {
+	if _, err := Submit(wiretest.Within(t, 5*time.Second), c, &RunRequest{Workflow: graph("Wait 1")}); !errors.Is(err, ErrNoDaemon) {
 		t.Errorf("no service: %v", err)
 	}
 	_ = c.Close()

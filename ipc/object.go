@@ -13,6 +13,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"patchbay/ipc/wire"
 )
 
 // blobBucket is the object store for payloads that outlive a connection.
@@ -47,8 +49,8 @@ func (o *objects) make(ctx context.Context) error {
 
 // put uploads bytes under a name, in chunks of at most uploadWindow at a time. The layout is that of NATS object stores (ADR-20), so that `nats object get`
 // reads it.
-func (o *objects) put(ctx context.Context, name string, data []byte) (*Ref, error) {
-	id := NewJobID()
+func (o *objects) put(ctx context.Context, name string, data []byte) (*wire.Ref, error) {
+	id := wire.NewID()
 	size := min(chunkBytes, int(o.nc.MaxPayload())-1024)
 	sum := sha256.New()
 	chunks := 0
@@ -85,7 +87,7 @@ func (o *objects) put(ctx context.Context, name string, data []byte) (*Ref, erro
 	if err != nil {
 		return nil, fmt.Errorf("upload %s: %w", name, err)
 	}
-	return &Ref{Kind: RefObject, Bytes: len(data), Name: name, SHA256: hex.EncodeToString(digest)}, nil
+	return &wire.Ref{Kind: wire.RefObject, Bytes: len(data), Name: name, SHA256: hex.EncodeToString(digest)}, nil
 }
 
 func confirmed(ctx context.Context, acks []jetstream.PubAckFuture) error {
@@ -102,22 +104,22 @@ func confirmed(ctx context.Context, acks []jetstream.PubAckFuture) error {
 }
 
 // get fetches an object into memory that room makes. Its size is compared before that, its digest after.
-func (o *objects) get(ctx context.Context, ref *Ref, room func(int) (*Region, error)) (*Region, error) {
+func (o *objects) get(ctx context.Context, ref *wire.Ref, room func(int) (*Region, error)) (*Region, error) {
 	store, err := o.js.ObjectStore(ctx, blobBucket)
 	if err != nil {
-		return nil, Errorf(ErrPayload, "object %q: no bucket %s: %v", ref.Name, blobBucket, err)
+		return nil, wire.Errorf(wire.ErrPayload, "object %q: no bucket %s: %v", ref.Name, blobBucket, err)
 	}
 	res, err := store.Get(ctx, ref.Name)
 	if err != nil {
-		return nil, Errorf(ErrPayload, "object %q: %v; objects are kept for %s", ref.Name, err, blobTTL)
+		return nil, wire.Errorf(wire.ErrPayload, "object %q: %v; objects are kept for %s", ref.Name, err, blobTTL)
 	}
 	defer func() { _ = res.Close() }()
 	info, err := res.Info()
 	if err != nil {
-		return nil, Errorf(ErrPayload, "object %q: %v", ref.Name, err)
+		return nil, wire.Errorf(wire.ErrPayload, "object %q: %v", ref.Name, err)
 	}
 	if info.Size != uint64(ref.Bytes) {
-		return nil, Errorf(ErrPayload, "object %q has %d bytes, the reference says %d", ref.Name, info.Size, ref.Bytes)
+		return nil, wire.Errorf(wire.ErrPayload, "object %q has %d bytes, the reference says %d", ref.Name, info.Size, ref.Bytes)
 	}
 	r, err := room(ref.Bytes)
 	if err != nil {
@@ -135,7 +137,7 @@ func (o *objects) get(ctx context.Context, ref *Ref, room func(int) (*Region, er
 	}
 	if err != nil {
 		r.Release()
-		return nil, Errorf(ErrPayload, "object %q: %v", ref.Name, err)
+		return nil, wire.Errorf(wire.ErrPayload, "object %q: %v", ref.Name, err)
 	}
 	return r, nil
 }

@@ -15,6 +15,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"golang.org/x/sys/unix"
 
+	"patchbay/ipc/wire"
+	"patchbay/ipc/wire/wiretest"
 	"patchbay/node"
 	"patchbay/tests/hammer"
 )
@@ -39,8 +41,8 @@ func FuzzReplies(f *testing.F) { repliesTarget(f).Fuzz(f) }
 
 // aSample is the smallest body of sample, with one of everything.
 func aSample() *SampleRequest {
-	f32 := func(shape ...int) *Tensor {
-		t := &Tensor{DType: "f32", Shape: shape}
+	f32 := func(shape ...int) *wire.Tensor {
+		t := &wire.Tensor{DType: "f32", Shape: shape}
 		t.Data = make([]byte, t.Bytes())
 		return t
 	}
@@ -50,7 +52,7 @@ func aSample() *SampleRequest {
 		Sampler: SamplerRef{Name: "euler", Options: map[string]any{"eta": 1.0}}, Sampling: &SamplingRef{Bases: []string{"CONST"}, Shift: &one},
 		Sigmas: f32(2), Noise: f32(1, 1, 2, 2), Latent: f32(1, 1, 2, 2), Mask: f32(1, 1, 2, 2), CFG: &one, NoiseDraws: []int{4},
 		Conds: CondsRef{Positive: []CondRef{{
-			ModelConds:    map[string]*Tensor{"c_crossattn": f32(1, 1, 2), "y": f32(1, 2), "guidance": f32(1), "attention_mask": {DType: "u8", Shape: []int{1, 2}, Data: []byte{1, 0}}},
+			ModelConds:    map[string]*wire.Tensor{"c_crossattn": f32(1, 1, 2), "y": f32(1, 2), "guidance": f32(1), "attention_mask": {DType: "u8", Shape: []int{1, 2}, Data: []byte{1, 0}}},
 			TimestepStart: &one, Area: []int{1, 1, 0, 0}, Mask: f32(1, 2, 2),
 		}}, Negative: &[]CondRef{}},
 	}
@@ -59,8 +61,8 @@ func aSample() *SampleRequest {
 // frameSeeds are requests in frames, one a verb at least, in both encodings.
 func frameSeeds(tb testing.TB) []hammer.Input {
 	tb.Helper()
-	tensor := &Tensor{DType: "f16", Shape: []int{2}, Data: []byte{0, 0x3c, 0, 0}}
-	picture := map[string]*Ref{refKey: {Kind: RefShm, Bytes: 4, FD: 1, Offset: 8}}
+	tensor := &wire.Tensor{DType: "f16", Shape: []int{2}, Data: []byte{0, 0x3c, 0, 0}}
+	picture := map[string]*wire.Ref{wire.RefKey: {Kind: wire.RefShm, Bytes: 4, FD: 1, Offset: 8}}
 	var out []hammer.Input
 	for verb, body := range map[string]any{
 		VerbRun:      &RunRequest{ID: "j", Workflow: graph("Wait 1"), Inputs: map[string][]byte{"a.png": []byte("abc")}, Priority: "high", QueueTTLMS: 5},
@@ -74,12 +76,12 @@ func frameSeeds(tb testing.TB) []hammer.Input {
 		VerbLoad:     &LoadRequest{Model: ModelRef{File: "m"}, Plan: "ulysses=2"},
 		VerbFree:     &FreeRequest{Handles: []string{"h"}, Models: []string{"m"}},
 	} {
-		for _, enc := range []Encoding{Msgpack, JSON} {
-			b, err := Encode(body, enc)
+		for _, enc := range []wire.Encoding{wire.Msgpack, wire.JSON} {
+			b, err := wire.Encode(body, enc)
 			if err != nil {
 				tb.Fatal(err)
 			}
-			parts, err := splice(envelope{Op: verb, Tag: 1, Accept: []string{RefShm}}, b, enc)
+			parts, err := wire.Splice(wire.Envelope{Op: verb, Tag: 1, Accept: []string{wire.RefShm}}, b, enc)
 			if err != nil {
 				tb.Fatal(err)
 			}
@@ -99,19 +101,19 @@ type request struct {
 
 // readRequest takes a frame apart as a connection does, and binds the body of its verb as the service does.
 func readRequest(data []byte) (request, error) {
-	enc, ok := Sniff(data)
+	enc, ok := wire.Sniff(data)
 	if !ok {
 		return request{}, errors.New("no map")
 	}
-	o, err := Decode(data, enc, DefaultLimits())
+	o, err := wire.Decode(data, enc, wire.DefaultLimits())
 	if err != nil {
 		return request{}, err
 	}
-	var head envelope
-	if err := Bind(o, &head); err != nil {
+	var head wire.Envelope
+	if err := wire.Bind(o, &head); err != nil {
 		return request{}, err
 	}
-	q := request{verb: head.Op, fields: without(without(without(o, "op"), "tag"), "accept")}
+	q := request{verb: head.Op, fields: wire.Without(wire.Without(wire.Without(o, "op"), "tag"), "accept")}
 	if _, err := refsOf(q.verb, q.fields); err != nil {
 		return q, err
 	}
@@ -131,7 +133,7 @@ func readRequest(data []byte) (request, error) {
 		q.body = req
 	case VerbExec:
 		req := &ExecRequest{}
-		if err := Bind(q.fields, req); err != nil {
+		if err := wire.Bind(q.fields, req); err != nil {
 			return q, err
 		}
 		walkHandles(req.Inputs, func(string) {})
@@ -153,7 +155,7 @@ func readRequest(data []byte) (request, error) {
 	if q.verb == VerbExec || q.verb == VerbRun || q.verb == VerbSubmit || q.verb == VerbSample {
 		return q, nil
 	}
-	return q, Bind(q.fields, q.body)
+	return q, wire.Bind(q.fields, q.body)
 }
 
 // requestsTarget: what was bound can be encoded, and is bound again.
@@ -170,20 +172,20 @@ func requestsTarget(tb testing.TB) *hammer.Target[request] {
 					return err
 				}
 			}
-			b, err := Encode(q.body, Msgpack)
+			b, err := wire.Encode(q.body, wire.Msgpack)
 			if err != nil {
 				return fmt.Errorf("encode what was bound: %w", err)
 			}
-			o, err := Decode(b, Msgpack, Limits{Bytes: 1 << 30, Depth: 80, Items: 1 << 20})
+			o, err := wire.Decode(b, wire.Msgpack, wire.Limits{Bytes: 1 << 30, Depth: 80, Items: 1 << 20})
 			if err != nil {
 				return fmt.Errorf("decode what was bound and encoded: %w", err)
 			}
-			parts, err := splice(envelope{Op: q.verb}, b, Msgpack)
+			parts, err := wire.Splice(wire.Envelope{Op: q.verb}, b, wire.Msgpack)
 			if err != nil {
 				return err
 			}
 			again, err := readRequest(bytes.Join(parts, nil))
-			if err != nil && !holdsOddNumber(o) { // 1e300 is a number here and an integer there
+			if err != nil && !wiretest.HoldsOddNumber(o) { // 1e300 is a number here and an integer there
 				return fmt.Errorf("a %s that was bound is refused when it is sent on: %w", q.verb, err)
 			}
 			if err == nil && again.verb != q.verb {
@@ -192,11 +194,11 @@ func requestsTarget(tb testing.TB) *hammer.Target[request] {
 			return nil
 		},
 		Bound: func(in hammer.Input) int64 {
-			enc, ok := Sniff(in.Data)
+			enc, ok := wire.Sniff(in.Data)
 			if !ok {
-				return fixedBytes
+				return wiretest.FixedBytes
 			}
-			return fixedBytes + 2*decodedBound(in.Data, enc) + textBound(in.Data)
+			return wiretest.FixedBytes + 2*wiretest.DecodedBound(in.Data, enc) + wiretest.TextBound(in.Data)
 		},
 	}
 }
@@ -231,20 +233,20 @@ func refsTarget(tb testing.TB) *hammer.Target[error] {
 	}
 	seeds := frameSeeds(tb)
 	both := map[string]any{"op": VerbExec, "tag": 1, "inputs": []any{
-		&Tensor{DType: "f32", Shape: []int{16384}, Ref: &Ref{Kind: RefShm, Bytes: 1 << 16}}, map[string]*Ref{refKey: {Kind: RefShm, Bytes: 100, FD: 1}},
+		&wire.Tensor{DType: "f32", Shape: []int{16384}, Ref: &wire.Ref{Kind: wire.RefShm, Bytes: 1 << 16}}, map[string]*wire.Ref{wire.RefKey: {Kind: wire.RefShm, Bytes: 100, FD: 1}},
 	}}
 	for _, s := range seeds {
 		seeds = append(seeds, hammer.Input{Data: s.Data, Flag: true})
 	}
-	seeds = append(seeds, hammer.Input{Data: packed(tb, both), Flag: true})
+	seeds = append(seeds, hammer.Input{Data: wiretest.Packed(tb, both), Flag: true})
 	return &hammer.Target[error]{
 		Name: "FuzzRefs", Flag: true, Seeds: seeds,
 		Parse: func(in hammer.Input) (wrong error, refused error) {
-			enc, ok := Sniff(in.Data)
+			enc, ok := wire.Sniff(in.Data)
 			if !ok {
 				return nil, errors.New("no map")
 			}
-			o, err := Decode(in.Data, enc, DefaultLimits())
+			o, err := wire.Decode(in.Data, enc, wire.DefaultLimits())
 			if err != nil {
 				return nil, err
 			}
@@ -260,7 +262,7 @@ func refsTarget(tb testing.TB) *hammer.Target[error] {
 					fds = append(fds, fd)
 				}
 			}
-			h, err := mapped(fds, func(f func(*Ref) ([]byte, error)) error { return replaceRefs(op, o, f) })
+			h, err := mapped(fds, func(f func(*wire.Ref) ([]byte, error)) error { return replaceRefs(op, o, f) })
 			if err != nil {
 				return nil, err
 			}
@@ -272,11 +274,11 @@ func refsTarget(tb testing.TB) *hammer.Target[error] {
 		},
 		Check: func(_ hammer.Input, wrong error, _ error) error { return wrong },
 		Bound: func(in hammer.Input) int64 {
-			enc, ok := Sniff(in.Data)
+			enc, ok := wire.Sniff(in.Data)
 			if !ok {
-				return fixedBytes
+				return wiretest.FixedBytes
 			}
-			return fixedBytes + 2*decodedBound(in.Data, enc)
+			return wiretest.FixedBytes + 2*wiretest.DecodedBound(in.Data, enc)
 		},
 	}
 }
@@ -284,7 +286,7 @@ func refsTarget(tb testing.TB) *hammer.Target[error] {
 // outside finds a reference to shared memory that was not replaced, and touches what was.
 func outside(v any, h *hold) error {
 	switch x := v.(type) {
-	case *Tensor:
+	case *wire.Tensor:
 		if err := x.Check(); err != nil {
 			return fmt.Errorf("a tensor that does not hold together was taken: %w", err)
 		}
@@ -346,7 +348,7 @@ func mendChunks(b []byte) []byte {
 
 // chunksTarget: what is taken of a stream are the chunks 0, 1, 2 ..., each at the end of the one before, never more than there should be.
 func chunksTarget() *hammer.Target[[]byte] {
-	a, b := noise(1000), noise(600)
+	a, b := wiretest.Noise(1000), wiretest.Noise(600)
 	whole := chunkStream(1600, aChunk(0, 0, a), aChunk(1, 1000, b))
 	return &hammer.Target[[]byte]{
 		Name: "FuzzChunks",
@@ -400,7 +402,7 @@ func chunksTarget() *hammer.Target[[]byte] {
 			}
 			return nil
 		},
-		Bound: func(in hammer.Input) int64 { return fixedBytes + 4*int64(len(in.Data)) },
+		Bound: func(in hammer.Input) int64 { return wiretest.FixedBytes + 4*int64(len(in.Data)) },
 	}
 }
 
@@ -409,9 +411,9 @@ func pullsTarget(tb testing.TB) *hammer.Target[pull] {
 	return &hammer.Target[pull]{
 		Name: "FuzzPulls",
 		Seeds: []hammer.Input{
-			{Data: packed(tb, pull{ID: "a", Chunk: chunkBytes, Window: chunkWindow})},
-			{Data: packed(tb, pull{ID: "a", Chunk: 1 << 62, Window: 1})},
-			{Data: packed(tb, map[string]any{"id": "a", "chunk": 5e3, "window": -1})},
+			{Data: wiretest.Packed(tb, pull{ID: "a", Chunk: chunkBytes, Window: chunkWindow})},
+			{Data: wiretest.Packed(tb, pull{ID: "a", Chunk: 1 << 62, Window: 1})},
+			{Data: wiretest.Packed(tb, map[string]any{"id": "a", "chunk": 5e3, "window": -1})},
 		},
 		Parse: func(in hammer.Input) (pull, error) { return parsePull(in.Data) },
 		Check: func(_ hammer.Input, q pull, refused error) error {
@@ -420,7 +422,7 @@ func pullsTarget(tb testing.TB) *hammer.Target[pull] {
 			}
 			return nil
 		},
-		Bound: func(in hammer.Input) int64 { return decodedBound(in.Data, Msgpack) },
+		Bound: func(in hammer.Input) int64 { return wiretest.DecodedBound(in.Data, wire.Msgpack) },
 	}
 }
 
@@ -429,7 +431,7 @@ type natsMessage struct {
 	header nats.Header
 	reply  string
 	body   []byte
-	enc    Encoding
+	enc    wire.Encoding
 	beside bool
 	from   string
 	got    []*node.Object
@@ -458,7 +460,7 @@ func headersTarget() *hammer.Target[natsMessage] {
 				return natsMessage{}, err
 			}
 			m := natsMessage{header: header, body: body, reply: header.Get("Reply")}
-			m.from = senderOf(m.reply)
+			m.from = wire.SenderOf(m.reply)
 			m.beside = carrier.beside(header, &Request{}) != nil
 			r := newReplies(nil)
 			natsReply(r, &nats.Msg{Header: header, Data: body}, true)
@@ -471,12 +473,12 @@ func headersTarget() *hammer.Target[natsMessage] {
 				}
 				m.got = append(m.got, o)
 			}
-			m.enc, err = encodingOf(header, body)
+			m.enc, err = wire.EncodingOf(header, body)
 			return m, err
 		},
 		Check: checkNATS,
 		Bound: func(in hammer.Input) int64 {
-			return 2*fixedBytes + 8*int64(len(in.Data)) + 3*(decodedBound(afterHeader(in.Data), Msgpack)+decodedBound(afterHeader(in.Data), JSON))
+			return 2*wiretest.FixedBytes + 8*int64(len(in.Data)) + 3*(wiretest.DecodedBound(afterHeader(in.Data), wire.Msgpack)+wiretest.DecodedBound(afterHeader(in.Data), wire.JSON))
 		},
 	}
 }
@@ -493,16 +495,16 @@ func checkNATS(_ hammer.Input, m natsMessage, refused error) error {
 	if m.from != "" && (!strings.HasPrefix(m.reply, nats.InboxPrefix+m.from+".") || strings.Contains(m.from, ".")) {
 		return fmt.Errorf("the reply subject %q is of %q", m.reply, m.from)
 	}
-	if answerable(m.reply) && (strings.HasPrefix(m.reply, "$JS.") || strings.HasPrefix(m.reply, "$KV.") || strings.HasPrefix(m.reply, "patchbay.v1.")) {
+	if wire.Answerable(m.reply) && (strings.HasPrefix(m.reply, "$JS.") || strings.HasPrefix(m.reply, "$KV.") || strings.HasPrefix(m.reply, "patchbay.v1.")) {
 		return fmt.Errorf("a daemon would answer on %q", m.reply)
 	}
-	if refused == nil && m.enc != JSON && m.enc != Msgpack {
+	if refused == nil && m.enc != wire.JSON && m.enc != wire.Msgpack {
 		return fmt.Errorf("encoding %d", m.enc)
 	}
 	if m.end == nil || len(m.got) > 2 {
 		return fmt.Errorf("two messages gave %d replies and the end %w", len(m.got), m.end)
 	}
-	if accept := m.header.Get(headerAccept); m.beside && !strings.Contains(accept, RefStream) && !strings.Contains(accept, RefObject) {
+	if accept := m.header.Get(wire.HeaderAccept); m.beside && !strings.Contains(accept, wire.RefStream) && !strings.Contains(accept, wire.RefObject) {
 		return fmt.Errorf("payloads go beside for %q", accept)
 	}
 	return nil
@@ -516,32 +518,32 @@ type taken struct {
 
 // repliesTarget: an input is frames that a daemon sends. A client with one request under way takes them: what it has then is whole, or refused.
 func repliesTarget(tb testing.TB) *hammer.Target[taken] {
-	seed := func(enc Encoding, bodies ...any) hammer.Input {
+	seed := func(enc wire.Encoding, bodies ...any) hammer.Input {
 		var out []byte
 		for i, v := range bodies {
-			b, err := Encode(v, enc)
+			b, err := wire.Encode(v, enc)
 			if err != nil {
 				tb.Fatal(err)
 			}
-			parts, err := splice(envelope{Tag: 1, End: i == len(bodies)-1}, b, enc)
+			parts, err := wire.Splice(wire.Envelope{Tag: 1, End: i == len(bodies)-1}, b, enc)
 			if err != nil {
 				tb.Fatal(err)
 			}
-			out = append(out, frameOf(bytes.Join(parts, nil))...)
+			out = append(out, wiretest.FrameOf(bytes.Join(parts, nil))...)
 		}
 		return hammer.Input{Data: out}
 	}
-	data := noise(300)
+	data := wiretest.Noise(300)
 	file := OutputRef{Node: "9", Ext: ".png", Bytes: len(data), CRC32C: checksum(data)}
 	end := Event{V: 1, Type: EventSuccess, Job: "j", Seq: 4, Data: map[string]any{"prompt_id": "j"}}
 	var seeds []hammer.Input
-	for _, enc := range []Encoding{Msgpack, JSON} {
+	for _, enc := range []wire.Encoding{wire.Msgpack, wire.JSON} {
 		seeds = append(
 			seeds,
 			seed(enc, Receipt{V: 1, Type: replyAccepted, Job: "j", State: Queued}, Event{Type: EventProgress, Job: "j", Seq: 2, Data: map[string]any{"value": 1}}, outputMessage{Type: replyOutput, Job: "j", Ref: file, Data: data}, end),
 			seed(enc, outputMessage{Type: replyOutput, Ref: file, Chunks: 2}, chunkMessage{replyChunk, "j", 0, 0, data[:200]}, chunkMessage{replyChunk, "j", 0, 200, data[200:]}, end),
-			seed(enc, map[string]any{"error": Errorf(ErrNoJob, "no job")}),
-			seed(enc, previewMessage{Type: replyPreview, Job: "j", Node: "1", Format: "image/jpeg", Data: []byte("jpeg")}, heartbeatMessage{replyHeartbeat, "j", 1}, Event{Type: EventError, Error: Errorf(ErrNoModel, "none")}),
+			seed(enc, map[string]any{"error": wire.Errorf(wire.ErrNoJob, "no job")}),
+			seed(enc, previewMessage{Type: replyPreview, Job: "j", Node: "1", Format: "image/jpeg", Data: []byte("jpeg")}, heartbeatMessage{replyHeartbeat, "j", 1}, Event{Type: EventError, Error: wire.Errorf(wire.ErrNoModel, "none")}),
 			seed(enc, recordReply{"record", Record{V: 1, Job: "j", State: Failed, Causes: []string{"x"}, Outputs: []OutputRef{file}}}),
 		)
 	}
@@ -567,15 +569,15 @@ func repliesTarget(tb testing.TB) *hammer.Target[taken] {
 			return nil
 		},
 		Bound: func(in hammer.Input) int64 {
-			n := int64(fixedBytes) + 4*int64(len(in.Data))
+			n := int64(wiretest.FixedBytes) + 4*int64(len(in.Data))
 			for rest := in.Data; len(rest) >= 4; {
 				size := binary.BigEndian.Uint32(rest)
 				if rest = rest[4:]; int64(size) > int64(len(rest)) {
 					break
 				}
 				if body := rest[:size]; size > 0 {
-					if enc, ok := Sniff(body); ok {
-						n += 4 * decodedBound(body, enc)
+					if enc, ok := wire.Sniff(body); ok {
+						n += 4 * wiretest.DecodedBound(body, enc)
 					}
 				}
 				rest = rest[size:]

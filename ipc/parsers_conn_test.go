@@ -12,6 +12,8 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"patchbay/ipc/wire"
+	"patchbay/ipc/wire/wiretest"
 	"patchbay/tests/hammer"
 )
 
@@ -49,9 +51,9 @@ func connTarget(tb testing.TB) *hammer.Target[[]byte] {
 	var seeds []hammer.Input
 	for i, r := range requests {
 		next := requests[(i+7)%len(requests)]
-		seeds = append(seeds, hammer.Input{Data: frameOf(r.Data)}, hammer.Input{Data: append(frameOf(r.Data), frameOf(bytes.Replace(next.Data, []byte("tag\x01"), []byte("tag\x02"), 1))...)})
+		seeds = append(seeds, hammer.Input{Data: wiretest.FrameOf(r.Data)}, hammer.Input{Data: append(wiretest.FrameOf(r.Data), wiretest.FrameOf(bytes.Replace(next.Data, []byte("tag\x01"), []byte("tag\x02"), 1))...)})
 	}
-	seeds = append(seeds, hammer.Input{Data: frameOf([]byte(`{"op":"ping","tag":1}`))}, hammer.Input{Data: frameOf([]byte(`{"op":"status","tag":1,"job":"j","follow":true}`))})
+	seeds = append(seeds, hammer.Input{Data: wiretest.FrameOf([]byte(`{"op":"ping","tag":1}`))}, hammer.Input{Data: wiretest.FrameOf([]byte(`{"op":"status","tag":1,"job":"j","follow":true}`))})
 	return &hammer.Target[[]byte]{
 		Name: "FuzzConn", Seeds: seeds,
 		Parse: func(in hammer.Input) ([]byte, error) {
@@ -73,48 +75,48 @@ func connTarget(tb testing.TB) *hammer.Target[[]byte] {
 func checkAnswers(in hammer.Input, answers []byte, refused error) error {
 	asked := map[any]int{}
 	for r := bytes.NewReader(in.Data); ; {
-		body, err := ReadFrame(r)
+		body, err := wire.ReadFrame(r)
 		if err != nil {
 			break
 		}
-		env := envelope{}
-		if enc, ok := Sniff(body); ok {
-			if o, err := Decode(body, enc, frameLimits()); err == nil {
+		env := wire.Envelope{}
+		if enc, ok := wire.Sniff(body); ok {
+			if o, err := wire.Decode(body, enc, wire.FrameLimits()); err == nil {
 				tag, _ := o.Get("tag")
-				env.Tag = tagOf(tag)
+				env.Tag = wire.TagOf(tag)
 			} else {
-				env = peek(body, enc)
+				env = wire.Peek(body, enc)
 			}
 		}
 		asked[env.Tag]++
 	}
-	if errors.Is(refused, ErrFrameTooLarge) {
+	if errors.Is(refused, wire.ErrFrameTooLarge) {
 		asked[nil]++
 	}
 	ended := map[any]int{}
 	for r := bytes.NewReader(answers); ; {
-		body, err := ReadFrame(r)
+		body, err := wire.ReadFrame(r)
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
 			return fmt.Errorf("the answers are cut off: %w", err)
 		}
-		enc, ok := Sniff(body)
+		enc, ok := wire.Sniff(body)
 		if !ok {
 			return fmt.Errorf("an answer is %.40q", body)
 		}
-		o, err := Decode(body, enc, frameLimits())
+		o, err := wire.Decode(body, enc, wire.FrameLimits())
 		if err != nil {
 			return fmt.Errorf("an answer cannot be read: %w", err)
 		}
-		env, fields, err := unwrap(o)
+		env, fields, err := wire.Unwrap(o)
 		if err != nil {
 			return fmt.Errorf("an answer cannot be read: %w", err)
 		}
-		if e := replyError(fields); e != nil {
-			var known *Error
-			if errors.As(e, &known); known == nil || !slices.ContainsFunc(ErrorTable(), func(c ErrorCode) bool { return c.Code == known.Code }) || known.Code == ErrInternal {
+		if e := wire.ReplyError(fields); e != nil {
+			var known *wire.Error
+			if errors.As(e, &known); known == nil || !slices.ContainsFunc(wire.ErrorTable(), func(c wire.ErrorCode) bool { return c.Code == known.Code }) || known.Code == wire.ErrInternal {
 				return fmt.Errorf("answered with %w", e)
 			}
 		}

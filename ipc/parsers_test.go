@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 
+	"patchbay/ipc/wire"
+	"patchbay/ipc/wire/wiretest"
 	"patchbay/node"
 	"patchbay/tests/hammer"
 )
@@ -49,7 +51,7 @@ func messagesTarget() *hammer.Target[parsedRun] {
 			{Data: []byte("\x82\xa8workflow\x81\xa11\x82\xaaclass_type\xa4Wait\xa6inputs\x81\xa1n\x01\xa6inputs\x81\xa1x\xc4\x03abc")},
 		},
 		Parse: func(in hammer.Input) (parsedRun, error) {
-			o, err := Decode(in.Data, encodingFor(!in.Flag), DefaultLimits())
+			o, err := wire.Decode(in.Data, wiretest.EncodingFor(!in.Flag), wire.DefaultLimits())
 			if err != nil {
 				return parsedRun{}, err
 			}
@@ -63,30 +65,30 @@ func messagesTarget() *hammer.Target[parsedRun] {
 			if refused != nil {
 				return nil
 			}
-			if !validID(p.req.ID) {
+			if !wire.ValidID(p.req.ID) {
 				return fmt.Errorf("id %q was accepted", p.req.ID)
 			}
-			return sameJob(p, encodingFor(in.Flag))
+			return sameJob(p, wiretest.EncodingFor(in.Flag))
 		},
 		// The graph is copied once from a map, parsed twice from a text.
 		Bound: func(in hammer.Input) int64 {
-			enc := encodingFor(!in.Flag)
-			return 2*decodedBound(in.Data, enc) + textBound(in.Data)
+			enc := wiretest.EncodingFor(!in.Flag)
+			return 2*wiretest.DecodedBound(in.Data, enc) + wiretest.TextBound(in.Data)
 		},
 	}
 }
 
 // sameJob encodes a request in the other encoding: that must be the same job.
-func sameJob(p parsedRun, other Encoding) error {
+func sameJob(p parsedRun, other wire.Encoding) error {
 	h := hashOf(p.req, p.w)
-	if holdsBytes(p.body) || holdsOddNumber(p.body) { // bytes become text and NaN null in JSON; that is not the same request
+	if wiretest.HoldsBytes(p.body) || wiretest.HoldsOddNumber(p.body) { // bytes become text and NaN null in JSON; that is not the same request
 		return nil
 	}
-	b, err := Encode(p.body, other)
+	b, err := wire.Encode(p.body, other)
 	if err != nil {
 		return err
 	}
-	o, err := Decode(b, other, DefaultLimits())
+	o, err := wire.Decode(b, other, wire.DefaultLimits())
 	if err != nil {
 		return fmt.Errorf("re-encoded request: %w", err)
 	}

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/nats-io/nkeys"
+
+	"patchbay/ipc/wire"
 )
 
 // Role is what a user of a NATS server may do with Patchbay.
@@ -35,7 +37,7 @@ func Permissions(role Role, user string) Rights {
 			VerbSubject(VerbJobs, ""), VerbSubject(VerbDescribe, ""), VerbSubject(VerbModels, ""), VerbSubject(VerbExec, ""), VerbSubject(VerbSample, ""),
 			VerbSubject(VerbLoad, ""), VerbSubject(VerbStats, ""), PreviewSubject("*") + ".on", blobRoot + "*.get", blobRoot + "*.put.*", blobRoot + "*.ack.*",
 		},
-		Subscribe: []string{InboxOf(user) + ".>", subjectRoot + "events.>", PreviewSubject("*")},
+		Subscribe: []string{wire.InboxOf(user) + ".>", wire.SubjectRoot + "events.>", PreviewSubject("*")},
 	}
 	switch role {
 	case RoleClient:
@@ -55,8 +57,8 @@ func Permissions(role Role, user string) Rights {
 		return r
 	}
 	r = Rights{
-		Publish:   []string{subjectRoot + ">", "_INBOX.>", "$JS.API.INFO", "$JS.API.STREAM.NAMES"},
-		Subscribe: []string{subjectRoot + ">", "$SRV.>", InboxOf(user) + ".>"},
+		Publish:   []string{wire.SubjectRoot + ">", "_INBOX.>", "$JS.API.INFO", "$JS.API.STREAM.NAMES"},
+		Subscribe: []string{wire.SubjectRoot + ">", "$SRV.>", wire.InboxOf(user) + ".>"},
 	}
 	for _, s := range durableStreams() {
 		r.Publish = append(
@@ -94,7 +96,7 @@ func ParseUsers(text string) ([]User, error) {
 		if !ok || !slices.Contains(Roles(), Role(role)) {
 			return nil, fmt.Errorf("user %q: want client=NAME, daemon=NAME or admin=NAME, separated by commas", item)
 		}
-		if !validID(name) {
+		if !wire.ValidID(name) {
 			return nil, fmt.Errorf("user %q: a name is 1 to 64 of A-Z a-z 0-9 _ -, or the public key of an NKey", name)
 		}
 		if slices.ContainsFunc(out, func(u User) bool { return u.Name == name }) {

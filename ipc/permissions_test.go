@@ -16,6 +16,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nkeys"
 	"github.com/rs/zerolog"
+
+	"patchbay/ipc/wire"
+	"patchbay/ipc/wire/wiretest"
 )
 
 // lines collects what a logger writes.
@@ -104,7 +107,7 @@ func newGuardedServer(t *testing.T) *guardedServer {
 	})
 	c := g.client(t, "alice")
 	for range 200 {
-		if _, _, err := List(within(t, time.Second), c, "", 1); err == nil {
+		if _, _, err := List(wiretest.Within(t, time.Second), c, "", 1); err == nil {
 			return g
 		}
 		time.Sleep(5 * time.Millisecond)
@@ -114,11 +117,11 @@ func newGuardedServer(t *testing.T) *guardedServer {
 }
 
 // login is the URL and the key of a user with a password, or of the admin, who has a key.
-func (g *guardedServer) login(user string) (string, Access) {
+func (g *guardedServer) login(user string) (string, wire.Access) {
 	if user == "admin" {
-		return "nats://" + g.addr, Access{NKey: g.seed}
+		return "nats://" + g.addr, wire.Access{NKey: g.seed}
 	}
-	return "nats://" + user + ":pass-" + user + "@" + g.addr, Access{}
+	return "nats://" + user + ":pass-" + user + "@" + g.addr, wire.Access{}
 }
 
 func (g *guardedServer) client(t *testing.T, user string) *NATSClient {
@@ -135,7 +138,7 @@ func (g *guardedServer) client(t *testing.T, user string) *NATSClient {
 func (g *guardedServer) raw(t *testing.T, user string) (nc *nats.Conn, violations chan error) {
 	t.Helper()
 	url, access := g.login(user)
-	opts, err := access.options(url)
+	opts, err := access.Options(url)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -251,7 +254,7 @@ func TestEveryActionOfEveryRole(t *testing.T) {
 	g := newGuardedServer(t)
 	for _, user := range []string{"alice", "admin"} {
 		c := g.client(t, user)
-		ctx := within(t, 20*time.Second)
+		ctx := wiretest.Within(t, 20*time.Second)
 		id := "run-" + user
 		end, err := Run(ctx, c, &RunRequest{ID: id, Workflow: graph("Step 2", "Picture 2000000"), Preview: true, Inputs: map[string][]byte{"big": make([]byte, 3<<20)}}, &Collector{})
 		if err != nil || end == nil || end.Type != EventSuccess {
@@ -280,14 +283,14 @@ func TestEveryActionOfEveryRole(t *testing.T) {
 			if err == nil {
 				_, err = r.One(ctx)
 			}
-			var refused *Error
+			var refused *wire.Error
 			allowed := err == nil || errors.As(err, &refused)
 			if want := verb != VerbFree || user == "admin"; allowed != want {
 				t.Errorf("%s: %s: allowed %v, want %v (%v)", user, verb, allowed, want, err)
 			}
 		}
 	}
-	if _, err := g.client(t, "admin").Upload(within(t, 5*time.Second), "in", make([]byte, 1<<20)); err != nil {
+	if _, err := g.client(t, "admin").Upload(wiretest.Within(t, 5*time.Second), "in", make([]byte, 1<<20)); err != nil {
 		t.Errorf("admin: object: %v", err)
 	}
 	nc, _ := g.raw(t, "admin")
@@ -298,7 +301,7 @@ func TestEveryActionOfEveryRole(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx := within(t, 10*time.Second)
+	ctx := wiretest.Within(t, 10*time.Second)
 	kv, err := js.KeyValue(ctx, jobBucket)
 	if err != nil {
 		t.Fatalf("admin: bucket: %v", err)
@@ -343,13 +346,13 @@ func TestRepliesGoToInboxesOnly(t *testing.T) {
 	}
 	for _, reply := range victims {
 		for _, verb := range []string{"describe", "jobs", "submit", "status.nojob", "run"} {
-			if err := alice.PublishRequest(subjectRoot+verb, reply, []byte(`{"class":"Wait"}`)); err != nil {
+			if err := alice.PublishRequest(wire.SubjectRoot+verb, reply, []byte(`{"class":"Wait"}`)); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	for _, verb := range []string{"describe", "jobs", "submit", "status.nojob", "run"} { // answered after all of the above
-		if _, err := alice.Request(subjectRoot+verb, []byte(`{"class":"Wait"}`), 3*time.Second); err != nil {
+		if _, err := alice.Request(wire.SubjectRoot+verb, []byte(`{"class":"Wait"}`), 3*time.Second); err != nil {
 			t.Fatalf("%s: %v", verb, err)
 		}
 	}
@@ -366,11 +369,11 @@ func TestRepliesGoToInboxesOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kv, err := js.KeyValue(within(t, 5*time.Second), jobBucket)
+	kv, err := js.KeyValue(wiretest.Within(t, 5*time.Second), jobBucket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if e, err := kv.Get(within(t, 5*time.Second), "victim"); err == nil {
+	if e, err := kv.Get(wiretest.Within(t, 5*time.Second), "victim"); err == nil {
 		t.Errorf("the daemon wrote %q over a record", e.Value())
 	}
 	if n := strings.Count(g.log.String(), "request dropped"); n < len(victims)*5 {
@@ -396,7 +399,7 @@ func TestNobodyReadsOthersReplies(t *testing.T) {
 	if err := <-violations; !strings.Contains(err.Error(), `"_INBOX.>"`) {
 		t.Errorf("got %v", err)
 	}
-	if _, _, err := List(within(t, 5*time.Second), g.client(t, "alice"), "", 1); err != nil {
+	if _, _, err := List(wiretest.Within(t, 5*time.Second), g.client(t, "alice"), "", 1); err != nil {
 		t.Fatal(err)
 	}
 	for _, sub := range []*nats.Subscription{heard, own} {
@@ -413,7 +416,7 @@ func TestNobodyReadsOthersReplies(t *testing.T) {
 	}
 	defer c.Close()
 	began := time.Now()
-	if _, _, err := List(within(t, 5*time.Second), c, "", 1); err == nil || !strings.Contains(err.Error(), "does not allow") || time.Since(began) > 2*time.Second {
+	if _, _, err := List(wiretest.Within(t, 5*time.Second), c, "", 1); err == nil || !strings.Contains(err.Error(), "does not allow") || time.Since(began) > 2*time.Second {
 		t.Errorf("got %v after %s, want a refusal that says so", err, time.Since(began))
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"patchbay/ipc/wire"
 	"patchbay/node"
 )
 
@@ -118,9 +119,9 @@ func (l *Ledger) noticed(e jetstream.KeyValueEntry) {
 		return
 	}
 	if isNote {
-		o, err := Decode(e.Value(), JSON, DefaultLimits())
+		o, err := wire.Decode(e.Value(), wire.JSON, wire.DefaultLimits())
 		if err == nil {
-			err = Bind(o, &n)
+			err = wire.Bind(o, &n)
 		}
 		if err != nil {
 			l.cfg.Log.Warn().Err(err).Str("daemon", owner).Msg("its list of files cannot be read")
@@ -163,7 +164,7 @@ func (l *Ledger) Also(kind string) []string {
 }
 
 // settleFiles fills in sizes and hashes of files that are not here from the notes of others, and refuses a job that no daemon alive can run.
-func (l *Ledger) settleFiles(files []node.NeededFile) *Error {
+func (l *Ledger) settleFiles(files []node.NeededFile) *wire.Error {
 	others := l.others()
 	owners := make([]string, 0, len(others))
 	for o := range others {
@@ -195,7 +196,7 @@ func (l *Ledger) settleFiles(files []node.NeededFile) *Error {
 		}
 		why = append(why, fmt.Sprintf("daemon %s on %s: %v", o, others[o].Host, err))
 	}
-	e := Errorf(ErrNoCapacity, "no daemon has the files of this job")
+	e := wire.Errorf(wire.ErrNoCapacity, "no daemon has the files of this job")
 	e.Details, e.RetryAfterMS = strings.Join(why, "; "), 10_000
 	return e
 }
@@ -214,7 +215,7 @@ func (l *Ledger) sought() string {
 }
 
 // place refuses a job that no daemon can run. One that is there already was taken in before: it is not refused.
-func (j *Jobs) place(req *RunRequest) *Error {
+func (j *Jobs) place(req *RunRequest) *wire.Error {
 	if j.cfg.Ledger == nil || j.cfg.Ledger.cfg.Place == nil || j.knows(req.ID) {
 		return nil
 	}
@@ -236,7 +237,7 @@ func (j *Jobs) located(err error) error {
 }
 
 // missingFiles returns the names of files in the errors of a workflow that are in no list.
-func missingFiles(e *Error) []string {
+func missingFiles(e *wire.Error) []string {
 	var out []string
 	for _, v := range e.NodeErrors {
 		o, ok := v.(*node.Object)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"patchbay/ipc/wire"
 	"patchbay/node"
 )
 
@@ -63,7 +64,7 @@ type Record struct {
 	Outputs   []OutputRef    `json:"outputs,omitempty"`
 	Dropped   int64          `json:"dropped,omitempty"` // when its files were removed, in Unix milliseconds
 	Metrics   map[string]any `json:"metrics,omitempty"`
-	Error     *Error         `json:"error,omitempty"`
+	Error     *wire.Error    `json:"error,omitempty"`
 	NodeError map[string]any `json:"node_errors,omitempty"`
 	Client    any            `json:"client,omitempty"`
 	Cancel    bool           `json:"cancel,omitempty"` // a running job was asked to stop

@@ -3,6 +3,7 @@ package ipc
 import (
 	"errors"
 
+	"patchbay/ipc/wire"
 	"patchbay/node"
 )
 
@@ -18,9 +19,9 @@ func payloadsOf(verb string) (fields []string, ok bool) {
 }
 
 // refsOf lists the references in a request.
-func refsOf(verb string, o *node.Object) ([]*Ref, error) {
-	var all []*Ref
-	err := replaceRefs(verb, o, func(r *Ref) ([]byte, error) {
+func refsOf(verb string, o *node.Object) ([]*wire.Ref, error) {
+	var all []*wire.Ref
+	err := replaceRefs(verb, o, func(r *wire.Ref) ([]byte, error) {
 		all = append(all, r)
 		return nil, nil
 	})
@@ -28,7 +29,7 @@ func refsOf(verb string, o *node.Object) ([]*Ref, error) {
 }
 
 // replaceRefs calls f with every reference in the fields of a request. Bytes that it returns take the reference's place; nil leaves it.
-func replaceRefs(verb string, o *node.Object, f func(*Ref) ([]byte, error)) error {
+func replaceRefs(verb string, o *node.Object, f func(*wire.Ref) ([]byte, error)) error {
 	fields, ok := payloadsOf(verb)
 	if !ok || o == nil {
 		return nil
@@ -41,13 +42,13 @@ func replaceRefs(verb string, o *node.Object, f func(*Ref) ([]byte, error)) erro
 		if !ok {
 			continue
 		}
-		v, err := replaced(v, f)
-		var known *Error
+		v, err := wire.ReplaceRefs(v, f)
+		var known *wire.Error
 		if errors.As(err, &known) {
 			return err
 		}
 		if err != nil {
-			return badField(k, "%v", err)
+			return wire.BadField(k, "%v", err)
 		}
 		o.Set(k, v)
 	}

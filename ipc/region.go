@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"patchbay/ipc/wire"
 	"patchbay/node"
 )
 
@@ -24,8 +25,8 @@ type Region struct {
 
 // NewRegion makes a region of n bytes, zero and writable here. A host that fills it and sends a Tensor whose Data lies in Bytes sends no copy.
 func NewRegion(n int) (*Region, error) {
-	if n <= 0 || n > maxRegion {
-		return nil, fmt.Errorf("shared memory of %d bytes: want 1 to %d", n, maxRegion)
+	if n <= 0 || n > wire.MaxRegion {
+		return nil, fmt.Errorf("shared memory of %d bytes: want 1 to %d", n, wire.MaxRegion)
 	}
 	fd, err := unix.MemfdCreate("patchbay", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -70,8 +71,8 @@ func mapSealed(fd int) ([]byte, error) {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return nil, fmt.Errorf("shared memory: %w", err)
 	}
-	if st.Size <= 0 || st.Size > maxRegion {
-		return nil, fmt.Errorf("a memfd of %d bytes: want 1 to %d", st.Size, maxRegion)
+	if st.Size <= 0 || st.Size > wire.MaxRegion {
+		return nil, fmt.Errorf("a memfd of %d bytes: want 1 to %d", st.Size, wire.MaxRegion)
 	}
 	data, err := unix.Mmap(fd, 0, int(st.Size), unix.PROT_READ, unix.MAP_SHARED)
 	if err != nil {
@@ -191,7 +192,7 @@ func disown(v any, h *hold) any {
 		if h.has(x) {
 			return bytes.Clone(x)
 		}
-	case *Tensor:
+	case *wire.Tensor:
 		if x != nil && h.has(x.Data) {
 			x.Data = bytes.Clone(x.Data)
 		}

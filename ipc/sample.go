@@ -5,6 +5,8 @@ import (
 	"errors"
 	"sync"
 	"time"
+
+	"patchbay/ipc/wire"
 )
 
 // errAsked is the cause of a sample that a client cancelled.
@@ -23,9 +25,9 @@ func (s *Service) sample(r *Request) error {
 	stopped, err := s.cfg.Jobs.begin(q.ID, KindSample, ex.Name())
 	switch {
 	case errors.Is(err, errHash):
-		return Errorf(ErrDuplicate, "a job %s exists; choose another id", q.ID)
+		return wire.Errorf(wire.ErrDuplicate, "a job %s exists; choose another id", q.ID)
 	case err != nil:
-		return Errorf(ErrDraining, "the daemon is shutting down")
+		return wire.Errorf(wire.ErrDraining, "the daemon is shutting down")
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())
 	s.spawn(r, func(conn context.Context) error {
@@ -74,12 +76,12 @@ func (s *Service) runSample(ctx context.Context, cancel context.CancelCauseFunc,
 			last.hold.release()
 		}
 		s.cfg.Log.Info().Str("job", q.ID).Msg("run cancelled: the client it was tied to went away")
-		s.cfg.Jobs.finish(context.Background(), q.ID, Errorf(ErrCancelled, "the client that the run was tied to went away"), nil)
+		s.cfg.Jobs.finish(context.Background(), q.ID, wire.Errorf(wire.ErrCancelled, "the client that the run was tied to went away"), nil)
 		return nil
 	case errors.Is(cause, errAsked) && err != nil:
-		last = &SampleReply{Type: SampleCancelled, Error: Errorf(ErrCancelled, "the run was cancelled")}
+		last = &SampleReply{Type: SampleCancelled, Error: wire.Errorf(wire.ErrCancelled, "the run was cancelled")}
 	case cause != nil && err != nil:
-		last = &SampleReply{Type: SampleError, Error: Errorf(ErrDraining, "the daemon is shutting down")}
+		last = &SampleReply{Type: SampleError, Error: wire.Errorf(wire.ErrDraining, "the daemon is shutting down")}
 	case err != nil:
 		last = &SampleReply{Type: SampleError, Error: errorOf(err)}
 	default:
@@ -156,16 +158,16 @@ func (s *Service) place(file string) Executor {
 func (s *Service) load(r *Request) error {
 	q := &LoadRequest{}
 	if err := bindStrict(r.Fields, q); err != nil {
-		return badRequest(err)
+		return wire.BadRequest(err)
 	}
 	if q.Model.File == "" {
-		return badRequest(badField("model.file", "is missing"))
+		return wire.BadRequest(wire.BadField("model.file", "is missing"))
 	}
 	s.spawn(r, func(ctx context.Context) error {
 		total := LoadReply{V: ProtocolVersion}
 		for _, ex := range s.cfg.Executors {
 			if err := ex.Ready(ctx); err != nil {
-				return Errorf(ErrNoCapacity, "no worker became ready: %v", err)
+				return wire.Errorf(wire.ErrNoCapacity, "no worker became ready: %v", err)
 			}
 			out, err := ex.Load(ctx, q)
 			if err != nil {

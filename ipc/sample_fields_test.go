@@ -7,13 +7,15 @@ import (
 	"testing"
 	"time"
 
+	"patchbay/ipc/wire"
+	"patchbay/ipc/wire/wiretest"
 	"patchbay/tests/golden"
 )
 
 // TestEveryFieldOfSample compares runs of the demo model that differ in one field with what that field must do.
 func TestEveryFieldOfSample(t *testing.T) {
 	c := dialRig(t, realRig(t, "../examples/demo"))
-	ctx := within(t, 120*time.Second)
+	ctx := wiretest.Within(t, 120*time.Second)
 	const n = 16 * 8 * 8
 	base := func(change ...func(*SampleRequest)) *SampleRequest {
 		q := demoSample()
@@ -33,7 +35,7 @@ func TestEveryFieldOfSample(t *testing.T) {
 		}
 		return done, floats(t, done.X)
 	}
-	full := func(v float32, shape ...int) *Tensor {
+	full := func(v float32, shape ...int) *wire.Tensor {
 		size := 1
 		for _, d := range shape {
 			size *= d
@@ -138,16 +140,16 @@ func TestEveryFieldOfSample(t *testing.T) {
 }
 
 // half16 narrows to bf16, by cutting.
-func half16(t *testing.T, x *Tensor) *Tensor {
+func half16(t *testing.T, x *wire.Tensor) *wire.Tensor {
 	t.Helper()
-	out := &Tensor{DType: "bf16", Shape: x.Shape}
+	out := &wire.Tensor{DType: "bf16", Shape: x.Shape}
 	for i := 0; i < len(x.Data); i += 4 {
 		out.Data = append(out.Data, x.Data[i+2], x.Data[i+3])
 	}
 	return out
 }
 
-func widened(t *testing.T, x *Tensor) *Tensor {
+func widened(t *testing.T, x *wire.Tensor) *wire.Tensor {
 	t.Helper()
 	return f32(floats(t, x), x.Shape...)
 }

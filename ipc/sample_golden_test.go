@@ -11,6 +11,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/engine/safetensors"
+	"patchbay/ipc/wire"
 	"patchbay/models/latent"
 	"patchbay/models/sampling"
 	"patchbay/models/weights/goldenweights"
@@ -96,12 +97,12 @@ func realRig(t *testing.T, dirs ...string) *rig {
 	return newRig(t, JobsConfig{}, ShelfConfig{}, NewLocal("local", runner))
 }
 
-func f32(v []float32, shape ...int) *Tensor {
+func f32(v []float32, shape ...int) *wire.Tensor {
 	n := node.NewTensor(v, shape...)
-	return &Tensor{DType: n.DType, Shape: n.Shape, Data: n.Data}
+	return &wire.Tensor{DType: n.DType, Shape: n.Shape, Data: n.Data}
 }
 
-func floats(t *testing.T, x *Tensor) []float32 {
+func floats(t *testing.T, x *wire.Tensor) []float32 {
 	t.Helper()
 	v, err := (&node.Tensor{DType: x.DType, Shape: x.Shape, Data: x.Data}).F32()
 	if err != nil {
@@ -178,7 +179,7 @@ func (g *goldenSample) conds(list []goldenCond, guided bool) []CondRef {
 	var out []CondRef
 	for _, e := range list {
 		base := "e2e/" + g.Model + "/" + e.Tag + "/"
-		c := CondRef{ModelConds: map[string]*Tensor{
+		c := CondRef{ModelConds: map[string]*wire.Tensor{
 			"c_crossattn": f32(golden.Input(base+"context", e.Context[1]*e.Context[2]), e.Context...),
 			"y":           f32(golden.Input(base+"pooled", e.Pooled[1]), e.Pooled...),
 		}}
@@ -215,7 +216,7 @@ func TestGoldenRunsThroughSample(t *testing.T) {
 		q := g.message(t, g.Model != "flux-b")
 		q.Model.Fingerprint = prints[g.Model]
 		var steps []int
-		var x0 *Tensor
+		var x0 *wire.Tensor
 		done, err := Sample(context.Background(), c, q, func(p *SampleReply) { steps, x0 = append(steps, p.Step), p.X0 })
 		if err != nil {
 			t.Errorf("%s: %v", name, err)

@@ -13,13 +13,15 @@ import (
 	"time"
 
 	"patchbay/engine/safetensors"
+	"patchbay/ipc/wire"
+	"patchbay/ipc/wire/wiretest"
 	"patchbay/node"
 	"patchbay/tests/golden"
 )
 
 // demoSample is a run of the demo model on numbers by formula, two steps from one latent.
 func demoSample() *SampleRequest {
-	in := func(name string, scale float64, shape ...int) *Tensor {
+	in := func(name string, scale float64, shape ...int) *wire.Tensor {
 		n := 1
 		for _, d := range shape {
 			n *= d
@@ -27,7 +29,7 @@ func demoSample() *SampleRequest {
 		return f32(golden.Fill("host/"+name, n, scale, 0), shape...)
 	}
 	cond := func(name string) []CondRef {
-		return []CondRef{{ModelConds: map[string]*Tensor{"c_crossattn": in(name+"c", 1, 1, 6, 128), "y": in(name+"y", 1, 1, 128)}}}
+		return []CondRef{{ModelConds: map[string]*wire.Tensor{"c_crossattn": in(name+"c", 1, 1, 6, 128), "y": in(name+"y", 1, 1, 128)}}}
 	}
 	cfg, negative := 2.5, cond("n")
 	return &SampleRequest{
@@ -75,7 +77,7 @@ func TestPatchesEqualTheLoraNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := dialRig(t, realRig(t, "../examples/demo", root))
-	ctx := within(t, 60*time.Second)
+	ctx := wiretest.Within(t, 60*time.Second)
 	exec := func(class string, inputs ...any) []any {
 		t.Helper()
 		var out ExecReply
@@ -90,7 +92,7 @@ func TestPatchesEqualTheLoraNode(t *testing.T) {
 	}
 	plain := exec("UNETLoader", "unet_name", "demo_flux.safetensors", "weight_dtype", "default")[0]
 	adapted := exec("LoraLoaderModelOnly", "model", plain, "lora_name", "mine.safetensors", "strength_model", strength)[0]
-	sigmas := floats(t, exec("BasicScheduler", "model", plain, "scheduler", "simple", "steps", int64(3), "denoise", 1.0)[0].(*Tensor))
+	sigmas := floats(t, exec("BasicScheduler", "model", plain, "scheduler", "simple", "steps", int64(3), "denoise", 1.0)[0].(*wire.Tensor))
 	q.Sigmas = f32(sigmas[1:], 3)
 	pixels := floats(t, q.Latent)
 	inModel := make([]float32, len(pixels))
@@ -104,7 +106,7 @@ func TestPatchesEqualTheLoraNode(t *testing.T) {
 			"scheduler", "simple", "positive", cond(q.Conds.Positive), "negative", cond(*q.Conds.Negative), "latent_image", node.NewObject("samples", samples),
 			"start_at_step", int64(1), "end_at_step", int64(10000), "return_with_leftover_noise", "disable")[0].(*node.Object)
 		x, _ := out.Get("samples")
-		return floats(t, x.(*Tensor))
+		return floats(t, x.(*wire.Tensor))
 	}
 	bySample := func(q *SampleRequest) []float32 {
 		t.Helper()
@@ -157,19 +159,19 @@ func TestPatchesEqualTheLoraNode(t *testing.T) {
 func TestTensorsByHash(t *testing.T) {
 	r := newRig(t, JobsConfig{}, ShelfConfig{})
 	c := dialRig(t, r)
-	ctx := within(t, 20*time.Second)
-	for _, enc := range []Encoding{Msgpack, JSON} {
+	ctx := wiretest.Within(t, 20*time.Second)
+	for _, enc := range []wire.Encoding{wire.Msgpack, wire.JSON} {
 		c.enc = enc
 		x := f32(golden.Fill(string(rune('a'+enc)), 4, 1, 0), 1, 1, 2, 2)
 		x.Name()
 		bare := func() *SampleRequest {
 			q := smallSample("euler")
-			q.Latent = &Tensor{DType: "f32", Shape: x.Shape, Hash: x.Hash}
+			q.Latent = &wire.Tensor{DType: "f32", Shape: x.Shape, Hash: x.Hash}
 			return q
 		}
-		var e *Error
+		var e *wire.Error
 		_, err := sampleOnce(ctx, c, bare(), nil)
-		if !errors.As(err, &e) || e.Code != ErrMissing || len(e.Extra["missing"].([]any)) != 1 || e.Extra["missing"].([]any)[0] != x.Hash {
+		if !errors.As(err, &e) || e.Code != wire.ErrMissing || len(e.Extra["missing"].([]any)) != 1 || e.Extra["missing"].([]any)[0] != x.Hash {
 			t.Fatalf("got %v (%+v)", err, e)
 		}
 		q := smallSample("euler")
@@ -185,12 +187,12 @@ func TestTensorsByHash(t *testing.T) {
 		}
 		lie := bare()
 		lie.Latent.Shape = []int{1, 1, 2, 4}
-		if _, err := sampleOnce(ctx, c, lie, nil); code(err) != ErrBadRequest || !strings.Contains(err.Error(), "needs 32 bytes") {
+		if _, err := sampleOnce(ctx, c, lie, nil); wiretest.Code(err) != wire.ErrBadRequest || !strings.Contains(err.Error(), "needs 32 bytes") {
 			t.Errorf("a hash with another shape: %v", err)
 		}
 		lie = smallSample("euler")
 		lie.Latent.Hash = strings.Repeat("ab", 32)
-		if _, err := sampleOnce(ctx, c, lie, nil); code(err) != ErrBadRequest || !strings.Contains(err.Error(), "has the hash") {
+		if _, err := sampleOnce(ctx, c, lie, nil); wiretest.Code(err) != wire.ErrBadRequest || !strings.Contains(err.Error(), "has the hash") {
 			t.Errorf("a hash that lies: %v", err)
 		}
 	}
@@ -213,7 +215,7 @@ func TestHashesThroughADaemon(t *testing.T) {
 	r, _ := childRig(t, nil)
 	r.svc.cfg.Tensors, r.svc.cfg.Forward = nil, true
 	c, _ := socketRig(t, r)
-	ctx := within(t, 20*time.Second)
+	ctx := wiretest.Within(t, 20*time.Second)
 	q := smallSample("euler")
 	q.Latent = f32(golden.Fill("big", 1<<20, 1, 0), 1, 16, 256, 256)
 	q.Latent.Name()
@@ -224,7 +226,7 @@ func TestHashesThroughADaemon(t *testing.T) {
 		}
 	}
 	bare := *q
-	bare.Latent = &Tensor{DType: "f32", Shape: q.Latent.Shape, Hash: q.Latent.Hash}
+	bare.Latent = &wire.Tensor{DType: "f32", Shape: q.Latent.Shape, Hash: q.Latent.Hash}
 	if _, err := sampleOnce(ctx, c, &bare, nil); err != nil {
 		t.Errorf("by its hash: %v", err)
 	}
@@ -234,7 +236,7 @@ func TestHashesThroughADaemon(t *testing.T) {
 func TestSampleIsAJob(t *testing.T) {
 	r := newRig(t, JobsConfig{}, ShelfConfig{})
 	c, other := dialRig(t, r), dialRig(t, r)
-	ctx := within(t, 20*time.Second)
+	ctx := wiretest.Within(t, 20*time.Second)
 	q := smallSample("euler")
 	for range 2 { // the id may be used again
 		q.ID = "s1"
@@ -258,14 +260,14 @@ func TestSampleIsAJob(t *testing.T) {
 		if err != nil || len(list) != 1 || list[0].Job != "s2" || counts[Running] != 1 {
 			t.Errorf("jobs: got %+v, %v, %v", list, counts, err)
 		}
-		if _, err := Submit(ctx, other, &RunRequest{ID: "s2", Workflow: graph("Wait 1")}); code(err) != ErrDuplicate {
+		if _, err := Submit(ctx, other, &RunRequest{ID: "s2", Workflow: graph("Wait 1")}); wiretest.Code(err) != wire.ErrDuplicate {
 			t.Errorf("a job of that id: got %v", err)
 		}
 		if did, _, err := Cancel(context.WithoutCancel(ctx), other, "s2"); !did || err != nil {
 			t.Errorf("cancel: %v, %v", did, err)
 		}
 	})
-	if rec, _ := Status(ctx, other, "s2"); code(err) != ErrCancelled || rec.State != Cancelled || !rec.Cancel {
+	if rec, _ := Status(ctx, other, "s2"); wiretest.Code(err) != wire.ErrCancelled || rec.State != Cancelled || !rec.Cancel {
 		t.Errorf("got %v, record %+v", err, rec)
 	}
 	if err := Retry(ctx, other, "s2"); err == nil {
@@ -276,7 +278,7 @@ func TestSampleIsAJob(t *testing.T) {
 	if q.ID = "job"; end.Type != EventSuccess {
 		t.Fatal(end)
 	}
-	if _, err := Sample(ctx, c, q, nil); code(err) != ErrDuplicate {
+	if _, err := Sample(ctx, c, q, nil); wiretest.Code(err) != wire.ErrDuplicate {
 		t.Errorf("the id of a workflow: got %v", err)
 	}
 }

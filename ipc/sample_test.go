@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"patchbay/ipc/wire"
+	"patchbay/ipc/wire/wiretest"
 	"patchbay/node"
 )
 
@@ -17,19 +19,19 @@ func smallSample(name string) *SampleRequest {
 	x := f32([]float32{1, 2, 3, 4}, 1, 1, 2, 2)
 	return &SampleRequest{
 		Model: ModelRef{File: "m.safetensors"}, Sampler: SamplerRef{Name: name}, Sigmas: f32([]float32{1, 0}, 2), Latent: x,
-		Conds: CondsRef{Positive: []CondRef{{ModelConds: map[string]*Tensor{"c_crossattn": f32(make([]float32, 6), 1, 2, 3)}}}},
+		Conds: CondsRef{Positive: []CondRef{{ModelConds: map[string]*wire.Tensor{"c_crossattn": f32(make([]float32, 6), 1, 2, 3)}}}},
 	}
 }
 
 func TestSampleOverFrames(t *testing.T) {
 	r := newRig(t, JobsConfig{}, ShelfConfig{})
 	c := dialRig(t, r)
-	for _, enc := range []Encoding{Msgpack, JSON} {
+	for _, enc := range []wire.Encoding{wire.Msgpack, wire.JSON} {
 		c.enc = enc
 		q := smallSample("euler")
 		q.ID = "mine"
 		var seen []*SampleReply
-		done, err := Sample(within(t, 10*time.Second), c, q, func(m *SampleReply) { seen = append(seen, m) })
+		done, err := Sample(wiretest.Within(t, 10*time.Second), c, q, func(m *SampleReply) { seen = append(seen, m) })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -46,19 +48,19 @@ func TestSampleOverFrames(t *testing.T) {
 func TestSampleIsCancelled(t *testing.T) {
 	r := newRig(t, JobsConfig{}, ShelfConfig{})
 	c, other := dialRig(t, r), dialRig(t, r)
-	ctx := within(t, 10*time.Second)
+	ctx := wiretest.Within(t, 10*time.Second)
 	q := smallSample("wait")
 	q.ID = "stop-me"
 	_, err := Sample(ctx, c, q, func(*SampleReply) {
-		if _, err := Sample(ctx, other, q, nil); code(err) != ErrDuplicate {
-			t.Errorf("a second run of that id: got %v, want %s", err, ErrDuplicate)
+		if _, err := Sample(ctx, other, q, nil); wiretest.Code(err) != wire.ErrDuplicate {
+			t.Errorf("a second run of that id: got %v, want %s", err, wire.ErrDuplicate)
 		}
 		if did, _, err := Cancel(ctx, other, "stop-me"); !did || err != nil {
 			t.Errorf("cancel: got %v, %v", did, err)
 		}
 	})
-	if code(err) != ErrCancelled {
-		t.Errorf("got %v, want %s", err, ErrCancelled)
+	if wiretest.Code(err) != wire.ErrCancelled {
+		t.Errorf("got %v, want %s", err, wire.ErrCancelled)
 	}
 	if did, state, err := Cancel(ctx, other, "stop-me"); did || state != Cancelled || err != nil {
 		t.Errorf("cancel after the end: got %v, %s, %v, want false and %s", did, state, err, Cancelled)
@@ -81,8 +83,8 @@ func TestSampleIsCancelled(t *testing.T) {
 func TestSampleRefusals(t *testing.T) {
 	r := newRig(t, JobsConfig{}, ShelfConfig{})
 	c := dialRig(t, r)
-	ctx := within(t, 20*time.Second)
-	entry := func(key string, x *Tensor) func(*SampleRequest) {
+	ctx := wiretest.Within(t, 20*time.Second)
+	entry := func(key string, x *wire.Tensor) func(*SampleRequest) {
 		return func(q *SampleRequest) { q.Conds.Positive[0].ModelConds[key] = x }
 	}
 	two := 2.0
@@ -109,8 +111,8 @@ func TestSampleRefusals(t *testing.T) {
 	} {
 		q := smallSample("euler")
 		change(q)
-		var e *Error
-		if _, err := Sample(ctx, c, q, nil); !errors.As(err, &e) || e.Code != ErrBadRequest || e.Input != field {
+		var e *wire.Error
+		if _, err := Sample(ctx, c, q, nil); !errors.As(err, &e) || e.Code != wire.ErrBadRequest || e.Input != field {
 			t.Errorf("%s: got %v", field, err)
 		}
 	}
@@ -123,13 +125,13 @@ func TestSampleRefusals(t *testing.T) {
 		"sigmas":                    {"sigmas": []any{1.0}},
 		"seed":                      {"seed": -1},
 	} {
-		var e *Error
+		var e *wire.Error
 		err := askOne(ctx, c, VerbSample, "", body, &struct{}{})
 		if !errors.As(err, &e) || e.Input != field {
 			t.Errorf("%s: got %v (%+v)", field, err, e)
 		}
 	}
-	if _, err := Load(ctx, c, &LoadRequest{}); code(err) != ErrBadRequest {
+	if _, err := Load(ctx, c, &LoadRequest{}); wiretest.Code(err) != wire.ErrBadRequest {
 		t.Errorf("load without a file: got %v", err)
 	}
 }
@@ -138,7 +140,7 @@ func TestSampleRefusals(t *testing.T) {
 func TestModelsOfHosts(t *testing.T) {
 	dir, prints := goldenRoot(t, "flux-b")
 	c := dialRig(t, realRig(t, dir))
-	ctx := within(t, 30*time.Second)
+	ctx := wiretest.Within(t, 30*time.Second)
 	ref := ModelRef{File: "flux-b.safetensors", Fingerprint: strings.ToUpper(prints["flux-b"])}
 	first, err := Load(ctx, c, &LoadRequest{Model: ref})
 	if err != nil {
@@ -162,18 +164,18 @@ func TestModelsOfHosts(t *testing.T) {
 		model       ModelRef
 		code, input string
 	}{
-		{ModelRef{File: "none.safetensors"}, ErrNoModel, "model.file"},
-		{ModelRef{File: "../x.safetensors"}, ErrBadRequest, "model.file"},
-		{ModelRef{File: "flux-b.safetensors", Fingerprint: "00"}, ErrNoModel, "model.fingerprint"},
+		{ModelRef{File: "none.safetensors"}, wire.ErrNoModel, "model.file"},
+		{ModelRef{File: "../x.safetensors"}, wire.ErrBadRequest, "model.file"},
+		{ModelRef{File: "flux-b.safetensors", Fingerprint: "00"}, wire.ErrNoModel, "model.fingerprint"},
 	} {
-		var e *Error
+		var e *wire.Error
 		if _, err := Load(ctx, c, &LoadRequest{Model: row.model}); !errors.As(err, &e) || e.Code != row.code || e.Input != row.input {
 			t.Errorf("load %+v: got %v, want %s of %s", row.model, err, row.code, row.input)
 		}
 	}
 	q := smallSample("euler")
 	q.Model = ref
-	var e *Error
+	var e *wire.Error
 	if _, err := Sample(ctx, c, q, nil); !errors.As(err, &e) || e.Input != "latent" || !strings.Contains(e.Message, "channels") {
 		t.Errorf("a latent of one channel: got %v", err)
 	}
@@ -186,7 +188,7 @@ func TestModelsOfHosts(t *testing.T) {
 // TestSampleInAChild goes through a supervised process, which may die of it.
 func TestSampleInAChild(t *testing.T) {
 	_, ch := childRig(t, nil)
-	ctx := within(t, 20*time.Second)
+	ctx := wiretest.Within(t, 20*time.Second)
 	if err := ch.Ready(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -200,11 +202,11 @@ func TestSampleInAChild(t *testing.T) {
 	}
 	stop, cancel := context.WithCancel(ctx)
 	q := smallSample("wait")
-	q.ID = NewJobID()
-	if _, err := ch.Sample(stop, q, func(*SampleReply) { cancel() }); code(err) != ErrCancelled {
+	q.ID = wire.NewID()
+	if _, err := ch.Sample(stop, q, func(*SampleReply) { cancel() }); wiretest.Code(err) != wire.ErrCancelled {
 		t.Errorf("cancelled: got %v", err)
 	}
-	if _, err := ch.Sample(ctx, smallSample("die"), nil); code(err) != ErrWorkerLost {
+	if _, err := ch.Sample(ctx, smallSample("die"), nil); wiretest.Code(err) != wire.ErrWorkerLost {
 		t.Errorf("a worker that dies: got %v", err)
 	}
 }
@@ -224,10 +226,10 @@ func BenchmarkTensorOverSocket(b *testing.B) {
 		b.Fatal(err)
 	}
 	c := NewFrameClient(nc, nc, nc.Close)
-	body := map[string]any{"class_type": "Sink", "inputs": node.NewObject("value", &Tensor{DType: "f32", Shape: []int{16, 1024, 1024}, Data: make([]byte, 64<<20)})}
+	body := map[string]any{"class_type": "Sink", "inputs": node.NewObject("value", &wire.Tensor{DType: "f32", Shape: []int{16, 1024, 1024}, Data: make([]byte, 64<<20)})}
 	b.SetBytes(64 << 20)
 	for b.Loop() {
-		if err := askOne(ctx, c, VerbExec, "", body, &struct{}{}); code(err) != ErrNoNodeType {
+		if err := askOne(ctx, c, VerbExec, "", body, &struct{}{}); wiretest.Code(err) != wire.ErrNoNodeType {
 			b.Fatal(err)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"strings"
 
+	"patchbay/ipc/wire"
 	"patchbay/node"
 )
 
@@ -14,16 +15,16 @@ func Schema() map[string]any {
 	messages := map[string]any{
 		"run.request": RunRequest{}, "submit.request": RunRequest{}, "receipt": Receipt{}, "event": Event{}, "output": outputMessage{}, "chunk": chunkMessage{},
 		"preview": previewMessage{}, "heartbeat": heartbeatMessage{}, "status.request": jobRequest{}, "status.reply": recordReply{}, "cancel.request": jobRequest{},
-		"cancel.reply": cancelReply{}, "retry.request": jobRequest{}, "retry.reply": retryReply{}, "models.reply": modelsReply{}, "describe.reply": describeReply{}, "ref": Ref{},
+		"cancel.reply": cancelReply{}, "retry.request": jobRequest{}, "retry.reply": retryReply{}, "models.reply": modelsReply{}, "describe.reply": describeReply{}, "ref": wire.Ref{},
 		"jobs.request": jobsRequest{}, "jobs.reply": jobsReply{}, "describe.request": describeRequest{}, "limits": BoundsReply{}, "exec.request": ExecRequest{},
 		"exec.reply": ExecReply{}, "sample.request": SampleRequest{}, "sample.reply": SampleReply{}, "load.request": LoadRequest{}, "load.reply": LoadReply{},
-		"free.request": FreeRequest{}, "free.reply": FreeReply{}, "stats.reply": Stats{}, "ping.reply": pongReply{}, "error.reply": errorBody{}, "frame": envelope{},
+		"free.request": FreeRequest{}, "free.reply": FreeReply{}, "stats.reply": Stats{}, "ping.reply": pongReply{}, "error.reply": wire.ErrorBody{}, "frame": wire.Envelope{},
 	}
 	// The keys of tensors and bytes stand in patterns: a map with nothing but such a key would be read as a tensor, or as bytes.
 	text := map[string]any{"type": "string", "contentEncoding": "base64"}
 	defs := map[string]any{
 		"tensor": map[string]any{
-			"type": "object", "required": []string{tensorKey}, "patternProperties": map[string]any{`^\` + tensorKey + "$": map[string]any{
+			"type": "object", "required": []string{wire.TensorKey}, "patternProperties": map[string]any{`^\` + wire.TensorKey + "$": map[string]any{
 				"type": "object", "required": []string{"dtype", "shape"}, "properties": map[string]any{
 					"dtype": map[string]any{"enum": []string{"f32", "f16", "bf16", "i64", "u8"}},
 					"shape": map[string]any{"type": "array", "maxItems": 8, "items": map[string]any{"type": "integer", "minimum": 0}},
@@ -32,7 +33,7 @@ func Schema() map[string]any {
 			}},
 		},
 		"bytes": map[string]any{"anyOf": []any{text, map[string]any{
-			"type": "object", "required": []string{refKey}, "patternProperties": map[string]any{`^\` + refKey + "$": map[string]any{"$ref": "#/$defs/ref"}},
+			"type": "object", "required": []string{wire.RefKey}, "patternProperties": map[string]any{`^\` + wire.RefKey + "$": map[string]any{"$ref": "#/$defs/ref"}},
 		}}},
 	}
 	strict := map[string]bool{"sample.request": true, "load.request": true}
@@ -45,7 +46,7 @@ func Schema() map[string]any {
 // schemaOf describes a Go type. strict refuses fields that are not there, at every depth.
 func schemaOf(t reflect.Type, strict bool) map[string]any {
 	switch t {
-	case reflect.TypeFor[*Tensor]():
+	case reflect.TypeFor[*wire.Tensor]():
 		return map[string]any{"$ref": "#/$defs/tensor"}
 	case reflect.TypeFor[*node.Object](), reflect.TypeFor[map[string]any]():
 		return map[string]any{"type": "object"}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"patchbay/ipc/wire"
 	"patchbay/node"
 )
 
@@ -42,14 +43,14 @@ func TestSchemaIsServed(t *testing.T) {
 	}
 	defs, _ := out.Schema.Get("$defs")
 	for name, message := range map[string]any{
-		"sample.request": smallSample("euler"), "sample.reply": &SampleReply{}, "receipt": Receipt{}, "event": Event{Error: Errorf(ErrInternal, "x")},
-		"status.reply": recordReply{}, "load.request": LoadRequest{}, "error.reply": Errorf(ErrInternal, "x").body(),
+		"sample.request": smallSample("euler"), "sample.reply": &SampleReply{}, "receipt": Receipt{}, "event": Event{Error: wire.Errorf(wire.ErrInternal, "x")},
+		"status.reply": recordReply{}, "load.request": LoadRequest{}, "error.reply": wire.Errorf(wire.ErrInternal, "x").Body(),
 	} {
-		b, err := Encode(message, JSON)
+		b, err := wire.Encode(message, wire.JSON)
 		if err != nil {
 			t.Fatal(err)
 		}
-		o, err := Decode(b, JSON, DefaultLimits())
+		o, err := wire.Decode(b, wire.JSON, wire.DefaultLimits())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"patchbay/ipc/wire"
 	"patchbay/node"
 )
 
@@ -101,7 +102,7 @@ func (s *Service) verb(r *Request) error {
 	refs, err := refsOf(r.Verb, r.Fields)
 	switch {
 	case err != nil:
-		return badRequest(err)
+		return wire.BadRequest(err)
 	case len(refs) > 0:
 		return s.fetch(r, refs)
 	case s.cfg.Tensors != nil && (r.Verb == VerbSample || r.Verb == VerbExec) && r.Fields != nil:
@@ -111,7 +112,7 @@ func (s *Service) verb(r *Request) error {
 	}
 	if r.Fields == nil {
 		if NeedsBody(r.Verb) {
-			return Errorf(ErrEmptyBody, "%s", emptyBodyHint)
+			return wire.Errorf(wire.ErrEmptyBody, "%s", emptyBodyHint)
 		}
 		r.Fields = node.NewObject()
 	}
@@ -145,18 +146,18 @@ func (s *Service) verb(r *Request) error {
 		s.sent(r.Reply.Last(s.cfg.Meter.Stats()))
 		return nil
 	}
-	return Errorf(ErrNoVerb, "no verb %q; the verbs are %s", shown(r.Verb), strings.Join(verbs(), ", "))
+	return wire.Errorf(wire.ErrNoVerb, "no verb %q; the verbs are %s", wire.Shown(r.Verb), strings.Join(verbs(), ", "))
 }
 
 // fetch gets what a request refers to, and handles it then.
-func (s *Service) fetch(r *Request, refs []*Ref) error {
+func (s *Service) fetch(r *Request, refs []*wire.Ref) error {
 	total := 0
 	for _, ref := range refs {
-		if r.pull == nil || ref.Kind == RefShm {
-			return Errorf(ErrBadRequest, "a reference of kind %s: only %s", ref.Kind, "shm with the frame's descriptors works on a unix socket, stream and object on NATS")
+		if r.pull == nil || ref.Kind == wire.RefShm {
+			return wire.Errorf(wire.ErrBadRequest, "a reference of kind %s: only %s", ref.Kind, "shm with the frame's descriptors works on a unix socket, stream and object on NATS")
 		}
-		if total += ref.Bytes; total > maxRegion {
-			return Errorf(ErrTooLarge, "the request refers to more than %d bytes", maxRegion)
+		if total += ref.Bytes; total > wire.MaxRegion {
+			return wire.Errorf(wire.ErrTooLarge, "the request refers to more than %d bytes", wire.MaxRegion)
 		}
 	}
 	if r.Reply.Detach != nil {
@@ -165,7 +166,7 @@ func (s *Service) fetch(r *Request, refs []*Ref) error {
 	s.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(s.ctx, bulkTime)
 		defer cancel()
-		err := replaceRefs(r.Verb, r.Fields, func(ref *Ref) ([]byte, error) {
+		err := replaceRefs(r.Verb, r.Fields, func(ref *wire.Ref) ([]byte, error) {
 			g, err := r.pull(ctx, ref)
 			if err != nil {
 				return nil, err

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"patchbay/ipc/wire"
+	"patchbay/ipc/wire/wiretest"
 	"patchbay/node"
 )
 
@@ -53,7 +55,7 @@ func runJob(t *testing.T, c Client, req *RunRequest) ([]Event, *Collector, *Even
 	t.Helper()
 	var evs []Event
 	col := &Collector{Event: func(e Event) { evs = append(evs, e) }}
-	end, err := Run(within(t, 20*time.Second), c, req, col)
+	end, err := Run(wiretest.Within(t, 20*time.Second), c, req, col)
 	if err != nil {
 		t.Fatalf("run: %v", err)
 	}
@@ -68,7 +70,7 @@ func TestRunOverFrames(t *testing.T) {
 	c := dialRig(t, r)
 	for i, size := range []int{10, 512 << 10, 512<<10 + 1, 3 << 20, 700 << 10} {
 		if i == 4 {
-			c.enc = JSON
+			c.enc = wire.JSON
 		}
 		evs, col, end := runJob(t, c, &RunRequest{Workflow: graph("Step 3", "Picture "+strconv.Itoa(size))})
 		want := "queued execution_start executing progress progress progress executing executed metrics execution_success"
@@ -89,15 +91,15 @@ func TestRunOverFrames(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	r := newRig(t, JobsConfig{MaxQueued: 1}, ShelfConfig{})
 	c := dialRig(t, r)
-	ctx := within(t, 10*time.Second)
-	ask := func(verb string, body any) *Error {
+	ctx := wiretest.Within(t, 10*time.Second)
+	ask := func(verb string, body any) *wire.Error {
 		t.Helper()
 		rep, err := c.Ask(ctx, verb, "", body)
 		if err != nil {
 			t.Fatal(err)
 		}
 		_, err = rep.Next(ctx)
-		var e *Error
+		var e *wire.Error
 		if !errors.As(err, &e) {
 			t.Fatalf("%s %v: got %v, want an *Error", verb, body, err)
 		}
@@ -112,24 +114,24 @@ func TestRefusals(t *testing.T) {
 		code string
 		says string
 	}{
-		{VerbRun, nil, ErrEmptyBody, "--force-stdin"},
-		{VerbSubmit, nil, ErrEmptyBody, "--force-stdin"},
-		{VerbExec, nil, ErrEmptyBody, "empty"},
-		{VerbRun, graph("Nope"), ErrBadWorkflow, "Nope does not exist"},
-		{VerbRun, map[string]any{"x": 1}, ErrBadRequest, "workflow"},
-		{VerbStatus, map[string]any{"job": "none"}, ErrNoJob, "none"},
-		{VerbStatus, nil, ErrBadRequest, "field job"},
-		{VerbCancel, map[string]any{"job": "none"}, ErrNoJob, "none"},
-		{VerbDescribe, map[string]any{"class": "Nope"}, ErrNoNodeType, "Nope"},
-		{VerbExec, map[string]any{"class_type": "Nope"}, ErrNoNodeType, "Nope"},
-		{VerbExec, map[string]any{"class_type": "Echo", "inputs": map[string]any{"m": map[string]any{"$handle": "gone"}}}, ErrNoHandle, "gone"},
-		{"dance", nil, ErrNoVerb, "the verbs are"},
+		{VerbRun, nil, wire.ErrEmptyBody, "--force-stdin"},
+		{VerbSubmit, nil, wire.ErrEmptyBody, "--force-stdin"},
+		{VerbExec, nil, wire.ErrEmptyBody, "empty"},
+		{VerbRun, graph("Nope"), wire.ErrBadWorkflow, "Nope does not exist"},
+		{VerbRun, map[string]any{"x": 1}, wire.ErrBadRequest, "workflow"},
+		{VerbStatus, map[string]any{"job": "none"}, wire.ErrNoJob, "none"},
+		{VerbStatus, nil, wire.ErrBadRequest, "field job"},
+		{VerbCancel, map[string]any{"job": "none"}, wire.ErrNoJob, "none"},
+		{VerbDescribe, map[string]any{"class": "Nope"}, wire.ErrNoNodeType, "Nope"},
+		{VerbExec, map[string]any{"class_type": "Nope"}, wire.ErrNoNodeType, "Nope"},
+		{VerbExec, map[string]any{"class_type": "Echo", "inputs": map[string]any{"m": map[string]any{"$handle": "gone"}}}, wire.ErrNoHandle, "gone"},
+		{"dance", nil, wire.ErrNoVerb, "the verbs are"},
 	} {
 		e := ask(row.verb, row.body)
 		if e.Code != row.code || !strings.Contains(e.Error(), row.says) {
 			t.Errorf("%s %v: got %v, want %s and %q", row.verb, row.body, e, row.code, row.says)
 		}
-		if row.code == ErrBadWorkflow && (e.Type != node.CodeInvalidPrompt || len(e.NodeErrors) != 1) {
+		if row.code == wire.ErrBadWorkflow && (e.Type != node.CodeInvalidPrompt || len(e.NodeErrors) != 1) {
 			t.Errorf("ComfyUI's type and node_errors are lost: %+v", e)
 		}
 	}
@@ -139,7 +141,7 @@ func TestRefusals(t *testing.T) {
 		}
 		waitState(t, r.jobs, "q0", Running)
 	}
-	if e := ask(VerbSubmit, &RunRequest{ID: "q3", Workflow: graph("Wait 1")}); e.Code != ErrQueueFull || e.RetryAfterMS == 0 || !e.Retryable {
+	if e := ask(VerbSubmit, &RunRequest{ID: "q3", Workflow: graph("Wait 1")}); e.Code != wire.ErrQueueFull || e.RetryAfterMS == 0 || !e.Retryable {
 		t.Errorf("a full queue: got %+v", e)
 	}
 }
@@ -169,37 +171,37 @@ func TestHostileFrames(t *testing.T) {
 	send := func(b []byte) *node.Object {
 		t.Helper()
 		go func() { _, _ = here.Write(b) }()
-		body, err := ReadFrame(here)
+		body, err := wire.ReadFrame(here)
 		if err != nil {
 			t.Fatalf("no answer: %v", err)
 		}
-		enc, _ := Sniff(body)
-		o, err := Decode(body, enc, DefaultLimits())
+		enc, _ := wire.Sniff(body)
+		o, err := wire.Decode(body, enc, wire.DefaultLimits())
 		if err != nil {
 			t.Fatal(err)
 		}
 		return o
 	}
-	for name, body := range bombs() {
-		o := send(frameOf(body))
-		if e := replyError(o); e == nil {
+	for name, body := range wiretest.Bombs() {
+		o := send(wiretest.FrameOf(body))
+		if e := wire.ReplyError(o); e == nil {
 			t.Errorf("%s: got %v, want an error", name, o.Keys())
 		}
 	}
 	for _, body := range []string{"", "hello", `{"op":1}`, `{"tag":1}`, `[1]`, "{"} {
-		if e := replyError(send(frameOf([]byte(body)))); e == nil {
+		if e := wire.ReplyError(send(wiretest.FrameOf([]byte(body)))); e == nil {
 			t.Errorf("%q: want an error", body)
 		}
 	}
-	o := send(frameOf([]byte(`{"op":"ping","tag":"still here"}`)))
+	o := send(wiretest.FrameOf([]byte(`{"op":"ping","tag":"still here"}`)))
 	if tag, _ := o.Get("tag"); tag != "still here" {
 		t.Errorf("after the bombs: got %v", o.Keys())
 	}
-	if e := replyError(send([]byte{0xff, 0xff, 0xff, 0xff})); e == nil {
+	if e := wire.ReplyError(send([]byte{0xff, 0xff, 0xff, 0xff})); e == nil {
 		t.Error("a frame of 4 GiB: want an error")
 	}
-	if err := <-done; !errors.Is(err, ErrFrameTooLarge) {
-		t.Errorf("the connection ended with %v, want %v", err, ErrFrameTooLarge)
+	if err := <-done; !errors.Is(err, wire.ErrFrameTooLarge) {
+		t.Errorf("the connection ended with %v, want %v", err, wire.ErrFrameTooLarge)
 	}
 	_ = here.Close()
 }
@@ -207,7 +209,7 @@ func TestHostileFrames(t *testing.T) {
 func TestTiedRunEndsWithItsConnection(t *testing.T) {
 	r := newRig(t, JobsConfig{}, ShelfConfig{})
 	c := dialRig(t, r)
-	ctx := within(t, 10*time.Second)
+	ctx := wiretest.Within(t, 10*time.Second)
 	if _, err := Submit(ctx, c, &RunRequest{ID: "sub", Workflow: graph("Wait 200")}); err != nil {
 		t.Fatal(err)
 	}
@@ -217,7 +219,7 @@ func TestTiedRunEndsWithItsConnection(t *testing.T) {
 	waitState(t, r.jobs, "tied", Running)
 	_ = c.Close()
 	rec := waitState(t, r.jobs, "tied", Cancelled)
-	if rec.Error == nil || rec.Error.Code != ErrCancelled {
+	if rec.Error == nil || rec.Error.Code != wire.ErrCancelled {
 		t.Errorf("got error %v", rec.Error)
 	}
 	waitState(t, r.jobs, "sub", Done)
@@ -226,7 +228,7 @@ func TestTiedRunEndsWithItsConnection(t *testing.T) {
 func TestCancelQueuedAndRunning(t *testing.T) {
 	r := newRig(t, JobsConfig{}, ShelfConfig{})
 	c := dialRig(t, r)
-	ctx := within(t, 10*time.Second)
+	ctx := wiretest.Within(t, 10*time.Second)
 	for _, id := range []string{"a", "b"} {
 		if _, err := Submit(ctx, c, &RunRequest{ID: id, Workflow: graph("Wait 60000")}); err != nil {
 			t.Fatal(err)
@@ -256,24 +258,24 @@ func TestFailureDeadlineExpiryPanic(t *testing.T) {
 	r := newRig(t, JobsConfig{}, ShelfConfig{})
 	c := dialRig(t, r)
 	_, _, end := runJob(t, c, &RunRequest{Workflow: graph("Fail")})
-	if end.Type != EventError || end.Error.Code != ErrOutOfMemory || end.Error.Node != "1" || end.Data["exception_type"] != node.CodeOutOfMemory {
+	if end.Type != EventError || end.Error.Code != wire.ErrOutOfMemory || end.Error.Node != "1" || end.Data["exception_type"] != node.CodeOutOfMemory {
 		t.Errorf("failure: %+v %+v", end, end.Error)
 	}
 	_, _, end = runJob(t, c, &RunRequest{Workflow: graph("Panic")})
-	if end.Type != EventError || end.Error.Code != ErrInternal || len(end.Error.Trace) == 0 || !strings.Contains(end.Error.Message, "the fake panics") {
+	if end.Type != EventError || end.Error.Code != wire.ErrInternal || len(end.Error.Trace) == 0 || !strings.Contains(end.Error.Message, "the fake panics") {
 		t.Errorf("panic: %+v", end.Error)
 	}
 	_, _, end = runJob(t, c, &RunRequest{Workflow: graph("Wait 60000"), DeadlineMS: 50})
-	if end.Type != EventError || end.Error.Code != ErrDeadline {
+	if end.Type != EventError || end.Error.Code != wire.ErrDeadline {
 		t.Errorf("deadline: %+v", end.Error)
 	}
-	ctx := within(t, 10*time.Second)
+	ctx := wiretest.Within(t, 10*time.Second)
 	if _, err := Submit(ctx, c, &RunRequest{ID: "long", Workflow: graph("Wait 600")}); err != nil {
 		t.Fatal(err)
 	}
 	waitState(t, r.jobs, "long", Running)
 	_, _, end = runJob(t, c, &RunRequest{Workflow: graph("Wait 1"), QueueTTLMS: 20})
-	if end.Type != EventExpired || end.Error.Code != ErrExpired {
+	if end.Type != EventExpired || end.Error.Code != wire.ErrExpired {
 		t.Errorf("expiry: %+v", end)
 	}
 }
@@ -281,7 +283,7 @@ func TestFailureDeadlineExpiryPanic(t *testing.T) {
 func TestIdempotentJobs(t *testing.T) {
 	r := newRig(t, JobsConfig{}, ShelfConfig{})
 	c := dialRig(t, r)
-	ctx := within(t, 10*time.Second)
+	ctx := wiretest.Within(t, 10*time.Second)
 	req := &RunRequest{ID: "same", Workflow: graph("Wait 50", "Picture 9")}
 	var wg sync.WaitGroup
 	for range 5 {
@@ -299,8 +301,8 @@ func TestIdempotentJobs(t *testing.T) {
 		t.Errorf("got %+v, %v", rec, err)
 	}
 	_, err = Submit(ctx, c, &RunRequest{ID: "same", Workflow: graph("Wait 51")})
-	var e *Error
-	if !errors.As(err, &e) || e.Code != ErrDuplicate {
+	var e *wire.Error
+	if !errors.As(err, &e) || e.Code != wire.ErrDuplicate {
 		t.Errorf("the same id with another body: %v", err)
 	}
 	list, counts, err := List(ctx, c, "", 10)
@@ -340,19 +342,19 @@ func TestFilesAreNamedAfterTheJobIsDone(t *testing.T) {
 	if left, _ := os.ReadDir(filepath.Join(out, ".stage")); len(left) != 0 {
 		t.Errorf("%d entries are left in the stage", len(left))
 	}
-	files, err := Fetch(within(t, 5*time.Second), c, "one")
+	files, err := Fetch(wiretest.Within(t, 5*time.Second), c, "one")
 	if err != nil || len(files) != 2 || !bytes.Equal(files[1].Data, col.Files[1].Data) {
 		t.Errorf("fetch: %d files, %v", len(files), err)
 	}
 	if err := os.WriteFile(filepath.Join(out, "fake_00001_.png"), []byte("other"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	var e *Error
-	if _, err = Fetch(within(t, 5*time.Second), c, "one"); !errors.As(err, &e) || e.Code != ErrExpired {
+	var e *wire.Error
+	if _, err = Fetch(wiretest.Within(t, 5*time.Second), c, "one"); !errors.As(err, &e) || e.Code != wire.ErrExpired {
 		t.Errorf("fetch of a file that was changed: %v", err)
 	}
 	runJob(t, c, &RunRequest{ID: "two", Workflow: graph("Picture 1")})
-	if _, err := Status(within(t, 5*time.Second), c, "one"); !errors.As(err, &e) || e.Code != ErrNoJob {
+	if _, err := Status(wiretest.Within(t, 5*time.Second), c, "one"); !errors.As(err, &e) || e.Code != wire.ErrNoJob {
 		t.Errorf("a job beyond Keep: %v", err)
 	}
 }
@@ -361,7 +363,7 @@ func TestExecAndHandles(t *testing.T) {
 	a, b := &fake{name: "a"}, &fake{name: "b"}
 	r := newRig(t, JobsConfig{}, ShelfConfig{}, a, b)
 	c := dialRig(t, r)
-	ctx := within(t, 5*time.Second)
+	ctx := wiretest.Within(t, 5*time.Second)
 	exec := func(class string, inputs map[string]any) ExecReply {
 		t.Helper()
 		var out ExecReply
@@ -383,15 +385,15 @@ func TestExecAndHandles(t *testing.T) {
 	}
 	var out ExecReply
 	err := askOne(ctx, c, VerbExec, "", map[string]any{"class_type": "Echo", "inputs": map[string]any{"value": []any{first.Outputs[0], second.Outputs[0]}}}, &out)
-	var e *Error
-	if !errors.As(err, &e) || e.Code != ErrNoHandle {
+	var e *wire.Error
+	if !errors.As(err, &e) || e.Code != wire.ErrNoHandle {
 		t.Errorf("handles of two workers: %v", err)
 	}
 	var freed FreeReply
 	if err := askOne(ctx, c, VerbFree, "", map[string]any{"handles": []string{"a-h1", "b-h1"}}, &freed); err != nil {
 		t.Fatal(err)
 	}
-	if err := askOne(ctx, c, VerbExec, "", map[string]any{"class_type": "Echo", "inputs": map[string]any{"value": first.Outputs[0]}}, &out); !errors.As(err, &e) || e.Code != ErrNoHandle {
+	if err := askOne(ctx, c, VerbExec, "", map[string]any{"class_type": "Echo", "inputs": map[string]any{"value": first.Outputs[0]}}, &out); !errors.As(err, &e) || e.Code != wire.ErrNoHandle {
 		t.Errorf("a freed handle: %v", err)
 	}
 }
@@ -407,7 +409,7 @@ func TestPreviewsOnlyWhenAsked(t *testing.T) {
 			}
 			n++
 		}}
-		if _, err := Run(within(t, 5*time.Second), c, &RunRequest{Preview: want, Workflow: graph("Step 3", "Wait 100", "Step 1", "Wait 100")}, col); err != nil {
+		if _, err := Run(wiretest.Within(t, 5*time.Second), c, &RunRequest{Preview: want, Workflow: graph("Step 3", "Wait 100", "Step 1", "Wait 100")}, col); err != nil {
 			t.Fatal(err)
 		}
 		if (n > 0) != want {

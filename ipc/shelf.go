@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"sync"
 
+	"patchbay/ipc/wire"
 	"patchbay/node"
 )
 
@@ -179,21 +180,21 @@ func (s *Shelf) Read(job string, i int) ([]byte, error) {
 	list := s.jobs[job]
 	s.mu.Unlock()
 	if i >= len(list) {
-		return nil, Errorf(ErrExpired, "the files of job %s are gone", job)
+		return nil, wire.Errorf(wire.ErrExpired, "the files of job %s are gone", job)
 	}
 	f := list[i]
 	if f.gone {
-		return nil, Errorf(ErrExpired, "file %d of job %s is gone", i, job)
+		return nil, wire.Errorf(wire.ErrExpired, "file %d of job %s is gone", i, job)
 	}
 	if f.path == "" {
 		return f.Data, nil
 	}
 	data, err := os.ReadFile(f.path)
 	if err != nil {
-		return nil, Errorf(ErrExpired, "file %d of job %s is gone: %v", i, job, err)
+		return nil, wire.Errorf(wire.ErrExpired, "file %d of job %s is gone: %v", i, job, err)
 	}
 	if checksum(data) != f.Ref.CRC32C {
-		return nil, Errorf(ErrExpired, "file %d of job %s was changed after the job: %s", i, job, f.path)
+		return nil, wire.Errorf(wire.ErrExpired, "file %d of job %s was changed after the job: %s", i, job, f.path)
 	}
 	return data, nil
 }

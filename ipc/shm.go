@@ -7,12 +7,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"patchbay/ipc/wire"
 	"patchbay/node"
 )
 
 // mapped replaces the references of kind shm in a message by the memory that they mean. It takes the descriptors; every one must be meant by one of them at
 // least. The data is valid until the hold is released.
-func mapped(fds []int, each func(func(*Ref) ([]byte, error)) error) (*hold, error) {
+func mapped(fds []int, each func(func(*wire.Ref) ([]byte, error)) error) (*hold, error) {
 	regions := make([]*Region, len(fds))
 	used := make([]bool, len(fds))
 	var first error
@@ -25,8 +26,8 @@ func mapped(fds []int, each func(func(*Ref) ([]byte, error)) error) (*hold, erro
 	regions = slices.DeleteFunc(regions, func(r *Region) bool { return r == nil })
 	h := holding(regions...)
 	if first == nil {
-		first = each(func(r *Ref) ([]byte, error) {
-			if r.Kind != RefShm {
+		first = each(func(r *wire.Ref) ([]byte, error) {
+			if r.Kind != wire.RefShm {
 				return nil, nil
 			}
 			if r.FD >= len(regions) {
@@ -55,8 +56,8 @@ func mapped(fds []int, each func(func(*Ref) ([]byte, error)) error) (*hold, erro
 
 // mappedReply is mapped for a reply.
 func mappedReply(o *node.Object, fds []int) (*hold, error) {
-	return mapped(fds, func(f func(*Ref) ([]byte, error)) error {
-		_, err := replaced(o, f)
+	return mapped(fds, func(f func(*wire.Ref) ([]byte, error)) error {
+		_, err := wire.ReplaceRefs(o, f)
 		return err
 	})
 }
@@ -64,7 +65,7 @@ func mappedReply(o *node.Object, fds []int) (*hold, error) {
 // cargo takes what goes beside one message.
 type cargo interface {
 	// put takes bytes; nil: they go inside.
-	put(data []byte) (*Ref, error)
+	put(data []byte) (*wire.Ref, error)
 	// fds are the descriptors to send.
 	fds() []int
 	// done is called when the message was sent, or was not.
@@ -87,20 +88,20 @@ func newShmCargo(h *hold, more ...*Region) *shmCargo {
 	return c
 }
 
-func (c *shmCargo) put(data []byte) (*Ref, error) {
+func (c *shmCargo) put(data []byte) (*wire.Ref, error) {
 	for _, r := range c.known {
 		if at, ok := r.find(data); ok {
 			i := slices.Index(c.list, r.fd)
 			if i < 0 {
-				if len(c.list) == maxFDs-1 {
+				if len(c.list) == wire.MaxFDs-1 {
 					return nil, nil
 				}
 				i, c.list = len(c.list), append(c.list, r.fd)
 			}
-			return &Ref{Kind: RefShm, Bytes: len(data), FD: i, Offset: at}, nil
+			return &wire.Ref{Kind: wire.RefShm, Bytes: len(data), FD: i, Offset: at}, nil
 		}
 	}
-	if c.size+len(data) > maxRegion {
+	if c.size+len(data) > wire.MaxRegion {
 		return nil, nil
 	}
 	if c.own < 0 {
@@ -119,7 +120,7 @@ func (c *shmCargo) put(data []byte) (*Ref, error) {
 		left, c.size = left[max(n, 0):], c.size+max(n, 0)
 	}
 	c.size = (c.size + 63) &^ 63
-	return &Ref{Kind: RefShm, Bytes: len(data), FD: slices.Index(c.list, c.own), Offset: at}, nil
+	return &wire.Ref{Kind: wire.RefShm, Bytes: len(data), FD: slices.Index(c.list, c.own), Offset: at}, nil
 }
 
 func (c *shmCargo) fds() []int {

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
+
+	"patchbay/ipc/wire"
 )
 
 // Socket is the carrier on a unix socket that only its owner may use (0600). Runs are tied to their connection.
@@ -83,7 +85,7 @@ func (c *Socket) Serve(ctx, drain context.Context, s *Service) error {
 			return fmt.Errorf("accept on socket: %w", err)
 		}
 		wg.Go(func() {
-			fc := fdConnOf(nc)
+			fc := wire.ConnOf(nc)
 			if err := serveConn(ctx, drain, fc, fc, func() { _ = fc.Close() }, s); err != nil {
 				s.cfg.Log.Debug().Err(err).Msg("connection ended")
 			}

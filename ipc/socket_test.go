@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"patchbay/ipc/wire/wiretest"
 )
 
 func serveSocket(t testing.TB, path string, r *rig) *Socket {
@@ -75,7 +77,7 @@ func TestStaleSocketIsReplaced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Models(within(t, 5*time.Second), c); err != nil {
+	if _, err := Models(wiretest.Within(t, 5*time.Second), c); err != nil {
 		t.Error(err)
 	}
 	_ = c.Close()

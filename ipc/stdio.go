@@ -4,6 +4,8 @@ import (
 	"context"
 	"io"
 	"os"
+
+	"patchbay/ipc/wire"
 )
 
 // Stdio is the carrier of a process whose host talks to it over a pair of pipes or one socket. Runs are tied to it.
@@ -17,7 +19,7 @@ func (c *Stdio) Name() string { return "stdio" }
 
 // Serve implements Carrier. It returns as soon as In ends.
 func (c *Stdio) Serve(ctx, drain context.Context, s *Service) error {
-	in, out := fdConnOf(c.In), fdConnOf(c.Out)
+	in, out := wire.ConnOf(c.In), wire.ConnOf(c.Out)
 	switch {
 	case in == nil || out == nil: // pipes take no descriptors; everything goes inside the frames
 		if in != nil {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"patchbay/ipc/wire"
 )
 
 // stream says what of a job a client is shown.
@@ -19,7 +21,7 @@ type stream struct {
 func (s *Service) stream(ctx context.Context, r *Request, st stream) error {
 	cur, err := s.cfg.Jobs.Follow(ctx, st.job, st.from, st.preview)
 	if err != nil {
-		return Errorf(ErrNoJob, "no job %q here", st.job)
+		return wire.Errorf(wire.ErrNoJob, "no job %q here", st.job)
 	}
 	defer cur.Close()
 	if st.tied && r.Reply.Alive != nil {
@@ -40,7 +42,7 @@ func (s *Service) stream(ctx context.Context, r *Request, st stream) error {
 			if errors.Is(context.Cause(ctx), errGone) {
 				return nil
 			}
-			return Errorf(ErrDraining, "the daemon is shutting down; ask for the status of job %s", st.job)
+			return wire.Errorf(wire.ErrDraining, "the daemon is shutting down; ask for the status of job %s", st.job)
 		case err != nil: // silence for Heartbeat
 			err = r.Reply.Message(heartbeatMessage{replyHeartbeat, st.job, time.Now().UnixMilli()})
 		case it.preview != nil:
@@ -104,7 +106,7 @@ func (s *Service) files(ctx context.Context, job string) func(i int) ([]byte, er
 	got, err := s.cfg.Fetch(ctx, job)
 	return func(i int) ([]byte, error) {
 		if err == nil && i >= len(got) {
-			err = Errorf(ErrExpired, "the daemon that ran job %s has %d files of it", job, len(got))
+			err = wire.Errorf(wire.ErrExpired, "the daemon that ran job %s has %d files of it", job, len(got))
 		}
 		if err != nil {
 			return nil, err
@@ -116,7 +118,7 @@ func (s *Service) files(ctx context.Context, job string) func(i int) ([]byte, er
 // sendFiles sends the files of a job: each whole in one message, or announced and in chunks.
 func (s *Service) sendFiles(ctx context.Context, reply *Reply, rec Record) error {
 	if rec.Dropped > 0 {
-		return Errorf(ErrExpired, "the files of job %s were dropped at %s: results are kept for a time and up to a size (serve --keep-results, --keep-bytes)",
+		return wire.Errorf(wire.ErrExpired, "the files of job %s were dropped at %s: results are kept for a time and up to a size (serve --keep-results, --keep-bytes)",
 			rec.Job, time.UnixMilli(rec.Dropped).UTC().Format(time.RFC3339))
 	}
 	size := reply.inlineLimit()
@@ -124,7 +126,7 @@ func (s *Service) sendFiles(ctx context.Context, reply *Reply, rec Record) error
 	for i, ref := range rec.Outputs {
 		data, err := read(i)
 		msg := outputMessage{Type: replyOutput, Job: rec.Job, Output: i, Ref: ref}
-		if len(data) <= size || reply.Beside != nil && reply.Enc == Msgpack {
+		if len(data) <= size || reply.Beside != nil && reply.Enc == wire.Msgpack {
 			msg.Data, msg.Error = data, errorOf(err)
 			if err := reply.Message(msg); err != nil {
 				return err

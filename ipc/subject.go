@@ -1,21 +1,23 @@
 package ipc
 
+import "patchbay/ipc/wire"
+
 // EventSubject returns the subject of one type of event of a job; ">" as type matches all.
-func EventSubject(job, kind string) string { return subjectRoot + "events." + job + "." + kind }
+func EventSubject(job, kind string) string { return wire.SubjectRoot + "events." + job + "." + kind }
 
 // PreviewSubject returns the subject of a job's previews.
-func PreviewSubject(job string) string { return subjectRoot + "preview." + job }
+func PreviewSubject(job string) string { return wire.SubjectRoot + "preview." + job }
 
 // VerbSubject returns the subject of a verb; job is the job of status, cancel and retry.
 func VerbSubject(verb, job string) string {
 	if verb == VerbStatus || verb == VerbCancel || verb == VerbRetry {
-		return subjectRoot + verb + "." + job
+		return wire.SubjectRoot + verb + "." + job
 	}
-	return subjectRoot + verb
+	return wire.SubjectRoot + verb
 }
 
 // blobRoot begins the subjects on which daemons offer and take payloads: patchbay.v1.blob.<daemon>.get, .put.<transfer> and .ack.<transfer>.
-const blobRoot = subjectRoot + "blob."
+const blobRoot = wire.SubjectRoot + "blob."
 
 // The names of the durable side on NATS. A number at the end of a stream is its generation: some settings of a stream cannot be changed later.
 const (
@@ -25,7 +27,7 @@ const (
 	jobBucket     = "patchbay-jobs"
 	requestBucket = "patchbay-requests"
 	daemonBucket  = "patchbay-nodes"
-	hintSubject   = subjectRoot + "hint.any"
-	queueRoot     = subjectRoot + "q."
-	deadRoot      = subjectRoot + "dead."
+	hintSubject   = wire.SubjectRoot + "hint.any"
+	queueRoot     = wire.SubjectRoot + "q."
+	deadRoot      = wire.SubjectRoot + "dead."
 )

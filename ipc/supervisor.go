@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"patchbay/ipc/wire"
 )
 
 // ChildConfig describes a worker process and how patient its supervisor is. Zero durations get the defaults in brackets.
@@ -43,7 +45,7 @@ type process struct {
 	client *FrameClient
 	tail   *tail
 	dead   chan struct{} // closed after cause is set
-	cause  *Error
+	cause  *wire.Error
 	mu     sync.Mutex
 	why    string // set by whoever kills it
 }
@@ -128,7 +130,7 @@ func (c *Child) start(ctx context.Context) (*process, error) {
 	}
 	theirs := os.NewFile(uintptr(fds[1]), "worker")
 	end := os.NewFile(uintptr(fds[0]), "worker link")
-	ours := fdConnOf(end)
+	ours := wire.ConnOf(end)
 	if err := end.Close(); ours == nil || err != nil {
 		return nil, errors.Join(fmt.Errorf("socket pair for worker: %w", err), theirs.Close())
 	}
@@ -227,19 +229,19 @@ func (p *process) wait(name string) {
 	p.mu.Unlock()
 	p.cause = WorkerLost(name, p.cmd.ProcessState, err)
 	if why != "" {
-		p.cause = Errorf(ErrWorkerLost, "%s (pid %d) was lost: %s", name, p.cmd.Process.Pid, why)
+		p.cause = wire.Errorf(wire.ErrWorkerLost, "%s (pid %d) was lost: %s", name, p.cmd.Process.Pid, why)
 	}
 	p.cause.Details = p.tail.last()
 	close(p.dead)
 }
 
 // WorkerLost is the error of a worker process that has ended; st and err are those of its exec.Cmd after Wait. It names the signal or the exit code.
-func WorkerLost(name string, st *os.ProcessState, err error) *Error {
+func WorkerLost(name string, st *os.ProcessState, err error) *wire.Error {
 	pid := ""
 	if st != nil {
 		pid = fmt.Sprintf(" (pid %d)", st.Pid())
 	}
-	return Errorf(ErrWorkerLost, "%s%s was lost: %s", name, pid, exitText(st, err))
+	return wire.Errorf(wire.ErrWorkerLost, "%s%s was lost: %s", name, pid, exitText(st, err))
 }
 
 // exitText says how a process ended.

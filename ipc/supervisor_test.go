@@ -12,6 +12,9 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"patchbay/ipc/wire"
+	"patchbay/ipc/wire/wiretest"
 )
 
 // childRig is a rig whose executor is a supervised fake worker process.
@@ -46,11 +49,11 @@ func TestWorkerRunsJobs(t *testing.T) {
 	}
 	pid := child.PID()
 	_, _, end = runJob(t, c, &RunRequest{Workflow: graph("Fail")})
-	if end.Error == nil || end.Error.Code != ErrOutOfMemory || end.Error.Node != "1" {
+	if end.Error == nil || end.Error.Code != wire.ErrOutOfMemory || end.Error.Node != "1" {
 		t.Errorf("a failure in the worker: %+v", end.Error)
 	}
 	_, _, end = runJob(t, c, &RunRequest{Workflow: graph("Panic")})
-	if end.Error == nil || end.Error.Code != ErrInternal || child.PID() != pid {
+	if end.Error == nil || end.Error.Code != wire.ErrInternal || child.PID() != pid {
 		t.Errorf("a panic in the worker: %+v; worker %d, was %d", end.Error, child.PID(), pid)
 	}
 }
@@ -58,15 +61,15 @@ func TestWorkerRunsJobs(t *testing.T) {
 // TestALaterAttemptRunsAnew: a worker remembers jobs, but a retry must not be told how the attempt before it ended.
 func TestALaterAttemptRunsAnew(t *testing.T) {
 	_, child := childRig(t, nil)
-	ctx := within(t, 20*time.Second)
+	ctx := wiretest.Within(t, 20*time.Second)
 	if err := child.Ready(ctx); err != nil {
 		t.Fatal(err)
 	}
 	req := &RunRequest{ID: "again", Workflow: graph("Wait 300", "Picture 3")}
 	first, cancel := context.WithCancel(ctx)
 	_, err := child.Run(first, Task{req, 1}, Sink{Event: func(Event) { cancel() }})
-	if code(err) != ErrCancelled {
-		t.Fatalf("the first attempt ended with %v, want %s", err, ErrCancelled)
+	if wiretest.Code(err) != wire.ErrCancelled {
+		t.Fatalf("the first attempt ended with %v, want %s", err, wire.ErrCancelled)
 	}
 	for range 2 { // the second time its result is there
 		out, err := child.Run(ctx, Task{req, 2}, Sink{Event: func(Event) {}})
@@ -79,7 +82,7 @@ func TestALaterAttemptRunsAnew(t *testing.T) {
 func TestJobIsRetriedWhenItsWorkerDies(t *testing.T) {
 	r, child := childRig(t, nil)
 	c := dialRig(t, r)
-	if err := child.Ready(within(t, 20*time.Second)); err != nil {
+	if err := child.Ready(wiretest.Within(t, 20*time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	pid := child.PID()
@@ -100,7 +103,7 @@ func TestJobIsRetriedWhenItsWorkerDies(t *testing.T) {
 		t.Error("the worker has its old process id")
 	}
 	_, _, end = runJob(t, c, &RunRequest{ID: "always", Workflow: graph("Die")})
-	if end.Type != EventError || end.Error.Code != ErrWorkerLost || end.Attempt != 3 {
+	if end.Type != EventError || end.Error.Code != wire.ErrWorkerLost || end.Attempt != 3 {
 		t.Errorf("a job that always kills its worker: %+v %+v", end, end.Error)
 	}
 	_, _, end = runJob(t, c, &RunRequest{Workflow: graph("Picture 1")})
@@ -112,7 +115,7 @@ func TestJobIsRetriedWhenItsWorkerDies(t *testing.T) {
 func TestKillFromOutside(t *testing.T) {
 	r, child := childRig(t, nil)
 	c := dialRig(t, r)
-	ctx := within(t, 20*time.Second)
+	ctx := wiretest.Within(t, 20*time.Second)
 	if _, err := Submit(ctx, c, &RunRequest{ID: "k", Workflow: graph("Wait 400")}); err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +131,7 @@ func TestKillFromOutside(t *testing.T) {
 func TestCancelledJobThatDoesNotStopCostsItsWorker(t *testing.T) {
 	r, child := childRig(t, func(c *ChildConfig) { c.Grace = 100 * time.Millisecond })
 	c := dialRig(t, r)
-	ctx := within(t, 20*time.Second)
+	ctx := wiretest.Within(t, 20*time.Second)
 	if _, err := Submit(ctx, c, &RunRequest{ID: "h", Workflow: graph("Hang")}); err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +161,7 @@ func TestCancelledJobThatDoesNotStopCostsItsWorker(t *testing.T) {
 func TestFrozenWorkerIsReplaced(t *testing.T) {
 	r, child := childRig(t, func(c *ChildConfig) { c.Beat, c.Silence = 20*time.Millisecond, 300*time.Millisecond })
 	c := dialRig(t, r)
-	ctx := within(t, 20*time.Second)
+	ctx := wiretest.Within(t, 20*time.Second)
 	if _, err := Submit(ctx, c, &RunRequest{ID: "f", Workflow: graph("Wait 1000")}); err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +179,7 @@ func TestCommandThatIsNoWorker(t *testing.T) {
 	for name, args := range map[string][]string{"prints": {"sh", "-c", "echo hello; sleep 60"}, "exits": {"false"}, "is not there": {"/nonexistent/program"}} {
 		child := NewChild(ChildConfig{Name: name, Log: zerolog.Nop(), Start: 2 * time.Second, Command: func() *exec.Cmd { return exec.Command(args[0], args[1:]...) }})
 		began := time.Now()
-		if _, err := child.start(within(t, 10*time.Second)); err == nil {
+		if _, err := child.start(wiretest.Within(t, 10*time.Second)); err == nil {
 			t.Errorf("%s: started", name)
 		}
 		if took := time.Since(began); took > 4*time.Second {
@@ -206,7 +209,7 @@ func TestWorkerOnPlainPipes(t *testing.T) {
 		t.Errorf("got %+v, %d files", end, len(col.Files))
 	}
 	// A job that is deaf must not keep the worker alive when its host is gone.
-	if _, err := c.Ask(within(t, time.Second), VerbRun, "", &RunRequest{Workflow: graph("Hang")}); err != nil {
+	if _, err := c.Ask(wiretest.Within(t, time.Second), VerbRun, "", &RunRequest{Workflow: graph("Hang")}); err != nil {
 		t.Fatal(err)
 	}
 	time.Sleep(50 * time.Millisecond)

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"patchbay/ipc/wire"
 )
 
 // maxHandedBack is how often a job may lose its daemon before it is failed: it may be the job that ends them.
@@ -14,15 +16,15 @@ const maxHandedBack = 20
 const settled = 5 * time.Second
 
 // again tells whether an attempt that ended with fault is followed by another one, and whether it counts.
-func (j *Jobs) again(rec Record, fault *Error) (retry, counts bool) {
+func (j *Jobs) again(rec Record, fault *wire.Error) (retry, counts bool) {
 	switch {
 	case fault == nil || rec.Cancel:
 		return false, false
-	case fault.Code == ErrWorkerLost:
+	case fault.Code == wire.ErrWorkerLost:
 		return rec.Attempt-rec.HandedBack < j.cfg.MaxAttempts, true
-	case fault.Code == ErrDiskFull && j.cfg.Ledger != nil: // room may come back
+	case fault.Code == wire.ErrDiskFull && j.cfg.Ledger != nil: // room may come back
 		return rec.Attempt-rec.HandedBack < j.cfg.MaxAttempts, true
-	case fault.Code == ErrDraining && j.cfg.Ledger != nil:
+	case fault.Code == wire.ErrDraining && j.cfg.Ledger != nil:
 		return !rec.Tied && rec.HandedBack < maxHandedBack, false
 	}
 	return false, false
@@ -30,10 +32,10 @@ func (j *Jobs) again(rec Record, fault *Error) (retry, counts bool) {
 
 // requeued changes a record for its next attempt. With a ledger, attempts that count are followed by a pause that doubles, up to half a minute; it is ten times
 // as long when room on a disk has to come first.
-func (j *Jobs) requeued(r *Record, fault *Error, counts bool) {
+func (j *Jobs) requeued(r *Record, fault *wire.Error, counts bool) {
 	r.because(fault.Message)
 	first := 200 * time.Millisecond
-	if fault.Code == ErrDiskFull {
+	if fault.Code == wire.ErrDiskFull {
 		first *= 10
 	}
 	r.State = Queued
@@ -48,14 +50,14 @@ func (j *Jobs) requeued(r *Record, fault *Error, counts bool) {
 
 // handBack takes a running job from a daemon that is gone: it waits again, or ends if it was to be cancelled or has lost too many daemons.
 func (j *Jobs) handBack(ctx context.Context, rec Record, cause string) {
-	fault := Errorf(ErrDraining, "%s", cause)
+	fault := wire.Errorf(wire.ErrDraining, "%s", cause)
 	retry, _ := j.again(rec, fault)
 	end := Failed
 	switch {
 	case rec.Cancel || rec.Tied:
-		end, fault = Cancelled, Errorf(ErrCancelled, "the job was cancelled")
+		end, fault = Cancelled, wire.Errorf(wire.ErrCancelled, "the job was cancelled")
 	case !retry:
-		fault = Errorf(ErrWorkerLost, "%d daemons ended while the job ran; the last one: %s", rec.HandedBack+1, cause)
+		fault = wire.Errorf(wire.ErrWorkerLost, "%d daemons ended while the job ran; the last one: %s", rec.HandedBack+1, cause)
 	}
 	rec, err := j.Update(ctx, rec.Job, rec.Rev, func(r *Record) {
 		if retry {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 
+	"patchbay/ipc/wire"
 	"patchbay/node"
 )
 
@@ -72,7 +73,7 @@ func (c *TensorCache) put(hash string, data []byte) []byte {
 func (c *TensorCache) fill(o *node.Object) error {
 	var missing []any
 	asked := map[string]bool{}
-	err := eachTensor(o, func(t *Tensor) error {
+	err := eachTensor(o, func(t *wire.Tensor) error {
 		if t.Hash == "" {
 			return nil
 		}
@@ -95,10 +96,10 @@ func (c *TensorCache) fill(o *node.Object) error {
 		return nil
 	})
 	if err != nil {
-		return Errorf(ErrBadRequest, "%v", err)
+		return wire.Errorf(wire.ErrBadRequest, "%v", err)
 	}
 	if len(missing) > 0 {
-		e := Errorf(ErrMissing, "%d tensors are named by hashes that are not known here; send them with their data", len(missing))
+		e := wire.Errorf(wire.ErrMissing, "%d tensors are named by hashes that are not known here; send them with their data", len(missing))
 		e.Extra = map[string]any{"missing": missing}
 		return e
 	}
@@ -106,9 +107,9 @@ func (c *TensorCache) fill(o *node.Object) error {
 }
 
 // eachTensor calls f with every tensor in a decoded value.
-func eachTensor(v any, f func(*Tensor) error) error {
+func eachTensor(v any, f func(*wire.Tensor) error) error {
 	switch x := v.(type) {
-	case *Tensor:
+	case *wire.Tensor:
 		return f(x)
 	case []any:
 		for _, e := range x {

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 
 	"github.com/rs/zerolog"
+
+	"patchbay/ipc/wire"
 )
 
 // Lines of the log name what they are about under the same keys everywhere: job, node, rank and step; a logger that is made for a job has the first.
@@ -16,7 +18,7 @@ func traceEvent(log *zerolog.Logger, ev Event) {
 			log.Debug().Str("node", ev.Node).Msg("node begins")
 		}
 	case EventProgress:
-		if step, ok := integer(ev.Data["value"]); ok {
+		if step, ok := wire.Integer(ev.Data["value"]); ok {
 			log.Debug().Str("node", ev.Node).Int64("step", step.Int64()).Msg("step done")
 		}
 	}

@@ -10,6 +10,9 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"patchbay/ipc/wire"
+	"patchbay/ipc/wire/wiretest"
 )
 
 // TestResultsAreKeptUpToASize: the oldest results go first, their jobs still answer and say so, the newest stays, and so does a file that somebody has changed.
@@ -36,13 +39,13 @@ func TestResultsAreKeptUpToASize(t *testing.T) {
 	})
 	for i := range 5 {
 		id, gone := fmt.Sprint("r", i), i < 3
-		rec, err := Status(within(t, 5*time.Second), c, id)
+		rec, err := Status(wiretest.Within(t, 5*time.Second), c, id)
 		if err != nil || rec.State != Done || len(rec.Outputs) != 1 || (rec.Dropped > 0) != gone {
 			t.Errorf("%s: got %+v, %v; want done, dropped %v", id, rec, err, gone)
 		}
-		files, err := Fetch(within(t, 5*time.Second), c, id)
-		var e *Error
-		if gone && (!errors.As(err, &e) || e.Code != ErrExpired) || !gone && (err != nil || len(files) != 1) {
+		files, err := Fetch(wiretest.Within(t, 5*time.Second), c, id)
+		var e *wire.Error
+		if gone && (!errors.As(err, &e) || e.Code != wire.ErrExpired) || !gone && (err != nil || len(files) != 1) {
 			t.Errorf("%s: got %d files, %v; want them gone: %v", id, len(files), err, gone)
 		}
 		_, err = os.Stat(filepath.Join(out, fmt.Sprintf("fake_%05d_.png", i+1)))
@@ -67,7 +70,7 @@ func TestResultsAreKeptForATime(t *testing.T) {
 	e := ledgerServer(t, false)
 	out := t.TempDir()
 	sc := ShelfConfig{Stage: filepath.Join(out, ".stage"), Output: out, Keep: true}
-	ctx := within(t, 20*time.Second)
+	ctx := wiretest.Within(t, 20*time.Second)
 	j, end := durable(t, e, "a")
 	shelf, err := NewShelf(sc)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	"patchbay/ipc/wire"
 	"patchbay/node"
 )
 
@@ -15,8 +16,8 @@ func (s *Service) accept(r *Request) (*RunRequest, Receipt, error) {
 	}
 	req.from = clientOf(r, req)
 	if id := r.MsgID; id != "" && !holds(r.Fields, "id") && !holds(r.Fields, "prompt_id") {
-		if !validID(id) {
-			return nil, Receipt{}, Errorf(ErrBadRequest, "header Nats-Msg-Id %q is no job id: want 1 to 64 of A-Z a-z 0-9 _ -", shown(id))
+		if !wire.ValidID(id) {
+			return nil, Receipt{}, wire.Errorf(wire.ErrBadRequest, "header Nats-Msg-Id %q is no job id: want 1 to 64 of A-Z a-z 0-9 _ -", wire.Shown(id))
 		}
 		req.ID = id
 	}
@@ -72,18 +73,18 @@ func (s *Service) run(r *Request) error {
 
 func (s *Service) jobRequest(r *Request) (jobRequest, Record, error) {
 	var q jobRequest
-	if err := Bind(r.Fields, &q); err != nil {
-		return q, Record{}, Errorf(ErrBadRequest, "%v", err)
+	if err := wire.Bind(r.Fields, &q); err != nil {
+		return q, Record{}, wire.Errorf(wire.ErrBadRequest, "%v", err)
 	}
 	if r.Job != "" {
 		q.Job = r.Job
 	}
 	if q.Job == "" {
-		return q, Record{}, Errorf(ErrBadRequest, "field job is missing")
+		return q, Record{}, wire.Errorf(wire.ErrBadRequest, "field job is missing")
 	}
 	rec, err := s.cfg.Jobs.Get(s.ctx, q.Job)
 	if err != nil {
-		return q, rec, Errorf(ErrNoJob, "no job %q here", shown(q.Job))
+		return q, rec, wire.Errorf(wire.ErrNoJob, "no job %q here", wire.Shown(q.Job))
 	}
 	return q, rec, nil
 }
@@ -106,7 +107,7 @@ func (s *Service) status(r *Request) error {
 			return s.stream(ctx, r, stream{job: q.Job, from: q.From, preview: q.Preview, outputs: q.Outputs})
 		}
 		if rec.State != Done {
-			return Errorf(ErrExpired, "job %s is %s and has no files", q.Job, rec.State)
+			return wire.Errorf(wire.ErrExpired, "job %s is %s and has no files", q.Job, rec.State)
 		}
 		if err := s.sendFiles(ctx, r.Reply, rec); err != nil {
 			return err
@@ -118,11 +119,11 @@ func (s *Service) status(r *Request) error {
 
 func (s *Service) jobs(r *Request) error {
 	var q jobsRequest
-	if err := Bind(r.Fields, &q); err != nil {
-		return Errorf(ErrBadRequest, "%v", err)
+	if err := wire.Bind(r.Fields, &q); err != nil {
+		return wire.Errorf(wire.ErrBadRequest, "%v", err)
 	}
 	if q.State != "" && !slices.Contains(states(), State(q.State)) {
-		return badRequest(badField("state", "%q: want one of %v, or leave it out", q.State, states()))
+		return wire.BadRequest(wire.BadField("state", "%q: want one of %v, or leave it out", q.State, states()))
 	}
 	if q.Limit <= 0 {
 		q.Limit = 100
@@ -168,8 +169,8 @@ func (s *Service) retry(r *Request) error {
 
 func (s *Service) describe(r *Request) error {
 	var q describeRequest
-	if err := Bind(r.Fields, &q); err != nil {
-		return Errorf(ErrBadRequest, "%v", err)
+	if err := wire.Bind(r.Fields, &q); err != nil {
+		return wire.Errorf(wire.ErrBadRequest, "%v", err)
 	}
 	if q.Schema {
 		s.sent(r.Reply.Last(describeReply{V: ProtocolVersion, Schema: Schema()}))
@@ -182,7 +183,7 @@ func (s *Service) describe(r *Request) error {
 	}
 	info := s.cfg.Describe(q.Class)
 	if q.Class != "" && len(info) == 0 {
-		return Errorf(ErrNoNodeType, "no node class %q", shown(q.Class))
+		return wire.Errorf(wire.ErrNoNodeType, "no node class %q", wire.Shown(q.Class))
 	}
 	s.sent(r.Reply.Last(describeReply{V: ProtocolVersion, Compat: node.Compat, Info: info, Limits: &limits}))
 	return nil

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"patchbay/ipc"
+	"patchbay/ipc/wire"
 )
 
 // TestDaemon runs the real program: its daemon, its workers, its clients.
@@ -154,8 +155,8 @@ func diskFull(t *testing.T, program string) {
 		return err == nil && rec.State.Final()
 	})
 	rec, err := status(c, "picture")
-	if err != nil || rec.State != ipc.Failed || rec.Error == nil || rec.Error.Code != ipc.ErrDiskFull {
-		t.Fatalf("got %s %v, %v; want failed with %s\n%s", rec.State, rec.Error, err, ipc.ErrDiskFull, s.log)
+	if err != nil || rec.State != ipc.Failed || rec.Error == nil || rec.Error.Code != wire.ErrDiskFull {
+		t.Fatalf("got %s %v, %v; want failed with %s\n%s", rec.State, rec.Error, err, wire.ErrDiskFull, s.log)
 	}
 	left, err := filepath.Glob(filepath.Join(s.out, "demo*"))
 	if err != nil || len(left) > 0 {
@@ -187,8 +188,8 @@ func drains(t *testing.T, program string) {
 	_ = s.cmd.Process.Signal(syscall.SIGTERM)
 	s.until("new jobs are refused", func() bool {
 		_, err := ipc.Submit(context.Background(), c, &ipc.RunRequest{Workflow: quick})
-		var e *ipc.Error
-		return errors.As(err, &e) && e.Code == ipc.ErrDraining
+		var e *wire.Error
+		return errors.As(err, &e) && e.Code == wire.ErrDraining
 	})
 	if err := s.wait(); err != nil {
 		t.Errorf("the daemon ended with %v\n%s", err, s.log)
@@ -196,12 +197,12 @@ func drains(t *testing.T, program string) {
 	for range 2 {
 		select {
 		case got := <-endings:
-			var e *ipc.Error
+			var e *wire.Error
 			if got.job == "last" && (got.ev == nil || got.ev.Type != ipc.EventSuccess) {
 				t.Errorf("the running job ended with %+v, %v", got.ev, got.err)
 			}
-			if got.job == "later" && (!errors.As(got.err, &e) || e.Code != ipc.ErrDraining) {
-				t.Errorf("the follower of the waiting job was told %+v, %v; want %s", got.ev, got.err, ipc.ErrDraining)
+			if got.job == "later" && (!errors.As(got.err, &e) || e.Code != wire.ErrDraining) {
+				t.Errorf("the follower of the waiting job was told %+v, %v; want %s", got.ev, got.err, wire.ErrDraining)
 			}
 		case <-time.After(10 * time.Second):
 			t.Fatal("a follower was told nothing")

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"patchbay/ipc"
+	"patchbay/ipc/wire"
 )
 
 // disk is what can be filled under the files of a process.
@@ -79,8 +80,8 @@ func fullDisk(t *testing.T, program string, want [][]byte) {
 			}
 			s = startServerIn(t, program, "", demoModels(t), filepath.Join(store, "store"))
 			refused := fillAndFree(t, s, d, len(want), nil)
-			if refused.Code != ipc.ErrDiskFull || refused.Status != 507 || !refused.Retryable {
-				t.Errorf("got %+v, want %s with 507", refused, ipc.ErrDiskFull)
+			if refused.Code != wire.ErrDiskFull || refused.Status != 507 || !refused.Retryable {
+				t.Errorf("got %+v, want %s with 507", refused, wire.ErrDiskFull)
 			}
 			checkStorm(t, s, want)
 			if err := s.stop(); err != nil {
@@ -104,7 +105,7 @@ func fullDiskOutside(t *testing.T, program string, want [][]byte) {
 
 // fillAndFree submits half of the jobs, fills the disk, submits until a job is refused, frees the disk, and submits the rest, the refused one with it. It returns
 // the refusal when all jobs are done.
-func fillAndFree(t *testing.T, s *server, d *disk, jobs int, restart func()) *ipc.Error {
+func fillAndFree(t *testing.T, s *server, d *disk, jobs int, restart func()) *wire.Error {
 	t.Helper()
 	c := dialSocket(t, s)
 	ask := func(i int) error {
@@ -123,7 +124,7 @@ func fillAndFree(t *testing.T, s *server, d *disk, jobs int, restart func()) *ip
 		return err == nil && rec.State != ipc.Queued
 	})
 	d.fill()
-	next, refused := jobs/2, (*ipc.Error)(nil)
+	next, refused := jobs/2, (*wire.Error)(nil)
 	for refused == nil && next < jobs {
 		began := time.Now()
 		err := ask(next)

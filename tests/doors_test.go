@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"patchbay/ipc"
+	"patchbay/ipc/wire"
 )
 
 // door is a way to a daemon: what its users add to the command lines that everybody types.
@@ -26,7 +27,7 @@ type door struct {
 	cli     []string // of the nats command, as a client; none: there is no NATS behind this door
 	admin   []string // of the nats command, as an admin
 	url     string
-	access  ipc.Access
+	access  wire.Access
 	asks    bool // the daemon cannot see who listens: previews have to be asked for
 	limited bool // clients have the rights of clients only
 	dir     string
@@ -58,11 +59,11 @@ func TestEveryCommand(t *testing.T) {
 		url, ca := strings.Replace(n.url, "nats://", "tls://", 1), filepath.Join(dir, "ca.pem")
 		s := startServer(t, program, "", "--nats", url, "--creds", o.creds[ipc.RoleDaemon], "--tls-ca", ca, "--metrics", "127.0.0.1:0", "--attempts", "1")
 		cli := func(r ipc.Role) []string {
-			return []string{"--server", url, "--tlsca", ca, "--creds", o.creds[r], "--inbox-prefix", ipc.InboxOf(o.user[r])}
+			return []string{"--server", url, "--tlsca", ca, "--creds", o.creds[r], "--inbox-prefix", wire.InboxOf(o.user[r])}
 		}
 		everyDoor(t, &door{
 			server: s, program: program, name: "tls", flags: []string{"--nats", url, "--creds", o.creds[ipc.RoleClient], "--tls-ca", ca}, cli: cli(ipc.RoleClient),
-			admin: cli(ipc.RoleAdmin), url: url, access: ipc.Access{Creds: o.creds[ipc.RoleClient], CA: ca}, asks: true, limited: true,
+			admin: cli(ipc.RoleAdmin), url: url, access: wire.Access{Creds: o.creds[ipc.RoleClient], CA: ca}, asks: true, limited: true,
 		})
 		if strings.Contains(s.log.String(), "iolation") {
 			t.Errorf("the daemon lacks rights:\n%s", s.log)

@@ -22,6 +22,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"patchbay/ipc"
+	"patchbay/ipc/wire"
 )
 
 // TestDurable kills real daemons, workers and NATS servers while jobs run: none may be lost, none recorded twice, and all pictures are those of a quiet run.
@@ -222,8 +223,8 @@ func storm(t *testing.T, s *server, n *natsServer, want [][]byte) {
 	checkStorm(t, s, want)
 	s.until("the job whose client is gone has ended", func() bool {
 		rec, err := status(c, "vanished")
-		var none *ipc.Error
-		return err == nil && rec.State == ipc.Cancelled || errors.As(err, &none) && none.Code == ipc.ErrNoJob
+		var none *wire.Error
+		return err == nil && rec.State == ipc.Cancelled || errors.As(err, &none) && none.Code == wire.ErrNoJob
 	})
 	if err := s.stop(); err != nil {
 		t.Errorf("the daemon ended with %v", err)
@@ -424,8 +425,8 @@ func retryAndExpire(t *testing.T, program string) {
 		t.Fatal(err)
 	}
 	rec := s.waitState(c, "long", ipc.Failed)
-	if rec.Error == nil || rec.Error.Code != ipc.ErrWorkerLost {
-		t.Errorf("got %+v, want %s", rec.Error, ipc.ErrWorkerLost)
+	if rec.Error == nil || rec.Error.Code != wire.ErrWorkerLost {
+		t.Errorf("got %+v, want %s", rec.Error, wire.ErrWorkerLost)
 	}
 	s.kill()
 	s.launch()
@@ -440,8 +441,8 @@ func retryAndExpire(t *testing.T, program string) {
 	cancel(t, c, "long")
 	s.waitState(c, "long", ipc.Cancelled)
 	s.waitState(c, "late", ipc.Done)
-	var e *ipc.Error
-	if err := ipc.Retry(context.Background(), c, "late"); !errors.As(err, &e) || e.Code != ipc.ErrBadRequest {
+	var e *wire.Error
+	if err := ipc.Retry(context.Background(), c, "late"); !errors.As(err, &e) || e.Code != wire.ErrBadRequest {
 		t.Errorf("retry of a job that is done: %v", err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"patchbay/ipc"
+	"patchbay/ipc/wire"
 	"patchbay/node"
 )
 
@@ -44,11 +45,11 @@ func TestLimits(t *testing.T) {
 	} {
 		for name, client := range map[string]ipc.Client{"nats": c, "socket": sock} {
 			end, err := ipc.Run(ctx, client, &ipc.RunRequest{Workflow: row.flow}, &ipc.Collector{})
-			var e *ipc.Error
+			var e *wire.Error
 			if !errors.As(err, &e) && end != nil {
 				e = end.Error
 			}
-			if e == nil || e.Code != ipc.ErrTooLarge || e.Status != 413 || !strings.Contains(e.Error(), row.says) || row.node != "" && e.Node != row.node {
+			if e == nil || e.Code != wire.ErrTooLarge || e.Status != 413 || !strings.Contains(e.Error(), row.says) || row.node != "" && e.Node != row.node {
 				t.Errorf("%s over %s: got %v, %+v; want too_large with %q", row.name, name, err, end, row.says)
 			}
 		}
@@ -60,7 +61,7 @@ func TestLimits(t *testing.T) {
 	if err == nil {
 		_, err = r.One(ctx)
 	}
-	var e *ipc.Error
+	var e *wire.Error
 	if !errors.As(err, &e) || e.Status != 413 || e.Input != "width" {
 		t.Errorf("exec of a picture of 32768 pixels: %v", err)
 	}
@@ -93,8 +94,8 @@ func TestNamesStayInTheirRoots(t *testing.T) {
 	defer func() { _ = sock.Close() }()
 	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
 	defer stop()
-	tensor := &ipc.Tensor{DType: "f32", Shape: []int{2}, Data: make([]byte, 8)}
-	latent := &ipc.Tensor{DType: "f32", Shape: []int{1, 1, 2, 2}, Data: make([]byte, 16)}
+	tensor := &wire.Tensor{DType: "f32", Shape: []int{2}, Data: make([]byte, 8)}
+	latent := &wire.Tensor{DType: "f32", Shape: []int{1, 1, 2, 2}, Data: make([]byte, 16)}
 	for name, c := range map[string]ipc.Client{"nats": s.client(), "socket": sock} {
 		for _, path := range []string{"/etc/passwd", "../../etc/passwd", "..", "a/../../../etc/passwd", "..\\..\\etc\\passwd", "\x00", "/proc/self/environ", "~/x"} {
 			save := func(prefix string) *node.Object {
@@ -140,26 +141,26 @@ func TestNamesStayInTheirRoots(t *testing.T) {
 }
 
 // answerOf returns the error that a request ends with, be it a reply or the last message of a stream.
-func answerOf(ctx context.Context, c ipc.Client, verb string, body any) *ipc.Error {
+func answerOf(ctx context.Context, c ipc.Client, verb string, body any) *wire.Error {
 	ctx, stop := context.WithTimeout(ctx, 10*time.Second)
 	defer stop()
 	r, err := c.Ask(ctx, verb, "", body)
 	if err != nil {
-		return ipc.Errorf(ipc.ErrInternal, "%v", err)
+		return wire.Errorf(wire.ErrInternal, "%v", err)
 	}
 	defer r.Close()
 	for {
 		o, err := r.Next(ctx)
-		var e *ipc.Error
+		var e *wire.Error
 		if errors.As(err, &e) {
 			return e
 		}
 		if err != nil {
-			return ipc.Errorf(ipc.ErrInternal, "no refusal: %v", err)
+			return wire.Errorf(wire.ErrInternal, "no refusal: %v", err)
 		}
 		if v, _ := o.Get("error"); v != nil {
-			e := &ipc.Error{}
-			if eo, ok := v.(*node.Object); ok && ipc.Bind(eo, e) == nil {
+			e := &wire.Error{}
+			if eo, ok := v.(*node.Object); ok && wire.Bind(eo, e) == nil {
 				return e
 			}
 		}

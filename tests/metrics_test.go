@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"patchbay/ipc"
+	"patchbay/ipc/wire"
 	"patchbay/node"
 )
 
@@ -83,7 +84,7 @@ func (m *measured) add(t *testing.T, ev ipc.Event) {
 	if ev.Type != ipc.EventMetrics {
 		return
 	}
-	b, err := ipc.Encode(ev.Data, ipc.JSON)
+	b, err := wire.Encode(ev.Data, wire.JSON)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"patchbay/ipc"
+	"patchbay/ipc/wire"
 )
 
 // TestRouting runs two daemons on one NATS server, of which only one has the model files: the other one hands their jobs back without using an attempt, its
@@ -77,7 +78,7 @@ func TestRouting(t *testing.T) {
 		t.Fatal(err)
 	}
 	lc := lacks.client()
-	var refusal *ipc.Error
+	var refusal *wire.Error
 	lacks.until("the job is refused", func() bool {
 		_, err := ipc.Submit(context.Background(), lc, &ipc.RunRequest{Workflow: demoFlow(t, 3)})
 		return errors.As(err, &refusal)

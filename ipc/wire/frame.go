@@ -1,4 +1,4 @@
-package ipc
+package wire
 
 import (
 	"encoding/binary"
@@ -60,16 +60,16 @@ type FrameWriter struct {
 func NewFrameWriter(w io.Writer) *FrameWriter { return &FrameWriter{w: w} }
 
 // Write sends one frame whose body is the parts, one after the other.
-func (f *FrameWriter) Write(parts ...[]byte) error { return f.send(nil, parts) }
+func (f *FrameWriter) Write(parts ...[]byte) error { return f.Send(nil, parts) }
 
 // TakesDescriptors reports whether the stream is a unix socket made by ConnOf, so that frames may bring descriptors.
 func (f *FrameWriter) TakesDescriptors() bool {
-	_, ok := f.w.(*fdConn)
+	_, ok := f.w.(*Conn)
 	return ok
 }
 
-// send is Write with descriptors, which only a unix socket takes.
-func (f *FrameWriter) send(fds []int, parts [][]byte) error {
+// Send is Write with descriptors, which only a unix socket takes.
+func (f *FrameWriter) Send(fds []int, parts [][]byte) error {
 	n := 0
 	for _, p := range parts {
 		n += len(p)
@@ -81,7 +81,7 @@ func (f *FrameWriter) send(fds []int, parts [][]byte) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(fds) > 0 {
-		c, ok := f.w.(*fdConn)
+		c, ok := f.w.(*Conn)
 		if !ok {
 			return fmt.Errorf("%d descriptors for a stream that takes none", len(fds))
 		}
@@ -109,8 +109,8 @@ func (f *FrameWriter) send(fds []int, parts [][]byte) error {
 	return err
 }
 
-// envelope is what a frame adds to the body of a message.
-type envelope struct {
+// Envelope is what a frame adds to the body of a message.
+type Envelope struct {
 	Op  string `json:"op,omitempty"`  // verb
 	Tag any    `json:"tag,omitempty"` // chosen by the client (string or integer), echoed in every reply
 	End bool   `json:"end,omitempty"` // last reply to the request
@@ -119,7 +119,7 @@ type envelope struct {
 }
 
 // object is the envelope as it is sent. A tag of 0 or "" is a tag: the msgpack package would leave it out of a struct as empty.
-func (env envelope) object() *node.Object {
+func (env Envelope) object() *node.Object {
 	o := node.NewObject()
 	if env.Op != "" {
 		o.Set("op", env.Op)
@@ -136,23 +136,23 @@ func (env envelope) object() *node.Object {
 	return o
 }
 
-// splice puts the fields of the envelope in front of those of an encoded map, without decoding or copying it: the parts after each other are the map.
-func splice(env envelope, body []byte, enc Encoding) ([][]byte, error) {
+// Splice puts the fields of the envelope in front of those of an encoded map, without decoding or copying it: the parts after each other are the map.
+func Splice(env Envelope, body []byte, enc Encoding) ([][]byte, error) {
 	front, err := Encode(env.object(), enc)
 	if err != nil {
 		return nil, err
 	}
-	return spliceParts(front, body, enc)
+	return SpliceParts(front, body, enc)
 }
 
-// spliceFirst is splice for a map that is in parts, whose head is in the first.
-func spliceFirst(env envelope, parts [][]byte, enc Encoding) ([][]byte, error) {
-	front, err := splice(env, parts[0], enc)
+// SpliceFirst is splice for a map that is in parts, whose head is in the first.
+func SpliceFirst(env Envelope, parts [][]byte, enc Encoding) ([][]byte, error) {
+	front, err := Splice(env, parts[0], enc)
 	return append(front, parts[1:]...), err
 }
 
-// spliceParts returns, in parts, one encoded map with the fields of two, which have no key in common.
-func spliceParts(front, body []byte, enc Encoding) ([][]byte, error) {
+// SpliceParts returns, in parts, one encoded map with the fields of two, which have no key in common.
+func SpliceParts(front, body []byte, enc Encoding) ([][]byte, error) {
 	if enc == JSON {
 		switch {
 		case len(body) <= 2:
@@ -185,8 +185,8 @@ func spliceParts(front, body []byte, enc Encoding) ([][]byte, error) {
 	return [][]byte{append(out, front[e.end:]...), body[h.end:]}, nil
 }
 
-// tagOf lets strings and integers through; other tags are dropped, they could not be compared by a client.
-func tagOf(v any) any {
+// TagOf lets strings and integers through; other tags are dropped, they could not be compared by a client.
+func TagOf(v any) any {
 	switch v.(type) {
 	case string, int64, uint64:
 		return v
@@ -194,18 +194,18 @@ func tagOf(v any) any {
 	return nil
 }
 
-// emptyMap is the encoded map without fields.
-func emptyMap(enc Encoding) []byte {
+// EmptyMap is the encoded map without fields.
+func EmptyMap(enc Encoding) []byte {
 	if enc == JSON {
 		return []byte("{}")
 	}
 	return []byte{0x80}
 }
 
-// unwrap splits a reply that came in a frame into its envelope and its fields.
-func unwrap(o *node.Object) (env envelope, fields *node.Object, err error) {
+// Unwrap splits a reply that came in a frame into its envelope and its fields.
+func Unwrap(o *node.Object) (env Envelope, fields *node.Object, err error) {
 	if err := Bind(o, &env); err != nil {
 		return env, nil, err
 	}
-	return env, without(without(without(o, "op"), "tag"), "end"), nil
+	return env, Without(Without(Without(o, "op"), "tag"), "end"), nil
 }

@@ -1,4 +1,4 @@
-package ipc
+package wire
 
 import (
 	"bytes"
@@ -20,11 +20,11 @@ func Encode(v any, enc Encoding) ([]byte, error) {
 		}
 		return bytes.TrimSuffix(b.Bytes(), []byte{'\n'}), nil
 	}
-	return encodeMsgpack(v)
+	return EncodeMsgpack(v)
 }
 
-// encodeMsgpack writes v as msgpack: struct fields by their json tags, keys of Go maps sorted.
-func encodeMsgpack(v any) ([]byte, error) {
+// EncodeMsgpack writes v as msgpack: struct fields by their json tags, keys of Go maps sorted.
+func EncodeMsgpack(v any) ([]byte, error) {
 	var b bytes.Buffer
 	e := msgpack.NewEncoder(&b)
 	e.SetCustomStructTag("json")

@@ -1,4 +1,4 @@
-package ipc
+package wire
 
 import (
 	"strings"
@@ -6,20 +6,20 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// subjectRoot begins every subject of the protocol. The names on NATS never change within v1.
-const subjectRoot = "patchbay.v1."
+// SubjectRoot begins every subject of the protocol. The names on NATS never change within v1.
+const SubjectRoot = "patchbay.v1."
 
 // DefaultNATS is where a daemon listens and a client looks when nothing else is said.
 const DefaultNATS = "nats://127.0.0.1:4222"
 
-// headerDaemon names the daemon that sent an event.
-const headerDaemon = "Patchbay-Daemon"
+// HeaderDaemon names the daemon that sent an event.
+const HeaderDaemon = "Patchbay-Daemon"
 
-// headerAccept lists the kinds of Ref that the replies to a request may hold.
-const headerAccept = "Patchbay-Accept"
+// HeaderAccept lists the kinds of Ref that the replies to a request may hold.
+const HeaderAccept = "Patchbay-Accept"
 
-// encodingOf reads the Content-Type header (any case of its name), or looks at the body. An empty body is answered in JSON: a person typed it.
-func encodingOf(header nats.Header, data []byte) (Encoding, error) {
+// EncodingOf reads the Content-Type header (any case of its name), or looks at the body. An empty body is answered in JSON: a person typed it.
+func EncodingOf(header nats.Header, data []byte) (Encoding, error) {
 	for k, v := range header {
 		if !strings.EqualFold(k, "Content-Type") || len(v) == 0 {
 			continue
@@ -41,26 +41,26 @@ func encodingOf(header nats.Header, data []byte) (Encoding, error) {
 	return enc, nil
 }
 
-// lastToken is what follows the last dot of a subject.
-func lastToken(subject string) string { return subject[strings.LastIndexByte(subject, '.')+1:] }
+// LastToken is what follows the last dot of a subject.
+func LastToken(subject string) string { return subject[strings.LastIndexByte(subject, '.')+1:] }
 
-// answerable tells whether a daemon may send to a reply subject that a client chose. The daemon has rights that clients lack: a request must not make it
+// Answerable tells whether a daemon may send to a reply subject that a client chose. The daemon has rights that clients lack: a request must not make it
 // write to streams, records or other people's requests by naming those as the place of its reply.
-func answerable(reply string) bool {
-	return !strings.HasPrefix(reply, "$") && !strings.HasPrefix(reply, subjectRoot)
+func Answerable(reply string) bool {
+	return !strings.HasPrefix(reply, "$") && !strings.HasPrefix(reply, SubjectRoot)
 }
 
 // InboxOf is the prefix of the reply subjects of a user: nobody else has a right to them in the permission sets (Permissions). Users whose name is no token
 // of a subject have the common one.
 func InboxOf(user string) string {
-	if !validID(user) {
+	if !ValidID(user) {
 		return nats.InboxPrefix[:len(nats.InboxPrefix)-1]
 	}
 	return nats.InboxPrefix + user
 }
 
-// senderOf is the user that a reply subject belongs to, if it tells; a random one tells nothing.
-func senderOf(reply string) string {
+// SenderOf is the user that a reply subject belongs to, if it tells; a random one tells nothing.
+func SenderOf(reply string) string {
 	rest, ok := strings.CutPrefix(reply, nats.InboxPrefix)
 	user, rest, more := strings.Cut(rest, ".")
 	if !ok || !more || rest == "" || len(user) == randomInbox {
@@ -72,8 +72,8 @@ func senderOf(reply string) string {
 // randomInbox is the length of the random part of a reply subject.
 const randomInbox = 22
 
-// redact removes user names and tokens from a URL.
-func redact(url string) string {
+// Redact removes user names and tokens from a URL.
+func Redact(url string) string {
 	scheme, rest, ok := strings.Cut(url, "://")
 	if at := strings.LastIndexByte(rest, '@'); ok && at >= 0 {
 		return scheme + "://" + rest[at+1:]

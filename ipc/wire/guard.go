@@ -1,4 +1,4 @@
-package ipc
+package wire
 
 import (
 	"encoding/binary"
@@ -16,8 +16,8 @@ type Limits struct {
 // DefaultLimits holds for NATS and for files: 64 MiB, 64 levels, 262144 values (a workflow of 10000 nodes has about 150000).
 func DefaultLimits() Limits { return Limits{Bytes: 64 << 20, Depth: 64, Items: 1 << 18} }
 
-// frameLimits holds on socket and stdio, where the frame has been read already.
-func frameLimits() Limits {
+// FrameLimits holds on socket and stdio, where the frame has been read already.
+func FrameLimits() Limits {
 	lim := DefaultLimits()
 	lim.Bytes = MaxFrame
 	return lim
@@ -64,7 +64,7 @@ func Sniff(body []byte) (Encoding, bool) {
 // bytes that are left. Its errors are client mistakes.
 func Guard(body []byte, enc Encoding, lim Limits) error {
 	if len(body) > lim.Bytes {
-		return &longBody{len(body), lim.Bytes}
+		return &LongBody{len(body), lim.Bytes}
 	}
 	if enc == JSON {
 		return guardJSON(body, lim)
@@ -218,10 +218,10 @@ func guardJSON(b []byte, lim Limits) error {
 	return nil
 }
 
-// longBody is a body over the limit.
-type longBody struct{ bytes, limit int }
+// LongBody is a body over the limit.
+type LongBody struct{ bytes, Limit int }
 
 // Error names both lengths.
-func (e *longBody) Error() string {
-	return fmt.Sprintf("body has %d bytes, the limit is %d", e.bytes, e.limit)
+func (e *LongBody) Error() string {
+	return fmt.Sprintf("body has %d bytes, the limit is %d", e.bytes, e.Limit)
 }

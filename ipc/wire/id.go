@@ -1,4 +1,4 @@
-package ipc
+package wire
 
 import (
 	"crypto/rand"
@@ -8,13 +8,13 @@ import (
 	"github.com/oklog/ulid/v2"
 )
 
-// NewJobID returns a fresh id that sorts by time (ULID).
-func NewJobID() string {
+// NewID returns a fresh id that sorts by time (ULID).
+func NewID() string {
 	return strings.ToLower(ulid.MustNew(ulid.Timestamp(time.Now()), rand.Reader).String())
 }
 
-// validID tells whether s may be a token of a subject and a file name.
-func validID(s string) bool {
+// ValidID tells whether s may be a token of a subject and a file name.
+func ValidID(s string) bool {
 	if s == "" || len(s) > 64 {
 		return false
 	}

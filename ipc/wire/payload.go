@@ -1,4 +1,4 @@
-package ipc
+package wire
 
 import (
 	"encoding/binary"
@@ -9,11 +9,11 @@ import (
 	"patchbay/node"
 )
 
-// bulkBytes is the size from which tensors and files travel beside their message, where the other side takes that.
-const bulkBytes = 512 << 10
+// BulkBytes is the size from which tensors and files travel beside their message, where the other side takes that.
+const BulkBytes = 512 << 10
 
-// smallBytes is that size in a message that would be too large with them inside.
-const smallBytes = 16 << 10
+// SmallBytes is that size in a message that would be too large with them inside.
+const SmallBytes = 16 << 10
 
 // The ways of bytes beside a message. They are the values of Ref.Kind, of "accept" in frames and of the header Patchbay-Accept.
 const (
@@ -34,28 +34,28 @@ type Ref struct {
 	SHA256  string `json:"sha256,omitempty"`  // object: of the bytes, in hex; checked if given
 }
 
-// refKey marks a reference to bytes.
-const refKey = "$bytes"
+// RefKey marks a reference to bytes.
+const RefKey = "$bytes"
 
 // check refuses what cannot be, before anything is fetched.
 func (r *Ref) check() error {
 	switch {
 	case r.Kind != RefShm && r.Kind != RefStream && r.Kind != RefObject:
-		return fmt.Errorf("reference of kind %q: the kinds are shm, stream, object", shown(r.Kind))
-	case r.Bytes <= 0 || r.Bytes > maxRegion:
-		return fmt.Errorf("reference to %d bytes: want 1 to %d", r.Bytes, maxRegion)
+		return fmt.Errorf("reference of kind %q: the kinds are shm, stream, object", Shown(r.Kind))
+	case r.Bytes <= 0 || r.Bytes > MaxRegion:
+		return fmt.Errorf("reference to %d bytes: want 1 to %d", r.Bytes, MaxRegion)
 	case r.FD < 0 || r.Offset < 0:
 		return fmt.Errorf("reference with fd %d and offset %d: neither is negative", r.FD, r.Offset)
 	}
 	return nil
 }
 
-// carrierOf puts bytes beside a message and returns the reference to them.
-type carrierOf func(data []byte) (*Ref, error)
+// Carry puts bytes beside a message and returns the reference to them.
+type Carry func(data []byte) (*Ref, error)
 
-// encodeBeside is Encode where large tensors and bytes may go beside the message, with put, from least bytes on. What does not is a part of its own, without a copy: the parts
+// EncodeBeside is Encode where large tensors and bytes may go beside the message, with put, from least bytes on. What does not is a part of its own, without a copy: the parts
 // after each other are the message. put nil: nothing goes beside. JSON has no references.
-func encodeBeside(v any, enc Encoding, put carrierOf, least int) ([][]byte, error) {
+func EncodeBeside(v any, enc Encoding, put Carry, least int) ([][]byte, error) {
 	if enc == JSON {
 		b, err := Encode(v, enc)
 		return [][]byte{b}, err
@@ -75,7 +75,7 @@ func encodeBeside(v any, enc Encoding, put carrierOf, least int) ([][]byte, erro
 type packer struct {
 	parts [][]byte
 	buf   []byte
-	put   carrierOf
+	put   Carry
 	least int // bytes that put is asked for
 }
 
@@ -97,7 +97,7 @@ func (p *packer) Write(b []byte) (int, error) {
 			return 0, err
 		}
 		if ref != nil {
-			m, err := encodeMsgpack(map[string]*Ref{refKey: ref})
+			m, err := EncodeMsgpack(map[string]*Ref{RefKey: ref})
 			p.buf = append(p.buf[:at], m...)
 			return len(b), err
 		}
@@ -127,7 +127,7 @@ func (t *Tensor) EncodeMsgpack(enc *msgpack.Encoder) error {
 			return err
 		}
 	}
-	head, err := encodeMsgpack(struct {
+	head, err := EncodeMsgpack(struct {
 		DType string `json:"dtype"`
 		Shape []int  `json:"shape"`
 		Hash  string `json:"hash,omitempty"`
@@ -156,8 +156,8 @@ func (t *Tensor) EncodeMsgpack(enc *msgpack.Encoder) error {
 	return err
 }
 
-// replaced calls f with every reference in a decoded value. Bytes that it returns take the reference's place, in place; nil leaves it.
-func replaced(v any, f func(*Ref) ([]byte, error)) (any, error) {
+// ReplaceRefs calls f with every reference in a decoded value. Bytes that it returns take the reference's place, in place; nil leaves it.
+func ReplaceRefs(v any, f func(*Ref) ([]byte, error)) (any, error) {
 	var err error
 	switch x := v.(type) {
 	case *Tensor:
@@ -171,16 +171,16 @@ func replaced(v any, f func(*Ref) ([]byte, error)) (any, error) {
 		return v, err
 	case []any:
 		for i := range x {
-			if x[i], err = replaced(x[i], f); err != nil {
+			if x[i], err = ReplaceRefs(x[i], f); err != nil {
 				return nil, err
 			}
 		}
 	case *node.Object:
-		if r, ok := x.Get(refKey); ok && x.Len() == 1 {
+		if r, ok := x.Get(RefKey); ok && x.Len() == 1 {
 			ref := &Ref{}
 			o, ok := r.(*node.Object)
 			if !ok {
-				return nil, fmt.Errorf("a reference is a map, got %s", kindOf(r))
+				return nil, fmt.Errorf("a reference is a map, got %s", KindOf(r))
 			}
 			if err := Bind(o, ref); err != nil {
 				return nil, fmt.Errorf("reference: %w", err)
@@ -196,7 +196,7 @@ func replaced(v any, f func(*Ref) ([]byte, error)) (any, error) {
 		}
 		for _, k := range x.Keys() {
 			e, _ := x.Get(k)
-			if e, err = replaced(e, f); err != nil {
+			if e, err = ReplaceRefs(e, f); err != nil {
 				return nil, err
 			}
 			x.Set(k, e)
@@ -205,11 +205,11 @@ func replaced(v any, f func(*Ref) ([]byte, error)) (any, error) {
 	return v, nil
 }
 
-// maxRegion bounds one region, and with it every tensor and file that travels beside its message.
-const maxRegion = 1 << 30
+// MaxRegion bounds one region, and with it every tensor and file that travels beside its message.
+const MaxRegion = 1 << 30
 
-// lengthOf is the number of bytes in all parts.
-func lengthOf(parts [][]byte) int {
+// LengthOf is the number of bytes in all parts.
+func LengthOf(parts [][]byte) int {
 	n := 0
 	for _, p := range parts {
 		n += len(p)

@@ -1,14 +1,14 @@
-package ipc
+package wire
 
 import (
 	"bytes"
 	"encoding/json"
 )
 
-// peek reads op and tag of a frame that Decode refuses, if they stand in front as every client of ours sends them: the refusal is then for that request, and
+// Peek reads op and tag of a frame that Decode refuses, if they stand in front as every client of ours sends them: the refusal is then for that request, and
 // not for the whole connection. It looks at nothing behind them.
-func peek(body []byte, enc Encoding) envelope {
-	var env envelope
+func Peek(body []byte, enc Encoding) Envelope {
+	var env Envelope
 	if enc == JSON {
 		peekJSON(&env, body)
 		return env
@@ -33,12 +33,12 @@ func peek(body []byte, enc Encoding) envelope {
 		if key != "op" && key != "tag" {
 			break
 		}
-		env.take(key, plain())
+		env.Take(key, plain())
 	}
 	return env
 }
 
-func peekJSON(env *envelope, body []byte) {
+func peekJSON(env *Envelope, body []byte) {
 	d := json.NewDecoder(bytes.NewReader(body[:min(len(body), 1024)]))
 	d.UseNumber()
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
@@ -61,16 +61,16 @@ func peekJSON(env *envelope, body []byte) {
 				return
 			}
 		}
-		env.take(key, v)
+		env.Take(key, v)
 	}
 }
 
-// take keeps one of the two fields.
-func (env *envelope) take(key, v any) {
+// Take keeps one of the two fields.
+func (env *Envelope) Take(key, v any) {
 	if op, ok := v.(string); ok && key == "op" {
 		env.Op = op
 	}
 	if key == "tag" {
-		env.Tag = tagOf(v)
+		env.Tag = TagOf(v)
 	}
 }

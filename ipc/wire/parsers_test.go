@@ -1,4 +1,4 @@
-package ipc
+package wire_test
 
 import (
 	"bytes"
@@ -12,6 +12,9 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
+	"patchbay/ipc"
+	"patchbay/ipc/wire"
+	"patchbay/ipc/wire/wiretest"
 	"patchbay/node"
 	"patchbay/tests/hammer"
 )
@@ -21,23 +24,23 @@ func guardTarget(tb testing.TB) *hammer.Target[*node.Object] {
 	t := &hammer.Target[*node.Object]{
 		Name: "FuzzGuard", Flag: true,
 		Parse: func(in hammer.Input) (*node.Object, error) {
-			return Decode(in.Data, encodingFor(in.Flag), DefaultLimits())
+			return wire.Decode(in.Data, wiretest.EncodingFor(in.Flag), wire.DefaultLimits())
 		},
 		Check: checkDecoded,
-		Bound: func(in hammer.Input) int64 { return decodedBound(in.Data, encodingFor(in.Flag)) },
+		Bound: func(in hammer.Input) int64 { return wiretest.DecodedBound(in.Data, wiretest.EncodingFor(in.Flag)) },
 	}
-	for _, b := range bombs() {
+	for _, b := range wiretest.Bombs() {
 		if len(b) < 1000 {
 			t.Seeds = append(t.Seeds, hammer.Input{Data: b, Flag: true}, hammer.Input{Data: b})
 		}
 	}
 	long := strings.Repeat("\x01", 2000)
 	for _, v := range []any{
-		map[string]any{"a": []any{1, "b", []byte("c"), &Tensor{DType: "u8", Shape: []int{2}, Data: []byte{1, 2}}}},
+		map[string]any{"a": []any{1, "b", []byte("c"), &wire.Tensor{DType: "u8", Shape: []int{2}, Data: []byte{1, 2}}}},
 		map[string]any{long: map[string]any{long: long}},
-		map[string]any{"a": []any{-1, 1 << 40, 1.5, nil, true, map[string]any{}, &Tensor{DType: long, Shape: []int{}}}},
+		map[string]any{"a": []any{-1, 1 << 40, 1.5, nil, true, map[string]any{}, &wire.Tensor{DType: long, Shape: []int{}}}},
 	} {
-		t.Seeds = append(t.Seeds, hammer.Input{Data: packed(tb, v), Flag: true})
+		t.Seeds = append(t.Seeds, hammer.Input{Data: wiretest.Packed(tb, v), Flag: true})
 	}
 	for _, s := range []string{
 		`{"a":[1,2.5,"x"],"b":{"c":null}}`,
@@ -62,20 +65,20 @@ func checkDecoded(in hammer.Input, o *node.Object, refused error) error {
 	} else if !json.Valid(body) && !bytes.ContainsAny(body, "NI") { // Python's NaN and Infinity are read too
 		return fmt.Errorf("accepted, but is not JSON: %q", body)
 	}
-	again, err := Encode(o, Msgpack)
+	again, err := wire.Encode(o, wire.Msgpack)
 	if err != nil {
 		return fmt.Errorf("encode what was decoded: %w", err)
 	}
-	if _, err := Decode(again, Msgpack, Limits{Bytes: 1 << 30, Depth: 80, Items: 1 << 20}); err != nil {
+	if _, err := wire.Decode(again, wire.Msgpack, wire.Limits{Bytes: 1 << 30, Depth: 80, Items: 1 << 20}); err != nil {
 		return fmt.Errorf("decode what was encoded: %w", err)
 	}
 	return nil
 }
 
 // peekTarget: what is found in front is what the whole body says.
-func peekTarget(tb testing.TB) *hammer.Target[envelope] {
-	deep := map[string]any{"op": VerbRun, "tag": 1, "a": deep(70)}
-	return &hammer.Target[envelope]{
+func peekTarget(tb testing.TB) *hammer.Target[wire.Envelope] {
+	deep := map[string]any{"op": ipc.VerbRun, "tag": 1, "a": wiretest.Deep(70)}
+	return &hammer.Target[wire.Envelope]{
 		Name: "FuzzPeek",
 		Seeds: []hammer.Input{
 			{Data: []byte(`{"op":"run","tag":7,"a":1}`)},
@@ -83,34 +86,34 @@ func peekTarget(tb testing.TB) *hammer.Target[envelope] {
 			{Data: []byte("\x82\xa2op\xa3run\xa3tag\x07")},
 			{Data: []byte("\xdf\x00\x00\x00\x02\xa2op\xa3run\xa3tag\xcf\xff\xff\xff\xff\xff\xff\xff\xff")},
 			{Data: []byte(`{"tag":"x","op":"run","a":` + strings.Repeat("[", 70) + strings.Repeat("]", 70) + `}`)},
-			{Data: packed(tb, deep)},
+			{Data: wiretest.Packed(tb, deep)},
 		},
-		Parse: func(in hammer.Input) (envelope, error) {
-			enc, ok := Sniff(in.Data)
+		Parse: func(in hammer.Input) (wire.Envelope, error) {
+			enc, ok := wire.Sniff(in.Data)
 			if !ok {
-				return envelope{}, io.EOF
+				return wire.Envelope{}, io.EOF
 			}
-			return peek(in.Data, enc), nil
+			return wire.Peek(in.Data, enc), nil
 		},
-		Check: func(in hammer.Input, env envelope, _ error) error {
-			enc, ok := Sniff(in.Data)
+		Check: func(in hammer.Input, env wire.Envelope, _ error) error {
+			enc, ok := wire.Sniff(in.Data)
 			if !ok {
 				return nil
 			}
-			o, err := Decode(in.Data, enc, DefaultLimits())
+			o, err := wire.Decode(in.Data, enc, wire.DefaultLimits())
 			if err != nil {
 				return nil
 			}
 			op, _ := o.Get("op")
 			tag, _ := o.Get("tag")
 			wrong := env.Op != "" && op != env.Op || env.Tag != nil && tag != env.Tag
-			if wrong && !(enc == JSON && repeats(in.Data)) { // of a key that comes twice in JSON the last one holds; it may not stand in front
+			if wrong && !(enc == wire.JSON && repeats(in.Data)) { // of a key that comes twice in JSON the last one holds; it may not stand in front
 				return fmt.Errorf("op %q and tag %v, the body has %v and %v", env.Op, env.Tag, op, tag)
 			}
 			return nil
 		},
 		Bound: func(in hammer.Input) int64 {
-			return fixedBytes + 4*int64(len(in.Data)) + textBound(in.Data[:min(len(in.Data), 1024)])
+			return wiretest.FixedBytes + 4*int64(len(in.Data)) + wiretest.TextBound(in.Data[:min(len(in.Data), 1024)])
 		},
 	}
 }
@@ -133,13 +136,13 @@ func repeats(body []byte) bool {
 
 // framesTarget: frames that are read add up to what was written, and every body that decodes can be given an envelope.
 func framesTarget(tb testing.TB) *hammer.Target[[]byte] {
-	many := append(frameOf([]byte(`{"op":"run","tag":1}`)), frameOf(packed(tb, map[string]any{"op": "exec", "tag": "x", "accept": []string{"shm"}, "inputs": map[string]any{}}))...)
+	many := append(wiretest.FrameOf([]byte(`{"op":"run","tag":1}`)), wiretest.FrameOf(wiretest.Packed(tb, map[string]any{"op": "exec", "tag": "x", "accept": []string{"shm"}, "inputs": map[string]any{}}))...)
 	return &hammer.Target[[]byte]{
 		Name: "FuzzFrames",
 		Seeds: []hammer.Input{
-			{Data: frameOf([]byte{0x81, 0xa2, 'o', 'p', 0xa4, 'p', 'i', 'n', 'g'})},
-			{Data: frameOf([]byte(`{"op":"run","tag":1}`))},
-			{Data: append(frameOf(nil), 0xff, 0xff, 0xff, 0xff)},
+			{Data: wiretest.FrameOf([]byte{0x81, 0xa2, 'o', 'p', 0xa4, 'p', 'i', 'n', 'g'})},
+			{Data: wiretest.FrameOf([]byte(`{"op":"run","tag":1}`))},
+			{Data: append(wiretest.FrameOf(nil), 0xff, 0xff, 0xff, 0xff)},
 			{Data: []byte{0, 0, 0, 9, 1}},
 			{Data: many},
 		},
@@ -147,14 +150,14 @@ func framesTarget(tb testing.TB) *hammer.Target[[]byte] {
 			r := bytes.NewReader(in.Data)
 			again := make([]byte, 0, len(in.Data))
 			for {
-				body, err := ReadFrame(r)
+				body, err := wire.ReadFrame(r)
 				if errors.Is(err, io.EOF) {
 					return again, nil
 				}
 				if err != nil {
 					return again, err
 				}
-				again = append(again, frameOf(body)...)
+				again = append(again, wiretest.FrameOf(body)...)
 				if fault := framed(body); fault != nil {
 					return nil, fault
 				}
@@ -170,7 +173,7 @@ func framesTarget(tb testing.TB) *hammer.Target[[]byte] {
 			return nil
 		},
 		Bound: func(in hammer.Input) int64 {
-			n := int64(fixedBytes) + 4*int64(len(in.Data))
+			n := int64(wiretest.FixedBytes) + 4*int64(len(in.Data))
 			for rest := in.Data; len(rest) >= 4; {
 				size := binary.BigEndian.Uint32(rest)
 				if rest = rest[4:]; int64(size) > int64(len(rest)) {
@@ -179,8 +182,8 @@ func framesTarget(tb testing.TB) *hammer.Target[[]byte] {
 				body := rest[:size]
 				rest = rest[size:]
 				n += 512 // of a frame
-				if enc, ok := Sniff(body); ok {
-					n += 3 * decodedBound(body, enc) // without op, tag and end it is a map anew each time
+				if enc, ok := wire.Sniff(body); ok {
+					n += 3 * wiretest.DecodedBound(body, enc) // without op, tag and end it is a map anew each time
 				}
 			}
 			return n
@@ -190,18 +193,18 @@ func framesTarget(tb testing.TB) *hammer.Target[[]byte] {
 
 // framed takes one body of a frame apart and puts it together again. Only what must not be is an error.
 func framed(body []byte) error {
-	enc, ok := Sniff(body)
+	enc, ok := wire.Sniff(body)
 	if !ok {
 		return nil
 	}
-	o, err := Decode(body, enc, DefaultLimits())
+	o, err := wire.Decode(body, enc, wire.DefaultLimits())
 	if err != nil {
 		return nil
 	}
-	if _, _, err := unwrap(o); err != nil {
+	if _, _, err := wire.Unwrap(o); err != nil {
 		return nil
 	}
-	if _, err := splice(envelope{Op: "x"}, body, enc); err != nil {
+	if _, err := wire.Splice(wire.Envelope{Op: "x"}, body, enc); err != nil {
 		return fmt.Errorf("splice a body that decodes: %w", err)
 	}
 	return nil
@@ -219,21 +222,21 @@ func TestRefusedFramesKeepTheirTag(t *testing.T) {
 	bomb := strings.Repeat("[", 100) + strings.Repeat("]", 100)
 	for _, row := range []struct {
 		body string
-		want envelope
+		want wire.Envelope
 	}{
-		{`{"op":"run","tag":7,"a":` + bomb + `}`, envelope{Op: "run", Tag: int64(7)}},
-		{`{"tag":"x","op":"run","a":` + bomb + `}`, envelope{Op: "run", Tag: "x"}},
-		{`{"a":` + bomb + `,"op":"run","tag":7}`, envelope{}},
-		{`{"tag":{"a":` + bomb + `}}`, envelope{}},
-		{`{"op":7,"tag":1.5}`, envelope{}},
-		{`{"op":{"op":"run","tag":7},"a":` + bomb + `}`, envelope{}},
-		{"\x83\xa2op\xa3run\xa3tag\x07\xa1a" + strings.Repeat("\x91", 100) + "\x01", envelope{Op: "run", Tag: int64(7)}},
-		{"\x82\xa3tag" + strings.Repeat("\x91", 100) + "\x01\xa1a\x01", envelope{}},
-		{"\x82\xa2op\xdb\xff\xff\xff\xff", envelope{}},
-		{"\xdf\xff\xff\xff\xff", envelope{}},
+		{`{"op":"run","tag":7,"a":` + bomb + `}`, wire.Envelope{Op: "run", Tag: int64(7)}},
+		{`{"tag":"x","op":"run","a":` + bomb + `}`, wire.Envelope{Op: "run", Tag: "x"}},
+		{`{"a":` + bomb + `,"op":"run","tag":7}`, wire.Envelope{}},
+		{`{"tag":{"a":` + bomb + `}}`, wire.Envelope{}},
+		{`{"op":7,"tag":1.5}`, wire.Envelope{}},
+		{`{"op":{"op":"run","tag":7},"a":` + bomb + `}`, wire.Envelope{}},
+		{"\x83\xa2op\xa3run\xa3tag\x07\xa1a" + strings.Repeat("\x91", 100) + "\x01", wire.Envelope{Op: "run", Tag: int64(7)}},
+		{"\x82\xa3tag" + strings.Repeat("\x91", 100) + "\x01\xa1a\x01", wire.Envelope{}},
+		{"\x82\xa2op\xdb\xff\xff\xff\xff", wire.Envelope{}},
+		{"\xdf\xff\xff\xff\xff", wire.Envelope{}},
 	} {
-		enc, ok := Sniff([]byte(row.body))
-		if got := peek([]byte(row.body), enc); !ok || got.Op != row.want.Op || got.Tag != row.want.Tag {
+		enc, ok := wire.Sniff([]byte(row.body))
+		if got := wire.Peek([]byte(row.body), enc); !ok || got.Op != row.want.Op || got.Tag != row.want.Tag {
 			t.Errorf("%.60q: got %+v, want %+v", row.body, got, row.want)
 		}
 	}

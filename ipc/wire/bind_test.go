@@ -1,4 +1,4 @@
-package ipc
+package wire_test
 
 import (
 	"math"
@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/ipc/wire"
 	"patchbay/node"
 )
 
@@ -52,7 +53,7 @@ func TestBindChecksRanges(t *testing.T) {
 		{"s", nil, true},
 	} {
 		var v target
-		err := Bind(node.NewObject(c.field, c.value), &v)
+		err := wire.Bind(node.NewObject(c.field, c.value), &v)
 		if (err == nil) != c.ok {
 			t.Errorf("%s = %v (%T): got error %v, want ok %v", c.field, c.value, c.value, err, c.ok)
 		}
@@ -63,13 +64,13 @@ func TestBindChecksRanges(t *testing.T) {
 }
 
 func TestTensorReadsBack(t *testing.T) {
-	want := &Tensor{DType: "f32", Shape: []int{1, 2}, Data: []byte{0, 0, 128, 63, 0, 0, 0, 64}}
-	for _, enc := range []Encoding{Msgpack, JSON} {
-		b, err := Encode(map[string]any{"x": []any{want}}, enc)
+	want := &wire.Tensor{DType: "f32", Shape: []int{1, 2}, Data: []byte{0, 0, 128, 63, 0, 0, 0, 64}}
+	for _, enc := range []wire.Encoding{wire.Msgpack, wire.JSON} {
+		b, err := wire.Encode(map[string]any{"x": []any{want}}, enc)
 		if err != nil {
 			t.Fatal(err)
 		}
-		o, err := Decode(b, enc, DefaultLimits())
+		o, err := wire.Decode(b, enc, wire.DefaultLimits())
 		if err != nil {
 			t.Fatal(err)
 		}

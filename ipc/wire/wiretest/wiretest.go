@@ -1,4 +1,5 @@
-package ipc
+// Package wiretest holds what tests of several packages need to make and judge bytes: hostile messages, bounds of what a decoder may allocate, frames.
+package wiretest
 
 import (
 	"bytes"
@@ -13,31 +14,32 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 	"github.com/vmihailenco/msgpack/v5/msgpcode"
 
+	"patchbay/ipc/wire"
 	"patchbay/node"
 )
 
-// packed is v as msgpack.
-func packed(tb testing.TB, v any) []byte {
+// Packed is v as msgpack.
+func Packed(tb testing.TB, v any) []byte {
 	tb.Helper()
-	b, err := encodeMsgpack(v)
+	b, err := wire.EncodeMsgpack(v)
 	if err != nil {
 		tb.Fatal(err)
 	}
 	return b
 }
 
-// decodedBound is the bound for a message in an encoding.
-func decodedBound(body []byte, enc Encoding) int64 {
-	return fixedBytes + 4*int64(len(body)) + valueBytes*int64(valuesIn(body, enc))
+// DecodedBound is the bound for a message in an encoding.
+func DecodedBound(body []byte, enc wire.Encoding) int64 {
+	return FixedBytes + 4*int64(len(body)) + valueBytes*int64(valuesIn(body, enc))
 }
 
 // valuesIn counts the values of a message that the guard lets through; the others are never decoded.
-func valuesIn(body []byte, enc Encoding) int {
-	if Guard(body, enc, DefaultLimits()) != nil {
+func valuesIn(body []byte, enc wire.Encoding) int {
+	if wire.Guard(body, enc, wire.DefaultLimits()) != nil {
 		return 0
 	}
 	n := 0
-	if enc == JSON {
+	if enc == wire.JSON {
 		for _, c := range body {
 			if strings.IndexByte(",:[{", c) >= 0 {
 				n++
@@ -78,12 +80,12 @@ func valuesIn(body []byte, enc Encoding) int {
 // What a decoder may allocate: four times the message, and so much for each of its values, of which a message has at most Limits.Items. The fixed part is
 // that of a message of nothing: errors, the envelope.
 const (
-	fixedBytes = 8 << 10
+	FixedBytes = 8 << 10
 	valueBytes = 400
 )
 
-// textBound is the bound for a workflow that is text inside a message.
-func textBound(body []byte) int64 {
+// TextBound is the bound for a workflow that is text inside a message.
+func TextBound(body []byte) int64 {
 	n := 0
 	for _, c := range body {
 		if strings.IndexByte(",:[{", c) >= 0 {
@@ -93,24 +95,24 @@ func textBound(body []byte) int64 {
 	return 2 * valueBytes * int64(n)
 }
 
-// encodingFor is the encoding that the flag of an input means.
-func encodingFor(msgpack bool) Encoding {
+// EncodingFor is the encoding that the flag of an input means.
+func EncodingFor(msgpack bool) wire.Encoding {
 	if msgpack {
-		return Msgpack
+		return wire.Msgpack
 	}
-	return JSON
+	return wire.JSON
 }
 
-// frameOf returns body as it stands on the wire.
-func frameOf(body []byte) []byte {
+// FrameOf returns body as it stands on the wire.
+func FrameOf(body []byte) []byte {
 	var b bytes.Buffer
 	b.Write(binary.BigEndian.AppendUint32(nil, uint32(len(body))))
 	b.Write(body)
 	return b.Bytes()
 }
 
-// deep is a value inside of n lists.
-func deep(n int) any {
+// Deep is a value inside of n lists.
+func Deep(n int) any {
 	var v any = int64(1)
 	for range n {
 		v = []any{v}
@@ -118,8 +120,8 @@ func deep(n int) any {
 	return v
 }
 
-// bombs are bodies that make a plain decoder allocate gigabytes, overflow its stack, or read past the end.
-func bombs() map[string][]byte {
+// Bombs are bodies that make a plain decoder allocate gigabytes, overflow its stack, or read past the end.
+func Bombs() map[string][]byte {
 	deep := func(open byte, n int) []byte { return append(bytes.Repeat([]byte{open}, n), 0xc0) }
 	u32 := func(kind byte, n uint32, rest ...byte) []byte {
 		return append(binary.BigEndian.AppendUint32([]byte{kind}, n), rest...)
@@ -152,8 +154,8 @@ func bombs() map[string][]byte {
 	}
 }
 
-// noise is n bytes that differ from place to place.
-func noise(n int) []byte {
+// Noise is n bytes that differ from place to place.
+func Noise(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
 		b[i] = byte(i*7 + i>>8 + i>>16)
@@ -161,19 +163,19 @@ func noise(n int) []byte {
 	return b
 }
 
-// within is a context for one exchange of a test.
-func within(t testing.TB, d time.Duration) context.Context {
+// Within is a context for one exchange of a test.
+func Within(t testing.TB, d time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), d)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// holdsBytes reports whether a decoded value has byte strings in it.
-func holdsBytes(v any) bool { return anyValue(v, func(e any) bool { _, ok := e.([]byte); return ok }) }
+// HoldsBytes reports whether a decoded value has byte strings in it.
+func HoldsBytes(v any) bool { return anyValue(v, func(e any) bool { _, ok := e.([]byte); return ok }) }
 
-// holdsOddNumber reports whether a decoded value has something in it that JSON and msgpack do not carry alike.
-func holdsOddNumber(v any) bool {
+// HoldsOddNumber reports whether a decoded value has something in it that JSON and msgpack do not carry alike.
+func HoldsOddNumber(v any) bool {
 	return anyValue(v, func(e any) bool {
 		switch f := e.(type) {
 		case float64:
@@ -210,9 +212,9 @@ func anyValue(v any, f func(any) bool) bool {
 	return false
 }
 
-// code is the code of an *Error, empty for other errors.
-func code(err error) string {
-	var e *Error
+// Code is the code of an *Error, empty for other errors.
+func Code(err error) string {
+	var e *wire.Error
 	if !errors.As(err, &e) {
 		return ""
 	}

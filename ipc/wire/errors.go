@@ -1,4 +1,4 @@
-package ipc
+package wire
 
 import (
 	"fmt"
@@ -106,8 +106,8 @@ func Errorf(code, format string, args ...any) *Error {
 	return &Error{Code: c.Code, Status: c.Status, Retryable: c.Retryable, Message: fmt.Sprintf(format, args...)}
 }
 
-// shown cuts a text of a client for an error: what is refused must not cost several times its size.
-func shown(s string) string {
+// Shown cuts a text of a client for an error: what is refused must not cost several times its size.
+func Shown(s string) string {
 	const most = 200
 	if len(s) <= most {
 		return s
@@ -127,17 +127,17 @@ func (e *Error) Error() string {
 	return e.Code + ": " + s
 }
 
-// errorBody is the reply that carries an Error: {"error": {...}, "node_errors": {...}}.
-type errorBody struct {
+// ErrorBody is the reply that carries an Error: {"error": {...}, "node_errors": {...}}.
+type ErrorBody struct {
 	Error      *Error         `json:"error"`
 	NodeErrors map[string]any `json:"node_errors,omitempty"`
 }
 
-// body is the reply that tells of the error.
-func (e *Error) body() errorBody { return errorBody{e, e.NodeErrors} }
+// Body is the reply that tells of the error.
+func (e *Error) Body() ErrorBody { return ErrorBody{e, e.NodeErrors} }
 
-// replyError returns the error that a reply is, or nil.
-func replyError(o *node.Object) error {
+// ReplyError returns the error that a reply is, or nil.
+func ReplyError(o *node.Object) error {
 	if _, ok := o.Get("type"); ok {
 		return nil
 	}
@@ -145,15 +145,15 @@ func replyError(o *node.Object) error {
 	if !ok {
 		return nil
 	}
-	return errorFrom(v, o)
+	return ErrorFrom(v, o)
 }
 
-// errorFrom reads the value of "error"; body is the message around it.
-func errorFrom(v any, body *node.Object) *Error {
+// ErrorFrom reads the value of "error"; body is the message around it.
+func ErrorFrom(v any, body *node.Object) *Error {
 	e := &Error{}
 	o, ok := v.(*node.Object)
 	if !ok {
-		return Errorf(ErrInternal, "an error that is %s", kindOf(v))
+		return Errorf(ErrInternal, "an error that is %s", KindOf(v))
 	}
 	if err := Bind(o, e); err != nil {
 		return Errorf(ErrInternal, "an error that cannot be read: %v", err)

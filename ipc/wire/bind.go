@@ -1,4 +1,4 @@
-package ipc
+package wire
 
 import (
 	"errors"
@@ -18,8 +18,8 @@ func Bind(o *node.Object, dst any) error {
 	return bindStruct(o, reflect.ValueOf(dst).Elem(), "")
 }
 
-// unknownFields returns the keys of o that the struct dst has no field for, for requests that say strict:true.
-func unknownFields(o *node.Object, dst any) []string {
+// UnknownFields returns the keys of o that the struct dst has no field for, for requests that say strict:true.
+func UnknownFields(o *node.Object, dst any) []string {
 	known := map[string]bool{}
 	collectFields(reflect.TypeOf(dst).Elem(), known)
 	var out []string
@@ -53,13 +53,13 @@ type fieldError struct{ field, text string }
 // Error names the field first.
 func (e *fieldError) Error() string { return "field " + e.field + ": " + e.text }
 
-// badField is the refusal of a field; the field is cut to a length that may be shown.
-func badField(field, format string, args ...any) error {
-	return &fieldError{shown(field), fmt.Sprintf(format, args...)}
+// BadField is the refusal of a field; the field is cut to a length that may be shown.
+func BadField(field, format string, args ...any) error {
+	return &fieldError{Shown(field), fmt.Sprintf(format, args...)}
 }
 
-// badRequest is the reply to a body that cannot be bound; its Input names the field where one is at fault.
-func badRequest(err error) *Error {
+// BadRequest is the reply to a body that cannot be bound; its Input names the field where one is at fault.
+func BadRequest(err error) *Error {
 	e := Errorf(ErrBadRequest, "%v", err)
 	var f *fieldError
 	if errors.As(err, &f) {
@@ -68,9 +68,9 @@ func badRequest(err error) *Error {
 	return e
 }
 
-// unknownField returns the path of the first field of v, at any depth, that the struct type t has no place for; "" if there is none. Maps and values of type
+// UnknownField returns the path of the first field of v, at any depth, that the struct type t has no place for; "" if there is none. Maps and values of type
 // any may hold anything.
-func unknownField(v any, t reflect.Type) string {
+func UnknownField(v any, t reflect.Type) string {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
@@ -80,7 +80,7 @@ func unknownField(v any, t reflect.Type) string {
 			return ""
 		}
 		for i, e := range x {
-			if bad := unknownField(e, t.Elem()); bad != "" {
+			if bad := UnknownField(e, t.Elem()); bad != "" {
 				return fmt.Sprintf("[%d].%s", i, bad)
 			}
 		}
@@ -97,7 +97,7 @@ func unknownField(v any, t reflect.Type) string {
 				return k
 			}
 			e, _ := x.Get(k)
-			switch bad := unknownField(e, f); {
+			switch bad := UnknownField(e, f); {
 			case bad == "":
 			case bad[0] == '[':
 				return k + bad
@@ -159,7 +159,7 @@ func join(path, name string) string {
 }
 
 func bindValue(v any, dst reflect.Value, path string) error {
-	wrong := func(want string) error { return badField(path, "want %s, got %s", want, kindOf(v)) }
+	wrong := func(want string) error { return BadField(path, "want %s, got %s", want, KindOf(v)) }
 	switch dst.Kind() {
 	case reflect.Interface:
 		dst.Set(reflect.ValueOf(v))
@@ -176,21 +176,21 @@ func bindValue(v any, dst reflect.Value, path string) error {
 		}
 		dst.SetBool(b)
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
-		n, ok := integer(v)
+		n, ok := Integer(v)
 		if !ok {
 			return wrong("an integer")
 		}
 		if !n.IsInt64() || dst.OverflowInt(n.Int64()) {
-			return badField(path, "%s does not fit %s", n, dst.Kind())
+			return BadField(path, "%s does not fit %s", n, dst.Kind())
 		}
 		dst.SetInt(n.Int64())
 	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
-		n, ok := integer(v)
+		n, ok := Integer(v)
 		if !ok {
 			return wrong("an integer")
 		}
 		if !n.IsUint64() || dst.OverflowUint(n.Uint64()) {
-			return badField(path, "%s does not fit %s", n, dst.Kind())
+			return BadField(path, "%s does not fit %s", n, dst.Kind())
 		}
 		dst.SetUint(n.Uint64())
 	case reflect.Float64:
@@ -199,7 +199,7 @@ func bindValue(v any, dst reflect.Value, path string) error {
 			return wrong("a number")
 		}
 		if math.IsNaN(f) || math.IsInf(f, 0) {
-			return badField(path, "%v is not a finite number", f)
+			return BadField(path, "%v is not a finite number", f)
 		}
 		dst.SetFloat(f)
 	case reflect.Slice:
@@ -244,17 +244,17 @@ func bindSlice(v any, dst reflect.Value, path string) error {
 		case string:
 			b, err := decodeBase64(x)
 			if err != nil {
-				return badField(path, "not base64: %v", err)
+				return BadField(path, "not base64: %v", err)
 			}
 			dst.SetBytes(b)
 		default:
-			return badField(path, "want bytes or base64 text, got %s", kindOf(v))
+			return BadField(path, "want bytes or base64 text, got %s", KindOf(v))
 		}
 		return nil
 	}
 	l, ok := v.([]any)
 	if !ok {
-		return badField(path, "want a list, got %s", kindOf(v))
+		return BadField(path, "want a list, got %s", KindOf(v))
 	}
 	out := reflect.MakeSlice(dst.Type(), len(l), len(l))
 	for i, e := range l {
@@ -272,7 +272,7 @@ func bindSlice(v any, dst reflect.Value, path string) error {
 func bindMap(v any, dst reflect.Value, path string) error {
 	o, ok := v.(*node.Object)
 	if !ok {
-		return badField(path, "want a map, got %s", kindOf(v))
+		return BadField(path, "want a map, got %s", KindOf(v))
 	}
 	out := reflect.MakeMapWithSize(dst.Type(), o.Len())
 	for _, k := range o.Keys() {
@@ -289,8 +289,8 @@ func bindMap(v any, dst reflect.Value, path string) error {
 	return nil
 }
 
-// integer returns the exact integer value of a decoded number.
-func integer(v any) (*big.Int, bool) {
+// Integer returns the exact integer value of a decoded number.
+func Integer(v any) (*big.Int, bool) {
 	switch n := v.(type) {
 	case int: // of an event that was made in this process
 		return big.NewInt(int64(n)), true
@@ -314,7 +314,7 @@ func float(v any) (float64, bool) {
 	if f, ok := v.(float64); ok {
 		return f, true
 	}
-	n, ok := integer(v)
+	n, ok := Integer(v)
 	if !ok {
 		return 0, false
 	}
@@ -322,8 +322,8 @@ func float(v any) (float64, bool) {
 	return f, true
 }
 
-// without returns a copy of o that lacks one field; the values are shared.
-func without(o *node.Object, name string) *node.Object {
+// Without returns a copy of o that lacks one field; the values are shared.
+func Without(o *node.Object, name string) *node.Object {
 	out := node.NewObject()
 	for _, k := range o.Keys() {
 		if k != name {
@@ -334,8 +334,8 @@ func without(o *node.Object, name string) *node.Object {
 	return out
 }
 
-// bindReply is Bind for what the other side answered.
-func bindReply(o *node.Object, dst any) error {
+// BindReply is Bind for what the other side answered.
+func BindReply(o *node.Object, dst any) error {
 	if err := Bind(o, dst); err != nil {
 		return fmt.Errorf("read reply: %w", err)
 	}

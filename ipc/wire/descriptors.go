@@ -1,4 +1,4 @@
-package ipc
+package wire
 
 import (
 	"fmt"
@@ -9,23 +9,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxFDs bounds the descriptors of one frame.
-const maxFDs = 16
+// MaxFDs bounds the descriptors of one frame.
+const MaxFDs = 16
 
-// fdConn is a unix socket whose frames may bring descriptors. They come with the first byte of their frame (SCM_RIGHTS, unix(7)), so that whoever reads a
+// Conn is a unix socket whose frames may bring descriptors. They come with the first byte of their frame (SCM_RIGHTS, unix(7)), so that whoever reads a
 // frame exactly has its own and no others.
-type fdConn struct {
+type Conn struct {
 	*net.UnixConn
 	oob []byte
 	got []int
 	cut bool // more came than may
 }
 
-// fdConnOf returns f as a connection that takes descriptors; nil if f is no unix socket, as the pipes of a host. Of a file it is a copy.
-func fdConnOf(f any) *fdConn {
+// ConnOf returns f as a connection that takes descriptors; nil if f is no unix socket, as the pipes of a host. Of a file it is a copy.
+func ConnOf(f any) *Conn {
 	switch c := f.(type) {
 	case *net.UnixConn:
-		return &fdConn{UnixConn: c}
+		return &Conn{UnixConn: c}
 	case *os.File:
 		if st, err := c.Stat(); err != nil || st.Mode().Type() != os.ModeSocket {
 			return nil
@@ -35,7 +35,7 @@ func fdConnOf(f any) *fdConn {
 			return nil
 		}
 		if u, ok := nc.(*net.UnixConn); ok {
-			return &fdConn{UnixConn: u}
+			return &Conn{UnixConn: u}
 		}
 		_ = nc.Close()
 	}
@@ -43,9 +43,9 @@ func fdConnOf(f any) *fdConn {
 }
 
 // Read implements io.Reader and keeps the descriptors that come on the way.
-func (c *fdConn) Read(b []byte) (int, error) {
+func (c *Conn) Read(b []byte) (int, error) {
 	if c.oob == nil {
-		c.oob = make([]byte, unix.CmsgSpace(4*maxFDs))
+		c.oob = make([]byte, unix.CmsgSpace(4*MaxFDs))
 	}
 	n, oobn, flags, _, err := c.ReadMsgUnix(b, c.oob)
 	if oobn > 0 {
@@ -57,7 +57,7 @@ func (c *fdConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-func (c *fdConn) keep(oob []byte) {
+func (c *Conn) keep(oob []byte) {
 	list, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
 		return
@@ -67,8 +67,8 @@ func (c *fdConn) keep(oob []byte) {
 		if err != nil {
 			continue
 		}
-		if room := maxFDs - len(c.got); len(fds) > room {
-			closeFDs(fds[room:])
+		if room := MaxFDs - len(c.got); len(fds) > room {
+			CloseFDs(fds[room:])
 			fds, c.cut = fds[:room], true
 		}
 		c.got = append(c.got, fds...)
@@ -76,26 +76,26 @@ func (c *fdConn) keep(oob []byte) {
 }
 
 // take returns the descriptors of the frame that was read, which are the caller's now.
-func (c *fdConn) take() ([]int, error) {
+func (c *Conn) take() ([]int, error) {
 	fds, cut := c.got, c.cut
 	c.got, c.cut = nil, false
 	if cut {
-		closeFDs(fds)
-		return nil, fmt.Errorf("a frame brought more than %d descriptors", maxFDs)
+		CloseFDs(fds)
+		return nil, fmt.Errorf("a frame brought more than %d descriptors", MaxFDs)
 	}
 	return fds, nil
 }
 
-// takeFDs returns the descriptors that came with the frame just read from r.
-func takeFDs(r io.Reader) ([]int, error) {
-	if c, ok := r.(*fdConn); ok {
+// TakeFDs returns the descriptors that came with the frame just read from r.
+func TakeFDs(r io.Reader) ([]int, error) {
+	if c, ok := r.(*Conn); ok {
 		return c.take()
 	}
 	return nil, nil
 }
 
-// closeFDs closes descriptors that nobody takes.
-func closeFDs(fds []int) {
+// CloseFDs closes descriptors that nobody takes.
+func CloseFDs(fds []int) {
 	for _, fd := range fds {
 		_ = unix.Close(fd)
 	}

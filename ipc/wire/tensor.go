@@ -1,4 +1,4 @@
-package ipc
+package wire
 
 import (
 	"crypto/sha256"
@@ -14,8 +14,8 @@ import (
 // extTensor is the msgpack extension type of a Tensor. Its payload is one msgpack map {dtype, shape} and data, ref or hash.
 const extTensor = 1
 
-// tensorKey marks a tensor in JSON: {"$tensor": {"dtype": "f32", "shape": [1, 2], "data": "<base64>"}}.
-const tensorKey = "$tensor"
+// TensorKey marks a tensor in JSON: {"$tensor": {"dtype": "f32", "shape": [1, 2], "data": "<base64>"}}.
+const TensorKey = "$tensor"
 
 // Tensor is an array of numbers in a message: row-major, little-endian, in Data. In a message that has just been read the data may still be elsewhere.
 type Tensor struct {
@@ -26,16 +26,16 @@ type Tensor struct {
 	Hash  string `json:"hash,omitempty"` // SHA-256 of the data in hex: with data a name to send it by later, without one that was sent before
 }
 
-// dtypeSize returns the bytes of one element, 0 for a dtype that messages do not carry.
-func dtypeSize(dtype string) int {
+// DTypeSize returns the bytes of one element, 0 for a dtype that messages do not carry.
+func DTypeSize(dtype string) int {
 	return map[string]int{"f32": 4, "f16": 2, "bf16": 2, "i64": 8, "u8": 1}[dtype]
 }
 
 // Check returns an error if dtype, shape and length of the data do not belong together.
 func (t *Tensor) Check() error {
-	size := dtypeSize(t.DType)
+	size := DTypeSize(t.DType)
 	if size == 0 {
-		return fmt.Errorf("tensor has dtype %q; the dtypes are f32, f16, bf16, i64, u8", shown(t.DType))
+		return fmt.Errorf("tensor has dtype %q; the dtypes are f32, f16, bf16, i64, u8", Shown(t.DType))
 	}
 	if len(t.Shape) > 8 {
 		return fmt.Errorf("tensor has %d dimensions, the limit is 8", len(t.Shape))
@@ -45,14 +45,14 @@ func (t *Tensor) Check() error {
 	case t.Ref != nil && t.Data != nil:
 		return fmt.Errorf("tensor has data and a ref")
 	case t.Hash != "" && len(t.Hash) != 64:
-		return fmt.Errorf("tensor has hash %q: want SHA-256 in 64 hexadecimal digits", shown(t.Hash))
+		return fmt.Errorf("tensor has hash %q: want SHA-256 in 64 hexadecimal digits", Shown(t.Hash))
 	case t.Ref != nil:
 		bytes = t.Ref.Bytes
 	case t.Data == nil && t.Hash != "":
 		bytes = t.Bytes()
 	}
-	if bytes > maxRegion {
-		return fmt.Errorf("tensor of shape %v and dtype %s is larger than %d bytes", t.Shape, t.DType, maxRegion)
+	if bytes > MaxRegion {
+		return fmt.Errorf("tensor of shape %v and dtype %s is larger than %d bytes", t.Shape, t.DType, MaxRegion)
 	}
 	n := bytes / size
 	have := 1
@@ -79,13 +79,13 @@ func (t *Tensor) Check() error {
 
 // Bytes is the size that dtype and shape ask for, at most maxRegion + 1.
 func (t *Tensor) Bytes() int {
-	n := dtypeSize(t.DType)
+	n := DTypeSize(t.DType)
 	for _, d := range t.Shape {
 		if d <= 0 {
 			return 0
 		}
-		if n > maxRegion/d {
-			return maxRegion + 1
+		if n > MaxRegion/d {
+			return MaxRegion + 1
 		}
 		n *= d
 	}
@@ -104,7 +104,7 @@ func (t *Tensor) MarshalJSON() ([]byte, error) {
 	case t.Hash == "" || t.Data != nil:
 		m["data"] = t.Data
 	}
-	return json.Marshal(map[string]any{tensorKey: m})
+	return json.Marshal(map[string]any{TensorKey: m})
 }
 
 // decodeExt reads an extension value; c is its first byte, p its payload with the type byte in front.
@@ -127,7 +127,7 @@ func decodeExt(c byte, p []byte, at int) (any, error) {
 func tensorOf(v any) (*Tensor, error) {
 	o, ok := v.(*node.Object)
 	if !ok {
-		return nil, fmt.Errorf("a tensor is a map {dtype, shape, data}, got %s", kindOf(v))
+		return nil, fmt.Errorf("a tensor is a map {dtype, shape, data}, got %s", KindOf(v))
 	}
 	t := &Tensor{}
 	if err := Bind(o, t); err != nil {
@@ -152,7 +152,7 @@ func tensorsOfJSON(v any) (any, error) {
 			}
 		}
 	case *node.Object:
-		if t, ok := x.Get(tensorKey); ok && x.Len() == 1 {
+		if t, ok := x.Get(TensorKey); ok && x.Len() == 1 {
 			return tensorOf(t)
 		}
 		for _, k := range x.Keys() {
@@ -169,8 +169,8 @@ func tensorsOfJSON(v any) (any, error) {
 // decodeBase64 reads the text form of bytes in JSON.
 func decodeBase64(s string) ([]byte, error) { return base64.StdEncoding.DecodeString(s) }
 
-// name is the hash of the data of a tensor.
-func (t *Tensor) name() string {
+// Sum is the hash of the data of a tensor.
+func (t *Tensor) Sum() string {
 	if t.Hash != "" {
 		return t.Hash
 	}
@@ -179,4 +179,4 @@ func (t *Tensor) name() string {
 }
 
 // Name sets the hash, by which the tensor is sent without its data where the other side has it (Sample).
-func (t *Tensor) Name() { t.Hash = t.name() }
+func (t *Tensor) Name() { t.Hash = t.Sum() }

@@ -1,4 +1,4 @@
-package ipc
+package wire
 
 import (
 	"crypto/tls"
@@ -31,14 +31,14 @@ func (a Access) Check() error {
 	case (a.Cert == "") != (a.Key == ""):
 		return fmt.Errorf("--tls-cert and --tls-key go together")
 	}
-	if strings.ContainsAny(a.Inbox, "*> \t") || strings.HasSuffix(a.Inbox, ".") || strings.HasPrefix(a.Inbox, "$") || strings.HasPrefix(a.Inbox, subjectRoot) {
+	if strings.ContainsAny(a.Inbox, "*> \t") || strings.HasSuffix(a.Inbox, ".") || strings.HasPrefix(a.Inbox, "$") || strings.HasPrefix(a.Inbox, SubjectRoot) {
 		return fmt.Errorf("--inbox-prefix %q: want a subject without wildcards that the daemon may answer to, as in _INBOX.alice", a.Inbox)
 	}
 	return nil
 }
 
-// options are those of a connection to a server.
-func (a Access) options(server string) ([]nats.Option, error) {
+// Options are those of a connection to a server.
+func (a Access) Options(server string) ([]nats.Option, error) {
 	if err := a.Check(); err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package ipc
+package wire_test
 
 import (
 	"math"
@@ -6,14 +6,16 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/ipc/wire"
+	"patchbay/ipc/wire/wiretest"
 	"patchbay/node"
 )
 
 func TestGuardRefusesBombsCheaply(t *testing.T) {
-	for name, body := range bombs() {
+	for name, body := range wiretest.Bombs() {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		_, err := Decode(body, Msgpack, DefaultLimits())
+		_, err := wire.Decode(body, wire.Msgpack, wire.DefaultLimits())
 		runtime.ReadMemStats(&after)
 		if err == nil {
 			t.Errorf("%s: decoded", name)
@@ -36,37 +38,37 @@ func TestGuardJSON(t *testing.T) {
 		"bad tensor":       `{"a":{"$tensor":{"dtype":"f32","shape":[3],"data":"AAAA"}}}`,
 		"huge shape":       `{"a":{"$tensor":{"dtype":"f32","shape":[4611686018427387904,4],"data":""}}}`,
 	} {
-		if _, err := Decode([]byte(body), JSON, DefaultLimits()); err == nil {
+		if _, err := wire.Decode([]byte(body), wire.JSON, wire.DefaultLimits()); err == nil {
 			t.Errorf("%s: decoded", name)
 		}
 	}
-	if _, err := Decode([]byte(`{"a":"[[[[`+strings.Repeat("[", 200)+`"}`), JSON, DefaultLimits()); err != nil {
+	if _, err := wire.Decode([]byte(`{"a":"[[[[`+strings.Repeat("[", 200)+`"}`), wire.JSON, wire.DefaultLimits()); err != nil {
 		t.Errorf("brackets inside a string: %v", err)
 	}
 }
 
 func TestGuardAcceptsWhatItShould(t *testing.T) {
 	big := make([]byte, 16<<20)
-	body, err := encodeMsgpack(map[string]any{"a": []any{1, -1, 1.5, nil, true, "x", big}, "b": map[string]any{}})
+	body, err := wire.EncodeMsgpack(map[string]any{"a": []any{1, -1, 1.5, nil, true, "x", big}, "b": map[string]any{}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := Guard(body, Msgpack, DefaultLimits()); err != nil {
+	if err := wire.Guard(body, wire.Msgpack, wire.DefaultLimits()); err != nil {
 		t.Error(err)
 	}
-	if err := Guard(body, Msgpack, Limits{Bytes: 1 << 20, Depth: 64, Items: 100}); err == nil {
+	if err := wire.Guard(body, wire.Msgpack, wire.Limits{Bytes: 1 << 20, Depth: 64, Items: 100}); err == nil {
 		t.Error("a body over the limit of bytes was accepted")
 	}
 }
 
 func TestDecodeKeepsNumbersAndOrder(t *testing.T) {
-	for _, enc := range []Encoding{Msgpack, JSON} {
+	for _, enc := range []wire.Encoding{wire.Msgpack, wire.JSON} {
 		in := node.NewObject("z", uint64(math.MaxUint64), "a", int64(math.MinInt64), "m", 1.5, "s", "é", "n", nil, "l", []any{true, int64(3)})
-		body, err := Encode(in, enc)
+		body, err := wire.Encode(in, enc)
 		if err != nil {
 			t.Fatal(err)
 		}
-		out, err := Decode(body, enc, DefaultLimits())
+		out, err := wire.Decode(body, enc, wire.DefaultLimits())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -84,12 +86,12 @@ func TestDecodeKeepsNumbersAndOrder(t *testing.T) {
 }
 
 func BenchmarkGuardTensor16MiB(b *testing.B) {
-	body, err := encodeMsgpack(map[string]any{"x": make([]byte, 16<<20)})
+	body, err := wire.EncodeMsgpack(map[string]any{"x": make([]byte, 16<<20)})
 	if err != nil {
 		b.Fatal(err)
 	}
 	for b.Loop() {
-		if err := Guard(body, Msgpack, DefaultLimits()); err != nil {
+		if err := wire.Guard(body, wire.Msgpack, wire.DefaultLimits()); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -1,4 +1,4 @@
-package ipc
+package wire
 
 import (
 	"encoding/binary"
@@ -22,7 +22,7 @@ func Decode(body []byte, enc Encoding, lim Limits) (*node.Object, error) {
 	}
 	o, ok := v.(*node.Object)
 	if !ok {
-		return nil, fmt.Errorf("a message is one map, got %s", kindOf(v))
+		return nil, fmt.Errorf("a message is one map, got %s", KindOf(v))
 	}
 	return o, nil
 }
@@ -96,10 +96,10 @@ func (d *mpReader) object(at, n int) (any, error) {
 		}
 		name, ok := k.(string)
 		if !ok {
-			return nil, fmt.Errorf("map at byte %d has a key that is %s; keys are strings", at, kindOf(k))
+			return nil, fmt.Errorf("map at byte %d has a key that is %s; keys are strings", at, KindOf(k))
 		}
 		if _, ok := o.Get(name); ok {
-			return nil, fmt.Errorf("map at byte %d has the key %q twice", at, shown(name))
+			return nil, fmt.Errorf("map at byte %d has the key %q twice", at, Shown(name))
 		}
 		v, err := d.value()
 		if err != nil {
@@ -138,8 +138,8 @@ func number(c byte, p []byte) any {
 	return int64(binary.BigEndian.Uint64(p))
 }
 
-// kindOf names the kind of a decoded value for error texts.
-func kindOf(v any) string {
+// KindOf names the kind of a decoded value for error texts.
+func KindOf(v any) string {
 	switch v.(type) {
 	case nil:
 		return "null"
