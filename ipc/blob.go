@@ -74,6 +74,7 @@ type offer struct {
 	timer *time.Timer
 }
 
+// newBlobs answers pulls under the subjects that begin with base, until close.
 func newBlobs(nc *nats.Conn, base string) (*blobs, error) {
 	b := &blobs{nc: nc, base: base, silence: 10 * time.Second, life: time.Minute, offers: map[string]*offer{}, sending: map[string]chan uint32{}}
 	b.ctx, b.stop = context.WithCancel(context.Background())
@@ -118,6 +119,13 @@ func (b *blobs) offer(data []byte, memory ...*hold) *wire.Ref {
 	o.timer = time.AfterFunc(b.life, func() { b.withdraw(id) })
 	b.mu.Unlock()
 	return &wire.Ref{Kind: wire.RefStream, Bytes: len(data), Subject: b.base + ".get", ID: id}
+}
+
+// open counts the offers and transfers that are under way, and the bytes of regions that were pulled and are not released.
+func (b *blobs) open() (transfers int, taken int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.offers) + len(b.sending), b.taken.Load()
 }
 
 // withdraw ends an offer; transfers that are under way go on.
@@ -359,6 +367,7 @@ type natsCargo struct {
 	refs  []*wire.Ref
 }
 
+// put implements cargo.
 func (c *natsCargo) put(data []byte) (*wire.Ref, error) {
 	ref, err := c.offer(data)
 	if ref != nil {
@@ -367,8 +376,10 @@ func (c *natsCargo) put(data []byte) (*wire.Ref, error) {
 	return ref, err
 }
 
+// fds implements cargo: NATS takes no descriptors.
 func (c *natsCargo) fds() []int { return nil }
 
+// done implements cargo: what was not sent is offered no longer.
 func (c *natsCargo) done(sent bool) {
 	if sent || c.drop == nil {
 		return
@@ -378,4 +389,5 @@ func (c *natsCargo) done(sent bool) {
 	}
 }
 
+// drop is withdraw by the reference that offer gave.
 func (b *blobs) drop(ref *wire.Ref) { b.withdraw(ref.ID) }

@@ -33,6 +33,7 @@ type objects struct {
 	js jetstream.JetStream
 }
 
+// newObjects returns the bucket, which need not be there yet.
 func newObjects(nc *nats.Conn) (*objects, error) {
 	js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(uploadWindow))
 	if err != nil {

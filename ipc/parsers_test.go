@@ -19,9 +19,6 @@ func TestParsersOfRequestsUnderTheHammer(t *testing.T) {
 	}{
 		{"Messages", messagesTarget().Run},
 		{"Requests", requestsTarget(t).Run},
-		{"Refs", refsTarget(t).Run},
-		{"Chunks", chunksTarget().Run},
-		{"Pulls", pullsTarget(t).Run},
 		{"Headers", headersTarget().Run},
 		{"Replies", repliesTarget(t).Run},
 	} {

@@ -127,6 +127,7 @@ type hold struct {
 	users   atomic.Int32
 }
 
+// holding is a hold on regions with one user.
 func holding(regions ...*Region) *hold {
 	h := &hold{regions: regions}
 	h.users.Store(1)
@@ -178,6 +179,7 @@ func (h *hold) join(other *hold) *hold {
 // held is a message that knows the shared memory in which its tensors and bytes lie.
 type held interface{ holds() *hold }
 
+// holdOf is the memory that a message lies in; nil: it lies in none, or does not know.
 func holdOf(v any) *hold {
 	if h, ok := v.(held); ok {
 		return h.holds()

@@ -196,18 +196,6 @@ func TestTensorsByHash(t *testing.T) {
 			t.Errorf("a hash that lies: %v", err)
 		}
 	}
-	cache := NewTensorCache(1000)
-	for i := range 20 {
-		v := f32(golden.Fill(string(rune('a'+i)), 50, 1, 0), 50)
-		v.Name()
-		cache.put(v.Hash, v.Data)
-		if cache.used > 1000 || cache.order.Len() != len(cache.held) {
-			t.Fatalf("%d bytes in %d tensors, the budget is 1000", cache.used, len(cache.held))
-		}
-	}
-	if len(cache.held) != 5 {
-		t.Errorf("%d tensors of 200 bytes fit 1000", len(cache.held))
-	}
 }
 
 // TestHashesThroughADaemon: the daemon passes hashes on, the worker knows them.

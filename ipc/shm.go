@@ -80,6 +80,7 @@ type shmCargo struct {
 	size  int
 }
 
+// newShmCargo gathers for one frame; what lies in h or more goes without a copy.
 func newShmCargo(h *hold, more ...*Region) *shmCargo {
 	c := &shmCargo{own: -1, known: more}
 	if h != nil {
@@ -88,6 +89,7 @@ func newShmCargo(h *hold, more ...*Region) *shmCargo {
 	return c
 }
 
+// put implements cargo.
 func (c *shmCargo) put(data []byte) (*wire.Ref, error) {
 	for _, r := range c.known {
 		if at, ok := r.find(data); ok {
@@ -123,6 +125,7 @@ func (c *shmCargo) put(data []byte) (*wire.Ref, error) {
 	return &wire.Ref{Kind: wire.RefShm, Bytes: len(data), FD: slices.Index(c.list, c.own), Offset: at}, nil
 }
 
+// fds implements cargo: no more can be put in afterwards.
 func (c *shmCargo) fds() []int {
 	if c.own >= 0 {
 		_, _ = unix.FcntlInt(uintptr(c.own), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_WRITE|unix.F_SEAL_SEAL)
@@ -130,6 +133,7 @@ func (c *shmCargo) fds() []int {
 	return c.list
 }
 
+// done implements cargo.
 func (c *shmCargo) done(bool) {
 	if c.own >= 0 {
 		_ = unix.Close(c.own)
