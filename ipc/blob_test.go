@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 
+	"patchbay/ipc/bulk"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
 	"patchbay/node"
@@ -48,7 +49,7 @@ func payloadRig(t testing.TB, tune func(*NATS), executors ...Executor) (*NATSCli
 func TestTensorsInChunks(t *testing.T) {
 	c, n := payloadRig(t, nil)
 	ctx := wiretest.Within(t, 60*time.Second)
-	for _, size := range []int{1000, wire.BulkBytes, wire.BulkBytes + 1, chunkWindow * chunkBytes, 20<<20 + 3} {
+	for _, size := range []int{1000, wire.BulkBytes, wire.BulkBytes + 1, bulk.ChunkWindow * bulk.ChunkBytes, 20<<20 + 3} {
 		want := &wire.Tensor{DType: "u8", Shape: []int{size}, Data: wiretest.Noise(size)}
 		var out ExecReply
 		if err := askOne(ctx, c, VerbExec, "", &ExecRequest{Class: "Echo", Inputs: node.NewObject("value", want)}, &out); err != nil {
@@ -75,16 +76,16 @@ func TestTensorsInChunks(t *testing.T) {
 		t.Errorf("got %+v and %d files", end, len(col.Files))
 	}
 	untilGivenBack(t, n.blobs)
-	if offers, taken := c.blobs.open(); offers != 0 || taken != 0 {
+	if offers, taken := c.blobs.Open(); offers != 0 || taken != 0 {
 		t.Errorf("%d offers and %d bytes are left in the client", offers, taken)
 	}
 }
 
 // untilGivenBack waits until no offer, transfer or pulled byte is left.
-func untilGivenBack(t *testing.T, b *blobs) {
+func untilGivenBack(t *testing.T, b *bulk.Blobs) {
 	t.Helper()
 	for end := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
-		offers, taken := b.open()
+		offers, taken := b.Open()
 		if offers == 0 && taken == 0 {
 			return
 		}
@@ -145,7 +146,7 @@ func TestObjectsAsPayloads(t *testing.T) {
 	if got.Ref == nil || got.Ref.Kind != wire.RefObject {
 		t.Fatalf("got %+v", got)
 	}
-	r, err := n.store.get(ctx, got.Ref, n.blobs.region)
+	r, err := n.store.Get(ctx, got.Ref, n.blobs.Region)
 	if err != nil || !bytes.Equal(r.Bytes(), data[:1<<20]) {
 		t.Fatalf("the object is not what was sent: %v", err)
 	}
@@ -154,7 +155,7 @@ func TestObjectsAsPayloads(t *testing.T) {
 
 // TestHostileStreams plays the sender of a tensor that is not what was promised. Every way ends in its own refusal, at once, and nothing stays.
 func TestHostileStreams(t *testing.T) {
-	c, n := payloadRig(t, func(n *NATS) { n.blobs.silence = 300 * time.Millisecond })
+	c, n := payloadRig(t, func(n *NATS) { n.blobs.Silence = 300 * time.Millisecond })
 	ctx := wiretest.Within(t, 60*time.Second)
 	data := wiretest.Noise(3 << 20)
 	chunk := func(number, at int, b []byte) []byte {
@@ -224,14 +225,14 @@ func TestHostileStreams(t *testing.T) {
 
 // TestAbandonedStreams pulls a result and goes silent: the daemon gives the transfer up, and then the offer.
 func TestAbandonedStreams(t *testing.T) {
-	c, n := payloadRig(t, func(n *NATS) { n.blobs.silence, n.blobs.life = 200*time.Millisecond, 300*time.Millisecond })
+	c, n := payloadRig(t, func(n *NATS) { n.blobs.Silence, n.blobs.Life = 200*time.Millisecond, 300*time.Millisecond })
 	ctx := wiretest.Within(t, 30*time.Second)
-	ref := n.blobs.offer(wiretest.Noise(20<<20), nil)
+	ref := n.blobs.Offer(wiretest.Noise(20<<20), nil)
 	sub, err := c.nc.SubscribeSync(c.nc.NewInbox())
 	if err != nil {
 		t.Fatal(err)
 	}
-	ask, err := wire.EncodeMsgpack(map[string]any{"id": ref.ID, "chunk": chunkBytes, "window": 4})
+	ask, err := wire.EncodeMsgpack(map[string]any{"id": ref.ID, "chunk": bulk.ChunkBytes, "window": 4})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -288,7 +289,7 @@ func TestUploadsAreReadByOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	store, err := js.ObjectStore(ctx, blobBucket)
+	store, err := js.ObjectStore(ctx, bulk.BlobBucket)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 
+	"patchbay/ipc/bulk"
 	"patchbay/ipc/wire"
 	"patchbay/node"
 )
@@ -28,8 +29,8 @@ type Request struct {
 	Tied   bool            // run ends with the connection
 	Gone   <-chan struct{} // closed when the client is gone; nil where nobody can tell
 
-	hold *hold                                                     // shared memory that Fields lies in, until the last reply is sent
-	pull func(ctx context.Context, ref *wire.Ref) (*Region, error) // fetches what Fields refers to; nil: nothing can be
+	hold *bulk.Hold                                                     // shared memory that Fields lies in, until the last reply is sent
+	pull func(ctx context.Context, ref *wire.Ref) (*bulk.Region, error) // fetches what Fields refers to; nil: nothing can be
 }
 
 // Reply is the way back to one client. Messages are encoded as the request was. It is used by one goroutine at a time.
@@ -41,7 +42,7 @@ type Reply struct {
 	// parts only mark the end.
 	Send func(parts [][]byte, fds []int, fault *wire.Error, end bool) error
 	// Beside makes the place for what goes beside one message; nil: everything goes inside.
-	Beside func(known *hold) cargo
+	Beside func(known *bulk.Hold) bulk.Cargo
 	// Alive asks whether the client still listens, where that can be asked; nil: it cannot.
 	Alive func() bool
 	// Detach is called before a reply is continued on another goroutine; nil: nothing to do.
@@ -88,19 +89,19 @@ func (r *Reply) Fail(err error) error {
 }
 
 func (r *Reply) put(v any, fault *wire.Error, end bool) error {
-	var beside cargo
+	var beside bulk.Cargo
 	var place wire.Carry
 	sent := false
 	if r.Beside != nil && r.Enc == wire.Msgpack {
-		beside = r.Beside(holdOf(v))
-		place = beside.put
-		defer func() { beside.done(sent) }()
+		beside = r.Beside(bulk.HoldOf(v))
+		place = beside.Put
+		defer func() { beside.Done(sent) }()
 	}
 	b, err := wire.EncodeBeside(v, r.Enc, place, wire.BulkBytes)
 	if beside != nil && err == nil && r.Limit > 0 && wire.LengthOf(b) > r.Limit { // many that are small: those go too
-		beside.done(false)
-		beside = r.Beside(holdOf(v))
-		b, err = wire.EncodeBeside(v, r.Enc, beside.put, wire.SmallBytes)
+		beside.Done(false)
+		beside = r.Beside(bulk.HoldOf(v))
+		b, err = wire.EncodeBeside(v, r.Enc, beside.Put, wire.SmallBytes)
 	}
 	if n := wire.LengthOf(b); err != nil {
 		fault = errorOf(err)
@@ -116,7 +117,7 @@ func (r *Reply) put(v any, fault *wire.Error, end bool) error {
 		}
 		b = [][]byte{whole}
 	} else if beside != nil {
-		fds = beside.fds()
+		fds = beside.FDs()
 	}
 	if !end {
 		err = r.Send(b, fds, fault, false)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"patchbay/ipc/bulk"
 	"patchbay/ipc/wire"
 	"patchbay/node"
 )
@@ -45,7 +46,7 @@ func (c *Child) Run(ctx context.Context, task Task, sink Sink) (*Outcome, error)
 			}
 		},
 	}
-	defer func() { col.hold.release() }()
+	defer func() { col.hold.Release() }()
 	end, err := col.run(context.WithoutCancel(ctx), replies)
 	var refused *wire.Error
 	switch {
@@ -111,7 +112,7 @@ func (c *Child) Free(ctx context.Context, req *FreeRequest) (*FreeReply, error) 
 }
 
 // ask asks for one reply. What it lies in is the caller's to release.
-func (c *Child) ask(ctx context.Context, verb string, req, out any) (*hold, error) {
+func (c *Child) ask(ctx context.Context, verb string, req, out any) (*bulk.Hold, error) {
 	p := c.current()
 	if p == nil {
 		return nil, wire.Errorf(wire.ErrWorkerLost, "%s is not running", c.cfg.Name)

@@ -23,7 +23,7 @@ func (c *Child) Sample(ctx context.Context, q *SampleRequest, emit func(*SampleR
 	go c.stopOn(ctx, p, q.ID, done)
 	last, err := followSample(context.WithoutCancel(ctx), replies, func(m *SampleReply) {
 		emit(m)
-		m.hold.release()
+		m.hold.Release()
 	})
 	var refused *wire.Error
 	switch {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"sync"
 
+	"patchbay/ipc/bulk"
 	"patchbay/ipc/wire"
 	"patchbay/node"
 )
@@ -28,17 +29,17 @@ type Replies struct {
 	closed bool
 	wake   chan struct{}
 	cancel func()
-	pull   func(ctx context.Context, ref *wire.Ref) (*Region, error) // fetches what replies refer to; nil: they refer to nothing else
+	pull   func(ctx context.Context, ref *wire.Ref) (*bulk.Region, error) // fetches what replies refer to; nil: they refer to nothing else
 }
 
 // fetch replaces references of a reply by what they mean.
-func (m *reply) fetch(ctx context.Context, pull func(context.Context, *wire.Ref) (*Region, error)) error {
+func (m *reply) fetch(ctx context.Context, pull func(context.Context, *wire.Ref) (*bulk.Region, error)) error {
 	_, err := wire.ReplaceRefs(m.fields, func(ref *wire.Ref) ([]byte, error) {
 		g, err := pull(ctx, ref)
 		if err != nil {
 			return nil, err
 		}
-		m.hold = m.hold.join(holding(g))
+		m.hold = m.hold.Join(bulk.Holding(g))
 		return g.Bytes(), nil
 	})
 	return err
@@ -47,7 +48,7 @@ func (m *reply) fetch(ctx context.Context, pull func(context.Context, *wire.Ref)
 // reply is one reply, with the shared memory that it lies in.
 type reply struct {
 	fields *node.Object
-	hold   *hold
+	hold   *bulk.Hold
 }
 
 func newReplies(cancel func()) *Replies {
@@ -74,7 +75,7 @@ func (r *Replies) next(ctx context.Context) (reply, error) {
 				err = m.fetch(ctx, r.pull)
 			}
 			if err != nil {
-				m.hold.release()
+				m.hold.Release()
 				m.hold = nil
 			}
 			return m, err
@@ -95,8 +96,8 @@ func (r *Replies) next(ctx context.Context) (reply, error) {
 // own copies what lies in shared memory, and releases that.
 func (m reply) own() *node.Object {
 	if m.hold != nil {
-		disown(m.fields, m.hold)
-		m.hold.release()
+		bulk.Disown(m.fields, m.hold)
+		m.hold.Release()
 	}
 	return m.fields
 }
@@ -124,7 +125,7 @@ func (r *Replies) Close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, m := range r.queue {
-		m.hold.release()
+		m.hold.Release()
 	}
 	r.queue, r.closed = nil, true
 }
@@ -135,7 +136,7 @@ func (r *Replies) putHeld(m reply, end error) {
 	r.mu.Lock()
 	switch {
 	case r.closed:
-		m.hold.release()
+		m.hold.Release()
 	case m.fields != nil:
 		r.queue = append(r.queue, m)
 	}
@@ -159,12 +160,12 @@ type FrameClient struct {
 	mu      sync.Mutex
 	next    int64
 	pending map[int64]*Replies
-	shared  []*Region
+	shared  []*bulk.Region
 	err     error
 }
 
 // Share makes tensors and bytes that lie in the region go without a copy from now on. The region must stay until every request that it is in is answered.
-func (c *FrameClient) Share(r *Region) {
+func (c *FrameClient) Share(r *bulk.Region) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.shared = append(c.shared, r)
@@ -193,14 +194,14 @@ func (c *FrameClient) Gone() <-chan struct{} { return c.gone }
 // Ask implements Client.
 func (c *FrameClient) Ask(_ context.Context, verb, job string, body any) (*Replies, error) {
 	b := [][]byte{wire.EmptyMap(c.enc)}
-	beside, place := (*shmCargo)(nil), wire.Carry(nil)
+	beside, place := (*bulk.ShmCargo)(nil), wire.Carry(nil)
 	var accept []string
 	if c.w.TakesDescriptors() && c.enc == wire.Msgpack {
 		c.mu.Lock()
-		beside = newShmCargo(holdOf(body), c.shared...)
+		beside = bulk.NewShmCargo(bulk.HoldOf(body), c.shared...)
 		c.mu.Unlock()
-		place, accept = beside.put, []string{wire.RefShm}
-		defer beside.done(true)
+		place, accept = beside.Put, []string{wire.RefShm}
+		defer beside.Done(true)
 	}
 	if body != nil {
 		var err error
@@ -231,7 +232,7 @@ func (c *FrameClient) Ask(_ context.Context, verb, job string, body any) (*Repli
 	if err == nil {
 		var fds []int
 		if beside != nil {
-			fds = beside.fds()
+			fds = beside.FDs()
 		}
 		err = c.w.Send(fds, frame)
 	}
@@ -316,7 +317,7 @@ func (c *FrameClient) frame(body []byte, fds []int) error {
 	if r == nil {
 		return nil // given up
 	}
-	memory, err := mappedReply(fields, fds)
+	memory, err := bulk.MappedReply(fields, fds)
 	fds = nil
 	if err != nil {
 		r.put(nil, fmt.Errorf("read reply: %w", err))

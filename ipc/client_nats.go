@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"patchbay/ipc/bulk"
 	"patchbay/ipc/wire"
 	"patchbay/node"
 )
@@ -24,7 +25,7 @@ type NATSClient struct {
 
 	mu    sync.Mutex
 	live  map[*Replies][2]string // subject and inbox of every request that waits
-	blobs *blobs                 // nil until a payload is sent or fetched
+	blobs *bulk.Blobs            // nil until a payload is sent or fetched
 }
 
 // DialNATS connects to a server that asks for nothing but what is in the URL. An unreachable one is ErrNoDaemon.
@@ -68,7 +69,7 @@ func (c *NATSClient) fault(_ *nats.Conn, _ *nats.Subscription, err error) {
 func (c *NATSClient) Close() error {
 	c.mu.Lock()
 	if c.blobs != nil {
-		c.blobs.close()
+		c.blobs.Close()
 	}
 	c.mu.Unlock()
 	_ = c.nc.FlushTimeout(time.Second)
@@ -88,7 +89,7 @@ func (c *NATSClient) Ask(_ context.Context, verb, job string, body any) (*Replie
 // ask sends a request; with stream replies come until an empty one, or until Close.
 func (c *NATSClient) ask(verb, job string, body any, stream bool) (*Replies, error) {
 	var data []byte
-	beside := &natsCargo{offer: c.offer, drop: c.drop}
+	beside := &bulk.NATSCargo{Offer: c.offer, Drop: c.drop}
 	if body != nil {
 		var err error
 		if data, err = c.encode(body, beside); err != nil {
@@ -117,7 +118,7 @@ func (c *NATSClient) ask(verb, job string, body any, stream bool) (*Replies, err
 	r.cancel = func() {
 		forget()
 		_ = sub.Unsubscribe()
-		beside.done(false)
+		beside.Done(false)
 	}
 	if err := sub.SetPendingLimits(-1, -1); err != nil {
 		r.Close()

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 
+	"patchbay/ipc/bulk"
 	"patchbay/ipc/wire"
 )
 
@@ -111,7 +112,7 @@ func (c *conn) frame(body []byte, fds []int) {
 		c.reply(enc, env).send(wire.Errorf(wire.ErrBadRequest, "field op is missing; it names the verb"))
 		return
 	}
-	memory, err := mapped(fds, func(f func(*wire.Ref) ([]byte, error)) error { return replaceRefs(head.Op, fields, f) })
+	memory, err := bulk.Mapped(fds, func(f func(*wire.Ref) ([]byte, error)) error { return replaceRefs(head.Op, fields, f) })
 	fds = nil
 	if err != nil {
 		c.reply(enc, env).send(wire.BadRequest(err))
@@ -125,11 +126,11 @@ func (c *conn) frame(body []byte, fds []int) {
 	}
 	r := &Request{Verb: head.Op, Job: job, Fields: fields, Tied: true, Gone: c.gone, hold: memory}
 	r.Reply = c.reply(enc, env).reply(func() {
-		r.hold.release()
+		r.hold.Release()
 		c.wg.Done()
 	})
 	if c.w.TakesDescriptors() && slices.Contains(head.Accept, wire.RefShm) {
-		r.Reply.Beside = func(known *hold) cargo { return newShmCargo(known) }
+		r.Reply.Beside = func(known *bulk.Hold) bulk.Cargo { return bulk.NewShmCargo(known) }
 	}
 	c.s.Handle(r)
 }

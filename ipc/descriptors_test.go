@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"patchbay/ipc/bulk"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
 	"patchbay/node"
@@ -60,7 +61,7 @@ func TestTensorsThroughSharedMemory(t *testing.T) {
 			t.Fatalf("%d bytes: got %T of %d bytes", n, out.Outputs[0], len(got.Data))
 		}
 	}
-	region, err := NewRegion(64 << 20)
+	region, err := bulk.NewRegion(64 << 20)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,7 +241,7 @@ func BenchmarkTensorThroughSharedMemory(b *testing.B) {
 			}
 			data := make([]byte, 64<<20)
 			if way == "in place" {
-				region, err := NewRegion(64 << 20)
+				region, err := bulk.NewRegion(64 << 20)
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -57,7 +57,7 @@ func (d *Dispatcher) serve(take, run context.Context, ex Executor) {
 			return
 		}
 		d.run(run, ex, rec, req, stop)
-		req.hold.release()
+		req.hold.Release()
 	}
 }
 
@@ -98,7 +98,7 @@ func (d *Dispatcher) run(ctx context.Context, ex Executor, rec Record, req *RunR
 	switch cause := context.Cause(ctx); {
 	case err == nil:
 		err = d.Shelf.Stage(rec.Job, out.Files)
-		defer out.hold.release()
+		defer out.hold.Release()
 	case errors.Is(cause, errStopped):
 		err = wire.Errorf(wire.ErrCancelled, "the job was cancelled")
 	case errors.Is(cause, errDeadline):

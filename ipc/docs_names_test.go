@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/ipc/bulk"
 	"patchbay/ipc/wire"
 )
 
@@ -94,7 +95,7 @@ func TestEveryFieldIsInItsSection(t *testing.T) {
 		"Events":               {Event{}, outputMessage{}, chunkMessage{}, previewMessage{}, heartbeatMessage{}},
 		"Jobs on JetStream":    {Record{}},
 		"exec":                 {ExecRequest{}},
-		"Payloads":             {wire.Ref{}, pull{}, wire.Tensor{}},
+		"Payloads":             {wire.Ref{}, bulk.PullRequest{}, wire.Tensor{}},
 		"sample":               {SampleRequest{}, SampleReply{}},
 		"Frames":               {wire.Envelope{}},
 		"What a daemon counts": {Stats{}},
@@ -203,7 +204,7 @@ func TestNumbersOfThePage(t *testing.T) {
 		fmt.Sprintf("every %d s.", int(previewLease.Seconds())),
 		fmt.Sprintf("answers `no_such_job` after %d ms", strangerWait.Milliseconds()),
 		fmt.Sprintf("at most %d dimensions", 8),
-		fmt.Sprintf("%d MiB, the oldest go first", tensorBytes>>20),
+		fmt.Sprintf("%d MiB, the oldest go first", bulk.TensorBytes>>20),
 		"something comes at least every 2 s", "silence of 10 s on either side", "a handle lives 15 minutes", "in pieces of at most 512 KiB",
 	} {
 		if !strings.Contains(strings.ReplaceAll(page, "\n", " "), want) {

@@ -259,7 +259,7 @@ func (j *Jobs) takeThis(ctx context.Context, id, worker string) (Record, *RunReq
 	e.held = true
 	req, stop := e.req, e.cancel
 	if req != nil {
-		req.hold.retain()
+		req.hold.Retain()
 	}
 	j.mu.Unlock()
 	if req == nil {

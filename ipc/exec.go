@@ -32,7 +32,7 @@ func (s *Service) exec(r *Request) error {
 		out.V, out.Worker = ProtocolVersion, ex.Name()
 		s.renew(q.Inputs)
 		s.own(out.Outputs, ex)
-		defer out.hold.release()
+		defer out.hold.Release()
 		return r.Reply.Last(out)
 	})
 	return nil

@@ -1,6 +1,9 @@
 package ipc
 
-import "patchbay/node"
+import (
+	"patchbay/ipc/bulk"
+	"patchbay/node"
+)
 
 // ExecRequest asks for one node to be run: the door for hosts that bring nodes of their own.
 type ExecRequest struct {
@@ -12,10 +15,11 @@ type ExecRequest struct {
 	// Files are found by LoadImage and LoadLatent, by name.
 	Files map[string][]byte `json:"files,omitempty"`
 
-	hold *hold
+	hold *bulk.Hold
 }
 
-func (q *ExecRequest) holds() *hold { return q.hold }
+// Holds is the memory that tensors and bytes lie in; nil: none.
+func (q *ExecRequest) Holds() *bulk.Hold { return q.hold }
 
 // ExecReply carries the wanted outputs in order: by value, except MODEL, CLIP and VAE (and what holds them), which are handles
 // {"$handle": id, "type": "MODEL", "expires": Unix milliseconds}.
@@ -27,10 +31,11 @@ type ExecReply struct {
 	Warnings []string       `json:"warnings,omitempty"`
 	Worker   string         `json:"worker,omitempty"`
 
-	hold *hold
+	hold *bulk.Hold
 }
 
-func (q *ExecReply) holds() *hold { return q.hold }
+// Holds is the memory that tensors and bytes lie in; nil: none.
+func (q *ExecReply) Holds() *bulk.Hold { return q.hold }
 
 // FreeRequest gives up handles and the weights of models; without any named, the worker drops all handles, caches and weights.
 type FreeRequest struct {

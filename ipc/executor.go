@@ -1,6 +1,10 @@
 package ipc
 
-import "context"
+import (
+	"context"
+
+	"patchbay/ipc/bulk"
+)
 
 // Executor runs jobs one at a time: in this process (Local) or in a supervised child (Child).
 type Executor interface {
@@ -40,5 +44,5 @@ type Outcome struct {
 	Metrics map[string]any            // timings, executed, cached, stats: the data of the metrics event
 	UI      map[string]map[string]any // by node: what its executed event carries apart from files
 
-	hold *hold // shared memory that Files lie in
+	hold *bulk.Hold // shared memory that Files lie in
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
+	"patchbay/ipc/bulk"
 	"patchbay/ipc/wire"
 	"patchbay/node"
 )
@@ -176,7 +177,7 @@ func newRig(t testing.TB, jc JobsConfig, sc ShelfConfig, executors ...Executor) 
 	}
 	jobs := NewJobs(jc)
 	cfg := fakeService()
-	cfg.Jobs, cfg.Shelf, cfg.Executors, cfg.Tensors = jobs, shelf, executors, NewTensorCache(1<<20)
+	cfg.Jobs, cfg.Shelf, cfg.Executors, cfg.Tensors = jobs, shelf, executors, bulk.NewTensorCache(1<<20)
 	svc := NewService(cfg)
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})

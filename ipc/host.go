@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 
+	"patchbay/ipc/bulk"
 	"patchbay/ipc/wire"
 	"patchbay/node"
 )
@@ -32,10 +33,11 @@ type SampleRequest struct {
 	Plan       string       `json:"plan,omitempty"`    // "ulysses=2,cfg=2"; empty: chosen
 
 	built *node.HostRequest // by parseSample
-	hold  *hold
+	hold  *bulk.Hold
 }
 
-func (q *SampleRequest) holds() *hold { return q.hold }
+// Holds is the memory that tensors and bytes lie in; nil: none.
+func (q *SampleRequest) Holds() *bulk.Hold { return q.hold }
 
 // ModelRef names a diffusion model in the models folders.
 type ModelRef struct {
@@ -112,20 +114,21 @@ type SampleReply struct {
 	Worker  string         `json:"worker,omitempty"`
 	Error   *wire.Error    `json:"error,omitempty"`
 
-	hold *hold
+	hold *bulk.Hold
 }
 
-func (m *SampleReply) holds() *hold { return m.hold }
+// Holds is the memory that tensors and bytes lie in; nil: none.
+func (m *SampleReply) Holds() *bulk.Hold { return m.hold }
 
 // own copies what lies in shared memory, and releases that.
 func (m *SampleReply) own() {
 	if m.hold == nil {
 		return
 	}
-	disown(m.X, m.hold)
-	disown(m.X0, m.hold)
-	m.JPEG, _ = disown(m.JPEG, m.hold).([]byte)
-	m.hold.release()
+	bulk.Disown(m.X, m.hold)
+	bulk.Disown(m.X0, m.hold)
+	m.JPEG, _ = bulk.Disown(m.JPEG, m.hold).([]byte)
+	m.hold.Release()
 	m.hold = nil
 }
 

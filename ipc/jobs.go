@@ -399,7 +399,7 @@ func (j *Jobs) forgetOldest() {
 // drop gives up the request of a job that has ended. The lock is held.
 func (e *entry) drop() {
 	if e.req != nil {
-		e.req.hold.release()
+		e.req.hold.Release()
 	}
 	e.req = nil
 }
@@ -420,7 +420,7 @@ func (j *Jobs) Take(ctx context.Context, worker string) (Record, *RunRequest, <-
 			r.Rev++
 			j.settle(e, r)
 			rec, req, stop := j.view(e), e.req, e.cancel
-			req.hold.retain()
+			req.hold.Retain()
 			j.mu.Unlock()
 			return rec, req, stop, nil
 		}

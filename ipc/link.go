@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 
+	"patchbay/ipc/bulk"
 	"patchbay/ipc/wire"
 	"patchbay/node"
 )
@@ -18,18 +19,18 @@ type Collector struct {
 	Accepted func(Receipt)               // nil: ignored
 	Files    []File
 	partial  map[int]int // bytes that are still missing of a file
-	hold     *hold       // shared memory that Files lie in; of run
+	hold     *bulk.Hold  // shared memory that Files lie in; of run
 }
 
 // Run reads replies until the end and returns the terminal event; nil if there was none.
 func (c *Collector) Run(ctx context.Context, r *Replies) (*Event, error) {
 	end, err := c.run(ctx, r)
 	for i := range c.Files {
-		if c.hold.has(c.Files[i].Data) {
+		if c.hold.Has(c.Files[i].Data) {
 			c.Files[i].Data = bytes.Clone(c.Files[i].Data)
 		}
 	}
-	c.hold.release()
+	c.hold.Release()
 	c.hold = nil
 	return end, err
 }
@@ -39,7 +40,7 @@ func (c *Collector) run(ctx context.Context, r *Replies) (*Event, error) {
 	var last *Event
 	for {
 		m, err := r.next(ctx)
-		c.hold = c.hold.join(m.hold)
+		c.hold = c.hold.Join(m.hold)
 		o := m.fields
 		if errors.Is(err, io.EOF) {
 			return last, c.complete()

@@ -1,6 +1,7 @@
 package ipc
 
 import (
+	"patchbay/ipc/bulk"
 	"patchbay/ipc/wire"
 	"patchbay/node"
 )
@@ -57,10 +58,11 @@ type RunRequest struct {
 	from string // client that it counts for, see clientOf
 
 	files []node.NeededFile // by accept, for the record
-	hold  *hold             // shared memory that Inputs lie in
+	hold  *bulk.Hold        // shared memory that Inputs lie in
 }
 
-func (q *RunRequest) holds() *hold { return q.hold }
+// Holds is the memory that tensors and bytes lie in; nil: none.
+func (q *RunRequest) Holds() *bulk.Hold { return q.hold }
 
 // Receipt is the first reply of run and the only one of submit.
 type Receipt struct {

@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/micro"
 	"github.com/rs/zerolog"
 
+	"patchbay/ipc/bulk"
 	"patchbay/ipc/wire"
 )
 
@@ -50,8 +51,8 @@ type NATS struct {
 	ready  chan struct{} // closed when requests are answered
 	out    *publisher
 	bulk   *nats.Conn // payloads go on a connection of their own: a transfer that stalls must not delay events
-	blobs  *blobs
-	store  *objects
+	blobs  *bulk.Blobs
+	store  *bulk.Objects
 	wg     sync.WaitGroup // requests under way
 
 	mu    sync.Mutex
@@ -286,7 +287,7 @@ func (n *NATS) answer(s *Service, verb, job string, data []byte, header nats.Hea
 	r := &Request{Verb: verb, Job: job, From: wire.SenderOf(to), Reply: reply, MsgID: header.Get(jetstream.MsgIDHeader), pull: n.pull}
 	reply.Beside = n.beside(header, r)
 	reply.Done = func() {
-		r.hold.release()
+		r.hold.Release()
 		n.wg.Done()
 	}
 	if err == nil && len(data) > 0 {
@@ -360,7 +361,7 @@ func replyHeader(enc wire.Encoding, fault *wire.Error) nats.Header {
 // Close publishes what is waiting and closes the connection. Serve does it itself.
 func (n *NATS) Close() {
 	n.out.close()
-	n.blobs.close()
+	n.blobs.Close()
 	n.bulk.Close()
 	_ = n.nc.FlushTimeout(time.Second)
 	n.nc.Close()

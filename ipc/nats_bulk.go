@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"patchbay/ipc/bulk"
 	"patchbay/ipc/wire"
 )
 
@@ -21,8 +22,8 @@ func (n *NATS) openBulk(opts []nats.Option) error {
 	if name == "" {
 		name = wire.NewID()
 	}
-	if n.blobs, err = newBlobs(n.bulk, blobRoot+name); err == nil {
-		n.store, err = newObjects(n.bulk)
+	if n.blobs, err = bulk.NewBlobs(n.bulk, blobRoot+name); err == nil {
+		n.store, err = bulk.NewObjects(n.bulk)
 	}
 	if err != nil {
 		n.bulk.Close()
@@ -34,7 +35,7 @@ func (n *NATS) openBulk(opts []nats.Option) error {
 func (n *NATS) makeBucket(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	if err := n.store.make(ctx); err != nil {
+	if err := n.store.Create(ctx); err != nil {
 		n.cfg.Log.Debug().Err(err).Msg("no bucket for payloads")
 	}
 }
@@ -43,27 +44,27 @@ func (n *NATS) makeBucket(ctx context.Context) {
 const bulkTold = 4 << 20
 
 // pull fetches what a request refers to.
-func (n *NATS) pull(ctx context.Context, ref *wire.Ref) (*Region, error) {
+func (n *NATS) pull(ctx context.Context, ref *wire.Ref) (*bulk.Region, error) {
 	if n.cfg.Bulk != nil && ref.Bytes >= bulkTold {
 		defer n.cfg.Bulk()()
 	}
 	if ref.Kind == wire.RefObject {
-		return n.store.get(ctx, ref, n.blobs.region)
+		return n.store.Get(ctx, ref, n.blobs.Region)
 	}
-	return n.blobs.pull(ctx, ref)
+	return n.blobs.Pull(ctx, ref)
 }
 
 // beside makes the place for what goes beside a reply, of the first kind that the client accepts; nil if it accepts none.
-func (n *NATS) beside(header nats.Header, r *Request) func(*hold) cargo {
+func (n *NATS) beside(header nats.Header, r *Request) func(*bulk.Hold) bulk.Cargo {
 	for _, kind := range strings.Split(header.Get(wire.HeaderAccept), ",") {
 		switch strings.TrimSpace(kind) {
 		case wire.RefStream:
-			return func(known *hold) cargo {
-				offer := func(data []byte) (*wire.Ref, error) { return n.blobs.offer(data, known, r.hold), nil } // a reply may lie in what its request did
-				return &natsCargo{offer: offer, drop: n.blobs.drop}
+			return func(known *bulk.Hold) bulk.Cargo {
+				offer := func(data []byte) (*wire.Ref, error) { return n.blobs.Offer(data, known, r.hold), nil } // a reply may lie in what its request did
+				return &bulk.NATSCargo{Offer: offer, Drop: n.blobs.Drop}
 			}
 		case wire.RefObject:
-			return func(*hold) cargo { return &natsCargo{offer: n.upload} }
+			return func(*bulk.Hold) bulk.Cargo { return &bulk.NATSCargo{Offer: n.upload} }
 		}
 	}
 	return nil
@@ -72,7 +73,7 @@ func (n *NATS) beside(header nats.Header, r *Request) func(*hold) cargo {
 func (n *NATS) upload(data []byte) (*wire.Ref, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	return n.store.put(ctx, "out/"+wire.NewID(), data)
+	return n.store.Put(ctx, "out/"+wire.NewID(), data)
 }
 
 // Fetch returns the files of a job that another daemon on the same server has run.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"patchbay/ipc/bulk"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
 	"patchbay/tests/hammer"
@@ -58,7 +59,7 @@ func connTarget(tb testing.TB) *hammer.Target[[]byte] {
 		Name: "FuzzConn", Seeds: seeds,
 		Parse: func(in hammer.Input) ([]byte, error) {
 			cfg := fakeService()
-			cfg.Jobs, cfg.Shelf, cfg.Executors, cfg.Tensors = NewJobs(JobsConfig{MaxQueued: 20}), shelf, []Executor{&idle{fake{name: "idle"}}}, NewTensorCache(1<<16)
+			cfg.Jobs, cfg.Shelf, cfg.Executors, cfg.Tensors = NewJobs(JobsConfig{MaxQueued: 20}), shelf, []Executor{&idle{fake{name: "idle"}}}, bulk.NewTensorCache(1<<16)
 			cfg.Log, cfg.Meter = zerolog.Nop(), meter
 			s := NewService(cfg)
 			out := &collected{}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nats-io/nkeys"
 
+	"patchbay/ipc/bulk"
 	"patchbay/ipc/wire"
 )
 
@@ -53,7 +54,7 @@ func Permissions(role Role, user string) Rights {
 				"$JS.ACK."+s+".>", "$JS.FC."+s+".>",
 			)
 		}
-		r.Publish = append(r.Publish, "$O."+blobBucket+".>")
+		r.Publish = append(r.Publish, "$O."+bulk.BlobBucket+".>")
 		return r
 	}
 	r = Rights{
@@ -79,7 +80,7 @@ func Permissions(role Role, user string) Rights {
 
 // durableStreams are the streams of the durable side, those of its buckets among them.
 func durableStreams() []string {
-	return []string{queueStream, eventStream, deadStream, "KV_" + jobBucket, "KV_" + requestBucket, "KV_" + daemonBucket, "OBJ_" + blobBucket}
+	return []string{queueStream, eventStream, deadStream, "KV_" + jobBucket, "KV_" + requestBucket, "KV_" + daemonBucket, "OBJ_" + bulk.BlobBucket}
 }
 
 // User is one line of a nats-server configuration.

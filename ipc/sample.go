@@ -68,12 +68,12 @@ func (s *Service) runSample(ctx context.Context, cancel context.CancelCauseFunc,
 	cancel(nil)
 	<-quiet
 	if err != nil && last != nil {
-		last.hold.release()
+		last.hold.Release()
 	}
 	switch {
 	case errors.Is(cause, errGone):
 		if err == nil {
-			last.hold.release()
+			last.hold.Release()
 		}
 		s.cfg.Log.Info().Str("job", q.ID).Msg("run cancelled: the client it was tied to went away")
 		s.cfg.Jobs.finish(context.Background(), q.ID, wire.Errorf(wire.ErrCancelled, "the client that the run was tied to went away"), nil)
@@ -90,7 +90,7 @@ func (s *Service) runSample(ctx context.Context, cancel context.CancelCauseFunc,
 	last.Worker = ex.Name()
 	s.cfg.Jobs.finish(context.Background(), q.ID, last.Error, last.Metrics) // before the last message: whoever has that may use the id again
 	out.send(last)
-	last.hold.release()
+	last.hold.Release()
 	return reply.End()
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"patchbay/ipc/bulk"
 	"patchbay/ipc/wire"
 	"patchbay/node"
 )
@@ -33,7 +34,7 @@ type ServiceConfig struct {
 	Log   zerolog.Logger
 	Meter *Meter // nil: a new one
 	// Tensors keeps tensors that hosts name by their hash; nil: the executors are workers that do.
-	Tensors *TensorCache
+	Tensors *bulk.TensorCache
 	// Forward says that the executors are workers, which read large tensors themselves.
 	Forward bool
 	// Bounds are what clients may ask for.
@@ -106,7 +107,7 @@ func (s *Service) verb(r *Request) error {
 	case len(refs) > 0:
 		return s.fetch(r, refs)
 	case s.cfg.Tensors != nil && (r.Verb == VerbSample || r.Verb == VerbExec) && r.Fields != nil:
-		if err := s.cfg.Tensors.fill(r.Fields); err != nil {
+		if err := s.cfg.Tensors.Fill(r.Fields); err != nil {
 			return err
 		}
 	}
@@ -164,14 +165,14 @@ func (s *Service) fetch(r *Request, refs []*wire.Ref) error {
 		r.Reply.Detach()
 	}
 	s.wg.Go(func() {
-		ctx, cancel := context.WithTimeout(s.ctx, bulkTime)
+		ctx, cancel := context.WithTimeout(s.ctx, bulk.Patience)
 		defer cancel()
 		err := replaceRefs(r.Verb, r.Fields, func(ref *wire.Ref) ([]byte, error) {
 			g, err := r.pull(ctx, ref)
 			if err != nil {
 				return nil, err
 			}
-			r.hold = r.hold.join(holding(g))
+			r.hold = r.hold.Join(bulk.Holding(g))
 			return g.Bytes(), nil
 		})
 		if err != nil {

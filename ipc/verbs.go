@@ -35,10 +35,10 @@ func (s *Service) accept(r *Request) (*RunRequest, Receipt, error) {
 			return nil, Receipt{}, fault
 		}
 	}
-	req.hold = r.hold.retain() // the table's, until the job has ended
+	req.hold = r.hold.Retain() // the table's, until the job has ended
 	rec, created, err := s.cfg.Jobs.Create(s.ctx, req, hashOf(req, w))
 	if !created {
-		req.hold.release()
+		req.hold.Release()
 	}
 	if err != nil {
 		return nil, Receipt{}, s.refusedJob(req, err)

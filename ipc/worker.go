@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"patchbay/ipc/bulk"
 )
 
 // WorkerConfig is what a worker process serves.
@@ -33,7 +35,7 @@ func RunWorker(ctx, drain context.Context, in io.ReadCloser, out io.Writer, cfg 
 	sc := cfg.Service
 	sc.Jobs, sc.Shelf, sc.Executors, sc.Log = jobs, shelf, []Executor{cfg.Executor}, cfg.Log
 	if sc.Tensors == nil {
-		sc.Tensors = NewTensorCache(tensorBytes)
+		sc.Tensors = bulk.NewTensorCache(bulk.TensorBytes)
 	}
 	svc := NewService(sc)
 	run, stop := context.WithCancel(context.WithoutCancel(ctx))

@@ -1,4 +1,4 @@
-package ipc
+package bulk
 
 import (
 	"bytes"
@@ -64,11 +64,11 @@ func refsTarget(tb testing.TB) *hammer.Target[error] {
 					fds = append(fds, fd)
 				}
 			}
-			h, err := mappedReply(o, fds)
+			h, err := MappedReply(o, fds)
 			if err != nil {
 				return nil, err
 			}
-			defer h.release()
+			defer h.Release()
 			if in.Flag && (h == nil || len(h.regions) != len(sizes)) {
 				return errors.New("a frame with two descriptors was taken, and does not hold them"), nil
 			}
@@ -86,17 +86,17 @@ func refsTarget(tb testing.TB) *hammer.Target[error] {
 }
 
 // outside finds a reference to shared memory that was not replaced, and touches what was.
-func outside(v any, h *hold) error {
+func outside(v any, h *Hold) error {
 	switch x := v.(type) {
 	case *wire.Tensor:
 		if err := x.Check(); err != nil {
 			return fmt.Errorf("a tensor that does not hold together was taken: %w", err)
 		}
-		if h.has(x.Data) {
+		if h.Has(x.Data) {
 			_ = x.Data[0] + x.Data[len(x.Data)-1]
 		}
 	case []byte:
-		if h.has(x) {
+		if h.Has(x) {
 			_ = x[0] + x[len(x)-1]
 		}
 	case []any:
@@ -209,16 +209,16 @@ func chunksTarget() *hammer.Target[[]byte] {
 }
 
 // pullsTarget: only small chunks and windows can be asked for.
-func pullsTarget(tb testing.TB) *hammer.Target[pull] {
-	return &hammer.Target[pull]{
+func pullsTarget(tb testing.TB) *hammer.Target[PullRequest] {
+	return &hammer.Target[PullRequest]{
 		Name: "FuzzPulls",
 		Seeds: []hammer.Input{
-			{Data: wiretest.Packed(tb, pull{ID: "a", Chunk: chunkBytes, Window: chunkWindow})},
-			{Data: wiretest.Packed(tb, pull{ID: "a", Chunk: 1 << 62, Window: 1})},
+			{Data: wiretest.Packed(tb, PullRequest{ID: "a", Chunk: ChunkBytes, Window: ChunkWindow})},
+			{Data: wiretest.Packed(tb, PullRequest{ID: "a", Chunk: 1 << 62, Window: 1})},
 			{Data: wiretest.Packed(tb, map[string]any{"id": "a", "chunk": 5e3, "window": -1})},
 		},
-		Parse: func(in hammer.Input) (pull, error) { return parsePull(in.Data) },
-		Check: func(_ hammer.Input, q pull, refused error) error {
+		Parse: func(in hammer.Input) (PullRequest, error) { return parsePull(in.Data) },
+		Check: func(_ hammer.Input, q PullRequest, refused error) error {
 			if refused == nil && (q.Chunk < 4096 || q.Window < 1 || q.Window > 1024) {
 				return fmt.Errorf("%+v was taken", q)
 			}

@@ -1,4 +1,4 @@
-package ipc
+package bulk
 
 import (
 	"bytes"
@@ -121,29 +121,29 @@ func (r *Region) find(b []byte) (offset int, ok bool) {
 	return int(at - from), true
 }
 
-// hold is the shared memory that the tensors and bytes of one message lie in. Nil holds nothing. Safe for concurrent use.
-type hold struct {
+// Hold is the shared memory that the tensors and bytes of one message lie in. Nil holds nothing. Safe for concurrent use.
+type Hold struct {
 	regions []*Region
 	users   atomic.Int32
 }
 
-// holding is a hold on regions with one user.
-func holding(regions ...*Region) *hold {
-	h := &hold{regions: regions}
+// Holding is a hold on regions with one user.
+func Holding(regions ...*Region) *Hold {
+	h := &Hold{regions: regions}
 	h.users.Store(1)
 	return h
 }
 
-// retain adds a user.
-func (h *hold) retain() *hold {
+// Retain adds a user.
+func (h *Hold) Retain() *Hold {
 	if h != nil {
 		h.users.Add(1)
 	}
 	return h
 }
 
-// release gives the memory up; the last user's call frees it.
-func (h *hold) release() {
+// Release gives the memory up; the last user's call frees it.
+func (h *Hold) Release() {
 	if h == nil || h.users.Add(-1) > 0 {
 		return
 	}
@@ -152,8 +152,8 @@ func (h *hold) release() {
 	}
 }
 
-// has tells whether b lies in the memory.
-func (h *hold) has(b []byte) bool {
+// Has tells whether b lies in the memory.
+func (h *Hold) Has(b []byte) bool {
 	if h == nil {
 		return false
 	}
@@ -165,8 +165,8 @@ func (h *hold) has(b []byte) bool {
 	return false
 }
 
-// join adds what other holds to h, which may be nil, and takes over other's release. Of the two only the result is used.
-func (h *hold) join(other *hold) *hold {
+// Join adds what other holds to h, which may be nil, and takes over other's release. Of the two only the result is used.
+func (h *Hold) Join(other *Hold) *Hold {
 	if h == nil {
 		return other
 	}
@@ -177,35 +177,35 @@ func (h *hold) join(other *hold) *hold {
 }
 
 // held is a message that knows the shared memory in which its tensors and bytes lie.
-type held interface{ holds() *hold }
+type held interface{ Holds() *Hold }
 
-// holdOf is the memory that a message lies in; nil: it lies in none, or does not know.
-func holdOf(v any) *hold {
+// HoldOf is the memory that a message lies in; nil: it lies in none, or does not know.
+func HoldOf(v any) *Hold {
 	if h, ok := v.(held); ok {
-		return h.holds()
+		return h.Holds()
 	}
 	return nil
 }
 
-// disown replaces tensors and bytes that lie in h by copies, in place.
-func disown(v any, h *hold) any {
+// Disown replaces tensors and bytes that lie in h by copies, in place.
+func Disown(v any, h *Hold) any {
 	switch x := v.(type) {
 	case []byte:
-		if h.has(x) {
+		if h.Has(x) {
 			return bytes.Clone(x)
 		}
 	case *wire.Tensor:
-		if x != nil && h.has(x.Data) {
+		if x != nil && h.Has(x.Data) {
 			x.Data = bytes.Clone(x.Data)
 		}
 	case []any:
 		for i := range x {
-			x[i] = disown(x[i], h)
+			x[i] = Disown(x[i], h)
 		}
 	case *node.Object:
 		for _, k := range x.Keys() {
 			e, _ := x.Get(k)
-			x.Set(k, disown(e, h))
+			x.Set(k, Disown(e, h))
 		}
 	}
 	return v

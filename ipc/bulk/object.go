@@ -1,4 +1,4 @@
-package ipc
+package bulk
 
 import (
 	"context"
@@ -17,8 +17,8 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// blobBucket is the object store for payloads that outlive a connection.
-const blobBucket = "patchbay-blobs"
+// BlobBucket is the object store for payloads that outlive a connection.
+const BlobBucket = "patchbay-blobs"
 
 // blobTTL is how long an object is kept.
 const blobTTL = 24 * time.Hour
@@ -27,39 +27,39 @@ const blobTTL = 24 * time.Hour
 // the machine is busy, and is then refused.
 const uploadWindow = 8
 
-// objects is the bucket of payloads on one connection.
-type objects struct {
+// Objects is the bucket of payloads on one connection.
+type Objects struct {
 	nc *nats.Conn
 	js jetstream.JetStream
 }
 
-// newObjects returns the bucket, which need not be there yet.
-func newObjects(nc *nats.Conn) (*objects, error) {
+// NewObjects returns the bucket, which need not be there yet.
+func NewObjects(nc *nats.Conn) (*Objects, error) {
 	js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(uploadWindow))
 	if err != nil {
 		return nil, err
 	}
-	return &objects{nc: nc, js: js}, nil
+	return &Objects{nc: nc, js: js}, nil
 }
 
-// make creates the bucket if it is not there.
-func (o *objects) make(ctx context.Context) error {
-	_, err := o.js.CreateOrUpdateObjectStore(ctx, jetstream.ObjectStoreConfig{Bucket: blobBucket, Description: "payloads of patchbay", TTL: blobTTL})
+// Create creates the bucket if it is not there.
+func (o *Objects) Create(ctx context.Context) error {
+	_, err := o.js.CreateOrUpdateObjectStore(ctx, jetstream.ObjectStoreConfig{Bucket: BlobBucket, Description: "payloads of patchbay", TTL: blobTTL})
 	return err
 }
 
-// put uploads bytes under a name, in chunks of at most uploadWindow at a time. The layout is that of NATS object stores (ADR-20), so that `nats object get`
+// Put uploads bytes under a name, in chunks of at most uploadWindow at a time. The layout is that of NATS object stores (ADR-20), so that `nats object get`
 // reads it.
-func (o *objects) put(ctx context.Context, name string, data []byte) (*wire.Ref, error) {
+func (o *Objects) Put(ctx context.Context, name string, data []byte) (*wire.Ref, error) {
 	id := wire.NewID()
-	size := min(chunkBytes, int(o.nc.MaxPayload())-1024)
+	size := min(ChunkBytes, int(o.nc.MaxPayload())-1024)
 	sum := sha256.New()
 	chunks := 0
 	var acks []jetstream.PubAckFuture
 	for at := 0; at < len(data); at += size {
 		piece := data[at:min(at+size, len(data))]
 		_, _ = sum.Write(piece) // a hash never fails
-		ack, err := o.js.PublishMsgAsync(&nats.Msg{Subject: "$O." + blobBucket + ".C." + id, Data: piece}, jetstream.WithStallWait(30*time.Second))
+		ack, err := o.js.PublishMsgAsync(&nats.Msg{Subject: "$O." + BlobBucket + ".C." + id, Data: piece}, jetstream.WithStallWait(30*time.Second))
 		if err != nil {
 			return nil, fmt.Errorf("upload %s: %w", name, err)
 		}
@@ -76,14 +76,14 @@ func (o *objects) put(ctx context.Context, name string, data []byte) (*wire.Ref,
 	}
 	digest := sum.Sum(nil)
 	info, err := json.Marshal(map[string]any{
-		"name": name, "bucket": blobBucket, "nuid": id, "size": len(data), "chunks": chunks, "mtime": time.Now().UTC(),
+		"name": name, "bucket": BlobBucket, "nuid": id, "size": len(data), "chunks": chunks, "mtime": time.Now().UTC(),
 		"digest": "SHA-256=" + base64.URLEncoding.EncodeToString(digest), "options": map[string]any{"max_chunk_size": size},
 	})
 	if err != nil {
 		return nil, err
 	}
 	_, err = o.js.PublishMsg(ctx, &nats.Msg{
-		Subject: "$O." + blobBucket + ".M." + base64.URLEncoding.EncodeToString([]byte(name)), Data: info, Header: nats.Header{jetstream.MsgRollup: {jetstream.MsgRollupSubject}},
+		Subject: "$O." + BlobBucket + ".M." + base64.URLEncoding.EncodeToString([]byte(name)), Data: info, Header: nats.Header{jetstream.MsgRollup: {jetstream.MsgRollupSubject}},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("upload %s: %w", name, err)
@@ -104,11 +104,11 @@ func confirmed(ctx context.Context, acks []jetstream.PubAckFuture) error {
 	return nil
 }
 
-// get fetches an object into memory that room makes. Its size is compared before that, its digest after.
-func (o *objects) get(ctx context.Context, ref *wire.Ref, room func(int) (*Region, error)) (*Region, error) {
-	store, err := o.js.ObjectStore(ctx, blobBucket)
+// Get fetches an object into memory that room makes. Its size is compared before that, its digest after.
+func (o *Objects) Get(ctx context.Context, ref *wire.Ref, room func(int) (*Region, error)) (*Region, error) {
+	store, err := o.js.ObjectStore(ctx, BlobBucket)
 	if err != nil {
-		return nil, wire.Errorf(wire.ErrPayload, "object %q: no bucket %s: %v", ref.Name, blobBucket, err)
+		return nil, wire.Errorf(wire.ErrPayload, "object %q: no bucket %s: %v", ref.Name, BlobBucket, err)
 	}
 	res, err := store.Get(ctx, ref.Name)
 	if err != nil {

@@ -1,4 +1,4 @@
-package ipc
+package bulk
 
 import (
 	"bytes"
@@ -13,8 +13,8 @@ import (
 	"patchbay/node"
 )
 
-// tensorBytes is the budget of a TensorCache where nothing else is said.
-const tensorBytes = 512 << 20
+// TensorBytes is the budget of a TensorCache where nothing else is said.
+const TensorBytes = 512 << 20
 
 // TensorCache keeps the data of tensors that came with a hash, so that hosts send text states and adapters once: later the hash is enough. What was not used for
 // longest goes first when the budget is spent. Safe for concurrent use.
@@ -68,9 +68,9 @@ func (c *TensorCache) put(hash string, data []byte) []byte {
 	return own
 }
 
-// fill gives every tensor in a request that has only a hash its data, and keeps the data of those that have both. A hash that lies is an error; hashes that are
+// Fill gives every tensor in a request that has only a hash its data, and keeps the data of those that have both. A hash that lies is an error; hashes that are
 // not known are one of code missing_tensors that lists them all, before anything runs.
-func (c *TensorCache) fill(o *node.Object) error {
+func (c *TensorCache) Fill(o *node.Object) error {
 	var missing []any
 	asked := map[string]bool{}
 	err := eachTensor(o, func(t *wire.Tensor) error {

@@ -1,4 +1,4 @@
-package ipc
+package bulk
 
 import (
 	"context"
@@ -18,24 +18,24 @@ import (
 // The stream of chunks: who has bytes offers them under a subject, who wants them pulls. A pull names its own subject as the place of the chunks and how many
 // may be on their way; every chunk names a subject for the credits. Neither side holds more than the window, and a side that falls silent is given up.
 const (
-	chunkBytes  = 512 << 10
-	chunkWindow = 16
+	ChunkBytes  = 512 << 10
+	ChunkWindow = 16
 	chunkHead   = 16               // u32 number, u32 CRC-32 (IEEE) of the data, u64 offset, all big-endian
 	maxSending  = 64               // transfers at a time
 	bulkTotal   = int64(4) << 30   // bytes being pulled or held for requests at a time
-	bulkTime    = 10 * time.Minute // of all that one request refers to
+	Patience    = 10 * time.Minute // of all that one request refers to
 )
 
-// pull asks for the chunks of something offered.
-type pull struct {
+// PullRequest asks for the chunks of something offered.
+type PullRequest struct {
 	ID     string `json:"id"`
 	Chunk  int    `json:"chunk"`  // at most so many bytes each
 	Window int    `json:"window"` // at most so many without a credit
 }
 
 // parsePull reads a pull and refuses chunks and windows that nobody should ask for.
-func parsePull(body []byte) (pull, error) {
-	var q pull
+func parsePull(body []byte) (PullRequest, error) {
+	var q PullRequest
 	o, err := wire.Decode(body, wire.Msgpack, wire.Limits{Bytes: 4096, Depth: 4, Items: 32})
 	if err == nil {
 		err = wire.Bind(o, &q)
@@ -49,12 +49,12 @@ func parsePull(body []byte) (pull, error) {
 // headerFault carries why a pull was refused.
 const headerFault = "Patchbay-Error"
 
-// blobs offers bytes on a connection, and pulls those of others. Safe for concurrent use.
-type blobs struct {
+// Blobs offers bytes on a connection, and pulls those of others. Safe for concurrent use.
+type Blobs struct {
 	nc      *nats.Conn
 	base    string        // its subjects: <base>.get, <base>.ack.<transfer>, <base>.put.<transfer>
-	silence time.Duration // after which the other side is given up
-	life    time.Duration // of an offer that nobody pulls
+	Silence time.Duration // after which the other side is given up
+	Life    time.Duration // of an offer that nobody pulls
 	taken   atomic.Int64  // bytes of regions that were pulled and are not released
 
 	mu      sync.Mutex
@@ -68,15 +68,15 @@ type blobs struct {
 // offer is something that may be pulled, until it was, or until its time is over.
 type offer struct {
 	data  []byte
-	holds []*hold
+	holds []*Hold
 	users int
 	gone  bool
 	timer *time.Timer
 }
 
-// newBlobs answers pulls under the subjects that begin with base, until close.
-func newBlobs(nc *nats.Conn, base string) (*blobs, error) {
-	b := &blobs{nc: nc, base: base, silence: 10 * time.Second, life: time.Minute, offers: map[string]*offer{}, sending: map[string]chan uint32{}}
+// NewBlobs answers pulls under the subjects that begin with base, until close.
+func NewBlobs(nc *nats.Conn, base string) (*Blobs, error) {
+	b := &Blobs{nc: nc, base: base, Silence: 10 * time.Second, Life: time.Minute, offers: map[string]*offer{}, sending: map[string]chan uint32{}}
 	b.ctx, b.stop = context.WithCancel(context.Background())
 	for subject, f := range map[string]nats.MsgHandler{base + ".get": b.get, base + ".ack.*": b.ack} {
 		if _, err := nc.Subscribe(subject, f); err != nil {
@@ -86,8 +86,8 @@ func newBlobs(nc *nats.Conn, base string) (*blobs, error) {
 	return b, nil
 }
 
-// close gives everything up and waits.
-func (b *blobs) close() {
+// Close gives everything up and waits.
+func (b *Blobs) Close() {
 	b.stop()
 	b.wg.Wait()
 	b.mu.Lock()
@@ -97,39 +97,39 @@ func (b *blobs) close() {
 	}
 	b.mu.Unlock()
 	for _, id := range ids {
-		b.withdraw(id)
+		b.Withdraw(id)
 	}
 }
 
 func (o *offer) free() {
 	for _, h := range o.holds {
-		h.release()
+		h.Release()
 	}
 }
 
-// offer makes data there to be pulled; the memory that it may lie in is kept as long.
-func (b *blobs) offer(data []byte, memory ...*hold) *wire.Ref {
+// Offer makes data there to be pulled; the memory that it may lie in is kept as long.
+func (b *Blobs) Offer(data []byte, memory ...*Hold) *wire.Ref {
 	id := wire.NewID()
 	o := &offer{data: data}
 	for _, h := range memory {
-		o.holds = append(o.holds, h.retain())
+		o.holds = append(o.holds, h.Retain())
 	}
 	b.mu.Lock()
 	b.offers[id] = o
-	o.timer = time.AfterFunc(b.life, func() { b.withdraw(id) })
+	o.timer = time.AfterFunc(b.Life, func() { b.Withdraw(id) })
 	b.mu.Unlock()
 	return &wire.Ref{Kind: wire.RefStream, Bytes: len(data), Subject: b.base + ".get", ID: id}
 }
 
-// open counts the offers and transfers that are under way, and the bytes of regions that were pulled and are not released.
-func (b *blobs) open() (transfers int, taken int64) {
+// Open counts the offers and transfers that are under way, and the bytes of regions that were pulled and are not released.
+func (b *Blobs) Open() (transfers int, taken int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.offers) + len(b.sending), b.taken.Load()
 }
 
-// withdraw ends an offer; transfers that are under way go on.
-func (b *blobs) withdraw(id string) {
+// Withdraw ends an offer; transfers that are under way go on.
+func (b *Blobs) Withdraw(id string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	o := b.offers[id]
@@ -145,7 +145,7 @@ func (b *blobs) withdraw(id string) {
 }
 
 // get answers a pull.
-func (b *blobs) get(m *nats.Msg) {
+func (b *Blobs) get(m *nats.Msg) {
 	q, err := parsePull(m.Data)
 	if m.Reply == "" || !b.mayAsk(m.Reply) {
 		return
@@ -180,19 +180,19 @@ func (b *blobs) get(m *nats.Msg) {
 		if of.users == 0 && of.gone {
 			of.free()
 		}
-		of.timer.Reset(b.life)
+		of.timer.Reset(b.Life)
 		b.mu.Unlock()
 		if whole {
-			b.withdraw(q.ID)
+			b.Withdraw(q.ID)
 		}
 	}()
 }
 
 // send sends the chunks and returns whether all were taken.
-func (b *blobs) send(data []byte, q pull, to, ack string, credits <-chan uint32) bool {
-	size := min(q.Chunk, chunkBytes, int(b.nc.MaxPayload())-1024)
+func (b *Blobs) send(data []byte, q PullRequest, to, ack string, credits <-chan uint32) bool {
+	size := min(q.Chunk, ChunkBytes, int(b.nc.MaxPayload())-1024)
 	buf := make([]byte, chunkHead+size)
-	quiet := time.NewTimer(b.silence)
+	quiet := time.NewTimer(b.Silence)
 	defer quiet.Stop()
 	var sent, taken uint32
 	count := uint32((len(data) + size - 1) / size)
@@ -214,7 +214,7 @@ func (b *blobs) send(data []byte, q pull, to, ack string, credits <-chan uint32)
 				return false // it was never sent
 			}
 			taken = c
-			quiet.Reset(b.silence)
+			quiet.Reset(b.Silence)
 		case <-quiet.C:
 			return false
 		case <-b.ctx.Done():
@@ -225,7 +225,7 @@ func (b *blobs) send(data []byte, q pull, to, ack string, credits <-chan uint32)
 }
 
 // ack takes a credit: the number of chunks that have arrived.
-func (b *blobs) ack(m *nats.Msg) {
+func (b *Blobs) ack(m *nats.Msg) {
 	if len(m.Data) != 4 {
 		return
 	}
@@ -237,8 +237,8 @@ func (b *blobs) ack(m *nats.Msg) {
 	}
 }
 
-// region takes memory for n bytes out of the budget.
-func (b *blobs) region(n int) (*Region, error) {
+// Region takes memory for n bytes out of the budget.
+func (b *Blobs) Region(n int) (*Region, error) {
 	if total := b.taken.Add(int64(n)); total > bulkTotal {
 		b.taken.Add(int64(-n))
 		e := wire.Errorf(wire.ErrQueueFull, "payloads of %d bytes are under way, with %d more it would be over %d", total-int64(n), n, bulkTotal)
@@ -254,12 +254,12 @@ func (b *blobs) region(n int) (*Region, error) {
 	return r, nil
 }
 
-// pull fetches what ref means into memory that the caller releases.
-func (b *blobs) pull(ctx context.Context, ref *wire.Ref) (*Region, error) {
+// Pull fetches what ref means into memory that the caller releases.
+func (b *Blobs) Pull(ctx context.Context, ref *wire.Ref) (*Region, error) {
 	if ref.Subject == "" || !b.mayAsk(ref.Subject) {
 		return nil, wire.Errorf(wire.ErrBadRequest, "a stream reference names the subject %q: want one under your inbox", wire.Shown(ref.Subject))
 	}
-	r, err := b.region(ref.Bytes)
+	r, err := b.Region(ref.Bytes)
 	if err != nil {
 		return nil, err
 	}
@@ -275,14 +275,14 @@ func (b *blobs) pull(ctx context.Context, ref *wire.Ref) (*Region, error) {
 }
 
 // mayAsk tells whether a subject that the other side chose may be published to: a client may be sent to any daemon, a daemon only to inboxes.
-func (b *blobs) mayAsk(subject string) bool {
+func (b *Blobs) mayAsk(subject string) bool {
 	if wire.Answerable(b.base) { // we are a client
 		return true
 	}
 	return wire.Answerable(subject)
 }
 
-func (b *blobs) pullInto(ctx context.Context, ref *wire.Ref, out *Region) error {
+func (b *Blobs) pullInto(ctx context.Context, ref *wire.Ref, out *Region) error {
 	total := len(out.Bytes())
 	here := b.base + ".put." + wire.NewID()
 	sub, err := b.nc.SubscribeSync(here)
@@ -290,11 +290,11 @@ func (b *blobs) pullInto(ctx context.Context, ref *wire.Ref, out *Region) error 
 		return err
 	}
 	defer func() { _ = sub.Unsubscribe() }()
-	size := min(chunkBytes, int(b.nc.MaxPayload())-1024)
-	if err := sub.SetPendingLimits(2*chunkWindow, 2*chunkWindow*(chunkBytes+chunkHead)); err != nil { // who sends more than it may loses chunks, and is found out
+	size := min(ChunkBytes, int(b.nc.MaxPayload())-1024)
+	if err := sub.SetPendingLimits(2*ChunkWindow, 2*ChunkWindow*(ChunkBytes+chunkHead)); err != nil { // who sends more than it may loses chunks, and is found out
 		return err
 	}
-	q, err := wire.EncodeMsgpack(pull{ID: ref.ID, Chunk: size, Window: chunkWindow})
+	q, err := wire.EncodeMsgpack(PullRequest{ID: ref.ID, Chunk: size, Window: ChunkWindow})
 	if err != nil {
 		return err
 	}
@@ -303,14 +303,14 @@ func (b *blobs) pullInto(ctx context.Context, ref *wire.Ref, out *Region) error 
 	}
 	var number uint32
 	for have := 0; have < total; {
-		wait, cancel := context.WithTimeout(ctx, b.silence)
+		wait, cancel := context.WithTimeout(ctx, b.Silence)
 		m, err := sub.NextMsgWithContext(wait)
 		cancel()
 		switch {
 		case errors.Is(err, nats.ErrNoResponders):
 			return fmt.Errorf("its sender is gone")
 		case err != nil && ctx.Err() == nil:
-			return fmt.Errorf("no chunk for %s after %d of %d bytes (%w)", b.silence, have, total, err)
+			return fmt.Errorf("no chunk for %s after %d of %d bytes (%w)", b.Silence, have, total, err)
 		case err != nil:
 			return ctx.Err()
 		case m.Header.Get(headerFault) != "":
@@ -324,7 +324,7 @@ func (b *blobs) pullInto(ctx context.Context, ref *wire.Ref, out *Region) error 
 			return err
 		}
 		have, number = have+n, number+1
-		if number%(chunkWindow/4) == 0 || have == total {
+		if number%(ChunkWindow/4) == 0 || have == total {
 			if !b.mayAsk(m.Reply) || m.Reply == "" {
 				return fmt.Errorf("a chunk wants its credit at %q", m.Reply)
 			}
@@ -360,34 +360,34 @@ func checkChunk(m []byte, number uint32, have, most, total int) (int, error) {
 	return n, nil
 }
 
-// natsCargo takes what goes beside one message on NATS.
-type natsCargo struct {
-	offer func(data []byte) (*wire.Ref, error)
-	drop  func(ref *wire.Ref)
+// NATSCargo takes what goes beside one message on NATS.
+type NATSCargo struct {
+	Offer func(data []byte) (*wire.Ref, error)
+	Drop  func(ref *wire.Ref)
 	refs  []*wire.Ref
 }
 
-// put implements cargo.
-func (c *natsCargo) put(data []byte) (*wire.Ref, error) {
-	ref, err := c.offer(data)
+// Put implements cargo.
+func (c *NATSCargo) Put(data []byte) (*wire.Ref, error) {
+	ref, err := c.Offer(data)
 	if ref != nil {
 		c.refs = append(c.refs, ref)
 	}
 	return ref, err
 }
 
-// fds implements cargo: NATS takes no descriptors.
-func (c *natsCargo) fds() []int { return nil }
+// FDs implements cargo: NATS takes no descriptors.
+func (c *NATSCargo) FDs() []int { return nil }
 
-// done implements cargo: what was not sent is offered no longer.
-func (c *natsCargo) done(sent bool) {
-	if sent || c.drop == nil {
+// Done implements cargo: what was not sent is offered no longer.
+func (c *NATSCargo) Done(sent bool) {
+	if sent || c.Drop == nil {
 		return
 	}
 	for _, r := range c.refs {
-		c.drop(r)
+		c.Drop(r)
 	}
 }
 
-// drop is withdraw by the reference that offer gave.
-func (b *blobs) drop(ref *wire.Ref) { b.withdraw(ref.ID) }
+// Drop is withdraw by the reference that offer gave.
+func (b *Blobs) Drop(ref *wire.Ref) { b.Withdraw(ref.ID) }

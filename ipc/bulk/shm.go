@@ -1,4 +1,4 @@
-package ipc
+package bulk
 
 import (
 	"errors"
@@ -11,9 +11,9 @@ import (
 	"patchbay/node"
 )
 
-// mapped replaces the references of kind shm in a message by the memory that they mean. It takes the descriptors; every one must be meant by one of them at
+// Mapped replaces the references of kind shm in a message by the memory that they mean. It takes the descriptors; every one must be meant by one of them at
 // least. The data is valid until the hold is released.
-func mapped(fds []int, each func(func(*wire.Ref) ([]byte, error)) error) (*hold, error) {
+func Mapped(fds []int, each func(func(*wire.Ref) ([]byte, error)) error) (*Hold, error) {
 	regions := make([]*Region, len(fds))
 	used := make([]bool, len(fds))
 	var first error
@@ -24,7 +24,7 @@ func mapped(fds []int, each func(func(*wire.Ref) ([]byte, error)) error) (*hold,
 		}
 	}
 	regions = slices.DeleteFunc(regions, func(r *Region) bool { return r == nil })
-	h := holding(regions...)
+	h := Holding(regions...)
 	if first == nil {
 		first = each(func(r *wire.Ref) ([]byte, error) {
 			if r.Kind != wire.RefShm {
@@ -45,7 +45,7 @@ func mapped(fds []int, each func(func(*wire.Ref) ([]byte, error)) error) (*hold,
 		first = fmt.Errorf("the frame brought %d descriptors, and nothing refers to number %d", len(fds), at)
 	}
 	if first != nil {
-		h.release()
+		h.Release()
 		return nil, first
 	}
 	if len(regions) == 0 {
@@ -54,43 +54,43 @@ func mapped(fds []int, each func(func(*wire.Ref) ([]byte, error)) error) (*hold,
 	return h, nil
 }
 
-// mappedReply is mapped for a reply.
-func mappedReply(o *node.Object, fds []int) (*hold, error) {
-	return mapped(fds, func(f func(*wire.Ref) ([]byte, error)) error {
+// MappedReply is mapped for a reply.
+func MappedReply(o *node.Object, fds []int) (*Hold, error) {
+	return Mapped(fds, func(f func(*wire.Ref) ([]byte, error)) error {
 		_, err := wire.ReplaceRefs(o, f)
 		return err
 	})
 }
 
-// cargo takes what goes beside one message.
-type cargo interface {
+// Cargo takes what goes beside one message.
+type Cargo interface {
 	// put takes bytes; nil: they go inside.
-	put(data []byte) (*wire.Ref, error)
+	Put(data []byte) (*wire.Ref, error)
 	// fds are the descriptors to send.
-	fds() []int
+	FDs() []int
 	// done is called when the message was sent, or was not.
-	done(sent bool)
+	Done(sent bool)
 }
 
-// shmCargo gathers the shared memory that goes with one frame: memory that the message lies in goes as it is, the rest is copied into one region.
-type shmCargo struct {
+// ShmCargo gathers the shared memory that goes with one frame: memory that the message lies in goes as it is, the rest is copied into one region.
+type ShmCargo struct {
 	known []*Region
 	list  []int // in the order of Ref.FD
 	own   int   // -1: none yet
 	size  int
 }
 
-// newShmCargo gathers for one frame; what lies in h or more goes without a copy.
-func newShmCargo(h *hold, more ...*Region) *shmCargo {
-	c := &shmCargo{own: -1, known: more}
+// NewShmCargo gathers for one frame; what lies in h or more goes without a copy.
+func NewShmCargo(h *Hold, more ...*Region) *ShmCargo {
+	c := &ShmCargo{own: -1, known: more}
 	if h != nil {
 		c.known = append(c.known, h.regions...)
 	}
 	return c
 }
 
-// put implements cargo.
-func (c *shmCargo) put(data []byte) (*wire.Ref, error) {
+// Put implements cargo.
+func (c *ShmCargo) Put(data []byte) (*wire.Ref, error) {
 	for _, r := range c.known {
 		if at, ok := r.find(data); ok {
 			i := slices.Index(c.list, r.fd)
@@ -125,16 +125,16 @@ func (c *shmCargo) put(data []byte) (*wire.Ref, error) {
 	return &wire.Ref{Kind: wire.RefShm, Bytes: len(data), FD: slices.Index(c.list, c.own), Offset: at}, nil
 }
 
-// fds implements cargo: no more can be put in afterwards.
-func (c *shmCargo) fds() []int {
+// FDs implements cargo: no more can be put in afterwards.
+func (c *ShmCargo) FDs() []int {
 	if c.own >= 0 {
 		_, _ = unix.FcntlInt(uintptr(c.own), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_WRITE|unix.F_SEAL_SEAL)
 	}
 	return c.list
 }
 
-// done implements cargo.
-func (c *shmCargo) done(bool) {
+// Done implements cargo.
+func (c *ShmCargo) Done(bool) {
 	if c.own >= 0 {
 		_ = unix.Close(c.own)
 	}
