@@ -182,3 +182,25 @@ func hashOf(req *RunRequest, w *node.Workflow) string {
 	}
 	return hex.EncodeToString(sum.Sum(nil))
 }
+
+// clientOf is the name under which the jobs of a client are counted: the user that its reply subject belongs to, where that tells; or else what the request
+// calls itself, in client (text, or a map with id). All who have no name are one.
+func clientOf(from string, req *RunRequest) string {
+	name := from
+	switch c := req.Client.(type) {
+	case string:
+		name = orText(name, c)
+	case *node.Object:
+		id, _ := c.Get("id")
+		text, _ := id.(string)
+		name = orText(name, text)
+	}
+	return name[:min(len(name), 128)]
+}
+
+func orText(text, preset string) string {
+	if text == "" {
+		return preset
+	}
+	return text
+}

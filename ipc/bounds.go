@@ -55,28 +55,6 @@ func undecodable(err error) *wire.Error {
 	return wire.Errorf(wire.ErrBadRequest, "%v", err)
 }
 
-// clientOf is the name under which the jobs of a client are counted: the user that its reply subject belongs to, where that tells; or else what the request
-// calls itself, in client (text, or a map with id). All who have no name are one.
-func clientOf(r *Request, req *RunRequest) string {
-	name := r.From
-	switch c := req.Client.(type) {
-	case string:
-		name = orText(name, c)
-	case *node.Object:
-		id, _ := c.Get("id")
-		text, _ := id.(string)
-		name = orText(name, text)
-	}
-	return name[:min(len(name), 128)]
-}
-
-func orText(text, preset string) string {
-	if text == "" {
-		return preset
-	}
-	return text
-}
-
 // refusedJob is the reply to a job that the table did not take.
 func (s *Service) refusedJob(req *RunRequest, err error) *wire.Error {
 	after := func(e *wire.Error, ms int) *wire.Error {

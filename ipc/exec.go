@@ -133,32 +133,3 @@ func (s *Service) own(v any, ex Executor) {
 		s.owners[id] = o
 	})
 }
-
-// walkHandles calls f with the id of every handle in a decoded value.
-func walkHandles(v any, f func(id string)) {
-	eachHandle(v, func(id string, _ *node.Object) { f(id) })
-}
-
-// eachHandle calls f with every handle in a decoded value.
-func eachHandle(v any, f func(id string, h *node.Object)) {
-	switch x := v.(type) {
-	case []any:
-		for _, e := range x {
-			eachHandle(e, f)
-		}
-	case *node.Object:
-		if x == nil {
-			return
-		}
-		if id, ok := x.Get(handleKey); ok {
-			if s, ok := id.(string); ok {
-				f(s, x)
-			}
-			return
-		}
-		for _, k := range x.Keys() {
-			e, _ := x.Get(k)
-			eachHandle(e, f)
-		}
-	}
-}

@@ -95,14 +95,6 @@ func (f *fake) Run(ctx context.Context, task Task, sink Sink) (*Outcome, error) 
 	return out, nil
 }
 
-func fakePicture(id string, n int) node.Output {
-	data := make([]byte, n)
-	for i := range data {
-		data[i] = byte(i * 7)
-	}
-	return node.Output{Node: id, Kind: "images", Type: "output", Prefix: "fake", Ext: ".png", Data: data, Width: 1, Height: 1}
-}
-
 func (f *fake) Exec(_ context.Context, req *ExecRequest) (*ExecReply, error) {
 	switch req.Class {
 	case "Echo":
@@ -192,24 +184,6 @@ func newRig(t testing.TB, jc JobsConfig, sc ShelfConfig, executors ...Executor) 
 		svc.Close()
 	})
 	return &rig{jobs: jobs, svc: svc, shelf: shelf}
-}
-
-// graph makes a workflow {"1": {class_type, inputs {n}}, ...} from "Wait 20", "Picture 10".
-func graph(nodes ...string) *node.Object {
-	o := node.NewObject()
-	for i, n := range nodes {
-		class, num, _ := strings.Cut(n, " ")
-		in := node.NewObject()
-		if num != "" {
-			var v int64
-			if _, err := fmt.Sscan(num, &v); err != nil {
-				panic(err)
-			}
-			in.Set("n", v)
-		}
-		o.Set(fmt.Sprint(i+1), node.NewObject("class_type", class, "inputs", in))
-	}
-	return o
 }
 
 // workerCommand re-runs this test binary as a fake worker.

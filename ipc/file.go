@@ -48,6 +48,7 @@ func (f File) Save(dir string) (string, error) {
 // checksum is CRC-32C (Castagnoli).
 func checksum(data []byte) uint32 { return crc32.Checksum(data, crc32.MakeTable(crc32.Castagnoli)) }
 
+// writeSynced writes a file, with its folders, and returns when it is on the disk.
 func writeSynced(path string, data []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err

@@ -154,6 +154,7 @@ type jobsRequest struct {
 	Limit int    `json:"limit,omitempty"` // newest first; 0: 100
 }
 
+// jobsReply answers jobs: the newest first, and how many there are in each state.
 type jobsReply struct {
 	V      int        `json:"v"`
 	Jobs   []Record   `json:"jobs"`
@@ -199,6 +200,7 @@ type describeRequest struct {
 	Limits bool   `json:"limits,omitempty"` // only what the daemon takes
 }
 
+// pongReply answers ping.
 type pongReply struct {
 	V   int    `json:"v"`
 	PID int    `json:"pid"`

@@ -107,8 +107,6 @@ func TestErrorTableIsComplete(t *testing.T) {
 	}
 }
 
-func FuzzMessages(f *testing.F) { messagesTarget().Fuzz(f) }
-
 // TestSameFilesSameJob: a request with several files is the same job every time, whatever order they come in.
 func TestSameFilesSameJob(t *testing.T) {
 	files := map[string][]byte{}

@@ -94,6 +94,7 @@ func (r *Record) because(cause string) {
 // priorities are the classes of jobs, most urgent first.
 func priorities() []string { return []string{"high", "normal", "low"} }
 
+// orNormal is the class of jobs that a request without one is in.
 func orNormal(priority string) string {
 	if priority == "" {
 		return "normal"
@@ -104,6 +105,7 @@ func orNormal(priority string) string {
 // rank is the place of a class among the others, 0 first.
 func rank(priority string) int { return slices.Index(priorities(), orNormal(priority)) }
 
+// clone is a copy whose lists may be appended to.
 func (r Record) clone() Record {
 	r.Outputs, r.Causes = slices.Clone(r.Outputs), slices.Clone(r.Causes)
 	return r

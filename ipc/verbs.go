@@ -14,7 +14,7 @@ func (s *Service) accept(r *Request) (*RunRequest, Receipt, error) {
 	if fault != nil {
 		return nil, Receipt{}, fault
 	}
-	req.from = clientOf(r, req)
+	req.from = clientOf(r.From, req)
 	if id := r.MsgID; id != "" && !holds(r.Fields, "id") && !holds(r.Fields, "prompt_id") {
 		if !wire.ValidID(id) {
 			return nil, Receipt{}, wire.Errorf(wire.ErrBadRequest, "header Nats-Msg-Id %q is no job id: want 1 to 64 of A-Z a-z 0-9 _ -", wire.Shown(id))
