@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"patchbay/ipc"
+	"patchbay/ipc/message"
 	"patchbay/node"
 )
 
@@ -70,7 +71,7 @@ func demoFolder() (string, error) {
 	return "", fmt.Errorf("examples/demo.json is not beside the program or here; run it from the source folder, or install with install.sh")
 }
 
-func (f *demoFlags) request(file string) (*ipc.RunRequest, error) {
+func (f *demoFlags) request(file string) (*message.RunRequest, error) {
 	req, w, err := readFlow(file, nil)
 	if err != nil {
 		return nil, err
@@ -131,8 +132,8 @@ func demo(cmd *cobra.Command, f *demoFlags) error {
 	defer shows.close()
 	var metrics map[string]any
 	var work profiles
-	col := &ipc.Collector{Accepted: shows.accepted, Event: func(ev ipc.Event) {
-		if ev.Type == ipc.EventMetrics {
+	col := &ipc.Collector{Accepted: shows.accepted, Event: func(ev message.Event) {
+		if ev.Type == message.EventMetrics {
 			metrics = ev.Data
 		}
 		work.take(ev)

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"patchbay/ipc"
+	"patchbay/ipc/message"
 	"patchbay/node"
 )
 
@@ -116,7 +117,7 @@ func daemonCheck(cmd *cobra.Command, t *target) []check {
 	if err != nil {
 		return []check{{"note", "daemon", err.Error()}}
 	}
-	out := []check{{"ok", "daemon", fmt.Sprintf("answers; %d jobs queued, %d running", counts[ipc.Queued], counts[ipc.Running])}}
+	out := []check{{"ok", "daemon", fmt.Sprintf("answers; %d jobs queued, %d running", counts[message.Queued], counts[message.Running])}}
 	b, err := ipc.BoundsOf(ctx, c)
 	if err != nil {
 		return append(out, check{"note", "limits", err.Error()})

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"patchbay/ipc"
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
 
@@ -91,7 +92,7 @@ func runFlow(cmd *cobra.Command, f *runFlags, path string) error {
 	ctx, stop := cancelOnSignal(cmd.Context(), client, req.ID)
 	defer stop()
 	var measured profiles
-	col := &ipc.Collector{Accepted: shows.accepted, Event: func(ev ipc.Event) { measured.take(ev); shows.event(ev) }}
+	col := &ipc.Collector{Accepted: shows.accepted, Event: func(ev message.Event) { measured.take(ev); shows.event(ev) }}
 	end, err := ipc.Run(ctx, client, req, col)
 	if l, ok := client.(*localWorker); ok {
 		err = l.cause(err)
@@ -213,7 +214,7 @@ func cancelOnSignal(parent context.Context, c ipc.Client, job string) (context.C
 var errInterrupted = errors.New("interrupted")
 
 // saveFiles writes the pictures of a job below dir and returns their paths. Previews of PreviewImage are left out unless there is nothing else.
-func saveFiles(files []ipc.File, dir string) ([]string, error) {
+func saveFiles(files []message.File, dir string) ([]string, error) {
 	var paths []string
 	for _, f := range files {
 		if f.Ref.Type == "temp" && !onlyTemp(files) {
@@ -228,7 +229,7 @@ func saveFiles(files []ipc.File, dir string) ([]string, error) {
 	return paths, nil
 }
 
-func onlyTemp(files []ipc.File) bool {
+func onlyTemp(files []message.File) bool {
 	for _, f := range files {
 		if f.Ref.Type != "temp" {
 			return false

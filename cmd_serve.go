@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"patchbay/ipc"
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/node"
 )
@@ -399,7 +400,7 @@ func (d *daemon) executors() []ipc.Executor {
 }
 
 // event counts and publishes an event.
-func (d *daemon) event(ev ipc.Event) {
+func (d *daemon) event(ev message.Event) {
 	d.meter.Event(ev)
 	d.nats.Event(ev)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"patchbay/ipc"
+	"patchbay/ipc/message"
 )
 
 func topCmd() *cobra.Command {
@@ -64,8 +65,8 @@ ranks sent each other by axis, and the last jobs. q ends it. Where the output is
 
 // sight is what there is to see at one moment.
 type sight struct {
-	Daemons []ipc.Stats  `json:"daemons"`
-	Jobs    []ipc.Record `json:"jobs"` // the newest
+	Daemons []message.Stats  `json:"daemons"`
+	Jobs    []message.Record `json:"jobs"` // the newest
 	at      time.Time
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
 
-	"patchbay/ipc"
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/node"
 )
@@ -55,7 +55,7 @@ func (s *shower) say(format string, args ...any) {
 	printf(s.out, format+"\n", args...)
 }
 
-func (s *shower) accepted(r ipc.Receipt) {
+func (s *shower) accepted(r message.Receipt) {
 	s.job = r.Job
 	if s.json {
 		s.print(r)
@@ -67,7 +67,7 @@ func (s *shower) accepted(r ipc.Receipt) {
 	}
 }
 
-func (s *shower) event(ev ipc.Event) {
+func (s *shower) event(ev message.Event) {
 	if s.json {
 		s.print(ev)
 		return
@@ -76,18 +76,18 @@ func (s *shower) event(ev ipc.Event) {
 	case "executing":
 		s.dropBar()
 		s.say("node %v", ev.Data["node"])
-	case ipc.EventRetrying:
+	case message.EventRetrying:
 		s.dropBar()
 		s.say("retrying: %v", ev.Data["cause"])
-	case ipc.EventProgress:
+	case message.EventProgress:
 		s.progress(ev)
 	}
-	if ipc.Terminal(ev.Type) {
+	if message.Terminal(ev.Type) {
 		s.dropBar()
 	}
 }
 
-func (s *shower) progress(ev ipc.Event) {
+func (s *shower) progress(ev message.Event) {
 	value, _ := ev.Data["value"].(int64)
 	total, _ := ev.Data["max"].(int64)
 	if s.bars == nil {
@@ -122,7 +122,7 @@ func (s *shower) close() {
 }
 
 // finish saves the files, says how the job ended and returns the error whose exit code fits.
-func (s *shower) finish(end *ipc.Event, err error, files []ipc.File, dir string) error {
+func (s *shower) finish(end *message.Event, err error, files []message.File, dir string) error {
 	s.close()
 	var refused *wire.Error
 	switch {
@@ -136,8 +136,8 @@ func (s *shower) finish(end *ipc.Event, err error, files []ipc.File, dir string)
 		return errors.New("the daemon went away before the job ended")
 	}
 	switch end.Type {
-	case ipc.EventSuccess:
-	case ipc.EventInterrupted:
+	case message.EventSuccess:
+	case message.EventInterrupted:
 		return &exitError{exitCancelled, errors.New("the job was cancelled")}
 	default:
 		code := exitFailed

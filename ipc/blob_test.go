@@ -16,6 +16,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"patchbay/ipc/bulk"
+	"patchbay/ipc/message"
+	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
 	"patchbay/node"
@@ -51,8 +53,8 @@ func TestTensorsInChunks(t *testing.T) {
 	ctx := wiretest.Within(t, 60*time.Second)
 	for _, size := range []int{1000, wire.BulkBytes, wire.BulkBytes + 1, bulk.ChunkWindow * bulk.ChunkBytes, 20<<20 + 3} {
 		want := &wire.Tensor{DType: "u8", Shape: []int{size}, Data: wiretest.Noise(size)}
-		var out ExecReply
-		if err := askOne(ctx, c, VerbExec, "", &ExecRequest{Class: "Echo", Inputs: node.NewObject("value", want)}, &out); err != nil {
+		var out message.ExecReply
+		if err := askOne(ctx, c, message.VerbExec, "", &message.ExecRequest{Class: "Echo", Inputs: node.NewObject("value", want)}, &out); err != nil {
 			t.Fatalf("%d bytes: %v", size, err)
 		}
 		if got, ok := out.Outputs[0].(*wire.Tensor); !ok || !bytes.Equal(got.Data, want.Data) {
@@ -64,15 +66,15 @@ func TestTensorsInChunks(t *testing.T) {
 	for range 40 {
 		list = append(list, &wire.Tensor{DType: "u8", Shape: []int{300 << 10}, Data: wiretest.Noise(300 << 10)})
 	}
-	var out ExecReply
-	if err := askOne(ctx, c, VerbExec, "", &ExecRequest{Class: "Echo", Inputs: node.NewObject("value", list)}, &out); err != nil {
+	var out message.ExecReply
+	if err := askOne(ctx, c, message.VerbExec, "", &message.ExecRequest{Class: "Echo", Inputs: node.NewObject("value", list)}, &out); err != nil {
 		t.Fatal(err)
 	}
 	if got := out.Outputs[0].([]any); len(got) != 40 || !bytes.Equal(got[39].(*wire.Tensor).Data, wiretest.Noise(300<<10)) {
 		t.Errorf("got %d tensors", len(got))
 	}
-	_, col, end := runJob(t, c, &RunRequest{Workflow: graph("Picture 9000000"), Inputs: map[string][]byte{"a": wiretest.Noise(10 << 20)}})
-	if end.Type != EventSuccess || len(col.Files) != 1 || !bytes.Equal(col.Files[0].Data, fakePicture("1", 9000000).Data) {
+	_, col, end := runJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Picture 9000000"), Inputs: map[string][]byte{"a": wiretest.Noise(10 << 20)}})
+	if end.Type != message.EventSuccess || len(col.Files) != 1 || !bytes.Equal(col.Files[0].Data, messagetest.Picture("1", 9000000).Data) {
 		t.Errorf("got %+v and %d files", end, len(col.Files))
 	}
 	untilGivenBack(t, n.blobs)
@@ -107,11 +109,11 @@ func TestObjectsAsPayloads(t *testing.T) {
 	tensor := func(r wire.Ref) map[string]any {
 		return map[string]any{"class_type": "Sum", "inputs": map[string]any{"value": &wire.Tensor{DType: "u8", Shape: []int{r.Bytes}, Ref: &r}}}
 	}
-	var out ExecReply
-	if err := askOne(ctx, c, VerbExec, "", tensor(*ref), &out); err != nil || out.Outputs[1] != int64(len(data)) {
+	var out message.ExecReply
+	if err := askOne(ctx, c, message.VerbExec, "", tensor(*ref), &out); err != nil || out.Outputs[1] != int64(len(data)) {
 		t.Fatalf("got %v, %v", out.Outputs, err)
 	}
-	if err := askOne(ctx, c, VerbExec, "", tensor(wire.Ref{Kind: wire.RefObject, Bytes: ref.Bytes, Name: ref.Name}), &out); err != nil {
+	if err := askOne(ctx, c, message.VerbExec, "", tensor(wire.Ref{Kind: wire.RefObject, Bytes: ref.Bytes, Name: ref.Name}), &out); err != nil {
 		t.Errorf("without a digest: %v", err)
 	}
 	for name, r := range map[string]wire.Ref{
@@ -119,21 +121,21 @@ func TestObjectsAsPayloads(t *testing.T) {
 		"SHA-256 is":         {Kind: wire.RefObject, Bytes: ref.Bytes, Name: ref.Name, SHA256: strings.Repeat("0", 64)},
 		"not found":          {Kind: wire.RefObject, Bytes: ref.Bytes, Name: "in/none"},
 	} {
-		if err := askOne(ctx, c, VerbExec, "", tensor(r), &out); wiretest.Code(err) != wire.ErrPayload || !strings.Contains(err.Error(), name) {
+		if err := askOne(ctx, c, message.VerbExec, "", tensor(r), &out); wiretest.Code(err) != wire.ErrPayload || !strings.Contains(err.Error(), name) {
 			t.Errorf("want %s: got %v", name, err)
 		}
 	}
 	// A file of a job in JSON, as a person at a shell sends it; the result as an object.
 	body := []byte(`{"workflow": {"1": {"class_type": "Picture", "inputs": {"n": 700000}}}, "inputs": {"a.png": {"$bytes": {"kind": "object", "bytes": 31457297, "name": "in/big"}}}}`)
-	m, err := c.nc.RequestMsgWithContext(ctx, &nats.Msg{Subject: VerbSubject(VerbSubmit, ""), Data: body})
+	m, err := c.nc.RequestMsgWithContext(ctx, &nats.Msg{Subject: message.VerbSubject(message.VerbSubmit, ""), Data: body})
 	if err != nil || !strings.Contains(string(m.Data), `"accepted"`) {
 		t.Fatalf("submit: %v %s", err, m.Data)
 	}
-	exec, err := wire.EncodeMsgpack(&ExecRequest{Class: "Echo", Inputs: node.NewObject("value", &wire.Tensor{DType: "u8", Shape: []int{1 << 20}, Data: data[:1<<20]})})
+	exec, err := wire.EncodeMsgpack(&message.ExecRequest{Class: "Echo", Inputs: node.NewObject("value", &wire.Tensor{DType: "u8", Shape: []int{1 << 20}, Data: data[:1<<20]})})
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err = c.nc.RequestMsgWithContext(ctx, &nats.Msg{Subject: VerbSubject(VerbExec, ""), Data: exec, Header: nats.Header{wire.HeaderAccept: {"object"}}})
+	m, err = c.nc.RequestMsgWithContext(ctx, &nats.Msg{Subject: message.VerbSubject(message.VerbExec, ""), Data: exec, Header: nats.Header{wire.HeaderAccept: {"object"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,9 +193,9 @@ func TestHostileStreams(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var out ExecReply
+		var out message.ExecReply
 		began := time.Now()
-		err = askOne(ctx, c, VerbExec, "", map[string]any{"class_type": "Sum", "inputs": map[string]any{
+		err = askOne(ctx, c, message.VerbExec, "", map[string]any{"class_type": "Sum", "inputs": map[string]any{
 			"value": &wire.Tensor{DType: "u8", Shape: []int{len(data)}, Ref: &wire.Ref{Kind: wire.RefStream, Bytes: len(data), Subject: subject, ID: "x"}},
 		}}, &out)
 		if took := time.Since(began); took > 5*time.Second {
@@ -215,7 +217,7 @@ func TestHostileStreams(t *testing.T) {
 		"does not fit": {Kind: wire.RefStream, Bytes: 4, Subject: "a", ID: "x"},
 	}
 	for want, ref := range refused {
-		err := askOne(ctx, c, VerbExec, "", map[string]any{"class_type": "Sum", "inputs": map[string]any{"value": &wire.Tensor{DType: "u8", Shape: []int{3 << 20}, Ref: ref}}}, &ExecReply{})
+		err := askOne(ctx, c, message.VerbExec, "", map[string]any{"class_type": "Sum", "inputs": map[string]any{"value": &wire.Tensor{DType: "u8", Shape: []int{3 << 20}, Ref: ref}}}, &message.ExecReply{})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
@@ -306,10 +308,10 @@ func TestUploadsAreReadByOthers(t *testing.T) {
 // BenchmarkTensorOverNATS sends a 64 MiB tensor in chunks with credits to a daemon in this process.
 func BenchmarkTensorOverNATS(b *testing.B) {
 	c, _ := payloadRig(b, nil)
-	body := &ExecRequest{Class: "Sum", Inputs: node.NewObject("value", &wire.Tensor{DType: "f32", Shape: []int{16, 1024, 1024}, Data: make([]byte, 64<<20)})}
+	body := &message.ExecRequest{Class: "Sum", Inputs: node.NewObject("value", &wire.Tensor{DType: "f32", Shape: []int{16, 1024, 1024}, Data: make([]byte, 64<<20)})}
 	b.SetBytes(64 << 20)
 	for b.Loop() {
-		if err := askOne(context.Background(), c, VerbExec, "", body, &struct{}{}); err != nil {
+		if err := askOne(context.Background(), c, message.VerbExec, "", body, &struct{}{}); err != nil {
 			b.Fatal(err)
 		}
 	}

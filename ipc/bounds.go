@@ -3,6 +3,7 @@ package ipc
 import (
 	"errors"
 
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/node"
 )
@@ -39,9 +40,9 @@ func (b Bounds) frame() wire.Limits {
 	return wire.Limits{Bytes: b.Frame, Depth: b.Depth, Items: b.Values}
 }
 
-func (s *Service) limits() BoundsReply {
+func (s *Service) limits() message.BoundsReply {
 	b, j := s.cfg.Bounds, s.cfg.Jobs.cfg
-	return BoundsReply{b.Message, b.Frame, b.Depth, b.Values, j.MaxQueued, j.MaxPerClient, b.Nodes.Pixels, b.Nodes.Steps}
+	return message.BoundsReply{MessageBytes: b.Message, FrameBytes: b.Frame, Depth: b.Depth, Values: b.Values, Queue: j.MaxQueued, ClientJobs: j.MaxPerClient, Pixels: b.Nodes.Pixels, Steps: b.Nodes.Steps}
 }
 
 // undecodable is the reply to a body that Decode refuses.
@@ -56,7 +57,7 @@ func undecodable(err error) *wire.Error {
 }
 
 // refusedJob is the reply to a job that the table did not take.
-func (s *Service) refusedJob(req *RunRequest, err error) *wire.Error {
+func (s *Service) refusedJob(req *message.RunRequest, err error) *wire.Error {
 	after := func(e *wire.Error, ms int) *wire.Error {
 		e.RetryAfterMS = ms
 		return e
@@ -67,7 +68,7 @@ func (s *Service) refusedJob(req *RunRequest, err error) *wire.Error {
 	case errors.Is(err, errFull):
 		return after(wire.Errorf(wire.ErrQueueFull, "the queue is full: %d jobs are waiting", s.cfg.Jobs.cfg.MaxQueued), 1000)
 	case errors.Is(err, errCrowd):
-		return after(wire.Errorf(wire.ErrQueueFull, "client %q has %d jobs that have not ended, and may have no more", req.from, s.cfg.Jobs.cfg.MaxPerClient), 1000)
+		return after(wire.Errorf(wire.ErrQueueFull, "client %q has %d jobs that have not ended, and may have no more", req.From, s.cfg.Jobs.cfg.MaxPerClient), 1000)
 	case errors.Is(err, errStore):
 		return after(wire.Errorf(wire.ErrDiskFull, "%v; make room, then send the job again with the same id", err), 5000)
 	case errors.Is(err, errClosed):

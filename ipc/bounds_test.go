@@ -11,6 +11,8 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"patchbay/ipc/message"
+	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
 	"patchbay/node"
@@ -67,20 +69,20 @@ func TestBoundsOfMessages(t *testing.T) {
 			status     int
 			code, says string
 		}{
-			{"bytes", VerbSubmit, &RunRequest{Workflow: one("text", strings.Repeat("x", 20000))}, 413, wire.ErrTooLarge, "the limit is 16384"},
-			{"depth", VerbSubmit, &RunRequest{Workflow: one("list", wiretest.Deep(20))}, 400, wire.ErrBadRequest, "deeper than 16 levels"},
-			{"depth in text", VerbSubmit, &RunRequest{Workflow: `{"1":{"class_type":"Picture","inputs":{"a":` + strings.Repeat("[", 20) + strings.Repeat("]", 20) + `}}}`}, 422, wire.ErrBadWorkflow, "deeper than 16 levels"},
-			{"values", VerbSubmit, &RunRequest{Workflow: one("list", make([]any, 600))}, 400, wire.ErrBadRequest, "more than 500 values"},
-			{"pixels", VerbSubmit, &RunRequest{Workflow: one("width", int64(256), "height", int64(256), "batch_size", int64(2))}, 413, wire.ErrTooLarge, "at most 65536"},
-			{"pixels that overflow", VerbRun, &RunRequest{Workflow: one("width", uint64(1)<<63, "height", uint64(1)<<63)}, 413, wire.ErrTooLarge, "at most 65536"},
-			{"steps", VerbSubmit, &RunRequest{Workflow: one("steps", int64(51))}, 413, wire.ErrTooLarge, "at most 50 are allowed"},
-			{"steps of a host", VerbSample, &SampleRequest{
-				Model: ModelRef{File: "m"}, Sampler: SamplerRef{Name: "euler"}, Sigmas: tensor(52), Latent: tensor(1, 1, 8, 8),
-				Conds: CondsRef{Positive: []CondRef{}},
+			{"bytes", message.VerbSubmit, &message.RunRequest{Workflow: one("text", strings.Repeat("x", 20000))}, 413, wire.ErrTooLarge, "the limit is 16384"},
+			{"depth", message.VerbSubmit, &message.RunRequest{Workflow: one("list", wiretest.Deep(20))}, 400, wire.ErrBadRequest, "deeper than 16 levels"},
+			{"depth in text", message.VerbSubmit, &message.RunRequest{Workflow: `{"1":{"class_type":"Picture","inputs":{"a":` + strings.Repeat("[", 20) + strings.Repeat("]", 20) + `}}}`}, 422, wire.ErrBadWorkflow, "deeper than 16 levels"},
+			{"values", message.VerbSubmit, &message.RunRequest{Workflow: one("list", make([]any, 600))}, 400, wire.ErrBadRequest, "more than 500 values"},
+			{"pixels", message.VerbSubmit, &message.RunRequest{Workflow: one("width", int64(256), "height", int64(256), "batch_size", int64(2))}, 413, wire.ErrTooLarge, "at most 65536"},
+			{"pixels that overflow", message.VerbRun, &message.RunRequest{Workflow: one("width", uint64(1)<<63, "height", uint64(1)<<63)}, 413, wire.ErrTooLarge, "at most 65536"},
+			{"steps", message.VerbSubmit, &message.RunRequest{Workflow: one("steps", int64(51))}, 413, wire.ErrTooLarge, "at most 50 are allowed"},
+			{"steps of a host", message.VerbSample, &message.SampleRequest{
+				Model: message.ModelRef{File: "m"}, Sampler: message.SamplerRef{Name: "euler"}, Sigmas: tensor(52), Latent: tensor(1, 1, 8, 8),
+				Conds: message.CondsRef{Positive: []message.CondRef{}},
 			}, 413, wire.ErrTooLarge, "sigmas: 51 steps"},
-			{"pixels of a host", VerbSample, &SampleRequest{
-				Model: ModelRef{File: "m"}, Sampler: SamplerRef{Name: "euler"}, Sigmas: tensor(2), Latent: tensor(1, 1, 48, 48),
-				Conds: CondsRef{Positive: []CondRef{}},
+			{"pixels of a host", message.VerbSample, &message.SampleRequest{
+				Model: message.ModelRef{File: "m"}, Sampler: message.SamplerRef{Name: "euler"}, Sigmas: tensor(2), Latent: tensor(1, 1, 48, 48),
+				Conds: message.CondsRef{Positive: []message.CondRef{}},
 			}, 413, wire.ErrTooLarge, "latent: 147456 pixels"},
 		} {
 			rs, err := c.Ask(wiretest.Within(t, 5*time.Second), row.verb, "", row.body)
@@ -91,16 +93,16 @@ func TestBoundsOfMessages(t *testing.T) {
 			if !errors.As(err, &e) || e.Status != row.status || e.Code != row.code || !strings.Contains(e.Error(), row.says) || e.Retryable {
 				t.Errorf("%s, %s: got %v, want %d %s with %q", name, row.what, err, row.status, row.code, row.says)
 			}
-			if strings.HasPrefix(row.what, "pixels") && row.verb != VerbSample && e != nil && (e.Node != "1" || e.Input != "width") {
+			if strings.HasPrefix(row.what, "pixels") && row.verb != message.VerbSample && e != nil && (e.Node != "1" || e.Input != "width") {
 				t.Errorf("%s, %s: names node %q and input %q", name, row.what, e.Node, e.Input)
 			}
 		}
-		if _, err := Submit(wiretest.Within(t, 5*time.Second), c, &RunRequest{ID: "fits-" + name, Workflow: one("width", int64(256), "height", int64(256), "steps", int64(50), "n", int64(9))}); err != nil {
+		if _, err := Submit(wiretest.Within(t, 5*time.Second), c, &message.RunRequest{ID: "fits-" + name, Workflow: one("width", int64(256), "height", int64(256), "steps", int64(50), "n", int64(9))}); err != nil {
 			t.Errorf("%s: what is within all bounds: %v", name, err)
 		}
-		waitState(t, r.jobs, "fits-"+name, Done)
+		waitState(t, r.jobs, "fits-"+name, message.Done)
 		b, err := BoundsOf(wiretest.Within(t, 5*time.Second), c)
-		if want := (BoundsReply{16384, 16384, 16, 500, 3, 2, 1 << 16, 50}); err != nil || b != want {
+		if want := (message.BoundsReply{MessageBytes: 16384, FrameBytes: 16384, Depth: 16, Values: 500, Queue: 3, ClientJobs: 2, Pixels: 1 << 16, Steps: 50}); err != nil || b != want {
 			t.Errorf("%s: describe tells %+v (%v), want %+v", name, b, err, want)
 		}
 	}
@@ -119,13 +121,13 @@ func TestBoundsOfTheQueue(t *testing.T) {
 	for name, c := range clients {
 		ctx := wiretest.Within(t, 20*time.Second)
 		send := func(id string, client any) error {
-			_, err := Submit(ctx, c, &RunRequest{ID: id + name, Workflow: graph("Wait 20000"), Client: client})
+			_, err := Submit(ctx, c, &message.RunRequest{ID: id + name, Workflow: messagetest.Graph("Wait 20000"), Client: client})
 			return err
 		}
 		if err := errors.Join(send("a1", "ann"), send("a2", node.NewObject("id", "ann"))); err != nil {
 			t.Fatal(err)
 		}
-		waitState(t, r.jobs, "a1"+name, Running)
+		waitState(t, r.jobs, "a1"+name, message.Running)
 		if err := send("a3", "ann"); !refused(err, `client "ann" has 2 jobs`) {
 			t.Errorf("%s: the third job of a client: %v", name, err)
 		}
@@ -141,8 +143,8 @@ func TestBoundsOfTheQueue(t *testing.T) {
 		if _, _, err := Cancel(ctx, c, "a1"+name); err != nil {
 			t.Fatal(err)
 		}
-		waitState(t, r.jobs, "a1"+name, Cancelled)
-		waitState(t, r.jobs, "a2"+name, Running)
+		waitState(t, r.jobs, "a1"+name, message.Cancelled)
+		waitState(t, r.jobs, "a2"+name, message.Running)
 		if err := send("a3", "ann"); err != nil {
 			t.Errorf("%s: after one has ended: %v", name, err)
 		}
@@ -152,7 +154,7 @@ func TestBoundsOfTheQueue(t *testing.T) {
 			}
 		}
 		for _, id := range []string{"a2", "a3", "b1", "n1"} {
-			waitState(t, r.jobs, id+name, Cancelled)
+			waitState(t, r.jobs, id+name, message.Cancelled)
 		}
 	}
 	if s := r.svc.cfg.Meter.Stats(); s.Refused[wire.ErrQueueFull] != 4 {
@@ -169,7 +171,7 @@ func TestUsersCannotHideBehindNames(t *testing.T) {
 	errs := make(chan error, 20)
 	for i := range cap(errs) {
 		go func() {
-			_, err := Submit(wiretest.Within(t, 10*time.Second), alice, &RunRequest{Workflow: graph("Wait 20000"), Client: fmt.Sprint("somebody-", i)})
+			_, err := Submit(wiretest.Within(t, 10*time.Second), alice, &message.RunRequest{Workflow: messagetest.Graph("Wait 20000"), Client: fmt.Sprint("somebody-", i)})
 			errs <- err
 		}()
 	}
@@ -187,7 +189,7 @@ func TestUsersCannotHideBehindNames(t *testing.T) {
 	if taken != 3 {
 		t.Errorf("%d jobs of alice were taken, want 3", taken)
 	}
-	if _, err := Submit(wiretest.Within(t, 5*time.Second), g.client(t, "bob"), &RunRequest{Workflow: graph("Picture 1"), Client: "alice"}); err != nil {
+	if _, err := Submit(wiretest.Within(t, 5*time.Second), g.client(t, "bob"), &message.RunRequest{Workflow: messagetest.Graph("Picture 1"), Client: "alice"}); err != nil {
 		t.Errorf("bob, who calls himself alice: %v", err)
 	}
 }

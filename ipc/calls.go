@@ -3,6 +3,7 @@ package ipc
 import (
 	"context"
 
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/node"
 )
@@ -10,15 +11,15 @@ import (
 // The functions here are the verbs as calls on a Client.
 
 // Submit queues a job.
-func Submit(ctx context.Context, c Client, req *RunRequest) (Receipt, error) {
-	var out Receipt
-	err := askOne(ctx, c, VerbSubmit, "", req, &out)
+func Submit(ctx context.Context, c Client, req *message.RunRequest) (message.Receipt, error) {
+	var out message.Receipt
+	err := askOne(ctx, c, message.VerbSubmit, "", req, &out)
 	return out, err
 }
 
 // Run starts a job and feeds col until it ends. It returns the terminal event.
-func Run(ctx context.Context, c Client, req *RunRequest, col *Collector) (*Event, error) {
-	r, err := c.Ask(ctx, VerbRun, "", req)
+func Run(ctx context.Context, c Client, req *message.RunRequest, col *Collector) (*message.Event, error) {
+	r, err := c.Ask(ctx, message.VerbRun, "", req)
 	if err != nil {
 		return nil, err
 	}
@@ -27,15 +28,15 @@ func Run(ctx context.Context, c Client, req *RunRequest, col *Collector) (*Event
 }
 
 // Status returns the record of a job.
-func Status(ctx context.Context, c Client, job string) (Record, error) {
-	var out recordReply
-	err := askOne(ctx, c, VerbStatus, job, nil, &out)
+func Status(ctx context.Context, c Client, job string) (message.Record, error) {
+	var out message.RecordReply
+	err := askOne(ctx, c, message.VerbStatus, job, nil, &out)
 	return out.Record, err
 }
 
 // Follow feeds col with the events of a job from a sequence number on, and with its files if they are wanted, until it ends.
-func Follow(ctx context.Context, c Client, job string, from uint64, files bool, col *Collector) (*Event, error) {
-	r, err := c.Ask(ctx, VerbStatus, job, jobRequest{Job: job, Follow: true, From: from, Outputs: files})
+func Follow(ctx context.Context, c Client, job string, from uint64, files bool, col *Collector) (*message.Event, error) {
+	r, err := c.Ask(ctx, message.VerbStatus, job, message.JobRequest{Job: job, Follow: true, From: from, Outputs: files})
 	if err != nil {
 		return nil, err
 	}
@@ -44,8 +45,8 @@ func Follow(ctx context.Context, c Client, job string, from uint64, files bool, 
 }
 
 // Fetch returns the files of a job that is done.
-func Fetch(ctx context.Context, c Client, job string) ([]File, error) {
-	r, err := c.Ask(ctx, VerbStatus, job, jobRequest{Job: job, Outputs: true})
+func Fetch(ctx context.Context, c Client, job string) ([]message.File, error) {
+	r, err := c.Ask(ctx, message.VerbStatus, job, message.JobRequest{Job: job, Outputs: true})
 	if err != nil {
 		return nil, err
 	}
@@ -56,28 +57,28 @@ func Fetch(ctx context.Context, c Client, job string) ([]File, error) {
 }
 
 // Cancel cancels a job; false if it had ended.
-func Cancel(ctx context.Context, c Client, job string) (bool, State, error) {
-	var out cancelReply
-	err := askOne(ctx, c, VerbCancel, job, nil, &out)
+func Cancel(ctx context.Context, c Client, job string) (bool, message.State, error) {
+	var out message.CancelReply
+	err := askOne(ctx, c, message.VerbCancel, job, nil, &out)
 	return out.Cancelled, out.State, err
 }
 
 // Retry queues a job once more that failed, was cancelled or has expired.
 func Retry(ctx context.Context, c Client, job string) error {
-	var out retryReply
-	return askOne(ctx, c, VerbRetry, job, nil, &out)
+	var out message.RetryReply
+	return askOne(ctx, c, message.VerbRetry, job, nil, &out)
 }
 
 // List returns the newest jobs in a state ("": all) and how many there are in each.
-func List(ctx context.Context, c Client, state State, limit int) ([]Record, map[State]int, error) {
+func List(ctx context.Context, c Client, state message.State, limit int) ([]message.Record, map[message.State]int, error) {
 	var out struct {
-		Jobs   []Record       `json:"jobs"`
-		Counts map[string]int `json:"counts"`
+		Jobs   []message.Record `json:"jobs"`
+		Counts map[string]int   `json:"counts"`
 	}
-	err := askOne(ctx, c, VerbJobs, "", jobsRequest{State: string(state), Limit: limit}, &out)
-	counts := map[State]int{}
+	err := askOne(ctx, c, message.VerbJobs, "", message.JobsRequest{State: string(state), Limit: limit}, &out)
+	counts := map[message.State]int{}
 	for k, v := range out.Counts {
-		counts[State(k)] = v
+		counts[message.State(k)] = v
 	}
 	return out.Jobs, counts, err
 }
@@ -87,7 +88,7 @@ func Describe(ctx context.Context, c Client, class string) (*node.Object, error)
 	var out struct {
 		Info *node.Object `json:"object_info"`
 	}
-	err := askOne(ctx, c, VerbDescribe, "", describeRequest{Class: class}, &out)
+	err := askOne(ctx, c, message.VerbDescribe, "", message.DescribeRequest{Class: class}, &out)
 	return out.Info, err
 }
 
@@ -96,7 +97,7 @@ func Models(ctx context.Context, c Client) (map[string][]string, error) {
 	var out struct {
 		Models map[string][]string `json:"models"`
 	}
-	err := askOne(ctx, c, VerbModels, "", nil, &out)
+	err := askOne(ctx, c, message.VerbModels, "", nil, &out)
 	return out.Models, err
 }
 

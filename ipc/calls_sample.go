@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/node"
 )
@@ -12,8 +13,8 @@ import (
 // Sample runs one sampler on tensors and returns the message with the result. Progress goes to progress, which may be nil.
 //
 // Tensors that have a hash (Tensor.Name) are sent without their data first, and with it when the worker lacks one of them.
-func Sample(ctx context.Context, c Client, req *SampleRequest, progress func(*SampleReply)) (*SampleReply, error) {
-	if light := req.light(); light != nil {
+func Sample(ctx context.Context, c Client, req *message.SampleRequest, progress func(*message.SampleReply)) (*message.SampleReply, error) {
+	if light := req.Light(); light != nil {
 		last, err := sampleOnce(ctx, c, light, progress)
 		var e *wire.Error
 		if !errors.As(err, &e) || e.Code != wire.ErrMissing {
@@ -23,27 +24,27 @@ func Sample(ctx context.Context, c Client, req *SampleRequest, progress func(*Sa
 	return sampleOnce(ctx, c, req, progress)
 }
 
-func sampleOnce(ctx context.Context, c Client, req *SampleRequest, progress func(*SampleReply)) (*SampleReply, error) {
-	r, err := c.Ask(ctx, VerbSample, "", req)
+func sampleOnce(ctx context.Context, c Client, req *message.SampleRequest, progress func(*message.SampleReply)) (*message.SampleReply, error) {
+	r, err := c.Ask(ctx, message.VerbSample, "", req)
 	if err != nil {
 		return nil, err
 	}
 	defer r.Close()
-	last, err := followSample(ctx, r, func(m *SampleReply) {
-		if m.own(); progress != nil {
+	last, err := followSample(ctx, r, func(m *message.SampleReply) {
+		if m.Detach(); progress != nil {
 			progress(m)
 		}
 	})
 	if last != nil {
-		last.own()
+		last.Detach()
 	}
 	return last, err
 }
 
 // followSample reads the replies to sample and returns the one that is "done"; the others that tell of progress go to emit, with their holds. A run that failed or was
 // cancelled is its *Error.
-func followSample(ctx context.Context, replies *Replies, emit func(*SampleReply)) (*SampleReply, error) {
-	var last *SampleReply
+func followSample(ctx context.Context, replies *Replies, emit func(*message.SampleReply)) (*message.SampleReply, error) {
+	var last *message.SampleReply
 	for {
 		got, err := replies.next(ctx)
 		if last != nil && err != nil {
@@ -53,22 +54,22 @@ func followSample(ctx context.Context, replies *Replies, emit func(*SampleReply)
 			return nil, err
 		}
 		m, err := sampleReplyOf(got.fields)
-		m.hold = got.hold
+		m.Hold = got.hold
 		switch {
 		case err != nil:
 			return nil, err
 		case m.Error != nil:
 			return nil, m.Error
-		case m.Type == SampleDone:
+		case m.Type == message.SampleDone:
 			last = m
-		case m.Type == SampleProgress:
+		case m.Type == message.SampleProgress:
 			emit(m)
 		}
 	}
 }
 
-func sampleReplyOf(o *node.Object) (*SampleReply, error) {
-	m := &SampleReply{}
+func sampleReplyOf(o *node.Object) (*message.SampleReply, error) {
+	m := &message.SampleReply{}
 	metrics, _ := o.Get("metrics")
 	if err := wire.BindReply(wire.Without(wire.Without(o, "error"), "metrics"), m); err != nil {
 		return m, err
@@ -89,15 +90,15 @@ func sampleReplyOf(o *node.Object) (*SampleReply, error) {
 }
 
 // Load makes the weights of a model resident.
-func Load(ctx context.Context, c Client, req *LoadRequest) (LoadReply, error) {
-	var out LoadReply
-	err := askOne(ctx, c, VerbLoad, "", req, &out)
+func Load(ctx context.Context, c Client, req *message.LoadRequest) (message.LoadReply, error) {
+	var out message.LoadReply
+	err := askOne(ctx, c, message.VerbLoad, "", req, &out)
 	return out, err
 }
 
 // Free gives up handles or models, or with none named everything.
-func Free(ctx context.Context, c Client, req *FreeRequest) (FreeReply, error) {
-	var out FreeReply
-	err := askOne(ctx, c, VerbFree, "", req, &out)
+func Free(ctx context.Context, c Client, req *message.FreeRequest) (message.FreeReply, error) {
+	var out message.FreeReply
+	err := askOne(ctx, c, message.VerbFree, "", req, &out)
 	return out, err
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
 
@@ -13,34 +14,34 @@ import (
 const gatherQuiet = 150 * time.Millisecond
 
 // AllStats returns what the daemons behind a connection count, by name: all of a NATS server, or the one of a socket.
-func AllStats(ctx context.Context, c Client) ([]Stats, error) {
+func AllStats(ctx context.Context, c Client) ([]message.Stats, error) {
 	nc, ok := c.(*NATSClient)
 	if !ok {
-		var s Stats
-		if err := askOne(ctx, c, VerbStats, "", nil, &s); err != nil {
+		var s message.Stats
+		if err := askOne(ctx, c, message.VerbStats, "", nil, &s); err != nil {
 			return nil, err
 		}
-		return []Stats{s}, nil
+		return []message.Stats{s}, nil
 	}
-	r, err := nc.ask(VerbStats, "", nil, true)
+	r, err := nc.ask(message.VerbStats, "", nil, true)
 	if err != nil {
 		return nil, err
 	}
 	defer r.Close()
-	var out []Stats
+	var out []message.Stats
 	var quiet *time.Timer
 	wait, stop := context.WithCancel(ctx)
 	defer stop()
 	for {
 		o, err := r.Next(wait)
 		if err != nil && len(out) > 0 && ctx.Err() == nil {
-			slices.SortFunc(out, func(a, b Stats) int { return cmp.Compare(a.Daemon, b.Daemon) })
+			slices.SortFunc(out, func(a, b message.Stats) int { return cmp.Compare(a.Daemon, b.Daemon) })
 			return out, nil
 		}
 		if err != nil {
 			return nil, err
 		}
-		var s Stats
+		var s message.Stats
 		if err := wire.BindReply(o, &s); err != nil {
 			return nil, err
 		}
@@ -54,10 +55,10 @@ func AllStats(ctx context.Context, c Client) ([]Stats, error) {
 }
 
 // BoundsOf returns what a daemon takes from its clients.
-func BoundsOf(ctx context.Context, c Client) (BoundsReply, error) {
+func BoundsOf(ctx context.Context, c Client) (message.BoundsReply, error) {
 	var out struct {
-		Limits BoundsReply `json:"limits"`
+		Limits message.BoundsReply `json:"limits"`
 	}
-	err := askOne(ctx, c, VerbDescribe, "", describeRequest{Limits: true}, &out)
+	err := askOne(ctx, c, message.VerbDescribe, "", message.DescribeRequest{Limits: true}, &out)
 	return out.Limits, err
 }

@@ -5,12 +5,13 @@ import (
 	"errors"
 	"time"
 
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
 
 // Cancel ends a queued job or asks a running one to stop, and returns the state it then has; false if it had ended already. A running job has ended when
 // its terminal event is in the log.
-func (j *Jobs) Cancel(ctx context.Context, id string) (State, bool, error) {
+func (j *Jobs) Cancel(ctx context.Context, id string) (message.State, bool, error) {
 	ctx, stop := context.WithTimeout(ctx, askTime)
 	defer stop()
 	for {
@@ -22,18 +23,18 @@ func (j *Jobs) Cancel(ctx context.Context, id string) (State, bool, error) {
 			return rec.State, false, nil
 		}
 		fault := wire.Errorf(wire.ErrCancelled, "the job was cancelled")
-		next, err := j.Update(ctx, id, rec.Rev, func(r *Record) {
-			if r.State == Running {
+		next, err := j.Update(ctx, id, rec.Rev, func(r *message.Record) {
+			if r.State == message.Running {
 				r.Cancel = true
 				return
 			}
-			r.State, r.Error, r.Finished = Cancelled, fault, time.Now().UnixMilli()
+			r.State, r.Error, r.Finished = message.Cancelled, fault, time.Now().UnixMilli()
 		})
 		if errors.Is(err, errConflict) {
 			continue
 		}
-		if err == nil && next.State == Cancelled {
-			j.Append(ctx, id, -1, Event{Type: EventInterrupted, Error: fault, Data: endData(fault, map[string]any{"prompt_id": id})})
+		if err == nil && next.State == message.Cancelled {
+			j.Append(ctx, id, -1, message.Event{Type: message.EventInterrupted, Error: fault, Data: endData(fault, map[string]any{"prompt_id": id})})
 		}
 		return next.State, true, err
 	}
@@ -41,11 +42,11 @@ func (j *Jobs) Cancel(ctx context.Context, id string) (State, bool, error) {
 
 // FailQueued ends all waiting jobs with fault: a table in memory does not survive the daemon.
 func (j *Jobs) FailQueued(ctx context.Context, fault *wire.Error) {
-	list, _, _ := j.List(ctx, Queued, j.cfg.MaxQueued)
+	list, _, _ := j.List(ctx, message.Queued, j.cfg.MaxQueued)
 	for _, rec := range list {
-		_, err := j.Update(ctx, rec.Job, rec.Rev, func(r *Record) { r.State, r.Error, r.Finished = Failed, fault, time.Now().UnixMilli() })
+		_, err := j.Update(ctx, rec.Job, rec.Rev, func(r *message.Record) { r.State, r.Error, r.Finished = message.Failed, fault, time.Now().UnixMilli() })
 		if err == nil {
-			j.Append(ctx, rec.Job, -1, Event{Type: EventError, Error: fault, Data: endData(fault, map[string]any{"prompt_id": rec.Job})})
+			j.Append(ctx, rec.Job, -1, message.Event{Type: message.EventError, Error: fault, Data: endData(fault, map[string]any{"prompt_id": rec.Job})})
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"patchbay/ipc/bulk"
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/node"
 )
@@ -84,7 +85,7 @@ func (r *Reply) last(body [][]byte, fds []int, fault *wire.Error) error {
 
 // Fail sends an error as the last message.
 func (r *Reply) Fail(err error) error {
-	e := errorOf(err)
+	e := message.ErrorOf(err)
 	return r.put(e.Body(), e, true)
 }
 
@@ -104,7 +105,7 @@ func (r *Reply) put(v any, fault *wire.Error, end bool) error {
 		b, err = wire.EncodeBeside(v, r.Enc, beside.Put, wire.SmallBytes)
 	}
 	if n := wire.LengthOf(b); err != nil {
-		fault = errorOf(err)
+		fault = message.ErrorOf(err)
 	} else if r.Limit > 0 && n > r.Limit {
 		fault = wire.Errorf(wire.ErrTooLarge, "the reply has %d bytes, a message may have %d; accept references to get it beside the message", n, r.Limit)
 		err = fault

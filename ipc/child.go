@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"patchbay/ipc/bulk"
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/node"
 )
@@ -20,7 +21,7 @@ func (c *Child) Run(ctx context.Context, task Task, sink Sink) (*Outcome, error)
 	req := *task.Req
 	req.QueueTTLMS, req.DeadlineMS, req.Client, req.Front = 0, 0, nil, false // the daemon sees to these
 	req.Attempt = task.Attempt
-	replies, err := p.client.Ask(ctx, VerbRun, "", &req)
+	replies, err := p.client.Ask(ctx, message.VerbRun, "", &req)
 	if err != nil {
 		return nil, c.lost(p, err)
 	}
@@ -28,21 +29,21 @@ func (c *Child) Run(ctx context.Context, task Task, sink Sink) (*Outcome, error)
 	done := make(chan struct{})
 	defer close(done)
 	go c.stopOn(ctx, p, req.ID, done)
-	var events []Event
+	var events []message.Event
 	col := &Collector{
 		Preview: sink.Preview,
-		Event: func(ev Event) {
+		Event: func(ev message.Event) {
 			switch ev.Type {
-			case EventQueued, EventRetrying:
+			case message.EventQueued, message.EventRetrying:
 				return
-			case EventMetrics, EventExecuted:
+			case message.EventMetrics, message.EventExecuted:
 				events = append(events, ev)
-				if ev.Type == EventMetrics || listsFiles(ev.Data["output"]) {
+				if ev.Type == message.EventMetrics || listsFiles(ev.Data["output"]) {
 					return
 				}
 			}
-			if !Terminal(ev.Type) {
-				sink.Event(Event{Type: ev.Type, Node: ev.Node, Data: ev.Data})
+			if !message.Terminal(ev.Type) {
+				sink.Event(message.Event{Type: ev.Type, Node: ev.Node, Data: ev.Data})
 			}
 		},
 	}
@@ -56,7 +57,7 @@ func (c *Child) Run(ctx context.Context, task Task, sink Sink) (*Outcome, error)
 		return nil, c.lost(p, err)
 	case end == nil:
 		return nil, wire.Errorf(wire.ErrInternal, "%s ended the job without saying how", c.cfg.Name)
-	case end.Type == EventSuccess:
+	case end.Type == message.EventSuccess:
 		out := outcomeOf(col.Files, events)
 		out.hold, col.hold = col.hold, nil
 		return out, nil
@@ -73,7 +74,7 @@ func (c *Child) stopOn(ctx context.Context, p *process, job string, done <-chan 
 		return
 	case <-ctx.Done():
 	}
-	if r, err := p.client.Ask(ctx, VerbCancel, job, nil); err == nil {
+	if r, err := p.client.Ask(ctx, message.VerbCancel, job, nil); err == nil {
 		defer r.Close()
 	}
 	select {
@@ -97,17 +98,17 @@ func (c *Child) lost(p *process, err error) error {
 }
 
 // Exec implements Executor.
-func (c *Child) Exec(ctx context.Context, req *ExecRequest) (*ExecReply, error) {
-	out := &ExecReply{}
+func (c *Child) Exec(ctx context.Context, req *message.ExecRequest) (*message.ExecReply, error) {
+	out := &message.ExecReply{}
 	var err error
-	out.hold, err = c.ask(ctx, VerbExec, req, out)
+	out.Hold, err = c.ask(ctx, message.VerbExec, req, out)
 	return out, err
 }
 
 // Free implements Executor.
-func (c *Child) Free(ctx context.Context, req *FreeRequest) (*FreeReply, error) {
-	out := &FreeReply{}
-	_, err := c.ask(ctx, VerbFree, req, out)
+func (c *Child) Free(ctx context.Context, req *message.FreeRequest) (*message.FreeReply, error) {
+	out := &message.FreeReply{}
+	_, err := c.ask(ctx, message.VerbFree, req, out)
 	return out, err
 }
 
@@ -135,20 +136,20 @@ func (c *Child) ask(ctx context.Context, verb string, req, out any) (*bulk.Hold,
 }
 
 // outcomeOf makes the Outcome of a run in a worker from its events.
-func outcomeOf(files []File, events []Event) *Outcome {
+func outcomeOf(files []message.File, events []message.Event) *Outcome {
 	out := &Outcome{Files: files, UI: map[string]map[string]any{}}
 	for _, ev := range events {
 		switch ev.Type {
-		case EventMetrics:
+		case message.EventMetrics:
 			out.Metrics = ev.Data
-		case EventExecuted:
+		case message.EventExecuted:
 			ui, _ := ev.Data["output"].(*node.Object)
 			if ui == nil {
 				continue
 			}
 			rest := map[string]any{}
 			for _, k := range ui.Keys() {
-				if !slices.ContainsFunc(files, func(f File) bool { return f.Ref.Node == ev.Node && f.Ref.Kind == k }) {
+				if !slices.ContainsFunc(files, func(f message.File) bool { return f.Ref.Node == ev.Node && f.Ref.Kind == k }) {
 					rest[k], _ = ui.Get(k)
 				}
 			}

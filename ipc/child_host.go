@@ -4,16 +4,17 @@ import (
 	"context"
 	"errors"
 
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
 
 // Sample implements Executor: the request is sent to the worker, whose messages come back.
-func (c *Child) Sample(ctx context.Context, q *SampleRequest, emit func(*SampleReply)) (*SampleReply, error) {
+func (c *Child) Sample(ctx context.Context, q *message.SampleRequest, emit func(*message.SampleReply)) (*message.SampleReply, error) {
 	p := c.current()
 	if p == nil {
 		return nil, wire.Errorf(wire.ErrWorkerLost, "%s is not running", c.cfg.Name)
 	}
-	replies, err := p.client.Ask(ctx, VerbSample, "", q)
+	replies, err := p.client.Ask(ctx, message.VerbSample, "", q)
 	if err != nil {
 		return nil, c.lost(p, err)
 	}
@@ -21,9 +22,9 @@ func (c *Child) Sample(ctx context.Context, q *SampleRequest, emit func(*SampleR
 	done := make(chan struct{})
 	defer close(done)
 	go c.stopOn(ctx, p, q.ID, done)
-	last, err := followSample(context.WithoutCancel(ctx), replies, func(m *SampleReply) {
+	last, err := followSample(context.WithoutCancel(ctx), replies, func(m *message.SampleReply) {
 		emit(m)
-		m.hold.Release()
+		m.Hold.Release()
 	})
 	var refused *wire.Error
 	switch {
@@ -36,8 +37,8 @@ func (c *Child) Sample(ctx context.Context, q *SampleRequest, emit func(*SampleR
 }
 
 // Load implements Executor.
-func (c *Child) Load(ctx context.Context, req *LoadRequest) (*LoadReply, error) {
-	out := &LoadReply{}
-	_, err := c.ask(ctx, VerbLoad, req, out)
+func (c *Child) Load(ctx context.Context, req *message.LoadRequest) (*message.LoadReply, error) {
+	out := &message.LoadReply{}
+	_, err := c.ask(ctx, message.VerbLoad, req, out)
 	return out, err
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"patchbay/ipc/bulk"
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/node"
 )
@@ -79,8 +80,8 @@ func (c *NATSClient) Close() error {
 
 // Ask implements Client.
 func (c *NATSClient) Ask(_ context.Context, verb, job string, body any) (*Replies, error) {
-	stream := Streams(verb, nil)
-	if q, ok := body.(jobRequest); ok {
+	stream := message.Streams(verb, nil)
+	if q, ok := body.(message.JobRequest); ok {
 		stream = q.Follow || q.Outputs
 	}
 	return c.ask(verb, job, body, stream)
@@ -96,7 +97,7 @@ func (c *NATSClient) ask(verb, job string, body any, stream bool) (*Replies, err
 			return nil, err
 		}
 	}
-	inbox, subject := c.nc.NewInbox(), VerbSubject(verb, job)
+	inbox, subject := c.nc.NewInbox(), message.VerbSubject(verb, job)
 	r := newReplies(nil)
 	r.pull = c.pull
 	c.mu.Lock()

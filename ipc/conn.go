@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"patchbay/ipc/bulk"
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
 
@@ -104,7 +105,7 @@ func (c *conn) frame(body []byte, fds []int) {
 	if fields.Len() == 0 {
 		fields = nil
 	}
-	if head.Op == VerbPing {
+	if head.Op == message.VerbPing {
 		c.reply(enc, env).pong()
 		return
 	}
@@ -112,7 +113,7 @@ func (c *conn) frame(body []byte, fds []int) {
 		c.reply(enc, env).send(wire.Errorf(wire.ErrBadRequest, "field op is missing; it names the verb"))
 		return
 	}
-	memory, err := bulk.Mapped(fds, func(f func(*wire.Ref) ([]byte, error)) error { return replaceRefs(head.Op, fields, f) })
+	memory, err := bulk.Mapped(fds, func(f func(*wire.Ref) ([]byte, error)) error { return message.ReplaceRefs(head.Op, fields, f) })
 	fds = nil
 	if err != nil {
 		c.reply(enc, env).send(wire.BadRequest(err))
@@ -120,7 +121,7 @@ func (c *conn) frame(body []byte, fds []int) {
 	}
 	c.wg.Add(1)
 	var job string
-	if fields != nil && (head.Op == VerbStatus || head.Op == VerbCancel || head.Op == VerbRetry) {
+	if fields != nil && (head.Op == message.VerbStatus || head.Op == message.VerbCancel || head.Op == message.VerbRetry) {
 		v, _ := fields.Get("job")
 		job, _ = v.(string)
 	}
@@ -165,5 +166,5 @@ func (f frameReply) send(e *wire.Error) {
 }
 
 func (f frameReply) pong() {
-	f.c.s.sent(f.reply(nil).Last(pongReply{V: ProtocolVersion, PID: os.Getpid()}))
+	f.c.s.sent(f.reply(nil).Last(message.PongReply{V: message.ProtocolVersion, PID: os.Getpid()}))
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"sort"
+
+	"patchbay/ipc/message"
 )
 
 // Cursor reads the event log of one job in order, from a sequence number on, and ends after the terminal event. Not safe for concurrent use.
@@ -50,8 +52,8 @@ func (c *Cursor) Close() {
 
 // item is what Next gives: exactly one of its fields is set.
 type item struct {
-	event   *Event
-	preview *previewMessage
+	event   *message.Event
+	preview *message.Preview
 }
 
 // Next waits for the next event or preview. After the terminal event it returns errEnd.
@@ -87,7 +89,7 @@ func (c *Cursor) Next(ctx context.Context) (item, error) {
 }
 
 // Preview makes p the newest preview of its job, of which only the newest is kept.
-func (j *Jobs) Preview(p previewMessage) {
+func (j *Jobs) Preview(p message.Preview) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	e, ok := j.jobs[p.Job]

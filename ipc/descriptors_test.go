@@ -13,6 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"patchbay/ipc/bulk"
+	"patchbay/ipc/message"
+	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
 	"patchbay/node"
@@ -52,8 +54,8 @@ func TestTensorsThroughSharedMemory(t *testing.T) {
 	before := openFDs(t)
 	for _, n := range []int{wire.BulkBytes - 4, wire.BulkBytes, 8 << 20} {
 		want := &wire.Tensor{DType: "u8", Shape: []int{n}, Data: wiretest.Noise(n)}
-		var out ExecReply
-		if err := askOne(ctx, c, VerbExec, "", &ExecRequest{Class: "Echo", Inputs: node.NewObject("value", want)}, &out); err != nil {
+		var out message.ExecReply
+		if err := askOne(ctx, c, message.VerbExec, "", &message.ExecRequest{Class: "Echo", Inputs: node.NewObject("value", want)}, &out); err != nil {
 			t.Fatal(err)
 		}
 		got, ok := out.Outputs[0].(*wire.Tensor)
@@ -70,8 +72,8 @@ func TestTensorsThroughSharedMemory(t *testing.T) {
 	var was, is runtime.MemStats
 	runtime.ReadMemStats(&was)
 	sum := node.NewObject("value", &wire.Tensor{DType: "u8", Shape: []int{32 << 20}, Data: region.Bytes()[32<<20:]})
-	var out ExecReply
-	if err := askOne(ctx, c, VerbExec, "", &ExecRequest{Class: "Sum", Inputs: sum}, &out); err != nil {
+	var out message.ExecReply
+	if err := askOne(ctx, c, message.VerbExec, "", &message.ExecRequest{Class: "Sum", Inputs: sum}, &out); err != nil {
 		t.Fatal(err)
 	}
 	runtime.ReadMemStats(&is)
@@ -102,8 +104,8 @@ func TestInputsAndPicturesThroughSharedMemory(t *testing.T) {
 	}
 	before := openFDs(t)
 	for range 3 {
-		_, col, end := runJob(t, c, &RunRequest{Workflow: graph("Picture 3000000"), Inputs: map[string][]byte{"a.png": wiretest.Noise(2 << 20)}})
-		if end.Type != EventSuccess || len(col.Files) != 1 || !bytes.Equal(col.Files[0].Data, fakePicture("1", 3000000).Data) {
+		_, col, end := runJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Picture 3000000"), Inputs: map[string][]byte{"a.png": wiretest.Noise(2 << 20)}})
+		if end.Type != message.EventSuccess || len(col.Files) != 1 || !bytes.Equal(col.Files[0].Data, messagetest.Picture("1", 3000000).Data) {
 			t.Fatalf("got %+v and %d files", end, len(col.Files))
 		}
 	}
@@ -176,7 +178,7 @@ func TestHostileDescriptors(t *testing.T) {
 		}
 		return string(reply)
 	}
-	if got := ask(nil, VerbPing, 1); !strings.Contains(got, "pid") { // the connection was accepted
+	if got := ask(nil, message.VerbPing, 1); !strings.Contains(got, "pid") { // the connection was accepted
 		t.Fatalf("ping: %q", got)
 	}
 	before := openFDs(t)
@@ -186,26 +188,26 @@ func TestHostileDescriptors(t *testing.T) {
 		value any
 		want  string
 	}{
-		"good":                    {[]int{good}, VerbExec, ref(1<<20, 0, 0), "outputs"},
-		"good twice":              {[]int{good}, VerbExec, []any{ref(4, 0, 0), ref(8, 0, 1<<20-8)}, "outputs"},
-		"no seal":                 {[]int{loose}, VerbExec, ref(4, 0, 0), "F_SEAL_SHRINK"},
-		"a file":                  {[]int{int(file.Fd())}, VerbExec, ref(4, 0, 0), "no memfd"},
-		"a pipe":                  {[]int{pipe[0]}, VerbExec, ref(4, 0, 0), "no memfd"},
-		"empty":                   {[]int{empty}, VerbExec, ref(4, 0, 0), "memfd of 0 bytes"},
-		"too large":               {[]int{huge}, VerbExec, ref(4, 0, 0), "want 1 to"},
-		"lying size":              {[]int{good}, VerbExec, ref(1<<20+1, 0, 0), "has 1048576"},
-		"lying offset":            {[]int{good}, VerbExec, ref(1<<20, 0, 1), "has 1048576"},
-		"offset past the end":     {[]int{good}, VerbExec, ref(4, 0, 1<<40), "has 1048576"},
-		"one too many":            {[]int{good, good}, VerbExec, ref(4, 0, 0), "nothing refers to number 1"},
-		"one too few":             {[]int{good}, VerbExec, ref(4, 1, 0), "the frame brought 1"},
-		"none":                    {nil, VerbExec, ref(4, 0, 0), "the frame brought 0"},
-		"no reference":            {[]int{good}, VerbExec, 1, "nothing refers"},
-		"a verb that takes none":  {[]int{good}, VerbModels, 1, "nothing refers"},
-		"more than a frame takes": {many, VerbExec, ref(4, 0, 0), "more than 16"},
-		"shape and bytes differ":  {[]int{good}, VerbExec, &wire.Tensor{DType: "f32", Shape: []int{3}, Ref: &wire.Ref{Kind: wire.RefShm, Bytes: 8}}, "needs 12 bytes, got 8"},
-		"bytes below zero":        {[]int{good}, VerbExec, map[string]any{wire.RefKey: &wire.Ref{Kind: wire.RefShm, Bytes: -1}}, "want 1 to"},
-		"an unknown kind":         {[]int{good}, VerbExec, map[string]any{wire.RefKey: &wire.Ref{Kind: "smb", Bytes: 4}}, "the kinds are"},
-		"stream over a socket":    {nil, VerbExec, map[string]any{wire.RefKey: &wire.Ref{Kind: wire.RefStream, Bytes: 4, ID: "x"}}, "NATS"},
+		"good":                    {[]int{good}, message.VerbExec, ref(1<<20, 0, 0), "outputs"},
+		"good twice":              {[]int{good}, message.VerbExec, []any{ref(4, 0, 0), ref(8, 0, 1<<20-8)}, "outputs"},
+		"no seal":                 {[]int{loose}, message.VerbExec, ref(4, 0, 0), "F_SEAL_SHRINK"},
+		"a file":                  {[]int{int(file.Fd())}, message.VerbExec, ref(4, 0, 0), "no memfd"},
+		"a pipe":                  {[]int{pipe[0]}, message.VerbExec, ref(4, 0, 0), "no memfd"},
+		"empty":                   {[]int{empty}, message.VerbExec, ref(4, 0, 0), "memfd of 0 bytes"},
+		"too large":               {[]int{huge}, message.VerbExec, ref(4, 0, 0), "want 1 to"},
+		"lying size":              {[]int{good}, message.VerbExec, ref(1<<20+1, 0, 0), "has 1048576"},
+		"lying offset":            {[]int{good}, message.VerbExec, ref(1<<20, 0, 1), "has 1048576"},
+		"offset past the end":     {[]int{good}, message.VerbExec, ref(4, 0, 1<<40), "has 1048576"},
+		"one too many":            {[]int{good, good}, message.VerbExec, ref(4, 0, 0), "nothing refers to number 1"},
+		"one too few":             {[]int{good}, message.VerbExec, ref(4, 1, 0), "the frame brought 1"},
+		"none":                    {nil, message.VerbExec, ref(4, 0, 0), "the frame brought 0"},
+		"no reference":            {[]int{good}, message.VerbExec, 1, "nothing refers"},
+		"a verb that takes none":  {[]int{good}, message.VerbModels, 1, "nothing refers"},
+		"more than a frame takes": {many, message.VerbExec, ref(4, 0, 0), "more than 16"},
+		"shape and bytes differ":  {[]int{good}, message.VerbExec, &wire.Tensor{DType: "f32", Shape: []int{3}, Ref: &wire.Ref{Kind: wire.RefShm, Bytes: 8}}, "needs 12 bytes, got 8"},
+		"bytes below zero":        {[]int{good}, message.VerbExec, map[string]any{wire.RefKey: &wire.Ref{Kind: wire.RefShm, Bytes: -1}}, "want 1 to"},
+		"an unknown kind":         {[]int{good}, message.VerbExec, map[string]any{wire.RefKey: &wire.Ref{Kind: "smb", Bytes: 4}}, "the kinds are"},
+		"stream over a socket":    {nil, message.VerbExec, map[string]any{wire.RefKey: &wire.Ref{Kind: wire.RefStream, Bytes: 4, ID: "x"}}, "NATS"},
 	} {
 		if got := ask(row.fds, row.op, row.value); !strings.Contains(got, row.want) {
 			t.Errorf("%s: got %q, want %q", name, got, row.want)
@@ -250,10 +252,10 @@ func BenchmarkTensorThroughSharedMemory(b *testing.B) {
 				c.Share(region)
 			}
 			copy(data, wiretest.Noise(64<<20))
-			body := &ExecRequest{Class: "Sum", Inputs: node.NewObject("value", &wire.Tensor{DType: "f32", Shape: []int{16, 1024, 1024}, Data: data})}
+			body := &message.ExecRequest{Class: "Sum", Inputs: node.NewObject("value", &wire.Tensor{DType: "f32", Shape: []int{16, 1024, 1024}, Data: data})}
 			b.SetBytes(64 << 20)
 			for b.Loop() {
-				if err := askOne(b.Context(), c, VerbExec, "", body, &struct{}{}); err != nil {
+				if err := askOne(b.Context(), c, message.VerbExec, "", body, &struct{}{}); err != nil {
 					b.Fatal(err)
 				}
 			}

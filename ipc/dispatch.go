@@ -9,6 +9,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
 
@@ -57,12 +58,12 @@ func (d *Dispatcher) serve(take, run context.Context, ex Executor) {
 			return
 		}
 		d.run(run, ex, rec, req, stop)
-		req.hold.Release()
+		req.Hold.Release()
 	}
 }
 
 // run is one attempt at a job.
-func (d *Dispatcher) run(ctx context.Context, ex Executor, rec Record, req *RunRequest, stop <-chan struct{}) {
+func (d *Dispatcher) run(ctx context.Context, ex Executor, rec message.Record, req *message.RunRequest, stop <-chan struct{}) {
 	log := d.Log.With().Str("job", rec.Job).Str("worker", ex.Name()).Int("attempt", rec.Attempt).Logger()
 	log.Info().Msg("job started")
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -81,7 +82,7 @@ func (d *Dispatcher) run(ctx context.Context, ex Executor, rec Record, req *RunR
 		}
 	}()
 	sink := Sink{
-		Event: func(ev Event) {
+		Event: func(ev message.Event) {
 			if d.Trace {
 				traceEvent(&log, ev)
 			}
@@ -94,7 +95,7 @@ func (d *Dispatcher) run(ctx context.Context, ex Executor, rec Record, req *RunR
 		Preview: func(n string, jpeg []byte) { d.Jobs.Preview(previewOf(rec.Job, n, jpeg)) },
 	}
 	started := time.Now()
-	out, err := guarded(func() (*Outcome, error) { return ex.Run(ctx, Task{req, rec.Attempt}, sink) })
+	out, err := message.Guarded(func() (*Outcome, error) { return ex.Run(ctx, Task{req, rec.Attempt}, sink) })
 	switch cause := context.Cause(ctx); {
 	case err == nil:
 		err = d.Shelf.Stage(rec.Job, out.Files)
@@ -109,7 +110,7 @@ func (d *Dispatcher) run(ctx context.Context, ex Executor, rec Record, req *RunR
 	if d.Trace && err == nil {
 		traceRanks(&log, out.Metrics)
 	}
-	d.finish(rec, out, errorOf(err))
+	d.finish(rec, out, message.ErrorOf(err))
 	if err != nil {
 		log.Warn().Err(err).Dur("took", time.Since(started)).Msg("job ended")
 		return
@@ -117,25 +118,25 @@ func (d *Dispatcher) run(ctx context.Context, ex Executor, rec Record, req *RunR
 	log.Info().Dur("took", time.Since(started)).Msg("job done")
 }
 
-func previewOf(job, nodeID string, jpeg []byte) previewMessage {
-	return previewMessage{Type: replyPreview, Job: job, Node: nodeID, Format: "image/jpeg", Data: jpeg}
+func previewOf(job, nodeID string, jpeg []byte) message.Preview {
+	return message.Preview{Type: message.ReplyPreview, Job: job, Node: nodeID, Format: "image/jpeg", Data: jpeg}
 }
 
 // finish records the end of an attempt: one compare-and-swap decides, and only its winner appends the terminal event.
-func (d *Dispatcher) finish(was Record, out *Outcome, fault *wire.Error) {
+func (d *Dispatcher) finish(was message.Record, out *Outcome, fault *wire.Error) {
 	ctx := context.Background() // the end of a job is recorded even while the daemon stops
 	job := was.Job
-	state := Done
+	state := message.Done
 	switch {
 	case fault == nil:
 	case fault.Code == wire.ErrCancelled:
-		state = Cancelled
+		state = message.Cancelled
 	default:
-		state = Failed
+		state = message.Failed
 	}
-	rec, err := d.swap(ctx, was, func(r *Record) {
+	rec, err := d.swap(ctx, was, func(r *message.Record) {
 		if r.Cancel && fault != nil && (fault.Code == wire.ErrWorkerLost || fault.Code == wire.ErrDraining) { // it was to be cancelled, and is gone now
-			state, fault = Cancelled, wire.Errorf(wire.ErrCancelled, "the job was cancelled")
+			state, fault = message.Cancelled, wire.Errorf(wire.ErrCancelled, "the job was cancelled")
 		}
 		if retry, counts := d.Jobs.again(*r, fault); retry {
 			d.Jobs.requeued(r, fault, counts)
@@ -157,13 +158,13 @@ func (d *Dispatcher) finish(was Record, out *Outcome, fault *wire.Error) {
 	}
 	data := map[string]any{"prompt_id": job}
 	switch rec.State {
-	case Queued:
+	case message.Queued:
 		data["cause"] = fault.Message
-		d.Jobs.Append(ctx, job, -1, Event{Type: EventRetrying, Data: data, Error: fault})
-	case Cancelled:
-		d.Jobs.Append(ctx, job, -1, Event{Type: EventInterrupted, Error: fault, Data: endData(fault, data)})
-	case Failed:
-		d.Jobs.Append(ctx, job, -1, Event{Type: EventError, Error: fault, NodeErrors: fault.NodeErrors, Data: endData(fault, data)})
+		d.Jobs.Append(ctx, job, -1, message.Event{Type: message.EventRetrying, Data: data, Error: fault})
+	case message.Cancelled:
+		d.Jobs.Append(ctx, job, -1, message.Event{Type: message.EventInterrupted, Error: fault, Data: endData(fault, data)})
+	case message.Failed:
+		d.Jobs.Append(ctx, job, -1, message.Event{Type: message.EventError, Error: fault, NodeErrors: fault.NodeErrors, Data: endData(fault, data)})
 		d.Jobs.bury(ctx, rec)
 	default:
 		d.complete(ctx, rec, out)
@@ -171,7 +172,7 @@ func (d *Dispatcher) finish(was Record, out *Outcome, fault *wire.Error) {
 }
 
 // complete names the files of a job that is done and appends its last events.
-func (d *Dispatcher) complete(ctx context.Context, rec Record, out *Outcome) {
+func (d *Dispatcher) complete(ctx context.Context, rec message.Record, out *Outcome) {
 	refs, err := d.Shelf.Commit(rec.Job)
 	if err != nil {
 		d.Log.Error().Err(err).Str("job", rec.Job).Msg("files of a job that is done did not get their names")
@@ -180,7 +181,7 @@ func (d *Dispatcher) complete(ctx context.Context, rec Record, out *Outcome) {
 	if err != nil {
 		data["warning"] = err.Error()
 	}
-	_, err = d.swap(ctx, rec, func(r *Record) { r.Outputs = refs })
+	_, err = d.swap(ctx, rec, func(r *message.Record) { r.Outputs = refs })
 	if err != nil {
 		d.Log.Error().Err(err).Str("job", rec.Job).Msg("file names not recorded")
 	} else {
@@ -190,13 +191,13 @@ func (d *Dispatcher) complete(ctx context.Context, rec Record, out *Outcome) {
 		d.Jobs.Append(ctx, rec.Job, -1, ev)
 	}
 	if out.Metrics != nil {
-		d.Jobs.Append(ctx, rec.Job, -1, Event{Type: EventMetrics, Data: out.Metrics})
+		d.Jobs.Append(ctx, rec.Job, -1, message.Event{Type: message.EventMetrics, Data: out.Metrics})
 	}
-	d.Jobs.Append(ctx, rec.Job, -1, Event{Type: EventSuccess, Data: data})
+	d.Jobs.Append(ctx, rec.Job, -1, message.Event{Type: message.EventSuccess, Data: data})
 }
 
 // executedEvents makes ComfyUI's executed events of the nodes that made files, in the order of the files.
-func executedEvents(job string, refs []OutputRef, ui map[string]map[string]any) []Event {
+func executedEvents(job string, refs []message.OutputRef, ui map[string]map[string]any) []message.Event {
 	var order []string
 	files := map[string]map[string]any{}
 	for _, r := range refs {
@@ -211,9 +212,9 @@ func executedEvents(job string, refs []OutputRef, ui map[string]map[string]any) 
 		list, _ := files[r.Node][r.Kind].([]any)
 		files[r.Node][r.Kind] = append(list, map[string]any{"filename": r.Filename, "subfolder": r.Subfolder, "type": r.Type})
 	}
-	var out []Event
+	var out []message.Event
 	for _, n := range order {
-		out = append(out, Event{Type: EventExecuted, Node: n, Data: map[string]any{
+		out = append(out, message.Event{Type: message.EventExecuted, Node: n, Data: map[string]any{
 			"node": n, "display_node": n, "output": files[n], "prompt_id": job,
 		}})
 	}
@@ -244,14 +245,14 @@ func endData(e *wire.Error, data map[string]any) map[string]any {
 
 // swap applies change to the record of an attempt with compare-and-swap, as long as the attempt is still the current one. A conflict with a change of
 // something else (a wish to cancel) is tried again.
-func (d *Dispatcher) swap(ctx context.Context, was Record, change func(*Record)) (Record, error) {
+func (d *Dispatcher) swap(ctx context.Context, was message.Record, change func(*message.Record)) (message.Record, error) {
 	for {
 		cur, err := d.Jobs.Get(ctx, was.Job)
 		if err != nil {
-			return Record{}, err
+			return message.Record{}, err
 		}
 		if cur.Attempt != was.Attempt || cur.State != was.State {
-			return Record{}, fmt.Errorf("job %s is %s in attempt %d, not %s in attempt %d", was.Job, cur.State, cur.Attempt, was.State, was.Attempt)
+			return message.Record{}, fmt.Errorf("job %s is %s in attempt %d, not %s in attempt %d", was.Job, cur.State, cur.Attempt, was.State, was.Attempt)
 		}
 		rec, err := d.Jobs.Update(ctx, was.Job, cur.Rev, change)
 		if !errors.Is(err, errConflict) {

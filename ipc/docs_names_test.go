@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"patchbay/ipc/bulk"
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
 
@@ -75,30 +76,30 @@ func TestEveryFieldIsInItsSection(t *testing.T) {
 	page := protocolPage(t)
 	for heading, messages := range map[string][]any{
 		"Verbs": {
-			jobRequest{},
-			jobsRequest{},
-			describeRequest{},
-			LoadRequest{},
-			FreeRequest{},
-			cancelReply{},
-			retryReply{},
-			jobsReply{},
-			modelsReply{},
-			describeReply{},
-			LoadReply{},
-			FreeReply{},
-			ExecReply{},
-			pongReply{},
-			BoundsReply{},
+			message.JobRequest{},
+			message.JobsRequest{},
+			message.DescribeRequest{},
+			message.LoadRequest{},
+			message.FreeRequest{},
+			message.CancelReply{},
+			message.RetryReply{},
+			message.JobsReply{},
+			message.ModelsReply{},
+			message.DescribeReply{},
+			message.LoadReply{},
+			message.FreeReply{},
+			message.ExecReply{},
+			message.PongReply{},
+			message.BoundsReply{},
 		},
-		"A job":                {RunRequest{}, Receipt{}},
-		"Events":               {Event{}, outputMessage{}, chunkMessage{}, previewMessage{}, heartbeatMessage{}},
-		"Jobs on JetStream":    {Record{}},
-		"exec":                 {ExecRequest{}},
+		"A job":                {message.RunRequest{}, message.Receipt{}},
+		"Events":               {message.Event{}, message.Output{}, message.Chunk{}, message.Preview{}, message.Heartbeat{}},
+		"Jobs on JetStream":    {message.Record{}},
+		"exec":                 {message.ExecRequest{}},
 		"Payloads":             {wire.Ref{}, bulk.PullRequest{}, wire.Tensor{}},
-		"sample":               {SampleRequest{}, SampleReply{}},
+		"sample":               {message.SampleRequest{}, message.SampleReply{}},
 		"Frames":               {wire.Envelope{}},
-		"What a daemon counts": {Stats{}},
+		"What a daemon counts": {message.Stats{}},
 		"Errors":               {wire.ErrorBody{}},
 	} {
 		has := words(section(t, page, heading))
@@ -117,7 +118,7 @@ func TestEveryFieldIsInItsSection(t *testing.T) {
 func TestRepliesOfVerbs(t *testing.T) {
 	table := section(t, protocolPage(t), "Verbs")
 	for verb, reply := range map[string]any{
-		VerbCancel: cancelReply{}, VerbRetry: retryReply{}, VerbJobs: jobsReply{}, VerbModels: modelsReply{}, VerbExec: ExecReply{}, VerbLoad: LoadReply{}, VerbFree: FreeReply{},
+		message.VerbCancel: message.CancelReply{}, message.VerbRetry: message.RetryReply{}, message.VerbJobs: message.JobsReply{}, message.VerbModels: message.ModelsReply{}, message.VerbExec: message.ExecReply{}, message.VerbLoad: message.LoadReply{}, message.VerbFree: message.FreeReply{},
 	} {
 		row := regexp.MustCompile(`(?m)^\| ` + verb + ` \|.*\| \{([^|]*)\}[^|}]*\|$`).FindStringSubmatch(table)
 		if row == nil {
@@ -135,20 +136,20 @@ func TestRepliesOfVerbs(t *testing.T) {
 		}
 	}
 	defs := Schema()["$defs"].(map[string]any)
-	for _, verb := range verbs() {
+	for _, verb := range message.Verbs() {
 		if !strings.Contains(table, "\n| "+verb+" | ") {
 			t.Errorf("the table of verbs lacks %s", verb)
 		}
 		request, reply := defs[verb+".request"], defs[verb+".reply"]
-		if verb == VerbRun || verb == VerbSubmit {
+		if verb == message.VerbRun || verb == message.VerbSubmit {
 			reply = defs["receipt"]
 		}
-		if NeedsBody(verb) && request == nil || reply == nil {
+		if message.NeedsBody(verb) && request == nil || reply == nil {
 			t.Errorf("the JSON Schema lacks the request or the reply of %s", verb)
 		}
 	}
 	for _, m := range regexp.MustCompile(`(?m)^\| (\w+) \| patchbay\.v1\.`).FindAllStringSubmatch(table, -1) {
-		if !slices.Contains(verbs(), m[1]) {
+		if !slices.Contains(message.Verbs(), m[1]) {
 			t.Errorf("the table of verbs has %s, which is none", m[1])
 		}
 	}
@@ -157,7 +158,7 @@ func TestRepliesOfVerbs(t *testing.T) {
 // TestNamesOnTheWire compares subjects, headers, streams, buckets, events and metrics of the code with those of the page, both ways.
 func TestNamesOnTheWire(t *testing.T) {
 	page := protocolPage(t)
-	subjects := append(verbs(), "events", "preview", "blob", "q", "dead", "hint")
+	subjects := append(message.Verbs(), "events", "preview", "blob", "q", "dead", "hint")
 	equalNames(t, "subjects under patchbay.v1", subjects, namesIn(page, `patchbay\.v1\.(\w+)`))
 	code := literals(t)
 	headers := namesIn(code, `"((?:Patchbay|Nats-Msg)-[A-Z][A-Za-z-]*)"`)
@@ -175,14 +176,14 @@ func TestNamesOnTheWire(t *testing.T) {
 	}
 	events := section(t, page, "Events")
 	for _, name := range []string{
-		EventQueued, EventRetrying, EventStart, EventProgress, EventExecuted, EventMetrics, EventSuccess, EventError, EventInterrupted, EventExpired,
-		"execution_cached", "executing", replyAccepted, replyOutput, replyChunk, replyPreview, replyHeartbeat, "record",
+		message.EventQueued, message.EventRetrying, message.EventStart, message.EventProgress, message.EventExecuted, message.EventMetrics, message.EventSuccess, message.EventError, message.EventInterrupted, message.EventExpired,
+		"execution_cached", "executing", message.ReplyAccepted, message.ReplyOutput, message.ReplyChunk, message.ReplyPreview, message.ReplyHeartbeat, "record",
 	} {
 		if !words(events)[name] {
 			t.Errorf("the section of events lacks %s", name)
 		}
 	}
-	for _, state := range states() {
+	for _, state := range message.States() {
 		if !words(events)[string(state)] {
 			t.Errorf("the section of events lacks the state %s", state)
 		}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
 	"patchbay/node"
@@ -49,7 +50,7 @@ func TestProtocolPageIsTrue(t *testing.T) {
 			t.Errorf("the table of a job lacks %s", f)
 		}
 	}
-	if extra := wire.UnknownFields(fields, &RunRequest{}); len(extra) > 0 {
+	if extra := wire.UnknownFields(fields, &message.RunRequest{}); len(extra) > 0 {
 		t.Errorf("fields %v are in the page and not in RunRequest", extra)
 	}
 	sample := node.NewObject()
@@ -62,7 +63,7 @@ func TestProtocolPageIsTrue(t *testing.T) {
 			t.Errorf("the table of sample lacks %s", f)
 		}
 	}
-	if extra := wire.UnknownFields(sample, &SampleRequest{}); len(extra) > 0 {
+	if extra := wire.UnknownFields(sample, &message.SampleRequest{}); len(extra) > 0 {
 		t.Errorf("fields %v are in the page and not in SampleRequest", extra)
 	}
 	frames := regexp.MustCompile("(?s)```hex\n(.*?)```").FindAllStringSubmatch(page, -1)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
 
@@ -34,7 +35,7 @@ func (j *Jobs) Open(ctx context.Context) error {
 }
 
 // observe takes in a record as it stands in the ledger.
-func (j *Jobs) observe(rec Record) {
+func (j *Jobs) observe(rec message.Record) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	_, known := j.jobs[rec.Job]
@@ -69,10 +70,10 @@ func (j *Jobs) vanish(id string) {
 	}
 }
 
-func (j *Jobs) createDurable(ctx context.Context, rec Record, req *RunRequest) (Record, bool, error) {
+func (j *Jobs) createDurable(ctx context.Context, rec message.Record, req *message.RunRequest) (message.Record, bool, error) {
 	l := j.cfg.Ledger
 	if err := l.full(); err != nil {
-		return Record{}, false, err
+		return message.Record{}, false, err
 	}
 	ctx, cancel := l.writable(ctx)
 	defer cancel()
@@ -80,18 +81,18 @@ func (j *Jobs) createDurable(ctx context.Context, rec Record, req *RunRequest) (
 	rec.Owner = l.Owner()
 	rec, created, err := l.create(ctx, rec, req)
 	if full := l.full(); err != nil && full != nil {
-		return Record{}, false, full
+		return message.Record{}, false, full
 	}
 	if errors.Is(err, context.DeadlineExceeded) && l.nc.IsConnected() {
-		return Record{}, false, fmt.Errorf("%w (the NATS server answers and takes no writes: is its disk full? then it wants a restart when there is space)", err)
+		return message.Record{}, false, fmt.Errorf("%w (the NATS server answers and takes no writes: is its disk full? then it wants a restart when there is space)", err)
 	}
 	if err != nil {
-		return Record{}, false, err
+		return message.Record{}, false, err
 	}
 	if !created {
 		j.observe(rec)
 		if rec.Hash != hash {
-			return Record{}, false, errHash
+			return message.Record{}, false, errHash
 		}
 		return rec, false, nil
 	}
@@ -139,10 +140,10 @@ func (l *Ledger) writable(ctx context.Context) (context.Context, context.CancelF
 }
 
 // updateDurable writes r, a changed record at its old revision.
-func (j *Jobs) updateDurable(ctx context.Context, e *entry, was State, r Record) (Record, error) {
+func (j *Jobs) updateDurable(ctx context.Context, e *entry, was message.State, r message.Record) (message.Record, error) {
 	l := j.cfg.Ledger
 	if err := j.warm(ctx, e); err != nil { // a change is followed by events, and those by their numbers
-		return Record{}, err
+		return message.Record{}, err
 	}
 	next, err := l.swap(ctx, r)
 	if err != nil {
@@ -151,20 +152,20 @@ func (j *Jobs) updateDurable(ctx context.Context, e *entry, was State, r Record)
 				j.observe(cur)
 			}
 		}
-		return Record{}, err
+		return message.Record{}, err
 	}
 	j.mu.Lock()
 	j.settle(e, next)
 	out := j.view(e)
 	j.mu.Unlock()
-	if was != Queued && next.State == Queued {
+	if was != message.Queued && next.State == message.Queued {
 		j.post(next)
 	}
 	return out, nil
 }
 
 // post queues a job that is to run once more, when its pause is over.
-func (j *Jobs) post(rec Record) {
+func (j *Jobs) post(rec message.Record) {
 	l := j.cfg.Ledger
 	put := func() {
 		if err := l.enqueue(l.ctx, rec); err != nil {
@@ -178,12 +179,12 @@ func (j *Jobs) post(rec Record) {
 	put()
 }
 
-func (j *Jobs) takeDurable(ctx context.Context, worker string) (Record, *RunRequest, <-chan struct{}, error) {
+func (j *Jobs) takeDurable(ctx context.Context, worker string) (message.Record, *message.RunRequest, <-chan struct{}, error) {
 	l := j.cfg.Ledger
 	for {
 		ref, err := l.next(ctx, j.wants)
 		if err != nil {
-			return Record{}, nil, nil, err
+			return message.Record{}, nil, nil, err
 		}
 		rec, req, stop, err := j.takeThis(ctx, ref.job, worker)
 		switch {
@@ -206,7 +207,7 @@ func (j *Jobs) wants() bool {
 		return true
 	}
 	j.mu.Lock()
-	waiting := make([]Record, 0, min(len(j.queue), 64))
+	waiting := make([]message.Record, 0, min(len(j.queue), 64))
 	for _, id := range j.queue[:min(len(j.queue), 64)] {
 		waiting = append(waiting, j.jobs[id].rec)
 	}
@@ -221,37 +222,37 @@ func (j *Jobs) wants() bool {
 }
 
 // takeThis moves a job to running. errConflict: it does not wait any more.
-func (j *Jobs) takeThis(ctx context.Context, id, worker string) (Record, *RunRequest, <-chan struct{}, error) {
+func (j *Jobs) takeThis(ctx context.Context, id, worker string) (message.Record, *message.RunRequest, <-chan struct{}, error) {
 	l := j.cfg.Ledger
 	if !j.knows(id) {
 		rec, err := l.get(ctx, id)
 		if err != nil {
-			return Record{}, nil, nil, err
+			return message.Record{}, nil, nil, err
 		}
 		j.observe(rec)
 	}
-	var rec Record
+	var rec message.Record
 	for {
 		cur, err := j.Get(ctx, id)
 		if err != nil {
-			return Record{}, nil, nil, err
+			return message.Record{}, nil, nil, err
 		}
-		if cur.State != Queued {
-			return Record{}, nil, nil, errConflict
+		if cur.State != message.Queued {
+			return message.Record{}, nil, nil, errConflict
 		}
 		if err := l.cfg.Place.Lacks(cur.Files, cur.Memory); err != nil {
 			j.leave(id, err)
-			return Record{}, nil, nil, errLacking
+			return message.Record{}, nil, nil, errLacking
 		}
-		rec, err = j.Update(ctx, id, cur.Rev, func(r *Record) {
-			r.State, r.Worker, r.Owner, r.Started, r.NotBefore = Running, worker, l.Owner(), j.cfg.Now().UnixMilli(), 0
+		rec, err = j.Update(ctx, id, cur.Rev, func(r *message.Record) {
+			r.State, r.Worker, r.Owner, r.Started, r.NotBefore = message.Running, worker, l.Owner(), j.cfg.Now().UnixMilli(), 0
 			r.Attempt++
 		})
 		if err == nil {
 			break
 		}
 		if !errors.Is(err, errConflict) {
-			return Record{}, nil, nil, err
+			return message.Record{}, nil, nil, err
 		}
 	}
 	j.mu.Lock()
@@ -259,21 +260,21 @@ func (j *Jobs) takeThis(ctx context.Context, id, worker string) (Record, *RunReq
 	e.held = true
 	req, stop := e.req, e.cancel
 	if req != nil {
-		req.hold.Retain()
+		req.Hold.Retain()
 	}
 	j.mu.Unlock()
 	if req == nil {
 		var err error
 		if req, err = l.request(ctx, rec); err != nil {
 			j.fail(ctx, rec, wire.Errorf(wire.ErrInternal, "%v", err))
-			return Record{}, nil, nil, errConflict
+			return message.Record{}, nil, nil, errConflict
 		}
 	}
 	return rec, req, stop, nil
 }
 
 // Ended returns the record of a job whose success has been told. The word of another daemon may be faster than its record, which is read then.
-func (j *Jobs) Ended(ctx context.Context, id string) (Record, error) {
+func (j *Jobs) Ended(ctx context.Context, id string) (message.Record, error) {
 	rec, err := j.Get(ctx, id)
 	if err != nil || j.cfg.Ledger == nil || rec.State.Final() && rec.Owner == j.cfg.Ledger.Owner() {
 		return rec, err
@@ -332,7 +333,7 @@ func (j *Jobs) warm(ctx context.Context, e *entry) error {
 	if len(log) > 0 {
 		last := log[len(log)-1]
 		e.seq = max(e.seq, last.Seq)
-		if Terminal(last.Type) && e.rec.State.Final() && !e.ended {
+		if message.Terminal(last.Type) && e.rec.State.Final() && !e.ended {
 			e.ended = true
 			j.ended = append(j.ended, id)
 		}
@@ -342,7 +343,7 @@ func (j *Jobs) warm(ctx context.Context, e *entry) error {
 }
 
 // Hear takes in an event of another daemon.
-func (j *Jobs) Hear(ev Event) {
+func (j *Jobs) Hear(ev message.Event) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	e, ok := j.jobs[ev.Job]
@@ -354,7 +355,7 @@ func (j *Jobs) Hear(ev Event) {
 		e.log = slices.Delete(e.log, 0, maxLog/2)
 	}
 	e.log = append(e.log, ev)
-	if Terminal(ev.Type) && !e.ended {
+	if message.Terminal(ev.Type) && !e.ended {
 		e.ended = true
 		j.ended = append(j.ended, ev.Job)
 		j.forget()
@@ -379,15 +380,15 @@ func (j *Jobs) Mine(id string) (mine, elsewhere bool) {
 }
 
 // fail ends a job that was not given to any worker.
-func (j *Jobs) fail(ctx context.Context, rec Record, fault *wire.Error) {
-	rec, err := j.Update(ctx, rec.Job, rec.Rev, func(r *Record) { r.State, r.Error, r.Finished = Failed, fault, j.cfg.Now().UnixMilli() })
+func (j *Jobs) fail(ctx context.Context, rec message.Record, fault *wire.Error) {
+	rec, err := j.Update(ctx, rec.Job, rec.Rev, func(r *message.Record) { r.State, r.Error, r.Finished = message.Failed, fault, j.cfg.Now().UnixMilli() })
 	if err == nil {
 		j.Append(ctx, rec.Job, -1, terminalOf(rec))
 		j.bury(ctx, rec)
 	}
 }
 
-func (j *Jobs) bury(ctx context.Context, rec Record) {
+func (j *Jobs) bury(ctx context.Context, rec message.Record) {
 	if l := j.cfg.Ledger; l != nil {
 		if err := l.bury(ctx, rec); err != nil {
 			l.cfg.Log.Warn().Err(err).Str("job", rec.Job).Msg("no dead letter written; the record has the cause")
@@ -396,55 +397,55 @@ func (j *Jobs) bury(ctx context.Context, rec Record) {
 }
 
 // terminalOf makes the terminal event of a job from its record.
-func terminalOf(rec Record) Event {
+func terminalOf(rec message.Record) message.Event {
 	data := map[string]any{"prompt_id": rec.Job}
 	switch rec.State {
-	case Done:
+	case message.Done:
 		data["timestamp"], data["outputs"] = time.Now().UnixMilli(), rec.Outputs
-		return Event{Type: EventSuccess, Data: data}
-	case Expired:
-		return Event{Type: EventExpired, Error: rec.Error, Data: data}
+		return message.Event{Type: message.EventSuccess, Data: data}
+	case message.Expired:
+		return message.Event{Type: message.EventExpired, Error: rec.Error, Data: data}
 	}
 	fault := rec.Error
 	if fault == nil {
 		fault = wire.Errorf(wire.ErrInternal, "the job is %s", rec.State)
 	}
-	kind := EventError
-	if rec.State == Cancelled {
-		kind = EventInterrupted
+	kind := message.EventError
+	if rec.State == message.Cancelled {
+		kind = message.EventInterrupted
 	}
-	return Event{Type: kind, Error: fault, NodeErrors: rec.NodeError, Data: endData(fault, data)}
+	return message.Event{Type: kind, Error: fault, NodeErrors: rec.NodeError, Data: endData(fault, data)}
 }
 
 // Retry queues a job once more that has failed, was cancelled or has expired, with all its attempts before it.
-func (j *Jobs) Retry(ctx context.Context, id string) (Record, error) {
+func (j *Jobs) Retry(ctx context.Context, id string) (message.Record, error) {
 	if j.cfg.Ledger == nil {
-		return Record{}, wire.Errorf(wire.ErrExpired, "the jobs of this daemon are kept in memory only, without what they asked for; submit the job again")
+		return message.Record{}, wire.Errorf(wire.ErrExpired, "the jobs of this daemon are kept in memory only, without what they asked for; submit the job again")
 	}
 	for {
 		rec, err := j.Get(ctx, id)
 		if err != nil {
-			return Record{}, err
+			return message.Record{}, err
 		}
 		if rec.Kind != "" {
-			return Record{}, wire.Errorf(wire.ErrBadRequest, "job %s is a %s, which belongs to its connection; send it again", id, rec.Kind)
+			return message.Record{}, wire.Errorf(wire.ErrBadRequest, "job %s is a %s, which belongs to its connection; send it again", id, rec.Kind)
 		}
-		if rec.State.revived() == nil {
-			return Record{}, wire.Errorf(wire.ErrBadRequest, "job %s is %s; retry is for jobs that failed, were cancelled or have expired", id, rec.State)
+		if rec.State.Revived() == nil {
+			return message.Record{}, wire.Errorf(wire.ErrBadRequest, "job %s is %s; retry is for jobs that failed, were cancelled or have expired", id, rec.State)
 		}
 		cause := fmt.Sprintf("it was %s", rec.State)
-		rec, err = j.update(ctx, id, rec.Rev, State.revived, func(r *Record) {
+		rec, err = j.update(ctx, id, rec.Rev, message.State.Revived, func(r *message.Record) {
 			if r.Error != nil {
-				r.because(r.Error.Error())
+				r.Because(r.Error.Error())
 				cause = r.Error.Message
 			}
-			r.State, r.Error, r.NodeError, r.Finished, r.ExpireAt, r.Cancel, r.HandedBack = Queued, nil, nil, 0, 0, false, r.Attempt
+			r.State, r.Error, r.NodeError, r.Finished, r.ExpireAt, r.Cancel, r.HandedBack = message.Queued, nil, nil, 0, 0, false, r.Attempt
 		})
 		if errors.Is(err, errConflict) {
 			continue
 		}
 		if err == nil {
-			j.Append(ctx, id, -1, Event{Type: EventRetrying, Data: map[string]any{"prompt_id": id, "cause": "retry was asked for; before, " + cause}})
+			j.Append(ctx, id, -1, message.Event{Type: message.EventRetrying, Data: map[string]any{"prompt_id": id, "cause": "retry was asked for; before, " + cause}})
 		}
 		return rec, err
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire/wiretest"
 )
 
@@ -15,7 +16,7 @@ func TestLostAnswers(t *testing.T) {
 	j, _ := durable(t, e, "a")
 	l := j.cfg.Ledger
 	ctx := wiretest.Within(t, 20*time.Second)
-	req := &RunRequest{ID: "twice", Workflow: "{}"}
+	req := &message.RunRequest{ID: "twice", Workflow: "{}"}
 	rec := j.fresh(req, "hash")
 	first, created, err := l.create(ctx, rec, req)
 	if err != nil || !created {
@@ -33,7 +34,7 @@ func TestLostAnswers(t *testing.T) {
 		t.Errorf("%d references, %v; want one", len(w), err)
 	}
 	next := first
-	next.State, next.Attempt = Running, 1
+	next.State, next.Attempt = message.Running, 1
 	done, err := l.swap(ctx, next)
 	if err != nil {
 		t.Fatal(err)
@@ -42,7 +43,7 @@ func TestLostAnswers(t *testing.T) {
 		t.Errorf("swapped once more: revision %d, %v; want %d", again.Rev, err, done.Rev)
 	}
 	other := first
-	other.State, other.Attempt, other.Owner = Running, 1, "b"
+	other.State, other.Attempt, other.Owner = message.Running, 1, "b"
 	if _, err := l.swap(ctx, other); !errors.Is(err, errConflict) {
 		t.Errorf("another change at the same revision: %v, want a conflict", err)
 	}
@@ -55,20 +56,20 @@ func TestCancelAtEveryState(t *testing.T) {
 	j, _ := durable(t, e, "a")
 	ctx := wiretest.Within(t, 20*time.Second)
 	for _, c := range []struct {
-		state State // that the job is brought into
-		after State
+		state message.State // that the job is brought into
+		after message.State
 		did   bool
 	}{
-		{Queued, Cancelled, true},
-		{Running, Running, true},
-		{Done, Done, false},
-		{Failed, Failed, false},
-		{Cancelled, Cancelled, false},
-		{Expired, Expired, false},
+		{message.Queued, message.Cancelled, true},
+		{message.Running, message.Running, true},
+		{message.Done, message.Done, false},
+		{message.Failed, message.Failed, false},
+		{message.Cancelled, message.Cancelled, false},
+		{message.Expired, message.Expired, false},
 	} {
 		id := "job-" + string(c.state)
-		rec := mustCreate(t, j, &RunRequest{ID: id})
-		if c.state == Running || c.state == Done {
+		rec := mustCreate(t, j, &message.RunRequest{ID: id})
+		if c.state == message.Running || c.state == message.Done {
 			var err error
 			for rec.Job = ""; rec.Job != id; { // references of cancelled jobs are dropped on the way
 				if rec, _, _, err = j.Take(ctx, "w"); err != nil {
@@ -77,7 +78,7 @@ func TestCancelAtEveryState(t *testing.T) {
 			}
 		}
 		if rec.State != c.state {
-			if _, err := j.Update(ctx, id, rec.Rev, func(r *Record) { r.State, r.Finished = c.state, time.Now().UnixMilli() }); err != nil {
+			if _, err := j.Update(ctx, id, rec.Rev, func(r *message.Record) { r.State, r.Finished = c.state, time.Now().UnixMilli() }); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -85,12 +86,12 @@ func TestCancelAtEveryState(t *testing.T) {
 		if err != nil || after != c.after || did != c.did {
 			t.Errorf("cancel of a %s job: %s, %v, %v; want %s, %v", c.state, after, did, err, c.after, c.did)
 		}
-		if rec, err := j.Get(ctx, id); err != nil || rec.Cancel != (c.state == Running) {
+		if rec, err := j.Get(ctx, id); err != nil || rec.Cancel != (c.state == message.Running) {
 			t.Errorf("cancel of a %s job: got %+v, %v", c.state, rec, err)
 		}
 	}
-	old, created, err := j.Create(ctx, &RunRequest{ID: "job-queued"}, "hash")
-	if err != nil || created || old.State != Cancelled {
+	old, created, err := j.Create(ctx, &message.RunRequest{ID: "job-queued"}, "hash")
+	if err != nil || created || old.State != message.Cancelled {
 		t.Errorf("a cancelled job sent again: %+v, %v, %v; want the job as it is", old, created, err)
 	}
 	if _, err := j.Retry(ctx, "job-queued"); err != nil {
@@ -106,14 +107,14 @@ func TestQueueTimeIsForTheQueue(t *testing.T) {
 	e := ledgerServer(t, false)
 	j, _ := durable(t, e, "a")
 	ctx := wiretest.Within(t, 10*time.Second)
-	mustCreate(t, j, &RunRequest{ID: "late", QueueTTLMS: 60_000})
+	mustCreate(t, j, &message.RunRequest{ID: "late", QueueTTLMS: 60_000})
 	if _, _, _, err := j.Take(ctx, "w"); err != nil {
 		t.Fatal(err)
 	}
-	mustCreate(t, j, &RunRequest{ID: "later", QueueTTLMS: 60_000})
+	mustCreate(t, j, &message.RunRequest{ID: "later", QueueTTLMS: 60_000})
 	j.cfg.Now = func() time.Time { return time.Now().Add(time.Hour) }
 	j.Expire(ctx)
-	for id, want := range map[string]State{"late": Running, "later": Expired} {
+	for id, want := range map[string]message.State{"late": message.Running, "later": message.Expired} {
 		if rec, err := j.Get(context.Background(), id); err != nil || rec.State != want {
 			t.Errorf("%s is %s, %v; want %s", id, rec.State, err, want)
 		}
@@ -131,7 +132,7 @@ func TestHeartbeatsOutliveTheServer(t *testing.T) {
 	if _, err := j.cfg.Ledger.daemons.Put(ctx, "a", []byte("x")); err != nil {
 		t.Errorf("a heartbeat after the restart: %v", err)
 	}
-	mustCreate(t, j, &RunRequest{ID: "after"})
+	mustCreate(t, j, &message.RunRequest{ID: "after"})
 	if rec, _, _, err := j.Take(ctx, "w"); err != nil || rec.Job != "after" {
 		t.Errorf("took %+v, %v", rec, err)
 	}
@@ -146,8 +147,8 @@ func TestReferencesNobodyGivesOut(t *testing.T) {
 	ctx := wiretest.Within(t, 20*time.Second)
 	names := []string{"one", "two"}
 	for _, id := range names {
-		rec := j.fresh(&RunRequest{ID: id}, "hash")
-		if _, _, err := l.create(ctx, rec, &RunRequest{ID: id}); err != nil {
+		rec := j.fresh(&message.RunRequest{ID: id}, "hash")
+		if _, _, err := l.create(ctx, rec, &message.RunRequest{ID: id}); err != nil {
 			t.Fatal(err)
 		}
 		if err := l.enqueue(ctx, rec); err != nil {
@@ -187,7 +188,7 @@ func TestReferencesNobodyGivesOut(t *testing.T) {
 		}
 	}
 	own := l.classes[1].CachedInfo().Config.FilterSubject
-	consumer(queueRoot + "normal.any.nobody") // as one that has forgotten them
+	consumer(message.QueueRoot + "normal.any.nobody") // as one that has forgotten them
 	left(2, time.Now(), "a moment after they came")
 	left(0, later, "much later")
 	consumer(own)

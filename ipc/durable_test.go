@@ -14,6 +14,8 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"patchbay/ipc/message"
+	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire/wiretest"
 )
 
@@ -50,7 +52,7 @@ func durable(t testing.TB, e *Embedded, owner string) (*Jobs, func()) {
 	return j, end
 }
 
-func mustCreate(t testing.TB, j *Jobs, req *RunRequest) Record {
+func mustCreate(t testing.TB, j *Jobs, req *message.RunRequest) message.Record {
 	t.Helper()
 	rec, created, err := j.Create(context.Background(), req, "hash")
 	if err != nil || !created {
@@ -66,12 +68,12 @@ func TestDurableJobsAreTakenOnceByTwoDaemons(t *testing.T) {
 	ctx := wiretest.Within(t, 20*time.Second)
 	const jobs = 60
 	for i := range jobs {
-		mustCreate(t, a, &RunRequest{ID: fmt.Sprint("j", i), Workflow: graph("Step 1")})
+		mustCreate(t, a, &message.RunRequest{ID: fmt.Sprint("j", i), Workflow: messagetest.Graph("Step 1")})
 	}
-	if _, created, err := b.Create(ctx, &RunRequest{ID: "j0"}, "hash"); created || err != nil {
+	if _, created, err := b.Create(ctx, &message.RunRequest{ID: "j0"}, "hash"); created || err != nil {
 		t.Errorf("the same job once more: %v %v", created, err)
 	}
-	if _, _, err := b.Create(ctx, &RunRequest{ID: "j0"}, "other"); !errors.Is(err, errHash) {
+	if _, _, err := b.Create(ctx, &message.RunRequest{ID: "j0"}, "other"); !errors.Is(err, errHash) {
 		t.Errorf("another job of the same id: %v", err)
 	}
 	var mu sync.Mutex
@@ -112,9 +114,9 @@ func TestDurablePrioritiesAndLargeRequests(t *testing.T) {
 	e := ledgerServer(t, false)
 	j, end := durable(t, e, "a")
 	big := bytes.Repeat([]byte("x"), 3*requestPiece)
-	mustCreate(t, j, &RunRequest{ID: "low", Priority: "low", Inputs: map[string][]byte{"big": big}})
-	mustCreate(t, j, &RunRequest{ID: "normal"})
-	mustCreate(t, j, &RunRequest{ID: "high", Priority: "high"})
+	mustCreate(t, j, &message.RunRequest{ID: "low", Priority: "low", Inputs: map[string][]byte{"big": big}})
+	mustCreate(t, j, &message.RunRequest{ID: "normal"})
+	mustCreate(t, j, &message.RunRequest{ID: "high", Priority: "high"})
 	end()
 	j, _ = durable(t, e, "a")
 	for _, want := range []string{"high", "normal", "low"} {
@@ -137,7 +139,7 @@ func TestCrashBetweenSwapAndNames(t *testing.T) {
 			sc := ShelfConfig{Stage: filepath.Join(out, ".stage"), Output: out, Keep: true}
 			j, end := durable(t, e, "a")
 			ctx := wiretest.Within(t, 20*time.Second)
-			mustCreate(t, j, &RunRequest{ID: "p"})
+			mustCreate(t, j, &message.RunRequest{ID: "p"})
 			rec, _, _, err := j.Take(ctx, "w")
 			if err != nil {
 				t.Fatal(err)
@@ -146,11 +148,11 @@ func TestCrashBetweenSwapAndNames(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			file := fileOf(fakePicture("1", 1000))
-			if err := shelf.Stage("p", []File{file}); err != nil {
+			file := message.FileOf(messagetest.Picture("1", 1000))
+			if err := shelf.Stage("p", []message.File{file}); err != nil {
 				t.Fatal(err)
 			}
-			if rec, err = j.Update(ctx, "p", rec.Rev, func(r *Record) { r.State, r.Outputs = Done, []OutputRef{file.Ref} }); err != nil {
+			if rec, err = j.Update(ctx, "p", rec.Rev, func(r *message.Record) { r.State, r.Outputs = message.Done, []message.OutputRef{file.Ref} }); err != nil {
 				t.Fatal(err)
 			}
 			if point > 0 { // the file has its name, and nobody has written that down
@@ -159,7 +161,7 @@ func TestCrashBetweenSwapAndNames(t *testing.T) {
 					t.Fatal(err)
 				}
 				if point > 1 {
-					if _, err := j.Update(ctx, "p", rec.Rev, func(r *Record) { r.Outputs = refs }); err != nil {
+					if _, err := j.Update(ctx, "p", rec.Rev, func(r *message.Record) { r.Outputs = refs }); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -175,7 +177,7 @@ func TestCrashBetweenSwapAndNames(t *testing.T) {
 					t.Fatal(err)
 				}
 				rec, err := j.Get(ctx, "p")
-				if err != nil || rec.State != Done || rec.Outputs[0].Filename != "fake_00001_.png" {
+				if err != nil || rec.State != message.Done || rec.Outputs[0].Filename != "fake_00001_.png" {
 					t.Errorf("got %+v, %v", rec, err)
 				}
 				if data, err := shelf.Read("p", 0); err != nil || !bytes.Equal(data, file.Data) {
@@ -187,7 +189,7 @@ func TestCrashBetweenSwapAndNames(t *testing.T) {
 			if left, _ := os.ReadDir(sc.Stage); err != nil || len(names) != 1 || len(left) != 0 {
 				t.Errorf("got files %v and %d entries in the stage, want one file", names, len(left))
 			}
-			checkTerminal(t, e, "p", EventSuccess)
+			checkTerminal(t, e, "p", message.EventSuccess)
 		})
 	}
 }
@@ -202,7 +204,7 @@ func checkTerminal(t *testing.T, e *Embedded, job string, want ...string) {
 	}
 	var got []string
 	for _, ev := range evs {
-		if Terminal(ev.Type) {
+		if message.Terminal(ev.Type) {
 			got = append(got, ev.Type)
 		}
 	}
@@ -217,11 +219,11 @@ func TestTendRepairs(t *testing.T) {
 	j, _ := durable(t, e, "a")
 	ctx := wiretest.Within(t, 20*time.Second)
 	l := j.cfg.Ledger
-	rec := j.fresh(&RunRequest{ID: "mute"}, "hash")
-	if _, _, err := l.create(ctx, rec, &RunRequest{ID: "mute"}); err != nil {
+	rec := j.fresh(&message.RunRequest{ID: "mute"}, "hash")
+	if _, _, err := l.create(ctx, rec, &message.RunRequest{ID: "mute"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.enqueue(ctx, Record{Job: "ghost"}); err != nil {
+	if err := l.enqueue(ctx, message.Record{Job: "ghost"}); err != nil {
 		t.Fatal(err)
 	}
 	for !j.knows("mute") {
@@ -244,7 +246,7 @@ func TestTendRepairs(t *testing.T) {
 	j.cfg.Now = func() time.Time { return time.Now().Add(2 * time.Minute) }
 	j.mu.Unlock()
 	j.tend(ctx)
-	if rec, err := j.Get(ctx, "mute"); err != nil || rec.State != Queued || rec.HandedBack != 1 || len(rec.Causes) != 1 {
+	if rec, err := j.Get(ctx, "mute"); err != nil || rec.State != message.Queued || rec.HandedBack != 1 || len(rec.Causes) != 1 {
 		t.Errorf("got %+v, %v; want a job that waits again", rec, err)
 	}
 	if rec, _, _, err := j.Take(ctx, "w"); err != nil || rec.Attempt != 2 {
@@ -260,9 +262,9 @@ func BenchmarkEnqueueToStart(b *testing.B) {
 			var took []time.Duration
 			for i := 0; b.Loop(); i++ {
 				began := time.Now()
-				mustCreate(b, j, &RunRequest{ID: fmt.Sprint("j", i), Workflow: "{}"})
+				mustCreate(b, j, &message.RunRequest{ID: fmt.Sprint("j", i), Workflow: "{}"})
 				rec, _, _, err := j.Take(context.Background(), "w")
-				if err != nil || !j.Append(context.Background(), rec.Job, 1, Event{Type: EventStart}) {
+				if err != nil || !j.Append(context.Background(), rec.Job, 1, message.Event{Type: message.EventStart}) {
 					b.Fatal(err)
 				}
 				took = append(took, time.Since(began))

@@ -7,6 +7,8 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"patchbay/ipc/message"
+	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire"
 )
 
@@ -31,7 +33,7 @@ func BenchmarkEvent(b *testing.B) {
 	if err := child.Ready(ctx); err != nil {
 		b.Fatal(err)
 	}
-	mustCreate(b, j, &RunRequest{ID: "e"})
+	mustCreate(b, j, &message.RunRequest{ID: "e"})
 	if err := j.Open(ctx); err != nil {
 		b.Fatal(err)
 	}
@@ -43,8 +45,8 @@ func BenchmarkEvent(b *testing.B) {
 	var each time.Duration
 	for b.Loop() {
 		began := time.Now()
-		sink := Sink{Event: func(ev Event) { j.Append(ctx, rec.Job, -1, ev) }, Preview: func(string, []byte) {}}
-		if _, err := child.Run(ctx, Task{Req: &RunRequest{ID: wire.NewID(), Workflow: graph("Step 1000")}, Attempt: 1}, sink); err != nil {
+		sink := Sink{Event: func(ev message.Event) { j.Append(ctx, rec.Job, -1, ev) }, Preview: func(string, []byte) {}}
+		if _, err := child.Run(ctx, Task{Req: &message.RunRequest{ID: wire.NewID(), Workflow: messagetest.Graph("Step 1000")}, Attempt: 1}, sink); err != nil {
 			b.Fatal(err)
 		}
 		each = time.Since(began) / steps

@@ -4,16 +4,17 @@ import (
 	"context"
 	"time"
 
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/node"
 )
 
 func (s *Service) exec(r *Request) error {
-	var q ExecRequest
+	var q message.ExecRequest
 	if err := wire.Bind(r.Fields, &q); err != nil {
 		return wire.Errorf(wire.ErrBadRequest, "%v", err)
 	}
-	q.hold = r.hold
+	q.Hold = r.hold
 	if q.Class == "" {
 		return wire.Errorf(wire.ErrBadRequest, "field class_type is missing")
 	}
@@ -29,22 +30,22 @@ func (s *Service) exec(r *Request) error {
 		if err != nil {
 			return err
 		}
-		out.V, out.Worker = ProtocolVersion, ex.Name()
+		out.V, out.Worker = message.ProtocolVersion, ex.Name()
 		s.renew(q.Inputs)
 		s.own(out.Outputs, ex)
-		defer out.hold.Release()
+		defer out.Hold.Release()
 		return r.Reply.Last(out)
 	})
 	return nil
 }
 
 func (s *Service) free(r *Request) error {
-	var q FreeRequest
+	var q message.FreeRequest
 	if err := wire.Bind(r.Fields, &q); err != nil {
 		return wire.Errorf(wire.ErrBadRequest, "%v", err)
 	}
 	s.spawn(r, func(ctx context.Context) error {
-		total := FreeReply{V: ProtocolVersion}
+		total := message.FreeReply{V: message.ProtocolVersion}
 		for _, ex := range s.cfg.Executors {
 			if err := ex.Ready(ctx); err != nil {
 				return wire.Errorf(wire.ErrNoCapacity, "no worker became ready: %v", err)
@@ -71,7 +72,7 @@ func (s *Service) free(r *Request) error {
 // executorFor returns the worker that holds the handles among the inputs, or the next one in turn.
 func (s *Service) executorFor(inputs any) (Executor, error) {
 	var ids []string
-	walkHandles(inputs, func(id string) { ids = append(ids, id) })
+	message.WalkHandles(inputs, func(id string) { ids = append(ids, id) })
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var owner Executor
@@ -105,7 +106,7 @@ const forgetLate = time.Minute
 func (s *Service) renew(inputs any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	walkHandles(inputs, func(id string) {
+	message.WalkHandles(inputs, func(id string) {
 		if o := s.owners[id]; o != nil {
 			o.until = s.cfg.Jobs.cfg.Now().Add(o.lease)
 		}
@@ -122,7 +123,7 @@ func (s *Service) own(v any, ex Executor) {
 			delete(s.owners, id)
 		}
 	}
-	eachHandle(v, func(id string, h *node.Object) {
+	message.EachHandle(v, func(id string, h *node.Object) {
 		o := &ownership{ex: ex, until: now}
 		if ms, ok := h.Get("expires"); ok {
 			if n, ok := ms.(int64); ok {

@@ -15,6 +15,8 @@ import (
 	"go.uber.org/goleak"
 
 	"patchbay/ipc/bulk"
+	"patchbay/ipc/message"
+	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire"
 	"patchbay/node"
 )
@@ -43,17 +45,17 @@ func (f *fake) Name() string                    { return f.name }
 func (f *fake) Ready(ctx context.Context) error { return ctx.Err() }
 
 func (f *fake) Run(ctx context.Context, task Task, sink Sink) (*Outcome, error) {
-	w, fail := parseWorkflow(task.Req.Workflow)
+	w, fail := message.ParseWorkflow(task.Req.Workflow)
 	if fail != nil {
 		return nil, fail
 	}
 	if f.ran != nil {
 		f.ran <- task.Req.ID
 	}
-	sink.Event(Event{Type: EventStart, Data: map[string]any{}})
+	sink.Event(message.Event{Type: message.EventStart, Data: map[string]any{}})
 	out := &Outcome{Metrics: map[string]any{"executed": []any{}}}
 	for _, id := range w.IDs() {
-		sink.Event(Event{Type: "executing", Node: id, Data: map[string]any{"node": id}})
+		sink.Event(message.Event{Type: "executing", Node: id, Data: map[string]any{"node": id}})
 		n, _ := w.Input(id, "n")
 		count, _ := n.(int64)
 		switch w.Class(id) {
@@ -65,13 +67,13 @@ func (f *fake) Run(ctx context.Context, task Task, sink Sink) (*Outcome, error) 
 			}
 		case "Step":
 			for i := range count {
-				sink.Event(Event{Type: EventProgress, Node: id, Data: map[string]any{"value": i + 1, "max": count}})
+				sink.Event(message.Event{Type: message.EventProgress, Node: id, Data: map[string]any{"value": i + 1, "max": count}})
 				if sink.Preview != nil && task.Req.Preview {
 					sink.Preview(id, []byte("jpeg"))
 				}
 			}
 		case "Picture":
-			out.Files = append(out.Files, fileOf(fakePicture(id, int(count))))
+			out.Files = append(out.Files, message.FileOf(messagetest.Picture(id, int(count))))
 		case "Panic":
 			panic("the fake panics")
 		case "Die":
@@ -95,11 +97,11 @@ func (f *fake) Run(ctx context.Context, task Task, sink Sink) (*Outcome, error) 
 	return out, nil
 }
 
-func (f *fake) Exec(_ context.Context, req *ExecRequest) (*ExecReply, error) {
+func (f *fake) Exec(_ context.Context, req *message.ExecRequest) (*message.ExecReply, error) {
 	switch req.Class {
 	case "Echo":
 		v, _ := req.Inputs.Get("value")
-		return &ExecReply{Outputs: []any{v}}, nil
+		return &message.ExecReply{Outputs: []any{v}}, nil
 	case "Sum": // touches every page
 		v, _ := req.Inputs.Get("value")
 		t, ok := v.(*wire.Tensor)
@@ -110,21 +112,21 @@ func (f *fake) Exec(_ context.Context, req *ExecRequest) (*ExecReply, error) {
 		for i := 0; i < len(t.Data); i += 4096 {
 			sum += int64(t.Data[i])
 		}
-		return &ExecReply{Outputs: []any{sum, int64(len(t.Data))}}, nil
+		return &message.ExecReply{Outputs: []any{sum, int64(len(t.Data))}}, nil
 	case "Loader":
-		return &ExecReply{Outputs: []any{node.NewObject(handleKey, f.name+"-h1", "type", "MODEL")}}, nil
+		return &message.ExecReply{Outputs: []any{node.NewObject(message.HandleKey, f.name+"-h1", "type", "MODEL")}}, nil
 	}
 	return nil, wire.Errorf(wire.ErrNoNodeType, "no class %q", req.Class)
 }
 
-func (f *fake) Free(_ context.Context, req *FreeRequest) (*FreeReply, error) {
-	return &FreeReply{Freed: len(req.Handles)}, nil
+func (f *fake) Free(_ context.Context, req *message.FreeRequest) (*message.FreeReply, error) {
+	return &message.FreeReply{Freed: len(req.Handles)}, nil
 }
 
 func fakeService() ServiceConfig {
 	classes := " Wait Step Picture Panic Die Hang Fail "
 	return ServiceConfig{
-		Validate: func(_ *RunRequest, w *node.Workflow) (map[string]any, error) {
+		Validate: func(_ *message.RunRequest, w *node.Workflow) (map[string]any, error) {
 			for _, id := range w.IDs() {
 				if !strings.Contains(classes, " "+w.Class(id)+" ") {
 					return nil, &node.Failure{
@@ -193,9 +195,9 @@ func workerCommand() *exec.Cmd {
 	return cmd
 }
 
-func (f *fake) Sample(ctx context.Context, q *SampleRequest, emit func(*SampleReply)) (*SampleReply, error) {
+func (f *fake) Sample(ctx context.Context, q *message.SampleRequest, emit func(*message.SampleReply)) (*message.SampleReply, error) {
 	if q.Sampler.Name == "wait" {
-		emit(&SampleReply{Type: SampleProgress, Step: 1, Steps: 2})
+		emit(&message.SampleReply{Type: message.SampleProgress, Step: 1, Steps: 2})
 		<-ctx.Done()
 		return nil, context.Cause(ctx)
 	}
@@ -203,10 +205,10 @@ func (f *fake) Sample(ctx context.Context, q *SampleRequest, emit func(*SampleRe
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		select {}
 	}
-	emit(&SampleReply{Type: SampleProgress, Step: 1, Steps: 1, X0: q.Latent})
-	return &SampleReply{Type: SampleDone, X: q.Latent, Evals: 1, Metrics: map[string]any{"load_seconds": 0.5}}, nil
+	emit(&message.SampleReply{Type: message.SampleProgress, Step: 1, Steps: 1, X0: q.Latent})
+	return &message.SampleReply{Type: message.SampleDone, X: q.Latent, Evals: 1, Metrics: map[string]any{"load_seconds": 0.5}}, nil
 }
 
-func (f *fake) Load(_ context.Context, q *LoadRequest) (*LoadReply, error) {
-	return &LoadReply{Bytes: int64(len(q.Model.File))}, nil
+func (f *fake) Load(_ context.Context, q *message.LoadRequest) (*message.LoadReply, error) {
+	return &message.LoadReply{Bytes: int64(len(q.Model.File))}, nil
 }

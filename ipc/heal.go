@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+
+	"patchbay/ipc/message"
 )
 
 // A stream of the NATS server that could not write once refuses every write until JetStream starts anew, however much space there is by then. So the server
@@ -117,6 +119,6 @@ func (e *Embedded) restartJetStream() error {
 // probe writes as much as storeReserve.
 func probe(dir string) error {
 	path := filepath.Join(dir, "probe")
-	err := writeSynced(path, make([]byte, storeReserve))
+	err := message.WriteSynced(path, make([]byte, storeReserve))
 	return errors.Join(err, os.Remove(path))
 }

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
 
@@ -17,7 +18,7 @@ type JobsConfig struct {
 	MaxQueued    int                                 // waiting jobs; more are refused with queue_full. 0: 10000
 	MaxPerClient int                                 // jobs of one client that have not ended; more are refused with queue_full. 0: any number
 	Keep         int                                 // ended jobs that are remembered; the oldest are forgotten first. 0: 1000
-	OnEvent      func(Event)                         // called for every event, in order within a job; must not block or call Jobs
+	OnEvent      func(message.Event)                 // called for every event, in order within a job; must not block or call Jobs
 	OnPreview    func(job, node string, jpeg []byte) // called for every preview; must not block or call Jobs
 	OnForget     func(string)                        // called with the id of a job that was forgotten; must not call Jobs
 	Now          func() time.Time
@@ -42,16 +43,16 @@ type Jobs struct {
 	head   int64             // place of the last job that was put in front, negative
 	ended  []string          // ids of ended jobs, oldest first
 	coming map[string]string // client of every job that is being written down
-	gone   []Record          // forgotten, and still in the ledger
+	gone   []message.Record  // forgotten, and still in the ledger
 	wake   chan struct{}
 	closed bool
 }
 
 // entry is one job with its request and log.
 type entry struct {
-	rec     Record
-	req     *RunRequest
-	log     []Event
+	rec     message.Record
+	req     *message.RunRequest
+	log     []message.Event
 	seq     uint64
 	place   int64 // in the queue, within its class; negative: in front of all
 	ended   bool  // the terminal event is in the log
@@ -62,7 +63,7 @@ type entry struct {
 	warming sync.Mutex
 	cancel  chan struct{}
 	changed chan struct{} // closed and replaced at every change
-	preview *previewMessage
+	preview *message.Preview
 	shown   uint64 // number of previews so far
 	viewers int    // cursors that want previews
 	attempt int    // that the request belongs to; 0: it does not say
@@ -89,22 +90,22 @@ func NewJobs(cfg JobsConfig) *Jobs {
 }
 
 // Create adds a queued job and its queued event. A job of that id with the same hash is returned as it is, with false; with another hash it is errHash.
-func (j *Jobs) Create(ctx context.Context, req *RunRequest, hash string) (Record, bool, error) {
+func (j *Jobs) Create(ctx context.Context, req *message.RunRequest, hash string) (message.Record, bool, error) {
 	j.mu.Lock()
 	if e, ok := j.jobs[req.ID]; ok && !j.anew(e, req) {
 		defer j.mu.Unlock()
 		if e.rec.Hash != hash {
-			return Record{}, false, errHash
+			return message.Record{}, false, errHash
 		}
 		return j.view(e), false, nil
 	}
-	if err := j.room(req.from); err != nil {
+	if err := j.room(req.From); err != nil {
 		j.mu.Unlock()
-		return Record{}, false, err
+		return message.Record{}, false, err
 	}
 	rec := j.fresh(req, hash)
 	if j.cfg.Ledger != nil {
-		j.coming[req.ID] = req.from // it takes a place while it is written down
+		j.coming[req.ID] = req.From // it takes a place while it is written down
 		j.mu.Unlock()
 		defer j.arrived(req.ID)
 		return j.createDurable(ctx, rec, req)
@@ -114,8 +115,8 @@ func (j *Jobs) Create(ctx context.Context, req *RunRequest, hash string) (Record
 }
 
 // anew forgets a job in memory that ended without a result when it comes again as a later attempt, and tells whether it did. The lock is held.
-func (j *Jobs) anew(e *entry, req *RunRequest) bool {
-	if j.cfg.Ledger != nil || req.Attempt <= e.attempt || !e.ended || e.rec.State == Done {
+func (j *Jobs) anew(e *entry, req *message.RunRequest) bool {
+	if j.cfg.Ledger != nil || req.Attempt <= e.attempt || !e.ended || e.rec.State == message.Done {
 		return false
 	}
 	id := e.rec.Job
@@ -170,13 +171,13 @@ func (j *Jobs) arrived(id string) {
 }
 
 // fresh is the record of a new job.
-func (j *Jobs) fresh(req *RunRequest, hash string) Record {
+func (j *Jobs) fresh(req *message.RunRequest, hash string) message.Record {
 	now := j.cfg.Now().UnixMilli()
-	rec := Record{
-		V: ProtocolVersion, Job: req.ID, State: Queued, Rev: 1, Created: now, Hash: hash, Client: req.Client, Tied: req.Tied, Priority: req.Priority, From: req.from,
-		Files: req.files,
+	rec := message.Record{
+		V: message.ProtocolVersion, Job: req.ID, State: message.Queued, Rev: 1, Created: now, Hash: hash, Client: req.Client, Tied: req.Tied, Priority: req.Priority, From: req.From,
+		Files: req.Files,
 	}
-	for _, f := range req.files {
+	for _, f := range req.Files {
 		if f.Shared() {
 			rec.Memory = max(rec.Memory, f.Bytes)
 		}
@@ -191,7 +192,7 @@ func (j *Jobs) fresh(req *RunRequest, hash string) Record {
 }
 
 // added takes a new job into the table and logs that it is queued. The lock is held.
-func (j *Jobs) added(rec Record, req *RunRequest) Record {
+func (j *Jobs) added(rec message.Record, req *message.RunRequest) message.Record {
 	e := j.entry(rec.Job)
 	e.req, e.attempt = req, req.Attempt
 	if e.place == 0 && req.Front && j.cfg.Ledger == nil {
@@ -201,7 +202,7 @@ func (j *Jobs) added(rec Record, req *RunRequest) Record {
 	e.cold = false
 	j.settle(e, rec)
 	if e.seq == 0 {
-		j.append(e, Event{Type: EventQueued, Data: map[string]any{"prompt_id": rec.Job, "position": j.position(rec.Job)}})
+		j.append(e, message.Event{Type: message.EventQueued, Data: map[string]any{"prompt_id": rec.Job, "position": j.position(rec.Job)}})
 	}
 	return j.view(e)
 }
@@ -217,29 +218,29 @@ func (j *Jobs) entry(id string) *entry {
 }
 
 // Get returns a record.
-func (j *Jobs) Get(_ context.Context, id string) (Record, error) {
+func (j *Jobs) Get(_ context.Context, id string) (message.Record, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	e, ok := j.jobs[id]
 	if !ok {
-		return Record{}, errNoJob
+		return message.Record{}, errNoJob
 	}
 	return j.view(e), nil
 }
 
 // List returns the records in a state ("": all), newest first, at most limit of them, and how many jobs are in each state.
-func (j *Jobs) List(_ context.Context, state State, limit int) ([]Record, map[State]int, error) {
+func (j *Jobs) List(_ context.Context, state message.State, limit int) ([]message.Record, map[message.State]int, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	counts := map[State]int{}
-	var out []Record
+	counts := map[message.State]int{}
+	var out []message.Record
 	for _, e := range j.jobs {
 		counts[e.rec.State]++
 		if state == "" || e.rec.State == state {
 			out = append(out, j.view(e))
 		}
 	}
-	slices.SortFunc(out, func(a, b Record) int {
+	slices.SortFunc(out, func(a, b message.Record) int {
 		if a.Created != b.Created {
 			return cmp.Compare(b.Created, a.Created)
 		}
@@ -250,25 +251,25 @@ func (j *Jobs) List(_ context.Context, state State, limit int) ([]Record, map[St
 
 // Update changes a record if it is still at rev, and returns the new one; errConflict otherwise. change must not call Jobs. A change of state
 // that is not allowed is an error and leaves the record alone.
-func (j *Jobs) Update(ctx context.Context, id string, rev uint64, change func(*Record)) (Record, error) {
-	return j.update(ctx, id, rev, State.next, change)
+func (j *Jobs) Update(ctx context.Context, id string, rev uint64, change func(*message.Record)) (message.Record, error) {
+	return j.update(ctx, id, rev, message.State.Next, change)
 }
 
-func (j *Jobs) update(ctx context.Context, id string, rev uint64, next func(State) []State, change func(*Record)) (Record, error) {
+func (j *Jobs) update(ctx context.Context, id string, rev uint64, next func(message.State) []message.State, change func(*message.Record)) (message.Record, error) {
 	j.mu.Lock()
 	e, ok := j.jobs[id]
 	if !ok || e.rec.Rev != rev {
 		j.mu.Unlock()
 		if !ok {
-			return Record{}, errNoJob
+			return message.Record{}, errNoJob
 		}
-		return Record{}, errConflict
+		return message.Record{}, errConflict
 	}
-	was, r := e.rec.State, e.rec.clone()
+	was, r := e.rec.State, e.rec.Clone()
 	change(&r)
 	if !slices.Contains(next(was), r.State) {
 		j.mu.Unlock()
-		return Record{}, fmt.Errorf("job %s cannot go from %s to %s", id, was, r.State)
+		return message.Record{}, fmt.Errorf("job %s cannot go from %s to %s", id, was, r.State)
 	}
 	if j.cfg.Ledger == nil || e.local {
 		defer j.mu.Unlock()
@@ -282,19 +283,19 @@ func (j *Jobs) update(ctx context.Context, id string, rev uint64, next func(Stat
 
 // settle makes r the record of an entry and keeps what follows from it: queue, wish to cancel, waiting readers. A record that is older than the
 // entry's changes nothing. The lock is held.
-func (j *Jobs) settle(e *entry, r Record) {
+func (j *Jobs) settle(e *entry, r message.Record) {
 	if r.Rev <= e.rec.Rev {
 		return
 	}
 	was := e.rec.State
 	e.rec = r
-	if was == Queued {
+	if was == message.Queued {
 		j.queue = slices.DeleteFunc(j.queue, func(q string) bool { return q == r.Job })
 	}
-	if r.State == Queued {
+	if r.State == message.Queued {
 		j.line(e, was)
 	}
-	if was != "" && was != Queued && r.State == Queued { // once more
+	if was != "" && was != message.Queued && r.State == message.Queued { // once more
 		e.cancel = make(chan struct{})
 		e.held, e.ended = false, false
 		j.ended = slices.DeleteFunc(j.ended, func(q string) bool { return q == r.Job })
@@ -306,12 +307,12 @@ func (j *Jobs) settle(e *entry, r Record) {
 }
 
 // line puts a job into the queue: in front of all if its place says so, or else behind the last of its class. Without a ledger a retry goes first.
-func (j *Jobs) line(e *entry, was State) {
+func (j *Jobs) line(e *entry, was message.State) {
 	switch {
-	case was == Running && j.cfg.Ledger == nil:
+	case was == message.Running && j.cfg.Ledger == nil:
 		j.head--
 		e.place = j.head
-	case e.place >= 0 && was != Queued:
+	case e.place >= 0 && was != message.Queued:
 		j.tail++
 		e.place = j.tail
 	}
@@ -325,7 +326,7 @@ func (e *entry) before(o *entry) int {
 	if e.place < 0 || o.place < 0 {
 		return cmp.Compare(e.place, o.place)
 	}
-	return cmp.Or(cmp.Compare(rank(e.rec.Priority), rank(o.rec.Priority)), cmp.Compare(e.place, o.place))
+	return cmp.Or(cmp.Compare(message.PriorityRank(e.rec.Priority), message.PriorityRank(o.rec.Priority)), cmp.Compare(e.place, o.place))
 }
 
 func closeOnce(c chan struct{}) {
@@ -338,14 +339,14 @@ func closeOnce(c chan struct{}) {
 
 // Append adds an event to the log of a job, stamped with number, time and attempt. An event of an attempt that is not the current one, or after the
 // terminal event, is dropped and false returned. attempt < 0 means any.
-func (j *Jobs) Append(_ context.Context, id string, attempt int, ev Event) bool {
+func (j *Jobs) Append(_ context.Context, id string, attempt int, ev message.Event) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	e, ok := j.jobs[id]
 	if !ok || e.ended || attempt >= 0 && e.rec.Attempt != attempt {
 		return false
 	}
-	if attempt >= 0 && !Terminal(ev.Type) && e.rec.State != Running && ev.Type != EventRetrying {
+	if attempt >= 0 && !message.Terminal(ev.Type) && e.rec.State != message.Running && ev.Type != message.EventRetrying {
 		return false // a late event of a run that has ended
 	}
 	j.append(e, ev)
@@ -353,11 +354,11 @@ func (j *Jobs) Append(_ context.Context, id string, attempt int, ev Event) bool 
 }
 
 // append is Append with the lock held.
-func (j *Jobs) append(e *entry, ev Event) {
+func (j *Jobs) append(e *entry, ev message.Event) {
 	e.seq++
-	ev.V, ev.Job, ev.Seq, ev.TS, ev.Attempt = ProtocolVersion, e.rec.Job, e.seq, j.cfg.Now().UnixMilli(), e.rec.Attempt
+	ev.V, ev.Job, ev.Seq, ev.TS, ev.Attempt = message.ProtocolVersion, e.rec.Job, e.seq, j.cfg.Now().UnixMilli(), e.rec.Attempt
 	if len(e.log) >= maxLog {
-		e.log = slices.DeleteFunc(e.log, func(old Event) bool { return old.Type == EventProgress })
+		e.log = slices.DeleteFunc(e.log, func(old message.Event) bool { return old.Type == message.EventProgress })
 		if len(e.log) >= maxLog {
 			e.log = slices.Delete(e.log, 1, maxLog/2)
 		}
@@ -366,7 +367,7 @@ func (j *Jobs) append(e *entry, ev Event) {
 	if j.cfg.OnEvent != nil {
 		j.cfg.OnEvent(ev)
 	}
-	if Terminal(ev.Type) {
+	if message.Terminal(ev.Type) {
 		e.ended = true
 		e.preview, e.held = nil, false
 		e.drop()
@@ -399,14 +400,14 @@ func (j *Jobs) forgetOldest() {
 // drop gives up the request of a job that has ended. The lock is held.
 func (e *entry) drop() {
 	if e.req != nil {
-		e.req.hold.Release()
+		e.req.Hold.Release()
 	}
 	e.req = nil
 }
 
 // Take waits for a job, moves it to running under the name of the worker and returns it with its request, whose hold is the caller's too, and a channel that is closed when it is
 // asked to stop. Only ctx ends the wait.
-func (j *Jobs) Take(ctx context.Context, worker string) (Record, *RunRequest, <-chan struct{}, error) {
+func (j *Jobs) Take(ctx context.Context, worker string) (message.Record, *message.RunRequest, <-chan struct{}, error) {
 	if j.cfg.Ledger != nil {
 		return j.takeDurable(ctx, worker)
 	}
@@ -414,13 +415,13 @@ func (j *Jobs) Take(ctx context.Context, worker string) (Record, *RunRequest, <-
 		j.mu.Lock()
 		if len(j.queue) > 0 {
 			e := j.jobs[j.queue[0]]
-			r := e.rec.clone()
-			r.State, r.Worker, r.Started = Running, worker, j.cfg.Now().UnixMilli()
+			r := e.rec.Clone()
+			r.State, r.Worker, r.Started = message.Running, worker, j.cfg.Now().UnixMilli()
 			r.Attempt++
 			r.Rev++
 			j.settle(e, r)
 			rec, req, stop := j.view(e), e.req, e.cancel
-			req.hold.Retain()
+			req.Hold.Retain()
 			j.mu.Unlock()
 			return rec, req, stop, nil
 		}
@@ -428,7 +429,7 @@ func (j *Jobs) Take(ctx context.Context, worker string) (Record, *RunRequest, <-
 		j.mu.Unlock()
 		select {
 		case <-ctx.Done():
-			return Record{}, nil, nil, ctx.Err()
+			return message.Record{}, nil, nil, ctx.Err()
 		case <-wake:
 		}
 	}
@@ -438,7 +439,7 @@ func (j *Jobs) Take(ctx context.Context, worker string) (Record, *RunRequest, <-
 func (j *Jobs) Expire(ctx context.Context) {
 	j.mu.Lock()
 	now := j.cfg.Now().UnixMilli()
-	var due []Record
+	var due []message.Record
 	for _, id := range j.queue {
 		if e := j.jobs[id]; e.rec.ExpireAt > 0 && e.rec.ExpireAt <= now {
 			due = append(due, e.rec)
@@ -447,8 +448,8 @@ func (j *Jobs) Expire(ctx context.Context) {
 	j.mu.Unlock()
 	for _, r := range due {
 		fault := wire.Errorf(wire.ErrExpired, "the job waited longer than its queue_ttl_ms")
-		if _, err := j.Update(ctx, r.Job, r.Rev, func(r *Record) { r.State, r.Finished, r.Error = Expired, now, fault }); err == nil {
-			j.Append(ctx, r.Job, -1, Event{Type: EventExpired, Error: fault, Data: map[string]any{"prompt_id": r.Job}})
+		if _, err := j.Update(ctx, r.Job, r.Rev, func(r *message.Record) { r.State, r.Finished, r.Error = message.Expired, now, fault }); err == nil {
+			j.Append(ctx, r.Job, -1, message.Event{Type: message.EventExpired, Error: fault, Data: map[string]any{"prompt_id": r.Job}})
 		}
 	}
 }
@@ -468,7 +469,7 @@ func (j *Jobs) Busy() (queued, running int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for _, e := range j.jobs {
-		if e.rec.State == Running {
+		if e.rec.State == message.Running {
 			running++
 		}
 	}
@@ -476,9 +477,9 @@ func (j *Jobs) Busy() (queued, running int) {
 }
 
 // view returns a copy of a record with its place in the queue.
-func (j *Jobs) view(e *entry) Record {
-	r := e.rec.clone()
-	if r.State == Queued {
+func (j *Jobs) view(e *entry) message.Record {
+	r := e.rec.Clone()
+	if r.State == message.Queued {
 		r.Position = j.position(r.Job)
 	}
 	return r

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
 
@@ -29,37 +30,37 @@ func (j *Jobs) begin(id, kind, worker string) (<-chan struct{}, error) {
 	now := j.cfg.Now().UnixMilli()
 	e := j.entry(id)
 	e.local, e.held = true, true
-	e.rec = Record{V: ProtocolVersion, Job: id, Kind: kind, State: Running, Rev: 1, Attempt: 1, Worker: worker, Created: now, Started: now, Tied: true}
+	e.rec = message.Record{V: message.ProtocolVersion, Job: id, Kind: kind, State: message.Running, Rev: 1, Attempt: 1, Worker: worker, Created: now, Started: now, Tied: true}
 	if j.cfg.Ledger != nil {
 		e.rec.Owner = j.cfg.Ledger.Owner()
 	}
-	j.append(e, Event{Type: EventQueued, Data: map[string]any{"prompt_id": id, "position": 0}})
-	j.append(e, Event{Type: EventStart, Data: map[string]any{"prompt_id": id, "timestamp": now}})
+	j.append(e, message.Event{Type: message.EventQueued, Data: map[string]any{"prompt_id": id, "position": 0}})
+	j.append(e, message.Event{Type: message.EventStart, Data: map[string]any{"prompt_id": id, "timestamp": now}})
 	return e.cancel, nil
 }
 
 // finish ends a job of begin: done without a fault, cancelled or failed with one.
 func (j *Jobs) finish(ctx context.Context, id string, fault *wire.Error, metrics map[string]any) {
-	state := Done
+	state := message.Done
 	switch {
 	case fault != nil && fault.Code == wire.ErrCancelled:
-		state = Cancelled
+		state = message.Cancelled
 	case fault != nil:
-		state = Failed
+		state = message.Failed
 	}
 	for {
 		rec, err := j.Get(ctx, id)
 		if err != nil || rec.State.Final() {
 			return
 		}
-		rec, err = j.Update(ctx, id, rec.Rev, func(r *Record) {
+		rec, err = j.Update(ctx, id, rec.Rev, func(r *message.Record) {
 			r.State, r.Finished, r.Error, r.Metrics = state, time.Now().UnixMilli(), fault, metrics
 		})
 		if err != nil {
 			continue // somebody wished to cancel it meanwhile
 		}
 		if metrics != nil {
-			j.Append(ctx, id, -1, Event{Type: EventMetrics, Data: metrics})
+			j.Append(ctx, id, -1, message.Event{Type: message.EventMetrics, Data: metrics})
 		}
 		j.Append(ctx, id, -1, terminalOf(rec))
 		return

@@ -8,12 +8,14 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"patchbay/ipc/message"
 )
 
 func TestUpdateIsCompareAndSwap(t *testing.T) {
 	ctx := context.Background()
 	j := NewJobs(JobsConfig{})
-	rec, created, err := j.Create(ctx, &RunRequest{ID: "a"}, "h")
+	rec, created, err := j.Create(ctx, &message.RunRequest{ID: "a"}, "h")
 	if err != nil || !created {
 		t.Fatal(err)
 	}
@@ -21,7 +23,7 @@ func TestUpdateIsCompareAndSwap(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 32 {
 		wg.Go(func() {
-			_, err := j.Update(ctx, "a", rec.Rev, func(r *Record) { r.State = Running; r.Attempt++ })
+			_, err := j.Update(ctx, "a", rec.Rev, func(r *message.Record) { r.State = message.Running; r.Attempt++ })
 			switch {
 			case err == nil:
 				wins.Add(1)
@@ -42,25 +44,25 @@ func TestUpdateIsCompareAndSwap(t *testing.T) {
 
 func TestStateMachine(t *testing.T) {
 	ctx := context.Background()
-	all := []State{Queued, Running, Done, Failed, Cancelled, Expired}
-	allowed := map[State]map[State]bool{
-		Queued: {Queued: true, Running: true, Cancelled: true, Expired: true, Failed: true}, Running: {Running: true, Queued: true, Done: true, Failed: true, Cancelled: true},
-		Done: {Done: true}, Failed: {Failed: true}, Cancelled: {Cancelled: true}, Expired: {Expired: true},
+	all := []message.State{message.Queued, message.Running, message.Done, message.Failed, message.Cancelled, message.Expired}
+	allowed := map[message.State]map[message.State]bool{
+		message.Queued: {message.Queued: true, message.Running: true, message.Cancelled: true, message.Expired: true, message.Failed: true}, message.Running: {message.Running: true, message.Queued: true, message.Done: true, message.Failed: true, message.Cancelled: true},
+		message.Done: {message.Done: true}, message.Failed: {message.Failed: true}, message.Cancelled: {message.Cancelled: true}, message.Expired: {message.Expired: true},
 	}
-	path := map[State][]State{Queued: {}, Running: {Running}, Done: {Running, Done}, Failed: {Running, Failed}, Cancelled: {Cancelled}, Expired: {Expired}}
+	path := map[message.State][]message.State{message.Queued: {}, message.Running: {message.Running}, message.Done: {message.Running, message.Done}, message.Failed: {message.Running, message.Failed}, message.Cancelled: {message.Cancelled}, message.Expired: {message.Expired}}
 	for _, from := range all {
 		for _, to := range all {
 			j := NewJobs(JobsConfig{})
-			rec, _, err := j.Create(ctx, &RunRequest{ID: "a"}, "h")
+			rec, _, err := j.Create(ctx, &message.RunRequest{ID: "a"}, "h")
 			for _, s := range path[from] {
 				if err == nil {
-					rec, err = j.Update(ctx, "a", rec.Rev, func(r *Record) { r.State = s })
+					rec, err = j.Update(ctx, "a", rec.Rev, func(r *message.Record) { r.State = s })
 				}
 			}
 			if err != nil {
 				t.Fatalf("to %s: %v", from, err)
 			}
-			_, err = j.Update(ctx, "a", rec.Rev, func(r *Record) { r.State = to })
+			_, err = j.Update(ctx, "a", rec.Rev, func(r *message.Record) { r.State = to })
 			if (err == nil) != allowed[from][to] {
 				t.Errorf("%s -> %s: got error %v, allowed %v", from, to, err, allowed[from][to])
 			}
@@ -83,7 +85,7 @@ func TestTakeGivesEveryJobOnce(t *testing.T) {
 				if err != nil {
 					return
 				}
-				if rec.State != Running || rec.Attempt != 1 || req.ID != rec.Job {
+				if rec.State != message.Running || rec.Attempt != 1 || req.ID != rec.Job {
 					t.Errorf("took %+v", rec)
 				}
 				mu.Lock()
@@ -96,7 +98,7 @@ func TestTakeGivesEveryJobOnce(t *testing.T) {
 		})
 	}
 	for i := range jobs {
-		if _, _, err := j.Create(ctx, &RunRequest{ID: fmt.Sprint("j", i)}, "h"); err != nil {
+		if _, _, err := j.Create(ctx, &message.RunRequest{ID: fmt.Sprint("j", i)}, "h"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -111,7 +113,7 @@ func TestTakeGivesEveryJobOnce(t *testing.T) {
 func TestQueueOrder(t *testing.T) {
 	ctx := context.Background()
 	j := NewJobs(JobsConfig{})
-	for _, r := range []*RunRequest{{ID: "a"}, {ID: "b"}, {ID: "f", Front: true}} {
+	for _, r := range []*message.RunRequest{{ID: "a"}, {ID: "b"}, {ID: "f", Front: true}} {
 		if _, _, err := j.Create(ctx, r, "h"); err != nil {
 			t.Fatal(err)
 		}
@@ -125,7 +127,7 @@ func TestQueueOrder(t *testing.T) {
 	if err != nil || rec.Job != "f" {
 		t.Fatalf("took %s, %v", rec.Job, err)
 	}
-	if _, err := j.Update(ctx, "f", rec.Rev, func(r *Record) { r.State = Queued }); err != nil { // a retry goes first
+	if _, err := j.Update(ctx, "f", rec.Rev, func(r *message.Record) { r.State = message.Queued }); err != nil { // a retry goes first
 		t.Fatal(err)
 	}
 	for _, want := range []string{"f", "a", "b"} {
@@ -138,28 +140,28 @@ func TestQueueOrder(t *testing.T) {
 
 func TestOneTerminalEventAndNoLateOnes(t *testing.T) {
 	ctx := context.Background()
-	var seen []Event
-	j := NewJobs(JobsConfig{OnEvent: func(e Event) { seen = append(seen, e) }})
-	if _, _, err := j.Create(ctx, &RunRequest{ID: "a"}, "h"); err != nil {
+	var seen []message.Event
+	j := NewJobs(JobsConfig{OnEvent: func(e message.Event) { seen = append(seen, e) }})
+	if _, _, err := j.Create(ctx, &message.RunRequest{ID: "a"}, "h"); err != nil {
 		t.Fatal(err)
 	}
 	rec, _, _, err := j.Take(ctx, "w")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !j.Append(ctx, "a", 1, Event{Type: EventStart}) {
+	if !j.Append(ctx, "a", 1, message.Event{Type: message.EventStart}) {
 		t.Error("an event of the running attempt was dropped")
 	}
-	if j.Append(ctx, "a", 2, Event{Type: EventProgress}) {
+	if j.Append(ctx, "a", 2, message.Event{Type: message.EventProgress}) {
 		t.Error("an event of an attempt that does not exist was taken")
 	}
-	if _, err := j.Update(ctx, "a", rec.Rev, func(r *Record) { r.State = Done }); err != nil {
+	if _, err := j.Update(ctx, "a", rec.Rev, func(r *message.Record) { r.State = message.Done }); err != nil {
 		t.Fatal(err)
 	}
-	if j.Append(ctx, "a", 1, Event{Type: EventProgress}) {
+	if j.Append(ctx, "a", 1, message.Event{Type: message.EventProgress}) {
 		t.Error("progress of a job that is done was taken")
 	}
-	if !j.Append(ctx, "a", -1, Event{Type: EventSuccess}) || j.Append(ctx, "a", -1, Event{Type: EventError}) {
+	if !j.Append(ctx, "a", -1, message.Event{Type: message.EventSuccess}) || j.Append(ctx, "a", -1, message.Event{Type: message.EventError}) {
 		t.Error("there is not exactly one terminal event")
 	}
 	for i, e := range seen {
@@ -172,7 +174,7 @@ func TestOneTerminalEventAndNoLateOnes(t *testing.T) {
 func TestLogIsBoundedAndCursorsSkipGaps(t *testing.T) {
 	ctx := context.Background()
 	j := NewJobs(JobsConfig{})
-	if _, _, err := j.Create(ctx, &RunRequest{ID: "a"}, "h"); err != nil {
+	if _, _, err := j.Create(ctx, &message.RunRequest{ID: "a"}, "h"); err != nil {
 		t.Fatal(err)
 	}
 	cur, err := j.Follow(ctx, "a", 0, false)
@@ -184,9 +186,9 @@ func TestLogIsBoundedAndCursorsSkipGaps(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 3 * maxLog {
-		j.Append(ctx, "a", 1, Event{Type: EventProgress})
+		j.Append(ctx, "a", 1, message.Event{Type: message.EventProgress})
 	}
-	j.Append(ctx, "a", -1, Event{Type: EventSuccess})
+	j.Append(ctx, "a", -1, message.Event{Type: message.EventSuccess})
 	var last uint64
 	var got []string
 	for {
@@ -200,7 +202,7 @@ func TestLogIsBoundedAndCursorsSkipGaps(t *testing.T) {
 		last = it.event.Seq
 		got = append(got, it.event.Type)
 	}
-	if len(got) > maxLog || got[0] != EventQueued || got[len(got)-1] != EventSuccess || last != 3*maxLog+2 {
+	if len(got) > maxLog || got[0] != message.EventQueued || got[len(got)-1] != message.EventSuccess || last != 3*maxLog+2 {
 		t.Errorf("got %d events, first %s, last %s with number %d", len(got), got[0], got[len(got)-1], last)
 	}
 }
@@ -211,7 +213,7 @@ func TestForget(t *testing.T) {
 	j := NewJobs(JobsConfig{Keep: 2, OnForget: func(id string) { gone = append(gone, id) }})
 	for i := range 4 {
 		id := fmt.Sprint(i)
-		if _, _, err := j.Create(ctx, &RunRequest{ID: id}, "h"); err != nil {
+		if _, _, err := j.Create(ctx, &message.RunRequest{ID: id}, "h"); err != nil {
 			t.Fatal(err)
 		}
 		if _, _, err := j.Cancel(ctx, id); err != nil {
@@ -222,7 +224,7 @@ func TestForget(t *testing.T) {
 		t.Errorf("forgot %v, want [0 1]", gone)
 	}
 	j.Close()
-	if _, _, err := j.Create(ctx, &RunRequest{ID: "x"}, "h"); !errors.Is(err, errClosed) {
+	if _, _, err := j.Create(ctx, &message.RunRequest{ID: "x"}, "h"); !errors.Is(err, errClosed) {
 		t.Errorf("create after close: %v", err)
 	}
 }
@@ -232,7 +234,7 @@ func TestExpireOnlyWaitingJobs(t *testing.T) {
 	now := time.Unix(1000, 0)
 	j := NewJobs(JobsConfig{Now: func() time.Time { return now }})
 	for _, id := range []string{"run", "wait"} {
-		if _, _, err := j.Create(ctx, &RunRequest{ID: id, QueueTTLMS: 1000}, "h"); err != nil {
+		if _, _, err := j.Create(ctx, &message.RunRequest{ID: id, QueueTTLMS: 1000}, "h"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -241,7 +243,7 @@ func TestExpireOnlyWaitingJobs(t *testing.T) {
 	}
 	now = now.Add(time.Second)
 	j.Expire(ctx)
-	for id, want := range map[string]State{"run": Running, "wait": Expired} {
+	for id, want := range map[string]message.State{"run": message.Running, "wait": message.Expired} {
 		if rec, _ := j.Get(ctx, id); rec.State != want {
 			t.Errorf("%s: got %s, want %s", id, rec.State, want)
 		}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
 	"patchbay/node"
@@ -34,13 +35,13 @@ func TestHandleLeases(t *testing.T) {
 	maker := func(lease time.Duration) string {
 		t.Helper()
 		for range 2 { // the executors take turns
-			var out ExecReply
-			err := askOne(ctx, c, VerbExec, "", &ExecRequest{Class: "Make", LeaseMS: int(lease.Milliseconds())}, &out)
+			var out message.ExecReply
+			err := askOne(ctx, c, message.VerbExec, "", &message.ExecRequest{Class: "Make", LeaseMS: int(lease.Milliseconds())}, &out)
 			if err != nil {
 				continue
 			}
 			h, _ := out.Outputs[0].(*node.Object)
-			id, _ := h.Get(handleKey)
+			id, _ := h.Get(message.HandleKey)
 			if until, _ := h.Get("expires"); until != now().Add(lease).UnixMilli() || out.Worker != "a" {
 				t.Errorf("the handle %v of %s, want one until %d", h, out.Worker, now().Add(lease).UnixMilli())
 			}
@@ -50,7 +51,7 @@ func TestHandleLeases(t *testing.T) {
 		return ""
 	}
 	use := func(id string) error {
-		return askOne(ctx, c, VerbExec, "", &ExecRequest{Class: "Use", Inputs: node.NewObject("model", node.NewObject(handleKey, id))}, &ExecReply{})
+		return askOne(ctx, c, message.VerbExec, "", &message.ExecRequest{Class: "Use", Inputs: node.NewObject("model", node.NewObject(message.HandleKey, id))}, &message.ExecReply{})
 	}
 	gone := func(err error) bool {
 		var e *wire.Error

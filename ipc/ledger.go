@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
 
@@ -111,13 +112,13 @@ func (l *Ledger) open(ctx context.Context) error {
 	}
 	n := l.cfg.Replicas
 	if l.queue, err = l.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
-		Name: queueStream, Subjects: []string{queueRoot + "*.any.*"}, Retention: jetstream.WorkQueuePolicy, Storage: jetstream.FileStorage, Replicas: n,
+		Name: message.QueueStream, Subjects: []string{message.QueueRoot + "*.any.*"}, Retention: jetstream.WorkQueuePolicy, Storage: jetstream.FileStorage, Replicas: n,
 		Discard: jetstream.DiscardNew, DiscardNewPerSubject: true, MaxMsgsPerSubject: 1, Description: "references to waiting jobs, one a job",
 	}); err != nil {
 		return err
 	}
 	ec := jetstream.StreamConfig{
-		Name: eventStream, Subjects: []string{EventSubject("*", "*")}, Storage: jetstream.FileStorage, Replicas: n, AllowDirect: true,
+		Name: message.EventStream, Subjects: []string{message.EventSubject("*", "*")}, Storage: jetstream.FileStorage, Replicas: n, AllowDirect: true,
 		MaxAge: keepEvents, MaxBytes: eventBytes, MaxMsgsPerSubject: maxLog, Duplicates: 10 * time.Minute, Description: "events, for replay",
 	}
 	if n == 1 {
@@ -127,7 +128,7 @@ func (l *Ledger) open(ctx context.Context) error {
 		return err
 	}
 	if _, err = l.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
-		Name: deadStream, Subjects: []string{deadRoot + "*"}, Storage: jetstream.FileStorage, Replicas: n, MaxAge: keepDead, MaxMsgsPerSubject: 16,
+		Name: message.DeadStream, Subjects: []string{message.DeadRoot + "*"}, Storage: jetstream.FileStorage, Replicas: n, MaxAge: keepDead, MaxMsgsPerSubject: 16,
 		Description: "records of jobs that failed for good",
 	}); err != nil {
 		return err
@@ -136,28 +137,28 @@ func (l *Ledger) open(ctx context.Context) error {
 		kv  *jetstream.KeyValue
 		cfg jetstream.KeyValueConfig
 	}{
-		{&l.jobs, jetstream.KeyValueConfig{Bucket: jobBucket, Description: "record of every job", LimitMarkerTTL: markerTime}},
-		{&l.requests, jetstream.KeyValueConfig{Bucket: requestBucket, Description: "what every job asks for, in pieces"}},
-		{&l.daemons, jetstream.KeyValueConfig{Bucket: daemonBucket, Description: "heartbeats of daemons", TTL: 10 * deadAfter}}, // in memory it would not outlive the server,
+		{&l.jobs, jetstream.KeyValueConfig{Bucket: message.JobBucket, Description: "record of every job", LimitMarkerTTL: markerTime}},
+		{&l.requests, jetstream.KeyValueConfig{Bucket: message.RequestBucket, Description: "what every job asks for, in pieces"}},
+		{&l.daemons, jetstream.KeyValueConfig{Bucket: message.DaemonBucket, Description: "heartbeats of daemons", TTL: 10 * deadAfter}}, // in memory it would not outlive the server,
 	} {
 		b.cfg.Replicas = n
 		if *b.kv, err = l.js.CreateOrUpdateKeyValue(ctx, b.cfg); err != nil {
 			return err
 		}
 	}
-	if l.bodies, err = l.js.Stream(ctx, "KV_"+requestBucket); err != nil {
+	if l.bodies, err = l.js.Stream(ctx, "KV_"+message.RequestBucket); err != nil {
 		return err
 	}
-	for _, p := range priorities() {
+	for _, p := range message.Priorities() {
 		c, err := l.queue.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{
-			Durable: "patchbay-" + p, FilterSubject: queueRoot + p + ".any.*", AckPolicy: jetstream.AckExplicitPolicy, AckWait: ackWait, MaxDeliver: -1, MaxAckPending: -1,
+			Durable: "patchbay-" + p, FilterSubject: message.QueueRoot + p + ".any.*", AckPolicy: jetstream.AckExplicitPolicy, AckWait: ackWait, MaxDeliver: -1, MaxAckPending: -1,
 		})
 		if err != nil {
 			return err
 		}
 		l.classes = append(l.classes, c)
 	}
-	if _, err := l.nc.Subscribe(hintSubject, func(*nats.Msg) { l.poke() }); err != nil {
+	if _, err := l.nc.Subscribe(message.HintSubject, func(*nats.Msg) { l.poke() }); err != nil {
 		return err
 	}
 	l.wg.Go(l.beat)

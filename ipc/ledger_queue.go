@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
 
@@ -23,10 +24,10 @@ const idlePoll = 250 * time.Millisecond
 const firstPoll = time.Millisecond
 
 // enqueue puts a reference to a job into the queue, and wakes daemons up. A job that has one already is fine.
-func (l *Ledger) enqueue(ctx context.Context, rec Record) error {
+func (l *Ledger) enqueue(ctx context.Context, rec message.Record) error {
 	ctx, cancel := context.WithTimeout(ctx, ledgerPatience)
 	defer cancel()
-	_, err := l.js.Publish(ctx, queueRoot+orNormal(rec.Priority)+".any."+rec.Job, []byte(rec.Job))
+	_, err := l.js.Publish(ctx, message.QueueRoot+message.OrNormal(rec.Priority)+".any."+rec.Job, []byte(rec.Job))
 	var api *jetstream.APIError
 	if errors.As(err, &api) && strings.Contains(api.Description, "per subject") {
 		err = nil
@@ -35,7 +36,7 @@ func (l *Ledger) enqueue(ctx context.Context, rec Record) error {
 		return fmt.Errorf("queue job %s: %w", rec.Job, err)
 	}
 	l.poke()
-	return l.nc.Publish(hintSubject, nil)
+	return l.nc.Publish(message.HintSubject, nil)
 }
 
 func (l *Ledger) poke() {
@@ -79,7 +80,7 @@ func (r reference) giveBack(l *Ledger) {
 		pause = givenBack
 	}
 	_ = r.msg.NakWithDelay(pause)
-	_ = l.nc.Publish(hintSubject, nil)
+	_ = l.nc.Publish(message.HintSubject, nil)
 }
 
 // givenBack is the pause before a reference that nobody wanted is offered again.
@@ -148,7 +149,7 @@ func (l *Ledger) fetch(ctx context.Context, c jetstream.Consumer) jetstream.Msg 
 
 // waiting returns the jobs that have a reference in the queue.
 func (l *Ledger) waiting(ctx context.Context) (map[string]bool, error) {
-	info, err := l.queue.Info(ctx, jetstream.WithSubjectFilter(queueRoot+">"))
+	info, err := l.queue.Info(ctx, jetstream.WithSubjectFilter(message.QueueRoot+">"))
 	if err != nil {
 		return nil, fmt.Errorf("read queue: %w", err)
 	}
@@ -169,7 +170,7 @@ func (l *Ledger) unstick(ctx context.Context, now time.Time) error {
 			return fmt.Errorf("read consumer of the queue: %w", err)
 		}
 		idle := info.NumPending == 0 && info.NumAckPending == 0
-		filter := queueRoot + priorities()[i] + ".any.*"
+		filter := message.QueueRoot + message.Priorities()[i] + ".any.*"
 		for from := uint64(1); ; {
 			m, err := l.queue.GetMsg(ctx, from, jetstream.WithGetMsgSubject(filter))
 			if errors.Is(err, jetstream.ErrMsgNotFound) {
@@ -192,8 +193,8 @@ func (l *Ledger) unstick(ctx context.Context, now time.Time) error {
 }
 
 // lastEvent returns the newest event of a job in the stream; nil if there is none.
-func (l *Ledger) lastEvent(ctx context.Context, job string) (*Event, error) {
-	m, err := l.events.GetLastMsgForSubject(ctx, EventSubject(job, "*"))
+func (l *Ledger) lastEvent(ctx context.Context, job string) (*message.Event, error) {
+	m, err := l.events.GetLastMsgForSubject(ctx, message.EventSubject(job, "*"))
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		return nil, nil
 	}
@@ -204,13 +205,13 @@ func (l *Ledger) lastEvent(ctx context.Context, job string) (*Event, error) {
 }
 
 // log reads the events of a job from the stream, in order.
-func (l *Ledger) log(ctx context.Context, job string) ([]Event, error) {
-	c, err := l.events.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{FilterSubjects: []string{EventSubject(job, "*")}, InactiveThreshold: 5 * time.Second})
+func (l *Ledger) log(ctx context.Context, job string) ([]message.Event, error) {
+	c, err := l.events.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{FilterSubjects: []string{message.EventSubject(job, "*")}, InactiveThreshold: 5 * time.Second})
 	if err != nil {
 		return nil, fmt.Errorf("read events of job %s: %w", job, err)
 	}
 	left := c.CachedInfo().NumPending
-	var out []Event
+	var out []message.Event
 	for left > 0 {
 		batch, err := c.Fetch(int(min(left, 256)), jetstream.FetchMaxWait(ledgerPatience))
 		if err != nil {
@@ -232,8 +233,8 @@ func (l *Ledger) log(ctx context.Context, job string) ([]Event, error) {
 }
 
 // hear calls f with the events of other daemons.
-func (l *Ledger) hear(f func(Event)) error {
-	_, err := l.nc.Subscribe(EventSubject("*", "*"), func(m *nats.Msg) {
+func (l *Ledger) hear(f func(message.Event)) error {
+	_, err := l.nc.Subscribe(message.EventSubject("*", "*"), func(m *nats.Msg) {
 		if from := m.Header.Get(wire.HeaderDaemon); from == "" || from == l.cfg.Owner {
 			return
 		}
@@ -247,10 +248,10 @@ func (l *Ledger) hear(f func(Event)) error {
 	return nil
 }
 
-func readEvent(b []byte) (*Event, error) {
+func readEvent(b []byte) (*message.Event, error) {
 	o, err := wire.Decode(b, wire.JSON, wire.DefaultLimits())
 	if err != nil {
 		return nil, fmt.Errorf("read event: %w", err)
 	}
-	return eventOf(o)
+	return message.EventOf(o)
 }

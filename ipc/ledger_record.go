@@ -11,11 +11,12 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
 
 // encodeRecord writes a record as it stands in the bucket: JSON, without what the bucket itself knows.
-func encodeRecord(rec Record) ([]byte, error) {
+func encodeRecord(rec message.Record) ([]byte, error) {
 	rec.Rev, rec.Position = 0, 0
 	b, err := json.Marshal(rec)
 	if err != nil {
@@ -24,21 +25,21 @@ func encodeRecord(rec Record) ([]byte, error) {
 	return b, nil
 }
 
-func decodeRecord(e jetstream.KeyValueEntry) (Record, error) {
-	var rec Record
+func decodeRecord(e jetstream.KeyValueEntry) (message.Record, error) {
+	var rec message.Record
 	o, err := wire.Decode(e.Value(), wire.JSON, wire.DefaultLimits())
 	if err == nil {
 		err = wire.Bind(o, &rec)
 	}
 	if err != nil || rec.Job != e.Key() {
-		return Record{}, fmt.Errorf("record of job %s cannot be read: %w", e.Key(), err)
+		return message.Record{}, fmt.Errorf("record of job %s cannot be read: %w", e.Key(), err)
 	}
 	rec.Rev = e.Revision()
 	return rec, nil
 }
 
 // create writes the request and then the record of a new job. If there is a job of that id, its record is returned, with false.
-func (l *Ledger) create(ctx context.Context, rec Record, req *RunRequest) (Record, bool, error) {
+func (l *Ledger) create(ctx context.Context, rec message.Record, req *message.RunRequest) (message.Record, bool, error) {
 	body, err := wire.Encode(req, wire.Msgpack)
 	if err != nil {
 		return rec, false, err
@@ -71,12 +72,12 @@ func (l *Ledger) create(ctx context.Context, rec Record, req *RunRequest) (Recor
 }
 
 // pieceKey holds the hash: two bodies that compete for one id must not be mixed.
-func pieceKey(rec Record, i int) string {
+func pieceKey(rec message.Record, i int) string {
 	return fmt.Sprintf("%s.%s.%d", rec.Job, rec.Hash[:min(16, len(rec.Hash))], i)
 }
 
 // request reads what a job asks for.
-func (l *Ledger) request(ctx context.Context, rec Record) (*RunRequest, error) {
+func (l *Ledger) request(ctx context.Context, rec message.Record) (*message.RunRequest, error) {
 	var body []byte
 	for i := range rec.Pieces {
 		e, err := l.requests.Get(ctx, pieceKey(rec, i))
@@ -89,7 +90,7 @@ func (l *Ledger) request(ctx context.Context, rec Record) (*RunRequest, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read request of job %s: %w", rec.Job, err)
 	}
-	req := &RunRequest{}
+	req := &message.RunRequest{}
 	if err := wire.Bind(o, req); err != nil {
 		return nil, fmt.Errorf("read request of job %s: %w", rec.Job, err)
 	}
@@ -97,23 +98,23 @@ func (l *Ledger) request(ctx context.Context, rec Record) (*RunRequest, error) {
 }
 
 // get reads a record; errNoJob if there is none.
-func (l *Ledger) get(ctx context.Context, job string) (Record, error) {
+func (l *Ledger) get(ctx context.Context, job string) (message.Record, error) {
 	e, err := l.jobs.Get(ctx, job)
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
-		return Record{}, errNoJob
+		return message.Record{}, errNoJob
 	}
 	if err != nil {
-		return Record{}, fmt.Errorf("read record of job %s: %w", job, err)
+		return message.Record{}, fmt.Errorf("read record of job %s: %w", job, err)
 	}
 	return decodeRecord(e)
 }
 
 // swap writes rec if the record is still at rec.Rev, and returns it with its new revision; errConflict otherwise. While the server is away it goes on trying
 // until ctx ends: a write whose answer was lost is recognised by its bytes.
-func (l *Ledger) swap(ctx context.Context, rec Record) (Record, error) {
+func (l *Ledger) swap(ctx context.Context, rec message.Record) (message.Record, error) {
 	value, err := encodeRecord(rec)
 	if err != nil {
-		return Record{}, err
+		return message.Record{}, err
 	}
 	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		try, cancel := context.WithTimeout(ctx, ledgerPatience)
@@ -134,10 +135,10 @@ func (l *Ledger) swap(ctx context.Context, rec Record) (Record, error) {
 			return rec, nil
 		}
 		if errors.Is(err, errConflict) {
-			return Record{}, errConflict
+			return message.Record{}, errConflict
 		}
 		if ctx.Err() != nil || l.ctx.Err() != nil || errors.Is(err, nats.ErrConnectionClosed) {
-			return Record{}, fmt.Errorf("write record of job %s: %w", rec.Job, err)
+			return message.Record{}, fmt.Errorf("write record of job %s: %w", rec.Job, err)
 		}
 		l.cfg.Log.Warn().Err(err).Str("job", rec.Job).Msg("record not written; trying again")
 		select {
@@ -157,28 +158,28 @@ func isConflict(err error) bool {
 const markerTime = time.Minute
 
 // drop forgets a job, its request and its events. Nothing of it stays: streams index their subjects in memory.
-func (l *Ledger) drop(ctx context.Context, rec Record) error {
-	err := l.events.Purge(ctx, jetstream.WithPurgeSubject(EventSubject(rec.Job, "*")))
+func (l *Ledger) drop(ctx context.Context, rec message.Record) error {
+	err := l.events.Purge(ctx, jetstream.WithPurgeSubject(message.EventSubject(rec.Job, "*")))
 	if rec.Pieces > 0 {
-		err = errors.Join(err, l.bodies.Purge(ctx, jetstream.WithPurgeSubject("$KV."+requestBucket+"."+rec.Job+".>")))
+		err = errors.Join(err, l.bodies.Purge(ctx, jetstream.WithPurgeSubject("$KV."+message.RequestBucket+"."+rec.Job+".>")))
 	}
 	return errors.Join(err, l.jobs.Purge(ctx, rec.Job, jetstream.PurgeTTL(markerTime)))
 }
 
 // bury writes a job that failed for good to the dead letters, once an attempt.
-func (l *Ledger) bury(ctx context.Context, rec Record) error {
+func (l *Ledger) bury(ctx context.Context, rec message.Record) error {
 	b, err := encodeRecord(rec)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, ledgerPatience)
 	defer cancel()
-	_, err = l.js.Publish(ctx, deadRoot+rec.Job, b, jetstream.WithMsgID(fmt.Sprintf("%s.%d.dead", rec.Job, rec.Attempt)))
+	_, err = l.js.Publish(ctx, message.DeadRoot+rec.Job, b, jetstream.WithMsgID(fmt.Sprintf("%s.%d.dead", rec.Job, rec.Attempt)))
 	return err
 }
 
 // watch calls changed for every record there is and will be, and gone for those that are dropped; loaded is closed after the first round.
-func (l *Ledger) watch(changed func(Record), gone func(job string)) (loaded chan struct{}, err error) {
+func (l *Ledger) watch(changed func(message.Record), gone func(job string)) (loaded chan struct{}, err error) {
 	w, err := l.jobs.WatchAll(l.ctx)
 	if err != nil {
 		return nil, fmt.Errorf("watch records: %w", err)
@@ -201,7 +202,7 @@ func (l *Ledger) watch(changed func(Record), gone func(job string)) (loaded chan
 	return loaded, nil
 }
 
-func (l *Ledger) watched(e jetstream.KeyValueEntry, changed func(Record), gone func(job string), loaded chan struct{}) {
+func (l *Ledger) watched(e jetstream.KeyValueEntry, changed func(message.Record), gone func(job string), loaded chan struct{}) {
 	switch {
 	case e == nil:
 		closeOnce(loaded)

@@ -8,22 +8,23 @@ import (
 	"io"
 
 	"patchbay/ipc/bulk"
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/node"
 )
 
 // Collector puts together the messages of one run or one status with outputs: events, files in pieces, previews.
 type Collector struct {
-	Event    func(Event)                 // every event, terminal one included; nil: ignored
+	Event    func(message.Event)         // every event, terminal one included; nil: ignored
 	Preview  func(node string, p []byte) // nil: ignored
-	Accepted func(Receipt)               // nil: ignored
-	Files    []File
+	Accepted func(message.Receipt)       // nil: ignored
+	Files    []message.File
 	partial  map[int]int // bytes that are still missing of a file
 	hold     *bulk.Hold  // shared memory that Files lie in; of run
 }
 
 // Run reads replies until the end and returns the terminal event; nil if there was none.
-func (c *Collector) Run(ctx context.Context, r *Replies) (*Event, error) {
+func (c *Collector) Run(ctx context.Context, r *Replies) (*message.Event, error) {
 	end, err := c.run(ctx, r)
 	for i := range c.Files {
 		if c.hold.Has(c.Files[i].Data) {
@@ -36,8 +37,8 @@ func (c *Collector) Run(ctx context.Context, r *Replies) (*Event, error) {
 }
 
 // run is Run that leaves files in shared memory.
-func (c *Collector) run(ctx context.Context, r *Replies) (*Event, error) {
-	var last *Event
+func (c *Collector) run(ctx context.Context, r *Replies) (*message.Event, error) {
+	var last *message.Event
 	for {
 		m, err := r.next(ctx)
 		c.hold = c.hold.Join(m.hold)
@@ -52,20 +53,20 @@ func (c *Collector) run(ctx context.Context, r *Replies) (*Event, error) {
 		if err != nil {
 			return last, err
 		}
-		if ev != nil && Terminal(ev.Type) {
+		if ev != nil && message.Terminal(ev.Type) {
 			last = ev
 		}
 	}
 }
 
 // Add takes one message and returns it if it is an event.
-func (c *Collector) Add(o *node.Object) (*Event, error) {
+func (c *Collector) Add(o *node.Object) (*message.Event, error) {
 	kind, _ := o.Get("type")
 	switch kind {
-	case replyHeartbeat, "record":
+	case message.ReplyHeartbeat, "record":
 		return nil, nil
-	case replyAccepted:
-		var r Receipt
+	case message.ReplyAccepted:
+		var r message.Receipt
 		if err := wire.BindReply(o, &r); err != nil {
 			return nil, err
 		}
@@ -73,8 +74,8 @@ func (c *Collector) Add(o *node.Object) (*Event, error) {
 			c.Accepted(r)
 		}
 		return nil, nil
-	case replyPreview:
-		var p previewMessage
+	case message.ReplyPreview:
+		var p message.Preview
 		if err := wire.BindReply(o, &p); err != nil {
 			return nil, err
 		}
@@ -82,12 +83,12 @@ func (c *Collector) Add(o *node.Object) (*Event, error) {
 			c.Preview(p.Node, p.Data)
 		}
 		return nil, nil
-	case replyOutput:
+	case message.ReplyOutput:
 		return nil, c.output(o)
-	case replyChunk:
+	case message.ReplyChunk:
 		return nil, c.chunk(o)
 	}
-	ev, err := eventOf(o)
+	ev, err := message.EventOf(o)
 	if err == nil && c.Event != nil {
 		c.Event(*ev)
 	}
@@ -95,7 +96,7 @@ func (c *Collector) Add(o *node.Object) (*Event, error) {
 }
 
 func (c *Collector) output(o *node.Object) error {
-	var m outputMessage
+	var m message.Output
 	if err := wire.BindReply(o, &m); err != nil {
 		return err
 	}
@@ -105,7 +106,7 @@ func (c *Collector) output(o *node.Object) error {
 	if m.Output != len(c.Files) || m.Ref.Bytes < 0 || m.Ref.Bytes > maxOutput {
 		return fmt.Errorf("read reply: output %d of %d bytes does not follow %d outputs", m.Output, m.Ref.Bytes, len(c.Files))
 	}
-	f := File{Ref: m.Ref, Data: m.Data}
+	f := message.File{Ref: m.Ref, Data: m.Data}
 	if m.Chunks > 0 {
 		if c.partial == nil {
 			c.partial = map[int]int{}
@@ -123,7 +124,7 @@ func (c *Collector) output(o *node.Object) error {
 const maxOutput = 4 << 30
 
 func (c *Collector) chunk(o *node.Object) error {
-	var m chunkMessage
+	var m message.Chunk
 	if err := wire.BindReply(o, &m); err != nil {
 		return err
 	}
@@ -140,8 +141,8 @@ func (c *Collector) chunk(o *node.Object) error {
 	return checkFile(*f)
 }
 
-func checkFile(f File) error {
-	if len(f.Data) != f.Ref.Bytes || checksum(f.Data) != f.Ref.CRC32C {
+func checkFile(f message.File) error {
+	if len(f.Data) != f.Ref.Bytes || message.Checksum(f.Data) != f.Ref.CRC32C {
 		return fmt.Errorf("read reply: a file of node %s arrived damaged", f.Ref.Node)
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/node"
 	"patchbay/parallel"
@@ -26,7 +27,7 @@ func (l *Local) Ready(ctx context.Context) error { return ctx.Err() }
 
 // Run implements Executor.
 func (l *Local) Run(ctx context.Context, task Task, sink Sink) (*Outcome, error) {
-	w, fail := parseWorkflow(task.Req.Workflow)
+	w, fail := message.ParseWorkflow(task.Req.Workflow)
 	if fail != nil {
 		return nil, fail
 	}
@@ -34,10 +35,10 @@ func (l *Local) Run(ctx context.Context, task Task, sink Sink) (*Outcome, error)
 		switch {
 		case ev.Type == "preview":
 			sink.Preview(ev.Node, ev.Blob)
-		case ev.Type == EventExecuted && listsFiles(ev.Data["output"]):
+		case ev.Type == message.EventExecuted && listsFiles(ev.Data["output"]):
 			// told again when the files have names
 		default:
-			sink.Event(Event{Type: ev.Type, Node: ev.Node, Data: ev.Data})
+			sink.Event(message.Event{Type: ev.Type, Node: ev.Node, Data: ev.Data})
 		}
 	})
 	if err != nil {
@@ -45,13 +46,13 @@ func (l *Local) Run(ctx context.Context, task Task, sink Sink) (*Outcome, error)
 	}
 	out := &Outcome{Metrics: metricsOf(res), UI: res.UI}
 	for _, o := range res.Outputs {
-		out.Files = append(out.Files, fileOf(o))
+		out.Files = append(out.Files, message.FileOf(o))
 	}
 	return out, nil
 }
 
 // nodeJob is a request as package node takes it.
-func nodeJob(req *RunRequest, w *node.Workflow) node.Job {
+func nodeJob(req *message.RunRequest, w *node.Workflow) node.Job {
 	job := node.Job{
 		ID: req.ID, Workflow: w, Targets: req.Targets, Inputs: req.Inputs, Plan: req.Plan, Preview: req.Preview, NoMetadata: req.NoMetadata,
 		Profile: req.Profile,
@@ -112,7 +113,7 @@ func orEmpty(s []string) []string {
 }
 
 // Exec implements Executor.
-func (l *Local) Exec(ctx context.Context, req *ExecRequest) (*ExecReply, error) {
+func (l *Local) Exec(ctx context.Context, req *message.ExecRequest) (*message.ExecReply, error) {
 	inputs := map[string]any{}
 	if req.Inputs != nil {
 		for _, k := range req.Inputs.Keys() {
@@ -126,19 +127,19 @@ func (l *Local) Exec(ctx context.Context, req *ExecRequest) (*ExecReply, error) 
 	if err != nil {
 		return nil, err
 	}
-	out := &ExecReply{Outputs: []any{}, Timings: timingsOf(res.Timings), Warnings: res.Warnings}
+	out := &message.ExecReply{Outputs: []any{}, Timings: timingsOf(res.Timings), Warnings: res.Warnings}
 	for _, v := range res.Outputs {
 		out.Outputs = append(out.Outputs, fromNode(v))
 	}
 	for _, f := range res.Files {
-		out.Files = append(out.Files, fileOf(f))
+		out.Files = append(out.Files, message.FileOf(f))
 	}
 	return out, nil
 }
 
 // Free implements Executor.
-func (l *Local) Free(_ context.Context, req *FreeRequest) (*FreeReply, error) {
-	out := &FreeReply{}
+func (l *Local) Free(_ context.Context, req *message.FreeRequest) (*message.FreeReply, error) {
+	out := &message.FreeReply{}
 	if len(req.Handles)+len(req.Models) == 0 {
 		out.Freed, out.Bytes = l.runner.FreeHandles(), l.runner.FreeModels()
 		l.runner.Free()
@@ -171,7 +172,7 @@ func toNode(v any) any {
 		}
 		return out
 	case *node.Object:
-		if id, ok := x.Get(handleKey); ok {
+		if id, ok := x.Get(message.HandleKey); ok {
 			s, _ := id.(string)
 			return node.Handle{ID: s}
 		}
@@ -191,7 +192,7 @@ func fromNode(v any) any {
 	case *node.Tensor:
 		return &wire.Tensor{DType: x.DType, Shape: x.Shape, Data: x.Data}
 	case node.Handle:
-		return node.NewObject(handleKey, x.ID, "type", x.Type, "expires", x.Expires.UnixMilli())
+		return node.NewObject(message.HandleKey, x.ID, "type", x.Type, "expires", x.Expires.UnixMilli())
 	case []any:
 		out := make([]any, len(x))
 		for i := range x {
@@ -215,7 +216,7 @@ func NodeService(cat *node.Catalogue, roots node.Roots, stock *node.Stock, also 
 	every := roots
 	every.Also = also
 	sc := ServiceConfig{
-		Validate: func(req *RunRequest, w *node.Workflow) (map[string]any, error) {
+		Validate: func(req *message.RunRequest, w *node.Workflow) (map[string]any, error) {
 			if _, err := parallel.ParsePlan(req.Plan); err != nil {
 				return nil, wire.Errorf(wire.ErrBadRequest, "field plan: %v", err)
 			}
@@ -238,7 +239,7 @@ func NodeService(cat *node.Catalogue, roots node.Roots, stock *node.Stock, also 
 		},
 	}
 	if stock != nil {
-		sc.Needs = func(req *RunRequest, w *node.Workflow) []node.NeededFile {
+		sc.Needs = func(req *message.RunRequest, w *node.Workflow) []node.NeededFile {
 			return node.Needs(cat, stock, nodeJob(req, w))
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/node"
 )
@@ -12,24 +13,24 @@ import (
 const pictureEvery = 200 * time.Millisecond
 
 // Sample implements Executor.
-func (l *Local) Sample(ctx context.Context, q *SampleRequest, emit func(*SampleReply)) (*SampleReply, error) {
-	req := q.built
+func (l *Local) Sample(ctx context.Context, q *message.SampleRequest, emit func(*message.SampleReply)) (*message.SampleReply, error) {
+	req := q.Built
 	if req == nil {
 		var err error
-		if req, err = q.request(numbers{}); err != nil {
+		if req, err = q.Lower(message.Numbers{}); err != nil {
 			return nil, wire.BadRequest(err)
 		}
 	}
 	var shown time.Time
 	res, err := l.runner.Sample(ctx, req, func(p node.HostProgress) error {
-		m := &SampleReply{Type: SampleProgress, Step: p.Step, Steps: p.Steps, Sigma: float64(p.Sigma)}
+		m := &message.SampleReply{Type: message.SampleProgress, Step: p.Step, Steps: p.Steps, Sigma: float64(p.Sigma)}
 		last := p.Step == p.Steps
 		switch {
 		case p.Preview == nil:
 		case q.Preview == "latent" && last:
-			m.X0 = latentTensor(p.X0, 0)
+			m.X0 = message.LatentTensor(p.X0, 0)
 		case q.Preview == "latent":
-			m.X0 = latentTensor(p.X0, 1)
+			m.X0 = message.LatentTensor(p.X0, 1)
 		case last || time.Since(shown) >= pictureEvery:
 			m.JPEG, shown = p.Preview(), time.Now()
 		}
@@ -40,16 +41,16 @@ func (l *Local) Sample(ctx context.Context, q *SampleRequest, emit func(*SampleR
 		return nil, err
 	}
 	st := res.Stats
-	out := &SampleReply{Type: SampleDone, X: latentTensor(res.Latent, 0), Evals: st.Evaluations, Metrics: statsOf(st)}
+	out := &message.SampleReply{Type: message.SampleDone, X: message.LatentTensor(res.Latent, 0), Evals: st.Evaluations, Metrics: statsOf(st)}
 	if q.WantX0 && res.X0.Len() > 0 {
-		out.X0 = latentTensor(res.X0, 0)
+		out.X0 = message.LatentTensor(res.X0, 0)
 	}
 	return out, nil
 }
 
 // Load implements Executor.
-func (l *Local) Load(ctx context.Context, q *LoadRequest) (*LoadReply, error) {
-	file, err := q.Model.file(numbers{})
+func (l *Local) Load(ctx context.Context, q *message.LoadRequest) (*message.LoadReply, error) {
+	file, err := q.Model.Resolve(message.Numbers{})
 	if err != nil {
 		return nil, wire.BadRequest(err)
 	}
@@ -57,5 +58,5 @@ func (l *Local) Load(ctx context.Context, q *LoadRequest) (*LoadReply, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &LoadReply{Bytes: out.Bytes, Seconds: out.Seconds}, nil
+	return &message.LoadReply{Bytes: out.Bytes, Seconds: out.Seconds}, nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/parallel"
 )
@@ -27,14 +28,14 @@ type Meter struct {
 	requests map[string]uint64 // by verb
 	refused  map[string]uint64 // by code
 	events   map[string]uint64 // by type
-	ended    map[State]uint64
+	ended    map[message.State]uint64
 	axes     map[string]uint64 // bytes that ranks sent
 	steps    uint64
 	hits     uint64 // nodes whose values were in the cache
 	misses   uint64
 	samples  uint64
-	live     map[string]*liveRun // by job
-	source   func() Stats        // what only the daemon knows: jobs and workers
+	live     map[string]*liveRun  // by job
+	source   func() message.Stats // what only the daemon knows: jobs and workers
 }
 
 // liveRun is how far a running job is.
@@ -48,7 +49,7 @@ type liveRun struct {
 func NewMeter() *Meter {
 	m := &Meter{
 		reg: prometheus.NewRegistry(), began: time.Now(), requests: map[string]uint64{}, refused: map[string]uint64{}, events: map[string]uint64{},
-		ended: map[State]uint64{}, axes: map[string]uint64{}, live: map[string]*liveRun{}, source: func() Stats { return Stats{} },
+		ended: map[message.State]uint64{}, axes: map[string]uint64{}, live: map[string]*liveRun{}, source: func() message.Stats { return message.Stats{} },
 		jobSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "patchbay_job_seconds", Help: "Time of jobs that are done, by the model and plan of their first sampling run.",
 			Buckets: []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500},
@@ -68,45 +69,45 @@ func NewMeter() *Meter {
 }
 
 // Watch tells where the numbers of jobs and workers come from; they are asked for whenever somebody looks. Call it before anyone does.
-func (m *Meter) Watch(source func() Stats) { m.source = source }
+func (m *Meter) Watch(source func() message.Stats) { m.source = source }
 
 // Event counts an event of a job of this daemon.
-func (m *Meter) Event(ev Event) {
+func (m *Meter) Event(ev message.Event) {
 	if m == nil {
 		return
 	}
 	m.mu.Lock()
 	m.events[ev.Type]++
 	switch {
-	case ev.Type == EventProgress:
+	case ev.Type == message.EventProgress:
 		m.progress(ev)
-	case ev.Type == EventRetrying:
+	case ev.Type == message.EventRetrying:
 		delete(m.live, ev.Job)
-	case Terminal(ev.Type):
+	case message.Terminal(ev.Type):
 		delete(m.live, ev.Job)
 		m.ended[endOf(ev.Type)]++
 	}
 	m.mu.Unlock()
-	if ev.Type == EventMetrics {
+	if ev.Type == message.EventMetrics {
 		m.job(ev.Data)
 	}
 }
 
 // endOf is the state in which a terminal event leaves its job.
-func endOf(kind string) State {
+func endOf(kind string) message.State {
 	switch kind {
-	case EventSuccess:
-		return Done
-	case EventInterrupted:
-		return Cancelled
-	case EventExpired:
-		return Expired
+	case message.EventSuccess:
+		return message.Done
+	case message.EventInterrupted:
+		return message.Cancelled
+	case message.EventExpired:
+		return message.Expired
 	}
-	return Failed
+	return message.Failed
 }
 
 // progress counts a step. The lock is held.
-func (m *Meter) progress(ev Event) {
+func (m *Meter) progress(ev message.Event) {
 	m.steps++
 	step, ok := wire.Integer(ev.Data["value"])
 	steps, ok2 := wire.Integer(ev.Data["max"])
@@ -209,7 +210,7 @@ func (m *Meter) asked(verb string) {
 	if m == nil {
 		return
 	}
-	if !slices.Contains(verbs(), verb) {
+	if !slices.Contains(message.Verbs(), verb) {
 		verb = "unknown" // clients must not be able to make up names of counters
 	}
 	m.mu.Lock()
@@ -228,12 +229,12 @@ func (m *Meter) refuse(e *wire.Error) {
 }
 
 // Stats returns what the verb stats answers.
-func (m *Meter) Stats() Stats {
+func (m *Meter) Stats() message.Stats {
 	s := m.source()
-	s.V, s.Since = ProtocolVersion, m.began.UnixMilli()
+	s.V, s.Since = message.ProtocolVersion, m.began.UnixMilli()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s.Ended, s.Axes, s.Refused, s.Requests = map[State]uint64{}, maps.Clone(m.axes), maps.Clone(m.refused), maps.Clone(m.requests)
+	s.Ended, s.Axes, s.Refused, s.Requests = map[message.State]uint64{}, maps.Clone(m.axes), maps.Clone(m.refused), maps.Clone(m.requests)
 	maps.Copy(s.Ended, m.ended)
 	s.Steps, s.CacheHits, s.CacheMisses, s.Samples = m.steps, m.hits, m.misses, m.samples
 	for _, n := range m.events {

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
 
@@ -32,7 +33,7 @@ func (t totals) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(prometheus.NewDesc("patchbay_"+name, help, names, nil), kind, value, values...)
 	}
 	const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue
-	for _, st := range states() {
+	for _, st := range message.States() {
 		put(gauge, "jobs", "Jobs that are remembered, by state; queued is the length of the queue.", float64(s.Jobs[st]), "state", string(st))
 		if st.Final() {
 			put(counter, "jobs_ended_total", "Jobs that this daemon has ended, by state.", float64(s.Ended[st]), "state", string(st))
@@ -49,7 +50,7 @@ func (t totals) Collect(out chan<- prometheus.Metric) {
 	put(counter, "samples_total", "Runs of the verb sample that are done.", float64(s.Samples))
 	put(counter, "cache_nodes_total", "Nodes of jobs that are done, by whether their values were in the worker's cache.", float64(s.CacheHits), "result", "hit")
 	put(counter, "cache_nodes_total", "Nodes of jobs that are done, by whether their values were in the worker's cache.", float64(s.CacheMisses), "result", "miss")
-	for _, v := range append(verbs(), "unknown") {
+	for _, v := range append(message.Verbs(), "unknown") {
 		put(counter, "requests_total", "Requests, by verb.", float64(s.Requests[v]), "verb", v)
 	}
 	for _, c := range wire.ErrorTable() {

@@ -16,6 +16,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"patchbay/ipc/bulk"
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
 
@@ -109,7 +110,7 @@ func (n *NATS) Ready() <-chan struct{} { return n.ready }
 func (n *NATS) Up() bool { return n.nc.IsConnected() }
 
 // Event publishes an event on patchbay.v1.events.<job>.<type>, as JSON. It does not block.
-func (n *NATS) Event(ev Event) {
+func (n *NATS) Event(ev message.Event) {
 	b, err := wire.Encode(ev, wire.JSON)
 	if err != nil {
 		n.cfg.Log.Error().Err(err).Str("type", ev.Type).Msg("event not published")
@@ -119,15 +120,15 @@ func (n *NATS) Event(ev Event) {
 	if n.cfg.Owner != "" {
 		h.Set(wire.HeaderDaemon, n.cfg.Owner)
 	}
-	if Terminal(ev.Type) { // the stream takes one a start, whoever sends it
+	if message.Terminal(ev.Type) { // the stream takes one a start, whoever sends it
 		h.Set(jetstream.MsgIDHeader, fmt.Sprintf("%s.%d.%d.end", ev.Job, ev.Attempt, ev.Seq))
 	}
-	n.out.put(&nats.Msg{Subject: EventSubject(ev.Job, ev.Type), Data: b, Header: h})
+	n.out.put(&nats.Msg{Subject: message.EventSubject(ev.Job, ev.Type), Data: b, Header: h})
 }
 
 // Preview publishes the JPEG of a preview on patchbay.v1.preview.<job>, if anybody listens. It does not block.
 func (n *NATS) Preview(job, nodeID string, jpeg []byte) {
-	subject := PreviewSubject(job)
+	subject := message.PreviewSubject(job)
 	if !n.wanted(job, subject) {
 		return
 	}
@@ -149,7 +150,7 @@ func (n *NATS) wanted(job, subject string) bool {
 }
 
 func (n *NATS) want(msg *nats.Msg) {
-	job := strings.TrimSuffix(strings.TrimPrefix(msg.Subject, PreviewSubject("")), ".on")
+	job := strings.TrimSuffix(strings.TrimPrefix(msg.Subject, message.PreviewSubject("")), ".on")
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	now := time.Now()
@@ -171,19 +172,19 @@ type endpoint struct {
 
 func endpoints() []endpoint {
 	return []endpoint{
-		{VerbRun, "", "run a workflow; replies: receipt, events, files, terminal event, empty message", false},
-		{VerbSubmit, "", "queue a workflow; reply: receipt", false},
-		{VerbStatus, ".*", "record of a job; with follow its events, with outputs its files", false},
-		{VerbCancel, ".*", "cancel a job", false},
-		{VerbRetry, ".*", "run a job once more that failed, was cancelled or has expired", false},
-		{VerbJobs, "", "list jobs", true},
-		{VerbDescribe, "", "node classes as ComfyUI's object_info", true},
-		{VerbModels, "", "model files by folder", true},
-		{VerbExec, "", "run one node", false},
-		{VerbSample, "", "run one sampler on tensors; replies: accepted, progress, done, empty message", false},
-		{VerbLoad, "", "make the weights of a model resident", false},
-		{VerbFree, "", "give up handles, or all cached models", true},
-		{VerbStats, "", "queue, workers, steps, bytes by axis", true},
+		{message.VerbRun, "", "run a workflow; replies: receipt, events, files, terminal event, empty message", false},
+		{message.VerbSubmit, "", "queue a workflow; reply: receipt", false},
+		{message.VerbStatus, ".*", "record of a job; with follow its events, with outputs its files", false},
+		{message.VerbCancel, ".*", "cancel a job", false},
+		{message.VerbRetry, ".*", "run a job once more that failed, was cancelled or has expired", false},
+		{message.VerbJobs, "", "list jobs", true},
+		{message.VerbDescribe, "", "node classes as ComfyUI's object_info", true},
+		{message.VerbModels, "", "model files by folder", true},
+		{message.VerbExec, "", "run one node", false},
+		{message.VerbSample, "", "run one sampler on tensors; replies: accepted, progress, done, empty message", false},
+		{message.VerbLoad, "", "make the weights of a model resident", false},
+		{message.VerbFree, "", "give up handles, or all cached models", true},
+		{message.VerbStats, "", "queue, workers, steps, bytes by axis", true},
 	}
 }
 
@@ -240,8 +241,8 @@ func (n *NATS) Serve(ctx, drain context.Context, s *Service) error {
 
 // subscribe adds what is not an endpoint: the owner's answers to status, cancel and retry, and the wishes for previews.
 func (n *NATS) subscribe(s *Service) error {
-	for _, verb := range []string{VerbStatus, VerbCancel, VerbRetry} {
-		_, err := n.nc.Subscribe(VerbSubject(verb, "*"), func(msg *nats.Msg) {
+	for _, verb := range []string{message.VerbStatus, message.VerbCancel, message.VerbRetry} {
+		_, err := n.nc.Subscribe(message.VerbSubject(verb, "*"), func(msg *nats.Msg) {
 			if job := wire.LastToken(msg.Subject); s.Owns(job) {
 				n.answer(s, verb, job, msg.Data, msg.Header, msg.Reply, nil)
 			}
@@ -250,7 +251,7 @@ func (n *NATS) subscribe(s *Service) error {
 			return fmt.Errorf("subscribe to %s: %w", verb, err)
 		}
 	}
-	_, err := n.nc.Subscribe(PreviewSubject("*")+".on", n.want)
+	_, err := n.nc.Subscribe(message.PreviewSubject("*")+".on", n.want)
 	return err
 }
 
@@ -297,7 +298,7 @@ func (n *NATS) answer(s *Service, verb, job string, data []byte, header nats.Hea
 		}
 	}
 	if err != nil {
-		reply.Stream = Streams(verb, nil)
+		reply.Stream = message.Streams(verb, nil)
 		s.fail(reply, err)
 		return
 	}
@@ -342,7 +343,7 @@ func (n *NATS) reply(enc wire.Encoding, to string, req micro.Request) *Reply {
 }
 
 func heartbeatBody(enc wire.Encoding) []byte {
-	b, err := wire.Encode(map[string]string{"type": replyHeartbeat}, enc)
+	b, err := wire.Encode(map[string]string{"type": message.ReplyHeartbeat}, enc)
 	if err != nil {
 		panic("ipc: " + err.Error())
 	}

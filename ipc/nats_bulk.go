@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"patchbay/ipc/bulk"
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
 
@@ -22,7 +23,7 @@ func (n *NATS) openBulk(opts []nats.Option) error {
 	if name == "" {
 		name = wire.NewID()
 	}
-	if n.blobs, err = bulk.NewBlobs(n.bulk, blobRoot+name); err == nil {
+	if n.blobs, err = bulk.NewBlobs(n.bulk, message.BlobRoot+name); err == nil {
 		n.store, err = bulk.NewObjects(n.bulk)
 	}
 	if err != nil {
@@ -77,7 +78,7 @@ func (n *NATS) upload(data []byte) (*wire.Ref, error) {
 }
 
 // Fetch returns the files of a job that another daemon on the same server has run.
-func (n *NATS) Fetch(ctx context.Context, job string) ([]File, error) {
+func (n *NATS) Fetch(ctx context.Context, job string) ([]message.File, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTime)
 	defer cancel()
 	files, err := Fetch(ctx, &NATSClient{nc: n.nc}, job)

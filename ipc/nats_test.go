@@ -13,6 +13,8 @@ import (
 	"github.com/nats-io/nats.go/micro"
 	"github.com/rs/zerolog"
 
+	"patchbay/ipc/message"
+	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
 )
@@ -63,7 +65,7 @@ func serveNATS(t testing.TB, n *NATS, r *rig) {
 	}
 	defer probe.Close()
 	for range 200 {
-		if _, err := probe.Request(VerbSubject(VerbModels, ""), nil, time.Second); err == nil {
+		if _, err := probe.Request(message.VerbSubject(message.VerbModels, ""), nil, time.Second); err == nil {
 			return
 		}
 		time.Sleep(5 * time.Millisecond)
@@ -85,21 +87,21 @@ func TestRunOverNATS(t *testing.T) {
 	r := newNATSRig(t)
 	c := r.client(t)
 	for _, size := range []int{100, 2 << 20} {
-		evs, col, end := runJob(t, c, &RunRequest{Workflow: graph("Step 2", "Picture "+text(size))})
+		evs, col, end := runJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Step 2", "Picture "+text(size))})
 		want := "queued execution_start executing progress progress executing executed metrics execution_success"
 		if got := strings.Join(types(evs), " "); got != want {
 			t.Errorf("got events %s, want %s", got, want)
 		}
-		if end.Type != EventSuccess || len(col.Files) != 1 || !bytes.Equal(col.Files[0].Data, fakePicture("2", size).Data) {
+		if end.Type != message.EventSuccess || len(col.Files) != 1 || !bytes.Equal(col.Files[0].Data, messagetest.Picture("2", size).Data) {
 			t.Errorf("ended with %+v, %d files", end, len(col.Files))
 		}
 	}
 	ctx := wiretest.Within(t, 5*time.Second)
-	rec, err := Submit(ctx, c, &RunRequest{ID: "s1", Workflow: graph("Picture 5")})
+	rec, err := Submit(ctx, c, &message.RunRequest{ID: "s1", Workflow: messagetest.Graph("Picture 5")})
 	if err != nil || rec.Job != "s1" {
 		t.Fatal(err)
 	}
-	if end, err := Follow(ctx, c, "s1", 0, true, &Collector{}); err != nil || end == nil || end.Type != EventSuccess {
+	if end, err := Follow(ctx, c, "s1", 0, true, &Collector{}); err != nil || end == nil || end.Type != message.EventSuccess {
 		t.Errorf("follow: %+v, %v", end, err)
 	}
 	if files, err := Fetch(ctx, c, "s1"); err != nil || len(files) != 1 {
@@ -228,11 +230,11 @@ func TestEventsAndPreviewsOnSubjects(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := r.client(t)
-	if _, err := Submit(wiretest.Within(t, 5*time.Second), c, &RunRequest{ID: "j1", Preview: true, Workflow: graph("Step 1", "Wait 20")}); err != nil {
+	if _, err := Submit(wiretest.Within(t, 5*time.Second), c, &message.RunRequest{ID: "j1", Preview: true, Workflow: messagetest.Graph("Step 1", "Wait 20")}); err != nil {
 		t.Fatal(err)
 	}
 	var got []string
-	for len(got) == 0 || !Terminal(got[len(got)-1]) {
+	for len(got) == 0 || !message.Terminal(got[len(got)-1]) {
 		m, err := events.NextMsg(3 * time.Second)
 		if err != nil {
 			t.Fatalf("after %v: %v", got, err)
@@ -262,12 +264,12 @@ func TestTiedRunOnNATS(t *testing.T) {
 			t.Fatal(err)
 		}
 		id := map[bool]string{true: "tied", false: "free"}[tied]
-		if _, err := c.Ask(wiretest.Within(t, time.Second), VerbRun, "", &RunRequest{ID: id, Tied: tied, Workflow: graph("Wait 1200")}); err != nil {
+		if _, err := c.Ask(wiretest.Within(t, time.Second), message.VerbRun, "", &message.RunRequest{ID: id, Tied: tied, Workflow: messagetest.Graph("Wait 1200")}); err != nil {
 			t.Fatal(err)
 		}
-		waitState(t, r.jobs, id, Running)
+		waitState(t, r.jobs, id, message.Running)
 		_ = c.Close()
-		waitState(t, r.jobs, id, map[bool]State{true: Cancelled, false: Done}[tied])
+		waitState(t, r.jobs, id, map[bool]message.State{true: message.Cancelled, false: message.Done}[tied])
 	}
 }
 
@@ -284,7 +286,7 @@ func TestTwoDaemonsOnOneServer(t *testing.T) {
 	owned := [2]int{}
 	for i := range 20 {
 		id := "t" + text(i)
-		if _, err := Submit(ctx, c, &RunRequest{ID: id, Workflow: graph("Wait 1")}); err != nil {
+		if _, err := Submit(ctx, c, &message.RunRequest{ID: id, Workflow: messagetest.Graph("Wait 1")}); err != nil {
 			t.Fatal(err)
 		}
 		if r.svc.Owns(id) {
@@ -315,7 +317,7 @@ func TestNoDaemon(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Submit(wiretest.Within(t, 5*time.Second), c, &RunRequest{Workflow: graph("Wait 1")}); !errors.Is(err, ErrNoDaemon) {
+	if _, err := Submit(wiretest.Within(t, 5*time.Second), c, &message.RunRequest{Workflow: messagetest.Graph("Wait 1")}); !errors.Is(err, ErrNoDaemon) {
 		t.Errorf("no service: %v", err)
 	}
 	_ = c.Close()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
 	"patchbay/node"
@@ -109,7 +110,7 @@ func checkNATS(_ hammer.Input, m natsMessage, refused error) error {
 
 // taken is what a client has of one request.
 type taken struct {
-	files []File
+	files []message.File
 	err   error // of the connection
 }
 
@@ -131,17 +132,17 @@ func repliesTarget(tb testing.TB) *hammer.Target[taken] {
 		return hammer.Input{Data: out}
 	}
 	data := wiretest.Noise(300)
-	file := OutputRef{Node: "9", Ext: ".png", Bytes: len(data), CRC32C: checksum(data)}
-	end := Event{V: 1, Type: EventSuccess, Job: "j", Seq: 4, Data: map[string]any{"prompt_id": "j"}}
+	file := message.OutputRef{Node: "9", Ext: ".png", Bytes: len(data), CRC32C: message.Checksum(data)}
+	end := message.Event{V: 1, Type: message.EventSuccess, Job: "j", Seq: 4, Data: map[string]any{"prompt_id": "j"}}
 	var seeds []hammer.Input
 	for _, enc := range []wire.Encoding{wire.Msgpack, wire.JSON} {
 		seeds = append(
 			seeds,
-			seed(enc, Receipt{V: 1, Type: replyAccepted, Job: "j", State: Queued}, Event{Type: EventProgress, Job: "j", Seq: 2, Data: map[string]any{"value": 1}}, outputMessage{Type: replyOutput, Job: "j", Ref: file, Data: data}, end),
-			seed(enc, outputMessage{Type: replyOutput, Ref: file, Chunks: 2}, chunkMessage{replyChunk, "j", 0, 0, data[:200]}, chunkMessage{replyChunk, "j", 0, 200, data[200:]}, end),
+			seed(enc, message.Receipt{V: 1, Type: message.ReplyAccepted, Job: "j", State: message.Queued}, message.Event{Type: message.EventProgress, Job: "j", Seq: 2, Data: map[string]any{"value": 1}}, message.Output{Type: message.ReplyOutput, Job: "j", Ref: file, Data: data}, end),
+			seed(enc, message.Output{Type: message.ReplyOutput, Ref: file, Chunks: 2}, message.Chunk{Type: message.ReplyChunk, Job: "j", Output: 0, Offset: 0, Data: data[:200]}, message.Chunk{Type: message.ReplyChunk, Job: "j", Output: 0, Offset: 200, Data: data[200:]}, end),
 			seed(enc, map[string]any{"error": wire.Errorf(wire.ErrNoJob, "no job")}),
-			seed(enc, previewMessage{Type: replyPreview, Job: "j", Node: "1", Format: "image/jpeg", Data: []byte("jpeg")}, heartbeatMessage{replyHeartbeat, "j", 1}, Event{Type: EventError, Error: wire.Errorf(wire.ErrNoModel, "none")}),
-			seed(enc, recordReply{"record", Record{V: 1, Job: "j", State: Failed, Causes: []string{"x"}, Outputs: []OutputRef{file}}}),
+			seed(enc, message.Preview{Type: message.ReplyPreview, Job: "j", Node: "1", Format: "image/jpeg", Data: []byte("jpeg")}, message.Heartbeat{Type: message.ReplyHeartbeat, Job: "j", TS: 1}, message.Event{Type: message.EventError, Error: wire.Errorf(wire.ErrNoModel, "none")}),
+			seed(enc, message.RecordReply{Type: "record", Record: message.Record{V: 1, Job: "j", State: message.Failed, Causes: []string{"x"}, Outputs: []message.OutputRef{file}}}),
 		)
 	}
 	return &hammer.Target[taken]{
@@ -159,7 +160,7 @@ func repliesTarget(tb testing.TB) *hammer.Target[taken] {
 				return errors.New("a connection that has ended has no error")
 			}
 			for i, f := range got.files {
-				if refused == nil && (len(f.Data) != f.Ref.Bytes || checksum(f.Data) != f.Ref.CRC32C) {
+				if refused == nil && (len(f.Data) != f.Ref.Bytes || message.Checksum(f.Data) != f.Ref.CRC32C) {
 					return fmt.Errorf("file %d of %d bytes was taken, its reference says %d", i, len(f.Data), f.Ref.Bytes)
 				}
 			}

@@ -13,6 +13,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"patchbay/ipc/bulk"
+	"patchbay/ipc/message"
+	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
 	"patchbay/tests/hammer"
@@ -24,7 +26,7 @@ func FuzzConn(f *testing.F) { connTarget(f).Fuzz(f) }
 // idle is an executor that samples nothing: names of samplers mean things to a fake.
 type idle struct{ fake }
 
-func (*idle) Sample(context.Context, *SampleRequest, func(*SampleReply)) (*SampleReply, error) {
+func (*idle) Sample(context.Context, *message.SampleRequest, func(*message.SampleReply)) (*message.SampleReply, error) {
 	return nil, errors.New("not here")
 }
 
@@ -48,7 +50,7 @@ func connTarget(tb testing.TB) *hammer.Target[[]byte] {
 		tb.Fatal(err)
 	}
 	meter := NewMeter()
-	requests := frameSeeds(tb)
+	requests := messagetest.Frames(tb)
 	var seeds []hammer.Input
 	for i, r := range requests {
 		next := requests[(i+7)%len(requests)]

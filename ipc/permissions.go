@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nkeys"
 
 	"patchbay/ipc/bulk"
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
 
@@ -34,18 +35,18 @@ type Rights struct{ Publish, Subscribe []string }
 func Permissions(role Role, user string) Rights {
 	r := Rights{
 		Publish: []string{
-			VerbSubject(VerbRun, ""), VerbSubject(VerbSubmit, ""), VerbSubject(VerbStatus, "*"), VerbSubject(VerbCancel, "*"), VerbSubject(VerbRetry, "*"),
-			VerbSubject(VerbJobs, ""), VerbSubject(VerbDescribe, ""), VerbSubject(VerbModels, ""), VerbSubject(VerbExec, ""), VerbSubject(VerbSample, ""),
-			VerbSubject(VerbLoad, ""), VerbSubject(VerbStats, ""), PreviewSubject("*") + ".on", blobRoot + "*.get", blobRoot + "*.put.*", blobRoot + "*.ack.*",
+			message.VerbSubject(message.VerbRun, ""), message.VerbSubject(message.VerbSubmit, ""), message.VerbSubject(message.VerbStatus, "*"), message.VerbSubject(message.VerbCancel, "*"), message.VerbSubject(message.VerbRetry, "*"),
+			message.VerbSubject(message.VerbJobs, ""), message.VerbSubject(message.VerbDescribe, ""), message.VerbSubject(message.VerbModels, ""), message.VerbSubject(message.VerbExec, ""), message.VerbSubject(message.VerbSample, ""),
+			message.VerbSubject(message.VerbLoad, ""), message.VerbSubject(message.VerbStats, ""), message.PreviewSubject("*") + ".on", message.BlobRoot + "*.get", message.BlobRoot + "*.put.*", message.BlobRoot + "*.ack.*",
 		},
-		Subscribe: []string{wire.InboxOf(user) + ".>", wire.SubjectRoot + "events.>", PreviewSubject("*")},
+		Subscribe: []string{wire.InboxOf(user) + ".>", wire.SubjectRoot + "events.>", message.PreviewSubject("*")},
 	}
 	switch role {
 	case RoleClient:
 		return r
 	case RoleAdmin:
-		r.Publish = append(r.Publish, VerbSubject(VerbFree, ""), "$SRV.>", "$JS.API.INFO", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.LIST")
-		r.Subscribe = append(r.Subscribe, deadRoot+"*", "$JS.EVENT.ADVISORY.>")
+		r.Publish = append(r.Publish, message.VerbSubject(message.VerbFree, ""), "$SRV.>", "$JS.API.INFO", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.LIST")
+		r.Subscribe = append(r.Subscribe, message.DeadRoot+"*", "$JS.EVENT.ADVISORY.>")
 		for _, s := range durableStreams() {
 			r.Publish = append(
 				r.Publish, "$JS.API.STREAM.INFO."+s, "$JS.API.STREAM.PURGE."+s, "$JS.API.STREAM.MSG.GET."+s, "$JS.API.STREAM.MSG.DELETE."+s,
@@ -80,7 +81,7 @@ func Permissions(role Role, user string) Rights {
 
 // durableStreams are the streams of the durable side, those of its buckets among them.
 func durableStreams() []string {
-	return []string{queueStream, eventStream, deadStream, "KV_" + jobBucket, "KV_" + requestBucket, "KV_" + daemonBucket, "OBJ_" + bulk.BlobBucket}
+	return []string{message.QueueStream, message.EventStream, message.DeadStream, "KV_" + message.JobBucket, "KV_" + message.RequestBucket, "KV_" + message.DaemonBucket, "OBJ_" + bulk.BlobBucket}
 }
 
 // User is one line of a nats-server configuration.

@@ -17,6 +17,8 @@ import (
 	"github.com/nats-io/nkeys"
 	"github.com/rs/zerolog"
 
+	"patchbay/ipc/message"
+	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
 )
@@ -256,11 +258,11 @@ func TestEveryActionOfEveryRole(t *testing.T) {
 		c := g.client(t, user)
 		ctx := wiretest.Within(t, 20*time.Second)
 		id := "run-" + user
-		end, err := Run(ctx, c, &RunRequest{ID: id, Workflow: graph("Step 2", "Picture 2000000"), Preview: true, Inputs: map[string][]byte{"big": make([]byte, 3<<20)}}, &Collector{})
-		if err != nil || end == nil || end.Type != EventSuccess {
+		end, err := Run(ctx, c, &message.RunRequest{ID: id, Workflow: messagetest.Graph("Step 2", "Picture 2000000"), Preview: true, Inputs: map[string][]byte{"big": make([]byte, 3<<20)}}, &Collector{})
+		if err != nil || end == nil || end.Type != message.EventSuccess {
 			t.Fatalf("%s: run: %+v, %v", user, end, err)
 		}
-		if _, err := Submit(ctx, c, &RunRequest{ID: "wait-" + user, Workflow: graph("Wait 20000")}); err != nil {
+		if _, err := Submit(ctx, c, &message.RunRequest{ID: "wait-" + user, Workflow: messagetest.Graph("Wait 20000")}); err != nil {
 			t.Errorf("%s: submit: %v", user, err)
 		}
 		if _, _, err := Cancel(ctx, c, "wait-"+user); err != nil {
@@ -278,14 +280,14 @@ func TestEveryActionOfEveryRole(t *testing.T) {
 		if _, err := Describe(ctx, c, "Wait"); err != nil {
 			t.Errorf("%s: describe: %v", user, err)
 		}
-		for _, verb := range []string{VerbModels, VerbExec, VerbSample, VerbLoad, VerbRetry, VerbStats, VerbFree} { // any answer of the daemon will do
+		for _, verb := range []string{message.VerbModels, message.VerbExec, message.VerbSample, message.VerbLoad, message.VerbRetry, message.VerbStats, message.VerbFree} { // any answer of the daemon will do
 			r, err := c.Ask(ctx, verb, id, nil)
 			if err == nil {
 				_, err = r.One(ctx)
 			}
 			var refused *wire.Error
 			allowed := err == nil || errors.As(err, &refused)
-			if want := verb != VerbFree || user == "admin"; allowed != want {
+			if want := verb != message.VerbFree || user == "admin"; allowed != want {
 				t.Errorf("%s: %s: allowed %v, want %v (%v)", user, verb, allowed, want, err)
 			}
 		}
@@ -302,14 +304,14 @@ func TestEveryActionOfEveryRole(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx := wiretest.Within(t, 10*time.Second)
-	kv, err := js.KeyValue(ctx, jobBucket)
+	kv, err := js.KeyValue(ctx, message.JobBucket)
 	if err != nil {
 		t.Fatalf("admin: bucket: %v", err)
 	}
 	if e, err := kv.Get(ctx, "run-alice"); err != nil || !bytes.Contains(e.Value(), []byte(`"done"`)) {
 		t.Errorf("admin: record: %v", err)
 	}
-	s, err := js.Stream(ctx, eventStream)
+	s, err := js.Stream(ctx, message.EventStream)
 	if err != nil {
 		t.Fatalf("admin: stream: %v", err)
 	}
@@ -369,7 +371,7 @@ func TestRepliesGoToInboxesOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kv, err := js.KeyValue(wiretest.Within(t, 5*time.Second), jobBucket)
+	kv, err := js.KeyValue(wiretest.Within(t, 5*time.Second), message.JobBucket)
 	if err != nil {
 		t.Fatal(err)
 	}

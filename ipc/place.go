@@ -13,6 +13,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/node"
 )
@@ -44,7 +45,7 @@ func (p *Place) note() placeNote {
 	if err != nil {
 		host = "unknown"
 	}
-	return placeNote{V: ProtocolVersion, Host: host, Folders: p.Stock.Folders(), Memory: p.Memory, Files: p.Stock.Models()}
+	return placeNote{V: message.ProtocolVersion, Host: host, Folders: p.Stock.Folders(), Memory: p.Memory, Files: p.Stock.Models()}
 }
 
 // lacks tells why a place cannot run a job, nil if it can.
@@ -215,16 +216,16 @@ func (l *Ledger) sought() string {
 }
 
 // place refuses a job that no daemon can run. One that is there already was taken in before: it is not refused.
-func (j *Jobs) place(req *RunRequest) *wire.Error {
+func (j *Jobs) place(req *message.RunRequest) *wire.Error {
 	if j.cfg.Ledger == nil || j.cfg.Ledger.cfg.Place == nil || j.knows(req.ID) {
 		return nil
 	}
-	return j.cfg.Ledger.settleFiles(req.files)
+	return j.cfg.Ledger.settleFiles(req.Files)
 }
 
 // located adds to the refusal of a workflow which files were looked for and where, if files are what is missing.
 func (j *Jobs) located(err error) error {
-	e := errorOf(err)
+	e := message.ErrorOf(err)
 	if j.cfg.Ledger == nil {
 		return err
 	}

@@ -3,6 +3,8 @@ package ipc
 import (
 	"context"
 	"fmt"
+
+	"patchbay/ipc/message"
 )
 
 // Recover puts right what an earlier life of this daemon has left, before any job is taken: its running jobs wait again, its tied jobs end, files of jobs
@@ -30,8 +32,8 @@ func (d *Dispatcher) Recover(ctx context.Context) error {
 }
 
 // finishEnded does what is left to do for a job that has ended.
-func (d *Dispatcher) finishEnded(ctx context.Context, rec Record) error {
-	if rec.State == Done {
+func (d *Dispatcher) finishEnded(ctx context.Context, rec message.Record) error {
+	if rec.State == message.Done {
 		d.Shelf.Adopt(rec.Job, rec.Outputs)
 		if rec.Dropped > 0 { // perhaps only said so far
 			d.Shelf.Drop(rec.Job)
@@ -47,12 +49,12 @@ func (d *Dispatcher) finishEnded(ctx context.Context, rec Record) error {
 	if err := d.Jobs.reopen(ctx, rec.Job); err != nil {
 		return fmt.Errorf("read events of job %s: %w", rec.Job, err)
 	}
-	if rec.State == Done {
+	if rec.State == message.Done {
 		d.complete(ctx, rec, &Outcome{Metrics: rec.Metrics})
 		return nil
 	}
 	d.Jobs.Append(ctx, rec.Job, -1, terminalOf(rec))
-	if rec.State == Failed {
+	if rec.State == message.Failed {
 		d.Jobs.bury(ctx, rec)
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
 
@@ -13,11 +14,11 @@ import (
 var errAsked = errors.New("the run was cancelled")
 
 func (s *Service) sample(r *Request) error {
-	q, fault := parseSample(r.Fields, s.cfg.Forward)
+	q, fault := message.ParseSample(r.Fields, s.cfg.Forward)
 	if fault != nil {
 		return fault
 	}
-	q.hold = r.hold
+	q.Hold = r.hold
 	if err := s.cfg.Bounds.Nodes.Host(q.Latent.Shape, q.Sigmas.Shape[0]); err != nil {
 		return err
 	}
@@ -47,50 +48,50 @@ func (s *Service) sample(r *Request) error {
 }
 
 // runSample runs a request on ex and sends everything from "accepted" to the last message.
-func (s *Service) runSample(ctx context.Context, cancel context.CancelCauseFunc, reply *Reply, q *SampleRequest, ex Executor) error {
+func (s *Service) runSample(ctx context.Context, cancel context.CancelCauseFunc, reply *Reply, q *message.SampleRequest, ex Executor) error {
 	out := sampleStream{reply: reply, id: q.ID, lost: func() { cancel(errGone) }}
-	out.send(&SampleReply{Type: replyAccepted, Worker: ex.Name()})
+	out.send(&message.SampleReply{Type: message.ReplyAccepted, Worker: ex.Name()})
 	quiet := make(chan struct{})
 	go func() {
 		defer close(quiet)
 		out.beat(ctx, s.cfg.Heartbeat)
 	}()
-	last, err := guarded(func() (*SampleReply, error) {
+	last, err := message.Guarded(func() (*message.SampleReply, error) {
 		if err := ex.Ready(ctx); err != nil {
 			return nil, err
 		}
-		return ex.Sample(ctx, q, func(m *SampleReply) {
+		return ex.Sample(ctx, q, func(m *message.SampleReply) {
 			out.send(m)
-			s.cfg.Jobs.Append(ctx, q.ID, 1, Event{Type: EventProgress, Data: map[string]any{"prompt_id": q.ID, "value": m.Step, "max": m.Steps}})
+			s.cfg.Jobs.Append(ctx, q.ID, 1, message.Event{Type: message.EventProgress, Data: map[string]any{"prompt_id": q.ID, "value": m.Step, "max": m.Steps}})
 		})
 	})
 	cause := context.Cause(ctx)
 	cancel(nil)
 	<-quiet
 	if err != nil && last != nil {
-		last.hold.Release()
+		last.Hold.Release()
 	}
 	switch {
 	case errors.Is(cause, errGone):
 		if err == nil {
-			last.hold.Release()
+			last.Hold.Release()
 		}
 		s.cfg.Log.Info().Str("job", q.ID).Msg("run cancelled: the client it was tied to went away")
 		s.cfg.Jobs.finish(context.Background(), q.ID, wire.Errorf(wire.ErrCancelled, "the client that the run was tied to went away"), nil)
 		return nil
 	case errors.Is(cause, errAsked) && err != nil:
-		last = &SampleReply{Type: SampleCancelled, Error: wire.Errorf(wire.ErrCancelled, "the run was cancelled")}
+		last = &message.SampleReply{Type: message.SampleCancelled, Error: wire.Errorf(wire.ErrCancelled, "the run was cancelled")}
 	case cause != nil && err != nil:
-		last = &SampleReply{Type: SampleError, Error: wire.Errorf(wire.ErrDraining, "the daemon is shutting down")}
+		last = &message.SampleReply{Type: message.SampleError, Error: wire.Errorf(wire.ErrDraining, "the daemon is shutting down")}
 	case err != nil:
-		last = &SampleReply{Type: SampleError, Error: errorOf(err)}
+		last = &message.SampleReply{Type: message.SampleError, Error: message.ErrorOf(err)}
 	default:
 		s.cfg.Meter.sampled(last.Metrics)
 	}
 	last.Worker = ex.Name()
 	s.cfg.Jobs.finish(context.Background(), q.ID, last.Error, last.Metrics) // before the last message: whoever has that may use the id again
 	out.send(last)
-	last.hold.Release()
+	last.Hold.Release()
 	return reply.End()
 }
 
@@ -106,12 +107,12 @@ type sampleStream struct {
 }
 
 // send numbers and sends a message.
-func (o *sampleStream) send(m *SampleReply) {
+func (o *sampleStream) send(m *message.SampleReply) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.seq++
 	o.last = time.Now()
-	m.V, m.ID, m.Seq, m.TS = ProtocolVersion, o.id, o.seq, o.last.UnixMilli()
+	m.V, m.ID, m.Seq, m.TS = message.ProtocolVersion, o.id, o.seq, o.last.UnixMilli()
 	if err := o.reply.Message(m); err != nil {
 		o.lost()
 	}
@@ -137,7 +138,7 @@ func (o *sampleStream) beat(ctx context.Context, every time.Duration) {
 			o.lost()
 			return
 		}
-		o.send(&SampleReply{Type: replyHeartbeat})
+		o.send(&message.SampleReply{Type: message.ReplyHeartbeat})
 	}
 }
 
@@ -156,15 +157,15 @@ func (s *Service) place(file string) Executor {
 }
 
 func (s *Service) load(r *Request) error {
-	q := &LoadRequest{}
-	if err := bindStrict(r.Fields, q); err != nil {
+	q := &message.LoadRequest{}
+	if err := message.BindStrict(r.Fields, q); err != nil {
 		return wire.BadRequest(err)
 	}
 	if q.Model.File == "" {
 		return wire.BadRequest(wire.BadField("model.file", "is missing"))
 	}
 	s.spawn(r, func(ctx context.Context) error {
-		total := LoadReply{V: ProtocolVersion}
+		total := message.LoadReply{V: message.ProtocolVersion}
 		for _, ex := range s.cfg.Executors {
 			if err := ex.Ready(ctx); err != nil {
 				return wire.Errorf(wire.ErrNoCapacity, "no worker became ready: %v", err)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
 	"patchbay/tests/golden"
@@ -17,7 +18,7 @@ func TestEveryFieldOfSample(t *testing.T) {
 	c := dialRig(t, realRig(t, "../examples/demo"))
 	ctx := wiretest.Within(t, 120*time.Second)
 	const n = 16 * 8 * 8
-	base := func(change ...func(*SampleRequest)) *SampleRequest {
+	base := func(change ...func(*message.SampleRequest)) *message.SampleRequest {
 		q := demoSample()
 		q.Sigmas = f32([]float32{0.9, 0.6, 0.3, 0}, 4)
 		q.Noise = f32(golden.Fill("noise", n, 1.7, 0), 1, 16, 8, 8)
@@ -27,7 +28,7 @@ func TestEveryFieldOfSample(t *testing.T) {
 		}
 		return q
 	}
-	run := func(name string, q *SampleRequest) (*SampleReply, []float32) {
+	run := func(name string, q *message.SampleRequest) (*message.SampleReply, []float32) {
 		t.Helper()
 		done, err := Sample(ctx, c, q, nil)
 		if err != nil {
@@ -47,10 +48,12 @@ func TestEveryFieldOfSample(t *testing.T) {
 		return f32(data, shape...)
 	}
 	number := func(v float64) *float64 { return &v }
-	sampler := func(name string, options map[string]any) func(*SampleRequest) {
-		return func(q *SampleRequest) { q.Sampler = SamplerRef{Name: name, Options: options} }
+	sampler := func(name string, options map[string]any) func(*message.SampleRequest) {
+		return func(q *message.SampleRequest) { q.Sampler = message.SamplerRef{Name: name, Options: options} }
 	}
-	positive := func(f func(*CondRef)) func(*SampleRequest) { return func(q *SampleRequest) { f(&q.Conds.Positive[0]) } }
+	positive := func(f func(*message.CondRef)) func(*message.SampleRequest) {
+		return func(q *message.SampleRequest) { f(&q.Conds.Positive[0]) }
+	}
 	churn := sampler("euler", map[string]any{"s_churn": 1.0}) // its noise comes behind that of the start
 	first, want := run("base", base())
 	if first.Evals != 3 {
@@ -61,52 +64,52 @@ func TestEveryFieldOfSample(t *testing.T) {
 	off := false
 	latent := floats(t, base().Latent)
 	for name, row := range map[string]struct {
-		q      *SampleRequest
-		other  *SampleRequest // whose result it equals; nil: that of base
+		q      *message.SampleRequest
+		other  *message.SampleRequest // whose result it equals; nil: that of base
 		differ bool
 	}{
 		"the same":    {base(), nil, false},
-		"seed, euler": {base(func(q *SampleRequest) { q.Seed = 6 }), nil, false},
-		"seed":        {base(sampler("euler_ancestral", nil), func(q *SampleRequest) { q.Seed = 6 }), base(sampler("euler_ancestral", nil)), true},
+		"seed, euler": {base(func(q *message.SampleRequest) { q.Seed = 6 }), nil, false},
+		"seed":        {base(sampler("euler_ancestral", nil), func(q *message.SampleRequest) { q.Seed = 6 }), base(sampler("euler_ancestral", nil)), true},
 		"options":     {base(sampler("euler_ancestral", map[string]any{"eta": 0.0})), nil, false},
-		"noise":       {base(func(q *SampleRequest) { q.Noise = full(1, 1, 16, 8, 8) }), nil, true},
-		"no noise":    {base(func(q *SampleRequest) { q.Noise = nil }), base(func(q *SampleRequest) { q.Noise = full(0, 1, 16, 8, 8) }), false},
-		"noise_draws": {base(churn, func(q *SampleRequest) { q.NoiseDraws = []int{n, n} }), base(churn), true},
-		"sigmas":      {base(func(q *SampleRequest) { q.Sigmas = f32([]float32{0.9, 0.5, 0}, 3) }), nil, true},
-		"sampling.shift": {base(func(q *SampleRequest) {
-			q.Sampling = &SamplingRef{Bases: []string{"ModelSamplingDiscreteFlow", "CONST"}, Shift: number(3)}
+		"noise":       {base(func(q *message.SampleRequest) { q.Noise = full(1, 1, 16, 8, 8) }), nil, true},
+		"no noise":    {base(func(q *message.SampleRequest) { q.Noise = nil }), base(func(q *message.SampleRequest) { q.Noise = full(0, 1, 16, 8, 8) }), false},
+		"noise_draws": {base(churn, func(q *message.SampleRequest) { q.NoiseDraws = []int{n, n} }), base(churn), true},
+		"sigmas":      {base(func(q *message.SampleRequest) { q.Sigmas = f32([]float32{0.9, 0.5, 0}, 3) }), nil, true},
+		"sampling.shift": {base(func(q *message.SampleRequest) {
+			q.Sampling = &message.SamplingRef{Bases: []string{"ModelSamplingDiscreteFlow", "CONST"}, Shift: number(3)}
 		}), nil, false},
-		"sampling.multiplier": {base(func(q *SampleRequest) {
-			q.Sampling = &SamplingRef{Bases: []string{"ModelSamplingDiscreteFlow", "CONST"}, Multiplier: number(500)}
+		"sampling.multiplier": {base(func(q *message.SampleRequest) {
+			q.Sampling = &message.SamplingRef{Bases: []string{"ModelSamplingDiscreteFlow", "CONST"}, Multiplier: number(500)}
 		}), nil, true},
-		"cfg":                  {base(func(q *SampleRequest) { q.CFG = number(4) }), nil, true},
-		"cfg 1":                {base(func(q *SampleRequest) { q.CFG = number(1) }), base(func(q *SampleRequest) { q.CFG, q.Conds.Negative = nil, nil }), false},
-		"cfg1_shortcut":        {base(func(q *SampleRequest) { q.CFG, q.CFG1 = number(1), &off }), base(func(q *SampleRequest) { q.CFG = number(1) }), false},
-		"mask of ones":         {base(func(q *SampleRequest) { q.Mask = full(1, 1, 1, 8, 8) }), nil, false},
-		"mask":                 {base(func(q *SampleRequest) { q.Mask = half }), nil, true},
-		"mask_noise_from_seed": {base(func(q *SampleRequest) { q.Mask, q.Sampler.MaskNoiseFromSeed = half, true }), base(sampler("ddim", nil), func(q *SampleRequest) { q.Mask = half }), false},
+		"cfg":                  {base(func(q *message.SampleRequest) { q.CFG = number(4) }), nil, true},
+		"cfg 1":                {base(func(q *message.SampleRequest) { q.CFG = number(1) }), base(func(q *message.SampleRequest) { q.CFG, q.Conds.Negative = nil, nil }), false},
+		"cfg1_shortcut":        {base(func(q *message.SampleRequest) { q.CFG, q.CFG1 = number(1), &off }), base(func(q *message.SampleRequest) { q.CFG = number(1) }), false},
+		"mask of ones":         {base(func(q *message.SampleRequest) { q.Mask = full(1, 1, 1, 8, 8) }), nil, false},
+		"mask":                 {base(func(q *message.SampleRequest) { q.Mask = half }), nil, true},
+		"mask_noise_from_seed": {base(func(q *message.SampleRequest) { q.Mask, q.Sampler.MaskNoiseFromSeed = half, true }), base(sampler("ddim", nil), func(q *message.SampleRequest) { q.Mask = half }), false},
 		"mask_noise and seed": {
-			base(func(q *SampleRequest) { q.Mask, q.Sampler.MaskNoiseFromSeed, q.Seed = half, true, 6 }),
-			base(func(q *SampleRequest) { q.Mask, q.Sampler.MaskNoiseFromSeed = half, true }), true,
+			base(func(q *message.SampleRequest) { q.Mask, q.Sampler.MaskNoiseFromSeed, q.Seed = half, true, 6 }),
+			base(func(q *message.SampleRequest) { q.Mask, q.Sampler.MaskNoiseFromSeed = half, true }), true,
 		},
-		"a range of all":  {base(positive(func(e *CondRef) { e.TimestepStart, e.TimestepEnd = number(1), number(0) })), nil, false},
-		"a range of some": {base(positive(func(e *CondRef) { e.TimestepEnd = number(0.5) })), nil, true},
-		"strength of one": {base(positive(func(e *CondRef) { e.Strength = number(0.3) })), nil, false}, // the mean of one is itself
+		"a range of all":  {base(positive(func(e *message.CondRef) { e.TimestepStart, e.TimestepEnd = number(1), number(0) })), nil, false},
+		"a range of some": {base(positive(func(e *message.CondRef) { e.TimestepEnd = number(0.5) })), nil, true},
+		"strength of one": {base(positive(func(e *message.CondRef) { e.Strength = number(0.3) })), nil, false}, // the mean of one is itself
 		"strength of two": {
-			base(func(q *SampleRequest) {
+			base(func(q *message.SampleRequest) {
 				q.Conds.Positive = append(q.Conds.Positive, (*q.Conds.Negative)[0])
 				q.Conds.Positive[1].Strength = number(0)
 			}), nil, false,
 		},
-		"two entries":     {base(func(q *SampleRequest) { q.Conds.Positive = append(q.Conds.Positive, (*q.Conds.Negative)[0]) }), nil, true},
-		"the whole area":  {base(positive(func(e *CondRef) { e.Area = []int{8, 8, 0, 0} })), nil, false},
-		"area":            {base(positive(func(e *CondRef) { e.Area = []int{4, 8, 0, 0} })), nil, true},
-		"a mask of ones":  {base(positive(func(e *CondRef) { e.Mask = full(1, 1, 8, 8) })), nil, false},
-		"a masked entry":  {base(positive(func(e *CondRef) { e.Mask = f32(floats(t, half), 1, 8, 8) }), func(q *SampleRequest) { q.Conds.Positive = append(q.Conds.Positive, (*q.Conds.Negative)[0]) }), nil, true},
-		"y":               {base(positive(func(e *CondRef) { e.ModelConds["y"] = full(0, 1, 128) })), nil, true},
-		"plan":            {base(func(q *SampleRequest) { q.Plan = "cfg=2,ulysses=2" }), nil, false},
-		"f16 is widened":  {base(func(q *SampleRequest) { q.Latent = half16(t, q.Latent) }), base(func(q *SampleRequest) { q.Latent = widened(t, half16(t, q.Latent)) }), false},
-		"an empty branch": {base(func(q *SampleRequest) { q.Conds.Negative = &[]CondRef{} }), nil, true},
+		"two entries":     {base(func(q *message.SampleRequest) { q.Conds.Positive = append(q.Conds.Positive, (*q.Conds.Negative)[0]) }), nil, true},
+		"the whole area":  {base(positive(func(e *message.CondRef) { e.Area = []int{8, 8, 0, 0} })), nil, false},
+		"area":            {base(positive(func(e *message.CondRef) { e.Area = []int{4, 8, 0, 0} })), nil, true},
+		"a mask of ones":  {base(positive(func(e *message.CondRef) { e.Mask = full(1, 1, 8, 8) })), nil, false},
+		"a masked entry":  {base(positive(func(e *message.CondRef) { e.Mask = f32(floats(t, half), 1, 8, 8) }), func(q *message.SampleRequest) { q.Conds.Positive = append(q.Conds.Positive, (*q.Conds.Negative)[0]) }), nil, true},
+		"y":               {base(positive(func(e *message.CondRef) { e.ModelConds["y"] = full(0, 1, 128) })), nil, true},
+		"plan":            {base(func(q *message.SampleRequest) { q.Plan = "cfg=2,ulysses=2" }), nil, false},
+		"f16 is widened":  {base(func(q *message.SampleRequest) { q.Latent = half16(t, q.Latent) }), base(func(q *message.SampleRequest) { q.Latent = widened(t, half16(t, q.Latent)) }), false},
+		"an empty branch": {base(func(q *message.SampleRequest) { q.Conds.Negative = &[]message.CondRef{} }), nil, true},
 	} {
 		done, got := run(name, row.q)
 		ref := want
@@ -124,12 +127,12 @@ func TestEveryFieldOfSample(t *testing.T) {
 			t.Errorf("plan: it ran as %v", done.Metrics["plan"])
 		}
 	}
-	_, kept := run("mask of zeros", base(func(q *SampleRequest) { q.Mask = full(0, 1, 1, 8, 8) }))
+	_, kept := run("mask of zeros", base(func(q *message.SampleRequest) { q.Mask = full(0, 1, 1, 8, 8) }))
 	if rel := apart(kept, latent); rel > 1e-5 {
 		t.Errorf("a mask of zeros: the latent changed by %.2g", rel)
 	}
 	var pictures int
-	done, err := Sample(ctx, c, base(func(q *SampleRequest) { q.Preview, q.WantX0 = "jpeg", true }), func(p *SampleReply) {
+	done, err := Sample(ctx, c, base(func(q *message.SampleRequest) { q.Preview, q.WantX0 = "jpeg", true }), func(p *message.SampleReply) {
 		if bytes.HasPrefix(p.JPEG, []byte("\xff\xd8")) && p.X0 == nil && p.Sigma > 0 && !math.IsNaN(p.Sigma) {
 			pictures++
 		}

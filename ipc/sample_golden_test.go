@@ -11,6 +11,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/engine/safetensors"
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/models/latent"
 	"patchbay/models/sampling"
@@ -112,7 +113,7 @@ func floats(t *testing.T, x *wire.Tensor) []float32 {
 }
 
 // message makes the request that a host would send for the case. guided says whether the model takes a guidance.
-func (g *goldenSample) message(t *testing.T, guided bool) *SampleRequest {
+func (g *goldenSample) message(t *testing.T, guided bool) *message.SampleRequest {
 	t.Helper()
 	b, y, x := g.Shape[0], g.Shape[2], g.Shape[3]
 	n := 16 * y * x
@@ -130,8 +131,8 @@ func (g *goldenSample) message(t *testing.T, guided bool) *SampleRequest {
 	if err != nil {
 		t.Fatal(err)
 	}
-	q := &SampleRequest{
-		Model: ModelRef{File: g.Model + ".safetensors"}, Sampler: SamplerRef{Name: g.Sampler}, Sampling: &SamplingRef{Bases: []string{"ModelSamplingFlux", "CONST"}},
+	q := &message.SampleRequest{
+		Model: message.ModelRef{File: g.Model + ".safetensors"}, Sampler: message.SamplerRef{Name: g.Sampler}, Sampling: &message.SamplingRef{Bases: []string{"ModelSamplingFlux", "CONST"}},
 		Noise: f32(noise, b, 16, y, x), Latent: f32(start, b, 16, y, x), Seed: g.Seed, CFG: &g.CFG, Preview: "latent", WantX0: true,
 	}
 	shift := 1.15
@@ -175,11 +176,11 @@ func (g *goldenSample) message(t *testing.T, guided bool) *SampleRequest {
 	return q
 }
 
-func (g *goldenSample) conds(list []goldenCond, guided bool) []CondRef {
-	var out []CondRef
+func (g *goldenSample) conds(list []goldenCond, guided bool) []message.CondRef {
+	var out []message.CondRef
 	for _, e := range list {
 		base := "e2e/" + g.Model + "/" + e.Tag + "/"
-		c := CondRef{ModelConds: map[string]*wire.Tensor{
+		c := message.CondRef{ModelConds: map[string]*wire.Tensor{
 			"c_crossattn": f32(golden.Input(base+"context", e.Context[1]*e.Context[2]), e.Context...),
 			"y":           f32(golden.Input(base+"pooled", e.Pooled[1]), e.Pooled...),
 		}}
@@ -217,7 +218,7 @@ func TestGoldenRunsThroughSample(t *testing.T) {
 		q.Model.Fingerprint = prints[g.Model]
 		var steps []int
 		var x0 *wire.Tensor
-		done, err := Sample(context.Background(), c, q, func(p *SampleReply) { steps, x0 = append(steps, p.Step), p.X0 })
+		done, err := Sample(context.Background(), c, q, func(p *message.SampleReply) { steps, x0 = append(steps, p.Step), p.X0 })
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"patchbay/engine/safetensors"
+	"patchbay/ipc/message"
+	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
 	"patchbay/node"
@@ -20,7 +22,7 @@ import (
 )
 
 // demoSample is a run of the demo model on numbers by formula, two steps from one latent.
-func demoSample() *SampleRequest {
+func demoSample() *message.SampleRequest {
 	in := func(name string, scale float64, shape ...int) *wire.Tensor {
 		n := 1
 		for _, d := range shape {
@@ -28,13 +30,13 @@ func demoSample() *SampleRequest {
 		}
 		return f32(golden.Fill("host/"+name, n, scale, 0), shape...)
 	}
-	cond := func(name string) []CondRef {
-		return []CondRef{{ModelConds: map[string]*wire.Tensor{"c_crossattn": in(name+"c", 1, 1, 6, 128), "y": in(name+"y", 1, 1, 128)}}}
+	cond := func(name string) []message.CondRef {
+		return []message.CondRef{{ModelConds: map[string]*wire.Tensor{"c_crossattn": in(name+"c", 1, 1, 6, 128), "y": in(name+"y", 1, 1, 128)}}}
 	}
 	cfg, negative := 2.5, cond("n")
-	return &SampleRequest{
-		Model: ModelRef{File: "demo_flux.safetensors"}, Sampler: SamplerRef{Name: "euler"}, Latent: in("x", 1, 1, 16, 8, 8), CFG: &cfg,
-		Conds: CondsRef{Positive: cond("p"), Negative: &negative},
+	return &message.SampleRequest{
+		Model: message.ModelRef{File: "demo_flux.safetensors"}, Sampler: message.SamplerRef{Name: "euler"}, Latent: in("x", 1, 1, 16, 8, 8), CFG: &cfg,
+		Conds: message.CondsRef{Positive: cond("p"), Negative: &negative},
 	}
 }
 
@@ -57,7 +59,7 @@ func TestPatchesEqualTheLoraNode(t *testing.T) {
 		}
 		for i := 1; i < len(rows); i++ {
 			part := up[rows[i-1]*4 : rows[i]*4]
-			p := PatchRef{Key: "diffusion_model." + name + ".weight", Adapter: "lora", Strength: &strength, Tensors: PatchTensors{
+			p := message.PatchRef{Key: "diffusion_model." + name + ".weight", Adapter: "lora", Strength: &strength, Tensors: message.PatchTensors{
 				Up: f32(part, rows[i]-rows[i-1], 4), Down: f32(down, 4, size[1]), Alpha: &alpha,
 			}}
 			if len(rows) > 2 {
@@ -80,14 +82,14 @@ func TestPatchesEqualTheLoraNode(t *testing.T) {
 	ctx := wiretest.Within(t, 60*time.Second)
 	exec := func(class string, inputs ...any) []any {
 		t.Helper()
-		var out ExecReply
-		if err := askOne(ctx, c, VerbExec, "", &ExecRequest{Class: class, Inputs: node.NewObject(inputs...)}, &out); err != nil {
+		var out message.ExecReply
+		if err := askOne(ctx, c, message.VerbExec, "", &message.ExecRequest{Class: class, Inputs: node.NewObject(inputs...)}, &out); err != nil {
 			t.Fatalf("%s: %v", class, err)
 		}
 		return out.Outputs
 	}
 	const shift, scale = 0.0275, 0.5728 // of the demo's latent format
-	cond := func(list []CondRef) []any {
+	cond := func(list []message.CondRef) []any {
 		return []any{[]any{list[0].ModelConds["c_crossattn"], node.NewObject("pooled_output", list[0].ModelConds["y"])}}
 	}
 	plain := exec("UNETLoader", "unet_name", "demo_flux.safetensors", "weight_dtype", "default")[0]
@@ -108,7 +110,7 @@ func TestPatchesEqualTheLoraNode(t *testing.T) {
 		x, _ := out.Get("samples")
 		return floats(t, x.(*wire.Tensor))
 	}
-	bySample := func(q *SampleRequest) []float32 {
+	bySample := func(q *message.SampleRequest) []float32 {
 		t.Helper()
 		done, err := Sample(ctx, c, q, nil)
 		if err != nil {
@@ -137,11 +139,11 @@ func TestPatchesEqualTheLoraNode(t *testing.T) {
 	if apart(bySample(q), with) < 1e-4 {
 		t.Error("another strength gave the same picture")
 	}
-	for want, change := range map[string]func(p *PatchRef){
-		"no matrix of that name": func(p *PatchRef) { p.Key = "diffusion_model.nothing.weight" },
-		"want [0, first row":     func(p *PatchRef) { p.Offset = []int{1, 0, 4} },
-		"want a matrix":          func(p *PatchRef) { p.Tensors.Up = f32([]float32{1}, 1) },
-		"[R, ":                   func(p *PatchRef) { p.Tensors.Down = f32(make([]float32, 8), 4, 2) },
+	for want, change := range map[string]func(p *message.PatchRef){
+		"no matrix of that name": func(p *message.PatchRef) { p.Key = "diffusion_model.nothing.weight" },
+		"want [0, first row":     func(p *message.PatchRef) { p.Offset = []int{1, 0, 4} },
+		"want a matrix":          func(p *message.PatchRef) { p.Tensors.Up = f32([]float32{1}, 1) },
+		"[R, ":                   func(p *message.PatchRef) { p.Tensors.Down = f32(make([]float32, 8), 4, 2) },
 	} {
 		bad := *q
 		bad.Model.Patches = slices.Clone(q.Model.Patches)
@@ -150,7 +152,7 @@ func TestPatchesEqualTheLoraNode(t *testing.T) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}
-	if freed, err := Free(ctx, c, &FreeRequest{Models: []string{"demo_flux.safetensors"}}); err != nil || freed.Bytes < 1<<20 {
+	if freed, err := Free(ctx, c, &message.FreeRequest{Models: []string{"demo_flux.safetensors"}}); err != nil || freed.Bytes < 1<<20 {
 		t.Errorf("free: %+v, %v", freed, err)
 	}
 }
@@ -164,7 +166,7 @@ func TestTensorsByHash(t *testing.T) {
 		c.enc = enc
 		x := f32(golden.Fill(string(rune('a'+enc)), 4, 1, 0), 1, 1, 2, 2)
 		x.Name()
-		bare := func() *SampleRequest {
+		bare := func() *message.SampleRequest {
 			q := smallSample("euler")
 			q.Latent = &wire.Tensor{DType: "f32", Shape: x.Shape, Hash: x.Hash}
 			return q
@@ -233,37 +235,37 @@ func TestSampleIsAJob(t *testing.T) {
 		}
 	}
 	rec, err := Status(ctx, other, "s1")
-	if err != nil || rec.State != Done || rec.Kind != KindSample || rec.Attempt != 1 || rec.Worker != "fake" || rec.Metrics["load_seconds"] != 0.5 {
+	if err != nil || rec.State != message.Done || rec.Kind != KindSample || rec.Attempt != 1 || rec.Worker != "fake" || rec.Metrics["load_seconds"] != 0.5 {
 		t.Errorf("got %+v, %v", rec, err)
 	}
-	var evs []Event
-	end, err := Follow(ctx, other, "s1", 0, false, &Collector{Event: func(ev Event) { evs = append(evs, ev) }})
+	var evs []message.Event
+	end, err := Follow(ctx, other, "s1", 0, false, &Collector{Event: func(ev message.Event) { evs = append(evs, ev) }})
 	if want := "queued execution_start progress metrics execution_success"; err != nil || end == nil || strings.Join(types(evs), " ") != want {
 		t.Errorf("got events %v, %v, want %s", types(evs), err, want)
 	}
 	q = smallSample("wait")
 	q.ID = "s2"
-	_, err = Sample(ctx, c, q, func(*SampleReply) {
-		list, counts, err := List(ctx, other, Running, 10)
-		if err != nil || len(list) != 1 || list[0].Job != "s2" || counts[Running] != 1 {
+	_, err = Sample(ctx, c, q, func(*message.SampleReply) {
+		list, counts, err := List(ctx, other, message.Running, 10)
+		if err != nil || len(list) != 1 || list[0].Job != "s2" || counts[message.Running] != 1 {
 			t.Errorf("jobs: got %+v, %v, %v", list, counts, err)
 		}
-		if _, err := Submit(ctx, other, &RunRequest{ID: "s2", Workflow: graph("Wait 1")}); wiretest.Code(err) != wire.ErrDuplicate {
+		if _, err := Submit(ctx, other, &message.RunRequest{ID: "s2", Workflow: messagetest.Graph("Wait 1")}); wiretest.Code(err) != wire.ErrDuplicate {
 			t.Errorf("a job of that id: got %v", err)
 		}
 		if did, _, err := Cancel(context.WithoutCancel(ctx), other, "s2"); !did || err != nil {
 			t.Errorf("cancel: %v, %v", did, err)
 		}
 	})
-	if rec, _ := Status(ctx, other, "s2"); wiretest.Code(err) != wire.ErrCancelled || rec.State != Cancelled || !rec.Cancel {
+	if rec, _ := Status(ctx, other, "s2"); wiretest.Code(err) != wire.ErrCancelled || rec.State != message.Cancelled || !rec.Cancel {
 		t.Errorf("got %v, record %+v", err, rec)
 	}
 	if err := Retry(ctx, other, "s2"); err == nil {
 		t.Error("a sample was retried")
 	}
-	_, _, end = runJob(t, c, &RunRequest{ID: "job", Workflow: graph("Wait 1")})
+	_, _, end = runJob(t, c, &message.RunRequest{ID: "job", Workflow: messagetest.Graph("Wait 1")})
 	q = smallSample("euler")
-	if q.ID = "job"; end.Type != EventSuccess {
+	if q.ID = "job"; end.Type != message.EventSuccess {
 		t.Fatal(end)
 	}
 	if _, err := Sample(ctx, c, q, nil); wiretest.Code(err) != wire.ErrDuplicate {

@@ -9,17 +9,18 @@ import (
 	"testing"
 	"time"
 
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
 	"patchbay/node"
 )
 
 // smallSample is a request that the fake runs; name is what its sampler does.
-func smallSample(name string) *SampleRequest {
+func smallSample(name string) *message.SampleRequest {
 	x := f32([]float32{1, 2, 3, 4}, 1, 1, 2, 2)
-	return &SampleRequest{
-		Model: ModelRef{File: "m.safetensors"}, Sampler: SamplerRef{Name: name}, Sigmas: f32([]float32{1, 0}, 2), Latent: x,
-		Conds: CondsRef{Positive: []CondRef{{ModelConds: map[string]*wire.Tensor{"c_crossattn": f32(make([]float32, 6), 1, 2, 3)}}}},
+	return &message.SampleRequest{
+		Model: message.ModelRef{File: "m.safetensors"}, Sampler: message.SamplerRef{Name: name}, Sigmas: f32([]float32{1, 0}, 2), Latent: x,
+		Conds: message.CondsRef{Positive: []message.CondRef{{ModelConds: map[string]*wire.Tensor{"c_crossattn": f32(make([]float32, 6), 1, 2, 3)}}}},
 	}
 }
 
@@ -30,8 +31,8 @@ func TestSampleOverFrames(t *testing.T) {
 		c.enc = enc
 		q := smallSample("euler")
 		q.ID = "mine"
-		var seen []*SampleReply
-		done, err := Sample(wiretest.Within(t, 10*time.Second), c, q, func(m *SampleReply) { seen = append(seen, m) })
+		var seen []*message.SampleReply
+		done, err := Sample(wiretest.Within(t, 10*time.Second), c, q, func(m *message.SampleReply) { seen = append(seen, m) })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -51,7 +52,7 @@ func TestSampleIsCancelled(t *testing.T) {
 	ctx := wiretest.Within(t, 10*time.Second)
 	q := smallSample("wait")
 	q.ID = "stop-me"
-	_, err := Sample(ctx, c, q, func(*SampleReply) {
+	_, err := Sample(ctx, c, q, func(*message.SampleReply) {
 		if _, err := Sample(ctx, other, q, nil); wiretest.Code(err) != wire.ErrDuplicate {
 			t.Errorf("a second run of that id: got %v, want %s", err, wire.ErrDuplicate)
 		}
@@ -62,15 +63,15 @@ func TestSampleIsCancelled(t *testing.T) {
 	if wiretest.Code(err) != wire.ErrCancelled {
 		t.Errorf("got %v, want %s", err, wire.ErrCancelled)
 	}
-	if did, state, err := Cancel(ctx, other, "stop-me"); did || state != Cancelled || err != nil {
-		t.Errorf("cancel after the end: got %v, %s, %v, want false and %s", did, state, err, Cancelled)
+	if did, state, err := Cancel(ctx, other, "stop-me"); did || state != message.Cancelled || err != nil {
+		t.Errorf("cancel after the end: got %v, %s, %v, want false and %s", did, state, err, message.Cancelled)
 	}
-	_, err = Sample(ctx, c, q, func(*SampleReply) { go c.Close() })
+	_, err = Sample(ctx, c, q, func(*message.SampleReply) { go c.Close() })
 	if err == nil {
 		t.Error("the run ended well without its client")
 	}
 	for end := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
-		if rec, err := Status(ctx, other, "stop-me"); err == nil && rec.State == Cancelled && strings.Contains(rec.Error.Message, "client") {
+		if rec, err := Status(ctx, other, "stop-me"); err == nil && rec.State == message.Cancelled && strings.Contains(rec.Error.Message, "client") {
 			break
 		}
 		if time.Now().After(end) {
@@ -84,26 +85,26 @@ func TestSampleRefusals(t *testing.T) {
 	r := newRig(t, JobsConfig{}, ShelfConfig{})
 	c := dialRig(t, r)
 	ctx := wiretest.Within(t, 20*time.Second)
-	entry := func(key string, x *wire.Tensor) func(*SampleRequest) {
-		return func(q *SampleRequest) { q.Conds.Positive[0].ModelConds[key] = x }
+	entry := func(key string, x *wire.Tensor) func(*message.SampleRequest) {
+		return func(q *message.SampleRequest) { q.Conds.Positive[0].ModelConds[key] = x }
 	}
 	two := 2.0
-	for field, change := range map[string]func(*SampleRequest){
-		"model.file":                   func(q *SampleRequest) { q.Model.File = "" },
-		"sampler.name":                 func(q *SampleRequest) { q.Sampler.Name = "" },
-		"id":                           func(q *SampleRequest) { q.ID = "a b" },
-		"sigmas":                       func(q *SampleRequest) { q.Sigmas = nil },
-		"latent":                       func(q *SampleRequest) { q.Latent = f32([]float32{1}, 1) },
-		"noise":                        func(q *SampleRequest) { q.Noise = f32([]float32{1}, 1, 1, 1, 1) },
-		"mask":                         func(q *SampleRequest) { q.Mask = f32([]float32{1}, 1) },
-		"preview":                      func(q *SampleRequest) { q.Preview = "png" },
-		"plan":                         func(q *SampleRequest) { q.Plan = "ulysses=x" },
-		"noise_draws[0]":               func(q *SampleRequest) { q.NoiseDraws = []int{0} },
-		"sampling.bases":               func(q *SampleRequest) { q.Sampling = &SamplingRef{} },
-		"conds.negative":               func(q *SampleRequest) { q.CFG = &two },
-		"sampler.mask_noise_from_seed": func(q *SampleRequest) { q.Sampler = SamplerRef{Name: "heun", MaskNoiseFromSeed: true} },
-		"conds.positive[0].area":       func(q *SampleRequest) { q.Conds.Positive[0].Area = []int{1} },
-		"conds.positive[0].mask":       func(q *SampleRequest) { q.Conds.Positive[0].Mask = f32([]float32{1}, 1) },
+	for field, change := range map[string]func(*message.SampleRequest){
+		"model.file":                   func(q *message.SampleRequest) { q.Model.File = "" },
+		"sampler.name":                 func(q *message.SampleRequest) { q.Sampler.Name = "" },
+		"id":                           func(q *message.SampleRequest) { q.ID = "a b" },
+		"sigmas":                       func(q *message.SampleRequest) { q.Sigmas = nil },
+		"latent":                       func(q *message.SampleRequest) { q.Latent = f32([]float32{1}, 1) },
+		"noise":                        func(q *message.SampleRequest) { q.Noise = f32([]float32{1}, 1, 1, 1, 1) },
+		"mask":                         func(q *message.SampleRequest) { q.Mask = f32([]float32{1}, 1) },
+		"preview":                      func(q *message.SampleRequest) { q.Preview = "png" },
+		"plan":                         func(q *message.SampleRequest) { q.Plan = "ulysses=x" },
+		"noise_draws[0]":               func(q *message.SampleRequest) { q.NoiseDraws = []int{0} },
+		"sampling.bases":               func(q *message.SampleRequest) { q.Sampling = &message.SamplingRef{} },
+		"conds.negative":               func(q *message.SampleRequest) { q.CFG = &two },
+		"sampler.mask_noise_from_seed": func(q *message.SampleRequest) { q.Sampler = message.SamplerRef{Name: "heun", MaskNoiseFromSeed: true} },
+		"conds.positive[0].area":       func(q *message.SampleRequest) { q.Conds.Positive[0].Area = []int{1} },
+		"conds.positive[0].mask":       func(q *message.SampleRequest) { q.Conds.Positive[0].Mask = f32([]float32{1}, 1) },
 		"conds.positive[0].model_conds.c_crossattn":    entry("c_crossattn", f32(make([]float32, 12), 2, 2, 3)),
 		"conds.positive[0].model_conds.c_concat":       entry("c_concat", f32([]float32{1}, 1)),
 		"conds.positive[0].model_conds.guidance":       entry("guidance", f32([]float32{1, 2}, 2)),
@@ -126,12 +127,12 @@ func TestSampleRefusals(t *testing.T) {
 		"seed":                      {"seed": -1},
 	} {
 		var e *wire.Error
-		err := askOne(ctx, c, VerbSample, "", body, &struct{}{})
+		err := askOne(ctx, c, message.VerbSample, "", body, &struct{}{})
 		if !errors.As(err, &e) || e.Input != field {
 			t.Errorf("%s: got %v (%+v)", field, err, e)
 		}
 	}
-	if _, err := Load(ctx, c, &LoadRequest{}); wiretest.Code(err) != wire.ErrBadRequest {
+	if _, err := Load(ctx, c, &message.LoadRequest{}); wiretest.Code(err) != wire.ErrBadRequest {
 		t.Errorf("load without a file: got %v", err)
 	}
 }
@@ -141,35 +142,35 @@ func TestModelsOfHosts(t *testing.T) {
 	dir, prints := goldenRoot(t, "flux-b")
 	c := dialRig(t, realRig(t, dir))
 	ctx := wiretest.Within(t, 30*time.Second)
-	ref := ModelRef{File: "flux-b.safetensors", Fingerprint: strings.ToUpper(prints["flux-b"])}
-	first, err := Load(ctx, c, &LoadRequest{Model: ref})
+	ref := message.ModelRef{File: "flux-b.safetensors", Fingerprint: strings.ToUpper(prints["flux-b"])}
+	first, err := Load(ctx, c, &message.LoadRequest{Model: ref})
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := Load(ctx, c, &LoadRequest{Model: ref})
+	again, err := Load(ctx, c, &message.LoadRequest{Model: ref})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if first.Bytes < 1000 || first.Seconds == 0 || again.Seconds != 0 || again.Bytes != first.Bytes || first.Workers != 1 {
 		t.Errorf("got %+v, then %+v: want the second to find the weights there", first, again)
 	}
-	freed, err := Free(ctx, c, &FreeRequest{Models: []string{"flux-b.safetensors"}})
+	freed, err := Free(ctx, c, &message.FreeRequest{Models: []string{"flux-b.safetensors"}})
 	if err != nil || freed.Bytes != first.Bytes {
 		t.Errorf("free: got %+v, %v, want %d bytes", freed, err, first.Bytes)
 	}
-	if freed, err = Free(ctx, c, &FreeRequest{}); err != nil || freed.Bytes != 0 {
+	if freed, err = Free(ctx, c, &message.FreeRequest{}); err != nil || freed.Bytes != 0 {
 		t.Errorf("free twice: got %+v, %v, want 0 bytes", freed, err)
 	}
 	for _, row := range []struct {
-		model       ModelRef
+		model       message.ModelRef
 		code, input string
 	}{
-		{ModelRef{File: "none.safetensors"}, wire.ErrNoModel, "model.file"},
-		{ModelRef{File: "../x.safetensors"}, wire.ErrBadRequest, "model.file"},
-		{ModelRef{File: "flux-b.safetensors", Fingerprint: "00"}, wire.ErrNoModel, "model.fingerprint"},
+		{message.ModelRef{File: "none.safetensors"}, wire.ErrNoModel, "model.file"},
+		{message.ModelRef{File: "../x.safetensors"}, wire.ErrBadRequest, "model.file"},
+		{message.ModelRef{File: "flux-b.safetensors", Fingerprint: "00"}, wire.ErrNoModel, "model.fingerprint"},
 	} {
 		var e *wire.Error
-		if _, err := Load(ctx, c, &LoadRequest{Model: row.model}); !errors.As(err, &e) || e.Code != row.code || e.Input != row.input {
+		if _, err := Load(ctx, c, &message.LoadRequest{Model: row.model}); !errors.As(err, &e) || e.Code != row.code || e.Input != row.input {
 			t.Errorf("load %+v: got %v, want %s of %s", row.model, err, row.code, row.input)
 		}
 	}
@@ -179,7 +180,7 @@ func TestModelsOfHosts(t *testing.T) {
 	if _, err := Sample(ctx, c, q, nil); !errors.As(err, &e) || e.Input != "latent" || !strings.Contains(e.Message, "channels") {
 		t.Errorf("a latent of one channel: got %v", err)
 	}
-	q.Sampling = &SamplingRef{Bases: []string{"ModelSamplingCascade"}}
+	q.Sampling = &message.SamplingRef{Bases: []string{"ModelSamplingCascade"}}
 	if _, err := Sample(ctx, c, q, nil); !errors.As(err, &e) || e.Input != "sampling.bases" {
 		t.Errorf("an unknown base: got %v", err)
 	}
@@ -193,17 +194,17 @@ func TestSampleInAChild(t *testing.T) {
 		t.Fatal(err)
 	}
 	steps := 0
-	done, err := ch.Sample(ctx, smallSample("euler"), func(*SampleReply) { steps++ })
+	done, err := ch.Sample(ctx, smallSample("euler"), func(*message.SampleReply) { steps++ })
 	if err != nil || done.Evals != 1 || steps != 1 {
 		t.Fatalf("got %+v, %v, %d steps", done, err, steps)
 	}
-	if out, err := ch.Load(ctx, &LoadRequest{Model: ModelRef{File: "abc"}}); err != nil || out.Bytes != 3 {
+	if out, err := ch.Load(ctx, &message.LoadRequest{Model: message.ModelRef{File: "abc"}}); err != nil || out.Bytes != 3 {
 		t.Errorf("load: got %+v, %v", out, err)
 	}
 	stop, cancel := context.WithCancel(ctx)
 	q := smallSample("wait")
 	q.ID = wire.NewID()
-	if _, err := ch.Sample(stop, q, func(*SampleReply) { cancel() }); wiretest.Code(err) != wire.ErrCancelled {
+	if _, err := ch.Sample(stop, q, func(*message.SampleReply) { cancel() }); wiretest.Code(err) != wire.ErrCancelled {
 		t.Errorf("cancelled: got %v", err)
 	}
 	if _, err := ch.Sample(ctx, smallSample("die"), nil); wiretest.Code(err) != wire.ErrWorkerLost {
@@ -229,7 +230,7 @@ func BenchmarkTensorOverSocket(b *testing.B) {
 	body := map[string]any{"class_type": "Sink", "inputs": node.NewObject("value", &wire.Tensor{DType: "f32", Shape: []int{16, 1024, 1024}, Data: make([]byte, 64<<20)})}
 	b.SetBytes(64 << 20)
 	for b.Loop() {
-		if err := askOne(ctx, c, VerbExec, "", body, &struct{}{}); wiretest.Code(err) != wire.ErrNoNodeType {
+		if err := askOne(ctx, c, message.VerbExec, "", body, &struct{}{}); wiretest.Code(err) != wire.ErrNoNodeType {
 			b.Fatal(err)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"strings"
 
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/node"
 )
@@ -13,12 +14,12 @@ import (
 // entry for every request ("run.request") and reply ("sample.reply"). Bytes are base64 text there, tensors {"$tensor": {...}}.
 func Schema() map[string]any {
 	messages := map[string]any{
-		"run.request": RunRequest{}, "submit.request": RunRequest{}, "receipt": Receipt{}, "event": Event{}, "output": outputMessage{}, "chunk": chunkMessage{},
-		"preview": previewMessage{}, "heartbeat": heartbeatMessage{}, "status.request": jobRequest{}, "status.reply": recordReply{}, "cancel.request": jobRequest{},
-		"cancel.reply": cancelReply{}, "retry.request": jobRequest{}, "retry.reply": retryReply{}, "models.reply": modelsReply{}, "describe.reply": describeReply{}, "ref": wire.Ref{},
-		"jobs.request": jobsRequest{}, "jobs.reply": jobsReply{}, "describe.request": describeRequest{}, "limits": BoundsReply{}, "exec.request": ExecRequest{},
-		"exec.reply": ExecReply{}, "sample.request": SampleRequest{}, "sample.reply": SampleReply{}, "load.request": LoadRequest{}, "load.reply": LoadReply{},
-		"free.request": FreeRequest{}, "free.reply": FreeReply{}, "stats.reply": Stats{}, "ping.reply": pongReply{}, "error.reply": wire.ErrorBody{}, "frame": wire.Envelope{},
+		"run.request": message.RunRequest{}, "submit.request": message.RunRequest{}, "receipt": message.Receipt{}, "event": message.Event{}, "output": message.Output{}, "chunk": message.Chunk{},
+		"preview": message.Preview{}, "heartbeat": message.Heartbeat{}, "status.request": message.JobRequest{}, "status.reply": message.RecordReply{}, "cancel.request": message.JobRequest{},
+		"cancel.reply": message.CancelReply{}, "retry.request": message.JobRequest{}, "retry.reply": message.RetryReply{}, "models.reply": message.ModelsReply{}, "describe.reply": message.DescribeReply{}, "ref": wire.Ref{},
+		"jobs.request": message.JobsRequest{}, "jobs.reply": message.JobsReply{}, "describe.request": message.DescribeRequest{}, "limits": message.BoundsReply{}, "exec.request": message.ExecRequest{},
+		"exec.reply": message.ExecReply{}, "sample.request": message.SampleRequest{}, "sample.reply": message.SampleReply{}, "load.request": message.LoadRequest{}, "load.reply": message.LoadReply{},
+		"free.request": message.FreeRequest{}, "free.reply": message.FreeReply{}, "stats.reply": message.Stats{}, "ping.reply": message.PongReply{}, "error.reply": wire.ErrorBody{}, "frame": wire.Envelope{},
 	}
 	// The keys of tensors and bytes stand in patterns: a map with nothing but such a key would be read as a tensor, or as bytes.
 	text := map[string]any{"type": "string", "contentEncoding": "base64"}

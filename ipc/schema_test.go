@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/node"
 )
@@ -38,13 +39,13 @@ func TestSchemaIsServed(t *testing.T) {
 	var out struct {
 		Schema *node.Object `json:"schema"`
 	}
-	if err := askOne(t.Context(), c, VerbDescribe, "", describeRequest{Schema: true}, &out); err != nil {
+	if err := askOne(t.Context(), c, message.VerbDescribe, "", message.DescribeRequest{Schema: true}, &out); err != nil {
 		t.Fatal(err)
 	}
 	defs, _ := out.Schema.Get("$defs")
 	for name, message := range map[string]any{
-		"sample.request": smallSample("euler"), "sample.reply": &SampleReply{}, "receipt": Receipt{}, "event": Event{Error: wire.Errorf(wire.ErrInternal, "x")},
-		"status.reply": recordReply{}, "load.request": LoadRequest{}, "error.reply": wire.Errorf(wire.ErrInternal, "x").Body(),
+		"sample.request": smallSample("euler"), "sample.reply": &message.SampleReply{}, "receipt": message.Receipt{}, "event": message.Event{Error: wire.Errorf(wire.ErrInternal, "x")},
+		"status.reply": message.RecordReply{}, "load.request": message.LoadRequest{}, "error.reply": wire.Errorf(wire.ErrInternal, "x").Body(),
 	} {
 		b, err := wire.Encode(message, wire.JSON)
 		if err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"patchbay/ipc/bulk"
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/node"
 )
@@ -22,15 +23,15 @@ type ServiceConfig struct {
 	Executors []Executor
 	// Validate refuses a workflow that cannot run; it must not touch a device. Where some outputs can run and others cannot, it returns ComfyUI's
 	// node_errors of the others and no error.
-	Validate func(req *RunRequest, w *node.Workflow) (map[string]any, error)
+	Validate func(req *message.RunRequest, w *node.Workflow) (map[string]any, error)
 	// Needs lists the files that a validated workflow reads; nil: nobody asks.
-	Needs func(req *RunRequest, w *node.Workflow) []node.NeededFile
+	Needs func(req *message.RunRequest, w *node.Workflow) []node.NeededFile
 	// Describe returns object_info entries of one class, or of all for "". An unknown class gives an empty map.
 	Describe func(class string) map[string]any
 	// Models returns the model files by kind of folder.
 	Models func() map[string]any
 	// Fetch returns the files of a job that another daemon has run; nil: there is no other.
-	Fetch func(ctx context.Context, job string) ([]File, error)
+	Fetch func(ctx context.Context, job string) ([]message.File, error)
 	Log   zerolog.Logger
 	Meter *Meter // nil: a new one
 	// Tensors keeps tensors that hosts name by their hash; nil: the executors are workers that do.
@@ -91,8 +92,8 @@ func (s *Service) Elsewhere(job string) bool {
 // Handle answers one request, or starts to.
 func (s *Service) Handle(r *Request) {
 	s.cfg.Meter.asked(r.Verb)
-	r.Reply.Stream = Streams(r.Verb, r.Fields)
-	_, err := guarded(func() (struct{}, error) { return struct{}{}, s.verb(r) })
+	r.Reply.Stream = message.Streams(r.Verb, r.Fields)
+	_, err := message.Guarded(func() (struct{}, error) { return struct{}{}, s.verb(r) })
 	if err != nil {
 		s.cfg.Log.Debug().Err(err).Str("verb", r.Verb).Msg("request refused")
 		s.fail(r.Reply, err)
@@ -100,54 +101,54 @@ func (s *Service) Handle(r *Request) {
 }
 
 func (s *Service) verb(r *Request) error {
-	refs, err := refsOf(r.Verb, r.Fields)
+	refs, err := message.RefsOf(r.Verb, r.Fields)
 	switch {
 	case err != nil:
 		return wire.BadRequest(err)
 	case len(refs) > 0:
 		return s.fetch(r, refs)
-	case s.cfg.Tensors != nil && (r.Verb == VerbSample || r.Verb == VerbExec) && r.Fields != nil:
+	case s.cfg.Tensors != nil && (r.Verb == message.VerbSample || r.Verb == message.VerbExec) && r.Fields != nil:
 		if err := s.cfg.Tensors.Fill(r.Fields); err != nil {
 			return err
 		}
 	}
 	if r.Fields == nil {
-		if NeedsBody(r.Verb) {
-			return wire.Errorf(wire.ErrEmptyBody, "%s", emptyBodyHint)
+		if message.NeedsBody(r.Verb) {
+			return wire.Errorf(wire.ErrEmptyBody, "%s", message.EmptyBodyHint)
 		}
 		r.Fields = node.NewObject()
 	}
 	switch r.Verb {
-	case VerbRun:
+	case message.VerbRun:
 		return s.run(r)
-	case VerbSubmit:
+	case message.VerbSubmit:
 		return s.submit(r)
-	case VerbStatus:
+	case message.VerbStatus:
 		return s.status(r)
-	case VerbJobs:
+	case message.VerbJobs:
 		return s.jobs(r)
-	case VerbCancel:
+	case message.VerbCancel:
 		return s.cancel(r)
-	case VerbRetry:
+	case message.VerbRetry:
 		return s.retry(r)
-	case VerbDescribe:
+	case message.VerbDescribe:
 		return s.describe(r)
-	case VerbModels:
-		s.sent(r.Reply.Last(modelsReply{V: ProtocolVersion, Models: s.cfg.Models()}))
+	case message.VerbModels:
+		s.sent(r.Reply.Last(message.ModelsReply{V: message.ProtocolVersion, Models: s.cfg.Models()}))
 		return nil
-	case VerbExec:
+	case message.VerbExec:
 		return s.exec(r)
-	case VerbSample:
+	case message.VerbSample:
 		return s.sample(r)
-	case VerbLoad:
+	case message.VerbLoad:
 		return s.load(r)
-	case VerbFree:
+	case message.VerbFree:
 		return s.free(r)
-	case VerbStats:
+	case message.VerbStats:
 		s.sent(r.Reply.Last(s.cfg.Meter.Stats()))
 		return nil
 	}
-	return wire.Errorf(wire.ErrNoVerb, "no verb %q; the verbs are %s", wire.Shown(r.Verb), strings.Join(verbs(), ", "))
+	return wire.Errorf(wire.ErrNoVerb, "no verb %q; the verbs are %s", wire.Shown(r.Verb), strings.Join(message.Verbs(), ", "))
 }
 
 // fetch gets what a request refers to, and handles it then.
@@ -167,7 +168,7 @@ func (s *Service) fetch(r *Request, refs []*wire.Ref) error {
 	s.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(s.ctx, bulk.Patience)
 		defer cancel()
-		err := replaceRefs(r.Verb, r.Fields, func(ref *wire.Ref) ([]byte, error) {
+		err := message.ReplaceRefs(r.Verb, r.Fields, func(ref *wire.Ref) ([]byte, error) {
 			g, err := r.pull(ctx, ref)
 			if err != nil {
 				return nil, err
@@ -204,7 +205,7 @@ func (s *Service) spawn(r *Request, f func(ctx context.Context) error) {
 				}
 			}()
 		}
-		_, err := guarded(func() (struct{}, error) { return struct{}{}, f(ctx) })
+		_, err := message.Guarded(func() (struct{}, error) { return struct{}{}, f(ctx) })
 		if err != nil && !errors.Is(context.Cause(ctx), errGone) {
 			s.fail(r.Reply, err)
 		}
@@ -216,7 +217,7 @@ var errGone = errors.New("the client went away")
 
 // fail answers a request with an error, and counts it.
 func (s *Service) fail(r *Reply, err error) {
-	s.cfg.Meter.refuse(errorOf(err))
+	s.cfg.Meter.refuse(message.ErrorOf(err))
 	s.sent(r.Fail(err))
 }
 

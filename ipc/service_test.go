@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"patchbay/ipc/message"
+	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
 	"patchbay/node"
@@ -42,7 +44,7 @@ func dialRig(t *testing.T, r *rig) *FrameClient {
 }
 
 // types lists the types of events.
-func types(evs []Event) []string {
+func types(evs []message.Event) []string {
 	var out []string
 	for _, e := range evs {
 		out = append(out, e.Type)
@@ -51,10 +53,10 @@ func types(evs []Event) []string {
 }
 
 // runJob runs a workflow and returns its events, the collector and the terminal event.
-func runJob(t *testing.T, c Client, req *RunRequest) ([]Event, *Collector, *Event) {
+func runJob(t *testing.T, c Client, req *message.RunRequest) ([]message.Event, *Collector, *message.Event) {
 	t.Helper()
-	var evs []Event
-	col := &Collector{Event: func(e Event) { evs = append(evs, e) }}
+	var evs []message.Event
+	col := &Collector{Event: func(e message.Event) { evs = append(evs, e) }}
 	end, err := Run(wiretest.Within(t, 20*time.Second), c, req, col)
 	if err != nil {
 		t.Fatalf("run: %v", err)
@@ -72,7 +74,7 @@ func TestRunOverFrames(t *testing.T) {
 		if i == 4 {
 			c.enc = wire.JSON
 		}
-		evs, col, end := runJob(t, c, &RunRequest{Workflow: graph("Step 3", "Picture "+strconv.Itoa(size))})
+		evs, col, end := runJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Step 3", "Picture "+strconv.Itoa(size))})
 		want := "queued execution_start executing progress progress progress executing executed metrics execution_success"
 		if got := strings.Join(types(evs), " "); got != want {
 			t.Errorf("%d bytes: got events %s, want %s", size, got, want)
@@ -82,7 +84,7 @@ func TestRunOverFrames(t *testing.T) {
 				t.Errorf("event %d: %+v", n, e)
 			}
 		}
-		if end.Type != EventSuccess || len(col.Files) != 1 || !bytes.Equal(col.Files[0].Data, fakePicture("2", size).Data) {
+		if end.Type != message.EventSuccess || len(col.Files) != 1 || !bytes.Equal(col.Files[0].Data, messagetest.Picture("2", size).Data) {
 			t.Errorf("%d bytes: ended with %s and %d files", size, end.Type, len(col.Files))
 		}
 	}
@@ -114,17 +116,17 @@ func TestRefusals(t *testing.T) {
 		code string
 		says string
 	}{
-		{VerbRun, nil, wire.ErrEmptyBody, "--force-stdin"},
-		{VerbSubmit, nil, wire.ErrEmptyBody, "--force-stdin"},
-		{VerbExec, nil, wire.ErrEmptyBody, "empty"},
-		{VerbRun, graph("Nope"), wire.ErrBadWorkflow, "Nope does not exist"},
-		{VerbRun, map[string]any{"x": 1}, wire.ErrBadRequest, "workflow"},
-		{VerbStatus, map[string]any{"job": "none"}, wire.ErrNoJob, "none"},
-		{VerbStatus, nil, wire.ErrBadRequest, "field job"},
-		{VerbCancel, map[string]any{"job": "none"}, wire.ErrNoJob, "none"},
-		{VerbDescribe, map[string]any{"class": "Nope"}, wire.ErrNoNodeType, "Nope"},
-		{VerbExec, map[string]any{"class_type": "Nope"}, wire.ErrNoNodeType, "Nope"},
-		{VerbExec, map[string]any{"class_type": "Echo", "inputs": map[string]any{"m": map[string]any{"$handle": "gone"}}}, wire.ErrNoHandle, "gone"},
+		{message.VerbRun, nil, wire.ErrEmptyBody, "--force-stdin"},
+		{message.VerbSubmit, nil, wire.ErrEmptyBody, "--force-stdin"},
+		{message.VerbExec, nil, wire.ErrEmptyBody, "empty"},
+		{message.VerbRun, messagetest.Graph("Nope"), wire.ErrBadWorkflow, "Nope does not exist"},
+		{message.VerbRun, map[string]any{"x": 1}, wire.ErrBadRequest, "workflow"},
+		{message.VerbStatus, map[string]any{"job": "none"}, wire.ErrNoJob, "none"},
+		{message.VerbStatus, nil, wire.ErrBadRequest, "field job"},
+		{message.VerbCancel, map[string]any{"job": "none"}, wire.ErrNoJob, "none"},
+		{message.VerbDescribe, map[string]any{"class": "Nope"}, wire.ErrNoNodeType, "Nope"},
+		{message.VerbExec, map[string]any{"class_type": "Nope"}, wire.ErrNoNodeType, "Nope"},
+		{message.VerbExec, map[string]any{"class_type": "Echo", "inputs": map[string]any{"m": map[string]any{"$handle": "gone"}}}, wire.ErrNoHandle, "gone"},
 		{"dance", nil, wire.ErrNoVerb, "the verbs are"},
 	} {
 		e := ask(row.verb, row.body)
@@ -136,17 +138,17 @@ func TestRefusals(t *testing.T) {
 		}
 	}
 	for i := range 2 { // one runs (soon), one waits
-		if _, err := Submit(ctx, c, &RunRequest{ID: "q" + strconv.Itoa(i), Workflow: graph("Wait 300")}); err != nil {
+		if _, err := Submit(ctx, c, &message.RunRequest{ID: "q" + strconv.Itoa(i), Workflow: messagetest.Graph("Wait 300")}); err != nil {
 			t.Fatal(err)
 		}
-		waitState(t, r.jobs, "q0", Running)
+		waitState(t, r.jobs, "q0", message.Running)
 	}
-	if e := ask(VerbSubmit, &RunRequest{ID: "q3", Workflow: graph("Wait 1")}); e.Code != wire.ErrQueueFull || e.RetryAfterMS == 0 || !e.Retryable {
+	if e := ask(message.VerbSubmit, &message.RunRequest{ID: "q3", Workflow: messagetest.Graph("Wait 1")}); e.Code != wire.ErrQueueFull || e.RetryAfterMS == 0 || !e.Retryable {
 		t.Errorf("a full queue: got %+v", e)
 	}
 }
 
-func waitState(t *testing.T, j *Jobs, id string, want State) Record {
+func waitState(t *testing.T, j *Jobs, id string, want message.State) message.Record {
 	t.Helper()
 	deadline := time.Now().Add(10 * time.Second)
 	for {
@@ -210,19 +212,19 @@ func TestTiedRunEndsWithItsConnection(t *testing.T) {
 	r := newRig(t, JobsConfig{}, ShelfConfig{})
 	c := dialRig(t, r)
 	ctx := wiretest.Within(t, 10*time.Second)
-	if _, err := Submit(ctx, c, &RunRequest{ID: "sub", Workflow: graph("Wait 200")}); err != nil {
+	if _, err := Submit(ctx, c, &message.RunRequest{ID: "sub", Workflow: messagetest.Graph("Wait 200")}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Ask(ctx, VerbRun, "", &RunRequest{ID: "tied", Workflow: graph("Wait 60000")}); err != nil {
+	if _, err := c.Ask(ctx, message.VerbRun, "", &message.RunRequest{ID: "tied", Workflow: messagetest.Graph("Wait 60000")}); err != nil {
 		t.Fatal(err)
 	}
-	waitState(t, r.jobs, "tied", Running)
+	waitState(t, r.jobs, "tied", message.Running)
 	_ = c.Close()
-	rec := waitState(t, r.jobs, "tied", Cancelled)
+	rec := waitState(t, r.jobs, "tied", message.Cancelled)
 	if rec.Error == nil || rec.Error.Code != wire.ErrCancelled {
 		t.Errorf("got error %v", rec.Error)
 	}
-	waitState(t, r.jobs, "sub", Done)
+	waitState(t, r.jobs, "sub", message.Done)
 }
 
 func TestCancelQueuedAndRunning(t *testing.T) {
@@ -230,25 +232,25 @@ func TestCancelQueuedAndRunning(t *testing.T) {
 	c := dialRig(t, r)
 	ctx := wiretest.Within(t, 10*time.Second)
 	for _, id := range []string{"a", "b"} {
-		if _, err := Submit(ctx, c, &RunRequest{ID: id, Workflow: graph("Wait 60000")}); err != nil {
+		if _, err := Submit(ctx, c, &message.RunRequest{ID: id, Workflow: messagetest.Graph("Wait 60000")}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	waitState(t, r.jobs, "a", Running)
-	if did, state, err := Cancel(ctx, c, "b"); err != nil || !did || state != Cancelled {
+	waitState(t, r.jobs, "a", message.Running)
+	if did, state, err := Cancel(ctx, c, "b"); err != nil || !did || state != message.Cancelled {
 		t.Errorf("cancel a waiting job: %v %s %v", did, state, err)
 	}
 	if did, _, err := Cancel(ctx, c, "a"); err != nil || !did {
 		t.Errorf("cancel a running job: %v %v", did, err)
 	}
-	waitState(t, r.jobs, "a", Cancelled)
-	if did, state, err := Cancel(ctx, c, "a"); err != nil || did || state != Cancelled {
+	waitState(t, r.jobs, "a", message.Cancelled)
+	if did, state, err := Cancel(ctx, c, "a"); err != nil || did || state != message.Cancelled {
 		t.Errorf("cancel again: %v %s %v", did, state, err)
 	}
 	for _, id := range []string{"a", "b"} {
-		var evs []Event
-		end, err := Follow(ctx, c, id, 0, false, &Collector{Event: func(e Event) { evs = append(evs, e) }})
-		if err != nil || end == nil || end.Type != EventInterrupted {
+		var evs []message.Event
+		end, err := Follow(ctx, c, id, 0, false, &Collector{Event: func(e message.Event) { evs = append(evs, e) }})
+		if err != nil || end == nil || end.Type != message.EventInterrupted {
 			t.Errorf("%s: events %v, %v", id, types(evs), err)
 		}
 	}
@@ -257,25 +259,25 @@ func TestCancelQueuedAndRunning(t *testing.T) {
 func TestFailureDeadlineExpiryPanic(t *testing.T) {
 	r := newRig(t, JobsConfig{}, ShelfConfig{})
 	c := dialRig(t, r)
-	_, _, end := runJob(t, c, &RunRequest{Workflow: graph("Fail")})
-	if end.Type != EventError || end.Error.Code != wire.ErrOutOfMemory || end.Error.Node != "1" || end.Data["exception_type"] != node.CodeOutOfMemory {
+	_, _, end := runJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Fail")})
+	if end.Type != message.EventError || end.Error.Code != wire.ErrOutOfMemory || end.Error.Node != "1" || end.Data["exception_type"] != node.CodeOutOfMemory {
 		t.Errorf("failure: %+v %+v", end, end.Error)
 	}
-	_, _, end = runJob(t, c, &RunRequest{Workflow: graph("Panic")})
-	if end.Type != EventError || end.Error.Code != wire.ErrInternal || len(end.Error.Trace) == 0 || !strings.Contains(end.Error.Message, "the fake panics") {
+	_, _, end = runJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Panic")})
+	if end.Type != message.EventError || end.Error.Code != wire.ErrInternal || len(end.Error.Trace) == 0 || !strings.Contains(end.Error.Message, "the fake panics") {
 		t.Errorf("panic: %+v", end.Error)
 	}
-	_, _, end = runJob(t, c, &RunRequest{Workflow: graph("Wait 60000"), DeadlineMS: 50})
-	if end.Type != EventError || end.Error.Code != wire.ErrDeadline {
+	_, _, end = runJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Wait 60000"), DeadlineMS: 50})
+	if end.Type != message.EventError || end.Error.Code != wire.ErrDeadline {
 		t.Errorf("deadline: %+v", end.Error)
 	}
 	ctx := wiretest.Within(t, 10*time.Second)
-	if _, err := Submit(ctx, c, &RunRequest{ID: "long", Workflow: graph("Wait 600")}); err != nil {
+	if _, err := Submit(ctx, c, &message.RunRequest{ID: "long", Workflow: messagetest.Graph("Wait 600")}); err != nil {
 		t.Fatal(err)
 	}
-	waitState(t, r.jobs, "long", Running)
-	_, _, end = runJob(t, c, &RunRequest{Workflow: graph("Wait 1"), QueueTTLMS: 20})
-	if end.Type != EventExpired || end.Error.Code != wire.ErrExpired {
+	waitState(t, r.jobs, "long", message.Running)
+	_, _, end = runJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Wait 1"), QueueTTLMS: 20})
+	if end.Type != message.EventExpired || end.Error.Code != wire.ErrExpired {
 		t.Errorf("expiry: %+v", end)
 	}
 }
@@ -284,29 +286,29 @@ func TestIdempotentJobs(t *testing.T) {
 	r := newRig(t, JobsConfig{}, ShelfConfig{})
 	c := dialRig(t, r)
 	ctx := wiretest.Within(t, 10*time.Second)
-	req := &RunRequest{ID: "same", Workflow: graph("Wait 50", "Picture 9")}
+	req := &message.RunRequest{ID: "same", Workflow: messagetest.Graph("Wait 50", "Picture 9")}
 	var wg sync.WaitGroup
 	for range 5 {
 		wg.Go(func() {
 			col := &Collector{}
 			end, err := Run(ctx, c, req, col)
-			if err != nil || end == nil || end.Type != EventSuccess || len(col.Files) != 1 {
+			if err != nil || end == nil || end.Type != message.EventSuccess || len(col.Files) != 1 {
 				t.Errorf("got %+v, %d files, %v", end, len(col.Files), err)
 			}
 		})
 	}
 	wg.Wait()
 	rec, err := Status(ctx, c, "same")
-	if err != nil || rec.Attempt != 1 || rec.State != Done {
+	if err != nil || rec.Attempt != 1 || rec.State != message.Done {
 		t.Errorf("got %+v, %v", rec, err)
 	}
-	_, err = Submit(ctx, c, &RunRequest{ID: "same", Workflow: graph("Wait 51")})
+	_, err = Submit(ctx, c, &message.RunRequest{ID: "same", Workflow: messagetest.Graph("Wait 51")})
 	var e *wire.Error
 	if !errors.As(err, &e) || e.Code != wire.ErrDuplicate {
 		t.Errorf("the same id with another body: %v", err)
 	}
 	list, counts, err := List(ctx, c, "", 10)
-	if err != nil || len(list) != 1 || counts[Done] != 1 {
+	if err != nil || len(list) != 1 || counts[message.Done] != 1 {
 		t.Errorf("got %d jobs, %v, %v", len(list), counts, err)
 	}
 }
@@ -316,13 +318,13 @@ func TestFilesAreNamedAfterTheJobIsDone(t *testing.T) {
 	out := filepath.Join(dir, "out")
 	r := newRig(t, JobsConfig{Keep: 1}, ShelfConfig{Stage: filepath.Join(out, ".stage"), Output: out})
 	c := dialRig(t, r)
-	evs, col, _ := runJob(t, c, &RunRequest{ID: "one", Workflow: graph("Picture 100", "Picture 700000")})
+	evs, col, _ := runJob(t, c, &message.RunRequest{ID: "one", Workflow: messagetest.Graph("Picture 100", "Picture 700000")})
 	if len(col.Files) != 2 {
 		t.Fatalf("got %d files", len(col.Files))
 	}
 	var shown []string
 	for _, e := range evs {
-		if e.Type != EventExecuted {
+		if e.Type != message.EventExecuted {
 			continue
 		}
 		o, _ := e.Data["output"].(*node.Object)
@@ -353,7 +355,7 @@ func TestFilesAreNamedAfterTheJobIsDone(t *testing.T) {
 	if _, err = Fetch(wiretest.Within(t, 5*time.Second), c, "one"); !errors.As(err, &e) || e.Code != wire.ErrExpired {
 		t.Errorf("fetch of a file that was changed: %v", err)
 	}
-	runJob(t, c, &RunRequest{ID: "two", Workflow: graph("Picture 1")})
+	runJob(t, c, &message.RunRequest{ID: "two", Workflow: messagetest.Graph("Picture 1")})
 	if _, err := Status(wiretest.Within(t, 5*time.Second), c, "one"); !errors.As(err, &e) || e.Code != wire.ErrNoJob {
 		t.Errorf("a job beyond Keep: %v", err)
 	}
@@ -364,10 +366,10 @@ func TestExecAndHandles(t *testing.T) {
 	r := newRig(t, JobsConfig{}, ShelfConfig{}, a, b)
 	c := dialRig(t, r)
 	ctx := wiretest.Within(t, 5*time.Second)
-	exec := func(class string, inputs map[string]any) ExecReply {
+	exec := func(class string, inputs map[string]any) message.ExecReply {
 		t.Helper()
-		var out ExecReply
-		if err := askOne(ctx, c, VerbExec, "", map[string]any{"class_type": class, "inputs": inputs}, &out); err != nil {
+		var out message.ExecReply
+		if err := askOne(ctx, c, message.VerbExec, "", map[string]any{"class_type": class, "inputs": inputs}, &out); err != nil {
 			t.Fatal(err)
 		}
 		return out
@@ -383,17 +385,17 @@ func TestExecAndHandles(t *testing.T) {
 	if second.Worker == first.Worker {
 		second = exec("Loader", nil)
 	}
-	var out ExecReply
-	err := askOne(ctx, c, VerbExec, "", map[string]any{"class_type": "Echo", "inputs": map[string]any{"value": []any{first.Outputs[0], second.Outputs[0]}}}, &out)
+	var out message.ExecReply
+	err := askOne(ctx, c, message.VerbExec, "", map[string]any{"class_type": "Echo", "inputs": map[string]any{"value": []any{first.Outputs[0], second.Outputs[0]}}}, &out)
 	var e *wire.Error
 	if !errors.As(err, &e) || e.Code != wire.ErrNoHandle {
 		t.Errorf("handles of two workers: %v", err)
 	}
-	var freed FreeReply
-	if err := askOne(ctx, c, VerbFree, "", map[string]any{"handles": []string{"a-h1", "b-h1"}}, &freed); err != nil {
+	var freed message.FreeReply
+	if err := askOne(ctx, c, message.VerbFree, "", map[string]any{"handles": []string{"a-h1", "b-h1"}}, &freed); err != nil {
 		t.Fatal(err)
 	}
-	if err := askOne(ctx, c, VerbExec, "", map[string]any{"class_type": "Echo", "inputs": map[string]any{"value": first.Outputs[0]}}, &out); !errors.As(err, &e) || e.Code != wire.ErrNoHandle {
+	if err := askOne(ctx, c, message.VerbExec, "", map[string]any{"class_type": "Echo", "inputs": map[string]any{"value": first.Outputs[0]}}, &out); !errors.As(err, &e) || e.Code != wire.ErrNoHandle {
 		t.Errorf("a freed handle: %v", err)
 	}
 }
@@ -409,7 +411,7 @@ func TestPreviewsOnlyWhenAsked(t *testing.T) {
 			}
 			n++
 		}}
-		if _, err := Run(wiretest.Within(t, 5*time.Second), c, &RunRequest{Preview: want, Workflow: graph("Step 3", "Wait 100", "Step 1", "Wait 100")}, col); err != nil {
+		if _, err := Run(wiretest.Within(t, 5*time.Second), c, &message.RunRequest{Preview: want, Workflow: messagetest.Graph("Step 3", "Wait 100", "Step 1", "Wait 100")}, col); err != nil {
 			t.Fatal(err)
 		}
 		if (n > 0) != want {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"sync"
 
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/node"
 )
@@ -31,7 +32,7 @@ type Shelf struct {
 
 // shelved is one file: in memory, or at path.
 type shelved struct {
-	File
+	message.File
 	path   string
 	staged bool // path is in the stage folder and goes with the job
 	gone   bool // it was lost
@@ -56,7 +57,7 @@ func NewShelf(cfg ShelfConfig) (*Shelf, error) {
 }
 
 // Stage writes the files of a job where nobody looks yet. A disk that is full is disk_full. Files staged by an earlier attempt are replaced.
-func (s *Shelf) Stage(job string, files []File) error {
+func (s *Shelf) Stage(job string, files []message.File) error {
 	s.Forget(job)
 	list := make([]shelved, len(files))
 	for i, f := range files {
@@ -66,9 +67,9 @@ func (s *Shelf) Stage(job string, files []File) error {
 			continue
 		}
 		path := s.staged(job, i, f.Ref)
-		if err := writeSynced(path, f.Data); err != nil {
+		if err := message.WriteSynced(path, f.Data); err != nil {
 			_ = os.RemoveAll(filepath.Join(s.cfg.Stage, job))
-			return storeError(err)
+			return message.StoreError(err)
 		}
 		list[i].path, list[i].staged, list[i].Data = path, true, nil
 	}
@@ -78,15 +79,15 @@ func (s *Shelf) Stage(job string, files []File) error {
 	return nil
 }
 
-func (s *Shelf) staged(job string, i int, ref OutputRef) string {
+func (s *Shelf) staged(job string, i int, ref message.OutputRef) string {
 	return filepath.Join(s.cfg.Stage, job, fmt.Sprintf("%d%s", i, filepath.Base(ref.Ext)))
 }
 
 // Adopt takes in the files of a job that an earlier run has done: where its record names them, or else in the stage. Those that are in neither are gone.
-func (s *Shelf) Adopt(job string, refs []OutputRef) {
+func (s *Shelf) Adopt(job string, refs []message.OutputRef) {
 	list := make([]shelved, len(refs))
 	for i, ref := range refs {
-		list[i] = shelved{File: File{Ref: ref}, gone: true}
+		list[i] = shelved{File: message.File{Ref: ref}, gone: true}
 		name := filepath.Join(filepath.FromSlash(ref.Subfolder), ref.Filename)
 		if dir := s.folder(ref.Type); ref.Filename != "" && dir != "" && filepath.IsLocal(name) {
 			list[i].path, list[i].gone = filepath.Join(dir, name), false
@@ -114,17 +115,17 @@ func (s *Shelf) Sweep() {
 
 // Commit gives the staged files of a job their final names and returns their descriptions in order. Without folders it only returns them. The staged copies
 // stay until Clean, which is called when the names are recorded: so a Commit that was cut short can be done again and makes no file twice.
-func (s *Shelf) Commit(job string) ([]OutputRef, error) {
+func (s *Shelf) Commit(job string) ([]message.OutputRef, error) {
 	s.mu.Lock()
 	list := s.jobs[job]
 	s.mu.Unlock()
 	var first error
-	refs := make([]OutputRef, len(list))
+	refs := make([]message.OutputRef, len(list))
 	for i := range list {
 		f := &list[i]
 		if dir := s.folder(f.Ref.Type); dir != "" && f.Ref.Filename == "" {
 			if err := f.commit(dir); err != nil {
-				first = errors.Join(first, storeError(err))
+				first = errors.Join(first, message.StoreError(err))
 			}
 		}
 		refs[i] = f.Ref
@@ -140,9 +141,9 @@ func (f *shelved) commit(dir string) error {
 	var ref node.FileRef
 	var err error
 	if f.staged {
-		ref, err = node.CommitStaged(dir, f.output(), f.path)
+		ref, err = node.CommitStaged(dir, f.Output(), f.path)
 	} else {
-		ref, err = node.Commit(dir, f.output())
+		ref, err = node.Commit(dir, f.Output())
 	}
 	if err != nil {
 		return err
@@ -193,7 +194,7 @@ func (s *Shelf) Read(job string, i int) ([]byte, error) {
 	if err != nil {
 		return nil, wire.Errorf(wire.ErrExpired, "file %d of job %s is gone: %v", i, job, err)
 	}
-	if checksum(data) != f.Ref.CRC32C {
+	if message.Checksum(data) != f.Ref.CRC32C {
 		return nil, wire.Errorf(wire.ErrExpired, "file %d of job %s was changed after the job: %s", i, job, f.path)
 	}
 	return data, nil

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"patchbay/ipc/message"
+	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire/wiretest"
 )
 
@@ -52,7 +54,7 @@ func TestSocket(t *testing.T) {
 	}
 	defer b.Close()
 	for _, c := range []Client{a, b} {
-		if _, col, end := runJob(t, c, &RunRequest{Workflow: graph("Picture 600000")}); end.Type != EventSuccess || len(col.Files) != 1 {
+		if _, col, end := runJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Picture 600000")}); end.Type != message.EventSuccess || len(col.Files) != 1 {
 			t.Errorf("got %+v", end)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
 
@@ -44,7 +45,7 @@ func (s *Service) stream(ctx context.Context, r *Request, st stream) error {
 			}
 			return wire.Errorf(wire.ErrDraining, "the daemon is shutting down; ask for the status of job %s", st.job)
 		case err != nil: // silence for Heartbeat
-			err = r.Reply.Message(heartbeatMessage{replyHeartbeat, st.job, time.Now().UnixMilli()})
+			err = r.Reply.Message(message.Heartbeat{Type: message.ReplyHeartbeat, Job: st.job, TS: time.Now().UnixMilli()})
 		case it.preview != nil:
 			err = r.Reply.Message(it.preview)
 		default:
@@ -85,8 +86,8 @@ func (s *Service) untie(ctx context.Context, st stream, cause error) {
 	}
 }
 
-func (s *Service) sendEvent(ctx context.Context, reply *Reply, st stream, ev *Event) error {
-	if ev.Type == EventSuccess && st.outputs {
+func (s *Service) sendEvent(ctx context.Context, reply *Reply, st stream, ev *message.Event) error {
+	if ev.Type == message.EventSuccess && st.outputs {
 		rec, err := s.cfg.Jobs.Ended(ctx, st.job)
 		if err != nil {
 			return err
@@ -116,7 +117,7 @@ func (s *Service) files(ctx context.Context, job string) func(i int) ([]byte, er
 }
 
 // sendFiles sends the files of a job: each whole in one message, or announced and in chunks.
-func (s *Service) sendFiles(ctx context.Context, reply *Reply, rec Record) error {
+func (s *Service) sendFiles(ctx context.Context, reply *Reply, rec message.Record) error {
 	if rec.Dropped > 0 {
 		return wire.Errorf(wire.ErrExpired, "the files of job %s were dropped at %s: results are kept for a time and up to a size (serve --keep-results, --keep-bytes)",
 			rec.Job, time.UnixMilli(rec.Dropped).UTC().Format(time.RFC3339))
@@ -125,9 +126,9 @@ func (s *Service) sendFiles(ctx context.Context, reply *Reply, rec Record) error
 	read := s.files(ctx, rec.Job)
 	for i, ref := range rec.Outputs {
 		data, err := read(i)
-		msg := outputMessage{Type: replyOutput, Job: rec.Job, Output: i, Ref: ref}
+		msg := message.Output{Type: message.ReplyOutput, Job: rec.Job, Output: i, Ref: ref}
 		if len(data) <= size || reply.Beside != nil && reply.Enc == wire.Msgpack {
-			msg.Data, msg.Error = data, errorOf(err)
+			msg.Data, msg.Error = data, message.ErrorOf(err)
 			if err := reply.Message(msg); err != nil {
 				return err
 			}
@@ -139,7 +140,7 @@ func (s *Service) sendFiles(ctx context.Context, reply *Reply, rec Record) error
 		}
 		for at := 0; at < len(data); at += size {
 			piece := data[at:min(at+size, len(data))]
-			if err := reply.Message(chunkMessage{replyChunk, rec.Job, i, at, piece}); err != nil {
+			if err := reply.Message(message.Chunk{Type: message.ReplyChunk, Job: rec.Job, Output: i, Offset: at, Data: piece}); err != nil {
 				return err
 			}
 		}

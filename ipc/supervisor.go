@@ -14,6 +14,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
 
@@ -188,7 +189,7 @@ func (c *Child) watch(ctx context.Context, p *process) {
 }
 
 func (p *process) ping(ctx context.Context) error {
-	r, err := p.client.Ask(ctx, VerbPing, "", nil)
+	r, err := p.client.Ask(ctx, message.VerbPing, "", nil)
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,8 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"patchbay/ipc/message"
+	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
 )
@@ -39,20 +41,20 @@ func childRig(t testing.TB, tune func(*ChildConfig)) (*rig, *Child) {
 func TestWorkerRunsJobs(t *testing.T) {
 	r, child := childRig(t, nil)
 	c := dialRig(t, r)
-	evs, col, end := runJob(t, c, &RunRequest{Workflow: graph("Step 2", "Picture 900000"), Preview: true})
+	evs, col, end := runJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Step 2", "Picture 900000"), Preview: true})
 	want := "queued execution_start executing progress progress executing executed metrics execution_success"
 	if got := strings.Join(types(evs), " "); got != want {
 		t.Errorf("got events %s, want %s", got, want)
 	}
-	if end.Type != EventSuccess || len(col.Files) != 1 || !bytes.Equal(col.Files[0].Data, fakePicture("2", 900000).Data) {
+	if end.Type != message.EventSuccess || len(col.Files) != 1 || !bytes.Equal(col.Files[0].Data, messagetest.Picture("2", 900000).Data) {
 		t.Errorf("ended with %+v and %d files", end, len(col.Files))
 	}
 	pid := child.PID()
-	_, _, end = runJob(t, c, &RunRequest{Workflow: graph("Fail")})
+	_, _, end = runJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Fail")})
 	if end.Error == nil || end.Error.Code != wire.ErrOutOfMemory || end.Error.Node != "1" {
 		t.Errorf("a failure in the worker: %+v", end.Error)
 	}
-	_, _, end = runJob(t, c, &RunRequest{Workflow: graph("Panic")})
+	_, _, end = runJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Panic")})
 	if end.Error == nil || end.Error.Code != wire.ErrInternal || child.PID() != pid {
 		t.Errorf("a panic in the worker: %+v; worker %d, was %d", end.Error, child.PID(), pid)
 	}
@@ -65,14 +67,14 @@ func TestALaterAttemptRunsAnew(t *testing.T) {
 	if err := child.Ready(ctx); err != nil {
 		t.Fatal(err)
 	}
-	req := &RunRequest{ID: "again", Workflow: graph("Wait 300", "Picture 3")}
+	req := &message.RunRequest{ID: "again", Workflow: messagetest.Graph("Wait 300", "Picture 3")}
 	first, cancel := context.WithCancel(ctx)
-	_, err := child.Run(first, Task{req, 1}, Sink{Event: func(Event) { cancel() }})
+	_, err := child.Run(first, Task{req, 1}, Sink{Event: func(message.Event) { cancel() }})
 	if wiretest.Code(err) != wire.ErrCancelled {
 		t.Fatalf("the first attempt ended with %v, want %s", err, wire.ErrCancelled)
 	}
 	for range 2 { // the second time its result is there
-		out, err := child.Run(ctx, Task{req, 2}, Sink{Event: func(Event) {}})
+		out, err := child.Run(ctx, Task{req, 2}, Sink{Event: func(message.Event) {}})
 		if err != nil || len(out.Files) != 1 {
 			t.Fatalf("the second attempt: %+v, %v", out, err)
 		}
@@ -86,14 +88,14 @@ func TestJobIsRetriedWhenItsWorkerDies(t *testing.T) {
 		t.Fatal(err)
 	}
 	pid := child.PID()
-	evs, _, end := runJob(t, c, &RunRequest{ID: "once", Workflow: graph("Die 1", "Picture 3")})
-	var retry *Event
+	evs, _, end := runJob(t, c, &message.RunRequest{ID: "once", Workflow: messagetest.Graph("Die 1", "Picture 3")})
+	var retry *message.Event
 	for i := range evs {
-		if evs[i].Type == EventRetrying {
+		if evs[i].Type == message.EventRetrying {
 			retry = &evs[i]
 		}
 	}
-	if end.Type != EventSuccess || end.Attempt != 2 || retry == nil {
+	if end.Type != message.EventSuccess || end.Attempt != 2 || retry == nil {
 		t.Fatalf("got events %v, terminal %+v", types(evs), end)
 	}
 	if !strings.Contains(retry.Error.Message, "SIGKILL") || !strings.Contains(retry.Error.Details, "the fake dies") {
@@ -102,12 +104,12 @@ func TestJobIsRetriedWhenItsWorkerDies(t *testing.T) {
 	if child.PID() == pid {
 		t.Error("the worker has its old process id")
 	}
-	_, _, end = runJob(t, c, &RunRequest{ID: "always", Workflow: graph("Die")})
-	if end.Type != EventError || end.Error.Code != wire.ErrWorkerLost || end.Attempt != 3 {
+	_, _, end = runJob(t, c, &message.RunRequest{ID: "always", Workflow: messagetest.Graph("Die")})
+	if end.Type != message.EventError || end.Error.Code != wire.ErrWorkerLost || end.Attempt != 3 {
 		t.Errorf("a job that always kills its worker: %+v %+v", end, end.Error)
 	}
-	_, _, end = runJob(t, c, &RunRequest{Workflow: graph("Picture 1")})
-	if end.Type != EventSuccess {
+	_, _, end = runJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Picture 1")})
+	if end.Type != message.EventSuccess {
 		t.Errorf("after that: %+v", end)
 	}
 }
@@ -116,14 +118,14 @@ func TestKillFromOutside(t *testing.T) {
 	r, child := childRig(t, nil)
 	c := dialRig(t, r)
 	ctx := wiretest.Within(t, 20*time.Second)
-	if _, err := Submit(ctx, c, &RunRequest{ID: "k", Workflow: graph("Wait 400")}); err != nil {
+	if _, err := Submit(ctx, c, &message.RunRequest{ID: "k", Workflow: messagetest.Graph("Wait 400")}); err != nil {
 		t.Fatal(err)
 	}
-	waitState(t, r.jobs, "k", Running)
+	waitState(t, r.jobs, "k", message.Running)
 	if err := syscall.Kill(child.PID(), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if rec := waitState(t, r.jobs, "k", Done); rec.Attempt != 2 {
+	if rec := waitState(t, r.jobs, "k", message.Done); rec.Attempt != 2 {
 		t.Errorf("got attempt %d, want 2", rec.Attempt)
 	}
 }
@@ -132,7 +134,7 @@ func TestCancelledJobThatDoesNotStopCostsItsWorker(t *testing.T) {
 	r, child := childRig(t, func(c *ChildConfig) { c.Grace = 100 * time.Millisecond })
 	c := dialRig(t, r)
 	ctx := wiretest.Within(t, 20*time.Second)
-	if _, err := Submit(ctx, c, &RunRequest{ID: "h", Workflow: graph("Hang")}); err != nil {
+	if _, err := Submit(ctx, c, &message.RunRequest{ID: "h", Workflow: messagetest.Graph("Hang")}); err != nil {
 		t.Fatal(err)
 	}
 	cur, err := r.jobs.Follow(ctx, "h", 0, false)
@@ -151,9 +153,9 @@ func TestCancelledJobThatDoesNotStopCostsItsWorker(t *testing.T) {
 	if _, _, err := Cancel(ctx, c, "h"); err != nil {
 		t.Fatal(err)
 	}
-	waitState(t, r.jobs, "h", Cancelled)
-	_, _, end := runJob(t, c, &RunRequest{Workflow: graph("Picture 1")})
-	if end.Type != EventSuccess || child.PID() == pid {
+	waitState(t, r.jobs, "h", message.Cancelled)
+	_, _, end := runJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Picture 1")})
+	if end.Type != message.EventSuccess || child.PID() == pid {
 		t.Errorf("got %+v from worker %d, the old one was %d", end, child.PID(), pid)
 	}
 }
@@ -162,14 +164,14 @@ func TestFrozenWorkerIsReplaced(t *testing.T) {
 	r, child := childRig(t, func(c *ChildConfig) { c.Beat, c.Silence = 20*time.Millisecond, 300*time.Millisecond })
 	c := dialRig(t, r)
 	ctx := wiretest.Within(t, 20*time.Second)
-	if _, err := Submit(ctx, c, &RunRequest{ID: "f", Workflow: graph("Wait 1000")}); err != nil {
+	if _, err := Submit(ctx, c, &message.RunRequest{ID: "f", Workflow: messagetest.Graph("Wait 1000")}); err != nil {
 		t.Fatal(err)
 	}
-	waitState(t, r.jobs, "f", Running)
+	waitState(t, r.jobs, "f", message.Running)
 	if err := syscall.Kill(child.PID(), syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	rec := waitState(t, r.jobs, "f", Done)
+	rec := waitState(t, r.jobs, "f", message.Done)
 	if rec.Attempt != 2 {
 		t.Errorf("got attempt %d, want 2", rec.Attempt)
 	}
@@ -204,12 +206,12 @@ func TestWorkerOnPlainPipes(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := NewFrameClient(out, in, in.Close)
-	_, col, end := runJob(t, c, &RunRequest{Workflow: graph("Picture 700000")})
-	if end.Type != EventSuccess || len(col.Files) != 1 || len(col.Files[0].Data) != 700000 {
+	_, col, end := runJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Picture 700000")})
+	if end.Type != message.EventSuccess || len(col.Files) != 1 || len(col.Files[0].Data) != 700000 {
 		t.Errorf("got %+v, %d files", end, len(col.Files))
 	}
 	// A job that is deaf must not keep the worker alive when its host is gone.
-	if _, err := c.Ask(wiretest.Within(t, time.Second), VerbRun, "", &RunRequest{Workflow: graph("Hang")}); err != nil {
+	if _, err := c.Ask(wiretest.Within(t, time.Second), message.VerbRun, "", &message.RunRequest{Workflow: messagetest.Graph("Hang")}); err != nil {
 		t.Fatal(err)
 	}
 	time.Sleep(50 * time.Millisecond)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
 
@@ -16,7 +17,7 @@ const maxHandedBack = 20
 const settled = 5 * time.Second
 
 // again tells whether an attempt that ended with fault is followed by another one, and whether it counts.
-func (j *Jobs) again(rec Record, fault *wire.Error) (retry, counts bool) {
+func (j *Jobs) again(rec message.Record, fault *wire.Error) (retry, counts bool) {
 	switch {
 	case fault == nil || rec.Cancel:
 		return false, false
@@ -32,13 +33,13 @@ func (j *Jobs) again(rec Record, fault *wire.Error) (retry, counts bool) {
 
 // requeued changes a record for its next attempt. With a ledger, attempts that count are followed by a pause that doubles, up to half a minute; it is ten times
 // as long when room on a disk has to come first.
-func (j *Jobs) requeued(r *Record, fault *wire.Error, counts bool) {
-	r.because(fault.Message)
+func (j *Jobs) requeued(r *message.Record, fault *wire.Error, counts bool) {
+	r.Because(fault.Message)
 	first := 200 * time.Millisecond
 	if fault.Code == wire.ErrDiskFull {
 		first *= 10
 	}
-	r.State = Queued
+	r.State = message.Queued
 	switch {
 	case !counts:
 		r.HandedBack++
@@ -49,17 +50,17 @@ func (j *Jobs) requeued(r *Record, fault *wire.Error, counts bool) {
 }
 
 // handBack takes a running job from a daemon that is gone: it waits again, or ends if it was to be cancelled or has lost too many daemons.
-func (j *Jobs) handBack(ctx context.Context, rec Record, cause string) {
+func (j *Jobs) handBack(ctx context.Context, rec message.Record, cause string) {
 	fault := wire.Errorf(wire.ErrDraining, "%s", cause)
 	retry, _ := j.again(rec, fault)
-	end := Failed
+	end := message.Failed
 	switch {
 	case rec.Cancel || rec.Tied:
-		end, fault = Cancelled, wire.Errorf(wire.ErrCancelled, "the job was cancelled")
+		end, fault = message.Cancelled, wire.Errorf(wire.ErrCancelled, "the job was cancelled")
 	case !retry:
 		fault = wire.Errorf(wire.ErrWorkerLost, "%d daemons ended while the job ran; the last one: %s", rec.HandedBack+1, cause)
 	}
-	rec, err := j.Update(ctx, rec.Job, rec.Rev, func(r *Record) {
+	rec, err := j.Update(ctx, rec.Job, rec.Rev, func(r *message.Record) {
 		if retry {
 			j.requeued(r, fault, false)
 			return
@@ -71,10 +72,10 @@ func (j *Jobs) handBack(ctx context.Context, rec Record, cause string) {
 	case err != nil:
 		j.cfg.Ledger.cfg.Log.Error().Err(err).Msg("job not handed back")
 	case retry:
-		j.Append(ctx, rec.Job, -1, Event{Type: EventRetrying, Data: map[string]any{"prompt_id": rec.Job, "cause": cause}, Error: fault})
+		j.Append(ctx, rec.Job, -1, message.Event{Type: message.EventRetrying, Data: map[string]any{"prompt_id": rec.Job, "cause": cause}, Error: fault})
 	default:
 		j.Append(ctx, rec.Job, -1, terminalOf(rec))
-		if rec.State == Failed {
+		if rec.State == message.Failed {
 			j.bury(ctx, rec)
 		}
 	}
@@ -108,10 +109,10 @@ const retold = 10 * time.Minute
 func (j *Jobs) retell(ctx context.Context) error {
 	l := j.cfg.Ledger
 	j.mu.Lock()
-	var last []Event
+	var last []message.Event
 	for _, e := range j.jobs {
 		recent := e.rec.State.Final() && e.rec.Owner == l.Owner() && j.cfg.Now().Sub(time.UnixMilli(e.rec.Finished)) < retold
-		if recent && e.ended && len(e.log) > 0 && Terminal(e.log[len(e.log)-1].Type) {
+		if recent && e.ended && len(e.log) > 0 && message.Terminal(e.log[len(e.log)-1].Type) {
 			last = append(last, e.log[len(e.log)-1])
 		}
 	}
@@ -168,19 +169,19 @@ func (j *Jobs) tend(ctx context.Context) {
 }
 
 // suspects returns the jobs that look wrong and have not been touched for a while.
-func (j *Jobs) suspects(now time.Time) (waiting, lost, silent []Record) {
+func (j *Jobs) suspects(now time.Time) (waiting, lost, silent []message.Record) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	old := func(ms int64) bool { return now.Sub(time.UnixMilli(ms)) > settled }
 	for _, e := range j.jobs {
 		r := e.rec
 		switch {
-		case r.State == Queued && old(max(r.Created, r.NotBefore, r.Started)):
-			waiting = append(waiting, r.clone())
-		case r.State == Running && !e.held && old(r.Started) && (r.Owner == j.cfg.Ledger.Owner() || !j.cfg.Ledger.alive(r.Owner)):
-			lost = append(lost, r.clone())
+		case r.State == message.Queued && old(max(r.Created, r.NotBefore, r.Started)):
+			waiting = append(waiting, r.Clone())
+		case r.State == message.Running && !e.held && old(r.Started) && (r.Owner == j.cfg.Ledger.Owner() || !j.cfg.Ledger.alive(r.Owner)):
+			lost = append(lost, r.Clone())
 		case r.State.Final() && !e.ended && old(r.Finished):
-			silent = append(silent, r.clone())
+			silent = append(silent, r.Clone())
 		}
 	}
 	return waiting, lost, silent
@@ -207,16 +208,16 @@ func (j *Jobs) sweep(ctx context.Context, now time.Time) {
 }
 
 // orphans returns the jobs that an earlier life of this daemon has left: running ones, those of clients that are gone, and ended ones.
-func (j *Jobs) orphans() (running, tied, ended []Record) {
+func (j *Jobs) orphans() (running, tied, ended []message.Record) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for _, e := range j.jobs {
-		r := e.rec.clone()
+		r := e.rec.Clone()
 		switch {
 		case r.Owner != j.cfg.Ledger.Owner():
-		case r.State == Running:
+		case r.State == message.Running:
 			running = append(running, r)
-		case r.State == Queued && r.Tied:
+		case r.State == message.Queued && r.Tied:
 			tied = append(tied, r)
 		case r.State.Final():
 			ended = append(ended, r)
@@ -228,7 +229,7 @@ func (j *Jobs) orphans() (running, tied, ended []Record) {
 // told tells whether the stream has the terminal event of a job that has ended.
 func (j *Jobs) told(ctx context.Context, job string) (bool, error) {
 	last, err := j.cfg.Ledger.lastEvent(ctx, job)
-	return last != nil && Terminal(last.Type), err
+	return last != nil && message.Terminal(last.Type), err
 }
 
 // reopen marks a job that has ended as one whose terminal event is still to come.

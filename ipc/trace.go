@@ -5,19 +5,20 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
 
 // Lines of the log name what they are about under the same keys everywhere: job, node, rank and step; a logger that is made for a job has the first.
 
 // traceEvent logs a node that begins, or a step that is done, at debug level.
-func traceEvent(log *zerolog.Logger, ev Event) {
+func traceEvent(log *zerolog.Logger, ev message.Event) {
 	switch ev.Type {
 	case "executing":
 		if ev.Node != "" {
 			log.Debug().Str("node", ev.Node).Msg("node begins")
 		}
-	case EventProgress:
+	case message.EventProgress:
 		if step, ok := wire.Integer(ev.Data["value"]); ok {
 			log.Debug().Str("node", ev.Node).Int64("step", step.Int64()).Msg("step done")
 		}

@@ -6,13 +6,15 @@ import (
 	"os"
 	"slices"
 	"time"
+
+	"patchbay/ipc/message"
 )
 
 // trim drops the files of the oldest jobs over the limits of bytes and time. Their records stay and say so: that is written first, so that nobody is
 // promised a file that is being removed.
 func (d *Dispatcher) trim(ctx context.Context) {
 	for _, rec := range d.Jobs.surplus() {
-		if _, err := d.Jobs.Update(ctx, rec.Job, rec.Rev, func(r *Record) { r.Dropped = d.Jobs.cfg.Now().UnixMilli() }); err != nil {
+		if _, err := d.Jobs.Update(ctx, rec.Job, rec.Rev, func(r *message.Record) { r.Dropped = d.Jobs.cfg.Now().UnixMilli() }); err != nil {
 			if !errors.Is(err, errConflict) {
 				d.Log.Warn().Err(err).Str("job", rec.Job).Msg("its files are kept although they are over the limit")
 			}
@@ -24,20 +26,20 @@ func (d *Dispatcher) trim(ctx context.Context) {
 }
 
 // surplus returns the jobs of this daemon whose files are over the limits, oldest first. The files of the newest job are kept whatever their size.
-func (j *Jobs) surplus() []Record {
+func (j *Jobs) surplus() []message.Record {
 	if j.cfg.KeepBytes == 0 && j.cfg.KeepResults == 0 {
 		return nil
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	var kept []Record
+	var kept []message.Record
 	for _, e := range j.jobs {
 		mine := j.cfg.Ledger == nil || e.rec.Owner == j.cfg.Ledger.Owner()
-		if mine && e.ended && e.rec.State == Done && e.rec.Dropped == 0 && len(e.rec.Outputs) > 0 {
+		if mine && e.ended && e.rec.State == message.Done && e.rec.Dropped == 0 && len(e.rec.Outputs) > 0 {
 			kept = append(kept, e.rec)
 		}
 	}
-	slices.SortFunc(kept, func(a, b Record) int { return int(b.Finished - a.Finished) })
+	slices.SortFunc(kept, func(a, b message.Record) int { return int(b.Finished - a.Finished) })
 	now, sum := j.cfg.Now(), int64(0)
 	for i, rec := range kept {
 		for _, ref := range rec.Outputs {
@@ -63,7 +65,7 @@ func (s *Shelf) Drop(job string) {
 	for i := range kept {
 		f := &kept[i]
 		if f.path != "" {
-			if data, err := os.ReadFile(f.path); err == nil && checksum(data) == f.Ref.CRC32C {
+			if data, err := os.ReadFile(f.path); err == nil && message.Checksum(data) == f.Ref.CRC32C {
 				_ = os.Remove(f.path)
 			}
 		}

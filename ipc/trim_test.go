@@ -11,6 +11,8 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"patchbay/ipc/message"
+	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
 )
@@ -22,8 +24,8 @@ func TestResultsAreKeptUpToASize(t *testing.T) {
 	c := dialRig(t, r)
 	edited := filepath.Join(out, "fake_00002_.png")
 	for i := range 5 {
-		_, _, end := runJob(t, c, &RunRequest{ID: fmt.Sprint("r", i), Workflow: graph("Picture 1000")})
-		if end.Type != EventSuccess {
+		_, _, end := runJob(t, c, &message.RunRequest{ID: fmt.Sprint("r", i), Workflow: messagetest.Graph("Picture 1000")})
+		if end.Type != message.EventSuccess {
 			t.Fatalf("job %d: %+v", i, end)
 		}
 		if i == 1 {
@@ -40,7 +42,7 @@ func TestResultsAreKeptUpToASize(t *testing.T) {
 	for i := range 5 {
 		id, gone := fmt.Sprint("r", i), i < 3
 		rec, err := Status(wiretest.Within(t, 5*time.Second), c, id)
-		if err != nil || rec.State != Done || len(rec.Outputs) != 1 || (rec.Dropped > 0) != gone {
+		if err != nil || rec.State != message.Done || len(rec.Outputs) != 1 || (rec.Dropped > 0) != gone {
 			t.Errorf("%s: got %+v, %v; want done, dropped %v", id, rec, err, gone)
 		}
 		files, err := Fetch(wiretest.Within(t, 5*time.Second), c, id)
@@ -77,16 +79,16 @@ func TestResultsAreKeptForATime(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := Dispatcher{Jobs: j, Shelf: shelf, Log: zerolog.Nop()}
-	mustCreate(t, j, &RunRequest{ID: "p"})
+	mustCreate(t, j, &message.RunRequest{ID: "p"})
 	rec, _, _, err := j.Take(ctx, "w")
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := fileOf(fakePicture("1", 1000))
-	if err := shelf.Stage("p", []File{file}); err != nil {
+	file := message.FileOf(messagetest.Picture("1", 1000))
+	if err := shelf.Stage("p", []message.File{file}); err != nil {
 		t.Fatal(err)
 	}
-	d.finish(rec, &Outcome{Files: []File{file}}, nil)
+	d.finish(rec, &Outcome{Files: []message.File{file}}, nil)
 	j.cfg.KeepResults = time.Hour
 	if over := j.surplus(); len(over) != 0 {
 		t.Errorf("%d results are too old at once", len(over))
@@ -96,7 +98,7 @@ func TestResultsAreKeptForATime(t *testing.T) {
 	if len(over) != 1 {
 		t.Fatalf("%d results are too old after two hours, want 1", len(over))
 	}
-	if _, err := j.Update(ctx, "p", over[0].Rev, func(r *Record) { r.Dropped = 1 }); err != nil {
+	if _, err := j.Update(ctx, "p", over[0].Rev, func(r *message.Record) { r.Dropped = 1 }); err != nil {
 		t.Fatal(err)
 	}
 	end()
@@ -115,7 +117,7 @@ func TestResultsAreKeptForATime(t *testing.T) {
 	if _, err := os.Stat(name); err == nil {
 		t.Error("the file is still there after the restart")
 	}
-	if rec, err := j.Get(ctx, "p"); err != nil || rec.State != Done || rec.Dropped == 0 {
+	if rec, err := j.Get(ctx, "p"); err != nil || rec.State != message.Done || rec.Dropped == 0 {
 		t.Errorf("got %+v, %v", rec, err)
 	}
 }

@@ -4,48 +4,49 @@ import (
 	"context"
 	"slices"
 
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/node"
 )
 
 // accept validates a request for a job and puts it into the table.
-func (s *Service) accept(r *Request) (*RunRequest, Receipt, error) {
-	req, w, fault := parseRun(r.Fields, s.cfg.Bounds.frame())
+func (s *Service) accept(r *Request) (*message.RunRequest, message.Receipt, error) {
+	req, w, fault := message.ParseRunWithin(r.Fields, s.cfg.Bounds.frame())
 	if fault != nil {
-		return nil, Receipt{}, fault
+		return nil, message.Receipt{}, fault
 	}
-	req.from = clientOf(r.From, req)
-	if id := r.MsgID; id != "" && !holds(r.Fields, "id") && !holds(r.Fields, "prompt_id") {
+	req.From = message.ClientName(r.From, req)
+	if id := r.MsgID; id != "" && !message.HasField(r.Fields, "id") && !message.HasField(r.Fields, "prompt_id") {
 		if !wire.ValidID(id) {
-			return nil, Receipt{}, wire.Errorf(wire.ErrBadRequest, "header Nats-Msg-Id %q is no job id: want 1 to 64 of A-Z a-z 0-9 _ -", wire.Shown(id))
+			return nil, message.Receipt{}, wire.Errorf(wire.ErrBadRequest, "header Nats-Msg-Id %q is no job id: want 1 to 64 of A-Z a-z 0-9 _ -", wire.Shown(id))
 		}
 		req.ID = id
 	}
-	req.Tied = r.Verb == VerbRun && (r.Tied || req.Tied)
+	req.Tied = r.Verb == message.VerbRun && (r.Tied || req.Tied)
 	nodeErrors, err := s.cfg.Validate(req, w)
 	if err != nil {
-		return nil, Receipt{}, s.cfg.Jobs.located(err)
+		return nil, message.Receipt{}, s.cfg.Jobs.located(err)
 	}
 	if fault := s.cfg.Bounds.Nodes.Workflow(w); fault != nil {
-		return nil, Receipt{}, fault
+		return nil, message.Receipt{}, fault
 	}
 	if s.cfg.Needs != nil {
-		req.files = s.cfg.Needs(req, w)
+		req.Files = s.cfg.Needs(req, w)
 		if fault := s.cfg.Jobs.place(req); fault != nil {
-			return nil, Receipt{}, fault
+			return nil, message.Receipt{}, fault
 		}
 	}
-	req.hold = r.hold.Retain() // the table's, until the job has ended
-	rec, created, err := s.cfg.Jobs.Create(s.ctx, req, hashOf(req, w))
+	req.Hold = r.hold.Retain() // the table's, until the job has ended
+	rec, created, err := s.cfg.Jobs.Create(s.ctx, req, message.Hash(req, w))
 	if !created {
-		req.hold.Release()
+		req.Hold.Release()
 	}
 	if err != nil {
-		return nil, Receipt{}, s.refusedJob(req, err)
+		return nil, message.Receipt{}, s.refusedJob(req, err)
 	}
-	return req, Receipt{
-		V: ProtocolVersion, Type: replyAccepted, Job: rec.Job, State: rec.State, Position: rec.Position, Duplicate: !created,
-		Events: EventSubject(rec.Job, ">"), Status: VerbSubject(VerbStatus, rec.Job), NodeErrors: nodeErrors,
+	return req, message.Receipt{
+		V: message.ProtocolVersion, Type: message.ReplyAccepted, Job: rec.Job, State: rec.State, Position: rec.Position, Duplicate: !created,
+		Events: message.EventSubject(rec.Job, ">"), Status: message.VerbSubject(message.VerbStatus, rec.Job), NodeErrors: nodeErrors,
 	}, nil
 }
 
@@ -71,16 +72,16 @@ func (s *Service) run(r *Request) error {
 	return nil
 }
 
-func (s *Service) jobRequest(r *Request) (jobRequest, Record, error) {
-	var q jobRequest
+func (s *Service) jobRequest(r *Request) (message.JobRequest, message.Record, error) {
+	var q message.JobRequest
 	if err := wire.Bind(r.Fields, &q); err != nil {
-		return q, Record{}, wire.Errorf(wire.ErrBadRequest, "%v", err)
+		return q, message.Record{}, wire.Errorf(wire.ErrBadRequest, "%v", err)
 	}
 	if r.Job != "" {
 		q.Job = r.Job
 	}
 	if q.Job == "" {
-		return q, Record{}, wire.Errorf(wire.ErrBadRequest, "field job is missing")
+		return q, message.Record{}, wire.Errorf(wire.ErrBadRequest, "field job is missing")
 	}
 	rec, err := s.cfg.Jobs.Get(s.ctx, q.Job)
 	if err != nil {
@@ -94,7 +95,7 @@ func (s *Service) status(r *Request) error {
 	if err != nil {
 		return err
 	}
-	reply := recordReply{"record", rec}
+	reply := message.RecordReply{Type: "record", Record: rec}
 	if !q.Follow && !q.Outputs {
 		s.sent(r.Reply.Last(reply))
 		return nil
@@ -106,7 +107,7 @@ func (s *Service) status(r *Request) error {
 		if q.Follow {
 			return s.stream(ctx, r, stream{job: q.Job, from: q.From, preview: q.Preview, outputs: q.Outputs})
 		}
-		if rec.State != Done {
+		if rec.State != message.Done {
 			return wire.Errorf(wire.ErrExpired, "job %s is %s and has no files", q.Job, rec.State)
 		}
 		if err := s.sendFiles(ctx, r.Reply, rec); err != nil {
@@ -118,24 +119,24 @@ func (s *Service) status(r *Request) error {
 }
 
 func (s *Service) jobs(r *Request) error {
-	var q jobsRequest
+	var q message.JobsRequest
 	if err := wire.Bind(r.Fields, &q); err != nil {
 		return wire.Errorf(wire.ErrBadRequest, "%v", err)
 	}
-	if q.State != "" && !slices.Contains(states(), State(q.State)) {
-		return wire.BadRequest(wire.BadField("state", "%q: want one of %v, or leave it out", q.State, states()))
+	if q.State != "" && !slices.Contains(message.States(), message.State(q.State)) {
+		return wire.BadRequest(wire.BadField("state", "%q: want one of %v, or leave it out", q.State, message.States()))
 	}
 	if q.Limit <= 0 {
 		q.Limit = 100
 	}
-	list, counts, err := s.cfg.Jobs.List(s.ctx, State(q.State), q.Limit)
+	list, counts, err := s.cfg.Jobs.List(s.ctx, message.State(q.State), q.Limit)
 	if err != nil {
 		return err
 	}
 	for i := range list { // a list shows what a table shows; the rest is in status
 		list[i].Metrics, list[i].NodeError, list[i].Files = nil, nil, nil
 	}
-	s.sent(r.Reply.Last(jobsReply{V: ProtocolVersion, Jobs: list, Counts: counts}))
+	s.sent(r.Reply.Last(message.JobsReply{V: message.ProtocolVersion, Jobs: list, Counts: counts}))
 	return nil
 }
 
@@ -148,7 +149,7 @@ func (s *Service) cancel(r *Request) error {
 	if err != nil {
 		return err
 	}
-	s.sent(r.Reply.Last(cancelReply{V: ProtocolVersion, Job: q.Job, Cancelled: did, State: state}))
+	s.sent(r.Reply.Last(message.CancelReply{V: message.ProtocolVersion, Job: q.Job, Cancelled: did, State: state}))
 	return nil
 }
 
@@ -163,28 +164,28 @@ func (s *Service) retry(r *Request) error {
 	if err != nil {
 		return err
 	}
-	s.sent(r.Reply.Last(retryReply{V: ProtocolVersion, Job: q.Job, State: rec.State}))
+	s.sent(r.Reply.Last(message.RetryReply{V: message.ProtocolVersion, Job: q.Job, State: rec.State}))
 	return nil
 }
 
 func (s *Service) describe(r *Request) error {
-	var q describeRequest
+	var q message.DescribeRequest
 	if err := wire.Bind(r.Fields, &q); err != nil {
 		return wire.Errorf(wire.ErrBadRequest, "%v", err)
 	}
 	if q.Schema {
-		s.sent(r.Reply.Last(describeReply{V: ProtocolVersion, Schema: Schema()}))
+		s.sent(r.Reply.Last(message.DescribeReply{V: message.ProtocolVersion, Schema: Schema()}))
 		return nil
 	}
 	limits := s.limits()
 	if q.Limits {
-		s.sent(r.Reply.Last(describeReply{V: ProtocolVersion, Limits: &limits}))
+		s.sent(r.Reply.Last(message.DescribeReply{V: message.ProtocolVersion, Limits: &limits}))
 		return nil
 	}
 	info := s.cfg.Describe(q.Class)
 	if q.Class != "" && len(info) == 0 {
 		return wire.Errorf(wire.ErrNoNodeType, "no node class %q", wire.Shown(q.Class))
 	}
-	s.sent(r.Reply.Last(describeReply{V: ProtocolVersion, Compat: node.Compat, Info: info, Limits: &limits}))
+	s.sent(r.Reply.Last(message.DescribeReply{V: message.ProtocolVersion, Compat: node.Compat, Info: info, Limits: &limits}))
 	return nil
 }

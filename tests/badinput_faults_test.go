@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"patchbay/ipc"
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
 
@@ -161,7 +161,7 @@ func (b *badInput) killedAndInterrupted(t *testing.T) {
 	if code := r.ended(); code != 130 {
 		t.Errorf("exit code %d after Ctrl-C, want 130\n%s", code, tail(r.out.String()))
 	}
-	b.server.waitState(b.socket, "interrupted", ipc.Cancelled)
+	b.server.waitState(b.socket, "interrupted", message.Cancelled)
 	b.good(t)
 }
 

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"patchbay/ipc"
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
 
@@ -114,11 +115,11 @@ func (b *badInput) makeGood(n int) ([]byte, error) {
 	ctx, stop := context.WithTimeout(context.Background(), 60*time.Second)
 	defer stop()
 	var col ipc.Collector
-	end, err := ipc.Run(ctx, b.socket, &ipc.RunRequest{Workflow: graph(b.t, nodes), NoMetadata: true}, &col)
+	end, err := ipc.Run(ctx, b.socket, &message.RunRequest{Workflow: graph(b.t, nodes), NoMetadata: true}, &col)
 	switch {
 	case err != nil:
 		return nil, err
-	case end == nil || end.Type != ipc.EventSuccess || len(col.Files) != 1:
+	case end == nil || end.Type != message.EventSuccess || len(col.Files) != 1:
 		return nil, fmt.Errorf("it ended with %+v and %d files", end, len(col.Files))
 	}
 	return col.Files[0].Data, nil

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"patchbay/ipc"
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
 
@@ -111,7 +112,7 @@ func fillAndFree(t *testing.T, s *server, d *disk, jobs int, restart func()) *wi
 	ask := func(i int) error {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		_, err := ipc.Submit(ctx, c, &ipc.RunRequest{ID: chaosID(i), Workflow: chaosFlow(t, i)})
+		_, err := ipc.Submit(ctx, c, &message.RunRequest{ID: chaosID(i), Workflow: chaosFlow(t, i)})
 		return err
 	}
 	for i := range jobs / 2 {
@@ -121,7 +122,7 @@ func fillAndFree(t *testing.T, s *server, d *disk, jobs int, restart func()) *wi
 	}
 	s.until("the first job has begun", func() bool {
 		rec, err := status(c, chaosID(0))
-		return err == nil && rec.State != ipc.Queued
+		return err == nil && rec.State != message.Queued
 	})
 	d.fill()
 	next, refused := jobs/2, (*wire.Error)(nil)
@@ -153,7 +154,7 @@ func fillAndFree(t *testing.T, s *server, d *disk, jobs int, restart func()) *wi
 	}
 	attempts := 0
 	for i := range jobs {
-		attempts += s.waitState(c, chaosID(i), ipc.Done).Attempt
+		attempts += s.waitState(c, chaosID(i), message.Done).Attempt
 	}
 	t.Logf("%d jobs took %d attempts", jobs, attempts)
 	return refused

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"patchbay/ipc"
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/node"
 )
@@ -44,7 +45,7 @@ func TestLimits(t *testing.T) {
 		{"bytes", strings.Replace(quick, "quick", strings.Repeat("q", 70000), 1), "", "the limit is 65536"},
 	} {
 		for name, client := range map[string]ipc.Client{"nats": c, "socket": sock} {
-			end, err := ipc.Run(ctx, client, &ipc.RunRequest{Workflow: row.flow}, &ipc.Collector{})
+			end, err := ipc.Run(ctx, client, &message.RunRequest{Workflow: row.flow}, &ipc.Collector{})
 			var e *wire.Error
 			if !errors.As(err, &e) && end != nil {
 				e = end.Error
@@ -54,10 +55,10 @@ func TestLimits(t *testing.T) {
 			}
 		}
 	}
-	if end, err := ipc.Run(ctx, c, &ipc.RunRequest{Workflow: strings.Replace(quick, `"width":64,"height":64`, `"width":128,"height":128`, 1)}, &ipc.Collector{}); err != nil || end.Type != ipc.EventSuccess {
+	if end, err := ipc.Run(ctx, c, &message.RunRequest{Workflow: strings.Replace(quick, `"width":64,"height":64`, `"width":128,"height":128`, 1)}, &ipc.Collector{}); err != nil || end.Type != message.EventSuccess {
 		t.Errorf("a picture of 16384 pixels: %v, %+v", err, end)
 	}
-	r, err := sock.Ask(ctx, ipc.VerbExec, "", &ipc.ExecRequest{Class: "EmptyLatentImage", Inputs: node.NewObject("width", 256, "height", 128, "batch_size", 1)})
+	r, err := sock.Ask(ctx, message.VerbExec, "", &message.ExecRequest{Class: "EmptyLatentImage", Inputs: node.NewObject("width", 256, "height", 128, "batch_size", 1)})
 	if err == nil {
 		_, err = r.One(ctx)
 	}
@@ -111,23 +112,23 @@ func TestNamesStayInTheirRoots(t *testing.T) {
 				verb string
 				body any
 			}{
-				{ipc.VerbRun, &ipc.RunRequest{Workflow: save(path + "/../../../out")}},
-				{ipc.VerbRun, &ipc.RunRequest{Workflow: load("LoadImage", "image")}},
-				{ipc.VerbRun, &ipc.RunRequest{Workflow: load("LoadLatent", "latent")}},
-				{ipc.VerbRun, &ipc.RunRequest{Workflow: save("x"), ID: path}},
-				{ipc.VerbExec, &ipc.ExecRequest{Class: "UNETLoader", Inputs: node.NewObject("unet_name", path, "weight_dtype", "default")}},
-				{ipc.VerbExec, &ipc.ExecRequest{Class: "VAELoader", Inputs: node.NewObject("vae_name", path)}},
-				{ipc.VerbExec, &ipc.ExecRequest{Class: "LoadImage", Inputs: node.NewObject("image", path)}},
-				{ipc.VerbLoad, &ipc.LoadRequest{Model: ipc.ModelRef{File: path}}},
-				{ipc.VerbFree, &ipc.FreeRequest{Models: []string{path}}},
-				{ipc.VerbSample, &ipc.SampleRequest{Model: ipc.ModelRef{File: path}, Sampler: ipc.SamplerRef{Name: "euler"}, Sigmas: tensor, Latent: latent}},
+				{message.VerbRun, &message.RunRequest{Workflow: save(path + "/../../../out")}},
+				{message.VerbRun, &message.RunRequest{Workflow: load("LoadImage", "image")}},
+				{message.VerbRun, &message.RunRequest{Workflow: load("LoadLatent", "latent")}},
+				{message.VerbRun, &message.RunRequest{Workflow: save("x"), ID: path}},
+				{message.VerbExec, &message.ExecRequest{Class: "UNETLoader", Inputs: node.NewObject("unet_name", path, "weight_dtype", "default")}},
+				{message.VerbExec, &message.ExecRequest{Class: "VAELoader", Inputs: node.NewObject("vae_name", path)}},
+				{message.VerbExec, &message.ExecRequest{Class: "LoadImage", Inputs: node.NewObject("image", path)}},
+				{message.VerbLoad, &message.LoadRequest{Model: message.ModelRef{File: path}}},
+				{message.VerbFree, &message.FreeRequest{Models: []string{path}}},
+				{message.VerbSample, &message.SampleRequest{Model: message.ModelRef{File: path}, Sampler: message.SamplerRef{Name: "euler"}, Sigmas: tensor, Latent: latent}},
 			} {
 				fault := answerOf(ctx, c, row.verb, row.body)
 				if fault == nil || fault.Status < 400 || fault.Status >= 500 {
 					t.Errorf("%s over %s with %q: got %v, want a refusal", row.verb, name, path, fault)
 				}
 			}
-			for _, verb := range []string{ipc.VerbStatus, ipc.VerbCancel} {
+			for _, verb := range []string{message.VerbStatus, message.VerbCancel} {
 				if name == "socket" {
 					if r, err := c.Ask(ctx, verb, path, nil); err == nil {
 						if _, err := r.One(ctx); err == nil {

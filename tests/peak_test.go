@@ -16,6 +16,7 @@ import (
 	"patchbay/engine"
 	"patchbay/engine/safetensors"
 	"patchbay/ipc"
+	"patchbay/ipc/message"
 	"patchbay/models/flux"
 	"patchbay/models/vae"
 	"patchbay/models/weights"
@@ -62,12 +63,12 @@ func TestWorkerPeakMemory(t *testing.T) {
 	before := statusBytes(t, cmd.Process.Pid, "VmHWM")
 	job := flow(t, change{"1", "unet_name", "wide.safetensors"}, change{"3", "steps", 1}, change{"5", "width", 256}, change{"5", "height", 256})
 	var metrics map[string]any
-	end, err := ipc.Run(ctx, client, &ipc.RunRequest{ID: "peak", Workflow: job}, &ipc.Collector{Event: func(ev ipc.Event) {
-		if ev.Type == ipc.EventMetrics {
+	end, err := ipc.Run(ctx, client, &message.RunRequest{ID: "peak", Workflow: job}, &ipc.Collector{Event: func(ev message.Event) {
+		if ev.Type == message.EventMetrics {
 			metrics = ev.Data
 		}
 	}})
-	if err != nil || end.Type != ipc.EventSuccess {
+	if err != nil || end.Type != message.EventSuccess {
 		t.Fatalf("the job ended with %+v, %v", end, err)
 	}
 	planned := plannedBytes(t, metrics)

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"patchbay/ipc"
+	"patchbay/ipc/message"
 )
 
 // buildProgram builds the program into a folder of the test, with the examples beside it as in a source tree, and returns its path.
@@ -182,9 +183,9 @@ func (s *server) client() *ipc.NATSClient {
 }
 
 // waitState waits until a job is in a state.
-func (s *server) waitState(c ipc.Client, job string, want ipc.State) ipc.Record {
+func (s *server) waitState(c ipc.Client, job string, want message.State) message.Record {
 	s.t.Helper()
-	var rec ipc.Record
+	var rec message.Record
 	s.until(fmt.Sprintf("job %s is %s", job, want), func() bool {
 		var err error
 		if rec, err = status(c, job); errors.Is(err, ipc.ErrNoDaemon) {
@@ -205,12 +206,12 @@ func (s *server) waitFiles(c ipc.Client, job string) {
 	s.t.Helper()
 	s.until("the files of "+job+" have names", func() bool {
 		rec, err := status(c, job)
-		return err == nil && rec.State == ipc.Done && len(rec.Outputs) > 0 && rec.Outputs[len(rec.Outputs)-1].Filename != ""
+		return err == nil && rec.State == message.Done && len(rec.Outputs) > 0 && rec.Outputs[len(rec.Outputs)-1].Filename != ""
 	})
 }
 
 // status asks for a record and gives up after 5 s.
-func status(c ipc.Client, job string) (ipc.Record, error) {
+func status(c ipc.Client, job string) (message.Record, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	return ipc.Status(ctx, c, job)

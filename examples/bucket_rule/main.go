@@ -23,6 +23,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"patchbay/ipc"
+	"patchbay/ipc/message"
 )
 
 // rule is what is done with every picture.
@@ -111,11 +112,11 @@ func (r *rule) apply(ctx context.Context, o *jetstream.ObjectInfo) error {
 		return err
 	}
 	got := &ipc.Collector{}
-	end, err := ipc.Run(ctx, r.client, &ipc.RunRequest{ID: id, Workflow: r.flow, Inputs: map[string][]byte{"picture.png": picture}}, got)
+	end, err := ipc.Run(ctx, r.client, &message.RunRequest{ID: id, Workflow: r.flow, Inputs: map[string][]byte{"picture.png": picture}}, got)
 	switch {
 	case err != nil:
 		return err
-	case end == nil || end.Type != ipc.EventSuccess || len(got.Files) == 0:
+	case end == nil || end.Type != message.EventSuccess || len(got.Files) == 0:
 		return fmt.Errorf("job %s ended without a picture: %+v", id, end)
 	}
 	data := got.Files[0].Data

@@ -42,8 +42,12 @@ func collectFields(t reflect.Type, known map[string]bool) {
 	}
 }
 
+// fieldName is the name of a field in messages, empty for a field that stays here.
 func fieldName(f reflect.StructField) string {
 	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	if name == "-" {
+		return ""
+	}
 	return name
 }
 
@@ -137,7 +141,7 @@ func bindStruct(o *node.Object, dst reflect.Value, path string) error {
 			continue
 		}
 		name := fieldName(f)
-		if name == "" || name == "-" {
+		if name == "" {
 			continue
 		}
 		v, ok := o.Get(name)

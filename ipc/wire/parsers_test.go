@@ -12,7 +12,6 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
-	"patchbay/ipc"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
 	"patchbay/node"
@@ -77,7 +76,7 @@ func checkDecoded(in hammer.Input, o *node.Object, refused error) error {
 
 // peekTarget: what is found in front is what the whole body says.
 func peekTarget(tb testing.TB) *hammer.Target[wire.Envelope] {
-	deep := map[string]any{"op": ipc.VerbRun, "tag": 1, "a": wiretest.Deep(70)}
+	deep := map[string]any{"op": "run", "tag": 1, "a": wiretest.Deep(70)}
 	return &hammer.Target[wire.Envelope]{
 		Name: "FuzzPeek",
 		Seeds: []hammer.Input{

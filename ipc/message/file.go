@@ -1,4 +1,4 @@
-package ipc
+package message
 
 import (
 	"errors"
@@ -16,19 +16,19 @@ type File struct {
 	Data []byte    `json:"data"`
 }
 
-// fileOf describes an output of package node.
-func fileOf(o node.Output) File {
+// FileOf describes an output of package node.
+func FileOf(o node.Output) File {
 	return File{
 		Ref: OutputRef{
 			Node: o.Node, Index: o.Index, Kind: o.Kind, Type: o.Type, Prefix: o.Prefix, Ext: o.Ext,
-			Width: o.Width, Height: o.Height, Bytes: len(o.Data), CRC32C: checksum(o.Data),
+			Width: o.Width, Height: o.Height, Bytes: len(o.Data), CRC32C: Checksum(o.Data),
 		},
 		Data: o.Data,
 	}
 }
 
-// output is the inverse of fileOf.
-func (f File) output() node.Output {
+// Output is the inverse of fileOf.
+func (f File) Output() node.Output {
 	r := f.Ref
 	return node.Output{
 		Node: r.Node, Index: r.Index, Kind: r.Kind, Prefix: r.Prefix, Type: r.Type, Ext: r.Ext,
@@ -38,18 +38,18 @@ func (f File) output() node.Output {
 
 // Save writes a file into a folder under the name that ComfyUI would choose, and returns that name relative to the folder. It never replaces a file.
 func (f File) Save(dir string) (string, error) {
-	ref, err := node.Commit(dir, f.output())
+	ref, err := node.Commit(dir, f.Output())
 	if err != nil {
-		return "", storeError(err)
+		return "", StoreError(err)
 	}
 	return path.Join(ref.Subfolder, ref.Filename), nil
 }
 
-// checksum is CRC-32C (Castagnoli).
-func checksum(data []byte) uint32 { return crc32.Checksum(data, crc32.MakeTable(crc32.Castagnoli)) }
+// Checksum is CRC-32C (Castagnoli).
+func Checksum(data []byte) uint32 { return crc32.Checksum(data, crc32.MakeTable(crc32.Castagnoli)) }
 
-// writeSynced writes a file, with its folders, and returns when it is on the disk.
-func writeSynced(path string, data []byte) error {
+// WriteSynced writes a file, with its folders, and returns when it is on the disk.
+func WriteSynced(path string, data []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package ipc
+package message
 
 import (
 	"patchbay/ipc/bulk"
@@ -15,11 +15,11 @@ type ExecRequest struct {
 	// Files are found by LoadImage and LoadLatent, by name.
 	Files map[string][]byte `json:"files,omitempty"`
 
-	hold *bulk.Hold
+	Hold *bulk.Hold `json:"-"`
 }
 
 // Holds is the memory that tensors and bytes lie in; nil: none.
-func (q *ExecRequest) Holds() *bulk.Hold { return q.hold }
+func (q *ExecRequest) Holds() *bulk.Hold { return q.Hold }
 
 // ExecReply carries the wanted outputs in order: by value, except MODEL, CLIP and VAE (and what holds them), which are handles
 // {"$handle": id, "type": "MODEL", "expires": Unix milliseconds}.
@@ -31,11 +31,11 @@ type ExecReply struct {
 	Warnings []string       `json:"warnings,omitempty"`
 	Worker   string         `json:"worker,omitempty"`
 
-	hold *bulk.Hold
+	Hold *bulk.Hold `json:"-"`
 }
 
 // Holds is the memory that tensors and bytes lie in; nil: none.
-func (q *ExecReply) Holds() *bulk.Hold { return q.hold }
+func (q *ExecReply) Holds() *bulk.Hold { return q.Hold }
 
 // FreeRequest gives up handles and the weights of models; without any named, the worker drops all handles, caches and weights.
 type FreeRequest struct {
@@ -50,26 +50,26 @@ type FreeReply struct {
 	Bytes int64 `json:"bytes"`
 }
 
-// handleKey marks a handle in a message.
-const handleKey = "$handle"
+// HandleKey marks a handle in a message.
+const HandleKey = "$handle"
 
-// walkHandles calls f with the id of every handle in a decoded value.
-func walkHandles(v any, f func(id string)) {
-	eachHandle(v, func(id string, _ *node.Object) { f(id) })
+// WalkHandles calls f with the id of every handle in a decoded value.
+func WalkHandles(v any, f func(id string)) {
+	EachHandle(v, func(id string, _ *node.Object) { f(id) })
 }
 
-// eachHandle calls f with every handle in a decoded value.
-func eachHandle(v any, f func(id string, h *node.Object)) {
+// EachHandle calls f with every handle in a decoded value.
+func EachHandle(v any, f func(id string, h *node.Object)) {
 	switch x := v.(type) {
 	case []any:
 		for _, e := range x {
-			eachHandle(e, f)
+			EachHandle(e, f)
 		}
 	case *node.Object:
 		if x == nil {
 			return
 		}
-		if id, ok := x.Get(handleKey); ok {
+		if id, ok := x.Get(HandleKey); ok {
 			if s, ok := id.(string); ok {
 				f(s, x)
 			}
@@ -77,7 +77,7 @@ func eachHandle(v any, f func(id string, h *node.Object)) {
 		}
 		for _, k := range x.Keys() {
 			e, _ := x.Get(k)
-			eachHandle(e, f)
+			EachHandle(e, f)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package ipc
+package message
 
 import (
 	"errors"
@@ -41,8 +41,8 @@ func failureCode(code string) string {
 	return wire.ErrBadWorkflow
 }
 
-// errorOf turns any error into an Error; a Failure keeps ComfyUI's type, details and node errors.
-func errorOf(err error) *wire.Error {
+// ErrorOf turns any error into an Error; a Failure keeps ComfyUI's type, details and node errors.
+func ErrorOf(err error) *wire.Error {
 	if err == nil {
 		return nil
 	}
@@ -63,8 +63,8 @@ func errorOf(err error) *wire.Error {
 	return wire.Errorf(wire.ErrInternal, "%s", err.Error())
 }
 
-// guarded runs f and turns a panic into an error with its stack.
-func guarded[T any](f func() (T, error)) (out T, err error) {
+// Guarded runs f and turns a panic into an error with its stack.
+func Guarded[T any](f func() (T, error)) (out T, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			e := wire.Errorf(wire.ErrInternal, "panic: %v", p)
@@ -75,11 +75,11 @@ func guarded[T any](f func() (T, error)) (out T, err error) {
 	return f()
 }
 
-// storeError tells a full disk from other faults of writing.
-func storeError(err error) *wire.Error {
+// StoreError tells a full disk from other faults of writing.
+func StoreError(err error) *wire.Error {
 	var fail *node.Failure
 	if errors.As(err, &fail) {
-		return errorOf(err)
+		return ErrorOf(err)
 	}
 	code := wire.ErrInternal
 	for _, full := range []error{syscall.ENOSPC, syscall.EFBIG, syscall.EDQUOT} {

@@ -1,4 +1,4 @@
-package ipc
+package message
 
 import (
 	"maps"
@@ -32,12 +32,12 @@ type SampleRequest struct {
 	WantX0     bool         `json:"want_x0,omitempty"` // the last x0 of the whole batch with the result
 	Plan       string       `json:"plan,omitempty"`    // "ulysses=2,cfg=2"; empty: chosen
 
-	built *node.HostRequest // by parseSample
-	hold  *bulk.Hold
+	Built *node.HostRequest `json:"-"` // by parseSample
+	Hold  *bulk.Hold        `json:"-"`
 }
 
 // Holds is the memory that tensors and bytes lie in; nil: none.
-func (q *SampleRequest) Holds() *bulk.Hold { return q.hold }
+func (q *SampleRequest) Holds() *bulk.Hold { return q.Hold }
 
 // ModelRef names a diffusion model in the models folders.
 type ModelRef struct {
@@ -114,22 +114,22 @@ type SampleReply struct {
 	Worker  string         `json:"worker,omitempty"`
 	Error   *wire.Error    `json:"error,omitempty"`
 
-	hold *bulk.Hold
+	Hold *bulk.Hold `json:"-"`
 }
 
 // Holds is the memory that tensors and bytes lie in; nil: none.
-func (m *SampleReply) Holds() *bulk.Hold { return m.hold }
+func (m *SampleReply) Holds() *bulk.Hold { return m.Hold }
 
-// own copies what lies in shared memory, and releases that.
-func (m *SampleReply) own() {
-	if m.hold == nil {
+// Detach copies what lies in shared memory, and releases that.
+func (m *SampleReply) Detach() {
+	if m.Hold == nil {
 		return
 	}
-	bulk.Disown(m.X, m.hold)
-	bulk.Disown(m.X0, m.hold)
-	m.JPEG, _ = bulk.Disown(m.JPEG, m.hold).([]byte)
-	m.hold.Release()
-	m.hold = nil
+	bulk.Disown(m.X, m.Hold)
+	bulk.Disown(m.X0, m.Hold)
+	m.JPEG, _ = bulk.Disown(m.JPEG, m.Hold).([]byte)
+	m.Hold.Release()
+	m.Hold = nil
 }
 
 // The types of a SampleReply beside "accepted" and "heartbeat".
@@ -154,8 +154,8 @@ type LoadReply struct {
 	Workers int     `json:"workers"`
 }
 
-// light returns the request without the data of tensors that have a hash; nil if there are none.
-func (q *SampleRequest) light() *SampleRequest {
+// Light returns the request without the data of tensors that have a hash; nil if there are none.
+func (q *SampleRequest) Light() *SampleRequest {
 	any, out := false, *q
 	light := func(t *wire.Tensor) *wire.Tensor {
 		if t == nil || t.Hash == "" {

@@ -1,4 +1,4 @@
-package ipc
+package message
 
 import (
 	"fmt"
@@ -44,8 +44,8 @@ func Terminal(eventType string) bool {
 	return false
 }
 
-// eventOf reads an event.
-func eventOf(o *node.Object) (*Event, error) {
+// EventOf reads an event.
+func EventOf(o *node.Object) (*Event, error) {
 	ev := &Event{}
 	plain := wire.Without(wire.Without(wire.Without(o, "data"), "error"), "node_errors")
 	if err := wire.BindReply(plain, ev); err != nil {

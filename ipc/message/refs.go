@@ -1,4 +1,4 @@
-package ipc
+package message
 
 import (
 	"errors"
@@ -18,18 +18,18 @@ func payloadsOf(verb string) (fields []string, ok bool) {
 	return nil, false
 }
 
-// refsOf lists the references in a request.
-func refsOf(verb string, o *node.Object) ([]*wire.Ref, error) {
+// RefsOf lists the references in a request.
+func RefsOf(verb string, o *node.Object) ([]*wire.Ref, error) {
 	var all []*wire.Ref
-	err := replaceRefs(verb, o, func(r *wire.Ref) ([]byte, error) {
+	err := ReplaceRefs(verb, o, func(r *wire.Ref) ([]byte, error) {
 		all = append(all, r)
 		return nil, nil
 	})
 	return all, err
 }
 
-// replaceRefs calls f with every reference in the fields of a request. Bytes that it returns take the reference's place; nil leaves it.
-func replaceRefs(verb string, o *node.Object, f func(*wire.Ref) ([]byte, error)) error {
+// ReplaceRefs calls f with every reference in the fields of a request. Bytes that it returns take the reference's place; nil leaves it.
+func ReplaceRefs(verb string, o *node.Object, f func(*wire.Ref) ([]byte, error)) error {
 	fields, ok := payloadsOf(verb)
 	if !ok || o == nil {
 		return nil

@@ -1,4 +1,4 @@
-package ipc
+package message
 
 import "patchbay/ipc/wire"
 
@@ -16,18 +16,18 @@ func VerbSubject(verb, job string) string {
 	return wire.SubjectRoot + verb
 }
 
-// blobRoot begins the subjects on which daemons offer and take payloads: patchbay.v1.blob.<daemon>.get, .put.<transfer> and .ack.<transfer>.
-const blobRoot = wire.SubjectRoot + "blob."
+// BlobRoot begins the subjects on which daemons offer and take payloads: patchbay.v1.blob.<daemon>.get, .put.<transfer> and .ack.<transfer>.
+const BlobRoot = wire.SubjectRoot + "blob."
 
 // The names of the durable side on NATS. A number at the end of a stream is its generation: some settings of a stream cannot be changed later.
 const (
-	queueStream   = "PATCHBAY_JOBS_1"
-	eventStream   = "PATCHBAY_EVENTS_1"
-	deadStream    = "PATCHBAY_DEAD_1"
-	jobBucket     = "patchbay-jobs"
-	requestBucket = "patchbay-requests"
-	daemonBucket  = "patchbay-nodes"
-	hintSubject   = wire.SubjectRoot + "hint.any"
-	queueRoot     = wire.SubjectRoot + "q."
-	deadRoot      = wire.SubjectRoot + "dead."
+	QueueStream   = "PATCHBAY_JOBS_1"
+	EventStream   = "PATCHBAY_EVENTS_1"
+	DeadStream    = "PATCHBAY_DEAD_1"
+	JobBucket     = "patchbay-jobs"
+	RequestBucket = "patchbay-requests"
+	DaemonBucket  = "patchbay-nodes"
+	HintSubject   = wire.SubjectRoot + "hint.any"
+	QueueRoot     = wire.SubjectRoot + "q."
+	DeadRoot      = wire.SubjectRoot + "dead."
 )

@@ -1,4 +1,4 @@
-package ipc
+package message_test
 
 import (
 	"errors"
@@ -7,18 +7,20 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/ipc/message"
+	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire"
 	"patchbay/node"
 )
 
 func TestParseRunShapes(t *testing.T) {
-	g := graph("Wait 1", "Picture 5")
+	g := messagetest.Graph("Wait 1", "Picture 5")
 	for name, body := range map[string]*node.Object{
 		"envelope":      node.NewObject("id", "j1", "workflow", g),
 		"envelope text": node.NewObject("id", "j1", "workflow", `{"1":{"class_type":"Wait","inputs":{"n":1}},"2":{"class_type":"Picture","inputs":{"n":5}}}`),
 		"comfyui":       node.NewObject("prompt", g, "prompt_id", "j1", "client_id", "c", "extra_data", node.NewObject("extra_pnginfo", node.NewObject("workflow", node.NewObject("nodes", []any{}))), "front", true),
 	} {
-		req, w, err := ParseRun(body)
+		req, w, err := message.ParseRun(body)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -30,18 +32,18 @@ func TestParseRunShapes(t *testing.T) {
 			t.Errorf("comfyui: extra_pnginfo or front is lost")
 		}
 	}
-	req, w, err := ParseRun(g)
+	req, w, err := message.ParseRun(g)
 	if err != nil || w.Len() != 2 || !wire.ValidID(req.ID) {
 		t.Errorf("bare graph: %v", err)
 	}
 	odd := node.NewObject("prompt", node.NewObject("class_type", "Wait", "inputs", node.NewObject()))
-	if _, w, err := ParseRun(odd); err != nil || w.Class("prompt") != "Wait" {
+	if _, w, err := message.ParseRun(odd); err != nil || w.Class("prompt") != "Wait" {
 		t.Errorf("bare graph with a node called prompt: %v", err)
 	}
 }
 
 func TestParseRunRefuses(t *testing.T) {
-	g := graph("Wait 1")
+	g := messagetest.Graph("Wait 1")
 	for name, c := range map[string]struct {
 		body *node.Object
 		code string
@@ -59,7 +61,7 @@ func TestParseRunRefuses(t *testing.T) {
 		"workflow text":  {node.NewObject("workflow", strings.Repeat("[", 1e6)), wire.ErrBadWorkflow, "nested"},
 		"extra_pnginfo":  {node.NewObject("prompt", g, "extra_data", node.NewObject("extra_pnginfo", "x")), wire.ErrBadRequest, "extra_pnginfo"},
 	} {
-		_, _, err := ParseRun(c.body)
+		_, _, err := message.ParseRun(c.body)
 		if err == nil || err.Code != c.code || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: got %v, want code %s and %q in the text", name, err, c.code, c.says)
 		}
@@ -67,9 +69,9 @@ func TestParseRunRefuses(t *testing.T) {
 }
 
 func TestMessagesReadBackInBothEncodings(t *testing.T) {
-	rec := Record{V: 1, Job: "j", State: Failed, Rev: 7, Attempt: 2, Created: 5, Hash: "h", Error: wire.Errorf(wire.ErrNoModel, "no file"), Outputs: []OutputRef{{Node: "9", Ext: ".png", Bytes: 3, CRC32C: 1 << 31}}}
+	rec := message.Record{V: 1, Job: "j", State: message.Failed, Rev: 7, Attempt: 2, Created: 5, Hash: "h", Error: wire.Errorf(wire.ErrNoModel, "no file"), Outputs: []message.OutputRef{{Node: "9", Ext: ".png", Bytes: 3, CRC32C: 1 << 31}}}
 	for _, enc := range []wire.Encoding{wire.Msgpack, wire.JSON} {
-		b, err := wire.Encode(recordReply{"record", rec}, enc)
+		b, err := wire.Encode(message.RecordReply{Type: "record", Record: rec}, enc)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -77,7 +79,7 @@ func TestMessagesReadBackInBothEncodings(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var got recordReply
+		var got message.RecordReply
 		if err := wire.Bind(o, &got); err != nil {
 			t.Fatal(err)
 		}
@@ -97,12 +99,12 @@ func TestErrorTableIsComplete(t *testing.T) {
 	}
 	// Every code of package node lands on a row.
 	for _, code := range []string{node.CodeNoPrompt, node.CodeInvalidPrompt, node.CodeNoOutputs, node.CodeOutputsFailed, node.CodeTooLarge, node.CodeCancelled, node.CodeOutOfMemory, node.CodeFileMissing, node.CodeFileOutsideRoot, node.CodeBadCheckpoint, node.CodeWrongFamily, node.CodeTokenizer, node.CodeBadImage, node.CodeBadInput, node.CodeDiskFull, node.CodeDeadline, node.CodePanic, node.CodeInternal, node.CodeUnknownHandle, node.CodeUnknownClass} {
-		e := errorOf(&node.Failure{Code: code, Message: "m", Node: "3", Class: "K"})
+		e := message.ErrorOf(&node.Failure{Code: code, Message: "m", Node: "3", Class: "K"})
 		if !seen[e.Code] || e.Type != code || e.Node != "3" {
 			t.Errorf("%s became %+v", code, e)
 		}
 	}
-	if e := errorOf(errors.New("x")); e.Code != wire.ErrInternal {
+	if e := message.ErrorOf(errors.New("x")); e.Code != wire.ErrInternal {
 		t.Errorf("got %s for an unknown error, want %s", e.Code, wire.ErrInternal)
 	}
 }
@@ -114,12 +116,12 @@ func TestSameFilesSameJob(t *testing.T) {
 		files[name] = []byte(name)
 	}
 	hash := func(files map[string][]byte) string {
-		req, w, fault := ParseRun(node.NewObject("workflow", graph("Wait 1"), "id", "j"))
+		req, w, fault := message.ParseRun(node.NewObject("workflow", messagetest.Graph("Wait 1"), "id", "j"))
 		if fault != nil {
 			t.Fatal(fault)
 		}
 		req.Inputs = files
-		return hashOf(req, w)
+		return message.Hash(req, w)
 	}
 	want := hash(files)
 	for range 50 {
@@ -138,11 +140,11 @@ func TestSameFilesSameJob(t *testing.T) {
 func TestOtherTimesSameJob(t *testing.T) {
 	hash := func(workflow string, fields ...any) string {
 		t.Helper()
-		req, w, fault := ParseRun(node.NewObject(append([]any{"workflow", graph(workflow), "id", "j"}, fields...)...))
+		req, w, fault := message.ParseRun(node.NewObject(append([]any{"workflow", messagetest.Graph(workflow), "id", "j"}, fields...)...))
 		if fault != nil {
 			t.Fatal(fault)
 		}
-		return hashOf(req, w)
+		return message.Hash(req, w)
 	}
 	want := hash("Wait 1")
 	if got := hash("Wait 1", "priority", "high", "deadline_ms", int64(5000), "queue_ttl_ms", int64(60000)); got != want {

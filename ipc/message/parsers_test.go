@@ -1,4 +1,4 @@
-package ipc
+package message_test
 
 import (
 	"bytes"
@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"testing"
 
+	"patchbay/ipc/message"
+	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
 	"patchbay/node"
@@ -15,13 +17,13 @@ import (
 // requestsTarget: what was bound can be encoded, and is bound again.
 func requestsTarget(tb testing.TB) *hammer.Target[request] {
 	return &hammer.Target[request]{
-		Name: "FuzzRequests", Seeds: frameSeeds(tb),
+		Name: "FuzzRequests", Seeds: messagetest.Frames(tb),
 		Parse: func(in hammer.Input) (request, error) { return readRequest(in.Data) },
 		Check: func(_ hammer.Input, q request, refused error) error {
 			if refused != nil {
 				return nil
 			}
-			if s, ok := q.body.(*SampleRequest); ok {
+			if s, ok := q.body.(*message.SampleRequest); ok {
 				if err := checkSample(s); err != nil {
 					return err
 				}
@@ -79,57 +81,57 @@ func readRequest(data []byte) (request, error) {
 		return request{}, err
 	}
 	q := request{verb: head.Op, fields: wire.Without(wire.Without(wire.Without(o, "op"), "tag"), "accept")}
-	if _, err := refsOf(q.verb, q.fields); err != nil {
+	if _, err := message.RefsOf(q.verb, q.fields); err != nil {
 		return q, err
 	}
 	switch q.verb {
-	case VerbRun, VerbSubmit:
-		req, _, fault := ParseRun(q.fields)
+	case message.VerbRun, message.VerbSubmit:
+		req, _, fault := message.ParseRun(q.fields)
 		if fault != nil {
 			return q, fault
 		}
-		_ = clientOf("", req)
+		_ = message.ClientName("", req)
 		q.body = req
-	case VerbSample:
-		req, fault := parseSample(q.fields, false)
+	case message.VerbSample:
+		req, fault := message.ParseSample(q.fields, false)
 		if fault != nil {
 			return q, fault
 		}
 		q.body = req
-	case VerbExec:
-		req := &ExecRequest{}
+	case message.VerbExec:
+		req := &message.ExecRequest{}
 		if err := wire.Bind(q.fields, req); err != nil {
 			return q, err
 		}
-		walkHandles(req.Inputs, func(string) {})
+		message.WalkHandles(req.Inputs, func(string) {})
 		q.body = req
-	case VerbLoad:
-		q.body = &LoadRequest{}
-		return q, bindStrict(q.fields, q.body)
-	case VerbFree:
-		q.body = &FreeRequest{}
-	case VerbJobs:
-		q.body = &jobsRequest{}
-	case VerbDescribe:
-		q.body = &describeRequest{}
-	case VerbStatus, VerbCancel, VerbRetry:
-		q.body = &jobRequest{}
+	case message.VerbLoad:
+		q.body = &message.LoadRequest{}
+		return q, message.BindStrict(q.fields, q.body)
+	case message.VerbFree:
+		q.body = &message.FreeRequest{}
+	case message.VerbJobs:
+		q.body = &message.JobsRequest{}
+	case message.VerbDescribe:
+		q.body = &message.DescribeRequest{}
+	case message.VerbStatus, message.VerbCancel, message.VerbRetry:
+		q.body = &message.JobRequest{}
 	default:
 		return q, errors.New("no verb")
 	}
-	if q.verb == VerbExec || q.verb == VerbRun || q.verb == VerbSubmit || q.verb == VerbSample {
+	if q.verb == message.VerbExec || q.verb == message.VerbRun || q.verb == message.VerbSubmit || q.verb == message.VerbSample {
 		return q, nil
 	}
 	return q, wire.Bind(q.fields, q.body)
 }
 
 // checkSample: numbers that were taken fit their shapes.
-func checkSample(q *SampleRequest) error {
-	l := q.built.Request.Latent
+func checkSample(q *message.SampleRequest) error {
+	l := q.Built.Request.Latent
 	if l.B < 1 || l.C < 1 || l.Y < 1 || l.X < 1 || len(l.Data) != l.B*l.C*l.Y*l.X {
 		return fmt.Errorf("a latent [%d, %d, %d, %d] of %d values was taken", l.B, l.C, l.Y, l.X, len(l.Data))
 	}
-	for _, b := range q.built.Request.Branches {
+	for _, b := range q.Built.Request.Branches {
 		for i := range b.Entries {
 			if c := b.Entries[i].Entry.Context; len(c.Data) != c.Rows*c.Cols {
 				return fmt.Errorf("a context [%d, %d] of %d values was taken", c.Rows, c.Cols, len(c.Data))
@@ -160,7 +162,7 @@ func messagesTarget() *hammer.Target[parsedRun] {
 			if err != nil {
 				return parsedRun{}, err
 			}
-			req, w, fault := ParseRun(o)
+			req, w, fault := message.ParseRun(o)
 			if fault != nil {
 				return parsedRun{}, fault
 			}
@@ -186,13 +188,13 @@ func messagesTarget() *hammer.Target[parsedRun] {
 // parsedRun is a request for a job that was read.
 type parsedRun struct {
 	body *node.Object
-	req  *RunRequest
+	req  *message.RunRequest
 	w    *node.Workflow
 }
 
 // sameJob encodes a request in the other encoding: that must be the same job.
 func sameJob(p parsedRun, other wire.Encoding) error {
-	h := hashOf(p.req, p.w)
+	h := message.Hash(p.req, p.w)
 	if wiretest.HoldsBytes(p.body) || wiretest.HoldsOddNumber(p.body) { // bytes become text and NaN null in JSON; that is not the same request
 		return nil
 	}
@@ -204,11 +206,11 @@ func sameJob(p parsedRun, other wire.Encoding) error {
 	if err != nil {
 		return fmt.Errorf("re-encoded request: %w", err)
 	}
-	req, w, fault := ParseRun(o)
+	req, w, fault := message.ParseRun(o)
 	if fault != nil {
 		return fmt.Errorf("re-encoded request is refused: %w", fault)
 	}
-	if again := hashOf(req, w); again != h {
+	if again := message.Hash(req, w); again != h {
 		return fmt.Errorf("hash %s became %s in the other encoding", h, again)
 	}
 	return nil

@@ -1,4 +1,4 @@
-package ipc
+package message
 
 import (
 	"crypto/sha256"
@@ -13,30 +13,30 @@ import (
 	"patchbay/node"
 )
 
-// emptyBodyHint is the text for an empty body. The nats command sends one silently when its input is a pipe and --force-stdin is not given.
-const emptyBodyHint = "the body is empty; pass the workflow as an argument, or use --force-stdin with `nats req` (without it, nats does not read a pipe)"
+// EmptyBodyHint is the text for an empty body. The nats command sends one silently when its input is a pipe and --force-stdin is not given.
+const EmptyBodyHint = "the body is empty; pass the workflow as an argument, or use --force-stdin with `nats req` (without it, nats does not read a pipe)"
 
 // ParseRun reads the body of run or submit in any of three shapes: our envelope {workflow, ...}, ComfyUI's POST /prompt body {prompt, ...}, or a
 // bare API-format graph, in which every value has a class_type. It fills the id if there is none.
 func ParseRun(o *node.Object) (*RunRequest, *node.Workflow, *wire.Error) {
-	return parseRun(o, wire.DefaultLimits())
+	return ParseRunWithin(o, wire.DefaultLimits())
 }
 
-// parseRun is ParseRun with limits of its own for a workflow that is JSON text.
-func parseRun(o *node.Object, lim wire.Limits) (*RunRequest, *node.Workflow, *wire.Error) {
+// ParseRunWithin is ParseRun with limits of its own for a workflow that is JSON text.
+func ParseRunWithin(o *node.Object, lim wire.Limits) (*RunRequest, *node.Workflow, *wire.Error) {
 	req := &RunRequest{}
 	var err error
 	switch {
 	case isBareGraph(o):
 		req.Workflow = o
-	case holds(o, "workflow"):
+	case HasField(o, "workflow"):
 		err = wire.Bind(o, req)
 		if err == nil && req.Strict {
 			if extra := wire.UnknownFields(o, req); len(extra) > 0 {
 				err = fmt.Errorf("unknown fields %s (strict is set)", wire.Shown(strings.Join(extra, ", ")))
 			}
 		}
-	case holds(o, "prompt"):
+	case HasField(o, "prompt"):
 		err = bindComfy(o, req)
 	case holdsNode(o):
 		req.Workflow = o // validation names what is no node
@@ -55,18 +55,18 @@ func parseRun(o *node.Object, lim wire.Limits) (*RunRequest, *node.Workflow, *wi
 	if req.QueueTTLMS < 0 || req.DeadlineMS < 0 {
 		return nil, nil, wire.Errorf(wire.ErrBadRequest, "queue_ttl_ms and deadline_ms are not negative")
 	}
-	if rank(req.Priority) < 0 {
+	if PriorityRank(req.Priority) < 0 {
 		return nil, nil, wire.Errorf(wire.ErrBadRequest, "field priority: want high, normal or low, got %q", wire.Shown(req.Priority))
 	}
 	w, fail := parseWorkflowWithin(req.Workflow, lim)
 	if fail != nil {
-		return nil, nil, errorOf(fail)
+		return nil, nil, ErrorOf(fail)
 	}
 	return req, w, nil
 }
 
-// parseWorkflow takes a graph as a map or as JSON text.
-func parseWorkflow(v any) (*node.Workflow, *node.Failure) {
+// ParseWorkflow takes a graph as a map or as JSON text.
+func ParseWorkflow(v any) (*node.Workflow, *node.Failure) {
 	return parseWorkflowWithin(v, wire.DefaultLimits())
 }
 
@@ -125,8 +125,8 @@ func bindComfy(o *node.Object, req *RunRequest) error {
 	return wire.Bind(wire.Without(o, "workflow"), req)
 }
 
-// holds tells whether o has a field that is not a node of a bare graph.
-func holds(o *node.Object, name string) bool {
+// HasField tells whether o has a field that is not a node of a bare graph.
+func HasField(o *node.Object, name string) bool {
 	v, ok := o.Get(name)
 	return ok && !isNode(v)
 }
@@ -161,11 +161,11 @@ func holdsNode(o *node.Object) bool {
 
 // isEditorGraph recognises the editor's own format, which package node refuses with the way out.
 func isEditorGraph(o *node.Object) bool {
-	return holds(o, "nodes") && holds(o, "links")
+	return HasField(o, "nodes") && HasField(o, "links")
 }
 
-// hashOf identifies what a request asks for: two requests of one id with the same hash are the same request.
-func hashOf(req *RunRequest, w *node.Workflow) string {
+// Hash identifies what a request asks for: two requests of one id with the same hash are the same request.
+func Hash(req *RunRequest, w *node.Workflow) string {
 	c := *req
 	c.ID, c.Workflow, c.Client, c.Tied, c.Front, c.Preview, c.Priority, c.Attempt, c.Inputs = "", string(w.JSON()), nil, false, false, false, "", 0, nil
 	c.DeadlineMS, c.QueueTTLMS = 0, 0 // when it is to be done is not what is asked for
@@ -183,9 +183,9 @@ func hashOf(req *RunRequest, w *node.Workflow) string {
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
-// clientOf is the name under which the jobs of a client are counted: the user that its reply subject belongs to, where that tells; or else what the request
+// ClientName is the name under which the jobs of a client are counted: the user that its reply subject belongs to, where that tells; or else what the request
 // calls itself, in client (text, or a map with id). All who have no name are one.
-func clientOf(from string, req *RunRequest) string {
+func ClientName(from string, req *RunRequest) string {
 	name := from
 	switch c := req.Client.(type) {
 	case string:

@@ -1,4 +1,4 @@
-package ipc
+package message
 
 import (
 	"fmt"
@@ -13,10 +13,10 @@ import (
 	"patchbay/parallel"
 )
 
-// parseSample reads the body of sample. With forward large tensors are left to the worker that gets them. Errors have Input set to the path of the field.
-func parseSample(o *node.Object, forward bool) (*SampleRequest, *wire.Error) {
+// ParseSample reads the body of sample. With forward large tensors are left to the worker that gets them. Errors have Input set to the path of the field.
+func ParseSample(o *node.Object, forward bool) (*SampleRequest, *wire.Error) {
 	q := &SampleRequest{}
-	if err := bindStrict(o, q); err != nil {
+	if err := BindStrict(o, q); err != nil {
 		return nil, wire.BadRequest(err)
 	}
 	if q.ID == "" {
@@ -25,18 +25,18 @@ func parseSample(o *node.Object, forward bool) (*SampleRequest, *wire.Error) {
 	if !wire.ValidID(q.ID) {
 		return nil, wire.BadRequest(wire.BadField("id", "%q: an id is 1 to 64 of A-Z a-z 0-9 _ -", wire.Shown(q.ID)))
 	}
-	built, err := q.request(numbers{forward})
+	built, err := q.Lower(Numbers{forward})
 	if err != nil {
 		return nil, wire.BadRequest(err)
 	}
 	if !forward {
-		q.built = built
+		q.Built = built
 	}
 	return q, nil
 }
 
-// bindStrict is Bind that refuses fields that dst does not have.
-func bindStrict(o *node.Object, dst any) error {
+// BindStrict is Bind that refuses fields that dst does not have.
+func BindStrict(o *node.Object, dst any) error {
 	if err := wire.Bind(o, dst); err != nil {
 		return err
 	}
@@ -46,11 +46,11 @@ func bindStrict(o *node.Object, dst any) error {
 	return nil
 }
 
-// request is the message as package node takes it.
-func (q *SampleRequest) request(look numbers) (*node.HostRequest, error) {
+// Lower is the message as package node takes it.
+func (q *SampleRequest) Lower(look Numbers) (*node.HostRequest, error) {
 	out := &node.HostRequest{Options: q.Sampler.Options}
 	var err error
-	if out.Model, err = q.Model.file(look); err != nil {
+	if out.Model, err = q.Model.Resolve(look); err != nil {
 		return nil, err
 	}
 	r := &out.Request
@@ -86,8 +86,8 @@ func (q *SampleRequest) request(look numbers) (*node.HostRequest, error) {
 	return out, q.guide(r, look)
 }
 
-// file is the model as package node takes it. What the patches add to is looked at there.
-func (m *ModelRef) file(look numbers) (node.ModelFile, error) {
+// Resolve is the model as package node takes it. What the patches add to is looked at there.
+func (m *ModelRef) Resolve(look Numbers) (node.ModelFile, error) {
 	out := node.ModelFile{Name: m.File, Fingerprint: m.Fingerprint}
 	for i, p := range m.Patches {
 		path := fmt.Sprintf("model.patches[%d].", i)
@@ -147,7 +147,7 @@ func (q *SampleRequest) plain(r *parallel.Request) error {
 }
 
 // guide fills in guider and branches.
-func (q *SampleRequest) guide(r *parallel.Request, look numbers) error {
+func (q *SampleRequest) guide(r *parallel.Request, look Numbers) error {
 	cfg := 1.0
 	if q.CFG != nil {
 		cfg = *q.CFG
@@ -170,7 +170,7 @@ func (q *SampleRequest) guide(r *parallel.Request, look numbers) error {
 	return err
 }
 
-func (q *SampleRequest) branch(name string, list []CondRef, look numbers) (parallel.Branch, error) {
+func (q *SampleRequest) branch(name string, list []CondRef, look Numbers) (parallel.Branch, error) {
 	out := parallel.Branch{Name: name}
 	for i := range list {
 		e, err := list[i].entry(fmt.Sprintf("conds.%s[%d]", name, i), look)
@@ -182,18 +182,18 @@ func (q *SampleRequest) branch(name string, list []CondRef, look numbers) (paral
 	return out, nil
 }
 
-// numbers reads the tensors of a request. With forward those are passed over that another process has, or is to read.
-type numbers struct{ forward bool }
+// Numbers reads the tensors of a request. With forward those are passed over that another process has, or is to read.
+type Numbers struct{ forward bool }
 
 // away tells whether only dtype and shape of a tensor are looked at.
-func (look numbers) away(t *wire.Tensor) bool {
+func (look Numbers) away(t *wire.Tensor) bool {
 	return look.forward && (t.Data == nil && t.Hash != "" || len(t.Data) >= wire.BulkBytes)
 }
 
 // always is ComfyUI's sigma at 0 percent of a discrete model: above every sigma.
 const always = 999999999.9
 
-func (c *CondRef) entry(path string, look numbers) (parallel.Entry, error) {
+func (c *CondRef) entry(path string, look Numbers) (parallel.Entry, error) {
 	or := func(p *float64, preset float64) float32 {
 		if p == nil {
 			return float32(preset)
@@ -230,7 +230,7 @@ func (c *CondRef) entry(path string, look numbers) (parallel.Entry, error) {
 }
 
 // setCond takes one value of extra_conds.
-func setCond(e *dit.Entry, key, path string, t *wire.Tensor, look numbers) error {
+func setCond(e *dit.Entry, key, path string, t *wire.Tensor, look Numbers) error {
 	dims := map[string]int{"c_crossattn": 3, "encoder_hidden_states_t5": 3, "guidance": 1}[key]
 	if key == "attention_mask" || key == "text_embedding_mask" || key == "text_embedding_mask_t5" {
 		n, err := look.prefix(path, t)
@@ -273,7 +273,7 @@ func setCond(e *dit.Entry, key, path string, t *wire.Tensor, look numbers) error
 }
 
 // prefix reads a mask [1, Lt] of ones and then zeros, and returns the number of ones.
-func (look numbers) prefix(path string, t *wire.Tensor) (int, error) {
+func (look Numbers) prefix(path string, t *wire.Tensor) (int, error) {
 	var ones []bool
 	if look.away(t) {
 		return 0, nil
@@ -300,7 +300,7 @@ func (look numbers) prefix(path string, t *wire.Tensor) (int, error) {
 }
 
 // values returns the numbers of a tensor of floats. dims 0: any number of dimensions but none.
-func (look numbers) values(path string, t *wire.Tensor, dims int) ([]int, []float32, error) {
+func (look Numbers) values(path string, t *wire.Tensor, dims int) ([]int, []float32, error) {
 	if t == nil {
 		return nil, nil, wire.BadField(path, "is missing")
 	}
@@ -326,7 +326,7 @@ func (look numbers) values(path string, t *wire.Tensor, dims int) ([]int, []floa
 }
 
 // latent reads [B, C, Y, X], or with dims 3 [B, Y, X] as one channel.
-func (look numbers) latent(path string, t *wire.Tensor, dims int) (parallel.Latent, error) {
+func (look Numbers) latent(path string, t *wire.Tensor, dims int) (parallel.Latent, error) {
 	s, data, err := look.values(path, t, dims)
 	if err != nil {
 		return parallel.Latent{}, err
@@ -340,8 +340,8 @@ func (look numbers) latent(path string, t *wire.Tensor, dims int) (parallel.Late
 	return parallel.Latent{B: s[0], C: s[1], Y: s[2], X: s[3], Data: data}, nil
 }
 
-// latentTensor is the inverse of latent. items 0: all.
-func latentTensor(l parallel.Latent, items int) *wire.Tensor {
+// LatentTensor is the inverse of latent. items 0: all.
+func LatentTensor(l parallel.Latent, items int) *wire.Tensor {
 	if items == 0 || items > l.B {
 		items = l.B
 	}

@@ -1,4 +1,4 @@
-package ipc
+package message
 
 import (
 	"patchbay/ipc/bulk"
@@ -27,8 +27,8 @@ const (
 	VerbPing     = "ping" // frames only
 )
 
-// verbs are those that a Service answers.
-func verbs() []string {
+// Verbs are those that a Service answers.
+func Verbs() []string {
 	return []string{
 		VerbRun, VerbSubmit, VerbStatus, VerbJobs, VerbCancel, VerbRetry, VerbDescribe, VerbModels, VerbExec, VerbSample, VerbLoad, VerbFree, VerbStats,
 	}
@@ -55,14 +55,14 @@ type RunRequest struct {
 	Attempt    int               `json:"attempt,omitempty"`       // of a daemon to its worker: what ended without a result in an earlier one begins anew
 	Strict     bool              `json:"strict,omitempty"`        // refuse unknown fields
 
-	from string // client that it counts for, see clientOf
+	From string `json:"-"` // client that it counts for, see clientOf
 
-	files []node.NeededFile // by accept, for the record
-	hold  *bulk.Hold        // shared memory that Inputs lie in
+	Files []node.NeededFile `json:"-"` // by accept, for the record
+	Hold  *bulk.Hold        `json:"-"` // shared memory that Inputs lie in
 }
 
 // Holds is the memory that tensors and bytes lie in; nil: none.
-func (q *RunRequest) Holds() *bulk.Hold { return q.hold }
+func (q *RunRequest) Holds() *bulk.Hold { return q.Hold }
 
 // Receipt is the first reply of run and the only one of submit.
 type Receipt struct {
@@ -80,11 +80,11 @@ type Receipt struct {
 
 // The types of replies that are not events: they are not in the log.
 const (
-	replyAccepted  = "accepted"
-	replyOutput    = "output"
-	replyChunk     = "chunk"
-	replyPreview   = "preview"
-	replyHeartbeat = "heartbeat"
+	ReplyAccepted  = "accepted"
+	ReplyOutput    = "output"
+	ReplyChunk     = "chunk"
+	ReplyPreview   = "preview"
+	ReplyHeartbeat = "heartbeat"
 )
 
 // OutputRef describes one file that a job made. Filename and Subfolder are empty until the file is in the output folder.
@@ -103,8 +103,8 @@ type OutputRef struct {
 	CRC32C    uint32 `json:"crc32c"` // Castagnoli, of the whole file
 }
 
-// outputMessage carries a file, whole in Data or announced with the number of chunks that follow.
-type outputMessage struct {
+// Output carries a file, whole in Data or announced with the number of chunks that follow.
+type Output struct {
 	Type   string      `json:"type"`
 	Job    string      `json:"job"`
 	Output int         `json:"output"` // position in the outputs of the job
@@ -114,8 +114,8 @@ type outputMessage struct {
 	Error  *wire.Error `json:"error,omitempty"` // the file cannot be read any more
 }
 
-// chunkMessage is one piece of a file.
-type chunkMessage struct {
+// Chunk is one piece of a file.
+type Chunk struct {
 	Type   string `json:"type"`
 	Job    string `json:"job"`
 	Output int    `json:"output"`
@@ -123,8 +123,8 @@ type chunkMessage struct {
 	Data   []byte `json:"data"`
 }
 
-// previewMessage carries a picture of the unfinished latent. It may be dropped.
-type previewMessage struct {
+// Preview carries a picture of the unfinished latent. It may be dropped.
+type Preview struct {
 	Type   string `json:"type"`
 	Job    string `json:"job"`
 	Node   string `json:"node,omitempty"`
@@ -132,15 +132,15 @@ type previewMessage struct {
 	Data   []byte `json:"data"`
 }
 
-// heartbeatMessage shows a silent client that its run goes on.
-type heartbeatMessage struct {
+// Heartbeat shows a silent client that its run goes on.
+type Heartbeat struct {
 	Type string `json:"type"`
 	Job  string `json:"job"`
 	TS   int64  `json:"ts"`
 }
 
-// jobRequest is the body of status and cancel.
-type jobRequest struct {
+// JobRequest is the body of status and cancel.
+type JobRequest struct {
 	Job     string `json:"job"`
 	Follow  bool   `json:"follow,omitempty"`  // status: stream the events from From on
 	From    uint64 `json:"from,omitempty"`    // first sequence number wanted
@@ -148,14 +148,14 @@ type jobRequest struct {
 	Preview bool   `json:"preview,omitempty"` // follow: stream previews too
 }
 
-// jobsRequest is the body of jobs.
-type jobsRequest struct {
+// JobsRequest is the body of jobs.
+type JobsRequest struct {
 	State string `json:"state,omitempty"` // only jobs in this state
 	Limit int    `json:"limit,omitempty"` // newest first; 0: 100
 }
 
-// jobsReply answers jobs: the newest first, and how many there are in each state.
-type jobsReply struct {
+// JobsReply answers jobs: the newest first, and how many there are in each state.
+type JobsReply struct {
 	V      int        `json:"v"`
 	Jobs   []Record   `json:"jobs"`
 	Counts stateCount `json:"counts"`
@@ -163,22 +163,22 @@ type jobsReply struct {
 
 type stateCount map[State]int
 
-// cancelReply answers cancel. Cancelled is false when the job had already ended.
-type cancelReply struct {
+// CancelReply answers cancel. Cancelled is false when the job had already ended.
+type CancelReply struct {
 	V         int    `json:"v"`
 	Job       string `json:"job"`
 	Cancelled bool   `json:"cancelled"`
 	State     State  `json:"state"`
 }
 
-// modelsReply answers models.
-type modelsReply struct {
+// ModelsReply answers models.
+type ModelsReply struct {
 	V      int            `json:"v"`
 	Models map[string]any `json:"models"` // files by folder: lists of names
 }
 
-// describeReply answers describe, with what was asked for.
-type describeReply struct {
+// DescribeReply answers describe, with what was asked for.
+type DescribeReply struct {
 	V      int            `json:"v"`
 	Compat string         `json:"comfy_compat,omitempty"` // version of ComfyUI whose classes these are
 	Info   map[string]any `json:"object_info,omitempty"`  // ComfyUI's entries by class
@@ -186,22 +186,22 @@ type describeReply struct {
 	Schema map[string]any `json:"schema,omitempty"`
 }
 
-// retryReply answers retry.
-type retryReply struct {
+// RetryReply answers retry.
+type RetryReply struct {
 	V     int    `json:"v"`
 	Job   string `json:"job"`
 	State State  `json:"state"`
 }
 
-// describeRequest is the body of describe.
-type describeRequest struct {
+// DescribeRequest is the body of describe.
+type DescribeRequest struct {
 	Class  string `json:"class,omitempty"`  // empty: all classes
 	Schema bool   `json:"schema,omitempty"` // the JSON Schema of the protocol instead
 	Limits bool   `json:"limits,omitempty"` // only what the daemon takes
 }
 
-// pongReply answers ping.
-type pongReply struct {
+// PongReply answers ping.
+type PongReply struct {
 	V   int    `json:"v"`
 	PID int    `json:"pid"`
 	Job string `json:"job,omitempty"`
@@ -215,7 +215,7 @@ func Streams(verb string, o *node.Object) bool {
 	if verb != VerbStatus || o == nil {
 		return false
 	}
-	var r jobRequest
+	var r JobRequest
 	return wire.Bind(o, &r) == nil && (r.Follow || r.Outputs)
 }
 
@@ -228,8 +228,8 @@ func NeedsBody(verb string) bool {
 	return false
 }
 
-// recordReply is the record of a job as a reply.
-type recordReply struct {
+// RecordReply is the record of a job as a reply.
+type RecordReply struct {
 	Type string `json:"type"` // "record"
 	Record
 }

@@ -1,4 +1,4 @@
-package ipc
+package message
 
 // Stats is what a daemon counts: the reply of the verb stats, and the data of `nats service stats`. Counters begin with the daemon.
 type Stats struct {

@@ -1,4 +1,4 @@
-package ipc
+package message
 
 import (
 	"fmt"
@@ -21,14 +21,14 @@ const (
 	Expired   State = "expired"
 )
 
-// states returns all states.
-func states() []State { return []State{Queued, Running, Done, Failed, Cancelled, Expired} }
+// States returns all states.
+func States() []State { return []State{Queued, Running, Done, Failed, Cancelled, Expired} }
 
 // Final tells whether a job in this state has ended.
 func (s State) Final() bool { return s != Queued && s != Running }
 
-// next lists where a state may go. A final state stays; its record may still be completed (file names).
-func (s State) next() []State {
+// Next lists where a state may go. A final state stays; its record may still be completed (file names).
+func (s State) Next() []State {
 	switch s {
 	case Queued:
 		return []State{Queued, Running, Cancelled, Expired, Failed}
@@ -38,8 +38,8 @@ func (s State) next() []State {
 	return []State{s}
 }
 
-// revived lists where a retry by hand may take a job: only one that ended without a result begins again.
-func (s State) revived() []State {
+// Revived lists where a retry by hand may take a job: only one that ended without a result begins again.
+func (s State) Revived() []State {
 	if s == Failed || s == Cancelled || s == Expired {
 		return []State{Queued}
 	}
@@ -85,28 +85,28 @@ type Record struct {
 // maxCauses bounds Record.Causes.
 const maxCauses = 10
 
-// because notes why an attempt ended.
-func (r *Record) because(cause string) {
+// Because notes why an attempt ended.
+func (r *Record) Because(cause string) {
 	r.Causes = append(r.Causes, fmt.Sprintf("attempt %d: %s", r.Attempt, cause))
 	r.Causes = r.Causes[max(0, len(r.Causes)-maxCauses):]
 }
 
-// priorities are the classes of jobs, most urgent first.
-func priorities() []string { return []string{"high", "normal", "low"} }
+// Priorities are the classes of jobs, most urgent first.
+func Priorities() []string { return []string{"high", "normal", "low"} }
 
-// orNormal is the class of jobs that a request without one is in.
-func orNormal(priority string) string {
+// OrNormal is the class of jobs that a request without one is in.
+func OrNormal(priority string) string {
 	if priority == "" {
 		return "normal"
 	}
 	return priority
 }
 
-// rank is the place of a class among the others, 0 first.
-func rank(priority string) int { return slices.Index(priorities(), orNormal(priority)) }
+// PriorityRank is the place of a class among the others, 0 first.
+func PriorityRank(priority string) int { return slices.Index(Priorities(), OrNormal(priority)) }
 
-// clone is a copy whose lists may be appended to.
-func (r Record) clone() Record {
+// Clone is a copy whose lists may be appended to.
+func (r Record) Clone() Record {
 	r.Outputs, r.Causes = slices.Clone(r.Outputs), slices.Clone(r.Causes)
 	return r
 }
