@@ -78,7 +78,11 @@ func TestTensorsInChunks(t *testing.T) {
 		t.Errorf("got %+v and %d files", end, len(col.Files))
 	}
 	untilGivenBack(t, n.blobs)
-	if offers, taken := c.blobs.Open(); offers != 0 || taken != 0 {
+	blobs, err := c.Payloads()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if offers, taken := blobs.Open(); offers != 0 || taken != 0 {
 		t.Errorf("%d offers and %d bytes are left in the client", offers, taken)
 	}
 }
@@ -127,7 +131,7 @@ func TestObjectsAsPayloads(t *testing.T) {
 	}
 	// A file of a job in JSON, as a person at a shell sends it; the result as an object.
 	body := []byte(`{"workflow": {"1": {"class_type": "Picture", "inputs": {"n": 700000}}}, "inputs": {"a.png": {"$bytes": {"kind": "object", "bytes": 31457297, "name": "in/big"}}}}`)
-	m, err := c.nc.RequestMsgWithContext(ctx, &nats.Msg{Subject: message.VerbSubject(message.VerbSubmit, ""), Data: body})
+	m, err := c.Conn().RequestMsgWithContext(ctx, &nats.Msg{Subject: message.VerbSubject(message.VerbSubmit, ""), Data: body})
 	if err != nil || !strings.Contains(string(m.Data), `"accepted"`) {
 		t.Fatalf("submit: %v %s", err, m.Data)
 	}
@@ -135,7 +139,7 @@ func TestObjectsAsPayloads(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err = c.nc.RequestMsgWithContext(ctx, &nats.Msg{Subject: message.VerbSubject(message.VerbExec, ""), Data: exec, Header: nats.Header{wire.HeaderAccept: {"object"}}})
+	m, err = c.Conn().RequestMsgWithContext(ctx, &nats.Msg{Subject: message.VerbSubject(message.VerbExec, ""), Data: exec, Header: nats.Header{wire.HeaderAccept: {"object"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,10 +188,10 @@ func TestHostileStreams(t *testing.T) {
 		if want == "was to have 3145728 bytes" {
 			chunks = [][]byte{good(0), good(1), good(2), good(3), good(4), chunk(5, 5*size, data[:size-1]), chunk(6, 6*size-1, data[:2])}
 		}
-		subject := c.nc.NewInbox()
-		sub, err := c.nc.Subscribe(subject, func(m *nats.Msg) {
+		subject := c.Conn().NewInbox()
+		sub, err := c.Conn().Subscribe(subject, func(m *nats.Msg) {
 			for _, b := range chunks {
-				_ = c.nc.PublishMsg(&nats.Msg{Subject: m.Reply, Reply: subject + ".ack", Data: b})
+				_ = c.Conn().PublishMsg(&nats.Msg{Subject: m.Reply, Reply: subject + ".ack", Data: b})
 			}
 		})
 		if err != nil {
@@ -209,7 +213,7 @@ func TestHostileStreams(t *testing.T) {
 		_ = sub.Unsubscribe()
 	}
 	refused := map[string]*wire.Ref{
-		"gone":         {Kind: wire.RefStream, Bytes: 3 << 20, Subject: c.nc.NewInbox(), ID: "x"}, // nobody listens
+		"gone":         {Kind: wire.RefStream, Bytes: 3 << 20, Subject: c.Conn().NewInbox(), ID: "x"}, // nobody listens
 		"inbox":        {Kind: wire.RefStream, Bytes: 3 << 20, Subject: "$JS.API.STREAM.PURGE.X", ID: "x"},
 		"under your":   {Kind: wire.RefStream, Bytes: 3 << 20, Subject: wire.SubjectRoot + "free", ID: "x"},
 		"want 1 to":    {Kind: wire.RefStream, Bytes: wire.MaxRegion + 1, Subject: "a", ID: "x"},
@@ -230,7 +234,7 @@ func TestAbandonedStreams(t *testing.T) {
 	c, n := payloadRig(t, func(n *NATS) { n.blobs.Silence, n.blobs.Life = 200*time.Millisecond, 300*time.Millisecond })
 	ctx := wiretest.Within(t, 30*time.Second)
 	ref := n.blobs.Offer(wiretest.Noise(20<<20), nil)
-	sub, err := c.nc.SubscribeSync(c.nc.NewInbox())
+	sub, err := c.Conn().SubscribeSync(c.Conn().NewInbox())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -238,7 +242,7 @@ func TestAbandonedStreams(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.nc.PublishRequest(ref.Subject, sub.Subject, ask); err != nil {
+	if err := c.Conn().PublishRequest(ref.Subject, sub.Subject, ask); err != nil {
 		t.Fatal(err)
 	}
 	var ack string
@@ -256,12 +260,12 @@ func TestAbandonedStreams(t *testing.T) {
 		t.Errorf("a fifth chunk of %d bytes without a credit", len(m.Data))
 	}
 	for _, credit := range [][]byte{nil, {1}, {0xff, 0xff, 0xff, 0xff}} { // nonsense ends it
-		if err := c.nc.Publish(ack, credit); err != nil {
+		if err := c.Conn().Publish(ack, credit); err != nil {
 			t.Fatal(err)
 		}
 	}
 	untilGivenBack(t, n.blobs)
-	if err := c.nc.PublishRequest(ref.Subject, sub.Subject, ask); err != nil {
+	if err := c.Conn().PublishRequest(ref.Subject, sub.Subject, ask); err != nil {
 		t.Fatal(err)
 	}
 	for {
@@ -287,7 +291,7 @@ func TestUploadsAreReadByOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	js, err := jetstream.New(c.nc)
+	js, err := jetstream.New(c.Conn())
 	if err != nil {
 		t.Fatal(err)
 	}

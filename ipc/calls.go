@@ -101,6 +101,7 @@ func Models(ctx context.Context, c Client) (map[string][]string, error) {
 	return out.Models, err
 }
 
+// askOne sends a request that is answered once and binds the answer to out.
 func askOne(ctx context.Context, c Client, verb, job string, body, out any) error {
 	r, err := c.Ask(ctx, verb, job, body)
 	if err != nil {

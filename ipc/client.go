@@ -108,6 +108,7 @@ func (r *Replies) One(ctx context.Context) (*node.Object, error) {
 	return m.own(), err
 }
 
+// one is One for those who release the shared memory themselves.
 func (r *Replies) one(ctx context.Context) (reply, error) {
 	defer r.Close()
 	m, err := r.next(ctx)
@@ -152,7 +153,7 @@ func (r *Replies) putHeld(m reply, end error) {
 
 // FrameClient is a Client on a byte stream: a unix socket, or the pipes of a worker.
 type FrameClient struct {
-	enc   wire.Encoding
+	enc   wire.Encoding // of requests and with that of their replies; set before the first Ask
 	w     *wire.FrameWriter
 	close func() error
 	gone  chan struct{}

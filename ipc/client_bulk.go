@@ -27,8 +27,8 @@ func (c *NATSClient) encode(body any, beside *bulk.NATSCargo) ([]byte, error) {
 	return nil, wire.Errorf(wire.ErrTooLarge, "the request has more than the %d bytes that the server takes, without its tensors and files", limit)
 }
 
-// payloads are the offers of this connection, made when they are needed.
-func (c *NATSClient) payloads() (*bulk.Blobs, error) {
+// Payloads are the offers of this connection, made when they are needed.
+func (c *NATSClient) Payloads() (*bulk.Blobs, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var err error
@@ -39,7 +39,7 @@ func (c *NATSClient) payloads() (*bulk.Blobs, error) {
 }
 
 func (c *NATSClient) offer(data []byte) (*wire.Ref, error) {
-	b, err := c.payloads()
+	b, err := c.Payloads()
 	if err != nil {
 		return nil, err
 	}
@@ -47,14 +47,14 @@ func (c *NATSClient) offer(data []byte) (*wire.Ref, error) {
 }
 
 func (c *NATSClient) drop(ref *wire.Ref) {
-	if b, err := c.payloads(); err == nil {
+	if b, err := c.Payloads(); err == nil {
 		b.Withdraw(ref.ID)
 	}
 }
 
 // pull fetches what a reply refers to.
 func (c *NATSClient) pull(ctx context.Context, ref *wire.Ref) (*bulk.Region, error) {
-	b, err := c.payloads()
+	b, err := c.Payloads()
 	if err != nil {
 		return nil, err
 	}

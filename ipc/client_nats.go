@@ -50,6 +50,12 @@ func DialNATSAs(url string, access wire.Access) (*NATSClient, error) {
 	return c, nil
 }
 
+// NewNATSClient returns a client on a connection of the caller's, who closes that.
+func NewNATSClient(nc *nats.Conn) *NATSClient { return &NATSClient{nc: nc} }
+
+// Conn is the connection of the client, for subjects that are no verbs.
+func (c *NATSClient) Conn() *nats.Conn { return c.nc }
+
 // fault ends the requests that the server does not allow: it answers those with nothing but an error of the connection.
 func (c *NATSClient) fault(_ *nats.Conn, _ *nats.Subscription, err error) {
 	if !errors.Is(err, nats.ErrPermissionViolation) {

@@ -3,7 +3,6 @@ package ipc
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -57,16 +56,14 @@ func (n *NATS) pull(ctx context.Context, ref *wire.Ref) (*bulk.Region, error) {
 
 // beside makes the place for what goes beside a reply, of the first kind that the client accepts; nil if it accepts none.
 func (n *NATS) beside(header nats.Header, r *Request) func(*bulk.Hold) bulk.Cargo {
-	for _, kind := range strings.Split(header.Get(wire.HeaderAccept), ",") {
-		switch strings.TrimSpace(kind) {
-		case wire.RefStream:
-			return func(known *bulk.Hold) bulk.Cargo {
-				offer := func(data []byte) (*wire.Ref, error) { return n.blobs.Offer(data, known, r.hold), nil } // a reply may lie in what its request did
-				return &bulk.NATSCargo{Offer: offer, Drop: n.blobs.Drop}
-			}
-		case wire.RefObject:
-			return func(*bulk.Hold) bulk.Cargo { return &bulk.NATSCargo{Offer: n.upload} }
+	switch wire.AcceptedRef(header) {
+	case wire.RefStream:
+		return func(known *bulk.Hold) bulk.Cargo {
+			offer := func(data []byte) (*wire.Ref, error) { return n.blobs.Offer(data, known, r.hold), nil } // a reply may lie in what its request did
+			return &bulk.NATSCargo{Offer: offer, Drop: n.blobs.Drop}
 		}
+	case wire.RefObject:
+		return func(*bulk.Hold) bulk.Cargo { return &bulk.NATSCargo{Offer: n.upload} }
 	}
 	return nil
 }
@@ -81,7 +78,7 @@ func (n *NATS) upload(data []byte) (*wire.Ref, error) {
 func (n *NATS) Fetch(ctx context.Context, job string) ([]message.File, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTime)
 	defer cancel()
-	files, err := Fetch(ctx, &NATSClient{nc: n.nc}, job)
+	files, err := Fetch(ctx, NewNATSClient(n.nc), job)
 	if err != nil {
 		return nil, fmt.Errorf("fetch files of job %s from the daemon that ran it: %w", job, err)
 	}

@@ -172,7 +172,7 @@ func TestTensorsByHash(t *testing.T) {
 			return q
 		}
 		var e *wire.Error
-		_, err := sampleOnce(ctx, c, bare(), nil)
+		_, err := Sample(ctx, c, bare(), nil)
 		if !errors.As(err, &e) || e.Code != wire.ErrMissing || len(e.Extra["missing"].([]any)) != 1 || e.Extra["missing"].([]any)[0] != x.Hash {
 			t.Fatalf("got %v (%+v)", err, e)
 		}
@@ -184,17 +184,17 @@ func TestTensorsByHash(t *testing.T) {
 				t.Fatalf("got %+v, %v", done, err)
 			}
 		}
-		if done, err := sampleOnce(ctx, c, bare(), nil); err != nil || !bytes.Equal(done.X.Data, x.Data) {
+		if done, err := Sample(ctx, c, bare(), nil); err != nil || !bytes.Equal(done.X.Data, x.Data) {
 			t.Errorf("by its hash: %v", err)
 		}
 		lie := bare()
 		lie.Latent.Shape = []int{1, 1, 2, 4}
-		if _, err := sampleOnce(ctx, c, lie, nil); wiretest.Code(err) != wire.ErrBadRequest || !strings.Contains(err.Error(), "needs 32 bytes") {
+		if _, err := Sample(ctx, c, lie, nil); wiretest.Code(err) != wire.ErrBadRequest || !strings.Contains(err.Error(), "needs 32 bytes") {
 			t.Errorf("a hash with another shape: %v", err)
 		}
 		lie = smallSample("euler")
 		lie.Latent.Hash = strings.Repeat("ab", 32)
-		if _, err := sampleOnce(ctx, c, lie, nil); wiretest.Code(err) != wire.ErrBadRequest || !strings.Contains(err.Error(), "has the hash") {
+		if _, err := Sample(ctx, c, lie, nil); wiretest.Code(err) != wire.ErrBadRequest || !strings.Contains(err.Error(), "has the hash") {
 			t.Errorf("a hash that lies: %v", err)
 		}
 	}
@@ -217,7 +217,7 @@ func TestHashesThroughADaemon(t *testing.T) {
 	}
 	bare := *q
 	bare.Latent = &wire.Tensor{DType: "f32", Shape: q.Latent.Shape, Hash: q.Latent.Hash}
-	if _, err := sampleOnce(ctx, c, &bare, nil); err != nil {
+	if _, err := Sample(ctx, c, &bare, nil); err != nil {
 		t.Errorf("by its hash: %v", err)
 	}
 }

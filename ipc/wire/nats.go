@@ -41,6 +41,16 @@ func EncodingOf(header nats.Header, data []byte) (Encoding, error) {
 	return enc, nil
 }
 
+// AcceptedRef is the first kind of Ref in the header of a request that a daemon can answer with on NATS: RefStream, RefObject, or none.
+func AcceptedRef(header nats.Header) string {
+	for kind := range strings.SplitSeq(header.Get(HeaderAccept), ",") {
+		if kind = strings.TrimSpace(kind); kind == RefStream || kind == RefObject {
+			return kind
+		}
+	}
+	return ""
+}
+
 // LastToken is what follows the last dot of a subject.
 func LastToken(subject string) string { return subject[strings.LastIndexByte(subject, '.')+1:] }
 

@@ -18,28 +18,9 @@ import (
 	"patchbay/tests/hammer"
 )
 
-// FuzzHeaders reads the headers and reply subjects of NATS messages, requests and replies.
-func FuzzHeaders(f *testing.F) { headersTarget().Fuzz(f) }
-
-// FuzzReplies reads what a daemon or a worker answers, files in chunks included.
-func FuzzReplies(f *testing.F) { repliesTarget(f).Fuzz(f) }
-
-// natsMessage is what was read of a message: by the daemon as a request, by a client as a reply.
-type natsMessage struct {
-	header nats.Header
-	reply  string
-	body   []byte
-	enc    wire.Encoding
-	beside bool
-	from   string
-	got    []*node.Object
-	end    error
-}
-
 // headersTarget: an input is the header block of a message and its body. Its reply subject stands in a header "Reply" here.
 func headersTarget() *hammer.Target[natsMessage] {
 	block := func(lines ...string) hammer.Input { return hammer.Input{Data: []byte(strings.Join(lines, "\r\n"))} }
-	carrier := &NATS{}
 	return &hammer.Target[natsMessage]{
 		Name: "FuzzHeaders",
 		Seeds: []hammer.Input{
@@ -59,7 +40,7 @@ func headersTarget() *hammer.Target[natsMessage] {
 			}
 			m := natsMessage{header: header, body: body, reply: header.Get("Reply")}
 			m.from = wire.SenderOf(m.reply)
-			m.beside = carrier.beside(header, &Request{}) != nil
+			m.beside = wire.AcceptedRef(header)
 			r := newReplies(nil)
 			natsReply(r, &nats.Msg{Header: header, Data: body}, true)
 			natsReply(r, &nats.Msg{Header: header, Data: body}, false)
@@ -102,10 +83,22 @@ func checkNATS(_ hammer.Input, m natsMessage, refused error) error {
 	if m.end == nil || len(m.got) > 2 {
 		return fmt.Errorf("two messages gave %d replies and the end %w", len(m.got), m.end)
 	}
-	if accept := m.header.Get(wire.HeaderAccept); m.beside && !strings.Contains(accept, wire.RefStream) && !strings.Contains(accept, wire.RefObject) {
+	if accept := m.header.Get(wire.HeaderAccept); m.beside != "" && (!strings.Contains(accept, m.beside) || m.beside == wire.RefShm) {
 		return fmt.Errorf("payloads go beside for %q", accept)
 	}
 	return nil
+}
+
+// natsMessage is what was read of a message: by the daemon as a request, by a client as a reply.
+type natsMessage struct {
+	header nats.Header
+	reply  string
+	body   []byte
+	enc    wire.Encoding
+	beside string
+	from   string
+	got    []*node.Object
+	end    error
 }
 
 // taken is what a client has of one request.
@@ -183,4 +176,16 @@ func repliesTarget(tb testing.TB) *hammer.Target[taken] {
 			return n
 		},
 	}
+}
+
+// FuzzHeaders reads the headers and reply subjects of NATS messages, requests and replies.
+func FuzzHeaders(f *testing.F) { headersTarget().Fuzz(f) }
+
+// FuzzReplies reads what a daemon or a worker answers, files in chunks included.
+func FuzzReplies(f *testing.F) { repliesTarget(f).Fuzz(f) }
+
+// TestParsersUnderTheHammer runs every parser of bytes from outside on mutated inputs: 20,000 each, 10,000,000 in `make soak`.
+func TestParsersUnderTheHammer(t *testing.T) {
+	t.Run("Headers", func(t *testing.T) { headersTarget().Run(t, hammer.Runs) })
+	t.Run("Replies", func(t *testing.T) { repliesTarget(t).Run(t, hammer.Runs) })
 }
