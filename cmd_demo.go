@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"patchbay/ipc"
+	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/node"
 )
@@ -122,7 +122,7 @@ func demo(cmd *cobra.Command, f *demoFlags) error {
 		return err
 	}
 	defer stop()
-	c, err := ipc.DialNATS(url)
+	c, err := client.DialNATS(url)
 	if err != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ func demo(cmd *cobra.Command, f *demoFlags) error {
 	defer shows.close()
 	var metrics map[string]any
 	var work profiles
-	col := &ipc.Collector{Accepted: shows.accepted, Event: func(ev message.Event) {
+	col := &client.Collector{Accepted: shows.accepted, Event: func(ev message.Event) {
 		if ev.Type == message.EventMetrics {
 			metrics = ev.Data
 		}
@@ -142,7 +142,7 @@ func demo(cmd *cobra.Command, f *demoFlags) error {
 	ctx, done := cancelOnSignal(cmd.Context(), c, req.ID)
 	defer done()
 	sent := time.Now()
-	end, err := ipc.Run(ctx, c, req, col)
+	end, err := client.Run(ctx, c, req, col)
 	total := time.Since(sent)
 	if err := shows.finish(end, err, nil, ""); err != nil {
 		return err

@@ -9,7 +9,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
-	"patchbay/ipc"
+	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 )
 
@@ -31,7 +31,7 @@ func jobsCmd() *cobra.Command {
 			defer closeQuietly(c)
 			ctx, stop := asking(cmd.Context())
 			defer stop()
-			list, counts, err := ipc.List(ctx, c, message.State(state), limit)
+			list, counts, err := client.List(ctx, c, message.State(state), limit)
 			if err != nil {
 				return err
 			}

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"patchbay/ipc"
+	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
@@ -82,19 +83,19 @@ func runFlow(cmd *cobra.Command, f *runFlags, path string) error {
 	req.Plan = orElse(f.plan, req.Plan)
 	req.ID = orElse(f.id, req.ID)
 	req.Profile = f.trace != ""
-	client, err := f.connect(cmd)
+	c, err := f.connect(cmd)
 	if err != nil {
 		return err
 	}
-	defer closeQuietly(client)
+	defer closeQuietly(c)
 	shows := newShower(cmd.OutOrStdout(), f.json)
 	defer shows.close()
-	ctx, stop := cancelOnSignal(cmd.Context(), client, req.ID)
+	ctx, stop := cancelOnSignal(cmd.Context(), c, req.ID)
 	defer stop()
 	var measured profiles
-	col := &ipc.Collector{Accepted: shows.accepted, Event: func(ev message.Event) { measured.take(ev); shows.event(ev) }}
-	end, err := ipc.Run(ctx, client, req, col)
-	if l, ok := client.(*localWorker); ok {
+	col := &client.Collector{Accepted: shows.accepted, Event: func(ev message.Event) { measured.take(ev); shows.event(ev) }}
+	end, err := client.Run(ctx, c, req, col)
+	if l, ok := c.(*localWorker); ok {
 		err = l.cause(err)
 	}
 	if err := shows.finish(end, err, col.Files, f.out); err != nil {
@@ -110,7 +111,7 @@ func runFlow(cmd *cobra.Command, f *runFlags, path string) error {
 }
 
 // connect returns a daemon, or a worker of our own with --local.
-func (f *runFlags) connect(cmd *cobra.Command) (ipc.Client, error) {
+func (f *runFlags) connect(cmd *cobra.Command) (client.Client, error) {
 	if !f.local {
 		return f.dial()
 	}
@@ -128,7 +129,7 @@ func (f *runFlags) connect(cmd *cobra.Command) (ipc.Client, error) {
 
 // localWorker is a client on a worker process that ends with it.
 type localWorker struct {
-	*ipc.FrameClient
+	*client.FrameClient
 	cmd   *exec.Cmd
 	ended chan struct{} // closed when the process has ended and err is set
 	err   error
@@ -170,7 +171,7 @@ func startLocal(cfg *config) (*localWorker, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start worker: %w", err)
 	}
-	l := &localWorker{FrameClient: ipc.NewFrameClient(out, in, in.Close), cmd: cmd, ended: make(chan struct{})}
+	l := &localWorker{FrameClient: client.NewFrameClient(out, in, in.Close), cmd: cmd, ended: make(chan struct{})}
 	go func() {
 		<-l.Gone() // what the worker has written last is read before its pipe is closed
 		l.err = cmd.Wait()
@@ -180,7 +181,7 @@ func startLocal(cfg *config) (*localWorker, error) {
 }
 
 // cancelOnSignal cancels the job at the first Ctrl-C and gives up at the second, or when the job has not ended five seconds later.
-func cancelOnSignal(parent context.Context, c ipc.Client, job string) (context.Context, func()) {
+func cancelOnSignal(parent context.Context, c client.Client, job string) (context.Context, func()) {
 	ctx, giveUp := context.WithCancelCause(parent)
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
@@ -194,7 +195,7 @@ func cancelOnSignal(parent context.Context, c ipc.Client, job string) (context.C
 		go func() {
 			ask, stop := context.WithTimeout(ctx, 5*time.Second)
 			defer stop()
-			_, _, _ = ipc.Cancel(ask, c, job)
+			_, _, _ = client.Cancel(ask, c, job)
 		}()
 		select {
 		case <-done:

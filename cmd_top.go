@@ -9,7 +9,7 @@ import (
 	tea "github.com/charmbracelet/bubbletea"
 	"github.com/spf13/cobra"
 
-	"patchbay/ipc"
+	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 )
 
@@ -73,14 +73,14 @@ type sight struct {
 // jobsShown is how many jobs top asks for.
 const jobsShown = 50
 
-func look(ctx context.Context, c ipc.Client) (sight, error) {
+func look(ctx context.Context, c client.Client) (sight, error) {
 	ctx, stop := context.WithTimeout(ctx, 5*time.Second)
 	defer stop()
 	s := sight{at: time.Now()}
 	var err error
-	if s.Daemons, err = ipc.AllStats(ctx, c); err != nil {
+	if s.Daemons, err = client.AllStats(ctx, c); err != nil {
 		return s, err
 	}
-	s.Jobs, _, err = ipc.List(ctx, c, "", jobsShown)
+	s.Jobs, _, err = client.List(ctx, c, "", jobsShown)
 	return s, err
 }

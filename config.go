@@ -14,7 +14,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/spf13/pflag"
 
-	"patchbay/ipc"
+	"patchbay/ipc/client"
 	"patchbay/ipc/wire"
 	"patchbay/node"
 )
@@ -249,7 +249,7 @@ func (t *target) add(f *pflag.FlagSet) {
 func (t *target) given() bool { return t.nats != "" || t.socket != "" }
 
 // dial connects to the daemon that flags or environment name; without any, to the default NATS address, or else to the default socket.
-func (t *target) dial() (ipc.Client, error) {
+func (t *target) dial() (client.Client, error) {
 	if t.nats != "" && t.socket != "" {
 		return nil, &exitError{exitBadInput, errors.New("--nats and --socket exclude each other")}
 	}
@@ -276,18 +276,18 @@ func (t *target) dial() (ipc.Client, error) {
 	return nil, fmt.Errorf("%w (start one with `patchbay serve`, or name one with --nats or --socket; `patchbay run --local` needs none)", err)
 }
 
-func (t *target) dialNATS(url string) (ipc.Client, error) {
-	c, err := ipc.DialNATSAs(url, t.access)
+func (t *target) dialNATS(url string) (client.Client, error) {
+	c, err := client.DialNATSAs(url, t.access)
 	if err != nil {
 		return nil, err
 	}
 	return c, nil
 }
 
-func dialSocket(path string) (ipc.Client, error) {
-	c, err := ipc.DialSocket(path)
+func dialSocket(path string) (client.Client, error) {
+	c, err := client.DialSocket(path)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ipc.ErrNoDaemon, err)
+		return nil, fmt.Errorf("%w: %w", client.ErrNoDaemon, err)
 	}
 	return c, nil
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"patchbay/ipc"
+	"patchbay/ipc/client"
 	"patchbay/ipc/wire"
 )
 
@@ -75,7 +75,7 @@ func closeQuietly(c io.Closer) { _ = c.Close() }
 func codeFor(err error) int {
 	var e *wire.Error
 	switch {
-	case errors.Is(err, ipc.ErrNoDaemon):
+	case errors.Is(err, client.ErrNoDaemon):
 		return exitNoDaemon
 	case errors.As(err, &e) && e.Code == wire.ErrCancelled:
 		return exitCancelled

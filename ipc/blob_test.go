@@ -16,6 +16,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"patchbay/ipc/bulk"
+	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire"
@@ -24,7 +25,7 @@ import (
 )
 
 // payloadRig is a rig on a server with JetStream; tune may change the carrier before it serves.
-func payloadRig(t testing.TB, tune func(*NATS), executors ...Executor) (*NATSClient, *NATS) {
+func payloadRig(t testing.TB, tune func(*NATS), executors ...Executor) (*client.NATSClient, *NATS) {
 	t.Helper()
 	e, err := StartEmbedded(EmbeddedConfig{Listen: "127.0.0.1:0", Store: t.TempDir(), Log: zerolog.Nop()})
 	if err != nil {
@@ -39,7 +40,7 @@ func payloadRig(t testing.TB, tune func(*NATS), executors ...Executor) (*NATSCli
 		tune(n)
 	}
 	serveNATS(t, n, newRig(t, JobsConfig{OnEvent: n.Event}, ShelfConfig{}, executors...))
-	c, err := DialNATS(e.URL())
+	c, err := client.DialNATS(e.URL())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +55,7 @@ func TestTensorsInChunks(t *testing.T) {
 	for _, size := range []int{1000, wire.BulkBytes, wire.BulkBytes + 1, bulk.ChunkWindow * bulk.ChunkBytes, 20<<20 + 3} {
 		want := &wire.Tensor{DType: "u8", Shape: []int{size}, Data: wiretest.Noise(size)}
 		var out message.ExecReply
-		if err := askOne(ctx, c, message.VerbExec, "", &message.ExecRequest{Class: "Echo", Inputs: node.NewObject("value", want)}, &out); err != nil {
+		if err := client.AskOne(ctx, c, message.VerbExec, "", &message.ExecRequest{Class: "Echo", Inputs: node.NewObject("value", want)}, &out); err != nil {
 			t.Fatalf("%d bytes: %v", size, err)
 		}
 		if got, ok := out.Outputs[0].(*wire.Tensor); !ok || !bytes.Equal(got.Data, want.Data) {
@@ -67,7 +68,7 @@ func TestTensorsInChunks(t *testing.T) {
 		list = append(list, &wire.Tensor{DType: "u8", Shape: []int{300 << 10}, Data: wiretest.Noise(300 << 10)})
 	}
 	var out message.ExecReply
-	if err := askOne(ctx, c, message.VerbExec, "", &message.ExecRequest{Class: "Echo", Inputs: node.NewObject("value", list)}, &out); err != nil {
+	if err := client.AskOne(ctx, c, message.VerbExec, "", &message.ExecRequest{Class: "Echo", Inputs: node.NewObject("value", list)}, &out); err != nil {
 		t.Fatal(err)
 	}
 	if got := out.Outputs[0].([]any); len(got) != 40 || !bytes.Equal(got[39].(*wire.Tensor).Data, wiretest.Noise(300<<10)) {
@@ -114,10 +115,10 @@ func TestObjectsAsPayloads(t *testing.T) {
 		return map[string]any{"class_type": "Sum", "inputs": map[string]any{"value": &wire.Tensor{DType: "u8", Shape: []int{r.Bytes}, Ref: &r}}}
 	}
 	var out message.ExecReply
-	if err := askOne(ctx, c, message.VerbExec, "", tensor(*ref), &out); err != nil || out.Outputs[1] != int64(len(data)) {
+	if err := client.AskOne(ctx, c, message.VerbExec, "", tensor(*ref), &out); err != nil || out.Outputs[1] != int64(len(data)) {
 		t.Fatalf("got %v, %v", out.Outputs, err)
 	}
-	if err := askOne(ctx, c, message.VerbExec, "", tensor(wire.Ref{Kind: wire.RefObject, Bytes: ref.Bytes, Name: ref.Name}), &out); err != nil {
+	if err := client.AskOne(ctx, c, message.VerbExec, "", tensor(wire.Ref{Kind: wire.RefObject, Bytes: ref.Bytes, Name: ref.Name}), &out); err != nil {
 		t.Errorf("without a digest: %v", err)
 	}
 	for name, r := range map[string]wire.Ref{
@@ -125,7 +126,7 @@ func TestObjectsAsPayloads(t *testing.T) {
 		"SHA-256 is":         {Kind: wire.RefObject, Bytes: ref.Bytes, Name: ref.Name, SHA256: strings.Repeat("0", 64)},
 		"not found":          {Kind: wire.RefObject, Bytes: ref.Bytes, Name: "in/none"},
 	} {
-		if err := askOne(ctx, c, message.VerbExec, "", tensor(r), &out); wiretest.Code(err) != wire.ErrPayload || !strings.Contains(err.Error(), name) {
+		if err := client.AskOne(ctx, c, message.VerbExec, "", tensor(r), &out); wiretest.Code(err) != wire.ErrPayload || !strings.Contains(err.Error(), name) {
 			t.Errorf("want %s: got %v", name, err)
 		}
 	}
@@ -199,7 +200,7 @@ func TestHostileStreams(t *testing.T) {
 		}
 		var out message.ExecReply
 		began := time.Now()
-		err = askOne(ctx, c, message.VerbExec, "", map[string]any{"class_type": "Sum", "inputs": map[string]any{
+		err = client.AskOne(ctx, c, message.VerbExec, "", map[string]any{"class_type": "Sum", "inputs": map[string]any{
 			"value": &wire.Tensor{DType: "u8", Shape: []int{len(data)}, Ref: &wire.Ref{Kind: wire.RefStream, Bytes: len(data), Subject: subject, ID: "x"}},
 		}}, &out)
 		if took := time.Since(began); took > 5*time.Second {
@@ -221,7 +222,7 @@ func TestHostileStreams(t *testing.T) {
 		"does not fit": {Kind: wire.RefStream, Bytes: 4, Subject: "a", ID: "x"},
 	}
 	for want, ref := range refused {
-		err := askOne(ctx, c, message.VerbExec, "", map[string]any{"class_type": "Sum", "inputs": map[string]any{"value": &wire.Tensor{DType: "u8", Shape: []int{3 << 20}, Ref: ref}}}, &message.ExecReply{})
+		err := client.AskOne(ctx, c, message.VerbExec, "", map[string]any{"class_type": "Sum", "inputs": map[string]any{"value": &wire.Tensor{DType: "u8", Shape: []int{3 << 20}, Ref: ref}}}, &message.ExecReply{})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
@@ -315,7 +316,7 @@ func BenchmarkTensorOverNATS(b *testing.B) {
 	body := &message.ExecRequest{Class: "Sum", Inputs: node.NewObject("value", &wire.Tensor{DType: "f32", Shape: []int{16, 1024, 1024}, Data: make([]byte, 64<<20)})}
 	b.SetBytes(64 << 20)
 	for b.Loop() {
-		if err := askOne(context.Background(), c, message.VerbExec, "", body, &struct{}{}); err != nil {
+		if err := client.AskOne(context.Background(), c, message.VerbExec, "", body, &struct{}{}); err != nil {
 			b.Fatal(err)
 		}
 	}

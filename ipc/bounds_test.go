@@ -11,6 +11,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire"
@@ -19,7 +20,7 @@ import (
 )
 
 // boundedRig is a service with small bounds on NATS and on a socket.
-func boundedRig(t *testing.T) (*rig, map[string]Client) {
+func boundedRig(t *testing.T) (*rig, map[string]client.Client) {
 	t.Helper()
 	e, err := StartEmbedded(EmbeddedConfig{Listen: "127.0.0.1:0", Log: zerolog.Nop()})
 	if err != nil {
@@ -33,18 +34,18 @@ func boundedRig(t *testing.T) (*rig, map[string]Client) {
 	r := newRig(t, JobsConfig{MaxQueued: 3, MaxPerClient: 2}, ShelfConfig{})
 	r.svc.cfg.Bounds = Bounds{Message: 16384, Frame: 16384, Depth: 16, Values: 500, Nodes: node.Bounds{Pixels: 1 << 16, Steps: 50}}.orPreset()
 	serveNATS(t, n, r)
-	nc, err := DialNATS(e.URL())
+	nc, err := client.DialNATS(e.URL())
 	if err != nil {
 		t.Fatal(err)
 	}
 	path := filepath.Join(t.TempDir(), "s")
 	serveSocket(t, path, r)
-	sc, err := DialSocket(path)
+	sc, err := client.DialSocket(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = errors.Join(nc.Close(), sc.Close()) })
-	return r, map[string]Client{"nats": nc, "socket": sc}
+	return r, map[string]client.Client{"nats": nc, "socket": sc}
 }
 
 // one is a workflow of one node with these inputs.
@@ -97,11 +98,11 @@ func TestBoundsOfMessages(t *testing.T) {
 				t.Errorf("%s, %s: names node %q and input %q", name, row.what, e.Node, e.Input)
 			}
 		}
-		if _, err := Submit(wiretest.Within(t, 5*time.Second), c, &message.RunRequest{ID: "fits-" + name, Workflow: one("width", int64(256), "height", int64(256), "steps", int64(50), "n", int64(9))}); err != nil {
+		if _, err := client.Submit(wiretest.Within(t, 5*time.Second), c, &message.RunRequest{ID: "fits-" + name, Workflow: one("width", int64(256), "height", int64(256), "steps", int64(50), "n", int64(9))}); err != nil {
 			t.Errorf("%s: what is within all bounds: %v", name, err)
 		}
 		waitState(t, r.jobs, "fits-"+name, message.Done)
-		b, err := BoundsOf(wiretest.Within(t, 5*time.Second), c)
+		b, err := client.BoundsOf(wiretest.Within(t, 5*time.Second), c)
 		if want := (message.BoundsReply{MessageBytes: 16384, FrameBytes: 16384, Depth: 16, Values: 500, Queue: 3, ClientJobs: 2, Pixels: 1 << 16, Steps: 50}); err != nil || b != want {
 			t.Errorf("%s: describe tells %+v (%v), want %+v", name, b, err, want)
 		}
@@ -120,8 +121,8 @@ func TestBoundsOfTheQueue(t *testing.T) {
 	}
 	for name, c := range clients {
 		ctx := wiretest.Within(t, 20*time.Second)
-		send := func(id string, client any) error {
-			_, err := Submit(ctx, c, &message.RunRequest{ID: id + name, Workflow: messagetest.Graph("Wait 20000"), Client: client})
+		send := func(id string, conn any) error {
+			_, err := client.Submit(ctx, c, &message.RunRequest{ID: id + name, Workflow: messagetest.Graph("Wait 20000"), Client: conn})
 			return err
 		}
 		if err := errors.Join(send("a1", "ann"), send("a2", node.NewObject("id", "ann"))); err != nil {
@@ -140,7 +141,7 @@ func TestBoundsOfTheQueue(t *testing.T) {
 		if err := send("b2", "bob"); !refused(err, "the queue is full: 3 jobs") {
 			t.Errorf("%s: a fourth waiting job: %v", name, err)
 		}
-		if _, _, err := Cancel(ctx, c, "a1"+name); err != nil {
+		if _, _, err := client.Cancel(ctx, c, "a1"+name); err != nil {
 			t.Fatal(err)
 		}
 		waitState(t, r.jobs, "a1"+name, message.Cancelled)
@@ -149,7 +150,7 @@ func TestBoundsOfTheQueue(t *testing.T) {
 			t.Errorf("%s: after one has ended: %v", name, err)
 		}
 		for _, id := range []string{"a2", "a3", "b1", "n1"} {
-			if _, _, err := Cancel(ctx, c, id+name); err != nil {
+			if _, _, err := client.Cancel(ctx, c, id+name); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -171,7 +172,7 @@ func TestUsersCannotHideBehindNames(t *testing.T) {
 	errs := make(chan error, 20)
 	for i := range cap(errs) {
 		go func() {
-			_, err := Submit(wiretest.Within(t, 10*time.Second), alice, &message.RunRequest{Workflow: messagetest.Graph("Wait 20000"), Client: fmt.Sprint("somebody-", i)})
+			_, err := client.Submit(wiretest.Within(t, 10*time.Second), alice, &message.RunRequest{Workflow: messagetest.Graph("Wait 20000"), Client: fmt.Sprint("somebody-", i)})
 			errs <- err
 		}()
 	}
@@ -189,7 +190,7 @@ func TestUsersCannotHideBehindNames(t *testing.T) {
 	if taken != 3 {
 		t.Errorf("%d jobs of alice were taken, want 3", taken)
 	}
-	if _, err := Submit(wiretest.Within(t, 5*time.Second), g.client(t, "bob"), &message.RunRequest{Workflow: messagetest.Graph("Picture 1"), Client: "alice"}); err != nil {
+	if _, err := client.Submit(wiretest.Within(t, 5*time.Second), g.client(t, "bob"), &message.RunRequest{Workflow: messagetest.Graph("Picture 1"), Client: "alice"}); err != nil {
 		t.Errorf("bob, who calls himself alice: %v", err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"patchbay/ipc/bulk"
+	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/node"
@@ -30,7 +31,7 @@ func (c *Child) Run(ctx context.Context, task Task, sink Sink) (*Outcome, error)
 	defer close(done)
 	go c.stopOn(ctx, p, req.ID, done)
 	var events []message.Event
-	col := &Collector{
+	col := &client.Collector{
 		Preview: sink.Preview,
 		Event: func(ev message.Event) {
 			switch ev.Type {
@@ -47,8 +48,8 @@ func (c *Child) Run(ctx context.Context, task Task, sink Sink) (*Outcome, error)
 			}
 		},
 	}
-	defer func() { col.hold.Release() }()
-	end, err := col.run(context.WithoutCancel(ctx), replies)
+	defer func() { col.Hold.Release() }()
+	end, err := col.RunHeld(context.WithoutCancel(ctx), replies)
 	var refused *wire.Error
 	switch {
 	case errors.As(err, &refused):
@@ -59,7 +60,7 @@ func (c *Child) Run(ctx context.Context, task Task, sink Sink) (*Outcome, error)
 		return nil, wire.Errorf(wire.ErrInternal, "%s ended the job without saying how", c.cfg.Name)
 	case end.Type == message.EventSuccess:
 		out := outcomeOf(col.Files, events)
-		out.hold, col.hold = col.hold, nil
+		out.hold, col.Hold = col.Hold, nil
 		return out, nil
 	case end.Error != nil:
 		return nil, end.Error
@@ -122,7 +123,7 @@ func (c *Child) ask(ctx context.Context, verb string, req, out any) (*bulk.Hold,
 	if err != nil {
 		return nil, c.lost(p, err)
 	}
-	m, err := r.one(ctx)
+	m, err := r.OneHeld(ctx)
 	var refused *wire.Error
 	switch {
 	case errors.As(err, &refused):
@@ -132,7 +133,7 @@ func (c *Child) ask(ctx context.Context, verb string, req, out any) (*bulk.Hold,
 	case err != nil:
 		return nil, c.lost(p, err)
 	}
-	return m.hold, wire.BindReply(m.fields, out)
+	return m.Hold, wire.BindReply(m.Fields, out)
 }
 
 // outcomeOf makes the Outcome of a run in a worker from its events.

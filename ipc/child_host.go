@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
@@ -22,7 +23,7 @@ func (c *Child) Sample(ctx context.Context, q *message.SampleRequest, emit func(
 	done := make(chan struct{})
 	defer close(done)
 	go c.stopOn(ctx, p, q.ID, done)
-	last, err := followSample(context.WithoutCancel(ctx), replies, func(m *message.SampleReply) {
+	last, err := client.FollowSample(context.WithoutCancel(ctx), replies, func(m *message.SampleReply) {
 		emit(m)
 		m.Hold.Release()
 	})

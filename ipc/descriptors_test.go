@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"patchbay/ipc/bulk"
+	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire"
@@ -21,11 +22,11 @@ import (
 )
 
 // socketRig serves a rig on a socket file and dials it.
-func socketRig(t testing.TB, r *rig) (*FrameClient, string) {
+func socketRig(t testing.TB, r *rig) (*client.FrameClient, string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
 	serveSocket(t, path, r)
-	c, err := DialSocket(path)
+	c, err := client.DialSocket(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +56,7 @@ func TestTensorsThroughSharedMemory(t *testing.T) {
 	for _, n := range []int{wire.BulkBytes - 4, wire.BulkBytes, 8 << 20} {
 		want := &wire.Tensor{DType: "u8", Shape: []int{n}, Data: wiretest.Noise(n)}
 		var out message.ExecReply
-		if err := askOne(ctx, c, message.VerbExec, "", &message.ExecRequest{Class: "Echo", Inputs: node.NewObject("value", want)}, &out); err != nil {
+		if err := client.AskOne(ctx, c, message.VerbExec, "", &message.ExecRequest{Class: "Echo", Inputs: node.NewObject("value", want)}, &out); err != nil {
 			t.Fatal(err)
 		}
 		got, ok := out.Outputs[0].(*wire.Tensor)
@@ -73,7 +74,7 @@ func TestTensorsThroughSharedMemory(t *testing.T) {
 	runtime.ReadMemStats(&was)
 	sum := node.NewObject("value", &wire.Tensor{DType: "u8", Shape: []int{32 << 20}, Data: region.Bytes()[32<<20:]})
 	var out message.ExecReply
-	if err := askOne(ctx, c, message.VerbExec, "", &message.ExecRequest{Class: "Sum", Inputs: sum}, &out); err != nil {
+	if err := client.AskOne(ctx, c, message.VerbExec, "", &message.ExecRequest{Class: "Sum", Inputs: sum}, &out); err != nil {
 		t.Fatal(err)
 	}
 	runtime.ReadMemStats(&is)
@@ -255,7 +256,7 @@ func BenchmarkTensorThroughSharedMemory(b *testing.B) {
 			body := &message.ExecRequest{Class: "Sum", Inputs: node.NewObject("value", &wire.Tensor{DType: "f32", Shape: []int{16, 1024, 1024}, Data: data})}
 			b.SetBytes(64 << 20)
 			for b.Loop() {
-				if err := askOne(b.Context(), c, message.VerbExec, "", body, &struct{}{}); err != nil {
+				if err := client.AskOne(b.Context(), c, message.VerbExec, "", body, &struct{}{}); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
@@ -36,7 +37,7 @@ func TestHandleLeases(t *testing.T) {
 		t.Helper()
 		for range 2 { // the executors take turns
 			var out message.ExecReply
-			err := askOne(ctx, c, message.VerbExec, "", &message.ExecRequest{Class: "Make", LeaseMS: int(lease.Milliseconds())}, &out)
+			err := client.AskOne(ctx, c, message.VerbExec, "", &message.ExecRequest{Class: "Make", LeaseMS: int(lease.Milliseconds())}, &out)
 			if err != nil {
 				continue
 			}
@@ -51,7 +52,7 @@ func TestHandleLeases(t *testing.T) {
 		return ""
 	}
 	use := func(id string) error {
-		return askOne(ctx, c, message.VerbExec, "", &message.ExecRequest{Class: "Use", Inputs: node.NewObject("model", node.NewObject(message.HandleKey, id))}, &message.ExecReply{})
+		return client.AskOne(ctx, c, message.VerbExec, "", &message.ExecRequest{Class: "Use", Inputs: node.NewObject("model", node.NewObject(message.HandleKey, id))}, &message.ExecReply{})
 	}
 	gone := func(err error) bool {
 		var e *wire.Error

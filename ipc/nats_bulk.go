@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"patchbay/ipc/bulk"
+	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
@@ -78,7 +79,7 @@ func (n *NATS) upload(data []byte) (*wire.Ref, error) {
 func (n *NATS) Fetch(ctx context.Context, job string) ([]message.File, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTime)
 	defer cancel()
-	files, err := Fetch(ctx, NewNATSClient(n.nc), job)
+	files, err := client.Fetch(ctx, client.NewNATSClient(n.nc), job)
 	if err != nil {
 		return nil, fmt.Errorf("fetch files of job %s from the daemon that ran it: %w", job, err)
 	}

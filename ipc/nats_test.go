@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/micro"
 	"github.com/rs/zerolog"
 
+	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire"
@@ -73,9 +74,9 @@ func serveNATS(t testing.TB, n *NATS, r *rig) {
 	t.Fatal("the service does not answer")
 }
 
-func (r *natsRig) client(t *testing.T) *NATSClient {
+func (r *natsRig) client(t *testing.T) *client.NATSClient {
 	t.Helper()
-	c, err := DialNATS(r.url)
+	c, err := client.DialNATS(r.url)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,17 +98,17 @@ func TestRunOverNATS(t *testing.T) {
 		}
 	}
 	ctx := wiretest.Within(t, 5*time.Second)
-	rec, err := Submit(ctx, c, &message.RunRequest{ID: "s1", Workflow: messagetest.Graph("Picture 5")})
+	rec, err := client.Submit(ctx, c, &message.RunRequest{ID: "s1", Workflow: messagetest.Graph("Picture 5")})
 	if err != nil || rec.Job != "s1" {
 		t.Fatal(err)
 	}
-	if end, err := Follow(ctx, c, "s1", 0, true, &Collector{}); err != nil || end == nil || end.Type != message.EventSuccess {
+	if end, err := client.Follow(ctx, c, "s1", 0, true, &client.Collector{}); err != nil || end == nil || end.Type != message.EventSuccess {
 		t.Errorf("follow: %+v, %v", end, err)
 	}
-	if files, err := Fetch(ctx, c, "s1"); err != nil || len(files) != 1 {
+	if files, err := client.Fetch(ctx, c, "s1"); err != nil || len(files) != 1 {
 		t.Errorf("fetch: %d files, %v", len(files), err)
 	}
-	info, err := Describe(ctx, c, "Wait")
+	info, err := client.Describe(ctx, c, "Wait")
 	if err != nil || info.Len() != 1 {
 		t.Errorf("describe: %v", err)
 	}
@@ -230,7 +231,7 @@ func TestEventsAndPreviewsOnSubjects(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := r.client(t)
-	if _, err := Submit(wiretest.Within(t, 5*time.Second), c, &message.RunRequest{ID: "j1", Preview: true, Workflow: messagetest.Graph("Step 1", "Wait 20")}); err != nil {
+	if _, err := client.Submit(wiretest.Within(t, 5*time.Second), c, &message.RunRequest{ID: "j1", Preview: true, Workflow: messagetest.Graph("Step 1", "Wait 20")}); err != nil {
 		t.Fatal(err)
 	}
 	var got []string
@@ -259,7 +260,7 @@ func TestEventsAndPreviewsOnSubjects(t *testing.T) {
 func TestTiedRunOnNATS(t *testing.T) {
 	r := newNATSRig(t)
 	for _, tied := range []bool{true, false} {
-		c, err := DialNATS(r.url)
+		c, err := client.DialNATS(r.url)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -286,7 +287,7 @@ func TestTwoDaemonsOnOneServer(t *testing.T) {
 	owned := [2]int{}
 	for i := range 20 {
 		id := "t" + text(i)
-		if _, err := Submit(ctx, c, &message.RunRequest{ID: id, Workflow: messagetest.Graph("Wait 1")}); err != nil {
+		if _, err := client.Submit(ctx, c, &message.RunRequest{ID: id, Workflow: messagetest.Graph("Wait 1")}); err != nil {
 			t.Fatal(err)
 		}
 		if r.svc.Owns(id) {
@@ -295,7 +296,7 @@ func TestTwoDaemonsOnOneServer(t *testing.T) {
 		if other.svc.Owns(id) {
 			owned[1]++
 		}
-		if rec, err := Status(ctx, c, id); err != nil || rec.Job != id {
+		if rec, err := client.Status(ctx, c, id); err != nil || rec.Job != id {
 			t.Errorf("status of %s: %+v, %v", id, rec, err)
 		}
 	}
@@ -303,7 +304,7 @@ func TestTwoDaemonsOnOneServer(t *testing.T) {
 		t.Errorf("the daemons own %v jobs, want 20 in all and some each", owned)
 	}
 	var e *wire.Error
-	if _, err := Status(ctx, c, "none"); !errors.As(err, &e) || e.Code != wire.ErrNoJob {
+	if _, err := client.Status(ctx, c, "none"); !errors.As(err, &e) || e.Code != wire.ErrNoJob {
 		t.Errorf("a job that nobody has: %v", err)
 	}
 }
@@ -313,11 +314,11 @@ func TestNoDaemon(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := DialNATS(e.URL())
+	c, err := client.DialNATS(e.URL())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Submit(wiretest.Within(t, 5*time.Second), c, &message.RunRequest{Workflow: messagetest.Graph("Wait 1")}); !errors.Is(err, ErrNoDaemon) {
+	if _, err := client.Submit(wiretest.Within(t, 5*time.Second), c, &message.RunRequest{Workflow: messagetest.Graph("Wait 1")}); !errors.Is(err, client.ErrNoDaemon) {
 		t.Errorf("no service: %v", err)
 	}
 	_ = c.Close()
@@ -326,7 +327,7 @@ func TestNoDaemon(t *testing.T) {
 	}
 	url := e.URL()
 	e.Close()
-	if _, err := DialNATS(url); !errors.Is(err, ErrNoDaemon) {
+	if _, err := client.DialNATS(url); !errors.Is(err, client.ErrNoDaemon) {
 		t.Errorf("no server: %v", err)
 	}
 	if _, err := StartEmbedded(EmbeddedConfig{Listen: "0.0.0.0:0", Log: zerolog.Nop()}); err == nil || !strings.Contains(err.Error(), "token") {
@@ -337,10 +338,10 @@ func TestNoDaemon(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer secret.Close()
-	if _, err := DialNATS(secret.Address()); err == nil || strings.Contains(err.Error(), "s3cret") {
+	if _, err := client.DialNATS(secret.Address()); err == nil || strings.Contains(err.Error(), "s3cret") {
 		t.Errorf("without the token: %v", err)
 	}
-	c, err = DialNATS(secret.URL())
+	c, err = client.DialNATS(secret.URL())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/nats-io/nkeys"
 	"github.com/rs/zerolog"
 
+	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire"
@@ -109,7 +110,7 @@ func newGuardedServer(t *testing.T) *guardedServer {
 	})
 	c := g.client(t, "alice")
 	for range 200 {
-		if _, _, err := List(wiretest.Within(t, time.Second), c, "", 1); err == nil {
+		if _, _, err := client.List(wiretest.Within(t, time.Second), c, "", 1); err == nil {
 			return g
 		}
 		time.Sleep(5 * time.Millisecond)
@@ -126,9 +127,9 @@ func (g *guardedServer) login(user string) (string, wire.Access) {
 	return "nats://" + user + ":pass-" + user + "@" + g.addr, wire.Access{}
 }
 
-func (g *guardedServer) client(t *testing.T, user string) *NATSClient {
+func (g *guardedServer) client(t *testing.T, user string) *client.NATSClient {
 	t.Helper()
-	c, err := DialNATSAs(g.login(user))
+	c, err := client.DialNATSAs(g.login(user))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -258,26 +259,26 @@ func TestEveryActionOfEveryRole(t *testing.T) {
 		c := g.client(t, user)
 		ctx := wiretest.Within(t, 20*time.Second)
 		id := "run-" + user
-		end, err := Run(ctx, c, &message.RunRequest{ID: id, Workflow: messagetest.Graph("Step 2", "Picture 2000000"), Preview: true, Inputs: map[string][]byte{"big": make([]byte, 3<<20)}}, &Collector{})
+		end, err := client.Run(ctx, c, &message.RunRequest{ID: id, Workflow: messagetest.Graph("Step 2", "Picture 2000000"), Preview: true, Inputs: map[string][]byte{"big": make([]byte, 3<<20)}}, &client.Collector{})
 		if err != nil || end == nil || end.Type != message.EventSuccess {
 			t.Fatalf("%s: run: %+v, %v", user, end, err)
 		}
-		if _, err := Submit(ctx, c, &message.RunRequest{ID: "wait-" + user, Workflow: messagetest.Graph("Wait 20000")}); err != nil {
+		if _, err := client.Submit(ctx, c, &message.RunRequest{ID: "wait-" + user, Workflow: messagetest.Graph("Wait 20000")}); err != nil {
 			t.Errorf("%s: submit: %v", user, err)
 		}
-		if _, _, err := Cancel(ctx, c, "wait-"+user); err != nil {
+		if _, _, err := client.Cancel(ctx, c, "wait-"+user); err != nil {
 			t.Errorf("%s: cancel: %v", user, err)
 		}
-		if end, err := Follow(ctx, c, id, 0, false, &Collector{}); err != nil || end == nil {
+		if end, err := client.Follow(ctx, c, id, 0, false, &client.Collector{}); err != nil || end == nil {
 			t.Errorf("%s: follow: %v", user, err)
 		}
-		if files, err := Fetch(ctx, c, id); err != nil || len(files) != 1 {
+		if files, err := client.Fetch(ctx, c, id); err != nil || len(files) != 1 {
 			t.Errorf("%s: fetch: %d files, %v", user, len(files), err)
 		}
-		if _, _, err := List(ctx, c, "", 10); err != nil {
+		if _, _, err := client.List(ctx, c, "", 10); err != nil {
 			t.Errorf("%s: jobs: %v", user, err)
 		}
-		if _, err := Describe(ctx, c, "Wait"); err != nil {
+		if _, err := client.Describe(ctx, c, "Wait"); err != nil {
 			t.Errorf("%s: describe: %v", user, err)
 		}
 		for _, verb := range []string{message.VerbModels, message.VerbExec, message.VerbSample, message.VerbLoad, message.VerbRetry, message.VerbStats, message.VerbFree} { // any answer of the daemon will do
@@ -401,7 +402,7 @@ func TestNobodyReadsOthersReplies(t *testing.T) {
 	if err := <-violations; !strings.Contains(err.Error(), `"_INBOX.>"`) {
 		t.Errorf("got %v", err)
 	}
-	if _, _, err := List(wiretest.Within(t, 5*time.Second), g.client(t, "alice"), "", 1); err != nil {
+	if _, _, err := client.List(wiretest.Within(t, 5*time.Second), g.client(t, "alice"), "", 1); err != nil {
 		t.Fatal(err)
 	}
 	for _, sub := range []*nats.Subscription{heard, own} {
@@ -412,13 +413,13 @@ func TestNobodyReadsOthersReplies(t *testing.T) {
 	// A client with a prefix that is not its own is told so at once.
 	url, access := g.login("bob")
 	access.Inbox = "_INBOX.alice"
-	c, err := DialNATSAs(url, access)
+	c, err := client.DialNATSAs(url, access)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
 	began := time.Now()
-	if _, _, err := List(wiretest.Within(t, 5*time.Second), c, "", 1); err == nil || !strings.Contains(err.Error(), "does not allow") || time.Since(began) > 2*time.Second {
+	if _, _, err := client.List(wiretest.Within(t, 5*time.Second), c, "", 1); err == nil || !strings.Contains(err.Error(), "does not allow") || time.Since(began) > 2*time.Second {
 		t.Errorf("got %v after %s, want a refusal that says so", err, time.Since(began))
 	}
 }

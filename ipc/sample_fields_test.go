@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
@@ -30,7 +31,7 @@ func TestEveryFieldOfSample(t *testing.T) {
 	}
 	run := func(name string, q *message.SampleRequest) (*message.SampleReply, []float32) {
 		t.Helper()
-		done, err := Sample(ctx, c, q, nil)
+		done, err := client.Sample(ctx, c, q, nil)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -132,7 +133,7 @@ func TestEveryFieldOfSample(t *testing.T) {
 		t.Errorf("a mask of zeros: the latent changed by %.2g", rel)
 	}
 	var pictures int
-	done, err := Sample(ctx, c, base(func(q *message.SampleRequest) { q.Preview, q.WantX0 = "jpeg", true }), func(p *message.SampleReply) {
+	done, err := client.Sample(ctx, c, base(func(q *message.SampleRequest) { q.Preview, q.WantX0 = "jpeg", true }), func(p *message.SampleReply) {
 		if bytes.HasPrefix(p.JPEG, []byte("\xff\xd8")) && p.X0 == nil && p.Sigma > 0 && !math.IsNaN(p.Sigma) {
 			pictures++
 		}

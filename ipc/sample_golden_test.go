@@ -11,6 +11,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/engine/safetensors"
+	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/models/latent"
@@ -218,7 +219,7 @@ func TestGoldenRunsThroughSample(t *testing.T) {
 		q.Model.Fingerprint = prints[g.Model]
 		var steps []int
 		var x0 *wire.Tensor
-		done, err := Sample(context.Background(), c, q, func(p *message.SampleReply) { steps, x0 = append(steps, p.Step), p.X0 })
+		done, err := client.Sample(context.Background(), c, q, func(p *message.SampleReply) { steps, x0 = append(steps, p.Step), p.X0 })
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue

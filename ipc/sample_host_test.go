@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"patchbay/engine/safetensors"
+	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire"
@@ -83,7 +84,7 @@ func TestPatchesEqualTheLoraNode(t *testing.T) {
 	exec := func(class string, inputs ...any) []any {
 		t.Helper()
 		var out message.ExecReply
-		if err := askOne(ctx, c, message.VerbExec, "", &message.ExecRequest{Class: class, Inputs: node.NewObject(inputs...)}, &out); err != nil {
+		if err := client.AskOne(ctx, c, message.VerbExec, "", &message.ExecRequest{Class: class, Inputs: node.NewObject(inputs...)}, &out); err != nil {
 			t.Fatalf("%s: %v", class, err)
 		}
 		return out.Outputs
@@ -112,7 +113,7 @@ func TestPatchesEqualTheLoraNode(t *testing.T) {
 	}
 	bySample := func(q *message.SampleRequest) []float32 {
 		t.Helper()
-		done, err := Sample(ctx, c, q, nil)
+		done, err := client.Sample(ctx, c, q, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -148,11 +149,11 @@ func TestPatchesEqualTheLoraNode(t *testing.T) {
 		bad := *q
 		bad.Model.Patches = slices.Clone(q.Model.Patches)
 		change(&bad.Model.Patches[0])
-		if _, err := Sample(ctx, c, &bad, nil); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "model.patches[0]") {
+		if _, err := client.Sample(ctx, c, &bad, nil); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "model.patches[0]") {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}
-	if freed, err := Free(ctx, c, &message.FreeRequest{Models: []string{"demo_flux.safetensors"}}); err != nil || freed.Bytes < 1<<20 {
+	if freed, err := client.Free(ctx, c, &message.FreeRequest{Models: []string{"demo_flux.safetensors"}}); err != nil || freed.Bytes < 1<<20 {
 		t.Errorf("free: %+v, %v", freed, err)
 	}
 }
@@ -163,7 +164,7 @@ func TestTensorsByHash(t *testing.T) {
 	c := dialRig(t, r)
 	ctx := wiretest.Within(t, 20*time.Second)
 	for _, enc := range []wire.Encoding{wire.Msgpack, wire.JSON} {
-		c.enc = enc
+		c.Enc = enc
 		x := f32(golden.Fill(string(rune('a'+enc)), 4, 1, 0), 1, 1, 2, 2)
 		x.Name()
 		bare := func() *message.SampleRequest {
@@ -172,29 +173,29 @@ func TestTensorsByHash(t *testing.T) {
 			return q
 		}
 		var e *wire.Error
-		_, err := Sample(ctx, c, bare(), nil)
+		_, err := client.Sample(ctx, c, bare(), nil)
 		if !errors.As(err, &e) || e.Code != wire.ErrMissing || len(e.Extra["missing"].([]any)) != 1 || e.Extra["missing"].([]any)[0] != x.Hash {
 			t.Fatalf("got %v (%+v)", err, e)
 		}
 		q := smallSample("euler")
 		q.Latent = x
 		for range 2 {
-			done, err := Sample(ctx, c, q, nil)
+			done, err := client.Sample(ctx, c, q, nil)
 			if err != nil || !bytes.Equal(done.X.Data, x.Data) {
 				t.Fatalf("got %+v, %v", done, err)
 			}
 		}
-		if done, err := Sample(ctx, c, bare(), nil); err != nil || !bytes.Equal(done.X.Data, x.Data) {
+		if done, err := client.Sample(ctx, c, bare(), nil); err != nil || !bytes.Equal(done.X.Data, x.Data) {
 			t.Errorf("by its hash: %v", err)
 		}
 		lie := bare()
 		lie.Latent.Shape = []int{1, 1, 2, 4}
-		if _, err := Sample(ctx, c, lie, nil); wiretest.Code(err) != wire.ErrBadRequest || !strings.Contains(err.Error(), "needs 32 bytes") {
+		if _, err := client.Sample(ctx, c, lie, nil); wiretest.Code(err) != wire.ErrBadRequest || !strings.Contains(err.Error(), "needs 32 bytes") {
 			t.Errorf("a hash with another shape: %v", err)
 		}
 		lie = smallSample("euler")
 		lie.Latent.Hash = strings.Repeat("ab", 32)
-		if _, err := Sample(ctx, c, lie, nil); wiretest.Code(err) != wire.ErrBadRequest || !strings.Contains(err.Error(), "has the hash") {
+		if _, err := client.Sample(ctx, c, lie, nil); wiretest.Code(err) != wire.ErrBadRequest || !strings.Contains(err.Error(), "has the hash") {
 			t.Errorf("a hash that lies: %v", err)
 		}
 	}
@@ -210,14 +211,14 @@ func TestHashesThroughADaemon(t *testing.T) {
 	q.Latent = f32(golden.Fill("big", 1<<20, 1, 0), 1, 16, 256, 256)
 	q.Latent.Name()
 	for range 2 {
-		done, err := Sample(ctx, c, q, nil)
+		done, err := client.Sample(ctx, c, q, nil)
 		if err != nil || !bytes.Equal(done.X.Data, q.Latent.Data) {
 			t.Fatalf("got %v", err)
 		}
 	}
 	bare := *q
 	bare.Latent = &wire.Tensor{DType: "f32", Shape: q.Latent.Shape, Hash: q.Latent.Hash}
-	if _, err := Sample(ctx, c, &bare, nil); err != nil {
+	if _, err := client.Sample(ctx, c, &bare, nil); err != nil {
 		t.Errorf("by its hash: %v", err)
 	}
 }
@@ -230,37 +231,37 @@ func TestSampleIsAJob(t *testing.T) {
 	q := smallSample("euler")
 	for range 2 { // the id may be used again
 		q.ID = "s1"
-		if _, err := Sample(ctx, c, q, nil); err != nil {
+		if _, err := client.Sample(ctx, c, q, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
-	rec, err := Status(ctx, other, "s1")
+	rec, err := client.Status(ctx, other, "s1")
 	if err != nil || rec.State != message.Done || rec.Kind != KindSample || rec.Attempt != 1 || rec.Worker != "fake" || rec.Metrics["load_seconds"] != 0.5 {
 		t.Errorf("got %+v, %v", rec, err)
 	}
 	var evs []message.Event
-	end, err := Follow(ctx, other, "s1", 0, false, &Collector{Event: func(ev message.Event) { evs = append(evs, ev) }})
+	end, err := client.Follow(ctx, other, "s1", 0, false, &client.Collector{Event: func(ev message.Event) { evs = append(evs, ev) }})
 	if want := "queued execution_start progress metrics execution_success"; err != nil || end == nil || strings.Join(types(evs), " ") != want {
 		t.Errorf("got events %v, %v, want %s", types(evs), err, want)
 	}
 	q = smallSample("wait")
 	q.ID = "s2"
-	_, err = Sample(ctx, c, q, func(*message.SampleReply) {
-		list, counts, err := List(ctx, other, message.Running, 10)
+	_, err = client.Sample(ctx, c, q, func(*message.SampleReply) {
+		list, counts, err := client.List(ctx, other, message.Running, 10)
 		if err != nil || len(list) != 1 || list[0].Job != "s2" || counts[message.Running] != 1 {
 			t.Errorf("jobs: got %+v, %v, %v", list, counts, err)
 		}
-		if _, err := Submit(ctx, other, &message.RunRequest{ID: "s2", Workflow: messagetest.Graph("Wait 1")}); wiretest.Code(err) != wire.ErrDuplicate {
+		if _, err := client.Submit(ctx, other, &message.RunRequest{ID: "s2", Workflow: messagetest.Graph("Wait 1")}); wiretest.Code(err) != wire.ErrDuplicate {
 			t.Errorf("a job of that id: got %v", err)
 		}
-		if did, _, err := Cancel(context.WithoutCancel(ctx), other, "s2"); !did || err != nil {
+		if did, _, err := client.Cancel(context.WithoutCancel(ctx), other, "s2"); !did || err != nil {
 			t.Errorf("cancel: %v, %v", did, err)
 		}
 	})
-	if rec, _ := Status(ctx, other, "s2"); wiretest.Code(err) != wire.ErrCancelled || rec.State != message.Cancelled || !rec.Cancel {
+	if rec, _ := client.Status(ctx, other, "s2"); wiretest.Code(err) != wire.ErrCancelled || rec.State != message.Cancelled || !rec.Cancel {
 		t.Errorf("got %v, record %+v", err, rec)
 	}
-	if err := Retry(ctx, other, "s2"); err == nil {
+	if err := client.Retry(ctx, other, "s2"); err == nil {
 		t.Error("a sample was retried")
 	}
 	_, _, end = runJob(t, c, &message.RunRequest{ID: "job", Workflow: messagetest.Graph("Wait 1")})
@@ -268,7 +269,7 @@ func TestSampleIsAJob(t *testing.T) {
 	if q.ID = "job"; end.Type != message.EventSuccess {
 		t.Fatal(end)
 	}
-	if _, err := Sample(ctx, c, q, nil); wiretest.Code(err) != wire.ErrDuplicate {
+	if _, err := client.Sample(ctx, c, q, nil); wiretest.Code(err) != wire.ErrDuplicate {
 		t.Errorf("the id of a workflow: got %v", err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
@@ -28,11 +29,11 @@ func TestSampleOverFrames(t *testing.T) {
 	r := newRig(t, JobsConfig{}, ShelfConfig{})
 	c := dialRig(t, r)
 	for _, enc := range []wire.Encoding{wire.Msgpack, wire.JSON} {
-		c.enc = enc
+		c.Enc = enc
 		q := smallSample("euler")
 		q.ID = "mine"
 		var seen []*message.SampleReply
-		done, err := Sample(wiretest.Within(t, 10*time.Second), c, q, func(m *message.SampleReply) { seen = append(seen, m) })
+		done, err := client.Sample(wiretest.Within(t, 10*time.Second), c, q, func(m *message.SampleReply) { seen = append(seen, m) })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -52,26 +53,26 @@ func TestSampleIsCancelled(t *testing.T) {
 	ctx := wiretest.Within(t, 10*time.Second)
 	q := smallSample("wait")
 	q.ID = "stop-me"
-	_, err := Sample(ctx, c, q, func(*message.SampleReply) {
-		if _, err := Sample(ctx, other, q, nil); wiretest.Code(err) != wire.ErrDuplicate {
+	_, err := client.Sample(ctx, c, q, func(*message.SampleReply) {
+		if _, err := client.Sample(ctx, other, q, nil); wiretest.Code(err) != wire.ErrDuplicate {
 			t.Errorf("a second run of that id: got %v, want %s", err, wire.ErrDuplicate)
 		}
-		if did, _, err := Cancel(ctx, other, "stop-me"); !did || err != nil {
+		if did, _, err := client.Cancel(ctx, other, "stop-me"); !did || err != nil {
 			t.Errorf("cancel: got %v, %v", did, err)
 		}
 	})
 	if wiretest.Code(err) != wire.ErrCancelled {
 		t.Errorf("got %v, want %s", err, wire.ErrCancelled)
 	}
-	if did, state, err := Cancel(ctx, other, "stop-me"); did || state != message.Cancelled || err != nil {
+	if did, state, err := client.Cancel(ctx, other, "stop-me"); did || state != message.Cancelled || err != nil {
 		t.Errorf("cancel after the end: got %v, %s, %v, want false and %s", did, state, err, message.Cancelled)
 	}
-	_, err = Sample(ctx, c, q, func(*message.SampleReply) { go c.Close() })
+	_, err = client.Sample(ctx, c, q, func(*message.SampleReply) { go c.Close() })
 	if err == nil {
 		t.Error("the run ended well without its client")
 	}
 	for end := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
-		if rec, err := Status(ctx, other, "stop-me"); err == nil && rec.State == message.Cancelled && strings.Contains(rec.Error.Message, "client") {
+		if rec, err := client.Status(ctx, other, "stop-me"); err == nil && rec.State == message.Cancelled && strings.Contains(rec.Error.Message, "client") {
 			break
 		}
 		if time.Now().After(end) {
@@ -113,7 +114,7 @@ func TestSampleRefusals(t *testing.T) {
 		q := smallSample("euler")
 		change(q)
 		var e *wire.Error
-		if _, err := Sample(ctx, c, q, nil); !errors.As(err, &e) || e.Code != wire.ErrBadRequest || e.Input != field {
+		if _, err := client.Sample(ctx, c, q, nil); !errors.As(err, &e) || e.Code != wire.ErrBadRequest || e.Input != field {
 			t.Errorf("%s: got %v", field, err)
 		}
 	}
@@ -127,12 +128,12 @@ func TestSampleRefusals(t *testing.T) {
 		"seed":                      {"seed": -1},
 	} {
 		var e *wire.Error
-		err := askOne(ctx, c, message.VerbSample, "", body, &struct{}{})
+		err := client.AskOne(ctx, c, message.VerbSample, "", body, &struct{}{})
 		if !errors.As(err, &e) || e.Input != field {
 			t.Errorf("%s: got %v (%+v)", field, err, e)
 		}
 	}
-	if _, err := Load(ctx, c, &message.LoadRequest{}); wiretest.Code(err) != wire.ErrBadRequest {
+	if _, err := client.Load(ctx, c, &message.LoadRequest{}); wiretest.Code(err) != wire.ErrBadRequest {
 		t.Errorf("load without a file: got %v", err)
 	}
 }
@@ -143,22 +144,22 @@ func TestModelsOfHosts(t *testing.T) {
 	c := dialRig(t, realRig(t, dir))
 	ctx := wiretest.Within(t, 30*time.Second)
 	ref := message.ModelRef{File: "flux-b.safetensors", Fingerprint: strings.ToUpper(prints["flux-b"])}
-	first, err := Load(ctx, c, &message.LoadRequest{Model: ref})
+	first, err := client.Load(ctx, c, &message.LoadRequest{Model: ref})
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := Load(ctx, c, &message.LoadRequest{Model: ref})
+	again, err := client.Load(ctx, c, &message.LoadRequest{Model: ref})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if first.Bytes < 1000 || first.Seconds == 0 || again.Seconds != 0 || again.Bytes != first.Bytes || first.Workers != 1 {
 		t.Errorf("got %+v, then %+v: want the second to find the weights there", first, again)
 	}
-	freed, err := Free(ctx, c, &message.FreeRequest{Models: []string{"flux-b.safetensors"}})
+	freed, err := client.Free(ctx, c, &message.FreeRequest{Models: []string{"flux-b.safetensors"}})
 	if err != nil || freed.Bytes != first.Bytes {
 		t.Errorf("free: got %+v, %v, want %d bytes", freed, err, first.Bytes)
 	}
-	if freed, err = Free(ctx, c, &message.FreeRequest{}); err != nil || freed.Bytes != 0 {
+	if freed, err = client.Free(ctx, c, &message.FreeRequest{}); err != nil || freed.Bytes != 0 {
 		t.Errorf("free twice: got %+v, %v, want 0 bytes", freed, err)
 	}
 	for _, row := range []struct {
@@ -170,18 +171,18 @@ func TestModelsOfHosts(t *testing.T) {
 		{message.ModelRef{File: "flux-b.safetensors", Fingerprint: "00"}, wire.ErrNoModel, "model.fingerprint"},
 	} {
 		var e *wire.Error
-		if _, err := Load(ctx, c, &message.LoadRequest{Model: row.model}); !errors.As(err, &e) || e.Code != row.code || e.Input != row.input {
+		if _, err := client.Load(ctx, c, &message.LoadRequest{Model: row.model}); !errors.As(err, &e) || e.Code != row.code || e.Input != row.input {
 			t.Errorf("load %+v: got %v, want %s of %s", row.model, err, row.code, row.input)
 		}
 	}
 	q := smallSample("euler")
 	q.Model = ref
 	var e *wire.Error
-	if _, err := Sample(ctx, c, q, nil); !errors.As(err, &e) || e.Input != "latent" || !strings.Contains(e.Message, "channels") {
+	if _, err := client.Sample(ctx, c, q, nil); !errors.As(err, &e) || e.Input != "latent" || !strings.Contains(e.Message, "channels") {
 		t.Errorf("a latent of one channel: got %v", err)
 	}
 	q.Sampling = &message.SamplingRef{Bases: []string{"ModelSamplingCascade"}}
-	if _, err := Sample(ctx, c, q, nil); !errors.As(err, &e) || e.Input != "sampling.bases" {
+	if _, err := client.Sample(ctx, c, q, nil); !errors.As(err, &e) || e.Input != "sampling.bases" {
 		t.Errorf("an unknown base: got %v", err)
 	}
 }
@@ -226,11 +227,11 @@ func BenchmarkTensorOverSocket(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	c := NewFrameClient(nc, nc, nc.Close)
+	c := client.NewFrameClient(nc, nc, nc.Close)
 	body := map[string]any{"class_type": "Sink", "inputs": node.NewObject("value", &wire.Tensor{DType: "f32", Shape: []int{16, 1024, 1024}, Data: make([]byte, 64<<20)})}
 	b.SetBytes(64 << 20)
 	for b.Loop() {
-		if err := askOne(ctx, c, message.VerbExec, "", body, &struct{}{}); wiretest.Code(err) != wire.ErrNoNodeType {
+		if err := client.AskOne(ctx, c, message.VerbExec, "", body, &struct{}{}); wiretest.Code(err) != wire.ErrNoNodeType {
 			b.Fatal(err)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/node"
@@ -39,7 +40,7 @@ func TestSchemaIsServed(t *testing.T) {
 	var out struct {
 		Schema *node.Object `json:"schema"`
 	}
-	if err := askOne(t.Context(), c, message.VerbDescribe, "", message.DescribeRequest{Schema: true}, &out); err != nil {
+	if err := client.AskOne(t.Context(), c, message.VerbDescribe, "", message.DescribeRequest{Schema: true}, &out); err != nil {
 		t.Fatal(err)
 	}
 	defs, _ := out.Schema.Get("$defs")

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire"
@@ -23,7 +24,7 @@ import (
 )
 
 // dialRig connects a client to a rig over frames on a pipe.
-func dialRig(t *testing.T, r *rig) *FrameClient {
+func dialRig(t *testing.T, r *rig) *client.FrameClient {
 	t.Helper()
 	here, there := net.Pipe()
 	ctx, stop := context.WithCancel(context.Background())
@@ -34,7 +35,7 @@ func dialRig(t *testing.T, r *rig) *FrameClient {
 			t.Errorf("serve: %v", err)
 		}
 	}()
-	c := NewFrameClient(here, here, here.Close)
+	c := client.NewFrameClient(here, here, here.Close)
 	t.Cleanup(func() {
 		_ = c.Close()
 		stop()
@@ -53,11 +54,11 @@ func types(evs []message.Event) []string {
 }
 
 // runJob runs a workflow and returns its events, the collector and the terminal event.
-func runJob(t *testing.T, c Client, req *message.RunRequest) ([]message.Event, *Collector, *message.Event) {
+func runJob(t *testing.T, c client.Client, req *message.RunRequest) ([]message.Event, *client.Collector, *message.Event) {
 	t.Helper()
 	var evs []message.Event
-	col := &Collector{Event: func(e message.Event) { evs = append(evs, e) }}
-	end, err := Run(wiretest.Within(t, 20*time.Second), c, req, col)
+	col := &client.Collector{Event: func(e message.Event) { evs = append(evs, e) }}
+	end, err := client.Run(wiretest.Within(t, 20*time.Second), c, req, col)
 	if err != nil {
 		t.Fatalf("run: %v", err)
 	}
@@ -72,7 +73,7 @@ func TestRunOverFrames(t *testing.T) {
 	c := dialRig(t, r)
 	for i, size := range []int{10, 512 << 10, 512<<10 + 1, 3 << 20, 700 << 10} {
 		if i == 4 {
-			c.enc = wire.JSON
+			c.Enc = wire.JSON
 		}
 		evs, col, end := runJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Step 3", "Picture "+strconv.Itoa(size))})
 		want := "queued execution_start executing progress progress progress executing executed metrics execution_success"
@@ -138,7 +139,7 @@ func TestRefusals(t *testing.T) {
 		}
 	}
 	for i := range 2 { // one runs (soon), one waits
-		if _, err := Submit(ctx, c, &message.RunRequest{ID: "q" + strconv.Itoa(i), Workflow: messagetest.Graph("Wait 300")}); err != nil {
+		if _, err := client.Submit(ctx, c, &message.RunRequest{ID: "q" + strconv.Itoa(i), Workflow: messagetest.Graph("Wait 300")}); err != nil {
 			t.Fatal(err)
 		}
 		waitState(t, r.jobs, "q0", message.Running)
@@ -212,7 +213,7 @@ func TestTiedRunEndsWithItsConnection(t *testing.T) {
 	r := newRig(t, JobsConfig{}, ShelfConfig{})
 	c := dialRig(t, r)
 	ctx := wiretest.Within(t, 10*time.Second)
-	if _, err := Submit(ctx, c, &message.RunRequest{ID: "sub", Workflow: messagetest.Graph("Wait 200")}); err != nil {
+	if _, err := client.Submit(ctx, c, &message.RunRequest{ID: "sub", Workflow: messagetest.Graph("Wait 200")}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.Ask(ctx, message.VerbRun, "", &message.RunRequest{ID: "tied", Workflow: messagetest.Graph("Wait 60000")}); err != nil {
@@ -232,24 +233,24 @@ func TestCancelQueuedAndRunning(t *testing.T) {
 	c := dialRig(t, r)
 	ctx := wiretest.Within(t, 10*time.Second)
 	for _, id := range []string{"a", "b"} {
-		if _, err := Submit(ctx, c, &message.RunRequest{ID: id, Workflow: messagetest.Graph("Wait 60000")}); err != nil {
+		if _, err := client.Submit(ctx, c, &message.RunRequest{ID: id, Workflow: messagetest.Graph("Wait 60000")}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	waitState(t, r.jobs, "a", message.Running)
-	if did, state, err := Cancel(ctx, c, "b"); err != nil || !did || state != message.Cancelled {
+	if did, state, err := client.Cancel(ctx, c, "b"); err != nil || !did || state != message.Cancelled {
 		t.Errorf("cancel a waiting job: %v %s %v", did, state, err)
 	}
-	if did, _, err := Cancel(ctx, c, "a"); err != nil || !did {
+	if did, _, err := client.Cancel(ctx, c, "a"); err != nil || !did {
 		t.Errorf("cancel a running job: %v %v", did, err)
 	}
 	waitState(t, r.jobs, "a", message.Cancelled)
-	if did, state, err := Cancel(ctx, c, "a"); err != nil || did || state != message.Cancelled {
+	if did, state, err := client.Cancel(ctx, c, "a"); err != nil || did || state != message.Cancelled {
 		t.Errorf("cancel again: %v %s %v", did, state, err)
 	}
 	for _, id := range []string{"a", "b"} {
 		var evs []message.Event
-		end, err := Follow(ctx, c, id, 0, false, &Collector{Event: func(e message.Event) { evs = append(evs, e) }})
+		end, err := client.Follow(ctx, c, id, 0, false, &client.Collector{Event: func(e message.Event) { evs = append(evs, e) }})
 		if err != nil || end == nil || end.Type != message.EventInterrupted {
 			t.Errorf("%s: events %v, %v", id, types(evs), err)
 		}
@@ -272,7 +273,7 @@ func TestFailureDeadlineExpiryPanic(t *testing.T) {
 		t.Errorf("deadline: %+v", end.Error)
 	}
 	ctx := wiretest.Within(t, 10*time.Second)
-	if _, err := Submit(ctx, c, &message.RunRequest{ID: "long", Workflow: messagetest.Graph("Wait 600")}); err != nil {
+	if _, err := client.Submit(ctx, c, &message.RunRequest{ID: "long", Workflow: messagetest.Graph("Wait 600")}); err != nil {
 		t.Fatal(err)
 	}
 	waitState(t, r.jobs, "long", message.Running)
@@ -290,24 +291,24 @@ func TestIdempotentJobs(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 5 {
 		wg.Go(func() {
-			col := &Collector{}
-			end, err := Run(ctx, c, req, col)
+			col := &client.Collector{}
+			end, err := client.Run(ctx, c, req, col)
 			if err != nil || end == nil || end.Type != message.EventSuccess || len(col.Files) != 1 {
 				t.Errorf("got %+v, %d files, %v", end, len(col.Files), err)
 			}
 		})
 	}
 	wg.Wait()
-	rec, err := Status(ctx, c, "same")
+	rec, err := client.Status(ctx, c, "same")
 	if err != nil || rec.Attempt != 1 || rec.State != message.Done {
 		t.Errorf("got %+v, %v", rec, err)
 	}
-	_, err = Submit(ctx, c, &message.RunRequest{ID: "same", Workflow: messagetest.Graph("Wait 51")})
+	_, err = client.Submit(ctx, c, &message.RunRequest{ID: "same", Workflow: messagetest.Graph("Wait 51")})
 	var e *wire.Error
 	if !errors.As(err, &e) || e.Code != wire.ErrDuplicate {
 		t.Errorf("the same id with another body: %v", err)
 	}
-	list, counts, err := List(ctx, c, "", 10)
+	list, counts, err := client.List(ctx, c, "", 10)
 	if err != nil || len(list) != 1 || counts[message.Done] != 1 {
 		t.Errorf("got %d jobs, %v, %v", len(list), counts, err)
 	}
@@ -344,7 +345,7 @@ func TestFilesAreNamedAfterTheJobIsDone(t *testing.T) {
 	if left, _ := os.ReadDir(filepath.Join(out, ".stage")); len(left) != 0 {
 		t.Errorf("%d entries are left in the stage", len(left))
 	}
-	files, err := Fetch(wiretest.Within(t, 5*time.Second), c, "one")
+	files, err := client.Fetch(wiretest.Within(t, 5*time.Second), c, "one")
 	if err != nil || len(files) != 2 || !bytes.Equal(files[1].Data, col.Files[1].Data) {
 		t.Errorf("fetch: %d files, %v", len(files), err)
 	}
@@ -352,11 +353,11 @@ func TestFilesAreNamedAfterTheJobIsDone(t *testing.T) {
 		t.Fatal(err)
 	}
 	var e *wire.Error
-	if _, err = Fetch(wiretest.Within(t, 5*time.Second), c, "one"); !errors.As(err, &e) || e.Code != wire.ErrExpired {
+	if _, err = client.Fetch(wiretest.Within(t, 5*time.Second), c, "one"); !errors.As(err, &e) || e.Code != wire.ErrExpired {
 		t.Errorf("fetch of a file that was changed: %v", err)
 	}
 	runJob(t, c, &message.RunRequest{ID: "two", Workflow: messagetest.Graph("Picture 1")})
-	if _, err := Status(wiretest.Within(t, 5*time.Second), c, "one"); !errors.As(err, &e) || e.Code != wire.ErrNoJob {
+	if _, err := client.Status(wiretest.Within(t, 5*time.Second), c, "one"); !errors.As(err, &e) || e.Code != wire.ErrNoJob {
 		t.Errorf("a job beyond Keep: %v", err)
 	}
 }
@@ -369,7 +370,7 @@ func TestExecAndHandles(t *testing.T) {
 	exec := func(class string, inputs map[string]any) message.ExecReply {
 		t.Helper()
 		var out message.ExecReply
-		if err := askOne(ctx, c, message.VerbExec, "", map[string]any{"class_type": class, "inputs": inputs}, &out); err != nil {
+		if err := client.AskOne(ctx, c, message.VerbExec, "", map[string]any{"class_type": class, "inputs": inputs}, &out); err != nil {
 			t.Fatal(err)
 		}
 		return out
@@ -386,16 +387,16 @@ func TestExecAndHandles(t *testing.T) {
 		second = exec("Loader", nil)
 	}
 	var out message.ExecReply
-	err := askOne(ctx, c, message.VerbExec, "", map[string]any{"class_type": "Echo", "inputs": map[string]any{"value": []any{first.Outputs[0], second.Outputs[0]}}}, &out)
+	err := client.AskOne(ctx, c, message.VerbExec, "", map[string]any{"class_type": "Echo", "inputs": map[string]any{"value": []any{first.Outputs[0], second.Outputs[0]}}}, &out)
 	var e *wire.Error
 	if !errors.As(err, &e) || e.Code != wire.ErrNoHandle {
 		t.Errorf("handles of two workers: %v", err)
 	}
 	var freed message.FreeReply
-	if err := askOne(ctx, c, message.VerbFree, "", map[string]any{"handles": []string{"a-h1", "b-h1"}}, &freed); err != nil {
+	if err := client.AskOne(ctx, c, message.VerbFree, "", map[string]any{"handles": []string{"a-h1", "b-h1"}}, &freed); err != nil {
 		t.Fatal(err)
 	}
-	if err := askOne(ctx, c, message.VerbExec, "", map[string]any{"class_type": "Echo", "inputs": map[string]any{"value": first.Outputs[0]}}, &out); !errors.As(err, &e) || e.Code != wire.ErrNoHandle {
+	if err := client.AskOne(ctx, c, message.VerbExec, "", map[string]any{"class_type": "Echo", "inputs": map[string]any{"value": first.Outputs[0]}}, &out); !errors.As(err, &e) || e.Code != wire.ErrNoHandle {
 		t.Errorf("a freed handle: %v", err)
 	}
 }
@@ -405,13 +406,13 @@ func TestPreviewsOnlyWhenAsked(t *testing.T) {
 	c := dialRig(t, r)
 	for _, want := range []bool{false, true} {
 		n := 0
-		col := &Collector{Preview: func(id string, p []byte) {
+		col := &client.Collector{Preview: func(id string, p []byte) {
 			if id == "" || string(p) != "jpeg" {
 				t.Errorf("got preview %q of node %s", p, id)
 			}
 			n++
 		}}
-		if _, err := Run(wiretest.Within(t, 5*time.Second), c, &message.RunRequest{Preview: want, Workflow: messagetest.Graph("Step 3", "Wait 100", "Step 1", "Wait 100")}, col); err != nil {
+		if _, err := client.Run(wiretest.Within(t, 5*time.Second), c, &message.RunRequest{Preview: want, Workflow: messagetest.Graph("Step 3", "Wait 100", "Step 1", "Wait 100")}, col); err != nil {
 			t.Fatal(err)
 		}
 		if (n > 0) != want {

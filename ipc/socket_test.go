@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire/wiretest"
@@ -43,17 +44,17 @@ func TestSocket(t *testing.T) {
 	if err != nil || st.Mode().Perm() != 0o600 {
 		t.Errorf("got mode %v, %v, want 0600", st.Mode(), err)
 	}
-	a, err := DialSocket(path)
+	a, err := client.DialSocket(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer a.Close()
-	b, err := DialSocket(path)
+	b, err := client.DialSocket(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	for _, c := range []Client{a, b} {
+	for _, c := range []client.Client{a, b} {
 		if _, col, end := runJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Picture 600000")}); end.Type != message.EventSuccess || len(col.Files) != 1 {
 			t.Errorf("got %+v", end)
 		}
@@ -75,11 +76,11 @@ func TestStaleSocketIsReplaced(t *testing.T) {
 	}
 	r := newRig(t, JobsConfig{}, ShelfConfig{})
 	serveSocket(t, path, r)
-	c, err := DialSocket(path)
+	c, err := client.DialSocket(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Models(wiretest.Within(t, 5*time.Second), c); err != nil {
+	if _, err := client.Models(wiretest.Within(t, 5*time.Second), c); err != nil {
 		t.Error(err)
 	}
 	_ = c.Close()

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
@@ -43,7 +44,7 @@ type Child struct {
 // process is one life of a Child.
 type process struct {
 	cmd    *exec.Cmd
-	client *FrameClient
+	client *client.FrameClient
 	tail   *tail
 	dead   chan struct{} // closed after cause is set
 	cause  *wire.Error
@@ -145,7 +146,7 @@ func (c *Child) start(ctx context.Context) (*process, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start worker: %w", err), ours.Close())
 	}
-	p.client = NewFrameClient(ours, ours, ours.Close)
+	p.client = client.NewFrameClient(ours, ours, ours.Close)
 	go p.wait(c.cfg.Name)
 	hello, cancel := context.WithTimeout(ctx, c.cfg.Start)
 	defer cancel()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire"
@@ -118,7 +119,7 @@ func TestKillFromOutside(t *testing.T) {
 	r, child := childRig(t, nil)
 	c := dialRig(t, r)
 	ctx := wiretest.Within(t, 20*time.Second)
-	if _, err := Submit(ctx, c, &message.RunRequest{ID: "k", Workflow: messagetest.Graph("Wait 400")}); err != nil {
+	if _, err := client.Submit(ctx, c, &message.RunRequest{ID: "k", Workflow: messagetest.Graph("Wait 400")}); err != nil {
 		t.Fatal(err)
 	}
 	waitState(t, r.jobs, "k", message.Running)
@@ -134,7 +135,7 @@ func TestCancelledJobThatDoesNotStopCostsItsWorker(t *testing.T) {
 	r, child := childRig(t, func(c *ChildConfig) { c.Grace = 100 * time.Millisecond })
 	c := dialRig(t, r)
 	ctx := wiretest.Within(t, 20*time.Second)
-	if _, err := Submit(ctx, c, &message.RunRequest{ID: "h", Workflow: messagetest.Graph("Hang")}); err != nil {
+	if _, err := client.Submit(ctx, c, &message.RunRequest{ID: "h", Workflow: messagetest.Graph("Hang")}); err != nil {
 		t.Fatal(err)
 	}
 	cur, err := r.jobs.Follow(ctx, "h", 0, false)
@@ -150,7 +151,7 @@ func TestCancelledJobThatDoesNotStopCostsItsWorker(t *testing.T) {
 		kind = it.event.Type
 	}
 	pid := child.PID()
-	if _, _, err := Cancel(ctx, c, "h"); err != nil {
+	if _, _, err := client.Cancel(ctx, c, "h"); err != nil {
 		t.Fatal(err)
 	}
 	waitState(t, r.jobs, "h", message.Cancelled)
@@ -164,7 +165,7 @@ func TestFrozenWorkerIsReplaced(t *testing.T) {
 	r, child := childRig(t, func(c *ChildConfig) { c.Beat, c.Silence = 20*time.Millisecond, 300*time.Millisecond })
 	c := dialRig(t, r)
 	ctx := wiretest.Within(t, 20*time.Second)
-	if _, err := Submit(ctx, c, &message.RunRequest{ID: "f", Workflow: messagetest.Graph("Wait 1000")}); err != nil {
+	if _, err := client.Submit(ctx, c, &message.RunRequest{ID: "f", Workflow: messagetest.Graph("Wait 1000")}); err != nil {
 		t.Fatal(err)
 	}
 	waitState(t, r.jobs, "f", message.Running)
@@ -205,7 +206,7 @@ func TestWorkerOnPlainPipes(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	c := NewFrameClient(out, in, in.Close)
+	c := client.NewFrameClient(out, in, in.Close)
 	_, col, end := runJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Picture 700000")})
 	if end.Type != message.EventSuccess || len(col.Files) != 1 || len(col.Files[0].Data) != 700000 {
 		t.Errorf("got %+v, %d files", end, len(col.Files))

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire"
@@ -41,11 +42,11 @@ func TestResultsAreKeptUpToASize(t *testing.T) {
 	})
 	for i := range 5 {
 		id, gone := fmt.Sprint("r", i), i < 3
-		rec, err := Status(wiretest.Within(t, 5*time.Second), c, id)
+		rec, err := client.Status(wiretest.Within(t, 5*time.Second), c, id)
 		if err != nil || rec.State != message.Done || len(rec.Outputs) != 1 || (rec.Dropped > 0) != gone {
 			t.Errorf("%s: got %+v, %v; want done, dropped %v", id, rec, err, gone)
 		}
-		files, err := Fetch(wiretest.Within(t, 5*time.Second), c, id)
+		files, err := client.Fetch(wiretest.Within(t, 5*time.Second), c, id)
 		var e *wire.Error
 		if gone && (!errors.As(err, &e) || e.Code != wire.ErrExpired) || !gone && (err != nil || len(files) != 1) {
 			t.Errorf("%s: got %d files, %v; want them gone: %v", id, len(files), err, gone)

@@ -22,7 +22,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"patchbay/ipc"
+	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
@@ -33,9 +33,9 @@ type badInput struct {
 	program string
 	server  *server
 	files   *hostile
-	socket  ipc.Client // stays open all the time
-	picture []byte     // of the good job
-	goods   int        // good jobs so far
+	socket  client.Client // stays open all the time
+	picture []byte        // of the good job
+	goods   int           // good jobs so far
 }
 
 // TestBadInput sends everything that users and their files can get wrong to one daemon and to `run --local`.
@@ -44,7 +44,7 @@ func TestBadInput(t *testing.T) {
 	files := newHostile(t)
 	b := &badInput{t: t, program: program, files: files}
 	b.server = startServer(t, program, "", "--queue", "memory", "--compute", "f32", "--models", files.root, "--input", files.input)
-	socket, err := ipc.DialSocket(b.server.socket)
+	socket, err := client.DialSocket(b.server.socket)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,8 +114,8 @@ func (b *badInput) makeGood(n int) ([]byte, error) {
 	nodes["5"].Inputs["width"], nodes["5"].Inputs["height"] = 96, 96
 	ctx, stop := context.WithTimeout(context.Background(), 60*time.Second)
 	defer stop()
-	var col ipc.Collector
-	end, err := ipc.Run(ctx, b.socket, &message.RunRequest{Workflow: graph(b.t, nodes), NoMetadata: true}, &col)
+	var col client.Collector
+	end, err := client.Run(ctx, b.socket, &message.RunRequest{Workflow: graph(b.t, nodes), NoMetadata: true}, &col)
 	switch {
 	case err != nil:
 		return nil, err

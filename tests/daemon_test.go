@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"patchbay/ipc"
+	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
@@ -39,18 +39,18 @@ func TestDaemon(t *testing.T) {
 	}
 }
 
-func submit(t *testing.T, c ipc.Client, id, workflow string) {
+func submit(t *testing.T, c client.Client, id, workflow string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	if _, err := ipc.Submit(ctx, c, &message.RunRequest{ID: id, Workflow: workflow}); err != nil {
+	if _, err := client.Submit(ctx, c, &message.RunRequest{ID: id, Workflow: workflow}); err != nil {
 		t.Fatalf("submit %s: %v", id, err)
 	}
 }
 
-func cancel(t *testing.T, c ipc.Client, id string) {
+func cancel(t *testing.T, c client.Client, id string) {
 	t.Helper()
-	if _, _, err := ipc.Cancel(context.Background(), c, id); err != nil {
+	if _, _, err := client.Cancel(context.Background(), c, id); err != nil {
 		t.Fatalf("cancel %s: %v", id, err)
 	}
 }
@@ -94,7 +94,7 @@ func workerKilled(t *testing.T, program string) {
 	cancel(t, c, "k")
 	s.waitState(c, "k", message.Cancelled)
 	var retries []string
-	_, err := ipc.Follow(context.Background(), c, "k", 0, false, &ipc.Collector{Event: func(ev message.Event) {
+	_, err := client.Follow(context.Background(), c, "k", 0, false, &client.Collector{Event: func(ev message.Event) {
 		if ev.Type == message.EventRetrying {
 			retries = append(retries, fmt.Sprint(ev.Data["cause"]))
 		}
@@ -181,14 +181,14 @@ func drains(t *testing.T, program string) {
 	endings := make(chan ending, 2)
 	for _, id := range []string{"last", "later"} {
 		go func() {
-			ev, err := ipc.Follow(context.Background(), c, id, 0, false, &ipc.Collector{})
+			ev, err := client.Follow(context.Background(), c, id, 0, false, &client.Collector{})
 			endings <- ending{id, ev, err}
 		}()
 	}
 	s.waitState(c, "last", message.Running)
 	_ = s.cmd.Process.Signal(syscall.SIGTERM)
 	s.until("new jobs are refused", func() bool {
-		_, err := ipc.Submit(context.Background(), c, &message.RunRequest{Workflow: quick})
+		_, err := client.Submit(context.Background(), c, &message.RunRequest{Workflow: quick})
 		var e *wire.Error
 		return errors.As(err, &e) && e.Code == wire.ErrDraining
 	})
@@ -315,18 +315,18 @@ func BenchmarkQuickWorkflow(b *testing.B) {
 	program := buildProgram(b)
 	s := startServer(b, program, "")
 	c := s.client()
-	socket, err := ipc.DialSocket(s.socket)
+	socket, err := client.DialSocket(s.socket)
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer socket.Close()
 	for _, way := range []struct {
 		name string
-		c    ipc.Client
+		c    client.Client
 	}{{"nats", c}, {"socket", socket}} {
 		b.Run(way.name, func(b *testing.B) {
 			for b.Loop() {
-				end, err := ipc.Run(context.Background(), way.c, &message.RunRequest{Workflow: quick}, &ipc.Collector{})
+				end, err := client.Run(context.Background(), way.c, &message.RunRequest{Workflow: quick}, &client.Collector{})
 				if err != nil || end == nil || end.Type != message.EventSuccess {
 					b.Fatalf("%+v %v", end, err)
 				}

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"patchbay/ipc"
+	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
@@ -112,7 +112,7 @@ func fillAndFree(t *testing.T, s *server, d *disk, jobs int, restart func()) *wi
 	ask := func(i int) error {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		_, err := ipc.Submit(ctx, c, &message.RunRequest{ID: chaosID(i), Workflow: chaosFlow(t, i)})
+		_, err := client.Submit(ctx, c, &message.RunRequest{ID: chaosID(i), Workflow: chaosFlow(t, i)})
 		return err
 	}
 	for i := range jobs / 2 {

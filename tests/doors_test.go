@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"patchbay/ipc"
+	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
@@ -331,7 +332,7 @@ func (d *door) events(t *testing.T) *output {
 // previews: they come to those who ask for them, in the stream of a run and on their own subject, and to nobody else.
 func (d *door) previews(t *testing.T) {
 	t.Helper()
-	c, err := ipc.DialNATSAs(d.url, d.access)
+	c, err := client.DialNATSAs(d.url, d.access)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -339,7 +340,7 @@ func (d *door) previews(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	seen := 0
-	end, err := ipc.Run(ctx, c, &message.RunRequest{ID: d.id(30), Workflow: demoFlow(t, 12), Preview: true}, &ipc.Collector{Preview: func(_ string, jpeg []byte) {
+	end, err := client.Run(ctx, c, &message.RunRequest{ID: d.id(30), Workflow: demoFlow(t, 12), Preview: true}, &client.Collector{Preview: func(_ string, jpeg []byte) {
 		if strings.HasPrefix(string(jpeg), "\xff\xd8") {
 			seen++
 		}
@@ -356,7 +357,7 @@ func (d *door) previews(t *testing.T) {
 	if err := nc.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ipc.Submit(ctx, c, &message.RunRequest{ID: d.id(31), Workflow: demoFlow(t, 5000), Preview: true}); err != nil {
+	if _, err := client.Submit(ctx, c, &message.RunRequest{ID: d.id(31), Workflow: demoFlow(t, 5000), Preview: true}); err != nil {
 		t.Fatal(err)
 	}
 	d.waitJob(t, d.id(31), message.Running)
@@ -372,7 +373,7 @@ func (d *door) previews(t *testing.T) {
 	if err != nil || !strings.HasPrefix(string(m.Data), "\xff\xd8") || m.Header.Get("Patchbay-Job") != d.id(31) {
 		t.Errorf("no preview for %s: %v %v", d.id(31), m, err)
 	}
-	if did, _, err := ipc.Cancel(ctx, c, d.id(31)); !did || err != nil {
+	if did, _, err := client.Cancel(ctx, c, d.id(31)); !did || err != nil {
 		t.Errorf("cancel: %v, %v", did, err)
 	}
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"patchbay/ipc"
+	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
@@ -64,7 +64,7 @@ func quietRun(t *testing.T, program string) [][]byte {
 	c := s.client()
 	out := make([][]byte, chaosJobs)
 	for i := range out {
-		end, err := ipc.Run(context.Background(), c, &message.RunRequest{ID: chaosID(i), Workflow: chaosFlow(t, i)}, &ipc.Collector{})
+		end, err := client.Run(context.Background(), c, &message.RunRequest{ID: chaosID(i), Workflow: chaosFlow(t, i)}, &client.Collector{})
 		if err != nil || end == nil || end.Type != message.EventSuccess {
 			t.Fatalf("quiet job %d: %+v %v", i, end, err)
 		}
@@ -239,14 +239,14 @@ func storm(t *testing.T, s *server, n *natsServer, want [][]byte) {
 
 // vanish starts a long run that is tied to its client, and drops the client.
 func vanish(t *testing.T, s *server) {
-	c, err := ipc.DialNATS(s.url)
+	c, err := client.DialNATS(s.url)
 	if err != nil {
 		t.Logf("no client could connect: %v", err)
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 	defer cancel()
-	_, _ = ipc.Run(ctx, c, &message.RunRequest{ID: "vanished", Workflow: demoFlow(t, 5000), Tied: true}, &ipc.Collector{})
+	_, _ = client.Run(ctx, c, &message.RunRequest{ID: "vanished", Workflow: demoFlow(t, 5000), Tied: true}, &client.Collector{})
 	_ = c.Close()
 }
 
@@ -286,14 +286,14 @@ func submitAll(t *testing.T, url *atomic.Value, jobs int) error {
 }
 
 func submitOnce(url string, req *message.RunRequest) error {
-	c, err := ipc.DialNATS(url)
+	c, err := client.DialNATS(url)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_, err = ipc.Submit(ctx, c, req)
+	_, err = client.Submit(ctx, c, req)
 	return err
 }
 
@@ -417,7 +417,7 @@ func retryAndExpire(t *testing.T, program string) {
 	c := s.client()
 	submit(t, c, "long", demoFlow(t, 5000))
 	s.waitState(c, "long", message.Running)
-	if _, err := ipc.Submit(context.Background(), c, &message.RunRequest{ID: "late", Workflow: quick, QueueTTLMS: 50}); err != nil {
+	if _, err := client.Submit(context.Background(), c, &message.RunRequest{ID: "late", Workflow: quick, QueueTTLMS: 50}); err != nil {
 		t.Fatal(err)
 	}
 	s.waitState(c, "late", message.Expired)
@@ -443,7 +443,7 @@ func retryAndExpire(t *testing.T, program string) {
 	s.waitState(c, "long", message.Cancelled)
 	s.waitState(c, "late", message.Done)
 	var e *wire.Error
-	if err := ipc.Retry(context.Background(), c, "late"); !errors.As(err, &e) || e.Code != wire.ErrBadRequest {
+	if err := client.Retry(context.Background(), c, "late"); !errors.As(err, &e) || e.Code != wire.ErrBadRequest {
 		t.Errorf("retry of a job that is done: %v", err)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"patchbay/ipc"
+	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 )
 
@@ -83,7 +83,7 @@ func cancelAtRandom(t *testing.T, s *server, clients, each int) {
 			})
 			ends[rec.State]++
 			terminal := 0
-			_, err := ipc.Follow(context.Background(), c, id, 0, false, &ipc.Collector{Event: func(ev message.Event) {
+			_, err := client.Follow(context.Background(), c, id, 0, false, &client.Collector{Event: func(ev message.Event) {
 				if message.Terminal(ev.Type) {
 					terminal++
 				}
@@ -103,12 +103,12 @@ func cancelAtRandom(t *testing.T, s *server, clients, each int) {
 
 // fickle is a client that changes its mind.
 func fickle(s *server, k, each int, rnd *rand.Rand) error {
-	var c ipc.Client
+	var c client.Client
 	var err error
 	if k%2 == 0 {
-		c, err = ipc.DialNATS(s.url)
+		c, err = client.DialNATS(s.url)
 	} else {
-		c, err = ipc.DialSocket(s.socket)
+		c, err = client.DialSocket(s.socket)
 	}
 	if err != nil {
 		return err
@@ -122,18 +122,18 @@ func fickle(s *server, k, each int, rnd *rand.Rand) error {
 		if rnd.IntN(2) == 0 {
 			flow = strings.Replace(flowText(3), `"seed": 1`, fmt.Sprintf(`"seed": %d`, k*100+i), 1)
 		}
-		if _, err := ipc.Submit(ctx, c, &message.RunRequest{ID: id, Workflow: flow}); err != nil {
+		if _, err := client.Submit(ctx, c, &message.RunRequest{ID: id, Workflow: flow}); err != nil {
 			return fmt.Errorf("submit %s: %w", id, err)
 		}
 		switch rnd.IntN(4) {
 		case 0: // lets it be
 		case 1: // follows it for a moment and walks away
 			short, leave := context.WithTimeout(ctx, time.Duration(rnd.IntN(50))*time.Millisecond)
-			_, _ = ipc.Follow(short, c, id, 0, true, &ipc.Collector{})
+			_, _ = client.Follow(short, c, id, 0, true, &client.Collector{})
 			leave()
 		default:
 			time.Sleep(time.Duration(rnd.IntN(300)) * time.Millisecond)
-			if _, _, err := ipc.Cancel(ctx, c, id); err != nil {
+			if _, _, err := client.Cancel(ctx, c, id); err != nil {
 				return fmt.Errorf("cancel %s: %w", id, err)
 			}
 		}
@@ -150,12 +150,12 @@ func clientVanishes(t *testing.T, program string) {
 	if err := os.WriteFile(flow, []byte(chaosFlow(t, 1)), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	gone, err := ipc.DialNATS(s.url)
+	gone, err := client.DialNATS(s.url)
 	if err != nil {
 		t.Fatal(err)
 	}
 	go func() {
-		_, _ = ipc.Run(context.Background(), gone, &message.RunRequest{ID: "tied", Workflow: demoFlow(t, 5000), Tied: true}, &ipc.Collector{})
+		_, _ = client.Run(context.Background(), gone, &message.RunRequest{ID: "tied", Workflow: demoFlow(t, 5000), Tied: true}, &client.Collector{})
 	}()
 	s.until("the tied run is under way", func() bool {
 		rec, err := status(c, "tied")

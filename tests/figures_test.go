@@ -16,7 +16,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"patchbay/ipc"
+	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 )
 
@@ -43,7 +43,7 @@ func BenchmarkStart(b *testing.B) {
 			start := func(i int) time.Duration {
 				id := fmt.Sprint("s", i)
 				began := time.Now()
-				if _, err := ipc.Submit(context.Background(), c, &message.RunRequest{ID: id, Workflow: quick}); err != nil {
+				if _, err := client.Submit(context.Background(), c, &message.RunRequest{ID: id, Workflow: quick}); err != nil {
 					b.Fatal(err)
 				}
 				for subject := range heard {
@@ -82,8 +82,8 @@ func BenchmarkPicture(b *testing.B) {
 	const flow = `{"1":{"class_type":"LoadImage","inputs":{"image":"photo.png"}},"2":{"class_type":"SaveImage","inputs":{"images":["1",0],"filename_prefix":"out"}}}`
 	run := func() time.Duration {
 		began := time.Now()
-		col := &ipc.Collector{}
-		end, err := ipc.Run(context.Background(), c, &message.RunRequest{Workflow: flow}, col)
+		col := &client.Collector{}
+		end, err := client.Run(context.Background(), c, &message.RunRequest{Workflow: flow}, col)
 		if err != nil || end == nil || end.Type != message.EventSuccess || len(col.Files) != 1 {
 			b.Fatalf("%+v %v", end, err)
 		}
@@ -121,7 +121,7 @@ func BenchmarkIdle(b *testing.B) {
 	program := buildProgram(b)
 	s := startServer(b, program, "", "--log", "error")
 	s.until("a job has run", func() bool {
-		_, err := ipc.Submit(context.Background(), s.client(), &message.RunRequest{ID: "once", Workflow: quick})
+		_, err := client.Submit(context.Background(), s.client(), &message.RunRequest{ID: "once", Workflow: quick})
 		return err == nil
 	})
 	s.waitState(s.client(), "once", message.Done)

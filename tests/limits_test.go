@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"patchbay/ipc"
+	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/node"
@@ -20,7 +20,7 @@ func TestLimits(t *testing.T) {
 	t.Setenv("PATCHBAY_MAX_STEPS", "5")
 	s := startServer(t, program, "", "--max-pixels", "16K", "--max-message", "64K", "--max-queue", "1", "--max-client-jobs", "2")
 	c := s.client()
-	sock, err := ipc.DialSocket(s.socket)
+	sock, err := client.DialSocket(s.socket)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,8 +44,8 @@ func TestLimits(t *testing.T) {
 		{"pixels that a node makes", grown, "4", "at most 16384"},
 		{"bytes", strings.Replace(quick, "quick", strings.Repeat("q", 70000), 1), "", "the limit is 65536"},
 	} {
-		for name, client := range map[string]ipc.Client{"nats": c, "socket": sock} {
-			end, err := ipc.Run(ctx, client, &message.RunRequest{Workflow: row.flow}, &ipc.Collector{})
+		for name, c := range map[string]client.Client{"nats": c, "socket": sock} {
+			end, err := client.Run(ctx, c, &message.RunRequest{Workflow: row.flow}, &client.Collector{})
 			var e *wire.Error
 			if !errors.As(err, &e) && end != nil {
 				e = end.Error
@@ -55,7 +55,7 @@ func TestLimits(t *testing.T) {
 			}
 		}
 	}
-	if end, err := ipc.Run(ctx, c, &message.RunRequest{Workflow: strings.Replace(quick, `"width":64,"height":64`, `"width":128,"height":128`, 1)}, &ipc.Collector{}); err != nil || end.Type != message.EventSuccess {
+	if end, err := client.Run(ctx, c, &message.RunRequest{Workflow: strings.Replace(quick, `"width":64,"height":64`, `"width":128,"height":128`, 1)}, &client.Collector{}); err != nil || end.Type != message.EventSuccess {
 		t.Errorf("a picture of 16384 pixels: %v, %+v", err, end)
 	}
 	r, err := sock.Ask(ctx, message.VerbExec, "", &message.ExecRequest{Class: "EmptyLatentImage", Inputs: node.NewObject("width", 256, "height", 128, "batch_size", 1)})
@@ -67,8 +67,8 @@ func TestLimits(t *testing.T) {
 		t.Errorf("exec of a picture of 32768 pixels: %v", err)
 	}
 	submit(t, c, "runs", strings.Replace(demoFlow(t, 5), `"euler"`, `"dpm_adaptive"`, 1))
-	for _, client := range []ipc.Client{c, sock} {
-		if b, err := ipc.BoundsOf(ctx, client); err != nil || b.Steps != 5 || b.Pixels != 16384 || b.MessageBytes != 65536 || b.FrameBytes != 65536 || b.Queue != 1 || b.ClientJobs != 2 || b.Depth != 64 {
+	for _, c := range []client.Client{c, sock} {
+		if b, err := client.BoundsOf(ctx, c); err != nil || b.Steps != 5 || b.Pixels != 16384 || b.MessageBytes != 65536 || b.FrameBytes != 65536 || b.Queue != 1 || b.ClientJobs != 2 || b.Depth != 64 {
 			t.Errorf("describe tells %+v, %v", b, err)
 		}
 	}
@@ -88,7 +88,7 @@ func TestLimits(t *testing.T) {
 // TestNamesStayInTheirRoots sends paths that lead out wherever a message names a file, over all doors: none is opened, and nothing is written outside.
 func TestNamesStayInTheirRoots(t *testing.T) {
 	s := startServer(t, buildProgram(t), "")
-	sock, err := ipc.DialSocket(s.socket)
+	sock, err := client.DialSocket(s.socket)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func TestNamesStayInTheirRoots(t *testing.T) {
 	defer stop()
 	tensor := &wire.Tensor{DType: "f32", Shape: []int{2}, Data: make([]byte, 8)}
 	latent := &wire.Tensor{DType: "f32", Shape: []int{1, 1, 2, 2}, Data: make([]byte, 16)}
-	for name, c := range map[string]ipc.Client{"nats": s.client(), "socket": sock} {
+	for name, c := range map[string]client.Client{"nats": s.client(), "socket": sock} {
 		for _, path := range []string{"/etc/passwd", "../../etc/passwd", "..", "a/../../../etc/passwd", "..\\..\\etc\\passwd", "\x00", "/proc/self/environ", "~/x"} {
 			save := func(prefix string) *node.Object {
 				return node.NewObject("1", node.NewObject("class_type", "EmptyLatentImage", "inputs", node.NewObject("width", 64, "height", 64, "batch_size", 1)),
@@ -142,7 +142,7 @@ func TestNamesStayInTheirRoots(t *testing.T) {
 }
 
 // answerOf returns the error that a request ends with, be it a reply or the last message of a stream.
-func answerOf(ctx context.Context, c ipc.Client, verb string, body any) *wire.Error {
+func answerOf(ctx context.Context, c client.Client, verb string, body any) *wire.Error {
 	ctx, stop := context.WithTimeout(ctx, 10*time.Second)
 	defer stop()
 	r, err := c.Ask(ctx, verb, "", body)

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"patchbay/ipc"
+	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/node"
@@ -121,14 +121,14 @@ func TestMetrics(t *testing.T) {
 	const jobs, steps = 3, 4
 	for i := range jobs {
 		flow := strings.Replace(demoFlow(t, steps), `"seed": 1`, fmt.Sprintf(`"seed": %d`, i+1), 1)
-		end, err := ipc.Run(context.Background(), c, &message.RunRequest{ID: fmt.Sprint("m", i), Workflow: flow, Plan: "ulysses=2"}, &ipc.Collector{
+		end, err := client.Run(context.Background(), c, &message.RunRequest{ID: fmt.Sprint("m", i), Workflow: flow, Plan: "ulysses=2"}, &client.Collector{
 			Event: func(ev message.Event) { m.add(t, ev) },
 		})
 		if err != nil || end == nil || end.Type != message.EventSuccess {
 			t.Fatalf("job %d: %+v, %v", i, end, err)
 		}
 	}
-	if _, err := ipc.Submit(context.Background(), c, &message.RunRequest{Workflow: node.NewObject("1", node.NewObject("class_type", "Nope"))}); err == nil {
+	if _, err := client.Submit(context.Background(), c, &message.RunRequest{Workflow: node.NewObject("1", node.NewObject("class_type", "Nope"))}); err == nil {
 		t.Fatal("a workflow with an unknown class was taken")
 	}
 	submit(t, c, "long", demoFlow(t, 5000))

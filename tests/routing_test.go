@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"patchbay/ipc"
+	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
@@ -35,7 +35,7 @@ func TestRouting(t *testing.T) {
 		t.Fatal(err)
 	}
 	has.until("the daemons know of each other", func() bool {
-		_, err := ipc.Submit(context.Background(), dialSocket(t, lacks), &message.RunRequest{ID: "first", Workflow: demoFlow(t, 1)})
+		_, err := client.Submit(context.Background(), dialSocket(t, lacks), &message.RunRequest{ID: "first", Workflow: demoFlow(t, 1)})
 		return err == nil
 	})
 	has.waitState(c, "first", message.Done)
@@ -81,7 +81,7 @@ func TestRouting(t *testing.T) {
 	lc := lacks.client()
 	var refusal *wire.Error
 	lacks.until("the job is refused", func() bool {
-		_, err := ipc.Submit(context.Background(), lc, &message.RunRequest{Workflow: demoFlow(t, 3)})
+		_, err := client.Submit(context.Background(), lc, &message.RunRequest{Workflow: demoFlow(t, 3)})
 		return errors.As(err, &refusal)
 	})
 	if text := refusal.Error(); !strings.Contains(text, "demo_flux.safetensors") || !strings.Contains(text, bare) || refusal.Status != 422 {
@@ -110,7 +110,7 @@ func TestRoutingByContents(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 6 {
-		if _, err := ipc.Submit(context.Background(), dialSocket(t, a), &message.RunRequest{ID: chaosID(i), Workflow: chaosFlow(t, i)}); err != nil {
+		if _, err := client.Submit(context.Background(), dialSocket(t, a), &message.RunRequest{ID: chaosID(i), Workflow: chaosFlow(t, i)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -143,9 +143,9 @@ func damageModels(t *testing.T, from, to string) {
 	}
 }
 
-func dialSocket(t testing.TB, s *server) ipc.Client {
+func dialSocket(t testing.TB, s *server) client.Client {
 	t.Helper()
-	c, err := ipc.DialSocket(s.socket)
+	c, err := client.DialSocket(s.socket)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"patchbay/ipc"
+	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 )
 
@@ -25,8 +25,8 @@ func TestTinyJobs(t *testing.T) {
 	run := func(from, to int) {
 		for i := from; i < to; i++ {
 			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-			col := &ipc.Collector{}
-			end, err := ipc.Run(ctx, c, &message.RunRequest{ID: fmt.Sprintf("t%05d", i), Workflow: quick}, col)
+			col := &client.Collector{}
+			end, err := client.Run(ctx, c, &message.RunRequest{ID: fmt.Sprintf("t%05d", i), Workflow: quick}, col)
 			cancel()
 			if err != nil || end == nil || end.Type != message.EventSuccess || len(col.Files) != 1 {
 				t.Fatalf("job %d: %+v, %v, %d files", i, end, err, len(col.Files))

@@ -1,4 +1,4 @@
-package ipc
+package client
 
 import (
 	"context"
@@ -30,7 +30,7 @@ func sampleOnce(ctx context.Context, c Client, req *message.SampleRequest, progr
 		return nil, err
 	}
 	defer r.Close()
-	last, err := followSample(ctx, r, func(m *message.SampleReply) {
+	last, err := FollowSample(ctx, r, func(m *message.SampleReply) {
 		if m.Detach(); progress != nil {
 			progress(m)
 		}
@@ -41,9 +41,9 @@ func sampleOnce(ctx context.Context, c Client, req *message.SampleRequest, progr
 	return last, err
 }
 
-// followSample reads the replies to sample and returns the one that is "done"; the others that tell of progress go to emit, with their holds. A run that failed or was
+// FollowSample reads the replies to sample and returns the one that is "done"; the others that tell of progress go to emit, with their holds. A run that failed or was
 // cancelled is its *Error.
-func followSample(ctx context.Context, replies *Replies, emit func(*message.SampleReply)) (*message.SampleReply, error) {
+func FollowSample(ctx context.Context, replies *Replies, emit func(*message.SampleReply)) (*message.SampleReply, error) {
 	var last *message.SampleReply
 	for {
 		got, err := replies.next(ctx)
@@ -53,8 +53,8 @@ func followSample(ctx context.Context, replies *Replies, emit func(*message.Samp
 		if err != nil {
 			return nil, err
 		}
-		m, err := sampleReplyOf(got.fields)
-		m.Hold = got.hold
+		m, err := sampleReplyOf(got.Fields)
+		m.Hold = got.Hold
 		switch {
 		case err != nil:
 			return nil, err
@@ -92,13 +92,13 @@ func sampleReplyOf(o *node.Object) (*message.SampleReply, error) {
 // Load makes the weights of a model resident.
 func Load(ctx context.Context, c Client, req *message.LoadRequest) (message.LoadReply, error) {
 	var out message.LoadReply
-	err := askOne(ctx, c, message.VerbLoad, "", req, &out)
+	err := AskOne(ctx, c, message.VerbLoad, "", req, &out)
 	return out, err
 }
 
 // Free gives up handles or models, or with none named everything.
 func Free(ctx context.Context, c Client, req *message.FreeRequest) (message.FreeReply, error) {
 	var out message.FreeReply
-	err := askOne(ctx, c, message.VerbFree, "", req, &out)
+	err := AskOne(ctx, c, message.VerbFree, "", req, &out)
 	return out, err
 }

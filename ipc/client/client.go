@@ -1,4 +1,4 @@
-package ipc
+package client
 
 import (
 	"context"
@@ -24,7 +24,7 @@ type Client interface {
 // Replies are the answers to one request, in order.
 type Replies struct {
 	mu     sync.Mutex
-	queue  []reply
+	queue  []Reply
 	err    error // why nothing follows; io.EOF after the last reply
 	closed bool
 	wake   chan struct{}
@@ -33,22 +33,22 @@ type Replies struct {
 }
 
 // fetch replaces references of a reply by what they mean.
-func (m *reply) fetch(ctx context.Context, pull func(context.Context, *wire.Ref) (*bulk.Region, error)) error {
-	_, err := wire.ReplaceRefs(m.fields, func(ref *wire.Ref) ([]byte, error) {
+func (m *Reply) fetch(ctx context.Context, pull func(context.Context, *wire.Ref) (*bulk.Region, error)) error {
+	_, err := wire.ReplaceRefs(m.Fields, func(ref *wire.Ref) ([]byte, error) {
 		g, err := pull(ctx, ref)
 		if err != nil {
 			return nil, err
 		}
-		m.hold = m.hold.Join(bulk.Holding(g))
+		m.Hold = m.Hold.Join(bulk.Holding(g))
 		return g.Bytes(), nil
 	})
 	return err
 }
 
-// reply is one reply, with the shared memory that it lies in.
-type reply struct {
-	fields *node.Object
-	hold   *bulk.Hold
+// Reply is one reply, with the shared memory that it lies in.
+type Reply struct {
+	Fields *node.Object
+	Hold   *bulk.Hold
 }
 
 func newReplies(cancel func()) *Replies {
@@ -63,53 +63,53 @@ func (r *Replies) Next(ctx context.Context) (*node.Object, error) {
 }
 
 // next is Next for those who release the shared memory themselves.
-func (r *Replies) next(ctx context.Context) (reply, error) {
+func (r *Replies) next(ctx context.Context) (Reply, error) {
 	for {
 		r.mu.Lock()
 		if len(r.queue) > 0 {
 			m := r.queue[0]
 			r.queue = r.queue[1:]
 			r.mu.Unlock()
-			err := wire.ReplyError(m.fields)
+			err := wire.ReplyError(m.Fields)
 			if err == nil && r.pull != nil {
 				err = m.fetch(ctx, r.pull)
 			}
 			if err != nil {
-				m.hold.Release()
-				m.hold = nil
+				m.Hold.Release()
+				m.Hold = nil
 			}
 			return m, err
 		}
 		err := r.err
 		r.mu.Unlock()
 		if err != nil {
-			return reply{}, err
+			return Reply{}, err
 		}
 		select {
 		case <-ctx.Done():
-			return reply{}, ctx.Err()
+			return Reply{}, ctx.Err()
 		case <-r.wake:
 		}
 	}
 }
 
 // own copies what lies in shared memory, and releases that.
-func (m reply) own() *node.Object {
-	if m.hold != nil {
-		bulk.Disown(m.fields, m.hold)
-		m.hold.Release()
+func (m Reply) own() *node.Object {
+	if m.Hold != nil {
+		bulk.Disown(m.Fields, m.Hold)
+		m.Hold.Release()
 	}
-	return m.fields
+	return m.Fields
 }
 
 // One returns the only reply.
 func (r *Replies) One(ctx context.Context) (*node.Object, error) {
-	m, err := r.one(ctx)
+	m, err := r.OneHeld(ctx)
 	return m.own(), err
 }
 
-// one is One for those who release the shared memory themselves.
-func (r *Replies) one(ctx context.Context) (reply, error) {
+// OneHeld is One for those who release the shared memory themselves.
+func (r *Replies) OneHeld(ctx context.Context) (Reply, error) {
 	defer r.Close()
 	m, err := r.next(ctx)
 	if errors.Is(err, io.EOF) {
@@ -126,19 +126,19 @@ func (r *Replies) Close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, m := range r.queue {
-		m.hold.Release()
+		m.Hold.Release()
 	}
 	r.queue, r.closed = nil, true
 }
 
-func (r *Replies) put(o *node.Object, end error) { r.putHeld(reply{fields: o}, end) }
+func (r *Replies) put(o *node.Object, end error) { r.putHeld(Reply{Fields: o}, end) }
 
-func (r *Replies) putHeld(m reply, end error) {
+func (r *Replies) putHeld(m Reply, end error) {
 	r.mu.Lock()
 	switch {
 	case r.closed:
-		m.hold.Release()
-	case m.fields != nil:
+		m.Hold.Release()
+	case m.Fields != nil:
 		r.queue = append(r.queue, m)
 	}
 	if end != nil && r.err == nil {
@@ -153,7 +153,7 @@ func (r *Replies) putHeld(m reply, end error) {
 
 // FrameClient is a Client on a byte stream: a unix socket, or the pipes of a worker.
 type FrameClient struct {
-	enc   wire.Encoding // of requests and with that of their replies; set before the first Ask
+	Enc   wire.Encoding // of requests and with that of their replies; set before the first Ask
 	w     *wire.FrameWriter
 	close func() error
 	gone  chan struct{}
@@ -194,10 +194,10 @@ func (c *FrameClient) Gone() <-chan struct{} { return c.gone }
 
 // Ask implements Client.
 func (c *FrameClient) Ask(_ context.Context, verb, job string, body any) (*Replies, error) {
-	b := [][]byte{wire.EmptyMap(c.enc)}
+	b := [][]byte{wire.EmptyMap(c.Enc)}
 	beside, place := (*bulk.ShmCargo)(nil), wire.Carry(nil)
 	var accept []string
-	if c.w.TakesDescriptors() && c.enc == wire.Msgpack {
+	if c.w.TakesDescriptors() && c.Enc == wire.Msgpack {
 		c.mu.Lock()
 		beside = bulk.NewShmCargo(bulk.HoldOf(body), c.shared...)
 		c.mu.Unlock()
@@ -206,16 +206,16 @@ func (c *FrameClient) Ask(_ context.Context, verb, job string, body any) (*Repli
 	}
 	if body != nil {
 		var err error
-		if b, err = wire.EncodeBeside(body, c.enc, place, wire.BulkBytes); err != nil {
+		if b, err = wire.EncodeBeside(body, c.Enc, place, wire.BulkBytes); err != nil {
 			return nil, err
 		}
 	}
 	if job != "" && body == nil { // a body names its job itself
-		extra, err := wire.Encode(map[string]string{"job": job}, c.enc)
+		extra, err := wire.Encode(map[string]string{"job": job}, c.Enc)
 		if err != nil {
 			return nil, err
 		}
-		if b, err = wire.SpliceParts(extra, b[0], c.enc); err != nil {
+		if b, err = wire.SpliceParts(extra, b[0], c.Enc); err != nil {
 			return nil, err
 		}
 	}
@@ -229,7 +229,7 @@ func (c *FrameClient) Ask(_ context.Context, verb, job string, body any) (*Repli
 	r := newReplies(func() { c.drop(tag) })
 	c.pending[tag] = r
 	c.mu.Unlock()
-	frame, err := wire.SpliceFirst(wire.Envelope{Op: verb, Tag: tag, Accept: accept}, b, c.enc)
+	frame, err := wire.SpliceFirst(wire.Envelope{Op: verb, Tag: tag, Accept: accept}, b, c.Enc)
 	if err == nil {
 		var fds []int
 		if beside != nil {
@@ -331,6 +331,6 @@ func (c *FrameClient) frame(body []byte, fds []int) error {
 	if fields.Len() == 0 {
 		fields = nil
 	}
-	r.putHeld(reply{fields, memory}, end)
+	r.putHeld(Reply{fields, memory}, end)
 	return nil
 }

@@ -1,4 +1,4 @@
-package ipc
+package client
 
 import (
 	"bytes"
@@ -20,29 +20,29 @@ type Collector struct {
 	Accepted func(message.Receipt)       // nil: ignored
 	Files    []message.File
 	partial  map[int]int // bytes that are still missing of a file
-	hold     *bulk.Hold  // shared memory that Files lie in; of run
+	Hold     *bulk.Hold  // shared memory that Files lie in; of run
 }
 
 // Run reads replies until the end and returns the terminal event; nil if there was none.
 func (c *Collector) Run(ctx context.Context, r *Replies) (*message.Event, error) {
-	end, err := c.run(ctx, r)
+	end, err := c.RunHeld(ctx, r)
 	for i := range c.Files {
-		if c.hold.Has(c.Files[i].Data) {
+		if c.Hold.Has(c.Files[i].Data) {
 			c.Files[i].Data = bytes.Clone(c.Files[i].Data)
 		}
 	}
-	c.hold.Release()
-	c.hold = nil
+	c.Hold.Release()
+	c.Hold = nil
 	return end, err
 }
 
-// run is Run that leaves files in shared memory.
-func (c *Collector) run(ctx context.Context, r *Replies) (*message.Event, error) {
+// RunHeld is Run that leaves files in shared memory.
+func (c *Collector) RunHeld(ctx context.Context, r *Replies) (*message.Event, error) {
 	var last *message.Event
 	for {
 		m, err := r.next(ctx)
-		c.hold = c.hold.Join(m.hold)
-		o := m.fields
+		c.Hold = c.Hold.Join(m.Hold)
+		o := m.Fields
 		if errors.Is(err, io.EOF) {
 			return last, c.complete()
 		}

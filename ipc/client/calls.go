@@ -1,4 +1,4 @@
-package ipc
+package client
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 // Submit queues a job.
 func Submit(ctx context.Context, c Client, req *message.RunRequest) (message.Receipt, error) {
 	var out message.Receipt
-	err := askOne(ctx, c, message.VerbSubmit, "", req, &out)
+	err := AskOne(ctx, c, message.VerbSubmit, "", req, &out)
 	return out, err
 }
 
@@ -30,7 +30,7 @@ func Run(ctx context.Context, c Client, req *message.RunRequest, col *Collector)
 // Status returns the record of a job.
 func Status(ctx context.Context, c Client, job string) (message.Record, error) {
 	var out message.RecordReply
-	err := askOne(ctx, c, message.VerbStatus, job, nil, &out)
+	err := AskOne(ctx, c, message.VerbStatus, job, nil, &out)
 	return out.Record, err
 }
 
@@ -59,14 +59,14 @@ func Fetch(ctx context.Context, c Client, job string) ([]message.File, error) {
 // Cancel cancels a job; false if it had ended.
 func Cancel(ctx context.Context, c Client, job string) (bool, message.State, error) {
 	var out message.CancelReply
-	err := askOne(ctx, c, message.VerbCancel, job, nil, &out)
+	err := AskOne(ctx, c, message.VerbCancel, job, nil, &out)
 	return out.Cancelled, out.State, err
 }
 
 // Retry queues a job once more that failed, was cancelled or has expired.
 func Retry(ctx context.Context, c Client, job string) error {
 	var out message.RetryReply
-	return askOne(ctx, c, message.VerbRetry, job, nil, &out)
+	return AskOne(ctx, c, message.VerbRetry, job, nil, &out)
 }
 
 // List returns the newest jobs in a state ("": all) and how many there are in each.
@@ -75,7 +75,7 @@ func List(ctx context.Context, c Client, state message.State, limit int) ([]mess
 		Jobs   []message.Record `json:"jobs"`
 		Counts map[string]int   `json:"counts"`
 	}
-	err := askOne(ctx, c, message.VerbJobs, "", message.JobsRequest{State: string(state), Limit: limit}, &out)
+	err := AskOne(ctx, c, message.VerbJobs, "", message.JobsRequest{State: string(state), Limit: limit}, &out)
 	counts := map[message.State]int{}
 	for k, v := range out.Counts {
 		counts[message.State(k)] = v
@@ -88,7 +88,7 @@ func Describe(ctx context.Context, c Client, class string) (*node.Object, error)
 	var out struct {
 		Info *node.Object `json:"object_info"`
 	}
-	err := askOne(ctx, c, message.VerbDescribe, "", message.DescribeRequest{Class: class}, &out)
+	err := AskOne(ctx, c, message.VerbDescribe, "", message.DescribeRequest{Class: class}, &out)
 	return out.Info, err
 }
 
@@ -97,12 +97,12 @@ func Models(ctx context.Context, c Client) (map[string][]string, error) {
 	var out struct {
 		Models map[string][]string `json:"models"`
 	}
-	err := askOne(ctx, c, message.VerbModels, "", nil, &out)
+	err := AskOne(ctx, c, message.VerbModels, "", nil, &out)
 	return out.Models, err
 }
 
-// askOne sends a request that is answered once and binds the answer to out.
-func askOne(ctx context.Context, c Client, verb, job string, body, out any) error {
+// AskOne sends a request that is answered once and binds the answer to out.
+func AskOne(ctx context.Context, c Client, verb, job string, body, out any) error {
 	r, err := c.Ask(ctx, verb, job, body)
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-package ipc
+package client
 
 import (
 	"cmp"
@@ -18,7 +18,7 @@ func AllStats(ctx context.Context, c Client) ([]message.Stats, error) {
 	nc, ok := c.(*NATSClient)
 	if !ok {
 		var s message.Stats
-		if err := askOne(ctx, c, message.VerbStats, "", nil, &s); err != nil {
+		if err := AskOne(ctx, c, message.VerbStats, "", nil, &s); err != nil {
 			return nil, err
 		}
 		return []message.Stats{s}, nil
@@ -59,6 +59,6 @@ func BoundsOf(ctx context.Context, c Client) (message.BoundsReply, error) {
 	var out struct {
 		Limits message.BoundsReply `json:"limits"`
 	}
-	err := askOne(ctx, c, message.VerbDescribe, "", message.DescribeRequest{Limits: true}, &out)
+	err := AskOne(ctx, c, message.VerbDescribe, "", message.DescribeRequest{Limits: true}, &out)
 	return out.Limits, err
 }
