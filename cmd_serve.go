@@ -19,6 +19,7 @@ import (
 
 	"patchbay/ipc"
 	"patchbay/ipc/message"
+	"patchbay/ipc/meter"
 	"patchbay/ipc/wire"
 	"patchbay/node"
 )
@@ -99,8 +100,8 @@ type daemon struct {
 	socket   *ipc.Socket // nil: off
 	children []*ipc.Child
 	owner    string // the daemon's name
-	meter    *ipc.Meter
-	lookout  *ipc.Lookout // nil: nobody watches
+	meter    *meter.Meter
+	lookout  *meter.Lookout // nil: nobody watches
 }
 
 // serve runs a daemon until a signal or until a carrier fails.
@@ -111,7 +112,7 @@ func serve(parent context.Context, cfg *config, log zerolog.Logger) error {
 	}
 	defer unlock()
 	log.Info().Str("version", version).Interface("config", cfg).Msg("daemon starts")
-	d := &daemon{cfg: cfg, log: log, meter: ipc.NewMeter()}
+	d := &daemon{cfg: cfg, log: log, meter: meter.New()}
 	if err := d.open(parent); err != nil {
 		d.close()
 		return err

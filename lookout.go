@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"net/url"
 
-	"patchbay/ipc"
 	"patchbay/ipc/message"
+	"patchbay/ipc/meter"
 )
 
 // runningShown is how many running jobs stats looks at; a daemon runs one a worker.
@@ -65,7 +65,7 @@ func (d *daemon) watched() error {
 		return nil
 	}
 	var err error
-	d.lookout, err = ipc.NewLookout(d.cfg.Metrics, d.meter, d.ill)
+	d.lookout, err = meter.NewLookout(d.cfg.Metrics, d.meter, d.ill)
 	if err != nil {
 		return &exitError{exitBadInput, err}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"patchbay/ipc/message"
+	"patchbay/ipc/meter"
 	"patchbay/ipc/wire"
 )
 
@@ -84,7 +85,7 @@ func (d *Dispatcher) run(ctx context.Context, ex Executor, rec message.Record, r
 	sink := Sink{
 		Event: func(ev message.Event) {
 			if d.Trace {
-				traceEvent(&log, ev)
+				meter.TraceEvent(&log, ev)
 			}
 			if ev.Data == nil {
 				ev.Data = map[string]any{}
@@ -108,7 +109,7 @@ func (d *Dispatcher) run(ctx context.Context, ex Executor, rec message.Record, r
 		err = wire.Errorf(wire.ErrDraining, "the daemon was stopped while the job ran")
 	}
 	if d.Trace && err == nil {
-		traceRanks(&log, out.Metrics)
+		meter.TraceRanks(&log, out.Metrics)
 	}
 	d.finish(rec, out, message.ErrorOf(err))
 	if err != nil {

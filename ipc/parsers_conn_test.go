@@ -15,6 +15,7 @@ import (
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
+	"patchbay/ipc/meter"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
 	"patchbay/tests/hammer"
@@ -49,7 +50,7 @@ func connTarget(tb testing.TB) *hammer.Target[[]byte] {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	meter := NewMeter()
+	meter := meter.New()
 	requests := messagetest.Frames(tb)
 	var seeds []hammer.Input
 	for i, r := range requests {

@@ -86,7 +86,7 @@ func (s *Service) runSample(ctx context.Context, cancel context.CancelCauseFunc,
 	case err != nil:
 		last = &message.SampleReply{Type: message.SampleError, Error: message.ErrorOf(err)}
 	default:
-		s.cfg.Meter.sampled(last.Metrics)
+		s.cfg.Meter.Sampled(last.Metrics)
 	}
 	last.Worker = ex.Name()
 	s.cfg.Jobs.finish(context.Background(), q.ID, last.Error, last.Metrics) // before the last message: whoever has that may use the id again

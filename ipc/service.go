@@ -12,6 +12,7 @@ import (
 
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/message"
+	"patchbay/ipc/meter"
 	"patchbay/ipc/wire"
 	"patchbay/node"
 )
@@ -33,7 +34,7 @@ type ServiceConfig struct {
 	// Fetch returns the files of a job that another daemon has run; nil: there is no other.
 	Fetch func(ctx context.Context, job string) ([]message.File, error)
 	Log   zerolog.Logger
-	Meter *Meter // nil: a new one
+	Meter *meter.Meter // nil: a new one
 	// Tensors keeps tensors that hosts name by their hash; nil: the executors are workers that do.
 	Tensors *bulk.TensorCache
 	// Forward says that the executors are workers, which read large tensors themselves.
@@ -64,7 +65,7 @@ func NewService(cfg ServiceConfig) *Service {
 	}
 	cfg.Bounds = cfg.Bounds.orPreset()
 	if cfg.Meter == nil {
-		cfg.Meter = NewMeter()
+		cfg.Meter = meter.New()
 	}
 	s := &Service{cfg: cfg, owners: map[string]*ownership{}, places: map[string]Executor{}}
 	s.ctx, s.stop = context.WithCancel(context.Background())
@@ -91,7 +92,7 @@ func (s *Service) Elsewhere(job string) bool {
 
 // Handle answers one request, or starts to.
 func (s *Service) Handle(r *Request) {
-	s.cfg.Meter.asked(r.Verb)
+	s.cfg.Meter.Asked(r.Verb)
 	r.Reply.Stream = message.Streams(r.Verb, r.Fields)
 	_, err := message.Guarded(func() (struct{}, error) { return struct{}{}, s.verb(r) })
 	if err != nil {
@@ -217,7 +218,7 @@ var errGone = errors.New("the client went away")
 
 // fail answers a request with an error, and counts it.
 func (s *Service) fail(r *Reply, err error) {
-	s.cfg.Meter.refuse(message.ErrorOf(err))
+	s.cfg.Meter.Refuse(message.ErrorOf(err))
 	s.sent(r.Fail(err))
 }
 

@@ -1,4 +1,4 @@
-package ipc
+package meter
 
 import (
 	"encoding/json"
@@ -11,8 +11,8 @@ import (
 
 // Lines of the log name what they are about under the same keys everywhere: job, node, rank and step; a logger that is made for a job has the first.
 
-// traceEvent logs a node that begins, or a step that is done, at debug level.
-func traceEvent(log *zerolog.Logger, ev message.Event) {
+// TraceEvent logs a node that begins, or a step that is done, at debug level.
+func TraceEvent(log *zerolog.Logger, ev message.Event) {
 	switch ev.Type {
 	case "executing":
 		if ev.Node != "" {
@@ -25,8 +25,8 @@ func traceEvent(log *zerolog.Logger, ev message.Event) {
 	}
 }
 
-// traceRanks logs what every rank of every sampling run has sent, at debug level.
-func traceRanks(log *zerolog.Logger, metrics map[string]any) {
+// TraceRanks logs what every rank of every sampling run has sent, at debug level.
+func TraceRanks(log *zerolog.Logger, metrics map[string]any) {
 	var m runMetrics
 	if log.GetLevel() > zerolog.DebugLevel || readMetrics(metrics, &m) != nil {
 		return

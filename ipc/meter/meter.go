@@ -1,4 +1,4 @@
-package ipc
+package meter
 
 import (
 	"encoding/json"
@@ -45,8 +45,8 @@ type liveRun struct {
 	rate        float64 // steps a second, from the last two
 }
 
-// NewMeter returns a Meter that counts from now.
-func NewMeter() *Meter {
+// New returns a Meter that counts from now.
+func New() *Meter {
 	m := &Meter{
 		reg: prometheus.NewRegistry(), began: time.Now(), requests: map[string]uint64{}, refused: map[string]uint64{}, events: map[string]uint64{},
 		ended: map[message.State]uint64{}, axes: map[string]uint64{}, live: map[string]*liveRun{}, source: func() message.Stats { return message.Stats{} },
@@ -190,8 +190,8 @@ func axes() []string {
 	return []string{parallel.AxisUlysses.String(), parallel.AxisRing.String(), parallel.AxisPipe.String(), parallel.AxisTensor.String()}
 }
 
-// sampled counts a run of the verb sample.
-func (m *Meter) sampled(metrics map[string]any) {
+// Sampled counts a run of the verb sample.
+func (m *Meter) Sampled(metrics map[string]any) {
 	if m == nil {
 		return
 	}
@@ -205,8 +205,8 @@ func (m *Meter) sampled(metrics map[string]any) {
 	m.mu.Unlock()
 }
 
-// asked counts a request.
-func (m *Meter) asked(verb string) {
+// Asked counts a request.
+func (m *Meter) Asked(verb string) {
 	if m == nil {
 		return
 	}
@@ -218,8 +218,8 @@ func (m *Meter) asked(verb string) {
 	m.mu.Unlock()
 }
 
-// refuse counts an error that a request was answered with.
-func (m *Meter) refuse(e *wire.Error) {
+// Refuse counts an error that a request was answered with.
+func (m *Meter) Refuse(e *wire.Error) {
 	if m == nil || e == nil {
 		return
 	}
