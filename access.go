@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"patchbay/ipc"
+	"patchbay/ipc/broker"
 	"patchbay/ipc/wire"
 )
 
@@ -41,10 +41,10 @@ func (c *config) checkAccess() error {
 
 // printPermissions prints the rights of users as nats-server reads them.
 func printPermissions(cmd *cobra.Command, text string) error {
-	users, err := ipc.ParseUsers(text)
+	users, err := broker.ParseUsers(text)
 	if err != nil {
 		return &exitError{exitBadInput, fmt.Errorf("--print-permissions: %w", err)}
 	}
-	printf(cmd.OutOrStdout(), "%s", ipc.ServerConfig(users))
+	printf(cmd.OutOrStdout(), "%s", broker.ServerConfig(users))
 	return nil
 }

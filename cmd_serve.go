@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"patchbay/ipc"
+	"patchbay/ipc/broker"
 	"patchbay/ipc/message"
 	"patchbay/ipc/meter"
 	"patchbay/ipc/wire"
@@ -95,7 +96,7 @@ type daemon struct {
 	jobs     *ipc.Jobs
 	svc      *ipc.Service
 	shelf    *ipc.Shelf
-	embedded *ipc.Embedded // nil with an external server
+	embedded *broker.Embedded // nil with an external server
 	nats     *ipc.NATS
 	socket   *ipc.Socket // nil: off
 	children []*ipc.Child
@@ -202,14 +203,14 @@ func (d *daemon) server() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	ec := ipc.EmbeddedConfig{
+	ec := broker.EmbeddedConfig{
 		Listen: cfg.Listen, Token: token, SyncAlways: cfg.Sync == syncAlways, Log: d.log, Users: cfg.UsersFile,
 		Cert: cfg.access.Cert, Key: cfg.access.Key, CA: cfg.access.CA,
 	}
 	if cfg.Queue == queueDurable {
 		ec.Store = filepath.Join(cfg.Store, "nats")
 	}
-	if d.embedded, err = ipc.StartEmbedded(ec); err != nil {
+	if d.embedded, err = broker.StartEmbedded(ec); err != nil {
 		return "", err
 	}
 	if token == "" && cfg.UsersFile == "" {

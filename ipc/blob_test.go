@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 
+	"patchbay/ipc/broker"
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
@@ -27,7 +28,7 @@ import (
 // payloadRig is a rig on a server with JetStream; tune may change the carrier before it serves.
 func payloadRig(t testing.TB, tune func(*NATS), executors ...Executor) (*client.NATSClient, *NATS) {
 	t.Helper()
-	e, err := StartEmbedded(EmbeddedConfig{Listen: "127.0.0.1:0", Store: t.TempDir(), Log: zerolog.Nop()})
+	e, err := broker.StartEmbedded(broker.EmbeddedConfig{Listen: "127.0.0.1:0", Store: t.TempDir(), Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"patchbay/ipc/broker"
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
@@ -22,7 +23,7 @@ import (
 // boundedRig is a service with small bounds on NATS and on a socket.
 func boundedRig(t *testing.T) (*rig, map[string]client.Client) {
 	t.Helper()
-	e, err := StartEmbedded(EmbeddedConfig{Listen: "127.0.0.1:0", Log: zerolog.Nop()})
+	e, err := broker.StartEmbedded(broker.EmbeddedConfig{Listen: "127.0.0.1:0", Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)
 	}

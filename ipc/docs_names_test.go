@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/ipc/broker"
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
@@ -168,7 +169,7 @@ func TestNamesOnTheWire(t *testing.T) {
 		}
 	}
 	equalNames(t, "headers", slices.Collect(maps.Keys(headers)), namesIn(page, `(Patchbay-[A-Z][A-Za-z-]*)`))
-	for _, s := range durableStreams() {
+	for _, s := range broker.DurableStreams() {
 		name := strings.TrimPrefix(strings.TrimPrefix(s, "KV_"), "OBJ_")
 		if !strings.Contains(page, "| "+name+" | ") {
 			t.Errorf("the table of streams and buckets lacks %s", name)

@@ -125,7 +125,7 @@ func TestQueueTimeIsForTheQueue(t *testing.T) {
 func TestHeartbeatsOutliveTheServer(t *testing.T) {
 	e := ledgerServer(t, false)
 	j, _ := durable(t, e, "a")
-	if err := e.restartJetStream(); err != nil {
+	if err := e.RestartJetStream(); err != nil {
 		t.Fatal(err)
 	}
 	ctx := wiretest.Within(t, 20*time.Second)

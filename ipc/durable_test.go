@@ -14,15 +14,16 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"patchbay/ipc/broker"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire/wiretest"
 )
 
 // ledgerServer is a server with JetStream in a folder of the test.
-func ledgerServer(t testing.TB, sync bool) *Embedded {
+func ledgerServer(t testing.TB, sync bool) *broker.Embedded {
 	t.Helper()
-	e, err := StartEmbedded(EmbeddedConfig{Listen: "127.0.0.1:0", Store: t.TempDir(), SyncAlways: sync, Log: zerolog.Nop()})
+	e, err := broker.StartEmbedded(broker.EmbeddedConfig{Listen: "127.0.0.1:0", Store: t.TempDir(), SyncAlways: sync, Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +32,7 @@ func ledgerServer(t testing.TB, sync bool) *Embedded {
 }
 
 // durable is the table of one daemon on a server; the function ends it without a word to the records.
-func durable(t testing.TB, e *Embedded, owner string) (*Jobs, func()) {
+func durable(t testing.TB, e *broker.Embedded, owner string) (*Jobs, func()) {
 	t.Helper()
 	ctx := context.Background()
 	l, err := OpenLedger(ctx, LedgerConfig{URL: e.URL(), InProcess: e.InProcess(), Owner: owner, Log: zerolog.Nop()})
@@ -195,7 +196,7 @@ func TestCrashBetweenSwapAndNames(t *testing.T) {
 }
 
 // checkTerminal compares the terminal events of a job in the stream with want.
-func checkTerminal(t *testing.T, e *Embedded, job string, want ...string) {
+func checkTerminal(t *testing.T, e *broker.Embedded, job string, want ...string) {
 	t.Helper()
 	j, _ := durable(t, e, "reader")
 	evs, err := j.cfg.Ledger.log(wiretest.Within(t, 5*time.Second), job)

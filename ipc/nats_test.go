@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/micro"
 	"github.com/rs/zerolog"
 
+	"patchbay/ipc/broker"
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
@@ -29,7 +30,7 @@ type natsRig struct {
 
 func newNATSRig(t *testing.T) *natsRig {
 	t.Helper()
-	e, err := StartEmbedded(EmbeddedConfig{Listen: "127.0.0.1:0", Log: zerolog.Nop()})
+	e, err := broker.StartEmbedded(broker.EmbeddedConfig{Listen: "127.0.0.1:0", Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -310,7 +311,7 @@ func TestTwoDaemonsOnOneServer(t *testing.T) {
 }
 
 func TestNoDaemon(t *testing.T) {
-	e, err := StartEmbedded(EmbeddedConfig{Listen: "127.0.0.1:0", Log: zerolog.Nop()})
+	e, err := broker.StartEmbedded(broker.EmbeddedConfig{Listen: "127.0.0.1:0", Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -322,7 +323,7 @@ func TestNoDaemon(t *testing.T) {
 		t.Errorf("no service: %v", err)
 	}
 	_ = c.Close()
-	if _, err := StartEmbedded(EmbeddedConfig{Listen: strings.TrimPrefix(e.Address(), "nats://"), Log: zerolog.Nop()}); err == nil || !strings.Contains(err.Error(), "--listen") {
+	if _, err := broker.StartEmbedded(broker.EmbeddedConfig{Listen: strings.TrimPrefix(e.Address(), "nats://"), Log: zerolog.Nop()}); err == nil || !strings.Contains(err.Error(), "--listen") {
 		t.Errorf("a taken port: %v", err)
 	}
 	url := e.URL()
@@ -330,10 +331,10 @@ func TestNoDaemon(t *testing.T) {
 	if _, err := client.DialNATS(url); !errors.Is(err, client.ErrNoDaemon) {
 		t.Errorf("no server: %v", err)
 	}
-	if _, err := StartEmbedded(EmbeddedConfig{Listen: "0.0.0.0:0", Log: zerolog.Nop()}); err == nil || !strings.Contains(err.Error(), "token") {
+	if _, err := broker.StartEmbedded(broker.EmbeddedConfig{Listen: "0.0.0.0:0", Log: zerolog.Nop()}); err == nil || !strings.Contains(err.Error(), "token") {
 		t.Errorf("an open address without a token: %v", err)
 	}
-	secret, err := StartEmbedded(EmbeddedConfig{Listen: "127.0.0.1:0", Token: "s3cret", Log: zerolog.Nop()})
+	secret, err := broker.StartEmbedded(broker.EmbeddedConfig{Listen: "127.0.0.1:0", Token: "s3cret", Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/nats-io/nkeys"
 	"github.com/rs/zerolog"
 
+	"patchbay/ipc/broker"
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
@@ -65,20 +66,20 @@ func newGuardedServer(t *testing.T) *guardedServer {
 	if g.admin, err = pair.PublicKey(); err != nil {
 		t.Fatal(err)
 	}
-	users, err := ParseUsers("daemon=worker-1,admin=" + g.admin + ",client=alice,client=bob")
+	users, err := broker.ParseUsers("daemon=worker-1,admin=" + g.admin + ",client=alice,client=bob")
 	if err != nil {
 		t.Fatal(err)
 	}
 	conf := filepath.Join(t.TempDir(), "users.conf")
-	for path, text := range map[string][]byte{conf: []byte(ServerConfig(users)), g.seed: seed} {
+	for path, text := range map[string][]byte{conf: []byte(broker.ServerConfig(users)), g.seed: seed} {
 		if err := os.WriteFile(path, text, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, name := range []string{"worker-1", "alice", "bob"} {
-		t.Setenv(PasswordVariable(name), "pass-"+name)
+		t.Setenv(broker.PasswordVariable(name), "pass-"+name)
 	}
-	e, err := StartEmbedded(EmbeddedConfig{Listen: "127.0.0.1:0", Store: t.TempDir(), Users: conf, Log: zerolog.Nop()})
+	e, err := broker.StartEmbedded(broker.EmbeddedConfig{Listen: "127.0.0.1:0", Store: t.TempDir(), Users: conf, Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -430,23 +431,23 @@ func TestExampleOfServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	users, err := ParseUsers("daemon=daemon,admin=admin,client=alice,client=bob")
+	users, err := broker.ParseUsers("daemon=daemon,admin=admin,client=alice,client=bob")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.HasSuffix(string(text), "\n\n"+ServerConfig(users)) {
+	if !strings.HasSuffix(string(text), "\n\n"+broker.ServerConfig(users)) {
 		t.Error("examples/nats-server.conf does not end with what `patchbay serve --print-permissions` prints")
 	}
 	for _, u := range users {
-		t.Setenv(PasswordVariable(u.Name), "x")
+		t.Setenv(broker.PasswordVariable(u.Name), "x")
 	}
-	e, err := StartEmbedded(EmbeddedConfig{Listen: "0.0.0.0:0", Users: "../examples/nats-server.conf", Log: zerolog.Nop()})
+	e, err := broker.StartEmbedded(broker.EmbeddedConfig{Listen: "0.0.0.0:0", Users: "../examples/nats-server.conf", Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	e.Close()
 	for _, bad := range []string{"", "alice", "boss=alice", "client=", "client=a.b", "client=a,client=a"} {
-		if _, err := ParseUsers(bad); err == nil {
+		if _, err := broker.ParseUsers(bad); err == nil {
 			t.Errorf("users %q were taken", bad)
 		}
 	}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"patchbay/ipc"
+	"patchbay/ipc/broker"
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
@@ -59,13 +59,13 @@ func TestEveryCommand(t *testing.T) {
 		authority(t, dir).sign(t, filepath.Join(dir, "server"))
 		n := startNATS(t, o.conf, fmt.Sprintf("tls { cert_file: %q, key_file: %q, timeout: 5 }\n", filepath.Join(dir, "server.pem"), filepath.Join(dir, "server-key.pem")))
 		url, ca := strings.Replace(n.url, "nats://", "tls://", 1), filepath.Join(dir, "ca.pem")
-		s := startServer(t, program, "", "--nats", url, "--creds", o.creds[ipc.RoleDaemon], "--tls-ca", ca, "--metrics", "127.0.0.1:0", "--attempts", "1")
-		cli := func(r ipc.Role) []string {
+		s := startServer(t, program, "", "--nats", url, "--creds", o.creds[broker.RoleDaemon], "--tls-ca", ca, "--metrics", "127.0.0.1:0", "--attempts", "1")
+		cli := func(r broker.Role) []string {
 			return []string{"--server", url, "--tlsca", ca, "--creds", o.creds[r], "--inbox-prefix", wire.InboxOf(o.user[r])}
 		}
 		everyDoor(t, &door{
-			server: s, program: program, name: "tls", flags: []string{"--nats", url, "--creds", o.creds[ipc.RoleClient], "--tls-ca", ca}, cli: cli(ipc.RoleClient),
-			admin: cli(ipc.RoleAdmin), url: url, access: wire.Access{Creds: o.creds[ipc.RoleClient], CA: ca}, asks: true, limited: true,
+			server: s, program: program, name: "tls", flags: []string{"--nats", url, "--creds", o.creds[broker.RoleClient], "--tls-ca", ca}, cli: cli(broker.RoleClient),
+			admin: cli(broker.RoleAdmin), url: url, access: wire.Access{Creds: o.creds[broker.RoleClient], CA: ca}, asks: true, limited: true,
 		})
 		if strings.Contains(s.log.String(), "iolation") {
 			t.Errorf("the daemon lacks rights:\n%s", s.log)

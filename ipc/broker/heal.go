@@ -1,4 +1,4 @@
-package ipc
+package broker
 
 import (
 	"errors"
@@ -86,7 +86,7 @@ func (e *Embedded) mend(fault string) bool {
 		if probe(e.cfg.Store) != nil {
 			continue
 		}
-		if err := e.restartJetStream(); err != nil {
+		if err := e.RestartJetStream(); err != nil {
 			e.cfg.Log.Error().Err(err).Msg("JetStream does not start again")
 			continue
 		}
@@ -107,7 +107,8 @@ func (e *Embedded) mend(fault string) bool {
 	return true
 }
 
-func (e *Embedded) restartJetStream() error {
+// RestartJetStream ends JetStream and starts it anew in the same folder; the connections stay.
+func (e *Embedded) RestartJetStream() error {
 	if err := e.srv.ShutdownJetStream(); err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package ipc
+package broker
 
 import (
 	"fmt"
@@ -47,7 +47,7 @@ func Permissions(role Role, user string) Rights {
 	case RoleAdmin:
 		r.Publish = append(r.Publish, message.VerbSubject(message.VerbFree, ""), "$SRV.>", "$JS.API.INFO", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.LIST")
 		r.Subscribe = append(r.Subscribe, message.DeadRoot+"*", "$JS.EVENT.ADVISORY.>")
-		for _, s := range durableStreams() {
+		for _, s := range DurableStreams() {
 			r.Publish = append(
 				r.Publish, "$JS.API.STREAM.INFO."+s, "$JS.API.STREAM.PURGE."+s, "$JS.API.STREAM.MSG.GET."+s, "$JS.API.STREAM.MSG.DELETE."+s,
 				"$JS.API.DIRECT.GET."+s, "$JS.API.DIRECT.GET."+s+".>", "$JS.API.CONSUMER.CREATE."+s+".>", "$JS.API.CONSUMER.INFO."+s+".>",
@@ -62,7 +62,7 @@ func Permissions(role Role, user string) Rights {
 		Publish:   []string{wire.SubjectRoot + ">", "_INBOX.>", "$JS.API.INFO", "$JS.API.STREAM.NAMES"},
 		Subscribe: []string{wire.SubjectRoot + ">", "$SRV.>", wire.InboxOf(user) + ".>"},
 	}
-	for _, s := range durableStreams() {
+	for _, s := range DurableStreams() {
 		r.Publish = append(
 			r.Publish, "$JS.API.STREAM.CREATE."+s, "$JS.API.STREAM.UPDATE."+s, "$JS.API.STREAM.INFO."+s, "$JS.API.STREAM.PURGE."+s,
 			"$JS.API.STREAM.MSG.GET."+s, "$JS.API.STREAM.MSG.DELETE."+s, "$JS.API.DIRECT.GET."+s, "$JS.API.DIRECT.GET."+s+".>",
@@ -79,8 +79,8 @@ func Permissions(role Role, user string) Rights {
 	return r
 }
 
-// durableStreams are the streams of the durable side, those of its buckets among them.
-func durableStreams() []string {
+// DurableStreams are the streams of the durable side, those of its buckets among them.
+func DurableStreams() []string {
 	return []string{message.QueueStream, message.EventStream, message.DeadStream, "KV_" + message.JobBucket, "KV_" + message.RequestBucket, "KV_" + message.DaemonBucket, "OBJ_" + bulk.BlobBucket}
 }
 

@@ -1,4 +1,4 @@
-package ipc
+package broker
 
 import (
 	"crypto/rand"
