@@ -111,19 +111,12 @@ func (n *NATS) Up() bool { return n.nc.IsConnected() }
 
 // Event publishes an event on patchbay.v1.events.<job>.<type>, as JSON. It does not block.
 func (n *NATS) Event(ev message.Event) {
-	b, err := wire.Encode(ev, wire.JSON)
+	m, err := eventMessage(ev, n.cfg.Owner)
 	if err != nil {
 		n.cfg.Log.Error().Err(err).Str("type", ev.Type).Msg("event not published")
 		return
 	}
-	h := nats.Header{"Content-Type": {wire.JSON.ContentType()}}
-	if n.cfg.Owner != "" {
-		h.Set(wire.HeaderDaemon, n.cfg.Owner)
-	}
-	if message.Terminal(ev.Type) { // the stream takes one a start, whoever sends it
-		h.Set(jetstream.MsgIDHeader, fmt.Sprintf("%s.%d.%d.end", ev.Job, ev.Attempt, ev.Seq))
-	}
-	n.out.put(&nats.Msg{Subject: message.EventSubject(ev.Job, ev.Type), Data: b, Header: h})
+	n.out.put(m)
 }
 
 // Preview publishes the JPEG of a preview on patchbay.v1.preview.<job>, if anybody listens. It does not block.

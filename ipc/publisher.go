@@ -1,10 +1,15 @@
 package ipc
 
 import (
+	"fmt"
 	"sync"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
+
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
 )
 
 // publisher sends messages in order from a goroutine of its own, so that whoever makes an event never waits for the network.
@@ -22,12 +27,14 @@ type publisher struct {
 // publishQueue bounds what waits; a server that is away this long loses events, which are hints: the record is in the job table.
 const publishQueue = 16384
 
+// newPublisher starts the goroutine; close ends it.
 func newPublisher(nc *nats.Conn, log zerolog.Logger) *publisher {
 	p := &publisher{nc: nc, log: log, done: make(chan struct{}), wake: make(chan struct{}, 1)}
 	go p.run()
 	return p
 }
 
+// put queues a message. It does not block.
 func (p *publisher) put(m *nats.Msg) {
 	p.mu.Lock()
 	if len(p.queue) < publishQueue && !p.ended {
@@ -73,4 +80,20 @@ func (p *publisher) close() {
 	p.mu.Unlock()
 	p.poke()
 	<-p.done
+}
+
+// eventMessage is an event as it is published on patchbay.v1.events.<job>.<type>, in JSON; owner is the daemon that sends it, empty: there are no others.
+func eventMessage(ev message.Event, owner string) (*nats.Msg, error) {
+	b, err := wire.Encode(ev, wire.JSON)
+	if err != nil {
+		return nil, err
+	}
+	h := nats.Header{"Content-Type": {wire.JSON.ContentType()}}
+	if owner != "" {
+		h.Set(wire.HeaderDaemon, owner)
+	}
+	if message.Terminal(ev.Type) { // the stream takes one a start, whoever sends it
+		h.Set(jetstream.MsgIDHeader, fmt.Sprintf("%s.%d.%d.end", ev.Job, ev.Attempt, ev.Seq))
+	}
+	return &nats.Msg{Subject: message.EventSubject(ev.Job, ev.Type), Data: b, Header: h}, nil
 }
