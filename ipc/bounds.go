@@ -41,7 +41,7 @@ func (b Bounds) frame() wire.Limits {
 }
 
 func (s *Service) limits() message.BoundsReply {
-	b, j := s.cfg.Bounds, s.cfg.Jobs.cfg
+	b, j := s.cfg.Bounds, s.cfg.Jobs.Config()
 	return message.BoundsReply{MessageBytes: b.Message, FrameBytes: b.Frame, Depth: b.Depth, Values: b.Values, Queue: j.MaxQueued, ClientJobs: j.MaxPerClient, Pixels: b.Nodes.Pixels, Steps: b.Nodes.Steps}
 }
 
@@ -66,9 +66,9 @@ func (s *Service) refusedJob(req *message.RunRequest, err error) *wire.Error {
 	case errors.Is(err, errHash):
 		return wire.Errorf(wire.ErrDuplicate, "a job %s exists with another body; choose another id", req.ID)
 	case errors.Is(err, errFull):
-		return after(wire.Errorf(wire.ErrQueueFull, "the queue is full: %d jobs are waiting", s.cfg.Jobs.cfg.MaxQueued), 1000)
+		return after(wire.Errorf(wire.ErrQueueFull, "the queue is full: %d jobs are waiting", s.cfg.Jobs.Config().MaxQueued), 1000)
 	case errors.Is(err, errCrowd):
-		return after(wire.Errorf(wire.ErrQueueFull, "client %q has %d jobs that have not ended, and may have no more", req.From, s.cfg.Jobs.cfg.MaxPerClient), 1000)
+		return after(wire.Errorf(wire.ErrQueueFull, "client %q has %d jobs that have not ended, and may have no more", req.From, s.cfg.Jobs.Config().MaxPerClient), 1000)
 	case errors.Is(err, errStore):
 		return after(wire.Errorf(wire.ErrDiskFull, "%v; make room, then send the job again with the same id", err), 5000)
 	case errors.Is(err, errClosed):

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 
 	"patchbay/ipc/broker"
@@ -39,16 +40,23 @@ func durable(t testing.TB, e *broker.Embedded, owner string) (*Jobs, func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, err := ConnectNATS(NATSConfig{URL: e.URL(), Version: "0.1.0", Owner: owner, Log: zerolog.Nop()})
+	nc, err := nats.Connect(e.URL())
 	if err != nil {
 		t.Fatal(err)
 	}
-	j := NewJobs(JobsConfig{Ledger: l, OnEvent: n.Event})
+	out := newPublisher(nc, zerolog.Nop())
+	j := NewJobs(JobsConfig{Ledger: l, OnEvent: func(ev message.Event) {
+		if m, err := eventMessage(ev, owner); err != nil {
+			t.Error(err)
+		} else {
+			out.put(m)
+		}
+	}})
 	if err := j.Open(ctx); err != nil {
 		t.Fatal(err)
 	}
 	var once sync.Once
-	end := func() { once.Do(func() { n.Close(); l.Close() }) }
+	end := func() { once.Do(func() { out.close(); nc.Close(); l.Close() }) }
 	t.Cleanup(end)
 	return j, end
 }

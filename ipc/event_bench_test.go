@@ -7,6 +7,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"patchbay/ipc/broker"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire"
@@ -14,7 +15,11 @@ import (
 
 // BenchmarkEvent is what one event of progress costs from the worker process to the stream: frames, table, JSON, NATS. A step of 100 ms makes one.
 func BenchmarkEvent(b *testing.B) {
-	e := ledgerServer(b, true)
+	e, err := broker.StartEmbedded(broker.EmbeddedConfig{Listen: "127.0.0.1:0", Store: b.TempDir(), SyncAlways: true, Log: zerolog.Nop()})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer e.Close()
 	l, err := OpenLedger(context.Background(), LedgerConfig{URL: e.URL(), InProcess: e.InProcess(), Owner: "a", Log: zerolog.Nop()})
 	if err != nil {
 		b.Fatal(err)
@@ -33,7 +38,9 @@ func BenchmarkEvent(b *testing.B) {
 	if err := child.Ready(ctx); err != nil {
 		b.Fatal(err)
 	}
-	mustCreate(b, j, &message.RunRequest{ID: "e"})
+	if _, _, err := j.Create(ctx, &message.RunRequest{ID: "e"}, "hash"); err != nil {
+		b.Fatal(err)
+	}
 	if err := j.Open(ctx); err != nil {
 		b.Fatal(err)
 	}

@@ -108,7 +108,7 @@ func (s *Service) renew(inputs any) {
 	defer s.mu.Unlock()
 	message.WalkHandles(inputs, func(id string) {
 		if o := s.owners[id]; o != nil {
-			o.until = s.cfg.Jobs.cfg.Now().Add(o.lease)
+			o.until = s.cfg.Jobs.Config().Now().Add(o.lease)
 		}
 	})
 }
@@ -117,7 +117,7 @@ func (s *Service) renew(inputs any) {
 func (s *Service) own(v any, ex Executor) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := s.cfg.Jobs.cfg.Now()
+	now := s.cfg.Jobs.Config().Now()
 	for id, o := range s.owners {
 		if now.Sub(o.until) > forgetLate {
 			delete(s.owners, id)

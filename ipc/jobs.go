@@ -89,6 +89,9 @@ func NewJobs(cfg JobsConfig) *Jobs {
 	return &Jobs{cfg: cfg, jobs: map[string]*entry{}, coming: map[string]string{}, wake: make(chan struct{})}
 }
 
+// Config is what the table was made with.
+func (j *Jobs) Config() JobsConfig { return j.cfg }
+
 // Create adds a queued job and its queued event. A job of that id with the same hash is returned as it is, with false; with another hash it is errHash.
 func (j *Jobs) Create(ctx context.Context, req *message.RunRequest, hash string) (message.Record, bool, error) {
 	j.mu.Lock()
