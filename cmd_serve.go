@@ -19,6 +19,7 @@ import (
 
 	"patchbay/ipc"
 	"patchbay/ipc/broker"
+	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/meter"
 	"patchbay/ipc/wire"
@@ -91,11 +92,11 @@ them. Jobs are written down in JetStream and outlive the daemon: what waits is r
 type daemon struct {
 	cfg      *config
 	log      zerolog.Logger
-	ledger   *ipc.Ledger // nil: jobs are in memory only
-	place    *ipc.Place  // what is here for the jobs of the ledger
-	jobs     *ipc.Jobs
+	ledger   *jobs.Ledger // nil: jobs are in memory only
+	place    *jobs.Place  // what is here for the jobs of the ledger
+	jobs     *jobs.Table
 	svc      *ipc.Service
-	shelf    *ipc.Shelf
+	shelf    *jobs.Shelf
 	embedded *broker.Embedded // nil with an external server
 	nats     *ipc.NATS
 	socket   *ipc.Socket // nil: off
@@ -159,13 +160,13 @@ func (d *daemon) open(ctx context.Context) error {
 	if err := os.RemoveAll(cfg.Temp); err != nil {
 		return fmt.Errorf("clear temp: %w", err)
 	}
-	if d.shelf, err = ipc.NewShelf(ipc.ShelfConfig{Stage: stage, Output: cfg.Output, Temp: cfg.Temp, Keep: cfg.Queue == queueDurable}); err != nil {
+	if d.shelf, err = jobs.NewShelf(jobs.ShelfConfig{Stage: stage, Output: cfg.Output, Temp: cfg.Temp, Keep: cfg.Queue == queueDurable}); err != nil {
 		return err
 	}
 	if err := d.openJobs(ctx, url, owner); err != nil {
 		return err
 	}
-	var executors []ipc.Executor
+	var executors []jobs.Executor
 	for i := range cfg.Workers {
 		child := ipc.NewChild(ipc.ChildConfig{Name: fmt.Sprintf("worker-%d", i), Command: workerCommand(cfg), Log: d.log})
 		d.children = append(d.children, child)
@@ -230,7 +231,7 @@ func (d *daemon) access() wire.Access {
 // openJobs makes the table of jobs, and reads what an earlier run has left of it.
 func (d *daemon) openJobs(ctx context.Context, url, owner string) error {
 	cfg := d.cfg
-	jc := ipc.JobsConfig{
+	jc := jobs.Config{
 		OnEvent: d.event, OnPreview: d.nats.Preview, OnForget: d.shelf.Forget, MaxAttempts: cfg.Attempts, Keep: cfg.KeepJobs, KeepFor: cfg.KeepFor,
 		MaxQueued: cfg.Bounds.Queue, MaxPerClient: cfg.Bounds.Client,
 		KeepResults: cfg.KeepFiles,
@@ -240,15 +241,15 @@ func (d *daemon) openJobs(ctx context.Context, url, owner string) error {
 		return err
 	}
 	if cfg.Queue == queueDurable {
-		d.place = &ipc.Place{Stock: node.NewStock(cfg.roots())}
+		d.place = &jobs.Place{Stock: node.NewStock(cfg.roots())}
 		if d.place.Memory, err = parseBytes(cfg.Memory); err != nil {
 			return err
 		}
-		lc := ipc.LedgerConfig{URL: url, Access: d.access(), Owner: owner, Replicas: cfg.Replicas, Place: d.place, Log: d.log}
+		lc := jobs.LedgerConfig{URL: url, Access: d.access(), Owner: owner, Replicas: cfg.Replicas, Place: d.place, Log: d.log}
 		if d.embedded != nil {
 			lc.InProcess, lc.Full = d.embedded.InProcess(), d.embedded.Full
 		}
-		if d.ledger, err = ipc.OpenLedger(ctx, lc); err != nil {
+		if d.ledger, err = jobs.OpenLedger(ctx, lc); err != nil {
 			return err
 		}
 		jc.Ledger = d.ledger
@@ -256,7 +257,7 @@ func (d *daemon) openJobs(ctx context.Context, url, owner string) error {
 			d.embedded.OnHealed(d.ledger.Returned)
 		}
 	}
-	d.jobs = ipc.NewJobs(jc)
+	d.jobs = jobs.New(jc)
 	if d.ledger == nil {
 		return nil
 	}
@@ -309,7 +310,7 @@ func (d *daemon) run(parent context.Context, signals <-chan os.Signal) error {
 			}
 		})
 	}
-	dispatcher := &ipc.Dispatcher{Jobs: d.jobs, Shelf: d.shelf, Log: d.log}
+	dispatcher := &jobs.Dispatcher{Jobs: d.jobs, Shelf: d.shelf, Log: d.log}
 	if d.ledger != nil {
 		if err := dispatcher.Recover(running); err != nil {
 			stopChildren()
@@ -393,8 +394,8 @@ func (d *daemon) carriers() []ipc.Carrier {
 	return out
 }
 
-func (d *daemon) executors() []ipc.Executor {
-	out := make([]ipc.Executor, len(d.children))
+func (d *daemon) executors() []jobs.Executor {
+	out := make([]jobs.Executor, len(d.children))
 	for i, c := range d.children {
 		out[i] = c
 	}

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"patchbay/ipc"
+	"patchbay/ipc/jobs"
 	"patchbay/node"
 	"patchbay/parallel"
 )
@@ -62,7 +63,7 @@ func serveWorker(cmd *cobra.Command, cfg *config, save bool) error {
 	wc := ipc.WorkerConfig{Executor: executor, Service: ipc.NodeService(cat, cfg.roots(), nil, nil), Log: log}
 	wc.Service.Bounds = limits
 	if save {
-		wc.Shelf = ipc.ShelfConfig{Stage: filepath.Join(cfg.Output, fmt.Sprintf(".patchbay-stage-%d", os.Getpid())), Output: cfg.Output}
+		wc.Shelf = jobs.ShelfConfig{Stage: filepath.Join(cfg.Output, fmt.Sprintf(".patchbay-stage-%d", os.Getpid())), Output: cfg.Output}
 	}
 	log.Debug().Interface("config", cfg).Msg("worker starts")
 	return ipc.RunWorker(ctx, context.Background(), in, out, wc)

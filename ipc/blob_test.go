@@ -18,6 +18,7 @@ import (
 	"patchbay/ipc/broker"
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/client"
+	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire"
@@ -26,7 +27,7 @@ import (
 )
 
 // payloadRig is a rig on a server with JetStream; tune may change the carrier before it serves.
-func payloadRig(t testing.TB, tune func(*NATS), executors ...Executor) (*client.NATSClient, *NATS) {
+func payloadRig(t testing.TB, tune func(*NATS), executors ...jobs.Executor) (*client.NATSClient, *NATS) {
 	t.Helper()
 	e, err := broker.StartEmbedded(broker.EmbeddedConfig{Listen: "127.0.0.1:0", Store: t.TempDir(), Log: zerolog.Nop()})
 	if err != nil {
@@ -40,7 +41,7 @@ func payloadRig(t testing.TB, tune func(*NATS), executors ...Executor) (*client.
 	if tune != nil {
 		tune(n)
 	}
-	serveNATS(t, n, newRig(t, JobsConfig{OnEvent: n.Event}, ShelfConfig{}, executors...))
+	serveNATS(t, n, newRig(t, jobs.Config{OnEvent: n.Event}, jobs.ShelfConfig{}, executors...))
 	c, err := client.DialNATS(e.URL())
 	if err != nil {
 		t.Fatal(err)

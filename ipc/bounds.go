@@ -3,6 +3,7 @@ package ipc
 import (
 	"errors"
 
+	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/node"
@@ -63,15 +64,15 @@ func (s *Service) refusedJob(req *message.RunRequest, err error) *wire.Error {
 		return e
 	}
 	switch {
-	case errors.Is(err, errHash):
+	case errors.Is(err, jobs.ErrHash):
 		return wire.Errorf(wire.ErrDuplicate, "a job %s exists with another body; choose another id", req.ID)
-	case errors.Is(err, errFull):
+	case errors.Is(err, jobs.ErrFull):
 		return after(wire.Errorf(wire.ErrQueueFull, "the queue is full: %d jobs are waiting", s.cfg.Jobs.Config().MaxQueued), 1000)
-	case errors.Is(err, errCrowd):
+	case errors.Is(err, jobs.ErrCrowd):
 		return after(wire.Errorf(wire.ErrQueueFull, "client %q has %d jobs that have not ended, and may have no more", req.From, s.cfg.Jobs.Config().MaxPerClient), 1000)
-	case errors.Is(err, errStore):
+	case errors.Is(err, jobs.ErrStore):
 		return after(wire.Errorf(wire.ErrDiskFull, "%v; make room, then send the job again with the same id", err), 5000)
-	case errors.Is(err, errClosed):
+	case errors.Is(err, jobs.ErrClosed):
 		return wire.Errorf(wire.ErrDraining, "the daemon is shutting down")
 	}
 	return after(wire.Errorf(wire.ErrNoCapacity, "the job could not be written down: %v; send it again with the same id", err), 1000)

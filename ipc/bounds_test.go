@@ -13,6 +13,7 @@ import (
 
 	"patchbay/ipc/broker"
 	"patchbay/ipc/client"
+	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire"
@@ -32,7 +33,7 @@ func boundedRig(t *testing.T) (*rig, map[string]client.Client) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := newRig(t, JobsConfig{MaxQueued: 3, MaxPerClient: 2}, ShelfConfig{})
+	r := newRig(t, jobs.Config{MaxQueued: 3, MaxPerClient: 2}, jobs.ShelfConfig{})
 	r.svc.cfg.Bounds = Bounds{Message: 16384, Frame: 16384, Depth: 16, Values: 500, Nodes: node.Bounds{Pixels: 1 << 16, Steps: 50}}.orPreset()
 	serveNATS(t, n, r)
 	nc, err := client.DialNATS(e.URL())
@@ -167,8 +168,7 @@ func TestBoundsOfTheQueue(t *testing.T) {
 // TestUsersCannotHideBehindNames: where the server says who somebody is, jobs count for that user, whatever the request calls itself; also while many are
 // written down at once.
 func TestUsersCannotHideBehindNames(t *testing.T) {
-	g := newGuardedServer(t)
-	g.jobs.cfg.MaxPerClient = 3
+	g := newGuardedServer(t, 3)
 	alice := g.client(t, "alice")
 	errs := make(chan error, 20)
 	for i := range cap(errs) {

@@ -8,13 +8,14 @@ import (
 
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/client"
+	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/node"
 )
 
 // Run implements Executor: the job is sent to the worker, whose events come back.
-func (c *Child) Run(ctx context.Context, task Task, sink Sink) (*Outcome, error) {
+func (c *Child) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.Outcome, error) {
 	p := c.current()
 	if p == nil {
 		return nil, wire.Errorf(wire.ErrWorkerLost, "%s is not running", c.cfg.Name)
@@ -60,7 +61,7 @@ func (c *Child) Run(ctx context.Context, task Task, sink Sink) (*Outcome, error)
 		return nil, wire.Errorf(wire.ErrInternal, "%s ended the job without saying how", c.cfg.Name)
 	case end.Type == message.EventSuccess:
 		out := outcomeOf(col.Files, events)
-		out.hold, col.Hold = col.Hold, nil
+		out.Hold, col.Hold = col.Hold, nil
 		return out, nil
 	case end.Error != nil:
 		return nil, end.Error
@@ -137,8 +138,8 @@ func (c *Child) ask(ctx context.Context, verb string, req, out any) (*bulk.Hold,
 }
 
 // outcomeOf makes the Outcome of a run in a worker from its events.
-func outcomeOf(files []message.File, events []message.Event) *Outcome {
-	out := &Outcome{Files: files, UI: map[string]map[string]any{}}
+func outcomeOf(files []message.File, events []message.Event) *jobs.Outcome {
+	out := &jobs.Outcome{Files: files, UI: map[string]map[string]any{}}
 	for _, ev := range events {
 		switch ev.Type {
 		case message.EventMetrics:

@@ -14,6 +14,7 @@ import (
 
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/client"
+	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire"
@@ -135,7 +136,7 @@ func memfd(t *testing.T, size int64, seals int) int {
 
 // TestHostileDescriptors sends what no honest host sends. Each is refused with its reason, no descriptor stays, and the connection goes on.
 func TestHostileDescriptors(t *testing.T) {
-	r := newRig(t, JobsConfig{}, ShelfConfig{})
+	r := newRig(t, jobs.Config{}, jobs.ShelfConfig{})
 	_, path := socketRig(t, r)
 	file, err := os.Open(os.Args[0])
 	if err != nil {

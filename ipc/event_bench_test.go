@@ -8,6 +8,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"patchbay/ipc/broker"
+	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire"
@@ -20,7 +21,7 @@ func BenchmarkEvent(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer e.Close()
-	l, err := OpenLedger(context.Background(), LedgerConfig{URL: e.URL(), InProcess: e.InProcess(), Owner: "a", Log: zerolog.Nop()})
+	l, err := jobs.OpenLedger(context.Background(), jobs.LedgerConfig{URL: e.URL(), InProcess: e.InProcess(), Owner: "a", Log: zerolog.Nop()})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -29,7 +30,7 @@ func BenchmarkEvent(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	j := NewJobs(JobsConfig{Ledger: l, OnEvent: n.Event})
+	j := jobs.New(jobs.Config{Ledger: l, OnEvent: n.Event})
 	child := NewChild(ChildConfig{Name: "w", Command: workerCommand, Log: zerolog.Nop()})
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -52,8 +53,8 @@ func BenchmarkEvent(b *testing.B) {
 	var each time.Duration
 	for b.Loop() {
 		began := time.Now()
-		sink := Sink{Event: func(ev message.Event) { j.Append(ctx, rec.Job, -1, ev) }, Preview: func(string, []byte) {}}
-		if _, err := child.Run(ctx, Task{Req: &message.RunRequest{ID: wire.NewID(), Workflow: messagetest.Graph("Step 1000")}, Attempt: 1}, sink); err != nil {
+		sink := jobs.Sink{Event: func(ev message.Event) { j.Append(ctx, rec.Job, -1, ev) }, Preview: func(string, []byte) {}}
+		if _, err := child.Run(ctx, jobs.Task{Req: &message.RunRequest{ID: wire.NewID(), Workflow: messagetest.Graph("Step 1000")}, Attempt: 1}, sink); err != nil {
 			b.Fatal(err)
 		}
 		each = time.Since(began) / steps

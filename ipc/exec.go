@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/node"
@@ -70,12 +71,12 @@ func (s *Service) free(r *Request) error {
 }
 
 // executorFor returns the worker that holds the handles among the inputs, or the next one in turn.
-func (s *Service) executorFor(inputs any) (Executor, error) {
+func (s *Service) executorFor(inputs any) (jobs.Executor, error) {
 	var ids []string
 	message.WalkHandles(inputs, func(id string) { ids = append(ids, id) })
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var owner Executor
+	var owner jobs.Executor
 	for _, id := range ids {
 		o, ok := s.owners[id]
 		if !ok {
@@ -94,7 +95,7 @@ func (s *Service) executorFor(inputs any) (Executor, error) {
 
 // ownership says which worker holds a handle, and until when by what is known here. Whether it still does is the worker's to say.
 type ownership struct {
-	ex    Executor
+	ex    jobs.Executor
 	lease time.Duration
 	until time.Time
 }
@@ -114,7 +115,7 @@ func (s *Service) renew(inputs any) {
 }
 
 // own notes which worker holds the handles in v, and forgets handles whose lease is over.
-func (s *Service) own(v any, ex Executor) {
+func (s *Service) own(v any, ex jobs.Executor) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.cfg.Jobs.Config().Now()

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"patchbay/ipc/bulk"
+	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire"
@@ -44,7 +45,7 @@ type fake struct {
 func (f *fake) Name() string                    { return f.name }
 func (f *fake) Ready(ctx context.Context) error { return ctx.Err() }
 
-func (f *fake) Run(ctx context.Context, task Task, sink Sink) (*Outcome, error) {
+func (f *fake) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.Outcome, error) {
 	w, fail := message.ParseWorkflow(task.Req.Workflow)
 	if fail != nil {
 		return nil, fail
@@ -53,7 +54,7 @@ func (f *fake) Run(ctx context.Context, task Task, sink Sink) (*Outcome, error) 
 		f.ran <- task.Req.ID
 	}
 	sink.Event(message.Event{Type: message.EventStart, Data: map[string]any{}})
-	out := &Outcome{Metrics: map[string]any{"executed": []any{}}}
+	out := &jobs.Outcome{Metrics: map[string]any{"executed": []any{}}}
 	for _, id := range w.IDs() {
 		sink.Event(message.Event{Type: "executing", Node: id, Data: map[string]any{"node": id}})
 		n, _ := w.Input(id, "n")
@@ -151,32 +152,32 @@ func fakeService() ServiceConfig {
 
 // rig is a service with one fake executor and a running dispatcher.
 type rig struct {
-	jobs  *Jobs
+	jobs  *jobs.Table
 	svc   *Service
-	shelf *Shelf
+	shelf *jobs.Shelf
 }
 
 // newRig starts a service on the executors (one fake if none are given) that ends with the test.
-func newRig(t testing.TB, jc JobsConfig, sc ShelfConfig, executors ...Executor) *rig {
+func newRig(t testing.TB, jc jobs.Config, sc jobs.ShelfConfig, executors ...jobs.Executor) *rig {
 	t.Helper()
-	shelf, err := NewShelf(sc)
+	shelf, err := jobs.NewShelf(sc)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(executors) == 0 {
-		executors = []Executor{&fake{name: "fake"}}
+		executors = []jobs.Executor{&fake{name: "fake"}}
 	}
 	if jc.OnForget == nil {
 		jc.OnForget = shelf.Forget
 	}
-	jobs := NewJobs(jc)
+	table := jobs.New(jc)
 	cfg := fakeService()
-	cfg.Jobs, cfg.Shelf, cfg.Executors, cfg.Tensors = jobs, shelf, executors, bulk.NewTensorCache(1<<20)
+	cfg.Jobs, cfg.Shelf, cfg.Executors, cfg.Tensors = table, shelf, executors, bulk.NewTensorCache(1<<20)
 	svc := NewService(cfg)
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
-		d := Dispatcher{Jobs: jobs, Shelf: shelf, Log: zerolog.Nop()}
+		d := jobs.Dispatcher{Jobs: table, Shelf: shelf, Log: zerolog.Nop()}
 		d.Work(ctx, ctx, executors)
 		close(done)
 	}()
@@ -185,7 +186,7 @@ func newRig(t testing.TB, jc JobsConfig, sc ShelfConfig, executors ...Executor) 
 		<-done
 		svc.Close()
 	})
-	return &rig{jobs: jobs, svc: svc, shelf: shelf}
+	return &rig{jobs: table, svc: svc, shelf: shelf}
 }
 
 // workerCommand re-runs this test binary as a fake worker.

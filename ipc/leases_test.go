@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"patchbay/ipc/client"
+	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
@@ -30,7 +31,7 @@ func TestHandleLeases(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(runner.Close)
-	r := newRig(t, JobsConfig{Now: now}, ShelfConfig{}, NewLocal("a", runner), &fake{name: "b"})
+	r := newRig(t, jobs.Config{Now: now}, jobs.ShelfConfig{}, NewLocal("a", runner), &fake{name: "b"})
 	c, _ := socketRig(t, r)
 	ctx := wiretest.Within(t, 20*time.Second)
 	maker := func(lease time.Duration) string {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/node"
@@ -26,7 +27,7 @@ func (l *Local) Name() string { return l.name }
 func (l *Local) Ready(ctx context.Context) error { return ctx.Err() }
 
 // Run implements Executor.
-func (l *Local) Run(ctx context.Context, task Task, sink Sink) (*Outcome, error) {
+func (l *Local) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.Outcome, error) {
 	w, fail := message.ParseWorkflow(task.Req.Workflow)
 	if fail != nil {
 		return nil, fail
@@ -44,7 +45,7 @@ func (l *Local) Run(ctx context.Context, task Task, sink Sink) (*Outcome, error)
 	if err != nil {
 		return nil, err
 	}
-	out := &Outcome{Metrics: metricsOf(res), UI: res.UI}
+	out := &jobs.Outcome{Metrics: metricsOf(res), UI: res.UI}
 	for _, o := range res.Outputs {
 		out.Files = append(out.Files, message.FileOf(o))
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"patchbay/ipc/bulk"
+	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
@@ -50,7 +51,7 @@ type NATS struct {
 	nc     *nats.Conn
 	closed chan struct{}
 	ready  chan struct{} // closed when requests are answered
-	out    *publisher
+	out    *jobs.Publisher
 	bulk   *nats.Conn // payloads go on a connection of their own: a transfer that stalls must not delay events
 	blobs  *bulk.Blobs
 	store  *bulk.Objects
@@ -96,7 +97,7 @@ func ConnectNATS(cfg NATSConfig) (*NATS, error) {
 		nc.Close()
 		return nil, err
 	}
-	n.out = newPublisher(nc, log)
+	n.out = jobs.NewPublisher(nc, log)
 	return n, nil
 }
 
@@ -111,12 +112,12 @@ func (n *NATS) Up() bool { return n.nc.IsConnected() }
 
 // Event publishes an event on patchbay.v1.events.<job>.<type>, as JSON. It does not block.
 func (n *NATS) Event(ev message.Event) {
-	m, err := eventMessage(ev, n.cfg.Owner)
+	m, err := jobs.EventMessage(ev, n.cfg.Owner)
 	if err != nil {
 		n.cfg.Log.Error().Err(err).Str("type", ev.Type).Msg("event not published")
 		return
 	}
-	n.out.put(m)
+	n.out.Put(m)
 }
 
 // Preview publishes the JPEG of a preview on patchbay.v1.preview.<job>, if anybody listens. It does not block.
@@ -125,7 +126,7 @@ func (n *NATS) Preview(job, nodeID string, jpeg []byte) {
 	if !n.wanted(job, subject) {
 		return
 	}
-	n.out.put(&nats.Msg{Subject: subject, Data: jpeg, Header: nats.Header{
+	n.out.Put(&nats.Msg{Subject: subject, Data: jpeg, Header: nats.Header{
 		"Content-Type": {"image/jpeg"}, "Patchbay-Job": {job}, "Patchbay-Node": {nodeID},
 	}})
 }
@@ -354,7 +355,7 @@ func replyHeader(enc wire.Encoding, fault *wire.Error) nats.Header {
 
 // Close publishes what is waiting and closes the connection. Serve does it itself.
 func (n *NATS) Close() {
-	n.out.close()
+	n.out.Close()
 	n.blobs.Close()
 	n.bulk.Close()
 	_ = n.nc.FlushTimeout(time.Second)

@@ -15,6 +15,7 @@ import (
 
 	"patchbay/ipc/broker"
 	"patchbay/ipc/client"
+	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire"
@@ -39,7 +40,7 @@ func newNATSRig(t *testing.T) *natsRig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := newRig(t, JobsConfig{OnEvent: n.Event, OnPreview: n.Preview}, ShelfConfig{})
+	r := newRig(t, jobs.Config{OnEvent: n.Event, OnPreview: n.Preview}, jobs.ShelfConfig{})
 	serveNATS(t, n, r)
 	nc, err := nats.Connect(e.URL())
 	if err != nil {
@@ -281,7 +282,7 @@ func TestTwoDaemonsOnOneServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	other := newRig(t, JobsConfig{OnEvent: n.Event}, ShelfConfig{})
+	other := newRig(t, jobs.Config{OnEvent: n.Event}, jobs.ShelfConfig{})
 	serveNATS(t, n, other)
 	c := r.client(t)
 	ctx := wiretest.Within(t, 20*time.Second)

@@ -13,6 +13,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"patchbay/ipc/bulk"
+	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/meter"
@@ -46,7 +47,7 @@ func (c *collected) Write(b []byte) (int, error) {
 // connTarget: an input is all that a client sends before it hangs up, to a service of its own that runs no jobs. The answers are whole frames with tags of
 // requests, none has more than one last answer, and nothing is left running.
 func connTarget(tb testing.TB) *hammer.Target[[]byte] {
-	shelf, err := NewShelf(ShelfConfig{})
+	shelf, err := jobs.NewShelf(jobs.ShelfConfig{})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -62,7 +63,7 @@ func connTarget(tb testing.TB) *hammer.Target[[]byte] {
 		Name: "FuzzConn", Seeds: seeds,
 		Parse: func(in hammer.Input) ([]byte, error) {
 			cfg := fakeService()
-			cfg.Jobs, cfg.Shelf, cfg.Executors, cfg.Tensors = NewJobs(JobsConfig{MaxQueued: 20}), shelf, []Executor{&idle{fake{name: "idle"}}}, bulk.NewTensorCache(1<<16)
+			cfg.Jobs, cfg.Shelf, cfg.Executors, cfg.Tensors = jobs.New(jobs.Config{MaxQueued: 20}), shelf, []jobs.Executor{&idle{fake{name: "idle"}}}, bulk.NewTensorCache(1<<16)
 			cfg.Log, cfg.Meter = zerolog.Nop(), meter
 			s := NewService(cfg)
 			out := &collected{}

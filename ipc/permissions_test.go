@@ -19,6 +19,7 @@ import (
 
 	"patchbay/ipc/broker"
 	"patchbay/ipc/client"
+	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire"
@@ -52,7 +53,8 @@ type guardedServer struct {
 	log   *lines // of the daemon
 }
 
-func newGuardedServer(t *testing.T) *guardedServer {
+// newGuardedServer starts one; perClient bounds the jobs of a client, 0: not at all.
+func newGuardedServer(t *testing.T, perClient int) *guardedServer {
 	t.Helper()
 	pair, err := nkeys.CreateUser()
 	if err != nil {
@@ -87,7 +89,7 @@ func newGuardedServer(t *testing.T) *guardedServer {
 	g.addr = strings.TrimPrefix(e.Address(), "nats://")
 	log := zerolog.New(g.log)
 	url := "nats://worker-1:pass-worker-1@" + g.addr
-	l, err := OpenLedger(context.Background(), LedgerConfig{URL: url, Owner: "d-1", Log: log})
+	l, err := jobs.OpenLedger(context.Background(), jobs.LedgerConfig{URL: url, Owner: "d-1", Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +97,7 @@ func newGuardedServer(t *testing.T) *guardedServer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g.rig = newRig(t, JobsConfig{OnEvent: n.Event, OnPreview: n.Preview, Ledger: l}, ShelfConfig{})
+	g.rig = newRig(t, jobs.Config{OnEvent: n.Event, OnPreview: n.Preview, Ledger: l, MaxPerClient: perClient}, jobs.ShelfConfig{})
 	t.Cleanup(l.Close)
 	if err := g.jobs.Open(context.Background()); err != nil {
 		t.Fatal(err)
@@ -157,7 +159,7 @@ func (g *guardedServer) raw(t *testing.T, user string) (nc *nats.Conn, violation
 
 // TestEverySubjectOfEveryRole tries to publish to and to subscribe to everything there is, as everyone.
 func TestEverySubjectOfEveryRole(t *testing.T) {
-	g := newGuardedServer(t)
+	g := newGuardedServer(t, 0)
 	const c, a, d = "alice ", "admin ", "worker-1 " // who may
 	for _, row := range []struct{ subject, publish, subscribe string }{
 		{"patchbay.v1.run", c + a + d, d},
@@ -255,7 +257,7 @@ func TestEverySubjectOfEveryRole(t *testing.T) {
 
 // TestEveryActionOfEveryRole does what each role is there for; nothing may be missing in its rights, nor in those of the daemon that answers.
 func TestEveryActionOfEveryRole(t *testing.T) {
-	g := newGuardedServer(t)
+	g := newGuardedServer(t, 0)
 	for _, user := range []string{"alice", "admin"} {
 		c := g.client(t, user)
 		ctx := wiretest.Within(t, 20*time.Second)
@@ -334,7 +336,7 @@ func TestEveryActionOfEveryRole(t *testing.T) {
 
 // TestRepliesGoToInboxesOnly names, as the place of a reply, subjects where only the daemon may write.
 func TestRepliesGoToInboxesOnly(t *testing.T) {
-	g := newGuardedServer(t)
+	g := newGuardedServer(t, 0)
 	d, _ := g.raw(t, "worker-1")
 	heard, err := d.SubscribeSync("patchbay.v1.>")
 	if err != nil {
@@ -387,7 +389,7 @@ func TestRepliesGoToInboxesOnly(t *testing.T) {
 
 // TestNobodyReadsOthersReplies: bob hears nothing of what the daemon answers to alice.
 func TestNobodyReadsOthersReplies(t *testing.T) {
-	g := newGuardedServer(t)
+	g := newGuardedServer(t, 0)
 	bob, violations := g.raw(t, "bob")
 	heard, err := bob.SubscribeSync("_INBOX.>")
 	if err != nil {

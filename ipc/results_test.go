@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"patchbay/ipc/client"
+	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire"
@@ -19,7 +20,7 @@ import (
 // TestResultsAreKeptUpToASize: the oldest results go first, their jobs still answer and say so, the newest stays, and so does a file that somebody has changed.
 func TestResultsAreKeptUpToASize(t *testing.T) {
 	out := t.TempDir()
-	r := newRig(t, JobsConfig{KeepBytes: 2500}, ShelfConfig{Stage: filepath.Join(out, ".stage"), Output: out})
+	r := newRig(t, jobs.Config{KeepBytes: 2500}, jobs.ShelfConfig{Stage: filepath.Join(out, ".stage"), Output: out})
 	c := dialRig(t, r)
 	edited := filepath.Join(out, "fake_00002_.png")
 	for i := range 5 {

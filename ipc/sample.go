@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
@@ -23,9 +24,9 @@ func (s *Service) sample(r *Request) error {
 		return err
 	}
 	ex := s.place(q.Model.File)
-	stopped, err := s.cfg.Jobs.begin(q.ID, KindSample, ex.Name())
+	stopped, err := s.cfg.Jobs.Begin(q.ID, jobs.KindSample, ex.Name())
 	switch {
-	case errors.Is(err, errHash):
+	case errors.Is(err, jobs.ErrHash):
 		return wire.Errorf(wire.ErrDuplicate, "a job %s exists; choose another id", q.ID)
 	case err != nil:
 		return wire.Errorf(wire.ErrDraining, "the daemon is shutting down")
@@ -48,7 +49,7 @@ func (s *Service) sample(r *Request) error {
 }
 
 // runSample runs a request on ex and sends everything from "accepted" to the last message.
-func (s *Service) runSample(ctx context.Context, cancel context.CancelCauseFunc, reply *Reply, q *message.SampleRequest, ex Executor) error {
+func (s *Service) runSample(ctx context.Context, cancel context.CancelCauseFunc, reply *Reply, q *message.SampleRequest, ex jobs.Executor) error {
 	out := sampleStream{reply: reply, id: q.ID, lost: func() { cancel(errGone) }}
 	out.send(&message.SampleReply{Type: message.ReplyAccepted, Worker: ex.Name()})
 	quiet := make(chan struct{})
@@ -77,7 +78,7 @@ func (s *Service) runSample(ctx context.Context, cancel context.CancelCauseFunc,
 			last.Hold.Release()
 		}
 		s.cfg.Log.Info().Str("job", q.ID).Msg("run cancelled: the client it was tied to went away")
-		s.cfg.Jobs.finish(context.Background(), q.ID, wire.Errorf(wire.ErrCancelled, "the client that the run was tied to went away"), nil)
+		s.cfg.Jobs.Finish(context.Background(), q.ID, wire.Errorf(wire.ErrCancelled, "the client that the run was tied to went away"), nil)
 		return nil
 	case errors.Is(cause, errAsked) && err != nil:
 		last = &message.SampleReply{Type: message.SampleCancelled, Error: wire.Errorf(wire.ErrCancelled, "the run was cancelled")}
@@ -89,7 +90,7 @@ func (s *Service) runSample(ctx context.Context, cancel context.CancelCauseFunc,
 		s.cfg.Meter.Sampled(last.Metrics)
 	}
 	last.Worker = ex.Name()
-	s.cfg.Jobs.finish(context.Background(), q.ID, last.Error, last.Metrics) // before the last message: whoever has that may use the id again
+	s.cfg.Jobs.Finish(context.Background(), q.ID, last.Error, last.Metrics) // before the last message: whoever has that may use the id again
 	out.send(last)
 	last.Hold.Release()
 	return reply.End()
@@ -143,7 +144,7 @@ func (o *sampleStream) beat(ctx context.Context, every time.Duration) {
 }
 
 // place returns the executor that ran a model last, or the next one in turn.
-func (s *Service) place(file string) Executor {
+func (s *Service) place(file string) jobs.Executor {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ex := s.places[file]

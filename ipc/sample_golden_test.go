@@ -12,6 +12,7 @@ import (
 	"patchbay/engine"
 	"patchbay/engine/safetensors"
 	"patchbay/ipc/client"
+	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/models/latent"
@@ -96,7 +97,7 @@ func realRig(t *testing.T, dirs ...string) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { runner.Close(); eng.Close() })
-	return newRig(t, JobsConfig{}, ShelfConfig{}, NewLocal("local", runner))
+	return newRig(t, jobs.Config{}, jobs.ShelfConfig{}, NewLocal("local", runner))
 }
 
 func f32(v []float32, shape ...int) *wire.Tensor {

@@ -14,6 +14,7 @@ import (
 
 	"patchbay/engine/safetensors"
 	"patchbay/ipc/client"
+	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire"
@@ -160,7 +161,7 @@ func TestPatchesEqualTheLoraNode(t *testing.T) {
 
 // TestTensorsByHash sends a tensor once and its hash afterwards.
 func TestTensorsByHash(t *testing.T) {
-	r := newRig(t, JobsConfig{}, ShelfConfig{})
+	r := newRig(t, jobs.Config{}, jobs.ShelfConfig{})
 	c := dialRig(t, r)
 	ctx := wiretest.Within(t, 20*time.Second)
 	for _, enc := range []wire.Encoding{wire.Msgpack, wire.JSON} {
@@ -225,7 +226,7 @@ func TestHashesThroughADaemon(t *testing.T) {
 
 // TestSampleIsAJob looks at the record and the events of runs.
 func TestSampleIsAJob(t *testing.T) {
-	r := newRig(t, JobsConfig{}, ShelfConfig{})
+	r := newRig(t, jobs.Config{}, jobs.ShelfConfig{})
 	c, other := dialRig(t, r), dialRig(t, r)
 	ctx := wiretest.Within(t, 20*time.Second)
 	q := smallSample("euler")
@@ -236,7 +237,7 @@ func TestSampleIsAJob(t *testing.T) {
 		}
 	}
 	rec, err := client.Status(ctx, other, "s1")
-	if err != nil || rec.State != message.Done || rec.Kind != KindSample || rec.Attempt != 1 || rec.Worker != "fake" || rec.Metrics["load_seconds"] != 0.5 {
+	if err != nil || rec.State != message.Done || rec.Kind != jobs.KindSample || rec.Attempt != 1 || rec.Worker != "fake" || rec.Metrics["load_seconds"] != 0.5 {
 		t.Errorf("got %+v, %v", rec, err)
 	}
 	var evs []message.Event

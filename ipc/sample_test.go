@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"patchbay/ipc/client"
+	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
@@ -26,7 +27,7 @@ func smallSample(name string) *message.SampleRequest {
 }
 
 func TestSampleOverFrames(t *testing.T) {
-	r := newRig(t, JobsConfig{}, ShelfConfig{})
+	r := newRig(t, jobs.Config{}, jobs.ShelfConfig{})
 	c := dialRig(t, r)
 	for _, enc := range []wire.Encoding{wire.Msgpack, wire.JSON} {
 		c.Enc = enc
@@ -48,7 +49,7 @@ func TestSampleOverFrames(t *testing.T) {
 
 // TestSampleIsCancelled asks for the end of a run by cancel and by going away.
 func TestSampleIsCancelled(t *testing.T) {
-	r := newRig(t, JobsConfig{}, ShelfConfig{})
+	r := newRig(t, jobs.Config{}, jobs.ShelfConfig{})
 	c, other := dialRig(t, r), dialRig(t, r)
 	ctx := wiretest.Within(t, 10*time.Second)
 	q := smallSample("wait")
@@ -83,7 +84,7 @@ func TestSampleIsCancelled(t *testing.T) {
 
 // TestSampleRefusals checks that every refusal names its field and comes before anything runs.
 func TestSampleRefusals(t *testing.T) {
-	r := newRig(t, JobsConfig{}, ShelfConfig{})
+	r := newRig(t, jobs.Config{}, jobs.ShelfConfig{})
 	c := dialRig(t, r)
 	ctx := wiretest.Within(t, 20*time.Second)
 	entry := func(key string, x *wire.Tensor) func(*message.SampleRequest) {
@@ -219,7 +220,7 @@ func BenchmarkTensorOverSocket(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	svc := NewService(ServiceConfig{Executors: []Executor{&fake{name: "fake"}}})
+	svc := NewService(ServiceConfig{Executors: []jobs.Executor{&fake{name: "fake"}}})
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = sock.Serve(ctx, ctx, svc) }()

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"patchbay/ipc/client"
+	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/node"
@@ -36,7 +37,7 @@ func TestSchemaFileIsTrue(t *testing.T) {
 
 // TestSchemaIsServed asks for it, and compares it with messages as they are encoded.
 func TestSchemaIsServed(t *testing.T) {
-	c := dialRig(t, newRig(t, JobsConfig{}, ShelfConfig{}))
+	c := dialRig(t, newRig(t, jobs.Config{}, jobs.ShelfConfig{}))
 	var out struct {
 		Schema *node.Object `json:"schema"`
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"patchbay/ipc/bulk"
+	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/meter"
 	"patchbay/ipc/wire"
@@ -19,9 +20,9 @@ import (
 
 // ServiceConfig is what a Service answers from.
 type ServiceConfig struct {
-	Jobs      *Jobs
-	Shelf     *Shelf
-	Executors []Executor
+	Jobs      *jobs.Table
+	Shelf     *jobs.Shelf
+	Executors []jobs.Executor
 	// Validate refuses a workflow that cannot run; it must not touch a device. Where some outputs can run and others cannot, it returns ComfyUI's
 	// node_errors of the others and no error.
 	Validate func(req *message.RunRequest, w *node.Workflow) (map[string]any, error)
@@ -54,8 +55,8 @@ type Service struct {
 	wg     sync.WaitGroup
 	next   atomic.Uint64 // executor for the next exec
 	mu     sync.Mutex
-	owners map[string]*ownership // of handles
-	places map[string]Executor   // of model files: where a sample ran last
+	owners map[string]*ownership    // of handles
+	places map[string]jobs.Executor // of model files: where a sample ran last
 }
 
 // NewService returns a service. Close ends its streams.
@@ -67,7 +68,7 @@ func NewService(cfg ServiceConfig) *Service {
 	if cfg.Meter == nil {
 		cfg.Meter = meter.New()
 	}
-	s := &Service{cfg: cfg, owners: map[string]*ownership{}, places: map[string]Executor{}}
+	s := &Service{cfg: cfg, owners: map[string]*ownership{}, places: map[string]jobs.Executor{}}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	return s
 }

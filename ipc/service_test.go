@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"patchbay/ipc/client"
+	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire"
@@ -69,7 +70,7 @@ func runJob(t *testing.T, c client.Client, req *message.RunRequest) ([]message.E
 }
 
 func TestRunOverFrames(t *testing.T) {
-	r := newRig(t, JobsConfig{}, ShelfConfig{})
+	r := newRig(t, jobs.Config{}, jobs.ShelfConfig{})
 	c := dialRig(t, r)
 	for i, size := range []int{10, 512 << 10, 512<<10 + 1, 3 << 20, 700 << 10} {
 		if i == 4 {
@@ -92,7 +93,7 @@ func TestRunOverFrames(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
-	r := newRig(t, JobsConfig{MaxQueued: 1}, ShelfConfig{})
+	r := newRig(t, jobs.Config{MaxQueued: 1}, jobs.ShelfConfig{})
 	c := dialRig(t, r)
 	ctx := wiretest.Within(t, 10*time.Second)
 	ask := func(verb string, body any) *wire.Error {
@@ -149,7 +150,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-func waitState(t *testing.T, j *Jobs, id string, want message.State) message.Record {
+func waitState(t *testing.T, j *jobs.Table, id string, want message.State) message.Record {
 	t.Helper()
 	deadline := time.Now().Add(10 * time.Second)
 	for {
@@ -165,7 +166,7 @@ func waitState(t *testing.T, j *Jobs, id string, want message.State) message.Rec
 }
 
 func TestHostileFrames(t *testing.T) {
-	r := newRig(t, JobsConfig{}, ShelfConfig{})
+	r := newRig(t, jobs.Config{}, jobs.ShelfConfig{})
 	here, there := net.Pipe()
 	done := make(chan error, 1)
 	go func() {
@@ -210,7 +211,7 @@ func TestHostileFrames(t *testing.T) {
 }
 
 func TestTiedRunEndsWithItsConnection(t *testing.T) {
-	r := newRig(t, JobsConfig{}, ShelfConfig{})
+	r := newRig(t, jobs.Config{}, jobs.ShelfConfig{})
 	c := dialRig(t, r)
 	ctx := wiretest.Within(t, 10*time.Second)
 	if _, err := client.Submit(ctx, c, &message.RunRequest{ID: "sub", Workflow: messagetest.Graph("Wait 200")}); err != nil {
@@ -229,7 +230,7 @@ func TestTiedRunEndsWithItsConnection(t *testing.T) {
 }
 
 func TestCancelQueuedAndRunning(t *testing.T) {
-	r := newRig(t, JobsConfig{}, ShelfConfig{})
+	r := newRig(t, jobs.Config{}, jobs.ShelfConfig{})
 	c := dialRig(t, r)
 	ctx := wiretest.Within(t, 10*time.Second)
 	for _, id := range []string{"a", "b"} {
@@ -258,7 +259,7 @@ func TestCancelQueuedAndRunning(t *testing.T) {
 }
 
 func TestFailureDeadlineExpiryPanic(t *testing.T) {
-	r := newRig(t, JobsConfig{}, ShelfConfig{})
+	r := newRig(t, jobs.Config{}, jobs.ShelfConfig{})
 	c := dialRig(t, r)
 	_, _, end := runJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Fail")})
 	if end.Type != message.EventError || end.Error.Code != wire.ErrOutOfMemory || end.Error.Node != "1" || end.Data["exception_type"] != node.CodeOutOfMemory {
@@ -284,7 +285,7 @@ func TestFailureDeadlineExpiryPanic(t *testing.T) {
 }
 
 func TestIdempotentJobs(t *testing.T) {
-	r := newRig(t, JobsConfig{}, ShelfConfig{})
+	r := newRig(t, jobs.Config{}, jobs.ShelfConfig{})
 	c := dialRig(t, r)
 	ctx := wiretest.Within(t, 10*time.Second)
 	req := &message.RunRequest{ID: "same", Workflow: messagetest.Graph("Wait 50", "Picture 9")}
@@ -317,7 +318,7 @@ func TestIdempotentJobs(t *testing.T) {
 func TestFilesAreNamedAfterTheJobIsDone(t *testing.T) {
 	dir := t.TempDir()
 	out := filepath.Join(dir, "out")
-	r := newRig(t, JobsConfig{Keep: 1}, ShelfConfig{Stage: filepath.Join(out, ".stage"), Output: out})
+	r := newRig(t, jobs.Config{Keep: 1}, jobs.ShelfConfig{Stage: filepath.Join(out, ".stage"), Output: out})
 	c := dialRig(t, r)
 	evs, col, _ := runJob(t, c, &message.RunRequest{ID: "one", Workflow: messagetest.Graph("Picture 100", "Picture 700000")})
 	if len(col.Files) != 2 {
@@ -364,7 +365,7 @@ func TestFilesAreNamedAfterTheJobIsDone(t *testing.T) {
 
 func TestExecAndHandles(t *testing.T) {
 	a, b := &fake{name: "a"}, &fake{name: "b"}
-	r := newRig(t, JobsConfig{}, ShelfConfig{}, a, b)
+	r := newRig(t, jobs.Config{}, jobs.ShelfConfig{}, a, b)
 	c := dialRig(t, r)
 	ctx := wiretest.Within(t, 5*time.Second)
 	exec := func(class string, inputs map[string]any) message.ExecReply {
@@ -402,7 +403,7 @@ func TestExecAndHandles(t *testing.T) {
 }
 
 func TestPreviewsOnlyWhenAsked(t *testing.T) {
-	r := newRig(t, JobsConfig{}, ShelfConfig{})
+	r := newRig(t, jobs.Config{}, jobs.ShelfConfig{})
 	c := dialRig(t, r)
 	for _, want := range []bool{false, true} {
 		n := 0

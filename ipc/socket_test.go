@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"patchbay/ipc/client"
+	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire/wiretest"
@@ -38,7 +39,7 @@ func serveSocket(t testing.TB, path string, r *rig) *Socket {
 
 func TestSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "deep", "p.sock")
-	r := newRig(t, JobsConfig{}, ShelfConfig{})
+	r := newRig(t, jobs.Config{}, jobs.ShelfConfig{})
 	serveSocket(t, path, r)
 	st, err := os.Stat(path)
 	if err != nil || st.Mode().Perm() != 0o600 {
@@ -74,7 +75,7 @@ func TestStaleSocketIsReplaced(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	r := newRig(t, JobsConfig{}, ShelfConfig{})
+	r := newRig(t, jobs.Config{}, jobs.ShelfConfig{})
 	serveSocket(t, path, r)
 	c, err := client.DialSocket(path)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
@@ -36,7 +37,7 @@ func (s *Service) stream(ctx context.Context, r *Request, st stream) error {
 		it, err := cur.Next(wait)
 		stop()
 		switch {
-		case errors.Is(err, errEnd):
+		case errors.Is(err, jobs.ErrEnd):
 			return r.Reply.End()
 		case ctx.Err() != nil:
 			s.untie(ctx, st, context.Cause(ctx))
@@ -46,10 +47,10 @@ func (s *Service) stream(ctx context.Context, r *Request, st stream) error {
 			return wire.Errorf(wire.ErrDraining, "the daemon is shutting down; ask for the status of job %s", st.job)
 		case err != nil: // silence for Heartbeat
 			err = r.Reply.Message(message.Heartbeat{Type: message.ReplyHeartbeat, Job: st.job, TS: time.Now().UnixMilli()})
-		case it.preview != nil:
-			err = r.Reply.Message(it.preview)
+		case it.Preview != nil:
+			err = r.Reply.Message(it.Preview)
 		default:
-			err = s.sendEvent(ctx, r.Reply, st, it.event)
+			err = s.sendEvent(ctx, r.Reply, st, it.Event)
 		}
 		if err != nil {
 			s.sent(err)

@@ -14,6 +14,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"patchbay/ipc/client"
+	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire"
@@ -28,7 +29,7 @@ func childRig(t testing.TB, tune func(*ChildConfig)) (*rig, *Child) {
 		tune(&cfg)
 	}
 	child := NewChild(cfg)
-	r := newRig(t, JobsConfig{}, ShelfConfig{}, child)
+	r := newRig(t, jobs.Config{}, jobs.ShelfConfig{}, child)
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { _ = child.Supervise(ctx); close(done) }()
@@ -70,12 +71,12 @@ func TestALaterAttemptRunsAnew(t *testing.T) {
 	}
 	req := &message.RunRequest{ID: "again", Workflow: messagetest.Graph("Wait 300", "Picture 3")}
 	first, cancel := context.WithCancel(ctx)
-	_, err := child.Run(first, Task{req, 1}, Sink{Event: func(message.Event) { cancel() }})
+	_, err := child.Run(first, jobs.Task{Req: req, Attempt: 1}, jobs.Sink{Event: func(message.Event) { cancel() }})
 	if wiretest.Code(err) != wire.ErrCancelled {
 		t.Fatalf("the first attempt ended with %v, want %s", err, wire.ErrCancelled)
 	}
 	for range 2 { // the second time its result is there
-		out, err := child.Run(ctx, Task{req, 2}, Sink{Event: func(message.Event) {}})
+		out, err := child.Run(ctx, jobs.Task{Req: req, Attempt: 2}, jobs.Sink{Event: func(message.Event) {}})
 		if err != nil || len(out.Files) != 1 {
 			t.Fatalf("the second attempt: %+v, %v", out, err)
 		}
@@ -148,7 +149,7 @@ func TestCancelledJobThatDoesNotStopCostsItsWorker(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		kind = it.event.Type
+		kind = it.Event.Type
 	}
 	pid := child.PID()
 	if _, _, err := client.Cancel(ctx, c, "h"); err != nil {

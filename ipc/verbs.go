@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/node"
@@ -25,14 +26,14 @@ func (s *Service) accept(r *Request) (*message.RunRequest, message.Receipt, erro
 	req.Tied = r.Verb == message.VerbRun && (r.Tied || req.Tied)
 	nodeErrors, err := s.cfg.Validate(req, w)
 	if err != nil {
-		return nil, message.Receipt{}, s.cfg.Jobs.located(err)
+		return nil, message.Receipt{}, s.cfg.Jobs.Located(err)
 	}
 	if fault := s.cfg.Bounds.Nodes.Workflow(w); fault != nil {
 		return nil, message.Receipt{}, fault
 	}
 	if s.cfg.Needs != nil {
 		req.Files = s.cfg.Needs(req, w)
-		if fault := s.cfg.Jobs.place(req); fault != nil {
+		if fault := s.cfg.Jobs.Place(req); fault != nil {
 			return nil, message.Receipt{}, fault
 		}
 	}
@@ -158,7 +159,7 @@ func (s *Service) retry(r *Request) error {
 	if err != nil {
 		return err
 	}
-	ctx, stop := context.WithTimeout(s.ctx, askTime)
+	ctx, stop := context.WithTimeout(s.ctx, jobs.AskTime)
 	defer stop()
 	rec, err := s.cfg.Jobs.Retry(ctx, q.Job)
 	if err != nil {

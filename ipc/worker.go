@@ -9,13 +9,14 @@ import (
 	"github.com/rs/zerolog"
 
 	"patchbay/ipc/bulk"
+	"patchbay/ipc/jobs"
 )
 
 // WorkerConfig is what a worker process serves.
 type WorkerConfig struct {
-	Executor Executor
-	Service  ServiceConfig // Jobs, Shelf and Executors are made here
-	Shelf    ShelfConfig   // empty: files are only sent
+	Executor jobs.Executor
+	Service  ServiceConfig    // Jobs, Shelf and Executors are made here
+	Shelf    jobs.ShelfConfig // empty: files are only sent
 	Log      zerolog.Logger
 	// Exit ends the process; nil: os.Exit. It is called when the host is gone and work did not stop within the time a worker has for it.
 	Exit func(code int)
@@ -27,13 +28,13 @@ const exitWithin = 700 * time.Millisecond
 // RunWorker answers requests on in and out until in ends or ctx ends. When in ends, the host is gone: jobs are cancelled, and what does not stop is cut off
 // by the end of the process, within a second. When ctx ends, a running job may finish until drain ends.
 func RunWorker(ctx, drain context.Context, in io.ReadCloser, out io.Writer, cfg WorkerConfig) error {
-	shelf, err := NewShelf(cfg.Shelf)
+	shelf, err := jobs.NewShelf(cfg.Shelf)
 	if err != nil {
 		return err
 	}
-	jobs := NewJobs(JobsConfig{Keep: 4, OnForget: shelf.Forget})
+	table := jobs.New(jobs.Config{Keep: 4, OnForget: shelf.Forget})
 	sc := cfg.Service
-	sc.Jobs, sc.Shelf, sc.Executors, sc.Log = jobs, shelf, []Executor{cfg.Executor}, cfg.Log
+	sc.Jobs, sc.Shelf, sc.Executors, sc.Log = table, shelf, []jobs.Executor{cfg.Executor}, cfg.Log
 	if sc.Tensors == nil {
 		sc.Tensors = bulk.NewTensorCache(bulk.TensorBytes)
 	}
@@ -44,7 +45,7 @@ func RunWorker(ctx, drain context.Context, in io.ReadCloser, out io.Writer, cfg 
 	defer halt()
 	done := make(chan struct{})
 	go func() {
-		d := Dispatcher{Jobs: jobs, Shelf: shelf, Log: cfg.Log, Trace: true}
+		d := jobs.Dispatcher{Jobs: table, Shelf: shelf, Log: cfg.Log, Trace: true}
 		d.Work(take, run, sc.Executors)
 		close(done)
 	}()

@@ -1,4 +1,4 @@
-package ipc
+package jobs
 
 import (
 	"context"
@@ -11,8 +11,8 @@ import (
 
 // Cancel ends a queued job or asks a running one to stop, and returns the state it then has; false if it had ended already. A running job has ended when
 // its terminal event is in the log.
-func (j *Jobs) Cancel(ctx context.Context, id string) (message.State, bool, error) {
-	ctx, stop := context.WithTimeout(ctx, askTime)
+func (j *Table) Cancel(ctx context.Context, id string) (message.State, bool, error) {
+	ctx, stop := context.WithTimeout(ctx, AskTime)
 	defer stop()
 	for {
 		rec, err := j.Get(ctx, id)
@@ -41,7 +41,7 @@ func (j *Jobs) Cancel(ctx context.Context, id string) (message.State, bool, erro
 }
 
 // FailQueued ends all waiting jobs with fault: a table in memory does not survive the daemon.
-func (j *Jobs) FailQueued(ctx context.Context, fault *wire.Error) {
+func (j *Table) FailQueued(ctx context.Context, fault *wire.Error) {
 	list, _, _ := j.List(ctx, message.Queued, j.cfg.MaxQueued)
 	for _, rec := range list {
 		_, err := j.Update(ctx, rec.Job, rec.Rev, func(r *message.Record) { r.State, r.Error, r.Finished = message.Failed, fault, time.Now().UnixMilli() })

@@ -1,4 +1,4 @@
-package ipc
+package jobs
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 
 // Dispatcher takes jobs from the table to the executors, one at a time each, and writes down how they end.
 type Dispatcher struct {
-	Jobs  *Jobs
+	Jobs  *Table
 	Shelf *Shelf
 	Log   zerolog.Logger
 	Trace bool // log nodes, steps and ranks, at debug level: the worker does, not its daemon once more
@@ -100,7 +100,7 @@ func (d *Dispatcher) run(ctx context.Context, ex Executor, rec message.Record, r
 	switch cause := context.Cause(ctx); {
 	case err == nil:
 		err = d.Shelf.Stage(rec.Job, out.Files)
-		defer out.hold.Release()
+		defer out.Hold.Release()
 	case errors.Is(cause, errStopped):
 		err = wire.Errorf(wire.ErrCancelled, "the job was cancelled")
 	case errors.Is(cause, errDeadline):

@@ -1,4 +1,4 @@
-package ipc
+package jobs
 
 import (
 	"context"
@@ -12,20 +12,20 @@ import (
 // KindSample is the kind of a record that is a run of the verb sample.
 const KindSample = "sample"
 
-// begin adds a job that is under way already and belongs to its connection: it is never queued, is not written to a ledger and ends with this process. The
+// Begin adds a job that is under way already and belongs to its connection: it is never queued, is not written to a ledger and ends with this process. The
 // id of such a job that has ended may be used again. The channel is closed when it is asked to stop.
-func (j *Jobs) begin(id, kind, worker string) (<-chan struct{}, error) {
+func (j *Table) Begin(id, kind, worker string) (<-chan struct{}, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if old, ok := j.jobs[id]; ok {
 		if !old.local || !old.ended {
-			return nil, errHash
+			return nil, ErrHash
 		}
 		j.ended = slices.DeleteFunc(j.ended, func(q string) bool { return q == id })
 		delete(j.jobs, id)
 	}
 	if j.closed {
-		return nil, errClosed
+		return nil, ErrClosed
 	}
 	now := j.cfg.Now().UnixMilli()
 	e := j.entry(id)
@@ -39,8 +39,8 @@ func (j *Jobs) begin(id, kind, worker string) (<-chan struct{}, error) {
 	return e.cancel, nil
 }
 
-// finish ends a job of begin: done without a fault, cancelled or failed with one.
-func (j *Jobs) finish(ctx context.Context, id string, fault *wire.Error, metrics map[string]any) {
+// Finish ends a job of begin: done without a fault, cancelled or failed with one.
+func (j *Table) Finish(ctx context.Context, id string, fault *wire.Error, metrics map[string]any) {
 	state := message.Done
 	switch {
 	case fault != nil && fault.Code == wire.ErrCancelled:

@@ -1,4 +1,4 @@
-package ipc
+package jobs
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 
 func TestUpdateIsCompareAndSwap(t *testing.T) {
 	ctx := context.Background()
-	j := NewJobs(JobsConfig{})
+	j := New(Config{})
 	rec, created, err := j.Create(ctx, &message.RunRequest{ID: "a"}, "h")
 	if err != nil || !created {
 		t.Fatal(err)
@@ -52,7 +52,7 @@ func TestStateMachine(t *testing.T) {
 	path := map[message.State][]message.State{message.Queued: {}, message.Running: {message.Running}, message.Done: {message.Running, message.Done}, message.Failed: {message.Running, message.Failed}, message.Cancelled: {message.Cancelled}, message.Expired: {message.Expired}}
 	for _, from := range all {
 		for _, to := range all {
-			j := NewJobs(JobsConfig{})
+			j := New(Config{})
 			rec, _, err := j.Create(ctx, &message.RunRequest{ID: "a"}, "h")
 			for _, s := range path[from] {
 				if err == nil {
@@ -71,7 +71,7 @@ func TestStateMachine(t *testing.T) {
 }
 
 func TestTakeGivesEveryJobOnce(t *testing.T) {
-	j := NewJobs(JobsConfig{})
+	j := New(Config{})
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	const jobs = 200
@@ -112,7 +112,7 @@ func TestTakeGivesEveryJobOnce(t *testing.T) {
 
 func TestQueueOrder(t *testing.T) {
 	ctx := context.Background()
-	j := NewJobs(JobsConfig{})
+	j := New(Config{})
 	for _, r := range []*message.RunRequest{{ID: "a"}, {ID: "b"}, {ID: "f", Front: true}} {
 		if _, _, err := j.Create(ctx, r, "h"); err != nil {
 			t.Fatal(err)
@@ -141,7 +141,7 @@ func TestQueueOrder(t *testing.T) {
 func TestOneTerminalEventAndNoLateOnes(t *testing.T) {
 	ctx := context.Background()
 	var seen []message.Event
-	j := NewJobs(JobsConfig{OnEvent: func(e message.Event) { seen = append(seen, e) }})
+	j := New(Config{OnEvent: func(e message.Event) { seen = append(seen, e) }})
 	if _, _, err := j.Create(ctx, &message.RunRequest{ID: "a"}, "h"); err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +173,7 @@ func TestOneTerminalEventAndNoLateOnes(t *testing.T) {
 
 func TestLogIsBoundedAndCursorsSkipGaps(t *testing.T) {
 	ctx := context.Background()
-	j := NewJobs(JobsConfig{})
+	j := New(Config{})
 	if _, _, err := j.Create(ctx, &message.RunRequest{ID: "a"}, "h"); err != nil {
 		t.Fatal(err)
 	}
@@ -196,11 +196,11 @@ func TestLogIsBoundedAndCursorsSkipGaps(t *testing.T) {
 		if err != nil {
 			break
 		}
-		if it.event.Seq <= last {
-			t.Fatalf("number %d after %d", it.event.Seq, last)
+		if it.Event.Seq <= last {
+			t.Fatalf("number %d after %d", it.Event.Seq, last)
 		}
-		last = it.event.Seq
-		got = append(got, it.event.Type)
+		last = it.Event.Seq
+		got = append(got, it.Event.Type)
 	}
 	if len(got) > maxLog || got[0] != message.EventQueued || got[len(got)-1] != message.EventSuccess || last != 3*maxLog+2 {
 		t.Errorf("got %d events, first %s, last %s with number %d", len(got), got[0], got[len(got)-1], last)
@@ -210,7 +210,7 @@ func TestLogIsBoundedAndCursorsSkipGaps(t *testing.T) {
 func TestForget(t *testing.T) {
 	ctx := context.Background()
 	var gone []string
-	j := NewJobs(JobsConfig{Keep: 2, OnForget: func(id string) { gone = append(gone, id) }})
+	j := New(Config{Keep: 2, OnForget: func(id string) { gone = append(gone, id) }})
 	for i := range 4 {
 		id := fmt.Sprint(i)
 		if _, _, err := j.Create(ctx, &message.RunRequest{ID: id}, "h"); err != nil {
@@ -224,7 +224,7 @@ func TestForget(t *testing.T) {
 		t.Errorf("forgot %v, want [0 1]", gone)
 	}
 	j.Close()
-	if _, _, err := j.Create(ctx, &message.RunRequest{ID: "x"}, "h"); !errors.Is(err, errClosed) {
+	if _, _, err := j.Create(ctx, &message.RunRequest{ID: "x"}, "h"); !errors.Is(err, ErrClosed) {
 		t.Errorf("create after close: %v", err)
 	}
 }
@@ -232,7 +232,7 @@ func TestForget(t *testing.T) {
 func TestExpireOnlyWaitingJobs(t *testing.T) {
 	ctx := context.Background()
 	now := time.Unix(1000, 0)
-	j := NewJobs(JobsConfig{Now: func() time.Time { return now }})
+	j := New(Config{Now: func() time.Time { return now }})
 	for _, id := range []string{"run", "wait"} {
 		if _, _, err := j.Create(ctx, &message.RunRequest{ID: id, QueueTTLMS: 1000}, "h"); err != nil {
 			t.Fatal(err)

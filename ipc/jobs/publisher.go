@@ -1,4 +1,4 @@
-package ipc
+package jobs
 
 import (
 	"fmt"
@@ -12,8 +12,8 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// publisher sends messages in order from a goroutine of its own, so that whoever makes an event never waits for the network.
-type publisher struct {
+// Publisher sends messages in order from a goroutine of its own, so that whoever makes an event never waits for the network.
+type Publisher struct {
 	nc   *nats.Conn
 	log  zerolog.Logger
 	done chan struct{}
@@ -27,15 +27,15 @@ type publisher struct {
 // publishQueue bounds what waits; a server that is away this long loses events, which are hints: the record is in the job table.
 const publishQueue = 16384
 
-// newPublisher starts the goroutine; close ends it.
-func newPublisher(nc *nats.Conn, log zerolog.Logger) *publisher {
-	p := &publisher{nc: nc, log: log, done: make(chan struct{}), wake: make(chan struct{}, 1)}
+// NewPublisher starts the goroutine; close ends it.
+func NewPublisher(nc *nats.Conn, log zerolog.Logger) *Publisher {
+	p := &Publisher{nc: nc, log: log, done: make(chan struct{}), wake: make(chan struct{}, 1)}
 	go p.run()
 	return p
 }
 
-// put queues a message. It does not block.
-func (p *publisher) put(m *nats.Msg) {
+// Put queues a message. It does not block.
+func (p *Publisher) Put(m *nats.Msg) {
 	p.mu.Lock()
 	if len(p.queue) < publishQueue && !p.ended {
 		p.queue = append(p.queue, m)
@@ -44,14 +44,14 @@ func (p *publisher) put(m *nats.Msg) {
 	p.poke()
 }
 
-func (p *publisher) poke() {
+func (p *Publisher) poke() {
 	select {
 	case p.wake <- struct{}{}:
 	default:
 	}
 }
 
-func (p *publisher) run() {
+func (p *Publisher) run() {
 	defer close(p.done)
 	for {
 		p.mu.Lock()
@@ -73,8 +73,8 @@ func (p *publisher) run() {
 	}
 }
 
-// close sends what waits and ends the goroutine.
-func (p *publisher) close() {
+// Close sends what waits and ends the goroutine.
+func (p *Publisher) Close() {
 	p.mu.Lock()
 	p.ended = true
 	p.mu.Unlock()
@@ -82,8 +82,8 @@ func (p *publisher) close() {
 	<-p.done
 }
 
-// eventMessage is an event as it is published on patchbay.v1.events.<job>.<type>, in JSON; owner is the daemon that sends it, empty: there are no others.
-func eventMessage(ev message.Event, owner string) (*nats.Msg, error) {
+// EventMessage is an event as it is published on patchbay.v1.events.<job>.<type>, in JSON; owner is the daemon that sends it, empty: there are no others.
+func EventMessage(ev message.Event, owner string) (*nats.Msg, error) {
 	b, err := wire.Encode(ev, wire.JSON)
 	if err != nil {
 		return nil, err

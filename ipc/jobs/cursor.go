@@ -1,4 +1,4 @@
-package ipc
+package jobs
 
 import (
 	"context"
@@ -10,19 +10,19 @@ import (
 
 // Cursor reads the event log of one job in order, from a sequence number on, and ends after the terminal event. Not safe for concurrent use.
 type Cursor struct {
-	jobs    *Jobs
+	jobs    *Table
 	e       *entry
 	next    uint64 // first sequence number not yet given
 	shown   uint64 // previews given or skipped
 	preview bool
 }
 
-// errEnd is returned by Cursor.Next after the terminal event.
-var errEnd = errors.New("the job has ended")
+// ErrEnd is returned by Cursor.Next after the terminal event.
+var ErrEnd = errors.New("the job has ended")
 
 // Follow returns a cursor on the log of a job; from 0 or 1 starts at the beginning. With preview, Next also gives the newest preview when there is one.
 // Close must be called.
-func (j *Jobs) Follow(ctx context.Context, id string, from uint64, preview bool) (*Cursor, error) {
+func (j *Table) Follow(ctx context.Context, id string, from uint64, preview bool) (*Cursor, error) {
 	if j.cfg.Ledger != nil {
 		if err := j.rewarm(ctx, id); err != nil {
 			return nil, err
@@ -50,14 +50,14 @@ func (c *Cursor) Close() {
 	}
 }
 
-// item is what Next gives: exactly one of its fields is set.
-type item struct {
-	event   *message.Event
-	preview *message.Preview
+// Item is what Next gives: exactly one of its fields is set.
+type Item struct {
+	Event   *message.Event
+	Preview *message.Preview
 }
 
 // Next waits for the next event or preview. After the terminal event it returns errEnd.
-func (c *Cursor) Next(ctx context.Context) (item, error) {
+func (c *Cursor) Next(ctx context.Context) (Item, error) {
 	for {
 		c.jobs.mu.Lock()
 		e := c.e
@@ -66,30 +66,30 @@ func (c *Cursor) Next(ctx context.Context) (item, error) {
 			ev := e.log[i]
 			c.next = ev.Seq + 1
 			c.jobs.mu.Unlock()
-			return item{event: &ev}, nil
+			return Item{Event: &ev}, nil
 		}
 		if e.ended {
 			c.jobs.mu.Unlock()
-			return item{}, errEnd
+			return Item{}, ErrEnd
 		}
 		if c.preview && e.preview != nil && e.shown > c.shown {
 			c.shown = e.shown
 			p := e.preview
 			c.jobs.mu.Unlock()
-			return item{preview: p}, nil
+			return Item{Preview: p}, nil
 		}
 		changed := e.changed
 		c.jobs.mu.Unlock()
 		select {
 		case <-ctx.Done():
-			return item{}, ctx.Err()
+			return Item{}, ctx.Err()
 		case <-changed:
 		}
 	}
 }
 
 // Preview makes p the newest preview of its job, of which only the newest is kept.
-func (j *Jobs) Preview(p message.Preview) {
+func (j *Table) Preview(p message.Preview) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	e, ok := j.jobs[p.Job]

@@ -1,4 +1,4 @@
-package ipc
+package jobs
 
 import (
 	"context"
@@ -17,7 +17,7 @@ const maxHandedBack = 20
 const settled = 5 * time.Second
 
 // again tells whether an attempt that ended with fault is followed by another one, and whether it counts.
-func (j *Jobs) again(rec message.Record, fault *wire.Error) (retry, counts bool) {
+func (j *Table) again(rec message.Record, fault *wire.Error) (retry, counts bool) {
 	switch {
 	case fault == nil || rec.Cancel:
 		return false, false
@@ -33,7 +33,7 @@ func (j *Jobs) again(rec message.Record, fault *wire.Error) (retry, counts bool)
 
 // requeued changes a record for its next attempt. With a ledger, attempts that count are followed by a pause that doubles, up to half a minute; it is ten times
 // as long when room on a disk has to come first.
-func (j *Jobs) requeued(r *message.Record, fault *wire.Error, counts bool) {
+func (j *Table) requeued(r *message.Record, fault *wire.Error, counts bool) {
 	r.Because(fault.Message)
 	first := 200 * time.Millisecond
 	if fault.Code == wire.ErrDiskFull {
@@ -50,7 +50,7 @@ func (j *Jobs) requeued(r *message.Record, fault *wire.Error, counts bool) {
 }
 
 // handBack takes a running job from a daemon that is gone: it waits again, or ends if it was to be cancelled or has lost too many daemons.
-func (j *Jobs) handBack(ctx context.Context, rec message.Record, cause string) {
+func (j *Table) handBack(ctx context.Context, rec message.Record, cause string) {
 	fault := wire.Errorf(wire.ErrDraining, "%s", cause)
 	retry, _ := j.again(rec, fault)
 	end := message.Failed
@@ -83,7 +83,7 @@ func (j *Jobs) handBack(ctx context.Context, rec message.Record, cause string) {
 
 // Tend puts right what fell between two writes, until ctx ends: waiting jobs without a reference in the queue, running jobs whose daemon is gone, ended
 // jobs without a terminal event; and it forgets jobs that have been kept long enough.
-func (j *Jobs) Tend(ctx context.Context) {
+func (j *Table) Tend(ctx context.Context) {
 	tick := time.NewTicker(2 * time.Second)
 	defer tick.Stop()
 	var away time.Time // when the server came back and what it has lost is not made good yet
@@ -106,7 +106,7 @@ func (j *Jobs) Tend(ctx context.Context) {
 const retold = 10 * time.Minute
 
 // retell publishes the terminal events of this daemon's jobs that ended a short while ago and that the stream has not got. It takes each of them once.
-func (j *Jobs) retell(ctx context.Context) error {
+func (j *Table) retell(ctx context.Context) error {
 	l := j.cfg.Ledger
 	j.mu.Lock()
 	var last []message.Event
@@ -130,7 +130,7 @@ func (j *Jobs) retell(ctx context.Context) error {
 	return nil
 }
 
-func (j *Jobs) tend(ctx context.Context) {
+func (j *Table) tend(ctx context.Context) {
 	l := j.cfg.Ledger
 	now := j.cfg.Now()
 	waiting, lost, silent := j.suspects(now)
@@ -169,7 +169,7 @@ func (j *Jobs) tend(ctx context.Context) {
 }
 
 // suspects returns the jobs that look wrong and have not been touched for a while.
-func (j *Jobs) suspects(now time.Time) (waiting, lost, silent []message.Record) {
+func (j *Table) suspects(now time.Time) (waiting, lost, silent []message.Record) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	old := func(ms int64) bool { return now.Sub(time.UnixMilli(ms)) > settled }
@@ -188,7 +188,7 @@ func (j *Jobs) suspects(now time.Time) (waiting, lost, silent []message.Record) 
 }
 
 // sweep drops from the ledger what was forgotten here, by number or by age.
-func (j *Jobs) sweep(ctx context.Context, now time.Time) {
+func (j *Table) sweep(ctx context.Context, now time.Time) {
 	j.mu.Lock()
 	j.forget()
 	for j.cfg.KeepFor > 0 && len(j.ended) > 0 && now.Sub(time.UnixMilli(j.jobs[j.ended[0]].rec.Finished)) > j.cfg.KeepFor {
@@ -208,7 +208,7 @@ func (j *Jobs) sweep(ctx context.Context, now time.Time) {
 }
 
 // orphans returns the jobs that an earlier life of this daemon has left: running ones, those of clients that are gone, and ended ones.
-func (j *Jobs) orphans() (running, tied, ended []message.Record) {
+func (j *Table) orphans() (running, tied, ended []message.Record) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for _, e := range j.jobs {
@@ -227,13 +227,13 @@ func (j *Jobs) orphans() (running, tied, ended []message.Record) {
 }
 
 // told tells whether the stream has the terminal event of a job that has ended.
-func (j *Jobs) told(ctx context.Context, job string) (bool, error) {
+func (j *Table) told(ctx context.Context, job string) (bool, error) {
 	last, err := j.cfg.Ledger.lastEvent(ctx, job)
 	return last != nil && message.Terminal(last.Type), err
 }
 
 // reopen marks a job that has ended as one whose terminal event is still to come.
-func (j *Jobs) reopen(ctx context.Context, job string) error {
+func (j *Table) reopen(ctx context.Context, job string) error {
 	if err := j.rewarm(ctx, job); err != nil {
 		return err
 	}
@@ -250,7 +250,7 @@ func (j *Jobs) reopen(ctx context.Context, job string) error {
 }
 
 // rewarm reads the log of a job from the stream if it is not here.
-func (j *Jobs) rewarm(ctx context.Context, job string) error {
+func (j *Table) rewarm(ctx context.Context, job string) error {
 	j.mu.Lock()
 	e, ok := j.jobs[job]
 	j.mu.Unlock()

@@ -1,4 +1,4 @@
-package ipc
+package jobs
 
 import (
 	"context"
@@ -14,11 +14,11 @@ import (
 // What a job table does with a Ledger: the record is changed there first, and the table follows, from the answer or from the watch on the bucket, whichever
 // comes first. Other daemons on the same server do the same, so that each knows every job.
 
-// askTime is how long a client's request may wait for the ledger.
-const askTime = 5 * time.Second
+// AskTime is how long a client's request may wait for the ledger.
+const AskTime = 5 * time.Second
 
 // Open reads all records of the ledger and follows them from then on. The jobs of a daemon that ended without a word are put right by Dispatcher.Recover.
-func (j *Jobs) Open(ctx context.Context) error {
+func (j *Table) Open(ctx context.Context) error {
 	loaded, err := j.cfg.Ledger.watch(j.observe, j.vanish)
 	if err != nil {
 		return err
@@ -35,7 +35,7 @@ func (j *Jobs) Open(ctx context.Context) error {
 }
 
 // observe takes in a record as it stands in the ledger.
-func (j *Jobs) observe(rec message.Record) {
+func (j *Table) observe(rec message.Record) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	_, known := j.jobs[rec.Job]
@@ -51,7 +51,7 @@ func (j *Jobs) observe(rec message.Record) {
 }
 
 // vanish drops a job that somebody has dropped from the ledger.
-func (j *Jobs) vanish(id string) {
+func (j *Table) vanish(id string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	e, ok := j.jobs[id]
@@ -70,7 +70,7 @@ func (j *Jobs) vanish(id string) {
 	}
 }
 
-func (j *Jobs) createDurable(ctx context.Context, rec message.Record, req *message.RunRequest) (message.Record, bool, error) {
+func (j *Table) createDurable(ctx context.Context, rec message.Record, req *message.RunRequest) (message.Record, bool, error) {
 	l := j.cfg.Ledger
 	if err := l.full(); err != nil {
 		return message.Record{}, false, err
@@ -92,7 +92,7 @@ func (j *Jobs) createDurable(ctx context.Context, rec message.Record, req *messa
 	if !created {
 		j.observe(rec)
 		if rec.Hash != hash {
-			return message.Record{}, false, errHash
+			return message.Record{}, false, ErrHash
 		}
 		return rec, false, nil
 	}
@@ -115,14 +115,14 @@ func (l *Ledger) full() error {
 		return nil
 	}
 	if err := l.cfg.Full(); err != nil {
-		return fmt.Errorf("%w: %w", errStore, err)
+		return fmt.Errorf("%w: %w", ErrStore, err)
 	}
 	return nil
 }
 
 // writable is the time that a client's job may take to be written down; it ends at once when the store turns out to be full.
 func (l *Ledger) writable(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithTimeout(ctx, askTime)
+	ctx, cancel := context.WithTimeout(ctx, AskTime)
 	if l.cfg.Full == nil {
 		return ctx, cancel
 	}
@@ -140,7 +140,7 @@ func (l *Ledger) writable(ctx context.Context) (context.Context, context.CancelF
 }
 
 // updateDurable writes r, a changed record at its old revision.
-func (j *Jobs) updateDurable(ctx context.Context, e *entry, was message.State, r message.Record) (message.Record, error) {
+func (j *Table) updateDurable(ctx context.Context, e *entry, was message.State, r message.Record) (message.Record, error) {
 	l := j.cfg.Ledger
 	if err := j.warm(ctx, e); err != nil { // a change is followed by events, and those by their numbers
 		return message.Record{}, err
@@ -165,7 +165,7 @@ func (j *Jobs) updateDurable(ctx context.Context, e *entry, was message.State, r
 }
 
 // post queues a job that is to run once more, when its pause is over.
-func (j *Jobs) post(rec message.Record) {
+func (j *Table) post(rec message.Record) {
 	l := j.cfg.Ledger
 	put := func() {
 		if err := l.enqueue(l.ctx, rec); err != nil {
@@ -179,7 +179,7 @@ func (j *Jobs) post(rec message.Record) {
 	put()
 }
 
-func (j *Jobs) takeDurable(ctx context.Context, worker string) (message.Record, *message.RunRequest, <-chan struct{}, error) {
+func (j *Table) takeDurable(ctx context.Context, worker string) (message.Record, *message.RunRequest, <-chan struct{}, error) {
 	l := j.cfg.Ledger
 	for {
 		ref, err := l.next(ctx, j.wants)
@@ -202,7 +202,7 @@ func (j *Jobs) takeDurable(ctx context.Context, worker string) (message.Record, 
 }
 
 // wants tells whether this daemon could run one of the waiting jobs. An empty queue may be one that has not been told of yet.
-func (j *Jobs) wants() bool {
+func (j *Table) wants() bool {
 	if j.cfg.Ledger.cfg.Place == nil {
 		return true
 	}
@@ -222,7 +222,7 @@ func (j *Jobs) wants() bool {
 }
 
 // takeThis moves a job to running. errConflict: it does not wait any more.
-func (j *Jobs) takeThis(ctx context.Context, id, worker string) (message.Record, *message.RunRequest, <-chan struct{}, error) {
+func (j *Table) takeThis(ctx context.Context, id, worker string) (message.Record, *message.RunRequest, <-chan struct{}, error) {
 	l := j.cfg.Ledger
 	if !j.knows(id) {
 		rec, err := l.get(ctx, id)
@@ -274,12 +274,12 @@ func (j *Jobs) takeThis(ctx context.Context, id, worker string) (message.Record,
 }
 
 // Ended returns the record of a job whose success has been told. The word of another daemon may be faster than its record, which is read then.
-func (j *Jobs) Ended(ctx context.Context, id string) (message.Record, error) {
+func (j *Table) Ended(ctx context.Context, id string) (message.Record, error) {
 	rec, err := j.Get(ctx, id)
 	if err != nil || j.cfg.Ledger == nil || rec.State.Final() && rec.Owner == j.cfg.Ledger.Owner() {
 		return rec, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, askTime)
+	ctx, cancel := context.WithTimeout(ctx, AskTime)
 	defer cancel()
 	if rec, err = j.cfg.Ledger.get(ctx, id); err == nil {
 		j.observe(rec)
@@ -288,7 +288,7 @@ func (j *Jobs) Ended(ctx context.Context, id string) (message.Record, error) {
 }
 
 // leave says, once a job, why it is left to another daemon.
-func (j *Jobs) leave(id string, why error) {
+func (j *Table) leave(id string, why error) {
 	j.mu.Lock()
 	e := j.entry(id)
 	said := e.left
@@ -299,14 +299,14 @@ func (j *Jobs) leave(id string, why error) {
 	}
 }
 
-func (j *Jobs) knows(id string) bool {
+func (j *Table) knows(id string) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.jobs[id] != nil
 }
 
 // warm reads the events of a job that are in the stream and not here.
-func (j *Jobs) warm(ctx context.Context, e *entry) error {
+func (j *Table) warm(ctx context.Context, e *entry) error {
 	e.warming.Lock()
 	defer e.warming.Unlock()
 	j.mu.Lock()
@@ -315,7 +315,7 @@ func (j *Jobs) warm(ctx context.Context, e *entry) error {
 	if !cold {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, askTime)
+	ctx, cancel := context.WithTimeout(ctx, AskTime)
 	defer cancel()
 	log, err := j.cfg.Ledger.log(ctx, id)
 	if err != nil {
@@ -343,7 +343,7 @@ func (j *Jobs) warm(ctx context.Context, e *entry) error {
 }
 
 // Hear takes in an event of another daemon.
-func (j *Jobs) Hear(ev message.Event) {
+func (j *Table) Hear(ev message.Event) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	e, ok := j.jobs[ev.Job]
@@ -364,7 +364,7 @@ func (j *Jobs) Hear(ev message.Event) {
 }
 
 // Mine tells whether this daemon is the one to answer for a job: it has it, or nobody else is there that could. Elsewhere: another live daemon has it.
-func (j *Jobs) Mine(id string) (mine, elsewhere bool) {
+func (j *Table) Mine(id string) (mine, elsewhere bool) {
 	j.mu.Lock()
 	e, ok := j.jobs[id]
 	owner := ""
@@ -380,7 +380,7 @@ func (j *Jobs) Mine(id string) (mine, elsewhere bool) {
 }
 
 // fail ends a job that was not given to any worker.
-func (j *Jobs) fail(ctx context.Context, rec message.Record, fault *wire.Error) {
+func (j *Table) fail(ctx context.Context, rec message.Record, fault *wire.Error) {
 	rec, err := j.Update(ctx, rec.Job, rec.Rev, func(r *message.Record) { r.State, r.Error, r.Finished = message.Failed, fault, j.cfg.Now().UnixMilli() })
 	if err == nil {
 		j.Append(ctx, rec.Job, -1, terminalOf(rec))
@@ -388,7 +388,7 @@ func (j *Jobs) fail(ctx context.Context, rec message.Record, fault *wire.Error) 
 	}
 }
 
-func (j *Jobs) bury(ctx context.Context, rec message.Record) {
+func (j *Table) bury(ctx context.Context, rec message.Record) {
 	if l := j.cfg.Ledger; l != nil {
 		if err := l.bury(ctx, rec); err != nil {
 			l.cfg.Log.Warn().Err(err).Str("job", rec.Job).Msg("no dead letter written; the record has the cause")
@@ -418,7 +418,7 @@ func terminalOf(rec message.Record) message.Event {
 }
 
 // Retry queues a job once more that has failed, was cancelled or has expired, with all its attempts before it.
-func (j *Jobs) Retry(ctx context.Context, id string) (message.Record, error) {
+func (j *Table) Retry(ctx context.Context, id string) (message.Record, error) {
 	if j.cfg.Ledger == nil {
 		return message.Record{}, wire.Errorf(wire.ErrExpired, "the jobs of this daemon are kept in memory only, without what they asked for; submit the job again")
 	}

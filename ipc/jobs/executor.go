@@ -1,4 +1,4 @@
-package ipc
+package jobs
 
 import (
 	"context"
@@ -45,5 +45,5 @@ type Outcome struct {
 	Metrics map[string]any            // timings, executed, cached, stats: the data of the metrics event
 	UI      map[string]map[string]any // by node: what its executed event carries apart from files
 
-	hold *bulk.Hold // shared memory that Files lie in
+	Hold *bulk.Hold // shared memory that Files lie in
 }

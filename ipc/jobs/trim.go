@@ -1,4 +1,4 @@
-package ipc
+package jobs
 
 import (
 	"context"
@@ -26,7 +26,7 @@ func (d *Dispatcher) trim(ctx context.Context) {
 }
 
 // surplus returns the jobs of this daemon whose files are over the limits, oldest first. The files of the newest job are kept whatever their size.
-func (j *Jobs) surplus() []message.Record {
+func (j *Table) surplus() []message.Record {
 	if j.cfg.KeepBytes == 0 && j.cfg.KeepResults == 0 {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package ipc
+package jobs
 
 import (
 	"bytes"
@@ -33,7 +33,7 @@ func ledgerServer(t testing.TB, sync bool) *broker.Embedded {
 }
 
 // durable is the table of one daemon on a server; the function ends it without a word to the records.
-func durable(t testing.TB, e *broker.Embedded, owner string) (*Jobs, func()) {
+func durable(t testing.TB, e *broker.Embedded, owner string) (*Table, func()) {
 	t.Helper()
 	ctx := context.Background()
 	l, err := OpenLedger(ctx, LedgerConfig{URL: e.URL(), InProcess: e.InProcess(), Owner: owner, Log: zerolog.Nop()})
@@ -44,24 +44,24 @@ func durable(t testing.TB, e *broker.Embedded, owner string) (*Jobs, func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := newPublisher(nc, zerolog.Nop())
-	j := NewJobs(JobsConfig{Ledger: l, OnEvent: func(ev message.Event) {
-		if m, err := eventMessage(ev, owner); err != nil {
+	out := NewPublisher(nc, zerolog.Nop())
+	j := New(Config{Ledger: l, OnEvent: func(ev message.Event) {
+		if m, err := EventMessage(ev, owner); err != nil {
 			t.Error(err)
 		} else {
-			out.put(m)
+			out.Put(m)
 		}
 	}})
 	if err := j.Open(ctx); err != nil {
 		t.Fatal(err)
 	}
 	var once sync.Once
-	end := func() { once.Do(func() { out.close(); nc.Close(); l.Close() }) }
+	end := func() { once.Do(func() { out.Close(); nc.Close(); l.Close() }) }
 	t.Cleanup(end)
 	return j, end
 }
 
-func mustCreate(t testing.TB, j *Jobs, req *message.RunRequest) message.Record {
+func mustCreate(t testing.TB, j *Table, req *message.RunRequest) message.Record {
 	t.Helper()
 	rec, created, err := j.Create(context.Background(), req, "hash")
 	if err != nil || !created {
@@ -82,14 +82,14 @@ func TestDurableJobsAreTakenOnceByTwoDaemons(t *testing.T) {
 	if _, created, err := b.Create(ctx, &message.RunRequest{ID: "j0"}, "hash"); created || err != nil {
 		t.Errorf("the same job once more: %v %v", created, err)
 	}
-	if _, _, err := b.Create(ctx, &message.RunRequest{ID: "j0"}, "other"); !errors.Is(err, errHash) {
+	if _, _, err := b.Create(ctx, &message.RunRequest{ID: "j0"}, "other"); !errors.Is(err, ErrHash) {
 		t.Errorf("another job of the same id: %v", err)
 	}
 	var mu sync.Mutex
 	taken := map[string]int{}
 	take, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	for _, j := range []*Jobs{a, b, a, b} {
+	for _, j := range []*Table{a, b, a, b} {
 		wg.Go(func() {
 			for {
 				rec, req, _, err := j.Take(take, "w")

@@ -1,4 +1,4 @@
-package ipc
+package jobs
 
 import (
 	"bytes"
@@ -215,16 +215,16 @@ func (l *Ledger) sought() string {
 	return strings.Join(out, "; ")
 }
 
-// place refuses a job that no daemon can run. One that is there already was taken in before: it is not refused.
-func (j *Jobs) place(req *message.RunRequest) *wire.Error {
+// Place refuses a job that no daemon can run. One that is there already was taken in before: it is not refused.
+func (j *Table) Place(req *message.RunRequest) *wire.Error {
 	if j.cfg.Ledger == nil || j.cfg.Ledger.cfg.Place == nil || j.knows(req.ID) {
 		return nil
 	}
 	return j.cfg.Ledger.settleFiles(req.Files)
 }
 
-// located adds to the refusal of a workflow which files were looked for and where, if files are what is missing.
-func (j *Jobs) located(err error) error {
+// Located adds to the refusal of a workflow which files were looked for and where, if files are what is missing.
+func (j *Table) Located(err error) error {
 	e := message.ErrorOf(err)
 	if j.cfg.Ledger == nil {
 		return err

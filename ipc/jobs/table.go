@@ -1,4 +1,4 @@
-package ipc
+package jobs
 
 import (
 	"cmp"
@@ -13,8 +13,8 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// JobsConfig are the limits of a job table.
-type JobsConfig struct {
+// Config are the limits of a job table.
+type Config struct {
 	MaxQueued    int                                 // waiting jobs; more are refused with queue_full. 0: 10000
 	MaxPerClient int                                 // jobs of one client that have not ended; more are refused with queue_full. 0: any number
 	Keep         int                                 // ended jobs that are remembered; the oldest are forgotten first. 0: 1000
@@ -30,11 +30,11 @@ type JobsConfig struct {
 	KeepBytes   int64         // and the oldest of them when all together have more bytes. 0: not
 }
 
-// Jobs is the table of jobs: records, waiting requests and event logs. Every carrier submits to it, one dispatcher takes from it, every reply
+// Table is the table of jobs: records, waiting requests and event logs. Every carrier submits to it, one dispatcher takes from it, every reply
 // and event is read from it. Without a Ledger it is all there is; with one every change is written there first, by compare-and-swap, and the table
 // follows (durable.go). Safe for concurrent use.
-type Jobs struct {
-	cfg JobsConfig
+type Table struct {
+	cfg Config
 
 	mu     sync.Mutex
 	jobs   map[string]*entry
@@ -72,8 +72,8 @@ type entry struct {
 // maxLog bounds the events kept of one job; progress is dropped first.
 const maxLog = 2048
 
-// NewJobs returns an empty table.
-func NewJobs(cfg JobsConfig) *Jobs {
+// New returns an empty table.
+func New(cfg Config) *Table {
 	if cfg.MaxQueued == 0 {
 		cfg.MaxQueued = 10000
 	}
@@ -86,19 +86,19 @@ func NewJobs(cfg JobsConfig) *Jobs {
 	if cfg.MaxAttempts == 0 {
 		cfg.MaxAttempts = 3
 	}
-	return &Jobs{cfg: cfg, jobs: map[string]*entry{}, coming: map[string]string{}, wake: make(chan struct{})}
+	return &Table{cfg: cfg, jobs: map[string]*entry{}, coming: map[string]string{}, wake: make(chan struct{})}
 }
 
 // Config is what the table was made with.
-func (j *Jobs) Config() JobsConfig { return j.cfg }
+func (j *Table) Config() Config { return j.cfg }
 
 // Create adds a queued job and its queued event. A job of that id with the same hash is returned as it is, with false; with another hash it is errHash.
-func (j *Jobs) Create(ctx context.Context, req *message.RunRequest, hash string) (message.Record, bool, error) {
+func (j *Table) Create(ctx context.Context, req *message.RunRequest, hash string) (message.Record, bool, error) {
 	j.mu.Lock()
 	if e, ok := j.jobs[req.ID]; ok && !j.anew(e, req) {
 		defer j.mu.Unlock()
 		if e.rec.Hash != hash {
-			return message.Record{}, false, errHash
+			return message.Record{}, false, ErrHash
 		}
 		return j.view(e), false, nil
 	}
@@ -118,7 +118,7 @@ func (j *Jobs) Create(ctx context.Context, req *message.RunRequest, hash string)
 }
 
 // anew forgets a job in memory that ended without a result when it comes again as a later attempt, and tells whether it did. The lock is held.
-func (j *Jobs) anew(e *entry, req *message.RunRequest) bool {
+func (j *Table) anew(e *entry, req *message.RunRequest) bool {
 	if j.cfg.Ledger != nil || req.Attempt <= e.attempt || !e.ended || e.rec.State == message.Done {
 		return false
 	}
@@ -133,9 +133,9 @@ func (j *Jobs) anew(e *entry, req *message.RunRequest) bool {
 }
 
 // room tells why no job of a client can be added. The lock is held.
-func (j *Jobs) room(from string) error {
+func (j *Table) room(from string) error {
 	if j.closed {
-		return errClosed
+		return ErrClosed
 	}
 	waiting, own := len(j.queue), 0
 	for id, client := range j.coming {
@@ -147,16 +147,16 @@ func (j *Jobs) room(from string) error {
 		}
 	}
 	if waiting >= j.cfg.MaxQueued {
-		return errFull
+		return ErrFull
 	}
 	if limit := j.cfg.MaxPerClient; limit > 0 && own+j.load(from) >= limit {
-		return errCrowd
+		return ErrCrowd
 	}
 	return nil
 }
 
 // load counts the jobs of a client that have not ended. The lock is held.
-func (j *Jobs) load(from string) int {
+func (j *Table) load(from string) int {
 	n := 0
 	for _, e := range j.jobs {
 		if e.rec.From == from && e.rec.State != "" && !e.rec.State.Final() {
@@ -167,14 +167,14 @@ func (j *Jobs) load(from string) int {
 }
 
 // arrived gives back the place that a job took while it was written down.
-func (j *Jobs) arrived(id string) {
+func (j *Table) arrived(id string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	delete(j.coming, id)
 }
 
 // fresh is the record of a new job.
-func (j *Jobs) fresh(req *message.RunRequest, hash string) message.Record {
+func (j *Table) fresh(req *message.RunRequest, hash string) message.Record {
 	now := j.cfg.Now().UnixMilli()
 	rec := message.Record{
 		V: message.ProtocolVersion, Job: req.ID, State: message.Queued, Rev: 1, Created: now, Hash: hash, Client: req.Client, Tied: req.Tied, Priority: req.Priority, From: req.From,
@@ -195,7 +195,7 @@ func (j *Jobs) fresh(req *message.RunRequest, hash string) message.Record {
 }
 
 // added takes a new job into the table and logs that it is queued. The lock is held.
-func (j *Jobs) added(rec message.Record, req *message.RunRequest) message.Record {
+func (j *Table) added(rec message.Record, req *message.RunRequest) message.Record {
 	e := j.entry(rec.Job)
 	e.req, e.attempt = req, req.Attempt
 	if e.place == 0 && req.Front && j.cfg.Ledger == nil {
@@ -211,7 +211,7 @@ func (j *Jobs) added(rec message.Record, req *message.RunRequest) message.Record
 }
 
 // entry returns the entry of a job, a new one if there is none. The lock is held.
-func (j *Jobs) entry(id string) *entry {
+func (j *Table) entry(id string) *entry {
 	e, ok := j.jobs[id]
 	if !ok {
 		e = &entry{cancel: make(chan struct{}), changed: make(chan struct{})}
@@ -221,7 +221,7 @@ func (j *Jobs) entry(id string) *entry {
 }
 
 // Get returns a record.
-func (j *Jobs) Get(_ context.Context, id string) (message.Record, error) {
+func (j *Table) Get(_ context.Context, id string) (message.Record, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	e, ok := j.jobs[id]
@@ -232,7 +232,7 @@ func (j *Jobs) Get(_ context.Context, id string) (message.Record, error) {
 }
 
 // List returns the records in a state ("": all), newest first, at most limit of them, and how many jobs are in each state.
-func (j *Jobs) List(_ context.Context, state message.State, limit int) ([]message.Record, map[message.State]int, error) {
+func (j *Table) List(_ context.Context, state message.State, limit int) ([]message.Record, map[message.State]int, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	counts := map[message.State]int{}
@@ -254,11 +254,11 @@ func (j *Jobs) List(_ context.Context, state message.State, limit int) ([]messag
 
 // Update changes a record if it is still at rev, and returns the new one; errConflict otherwise. change must not call Jobs. A change of state
 // that is not allowed is an error and leaves the record alone.
-func (j *Jobs) Update(ctx context.Context, id string, rev uint64, change func(*message.Record)) (message.Record, error) {
+func (j *Table) Update(ctx context.Context, id string, rev uint64, change func(*message.Record)) (message.Record, error) {
 	return j.update(ctx, id, rev, message.State.Next, change)
 }
 
-func (j *Jobs) update(ctx context.Context, id string, rev uint64, next func(message.State) []message.State, change func(*message.Record)) (message.Record, error) {
+func (j *Table) update(ctx context.Context, id string, rev uint64, next func(message.State) []message.State, change func(*message.Record)) (message.Record, error) {
 	j.mu.Lock()
 	e, ok := j.jobs[id]
 	if !ok || e.rec.Rev != rev {
@@ -286,7 +286,7 @@ func (j *Jobs) update(ctx context.Context, id string, rev uint64, next func(mess
 
 // settle makes r the record of an entry and keeps what follows from it: queue, wish to cancel, waiting readers. A record that is older than the
 // entry's changes nothing. The lock is held.
-func (j *Jobs) settle(e *entry, r message.Record) {
+func (j *Table) settle(e *entry, r message.Record) {
 	if r.Rev <= e.rec.Rev {
 		return
 	}
@@ -310,7 +310,7 @@ func (j *Jobs) settle(e *entry, r message.Record) {
 }
 
 // line puts a job into the queue: in front of all if its place says so, or else behind the last of its class. Without a ledger a retry goes first.
-func (j *Jobs) line(e *entry, was message.State) {
+func (j *Table) line(e *entry, was message.State) {
 	switch {
 	case was == message.Running && j.cfg.Ledger == nil:
 		j.head--
@@ -342,7 +342,7 @@ func closeOnce(c chan struct{}) {
 
 // Append adds an event to the log of a job, stamped with number, time and attempt. An event of an attempt that is not the current one, or after the
 // terminal event, is dropped and false returned. attempt < 0 means any.
-func (j *Jobs) Append(_ context.Context, id string, attempt int, ev message.Event) bool {
+func (j *Table) Append(_ context.Context, id string, attempt int, ev message.Event) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	e, ok := j.jobs[id]
@@ -357,7 +357,7 @@ func (j *Jobs) Append(_ context.Context, id string, attempt int, ev message.Even
 }
 
 // append is Append with the lock held.
-func (j *Jobs) append(e *entry, ev message.Event) {
+func (j *Table) append(e *entry, ev message.Event) {
 	e.seq++
 	ev.V, ev.Job, ev.Seq, ev.TS, ev.Attempt = message.ProtocolVersion, e.rec.Job, e.seq, j.cfg.Now().UnixMilli(), e.rec.Attempt
 	if len(e.log) >= maxLog {
@@ -381,13 +381,13 @@ func (j *Jobs) append(e *entry, ev message.Event) {
 }
 
 // forget drops the oldest ended jobs over the limit.
-func (j *Jobs) forget() {
+func (j *Table) forget() {
 	for len(j.ended) > j.cfg.Keep {
 		j.forgetOldest()
 	}
 }
 
-func (j *Jobs) forgetOldest() {
+func (j *Table) forgetOldest() {
 	id := j.ended[0]
 	j.ended = j.ended[1:]
 	if j.cfg.Ledger != nil && !j.jobs[id].local {
@@ -410,7 +410,7 @@ func (e *entry) drop() {
 
 // Take waits for a job, moves it to running under the name of the worker and returns it with its request, whose hold is the caller's too, and a channel that is closed when it is
 // asked to stop. Only ctx ends the wait.
-func (j *Jobs) Take(ctx context.Context, worker string) (message.Record, *message.RunRequest, <-chan struct{}, error) {
+func (j *Table) Take(ctx context.Context, worker string) (message.Record, *message.RunRequest, <-chan struct{}, error) {
 	if j.cfg.Ledger != nil {
 		return j.takeDurable(ctx, worker)
 	}
@@ -439,7 +439,7 @@ func (j *Jobs) Take(ctx context.Context, worker string) (message.Record, *messag
 }
 
 // Expire ends the queued jobs whose time to wait is over.
-func (j *Jobs) Expire(ctx context.Context) {
+func (j *Table) Expire(ctx context.Context) {
 	j.mu.Lock()
 	now := j.cfg.Now().UnixMilli()
 	var due []message.Record
@@ -458,17 +458,17 @@ func (j *Jobs) Expire(ctx context.Context) {
 }
 
 // Durable tells whether jobs outlive the process.
-func (j *Jobs) Durable() bool { return j.cfg.Ledger != nil }
+func (j *Table) Durable() bool { return j.cfg.Ledger != nil }
 
 // Close makes Create refuse new jobs.
-func (j *Jobs) Close() {
+func (j *Table) Close() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.closed = true
 }
 
 // Busy returns how many jobs are queued and how many are running.
-func (j *Jobs) Busy() (queued, running int) {
+func (j *Table) Busy() (queued, running int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for _, e := range j.jobs {
@@ -480,7 +480,7 @@ func (j *Jobs) Busy() (queued, running int) {
 }
 
 // view returns a copy of a record with its place in the queue.
-func (j *Jobs) view(e *entry) message.Record {
+func (j *Table) view(e *entry) message.Record {
 	r := e.rec.Clone()
 	if r.State == message.Queued {
 		r.Position = j.position(r.Job)
@@ -488,14 +488,14 @@ func (j *Jobs) view(e *entry) message.Record {
 	return r
 }
 
-func (j *Jobs) position(id string) int { return max(0, slices.Index(j.queue, id)) }
+func (j *Table) position(id string) int { return max(0, slices.Index(j.queue, id)) }
 
-func (j *Jobs) touch(e *entry) {
+func (j *Table) touch(e *entry) {
 	close(e.changed)
 	e.changed = make(chan struct{})
 }
 
-func (j *Jobs) signal() {
+func (j *Table) signal() {
 	close(j.wake)
 	j.wake = make(chan struct{})
 }
@@ -504,10 +504,10 @@ func (j *Jobs) signal() {
 var (
 	errNoJob    = errors.New("no such job")
 	errConflict = errors.New("the record was changed by someone else")
-	errFull     = errors.New("the queue is full")
-	errCrowd    = errors.New("the client has too many jobs")
-	errHash     = errors.New("a job of that id exists with another body")
+	ErrFull     = errors.New("the queue is full")
+	ErrCrowd    = errors.New("the client has too many jobs")
+	ErrHash     = errors.New("a job of that id exists with another body")
 	errLacking  = errors.New("files of the job are not here")
-	errStore    = errors.New("the job store cannot be written")
-	errClosed   = errors.New("no new jobs are taken")
+	ErrStore    = errors.New("the job store cannot be written")
+	ErrClosed   = errors.New("no new jobs are taken")
 )
