@@ -1,4 +1,4 @@
-package ipc
+package ipc_test
 
 import (
 	"bytes"
@@ -15,9 +15,11 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 
+	"patchbay/ipc"
 	"patchbay/ipc/broker"
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/client"
+	"patchbay/ipc/ipctest"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
@@ -27,21 +29,21 @@ import (
 )
 
 // payloadRig is a rig on a server with JetStream; tune may change the carrier before it serves.
-func payloadRig(t testing.TB, tune func(*NATS), executors ...jobs.Executor) (*client.NATSClient, *NATS) {
+func payloadRig(t testing.TB, tune func(*ipc.NATS), executors ...jobs.Executor) (*client.NATSClient, *ipc.NATS) {
 	t.Helper()
 	e, err := broker.StartEmbedded(broker.EmbeddedConfig{Listen: "127.0.0.1:0", Store: t.TempDir(), Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(e.Close)
-	n, err := ConnectNATS(NATSConfig{URL: e.URL(), Version: "0.1.0", Listens: e.Listens, Log: zerolog.Nop()})
+	n, err := ipc.ConnectNATS(ipc.NATSConfig{URL: e.URL(), Version: "0.1.0", Listens: e.Listens, Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if tune != nil {
 		tune(n)
 	}
-	serveNATS(t, n, newRig(t, jobs.Config{OnEvent: n.Event}, jobs.ShelfConfig{}, executors...))
+	serveNATS(t, e.URL(), n, ipctest.NewRig(t, jobs.Config{OnEvent: n.Event}, jobs.ShelfConfig{}, executors...))
 	c, err := client.DialNATS(e.URL())
 	if err != nil {
 		t.Fatal(err)
@@ -76,11 +78,11 @@ func TestTensorsInChunks(t *testing.T) {
 	if got := out.Outputs[0].([]any); len(got) != 40 || !bytes.Equal(got[39].(*wire.Tensor).Data, wiretest.Noise(300<<10)) {
 		t.Errorf("got %d tensors", len(got))
 	}
-	_, col, end := runJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Picture 9000000"), Inputs: map[string][]byte{"a": wiretest.Noise(10 << 20)}})
+	_, col, end := ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Picture 9000000"), Inputs: map[string][]byte{"a": wiretest.Noise(10 << 20)}})
 	if end.Type != message.EventSuccess || len(col.Files) != 1 || !bytes.Equal(col.Files[0].Data, messagetest.Picture("1", 9000000).Data) {
 		t.Errorf("got %+v and %d files", end, len(col.Files))
 	}
-	untilGivenBack(t, n.blobs)
+	untilGivenBack(t, n.Blobs())
 	blobs, err := c.Payloads()
 	if err != nil {
 		t.Fatal(err)
@@ -155,7 +157,7 @@ func TestObjectsAsPayloads(t *testing.T) {
 	if got.Ref == nil || got.Ref.Kind != wire.RefObject {
 		t.Fatalf("got %+v", got)
 	}
-	r, err := n.store.Get(ctx, got.Ref, n.blobs.Region)
+	r, err := n.Objects().Get(ctx, got.Ref, n.Blobs().Region)
 	if err != nil || !bytes.Equal(r.Bytes(), data[:1<<20]) {
 		t.Fatalf("the object is not what was sent: %v", err)
 	}
@@ -164,7 +166,7 @@ func TestObjectsAsPayloads(t *testing.T) {
 
 // TestHostileStreams plays the sender of a tensor that is not what was promised. Every way ends in its own refusal, at once, and nothing stays.
 func TestHostileStreams(t *testing.T) {
-	c, n := payloadRig(t, func(n *NATS) { n.blobs.Silence = 300 * time.Millisecond })
+	c, n := payloadRig(t, func(n *ipc.NATS) { n.Blobs().Silence = 300 * time.Millisecond })
 	ctx := wiretest.Within(t, 60*time.Second)
 	data := wiretest.Noise(3 << 20)
 	chunk := func(number, at int, b []byte) []byte {
@@ -229,14 +231,14 @@ func TestHostileStreams(t *testing.T) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}
-	untilGivenBack(t, n.blobs)
+	untilGivenBack(t, n.Blobs())
 }
 
 // TestAbandonedStreams pulls a result and goes silent: the daemon gives the transfer up, and then the offer.
 func TestAbandonedStreams(t *testing.T) {
-	c, n := payloadRig(t, func(n *NATS) { n.blobs.Silence, n.blobs.Life = 200*time.Millisecond, 300*time.Millisecond })
+	c, n := payloadRig(t, func(n *ipc.NATS) { n.Blobs().Silence, n.Blobs().Life = 200*time.Millisecond, 300*time.Millisecond })
 	ctx := wiretest.Within(t, 30*time.Second)
-	ref := n.blobs.Offer(wiretest.Noise(20<<20), nil)
+	ref := n.Blobs().Offer(wiretest.Noise(20<<20), nil)
 	sub, err := c.Conn().SubscribeSync(c.Conn().NewInbox())
 	if err != nil {
 		t.Fatal(err)
@@ -267,7 +269,7 @@ func TestAbandonedStreams(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	untilGivenBack(t, n.blobs)
+	untilGivenBack(t, n.Blobs())
 	if err := c.Conn().PublishRequest(ref.Subject, sub.Subject, ask); err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package ipc
+package ipc_test
 
 import (
 	"context"
@@ -11,8 +11,10 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"patchbay/ipc"
 	"patchbay/ipc/broker"
 	"patchbay/ipc/client"
+	"patchbay/ipc/ipctest"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
@@ -22,20 +24,21 @@ import (
 )
 
 // boundedRig is a service with small bounds on NATS and on a socket.
-func boundedRig(t *testing.T) (*rig, map[string]client.Client) {
+func boundedRig(t *testing.T) (*ipctest.Rig, map[string]client.Client) {
 	t.Helper()
 	e, err := broker.StartEmbedded(broker.EmbeddedConfig{Listen: "127.0.0.1:0", Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(e.Close)
-	n, err := ConnectNATS(NATSConfig{URL: e.URL(), Version: "0.1.0", Log: zerolog.Nop()})
+	n, err := ipc.ConnectNATS(ipc.NATSConfig{URL: e.URL(), Version: "0.1.0", Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := newRig(t, jobs.Config{MaxQueued: 3, MaxPerClient: 2}, jobs.ShelfConfig{})
-	r.svc.cfg.Bounds = Bounds{Message: 16384, Frame: 16384, Depth: 16, Values: 500, Nodes: node.Bounds{Pixels: 1 << 16, Steps: 50}}.orPreset()
-	serveNATS(t, n, r)
+	r := ipctest.NewTunedRig(t, func(sc *ipc.ServiceConfig) {
+		sc.Bounds = ipc.Bounds{Message: 16384, Frame: 16384, Depth: 16, Values: 500, Nodes: node.Bounds{Pixels: 1 << 16, Steps: 50}}
+	}, jobs.Config{MaxQueued: 3, MaxPerClient: 2}, jobs.ShelfConfig{})
+	serveNATS(t, e.URL(), n, r)
 	nc, err := client.DialNATS(e.URL())
 	if err != nil {
 		t.Fatal(err)
@@ -103,13 +106,13 @@ func TestBoundsOfMessages(t *testing.T) {
 		if _, err := client.Submit(wiretest.Within(t, 5*time.Second), c, &message.RunRequest{ID: "fits-" + name, Workflow: one("width", int64(256), "height", int64(256), "steps", int64(50), "n", int64(9))}); err != nil {
 			t.Errorf("%s: what is within all bounds: %v", name, err)
 		}
-		waitState(t, r.jobs, "fits-"+name, message.Done)
+		ipctest.WaitState(t, r.Jobs, "fits-"+name, message.Done)
 		b, err := client.BoundsOf(wiretest.Within(t, 5*time.Second), c)
 		if want := (message.BoundsReply{MessageBytes: 16384, FrameBytes: 16384, Depth: 16, Values: 500, Queue: 3, ClientJobs: 2, Pixels: 1 << 16, Steps: 50}); err != nil || b != want {
 			t.Errorf("%s: describe tells %+v (%v), want %+v", name, b, err, want)
 		}
 	}
-	if list, _, _ := r.jobs.List(context.Background(), "", 100); len(list) != 2 {
+	if list, _, _ := r.Jobs.List(context.Background(), "", 100); len(list) != 2 {
 		t.Errorf("%d jobs in the table, want the two that fit", len(list))
 	}
 }
@@ -130,7 +133,7 @@ func TestBoundsOfTheQueue(t *testing.T) {
 		if err := errors.Join(send("a1", "ann"), send("a2", node.NewObject("id", "ann"))); err != nil {
 			t.Fatal(err)
 		}
-		waitState(t, r.jobs, "a1"+name, message.Running)
+		ipctest.WaitState(t, r.Jobs, "a1"+name, message.Running)
 		if err := send("a3", "ann"); !refused(err, `client "ann" has 2 jobs`) {
 			t.Errorf("%s: the third job of a client: %v", name, err)
 		}
@@ -146,8 +149,8 @@ func TestBoundsOfTheQueue(t *testing.T) {
 		if _, _, err := client.Cancel(ctx, c, "a1"+name); err != nil {
 			t.Fatal(err)
 		}
-		waitState(t, r.jobs, "a1"+name, message.Cancelled)
-		waitState(t, r.jobs, "a2"+name, message.Running)
+		ipctest.WaitState(t, r.Jobs, "a1"+name, message.Cancelled)
+		ipctest.WaitState(t, r.Jobs, "a2"+name, message.Running)
 		if err := send("a3", "ann"); err != nil {
 			t.Errorf("%s: after one has ended: %v", name, err)
 		}
@@ -157,10 +160,10 @@ func TestBoundsOfTheQueue(t *testing.T) {
 			}
 		}
 		for _, id := range []string{"a2", "a3", "b1", "n1"} {
-			waitState(t, r.jobs, id+name, message.Cancelled)
+			ipctest.WaitState(t, r.Jobs, id+name, message.Cancelled)
 		}
 	}
-	if s := r.svc.cfg.Meter.Stats(); s.Refused[wire.ErrQueueFull] != 4 {
+	if s := r.Meter.Stats(); s.Refused[wire.ErrQueueFull] != 4 {
 		t.Errorf("%d refusals were counted, want 4", s.Refused[wire.ErrQueueFull])
 	}
 }
@@ -168,8 +171,8 @@ func TestBoundsOfTheQueue(t *testing.T) {
 // TestUsersCannotHideBehindNames: where the server says who somebody is, jobs count for that user, whatever the request calls itself; also while many are
 // written down at once.
 func TestUsersCannotHideBehindNames(t *testing.T) {
-	g := newGuardedServer(t, 3)
-	alice := g.client(t, "alice")
+	g := ipctest.NewGuardedServer(t, 3)
+	alice := g.Client(t, "alice")
 	errs := make(chan error, 20)
 	for i := range cap(errs) {
 		go func() {
@@ -191,7 +194,7 @@ func TestUsersCannotHideBehindNames(t *testing.T) {
 	if taken != 3 {
 		t.Errorf("%d jobs of alice were taken, want 3", taken)
 	}
-	if _, err := client.Submit(wiretest.Within(t, 5*time.Second), g.client(t, "bob"), &message.RunRequest{Workflow: messagetest.Graph("Picture 1"), Client: "alice"}); err != nil {
+	if _, err := client.Submit(wiretest.Within(t, 5*time.Second), g.Client(t, "bob"), &message.RunRequest{Workflow: messagetest.Graph("Picture 1"), Client: "alice"}); err != nil {
 		t.Errorf("bob, who calls himself alice: %v", err)
 	}
 }

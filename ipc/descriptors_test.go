@@ -1,4 +1,4 @@
-package ipc
+package ipc_test
 
 import (
 	"bytes"
@@ -14,6 +14,7 @@ import (
 
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/client"
+	"patchbay/ipc/ipctest"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
@@ -23,7 +24,7 @@ import (
 )
 
 // socketRig serves a rig on a socket file and dials it.
-func socketRig(t testing.TB, r *rig) (*client.FrameClient, string) {
+func socketRig(t testing.TB, r *ipctest.Rig) (*client.FrameClient, string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
 	serveSocket(t, path, r)
@@ -47,7 +48,7 @@ func openFDs(t testing.TB) int {
 // TestTensorsThroughSharedMemory sends one there and back through a daemon and a worker process, and counts what the host and the daemon allocate for one that
 // lies in shared memory: nothing of its size.
 func TestTensorsThroughSharedMemory(t *testing.T) {
-	r, child := childRig(t, nil)
+	r, child := ipctest.ChildRig(t, nil)
 	c, _ := socketRig(t, r)
 	ctx := wiretest.Within(t, 30*time.Second)
 	if err := child.Ready(ctx); err != nil {
@@ -99,14 +100,14 @@ func TestTensorsThroughSharedMemory(t *testing.T) {
 
 // TestInputsAndPicturesThroughSharedMemory runs a job with a large input and a large picture.
 func TestInputsAndPicturesThroughSharedMemory(t *testing.T) {
-	r, child := childRig(t, nil)
+	r, child := ipctest.ChildRig(t, nil)
 	c, _ := socketRig(t, r)
 	if err := child.Ready(wiretest.Within(t, 20*time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	before := openFDs(t)
 	for range 3 {
-		_, col, end := runJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Picture 3000000"), Inputs: map[string][]byte{"a.png": wiretest.Noise(2 << 20)}})
+		_, col, end := ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Picture 3000000"), Inputs: map[string][]byte{"a.png": wiretest.Noise(2 << 20)}})
 		if end.Type != message.EventSuccess || len(col.Files) != 1 || !bytes.Equal(col.Files[0].Data, messagetest.Picture("1", 3000000).Data) {
 			t.Fatalf("got %+v and %d files", end, len(col.Files))
 		}
@@ -136,7 +137,7 @@ func memfd(t *testing.T, size int64, seals int) int {
 
 // TestHostileDescriptors sends what no honest host sends. Each is refused with its reason, no descriptor stays, and the connection goes on.
 func TestHostileDescriptors(t *testing.T) {
-	r := newRig(t, jobs.Config{}, jobs.ShelfConfig{})
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{})
 	_, path := socketRig(t, r)
 	file, err := os.Open(os.Args[0])
 	if err != nil {
@@ -238,7 +239,7 @@ func TestHostileDescriptors(t *testing.T) {
 func BenchmarkTensorThroughSharedMemory(b *testing.B) {
 	for _, way := range []string{"in place", "copied"} {
 		b.Run(way, func(b *testing.B) {
-			r, child := childRig(b, nil)
+			r, child := ipctest.ChildRig(b, nil)
 			c, _ := socketRig(b, r)
 			if err := child.Ready(b.Context()); err != nil {
 				b.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -238,18 +239,21 @@ func equalNames(t *testing.T, what string, want []string, got map[string]bool) {
 	}
 }
 
-// literals are the sources of the package as lines of string literals in order, quoted, with ", " between those of one call or value.
+// literals are the sources of ipc as lines of string literals in order, quoted, with ", " between those of one call or value.
 func literals(t *testing.T) string {
 	t.Helper()
-	files, err := filepath.Glob("*.go")
+	var files []string
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go") && !strings.HasSuffix(filepath.Dir(path), "test") {
+			files = append(files, path)
+		}
+		return err
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var out strings.Builder
 	for _, path := range files {
-		if strings.HasSuffix(path, "_test.go") {
-			continue
-		}
 		f, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
 		if err != nil {
 			t.Fatal(err)

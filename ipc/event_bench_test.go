@@ -1,4 +1,4 @@
-package ipc
+package ipc_test
 
 import (
 	"context"
@@ -7,7 +7,9 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"patchbay/ipc"
 	"patchbay/ipc/broker"
+	"patchbay/ipc/ipctest"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
@@ -26,12 +28,12 @@ func BenchmarkEvent(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer l.Close()
-	n, err := ConnectNATS(NATSConfig{URL: e.URL(), Version: "0.1.0", Owner: "a", Log: zerolog.Nop()})
+	n, err := ipc.ConnectNATS(ipc.NATSConfig{URL: e.URL(), Version: "0.1.0", Owner: "a", Log: zerolog.Nop()})
 	if err != nil {
 		b.Fatal(err)
 	}
 	j := jobs.New(jobs.Config{Ledger: l, OnEvent: n.Event})
-	child := NewChild(ChildConfig{Name: "w", Command: workerCommand, Log: zerolog.Nop()})
+	child := ipc.NewChild(ipc.ChildConfig{Name: "w", Command: ipctest.WorkerCommand, Log: zerolog.Nop()})
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { _ = child.Supervise(ctx); close(done) }()

@@ -1,4 +1,4 @@
-package ipc
+package ipc_test
 
 import (
 	"errors"
@@ -6,7 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"patchbay/ipc"
 	"patchbay/ipc/client"
+	"patchbay/ipc/ipctest"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
@@ -31,7 +33,7 @@ func TestHandleLeases(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(runner.Close)
-	r := newRig(t, jobs.Config{Now: now}, jobs.ShelfConfig{}, NewLocal("a", runner), &fake{name: "b"})
+	r := ipctest.NewRig(t, jobs.Config{Now: now}, jobs.ShelfConfig{}, ipc.NewLocal("a", runner), &ipctest.Fake{Label: "b"})
 	c, _ := socketRig(t, r)
 	ctx := wiretest.Within(t, 20*time.Second)
 	maker := func(lease time.Duration) string {
@@ -73,10 +75,7 @@ func TestHandleLeases(t *testing.T) {
 		t.Errorf("the worker has %d handles, want the used one and the long one", n)
 	}
 	next := maker(time.Minute) // the daemon forgets when it learns of another
-	r.svc.mu.Lock()
-	_, known := r.svc.owners[unused]
-	count := len(r.svc.owners)
-	r.svc.mu.Unlock()
+	known, count := r.Service.Knows(unused)
 	if known || count != 3 {
 		t.Errorf("the daemon knows of %d handles, the gone one among them: %v; want three others", count, known)
 	}
@@ -95,9 +94,7 @@ func TestHandleLeases(t *testing.T) {
 		t.Errorf("a lease of an hour after half of it: %v", err)
 	}
 	last := maker(time.Minute)
-	r.svc.mu.Lock()
-	count = len(r.svc.owners)
-	r.svc.mu.Unlock()
+	_, count = r.Service.Knows(last)
 	if n := len(runner.Handles()); n != 2 || count != 2 {
 		t.Errorf("the worker has %d handles and the daemon knows of %d, want %s and %s", n, count, long, last)
 	}

@@ -1,4 +1,4 @@
-package ipc
+package ipc_test
 
 import (
 	"bytes"
@@ -13,8 +13,10 @@ import (
 	"github.com/nats-io/nats.go/micro"
 	"github.com/rs/zerolog"
 
+	"patchbay/ipc"
 	"patchbay/ipc/broker"
 	"patchbay/ipc/client"
+	"patchbay/ipc/ipctest"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
@@ -24,7 +26,7 @@ import (
 
 // natsRig is a rig served on an embedded server.
 type natsRig struct {
-	*rig
+	*ipctest.Rig
 	url string
 	nc  *nats.Conn
 }
@@ -36,33 +38,33 @@ func newNATSRig(t *testing.T) *natsRig {
 		t.Fatal(err)
 	}
 	t.Cleanup(e.Close)
-	n, err := ConnectNATS(NATSConfig{URL: e.URL(), Version: "0.1.0", Listens: e.Listens, Log: zerolog.Nop()})
+	n, err := ipc.ConnectNATS(ipc.NATSConfig{URL: e.URL(), Version: "0.1.0", Listens: e.Listens, Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := newRig(t, jobs.Config{OnEvent: n.Event, OnPreview: n.Preview}, jobs.ShelfConfig{})
-	serveNATS(t, n, r)
+	r := ipctest.NewRig(t, jobs.Config{OnEvent: n.Event, OnPreview: n.Preview}, jobs.ShelfConfig{})
+	serveNATS(t, e.URL(), n, r)
 	nc, err := nats.Connect(e.URL())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(nc.Close)
-	return &natsRig{rig: r, url: e.URL(), nc: nc}
+	return &natsRig{Rig: r, url: e.URL(), nc: nc}
 }
 
 // serveNATS serves until the test ends, and returns when the service is there.
-func serveNATS(t testing.TB, n *NATS, r *rig) {
+func serveNATS(t testing.TB, url string, n *ipc.NATS, r *ipctest.Rig) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- n.Serve(ctx, ctx, r.svc) }()
+	go func() { done <- n.Serve(ctx, ctx, r.Service) }()
 	t.Cleanup(func() {
 		stop()
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
 	})
-	probe, err := nats.Connect(n.cfg.URL)
+	probe, err := nats.Connect(url)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,9 +92,9 @@ func TestRunOverNATS(t *testing.T) {
 	r := newNATSRig(t)
 	c := r.client(t)
 	for _, size := range []int{100, 2 << 20} {
-		evs, col, end := runJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Step 2", "Picture "+text(size))})
+		evs, col, end := ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Step 2", "Picture "+text(size))})
 		want := "queued execution_start executing progress progress executing executed metrics execution_success"
-		if got := strings.Join(types(evs), " "); got != want {
+		if got := strings.Join(ipctest.Types(evs), " "); got != want {
 			t.Errorf("got events %s, want %s", got, want)
 		}
 		if end.Type != message.EventSuccess || len(col.Files) != 1 || !bytes.Equal(col.Files[0].Data, messagetest.Picture("2", size).Data) {
@@ -270,20 +272,20 @@ func TestTiedRunOnNATS(t *testing.T) {
 		if _, err := c.Ask(wiretest.Within(t, time.Second), message.VerbRun, "", &message.RunRequest{ID: id, Tied: tied, Workflow: messagetest.Graph("Wait 1200")}); err != nil {
 			t.Fatal(err)
 		}
-		waitState(t, r.jobs, id, message.Running)
+		ipctest.WaitState(t, r.Jobs, id, message.Running)
 		_ = c.Close()
-		waitState(t, r.jobs, id, map[bool]message.State{true: message.Cancelled, false: message.Done}[tied])
+		ipctest.WaitState(t, r.Jobs, id, map[bool]message.State{true: message.Cancelled, false: message.Done}[tied])
 	}
 }
 
 func TestTwoDaemonsOnOneServer(t *testing.T) {
 	r := newNATSRig(t)
-	n, err := ConnectNATS(NATSConfig{URL: r.url, Version: "0.1.0", Log: zerolog.Nop()})
+	n, err := ipc.ConnectNATS(ipc.NATSConfig{URL: r.url, Version: "0.1.0", Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	other := newRig(t, jobs.Config{OnEvent: n.Event}, jobs.ShelfConfig{})
-	serveNATS(t, n, other)
+	other := ipctest.NewRig(t, jobs.Config{OnEvent: n.Event}, jobs.ShelfConfig{})
+	serveNATS(t, r.url, n, other)
 	c := r.client(t)
 	ctx := wiretest.Within(t, 20*time.Second)
 	owned := [2]int{}
@@ -292,10 +294,10 @@ func TestTwoDaemonsOnOneServer(t *testing.T) {
 		if _, err := client.Submit(ctx, c, &message.RunRequest{ID: id, Workflow: messagetest.Graph("Wait 1")}); err != nil {
 			t.Fatal(err)
 		}
-		if r.svc.Owns(id) {
+		if r.Service.Owns(id) {
 			owned[0]++
 		}
-		if other.svc.Owns(id) {
+		if other.Service.Owns(id) {
 			owned[1]++
 		}
 		if rec, err := client.Status(ctx, c, id); err != nil || rec.Job != id {

@@ -1,6 +1,6 @@
 //go:build cgo
 
-package ipc
+package ipc_test
 
 import (
 	"patchbay/engine"

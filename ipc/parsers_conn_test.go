@@ -1,4 +1,4 @@
-package ipc
+package ipc_test
 
 import (
 	"bytes"
@@ -12,7 +12,9 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"patchbay/ipc"
 	"patchbay/ipc/bulk"
+	"patchbay/ipc/ipctest"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
@@ -26,7 +28,7 @@ import (
 func FuzzConn(f *testing.F) { connTarget(f).Fuzz(f) }
 
 // idle is an executor that samples nothing: names of samplers mean things to a fake.
-type idle struct{ fake }
+type idle struct{ ipctest.Fake }
 
 func (*idle) Sample(context.Context, *message.SampleRequest, func(*message.SampleReply)) (*message.SampleReply, error) {
 	return nil, errors.New("not here")
@@ -62,13 +64,13 @@ func connTarget(tb testing.TB) *hammer.Target[[]byte] {
 	return &hammer.Target[[]byte]{
 		Name: "FuzzConn", Seeds: seeds,
 		Parse: func(in hammer.Input) ([]byte, error) {
-			cfg := fakeService()
-			cfg.Jobs, cfg.Shelf, cfg.Executors, cfg.Tensors = jobs.New(jobs.Config{MaxQueued: 20}), shelf, []jobs.Executor{&idle{fake{name: "idle"}}}, bulk.NewTensorCache(1<<16)
+			cfg := ipctest.FakeService()
+			cfg.Jobs, cfg.Shelf, cfg.Executors, cfg.Tensors = jobs.New(jobs.Config{MaxQueued: 20}), shelf, []jobs.Executor{&idle{ipctest.Fake{Label: "idle"}}}, bulk.NewTensorCache(1<<16)
 			cfg.Log, cfg.Meter = zerolog.Nop(), meter
-			s := NewService(cfg)
+			s := ipc.NewService(cfg)
 			out := &collected{}
 			ctx := context.Background()
-			err := serveConn(ctx, ctx, bytes.NewReader(in.Data), out, func() {}, s)
+			err := (&ipc.Stdio{In: io.NopCloser(bytes.NewReader(in.Data)), Out: out}).Serve(ctx, ctx, s)
 			s.Close()
 			return out.b.Bytes(), err
 		},

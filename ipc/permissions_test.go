@@ -1,165 +1,30 @@
-package ipc
+package ipc_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nats-io/nkeys"
 	"github.com/rs/zerolog"
 
 	"patchbay/ipc/broker"
 	"patchbay/ipc/client"
-	"patchbay/ipc/jobs"
+	"patchbay/ipc/ipctest"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
 )
 
-// lines collects what a logger writes.
-type lines struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
-// guardedServer is a daemon on a server whose users have the rights of ServerConfig.
-type guardedServer struct {
-	*rig
-	addr  string
-	seed  string // file with the NKey of the admin
-	admin string // its public key
-	log   *lines // of the daemon
-}
-
-// newGuardedServer starts one; perClient bounds the jobs of a client, 0: not at all.
-func newGuardedServer(t *testing.T, perClient int) *guardedServer {
-	t.Helper()
-	pair, err := nkeys.CreateUser()
-	if err != nil {
-		t.Fatal(err)
-	}
-	seed, err := pair.Seed()
-	if err != nil {
-		t.Fatal(err)
-	}
-	g := &guardedServer{log: &lines{}, seed: filepath.Join(t.TempDir(), "admin.nk")}
-	if g.admin, err = pair.PublicKey(); err != nil {
-		t.Fatal(err)
-	}
-	users, err := broker.ParseUsers("daemon=worker-1,admin=" + g.admin + ",client=alice,client=bob")
-	if err != nil {
-		t.Fatal(err)
-	}
-	conf := filepath.Join(t.TempDir(), "users.conf")
-	for path, text := range map[string][]byte{conf: []byte(broker.ServerConfig(users)), g.seed: seed} {
-		if err := os.WriteFile(path, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, name := range []string{"worker-1", "alice", "bob"} {
-		t.Setenv(broker.PasswordVariable(name), "pass-"+name)
-	}
-	e, err := broker.StartEmbedded(broker.EmbeddedConfig{Listen: "127.0.0.1:0", Store: t.TempDir(), Users: conf, Log: zerolog.Nop()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(e.Close)
-	g.addr = strings.TrimPrefix(e.Address(), "nats://")
-	log := zerolog.New(g.log)
-	url := "nats://worker-1:pass-worker-1@" + g.addr
-	l, err := jobs.OpenLedger(context.Background(), jobs.LedgerConfig{URL: url, Owner: "d-1", Log: log})
-	if err != nil {
-		t.Fatal(err)
-	}
-	n, err := ConnectNATS(NATSConfig{URL: url, Version: "0.1.0", Owner: "d-1", Log: log, Stats: func() any { return map[string]int{"queued": 0} }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	g.rig = newRig(t, jobs.Config{OnEvent: n.Event, OnPreview: n.Preview, Ledger: l, MaxPerClient: perClient}, jobs.ShelfConfig{})
-	t.Cleanup(l.Close)
-	if err := g.jobs.Open(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- n.Serve(ctx, ctx, g.svc) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
-	c := g.client(t, "alice")
-	for range 200 {
-		if _, _, err := client.List(wiretest.Within(t, time.Second), c, "", 1); err == nil {
-			return g
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	t.Fatalf("the service does not answer:\n%s", g.log)
-	return nil
-}
-
-// login is the URL and the key of a user with a password, or of the admin, who has a key.
-func (g *guardedServer) login(user string) (string, wire.Access) {
-	if user == "admin" {
-		return "nats://" + g.addr, wire.Access{NKey: g.seed}
-	}
-	return "nats://" + user + ":pass-" + user + "@" + g.addr, wire.Access{}
-}
-
-func (g *guardedServer) client(t *testing.T, user string) *client.NATSClient {
-	t.Helper()
-	c, err := client.DialNATSAs(g.login(user))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.Close() })
-	return c
-}
-
-// raw is a bare connection of a user; violations sends what the server refuses.
-func (g *guardedServer) raw(t *testing.T, user string) (nc *nats.Conn, violations chan error) {
-	t.Helper()
-	url, access := g.login(user)
-	opts, err := access.Options(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	violations = make(chan error, 100)
-	nc, err = nats.Connect(url, append(opts, nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { violations <- err }))...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	return nc, violations
-}
-
 // TestEverySubjectOfEveryRole tries to publish to and to subscribe to everything there is, as everyone.
 func TestEverySubjectOfEveryRole(t *testing.T) {
-	g := newGuardedServer(t, 0)
+	g := ipctest.NewGuardedServer(t, 0)
 	const c, a, d = "alice ", "admin ", "worker-1 " // who may
 	for _, row := range []struct{ subject, publish, subscribe string }{
 		{"patchbay.v1.run", c + a + d, d},
@@ -211,7 +76,7 @@ func TestEverySubjectOfEveryRole(t *testing.T) {
 		{"_INBOX.*.>", "-", ""},
 		{"_INBOX.>", "-", ""},
 		{"_INBOX.alice.>", "-", c},
-		{"_INBOX." + g.admin + ".x", d, a},
+		{"_INBOX." + g.Admin + ".x", d, a},
 		{"_INBOX.worker-1.x", d, d},
 		{"patchbay.v1.>", "-", d},
 		{"patchbay.v1.events.>", "-", c + a + d},
@@ -219,7 +84,7 @@ func TestEverySubjectOfEveryRole(t *testing.T) {
 		{">", "-", ""},
 	} {
 		for _, user := range []string{"alice", "admin", "worker-1"} {
-			nc, violations := g.raw(t, user)
+			nc, violations := g.Raw(t, user)
 			check := func(what, may string, do func() error) {
 				if err := do(); err != nil {
 					t.Fatalf("%s %s as %s: %v", what, row.subject, user, err)
@@ -257,9 +122,9 @@ func TestEverySubjectOfEveryRole(t *testing.T) {
 
 // TestEveryActionOfEveryRole does what each role is there for; nothing may be missing in its rights, nor in those of the daemon that answers.
 func TestEveryActionOfEveryRole(t *testing.T) {
-	g := newGuardedServer(t, 0)
+	g := ipctest.NewGuardedServer(t, 0)
 	for _, user := range []string{"alice", "admin"} {
-		c := g.client(t, user)
+		c := g.Client(t, user)
 		ctx := wiretest.Within(t, 20*time.Second)
 		id := "run-" + user
 		end, err := client.Run(ctx, c, &message.RunRequest{ID: id, Workflow: messagetest.Graph("Step 2", "Picture 2000000"), Preview: true, Inputs: map[string][]byte{"big": make([]byte, 3<<20)}}, &client.Collector{})
@@ -296,10 +161,10 @@ func TestEveryActionOfEveryRole(t *testing.T) {
 			}
 		}
 	}
-	if _, err := g.client(t, "admin").Upload(wiretest.Within(t, 5*time.Second), "in", make([]byte, 1<<20)); err != nil {
+	if _, err := g.Client(t, "admin").Upload(wiretest.Within(t, 5*time.Second), "in", make([]byte, 1<<20)); err != nil {
 		t.Errorf("admin: object: %v", err)
 	}
-	nc, _ := g.raw(t, "admin")
+	nc, _ := g.Raw(t, "admin")
 	if _, err := nc.Request("$SRV.STATS.patchbay", nil, 2*time.Second); err != nil {
 		t.Errorf("admin: service stats: %v", err)
 	}
@@ -329,15 +194,15 @@ func TestEveryActionOfEveryRole(t *testing.T) {
 	if err := s.Purge(ctx); err != nil {
 		t.Errorf("admin: purge: %v", err)
 	}
-	if strings.Contains(strings.ToLower(g.log.String()), "violation") {
-		t.Errorf("the daemon lacks rights:\n%s", g.log)
+	if strings.Contains(strings.ToLower(g.Log.String()), "violation") {
+		t.Errorf("the daemon lacks rights:\n%s", g.Log)
 	}
 }
 
 // TestRepliesGoToInboxesOnly names, as the place of a reply, subjects where only the daemon may write.
 func TestRepliesGoToInboxesOnly(t *testing.T) {
-	g := newGuardedServer(t, 0)
-	d, _ := g.raw(t, "worker-1")
+	g := ipctest.NewGuardedServer(t, 0)
+	d, _ := g.Raw(t, "worker-1")
 	heard, err := d.SubscribeSync("patchbay.v1.>")
 	if err != nil {
 		t.Fatal(err)
@@ -345,7 +210,7 @@ func TestRepliesGoToInboxesOnly(t *testing.T) {
 	if err := d.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	alice, _ := g.raw(t, "alice")
+	alice, _ := g.Raw(t, "alice")
 	victims := []string{
 		"$KV.patchbay-jobs.victim", "$KV.patchbay-requests.victim.h.0", "$JS.API.STREAM.PURGE.PATCHBAY_JOBS_1", "patchbay.v1.events.victim.execution_success",
 		"patchbay.v1.q.high.any.victim", "patchbay.v1.dead.victim", "patchbay.v1.free",
@@ -382,15 +247,15 @@ func TestRepliesGoToInboxesOnly(t *testing.T) {
 	if e, err := kv.Get(wiretest.Within(t, 5*time.Second), "victim"); err == nil {
 		t.Errorf("the daemon wrote %q over a record", e.Value())
 	}
-	if n := strings.Count(g.log.String(), "request dropped"); n < len(victims)*5 {
+	if n := strings.Count(g.Log.String(), "request dropped"); n < len(victims)*5 {
 		t.Errorf("%d requests dropped, want %d", n, len(victims)*5)
 	}
 }
 
 // TestNobodyReadsOthersReplies: bob hears nothing of what the daemon answers to alice.
 func TestNobodyReadsOthersReplies(t *testing.T) {
-	g := newGuardedServer(t, 0)
-	bob, violations := g.raw(t, "bob")
+	g := ipctest.NewGuardedServer(t, 0)
+	bob, violations := g.Raw(t, "bob")
 	heard, err := bob.SubscribeSync("_INBOX.>")
 	if err != nil {
 		t.Fatal(err)
@@ -405,7 +270,7 @@ func TestNobodyReadsOthersReplies(t *testing.T) {
 	if err := <-violations; !strings.Contains(err.Error(), `"_INBOX.>"`) {
 		t.Errorf("got %v", err)
 	}
-	if _, _, err := client.List(wiretest.Within(t, 5*time.Second), g.client(t, "alice"), "", 1); err != nil {
+	if _, _, err := client.List(wiretest.Within(t, 5*time.Second), g.Client(t, "alice"), "", 1); err != nil {
 		t.Fatal(err)
 	}
 	for _, sub := range []*nats.Subscription{heard, own} {
@@ -414,7 +279,7 @@ func TestNobodyReadsOthersReplies(t *testing.T) {
 		}
 	}
 	// A client with a prefix that is not its own is told so at once.
-	url, access := g.login("bob")
+	url, access := g.Login("bob")
 	access.Inbox = "_INBOX.alice"
 	c, err := client.DialNATSAs(url, access)
 	if err != nil {

@@ -1,4 +1,4 @@
-package ipc
+package ipc_test
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"patchbay/ipc/client"
+	"patchbay/ipc/ipctest"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
@@ -20,11 +21,11 @@ import (
 // TestResultsAreKeptUpToASize: the oldest results go first, their jobs still answer and say so, the newest stays, and so does a file that somebody has changed.
 func TestResultsAreKeptUpToASize(t *testing.T) {
 	out := t.TempDir()
-	r := newRig(t, jobs.Config{KeepBytes: 2500}, jobs.ShelfConfig{Stage: filepath.Join(out, ".stage"), Output: out})
-	c := dialRig(t, r)
+	r := ipctest.NewRig(t, jobs.Config{KeepBytes: 2500}, jobs.ShelfConfig{Stage: filepath.Join(out, ".stage"), Output: out})
+	c := ipctest.DialRig(t, r)
 	edited := filepath.Join(out, "fake_00002_.png")
 	for i := range 5 {
-		_, _, end := runJob(t, c, &message.RunRequest{ID: fmt.Sprint("r", i), Workflow: messagetest.Graph("Picture 1000")})
+		_, _, end := ipctest.RunJob(t, c, &message.RunRequest{ID: fmt.Sprint("r", i), Workflow: messagetest.Graph("Picture 1000")})
 		if end.Type != message.EventSuccess {
 			t.Fatalf("job %d: %+v", i, end)
 		}
@@ -36,7 +37,7 @@ func TestResultsAreKeptUpToASize(t *testing.T) {
 		time.Sleep(2 * time.Millisecond) // the order of ends is by the millisecond
 	}
 	until(t, "three results are dropped", func() bool {
-		rec, err := r.jobs.Get(context.Background(), "r2")
+		rec, err := r.Jobs.Get(context.Background(), "r2")
 		return err == nil && rec.Dropped > 0
 	})
 	for i := range 5 {

@@ -1,4 +1,4 @@
-package ipc
+package ipc_test
 
 import (
 	"bytes"
@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"patchbay/ipc/client"
+	"patchbay/ipc/ipctest"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
@@ -16,7 +17,7 @@ import (
 
 // TestEveryFieldOfSample compares runs of the demo model that differ in one field with what that field must do.
 func TestEveryFieldOfSample(t *testing.T) {
-	c := dialRig(t, realRig(t, "../examples/demo"))
+	c := ipctest.DialRig(t, realRig(t, "../examples/demo"))
 	ctx := wiretest.Within(t, 120*time.Second)
 	const n = 16 * 8 * 8
 	base := func(change ...func(*message.SampleRequest)) *message.SampleRequest {

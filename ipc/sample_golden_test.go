@@ -1,4 +1,4 @@
-package ipc
+package ipc_test
 
 import (
 	"context"
@@ -11,7 +11,9 @@ import (
 
 	"patchbay/engine"
 	"patchbay/engine/safetensors"
+	"patchbay/ipc"
 	"patchbay/ipc/client"
+	"patchbay/ipc/ipctest"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
@@ -86,7 +88,7 @@ func goldenRoot(t *testing.T, models ...string) (dir string, fingerprints map[st
 }
 
 // realRig is a rig whose executor computes, on models in dirs.
-func realRig(t *testing.T, dirs ...string) *rig {
+func realRig(t *testing.T, dirs ...string) *ipctest.Rig {
 	t.Helper()
 	eng, err := parallel.NewEngine(parallel.Config{NewOps: testOps})
 	if err != nil {
@@ -97,7 +99,7 @@ func realRig(t *testing.T, dirs ...string) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { runner.Close(); eng.Close() })
-	return newRig(t, jobs.Config{}, jobs.ShelfConfig{}, NewLocal("local", runner))
+	return ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{}, ipc.NewLocal("local", runner))
 }
 
 func f32(v []float32, shape ...int) *wire.Tensor {
@@ -209,7 +211,7 @@ func TestGoldenRunsThroughSample(t *testing.T) {
 	}
 	defer func() { _ = results.Close() }()
 	dir, prints := goldenRoot(t, "flux-a", "flux-b", "flux-c")
-	c := dialRig(t, realRig(t, dir))
+	c := ipctest.DialRig(t, realRig(t, dir))
 	ran, worst := 0, 0.0
 	for name, g := range cases {
 		if !strings.HasPrefix(name, "flux-") {

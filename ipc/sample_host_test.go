@@ -1,4 +1,4 @@
-package ipc
+package ipc_test
 
 import (
 	"bytes"
@@ -13,7 +13,9 @@ import (
 	"time"
 
 	"patchbay/engine/safetensors"
+	"patchbay/ipc"
 	"patchbay/ipc/client"
+	"patchbay/ipc/ipctest"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
@@ -80,7 +82,7 @@ func TestPatchesEqualTheLoraNode(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(root, "loras", "mine.safetensors"), file.Bytes(), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	c := dialRig(t, realRig(t, "../examples/demo", root))
+	c := ipctest.DialRig(t, realRig(t, "../examples/demo", root))
 	ctx := wiretest.Within(t, 60*time.Second)
 	exec := func(class string, inputs ...any) []any {
 		t.Helper()
@@ -161,8 +163,8 @@ func TestPatchesEqualTheLoraNode(t *testing.T) {
 
 // TestTensorsByHash sends a tensor once and its hash afterwards.
 func TestTensorsByHash(t *testing.T) {
-	r := newRig(t, jobs.Config{}, jobs.ShelfConfig{})
-	c := dialRig(t, r)
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{})
+	c := ipctest.DialRig(t, r)
 	ctx := wiretest.Within(t, 20*time.Second)
 	for _, enc := range []wire.Encoding{wire.Msgpack, wire.JSON} {
 		c.Enc = enc
@@ -204,8 +206,7 @@ func TestTensorsByHash(t *testing.T) {
 
 // TestHashesThroughADaemon: the daemon passes hashes on, the worker knows them.
 func TestHashesThroughADaemon(t *testing.T) {
-	r, _ := childRig(t, nil)
-	r.svc.cfg.Tensors, r.svc.cfg.Forward = nil, true
+	r, _ := ipctest.ChildRig(t, nil, func(sc *ipc.ServiceConfig) { sc.Tensors, sc.Forward = nil, true })
 	c, _ := socketRig(t, r)
 	ctx := wiretest.Within(t, 20*time.Second)
 	q := smallSample("euler")
@@ -226,8 +227,8 @@ func TestHashesThroughADaemon(t *testing.T) {
 
 // TestSampleIsAJob looks at the record and the events of runs.
 func TestSampleIsAJob(t *testing.T) {
-	r := newRig(t, jobs.Config{}, jobs.ShelfConfig{})
-	c, other := dialRig(t, r), dialRig(t, r)
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{})
+	c, other := ipctest.DialRig(t, r), ipctest.DialRig(t, r)
 	ctx := wiretest.Within(t, 20*time.Second)
 	q := smallSample("euler")
 	for range 2 { // the id may be used again
@@ -242,8 +243,8 @@ func TestSampleIsAJob(t *testing.T) {
 	}
 	var evs []message.Event
 	end, err := client.Follow(ctx, other, "s1", 0, false, &client.Collector{Event: func(ev message.Event) { evs = append(evs, ev) }})
-	if want := "queued execution_start progress metrics execution_success"; err != nil || end == nil || strings.Join(types(evs), " ") != want {
-		t.Errorf("got events %v, %v, want %s", types(evs), err, want)
+	if want := "queued execution_start progress metrics execution_success"; err != nil || end == nil || strings.Join(ipctest.Types(evs), " ") != want {
+		t.Errorf("got events %v, %v, want %s", ipctest.Types(evs), err, want)
 	}
 	q = smallSample("wait")
 	q.ID = "s2"
@@ -265,7 +266,7 @@ func TestSampleIsAJob(t *testing.T) {
 	if err := client.Retry(ctx, other, "s2"); err == nil {
 		t.Error("a sample was retried")
 	}
-	_, _, end = runJob(t, c, &message.RunRequest{ID: "job", Workflow: messagetest.Graph("Wait 1")})
+	_, _, end = ipctest.RunJob(t, c, &message.RunRequest{ID: "job", Workflow: messagetest.Graph("Wait 1")})
 	q = smallSample("euler")
 	if q.ID = "job"; end.Type != message.EventSuccess {
 		t.Fatal(end)

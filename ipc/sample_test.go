@@ -1,4 +1,4 @@
-package ipc
+package ipc_test
 
 import (
 	"context"
@@ -9,7 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"patchbay/ipc"
 	"patchbay/ipc/client"
+	"patchbay/ipc/ipctest"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
@@ -27,8 +29,8 @@ func smallSample(name string) *message.SampleRequest {
 }
 
 func TestSampleOverFrames(t *testing.T) {
-	r := newRig(t, jobs.Config{}, jobs.ShelfConfig{})
-	c := dialRig(t, r)
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{})
+	c := ipctest.DialRig(t, r)
 	for _, enc := range []wire.Encoding{wire.Msgpack, wire.JSON} {
 		c.Enc = enc
 		q := smallSample("euler")
@@ -49,8 +51,8 @@ func TestSampleOverFrames(t *testing.T) {
 
 // TestSampleIsCancelled asks for the end of a run by cancel and by going away.
 func TestSampleIsCancelled(t *testing.T) {
-	r := newRig(t, jobs.Config{}, jobs.ShelfConfig{})
-	c, other := dialRig(t, r), dialRig(t, r)
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{})
+	c, other := ipctest.DialRig(t, r), ipctest.DialRig(t, r)
 	ctx := wiretest.Within(t, 10*time.Second)
 	q := smallSample("wait")
 	q.ID = "stop-me"
@@ -84,8 +86,8 @@ func TestSampleIsCancelled(t *testing.T) {
 
 // TestSampleRefusals checks that every refusal names its field and comes before anything runs.
 func TestSampleRefusals(t *testing.T) {
-	r := newRig(t, jobs.Config{}, jobs.ShelfConfig{})
-	c := dialRig(t, r)
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{})
+	c := ipctest.DialRig(t, r)
 	ctx := wiretest.Within(t, 20*time.Second)
 	entry := func(key string, x *wire.Tensor) func(*message.SampleRequest) {
 		return func(q *message.SampleRequest) { q.Conds.Positive[0].ModelConds[key] = x }
@@ -142,7 +144,7 @@ func TestSampleRefusals(t *testing.T) {
 // TestModelsOfHosts loads, misnames and frees a real model file.
 func TestModelsOfHosts(t *testing.T) {
 	dir, prints := goldenRoot(t, "flux-b")
-	c := dialRig(t, realRig(t, dir))
+	c := ipctest.DialRig(t, realRig(t, dir))
 	ctx := wiretest.Within(t, 30*time.Second)
 	ref := message.ModelRef{File: "flux-b.safetensors", Fingerprint: strings.ToUpper(prints["flux-b"])}
 	first, err := client.Load(ctx, c, &message.LoadRequest{Model: ref})
@@ -190,7 +192,7 @@ func TestModelsOfHosts(t *testing.T) {
 
 // TestSampleInAChild goes through a supervised process, which may die of it.
 func TestSampleInAChild(t *testing.T) {
-	_, ch := childRig(t, nil)
+	_, ch := ipctest.ChildRig(t, nil)
 	ctx := wiretest.Within(t, 20*time.Second)
 	if err := ch.Ready(ctx); err != nil {
 		t.Fatal(err)
@@ -216,11 +218,11 @@ func TestSampleInAChild(t *testing.T) {
 
 // BenchmarkTensorOverSocket sends a 64 MiB latent over the unix socket into a real executor's decoder and gets the refusal of its shape.
 func BenchmarkTensorOverSocket(b *testing.B) {
-	sock, err := ListenSocket(filepath.Join(b.TempDir(), "s"))
+	sock, err := ipc.ListenSocket(filepath.Join(b.TempDir(), "s"))
 	if err != nil {
 		b.Fatal(err)
 	}
-	svc := NewService(ServiceConfig{Executors: []jobs.Executor{&fake{name: "fake"}}})
+	svc := ipc.NewService(ipc.ServiceConfig{Executors: []jobs.Executor{&ipctest.Fake{Label: "fake"}}})
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = sock.Serve(ctx, ctx, svc) }()

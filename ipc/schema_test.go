@@ -1,4 +1,4 @@
-package ipc
+package ipc_test
 
 import (
 	"bytes"
@@ -6,7 +6,9 @@ import (
 	"slices"
 	"testing"
 
+	"patchbay/ipc"
 	"patchbay/ipc/client"
+	"patchbay/ipc/ipctest"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
@@ -17,7 +19,7 @@ const schemaFile = "../docs/protocol.schema.json"
 
 // TestSchemaFileIsTrue compares docs/protocol.schema.json with the structs; PATCHBAY_WRITE_SCHEMA=1 writes it.
 func TestSchemaFileIsTrue(t *testing.T) {
-	want, err := SchemaText()
+	want, err := ipc.SchemaText()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +39,7 @@ func TestSchemaFileIsTrue(t *testing.T) {
 
 // TestSchemaIsServed asks for it, and compares it with messages as they are encoded.
 func TestSchemaIsServed(t *testing.T) {
-	c := dialRig(t, newRig(t, jobs.Config{}, jobs.ShelfConfig{}))
+	c := ipctest.DialRig(t, ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{}))
 	var out struct {
 		Schema *node.Object `json:"schema"`
 	}

@@ -1,4 +1,4 @@
-package ipc
+package ipc_test
 
 import (
 	"bytes"
@@ -15,7 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"patchbay/ipc"
 	"patchbay/ipc/client"
+	"patchbay/ipc/ipctest"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
@@ -24,61 +26,16 @@ import (
 	"patchbay/node"
 )
 
-// dialRig connects a client to a rig over frames on a pipe.
-func dialRig(t *testing.T, r *rig) *client.FrameClient {
-	t.Helper()
-	here, there := net.Pipe()
-	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if err := serveConn(ctx, ctx, there, there, func() { _ = there.Close() }, r.svc); err != nil && !errors.Is(err, io.ErrClosedPipe) {
-			t.Errorf("serve: %v", err)
-		}
-	}()
-	c := client.NewFrameClient(here, here, here.Close)
-	t.Cleanup(func() {
-		_ = c.Close()
-		stop()
-		<-done
-	})
-	return c
-}
-
-// types lists the types of events.
-func types(evs []message.Event) []string {
-	var out []string
-	for _, e := range evs {
-		out = append(out, e.Type)
-	}
-	return out
-}
-
-// runJob runs a workflow and returns its events, the collector and the terminal event.
-func runJob(t *testing.T, c client.Client, req *message.RunRequest) ([]message.Event, *client.Collector, *message.Event) {
-	t.Helper()
-	var evs []message.Event
-	col := &client.Collector{Event: func(e message.Event) { evs = append(evs, e) }}
-	end, err := client.Run(wiretest.Within(t, 20*time.Second), c, req, col)
-	if err != nil {
-		t.Fatalf("run: %v", err)
-	}
-	if end == nil {
-		t.Fatalf("no terminal event; events %v", types(evs))
-	}
-	return evs, col, end
-}
-
 func TestRunOverFrames(t *testing.T) {
-	r := newRig(t, jobs.Config{}, jobs.ShelfConfig{})
-	c := dialRig(t, r)
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{})
+	c := ipctest.DialRig(t, r)
 	for i, size := range []int{10, 512 << 10, 512<<10 + 1, 3 << 20, 700 << 10} {
 		if i == 4 {
 			c.Enc = wire.JSON
 		}
-		evs, col, end := runJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Step 3", "Picture "+strconv.Itoa(size))})
+		evs, col, end := ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Step 3", "Picture "+strconv.Itoa(size))})
 		want := "queued execution_start executing progress progress progress executing executed metrics execution_success"
-		if got := strings.Join(types(evs), " "); got != want {
+		if got := strings.Join(ipctest.Types(evs), " "); got != want {
 			t.Errorf("%d bytes: got events %s, want %s", size, got, want)
 		}
 		for n, e := range evs {
@@ -93,8 +50,8 @@ func TestRunOverFrames(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
-	r := newRig(t, jobs.Config{MaxQueued: 1}, jobs.ShelfConfig{})
-	c := dialRig(t, r)
+	r := ipctest.NewRig(t, jobs.Config{MaxQueued: 1}, jobs.ShelfConfig{})
+	c := ipctest.DialRig(t, r)
 	ctx := wiretest.Within(t, 10*time.Second)
 	ask := func(verb string, body any) *wire.Error {
 		t.Helper()
@@ -143,34 +100,19 @@ func TestRefusals(t *testing.T) {
 		if _, err := client.Submit(ctx, c, &message.RunRequest{ID: "q" + strconv.Itoa(i), Workflow: messagetest.Graph("Wait 300")}); err != nil {
 			t.Fatal(err)
 		}
-		waitState(t, r.jobs, "q0", message.Running)
+		ipctest.WaitState(t, r.Jobs, "q0", message.Running)
 	}
 	if e := ask(message.VerbSubmit, &message.RunRequest{ID: "q3", Workflow: messagetest.Graph("Wait 1")}); e.Code != wire.ErrQueueFull || e.RetryAfterMS == 0 || !e.Retryable {
 		t.Errorf("a full queue: got %+v", e)
 	}
 }
 
-func waitState(t *testing.T, j *jobs.Table, id string, want message.State) message.Record {
-	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
-	for {
-		rec, err := j.Get(context.Background(), id)
-		if err == nil && rec.State == want {
-			return rec
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("job %s is %+v (%v), want state %s", id, rec, err, want)
-		}
-		time.Sleep(time.Millisecond)
-	}
-}
-
 func TestHostileFrames(t *testing.T) {
-	r := newRig(t, jobs.Config{}, jobs.ShelfConfig{})
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{})
 	here, there := net.Pipe()
 	done := make(chan error, 1)
 	go func() {
-		done <- serveConn(context.Background(), context.Background(), there, there, func() { _ = there.Close() }, r.svc)
+		done <- (&ipc.Stdio{In: there, Out: there}).Serve(context.Background(), context.Background(), r.Service)
 	}()
 	send := func(b []byte) *node.Object {
 		t.Helper()
@@ -211,8 +153,8 @@ func TestHostileFrames(t *testing.T) {
 }
 
 func TestTiedRunEndsWithItsConnection(t *testing.T) {
-	r := newRig(t, jobs.Config{}, jobs.ShelfConfig{})
-	c := dialRig(t, r)
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{})
+	c := ipctest.DialRig(t, r)
 	ctx := wiretest.Within(t, 10*time.Second)
 	if _, err := client.Submit(ctx, c, &message.RunRequest{ID: "sub", Workflow: messagetest.Graph("Wait 200")}); err != nil {
 		t.Fatal(err)
@@ -220,32 +162,32 @@ func TestTiedRunEndsWithItsConnection(t *testing.T) {
 	if _, err := c.Ask(ctx, message.VerbRun, "", &message.RunRequest{ID: "tied", Workflow: messagetest.Graph("Wait 60000")}); err != nil {
 		t.Fatal(err)
 	}
-	waitState(t, r.jobs, "tied", message.Running)
+	ipctest.WaitState(t, r.Jobs, "tied", message.Running)
 	_ = c.Close()
-	rec := waitState(t, r.jobs, "tied", message.Cancelled)
+	rec := ipctest.WaitState(t, r.Jobs, "tied", message.Cancelled)
 	if rec.Error == nil || rec.Error.Code != wire.ErrCancelled {
 		t.Errorf("got error %v", rec.Error)
 	}
-	waitState(t, r.jobs, "sub", message.Done)
+	ipctest.WaitState(t, r.Jobs, "sub", message.Done)
 }
 
 func TestCancelQueuedAndRunning(t *testing.T) {
-	r := newRig(t, jobs.Config{}, jobs.ShelfConfig{})
-	c := dialRig(t, r)
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{})
+	c := ipctest.DialRig(t, r)
 	ctx := wiretest.Within(t, 10*time.Second)
 	for _, id := range []string{"a", "b"} {
 		if _, err := client.Submit(ctx, c, &message.RunRequest{ID: id, Workflow: messagetest.Graph("Wait 60000")}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	waitState(t, r.jobs, "a", message.Running)
+	ipctest.WaitState(t, r.Jobs, "a", message.Running)
 	if did, state, err := client.Cancel(ctx, c, "b"); err != nil || !did || state != message.Cancelled {
 		t.Errorf("cancel a waiting job: %v %s %v", did, state, err)
 	}
 	if did, _, err := client.Cancel(ctx, c, "a"); err != nil || !did {
 		t.Errorf("cancel a running job: %v %v", did, err)
 	}
-	waitState(t, r.jobs, "a", message.Cancelled)
+	ipctest.WaitState(t, r.Jobs, "a", message.Cancelled)
 	if did, state, err := client.Cancel(ctx, c, "a"); err != nil || did || state != message.Cancelled {
 		t.Errorf("cancel again: %v %s %v", did, state, err)
 	}
@@ -253,23 +195,23 @@ func TestCancelQueuedAndRunning(t *testing.T) {
 		var evs []message.Event
 		end, err := client.Follow(ctx, c, id, 0, false, &client.Collector{Event: func(e message.Event) { evs = append(evs, e) }})
 		if err != nil || end == nil || end.Type != message.EventInterrupted {
-			t.Errorf("%s: events %v, %v", id, types(evs), err)
+			t.Errorf("%s: events %v, %v", id, ipctest.Types(evs), err)
 		}
 	}
 }
 
 func TestFailureDeadlineExpiryPanic(t *testing.T) {
-	r := newRig(t, jobs.Config{}, jobs.ShelfConfig{})
-	c := dialRig(t, r)
-	_, _, end := runJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Fail")})
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{})
+	c := ipctest.DialRig(t, r)
+	_, _, end := ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Fail")})
 	if end.Type != message.EventError || end.Error.Code != wire.ErrOutOfMemory || end.Error.Node != "1" || end.Data["exception_type"] != node.CodeOutOfMemory {
 		t.Errorf("failure: %+v %+v", end, end.Error)
 	}
-	_, _, end = runJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Panic")})
+	_, _, end = ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Panic")})
 	if end.Type != message.EventError || end.Error.Code != wire.ErrInternal || len(end.Error.Trace) == 0 || !strings.Contains(end.Error.Message, "the fake panics") {
 		t.Errorf("panic: %+v", end.Error)
 	}
-	_, _, end = runJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Wait 60000"), DeadlineMS: 50})
+	_, _, end = ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Wait 60000"), DeadlineMS: 50})
 	if end.Type != message.EventError || end.Error.Code != wire.ErrDeadline {
 		t.Errorf("deadline: %+v", end.Error)
 	}
@@ -277,16 +219,16 @@ func TestFailureDeadlineExpiryPanic(t *testing.T) {
 	if _, err := client.Submit(ctx, c, &message.RunRequest{ID: "long", Workflow: messagetest.Graph("Wait 600")}); err != nil {
 		t.Fatal(err)
 	}
-	waitState(t, r.jobs, "long", message.Running)
-	_, _, end = runJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Wait 1"), QueueTTLMS: 20})
+	ipctest.WaitState(t, r.Jobs, "long", message.Running)
+	_, _, end = ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Wait 1"), QueueTTLMS: 20})
 	if end.Type != message.EventExpired || end.Error.Code != wire.ErrExpired {
 		t.Errorf("expiry: %+v", end)
 	}
 }
 
 func TestIdempotentJobs(t *testing.T) {
-	r := newRig(t, jobs.Config{}, jobs.ShelfConfig{})
-	c := dialRig(t, r)
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{})
+	c := ipctest.DialRig(t, r)
 	ctx := wiretest.Within(t, 10*time.Second)
 	req := &message.RunRequest{ID: "same", Workflow: messagetest.Graph("Wait 50", "Picture 9")}
 	var wg sync.WaitGroup
@@ -318,9 +260,9 @@ func TestIdempotentJobs(t *testing.T) {
 func TestFilesAreNamedAfterTheJobIsDone(t *testing.T) {
 	dir := t.TempDir()
 	out := filepath.Join(dir, "out")
-	r := newRig(t, jobs.Config{Keep: 1}, jobs.ShelfConfig{Stage: filepath.Join(out, ".stage"), Output: out})
-	c := dialRig(t, r)
-	evs, col, _ := runJob(t, c, &message.RunRequest{ID: "one", Workflow: messagetest.Graph("Picture 100", "Picture 700000")})
+	r := ipctest.NewRig(t, jobs.Config{Keep: 1}, jobs.ShelfConfig{Stage: filepath.Join(out, ".stage"), Output: out})
+	c := ipctest.DialRig(t, r)
+	evs, col, _ := ipctest.RunJob(t, c, &message.RunRequest{ID: "one", Workflow: messagetest.Graph("Picture 100", "Picture 700000")})
 	if len(col.Files) != 2 {
 		t.Fatalf("got %d files", len(col.Files))
 	}
@@ -357,16 +299,16 @@ func TestFilesAreNamedAfterTheJobIsDone(t *testing.T) {
 	if _, err = client.Fetch(wiretest.Within(t, 5*time.Second), c, "one"); !errors.As(err, &e) || e.Code != wire.ErrExpired {
 		t.Errorf("fetch of a file that was changed: %v", err)
 	}
-	runJob(t, c, &message.RunRequest{ID: "two", Workflow: messagetest.Graph("Picture 1")})
+	ipctest.RunJob(t, c, &message.RunRequest{ID: "two", Workflow: messagetest.Graph("Picture 1")})
 	if _, err := client.Status(wiretest.Within(t, 5*time.Second), c, "one"); !errors.As(err, &e) || e.Code != wire.ErrNoJob {
 		t.Errorf("a job beyond Keep: %v", err)
 	}
 }
 
 func TestExecAndHandles(t *testing.T) {
-	a, b := &fake{name: "a"}, &fake{name: "b"}
-	r := newRig(t, jobs.Config{}, jobs.ShelfConfig{}, a, b)
-	c := dialRig(t, r)
+	a, b := &ipctest.Fake{Label: "a"}, &ipctest.Fake{Label: "b"}
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{}, a, b)
+	c := ipctest.DialRig(t, r)
 	ctx := wiretest.Within(t, 5*time.Second)
 	exec := func(class string, inputs map[string]any) message.ExecReply {
 		t.Helper()
@@ -403,8 +345,8 @@ func TestExecAndHandles(t *testing.T) {
 }
 
 func TestPreviewsOnlyWhenAsked(t *testing.T) {
-	r := newRig(t, jobs.Config{}, jobs.ShelfConfig{})
-	c := dialRig(t, r)
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{})
+	c := ipctest.DialRig(t, r)
 	for _, want := range []bool{false, true} {
 		n := 0
 		col := &client.Collector{Preview: func(id string, p []byte) {

@@ -1,4 +1,4 @@
-package ipc
+package ipc_test
 
 import (
 	"context"
@@ -9,22 +9,24 @@ import (
 	"testing"
 	"time"
 
+	"patchbay/ipc"
 	"patchbay/ipc/client"
+	"patchbay/ipc/ipctest"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire/wiretest"
 )
 
-func serveSocket(t testing.TB, path string, r *rig) *Socket {
+func serveSocket(t testing.TB, path string, r *ipctest.Rig) *ipc.Socket {
 	t.Helper()
-	s, err := ListenSocket(path)
+	s, err := ipc.ListenSocket(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- s.Serve(ctx, ctx, r.svc) }()
+	go func() { done <- s.Serve(ctx, ctx, r.Service) }()
 	t.Cleanup(func() {
 		stop()
 		if err := <-done; err != nil {
@@ -39,7 +41,7 @@ func serveSocket(t testing.TB, path string, r *rig) *Socket {
 
 func TestSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "deep", "p.sock")
-	r := newRig(t, jobs.Config{}, jobs.ShelfConfig{})
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{})
 	serveSocket(t, path, r)
 	st, err := os.Stat(path)
 	if err != nil || st.Mode().Perm() != 0o600 {
@@ -56,11 +58,11 @@ func TestSocket(t *testing.T) {
 	}
 	defer b.Close()
 	for _, c := range []client.Client{a, b} {
-		if _, col, end := runJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Picture 600000")}); end.Type != message.EventSuccess || len(col.Files) != 1 {
+		if _, col, end := ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Picture 600000")}); end.Type != message.EventSuccess || len(col.Files) != 1 {
 			t.Errorf("got %+v", end)
 		}
 	}
-	if _, err := ListenSocket(path); err == nil || !strings.Contains(err.Error(), "another daemon") {
+	if _, err := ipc.ListenSocket(path); err == nil || !strings.Contains(err.Error(), "another daemon") {
 		t.Errorf("a second listener: %v", err)
 	}
 }
@@ -75,7 +77,7 @@ func TestStaleSocketIsReplaced(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	r := newRig(t, jobs.Config{}, jobs.ShelfConfig{})
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{})
 	serveSocket(t, path, r)
 	c, err := client.DialSocket(path)
 	if err != nil {
@@ -89,7 +91,7 @@ func TestStaleSocketIsReplaced(t *testing.T) {
 	if err := os.WriteFile(file, []byte("keep"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ListenSocket(file); err == nil || !strings.Contains(err.Error(), "no socket") {
+	if _, err := ipc.ListenSocket(file); err == nil || !strings.Contains(err.Error(), "no socket") {
 		t.Errorf("a file that is no socket: %v", err)
 	}
 	if b, _ := os.ReadFile(file); string(b) != "keep" {

@@ -1,4 +1,4 @@
-package ipc
+package ipc_test
 
 import (
 	"bytes"
@@ -13,7 +13,9 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"patchbay/ipc"
 	"patchbay/ipc/client"
+	"patchbay/ipc/ipctest"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
@@ -21,42 +23,23 @@ import (
 	"patchbay/ipc/wire/wiretest"
 )
 
-// childRig is a rig whose executor is a supervised fake worker process.
-func childRig(t testing.TB, tune func(*ChildConfig)) (*rig, *Child) {
-	t.Helper()
-	cfg := ChildConfig{Name: "worker 0", Command: workerCommand, Log: zerolog.Nop(), BackOff: 10 * time.Millisecond}
-	if tune != nil {
-		tune(&cfg)
-	}
-	child := NewChild(cfg)
-	r := newRig(t, jobs.Config{}, jobs.ShelfConfig{}, child)
-	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() { _ = child.Supervise(ctx); close(done) }()
-	t.Cleanup(func() {
-		stop()
-		<-done
-	})
-	return r, child
-}
-
 func TestWorkerRunsJobs(t *testing.T) {
-	r, child := childRig(t, nil)
-	c := dialRig(t, r)
-	evs, col, end := runJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Step 2", "Picture 900000"), Preview: true})
+	r, child := ipctest.ChildRig(t, nil)
+	c := ipctest.DialRig(t, r)
+	evs, col, end := ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Step 2", "Picture 900000"), Preview: true})
 	want := "queued execution_start executing progress progress executing executed metrics execution_success"
-	if got := strings.Join(types(evs), " "); got != want {
+	if got := strings.Join(ipctest.Types(evs), " "); got != want {
 		t.Errorf("got events %s, want %s", got, want)
 	}
 	if end.Type != message.EventSuccess || len(col.Files) != 1 || !bytes.Equal(col.Files[0].Data, messagetest.Picture("2", 900000).Data) {
 		t.Errorf("ended with %+v and %d files", end, len(col.Files))
 	}
 	pid := child.PID()
-	_, _, end = runJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Fail")})
+	_, _, end = ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Fail")})
 	if end.Error == nil || end.Error.Code != wire.ErrOutOfMemory || end.Error.Node != "1" {
 		t.Errorf("a failure in the worker: %+v", end.Error)
 	}
-	_, _, end = runJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Panic")})
+	_, _, end = ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Panic")})
 	if end.Error == nil || end.Error.Code != wire.ErrInternal || child.PID() != pid {
 		t.Errorf("a panic in the worker: %+v; worker %d, was %d", end.Error, child.PID(), pid)
 	}
@@ -64,7 +47,7 @@ func TestWorkerRunsJobs(t *testing.T) {
 
 // TestALaterAttemptRunsAnew: a worker remembers jobs, but a retry must not be told how the attempt before it ended.
 func TestALaterAttemptRunsAnew(t *testing.T) {
-	_, child := childRig(t, nil)
+	_, child := ipctest.ChildRig(t, nil)
 	ctx := wiretest.Within(t, 20*time.Second)
 	if err := child.Ready(ctx); err != nil {
 		t.Fatal(err)
@@ -84,13 +67,13 @@ func TestALaterAttemptRunsAnew(t *testing.T) {
 }
 
 func TestJobIsRetriedWhenItsWorkerDies(t *testing.T) {
-	r, child := childRig(t, nil)
-	c := dialRig(t, r)
+	r, child := ipctest.ChildRig(t, nil)
+	c := ipctest.DialRig(t, r)
 	if err := child.Ready(wiretest.Within(t, 20*time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	pid := child.PID()
-	evs, _, end := runJob(t, c, &message.RunRequest{ID: "once", Workflow: messagetest.Graph("Die 1", "Picture 3")})
+	evs, _, end := ipctest.RunJob(t, c, &message.RunRequest{ID: "once", Workflow: messagetest.Graph("Die 1", "Picture 3")})
 	var retry *message.Event
 	for i := range evs {
 		if evs[i].Type == message.EventRetrying {
@@ -98,7 +81,7 @@ func TestJobIsRetriedWhenItsWorkerDies(t *testing.T) {
 		}
 	}
 	if end.Type != message.EventSuccess || end.Attempt != 2 || retry == nil {
-		t.Fatalf("got events %v, terminal %+v", types(evs), end)
+		t.Fatalf("got events %v, terminal %+v", ipctest.Types(evs), end)
 	}
 	if !strings.Contains(retry.Error.Message, "SIGKILL") || !strings.Contains(retry.Error.Details, "the fake dies") {
 		t.Errorf("the cause is not named: %+v", retry.Error)
@@ -106,40 +89,40 @@ func TestJobIsRetriedWhenItsWorkerDies(t *testing.T) {
 	if child.PID() == pid {
 		t.Error("the worker has its old process id")
 	}
-	_, _, end = runJob(t, c, &message.RunRequest{ID: "always", Workflow: messagetest.Graph("Die")})
+	_, _, end = ipctest.RunJob(t, c, &message.RunRequest{ID: "always", Workflow: messagetest.Graph("Die")})
 	if end.Type != message.EventError || end.Error.Code != wire.ErrWorkerLost || end.Attempt != 3 {
 		t.Errorf("a job that always kills its worker: %+v %+v", end, end.Error)
 	}
-	_, _, end = runJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Picture 1")})
+	_, _, end = ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Picture 1")})
 	if end.Type != message.EventSuccess {
 		t.Errorf("after that: %+v", end)
 	}
 }
 
 func TestKillFromOutside(t *testing.T) {
-	r, child := childRig(t, nil)
-	c := dialRig(t, r)
+	r, child := ipctest.ChildRig(t, nil)
+	c := ipctest.DialRig(t, r)
 	ctx := wiretest.Within(t, 20*time.Second)
 	if _, err := client.Submit(ctx, c, &message.RunRequest{ID: "k", Workflow: messagetest.Graph("Wait 400")}); err != nil {
 		t.Fatal(err)
 	}
-	waitState(t, r.jobs, "k", message.Running)
+	ipctest.WaitState(t, r.Jobs, "k", message.Running)
 	if err := syscall.Kill(child.PID(), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if rec := waitState(t, r.jobs, "k", message.Done); rec.Attempt != 2 {
+	if rec := ipctest.WaitState(t, r.Jobs, "k", message.Done); rec.Attempt != 2 {
 		t.Errorf("got attempt %d, want 2", rec.Attempt)
 	}
 }
 
 func TestCancelledJobThatDoesNotStopCostsItsWorker(t *testing.T) {
-	r, child := childRig(t, func(c *ChildConfig) { c.Grace = 100 * time.Millisecond })
-	c := dialRig(t, r)
+	r, child := ipctest.ChildRig(t, func(c *ipc.ChildConfig) { c.Grace = 100 * time.Millisecond })
+	c := ipctest.DialRig(t, r)
 	ctx := wiretest.Within(t, 20*time.Second)
 	if _, err := client.Submit(ctx, c, &message.RunRequest{ID: "h", Workflow: messagetest.Graph("Hang")}); err != nil {
 		t.Fatal(err)
 	}
-	cur, err := r.jobs.Follow(ctx, "h", 0, false)
+	cur, err := r.Jobs.Follow(ctx, "h", 0, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,46 +138,33 @@ func TestCancelledJobThatDoesNotStopCostsItsWorker(t *testing.T) {
 	if _, _, err := client.Cancel(ctx, c, "h"); err != nil {
 		t.Fatal(err)
 	}
-	waitState(t, r.jobs, "h", message.Cancelled)
-	_, _, end := runJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Picture 1")})
+	ipctest.WaitState(t, r.Jobs, "h", message.Cancelled)
+	_, _, end := ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Picture 1")})
 	if end.Type != message.EventSuccess || child.PID() == pid {
 		t.Errorf("got %+v from worker %d, the old one was %d", end, child.PID(), pid)
 	}
 }
 
 func TestFrozenWorkerIsReplaced(t *testing.T) {
-	r, child := childRig(t, func(c *ChildConfig) { c.Beat, c.Silence = 20*time.Millisecond, 300*time.Millisecond })
-	c := dialRig(t, r)
+	r, child := ipctest.ChildRig(t, func(c *ipc.ChildConfig) { c.Beat, c.Silence = 20*time.Millisecond, 300*time.Millisecond })
+	c := ipctest.DialRig(t, r)
 	ctx := wiretest.Within(t, 20*time.Second)
 	if _, err := client.Submit(ctx, c, &message.RunRequest{ID: "f", Workflow: messagetest.Graph("Wait 1000")}); err != nil {
 		t.Fatal(err)
 	}
-	waitState(t, r.jobs, "f", message.Running)
+	ipctest.WaitState(t, r.Jobs, "f", message.Running)
 	if err := syscall.Kill(child.PID(), syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	rec := waitState(t, r.jobs, "f", message.Done)
+	rec := ipctest.WaitState(t, r.Jobs, "f", message.Done)
 	if rec.Attempt != 2 {
 		t.Errorf("got attempt %d, want 2", rec.Attempt)
 	}
 }
 
-func TestCommandThatIsNoWorker(t *testing.T) {
-	for name, args := range map[string][]string{"prints": {"sh", "-c", "echo hello; sleep 60"}, "exits": {"false"}, "is not there": {"/nonexistent/program"}} {
-		child := NewChild(ChildConfig{Name: name, Log: zerolog.Nop(), Start: 2 * time.Second, Command: func() *exec.Cmd { return exec.Command(args[0], args[1:]...) }})
-		began := time.Now()
-		if _, err := child.start(wiretest.Within(t, 10*time.Second)); err == nil {
-			t.Errorf("%s: started", name)
-		}
-		if took := time.Since(began); took > 4*time.Second {
-			t.Errorf("%s: took %s", name, took)
-		}
-	}
-}
-
 // TestWorkerOnPlainPipes is a host that starts a worker itself.
 func TestWorkerOnPlainPipes(t *testing.T) {
-	cmd := workerCommand()
+	cmd := ipctest.WorkerCommand()
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -208,7 +178,7 @@ func TestWorkerOnPlainPipes(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := client.NewFrameClient(out, in, in.Close)
-	_, col, end := runJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Picture 700000")})
+	_, col, end := ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Picture 700000")})
 	if end.Type != message.EventSuccess || len(col.Files) != 1 || len(col.Files[0].Data) != 700000 {
 		t.Errorf("got %+v, %d files", end, len(col.Files))
 	}
@@ -236,7 +206,7 @@ func TestWorkerOnPlainPipes(t *testing.T) {
 // TestWorkerThatNeverStartsIsGivenUp: five lives without an answer end the supervision with the cause, one that has answered once is restarted for ever.
 func TestWorkerThatNeverStartsIsGivenUp(t *testing.T) {
 	lives := 0
-	child := NewChild(ChildConfig{Name: "worker 0", Log: zerolog.Nop(), BackOff: time.Millisecond, Command: func() *exec.Cmd {
+	child := ipc.NewChild(ipc.ChildConfig{Name: "worker 0", Log: zerolog.Nop(), BackOff: time.Millisecond, Command: func() *exec.Cmd {
 		lives++
 		return exec.Command("sh", "-c", "echo level avx9 is not known >&2; exit 3")
 	}})

@@ -1,4 +1,4 @@
-package ipc
+package ipctest
 
 import (
 	"context"
@@ -8,13 +8,11 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
-	"testing"
 	"time"
 
 	"github.com/rs/zerolog"
-	"go.uber.org/goleak"
 
-	"patchbay/ipc/bulk"
+	"patchbay/ipc"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
@@ -22,36 +20,23 @@ import (
 	"patchbay/node"
 )
 
-// TestMain also is the worker process of the supervisor's tests: with PATCHBAY_TEST_WORKER set it serves a fake executor on its stdin and stdout.
-func TestMain(m *testing.M) {
-	if os.Getenv("PATCHBAY_TEST_WORKER") != "" {
-		cfg := WorkerConfig{Executor: &fake{name: "fake"}, Service: fakeService(), Log: zerolog.Nop()}
-		ctx := context.Background()
-		if err := RunWorker(ctx, ctx, os.Stdin, os.Stdout, cfg); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
-	goleak.VerifyTestMain(m)
+// Fake runs a workflow whose nodes say what happens, in order: Wait {ms}, Step {n}, Picture {bytes}, Panic, Die {signal}, Hang, Fail.
+type Fake struct {
+	Label   string
+	Started chan string // receives the id of every job that starts, if not nil
 }
 
-// fake runs a workflow whose nodes say what happens, in order: Wait {ms}, Step {n}, Picture {bytes}, Panic, Die {signal}, Hang, Fail.
-type fake struct {
-	name string
-	ran  chan string // receives the id of every job that starts, if not nil
-}
+func (f *Fake) Name() string { return f.Label }
 
-func (f *fake) Name() string                    { return f.name }
-func (f *fake) Ready(ctx context.Context) error { return ctx.Err() }
+func (f *Fake) Ready(ctx context.Context) error { return ctx.Err() }
 
-func (f *fake) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.Outcome, error) {
+func (f *Fake) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.Outcome, error) {
 	w, fail := message.ParseWorkflow(task.Req.Workflow)
 	if fail != nil {
 		return nil, fail
 	}
-	if f.ran != nil {
-		f.ran <- task.Req.ID
+	if f.Started != nil {
+		f.Started <- task.Req.ID
 	}
 	sink.Event(message.Event{Type: message.EventStart, Data: map[string]any{}})
 	out := &jobs.Outcome{Metrics: map[string]any{"executed": []any{}}}
@@ -98,7 +83,7 @@ func (f *fake) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.O
 	return out, nil
 }
 
-func (f *fake) Exec(_ context.Context, req *message.ExecRequest) (*message.ExecReply, error) {
+func (f *Fake) Exec(_ context.Context, req *message.ExecRequest) (*message.ExecReply, error) {
 	switch req.Class {
 	case "Echo":
 		v, _ := req.Inputs.Get("value")
@@ -115,18 +100,37 @@ func (f *fake) Exec(_ context.Context, req *message.ExecRequest) (*message.ExecR
 		}
 		return &message.ExecReply{Outputs: []any{sum, int64(len(t.Data))}}, nil
 	case "Loader":
-		return &message.ExecReply{Outputs: []any{node.NewObject(message.HandleKey, f.name+"-h1", "type", "MODEL")}}, nil
+		return &message.ExecReply{Outputs: []any{node.NewObject(message.HandleKey, f.Label+"-h1", "type", "MODEL")}}, nil
 	}
 	return nil, wire.Errorf(wire.ErrNoNodeType, "no class %q", req.Class)
 }
 
-func (f *fake) Free(_ context.Context, req *message.FreeRequest) (*message.FreeReply, error) {
+func (f *Fake) Free(_ context.Context, req *message.FreeRequest) (*message.FreeReply, error) {
 	return &message.FreeReply{Freed: len(req.Handles)}, nil
 }
 
-func fakeService() ServiceConfig {
+func (f *Fake) Sample(ctx context.Context, q *message.SampleRequest, emit func(*message.SampleReply)) (*message.SampleReply, error) {
+	if q.Sampler.Name == "wait" {
+		emit(&message.SampleReply{Type: message.SampleProgress, Step: 1, Steps: 2})
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	}
+	if q.Sampler.Name == "die" {
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		select {}
+	}
+	emit(&message.SampleReply{Type: message.SampleProgress, Step: 1, Steps: 1, X0: q.Latent})
+	return &message.SampleReply{Type: message.SampleDone, X: q.Latent, Evals: 1, Metrics: map[string]any{"load_seconds": 0.5}}, nil
+}
+
+func (f *Fake) Load(_ context.Context, q *message.LoadRequest) (*message.LoadReply, error) {
+	return &message.LoadReply{Bytes: int64(len(q.Model.File))}, nil
+}
+
+// FakeService is what a service answers that knows the classes of a fake.
+func FakeService() ipc.ServiceConfig {
 	classes := " Wait Step Picture Panic Die Hang Fail "
-	return ServiceConfig{
+	return ipc.ServiceConfig{
 		Validate: func(_ *message.RunRequest, w *node.Workflow) (map[string]any, error) {
 			for _, id := range w.IDs() {
 				if !strings.Contains(classes, " "+w.Class(id)+" ") {
@@ -150,66 +154,9 @@ func fakeService() ServiceConfig {
 	}
 }
 
-// rig is a service with one fake executor and a running dispatcher.
-type rig struct {
-	jobs  *jobs.Table
-	svc   *Service
-	shelf *jobs.Shelf
-}
-
-// newRig starts a service on the executors (one fake if none are given) that ends with the test.
-func newRig(t testing.TB, jc jobs.Config, sc jobs.ShelfConfig, executors ...jobs.Executor) *rig {
-	t.Helper()
-	shelf, err := jobs.NewShelf(sc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(executors) == 0 {
-		executors = []jobs.Executor{&fake{name: "fake"}}
-	}
-	if jc.OnForget == nil {
-		jc.OnForget = shelf.Forget
-	}
-	table := jobs.New(jc)
-	cfg := fakeService()
-	cfg.Jobs, cfg.Shelf, cfg.Executors, cfg.Tensors = table, shelf, executors, bulk.NewTensorCache(1<<20)
-	svc := NewService(cfg)
-	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		d := jobs.Dispatcher{Jobs: table, Shelf: shelf, Log: zerolog.Nop()}
-		d.Work(ctx, ctx, executors)
-		close(done)
-	}()
-	t.Cleanup(func() {
-		stop()
-		<-done
-		svc.Close()
-	})
-	return &rig{jobs: table, svc: svc, shelf: shelf}
-}
-
-// workerCommand re-runs this test binary as a fake worker.
-func workerCommand() *exec.Cmd {
+// WorkerCommand re-runs this test binary as a fake worker.
+func WorkerCommand() *exec.Cmd {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), "PATCHBAY_TEST_WORKER=1", "GORACE=atexit_sleep_ms=0") // the race detector waits a second at exit
 	return cmd
-}
-
-func (f *fake) Sample(ctx context.Context, q *message.SampleRequest, emit func(*message.SampleReply)) (*message.SampleReply, error) {
-	if q.Sampler.Name == "wait" {
-		emit(&message.SampleReply{Type: message.SampleProgress, Step: 1, Steps: 2})
-		<-ctx.Done()
-		return nil, context.Cause(ctx)
-	}
-	if q.Sampler.Name == "die" {
-		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-		select {}
-	}
-	emit(&message.SampleReply{Type: message.SampleProgress, Step: 1, Steps: 1, X0: q.Latent})
-	return &message.SampleReply{Type: message.SampleDone, X: q.Latent, Evals: 1, Metrics: map[string]any{"load_seconds": 0.5}}, nil
-}
-
-func (f *fake) Load(_ context.Context, q *message.LoadRequest) (*message.LoadReply, error) {
-	return &message.LoadReply{Bytes: int64(len(q.Model.File))}, nil
 }
