@@ -13,10 +13,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"patchbay/ipc"
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
+	"patchbay/ipc/worker"
 )
 
 // runFlags are the flags of run.
@@ -150,7 +150,7 @@ func (l *localWorker) cause(err error) error {
 	}
 	select {
 	case <-l.ended:
-		return ipc.WorkerLost("the worker", l.cmd.ProcessState, l.err)
+		return worker.WorkerLost("the worker", l.cmd.ProcessState, l.err)
 	case <-time.After(time.Second):
 		return err
 	}

@@ -23,6 +23,7 @@ import (
 	"patchbay/ipc/message"
 	"patchbay/ipc/meter"
 	"patchbay/ipc/wire"
+	"patchbay/ipc/worker"
 	"patchbay/node"
 )
 
@@ -100,7 +101,7 @@ type daemon struct {
 	embedded *broker.Embedded // nil with an external server
 	nats     *ipc.NATS
 	socket   *ipc.Socket // nil: off
-	children []*ipc.Child
+	children []*worker.Child
 	owner    string // the daemon's name
 	meter    *meter.Meter
 	lookout  *meter.Lookout // nil: nobody watches
@@ -168,7 +169,7 @@ func (d *daemon) open(ctx context.Context) error {
 	}
 	var executors []jobs.Executor
 	for i := range cfg.Workers {
-		child := ipc.NewChild(ipc.ChildConfig{Name: fmt.Sprintf("worker-%d", i), Command: workerCommand(cfg), Log: d.log})
+		child := worker.NewChild(worker.ChildConfig{Name: fmt.Sprintf("worker-%d", i), Command: workerCommand(cfg), Log: d.log})
 		d.children = append(d.children, child)
 		executors = append(executors, child)
 	}
@@ -177,7 +178,7 @@ func (d *daemon) open(ctx context.Context) error {
 	if d.ledger != nil {
 		stock, also = d.place.Stock, d.ledger.Also
 	}
-	sc := ipc.NodeService(node.NewCatalogue(), cfg.roots(), stock, also)
+	sc := worker.NodeService(node.NewCatalogue(), cfg.roots(), stock, also)
 	sc.Jobs, sc.Shelf, sc.Executors, sc.Log, sc.Meter = d.jobs, d.shelf, executors, d.log, d.meter
 	sc.Forward = true
 	if d.ledger != nil {

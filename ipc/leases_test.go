@@ -6,13 +6,13 @@ import (
 	"testing"
 	"time"
 
-	"patchbay/ipc"
 	"patchbay/ipc/client"
 	"patchbay/ipc/ipctest"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
+	"patchbay/ipc/worker"
 	"patchbay/node"
 )
 
@@ -33,7 +33,7 @@ func TestHandleLeases(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(runner.Close)
-	r := ipctest.NewRig(t, jobs.Config{Now: now}, jobs.ShelfConfig{}, ipc.NewLocal("a", runner), &ipctest.Fake{Label: "b"})
+	r := ipctest.NewRig(t, jobs.Config{Now: now}, jobs.ShelfConfig{}, worker.NewLocal("a", runner), &ipctest.Fake{Label: "b"})
 	c, _ := socketRig(t, r)
 	ctx := wiretest.Within(t, 20*time.Second)
 	maker := func(lease time.Duration) string {

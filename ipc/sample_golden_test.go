@@ -11,12 +11,12 @@ import (
 
 	"patchbay/engine"
 	"patchbay/engine/safetensors"
-	"patchbay/ipc"
 	"patchbay/ipc/client"
 	"patchbay/ipc/ipctest"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
+	"patchbay/ipc/worker"
 	"patchbay/models/latent"
 	"patchbay/models/sampling"
 	"patchbay/models/weights/goldenweights"
@@ -99,7 +99,7 @@ func realRig(t *testing.T, dirs ...string) *ipctest.Rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { runner.Close(); eng.Close() })
-	return ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{}, ipc.NewLocal("local", runner))
+	return ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{}, worker.NewLocal("local", runner))
 }
 
 func f32(v []float32, shape ...int) *wire.Tensor {

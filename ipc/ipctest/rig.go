@@ -22,14 +22,15 @@ import (
 	"patchbay/ipc/message"
 	"patchbay/ipc/meter"
 	"patchbay/ipc/wire/wiretest"
+	"patchbay/ipc/worker"
 )
 
 // Main also is the worker process of the supervisor's tests: with PATCHBAY_TEST_WORKER set it serves a fake executor on its stdin and stdout.
 func Main(m *testing.M) {
 	if os.Getenv("PATCHBAY_TEST_WORKER") != "" {
-		cfg := ipc.WorkerConfig{Executor: &Fake{Label: "fake"}, Service: FakeService(), Log: zerolog.Nop()}
+		cfg := worker.Config{Executor: &Fake{Label: "fake"}, Service: FakeService(), Log: zerolog.Nop()}
 		ctx := context.Background()
-		if err := ipc.RunWorker(ctx, ctx, os.Stdin, os.Stdout, cfg); err != nil {
+		if err := worker.Run(ctx, ctx, os.Stdin, os.Stdout, cfg); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -87,13 +88,13 @@ func NewTunedRig(t testing.TB, tune func(*ipc.ServiceConfig), jc jobs.Config, sc
 }
 
 // ChildRig is a rig whose executor is a supervised fake worker process. The functions may change the service before it is made.
-func ChildRig(t testing.TB, tune func(*ipc.ChildConfig), services ...func(*ipc.ServiceConfig)) (*Rig, *ipc.Child) {
+func ChildRig(t testing.TB, tune func(*worker.ChildConfig), services ...func(*ipc.ServiceConfig)) (*Rig, *worker.Child) {
 	t.Helper()
-	cfg := ipc.ChildConfig{Name: "worker 0", Command: WorkerCommand, Log: zerolog.Nop(), BackOff: 10 * time.Millisecond}
+	cfg := worker.ChildConfig{Name: "worker 0", Command: WorkerCommand, Log: zerolog.Nop(), BackOff: 10 * time.Millisecond}
 	if tune != nil {
 		tune(&cfg)
 	}
-	child := ipc.NewChild(cfg)
+	child := worker.NewChild(cfg)
 	r := NewTunedRig(t, func(sc *ipc.ServiceConfig) {
 		for _, f := range services {
 			f(sc)

@@ -1,4 +1,4 @@
-package ipc
+package worker
 
 import (
 	"math"

@@ -1,4 +1,4 @@
-package ipc
+package worker
 
 import (
 	"context"
@@ -8,15 +8,16 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"patchbay/ipc"
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/jobs"
 )
 
-// WorkerConfig is what a worker process serves.
-type WorkerConfig struct {
+// Config is what a worker process serves.
+type Config struct {
 	Executor jobs.Executor
-	Service  ServiceConfig    // Jobs, Shelf and Executors are made here
-	Shelf    jobs.ShelfConfig // empty: files are only sent
+	Service  ipc.ServiceConfig // Jobs, Shelf and Executors are made here
+	Shelf    jobs.ShelfConfig  // empty: files are only sent
 	Log      zerolog.Logger
 	// Exit ends the process; nil: os.Exit. It is called when the host is gone and work did not stop within the time a worker has for it.
 	Exit func(code int)
@@ -25,9 +26,9 @@ type WorkerConfig struct {
 // exitWithin is how long after the end of its stdin a worker may still be there.
 const exitWithin = 700 * time.Millisecond
 
-// RunWorker answers requests on in and out until in ends or ctx ends. When in ends, the host is gone: jobs are cancelled, and what does not stop is cut off
+// Run answers requests on in and out until in ends or ctx ends. When in ends, the host is gone: jobs are cancelled, and what does not stop is cut off
 // by the end of the process, within a second. When ctx ends, a running job may finish until drain ends.
-func RunWorker(ctx, drain context.Context, in io.ReadCloser, out io.Writer, cfg WorkerConfig) error {
+func Run(ctx, drain context.Context, in io.ReadCloser, out io.Writer, cfg Config) error {
 	shelf, err := jobs.NewShelf(cfg.Shelf)
 	if err != nil {
 		return err
@@ -38,7 +39,7 @@ func RunWorker(ctx, drain context.Context, in io.ReadCloser, out io.Writer, cfg 
 	if sc.Tensors == nil {
 		sc.Tensors = bulk.NewTensorCache(bulk.TensorBytes)
 	}
-	svc := NewService(sc)
+	svc := ipc.NewService(sc)
 	run, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	take, halt := context.WithCancel(run)
@@ -49,7 +50,7 @@ func RunWorker(ctx, drain context.Context, in io.ReadCloser, out io.Writer, cfg 
 		d.Work(take, run, sc.Executors)
 		close(done)
 	}()
-	err = (&Stdio{In: in, Out: out}).Serve(ctx, drain, svc)
+	err = (&ipc.Stdio{In: in, Out: out}).Serve(ctx, drain, svc)
 	exit := cfg.Exit
 	if exit == nil {
 		exit = os.Exit

@@ -1,4 +1,4 @@
-package ipc_test
+package worker_test
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire"
+	"patchbay/ipc/worker"
 )
 
 // BenchmarkEvent is what one event of progress costs from the worker process to the stream: frames, table, JSON, NATS. A step of 100 ms makes one.
@@ -33,7 +34,7 @@ func BenchmarkEvent(b *testing.B) {
 		b.Fatal(err)
 	}
 	j := jobs.New(jobs.Config{Ledger: l, OnEvent: n.Event})
-	child := ipc.NewChild(ipc.ChildConfig{Name: "w", Command: ipctest.WorkerCommand, Log: zerolog.Nop()})
+	child := worker.NewChild(worker.ChildConfig{Name: "w", Command: ipctest.WorkerCommand, Log: zerolog.Nop()})
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { _ = child.Supervise(ctx); close(done) }()

@@ -1,4 +1,4 @@
-package ipc_test
+package worker_test
 
 import (
 	"bytes"
@@ -13,7 +13,6 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"patchbay/ipc"
 	"patchbay/ipc/client"
 	"patchbay/ipc/ipctest"
 	"patchbay/ipc/jobs"
@@ -21,6 +20,7 @@ import (
 	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
+	"patchbay/ipc/worker"
 )
 
 func TestWorkerRunsJobs(t *testing.T) {
@@ -116,7 +116,7 @@ func TestKillFromOutside(t *testing.T) {
 }
 
 func TestCancelledJobThatDoesNotStopCostsItsWorker(t *testing.T) {
-	r, child := ipctest.ChildRig(t, func(c *ipc.ChildConfig) { c.Grace = 100 * time.Millisecond })
+	r, child := ipctest.ChildRig(t, func(c *worker.ChildConfig) { c.Grace = 100 * time.Millisecond })
 	c := ipctest.DialRig(t, r)
 	ctx := wiretest.Within(t, 20*time.Second)
 	if _, err := client.Submit(ctx, c, &message.RunRequest{ID: "h", Workflow: messagetest.Graph("Hang")}); err != nil {
@@ -146,7 +146,7 @@ func TestCancelledJobThatDoesNotStopCostsItsWorker(t *testing.T) {
 }
 
 func TestFrozenWorkerIsReplaced(t *testing.T) {
-	r, child := ipctest.ChildRig(t, func(c *ipc.ChildConfig) { c.Beat, c.Silence = 20*time.Millisecond, 300*time.Millisecond })
+	r, child := ipctest.ChildRig(t, func(c *worker.ChildConfig) { c.Beat, c.Silence = 20*time.Millisecond, 300*time.Millisecond })
 	c := ipctest.DialRig(t, r)
 	ctx := wiretest.Within(t, 20*time.Second)
 	if _, err := client.Submit(ctx, c, &message.RunRequest{ID: "f", Workflow: messagetest.Graph("Wait 1000")}); err != nil {
@@ -206,7 +206,7 @@ func TestWorkerOnPlainPipes(t *testing.T) {
 // TestWorkerThatNeverStartsIsGivenUp: five lives without an answer end the supervision with the cause, one that has answered once is restarted for ever.
 func TestWorkerThatNeverStartsIsGivenUp(t *testing.T) {
 	lives := 0
-	child := ipc.NewChild(ipc.ChildConfig{Name: "worker 0", Log: zerolog.Nop(), BackOff: time.Millisecond, Command: func() *exec.Cmd {
+	child := worker.NewChild(worker.ChildConfig{Name: "worker 0", Log: zerolog.Nop(), BackOff: time.Millisecond, Command: func() *exec.Cmd {
 		lives++
 		return exec.Command("sh", "-c", "echo level avx9 is not known >&2; exit 3")
 	}})
