@@ -17,11 +17,11 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 
-	"patchbay/ipc"
 	"patchbay/ipc/broker"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/meter"
+	"patchbay/ipc/serve"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/worker"
 	"patchbay/node"
@@ -66,7 +66,7 @@ them. Jobs are written down in JetStream and outlive the daemon: what waits is r
 			if err := checkLevel(); err != nil {
 				return err
 			}
-			return serve(cmd.Context(), &cfg, cfg.logger(cmd.ErrOrStderr()))
+			return runServe(cmd.Context(), &cfg, cfg.logger(cmd.ErrOrStderr()))
 		},
 	}
 	f := cmd.Flags()
@@ -96,19 +96,19 @@ type daemon struct {
 	ledger   *jobs.Ledger // nil: jobs are in memory only
 	place    *jobs.Place  // what is here for the jobs of the ledger
 	jobs     *jobs.Table
-	svc      *ipc.Service
+	svc      *serve.Service
 	shelf    *jobs.Shelf
 	embedded *broker.Embedded // nil with an external server
-	nats     *ipc.NATS
-	socket   *ipc.Socket // nil: off
+	nats     *serve.NATS
+	socket   *serve.Socket // nil: off
 	children []*worker.Child
 	owner    string // the daemon's name
 	meter    *meter.Meter
 	lookout  *meter.Lookout // nil: nobody watches
 }
 
-// serve runs a daemon until a signal or until a carrier fails.
-func serve(parent context.Context, cfg *config, log zerolog.Logger) error {
+// runServe runs a daemon until a signal or until a carrier fails.
+func runServe(parent context.Context, cfg *config, log zerolog.Logger) error {
 	unlock, err := lockStore(cfg.Store)
 	if err != nil {
 		return err
@@ -140,20 +140,20 @@ func (d *daemon) open(ctx context.Context) error {
 		return err
 	}
 	d.owner = owner
-	nc := ipc.NATSConfig{URL: url, Access: access, Version: semantic(version), Log: d.log, Stats: func() any { return d.meter.Stats() }, Owner: owner, Facts: map[string]string{
+	nc := serve.NATSConfig{URL: url, Access: access, Version: semantic(version), Log: d.log, Stats: func() any { return d.meter.Stats() }, Owner: owner, Facts: map[string]string{
 		"devices": cfg.Devices, "workers": fmt.Sprint(cfg.Workers), "comfy_compat": node.Compat, "protocol": "v1",
 	}, Bulk: new(collector).ease}
 	if d.embedded != nil {
 		nc.Listens, nc.InProcess = d.embedded.Listens, d.embedded.InProcess()
 	}
-	if d.nats, err = ipc.ConnectNATS(nc); err != nil {
+	if d.nats, err = serve.ConnectNATS(nc); err != nil {
 		if cfg.NATS != "" && cfg.NATS == os.Getenv("PATCHBAY_NATS_URL") {
 			return fmt.Errorf("%w (PATCHBAY_NATS_URL names this server; with --nats '' the daemon carries its own)", err)
 		}
 		return err
 	}
 	if cfg.Socket != "off" {
-		if d.socket, err = ipc.ListenSocket(cfg.Socket); err != nil {
+		if d.socket, err = serve.ListenSocket(cfg.Socket); err != nil {
 			return err
 		}
 	}
@@ -191,7 +191,7 @@ func (d *daemon) open(ctx context.Context) error {
 	if err := d.watched(); err != nil {
 		return err
 	}
-	d.svc = ipc.NewService(sc)
+	d.svc = serve.NewService(sc)
 	return nil
 }
 
@@ -387,8 +387,8 @@ func (d *daemon) run(parent context.Context, signals <-chan os.Signal) error {
 	return err
 }
 
-func (d *daemon) carriers() []ipc.Carrier {
-	out := []ipc.Carrier{d.nats}
+func (d *daemon) carriers() []serve.Carrier {
+	out := []serve.Carrier{d.nats}
 	if d.socket != nil {
 		out = append(out, d.socket)
 	}

@@ -12,10 +12,10 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"patchbay/ipc"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
+	"patchbay/ipc/serve"
 	"patchbay/ipc/wire"
 	"patchbay/node"
 )
@@ -128,9 +128,9 @@ func (f *Fake) Load(_ context.Context, q *message.LoadRequest) (*message.LoadRep
 }
 
 // FakeService is what a service answers that knows the classes of a fake.
-func FakeService() ipc.ServiceConfig {
+func FakeService() serve.ServiceConfig {
 	classes := " Wait Step Picture Panic Die Hang Fail "
-	return ipc.ServiceConfig{
+	return serve.ServiceConfig{
 		Validate: func(_ *message.RunRequest, w *node.Workflow) (map[string]any, error) {
 			for _, id := range w.IDs() {
 				if !strings.Contains(classes, " "+w.Class(id)+" ") {

@@ -14,10 +14,10 @@ import (
 	"github.com/nats-io/nkeys"
 	"github.com/rs/zerolog"
 
-	"patchbay/ipc"
 	"patchbay/ipc/broker"
 	"patchbay/ipc/client"
 	"patchbay/ipc/jobs"
+	"patchbay/ipc/serve"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
 )
@@ -89,7 +89,7 @@ func NewGuardedServer(t *testing.T, perClient int) *guardedServer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, err := ipc.ConnectNATS(ipc.NATSConfig{URL: url, Version: "0.1.0", Owner: "d-1", Log: log, Stats: func() any { return map[string]int{"queued": 0} }})
+	n, err := serve.ConnectNATS(serve.NATSConfig{URL: url, Version: "0.1.0", Owner: "d-1", Log: log, Stats: func() any { return map[string]int{"queued": 0} }})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,12 +15,12 @@ import (
 	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
-	"patchbay/ipc"
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/client"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/meter"
+	"patchbay/ipc/serve"
 	"patchbay/ipc/wire/wiretest"
 	"patchbay/ipc/worker"
 )
@@ -42,7 +42,7 @@ func Main(m *testing.M) {
 // Rig is a service with one fake executor and a running dispatcher.
 type Rig struct {
 	Jobs    *jobs.Table
-	Service *ipc.Service
+	Service *serve.Service
 	Shelf   *jobs.Shelf
 	Meter   *meter.Meter
 }
@@ -50,11 +50,11 @@ type Rig struct {
 // NewRig starts a service on the executors (one fake if none are given) that ends with the test.
 func NewRig(t testing.TB, jc jobs.Config, sc jobs.ShelfConfig, executors ...jobs.Executor) *Rig {
 	t.Helper()
-	return NewTunedRig(t, func(*ipc.ServiceConfig) {}, jc, sc, executors...)
+	return NewTunedRig(t, func(*serve.ServiceConfig) {}, jc, sc, executors...)
 }
 
 // NewTunedRig is newRig on a service that tune may change before it is made.
-func NewTunedRig(t testing.TB, tune func(*ipc.ServiceConfig), jc jobs.Config, sc jobs.ShelfConfig, executors ...jobs.Executor) *Rig {
+func NewTunedRig(t testing.TB, tune func(*serve.ServiceConfig), jc jobs.Config, sc jobs.ShelfConfig, executors ...jobs.Executor) *Rig {
 	t.Helper()
 	shelf, err := jobs.NewShelf(sc)
 	if err != nil {
@@ -71,7 +71,7 @@ func NewTunedRig(t testing.TB, tune func(*ipc.ServiceConfig), jc jobs.Config, sc
 	cfg.Meter = meter.New()
 	cfg.Jobs, cfg.Shelf, cfg.Executors, cfg.Tensors = table, shelf, executors, bulk.NewTensorCache(1<<20)
 	tune(&cfg)
-	svc := ipc.NewService(cfg)
+	svc := serve.NewService(cfg)
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -88,14 +88,14 @@ func NewTunedRig(t testing.TB, tune func(*ipc.ServiceConfig), jc jobs.Config, sc
 }
 
 // ChildRig is a rig whose executor is a supervised fake worker process. The functions may change the service before it is made.
-func ChildRig(t testing.TB, tune func(*worker.ChildConfig), services ...func(*ipc.ServiceConfig)) (*Rig, *worker.Child) {
+func ChildRig(t testing.TB, tune func(*worker.ChildConfig), services ...func(*serve.ServiceConfig)) (*Rig, *worker.Child) {
 	t.Helper()
 	cfg := worker.ChildConfig{Name: "worker 0", Command: WorkerCommand, Log: zerolog.Nop(), BackOff: 10 * time.Millisecond}
 	if tune != nil {
 		tune(&cfg)
 	}
 	child := worker.NewChild(cfg)
-	r := NewTunedRig(t, func(sc *ipc.ServiceConfig) {
+	r := NewTunedRig(t, func(sc *serve.ServiceConfig) {
 		for _, f := range services {
 			f(sc)
 		}
@@ -118,7 +118,7 @@ func DialRig(t *testing.T, r *Rig) *client.FrameClient {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if err := (&ipc.Stdio{In: there, Out: there}).Serve(ctx, ctx, r.Service); err != nil && !errors.Is(err, io.ErrClosedPipe) {
+		if err := (&serve.Stdio{In: there, Out: there}).Serve(ctx, ctx, r.Service); err != nil && !errors.Is(err, io.ErrClosedPipe) {
 			t.Errorf("serve: %v", err)
 		}
 	}()

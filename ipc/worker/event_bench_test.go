@@ -7,12 +7,12 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"patchbay/ipc"
 	"patchbay/ipc/broker"
 	"patchbay/ipc/ipctest"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
+	"patchbay/ipc/serve"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/worker"
 )
@@ -29,7 +29,7 @@ func BenchmarkEvent(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer l.Close()
-	n, err := ipc.ConnectNATS(ipc.NATSConfig{URL: e.URL(), Version: "0.1.0", Owner: "a", Log: zerolog.Nop()})
+	n, err := serve.ConnectNATS(serve.NATSConfig{URL: e.URL(), Version: "0.1.0", Owner: "a", Log: zerolog.Nop()})
 	if err != nil {
 		b.Fatal(err)
 	}

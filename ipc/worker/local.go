@@ -4,9 +4,9 @@ import (
 	"context"
 	"time"
 
-	"patchbay/ipc"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
+	"patchbay/ipc/serve"
 	"patchbay/ipc/wire"
 	"patchbay/node"
 	"patchbay/parallel"
@@ -214,10 +214,10 @@ func fromNode(v any) any {
 
 // NodeService fills in how a Service answers from a catalogue and folders: Validate, Needs, Describe and Models. stock, which knows the files of the roots,
 // is only needed where jobs are shared with other daemons; also returns the names of model files that those have. Both may be nil.
-func NodeService(cat *node.Catalogue, roots node.Roots, stock *node.Stock, also func(kind string) []string) ipc.ServiceConfig {
+func NodeService(cat *node.Catalogue, roots node.Roots, stock *node.Stock, also func(kind string) []string) serve.ServiceConfig {
 	every := roots
 	every.Also = also
-	sc := ipc.ServiceConfig{
+	sc := serve.ServiceConfig{
 		Validate: func(req *message.RunRequest, w *node.Workflow) (map[string]any, error) {
 			if _, err := parallel.ParsePlan(req.Plan); err != nil {
 				return nil, wire.Errorf(wire.ErrBadRequest, "field plan: %v", err)

@@ -8,16 +8,16 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"patchbay/ipc"
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/jobs"
+	"patchbay/ipc/serve"
 )
 
 // Config is what a worker process serves.
 type Config struct {
 	Executor jobs.Executor
-	Service  ipc.ServiceConfig // Jobs, Shelf and Executors are made here
-	Shelf    jobs.ShelfConfig  // empty: files are only sent
+	Service  serve.ServiceConfig // Jobs, Shelf and Executors are made here
+	Shelf    jobs.ShelfConfig    // empty: files are only sent
 	Log      zerolog.Logger
 	// Exit ends the process; nil: os.Exit. It is called when the host is gone and work did not stop within the time a worker has for it.
 	Exit func(code int)
@@ -39,7 +39,7 @@ func Run(ctx, drain context.Context, in io.ReadCloser, out io.Writer, cfg Config
 	if sc.Tensors == nil {
 		sc.Tensors = bulk.NewTensorCache(bulk.TensorBytes)
 	}
-	svc := ipc.NewService(sc)
+	svc := serve.NewService(sc)
 	run, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	take, halt := context.WithCancel(run)
@@ -50,7 +50,7 @@ func Run(ctx, drain context.Context, in io.ReadCloser, out io.Writer, cfg Config
 		d.Work(take, run, sc.Executors)
 		close(done)
 	}()
-	err = (&ipc.Stdio{In: in, Out: out}).Serve(ctx, drain, svc)
+	err = (&serve.Stdio{In: in, Out: out}).Serve(ctx, drain, svc)
 	exit := cfg.Exit
 	if exit == nil {
 		exit = os.Exit

@@ -1,9 +1,0 @@
-package ipc_test
-
-import (
-	"testing"
-
-	"patchbay/ipc/ipctest"
-)
-
-func TestMain(m *testing.M) { ipctest.Main(m) }
