@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"pgregory.net/rapid"
 
 	"patchbay/engine"
@@ -19,21 +18,29 @@ func world(size int, deadline time.Duration, f func(c Comm) error) error {
 	if err != nil {
 		return err
 	}
-	var g errgroup.Group
+	errs := make(chan error, size)
 	for _, c := range ends {
-		g.Go(func() (err error) {
+		go func() {
+			var err error
 			defer func() {
 				if v := recover(); v != nil {
 					err = v.(error)
 				}
+				errs <- err
 				if err != nil {
 					c.Abort(err)
 				}
 			}()
-			return f(c)
-		})
+			err = f(c)
+		}()
 	}
-	return g.Wait()
+	var first error
+	for range ends {
+		if err := <-errs; first == nil {
+			first = err
+		}
+	}
+	return first
 }
 
 func vec(v ...float32) engine.Tensor { return engine.FromF32(v, len(v)) }
