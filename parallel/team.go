@@ -29,7 +29,7 @@ const rendezvous = 2 * time.Minute
 const queueLength = 1024
 
 // newTeam starts the ranks of a plan; folded says that micro-steps go down and back up (fold.go).
-func newTeam(plan Plan, folded bool, cfg *Config, weights func(string) (dit.Model, bool)) (*team, error) {
+func newTeam(plan Plan, folded bool, cfg *Config, weights func(rank int) func(string) (dit.Model, bool)) (*team, error) {
 	limit := cfg.Patience
 	if limit == 0 {
 		limit = patience
@@ -46,8 +46,9 @@ func newTeam(plan Plan, folded bool, cfg *Config, weights func(string) (dit.Mode
 	}
 	ops := make([]engine.Ops, n)
 	for r := range ops {
+		rank, _ := t.device(r) // both lanes of a folded stage work on one device
 		var err error
-		if ops[r], err = cfg.NewOps(r, plan.Ranks()); err != nil {
+		if ops[r], err = cfg.NewOps(rank, plan.Ranks()); err != nil {
 			return nil, fmt.Errorf("start rank %d: %w", r, err)
 		}
 	}
@@ -63,7 +64,8 @@ func newTeam(plan Plan, folded bool, cfg *Config, weights func(string) (dit.Mode
 		} else {
 			stores[r] = newSkipStore()
 		}
-		l := &rankLink{rank: newRank(r, ops[r], ends[r], stores[r], weights), inbox: make(chan rankCall, queueLength), recode: cfg.Recode}
+		rank, _ := t.device(r)
+		l := &rankLink{rank: newRank(r, ops[r], ends[r], stores[r], weights(rank)), inbox: make(chan rankCall, queueLength), recode: cfg.Recode}
 		l.rank.baton = t.baton
 		t.links = append(t.links, l)
 		name := fmt.Sprintf("rank %d", r)
