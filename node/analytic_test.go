@@ -150,8 +150,8 @@ func (c *samplerCase) samplerNode(t *testing.T, g *graphMaker, model []any) []an
 		}
 	}
 	var inputs []any
-	for _, name := range in.keys {
-		inputs = append(inputs, name, in.values[name])
+	for _, name := range in.Keys() {
+		inputs = append(inputs, name, in.At(name))
 	}
 	return g.add(part[0], inputs...)
 }

@@ -180,8 +180,8 @@ func (in *Input) config(k *Class, roots *Roots) []any {
 		if k.NewStyle {
 			o := NewObject("multiselect", false, "options", choices)
 			if options != nil {
-				for _, key := range options.keys {
-					o.Set(key, options.values[key])
+				for _, key := range options.Keys() {
+					o.Set(key, options.At(key))
 				}
 			}
 			return []any{"COMBO", o}

@@ -81,11 +81,11 @@ func stripped(v any) any {
 	switch x := v.(type) {
 	case *Object:
 		o := NewObject()
-		for _, k := range x.keys {
-			if _, isText := x.values[k].(string); isText && (k == "tooltip" || k == "description") {
+		for _, k := range x.Keys() {
+			if _, isText := x.At(k).(string); isText && (k == "tooltip" || k == "description") {
 				continue
 			}
-			o.Set(k, stripped(x.values[k]))
+			o.Set(k, stripped(x.At(k)))
 		}
 		return o
 	case []any:
@@ -106,11 +106,11 @@ func withFiles(k *Class, v any) any {
 		if !ok {
 			continue
 		}
-		for _, name := range g.(*Object).keys {
+		for _, name := range g.(*Object).Keys() {
 			if in := k.input(name); in.Files != "" {
-				config := g.(*Object).values[name].([]any)
+				config := g.(*Object).At(name).([]any)
 				if k.NewStyle {
-					config[1].(*Object).values["options"] = []any{"<files>"}
+					config[1].(*Object).Set("options", []any{"<files>"})
 					continue
 				}
 				config[0] = []any{"<files>"}

@@ -17,7 +17,7 @@ func newGraph() *graphMaker { return &graphMaker{NewObject()} }
 
 // add appends a node with alternating input names and values and returns the link to its first output.
 func (g *graphMaker) add(class string, inputs ...any) []any {
-	id := fmt.Sprint(len(g.nodes.keys) + 1)
+	id := fmt.Sprint(len(g.nodes.Keys()) + 1)
 	g.nodes.Set(id, NewObject("class_type", class, "inputs", NewObject(inputs...)))
 	return []any{id, int64(0)}
 }

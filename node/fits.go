@@ -41,8 +41,8 @@ func (x *execution) class(id string) *Class { return x.run.cat.classes[x.job.Wor
 // specs describes the diffusion models that a node reads from a file, or takes from a node that is not run again.
 func (x *execution) specs(id string) (out []*dit.Spec) {
 	inputs := x.job.Workflow.inputs(id)
-	for _, name := range inputs.keys {
-		if l, linked := asLink(inputs.values[name]); linked {
+	for _, name := range inputs.Keys() {
+		if l, linked := asLink(inputs.At(name)); linked {
 			if e := x.local[l.id]; e != nil && l.slot >= 0 && l.slot < len(e.outputs) {
 				if m, ok := e.outputs[l.slot].(*Model); ok {
 					out = append(out, m.Spec)
@@ -52,7 +52,7 @@ func (x *execution) specs(id string) (out []*dit.Spec) {
 		}
 		in, file := x.class(id).input(name), ""
 		if in != nil && (in.Files == kindDiffusion || in.Files == kindGGUF || in.Files == kindCheckpoint) {
-			file, _ = inputs.values[name].(string)
+			file, _ = inputs.At(name).(string)
 		}
 		if file == "" {
 			continue

@@ -11,12 +11,19 @@ import (
 	"unicode/utf8"
 )
 
+// Limits of a decoded value, far above what people send and far below what hurts.
+const (
+	maxBytes  = 16 << 20 // of text
+	maxDepth  = 64       // of nested lists and objects
+	maxValues = 1 << 20
+)
+
 // DecodeJSON reads one JSON value as Python's json module does: objects keep their order (*Object), integers keep all digits, NaN, Infinity and
 // -Infinity are numbers. The text must be UTF-8; lone surrogates in escapes become U+FFFD. Nesting is limited to 64 levels and the text to 16 MiB. Errors
 // name the byte offset.
 func DecodeJSON(data []byte) (any, error) {
-	if len(data) > maxWorkflowBytes {
-		return nil, fmt.Errorf("text of %d bytes, the limit is %d", len(data), maxWorkflowBytes)
+	if len(data) > maxBytes {
+		return nil, fmt.Errorf("text of %d bytes, the limit is %d", len(data), maxBytes)
 	}
 	if !utf8.Valid(data) {
 		return nil, fmt.Errorf("text is not valid UTF-8")
@@ -320,8 +327,7 @@ func dumpValue(b *strings.Builder, v any) {
 
 // dumpOther writes maps, integers of any kind and foreign values.
 func dumpOther(b *strings.Builder, v any) {
-	left := maxValues
-	if n, err := normalize(v, 0, &left); err == nil {
+	if n, err := normalize(v); err == nil {
 		switch n.(type) {
 		case int64, uint64:
 			fmt.Fprint(b, n)

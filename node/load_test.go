@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/vmihailenco/msgpack/v5"
-
 	"patchbay/engine/safetensors"
 )
 
@@ -198,15 +196,5 @@ func TestChangedModelFileIsReadAgain(t *testing.T) {
 	copyFile(t, "vae/demo_ae.safetensors", path) // same header, later time
 	if after := run(); len(after.Executed) != 2 {
 		t.Errorf("a changed file: executed %v, want both nodes", after.Executed)
-	}
-}
-
-func TestObjectEncodesAsMsgpack(t *testing.T) {
-	data, err := msgpack.Marshal(NewObject("b", int64(1), "a", []any{NewObject("x", nil)}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := "\x82\xa1b\xd3\x00\x00\x00\x00\x00\x00\x00\x01\xa1a\x91\x81\xa1x\xc0"; string(data) != want {
-		t.Errorf("got %q, want %q", data, want)
 	}
 }

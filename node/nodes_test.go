@@ -69,8 +69,8 @@ func (r record) input(run *Runner, v any) any {
 			return run.handles.grant(&VAE{Name: pixelSpace, Key: pixelSpace, Channels: 3}, 0)
 		}
 		o := NewObject()
-		for _, k := range x.keys {
-			o.Set(k, r.input(run, x.values[k]))
+		for _, k := range x.Keys() {
+			o.Set(k, r.input(run, x.At(k)))
 		}
 		return o
 	case []any:
@@ -82,7 +82,7 @@ func (r record) input(run *Runner, v any) any {
 			}
 			keys := r.input(run, o).(*Object)
 			context, _ := keys.Get("context")
-			keys.remove("context")
+			keys = without(keys, "context")
 			out = append(out, []any{context, keys})
 		}
 		return out
@@ -90,10 +90,15 @@ func (r record) input(run *Runner, v any) any {
 	return v
 }
 
-// remove drops a key.
-func (o *Object) remove(key string) {
-	delete(o.values, key)
-	o.keys = slices.DeleteFunc(o.keys, func(k string) bool { return k == key })
+// without returns a copy of an object that lacks a key.
+func without(o *Object, key string) *Object {
+	out := NewObject()
+	for _, k := range o.Keys() {
+		if k != key {
+			out.Set(k, o.At(k))
+		}
+	}
+	return out
 }
 
 // differs compares what Exec gave with what was recorded; "" means equal within bound.
@@ -104,7 +109,7 @@ func (r record) differs(got, want any, bound float64) string {
 		if isTensor {
 			return tensorsDiffer(got, r.tensor(name.(string)), bound)
 		}
-		if len(w.keys) == 0 {
+		if len(w.Keys()) == 0 {
 			return ""
 		}
 		g, ok := got.(*Object)
@@ -145,16 +150,16 @@ func (r record) differs(got, want any, bound float64) string {
 
 // objectsDiffer compares key by key; a key that is null or false in the record may be missing.
 func (r record) objectsDiffer(got, want *Object, bound float64) string {
-	for _, k := range want.keys {
+	for _, k := range want.Keys() {
 		g, ok := got.Get(k)
-		if w := want.values[k]; !ok && (w == nil || w == false) {
+		if w := want.At(k); !ok && (w == nil || w == false) {
 			continue
 		}
-		if d := r.differs(g, want.values[k], bound); d != "" {
+		if d := r.differs(g, want.At(k), bound); d != "" {
 			return k + ": " + d
 		}
 	}
-	for _, k := range got.keys {
+	for _, k := range got.Keys() {
 		if _, ok := want.Get(k); !ok {
 			return "key " + k + " is not in the record"
 		}
@@ -210,7 +215,7 @@ func TestNodesEqualComfyUI(t *testing.T) {
 	r := openRecord(t)
 	for _, c := range r.cases() {
 		switch vae, _ := c.in.Get("vae"); {
-		case vae != nil && vae.(*Object).values["vae"] == "vae-kl": // the next test's
+		case vae != nil && vae.(*Object).At("vae") == "vae-kl": // the next test's
 		case vae != nil:
 			r.inpaintCase(run, c)
 			ran[c.class]++
@@ -244,7 +249,7 @@ func TestAutoencoderNodesEqualComfyUI(t *testing.T) {
 	r, ran := openRecord(t), 0
 	r.vae = exec(t, run, "VAELoader", map[string]any{"vae_name": "kl.safetensors"})
 	for _, c := range r.cases() {
-		if vae, _ := c.in.Get("vae"); vae != nil && vae.(*Object).values["vae"] == "vae-kl" {
+		if vae, _ := c.in.Get("vae"); vae != nil && vae.(*Object).At("vae") == "vae-kl" {
 			ran++
 			r.compare(run, c, 2e-5) // README.md of the goldens, section 2
 		}
@@ -283,8 +288,8 @@ type recordedCall struct {
 func (r record) cases() (out []recordedCall) {
 	for i, raw := range r.metadata("cases").([]any) {
 		c := raw.(*Object)
-		class, in := c.values["class"].(string), c.values["inputs"].(*Object)
-		out = append(out, recordedCall{fmt.Sprintf("case %d %s %s", i, class, DumpJSON(in)), class, in, c.values["outputs"].([]any)})
+		class, in := c.At("class").(string), c.At("inputs").(*Object)
+		out = append(out, recordedCall{fmt.Sprintf("case %d %s %s", i, class, DumpJSON(in)), class, in, c.At("outputs").([]any)})
 	}
 	return out
 }
@@ -292,8 +297,8 @@ func (r record) cases() (out []recordedCall) {
 // exec runs a call through the one-node door; nil after an error.
 func (r record) exec(run *Runner, c recordedCall) []any {
 	inputs := map[string]any{}
-	for _, k := range c.in.keys {
-		inputs[k] = r.input(run, c.in.values[k])
+	for _, k := range c.in.Keys() {
+		inputs[k] = r.input(run, c.in.At(k))
 	}
 	out, err := run.Exec(r.t.Context(), ExecRequest{Class: c.class, Inputs: inputs}, nil)
 	if err != nil {
@@ -326,28 +331,28 @@ func (r record) inpaintCase(run *Runner, c recordedCall) {
 			}
 		}
 		latent, expected := out[2].(*Object), cloneValue(c.want[2]).(*Object)
-		expected.remove("samples") // the built-in encoder of pixel_space cuts nothing
-		latent.remove("samples")
+		expected = without(expected, "samples") // the built-in encoder of pixel_space cuts nothing
+		latent = without(latent, "samples")
 		if d := r.objectsDiffer(latent, expected, 1e-6); d != "" {
 			t.Errorf("%s: latent: %s", c.name, d)
 		}
 		return
 	}
 	value := func(kind string, key string) any {
-		v, err := importTensor(kind, r.input(run, in.values[key]))
+		v, err := importTensor(kind, r.input(run, in.At(key)))
 		if err != nil {
 			t.Fatal(err)
 		}
 		return v
 	}
 	im, mask := value("IMAGE", "pixels").(*Image), value("MASK", "mask").(*Mask)
-	n, _ := in.values["vae"].(*Object).Get("vae")
+	n, _ := in.At("vae").(*Object).Get("vae")
 	scale := int(n.(int64))
 	sized, err := mask.sized(im.Y, im.X)
 	if err != nil {
 		t.Fatal(err)
 	}
-	grey, noise, err := im.inpainted(sized, int(in.values["grow_mask_by"].(int64)), scale)
+	grey, noise, err := im.inpainted(sized, int(in.At("grow_mask_by").(int64)), scale)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -361,7 +366,7 @@ func (r record) inpaintCase(run *Runner, c recordedCall) {
 // TestObjectInfoMatchesComfyUI compares the entries of classes that the recorded server file lacks.
 func TestObjectInfoMatchesComfyUI(t *testing.T) {
 	entries, cat := openRecord(t).metadata("object_info").(*Object), NewCatalogue()
-	for _, name := range entries.keys {
+	for _, name := range entries.Keys() {
 		k := cat.Class(name)
 		if k == nil {
 			t.Errorf("class %s is missing", name)
@@ -375,11 +380,11 @@ func TestObjectInfoMatchesComfyUI(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if a, b := string(DumpJSON(withFiles(k, stripped(got)))), string(DumpJSON(entries.values[name])); a != b {
+		if a, b := string(DumpJSON(withFiles(k, stripped(got)))), string(DumpJSON(entries.At(name))); a != b {
 			t.Errorf("object_info of %s\n got %s\nwant %s", name, a, b)
 		}
 	}
-	if len(entries.keys) != 29 {
-		t.Errorf("compared %d entries, want 29", len(entries.keys))
+	if len(entries.Keys()) != 29 {
+		t.Errorf("compared %d entries, want 29", len(entries.Keys()))
 	}
 }

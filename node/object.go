@@ -36,6 +36,9 @@ func (o *Object) Get(key string) (any, bool) {
 	return v, ok
 }
 
+// At returns the value of a key, nil if it is not there.
+func (o *Object) At(key string) any { return o.values[key] }
+
 // Set adds a key at the end, or replaces the value of one that is there.
 func (o *Object) Set(key string, value any) {
 	if _, ok := o.values[key]; !ok {
@@ -102,8 +105,14 @@ func (o *Object) EncodeMsgpack(enc *msgpack.Encoder) error {
 }
 
 // normalize copies a decoded value into the types that a Workflow holds: nil, bool, string, int64, uint64 (above int64), *big.Int (above
-// uint64), float64, []any, *Object. left counts down over all values.
-func normalize(v any, depth int, left *int) (any, error) {
+// uint64), float64, []any, *Object. A value that is nested too deeply, holds too many values or is of another type is an error.
+func normalize(v any) (any, error) {
+	left := maxValues
+	return normalizeAt(v, 0, &left)
+}
+
+// normalizeAt is normalize for a value inside another; left counts down over all values.
+func normalizeAt(v any, depth int, left *int) (any, error) {
 	if depth > maxDepth {
 		return nil, fmt.Errorf("nested deeper than %d levels", maxDepth)
 	}
@@ -129,7 +138,7 @@ func normalize(v any, depth int, left *int) (any, error) {
 	case *Object:
 		o := &Object{keys: make([]string, 0, len(x.keys)), values: make(map[string]any, len(x.keys))}
 		for _, k := range x.keys {
-			n, err := normalize(x.values[k], depth+1, left)
+			n, err := normalizeAt(x.values[k], depth+1, left)
 			if err != nil {
 				return nil, err
 			}
@@ -140,17 +149,17 @@ func normalize(v any, depth int, left *int) (any, error) {
 	return normalizeKind(reflect.ValueOf(v), depth, left)
 }
 
-// normalizeKind is normalize for everything that has to be looked at by kind: small integers, slices and maps of any type.
+// normalizeKind is normalizeAt for everything that has to be looked at by kind: small integers, slices and maps of any type.
 func normalizeKind(r reflect.Value, depth int, left *int) (any, error) {
 	switch r.Kind() {
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
 		return r.Int(), nil
 	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
-		return normalize(r.Uint(), depth, left)
+		return normalizeAt(r.Uint(), depth, left)
 	case reflect.Slice, reflect.Array:
 		out := make([]any, r.Len())
 		for i := range out {
-			n, err := normalize(r.Index(i).Interface(), depth+1, left)
+			n, err := normalizeAt(r.Index(i).Interface(), depth+1, left)
 			if err != nil {
 				return nil, err
 			}
@@ -172,7 +181,7 @@ func normalizeKind(r reflect.Value, depth int, left *int) (any, error) {
 			} else {
 				key = k.Convert(r.Type().Key())
 			}
-			n, err := normalize(r.MapIndex(key).Interface(), depth+1, left)
+			n, err := normalizeAt(r.MapIndex(key).Interface(), depth+1, left)
 			if err != nil {
 				return nil, err
 			}

@@ -35,8 +35,8 @@ func (p *plan) add(id string) {
 		seen := map[string]bool{}
 		k := p.cat.classes[p.w.Class(id)]
 		inputs := p.w.inputs(id)
-		for _, name := range inputs.keys {
-			l, linked := asLink(inputs.values[name])
+		for _, name := range inputs.Keys() {
+			l, linked := asLink(inputs.At(name))
 			if !linked || k.input(name) == nil || p.isCached(l.id) {
 				continue
 			}

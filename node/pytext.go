@@ -258,3 +258,12 @@ func shrink(n *big.Int) any {
 	}
 	return n
 }
+
+// shown cuts text of a workflow for an error: a prompt that stands in the wrong place must not fill the screen.
+func shown(s string) string {
+	const most = 400
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + fmt.Sprintf("... (%d bytes)", len(s))
+}

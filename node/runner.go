@@ -171,7 +171,7 @@ func (x *execution) cached(id string) *entry {
 func (x *execution) walk(outputs []string) error {
 	x.emit(Event{Type: "execution_start", Data: map[string]any{"timestamp": time.Now().UnixMilli()}})
 	x.result.Cached = []string{}
-	for _, id := range x.job.Workflow.root.keys {
+	for _, id := range x.job.Workflow.root.Keys() {
 		if x.cached(id) != nil {
 			x.result.Cached = append(x.result.Cached, id)
 		}

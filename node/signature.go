@@ -61,9 +61,9 @@ func (s *signer) compute(id string) string {
 	if k.Output && s.job.NoMetadata {
 		b.WriteString("no metadata\n")
 	}
-	keys := slices.Sorted(slices.Values(inputs.keys))
+	keys := slices.Sorted(slices.Values(inputs.Keys()))
 	for _, name := range keys {
-		v := inputs.values[name]
+		v := inputs.At(name)
 		if l, ok := asLink(v); ok {
 			if _, there := w.node(l.id); there {
 				up := s.of(l.id)
@@ -90,7 +90,8 @@ func (s *signer) change(id string, k *Class, inputs *Object) (string, bool) {
 		return "", true
 	}
 	in := map[string]any{}
-	for name, v := range inputs.values {
+	for _, name := range inputs.Keys() {
+		v := inputs.At(name)
 		if _, linked := asLink(v); !linked {
 			in[name] = v
 		}
@@ -120,8 +121,8 @@ func canonical(v any) string {
 		return "[" + strings.Join(parts, ",") + "]"
 	case *Object:
 		var parts []string
-		for _, k := range slices.Sorted(slices.Values(x.keys)) {
-			parts = append(parts, pyQuote(k)+":"+canonical(x.values[k]))
+		for _, k := range slices.Sorted(slices.Values(x.Keys())) {
+			parts = append(parts, pyQuote(k)+":"+canonical(x.At(k)))
 		}
 		return "{" + strings.Join(parts, ",") + "}"
 	}

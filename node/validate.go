@@ -74,8 +74,8 @@ func (v *validation) starts() ([]string, *Failure) {
 		wanted[t] = true
 	}
 	var out []string
-	for _, id := range v.w.root.keys {
-		node, _ := v.w.root.values[id].(*Object)
+	for _, id := range v.w.root.Keys() {
+		node, _ := v.w.root.At(id).(*Object)
 		var class any
 		if node != nil {
 			class, _ = node.Get("class_type")

@@ -194,8 +194,7 @@ func (c validationCase) compareCoerced(t *testing.T, w *Workflow) {
 
 // normal renders a value with sorted keys; errors of a node are sorted by input and tracebacks blanked, as in the recorded file.
 func normal(v any) string {
-	left := maxValues
-	n, err := normalize(v, 0, &left)
+	n, err := normalize(v)
 	if err != nil {
 		return err.Error()
 	}
@@ -206,13 +205,13 @@ func tidy(key string, v any) any {
 	switch x := v.(type) {
 	case *Object:
 		o := NewObject()
-		for _, k := range slices.Sorted(slices.Values(x.keys)) {
+		for _, k := range slices.Sorted(slices.Values(x.Keys())) {
 			switch {
 			case k == "traceback":
 				o.Set(k, "<traceback>")
 			case k == "tooltip":
 			default:
-				o.Set(k, tidy(k, x.values[k]))
+				o.Set(k, tidy(k, x.At(k)))
 			}
 		}
 		return o

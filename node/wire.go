@@ -172,8 +172,7 @@ func (r *Runner) importValue(in *Input, v any) (any, error) {
 		return out, nil
 	}
 	if isWidget(in.Type) {
-		left := maxValues
-		n, err := normalize(v, 0, &left)
+		n, err := normalize(v)
 		if err != nil {
 			return nil, wrong(err)
 		}
@@ -294,8 +293,8 @@ func importCond(context, keys any) (Cond, error) {
 	if !ok {
 		return c, fmt.Errorf("the second item must be an object")
 	}
-	for _, k := range o.keys {
-		if err := c.set(k, o.values[k]); err != nil {
+	for _, k := range o.Keys() {
+		if err := c.set(k, o.At(k)); err != nil {
 			return c, fmt.Errorf("%s: %w", k, err)
 		}
 	}

@@ -7,11 +7,8 @@ import (
 
 // Limits of a workflow, far above what people send and far below what hurts.
 const (
-	maxWorkflowBytes = 16 << 20
 	maxWorkflowNodes = 10000
 	maxNodeID        = 256 // bytes
-	maxDepth         = 64  // of nested lists and objects
-	maxValues        = 1 << 20
 )
 
 // Workflow is a graph in ComfyUI's API format: node id -> {class_type, inputs, _meta}. It keeps the order of its keys where the source had one.
@@ -24,8 +21,7 @@ type Workflow struct {
 // []any and nested maps. Plain maps have no order, so their keys are sorted (numbers by value). The graph is copied. The failure is
 // invalid_prompt, workflow_format_ui or workflow_too_large.
 func ParseWorkflow(v any) (*Workflow, *Failure) {
-	left := maxValues
-	n, err := normalize(v, 0, &left)
+	n, err := normalize(v)
 	if err != nil {
 		return nil, &Failure{Code: CodeTooLarge, Message: "workflow cannot be read", Details: err.Error(), cause: err}
 	}
@@ -58,7 +54,7 @@ func newWorkflow(root *Object) (*Workflow, *Failure) {
 	if root.Len() > maxWorkflowNodes {
 		return nil, failf(CodeTooLarge, "workflow has %d nodes, the limit is %d", root.Len(), maxWorkflowNodes)
 	}
-	for _, id := range root.keys {
+	for _, id := range root.Keys() {
 		if len(id) > maxNodeID {
 			return nil, failf(CodeTooLarge, "node id %s has %d bytes, the limit is %d", shown(id), len(id), maxNodeID)
 		}
@@ -67,7 +63,7 @@ func newWorkflow(root *Object) (*Workflow, *Failure) {
 }
 
 // IDs returns the node ids in the order of the source.
-func (w *Workflow) IDs() []string { return append([]string(nil), w.root.keys...) }
+func (w *Workflow) IDs() []string { return append([]string(nil), w.root.Keys()...) }
 
 // Len returns the number of nodes.
 func (w *Workflow) Len() int { return w.root.Len() }
@@ -115,8 +111,7 @@ func (w *Workflow) SetInput(id, name string, value any) error {
 	if in == nil {
 		return fmt.Errorf("set %s.%s: the workflow has no node %q; its nodes are %s", id, name, id, strings.Join(w.IDs(), ", "))
 	}
-	left := maxValues
-	v, err := normalize(value, 0, &left)
+	v, err := normalize(value)
 	if err != nil {
 		return fmt.Errorf("set %s.%s: %w", id, name, err)
 	}
@@ -156,15 +151,6 @@ func (w *Workflow) inputs(id string) *Object {
 	v, _ := n.Get("inputs")
 	o, _ := v.(*Object)
 	return o
-}
-
-// shown cuts text of a workflow for an error: a prompt that stands in the wrong place must not fill the screen.
-func shown(s string) string {
-	const most = 400
-	if len(s) <= most {
-		return s
-	}
-	return strings.ToValidUTF8(s[:most], "") + fmt.Sprintf("... (%d bytes)", len(s))
 }
 
 // link is a reference to an output of another node.
