@@ -12,6 +12,7 @@ import (
 
 	"patchbay/ipc"
 	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // maxFlowFile bounds what is read as a workflow.
@@ -25,13 +26,13 @@ func readFlow(path string, in io.Reader) (*ipc.RunRequest, *node.Workflow, error
 	if err != nil {
 		return nil, nil, &exitError{exitBadInput, err}
 	}
-	var extra *node.Object
+	var extra *pyjson.Object
 	if bytes.HasPrefix(data, []byte("\x89PNG\r\n\x1a\n")) {
 		prompt, texts, err := node.WorkflowFromPNG(data)
 		if err != nil {
 			return nil, nil, bad(err)
 		}
-		extra = node.NewObject()
+		extra = pyjson.NewObject()
 		for _, k := range sortedKeys(texts) {
 			extra.Set(k, texts[k])
 		}

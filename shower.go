@@ -11,7 +11,7 @@ import (
 	"github.com/vbauerster/mpb/v8/decor"
 
 	"patchbay/ipc"
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // shower shows a job to a person or a program: bars on a terminal, plain lines elsewhere, JSON lines on request.
@@ -190,7 +190,7 @@ func describeError(e *ipc.Error) error {
 
 // nodeErrorText makes a line of one entry of ComfyUI's node_errors.
 func nodeErrorText(v any) string {
-	o, ok := v.(*node.Object)
+	o, ok := v.(*pyjson.Object)
 	if !ok {
 		return fmt.Sprint(v)
 	}
@@ -199,7 +199,7 @@ func nodeErrorText(v any) string {
 	errs, _ := list.([]any)
 	var out []string
 	for _, e := range errs {
-		if eo, ok := e.(*node.Object); ok {
+		if eo, ok := e.(*pyjson.Object); ok {
 			message, _ := eo.Get("message")
 			details, _ := eo.Get("details")
 			out = append(out, strings.TrimSuffix(fmt.Sprintf("%v: %v", message, details), ": "))

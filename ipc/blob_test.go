@@ -14,7 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // payloadRig is a rig on a server with JetStream; tune may change the carrier before it serves.
@@ -48,7 +48,7 @@ func TestTensorsInChunks(t *testing.T) {
 	for _, size := range []int{1000, bulkBytes, bulkBytes + 1, chunkWindow * chunkBytes, 20<<20 + 3} {
 		want := &Tensor{DType: "u8", Shape: []int{size}, Data: noise(size)}
 		var out ExecReply
-		if err := askOne(ctx, c, VerbExec, "", &ExecRequest{Class: "Echo", Inputs: node.NewObject("value", want)}, &out); err != nil {
+		if err := askOne(ctx, c, VerbExec, "", &ExecRequest{Class: "Echo", Inputs: pyjson.NewObject("value", want)}, &out); err != nil {
 			t.Fatalf("%d bytes: %v", size, err)
 		}
 		if got, ok := out.Outputs[0].(*Tensor); !ok || !bytes.Equal(got.Data, want.Data) {
@@ -61,7 +61,7 @@ func TestTensorsInChunks(t *testing.T) {
 		list = append(list, &Tensor{DType: "u8", Shape: []int{300 << 10}, Data: noise(300 << 10)})
 	}
 	var out ExecReply
-	if err := askOne(ctx, c, VerbExec, "", &ExecRequest{Class: "Echo", Inputs: node.NewObject("value", list)}, &out); err != nil {
+	if err := askOne(ctx, c, VerbExec, "", &ExecRequest{Class: "Echo", Inputs: pyjson.NewObject("value", list)}, &out); err != nil {
 		t.Fatal(err)
 	}
 	if got := out.Outputs[0].([]any); len(got) != 40 || !bytes.Equal(got[39].(*Tensor).Data, noise(300<<10)) {
@@ -122,7 +122,7 @@ func TestObjectsAsPayloads(t *testing.T) {
 	if err != nil || !strings.Contains(string(m.Data), `"accepted"`) {
 		t.Fatalf("submit: %v %s", err, m.Data)
 	}
-	exec, err := encodeMsgpack(&ExecRequest{Class: "Echo", Inputs: node.NewObject("value", &Tensor{DType: "u8", Shape: []int{1 << 20}, Data: data[:1<<20]})})
+	exec, err := encodeMsgpack(&ExecRequest{Class: "Echo", Inputs: pyjson.NewObject("value", &Tensor{DType: "u8", Shape: []int{1 << 20}, Data: data[:1<<20]})})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -303,7 +303,7 @@ func TestUploadsAreReadByOthers(t *testing.T) {
 // BenchmarkTensorOverNATS sends a 64 MiB tensor in chunks with credits to a daemon in this process.
 func BenchmarkTensorOverNATS(b *testing.B) {
 	c, _ := payloadRig(b, nil)
-	body := &ExecRequest{Class: "Sum", Inputs: node.NewObject("value", &Tensor{DType: "f32", Shape: []int{16, 1024, 1024}, Data: make([]byte, 64<<20)})}
+	body := &ExecRequest{Class: "Sum", Inputs: pyjson.NewObject("value", &Tensor{DType: "f32", Shape: []int{16, 1024, 1024}, Data: make([]byte, 64<<20)})}
 	b.SetBytes(64 << 20)
 	for b.Loop() {
 		if err := askOne(context.Background(), c, VerbExec, "", body, &struct{}{}); err != nil {

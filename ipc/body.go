@@ -14,6 +14,7 @@ import (
 	"github.com/oklog/ulid/v2"
 
 	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // emptyBodyHint is the text for an empty body. The nats command sends one silently when its input is a pipe and --force-stdin is not given.
@@ -21,12 +22,12 @@ const emptyBodyHint = "the body is empty; pass the workflow as an argument, or u
 
 // ParseRun reads the body of run or submit in any of three shapes: our envelope {workflow, ...}, ComfyUI's POST /prompt body {prompt, ...}, or a
 // bare API-format graph, in which every value has a class_type. It fills the id if there is none.
-func ParseRun(o *node.Object) (*RunRequest, *node.Workflow, *Error) {
+func ParseRun(o *pyjson.Object) (*RunRequest, *node.Workflow, *Error) {
 	return parseRun(o, DefaultLimits())
 }
 
 // parseRun is ParseRun with limits of its own for a workflow that is JSON text.
-func parseRun(o *node.Object, lim Limits) (*RunRequest, *node.Workflow, *Error) {
+func parseRun(o *pyjson.Object, lim Limits) (*RunRequest, *node.Workflow, *Error) {
 	req := &RunRequest{}
 	var err error
 	switch {
@@ -90,14 +91,14 @@ func parseWorkflowWithin(v any, lim Limits) (*node.Workflow, *node.Failure) {
 }
 
 // bindComfy reads the body of ComfyUI's POST /prompt.
-func bindComfy(o *node.Object, req *RunRequest) error {
+func bindComfy(o *pyjson.Object, req *RunRequest) error {
 	var body struct {
-		Prompt   any          `json:"prompt"`
-		ClientID any          `json:"client_id"`
-		PromptID any          `json:"prompt_id"`
-		Front    bool         `json:"front"`
-		Extra    *node.Object `json:"extra_data"`
-		Targets  []string     `json:"partial_execution_targets"`
+		Prompt   any            `json:"prompt"`
+		ClientID any            `json:"client_id"`
+		PromptID any            `json:"prompt_id"`
+		Front    bool           `json:"front"`
+		Extra    *pyjson.Object `json:"extra_data"`
+		Targets  []string       `json:"partial_execution_targets"`
 	}
 	if err := Bind(o, &body); err != nil {
 		return err
@@ -114,7 +115,7 @@ func bindComfy(o *node.Object, req *RunRequest) error {
 	}
 	if body.Extra != nil {
 		if v, _ := body.Extra.Get("extra_pnginfo"); v != nil {
-			p, ok := v.(*node.Object)
+			p, ok := v.(*pyjson.Object)
 			if !ok {
 				return fmt.Errorf("field extra_data.extra_pnginfo: want a map, got %s", kindOf(v))
 			}
@@ -128,8 +129,8 @@ func bindComfy(o *node.Object, req *RunRequest) error {
 	return Bind(without(o, "workflow"), req)
 }
 
-func without(o *node.Object, name string) *node.Object {
-	out := node.NewObject()
+func without(o *pyjson.Object, name string) *pyjson.Object {
+	out := pyjson.NewObject()
 	for _, k := range o.Keys() {
 		if k != name {
 			v, _ := o.Get(k)
@@ -140,13 +141,13 @@ func without(o *node.Object, name string) *node.Object {
 }
 
 // holds tells whether o has a field that is not a node of a bare graph.
-func holds(o *node.Object, name string) bool {
+func holds(o *pyjson.Object, name string) bool {
 	v, ok := o.Get(name)
 	return ok && !isNode(v)
 }
 
 func isNode(v any) bool {
-	n, ok := v.(*node.Object)
+	n, ok := v.(*pyjson.Object)
 	if !ok {
 		return false
 	}
@@ -154,7 +155,7 @@ func isNode(v any) bool {
 	return ok
 }
 
-func isBareGraph(o *node.Object) bool {
+func isBareGraph(o *pyjson.Object) bool {
 	for _, k := range o.Keys() {
 		if v, _ := o.Get(k); !isNode(v) {
 			return isEditorGraph(o)
@@ -164,7 +165,7 @@ func isBareGraph(o *node.Object) bool {
 }
 
 // holdsNode tells whether any value is a node.
-func holdsNode(o *node.Object) bool {
+func holdsNode(o *pyjson.Object) bool {
 	for _, k := range o.Keys() {
 		if v, _ := o.Get(k); isNode(v) {
 			return true
@@ -174,7 +175,7 @@ func holdsNode(o *node.Object) bool {
 }
 
 // isEditorGraph recognises the editor's own format, which package node refuses with the way out.
-func isEditorGraph(o *node.Object) bool {
+func isEditorGraph(o *pyjson.Object) bool {
 	return holds(o, "nodes") && holds(o, "links")
 }
 

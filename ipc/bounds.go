@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // Bounds are what a Service takes from its clients. The length of the queue and the jobs of one client are those of its Jobs.
@@ -78,7 +79,7 @@ func clientOf(r *Request, req *RunRequest) string {
 	switch c := req.Client.(type) {
 	case string:
 		name = orText(name, c)
-	case *node.Object:
+	case *pyjson.Object:
 		id, _ := c.Get("id")
 		text, _ := id.(string)
 		name = orText(name, text)

@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // boundedRig is a service with small bounds on NATS and on a socket.
@@ -44,8 +45,8 @@ func boundedRig(t *testing.T) (*rig, map[string]Client) {
 }
 
 // one is a workflow of one node with these inputs.
-func one(inputs ...any) *node.Object {
-	return node.NewObject("1", node.NewObject("class_type", "Picture", "inputs", node.NewObject(inputs...)))
+func one(inputs ...any) *pyjson.Object {
+	return pyjson.NewObject("1", pyjson.NewObject("class_type", "Picture", "inputs", pyjson.NewObject(inputs...)))
 }
 
 func deep(n int) any {
@@ -128,7 +129,7 @@ func TestBoundsOfTheQueue(t *testing.T) {
 			_, err := Submit(ctx, c, &RunRequest{ID: id + name, Workflow: graph("Wait 20000"), Client: client})
 			return err
 		}
-		if err := errors.Join(send("a1", "ann"), send("a2", node.NewObject("id", "ann"))); err != nil {
+		if err := errors.Join(send("a1", "ann"), send("a2", pyjson.NewObject("id", "ann"))); err != nil {
 			t.Fatal(err)
 		}
 		waitState(t, r.jobs, "a1"+name, Running)

@@ -6,7 +6,7 @@ import (
 	"maps"
 	"slices"
 
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // The functions here are the verbs as calls on a Client.
@@ -85,9 +85,9 @@ func List(ctx context.Context, c Client, state State, limit int) ([]Record, map[
 }
 
 // Describe returns object_info entries by class; "" asks for all.
-func Describe(ctx context.Context, c Client, class string) (*node.Object, error) {
+func Describe(ctx context.Context, c Client, class string) (*pyjson.Object, error) {
 	var out struct {
-		Info *node.Object `json:"object_info"`
+		Info *pyjson.Object `json:"object_info"`
 	}
 	err := askOne(ctx, c, VerbDescribe, "", describeRequest{Class: class}, &out)
 	return out.Info, err

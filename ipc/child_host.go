@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // Sample implements Executor: the request is sent to the worker, whose messages come back.
@@ -63,13 +63,13 @@ func followSample(ctx context.Context, replies *Replies, emit func(*SampleReply)
 	}
 }
 
-func sampleReplyOf(o *node.Object) (*SampleReply, error) {
+func sampleReplyOf(o *pyjson.Object) (*SampleReply, error) {
 	m := &SampleReply{}
 	metrics, _ := o.Get("metrics")
 	if err := bindReply(without(without(o, "error"), "metrics"), m); err != nil {
 		return m, err
 	}
-	if mo, ok := metrics.(*node.Object); ok {
+	if mo, ok := metrics.(*pyjson.Object); ok {
 		m.Metrics = map[string]any{}
 		for _, k := range mo.Keys() {
 			m.Metrics[k], _ = mo.Get(k)

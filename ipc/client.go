@@ -9,7 +9,7 @@ import (
 	"net"
 	"sync"
 
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // Client asks a daemon or a worker, over NATS or frames. Safe for concurrent use.
@@ -46,7 +46,7 @@ func (m *reply) fetch(ctx context.Context, pull func(context.Context, *Ref) (*Re
 
 // reply is one reply, with the shared memory that it lies in.
 type reply struct {
-	fields *node.Object
+	fields *pyjson.Object
 	hold   *hold
 }
 
@@ -56,7 +56,7 @@ func newReplies(cancel func()) *Replies {
 
 // Next returns the next reply; io.EOF after the last one. A reply that is an error is returned as *Error. An event of a job that failed is no
 // error reply: it has a type.
-func (r *Replies) Next(ctx context.Context) (*node.Object, error) {
+func (r *Replies) Next(ctx context.Context) (*pyjson.Object, error) {
 	m, err := r.next(ctx)
 	return m.own(), err
 }
@@ -93,7 +93,7 @@ func (r *Replies) next(ctx context.Context) (reply, error) {
 }
 
 // own copies what lies in shared memory, and releases that.
-func (m reply) own() *node.Object {
+func (m reply) own() *pyjson.Object {
 	if m.hold != nil {
 		disown(m.fields, m.hold)
 		m.hold.release()
@@ -116,7 +116,7 @@ func disown(v any, h *hold) any {
 		for i := range x {
 			x[i] = disown(x[i], h)
 		}
-	case *node.Object:
+	case *pyjson.Object:
 		for _, k := range x.Keys() {
 			e, _ := x.Get(k)
 			x.Set(k, disown(e, h))
@@ -126,7 +126,7 @@ func disown(v any, h *hold) any {
 }
 
 // One returns the only reply.
-func (r *Replies) One(ctx context.Context) (*node.Object, error) {
+func (r *Replies) One(ctx context.Context) (*pyjson.Object, error) {
 	m, err := r.one(ctx)
 	return m.own(), err
 }
@@ -153,7 +153,7 @@ func (r *Replies) Close() {
 	r.queue, r.closed = nil, true
 }
 
-func (r *Replies) put(o *node.Object, end error) { r.putHeld(reply{fields: o}, end) }
+func (r *Replies) put(o *pyjson.Object, end error) { r.putHeld(reply{fields: o}, end) }
 
 func (r *Replies) putHeld(m reply, end error) {
 	r.mu.Lock()
@@ -174,7 +174,7 @@ func (r *Replies) putHeld(m reply, end error) {
 }
 
 // replyError returns the error that a reply is, or nil.
-func replyError(o *node.Object) error {
+func replyError(o *pyjson.Object) error {
 	if _, ok := o.Get("type"); ok {
 		return nil
 	}
@@ -186,9 +186,9 @@ func replyError(o *node.Object) error {
 }
 
 // errorFrom reads the value of "error"; body is the message around it.
-func errorFrom(v any, body *node.Object) *Error {
+func errorFrom(v any, body *pyjson.Object) *Error {
 	e := &Error{}
-	o, ok := v.(*node.Object)
+	o, ok := v.(*pyjson.Object)
 	if !ok {
 		return Errorf(ErrInternal, "an error that is %s", kindOf(v))
 	}
@@ -196,7 +196,7 @@ func errorFrom(v any, body *node.Object) *Error {
 		return Errorf(ErrInternal, "an error that cannot be read: %v", err)
 	}
 	if n, _ := body.Get("node_errors"); n != nil {
-		if no, ok := n.(*node.Object); ok {
+		if no, ok := n.(*pyjson.Object); ok {
 			e.NodeErrors = map[string]any{}
 			for _, k := range no.Keys() {
 				e.NodeErrors[k], _ = no.Get(k)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // ErrNoDaemon is returned when nobody answers: no server, or no daemon behind it.
@@ -175,7 +175,7 @@ func natsReply(r *Replies, m *nats.Msg, stream bool) {
 	r.put(o, io.EOF)
 }
 
-func natsBody(m *nats.Msg) (*node.Object, error) {
+func natsBody(m *nats.Msg) (*pyjson.Object, error) {
 	enc, err := encodingOf(m.Header, m.Data)
 	if err != nil {
 		return nil, err

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"sync"
 
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // conn serves one byte stream: frames in, frames out. Runs are tied to it.
@@ -184,7 +184,7 @@ func emptyMap(enc Encoding) []byte {
 }
 
 // unwrap splits a reply that came in a frame into its envelope and its fields.
-func unwrap(o *node.Object) (env envelope, fields *node.Object, err error) {
+func unwrap(o *pyjson.Object) (env envelope, fields *pyjson.Object, err error) {
 	if err := Bind(o, &env); err != nil {
 		return env, nil, err
 	}

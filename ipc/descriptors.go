@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // maxFDs bounds the descriptors of one frame.
@@ -148,7 +148,7 @@ func mapped(fds []int, each func(func(*Ref) ([]byte, error)) error) (*hold, erro
 }
 
 // mappedReply is mapped for a reply.
-func mappedReply(o *node.Object, fds []int) (*hold, error) {
+func mappedReply(o *pyjson.Object, fds []int) (*hold, error) {
 	return mapped(fds, func(f func(*Ref) ([]byte, error)) error {
 		_, err := replaced(o, f)
 		return err

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // socketRig serves a rig on a socket file and dials it.
@@ -59,7 +59,7 @@ func TestTensorsThroughSharedMemory(t *testing.T) {
 	for _, n := range []int{bulkBytes - 4, bulkBytes, 8 << 20} {
 		want := &Tensor{DType: "u8", Shape: []int{n}, Data: noise(n)}
 		var out ExecReply
-		if err := askOne(ctx, c, VerbExec, "", &ExecRequest{Class: "Echo", Inputs: node.NewObject("value", want)}, &out); err != nil {
+		if err := askOne(ctx, c, VerbExec, "", &ExecRequest{Class: "Echo", Inputs: pyjson.NewObject("value", want)}, &out); err != nil {
 			t.Fatal(err)
 		}
 		got, ok := out.Outputs[0].(*Tensor)
@@ -75,7 +75,7 @@ func TestTensorsThroughSharedMemory(t *testing.T) {
 	c.Share(region)
 	var was, is runtime.MemStats
 	runtime.ReadMemStats(&was)
-	sum := node.NewObject("value", &Tensor{DType: "u8", Shape: []int{32 << 20}, Data: region.Bytes()[32<<20:]})
+	sum := pyjson.NewObject("value", &Tensor{DType: "u8", Shape: []int{32 << 20}, Data: region.Bytes()[32<<20:]})
 	var out ExecReply
 	if err := askOne(ctx, c, VerbExec, "", &ExecRequest{Class: "Sum", Inputs: sum}, &out); err != nil {
 		t.Fatal(err)
@@ -256,7 +256,7 @@ func BenchmarkTensorThroughSharedMemory(b *testing.B) {
 				c.Share(region)
 			}
 			copy(data, noise(64<<20))
-			body := &ExecRequest{Class: "Sum", Inputs: node.NewObject("value", &Tensor{DType: "f32", Shape: []int{16, 1024, 1024}, Data: data})}
+			body := &ExecRequest{Class: "Sum", Inputs: pyjson.NewObject("value", &Tensor{DType: "f32", Shape: []int{16, 1024, 1024}, Data: data})}
 			b.SetBytes(64 << 20)
 			for b.Loop() {
 				if err := askOne(b.Context(), c, VerbExec, "", body, &struct{}{}); err != nil {

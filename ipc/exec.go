@@ -4,16 +4,16 @@ import (
 	"context"
 	"time"
 
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // ExecRequest asks for one node to be run: the door for hosts that bring nodes of their own.
 type ExecRequest struct {
-	Class   string       `json:"class_type"`
-	Inputs  *node.Object `json:"inputs,omitempty"`   // literals, tensors, {"$handle": id}, and lists and maps of them
-	Want    []int        `json:"want,omitempty"`     // output slots to return; empty: all
-	LeaseMS int          `json:"lease_ms,omitempty"` // how long handles are kept without use; 0: 15 minutes
-	Plan    string       `json:"plan,omitempty"`
+	Class   string         `json:"class_type"`
+	Inputs  *pyjson.Object `json:"inputs,omitempty"`   // literals, tensors, {"$handle": id}, and lists and maps of them
+	Want    []int          `json:"want,omitempty"`     // output slots to return; empty: all
+	LeaseMS int            `json:"lease_ms,omitempty"` // how long handles are kept without use; 0: 15 minutes
+	Plan    string         `json:"plan,omitempty"`
 	// Files are found by LoadImage and LoadLatent, by name.
 	Files map[string][]byte `json:"files,omitempty"`
 
@@ -167,7 +167,7 @@ func (s *Service) own(v any, ex Executor) {
 			delete(s.owners, id)
 		}
 	}
-	eachHandle(v, func(id string, h *node.Object) {
+	eachHandle(v, func(id string, h *pyjson.Object) {
 		o := &ownership{ex: ex, until: now}
 		if ms, ok := h.Get("expires"); ok {
 			if n, ok := ms.(int64); ok {
@@ -181,17 +181,17 @@ func (s *Service) own(v any, ex Executor) {
 
 // walkHandles calls f with the id of every handle in a decoded value.
 func walkHandles(v any, f func(id string)) {
-	eachHandle(v, func(id string, _ *node.Object) { f(id) })
+	eachHandle(v, func(id string, _ *pyjson.Object) { f(id) })
 }
 
 // eachHandle calls f with every handle in a decoded value.
-func eachHandle(v any, f func(id string, h *node.Object)) {
+func eachHandle(v any, f func(id string, h *pyjson.Object)) {
 	switch x := v.(type) {
 	case []any:
 		for _, e := range x {
 			eachHandle(e, f)
 		}
-	case *node.Object:
+	case *pyjson.Object:
 		if x == nil {
 			return
 		}

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // TestMain also is the worker process of the supervisor's tests: with PATCHBAY_TEST_WORKER set it serves a fake executor on its stdin and stdout.
@@ -120,7 +121,7 @@ func (f *fake) Exec(_ context.Context, req *ExecRequest) (*ExecReply, error) {
 		}
 		return &ExecReply{Outputs: []any{sum, int64(len(t.Data))}}, nil
 	case "Loader":
-		return &ExecReply{Outputs: []any{node.NewObject(handleKey, f.name+"-h1", "type", "MODEL")}}, nil
+		return &ExecReply{Outputs: []any{pyjson.NewObject(handleKey, f.name+"-h1", "type", "MODEL")}}, nil
 	}
 	return nil, Errorf(ErrNoNodeType, "no class %q", req.Class)
 }
@@ -145,7 +146,7 @@ func fakeService() ServiceConfig {
 		},
 		Describe: func(class string) map[string]any {
 			if class == "" || class == "Wait" {
-				return map[string]any{"Wait": node.NewObject("input", node.NewObject())}
+				return map[string]any{"Wait": pyjson.NewObject("input", pyjson.NewObject())}
 			}
 			return nil
 		},
@@ -195,11 +196,11 @@ func newRig(t testing.TB, jc JobsConfig, sc ShelfConfig, executors ...Executor) 
 }
 
 // graph makes a workflow {"1": {class_type, inputs {n}}, ...} from "Wait 20", "Picture 10".
-func graph(nodes ...string) *node.Object {
-	o := node.NewObject()
+func graph(nodes ...string) *pyjson.Object {
+	o := pyjson.NewObject()
 	for i, n := range nodes {
 		class, num, _ := strings.Cut(n, " ")
-		in := node.NewObject()
+		in := pyjson.NewObject()
 		if num != "" {
 			var v int64
 			if _, err := fmt.Sscan(num, &v); err != nil {
@@ -207,7 +208,7 @@ func graph(nodes ...string) *node.Object {
 			}
 			in.Set("n", v)
 		}
-		o.Set(fmt.Sprint(i+1), node.NewObject("class_type", class, "inputs", in))
+		o.Set(fmt.Sprint(i+1), pyjson.NewObject("class_type", class, "inputs", in))
 	}
 	return o
 }

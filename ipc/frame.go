@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // MaxFrame is the largest body of a frame in bytes: tensors of hosts travel in frames, on NATS its own limit is lower.
@@ -113,8 +113,8 @@ type envelope struct {
 }
 
 // object is the envelope as it is sent. A tag of 0 or "" is a tag: the msgpack package would leave it out of a struct as empty.
-func (env envelope) object() *node.Object {
-	o := node.NewObject()
+func (env envelope) object() *pyjson.Object {
+	o := pyjson.NewObject()
 	if env.Op != "" {
 		o.Set("op", env.Op)
 	}

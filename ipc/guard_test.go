@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // bombs are bodies that make a plain decoder allocate gigabytes, overflow its stack, or read past the end.
@@ -97,7 +97,7 @@ func TestGuardAcceptsWhatItShould(t *testing.T) {
 
 func TestDecodeKeepsNumbersAndOrder(t *testing.T) {
 	for _, enc := range []Encoding{Msgpack, JSON} {
-		in := node.NewObject("z", uint64(math.MaxUint64), "a", int64(math.MinInt64), "m", 1.5, "s", "é", "n", nil, "l", []any{true, int64(3)})
+		in := pyjson.NewObject("z", uint64(math.MaxUint64), "a", int64(math.MinInt64), "m", 1.5, "s", "é", "n", nil, "l", []any{true, int64(3)})
 		body, err := Encode(in, enc)
 		if err != nil {
 			t.Fatal(err)

@@ -9,11 +9,12 @@ import (
 
 	"patchbay/models/dit"
 	"patchbay/node"
+	"patchbay/node/pyjson"
 	"patchbay/parallel"
 )
 
 // parseSample reads the body of sample. With forward large tensors are left to the worker that gets them. Errors have Input set to the path of the field.
-func parseSample(o *node.Object, forward bool) (*SampleRequest, *Error) {
+func parseSample(o *pyjson.Object, forward bool) (*SampleRequest, *Error) {
 	q := &SampleRequest{}
 	if err := bindStrict(o, q); err != nil {
 		return nil, badRequest(err)
@@ -35,7 +36,7 @@ func parseSample(o *node.Object, forward bool) (*SampleRequest, *Error) {
 }
 
 // bindStrict is Bind that refuses fields that dst does not have.
-func bindStrict(o *node.Object, dst any) error {
+func bindStrict(o *pyjson.Object, dst any) error {
 	if err := Bind(o, dst); err != nil {
 		return err
 	}

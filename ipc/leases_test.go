@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // TestHandleLeases: over a carrier, a handle that nobody uses is gone when its lease is over, with the documented code; a used one stays, and so does one with
@@ -37,7 +38,7 @@ func TestHandleLeases(t *testing.T) {
 			if err != nil {
 				continue
 			}
-			h, _ := out.Outputs[0].(*node.Object)
+			h, _ := out.Outputs[0].(*pyjson.Object)
 			id, _ := h.Get(handleKey)
 			if until, _ := h.Get("expires"); until != now().Add(lease).UnixMilli() || out.Worker != "a" {
 				t.Errorf("the handle %v of %s, want one until %d", h, out.Worker, now().Add(lease).UnixMilli())
@@ -48,7 +49,7 @@ func TestHandleLeases(t *testing.T) {
 		return ""
 	}
 	use := func(id string) error {
-		return askOne(ctx, c, VerbExec, "", &ExecRequest{Class: "Use", Inputs: node.NewObject("model", node.NewObject(handleKey, id))}, &ExecReply{})
+		return askOne(ctx, c, VerbExec, "", &ExecRequest{Class: "Use", Inputs: pyjson.NewObject("model", pyjson.NewObject(handleKey, id))}, &ExecReply{})
 	}
 	gone := func(err error) bool {
 		var e *Error

@@ -8,7 +8,7 @@ import (
 	"io"
 	"slices"
 
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // Collector puts together the messages of one run or one status with outputs: events, files in pieces, previews.
@@ -58,7 +58,7 @@ func (c *Collector) run(ctx context.Context, r *Replies) (*Event, error) {
 }
 
 // Add takes one message and returns it if it is an event.
-func (c *Collector) Add(o *node.Object) (*Event, error) {
+func (c *Collector) Add(o *pyjson.Object) (*Event, error) {
 	kind, _ := o.Get("type")
 	switch kind {
 	case replyHeartbeat, "record":
@@ -93,7 +93,7 @@ func (c *Collector) Add(o *node.Object) (*Event, error) {
 	return ev, err
 }
 
-func bindReply(o *node.Object, dst any) error {
+func bindReply(o *pyjson.Object, dst any) error {
 	if err := Bind(o, dst); err != nil {
 		return fmt.Errorf("read reply: %w", err)
 	}
@@ -101,14 +101,14 @@ func bindReply(o *node.Object, dst any) error {
 }
 
 // eventOf reads an event.
-func eventOf(o *node.Object) (*Event, error) {
+func eventOf(o *pyjson.Object) (*Event, error) {
 	ev := &Event{}
 	plain := without(without(without(o, "data"), "error"), "node_errors")
 	if err := bindReply(plain, ev); err != nil {
 		return nil, err
 	}
 	if v, _ := o.Get("data"); v != nil {
-		d, ok := v.(*node.Object)
+		d, ok := v.(*pyjson.Object)
 		if !ok {
 			return nil, fmt.Errorf("read reply: event data is %s", kindOf(v))
 		}
@@ -124,7 +124,7 @@ func eventOf(o *node.Object) (*Event, error) {
 	return ev, nil
 }
 
-func (c *Collector) output(o *node.Object) error {
+func (c *Collector) output(o *pyjson.Object) error {
 	var m outputMessage
 	if err := bindReply(o, &m); err != nil {
 		return err
@@ -152,7 +152,7 @@ func (c *Collector) output(o *node.Object) error {
 // maxOutput bounds one file that a Collector takes.
 const maxOutput = 4 << 30
 
-func (c *Collector) chunk(o *node.Object) error {
+func (c *Collector) chunk(o *pyjson.Object) error {
 	var m chunkMessage
 	if err := bindReply(o, &m); err != nil {
 		return err
@@ -192,7 +192,7 @@ func outcomeOf(files []File, events []Event) *Outcome {
 		case EventMetrics:
 			out.Metrics = ev.Data
 		case EventExecuted:
-			ui, _ := ev.Data["output"].(*node.Object)
+			ui, _ := ev.Data["output"].(*pyjson.Object)
 			if ui == nil {
 				continue
 			}

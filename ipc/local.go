@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"patchbay/node"
+	"patchbay/node/pyjson"
 	"patchbay/parallel"
 )
 
@@ -72,7 +73,7 @@ func listsFiles(ui any) bool {
 			if u[kind] != nil {
 				return true
 			}
-		case *node.Object:
+		case *pyjson.Object:
 			if _, ok := u.Get(kind); ok {
 				return true
 			}
@@ -169,12 +170,12 @@ func toNode(v any) any {
 			out[i] = toNode(x[i])
 		}
 		return out
-	case *node.Object:
+	case *pyjson.Object:
 		if id, ok := x.Get(handleKey); ok {
 			s, _ := id.(string)
 			return node.Handle{ID: s}
 		}
-		out := node.NewObject()
+		out := pyjson.NewObject()
 		for _, k := range x.Keys() {
 			e, _ := x.Get(k)
 			out.Set(k, toNode(e))
@@ -190,15 +191,15 @@ func fromNode(v any) any {
 	case *node.Tensor:
 		return &Tensor{DType: x.DType, Shape: x.Shape, Data: x.Data}
 	case node.Handle:
-		return node.NewObject(handleKey, x.ID, "type", x.Type, "expires", x.Expires.UnixMilli())
+		return pyjson.NewObject(handleKey, x.ID, "type", x.Type, "expires", x.Expires.UnixMilli())
 	case []any:
 		out := make([]any, len(x))
 		for i := range x {
 			out[i] = fromNode(x[i])
 		}
 		return out
-	case *node.Object:
-		out := node.NewObject()
+	case *pyjson.Object:
+		out := pyjson.NewObject()
 		for _, k := range x.Keys() {
 			e, _ := x.Get(k)
 			out.Set(k, fromNode(e))

@@ -1,6 +1,9 @@
 package ipc
 
-import "patchbay/node"
+import (
+	"patchbay/node"
+	"patchbay/node/pyjson"
+)
 
 // ProtocolVersion is the value of "v" in every message; a new one breaks clients, new fields do not.
 const ProtocolVersion = 1
@@ -37,7 +40,7 @@ type RunRequest struct {
 	Workflow   any               `json:"workflow,omitempty"`
 	Targets    []string          `json:"targets,omitempty"`       // output nodes to run; empty: all
 	Inputs     map[string][]byte `json:"inputs,omitempty"`        // files for LoadImage and LoadLatent, by name
-	ExtraPNG   *node.Object      `json:"extra_pnginfo,omitempty"` // text chunks of saved pictures
+	ExtraPNG   *pyjson.Object    `json:"extra_pnginfo,omitempty"` // text chunks of saved pictures
 	NoMetadata bool              `json:"no_metadata,omitempty"`   // leave workflow and extra info out of saved files
 	Plan       string            `json:"plan,omitempty"`          // "ulysses=2,pipe=2"; empty: one rank
 	Profile    bool              `json:"profile,omitempty"`       // measure every operation; the metrics event carries table and spans

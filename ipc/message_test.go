@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 func TestBindChecksRanges(t *testing.T) {
@@ -54,7 +55,7 @@ func TestBindChecksRanges(t *testing.T) {
 		{"s", nil, true},
 	} {
 		var v target
-		err := Bind(node.NewObject(c.field, c.value), &v)
+		err := Bind(pyjson.NewObject(c.field, c.value), &v)
 		if (err == nil) != c.ok {
 			t.Errorf("%s = %v (%T): got error %v, want ok %v", c.field, c.value, c.value, err, c.ok)
 		}
@@ -66,10 +67,10 @@ func TestBindChecksRanges(t *testing.T) {
 
 func TestParseRunShapes(t *testing.T) {
 	g := graph("Wait 1", "Picture 5")
-	for name, body := range map[string]*node.Object{
-		"envelope":      node.NewObject("id", "j1", "workflow", g),
-		"envelope text": node.NewObject("id", "j1", "workflow", `{"1":{"class_type":"Wait","inputs":{"n":1}},"2":{"class_type":"Picture","inputs":{"n":5}}}`),
-		"comfyui":       node.NewObject("prompt", g, "prompt_id", "j1", "client_id", "c", "extra_data", node.NewObject("extra_pnginfo", node.NewObject("workflow", node.NewObject("nodes", []any{}))), "front", true),
+	for name, body := range map[string]*pyjson.Object{
+		"envelope":      pyjson.NewObject("id", "j1", "workflow", g),
+		"envelope text": pyjson.NewObject("id", "j1", "workflow", `{"1":{"class_type":"Wait","inputs":{"n":1}},"2":{"class_type":"Picture","inputs":{"n":5}}}`),
+		"comfyui":       pyjson.NewObject("prompt", g, "prompt_id", "j1", "client_id", "c", "extra_data", pyjson.NewObject("extra_pnginfo", pyjson.NewObject("workflow", pyjson.NewObject("nodes", []any{}))), "front", true),
 	} {
 		req, w, err := ParseRun(body)
 		if err != nil {
@@ -87,7 +88,7 @@ func TestParseRunShapes(t *testing.T) {
 	if err != nil || w.Len() != 2 || !validID(req.ID) {
 		t.Errorf("bare graph: %v", err)
 	}
-	odd := node.NewObject("prompt", node.NewObject("class_type", "Wait", "inputs", node.NewObject()))
+	odd := pyjson.NewObject("prompt", pyjson.NewObject("class_type", "Wait", "inputs", pyjson.NewObject()))
 	if _, w, err := ParseRun(odd); err != nil || w.Class("prompt") != "Wait" {
 		t.Errorf("bare graph with a node called prompt: %v", err)
 	}
@@ -96,21 +97,21 @@ func TestParseRunShapes(t *testing.T) {
 func TestParseRunRefuses(t *testing.T) {
 	g := graph("Wait 1")
 	for name, c := range map[string]struct {
-		body *node.Object
+		body *pyjson.Object
 		code string
 		says string
 	}{
-		"nothing":        {node.NewObject(), ErrBadRequest, "workflow"},
-		"other fields":   {node.NewObject("foo", int64(1)), ErrBadRequest, "workflow"},
-		"bad id":         {node.NewObject("workflow", g, "id", "a.b"), ErrBadRequest, "A-Z"},
-		"long id":        {node.NewObject("workflow", g, "id", strings.Repeat("a", 65)), ErrBadRequest, "64"},
-		"id of a number": {node.NewObject("workflow", g, "id", int64(3)), ErrBadRequest, "field id"},
-		"strict":         {node.NewObject("workflow", g, "strict", true, "plam", "x"), ErrBadRequest, "plam"},
-		"negative time":  {node.NewObject("workflow", g, "deadline_ms", int64(-1)), ErrBadRequest, "negative"},
-		"editor format":  {node.NewObject("nodes", []any{}, "links", []any{}), ErrBadWorkflow, "API format"},
-		"workflow list":  {node.NewObject("workflow", []any{int64(1)}), ErrBadWorkflow, "object"},
-		"workflow text":  {node.NewObject("workflow", strings.Repeat("[", 1e6)), ErrBadWorkflow, "nested"},
-		"extra_pnginfo":  {node.NewObject("prompt", g, "extra_data", node.NewObject("extra_pnginfo", "x")), ErrBadRequest, "extra_pnginfo"},
+		"nothing":        {pyjson.NewObject(), ErrBadRequest, "workflow"},
+		"other fields":   {pyjson.NewObject("foo", int64(1)), ErrBadRequest, "workflow"},
+		"bad id":         {pyjson.NewObject("workflow", g, "id", "a.b"), ErrBadRequest, "A-Z"},
+		"long id":        {pyjson.NewObject("workflow", g, "id", strings.Repeat("a", 65)), ErrBadRequest, "64"},
+		"id of a number": {pyjson.NewObject("workflow", g, "id", int64(3)), ErrBadRequest, "field id"},
+		"strict":         {pyjson.NewObject("workflow", g, "strict", true, "plam", "x"), ErrBadRequest, "plam"},
+		"negative time":  {pyjson.NewObject("workflow", g, "deadline_ms", int64(-1)), ErrBadRequest, "negative"},
+		"editor format":  {pyjson.NewObject("nodes", []any{}, "links", []any{}), ErrBadWorkflow, "API format"},
+		"workflow list":  {pyjson.NewObject("workflow", []any{int64(1)}), ErrBadWorkflow, "object"},
+		"workflow text":  {pyjson.NewObject("workflow", strings.Repeat("[", 1e6)), ErrBadWorkflow, "nested"},
+		"extra_pnginfo":  {pyjson.NewObject("prompt", g, "extra_data", pyjson.NewObject("extra_pnginfo", "x")), ErrBadRequest, "extra_pnginfo"},
 	} {
 		_, _, err := ParseRun(c.body)
 		if err == nil || err.Code != c.code || !strings.Contains(err.Error(), c.says) {
@@ -187,7 +188,7 @@ func holdsOddNumber(v any) bool {
 		switch f := e.(type) {
 		case float64:
 			return true // 3.0 in JSON is written as 3
-		case nil, bool, string, int64, uint64, *node.Object, []any:
+		case nil, bool, string, int64, uint64, *pyjson.Object, []any:
 			return false
 		default:
 			_ = f
@@ -208,7 +209,7 @@ func anyValue(v any, f func(any) bool) bool {
 				return true
 			}
 		}
-	case *node.Object:
+	case *pyjson.Object:
 		for _, k := range x.Keys() {
 			e, _ := x.Get(k)
 			if anyValue(e, f) {
@@ -226,7 +227,7 @@ func TestSameFilesSameJob(t *testing.T) {
 		files[name] = []byte(name)
 	}
 	hash := func(files map[string][]byte) string {
-		req, w, fault := ParseRun(node.NewObject("workflow", graph("Wait 1"), "id", "j"))
+		req, w, fault := ParseRun(pyjson.NewObject("workflow", graph("Wait 1"), "id", "j"))
 		if fault != nil {
 			t.Fatal(fault)
 		}
@@ -250,7 +251,7 @@ func TestSameFilesSameJob(t *testing.T) {
 func TestOtherTimesSameJob(t *testing.T) {
 	hash := func(workflow string, fields ...any) string {
 		t.Helper()
-		req, w, fault := ParseRun(node.NewObject(append([]any{"workflow", graph(workflow), "id", "j"}, fields...)...))
+		req, w, fault := ParseRun(pyjson.NewObject(append([]any{"workflow", graph(workflow), "id", "j"}, fields...)...))
 		if fault != nil {
 			t.Fatal(fault)
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"golang.org/x/sys/unix"
 
-	"patchbay/node"
+	"patchbay/node/pyjson"
 	"patchbay/tests/hammer"
 )
 
@@ -69,7 +69,7 @@ func frameSeeds(tb testing.TB) []hammer.Input {
 		VerbJobs:     jobsRequest{State: "done", Limit: 7},
 		VerbCancel:   jobRequest{Job: "j"},
 		VerbDescribe: describeRequest{Class: "KSampler", Schema: true},
-		VerbExec:     &ExecRequest{Class: "Echo", Inputs: node.NewObject("a", tensor, "b", node.NewObject(handleKey, "h"), "c", []any{1, picture}), Want: []int{0}, LeaseMS: 5},
+		VerbExec:     &ExecRequest{Class: "Echo", Inputs: pyjson.NewObject("a", tensor, "b", pyjson.NewObject(handleKey, "h"), "c", []any{1, picture}), Want: []int{0}, LeaseMS: 5},
 		VerbSample:   aSample(),
 		VerbLoad:     &LoadRequest{Model: ModelRef{File: "m"}, Plan: "ulysses=2"},
 		VerbFree:     &FreeRequest{Handles: []string{"h"}, Models: []string{"m"}},
@@ -93,7 +93,7 @@ func frameSeeds(tb testing.TB) []hammer.Input {
 // request is a request that was read from a frame.
 type request struct {
 	verb   string
-	fields *node.Object
+	fields *pyjson.Object
 	body   any
 }
 
@@ -301,7 +301,7 @@ func outside(v any, h *hold) error {
 				return err
 			}
 		}
-	case *node.Object:
+	case *pyjson.Object:
 		for _, k := range x.Keys() {
 			e, _ := x.Get(k)
 			if err := outside(e, h); err != nil {
@@ -432,7 +432,7 @@ type natsMessage struct {
 	enc    Encoding
 	beside bool
 	from   string
-	got    []*node.Object
+	got    []*pyjson.Object
 	end    error
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"patchbay/node"
+	"patchbay/node/pyjson"
 	"patchbay/tests/hammer"
 )
 
@@ -97,10 +98,10 @@ func packed(tb testing.TB, v any) []byte {
 }
 
 // guardTarget: what is decoded is what the reference decoder reads, and can be written again. The flag means msgpack.
-func guardTarget(tb testing.TB) *hammer.Target[*node.Object] {
-	t := &hammer.Target[*node.Object]{
+func guardTarget(tb testing.TB) *hammer.Target[*pyjson.Object] {
+	t := &hammer.Target[*pyjson.Object]{
 		Name: "FuzzGuard", Flag: true,
-		Parse: func(in hammer.Input) (*node.Object, error) {
+		Parse: func(in hammer.Input) (*pyjson.Object, error) {
 			return Decode(in.Data, encodingFor(in.Flag), DefaultLimits())
 		},
 		Check: checkDecoded,
@@ -129,7 +130,7 @@ func guardTarget(tb testing.TB) *hammer.Target[*node.Object] {
 	return t
 }
 
-func checkDecoded(in hammer.Input, o *node.Object, refused error) error {
+func checkDecoded(in hammer.Input, o *pyjson.Object, refused error) error {
 	if refused != nil {
 		return nil
 	}
@@ -154,7 +155,7 @@ func checkDecoded(in hammer.Input, o *node.Object, refused error) error {
 
 // parsedRun is a request for a job that was read.
 type parsedRun struct {
-	body *node.Object
+	body *pyjson.Object
 	req  *RunRequest
 	w    *node.Workflow
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // bulkBytes is the size from which tensors and files travel beside their message, where the other side takes that.
@@ -169,7 +169,7 @@ func payloadsOf(verb string) (fields []string, ok bool) {
 }
 
 // refsOf lists the references in a request.
-func refsOf(verb string, o *node.Object) ([]*Ref, error) {
+func refsOf(verb string, o *pyjson.Object) ([]*Ref, error) {
 	var all []*Ref
 	err := replaceRefs(verb, o, func(r *Ref) ([]byte, error) {
 		all = append(all, r)
@@ -179,7 +179,7 @@ func refsOf(verb string, o *node.Object) ([]*Ref, error) {
 }
 
 // replaceRefs calls f with every reference in the fields of a request. Bytes that it returns take the reference's place; nil leaves it.
-func replaceRefs(verb string, o *node.Object, f func(*Ref) ([]byte, error)) error {
+func replaceRefs(verb string, o *pyjson.Object, f func(*Ref) ([]byte, error)) error {
 	fields, ok := payloadsOf(verb)
 	if !ok || o == nil {
 		return nil
@@ -223,10 +223,10 @@ func replaced(v any, f func(*Ref) ([]byte, error)) (any, error) {
 				return nil, err
 			}
 		}
-	case *node.Object:
+	case *pyjson.Object:
 		if r, ok := x.Get(refKey); ok && x.Len() == 1 {
 			ref := &Ref{}
-			o, ok := r.(*node.Object)
+			o, ok := r.(*pyjson.Object)
 			if !ok {
 				return nil, fmt.Errorf("a reference is a map, got %s", kindOf(r))
 			}

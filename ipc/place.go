@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // Place is what a daemon has for jobs: files, and memory of a worker.
@@ -239,7 +240,7 @@ func (j *Jobs) located(err error) error {
 func missingFiles(e *Error) []string {
 	var out []string
 	for _, v := range e.NodeErrors {
-		o, ok := v.(*node.Object)
+		o, ok := v.(*pyjson.Object)
 		if !ok {
 			continue
 		}
@@ -257,13 +258,13 @@ func missingFiles(e *Error) []string {
 
 // missingFile returns the name of a file, which has an extension, that one error says is in no list.
 func missingFile(v any) string {
-	e, ok := v.(*node.Object)
+	e, ok := v.(*pyjson.Object)
 	if !ok {
 		return ""
 	}
 	kind, _ := e.Get("type")
 	extra, _ := e.Get("extra_info")
-	x, ok := extra.(*node.Object)
+	x, ok := extra.(*pyjson.Object)
 	if kind != "value_not_in_list" || !ok {
 		return ""
 	}

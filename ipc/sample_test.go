@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // smallSample is a request that the fake runs; name is what its sampler does.
@@ -232,7 +232,7 @@ func BenchmarkTensorOverSocket(b *testing.B) {
 		b.Fatal(err)
 	}
 	c := NewFrameClient(nc, nc, nc.Close)
-	body := map[string]any{"class_type": "Sink", "inputs": node.NewObject("value", &Tensor{DType: "f32", Shape: []int{16, 1024, 1024}, Data: make([]byte, 64<<20)})}
+	body := map[string]any{"class_type": "Sink", "inputs": pyjson.NewObject("value", &Tensor{DType: "f32", Shape: []int{16, 1024, 1024}, Data: make([]byte, 64<<20)})}
 	b.SetBytes(64 << 20)
 	for b.Loop() {
 		if err := askOne(ctx, c, VerbExec, "", body, &struct{}{}); code(err) != ErrNoNodeType {

@@ -11,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // ServiceConfig is what a Service answers from.
@@ -87,7 +88,7 @@ func (s *Service) Elsewhere(job string) bool {
 }
 
 // Streams tells whether a verb with these fields answers with several messages.
-func Streams(verb string, o *node.Object) bool {
+func Streams(verb string, o *pyjson.Object) bool {
 	if verb == VerbRun || verb == VerbSample {
 		return true
 	}
@@ -134,7 +135,7 @@ func (s *Service) verb(r *Request) error {
 		if NeedsBody(r.Verb) {
 			return Errorf(ErrEmptyBody, "%s", emptyBodyHint)
 		}
-		r.Fields = node.NewObject()
+		r.Fields = pyjson.NewObject()
 	}
 	switch r.Verb {
 	case VerbRun:

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // dialRig connects a client to a rig over frames on a pipe.
@@ -166,7 +167,7 @@ func TestHostileFrames(t *testing.T) {
 	go func() {
 		done <- serveConn(context.Background(), context.Background(), there, there, func() { _ = there.Close() }, r.svc)
 	}()
-	send := func(b []byte) *node.Object {
+	send := func(b []byte) *pyjson.Object {
 		t.Helper()
 		go func() { _, _ = here.Write(b) }()
 		body, err := ReadFrame(here)
@@ -323,9 +324,9 @@ func TestFilesAreNamedAfterTheJobIsDone(t *testing.T) {
 		if e.Type != EventExecuted {
 			continue
 		}
-		o, _ := e.Data["output"].(*node.Object)
+		o, _ := e.Data["output"].(*pyjson.Object)
 		l, _ := o.Get("images")
-		name, _ := l.([]any)[0].(*node.Object).Get("filename")
+		name, _ := l.([]any)[0].(*pyjson.Object).Get("filename")
 		shown = append(shown, name.(string))
 	}
 	if want := []string{"fake_00001_.png", "fake_00002_.png"}; !slices.Equal(shown, want) {

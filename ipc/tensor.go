@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"slices"
 
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // extTensor is the msgpack extension type of a Tensor. Its payload is one msgpack map {dtype, shape} and data, ref or hash.
@@ -123,7 +123,7 @@ func decodeExt(c byte, p []byte, at int) (any, error) {
 }
 
 func tensorOf(v any) (*Tensor, error) {
-	o, ok := v.(*node.Object)
+	o, ok := v.(*pyjson.Object)
 	if !ok {
 		return nil, fmt.Errorf("a tensor is a map {dtype, shape, data}, got %s", kindOf(v))
 	}
@@ -149,7 +149,7 @@ func tensorsOfJSON(v any) (any, error) {
 				return nil, err
 			}
 		}
-	case *node.Object:
+	case *pyjson.Object:
 		if t, ok := x.Get(tensorKey); ok && x.Len() == 1 {
 			return tensorOf(t)
 		}

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"sync"
 
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // tensorBytes is the budget of a TensorCache where nothing else is said.
@@ -69,7 +69,7 @@ func (c *TensorCache) put(hash string, data []byte) []byte {
 
 // fill gives every tensor in a request that has only a hash its data, and keeps the data of those that have both. A hash that lies is an error; hashes that are
 // not known are one of code missing_tensors that lists them all, before anything runs.
-func (c *TensorCache) fill(o *node.Object) error {
+func (c *TensorCache) fill(o *pyjson.Object) error {
 	var missing []any
 	asked := map[string]bool{}
 	err := eachTensor(o, func(t *Tensor) error {
@@ -116,7 +116,7 @@ func eachTensor(v any, f func(*Tensor) error) error {
 				return err
 			}
 		}
-	case *node.Object:
+	case *pyjson.Object:
 		for _, k := range x.Keys() {
 			e, _ := x.Get(k)
 			if err := eachTensor(e, f); err != nil {

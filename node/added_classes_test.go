@@ -13,6 +13,7 @@ import (
 	"patchbay/models/dit"
 	"patchbay/models/sampling"
 	"patchbay/models/tokenizer"
+	"patchbay/node/pyjson"
 	"patchbay/parallel"
 )
 
@@ -45,7 +46,7 @@ func TestLatentMath(t *testing.T) {
 	a, b := ramp(1, 2, 3, 1, 2), ramp(-4, 1, 3, 1, 2)
 	av, bv := values(t, a), values(t, b)
 	samples := func(class string, in map[string]any) []float32 {
-		o := exec(t, run, class, in).(*Object)
+		o := exec(t, run, class, in).(*pyjson.Object)
 		s, _ := o.Get("samples")
 		return values(t, s)
 	}
@@ -100,13 +101,13 @@ func TestLatentBatchKeepsPlaces(t *testing.T) {
 	defer run.Close()
 	o := exec(t, run, "LatentBatch", map[string]any{
 		"samples1": latentValue(ramp(0, 2, 1, 2, 2)), "samples2": latentValue(ramp(8, 1, 1, 2, 2), "batch_index", []any{int64(5)}),
-	}).(*Object)
+	}).(*pyjson.Object)
 	s, _ := o.Get("samples")
 	if got, want := values(t, s), values(t, ramp(0, 3, 1, 2, 2)); !slices.Equal(got, want) {
 		t.Errorf("samples %v, want %v", got, want)
 	}
-	if index, _ := o.Get("batch_index"); string(DumpJSON(index)) != "[0, 1, 5]" {
-		t.Errorf("batch_index %s, want [0, 1, 5]", DumpJSON(index))
+	if index, _ := o.Get("batch_index"); string(pyjson.Dump(index)) != "[0, 1, 5]" {
+		t.Errorf("batch_index %s, want [0, 1, 5]", pyjson.Dump(index))
 	}
 }
 
@@ -137,7 +138,7 @@ func TestImageBatchClasses(t *testing.T) {
 		}
 	}
 	out, err := run.Exec(t.Context(), ExecRequest{Class: "GetImageSize", Inputs: map[string]any{"image": im}}, nil)
-	if err != nil || string(DumpJSON(out.Outputs)) != "[2, 1, 3]" {
+	if err != nil || string(pyjson.Dump(out.Outputs)) != "[2, 1, 3]" {
 		t.Errorf("GetImageSize: %v, %v; want [2, 1, 3]", out, err)
 	}
 }
@@ -150,7 +151,7 @@ func TestNewClassEntries(t *testing.T) {
 		in, _ := o.Get("input_order")
 		out, _ := o.Get("output")
 		category, _ := o.Get("category")
-		return string(DumpJSON([]any{in, out, category}))
+		return string(pyjson.Dump([]any{in, out, category}))
 	}
 	for name, want := range map[string]string{
 		"CLIPTextEncodeSD3":        `[{"required": ["clip", "clip_l", "clip_g", "t5xxl", "empty_padding"]}, ["CONDITIONING"], "advanced/conditioning"]`,
@@ -228,7 +229,7 @@ func TestAddNoise(t *testing.T) {
 	start := ramp(-3, 2, 4, 2, 2)
 	add := func(sigmas ...float32) []float32 {
 		o := exec(t, run, "AddNoise", map[string]any{"model": model, "noise": noise, "sigmas": NewTensor(sigmas, len(sigmas)), "latent_image": latentValue(start)})
-		s, _ := o.(*Object).Get("samples")
+		s, _ := o.(*pyjson.Object).Get("samples")
 		return values(t, s)
 	}
 	drawn, _, err := sampling.PrepareNoise(5, 2, 16, nil)

@@ -12,6 +12,7 @@ import (
 	"patchbay/models/dit"
 	"patchbay/models/latent"
 	"patchbay/models/sampling"
+	"patchbay/node/pyjson"
 	"patchbay/parallel"
 	"patchbay/tests/golden"
 )
@@ -102,7 +103,7 @@ func (c *samplerCase) samplerNode(t *testing.T, g *graphMaker, model []any) []an
 		return g.add("KSamplerSelect", "sampler_name", c.Sampler)
 	}
 	part := strings.Split(c.Node, "/")
-	in := NewObject()
+	in := pyjson.NewObject()
 	k := NewCatalogue().Class(part[0])
 	for i := range k.Inputs { // what the key does not say has its default
 		decl := &k.Inputs[i]

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"patchbay/models/dit"
+	"patchbay/node/pyjson"
 	"patchbay/parallel"
 )
 
@@ -20,10 +21,10 @@ func zeros(shape ...int) *Tensor {
 	return NewTensor(make([]float32, n), shape...)
 }
 
-func latentIn(shape ...int) *Object { return NewObject("samples", zeros(shape...)) }
+func latentIn(shape ...int) *pyjson.Object { return pyjson.NewObject("samples", zeros(shape...)) }
 
 func condIn(tokens, channels int, more ...any) []any {
-	return []any{[]any{zeros(1, tokens, channels), NewObject(more...)}}
+	return []any{[]any{zeros(1, tokens, channels), pyjson.NewObject(more...)}}
 }
 
 // TestBadInputsAreRefusedInWords: every failure names the field and says what is allowed.
@@ -67,7 +68,7 @@ func TestBadInputsAreRefusedInWords(t *testing.T) {
 		{"LatentComposite", in{"samples_to": latentIn(1, 4, 4, 4), "samples_from": latentIn(2, 4, 4, 4), "x": int64(0), "y": int64(0), "feather": int64(0)}, "samples_from", CodeBadInput, "batch of 2"},
 		{"LatentComposite", in{"samples_to": latentIn(1, 4, 4, 4), "samples_from": latentIn(1, 4, 4, 4), "x": int64(80), "y": int64(0), "feather": int64(0)}, "x", CodeBadInput, "outside"},
 		{"LatentCrop", in{"samples": latentIn(1, 4, 2, 15), "width": int64(64), "height": int64(64), "x": int64(0), "y": int64(64)}, "", "", ""},
-		{"RepeatLatentBatch", in{"samples": NewObject("samples", zeros(2, 1, 1, 1), "batch_index", []any{int64(0), int64(1 << 20)}), "amount": int64(2)}, "amount", CodeBadInput, "batch_index"},
+		{"RepeatLatentBatch", in{"samples": pyjson.NewObject("samples", zeros(2, 1, 1, 1), "batch_index", []any{int64(0), int64(1 << 20)}), "amount": int64(2)}, "amount", CodeBadInput, "batch_index"},
 		{"ImageBlend", in{"image1": zeros(1, 2, 2, 4), "image2": zeros(1, 2, 2, 3), "blend_factor": 0.5, "blend_mode": "normal"}, "image2", CodeWrongFamily, "channels"},
 		{"ImageScaleToTotalPixels", in{"image": zeros(1, 1, 3000, 3), "upscale_method": "area", "megapixels": 0.01, "resolution_steps": int64(256)}, "megapixels", CodeBadInput, "at least 1"},
 		{"ImagePadForOutpaint", in{"image": zeros(1, 1, 1, 3), "left": int64(16384), "right": int64(16384), "top": int64(16384), "bottom": int64(16384), "feathering": int64(0)}, "left", CodeBadInput, "at most"},

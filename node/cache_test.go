@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"patchbay/models/latent"
+	"patchbay/node/pyjson"
 	"patchbay/parallel"
 )
 
@@ -82,7 +83,7 @@ func TestMetadataIsLeftOutWhenAsked(t *testing.T) {
 	}
 	job := Job{
 		Workflow: graphOf(t, `{"1": {"class_type": "LoadImage", "inputs": {"image": "a.png"}}, "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "x"}}}`),
-		Inputs:   map[string][]byte{"a.png": EncodePNG(make([]byte, 12), 2, 2, 3)}, ExtraPNGInfo: map[string]any{"workflow": NewObject("nodes", []any{})},
+		Inputs:   map[string][]byte{"a.png": EncodePNG(make([]byte, 12), 2, 2, 3)}, ExtraPNGInfo: map[string]any{"workflow": pyjson.NewObject("nodes", []any{})},
 	}
 	with, err := r.Run(context.Background(), job, nil)
 	if err != nil {

@@ -3,6 +3,8 @@ package node
 import (
 	"fmt"
 	"sort"
+
+	"patchbay/node/pyjson"
 )
 
 // Compat is the ComfyUI version whose classes, texts and defaults the catalogue reproduces.
@@ -32,7 +34,7 @@ type Class struct {
 	Heavy stage
 	// Check is the class's own validation of literal inputs, after types, limits and lists: it returns the input at fault and what is wrong with it, or "".
 	// Inputs named in Own are not checked against their list.
-	Check func(v *validation, in *Object) (field, text string)
+	Check func(v *validation, in *pyjson.Object) (field, text string)
 	Own   []string
 	// Change returns a text that joins the cache signature: what the inputs do not say, such as the content of a file. nil: nothing.
 	Change func(c *Call) (string, error)
@@ -63,10 +65,10 @@ type Input struct {
 	Name     string
 	Type     string // MODEL, LATENT, INT, FLOAT, STRING, BOOLEAN, COMBO ...
 	Optional bool
-	Later    bool     // required, but workflows saved by older versions lack it: they get the default, or the first choice
-	Options  *Object  // default, min, max, step ...; nil: the entry has none at all
-	Choices  []string // of a COMBO
-	Files    string   // of a COMBO whose choices are files: a folder kind of Roots
+	Later    bool           // required, but workflows saved by older versions lack it: they get the default, or the first choice
+	Options  *pyjson.Object // default, min, max, step ...; nil: the entry has none at all
+	Choices  []string       // of a COMBO
+	Files    string         // of a COMBO whose choices are files: a folder kind of Roots
 	Tip      string
 }
 
@@ -114,10 +116,10 @@ func (c *Catalogue) ObjectInfo(roots Roots, class string) map[string]any {
 }
 
 // info builds one object_info entry.
-func (k *Class) info(roots *Roots) *Object {
-	input, order := NewObject(), NewObject()
+func (k *Class) info(roots *Roots) *pyjson.Object {
+	input, order := pyjson.NewObject(), pyjson.NewObject()
 	for _, optional := range []bool{false, true} {
-		group, names := NewObject(), []any{}
+		group, names := pyjson.NewObject(), []any{}
 		for i := range k.Inputs {
 			if in := &k.Inputs[i]; in.Optional == optional {
 				group.Set(in.Name, in.config(k, roots))
@@ -130,7 +132,7 @@ func (k *Class) info(roots *Roots) *Object {
 		}
 	}
 	if len(k.Hidden) > 0 {
-		group, names := NewObject(), []any{}
+		group, names := pyjson.NewObject(), []any{}
 		for _, h := range k.Hidden {
 			if group.Set(h.Name, h.Kind); k.NewStyle {
 				group.Set(h.Name, []any{h.Kind})
@@ -144,7 +146,7 @@ func (k *Class) info(roots *Roots) *Object {
 	for _, s := range k.Outputs {
 		types, names, lists = append(types, s.Type), append(names, s.Name), append(lists, false)
 	}
-	o := NewObject("input", input, "input_order", order, "output", types, "output_is_list", lists, "output_name", names)
+	o := pyjson.NewObject("input", input, "input_order", order, "output", types, "output_is_list", lists, "output_name", names)
 	if k.NewStyle {
 		o.Set("output_matchtypes", nil)
 	}
@@ -171,14 +173,14 @@ func (k *Class) info(roots *Roots) *Object {
 func (in *Input) config(k *Class, roots *Roots) []any {
 	options := in.Options
 	if options != nil && in.Tip != "" {
-		options = cloneValue(options).(*Object)
+		options = pyjson.Clone(options).(*pyjson.Object)
 		options.Set("tooltip", in.Tip)
 	}
 	var kind any = in.Type
 	if in.Type == "COMBO" {
 		choices := in.choices(roots)
 		if k.NewStyle {
-			o := NewObject("multiselect", false, "options", choices)
+			o := pyjson.NewObject("multiselect", false, "options", choices)
 			if options != nil {
 				for _, key := range options.Keys() {
 					o.Set(key, options.At(key))
@@ -221,19 +223,19 @@ func (k *Class) input(name string) *Input {
 // differ in that, and object_info shows it.
 
 func linkIn(name, kind, tip string) Input {
-	return Input{Name: name, Type: kind, Options: NewObject(), Tip: tip}
+	return Input{Name: name, Type: kind, Options: pyjson.NewObject(), Tip: tip}
 }
 
 func bareIn(name, kind string) Input { return Input{Name: name, Type: kind} }
 
 // number is an INT or FLOAT; the rest are alternating option names and values, in order.
 func number(name, kind, tip string, options ...any) Input {
-	return Input{Name: name, Type: kind, Options: NewObject(options...), Tip: tip}
+	return Input{Name: name, Type: kind, Options: pyjson.NewObject(options...), Tip: tip}
 }
 
 // combo is a choice with an options object, bareCombo one without.
 func combo(name, tip string, choices ...string) Input {
-	return Input{Name: name, Type: "COMBO", Options: NewObject(), Choices: choices, Tip: tip}
+	return Input{Name: name, Type: "COMBO", Options: pyjson.NewObject(), Choices: choices, Tip: tip}
 }
 
 func bareCombo(name string, choices ...string) Input {
@@ -245,14 +247,14 @@ func files(name, kind string) Input { return Input{Name: name, Type: "COMBO", Fi
 
 // promptIn is a prompt.
 func promptIn(name, tip string) Input {
-	return Input{Name: name, Type: "STRING", Options: NewObject("multiline", true, "dynamicPrompts", true), Tip: tip}
+	return Input{Name: name, Type: "STRING", Options: pyjson.NewObject("multiline", true, "dynamicPrompts", true), Tip: tip}
 }
 
 // with returns the input with further options.
 func (in Input) with(options ...any) Input {
-	o := NewObject()
+	o := pyjson.NewObject()
 	if in.Options != nil {
-		o = cloneValue(in.Options).(*Object)
+		o = pyjson.Clone(in.Options).(*pyjson.Object)
 	}
 	for i := 0; i+1 < len(options); i += 2 {
 		o.Set(fmt.Sprint(options[i]), options[i+1])

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"patchbay/node/pyjson"
 	"patchbay/tests/golden"
 )
 
@@ -46,14 +47,14 @@ func TestObjectInfoMatchesGolden(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	decoded, err := DecodeJSON(raw)
+	decoded, err := pyjson.Decode(raw)
 	if err != nil {
 		t.Fatal(err)
 	}
-	classes, _ := decoded.(*Object).Get("classes")
+	classes, _ := decoded.(*pyjson.Object).Get("classes")
 	cat, compared := NewCatalogue(), 0
 	for _, name := range cat.Classes() {
-		want, ok := classes.(*Object).Get(name)
+		want, ok := classes.(*pyjson.Object).Get(name)
 		if !ok {
 			continue
 		}
@@ -62,12 +63,12 @@ func TestObjectInfoMatchesGolden(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := DecodeJSON(text)
+		got, err := pyjson.Decode(text)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got = withFiles(cat.Class(name), stripped(got)).(*Object)
-		if a, b := string(DumpJSON(got)), string(DumpJSON(want)); a != b {
+		got = withFiles(cat.Class(name), stripped(got)).(*pyjson.Object)
+		if a, b := string(pyjson.Dump(got)), string(pyjson.Dump(want)); a != b {
 			t.Errorf("object_info of %s\n got %s\nwant %s", name, a, b)
 		}
 	}
@@ -79,8 +80,8 @@ func TestObjectInfoMatchesGolden(t *testing.T) {
 // stripped removes what the recorded file leaves out.
 func stripped(v any) any {
 	switch x := v.(type) {
-	case *Object:
-		o := NewObject()
+	case *pyjson.Object:
+		o := pyjson.NewObject()
 		for _, k := range x.Keys() {
 			if _, isText := x.At(k).(string); isText && (k == "tooltip" || k == "description") {
 				continue
@@ -100,17 +101,17 @@ func stripped(v any) any {
 
 // withFiles puts "<files>" where an entry lists files.
 func withFiles(k *Class, v any) any {
-	input, _ := v.(*Object).Get("input")
+	input, _ := v.(*pyjson.Object).Get("input")
 	for _, group := range []string{"required", "optional"} {
-		g, ok := input.(*Object).Get(group)
+		g, ok := input.(*pyjson.Object).Get(group)
 		if !ok {
 			continue
 		}
-		for _, name := range g.(*Object).Keys() {
+		for _, name := range g.(*pyjson.Object).Keys() {
 			if in := k.input(name); in.Files != "" {
-				config := g.(*Object).At(name).([]any)
+				config := g.(*pyjson.Object).At(name).([]any)
 				if k.NewStyle {
-					config[1].(*Object).Set("options", []any{"<files>"})
+					config[1].(*pyjson.Object).Set("options", []any{"<files>"})
 					continue
 				}
 				config[0] = []any{"<files>"}

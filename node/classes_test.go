@@ -16,6 +16,7 @@ import (
 	"patchbay/engine/safetensors"
 	"patchbay/models/text"
 	"patchbay/models/weights"
+	"patchbay/node/pyjson"
 )
 
 // order2 are the classes of latents, pictures, masks, sigmas and samplers that must not disappear.
@@ -34,16 +35,16 @@ func order2() []string {
 func TestEveryClassHasARecordedEntry(t *testing.T) {
 	raw, err := os.ReadFile(filepath.Join("..", "tests", "golden", "server", "object_info.json"))
 	check(t, err)
-	decoded, err := DecodeJSON(raw)
+	decoded, err := pyjson.Decode(raw)
 	check(t, err)
-	server, _ := decoded.(*Object).Get("classes")
-	more := openRecord(t).metadata("object_info").(*Object)
+	server, _ := decoded.(*pyjson.Object).Get("classes")
+	more := openRecord(t).metadata("object_info").(*pyjson.Object)
 	cat := NewCatalogue()
 	if len(order2()) != 71 {
 		t.Errorf("the list has %d classes, want 71", len(order2()))
 	}
 	for _, name := range order2() {
-		_, a := server.(*Object).Get(name)
+		_, a := server.(*pyjson.Object).Get(name)
 		_, b := more.Get(name)
 		if cat.Class(name) == nil || !a && !b {
 			t.Errorf("class %s: in the catalogue %v, in a record %v", name, cat.Class(name) != nil, a || b)

@@ -12,6 +12,7 @@ import (
 	"patchbay/models/text"
 	"patchbay/models/tokenizer"
 	"patchbay/models/weights"
+	"patchbay/node/pyjson"
 	"patchbay/parallel"
 )
 
@@ -47,7 +48,7 @@ func clipTypes() map[string]struct{ must, may []string } {
 }
 
 // checkClipType refuses types that cannot be encoded before anything runs.
-func checkClipType(_ *validation, in *Object) (field, text string) {
+func checkClipType(_ *validation, in *pyjson.Object) (field, text string) {
 	t, _ := in.Get("type")
 	name, ok := t.(string)
 	if _, known := clipTypes()[name]; !ok || known {

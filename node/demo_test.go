@@ -10,6 +10,7 @@ import (
 
 	"patchbay/engine/safetensors"
 	"patchbay/models/dit"
+	"patchbay/node/pyjson"
 	"patchbay/parallel"
 )
 
@@ -163,7 +164,7 @@ func TestDemoMatchesPyTorch(t *testing.T) {
 	negative := exec(t, runner, "CLIPTextEncode", map[string]any{"text": "", "clip": clip})
 	entry := positive.([]any)[0].([]any)
 	within("t5 states", values(t, entry[0]), want("t5_output"), 2e-5)
-	pooled, _ := entry[1].(*Object).Get("pooled_output")
+	pooled, _ := entry[1].(*pyjson.Object).Get("pooled_output")
 	within("pooled", values(t, pooled), want("clip_pooled"), 2e-5)
 
 	model, ok := runner.handles.use(exec(t, runner, "UNETLoader", map[string]any{"unet_name": "demo_flux.safetensors", "weight_dtype": "default"}).(Handle).ID)
@@ -194,7 +195,7 @@ func TestDemoMatchesPyTorch(t *testing.T) {
 	samples := want("final_latent")
 	m.Format.FromModel(samples)
 	vae := exec(t, runner, "VAELoader", map[string]any{"vae_name": "demo_ae.safetensors"})
-	image := exec(t, runner, "VAEDecode", map[string]any{"vae": vae, "samples": NewObject("samples", NewTensor(samples, 1, 16, 16, 16))})
+	image := exec(t, runner, "VAEDecode", map[string]any{"vae": vae, "samples": pyjson.NewObject("samples", NewTensor(samples, 1, 16, 16, 16))})
 	raw := want("decoded") // [1, 3, 128, 128], -1..1
 	expected := make([]float32, len(raw))
 	for i, v := range raw {

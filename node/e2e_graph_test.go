@@ -6,19 +6,20 @@ import (
 	"testing"
 
 	"patchbay/models/dit"
+	"patchbay/node/pyjson"
 	"patchbay/parallel"
 	"patchbay/tests/golden"
 )
 
 // graphMaker writes a workflow node by node.
-type graphMaker struct{ nodes *Object }
+type graphMaker struct{ nodes *pyjson.Object }
 
-func newGraph() *graphMaker { return &graphMaker{NewObject()} }
+func newGraph() *graphMaker { return &graphMaker{pyjson.NewObject()} }
 
 // add appends a node with alternating input names and values and returns the link to its first output.
 func (g *graphMaker) add(class string, inputs ...any) []any {
 	id := fmt.Sprint(len(g.nodes.Keys()) + 1)
-	g.nodes.Set(id, NewObject("class_type", class, "inputs", NewObject(inputs...)))
+	g.nodes.Set(id, pyjson.NewObject("class_type", class, "inputs", pyjson.NewObject(inputs...)))
 	return []any{id, int64(0)}
 }
 
@@ -28,7 +29,7 @@ func second(link []any) []any { return []any{link[0], int64(1)} }
 // workflow parses the graph, so that it goes the way of every workflow.
 func (g *graphMaker) workflow(t *testing.T) *Workflow {
 	t.Helper()
-	w, failure := ParseWorkflowJSON(DumpJSON(g.nodes))
+	w, failure := ParseWorkflowJSON(pyjson.Dump(g.nodes))
 	if failure != nil {
 		t.Fatal(failure)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"patchbay/models/dit"
+	"patchbay/node/pyjson"
 	"patchbay/parallel"
 	"patchbay/tests/golden"
 )
@@ -107,7 +108,7 @@ func TestCacheNodesHaveTheRecordedEntries(t *testing.T) {
 		t.Fatalf("the record has %d entries, want 2", len(record.Info))
 	}
 	for name, raw := range record.Info {
-		want, err := DecodeJSON(raw)
+		want, err := pyjson.Decode(raw)
 		check(t, err)
 		if cat.Class(name) == nil {
 			t.Errorf("class %s is missing", name)
@@ -115,9 +116,9 @@ func TestCacheNodesHaveTheRecordedEntries(t *testing.T) {
 		}
 		text, err := json.Marshal(cat.ObjectInfo(Roots{}, name)[name])
 		check(t, err)
-		got, err := DecodeJSON(text)
+		got, err := pyjson.Decode(text)
 		check(t, err)
-		if a, b := string(DumpJSON(stripped(got))), string(DumpJSON(stripped(want))); a != b {
+		if a, b := string(pyjson.Dump(stripped(got))), string(pyjson.Dump(stripped(want))); a != b {
 			t.Errorf("object_info of %s\n got %s\nwant %s", name, a, b)
 		}
 	}

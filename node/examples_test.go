@@ -10,6 +10,8 @@ import (
 	"sort"
 	"strings"
 	"testing"
+
+	"patchbay/node/pyjson"
 )
 
 // madeFor returns the folders that a workflow needs: every file that its nodes name, empty. Validation opens none of them.
@@ -53,7 +55,7 @@ func complaint(cat *Catalogue, roots Roots, w *Workflow) string {
 	case failure.Node == "":
 		return failure.Error()
 	}
-	return fmt.Sprintf("%d outputs run; node %s (%s): %s", len(outputs), failure.Node, failure.Class, DumpJSON(failure.NodeErrors[failure.Node]))
+	return fmt.Sprintf("%d outputs run; node %s (%s): %s", len(outputs), failure.Node, failure.Class, pyjson.Dump(failure.NodeErrors[failure.Node]))
 }
 
 // TestExampleShapesValidate validates workflows of the shapes that ComfyUI's examples have, in words of our own: testdata/examples says which.

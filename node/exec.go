@@ -3,6 +3,8 @@ package node
 import (
 	"context"
 	"time"
+
+	"patchbay/node/pyjson"
 )
 
 // ExecRequest asks for one node of the catalogue to be run.
@@ -34,7 +36,7 @@ func (r *Runner) Exec(ctx context.Context, req ExecRequest, emit func(Event)) (*
 	}
 	k := r.cat.classes[req.Class]
 	if k == nil {
-		return nil, &Failure{Code: CodeUnknownClass, Message: "no node class " + pyQuote(req.Class) + " here; describe lists the classes", Class: req.Class}
+		return nil, &Failure{Code: CodeUnknownClass, Message: "no node class " + pyjson.Quote(req.Class) + " here; describe lists the classes", Class: req.Class}
 	}
 	job := &Job{ID: "exec", Inputs: req.Files, Plan: req.Plan}
 	x := &execution{run: r, job: job, ctx: ctx, emit: emit, began: time.Now(), result: &Result{}}
@@ -67,7 +69,7 @@ func (r *Runner) Exec(ctx context.Context, req ExecRequest, emit func(Event)) (*
 // execInputs converts and checks the inputs of a single node as a workflow's would be.
 func (r *Runner) execInputs(k *Class, job *Job, given map[string]any) (map[string]any, error) {
 	v := &validation{cat: r.cat, roots: &r.roots, job: job, lists: map[string][]any{}}
-	in, literals := map[string]any{}, NewObject()
+	in, literals := map[string]any{}, pyjson.NewObject()
 	for name := range given {
 		if k.input(name) == nil {
 			return nil, fieldf(CodeBadInput, name, "%s: %s has no such input", name, k.Name)

@@ -7,6 +7,8 @@ import (
 	"runtime"
 	"testing"
 	"time"
+
+	"patchbay/node/pyjson"
 )
 
 func execRunner(t *testing.T, now func() time.Time) *Runner {
@@ -149,7 +151,7 @@ func TestExecValuesTravel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	samples, _ := out.Outputs[0].(*Object).Get("samples")
+	samples, _ := out.Outputs[0].(*pyjson.Object).Get("samples")
 	if s := samples.(*Tensor); !reflect.DeepEqual(s.Shape, []int{2, 4, 4, 8}) || s.DType != "f32" || len(s.Data) != 2*4*4*8*4 {
 		t.Errorf("samples %v %s with %d bytes", s.Shape, s.DType, len(s.Data))
 	}
@@ -170,7 +172,7 @@ func TestExecValuesTravel(t *testing.T) {
 	if got, err := importLatent(r.export(l, 0)); err != nil || !reflect.DeepEqual(got, l) {
 		t.Errorf("latent came back as %+v, %v", got, err)
 	}
-	if _, err := importConditioning([]any{[]any{NewTensor([]float32{1}, 1, 1, 1), NewObject("hooks", 1)}}); err == nil {
+	if _, err := importConditioning([]any{[]any{NewTensor([]float32{1}, 1, 1, 1), pyjson.NewObject("hooks", 1)}}); err == nil {
 		t.Error("a key that is not known was taken")
 	}
 }
@@ -178,7 +180,7 @@ func TestExecValuesTravel(t *testing.T) {
 func TestSaveAndLoadLatent(t *testing.T) {
 	r := execRunner(t, nil)
 	want := []float32{1, -2, 3.5, 0}
-	saved, err := r.Exec(context.Background(), ExecRequest{Class: "SaveLatent", Inputs: map[string]any{"samples": NewObject("samples", NewTensor(want, 1, 1, 2, 2)), "filename_prefix": "l"}}, nil)
+	saved, err := r.Exec(context.Background(), ExecRequest{Class: "SaveLatent", Inputs: map[string]any{"samples": pyjson.NewObject("samples", NewTensor(want, 1, 1, 2, 2)), "filename_prefix": "l"}}, nil)
 	if err != nil || len(saved.Files) != 1 || saved.Files[0].Kind != "latents" || saved.Files[0].Ext != ".latent" {
 		t.Fatalf("%v: %+v", err, saved)
 	}
@@ -186,7 +188,7 @@ func TestSaveAndLoadLatent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	samples, _ := loaded.Outputs[0].(*Object).Get("samples")
+	samples, _ := loaded.Outputs[0].(*pyjson.Object).Get("samples")
 	if got := values(t, samples); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}

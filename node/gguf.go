@@ -1,6 +1,9 @@
 package node
 
-import "patchbay/models/weights"
+import (
+	"patchbay/models/weights"
+	"patchbay/node/pyjson"
+)
 
 // kindGGUF are the diffusion models that the loaders of ComfyUI-GGUF list: the GGUF files of the folders of diffusion models.
 const kindGGUF = "unet_gguf"
@@ -55,7 +58,7 @@ func loadQuantised(c *Call) ([]any, error) {
 func (c *Call) wide() bool { return c.in["dequant_dtype"] == "float32" }
 
 // checkWidened refuses a type that weights are not widened to.
-func checkWidened(_ *validation, in *Object) (field, text string) {
+func checkWidened(_ *validation, in *pyjson.Object) (field, text string) {
 	if d, _ := in.Get("dequant_dtype"); d == "float16" {
 		return "dequant_dtype", `float16 is not supported: quantised weights are widened to bfloat16 ("default", "target") or "float32"`
 	}

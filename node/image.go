@@ -11,6 +11,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/engine/safetensors"
+	"patchbay/node/pyjson"
 	"patchbay/parallel"
 )
 
@@ -55,7 +56,7 @@ func saveImages(c *Call, prefix, kind string) ([]any, error) {
 	im := value[*Image](c, "images")
 	texts := c.metadata()
 	for i := range im.B {
-		p, err := checkPrefix(strings.ReplaceAll(prefix, "%batch_num%", pyStr(int64(i))), im.X, im.Y)
+		p, err := checkPrefix(strings.ReplaceAll(prefix, "%batch_num%", pyjson.Str(int64(i))), im.X, im.Y)
 		if err != nil {
 			return nil, err
 		}
@@ -118,15 +119,15 @@ func (c *Call) file(field, name string) ([]byte, error) {
 const maxInputFile = 1 << 30
 
 // checkFile is LoadImage's and LoadLatent's own validation: the file must be there.
-func checkFile(field, complaint string) func(*validation, *Object) (string, string) {
-	return func(v *validation, in *Object) (string, string) {
+func checkFile(field, complaint string) func(*validation, *pyjson.Object) (string, string) {
+	return func(v *validation, in *pyjson.Object) (string, string) {
 		raw, _ := in.Get(field)
 		name, ok := raw.(string)
 		if _, linked := asLink(raw); linked {
 			return "", ""
 		}
 		if !ok {
-			return field, complaint + pyStr(raw)
+			return field, complaint + pyjson.Str(raw)
 		}
 		if _, sent := v.job.Inputs[name]; sent {
 			return "", ""
@@ -139,7 +140,7 @@ func checkFile(field, complaint string) func(*validation, *Object) (string, stri
 }
 
 // checkSavePrefix refuses a filename_prefix that leaves the output folder before anything runs; ComfyUI notices when the picture is done.
-func checkSavePrefix(_ *validation, in *Object) (string, string) {
+func checkSavePrefix(_ *validation, in *pyjson.Object) (string, string) {
 	raw, _ := in.Get("filename_prefix")
 	prefix, ok := raw.(string)
 	if !ok {

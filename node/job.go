@@ -12,7 +12,7 @@ type Job struct {
 	Workflow *Workflow
 	// Targets restricts the run to these output nodes; empty: all.
 	Targets []string
-	// ExtraPNGInfo is written into saved pictures, one text chunk a key (ComfyUI: "workflow"). Values are anything DumpJSON takes.
+	// ExtraPNGInfo is written into saved pictures, one text chunk a key (ComfyUI: "workflow"). Values are anything pyjson.Dump takes.
 	ExtraPNGInfo map[string]any
 	// Inputs are files sent with the job; LoadImage and LoadLatent find them by name before they look into the input folder.
 	Inputs map[string][]byte

@@ -6,6 +6,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/models/weights"
+	"patchbay/node/pyjson"
 )
 
 // loadClasses are the rows that name model files. They read headers only.
@@ -114,7 +115,7 @@ func loadUNET(c *Call) ([]any, error) {
 
 // checkPrecision refuses weight types that would round the weights again: weights are computed in the precision of their file. A type that all weights of
 // the file have already changes nothing. What cannot be read is left to the loader's own words.
-func checkPrecision(v *validation, in *Object) (field, text string) {
+func checkPrecision(v *validation, in *pyjson.Object) (field, text string) {
 	d, _ := in.Get("weight_dtype")
 	want, narrow := map[any]engine.DType{"fp8_e4m3fn": engine.F8E4M3, "fp8_e4m3fn_fast": engine.F8E4M3, "fp8_e5m2": engine.F8E5M2}[d]
 	name, ok := in.Get("unet_name")
@@ -139,7 +140,7 @@ func checkPrecision(v *validation, in *Object) (field, text string) {
 	if err != nil || other == "" {
 		return "", ""
 	}
-	return "weight_dtype", fmt.Sprintf("%s would round the weights (%s), which is not supported: weights keep the type of their file; use \"default\" (with a file of that type to save memory)", pyStr(d), other)
+	return "weight_dtype", fmt.Sprintf("%s would round the weights (%s), which is not supported: weights keep the type of their file; use \"default\" (with a file of that type to save memory)", pyjson.Str(d), other)
 }
 
 func loadVAE(c *Call) ([]any, error) {

@@ -13,6 +13,7 @@ import (
 	"patchbay/engine"
 	"patchbay/engine/safetensors"
 	"patchbay/models/weights/goldenweights"
+	"patchbay/node/pyjson"
 )
 
 // record is node/testdata/nodes.safetensors: what ComfyUI's own classes gave (tests/reference/make_nodes.py says how).
@@ -35,7 +36,7 @@ func openRecord(t *testing.T) record {
 // metadata decodes one of the JSON texts of the file.
 func (r record) metadata(key string) any {
 	r.t.Helper()
-	v, err := DecodeJSON([]byte(r.file.Metadata()[key]))
+	v, err := pyjson.Decode([]byte(r.file.Metadata()[key]))
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -58,7 +59,7 @@ func (r record) tensor(name string) *Tensor {
 // input turns a recorded input into what Exec takes.
 func (r record) input(run *Runner, v any) any {
 	switch x := v.(type) {
-	case *Object:
+	case *pyjson.Object:
 		if name, ok := x.Get("tensor"); ok {
 			return r.tensor(name.(string))
 		}
@@ -68,7 +69,7 @@ func (r record) input(run *Runner, v any) any {
 			}
 			return run.handles.grant(&VAE{Name: pixelSpace, Key: pixelSpace, Channels: 3}, 0)
 		}
-		o := NewObject()
+		o := pyjson.NewObject()
 		for _, k := range x.Keys() {
 			o.Set(k, r.input(run, x.At(k)))
 		}
@@ -76,11 +77,11 @@ func (r record) input(run *Runner, v any) any {
 	case []any:
 		out := []any{}
 		for _, e := range x {
-			o, isEntry := e.(*Object)
+			o, isEntry := e.(*pyjson.Object)
 			if !isEntry {
 				return x
 			}
-			keys := r.input(run, o).(*Object)
+			keys := r.input(run, o).(*pyjson.Object)
 			context, _ := keys.Get("context")
 			keys = without(keys, "context")
 			out = append(out, []any{context, keys})
@@ -91,8 +92,8 @@ func (r record) input(run *Runner, v any) any {
 }
 
 // without returns a copy of an object that lacks a key.
-func without(o *Object, key string) *Object {
-	out := NewObject()
+func without(o *pyjson.Object, key string) *pyjson.Object {
+	out := pyjson.NewObject()
 	for _, k := range o.Keys() {
 		if k != key {
 			out.Set(k, o.At(k))
@@ -104,7 +105,7 @@ func without(o *Object, key string) *Object {
 // differs compares what Exec gave with what was recorded; "" means equal within bound.
 func (r record) differs(got, want any, bound float64) string {
 	switch w := want.(type) {
-	case *Object:
+	case *pyjson.Object:
 		name, isTensor := w.Get("tensor")
 		if isTensor {
 			return tensorsDiffer(got, r.tensor(name.(string)), bound)
@@ -112,7 +113,7 @@ func (r record) differs(got, want any, bound float64) string {
 		if len(w.Keys()) == 0 {
 			return ""
 		}
-		g, ok := got.(*Object)
+		g, ok := got.(*pyjson.Object)
 		if !ok {
 			return fmt.Sprintf("got %T, want an object", got)
 		}
@@ -124,9 +125,9 @@ func (r record) differs(got, want any, bound float64) string {
 		}
 		for i := range w {
 			g := list[i]
-			if o, isEntry := w[i].(*Object); isEntry { // an entry of a conditioning
+			if o, isEntry := w[i].(*pyjson.Object); isEntry { // an entry of a conditioning
 				pair := g.([]any)
-				keys := cloneValue(pair[1]).(*Object)
+				keys := pyjson.Clone(pair[1]).(*pyjson.Object)
 				keys.Set("context", pair[0])
 				if d := r.objectsDiffer(keys, o, bound); d != "" {
 					return fmt.Sprintf("entry %d: %s", i, d)
@@ -149,7 +150,7 @@ func (r record) differs(got, want any, bound float64) string {
 }
 
 // objectsDiffer compares key by key; a key that is null or false in the record may be missing.
-func (r record) objectsDiffer(got, want *Object, bound float64) string {
+func (r record) objectsDiffer(got, want *pyjson.Object, bound float64) string {
 	for _, k := range want.Keys() {
 		g, ok := got.Get(k)
 		if w := want.At(k); !ok && (w == nil || w == false) {
@@ -192,7 +193,7 @@ func tensorsDiffer(got any, want *Tensor, bound float64) string {
 
 // caseBound is the largest difference allowed, relative to the largest value (at least 1): none, but where values are resized with floats; bislerp
 // magnifies the last bit of its angles, bicubic adds sixteen products.
-func caseBound(in *Object) float64 {
+func caseBound(in *pyjson.Object) float64 {
 	switch method, _ := in.Get("upscale_method"); method {
 	case "bislerp":
 		return 1e-5
@@ -215,7 +216,7 @@ func TestNodesEqualComfyUI(t *testing.T) {
 	r := openRecord(t)
 	for _, c := range r.cases() {
 		switch vae, _ := c.in.Get("vae"); {
-		case vae != nil && vae.(*Object).At("vae") == "vae-kl": // the next test's
+		case vae != nil && vae.(*pyjson.Object).At("vae") == "vae-kl": // the next test's
 		case vae != nil:
 			r.inpaintCase(run, c)
 			ran[c.class]++
@@ -249,7 +250,7 @@ func TestAutoencoderNodesEqualComfyUI(t *testing.T) {
 	r, ran := openRecord(t), 0
 	r.vae = exec(t, run, "VAELoader", map[string]any{"vae_name": "kl.safetensors"})
 	for _, c := range r.cases() {
-		if vae, _ := c.in.Get("vae"); vae != nil && vae.(*Object).At("vae") == "vae-kl" {
+		if vae, _ := c.in.Get("vae"); vae != nil && vae.(*pyjson.Object).At("vae") == "vae-kl" {
 			ran++
 			r.compare(run, c, 2e-5) // README.md of the goldens, section 2
 		}
@@ -281,15 +282,15 @@ func writeGolden(t *testing.T, name, path string) {
 // recordedCall is one call of a class.
 type recordedCall struct {
 	name, class string
-	in          *Object
+	in          *pyjson.Object
 	want        []any
 }
 
 func (r record) cases() (out []recordedCall) {
 	for i, raw := range r.metadata("cases").([]any) {
-		c := raw.(*Object)
-		class, in := c.At("class").(string), c.At("inputs").(*Object)
-		out = append(out, recordedCall{fmt.Sprintf("case %d %s %s", i, class, DumpJSON(in)), class, in, c.At("outputs").([]any)})
+		c := raw.(*pyjson.Object)
+		class, in := c.At("class").(string), c.At("inputs").(*pyjson.Object)
+		out = append(out, recordedCall{fmt.Sprintf("case %d %s %s", i, class, pyjson.Dump(in)), class, in, c.At("outputs").([]any)})
 	}
 	return out
 }
@@ -330,7 +331,7 @@ func (r record) inpaintCase(run *Runner, c recordedCall) {
 				t.Errorf("%s: output %d: %s", c.name, k, d)
 			}
 		}
-		latent, expected := out[2].(*Object), cloneValue(c.want[2]).(*Object)
+		latent, expected := out[2].(*pyjson.Object), pyjson.Clone(c.want[2]).(*pyjson.Object)
 		expected = without(expected, "samples") // the built-in encoder of pixel_space cuts nothing
 		latent = without(latent, "samples")
 		if d := r.objectsDiffer(latent, expected, 1e-6); d != "" {
@@ -346,7 +347,7 @@ func (r record) inpaintCase(run *Runner, c recordedCall) {
 		return v
 	}
 	im, mask := value("IMAGE", "pixels").(*Image), value("MASK", "mask").(*Mask)
-	n, _ := in.At("vae").(*Object).Get("vae")
+	n, _ := in.At("vae").(*pyjson.Object).Get("vae")
 	scale := int(n.(int64))
 	sized, err := mask.sized(im.Y, im.X)
 	if err != nil {
@@ -357,15 +358,15 @@ func (r record) inpaintCase(run *Runner, c recordedCall) {
 		t.Fatal(err)
 	}
 	grey = grey.cut(im.X%scale/2, im.Y%scale/2, im.X/scale*scale, im.Y/scale*scale)
-	got := NewObject("samples", NewTensor(grey.Data, grey.B, grey.Y, grey.X, grey.C), "noise_mask", NewTensor(noise.Data, noise.B, noise.Y, noise.X))
-	if d := r.objectsDiffer(got, c.want[0].(*Object), 0); d != "" {
+	got := pyjson.NewObject("samples", NewTensor(grey.Data, grey.B, grey.Y, grey.X, grey.C), "noise_mask", NewTensor(noise.Data, noise.B, noise.Y, noise.X))
+	if d := r.objectsDiffer(got, c.want[0].(*pyjson.Object), 0); d != "" {
 		t.Errorf("%s: %s", c.name, d)
 	}
 }
 
 // TestObjectInfoMatchesComfyUI compares the entries of classes that the recorded server file lacks.
 func TestObjectInfoMatchesComfyUI(t *testing.T) {
-	entries, cat := openRecord(t).metadata("object_info").(*Object), NewCatalogue()
+	entries, cat := openRecord(t).metadata("object_info").(*pyjson.Object), NewCatalogue()
 	for _, name := range entries.Keys() {
 		k := cat.Class(name)
 		if k == nil {
@@ -376,11 +377,11 @@ func TestObjectInfoMatchesComfyUI(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := DecodeJSON(text)
+		got, err := pyjson.Decode(text)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if a, b := string(DumpJSON(withFiles(k, stripped(got)))), string(DumpJSON(entries.At(name))); a != b {
+		if a, b := string(pyjson.Dump(withFiles(k, stripped(got)))), string(pyjson.Dump(entries.At(name))); a != b {
 			t.Errorf("object_info of %s\n got %s\nwant %s", name, a, b)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"patchbay/node/pyjson"
 	"patchbay/tests/golden"
 )
 
@@ -126,11 +127,11 @@ func TestPNGChunksMatchGolden(t *testing.T) {
 	if got := w.JSON(); !bytes.Equal(got, prompt) {
 		t.Errorf("a graph that was read and written differs\n got %s\nwant %s", got, prompt)
 	}
-	if got := string(DumpJSON(extra["workflow"])); got != "{\"nodes\": [], \"note\": \"\\u00e9\\u72d0\"}" {
+	if got := string(pyjson.Dump(extra["workflow"])); got != "{\"nodes\": [], \"note\": \"\\u00e9\\u72d0\"}" {
 		t.Errorf("workflow text is %s", got)
 	}
 	// The picture that we write with the same texts has the same chunks in the same order, pixels apart.
-	ours := EncodePNG(make([]byte, 64*64*3), 64, 64, 3, [2]string{"prompt", string(w.JSON())}, [2]string{"workflow", string(DumpJSON(extra["workflow"]))})
+	ours := EncodePNG(make([]byte, 64*64*3), 64, 64, 3, [2]string{"prompt", string(w.JSON())}, [2]string{"workflow", string(pyjson.Dump(extra["workflow"]))})
 	a, b := beforePixels(t, picture), beforePixels(t, ours)
 	if !bytes.Equal(a, b) {
 		t.Errorf("bytes up to the pixels differ\n got %q\nwant %q", b, a)

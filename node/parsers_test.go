@@ -17,6 +17,7 @@ import (
 	"golang.org/x/image/bmp"
 	"golang.org/x/image/tiff"
 
+	"patchbay/node/pyjson"
 	"patchbay/tests/hammer"
 )
 
@@ -64,7 +65,7 @@ func workflowTarget() *hammer.Target[*Workflow] {
 				return fmt.Errorf("no outputs and no failure")
 			}
 			if failure != nil {
-				_ = DumpJSON(failure.ErrorBody())
+				_ = pyjson.Dump(failure.ErrorBody())
 			}
 			return nil
 		},
@@ -145,7 +146,7 @@ func pngTarget(tb testing.TB) *hammer.Target[texts] {
 			if refused != nil {
 				return nil
 			}
-			if _, err := DecodeJSON(out.prompt); err != nil {
+			if _, err := pyjson.Decode(out.prompt); err != nil {
 				return fmt.Errorf("a prompt that is not JSON was returned: %w", err)
 			}
 			return nil

@@ -10,6 +10,8 @@ import (
 	"io"
 	"sort"
 	"unicode/utf8"
+
+	"patchbay/node/pyjson"
 )
 
 // textChunk is one key and value of a PNG's text.
@@ -144,14 +146,14 @@ func WorkflowFromPNG(data []byte) (prompt []byte, extra map[string]any, err erro
 			prompt = []byte(t.value)
 			continue
 		}
-		if v, err := DecodeJSON([]byte(t.value)); err == nil {
+		if v, err := pyjson.Decode([]byte(t.value)); err == nil {
 			extra[t.key] = v
 		}
 	}
 	if prompt == nil {
 		return nil, extra, fmt.Errorf("the picture holds no workflow to run (no text called \"prompt\"; it has: %s)", listed(keys))
 	}
-	if _, err := DecodeJSON(prompt); err != nil {
+	if _, err := pyjson.Decode(prompt); err != nil {
 		return nil, extra, fmt.Errorf("the picture's workflow is not JSON: %w", err)
 	}
 	return prompt, extra, nil
@@ -290,11 +292,11 @@ func extraTexts(extra map[string]any) []textChunk {
 	for _, k := range keys {
 		v := extra[k]
 		if raw, ok := v.(json.RawMessage); ok {
-			if decoded, err := DecodeJSON(raw); err == nil {
+			if decoded, err := pyjson.Decode(raw); err == nil {
 				v = decoded
 			}
 		}
-		out = append(out, textChunk{k, string(DumpJSON(v))})
+		out = append(out, textChunk{k, string(pyjson.Dump(v))})
 	}
 	return out
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"patchbay/node/pyjson"
 	"patchbay/parallel"
 	"patchbay/tests/golden"
 )
@@ -66,16 +67,16 @@ func recordedRuns(t *testing.T) ([]recordedRun, map[string]*Workflow) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	decoded, err := DecodeJSON(text)
+	decoded, err := pyjson.Decode(text)
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, _ := decoded.(*Object).Get("runs")
+	list, _ := decoded.(*pyjson.Object).Get("runs")
 	graphs := map[string]*Workflow{}
 	for i, r := range list.([]any) {
 		prompt := r
 		for _, key := range []string{"submit", "body", "prompt"} {
-			o, _ := prompt.(*Object)
+			o, _ := prompt.(*pyjson.Object)
 			if prompt = nil; o != nil {
 				prompt, _ = o.Get(key)
 			}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"patchbay/models/tokenizer"
+	"patchbay/node/pyjson"
 	"patchbay/parallel"
 )
 
@@ -443,7 +444,7 @@ func describe(v any) string {
 	case Sigmas:
 		return fmt.Sprintf("SIGMAS of %d", len(x))
 	case string, bool, int64, uint64, float64:
-		s := pyStr(x)
+		s := pyjson.Str(x)
 		return s[:min(len(s), 200)]
 	}
 	return typeOf(v)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"patchbay/node/pyjson"
 	"patchbay/parallel"
 )
 
@@ -81,7 +82,7 @@ func (s *signer) compute(id string) string {
 }
 
 // change is the change value of a node: the one stored in the graph, or what the class computes from its literal inputs. An error means: run.
-func (s *signer) change(id string, k *Class, inputs *Object) (string, bool) {
+func (s *signer) change(id string, k *Class, inputs *pyjson.Object) (string, bool) {
 	node, _ := s.job.Workflow.node(id)
 	if stored, ok := node.Get("is_changed"); ok {
 		return canonical(stored), true
@@ -112,19 +113,19 @@ func canonical(v any) string {
 		if x == math.Trunc(x) && math.Abs(x) < 1<<53 {
 			return fmt.Sprint(int64(x))
 		}
-		return pyFloat(x)
+		return pyjson.FormatFloat(x)
 	case []any:
 		parts := make([]string, len(x))
 		for i := range x {
 			parts[i] = canonical(x[i])
 		}
 		return "[" + strings.Join(parts, ",") + "]"
-	case *Object:
+	case *pyjson.Object:
 		var parts []string
 		for _, k := range slices.Sorted(slices.Values(x.Keys())) {
-			parts = append(parts, pyQuote(k)+":"+canonical(x.At(k)))
+			parts = append(parts, pyjson.Quote(k)+":"+canonical(x.At(k)))
 		}
 		return "{" + strings.Join(parts, ",") + "}"
 	}
-	return pyRepr(v)
+	return pyjson.Repr(v)
 }

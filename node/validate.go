@@ -6,6 +6,8 @@ import (
 	"math/big"
 	"sort"
 	"strings"
+
+	"patchbay/node/pyjson"
 )
 
 // Validate checks a job as ComfyUI checks a prompt: classes first, then every output node with all its ancestors. It needs no device. Literals are
@@ -64,7 +66,7 @@ type verdict struct {
 // problem is one entry of a node's errors.
 type problem struct {
 	kind, message, details string
-	extra                  *Object
+	extra                  *pyjson.Object
 }
 
 // starts returns the output nodes to run, after checking that every node of the workflow has a known class.
@@ -75,7 +77,7 @@ func (v *validation) starts() ([]string, *Failure) {
 	}
 	var out []string
 	for _, id := range v.w.root.Keys() {
-		node, _ := v.w.root.At(id).(*Object)
+		node, _ := v.w.root.At(id).(*pyjson.Object)
 		var class any
 		if node != nil {
 			class, _ = node.Get("class_type")
@@ -86,7 +88,7 @@ func (v *validation) starts() ([]string, *Failure) {
 		}
 		k := v.cat.classes[name]
 		if k == nil {
-			return nil, &Failure{Code: CodeInvalidPrompt, Message: fmt.Sprintf("Cannot execute because node %s does not exist.", shown(name)), Details: fmt.Sprintf("Node ID '#%s'", id), Node: id, Class: shown(name)}
+			return nil, &Failure{Code: CodeInvalidPrompt, Message: fmt.Sprintf("Cannot execute because node %s does not exist.", pyjson.Excerpt(name)), Details: fmt.Sprintf("Node ID '#%s'", id), Node: id, Class: pyjson.Excerpt(name)}
 		}
 		if k.Output && (len(wanted) == 0 || wanted[id]) {
 			out = append(out, id)
@@ -107,7 +109,7 @@ type exception struct {
 func (v *validation) outer(id string) *verdict {
 	r, ex := v.node(id)
 	if ex != nil {
-		r = &verdict{errors: []problem{{codeValidation, messageOuterValidation, ex.text, NewObject("exception_type", ex.kind, "traceback", []any{})}}}
+		r = &verdict{errors: []problem{{codeValidation, messageOuterValidation, ex.text, pyjson.NewObject("exception_type", ex.kind, "traceback", []any{})}}}
 		v.done[id] = r
 	}
 	return r
@@ -131,7 +133,7 @@ func (v *validation) node(id string) (*verdict, *exception) {
 	if !has {
 		return nil, &exception{"KeyError", "'inputs'"}
 	}
-	inputs, isObject := raw.(*Object)
+	inputs, isObject := raw.(*pyjson.Object)
 	if !isObject {
 		return nil, &exception{"TypeError", badInputs(raw)}
 	}
@@ -144,7 +146,7 @@ func (v *validation) node(id string) (*verdict, *exception) {
 	}
 	if r.ok && len(r.errors) == 0 && k.Check != nil {
 		if name, text := k.Check(v, inputs); text != "" {
-			r.errors = append(r.errors, problem{codeCustom, messageCustomValidation, name + " - " + text, NewObject("input_name", name)})
+			r.errors = append(r.errors, problem{codeCustom, messageCustomValidation, name + " - " + text, pyjson.NewObject("input_name", name)})
 		}
 	}
 	if c := v.done[id]; c != nil { // a cycle that comes back to this node was found on the way
@@ -165,7 +167,7 @@ func (v *validation) cycle(nodes []string) *verdict {
 	for i := range nodes {
 		ids[i] = nodes[i]
 	}
-	r := &verdict{errors: []problem{{codeCycle, "Dependency cycle detected", strings.Join(names, " -> "), NewObject("node_id", nodes[0], "cycle_nodes", ids)}}}
+	r := &verdict{errors: []problem{{codeCycle, "Dependency cycle detected", strings.Join(names, " -> "), pyjson.NewObject("node_id", nodes[0], "cycle_nodes", ids)}}}
 	v.done[nodes[0]] = r
 	return r
 }
@@ -178,11 +180,11 @@ func badInputs(raw any) string {
 	case []any:
 		return "list indices must be integers or slices, not str"
 	}
-	return fmt.Sprintf("argument of type '%s' is not iterable", pyKind(raw))
+	return fmt.Sprintf("argument of type '%s' is not iterable", pyjson.TypeName(raw))
 }
 
 // input validates one declared input of a node.
-func (v *validation) input(k *Class, in *Input, inputs *Object, r *verdict) *exception {
+func (v *validation) input(k *Class, in *Input, inputs *pyjson.Object, r *verdict) *exception {
 	val, given := inputs.Get(in.Name)
 	if !given {
 		if in.Later {
@@ -190,14 +192,14 @@ func (v *validation) input(k *Class, in *Input, inputs *Object, r *verdict) *exc
 			return nil
 		}
 		if !in.Optional {
-			r.errors = append(r.errors, problem{codeInputMissing, messageInputMissing, in.Name, NewObject("input_name", in.Name)})
+			r.errors = append(r.errors, problem{codeInputMissing, messageInputMissing, in.Name, pyjson.NewObject("input_name", in.Name)})
 		}
 		return nil
 	}
 	if l, ok := val.([]any); ok {
 		return v.link(k, in, l, r)
 	}
-	if o, ok := val.(*Object); ok {
+	if o, ok := val.(*pyjson.Object); ok {
 		if inner, ok := o.Get("__value__"); ok {
 			val = inner
 			inputs.Set(in.Name, val)
@@ -215,13 +217,13 @@ func (v *validation) input(k *Class, in *Input, inputs *Object, r *verdict) *exc
 // link validates an input that names another node.
 func (v *validation) link(k *Class, in *Input, l []any, r *verdict) *exception {
 	if len(l) != 2 {
-		r.errors = append(r.errors, problem{codeBadLink, messageBadLink, in.Name, NewObject("input_name", in.Name, "input_config", v.config(k, in), "received_value", l)})
+		r.errors = append(r.errors, problem{codeBadLink, messageBadLink, in.Name, pyjson.NewObject("input_name", in.Name, "input_config", v.config(k, in), "received_value", l)})
 		return nil
 	}
 	id, isText := l[0].(string)
 	source, found := v.w.node(id)
 	if !isText || !found || source == nil {
-		return &exception{"KeyError", shown(pyRepr(l[0]))}
+		return &exception{"KeyError", pyjson.Excerpt(pyjson.Repr(l[0]))}
 	}
 	received, ex := outputType(v.cat.classes[v.w.Class(id)], l[1])
 	if ex != nil {
@@ -230,18 +232,18 @@ func (v *validation) link(k *Class, in *Input, l []any, r *verdict) *exception {
 	if !typesFit(received, in.Type) {
 		shown := in.Type
 		if in.Type == "COMBO" && !k.NewStyle {
-			shown = pyRepr(v.choices(in))
+			shown = pyjson.Repr(v.choices(in))
 		}
 		r.errors = append(r.errors, problem{
 			codeTypeMismatch, messageTypeMismatch, fmt.Sprintf("%s, received_type(%s) mismatch input_type(%s)", in.Name, received, shown),
-			NewObject("input_name", in.Name, "input_config", v.config(k, in), "received_type", received, "linked_node", l),
+			pyjson.NewObject("input_name", in.Name, "input_config", v.config(k, in), "received_type", received, "linked_node", l),
 		})
 		return nil
 	}
 	r.deps = append(r.deps, id)
 	inner, ex := v.node(id)
 	if ex != nil {
-		v.done[id] = &verdict{errors: []problem{{codeInnerValidation, messageInnerValidation, ex.text, NewObject("input_name", in.Name, "input_config", v.config(k, in),
+		v.done[id] = &verdict{errors: []problem{{codeInnerValidation, messageInnerValidation, ex.text, pyjson.NewObject("input_name", in.Name, "input_config", v.config(k, in),
 			"exception_message", ex.text, "exception_type", ex.kind, "traceback", []any{}, "linked_node", l)}}}
 		r.ok = false
 		return nil
@@ -264,7 +266,7 @@ func outputType(k *Class, slot any) (string, *exception) {
 	}
 	n, ok := slot.(int64)
 	if !ok {
-		if kind := pyKind(slot); kind != "int" {
+		if kind := pyjson.TypeName(slot); kind != "int" {
 			return "", &exception{"TypeError", fmt.Sprintf("%s indices must be integers or slices, not %s", container, kind)}
 		}
 		n = math.MaxInt32
@@ -299,24 +301,24 @@ func (v *validation) literal(k *Class, in *Input, val any) (any, *problem) {
 	var err error
 	switch in.Type {
 	case "INT":
-		val, err = pyInt(val)
+		val, err = pyjson.Int(val)
 	case "FLOAT":
-		val, err = pyFloatOf(val)
+		val, err = pyjson.Float(val)
 	case "STRING":
-		val = pyStr(val)
+		val = pyjson.Str(val)
 	case "BOOLEAN":
-		val = pyBool(val)
+		val = pyjson.Bool(val)
 	case "COMBO":
 	default:
 		return nil, &problem{
-			codeExpectedLink, fmt.Sprintf("Input %s takes a link [node id, slot] to a node that gives %s", in.Name, in.Type), fmt.Sprintf("%s, got %s", in.Name, shown(pyRepr(val))),
-			NewObject("input_name", in.Name, "input_config", v.config(k, in), "received_value", val),
+			codeExpectedLink, fmt.Sprintf("Input %s takes a link [node id, slot] to a node that gives %s", in.Name, in.Type), fmt.Sprintf("%s, got %s", in.Name, pyjson.Excerpt(pyjson.Repr(val))),
+			pyjson.NewObject("input_name", in.Name, "input_config", v.config(k, in), "received_value", val),
 		}
 	}
 	if err != nil {
 		return nil, &problem{
-			codeInvalidInput, "Failed to convert an input value to a " + in.Type + " value", fmt.Sprintf("%s, %s, %s", in.Name, shown(pyStr(given)), shown(err.Error())),
-			NewObject("input_name", in.Name, "input_config", v.config(k, in), "received_value", given, "exception_message", shown(err.Error())),
+			codeInvalidInput, "Failed to convert an input value to a " + in.Type + " value", fmt.Sprintf("%s, %s, %s", in.Name, pyjson.Excerpt(pyjson.Str(given)), pyjson.Excerpt(err.Error())),
+			pyjson.NewObject("input_name", in.Name, "input_config", v.config(k, in), "received_value", given, "exception_message", pyjson.Excerpt(err.Error())),
 		}
 	}
 	for _, own := range k.Own {
@@ -337,11 +339,11 @@ func (v *validation) literal(k *Class, in *Input, val any) (any, *problem) {
 		}
 	}
 	var config any = v.config(k, in)
-	allowed := pyRepr(choices)
+	allowed := pyjson.Repr(choices)
 	if len(choices) > 20 {
 		config, allowed = nil, fmt.Sprintf("(list of length %d)", len(choices))
 	}
-	return nil, &problem{codeNotInList, messageNotInList, fmt.Sprintf("%s: '%s' not in %s", in.Name, shown(pyStr(val)), allowed), NewObject("input_name", in.Name, "input_config", config, "received_value", val)}
+	return nil, &problem{codeNotInList, messageNotInList, fmt.Sprintf("%s: '%s' not in %s", in.Name, pyjson.Excerpt(pyjson.Str(val)), allowed), pyjson.NewObject("input_name", in.Name, "input_config", config, "received_value", val)}
 }
 
 // limits checks min and max, and that a float is a number at all.
@@ -349,17 +351,17 @@ func (v *validation) limits(k *Class, in *Input, val any) *problem {
 	if in.Options == nil {
 		return nil
 	}
-	extra := func() *Object {
-		return NewObject("input_name", in.Name, "input_config", v.config(k, in), "received_value", val)
+	extra := func() *pyjson.Object {
+		return pyjson.NewObject("input_name", in.Name, "input_config", v.config(k, in), "received_value", val)
 	}
 	if f, ok := val.(float64); ok && math.IsNaN(f) {
 		return &problem{codeInvalidInput, "Failed to convert an input value to a FLOAT value", in.Name + ", nan, not a number", extra()}
 	}
 	if lo, ok := in.Options.Get("min"); ok && compare(val, lo) < 0 {
-		return &problem{codeTooSmall, fmt.Sprintf("Value %s smaller than min of %s", shown(pyStr(val)), pyStr(lo)), in.Name, extra()}
+		return &problem{codeTooSmall, fmt.Sprintf("Value %s smaller than min of %s", pyjson.Excerpt(pyjson.Str(val)), pyjson.Str(lo)), in.Name, extra()}
 	}
 	if hi, ok := in.Options.Get("max"); ok && compare(val, hi) > 0 {
-		return &problem{codeTooBig, fmt.Sprintf("Value %s bigger than max of %s", shown(pyStr(val)), pyStr(hi)), in.Name, extra()}
+		return &problem{codeTooBig, fmt.Sprintf("Value %s bigger than max of %s", pyjson.Excerpt(pyjson.Str(val)), pyjson.Str(hi)), in.Name, extra()}
 	}
 	return nil
 }
@@ -405,7 +407,7 @@ func (v *validation) choices(in *Input) []any {
 func (v *validation) config(k *Class, in *Input) any {
 	c := in.config(k, v.roots)
 	if len(c) == 1 {
-		c = append(c, NewObject())
+		c = append(c, pyjson.NewObject())
 	}
 	return c
 }
@@ -435,9 +437,9 @@ func (v *validation) report(bad []string) map[string]any {
 	for id, outs := range dependents {
 		list := []any{}
 		for _, e := range v.done[id].errors {
-			list = append(list, NewObject("type", e.kind, "message", e.message, "details", e.details, "extra_info", e.extra))
+			list = append(list, pyjson.NewObject("type", e.kind, "message", e.message, "details", e.details, "extra_info", e.extra))
 		}
-		report[id] = NewObject("errors", list, "dependent_outputs", outs, "class_type", v.w.Class(id))
+		report[id] = pyjson.NewObject("errors", list, "dependent_outputs", outs, "class_type", v.w.Class(id))
 	}
 	return report
 }
@@ -448,7 +450,7 @@ func (f *Failure) blame(v *validation) {
 	for id := range f.NodeErrors {
 		ids = append(ids, id)
 	}
-	sortKeys(ids)
+	pyjson.SortKeys(ids)
 	if len(ids) == 0 {
 		return
 	}

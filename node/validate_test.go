@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/node/pyjson"
 	"patchbay/tests/golden"
 )
 
@@ -77,12 +78,12 @@ func TestValidationMatchesGolden(t *testing.T) {
 			elsewhere++
 			continue
 		}
-		body, err := DecodeJSON([]byte(c.Request.Body))
+		body, err := pyjson.Decode([]byte(c.Request.Body))
 		if err != nil {
 			t.Errorf("%s: %v", c.Name, err)
 			continue
 		}
-		outputs, failure, w := validateBody(cat, roots, body.(*Object))
+		outputs, failure, w := validateBody(cat, roots, body.(*pyjson.Object))
 		if missing := unknownClasses(cat, w, c.Name); len(missing) > 0 {
 			t.Logf("%s: not compared, needs the classes %v", c.Name, missing)
 			elsewhere++
@@ -108,7 +109,7 @@ func TestValidationMatchesGolden(t *testing.T) {
 }
 
 // validateBody takes graph and targets from a POST /prompt body.
-func validateBody(cat *Catalogue, roots Roots, body *Object) ([]string, *Failure, *Workflow) {
+func validateBody(cat *Catalogue, roots Roots, body *pyjson.Object) ([]string, *Failure, *Workflow) {
 	prompt, _ := body.Get("prompt")
 	w, failure := ParseWorkflow(prompt)
 	if failure != nil {
@@ -144,12 +145,12 @@ func (c validationCase) compare(t *testing.T, outputs []string, failure *Failure
 	if c.Text != "" {
 		answer = c.Text
 	}
-	decoded, err := DecodeJSON([]byte(answer))
+	decoded, err := pyjson.Decode([]byte(answer))
 	if err != nil {
 		t.Errorf("%s: recorded answer: %v", c.Name, err)
 		return
 	}
-	want := decoded.(*Object)
+	want := decoded.(*pyjson.Object)
 	if c.Status == 200 {
 		got := slices.Sorted(slices.Values(outputs))
 		if !slices.Equal(got, c.Queued.Outputs) {
@@ -194,17 +195,17 @@ func (c validationCase) compareCoerced(t *testing.T, w *Workflow) {
 
 // normal renders a value with sorted keys; errors of a node are sorted by input and tracebacks blanked, as in the recorded file.
 func normal(v any) string {
-	n, err := normalize(v)
+	n, err := pyjson.Normalize(v)
 	if err != nil {
 		return err.Error()
 	}
-	return string(DumpJSON(tidy("", n)))
+	return string(pyjson.Dump(tidy("", n)))
 }
 
 func tidy(key string, v any) any {
 	switch x := v.(type) {
-	case *Object:
-		o := NewObject()
+	case *pyjson.Object:
+		o := pyjson.NewObject()
 		for _, k := range slices.Sorted(slices.Values(x.Keys())) {
 			switch {
 			case k == "traceback":
@@ -221,7 +222,7 @@ func tidy(key string, v any) any {
 			out[i] = tidy("", x[i])
 		}
 		if key == "errors" || key == "dependent_outputs" {
-			sort.Slice(out, func(i, j int) bool { return string(DumpJSON(out[i])) < string(DumpJSON(out[j])) })
+			sort.Slice(out, func(i, j int) bool { return string(pyjson.Dump(out[i])) < string(pyjson.Dump(out[j])) })
 		}
 		return out
 	case float64:
@@ -244,7 +245,7 @@ func TestValidateTellsTheCycle(t *testing.T) {
 	if failure == nil || failure.NodeErrors["a"] == nil {
 		t.Fatalf("got %+v, want a dependency cycle at node a", failure)
 	}
-	text := string(DumpJSON(failure.NodeErrors["a"]))
+	text := string(pyjson.Dump(failure.NodeErrors["a"]))
 	if !strings.Contains(text, "a (FluxGuidance) -> b (FluxGuidance) -> a (FluxGuidance)") {
 		t.Errorf("the error does not tell the cycle: %s", text)
 	}

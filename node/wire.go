@@ -8,6 +8,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/models/dit"
+	"patchbay/node/pyjson"
 	"patchbay/parallel"
 )
 
@@ -66,7 +67,7 @@ func (r *Runner) export(v any, lease time.Duration) any {
 		return NewTensor(x, len(x))
 	case *Latent:
 		s := x.Samples
-		o := NewObject("samples", NewTensor(s.Data, s.B, s.C, s.Y, s.X))
+		o := pyjson.NewObject("samples", NewTensor(s.Data, s.B, s.C, s.Y, s.X))
 		if m := x.NoiseMask; m != nil {
 			o.Set("noise_mask", NewTensor(m.Data, m.B, m.Y, m.X))
 		}
@@ -96,7 +97,7 @@ func integers(v []int) []any {
 
 // export is [context, {keys}] with ComfyUI's keys where it has them.
 func (c *Cond) export() []any {
-	o := NewObject()
+	o := pyjson.NewObject()
 	if c.Pooled != nil {
 		o.Set("pooled_output", NewTensor(c.Pooled, 1, len(c.Pooled)))
 	}
@@ -145,7 +146,7 @@ func (c *Cond) export() []any {
 func (r *Runner) importValue(in *Input, v any) (any, error) {
 	wrong := func(err error) error { return fieldf(CodeBadInput, in.Name, "%s: %v", in.Name, err) }
 	if m, ok := v.(map[string]any); ok {
-		o := NewObject()
+		o := pyjson.NewObject()
 		for k, e := range m {
 			o.Set(k, e)
 		}
@@ -172,7 +173,7 @@ func (r *Runner) importValue(in *Input, v any) (any, error) {
 		return out, nil
 	}
 	if isWidget(in.Type) {
-		n, err := normalize(v)
+		n, err := pyjson.Normalize(v)
 		if err != nil {
 			return nil, wrong(err)
 		}
@@ -209,7 +210,7 @@ func importTensor(kind string, v any) (any, error) {
 }
 
 func importLatent(v any) (*Latent, error) {
-	o, ok := v.(*Object)
+	o, ok := v.(*pyjson.Object)
 	if !ok {
 		return nil, fmt.Errorf("takes {samples: tensor [B, C, Y, X]}, got %T", v)
 	}
@@ -237,10 +238,10 @@ func importLatent(v any) (*Latent, error) {
 		list, _ := b.([]any)
 		l.BatchIndex = []int{}
 		for _, e := range list {
-			n, err := pyInt(e)
+			n, err := pyjson.Int(e)
 			i, small := n.(int64)
 			if err != nil || !small || i < 0 || i > 1<<20 {
-				return nil, fmt.Errorf("batch_index holds %s: want numbers from 0 to %d", pyRepr(e), 1<<20)
+				return nil, fmt.Errorf("batch_index holds %s: want numbers from 0 to %d", pyjson.Repr(e), 1<<20)
 			}
 			l.BatchIndex = append(l.BatchIndex, int(i))
 		}
@@ -283,9 +284,9 @@ func importCond(context, keys any) (Cond, error) {
 	if c.Context, err = importArray(context); err != nil {
 		return c, fmt.Errorf("context: %w", err)
 	}
-	o, ok := keys.(*Object)
+	o, ok := keys.(*pyjson.Object)
 	if m, isMap := keys.(map[string]any); isMap {
-		o, ok = NewObject(), true
+		o, ok = pyjson.NewObject(), true
 		for k, e := range m {
 			o.Set(k, e)
 		}
@@ -319,7 +320,7 @@ func importArray(v any) (dit.Array, error) {
 func (c *Cond) set(key string, v any) (err error) {
 	number := func() float64 {
 		var f float64
-		if f, err = pyFloatOf(v); err == nil && (math.IsNaN(f) || math.IsInf(f, 0)) {
+		if f, err = pyjson.Float(v); err == nil && (math.IsNaN(f) || math.IsInf(f, 0)) {
 			err = fmt.Errorf("is %v: want a finite number", f)
 		}
 		return f
@@ -360,7 +361,7 @@ func (c *Cond) set(key string, v any) (err error) {
 	case "mask_strength":
 		c.MaskStrength = float32(number())
 	case "set_area_to_bounds":
-		c.MaskBounds = pyBool(v)
+		c.MaskBounds = pyjson.Bool(v)
 	case "context_len":
 		c.ContextLen = int(number())
 	case "context2_len":
@@ -391,9 +392,9 @@ func (c *Cond) setArea(v any) error {
 	if len(list) == 5 && list[0] == "percentage" {
 		c.AreaPart = new([4]float64)
 		for i := range c.AreaPart {
-			f, err := pyFloatOf(list[i+1])
+			f, err := pyjson.Float(list[i+1])
 			if err != nil || !(f >= 0 && f <= 1) {
-				return fmt.Errorf("part %d is %s: want 0 to 1", i, pyRepr(list[i+1]))
+				return fmt.Errorf("part %d is %s: want 0 to 1", i, pyjson.Repr(list[i+1]))
 			}
 			c.AreaPart[i] = f
 		}
@@ -404,10 +405,10 @@ func (c *Cond) setArea(v any) error {
 		return fmt.Errorf("takes [height, width, y, x]")
 	}
 	for i := range n {
-		p, err := pyInt(list[i])
+		p, err := pyjson.Int(list[i])
 		k, small := p.(int64)
 		if err != nil || !small || k < 0 || k > 1<<20 {
-			return fmt.Errorf("item %d is %s: want a number of latent pixels", i, pyRepr(list[i]))
+			return fmt.Errorf("item %d is %s: want a number of latent pixels", i, pyjson.Repr(list[i]))
 		}
 		n[i] = int(k)
 	}

@@ -3,6 +3,8 @@ package node
 import (
 	"fmt"
 	"strings"
+
+	"patchbay/node/pyjson"
 )
 
 // Limits of a workflow, far above what people send and far below what hurts.
@@ -14,38 +16,38 @@ const (
 // Workflow is a graph in ComfyUI's API format: node id -> {class_type, inputs, _meta}. It keeps the order of its keys where the source had one.
 // Validate coerces literals in place, as ComfyUI does; otherwise a Workflow is not changed after parsing. Not safe for concurrent use.
 type Workflow struct {
-	root *Object
+	root *pyjson.Object
 }
 
 // ParseWorkflow takes a decoded graph: *Object, map[string]any or map[any]any with nil, bool, string, json.Number, any integer or float type,
 // []any and nested maps. Plain maps have no order, so their keys are sorted (numbers by value). The graph is copied. The failure is
 // invalid_prompt, workflow_format_ui or workflow_too_large.
 func ParseWorkflow(v any) (*Workflow, *Failure) {
-	n, err := normalize(v)
+	n, err := pyjson.Normalize(v)
 	if err != nil {
 		return nil, &Failure{Code: CodeTooLarge, Message: "workflow cannot be read", Details: err.Error(), cause: err}
 	}
 	switch r := n.(type) {
-	case *Object:
+	case *pyjson.Object:
 		return newWorkflow(r)
 	case []any:
 		if len(r) == 0 { // ComfyUI walks an empty list as it walks an empty object
-			return &Workflow{root: NewObject()}, nil
+			return &Workflow{root: pyjson.NewObject()}, nil
 		}
 	}
-	return nil, failf(CodeInvalidPrompt, "a workflow is an object {node id: {\"class_type\": ..., \"inputs\": {...}}}, got %s", pythonKind(n))
+	return nil, failf(CodeInvalidPrompt, "a workflow is an object {node id: {\"class_type\": ..., \"inputs\": {...}}}, got %s", pyjson.Kind(n))
 }
 
 // ParseWorkflowJSON parses the JSON text of a graph and keeps the order of its keys. Python's NaN and Infinity are read too (and refused where they are used).
 func ParseWorkflowJSON(data []byte) (*Workflow, *Failure) {
-	v, err := DecodeJSON(data)
+	v, err := pyjson.Decode(data)
 	if err != nil {
 		return nil, &Failure{Code: CodeInvalidPrompt, Message: "workflow is not JSON", Details: err.Error(), cause: err}
 	}
 	return ParseWorkflow(v)
 }
 
-func newWorkflow(root *Object) (*Workflow, *Failure) {
+func newWorkflow(root *pyjson.Object) (*Workflow, *Failure) {
 	if _, ok := root.Get("nodes"); ok {
 		if _, ok := root.Get("links"); ok {
 			return nil, failf(CodeWorkflowFormatUI, "this is a workflow in the editor's format; export it in API format (Workflow > Export (API)) or send it through the ComfyUI node")
@@ -56,7 +58,7 @@ func newWorkflow(root *Object) (*Workflow, *Failure) {
 	}
 	for _, id := range root.Keys() {
 		if len(id) > maxNodeID {
-			return nil, failf(CodeTooLarge, "node id %s has %d bytes, the limit is %d", shown(id), len(id), maxNodeID)
+			return nil, failf(CodeTooLarge, "node id %s has %d bytes, the limit is %d", pyjson.Excerpt(id), len(id), maxNodeID)
 		}
 	}
 	return &Workflow{root: root}, nil
@@ -83,7 +85,7 @@ func (w *Workflow) Class(id string) string {
 func (w *Workflow) Title(id string) string {
 	if n, _ := w.node(id); n != nil {
 		if m, ok := n.Get("_meta"); ok {
-			if o, ok := m.(*Object); ok {
+			if o, ok := m.(*pyjson.Object); ok {
 				if t, ok := o.Get("title"); ok {
 					if s, ok := t.(string); ok && s != "" {
 						return s
@@ -111,7 +113,7 @@ func (w *Workflow) SetInput(id, name string, value any) error {
 	if in == nil {
 		return fmt.Errorf("set %s.%s: the workflow has no node %q; its nodes are %s", id, name, id, strings.Join(w.IDs(), ", "))
 	}
-	v, err := normalize(value)
+	v, err := pyjson.Normalize(value)
 	if err != nil {
 		return fmt.Errorf("set %s.%s: %w", id, name, err)
 	}
@@ -120,36 +122,36 @@ func (w *Workflow) SetInput(id, name string, value any) error {
 }
 
 // JSON returns the graph as ComfyUI would store it: Python's json.dumps with default separators, non-ASCII escaped.
-func (w *Workflow) JSON() []byte { return DumpJSON(w.root) }
+func (w *Workflow) JSON() []byte { return pyjson.Dump(w.root) }
 
 // Value returns the graph as plain maps and slices, for encoders that know nothing of Object.
 func (w *Workflow) Value() map[string]any {
-	m, _ := plain(w.root).(map[string]any)
+	m, _ := pyjson.Plain(w.root).(map[string]any)
 	return m
 }
 
 // Clone returns a deep copy.
 func (w *Workflow) Clone() *Workflow {
-	o, _ := cloneValue(w.root).(*Object)
+	o, _ := pyjson.Clone(w.root).(*pyjson.Object)
 	return &Workflow{root: o}
 }
 
-func (w *Workflow) node(id string) (*Object, bool) {
+func (w *Workflow) node(id string) (*pyjson.Object, bool) {
 	v, ok := w.root.Get(id)
 	if !ok {
 		return nil, false
 	}
-	o, _ := v.(*Object)
+	o, _ := v.(*pyjson.Object)
 	return o, true
 }
 
-func (w *Workflow) inputs(id string) *Object {
+func (w *Workflow) inputs(id string) *pyjson.Object {
 	n, _ := w.node(id)
 	if n == nil {
 		return nil
 	}
 	v, _ := n.Get("inputs")
-	o, _ := v.(*Object)
+	o, _ := v.(*pyjson.Object)
 	return o
 }
 

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"patchbay/ipc"
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // TestLimits runs the real program with limits from flags and environment: what a workflow names in plain numbers is refused before it is queued, what comes
@@ -56,7 +56,7 @@ func TestLimits(t *testing.T) {
 	if end, err := ipc.Run(ctx, c, &ipc.RunRequest{Workflow: strings.Replace(quick, `"width":64,"height":64`, `"width":128,"height":128`, 1)}, &ipc.Collector{}); err != nil || end.Type != ipc.EventSuccess {
 		t.Errorf("a picture of 16384 pixels: %v, %+v", err, end)
 	}
-	r, err := sock.Ask(ctx, ipc.VerbExec, "", &ipc.ExecRequest{Class: "EmptyLatentImage", Inputs: node.NewObject("width", 256, "height", 128, "batch_size", 1)})
+	r, err := sock.Ask(ctx, ipc.VerbExec, "", &ipc.ExecRequest{Class: "EmptyLatentImage", Inputs: pyjson.NewObject("width", 256, "height", 128, "batch_size", 1)})
 	if err == nil {
 		_, err = r.One(ctx)
 	}
@@ -97,14 +97,14 @@ func TestNamesStayInTheirRoots(t *testing.T) {
 	latent := &ipc.Tensor{DType: "f32", Shape: []int{1, 1, 2, 2}, Data: make([]byte, 16)}
 	for name, c := range map[string]ipc.Client{"nats": s.client(), "socket": sock} {
 		for _, path := range []string{"/etc/passwd", "../../etc/passwd", "..", "a/../../../etc/passwd", "..\\..\\etc\\passwd", "\x00", "/proc/self/environ", "~/x"} {
-			save := func(prefix string) *node.Object {
-				return node.NewObject("1", node.NewObject("class_type", "EmptyLatentImage", "inputs", node.NewObject("width", 64, "height", 64, "batch_size", 1)),
-					"2", node.NewObject("class_type", "SaveLatent", "inputs", node.NewObject("samples", []any{"1", 0}, "filename_prefix", prefix)))
+			save := func(prefix string) *pyjson.Object {
+				return pyjson.NewObject("1", pyjson.NewObject("class_type", "EmptyLatentImage", "inputs", pyjson.NewObject("width", 64, "height", 64, "batch_size", 1)),
+					"2", pyjson.NewObject("class_type", "SaveLatent", "inputs", pyjson.NewObject("samples", []any{"1", 0}, "filename_prefix", prefix)))
 			}
-			load := func(class, input string) *node.Object {
-				return node.NewObject("1", node.NewObject("class_type", class, "inputs", node.NewObject(input, path, "weight_dtype", "default")),
-					"2", node.NewObject("class_type", "PreviewImage", "inputs", node.NewObject("images", []any{"1", 0})),
-					"3", node.NewObject("class_type", "SaveLatent", "inputs", node.NewObject("samples", []any{"1", 0}, "filename_prefix", "x")))
+			load := func(class, input string) *pyjson.Object {
+				return pyjson.NewObject("1", pyjson.NewObject("class_type", class, "inputs", pyjson.NewObject(input, path, "weight_dtype", "default")),
+					"2", pyjson.NewObject("class_type", "PreviewImage", "inputs", pyjson.NewObject("images", []any{"1", 0})),
+					"3", pyjson.NewObject("class_type", "SaveLatent", "inputs", pyjson.NewObject("samples", []any{"1", 0}, "filename_prefix", "x")))
 			}
 			for _, row := range []struct {
 				verb string
@@ -114,9 +114,9 @@ func TestNamesStayInTheirRoots(t *testing.T) {
 				{ipc.VerbRun, &ipc.RunRequest{Workflow: load("LoadImage", "image")}},
 				{ipc.VerbRun, &ipc.RunRequest{Workflow: load("LoadLatent", "latent")}},
 				{ipc.VerbRun, &ipc.RunRequest{Workflow: save("x"), ID: path}},
-				{ipc.VerbExec, &ipc.ExecRequest{Class: "UNETLoader", Inputs: node.NewObject("unet_name", path, "weight_dtype", "default")}},
-				{ipc.VerbExec, &ipc.ExecRequest{Class: "VAELoader", Inputs: node.NewObject("vae_name", path)}},
-				{ipc.VerbExec, &ipc.ExecRequest{Class: "LoadImage", Inputs: node.NewObject("image", path)}},
+				{ipc.VerbExec, &ipc.ExecRequest{Class: "UNETLoader", Inputs: pyjson.NewObject("unet_name", path, "weight_dtype", "default")}},
+				{ipc.VerbExec, &ipc.ExecRequest{Class: "VAELoader", Inputs: pyjson.NewObject("vae_name", path)}},
+				{ipc.VerbExec, &ipc.ExecRequest{Class: "LoadImage", Inputs: pyjson.NewObject("image", path)}},
 				{ipc.VerbLoad, &ipc.LoadRequest{Model: ipc.ModelRef{File: path}}},
 				{ipc.VerbFree, &ipc.FreeRequest{Models: []string{path}}},
 				{ipc.VerbSample, &ipc.SampleRequest{Model: ipc.ModelRef{File: path}, Sampler: ipc.SamplerRef{Name: "euler"}, Sigmas: tensor, Latent: latent}},
@@ -159,7 +159,7 @@ func answerOf(ctx context.Context, c ipc.Client, verb string, body any) *ipc.Err
 		}
 		if v, _ := o.Get("error"); v != nil {
 			e := &ipc.Error{}
-			if eo, ok := v.(*node.Object); ok && ipc.Bind(eo, e) == nil {
+			if eo, ok := v.(*pyjson.Object); ok && ipc.Bind(eo, e) == nil {
 				return e
 			}
 		}

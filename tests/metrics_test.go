@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"patchbay/ipc"
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // scrape reads /metrics as Prometheus does: one number for every name with its labels.
@@ -126,7 +126,7 @@ func TestMetrics(t *testing.T) {
 			t.Fatalf("job %d: %+v, %v", i, end, err)
 		}
 	}
-	if _, err := ipc.Submit(context.Background(), c, &ipc.RunRequest{Workflow: node.NewObject("1", node.NewObject("class_type", "Nope"))}); err == nil {
+	if _, err := ipc.Submit(context.Background(), c, &ipc.RunRequest{Workflow: pyjson.NewObject("1", pyjson.NewObject("class_type", "Nope"))}); err == nil {
 		t.Fatal("a workflow with an unknown class was taken")
 	}
 	submit(t, c, "long", demoFlow(t, 5000))

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 var update = flag.Bool("update", false, "write the generated parts of README.md")
@@ -19,7 +20,7 @@ func nodeTable(t *testing.T) string {
 	cat := node.NewCatalogue()
 	groups := map[string][]string{}
 	for _, name := range cat.Classes() {
-		info, ok := cat.ObjectInfo(node.Roots{}, name)[name].(*node.Object)
+		info, ok := cat.ObjectInfo(node.Roots{}, name)[name].(*pyjson.Object)
 		if !ok {
 			t.Fatalf("no object_info of %s", name)
 		}

@@ -1,4 +1,4 @@
-package node
+package pyjson
 
 import (
 	"encoding/json"
@@ -18,10 +18,10 @@ const (
 	maxValues = 1 << 20
 )
 
-// DecodeJSON reads one JSON value as Python's json module does: objects keep their order (*Object), integers keep all digits, NaN, Infinity and
+// Decode reads one JSON value as Python's json module does: objects keep their order (*Object), integers keep all digits, NaN, Infinity and
 // -Infinity are numbers. The text must be UTF-8; lone surrogates in escapes become U+FFFD. Nesting is limited to 64 levels and the text to 16 MiB. Errors
 // name the byte offset.
-func DecodeJSON(data []byte) (any, error) {
+func Decode(data []byte) (any, error) {
 	if len(data) > maxBytes {
 		return nil, fmt.Errorf("text of %d bytes, the limit is %d", len(data), maxBytes)
 	}
@@ -275,9 +275,9 @@ func (p *jsonParser) hex4() (rune, error) {
 	return rune(n), nil
 }
 
-// DumpJSON writes a value as Python's json.dumps with default settings does: separators ", " and ": ", everything outside printable ASCII escaped,
-// floats in repr form. It takes what DecodeJSON gives, and everything that encoding/json can marshal.
-func DumpJSON(v any) []byte {
+// Dump writes a value as Python's json.dumps with default settings does: separators ", " and ": ", everything outside printable ASCII escaped,
+// floats in repr form. It takes what Decode gives, and everything that encoding/json can marshal.
+func Dump(v any) []byte {
 	var b strings.Builder
 	dumpValue(&b, v)
 	return []byte(b.String())
@@ -296,9 +296,9 @@ func dumpValue(b *strings.Builder, v any) {
 		case math.IsNaN(x):
 			b.WriteString("NaN")
 		case math.IsInf(x, 0):
-			b.WriteString(strings.Replace(pyFloat(x), "inf", "Infinity", 1))
+			b.WriteString(strings.Replace(FormatFloat(x), "inf", "Infinity", 1))
 		default:
-			b.WriteString(pyFloat(x))
+			b.WriteString(FormatFloat(x))
 		}
 	case *Object:
 		b.WriteByte('{')
@@ -327,7 +327,7 @@ func dumpValue(b *strings.Builder, v any) {
 
 // dumpOther writes maps, integers of any kind and foreign values.
 func dumpOther(b *strings.Builder, v any) {
-	if n, err := normalize(v); err == nil {
+	if n, err := Normalize(v); err == nil {
 		switch n.(type) {
 		case int64, uint64:
 			fmt.Fprint(b, n)
@@ -345,7 +345,7 @@ func dumpOther(b *strings.Builder, v any) {
 		b.WriteString("null")
 		return
 	}
-	if back, err := DecodeJSON(text); err == nil {
+	if back, err := Decode(text); err == nil {
 		dumpValue(b, back)
 	}
 }

@@ -1,4 +1,4 @@
-package node
+package pyjson
 
 import (
 	"errors"
@@ -13,8 +13,8 @@ import (
 // ComfyUI's messages contain Python's renderings of values, and its widgets are converted by Python's int(), float(), str() and bool(). Programs
 // read those messages, so both are done the same way here (Python language reference, "Built-in Functions" and "Text Sequence Type").
 
-// pyFloat renders a float as Python's repr: shortest digits, exponent form below 1e-4 and from 1e16 on.
-func pyFloat(f float64) string {
+// FormatFloat renders a float as Python's repr: shortest digits, exponent form below 1e-4 and from 1e16 on.
+func FormatFloat(f float64) string {
 	switch {
 	case math.IsNaN(f):
 		return "nan"
@@ -33,16 +33,16 @@ func pyFloat(f float64) string {
 	return s
 }
 
-// pyStr is Python's str().
-func pyStr(v any) string {
+// Str is Python's str().
+func Str(v any) string {
 	if s, ok := v.(string); ok {
 		return s
 	}
-	return pyRepr(v)
+	return Repr(v)
 }
 
-// pyRepr is Python's repr().
-func pyRepr(v any) string {
+// Repr is Python's repr().
+func Repr(v any) string {
 	switch x := v.(type) {
 	case nil:
 		return "None"
@@ -52,26 +52,26 @@ func pyRepr(v any) string {
 		}
 		return "False"
 	case float64:
-		return pyFloat(x)
+		return FormatFloat(x)
 	case string:
-		return pyQuote(x)
+		return Quote(x)
 	case []any:
 		parts := make([]string, len(x))
 		for i := range x {
-			parts[i] = pyRepr(x[i])
+			parts[i] = Repr(x[i])
 		}
 		return "[" + strings.Join(parts, ", ") + "]"
 	case *Object:
 		parts := make([]string, len(x.keys))
 		for i, k := range x.keys {
-			parts[i] = pyQuote(k) + ": " + pyRepr(x.values[k])
+			parts[i] = Quote(k) + ": " + Repr(x.values[k])
 		}
 		return "{" + strings.Join(parts, ", ") + "}"
 	}
 	return fmt.Sprint(v)
 }
 
-func pyQuote(s string) string {
+func Quote(s string) string {
 	q := byte('\'')
 	if strings.Contains(s, "'") && !strings.Contains(s, `"`) {
 		q = '"'
@@ -103,8 +103,8 @@ func pyQuote(s string) string {
 	return b.String()
 }
 
-// pyKind is the name of a value's Python type.
-func pyKind(v any) string {
+// TypeName is the name of a value's Python type.
+func TypeName(v any) string {
 	switch v.(type) {
 	case nil:
 		return "NoneType"
@@ -122,8 +122,8 @@ func pyKind(v any) string {
 	return "int"
 }
 
-// pythonKind names a value for people.
-func pythonKind(v any) string {
+// Kind names a value for people.
+func Kind(v any) string {
 	switch v.(type) {
 	case nil:
 		return "null"
@@ -139,8 +139,8 @@ func pythonKind(v any) string {
 	return "a number"
 }
 
-// pyInt is Python's int(): numbers are cut towards zero, text is parsed. The result is int64, uint64 or *big.Int.
-func pyInt(v any) (any, error) {
+// Int is Python's int(): numbers are cut towards zero, text is parsed. The result is int64, uint64 or *big.Int.
+func Int(v any) (any, error) {
 	switch x := v.(type) {
 	case int64, uint64, *big.Int:
 		return v, nil
@@ -162,13 +162,13 @@ func pyInt(v any) (any, error) {
 		if n, ok := new(big.Int).SetString(asciiDigits(x), 10); ok && len(x) < 4300 {
 			return shrink(n), nil
 		}
-		return nil, fmt.Errorf("invalid literal for int() with base 10: %s", pyRepr(x))
+		return nil, fmt.Errorf("invalid literal for int() with base 10: %s", Repr(x))
 	}
-	return nil, fmt.Errorf("int() argument must be a string, a bytes-like object or a real number, not '%s'", pyKind(v))
+	return nil, fmt.Errorf("int() argument must be a string, a bytes-like object or a real number, not '%s'", TypeName(v))
 }
 
-// pyFloatOf is Python's float().
-func pyFloatOf(v any) (float64, error) {
+// Float is Python's float().
+func Float(v any) (float64, error) {
 	switch x := v.(type) {
 	case float64:
 		return x, nil
@@ -195,13 +195,13 @@ func pyFloatOf(v any) (float64, error) {
 				return f, nil
 			}
 		}
-		return 0, fmt.Errorf("could not convert string to float: %s", pyRepr(x))
+		return 0, fmt.Errorf("could not convert string to float: %s", Repr(x))
 	}
-	return 0, fmt.Errorf("float() argument must be a string or a real number, not '%s'", pyKind(v))
+	return 0, fmt.Errorf("float() argument must be a string or a real number, not '%s'", TypeName(v))
 }
 
-// pyBool is Python's truth value.
-func pyBool(v any) bool {
+// Bool is Python's truth value.
+func Bool(v any) bool {
 	switch x := v.(type) {
 	case nil:
 		return false
@@ -259,8 +259,8 @@ func shrink(n *big.Int) any {
 	return n
 }
 
-// shown cuts text of a workflow for an error: a prompt that stands in the wrong place must not fill the screen.
-func shown(s string) string {
+// Excerpt cuts text of a workflow for an error: a prompt that stands in the wrong place must not fill the screen.
+func Excerpt(s string) string {
 	const most = 400
 	if len(s) <= most {
 		return s

@@ -1,4 +1,4 @@
-package node
+package pyjson
 
 import (
 	"math"
@@ -9,11 +9,11 @@ import (
 
 func TestJSONKeepsOrderAndDigits(t *testing.T) {
 	const text = `{"z": 18446744073709551615, "a": [1.0, 1e-07, -0.5, 1e+16], "m": {"b": true, "a": null}, "big": 10000000000000000000000000000000000000000, "s": "\u72d0 \ud83e\udd8a \"\\\n\u007f"}`
-	v, err := DecodeJSON([]byte(text))
+	v, err := Decode([]byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := string(DumpJSON(v)); got != text {
+	if got := string(Dump(v)); got != text {
 		t.Errorf("read and written\n got %s\nwant %s", got, text)
 	}
 	if n, _ := v.(*Object).Get("z"); n != uint64(math.MaxUint64) {
@@ -38,22 +38,22 @@ func TestPythonText(t *testing.T) {
 		{[]any{nil, true, "a"}, "[None, True, 'a']"},
 		{NewObject("a", int64(1), "b", []any{}), "{'a': 1, 'b': []}"},
 	} {
-		if got := pyRepr(c.v); got != c.want {
+		if got := Repr(c.v); got != c.want {
 			t.Errorf("repr of %v is %s, want %s", c.v, got, c.want)
 		}
 	}
 	for text, want := range map[string]any{" 12\n": int64(12), "1_2": int64(12), "-7": int64(-7), "+7": int64(7), "\u0661\u0662": int64(12), "18446744073709551615": uint64(math.MaxUint64)} {
-		if got, err := pyInt(text); err != nil || got != want {
+		if got, err := Int(text); err != nil || got != want {
 			t.Errorf("int(%q) is %v, %v, want %v", text, got, err, want)
 		}
 	}
 	for _, text := range []string{"", "_1", "1__2", "1_", "12.0", "0x10", "1e3"} {
-		if got, err := pyInt(text); err == nil {
+		if got, err := Int(text); err == nil {
 			t.Errorf("int(%q) is %v, want an error", text, got)
 		}
 	}
 	for _, text := range []string{"", "1,5", "0x1p3", "1__0", "abc"} {
-		if got, err := pyFloatOf(text); err == nil {
+		if got, err := Float(text); err == nil {
 			t.Errorf("float(%q) is %v, want an error", text, got)
 		}
 	}

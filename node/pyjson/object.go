@@ -1,4 +1,4 @@
-package node
+package pyjson
 
 import (
 	"bytes"
@@ -67,7 +67,7 @@ func (o *Object) MarshalJSON() ([]byte, error) {
 		}
 		v := o.values[k]
 		if f, ok := v.(float64); ok {
-			v = json.RawMessage(pyFloat(f)) // 1.0 stays 1.0
+			v = json.RawMessage(FormatFloat(f)) // 1.0 stays 1.0
 			if math.IsNaN(f) || math.IsInf(f, 0) {
 				v = nil
 			}
@@ -104,9 +104,9 @@ func (o *Object) EncodeMsgpack(enc *msgpack.Encoder) error {
 	return nil
 }
 
-// normalize copies a decoded value into the types that a Workflow holds: nil, bool, string, int64, uint64 (above int64), *big.Int (above
+// Normalize copies a decoded value into the types that a Workflow holds: nil, bool, string, int64, uint64 (above int64), *big.Int (above
 // uint64), float64, []any, *Object. A value that is nested too deeply, holds too many values or is of another type is an error.
-func normalize(v any) (any, error) {
+func Normalize(v any) (any, error) {
 	left := maxValues
 	return normalizeAt(v, 0, &left)
 }
@@ -132,7 +132,7 @@ func normalizeAt(v any, depth int, left *int) (any, error) {
 	case json.Number:
 		return parseNumber(string(x))
 	case json.RawMessage:
-		return DecodeJSON(x)
+		return Decode(x)
 	case []byte:
 		return string(x), nil
 	case *Object:
@@ -187,14 +187,14 @@ func normalizeKind(r reflect.Value, depth int, left *int) (any, error) {
 			}
 			o.Set(k.String(), n)
 		}
-		sortKeys(o.keys)
+		SortKeys(o.keys)
 		return o, nil
 	}
 	return nil, fmt.Errorf("cannot use a value of type %s in a workflow", r.Type())
 }
 
-// sortKeys gives keys of an unordered map a stable order: whole numbers by value first, then the others by bytes.
-func sortKeys(keys []string) {
+// SortKeys gives keys of an unordered map a stable order: whole numbers by value first, then the others by bytes.
+func SortKeys(keys []string) {
 	sort.Slice(keys, func(i, j int) bool {
 		a, b := keys[i], keys[j]
 		na, ea := strconv.ParseUint(a, 10, 63)
@@ -223,49 +223,49 @@ func parseNumber(s string) (any, error) {
 		}
 		n, ok := new(big.Int).SetString(s, 10)
 		if !ok {
-			return nil, fmt.Errorf("bad number %q", shown(s))
+			return nil, fmt.Errorf("bad number %q", Excerpt(s))
 		}
 		return n, nil
 	}
 	f, err := strconv.ParseFloat(s, 64)
 	if err != nil && !math.IsInf(f, 0) {
-		return nil, fmt.Errorf("bad number %q", shown(s))
+		return nil, fmt.Errorf("bad number %q", Excerpt(s))
 	}
 	return f, nil
 }
 
-// plain converts Objects to maps, recursively.
-func plain(v any) any {
+// Plain converts Objects to maps, recursively.
+func Plain(v any) any {
 	switch x := v.(type) {
 	case *Object:
 		m := make(map[string]any, len(x.keys))
 		for _, k := range x.keys {
-			m[k] = plain(x.values[k])
+			m[k] = Plain(x.values[k])
 		}
 		return m
 	case []any:
 		l := make([]any, len(x))
 		for i := range x {
-			l[i] = plain(x[i])
+			l[i] = Plain(x[i])
 		}
 		return l
 	}
 	return v
 }
 
-// cloneValue copies Objects and lists, recursively.
-func cloneValue(v any) any {
+// Clone copies Objects and lists, recursively.
+func Clone(v any) any {
 	switch x := v.(type) {
 	case *Object:
 		o := &Object{keys: append([]string(nil), x.keys...), values: make(map[string]any, len(x.keys))}
 		for k, e := range x.values {
-			o.values[k] = cloneValue(e)
+			o.values[k] = Clone(e)
 		}
 		return o
 	case []any:
 		l := make([]any, len(x))
 		for i := range x {
-			l[i] = cloneValue(x[i])
+			l[i] = Clone(x[i])
 		}
 		return l
 	}
