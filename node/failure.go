@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+
+	"patchbay/parallel"
 )
 
 // Failure is why a workflow was refused or a job ended early. It carries all that ComfyUI's error body and execution_error event need.
@@ -20,34 +23,14 @@ type Failure struct {
 	cause      error
 }
 
-// Codes of validation: ComfyUI's error types, found in Failure.Code (the first group) and in the errors of NodeErrors (the second).
+// Codes of a workflow that is refused: ComfyUI's error types, and two of ours.
 const (
-	CodeNoPrompt            = "no_prompt"
-	CodeInvalidPrompt       = "invalid_prompt"
-	CodeNoOutputs           = "prompt_no_outputs"
-	CodeOutputsFailed       = "prompt_outputs_failed_validation"
-	CodeTooLarge            = "workflow_too_large" // ours: limits on size, depth and node count
-	CodeWorkflowFormatUI    = "workflow_format_ui" // a graph in the editor's format, which has no widget names
-	codeInputMissing        = "required_input_missing"
-	codeBadLink             = "bad_linked_input"
-	codeTypeMismatch        = "return_type_mismatch"
-	codeInvalidInput        = "invalid_input_type"
-	codeTooSmall            = "value_smaller_than_min"
-	codeTooBig              = "value_bigger_than_max"
-	codeNotInList           = "value_not_in_list"
-	codeCustom              = "custom_validation_failed"
-	codeValidation          = "exception_during_validation"
-	codeInnerValidation     = "exception_during_inner_validation"
-	codeCycle               = "dependency_cycle"
-	codeExpectedLink        = "link_expected" // ours: a literal where a link belongs (ComfyUI fails only when the node runs)
-	messageOutputsFailed    = "Prompt outputs failed validation"
-	messageInnerValidation  = "Exception when validating inner node"
-	messageOuterValidation  = "Exception when validating node"
-	messageInputMissing     = "Required input is missing"
-	messageBadLink          = "Bad linked input, must be a length-2 list of [node_id, slot_index]"
-	messageTypeMismatch     = "Return type mismatch between linked nodes"
-	messageNotInList        = "Value not in list"
-	messageCustomValidation = "Custom validation failed for node"
+	CodeNoPrompt         = "no_prompt"
+	CodeInvalidPrompt    = "invalid_prompt"
+	CodeNoOutputs        = "prompt_no_outputs"
+	CodeOutputsFailed    = "prompt_outputs_failed_validation"
+	CodeTooLarge         = "workflow_too_large" // ours: limits on size, depth and node count
+	CodeWorkflowFormatUI = "workflow_format_ui" // a graph in the editor's format, which has no widget names
 )
 
 // Codes of running: what a job can end with after it was accepted.
@@ -129,4 +112,39 @@ func (f *Failure) ErrorBody() map[string]any {
 		"error":       map[string]any{"type": f.Code, "message": f.Message, "details": f.Details, "extra_info": extra},
 		"node_errors": nodes,
 	}
+}
+
+// fromParallel takes over what the engine says.
+func (f *Failure) fromParallel(e *parallel.Error) {
+	switch e.Code {
+	case parallel.Cancelled:
+		f.Code = CodeCancelled
+	case parallel.OutOfMemory:
+		f.Code = CodeOutOfMemory
+	case parallel.Panic:
+		f.Code = CodePanic
+	case parallel.LoadFailed:
+		f.Code = CodeBadCheckpoint
+	case parallel.PlanRefused:
+		f.Code = CodePlanRefused
+	case parallel.BadRequest:
+		f.Code = CodeBadInput
+	}
+	if f.Field == "" {
+		f.Field = e.Field
+	}
+	if e.Stack != "" {
+		f.Trace = strings.Split(strings.TrimSpace(e.Stack), "\n")
+	}
+}
+
+// listed joins names for an error, cut at twenty.
+func listed(names []string) string {
+	switch {
+	case len(names) == 0:
+		return "(none)"
+	case len(names) > 20:
+		return strings.Join(names[:20], ", ") + ", ..."
+	}
+	return strings.Join(names, ", ")
 }

@@ -185,17 +185,6 @@ func (r *Roots) Resolve(kind, field, name string) (string, error) {
 	return "", fieldf(CodeFileMissing, field, "%s: no file %q in %s; allowed: %s", field, name, listed(r.dirs(kind)), listed(r.List(kind)))
 }
 
-// listed joins names for an error, cut at twenty.
-func listed(names []string) string {
-	switch {
-	case len(names) == 0:
-		return "(none)"
-	case len(names) > 20:
-		return strings.Join(names[:20], ", ") + ", ..."
-	}
-	return strings.Join(names, ", ")
-}
-
 // annotated splits ComfyUI's suffix off a file name: "a.png [output]" is a.png in the output folder.
 func annotated(name string) (base, kind string) {
 	for _, k := range []string{"input", "output", "temp"} {

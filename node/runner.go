@@ -400,30 +400,6 @@ func (x *execution) fail(id string, k *Class, in map[string]any, err error) erro
 	return f
 }
 
-// fromParallel takes over what the engine says.
-func (f *Failure) fromParallel(e *parallel.Error) {
-	switch e.Code {
-	case parallel.Cancelled:
-		f.Code = CodeCancelled
-	case parallel.OutOfMemory:
-		f.Code = CodeOutOfMemory
-	case parallel.Panic:
-		f.Code = CodePanic
-	case parallel.LoadFailed:
-		f.Code = CodeBadCheckpoint
-	case parallel.PlanRefused:
-		f.Code = CodePlanRefused
-	case parallel.BadRequest:
-		f.Code = CodeBadInput
-	}
-	if f.Field == "" {
-		f.Field = e.Field
-	}
-	if e.Stack != "" {
-		f.Trace = strings.Split(strings.TrimSpace(e.Stack), "\n")
-	}
-}
-
 // describe renders an input for error events, short.
 func describe(v any) string {
 	switch x := v.(type) {

@@ -41,9 +41,33 @@ func Validate(cat *Catalogue, roots Roots, job Job) (outputs []string, failure *
 		return outputs, nil
 	}
 	failure = &Failure{Code: CodeOutputsFailed, Message: messageOutputsFailed, Details: strings.Join(details, "\n"), NodeErrors: v.report(bad)}
-	failure.blame(v)
+	v.blame(failure)
 	return outputs, failure
 }
+
+// Codes in the errors of Failure.NodeErrors, with ComfyUI's texts.
+const (
+	codeInputMissing        = "required_input_missing"
+	codeBadLink             = "bad_linked_input"
+	codeTypeMismatch        = "return_type_mismatch"
+	codeInvalidInput        = "invalid_input_type"
+	codeTooSmall            = "value_smaller_than_min"
+	codeTooBig              = "value_bigger_than_max"
+	codeNotInList           = "value_not_in_list"
+	codeCustom              = "custom_validation_failed"
+	codeValidation          = "exception_during_validation"
+	codeInnerValidation     = "exception_during_inner_validation"
+	codeCycle               = "dependency_cycle"
+	codeExpectedLink        = "link_expected" // ours: a literal where a link belongs (ComfyUI fails only when the node runs)
+	messageOutputsFailed    = "Prompt outputs failed validation"
+	messageInnerValidation  = "Exception when validating inner node"
+	messageOuterValidation  = "Exception when validating node"
+	messageInputMissing     = "Required input is missing"
+	messageBadLink          = "Bad linked input, must be a length-2 list of [node_id, slot_index]"
+	messageTypeMismatch     = "Return type mismatch between linked nodes"
+	messageNotInList        = "Value not in list"
+	messageCustomValidation = "Custom validation failed for node"
+)
 
 // validation is one walk over a workflow.
 type validation struct {
@@ -445,7 +469,7 @@ func (v *validation) report(bad []string) map[string]any {
 }
 
 // blame points the failure at the first node with errors, for readers that show one line.
-func (f *Failure) blame(v *validation) {
+func (v *validation) blame(f *Failure) {
 	ids := make([]string, 0, len(f.NodeErrors))
 	for id := range f.NodeErrors {
 		ids = append(ids, id)
