@@ -14,6 +14,7 @@ import (
 	"github.com/oklog/ulid/v2"
 
 	"patchbay/node"
+	"patchbay/node/fault"
 	"patchbay/node/pyjson"
 )
 
@@ -70,11 +71,11 @@ func parseRun(o *pyjson.Object, lim Limits) (*RunRequest, *node.Workflow, *Error
 }
 
 // parseWorkflow takes a graph as a map or as JSON text.
-func parseWorkflow(v any) (*node.Workflow, *node.Failure) {
+func parseWorkflow(v any) (*node.Workflow, *fault.Failure) {
 	return parseWorkflowWithin(v, DefaultLimits())
 }
 
-func parseWorkflowWithin(v any, lim Limits) (*node.Workflow, *node.Failure) {
+func parseWorkflowWithin(v any, lim Limits) (*node.Workflow, *fault.Failure) {
 	var text []byte
 	switch x := v.(type) {
 	case string:
@@ -85,7 +86,7 @@ func parseWorkflowWithin(v any, lim Limits) (*node.Workflow, *node.Failure) {
 		return node.ParseWorkflow(v)
 	}
 	if err := Guard(text, JSON, lim); err != nil {
-		return nil, &node.Failure{Code: node.CodeInvalidPrompt, Message: "workflow text was refused", Details: err.Error()}
+		return nil, &fault.Failure{Code: fault.CodeInvalidPrompt, Message: "workflow text was refused", Details: err.Error()}
 	}
 	return node.ParseWorkflowJSON(text)
 }

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"patchbay/node"
+	"patchbay/node/fault"
 )
 
 // Error is what a client is told when something went wrong: the value of "error" in every error reply and in the terminal event of a failed job.
@@ -139,29 +139,29 @@ func (e *Error) body() errorBody { return errorBody{e, e.NodeErrors} }
 // failureCode maps the codes of package node that are not validation; everything else there is bad_workflow.
 func failureCode(code string) string {
 	switch code {
-	case node.CodeTooLarge:
+	case fault.CodeTooLarge:
 		return ErrTooLarge
-	case node.CodeCancelled:
+	case fault.CodeCancelled:
 		return ErrCancelled
-	case node.CodeOutOfMemory:
+	case fault.CodeOutOfMemory:
 		return ErrOutOfMemory
-	case node.CodeFileMissing, node.CodeTokenizer:
+	case fault.CodeFileMissing, fault.CodeTokenizer:
 		return ErrNoModel
-	case node.CodeFileOutsideRoot:
+	case fault.CodeFileOutsideRoot:
 		return ErrBadRequest
-	case node.CodeBadCheckpoint, node.CodeWrongFamily, node.CodeBadImage:
+	case fault.CodeBadCheckpoint, fault.CodeWrongFamily, fault.CodeBadImage:
 		return ErrUnsupported
-	case node.CodeDiskFull:
+	case fault.CodeDiskFull:
 		return ErrDiskFull
-	case node.CodeDeadline:
+	case fault.CodeDeadline:
 		return ErrDeadline
-	case node.CodePanic, node.CodeInternal:
+	case fault.CodePanic, fault.CodeInternal:
 		return ErrInternal
-	case node.CodeUnknownHandle:
+	case fault.CodeUnknownHandle:
 		return ErrNoHandle
-	case node.CodeUnknownClass:
+	case fault.CodeUnknownClass:
 		return ErrNoNodeType
-	case node.CodePlanRefused:
+	case fault.CodePlanRefused:
 		return ErrPlanRefused
 	}
 	return ErrBadWorkflow
@@ -176,7 +176,7 @@ func errorOf(err error) *Error {
 	if errors.As(err, &e) {
 		return e
 	}
-	var f *node.Failure
+	var f *fault.Failure
 	if errors.As(err, &f) {
 		if f == nil {
 			return nil

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"patchbay/node"
+	"patchbay/node/fault"
 	"patchbay/node/pyjson"
 )
 
@@ -90,7 +91,7 @@ func (f *fake) Run(ctx context.Context, task Task, sink Sink) (*Outcome, error) 
 		case "Hang":
 			time.Sleep(time.Hour) // deaf to ctx, as a kernel that never returns
 		case "Fail":
-			return nil, &node.Failure{Code: node.CodeOutOfMemory, Message: "no memory", Node: id, Class: "Fail"}
+			return nil, &fault.Failure{Code: fault.CodeOutOfMemory, Message: "no memory", Node: id, Class: "Fail"}
 		}
 	}
 	return out, nil
@@ -136,8 +137,8 @@ func fakeService() ServiceConfig {
 		Validate: func(_ *RunRequest, w *node.Workflow) (map[string]any, error) {
 			for _, id := range w.IDs() {
 				if !strings.Contains(classes, " "+w.Class(id)+" ") {
-					return nil, &node.Failure{
-						Code: node.CodeInvalidPrompt, Message: "Cannot execute because node " + w.Class(id) + " does not exist.", Details: "Node ID '#" + id + "'",
+					return nil, &fault.Failure{
+						Code: fault.CodeInvalidPrompt, Message: "Cannot execute because node " + w.Class(id) + " does not exist.", Details: "Node ID '#" + id + "'",
 						NodeErrors: map[string]any{id: map[string]any{"class_type": w.Class(id)}},
 					}
 				}

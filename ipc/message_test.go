@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"patchbay/node"
+	"patchbay/node/fault"
 	"patchbay/node/pyjson"
 )
 
@@ -168,8 +168,8 @@ func TestErrorTableIsComplete(t *testing.T) {
 		seen[c.Code] = true
 	}
 	// Every code of package node lands on a row.
-	for _, code := range []string{node.CodeNoPrompt, node.CodeInvalidPrompt, node.CodeNoOutputs, node.CodeOutputsFailed, node.CodeTooLarge, node.CodeCancelled, node.CodeOutOfMemory, node.CodeFileMissing, node.CodeFileOutsideRoot, node.CodeBadCheckpoint, node.CodeWrongFamily, node.CodeTokenizer, node.CodeBadImage, node.CodeBadInput, node.CodeDiskFull, node.CodeDeadline, node.CodePanic, node.CodeInternal, node.CodeUnknownHandle, node.CodeUnknownClass} {
-		e := errorOf(&node.Failure{Code: code, Message: "m", Node: "3", Class: "K"})
+	for _, code := range []string{fault.CodeNoPrompt, fault.CodeInvalidPrompt, fault.CodeNoOutputs, fault.CodeOutputsFailed, fault.CodeTooLarge, fault.CodeCancelled, fault.CodeOutOfMemory, fault.CodeFileMissing, fault.CodeFileOutsideRoot, fault.CodeBadCheckpoint, fault.CodeWrongFamily, fault.CodeTokenizer, fault.CodeBadImage, fault.CodeBadInput, fault.CodeDiskFull, fault.CodeDeadline, fault.CodePanic, fault.CodeInternal, fault.CodeUnknownHandle, fault.CodeUnknownClass} {
+		e := errorOf(&fault.Failure{Code: code, Message: "m", Node: "3", Class: "K"})
 		if !seen[e.Code] || e.Type != code || e.Node != "3" {
 			t.Errorf("%s became %+v", code, e)
 		}

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"patchbay/node"
+	"patchbay/node/fault"
 	"patchbay/node/pyjson"
 )
 
@@ -130,7 +130,7 @@ func TestRefusals(t *testing.T) {
 		if e.Code != row.code || !strings.Contains(e.Error(), row.says) {
 			t.Errorf("%s %v: got %v, want %s and %q", row.verb, row.body, e, row.code, row.says)
 		}
-		if row.code == ErrBadWorkflow && (e.Type != node.CodeInvalidPrompt || len(e.NodeErrors) != 1) {
+		if row.code == ErrBadWorkflow && (e.Type != fault.CodeInvalidPrompt || len(e.NodeErrors) != 1) {
 			t.Errorf("ComfyUI's type and node_errors are lost: %+v", e)
 		}
 	}
@@ -257,7 +257,7 @@ func TestFailureDeadlineExpiryPanic(t *testing.T) {
 	r := newRig(t, JobsConfig{}, ShelfConfig{})
 	c := dialRig(t, r)
 	_, _, end := runJob(t, c, &RunRequest{Workflow: graph("Fail")})
-	if end.Type != EventError || end.Error.Code != ErrOutOfMemory || end.Error.Node != "1" || end.Data["exception_type"] != node.CodeOutOfMemory {
+	if end.Type != EventError || end.Error.Code != ErrOutOfMemory || end.Error.Node != "1" || end.Data["exception_type"] != fault.CodeOutOfMemory {
 		t.Errorf("failure: %+v %+v", end, end.Error)
 	}
 	_, _, end = runJob(t, c, &RunRequest{Workflow: graph("Panic")})

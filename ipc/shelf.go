@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"patchbay/node"
+	"patchbay/node/fault"
 )
 
 // ShelfConfig says where files of jobs go. All fields empty: they stay in memory, as in a worker that somebody else asks for them.
@@ -238,7 +239,7 @@ func writeSynced(path string, data []byte) error {
 
 // storeError tells a full disk from other faults of writing.
 func storeError(err error) *Error {
-	var fail *node.Failure
+	var fail *fault.Failure
 	if errors.As(err, &fail) {
 		return errorOf(err)
 	}

@@ -1,5 +1,7 @@
 package node
 
+import "patchbay/node/fault"
+
 // Bounds are the largest picture and the longest run that somebody lets others ask for. They come before the limits of classes, which are ComfyUI's, and
 // hold for what a workflow says, for what its nodes make of it, and for the messages of hosts.
 type Bounds struct {
@@ -11,7 +13,7 @@ type Bounds struct {
 const latentScale = 8
 
 // Workflow refuses a workflow that names too much in plain numbers; nothing has to run for that. What comes over links shows when it runs.
-func (b Bounds) Workflow(w *Workflow) *Failure {
+func (b Bounds) Workflow(w *Workflow) *fault.Failure {
 	for _, id := range w.IDs() {
 		in := map[string]any{}
 		for _, name := range []string{"width", "height", "batch_size", "steps"} {
@@ -20,7 +22,7 @@ func (b Bounds) Workflow(w *Workflow) *Failure {
 			}
 		}
 		if err := b.inputs(in); err != nil {
-			f := asFailure(err)
+			f := fault.From(err)
 			f.Node, f.Class = id, w.Class(id)
 			return f
 		}
@@ -91,14 +93,14 @@ func (b Bounds) pixels(field string, n float64) error {
 	if b.Pixels == 0 || n <= float64(b.Pixels) {
 		return nil
 	}
-	return fieldf(CodeTooLarge, field, "%s: %.0f pixels, at most %d are allowed here", field, n, b.Pixels)
+	return fault.At(fault.CodeTooLarge, field, "%s: %.0f pixels, at most %d are allowed here", field, n, b.Pixels)
 }
 
 func (b Bounds) steps(field string, n float64) error {
 	if b.Steps == 0 || n <= float64(b.Steps) {
 		return nil
 	}
-	return fieldf(CodeTooLarge, field, "%s: %.0f steps, at most %d are allowed here", field, n, b.Steps)
+	return fault.At(fault.CodeTooLarge, field, "%s: %.0f steps, at most %d are allowed here", field, n, b.Steps)
 }
 
 // wholeOf is the value of an INT, as a float64 that cannot overflow when sides are multiplied.

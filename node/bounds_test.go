@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/node/fault"
 	"patchbay/parallel"
 )
 
@@ -32,7 +33,7 @@ func TestBounds(t *testing.T) {
 		{"two latents", map[string]any{"l": latent(2, 8, 8)}, "l: 8192 pixels"},
 	} {
 		err := b.inputs(row.in)
-		if (err == nil) != (row.says == "") || err != nil && (!strings.Contains(err.Error(), row.says) || asFailure(err).Code != CodeTooLarge) {
+		if (err == nil) != (row.says == "") || err != nil && (!strings.Contains(err.Error(), row.says) || fault.From(err).Code != fault.CodeTooLarge) {
 			t.Errorf("%s: got %v, want %q", row.name, err, row.says)
 		}
 		if err := (Bounds{}).inputs(row.in); err != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 
+	"patchbay/node/fault"
 	"patchbay/parallel"
 )
 
@@ -34,7 +35,7 @@ func value[T any](c *Call, name string) T {
 	v, ok := c.in[name].(T)
 	if !ok {
 		var want T
-		panic(fieldf(CodeInternal, name, "%s of class %s is a %s where the class wants %T", name, c.Class.Name, typeOf(c.in[name]), want))
+		panic(fault.At(fault.CodeInternal, name, "%s of class %s is a %s where the class wants %T", name, c.Class.Name, typeOf(c.in[name]), want))
 	}
 	return v
 }
@@ -85,7 +86,7 @@ func (c *Call) save(out Output) {
 // do runs f on the device.
 func (c *Call) do(what string, f func(*parallel.Local) error) error {
 	if c.run == nil || c.run.engine == nil {
-		return failf(CodeInternal, "%s needs a device, and this runner has none", what)
+		return fault.New(fault.CodeInternal, "%s needs a device, and this runner has none", what)
 	}
 	return c.run.engine.Do(c.Context, what, f)
 }

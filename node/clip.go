@@ -12,6 +12,7 @@ import (
 	"patchbay/models/text"
 	"patchbay/models/tokenizer"
 	"patchbay/models/weights"
+	"patchbay/node/fault"
 	"patchbay/node/pyjson"
 	"patchbay/parallel"
 )
@@ -65,7 +66,7 @@ func (c *Clip) add(name string, f checkpoint, open *weights.File, set *weights.S
 		if instead == "" {
 			instead = "a diffusion model (" + family + ")"
 		}
-		return failf(CodeWrongFamily, "%s holds no text encoder: it looks like %s", name, instead)
+		return fault.New(fault.CodeWrongFamily, "%s holds no text encoder: it looks like %s", name, instead)
 	}
 	if c.Name != "" {
 		c.Name += " + "
@@ -83,17 +84,17 @@ func (c *Clip) check(class string) error {
 	var have []string
 	for _, p := range c.parts {
 		if slices.Contains(have, p.kind) {
-			return fieldf(CodeWrongFamily, "type", "%s: two files are %s encoders (%s)", class, p.kind, c.Name)
+			return fault.At(fault.CodeWrongFamily, "type", "%s: two files are %s encoders (%s)", class, p.kind, c.Name)
 		}
 		have = append(have, p.kind)
 	}
 	for _, k := range want.must {
 		if !slices.Contains(have, k) {
-			return fieldf(CodeWrongFamily, "type", "%s: type %s needs the encoders %s, the files hold %s", class, c.Type, strings.Join(want.must, " and "), strings.Join(have, " and "))
+			return fault.At(fault.CodeWrongFamily, "type", "%s: type %s needs the encoders %s, the files hold %s", class, c.Type, strings.Join(want.must, " and "), strings.Join(have, " and "))
 		}
 	}
 	if len(want.must) == 0 && !slices.ContainsFunc(have, func(k string) bool { return slices.Contains(want.may, k) }) {
-		return fieldf(CodeWrongFamily, "type", "%s: type %s reads %s, the files hold %s", class, c.Type, strings.Join(want.may, ", "), strings.Join(have, " and "))
+		return fault.At(fault.CodeWrongFamily, "type", "%s: type %s reads %s, the files hold %s", class, c.Type, strings.Join(want.may, ", "), strings.Join(have, " and "))
 	}
 	return nil
 }
@@ -137,7 +138,7 @@ func (c *Clip) layout(e *encoder) (tokenizer.Layout, error) {
 	if len(e.config) > 0 {
 		var err error
 		if l, err = l.WithConfig(e.config); err != nil {
-			return l, failf(CodeBadCheckpoint, "%s: %v", e.name, err)
+			return l, fault.New(fault.CodeBadCheckpoint, "%s: %v", e.name, err)
 		}
 	}
 	return l.WithOptions(c.options), nil
@@ -203,7 +204,7 @@ func (c *Call) prompts(clip *Clip, prompt func(key string) (words string, wanted
 		}
 		p, err := l.Prompt(vocab, words, nil)
 		if err != nil {
-			return nil, fieldf(CodeBadInput, "text", "text: %v", err)
+			return nil, fault.At(fault.CodeBadInput, "text", "text: %v", err)
 		}
 		for _, name := range p.Missing {
 			c.warn("node %s: no embedding %q; the rest of the prompt is used", c.ID, name)
@@ -238,7 +239,7 @@ func (c *Clip) join(done map[string]*text.Encoding) (dit.Entry, error) {
 	case "sd3":
 		e, err := text.SD3(done["clip_l"], done["clip_g"], done["t5"])
 		if err != nil {
-			return e, failf(CodeWrongFamily, "%v", err)
+			return e, fault.New(fault.CodeWrongFamily, "%v", err)
 		}
 		return e, nil
 	case "pixart", "chroma":
@@ -303,7 +304,7 @@ func loadEncoder[T any](l *parallel.Local, e *encoder, open func(ops engine.Ops,
 		return err
 	})
 	if err != nil {
-		return net, &Failure{Code: CodeBadCheckpoint, Message: err.Error(), Field: "clip", cause: err}
+		return net, &fault.Failure{Code: fault.CodeBadCheckpoint, Message: err.Error(), Field: "clip", Cause: err}
 	}
 	return net, nil
 }
@@ -323,7 +324,7 @@ func (r *Runner) tokenizer(e *encoder) (*tokenizer.Tokenizer, error) {
 		t, _, err = tokenizer.Find(fmt.Sprintf("the %s encoder %s", e.kind, e.name), r.vocabularyPlaces(e)...)
 	}
 	if err != nil {
-		return nil, &Failure{Code: CodeTokenizer, Message: err.Error(), Field: "clip", cause: err}
+		return nil, &fault.Failure{Code: fault.CodeTokenizer, Message: err.Error(), Field: "clip", Cause: err}
 	}
 	r.vocabularies.put(key, t, 1)
 	return t, nil

@@ -1,5 +1,7 @@
 package node
 
+import "patchbay/node/fault"
+
 // conditioningClasses are the rows that change conditionings.
 func conditioningClasses() []Class {
 	return []Class{
@@ -73,7 +75,7 @@ func setTimestepRange(c *Call) ([]any, error) {
 func combine(c *Call) ([]any, error) {
 	a, b := value[Conditioning](c, "conditioning_1"), value[Conditioning](c, "conditioning_2")
 	if n := len(a) + len(b); n > maxEntries {
-		return nil, fieldf(CodeBadInput, "conditioning_2", "conditioning_1, conditioning_2: %d entries together, at most %d are allowed", n, maxEntries)
+		return nil, fault.At(fault.CodeBadInput, "conditioning_2", "conditioning_1, conditioning_2: %d entries together, at most %d are allowed", n, maxEntries)
 	}
 	return []any{append(append(Conditioning{}, a...), b...)}, nil
 }

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"patchbay/models/sampling"
+	"patchbay/node/fault"
 	"patchbay/parallel"
 )
 
@@ -56,7 +57,7 @@ func basicScheduler(c *Call) ([]any, error) {
 	m := value[*Model](c, "model")
 	sigmas, err := sampling.BasicSchedulerSigmas(m.Sampling, c.str("scheduler"), c.whole("steps"), c.decimal("denoise"))
 	if err != nil {
-		return nil, fieldf(CodeBadInput, "scheduler", "%v", err)
+		return nil, fault.At(fault.CodeBadInput, "scheduler", "%v", err)
 	}
 	return []any{Sigmas(sigmas)}, nil
 }
@@ -71,7 +72,7 @@ func basicGuider(c *Call) ([]any, error) {
 func cfgGuider(c *Call) ([]any, error) {
 	cfg := c.decimal("cfg")
 	if math.IsNaN(cfg) || math.IsInf(cfg, 0) {
-		return nil, fieldf(CodeBadInput, "cfg", "cfg: %v is not a finite number", cfg)
+		return nil, fault.At(fault.CodeBadInput, "cfg", "cfg: %v is not a finite number", cfg)
 	}
 	return []any{&Guider{
 		Model: value[*Model](c, "model"), Rule: parallel.Guider{Kind: parallel.GuideCFG, CFG: float32(cfg)},

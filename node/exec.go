@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"patchbay/node/fault"
 	"patchbay/node/pyjson"
 )
 
@@ -36,7 +37,7 @@ func (r *Runner) Exec(ctx context.Context, req ExecRequest, emit func(Event)) (*
 	}
 	k := r.cat.classes[req.Class]
 	if k == nil {
-		return nil, &Failure{Code: CodeUnknownClass, Message: "no node class " + pyjson.Quote(req.Class) + " here; describe lists the classes", Class: req.Class}
+		return nil, &fault.Failure{Code: fault.CodeUnknownClass, Message: "no node class " + pyjson.Quote(req.Class) + " here; describe lists the classes", Class: req.Class}
 	}
 	job := &Job{ID: "exec", Inputs: req.Files, Plan: req.Plan}
 	x := &execution{run: r, job: job, ctx: ctx, emit: emit, began: time.Now(), result: &Result{}}
@@ -57,7 +58,7 @@ func (r *Runner) Exec(ctx context.Context, req ExecRequest, emit func(Event)) (*
 	}
 	for _, i := range want {
 		if i < 0 || i >= len(e.outputs) {
-			return nil, x.fail("", k, nil, fieldf(CodeBadInput, "want", "want: %s has no output %d (it has %d)", k.Name, i, len(e.outputs)))
+			return nil, x.fail("", k, nil, fault.At(fault.CodeBadInput, "want", "want: %s has no output %d (it has %d)", k.Name, i, len(e.outputs)))
 		}
 		out.Outputs = append(out.Outputs, r.export(e.outputs[i], req.Lease))
 	}
@@ -72,7 +73,7 @@ func (r *Runner) execInputs(k *Class, job *Job, given map[string]any) (map[strin
 	in, literals := map[string]any{}, pyjson.NewObject()
 	for name := range given {
 		if k.input(name) == nil {
-			return nil, fieldf(CodeBadInput, name, "%s: %s has no such input", name, k.Name)
+			return nil, fault.At(fault.CodeBadInput, name, "%s: %s has no such input", name, k.Name)
 		}
 	}
 	for i := range k.Inputs {
@@ -82,14 +83,14 @@ func (r *Runner) execInputs(k *Class, job *Job, given map[string]any) (map[strin
 			if decl.Optional {
 				continue
 			}
-			f := fieldf(codeInputMissing, decl.Name, "%s", messageInputMissing)
+			f := fault.At(codeInputMissing, decl.Name, "%s", messageInputMissing)
 			f.Details = decl.Name
 			return nil, f
 		}
 		if h, ok := raw.(Handle); ok {
 			value, ok := r.handles.use(h.ID)
 			if !ok {
-				return nil, fieldf(CodeUnknownHandle, decl.Name, "%s: no handle %q: it was freed or its lease ran out; make it again", decl.Name, h.ID)
+				return nil, fault.At(fault.CodeUnknownHandle, decl.Name, "%s: no handle %q: it was freed or its lease ran out; make it again", decl.Name, h.ID)
 			}
 			raw = value
 		} else {
@@ -101,7 +102,7 @@ func (r *Runner) execInputs(k *Class, job *Job, given map[string]any) (map[strin
 		if isWidget(decl.Type) {
 			value, p := v.literal(k, decl, raw)
 			if p != nil {
-				return nil, &Failure{Code: p.kind, Message: p.message, Details: p.details, Field: decl.Name}
+				return nil, &fault.Failure{Code: p.kind, Message: p.message, Details: p.details, Field: decl.Name}
 			}
 			raw = value
 			literals.Set(decl.Name, raw)
@@ -112,7 +113,7 @@ func (r *Runner) execInputs(k *Class, job *Job, given map[string]any) (map[strin
 	}
 	if k.Check != nil {
 		if field, text := k.Check(v, literals); text != "" {
-			return nil, &Failure{Code: codeCustom, Message: messageCustomValidation, Details: field + " - " + text, Field: field}
+			return nil, &fault.Failure{Code: codeCustom, Message: messageCustomValidation, Details: field + " - " + text, Field: field}
 		}
 	}
 	return in, nil

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"patchbay/node/fault"
 	"patchbay/node/pyjson"
 )
 
@@ -53,7 +54,7 @@ func TestExecHandlesAndLeases(t *testing.T) {
 		t.Fatal(err)
 	}
 	now = now.Add(2 * time.Minute)
-	if err := use(); err == nil || asFailure(err).Code != CodeUnknownHandle || asFailure(err).Field != "model" {
+	if err := use(); err == nil || fault.From(err).Code != fault.CodeUnknownHandle || fault.From(err).Field != "model" {
 		t.Errorf("after the lease: %v", err)
 	}
 	made, err = r.Exec(context.Background(), ExecRequest{Class: "MakeModel", Want: []int{0, 0}, Lease: time.Hour}, nil)
@@ -105,9 +106,9 @@ func TestLeasesEndByThemselves(t *testing.T) {
 		t.Error("the value of a handle with a lease of an hour is gone")
 	default:
 	}
-	for id, want := range map[string]string{short: CodeUnknownHandle, long: ""} {
+	for id, want := range map[string]string{short: fault.CodeUnknownHandle, long: ""} {
 		_, err := r.Exec(context.Background(), ExecRequest{Class: "UseModel", Inputs: map[string]any{"model": Handle{ID: id}}}, nil)
-		var f *Failure
+		var f *fault.Failure
 		if errors.As(err, &f); want == "" && err != nil || want != "" && (f == nil || f.Code != want || f.Field != "model") {
 			t.Errorf("handle %s: got %v, want %q", id, err, want)
 		}
@@ -126,19 +127,19 @@ func TestExecRefuses(t *testing.T) {
 		req         ExecRequest
 		code, field string
 	}{
-		"class":       {ExecRequest{Class: "Nope"}, CodeUnknownClass, ""},
+		"class":       {ExecRequest{Class: "Nope"}, fault.CodeUnknownClass, ""},
 		"missing":     {ExecRequest{Class: "UseModel"}, codeInputMissing, "model"},
-		"undeclared":  {ExecRequest{Class: "MakeModel", Inputs: map[string]any{"x": 1}}, CodeBadInput, "x"},
-		"literal":     {ExecRequest{Class: "UseModel", Inputs: map[string]any{"model": "m"}}, CodeBadInput, "model"},
-		"handle":      {ExecRequest{Class: "UseModel", Inputs: map[string]any{"model": Handle{ID: "nope"}}}, CodeUnknownHandle, "model"},
+		"undeclared":  {ExecRequest{Class: "MakeModel", Inputs: map[string]any{"x": 1}}, fault.CodeBadInput, "x"},
+		"literal":     {ExecRequest{Class: "UseModel", Inputs: map[string]any{"model": "m"}}, fault.CodeBadInput, "model"},
+		"handle":      {ExecRequest{Class: "UseModel", Inputs: map[string]any{"model": Handle{ID: "nope"}}}, fault.CodeUnknownHandle, "model"},
 		"too small":   {ExecRequest{Class: "EmptyLatentImage", Inputs: sizes(1)}, codeTooSmall, "width"},
 		"not a width": {ExecRequest{Class: "EmptyLatentImage", Inputs: sizes("x")}, codeInvalidInput, "width"},
-		"slot":        {ExecRequest{Class: "EmptyLatentImage", Inputs: sizes(64), Want: []int{1}}, CodeBadInput, "want"},
-		"tensor":      {ExecRequest{Class: "SaveImage", Inputs: map[string]any{"images": NewTensor(make([]float32, 6), 2, 3), "filename_prefix": "x"}}, CodeBadInput, "images"},
+		"slot":        {ExecRequest{Class: "EmptyLatentImage", Inputs: sizes(64), Want: []int{1}}, fault.CodeBadInput, "want"},
+		"tensor":      {ExecRequest{Class: "SaveImage", Inputs: map[string]any{"images": NewTensor(make([]float32, 6), 2, 3), "filename_prefix": "x"}}, fault.CodeBadInput, "images"},
 		"prefix":      {ExecRequest{Class: "SaveImage", Inputs: map[string]any{"images": NewTensor(make([]float32, 12), 1, 2, 2, 3), "filename_prefix": "../x"}}, codeCustom, "filename_prefix"},
 	} {
 		_, err := r.Exec(context.Background(), c.req, nil)
-		var f *Failure
+		var f *fault.Failure
 		if !errors.As(err, &f) || f.Code != c.code || f.Field != c.field {
 			t.Errorf("%s: got %#v, want code %s and field %q", name, err, c.code, c.field)
 		}

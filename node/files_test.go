@@ -14,6 +14,7 @@ import (
 	"patchbay/engine/gguf"
 	"patchbay/engine/gguf/ggufwrite"
 	"patchbay/engine/safetensors"
+	"patchbay/node/fault"
 )
 
 // demoFile opens a part of the demo checkpoint.
@@ -217,7 +218,7 @@ func TestQuantisedLoaders(t *testing.T) {
 		"not listed": {"UnetLoaderGGUF", map[string]any{"unet_name": "../q8.gguf"}, "unet_name", "q8.gguf"},
 	} {
 		_, err := runner.Exec(context.Background(), ExecRequest{Class: c.class, Inputs: c.inputs}, nil)
-		var f *Failure
+		var f *fault.Failure
 		if !errors.As(err, &f) || f.Field != c.field || !strings.Contains(f.Error(), c.says) {
 			t.Errorf("%s: got %v, want field %s and the text %q", name, err, c.field, c.says)
 		}
@@ -248,7 +249,7 @@ func TestListsOfOtherForms(t *testing.T) {
 		for _, name := range want {
 			path, err := r.Resolve(kind, "f", name)
 			if name == "far" {
-				if f := asFailure(err); err == nil || f.Code != CodeFileOutsideRoot {
+				if f := fault.From(err); err == nil || f.Code != fault.CodeFileOutsideRoot {
 					t.Errorf("a folder whose file is a link to a place outside is %q, %v", path, err)
 				}
 				continue

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"patchbay/models/weights"
+	"patchbay/node/fault"
 )
 
 // A diffusers folder is a whole pipeline as the diffusers library saves it: transformer/, text_encoder/, text_encoder_2/, vae/, tokenizer/ and
@@ -130,11 +131,11 @@ func (r *Roots) folder(kind, field, name string) (string, error) {
 func (r *Roots) allInside(field, name, path string) error {
 	files, err := weights.Paths(path)
 	if err != nil {
-		return fieldf(CodeBadCheckpoint, field, "%s: %v", field, err)
+		return fault.At(fault.CodeBadCheckpoint, field, "%s: %v", field, err)
 	}
 	for _, f := range files {
 		if !r.inside(f) {
-			return fieldf(CodeFileOutsideRoot, field, "%s: %q: %s is a link to a place outside the models folders; name that place with --models, or copy the file", field, name, filepath.Base(f))
+			return fault.At(fault.CodeFileOutsideRoot, field, "%s: %q: %s is a link to a place outside the models folders; name that place with --models, or copy the file", field, name, filepath.Base(f))
 		}
 	}
 	return nil

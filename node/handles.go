@@ -11,6 +11,7 @@ import (
 	"patchbay/models/latent"
 	"patchbay/models/sampling"
 	"patchbay/models/weights"
+	"patchbay/node/fault"
 	"patchbay/parallel"
 )
 
@@ -77,11 +78,11 @@ func (f checkpoint) open() (*weights.File, error) {
 	}
 	file, err := weights.Open(f.path, form)
 	if err != nil {
-		return nil, &Failure{Code: CodeBadCheckpoint, Message: err.Error(), cause: err}
+		return nil, &fault.Failure{Code: fault.CodeBadCheckpoint, Message: err.Error(), Cause: err}
 	}
 	if f.hash != "" && (file.HeaderHash() != f.hash || modified(file.Paths()) != f.changed) {
 		_ = file.Close()
-		return nil, failf(CodeBadCheckpoint, "%s has changed since the workflow began; run it again", f.path)
+		return nil, fault.New(fault.CodeBadCheckpoint, "%s has changed since the workflow began; run it again", f.path)
 	}
 	return file, nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"patchbay/models/sampling"
 	"patchbay/models/weights"
+	"patchbay/node/fault"
 	"patchbay/parallel"
 )
 
@@ -41,7 +42,7 @@ type HostProgress struct {
 // Sample runs a request of a host. The latent of the result stays in model space. Errors are *Failure; Field names the part of the message.
 func (r *Runner) Sample(ctx context.Context, q *HostRequest, observe func(HostProgress) error) (*parallel.Result, error) {
 	if r.engine == nil {
-		return nil, failf(CodeInternal, "sampling needs a device, and this runner has none")
+		return nil, fault.New(fault.CodeInternal, "sampling needs a device, and this runner has none")
 	}
 	l := q.Request.Latent
 	if err := r.bounds.Host([]int{l.B, l.C, l.Y, l.X}, len(q.Request.Sigmas)); err != nil {
@@ -63,10 +64,10 @@ func (r *Runner) Sample(ctx context.Context, q *HostRequest, observe func(HostPr
 	}
 	sampler, err := sampling.FindSampler(req.Sampler)
 	if err != nil {
-		return nil, fieldf(CodeBadInput, "sampler.name", "sampler.name: %v", err)
+		return nil, fault.At(fault.CodeBadInput, "sampler.name", "sampler.name: %v", err)
 	}
 	if req.Options, err = sampler.NewOptions(q.Options); err != nil {
-		return nil, fieldf(CodeBadInput, "sampler.options", "sampler.options: %v", err)
+		return nil, fault.At(fault.CodeBadInput, "sampler.options", "sampler.options: %v", err)
 	}
 	if err := m.fitsHost(&req); err != nil {
 		return nil, err
@@ -85,7 +86,7 @@ func (r *Runner) Sample(ctx context.Context, q *HostRequest, observe func(HostPr
 		return nil, hostFailure(ctx, err)
 	}
 	if err := finite(out.Latent.Data); err != nil {
-		return nil, failf(CodeBadInput, "the %s sampler gave no usable latent (%v)", req.Sampler, err)
+		return nil, fault.New(fault.CodeBadInput, "the %s sampler gave no usable latent (%v)", req.Sampler, err)
 	}
 	out.Stats.Model = m.Name
 	return out, nil
@@ -98,7 +99,7 @@ func (m *Model) fitsHost(req *parallel.Request) error {
 			e := &b.Entries[i]
 			refused := func(key string) error {
 				field := "conds." + b.Name + "." + key
-				return fieldf(CodeBadInput, field, "%s: the %s model takes no %s (entry %d)", field, m.Spec.Family, key, i)
+				return fault.At(fault.CodeBadInput, field, "%s: the %s model takes no %s (entry %d)", field, m.Spec.Family, key, i)
 			}
 			switch {
 			case e.Guidance != nil && !m.Spec.TakesGuidance:
@@ -121,13 +122,13 @@ func (m *Model) fitsHost(req *parallel.Request) error {
 
 // hostFailure turns an error of the engine into a Failure.
 func hostFailure(ctx context.Context, err error) error {
-	f := asFailure(err)
+	f := fault.From(err)
 	var pe *parallel.Error
-	if errors.As(err, &pe) && f.Code == CodeInternal {
-		f.fromParallel(pe)
+	if errors.As(err, &pe) && f.Code == fault.CodeInternal {
+		f.FromParallel(pe)
 	}
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		f.Code = CodeCancelled
+		f.Code = fault.CodeCancelled
 	}
 	return f
 }
@@ -135,8 +136,8 @@ func hostFailure(ctx context.Context, err error) error {
 // modelFile describes the diffusion model of a file: of the folder for those alone, else of a full checkpoint.
 func (r *Runner) modelFile(f ModelFile) (*Model, error) {
 	path, err := r.roots.Resolve(kindDiffusion, "model.file", f.Name)
-	var missing *Failure
-	if errors.As(err, &missing) && missing.Code == CodeFileMissing {
+	var missing *fault.Failure
+	if errors.As(err, &missing) && missing.Code == fault.CodeFileMissing {
 		if other, second := r.roots.Resolve(kindCheckpoint, "model.file", f.Name); second == nil {
 			path, err = other, nil
 		}
@@ -147,12 +148,12 @@ func (r *Runner) modelFile(f ModelFile) (*Model, error) {
 	var m *Model
 	err = readHeader(path, false, func(c checkpoint, open *weights.File, set *weights.Set) (err error) {
 		if f.Fingerprint != "" && !strings.EqualFold(f.Fingerprint, c.hash) {
-			return fieldf(CodeFileMissing, "model.fingerprint", "model.fingerprint: %s has the header hash %s, the request means %s: the file of that name is another one", f.Name, c.hash, f.Fingerprint)
+			return fault.At(fault.CodeFileMissing, "model.fingerprint", "model.fingerprint: %s has the header hash %s, the request means %s: the file of that name is another one", f.Name, c.hash, f.Fingerprint)
 		}
 		m, err = openModel(f.Name, c, open, set)
 		return err
 	})
-	var known *Failure
+	var known *fault.Failure
 	switch {
 	case err == nil:
 		return m.patched(f.Patches)
@@ -162,7 +163,7 @@ func (r *Runner) modelFile(f ModelFile) (*Model, error) {
 		}
 		return nil, known
 	}
-	return nil, fieldf(CodeWrongFamily, "model.file", "model.file: %s: %v", f.Name, err)
+	return nil, fault.At(fault.CodeWrongFamily, "model.file", "model.file: %s: %v", f.Name, err)
 }
 
 // build makes the time line of a host's model. Classes that are not known here are refused.
@@ -177,12 +178,12 @@ func (t *TimeLine) build(own *sampling.ModelSampling) (*sampling.ModelSampling, 
 	known := []string{"ModelSamplingFlux", "ModelSamplingDiscreteFlow", "ModelSamplingDiscrete", "CONST", "EPS", "V_PREDICTION"}
 	for _, b := range t.Bases {
 		if !slices.Contains(known, b) {
-			return nil, fieldf(CodeBadInput, "sampling.bases", "sampling.bases: %q is not known; the classes are %s", b, strings.Join(known, ", "))
+			return nil, fault.At(fault.CodeBadInput, "sampling.bases", "sampling.bases: %q is not known; the classes are %s", b, strings.Join(known, ", "))
 		}
 	}
 	has := func(name string) bool { return slices.Contains(t.Bases, name) }
 	if (has("CONST") && !own.IsFlow()) || (has("EPS") && own.Prediction() != sampling.Eps) || (has("V_PREDICTION") && own.Prediction() != sampling.V) {
-		return nil, fieldf(CodeBadInput, "sampling.bases", "sampling.bases: the model of the file predicts %s", own.Prediction())
+		return nil, fault.At(fault.CodeBadInput, "sampling.bases", "sampling.bases: the model of the file predicts %s", own.Prediction())
 	}
 	var out *sampling.ModelSampling
 	var err error
@@ -192,15 +193,15 @@ func (t *TimeLine) build(own *sampling.ModelSampling) (*sampling.ModelSampling, 
 	case has("ModelSamplingDiscreteFlow"):
 		out, err = sampling.NewFlow(shift, multiplier)
 	case own.IsFlow() && (t.Shift != nil || t.Multiplier != nil || has("ModelSamplingDiscrete")):
-		return nil, fieldf(CodeBadInput, "sampling.bases", "sampling.bases: a shift belongs to ModelSamplingFlux or ModelSamplingDiscreteFlow: name one of them")
+		return nil, fault.At(fault.CodeBadInput, "sampling.bases", "sampling.bases: a shift belongs to ModelSamplingFlux or ModelSamplingDiscreteFlow: name one of them")
 	default:
 		return own, nil
 	}
 	if err != nil {
-		return nil, fieldf(CodeBadInput, "sampling.shift", "sampling.shift: %v", err)
+		return nil, fault.At(fault.CodeBadInput, "sampling.shift", "sampling.shift: %v", err)
 	}
 	if !own.IsFlow() {
-		return nil, fieldf(CodeBadInput, "sampling.bases", "sampling.bases: the model of the file is no flow model, it predicts %s", own.Prediction())
+		return nil, fault.At(fault.CodeBadInput, "sampling.bases", "sampling.bases: the model of the file is no flow model, it predicts %s", own.Prediction())
 	}
 	return out, nil
 }
@@ -208,7 +209,7 @@ func (t *TimeLine) build(own *sampling.ModelSampling) (*sampling.ModelSampling, 
 // Load makes the weights of a model file resident for a plan.
 func (r *Runner) Load(ctx context.Context, f ModelFile, plan string) (parallel.Loaded, error) {
 	if r.engine == nil {
-		return parallel.Loaded{}, failf(CodeInternal, "loading needs a device, and this runner has none")
+		return parallel.Loaded{}, fault.New(fault.CodeInternal, "loading needs a device, and this runner has none")
 	}
 	m, err := r.modelFile(f)
 	if err != nil {

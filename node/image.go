@@ -11,6 +11,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/engine/safetensors"
+	"patchbay/node/fault"
 	"patchbay/node/pyjson"
 	"patchbay/parallel"
 )
@@ -90,7 +91,7 @@ func loadImage(c *Call) ([]any, error) {
 	}
 	im, mask, err := DecodeImage(data)
 	if err != nil {
-		return nil, fieldf(CodeBadImage, "image", "image: %s: %v", name, err)
+		return nil, fault.At(fault.CodeBadImage, "image", "image: %s: %v", name, err)
 	}
 	return []any{im, mask}, nil
 }
@@ -106,11 +107,11 @@ func (c *Call) file(field, name string) ([]byte, error) {
 	}
 	info, err := os.Stat(path)
 	if err == nil && info.Size() > maxInputFile {
-		return nil, fieldf(CodeBadInput, field, "%s: %s has %d MiB, the limit is %d", field, name, info.Size()>>20, maxInputFile>>20)
+		return nil, fault.At(fault.CodeBadInput, field, "%s: %s has %d MiB, the limit is %d", field, name, info.Size()>>20, maxInputFile>>20)
 	}
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fieldf(CodeFileMissing, field, "%s: %s is gone", field, name)
+		return nil, fault.At(fault.CodeFileMissing, field, "%s: %s is gone", field, name)
 	}
 	return data, err
 }

@@ -3,6 +3,7 @@ package node
 import (
 	"math"
 
+	"patchbay/node/fault"
 	"patchbay/node/resample"
 )
 
@@ -161,7 +162,7 @@ func imageBlend(c *Call) ([]any, error) {
 	a, b, f := value[*Image](c, "image1"), value[*Image](c, "image2"), c.decimal("blend_factor")
 	blend := blendModes()[c.str("blend_mode")]
 	if blend == nil {
-		return nil, fieldf(CodeBadInput, "blend_mode", "blend_mode: %q is not one of normal, multiply, screen, overlay, soft_light, difference", c.str("blend_mode"))
+		return nil, fault.At(fault.CodeBadInput, "blend_mode", "blend_mode: %q is not one of normal, multiply, screen, overlay, soft_light, difference", c.str("blend_mode"))
 	}
 	if b.C > a.C {
 		b = b.first(a.C)

@@ -3,6 +3,7 @@ package node
 import (
 	"math"
 
+	"patchbay/node/fault"
 	"patchbay/node/resample"
 )
 
@@ -82,7 +83,7 @@ func resizedImage(im *Image, x, y int, method, crop, field string) (*Image, erro
 	source := resample.Image{Data: im.Data, B: im.B, C: im.C, Y: im.Y, X: im.X, Layout: resample.ChannelsLast}
 	m, err := resample.Upscale(source, x, y, resample.Method(method), resample.Crop(crop))
 	if err != nil {
-		return nil, fieldf(CodeBadInput, field, "%s: %v", field, err)
+		return nil, fault.At(fault.CodeBadInput, field, "%s: %v", field, err)
 	}
 	return &Image{B: m.B, Y: m.Y, X: m.X, C: m.C, Data: m.Data}, nil
 }

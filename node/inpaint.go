@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"patchbay/models/vae"
+	"patchbay/node/fault"
 	"patchbay/node/resample"
 )
 
@@ -93,7 +94,7 @@ func (m *Mask) sized(y, x int) (*Mask, error) {
 	}
 	out, err := resample.Upscale(resample.Image{Data: m.Data, B: m.B, C: 1, Y: m.Y, X: m.X}, x, y, resample.Bilinear, resample.CropDisabled)
 	if err != nil {
-		return nil, fieldf(CodeBadInput, "mask", "mask: %v", err)
+		return nil, fault.At(fault.CodeBadInput, "mask", "mask: %v", err)
 	}
 	return &Mask{B: m.B, Y: y, X: x, Data: out.Data}, nil
 }
@@ -149,7 +150,7 @@ func boxSum(v []float32, count, stride, n int) {
 // greyed returns a copy whose colours are (v - 0.5)*(1 - mask) + 0.5. One mask goes with all pictures.
 func (im *Image) greyed(m *Mask) (*Image, error) {
 	if m.B != 1 && m.B != im.B {
-		return nil, fieldf(CodeBadInput, "mask", "mask: has a batch of %d, pixels one of %d: want 1 or %d", m.B, im.B, im.B)
+		return nil, fault.At(fault.CodeBadInput, "mask", "mask: has a batch of %d, pixels one of %d: want 1 or %d", m.B, im.B, im.B)
 	}
 	out := *im
 	out.Data = append([]float32(nil), im.Data...)

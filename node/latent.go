@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"patchbay/engine/safetensors"
+	"patchbay/node/fault"
 	"patchbay/parallel"
 )
 
@@ -43,7 +44,7 @@ func latentClasses() []Class {
 func emptyLatent(c *Call, channels int) ([]any, error) {
 	b, y, x := c.whole("batch_size"), c.whole("height")/8, c.whole("width")/8
 	if int64(b)*int64(channels)*int64(y)*int64(x) > maxLatentValues {
-		return nil, fieldf(CodeBadInput, "batch_size", "batch_size: %d latents of %d x %d are more than this program holds (%d values)", b, x, y, maxLatentValues)
+		return nil, fault.At(fault.CodeBadInput, "batch_size", "batch_size: %d latents of %d x %d are more than this program holds (%d values)", b, x, y, maxLatentValues)
 	}
 	return []any{&Latent{Samples: parallel.NewLatent(b, channels, y, x)}}, nil
 }
@@ -80,18 +81,18 @@ func loadLatent(c *Call) ([]any, error) {
 	}
 	f, err := safetensors.OpenBytes(data)
 	if err != nil {
-		return nil, fieldf(CodeBadInput, "latent", "latent: %s: %v", name, err)
+		return nil, fault.At(fault.CodeBadInput, "latent", "latent: %s: %v", name, err)
 	}
 	e, ok := f.Entry("latent_tensor")
 	if !ok || len(e.Shape) != 4 {
-		return nil, fieldf(CodeBadInput, "latent", "latent: %s holds no latent_tensor [B, C, Y, X]", name)
+		return nil, fault.At(fault.CodeBadInput, "latent", "latent: %s holds no latent_tensor [B, C, Y, X]", name)
 	}
 	if e.Len() == 0 {
-		return nil, fieldf(CodeBadInput, "latent", "latent: %s holds a latent_tensor of shape %v: want 1 or more of each of [B, C, Y, X]", name, e.Shape)
+		return nil, fault.At(fault.CodeBadInput, "latent", "latent: %s holds a latent_tensor of shape %v: want 1 or more of each of [B, C, Y, X]", name, e.Shape)
 	}
 	v, err := e.F32()
 	if err != nil {
-		return nil, fieldf(CodeBadInput, "latent", "latent: %s: %v", name, err)
+		return nil, fault.At(fault.CodeBadInput, "latent", "latent: %s: %v", name, err)
 	}
 	if _, current := f.Entry("latent_format_version_0"); !current {
 		for i := range v {
@@ -99,7 +100,7 @@ func loadLatent(c *Call) ([]any, error) {
 		}
 	}
 	if err := finite(v); err != nil {
-		return nil, fieldf(CodeBadInput, "latent", "latent: %s: %v", name, err)
+		return nil, fault.At(fault.CodeBadInput, "latent", "latent: %s: %v", name, err)
 	}
 	return []any{&Latent{Samples: parallel.Latent{B: e.Shape[0], C: e.Shape[1], Y: e.Shape[2], X: e.Shape[3], Data: v}}}, nil
 }

@@ -1,6 +1,10 @@
 package node
 
-import "patchbay/parallel"
+import (
+	"patchbay/parallel"
+
+	"patchbay/node/fault"
+)
 
 // latentBatchClasses are the rows that change how many latents a batch has.
 func latentBatchClasses() []Class {
@@ -41,7 +45,7 @@ func repeatLatent(c *Call) ([]any, error) {
 		lo, hi = min(lo, n), max(hi, n)
 	}
 	if last := hi + (amount-1)*(hi-lo+1); last > maxBatchIndex {
-		return nil, fieldf(CodeBadInput, "amount", "amount: batch_index would reach %d, at most %d is allowed", last, maxBatchIndex)
+		return nil, fault.At(fault.CodeBadInput, "amount", "amount: batch_index would reach %d, at most %d is allowed", last, maxBatchIndex)
 	}
 	out.BatchIndex = nil
 	for i := range amount {

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"patchbay/node/fault"
 	"patchbay/node/resample"
 	"patchbay/parallel"
 )
@@ -51,10 +52,10 @@ func latentBlend(c *Call) ([]any, error) {
 // sameBatch refuses pairs that torch's broadcasting refuses: batches must be equal or one.
 func sameBatch(field string, wantC, gotC, wantB, gotB int) error {
 	if wantC != gotC {
-		return fieldf(CodeWrongFamily, field, "%s: has %d channels, the other input %d: they must be equal", field, gotC, wantC)
+		return fault.At(fault.CodeWrongFamily, field, "%s: has %d channels, the other input %d: they must be equal", field, gotC, wantC)
 	}
 	if wantB != gotB && wantB != 1 && gotB != 1 {
-		return fieldf(CodeBadInput, field, "%s: has a batch of %d, the other input one of %d: they must be equal or 1", field, gotB, wantB)
+		return fault.At(fault.CodeBadInput, field, "%s: has a batch of %d, the other input one of %d: they must be equal or 1", field, gotB, wantB)
 	}
 	return nil
 }
@@ -68,9 +69,9 @@ func latentComposite(c *Call) ([]any, error) {
 	case to.C != from.C:
 		return nil, sameBatch("samples_from", to.C, from.C, 1, 1)
 	case from.B != 1 && from.B != to.B:
-		return nil, fieldf(CodeBadInput, "samples_from", "samples_from: has a batch of %d, samples_to one of %d: want 1 or %d", from.B, to.B, to.B)
+		return nil, fault.At(fault.CodeBadInput, "samples_from", "samples_from: has a batch of %d, samples_to one of %d: want 1 or %d", from.B, to.B, to.B)
 	case x > to.X || y > to.Y:
-		return nil, fieldf(CodeBadInput, "x", "x, y: %d, %d lie outside a latent of %d x %d pixels", 8*x, 8*y, 8*to.X, 8*to.Y)
+		return nil, fault.At(fault.CodeBadInput, "x", "x, y: %d, %d lie outside a latent of %d x %d pixels", 8*x, 8*y, 8*to.X, 8*to.Y)
 	}
 	h, w := min(from.Y, to.Y-y), min(from.X, to.X-x)
 	mask := compositeMask(h, w, feather, [4]bool{y != 0, y+h < to.Y, x != 0, x+w < to.X})

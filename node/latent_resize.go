@@ -1,6 +1,7 @@
 package node
 
 import (
+	"patchbay/node/fault"
 	"patchbay/node/resample"
 	"patchbay/parallel"
 )
@@ -64,7 +65,7 @@ func resizedLatent(s parallel.Latent, x, y int, method, crop, field string) (par
 	}
 	m, err := resample.Upscale(resample.Image{Data: s.Data, B: s.B, C: s.C, Y: s.Y, X: s.X}, x, y, resample.Method(method), resample.Crop(crop))
 	if err != nil {
-		return s, fieldf(CodeBadInput, field, "%s: %v", field, err)
+		return s, fault.At(fault.CodeBadInput, field, "%s: %v", field, err)
 	}
 	return parallel.Latent{B: m.B, C: m.C, Y: m.Y, X: m.X, Data: m.Data}, nil
 }

@@ -1,6 +1,10 @@
 package node
 
-import "patchbay/parallel"
+import (
+	"patchbay/parallel"
+
+	"patchbay/node/fault"
+)
 
 // turnLatentClasses are the rows that move the pixels of latents: crop, flip and rotate. Noise masks stay as they are, as in ComfyUI.
 func turnLatentClasses() []Class {
@@ -38,7 +42,7 @@ func latentCrop(c *Call) ([]any, error) {
 	left, right := sliced(s.X, x, x+c.whole("width")/8)
 	top, bottom := sliced(s.Y, y, y+c.whole("height")/8)
 	if left == right || top == bottom {
-		return nil, fieldf(CodeBadInput, "samples", "samples: nothing of a latent of %d x %d is inside the cut", s.X, s.Y)
+		return nil, fault.At(fault.CodeBadInput, "samples", "samples: nothing of a latent of %d x %d is inside the cut", s.X, s.Y)
 	}
 	return []any{l.with(moved(s, bottom-top, right-left, func(r, k int) (int, int) { return top + r, left + k }))}, nil
 }

@@ -3,6 +3,7 @@ package node
 import (
 	"math"
 
+	"patchbay/node/fault"
 	"patchbay/parallel"
 )
 
@@ -23,7 +24,7 @@ func (c *Call) whole(name string) int {
 func (c *Call) decimal(name string) float64 {
 	v := c.float(name)
 	if math.IsNaN(v) || math.IsInf(v, 0) {
-		panic(fieldf(CodeBadInput, name, "%s: %v is not a finite number", name, v))
+		panic(fault.At(fault.CodeBadInput, name, "%s: %v is not a finite number", name, v))
 	}
 	c.checkLimits(name, v)
 	return v
@@ -34,7 +35,7 @@ func (c *Call) checkLimits(name string, v any) {
 	lo, hasLo := in.Options.Get("min")
 	hi, hasHi := in.Options.Get("max")
 	if (hasLo && compare(v, lo) < 0) || (hasHi && compare(v, hi) > 0) {
-		panic(fieldf(CodeBadInput, name, "%s: %v is not between %v and %v", name, v, lo, hi))
+		panic(fault.At(fault.CodeBadInput, name, "%s: %v is not between %v and %v", name, v, lo, hi))
 	}
 }
 
@@ -50,7 +51,7 @@ func checkSize(field string, sides ...int) error {
 	if n <= maxLatentValues {
 		return nil
 	}
-	return fieldf(CodeBadInput, field, "%s: the result %v has %.0f values, this program holds at most %d", field, sides, n, maxLatentValues)
+	return fault.At(fault.CodeBadInput, field, "%s: the result %v has %.0f values, this program holds at most %d", field, sides, n, maxLatentValues)
 }
 
 // sliced resolves the bounds of a Python slice [from:to] of n items: negative bounds count from the end, all are cut to 0..n.
@@ -78,7 +79,7 @@ func (c *Call) latent(name string) *Latent {
 	l := value[*Latent](c, name)
 	if l.Samples.Len() == 0 {
 		s := l.Samples
-		panic(fieldf(CodeBadInput, name, "%s: latent [%d, %d, %d, %d] is empty", name, s.B, s.C, s.Y, s.X))
+		panic(fault.At(fault.CodeBadInput, name, "%s: latent [%d, %d, %d, %d] is empty", name, s.B, s.C, s.Y, s.X))
 	}
 	return l
 }
@@ -87,7 +88,7 @@ func (c *Call) latent(name string) *Latent {
 func (c *Call) mask(name string) *Mask {
 	m := value[*Mask](c, name)
 	if len(m.Data) == 0 {
-		panic(fieldf(CodeBadInput, name, "%s: mask [%d, %d, %d] is empty", name, m.B, m.Y, m.X))
+		panic(fault.At(fault.CodeBadInput, name, "%s: mask [%d, %d, %d] is empty", name, m.B, m.Y, m.X))
 	}
 	return m
 }

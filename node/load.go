@@ -6,6 +6,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/models/weights"
+	"patchbay/node/fault"
 	"patchbay/node/pyjson"
 )
 
@@ -92,7 +93,7 @@ func (c *Call) fromFile(kind, field string, f func(file checkpoint, open *weight
 		return err
 	}
 	err = readHeader(path, c.wide(), f)
-	var known *Failure
+	var known *fault.Failure
 	switch {
 	case err == nil:
 		return nil
@@ -101,7 +102,7 @@ func (c *Call) fromFile(kind, field string, f func(file checkpoint, open *weight
 		known.Message = field + ": " + known.Message
 		return known
 	}
-	return fieldf(CodeWrongFamily, field, "%s: %s: %v", field, name, err)
+	return fault.At(fault.CodeWrongFamily, field, "%s: %s: %v", field, name, err)
 }
 
 func loadUNET(c *Call) ([]any, error) {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"patchbay/engine/safetensors"
+	"patchbay/node/fault"
 )
 
 // copyFile copies a demo file to another place.
@@ -112,18 +113,18 @@ func TestLoadersRefuseOtherKinds(t *testing.T) {
 		inputs            map[string]any
 		code, field, says string
 	}{
-		"vae as model":    {"UNETLoader", map[string]any{"unet_name": "ae.safetensors", "weight_dtype": "default"}, CodeWrongFamily, "unet_name", "a VAE"},
-		"vae as clip":     {"DualCLIPLoader", dual("ae.safetensors", "t5.safetensors"), CodeWrongFamily, "clip_name1", "a VAE"},
-		"clip twice":      {"DualCLIPLoader", dual("clip.safetensors", "clip2.safetensors"), CodeWrongFamily, "type", "clip_l"},
-		"t5 as vae":       {"VAELoader", map[string]any{"vae_name": "t5.safetensors"}, CodeWrongFamily, "vae_name", "T5"},
-		"broken":          {"VAELoader", map[string]any{"vae_name": "broken.safetensors"}, CodeBadCheckpoint, "vae_name", "broken.safetensors"},
+		"vae as model":    {"UNETLoader", map[string]any{"unet_name": "ae.safetensors", "weight_dtype": "default"}, fault.CodeWrongFamily, "unet_name", "a VAE"},
+		"vae as clip":     {"DualCLIPLoader", dual("ae.safetensors", "t5.safetensors"), fault.CodeWrongFamily, "clip_name1", "a VAE"},
+		"clip twice":      {"DualCLIPLoader", dual("clip.safetensors", "clip2.safetensors"), fault.CodeWrongFamily, "type", "clip_l"},
+		"t5 as vae":       {"VAELoader", map[string]any{"vae_name": "t5.safetensors"}, fault.CodeWrongFamily, "vae_name", "T5"},
+		"broken":          {"VAELoader", map[string]any{"vae_name": "broken.safetensors"}, fault.CodeBadCheckpoint, "vae_name", "broken.safetensors"},
 		"weight type":     {"UNETLoader", map[string]any{"unet_name": "ae.safetensors", "weight_dtype": "fp8_e5m2"}, codeCustom, "weight_dtype", "default"},
 		"type not known":  {"CLIPLoader", map[string]any{"clip_name": "t5.safetensors", "type": "wan"}, codeCustom, "type", "pixart"},
-		"sd1 without l":   {"CLIPLoader", map[string]any{"clip_name": "t5.safetensors", "type": "stable_diffusion"}, CodeWrongFamily, "type", "clip_l"},
+		"sd1 without l":   {"CLIPLoader", map[string]any{"clip_name": "t5.safetensors", "type": "stable_diffusion"}, fault.CodeWrongFamily, "type", "clip_l"},
 		"name not listed": {"VAELoader", map[string]any{"vae_name": "../vae/t5.safetensors"}, codeNotInList, "vae_name", "t5.safetensors"},
 	} {
 		_, err := runner.Exec(context.Background(), ExecRequest{Class: c.class, Inputs: c.inputs}, nil)
-		var f *Failure
+		var f *fault.Failure
 		if !errors.As(err, &f) || f.Code != c.code || f.Field != c.field || !strings.Contains(f.Error(), c.says) {
 			t.Errorf("%s: got %#v, want code %s, field %s and the text %q", name, err, c.code, c.field, c.says)
 		}
@@ -141,8 +142,8 @@ func TestMissingTokenizerNamesAllPlaces(t *testing.T) {
 	}
 	clip := exec(t, runner, "DualCLIPLoader", map[string]any{"clip_name1": "demo_clip.safetensors", "clip_name2": "demo_t5.safetensors", "type": "flux"})
 	_, err = runner.Exec(context.Background(), ExecRequest{Class: "CLIPTextEncode", Inputs: map[string]any{"text": "a", "clip": clip}}, nil)
-	var f *Failure
-	if !errors.As(err, &f) || f.Code != CodeTokenizer {
+	var f *fault.Failure
+	if !errors.As(err, &f) || f.Code != fault.CodeTokenizer {
 		t.Fatalf("got %v, want tokenizer_missing", err)
 	}
 	for _, place := range []string{filepath.Join(root, "tokenizers", "demo_clip.tokenizer.json"), filepath.Join(root, "tokenizers", "clip_l"), "/somewhere/ComfyUI/comfy/sd1_tokenizer"} {
@@ -167,8 +168,8 @@ func TestWrongVAEIsFoundBeforeSampling(t *testing.T) {
 			steps++
 		}
 	})
-	var f *Failure
-	if !errors.As(err, &f) || f.Code != CodeWrongFamily || f.Node != "8" || f.Class != "VAEDecode" || f.Field != "vae" || steps > 0 {
+	var f *fault.Failure
+	if !errors.As(err, &f) || f.Code != fault.CodeWrongFamily || f.Node != "8" || f.Class != "VAEDecode" || f.Field != "vae" || steps > 0 {
 		t.Errorf("got %#v after %d steps, want wrong_family at vae of node 8 before the first", err, steps)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"patchbay/models/lora"
 	"patchbay/models/text"
 	"patchbay/models/weights"
+	"patchbay/node/fault"
 	"patchbay/parallel"
 )
 
@@ -114,7 +115,7 @@ func (c *Call) withLora(m *Model, clip *Clip, onModel, onClip float64) (*Model, 
 // loraKeys lists what files may call the weights of the handles.
 func (c *Call) loraKeys(m *Model, clip *Clip) (*lora.Keys, error) {
 	if m.declare == nil {
-		return nil, fieldf(CodeInternal, "model", "model: %s does not tell its weights", m.Name)
+		return nil, fault.At(fault.CodeInternal, "model", "model: %s does not tell its weights", m.Name)
 	}
 	declared, err := m.declare()
 	if err != nil {
@@ -122,7 +123,7 @@ func (c *Call) loraKeys(m *Model, clip *Clip) (*lora.Keys, error) {
 	}
 	keys, err := lora.Diffusion(m.Spec.Family, declared)
 	if err != nil {
-		return nil, fieldf(CodeWrongFamily, "model", "model: %v", err)
+		return nil, fault.At(fault.CodeWrongFamily, "model", "model: %v", err)
 	}
 	if clip == nil {
 		return keys, nil
@@ -153,7 +154,7 @@ func (c *Call) warnUnused(names []string, modelOnly bool) {
 		}
 	}
 	if len(odd) > 0 {
-		c.warn("node %s: %d tensors of %s fit nothing here and are not used: %s", c.ID, len(odd), c.str("lora_name"), listed(odd))
+		c.warn("node %s: %d tensors of %s fit nothing here and are not used: %s", c.ID, len(odd), c.str("lora_name"), fault.List(odd))
 	}
 }
 
@@ -261,7 +262,7 @@ func lentEncoder[T resident](c *Call, l *parallel.Local, clip *Clip, e *encoder,
 		})
 		if err != nil {
 			release()
-			return nil, fieldf(CodeBadCheckpoint, "clip", "clip: %v", err)
+			return nil, fault.At(fault.CodeBadCheckpoint, "clip", "clip: %v", err)
 		}
 		return &adaptedEncoder[T]{net, base.Bytes() + net.Bytes(), func() { net.Close(); release() }}, nil
 	})

@@ -14,6 +14,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/engine/safetensors"
+	"patchbay/node/fault"
 	"patchbay/parallel"
 	"patchbay/tests/golden"
 )
@@ -294,8 +295,8 @@ func TestLoraNodes(t *testing.T) {
 	for name, want := range map[string]string{
 		"other": "begins with lora_unet_input_blocks_1_1_proj_in.lora_down.weight", "shape": "lora_unet_img_in.lora_down.weight: got shape [4 63], want [4, 64]",
 	} {
-		var f *Failure
-		if _, _, _, err := load(name, 1, 1); !errors.As(err, &f) || f.Code != CodeWrongFamily || f.Field != "lora_name" || !strings.Contains(f.Message, want) {
+		var f *fault.Failure
+		if _, _, _, err := load(name, 1, 1); !errors.As(err, &f) || f.Code != fault.CodeWrongFamily || f.Field != "lora_name" || !strings.Contains(f.Message, want) {
 			t.Errorf("%s: got %v, want wrong_family at lora_name that says %q", name, err, want)
 		}
 	}

@@ -3,6 +3,7 @@ package node
 import (
 	"slices"
 
+	"patchbay/node/fault"
 	"patchbay/node/resample"
 )
 
@@ -105,7 +106,7 @@ func imageToMask(c *Call) ([]any, error) {
 	im, channel := value[*Image](c, "image"), c.str("channel")
 	at, known := map[string]int{"red": 0, "green": 1, "blue": 2, "alpha": 3}[channel]
 	if !known || at >= im.C {
-		return nil, fieldf(CodeBadInput, "channel", "channel: the picture has no %s; it has %d channels (red, green, blue, alpha in this order)", channel, im.C)
+		return nil, fault.At(fault.CodeBadInput, "channel", "channel: the picture has no %s; it has %d channels (red, green, blue, alpha in this order)", channel, im.C)
 	}
 	return []any{im.channel(at)}, nil
 }
@@ -128,7 +129,7 @@ func loadImageMask(c *Call) ([]any, error) {
 	}
 	im, alpha, err := DecodeImage(data)
 	if err != nil {
-		return nil, fieldf(CodeBadImage, "image", "image: %s: %v", name, err)
+		return nil, fault.At(fault.CodeBadImage, "image", "image: %s: %v", name, err)
 	}
 	n := im.Y * im.X
 	m := im

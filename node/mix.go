@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"patchbay/models/dit"
+	"patchbay/node/fault"
 )
 
 // mixClasses are the rows that make one conditioning of two, and FLUX's switch for the guidance input.
@@ -35,14 +36,14 @@ func mixClasses() []Class {
 func (c *Call) source(to Conditioning) (*Cond, error) {
 	from := value[Conditioning](c, "conditioning_from")
 	if len(from) == 0 {
-		return nil, fieldf(CodeBadInput, "conditioning_from", "conditioning_from: has no entries")
+		return nil, fault.At(fault.CodeBadInput, "conditioning_from", "conditioning_from: has no entries")
 	}
 	if len(from) > 1 {
 		c.warn("node %s: conditioning_from has %d entries, only the first is used", c.ID, len(from))
 	}
 	for i := range to {
 		if a, b := to[i].Context.Cols, from[0].Context.Cols; a != b {
-			return nil, fieldf(CodeWrongFamily, "conditioning_from", "conditioning_from: the text states have %d channels, those of conditioning_to %d: use the text encoders of one family", b, a)
+			return nil, fault.At(fault.CodeWrongFamily, "conditioning_from", "conditioning_from: the text states have %d channels, those of conditioning_to %d: use the text encoders of one family", b, a)
 		}
 	}
 	return &from[0], nil
@@ -57,10 +58,10 @@ func concat(c *Call) ([]any, error) {
 	}
 	for i := range to {
 		if n := to[i].Context.Rows + from.Context.Rows; n > maxTokens {
-			return nil, fieldf(CodeBadInput, "conditioning_from", "conditioning_from: %d tokens together, at most %d are allowed", n, maxTokens)
+			return nil, fault.At(fault.CodeBadInput, "conditioning_from", "conditioning_from: %d tokens together, at most %d are allowed", n, maxTokens)
 		}
 		if to[i].ContextLen > 0 || from.ContextLen > 0 {
-			return nil, fieldf(CodeWrongFamily, "conditioning_to", "conditioning_to: text with a mask (HunyuanDiT) cannot be concatenated; use ConditioningCombine or ConditioningAverage")
+			return nil, fault.At(fault.CodeWrongFamily, "conditioning_to", "conditioning_to: text with a mask (HunyuanDiT) cannot be concatenated; use ConditioningCombine or ConditioningAverage")
 		}
 	}
 	return []any{to.each(func(e *Cond) {
@@ -80,7 +81,7 @@ func average(c *Call) ([]any, error) {
 	}
 	for i := range to {
 		if a, b := len(to[i].Pooled), len(from.Pooled); a != b && a > 0 && b > 0 {
-			return nil, fieldf(CodeWrongFamily, "conditioning_from", "conditioning_from: %d pooled values, conditioning_to has %d: use the text encoders of one family", b, a)
+			return nil, fault.At(fault.CodeWrongFamily, "conditioning_from", "conditioning_from: %d pooled values, conditioning_to has %d: use the text encoders of one family", b, a)
 		}
 	}
 	return []any{to.each(func(e *Cond) {

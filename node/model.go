@@ -2,6 +2,7 @@ package node
 
 import (
 	"patchbay/models/sampling"
+	"patchbay/node/fault"
 )
 
 // modelClasses are the rows that change a MODEL handle.
@@ -23,7 +24,7 @@ func modelClasses() []Class {
 func modelSamplingFlux(c *Call) ([]any, error) {
 	s, err := sampling.NewFlux(sampling.FluxShift(c.decimal("max_shift"), c.decimal("base_shift"), c.whole("width"), c.whole("height")))
 	if err != nil {
-		return nil, fieldf(CodeBadInput, "max_shift", "max_shift, base_shift: %v", err)
+		return nil, fault.At(fault.CodeBadInput, "max_shift", "max_shift, base_shift: %v", err)
 	}
 	return []any{value[*Model](c, "model").withSampling(s)}, nil
 }

@@ -1,6 +1,10 @@
 package node
 
-import "patchbay/models/sampling"
+import (
+	"patchbay/models/sampling"
+
+	"patchbay/node/fault"
+)
 
 // modelSamplingClasses are the rows that give a MODEL another time line or another treatment of masks.
 func modelSamplingClasses() []Class {
@@ -11,7 +15,7 @@ func modelSamplingClasses() []Class {
 			Outputs: slots("MODEL"), Run: func(c *Call) ([]any, error) {
 				s, err := sampling.NewFlow(c.decimal("shift"), multiplier)
 				if err != nil {
-					return nil, fieldf(CodeBadInput, "shift", "shift: %v", err)
+					return nil, fault.At(fault.CodeBadInput, "shift", "shift: %v", err)
 				}
 				return []any{value[*Model](c, "model").withSampling(s)}, nil
 			},

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"patchbay/node/fault"
 )
 
 // FileRef names a saved file as ComfyUI's ui dictionaries do.
@@ -41,11 +43,11 @@ func checkPrefix(prefix string, width, height int) (string, error) {
 	clean := path.Clean(prefix) // "" becomes "."
 	switch {
 	case !filepath.IsLocal(filepath.FromSlash(clean)):
-		return "", fieldf(CodeFileOutsideRoot, "filename_prefix", "filename_prefix: %q leaves the output folder; give a name or a path below it", prefix)
+		return "", fault.At(fault.CodeFileOutsideRoot, "filename_prefix", "filename_prefix: %q leaves the output folder; give a name or a path below it", prefix)
 	case strings.ContainsRune(clean, 0):
-		return "", fieldf(CodeBadInput, "filename_prefix", "filename_prefix: %q holds a NUL character", prefix)
+		return "", fault.At(fault.CodeBadInput, "filename_prefix", "filename_prefix: %q holds a NUL character", prefix)
 	case len(path.Base(clean)) > maxFileName:
-		return "", fieldf(CodeBadInput, "filename_prefix", "filename_prefix: file name of %d bytes, at most %d are allowed", len(path.Base(clean)), maxFileName)
+		return "", fault.At(fault.CodeBadInput, "filename_prefix", "filename_prefix: file name of %d bytes, at most %d are allowed", len(path.Base(clean)), maxFileName)
 	}
 	return clean, nil
 }
@@ -127,7 +129,7 @@ func place(outputDir string, out Output) (folder, sub, name string, err error) {
 		return "", "", "", writeFailure(out, err)
 	}
 	if real, err := filepath.EvalSymlinks(folder); err != nil || !within(base, real) {
-		return "", "", "", failf(CodeFileOutsideRoot, "save %s: the folder %s is a link that leaves the output folder", out.Prefix, folder)
+		return "", "", "", fault.New(fault.CodeFileOutsideRoot, "save %s: the folder %s is a link that leaves the output folder", out.Prefix, folder)
 	}
 	return folder, sub, path.Base(prefix), nil
 }
@@ -207,12 +209,12 @@ func nextCounter(folder, name string) int {
 }
 
 func writeFailure(out Output, err error) error {
-	code := CodeInternal
-	if isDiskFull(err) {
-		code = CodeDiskFull
+	code := fault.CodeInternal
+	if fault.IsDiskFull(err) {
+		code = fault.CodeDiskFull
 	}
-	f := failf(code, "save %s: %v", out.Prefix, err)
-	f.Node, f.cause = out.Node, err
+	f := fault.New(code, "save %s: %v", out.Prefix, err)
+	f.Node, f.Cause = out.Node, err
 	return f
 }
 

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"patchbay/node/fault"
 	"patchbay/node/pyjson"
 	"patchbay/tests/golden"
 )
@@ -39,7 +40,7 @@ func TestFileNamesMatchGolden(t *testing.T) {
 			ref, err := Commit(folder, Output{Prefix: c.Prefix, Type: "output", Ext: ".png", Data: []byte{1}, Index: i})
 			switch {
 			case c.Status == "error":
-				if err == nil || asFailure(err).Code != CodeFileOutsideRoot {
+				if err == nil || fault.From(err).Code != fault.CodeFileOutsideRoot {
 					t.Errorf("%s: got %v and %v, want file_outside_root", c.Case, ref, err)
 				}
 			case err != nil:

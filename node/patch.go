@@ -8,6 +8,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/models/weights"
+	"patchbay/node/fault"
 )
 
 // Patch is a low-rank adapter that a host brings itself: the rows of a weight get Strength * Alpha/R * Up * Down (LoRA, arXiv:2106.09685), as ComfyUI's
@@ -40,7 +41,7 @@ func (m *Model) patched(patches []Patch) (*Model, error) {
 		low, err := p.lowRank(shapes)
 		if err != nil {
 			path := fmt.Sprintf("model.patches[%d]", i)
-			return nil, fieldf(CodeBadInput, path, "%s: %s: %v", path, p.Key, err)
+			return nil, fault.At(fault.CodeBadInput, path, "%s: %s: %v", path, p.Key, err)
 		}
 		use.own = append(use.own, low)
 		use.id += fmt.Sprintf("+%s %v %v %v %s", p.Key, p.Offset, low.Scale, p.Up.Shape, p.ID)

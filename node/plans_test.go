@@ -8,6 +8,8 @@ import (
 	"math"
 	"strings"
 	"testing"
+
+	"patchbay/node/fault"
 )
 
 // TestExactPlansDrawTheSamePicture draws the demo on plans with exact arithmetic, its VAE split over as many ranks: no value of the PNG differs by more
@@ -71,9 +73,9 @@ func TestRefusedPlansComeFirst(t *testing.T) {
 				nodes = append(nodes, e.Node)
 			}
 		})
-		var f *Failure
-		if !errors.As(err, &f) || f.Code != CodePlanRefused || f.Node != "3" || !strings.Contains(f.Message, text) {
-			t.Errorf("%s: %v, want node 3 and %s with %q", plan, err, CodePlanRefused, text)
+		var f *fault.Failure
+		if !errors.As(err, &f) || f.Code != fault.CodePlanRefused || f.Node != "3" || !strings.Contains(f.Message, text) {
+			t.Errorf("%s: %v, want node 3 and %s with %q", plan, err, fault.CodePlanRefused, text)
 		}
 		if len(nodes) > 0 {
 			t.Errorf("%s: nodes %v were run before the plan was refused", plan, nodes)

@@ -11,6 +11,7 @@ import (
 	"sort"
 	"unicode/utf8"
 
+	"patchbay/node/fault"
 	"patchbay/node/pyjson"
 )
 
@@ -151,7 +152,7 @@ func WorkflowFromPNG(data []byte) (prompt []byte, extra map[string]any, err erro
 		}
 	}
 	if prompt == nil {
-		return nil, extra, fmt.Errorf("the picture holds no workflow to run (no text called \"prompt\"; it has: %s)", listed(keys))
+		return nil, extra, fmt.Errorf("the picture holds no workflow to run (no text called \"prompt\"; it has: %s)", fault.List(keys))
 	}
 	if _, err := pyjson.Decode(prompt); err != nil {
 		return nil, extra, fmt.Errorf("the picture's workflow is not JSON: %w", err)

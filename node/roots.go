@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"sort"
 	"strings"
+
+	"patchbay/node/fault"
 )
 
 // Roots are the folders that names in a workflow may refer to. Models are folders laid out like ComfyUI's models folder; Input, Output and Temp are
@@ -163,7 +165,7 @@ func within(base, path string) bool {
 // link that leaves the roots; file_missing if nothing has that name. Both list the names that are allowed.
 func (r *Roots) Resolve(kind, field, name string) (string, error) {
 	if !filepath.IsLocal(filepath.FromSlash(name)) {
-		return "", fieldf(CodeFileOutsideRoot, field, "%s: %q leaves the folder of %s; allowed: %s", field, name, kind, listed(r.List(kind)))
+		return "", fault.At(fault.CodeFileOutsideRoot, field, "%s: %q leaves the folder of %s; allowed: %s", field, name, kind, fault.List(r.List(kind)))
 	}
 	for _, dir := range r.dirs(kind) {
 		path := filepath.Join(dir, filepath.FromSlash(name))
@@ -172,7 +174,7 @@ func (r *Roots) Resolve(kind, field, name string) (string, error) {
 			continue
 		}
 		if !r.inside(path) {
-			return "", fieldf(CodeFileOutsideRoot, field, "%s: %q is a link to a place outside the models folders; name that place with --models, or copy the file; allowed: %s", field, name, listed(r.List(kind)))
+			return "", fault.At(fault.CodeFileOutsideRoot, field, "%s: %q is a link to a place outside the models folders; name that place with --models, or copy the file; allowed: %s", field, name, fault.List(r.List(kind)))
 		}
 		if strings.HasSuffix(path, ".safetensors.index.json") {
 			return path, r.allInside(field, name, path)
@@ -182,7 +184,7 @@ func (r *Roots) Resolve(kind, field, name string) (string, error) {
 	if path, err := r.folder(kind, field, name); path != "" || err != nil {
 		return path, err
 	}
-	return "", fieldf(CodeFileMissing, field, "%s: no file %q in %s; allowed: %s", field, name, listed(r.dirs(kind)), listed(r.List(kind)))
+	return "", fault.At(fault.CodeFileMissing, field, "%s: no file %q in %s; allowed: %s", field, name, fault.List(r.dirs(kind)), fault.List(r.List(kind)))
 }
 
 // annotated splits ComfyUI's suffix off a file name: "a.png [output]" is a.png in the output folder.
@@ -200,17 +202,17 @@ func (r *Roots) Picture(field, name string) (string, error) {
 	base, kind := annotated(name)
 	dir := map[string]string{"input": r.Input, "output": r.Output, "temp": r.Temp}[kind]
 	if base == "" || base == "." || !filepath.IsLocal(filepath.FromSlash(base)) {
-		return "", fieldf(CodeFileOutsideRoot, field, "%s: %q is not a file name inside the %s folder; allowed: %s", field, name, kind, listed(r.List(kindInputImage)))
+		return "", fault.At(fault.CodeFileOutsideRoot, field, "%s: %q is not a file name inside the %s folder; allowed: %s", field, name, kind, fault.List(r.List(kindInputImage)))
 	}
 	path := filepath.Join(dir, filepath.FromSlash(base))
 	info, err := os.Stat(path)
 	switch {
 	case dir == "" || errors.Is(err, fs.ErrNotExist) || (err == nil && !info.Mode().IsRegular()):
-		return "", fieldf(CodeFileMissing, field, "%s: no file %q in the %s folder (%s); allowed: %s", field, base, kind, dir, listed(r.List(kindInputImage)))
+		return "", fault.At(fault.CodeFileMissing, field, "%s: no file %q in the %s folder (%s); allowed: %s", field, base, kind, dir, fault.List(r.List(kindInputImage)))
 	case err != nil:
-		return "", fieldf(CodeFileMissing, field, "%s: %v", field, err)
+		return "", fault.At(fault.CodeFileMissing, field, "%s: %v", field, err)
 	case !r.inside(path):
-		return "", fieldf(CodeFileOutsideRoot, field, "%s: %q is a link to a place outside the %s folder", field, name, kind)
+		return "", fault.At(fault.CodeFileOutsideRoot, field, "%s: %q is a link to a place outside the %s folder", field, name, kind)
 	}
 	return path, nil
 }

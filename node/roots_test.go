@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"patchbay/node/fault"
 )
 
 func TestRootsResolve(t *testing.T) {
@@ -30,15 +32,15 @@ func TestRootsResolve(t *testing.T) {
 		t.Errorf("sub/l.safetensors is %q, %v", p, err)
 	}
 	for name, code := range map[string]string{
-		"../text_encoders/t5.sft": CodeFileOutsideRoot, filepath.Join(base, "vae/ae.safetensors"): CodeFileOutsideRoot, "out.safetensors": CodeFileOutsideRoot,
-		"folder/secret.safetensors": CodeFileOutsideRoot, "none.safetensors": CodeFileMissing, "folder": CodeFileMissing, "": CodeFileOutsideRoot,
+		"../text_encoders/t5.sft": fault.CodeFileOutsideRoot, filepath.Join(base, "vae/ae.safetensors"): fault.CodeFileOutsideRoot, "out.safetensors": fault.CodeFileOutsideRoot,
+		"folder/secret.safetensors": fault.CodeFileOutsideRoot, "none.safetensors": fault.CodeFileMissing, "folder": fault.CodeFileMissing, "": fault.CodeFileOutsideRoot,
 	} {
 		_, err := r.Resolve(kindVAE, "vae_name", name)
 		if err == nil {
 			t.Errorf("%q was resolved", name)
 			continue
 		}
-		if f := asFailure(err); f.Code != code || f.Field != "vae_name" || !strings.Contains(f.Message, "ae.safetensors") {
+		if f := fault.From(err); f.Code != code || f.Field != "vae_name" || !strings.Contains(f.Message, "ae.safetensors") {
 			t.Errorf("%q: code %s, field %s, %q; want code %s and the allowed names", name, f.Code, f.Field, f.Message, code)
 		}
 	}

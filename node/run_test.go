@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"patchbay/node/fault"
 	"patchbay/node/pyjson"
 	"patchbay/parallel"
 	"patchbay/tests/golden"
@@ -257,8 +258,8 @@ func TestPanicOfANodeFailsTheJobOnly(t *testing.T) {
 	}
 	w := graphOf(t, `{"a": {"class_type": "Boom", "inputs": {}}, "b": {"class_type": "Sink", "inputs": {"value": ["a", 0]}}}`)
 	_, err = runner.Run(context.Background(), Job{Workflow: w}, nil)
-	var f *Failure
-	if !errors.As(err, &f) || f.Code != CodePanic || f.Node != "a" || f.Class != "Boom" || len(f.Trace) == 0 || !strings.Contains(f.Message, "the node is broken") {
+	var f *fault.Failure
+	if !errors.As(err, &f) || f.Code != fault.CodePanic || f.Node != "a" || f.Class != "Boom" || len(f.Trace) == 0 || !strings.Contains(f.Message, "the node is broken") {
 		t.Fatalf("got %#v, want an internal_panic of node a with a stack", err)
 	}
 	bad = false
@@ -282,8 +283,8 @@ func TestCancelStopsARunningNode(t *testing.T) {
 	go func() { <-started; cancel() }()
 	w := graphOf(t, `{"a": {"class_type": "Slow", "inputs": {}}, "b": {"class_type": "Sink", "inputs": {"value": ["a", 0]}}}`)
 	_, err = runner.Run(ctx, Job{Workflow: w}, nil)
-	var f *Failure
-	if !errors.As(err, &f) || f.Code != CodeCancelled || f.Node != "a" {
+	var f *fault.Failure
+	if !errors.As(err, &f) || f.Code != fault.CodeCancelled || f.Node != "a" {
 		t.Fatalf("got %v, want cancelled at node a", err)
 	}
 }
@@ -307,8 +308,8 @@ func TestCancelInsideTheSampler(t *testing.T) {
 			}
 		}
 	})
-	var f *Failure
-	if !errors.As(err, &f) || f.Code != CodeCancelled || f.Class != "KSampler" || steps > 3 {
+	var f *fault.Failure
+	if !errors.As(err, &f) || f.Code != fault.CodeCancelled || f.Class != "KSampler" || steps > 3 {
 		t.Fatalf("got %v after %d steps, want cancelled in the KSampler after 2", err, steps)
 	}
 	if d := time.Since(began); d > 5*time.Second {
@@ -327,8 +328,8 @@ func TestErrorsNameNodeAndField(t *testing.T) {
 		"3": {"class_type": "VAELoader", "inputs": {"vae_name": "ae.safetensors"}},
 		"4": {"class_type": "VAEDecode", "inputs": {"samples": ["2", 0], "vae": ["3", 0]}}, "5": {"class_type": "PreviewImage", "inputs": {"images": ["4", 0]}}}`)
 	_, err = runner.Run(context.Background(), Job{Workflow: w}, nil)
-	var f *Failure
-	if !errors.As(err, &f) || f.Node != "3" || f.Class != "VAELoader" || f.Field != "vae_name" || f.Code != CodeBadCheckpoint {
+	var f *fault.Failure
+	if !errors.As(err, &f) || f.Node != "3" || f.Class != "VAELoader" || f.Field != "vae_name" || f.Code != fault.CodeBadCheckpoint {
 		t.Fatalf("got %#v, want bad_checkpoint at vae_name of node 3 (the file is empty)", err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"patchbay/models/tokenizer"
+	"patchbay/node/fault"
 	"patchbay/node/pyjson"
 	"patchbay/parallel"
 )
@@ -194,7 +195,7 @@ func (x *execution) walk(outputs []string) error {
 		p.finish(id)
 	}
 	if len(p.pending) > 0 {
-		return failf(CodeInternal, "nodes %s wait for each other", strings.Join(p.pending, ", "))
+		return fault.New(fault.CodeInternal, "nodes %s wait for each other", strings.Join(p.pending, ", "))
 	}
 	return nil
 }
@@ -302,7 +303,7 @@ func (x *execution) inputs(id string, k *Class) (map[string]any, error) {
 				slot += len(e.outputs)
 			}
 			if e == nil || slot < 0 || slot >= len(e.outputs) {
-				return in, fieldf(CodeInternal, decl.Name, "%s: node %s gave no output %d", decl.Name, l.id, l.slot)
+				return in, fault.At(fault.CodeInternal, decl.Name, "%s: node %s gave no output %d", decl.Name, l.id, l.slot)
 			}
 			v = e.outputs[slot]
 		}
@@ -320,7 +321,7 @@ func checkType(in *Input, v any) error {
 	if in.Type == got || in.Type == "*" || (in.Type == "FLOAT" && got == "INT") || in.Type == "COMBO" {
 		return nil
 	}
-	return fieldf(CodeBadInput, in.Name, "%s: takes %s, got %s", in.Name, in.Type, got)
+	return fault.At(fault.CodeBadInput, in.Name, "%s: takes %s, got %s", in.Name, in.Type, got)
 }
 
 // call runs the function of a class. A panic becomes a failure with the stack.
@@ -342,7 +343,7 @@ func (x *execution) call(id string, k *Class, in map[string]any) (e *entry, err 
 		return nil, err
 	}
 	if len(outputs) != len(k.Outputs) {
-		return nil, failf(CodeInternal, "class %s gave %d outputs, it declares %d", k.Name, len(outputs), len(k.Outputs))
+		return nil, fault.New(fault.CodeInternal, "class %s gave %d outputs, it declares %d", k.Name, len(outputs), len(k.Outputs))
 	}
 	if err := x.run.bounds.outputs(k, outputs); err != nil {
 		return nil, err
@@ -366,12 +367,12 @@ func (t *Timings) charge(s stage, spent float64, before Timings) {
 
 // recovered turns a panic value into a failure; a *Failure that was thrown stays what it is.
 func recovered(p any) error {
-	if f, ok := p.(*Failure); ok {
+	if f, ok := p.(*fault.Failure); ok {
 		return f
 	}
-	f := failf(CodePanic, "internal error: %v", p)
+	f := fault.New(fault.CodePanic, "internal error: %v", p)
 	if err, ok := p.(error); ok {
-		f.cause = err
+		f.Cause = err
 	}
 	f.Trace = strings.Split(strings.TrimSpace(string(debug.Stack())), "\n")
 	return f
@@ -379,13 +380,13 @@ func recovered(p any) error {
 
 // fail fills a failure with where it happened and with what ComfyUI's execution_error event carries.
 func (x *execution) fail(id string, k *Class, in map[string]any, err error) error {
-	f := asFailure(err)
+	f := fault.From(err)
 	var pe *parallel.Error
-	if errors.As(err, &pe) && f.Code == CodeInternal {
-		f.fromParallel(pe)
+	if errors.As(err, &pe) && f.Code == fault.CodeInternal {
+		f.FromParallel(pe)
 	}
-	if f.Code != CodeCancelled && x.ctx.Err() != nil && errors.Is(err, x.ctx.Err()) {
-		f.Code = CodeCancelled
+	if f.Code != fault.CodeCancelled && x.ctx.Err() != nil && errors.Is(err, x.ctx.Err()) {
+		f.Code = fault.CodeCancelled
 	}
 	f.Node, f.Class = id, k.Name
 	current := map[string]any{}

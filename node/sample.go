@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"patchbay/models/sampling"
+	"patchbay/node/fault"
 	"patchbay/parallel"
 )
 
@@ -92,11 +93,11 @@ func ksamplerAdvanced(c *Call) ([]any, error) {
 // lowerKSampler turns the settings of a KSampler into a request. A request without sigmas means that the latent stays as it is.
 func lowerKSampler(k kSettings) (*parallel.Request, error) {
 	if math.IsNaN(k.CFG) || math.IsInf(k.CFG, 0) {
-		return nil, fieldf(CodeBadInput, "cfg", "cfg: %v is not a finite number", k.CFG)
+		return nil, fault.At(fault.CodeBadInput, "cfg", "cfg: %v is not a finite number", k.CFG)
 	}
 	sigmas, err := sampling.KSamplerSigmas(k.Model.Sampling, k.Sampler, k.Scheduler, k.Steps, k.Denoise)
 	if err != nil {
-		return nil, fieldf(CodeBadInput, "scheduler", "%v", err)
+		return nil, fault.At(fault.CodeBadInput, "scheduler", "%v", err)
 	}
 	return lower(lowering{
 		model: k.Model, sampler: Sampler{Name: k.Sampler}, sigmas: sampling.CutSteps(sigmas, k.Start, k.Last, k.ForceFull),
@@ -144,10 +145,10 @@ func lower(r lowering) (*parallel.Request, error) {
 		noise := start
 		item := start.C * start.Y * start.X
 		if noise.Data, _, err = sampling.PrepareNoise(r.seed, start.B, item, r.latent.BatchIndex); err != nil {
-			return nil, fieldf(CodeBadInput, "latent_image", "latent_image: %v", err)
+			return nil, fault.At(fault.CodeBadInput, "latent_image", "latent_image: %v", err)
 		}
 		if len(noise.Data) != start.Len() {
-			return nil, fieldf(CodeBadInput, "latent_image", "latent_image: batch_index has %d entries, the batch %d", len(r.latent.BatchIndex), start.B)
+			return nil, fault.At(fault.CodeBadInput, "latent_image", "latent_image: batch_index has %d entries, the batch %d", len(r.latent.BatchIndex), start.B)
 		}
 		req.Noise, req.NoiseDraws = noise, noiseDraws(r.latent.BatchIndex, start.B, item)
 	}
@@ -183,7 +184,7 @@ func (m *Model) widen(l parallel.Latent) (parallel.Latent, error) {
 		return l, nil
 	}
 	if !allZero(l.Data) {
-		return l, fieldf(CodeWrongFamily, "latent_image", "latent_image: has %d channels, the %s model takes %d: encode it with the VAE of that family", l.C, m.Spec.Family, want)
+		return l, fault.At(fault.CodeWrongFamily, "latent_image", "latent_image: has %d channels, the %s model takes %d: encode it with the VAE of that family", l.C, m.Spec.Family, want)
 	}
 	return parallel.NewLatent(l.B, want, l.Y, l.X), nil
 }
@@ -203,7 +204,7 @@ func (m *Model) branch(b GuiderBranch, l parallel.Latent) (parallel.Branch, erro
 	for i := range b.Conditioning {
 		c := &b.Conditioning[i]
 		if c.Context.Cols != m.Spec.ContextDim {
-			return out, fieldf(CodeWrongFamily, b.Name, "%s: the text states have %d channels, the %s model takes %d: load the text encoders of that family", b.Name, c.Context.Cols, m.Spec.Family, m.Spec.ContextDim)
+			return out, fault.At(fault.CodeWrongFamily, b.Name, "%s: the text states have %d channels, the %s model takes %d: load the text encoders of that family", b.Name, c.Context.Cols, m.Spec.Family, m.Spec.ContextDim)
 		}
 		e := parallel.Entry{Strength: 1, MaskStrength: 1}
 		e.Context, e.Pooled, e.ContextLen = c.Context, c.Pooled, c.ContextLen
@@ -320,7 +321,7 @@ func (c *Call) sample(req *parallel.Request, m *Model, source *Latent) (out, den
 		return l, l, nil
 	}
 	if c.run == nil || c.run.engine == nil {
-		return nil, nil, failf(CodeInternal, "sampling needs a device, and this runner has none")
+		return nil, nil, fault.New(fault.CodeInternal, "sampling needs a device, and this runner has none")
 	}
 	req.Plan, req.Preview, req.Profile = c.Job.Plan, c.Job.Preview, c.Job.Profile
 	req.Compute = c.run.compute.of(c.run.engine.Name(), m)
@@ -339,7 +340,7 @@ func (c *Call) sample(req *parallel.Request, m *Model, source *Latent) (out, den
 	c.spent.Steps = append(c.spent.Steps, result.Stats.StepSeconds...)
 	m.Format.FromModel(result.Latent.Data)
 	if err := finite(result.Latent.Data); err != nil {
-		return nil, nil, failf(CodeBadInput, "the %s sampler gave no usable latent (%v); other schedulers or fewer changes to sigmas may help", req.Sampler, err)
+		return nil, nil, fault.New(fault.CodeBadInput, "the %s sampler gave no usable latent (%v); other schedulers or fewer changes to sigmas may help", req.Sampler, err)
 	}
 	out = keep(result.Latent)
 	if result.X0.Len() == 0 {

@@ -1,6 +1,10 @@
 package node
 
-import "patchbay/models/sampling"
+import (
+	"patchbay/models/sampling"
+
+	"patchbay/node/fault"
+)
 
 // samplerClasses are the rows that give a sampler with options of its own.
 func samplerClasses() []Class {
@@ -69,7 +73,7 @@ func samplerRow(class, sampler string, inputs ...Input) Class {
 				}
 				v := c.option(in)
 				if _, err := entry.NewOptions(map[string]any{in.Name: v}); err != nil {
-					return nil, fieldf(CodeBadInput, in.Name, "%s: %v", in.Name, err)
+					return nil, fault.At(fault.CodeBadInput, in.Name, "%s: %v", in.Name, err)
 				}
 				given[in.Name] = v
 			}

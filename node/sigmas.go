@@ -1,6 +1,10 @@
 package node
 
-import "patchbay/models/sampling"
+import (
+	"patchbay/models/sampling"
+
+	"patchbay/node/fault"
+)
 
 // sigmaClasses are the rows that change lists of sigmas.
 func sigmaClasses() []Class {
@@ -70,7 +74,7 @@ func sigmaClasses() []Class {
 // sigmasOf makes the outputs of a node that gives one list. Errors of package sampling begin with the name of the argument at fault.
 func sigmasOf(sigmas []float32, err error) ([]any, error) {
 	if err != nil {
-		return nil, fieldf(CodeBadInput, firstWord(err.Error()), "%v", err)
+		return nil, fault.At(fault.CodeBadInput, firstWord(err.Error()), "%v", err)
 	}
 	return []any{Sigmas(sigmas)}, nil
 }

@@ -1,5 +1,7 @@
 package node
 
+import "patchbay/node/fault"
+
 // textFamilyClasses are the rows that give the encoders of one family a prompt each, or tell its network more than the prompt.
 func textFamilyClasses() []Class {
 	clip := linkIn("clip", "CLIP", "")
@@ -55,7 +57,7 @@ func encodePixArtAlpha(c *Call) ([]any, error) {
 	h, w := c.whole("height"), c.whole("width")
 	for _, side := range []string{"width", "height"} {
 		if c.whole(side) < 1 {
-			return nil, fieldf(CodeBadInput, side, "%s: %d, want a picture side in pixels, at least 1", side, c.whole(side))
+			return nil, fault.At(fault.CodeBadInput, side, "%s: %d, want a picture side in pixels, at least 1", side, c.whole(side))
 		}
 	}
 	words := c.str("text")

@@ -2,6 +2,7 @@ package node
 
 import (
 	"patchbay/models/vae"
+	"patchbay/node/fault"
 	"patchbay/parallel"
 )
 
@@ -70,14 +71,14 @@ func vaeEncodeTiled(c *Call) ([]any, error) {
 		s := cfg.Scale()
 		switch {
 		case !cfg.CanEncode:
-			return 0, fieldf(CodeWrongFamily, "vae", "vae: %s has no encoder", v.Name)
+			return 0, fault.At(fault.CodeWrongFamily, "vae", "vae: %s has no encoder", v.Name)
 		case t.Y%(2*s) != 0 || t.Overlap%s != 0:
-			return 0, fieldf(CodeBadInput, "tile_size", "tile_size: %d with overlap %d: want multiples of %d and of %d", t.Y, t.Overlap, 2*s, s)
+			return 0, fault.At(fault.CodeBadInput, "tile_size", "tile_size: %d with overlap %d: want multiples of %d and of %d", t.Y, t.Overlap, 2*s, s)
 		case t.Overlap >= t.Y/2:
-			return 0, fieldf(CodeBadInput, "overlap", "overlap: %d, want less than half of tile_size %d", t.Overlap, t.Y)
+			return 0, fault.At(fault.CodeBadInput, "overlap", "overlap: %d, want less than half of tile_size %d", t.Overlap, t.Y)
 		}
 		if pixels, y, x = vae.CropToImage(im.Data, im.B, im.Y, im.X, im.C, s); y == 0 || x == 0 {
-			return 0, fieldf(CodeBadInput, "pixels", "pixels: a picture of %d x %d is smaller than the %d pixels that one latent value covers", im.X, im.Y, s)
+			return 0, fault.At(fault.CodeBadInput, "pixels", "pixels: a picture of %d x %d is smaller than the %d pixels that one latent value covers", im.X, im.Y, s)
 		}
 		n := 0
 		for _, shape := range [][2]int{{t.Y, t.X}, {2 * t.Y, t.X / 2}, {t.Y / 2, 2 * t.X}} {

@@ -3,6 +3,7 @@ package node
 import (
 	"patchbay/models/vae"
 	"patchbay/models/weights"
+	"patchbay/node/fault"
 	"patchbay/parallel"
 )
 
@@ -33,7 +34,7 @@ func openVAE(name string, f checkpoint, set *weights.Set) (*VAE, error) {
 	if instead == "" {
 		instead = "a diffusion model (" + family + ")"
 	}
-	return nil, failf(CodeWrongFamily, "%s holds no autoencoder (no decoder.conv_in.weight): it looks like %s", name, instead)
+	return nil, fault.New(fault.CodeWrongFamily, "%s holds no autoencoder (no decoder.conv_in.weight): it looks like %s", name, instead)
 }
 
 // vaeClasses are the rows that encode and decode.
@@ -76,7 +77,7 @@ func (c *Call) withLoadedVAE(v *VAE, f func(*parallel.Local, *vae.VAE) error) er
 				return err
 			})
 			if err != nil {
-				return nil, &Failure{Code: CodeBadCheckpoint, Message: err.Error(), Field: "vae", cause: err}
+				return nil, &fault.Failure{Code: fault.CodeBadCheckpoint, Message: err.Error(), Field: "vae", Cause: err}
 			}
 			return net, nil
 		})
@@ -93,7 +94,7 @@ func vaeDecode(c *Call) ([]any, error) {
 		return decodePixels(l)
 	}
 	if l.B < 1 || l.Y < 1 || l.X < 1 {
-		return nil, fieldf(CodeBadInput, "samples", "samples: latent [%d, %d, %d, %d] is empty", l.B, l.C, l.Y, l.X)
+		return nil, fault.At(fault.CodeBadInput, "samples", "samples: latent [%d, %d, %d, %d] is empty", l.B, l.C, l.Y, l.X)
 	}
 	plan, err := parallel.ParsePlan(c.Job.Plan)
 	if err != nil {
@@ -121,7 +122,7 @@ func (v *VAE) takes(channels, got int) error {
 	if channels == got {
 		return nil
 	}
-	return fieldf(CodeWrongFamily, "vae", "vae: %s takes latents of %d channels, got %d: use the VAE of the model's family", v.Name, channels, got)
+	return fault.At(fault.CodeWrongFamily, "vae", "vae: %s takes latents of %d channels, got %d: use the VAE of the model's family", v.Name, channels, got)
 }
 
 func vaeEncode(c *Call) ([]any, error) {
@@ -146,12 +147,12 @@ func (c *Call) encodeImage(v *VAE, im *Image) (parallel.Latent, error) {
 	err = c.withLoadedVAE(v, func(d *parallel.Local, net *vae.VAE) error {
 		cfg := net.Config
 		if !cfg.CanEncode {
-			return fieldf(CodeWrongFamily, "vae", "vae: %s has no encoder", v.Name)
+			return fault.At(fault.CodeWrongFamily, "vae", "vae: %s has no encoder", v.Name)
 		}
 		s := cfg.Scale()
 		pixels, y, x := vae.CropToImage(im.Data, im.B, im.Y, im.X, im.C, s)
 		if y == 0 || x == 0 {
-			return fieldf(CodeBadInput, "pixels", "pixels: a picture of %d x %d is smaller than the %d pixels that one latent value covers", im.X, im.Y, s)
+			return fault.At(fault.CodeBadInput, "pixels", "pixels: a picture of %d x %d is smaller than the %d pixels that one latent value covers", im.X, im.Y, s)
 		}
 		data, err := d.Encode(net, pixels, im.B, y, x, plan.Ranks())
 		out = parallel.Latent{B: im.B, C: cfg.Latent(), Y: y / s, X: x / s, Data: data}
@@ -163,7 +164,7 @@ func (c *Call) encodeImage(v *VAE, im *Image) (parallel.Latent, error) {
 // decodePixels is the identity with ComfyUI's clamp: [B, 3, Y, X] -> [B, Y, X, 3].
 func decodePixels(l parallel.Latent) ([]any, error) {
 	if l.C != 3 {
-		return nil, fieldf(CodeWrongFamily, "vae", "vae: %s takes latents of 3 channels, got %d", pixelSpace, l.C)
+		return nil, fault.At(fault.CodeWrongFamily, "vae", "vae: %s takes latents of 3 channels, got %d", pixelSpace, l.C)
 	}
 	out := make([]float32, l.Len())
 	n := l.Y * l.X

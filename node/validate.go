@@ -7,6 +7,7 @@ import (
 	"sort"
 	"strings"
 
+	"patchbay/node/fault"
 	"patchbay/node/pyjson"
 )
 
@@ -15,9 +16,9 @@ import (
 //
 // With no good output the failure is fatal and outputs is nil. With some good outputs the failure, if not nil, tells of the bad ones
 // (ComfyUI answers 200 and node_errors then): check len(outputs).
-func Validate(cat *Catalogue, roots Roots, job Job) (outputs []string, failure *Failure) {
+func Validate(cat *Catalogue, roots Roots, job Job) (outputs []string, failure *fault.Failure) {
 	if job.Workflow == nil {
-		return nil, &Failure{Code: CodeNoPrompt, Message: "No prompt provided", Details: "No prompt provided"}
+		return nil, &fault.Failure{Code: fault.CodeNoPrompt, Message: "No prompt provided", Details: "No prompt provided"}
 	}
 	v := &validation{cat: cat, roots: &roots, job: &job, w: job.Workflow, done: map[string]*verdict{}, lists: map[string][]any{}}
 	starts, failure := v.starts()
@@ -40,7 +41,7 @@ func Validate(cat *Catalogue, roots Roots, job Job) (outputs []string, failure *
 	if len(bad) == 0 {
 		return outputs, nil
 	}
-	failure = &Failure{Code: CodeOutputsFailed, Message: messageOutputsFailed, Details: strings.Join(details, "\n"), NodeErrors: v.report(bad)}
+	failure = &fault.Failure{Code: fault.CodeOutputsFailed, Message: messageOutputsFailed, Details: strings.Join(details, "\n"), NodeErrors: v.report(bad)}
 	v.blame(failure)
 	return outputs, failure
 }
@@ -94,7 +95,7 @@ type problem struct {
 }
 
 // starts returns the output nodes to run, after checking that every node of the workflow has a known class.
-func (v *validation) starts() ([]string, *Failure) {
+func (v *validation) starts() ([]string, *fault.Failure) {
 	wanted := map[string]bool{}
 	for _, t := range v.job.Targets {
 		wanted[t] = true
@@ -108,18 +109,18 @@ func (v *validation) starts() ([]string, *Failure) {
 		}
 		name, ok := class.(string)
 		if !ok {
-			return nil, &Failure{Code: CodeInvalidPrompt, Message: "Cannot execute because a node is missing the class_type property.", Details: fmt.Sprintf("Node ID '#%s'", id), Node: id}
+			return nil, &fault.Failure{Code: fault.CodeInvalidPrompt, Message: "Cannot execute because a node is missing the class_type property.", Details: fmt.Sprintf("Node ID '#%s'", id), Node: id}
 		}
 		k := v.cat.classes[name]
 		if k == nil {
-			return nil, &Failure{Code: CodeInvalidPrompt, Message: fmt.Sprintf("Cannot execute because node %s does not exist.", pyjson.Excerpt(name)), Details: fmt.Sprintf("Node ID '#%s'", id), Node: id, Class: pyjson.Excerpt(name)}
+			return nil, &fault.Failure{Code: fault.CodeInvalidPrompt, Message: fmt.Sprintf("Cannot execute because node %s does not exist.", pyjson.Excerpt(name)), Details: fmt.Sprintf("Node ID '#%s'", id), Node: id, Class: pyjson.Excerpt(name)}
 		}
 		if k.Output && (len(wanted) == 0 || wanted[id]) {
 			out = append(out, id)
 		}
 	}
 	if len(out) == 0 {
-		return nil, &Failure{Code: CodeNoOutputs, Message: "Prompt has no outputs"}
+		return nil, &fault.Failure{Code: fault.CodeNoOutputs, Message: "Prompt has no outputs"}
 	}
 	return out, nil
 }
@@ -469,7 +470,7 @@ func (v *validation) report(bad []string) map[string]any {
 }
 
 // blame points the failure at the first node with errors, for readers that show one line.
-func (v *validation) blame(f *Failure) {
+func (v *validation) blame(f *fault.Failure) {
 	ids := make([]string, 0, len(f.NodeErrors))
 	for id := range f.NodeErrors {
 		ids = append(ids, id)

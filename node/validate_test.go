@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/node/fault"
 	"patchbay/node/pyjson"
 	"patchbay/tests/golden"
 )
@@ -38,19 +39,19 @@ func isBodyCase(name string) bool {
 // deviations are the cases where this program deliberately answers otherwise than ComfyUI 0.8.0, with what it answers. docs/comfyui.md has the reasons.
 func deviations() map[string]string {
 	return map[string]string{
-		"prompt_null":               CodeInvalidPrompt, // 500 page there
-		"prompt_list_of_nodes":      CodeInvalidPrompt,
-		"prompt_string":             CodeInvalidPrompt,
-		"prompt_number":             CodeInvalidPrompt,
-		"node_is_null":              CodeInvalidPrompt,
-		"literal_where_link_needed": CodeOutputsFailed, // accepted there, fails when the node runs
-		"dict_where_link_needed":    CodeOutputsFailed,
-		"float_from_nan":            CodeOutputsFailed, // accepted there
-		"cycle_one_node":            CodeOutputsFailed, // same error, but node_errors tells the cycle
-		"cycle_two_nodes":           CodeOutputsFailed,
-		"cycle_three_nodes":         CodeOutputsFailed,
-		"load_image_number":         CodeOutputsFailed, // AttributeError there, custom_validation_failed here
-		"load_image_empty":          CodeOutputsFailed, // accepted there, fails when the node runs
+		"prompt_null":               fault.CodeInvalidPrompt, // 500 page there
+		"prompt_list_of_nodes":      fault.CodeInvalidPrompt,
+		"prompt_string":             fault.CodeInvalidPrompt,
+		"prompt_number":             fault.CodeInvalidPrompt,
+		"node_is_null":              fault.CodeInvalidPrompt,
+		"literal_where_link_needed": fault.CodeOutputsFailed, // accepted there, fails when the node runs
+		"dict_where_link_needed":    fault.CodeOutputsFailed,
+		"float_from_nan":            fault.CodeOutputsFailed, // accepted there
+		"cycle_one_node":            fault.CodeOutputsFailed, // same error, but node_errors tells the cycle
+		"cycle_two_nodes":           fault.CodeOutputsFailed,
+		"cycle_three_nodes":         fault.CodeOutputsFailed,
+		"load_image_number":         fault.CodeOutputsFailed, // AttributeError there, custom_validation_failed here
+		"load_image_empty":          fault.CodeOutputsFailed, // accepted there, fails when the node runs
 	}
 }
 
@@ -109,7 +110,7 @@ func TestValidationMatchesGolden(t *testing.T) {
 }
 
 // validateBody takes graph and targets from a POST /prompt body.
-func validateBody(cat *Catalogue, roots Roots, body *pyjson.Object) ([]string, *Failure, *Workflow) {
+func validateBody(cat *Catalogue, roots Roots, body *pyjson.Object) ([]string, *fault.Failure, *Workflow) {
 	prompt, _ := body.Get("prompt")
 	w, failure := ParseWorkflow(prompt)
 	if failure != nil {
@@ -139,7 +140,7 @@ func unknownClasses(cat *Catalogue, w *Workflow, name string) (missing []string)
 	return missing
 }
 
-func (c validationCase) compare(t *testing.T, outputs []string, failure *Failure, w *Workflow) {
+func (c validationCase) compare(t *testing.T, outputs []string, failure *fault.Failure, w *Workflow) {
 	t.Helper()
 	answer := string(c.Answer)
 	if c.Text != "" {

@@ -8,6 +8,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/models/dit"
+	"patchbay/node/fault"
 	"patchbay/node/pyjson"
 	"patchbay/parallel"
 )
@@ -144,7 +145,7 @@ func (c *Cond) export() []any {
 
 // importValue takes the travelling form of a value for an input; literals are left to the caller's checks.
 func (r *Runner) importValue(in *Input, v any) (any, error) {
-	wrong := func(err error) error { return fieldf(CodeBadInput, in.Name, "%s: %v", in.Name, err) }
+	wrong := func(err error) error { return fault.At(fault.CodeBadInput, in.Name, "%s: %v", in.Name, err) }
 	if m, ok := v.(map[string]any); ok {
 		o := pyjson.NewObject()
 		for k, e := range m {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"patchbay/node/fault"
 	"patchbay/node/pyjson"
 )
 
@@ -22,10 +23,10 @@ type Workflow struct {
 // ParseWorkflow takes a decoded graph: *Object, map[string]any or map[any]any with nil, bool, string, json.Number, any integer or float type,
 // []any and nested maps. Plain maps have no order, so their keys are sorted (numbers by value). The graph is copied. The failure is
 // invalid_prompt, workflow_format_ui or workflow_too_large.
-func ParseWorkflow(v any) (*Workflow, *Failure) {
+func ParseWorkflow(v any) (*Workflow, *fault.Failure) {
 	n, err := pyjson.Normalize(v)
 	if err != nil {
-		return nil, &Failure{Code: CodeTooLarge, Message: "workflow cannot be read", Details: err.Error(), cause: err}
+		return nil, &fault.Failure{Code: fault.CodeTooLarge, Message: "workflow cannot be read", Details: err.Error(), Cause: err}
 	}
 	switch r := n.(type) {
 	case *pyjson.Object:
@@ -35,30 +36,30 @@ func ParseWorkflow(v any) (*Workflow, *Failure) {
 			return &Workflow{root: pyjson.NewObject()}, nil
 		}
 	}
-	return nil, failf(CodeInvalidPrompt, "a workflow is an object {node id: {\"class_type\": ..., \"inputs\": {...}}}, got %s", pyjson.Kind(n))
+	return nil, fault.New(fault.CodeInvalidPrompt, "a workflow is an object {node id: {\"class_type\": ..., \"inputs\": {...}}}, got %s", pyjson.Kind(n))
 }
 
 // ParseWorkflowJSON parses the JSON text of a graph and keeps the order of its keys. Python's NaN and Infinity are read too (and refused where they are used).
-func ParseWorkflowJSON(data []byte) (*Workflow, *Failure) {
+func ParseWorkflowJSON(data []byte) (*Workflow, *fault.Failure) {
 	v, err := pyjson.Decode(data)
 	if err != nil {
-		return nil, &Failure{Code: CodeInvalidPrompt, Message: "workflow is not JSON", Details: err.Error(), cause: err}
+		return nil, &fault.Failure{Code: fault.CodeInvalidPrompt, Message: "workflow is not JSON", Details: err.Error(), Cause: err}
 	}
 	return ParseWorkflow(v)
 }
 
-func newWorkflow(root *pyjson.Object) (*Workflow, *Failure) {
+func newWorkflow(root *pyjson.Object) (*Workflow, *fault.Failure) {
 	if _, ok := root.Get("nodes"); ok {
 		if _, ok := root.Get("links"); ok {
-			return nil, failf(CodeWorkflowFormatUI, "this is a workflow in the editor's format; export it in API format (Workflow > Export (API)) or send it through the ComfyUI node")
+			return nil, fault.New(fault.CodeWorkflowFormatUI, "this is a workflow in the editor's format; export it in API format (Workflow > Export (API)) or send it through the ComfyUI node")
 		}
 	}
 	if root.Len() > maxWorkflowNodes {
-		return nil, failf(CodeTooLarge, "workflow has %d nodes, the limit is %d", root.Len(), maxWorkflowNodes)
+		return nil, fault.New(fault.CodeTooLarge, "workflow has %d nodes, the limit is %d", root.Len(), maxWorkflowNodes)
 	}
 	for _, id := range root.Keys() {
 		if len(id) > maxNodeID {
-			return nil, failf(CodeTooLarge, "node id %s has %d bytes, the limit is %d", pyjson.Excerpt(id), len(id), maxNodeID)
+			return nil, fault.New(fault.CodeTooLarge, "node id %s has %d bytes, the limit is %d", pyjson.Excerpt(id), len(id), maxNodeID)
 		}
 	}
 	return &Workflow{root: root}, nil

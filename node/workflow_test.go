@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"patchbay/node/fault"
 )
 
 func TestParseWorkflowTakesDecodedMaps(t *testing.T) {
@@ -44,19 +46,19 @@ func TestParseWorkflowTakesDecodedMaps(t *testing.T) {
 func TestParseWorkflowRefuses(t *testing.T) {
 	deep := strings.Repeat("[", 200) + strings.Repeat("]", 200)
 	for name, c := range map[string]struct{ text, code string }{
-		"editor format": {`{"nodes": [], "links": [], "version": 0.4}`, CodeWorkflowFormatUI},
-		"list":          {`[1]`, CodeInvalidPrompt},
-		"depth":         {`{"1": {"class_type": "A", "inputs": {"x": ` + deep + `}}}`, CodeInvalidPrompt},
-		"empty":         {``, CodeInvalidPrompt},
-		"trailing":      {`{} x`, CodeInvalidPrompt},
-		"bad number":    {`{"1": 01}`, CodeInvalidPrompt},
-		"bad string":    {"{\"a\nb\": 1}", CodeInvalidPrompt},
+		"editor format": {`{"nodes": [], "links": [], "version": 0.4}`, fault.CodeWorkflowFormatUI},
+		"list":          {`[1]`, fault.CodeInvalidPrompt},
+		"depth":         {`{"1": {"class_type": "A", "inputs": {"x": ` + deep + `}}}`, fault.CodeInvalidPrompt},
+		"empty":         {``, fault.CodeInvalidPrompt},
+		"trailing":      {`{} x`, fault.CodeInvalidPrompt},
+		"bad number":    {`{"1": 01}`, fault.CodeInvalidPrompt},
+		"bad string":    {"{\"a\nb\": 1}", fault.CodeInvalidPrompt},
 	} {
 		if _, f := ParseWorkflowJSON([]byte(c.text)); f == nil || f.Code != c.code {
 			t.Errorf("%s: got %v, want %s", name, f, c.code)
 		}
 	}
-	if _, f := ParseWorkflow(map[string]any{"1": make(chan int)}); f == nil || f.Code != CodeTooLarge {
+	if _, f := ParseWorkflow(map[string]any{"1": make(chan int)}); f == nil || f.Code != fault.CodeTooLarge {
 		t.Errorf("a channel: %v", f)
 	}
 }

@@ -1,4 +1,4 @@
-package node
+package fault
 
 import (
 	"context"
@@ -20,7 +20,7 @@ type Failure struct {
 	Extra      map[string]any // extra_info of ComfyUI's error body
 	NodeErrors map[string]any // ComfyUI's node_errors by node id; nil: none
 	Trace      []string       // Go stack of a panic, innermost first
-	cause      error
+	Cause      error
 }
 
 // Codes of a workflow that is refused: ComfyUI's error types, and two of ours.
@@ -66,22 +66,22 @@ func (f *Failure) Error() string {
 }
 
 // Unwrap returns the error that caused the failure, or nil.
-func (f *Failure) Unwrap() error { return f.cause }
+func (f *Failure) Unwrap() error { return f.Cause }
 
-// failf returns a Failure with the given code and message.
-func failf(code, format string, args ...any) *Failure {
+// New returns a Failure with the given code and message.
+func New(code, format string, args ...any) *Failure {
 	return &Failure{Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
-// fieldf returns a Failure that names an input.
-func fieldf(code, field, format string, args ...any) *Failure {
-	f := failf(code, format, args...)
+// At returns a Failure that names an input.
+func At(code, field, format string, args ...any) *Failure {
+	f := New(code, format, args...)
 	f.Field = field
 	return f
 }
 
-// asFailure turns any error into a Failure; one that is a Failure already is copied, so that the caller may fill in the node.
-func asFailure(err error) *Failure {
+// From turns any error into a Failure; one that is a Failure already is copied, so that the caller may fill in the node.
+func From(err error) *Failure {
 	var f *Failure
 	if errors.As(err, &f) {
 		c := *f
@@ -93,10 +93,10 @@ func asFailure(err error) *Failure {
 		code = CodeCancelled
 	case errors.Is(err, context.DeadlineExceeded):
 		code = CodeDeadline
-	case isDiskFull(err):
+	case IsDiskFull(err):
 		code = CodeDiskFull
 	}
-	return &Failure{Code: code, Message: err.Error(), cause: err}
+	return &Failure{Code: code, Message: err.Error(), Cause: err}
 }
 
 // ErrorBody returns the body that ComfyUI's POST /prompt answers with: {"error": {type, message, details, extra_info}, "node_errors"}.
@@ -114,8 +114,8 @@ func (f *Failure) ErrorBody() map[string]any {
 	}
 }
 
-// fromParallel takes over what the engine says.
-func (f *Failure) fromParallel(e *parallel.Error) {
+// FromParallel takes over what the engine says.
+func (f *Failure) FromParallel(e *parallel.Error) {
 	switch e.Code {
 	case parallel.Cancelled:
 		f.Code = CodeCancelled
@@ -138,8 +138,8 @@ func (f *Failure) fromParallel(e *parallel.Error) {
 	}
 }
 
-// listed joins names for an error, cut at twenty.
-func listed(names []string) string {
+// List joins names for an error, cut at twenty.
+func List(names []string) string {
 	switch {
 	case len(names) == 0:
 		return "(none)"
