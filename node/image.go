@@ -43,16 +43,6 @@ func imageClasses() []Class {
 	}
 }
 
-// bytesOf turns one picture of a batch into 8-bit pixels: 255*v in f32, clipped and cut, as ComfyUI does.
-func (im *Image) bytesOf(item int) []byte {
-	n := im.Y * im.X * im.C
-	out := make([]byte, n)
-	for i, v := range im.Data[item*n : (item+1)*n] {
-		out[i] = byte(min(max(255*v, 0), 255)) // NaN becomes 0 by the order of the comparisons
-	}
-	return out
-}
-
 func saveImages(c *Call, prefix, kind string) ([]any, error) {
 	im := value[*Image](c, "images")
 	texts := c.metadata()
@@ -75,11 +65,7 @@ func (c *Call) metadata() [][2]string {
 	if c.Job.NoMetadata || c.Job.Workflow == nil {
 		return nil
 	}
-	out := [][2]string{{"prompt", string(c.Job.Workflow.JSON())}}
-	for _, t := range extraTexts(c.Job.ExtraPNGInfo) {
-		out = append(out, [2]string{t.key, t.value})
-	}
-	return out
+	return append([][2]string{{"prompt", string(c.Job.Workflow.JSON())}}, extraTexts(c.Job.ExtraPNGInfo)...)
 }
 
 // loadImage gives picture and mask (1 - alpha; zeros [1, 64, 64] where the file has no alpha).

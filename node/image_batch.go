@@ -78,7 +78,7 @@ func imageScaleToMax(c *Call) ([]any, error) {
 	case im.X > im.Y:
 		y = rounded(float64(im.Y) / float64(im.X) * float64(n))
 	}
-	return im.resized(x, y, c.str("upscale_method"), string(resample.CropDisabled), "largest_size")
+	return resized(im, x, y, c.str("upscale_method"), string(resample.CropDisabled), "largest_size")
 }
 
 // kontextScale takes the size whose aspect is nearest; of two that are equally near the narrower one.
@@ -90,7 +90,7 @@ func kontextScale(c *Call) ([]any, error) {
 			x, y, least = s[0], s[1], d
 		}
 	}
-	return im.resized(x, y, string(resample.Lanczos), string(resample.CropCenter), "image")
+	return resized(im, x, y, string(resample.Lanczos), string(resample.CropCenter), "image")
 }
 
 // kontextSizes are widths and heights of about 1024 x 1024 pixels, narrow ones first (the list in the inference code of Black Forest Labs).

@@ -132,18 +132,6 @@ func imageBatch(c *Call) ([]any, error) {
 	return []any{out}, nil
 }
 
-// widened returns pictures with channels of 1 added up to c channels.
-func (im *Image) widened(c int) *Image {
-	if im.C >= c {
-		return im
-	}
-	out := &Image{B: im.B, Y: im.Y, X: im.X, C: c, Data: filled(im.B*im.Y*im.X*c, 1)}
-	for i := range im.B * im.Y * im.X {
-		copy(out.Data[i*c:], im.Data[i*im.C:(i+1)*im.C])
-	}
-	return out
-}
-
 func emptyImage(c *Call) ([]any, error) {
 	w, h, b, color := c.whole("width"), c.whole("height"), c.whole("batch_size"), c.whole("color")
 	if err := checkSize("batch_size", b, h, w, 3); err != nil {
@@ -188,15 +176,6 @@ func imageBlend(c *Call) ([]any, error) {
 		out.Data[i] = min(max(v, 0), 1)
 	}
 	return []any{out}, nil
-}
-
-// first returns pictures with the first c channels only.
-func (im *Image) first(c int) *Image {
-	out := &Image{B: im.B, Y: im.Y, X: im.X, C: c, Data: make([]float32, 0, im.B*im.Y*im.X*c)}
-	for i := range im.B * im.Y * im.X {
-		out.Data = append(out.Data, im.Data[i*im.C:i*im.C+c]...)
-	}
-	return out
 }
 
 // blendModes are the formulas of ImageBlend (the usual ones, as in W3C Compositing and Blending Level 1, section 9; there overlay looks at the

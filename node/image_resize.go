@@ -52,23 +52,23 @@ func imageScale(c *Call) ([]any, error) {
 	case h == 0:
 		h = max(1, rounded(float64(im.Y*w)/float64(im.X)))
 	}
-	return im.resized(w, h, c.str("upscale_method"), c.str("crop"), "width")
+	return resized(im, w, h, c.str("upscale_method"), c.str("crop"), "width")
 }
 
 func imageScaleBy(c *Call) ([]any, error) {
 	im, by := value[*Image](c, "image"), c.decimal("scale_by")
-	return im.resized(rounded(float64(im.X)*by), rounded(float64(im.Y)*by), c.str("upscale_method"), string(resample.CropDisabled), "scale_by")
+	return resized(im, rounded(float64(im.X)*by), rounded(float64(im.Y)*by), c.str("upscale_method"), string(resample.CropDisabled), "scale_by")
 }
 
 func imageScaleToTotal(c *Call) ([]any, error) {
 	im, steps := value[*Image](c, "image"), c.whole("resolution_steps")
 	by := math.Sqrt(c.decimal("megapixels") * 1024 * 1024 / float64(im.X*im.Y))
 	side := func(n int) int { return rounded(float64(n)*by/float64(steps)) * steps }
-	return im.resized(side(im.X), side(im.Y), c.str("upscale_method"), string(resample.CropDisabled), "megapixels")
+	return resized(im, side(im.X), side(im.Y), c.str("upscale_method"), string(resample.CropDisabled), "megapixels")
 }
 
 // resized gives the outputs of a node that resizes to x by y pixels; field is the input to blame for the size.
-func (im *Image) resized(x, y int, method, crop, field string) ([]any, error) {
+func resized(im *Image, x, y int, method, crop, field string) ([]any, error) {
 	out, err := resizedImage(im, x, y, method, crop, field)
 	if err != nil {
 		return nil, err
@@ -94,16 +94,4 @@ func imageCrop(c *Call) ([]any, error) {
 	x, y := min(c.whole("x"), im.X-1), min(c.whole("y"), im.Y-1)
 	w, h := min(c.whole("width"), im.X-x), min(c.whole("height"), im.Y-y)
 	return []any{im.cut(x, y, w, h)}, nil
-}
-
-// cut returns the rectangle of w by h pixels at (x, y).
-func (im *Image) cut(x, y, w, h int) *Image {
-	out := &Image{B: im.B, Y: h, X: w, C: im.C, Data: make([]float32, 0, im.B*h*w*im.C)}
-	for b := range im.B {
-		for r := range h {
-			at := ((b*im.Y+y+r)*im.X + x) * im.C
-			out.Data = append(out.Data, im.Data[at:at+w*im.C]...)
-		}
-	}
-	return out
 }

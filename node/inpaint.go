@@ -41,7 +41,7 @@ func inpaintClasses() []Class {
 // encodeForInpaint encodes the picture with grey inside the mask and keeps the grown mask.
 func encodeForInpaint(c *Call) ([]any, error) {
 	im, v, grow := value[*Image](c, "pixels"), value[*VAE](c, "vae"), c.whole("grow_mask_by")
-	mask, err := c.mask("mask").sized(im.Y, im.X)
+	mask, err := sizedMask(c.mask("mask"), im.Y, im.X)
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +49,7 @@ func encodeForInpaint(c *Call) ([]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	grey, noise, err := im.inpainted(mask, grow, scale)
+	grey, noise, err := inpainted(im, mask, grow, scale)
 	if err != nil {
 		return nil, err
 	}
@@ -59,12 +59,12 @@ func encodeForInpaint(c *Call) ([]any, error) {
 
 // inpainted returns pictures that are grey where the rounded mask is 1, and the rounded mask, cut to what an encoder of that scale covers and grown by
 // a box of grow pixels.
-func (im *Image) inpainted(mask *Mask, grow, scale int) (*Image, *Mask, error) {
+func inpainted(im *Image, mask *Mask, grow, scale int) (*Image, *Mask, error) {
 	whole := mask.like(make([]float32, len(mask.Data)))
 	for i, f := range mask.Data {
 		whole.Data[i] = float32(math.RoundToEven(float64(f)))
 	}
-	grey, err := im.greyed(whole)
+	grey, err := greyed(im, whole)
 	return grey, whole.centred(scale).dilated(grow), err
 }
 
@@ -78,7 +78,7 @@ func inpaintConditioning(c *Call) ([]any, error) {
 	}
 	out := &Latent{Samples: samples}
 	if c.flag("noise_mask") {
-		mask, err := c.mask("mask").sized(im.Y, im.X)
+		mask, err := sizedMask(c.mask("mask"), im.Y, im.X)
 		if err != nil {
 			return nil, err
 		}
@@ -87,8 +87,8 @@ func inpaintConditioning(c *Call) ([]any, error) {
 	return []any{value[Conditioning](c, "positive"), value[Conditioning](c, "negative"), out}, nil
 }
 
-// sized returns a copy scaled to y rows and x columns (bilinear).
-func (m *Mask) sized(y, x int) (*Mask, error) {
+// sizedMask returns a copy scaled to y rows and x columns (bilinear).
+func sizedMask(m *Mask, y, x int) (*Mask, error) {
 	if err := checkSize("mask", m.B, y, x); err != nil {
 		return nil, err
 	}
@@ -99,56 +99,8 @@ func (m *Mask) sized(y, x int) (*Mask, error) {
 	return &Mask{B: m.B, Y: y, X: x, Data: out.Data}, nil
 }
 
-// centred cuts equal margins off until the sides are multiples of n, as the encoder does with pictures.
-func (m *Mask) centred(n int) *Mask {
-	y, x := m.Y/n*n, m.X/n*n
-	top, left := m.Y%n/2, m.X%n/2
-	out := &Mask{B: m.B, Y: y, X: x, Data: make([]float32, 0, m.B*y*x)}
-	for b := range m.B {
-		for r := range y {
-			at := (b*m.Y+top+r)*m.X + left
-			out.Data = append(out.Data, m.Data[at:at+x]...)
-		}
-	}
-	return out
-}
-
-// dilated sums the rounded mask over boxes of n x n pixels (rows and columns i-p .. i-p+n-1 with p = ceil((n-1)/2)) and cuts to 0..1; n of 0 or 1 leaves
-// the values. Sums of whole numbers are exact in f64, so the order does not matter.
-func (m *Mask) dilated(n int) *Mask {
-	out := m.like(append([]float32(nil), m.Data...))
-	if n < 1 {
-		return out
-	}
-	for b := range m.B {
-		plane := out.Data[b*m.Y*m.X:][:m.Y*m.X]
-		for r := range m.Y {
-			boxSum(plane[r*m.X:], m.X, 1, n)
-		}
-		for k := range m.X {
-			boxSum(plane[k:], m.Y, m.X, n)
-		}
-	}
-	for i, v := range out.Data {
-		out.Data[i] = min(max(v, 0), 1)
-	}
-	return out
-}
-
-// boxSum replaces every one of count values, stride apart, by the sum of its box.
-func boxSum(v []float32, count, stride, n int) {
-	sums := make([]float64, count+1)
-	for i := range count {
-		sums[i+1] = sums[i] + float64(v[i*stride])
-	}
-	p := n / 2 // ceil((n-1)/2)
-	for i := range count {
-		v[i*stride] = float32(sums[min(max(i-p+n, 0), count)] - sums[max(i-p, 0)])
-	}
-}
-
 // greyed returns a copy whose colours are (v - 0.5)*(1 - mask) + 0.5. One mask goes with all pictures.
-func (im *Image) greyed(m *Mask) (*Image, error) {
+func greyed(im *Image, m *Mask) (*Image, error) {
 	if m.B != 1 && m.B != im.B {
 		return nil, fault.At(fault.CodeBadInput, "mask", "mask: has a batch of %d, pixels one of %d: want 1 or %d", m.B, im.B, im.B)
 	}

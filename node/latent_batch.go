@@ -87,15 +87,3 @@ func latentFromBatch(c *Call) ([]any, error) {
 	}
 	return []any{out}, nil
 }
-
-// items returns some masks of a batch, which is repeated to at least b masks first.
-func (m *Mask) items(from, length, b int) *Mask {
-	n, total := m.Y*m.X, max(m.B, b)
-	length = max(min(length, total-from), 0)
-	out := &Mask{B: length, Y: m.Y, X: m.X, Data: make([]float32, 0, length*n)}
-	for i := range length {
-		at := (from + i) % m.B * n
-		out.Data = append(out.Data, m.Data[at:at+n]...)
-	}
-	return out
-}

@@ -86,9 +86,6 @@ func growMask(c *Call) ([]any, error) {
 // maxGrowWork is how many pixels growMask looks at between two looks at the context.
 const maxGrowWork = 1 << 24
 
-// like returns masks of the same shape with other values.
-func (m *Mask) like(v []float32) *Mask { return &Mask{B: m.B, Y: m.Y, X: m.X, Data: v} }
-
 // maskToImage repeats the mask in three channels.
 func maskToImage(c *Call) ([]any, error) {
 	m := c.mask("mask")
@@ -109,15 +106,6 @@ func imageToMask(c *Call) ([]any, error) {
 		return nil, fault.At(fault.CodeBadInput, "channel", "channel: the picture has no %s; it has %d channels (red, green, blue, alpha in this order)", channel, im.C)
 	}
 	return []any{im.channel(at)}, nil
-}
-
-// channel returns one channel as masks.
-func (im *Image) channel(at int) *Mask {
-	m := &Mask{B: im.B, Y: im.Y, X: im.X, Data: make([]float32, im.B*im.Y*im.X)}
-	for i := range m.Data {
-		m.Data[i] = im.Data[i*im.C+at]
-	}
-	return m
 }
 
 // loadImageMask reads one channel of the first frame of a picture file; alpha is turned round, and a file without alpha gives zeros.

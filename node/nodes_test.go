@@ -349,11 +349,11 @@ func (r record) inpaintCase(run *Runner, c recordedCall) {
 	im, mask := value("IMAGE", "pixels").(*Image), value("MASK", "mask").(*Mask)
 	n, _ := in.At("vae").(*pyjson.Object).Get("vae")
 	scale := int(n.(int64))
-	sized, err := mask.sized(im.Y, im.X)
+	sized, err := sizedMask(mask, im.Y, im.X)
 	if err != nil {
 		t.Fatal(err)
 	}
-	grey, noise, err := im.inpainted(sized, int(in.At("grow_mask_by").(int64)), scale)
+	grey, noise, err := inpainted(im, sized, int(in.At("grow_mask_by").(int64)), scale)
 	if err != nil {
 		t.Fatal(err)
 	}

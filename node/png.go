@@ -278,7 +278,7 @@ func latin1(b []byte) string {
 }
 
 // extraTexts renders extra_pnginfo as text chunks: "workflow" first, the others by name.
-func extraTexts(extra map[string]any) []textChunk {
+func extraTexts(extra map[string]any) [][2]string {
 	keys := make([]string, 0, len(extra))
 	for k := range extra {
 		keys = append(keys, k)
@@ -289,7 +289,7 @@ func extraTexts(extra map[string]any) []textChunk {
 		}
 		return keys[i] < keys[j]
 	})
-	var out []textChunk
+	var out [][2]string
 	for _, k := range keys {
 		v := extra[k]
 		if raw, ok := v.(json.RawMessage); ok {
@@ -297,7 +297,7 @@ func extraTexts(extra map[string]any) []textChunk {
 				v = decoded
 			}
 		}
-		out = append(out, textChunk{k, string(pyjson.Dump(v))})
+		out = append(out, [2]string{k, string(pyjson.Dump(v))})
 	}
 	return out
 }

@@ -153,7 +153,7 @@ func lower(r lowering) (*parallel.Request, error) {
 		req.Noise, req.NoiseDraws = noise, noiseDraws(r.latent.BatchIndex, start.B, item)
 	}
 	if r.latent.NoiseMask != nil {
-		req.Mask = r.latent.NoiseMask.fit(start.Y, start.X, start.B)
+		req.Mask = fitMask(r.latent.NoiseMask, start.Y, start.X, start.B)
 	}
 	for _, b := range r.branches {
 		branch, err := m.branch(b, start)
@@ -228,7 +228,7 @@ func (m *Model) branch(b GuiderBranch, l parallel.Latent) (parallel.Branch, erro
 		}
 		e.Area = c.area(l)
 		if c.Mask != nil {
-			e.Mask = c.Mask.fit(l.Y, l.X, min(c.Mask.B, l.B))
+			e.Mask = fitMask(c.Mask, l.Y, l.X, min(c.Mask.B, l.B))
 			e.MaskStrength, e.MaskBounds = c.MaskStrength, c.MaskBounds
 		}
 		out.Entries = append(out.Entries, e)
@@ -264,8 +264,8 @@ func (c *Cond) area(l parallel.Latent) parallel.Area {
 	return parallel.Area{H: max(1, part(0, l.Y)), W: max(1, part(1, l.X)), Y: part(2, l.Y), X: part(3, l.X)}
 }
 
-// fit scales a mask to the size of a latent and repeats or cuts its batch: [B, Y, X] -> [b, 1, y, x].
-func (m *Mask) fit(y, x, b int) parallel.Latent {
+// fitMask scales a mask to the size of a latent and repeats or cuts its batch: [B, Y, X] -> [b, 1, y, x].
+func fitMask(m *Mask, y, x, b int) parallel.Latent {
 	out := parallel.NewLatent(b, 1, y, x)
 	scaled := m.Data
 	if m.Y != y || m.X != x {

@@ -8,18 +8,6 @@ import (
 
 // The values that travel along links. All are read-only once a node has returned them: caches and several readers share them.
 
-// Image is a batch of pictures [B, Y, X, C], f32 in 0..1, C 3 (RGB) or 4 (RGBA).
-type Image struct {
-	B, Y, X, C int
-	Data       []float32
-}
-
-// Mask is [B, Y, X], f32 in 0..1.
-type Mask struct {
-	B, Y, X int
-	Data    []float32
-}
-
 // Latent is a latent in the VAE's space: [B, C, Y, X] f32.
 type Latent struct {
 	Samples parallel.Latent

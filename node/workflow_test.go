@@ -1,13 +1,17 @@
 package node
 
 import (
+	"bytes"
 	"encoding/json"
 	"math"
+	"os"
 	"reflect"
 	"strings"
 	"testing"
 
 	"patchbay/node/fault"
+	"patchbay/node/pyjson"
+	"patchbay/tests/golden"
 )
 
 func TestParseWorkflowTakesDecodedMaps(t *testing.T) {
@@ -64,3 +68,40 @@ func TestParseWorkflowRefuses(t *testing.T) {
 }
 
 func FuzzWorkflowJSON(f *testing.F) { workflowTarget().Fuzz(f) }
+
+func TestPNGChunksMatchGolden(t *testing.T) {
+	picture, err := os.ReadFile(golden.Path("server/golden_00001_.png"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	prompt, extra, err := WorkflowFromPNG(picture)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, failure := ParseWorkflowJSON(prompt)
+	if failure != nil {
+		t.Fatal(failure)
+	}
+	if got := w.JSON(); !bytes.Equal(got, prompt) {
+		t.Errorf("a graph that was read and written differs\n got %s\nwant %s", got, prompt)
+	}
+	if got := string(pyjson.Dump(extra["workflow"])); got != "{\"nodes\": [], \"note\": \"\\u00e9\\u72d0\"}" {
+		t.Errorf("workflow text is %s", got)
+	}
+	// The picture that we write with the same texts has the same chunks in the same order, pixels apart.
+	ours := EncodePNG(make([]byte, 64*64*3), 64, 64, 3, [2]string{"prompt", string(w.JSON())}, [2]string{"workflow", string(pyjson.Dump(extra["workflow"]))})
+	a, b := beforePixels(t, picture), beforePixels(t, ours)
+	if !bytes.Equal(a, b) {
+		t.Errorf("bytes up to the pixels differ\n got %q\nwant %q", b, a)
+	}
+}
+
+// beforePixels cuts a PNG at its first IDAT.
+func beforePixels(t *testing.T, data []byte) []byte {
+	t.Helper()
+	i := bytes.Index(data, []byte("IDAT"))
+	if i < 4 {
+		t.Fatal("no IDAT")
+	}
+	return data[:i-4]
+}
