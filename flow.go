@@ -12,6 +12,7 @@ import (
 
 	"patchbay/ipc"
 	"patchbay/node"
+	"patchbay/node/picture"
 	"patchbay/node/pyjson"
 )
 
@@ -28,7 +29,7 @@ func readFlow(path string, in io.Reader) (*ipc.RunRequest, *node.Workflow, error
 	}
 	var extra *pyjson.Object
 	if bytes.HasPrefix(data, []byte("\x89PNG\r\n\x1a\n")) {
-		prompt, texts, err := node.WorkflowFromPNG(data)
+		prompt, texts, err := picture.WorkflowFromPNG(data)
 		if err != nil {
 			return nil, nil, bad(err)
 		}

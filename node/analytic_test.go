@@ -12,6 +12,7 @@ import (
 	"patchbay/models/dit"
 	"patchbay/models/latent"
 	"patchbay/models/sampling"
+	"patchbay/node/picture"
 	"patchbay/node/pyjson"
 	"patchbay/parallel"
 	"patchbay/tests/golden"
@@ -172,7 +173,7 @@ func (c *samplerCase) graph(t *testing.T, m *Model) (*graphMaker, map[string]giv
 	g := newGraph()
 	model, start := g.add("TheModel"), g.add("TheLatent")
 	if c.Mask != nil { // rows 1-2, columns 2-3 = 1, (0,0) = 0.4, else 0
-		mask := &Mask{B: 1, Y: 4, X: 4, Data: make([]float32, 16)}
+		mask := &picture.Mask{B: 1, Y: 4, X: 4, Data: make([]float32, 16)}
 		mask.Data[0], mask.Data[6], mask.Data[7], mask.Data[10], mask.Data[11] = 0.4, 1, 1, 1, 1
 		values["TheMask"] = given{"MASK", mask}
 		start = g.add("SetLatentNoiseMask", "samples", start, "mask", g.add("TheMask"))

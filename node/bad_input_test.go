@@ -9,6 +9,7 @@ import (
 
 	"patchbay/models/dit"
 	"patchbay/node/fault"
+	"patchbay/node/picture"
 	"patchbay/node/pyjson"
 	"patchbay/parallel"
 )
@@ -120,14 +121,14 @@ func TestLinkedNumbersAreChecked(t *testing.T) {
 			t.Errorf("%+v: got %v, want a failure of SolidMask at %s", c, err, c.bad)
 		}
 	}
-	if m, ok := kept[0].(*Mask); len(kept) != 1 || !ok || m.Y != 8 || m.X != 4 || m.Data[0] != 0.25 {
+	if m, ok := kept[0].(*picture.Mask); len(kept) != 1 || !ok || m.Y != 8 || m.X != 4 || m.Data[0] != 0.25 {
 		t.Errorf("kept %v, want one mask of 4 x 8", kept)
 	}
 }
 
 // TestGrowingAMaskCanBeCancelled: a gradient of 2^23 pixels takes minutes to grow by 16384.
 func TestGrowingAMaskCanBeCancelled(t *testing.T) {
-	m := &Mask{B: 1, Y: 1 << 11, X: 1 << 12, Data: make([]float32, 1<<23)}
+	m := &picture.Mask{B: 1, Y: 1 << 11, X: 1 << 12, Data: make([]float32, 1<<23)}
 	for i := range m.Data {
 		m.Data[i] = float32(i)
 	}

@@ -1,6 +1,10 @@
 package node
 
-import "patchbay/node/fault"
+import (
+	"patchbay/node/fault"
+
+	"patchbay/node/picture"
+)
 
 // Bounds are the largest picture and the longest run that somebody lets others ask for. They come before the limits of classes, which are ComfyUI's, and
 // hold for what a workflow says, for what its nodes make of it, and for the messages of hosts.
@@ -78,7 +82,7 @@ func (b Bounds) outputs(k *Class, values []any) error {
 
 func (b Bounds) value(name string, v any) error {
 	switch v := v.(type) {
-	case *Image:
+	case *picture.Image:
 		return b.pixels(name, float64(v.B)*float64(v.Y)*float64(v.X))
 	case *Latent:
 		s := v.Samples

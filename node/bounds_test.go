@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"patchbay/node/fault"
+	"patchbay/node/picture"
 	"patchbay/parallel"
 )
 
@@ -27,8 +28,8 @@ func TestBounds(t *testing.T) {
 		{"a step more", map[string]any{"steps": int64(8)}, "8 steps, at most 7"},
 		{"sigmas", map[string]any{"s": make(Sigmas, 8)}, ""},
 		{"more sigmas", map[string]any{"s": make(Sigmas, 9)}, "8 steps"},
-		{"an image", map[string]any{"i": &Image{B: 1, Y: 64, X: 64, C: 3}}, ""},
-		{"a wider image", map[string]any{"i": &Image{B: 1, Y: 64, X: 65, C: 3}}, "i: 4160 pixels"},
+		{"an image", map[string]any{"i": &picture.Image{B: 1, Y: 64, X: 64, C: 3}}, ""},
+		{"a wider image", map[string]any{"i": &picture.Image{B: 1, Y: 64, X: 65, C: 3}}, "i: 4160 pixels"},
 		{"a latent", map[string]any{"l": latent(1, 8, 8)}, ""},
 		{"two latents", map[string]any{"l": latent(2, 8, 8)}, "l: 8192 pixels"},
 	} {

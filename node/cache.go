@@ -3,6 +3,8 @@ package node
 import (
 	"container/list"
 	"sync"
+
+	"patchbay/node/picture"
 )
 
 // lru keeps values under a byte budget; the least recently used goes first. Safe for concurrent use.
@@ -81,9 +83,9 @@ func (c *lru[V]) bytes() int64 {
 func sizeOf(v any) int64 {
 	const small = 256
 	switch x := v.(type) {
-	case *Image:
+	case *picture.Image:
 		return small + 4*int64(len(x.Data))
-	case *Mask:
+	case *picture.Mask:
 		return small + 4*int64(len(x.Data))
 	case *Latent:
 		n := small + 4*int64(len(x.Samples.Data))

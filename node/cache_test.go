@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"patchbay/models/latent"
+	"patchbay/node/picture"
 	"patchbay/node/pyjson"
 	"patchbay/parallel"
 )
@@ -83,7 +84,7 @@ func TestMetadataIsLeftOutWhenAsked(t *testing.T) {
 	}
 	job := Job{
 		Workflow: graphOf(t, `{"1": {"class_type": "LoadImage", "inputs": {"image": "a.png"}}, "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "x"}}}`),
-		Inputs:   map[string][]byte{"a.png": EncodePNG(make([]byte, 12), 2, 2, 3)}, ExtraPNGInfo: map[string]any{"workflow": pyjson.NewObject("nodes", []any{})},
+		Inputs:   map[string][]byte{"a.png": picture.EncodePNG(make([]byte, 12), 2, 2, 3)}, ExtraPNGInfo: map[string]any{"workflow": pyjson.NewObject("nodes", []any{})},
 	}
 	with, err := r.Run(context.Background(), job, nil)
 	if err != nil {
@@ -97,10 +98,10 @@ func TestMetadataIsLeftOutWhenAsked(t *testing.T) {
 	if !bytes.Contains(with.Outputs[0].Data, []byte("LoadImage")) || bytes.Contains(without.Outputs[0].Data, []byte("LoadImage")) {
 		t.Error("the workflow is in the wrong picture")
 	}
-	if _, extra, err := WorkflowFromPNG(with.Outputs[0].Data); err != nil || extra["workflow"] == nil {
+	if _, extra, err := picture.WorkflowFromPNG(with.Outputs[0].Data); err != nil || extra["workflow"] == nil {
 		t.Errorf("extra info: %v, %v", extra, err)
 	}
-	if _, _, err := WorkflowFromPNG(without.Outputs[0].Data); err == nil || !strings.Contains(err.Error(), "prompt") {
+	if _, _, err := picture.WorkflowFromPNG(without.Outputs[0].Data); err == nil || !strings.Contains(err.Error(), "prompt") {
 		t.Errorf("a picture without a workflow: %v", err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"patchbay/engine/safetensors"
 	"patchbay/models/dit"
+	"patchbay/node/picture"
 	"patchbay/node/pyjson"
 	"patchbay/parallel"
 )
@@ -77,7 +78,7 @@ func TestDemoDrawsTheHeart(t *testing.T) {
 	if red < 1000 || blue < 4000 {
 		t.Errorf("%d red and %d pale blue pixels of 16384, want a big red heart on pale blue", red, blue)
 	}
-	prompt, _, err := WorkflowFromPNG(result.Outputs[0].Data)
+	prompt, _, err := picture.WorkflowFromPNG(result.Outputs[0].Data)
 	if err != nil || !bytes.Equal(prompt, demoWorkflow(t).JSON()) {
 		t.Errorf("the workflow inside the picture differs: %v\n%s", err, prompt)
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"patchbay/models/dit"
+	"patchbay/node/picture"
 	"patchbay/node/pyjson"
 	"patchbay/parallel"
 	"patchbay/tests/golden"
@@ -56,8 +57,8 @@ func (c *e2eCase) raw(e e2eEntry) Conditioning {
 }
 
 // rectangle is the mask of the golden cases: rows y/4 .. 3y/4-1 and columns from x/3 are 1, (0,0) is 0.5.
-func rectangle(y, x int) *Mask {
-	m := &Mask{B: 1, Y: y, X: x, Data: make([]float32, y*x)}
+func rectangle(y, x int) *picture.Mask {
+	m := &picture.Mask{B: 1, Y: y, X: x, Data: make([]float32, y*x)}
 	for r := y / 4; r < 3*y/4; r++ {
 		for c := x / 3; c < x; c++ {
 			m.Data[r*x+c] = 1
@@ -146,7 +147,7 @@ func (c *e2eCase) start(t *testing.T, g *graphMaker, values map[string]given) []
 	case strings.HasPrefix(c.What, "noise_mask"):
 		values["TheMask"] = given{"MASK", rectangle(8*y, 8*x)}
 	case strings.HasPrefix(c.What, "DifferentialDiffusion"):
-		values["TheMask"] = given{"MASK", &Mask{B: 1, Y: y, X: x, Data: golden.Fill("input:e2e/diffmask", y*x, 1, 0.5)}}
+		values["TheMask"] = given{"MASK", &picture.Mask{B: 1, Y: y, X: x, Data: golden.Fill("input:e2e/diffmask", y*x, 1, 0.5)}}
 	default:
 		return link
 	}

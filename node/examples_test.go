@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/node/picture"
 	"patchbay/node/pyjson"
 )
 
@@ -164,8 +165,8 @@ func exampleIn(t *testing.T, path string) *Workflow {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if bytes.HasPrefix(data, []byte(pngSignature)) {
-		if data, _, err = WorkflowFromPNG(data); err != nil {
+	if bytes.HasPrefix(data, []byte("\x89PNG")) {
+		if data, _, err = picture.WorkflowFromPNG(data); err != nil {
 			return nil
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"patchbay/node/fault"
+	"patchbay/node/picture"
 	"patchbay/node/pyjson"
 )
 
@@ -159,7 +160,7 @@ func TestExecValuesTravel(t *testing.T) {
 	g := float32(2.5)
 	list := Conditioning{
 		{Context: array(2, 3), Pooled: []float32{1, 2}, Guidance: &g, Start: 0.25, End: 0.5, Ranged: true, Strength: 0.5, HasStrength: true, MaskStrength: 1},
-		{Context: array(1, 3), NoGuidance: true, AreaPart: &[4]float64{0.5, 0.25, 0, 1}, Mask: &Mask{1, 2, 2, []float32{0, 1, 1, 0}}, MaskStrength: 0.75, MaskBounds: true, ContextLen: 1, Context2: array(2, 2), Context2Len: 2},
+		{Context: array(1, 3), NoGuidance: true, AreaPart: &[4]float64{0.5, 0.25, 0, 1}, Mask: &picture.Mask{B: 1, Y: 2, X: 2, Data: []float32{0, 1, 1, 0}}, MaskStrength: 0.75, MaskBounds: true, ContextLen: 1, Context2: array(2, 2), Context2Len: 2},
 	}
 	back, err := importConditioning(r.export(list, 0))
 	if err != nil {
@@ -168,7 +169,7 @@ func TestExecValuesTravel(t *testing.T) {
 	if !reflect.DeepEqual(back, list) {
 		t.Errorf("conditioning came back as\n%+v\nwant\n%+v", back, list)
 	}
-	l := &Latent{NoiseMask: &Mask{1, 2, 2, []float32{0, 1, 1, 0}}, BatchIndex: []int{3, 1}}
+	l := &Latent{NoiseMask: &picture.Mask{B: 1, Y: 2, X: 2, Data: []float32{0, 1, 1, 0}}, BatchIndex: []int{3, 1}}
 	l.Samples.B, l.Samples.C, l.Samples.Y, l.Samples.X, l.Samples.Data = 2, 1, 1, 2, []float32{1, 2, 3, 4}
 	if got, err := importLatent(r.export(l, 0)); err != nil || !reflect.DeepEqual(got, l) {
 		t.Errorf("latent came back as %+v, %v", got, err)

@@ -157,7 +157,7 @@ func levelsApart(t *testing.T, a, b []byte) int {
 			p[0], p[1], p[2], _ = x.At(c, r).RGBA()
 			q[0], q[1], q[2], _ = y.At(c, r).RGBA()
 			for k := range p {
-				most = max(most, abs(int(p[k]>>8)-int(q[k]>>8)))
+				most = max(most, int(p[k]>>8)-int(q[k]>>8), int(q[k]>>8)-int(p[k]>>8))
 			}
 		}
 	}

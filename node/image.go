@@ -12,6 +12,7 @@ import (
 	"patchbay/engine"
 	"patchbay/engine/safetensors"
 	"patchbay/node/fault"
+	"patchbay/node/picture"
 	"patchbay/node/pyjson"
 	"patchbay/parallel"
 )
@@ -44,7 +45,7 @@ func imageClasses() []Class {
 }
 
 func saveImages(c *Call, prefix, kind string) ([]any, error) {
-	im := value[*Image](c, "images")
+	im := value[*picture.Image](c, "images")
 	texts := c.metadata()
 	for i := range im.B {
 		p, err := checkPrefix(strings.ReplaceAll(prefix, "%batch_num%", pyjson.Str(int64(i))), im.X, im.Y)
@@ -54,7 +55,7 @@ func saveImages(c *Call, prefix, kind string) ([]any, error) {
 		if err := c.Context.Err(); err != nil {
 			return nil, err
 		}
-		data := EncodePNG(im.bytesOf(i), im.Y, im.X, im.C, texts...)
+		data := picture.EncodePNG(im.Bytes(i), im.Y, im.X, im.C, texts...)
 		c.save(Output{Kind: "images", Prefix: p, Type: kind, Ext: ".png", Data: data, Width: im.X, Height: im.Y})
 	}
 	return nil, nil
@@ -65,7 +66,7 @@ func (c *Call) metadata() [][2]string {
 	if c.Job.NoMetadata || c.Job.Workflow == nil {
 		return nil
 	}
-	return append([][2]string{{"prompt", string(c.Job.Workflow.JSON())}}, extraTexts(c.Job.ExtraPNGInfo)...)
+	return append([][2]string{{"prompt", string(c.Job.Workflow.JSON())}}, picture.ExtraTexts(c.Job.ExtraPNGInfo)...)
 }
 
 // loadImage gives picture and mask (1 - alpha; zeros [1, 64, 64] where the file has no alpha).
@@ -75,7 +76,7 @@ func loadImage(c *Call) ([]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	im, mask, err := DecodeImage(data)
+	im, mask, err := picture.Decode(data)
 	if err != nil {
 		return nil, fault.At(fault.CodeBadImage, "image", "image: %s: %v", name, err)
 	}

@@ -4,7 +4,8 @@ import (
 	"math"
 
 	"patchbay/node/fault"
-	"patchbay/node/resample"
+	"patchbay/node/picture"
+	"patchbay/node/picture/resample"
 )
 
 // imageOpClasses are the rows that make and combine pictures.
@@ -54,9 +55,9 @@ func imageOpClasses() []Class {
 
 // imagePad puts grey around the pictures. The mask is 1 there and falls with the square of the distance inside, towards padded edges only.
 func imagePad(c *Call) ([]any, error) {
-	im, left, top, feather := value[*Image](c, "image"), c.whole("left"), c.whole("top"), c.whole("feathering")
+	im, left, top, feather := value[*picture.Image](c, "image"), c.whole("left"), c.whole("top"), c.whole("feathering")
 	right, bottom := c.whole("right"), c.whole("bottom")
-	out := &Image{B: im.B, Y: im.Y + top + bottom, X: im.X + left + right, C: im.C}
+	out := &picture.Image{B: im.B, Y: im.Y + top + bottom, X: im.X + left + right, C: im.C}
 	if err := checkSize("left", out.B, out.Y, out.X, out.C); err != nil {
 		return nil, err
 	}
@@ -65,7 +66,7 @@ func imagePad(c *Call) ([]any, error) {
 		at := ((i/im.Y*out.Y+top+i%im.Y)*out.X + left) * im.C
 		copy(out.Data[at:], im.Data[i*im.X*im.C:(i+1)*im.X*im.C])
 	}
-	mask := &Mask{B: 1, Y: out.Y, X: out.X, Data: filled(out.Y*out.X, 1)}
+	mask := &picture.Mask{B: 1, Y: out.Y, X: out.X, Data: filled(out.Y*out.X, 1)}
 	distance := func(i, n, before, after int) int { // to the nearest padded edge, n where none is
 		d := n
 		if before != 0 {
@@ -110,15 +111,15 @@ func inverted(v []float32) []float32 {
 }
 
 func imageInvert(c *Call) ([]any, error) {
-	im := *value[*Image](c, "image")
+	im := *value[*picture.Image](c, "image")
 	im.Data = inverted(im.Data)
 	return []any{&im}, nil
 }
 
 // imageBatch puts the second batch behind the first, scaled to its size (bilinear, center crop). Where one has alpha, the other gets an opaque one.
 func imageBatch(c *Call) ([]any, error) {
-	a, b := value[*Image](c, "image1"), value[*Image](c, "image2")
-	a, b = a.widened(b.C), b.widened(a.C)
+	a, b := value[*picture.Image](c, "image1"), value[*picture.Image](c, "image2")
+	a, b = a.Widened(b.C), b.Widened(a.C)
 	if a.Y != b.Y || a.X != b.X {
 		var err error
 		if b, err = resizedImage(b, a.X, a.Y, string(resample.Bilinear), string(resample.CropCenter), "image2"); err != nil {
@@ -128,7 +129,7 @@ func imageBatch(c *Call) ([]any, error) {
 	if err := checkSize("image2", a.B+b.B, a.Y, a.X, a.C); err != nil {
 		return nil, err
 	}
-	out := &Image{B: a.B + b.B, Y: a.Y, X: a.X, C: a.C, Data: append(append(make([]float32, 0, len(a.Data)+len(b.Data)), a.Data...), b.Data...)}
+	out := &picture.Image{B: a.B + b.B, Y: a.Y, X: a.X, C: a.C, Data: append(append(make([]float32, 0, len(a.Data)+len(b.Data)), a.Data...), b.Data...)}
 	return []any{out}, nil
 }
 
@@ -137,7 +138,7 @@ func emptyImage(c *Call) ([]any, error) {
 	if err := checkSize("batch_size", b, h, w, 3); err != nil {
 		return nil, err
 	}
-	im := &Image{B: b, Y: h, X: w, C: 3, Data: make([]float32, b*h*w*3)}
+	im := &picture.Image{B: b, Y: h, X: w, C: 3, Data: make([]float32, b*h*w*3)}
 	for i := range im.Data {
 		im.Data[i] = float32(float64(color>>(16-8*(i%3))&0xFF) / 0xFF)
 	}
@@ -147,13 +148,13 @@ func emptyImage(c *Call) ([]any, error) {
 // imageBlend scales the second picture to the size of the first (bicubic, center crop) and mixes the first with the blend of both. ComfyUI fails
 // where only the first has alpha; here that is refused in words.
 func imageBlend(c *Call) ([]any, error) {
-	a, b, f := value[*Image](c, "image1"), value[*Image](c, "image2"), c.decimal("blend_factor")
+	a, b, f := value[*picture.Image](c, "image1"), value[*picture.Image](c, "image2"), c.decimal("blend_factor")
 	blend := blendModes()[c.str("blend_mode")]
 	if blend == nil {
 		return nil, fault.At(fault.CodeBadInput, "blend_mode", "blend_mode: %q is not one of normal, multiply, screen, overlay, soft_light, difference", c.str("blend_mode"))
 	}
 	if b.C > a.C {
-		b = b.first(a.C)
+		b = b.First(a.C)
 	}
 	if err := sameBatch("image2", a.C, b.C, a.B, b.B); err != nil {
 		return nil, err
@@ -164,7 +165,7 @@ func imageBlend(c *Call) ([]any, error) {
 			return nil, err
 		}
 	}
-	out := &Image{B: max(a.B, b.B), Y: a.Y, X: a.X, C: a.C}
+	out := &picture.Image{B: max(a.B, b.B), Y: a.Y, X: a.X, C: a.C}
 	if err := checkSize("image1", out.B, out.Y, out.X, out.C); err != nil {
 		return nil, err
 	}

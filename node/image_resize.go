@@ -4,7 +4,8 @@ import (
 	"math"
 
 	"patchbay/node/fault"
-	"patchbay/node/resample"
+	"patchbay/node/picture"
+	"patchbay/node/picture/resample"
 )
 
 // resizeImageClasses are the rows that enlarge, shrink and cut pictures.
@@ -43,7 +44,7 @@ func resizeImageClasses() []Class {
 
 // imageScale: a side of 0 follows from the aspect, both 0 leave the picture as it is.
 func imageScale(c *Call) ([]any, error) {
-	im, w, h := value[*Image](c, "image"), c.whole("width"), c.whole("height")
+	im, w, h := value[*picture.Image](c, "image"), c.whole("width"), c.whole("height")
 	switch {
 	case w == 0 && h == 0:
 		return []any{im}, nil
@@ -56,19 +57,19 @@ func imageScale(c *Call) ([]any, error) {
 }
 
 func imageScaleBy(c *Call) ([]any, error) {
-	im, by := value[*Image](c, "image"), c.decimal("scale_by")
+	im, by := value[*picture.Image](c, "image"), c.decimal("scale_by")
 	return resized(im, rounded(float64(im.X)*by), rounded(float64(im.Y)*by), c.str("upscale_method"), string(resample.CropDisabled), "scale_by")
 }
 
 func imageScaleToTotal(c *Call) ([]any, error) {
-	im, steps := value[*Image](c, "image"), c.whole("resolution_steps")
+	im, steps := value[*picture.Image](c, "image"), c.whole("resolution_steps")
 	by := math.Sqrt(c.decimal("megapixels") * 1024 * 1024 / float64(im.X*im.Y))
 	side := func(n int) int { return rounded(float64(n)*by/float64(steps)) * steps }
 	return resized(im, side(im.X), side(im.Y), c.str("upscale_method"), string(resample.CropDisabled), "megapixels")
 }
 
 // resized gives the outputs of a node that resizes to x by y pixels; field is the input to blame for the size.
-func resized(im *Image, x, y int, method, crop, field string) ([]any, error) {
+func resized(im *picture.Image, x, y int, method, crop, field string) ([]any, error) {
 	out, err := resizedImage(im, x, y, method, crop, field)
 	if err != nil {
 		return nil, err
@@ -76,7 +77,7 @@ func resized(im *Image, x, y int, method, crop, field string) ([]any, error) {
 	return []any{out}, nil
 }
 
-func resizedImage(im *Image, x, y int, method, crop, field string) (*Image, error) {
+func resizedImage(im *picture.Image, x, y int, method, crop, field string) (*picture.Image, error) {
 	if err := checkSize(field, im.B, y, x, im.C); err != nil {
 		return nil, err
 	}
@@ -85,13 +86,13 @@ func resizedImage(im *Image, x, y int, method, crop, field string) (*Image, erro
 	if err != nil {
 		return nil, fault.At(fault.CodeBadInput, field, "%s: %v", field, err)
 	}
-	return &Image{B: m.B, Y: m.Y, X: m.X, C: m.C, Data: m.Data}, nil
+	return &picture.Image{B: m.B, Y: m.Y, X: m.X, C: m.C, Data: m.Data}, nil
 }
 
 // imageCrop cuts what lies inside the picture; an origin outside moves to the last pixel.
 func imageCrop(c *Call) ([]any, error) {
-	im := value[*Image](c, "image")
+	im := value[*picture.Image](c, "image")
 	x, y := min(c.whole("x"), im.X-1), min(c.whole("y"), im.Y-1)
 	w, h := min(c.whole("width"), im.X-x), min(c.whole("height"), im.Y-y)
-	return []any{im.cut(x, y, w, h)}, nil
+	return []any{im.Cut(x, y, w, h)}, nil
 }

@@ -5,7 +5,8 @@ import (
 
 	"patchbay/models/vae"
 	"patchbay/node/fault"
-	"patchbay/node/resample"
+	"patchbay/node/picture"
+	"patchbay/node/picture/resample"
 )
 
 // inpaintClasses are the rows that give a latent the mask of what may change.
@@ -40,7 +41,7 @@ func inpaintClasses() []Class {
 
 // encodeForInpaint encodes the picture with grey inside the mask and keeps the grown mask.
 func encodeForInpaint(c *Call) ([]any, error) {
-	im, v, grow := value[*Image](c, "pixels"), value[*VAE](c, "vae"), c.whole("grow_mask_by")
+	im, v, grow := value[*picture.Image](c, "pixels"), value[*VAE](c, "vae"), c.whole("grow_mask_by")
 	mask, err := sizedMask(c.mask("mask"), im.Y, im.X)
 	if err != nil {
 		return nil, err
@@ -59,19 +60,19 @@ func encodeForInpaint(c *Call) ([]any, error) {
 
 // inpainted returns pictures that are grey where the rounded mask is 1, and the rounded mask, cut to what an encoder of that scale covers and grown by
 // a box of grow pixels.
-func inpainted(im *Image, mask *Mask, grow, scale int) (*Image, *Mask, error) {
-	whole := mask.like(make([]float32, len(mask.Data)))
+func inpainted(im *picture.Image, mask *picture.Mask, grow, scale int) (*picture.Image, *picture.Mask, error) {
+	whole := mask.Like(make([]float32, len(mask.Data)))
 	for i, f := range mask.Data {
 		whole.Data[i] = float32(math.RoundToEven(float64(f)))
 	}
 	grey, err := greyed(im, whole)
-	return grey, whole.centred(scale).dilated(grow), err
+	return grey, whole.Centred(scale).Dilated(grow), err
 }
 
 // inpaintConditioning encodes the picture and keeps the mask, not rounded, with the latent. ComfyUI also attaches the masked picture to the conditionings for
 // networks with more input channels (FLUX Fill); those are refused when they are loaded, and all others ignore it.
 func inpaintConditioning(c *Call) ([]any, error) {
-	im := value[*Image](c, "pixels")
+	im := value[*picture.Image](c, "pixels")
 	samples, err := c.encodeImage(value[*VAE](c, "vae"), im)
 	if err != nil {
 		return nil, err
@@ -82,13 +83,13 @@ func inpaintConditioning(c *Call) ([]any, error) {
 		if err != nil {
 			return nil, err
 		}
-		out.NoiseMask = mask.centred(8)
+		out.NoiseMask = mask.Centred(8)
 	}
 	return []any{value[Conditioning](c, "positive"), value[Conditioning](c, "negative"), out}, nil
 }
 
 // sizedMask returns a copy scaled to y rows and x columns (bilinear).
-func sizedMask(m *Mask, y, x int) (*Mask, error) {
+func sizedMask(m *picture.Mask, y, x int) (*picture.Mask, error) {
 	if err := checkSize("mask", m.B, y, x); err != nil {
 		return nil, err
 	}
@@ -96,11 +97,11 @@ func sizedMask(m *Mask, y, x int) (*Mask, error) {
 	if err != nil {
 		return nil, fault.At(fault.CodeBadInput, "mask", "mask: %v", err)
 	}
-	return &Mask{B: m.B, Y: y, X: x, Data: out.Data}, nil
+	return &picture.Mask{B: m.B, Y: y, X: x, Data: out.Data}, nil
 }
 
 // greyed returns a copy whose colours are (v - 0.5)*(1 - mask) + 0.5. One mask goes with all pictures.
-func greyed(im *Image, m *Mask) (*Image, error) {
+func greyed(im *picture.Image, m *picture.Mask) (*picture.Image, error) {
 	if m.B != 1 && m.B != im.B {
 		return nil, fault.At(fault.CodeBadInput, "mask", "mask: has a batch of %d, pixels one of %d: want 1 or %d", m.B, im.B, im.B)
 	}

@@ -4,6 +4,7 @@ import (
 	"patchbay/parallel"
 
 	"patchbay/node/fault"
+	"patchbay/node/picture"
 )
 
 // latentBatchClasses are the rows that change how many latents a batch has.
@@ -35,7 +36,7 @@ func repeatLatent(c *Call) ([]any, error) {
 	}
 	out := l.with(parallel.Latent{B: amount * s.B, C: s.C, Y: s.Y, X: s.X, Data: repeated(s.Data, amount)})
 	if m := l.NoiseMask; m != nil && m.B > 1 {
-		out.NoiseMask = &Mask{B: amount * m.B, Y: m.Y, X: m.X, Data: repeated(m.Data, amount)}
+		out.NoiseMask = &picture.Mask{B: amount * m.B, Y: m.Y, X: m.X, Data: repeated(m.Data, amount)}
 	}
 	if len(l.BatchIndex) == 0 {
 		return []any{out}, nil
@@ -75,7 +76,7 @@ func latentFromBatch(c *Call) ([]any, error) {
 	item := s.C * s.Y * s.X
 	out := l.with(parallel.Latent{B: length, C: s.C, Y: s.Y, X: s.X, Data: s.Data[from*item : (from+length)*item]})
 	if m := l.NoiseMask; m != nil && m.B > 1 {
-		out.NoiseMask = m.items(from, length, s.B)
+		out.NoiseMask = m.Items(from, length, s.B)
 	}
 	if l.BatchIndex != nil {
 		lo, hi := sliced(len(l.BatchIndex), from, from+length)

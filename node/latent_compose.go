@@ -2,7 +2,7 @@ package node
 
 import (
 	"patchbay/node/fault"
-	"patchbay/node/resample"
+	"patchbay/node/picture/resample"
 	"patchbay/parallel"
 )
 

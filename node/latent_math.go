@@ -3,7 +3,7 @@ package node
 import (
 	"math"
 
-	"patchbay/node/resample"
+	"patchbay/node/picture/resample"
 	"patchbay/parallel"
 )
 

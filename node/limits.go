@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"patchbay/node/fault"
+	"patchbay/node/picture"
 	"patchbay/parallel"
 )
 
@@ -85,8 +86,8 @@ func (c *Call) latent(name string) *Latent {
 }
 
 // mask returns a MASK input that holds something.
-func (c *Call) mask(name string) *Mask {
-	m := value[*Mask](c, name)
+func (c *Call) mask(name string) *picture.Mask {
+	m := value[*picture.Mask](c, name)
 	if len(m.Data) == 0 {
 		panic(fault.At(fault.CodeBadInput, name, "%s: mask [%d, %d, %d] is empty", name, m.B, m.Y, m.X))
 	}

@@ -4,7 +4,8 @@ import (
 	"slices"
 
 	"patchbay/node/fault"
-	"patchbay/node/resample"
+	"patchbay/node/picture"
+	"patchbay/node/picture/resample"
 )
 
 // maskClasses are the rows that make and change masks.
@@ -23,13 +24,13 @@ func maskClasses() []Class {
 			Inputs:  []Input{number("value", "FLOAT", "", "default", 1.0, "min", 0.0, "max", 1.0, "step", 0.01), side("width"), side("height")},
 			Outputs: slots("MASK"), Run: func(c *Call) ([]any, error) {
 				v, x, y := c.decimal("value"), c.whole("width"), c.whole("height")
-				return []any{&Mask{B: 1, Y: y, X: x, Data: filled(y*x, float32(v))}}, nil
+				return []any{&picture.Mask{B: 1, Y: y, X: x, Data: filled(y*x, float32(v))}}, nil
 			},
 		},
 		{
 			Name: "InvertMask", Module: module, Category: "mask", NewStyle: true,
 			Inputs: []Input{in}, Outputs: slots("MASK"), Run: func(c *Call) ([]any, error) {
-				m := *value[*Mask](c, "mask")
+				m := *value[*picture.Mask](c, "mask")
 				m.Data = inverted(m.Data)
 				return []any{&m}, nil
 			},
@@ -59,7 +60,7 @@ func maskClasses() []Class {
 			Name: "FeatherMask", Module: module, Category: "mask", NewStyle: true,
 			Inputs: []Input{in, edge("left"), edge("top"), edge("right"), edge("bottom")}, Outputs: slots("MASK"), Run: func(c *Call) ([]any, error) {
 				m := c.mask("mask")
-				return []any{m.like(resample.Feather(m.Data, m.B, m.Y, m.X, c.whole("left"), c.whole("top"), c.whole("right"), c.whole("bottom")))}, nil
+				return []any{m.Like(resample.Feather(m.Data, m.B, m.Y, m.X, c.whole("left"), c.whole("top"), c.whole("right"), c.whole("bottom")))}, nil
 			},
 		},
 	}
@@ -74,7 +75,7 @@ func growMask(c *Call) ([]any, error) {
 			return nil, err
 		}
 		n := min(max(left, -portion), portion)
-		next := m.like(resample.Grow(m.Data, m.B, m.Y, m.X, n, tapered))
+		next := m.Like(resample.Grow(m.Data, m.B, m.Y, m.X, n, tapered))
 		if left -= n; slices.Equal(next.Data, m.Data) {
 			break
 		}
@@ -92,7 +93,7 @@ func maskToImage(c *Call) ([]any, error) {
 	if err := checkSize("mask", m.B, m.Y, m.X, 3); err != nil {
 		return nil, err
 	}
-	im := &Image{B: m.B, Y: m.Y, X: m.X, C: 3, Data: make([]float32, 0, 3*len(m.Data))}
+	im := &picture.Image{B: m.B, Y: m.Y, X: m.X, C: 3, Data: make([]float32, 0, 3*len(m.Data))}
 	for _, v := range m.Data {
 		im.Data = append(im.Data, v, v, v)
 	}
@@ -100,12 +101,12 @@ func maskToImage(c *Call) ([]any, error) {
 }
 
 func imageToMask(c *Call) ([]any, error) {
-	im, channel := value[*Image](c, "image"), c.str("channel")
+	im, channel := value[*picture.Image](c, "image"), c.str("channel")
 	at, known := map[string]int{"red": 0, "green": 1, "blue": 2, "alpha": 3}[channel]
 	if !known || at >= im.C {
 		return nil, fault.At(fault.CodeBadInput, "channel", "channel: the picture has no %s; it has %d channels (red, green, blue, alpha in this order)", channel, im.C)
 	}
-	return []any{im.channel(at)}, nil
+	return []any{im.Channel(at)}, nil
 }
 
 // loadImageMask reads one channel of the first frame of a picture file; alpha is turned round, and a file without alpha gives zeros.
@@ -115,7 +116,7 @@ func loadImageMask(c *Call) ([]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	im, alpha, err := DecodeImage(data)
+	im, alpha, err := picture.Decode(data)
 	if err != nil {
 		return nil, fault.At(fault.CodeBadImage, "image", "image: %s: %v", name, err)
 	}
@@ -125,9 +126,9 @@ func loadImageMask(c *Call) ([]any, error) {
 	at, colour := map[string]int{"red": 0, "green": 1, "blue": 2}[c.str("channel")]
 	switch {
 	case colour:
-		return []any{m.channel(at)}, nil
+		return []any{m.Channel(at)}, nil
 	case alpha.Y == im.Y && alpha.X == im.X:
-		return []any{&Mask{B: 1, Y: im.Y, X: im.X, Data: alpha.Data[:n]}}, nil
+		return []any{&picture.Mask{B: 1, Y: im.Y, X: im.X, Data: alpha.Data[:n]}}, nil
 	}
-	return []any{&Mask{B: 1, Y: im.Y, X: im.X, Data: make([]float32, n)}}, nil
+	return []any{&picture.Mask{B: 1, Y: im.Y, X: im.X, Data: make([]float32, n)}}, nil
 }

@@ -13,6 +13,7 @@ import (
 	"patchbay/engine"
 	"patchbay/engine/safetensors"
 	"patchbay/models/weights/goldenweights"
+	"patchbay/node/picture"
 	"patchbay/node/pyjson"
 )
 
@@ -346,7 +347,7 @@ func (r record) inpaintCase(run *Runner, c recordedCall) {
 		}
 		return v
 	}
-	im, mask := value("IMAGE", "pixels").(*Image), value("MASK", "mask").(*Mask)
+	im, mask := value("IMAGE", "pixels").(*picture.Image), value("MASK", "mask").(*picture.Mask)
 	n, _ := in.At("vae").(*pyjson.Object).Get("vae")
 	scale := int(n.(int64))
 	sized, err := sizedMask(mask, im.Y, im.X)
@@ -357,7 +358,7 @@ func (r record) inpaintCase(run *Runner, c recordedCall) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	grey = grey.cut(im.X%scale/2, im.Y%scale/2, im.X/scale*scale, im.Y/scale*scale)
+	grey = grey.Cut(im.X%scale/2, im.Y%scale/2, im.X/scale*scale, im.Y/scale*scale)
 	got := pyjson.NewObject("samples", NewTensor(grey.Data, grey.B, grey.Y, grey.X, grey.C), "noise_mask", NewTensor(noise.Data, noise.B, noise.Y, noise.X))
 	if d := r.objectsDiffer(got, c.want[0].(*pyjson.Object), 0); d != "" {
 		t.Errorf("%s: %s", c.name, d)

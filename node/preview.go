@@ -2,6 +2,7 @@ package node
 
 import (
 	"patchbay/models/latent"
+	"patchbay/node/picture"
 	"patchbay/parallel"
 )
 
@@ -11,5 +12,5 @@ func previewJPEG(f latent.Format, x0 parallel.Latent) []byte {
 	if pixels == nil {
 		return nil
 	}
-	return enlargedJPEG(pixels, x0.Y, x0.X)
+	return picture.EnlargedJPEG(pixels, x0.Y, x0.X)
 }

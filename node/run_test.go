@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"patchbay/node/fault"
+	"patchbay/node/picture"
 	"patchbay/node/pyjson"
 	"patchbay/parallel"
 	"patchbay/tests/golden"
@@ -30,7 +31,7 @@ func fakeCatalogue() *Catalogue {
 	returns("CLIPTextEncode", Conditioning{{MaskStrength: 1}})
 	c.classes["VAEDecode"].Run = func(call *Call) ([]any, error) {
 		b := value[*Latent](call, "samples").Samples.B
-		return []any{&Image{B: b, Y: 2, X: 2, C: 3, Data: make([]float32, b*12)}}, nil
+		return []any{&picture.Image{B: b, Y: 2, X: 2, C: 3, Data: make([]float32, b*12)}}, nil
 	}
 	c.classes["KSampler"].Run = func(call *Call) ([]any, error) {
 		n := call.integer("steps")

@@ -11,6 +11,7 @@ import (
 
 	"patchbay/models/tokenizer"
 	"patchbay/node/fault"
+	"patchbay/node/picture"
 	"patchbay/node/pyjson"
 	"patchbay/parallel"
 )
@@ -404,9 +405,9 @@ func (x *execution) fail(id string, k *Class, in map[string]any, err error) erro
 // describe renders an input for error events, short.
 func describe(v any) string {
 	switch x := v.(type) {
-	case *Image:
+	case *picture.Image:
 		return fmt.Sprintf("IMAGE [%d, %d, %d, %d]", x.B, x.Y, x.X, x.C)
-	case *Mask:
+	case *picture.Mask:
 		return fmt.Sprintf("MASK [%d, %d, %d]", x.B, x.Y, x.X)
 	case *Latent:
 		return fmt.Sprintf("LATENT [%d, %d, %d, %d]", x.Samples.B, x.Samples.C, x.Samples.Y, x.Samples.X)

@@ -7,6 +7,7 @@ import (
 
 	"patchbay/models/sampling"
 	"patchbay/node/fault"
+	"patchbay/node/picture"
 	"patchbay/parallel"
 )
 
@@ -265,7 +266,7 @@ func (c *Cond) area(l parallel.Latent) parallel.Area {
 }
 
 // fitMask scales a mask to the size of a latent and repeats or cuts its batch: [B, Y, X] -> [b, 1, y, x].
-func fitMask(m *Mask, y, x, b int) parallel.Latent {
+func fitMask(m *picture.Mask, y, x, b int) parallel.Latent {
 	out := parallel.NewLatent(b, 1, y, x)
 	scaled := m.Data
 	if m.Y != y || m.X != x {

@@ -3,6 +3,7 @@ package node
 import (
 	"patchbay/models/vae"
 	"patchbay/node/fault"
+	"patchbay/node/picture"
 	"patchbay/parallel"
 )
 
@@ -35,7 +36,7 @@ func vaeDecodeTiled(c *Call) ([]any, error) {
 	if v.Key == pixelSpace {
 		return decodePixels(l)
 	}
-	var im *Image
+	var im *picture.Image
 	err := c.withVAE(v, func(cfg vae.Config) (int, error) {
 		if err := v.takes(cfg.Latent(), l.C); err != nil {
 			return 0, err
@@ -52,14 +53,14 @@ func vaeDecodeTiled(c *Call) ([]any, error) {
 			return err
 		}
 		vae.ToImage(out)
-		im = &Image{B: l.B, Y: s * l.Y, X: s * l.X, C: net.Config.Out, Data: out}
+		im = &picture.Image{B: l.B, Y: s * l.Y, X: s * l.X, C: net.Config.Out, Data: out}
 		return nil
 	})
 	return []any{im}, err
 }
 
 func vaeEncodeTiled(c *Call) ([]any, error) {
-	im, v := value[*Image](c, "pixels"), value[*VAE](c, "vae")
+	im, v := value[*picture.Image](c, "pixels"), value[*VAE](c, "vae")
 	t := vae.Tiles{Y: c.whole("tile_size"), X: c.whole("tile_size"), Overlap: c.whole("overlap")}
 	if v.Key == pixelSpace {
 		return []any{&Latent{Samples: encodePixels(im)}}, nil

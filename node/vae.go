@@ -4,6 +4,7 @@ import (
 	"patchbay/models/vae"
 	"patchbay/models/weights"
 	"patchbay/node/fault"
+	"patchbay/node/picture"
 	"patchbay/parallel"
 )
 
@@ -100,7 +101,7 @@ func vaeDecode(c *Call) ([]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	var im *Image
+	var im *picture.Image
 	err = c.withLoadedVAE(v, func(d *parallel.Local, net *vae.VAE) error {
 		if err := v.takes(net.Config.Latent(), l.C); err != nil {
 			return err
@@ -111,7 +112,7 @@ func vaeDecode(c *Call) ([]any, error) {
 		}
 		vae.ToImage(out)
 		s := net.Config.Scale()
-		im = &Image{B: l.B, Y: s * l.Y, X: s * l.X, C: net.Config.Out, Data: out}
+		im = &picture.Image{B: l.B, Y: s * l.Y, X: s * l.X, C: net.Config.Out, Data: out}
 		return nil
 	})
 	return []any{im}, err
@@ -126,7 +127,7 @@ func (v *VAE) takes(channels, got int) error {
 }
 
 func vaeEncode(c *Call) ([]any, error) {
-	im, v := value[*Image](c, "pixels"), value[*VAE](c, "vae")
+	im, v := value[*picture.Image](c, "pixels"), value[*VAE](c, "vae")
 	samples, err := c.encodeImage(v, im)
 	if err != nil {
 		return nil, err
@@ -135,7 +136,7 @@ func vaeEncode(c *Call) ([]any, error) {
 }
 
 // encodeImage crops pictures to what the autoencoder takes and encodes them; alpha is dropped.
-func (c *Call) encodeImage(v *VAE, im *Image) (parallel.Latent, error) {
+func (c *Call) encodeImage(v *VAE, im *picture.Image) (parallel.Latent, error) {
 	if v.Key == pixelSpace {
 		return encodePixels(im), nil
 	}
@@ -173,11 +174,11 @@ func decodePixels(l parallel.Latent) ([]any, error) {
 		out[(b*n+p)*3+ch] = v
 	}
 	vae.ToImage(out)
-	return []any{&Image{B: l.B, Y: l.Y, X: l.X, C: 3, Data: out}}, nil
+	return []any{&picture.Image{B: l.B, Y: l.Y, X: l.X, C: 3, Data: out}}, nil
 }
 
 // encodePixels is its inverse.
-func encodePixels(im *Image) parallel.Latent {
+func encodePixels(im *picture.Image) parallel.Latent {
 	out := parallel.NewLatent(im.B, 3, im.Y, im.X)
 	n := im.Y * im.X
 	for i := range im.B * n {

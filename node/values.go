@@ -3,6 +3,7 @@ package node
 import (
 	"patchbay/models/dit"
 	"patchbay/models/sampling"
+	"patchbay/node/picture"
 	"patchbay/parallel"
 )
 
@@ -12,7 +13,7 @@ import (
 type Latent struct {
 	Samples parallel.Latent
 	// NoiseMask is 1 where the picture may change, in pixels of any size; nil: everywhere.
-	NoiseMask *Mask
+	NoiseMask *picture.Mask
 	// BatchIndex names the item of a larger batch whose noise each item takes; nil: its own position.
 	BatchIndex []int
 }
@@ -40,7 +41,7 @@ type Cond struct {
 	HasStrength  bool
 	Area         parallel.Area // in latent pixels
 	AreaPart     *[4]float64   // height, width, y, x as parts of the latent; instead of Area
-	Mask         *Mask         // in pixels of any size
+	Mask         *picture.Mask // in pixels of any size
 	MaskStrength float32
 	MaskBounds   bool // evaluate only the bounding box of the mask
 }
@@ -86,9 +87,9 @@ func typeOf(v any) string {
 		return "CONDITIONING"
 	case *Latent:
 		return "LATENT"
-	case *Image:
+	case *picture.Image:
 		return "IMAGE"
-	case *Mask:
+	case *picture.Mask:
 		return "MASK"
 	case Sigmas:
 		return "SIGMAS"

@@ -9,6 +9,7 @@ import (
 	"patchbay/engine"
 	"patchbay/models/dit"
 	"patchbay/node/fault"
+	"patchbay/node/picture"
 	"patchbay/node/pyjson"
 	"patchbay/parallel"
 )
@@ -60,9 +61,9 @@ func (t *Tensor) F32() ([]float32, error) {
 // export gives the form of a value that travels to hosts.
 func (r *Runner) export(v any, lease time.Duration) any {
 	switch x := v.(type) {
-	case *Image:
+	case *picture.Image:
 		return NewTensor(x.Data, x.B, x.Y, x.X, x.C)
-	case *Mask:
+	case *picture.Mask:
 		return NewTensor(x.Data, x.B, x.Y, x.X)
 	case Sigmas:
 		return NewTensor(x, len(x))
@@ -198,11 +199,11 @@ func importTensor(kind string, v any) (any, error) {
 	s := t.Shape
 	switch {
 	case kind == "IMAGE" && len(s) == 4 && s[0] > 0 && s[1] > 0 && s[2] > 0 && (s[3] == 3 || s[3] == 4):
-		return &Image{B: s[0], Y: s[1], X: s[2], C: s[3], Data: data}, nil
+		return &picture.Image{B: s[0], Y: s[1], X: s[2], C: s[3], Data: data}, nil
 	case kind == "MASK" && len(s) == 2:
-		return &Mask{B: 1, Y: s[0], X: s[1], Data: data}, nil
+		return &picture.Mask{B: 1, Y: s[0], X: s[1], Data: data}, nil
 	case kind == "MASK" && len(s) == 3:
-		return &Mask{B: s[0], Y: s[1], X: s[2], Data: data}, nil
+		return &picture.Mask{B: s[0], Y: s[1], X: s[2], Data: data}, nil
 	case kind == "SIGMAS" && len(s) == 1:
 		return Sigmas(data), nil
 	}
@@ -233,7 +234,7 @@ func importLatent(v any) (*Latent, error) {
 		if err != nil {
 			return nil, fmt.Errorf("noise_mask: %w", err)
 		}
-		l.NoiseMask, _ = mask.(*Mask)
+		l.NoiseMask, _ = mask.(*picture.Mask)
 	}
 	if b, ok := o.Get("batch_index"); ok && b != nil {
 		list, _ := b.([]any)
@@ -377,7 +378,7 @@ func (c *Cond) set(key string, v any) (err error) {
 		c.Size = values()
 	case "mask":
 		m, maskErr := importTensor("MASK", v)
-		c.Mask, _ = m.(*Mask)
+		c.Mask, _ = m.(*picture.Mask)
 		return maskErr
 	case "area":
 		return c.setArea(v)

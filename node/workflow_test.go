@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"patchbay/node/fault"
+	"patchbay/node/picture"
 	"patchbay/node/pyjson"
 	"patchbay/tests/golden"
 )
@@ -70,11 +71,11 @@ func TestParseWorkflowRefuses(t *testing.T) {
 func FuzzWorkflowJSON(f *testing.F) { workflowTarget().Fuzz(f) }
 
 func TestPNGChunksMatchGolden(t *testing.T) {
-	picture, err := os.ReadFile(golden.Path("server/golden_00001_.png"))
+	saved, err := os.ReadFile(golden.Path("server/golden_00001_.png"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	prompt, extra, err := WorkflowFromPNG(picture)
+	prompt, extra, err := picture.WorkflowFromPNG(saved)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,8 +90,8 @@ func TestPNGChunksMatchGolden(t *testing.T) {
 		t.Errorf("workflow text is %s", got)
 	}
 	// The picture that we write with the same texts has the same chunks in the same order, pixels apart.
-	ours := EncodePNG(make([]byte, 64*64*3), 64, 64, 3, [2]string{"prompt", string(w.JSON())}, [2]string{"workflow", string(pyjson.Dump(extra["workflow"]))})
-	a, b := beforePixels(t, picture), beforePixels(t, ours)
+	ours := picture.EncodePNG(make([]byte, 64*64*3), 64, 64, 3, [2]string{"prompt", string(w.JSON())}, [2]string{"workflow", string(pyjson.Dump(extra["workflow"]))})
+	a, b := beforePixels(t, saved), beforePixels(t, ours)
 	if !bytes.Equal(a, b) {
 		t.Errorf("bytes up to the pixels differ\n got %q\nwant %q", b, a)
 	}

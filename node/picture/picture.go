@@ -1,4 +1,4 @@
-package node
+package picture
 
 // Image is a batch of pictures [B, Y, X, C], f32 in 0..1, C 3 (RGB) or 4 (RGBA).
 type Image struct {
@@ -12,8 +12,8 @@ type Mask struct {
 	Data    []float32
 }
 
-// bytesOf turns one picture of a batch into 8-bit pixels: 255*v in f32, clipped and cut, as ComfyUI does.
-func (im *Image) bytesOf(item int) []byte {
+// Bytes turns one picture of a batch into 8-bit pixels: 255*v in f32, clipped and cut, as ComfyUI does.
+func (im *Image) Bytes(item int) []byte {
 	n := im.Y * im.X * im.C
 	out := make([]byte, n)
 	for i, v := range im.Data[item*n : (item+1)*n] {

@@ -1,4 +1,4 @@
-package node
+package picture
 
 import (
 	"bytes"
@@ -277,8 +277,8 @@ func latin1(b []byte) string {
 	return string(r)
 }
 
-// extraTexts renders extra_pnginfo as text chunks: "workflow" first, the others by name.
-func extraTexts(extra map[string]any) [][2]string {
+// ExtraTexts renders extra_pnginfo as text chunks: "workflow" first, the others by name.
+func ExtraTexts(extra map[string]any) [][2]string {
 	keys := make([]string, 0, len(extra))
 	for k := range extra {
 		keys = append(keys, k)

@@ -1,9 +1,9 @@
-package node
+package picture
 
 import "slices"
 
-// first returns pictures with the first c channels only.
-func (im *Image) first(c int) *Image {
+// First returns pictures with the first c channels only.
+func (im *Image) First(c int) *Image {
 	out := &Image{B: im.B, Y: im.Y, X: im.X, C: c, Data: make([]float32, 0, im.B*im.Y*im.X*c)}
 	for i := range im.B * im.Y * im.X {
 		out.Data = append(out.Data, im.Data[i*im.C:i*im.C+c]...)
@@ -11,8 +11,8 @@ func (im *Image) first(c int) *Image {
 	return out
 }
 
-// widened returns pictures with channels of 1 added up to c channels.
-func (im *Image) widened(c int) *Image {
+// Widened returns pictures with channels of 1 added up to c channels.
+func (im *Image) Widened(c int) *Image {
 	if im.C >= c {
 		return im
 	}
@@ -23,8 +23,8 @@ func (im *Image) widened(c int) *Image {
 	return out
 }
 
-// cut returns the rectangle of w by h pixels at (x, y).
-func (im *Image) cut(x, y, w, h int) *Image {
+// Cut returns the rectangle of w by h pixels at (x, y).
+func (im *Image) Cut(x, y, w, h int) *Image {
 	out := &Image{B: im.B, Y: h, X: w, C: im.C, Data: make([]float32, 0, im.B*h*w*im.C)}
 	for b := range im.B {
 		for r := range h {
@@ -35,8 +35,8 @@ func (im *Image) cut(x, y, w, h int) *Image {
 	return out
 }
 
-// channel returns one channel as masks.
-func (im *Image) channel(at int) *Mask {
+// Channel returns one channel as masks.
+func (im *Image) Channel(at int) *Mask {
 	m := &Mask{B: im.B, Y: im.Y, X: im.X, Data: make([]float32, im.B*im.Y*im.X)}
 	for i := range m.Data {
 		m.Data[i] = im.Data[i*im.C+at]
@@ -44,11 +44,11 @@ func (im *Image) channel(at int) *Mask {
 	return m
 }
 
-// like returns masks of the same shape with other values.
-func (m *Mask) like(v []float32) *Mask { return &Mask{B: m.B, Y: m.Y, X: m.X, Data: v} }
+// Like returns masks of the same shape with other values.
+func (m *Mask) Like(v []float32) *Mask { return &Mask{B: m.B, Y: m.Y, X: m.X, Data: v} }
 
-// centred cuts equal margins off until the sides are multiples of n, as the encoder does with pictures.
-func (m *Mask) centred(n int) *Mask {
+// Centred cuts equal margins off until the sides are multiples of n, as the encoder does with pictures.
+func (m *Mask) Centred(n int) *Mask {
 	y, x := m.Y/n*n, m.X/n*n
 	top, left := m.Y%n/2, m.X%n/2
 	out := &Mask{B: m.B, Y: y, X: x, Data: make([]float32, 0, m.B*y*x)}
@@ -61,10 +61,10 @@ func (m *Mask) centred(n int) *Mask {
 	return out
 }
 
-// dilated sums the rounded mask over boxes of n x n pixels (rows and columns i-p .. i-p+n-1 with p = ceil((n-1)/2)) and cuts to 0..1; n of 0 or 1 leaves
+// Dilated sums the rounded mask over boxes of n x n pixels (rows and columns i-p .. i-p+n-1 with p = ceil((n-1)/2)) and cuts to 0..1; n of 0 or 1 leaves
 // the values. Sums of whole numbers are exact in f64, so the order does not matter.
-func (m *Mask) dilated(n int) *Mask {
-	out := m.like(append([]float32(nil), m.Data...))
+func (m *Mask) Dilated(n int) *Mask {
+	out := m.Like(append([]float32(nil), m.Data...))
 	if n < 1 {
 		return out
 	}
@@ -95,8 +95,8 @@ func boxSum(v []float32, count, stride, n int) {
 	}
 }
 
-// items returns some masks of a batch, which is repeated to at least b masks first.
-func (m *Mask) items(from, length, b int) *Mask {
+// Items returns some masks of a batch, which is repeated to at least b masks first.
+func (m *Mask) Items(from, length, b int) *Mask {
 	n, total := m.Y*m.X, max(m.B, b)
 	length = max(min(length, total-from), 0)
 	out := &Mask{B: length, Y: m.Y, X: m.X, Data: make([]float32, 0, length*n)}

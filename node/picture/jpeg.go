@@ -1,4 +1,4 @@
-package node
+package picture
 
 import (
 	"bytes"
@@ -11,9 +11,9 @@ import (
 // previewSide is the longer side of a preview in pixels; smaller pictures are enlarged, as ComfyUI does.
 const previewSide = 512
 
-// enlargedJPEG scales 8-bit pixels [Y, X, 3] to a longer side of 512 and encodes them as JPEG of quality 95, which is
+// EnlargedJPEG scales 8-bit pixels [Y, X, 3] to a longer side of 512 and encodes them as JPEG of quality 95, which is
 // what ComfyUI sends as preview. nil if the encoder refuses the size.
-func enlargedJPEG(pixels []byte, y, x int) []byte {
+func EnlargedJPEG(pixels []byte, y, x int) []byte {
 	small := image.NewRGBA(image.Rect(0, 0, x, y))
 	for i := range y * x {
 		copy(small.Pix[4*i:], pixels[3*i:3*i+3])

@@ -1,4 +1,4 @@
-package node
+package picture
 
 import (
 	"bytes"
@@ -71,14 +71,14 @@ func codecs() []codec {
 	}
 }
 
-// DecodeImage reads a picture file (PNG, JPEG, WebP, BMP, GIF, TIFF) as ComfyUI's LoadImage does: pixels [B, Y, X, 3] without alpha, mask [B, Y, X] =
+// Decode reads a picture file (PNG, JPEG, WebP, BMP, GIF, TIFF) as ComfyUI's LoadImage does: pixels [B, Y, X, 3] without alpha, mask [B, Y, X] =
 // 1 - alpha, or zeros [1, 64, 64] where there is no alpha. EXIF orientation is applied; the frames of a GIF become a batch. Files above the
 // pixel limits are refused from their header.
-func DecodeImage(data []byte) (im *Image, mask *Mask, err error) {
+func Decode(data []byte) (im *Image, mask *Mask, err error) {
 	return decodeWithin(data, maxPixels)
 }
 
-// decodeWithin is DecodeImage with a limit of pixels of its own. A frame counts as the mask that it has at least, 64 x 64: a GIF may have very many small ones.
+// decodeWithin is Decode with a limit of pixels of its own. A frame counts as the mask that it has at least, 64 x 64: a GIF may have very many small ones.
 func decodeWithin(data []byte, most int64) (im *Image, mask *Mask, err error) {
 	for _, c := range codecs() {
 		if !c.magic(data) {

@@ -1,4 +1,4 @@
-package node
+package picture
 
 import (
 	"bytes"
@@ -78,7 +78,7 @@ func TestDecodeFormats(t *testing.T) {
 		{"tiff", encoded(t, func(b *bytes.Buffer) error { return tiff.Encode(b, opaque, nil) }), false, 0},
 		{"jpeg", encoded(t, func(b *bytes.Buffer) error { return jpeg.Encode(b, opaque, &jpeg.Options{Quality: 100}) }), false, 0.12},
 	} {
-		im, mask, err := DecodeImage(c.data)
+		im, mask, err := Decode(c.data)
 		if err != nil {
 			t.Errorf("%s: %v", c.name, err)
 			continue
@@ -121,7 +121,7 @@ func TestDecodeGIFWithAlphaInOneFrame(t *testing.T) {
 		}
 		g.Image, g.Delay, g.Disposal = append(g.Image, f), append(g.Delay, 1), append(g.Disposal, gif.DisposalNone)
 	}
-	im, mask, err := DecodeImage(encoded(t, func(b *bytes.Buffer) error { return gif.EncodeAll(b, g) }))
+	im, mask, err := Decode(encoded(t, func(b *bytes.Buffer) error { return gif.EncodeAll(b, g) }))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +140,7 @@ func TestDecodeGIFFramesBecomeABatch(t *testing.T) {
 		}
 		g.Image, g.Delay, g.Disposal = append(g.Image, f), append(g.Delay, 1), append(g.Disposal, gif.DisposalNone)
 	}
-	im, _, err := DecodeImage(encoded(t, func(b *bytes.Buffer) error { return gif.EncodeAll(b, g) }))
+	im, _, err := Decode(encoded(t, func(b *bytes.Buffer) error { return gif.EncodeAll(b, g) }))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +168,7 @@ func TestDecodeTurnsByEXIF(t *testing.T) {
 	data := encoded(t, func(b *bytes.Buffer) error { return jpeg.Encode(b, wide, nil) })
 	// where the bright corner lands: left or right, top or bottom, for each orientation of EXIF 2.32
 	for turn, corner := range map[uint16][2]bool{1: {false, false}, 2: {true, false}, 3: {true, true}, 4: {false, true}, 5: {false, false}, 6: {true, false}, 7: {true, true}, 8: {false, true}} {
-		im, _, err := DecodeImage(exifJPEG(data, turn))
+		im, _, err := Decode(exifJPEG(data, turn))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -197,7 +197,7 @@ func TestDecodeRefusesBombsAndJunk(t *testing.T) {
 	binary.BigEndian.PutUint32(bomb[20:], 60000)
 	fixPNG(bomb)
 	for name, data := range map[string][]byte{"bomb": bomb, "text": []byte("hello"), "empty": nil, "half": EncodePNG(make([]byte, 300), 10, 10, 3)[:60]} {
-		_, _, err := DecodeImage(data)
+		_, _, err := Decode(data)
 		if err == nil {
 			t.Errorf("%s was decoded", name)
 		}
@@ -228,13 +228,13 @@ func TestReadsRewrittenTexts(t *testing.T) {
 	if err != nil || !strings.Contains(string(prompt), `"é"`) {
 		t.Errorf("got %q, %v; want the text é", prompt, err)
 	}
-	im, _, err := DecodeImage(data)
+	im, _, err := Decode(data)
 	if err != nil || im.X != 2 || im.Data[3] != float32(200)/255 {
 		t.Errorf("the picture: %v, %v", im, err)
 	}
 	at = bytes.Index(data, []byte("IDAT"))
 	data[at+6] ^= 0x40
-	if _, _, err := DecodeImage(data); err == nil {
+	if _, _, err := Decode(data); err == nil {
 		t.Error("pixels with a wrong checksum were decoded")
 	}
 }
