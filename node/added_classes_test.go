@@ -15,6 +15,7 @@ import (
 	"patchbay/models/tokenizer"
 	"patchbay/node/pyjson"
 	"patchbay/parallel"
+	"patchbay/tests/scratch"
 )
 
 // ramp is a tensor whose values tell their place: base, base + 1 ...
@@ -300,5 +301,5 @@ func deepCLIP(t *testing.T, path string) {
 	}
 	var b bytes.Buffer
 	check(t, safetensors.Write(&b, nil, out)) // the metadata say how many layers there were
-	write(t, path, b.Bytes())
+	scratch.Write(t, path, b.Bytes())
 }

@@ -2,7 +2,6 @@ package node
 
 import (
 	"patchbay/node/fault"
-
 	"patchbay/node/picture"
 )
 

@@ -242,8 +242,8 @@ func bareCombo(name string, choices ...string) Input {
 	return Input{Name: name, Type: "COMBO", Choices: choices}
 }
 
-// files is a choice among the files of a folder kind.
-func files(name, kind string) Input { return Input{Name: name, Type: "COMBO", Files: kind} }
+// fileIn is a choice among the files of a folder kind.
+func fileIn(name, kind string) Input { return Input{Name: name, Type: "COMBO", Files: kind} }
 
 // promptIn is a prompt.
 func promptIn(name, tip string) Input {

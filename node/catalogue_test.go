@@ -10,6 +10,7 @@ import (
 
 	"patchbay/node/pyjson"
 	"patchbay/tests/golden"
+	"patchbay/tests/scratch"
 )
 
 // order1 are the classes that the catalogue must have.
@@ -124,7 +125,7 @@ func withFiles(k *Class, v any) any {
 func TestObjectInfoListsFiles(t *testing.T) {
 	root := t.TempDir()
 	for _, f := range []string{"unet/b.safetensors", "diffusion_models/sub/a.sft", "diffusion_models/notes.txt", "vae/ae.safetensors"} {
-		touch(t, filepath.Join(root, f))
+		scratch.Touch(t, filepath.Join(root, f))
 	}
 	info := NewCatalogue().ObjectInfo(Roots{Models: []string{root}}, "UNETLoader")
 	text, err := json.Marshal(info)
@@ -152,21 +153,5 @@ func TestObjectInfoListsFiles(t *testing.T) {
 	}
 	if all := NewCatalogue().ObjectInfo(Roots{}, ""); !slices.Contains(order1(), "KSampler") || len(all) != len(NewCatalogue().Classes()) {
 		t.Errorf("all classes: %d entries", len(all))
-	}
-}
-
-// touch makes an empty file and its folders.
-func touch(t *testing.T, path string) {
-	t.Helper()
-	write(t, path, nil)
-}
-
-func write(t *testing.T, path string, data []byte) {
-	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, data, 0o644); err != nil {
-		t.Fatal(err)
 	}
 }

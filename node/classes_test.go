@@ -17,6 +17,7 @@ import (
 	"patchbay/models/text"
 	"patchbay/models/weights"
 	"patchbay/node/pyjson"
+	"patchbay/tests/scratch"
 )
 
 // order2 are the classes of latents, pictures, masks, sigmas and samplers that must not disappear.
@@ -103,7 +104,7 @@ func TestLoadImageMask(t *testing.T) {
 	save := func(name string, im image.Image) {
 		var b bytes.Buffer
 		check(t, png.Encode(&b, im))
-		write(t, filepath.Join(dir, name), b.Bytes())
+		scratch.Write(t, filepath.Join(dir, name), b.Bytes())
 	}
 	soft, hard := image.NewNRGBA(image.Rect(0, 0, 3, 2)), image.NewGray(image.Rect(0, 0, 3, 2))
 	for i := range 6 {

@@ -13,6 +13,7 @@ import (
 
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
+	"patchbay/tests/scratch"
 )
 
 // madeFor returns the folders that a workflow needs: every file that its nodes name, empty. Validation opens none of them.
@@ -40,7 +41,7 @@ func madeFor(t *testing.T, cat *Catalogue, w *Workflow) Roots {
 				name, dir = base, map[string]string{"input": roots.Input, "output": roots.Output, "temp": roots.Temp}[kind]
 			}
 			if filepath.IsLocal(filepath.FromSlash(name)) {
-				touch(t, filepath.Join(dir, filepath.FromSlash(name)))
+				scratch.Touch(t, filepath.Join(dir, filepath.FromSlash(name)))
 			}
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"patchbay/engine/gguf/ggufwrite"
 	"patchbay/engine/safetensors"
 	"patchbay/node/fault"
+	"patchbay/tests/scratch"
 )
 
 // demoFile opens a part of the demo checkpoint.
@@ -48,7 +49,7 @@ func toGGUF(t *testing.T, from *safetensors.File, to string, words map[string]an
 		}
 		tensors = append(tensors, ggufwrite.Tensor{Name: name, Type: as, Shape: e.Shape, Data: ggufwrite.Quantise(as, v)})
 	}
-	write(t, to, ggufwrite.File(words, tensors))
+	scratch.Write(t, to, ggufwrite.File(words, tensors))
 }
 
 // demoVocabulary is the demo's T5 vocabulary as llama.cpp's converter writes one.
@@ -101,14 +102,14 @@ func toFolder(t *testing.T, from *safetensors.File, dir, stem string) {
 		if err := safetensors.Write(&b, nil, entries); err != nil {
 			t.Fatal(err)
 		}
-		write(t, filepath.Join(dir, file(i)), b.Bytes())
+		scratch.Write(t, filepath.Join(dir, file(i)), b.Bytes())
 	}
 	index, err := json.Marshal(map[string]any{"weight_map": listed})
 	if err != nil {
 		t.Fatal(err)
 	}
-	write(t, filepath.Join(dir, stem+".safetensors.index.json"), index)
-	write(t, filepath.Join(dir, "config.json"), []byte(from.Metadata()["config"]))
+	scratch.Write(t, filepath.Join(dir, stem+".safetensors.index.json"), index)
+	scratch.Write(t, filepath.Join(dir, "config.json"), []byte(from.Metadata()["config"]))
 }
 
 // demoPipeline writes the demo as a diffusers folder.
@@ -185,8 +186,8 @@ func TestQuantisedLoaders(t *testing.T) {
 	root := t.TempDir()
 	flux := demoFile(t, "diffusion_models/demo_flux.safetensors")
 	toGGUF(t, flux, filepath.Join(root, "unet/q8.gguf"), map[string]any{}, gguf.Q8v0, nil)
-	write(t, filepath.Join(root, "unet/cut.gguf"), []byte("GGUF\x03\x00"))
-	write(t, filepath.Join(root, "unet/iq.gguf"), ggufwrite.File(nil, []ggufwrite.Tensor{{Name: "a", Type: 20, Shape: []int{32}, Data: make([]byte, 18)}}))
+	scratch.Write(t, filepath.Join(root, "unet/cut.gguf"), []byte("GGUF\x03\x00"))
+	scratch.Write(t, filepath.Join(root, "unet/iq.gguf"), ggufwrite.File(nil, []ggufwrite.Tensor{{Name: "a", Type: 20, Shape: []int{32}, Data: make([]byte, 18)}}))
 	runner, err := NewRunner(Config{Roots: Roots{Models: []string{root}}})
 	if err != nil {
 		t.Fatal(err)
@@ -231,10 +232,10 @@ func TestListsOfOtherForms(t *testing.T) {
 	toFolder(t, demoFile(t, "diffusion_models/demo_flux.safetensors"), filepath.Join(base, "unet/bare"), "diffusion_pytorch_model")
 	toFolder(t, demoFile(t, "text_encoders/demo_t5.safetensors"), filepath.Join(base, "clip/t5"), "model")
 	for _, f := range []string{"unet/q.gguf", "vae/q.gguf", "loras/q.gguf", "clip/q.GGUF", "unet/a-00001-of-00002.safetensors"} {
-		touch(t, filepath.Join(base, f))
+		scratch.Touch(t, filepath.Join(base, f))
 	}
-	touch(t, filepath.Join(outside, "x.safetensors"))
-	write(t, filepath.Join(base, "unet/far/config.json"), []byte("{}"))
+	scratch.Touch(t, filepath.Join(outside, "x.safetensors"))
+	scratch.Write(t, filepath.Join(base, "unet/far/config.json"), []byte("{}"))
 	if err := os.Symlink(filepath.Join(outside, "x.safetensors"), filepath.Join(base, "unet/far/diffusion_pytorch_model.safetensors")); err != nil {
 		t.Fatal(err)
 	}
@@ -262,18 +263,6 @@ func TestListsOfOtherForms(t *testing.T) {
 	for _, bad := range []string{"sub", "sub/Demo/vae", "../unet/bare", "sub/Demo/transformer/../..", "sub/Demo/tokenizer"} {
 		if path, err := r.Resolve(kindDiffusion, "f", bad); err == nil {
 			t.Errorf("%q was resolved to %s", bad, path)
-		}
-	}
-}
-
-func TestTokenIDsOfPublishedCLIPConfigsAreNotUsed(t *testing.T) {
-	published := `{"model_type": "clip_text_model", "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1, "hidden_size": 768}`
-	if got := string(ownIDs("clip_l", []byte(published))); got != `{"hidden_size":768,"model_type":"clip_text_model"}` {
-		t.Errorf("got %s", got)
-	}
-	for part, config := range map[string]string{"t5": published, "clip_l": `{"eos_token_id": 820}`, "clip_g": `{`} {
-		if got := string(ownIDs(part, []byte(config))); got != config {
-			t.Errorf("%s: got %s, want it unchanged: %s", part, got, config)
 		}
 	}
 }

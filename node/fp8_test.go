@@ -11,6 +11,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/engine/safetensors"
+	"patchbay/tests/scratch"
 )
 
 // rewritten writes the demo's diffusion model with every tensor as change gives it (name, values, shape -> type, values and further entries).
@@ -42,7 +43,7 @@ func rewritten(t *testing.T, path string, change func(v []float32, shape []int) 
 	}
 	var b bytes.Buffer
 	check(t, safetensors.Write(&b, maps.Clone(file.Metadata()), out))
-	write(t, path, b.Bytes())
+	scratch.Write(t, path, b.Bytes())
 }
 
 // stored returns what a value becomes in a type and back.

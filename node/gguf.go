@@ -5,14 +5,11 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// kindGGUF are the diffusion models that the loaders of ComfyUI-GGUF list: the GGUF files of the folders of diffusion models.
-const kindGGUF = "unet_gguf"
-
 // ggufClasses are the rows of the custom node package ComfyUI-GGUF that load models of families that Patchbay has. The stock loaders open the same
 // files; these names let workflows that people have run unchanged.
 func ggufClasses() []Class {
 	const module, category = "custom_nodes.ComfyUI-GGUF", "bootleg"
-	unet := files("unet_name", kindGGUF)
+	unet := fileIn("unet_name", kindGGUF)
 	text := func(fields ...string) func(*Call) ([]any, error) {
 		return func(c *Call) ([]any, error) { return loadCLIP(c, c.str("type"), fields...) }
 	}
@@ -33,12 +30,12 @@ func ggufClasses() []Class {
 		},
 		{
 			Name: "CLIPLoaderGGUF", Display: "CLIPLoader (GGUF)", Module: module, Category: category, Heavy: stageLoad,
-			Inputs: []Input{files("clip_name", kindText), clipTypeInput()}, Outputs: slots("CLIP"), Check: checkClipType,
+			Inputs: []Input{fileIn("clip_name", kindText), clipTypeInput()}, Outputs: slots("CLIP"), Check: checkClipType,
 			Run: text("clip_name"), Change: modelChange(kindText, "clip_name"),
 		},
 		{
 			Name: "DualCLIPLoaderGGUF", Display: "DualCLIPLoader (GGUF)", Module: module, Category: category, Heavy: stageLoad,
-			Inputs: []Input{files("clip_name1", kindText), files("clip_name2", kindText), dualClipTypeInput()}, Outputs: slots("CLIP"), Check: checkClipType,
+			Inputs: []Input{fileIn("clip_name1", kindText), fileIn("clip_name2", kindText), dualClipTypeInput()}, Outputs: slots("CLIP"), Check: checkClipType,
 			Run: text("clip_name1", "clip_name2"), Change: modelChange(kindText, "clip_name1", "clip_name2"),
 		},
 	}

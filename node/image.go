@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"strings"
 
@@ -38,7 +39,7 @@ func imageClasses() []Class {
 		},
 		{
 			Name: "LoadImage", Display: "Load Image", Module: "nodes", Category: "image",
-			Inputs: []Input{files("image", kindInputImage).with("image_upload", true)}, Outputs: slots("IMAGE", "MASK"), Run: loadImage,
+			Inputs: []Input{fileIn("image", kindInputImage).with("image_upload", true)}, Outputs: slots("IMAGE", "MASK"), Run: loadImage,
 			Own: []string{"image"}, Check: checkFile("image", "Invalid image file: "), Change: fileChange("image"),
 		},
 	}
@@ -165,4 +166,13 @@ func encodeLatent(s parallel.Latent, meta map[string]string) ([]byte, error) {
 		{Name: "latent_format_version_0", DType: engine.F32, Shape: []int{0}},
 	})
 	return b.Bytes(), err
+}
+
+// randomSuffix makes PreviewImage's names unlike each other: five letters.
+func randomSuffix() string {
+	b := make([]byte, 5)
+	for i := range b {
+		b[i] = byte('a' + rand.IntN(26))
+	}
+	return string(b)
 }

@@ -36,19 +36,6 @@ type Event struct {
 	Blob []byte // JPEG of a preview
 }
 
-// Output is one file that a node made. It is not in the output folder yet: Commit puts it there.
-type Output struct {
-	Node   string
-	Index  int    // position among the outputs of the node
-	Kind   string // "images" or "latents", the key in ComfyUI's ui dictionary
-	Prefix string // filename_prefix, variables replaced, checked to stay in the folder
-	Type   string // "output" or "temp"
-	Ext    string // with the dot
-	Data   []byte
-	Width  int // pixels; 0 for latents
-	Height int
-}
-
 // Result is what a job made.
 type Result struct {
 	Outputs  []Output

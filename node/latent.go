@@ -34,7 +34,7 @@ func latentClasses() []Class {
 		},
 		{
 			Name: "LoadLatent", Module: "nodes", Category: "_for_testing",
-			Inputs: []Input{files("latent", kindInputLatent)}, Outputs: slots("LATENT"), Run: loadLatent,
+			Inputs: []Input{fileIn("latent", kindInputLatent)}, Outputs: slots("LATENT"), Run: loadLatent,
 			Own: []string{"latent"}, Check: checkFile("latent", "Invalid latent file: "), Change: fileChange("latent"),
 		},
 	}

@@ -1,10 +1,9 @@
 package node
 
 import (
-	"patchbay/parallel"
-
 	"patchbay/node/fault"
 	"patchbay/node/picture"
+	"patchbay/parallel"
 )
 
 // latentBatchClasses are the rows that change how many latents a batch has.

@@ -1,9 +1,8 @@
 package node
 
 import (
-	"patchbay/parallel"
-
 	"patchbay/node/fault"
+	"patchbay/parallel"
 )
 
 // turnLatentClasses are the rows that move the pixels of latents: crop, flip and rotate. Noise masks stay as they are, as in ComfyUI.

@@ -16,7 +16,7 @@ func loadClasses() []Class {
 	return []Class{
 		{
 			Name: "UNETLoader", Display: "Load Diffusion Model", Module: "nodes", Category: "advanced/loaders", Heavy: stageLoad,
-			Inputs:  []Input{files("unet_name", kindDiffusion), bareCombo("weight_dtype", "default", "fp8_e4m3fn", "fp8_e4m3fn_fast", "fp8_e5m2").later()},
+			Inputs:  []Input{fileIn("unet_name", kindDiffusion), bareCombo("weight_dtype", "default", "fp8_e4m3fn", "fp8_e4m3fn_fast", "fp8_e5m2").later()},
 			Outputs: slots("MODEL"), Check: checkPrecision, Run: loadUNET, Change: modelChange(kindDiffusion, "unet_name"),
 		},
 		{
@@ -26,16 +26,16 @@ func loadClasses() []Class {
 		{
 			Name: "CheckpointLoaderSimple", Display: "Load Checkpoint", Module: "nodes", Category: "loaders", Heavy: stageLoad,
 			Description: "Loads diffusion model, text encoders and VAE from one file.",
-			Inputs:      []Input{files("ckpt_name", kindCheckpoint).with()}, Outputs: slots("MODEL", "CLIP", "VAE"), Run: loadCheckpoint, Change: modelChange(kindCheckpoint, "ckpt_name"),
+			Inputs:      []Input{fileIn("ckpt_name", kindCheckpoint).with()}, Outputs: slots("MODEL", "CLIP", "VAE"), Run: loadCheckpoint, Change: modelChange(kindCheckpoint, "ckpt_name"),
 		},
 		{
 			Name: "CLIPLoader", Display: "Load CLIP", Module: "nodes", Category: "advanced/loaders", Heavy: stageLoad,
-			Inputs:  []Input{files("clip_name", kindText), clipTypeInput().later(), device},
+			Inputs:  []Input{fileIn("clip_name", kindText), clipTypeInput().later(), device},
 			Outputs: slots("CLIP"), Check: checkClipType, Run: func(c *Call) ([]any, error) { return loadCLIP(c, c.str("type"), "clip_name") }, Change: modelChange(kindText, "clip_name"),
 		},
 		{
 			Name: "DualCLIPLoader", Module: "nodes", Category: "advanced/loaders", Heavy: stageLoad,
-			Inputs:  []Input{files("clip_name1", kindText), files("clip_name2", kindText), dualClipTypeInput(), device},
+			Inputs:  []Input{fileIn("clip_name1", kindText), fileIn("clip_name2", kindText), dualClipTypeInput(), device},
 			Outputs: slots("CLIP"), Check: checkClipType, Run: func(c *Call) ([]any, error) { return loadCLIP(c, c.str("type"), "clip_name1", "clip_name2") }, Change: modelChange(kindText, "clip_name1", "clip_name2"),
 		},
 		{
@@ -49,7 +49,7 @@ func loadClasses() []Class {
 }
 
 // encoderIn is a choice of text encoder files in a class of the newer kind.
-func encoderIn(name string) Input { return files(name, kindText).with() }
+func encoderIn(name string) Input { return fileIn(name, kindText).with() }
 
 // clipTypeInput and dualClipTypeInput are the types that ComfyUI's loaders of one and of two encoders offer.
 func clipTypeInput() Input {

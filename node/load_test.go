@@ -11,6 +11,7 @@ import (
 
 	"patchbay/engine/safetensors"
 	"patchbay/node/fault"
+	"patchbay/tests/scratch"
 )
 
 // copyFile copies a demo file to another place.
@@ -20,7 +21,7 @@ func copyFile(t *testing.T, from, to string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	write(t, to, data)
+	scratch.Write(t, to, data)
 }
 
 // fullCheckpoint writes all parts of the demo into one file, with the prefixes of full checkpoints.
@@ -50,7 +51,7 @@ func fullCheckpoint(t *testing.T, path string) {
 	if err := safetensors.Write(&b, meta, entries); err != nil {
 		t.Fatal(err)
 	}
-	write(t, path, b.Bytes())
+	scratch.Write(t, path, b.Bytes())
 }
 
 func TestCheckpointLoaderDrawsTheSamePicture(t *testing.T) {
@@ -100,7 +101,7 @@ func TestLoadersRefuseOtherKinds(t *testing.T) {
 	copyFile(t, "text_encoders/demo_clip.safetensors", filepath.Join(root, "text_encoders/clip2.safetensors"))
 	copyFile(t, "text_encoders/demo_t5.safetensors", filepath.Join(root, "text_encoders/t5.safetensors"))
 	copyFile(t, "text_encoders/demo_t5.safetensors", filepath.Join(root, "vae/t5.safetensors"))
-	write(t, filepath.Join(root, "vae/broken.safetensors"), []byte("\x10\x00\x00\x00\x00\x00\x00\x00{\"a\": "))
+	scratch.Write(t, filepath.Join(root, "vae/broken.safetensors"), []byte("\x10\x00\x00\x00\x00\x00\x00\x00{\"a\": "))
 	runner, err := NewRunner(Config{Roots: Roots{Models: []string{root}}})
 	if err != nil {
 		t.Fatal(err)

@@ -25,7 +25,7 @@ func loraClasses() []Class {
 			Description: "Adds the low-rank adapters of a LoRA file to the diffusion model and to the text encoders. Several can follow each other.",
 			Inputs: []Input{
 				linkIn("model", "MODEL", "the diffusion model that is adapted"), linkIn("clip", "CLIP", "the text encoders that are adapted"),
-				files("lora_name", kindLora).with(), strength("strength_model", "how much of it the diffusion model gets; may be negative"),
+				fileIn("lora_name", kindLora).with(), strength("strength_model", "how much of it the diffusion model gets; may be negative"),
 				strength("strength_clip", "how much of it the text encoders get; may be negative"),
 			},
 			Outputs: slots("MODEL", "CLIP"), Change: modelChange(kindLora, "lora_name"), Run: func(c *Call) ([]any, error) {
@@ -36,7 +36,7 @@ func loraClasses() []Class {
 		{
 			Name: "LoraLoaderModelOnly", Module: "nodes", Category: "loaders", Heavy: stageLoad,
 			Description: "Adds the low-rank adapters of a LoRA file to the diffusion model.",
-			Inputs:      []Input{bareIn("model", "MODEL"), files("lora_name", kindLora), strength("strength_model", "")},
+			Inputs:      []Input{bareIn("model", "MODEL"), fileIn("lora_name", kindLora), strength("strength_model", "")},
 			Outputs:     slots("MODEL"), Change: modelChange(kindLora, "lora_name"), Run: func(c *Call) ([]any, error) {
 				m, _, err := c.withLora(value[*Model](c, "model"), nil, c.float("strength_model"), 0)
 				return []any{m}, err

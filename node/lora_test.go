@@ -17,6 +17,7 @@ import (
 	"patchbay/node/fault"
 	"patchbay/parallel"
 	"patchbay/tests/golden"
+	"patchbay/tests/scratch"
 )
 
 // loraFile writes a kohya file with pairs of rank 4 for the given modules (name -> rows, columns), by formula.
@@ -40,7 +41,7 @@ func loraFile(t *testing.T, path, seed string, modules map[string][2]int) {
 	if err := safetensors.Write(&b, nil, entries); err != nil {
 		t.Fatal(err)
 	}
-	write(t, path, b.Bytes())
+	scratch.Write(t, path, b.Bytes())
 }
 
 // demoModules are some matrices of the demo's three networks.

@@ -45,7 +45,7 @@ func maskClasses() []Class {
 		},
 		{
 			Name: "LoadImageMask", Display: "Load Image (as Mask)", Module: "nodes", Category: "mask",
-			Inputs:  []Input{files("image", kindInputImage).with("image_upload", true), bareCombo("channel", "alpha", "red", "green", "blue")},
+			Inputs:  []Input{fileIn("image", kindInputImage).with("image_upload", true), bareCombo("channel", "alpha", "red", "green", "blue")},
 			Outputs: slots("MASK"), Run: loadImageMask, Own: []string{"image"}, Check: checkFile("image", "Invalid image file: "), Change: fileChange("image"),
 		},
 		{

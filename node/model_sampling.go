@@ -2,7 +2,6 @@ package node
 
 import (
 	"patchbay/models/sampling"
-
 	"patchbay/node/fault"
 )
 

@@ -15,6 +15,7 @@ import (
 	"patchbay/models/weights/goldenweights"
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
+	"patchbay/tests/scratch"
 )
 
 // record is node/testdata/nodes.safetensors: what ComfyUI's own classes gave (tests/reference/make_nodes.py says how).
@@ -277,7 +278,7 @@ func writeGolden(t *testing.T, name, path string) {
 	if err := safetensors.Write(&b, nil, entries); err != nil {
 		t.Fatal(err)
 	}
-	write(t, path, b.Bytes())
+	scratch.Write(t, path, b.Bytes())
 }
 
 // recordedCall is one call of a class.

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/rand/v2"
 	"os"
 	"path"
 	"path/filepath"
@@ -218,11 +217,15 @@ func writeFailure(out Output, err error) error {
 	return f
 }
 
-// randomSuffix makes PreviewImage's names unlike each other: five letters.
-func randomSuffix() string {
-	b := make([]byte, 5)
-	for i := range b {
-		b[i] = byte('a' + rand.IntN(26))
-	}
-	return string(b)
+// Output is one file that a node made. It is not in the output folder yet: Commit puts it there.
+type Output struct {
+	Node   string
+	Index  int    // position among the outputs of the node
+	Kind   string // "images" or "latents", the key in ComfyUI's ui dictionary
+	Prefix string // filename_prefix, variables replaced, checked to stay in the folder
+	Type   string // "output" or "temp"
+	Ext    string // with the dot
+	Data   []byte
+	Width  int // pixels; 0 for latents
+	Height int
 }

@@ -11,6 +11,7 @@ import (
 
 	"patchbay/node/fault"
 	"patchbay/tests/golden"
+	"patchbay/tests/scratch"
 )
 
 type namingCase struct {
@@ -28,10 +29,10 @@ func TestFileNamesMatchGolden(t *testing.T) {
 		t.Fatal(err)
 	}
 	folder := t.TempDir()
-	touch(t, filepath.Join(folder, "sub_00001_.png")) // from a run of the recording that is not in the file
+	scratch.Touch(t, filepath.Join(folder, "sub_00001_.png")) // from a run of the recording that is not in the file
 	for _, c := range file.Naming {
 		if c.Before != nil {
-			touch(t, filepath.Join(folder, *c.Before))
+			scratch.Touch(t, filepath.Join(folder, *c.Before))
 		}
 		n := max(1, len(c.Images))
 		for i := range n {

@@ -216,3 +216,6 @@ func (r *Roots) Picture(field, name string) (string, error) {
 	}
 	return path, nil
 }
+
+// kindGGUF are the diffusion models that the loaders of ComfyUI-GGUF list: the GGUF files of the folders of diffusion models.
+const kindGGUF = "unet_gguf"

@@ -8,14 +8,15 @@ import (
 	"testing"
 
 	"patchbay/node/fault"
+	"patchbay/tests/scratch"
 )
 
 func TestRootsResolve(t *testing.T) {
 	base, outside := t.TempDir(), t.TempDir()
-	touch(t, filepath.Join(outside, "secret.safetensors"))
-	touch(t, filepath.Join(base, "vae/ae.safetensors"))
-	touch(t, filepath.Join(base, "clip/sub/l.safetensors"))
-	touch(t, filepath.Join(base, "text_encoders/t5.sft"))
+	scratch.Touch(t, filepath.Join(outside, "secret.safetensors"))
+	scratch.Touch(t, filepath.Join(base, "vae/ae.safetensors"))
+	scratch.Touch(t, filepath.Join(base, "clip/sub/l.safetensors"))
+	scratch.Touch(t, filepath.Join(base, "text_encoders/t5.sft"))
 	for link, target := range map[string]string{"vae/out.safetensors": filepath.Join(outside, "secret.safetensors"), "vae/folder": outside, "vae/in.safetensors": filepath.Join(base, "text_encoders/t5.sft")} {
 		if err := os.Symlink(target, filepath.Join(base, link)); err != nil {
 			t.Fatal(err)
@@ -50,7 +51,7 @@ func TestRootsPicture(t *testing.T) {
 	base := t.TempDir()
 	r := Roots{Input: filepath.Join(base, "input"), Output: filepath.Join(base, "output"), Temp: filepath.Join(base, "temp")}
 	for _, f := range []string{"input/a.png", "input/sub/b.png", "output/c.png", "temp/d.png", "secret.png"} {
-		touch(t, filepath.Join(base, f))
+		scratch.Touch(t, filepath.Join(base, f))
 	}
 	for name, want := range map[string]string{"a.png": "input/a.png", "sub/b.png": "input/sub/b.png", "c.png [output]": "output/c.png", "d.png[temp]": "temp/d.png", "a.png [input]": "input/a.png"} {
 		if p, err := r.Picture("image", name); err != nil || p != filepath.Join(base, want) {

@@ -327,8 +327,8 @@ func checkType(in *Input, v any) error {
 
 // call runs the function of a class. A panic becomes a failure with the stack.
 func (x *execution) call(id string, k *Class, in map[string]any) (e *entry, err error) {
-	var files []Output
-	c := &Call{Context: x.ctx, Job: x.job, ID: id, Class: k, in: in, run: x.run, emit: x.emit, outputs: &files, ui: map[string]any{}, spent: &x.result.Timings, stats: &x.result.Stats, warnings: &x.result.Warnings}
+	var saved []Output
+	c := &Call{Context: x.ctx, Job: x.job, ID: id, Class: k, in: in, run: x.run, emit: x.emit, outputs: &saved, ui: map[string]any{}, spent: &x.result.Timings, stats: &x.result.Stats, warnings: &x.result.Warnings}
 	began, before := time.Now(), x.result.Timings
 	defer func() {
 		if p := recover(); p != nil {
@@ -349,7 +349,7 @@ func (x *execution) call(id string, k *Class, in map[string]any) (e *entry, err 
 	if err := x.run.bounds.outputs(k, outputs); err != nil {
 		return nil, err
 	}
-	return &entry{outputs: outputs, files: files, ui: c.ui}, nil
+	return &entry{outputs: outputs, files: saved, ui: c.ui}, nil
 }
 
 // charge adds the time of a node to the part that its class counts for, without what the node has charged to other parts itself.

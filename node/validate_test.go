@@ -11,6 +11,7 @@ import (
 	"patchbay/node/fault"
 	"patchbay/node/pyjson"
 	"patchbay/tests/golden"
+	"patchbay/tests/scratch"
 )
 
 // serverRoots are the folders of the server that the validation goldens were recorded from.
@@ -21,7 +22,7 @@ func serverRoots(t *testing.T) Roots {
 		"models/diffusion_models/flux-tiny.safetensors", "models/diffusion_models/sd3-tiny.safetensors", "models/diffusion_models/sub/flux-other.safetensors",
 		"models/text_encoders/clip_g.safetensors", "models/text_encoders/clip_l.safetensors", "models/text_encoders/t5xxl.safetensors", "models/vae/ae.safetensors", "input/example.png",
 	} {
-		touch(t, filepath.Join(base, f))
+		scratch.Touch(t, filepath.Join(base, f))
 	}
 	return Roots{Models: []string{filepath.Join(base, "models")}, Input: filepath.Join(base, "input"), Output: filepath.Join(base, "output"), Temp: filepath.Join(base, "temp")}
 }
