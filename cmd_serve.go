@@ -19,6 +19,7 @@ import (
 
 	"patchbay/ipc"
 	"patchbay/node"
+	"patchbay/node/files"
 )
 
 func serveCmd() *cobra.Command {
@@ -167,7 +168,7 @@ func (d *daemon) open(ctx context.Context) error {
 		d.children = append(d.children, child)
 		executors = append(executors, child)
 	}
-	var stock *node.Stock
+	var stock *files.Stock
 	var also func(string) []string
 	if d.ledger != nil {
 		stock, also = d.place.Stock, d.ledger.Also
@@ -236,7 +237,7 @@ func (d *daemon) openJobs(ctx context.Context, url, owner string) error {
 		return err
 	}
 	if cfg.Queue == queueDurable {
-		d.place = &ipc.Place{Stock: node.NewStock(cfg.roots())}
+		d.place = &ipc.Place{Stock: files.NewStock(cfg.roots())}
 		if d.place.Memory, err = parseBytes(cfg.Memory); err != nil {
 			return err
 		}

@@ -16,6 +16,7 @@ import (
 
 	"patchbay/ipc"
 	"patchbay/node"
+	"patchbay/node/files"
 )
 
 // config is what a daemon or worker runs with: defaults, then environment, then flags. It is printed when the process starts.
@@ -193,8 +194,8 @@ func orElse(v, preset string) string {
 }
 
 // roots returns the folders as package node takes them.
-func (c *config) roots() node.Roots {
-	return node.Roots{Models: c.Models, Input: c.Input, Output: c.Output, Temp: c.Temp, ComfyUI: c.ComfyUI}
+func (c *config) roots() files.Roots {
+	return files.Roots{Models: c.Models, Input: c.Input, Output: c.Output, Temp: c.Temp, ComfyUI: c.ComfyUI}
 }
 
 // workerArgs is the command line of a worker with the same folders.

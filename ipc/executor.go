@@ -4,7 +4,7 @@ import (
 	"context"
 	"path"
 
-	"patchbay/node"
+	"patchbay/node/files"
 )
 
 // Executor runs jobs one at a time: in this process (Local) or in a supervised child (Child).
@@ -55,7 +55,7 @@ type File struct {
 }
 
 // fileOf describes an output of package node.
-func fileOf(o node.Output) File {
+func fileOf(o files.Output) File {
 	return File{
 		Ref: OutputRef{
 			Node: o.Node, Index: o.Index, Kind: o.Kind, Type: o.Type, Prefix: o.Prefix, Ext: o.Ext,
@@ -66,9 +66,9 @@ func fileOf(o node.Output) File {
 }
 
 // output is the inverse of fileOf.
-func (f File) output() node.Output {
+func (f File) output() files.Output {
 	r := f.Ref
-	return node.Output{
+	return files.Output{
 		Node: r.Node, Index: r.Index, Kind: r.Kind, Prefix: r.Prefix, Type: r.Type, Ext: r.Ext,
 		Data: f.Data, Width: r.Width, Height: r.Height,
 	}
@@ -76,7 +76,7 @@ func (f File) output() node.Output {
 
 // Save writes a file into a folder under the name that ComfyUI would choose, and returns that name relative to the folder. It never replaces a file.
 func (f File) Save(dir string) (string, error) {
-	ref, err := node.Commit(dir, f.output())
+	ref, err := files.Commit(dir, f.output())
 	if err != nil {
 		return "", storeError(err)
 	}

@@ -18,6 +18,7 @@ import (
 
 	"patchbay/node"
 	"patchbay/node/fault"
+	"patchbay/node/files"
 	"patchbay/node/pyjson"
 )
 
@@ -97,12 +98,12 @@ func (f *fake) Run(ctx context.Context, task Task, sink Sink) (*Outcome, error) 
 	return out, nil
 }
 
-func fakePicture(id string, n int) node.Output {
+func fakePicture(id string, n int) files.Output {
 	data := make([]byte, n)
 	for i := range data {
 		data[i] = byte(i * 7)
 	}
-	return node.Output{Node: id, Kind: "images", Type: "output", Prefix: "fake", Ext: ".png", Data: data, Width: 1, Height: 1}
+	return files.Output{Node: id, Kind: "images", Type: "output", Prefix: "fake", Ext: ".png", Data: data, Width: 1, Height: 1}
 }
 
 func (f *fake) Exec(_ context.Context, req *ExecRequest) (*ExecReply, error) {

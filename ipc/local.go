@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"patchbay/node"
+	"patchbay/node/files"
 	"patchbay/node/pyjson"
 	"patchbay/parallel"
 )
@@ -211,7 +212,7 @@ func fromNode(v any) any {
 
 // NodeService fills in how a Service answers from a catalogue and folders: Validate, Needs, Describe and Models. stock, which knows the files of the roots,
 // is only needed where jobs are shared with other daemons; also returns the names of model files that those have. Both may be nil.
-func NodeService(cat *node.Catalogue, roots node.Roots, stock *node.Stock, also func(kind string) []string) ServiceConfig {
+func NodeService(cat *node.Catalogue, roots files.Roots, stock *files.Stock, also func(kind string) []string) ServiceConfig {
 	every := roots
 	every.Also = also
 	sc := ServiceConfig{
@@ -231,14 +232,14 @@ func NodeService(cat *node.Catalogue, roots node.Roots, stock *node.Stock, also 
 		Describe: func(class string) map[string]any { return cat.ObjectInfo(roots, class) },
 		Models: func() map[string]any {
 			out := map[string]any{}
-			for _, kind := range node.Kinds() {
+			for _, kind := range files.Kinds() {
 				out[kind] = orEmpty(roots.List(kind))
 			}
 			return out
 		},
 	}
 	if stock != nil {
-		sc.Needs = func(req *RunRequest, w *node.Workflow) []node.NeededFile {
+		sc.Needs = func(req *RunRequest, w *node.Workflow) []files.NeededFile {
 			return node.Needs(cat, stock, nodeJob(req, w))
 		}
 	}

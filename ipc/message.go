@@ -1,7 +1,7 @@
 package ipc
 
 import (
-	"patchbay/node"
+	"patchbay/node/files"
 	"patchbay/node/pyjson"
 )
 
@@ -56,8 +56,8 @@ type RunRequest struct {
 
 	from string // client that it counts for, see clientOf
 
-	files []node.NeededFile // by accept, for the record
-	hold  *hold             // shared memory that Inputs lie in
+	files []files.NeededFile // by accept, for the record
+	hold  *hold              // shared memory that Inputs lie in
 }
 
 func (q *RunRequest) holds() *hold { return q.hold }

@@ -13,23 +13,23 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"patchbay/node"
+	"patchbay/node/files"
 	"patchbay/node/pyjson"
 )
 
 // Place is what a daemon has for jobs: files, and memory of a worker.
 type Place struct {
-	Stock  *node.Stock
+	Stock  *files.Stock
 	Memory int64 // bytes that a worker may use; 0: not known
 }
 
 // placeNote is what a daemon tells of its place: the value of key <daemon>.has in the bucket patchbay-nodes.
 type placeNote struct {
-	V       int               `json:"v"`
-	Host    string            `json:"host"`
-	Folders []string          `json:"folders"`
-	Memory  int64             `json:"memory,omitempty"`
-	Files   []node.NeededFile `json:"files"`
+	V       int                `json:"v"`
+	Host    string             `json:"host"`
+	Folders []string           `json:"folders"`
+	Memory  int64              `json:"memory,omitempty"`
+	Files   []files.NeededFile `json:"files"`
 }
 
 const (
@@ -48,12 +48,12 @@ func (p *Place) note() placeNote {
 }
 
 // lacks tells why a place cannot run a job, nil if it can.
-func (n placeNote) lacks(files []node.NeededFile, memory int64) error {
-	for _, f := range files {
+func (n placeNote) lacks(needed []files.NeededFile, memory int64) error {
+	for _, f := range needed {
 		if !f.Shared() {
 			return fmt.Errorf("%s is in the input folder of another machine; send it with the job (inputs)", f.Name)
 		}
-		i := slices.IndexFunc(n.Files, func(g node.NeededFile) bool { return g.Kind == f.Kind && g.Name == f.Name })
+		i := slices.IndexFunc(n.Files, func(g files.NeededFile) bool { return g.Kind == f.Kind && g.Name == f.Name })
 		switch {
 		case i < 0:
 			return fmt.Errorf("no file %s/%s in %s", f.Kind, f.Name, strings.Join(n.Folders, ", "))
@@ -72,11 +72,11 @@ func tooSmall(have, need int64) error {
 }
 
 // Lacks tells why this daemon cannot run a job, nil if it can.
-func (p *Place) Lacks(files []node.NeededFile, memory int64) error {
+func (p *Place) Lacks(needed []files.NeededFile, memory int64) error {
 	if p == nil {
 		return nil
 	}
-	if err := p.Stock.Lacks(files); err != nil {
+	if err := p.Stock.Lacks(needed); err != nil {
 		return err
 	}
 	return tooSmall(p.Memory, memory)
@@ -164,7 +164,7 @@ func (l *Ledger) Also(kind string) []string {
 }
 
 // settleFiles fills in sizes and hashes of files that are not here from the notes of others, and refuses a job that no daemon alive can run.
-func (l *Ledger) settleFiles(files []node.NeededFile) *Error {
+func (l *Ledger) settleFiles(needed []files.NeededFile) *Error {
 	others := l.others()
 	owners := make([]string, 0, len(others))
 	for o := range others {
@@ -172,25 +172,25 @@ func (l *Ledger) settleFiles(files []node.NeededFile) *Error {
 	}
 	slices.Sort(owners)
 	memory := int64(0)
-	for i := range files {
+	for i := range needed {
 		for _, o := range owners {
 			for _, g := range others[o].Files {
-				if files[i].Hash == "" && g.Same(files[i]) {
-					files[i] = g
+				if needed[i].Hash == "" && g.Same(needed[i]) {
+					needed[i] = g
 				}
 			}
 		}
-		if files[i].Shared() {
-			memory = max(memory, files[i].Bytes)
+		if needed[i].Shared() {
+			memory = max(memory, needed[i].Bytes)
 		}
 	}
-	here := l.cfg.Place.Lacks(files, memory)
+	here := l.cfg.Place.Lacks(needed, memory)
 	if here == nil {
 		return nil
 	}
 	why := []string{"this daemon: " + here.Error()}
 	for _, o := range owners {
-		err := others[o].lacks(files, memory)
+		err := others[o].lacks(needed, memory)
 		if err == nil {
 			return nil
 		}

@@ -15,6 +15,7 @@ import (
 	"patchbay/models/sampling"
 	"patchbay/models/weights/goldenweights"
 	"patchbay/node"
+	"patchbay/node/files"
 	"patchbay/parallel"
 	"patchbay/tests/golden"
 )
@@ -88,7 +89,7 @@ func realRig(t *testing.T, dirs ...string) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	runner, err := node.NewRunner(node.Config{Engine: eng, Roots: node.Roots{Models: dirs}})
+	runner, err := node.NewRunner(node.Config{Engine: eng, Roots: files.Roots{Models: dirs}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"patchbay/node"
+	"patchbay/node/files"
 	"patchbay/node/pyjson"
 )
 
@@ -23,7 +24,7 @@ type ServiceConfig struct {
 	// node_errors of the others and no error.
 	Validate func(req *RunRequest, w *node.Workflow) (map[string]any, error)
 	// Needs lists the files that a validated workflow reads; nil: nobody asks.
-	Needs func(req *RunRequest, w *node.Workflow) []node.NeededFile
+	Needs func(req *RunRequest, w *node.Workflow) []files.NeededFile
 	// Describe returns object_info entries of one class, or of all for "". An unknown class gives an empty map.
 	Describe func(class string) map[string]any
 	// Models returns the model files by kind of folder.

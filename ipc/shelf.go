@@ -10,8 +10,8 @@ import (
 	"sync"
 	"syscall"
 
-	"patchbay/node"
 	"patchbay/node/fault"
+	"patchbay/node/files"
 )
 
 // ShelfConfig says where files of jobs go. All fields empty: they stay in memory, as in a worker that somebody else asks for them.
@@ -139,12 +139,12 @@ func (f *shelved) commit(dir string) error {
 	if f.gone {
 		return fmt.Errorf("a file of node %s was lost before it had a name", f.Ref.Node)
 	}
-	var ref node.FileRef
+	var ref files.FileRef
 	var err error
 	if f.staged {
-		ref, err = node.CommitStaged(dir, f.output(), f.path)
+		ref, err = files.CommitStaged(dir, f.output(), f.path)
 	} else {
-		ref, err = node.Commit(dir, f.output())
+		ref, err = files.Commit(dir, f.output())
 	}
 	if err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 	"patchbay/models/dit"
 	"patchbay/models/sampling"
 	"patchbay/models/tokenizer"
+	"patchbay/node/files"
 	"patchbay/node/pyjson"
 	"patchbay/parallel"
 	"patchbay/tests/scratch"
@@ -148,7 +149,7 @@ func TestImageBatchClasses(t *testing.T) {
 func TestNewClassEntries(t *testing.T) {
 	cat := NewCatalogue()
 	shape := func(name string) string {
-		o := cat.Class(name).info(&Roots{})
+		o := cat.Class(name).info(&files.Roots{})
 		in, _ := o.Get("input_order")
 		out, _ := o.Get("output")
 		category, _ := o.Get("category")
@@ -258,7 +259,7 @@ func TestThreeEncoders(t *testing.T) {
 	} {
 		copyFile(t, from, filepath.Join(root, to))
 	}
-	run, err := NewRunner(Config{Engine: engineOf(t, fastOps), Roots: Roots{Models: []string{root}}})
+	run, err := NewRunner(Config{Engine: engineOf(t, fastOps), Roots: files.Roots{Models: []string{root}}})
 	check(t, err)
 	defer run.Close()
 	clip := exec(t, run, "TripleCLIPLoader", map[string]any{"clip_name1": "t5.safetensors", "clip_name2": "g.safetensors", "clip_name3": "l.safetensors"})

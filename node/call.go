@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"patchbay/node/fault"
+	"patchbay/node/files"
 	"patchbay/parallel"
 )
 
@@ -18,7 +19,7 @@ type Call struct {
 	in      map[string]any
 	run     *Runner
 	emit    func(Event)
-	outputs *[]Output
+	outputs *[]files.Output
 	ui      map[string]any
 	spent   *Timings
 	stats   *[]parallel.Stats
@@ -72,7 +73,7 @@ func (c *Call) float(name string) float64 {
 }
 
 // save hands a file to the caller of the job.
-func (c *Call) save(out Output) {
+func (c *Call) save(out files.Output) {
 	out.Node = c.ID
 	out.Index = len(*c.outputs)
 	for i := range *c.outputs {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sort"
 
+	"patchbay/node/files"
 	"patchbay/node/pyjson"
 )
 
@@ -105,7 +106,7 @@ func (c *Catalogue) Class(name string) *Class { return c.classes[name] }
 
 // ObjectInfo returns what ComfyUI's GET /object_info returns: class name -> entry, for one class or, with "", for all. File lists come from roots.
 // An unknown class gives an empty map. Values are *Object, which keep ComfyUI's key order in JSON and msgpack.
-func (c *Catalogue) ObjectInfo(roots Roots, class string) map[string]any {
+func (c *Catalogue) ObjectInfo(roots files.Roots, class string) map[string]any {
 	out := map[string]any{}
 	for _, name := range c.order {
 		if class == "" || class == name {
@@ -116,7 +117,7 @@ func (c *Catalogue) ObjectInfo(roots Roots, class string) map[string]any {
 }
 
 // info builds one object_info entry.
-func (k *Class) info(roots *Roots) *pyjson.Object {
+func (k *Class) info(roots *files.Roots) *pyjson.Object {
 	input, order := pyjson.NewObject(), pyjson.NewObject()
 	for _, optional := range []bool{false, true} {
 		group, names := pyjson.NewObject(), []any{}
@@ -170,7 +171,7 @@ func (k *Class) info(roots *Roots) *pyjson.Object {
 }
 
 // config is the [type, options] pair of an input as object_info shows it.
-func (in *Input) config(k *Class, roots *Roots) []any {
+func (in *Input) config(k *Class, roots *files.Roots) []any {
 	options := in.Options
 	if options != nil && in.Tip != "" {
 		options = pyjson.Clone(options).(*pyjson.Object)
@@ -197,7 +198,7 @@ func (in *Input) config(k *Class, roots *Roots) []any {
 }
 
 // choices returns the allowed values of a COMBO.
-func (in *Input) choices(roots *Roots) []any {
+func (in *Input) choices(roots *files.Roots) []any {
 	names := in.Choices
 	if in.Files != "" {
 		names = append(roots.List(in.Files), names...)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"patchbay/node/files"
 	"patchbay/node/pyjson"
 	"patchbay/tests/golden"
 	"patchbay/tests/scratch"
@@ -60,7 +61,7 @@ func TestObjectInfoMatchesGolden(t *testing.T) {
 			continue
 		}
 		compared++
-		text, err := json.Marshal(cat.ObjectInfo(Roots{}, name)[name])
+		text, err := json.Marshal(cat.ObjectInfo(files.Roots{}, name)[name])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -127,7 +128,7 @@ func TestObjectInfoListsFiles(t *testing.T) {
 	for _, f := range []string{"unet/b.safetensors", "diffusion_models/sub/a.sft", "diffusion_models/notes.txt", "vae/ae.safetensors"} {
 		scratch.Touch(t, filepath.Join(root, f))
 	}
-	info := NewCatalogue().ObjectInfo(Roots{Models: []string{root}}, "UNETLoader")
+	info := NewCatalogue().ObjectInfo(files.Roots{Models: []string{root}}, "UNETLoader")
 	text, err := json.Marshal(info)
 	if err != nil {
 		t.Fatal(err)
@@ -148,10 +149,10 @@ func TestObjectInfoListsFiles(t *testing.T) {
 	if got := entry.UNETLoader.Input.Required.Name; !reflect.DeepEqual(got, want) {
 		t.Errorf("unet_name lists %v, want %v", got, want)
 	}
-	if got := NewCatalogue().ObjectInfo(Roots{}, "NoSuchClass"); len(got) != 0 {
+	if got := NewCatalogue().ObjectInfo(files.Roots{}, "NoSuchClass"); len(got) != 0 {
 		t.Errorf("an unknown class gives %v, want nothing", got)
 	}
-	if all := NewCatalogue().ObjectInfo(Roots{}, ""); !slices.Contains(order1(), "KSampler") || len(all) != len(NewCatalogue().Classes()) {
+	if all := NewCatalogue().ObjectInfo(files.Roots{}, ""); !slices.Contains(order1(), "KSampler") || len(all) != len(NewCatalogue().Classes()) {
 		t.Errorf("all classes: %d entries", len(all))
 	}
 }

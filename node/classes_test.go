@@ -16,6 +16,7 @@ import (
 	"patchbay/engine/safetensors"
 	"patchbay/models/text"
 	"patchbay/models/weights"
+	"patchbay/node/files"
 	"patchbay/node/pyjson"
 	"patchbay/tests/scratch"
 )
@@ -113,7 +114,7 @@ func TestLoadImageMask(t *testing.T) {
 	}
 	save("soft.png", soft)
 	save("hard.png", hard)
-	run, err := NewRunner(Config{Roots: Roots{Input: dir}})
+	run, err := NewRunner(Config{Roots: files.Roots{Input: dir}})
 	check(t, err)
 	for _, c := range []struct {
 		file, channel string

@@ -13,6 +13,7 @@ import (
 	"patchbay/models/tokenizer"
 	"patchbay/models/weights"
 	"patchbay/node/fault"
+	"patchbay/node/files"
 	"patchbay/node/pyjson"
 	"patchbay/parallel"
 )
@@ -32,7 +33,7 @@ type encoder struct {
 	kind   string // "clip_l", "clip_g", "t5", "mt5", "bert" (package text)
 	prefix string
 	name   string // file name as the workflow says it
-	file   *lazily
+	file   *files.Opener
 	config []byte // the file's metadata config; nil for encoders inside a full checkpoint
 }
 
@@ -59,7 +60,7 @@ func checkClipType(_ *validation, in *pyjson.Object) (field, text string) {
 }
 
 // add takes the encoders of one file.
-func (c *Clip) add(name string, f checkpoint, open *weights.File, set *weights.Set) error {
+func (c *Clip) add(name string, f files.Checkpoint, open *weights.File, set *weights.Set) error {
 	found := text.Find(set)
 	if len(found) == 0 {
 		family, instead, _ := weights.Looks(set)
@@ -73,7 +74,7 @@ func (c *Clip) add(name string, f checkpoint, open *weights.File, set *weights.S
 	}
 	c.Name += name
 	for _, p := range found {
-		c.parts = append(c.parts, encoder{kind: p.Kind, prefix: p.Prefix, name: name, file: &lazily{file: f}, config: config(open, p.Kind)})
+		c.parts = append(c.parts, encoder{kind: p.Kind, prefix: p.Prefix, name: name, file: &files.Opener{Checkpoint: f}, config: files.Config(open, p.Kind)})
 	}
 	return nil
 }
@@ -100,7 +101,7 @@ func (c *Clip) check(class string) error {
 }
 
 // openCheckpointCLIP takes the encoders inside a full checkpoint.
-func openCheckpointCLIP(name string, f checkpoint, open *weights.File, set *weights.Set, family string) (*Clip, error) {
+func openCheckpointCLIP(name string, f files.Checkpoint, open *weights.File, set *weights.Set, family string) (*Clip, error) {
 	c := &Clip{Type: family}
 	if err := c.add(name, f, open, set); err != nil {
 		return nil, err
@@ -299,7 +300,7 @@ func (c *Clip) form(e *encoder) text.CLIPForm {
 
 // loadEncoder opens the file of an encoder and loads it.
 func loadEncoder[T any](l *parallel.Local, e *encoder, open func(ops engine.Ops, set *weights.Set, config []byte) (T, error)) (net T, err error) {
-	err = e.file.with(func(file *weights.File) error {
+	err = e.file.With(func(file *weights.File) error {
 		net, err = open(l.Ops, file.Set().Prefix(e.prefix), e.config)
 		return err
 	})
@@ -311,12 +312,12 @@ func loadEncoder[T any](l *parallel.Local, e *encoder, open func(ops engine.Ops,
 
 // tokenizer finds the vocabulary of an encoder: in its file, else in one of the places of vocabularyPlaces.
 func (r *Runner) tokenizer(e *encoder) (*tokenizer.Tokenizer, error) {
-	key := e.kind + " " + e.file.file.key()
+	key := e.kind + " " + e.file.Checkpoint.Key()
 	if t, ok := r.vocabularies.get(key); ok {
 		return t, nil
 	}
 	var t *tokenizer.Tokenizer
-	err := e.file.with(func(file *weights.File) (err error) {
+	err := e.file.With(func(file *weights.File) (err error) {
 		t, err = vocabularyInside(e, file)
 		return err
 	})
@@ -348,7 +349,7 @@ func vocabularyInside(e *encoder, file *weights.File) (*tokenizer.Tokenizer, err
 // diffusers folder that the file is part of, in an installed ComfyUI.
 func (r *Runner) vocabularyPlaces(e *encoder) []string {
 	var out []string
-	stem := strings.TrimSuffix(filepath.Base(e.file.file.path), filepath.Ext(e.file.file.path))
+	stem := strings.TrimSuffix(filepath.Base(e.file.Checkpoint.Path), filepath.Ext(e.file.Checkpoint.Path))
 	kinds := map[string][]string{
 		"clip_l": {"clip_l", "clip"}, "clip_g": {"clip_g", "clip_l", "clip"}, "t5": {"t5xxl", "t5"}, "mt5": {"mt5"}, "bert": {"bert"},
 	}[e.kind]
@@ -359,7 +360,7 @@ func (r *Runner) vocabularyPlaces(e *encoder) []string {
 			out = append(out, filepath.Join(dir, k+".tokenizer.json"), filepath.Join(dir, k))
 		}
 	}
-	folder := folderOf(e.file.file.path)
+	folder := files.FolderOf(e.file.Checkpoint.Path)
 	if base := filepath.Base(folder); strings.HasPrefix(base, "text_encoder") && !strings.HasPrefix(base, "text_encoders") {
 		out = append(out, filepath.Join(filepath.Dir(folder), "tokenizer"+strings.TrimPrefix(base, "text_encoder")))
 	}

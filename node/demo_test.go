@@ -10,12 +10,15 @@ import (
 
 	"patchbay/engine/safetensors"
 	"patchbay/models/dit"
+	"patchbay/node/files"
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
 	"patchbay/parallel"
 )
 
-func demoRoots() Roots { return Roots{Models: []string{filepath.Join("..", "examples", "demo")}} }
+func demoRoots() files.Roots {
+	return files.Roots{Models: []string{filepath.Join("..", "examples", "demo")}}
+}
 
 func demoWorkflow(t *testing.T) *Workflow {
 	t.Helper()

@@ -5,17 +5,18 @@ import (
 	"patchbay/models"
 	"patchbay/models/dit"
 	"patchbay/models/weights"
+	"patchbay/node/files"
 )
 
 // openModel describes the diffusion model of a file from its header. Its weights are read from the file, opened again, when ranks ask for them.
-func openModel(name string, f checkpoint, open *weights.File, set *weights.Set) (*Model, error) {
+func openModel(name string, f files.Checkpoint, open *weights.File, set *weights.Set) (*Model, error) {
 	d, err := models.OpenDiffusion(set, open.Metadata())
 	if err != nil {
 		return nil, err
 	}
-	file := &lazily{file: f}
-	m, err := newModel(name, f.key(), d, f.size, func(ops engine.Ops, held dit.Held) (m dit.Model, err error) {
-		err = file.with(func(file *weights.File) error {
+	file := &files.Opener{Checkpoint: f}
+	m, err := newModel(name, f.Key(), d, f.Size, func(ops engine.Ops, held dit.Held) (m dit.Model, err error) {
+		err = file.With(func(file *weights.File) error {
 			d, err := models.OpenDiffusion(file.Set(), file.Metadata())
 			if err != nil {
 				return err

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"patchbay/models/dit"
+	"patchbay/node/files"
 	"patchbay/node/pyjson"
 	"patchbay/parallel"
 	"patchbay/tests/golden"
@@ -114,7 +115,7 @@ func TestCacheNodesHaveTheRecordedEntries(t *testing.T) {
 			t.Errorf("class %s is missing", name)
 			continue
 		}
-		text, err := json.Marshal(cat.ObjectInfo(Roots{}, name)[name])
+		text, err := json.Marshal(cat.ObjectInfo(files.Roots{}, name)[name])
 		check(t, err)
 		got, err := pyjson.Decode(text)
 		check(t, err)

@@ -11,16 +11,17 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/node/files"
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
 	"patchbay/tests/scratch"
 )
 
 // madeFor returns the folders that a workflow needs: every file that its nodes name, empty. Validation opens none of them.
-func madeFor(t *testing.T, cat *Catalogue, w *Workflow) Roots {
+func madeFor(t *testing.T, cat *Catalogue, w *Workflow) files.Roots {
 	t.Helper()
 	base := t.TempDir()
-	roots := Roots{Models: []string{filepath.Join(base, "models")}, Input: filepath.Join(base, "input"), Output: filepath.Join(base, "output"), Temp: filepath.Join(base, "temp")}
+	roots := files.Roots{Models: []string{filepath.Join(base, "models")}, Input: filepath.Join(base, "input"), Output: filepath.Join(base, "output"), Temp: filepath.Join(base, "temp")}
 	for _, id := range w.IDs() {
 		k := cat.Class(w.Class(id))
 		if k == nil {
@@ -34,10 +35,10 @@ func madeFor(t *testing.T, cat *Catalogue, w *Workflow) Roots {
 			}
 			dir := filepath.Join(roots.Models[0], in.Files)
 			switch in.Files {
-			case kindGGUF:
-				dir = filepath.Join(roots.Models[0], kindDiffusion)
-			case kindInputImage, kindInputLatent:
-				base, kind := annotated(name)
+			case files.KindGGUF:
+				dir = filepath.Join(roots.Models[0], files.KindDiffusion)
+			case files.KindInputImage, files.KindInputLatent:
+				base, kind := files.Annotated(name)
 				name, dir = base, map[string]string{"input": roots.Input, "output": roots.Output, "temp": roots.Temp}[kind]
 			}
 			if filepath.IsLocal(filepath.FromSlash(name)) {
@@ -49,7 +50,7 @@ func madeFor(t *testing.T, cat *Catalogue, w *Workflow) Roots {
 }
 
 // complaint is the first thing that validation finds wrong, "" if every output may run.
-func complaint(cat *Catalogue, roots Roots, w *Workflow) string {
+func complaint(cat *Catalogue, roots files.Roots, w *Workflow) string {
 	outputs, failure := Validate(cat, roots, Job{Workflow: w})
 	switch {
 	case failure == nil:
@@ -80,7 +81,7 @@ func TestExampleShapesValidate(t *testing.T) {
 		if text := complaint(cat, madeFor(t, cat, w), w); text != "" {
 			t.Errorf("%s: %s", path, text)
 		}
-		if text := complaint(cat, Roots{}, w); !strings.Contains(text, codeNotInList) && !strings.Contains(text, codeCustom) {
+		if text := complaint(cat, files.Roots{}, w); !strings.Contains(text, codeNotInList) && !strings.Contains(text, codeCustom) {
 			t.Errorf("%s without its files: got %q, want a file that is missing", path, text)
 		}
 	}

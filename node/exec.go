@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"patchbay/node/fault"
+	"patchbay/node/files"
 	"patchbay/node/pyjson"
 )
 
@@ -23,7 +24,7 @@ type ExecRequest struct {
 // {samples, noise_mask, batch_index}, CONDITIONING []any of []any{*Tensor, *Object}, INT, FLOAT, STRING and BOOLEAN themselves, all others a Handle.
 type ExecResult struct {
 	Outputs  []any
-	Files    []Output // what output nodes want saved
+	Files    []files.Output // what output nodes want saved
 	Timings  Timings
 	Warnings []string
 }

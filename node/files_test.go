@@ -15,6 +15,7 @@ import (
 	"patchbay/engine/gguf/ggufwrite"
 	"patchbay/engine/safetensors"
 	"patchbay/node/fault"
+	"patchbay/node/files"
 	"patchbay/tests/scratch"
 )
 
@@ -124,7 +125,7 @@ func demoPipeline(t *testing.T, dir string) {
 }
 
 // drawOnce runs the demo workflow, changed by replacing text, for one step and returns the picture.
-func drawOnce(t *testing.T, roots Roots, replace ...string) []byte {
+func drawOnce(t *testing.T, roots files.Roots, replace ...string) []byte {
 	t.Helper()
 	w := demoWorkflow(t)
 	for name, v := range map[string]any{"steps": 1, "cfg": 1.0} {
@@ -176,7 +177,7 @@ func TestOtherFormsDrawTheSamePicture(t *testing.T) {
 			`"demo_flux.safetensors"`, `"Demo"`, `"demo_clip.safetensors"`, `"Demo/text_encoder"`, `"demo_t5.safetensors"`, `"Demo/text_encoder_2"`, `"demo_ae.safetensors"`, `"Demo/vae"`,
 		},
 	} {
-		if got := drawOnce(t, Roots{Models: []string{root}}, replace...); !bytes.Equal(got, want) {
+		if got := drawOnce(t, files.Roots{Models: []string{root}}, replace...); !bytes.Equal(got, want) {
 			t.Errorf("%s: another picture", name)
 		}
 	}
@@ -188,7 +189,7 @@ func TestQuantisedLoaders(t *testing.T) {
 	toGGUF(t, flux, filepath.Join(root, "unet/q8.gguf"), map[string]any{}, gguf.Q8v0, nil)
 	scratch.Write(t, filepath.Join(root, "unet/cut.gguf"), []byte("GGUF\x03\x00"))
 	scratch.Write(t, filepath.Join(root, "unet/iq.gguf"), ggufwrite.File(nil, []ggufwrite.Tensor{{Name: "a", Type: 20, Shape: []int{32}, Data: make([]byte, 18)}}))
-	runner, err := NewRunner(Config{Roots: Roots{Models: []string{root}}})
+	runner, err := NewRunner(Config{Roots: files.Roots{Models: []string{root}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -239,10 +240,10 @@ func TestListsOfOtherForms(t *testing.T) {
 	if err := os.Symlink(filepath.Join(outside, "x.safetensors"), filepath.Join(base, "unet/far/diffusion_pytorch_model.safetensors")); err != nil {
 		t.Fatal(err)
 	}
-	r := Roots{Models: []string{base}}
+	r := files.Roots{Models: []string{base}}
 	for kind, want := range map[string][]string{
-		kindDiffusion: {"a-00001-of-00002.safetensors", "bare", "far", "q.gguf", "sub/Demo"}, kindGGUF: {"q.gguf"}, kindLora: {}, kindVAE: {"sub/Demo/vae"},
-		kindText: {"q.GGUF", "sub/Demo/text_encoder", "sub/Demo/text_encoder_2", "t5/model.safetensors.index.json"},
+		files.KindDiffusion: {"a-00001-of-00002.safetensors", "bare", "far", "q.gguf", "sub/Demo"}, files.KindGGUF: {"q.gguf"}, files.KindLora: {}, files.KindVAE: {"sub/Demo/vae"},
+		files.KindText: {"q.GGUF", "sub/Demo/text_encoder", "sub/Demo/text_encoder_2", "t5/model.safetensors.index.json"},
 	} {
 		if got := r.List(kind); !slices.Equal(got, want) {
 			t.Errorf("%s lists %v, want %v", kind, got, want)
@@ -261,7 +262,7 @@ func TestListsOfOtherForms(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"sub", "sub/Demo/vae", "../unet/bare", "sub/Demo/transformer/../..", "sub/Demo/tokenizer"} {
-		if path, err := r.Resolve(kindDiffusion, "f", bad); err == nil {
+		if path, err := r.Resolve(files.KindDiffusion, "f", bad); err == nil {
 			t.Errorf("%q was resolved to %s", bad, path)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"patchbay/models"
 	"patchbay/models/dit"
 	"patchbay/models/weights"
+	"patchbay/node/files"
 	"patchbay/parallel"
 )
 
@@ -51,7 +52,7 @@ func (x *execution) specs(id string) (out []*dit.Spec) {
 			continue
 		}
 		in, file := x.class(id).input(name), ""
-		if in != nil && (in.Files == kindDiffusion || in.Files == kindGGUF || in.Files == kindCheckpoint) {
+		if in != nil && (in.Files == files.KindDiffusion || in.Files == files.KindGGUF || in.Files == files.KindCheckpoint) {
 			file, _ = inputs.At(name).(string)
 		}
 		if file == "" {
@@ -61,7 +62,7 @@ func (x *execution) specs(id string) (out []*dit.Spec) {
 		if err != nil {
 			continue
 		}
-		_ = readHeader(path, false, func(_ checkpoint, open *weights.File, set *weights.Set) error { // what is wrong with the file, its loader tells
+		_ = files.ReadHeader(path, false, func(_ files.Checkpoint, open *weights.File, set *weights.Set) error { // what is wrong with the file, its loader tells
 			d, err := models.OpenDiffusion(set, open.Metadata())
 			if err == nil {
 				out = append(out, &d.Spec)

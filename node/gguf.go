@@ -2,6 +2,7 @@ package node
 
 import (
 	"patchbay/models/weights"
+	"patchbay/node/files"
 	"patchbay/node/pyjson"
 )
 
@@ -9,7 +10,7 @@ import (
 // files; these names let workflows that people have run unchanged.
 func ggufClasses() []Class {
 	const module, category = "custom_nodes.ComfyUI-GGUF", "bootleg"
-	unet := fileIn("unet_name", kindGGUF)
+	unet := fileIn("unet_name", files.KindGGUF)
 	text := func(fields ...string) func(*Call) ([]any, error) {
 		return func(c *Call) ([]any, error) { return loadCLIP(c, c.str("type"), fields...) }
 	}
@@ -17,7 +18,7 @@ func ggufClasses() []Class {
 	return []Class{
 		{
 			Name: "UnetLoaderGGUF", Display: "Unet Loader (GGUF)", Module: module, Category: category, Heavy: stageLoad,
-			Inputs: []Input{unet}, Outputs: slots("MODEL"), Run: loadQuantised, Change: modelChange(kindGGUF, "unet_name"),
+			Inputs: []Input{unet}, Outputs: slots("MODEL"), Run: loadQuantised, Change: modelChange(files.KindGGUF, "unet_name"),
 		},
 		{
 			Name: "UnetLoaderGGUFAdvanced", Display: "Unet Loader (GGUF/Advanced)", Module: module, Category: category, Heavy: stageLoad,
@@ -26,17 +27,17 @@ func ggufClasses() []Class {
 				combo("patch_dtype", "adapters keep the type of their file", precision...).with("default", "default"),
 				number("patch_on_device", "BOOLEAN", "adapters are always on the device", "default", false),
 			},
-			Outputs: slots("MODEL"), Check: checkWidened, Run: loadQuantised, Change: modelChange(kindGGUF, "unet_name"),
+			Outputs: slots("MODEL"), Check: checkWidened, Run: loadQuantised, Change: modelChange(files.KindGGUF, "unet_name"),
 		},
 		{
 			Name: "CLIPLoaderGGUF", Display: "CLIPLoader (GGUF)", Module: module, Category: category, Heavy: stageLoad,
-			Inputs: []Input{fileIn("clip_name", kindText), clipTypeInput()}, Outputs: slots("CLIP"), Check: checkClipType,
-			Run: text("clip_name"), Change: modelChange(kindText, "clip_name"),
+			Inputs: []Input{fileIn("clip_name", files.KindText), clipTypeInput()}, Outputs: slots("CLIP"), Check: checkClipType,
+			Run: text("clip_name"), Change: modelChange(files.KindText, "clip_name"),
 		},
 		{
 			Name: "DualCLIPLoaderGGUF", Display: "DualCLIPLoader (GGUF)", Module: module, Category: category, Heavy: stageLoad,
-			Inputs: []Input{fileIn("clip_name1", kindText), fileIn("clip_name2", kindText), dualClipTypeInput()}, Outputs: slots("CLIP"), Check: checkClipType,
-			Run: text("clip_name1", "clip_name2"), Change: modelChange(kindText, "clip_name1", "clip_name2"),
+			Inputs: []Input{fileIn("clip_name1", files.KindText), fileIn("clip_name2", files.KindText), dualClipTypeInput()}, Outputs: slots("CLIP"), Check: checkClipType,
+			Run: text("clip_name1", "clip_name2"), Change: modelChange(files.KindText, "clip_name1", "clip_name2"),
 		},
 	}
 }
@@ -44,7 +45,7 @@ func ggufClasses() []Class {
 // loadQuantised is loadUNET for the list of GGUF files.
 func loadQuantised(c *Call) ([]any, error) {
 	var m *Model
-	err := c.fromFile(kindGGUF, "unet_name", func(f checkpoint, open *weights.File, set *weights.Set) (err error) {
+	err := c.fromFile(files.KindGGUF, "unet_name", func(f files.Checkpoint, open *weights.File, set *weights.Set) (err error) {
 		m, err = openModel(c.str("unet_name"), f, open, set)
 		return err
 	})

@@ -9,6 +9,7 @@ import (
 	"patchbay/models/sampling"
 	"patchbay/models/weights"
 	"patchbay/node/fault"
+	"patchbay/node/files"
 	"patchbay/parallel"
 )
 
@@ -135,10 +136,10 @@ func hostFailure(ctx context.Context, err error) error {
 
 // modelFile describes the diffusion model of a file: of the folder for those alone, else of a full checkpoint.
 func (r *Runner) modelFile(f ModelFile) (*Model, error) {
-	path, err := r.roots.Resolve(kindDiffusion, "model.file", f.Name)
+	path, err := r.roots.Resolve(files.KindDiffusion, "model.file", f.Name)
 	var missing *fault.Failure
 	if errors.As(err, &missing) && missing.Code == fault.CodeFileMissing {
-		if other, second := r.roots.Resolve(kindCheckpoint, "model.file", f.Name); second == nil {
+		if other, second := r.roots.Resolve(files.KindCheckpoint, "model.file", f.Name); second == nil {
 			path, err = other, nil
 		}
 	}
@@ -146,9 +147,9 @@ func (r *Runner) modelFile(f ModelFile) (*Model, error) {
 		return nil, err
 	}
 	var m *Model
-	err = readHeader(path, false, func(c checkpoint, open *weights.File, set *weights.Set) (err error) {
-		if f.Fingerprint != "" && !strings.EqualFold(f.Fingerprint, c.hash) {
-			return fault.At(fault.CodeFileMissing, "model.fingerprint", "model.fingerprint: %s has the header hash %s, the request means %s: the file of that name is another one", f.Name, c.hash, f.Fingerprint)
+	err = files.ReadHeader(path, false, func(c files.Checkpoint, open *weights.File, set *weights.Set) (err error) {
+		if f.Fingerprint != "" && !strings.EqualFold(f.Fingerprint, c.Hash) {
+			return fault.At(fault.CodeFileMissing, "model.fingerprint", "model.fingerprint: %s has the header hash %s, the request means %s: the file of that name is another one", f.Name, c.Hash, f.Fingerprint)
 		}
 		m, err = openModel(f.Name, c, open, set)
 		return err

@@ -13,6 +13,7 @@ import (
 	"patchbay/engine"
 	"patchbay/engine/safetensors"
 	"patchbay/node/fault"
+	"patchbay/node/files"
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
 	"patchbay/parallel"
@@ -39,7 +40,7 @@ func imageClasses() []Class {
 		},
 		{
 			Name: "LoadImage", Display: "Load Image", Module: "nodes", Category: "image",
-			Inputs: []Input{fileIn("image", kindInputImage).with("image_upload", true)}, Outputs: slots("IMAGE", "MASK"), Run: loadImage,
+			Inputs: []Input{fileIn("image", files.KindInputImage).with("image_upload", true)}, Outputs: slots("IMAGE", "MASK"), Run: loadImage,
 			Own: []string{"image"}, Check: checkFile("image", "Invalid image file: "), Change: fileChange("image"),
 		},
 	}
@@ -49,7 +50,7 @@ func saveImages(c *Call, prefix, kind string) ([]any, error) {
 	im := value[*picture.Image](c, "images")
 	texts := c.metadata()
 	for i := range im.B {
-		p, err := checkPrefix(strings.ReplaceAll(prefix, "%batch_num%", pyjson.Str(int64(i))), im.X, im.Y)
+		p, err := files.CheckPrefix(strings.ReplaceAll(prefix, "%batch_num%", pyjson.Str(int64(i))), im.X, im.Y)
 		if err != nil {
 			return nil, err
 		}
@@ -57,7 +58,7 @@ func saveImages(c *Call, prefix, kind string) ([]any, error) {
 			return nil, err
 		}
 		data := picture.EncodePNG(im.Bytes(i), im.Y, im.X, im.C, texts...)
-		c.save(Output{Kind: "images", Prefix: p, Type: kind, Ext: ".png", Data: data, Width: im.X, Height: im.Y})
+		c.save(files.Output{Kind: "images", Prefix: p, Type: kind, Ext: ".png", Data: data, Width: im.X, Height: im.Y})
 	}
 	return nil, nil
 }
@@ -135,7 +136,7 @@ func checkSavePrefix(_ *validation, in *pyjson.Object) (string, string) {
 	if !ok {
 		return "", ""
 	}
-	if _, err := checkPrefix(prefix, 0, 0); err != nil {
+	if _, err := files.CheckPrefix(prefix, 0, 0); err != nil {
 		return "filename_prefix", strings.TrimPrefix(err.Error(), "filename_prefix: ")
 	}
 	return "", ""

@@ -3,6 +3,7 @@ package node
 import (
 	"time"
 
+	"patchbay/node/files"
 	"patchbay/parallel"
 )
 
@@ -38,7 +39,7 @@ type Event struct {
 
 // Result is what a job made.
 type Result struct {
-	Outputs  []Output
+	Outputs  []files.Output
 	UI       map[string]map[string]any // by node: what its executed event carries; file names are filled in by the caller
 	Timings  Timings
 	Executed []string // nodes that ran, in order

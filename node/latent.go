@@ -6,6 +6,7 @@ import (
 
 	"patchbay/engine/safetensors"
 	"patchbay/node/fault"
+	"patchbay/node/files"
 	"patchbay/parallel"
 )
 
@@ -34,7 +35,7 @@ func latentClasses() []Class {
 		},
 		{
 			Name: "LoadLatent", Module: "nodes", Category: "_for_testing",
-			Inputs: []Input{fileIn("latent", kindInputLatent)}, Outputs: slots("LATENT"), Run: loadLatent,
+			Inputs: []Input{fileIn("latent", files.KindInputLatent)}, Outputs: slots("LATENT"), Run: loadLatent,
 			Own: []string{"latent"}, Check: checkFile("latent", "Invalid latent file: "), Change: fileChange("latent"),
 		},
 	}
@@ -56,7 +57,7 @@ const maxLatentValues = 1 << 30
 func saveLatent(c *Call) ([]any, error) {
 	l := value[*Latent](c, "samples")
 	s := l.Samples
-	prefix, err := checkPrefix(c.str("filename_prefix"), 0, 0)
+	prefix, err := files.CheckPrefix(c.str("filename_prefix"), 0, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +69,7 @@ func saveLatent(c *Call) ([]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.save(Output{Kind: "latents", Prefix: prefix, Type: "output", Ext: ".latent", Data: data})
+	c.save(files.Output{Kind: "latents", Prefix: prefix, Type: "output", Ext: ".latent", Data: data})
 	return nil, nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"patchbay/engine"
 	"patchbay/models/weights"
 	"patchbay/node/fault"
+	"patchbay/node/files"
 	"patchbay/node/pyjson"
 )
 
@@ -16,40 +17,40 @@ func loadClasses() []Class {
 	return []Class{
 		{
 			Name: "UNETLoader", Display: "Load Diffusion Model", Module: "nodes", Category: "advanced/loaders", Heavy: stageLoad,
-			Inputs:  []Input{fileIn("unet_name", kindDiffusion), bareCombo("weight_dtype", "default", "fp8_e4m3fn", "fp8_e4m3fn_fast", "fp8_e5m2").later()},
-			Outputs: slots("MODEL"), Check: checkPrecision, Run: loadUNET, Change: modelChange(kindDiffusion, "unet_name"),
+			Inputs:  []Input{fileIn("unet_name", files.KindDiffusion), bareCombo("weight_dtype", "default", "fp8_e4m3fn", "fp8_e4m3fn_fast", "fp8_e5m2").later()},
+			Outputs: slots("MODEL"), Check: checkPrecision, Run: loadUNET, Change: modelChange(files.KindDiffusion, "unet_name"),
 		},
 		{
 			Name: "VAELoader", Display: "Load VAE", Module: "nodes", Category: "loaders", Heavy: stageLoad,
-			Inputs: []Input{{Name: "vae_name", Type: "COMBO", Files: kindVAE, Choices: []string{pixelSpace}}}, Outputs: slots("VAE"), Run: loadVAE, Change: modelChange(kindVAE, "vae_name"),
+			Inputs: []Input{{Name: "vae_name", Type: "COMBO", Files: files.KindVAE, Choices: []string{pixelSpace}}}, Outputs: slots("VAE"), Run: loadVAE, Change: modelChange(files.KindVAE, "vae_name"),
 		},
 		{
 			Name: "CheckpointLoaderSimple", Display: "Load Checkpoint", Module: "nodes", Category: "loaders", Heavy: stageLoad,
 			Description: "Loads diffusion model, text encoders and VAE from one file.",
-			Inputs:      []Input{fileIn("ckpt_name", kindCheckpoint).with()}, Outputs: slots("MODEL", "CLIP", "VAE"), Run: loadCheckpoint, Change: modelChange(kindCheckpoint, "ckpt_name"),
+			Inputs:      []Input{fileIn("ckpt_name", files.KindCheckpoint).with()}, Outputs: slots("MODEL", "CLIP", "VAE"), Run: loadCheckpoint, Change: modelChange(files.KindCheckpoint, "ckpt_name"),
 		},
 		{
 			Name: "CLIPLoader", Display: "Load CLIP", Module: "nodes", Category: "advanced/loaders", Heavy: stageLoad,
-			Inputs:  []Input{fileIn("clip_name", kindText), clipTypeInput().later(), device},
-			Outputs: slots("CLIP"), Check: checkClipType, Run: func(c *Call) ([]any, error) { return loadCLIP(c, c.str("type"), "clip_name") }, Change: modelChange(kindText, "clip_name"),
+			Inputs:  []Input{fileIn("clip_name", files.KindText), clipTypeInput().later(), device},
+			Outputs: slots("CLIP"), Check: checkClipType, Run: func(c *Call) ([]any, error) { return loadCLIP(c, c.str("type"), "clip_name") }, Change: modelChange(files.KindText, "clip_name"),
 		},
 		{
 			Name: "DualCLIPLoader", Module: "nodes", Category: "advanced/loaders", Heavy: stageLoad,
-			Inputs:  []Input{fileIn("clip_name1", kindText), fileIn("clip_name2", kindText), dualClipTypeInput(), device},
-			Outputs: slots("CLIP"), Check: checkClipType, Run: func(c *Call) ([]any, error) { return loadCLIP(c, c.str("type"), "clip_name1", "clip_name2") }, Change: modelChange(kindText, "clip_name1", "clip_name2"),
+			Inputs:  []Input{fileIn("clip_name1", files.KindText), fileIn("clip_name2", files.KindText), dualClipTypeInput(), device},
+			Outputs: slots("CLIP"), Check: checkClipType, Run: func(c *Call) ([]any, error) { return loadCLIP(c, c.str("type"), "clip_name1", "clip_name2") }, Change: modelChange(files.KindText, "clip_name1", "clip_name2"),
 		},
 		{
 			Name: "TripleCLIPLoader", Module: "comfy_extras.nodes_sd3", Category: "advanced/loaders", NewStyle: true, Heavy: stageLoad,
 			Description: "Loads the three text encoders of SD3: CLIP-L, CLIP-G and T5, in any order.",
 			Inputs:      []Input{encoderIn("clip_name1"), encoderIn("clip_name2"), encoderIn("clip_name3")}, Outputs: slots("CLIP"),
 			Run:    func(c *Call) ([]any, error) { return loadCLIP(c, "sd3", "clip_name1", "clip_name2", "clip_name3") },
-			Change: modelChange(kindText, "clip_name1", "clip_name2", "clip_name3"),
+			Change: modelChange(files.KindText, "clip_name1", "clip_name2", "clip_name3"),
 		},
 	}
 }
 
 // encoderIn is a choice of text encoder files in a class of the newer kind.
-func encoderIn(name string) Input { return fileIn(name, kindText).with() }
+func encoderIn(name string) Input { return fileIn(name, files.KindText).with() }
 
 // clipTypeInput and dualClipTypeInput are the types that ComfyUI's loaders of one and of two encoders offer.
 func clipTypeInput() Input {
@@ -67,15 +68,15 @@ func modelChange(kind string, fields ...string) func(*Call) (string, error) {
 		text := ""
 		for _, field := range fields {
 			name, ok := c.in[field].(string)
-			if !ok || (kind == kindVAE && name == pixelSpace) {
+			if !ok || (kind == files.KindVAE && name == pixelSpace) {
 				continue
 			}
 			path, err := c.run.roots.Resolve(kind, field, name)
 			if err != nil {
 				return "", err
 			}
-			if err := readHeader(path, c.wide(), func(f checkpoint, _ *weights.File, _ *weights.Set) error {
-				text += fmt.Sprintf("%s %d\n", f.key(), f.size)
+			if err := files.ReadHeader(path, c.wide(), func(f files.Checkpoint, _ *weights.File, _ *weights.Set) error {
+				text += fmt.Sprintf("%s %d\n", f.Key(), f.Size)
 				return nil
 			}); err != nil {
 				return "", err
@@ -86,13 +87,13 @@ func modelChange(kind string, fields ...string) func(*Call) (string, error) {
 }
 
 // fromFile resolves a model file and reads its header; errors name the input.
-func (c *Call) fromFile(kind, field string, f func(file checkpoint, open *weights.File, set *weights.Set) error) error {
+func (c *Call) fromFile(kind, field string, f func(file files.Checkpoint, open *weights.File, set *weights.Set) error) error {
 	name := c.str(field)
 	path, err := c.run.roots.Resolve(kind, field, name)
 	if err != nil {
 		return err
 	}
-	err = readHeader(path, c.wide(), f)
+	err = files.ReadHeader(path, c.wide(), f)
 	var known *fault.Failure
 	switch {
 	case err == nil:
@@ -107,7 +108,7 @@ func (c *Call) fromFile(kind, field string, f func(file checkpoint, open *weight
 
 func loadUNET(c *Call) ([]any, error) {
 	var m *Model
-	err := c.fromFile(kindDiffusion, "unet_name", func(f checkpoint, open *weights.File, set *weights.Set) (err error) {
+	err := c.fromFile(files.KindDiffusion, "unet_name", func(f files.Checkpoint, open *weights.File, set *weights.Set) (err error) {
 		m, err = openModel(c.str("unet_name"), f, open, set)
 		return err
 	})
@@ -124,12 +125,12 @@ func checkPrecision(v *validation, in *pyjson.Object) (field, text string) {
 	if !narrow || !ok || !isText {
 		return "", ""
 	}
-	path, err := v.roots.Resolve(kindDiffusion, "unet_name", words)
+	path, err := v.roots.Resolve(files.KindDiffusion, "unet_name", words)
 	if err != nil {
 		return "", ""
 	}
 	other := ""
-	err = readHeader(path, false, func(_ checkpoint, _ *weights.File, set *weights.Set) error {
+	err = files.ReadHeader(path, false, func(_ files.Checkpoint, _ *weights.File, set *weights.Set) error {
 		for _, n := range set.Names() {
 			if s, _ := set.Get(n); s.DType != want {
 				other = fmt.Sprintf("%s of the file is %s", n, s.DType)
@@ -149,7 +150,7 @@ func loadVAE(c *Call) ([]any, error) {
 		return []any{&VAE{Name: pixelSpace, Key: pixelSpace, Channels: 3}}, nil
 	}
 	var v *VAE
-	err := c.fromFile(kindVAE, "vae_name", func(f checkpoint, open *weights.File, set *weights.Set) (err error) {
+	err := c.fromFile(files.KindVAE, "vae_name", func(f files.Checkpoint, open *weights.File, set *weights.Set) (err error) {
 		v, err = openVAE(c.str("vae_name"), f, set)
 		return err
 	})
@@ -159,7 +160,7 @@ func loadVAE(c *Call) ([]any, error) {
 func loadCheckpoint(c *Call) ([]any, error) {
 	name := c.str("ckpt_name")
 	var out []any
-	err := c.fromFile(kindCheckpoint, "ckpt_name", func(f checkpoint, open *weights.File, set *weights.Set) error {
+	err := c.fromFile(files.KindCheckpoint, "ckpt_name", func(f files.Checkpoint, open *weights.File, set *weights.Set) error {
 		m, err := openModel(name, f, open, set)
 		if err != nil {
 			return err
@@ -182,7 +183,7 @@ func loadCheckpoint(c *Call) ([]any, error) {
 func loadCLIP(c *Call, kind string, fields ...string) ([]any, error) {
 	clip := &Clip{Type: kind}
 	for _, field := range fields {
-		err := c.fromFile(kindText, field, func(f checkpoint, open *weights.File, set *weights.Set) error {
+		err := c.fromFile(files.KindText, field, func(f files.Checkpoint, open *weights.File, set *weights.Set) error {
 			return clip.add(c.str(field), f, open, set)
 		})
 		if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"patchbay/engine/safetensors"
 	"patchbay/node/fault"
+	"patchbay/node/files"
 	"patchbay/tests/scratch"
 )
 
@@ -63,7 +64,7 @@ func TestCheckpointLoaderDrawsTheSamePicture(t *testing.T) {
 	for _, f := range []string{"clip", "t5"} {
 		copyFile(t, "tokenizers/demo_"+f+".tokenizer.json", filepath.Join(root, "tokenizers", f+".tokenizer.json"))
 	}
-	draw := func(w *Workflow, roots Roots) []byte {
+	draw := func(w *Workflow, roots files.Roots) []byte {
 		t.Helper()
 		runner, err := NewRunner(Config{Engine: refEngine(t), Roots: roots})
 		if err != nil {
@@ -87,7 +88,7 @@ func TestCheckpointLoaderDrawsTheSamePicture(t *testing.T) {
 	} {
 		text = strings.ReplaceAll(text, old, new)
 	}
-	whole := draw(graphOf(t, text), Roots{Models: []string{root}})
+	whole := draw(graphOf(t, text), files.Roots{Models: []string{root}})
 	if !bytes.Equal(whole, draw(apart, demoRoots())) {
 		t.Error("the picture of the full checkpoint differs from that of its parts")
 	}
@@ -102,7 +103,7 @@ func TestLoadersRefuseOtherKinds(t *testing.T) {
 	copyFile(t, "text_encoders/demo_t5.safetensors", filepath.Join(root, "text_encoders/t5.safetensors"))
 	copyFile(t, "text_encoders/demo_t5.safetensors", filepath.Join(root, "vae/t5.safetensors"))
 	scratch.Write(t, filepath.Join(root, "vae/broken.safetensors"), []byte("\x10\x00\x00\x00\x00\x00\x00\x00{\"a\": "))
-	runner, err := NewRunner(Config{Roots: Roots{Models: []string{root}}})
+	runner, err := NewRunner(Config{Roots: files.Roots{Models: []string{root}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +138,7 @@ func TestMissingTokenizerNamesAllPlaces(t *testing.T) {
 	for _, f := range []string{"clip", "t5"} {
 		copyFile(t, "text_encoders/demo_"+f+".safetensors", filepath.Join(root, "text_encoders/demo_"+f+".safetensors"))
 	}
-	runner, err := NewRunner(Config{Roots: Roots{Models: []string{root}, ComfyUI: "/somewhere/ComfyUI"}})
+	runner, err := NewRunner(Config{Roots: files.Roots{Models: []string{root}, ComfyUI: "/somewhere/ComfyUI"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +180,7 @@ func TestChangedModelFileIsReadAgain(t *testing.T) {
 	root := t.TempDir()
 	path := filepath.Join(root, "vae/ae.safetensors")
 	copyFile(t, "vae/demo_ae.safetensors", path)
-	runner, err := NewRunner(Config{Catalogue: NewCatalogue(sink()), Roots: Roots{Models: []string{root}}})
+	runner, err := NewRunner(Config{Catalogue: NewCatalogue(sink()), Roots: files.Roots{Models: []string{root}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"patchbay/models/text"
 	"patchbay/models/weights"
 	"patchbay/node/fault"
+	"patchbay/node/files"
 	"patchbay/parallel"
 )
 
@@ -25,10 +26,10 @@ func loraClasses() []Class {
 			Description: "Adds the low-rank adapters of a LoRA file to the diffusion model and to the text encoders. Several can follow each other.",
 			Inputs: []Input{
 				linkIn("model", "MODEL", "the diffusion model that is adapted"), linkIn("clip", "CLIP", "the text encoders that are adapted"),
-				fileIn("lora_name", kindLora).with(), strength("strength_model", "how much of it the diffusion model gets; may be negative"),
+				fileIn("lora_name", files.KindLora).with(), strength("strength_model", "how much of it the diffusion model gets; may be negative"),
 				strength("strength_clip", "how much of it the text encoders get; may be negative"),
 			},
-			Outputs: slots("MODEL", "CLIP"), Change: modelChange(kindLora, "lora_name"), Run: func(c *Call) ([]any, error) {
+			Outputs: slots("MODEL", "CLIP"), Change: modelChange(files.KindLora, "lora_name"), Run: func(c *Call) ([]any, error) {
 				m, clip, err := c.withLora(value[*Model](c, "model"), value[*Clip](c, "clip"), c.float("strength_model"), c.float("strength_clip"))
 				return []any{m, clip}, err
 			},
@@ -36,8 +37,8 @@ func loraClasses() []Class {
 		{
 			Name: "LoraLoaderModelOnly", Module: "nodes", Category: "loaders", Heavy: stageLoad,
 			Description: "Adds the low-rank adapters of a LoRA file to the diffusion model.",
-			Inputs:      []Input{bareIn("model", "MODEL"), fileIn("lora_name", kindLora), strength("strength_model", "")},
-			Outputs:     slots("MODEL"), Change: modelChange(kindLora, "lora_name"), Run: func(c *Call) ([]any, error) {
+			Inputs:      []Input{bareIn("model", "MODEL"), fileIn("lora_name", files.KindLora), strength("strength_model", "")},
+			Outputs:     slots("MODEL"), Change: modelChange(files.KindLora, "lora_name"), Run: func(c *Call) ([]any, error) {
 				m, _, err := c.withLora(value[*Model](c, "model"), nil, c.float("strength_model"), 0)
 				return []any{m}, err
 			},
@@ -48,7 +49,7 @@ func loraClasses() []Class {
 // loraUse is one LoRA file on a handle, as it was matched when the node ran. The data is read when the weights are.
 type loraUse struct {
 	name      string // as the workflow calls it
-	file      checkpoint
+	file      files.Checkpoint
 	strength  float32
 	additions []lora.Addition
 
@@ -64,7 +65,7 @@ func loraKey(uses []loraUse) string {
 			key += "+own " + uses[i].id
 			continue
 		}
-		key += fmt.Sprintf("+lora %s*%v", uses[i].file.key(), uses[i].strength)
+		key += fmt.Sprintf("+lora %s*%v", uses[i].file.Key(), uses[i].strength)
 	}
 	return key
 }
@@ -79,7 +80,7 @@ func (c *Call) withLora(m *Model, clip *Clip, onModel, onClip float64) (*Model, 
 	if err != nil {
 		return nil, nil, err
 	}
-	err = c.fromFile(kindLora, "lora_name", func(f checkpoint, _ *weights.File, set *weights.Set) error {
+	err = c.fromFile(files.KindLora, "lora_name", func(f files.Checkpoint, _ *weights.File, set *weights.Set) error {
 		found, err := lora.Match(set, keys)
 		if err != nil {
 			return err
@@ -131,7 +132,7 @@ func (c *Call) loraKeys(m *Model, clip *Clip) (*lora.Keys, error) {
 	var encoders []lora.Encoder
 	for i := range clip.parts {
 		e := lora.Encoder{Kind: clip.parts[i].kind, Shapes: map[string][]int{}}
-		if err := clip.parts[i].file.with(func(file *weights.File) error {
+		if err := clip.parts[i].file.With(func(file *weights.File) error {
 			set := file.Set().Prefix(clip.parts[i].prefix)
 			for _, name := range set.Names() {
 				e.Shapes[name] = set.Shape(name)
@@ -166,7 +167,7 @@ func withAdditions(uses []loraUse, part string, f func([]weights.LowRank) error)
 			all = append(all, u.own...)
 			continue
 		}
-		file, err := u.file.open()
+		file, err := u.file.Open()
 		if err != nil {
 			return err
 		}
@@ -200,7 +201,7 @@ func (c *Call) share(req *parallel.Request, m *Model) func() { return c.run.shar
 func (r *Runner) share(req *parallel.Model, m *Model) func() {
 	s, uses := r.shared, m.loras
 	for i := range uses {
-		req.WeightBytes += uses[i].file.size
+		req.WeightBytes += uses[i].file.Size
 	}
 	req.Key = m.Key + loraKey(uses)
 	req.Load = func(ops engine.Ops, held dit.Held) (dit.Model, error) {
@@ -240,7 +241,7 @@ func (e *adaptedEncoder[T]) Close() { e.free() }
 
 // lentEncoder takes an encoder with the adapters of its clip from the cache, or loads what is missing of it.
 func lentEncoder[T resident](c *Call, l *parallel.Local, clip *Clip, e *encoder, open func(engine.Ops, *weights.Set, []byte) (T, error), adapt func(T, engine.Ops, []weights.LowRank) (T, error)) (T, error) {
-	key := e.kind + " " + e.file.file.key() + " " + e.prefix
+	key := e.kind + " " + e.file.Checkpoint.Key() + " " + e.prefix
 	var uses []loraUse
 	for _, u := range clip.loras {
 		if len(additionsTo(u.additions, e.kind)) > 0 {

@@ -15,6 +15,7 @@ import (
 	"patchbay/engine"
 	"patchbay/engine/safetensors"
 	"patchbay/node/fault"
+	"patchbay/node/files"
 	"patchbay/parallel"
 	"patchbay/tests/golden"
 	"patchbay/tests/scratch"
@@ -53,7 +54,7 @@ func demoModules() map[string][2]int {
 }
 
 // loraRoots are the demo's models with a folder for LoRA files that holds one, two (all networks), model (the diffusion model only) and other (nothing of it).
-func loraRoots(t *testing.T) Roots {
+func loraRoots(t *testing.T) files.Roots {
 	t.Helper()
 	root := t.TempDir()
 	at := func(name string) string { return filepath.Join(root, "loras", name+".safetensors") }
@@ -109,7 +110,7 @@ type loraBench struct {
 	got   []float32
 }
 
-func newLoraBench(t *testing.T, roots Roots, cfg parallel.Config, weightBytes int64) *loraBench {
+func newLoraBench(t *testing.T, roots files.Roots, cfg parallel.Config, weightBytes int64) *loraBench {
 	t.Helper()
 	b := &loraBench{packs: packs{mu: &sync.Mutex{}, held: map[*byte]int{}, count: new(int)}}
 	cfg.NewOps = func(rank, ranks int) (engine.Ops, error) {

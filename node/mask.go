@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"patchbay/node/fault"
+	"patchbay/node/files"
 	"patchbay/node/picture"
 	"patchbay/node/picture/resample"
 )
@@ -45,7 +46,7 @@ func maskClasses() []Class {
 		},
 		{
 			Name: "LoadImageMask", Display: "Load Image (as Mask)", Module: "nodes", Category: "mask",
-			Inputs:  []Input{fileIn("image", kindInputImage).with("image_upload", true), bareCombo("channel", "alpha", "red", "green", "blue")},
+			Inputs:  []Input{fileIn("image", files.KindInputImage).with("image_upload", true), bareCombo("channel", "alpha", "red", "green", "blue")},
 			Outputs: slots("MASK"), Run: loadImageMask, Own: []string{"image"}, Check: checkFile("image", "Invalid image file: "), Change: fileChange("image"),
 		},
 		{

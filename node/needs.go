@@ -1,8 +1,10 @@
 package node
 
+import "patchbay/node/files"
+
 // Needs lists the files that the nodes above the outputs of a validated job name, each once, in the order of the workflow. Files sent with the job are
 // not among them. What Stock has not seen has neither size nor hash.
-func Needs(cat *Catalogue, stock *Stock, job Job) []NeededFile {
+func Needs(cat *Catalogue, stock *files.Stock, job Job) []files.NeededFile {
 	outputs := job.Targets
 	if len(outputs) == 0 {
 		for _, id := range job.Workflow.IDs() {
@@ -12,8 +14,8 @@ func Needs(cat *Catalogue, stock *Stock, job Job) []NeededFile {
 		}
 	}
 	reached := newPlan(job.Workflow, cat, outputs, func(string) bool { return false }).waits
-	var out []NeededFile
-	seen := map[NeededFile]bool{}
+	var out []files.NeededFile
+	seen := map[files.NeededFile]bool{}
 	for _, id := range job.Workflow.IDs() {
 		if _, ok := reached[id]; !ok {
 			continue
@@ -35,18 +37,18 @@ func Needs(cat *Catalogue, stock *Stock, job Job) []NeededFile {
 }
 
 // names returns the file that an input of a node names, if it names one that has to be there.
-func (in *Input) names(job Job, id string) (NeededFile, bool) {
+func (in *Input) names(job Job, id string) (files.NeededFile, bool) {
 	v, ok := job.Workflow.Input(id, in.Name)
 	name, text := v.(string)
 	if in.Files == "" || !ok || !text {
-		return NeededFile{}, false
+		return files.NeededFile{}, false
 	}
 	for _, c := range in.Choices { // a name that is no file, as pixel_space
 		if c == name {
-			return NeededFile{}, false
+			return files.NeededFile{}, false
 		}
 	}
-	base, _ := annotated(name)
+	base, _ := files.Annotated(name)
 	_, sent := job.Inputs[base]
-	return NeededFile{Kind: in.Files, Name: name}, !sent
+	return files.NeededFile{Kind: in.Files, Name: name}, !sent
 }

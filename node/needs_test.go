@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"patchbay/node/files"
 )
 
 // TestStockTellsFilesApart: what a workflow needs is named with size and header hash, found again, and missed when it is gone or has changed.
@@ -21,7 +23,7 @@ func TestStockTellsFilesApart(t *testing.T) {
 	if fail != nil {
 		t.Fatal(fail)
 	}
-	stock := NewStock(Roots{Models: []string{root}})
+	stock := files.NewStock(files.Roots{Models: []string{root}})
 	needs := Needs(NewCatalogue(), stock, Job{Workflow: w})
 	var names []string
 	for _, f := range needs {
@@ -36,7 +38,7 @@ func TestStockTellsFilesApart(t *testing.T) {
 	if err := stock.Lacks(needs); err != nil {
 		t.Errorf("all files are there: %v", err)
 	}
-	other := append([]NeededFile(nil), needs...)
+	other := append([]files.NeededFile(nil), needs...)
 	other[0].Hash = strings.Repeat("0", 64)
 	if err := stock.Lacks(other); err == nil || !strings.Contains(err.Error(), "another file") {
 		t.Errorf("a file with another header: %v", err)
@@ -62,7 +64,7 @@ func TestNeedsLeavesOut(t *testing.T) {
 	if fail != nil {
 		t.Fatal(fail)
 	}
-	stock := NewStock(Roots{Input: dir})
+	stock := files.NewStock(files.Roots{Input: dir})
 	job := Job{Workflow: w, Inputs: map[string][]byte{"sent.png": []byte("y")}}
 	got := Needs(NewCatalogue(), stock, job)
 	if len(got) != 1 || got[0].Name != "here.png" || got[0].Shared() || got[0].Bytes != 1 || stock.Lacks(got) != nil {

@@ -13,6 +13,7 @@ import (
 	"patchbay/engine"
 	"patchbay/engine/safetensors"
 	"patchbay/models/weights/goldenweights"
+	"patchbay/node/files"
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
 	"patchbay/tests/scratch"
@@ -244,7 +245,7 @@ func TestAutoencoderNodesEqualComfyUI(t *testing.T) {
 	}
 	root := t.TempDir()
 	writeGolden(t, "vae-kl", filepath.Join(root, "vae", "kl.safetensors"))
-	run, err := NewRunner(Config{Engine: engineOf(t, fastOps), Roots: Roots{Models: []string{root}}})
+	run, err := NewRunner(Config{Engine: engineOf(t, fastOps), Roots: files.Roots{Models: []string{root}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -375,7 +376,7 @@ func TestObjectInfoMatchesComfyUI(t *testing.T) {
 			t.Errorf("class %s is missing", name)
 			continue
 		}
-		text, err := json.Marshal(cat.ObjectInfo(Roots{}, name)[name])
+		text, err := json.Marshal(cat.ObjectInfo(files.Roots{}, name)[name])
 		if err != nil {
 			t.Fatal(err)
 		}

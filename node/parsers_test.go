@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/node/files"
 	"patchbay/node/pyjson"
 	"patchbay/tests/hammer"
 )
@@ -40,7 +41,7 @@ func workflowTarget() *hammer.Target[*Workflow] {
 			if second := again.JSON(); !bytes.Equal(first, second) {
 				return fmt.Errorf("not stable:\n%s\n%s", first, second)
 			}
-			outputs, failure := Validate(cat, Roots{}, Job{Workflow: w})
+			outputs, failure := Validate(cat, files.Roots{}, Job{Workflow: w})
 			if len(outputs) == 0 && failure == nil {
 				return fmt.Errorf("no outputs and no failure")
 			}

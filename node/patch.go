@@ -45,7 +45,7 @@ func (m *Model) patched(patches []Patch) (*Model, error) {
 		}
 		use.own = append(use.own, low)
 		use.id += fmt.Sprintf("+%s %v %v %v %s", p.Key, p.Offset, low.Scale, p.Up.Shape, p.ID)
-		use.file.size += int64(len(p.Up.Data) + len(p.Down.Data))
+		use.file.Size += int64(len(p.Up.Data) + len(p.Down.Data))
 	}
 	adapted := *m
 	adapted.loras = append(slices.Clone(m.loras), use)

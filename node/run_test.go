@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"patchbay/node/fault"
+	"patchbay/node/files"
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
 	"patchbay/parallel"
@@ -212,7 +213,7 @@ func checkFileNames(t *testing.T, r recordedRun, result *Result, folder string, 
 	t.Helper()
 	for _, o := range result.Outputs {
 		if !slices.Contains(result.Cached, o.Node) {
-			ref, err := Commit(folder, o)
+			ref, err := files.Commit(folder, o)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -11,6 +11,7 @@ import (
 
 	"patchbay/models/tokenizer"
 	"patchbay/node/fault"
+	"patchbay/node/files"
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
 	"patchbay/parallel"
@@ -20,7 +21,7 @@ import (
 type Config struct {
 	// Engine lends the devices; nil: only nodes that need none can run (tests, dry runs).
 	Engine *parallel.Engine
-	Roots  Roots
+	Roots  files.Roots
 	// Compute is the type of the denoise loop's activations; empty: f32.
 	Compute Compute
 	// Catalogue of classes; nil: NewCatalogue().
@@ -41,7 +42,7 @@ type Config struct {
 type Runner struct {
 	engine  *parallel.Engine
 	compute Compute
-	roots   Roots
+	roots   files.Roots
 	cat     *Catalogue
 	work    sync.Mutex
 	values  *lru[*entry]
@@ -57,7 +58,7 @@ type Runner struct {
 // entry is the cached result of one node.
 type entry struct {
 	outputs []any
-	files   []Output
+	files   []files.Output
 	ui      map[string]any
 }
 
@@ -113,7 +114,7 @@ func (r *Runner) Free() {
 func (r *Runner) Catalogue() *Catalogue { return r.cat }
 
 // Roots returns the folders that names refer to.
-func (r *Runner) Roots() Roots { return r.roots }
+func (r *Runner) Roots() files.Roots { return r.roots }
 
 // Run validates and executes a job. Events are emitted one at a time, in ComfyUI's order, without the terminal one: that follows from the
 // error. An error is always a *Failure; the result is returned with it as far as it got. Cancelling ctx ends the job within a block.
@@ -327,7 +328,7 @@ func checkType(in *Input, v any) error {
 
 // call runs the function of a class. A panic becomes a failure with the stack.
 func (x *execution) call(id string, k *Class, in map[string]any) (e *entry, err error) {
-	var saved []Output
+	var saved []files.Output
 	c := &Call{Context: x.ctx, Job: x.job, ID: id, Class: k, in: in, run: x.run, emit: x.emit, outputs: &saved, ui: map[string]any{}, spent: &x.result.Timings, stats: &x.result.Stats, warnings: &x.result.Warnings}
 	began, before := time.Now(), x.result.Timings
 	defer func() {

@@ -4,6 +4,7 @@ import (
 	"patchbay/models/vae"
 	"patchbay/models/weights"
 	"patchbay/node/fault"
+	"patchbay/node/files"
 	"patchbay/node/picture"
 	"patchbay/parallel"
 )
@@ -13,19 +14,19 @@ type VAE struct {
 	Name     string
 	Key      string // file and header hash, or pixelSpace
 	Channels int    // of the latents it takes
-	file     *lazily
+	file     *files.Opener
 }
 
 // pixelSpace is ComfyUI's built-in autoencoder of models that work on pixels: values -1..1, no compression.
 const pixelSpace = "pixel_space"
 
 // openVAE makes a handle after checking that the file holds an autoencoder.
-func openVAE(name string, f checkpoint, set *weights.Set) (*VAE, error) {
+func openVAE(name string, f files.Checkpoint, set *weights.Set) (*VAE, error) {
 	for _, prefix := range []string{"", "first_stage_model.", "vae."} {
 		if !set.Has(prefix + "decoder.conv_in.weight") {
 			continue
 		}
-		v := &VAE{Name: name, Key: f.key(), Channels: set.Dim(prefix+"decoder.conv_in.weight", 1), file: &lazily{file: f}}
+		v := &VAE{Name: name, Key: f.Key(), Channels: set.Dim(prefix+"decoder.conv_in.weight", 1), file: &files.Opener{Checkpoint: f}}
 		if n := set.Dim(prefix+"post_quant_conv.weight", 1); n > 0 {
 			v.Channels = n
 		}
@@ -73,8 +74,8 @@ func (c *Call) withVAE(v *VAE, need func(vae.Config) (int, error), f func(*vae.V
 func (c *Call) withLoadedVAE(v *VAE, f func(*parallel.Local, *vae.VAE) error) error {
 	return c.do("vae "+v.Name, func(l *parallel.Local) error {
 		net, err := lent(c, "vae "+v.Key, func() (net *vae.VAE, err error) {
-			err = v.file.with(func(file *weights.File) error {
-				net, err = vae.Open(l.Ops, file.Set(), config(file, "vae"))
+			err = v.file.With(func(file *weights.File) error {
+				net, err = vae.Open(l.Ops, file.Set(), files.Config(file, "vae"))
 				return err
 			})
 			if err != nil {

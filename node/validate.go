@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"patchbay/node/fault"
+	"patchbay/node/files"
 	"patchbay/node/pyjson"
 )
 
@@ -16,7 +17,7 @@ import (
 //
 // With no good output the failure is fatal and outputs is nil. With some good outputs the failure, if not nil, tells of the bad ones
 // (ComfyUI answers 200 and node_errors then): check len(outputs).
-func Validate(cat *Catalogue, roots Roots, job Job) (outputs []string, failure *fault.Failure) {
+func Validate(cat *Catalogue, roots files.Roots, job Job) (outputs []string, failure *fault.Failure) {
 	if job.Workflow == nil {
 		return nil, &fault.Failure{Code: fault.CodeNoPrompt, Message: "No prompt provided", Details: "No prompt provided"}
 	}
@@ -73,7 +74,7 @@ const (
 // validation is one walk over a workflow.
 type validation struct {
 	cat   *Catalogue
-	roots *Roots
+	roots *files.Roots
 	job   *Job
 	w     *Workflow
 	done  map[string]*verdict

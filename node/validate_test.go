@@ -9,13 +9,14 @@ import (
 	"testing"
 
 	"patchbay/node/fault"
+	"patchbay/node/files"
 	"patchbay/node/pyjson"
 	"patchbay/tests/golden"
 	"patchbay/tests/scratch"
 )
 
 // serverRoots are the folders of the server that the validation goldens were recorded from.
-func serverRoots(t *testing.T) Roots {
+func serverRoots(t *testing.T) files.Roots {
 	t.Helper()
 	base := t.TempDir()
 	for _, f := range []string{
@@ -24,7 +25,7 @@ func serverRoots(t *testing.T) Roots {
 	} {
 		scratch.Touch(t, filepath.Join(base, f))
 	}
-	return Roots{Models: []string{filepath.Join(base, "models")}, Input: filepath.Join(base, "input"), Output: filepath.Join(base, "output"), Temp: filepath.Join(base, "temp")}
+	return files.Roots{Models: []string{filepath.Join(base, "models")}, Input: filepath.Join(base, "input"), Output: filepath.Join(base, "output"), Temp: filepath.Join(base, "temp")}
 }
 
 // bodyCase are cases about the HTTP body around the graph: package ipc answers them.
@@ -111,7 +112,7 @@ func TestValidationMatchesGolden(t *testing.T) {
 }
 
 // validateBody takes graph and targets from a POST /prompt body.
-func validateBody(cat *Catalogue, roots Roots, body *pyjson.Object) ([]string, *fault.Failure, *Workflow) {
+func validateBody(cat *Catalogue, roots files.Roots, body *pyjson.Object) ([]string, *fault.Failure, *Workflow) {
 	prompt, _ := body.Get("prompt")
 	w, failure := ParseWorkflow(prompt)
 	if failure != nil {
@@ -243,7 +244,7 @@ func TestValidateTellsTheCycle(t *testing.T) {
 		t.Fatal(f)
 	}
 	cat := NewCatalogue(Class{Name: "Sink", Output: true, Inputs: []Input{bareIn("value", "CONDITIONING")}})
-	_, failure := Validate(cat, Roots{}, Job{Workflow: w})
+	_, failure := Validate(cat, files.Roots{}, Job{Workflow: w})
 	if failure == nil || failure.NodeErrors["a"] == nil {
 		t.Fatalf("got %+v, want a dependency cycle at node a", failure)
 	}
@@ -258,7 +259,7 @@ func TestValidateRefusesPrefixesOutsideBeforeWork(t *testing.T) {
 	if f != nil {
 		t.Fatal(f)
 	}
-	_, failure := Validate(NewCatalogue(), Roots{}, Job{Workflow: w, Inputs: map[string][]byte{"a.png": {1}}})
+	_, failure := Validate(NewCatalogue(), files.Roots{}, Job{Workflow: w, Inputs: map[string][]byte{"a.png": {1}}})
 	if failure == nil || failure.Node != "2" || failure.Field != "filename_prefix" {
 		t.Errorf("got %+v, want an error about filename_prefix of node 2", failure)
 	}

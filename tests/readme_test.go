@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"patchbay/node"
+	"patchbay/node/files"
 	"patchbay/node/pyjson"
 )
 
@@ -20,7 +21,7 @@ func nodeTable(t *testing.T) string {
 	cat := node.NewCatalogue()
 	groups := map[string][]string{}
 	for _, name := range cat.Classes() {
-		info, ok := cat.ObjectInfo(node.Roots{}, name)[name].(*pyjson.Object)
+		info, ok := cat.ObjectInfo(files.Roots{}, name)[name].(*pyjson.Object)
 		if !ok {
 			t.Fatalf("no object_info of %s", name)
 		}

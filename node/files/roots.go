@@ -1,4 +1,4 @@
-package node
+package files
 
 import (
 	"errors"
@@ -24,26 +24,26 @@ type Roots struct {
 
 // Kinds of files: the folders under a models root that hold them, as ComfyUI names them.
 const (
-	kindDiffusion   = "diffusion_models"
-	kindText        = "text_encoders"
-	kindVAE         = "vae"
-	kindLora        = "loras"
-	kindCheckpoint  = "checkpoints"
-	kindInputImage  = "input_images"
-	kindInputLatent = "input_latents"
+	KindDiffusion   = "diffusion_models"
+	KindText        = "text_encoders"
+	KindVAE         = "vae"
+	KindLora        = "loras"
+	KindCheckpoint  = "checkpoints"
+	KindInputImage  = "input_images"
+	KindInputLatent = "input_latents"
 )
 
 // Kinds returns the kinds of model files that List and Resolve know.
 func Kinds() []string {
-	return []string{kindDiffusion, kindText, kindVAE, kindLora, kindCheckpoint}
+	return []string{KindDiffusion, KindText, KindVAE, KindLora, KindCheckpoint}
 }
 
 // folders returns the sub-folders of a models root that hold a kind, in search order.
 func folders(kind string) []string {
 	switch kind {
-	case kindDiffusion, kindGGUF:
+	case KindDiffusion, KindGGUF:
 		return []string{"unet", "diffusion_models"}
-	case kindText:
+	case KindText:
 		return []string{"text_encoders", "clip"}
 	}
 	return []string{kind}
@@ -53,7 +53,7 @@ func folders(kind string) []string {
 func (r *Roots) dirs(kind string) []string {
 	var out []string
 	switch kind {
-	case kindInputImage, kindInputLatent:
+	case KindInputImage, KindInputLatent:
 		if r.Input != "" {
 			out = append(out, r.Input)
 		}
@@ -79,7 +79,7 @@ func (r *Roots) List(kind string) []string {
 	for _, dir := range r.dirs(kind) {
 		r.walk(kind, dir, "", 0, seen)
 	}
-	if kind == kindDiffusion || kind == kindText || kind == kindVAE {
+	if kind == KindDiffusion || kind == KindText || kind == KindVAE {
 		for _, dir := range r.folderRoots() {
 			r.walkFolders(kind, dir, "", 0, seen)
 		}
@@ -110,7 +110,7 @@ func (r *Roots) walk(kind, dir, sub string, depth int, seen map[string]bool) {
 			mode = info.Mode()
 		}
 		switch {
-		case mode.IsDir() && kind != kindInputImage && kind != kindInputLatent:
+		case mode.IsDir() && kind != KindInputImage && kind != KindInputLatent:
 			if !isPipeline(full) && !isTransformer(full) { // entries of their own, see walkFolders
 				r.walk(kind, dir, name, depth+1, seen)
 			}
@@ -124,16 +124,16 @@ func (r *Roots) walk(kind, dir, sub string, depth int, seen map[string]bool) {
 func hasKindExtension(kind, name string) bool {
 	ext := strings.ToLower(filepath.Ext(name))
 	switch kind {
-	case kindInputImage:
+	case KindInputImage:
 		return strings.Contains(" .png .jpg .jpeg .webp .bmp .gif .tif .tiff ", " "+ext+" ") && ext != ""
-	case kindInputLatent:
+	case KindInputLatent:
 		return ext == ".latent"
 	}
 	switch {
-	case kind == kindGGUF:
+	case kind == KindGGUF:
 		return ext == ".gguf"
 	case ext == ".gguf":
-		return kind == kindDiffusion || kind == kindText
+		return kind == KindDiffusion || kind == KindText
 	}
 	return ext == ".safetensors" || ext == ".sft" || strings.HasSuffix(name, ".safetensors.index.json")
 }
@@ -187,8 +187,8 @@ func (r *Roots) Resolve(kind, field, name string) (string, error) {
 	return "", fault.At(fault.CodeFileMissing, field, "%s: no file %q in %s; allowed: %s", field, name, fault.List(r.dirs(kind)), fault.List(r.List(kind)))
 }
 
-// annotated splits ComfyUI's suffix off a file name: "a.png [output]" is a.png in the output folder.
-func annotated(name string) (base, kind string) {
+// Annotated splits ComfyUI's suffix off a file name: "a.png [output]" is a.png in the output folder.
+func Annotated(name string) (base, kind string) {
 	for _, k := range []string{"input", "output", "temp"} {
 		if b, ok := strings.CutSuffix(name, "["+k+"]"); ok {
 			return strings.TrimSuffix(b, " "), k
@@ -199,16 +199,16 @@ func annotated(name string) (base, kind string) {
 
 // Picture returns the path of a file that a user names in LoadImage or LoadLatent: in the input folder, or in the one that the name is annotated with.
 func (r *Roots) Picture(field, name string) (string, error) {
-	base, kind := annotated(name)
+	base, kind := Annotated(name)
 	dir := map[string]string{"input": r.Input, "output": r.Output, "temp": r.Temp}[kind]
 	if base == "" || base == "." || !filepath.IsLocal(filepath.FromSlash(base)) {
-		return "", fault.At(fault.CodeFileOutsideRoot, field, "%s: %q is not a file name inside the %s folder; allowed: %s", field, name, kind, fault.List(r.List(kindInputImage)))
+		return "", fault.At(fault.CodeFileOutsideRoot, field, "%s: %q is not a file name inside the %s folder; allowed: %s", field, name, kind, fault.List(r.List(KindInputImage)))
 	}
 	path := filepath.Join(dir, filepath.FromSlash(base))
 	info, err := os.Stat(path)
 	switch {
 	case dir == "" || errors.Is(err, fs.ErrNotExist) || (err == nil && !info.Mode().IsRegular()):
-		return "", fault.At(fault.CodeFileMissing, field, "%s: no file %q in the %s folder (%s); allowed: %s", field, base, kind, dir, fault.List(r.List(kindInputImage)))
+		return "", fault.At(fault.CodeFileMissing, field, "%s: no file %q in the %s folder (%s); allowed: %s", field, base, kind, dir, fault.List(r.List(KindInputImage)))
 	case err != nil:
 		return "", fault.At(fault.CodeFileMissing, field, "%s: %v", field, err)
 	case !r.inside(path):
@@ -217,5 +217,5 @@ func (r *Roots) Picture(field, name string) (string, error) {
 	return path, nil
 }
 
-// kindGGUF are the diffusion models that the loaders of ComfyUI-GGUF list: the GGUF files of the folders of diffusion models.
-const kindGGUF = "unet_gguf"
+// KindGGUF are the diffusion models that the loaders of ComfyUI-GGUF list: the GGUF files of the folders of diffusion models.
+const KindGGUF = "unet_gguf"

@@ -1,4 +1,4 @@
-package node
+package files
 
 import (
 	"os"
@@ -23,20 +23,20 @@ func TestRootsResolve(t *testing.T) {
 		}
 	}
 	r := Roots{Models: []string{base}}
-	if got, want := r.List(kindVAE), []string{"ae.safetensors", "in.safetensors"}; !slices.Equal(got, want) {
+	if got, want := r.List(KindVAE), []string{"ae.safetensors", "in.safetensors"}; !slices.Equal(got, want) {
 		t.Errorf("vae lists %v, want %v: links that leave the roots are left out", got, want)
 	}
-	if got, want := r.List(kindText), []string{"sub/l.safetensors", "t5.sft"}; !slices.Equal(got, want) {
+	if got, want := r.List(KindText), []string{"sub/l.safetensors", "t5.sft"}; !slices.Equal(got, want) {
 		t.Errorf("text encoders list %v, want %v", got, want)
 	}
-	if p, err := r.Resolve(kindText, "clip_name", "sub/l.safetensors"); err != nil || !strings.HasSuffix(p, "clip/sub/l.safetensors") {
+	if p, err := r.Resolve(KindText, "clip_name", "sub/l.safetensors"); err != nil || !strings.HasSuffix(p, "clip/sub/l.safetensors") {
 		t.Errorf("sub/l.safetensors is %q, %v", p, err)
 	}
 	for name, code := range map[string]string{
 		"../text_encoders/t5.sft": fault.CodeFileOutsideRoot, filepath.Join(base, "vae/ae.safetensors"): fault.CodeFileOutsideRoot, "out.safetensors": fault.CodeFileOutsideRoot,
 		"folder/secret.safetensors": fault.CodeFileOutsideRoot, "none.safetensors": fault.CodeFileMissing, "folder": fault.CodeFileMissing, "": fault.CodeFileOutsideRoot,
 	} {
-		_, err := r.Resolve(kindVAE, "vae_name", name)
+		_, err := r.Resolve(KindVAE, "vae_name", name)
 		if err == nil {
 			t.Errorf("%q was resolved", name)
 			continue

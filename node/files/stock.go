@@ -1,4 +1,4 @@
-package node
+package files
 
 import (
 	"crypto/sha256"
@@ -25,7 +25,7 @@ func (f NeededFile) Same(g NeededFile) bool {
 }
 
 // Shared tells whether the file lies in a models root, where other machines may have the same; inputs are one machine's own.
-func (f NeededFile) Shared() bool { return f.Kind != kindInputImage && f.Kind != kindInputLatent }
+func (f NeededFile) Shared() bool { return f.Kind != KindInputImage && f.Kind != KindInputLatent }
 
 // Stock knows the files of the roots. Headers are read once and again when a file has changed. Safe for concurrent use.
 type Stock struct {
@@ -45,7 +45,7 @@ func NewStock(roots Roots) *Stock { return &Stock{roots: roots, known: map[strin
 // Models lists the files of the models roots. A file without a readable header is listed without a hash.
 func (s *Stock) Models() []NeededFile {
 	var out []NeededFile
-	for _, kind := range append(Kinds(), kindGGUF) {
+	for _, kind := range append(Kinds(), KindGGUF) {
 		for _, name := range s.roots.List(kind) {
 			if f, ok := s.Find(kind, name); ok {
 				out = append(out, f)
@@ -116,8 +116,8 @@ func hashFile(path string, model bool) string {
 		return hex.EncodeToString(sum[:])
 	}
 	hash := ""
-	err := readHeader(path, false, func(c checkpoint, _ *weights.File, _ *weights.Set) error {
-		hash = c.hash
+	err := ReadHeader(path, false, func(c Checkpoint, _ *weights.File, _ *weights.Set) error {
+		hash = c.Hash
 		return nil
 	})
 	if err != nil {

@@ -1,4 +1,4 @@
-package node
+package files
 
 import (
 	"encoding/json"
@@ -59,7 +59,7 @@ func (r *Roots) walkFolders(kind, dir, sub string, depth int, seen map[string]bo
 				seen[strings.TrimSuffix(entry+"/"+part, "/")] = true
 			}
 		case isTransformer(full):
-			if kind == kindDiffusion {
+			if kind == KindDiffusion {
 				seen[entry] = true
 			}
 		case depth < 8:
@@ -85,9 +85,9 @@ func (r *Roots) subfolders(dir string) []string {
 func (r *Roots) parts(kind, pipeline string) []string {
 	var out []string
 	switch kind {
-	case kindDiffusion:
+	case KindDiffusion:
 		return []string{""}
-	case kindText, kindVAE:
+	case KindText, KindVAE:
 		for _, name := range r.subfolders(pipeline) {
 			if partKind(name) == kind && isFile(filepath.Join(pipeline, name, "config.json")) {
 				out = append(out, name)
@@ -102,9 +102,9 @@ func (r *Roots) parts(kind, pipeline string) []string {
 func partKind(name string) string {
 	switch {
 	case name == "vae":
-		return kindVAE
+		return KindVAE
 	case strings.HasPrefix(name, "text_encoder"):
-		return kindText
+		return KindText
 	}
 	return ""
 }
@@ -115,9 +115,9 @@ func (r *Roots) folder(kind, field, name string) (string, error) {
 	for _, root := range r.folderRoots() {
 		full := filepath.Join(root, filepath.FromSlash(name))
 		switch {
-		case kind == kindDiffusion && isPipeline(full):
+		case kind == KindDiffusion && isPipeline(full):
 			full = filepath.Join(full, "transformer")
-		case kind == kindDiffusion && isTransformer(full) && !isPipeline(filepath.Dir(full)):
+		case kind == KindDiffusion && isTransformer(full) && !isPipeline(filepath.Dir(full)):
 		case partKind(filepath.Base(full)) == kind && isPipeline(filepath.Dir(full)) && isFile(filepath.Join(full, "config.json")):
 		default:
 			continue
@@ -147,8 +147,8 @@ func hiddenShard(path string) bool {
 	return ok && isFile(filepath.Join(filepath.Dir(path), index))
 }
 
-// folderOf returns the folder that a checkpoint lies in, which is the checkpoint itself when that is a folder.
-func folderOf(path string) string {
+// FolderOf returns the folder that a checkpoint lies in, which is the checkpoint itself when that is a folder.
+func FolderOf(path string) string {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		return path
 	}

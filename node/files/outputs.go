@@ -1,4 +1,4 @@
-package node
+package files
 
 import (
 	"errors"
@@ -30,9 +30,9 @@ func (f FileRef) Map() map[string]any {
 // maxFileName leaves room for counter and extension in the 255 bytes that file systems allow.
 const maxFileName = 230
 
-// checkPrefix replaces the variables of a filename_prefix (%width%, %height%, %year% ... %second%; local time) and returns it as a clean relative path.
+// CheckPrefix replaces the variables of a filename_prefix (%width%, %height%, %year% ... %second%; local time) and returns it as a clean relative path.
 // A prefix that leaves the output folder is refused: code file_outside_root.
-func checkPrefix(prefix string, width, height int) (string, error) {
+func CheckPrefix(prefix string, width, height int) (string, error) {
 	if strings.Contains(prefix, "%") {
 		now := time.Now()
 		two := func(n int) string { return fmt.Sprintf("%02d", n) }
@@ -112,7 +112,7 @@ func linkOf(folder, path string) string {
 
 // place makes the folder of an output and returns it with its path below outputDir and the first part of the file name.
 func place(outputDir string, out Output) (folder, sub, name string, err error) {
-	prefix, err := checkPrefix(out.Prefix, out.Width, out.Height)
+	prefix, err := CheckPrefix(out.Prefix, out.Width, out.Height)
 	if err != nil {
 		return "", "", "", err
 	}

@@ -1,4 +1,4 @@
-package node
+package files
 
 import (
 	"fmt"
@@ -104,7 +104,7 @@ func TestCommitStaysInTheFolder(t *testing.T) {
 }
 
 func TestPrefixVariables(t *testing.T) {
-	got, err := checkPrefix("%year%/%width%x%height%_%foo%", 640, 480)
+	got, err := CheckPrefix("%year%/%width%x%height%_%foo%", 640, 480)
 	want := fmt.Sprintf("%d/640x480_%%foo%%", time.Now().Year())
 	if err != nil || got != want {
 		t.Errorf("got %q, %v, want %q", got, err, want)
