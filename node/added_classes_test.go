@@ -12,7 +12,6 @@ import (
 	"patchbay/engine/safetensors"
 	"patchbay/models/dit"
 	"patchbay/models/sampling"
-	"patchbay/models/tokenizer"
 	"patchbay/node/files"
 	"patchbay/node/pyjson"
 	"patchbay/parallel"
@@ -194,40 +193,12 @@ func TestTellsTheWholePicture(t *testing.T) {
 	}
 }
 
-// TestSD3Prompts: which encoders CLIPTextEncodeSD3 asks, and that both CLIPs get as many chunks.
-func TestSD3Prompts(t *testing.T) {
-	run, err := NewRunner(Config{Roots: demoRoots()})
-	check(t, err)
-	defer run.Close()
-	handle := exec(t, run, "CLIPLoader", map[string]any{"clip_name": "demo_clip.safetensors", "type": "stable_diffusion"})
-	v, _ := run.handles.use(handle.(Handle).ID)
-	demo := v.(*Clip)
-	clip := &Clip{Type: "sd3", parts: []encoder{demo.parts[0], demo.parts[0]}}
-	clip.parts[1].kind = "clip_g"
-	c := &Call{run: run, Class: run.cat.Class("CLIPTextEncodeSD3")}
-	long := strings.Repeat("a red heart and a blue star ", 30)
-	got, err := c.prompts(clip, func(key string) (string, bool) { return map[string]string{"clip_l": long}[key], true })
-	check(t, err)
-	l, g := got["clip_l"].Chunks, got["clip_g"].Chunks
-	if len(l) < 2 || len(g) != len(l) {
-		t.Fatalf("%d chunks for CLIP-L, %d for CLIP-G: want the same number, at least 2", len(l), len(g))
-	}
-	if !slices.EqualFunc(g[0], g[1], func(a, b tokenizer.Token) bool { return a.ID == b.ID }) {
-		t.Errorf("the chunks behind an empty prompt differ from it: %v, %v", g[0], g[1])
-	}
-	got, err = c.prompts(clip, func(key string) (string, bool) { return "x", key == "clip_g" })
-	check(t, err)
-	if _, asked := got["clip_l"]; asked || len(got) != 1 {
-		t.Errorf("asked %d encoders, want clip_g alone", len(got))
-	}
-}
-
 // TestAddNoise: a flow model mixes sigma*noise + (1-sigma)*latent, with the distance of the ends as sigma; nothing happens without sigmas.
 func TestAddNoise(t *testing.T) {
 	run, err := NewRunner(Config{})
 	check(t, err)
 	defer run.Close()
-	model, noise := run.handles.grant(analyticModel(t), 0), exec(t, run, "RandomNoise", map[string]any{"noise_seed": 5})
+	model, noise := run.Hold(analyticModel(t), 0), exec(t, run, "RandomNoise", map[string]any{"noise_seed": 5})
 	start := ramp(-3, 2, 4, 2, 2)
 	add := func(sigmas ...float32) []float32 {
 		o := exec(t, run, "AddNoise", map[string]any{"model": model, "noise": noise, "sigmas": NewTensor(sigmas, len(sigmas)), "latent_image": latentValue(start)})

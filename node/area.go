@@ -38,7 +38,7 @@ func areaClasses() []Class {
 func setArea(c *Call) ([]any, error) {
 	area := parallel.Area{H: c.whole("height") / 8, W: c.whole("width") / 8, Y: c.whole("y") / 8, X: c.whole("x") / 8}
 	strength := float32(c.decimal("strength"))
-	return []any{value[Conditioning](c, "conditioning").each(func(e *Cond) {
+	return []any{arg[Conditioning](c, "conditioning").each(func(e *Cond) {
 		e.Area, e.AreaPart, e.MaskBounds = area, nil, false
 		e.Strength, e.HasStrength = strength, true
 	})}, nil
@@ -47,7 +47,7 @@ func setArea(c *Call) ([]any, error) {
 func setAreaPart(c *Call) ([]any, error) {
 	part := [4]float64{c.decimal("height"), c.decimal("width"), c.decimal("y"), c.decimal("x")}
 	strength := float32(c.decimal("strength"))
-	return []any{value[Conditioning](c, "conditioning").each(func(e *Cond) {
+	return []any{arg[Conditioning](c, "conditioning").each(func(e *Cond) {
 		e.Area, e.AreaPart, e.MaskBounds = parallel.Area{}, &part, false
 		e.Strength, e.HasStrength = strength, true
 	})}, nil
@@ -55,7 +55,7 @@ func setAreaPart(c *Call) ([]any, error) {
 
 func setMask(c *Call) ([]any, error) {
 	m, strength, bounds := c.mask("mask"), float32(c.decimal("strength")), c.str("set_cond_area") != "default"
-	return []any{value[Conditioning](c, "conditioning").each(func(e *Cond) {
+	return []any{arg[Conditioning](c, "conditioning").each(func(e *Cond) {
 		e.Mask, e.MaskStrength, e.MaskBounds = m, strength, bounds
 	})}, nil
 }

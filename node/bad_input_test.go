@@ -33,8 +33,8 @@ func condIn(tokens, channels int, more ...any) []any {
 func TestBadInputsAreRefusedInWords(t *testing.T) {
 	run, err := NewRunner(Config{})
 	check(t, err)
-	pixels := run.handles.grant(&VAE{Name: pixelSpace, Key: pixelSpace, Channels: 3}, 0)
-	model := run.handles.grant(analyticModel(t), 0)
+	pixels := run.Hold(&VAE{Name: pixelSpace, Key: pixelSpace, Channels: 3}, 0)
+	model := run.Hold(analyticModel(t), 0)
 	type in = map[string]any
 	for _, c := range []struct {
 		class string

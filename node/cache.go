@@ -3,8 +3,6 @@ package node
 import (
 	"container/list"
 	"sync"
-
-	"patchbay/node/picture"
 )
 
 // lru keeps values under a byte budget; the least recently used goes first. Safe for concurrent use.
@@ -77,32 +75,4 @@ func (c *lru[V]) bytes() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.used
-}
-
-// sizeOf estimates the host memory of a value that travels along links.
-func sizeOf(v any) int64 {
-	const small = 256
-	switch x := v.(type) {
-	case *picture.Image:
-		return small + 4*int64(len(x.Data))
-	case *picture.Mask:
-		return small + 4*int64(len(x.Data))
-	case *Latent:
-		n := small + 4*int64(len(x.Samples.Data))
-		if x.NoiseMask != nil {
-			n += 4 * int64(len(x.NoiseMask.Data))
-		}
-		return n
-	case Conditioning:
-		n := int64(small)
-		for i := range x {
-			n += small + 4*int64(len(x[i].Context.Data)+len(x[i].Pooled)+len(x[i].Context2.Data))
-		}
-		return n
-	case Sigmas:
-		return small + 4*int64(len(x))
-	case string:
-		return small + int64(len(x))
-	}
-	return small
 }

@@ -31,8 +31,8 @@ func (c *Call) warn(format string, args ...any) {
 	*c.warnings = append(*c.warnings, fmt.Sprintf(format, args...))
 }
 
-// value returns an input as T; the executor has checked the type, so a mismatch is a mistake in a row of the catalogue.
-func value[T any](c *Call, name string) T {
+// arg returns an input as T; the executor has checked the type, so a mismatch is a mistake in a row of the catalogue.
+func arg[T any](c *Call, name string) T {
 	v, ok := c.in[name].(T)
 	if !ok {
 		var want T
@@ -41,7 +41,7 @@ func value[T any](c *Call, name string) T {
 	return v
 }
 
-func (c *Call) str(name string) string { return value[string](c, name) }
+func (c *Call) str(name string) string { return arg[string](c, name) }
 
 // integer returns an INT input, cut to what an int holds.
 func (c *Call) integer(name string) int {
@@ -51,7 +51,7 @@ func (c *Call) integer(name string) int {
 	case uint64:
 		return int(min(n, math.MaxInt64))
 	}
-	return value[int](c, name)
+	return arg[int](c, name)
 }
 
 // seed returns an INT input as the 64 bits of a seed.
@@ -59,7 +59,7 @@ func (c *Call) seed(name string) uint64 {
 	if n, ok := c.in[name].(uint64); ok {
 		return n
 	}
-	return uint64(value[int64](c, name))
+	return uint64(arg[int64](c, name))
 }
 
 func (c *Call) float(name string) float64 {
@@ -69,7 +69,7 @@ func (c *Call) float(name string) float64 {
 	case uint64:
 		return float64(n)
 	}
-	return value[float64](c, name)
+	return arg[float64](c, name)
 }
 
 // save hands a file to the caller of the job.
@@ -84,10 +84,19 @@ func (c *Call) save(out files.Output) {
 	*c.outputs = append(*c.outputs, out)
 }
 
-// do runs f on the device.
-func (c *Call) do(what string, f func(*parallel.Local) error) error {
-	if c.run == nil || c.run.engine == nil {
-		return fault.New(fault.CodeInternal, "%s needs a device, and this runner has none", what)
+// use is what handles need of this call to load and run their weights.
+func (c *Call) use() use {
+	u := use{ctx: c.Context}
+	if c.run != nil {
+		u.store, u.loading = c.run.store, &c.spent.Load
 	}
-	return c.run.engine.Do(c.Context, what, f)
+	return u
+}
+
+// sampled counts a run of the denoise loop that took so many seconds, loading included.
+func (c *Call) sampled(stats parallel.Stats, seconds float64) {
+	*c.stats = append(*c.stats, stats)
+	c.spent.Load += stats.LoadSeconds
+	c.spent.Denoise += seconds - stats.LoadSeconds
+	c.spent.Steps = append(c.spent.Steps, stats.StepSeconds...)
 }

@@ -35,7 +35,7 @@ type Class struct {
 	Heavy stage
 	// Check is the class's own validation of literal inputs, after types, limits and lists: it returns the input at fault and what is wrong with it, or "".
 	// Inputs named in Own are not checked against their list.
-	Check func(v *validation, in *pyjson.Object) (field, text string)
+	Check func(job *Job, roots *files.Roots, in *pyjson.Object) (field, text string)
 	Own   []string
 	// Change returns a text that joins the cache signature: what the inputs do not say, such as the content of a file. nil: nothing.
 	Change func(c *Call) (string, error)

@@ -15,6 +15,7 @@ import (
 	"patchbay/engine/ref"
 	"patchbay/engine/safetensors"
 	"patchbay/models/text"
+	"patchbay/models/tokenizer"
 	"patchbay/models/weights"
 	"patchbay/node/files"
 	"patchbay/node/pyjson"
@@ -68,19 +69,17 @@ func TestCLIPSetLastLayer(t *testing.T) {
 		return encode(exec(t, run, "CLIPSetLastLayer", map[string]any{"clip": clip, "stop_at_clip_layer": layer}))
 	}
 	direct := func(layer int) []float32 {
-		v, _ := run.handles.use(clip.(Handle).ID)
-		c := v.(*Clip)
-		e := &c.parts[0]
 		file, err := safetensors.Open(filepath.Join(demoRoots().Models[0], "text_encoders", "demo_clip.safetensors"))
 		check(t, err)
 		defer file.Close()
+		config := []byte(file.Metadata()["config"])
 		ops := ref.New()
-		net, err := text.OpenCLIP(ops, weights.FromFile(file), e.config)
+		net, err := text.OpenCLIP(ops, weights.FromFile(file), config)
 		check(t, err)
 		defer net.Close()
-		l, err := c.layout(e)
+		l, err := tokenizer.CLIPL().WithConfig(config)
 		check(t, err)
-		vocabulary, err := run.tokenizer(e)
+		vocabulary, _, err := tokenizer.Find("the demo", filepath.Join(demoRoots().Models[0], "tokenizers", "demo_clip.tokenizer.json"))
 		check(t, err)
 		p, err := l.Prompt(vocabulary, "a red heart", nil)
 		check(t, err)

@@ -14,7 +14,6 @@ import (
 	"patchbay/models/weights"
 	"patchbay/node/fault"
 	"patchbay/node/files"
-	"patchbay/node/pyjson"
 	"patchbay/parallel"
 )
 
@@ -35,28 +34,6 @@ type encoder struct {
 	name   string // file name as the workflow says it
 	file   *files.Opener
 	config []byte // the file's metadata config; nil for encoders inside a full checkpoint
-}
-
-// clipTypes are the types that can be encoded, with the encoders that must and may be there.
-func clipTypes() map[string]struct{ must, may []string } {
-	return map[string]struct{ must, may []string }{
-		"flux":             {must: []string{"clip_l", "t5"}},
-		"sd3":              {may: []string{"clip_l", "clip_g", "t5"}},
-		"pixart":           {must: []string{"t5"}},
-		"chroma":           {must: []string{"t5"}},
-		"stable_diffusion": {must: []string{"clip_l"}},
-		"hunyuandit":       {must: []string{"bert", "mt5"}},
-	}
-}
-
-// checkClipType refuses types that cannot be encoded before anything runs.
-func checkClipType(_ *validation, in *pyjson.Object) (field, text string) {
-	t, _ := in.Get("type")
-	name, ok := t.(string)
-	if _, known := clipTypes()[name]; !ok || known {
-		return "", ""
-	}
-	return "type", fmt.Sprintf("text encoders of type %s are not supported (supported: chroma, flux, pixart, sd3, stable_diffusion)", name)
 }
 
 // add takes the encoders of one file.
@@ -153,66 +130,32 @@ func (e *encoder) promptKey() string {
 	return e.kind
 }
 
-// encode runs the prompts through the encoders of the clip input; prompt gives the text for an encoder by its key.
-func (c *Call) encode(prompt func(key string) string) ([]any, error) {
-	return c.encodeSome(func(key string) (string, bool) { return prompt(key), true })
-}
-
-// encodeSome leaves out the encoders that prompt does not want.
-func (c *Call) encodeSome(prompt func(key string) (words string, wanted bool)) ([]any, error) {
-	clip := value[*Clip](c, "clip")
-	prompts, err := c.prompts(clip, prompt)
-	if err != nil {
-		return nil, err
-	}
-	done := map[string]*text.Encoding{}
-	for i := range clip.parts {
-		e := &clip.parts[i]
-		p, wanted := prompts[e.kind]
-		if !wanted {
-			continue
-		}
-		enc, err := c.runEncoder(clip, e, p)
-		if err != nil {
-			return nil, err
-		}
-		done[e.kind] = &enc
-	}
-	entry, err := clip.join(done)
-	if err != nil {
-		return nil, err
-	}
-	return []any{Conditioning{condOf(entry)}}, nil
-}
-
-// prompts turns the texts into tokens, by kind of encoder. SD3's two CLIPs get the same number of chunks: the shorter one is followed by empty prompts.
-func (c *Call) prompts(clip *Clip, prompt func(key string) (words string, wanted bool)) (map[string]tokenizer.Prompt, error) {
-	out := map[string]tokenizer.Prompt{}
+// prompts turns the texts into tokens, by kind of encoder, and names the embeddings that are not there. SD3's two CLIPs get the same number of chunks: the shorter one is followed by empty prompts.
+func (c *Clip) prompts(s *store, prompt func(key string) (words string, wanted bool)) (out map[string]tokenizer.Prompt, missing []string, err error) {
+	out = map[string]tokenizer.Prompt{}
 	empty := map[string]tokenizer.Prompt{}
-	for i := range clip.parts {
-		e := &clip.parts[i]
+	for i := range c.parts {
+		e := &c.parts[i]
 		words, wanted := prompt(e.promptKey())
 		if !wanted {
 			continue
 		}
-		l, err := clip.layout(e)
+		l, err := c.layout(e)
 		if err != nil {
-			return nil, err
+			return nil, missing, err
 		}
-		vocab, err := c.run.tokenizer(e)
+		vocab, err := s.tokenizer(e)
 		if err != nil {
-			return nil, err
+			return nil, missing, err
 		}
 		p, err := l.Prompt(vocab, words, nil)
 		if err != nil {
-			return nil, fault.At(fault.CodeBadInput, "text", "text: %v", err)
+			return nil, missing, fault.At(fault.CodeBadInput, "text", "text: %v", err)
 		}
-		for _, name := range p.Missing {
-			c.warn("node %s: no embedding %q; the rest of the prompt is used", c.ID, name)
-		}
-		if out[e.kind] = p; clip.Type == "sd3" && e.kind != "t5" {
+		missing = append(missing, p.Missing...)
+		if out[e.kind] = p; c.Type == "sd3" && e.kind != "t5" {
 			if empty[e.kind], err = l.Prompt(vocab, "", nil); err != nil {
-				return nil, err
+				return nil, missing, err
 			}
 		}
 	}
@@ -224,7 +167,34 @@ func (c *Call) prompts(clip *Clip, prompt func(key string) (words string, wanted
 		}
 		out[kind] = p
 	}
-	return out, nil
+	return out, missing, nil
+}
+
+// encode runs prompts through the encoders; prompt gives the text for an encoder by its key, and leaves out those that are not wanted. missing names the
+// embeddings that are not there, also where an error ends the work.
+func (c *Clip) encode(u use, prompt func(key string) (words string, wanted bool)) (out Cond, missing []string, err error) {
+	prompts, missing, err := c.prompts(u.store, prompt)
+	if err != nil {
+		return out, missing, err
+	}
+	done := map[string]*text.Encoding{}
+	for i := range c.parts {
+		e := &c.parts[i]
+		p, wanted := prompts[e.kind]
+		if !wanted {
+			continue
+		}
+		enc, err := c.runEncoder(u, e, p)
+		if err != nil {
+			return out, missing, err
+		}
+		done[e.kind] = &enc
+	}
+	entry, err := c.join(done)
+	if err != nil {
+		return out, missing, err
+	}
+	return condOf(entry), missing, nil
 }
 
 // condOf starts a conditioning from what a family reads.
@@ -252,30 +222,30 @@ func (c *Clip) join(done map[string]*text.Encoding) (dit.Entry, error) {
 }
 
 // runEncoder encodes one prompt on the device.
-func (c *Call) runEncoder(clip *Clip, e *encoder, p tokenizer.Prompt) (out text.Encoding, err error) {
-	err = c.do("text encoder "+e.name, func(l *parallel.Local) error {
+func (c *Clip) runEncoder(u use, e *encoder, p tokenizer.Prompt) (out text.Encoding, err error) {
+	err = u.do("text encoder "+e.name, func(l *parallel.Local) error {
 		env := text.Env{Ops: l.Ops, Check: l.Check, Take: l.Arena}
 		switch e.kind {
 		case "clip_l", "clip_g":
-			net, err := c.clipNet(l, clip, e)
+			net, err := c.clipNet(u, l, e)
 			if err != nil {
 				return err
 			}
-			out, err = net.Encode(env, p.Chunks, clip.form(e))
+			out, err = net.Encode(env, p.Chunks, c.form(e))
 			return err
 		case "bert":
-			net, err := c.bertNet(l, clip, e)
+			net, err := c.bertNet(u, l, e)
 			if err != nil {
 				return err
 			}
-			out, err = net.Encode(env, p.Chunks, clip.layer)
+			out, err = net.Encode(env, p.Chunks, c.layer)
 			return err
 		}
-		net, err := c.t5Net(l, clip, e)
+		net, err := c.t5Net(u, l, e)
 		if err != nil {
 			return err
 		}
-		out, err = net.Encode(env, p.Chunks, text.T5Form{Layer: clip.layer, Masked: e.kind == "mt5", PadReference: clip.Type == "pixart" || clip.Type == "chroma"})
+		out, err = net.Encode(env, p.Chunks, text.T5Form{Layer: c.layer, Masked: e.kind == "mt5", PadReference: c.Type == "pixart" || c.Type == "chroma"})
 		return err
 	})
 	return out, err
@@ -311,9 +281,9 @@ func loadEncoder[T any](l *parallel.Local, e *encoder, open func(ops engine.Ops,
 }
 
 // tokenizer finds the vocabulary of an encoder: in its file, else in one of the places of vocabularyPlaces.
-func (r *Runner) tokenizer(e *encoder) (*tokenizer.Tokenizer, error) {
+func (s *store) tokenizer(e *encoder) (*tokenizer.Tokenizer, error) {
 	key := e.kind + " " + e.file.Checkpoint.Key()
-	if t, ok := r.vocabularies.get(key); ok {
+	if t, ok := s.vocabularies.get(key); ok {
 		return t, nil
 	}
 	var t *tokenizer.Tokenizer
@@ -322,12 +292,12 @@ func (r *Runner) tokenizer(e *encoder) (*tokenizer.Tokenizer, error) {
 		return err
 	})
 	if err == nil && t == nil {
-		t, _, err = tokenizer.Find(fmt.Sprintf("the %s encoder %s", e.kind, e.name), r.vocabularyPlaces(e)...)
+		t, _, err = tokenizer.Find(fmt.Sprintf("the %s encoder %s", e.kind, e.name), s.vocabularyPlaces(e)...)
 	}
 	if err != nil {
 		return nil, &fault.Failure{Code: fault.CodeTokenizer, Message: err.Error(), Field: "clip", Cause: err}
 	}
-	r.vocabularies.put(key, t, 1)
+	s.vocabularies.put(key, t, 1)
 	return t, nil
 }
 
@@ -335,8 +305,8 @@ func (r *Runner) tokenizer(e *encoder) (*tokenizer.Tokenizer, error) {
 // pieces and scores of a GGUF file.
 func vocabularyInside(e *encoder, file *weights.File) (*tokenizer.Tokenizer, error) {
 	for _, key := range []string{e.kind + ".tokenizer.json", "tokenizer.json", "tokenizer"} {
-		if s, ok := file.Metadata()[key]; ok && json.Valid([]byte(s)) {
-			return tokenizer.FromBytes("tokenizer.json", []byte(s))
+		if text, ok := file.Metadata()[key]; ok && json.Valid([]byte(text)) {
+			return tokenizer.FromBytes("tokenizer.json", []byte(text))
 		}
 	}
 	if stored, ok := file.Set().Get(e.prefix + "spiece_model"); ok {
@@ -347,13 +317,13 @@ func vocabularyInside(e *encoder, file *weights.File) (*tokenizer.Tokenizer, err
 
 // vocabularyPlaces lists where a vocabulary may be, best first: beside the models under the encoder's own name or under that of its kind, in the
 // diffusers folder that the file is part of, in an installed ComfyUI.
-func (r *Runner) vocabularyPlaces(e *encoder) []string {
+func (s *store) vocabularyPlaces(e *encoder) []string {
 	var out []string
 	stem := strings.TrimSuffix(filepath.Base(e.file.Checkpoint.Path), filepath.Ext(e.file.Checkpoint.Path))
 	kinds := map[string][]string{
 		"clip_l": {"clip_l", "clip"}, "clip_g": {"clip_g", "clip_l", "clip"}, "t5": {"t5xxl", "t5"}, "mt5": {"mt5"}, "bert": {"bert"},
 	}[e.kind]
-	for _, root := range r.roots.Models {
+	for _, root := range s.roots.Models {
 		dir := filepath.Join(root, "tokenizers")
 		out = append(out, filepath.Join(dir, stem+".tokenizer.json"), filepath.Join(dir, stem))
 		for _, k := range kinds {
@@ -364,11 +334,23 @@ func (r *Runner) vocabularyPlaces(e *encoder) []string {
 	if base := filepath.Base(folder); strings.HasPrefix(base, "text_encoder") && !strings.HasPrefix(base, "text_encoders") {
 		out = append(out, filepath.Join(filepath.Dir(folder), "tokenizer"+strings.TrimPrefix(base, "text_encoder")))
 	}
-	if r.roots.ComfyUI != "" {
-		comfy := filepath.Join(r.roots.ComfyUI, "comfy")
+	if s.roots.ComfyUI != "" {
+		comfy := filepath.Join(s.roots.ComfyUI, "comfy")
 		if p, ok := map[string]string{"clip_l": "sd1_tokenizer", "clip_g": "sd1_tokenizer", "t5": "text_encoders/t5_tokenizer", "bert": "text_encoders/hydit_clip_tokenizer"}[e.kind]; ok {
 			out = append(out, filepath.Join(comfy, filepath.FromSlash(p)))
 		}
 	}
 	return out
+}
+
+// clipTypes are the types that can be encoded, with the encoders that must and may be there.
+func clipTypes() map[string]struct{ must, may []string } {
+	return map[string]struct{ must, may []string }{
+		"flux":             {must: []string{"clip_l", "t5"}},
+		"sd3":              {may: []string{"clip_l", "clip_g", "t5"}},
+		"pixart":           {must: []string{"t5"}},
+		"chroma":           {must: []string{"t5"}},
+		"stable_diffusion": {must: []string{"clip_l"}},
+		"hunyuandit":       {must: []string{"bert", "mt5"}},
+	}
 }

@@ -10,7 +10,7 @@ func clipLayerClasses() []Class {
 			number("stop_at_clip_layer", "INT", "", "default", int64(-1), "min", int64(-24), "max", int64(-1), "step", int64(1)),
 		},
 		Outputs: slots("CLIP"), Run: func(c *Call) ([]any, error) {
-			clip := *value[*Clip](c, "clip")
+			clip := *arg[*Clip](c, "clip")
 			clip.layer = c.whole("stop_at_clip_layer")
 			return []any{&clip}, nil
 		},

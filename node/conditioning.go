@@ -54,12 +54,12 @@ func (list Conditioning) guided(guidance float64) Conditioning {
 }
 
 func fluxGuidance(c *Call) ([]any, error) {
-	return []any{value[Conditioning](c, "conditioning").guided(c.decimal("guidance"))}, nil
+	return []any{arg[Conditioning](c, "conditioning").guided(c.decimal("guidance"))}, nil
 }
 
 // zeroOut leaves the second text states as they are, as ComfyUI does (HunyuanDiT's mT5).
 func zeroOut(c *Call) ([]any, error) {
-	return []any{value[Conditioning](c, "conditioning").each(func(e *Cond) {
+	return []any{arg[Conditioning](c, "conditioning").each(func(e *Cond) {
 		e.Context.Data = make([]float32, len(e.Context.Data))
 		if e.Pooled != nil {
 			e.Pooled = make([]float32, len(e.Pooled))
@@ -69,11 +69,11 @@ func zeroOut(c *Call) ([]any, error) {
 
 func setTimestepRange(c *Call) ([]any, error) {
 	start, end := c.decimal("start"), c.decimal("end")
-	return []any{value[Conditioning](c, "conditioning").each(func(e *Cond) { e.Start, e.End, e.Ranged = start, end, true })}, nil
+	return []any{arg[Conditioning](c, "conditioning").each(func(e *Cond) { e.Start, e.End, e.Ranged = start, end, true })}, nil
 }
 
 func combine(c *Call) ([]any, error) {
-	a, b := value[Conditioning](c, "conditioning_1"), value[Conditioning](c, "conditioning_2")
+	a, b := arg[Conditioning](c, "conditioning_1"), arg[Conditioning](c, "conditioning_2")
 	if n := len(a) + len(b); n > maxEntries {
 		return nil, fault.At(fault.CodeBadInput, "conditioning_2", "conditioning_1, conditioning_2: %d entries together, at most %d are allowed", n, maxEntries)
 	}

@@ -54,7 +54,7 @@ func customClasses() []Class {
 }
 
 func basicScheduler(c *Call) ([]any, error) {
-	m := value[*Model](c, "model")
+	m := arg[*Model](c, "model")
 	sigmas, err := sampling.BasicSchedulerSigmas(m.Sampling, c.str("scheduler"), c.whole("steps"), c.decimal("denoise"))
 	if err != nil {
 		return nil, fault.At(fault.CodeBadInput, "scheduler", "%v", err)
@@ -64,8 +64,8 @@ func basicScheduler(c *Call) ([]any, error) {
 
 func basicGuider(c *Call) ([]any, error) {
 	return []any{&Guider{
-		Model: value[*Model](c, "model"), Rule: parallel.Guider{Kind: parallel.GuideBasic, CFG: 1},
-		Branches: []GuiderBranch{{"positive", value[Conditioning](c, "conditioning")}},
+		Model: arg[*Model](c, "model"), Rule: parallel.Guider{Kind: parallel.GuideBasic, CFG: 1},
+		Branches: []GuiderBranch{{"positive", arg[Conditioning](c, "conditioning")}},
 	}}, nil
 }
 
@@ -75,14 +75,14 @@ func cfgGuider(c *Call) ([]any, error) {
 		return nil, fault.At(fault.CodeBadInput, "cfg", "cfg: %v is not a finite number", cfg)
 	}
 	return []any{&Guider{
-		Model: value[*Model](c, "model"), Rule: parallel.Guider{Kind: parallel.GuideCFG, CFG: float32(cfg)},
-		Branches: []GuiderBranch{{"positive", value[Conditioning](c, "positive")}, {"negative", value[Conditioning](c, "negative")}},
+		Model: arg[*Model](c, "model"), Rule: parallel.Guider{Kind: parallel.GuideCFG, CFG: float32(cfg)},
+		Branches: []GuiderBranch{{"positive", arg[Conditioning](c, "positive")}, {"negative", arg[Conditioning](c, "negative")}},
 	}}, nil
 }
 
 func samplerCustomAdvanced(c *Call) ([]any, error) {
-	g, l := value[*Guider](c, "guider"), value[*Latent](c, "latent_image")
-	req, err := lowerCustom(value[Noise](c, "noise"), g, value[Sampler](c, "sampler"), value[Sigmas](c, "sigmas"), l)
+	g, l := arg[*Guider](c, "guider"), arg[*Latent](c, "latent_image")
+	req, err := lowerCustom(arg[Noise](c, "noise"), g, arg[Sampler](c, "sampler"), arg[Sigmas](c, "sigmas"), l)
 	if err != nil {
 		return nil, err
 	}

@@ -150,7 +150,8 @@ func TestDemoMatchesPyTorch(t *testing.T) {
 		t.Skip("runs a trained model in the reference engine; the long form does it")
 	}
 	want := demoReference(t)
-	runner, err := NewRunner(Config{Engine: refEngine(t), Roots: demoRoots()})
+	engine := refEngine(t)
+	runner, err := NewRunner(Config{Engine: engine, Roots: demoRoots()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +172,7 @@ func TestDemoMatchesPyTorch(t *testing.T) {
 	pooled, _ := entry[1].(*pyjson.Object).Get("pooled_output")
 	within("pooled", values(t, pooled), want("clip_pooled"), 2e-5)
 
-	model, ok := runner.handles.use(exec(t, runner, "UNETLoader", map[string]any{"unet_name": "demo_flux.safetensors", "weight_dtype": "default"}).(Handle).ID)
+	model, ok := runner.Value(exec(t, runner, "UNETLoader", map[string]any{"unet_name": "demo_flux.safetensors", "weight_dtype": "default"}).(Handle).ID)
 	if !ok {
 		t.Fatal("the handle of UNETLoader is gone")
 	}
@@ -190,7 +191,7 @@ func TestDemoMatchesPyTorch(t *testing.T) {
 		t.Fatal(err)
 	}
 	req.Noise.Data = want("noise")
-	result, err := runner.engine.Sample(context.Background(), req, nil)
+	result, err := engine.Sample(context.Background(), req, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -218,7 +218,7 @@ func (c *e2eCase) custom(g *graphMaker, values map[string]given, model, latent [
 // giving are test classes that give values to a graph, and Keep, which takes latents out of it.
 func giving(values map[string]given, got map[string]*Latent) []Class {
 	out := []Class{{Name: "Keep", Output: true, Inputs: []Input{bareIn("latent", "LATENT"), number("as", "STRING", "")}, Run: func(call *Call) ([]any, error) {
-		got[call.str("as")] = value[*Latent](call, "latent")
+		got[call.str("as")] = arg[*Latent](call, "latent")
 		return nil, nil
 	}}}
 	for name, v := range values {

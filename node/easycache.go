@@ -31,7 +31,7 @@ func easyCacheClasses() []Class {
 
 // cached returns a copy of the handle with the cache of the inputs. One cache replaces another.
 func (c *Call) cached(rule parallel.CacheRule) *Model {
-	m := *value[*Model](c, "model")
+	m := *arg[*Model](c, "model")
 	verbose, _ := c.in["verbose"].(bool)
 	m.Cache = &parallel.Cache{Rule: rule, Threshold: float32(c.decimal("reuse_threshold")), Start: c.decimal("start_percent"), End: c.decimal("end_percent"), Verbose: verbose}
 	return &m
@@ -39,7 +39,7 @@ func (c *Call) cached(rule parallel.CacheRule) *Model {
 
 // easyCache sets the cache of networks that ComfyUI 0.8.0 calls through wrappers. Others go on without one, there and here.
 func easyCache(c *Call) ([]any, error) {
-	m := value[*Model](c, "model")
+	m := arg[*Model](c, "model")
 	if slices.Contains([]string{"sd3", "pixart", "hunyuandit"}, m.Spec.Family) {
 		c.warn("node %s: EasyCache has no effect on %s models, as in ComfyUI 0.8.0; LazyCache works on all", c.ID, m.Spec.Family)
 		return []any{m}, nil

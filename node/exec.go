@@ -61,7 +61,11 @@ func (r *Runner) Exec(ctx context.Context, req ExecRequest, emit func(Event)) (*
 		if i < 0 || i >= len(e.outputs) {
 			return nil, x.fail("", k, nil, fault.At(fault.CodeBadInput, "want", "want: %s has no output %d (it has %d)", k.Name, i, len(e.outputs)))
 		}
-		out.Outputs = append(out.Outputs, r.export(e.outputs[i], req.Lease))
+		v, travels := export(e.outputs[i])
+		if !travels {
+			v = r.handles.grant(e.outputs[i], req.Lease)
+		}
+		out.Outputs = append(out.Outputs, v)
 	}
 	x.result.Timings.Total = seconds(x.began)
 	out.Timings = x.result.Timings
@@ -96,7 +100,7 @@ func (r *Runner) execInputs(k *Class, job *Job, given map[string]any) (map[strin
 			raw = value
 		} else {
 			var err error
-			if raw, err = r.importValue(decl, raw); err != nil {
+			if raw, err = importValue(decl.Type, decl.Name, raw); err != nil {
 				return nil, err
 			}
 		}
@@ -113,14 +117,9 @@ func (r *Runner) execInputs(k *Class, job *Job, given map[string]any) (map[strin
 		in[decl.Name] = raw
 	}
 	if k.Check != nil {
-		if field, text := k.Check(v, literals); text != "" {
+		if field, text := k.Check(v.job, v.roots, literals); text != "" {
 			return nil, &fault.Failure{Code: codeCustom, Message: messageCustomValidation, Details: field + " - " + text, Field: field}
 		}
 	}
 	return in, nil
-}
-
-// isWidget tells whether an input type is a literal.
-func isWidget(t string) bool {
-	return t == "INT" || t == "FLOAT" || t == "STRING" || t == "BOOLEAN" || t == "COMBO"
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"patchbay/node/fault"
-	"patchbay/node/picture"
 	"patchbay/node/pyjson"
 )
 
@@ -18,7 +17,7 @@ func execRunner(t *testing.T, now func() time.Time) *Runner {
 	cat := NewCatalogue(
 		Class{Name: "MakeModel", Outputs: slots("MODEL", "INT"), Run: func(*Call) ([]any, error) { return []any{&Model{Name: "m"}, int64(5)}, nil }},
 		Class{Name: "UseModel", Inputs: []Input{bareIn("model", "MODEL")}, Outputs: slots("STRING"), Run: func(c *Call) ([]any, error) {
-			return []any{value[*Model](c, "model").Name}, nil
+			return []any{arg[*Model](c, "model").Name}, nil
 		}},
 	)
 	r, err := NewRunner(Config{Catalogue: cat, Now: now, Lease: time.Minute})
@@ -156,26 +155,6 @@ func TestExecValuesTravel(t *testing.T) {
 	samples, _ := out.Outputs[0].(*pyjson.Object).Get("samples")
 	if s := samples.(*Tensor); !reflect.DeepEqual(s.Shape, []int{2, 4, 4, 8}) || s.DType != "f32" || len(s.Data) != 2*4*4*8*4 {
 		t.Errorf("samples %v %s with %d bytes", s.Shape, s.DType, len(s.Data))
-	}
-	g := float32(2.5)
-	list := Conditioning{
-		{Context: array(2, 3), Pooled: []float32{1, 2}, Guidance: &g, Start: 0.25, End: 0.5, Ranged: true, Strength: 0.5, HasStrength: true, MaskStrength: 1},
-		{Context: array(1, 3), NoGuidance: true, AreaPart: &[4]float64{0.5, 0.25, 0, 1}, Mask: &picture.Mask{B: 1, Y: 2, X: 2, Data: []float32{0, 1, 1, 0}}, MaskStrength: 0.75, MaskBounds: true, ContextLen: 1, Context2: array(2, 2), Context2Len: 2},
-	}
-	back, err := importConditioning(r.export(list, 0))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !reflect.DeepEqual(back, list) {
-		t.Errorf("conditioning came back as\n%+v\nwant\n%+v", back, list)
-	}
-	l := &Latent{NoiseMask: &picture.Mask{B: 1, Y: 2, X: 2, Data: []float32{0, 1, 1, 0}}, BatchIndex: []int{3, 1}}
-	l.Samples.B, l.Samples.C, l.Samples.Y, l.Samples.X, l.Samples.Data = 2, 1, 1, 2, []float32{1, 2, 3, 4}
-	if got, err := importLatent(r.export(l, 0)); err != nil || !reflect.DeepEqual(got, l) {
-		t.Errorf("latent came back as %+v, %v", got, err)
-	}
-	if _, err := importConditioning([]any{[]any{NewTensor([]float32{1}, 1, 1, 1), pyjson.NewObject("hooks", 1)}}); err == nil {
-		t.Error("a key that is not known was taken")
 	}
 }
 

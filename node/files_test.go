@@ -196,7 +196,7 @@ func TestQuantisedLoaders(t *testing.T) {
 	load := func(class string, inputs map[string]any) *Model {
 		t.Helper()
 		handle, _ := exec(t, runner, class, inputs).(Handle)
-		v, ok := runner.handles.use(handle.ID)
+		v, ok := runner.Value(handle.ID)
 		if !ok {
 			t.Fatalf("no handle %v", handle)
 		}

@@ -56,7 +56,7 @@ func loadQuantised(c *Call) ([]any, error) {
 func (c *Call) wide() bool { return c.in["dequant_dtype"] == "float32" }
 
 // checkWidened refuses a type that weights are not widened to.
-func checkWidened(_ *validation, in *pyjson.Object) (field, text string) {
+func checkWidened(_ *Job, _ *files.Roots, in *pyjson.Object) (field, text string) {
 	if d, _ := in.Get("dequant_dtype"); d == "float16" {
 		return "dequant_dtype", `float16 is not supported: quantised weights are widened to bfloat16 ("default", "target") or "float32"`
 	}

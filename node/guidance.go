@@ -49,12 +49,12 @@ func guidanceClasses() []Class {
 // noise at the start.
 func samplerCustom(c *Call) ([]any, error) {
 	g := &Guider{
-		Model: value[*Model](c, "model"), Rule: parallel.Guider{Kind: parallel.GuideCFG, CFG: float32(c.decimal("cfg"))},
-		Branches: []GuiderBranch{{"positive", value[Conditioning](c, "positive")}, {"negative", value[Conditioning](c, "negative")}},
+		Model: arg[*Model](c, "model"), Rule: parallel.Guider{Kind: parallel.GuideCFG, CFG: float32(c.decimal("cfg"))},
+		Branches: []GuiderBranch{{"positive", arg[Conditioning](c, "positive")}, {"negative", arg[Conditioning](c, "negative")}},
 	}
-	l := value[*Latent](c, "latent_image")
+	l := arg[*Latent](c, "latent_image")
 	noise := Noise{Seed: c.seed("noise_seed"), None: !c.flag("add_noise")}
-	req, err := lowerCustom(noise, g, value[Sampler](c, "sampler"), value[Sigmas](c, "sigmas"), l)
+	req, err := lowerCustom(noise, g, arg[Sampler](c, "sampler"), arg[Sigmas](c, "sigmas"), l)
 	if err != nil {
 		return nil, err
 	}
@@ -64,12 +64,12 @@ func samplerCustom(c *Call) ([]any, error) {
 
 func dualGuider(c *Call) ([]any, error) {
 	return []any{&Guider{
-		Model: value[*Model](c, "model"),
+		Model: arg[*Model](c, "model"),
 		Rule: parallel.Guider{
 			Kind: parallel.GuideDual, CFG: float32(c.decimal("cfg_conds")), CFG2: float32(c.decimal("cfg_cond2_negative")), Nested: c.str("style") == "nested",
 		},
 		Branches: []GuiderBranch{
-			{"cond1", value[Conditioning](c, "cond1")}, {"cond2", value[Conditioning](c, "cond2")}, {"negative", value[Conditioning](c, "negative")},
+			{"cond1", arg[Conditioning](c, "cond1")}, {"cond2", arg[Conditioning](c, "cond2")}, {"negative", arg[Conditioning](c, "negative")},
 		},
 	}}, nil
 }
@@ -77,11 +77,11 @@ func dualGuider(c *Call) ([]any, error) {
 // addNoise scales the noise of the whole batch with |first - last| of the sigmas (with the only one, where there is one) and mixes it with the latent as
 // the model's family does at that sigma. An empty latent is not shifted. Values that are not finite become 0 (ComfyUI nodes_custom_sampler.AddNoise).
 func addNoise(c *Call) ([]any, error) {
-	m, sigmas, l := value[*Model](c, "model"), value[Sigmas](c, "sigmas"), c.latent("latent_image")
+	m, sigmas, l := arg[*Model](c, "model"), arg[Sigmas](c, "sigmas"), c.latent("latent_image")
 	if len(sigmas) == 0 {
 		return []any{l}, nil
 	}
-	noise := value[Noise](c, "noise")
+	noise := arg[Noise](c, "noise")
 	req, err := lower(lowering{model: m, sigmas: sigmas, latent: l, seed: noise.Seed, noNoise: noise.None})
 	if err != nil {
 		return nil, err

@@ -40,59 +40,6 @@ type HostProgress struct {
 	Preview func() []byte // JPEG of the first item of X0; nil without X0 or for a model that has no preview
 }
 
-// Sample runs a request of a host. The latent of the result stays in model space. Errors are *Failure; Field names the part of the message.
-func (r *Runner) Sample(ctx context.Context, q *HostRequest, observe func(HostProgress) error) (*parallel.Result, error) {
-	if r.engine == nil {
-		return nil, fault.New(fault.CodeInternal, "sampling needs a device, and this runner has none")
-	}
-	l := q.Request.Latent
-	if err := r.bounds.Host([]int{l.B, l.C, l.Y, l.X}, len(q.Request.Sigmas)); err != nil {
-		return nil, err
-	}
-	m, err := r.modelFile(q.Model)
-	if err != nil {
-		return nil, err
-	}
-	req := q.Request
-	req.Model, req.Sampling = m.request(), m.Sampling
-	req.Compute = r.compute.of(r.engine.Name(), m)
-	defer r.share(&req.Model, m)()
-	req.Compute = r.compute.of(r.engine.Name(), m)
-	if q.TimeLine != nil {
-		if req.Sampling, err = q.TimeLine.build(m.Sampling); err != nil {
-			return nil, err
-		}
-	}
-	sampler, err := sampling.FindSampler(req.Sampler)
-	if err != nil {
-		return nil, fault.At(fault.CodeBadInput, "sampler.name", "sampler.name: %v", err)
-	}
-	if req.Options, err = sampler.NewOptions(q.Options); err != nil {
-		return nil, fault.At(fault.CodeBadInput, "sampler.options", "sampler.options: %v", err)
-	}
-	if err := m.fitsHost(&req); err != nil {
-		return nil, err
-	}
-	out, err := r.engine.Sample(ctx, &req, func(p parallel.Progress) error {
-		if observe == nil {
-			return ctx.Err()
-		}
-		h := HostProgress{Progress: p}
-		if p.X0.Len() > 0 {
-			h.Preview = func() []byte { return previewJPEG(m.Format, p.X0) }
-		}
-		return observe(h)
-	})
-	if err != nil {
-		return nil, hostFailure(ctx, err)
-	}
-	if err := finite(out.Latent.Data); err != nil {
-		return nil, fault.New(fault.CodeBadInput, "the %s sampler gave no usable latent (%v)", req.Sampler, err)
-	}
-	out.Stats.Model = m.Name
-	return out, nil
-}
-
 // fitsHost refuses values that the model would pass over, and pooled values where it has none: ignoring them would give a plausible wrong picture.
 func (m *Model) fitsHost(req *parallel.Request) error {
 	for _, b := range req.Branches {
@@ -135,11 +82,11 @@ func hostFailure(ctx context.Context, err error) error {
 }
 
 // modelFile describes the diffusion model of a file: of the folder for those alone, else of a full checkpoint.
-func (r *Runner) modelFile(f ModelFile) (*Model, error) {
-	path, err := r.roots.Resolve(files.KindDiffusion, "model.file", f.Name)
+func (s *store) modelFile(f ModelFile) (*Model, error) {
+	path, err := s.roots.Resolve(files.KindDiffusion, "model.file", f.Name)
 	var missing *fault.Failure
 	if errors.As(err, &missing) && missing.Code == fault.CodeFileMissing {
-		if other, second := r.roots.Resolve(files.KindCheckpoint, "model.file", f.Name); second == nil {
+		if other, second := s.roots.Resolve(files.KindCheckpoint, "model.file", f.Name); second == nil {
 			path, err = other, nil
 		}
 	}
@@ -207,18 +154,78 @@ func (t *TimeLine) build(own *sampling.ModelSampling) (*sampling.ModelSampling, 
 	return out, nil
 }
 
+func (s *store) evict(match func(key string) bool) int64 {
+	if s.engine == nil {
+		return 0
+	}
+	var n int64
+	for _, m := range s.engine.Resident() {
+		if key, _, _ := strings.Cut(m.Key, "#tensor"); match(key) {
+			n += m.Bytes
+			s.engine.Evict(key)
+		}
+	}
+	return n
+}
+
+// Sample runs a request of a host. The latent of the result stays in model space. Errors are *Failure; Field names the part of the message.
+func (s *store) Sample(ctx context.Context, q *HostRequest, observe func(HostProgress) error) (*parallel.Result, error) {
+	if s.engine == nil {
+		return nil, fault.New(fault.CodeInternal, "sampling needs a device, and this runner has none")
+	}
+	m, err := s.modelFile(q.Model)
+	if err != nil {
+		return nil, err
+	}
+	req := q.Request
+	req.Model, req.Sampling = m.request(), m.Sampling
+	if q.TimeLine != nil {
+		if req.Sampling, err = q.TimeLine.build(m.Sampling); err != nil {
+			return nil, err
+		}
+	}
+	sampler, err := sampling.FindSampler(req.Sampler)
+	if err != nil {
+		return nil, fault.At(fault.CodeBadInput, "sampler.name", "sampler.name: %v", err)
+	}
+	if req.Options, err = sampler.NewOptions(q.Options); err != nil {
+		return nil, fault.At(fault.CodeBadInput, "sampler.options", "sampler.options: %v", err)
+	}
+	if err := m.fitsHost(&req); err != nil {
+		return nil, err
+	}
+	out, err := use{ctx: ctx, store: s}.sample(&req, m, func(p parallel.Progress) error {
+		if observe == nil {
+			return ctx.Err()
+		}
+		h := HostProgress{Progress: p}
+		if p.X0.Len() > 0 {
+			h.Preview = func() []byte { return previewJPEG(m.Format, p.X0) }
+		}
+		return observe(h)
+	})
+	if err != nil {
+		return nil, hostFailure(ctx, err)
+	}
+	if err := finite(out.Latent.Data); err != nil {
+		return nil, fault.New(fault.CodeBadInput, "the %s sampler gave no usable latent (%v)", req.Sampler, err)
+	}
+	out.Stats.Model = m.Name
+	return out, nil
+}
+
 // Load makes the weights of a model file resident for a plan.
-func (r *Runner) Load(ctx context.Context, f ModelFile, plan string) (parallel.Loaded, error) {
-	if r.engine == nil {
+func (s *store) Load(ctx context.Context, f ModelFile, plan string) (parallel.Loaded, error) {
+	if s.engine == nil {
 		return parallel.Loaded{}, fault.New(fault.CodeInternal, "loading needs a device, and this runner has none")
 	}
-	m, err := r.modelFile(f)
+	m, err := s.modelFile(f)
 	if err != nil {
 		return parallel.Loaded{}, err
 	}
 	what := m.request()
-	defer r.share(&what, m)()
-	out, err := r.engine.Load(ctx, what, plan)
+	defer s.share(&what, m)()
+	out, err := s.engine.Load(ctx, what, plan)
 	if err != nil {
 		return out, hostFailure(ctx, err)
 	}
@@ -226,27 +233,13 @@ func (r *Runner) Load(ctx context.Context, f ModelFile, plan string) (parallel.L
 }
 
 // FreeModel drops the resident weights of a model file and returns their bytes, 0 if there were none. It waits for a running request.
-func (r *Runner) FreeModel(name string) (int64, error) {
-	m, err := r.modelFile(ModelFile{Name: name})
+func (s *store) FreeModel(name string) (int64, error) {
+	m, err := s.modelFile(ModelFile{Name: name})
 	if err != nil {
 		return 0, err
 	}
-	return r.evict(func(key string) bool { return key == m.Key || strings.HasPrefix(key, m.Key+"+") }), nil
+	return s.evict(func(key string) bool { return key == m.Key || strings.HasPrefix(key, m.Key+"+") }), nil
 }
 
 // FreeModels drops the resident weights of all diffusion models and returns their bytes.
-func (r *Runner) FreeModels() int64 { return r.evict(func(string) bool { return true }) }
-
-func (r *Runner) evict(match func(key string) bool) int64 {
-	if r.engine == nil {
-		return 0
-	}
-	var n int64
-	for _, m := range r.engine.Resident() {
-		if key, _, _ := strings.Cut(m.Key, "#tensor"); match(key) {
-			n += m.Bytes
-			r.engine.Evict(key)
-		}
-	}
-	return n
-}
+func (s *store) FreeModels() int64 { return s.evict(func(string) bool { return true }) }

@@ -47,7 +47,7 @@ func imageClasses() []Class {
 }
 
 func saveImages(c *Call, prefix, kind string) ([]any, error) {
-	im := value[*picture.Image](c, "images")
+	im := arg[*picture.Image](c, "images")
 	texts := c.metadata()
 	for i := range im.B {
 		p, err := files.CheckPrefix(strings.ReplaceAll(prefix, "%batch_num%", pyjson.Str(int64(i))), im.X, im.Y)
@@ -109,8 +109,8 @@ func (c *Call) file(field, name string) ([]byte, error) {
 const maxInputFile = 1 << 30
 
 // checkFile is LoadImage's and LoadLatent's own validation: the file must be there.
-func checkFile(field, complaint string) func(*validation, *pyjson.Object) (string, string) {
-	return func(v *validation, in *pyjson.Object) (string, string) {
+func checkFile(field, complaint string) func(*Job, *files.Roots, *pyjson.Object) (string, string) {
+	return func(job *Job, roots *files.Roots, in *pyjson.Object) (string, string) {
 		raw, _ := in.Get(field)
 		name, ok := raw.(string)
 		if _, linked := asLink(raw); linked {
@@ -119,10 +119,10 @@ func checkFile(field, complaint string) func(*validation, *pyjson.Object) (strin
 		if !ok {
 			return field, complaint + pyjson.Str(raw)
 		}
-		if _, sent := v.job.Inputs[name]; sent {
+		if _, sent := job.Inputs[name]; sent {
 			return "", ""
 		}
-		if _, err := v.roots.Picture(field, name); err != nil {
+		if _, err := roots.Picture(field, name); err != nil {
 			return field, complaint + name
 		}
 		return "", ""
@@ -130,7 +130,7 @@ func checkFile(field, complaint string) func(*validation, *pyjson.Object) (strin
 }
 
 // checkSavePrefix refuses a filename_prefix that leaves the output folder before anything runs; ComfyUI notices when the picture is done.
-func checkSavePrefix(_ *validation, in *pyjson.Object) (string, string) {
+func checkSavePrefix(_ *Job, _ *files.Roots, in *pyjson.Object) (string, string) {
 	raw, _ := in.Get("filename_prefix")
 	prefix, ok := raw.(string)
 	if !ok {

@@ -48,7 +48,7 @@ func imageBatchClasses() []Class {
 }
 
 func imageFromBatch(c *Call) ([]any, error) {
-	im := *value[*picture.Image](c, "image")
+	im := *arg[*picture.Image](c, "image")
 	from := min(im.B-1, c.whole("batch_index"))
 	length, item := min(im.B-from, c.whole("length")), im.Y*im.X*im.C
 	im.B, im.Data = length, im.Data[from*item:(from+length)*item]
@@ -56,7 +56,7 @@ func imageFromBatch(c *Call) ([]any, error) {
 }
 
 func repeatImage(c *Call) ([]any, error) {
-	im, amount := *value[*picture.Image](c, "image"), c.whole("amount")
+	im, amount := *arg[*picture.Image](c, "image"), c.whole("amount")
 	if err := checkSize("amount", amount, im.B, im.Y, im.X, im.C); err != nil {
 		return nil, err
 	}
@@ -65,13 +65,13 @@ func repeatImage(c *Call) ([]any, error) {
 }
 
 func imageSize(c *Call) ([]any, error) {
-	im := value[*picture.Image](c, "image")
+	im := arg[*picture.Image](c, "image")
 	return []any{int64(im.X), int64(im.Y), int64(im.B)}, nil
 }
 
 // imageScaleToMax makes the longer side largest_size pixels long.
 func imageScaleToMax(c *Call) ([]any, error) {
-	im, n := value[*picture.Image](c, "image"), c.whole("largest_size")
+	im, n := arg[*picture.Image](c, "image"), c.whole("largest_size")
 	x, y := n, n
 	switch {
 	case im.Y > im.X:
@@ -84,7 +84,7 @@ func imageScaleToMax(c *Call) ([]any, error) {
 
 // kontextScale takes the size whose aspect is nearest; of two that are equally near the narrower one.
 func kontextScale(c *Call) ([]any, error) {
-	im := value[*picture.Image](c, "image")
+	im := arg[*picture.Image](c, "image")
 	x, y, least := 0, 0, math.Inf(1)
 	for _, s := range kontextSizes() {
 		if d := math.Abs(float64(im.X)/float64(im.Y) - float64(s[0])/float64(s[1])); d < least {

@@ -55,7 +55,7 @@ func imageOpClasses() []Class {
 
 // imagePad puts grey around the pictures. The mask is 1 there and falls with the square of the distance inside, towards padded edges only.
 func imagePad(c *Call) ([]any, error) {
-	im, left, top, feather := value[*picture.Image](c, "image"), c.whole("left"), c.whole("top"), c.whole("feathering")
+	im, left, top, feather := arg[*picture.Image](c, "image"), c.whole("left"), c.whole("top"), c.whole("feathering")
 	right, bottom := c.whole("right"), c.whole("bottom")
 	out := &picture.Image{B: im.B, Y: im.Y + top + bottom, X: im.X + left + right, C: im.C}
 	if err := checkSize("left", out.B, out.Y, out.X, out.C); err != nil {
@@ -111,14 +111,14 @@ func inverted(v []float32) []float32 {
 }
 
 func imageInvert(c *Call) ([]any, error) {
-	im := *value[*picture.Image](c, "image")
+	im := *arg[*picture.Image](c, "image")
 	im.Data = inverted(im.Data)
 	return []any{&im}, nil
 }
 
 // imageBatch puts the second batch behind the first, scaled to its size (bilinear, center crop). Where one has alpha, the other gets an opaque one.
 func imageBatch(c *Call) ([]any, error) {
-	a, b := value[*picture.Image](c, "image1"), value[*picture.Image](c, "image2")
+	a, b := arg[*picture.Image](c, "image1"), arg[*picture.Image](c, "image2")
 	a, b = a.Widened(b.C), b.Widened(a.C)
 	if a.Y != b.Y || a.X != b.X {
 		var err error
@@ -148,7 +148,7 @@ func emptyImage(c *Call) ([]any, error) {
 // imageBlend scales the second picture to the size of the first (bicubic, center crop) and mixes the first with the blend of both. ComfyUI fails
 // where only the first has alpha; here that is refused in words.
 func imageBlend(c *Call) ([]any, error) {
-	a, b, f := value[*picture.Image](c, "image1"), value[*picture.Image](c, "image2"), c.decimal("blend_factor")
+	a, b, f := arg[*picture.Image](c, "image1"), arg[*picture.Image](c, "image2"), c.decimal("blend_factor")
 	blend := blendModes()[c.str("blend_mode")]
 	if blend == nil {
 		return nil, fault.At(fault.CodeBadInput, "blend_mode", "blend_mode: %q is not one of normal, multiply, screen, overlay, soft_light, difference", c.str("blend_mode"))

@@ -44,7 +44,7 @@ func resizeImageClasses() []Class {
 
 // imageScale: a side of 0 follows from the aspect, both 0 leave the picture as it is.
 func imageScale(c *Call) ([]any, error) {
-	im, w, h := value[*picture.Image](c, "image"), c.whole("width"), c.whole("height")
+	im, w, h := arg[*picture.Image](c, "image"), c.whole("width"), c.whole("height")
 	switch {
 	case w == 0 && h == 0:
 		return []any{im}, nil
@@ -57,12 +57,12 @@ func imageScale(c *Call) ([]any, error) {
 }
 
 func imageScaleBy(c *Call) ([]any, error) {
-	im, by := value[*picture.Image](c, "image"), c.decimal("scale_by")
+	im, by := arg[*picture.Image](c, "image"), c.decimal("scale_by")
 	return resized(im, rounded(float64(im.X)*by), rounded(float64(im.Y)*by), c.str("upscale_method"), string(resample.CropDisabled), "scale_by")
 }
 
 func imageScaleToTotal(c *Call) ([]any, error) {
-	im, steps := value[*picture.Image](c, "image"), c.whole("resolution_steps")
+	im, steps := arg[*picture.Image](c, "image"), c.whole("resolution_steps")
 	by := math.Sqrt(c.decimal("megapixels") * 1024 * 1024 / float64(im.X*im.Y))
 	side := func(n int) int { return rounded(float64(n)*by/float64(steps)) * steps }
 	return resized(im, side(im.X), side(im.Y), c.str("upscale_method"), string(resample.CropDisabled), "megapixels")
@@ -91,7 +91,7 @@ func resizedImage(im *picture.Image, x, y int, method, crop, field string) (*pic
 
 // imageCrop cuts what lies inside the picture; an origin outside moves to the last pixel.
 func imageCrop(c *Call) ([]any, error) {
-	im := value[*picture.Image](c, "image")
+	im := arg[*picture.Image](c, "image")
 	x, y := min(c.whole("x"), im.X-1), min(c.whole("y"), im.Y-1)
 	w, h := min(c.whole("width"), im.X-x), min(c.whole("height"), im.Y-y)
 	return []any{im.Cut(x, y, w, h)}, nil

@@ -15,7 +15,7 @@ func inpaintClasses() []Class {
 		{
 			Name: "SetLatentNoiseMask", Display: "Set Latent Noise Mask", Module: "nodes", Category: "latent/inpaint",
 			Inputs: []Input{bareIn("samples", "LATENT"), bareIn("mask", "MASK")}, Outputs: slots("LATENT"), Run: func(c *Call) ([]any, error) {
-				l := value[*Latent](c, "samples")
+				l := arg[*Latent](c, "samples")
 				return []any{&Latent{Samples: l.Samples, NoiseMask: c.mask("mask"), BatchIndex: l.BatchIndex}}, nil
 			},
 		},
@@ -41,7 +41,7 @@ func inpaintClasses() []Class {
 
 // encodeForInpaint encodes the picture with grey inside the mask and keeps the grown mask.
 func encodeForInpaint(c *Call) ([]any, error) {
-	im, v, grow := value[*picture.Image](c, "pixels"), value[*VAE](c, "vae"), c.whole("grow_mask_by")
+	im, v, grow := arg[*picture.Image](c, "pixels"), arg[*VAE](c, "vae"), c.whole("grow_mask_by")
 	mask, err := sizedMask(c.mask("mask"), im.Y, im.X)
 	if err != nil {
 		return nil, err
@@ -72,8 +72,8 @@ func inpainted(im *picture.Image, mask *picture.Mask, grow, scale int) (*picture
 // inpaintConditioning encodes the picture and keeps the mask, not rounded, with the latent. ComfyUI also attaches the masked picture to the conditionings for
 // networks with more input channels (FLUX Fill); those are refused when they are loaded, and all others ignore it.
 func inpaintConditioning(c *Call) ([]any, error) {
-	im := value[*picture.Image](c, "pixels")
-	samples, err := c.encodeImage(value[*VAE](c, "vae"), im)
+	im := arg[*picture.Image](c, "pixels")
+	samples, err := c.encodeImage(arg[*VAE](c, "vae"), im)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +85,7 @@ func inpaintConditioning(c *Call) ([]any, error) {
 		}
 		out.NoiseMask = mask.Centred(8)
 	}
-	return []any{value[Conditioning](c, "positive"), value[Conditioning](c, "negative"), out}, nil
+	return []any{arg[Conditioning](c, "positive"), arg[Conditioning](c, "negative"), out}, nil
 }
 
 // sizedMask returns a copy scaled to y rows and x columns (bilinear).
@@ -122,6 +122,6 @@ func (c *Call) scaleOf(v *VAE) (scale int, err error) {
 	if v.Key == pixelSpace {
 		return 1, nil
 	}
-	err = c.withVAE(v, func(cfg vae.Config) (int, error) { scale = cfg.Scale(); return 0, nil }, func(*vae.VAE, vae.Env) error { return nil })
+	err = v.with(c.use(), func(cfg vae.Config) (int, error) { scale = cfg.Scale(); return 0, nil }, func(*vae.VAE, vae.Env) error { return nil })
 	return scale, err
 }

@@ -1,9 +1,6 @@
 package node
 
 import (
-	"fmt"
-	"math"
-
 	"patchbay/engine/safetensors"
 	"patchbay/node/fault"
 	"patchbay/node/files"
@@ -55,7 +52,7 @@ const maxLatentValues = 1 << 30
 
 // saveLatent writes the file that ComfyUI's SaveLatent writes: latent_tensor, an empty latent_format_version_0, the workflow in the metadata.
 func saveLatent(c *Call) ([]any, error) {
-	l := value[*Latent](c, "samples")
+	l := arg[*Latent](c, "samples")
 	s := l.Samples
 	prefix, err := files.CheckPrefix(c.str("filename_prefix"), 0, 0)
 	if err != nil {
@@ -104,14 +101,4 @@ func loadLatent(c *Call) ([]any, error) {
 		return nil, fault.At(fault.CodeBadInput, "latent", "latent: %s: %v", name, err)
 	}
 	return []any{&Latent{Samples: parallel.Latent{B: e.Shape[0], C: e.Shape[1], Y: e.Shape[2], X: e.Shape[3], Data: v}}}, nil
-}
-
-// finite refuses NaN and infinities.
-func finite(v []float32) error {
-	for i, x := range v {
-		if math.IsNaN(float64(x)) || math.IsInf(float64(x), 0) {
-			return fmt.Errorf("value %d is %v: want finite numbers", i, x)
-		}
-	}
-	return nil
 }

@@ -137,15 +137,3 @@ func latentBatch(c *Call) ([]any, error) {
 	out.BatchIndex = append(l.places(), c.latent("samples2").places()...)
 	return []any{out}, nil
 }
-
-// places returns BatchIndex, or 0, 1 ... where there is none.
-func (l *Latent) places() []int {
-	if l.BatchIndex != nil {
-		return append([]int(nil), l.BatchIndex...)
-	}
-	out := make([]int, l.Samples.B)
-	for i := range out {
-		out[i] = i
-	}
-	return out
-}

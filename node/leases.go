@@ -123,6 +123,12 @@ func (h *handles) wind() {
 	})
 }
 
+// Hold keeps a value as Exec keeps its results, and returns its handle; lease 0 is the runner's.
+func (r *Runner) Hold(v any, lease time.Duration) Handle { return r.handles.grant(v, lease) }
+
+// Value returns what a handle stands for and renews its lease.
+func (r *Runner) Value(id string) (any, bool) { return r.handles.use(id) }
+
 // FreeHandle gives up a handle and reports whether it was there.
 func (r *Runner) FreeHandle(id string) bool { return r.handles.free(id) }
 

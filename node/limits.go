@@ -5,7 +5,6 @@ import (
 
 	"patchbay/node/fault"
 	"patchbay/node/picture"
-	"patchbay/parallel"
 )
 
 // Linked values of INT and FLOAT inputs are not checked by Validate (ComfyUI does not either): a node that takes sizes from a PrimitiveInt must look
@@ -41,7 +40,7 @@ func (c *Call) checkLimits(name string, v any) {
 }
 
 // flag returns a BOOLEAN input.
-func (c *Call) flag(name string) bool { return value[bool](c, name) }
+func (c *Call) flag(name string) bool { return arg[bool](c, name) }
 
 // checkSize refuses results of more values than a latent or a batch of pictures may have.
 func checkSize(field string, sides ...int) error {
@@ -70,14 +69,9 @@ func sliced(n, from, to int) (int, int) {
 // rounded rounds as Python's round does, halves to even.
 func rounded(v float64) int { return int(math.RoundToEven(v)) }
 
-// with returns a latent with other samples and everything else of l.
-func (l *Latent) with(s parallel.Latent) *Latent {
-	return &Latent{Samples: s, NoiseMask: l.NoiseMask, BatchIndex: l.BatchIndex}
-}
-
 // latent returns a LATENT input that holds something.
 func (c *Call) latent(name string) *Latent {
-	l := value[*Latent](c, name)
+	l := arg[*Latent](c, name)
 	if l.Samples.Len() == 0 {
 		s := l.Samples
 		panic(fault.At(fault.CodeBadInput, name, "%s: latent [%d, %d, %d, %d] is empty", name, s.B, s.C, s.Y, s.X))
@@ -87,7 +81,7 @@ func (c *Call) latent(name string) *Latent {
 
 // mask returns a MASK input that holds something.
 func (c *Call) mask(name string) *picture.Mask {
-	m := value[*picture.Mask](c, name)
+	m := arg[*picture.Mask](c, name)
 	if len(m.Data) == 0 {
 		panic(fault.At(fault.CodeBadInput, name, "%s: mask [%d, %d, %d] is empty", name, m.B, m.Y, m.X))
 	}

@@ -117,7 +117,7 @@ func loadUNET(c *Call) ([]any, error) {
 
 // checkPrecision refuses weight types that would round the weights again: weights are computed in the precision of their file. A type that all weights of
 // the file have already changes nothing. What cannot be read is left to the loader's own words.
-func checkPrecision(v *validation, in *pyjson.Object) (field, text string) {
+func checkPrecision(_ *Job, roots *files.Roots, in *pyjson.Object) (field, text string) {
 	d, _ := in.Get("weight_dtype")
 	want, narrow := map[any]engine.DType{"fp8_e4m3fn": engine.F8E4M3, "fp8_e4m3fn_fast": engine.F8E4M3, "fp8_e5m2": engine.F8E5M2}[d]
 	name, ok := in.Get("unet_name")
@@ -125,7 +125,7 @@ func checkPrecision(v *validation, in *pyjson.Object) (field, text string) {
 	if !narrow || !ok || !isText {
 		return "", ""
 	}
-	path, err := v.roots.Resolve(files.KindDiffusion, "unet_name", words)
+	path, err := roots.Resolve(files.KindDiffusion, "unet_name", words)
 	if err != nil {
 		return "", ""
 	}
@@ -191,4 +191,14 @@ func loadCLIP(c *Call, kind string, fields ...string) ([]any, error) {
 		}
 	}
 	return []any{clip}, clip.check(c.Class.Name)
+}
+
+// checkClipType refuses types that cannot be encoded before anything runs.
+func checkClipType(_ *Job, _ *files.Roots, in *pyjson.Object) (field, text string) {
+	t, _ := in.Get("type")
+	name, ok := t.(string)
+	if _, known := clipTypes()[name]; !ok || known {
+		return "", ""
+	}
+	return "type", fmt.Sprintf("text encoders of type %s are not supported (supported: chroma, flux, pixart, sd3, stable_diffusion)", name)
 }

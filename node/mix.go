@@ -26,7 +26,7 @@ func mixClasses() []Class {
 			Name: "FluxDisableGuidance", Module: "comfy_extras.nodes_flux", Category: "advanced/conditioning/flux", NewStyle: true,
 			Description: "Leaves the guidance input of distilled models out.",
 			Inputs:      []Input{linkIn("conditioning", "CONDITIONING", "")}, Outputs: slots("CONDITIONING"), Run: func(c *Call) ([]any, error) {
-				return []any{value[Conditioning](c, "conditioning").each(func(e *Cond) { e.Guidance, e.NoGuidance = nil, true })}, nil
+				return []any{arg[Conditioning](c, "conditioning").each(func(e *Cond) { e.Guidance, e.NoGuidance = nil, true })}, nil
 			},
 		},
 	}
@@ -34,7 +34,7 @@ func mixClasses() []Class {
 
 // source returns the entry of conditioning_from that is mixed into every entry of conditioning_to: the first.
 func (c *Call) source(to Conditioning) (*Cond, error) {
-	from := value[Conditioning](c, "conditioning_from")
+	from := arg[Conditioning](c, "conditioning_from")
 	if len(from) == 0 {
 		return nil, fault.At(fault.CodeBadInput, "conditioning_from", "conditioning_from: has no entries")
 	}
@@ -51,7 +51,7 @@ func (c *Call) source(to Conditioning) (*Cond, error) {
 
 // concat joins the tokens; everything else is that of conditioning_to. Text masks of HunyuanDiT cannot be joined (ComfyUI fails in the network).
 func concat(c *Call) ([]any, error) {
-	to := value[Conditioning](c, "conditioning_to")
+	to := arg[Conditioning](c, "conditioning_to")
 	from, err := c.source(to)
 	if err != nil {
 		return nil, err
@@ -74,7 +74,7 @@ const maxTokens = 1 << 16
 
 // average is to*s + from*(1-s) of text states and pooled vectors; from is cut or filled up with zeros to the tokens of to.
 func average(c *Call) ([]any, error) {
-	to, s := value[Conditioning](c, "conditioning_to"), c.decimal("conditioning_to_strength")
+	to, s := arg[Conditioning](c, "conditioning_to"), c.decimal("conditioning_to_strength")
 	from, err := c.source(to)
 	if err != nil {
 		return nil, err

@@ -16,7 +16,7 @@ func modelSamplingClasses() []Class {
 				if err != nil {
 					return nil, fault.At(fault.CodeBadInput, "shift", "shift: %v", err)
 				}
-				return []any{value[*Model](c, "model").withSampling(s)}, nil
+				return []any{arg[*Model](c, "model").withSampling(s)}, nil
 			},
 		}
 	}
@@ -31,7 +31,7 @@ func modelSamplingClasses() []Class {
 				number("strength", "FLOAT", "below 1 blends with the mask as it is", "default", 1.0, "min", 0.0, "max", 1.0, "step", 0.01).optional(),
 			},
 			Outputs: slots("MODEL"), Run: func(c *Call) ([]any, error) {
-				m, strength := *value[*Model](c, "model"), float32(1)
+				m, strength := *arg[*Model](c, "model"), float32(1)
 				if _, given := c.in["strength"]; given {
 					strength = float32(c.decimal("strength"))
 				}

@@ -70,7 +70,7 @@ func (r record) input(run *Runner, v any) any {
 			if v == "vae-kl" {
 				return r.vae
 			}
-			return run.handles.grant(&VAE{Name: pixelSpace, Key: pixelSpace, Channels: 3}, 0)
+			return run.Hold(&VAE{Name: pixelSpace, Key: pixelSpace, Channels: 3}, 0)
 		}
 		o := pyjson.NewObject()
 		for _, k := range x.Keys() {

@@ -31,7 +31,7 @@ func fakeCatalogue() *Catalogue {
 	c.classes["VAELoader"].Inputs[0].Choices = []string{"taef1", pixelSpace}
 	returns("CLIPTextEncode", Conditioning{{MaskStrength: 1}})
 	c.classes["VAEDecode"].Run = func(call *Call) ([]any, error) {
-		b := value[*Latent](call, "samples").Samples.B
+		b := arg[*Latent](call, "samples").Samples.B
 		return []any{&picture.Image{B: b, Y: 2, X: 2, C: 3, Data: make([]float32, b*12)}}, nil
 	}
 	c.classes["KSampler"].Run = func(call *Call) ([]any, error) {
@@ -41,7 +41,7 @@ func fakeCatalogue() *Catalogue {
 				return nil, err
 			}
 		}
-		return []any{value[*Latent](call, "latent_image")}, nil
+		return []any{arg[*Latent](call, "latent_image")}, nil
 	}
 	return c
 }

@@ -9,11 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"patchbay/models/tokenizer"
 	"patchbay/node/fault"
 	"patchbay/node/files"
-	"patchbay/node/picture"
-	"patchbay/node/pyjson"
 	"patchbay/parallel"
 )
 
@@ -40,19 +37,13 @@ type Config struct {
 
 // Runner executes workflows. It runs one job at a time; caches, weights and handles survive between jobs.
 type Runner struct {
-	engine  *parallel.Engine
-	compute Compute
 	roots   files.Roots
 	cat     *Catalogue
 	work    sync.Mutex
 	values  *lru[*entry]
-	weights *lru[resident]
+	store   *store
 	handles *handles
 	bounds  Bounds
-	// shared are loaded weights that several handles use.
-	shared *shared
-	// vocabularies are tokenizers by encoder; each counts as one.
-	vocabularies *lru[*tokenizer.Tokenizer]
 }
 
 // entry is the cached result of one node.
@@ -83,10 +74,10 @@ func NewRunner(cfg Config) (*Runner, error) {
 		return nil, fmt.Errorf("node runner: cache %d, weights %d and lease %s must not be negative", cfg.CacheBytes, cfg.WeightBytes, cfg.Lease)
 	}
 	return &Runner{
-		engine: cfg.Engine, compute: cfg.Compute, bounds: cfg.Bounds, roots: cfg.Roots, cat: cfg.Catalogue,
+		bounds: cfg.Bounds, roots: cfg.Roots, cat: cfg.Catalogue,
 		values:  newLRU[*entry](orElse(cfg.CacheBytes, 2<<30), nil),
-		weights: newLRU(orElse(cfg.WeightBytes, 16<<30), resident.Close),
-		handles: newHandles(cfg.Lease, cfg.Now), shared: newShared(), vocabularies: newLRU[*tokenizer.Tokenizer](16, nil),
+		store:   newStore(cfg.Engine, cfg.Compute, cfg.Roots, orElse(cfg.WeightBytes, 16<<30)),
+		handles: newHandles(cfg.Lease, cfg.Now),
 	}, nil
 }
 
@@ -95,8 +86,15 @@ func (r *Runner) Close() {
 	r.work.Lock()
 	defer r.work.Unlock()
 	r.values.clear()
-	r.weights.clear()
+	r.store.drop()
 	r.handles.clear()
+}
+
+// DropValues drops the cached results of nodes. Weights and handles stay.
+func (r *Runner) DropValues() {
+	r.work.Lock()
+	defer r.work.Unlock()
+	r.values.clear()
 }
 
 // Free drops cached values and all resident weights, the engine's too (ComfyUI's /free). Handles stay: their weights are read again when needed.
@@ -104,9 +102,9 @@ func (r *Runner) Free() {
 	r.work.Lock()
 	defer r.work.Unlock()
 	r.values.clear()
-	r.weights.clear()
-	if r.engine != nil {
-		r.engine.Evict("")
+	r.store.drop()
+	if r.store.engine != nil {
+		r.store.engine.Evict("")
 	}
 }
 
@@ -317,15 +315,6 @@ func (x *execution) inputs(id string, k *Class) (map[string]any, error) {
 	return in, nil
 }
 
-// checkType refuses values whose type is not the one that an input declares.
-func checkType(in *Input, v any) error {
-	got := typeOf(v)
-	if in.Type == got || in.Type == "*" || (in.Type == "FLOAT" && got == "INT") || in.Type == "COMBO" {
-		return nil
-	}
-	return fault.At(fault.CodeBadInput, in.Name, "%s: takes %s, got %s", in.Name, in.Type, got)
-}
-
 // call runs the function of a class. A panic becomes a failure with the stack.
 func (x *execution) call(id string, k *Class, in map[string]any) (e *entry, err error) {
 	var saved []files.Output
@@ -401,30 +390,4 @@ func (x *execution) fail(id string, k *Class, in map[string]any, err error) erro
 	}
 	f.Extra["executed"], f.Extra["current_outputs"], f.Extra["current_inputs"] = executed, append([]string{}, executed...), current
 	return f
-}
-
-// describe renders an input for error events, short.
-func describe(v any) string {
-	switch x := v.(type) {
-	case *picture.Image:
-		return fmt.Sprintf("IMAGE [%d, %d, %d, %d]", x.B, x.Y, x.X, x.C)
-	case *picture.Mask:
-		return fmt.Sprintf("MASK [%d, %d, %d]", x.B, x.Y, x.X)
-	case *Latent:
-		return fmt.Sprintf("LATENT [%d, %d, %d, %d]", x.Samples.B, x.Samples.C, x.Samples.Y, x.Samples.X)
-	case Conditioning:
-		return fmt.Sprintf("CONDITIONING of %d entries", len(x))
-	case *Model:
-		return "MODEL " + x.Name
-	case *Clip:
-		return "CLIP " + x.Name
-	case *VAE:
-		return "VAE " + x.Name
-	case Sigmas:
-		return fmt.Sprintf("SIGMAS of %d", len(x))
-	case string, bool, int64, uint64, float64:
-		s := pyjson.Str(x)
-		return s[:min(len(s), 200)]
-	}
-	return typeOf(v)
 }

@@ -67,7 +67,7 @@ func TestSigmaNodesMatchGolden(t *testing.T) {
 			word := strings.TrimLeft(part[2+i], "abcdefghijklmnopqrstuvwxyz") // "rho5", "mu0.1"
 			switch {
 			case name == "model":
-				in[name] = run.handles.grant(models[part[2+i]], 0)
+				in[name] = run.Hold(models[part[2+i]], 0)
 			case name == "scheduler" || name == "sigmas" || name == "spacing" || name == "return_actual_sigma":
 				in[name] = part[2+i]
 				if name == "return_actual_sigma" {

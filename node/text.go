@@ -50,7 +50,7 @@ func encodeFlux(c *Call) ([]any, error) {
 
 // t5Options sets lengths for every kind of T5, as ComfyUI's node does; encoders that are not there do not mind.
 func t5Options(c *Call) ([]any, error) {
-	clip := *value[*Clip](c, "clip")
+	clip := *arg[*Clip](c, "clip")
 	options := map[string]int{}
 	for k, v := range clip.options {
 		options[k] = v

@@ -31,13 +31,13 @@ func tiledClasses() []Class {
 }
 
 func vaeDecodeTiled(c *Call) ([]any, error) {
-	l, v := c.latent("samples").Samples, value[*VAE](c, "vae")
+	l, v := c.latent("samples").Samples, arg[*VAE](c, "vae")
 	size, overlap := c.whole("tile_size"), c.whole("overlap")
 	if v.Key == pixelSpace {
 		return decodePixels(l)
 	}
 	var im *picture.Image
-	err := c.withVAE(v, func(cfg vae.Config) (int, error) {
+	err := v.with(c.use(), func(cfg vae.Config) (int, error) {
 		if err := v.takes(cfg.Latent(), l.C); err != nil {
 			return 0, err
 		}
@@ -60,7 +60,7 @@ func vaeDecodeTiled(c *Call) ([]any, error) {
 }
 
 func vaeEncodeTiled(c *Call) ([]any, error) {
-	im, v := value[*picture.Image](c, "pixels"), value[*VAE](c, "vae")
+	im, v := arg[*picture.Image](c, "pixels"), arg[*VAE](c, "vae")
 	t := vae.Tiles{Y: c.whole("tile_size"), X: c.whole("tile_size"), Overlap: c.whole("overlap")}
 	if v.Key == pixelSpace {
 		return []any{&Latent{Samples: encodePixels(im)}}, nil
@@ -68,7 +68,7 @@ func vaeEncodeTiled(c *Call) ([]any, error) {
 	var out parallel.Latent
 	var pixels []float32
 	var y, x int
-	err := c.withVAE(v, func(cfg vae.Config) (int, error) {
+	err := v.with(c.use(), func(cfg vae.Config) (int, error) {
 		s := cfg.Scale()
 		switch {
 		case !cfg.CanEncode:

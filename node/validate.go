@@ -171,7 +171,7 @@ func (v *validation) node(id string) (*verdict, *exception) {
 		}
 	}
 	if r.ok && len(r.errors) == 0 && k.Check != nil {
-		if name, text := k.Check(v, inputs); text != "" {
+		if name, text := k.Check(v.job, v.roots, inputs); text != "" {
 			r.errors = append(r.errors, problem{codeCustom, messageCustomValidation, name + " - " + text, pyjson.NewObject("input_name", name)})
 		}
 	}

@@ -1,6 +1,9 @@
 package node
 
 import (
+	"fmt"
+	"math"
+
 	"patchbay/models/dit"
 	"patchbay/models/sampling"
 	"patchbay/node/picture"
@@ -74,39 +77,29 @@ type GuiderBranch struct {
 	Conditioning Conditioning
 }
 
-// typeOf names the ComfyUI type of a value that travels along links.
-func typeOf(v any) string {
-	switch v.(type) {
-	case *Model:
-		return "MODEL"
-	case *Clip:
-		return "CLIP"
-	case *VAE:
-		return "VAE"
-	case Conditioning:
-		return "CONDITIONING"
-	case *Latent:
-		return "LATENT"
-	case *picture.Image:
-		return "IMAGE"
-	case *picture.Mask:
-		return "MASK"
-	case Sigmas:
-		return "SIGMAS"
-	case Noise:
-		return "NOISE"
-	case Sampler:
-		return "SAMPLER"
-	case *Guider:
-		return "GUIDER"
-	case int64, uint64:
-		return "INT"
-	case float64:
-		return "FLOAT"
-	case string:
-		return "STRING"
-	case bool:
-		return "BOOLEAN"
+// finite refuses NaN and infinities.
+func finite(v []float32) error {
+	for i, x := range v {
+		if math.IsNaN(float64(x)) || math.IsInf(float64(x), 0) {
+			return fmt.Errorf("value %d is %v: want finite numbers", i, x)
+		}
 	}
-	return "unknown"
+	return nil
+}
+
+// with returns a latent with other samples and everything else of l.
+func (l *Latent) with(s parallel.Latent) *Latent {
+	return &Latent{Samples: s, NoiseMask: l.NoiseMask, BatchIndex: l.BatchIndex}
+}
+
+// places returns BatchIndex, or 0, 1 ... where there is none.
+func (l *Latent) places() []int {
+	if l.BatchIndex != nil {
+		return append([]int(nil), l.BatchIndex...)
+	}
+	out := make([]int, l.Samples.B)
+	for i := range out {
+		out[i] = i
+	}
+	return out
 }

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-	"time"
 
 	"patchbay/engine"
 	"patchbay/models/dit"
@@ -58,15 +57,15 @@ func (t *Tensor) F32() ([]float32, error) {
 	return v, nil
 }
 
-// export gives the form of a value that travels to hosts.
-func (r *Runner) export(v any, lease time.Duration) any {
+// export gives the form of a value that travels to hosts; false: it does not travel, a handle stands for it.
+func export(v any) (any, bool) {
 	switch x := v.(type) {
 	case *picture.Image:
-		return NewTensor(x.Data, x.B, x.Y, x.X, x.C)
+		return NewTensor(x.Data, x.B, x.Y, x.X, x.C), true
 	case *picture.Mask:
-		return NewTensor(x.Data, x.B, x.Y, x.X)
+		return NewTensor(x.Data, x.B, x.Y, x.X), true
 	case Sigmas:
-		return NewTensor(x, len(x))
+		return NewTensor(x, len(x)), true
 	case *Latent:
 		s := x.Samples
 		o := pyjson.NewObject("samples", NewTensor(s.Data, s.B, s.C, s.Y, s.X))
@@ -76,17 +75,17 @@ func (r *Runner) export(v any, lease time.Duration) any {
 		if x.BatchIndex != nil {
 			o.Set("batch_index", integers(x.BatchIndex))
 		}
-		return o
+		return o, true
 	case Conditioning:
 		list := []any{}
 		for i := range x {
 			list = append(list, x[i].export())
 		}
-		return list
+		return list, true
 	case string, bool, int64, uint64, float64:
-		return v
+		return v, true
 	}
-	return r.handles.grant(v, lease)
+	return nil, false
 }
 
 func integers(v []int) []any {
@@ -144,9 +143,9 @@ func (c *Cond) export() []any {
 	return []any{NewTensor(c.Context.Data, 1, c.Context.Rows, c.Context.Cols), o}
 }
 
-// importValue takes the travelling form of a value for an input; literals are left to the caller's checks.
-func (r *Runner) importValue(in *Input, v any) (any, error) {
-	wrong := func(err error) error { return fault.At(fault.CodeBadInput, in.Name, "%s: %v", in.Name, err) }
+// importValue takes the travelling form of a value of a type for an input; literals are left to the caller's checks.
+func importValue(kind, field string, v any) (any, error) {
+	wrong := func(err error) error { return fault.At(fault.CodeBadInput, field, "%s: %v", field, err) }
 	if m, ok := v.(map[string]any); ok {
 		o := pyjson.NewObject()
 		for k, e := range m {
@@ -154,9 +153,9 @@ func (r *Runner) importValue(in *Input, v any) (any, error) {
 		}
 		v = o
 	}
-	switch in.Type {
+	switch kind {
 	case "IMAGE", "MASK", "SIGMAS":
-		out, err := importTensor(in.Type, v)
+		out, err := importTensor(kind, v)
 		if err != nil {
 			return nil, wrong(err)
 		}
@@ -174,14 +173,14 @@ func (r *Runner) importValue(in *Input, v any) (any, error) {
 		}
 		return out, nil
 	}
-	if isWidget(in.Type) {
+	if isWidget(kind) {
 		n, err := pyjson.Normalize(v)
 		if err != nil {
 			return nil, wrong(err)
 		}
 		return n, nil
 	}
-	return nil, wrong(fmt.Errorf("takes a handle of type %s", in.Type))
+	return nil, wrong(fmt.Errorf("takes a handle of type %s", kind))
 }
 
 func importTensor(kind string, v any) (any, error) {
@@ -416,4 +415,9 @@ func (c *Cond) setArea(v any) error {
 	}
 	c.Area = parallel.Area{H: n[0], W: n[1], Y: n[2], X: n[3]}
 	return nil
+}
+
+// isWidget tells whether an input type is a literal.
+func isWidget(t string) bool {
+	return t == "INT" || t == "FLOAT" || t == "STRING" || t == "BOOLEAN" || t == "COMBO"
 }

@@ -1,8 +1,6 @@
 package node
 
 import (
-	"time"
-
 	"patchbay/engine"
 	"patchbay/models/dit"
 	"patchbay/models/latent"
@@ -40,27 +38,4 @@ func (m *Model) withSampling(s *sampling.ModelSampling) *Model {
 	c := *m
 	c.Sampling = s
 	return &c
-}
-
-// resident is something with weights that a Runner keeps between jobs.
-type resident interface {
-	Bytes() int64
-	Close()
-}
-
-// lent takes weights from the runner's cache, or loads them and keeps them there. It must be called inside do: loading uses the device.
-func lent[T resident](c *Call, key string, load func() (T, error)) (T, error) {
-	if w, ok := c.run.weights.get(key); ok {
-		if t, ok := w.(T); ok {
-			return t, nil
-		}
-	}
-	began := time.Now()
-	t, err := load()
-	c.spent.Load += seconds(began)
-	if err != nil {
-		return t, err
-	}
-	c.run.weights.put(key, t, t.Bytes())
-	return t, nil
 }

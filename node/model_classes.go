@@ -26,5 +26,5 @@ func modelSamplingFlux(c *Call) ([]any, error) {
 	if err != nil {
 		return nil, fault.At(fault.CodeBadInput, "max_shift", "max_shift, base_shift: %v", err)
 	}
-	return []any{value[*Model](c, "model").withSampling(s)}, nil
+	return []any{arg[*Model](c, "model").withSampling(s)}, nil
 }
