@@ -41,6 +41,25 @@ func arg[T any](c *Call, name string) T {
 	return v
 }
 
+// raw returns an input as it is, nil if it is not given.
+func (c *Call) raw(name string) any { return c.in[name] }
+
+// given reports whether an optional input is there.
+func (c *Call) given(name string) bool {
+	_, ok := c.in[name]
+	return ok
+}
+
+// roots are the folders that names refer to.
+func (c *Call) roots() *files.Roots { return &c.run.roots }
+
+// tell emits an event of this node.
+func (c *Call) tell(e Event) {
+	e.Node = c.ID
+	c.emit(e)
+}
+
+// str returns a STRING or COMBO input.
 func (c *Call) str(name string) string { return arg[string](c, name) }
 
 // integer returns an INT input, cut to what an int holds.

@@ -29,10 +29,10 @@ func easyCacheClasses() []Class {
 	}
 }
 
-// cached returns a copy of the handle with the cache of the inputs. One cache replaces another.
-func (c *Call) cached(rule parallel.CacheRule) *Model {
+// withCache returns a copy of the handle with the cache of the inputs. One cache replaces another.
+func withCache(c *Call, rule parallel.CacheRule) *Model {
 	m := *arg[*Model](c, "model")
-	verbose, _ := c.in["verbose"].(bool)
+	verbose, _ := c.raw("verbose").(bool)
 	m.Cache = &parallel.Cache{Rule: rule, Threshold: float32(c.decimal("reuse_threshold")), Start: c.decimal("start_percent"), End: c.decimal("end_percent"), Verbose: verbose}
 	return &m
 }
@@ -44,7 +44,7 @@ func easyCache(c *Call) ([]any, error) {
 		c.warn("node %s: EasyCache has no effect on %s models, as in ComfyUI 0.8.0; LazyCache works on all", c.ID, m.Spec.Family)
 		return []any{m}, nil
 	}
-	return []any{c.cached(parallel.CacheEasy)}, nil
+	return []any{withCache(c, parallel.CacheEasy)}, nil
 }
 
-func lazyCache(c *Call) ([]any, error) { return []any{c.cached(parallel.CacheLazy)}, nil }
+func lazyCache(c *Call) ([]any, error) { return []any{withCache(c, parallel.CacheLazy)}, nil }

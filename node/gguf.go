@@ -45,15 +45,15 @@ func ggufClasses() []Class {
 // loadQuantised is loadUNET for the list of GGUF files.
 func loadQuantised(c *Call) ([]any, error) {
 	var m *Model
-	err := c.fromFile(files.KindGGUF, "unet_name", func(f files.Checkpoint, open *weights.File, set *weights.Set) (err error) {
+	err := fromFile(c, files.KindGGUF, "unet_name", func(f files.Checkpoint, open *weights.File, set *weights.Set) (err error) {
 		m, err = openModel(c.str("unet_name"), f, open, set)
 		return err
 	})
 	return []any{m}, err
 }
 
-// wide tells whether the node asks for quantised weights in f32 instead of bf16.
-func (c *Call) wide() bool { return c.in["dequant_dtype"] == "float32" }
+// wantsWide tells whether the node asks for quantised weights in f32 instead of bf16.
+func wantsWide(c *Call) bool { return c.raw("dequant_dtype") == "float32" }
 
 // checkWidened refuses a type that weights are not widened to.
 func checkWidened(_ *Job, _ *files.Roots, in *pyjson.Object) (field, text string) {

@@ -58,7 +58,7 @@ func samplerCustom(c *Call) ([]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	out, denoised, err := c.sample(req, g.Model, l)
+	out, denoised, err := runSampling(c, req, g.Model, l)
 	return []any{out, denoised}, err
 }
 

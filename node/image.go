@@ -48,7 +48,7 @@ func imageClasses() []Class {
 
 func saveImages(c *Call, prefix, kind string) ([]any, error) {
 	im := arg[*picture.Image](c, "images")
-	texts := c.metadata()
+	texts := metadataOf(c)
 	for i := range im.B {
 		p, err := files.CheckPrefix(strings.ReplaceAll(prefix, "%batch_num%", pyjson.Str(int64(i))), im.X, im.Y)
 		if err != nil {
@@ -63,8 +63,8 @@ func saveImages(c *Call, prefix, kind string) ([]any, error) {
 	return nil, nil
 }
 
-// metadata is what a saved file carries: the workflow as "prompt", then the extra texts.
-func (c *Call) metadata() [][2]string {
+// metadataOf is what a saved file carries: the workflow as "prompt", then the extra texts.
+func metadataOf(c *Call) [][2]string {
 	if c.Job.NoMetadata || c.Job.Workflow == nil {
 		return nil
 	}
@@ -74,7 +74,7 @@ func (c *Call) metadata() [][2]string {
 // loadImage gives picture and mask (1 - alpha; zeros [1, 64, 64] where the file has no alpha).
 func loadImage(c *Call) ([]any, error) {
 	name := c.str("image")
-	data, err := c.file("image", name)
+	data, err := inputFile(c, "image", name)
 	if err != nil {
 		return nil, err
 	}
@@ -85,12 +85,12 @@ func loadImage(c *Call) ([]any, error) {
 	return []any{im, mask}, nil
 }
 
-// file returns the content of a file that came with the job or lies in one of the picture folders.
-func (c *Call) file(field, name string) ([]byte, error) {
+// inputFile returns the content of a file that came with the job or lies in one of the picture folders.
+func inputFile(c *Call, field, name string) ([]byte, error) {
 	if data, ok := c.Job.Inputs[name]; ok {
 		return data, nil
 	}
-	path, err := c.run.roots.Picture(field, name)
+	path, err := c.roots().Picture(field, name)
 	if err != nil {
 		return nil, err
 	}
@@ -145,11 +145,11 @@ func checkSavePrefix(_ *Job, _ *files.Roots, in *pyjson.Object) (string, string)
 // fileChange makes the content of a file part of the cache signature.
 func fileChange(field string) func(*Call) (string, error) {
 	return func(c *Call) (string, error) {
-		name, ok := c.in[field].(string)
+		name, ok := c.raw(field).(string)
 		if !ok {
 			return "", nil
 		}
-		data, err := c.file(field, name)
+		data, err := inputFile(c, field, name)
 		if err != nil {
 			return "", err
 		}

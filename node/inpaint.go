@@ -46,7 +46,7 @@ func encodeForInpaint(c *Call) ([]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	scale, err := c.scaleOf(v)
+	scale, err := scaleOf(c, v)
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +54,7 @@ func encodeForInpaint(c *Call) ([]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	samples, err := c.encodeImage(v, grey)
+	samples, err := encodeImage(c, v, grey)
 	return []any{&Latent{Samples: samples, NoiseMask: noise}}, err
 }
 
@@ -73,7 +73,7 @@ func inpainted(im *picture.Image, mask *picture.Mask, grow, scale int) (*picture
 // networks with more input channels (FLUX Fill); those are refused when they are loaded, and all others ignore it.
 func inpaintConditioning(c *Call) ([]any, error) {
 	im := arg[*picture.Image](c, "pixels")
-	samples, err := c.encodeImage(arg[*VAE](c, "vae"), im)
+	samples, err := encodeImage(c, arg[*VAE](c, "vae"), im)
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +118,7 @@ func greyed(im *picture.Image, m *picture.Mask) (*picture.Image, error) {
 }
 
 // scaleOf returns how many pixels one latent value covers.
-func (c *Call) scaleOf(v *VAE) (scale int, err error) {
+func scaleOf(c *Call, v *VAE) (scale int, err error) {
 	if v.Key == pixelSpace {
 		return 1, nil
 	}

@@ -59,7 +59,7 @@ func saveLatent(c *Call) ([]any, error) {
 		return nil, err
 	}
 	meta := map[string]string{}
-	for _, kv := range c.metadata() {
+	for _, kv := range metadataOf(c) {
 		meta[kv[0]] = kv[1]
 	}
 	data, err := encodeLatent(s, meta)
@@ -73,7 +73,7 @@ func saveLatent(c *Call) ([]any, error) {
 // loadLatent reads such a file; older files without the version mark hold values scaled by 0.18215.
 func loadLatent(c *Call) ([]any, error) {
 	name := c.str("latent")
-	data, err := c.file("latent", name)
+	data, err := inputFile(c, "latent", name)
 	if err != nil {
 		return nil, err
 	}

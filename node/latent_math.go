@@ -18,10 +18,10 @@ func latentMathClasses() []Class {
 	batch.Deprecated = true
 	return []Class{
 		row("LatentAdd", category, func(c *Call) ([]any, error) {
-			return c.latents(func(a, b float32) float32 { return a + b })
+			return combineLatents(c, func(a, b float32) float32 { return a + b })
 		}, two...),
 		row("LatentSubtract", category, func(c *Call) ([]any, error) {
-			return c.latents(func(a, b float32) float32 { return a - b })
+			return combineLatents(c, func(a, b float32) float32 { return a - b })
 		}, two...),
 		row("LatentMultiply", category, latentMultiply, linkIn("samples", "LATENT", ""),
 			number("multiplier", "FLOAT", "", "default", 1.0, "min", -10.0, "max", 10.0, "step", 0.01)),
@@ -31,8 +31,8 @@ func latentMathClasses() []Class {
 	}
 }
 
-// second returns samples2 at the size of samples1; with fill it has as many items too: it is repeated, or cut.
-func (c *Call) second(l *Latent, fill bool) (parallel.Latent, error) {
+// secondLatent returns samples2 at the size of samples1; with fill it has as many items too: it is repeated, or cut.
+func secondLatent(c *Call, l *Latent, fill bool) (parallel.Latent, error) {
 	a, b := l.Samples, c.latent("samples2").Samples
 	if err := sameBatch("samples2", a.C, b.C, 1, 1); err != nil {
 		return b, err
@@ -53,10 +53,10 @@ func (c *Call) second(l *Latent, fill bool) (parallel.Latent, error) {
 	return out, nil
 }
 
-// latents combines two latents value by value.
-func (c *Call) latents(f func(a, b float32) float32) ([]any, error) {
+// combineLatents combines two latents value by value.
+func combineLatents(c *Call, f func(a, b float32) float32) ([]any, error) {
 	l := c.latent("samples1")
-	b, err := c.second(l, true)
+	b, err := secondLatent(c, l, true)
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +82,7 @@ func latentMultiply(c *Call) ([]any, error) {
 // taken by itself.
 func latentInterpolate(c *Call) ([]any, error) {
 	l, ratio := c.latent("samples1"), c.decimal("ratio")
-	b, err := c.second(l, true)
+	b, err := secondLatent(c, l, true)
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +125,7 @@ func direction(v, length float32) float32 {
 // latentBatch puts the second batch behind the first. Every item keeps the noise that it would have had in its own batch.
 func latentBatch(c *Call) ([]any, error) {
 	l := c.latent("samples1")
-	b, err := c.second(l, false)
+	b, err := secondLatent(c, l, false)
 	if err != nil {
 		return nil, err
 	}

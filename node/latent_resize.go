@@ -42,16 +42,16 @@ func latentUpscale(c *Call) ([]any, error) {
 	default:
 		w, h = max(64, w), max(64, h)
 	}
-	return l.resized(w/8, h/8, c.str("upscale_method"), c.str("crop"), "width")
+	return resizedOutput(l, w/8, h/8, c.str("upscale_method"), c.str("crop"), "width")
 }
 
 func latentUpscaleBy(c *Call) ([]any, error) {
 	l, by := c.latent("samples"), c.decimal("scale_by")
-	return l.resized(rounded(float64(l.Samples.X)*by), rounded(float64(l.Samples.Y)*by), c.str("upscale_method"), string(resample.CropDisabled), "scale_by")
+	return resizedOutput(l, rounded(float64(l.Samples.X)*by), rounded(float64(l.Samples.Y)*by), c.str("upscale_method"), string(resample.CropDisabled), "scale_by")
 }
 
-// resized gives the outputs of a node that resizes to x by y latent pixels; field is the input to blame for the size.
-func (l *Latent) resized(x, y int, method, crop, field string) ([]any, error) {
+// resizedOutput gives the outputs of a node that resizes to x by y latent pixels; field is the input to blame for the size.
+func resizedOutput(l *Latent, x, y int, method, crop, field string) ([]any, error) {
 	s, err := resizedLatent(l.Samples, x, y, method, crop, field)
 	if err != nil {
 		return nil, err

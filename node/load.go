@@ -67,15 +67,15 @@ func modelChange(kind string, fields ...string) func(*Call) (string, error) {
 	return func(c *Call) (string, error) {
 		text := ""
 		for _, field := range fields {
-			name, ok := c.in[field].(string)
+			name, ok := c.raw(field).(string)
 			if !ok || (kind == files.KindVAE && name == pixelSpace) {
 				continue
 			}
-			path, err := c.run.roots.Resolve(kind, field, name)
+			path, err := c.roots().Resolve(kind, field, name)
 			if err != nil {
 				return "", err
 			}
-			if err := files.ReadHeader(path, c.wide(), func(f files.Checkpoint, _ *weights.File, _ *weights.Set) error {
+			if err := files.ReadHeader(path, wantsWide(c), func(f files.Checkpoint, _ *weights.File, _ *weights.Set) error {
 				text += fmt.Sprintf("%s %d\n", f.Key(), f.Size)
 				return nil
 			}); err != nil {
@@ -87,13 +87,13 @@ func modelChange(kind string, fields ...string) func(*Call) (string, error) {
 }
 
 // fromFile resolves a model file and reads its header; errors name the input.
-func (c *Call) fromFile(kind, field string, f func(file files.Checkpoint, open *weights.File, set *weights.Set) error) error {
+func fromFile(c *Call, kind, field string, f func(file files.Checkpoint, open *weights.File, set *weights.Set) error) error {
 	name := c.str(field)
-	path, err := c.run.roots.Resolve(kind, field, name)
+	path, err := c.roots().Resolve(kind, field, name)
 	if err != nil {
 		return err
 	}
-	err = files.ReadHeader(path, c.wide(), f)
+	err = files.ReadHeader(path, wantsWide(c), f)
 	var known *fault.Failure
 	switch {
 	case err == nil:
@@ -108,7 +108,7 @@ func (c *Call) fromFile(kind, field string, f func(file files.Checkpoint, open *
 
 func loadUNET(c *Call) ([]any, error) {
 	var m *Model
-	err := c.fromFile(files.KindDiffusion, "unet_name", func(f files.Checkpoint, open *weights.File, set *weights.Set) (err error) {
+	err := fromFile(c, files.KindDiffusion, "unet_name", func(f files.Checkpoint, open *weights.File, set *weights.Set) (err error) {
 		m, err = openModel(c.str("unet_name"), f, open, set)
 		return err
 	})
@@ -150,7 +150,7 @@ func loadVAE(c *Call) ([]any, error) {
 		return []any{&VAE{Name: pixelSpace, Key: pixelSpace, Channels: 3}}, nil
 	}
 	var v *VAE
-	err := c.fromFile(files.KindVAE, "vae_name", func(f files.Checkpoint, open *weights.File, set *weights.Set) (err error) {
+	err := fromFile(c, files.KindVAE, "vae_name", func(f files.Checkpoint, open *weights.File, set *weights.Set) (err error) {
 		v, err = openVAE(c.str("vae_name"), f, set)
 		return err
 	})
@@ -160,7 +160,7 @@ func loadVAE(c *Call) ([]any, error) {
 func loadCheckpoint(c *Call) ([]any, error) {
 	name := c.str("ckpt_name")
 	var out []any
-	err := c.fromFile(files.KindCheckpoint, "ckpt_name", func(f files.Checkpoint, open *weights.File, set *weights.Set) error {
+	err := fromFile(c, files.KindCheckpoint, "ckpt_name", func(f files.Checkpoint, open *weights.File, set *weights.Set) error {
 		m, err := openModel(name, f, open, set)
 		if err != nil {
 			return err
@@ -183,7 +183,7 @@ func loadCheckpoint(c *Call) ([]any, error) {
 func loadCLIP(c *Call, kind string, fields ...string) ([]any, error) {
 	clip := &Clip{Type: kind}
 	for _, field := range fields {
-		err := c.fromFile(files.KindText, field, func(f files.Checkpoint, open *weights.File, set *weights.Set) error {
+		err := fromFile(c, files.KindText, field, func(f files.Checkpoint, open *weights.File, set *weights.Set) error {
 			return clip.add(c.str(field), f, open, set)
 		})
 		if err != nil {

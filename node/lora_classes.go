@@ -24,7 +24,7 @@ func loraClasses() []Class {
 				strength("strength_clip", "how much of it the text encoders get; may be negative"),
 			},
 			Outputs: slots("MODEL", "CLIP"), Change: modelChange(files.KindLora, "lora_name"), Run: func(c *Call) ([]any, error) {
-				m, clip, err := c.withLora(arg[*Model](c, "model"), arg[*Clip](c, "clip"), c.float("strength_model"), c.float("strength_clip"))
+				m, clip, err := withLora(c, arg[*Model](c, "model"), arg[*Clip](c, "clip"), c.float("strength_model"), c.float("strength_clip"))
 				return []any{m, clip}, err
 			},
 		},
@@ -33,7 +33,7 @@ func loraClasses() []Class {
 			Description: "Adds the low-rank adapters of a LoRA file to the diffusion model.",
 			Inputs:      []Input{bareIn("model", "MODEL"), fileIn("lora_name", files.KindLora), strength("strength_model", "")},
 			Outputs:     slots("MODEL"), Change: modelChange(files.KindLora, "lora_name"), Run: func(c *Call) ([]any, error) {
-				m, _, err := c.withLora(arg[*Model](c, "model"), nil, c.float("strength_model"), 0)
+				m, _, err := withLora(c, arg[*Model](c, "model"), nil, c.float("strength_model"), 0)
 				return []any{m}, err
 			},
 		},
@@ -42,7 +42,7 @@ func loraClasses() []Class {
 
 // withLora returns copies of the handles with the adapters of the file that the input lora_name names. A strength of 0 leaves a handle as it is, both 0 do not
 // even open the file (ComfyUI nodes.py, LoraLoader). clip may be nil.
-func (c *Call) withLora(m *Model, clip *Clip, onModel, onClip float64) (*Model, *Clip, error) {
+func withLora(c *Call, m *Model, clip *Clip, onModel, onClip float64) (*Model, *Clip, error) {
 	if onModel == 0 && onClip == 0 {
 		return m, clip, nil
 	}
@@ -50,12 +50,12 @@ func (c *Call) withLora(m *Model, clip *Clip, onModel, onClip float64) (*Model, 
 	if err != nil {
 		return nil, nil, err
 	}
-	err = c.fromFile(files.KindLora, "lora_name", func(f files.Checkpoint, _ *weights.File, set *weights.Set) error {
+	err = fromFile(c, files.KindLora, "lora_name", func(f files.Checkpoint, _ *weights.File, set *weights.Set) error {
 		found, err := lora.Match(set, keys)
 		if err != nil {
 			return err
 		}
-		c.warnUnused(found.Unused, clip == nil)
+		warnUnused(c, found.Unused, clip == nil)
 		m, clip = m.withLora(c.str("lora_name"), f, onModel, found), clip.withLora(c.str("lora_name"), f, onClip, found)
 		return nil
 	})
@@ -63,7 +63,7 @@ func (c *Call) withLora(m *Model, clip *Clip, onModel, onClip float64) (*Model, 
 }
 
 // warnUnused tells of tensors that fit nothing. Those of text encoders are left out where the node adapts the model only.
-func (c *Call) warnUnused(names []string, modelOnly bool) {
+func warnUnused(c *Call, names []string, modelOnly bool) {
 	var odd []string
 	for _, n := range names {
 		if !modelOnly || !strings.HasPrefix(n, "lora_te") && !strings.HasPrefix(n, "text_encoder") {

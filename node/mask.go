@@ -113,7 +113,7 @@ func imageToMask(c *Call) ([]any, error) {
 // loadImageMask reads one channel of the first frame of a picture file; alpha is turned round, and a file without alpha gives zeros.
 func loadImageMask(c *Call) ([]any, error) {
 	name := c.str("image")
-	data, err := c.file("image", name)
+	data, err := inputFile(c, "image", name)
 	if err != nil {
 		return nil, err
 	}

@@ -32,8 +32,8 @@ func mixClasses() []Class {
 	}
 }
 
-// source returns the entry of conditioning_from that is mixed into every entry of conditioning_to: the first.
-func (c *Call) source(to Conditioning) (*Cond, error) {
+// sourceOf returns the entry of conditioning_from that is mixed into every entry of conditioning_to: the first.
+func sourceOf(c *Call, to Conditioning) (*Cond, error) {
 	from := arg[Conditioning](c, "conditioning_from")
 	if len(from) == 0 {
 		return nil, fault.At(fault.CodeBadInput, "conditioning_from", "conditioning_from: has no entries")
@@ -52,7 +52,7 @@ func (c *Call) source(to Conditioning) (*Cond, error) {
 // concat joins the tokens; everything else is that of conditioning_to. Text masks of HunyuanDiT cannot be joined (ComfyUI fails in the network).
 func concat(c *Call) ([]any, error) {
 	to := arg[Conditioning](c, "conditioning_to")
-	from, err := c.source(to)
+	from, err := sourceOf(c, to)
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +75,7 @@ const maxTokens = 1 << 16
 // average is to*s + from*(1-s) of text states and pooled vectors; from is cut or filled up with zeros to the tokens of to.
 func average(c *Call) ([]any, error) {
 	to, s := arg[Conditioning](c, "conditioning_to"), c.decimal("conditioning_to_strength")
-	from, err := c.source(to)
+	from, err := sourceOf(c, to)
 	if err != nil {
 		return nil, err
 	}

@@ -32,7 +32,7 @@ func modelSamplingClasses() []Class {
 			},
 			Outputs: slots("MODEL"), Run: func(c *Call) ([]any, error) {
 				m, strength := *arg[*Model](c, "model"), float32(1)
-				if _, given := c.in["strength"]; given {
+				if c.given("strength") {
 					strength = float32(c.decimal("strength"))
 				}
 				m.Differential = &strength

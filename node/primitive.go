@@ -8,7 +8,7 @@ func primitiveClasses() []Class {
 		return Class{
 			Name: name, Display: display, Module: "comfy_extras.nodes_primitive", Category: "utils/primitive", NewStyle: true,
 			Inputs: []Input{number("value", kind, "", options...)}, Outputs: slots(kind),
-			Run: func(c *Call) ([]any, error) { return []any{c.in["value"]}, nil },
+			Run: func(c *Call) ([]any, error) { return []any{c.raw("value")}, nil },
 		}
 	}
 	const most = int64(math.MaxInt64)

@@ -37,7 +37,7 @@ func fakeCatalogue() *Catalogue {
 	c.classes["KSampler"].Run = func(call *Call) ([]any, error) {
 		n := call.integer("steps")
 		for i := range n {
-			if err := call.progress(&Model{}, parallel.Progress{Step: i + 1, Steps: n}); err != nil {
+			if err := reportProgress(call, &Model{}, parallel.Progress{Step: i + 1, Steps: n}); err != nil {
 				return nil, err
 			}
 		}

@@ -57,7 +57,7 @@ type kSettings struct {
 	ForceFull          bool // the last sigma becomes 0 where Last cuts the schedule
 }
 
-func (c *Call) kSettings(seed string) kSettings {
+func readKSettings(c *Call, seed string) kSettings {
 	return kSettings{
 		Model: arg[*Model](c, "model"), Seed: c.seed(seed), Steps: c.whole("steps"), CFG: c.decimal("cfg"),
 		Sampler: c.str("sampler_name"), Scheduler: c.str("scheduler"), Latent: arg[*Latent](c, "latent_image"),
@@ -66,18 +66,18 @@ func (c *Call) kSettings(seed string) kSettings {
 }
 
 func ksampler(c *Call) ([]any, error) {
-	k := c.kSettings("seed")
+	k := readKSettings(c, "seed")
 	k.Denoise = c.decimal("denoise")
 	req, err := lowerKSampler(k)
 	if err != nil {
 		return nil, err
 	}
-	out, _, err := c.sample(req, k.Model, k.Latent)
+	out, _, err := runSampling(c, req, k.Model, k.Latent)
 	return []any{out}, err
 }
 
 func ksamplerAdvanced(c *Call) ([]any, error) {
-	k := c.kSettings("noise_seed")
+	k := readKSettings(c, "noise_seed")
 	k.NoNoise = c.str("add_noise") == "disable"
 	k.Start, k.Last = c.whole("start_at_step"), c.whole("end_at_step")
 	k.ForceFull = c.str("return_with_leftover_noise") == "disable"
@@ -85,7 +85,7 @@ func ksamplerAdvanced(c *Call) ([]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	out, _, err := c.sample(req, k.Model, k.Latent)
+	out, _, err := runSampling(c, req, k.Model, k.Latent)
 	return []any{out}, err
 }
 
@@ -105,8 +105,8 @@ func lowerKSampler(k kSettings) (*parallel.Request, error) {
 	})
 }
 
-// sample runs a request and brings its results back into the VAE's space: the result and the last denoised latent.
-func (c *Call) sample(req *parallel.Request, m *Model, source *Latent) (out, denoised *Latent, err error) {
+// runSampling runs a request and brings its results back into the VAE's space: the result and the last denoised latent.
+func runSampling(c *Call, req *parallel.Request, m *Model, source *Latent) (out, denoised *Latent, err error) {
 	keep := func(s parallel.Latent) *Latent {
 		return &Latent{Samples: s, NoiseMask: source.NoiseMask, BatchIndex: source.BatchIndex}
 	}
@@ -117,7 +117,7 @@ func (c *Call) sample(req *parallel.Request, m *Model, source *Latent) (out, den
 	req.Plan, req.Preview, req.Profile = c.Job.Plan, c.Job.Preview, c.Job.Profile
 	began := time.Now()
 	result, err := c.use().sample(req, m, func(p parallel.Progress) error {
-		return c.progress(m, p)
+		return reportProgress(c, m, p)
 	})
 	if err != nil {
 		return nil, nil, err
@@ -136,16 +136,16 @@ func (c *Call) sample(req *parallel.Request, m *Model, source *Latent) (out, den
 	return out, keep(result.X0), nil
 }
 
-// progress tells of a step, and shows it where somebody asked for previews.
-func (c *Call) progress(m *Model, p parallel.Progress) error {
+// reportProgress tells of a step, and shows it where somebody asked for previews.
+func reportProgress(c *Call, m *Model, p parallel.Progress) error {
 	if err := c.Context.Err(); err != nil {
 		return err
 	}
 	if c.Job.Preview && p.X0.Len() > 0 {
 		if jpeg := previewJPEG(m.Format, p.X0); jpeg != nil {
-			c.emit(Event{Type: "preview", Node: c.ID, Data: map[string]any{"node": c.ID, "value": p.Step, "max": p.Steps}, Blob: jpeg})
+			c.tell(Event{Type: "preview", Data: map[string]any{"node": c.ID, "value": p.Step, "max": p.Steps}, Blob: jpeg})
 		}
 	}
-	c.emit(Event{Type: "progress", Node: c.ID, Data: map[string]any{"value": p.Step, "max": p.Steps, "node": c.ID}})
+	c.tell(Event{Type: "progress", Data: map[string]any{"value": p.Step, "max": p.Steps, "node": c.ID}})
 	return nil
 }

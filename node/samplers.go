@@ -70,7 +70,7 @@ func samplerRow(class, sampler string, inputs ...Input) Class {
 				if in.Name == "noise_device" || in.Type == "MODEL" {
 					continue
 				}
-				v := c.option(in)
+				v := optionOf(c, in)
 				if _, err := entry.NewOptions(map[string]any{in.Name: v}); err != nil {
 					return nil, fault.At(fault.CodeBadInput, in.Name, "%s: %v", in.Name, err)
 				}
@@ -82,13 +82,13 @@ func samplerRow(class, sampler string, inputs ...Input) Class {
 	}
 }
 
-// option returns an input in the type of a sampler's option.
-func (c *Call) option(in *Input) any {
+// optionOf returns an input in the type of a sampler's option.
+func optionOf(c *Call, in *Input) any {
 	switch in.Type {
 	case "INT":
 		return c.whole(in.Name)
 	case "FLOAT":
 		return c.decimal(in.Name)
 	}
-	return c.in[in.Name]
+	return c.raw(in.Name)
 }

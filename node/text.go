@@ -11,7 +11,7 @@ func textClasses() []Class {
 			Outputs:     slots("CONDITIONING"),
 			Run: func(c *Call) ([]any, error) {
 				t := c.str("text")
-				return c.encode(func(string) string { return t })
+				return encodePrompts(c, func(string) string { return t })
 			},
 		},
 		{
@@ -36,7 +36,7 @@ func textClasses() []Class {
 
 // encodeFlux gives the two encoders of FLUX a prompt each.
 func encodeFlux(c *Call) ([]any, error) {
-	out, err := c.encode(func(encoder string) string {
+	out, err := encodePrompts(c, func(encoder string) string {
 		if encoder == "clip_l" {
 			return c.str("clip_l")
 		}

@@ -32,7 +32,7 @@ func textFamilyClasses() []Class {
 // zeros; one empty CLIP prompt beside another that is not is encoded, because both must have as many chunks (ComfyUI nodes_sd3).
 func encodeSD3(c *Call) ([]any, error) {
 	l, g, none := c.str("clip_l"), c.str("clip_g"), c.str("empty_padding") == "none"
-	return c.encodeSome(func(encoder string) (string, bool) {
+	return encodeWanted(c, func(encoder string) (string, bool) {
 		switch encoder {
 		case "clip_l":
 			return l, !none || l+g != ""
@@ -45,7 +45,7 @@ func encodeSD3(c *Call) ([]any, error) {
 }
 
 func encodeHunyuanDiT(c *Call) ([]any, error) {
-	return c.encode(func(encoder string) string {
+	return encodePrompts(c, func(encoder string) string {
 		if encoder == "mt5" {
 			return c.str("mt5xl")
 		}
@@ -61,7 +61,7 @@ func encodePixArtAlpha(c *Call) ([]any, error) {
 		}
 	}
 	words := c.str("text")
-	out, err := c.encode(func(string) string { return words })
+	out, err := encodePrompts(c, func(string) string { return words })
 	if err != nil {
 		return nil, err
 	}

@@ -54,7 +54,7 @@ func vaeDecode(c *Call) ([]any, error) {
 
 func vaeEncode(c *Call) ([]any, error) {
 	im, v := arg[*picture.Image](c, "pixels"), arg[*VAE](c, "vae")
-	samples, err := c.encodeImage(v, im)
+	samples, err := encodeImage(c, v, im)
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +62,7 @@ func vaeEncode(c *Call) ([]any, error) {
 }
 
 // encodeImage crops pictures to what the autoencoder takes and encodes them; alpha is dropped.
-func (c *Call) encodeImage(v *VAE, im *picture.Image) (parallel.Latent, error) {
+func encodeImage(c *Call, v *VAE, im *picture.Image) (parallel.Latent, error) {
 	if v.Key == pixelSpace {
 		return encodePixels(im), nil
 	}
