@@ -283,7 +283,7 @@ func loadEncoder[T any](l *parallel.Local, e *encoder, open func(ops engine.Ops,
 // tokenizer finds the vocabulary of an encoder: in its file, else in one of the places of vocabularyPlaces.
 func (s *store) tokenizer(e *encoder) (*tokenizer.Tokenizer, error) {
 	key := e.kind + " " + e.file.Checkpoint.Key()
-	if t, ok := s.vocabularies.get(key); ok {
+	if t, ok := s.vocabularies.Get(key); ok {
 		return t, nil
 	}
 	var t *tokenizer.Tokenizer
@@ -297,7 +297,7 @@ func (s *store) tokenizer(e *encoder) (*tokenizer.Tokenizer, error) {
 	if err != nil {
 		return nil, &fault.Failure{Code: fault.CodeTokenizer, Message: err.Error(), Field: "clip", Cause: err}
 	}
-	s.vocabularies.put(key, t, 1)
+	s.vocabularies.Put(key, t, 1)
 	return t, nil
 }
 

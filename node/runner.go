@@ -11,6 +11,7 @@ import (
 
 	"patchbay/node/fault"
 	"patchbay/node/files"
+	"patchbay/node/lru"
 	"patchbay/parallel"
 )
 
@@ -40,7 +41,7 @@ type Runner struct {
 	roots   files.Roots
 	cat     *Catalogue
 	work    sync.Mutex
-	values  *lru[*entry]
+	values  *lru.Cache[*entry]
 	store   *store
 	handles *handles
 	bounds  Bounds
@@ -75,7 +76,7 @@ func NewRunner(cfg Config) (*Runner, error) {
 	}
 	return &Runner{
 		bounds: cfg.Bounds, roots: cfg.Roots, cat: cfg.Catalogue,
-		values:  newLRU[*entry](orElse(cfg.CacheBytes, 2<<30), nil),
+		values:  lru.New[*entry](orElse(cfg.CacheBytes, 2<<30), nil),
 		store:   newStore(cfg.Engine, cfg.Compute, cfg.Roots, orElse(cfg.WeightBytes, 16<<30)),
 		handles: newHandles(cfg.Lease, cfg.Now),
 	}, nil
@@ -85,7 +86,7 @@ func NewRunner(cfg Config) (*Runner, error) {
 func (r *Runner) Close() {
 	r.work.Lock()
 	defer r.work.Unlock()
-	r.values.clear()
+	r.values.Clear()
 	r.store.drop()
 	r.handles.clear()
 }
@@ -94,14 +95,14 @@ func (r *Runner) Close() {
 func (r *Runner) DropValues() {
 	r.work.Lock()
 	defer r.work.Unlock()
-	r.values.clear()
+	r.values.Clear()
 }
 
 // Free drops cached values and all resident weights, the engine's too (ComfyUI's /free). Handles stay: their weights are read again when needed.
 func (r *Runner) Free() {
 	r.work.Lock()
 	defer r.work.Unlock()
-	r.values.clear()
+	r.values.Clear()
 	r.store.drop()
 	if r.store.engine != nil {
 		r.store.engine.Evict("")
@@ -162,7 +163,7 @@ func (x *execution) cached(id string) *entry {
 	if sig == "" {
 		return nil
 	}
-	e, ok := x.run.values.get(sig)
+	e, ok := x.run.values.Get(sig)
 	if !ok {
 		return nil
 	}
@@ -224,7 +225,7 @@ func (x *execution) node(id string) error {
 		x.local[id] = e
 		x.result.Executed = append(x.result.Executed, id)
 		if sig := x.sign.of(id); sig != "" {
-			x.run.values.put(sig, e, e.bytes())
+			x.run.values.Put(sig, e, e.bytes())
 		}
 	}
 	if k.Output {

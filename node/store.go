@@ -7,6 +7,7 @@ import (
 	"patchbay/models/tokenizer"
 	"patchbay/node/fault"
 	"patchbay/node/files"
+	"patchbay/node/lru"
 	"patchbay/parallel"
 )
 
@@ -22,22 +23,22 @@ type store struct {
 	engine  *parallel.Engine // nil: nothing can be loaded
 	compute Compute
 	roots   files.Roots
-	weights *lru[resident]
+	weights *lru.Cache[resident]
 	shared  *shared
 	// vocabularies are tokenizers by encoder; each counts as one.
-	vocabularies *lru[*tokenizer.Tokenizer]
+	vocabularies *lru.Cache[*tokenizer.Tokenizer]
 }
 
 // newStore returns an empty store; weightBytes bounds resident text encoders and autoencoders.
 func newStore(engine *parallel.Engine, compute Compute, roots files.Roots, weightBytes int64) *store {
 	return &store{
-		engine: engine, compute: compute, roots: roots, weights: newLRU(weightBytes, resident.Close), shared: newShared(),
-		vocabularies: newLRU[*tokenizer.Tokenizer](16, nil),
+		engine: engine, compute: compute, roots: roots, weights: lru.New(weightBytes, resident.Close), shared: newShared(),
+		vocabularies: lru.New[*tokenizer.Tokenizer](16, nil),
 	}
 }
 
 // drop gives up all weights that the store holds.
-func (s *store) drop() { s.weights.clear() }
+func (s *store) drop() { s.weights.Clear() }
 
 // use is what a node needs to work with handles.
 type use struct {
@@ -68,7 +69,7 @@ func (u use) sample(req *parallel.Request, m *Model, observe func(parallel.Progr
 
 // lent takes weights from the store, or loads them and keeps them there. It must be called inside do: loading uses the device.
 func lent[T resident](u use, key string, load func() (T, error)) (T, error) {
-	if w, ok := u.store.weights.get(key); ok {
+	if w, ok := u.store.weights.Get(key); ok {
 		if t, ok := w.(T); ok {
 			return t, nil
 		}
@@ -79,6 +80,6 @@ func lent[T resident](u use, key string, load func() (T, error)) (T, error) {
 	if err != nil {
 		return t, err
 	}
-	u.store.weights.put(key, t, t.Bytes())
+	u.store.weights.Put(key, t, t.Bytes())
 	return t, nil
 }

@@ -3,39 +3,12 @@ package node
 import (
 	"bytes"
 	"context"
-	"image/jpeg"
-	"slices"
 	"strings"
 	"testing"
 
-	"patchbay/models/latent"
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
-	"patchbay/parallel"
 )
-
-func TestLRUKeepsToItsBudget(t *testing.T) {
-	var gone []string
-	c := newLRU(10, func(v string) { gone = append(gone, v) })
-	c.put("a", "A", 4)
-	c.put("b", "B", 4)
-	if _, ok := c.get("a"); !ok {
-		t.Fatal("a is gone")
-	}
-	c.put("c", "C", 4) // b was used longest ago
-	if !slices.Equal(gone, []string{"B"}) || c.bytes() != 8 {
-		t.Errorf("dropped %v, %d bytes held, want B and 8", gone, c.bytes())
-	}
-	c.put("a", "A2", 1)
-	c.put("big", "BIG", 100) // larger than the budget: kept alone, for the job at hand
-	if v, ok := c.get("big"); !ok || v != "BIG" || c.bytes() != 100 {
-		t.Errorf("the big value: %q, %v, %d bytes", v, ok, c.bytes())
-	}
-	c.clear()
-	if c.bytes() != 0 || len(gone) != 5 {
-		t.Errorf("after clear: %d bytes, dropped %v", c.bytes(), gone)
-	}
-}
 
 // countingGraph returns a runner whose Count node tells how often it ran.
 func countingRunner(t *testing.T, runs *int) *Runner {
@@ -103,18 +76,5 @@ func TestMetadataIsLeftOutWhenAsked(t *testing.T) {
 	}
 	if _, _, err := picture.WorkflowFromPNG(without.Outputs[0].Data); err == nil || !strings.Contains(err.Error(), "prompt") {
 		t.Errorf("a picture without a workflow: %v", err)
-	}
-}
-
-func TestPreviewFillsTheSquare(t *testing.T) {
-	for _, c := range []struct{ y, x, h, w int }{{8, 8, 512, 512}, {8, 12, 341, 512}, {128, 64, 512, 256}, {200, 100, 512, 256}} {
-		data := previewJPEG(latent.FLUX(), parallel.NewLatent(2, 16, c.y, c.x))
-		cfg, err := jpeg.DecodeConfig(bytes.NewReader(data))
-		if err != nil || cfg.Width != c.w || cfg.Height != c.h {
-			t.Errorf("a latent of %d x %d gives %d x %d, %v, want %d x %d", c.x, c.y, cfg.Width, cfg.Height, err, c.w, c.h)
-		}
-	}
-	if data := previewJPEG(latent.Format{Channels: 4}, parallel.NewLatent(1, 4, 2, 2)); data != nil {
-		t.Error("a format without preview factors gave a picture")
 	}
 }
