@@ -38,21 +38,6 @@ func conditioningClasses() []Class {
 	}
 }
 
-// each applies f to a copy of every entry.
-func (list Conditioning) each(f func(*Cond)) Conditioning {
-	out := make(Conditioning, len(list))
-	for i := range list {
-		out[i] = list[i]
-		f(&out[i])
-	}
-	return out
-}
-
-func (list Conditioning) guided(guidance float64) Conditioning {
-	g := float32(guidance)
-	return list.each(func(c *Cond) { c.Guidance, c.NoGuidance = &g, false })
-}
-
 func fluxGuidance(c *Call) ([]any, error) {
 	return []any{arg[Conditioning](c, "conditioning").guided(c.decimal("guidance"))}, nil
 }

@@ -177,15 +177,15 @@ func TestDemoMatchesPyTorch(t *testing.T) {
 		t.Fatal("the handle of UNETLoader is gone")
 	}
 	m := model.(*Model)
-	pos, err := importConditioning(positive)
+	pos, err := importValue("CONDITIONING", "positive", positive)
 	if err != nil {
 		t.Fatal(err)
 	}
-	neg, err := importConditioning(negative)
+	neg, err := importValue("CONDITIONING", "negative", negative)
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &Guider{Model: m, Rule: parallel.Guider{Kind: parallel.GuideCFG, CFG: 3.5}, Branches: []GuiderBranch{{"positive", pos}, {"negative", neg}}}
+	g := &Guider{Model: m, Rule: parallel.Guider{Kind: parallel.GuideCFG, CFG: 3.5}, Branches: []GuiderBranch{{"positive", pos.(Conditioning)}, {"negative", neg.(Conditioning)}}}
 	req, err := lowerCustom(Noise{Seed: 1}, g, Sampler{Name: "euler"}, Sigmas(want("sigmas")), &Latent{Samples: parallel.NewLatent(1, 16, 16, 16)})
 	if err != nil {
 		t.Fatal(err)

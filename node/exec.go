@@ -93,11 +93,11 @@ func (r *Runner) execInputs(k *Class, job *Job, given map[string]any) (map[strin
 			return nil, f
 		}
 		if h, ok := raw.(Handle); ok {
-			value, ok := r.handles.use(h.ID)
+			held, ok := r.handles.use(h.ID)
 			if !ok {
 				return nil, fault.At(fault.CodeUnknownHandle, decl.Name, "%s: no handle %q: it was freed or its lease ran out; make it again", decl.Name, h.ID)
 			}
-			raw = value
+			raw = held
 		} else {
 			var err error
 			if raw, err = importValue(decl.Type, decl.Name, raw); err != nil {
@@ -105,11 +105,11 @@ func (r *Runner) execInputs(k *Class, job *Job, given map[string]any) (map[strin
 			}
 		}
 		if isWidget(decl.Type) {
-			value, p := v.literal(k, decl, raw)
+			checked, p := v.literal(k, decl, raw)
 			if p != nil {
 				return nil, &fault.Failure{Code: p.kind, Message: p.message, Details: p.details, Field: decl.Name}
 			}
-			raw = value
+			raw = checked
 			literals.Set(decl.Name, raw)
 		} else if err := checkType(decl, raw); err != nil {
 			return nil, err

@@ -205,8 +205,8 @@ func TestQuantisedLoaders(t *testing.T) {
 	advanced := map[string]any{"unet_name": "q8.gguf", "dequant_dtype": "float32", "patch_dtype": "default", "patch_on_device": false}
 	narrow, wide := load("UnetLoaderGGUF", map[string]any{"unet_name": "q8.gguf"}), load("UnetLoaderGGUFAdvanced", advanced)
 	// The plan must count what the widened weights take, not the quantised file.
-	if narrow.bytes < flux.Size()*95/100 || wide.bytes < 2*narrow.bytes*95/100 || narrow.Key == wide.Key {
-		t.Errorf("as bf16 %d bytes, as f32 %d; the bf16 file has %d; keys %s and %s must differ", narrow.bytes, wide.bytes, flux.Size(), narrow.Key, wide.Key)
+	if narrow.request().WeightBytes < flux.Size()*95/100 || wide.request().WeightBytes < 2*narrow.request().WeightBytes*95/100 || narrow.Key == wide.Key {
+		t.Errorf("as bf16 %d bytes, as f32 %d; the bf16 file has %d; keys %s and %s must differ", narrow.request().WeightBytes, wide.request().WeightBytes, flux.Size(), narrow.Key, wide.Key)
 	}
 	half := map[string]any{"unet_name": "q8.gguf", "dequant_dtype": "float16", "patch_dtype": "default", "patch_on_device": false}
 	for name, c := range map[string]struct {

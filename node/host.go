@@ -200,7 +200,7 @@ func (s *store) Sample(ctx context.Context, q *HostRequest, observe func(HostPro
 		}
 		h := HostProgress{Progress: p}
 		if p.X0.Len() > 0 {
-			h.Preview = func() []byte { return previewJPEG(m.Format, p.X0) }
+			h.Preview = func() []byte { return m.preview(p.X0) }
 		}
 		return observe(h)
 	})

@@ -47,9 +47,6 @@ func emptyLatent(c *Call, channels int) ([]any, error) {
 	return []any{&Latent{Samples: parallel.NewLatent(b, channels, y, x)}}, nil
 }
 
-// maxLatentValues bounds a latent to 4 GiB.
-const maxLatentValues = 1 << 30
-
 // saveLatent writes the file that ComfyUI's SaveLatent writes: latent_tensor, an empty latent_format_version_0, the workflow in the metadata.
 func saveLatent(c *Call) ([]any, error) {
 	l := arg[*Latent](c, "samples")

@@ -142,7 +142,7 @@ func reportProgress(c *Call, m *Model, p parallel.Progress) error {
 		return err
 	}
 	if c.Job.Preview && p.X0.Len() > 0 {
-		if jpeg := previewJPEG(m.Format, p.X0); jpeg != nil {
+		if jpeg := m.preview(p.X0); jpeg != nil {
 			c.tell(Event{Type: "preview", Data: map[string]any{"node": c.ID, "value": p.Step, "max": p.Steps}, Blob: jpeg})
 		}
 	}

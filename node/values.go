@@ -103,3 +103,21 @@ func (l *Latent) places() []int {
 	}
 	return out
 }
+
+// each applies f to a copy of every entry.
+func (list Conditioning) each(f func(*Cond)) Conditioning {
+	out := make(Conditioning, len(list))
+	for i := range list {
+		out[i] = list[i]
+		f(&out[i])
+	}
+	return out
+}
+
+func (list Conditioning) guided(guidance float64) Conditioning {
+	g := float32(guidance)
+	return list.each(func(c *Cond) { c.Guidance, c.NoGuidance = &g, false })
+}
+
+// maxLatentValues bounds a latent to 4 GiB.
+const maxLatentValues = 1 << 30
