@@ -16,6 +16,7 @@ import (
 
 	"patchbay/ipc"
 	"patchbay/node"
+	"patchbay/node/value"
 	"patchbay/parallel"
 )
 
@@ -111,7 +112,7 @@ func localExecutor(cfg *config, log zerolog.Logger) (*ipc.Local, *node.Catalogue
 		return nil, nil, nil, err
 	}
 	cat := node.NewCatalogue()
-	runner, err := node.NewRunner(node.Config{Engine: eng, Roots: cfg.roots(), Compute: node.Compute(cfg.Compute), Catalogue: cat, WeightBytes: budget, Bounds: limits.Nodes})
+	runner, err := node.NewRunner(node.Config{Engine: eng, Roots: cfg.roots(), Compute: value.Compute(cfg.Compute), Catalogue: cat, WeightBytes: budget, Bounds: limits.Nodes})
 	if err != nil {
 		eng.Close()
 		return nil, nil, nil, err

@@ -1,6 +1,6 @@
 package ipc
 
-import "patchbay/node"
+import "patchbay/node/value"
 
 // SampleRequest is the body of sample: one sampling run on numbers that the host made, as ComfyUI hands them to a sampler. Tensors are f32, f16 or bf16;
 // latents are [B, C, Y, X] in model space (latent format applied). Fields that are not here are refused: passing over one would give a plausible wrong
@@ -25,7 +25,7 @@ type SampleRequest struct {
 	WantX0     bool     `json:"want_x0,omitempty"` // the last x0 of the whole batch with the result
 	Plan       string   `json:"plan,omitempty"`    // "ulysses=2,cfg=2"; empty: chosen
 
-	built *node.HostRequest // by parseSample
+	built *value.HostRequest // by parseSample
 	hold  *hold
 }
 

@@ -8,8 +8,8 @@ import (
 	"slices"
 
 	"patchbay/models/dit"
-	"patchbay/node"
 	"patchbay/node/pyjson"
+	"patchbay/node/value"
 	"patchbay/parallel"
 )
 
@@ -47,8 +47,8 @@ func bindStrict(o *pyjson.Object, dst any) error {
 }
 
 // request is the message as package node takes it.
-func (q *SampleRequest) request(look numbers) (*node.HostRequest, error) {
-	out := &node.HostRequest{Options: q.Sampler.Options}
+func (q *SampleRequest) request(look numbers) (*value.HostRequest, error) {
+	out := &value.HostRequest{Options: q.Sampler.Options}
 	var err error
 	if out.Model, err = q.Model.file(look); err != nil {
 		return nil, err
@@ -59,7 +59,7 @@ func (q *SampleRequest) request(look numbers) (*node.HostRequest, error) {
 		return nil, err
 	}
 	if s := q.Sampling; s != nil {
-		out.TimeLine = &node.TimeLine{Bases: s.Bases, Shift: s.Shift, Multiplier: s.Multiplier}
+		out.TimeLine = &value.TimeLine{Bases: s.Bases, Shift: s.Shift, Multiplier: s.Multiplier}
 	}
 	if _, r.Sigmas, err = look.values("sigmas", q.Sigmas, 1); err != nil {
 		return nil, err
@@ -87,8 +87,8 @@ func (q *SampleRequest) request(look numbers) (*node.HostRequest, error) {
 }
 
 // file is the model as package node takes it. What the patches add to is looked at there.
-func (m *ModelRef) file(look numbers) (node.ModelFile, error) {
-	out := node.ModelFile{Name: m.File, Fingerprint: m.Fingerprint}
+func (m *ModelRef) file(look numbers) (value.ModelFile, error) {
+	out := value.ModelFile{Name: m.File, Fingerprint: m.Fingerprint}
 	for i, p := range m.Patches {
 		path := fmt.Sprintf("model.patches[%d].", i)
 		switch {
@@ -101,13 +101,13 @@ func (m *ModelRef) file(look numbers) (node.ModelFile, error) {
 		case p.Strength != nil && !finite(*p.Strength) || p.Tensors.Alpha != nil && !finite(*p.Tensors.Alpha):
 			return out, badField(path+"strength", "strength and alpha are finite numbers")
 		}
-		low := node.Patch{Key: p.Key, Offset: p.Offset, Strength: 1, Alpha: p.Tensors.Alpha}
+		low := value.Patch{Key: p.Key, Offset: p.Offset, Strength: 1, Alpha: p.Tensors.Alpha}
 		if p.Strength != nil {
 			low.Strength = *p.Strength
 		}
 		if !look.forward {
 			up, down := p.Tensors.Up, p.Tensors.Down
-			low.Up, low.Down = &node.Tensor{DType: up.DType, Shape: up.Shape, Data: up.Data}, &node.Tensor{DType: down.DType, Shape: down.Shape, Data: down.Data}
+			low.Up, low.Down = &value.Tensor{DType: up.DType, Shape: up.Shape, Data: up.Data}, &value.Tensor{DType: down.DType, Shape: down.Shape, Data: down.Data}
 			low.ID = up.DType + up.name() + down.DType + down.name()
 		}
 		out.Patches = append(out.Patches, low)
@@ -313,7 +313,7 @@ func (look numbers) values(path string, t *Tensor, dims int) ([]int, []float32, 
 		}
 		return t.Shape, nil, nil
 	}
-	data, err := (&node.Tensor{DType: t.DType, Shape: t.Shape, Data: t.Data}).F32()
+	data, err := (&value.Tensor{DType: t.DType, Shape: t.Shape, Data: t.Data}).F32()
 	if err != nil {
 		return nil, nil, badField(path, "%v", err)
 	}
@@ -345,6 +345,6 @@ func latentTensor(l parallel.Latent, items int) *Tensor {
 	if items == 0 || items > l.B {
 		items = l.B
 	}
-	t := node.NewTensor(l.Data[:items*l.C*l.Y*l.X], items, l.C, l.Y, l.X)
+	t := value.NewTensor(l.Data[:items*l.C*l.Y*l.X], items, l.C, l.Y, l.X)
 	return &Tensor{DType: t.DType, Shape: t.Shape, Data: t.Data}
 }

@@ -8,6 +8,7 @@ import (
 
 	"patchbay/node"
 	"patchbay/node/pyjson"
+	"patchbay/node/value"
 )
 
 // TestHandleLeases: over a carrier, a handle that nobody uses is gone when its lease is over, with the documented code; a used one stays, and so does one with
@@ -18,7 +19,7 @@ func TestHandleLeases(t *testing.T) {
 	now := func() time.Time { return began.Add(time.Duration(passed.Load())) }
 	model := []node.Slot{{Name: "MODEL", Type: "MODEL"}}
 	runner, err := node.NewRunner(node.Config{Now: now, Catalogue: node.NewCatalogue(
-		node.Class{Name: "Make", Outputs: model, Run: func(*node.Call) ([]any, error) { return []any{&node.Model{Name: "m"}}, nil }},
+		node.Class{Name: "Make", Outputs: model, Run: func(*node.Call) ([]any, error) { return []any{&value.Model{Name: "m"}}, nil }},
 		node.Class{Name: "Use", Inputs: []node.Input{{Name: "model", Type: "MODEL"}}, Outputs: []node.Slot{{Name: "STRING", Type: "STRING"}}, Run: func(*node.Call) ([]any, error) {
 			return []any{"used"}, nil
 		}},

@@ -7,6 +7,7 @@ import (
 	"patchbay/node"
 	"patchbay/node/files"
 	"patchbay/node/pyjson"
+	"patchbay/node/value"
 	"patchbay/parallel"
 )
 
@@ -164,7 +165,7 @@ func (l *Local) Free(_ context.Context, req *FreeRequest) (*FreeReply, error) {
 func toNode(v any) any {
 	switch x := v.(type) {
 	case *Tensor:
-		return &node.Tensor{DType: x.DType, Shape: x.Shape, Data: x.Data}
+		return &value.Tensor{DType: x.DType, Shape: x.Shape, Data: x.Data}
 	case []any:
 		out := make([]any, len(x))
 		for i := range x {
@@ -189,7 +190,7 @@ func toNode(v any) any {
 // fromNode is the inverse of toNode.
 func fromNode(v any) any {
 	switch x := v.(type) {
-	case *node.Tensor:
+	case *value.Tensor:
 		return &Tensor{DType: x.DType, Shape: x.Shape, Data: x.Data}
 	case node.Handle:
 		return pyjson.NewObject(handleKey, x.ID, "type", x.Type, "expires", x.Expires.UnixMilli())

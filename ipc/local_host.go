@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"patchbay/node"
+	"patchbay/node/value"
 )
 
 // pictureEvery is the least time between two pictures of a run: 5 a second.
@@ -20,7 +20,7 @@ func (l *Local) Sample(ctx context.Context, q *SampleRequest, emit func(*SampleR
 		}
 	}
 	var shown time.Time
-	res, err := l.runner.Sample(ctx, req, func(p node.HostProgress) error {
+	res, err := l.runner.Sample(ctx, req, func(p value.HostProgress) error {
 		m := &SampleReply{Type: SampleProgress, Step: p.Step, Steps: p.Steps, Sigma: float64(p.Sigma)}
 		last := p.Step == p.Steps
 		switch {

@@ -16,6 +16,7 @@ import (
 	"patchbay/models/weights/goldenweights"
 	"patchbay/node"
 	"patchbay/node/files"
+	"patchbay/node/value"
 	"patchbay/parallel"
 	"patchbay/tests/golden"
 )
@@ -98,13 +99,13 @@ func realRig(t *testing.T, dirs ...string) *rig {
 }
 
 func f32(v []float32, shape ...int) *Tensor {
-	n := node.NewTensor(v, shape...)
+	n := value.NewTensor(v, shape...)
 	return &Tensor{DType: n.DType, Shape: n.Shape, Data: n.Data}
 }
 
 func floats(t *testing.T, x *Tensor) []float32 {
 	t.Helper()
-	v, err := (&node.Tensor{DType: x.DType, Shape: x.Shape, Data: x.Data}).F32()
+	v, err := (&value.Tensor{DType: x.DType, Shape: x.Shape, Data: x.Data}).F32()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,11 +13,12 @@ import (
 	"patchbay/models/sampling"
 	"patchbay/node/files"
 	"patchbay/node/pyjson"
+	"patchbay/node/value"
 	"patchbay/tests/scratch"
 )
 
 // ramp is a tensor whose values tell their place: base, base + 1 ...
-func ramp(base float64, shape ...int) *Tensor {
+func ramp(base float64, shape ...int) *value.Tensor {
 	n := 1
 	for _, s := range shape {
 		n *= s
@@ -26,10 +27,10 @@ func ramp(base float64, shape ...int) *Tensor {
 	for i := range v {
 		v[i] = float32(base + float64(i))
 	}
-	return NewTensor(v, shape...)
+	return value.NewTensor(v, shape...)
 }
 
-func latentValue(samples *Tensor, more ...any) map[string]any {
+func latentValue(samples *value.Tensor, more ...any) map[string]any {
 	m := map[string]any{"samples": samples}
 	for i := 0; i+1 < len(more); i += 2 {
 		m[more[i].(string)] = more[i+1]
@@ -131,7 +132,7 @@ func TestImageBatchClasses(t *testing.T) {
 			continue
 		}
 		c.in["image"] = im
-		got := exec(t, run, c.class, c.in).(*Tensor)
+		got := exec(t, run, c.class, c.in).(*value.Tensor)
 		if v := values(t, got); !slices.Equal(got.Shape, c.shape) || c.class != "FluxKontextImageScale" && v[0] != c.first {
 			t.Errorf("%s: shape %v, first value %v, want %v, %v", c.class, got.Shape, v[0], c.shape, c.first)
 		}
@@ -173,7 +174,7 @@ func TestAddNoise(t *testing.T) {
 	model, noise := run.Hold(analyticModel(t), 0), exec(t, run, "RandomNoise", map[string]any{"noise_seed": 5})
 	start := ramp(-3, 2, 4, 2, 2)
 	add := func(sigmas ...float32) []float32 {
-		o := exec(t, run, "AddNoise", map[string]any{"model": model, "noise": noise, "sigmas": NewTensor(sigmas, len(sigmas)), "latent_image": latentValue(start)})
+		o := exec(t, run, "AddNoise", map[string]any{"model": model, "noise": noise, "sigmas": value.NewTensor(sigmas, len(sigmas)), "latent_image": latentValue(start)})
 		s, _ := o.(*pyjson.Object).Get("samples")
 		return values(t, s)
 	}
@@ -206,9 +207,9 @@ func TestThreeEncoders(t *testing.T) {
 	check(t, err)
 	defer run.Close()
 	clip := exec(t, run, "TripleCLIPLoader", map[string]any{"clip_name1": "t5.safetensors", "clip_name2": "g.safetensors", "clip_name3": "l.safetensors"})
-	encode := func(l, g, padding string) *Tensor {
+	encode := func(l, g, padding string) *value.Tensor {
 		c := exec(t, run, "CLIPTextEncodeSD3", map[string]any{"clip": clip, "clip_l": l, "clip_g": g, "t5xxl": "", "empty_padding": padding})
-		return c.([]any)[0].([]any)[0].(*Tensor)
+		return c.([]any)[0].([]any)[0].(*value.Tensor)
 	}
 	empty := encode("", "", "none")
 	if !slices.Equal(empty.Shape, []int{1, 77, 4096}) || !zeroed(values(t, empty)) {

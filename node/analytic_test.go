@@ -14,6 +14,7 @@ import (
 	"patchbay/models/sampling"
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
+	"patchbay/node/value"
 	"patchbay/parallel"
 	"patchbay/tests/golden"
 )
@@ -67,7 +68,7 @@ func (m analytic) Shards() *dit.Shards { return nil }
 func (m analytic) Close() {}
 
 // analyticModel is a MODEL of the analytic denoiser over latents of 4 channels without scale or shift.
-func analyticModel(t *testing.T) *Model {
+func analyticModel(t *testing.T) *value.Model {
 	t.Helper()
 	s, err := sampling.NewFlow(3, 1000)
 	if err != nil {
@@ -77,9 +78,9 @@ func analyticModel(t *testing.T) *Model {
 		Family: "analytic", Width: 4, Heads: 1, HeadDim: 4, PatchSize: 1, Channels: 4, OutChannels: 4, ContextDim: 1, MLPRatio: 1,
 		Blocks: []dit.BlockSpec{{Kind: dit.Cross, Skip: -1, Attends: 1}},
 	}}
-	return &Model{
+	return &value.Model{
 		Name: "analytic", Key: "analytic", Variant: "analytic", Spec: m.spec, Format: latent.Format{Name: "plain", Channels: 4, Scale: 1}, Sampling: s,
-		load: func(engine.Ops, dit.Held) (dit.Model, error) { return m, nil },
+		Load: func(engine.Ops, dit.Held) (dit.Model, error) { return m, nil },
 	}
 }
 
@@ -159,16 +160,16 @@ func (c *samplerCase) samplerNode(t *testing.T, g *graphMaker, model []any) []an
 }
 
 // graph writes a case with SamplerCustom.
-func (c *samplerCase) graph(t *testing.T, m *Model) (*graphMaker, map[string]given) {
+func (c *samplerCase) graph(t *testing.T, m *value.Model) (*graphMaker, map[string]given) {
 	one := func(v float32) given {
-		return given{"CONDITIONING", Conditioning{{Context: dit.Array{Rows: 1, Cols: 1, Data: []float32{v}}, MaskStrength: 1}}}
+		return given{"CONDITIONING", value.Conditioning{{Context: dit.Array{Rows: 1, Cols: 1, Data: []float32{v}}, MaskStrength: 1}}}
 	}
-	l := &Latent{Samples: parallel.NewLatent(c.Shape[0], c.Shape[1], c.Shape[2], c.Shape[3])}
+	l := &value.Latent{Samples: parallel.NewLatent(c.Shape[0], c.Shape[1], c.Shape[2], c.Shape[3])}
 	if c.Latent != nil {
 		l.Samples.Data = golden.Input(*c.Latent, l.Samples.Len())
 	}
 	values := map[string]given{
-		"TheModel": {"MODEL", m}, "Positive": one(0.3), "Negative": one(-0.2), "TheLatent": {"LATENT", l}, "TheSigmas": {"SIGMAS", Sigmas(c.Sigmas)},
+		"TheModel": {"MODEL", m}, "Positive": one(0.3), "Negative": one(-0.2), "TheLatent": {"LATENT", l}, "TheSigmas": {"SIGMAS", value.Sigmas(c.Sigmas)},
 	}
 	g := newGraph()
 	model, start := g.add("TheModel"), g.add("TheLatent")
@@ -258,7 +259,7 @@ func TestGuidersMatchGolden(t *testing.T) {
 		if part[1] == "dual" {
 			noise = g.add("RandomNoise", "noise_seed", c.Seed)
 			for k, v := range map[string]float32{"One": c.Cond1, "Two": c.Cond2, "Three": c.Negative} {
-				values[k] = given{"CONDITIONING", Conditioning{{Context: dit.Array{Rows: 1, Cols: 1, Data: []float32{v}}, MaskStrength: 1}}}
+				values[k] = given{"CONDITIONING", value.Conditioning{{Context: dit.Array{Rows: 1, Cols: 1, Data: []float32{v}}, MaskStrength: 1}}}
 			}
 			scale := func(i int) (v float64) { _, err := fmt.Sscan(part[i], &v); check(t, err); return v }
 			guider = g.add("DualCFGGuider", "model", model, "cond1", g.add("One"), "cond2", g.add("Two"), "negative", g.add("Three"),

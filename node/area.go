@@ -1,6 +1,9 @@
 package node
 
-import "patchbay/parallel"
+import (
+	"patchbay/node/value"
+	"patchbay/parallel"
+)
 
 // areaClasses are the rows that limit a conditioning to a part of the picture.
 func areaClasses() []Class {
@@ -38,7 +41,7 @@ func areaClasses() []Class {
 func setArea(c *Call) ([]any, error) {
 	area := parallel.Area{H: c.whole("height") / 8, W: c.whole("width") / 8, Y: c.whole("y") / 8, X: c.whole("x") / 8}
 	strength := float32(c.decimal("strength"))
-	return []any{arg[Conditioning](c, "conditioning").each(func(e *Cond) {
+	return []any{arg[value.Conditioning](c, "conditioning").Each(func(e *value.Cond) {
 		e.Area, e.AreaPart, e.MaskBounds = area, nil, false
 		e.Strength, e.HasStrength = strength, true
 	})}, nil
@@ -47,7 +50,7 @@ func setArea(c *Call) ([]any, error) {
 func setAreaPart(c *Call) ([]any, error) {
 	part := [4]float64{c.decimal("height"), c.decimal("width"), c.decimal("y"), c.decimal("x")}
 	strength := float32(c.decimal("strength"))
-	return []any{arg[Conditioning](c, "conditioning").each(func(e *Cond) {
+	return []any{arg[value.Conditioning](c, "conditioning").Each(func(e *value.Cond) {
 		e.Area, e.AreaPart, e.MaskBounds = parallel.Area{}, &part, false
 		e.Strength, e.HasStrength = strength, true
 	})}, nil
@@ -55,7 +58,7 @@ func setAreaPart(c *Call) ([]any, error) {
 
 func setMask(c *Call) ([]any, error) {
 	m, strength, bounds := c.mask("mask"), float32(c.decimal("strength")), c.str("set_cond_area") != "default"
-	return []any{arg[Conditioning](c, "conditioning").each(func(e *Cond) {
+	return []any{arg[value.Conditioning](c, "conditioning").Each(func(e *value.Cond) {
 		e.Mask, e.MaskStrength, e.MaskBounds = m, strength, bounds
 	})}, nil
 }

@@ -11,16 +11,17 @@ import (
 	"patchbay/node/fault"
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
+	"patchbay/node/value"
 	"patchbay/parallel"
 )
 
 // zeros is a tensor of that shape.
-func zeros(shape ...int) *Tensor {
+func zeros(shape ...int) *value.Tensor {
 	n := 1
 	for _, s := range shape {
 		n *= s
 	}
-	return NewTensor(make([]float32, n), shape...)
+	return value.NewTensor(make([]float32, n), shape...)
 }
 
 func latentIn(shape ...int) *pyjson.Object { return pyjson.NewObject("samples", zeros(shape...)) }
@@ -33,7 +34,7 @@ func condIn(tokens, channels int, more ...any) []any {
 func TestBadInputsAreRefusedInWords(t *testing.T) {
 	run, err := NewRunner(Config{})
 	check(t, err)
-	pixels := run.Hold(&VAE{Name: pixelSpace, Key: pixelSpace, Channels: 3}, 0)
+	pixels := run.Hold(&value.VAE{Name: value.PixelSpace, Key: value.PixelSpace, Channels: 3}, 0)
 	model := run.Hold(analyticModel(t), 0)
 	type in = map[string]any
 	for _, c := range []struct {
@@ -145,10 +146,10 @@ func TestGrowingAMaskCanBeCancelled(t *testing.T) {
 // TestMixedFamiliesFailBeforeSampling: an entry of another family is refused by the sampling node, by its branch.
 func TestMixedFamiliesFailBeforeSampling(t *testing.T) {
 	m := analyticModel(t)
-	g := &Guider{Model: m, Rule: parallel.Guider{Kind: parallel.GuideDual, CFG: 1, CFG2: 1}, Branches: []GuiderBranch{
-		{"cond1", Conditioning{{Context: dit.Array{Rows: 1, Cols: 1, Data: []float32{1}}}}}, {"cond2", Conditioning{{Context: dit.Array{Rows: 1, Cols: 2, Data: []float32{1, 2}}}}}, {"negative", nil},
+	g := &value.Guider{Model: m, Rule: parallel.Guider{Kind: parallel.GuideDual, CFG: 1, CFG2: 1}, Branches: []value.GuiderBranch{
+		{Name: "cond1", Conditioning: value.Conditioning{{Context: dit.Array{Rows: 1, Cols: 1, Data: []float32{1}}}}}, {Name: "cond2", Conditioning: value.Conditioning{{Context: dit.Array{Rows: 1, Cols: 2, Data: []float32{1, 2}}}}}, {Name: "negative", Conditioning: nil},
 	}}
-	_, err := lowerCustom(Noise{}, g, Sampler{Name: "euler"}, Sigmas{1, 0}, &Latent{Samples: parallel.NewLatent(1, 4, 2, 2)})
+	_, err := lowerCustom(value.Noise{}, g, value.Sampler{Name: "euler"}, value.Sigmas{1, 0}, &value.Latent{Samples: parallel.NewLatent(1, 4, 2, 2)})
 	var f *fault.Failure
 	if !errors.As(err, &f) || f.Code != fault.CodeWrongFamily || f.Field != "cond2" {
 		t.Errorf("got %v, want wrong_family at cond2", err)

@@ -3,6 +3,7 @@ package node
 import (
 	"patchbay/node/fault"
 	"patchbay/node/picture"
+	"patchbay/node/value"
 )
 
 // Bounds are the largest picture and the longest run that somebody lets others ask for. They come before the limits of classes, which are ComfyUI's, and
@@ -83,10 +84,10 @@ func (b Bounds) value(name string, v any) error {
 	switch v := v.(type) {
 	case *picture.Image:
 		return b.pixels(name, float64(v.B)*float64(v.Y)*float64(v.X))
-	case *Latent:
+	case *value.Latent:
 		s := v.Samples
 		return b.pixels(name, float64(s.B)*float64(s.Y)*float64(s.X)*latentScale*latentScale)
-	case Sigmas:
+	case value.Sigmas:
 		return b.steps(name, float64(len(v)-1))
 	}
 	return nil

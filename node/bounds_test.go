@@ -6,13 +6,16 @@ import (
 
 	"patchbay/node/fault"
 	"patchbay/node/picture"
+	"patchbay/node/value"
 	"patchbay/parallel"
 )
 
 // TestBounds goes one above every limit, and up to it.
 func TestBounds(t *testing.T) {
 	b := Bounds{Pixels: 4096, Steps: 7}
-	latent := func(n, y, x int) *Latent { return &Latent{Samples: parallel.Latent{B: n, C: 16, Y: y, X: x}} }
+	latent := func(n, y, x int) *value.Latent {
+		return &value.Latent{Samples: parallel.Latent{B: n, C: 16, Y: y, X: x}}
+	}
 	for _, row := range []struct {
 		name string
 		in   map[string]any
@@ -26,8 +29,8 @@ func TestBounds(t *testing.T) {
 		{"width alone", map[string]any{"width": int64(1 << 40)}, ""},
 		{"steps", map[string]any{"steps": int64(7)}, ""},
 		{"a step more", map[string]any{"steps": int64(8)}, "8 steps, at most 7"},
-		{"sigmas", map[string]any{"s": make(Sigmas, 8)}, ""},
-		{"more sigmas", map[string]any{"s": make(Sigmas, 9)}, "8 steps"},
+		{"sigmas", map[string]any{"s": make(value.Sigmas, 8)}, ""},
+		{"more sigmas", map[string]any{"s": make(value.Sigmas, 9)}, "8 steps"},
 		{"an image", map[string]any{"i": &picture.Image{B: 1, Y: 64, X: 64, C: 3}}, ""},
 		{"a wider image", map[string]any{"i": &picture.Image{B: 1, Y: 64, X: 65, C: 3}}, "i: 4160 pixels"},
 		{"a latent", map[string]any{"l": latent(1, 8, 8)}, ""},

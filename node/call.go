@@ -7,6 +7,7 @@ import (
 
 	"patchbay/node/fault"
 	"patchbay/node/files"
+	"patchbay/node/value"
 	"patchbay/parallel"
 )
 
@@ -104,10 +105,10 @@ func (c *Call) save(out files.Output) {
 }
 
 // use is what handles need of this call to load and run their weights.
-func (c *Call) use() use {
-	u := use{ctx: c.Context}
+func (c *Call) use() value.Use {
+	u := value.Use{Context: c.Context}
 	if c.run != nil {
-		u.store, u.loading = c.run.store, &c.spent.Load
+		u.Store, u.Loading = c.run.store, &c.spent.Load
 	}
 	return u
 }

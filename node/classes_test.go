@@ -19,6 +19,7 @@ import (
 	"patchbay/models/weights"
 	"patchbay/node/files"
 	"patchbay/node/pyjson"
+	"patchbay/node/value"
 	"patchbay/tests/scratch"
 )
 
@@ -125,7 +126,7 @@ func TestLoadImageMask(t *testing.T) {
 		{"hard.png", "green", func(i int) float64 { return float64(30*i) / 255 }},
 		{"hard.png", "alpha", func(int) float64 { return 0 }},
 	} {
-		m := exec(t, run, "LoadImageMask", map[string]any{"image": c.file, "channel": c.channel}).(*Tensor)
+		m := exec(t, run, "LoadImageMask", map[string]any{"image": c.file, "channel": c.channel}).(*value.Tensor)
 		if !slices.Equal(m.Shape, []int{1, 2, 3}) {
 			t.Errorf("%s %s: shape %v, want [1 2 3]", c.file, c.channel, m.Shape)
 			continue

@@ -1,5 +1,7 @@
 package node
 
+import "patchbay/node/value"
+
 // clipLayerClasses is the row that chooses the layer of the text encoders.
 func clipLayerClasses() []Class {
 	return []Class{{
@@ -10,8 +12,8 @@ func clipLayerClasses() []Class {
 			number("stop_at_clip_layer", "INT", "", "default", int64(-1), "min", int64(-24), "max", int64(-1), "step", int64(1)),
 		},
 		Outputs: slots("CLIP"), Run: func(c *Call) ([]any, error) {
-			clip := *arg[*Clip](c, "clip")
-			clip.layer = c.whole("stop_at_clip_layer")
+			clip := *arg[*value.Clip](c, "clip")
+			clip.Layer = c.whole("stop_at_clip_layer")
 			return []any{&clip}, nil
 		},
 	}}

@@ -7,6 +7,8 @@ import (
 	"image/png"
 	"math"
 	"testing"
+
+	"patchbay/node/value"
 )
 
 // TestDemoInBF16 draws the demo's picture with bf16 activations and compares it with that of f32: at least 45 dB (design section 9).
@@ -14,7 +16,7 @@ func TestDemoInBF16(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: runs the demo model twice; the long form does it")
 	}
-	picture := func(c Compute) (image.Image, string) {
+	picture := func(c value.Compute) (image.Image, string) {
 		runner, err := NewRunner(Config{Engine: engineOf(t, fastOps), Roots: demoRoots(), Compute: c})
 		if err != nil {
 			t.Fatal(err)
@@ -30,8 +32,8 @@ func TestDemoInBF16(t *testing.T) {
 		}
 		return im, result.Stats[0].Compute.String()
 	}
-	wide, f32 := picture(ComputeF32)
-	narrow, bf16 := picture(ComputeBF16)
+	wide, f32 := picture(value.ComputeF32)
+	narrow, bf16 := picture(value.ComputeBF16)
 	if f32 != "f32" || bf16 != "bf16" {
 		t.Fatalf("computed in %s and %s, want f32 and bf16", f32, bf16)
 	}

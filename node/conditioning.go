@@ -1,6 +1,9 @@
 package node
 
-import "patchbay/node/fault"
+import (
+	"patchbay/node/fault"
+	"patchbay/node/value"
+)
 
 // conditioningClasses are the rows that change conditionings.
 func conditioningClasses() []Class {
@@ -39,12 +42,12 @@ func conditioningClasses() []Class {
 }
 
 func fluxGuidance(c *Call) ([]any, error) {
-	return []any{arg[Conditioning](c, "conditioning").guided(c.decimal("guidance"))}, nil
+	return []any{arg[value.Conditioning](c, "conditioning").Guided(c.decimal("guidance"))}, nil
 }
 
 // zeroOut leaves the second text states as they are, as ComfyUI does (HunyuanDiT's mT5).
 func zeroOut(c *Call) ([]any, error) {
-	return []any{arg[Conditioning](c, "conditioning").each(func(e *Cond) {
+	return []any{arg[value.Conditioning](c, "conditioning").Each(func(e *value.Cond) {
 		e.Context.Data = make([]float32, len(e.Context.Data))
 		if e.Pooled != nil {
 			e.Pooled = make([]float32, len(e.Pooled))
@@ -54,15 +57,15 @@ func zeroOut(c *Call) ([]any, error) {
 
 func setTimestepRange(c *Call) ([]any, error) {
 	start, end := c.decimal("start"), c.decimal("end")
-	return []any{arg[Conditioning](c, "conditioning").each(func(e *Cond) { e.Start, e.End, e.Ranged = start, end, true })}, nil
+	return []any{arg[value.Conditioning](c, "conditioning").Each(func(e *value.Cond) { e.Start, e.End, e.Ranged = start, end, true })}, nil
 }
 
 func combine(c *Call) ([]any, error) {
-	a, b := arg[Conditioning](c, "conditioning_1"), arg[Conditioning](c, "conditioning_2")
+	a, b := arg[value.Conditioning](c, "conditioning_1"), arg[value.Conditioning](c, "conditioning_2")
 	if n := len(a) + len(b); n > maxEntries {
 		return nil, fault.At(fault.CodeBadInput, "conditioning_2", "conditioning_1, conditioning_2: %d entries together, at most %d are allowed", n, maxEntries)
 	}
-	return []any{append(append(Conditioning{}, a...), b...)}, nil
+	return []any{append(append(value.Conditioning{}, a...), b...)}, nil
 }
 
 // maxEntries bounds a conditioning: forty nodes that each combine the one before with itself would ask for 2^40 entries.

@@ -5,6 +5,7 @@ import (
 
 	"patchbay/models/sampling"
 	"patchbay/node/fault"
+	"patchbay/node/value"
 	"patchbay/parallel"
 )
 
@@ -22,7 +23,7 @@ func customClasses() []Class {
 		{
 			Name: "KSamplerSelect", Module: module, Category: category + "/samplers", NewStyle: true,
 			Inputs: []Input{combo("sampler_name", "", sampling.SamplerNames()...)}, Outputs: slots("SAMPLER"),
-			Run: func(c *Call) ([]any, error) { return []any{Sampler{Name: c.str("sampler_name")}}, nil },
+			Run: func(c *Call) ([]any, error) { return []any{value.Sampler{Name: c.str("sampler_name")}}, nil },
 		},
 		{
 			Name: "BasicScheduler", Module: module, Category: category + "/schedulers", NewStyle: true,
@@ -48,24 +49,24 @@ func customClasses() []Class {
 		{
 			Name: "RandomNoise", Module: module, Category: category + "/noise", NewStyle: true,
 			Inputs: []Input{seedInput("noise_seed")}, Outputs: slots("NOISE"),
-			Run: func(c *Call) ([]any, error) { return []any{Noise{Seed: c.seed("noise_seed")}}, nil },
+			Run: func(c *Call) ([]any, error) { return []any{value.Noise{Seed: c.seed("noise_seed")}}, nil },
 		},
 	}
 }
 
 func basicScheduler(c *Call) ([]any, error) {
-	m := arg[*Model](c, "model")
+	m := arg[*value.Model](c, "model")
 	sigmas, err := sampling.BasicSchedulerSigmas(m.Sampling, c.str("scheduler"), c.whole("steps"), c.decimal("denoise"))
 	if err != nil {
 		return nil, fault.At(fault.CodeBadInput, "scheduler", "%v", err)
 	}
-	return []any{Sigmas(sigmas)}, nil
+	return []any{value.Sigmas(sigmas)}, nil
 }
 
 func basicGuider(c *Call) ([]any, error) {
-	return []any{&Guider{
-		Model: arg[*Model](c, "model"), Rule: parallel.Guider{Kind: parallel.GuideBasic, CFG: 1},
-		Branches: []GuiderBranch{{"positive", arg[Conditioning](c, "conditioning")}},
+	return []any{&value.Guider{
+		Model: arg[*value.Model](c, "model"), Rule: parallel.Guider{Kind: parallel.GuideBasic, CFG: 1},
+		Branches: []value.GuiderBranch{{Name: "positive", Conditioning: arg[value.Conditioning](c, "conditioning")}},
 	}}, nil
 }
 
@@ -74,15 +75,15 @@ func cfgGuider(c *Call) ([]any, error) {
 	if math.IsNaN(cfg) || math.IsInf(cfg, 0) {
 		return nil, fault.At(fault.CodeBadInput, "cfg", "cfg: %v is not a finite number", cfg)
 	}
-	return []any{&Guider{
-		Model: arg[*Model](c, "model"), Rule: parallel.Guider{Kind: parallel.GuideCFG, CFG: float32(cfg)},
-		Branches: []GuiderBranch{{"positive", arg[Conditioning](c, "positive")}, {"negative", arg[Conditioning](c, "negative")}},
+	return []any{&value.Guider{
+		Model: arg[*value.Model](c, "model"), Rule: parallel.Guider{Kind: parallel.GuideCFG, CFG: float32(cfg)},
+		Branches: []value.GuiderBranch{{Name: "positive", Conditioning: arg[value.Conditioning](c, "positive")}, {Name: "negative", Conditioning: arg[value.Conditioning](c, "negative")}},
 	}}, nil
 }
 
 func samplerCustomAdvanced(c *Call) ([]any, error) {
-	g, l := arg[*Guider](c, "guider"), arg[*Latent](c, "latent_image")
-	req, err := lowerCustom(arg[Noise](c, "noise"), g, arg[Sampler](c, "sampler"), arg[Sigmas](c, "sigmas"), l)
+	g, l := arg[*value.Guider](c, "guider"), arg[*value.Latent](c, "latent_image")
+	req, err := lowerCustom(arg[value.Noise](c, "noise"), g, arg[value.Sampler](c, "sampler"), arg[value.Sigmas](c, "sigmas"), l)
 	if err != nil {
 		return nil, err
 	}
@@ -91,9 +92,9 @@ func samplerCustomAdvanced(c *Call) ([]any, error) {
 }
 
 // lowerCustom turns the parts of the custom-sampling chain into a request.
-func lowerCustom(noise Noise, g *Guider, s Sampler, sigmas Sigmas, l *Latent) (*parallel.Request, error) {
-	return lower(lowering{
-		model: g.Model, sampler: s, sigmas: append([]float32(nil), sigmas...), latent: l,
-		seed: noise.Seed, noNoise: noise.None, rule: g.Rule, branches: g.Branches,
+func lowerCustom(noise value.Noise, g *value.Guider, s value.Sampler, sigmas value.Sigmas, l *value.Latent) (*parallel.Request, error) {
+	return value.Lower(value.Lowering{
+		Model: g.Model, Sampler: s, Sigmas: append([]float32(nil), sigmas...), Latent: l,
+		Seed: noise.Seed, NoNoise: noise.None, Rule: g.Rule, Branches: g.Branches,
 	})
 }

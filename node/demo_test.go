@@ -13,6 +13,7 @@ import (
 	"patchbay/node/files"
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
+	"patchbay/node/value"
 	"patchbay/parallel"
 )
 
@@ -136,7 +137,7 @@ func array(rows, cols int) dit.Array {
 
 func values(t *testing.T, v any) []float32 {
 	t.Helper()
-	f, err := v.(*Tensor).F32()
+	f, err := v.(*value.Tensor).F32()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,17 +177,17 @@ func TestDemoMatchesPyTorch(t *testing.T) {
 	if !ok {
 		t.Fatal("the handle of UNETLoader is gone")
 	}
-	m := model.(*Model)
-	pos, err := importValue("CONDITIONING", "positive", positive)
+	m := model.(*value.Model)
+	pos, err := value.ImportValue("CONDITIONING", "positive", positive)
 	if err != nil {
 		t.Fatal(err)
 	}
-	neg, err := importValue("CONDITIONING", "negative", negative)
+	neg, err := value.ImportValue("CONDITIONING", "negative", negative)
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &Guider{Model: m, Rule: parallel.Guider{Kind: parallel.GuideCFG, CFG: 3.5}, Branches: []GuiderBranch{{"positive", pos.(Conditioning)}, {"negative", neg.(Conditioning)}}}
-	req, err := lowerCustom(Noise{Seed: 1}, g, Sampler{Name: "euler"}, Sigmas(want("sigmas")), &Latent{Samples: parallel.NewLatent(1, 16, 16, 16)})
+	g := &value.Guider{Model: m, Rule: parallel.Guider{Kind: parallel.GuideCFG, CFG: 3.5}, Branches: []value.GuiderBranch{{Name: "positive", Conditioning: pos.(value.Conditioning)}, {Name: "negative", Conditioning: neg.(value.Conditioning)}}}
+	req, err := lowerCustom(value.Noise{Seed: 1}, g, value.Sampler{Name: "euler"}, value.Sigmas(want("sigmas")), &value.Latent{Samples: parallel.NewLatent(1, 16, 16, 16)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -200,7 +201,7 @@ func TestDemoMatchesPyTorch(t *testing.T) {
 	samples := want("final_latent")
 	m.Format.FromModel(samples)
 	vae := exec(t, runner, "VAELoader", map[string]any{"vae_name": "demo_ae.safetensors"})
-	image := exec(t, runner, "VAEDecode", map[string]any{"vae": vae, "samples": pyjson.NewObject("samples", NewTensor(samples, 1, 16, 16, 16))})
+	image := exec(t, runner, "VAEDecode", map[string]any{"vae": vae, "samples": pyjson.NewObject("samples", value.NewTensor(samples, 1, 16, 16, 16))})
 	raw := want("decoded") // [1, 3, 128, 128], -1..1
 	expected := make([]float32, len(raw))
 	for i, v := range raw {

@@ -8,6 +8,7 @@ import (
 	"patchbay/models/dit"
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
+	"patchbay/node/value"
 	"patchbay/parallel"
 	"patchbay/tests/golden"
 )
@@ -38,12 +39,12 @@ func (g *graphMaker) workflow(t *testing.T) *Workflow {
 }
 
 // raw is what a text encoder would have given for an entry.
-func (c *e2eCase) raw(e e2eEntry) Conditioning {
+func (c *e2eCase) raw(e e2eEntry) value.Conditioning {
 	base := "e2e/" + c.Model + "/" + e.Tag + "/"
 	array := func(name string, shape []int) dit.Array {
 		return dit.Array{Rows: shape[1], Cols: shape[2], Data: golden.Input(base+name, shape[1]*shape[2])}
 	}
-	cond := Cond{Context: array("context", e.Context), MaskStrength: 1, ContextLen: e.MaskLength}
+	cond := value.Cond{Context: array("context", e.Context), MaskStrength: 1, ContextLen: e.MaskLength}
 	if e.Pooled != nil {
 		cond.Pooled = golden.Input(base+"pooled", e.Pooled[1])
 	}
@@ -53,7 +54,7 @@ func (c *e2eCase) raw(e e2eEntry) Conditioning {
 	if e.Width > 0 { // CLIPTextEncodePixArtAlpha
 		cond.Pixels = [2]int{int(e.Height), int(e.Width)}
 	}
-	return Conditioning{cond}
+	return value.Conditioning{cond}
 }
 
 // rectangle is the mask of the golden cases: rows y/4 .. 3y/4-1 and columns from x/3 are 1, (0,0) is 0.5.
@@ -131,7 +132,7 @@ func (c *e2eCase) side(g *graphMaker, values map[string]given, name string, list
 
 // start adds the latent that the case begins with.
 func (c *e2eCase) start(t *testing.T, g *graphMaker, values map[string]given) []any {
-	l := &Latent{Samples: parallel.NewLatent(c.Shape[0], c.Shape[1], c.Shape[2], c.Shape[3])}
+	l := &value.Latent{Samples: parallel.NewLatent(c.Shape[0], c.Shape[1], c.Shape[2], c.Shape[3])}
 	switch {
 	case strings.HasPrefix(c.Latent, "input:"):
 		l.Samples.Data = golden.Input(strings.TrimPrefix(c.Latent, "input:"), l.Samples.Len())
@@ -168,7 +169,7 @@ func (c *e2eCase) changed(g *graphMaker, model []any) []any {
 }
 
 // build writes the case as a workflow. values are what its test classes give: model, raw conditionings, latent, masks.
-func (c *e2eCase) build(t *testing.T, m *Model) (g *graphMaker, values map[string]given) {
+func (c *e2eCase) build(t *testing.T, m *value.Model) (g *graphMaker, values map[string]given) {
 	g, values = newGraph(), map[string]given{"TheModel": {"MODEL", m}}
 	model := c.changed(g, g.add("TheModel"))
 	latent := c.start(t, g, values)
@@ -216,9 +217,9 @@ func (c *e2eCase) custom(g *graphMaker, values map[string]given, model, latent [
 }
 
 // giving are test classes that give values to a graph, and Keep, which takes latents out of it.
-func giving(values map[string]given, got map[string]*Latent) []Class {
+func giving(values map[string]given, got map[string]*value.Latent) []Class {
 	out := []Class{{Name: "Keep", Output: true, Inputs: []Input{bareIn("latent", "LATENT"), number("as", "STRING", "")}, Run: func(call *Call) ([]any, error) {
-		got[call.str("as")] = arg[*Latent](call, "latent")
+		got[call.str("as")] = arg[*value.Latent](call, "latent")
 		return nil, nil
 	}}}
 	for name, v := range values {
@@ -258,9 +259,9 @@ func TestSamplerCustomEqualsKSampler(t *testing.T) {
 }
 
 // runGraph runs a graph with the values that its test classes give, and returns what it kept.
-func runGraph(t *testing.T, eng *parallel.Engine, g *graphMaker, values map[string]given) map[string]*Latent {
+func runGraph(t *testing.T, eng *parallel.Engine, g *graphMaker, values map[string]given) map[string]*value.Latent {
 	t.Helper()
-	got := map[string]*Latent{}
+	got := map[string]*value.Latent{}
 	runner, err := NewRunner(Config{Engine: eng, Catalogue: NewCatalogue(giving(values, got)...)})
 	if err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"patchbay/engine/ref"
 	"patchbay/engine/safetensors"
 	"patchbay/models/tiny"
+	"patchbay/node/value"
 	"patchbay/parallel"
 	"patchbay/tests/golden"
 )
@@ -121,13 +122,13 @@ func TestEndToEndThroughNodes(t *testing.T) {
 }
 
 // model describes the tiny model of a case.
-func (c *e2eCase) model(t *testing.T) *Model {
+func (c *e2eCase) model(t *testing.T) *value.Model {
 	t.Helper()
 	d, err := tiny.Describe(c.Model)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := newModel(c.Model, c.Model, d, 1<<20, d.Load)
+	m, err := value.NewModel(c.Model, c.Model, d, 1<<20, d.Load)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +136,7 @@ func (c *e2eCase) model(t *testing.T) *Model {
 }
 
 // runner prepares a runner and the graph of a case.
-func (c *e2eCase) runner(t *testing.T, eng *parallel.Engine, got map[string]*Latent) (*Runner, *Workflow) {
+func (c *e2eCase) runner(t *testing.T, eng *parallel.Engine, got map[string]*value.Latent) (*Runner, *Workflow) {
 	t.Helper()
 	g, values := c.build(t, c.model(t))
 	runner, err := NewRunner(Config{Engine: eng, Catalogue: NewCatalogue(giving(values, got)...)})
@@ -149,7 +150,7 @@ func (c *e2eCase) runner(t *testing.T, eng *parallel.Engine, got map[string]*Lat
 // run draws a case and returns its relative error.
 func (c *e2eCase) run(t *testing.T, name string, eng *parallel.Engine) float64 {
 	t.Helper()
-	got := map[string]*Latent{}
+	got := map[string]*value.Latent{}
 	runner, w := c.runner(t, eng, got)
 	result, err := runner.Run(context.Background(), Job{ID: name, Workflow: w}, nil)
 	if err != nil {

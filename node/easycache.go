@@ -3,6 +3,7 @@ package node
 import (
 	"slices"
 
+	"patchbay/node/value"
 	"patchbay/parallel"
 )
 
@@ -30,8 +31,8 @@ func easyCacheClasses() []Class {
 }
 
 // withCache returns a copy of the handle with the cache of the inputs. One cache replaces another.
-func withCache(c *Call, rule parallel.CacheRule) *Model {
-	m := *arg[*Model](c, "model")
+func withCache(c *Call, rule parallel.CacheRule) *value.Model {
+	m := *arg[*value.Model](c, "model")
 	verbose, _ := c.raw("verbose").(bool)
 	m.Cache = &parallel.Cache{Rule: rule, Threshold: float32(c.decimal("reuse_threshold")), Start: c.decimal("start_percent"), End: c.decimal("end_percent"), Verbose: verbose}
 	return &m
@@ -39,7 +40,7 @@ func withCache(c *Call, rule parallel.CacheRule) *Model {
 
 // easyCache sets the cache of networks that ComfyUI 0.8.0 calls through wrappers. Others go on without one, there and here.
 func easyCache(c *Call) ([]any, error) {
-	m := arg[*Model](c, "model")
+	m := arg[*value.Model](c, "model")
 	if slices.Contains([]string{"sd3", "pixart", "hunyuandit"}, m.Spec.Family) {
 		c.warn("node %s: EasyCache has no effect on %s models, as in ComfyUI 0.8.0; LazyCache works on all", c.ID, m.Spec.Family)
 		return []any{m}, nil

@@ -10,6 +10,7 @@ import (
 	"patchbay/models/dit"
 	"patchbay/node/files"
 	"patchbay/node/pyjson"
+	"patchbay/node/value"
 	"patchbay/parallel"
 	"patchbay/tests/golden"
 )
@@ -55,22 +56,22 @@ func TestCacheNodesMatchComfyUI(t *testing.T) {
 			t.Fatalf("easycache.json has no %s", name)
 		}
 		m := (&e2eCase{Model: c.Model}).model(t)
-		conditioning := func(i int) Conditioning {
+		conditioning := func(i int) value.Conditioning {
 			e := c.Positive[0]
 			if i > 0 {
 				e = c.Negative[0]
 			}
 			base := "easycache/" + c.Model + "/" + e.Tag + "/"
 			cols := m.Spec.ContextDim
-			return Conditioning{{
+			return value.Conditioning{{
 				Context: dit.Array{Rows: e.Tokens, Cols: cols, Data: golden.Input(base+"context", e.Tokens*cols)}, Pooled: golden.Input(base+"pooled", m.Spec.PooledDim),
 				Guidance: e.Guidance, MaskStrength: 1,
 			}}
 		}
-		got := map[string]*Latent{}
+		got := map[string]*value.Latent{}
 		values := map[string]given{
 			"TheModel": {"MODEL", m}, "Plus": {"CONDITIONING", conditioning(0)}, "Minus": {"CONDITIONING", conditioning(1)},
-			"TheLatent": {"LATENT", &Latent{Samples: parallel.NewLatent(c.Shape[0], c.Shape[1], c.Shape[2], c.Shape[3])}},
+			"TheLatent": {"LATENT", &value.Latent{Samples: parallel.NewLatent(c.Shape[0], c.Shape[1], c.Shape[2], c.Shape[3])}},
 		}
 		g := newGraph()
 		model := g.add(c.Node, "model", g.add("TheModel"), "reuse_threshold", c.Threshold, "start_percent", c.Start, "end_percent", c.End, "verbose", true)

@@ -7,6 +7,7 @@ import (
 	"patchbay/node/fault"
 	"patchbay/node/files"
 	"patchbay/node/pyjson"
+	"patchbay/node/value"
 )
 
 // ExecRequest asks for one node of the catalogue to be run.
@@ -61,7 +62,7 @@ func (r *Runner) Exec(ctx context.Context, req ExecRequest, emit func(Event)) (*
 		if i < 0 || i >= len(e.outputs) {
 			return nil, x.fail("", k, nil, fault.At(fault.CodeBadInput, "want", "want: %s has no output %d (it has %d)", k.Name, i, len(e.outputs)))
 		}
-		v, travels := export(e.outputs[i])
+		v, travels := value.Export(e.outputs[i])
 		if !travels {
 			v = r.handles.grant(e.outputs[i], req.Lease)
 		}
@@ -100,11 +101,11 @@ func (r *Runner) execInputs(k *Class, job *Job, given map[string]any) (map[strin
 			raw = held
 		} else {
 			var err error
-			if raw, err = importValue(decl.Type, decl.Name, raw); err != nil {
+			if raw, err = value.ImportValue(decl.Type, decl.Name, raw); err != nil {
 				return nil, err
 			}
 		}
-		if isWidget(decl.Type) {
+		if value.IsWidget(decl.Type) {
 			checked, p := v.literal(k, decl, raw)
 			if p != nil {
 				return nil, &fault.Failure{Code: p.kind, Message: p.message, Details: p.details, Field: decl.Name}

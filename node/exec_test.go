@@ -10,14 +10,15 @@ import (
 
 	"patchbay/node/fault"
 	"patchbay/node/pyjson"
+	"patchbay/node/value"
 )
 
 func execRunner(t *testing.T, now func() time.Time) *Runner {
 	t.Helper()
 	cat := NewCatalogue(
-		Class{Name: "MakeModel", Outputs: slots("MODEL", "INT"), Run: func(*Call) ([]any, error) { return []any{&Model{Name: "m"}, int64(5)}, nil }},
+		Class{Name: "MakeModel", Outputs: slots("MODEL", "INT"), Run: func(*Call) ([]any, error) { return []any{&value.Model{Name: "m"}, int64(5)}, nil }},
 		Class{Name: "UseModel", Inputs: []Input{bareIn("model", "MODEL")}, Outputs: slots("STRING"), Run: func(c *Call) ([]any, error) {
-			return []any{arg[*Model](c, "model").Name}, nil
+			return []any{arg[*value.Model](c, "model").Name}, nil
 		}},
 	)
 	r, err := NewRunner(Config{Catalogue: cat, Now: now, Lease: time.Minute})
@@ -83,11 +84,11 @@ func TestLeasesEndByThemselves(t *testing.T) {
 	freed, stays := make(chan struct{}), make(chan struct{})
 	r.handles.mu.Lock() // the short one cannot end before it is looked at
 	if e := r.handles.held[short]; e != nil {
-		runtime.AddCleanup(e.value.(*Model), func(c chan struct{}) { close(c) }, freed)
+		runtime.AddCleanup(e.value.(*value.Model), func(c chan struct{}) { close(c) }, freed)
 	} else {
 		close(freed) // it ended already
 	}
-	runtime.AddCleanup(r.handles.held[long].value.(*Model), func(c chan struct{}) { close(c) }, stays)
+	runtime.AddCleanup(r.handles.held[long].value.(*value.Model), func(c chan struct{}) { close(c) }, stays)
 	r.handles.mu.Unlock()
 	for end := time.Now().Add(20 * time.Second); ; {
 		runtime.GC()
@@ -135,8 +136,8 @@ func TestExecRefuses(t *testing.T) {
 		"too small":   {ExecRequest{Class: "EmptyLatentImage", Inputs: sizes(1)}, codeTooSmall, "width"},
 		"not a width": {ExecRequest{Class: "EmptyLatentImage", Inputs: sizes("x")}, codeInvalidInput, "width"},
 		"slot":        {ExecRequest{Class: "EmptyLatentImage", Inputs: sizes(64), Want: []int{1}}, fault.CodeBadInput, "want"},
-		"tensor":      {ExecRequest{Class: "SaveImage", Inputs: map[string]any{"images": NewTensor(make([]float32, 6), 2, 3), "filename_prefix": "x"}}, fault.CodeBadInput, "images"},
-		"prefix":      {ExecRequest{Class: "SaveImage", Inputs: map[string]any{"images": NewTensor(make([]float32, 12), 1, 2, 2, 3), "filename_prefix": "../x"}}, codeCustom, "filename_prefix"},
+		"tensor":      {ExecRequest{Class: "SaveImage", Inputs: map[string]any{"images": value.NewTensor(make([]float32, 6), 2, 3), "filename_prefix": "x"}}, fault.CodeBadInput, "images"},
+		"prefix":      {ExecRequest{Class: "SaveImage", Inputs: map[string]any{"images": value.NewTensor(make([]float32, 12), 1, 2, 2, 3), "filename_prefix": "../x"}}, codeCustom, "filename_prefix"},
 	} {
 		_, err := r.Exec(context.Background(), c.req, nil)
 		var f *fault.Failure
@@ -153,7 +154,7 @@ func TestExecValuesTravel(t *testing.T) {
 		t.Fatal(err)
 	}
 	samples, _ := out.Outputs[0].(*pyjson.Object).Get("samples")
-	if s := samples.(*Tensor); !reflect.DeepEqual(s.Shape, []int{2, 4, 4, 8}) || s.DType != "f32" || len(s.Data) != 2*4*4*8*4 {
+	if s := samples.(*value.Tensor); !reflect.DeepEqual(s.Shape, []int{2, 4, 4, 8}) || s.DType != "f32" || len(s.Data) != 2*4*4*8*4 {
 		t.Errorf("samples %v %s with %d bytes", s.Shape, s.DType, len(s.Data))
 	}
 }
@@ -161,7 +162,7 @@ func TestExecValuesTravel(t *testing.T) {
 func TestSaveAndLoadLatent(t *testing.T) {
 	r := execRunner(t, nil)
 	want := []float32{1, -2, 3.5, 0}
-	saved, err := r.Exec(context.Background(), ExecRequest{Class: "SaveLatent", Inputs: map[string]any{"samples": pyjson.NewObject("samples", NewTensor(want, 1, 1, 2, 2)), "filename_prefix": "l"}}, nil)
+	saved, err := r.Exec(context.Background(), ExecRequest{Class: "SaveLatent", Inputs: map[string]any{"samples": pyjson.NewObject("samples", value.NewTensor(want, 1, 1, 2, 2)), "filename_prefix": "l"}}, nil)
 	if err != nil || len(saved.Files) != 1 || saved.Files[0].Kind != "latents" || saved.Files[0].Ext != ".latent" {
 		t.Fatalf("%v: %+v", err, saved)
 	}

@@ -16,6 +16,7 @@ import (
 	"patchbay/engine/safetensors"
 	"patchbay/node/fault"
 	"patchbay/node/files"
+	"patchbay/node/value"
 	"patchbay/tests/scratch"
 )
 
@@ -193,20 +194,20 @@ func TestQuantisedLoaders(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	load := func(class string, inputs map[string]any) *Model {
+	load := func(class string, inputs map[string]any) *value.Model {
 		t.Helper()
 		handle, _ := exec(t, runner, class, inputs).(Handle)
 		v, ok := runner.Value(handle.ID)
 		if !ok {
 			t.Fatalf("no handle %v", handle)
 		}
-		return v.(*Model)
+		return v.(*value.Model)
 	}
 	advanced := map[string]any{"unet_name": "q8.gguf", "dequant_dtype": "float32", "patch_dtype": "default", "patch_on_device": false}
 	narrow, wide := load("UnetLoaderGGUF", map[string]any{"unet_name": "q8.gguf"}), load("UnetLoaderGGUFAdvanced", advanced)
 	// The plan must count what the widened weights take, not the quantised file.
-	if narrow.request().WeightBytes < flux.Size()*95/100 || wide.request().WeightBytes < 2*narrow.request().WeightBytes*95/100 || narrow.Key == wide.Key {
-		t.Errorf("as bf16 %d bytes, as f32 %d; the bf16 file has %d; keys %s and %s must differ", narrow.request().WeightBytes, wide.request().WeightBytes, flux.Size(), narrow.Key, wide.Key)
+	if narrow.Request().WeightBytes < flux.Size()*95/100 || wide.Request().WeightBytes < 2*narrow.Request().WeightBytes*95/100 || narrow.Key == wide.Key {
+		t.Errorf("as bf16 %d bytes, as f32 %d; the bf16 file has %d; keys %s and %s must differ", narrow.Request().WeightBytes, wide.Request().WeightBytes, flux.Size(), narrow.Key, wide.Key)
 	}
 	half := map[string]any{"unet_name": "q8.gguf", "dequant_dtype": "float16", "patch_dtype": "default", "patch_on_device": false}
 	for name, c := range map[string]struct {

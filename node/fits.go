@@ -5,6 +5,7 @@ import (
 	"patchbay/models/dit"
 	"patchbay/models/weights"
 	"patchbay/node/files"
+	"patchbay/node/value"
 	"patchbay/parallel"
 )
 
@@ -45,7 +46,7 @@ func (x *execution) specs(id string) (out []*dit.Spec) {
 	for _, name := range inputs.Keys() {
 		if l, linked := asLink(inputs.At(name)); linked {
 			if e := x.local[l.id]; e != nil && l.slot >= 0 && l.slot < len(e.outputs) {
-				if m, ok := e.outputs[l.slot].(*Model); ok {
+				if m, ok := e.outputs[l.slot].(*value.Model); ok {
 					out = append(out, m.Spec)
 				}
 			}

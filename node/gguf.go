@@ -4,6 +4,7 @@ import (
 	"patchbay/models/weights"
 	"patchbay/node/files"
 	"patchbay/node/pyjson"
+	"patchbay/node/value"
 )
 
 // ggufClasses are the rows of the custom node package ComfyUI-GGUF that load models of families that Patchbay has. The stock loaders open the same
@@ -44,9 +45,9 @@ func ggufClasses() []Class {
 
 // loadQuantised is loadUNET for the list of GGUF files.
 func loadQuantised(c *Call) ([]any, error) {
-	var m *Model
+	var m *value.Model
 	err := fromFile(c, files.KindGGUF, "unet_name", func(f files.Checkpoint, open *weights.File, set *weights.Set) (err error) {
-		m, err = openModel(c.str("unet_name"), f, open, set)
+		m, err = value.OpenModel(c.str("unet_name"), f, open, set)
 		return err
 	})
 	return []any{m}, err

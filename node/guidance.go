@@ -3,6 +3,7 @@ package node
 import (
 	"math"
 
+	"patchbay/node/value"
 	"patchbay/parallel"
 )
 
@@ -40,7 +41,7 @@ func guidanceClasses() []Class {
 		{
 			Name: "DisableNoise", Module: module, Category: category + "/noise", NewStyle: true,
 			Description: "Starts from the latent as it is.",
-			Outputs:     slots("NOISE"), Run: func(*Call) ([]any, error) { return []any{Noise{None: true}}, nil },
+			Outputs:     slots("NOISE"), Run: func(*Call) ([]any, error) { return []any{value.Noise{None: true}}, nil },
 		},
 	}
 }
@@ -48,13 +49,13 @@ func guidanceClasses() []Class {
 // samplerCustom is SamplerCustomAdvanced with a CFGGuider and noise of its own. The seed also decides what samplers draw on the way, with or without
 // noise at the start.
 func samplerCustom(c *Call) ([]any, error) {
-	g := &Guider{
-		Model: arg[*Model](c, "model"), Rule: parallel.Guider{Kind: parallel.GuideCFG, CFG: float32(c.decimal("cfg"))},
-		Branches: []GuiderBranch{{"positive", arg[Conditioning](c, "positive")}, {"negative", arg[Conditioning](c, "negative")}},
+	g := &value.Guider{
+		Model: arg[*value.Model](c, "model"), Rule: parallel.Guider{Kind: parallel.GuideCFG, CFG: float32(c.decimal("cfg"))},
+		Branches: []value.GuiderBranch{{Name: "positive", Conditioning: arg[value.Conditioning](c, "positive")}, {Name: "negative", Conditioning: arg[value.Conditioning](c, "negative")}},
 	}
-	l := arg[*Latent](c, "latent_image")
-	noise := Noise{Seed: c.seed("noise_seed"), None: !c.flag("add_noise")}
-	req, err := lowerCustom(noise, g, arg[Sampler](c, "sampler"), arg[Sigmas](c, "sigmas"), l)
+	l := arg[*value.Latent](c, "latent_image")
+	noise := value.Noise{Seed: c.seed("noise_seed"), None: !c.flag("add_noise")}
+	req, err := lowerCustom(noise, g, arg[value.Sampler](c, "sampler"), arg[value.Sigmas](c, "sigmas"), l)
 	if err != nil {
 		return nil, err
 	}
@@ -63,13 +64,13 @@ func samplerCustom(c *Call) ([]any, error) {
 }
 
 func dualGuider(c *Call) ([]any, error) {
-	return []any{&Guider{
-		Model: arg[*Model](c, "model"),
+	return []any{&value.Guider{
+		Model: arg[*value.Model](c, "model"),
 		Rule: parallel.Guider{
 			Kind: parallel.GuideDual, CFG: float32(c.decimal("cfg_conds")), CFG2: float32(c.decimal("cfg_cond2_negative")), Nested: c.str("style") == "nested",
 		},
-		Branches: []GuiderBranch{
-			{"cond1", arg[Conditioning](c, "cond1")}, {"cond2", arg[Conditioning](c, "cond2")}, {"negative", arg[Conditioning](c, "negative")},
+		Branches: []value.GuiderBranch{
+			{Name: "cond1", Conditioning: arg[value.Conditioning](c, "cond1")}, {Name: "cond2", Conditioning: arg[value.Conditioning](c, "cond2")}, {Name: "negative", Conditioning: arg[value.Conditioning](c, "negative")},
 		},
 	}}, nil
 }
@@ -77,12 +78,12 @@ func dualGuider(c *Call) ([]any, error) {
 // addNoise scales the noise of the whole batch with |first - last| of the sigmas (with the only one, where there is one) and mixes it with the latent as
 // the model's family does at that sigma. An empty latent is not shifted. Values that are not finite become 0 (ComfyUI nodes_custom_sampler.AddNoise).
 func addNoise(c *Call) ([]any, error) {
-	m, sigmas, l := arg[*Model](c, "model"), arg[Sigmas](c, "sigmas"), c.latent("latent_image")
+	m, sigmas, l := arg[*value.Model](c, "model"), arg[value.Sigmas](c, "sigmas"), c.latent("latent_image")
 	if len(sigmas) == 0 {
 		return []any{l}, nil
 	}
-	noise := arg[Noise](c, "noise")
-	req, err := lower(lowering{model: m, sigmas: sigmas, latent: l, seed: noise.Seed, noNoise: noise.None})
+	noise := arg[value.Noise](c, "noise")
+	req, err := value.Lower(value.Lowering{Model: m, Sigmas: sigmas, Latent: l, Seed: noise.Seed, NoNoise: noise.None})
 	if err != nil {
 		return nil, err
 	}
@@ -101,5 +102,5 @@ func addNoise(c *Call) ([]any, error) {
 			out.Data[i] = 0
 		}
 	}
-	return []any{l.with(out)}, nil
+	return []any{l.With(out)}, nil
 }

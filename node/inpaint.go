@@ -7,6 +7,7 @@ import (
 	"patchbay/node/fault"
 	"patchbay/node/picture"
 	"patchbay/node/picture/resample"
+	"patchbay/node/value"
 )
 
 // inpaintClasses are the rows that give a latent the mask of what may change.
@@ -15,8 +16,8 @@ func inpaintClasses() []Class {
 		{
 			Name: "SetLatentNoiseMask", Display: "Set Latent Noise Mask", Module: "nodes", Category: "latent/inpaint",
 			Inputs: []Input{bareIn("samples", "LATENT"), bareIn("mask", "MASK")}, Outputs: slots("LATENT"), Run: func(c *Call) ([]any, error) {
-				l := arg[*Latent](c, "samples")
-				return []any{&Latent{Samples: l.Samples, NoiseMask: c.mask("mask"), BatchIndex: l.BatchIndex}}, nil
+				l := arg[*value.Latent](c, "samples")
+				return []any{&value.Latent{Samples: l.Samples, NoiseMask: c.mask("mask"), BatchIndex: l.BatchIndex}}, nil
 			},
 		},
 		{
@@ -41,7 +42,7 @@ func inpaintClasses() []Class {
 
 // encodeForInpaint encodes the picture with grey inside the mask and keeps the grown mask.
 func encodeForInpaint(c *Call) ([]any, error) {
-	im, v, grow := arg[*picture.Image](c, "pixels"), arg[*VAE](c, "vae"), c.whole("grow_mask_by")
+	im, v, grow := arg[*picture.Image](c, "pixels"), arg[*value.VAE](c, "vae"), c.whole("grow_mask_by")
 	mask, err := sizedMask(c.mask("mask"), im.Y, im.X)
 	if err != nil {
 		return nil, err
@@ -55,7 +56,7 @@ func encodeForInpaint(c *Call) ([]any, error) {
 		return nil, err
 	}
 	samples, err := encodeImage(c, v, grey)
-	return []any{&Latent{Samples: samples, NoiseMask: noise}}, err
+	return []any{&value.Latent{Samples: samples, NoiseMask: noise}}, err
 }
 
 // inpainted returns pictures that are grey where the rounded mask is 1, and the rounded mask, cut to what an encoder of that scale covers and grown by
@@ -73,11 +74,11 @@ func inpainted(im *picture.Image, mask *picture.Mask, grow, scale int) (*picture
 // networks with more input channels (FLUX Fill); those are refused when they are loaded, and all others ignore it.
 func inpaintConditioning(c *Call) ([]any, error) {
 	im := arg[*picture.Image](c, "pixels")
-	samples, err := encodeImage(c, arg[*VAE](c, "vae"), im)
+	samples, err := encodeImage(c, arg[*value.VAE](c, "vae"), im)
 	if err != nil {
 		return nil, err
 	}
-	out := &Latent{Samples: samples}
+	out := &value.Latent{Samples: samples}
 	if c.flag("noise_mask") {
 		mask, err := sizedMask(c.mask("mask"), im.Y, im.X)
 		if err != nil {
@@ -85,7 +86,7 @@ func inpaintConditioning(c *Call) ([]any, error) {
 		}
 		out.NoiseMask = mask.Centred(8)
 	}
-	return []any{arg[Conditioning](c, "positive"), arg[Conditioning](c, "negative"), out}, nil
+	return []any{arg[value.Conditioning](c, "positive"), arg[value.Conditioning](c, "negative"), out}, nil
 }
 
 // sizedMask returns a copy scaled to y rows and x columns (bilinear).
@@ -118,10 +119,10 @@ func greyed(im *picture.Image, m *picture.Mask) (*picture.Image, error) {
 }
 
 // scaleOf returns how many pixels one latent value covers.
-func scaleOf(c *Call, v *VAE) (scale int, err error) {
-	if v.Key == pixelSpace {
+func scaleOf(c *Call, v *value.VAE) (scale int, err error) {
+	if v.Key == value.PixelSpace {
 		return 1, nil
 	}
-	err = v.with(c.use(), func(cfg vae.Config) (int, error) { scale = cfg.Scale(); return 0, nil }, func(*vae.VAE, vae.Env) error { return nil })
+	err = v.With(c.use(), func(cfg vae.Config) (int, error) { scale = cfg.Scale(); return 0, nil }, func(*vae.VAE, vae.Env) error { return nil })
 	return scale, err
 }

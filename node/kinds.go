@@ -6,6 +6,7 @@ import (
 	"patchbay/node/fault"
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
+	"patchbay/node/value"
 )
 
 // sizeOf estimates the host memory of a value that travels along links.
@@ -16,19 +17,19 @@ func sizeOf(v any) int64 {
 		return small + 4*int64(len(x.Data))
 	case *picture.Mask:
 		return small + 4*int64(len(x.Data))
-	case *Latent:
+	case *value.Latent:
 		n := small + 4*int64(len(x.Samples.Data))
 		if x.NoiseMask != nil {
 			n += 4 * int64(len(x.NoiseMask.Data))
 		}
 		return n
-	case Conditioning:
+	case value.Conditioning:
 		n := int64(small)
 		for i := range x {
 			n += small + 4*int64(len(x[i].Context.Data)+len(x[i].Pooled)+len(x[i].Context2.Data))
 		}
 		return n
-	case Sigmas:
+	case value.Sigmas:
 		return small + 4*int64(len(x))
 	case string:
 		return small + int64(len(x))
@@ -39,27 +40,27 @@ func sizeOf(v any) int64 {
 // typeOf names the ComfyUI type of a value that travels along links.
 func typeOf(v any) string {
 	switch v.(type) {
-	case *Model:
+	case *value.Model:
 		return "MODEL"
-	case *Clip:
+	case *value.Clip:
 		return "CLIP"
-	case *VAE:
+	case *value.VAE:
 		return "VAE"
-	case Conditioning:
+	case value.Conditioning:
 		return "CONDITIONING"
-	case *Latent:
+	case *value.Latent:
 		return "LATENT"
 	case *picture.Image:
 		return "IMAGE"
 	case *picture.Mask:
 		return "MASK"
-	case Sigmas:
+	case value.Sigmas:
 		return "SIGMAS"
-	case Noise:
+	case value.Noise:
 		return "NOISE"
-	case Sampler:
+	case value.Sampler:
 		return "SAMPLER"
-	case *Guider:
+	case *value.Guider:
 		return "GUIDER"
 	case int64, uint64:
 		return "INT"
@@ -89,17 +90,17 @@ func describe(v any) string {
 		return fmt.Sprintf("IMAGE [%d, %d, %d, %d]", x.B, x.Y, x.X, x.C)
 	case *picture.Mask:
 		return fmt.Sprintf("MASK [%d, %d, %d]", x.B, x.Y, x.X)
-	case *Latent:
+	case *value.Latent:
 		return fmt.Sprintf("LATENT [%d, %d, %d, %d]", x.Samples.B, x.Samples.C, x.Samples.Y, x.Samples.X)
-	case Conditioning:
+	case value.Conditioning:
 		return fmt.Sprintf("CONDITIONING of %d entries", len(x))
-	case *Model:
+	case *value.Model:
 		return "MODEL " + x.Name
-	case *Clip:
+	case *value.Clip:
 		return "CLIP " + x.Name
-	case *VAE:
+	case *value.VAE:
 		return "VAE " + x.Name
-	case Sigmas:
+	case value.Sigmas:
 		return fmt.Sprintf("SIGMAS of %d", len(x))
 	case string, bool, int64, uint64, float64:
 		s := pyjson.Str(x)

@@ -4,6 +4,7 @@ import (
 	"patchbay/engine/safetensors"
 	"patchbay/node/fault"
 	"patchbay/node/files"
+	"patchbay/node/value"
 	"patchbay/parallel"
 )
 
@@ -41,15 +42,15 @@ func latentClasses() []Class {
 // emptyLatent makes zeros [B, C, height/8, width/8]; sizes between steps are cut, as ComfyUI does.
 func emptyLatent(c *Call, channels int) ([]any, error) {
 	b, y, x := c.whole("batch_size"), c.whole("height")/8, c.whole("width")/8
-	if int64(b)*int64(channels)*int64(y)*int64(x) > maxLatentValues {
-		return nil, fault.At(fault.CodeBadInput, "batch_size", "batch_size: %d latents of %d x %d are more than this program holds (%d values)", b, x, y, maxLatentValues)
+	if int64(b)*int64(channels)*int64(y)*int64(x) > value.MaxValues {
+		return nil, fault.At(fault.CodeBadInput, "batch_size", "batch_size: %d latents of %d x %d are more than this program holds (%d values)", b, x, y, value.MaxValues)
 	}
-	return []any{&Latent{Samples: parallel.NewLatent(b, channels, y, x)}}, nil
+	return []any{&value.Latent{Samples: parallel.NewLatent(b, channels, y, x)}}, nil
 }
 
 // saveLatent writes the file that ComfyUI's SaveLatent writes: latent_tensor, an empty latent_format_version_0, the workflow in the metadata.
 func saveLatent(c *Call) ([]any, error) {
-	l := arg[*Latent](c, "samples")
+	l := arg[*value.Latent](c, "samples")
 	s := l.Samples
 	prefix, err := files.CheckPrefix(c.str("filename_prefix"), 0, 0)
 	if err != nil {
@@ -94,8 +95,8 @@ func loadLatent(c *Call) ([]any, error) {
 			v[i] *= 1 / float32(0.18215)
 		}
 	}
-	if err := finite(v); err != nil {
+	if err := value.Finite(v); err != nil {
 		return nil, fault.At(fault.CodeBadInput, "latent", "latent: %s: %v", name, err)
 	}
-	return []any{&Latent{Samples: parallel.Latent{B: e.Shape[0], C: e.Shape[1], Y: e.Shape[2], X: e.Shape[3], Data: v}}}, nil
+	return []any{&value.Latent{Samples: parallel.Latent{B: e.Shape[0], C: e.Shape[1], Y: e.Shape[2], X: e.Shape[3], Data: v}}}, nil
 }

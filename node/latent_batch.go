@@ -33,7 +33,7 @@ func repeatLatent(c *Call) ([]any, error) {
 	if err := checkSize("amount", amount, s.B, s.C, s.Y, s.X); err != nil {
 		return nil, err
 	}
-	out := l.with(parallel.Latent{B: amount * s.B, C: s.C, Y: s.Y, X: s.X, Data: repeated(s.Data, amount)})
+	out := l.With(parallel.Latent{B: amount * s.B, C: s.C, Y: s.Y, X: s.X, Data: repeated(s.Data, amount)})
 	if m := l.NoiseMask; m != nil && m.B > 1 {
 		out.NoiseMask = &picture.Mask{B: amount * m.B, Y: m.Y, X: m.X, Data: repeated(m.Data, amount)}
 	}
@@ -73,7 +73,7 @@ func latentFromBatch(c *Call) ([]any, error) {
 	from := min(s.B-1, c.whole("batch_index"))
 	length := min(s.B-from, c.whole("length"))
 	item := s.C * s.Y * s.X
-	out := l.with(parallel.Latent{B: length, C: s.C, Y: s.Y, X: s.X, Data: s.Data[from*item : (from+length)*item]})
+	out := l.With(parallel.Latent{B: length, C: s.C, Y: s.Y, X: s.X, Data: s.Data[from*item : (from+length)*item]})
 	if m := l.NoiseMask; m != nil && m.B > 1 {
 		out.NoiseMask = m.Items(from, length, s.B)
 	}

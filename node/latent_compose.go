@@ -46,7 +46,7 @@ func latentBlend(c *Call) ([]any, error) {
 	for i := range out.Data {
 		out.Data[i] = float32(a.Data[i%len(a.Data)]*wa) + float32(b.Data[i%len(b.Data)]*wb)
 	}
-	return []any{l.with(out)}, nil
+	return []any{l.With(out)}, nil
 }
 
 // sameBatch refuses pairs that torch's broadcasting refuses: batches must be equal or one.
@@ -87,7 +87,7 @@ func latentComposite(c *Call) ([]any, error) {
 			}
 		}
 	}
-	return []any{l.with(out)}, nil
+	return []any{l.With(out)}, nil
 }
 
 // compositeMask is 1, falling to 1/feather at the edges that lie inside (top, bottom, left, right). A feather wider than the picture

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"patchbay/node/picture/resample"
+	"patchbay/node/value"
 	"patchbay/parallel"
 )
 
@@ -32,7 +33,7 @@ func latentMathClasses() []Class {
 }
 
 // secondLatent returns samples2 at the size of samples1; with fill it has as many items too: it is repeated, or cut.
-func secondLatent(c *Call, l *Latent, fill bool) (parallel.Latent, error) {
+func secondLatent(c *Call, l *value.Latent, fill bool) (parallel.Latent, error) {
 	a, b := l.Samples, c.latent("samples2").Samples
 	if err := sameBatch("samples2", a.C, b.C, 1, 1); err != nil {
 		return b, err
@@ -64,7 +65,7 @@ func combineLatents(c *Call, f func(a, b float32) float32) ([]any, error) {
 	for i, v := range l.Samples.Data {
 		out.Data[i] = f(v, b.Data[i])
 	}
-	return []any{l.with(out)}, nil
+	return []any{l.With(out)}, nil
 }
 
 func latentMultiply(c *Call) ([]any, error) {
@@ -74,7 +75,7 @@ func latentMultiply(c *Call) ([]any, error) {
 	for i, v := range l.Samples.Data {
 		s.Data[i] = v * by
 	}
-	return []any{l.with(s)}, nil
+	return []any{l.With(s)}, nil
 }
 
 // latentInterpolate mixes direction and length of the channels of every latent pixel by themselves: unit vectors u1, u2 and lengths m1, m2 give
@@ -102,7 +103,7 @@ func latentInterpolate(c *Call) ([]any, error) {
 			out.Data[at+k*plane] = direction(v, length) * m
 		}
 	}
-	return []any{l.with(out)}, nil
+	return []any{l.With(out)}, nil
 }
 
 // channelNorm is the length of the vector v[0], v[stride] ... of n values.
@@ -133,7 +134,7 @@ func latentBatch(c *Call) ([]any, error) {
 	if err := checkSize("samples2", a.B+b.B, a.C, a.Y, a.X); err != nil {
 		return nil, err
 	}
-	out := l.with(parallel.Latent{B: a.B + b.B, C: a.C, Y: a.Y, X: a.X, Data: append(append(make([]float32, 0, len(a.Data)+len(b.Data)), a.Data...), b.Data...)})
-	out.BatchIndex = append(l.places(), c.latent("samples2").places()...)
+	out := l.With(parallel.Latent{B: a.B + b.B, C: a.C, Y: a.Y, X: a.X, Data: append(append(make([]float32, 0, len(a.Data)+len(b.Data)), a.Data...), b.Data...)})
+	out.BatchIndex = append(l.Places(), c.latent("samples2").Places()...)
 	return []any{out}, nil
 }

@@ -3,6 +3,7 @@ package node
 import (
 	"patchbay/node/fault"
 	"patchbay/node/picture/resample"
+	"patchbay/node/value"
 	"patchbay/parallel"
 )
 
@@ -51,12 +52,12 @@ func latentUpscaleBy(c *Call) ([]any, error) {
 }
 
 // resizedOutput gives the outputs of a node that resizes to x by y latent pixels; field is the input to blame for the size.
-func resizedOutput(l *Latent, x, y int, method, crop, field string) ([]any, error) {
+func resizedOutput(l *value.Latent, x, y int, method, crop, field string) ([]any, error) {
 	s, err := resizedLatent(l.Samples, x, y, method, crop, field)
 	if err != nil {
 		return nil, err
 	}
-	return []any{l.with(s)}, nil
+	return []any{l.With(s)}, nil
 }
 
 func resizedLatent(s parallel.Latent, x, y int, method, crop, field string) (parallel.Latent, error) {

@@ -43,16 +43,16 @@ func latentCrop(c *Call) ([]any, error) {
 	if left == right || top == bottom {
 		return nil, fault.At(fault.CodeBadInput, "samples", "samples: nothing of a latent of %d x %d is inside the cut", s.X, s.Y)
 	}
-	return []any{l.with(moved(s, bottom-top, right-left, func(r, k int) (int, int) { return top + r, left + k }))}, nil
+	return []any{l.With(moved(s, bottom-top, right-left, func(r, k int) (int, int) { return top + r, left + k }))}, nil
 }
 
 func latentFlip(c *Call) ([]any, error) {
 	l := c.latent("samples")
 	s := l.Samples
 	if c.str("flip_method") == "x-axis: vertically" {
-		return []any{l.with(moved(s, s.Y, s.X, func(r, k int) (int, int) { return s.Y - 1 - r, k }))}, nil
+		return []any{l.With(moved(s, s.Y, s.X, func(r, k int) (int, int) { return s.Y - 1 - r, k }))}, nil
 	}
-	return []any{l.with(moved(s, s.Y, s.X, func(r, k int) (int, int) { return r, s.X - 1 - k }))}, nil
+	return []any{l.With(moved(s, s.Y, s.X, func(r, k int) (int, int) { return r, s.X - 1 - k }))}, nil
 }
 
 // latentRotate turns clockwise.
@@ -61,11 +61,11 @@ func latentRotate(c *Call) ([]any, error) {
 	s := l.Samples
 	switch c.str("rotation") {
 	case "90 degrees":
-		return []any{l.with(moved(s, s.X, s.Y, func(r, k int) (int, int) { return s.Y - 1 - k, r }))}, nil
+		return []any{l.With(moved(s, s.X, s.Y, func(r, k int) (int, int) { return s.Y - 1 - k, r }))}, nil
 	case "180 degrees":
-		return []any{l.with(moved(s, s.Y, s.X, func(r, k int) (int, int) { return s.Y - 1 - r, s.X - 1 - k }))}, nil
+		return []any{l.With(moved(s, s.Y, s.X, func(r, k int) (int, int) { return s.Y - 1 - r, s.X - 1 - k }))}, nil
 	case "270 degrees":
-		return []any{l.with(moved(s, s.X, s.Y, func(r, k int) (int, int) { return k, s.X - 1 - r }))}, nil
+		return []any{l.With(moved(s, s.X, s.Y, func(r, k int) (int, int) { return k, s.X - 1 - r }))}, nil
 	}
 	return []any{l}, nil
 }

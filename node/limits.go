@@ -5,6 +5,7 @@ import (
 
 	"patchbay/node/fault"
 	"patchbay/node/picture"
+	"patchbay/node/value"
 )
 
 // Linked values of INT and FLOAT inputs are not checked by Validate (ComfyUI does not either): a node that takes sizes from a PrimitiveInt must look
@@ -48,10 +49,10 @@ func checkSize(field string, sides ...int) error {
 	for _, s := range sides {
 		n *= float64(s)
 	}
-	if n <= maxLatentValues {
+	if n <= value.MaxValues {
 		return nil
 	}
-	return fault.At(fault.CodeBadInput, field, "%s: the result %v has %.0f values, this program holds at most %d", field, sides, n, maxLatentValues)
+	return fault.At(fault.CodeBadInput, field, "%s: the result %v has %.0f values, this program holds at most %d", field, sides, n, value.MaxValues)
 }
 
 // sliced resolves the bounds of a Python slice [from:to] of n items: negative bounds count from the end, all are cut to 0..n.
@@ -70,8 +71,8 @@ func sliced(n, from, to int) (int, int) {
 func rounded(v float64) int { return int(math.RoundToEven(v)) }
 
 // latent returns a LATENT input that holds something.
-func (c *Call) latent(name string) *Latent {
-	l := arg[*Latent](c, name)
+func (c *Call) latent(name string) *value.Latent {
+	l := arg[*value.Latent](c, name)
 	if l.Samples.Len() == 0 {
 		s := l.Samples
 		panic(fault.At(fault.CodeBadInput, name, "%s: latent [%d, %d, %d, %d] is empty", name, s.B, s.C, s.Y, s.X))

@@ -9,6 +9,7 @@ import (
 	"patchbay/node/fault"
 	"patchbay/node/files"
 	"patchbay/node/pyjson"
+	"patchbay/node/value"
 )
 
 // loadClasses are the rows that name model files. They read headers only.
@@ -22,7 +23,7 @@ func loadClasses() []Class {
 		},
 		{
 			Name: "VAELoader", Display: "Load VAE", Module: "nodes", Category: "loaders", Heavy: stageLoad,
-			Inputs: []Input{{Name: "vae_name", Type: "COMBO", Files: files.KindVAE, Choices: []string{pixelSpace}}}, Outputs: slots("VAE"), Run: loadVAE, Change: modelChange(files.KindVAE, "vae_name"),
+			Inputs: []Input{{Name: "vae_name", Type: "COMBO", Files: files.KindVAE, Choices: []string{value.PixelSpace}}}, Outputs: slots("VAE"), Run: loadVAE, Change: modelChange(files.KindVAE, "vae_name"),
 		},
 		{
 			Name: "CheckpointLoaderSimple", Display: "Load Checkpoint", Module: "nodes", Category: "loaders", Heavy: stageLoad,
@@ -68,7 +69,7 @@ func modelChange(kind string, fields ...string) func(*Call) (string, error) {
 		text := ""
 		for _, field := range fields {
 			name, ok := c.raw(field).(string)
-			if !ok || (kind == files.KindVAE && name == pixelSpace) {
+			if !ok || (kind == files.KindVAE && name == value.PixelSpace) {
 				continue
 			}
 			path, err := c.roots().Resolve(kind, field, name)
@@ -107,9 +108,9 @@ func fromFile(c *Call, kind, field string, f func(file files.Checkpoint, open *w
 }
 
 func loadUNET(c *Call) ([]any, error) {
-	var m *Model
+	var m *value.Model
 	err := fromFile(c, files.KindDiffusion, "unet_name", func(f files.Checkpoint, open *weights.File, set *weights.Set) (err error) {
-		m, err = openModel(c.str("unet_name"), f, open, set)
+		m, err = value.OpenModel(c.str("unet_name"), f, open, set)
 		return err
 	})
 	return []any{m}, err
@@ -146,12 +147,12 @@ func checkPrecision(_ *Job, roots *files.Roots, in *pyjson.Object) (field, text 
 }
 
 func loadVAE(c *Call) ([]any, error) {
-	if c.str("vae_name") == pixelSpace {
-		return []any{&VAE{Name: pixelSpace, Key: pixelSpace, Channels: 3}}, nil
+	if c.str("vae_name") == value.PixelSpace {
+		return []any{&value.VAE{Name: value.PixelSpace, Key: value.PixelSpace, Channels: 3}}, nil
 	}
-	var v *VAE
+	var v *value.VAE
 	err := fromFile(c, files.KindVAE, "vae_name", func(f files.Checkpoint, open *weights.File, set *weights.Set) (err error) {
-		v, err = openVAE(c.str("vae_name"), f, set)
+		v, err = value.OpenVAE(c.str("vae_name"), f, set)
 		return err
 	})
 	return []any{v}, err
@@ -161,15 +162,15 @@ func loadCheckpoint(c *Call) ([]any, error) {
 	name := c.str("ckpt_name")
 	var out []any
 	err := fromFile(c, files.KindCheckpoint, "ckpt_name", func(f files.Checkpoint, open *weights.File, set *weights.Set) error {
-		m, err := openModel(name, f, open, set)
+		m, err := value.OpenModel(name, f, open, set)
 		if err != nil {
 			return err
 		}
-		clip, err := openCheckpointCLIP(name, f, open, set, m.Spec.Family)
+		clip, err := value.OpenCheckpointCLIP(name, f, open, set, m.Spec.Family)
 		if err != nil {
 			return err
 		}
-		v, err := openVAE(name, f, set)
+		v, err := value.OpenVAE(name, f, set)
 		if err != nil {
 			return err
 		}
@@ -181,23 +182,23 @@ func loadCheckpoint(c *Call) ([]any, error) {
 
 // loadCLIP opens the text encoders of a type; fields name the files.
 func loadCLIP(c *Call, kind string, fields ...string) ([]any, error) {
-	clip := &Clip{Type: kind}
+	clip := &value.Clip{Type: kind}
 	for _, field := range fields {
 		err := fromFile(c, files.KindText, field, func(f files.Checkpoint, open *weights.File, set *weights.Set) error {
-			return clip.add(c.str(field), f, open, set)
+			return clip.Add(c.str(field), f, open, set)
 		})
 		if err != nil {
 			return nil, err
 		}
 	}
-	return []any{clip}, clip.check(c.Class.Name)
+	return []any{clip}, clip.Check(c.Class.Name)
 }
 
 // checkClipType refuses types that cannot be encoded before anything runs.
 func checkClipType(_ *Job, _ *files.Roots, in *pyjson.Object) (field, text string) {
 	t, _ := in.Get("type")
 	name, ok := t.(string)
-	if _, known := clipTypes()[name]; !ok || known {
+	if _, known := value.ClipTypes()[name]; !ok || known {
 		return "", ""
 	}
 	return "type", fmt.Sprintf("text encoders of type %s are not supported (supported: chroma, flux, pixart, sd3, stable_diffusion)", name)

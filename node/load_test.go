@@ -12,6 +12,7 @@ import (
 	"patchbay/engine/safetensors"
 	"patchbay/node/fault"
 	"patchbay/node/files"
+	"patchbay/node/value"
 	"patchbay/tests/scratch"
 )
 
@@ -157,7 +158,7 @@ func TestMissingTokenizerNamesAllPlaces(t *testing.T) {
 
 func TestWrongVAEIsFoundBeforeSampling(t *testing.T) {
 	w := demoWorkflow(t)
-	if err := w.SetInput("4", "vae_name", pixelSpace); err != nil {
+	if err := w.SetInput("4", "vae_name", value.PixelSpace); err != nil {
 		t.Fatal(err)
 	}
 	runner, err := NewRunner(Config{Engine: refEngine(t), Roots: demoRoots()})

@@ -7,6 +7,7 @@ import (
 	"patchbay/models/weights"
 	"patchbay/node/fault"
 	"patchbay/node/files"
+	"patchbay/node/value"
 )
 
 // loraClasses are the rows that add low-rank adapters to handles. Nothing is merged: handles with different adapters share the packed weights.
@@ -24,7 +25,7 @@ func loraClasses() []Class {
 				strength("strength_clip", "how much of it the text encoders get; may be negative"),
 			},
 			Outputs: slots("MODEL", "CLIP"), Change: modelChange(files.KindLora, "lora_name"), Run: func(c *Call) ([]any, error) {
-				m, clip, err := withLora(c, arg[*Model](c, "model"), arg[*Clip](c, "clip"), c.float("strength_model"), c.float("strength_clip"))
+				m, clip, err := withLora(c, arg[*value.Model](c, "model"), arg[*value.Clip](c, "clip"), c.float("strength_model"), c.float("strength_clip"))
 				return []any{m, clip}, err
 			},
 		},
@@ -33,7 +34,7 @@ func loraClasses() []Class {
 			Description: "Adds the low-rank adapters of a LoRA file to the diffusion model.",
 			Inputs:      []Input{bareIn("model", "MODEL"), fileIn("lora_name", files.KindLora), strength("strength_model", "")},
 			Outputs:     slots("MODEL"), Change: modelChange(files.KindLora, "lora_name"), Run: func(c *Call) ([]any, error) {
-				m, _, err := withLora(c, arg[*Model](c, "model"), nil, c.float("strength_model"), 0)
+				m, _, err := withLora(c, arg[*value.Model](c, "model"), nil, c.float("strength_model"), 0)
 				return []any{m}, err
 			},
 		},
@@ -42,11 +43,11 @@ func loraClasses() []Class {
 
 // withLora returns copies of the handles with the adapters of the file that the input lora_name names. A strength of 0 leaves a handle as it is, both 0 do not
 // even open the file (ComfyUI nodes.py, LoraLoader). clip may be nil.
-func withLora(c *Call, m *Model, clip *Clip, onModel, onClip float64) (*Model, *Clip, error) {
+func withLora(c *Call, m *value.Model, clip *value.Clip, onModel, onClip float64) (*value.Model, *value.Clip, error) {
 	if onModel == 0 && onClip == 0 {
 		return m, clip, nil
 	}
-	keys, err := loraKeys(m, clip)
+	keys, err := value.LoraKeys(m, clip)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -56,7 +57,7 @@ func withLora(c *Call, m *Model, clip *Clip, onModel, onClip float64) (*Model, *
 			return err
 		}
 		warnUnused(c, found.Unused, clip == nil)
-		m, clip = m.withLora(c.str("lora_name"), f, onModel, found), clip.withLora(c.str("lora_name"), f, onClip, found)
+		m, clip = m.WithLora(c.str("lora_name"), f, onModel, found), clip.WithLora(c.str("lora_name"), f, onClip, found)
 		return nil
 	})
 	return m, clip, err

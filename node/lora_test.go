@@ -16,6 +16,7 @@ import (
 	"patchbay/engine/safetensors"
 	"patchbay/node/fault"
 	"patchbay/node/files"
+	"patchbay/node/value"
 	"patchbay/parallel"
 	"patchbay/tests/golden"
 	"patchbay/tests/scratch"
@@ -126,7 +127,7 @@ func newLoraBench(t *testing.T, roots files.Roots, cfg parallel.Config, weightBy
 	}
 	t.Cleanup(func() { e.Close() })
 	keep := Class{Name: "Keep", Output: true, Inputs: []Input{bareIn("latent", "LATENT")}, Run: func(c *Call) ([]any, error) {
-		b.got = arg[*Latent](c, "latent").Samples.Data
+		b.got = arg[*value.Latent](c, "latent").Samples.Data
 		return nil, nil
 	}}
 	b.engine = e
@@ -258,14 +259,14 @@ func TestLoraNodes(t *testing.T) {
 		t.Fatal("no MODEL handle")
 	}
 	clip := exec(t, b.Runner, "DualCLIPLoader", map[string]any{"clip_name1": "demo_clip.safetensors", "clip_name2": "demo_t5.safetensors", "type": "flux"}).(Handle)
-	load := func(name string, onModel, onClip float64) (*Model, *Clip, []string, error) {
+	load := func(name string, onModel, onClip float64) (*value.Model, *value.Clip, []string, error) {
 		out, err := b.Exec(context.Background(), ExecRequest{Class: "LoraLoader", Inputs: map[string]any{"model": m, "clip": clip, "lora_name": name + ".safetensors", "strength_model": onModel, "strength_clip": onClip}}, nil)
 		if err != nil {
 			return nil, nil, nil, err
 		}
 		a, _ := b.Value(out.Outputs[0].(Handle).ID)
 		c, _ := b.Value(out.Outputs[1].(Handle).ID)
-		return a.(*Model), c.(*Clip), out.Warnings, nil
+		return a.(*value.Model), c.(*value.Clip), out.Warnings, nil
 	}
 	for _, c := range []struct {
 		name            string
@@ -307,7 +308,7 @@ func TestLoraNodes(t *testing.T) {
 	if _, _, _, err := load("absent", 1, 1); err == nil || !strings.Contains(err.Error(), "absent.safetensors") {
 		t.Errorf("a file that is not there: %v", err)
 	}
-	if base, _ := b.Value(m.ID); len(base.(*Model).Adapters()) != 0 {
+	if base, _ := b.Value(m.ID); len(base.(*value.Model).Adapters()) != 0 {
 		t.Error("the handle that was given has adapters now")
 	}
 }

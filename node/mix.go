@@ -5,6 +5,7 @@ import (
 
 	"patchbay/models/dit"
 	"patchbay/node/fault"
+	"patchbay/node/value"
 )
 
 // mixClasses are the rows that make one conditioning of two, and FLUX's switch for the guidance input.
@@ -26,15 +27,15 @@ func mixClasses() []Class {
 			Name: "FluxDisableGuidance", Module: "comfy_extras.nodes_flux", Category: "advanced/conditioning/flux", NewStyle: true,
 			Description: "Leaves the guidance input of distilled models out.",
 			Inputs:      []Input{linkIn("conditioning", "CONDITIONING", "")}, Outputs: slots("CONDITIONING"), Run: func(c *Call) ([]any, error) {
-				return []any{arg[Conditioning](c, "conditioning").each(func(e *Cond) { e.Guidance, e.NoGuidance = nil, true })}, nil
+				return []any{arg[value.Conditioning](c, "conditioning").Each(func(e *value.Cond) { e.Guidance, e.NoGuidance = nil, true })}, nil
 			},
 		},
 	}
 }
 
 // sourceOf returns the entry of conditioning_from that is mixed into every entry of conditioning_to: the first.
-func sourceOf(c *Call, to Conditioning) (*Cond, error) {
-	from := arg[Conditioning](c, "conditioning_from")
+func sourceOf(c *Call, to value.Conditioning) (*value.Cond, error) {
+	from := arg[value.Conditioning](c, "conditioning_from")
 	if len(from) == 0 {
 		return nil, fault.At(fault.CodeBadInput, "conditioning_from", "conditioning_from: has no entries")
 	}
@@ -51,7 +52,7 @@ func sourceOf(c *Call, to Conditioning) (*Cond, error) {
 
 // concat joins the tokens; everything else is that of conditioning_to. Text masks of HunyuanDiT cannot be joined (ComfyUI fails in the network).
 func concat(c *Call) ([]any, error) {
-	to := arg[Conditioning](c, "conditioning_to")
+	to := arg[value.Conditioning](c, "conditioning_to")
 	from, err := sourceOf(c, to)
 	if err != nil {
 		return nil, err
@@ -64,7 +65,7 @@ func concat(c *Call) ([]any, error) {
 			return nil, fault.At(fault.CodeWrongFamily, "conditioning_to", "conditioning_to: text with a mask (HunyuanDiT) cannot be concatenated; use ConditioningCombine or ConditioningAverage")
 		}
 	}
-	return []any{to.each(func(e *Cond) {
+	return []any{to.Each(func(e *value.Cond) {
 		e.Context = dit.Array{Rows: e.Context.Rows + from.Context.Rows, Cols: from.Context.Cols, Data: slices.Concat(e.Context.Data, from.Context.Data)}
 	})}, nil
 }
@@ -74,7 +75,7 @@ const maxTokens = 1 << 16
 
 // average is to*s + from*(1-s) of text states and pooled vectors; from is cut or filled up with zeros to the tokens of to.
 func average(c *Call) ([]any, error) {
-	to, s := arg[Conditioning](c, "conditioning_to"), c.decimal("conditioning_to_strength")
+	to, s := arg[value.Conditioning](c, "conditioning_to"), c.decimal("conditioning_to_strength")
 	from, err := sourceOf(c, to)
 	if err != nil {
 		return nil, err
@@ -84,7 +85,7 @@ func average(c *Call) ([]any, error) {
 			return nil, fault.At(fault.CodeWrongFamily, "conditioning_from", "conditioning_from: %d pooled values, conditioning_to has %d: use the text encoders of one family", b, a)
 		}
 	}
-	return []any{to.each(func(e *Cond) {
+	return []any{to.Each(func(e *value.Cond) {
 		e.Context.Data = weighted(e.Context.Data, from.Context.Data, float32(s), float32(1-s))
 		switch {
 		case from.Pooled == nil:

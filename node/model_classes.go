@@ -3,6 +3,7 @@ package node
 import (
 	"patchbay/models/sampling"
 	"patchbay/node/fault"
+	"patchbay/node/value"
 )
 
 // modelClasses are the rows that change a MODEL handle.
@@ -26,5 +27,5 @@ func modelSamplingFlux(c *Call) ([]any, error) {
 	if err != nil {
 		return nil, fault.At(fault.CodeBadInput, "max_shift", "max_shift, base_shift: %v", err)
 	}
-	return []any{arg[*Model](c, "model").withSampling(s)}, nil
+	return []any{arg[*value.Model](c, "model").WithSampling(s)}, nil
 }

@@ -3,6 +3,7 @@ package node
 import (
 	"patchbay/models/sampling"
 	"patchbay/node/fault"
+	"patchbay/node/value"
 )
 
 // modelSamplingClasses are the rows that give a MODEL another time line or another treatment of masks.
@@ -16,7 +17,7 @@ func modelSamplingClasses() []Class {
 				if err != nil {
 					return nil, fault.At(fault.CodeBadInput, "shift", "shift: %v", err)
 				}
-				return []any{arg[*Model](c, "model").withSampling(s)}, nil
+				return []any{arg[*value.Model](c, "model").WithSampling(s)}, nil
 			},
 		}
 	}
@@ -31,7 +32,7 @@ func modelSamplingClasses() []Class {
 				number("strength", "FLOAT", "below 1 blends with the mask as it is", "default", 1.0, "min", 0.0, "max", 1.0, "step", 0.01).optional(),
 			},
 			Outputs: slots("MODEL"), Run: func(c *Call) ([]any, error) {
-				m, strength := *arg[*Model](c, "model"), float32(1)
+				m, strength := *arg[*value.Model](c, "model"), float32(1)
 				if c.given("strength") {
 					strength = float32(c.decimal("strength"))
 				}

@@ -16,6 +16,7 @@ import (
 	"patchbay/node/files"
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
+	"patchbay/node/value"
 	"patchbay/tests/scratch"
 )
 
@@ -46,7 +47,7 @@ func (r record) metadata(key string) any {
 	return v
 }
 
-func (r record) tensor(name string) *Tensor {
+func (r record) tensor(name string) *value.Tensor {
 	r.t.Helper()
 	e, ok := r.file.Entry(name)
 	if !ok {
@@ -56,7 +57,7 @@ func (r record) tensor(name string) *Tensor {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	return NewTensor(v, e.Shape...)
+	return value.NewTensor(v, e.Shape...)
 }
 
 // input turns a recorded input into what Exec takes.
@@ -70,7 +71,7 @@ func (r record) input(run *Runner, v any) any {
 			if v == "vae-kl" {
 				return r.vae
 			}
-			return run.Hold(&VAE{Name: pixelSpace, Key: pixelSpace, Channels: 3}, 0)
+			return run.Hold(&value.VAE{Name: value.PixelSpace, Key: value.PixelSpace, Channels: 3}, 0)
 		}
 		o := pyjson.NewObject()
 		for _, k := range x.Keys() {
@@ -171,10 +172,10 @@ func (r record) objectsDiffer(got, want *pyjson.Object, bound float64) string {
 	return ""
 }
 
-func tensorsDiffer(got any, want *Tensor, bound float64) string {
-	want = withoutChannel(want).(*Tensor) // noise masks have a channel there
-	g, ok := got.(*Tensor)
-	if !ok || !slices.Equal(g.Shape, want.Shape) && !slices.Equal(withoutChannel(g).(*Tensor).Shape, want.Shape) {
+func tensorsDiffer(got any, want *value.Tensor, bound float64) string {
+	want = withoutChannel(want).(*value.Tensor) // noise masks have a channel there
+	g, ok := got.(*value.Tensor)
+	if !ok || !slices.Equal(g.Shape, want.Shape) && !slices.Equal(withoutChannel(g).(*value.Tensor).Shape, want.Shape) {
 		return fmt.Sprintf("got %v, want a tensor %v", got, want.Shape)
 	}
 	a, errA := g.F32()
@@ -343,7 +344,7 @@ func (r record) inpaintCase(run *Runner, c recordedCall) {
 		return
 	}
 	given := func(kind string, key string) any {
-		v, err := importValue(kind, key, r.input(run, in.At(key)))
+		v, err := value.ImportValue(kind, key, r.input(run, in.At(key)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -361,7 +362,7 @@ func (r record) inpaintCase(run *Runner, c recordedCall) {
 		t.Fatal(err)
 	}
 	grey = grey.Cut(im.X%scale/2, im.Y%scale/2, im.X/scale*scale, im.Y/scale*scale)
-	got := pyjson.NewObject("samples", NewTensor(grey.Data, grey.B, grey.Y, grey.X, grey.C), "noise_mask", NewTensor(noise.Data, noise.B, noise.Y, noise.X))
+	got := pyjson.NewObject("samples", value.NewTensor(grey.Data, grey.B, grey.Y, grey.X, grey.C), "noise_mask", value.NewTensor(noise.Data, noise.B, noise.Y, noise.X))
 	if d := r.objectsDiffer(got, c.want[0].(*pyjson.Object), 0); d != "" {
 		t.Errorf("%s: %s", c.name, d)
 	}
@@ -395,8 +396,8 @@ func TestObjectInfoMatchesComfyUI(t *testing.T) {
 
 // withoutChannel drops the channel dimension that noise masks have: [B, 1, Y, X] -> [B, Y, X].
 func withoutChannel(v any) any {
-	if t, ok := v.(*Tensor); ok && len(t.Shape) == 4 && t.Shape[1] == 1 {
-		return &Tensor{DType: t.DType, Shape: []int{t.Shape[0], t.Shape[2], t.Shape[3]}, Data: t.Data}
+	if t, ok := v.(*value.Tensor); ok && len(t.Shape) == 4 && t.Shape[1] == 1 {
+		return &value.Tensor{DType: t.DType, Shape: []int{t.Shape[0], t.Shape[2], t.Shape[3]}, Data: t.Data}
 	}
 	return v
 }

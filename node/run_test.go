@@ -14,6 +14,7 @@ import (
 	"patchbay/node/files"
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
+	"patchbay/node/value"
 	"patchbay/parallel"
 	"patchbay/tests/golden"
 )
@@ -25,23 +26,23 @@ func fakeCatalogue() *Catalogue {
 		c.classes[name].Run = func(*Call) ([]any, error) { return values, nil }
 		c.classes[name].Change, c.classes[name].Check = nil, nil
 	}
-	returns("UNETLoader", &Model{Name: "m"})
-	returns("CLIPLoader", &Clip{Name: "c"})
-	returns("VAELoader", &VAE{Name: "v"})
-	c.classes["VAELoader"].Inputs[0].Choices = []string{"taef1", pixelSpace}
-	returns("CLIPTextEncode", Conditioning{{MaskStrength: 1}})
+	returns("UNETLoader", &value.Model{Name: "m"})
+	returns("CLIPLoader", &value.Clip{Name: "c"})
+	returns("VAELoader", &value.VAE{Name: "v"})
+	c.classes["VAELoader"].Inputs[0].Choices = []string{"taef1", value.PixelSpace}
+	returns("CLIPTextEncode", value.Conditioning{{MaskStrength: 1}})
 	c.classes["VAEDecode"].Run = func(call *Call) ([]any, error) {
-		b := arg[*Latent](call, "samples").Samples.B
+		b := arg[*value.Latent](call, "samples").Samples.B
 		return []any{&picture.Image{B: b, Y: 2, X: 2, C: 3, Data: make([]float32, b*12)}}, nil
 	}
 	c.classes["KSampler"].Run = func(call *Call) ([]any, error) {
 		n := call.integer("steps")
 		for i := range n {
-			if err := reportProgress(call, &Model{}, parallel.Progress{Step: i + 1, Steps: n}); err != nil {
+			if err := reportProgress(call, &value.Model{}, parallel.Progress{Step: i + 1, Steps: n}); err != nil {
 				return nil, err
 			}
 		}
-		return []any{arg[*Latent](call, "latent_image")}, nil
+		return []any{arg[*value.Latent](call, "latent_image")}, nil
 	}
 	return c
 }
@@ -298,7 +299,7 @@ func TestCancelInsideTheSampler(t *testing.T) {
 	}
 	c := cases["flux-a/euler-simple-8"]
 	c.Steps = 10000
-	runner, w := c.runner(t, refEngine(t), map[string]*Latent{})
+	runner, w := c.runner(t, refEngine(t), map[string]*value.Latent{})
 	ctx, cancel := context.WithCancel(context.Background())
 	steps := 0
 	began := time.Now()

@@ -12,6 +12,7 @@ import (
 	"patchbay/node/fault"
 	"patchbay/node/files"
 	"patchbay/node/lru"
+	"patchbay/node/value"
 	"patchbay/parallel"
 )
 
@@ -21,7 +22,7 @@ type Config struct {
 	Engine *parallel.Engine
 	Roots  files.Roots
 	// Compute is the type of the denoise loop's activations; empty: f32.
-	Compute Compute
+	Compute value.Compute
 	// Catalogue of classes; nil: NewCatalogue().
 	Catalogue *Catalogue
 	// CacheBytes bounds cached values of nodes on the host; 0: 2 GiB.
@@ -42,7 +43,7 @@ type Runner struct {
 	cat     *Catalogue
 	work    sync.Mutex
 	values  *lru.Cache[*entry]
-	store   *store
+	store   *value.Store
 	handles *handles
 	bounds  Bounds
 }
@@ -77,7 +78,7 @@ func NewRunner(cfg Config) (*Runner, error) {
 	return &Runner{
 		bounds: cfg.Bounds, roots: cfg.Roots, cat: cfg.Catalogue,
 		values:  lru.New[*entry](orElse(cfg.CacheBytes, 2<<30), nil),
-		store:   newStore(cfg.Engine, cfg.Compute, cfg.Roots, orElse(cfg.WeightBytes, 16<<30)),
+		store:   value.NewStore(cfg.Engine, cfg.Compute, cfg.Roots, orElse(cfg.WeightBytes, 16<<30)),
 		handles: newHandles(cfg.Lease, cfg.Now),
 	}, nil
 }
@@ -87,7 +88,7 @@ func (r *Runner) Close() {
 	r.work.Lock()
 	defer r.work.Unlock()
 	r.values.Clear()
-	r.store.drop()
+	r.store.Drop()
 	r.handles.clear()
 }
 
@@ -103,10 +104,7 @@ func (r *Runner) Free() {
 	r.work.Lock()
 	defer r.work.Unlock()
 	r.values.Clear()
-	r.store.drop()
-	if r.store.engine != nil {
-		r.store.engine.Evict("")
-	}
+	r.store.Free()
 }
 
 // Catalogue returns the table of classes.
@@ -236,8 +234,8 @@ func (x *execution) node(id string) error {
 
 // preflight looks before a long run whether the nodes that decode its result can: the autoencoder is loaded by then. It returns the node at fault.
 func (x *execution) preflight(id string, in map[string]any) (string, error) {
-	model, _ := in["model"].(*Model)
-	if g, ok := in["guider"].(*Guider); ok {
+	model, _ := in["model"].(*value.Model)
+	if g, ok := in["guider"].(*value.Guider); ok {
 		model = g.Model
 	}
 	for _, next := range x.plan.blocks[id] {
@@ -247,8 +245,8 @@ func (x *execution) preflight(id string, in map[string]any) (string, error) {
 		v, _ := x.job.Workflow.Input(next, "vae")
 		l, linked := asLink(v)
 		if e := x.cached(l.id); linked && e != nil && l.slot >= 0 && l.slot < len(e.outputs) {
-			if v, ok := e.outputs[l.slot].(*VAE); ok {
-				if err := v.takes(v.Channels, model.Format.Channels); err != nil {
+			if v, ok := e.outputs[l.slot].(*value.VAE); ok {
+				if err := v.Takes(v.Channels, model.Format.Channels); err != nil {
 					return next, err
 				}
 			}

@@ -3,11 +3,12 @@ package node
 import (
 	"context"
 
+	"patchbay/node/value"
 	"patchbay/parallel"
 )
 
 // Sample runs a request of a host. The latent of the result stays in model space. Errors are *Failure; Field names the part of the message.
-func (r *Runner) Sample(ctx context.Context, q *HostRequest, observe func(HostProgress) error) (*parallel.Result, error) {
+func (r *Runner) Sample(ctx context.Context, q *value.HostRequest, observe func(value.HostProgress) error) (*parallel.Result, error) {
 	l := q.Request.Latent
 	if err := r.bounds.Host([]int{l.B, l.C, l.Y, l.X}, len(q.Request.Sigmas)); err != nil {
 		return nil, err
@@ -16,7 +17,7 @@ func (r *Runner) Sample(ctx context.Context, q *HostRequest, observe func(HostPr
 }
 
 // Load makes the weights of a model file resident for a plan.
-func (r *Runner) Load(ctx context.Context, f ModelFile, plan string) (parallel.Loaded, error) {
+func (r *Runner) Load(ctx context.Context, f value.ModelFile, plan string) (parallel.Loaded, error) {
 	return r.store.Load(ctx, f, plan)
 }
 

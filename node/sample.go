@@ -6,6 +6,7 @@ import (
 
 	"patchbay/models/sampling"
 	"patchbay/node/fault"
+	"patchbay/node/value"
 	"patchbay/parallel"
 )
 
@@ -44,13 +45,13 @@ func sampleClasses() []Class {
 
 // kSettings are what the two KSamplers have in common. Start and Last below 0 are absent.
 type kSettings struct {
-	Model              *Model
+	Model              *value.Model
 	Seed               uint64
 	Steps              int
 	CFG                float64
 	Sampler, Scheduler string
-	Positive, Negative Conditioning
-	Latent             *Latent
+	Positive, Negative value.Conditioning
+	Latent             *value.Latent
 	Denoise            float64
 	NoNoise            bool
 	Start, Last        int
@@ -59,9 +60,9 @@ type kSettings struct {
 
 func readKSettings(c *Call, seed string) kSettings {
 	return kSettings{
-		Model: arg[*Model](c, "model"), Seed: c.seed(seed), Steps: c.whole("steps"), CFG: c.decimal("cfg"),
-		Sampler: c.str("sampler_name"), Scheduler: c.str("scheduler"), Latent: arg[*Latent](c, "latent_image"),
-		Positive: arg[Conditioning](c, "positive"), Negative: arg[Conditioning](c, "negative"), Denoise: 1, Start: -1, Last: -1,
+		Model: arg[*value.Model](c, "model"), Seed: c.seed(seed), Steps: c.whole("steps"), CFG: c.decimal("cfg"),
+		Sampler: c.str("sampler_name"), Scheduler: c.str("scheduler"), Latent: arg[*value.Latent](c, "latent_image"),
+		Positive: arg[value.Conditioning](c, "positive"), Negative: arg[value.Conditioning](c, "negative"), Denoise: 1, Start: -1, Last: -1,
 	}
 }
 
@@ -98,17 +99,17 @@ func lowerKSampler(k kSettings) (*parallel.Request, error) {
 	if err != nil {
 		return nil, fault.At(fault.CodeBadInput, "scheduler", "%v", err)
 	}
-	return lower(lowering{
-		model: k.Model, sampler: Sampler{Name: k.Sampler}, sigmas: sampling.CutSteps(sigmas, k.Start, k.Last, k.ForceFull),
-		latent: k.Latent, seed: k.Seed, noNoise: k.NoNoise, rule: parallel.Guider{Kind: parallel.GuideCFG, CFG: float32(k.CFG)},
-		branches: []GuiderBranch{{"positive", k.Positive}, {"negative", k.Negative}},
+	return value.Lower(value.Lowering{
+		Model: k.Model, Sampler: value.Sampler{Name: k.Sampler}, Sigmas: sampling.CutSteps(sigmas, k.Start, k.Last, k.ForceFull),
+		Latent: k.Latent, Seed: k.Seed, NoNoise: k.NoNoise, Rule: parallel.Guider{Kind: parallel.GuideCFG, CFG: float32(k.CFG)},
+		Branches: []value.GuiderBranch{{Name: "positive", Conditioning: k.Positive}, {Name: "negative", Conditioning: k.Negative}},
 	})
 }
 
 // runSampling runs a request and brings its results back into the VAE's space: the result and the last denoised latent.
-func runSampling(c *Call, req *parallel.Request, m *Model, source *Latent) (out, denoised *Latent, err error) {
-	keep := func(s parallel.Latent) *Latent {
-		return &Latent{Samples: s, NoiseMask: source.NoiseMask, BatchIndex: source.BatchIndex}
+func runSampling(c *Call, req *parallel.Request, m *value.Model, source *value.Latent) (out, denoised *value.Latent, err error) {
+	keep := func(s parallel.Latent) *value.Latent {
+		return &value.Latent{Samples: s, NoiseMask: source.NoiseMask, BatchIndex: source.BatchIndex}
 	}
 	if len(req.Sigmas) == 0 {
 		l := keep(req.Latent)
@@ -116,7 +117,7 @@ func runSampling(c *Call, req *parallel.Request, m *Model, source *Latent) (out,
 	}
 	req.Plan, req.Preview, req.Profile = c.Job.Plan, c.Job.Preview, c.Job.Profile
 	began := time.Now()
-	result, err := c.use().sample(req, m, func(p parallel.Progress) error {
+	result, err := c.use().Sample(req, m, func(p parallel.Progress) error {
 		return reportProgress(c, m, p)
 	})
 	if err != nil {
@@ -125,7 +126,7 @@ func runSampling(c *Call, req *parallel.Request, m *Model, source *Latent) (out,
 	result.Stats.Model = m.Name
 	c.sampled(result.Stats, seconds(began))
 	m.Format.FromModel(result.Latent.Data)
-	if err := finite(result.Latent.Data); err != nil {
+	if err := value.Finite(result.Latent.Data); err != nil {
 		return nil, nil, fault.New(fault.CodeBadInput, "the %s sampler gave no usable latent (%v); other schedulers or fewer changes to sigmas may help", req.Sampler, err)
 	}
 	out = keep(result.Latent)
@@ -137,12 +138,12 @@ func runSampling(c *Call, req *parallel.Request, m *Model, source *Latent) (out,
 }
 
 // reportProgress tells of a step, and shows it where somebody asked for previews.
-func reportProgress(c *Call, m *Model, p parallel.Progress) error {
+func reportProgress(c *Call, m *value.Model, p parallel.Progress) error {
 	if err := c.Context.Err(); err != nil {
 		return err
 	}
 	if c.Job.Preview && p.X0.Len() > 0 {
-		if jpeg := m.preview(p.X0); jpeg != nil {
+		if jpeg := m.Preview(p.X0); jpeg != nil {
 			c.tell(Event{Type: "preview", Data: map[string]any{"node": c.ID, "value": p.Step, "max": p.Steps}, Blob: jpeg})
 		}
 	}

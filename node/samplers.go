@@ -3,6 +3,7 @@ package node
 import (
 	"patchbay/models/sampling"
 	"patchbay/node/fault"
+	"patchbay/node/value"
 )
 
 // samplerClasses are the rows that give a sampler with options of its own.
@@ -24,9 +25,9 @@ func samplerClasses() []Class {
 			Inputs: []Input{combo("version", "", "regular", "alternative")}, Outputs: slots("SAMPLER"),
 			Run: func(c *Call) ([]any, error) {
 				if c.str("version") == "alternative" {
-					return []any{Sampler{Name: sampling.AlternativeEulerCFGPP().Name}}, nil
+					return []any{value.Sampler{Name: sampling.AlternativeEulerCFGPP().Name}}, nil
 				}
-				return []any{Sampler{Name: "euler_cfg_pp"}}, nil
+				return []any{value.Sampler{Name: "euler_cfg_pp"}}, nil
 			},
 		},
 		samplerRow("SamplerEulerAncestral", "euler_ancestral", eta, noise),
@@ -77,7 +78,7 @@ func samplerRow(class, sampler string, inputs ...Input) Class {
 				given[in.Name] = v
 			}
 			options, err := entry.NewOptions(given)
-			return []any{Sampler{Name: name, Options: options}}, err
+			return []any{value.Sampler{Name: name, Options: options}}, err
 		},
 	}
 }

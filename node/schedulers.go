@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"patchbay/models/sampling"
+	"patchbay/node/value"
 )
 
 // schedulerClasses are the rows that make lists of sigmas.
@@ -41,7 +42,7 @@ func schedulerClasses() []Class {
 			return sampling.VP(c.whole("steps"), c.decimal("beta_d"), c.decimal("beta_min"), c.decimal("eps_s"))
 		}, steps, float("beta_d", 19.9, 0, 5000, 0.01), float("beta_min", 0.1, 0, 5000, 0.01), float("eps_s", 0.001, 0, 1, 0.0001)),
 		row("BetaSamplingScheduler", func(c *Call) ([]float32, error) {
-			return sampling.BetaSigmas(arg[*Model](c, "model").Sampling, c.whole("steps"), c.decimal("alpha"), c.decimal("beta"))
+			return sampling.BetaSigmas(arg[*value.Model](c, "model").Sampling, c.whole("steps"), c.decimal("alpha"), c.decimal("beta"))
 		}, model, steps, float("alpha", 0.6, 0, 50, 0.01), float("beta", 0.6, 0, 50, 0.01)),
 		{
 			Name: "Flux2Scheduler", Module: "comfy_extras.nodes_flux", Category: category, NewStyle: true,
@@ -51,7 +52,7 @@ func schedulerClasses() []Class {
 			},
 		},
 		row("SDTurboScheduler", func(c *Call) ([]float32, error) {
-			return sampling.SDTurbo(arg[*Model](c, "model").Sampling, c.whole("steps"), c.decimal("denoise"))
+			return sampling.SDTurbo(arg[*value.Model](c, "model").Sampling, c.whole("steps"), c.decimal("denoise"))
 		}, model, number("steps", "INT", "", "default", int64(1), "min", int64(1), "max", int64(10)),
 			number("denoise", "FLOAT", "", "default", 1.0, "min", int64(0), "max", 1.0, "step", 0.01).later()),
 	}

@@ -3,6 +3,7 @@ package node
 import (
 	"patchbay/models/sampling"
 	"patchbay/node/fault"
+	"patchbay/node/value"
 )
 
 // sigmaClasses are the rows that change lists of sigmas.
@@ -14,29 +15,29 @@ func sigmaClasses() []Class {
 			Name: "SplitSigmas", Module: module, Category: category, NewStyle: true,
 			Inputs:  []Input{in, number("step", "INT", "", "default", int64(0), "min", int64(0), "max", int64(10000))},
 			Outputs: halves, Run: func(c *Call) ([]any, error) {
-				high, low := sampling.SplitSigmas(arg[Sigmas](c, "sigmas"), c.whole("step"))
-				return []any{Sigmas(high), Sigmas(low)}, nil
+				high, low := sampling.SplitSigmas(arg[value.Sigmas](c, "sigmas"), c.whole("step"))
+				return []any{value.Sigmas(high), value.Sigmas(low)}, nil
 			},
 		},
 		{
 			Name: "SplitSigmasDenoise", Module: module, Category: category, NewStyle: true,
 			Inputs:  []Input{in, number("denoise", "FLOAT", "", "default", 1.0, "min", 0.0, "max", 1.0, "step", 0.01)},
 			Outputs: halves, Run: func(c *Call) ([]any, error) {
-				high, low := sampling.SplitSigmasDenoise(arg[Sigmas](c, "sigmas"), c.decimal("denoise"))
-				return []any{Sigmas(high), Sigmas(low)}, nil
+				high, low := sampling.SplitSigmasDenoise(arg[value.Sigmas](c, "sigmas"), c.decimal("denoise"))
+				return []any{value.Sigmas(high), value.Sigmas(low)}, nil
 			},
 		},
 		{
 			Name: "FlipSigmas", Module: module, Category: category, NewStyle: true,
 			Inputs: []Input{in}, Outputs: slots("SIGMAS"), Run: func(c *Call) ([]any, error) {
-				return []any{Sigmas(sampling.FlipSigmas(arg[Sigmas](c, "sigmas")))}, nil
+				return []any{value.Sigmas(sampling.FlipSigmas(arg[value.Sigmas](c, "sigmas")))}, nil
 			},
 		},
 		{
 			Name: "SetFirstSigma", Module: module, Category: category, NewStyle: true,
 			Inputs:  []Input{in, number("sigma", "FLOAT", "", "default", 136.0, "min", 0.0, "max", 20000.0, "step", 0.001, "round", false)},
 			Outputs: slots("SIGMAS"), Run: func(c *Call) ([]any, error) {
-				return sigmasOf(sampling.SetFirstSigma(arg[Sigmas](c, "sigmas"), c.decimal("sigma")))
+				return sigmasOf(sampling.SetFirstSigma(arg[value.Sigmas](c, "sigmas"), c.decimal("sigma")))
 			},
 		},
 		{
@@ -48,7 +49,7 @@ func sigmaClasses() []Class {
 				combo("spacing", "", "linear", "cosine", "sine"),
 			},
 			Outputs: slots("SIGMAS"), Run: func(c *Call) ([]any, error) {
-				return sigmasOf(sampling.ExtendSigmas(arg[Sigmas](c, "sigmas"), c.whole("steps"), c.decimal("start_at_sigma"), c.decimal("end_at_sigma"), c.str("spacing")))
+				return sigmasOf(sampling.ExtendSigmas(arg[value.Sigmas](c, "sigmas"), c.whole("steps"), c.decimal("start_at_sigma"), c.decimal("end_at_sigma"), c.str("spacing")))
 			},
 		},
 		{
@@ -58,7 +59,7 @@ func sigmaClasses() []Class {
 				number("return_actual_sigma", "BOOLEAN", "at 0 and 1: the ends of the table, not the values that intervals are compared with", "default", false),
 			},
 			Outputs: []Slot{{"sigma_value", "FLOAT"}}, Run: func(c *Call) ([]any, error) {
-				return []any{arg[*Model](c, "model").Sampling.SamplingPercentToSigma(c.decimal("sampling_percent"), c.flag("return_actual_sigma"))}, nil
+				return []any{arg[*value.Model](c, "model").Sampling.SamplingPercentToSigma(c.decimal("sampling_percent"), c.flag("return_actual_sigma"))}, nil
 			},
 		},
 		{
@@ -75,5 +76,5 @@ func sigmasOf(sigmas []float32, err error) ([]any, error) {
 	if err != nil {
 		return nil, fault.At(fault.CodeBadInput, firstWord(err.Error()), "%v", err)
 	}
-	return []any{Sigmas(sigmas)}, nil
+	return []any{value.Sigmas(sigmas)}, nil
 }

@@ -8,15 +8,16 @@ import (
 	"testing"
 
 	"patchbay/models/sampling"
+	"patchbay/node/value"
 	"patchbay/tests/golden"
 )
 
 // sigmaModels are the models that keys of sigmas.json name.
-func sigmaModels(t *testing.T) map[string]*Model {
-	out := map[string]*Model{}
+func sigmaModels(t *testing.T) map[string]*value.Model {
+	out := map[string]*value.Model{}
 	add := func(name string, s *sampling.ModelSampling, err error) {
 		check(t, err)
-		out[name] = &Model{Name: name, Sampling: s}
+		out[name] = &value.Model{Name: name, Sampling: s}
 	}
 	s, err := sampling.NewFlow(3, 1000)
 	add("sd3", s, err)
@@ -80,7 +81,7 @@ func TestSigmaNodesMatchGolden(t *testing.T) {
 			}
 		}
 		if k := NewCatalogue().Class(class).input("sigmas"); k != nil && k.Type == "SIGMAS" {
-			in["sigmas"] = NewTensor(base, len(base))
+			in["sigmas"] = value.NewTensor(base, len(base))
 		}
 		out, err := run.Exec(t.Context(), ExecRequest{Class: class, Inputs: in}, nil)
 		if err != nil {

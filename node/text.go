@@ -1,5 +1,7 @@
 package node
 
+import "patchbay/node/value"
+
 // textClasses are the rows of the text encoders.
 func textClasses() []Class {
 	prompt := func(name string) Input { return promptIn(name, "") }
@@ -45,20 +47,20 @@ func encodeFlux(c *Call) ([]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []any{out[0].(Conditioning).guided(c.decimal("guidance"))}, nil
+	return []any{out[0].(value.Conditioning).Guided(c.decimal("guidance"))}, nil
 }
 
 // t5Options sets lengths for every kind of T5, as ComfyUI's node does; encoders that are not there do not mind.
 func t5Options(c *Call) ([]any, error) {
-	clip := *arg[*Clip](c, "clip")
+	clip := *arg[*value.Clip](c, "clip")
 	options := map[string]int{}
-	for k, v := range clip.options {
+	for k, v := range clip.TokenizerOptions {
 		options[k] = v
 	}
 	for _, kind := range []string{"t5xxl", "pile_t5xl", "t5base", "mt5xl", "umt5xxl"} {
 		options[kind+"_min_padding"] = c.whole("min_padding")
 		options[kind+"_min_length"] = c.whole("min_length")
 	}
-	clip.options = options
+	clip.TokenizerOptions = options
 	return []any{&clip}, nil
 }

@@ -1,6 +1,9 @@
 package node
 
-import "patchbay/node/fault"
+import (
+	"patchbay/node/fault"
+	"patchbay/node/value"
+)
 
 // textFamilyClasses are the rows that give the encoders of one family a prompt each, or tell its network more than the prompt.
 func textFamilyClasses() []Class {
@@ -65,5 +68,5 @@ func encodePixArtAlpha(c *Call) ([]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []any{out[0].(Conditioning).each(func(e *Cond) { e.Pixels = [2]int{h, w} })}, nil
+	return []any{out[0].(value.Conditioning).Each(func(e *value.Cond) { e.Pixels = [2]int{h, w} })}, nil
 }

@@ -4,6 +4,7 @@ import (
 	"patchbay/models/vae"
 	"patchbay/node/fault"
 	"patchbay/node/picture"
+	"patchbay/node/value"
 	"patchbay/parallel"
 )
 
@@ -31,14 +32,14 @@ func tiledClasses() []Class {
 }
 
 func vaeDecodeTiled(c *Call) ([]any, error) {
-	l, v := c.latent("samples").Samples, arg[*VAE](c, "vae")
+	l, v := c.latent("samples").Samples, arg[*value.VAE](c, "vae")
 	size, overlap := c.whole("tile_size"), c.whole("overlap")
-	if v.Key == pixelSpace {
+	if v.Key == value.PixelSpace {
 		return decodePixels(l)
 	}
 	var im *picture.Image
-	err := v.with(c.use(), func(cfg vae.Config) (int, error) {
-		if err := v.takes(cfg.Latent(), l.C); err != nil {
+	err := v.With(c.use(), func(cfg vae.Config) (int, error) {
+		if err := v.Takes(cfg.Latent(), l.C); err != nil {
 			return 0, err
 		}
 		s := cfg.Scale()
@@ -60,15 +61,15 @@ func vaeDecodeTiled(c *Call) ([]any, error) {
 }
 
 func vaeEncodeTiled(c *Call) ([]any, error) {
-	im, v := arg[*picture.Image](c, "pixels"), arg[*VAE](c, "vae")
+	im, v := arg[*picture.Image](c, "pixels"), arg[*value.VAE](c, "vae")
 	t := vae.Tiles{Y: c.whole("tile_size"), X: c.whole("tile_size"), Overlap: c.whole("overlap")}
-	if v.Key == pixelSpace {
-		return []any{&Latent{Samples: encodePixels(im)}}, nil
+	if v.Key == value.PixelSpace {
+		return []any{&value.Latent{Samples: encodePixels(im)}}, nil
 	}
 	var out parallel.Latent
 	var pixels []float32
 	var y, x int
-	err := v.with(c.use(), func(cfg vae.Config) (int, error) {
+	err := v.With(c.use(), func(cfg vae.Config) (int, error) {
 		s := cfg.Scale()
 		switch {
 		case !cfg.CanEncode:
@@ -92,5 +93,5 @@ func vaeEncodeTiled(c *Call) ([]any, error) {
 		out = parallel.Latent{B: im.B, C: net.Config.Latent(), Y: y / s, X: x / s, Data: data}
 		return err
 	})
-	return []any{&Latent{Samples: out}}, err
+	return []any{&value.Latent{Samples: out}}, err
 }

@@ -4,6 +4,7 @@ import (
 	"patchbay/models/vae"
 	"patchbay/node/fault"
 	"patchbay/node/picture"
+	"patchbay/node/value"
 	"patchbay/parallel"
 )
 
@@ -24,8 +25,8 @@ func vaeClasses() []Class {
 }
 
 func vaeDecode(c *Call) ([]any, error) {
-	l, v := arg[*Latent](c, "samples").Samples, arg[*VAE](c, "vae")
-	if v.Key == pixelSpace {
+	l, v := arg[*value.Latent](c, "samples").Samples, arg[*value.VAE](c, "vae")
+	if v.Key == value.PixelSpace {
 		return decodePixels(l)
 	}
 	if l.B < 1 || l.Y < 1 || l.X < 1 {
@@ -36,8 +37,8 @@ func vaeDecode(c *Call) ([]any, error) {
 		return nil, err
 	}
 	var im *picture.Image
-	err = v.withLoaded(c.use(), func(d *parallel.Local, net *vae.VAE) error {
-		if err := v.takes(net.Config.Latent(), l.C); err != nil {
+	err = v.WithLoaded(c.use(), func(d *parallel.Local, net *vae.VAE) error {
+		if err := v.Takes(net.Config.Latent(), l.C); err != nil {
 			return err
 		}
 		out, err := d.Decode(net, l.Data, l.B, l.Y, l.X, plan.Ranks())
@@ -53,17 +54,17 @@ func vaeDecode(c *Call) ([]any, error) {
 }
 
 func vaeEncode(c *Call) ([]any, error) {
-	im, v := arg[*picture.Image](c, "pixels"), arg[*VAE](c, "vae")
+	im, v := arg[*picture.Image](c, "pixels"), arg[*value.VAE](c, "vae")
 	samples, err := encodeImage(c, v, im)
 	if err != nil {
 		return nil, err
 	}
-	return []any{&Latent{Samples: samples}}, nil
+	return []any{&value.Latent{Samples: samples}}, nil
 }
 
 // encodeImage crops pictures to what the autoencoder takes and encodes them; alpha is dropped.
-func encodeImage(c *Call, v *VAE, im *picture.Image) (parallel.Latent, error) {
-	if v.Key == pixelSpace {
+func encodeImage(c *Call, v *value.VAE, im *picture.Image) (parallel.Latent, error) {
+	if v.Key == value.PixelSpace {
 		return encodePixels(im), nil
 	}
 	plan, err := parallel.ParsePlan(c.Job.Plan)
@@ -71,7 +72,7 @@ func encodeImage(c *Call, v *VAE, im *picture.Image) (parallel.Latent, error) {
 		return parallel.Latent{}, err
 	}
 	var out parallel.Latent
-	err = v.withLoaded(c.use(), func(d *parallel.Local, net *vae.VAE) error {
+	err = v.WithLoaded(c.use(), func(d *parallel.Local, net *vae.VAE) error {
 		cfg := net.Config
 		if !cfg.CanEncode {
 			return fault.At(fault.CodeWrongFamily, "vae", "vae: %s has no encoder", v.Name)
@@ -91,7 +92,7 @@ func encodeImage(c *Call, v *VAE, im *picture.Image) (parallel.Latent, error) {
 // decodePixels is the identity with ComfyUI's clamp: [B, 3, Y, X] -> [B, Y, X, 3].
 func decodePixels(l parallel.Latent) ([]any, error) {
 	if l.C != 3 {
-		return nil, fault.At(fault.CodeWrongFamily, "vae", "vae: %s takes latents of 3 channels, got %d", pixelSpace, l.C)
+		return nil, fault.At(fault.CodeWrongFamily, "vae", "vae: %s takes latents of 3 channels, got %d", value.PixelSpace, l.C)
 	}
 	out := make([]float32, l.Len())
 	n := l.Y * l.X

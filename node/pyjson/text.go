@@ -71,6 +71,7 @@ func Repr(v any) string {
 	return fmt.Sprint(v)
 }
 
+// Quote is Python's repr() of a string.
 func Quote(s string) string {
 	q := byte('\'')
 	if strings.Contains(s, "'") && !strings.Contains(s, `"`) {

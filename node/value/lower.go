@@ -1,4 +1,4 @@
-package node
+package value
 
 import (
 	"math"
@@ -10,34 +10,34 @@ import (
 	"patchbay/parallel"
 )
 
-// lowering is what every sampling node comes down to.
-type lowering struct {
-	model    *Model
-	sampler  Sampler
-	sigmas   []float32
-	latent   *Latent
-	seed     uint64
-	noNoise  bool
-	rule     parallel.Guider
-	branches []GuiderBranch
+// Lowering is what every sampling node comes down to.
+type Lowering struct {
+	Model    *Model
+	Sampler  Sampler
+	Sigmas   []float32 // empty: the latent stays as it is
+	Latent   *Latent   // in the VAE's space; its batch index and mask count
+	Seed     uint64
+	NoNoise  bool // start from the latent alone
+	Rule     parallel.Guider
+	Branches []GuiderBranch
 }
 
-// lower makes the request: latent in model space, noise for the whole batch, mask at latent size, entries with their sigma ranges.
-func lower(r lowering) (*parallel.Request, error) {
-	m := r.model
-	start, err := m.widen(r.latent.Samples)
+// Lower makes the request: latent in model space, noise for the whole batch, mask at latent size, entries with their sigma ranges.
+func Lower(r Lowering) (*parallel.Request, error) {
+	m := r.Model
+	start, err := m.widen(r.Latent.Samples)
 	if err != nil {
 		return nil, err
 	}
 	req := &parallel.Request{
-		Model: m.request(), Sampling: m.Sampling, Sampler: r.sampler.Name, Options: r.sampler.Options, Sigmas: r.sigmas,
-		Latent: start, Seed: r.seed, Guider: r.rule,
+		Model: m.Request(), Sampling: m.Sampling, Sampler: r.Sampler.Name, Options: r.Sampler.Options, Sigmas: r.Sigmas,
+		Latent: start, Seed: r.Seed, Guider: r.Rule,
 	}
 	req.Cache = m.Cache
 	if m.Differential != nil {
 		req.Differential, req.DifferentialStrength = true, *m.Differential
 	}
-	if len(r.sigmas) == 0 {
+	if len(r.Sigmas) == 0 {
 		return req, nil
 	}
 	if !allZero(start.Data) { // an empty latent is not shifted
@@ -45,21 +45,21 @@ func lower(r lowering) (*parallel.Request, error) {
 		m.Format.ToModel(data)
 		req.Latent.Data = data
 	}
-	if !r.noNoise {
+	if !r.NoNoise {
 		noise := start
 		item := start.C * start.Y * start.X
-		if noise.Data, _, err = sampling.PrepareNoise(r.seed, start.B, item, r.latent.BatchIndex); err != nil {
+		if noise.Data, _, err = sampling.PrepareNoise(r.Seed, start.B, item, r.Latent.BatchIndex); err != nil {
 			return nil, fault.At(fault.CodeBadInput, "latent_image", "latent_image: %v", err)
 		}
 		if len(noise.Data) != start.Len() {
-			return nil, fault.At(fault.CodeBadInput, "latent_image", "latent_image: batch_index has %d entries, the batch %d", len(r.latent.BatchIndex), start.B)
+			return nil, fault.At(fault.CodeBadInput, "latent_image", "latent_image: batch_index has %d entries, the batch %d", len(r.Latent.BatchIndex), start.B)
 		}
-		req.Noise, req.NoiseDraws = noise, noiseDraws(r.latent.BatchIndex, start.B, item)
+		req.Noise, req.NoiseDraws = noise, noiseDraws(r.Latent.BatchIndex, start.B, item)
 	}
-	if r.latent.NoiseMask != nil {
-		req.Mask = fitMask(r.latent.NoiseMask, start.Y, start.X, start.B)
+	if r.Latent.NoiseMask != nil {
+		req.Mask = fitMask(r.Latent.NoiseMask, start.Y, start.X, start.B)
 	}
-	for _, b := range r.branches {
+	for _, b := range r.Branches {
 		branch, err := m.branch(b, start)
 		if err != nil {
 			return nil, err

@@ -1,4 +1,4 @@
-package node
+package value
 
 import (
 	"patchbay/models/vae"
@@ -11,16 +11,16 @@ import (
 // VAE is a VAE handle: an autoencoder whose weights are read when a node needs them.
 type VAE struct {
 	Name     string
-	Key      string // file and header hash, or pixelSpace
+	Key      string // file and header hash, or PixelSpace
 	Channels int    // of the latents it takes
 	file     *files.Opener
 }
 
-// pixelSpace is ComfyUI's built-in autoencoder of models that work on pixels: values -1..1, no compression.
-const pixelSpace = "pixel_space"
+// PixelSpace is ComfyUI's built-in autoencoder of models that work on pixels: values -1..1, no compression.
+const PixelSpace = "pixel_space"
 
-// openVAE makes a handle after checking that the file holds an autoencoder.
-func openVAE(name string, f files.Checkpoint, set *weights.Set) (*VAE, error) {
+// OpenVAE makes a handle after checking that the file holds an autoencoder.
+func OpenVAE(name string, f files.Checkpoint, set *weights.Set) (*VAE, error) {
 	for _, prefix := range []string{"", "first_stage_model.", "vae."} {
 		if !set.Has(prefix + "decoder.conv_in.weight") {
 			continue
@@ -38,9 +38,9 @@ func openVAE(name string, f files.Checkpoint, set *weights.Set) (*VAE, error) {
 	return nil, fault.New(fault.CodeWrongFamily, "%s holds no autoencoder (no decoder.conv_in.weight): it looks like %s", name, instead)
 }
 
-// with runs f on the device with the loaded autoencoder and an arena of the size that need tells.
-func (v *VAE) with(u use, need func(vae.Config) (int, error), f func(*vae.VAE, vae.Env) error) error {
-	return v.withLoaded(u, func(l *parallel.Local, net *vae.VAE) error {
+// With runs f on the device with the loaded autoencoder and an arena of the size that need tells.
+func (v *VAE) With(u Use, need func(vae.Config) (int, error), f func(*vae.VAE, vae.Env) error) error {
+	return v.WithLoaded(u, func(l *parallel.Local, net *vae.VAE) error {
 		bytes, err := need(net.Config)
 		if err != nil {
 			return err
@@ -53,8 +53,8 @@ func (v *VAE) with(u use, need func(vae.Config) (int, error), f func(*vae.VAE, v
 	})
 }
 
-// withLoaded runs f on the device with the loaded autoencoder.
-func (v *VAE) withLoaded(u use, f func(*parallel.Local, *vae.VAE) error) error {
+// WithLoaded runs f on the device with the loaded autoencoder.
+func (v *VAE) WithLoaded(u Use, f func(*parallel.Local, *vae.VAE) error) error {
 	return u.do("vae "+v.Name, func(l *parallel.Local) error {
 		net, err := lent(u, "vae "+v.Key, func() (net *vae.VAE, err error) {
 			err = v.file.With(func(file *weights.File) error {
@@ -73,8 +73,8 @@ func (v *VAE) withLoaded(u use, f func(*parallel.Local, *vae.VAE) error) error {
 	})
 }
 
-// takes refuses latents of another number of channels than the autoencoder's.
-func (v *VAE) takes(channels, got int) error {
+// Takes refuses latents of another number of channels than the autoencoder's.
+func (v *VAE) Takes(channels, got int) error {
 	if channels == got {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package node
+package value
 
 import (
 	"path/filepath"
@@ -19,14 +19,14 @@ func TestSD3Prompts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	root, clip := filepath.Join("..", "examples", "demo"), &Clip{Type: "sd3"}
+	root, clip := filepath.Join("..", "..", "examples", "demo"), &Clip{Type: "sd3"}
 	path := filepath.Join(root, "text_encoders", "demo_clip.safetensors")
 	check(files.ReadHeader(path, false, func(c files.Checkpoint, f *weights.File, set *weights.Set) error {
-		return clip.add("demo_clip.safetensors", c, f, set)
+		return clip.Add("demo_clip.safetensors", c, f, set)
 	}))
 	clip.parts = append(clip.parts, clip.parts[0])
 	clip.parts[1].kind = "clip_g"
-	s := newStore(nil, ComputeF32, files.Roots{Models: []string{root}}, 1<<20)
+	s := NewStore(nil, ComputeF32, files.Roots{Models: []string{root}}, 1<<20)
 	long := strings.Repeat("a red heart and a blue star ", 30)
 	got, _, err := clip.prompts(s, func(key string) (string, bool) { return map[string]string{"clip_l": long}[key], true })
 	check(err)

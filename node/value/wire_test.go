@@ -1,4 +1,4 @@
-package node
+package value
 
 import (
 	"reflect"
@@ -20,7 +20,7 @@ func rows(n, cols int) dit.Array {
 
 func exported(t *testing.T, v any) any {
 	t.Helper()
-	out, travels := export(v)
+	out, travels := Export(v)
 	if !travels {
 		t.Fatalf("%T does not travel", v)
 	}

@@ -1,4 +1,4 @@
-package node
+package value
 
 import (
 	"fmt"
@@ -75,14 +75,14 @@ func (m *adaptedModel) Close() { m.free() }
 
 // share makes req load its weights through those that handles share. Until the returned function is called, bases that are loaded stay loaded, though
 // making room for the request may take their last handle away.
-func (s *store) share(req *parallel.Model, m *Model) func() {
+func (s *Store) share(req *parallel.Model, m *Model) func() {
 	uses := m.loras
 	for i := range uses {
 		req.WeightBytes += uses[i].file.Size
 	}
 	req.Key = m.Key + loraKey(uses)
 	req.Load = func(ops engine.Ops, held dit.Held) (dit.Model, error) {
-		base, release, err := take(s.shared, fmt.Sprintf("%s %+v", m.Key, held), func() (dit.Model, error) { return m.load(ops, held) })
+		base, release, err := take(s.shared, fmt.Sprintf("%s %+v", m.Key, held), func() (dit.Model, error) { return m.Load(ops, held) })
 		if err != nil {
 			return nil, err
 		}
@@ -117,7 +117,7 @@ func (e *adaptedEncoder[T]) Bytes() int64 { return e.bytes }
 func (e *adaptedEncoder[T]) Close() { e.free() }
 
 // lentEncoder takes an encoder with the adapters of its clip from the cache, or loads what is missing of it.
-func lentEncoder[T resident](u use, l *parallel.Local, clip *Clip, e *encoder, open func(engine.Ops, *weights.Set, []byte) (T, error), adapt func(T, engine.Ops, []weights.LowRank) (T, error)) (T, error) {
+func lentEncoder[T resident](u Use, l *parallel.Local, clip *Clip, e *encoder, open func(engine.Ops, *weights.Set, []byte) (T, error), adapt func(T, engine.Ops, []weights.LowRank) (T, error)) (T, error) {
 	key := e.kind + " " + e.file.Checkpoint.Key() + " " + e.prefix
 	var uses []loraUse
 	for _, u := range clip.loras {
@@ -126,7 +126,7 @@ func lentEncoder[T resident](u use, l *parallel.Local, clip *Clip, e *encoder, o
 		}
 	}
 	kept, err := lent(u, key+loraKey(uses), func() (*adaptedEncoder[T], error) {
-		base, release, err := take(u.store.shared, key, func() (T, error) { return loadEncoder(l, e, open) })
+		base, release, err := take(u.Store.shared, key, func() (T, error) { return loadEncoder(l, e, open) })
 		if err != nil {
 			return nil, err
 		}
@@ -152,20 +152,20 @@ func lentEncoder[T resident](u use, l *parallel.Local, clip *Clip, e *encoder, o
 }
 
 // clipNet, t5Net and bertNet are lentEncoder for the three networks.
-func (c *Clip) clipNet(u use, l *parallel.Local, e *encoder) (*text.CLIP, error) {
+func (c *Clip) clipNet(u Use, l *parallel.Local, e *encoder) (*text.CLIP, error) {
 	return lentEncoder(u, l, c, e, text.OpenCLIP, (*text.CLIP).Adapt)
 }
 
-func (c *Clip) t5Net(u use, l *parallel.Local, e *encoder) (*text.T5, error) {
+func (c *Clip) t5Net(u Use, l *parallel.Local, e *encoder) (*text.T5, error) {
 	return lentEncoder(u, l, c, e, text.OpenT5, (*text.T5).Adapt)
 }
 
-func (c *Clip) bertNet(u use, l *parallel.Local, e *encoder) (*text.BERT, error) {
+func (c *Clip) bertNet(u Use, l *parallel.Local, e *encoder) (*text.BERT, error) {
 	return lentEncoder(u, l, c, e, text.OpenBERT, (*text.BERT).Adapt)
 }
 
-// loraKeys lists what files may call the weights of the handles.
-func loraKeys(m *Model, clip *Clip) (*lora.Keys, error) {
+// LoraKeys lists what files may call the weights of the handles.
+func LoraKeys(m *Model, clip *Clip) (*lora.Keys, error) {
 	if m.declare == nil {
 		return nil, fault.At(fault.CodeInternal, "model", "model: %s does not tell its weights", m.Name)
 	}
@@ -225,8 +225,8 @@ func loraNames(uses []loraUse) []string {
 	return out
 }
 
-// withLora returns a copy of the handle with the adapters of a file, or m itself where they change nothing of it.
-func (m *Model) withLora(name string, f files.Checkpoint, strength float64, found *lora.Matched) *Model {
+// WithLora returns a copy of the handle with the adapters of a file, or m itself where they change nothing of it.
+func (m *Model) WithLora(name string, f files.Checkpoint, strength float64, found *lora.Matched) *Model {
 	more := loraUses(name, f, strength, found, func(part string) bool { return part == "" })
 	if more == nil {
 		return m
@@ -236,8 +236,8 @@ func (m *Model) withLora(name string, f files.Checkpoint, strength float64, foun
 	return &adapted
 }
 
-// withLora returns a copy of the handle with the adapters of a file, or c itself where they change nothing of it.
-func (c *Clip) withLora(name string, f files.Checkpoint, strength float64, found *lora.Matched) *Clip {
+// WithLora returns a copy of the handle with the adapters of a file, or c itself where they change nothing of it.
+func (c *Clip) WithLora(name string, f files.Checkpoint, strength float64, found *lora.Matched) *Clip {
 	more := loraUses(name, f, strength, found, func(part string) bool { return part != "" })
 	if c == nil || more == nil {
 		return c

@@ -1,4 +1,4 @@
-package node
+package value
 
 import (
 	"patchbay/engine"
@@ -21,20 +21,20 @@ type Model struct {
 	Differential *float32
 	// Cache is what EasyCache or LazyCache set; nil: every evaluation runs.
 	Cache   *parallel.Cache
-	load    func(ops engine.Ops, held dit.Held) (dit.Model, error)
+	Load    func(ops engine.Ops, held dit.Held) (dit.Model, error)
 	declare func() ([]weights.Declared, error) // all tensors of the model
 	bytes   int64
 	narrow  bool      // most weights are packed as bf16
 	loras   []loraUse // adapters, in the order in which they were added
 }
 
-// request returns what parallel needs to know of the model.
-func (m *Model) request() parallel.Model {
-	return parallel.Model{Key: m.Key, Spec: m.Spec, Load: m.load, WeightBytes: m.bytes}
+// Request returns what parallel needs to know of the model.
+func (m *Model) Request() parallel.Model {
+	return parallel.Model{Key: m.Key, Spec: m.Spec, Load: m.Load, WeightBytes: m.bytes}
 }
 
-// withSampling returns a copy with another model sampling.
-func (m *Model) withSampling(s *sampling.ModelSampling) *Model {
+// WithSampling returns a copy with another model sampling.
+func (m *Model) WithSampling(s *sampling.ModelSampling) *Model {
 	c := *m
 	c.Sampling = s
 	return &c

@@ -1,4 +1,4 @@
-package node
+package value
 
 import (
 	"context"
@@ -82,7 +82,7 @@ func hostFailure(ctx context.Context, err error) error {
 }
 
 // modelFile describes the diffusion model of a file: of the folder for those alone, else of a full checkpoint.
-func (s *store) modelFile(f ModelFile) (*Model, error) {
+func (s *Store) modelFile(f ModelFile) (*Model, error) {
 	path, err := s.roots.Resolve(files.KindDiffusion, "model.file", f.Name)
 	var missing *fault.Failure
 	if errors.As(err, &missing) && missing.Code == fault.CodeFileMissing {
@@ -98,7 +98,7 @@ func (s *store) modelFile(f ModelFile) (*Model, error) {
 		if f.Fingerprint != "" && !strings.EqualFold(f.Fingerprint, c.Hash) {
 			return fault.At(fault.CodeFileMissing, "model.fingerprint", "model.fingerprint: %s has the header hash %s, the request means %s: the file of that name is another one", f.Name, c.Hash, f.Fingerprint)
 		}
-		m, err = openModel(f.Name, c, open, set)
+		m, err = OpenModel(f.Name, c, open, set)
 		return err
 	})
 	var known *fault.Failure
@@ -154,7 +154,7 @@ func (t *TimeLine) build(own *sampling.ModelSampling) (*sampling.ModelSampling, 
 	return out, nil
 }
 
-func (s *store) evict(match func(key string) bool) int64 {
+func (s *Store) evict(match func(key string) bool) int64 {
 	if s.engine == nil {
 		return 0
 	}
@@ -169,7 +169,7 @@ func (s *store) evict(match func(key string) bool) int64 {
 }
 
 // Sample runs a request of a host. The latent of the result stays in model space. Errors are *Failure; Field names the part of the message.
-func (s *store) Sample(ctx context.Context, q *HostRequest, observe func(HostProgress) error) (*parallel.Result, error) {
+func (s *Store) Sample(ctx context.Context, q *HostRequest, observe func(HostProgress) error) (*parallel.Result, error) {
 	if s.engine == nil {
 		return nil, fault.New(fault.CodeInternal, "sampling needs a device, and this runner has none")
 	}
@@ -178,7 +178,7 @@ func (s *store) Sample(ctx context.Context, q *HostRequest, observe func(HostPro
 		return nil, err
 	}
 	req := q.Request
-	req.Model, req.Sampling = m.request(), m.Sampling
+	req.Model, req.Sampling = m.Request(), m.Sampling
 	if q.TimeLine != nil {
 		if req.Sampling, err = q.TimeLine.build(m.Sampling); err != nil {
 			return nil, err
@@ -194,20 +194,20 @@ func (s *store) Sample(ctx context.Context, q *HostRequest, observe func(HostPro
 	if err := m.fitsHost(&req); err != nil {
 		return nil, err
 	}
-	out, err := use{ctx: ctx, store: s}.sample(&req, m, func(p parallel.Progress) error {
+	out, err := Use{Context: ctx, Store: s}.Sample(&req, m, func(p parallel.Progress) error {
 		if observe == nil {
 			return ctx.Err()
 		}
 		h := HostProgress{Progress: p}
 		if p.X0.Len() > 0 {
-			h.Preview = func() []byte { return m.preview(p.X0) }
+			h.Preview = func() []byte { return m.Preview(p.X0) }
 		}
 		return observe(h)
 	})
 	if err != nil {
 		return nil, hostFailure(ctx, err)
 	}
-	if err := finite(out.Latent.Data); err != nil {
+	if err := Finite(out.Latent.Data); err != nil {
 		return nil, fault.New(fault.CodeBadInput, "the %s sampler gave no usable latent (%v)", req.Sampler, err)
 	}
 	out.Stats.Model = m.Name
@@ -215,7 +215,7 @@ func (s *store) Sample(ctx context.Context, q *HostRequest, observe func(HostPro
 }
 
 // Load makes the weights of a model file resident for a plan.
-func (s *store) Load(ctx context.Context, f ModelFile, plan string) (parallel.Loaded, error) {
+func (s *Store) Load(ctx context.Context, f ModelFile, plan string) (parallel.Loaded, error) {
 	if s.engine == nil {
 		return parallel.Loaded{}, fault.New(fault.CodeInternal, "loading needs a device, and this runner has none")
 	}
@@ -223,7 +223,7 @@ func (s *store) Load(ctx context.Context, f ModelFile, plan string) (parallel.Lo
 	if err != nil {
 		return parallel.Loaded{}, err
 	}
-	what := m.request()
+	what := m.Request()
 	defer s.share(&what, m)()
 	out, err := s.engine.Load(ctx, what, plan)
 	if err != nil {
@@ -233,7 +233,7 @@ func (s *store) Load(ctx context.Context, f ModelFile, plan string) (parallel.Lo
 }
 
 // FreeModel drops the resident weights of a model file and returns their bytes, 0 if there were none. It waits for a running request.
-func (s *store) FreeModel(name string) (int64, error) {
+func (s *Store) FreeModel(name string) (int64, error) {
 	m, err := s.modelFile(ModelFile{Name: name})
 	if err != nil {
 		return 0, err
@@ -242,4 +242,4 @@ func (s *store) FreeModel(name string) (int64, error) {
 }
 
 // FreeModels drops the resident weights of all diffusion models and returns their bytes.
-func (s *store) FreeModels() int64 { return s.evict(func(string) bool { return true }) }
+func (s *Store) FreeModels() int64 { return s.evict(func(string) bool { return true }) }

@@ -1,4 +1,4 @@
-package node
+package value
 
 import (
 	"fmt"
@@ -77,8 +77,8 @@ type GuiderBranch struct {
 	Conditioning Conditioning
 }
 
-// finite refuses NaN and infinities.
-func finite(v []float32) error {
+// Finite refuses NaN and infinities.
+func Finite(v []float32) error {
 	for i, x := range v {
 		if math.IsNaN(float64(x)) || math.IsInf(float64(x), 0) {
 			return fmt.Errorf("value %d is %v: want finite numbers", i, x)
@@ -87,13 +87,13 @@ func finite(v []float32) error {
 	return nil
 }
 
-// with returns a latent with other samples and everything else of l.
-func (l *Latent) with(s parallel.Latent) *Latent {
+// With returns a latent with other samples and everything else of l.
+func (l *Latent) With(s parallel.Latent) *Latent {
 	return &Latent{Samples: s, NoiseMask: l.NoiseMask, BatchIndex: l.BatchIndex}
 }
 
-// places returns BatchIndex, or 0, 1 ... where there is none.
-func (l *Latent) places() []int {
+// Places returns BatchIndex, or 0, 1 ... where there is none.
+func (l *Latent) Places() []int {
 	if l.BatchIndex != nil {
 		return append([]int(nil), l.BatchIndex...)
 	}
@@ -104,8 +104,8 @@ func (l *Latent) places() []int {
 	return out
 }
 
-// each applies f to a copy of every entry.
-func (list Conditioning) each(f func(*Cond)) Conditioning {
+// Each applies f to a copy of every entry.
+func (list Conditioning) Each(f func(*Cond)) Conditioning {
 	out := make(Conditioning, len(list))
 	for i := range list {
 		out[i] = list[i]
@@ -114,10 +114,11 @@ func (list Conditioning) each(f func(*Cond)) Conditioning {
 	return out
 }
 
-func (list Conditioning) guided(guidance float64) Conditioning {
+// Guided returns a copy whose entries carry a guidance, the input of distilled models.
+func (list Conditioning) Guided(guidance float64) Conditioning {
 	g := float32(guidance)
-	return list.each(func(c *Cond) { c.Guidance, c.NoGuidance = &g, false })
+	return list.Each(func(c *Cond) { c.Guidance, c.NoGuidance = &g, false })
 }
 
-// maxLatentValues bounds a latent to 4 GiB.
-const maxLatentValues = 1 << 30
+// MaxValues bounds a latent to 4 GiB.
+const MaxValues = 1 << 30

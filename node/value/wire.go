@@ -1,4 +1,4 @@
-package node
+package value
 
 import (
 	"encoding/binary"
@@ -44,8 +44,8 @@ func (t *Tensor) F32() ([]float32, error) {
 	}
 	n := 1
 	for _, s := range t.Shape {
-		if s < 0 || (s > 0 && n > maxLatentValues/s) {
-			return nil, fmt.Errorf("tensor of shape %v: at most %d values", t.Shape, maxLatentValues)
+		if s < 0 || (s > 0 && n > MaxValues/s) {
+			return nil, fmt.Errorf("tensor of shape %v: at most %d values", t.Shape, MaxValues)
 		}
 		n *= s
 	}
@@ -57,8 +57,8 @@ func (t *Tensor) F32() ([]float32, error) {
 	return v, nil
 }
 
-// export gives the form of a value that travels to hosts; false: it does not travel, a handle stands for it.
-func export(v any) (any, bool) {
+// Export gives the form of a value that travels to hosts; false: it does not travel, a handle stands for it.
+func Export(v any) (any, bool) {
 	switch x := v.(type) {
 	case *picture.Image:
 		return NewTensor(x.Data, x.B, x.Y, x.X, x.C), true
@@ -143,8 +143,8 @@ func (c *Cond) export() []any {
 	return []any{NewTensor(c.Context.Data, 1, c.Context.Rows, c.Context.Cols), o}
 }
 
-// importValue takes the travelling form of a value of a type for an input; literals are left to the caller's checks.
-func importValue(kind, field string, v any) (any, error) {
+// ImportValue takes the travelling form of a value of a type for an input; literals are left to the caller's checks.
+func ImportValue(kind, field string, v any) (any, error) {
 	wrong := func(err error) error { return fault.At(fault.CodeBadInput, field, "%s: %v", field, err) }
 	if m, ok := v.(map[string]any); ok {
 		o := pyjson.NewObject()
@@ -173,7 +173,7 @@ func importValue(kind, field string, v any) (any, error) {
 		}
 		return out, nil
 	}
-	if isWidget(kind) {
+	if IsWidget(kind) {
 		n, err := pyjson.Normalize(v)
 		if err != nil {
 			return nil, wrong(err)
@@ -192,7 +192,7 @@ func importTensor(kind string, v any) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := finite(data); err != nil {
+	if err := Finite(data); err != nil {
 		return nil, err
 	}
 	s := t.Shape
@@ -222,7 +222,7 @@ func importLatent(v any) (*Latent, error) {
 	}
 	data, err := t.F32()
 	if err == nil {
-		err = finite(data)
+		err = Finite(data)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("samples: %w", err)
@@ -311,7 +311,7 @@ func importArray(v any) (dit.Array, error) {
 	}
 	data, err := t.F32()
 	if err == nil {
-		err = finite(data)
+		err = Finite(data)
 	}
 	n := len(t.Shape)
 	return dit.Array{Rows: t.Shape[n-2], Cols: t.Shape[n-1], Data: data}, err
@@ -334,7 +334,7 @@ func (c *Cond) set(key string, v any) (err error) {
 		}
 		var data []float32
 		if data, err = t.F32(); err == nil {
-			err = finite(data)
+			err = Finite(data)
 		}
 		return data
 	}
@@ -417,7 +417,7 @@ func (c *Cond) setArea(v any) error {
 	return nil
 }
 
-// isWidget tells whether an input type is a literal.
-func isWidget(t string) bool {
+// IsWidget tells whether an input type is a literal.
+func IsWidget(t string) bool {
 	return t == "INT" || t == "FLOAT" || t == "STRING" || t == "BOOLEAN" || t == "COMBO"
 }

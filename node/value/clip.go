@@ -1,4 +1,4 @@
-package node
+package value
 
 import (
 	"encoding/json"
@@ -19,12 +19,12 @@ import (
 
 // Clip is a CLIP handle: the text encoders of a family, described but not loaded.
 type Clip struct {
-	Name    string // the files, joined by " + "
-	Type    string // the family that reads the result: "flux", "sd3" ...
-	parts   []encoder
-	options map[string]int // T5TokenizerOptions
-	loras   []loraUse      // adapters, in the order in which they were added
-	layer   int            // CLIPSetLastLayer: -1 the last, -2 the last but one; 0: what the type reads
+	Name             string // the files, joined by " + "
+	Type             string // the family that reads the result: "flux", "sd3" ...
+	parts            []encoder
+	TokenizerOptions map[string]int // T5TokenizerOptions
+	loras            []loraUse      // adapters, in the order in which they were added
+	Layer            int            // CLIPSetLastLayer: -1 the last, -2 the last but one; 0: what the type reads
 }
 
 // encoder is one text encoder in one file.
@@ -36,8 +36,8 @@ type encoder struct {
 	config []byte // the file's metadata config; nil for encoders inside a full checkpoint
 }
 
-// add takes the encoders of one file.
-func (c *Clip) add(name string, f files.Checkpoint, open *weights.File, set *weights.Set) error {
+// Add takes the encoders of one file.
+func (c *Clip) Add(name string, f files.Checkpoint, open *weights.File, set *weights.Set) error {
 	found := text.Find(set)
 	if len(found) == 0 {
 		family, instead, _ := weights.Looks(set)
@@ -56,9 +56,9 @@ func (c *Clip) add(name string, f files.Checkpoint, open *weights.File, set *wei
 	return nil
 }
 
-// check makes sure that the encoders that the type needs are there, once each.
-func (c *Clip) check(class string) error {
-	want := clipTypes()[c.Type]
+// Check makes sure that the encoders that the type needs are there, once each.
+func (c *Clip) Check(class string) error {
+	want := ClipTypes()[c.Type]
 	var have []string
 	for _, p := range c.parts {
 		if slices.Contains(have, p.kind) {
@@ -77,10 +77,10 @@ func (c *Clip) check(class string) error {
 	return nil
 }
 
-// openCheckpointCLIP takes the encoders inside a full checkpoint.
-func openCheckpointCLIP(name string, f files.Checkpoint, open *weights.File, set *weights.Set, family string) (*Clip, error) {
+// OpenCheckpointCLIP takes the encoders inside a full checkpoint.
+func OpenCheckpointCLIP(name string, f files.Checkpoint, open *weights.File, set *weights.Set, family string) (*Clip, error) {
 	c := &Clip{Type: family}
-	if err := c.add(name, f, open, set); err != nil {
+	if err := c.Add(name, f, open, set); err != nil {
 		return nil, err
 	}
 	for i, p := range c.parts { // "config" of a full checkpoint is the diffusion model's
@@ -88,7 +88,7 @@ func openCheckpointCLIP(name string, f files.Checkpoint, open *weights.File, set
 			c.parts[i].config = nil
 		}
 	}
-	return c, c.check("CheckpointLoaderSimple")
+	return c, c.Check("CheckpointLoaderSimple")
 }
 
 // layout is how a prompt is laid out for an encoder of this clip.
@@ -119,7 +119,7 @@ func (c *Clip) layout(e *encoder) (tokenizer.Layout, error) {
 			return l, fault.New(fault.CodeBadCheckpoint, "%s: %v", e.name, err)
 		}
 	}
-	return l.WithOptions(c.options), nil
+	return l.WithOptions(c.TokenizerOptions), nil
 }
 
 // promptKey is how CLIPTextEncodeFlux and its kin call the prompt of an encoder.
@@ -131,7 +131,7 @@ func (e *encoder) promptKey() string {
 }
 
 // prompts turns the texts into tokens, by kind of encoder, and names the embeddings that are not there. SD3's two CLIPs get the same number of chunks: the shorter one is followed by empty prompts.
-func (c *Clip) prompts(s *store, prompt func(key string) (words string, wanted bool)) (out map[string]tokenizer.Prompt, missing []string, err error) {
+func (c *Clip) prompts(s *Store, prompt func(key string) (words string, wanted bool)) (out map[string]tokenizer.Prompt, missing []string, err error) {
 	out = map[string]tokenizer.Prompt{}
 	empty := map[string]tokenizer.Prompt{}
 	for i := range c.parts {
@@ -170,10 +170,10 @@ func (c *Clip) prompts(s *store, prompt func(key string) (words string, wanted b
 	return out, missing, nil
 }
 
-// encode runs prompts through the encoders; prompt gives the text for an encoder by its key, and leaves out those that are not wanted. missing names the
+// Encode runs prompts through the encoders; prompt gives the text for an encoder by its key, and leaves out those that are not wanted. missing names the
 // embeddings that are not there, also where an error ends the work.
-func (c *Clip) encode(u use, prompt func(key string) (words string, wanted bool)) (out Cond, missing []string, err error) {
-	prompts, missing, err := c.prompts(u.store, prompt)
+func (c *Clip) Encode(u Use, prompt func(key string) (words string, wanted bool)) (out Cond, missing []string, err error) {
+	prompts, missing, err := c.prompts(u.Store, prompt)
 	if err != nil {
 		return out, missing, err
 	}
@@ -222,7 +222,7 @@ func (c *Clip) join(done map[string]*text.Encoding) (dit.Entry, error) {
 }
 
 // runEncoder encodes one prompt on the device.
-func (c *Clip) runEncoder(u use, e *encoder, p tokenizer.Prompt) (out text.Encoding, err error) {
+func (c *Clip) runEncoder(u Use, e *encoder, p tokenizer.Prompt) (out text.Encoding, err error) {
 	err = u.do("text encoder "+e.name, func(l *parallel.Local) error {
 		env := text.Env{Ops: l.Ops, Check: l.Check, Take: l.Arena}
 		switch e.kind {
@@ -238,14 +238,14 @@ func (c *Clip) runEncoder(u use, e *encoder, p tokenizer.Prompt) (out text.Encod
 			if err != nil {
 				return err
 			}
-			out, err = net.Encode(env, p.Chunks, c.layer)
+			out, err = net.Encode(env, p.Chunks, c.Layer)
 			return err
 		}
 		net, err := c.t5Net(u, l, e)
 		if err != nil {
 			return err
 		}
-		out, err = net.Encode(env, p.Chunks, text.T5Form{Layer: c.layer, Masked: e.kind == "mt5", PadReference: c.Type == "pixart" || c.Type == "chroma"})
+		out, err = net.Encode(env, p.Chunks, text.T5Form{Layer: c.Layer, Masked: e.kind == "mt5", PadReference: c.Type == "pixart" || c.Type == "chroma"})
 		return err
 	})
 	return out, err
@@ -262,8 +262,8 @@ func (c *Clip) form(e *encoder) text.CLIPForm {
 	case c.Type == "stable_diffusion":
 		f = text.CLIPForm{Norm: true, Project: true}
 	}
-	if c.layer != 0 {
-		f.Layer = c.layer
+	if c.Layer != 0 {
+		f.Layer = c.Layer
 	}
 	return f
 }
@@ -281,7 +281,7 @@ func loadEncoder[T any](l *parallel.Local, e *encoder, open func(ops engine.Ops,
 }
 
 // tokenizer finds the vocabulary of an encoder: in its file, else in one of the places of vocabularyPlaces.
-func (s *store) tokenizer(e *encoder) (*tokenizer.Tokenizer, error) {
+func (s *Store) tokenizer(e *encoder) (*tokenizer.Tokenizer, error) {
 	key := e.kind + " " + e.file.Checkpoint.Key()
 	if t, ok := s.vocabularies.Get(key); ok {
 		return t, nil
@@ -317,7 +317,7 @@ func vocabularyInside(e *encoder, file *weights.File) (*tokenizer.Tokenizer, err
 
 // vocabularyPlaces lists where a vocabulary may be, best first: beside the models under the encoder's own name or under that of its kind, in the
 // diffusers folder that the file is part of, in an installed ComfyUI.
-func (s *store) vocabularyPlaces(e *encoder) []string {
+func (s *Store) vocabularyPlaces(e *encoder) []string {
 	var out []string
 	stem := strings.TrimSuffix(filepath.Base(e.file.Checkpoint.Path), filepath.Ext(e.file.Checkpoint.Path))
 	kinds := map[string][]string{
@@ -343,8 +343,8 @@ func (s *store) vocabularyPlaces(e *encoder) []string {
 	return out
 }
 
-// clipTypes are the types that can be encoded, with the encoders that must and may be there.
-func clipTypes() map[string]struct{ must, may []string } {
+// ClipTypes are the types that can be encoded, with the encoders that must and may be there.
+func ClipTypes() map[string]struct{ must, may []string } {
 	return map[string]struct{ must, may []string }{
 		"flux":             {must: []string{"clip_l", "t5"}},
 		"sd3":              {may: []string{"clip_l", "clip_g", "t5"}},
