@@ -173,7 +173,7 @@ func (d *daemon) open(ctx context.Context) error {
 	if d.ledger != nil {
 		stock, also = d.place.Stock, d.ledger.Also
 	}
-	sc := ipc.NodeService(node.NewCatalogue(), cfg.roots(), stock, also)
+	sc := ipc.NodeService(node.AllClasses(), cfg.roots(), stock, also)
 	sc.Jobs, sc.Shelf, sc.Executors, sc.Log, sc.Meter = d.jobs, d.shelf, executors, d.log, d.meter
 	sc.Forward = true
 	if d.ledger != nil {

@@ -111,7 +111,7 @@ func localExecutor(cfg *config, log zerolog.Logger) (*ipc.Local, *node.Catalogue
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	cat := node.NewCatalogue()
+	cat := node.AllClasses()
 	runner, err := node.NewRunner(node.Config{Engine: eng, Roots: cfg.roots(), Compute: value.Compute(cfg.Compute), Catalogue: cat, WeightBytes: budget, Bounds: limits.Nodes})
 	if err != nil {
 		eng.Close()

@@ -18,7 +18,7 @@ func TestHandleLeases(t *testing.T) {
 	var passed atomic.Int64 // of the clock, nanoseconds
 	now := func() time.Time { return began.Add(time.Duration(passed.Load())) }
 	model := []node.Slot{{Name: "MODEL", Type: "MODEL"}}
-	runner, err := node.NewRunner(node.Config{Now: now, Catalogue: node.NewCatalogue(
+	runner, err := node.NewRunner(node.Config{Now: now, Catalogue: node.AllClasses(
 		node.Class{Name: "Make", Outputs: model, Run: func(*node.Call) ([]any, error) { return []any{&value.Model{Name: "m"}}, nil }},
 		node.Class{Name: "Use", Inputs: []node.Input{{Name: "model", Type: "MODEL"}}, Outputs: []node.Slot{{Name: "STRING", Type: "STRING"}}, Run: func(*node.Call) ([]any, error) {
 			return []any{"used"}, nil

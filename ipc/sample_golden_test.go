@@ -90,7 +90,7 @@ func realRig(t *testing.T, dirs ...string) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	runner, err := node.NewRunner(node.Config{Engine: eng, Roots: files.Roots{Models: dirs}})
+	runner, err := node.NewRunner(node.Config{Engine: eng, Roots: files.Roots{Models: dirs}, Catalogue: node.AllClasses()})
 	if err != nil {
 		t.Fatal(err)
 	}

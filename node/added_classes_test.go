@@ -40,7 +40,7 @@ func latentValue(samples *value.Tensor, more ...any) map[string]any {
 
 // TestLatentMath compares with the formulas, written out once more in float64.
 func TestLatentMath(t *testing.T) {
-	run, err := NewRunner(Config{})
+	run, err := NewRunner(Config{Catalogue: AllClasses()})
 	check(t, err)
 	defer run.Close()
 	a, b := ramp(1, 2, 3, 1, 2), ramp(-4, 1, 3, 1, 2)
@@ -96,7 +96,7 @@ func TestLatentMath(t *testing.T) {
 
 // TestLatentBatchKeepsPlaces: the items of both batches keep the noise that they had.
 func TestLatentBatchKeepsPlaces(t *testing.T) {
-	run, err := NewRunner(Config{})
+	run, err := NewRunner(Config{Catalogue: AllClasses()})
 	check(t, err)
 	defer run.Close()
 	o := exec(t, run, "LatentBatch", map[string]any{
@@ -112,7 +112,7 @@ func TestLatentBatchKeepsPlaces(t *testing.T) {
 }
 
 func TestImageBatchClasses(t *testing.T) {
-	run, err := NewRunner(Config{})
+	run, err := NewRunner(Config{Catalogue: AllClasses()})
 	check(t, err)
 	defer run.Close()
 	im := ramp(0, 3, 1, 2, 3)
@@ -145,9 +145,9 @@ func TestImageBatchClasses(t *testing.T) {
 
 // TestNewClassEntries pins the entries of classes that no record has, by the declarations of ComfyUI 0.8.0.
 func TestNewClassEntries(t *testing.T) {
-	cat := NewCatalogue()
+	cat := AllClasses()
 	shape := func(name string) string {
-		o := cat.Class(name).info(&files.Roots{})
+		o := cat.ObjectInfo(files.Roots{}, name)[name].(*pyjson.Object)
 		in, _ := o.Get("input_order")
 		out, _ := o.Get("output")
 		category, _ := o.Get("category")
@@ -168,7 +168,7 @@ func TestNewClassEntries(t *testing.T) {
 
 // TestAddNoise: a flow model mixes sigma*noise + (1-sigma)*latent, with the distance of the ends as sigma; nothing happens without sigmas.
 func TestAddNoise(t *testing.T) {
-	run, err := NewRunner(Config{})
+	run, err := NewRunner(Config{Catalogue: AllClasses()})
 	check(t, err)
 	defer run.Close()
 	model, noise := run.Hold(analyticModel(t), 0), exec(t, run, "RandomNoise", map[string]any{"noise_seed": 5})
@@ -203,7 +203,7 @@ func TestThreeEncoders(t *testing.T) {
 	} {
 		copyFile(t, from, filepath.Join(root, to))
 	}
-	run, err := NewRunner(Config{Engine: engineOf(t, fastOps), Roots: files.Roots{Models: []string{root}}})
+	run, err := NewRunner(Config{Engine: engineOf(t, fastOps), Roots: files.Roots{Models: []string{root}}, Catalogue: AllClasses()})
 	check(t, err)
 	defer run.Close()
 	clip := exec(t, run, "TripleCLIPLoader", map[string]any{"clip_name1": "t5.safetensors", "clip_name2": "g.safetensors", "clip_name3": "l.safetensors"})

@@ -106,7 +106,7 @@ func (c *samplerCase) samplerNode(t *testing.T, g *graphMaker, model []any) []an
 	}
 	part := strings.Split(c.Node, "/")
 	in := pyjson.NewObject()
-	k := NewCatalogue().Class(part[0])
+	k := AllClasses().Class(part[0])
 	for i := range k.Inputs { // what the key does not say has its default
 		decl := &k.Inputs[i]
 		switch preset, ok := decl.Options.Get("default"); {
@@ -194,7 +194,7 @@ func TestSamplersMatchGolden(t *testing.T) {
 		t.Fatal(err)
 	}
 	m, eng, ran, worstAt := analyticModel(t), refEngine(t), 0, map[string]float64{}
-	cat := NewCatalogue()
+	cat := AllClasses()
 	for name, text := range raw {
 		family, _, _ := strings.Cut(name, "/")
 		if family != "custom" && family != "node" {

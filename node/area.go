@@ -8,7 +8,7 @@ import (
 // areaClasses are the rows that limit a conditioning to a part of the picture.
 func areaClasses() []Class {
 	in := bareIn("conditioning", "CONDITIONING")
-	strength := number("strength", "FLOAT", "weight against other conditionings", "default", 1.0, "min", 0.0, "max", 10.0, "step", 0.01).later()
+	strength := number("strength", "FLOAT", "weight against other conditionings", "default", 1.0, "min", 0.0, "max", 10.0, "step", 0.01).asLater()
 	side := func(name string) Input {
 		return number(name, "INT", "in pixels", "default", int64(64), "min", int64(64), "max", int64(16384), "step", int64(8))
 	}

@@ -32,7 +32,7 @@ func condIn(tokens, channels int, more ...any) []any {
 
 // TestBadInputsAreRefusedInWords: every failure names the field and says what is allowed.
 func TestBadInputsAreRefusedInWords(t *testing.T) {
-	run, err := NewRunner(Config{})
+	run, err := NewRunner(Config{Catalogue: AllClasses()})
 	check(t, err)
 	pixels := run.Hold(&value.VAE{Name: value.PixelSpace, Key: value.PixelSpace, Channels: 3}, 0)
 	model := run.Hold(analyticModel(t), 0)
@@ -45,14 +45,14 @@ func TestBadInputsAreRefusedInWords(t *testing.T) {
 		want  string
 	}{
 		{"KarrasScheduler", in{"steps": int64(4), "sigma_max": 1.0, "sigma_min": 0.1, "rho": 0.0}, "rho", fault.CodeBadInput, "above 0"},
-		{"KarrasScheduler", in{"steps": int64(0), "sigma_max": 1.0, "sigma_min": 0.1, "rho": 7.0}, "steps", codeTooSmall, "min of 1"},
+		{"KarrasScheduler", in{"steps": int64(0), "sigma_max": 1.0, "sigma_min": 0.1, "rho": 7.0}, "steps", "value_smaller_than_min", "min of 1"},
 		{"ExponentialScheduler", in{"steps": int64(4), "sigma_max": 1.0, "sigma_min": 0.0}, "sigma_min", fault.CodeBadInput, "above 0"},
 		{"BetaSamplingScheduler", in{"model": model, "steps": int64(4), "alpha": 0.0, "beta": 0.6}, "alpha", fault.CodeBadInput, "above 0"},
 		{"SetFirstSigma", in{"sigmas": zeros(0), "sigma": 1.0}, "sigmas", fault.CodeBadInput, "empty"},
 		{"ManualSigmas", in{"sigmas": "1..5"}, "sigmas", fault.CodeBadInput, "not a number"},
 		{"ModelSamplingSD3", in{"model": model, "shift": 0.0}, "shift", fault.CodeBadInput, "shift"},
 		{"SamplerDPMPP_SDE", in{"eta": 1.0, "s_noise": 1.0, "r": 0.0, "noise_device": "cpu"}, "r", fault.CodeBadInput, "0.01"},
-		{"SamplerER_SDE", in{"solver_type": "RK4", "max_stage": int64(3), "eta": 1.0, "s_noise": 1.0}, "solver_type", codeNotInList, "Value not in list"},
+		{"SamplerER_SDE", in{"solver_type": "RK4", "max_stage": int64(3), "eta": 1.0, "s_noise": 1.0}, "solver_type", "value_not_in_list", "Value not in list"},
 		{"ConditioningConcat", in{"conditioning_to": condIn(3, 4), "conditioning_from": []any{}}, "conditioning_from", fault.CodeBadInput, "no entries"},
 		{"ConditioningConcat", in{"conditioning_to": condIn(3, 4), "conditioning_from": condIn(3, 5)}, "conditioning_from", fault.CodeWrongFamily, "5 channels"},
 		{"ConditioningConcat", in{"conditioning_to": condIn(3, 4, "context_len", 2.0), "conditioning_from": condIn(3, 4)}, "conditioning_to", fault.CodeWrongFamily, "ConditioningCombine"},
@@ -79,7 +79,7 @@ func TestBadInputsAreRefusedInWords(t *testing.T) {
 		{"ImageToMask", in{"image": zeros(1, 2, 2, 3), "channel": "alpha"}, "channel", fault.CodeBadInput, "no alpha"},
 		{"VAEEncodeForInpaint", in{"pixels": zeros(1, 4, 4, 3), "vae": pixels, "mask": zeros(2, 4, 4), "grow_mask_by": int64(6)}, "mask", fault.CodeBadInput, "batch of 2"},
 		{"VAEEncodeForInpaint", in{"pixels": zeros(1, 4, 4, 3), "vae": pixels, "mask": zeros(0, 4, 4), "grow_mask_by": int64(6)}, "mask", fault.CodeBadInput, "empty"},
-		{"PrimitiveFloat", in{"value": "much"}, "value", codeInvalidInput, "FLOAT"},
+		{"PrimitiveFloat", in{"value": "much"}, "value", "invalid_input_type", "FLOAT"},
 	} {
 		_, err := run.Exec(t.Context(), ExecRequest{Class: c.class, Inputs: c.in}, nil)
 		if c.want == "" {
@@ -99,10 +99,10 @@ func TestBadInputsAreRefusedInWords(t *testing.T) {
 func TestLinkedNumbersAreChecked(t *testing.T) {
 	var kept []any
 	keep := Class{Name: "Keep", Output: true, Inputs: []Input{bareIn("value", "*")}, Run: func(c *Call) ([]any, error) {
-		kept = append(kept, c.in["value"])
+		kept = append(kept, c.raw("value"))
 		return nil, nil
 	}}
-	run, err := NewRunner(Config{Catalogue: NewCatalogue(keep)})
+	run, err := NewRunner(Config{Catalogue: AllClasses(keep)})
 	check(t, err)
 	for _, c := range []struct {
 		side  int64
@@ -135,9 +135,11 @@ func TestGrowingAMaskCanBeCancelled(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	k := NewCatalogue().Class("GrowMask")
+	run, err := NewRunner(Config{Catalogue: AllClasses()})
+	check(t, err)
+	defer run.Close()
 	began := time.Now()
-	_, err := k.Run(&Call{Context: ctx, Class: k, in: map[string]any{"mask": m, "expand": int64(-16384), "tapered_corners": true}})
+	_, err = run.Exec(ctx, ExecRequest{Class: "GrowMask", Inputs: map[string]any{"mask": run.Hold(m, 0), "expand": int64(-16384), "tapered_corners": true}}, nil)
 	if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > 20*time.Second {
 		t.Errorf("got %v after %s, want the deadline soon", err, time.Since(began))
 	}

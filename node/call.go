@@ -28,6 +28,7 @@ type Call struct {
 	warnings *[]string
 }
 
+// warn adds a line to the warnings of the job: something that the user should know though the node went on.
 func (c *Call) warn(format string, args ...any) {
 	*c.warnings = append(*c.warnings, fmt.Sprintf(format, args...))
 }
@@ -82,6 +83,7 @@ func (c *Call) seed(name string) uint64 {
 	return uint64(arg[int64](c, name))
 }
 
+// float returns a FLOAT input.
 func (c *Call) float(name string) float64 {
 	switch n := c.in[name].(type) {
 	case int64:

@@ -11,7 +11,7 @@ import (
 // Compat is the ComfyUI version whose classes, texts and defaults the catalogue reproduces.
 const Compat = "0.8.0"
 
-// Catalogue is the table of node classes. It is built once by NewCatalogue and never changes; safe for concurrent use.
+// Catalogue is the table of node classes. It is built once and never changes; safe for concurrent use.
 type Catalogue struct {
 	classes map[string]*Class
 	order   []string
@@ -73,15 +73,10 @@ type Input struct {
 	Tip      string
 }
 
-// NewCatalogue builds the table. Classes in extra are added (tests); a name that is there already panics.
-func NewCatalogue(extra ...Class) *Catalogue {
+// NewCatalogue builds the table of some groups of classes; a name that comes twice panics.
+func NewCatalogue(groups ...[]Class) *Catalogue {
 	c := &Catalogue{classes: map[string]*Class{}}
-	for _, group := range [][]Class{
-		loadClasses(), ggufClasses(), textClasses(), conditioningClasses(), latentClasses(), vaeClasses(), sampleClasses(), customClasses(), modelClasses(), imageClasses(),
-		sigmaClasses(), schedulerClasses(), samplerClasses(), guidanceClasses(), modelSamplingClasses(), areaClasses(), mixClasses(), clipLayerClasses(), loraClasses(),
-		inpaintClasses(), tiledClasses(), resizeLatentClasses(), turnLatentClasses(), composeLatentClasses(), latentBatchClasses(), resizeImageClasses(), imageOpClasses(), maskClasses(), primitiveClasses(),
-		textFamilyClasses(), latentMathClasses(), imageBatchClasses(), easyCacheClasses(), extra,
-	} {
+	for _, group := range groups {
 		for i := range group {
 			k := &group[i]
 			if _, twice := c.classes[k.Name]; twice {
@@ -220,25 +215,26 @@ func (k *Class) input(name string) *Input {
 	return nil
 }
 
-// The constructors below write rows of the table. link is an input that takes a link and has an options object, bare one that has none: old classes
-// differ in that, and object_info shows it.
-
+// linkIn is an input that takes a link and has an options object. Old classes have some without one, bareIn, and
+// object_info shows the difference.
 func linkIn(name, kind, tip string) Input {
 	return Input{Name: name, Type: kind, Options: pyjson.NewObject(), Tip: tip}
 }
 
+// bareIn is an input that takes a link and has no options object.
 func bareIn(name, kind string) Input { return Input{Name: name, Type: kind} }
 
-// number is an INT or FLOAT; the rest are alternating option names and values, in order.
+// number is an INT, FLOAT or BOOLEAN; the rest are alternating option names and values, in order.
 func number(name, kind, tip string, options ...any) Input {
 	return Input{Name: name, Type: kind, Options: pyjson.NewObject(options...), Tip: tip}
 }
 
-// combo is a choice with an options object, bareCombo one without.
+// combo is a choice with an options object.
 func combo(name, tip string, choices ...string) Input {
 	return Input{Name: name, Type: "COMBO", Options: pyjson.NewObject(), Choices: choices, Tip: tip}
 }
 
+// bareCombo is a choice without an options object.
 func bareCombo(name string, choices ...string) Input {
 	return Input{Name: name, Type: "COMBO", Choices: choices}
 }
@@ -264,14 +260,14 @@ func (in Input) with(options ...any) Input {
 	return in
 }
 
-// optional marks the input as optional.
-func (in Input) optional() Input {
+// asOptional marks the input as optional.
+func (in Input) asOptional() Input {
 	in.Optional = true
 	return in
 }
 
-// later marks a required input that came after the class: workflows that lack it get its default, or its first choice.
-func (in Input) later() Input {
+// asLater marks a required input that came after the class: workflows that lack it get its default, or its first choice.
+func (in Input) asLater() Input {
 	in.Later = true
 	return in
 }

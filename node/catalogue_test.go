@@ -25,7 +25,7 @@ func order1() []string {
 }
 
 func TestCatalogueHasTheClasses(t *testing.T) {
-	cat := NewCatalogue()
+	cat := AllClasses()
 	for _, name := range order1() {
 		if cat.Class(name) == nil {
 			t.Errorf("class %s is missing", name)
@@ -54,7 +54,7 @@ func TestObjectInfoMatchesGolden(t *testing.T) {
 		t.Fatal(err)
 	}
 	classes, _ := decoded.(*pyjson.Object).Get("classes")
-	cat, compared := NewCatalogue(), 0
+	cat, compared := AllClasses(), 0
 	for _, name := range cat.Classes() {
 		want, ok := classes.(*pyjson.Object).Get(name)
 		if !ok {
@@ -128,7 +128,7 @@ func TestObjectInfoListsFiles(t *testing.T) {
 	for _, f := range []string{"unet/b.safetensors", "diffusion_models/sub/a.sft", "diffusion_models/notes.txt", "vae/ae.safetensors"} {
 		scratch.Touch(t, filepath.Join(root, f))
 	}
-	info := NewCatalogue().ObjectInfo(files.Roots{Models: []string{root}}, "UNETLoader")
+	info := AllClasses().ObjectInfo(files.Roots{Models: []string{root}}, "UNETLoader")
 	text, err := json.Marshal(info)
 	if err != nil {
 		t.Fatal(err)
@@ -149,10 +149,10 @@ func TestObjectInfoListsFiles(t *testing.T) {
 	if got := entry.UNETLoader.Input.Required.Name; !reflect.DeepEqual(got, want) {
 		t.Errorf("unet_name lists %v, want %v", got, want)
 	}
-	if got := NewCatalogue().ObjectInfo(files.Roots{}, "NoSuchClass"); len(got) != 0 {
+	if got := AllClasses().ObjectInfo(files.Roots{}, "NoSuchClass"); len(got) != 0 {
 		t.Errorf("an unknown class gives %v, want nothing", got)
 	}
-	if all := NewCatalogue().ObjectInfo(files.Roots{}, ""); !slices.Contains(order1(), "KSampler") || len(all) != len(NewCatalogue().Classes()) {
+	if all := AllClasses().ObjectInfo(files.Roots{}, ""); !slices.Contains(order1(), "KSampler") || len(all) != len(AllClasses().Classes()) {
 		t.Errorf("all classes: %d entries", len(all))
 	}
 }

@@ -43,7 +43,7 @@ func TestEveryClassHasARecordedEntry(t *testing.T) {
 	check(t, err)
 	server, _ := decoded.(*pyjson.Object).Get("classes")
 	more := openRecord(t).metadata("object_info").(*pyjson.Object)
-	cat := NewCatalogue()
+	cat := AllClasses()
 	if len(order2()) != 71 {
 		t.Errorf("the list has %d classes, want 71", len(order2()))
 	}
@@ -58,7 +58,7 @@ func TestEveryClassHasARecordedEntry(t *testing.T) {
 
 // TestCLIPSetLastLayer compares with the text encoder called directly: -1 is the last layer, -2 the one before, beyond the layers the last again.
 func TestCLIPSetLastLayer(t *testing.T) {
-	run, err := NewRunner(Config{Engine: refEngine(t), Roots: demoRoots()})
+	run, err := NewRunner(Config{Engine: refEngine(t), Roots: demoRoots(), Catalogue: AllClasses()})
 	check(t, err)
 	defer run.Close()
 	clip := exec(t, run, "CLIPLoader", map[string]any{"clip_name": "demo_clip.safetensors", "type": "stable_diffusion"})
@@ -114,7 +114,7 @@ func TestLoadImageMask(t *testing.T) {
 	}
 	save("soft.png", soft)
 	save("hard.png", hard)
-	run, err := NewRunner(Config{Roots: files.Roots{Input: dir}})
+	run, err := NewRunner(Config{Roots: files.Roots{Input: dir}, Catalogue: AllClasses()})
 	check(t, err)
 	for _, c := range []struct {
 		file, channel string

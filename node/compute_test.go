@@ -17,7 +17,7 @@ func TestDemoInBF16(t *testing.T) {
 		t.Skip("short: runs the demo model twice; the long form does it")
 	}
 	picture := func(c value.Compute) (image.Image, string) {
-		runner, err := NewRunner(Config{Engine: engineOf(t, fastOps), Roots: demoRoots(), Compute: c})
+		runner, err := NewRunner(Config{Engine: engineOf(t, fastOps), Roots: demoRoots(), Compute: c, Catalogue: AllClasses()})
 		if err != nil {
 			t.Fatal(err)
 		}

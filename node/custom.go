@@ -30,7 +30,7 @@ func customClasses() []Class {
 			Inputs: []Input{
 				linkIn("model", "MODEL", ""), combo("scheduler", "", sampling.ScheduleNames()...),
 				number("steps", "INT", "", "default", int64(20), "min", int64(1), "max", int64(10000)),
-				number("denoise", "FLOAT", "", "default", 1.0, "min", 0.0, "max", 1.0, "step", 0.01).later(),
+				number("denoise", "FLOAT", "", "default", 1.0, "min", 0.0, "max", 1.0, "step", 0.01).asLater(),
 			},
 			Outputs: slots("SIGMAS"), Run: basicScheduler,
 		},

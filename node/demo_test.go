@@ -39,7 +39,7 @@ func TestDemoDrawsTheHeart(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs a trained model in the reference engine; the long form does it")
 	}
-	runner, err := NewRunner(Config{Engine: refEngine(t), Roots: demoRoots()})
+	runner, err := NewRunner(Config{Engine: refEngine(t), Roots: demoRoots(), Catalogue: AllClasses()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +152,7 @@ func TestDemoMatchesPyTorch(t *testing.T) {
 	}
 	want := demoReference(t)
 	engine := refEngine(t)
-	runner, err := NewRunner(Config{Engine: engine, Roots: demoRoots()})
+	runner, err := NewRunner(Config{Engine: engine, Roots: demoRoots(), Catalogue: AllClasses()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -262,7 +262,7 @@ func TestSamplerCustomEqualsKSampler(t *testing.T) {
 func runGraph(t *testing.T, eng *parallel.Engine, g *graphMaker, values map[string]given) map[string]*value.Latent {
 	t.Helper()
 	got := map[string]*value.Latent{}
-	runner, err := NewRunner(Config{Engine: eng, Catalogue: NewCatalogue(giving(values, got)...)})
+	runner, err := NewRunner(Config{Engine: eng, Catalogue: AllClasses(giving(values, got)...)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -139,7 +139,7 @@ func (c *e2eCase) model(t *testing.T) *value.Model {
 func (c *e2eCase) runner(t *testing.T, eng *parallel.Engine, got map[string]*value.Latent) (*Runner, *Workflow) {
 	t.Helper()
 	g, values := c.build(t, c.model(t))
-	runner, err := NewRunner(Config{Engine: eng, Catalogue: NewCatalogue(giving(values, got)...)})
+	runner, err := NewRunner(Config{Engine: eng, Catalogue: AllClasses(giving(values, got)...)})
 	if err != nil {
 		t.Fatal(err)
 	}

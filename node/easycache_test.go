@@ -77,7 +77,7 @@ func TestCacheNodesMatchComfyUI(t *testing.T) {
 		model := g.add(c.Node, "model", g.add("TheModel"), "reuse_threshold", c.Threshold, "start_percent", c.Start, "end_percent", c.End, "verbose", true)
 		g.add("Keep", "latent", g.add("KSampler", "model", model, "positive", g.add("Plus"), "negative", g.add("Minus"), "latent_image", g.add("TheLatent"),
 			"seed", c.Seed, "steps", c.Steps, "cfg", c.CFG, "sampler_name", c.Sampler, "scheduler", c.Scheduler, "denoise", c.Denoise), "as", "output")
-		run, err := NewRunner(Config{Engine: eng, Catalogue: NewCatalogue(giving(values, got)...)})
+		run, err := NewRunner(Config{Engine: eng, Catalogue: AllClasses(giving(values, got)...)})
 		check(t, err)
 		result, err := run.Run(context.Background(), Job{ID: name, Workflow: g.workflow(t)}, nil)
 		check(t, err)
@@ -105,7 +105,7 @@ func TestCacheNodesMatchComfyUI(t *testing.T) {
 
 // TestCacheNodesHaveTheRecordedEntries compares with what ComfyUI's own classes declare.
 func TestCacheNodesHaveTheRecordedEntries(t *testing.T) {
-	record, cat := openCacheRecord(t), NewCatalogue()
+	record, cat := openCacheRecord(t), AllClasses()
 	if len(record.Info) != 2 {
 		t.Fatalf("the record has %d entries, want 2", len(record.Info))
 	}

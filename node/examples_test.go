@@ -67,7 +67,7 @@ func TestExampleShapesValidate(t *testing.T) {
 	if err != nil || len(paths) < 20 {
 		t.Fatalf("%d workflows in testdata/examples (%v)", len(paths), err)
 	}
-	cat := NewCatalogue()
+	cat := AllClasses()
 	for _, path := range paths {
 		data, err := os.ReadFile(path)
 		if err != nil {
@@ -81,7 +81,7 @@ func TestExampleShapesValidate(t *testing.T) {
 		if text := complaint(cat, madeFor(t, cat, w), w); text != "" {
 			t.Errorf("%s: %s", path, text)
 		}
-		if text := complaint(cat, files.Roots{}, w); !strings.Contains(text, codeNotInList) && !strings.Contains(text, codeCustom) {
+		if text := complaint(cat, files.Roots{}, w); !strings.Contains(text, "value_not_in_list") && !strings.Contains(text, "custom_validation_failed") {
 			t.Errorf("%s without its files: got %q, want a file that is missing", path, text)
 		}
 	}
@@ -108,7 +108,7 @@ func TestComfyUIExamplesValidate(t *testing.T) {
 	if dir == "" {
 		t.Skip("NOT RUN: PATCHBAY_COMFYUI_EXAMPLES names no folder with workflows of ComfyUI")
 	}
-	cat := NewCatalogue()
+	cat := AllClasses()
 	seen, covered, valid := 0, 0, 0
 	lacking, alone, design := map[string]int{}, map[string]int{}, map[string]int{}
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {

@@ -146,7 +146,7 @@ func drawOnce(t *testing.T, roots files.Roots, replace ...string) []byte {
 		}
 		text = strings.ReplaceAll(text, replace[i], replace[i+1])
 	}
-	runner, err := NewRunner(Config{Engine: refEngine(t), Roots: roots})
+	runner, err := NewRunner(Config{Engine: refEngine(t), Roots: roots, Catalogue: AllClasses()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,7 +190,7 @@ func TestQuantisedLoaders(t *testing.T) {
 	toGGUF(t, flux, filepath.Join(root, "unet/q8.gguf"), map[string]any{}, gguf.Q8v0, nil)
 	scratch.Write(t, filepath.Join(root, "unet/cut.gguf"), []byte("GGUF\x03\x00"))
 	scratch.Write(t, filepath.Join(root, "unet/iq.gguf"), ggufwrite.File(nil, []ggufwrite.Tensor{{Name: "a", Type: 20, Shape: []int{32}, Data: make([]byte, 18)}}))
-	runner, err := NewRunner(Config{Roots: files.Roots{Models: []string{root}}})
+	runner, err := NewRunner(Config{Roots: files.Roots{Models: []string{root}}, Catalogue: AllClasses()})
 	if err != nil {
 		t.Fatal(err)
 	}

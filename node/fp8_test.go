@@ -114,7 +114,7 @@ func TestFP8FilesDraw(t *testing.T) {
 			return engine.F32, v, 0
 		})
 	}
-	run, err := NewRunner(Config{Engine: engineOf(t, fastOps), Roots: files.Roots{Models: []string{root}}})
+	run, err := NewRunner(Config{Engine: engineOf(t, fastOps), Roots: files.Roots{Models: []string{root}}, Catalogue: AllClasses()})
 	check(t, err)
 	defer run.Close()
 	draw := func(file, dtype string) []byte {
@@ -137,7 +137,7 @@ func TestFP8FilesDraw(t *testing.T) {
 	w := demoWorkflow(t)
 	check(t, w.SetInput("1", "unet_name", "e4m3.safetensors"))
 	check(t, w.SetInput("1", "weight_dtype", "fp8_e5m2"))
-	if _, failure := Validate(NewCatalogue(), files.Roots{Models: []string{root}}, Job{Workflow: w}); failure == nil || failure.Field != "weight_dtype" {
+	if _, failure := Validate(AllClasses(), files.Roots{Models: []string{root}}, Job{Workflow: w}); failure == nil || failure.Field != "weight_dtype" {
 		t.Errorf("another fp8 format than the file's: got %v, want an error about weight_dtype", failure)
 	}
 }

@@ -28,7 +28,7 @@ func guidanceClasses() []Class {
 			Description: "Guides with two conditionings: one scale between them, one between the second and the negative.",
 			Inputs: []Input{
 				linkIn("model", "MODEL", ""), conditioning("cond1"), conditioning("cond2"), conditioning("negative"),
-				cfg("cfg_conds"), cfg("cfg_cond2_negative"), combo("style", "", "regular", "nested").later(),
+				cfg("cfg_conds"), cfg("cfg_cond2_negative"), combo("style", "", "regular", "nested").asLater(),
 			},
 			Outputs: slots("GUIDER"), Run: dualGuider,
 		},

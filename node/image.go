@@ -113,7 +113,7 @@ func checkFile(field, complaint string) func(*Job, *files.Roots, *pyjson.Object)
 	return func(job *Job, roots *files.Roots, in *pyjson.Object) (string, string) {
 		raw, _ := in.Get(field)
 		name, ok := raw.(string)
-		if _, linked := asLink(raw); linked {
+		if isLink(raw) {
 			return "", ""
 		}
 		if !ok {

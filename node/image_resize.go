@@ -30,7 +30,7 @@ func resizeImageClasses() []Class {
 			Inputs: []Input{
 				linkIn("image", "IMAGE", ""), combo("upscale_method", "", methods...),
 				number("megapixels", "FLOAT", "of 1024 x 1024", "default", 1.0, "min", 0.01, "max", 16.0, "step", 0.01),
-				number("resolution_steps", "INT", "sides become multiples of this", "default", int64(1), "min", int64(1), "max", int64(256)).later(),
+				number("resolution_steps", "INT", "sides become multiples of this", "default", int64(1), "min", int64(1), "max", int64(256)).asLater(),
 			},
 			Outputs: slots("IMAGE"), Run: imageScaleToTotal,
 		},

@@ -25,7 +25,7 @@ func inpaintClasses() []Class {
 			Description: "Encodes pictures with grey where the mask is, and keeps the mask, grown a little, with the latent.",
 			Inputs: []Input{
 				bareIn("pixels", "IMAGE"), bareIn("vae", "VAE"), bareIn("mask", "MASK"),
-				number("grow_mask_by", "INT", "in pixels", "default", int64(6), "min", int64(0), "max", int64(64), "step", int64(1)).later(),
+				number("grow_mask_by", "INT", "in pixels", "default", int64(6), "min", int64(0), "max", int64(64), "step", int64(1)).asLater(),
 			},
 			Outputs: slots("LATENT"), Run: encodeForInpaint,
 		},
@@ -33,7 +33,7 @@ func inpaintClasses() []Class {
 			Name: "InpaintModelConditioning", Module: "nodes", Category: "conditioning/inpaint", Heavy: stageVAE,
 			Inputs: []Input{
 				bareIn("positive", "CONDITIONING"), bareIn("negative", "CONDITIONING"), bareIn("vae", "VAE"), bareIn("pixels", "IMAGE"), bareIn("mask", "MASK"),
-				number("noise_mask", "BOOLEAN", "only what is inside the mask changes", "default", true).later(),
+				number("noise_mask", "BOOLEAN", "only what is inside the mask changes", "default", true).asLater(),
 			},
 			Outputs: []Slot{{"positive", "CONDITIONING"}, {"negative", "CONDITIONING"}, {"latent", "LATENT"}}, Run: inpaintConditioning,
 		},

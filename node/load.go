@@ -14,11 +14,11 @@ import (
 
 // loadClasses are the rows that name model files. They read headers only.
 func loadClasses() []Class {
-	device := bareCombo("device", "default", "cpu").with("advanced", true).optional()
+	device := bareCombo("device", "default", "cpu").with("advanced", true).asOptional()
 	return []Class{
 		{
 			Name: "UNETLoader", Display: "Load Diffusion Model", Module: "nodes", Category: "advanced/loaders", Heavy: stageLoad,
-			Inputs:  []Input{fileIn("unet_name", files.KindDiffusion), bareCombo("weight_dtype", "default", "fp8_e4m3fn", "fp8_e4m3fn_fast", "fp8_e5m2").later()},
+			Inputs:  []Input{fileIn("unet_name", files.KindDiffusion), bareCombo("weight_dtype", "default", "fp8_e4m3fn", "fp8_e4m3fn_fast", "fp8_e5m2").asLater()},
 			Outputs: slots("MODEL"), Check: checkPrecision, Run: loadUNET, Change: modelChange(files.KindDiffusion, "unet_name"),
 		},
 		{
@@ -32,7 +32,7 @@ func loadClasses() []Class {
 		},
 		{
 			Name: "CLIPLoader", Display: "Load CLIP", Module: "nodes", Category: "advanced/loaders", Heavy: stageLoad,
-			Inputs:  []Input{fileIn("clip_name", files.KindText), clipTypeInput().later(), device},
+			Inputs:  []Input{fileIn("clip_name", files.KindText), clipTypeInput().asLater(), device},
 			Outputs: slots("CLIP"), Check: checkClipType, Run: func(c *Call) ([]any, error) { return loadCLIP(c, c.str("type"), "clip_name") }, Change: modelChange(files.KindText, "clip_name"),
 		},
 		{

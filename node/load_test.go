@@ -67,7 +67,7 @@ func TestCheckpointLoaderDrawsTheSamePicture(t *testing.T) {
 	}
 	draw := func(w *Workflow, roots files.Roots) []byte {
 		t.Helper()
-		runner, err := NewRunner(Config{Engine: refEngine(t), Roots: roots})
+		runner, err := NewRunner(Config{Engine: refEngine(t), Roots: roots, Catalogue: AllClasses()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -104,7 +104,7 @@ func TestLoadersRefuseOtherKinds(t *testing.T) {
 	copyFile(t, "text_encoders/demo_t5.safetensors", filepath.Join(root, "text_encoders/t5.safetensors"))
 	copyFile(t, "text_encoders/demo_t5.safetensors", filepath.Join(root, "vae/t5.safetensors"))
 	scratch.Write(t, filepath.Join(root, "vae/broken.safetensors"), []byte("\x10\x00\x00\x00\x00\x00\x00\x00{\"a\": "))
-	runner, err := NewRunner(Config{Roots: files.Roots{Models: []string{root}}})
+	runner, err := NewRunner(Config{Roots: files.Roots{Models: []string{root}}, Catalogue: AllClasses()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,10 +121,10 @@ func TestLoadersRefuseOtherKinds(t *testing.T) {
 		"clip twice":      {"DualCLIPLoader", dual("clip.safetensors", "clip2.safetensors"), fault.CodeWrongFamily, "type", "clip_l"},
 		"t5 as vae":       {"VAELoader", map[string]any{"vae_name": "t5.safetensors"}, fault.CodeWrongFamily, "vae_name", "T5"},
 		"broken":          {"VAELoader", map[string]any{"vae_name": "broken.safetensors"}, fault.CodeBadCheckpoint, "vae_name", "broken.safetensors"},
-		"weight type":     {"UNETLoader", map[string]any{"unet_name": "ae.safetensors", "weight_dtype": "fp8_e5m2"}, codeCustom, "weight_dtype", "default"},
-		"type not known":  {"CLIPLoader", map[string]any{"clip_name": "t5.safetensors", "type": "wan"}, codeCustom, "type", "pixart"},
+		"weight type":     {"UNETLoader", map[string]any{"unet_name": "ae.safetensors", "weight_dtype": "fp8_e5m2"}, "custom_validation_failed", "weight_dtype", "default"},
+		"type not known":  {"CLIPLoader", map[string]any{"clip_name": "t5.safetensors", "type": "wan"}, "custom_validation_failed", "type", "pixart"},
 		"sd1 without l":   {"CLIPLoader", map[string]any{"clip_name": "t5.safetensors", "type": "stable_diffusion"}, fault.CodeWrongFamily, "type", "clip_l"},
-		"name not listed": {"VAELoader", map[string]any{"vae_name": "../vae/t5.safetensors"}, codeNotInList, "vae_name", "t5.safetensors"},
+		"name not listed": {"VAELoader", map[string]any{"vae_name": "../vae/t5.safetensors"}, "value_not_in_list", "vae_name", "t5.safetensors"},
 	} {
 		_, err := runner.Exec(context.Background(), ExecRequest{Class: c.class, Inputs: c.inputs}, nil)
 		var f *fault.Failure
@@ -139,7 +139,7 @@ func TestMissingTokenizerNamesAllPlaces(t *testing.T) {
 	for _, f := range []string{"clip", "t5"} {
 		copyFile(t, "text_encoders/demo_"+f+".safetensors", filepath.Join(root, "text_encoders/demo_"+f+".safetensors"))
 	}
-	runner, err := NewRunner(Config{Roots: files.Roots{Models: []string{root}, ComfyUI: "/somewhere/ComfyUI"}})
+	runner, err := NewRunner(Config{Roots: files.Roots{Models: []string{root}, ComfyUI: "/somewhere/ComfyUI"}, Catalogue: AllClasses()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +161,7 @@ func TestWrongVAEIsFoundBeforeSampling(t *testing.T) {
 	if err := w.SetInput("4", "vae_name", value.PixelSpace); err != nil {
 		t.Fatal(err)
 	}
-	runner, err := NewRunner(Config{Engine: refEngine(t), Roots: demoRoots()})
+	runner, err := NewRunner(Config{Engine: refEngine(t), Roots: demoRoots(), Catalogue: AllClasses()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +181,7 @@ func TestChangedModelFileIsReadAgain(t *testing.T) {
 	root := t.TempDir()
 	path := filepath.Join(root, "vae/ae.safetensors")
 	copyFile(t, "vae/demo_ae.safetensors", path)
-	runner, err := NewRunner(Config{Catalogue: NewCatalogue(sink()), Roots: files.Roots{Models: []string{root}}})
+	runner, err := NewRunner(Config{Catalogue: AllClasses(sink()), Roots: files.Roots{Models: []string{root}}})
 	if err != nil {
 		t.Fatal(err)
 	}

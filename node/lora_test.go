@@ -131,7 +131,7 @@ func newLoraBench(t *testing.T, roots files.Roots, cfg parallel.Config, weightBy
 		return nil, nil
 	}}
 	b.engine = e
-	if b.Runner, err = NewRunner(Config{Engine: e, Roots: roots, Catalogue: NewCatalogue(keep), WeightBytes: weightBytes}); err != nil {
+	if b.Runner, err = NewRunner(Config{Engine: e, Roots: roots, Catalogue: AllClasses(keep), WeightBytes: weightBytes}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(b.Close)

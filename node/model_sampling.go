@@ -29,7 +29,7 @@ func modelSamplingClasses() []Class {
 			NewStyle: true, Experimental: true, Description: "Lets grey parts of a noise mask change later in the run than white ones.",
 			Inputs: []Input{
 				linkIn("model", "MODEL", ""),
-				number("strength", "FLOAT", "below 1 blends with the mask as it is", "default", 1.0, "min", 0.0, "max", 1.0, "step", 0.01).optional(),
+				number("strength", "FLOAT", "below 1 blends with the mask as it is", "default", 1.0, "min", 0.0, "max", 1.0, "step", 0.01).asOptional(),
 			},
 			Outputs: slots("MODEL"), Run: func(c *Call) ([]any, error) {
 				m, strength := *arg[*value.Model](c, "model"), float32(1)

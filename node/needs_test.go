@@ -24,7 +24,7 @@ func TestStockTellsFilesApart(t *testing.T) {
 		t.Fatal(fail)
 	}
 	stock := files.NewStock(files.Roots{Models: []string{root}})
-	needs := Needs(NewCatalogue(), stock, Job{Workflow: w})
+	needs := Needs(AllClasses(), stock, Job{Workflow: w})
 	var names []string
 	for _, f := range needs {
 		names = append(names, f.Name)
@@ -66,12 +66,12 @@ func TestNeedsLeavesOut(t *testing.T) {
 	}
 	stock := files.NewStock(files.Roots{Input: dir})
 	job := Job{Workflow: w, Inputs: map[string][]byte{"sent.png": []byte("y")}}
-	got := Needs(NewCatalogue(), stock, job)
+	got := Needs(AllClasses(), stock, job)
 	if len(got) != 1 || got[0].Name != "here.png" || got[0].Shared() || got[0].Bytes != 1 || stock.Lacks(got) != nil {
 		t.Errorf("got %+v, %v; want here.png alone", got, stock.Lacks(got))
 	}
 	job.Targets = []string{"4"}
-	if got := Needs(NewCatalogue(), stock, job); len(got) != 0 {
+	if got := Needs(AllClasses(), stock, job); len(got) != 0 {
 		t.Errorf("got %+v for a target that needs nothing from here", got)
 	}
 }

@@ -211,7 +211,7 @@ func caseBound(in *pyjson.Object) float64 {
 
 // TestNodesEqualComfyUI runs every recorded call of ComfyUI's classes that needs no device through the one-node door.
 func TestNodesEqualComfyUI(t *testing.T) {
-	run, err := NewRunner(Config{})
+	run, err := NewRunner(Config{Catalogue: AllClasses()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,7 +246,7 @@ func TestAutoencoderNodesEqualComfyUI(t *testing.T) {
 	}
 	root := t.TempDir()
 	writeGolden(t, "vae-kl", filepath.Join(root, "vae", "kl.safetensors"))
-	run, err := NewRunner(Config{Engine: engineOf(t, fastOps), Roots: files.Roots{Models: []string{root}}})
+	run, err := NewRunner(Config{Engine: engineOf(t, fastOps), Roots: files.Roots{Models: []string{root}}, Catalogue: AllClasses()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -370,7 +370,7 @@ func (r record) inpaintCase(run *Runner, c recordedCall) {
 
 // TestObjectInfoMatchesComfyUI compares the entries of classes that the recorded server file lacks.
 func TestObjectInfoMatchesComfyUI(t *testing.T) {
-	entries, cat := openRecord(t).metadata("object_info").(*pyjson.Object), NewCatalogue()
+	entries, cat := openRecord(t).metadata("object_info").(*pyjson.Object), AllClasses()
 	for _, name := range entries.Keys() {
 		k := cat.Class(name)
 		if k == nil {

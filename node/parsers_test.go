@@ -19,7 +19,7 @@ func TestParsersUnderTheHammer(t *testing.T) {
 
 // workflowTarget: what was read is written in a form that is read as the same, and validated without falling over.
 func workflowTarget() *hammer.Target[*Workflow] {
-	cat := NewCatalogue()
+	cat := AllClasses()
 	t := &hammer.Target[*Workflow]{
 		Name: "FuzzWorkflowJSON",
 		Parse: func(in hammer.Input) (*Workflow, error) {

@@ -21,7 +21,7 @@ func TestExactPlansDrawTheSamePicture(t *testing.T) {
 	if testing.Short() {
 		plans = plans[len(plans)-2:]
 	}
-	runner, err := NewRunner(Config{Engine: engineOf(t, fastOps), Roots: demoRoots()})
+	runner, err := NewRunner(Config{Engine: engineOf(t, fastOps), Roots: demoRoots(), Catalogue: AllClasses()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func TestExactPlansDrawTheSamePicture(t *testing.T) {
 
 // TestRefusedPlansComeFirst: a plan that the model cannot run is refused before any node, also when the loader's value is cached.
 func TestRefusedPlansComeFirst(t *testing.T) {
-	runner, err := NewRunner(Config{Engine: engineOf(t, fastOps), Roots: demoRoots()})
+	runner, err := NewRunner(Config{Engine: engineOf(t, fastOps), Roots: demoRoots(), Catalogue: AllClasses()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,21 +21,21 @@ import (
 
 // fakeCatalogue is the real catalogue with functions that compute nothing, so that order, events and caches can be compared with the recorded server.
 func fakeCatalogue() *Catalogue {
-	c := NewCatalogue()
+	c := AllClasses()
 	returns := func(name string, values ...any) {
-		c.classes[name].Run = func(*Call) ([]any, error) { return values, nil }
-		c.classes[name].Change, c.classes[name].Check = nil, nil
+		c.Class(name).Run = func(*Call) ([]any, error) { return values, nil }
+		c.Class(name).Change, c.Class(name).Check = nil, nil
 	}
 	returns("UNETLoader", &value.Model{Name: "m"})
 	returns("CLIPLoader", &value.Clip{Name: "c"})
 	returns("VAELoader", &value.VAE{Name: "v"})
-	c.classes["VAELoader"].Inputs[0].Choices = []string{"taef1", value.PixelSpace}
+	c.Class("VAELoader").Inputs[0].Choices = []string{"taef1", value.PixelSpace}
 	returns("CLIPTextEncode", value.Conditioning{{MaskStrength: 1}})
-	c.classes["VAEDecode"].Run = func(call *Call) ([]any, error) {
+	c.Class("VAEDecode").Run = func(call *Call) ([]any, error) {
 		b := arg[*value.Latent](call, "samples").Samples.B
 		return []any{&picture.Image{B: b, Y: 2, X: 2, C: 3, Data: make([]float32, b*12)}}, nil
 	}
-	c.classes["KSampler"].Run = func(call *Call) ([]any, error) {
+	c.Class("KSampler").Run = func(call *Call) ([]any, error) {
 		n := call.integer("steps")
 		for i := range n {
 			if err := reportProgress(call, &value.Model{}, parallel.Progress{Step: i + 1, Steps: n}); err != nil {
@@ -249,7 +249,7 @@ func sink() Class {
 
 func TestPanicOfANodeFailsTheJobOnly(t *testing.T) {
 	bad := true
-	cat := NewCatalogue(sink(), Class{Name: "Boom", Outputs: slots("INT"), Fresh: true, Run: func(*Call) ([]any, error) {
+	cat := AllClasses(sink(), Class{Name: "Boom", Outputs: slots("INT"), Fresh: true, Run: func(*Call) ([]any, error) {
 		if bad {
 			panic("the node is broken")
 		}
@@ -273,7 +273,7 @@ func TestPanicOfANodeFailsTheJobOnly(t *testing.T) {
 
 func TestCancelStopsARunningNode(t *testing.T) {
 	started := make(chan struct{})
-	cat := NewCatalogue(sink(), Class{Name: "Slow", Outputs: slots("INT"), Run: func(c *Call) ([]any, error) {
+	cat := AllClasses(sink(), Class{Name: "Slow", Outputs: slots("INT"), Run: func(c *Call) ([]any, error) {
 		close(started)
 		<-c.Context.Done()
 		return nil, c.Context.Err()
@@ -322,7 +322,7 @@ func TestCancelInsideTheSampler(t *testing.T) {
 
 func TestErrorsNameNodeAndField(t *testing.T) {
 	roots := serverRoots(t)
-	runner, err := NewRunner(Config{Roots: roots})
+	runner, err := NewRunner(Config{Roots: roots, Catalogue: AllClasses()})
 	if err != nil {
 		t.Fatal(err)
 	}

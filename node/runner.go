@@ -23,7 +23,7 @@ type Config struct {
 	Roots  files.Roots
 	// Compute is the type of the denoise loop's activations; empty: f32.
 	Compute value.Compute
-	// Catalogue of classes; nil: NewCatalogue().
+	// Catalogue of classes that workflows may use; it must be given.
 	Catalogue *Catalogue
 	// CacheBytes bounds cached values of nodes on the host; 0: 2 GiB.
 	CacheBytes int64
@@ -64,7 +64,7 @@ func NewRunner(cfg Config) (*Runner, error) {
 		return v
 	}
 	if cfg.Catalogue == nil {
-		cfg.Catalogue = NewCatalogue()
+		return nil, fmt.Errorf("node runner: no catalogue of classes")
 	}
 	if cfg.Now == nil {
 		cfg.Now = time.Now

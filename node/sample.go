@@ -124,7 +124,7 @@ func runSampling(c *Call, req *parallel.Request, m *value.Model, source *value.L
 		return nil, nil, err
 	}
 	result.Stats.Model = m.Name
-	c.sampled(result.Stats, seconds(began))
+	c.sampled(result.Stats, time.Since(began).Seconds())
 	m.Format.FromModel(result.Latent.Data)
 	if err := value.Finite(result.Latent.Data); err != nil {
 		return nil, nil, fault.New(fault.CodeBadInput, "the %s sampler gave no usable latent (%v); other schedulers or fewer changes to sigmas may help", req.Sampler, err)

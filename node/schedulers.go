@@ -54,7 +54,7 @@ func schedulerClasses() []Class {
 		row("SDTurboScheduler", func(c *Call) ([]float32, error) {
 			return sampling.SDTurbo(arg[*value.Model](c, "model").Sampling, c.whole("steps"), c.decimal("denoise"))
 		}, model, number("steps", "INT", "", "default", int64(1), "min", int64(1), "max", int64(10)),
-			number("denoise", "FLOAT", "", "default", 1.0, "min", int64(0), "max", 1.0, "step", 0.01).later()),
+			number("denoise", "FLOAT", "", "default", 1.0, "min", int64(0), "max", 1.0, "step", 0.01).asLater()),
 	}
 }
 

@@ -35,7 +35,7 @@ func sigmaModels(t *testing.T) map[string]*value.Model {
 func TestSigmaNodesMatchGolden(t *testing.T) {
 	var raw map[string]json.RawMessage
 	check(t, golden.JSON("sigmas.json", &raw))
-	run, err := NewRunner(Config{})
+	run, err := NewRunner(Config{Catalogue: AllClasses()})
 	check(t, err)
 	models, ran := sigmaModels(t), map[string]int{}
 	lists := func(text json.RawMessage) (out [][]float32) {
@@ -80,7 +80,7 @@ func TestSigmaNodesMatchGolden(t *testing.T) {
 				in[name] = v
 			}
 		}
-		if k := NewCatalogue().Class(class).input("sigmas"); k != nil && k.Type == "SIGMAS" {
+		if k := AllClasses().Class(class).input("sigmas"); k != nil && k.Type == "SIGMAS" {
 			in["sigmas"] = value.NewTensor(base, len(base))
 		}
 		out, err := run.Exec(t.Context(), ExecRequest{Class: class, Inputs: in}, nil)

@@ -13,7 +13,7 @@ import (
 // countingGraph returns a runner whose Count node tells how often it ran.
 func countingRunner(t *testing.T, runs *int) *Runner {
 	t.Helper()
-	r, err := NewRunner(Config{Catalogue: NewCatalogue(sink(), Class{
+	r, err := NewRunner(Config{Catalogue: AllClasses(sink(), Class{
 		Name: "Count", Inputs: []Input{number("n", "INT", "")}, Outputs: slots("INT"),
 		Run: func(c *Call) ([]any, error) { *runs++; return []any{int64(c.integer("n"))}, nil },
 	})})
@@ -51,7 +51,7 @@ func TestSignatureFollowsContentNotIDs(t *testing.T) {
 }
 
 func TestMetadataIsLeftOutWhenAsked(t *testing.T) {
-	r, err := NewRunner(Config{})
+	r, err := NewRunner(Config{Catalogue: AllClasses()})
 	if err != nil {
 		t.Fatal(err)
 	}

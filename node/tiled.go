@@ -13,9 +13,9 @@ func tiledClasses() []Class {
 	tile := func(step int64) []Input {
 		return []Input{
 			number("tile_size", "INT", "in pixels", "default", int64(512), "min", int64(64), "max", int64(4096), "step", step),
-			number("overlap", "INT", "in pixels", "default", int64(64), "min", int64(0), "max", int64(4096), "step", int64(32)).later(),
-			number("temporal_size", "INT", "for video autoencoders only", "default", int64(64), "min", int64(8), "max", int64(4096), "step", int64(4)).later(),
-			number("temporal_overlap", "INT", "for video autoencoders only", "default", int64(8), "min", int64(4), "max", int64(4096), "step", int64(4)).later(),
+			number("overlap", "INT", "in pixels", "default", int64(64), "min", int64(0), "max", int64(4096), "step", int64(32)).asLater(),
+			number("temporal_size", "INT", "for video autoencoders only", "default", int64(64), "min", int64(8), "max", int64(4096), "step", int64(4)).asLater(),
+			number("temporal_overlap", "INT", "for video autoencoders only", "default", int64(8), "min", int64(4), "max", int64(4096), "step", int64(4)).asLater(),
 		}
 	}
 	return []Class{

@@ -74,7 +74,7 @@ func TestValidationMatchesGolden(t *testing.T) {
 	if err := golden.JSON("server/validation.json", &file); err != nil {
 		t.Fatal(err)
 	}
-	roots, cat := serverRoots(t), NewCatalogue()
+	roots, cat := serverRoots(t), AllClasses()
 	exact, deviating, elsewhere := 0, 0, 0
 	for _, c := range file.Cases {
 		if isBodyCase(c.Name) {
@@ -243,7 +243,7 @@ func TestValidateTellsTheCycle(t *testing.T) {
 	if f != nil {
 		t.Fatal(f)
 	}
-	cat := NewCatalogue(Class{Name: "Sink", Output: true, Inputs: []Input{bareIn("value", "CONDITIONING")}})
+	cat := AllClasses(Class{Name: "Sink", Output: true, Inputs: []Input{bareIn("value", "CONDITIONING")}})
 	_, failure := Validate(cat, files.Roots{}, Job{Workflow: w})
 	if failure == nil || failure.NodeErrors["a"] == nil {
 		t.Fatalf("got %+v, want a dependency cycle at node a", failure)
@@ -259,7 +259,7 @@ func TestValidateRefusesPrefixesOutsideBeforeWork(t *testing.T) {
 	if f != nil {
 		t.Fatal(f)
 	}
-	_, failure := Validate(NewCatalogue(), files.Roots{}, Job{Workflow: w, Inputs: map[string][]byte{"a.png": {1}}})
+	_, failure := Validate(AllClasses(), files.Roots{}, Job{Workflow: w, Inputs: map[string][]byte{"a.png": {1}}})
 	if failure == nil || failure.Node != "2" || failure.Field != "filename_prefix" {
 		t.Errorf("got %+v, want an error about filename_prefix of node 2", failure)
 	}

@@ -162,6 +162,12 @@ type link struct {
 	slot int
 }
 
+// isLink reports whether a value is a link.
+func isLink(v any) bool {
+	_, ok := asLink(v)
+	return ok
+}
+
 // asLink tells whether a value is a link as ComfyUI's executor recognises one: [string, integer]. Validate has refused every other list.
 func asLink(v any) (link, bool) {
 	l, ok := v.([]any)

@@ -18,7 +18,7 @@ var update = flag.Bool("update", false, "write the generated parts of README.md"
 // nodeTable lists the classes of the catalogue by the first word of their category.
 func nodeTable(t *testing.T) string {
 	t.Helper()
-	cat := node.NewCatalogue()
+	cat := node.AllClasses()
 	groups := map[string][]string{}
 	for _, name := range cat.Classes() {
 		info, ok := cat.ObjectInfo(files.Roots{}, name)[name].(*pyjson.Object)

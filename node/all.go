@@ -1,0 +1,14 @@
+package node
+
+// AllClasses builds the table of all classes. Those in extra are added (tests); a name that is there already panics.
+func AllClasses(extra ...Class) *Catalogue {
+	return NewCatalogue(
+		loadClasses(), ggufClasses(), textClasses(), conditioningClasses(), latentClasses(), vaeClasses(),
+		sampleClasses(), customClasses(), modelClasses(), imageClasses(), sigmaClasses(), schedulerClasses(),
+		samplerClasses(), guidanceClasses(), modelSamplingClasses(), areaClasses(), mixClasses(), clipLayerClasses(),
+		loraClasses(), inpaintClasses(), tiledClasses(), resizeLatentClasses(), turnLatentClasses(),
+		composeLatentClasses(), latentBatchClasses(), resizeImageClasses(), imageOpClasses(), maskClasses(),
+		primitiveClasses(), textFamilyClasses(), latentMathClasses(), imageBatchClasses(), easyCacheClasses(),
+		extra,
+	)
+}
