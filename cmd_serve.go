@@ -20,6 +20,7 @@ import (
 	"patchbay/ipc"
 	"patchbay/node"
 	"patchbay/node/files"
+	"patchbay/node/graph"
 )
 
 func serveCmd() *cobra.Command {
@@ -136,7 +137,7 @@ func (d *daemon) open(ctx context.Context) error {
 	}
 	d.owner = owner
 	nc := ipc.NATSConfig{URL: url, Access: access, Version: semantic(version), Log: d.log, Stats: func() any { return d.meter.Stats() }, Owner: owner, Facts: map[string]string{
-		"devices": cfg.Devices, "workers": fmt.Sprint(cfg.Workers), "comfy_compat": node.Compat, "protocol": "v1",
+		"devices": cfg.Devices, "workers": fmt.Sprint(cfg.Workers), "comfy_compat": graph.Compat, "protocol": "v1",
 	}, Bulk: new(collector).ease}
 	if d.embedded != nil {
 		nc.Listens, nc.InProcess = d.embedded.Listens, d.embedded.InProcess()

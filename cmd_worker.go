@@ -16,6 +16,7 @@ import (
 
 	"patchbay/ipc"
 	"patchbay/node"
+	"patchbay/node/graph"
 	"patchbay/node/value"
 	"patchbay/parallel"
 )
@@ -91,7 +92,7 @@ func frameFiles(cmd *cobra.Command) (io.ReadCloser, io.Writer, error) {
 }
 
 // localExecutor makes the engine, the runner and the executor on them. The function gives them back.
-func localExecutor(cfg *config, log zerolog.Logger) (*ipc.Local, *node.Catalogue, func(), error) {
+func localExecutor(cfg *config, log zerolog.Logger) (*ipc.Local, *graph.Catalogue, func(), error) {
 	budget, err := parseBytes(cfg.Memory)
 	if err != nil {
 		return nil, nil, nil, err
@@ -112,7 +113,7 @@ func localExecutor(cfg *config, log zerolog.Logger) (*ipc.Local, *node.Catalogue
 		return nil, nil, nil, err
 	}
 	cat := node.AllClasses()
-	runner, err := node.NewRunner(node.Config{Engine: eng, Roots: cfg.roots(), Compute: value.Compute(cfg.Compute), Catalogue: cat, WeightBytes: budget, Bounds: limits.Nodes})
+	runner, err := graph.NewRunner(graph.Config{Engine: eng, Roots: cfg.roots(), Compute: value.Compute(cfg.Compute), Catalogue: cat, WeightBytes: budget, Bounds: limits.Nodes})
 	if err != nil {
 		eng.Close()
 		return nil, nil, nil, err

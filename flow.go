@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"patchbay/ipc"
-	"patchbay/node"
+	"patchbay/node/graph"
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
 )
@@ -21,7 +21,7 @@ const maxFlowFile = 64 << 20
 
 // readFlow reads a workflow from a JSON file, from the PNG that ComfyUI or this program has saved, or from in for "-". JSON may be a graph in API
 // format, ComfyUI's POST /prompt body or our own envelope.
-func readFlow(path string, in io.Reader) (*ipc.RunRequest, *node.Workflow, error) {
+func readFlow(path string, in io.Reader) (*ipc.RunRequest, *graph.Workflow, error) {
 	bad := func(err error) error { return &exitError{exitBadInput, fmt.Errorf("%s: %w", path, err)} }
 	data, err := readAll(path, in)
 	if err != nil {
@@ -85,7 +85,7 @@ func sortedKeys[T any](m map[string]T) []string {
 }
 
 // setInputs applies --set id.field=value: the value gets the type of the literal that it replaces. The id may hold dots, the field may not.
-func setInputs(w *node.Workflow, sets []string) error {
+func setInputs(w *graph.Workflow, sets []string) error {
 	for _, s := range sets {
 		if err := setInput(w, s); err != nil {
 			return &exitError{exitBadInput, fmt.Errorf("--set %s: %w", s, err)}
@@ -94,7 +94,7 @@ func setInputs(w *node.Workflow, sets []string) error {
 	return nil
 }
 
-func setInput(w *node.Workflow, set string) error {
+func setInput(w *graph.Workflow, set string) error {
 	path, text, ok := strings.Cut(set, "=")
 	dot := strings.LastIndexByte(path, '.')
 	if !ok || dot < 1 || dot == len(path)-1 {
@@ -113,7 +113,7 @@ func setInput(w *node.Workflow, set string) error {
 }
 
 // missingInput says what there is instead.
-func missingInput(w *node.Workflow, id, field string) error {
+func missingInput(w *graph.Workflow, id, field string) error {
 	if w.Class(id) == "" {
 		var have []string
 		for _, n := range w.IDs() {

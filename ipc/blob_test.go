@@ -67,7 +67,7 @@ func TestTensorsInChunks(t *testing.T) {
 	if got := out.Outputs[0].([]any); len(got) != 40 || !bytes.Equal(got[39].(*Tensor).Data, noise(300<<10)) {
 		t.Errorf("got %d tensors", len(got))
 	}
-	_, col, end := runJob(t, c, &RunRequest{Workflow: graph("Picture 9000000"), Inputs: map[string][]byte{"a": noise(10 << 20)}})
+	_, col, end := runJob(t, c, &RunRequest{Workflow: nodesOf("Picture 9000000"), Inputs: map[string][]byte{"a": noise(10 << 20)}})
 	if end.Type != EventSuccess || len(col.Files) != 1 || !bytes.Equal(col.Files[0].Data, fakePicture("1", 9000000).Data) {
 		t.Errorf("got %+v and %d files", end, len(col.Files))
 	}

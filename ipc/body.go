@@ -13,8 +13,8 @@ import (
 
 	"github.com/oklog/ulid/v2"
 
-	"patchbay/node"
 	"patchbay/node/fault"
+	"patchbay/node/graph"
 	"patchbay/node/pyjson"
 )
 
@@ -23,12 +23,12 @@ const emptyBodyHint = "the body is empty; pass the workflow as an argument, or u
 
 // ParseRun reads the body of run or submit in any of three shapes: our envelope {workflow, ...}, ComfyUI's POST /prompt body {prompt, ...}, or a
 // bare API-format graph, in which every value has a class_type. It fills the id if there is none.
-func ParseRun(o *pyjson.Object) (*RunRequest, *node.Workflow, *Error) {
+func ParseRun(o *pyjson.Object) (*RunRequest, *graph.Workflow, *Error) {
 	return parseRun(o, DefaultLimits())
 }
 
 // parseRun is ParseRun with limits of its own for a workflow that is JSON text.
-func parseRun(o *pyjson.Object, lim Limits) (*RunRequest, *node.Workflow, *Error) {
+func parseRun(o *pyjson.Object, lim Limits) (*RunRequest, *graph.Workflow, *Error) {
 	req := &RunRequest{}
 	var err error
 	switch {
@@ -71,11 +71,11 @@ func parseRun(o *pyjson.Object, lim Limits) (*RunRequest, *node.Workflow, *Error
 }
 
 // parseWorkflow takes a graph as a map or as JSON text.
-func parseWorkflow(v any) (*node.Workflow, *fault.Failure) {
+func parseWorkflow(v any) (*graph.Workflow, *fault.Failure) {
 	return parseWorkflowWithin(v, DefaultLimits())
 }
 
-func parseWorkflowWithin(v any, lim Limits) (*node.Workflow, *fault.Failure) {
+func parseWorkflowWithin(v any, lim Limits) (*graph.Workflow, *fault.Failure) {
 	var text []byte
 	switch x := v.(type) {
 	case string:
@@ -83,12 +83,12 @@ func parseWorkflowWithin(v any, lim Limits) (*node.Workflow, *fault.Failure) {
 	case []byte:
 		text = x
 	default:
-		return node.ParseWorkflow(v)
+		return graph.ParseWorkflow(v)
 	}
 	if err := Guard(text, JSON, lim); err != nil {
 		return nil, &fault.Failure{Code: fault.CodeInvalidPrompt, Message: "workflow text was refused", Details: err.Error()}
 	}
-	return node.ParseWorkflowJSON(text)
+	return graph.ParseWorkflowJSON(text)
 }
 
 // bindComfy reads the body of ComfyUI's POST /prompt.
@@ -199,7 +199,7 @@ func validID(s string) bool {
 }
 
 // hashOf identifies what a request asks for: two requests of one id with the same hash are the same request.
-func hashOf(req *RunRequest, w *node.Workflow) string {
+func hashOf(req *RunRequest, w *graph.Workflow) string {
 	c := *req
 	c.ID, c.Workflow, c.Client, c.Tied, c.Front, c.Preview, c.Priority, c.Attempt, c.Inputs = "", string(w.JSON()), nil, false, false, false, "", 0, nil
 	c.DeadlineMS, c.QueueTTLMS = 0, 0 // when it is to be done is not what is asked for

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"patchbay/node"
+	"patchbay/node/graph"
 	"patchbay/node/pyjson"
 )
 
@@ -14,7 +14,7 @@ type Bounds struct {
 	Frame   int // bytes of a request on socket and stdio. 0: 256 MiB
 	Depth   int // nested lists and maps. 0: 64
 	Values  int // values in all, keys included. 0: 262144
-	Nodes   node.Bounds
+	Nodes   graph.Bounds
 }
 
 // orPreset fills in what is 0.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"patchbay/node"
+	"patchbay/node/graph"
 	"patchbay/node/pyjson"
 )
 
@@ -28,7 +28,7 @@ func boundedRig(t *testing.T) (*rig, map[string]Client) {
 		t.Fatal(err)
 	}
 	r := newRig(t, JobsConfig{MaxQueued: 3, MaxPerClient: 2}, ShelfConfig{})
-	r.svc.cfg.Bounds = Bounds{Message: 16384, Frame: 16384, Depth: 16, Values: 500, Nodes: node.Bounds{Pixels: 1 << 16, Steps: 50}}.orPreset()
+	r.svc.cfg.Bounds = Bounds{Message: 16384, Frame: 16384, Depth: 16, Values: 500, Nodes: graph.Bounds{Pixels: 1 << 16, Steps: 50}}.orPreset()
 	serveNATS(t, n, r)
 	nc, err := DialNATS(e.URL())
 	if err != nil {
@@ -126,7 +126,7 @@ func TestBoundsOfTheQueue(t *testing.T) {
 	for name, c := range clients {
 		ctx := within(t, 20*time.Second)
 		send := func(id string, client any) error {
-			_, err := Submit(ctx, c, &RunRequest{ID: id + name, Workflow: graph("Wait 20000"), Client: client})
+			_, err := Submit(ctx, c, &RunRequest{ID: id + name, Workflow: nodesOf("Wait 20000"), Client: client})
 			return err
 		}
 		if err := errors.Join(send("a1", "ann"), send("a2", pyjson.NewObject("id", "ann"))); err != nil {
@@ -176,7 +176,7 @@ func TestUsersCannotHideBehindNames(t *testing.T) {
 	errs := make(chan error, 20)
 	for i := range cap(errs) {
 		go func() {
-			_, err := Submit(within(t, 10*time.Second), alice, &RunRequest{Workflow: graph("Wait 20000"), Client: fmt.Sprint("somebody-", i)})
+			_, err := Submit(within(t, 10*time.Second), alice, &RunRequest{Workflow: nodesOf("Wait 20000"), Client: fmt.Sprint("somebody-", i)})
 			errs <- err
 		}()
 	}
@@ -194,7 +194,7 @@ func TestUsersCannotHideBehindNames(t *testing.T) {
 	if taken != 3 {
 		t.Errorf("%d jobs of alice were taken, want 3", taken)
 	}
-	if _, err := Submit(within(t, 5*time.Second), g.client(t, "bob"), &RunRequest{Workflow: graph("Picture 1"), Client: "alice"}); err != nil {
+	if _, err := Submit(within(t, 5*time.Second), g.client(t, "bob"), &RunRequest{Workflow: nodesOf("Picture 1"), Client: "alice"}); err != nil {
 		t.Errorf("bob, who calls himself alice: %v", err)
 	}
 }

@@ -108,7 +108,7 @@ func TestInputsAndPicturesThroughSharedMemory(t *testing.T) {
 	}
 	before := openFDs(t)
 	for range 3 {
-		_, col, end := runJob(t, c, &RunRequest{Workflow: graph("Picture 3000000"), Inputs: map[string][]byte{"a.png": noise(2 << 20)}})
+		_, col, end := runJob(t, c, &RunRequest{Workflow: nodesOf("Picture 3000000"), Inputs: map[string][]byte{"a.png": noise(2 << 20)}})
 		if end.Type != EventSuccess || len(col.Files) != 1 || !bytes.Equal(col.Files[0].Data, fakePicture("1", 3000000).Data) {
 			t.Fatalf("got %+v and %d files", end, len(col.Files))
 		}

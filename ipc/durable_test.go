@@ -64,7 +64,7 @@ func TestDurableJobsAreTakenOnceByTwoDaemons(t *testing.T) {
 	ctx := within(t, 20*time.Second)
 	const jobs = 60
 	for i := range jobs {
-		mustCreate(t, a, &RunRequest{ID: fmt.Sprint("j", i), Workflow: graph("Step 1")})
+		mustCreate(t, a, &RunRequest{ID: fmt.Sprint("j", i), Workflow: nodesOf("Step 1")})
 	}
 	if _, created, err := b.Create(ctx, &RunRequest{ID: "j0"}, "hash"); created || err != nil {
 		t.Errorf("the same job once more: %v %v", created, err)

@@ -42,7 +42,7 @@ func BenchmarkEvent(b *testing.B) {
 	for b.Loop() {
 		began := time.Now()
 		sink := Sink{Event: func(ev Event) { j.Append(ctx, rec.Job, -1, ev) }, Preview: func(string, []byte) {}}
-		if _, err := child.Run(ctx, Task{Req: &RunRequest{ID: NewJobID(), Workflow: graph("Step 1000")}, Attempt: 1}, sink); err != nil {
+		if _, err := child.Run(ctx, Task{Req: &RunRequest{ID: NewJobID(), Workflow: nodesOf("Step 1000")}, Attempt: 1}, sink); err != nil {
 			b.Fatal(err)
 		}
 		each = time.Since(began) / steps

@@ -16,9 +16,9 @@ import (
 	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
-	"patchbay/node"
 	"patchbay/node/fault"
 	"patchbay/node/files"
+	"patchbay/node/graph"
 	"patchbay/node/pyjson"
 )
 
@@ -135,7 +135,7 @@ func (f *fake) Free(_ context.Context, req *FreeRequest) (*FreeReply, error) {
 func fakeService() ServiceConfig {
 	classes := " Wait Step Picture Panic Die Hang Fail "
 	return ServiceConfig{
-		Validate: func(_ *RunRequest, w *node.Workflow) (map[string]any, error) {
+		Validate: func(_ *RunRequest, w *graph.Workflow) (map[string]any, error) {
 			for _, id := range w.IDs() {
 				if !strings.Contains(classes, " "+w.Class(id)+" ") {
 					return nil, &fault.Failure{
@@ -197,8 +197,8 @@ func newRig(t testing.TB, jc JobsConfig, sc ShelfConfig, executors ...Executor) 
 	return &rig{jobs: jobs, svc: svc, shelf: shelf}
 }
 
-// graph makes a workflow {"1": {class_type, inputs {n}}, ...} from "Wait 20", "Picture 10".
-func graph(nodes ...string) *pyjson.Object {
+// nodesOf makes a workflow {"1": {class_type, inputs {n}}, ...} from "Wait 20", "Picture 10".
+func nodesOf(nodes ...string) *pyjson.Object {
 	o := pyjson.NewObject()
 	for i, n := range nodes {
 		class, num, _ := strings.Cut(n, " ")

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"patchbay/node"
+	"patchbay/node/graph"
 	"patchbay/node/pyjson"
 	"patchbay/node/value"
 )
@@ -17,10 +18,10 @@ func TestHandleLeases(t *testing.T) {
 	began := time.Now()
 	var passed atomic.Int64 // of the clock, nanoseconds
 	now := func() time.Time { return began.Add(time.Duration(passed.Load())) }
-	model := []node.Slot{{Name: "MODEL", Type: "MODEL"}}
-	runner, err := node.NewRunner(node.Config{Now: now, Catalogue: node.AllClasses(
-		node.Class{Name: "Make", Outputs: model, Run: func(*node.Call) ([]any, error) { return []any{&value.Model{Name: "m"}}, nil }},
-		node.Class{Name: "Use", Inputs: []node.Input{{Name: "model", Type: "MODEL"}}, Outputs: []node.Slot{{Name: "STRING", Type: "STRING"}}, Run: func(*node.Call) ([]any, error) {
+	model := []graph.Slot{{Name: "MODEL", Type: "MODEL"}}
+	runner, err := graph.NewRunner(graph.Config{Now: now, Catalogue: node.AllClasses(
+		graph.Class{Name: "Make", Outputs: model, Run: func(*graph.Call) ([]any, error) { return []any{&value.Model{Name: "m"}}, nil }},
+		graph.Class{Name: "Use", Inputs: []graph.Input{{Name: "model", Type: "MODEL"}}, Outputs: []graph.Slot{{Name: "STRING", Type: "STRING"}}, Run: func(*graph.Call) ([]any, error) {
 			return []any{"used"}, nil
 		}},
 	)})

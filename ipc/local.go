@@ -4,8 +4,8 @@ import (
 	"context"
 	"time"
 
-	"patchbay/node"
 	"patchbay/node/files"
+	"patchbay/node/graph"
 	"patchbay/node/pyjson"
 	"patchbay/node/value"
 	"patchbay/parallel"
@@ -14,11 +14,11 @@ import (
 // Local is the Executor of a worker: jobs run in this process, on the devices of a node.Runner.
 type Local struct {
 	name   string
-	runner *node.Runner
+	runner *graph.Runner
 }
 
 // NewLocal returns an executor on a runner, which stays the caller's.
-func NewLocal(name string, runner *node.Runner) *Local { return &Local{name, runner} }
+func NewLocal(name string, runner *graph.Runner) *Local { return &Local{name, runner} }
 
 // Name implements Executor.
 func (l *Local) Name() string { return l.name }
@@ -32,7 +32,7 @@ func (l *Local) Run(ctx context.Context, task Task, sink Sink) (*Outcome, error)
 	if fail != nil {
 		return nil, fail
 	}
-	res, err := l.runner.Run(ctx, nodeJob(task.Req, w), func(ev node.Event) {
+	res, err := l.runner.Run(ctx, nodeJob(task.Req, w), func(ev graph.Event) {
 		switch {
 		case ev.Type == "preview":
 			sink.Preview(ev.Node, ev.Blob)
@@ -53,8 +53,8 @@ func (l *Local) Run(ctx context.Context, task Task, sink Sink) (*Outcome, error)
 }
 
 // nodeJob is a request as package node takes it.
-func nodeJob(req *RunRequest, w *node.Workflow) node.Job {
-	job := node.Job{
+func nodeJob(req *RunRequest, w *graph.Workflow) graph.Job {
+	job := graph.Job{
 		ID: req.ID, Workflow: w, Targets: req.Targets, Inputs: req.Inputs, Plan: req.Plan, Preview: req.Preview, NoMetadata: req.NoMetadata,
 		Profile: req.Profile,
 	}
@@ -84,7 +84,7 @@ func listsFiles(ui any) bool {
 	return false
 }
 
-func metricsOf(r *node.Result) map[string]any {
+func metricsOf(r *graph.Result) map[string]any {
 	stats := []any{}
 	for _, s := range r.Stats {
 		stats = append(stats, statsOf(s))
@@ -96,7 +96,7 @@ func metricsOf(r *node.Result) map[string]any {
 	return out
 }
 
-func timingsOf(t node.Timings) map[string]any {
+func timingsOf(t graph.Timings) map[string]any {
 	steps := t.Steps
 	if steps == nil {
 		steps = []float64{}
@@ -122,7 +122,7 @@ func (l *Local) Exec(ctx context.Context, req *ExecRequest) (*ExecReply, error) 
 			inputs[k] = toNode(v)
 		}
 	}
-	res, err := l.runner.Exec(ctx, node.ExecRequest{
+	res, err := l.runner.Exec(ctx, graph.ExecRequest{
 		Class: req.Class, Inputs: inputs, Want: req.Want, Files: req.Files, Lease: time.Duration(req.LeaseMS) * time.Millisecond, Plan: req.Plan,
 	}, nil)
 	if err != nil {
@@ -175,7 +175,7 @@ func toNode(v any) any {
 	case *pyjson.Object:
 		if id, ok := x.Get(handleKey); ok {
 			s, _ := id.(string)
-			return node.Handle{ID: s}
+			return graph.Handle{ID: s}
 		}
 		out := pyjson.NewObject()
 		for _, k := range x.Keys() {
@@ -192,7 +192,7 @@ func fromNode(v any) any {
 	switch x := v.(type) {
 	case *value.Tensor:
 		return &Tensor{DType: x.DType, Shape: x.Shape, Data: x.Data}
-	case node.Handle:
+	case graph.Handle:
 		return pyjson.NewObject(handleKey, x.ID, "type", x.Type, "expires", x.Expires.UnixMilli())
 	case []any:
 		out := make([]any, len(x))
@@ -213,15 +213,15 @@ func fromNode(v any) any {
 
 // NodeService fills in how a Service answers from a catalogue and folders: Validate, Needs, Describe and Models. stock, which knows the files of the roots,
 // is only needed where jobs are shared with other daemons; also returns the names of model files that those have. Both may be nil.
-func NodeService(cat *node.Catalogue, roots files.Roots, stock *files.Stock, also func(kind string) []string) ServiceConfig {
+func NodeService(cat *graph.Catalogue, roots files.Roots, stock *files.Stock, also func(kind string) []string) ServiceConfig {
 	every := roots
 	every.Also = also
 	sc := ServiceConfig{
-		Validate: func(req *RunRequest, w *node.Workflow) (map[string]any, error) {
+		Validate: func(req *RunRequest, w *graph.Workflow) (map[string]any, error) {
 			if _, err := parallel.ParsePlan(req.Plan); err != nil {
 				return nil, Errorf(ErrBadRequest, "field plan: %v", err)
 			}
-			outputs, failure := node.Validate(cat, every, nodeJob(req, w))
+			outputs, failure := graph.Validate(cat, every, nodeJob(req, w))
 			switch {
 			case failure == nil:
 				return nil, nil
@@ -240,8 +240,8 @@ func NodeService(cat *node.Catalogue, roots files.Roots, stock *files.Stock, als
 		},
 	}
 	if stock != nil {
-		sc.Needs = func(req *RunRequest, w *node.Workflow) []files.NeededFile {
-			return node.Needs(cat, stock, nodeJob(req, w))
+		sc.Needs = func(req *RunRequest, w *graph.Workflow) []files.NeededFile {
+			return graph.Needs(cat, stock, nodeJob(req, w))
 		}
 	}
 	return sc

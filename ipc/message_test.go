@@ -66,7 +66,7 @@ func TestBindChecksRanges(t *testing.T) {
 }
 
 func TestParseRunShapes(t *testing.T) {
-	g := graph("Wait 1", "Picture 5")
+	g := nodesOf("Wait 1", "Picture 5")
 	for name, body := range map[string]*pyjson.Object{
 		"envelope":      pyjson.NewObject("id", "j1", "workflow", g),
 		"envelope text": pyjson.NewObject("id", "j1", "workflow", `{"1":{"class_type":"Wait","inputs":{"n":1}},"2":{"class_type":"Picture","inputs":{"n":5}}}`),
@@ -95,7 +95,7 @@ func TestParseRunShapes(t *testing.T) {
 }
 
 func TestParseRunRefuses(t *testing.T) {
-	g := graph("Wait 1")
+	g := nodesOf("Wait 1")
 	for name, c := range map[string]struct {
 		body *pyjson.Object
 		code string
@@ -227,7 +227,7 @@ func TestSameFilesSameJob(t *testing.T) {
 		files[name] = []byte(name)
 	}
 	hash := func(files map[string][]byte) string {
-		req, w, fault := ParseRun(pyjson.NewObject("workflow", graph("Wait 1"), "id", "j"))
+		req, w, fault := ParseRun(pyjson.NewObject("workflow", nodesOf("Wait 1"), "id", "j"))
 		if fault != nil {
 			t.Fatal(fault)
 		}
@@ -251,7 +251,7 @@ func TestSameFilesSameJob(t *testing.T) {
 func TestOtherTimesSameJob(t *testing.T) {
 	hash := func(workflow string, fields ...any) string {
 		t.Helper()
-		req, w, fault := ParseRun(pyjson.NewObject(append([]any{"workflow", graph(workflow), "id", "j"}, fields...)...))
+		req, w, fault := ParseRun(pyjson.NewObject(append([]any{"workflow", nodesOf(workflow), "id", "j"}, fields...)...))
 		if fault != nil {
 			t.Fatal(fault)
 		}

@@ -82,7 +82,7 @@ func TestRunOverNATS(t *testing.T) {
 	r := newNATSRig(t)
 	c := r.client(t)
 	for _, size := range []int{100, 2 << 20} {
-		evs, col, end := runJob(t, c, &RunRequest{Workflow: graph("Step 2", "Picture "+text(size))})
+		evs, col, end := runJob(t, c, &RunRequest{Workflow: nodesOf("Step 2", "Picture "+text(size))})
 		want := "queued execution_start executing progress progress executing executed metrics execution_success"
 		if got := strings.Join(types(evs), " "); got != want {
 			t.Errorf("got events %s, want %s", got, want)
@@ -92,7 +92,7 @@ func TestRunOverNATS(t *testing.T) {
 		}
 	}
 	ctx := within(t, 5*time.Second)
-	rec, err := Submit(ctx, c, &RunRequest{ID: "s1", Workflow: graph("Picture 5")})
+	rec, err := Submit(ctx, c, &RunRequest{ID: "s1", Workflow: nodesOf("Picture 5")})
 	if err != nil || rec.Job != "s1" {
 		t.Fatal(err)
 	}
@@ -225,7 +225,7 @@ func TestEventsAndPreviewsOnSubjects(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := r.client(t)
-	if _, err := Submit(within(t, 5*time.Second), c, &RunRequest{ID: "j1", Preview: true, Workflow: graph("Step 1", "Wait 20")}); err != nil {
+	if _, err := Submit(within(t, 5*time.Second), c, &RunRequest{ID: "j1", Preview: true, Workflow: nodesOf("Step 1", "Wait 20")}); err != nil {
 		t.Fatal(err)
 	}
 	var got []string
@@ -259,7 +259,7 @@ func TestTiedRunOnNATS(t *testing.T) {
 			t.Fatal(err)
 		}
 		id := map[bool]string{true: "tied", false: "free"}[tied]
-		if _, err := c.Ask(within(t, time.Second), VerbRun, "", &RunRequest{ID: id, Tied: tied, Workflow: graph("Wait 1200")}); err != nil {
+		if _, err := c.Ask(within(t, time.Second), VerbRun, "", &RunRequest{ID: id, Tied: tied, Workflow: nodesOf("Wait 1200")}); err != nil {
 			t.Fatal(err)
 		}
 		waitState(t, r.jobs, id, Running)
@@ -281,7 +281,7 @@ func TestTwoDaemonsOnOneServer(t *testing.T) {
 	owned := [2]int{}
 	for i := range 20 {
 		id := "t" + text(i)
-		if _, err := Submit(ctx, c, &RunRequest{ID: id, Workflow: graph("Wait 1")}); err != nil {
+		if _, err := Submit(ctx, c, &RunRequest{ID: id, Workflow: nodesOf("Wait 1")}); err != nil {
 			t.Fatal(err)
 		}
 		if r.svc.Owns(id) {
@@ -312,7 +312,7 @@ func TestNoDaemon(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Submit(within(t, 5*time.Second), c, &RunRequest{Workflow: graph("Wait 1")}); !errors.Is(err, ErrNoDaemon) {
+	if _, err := Submit(within(t, 5*time.Second), c, &RunRequest{Workflow: nodesOf("Wait 1")}); !errors.Is(err, ErrNoDaemon) {
 		t.Errorf("no service: %v", err)
 	}
 	_ = c.Close()

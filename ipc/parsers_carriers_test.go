@@ -63,8 +63,8 @@ func frameSeeds(tb testing.TB) []hammer.Input {
 	picture := map[string]*Ref{refKey: {Kind: RefShm, Bytes: 4, FD: 1, Offset: 8}}
 	var out []hammer.Input
 	for verb, body := range map[string]any{
-		VerbRun:      &RunRequest{ID: "j", Workflow: graph("Wait 1"), Inputs: map[string][]byte{"a.png": []byte("abc")}, Priority: "high", QueueTTLMS: 5},
-		VerbSubmit:   map[string]any{"workflow": graph("Picture 3"), "inputs": map[string]any{"a.png": picture}},
+		VerbRun:      &RunRequest{ID: "j", Workflow: nodesOf("Wait 1"), Inputs: map[string][]byte{"a.png": []byte("abc")}, Priority: "high", QueueTTLMS: 5},
+		VerbSubmit:   map[string]any{"workflow": nodesOf("Picture 3"), "inputs": map[string]any{"a.png": picture}},
 		VerbStatus:   jobRequest{Job: "j", Follow: true, From: 3, Outputs: true},
 		VerbJobs:     jobsRequest{State: "done", Limit: 7},
 		VerbCancel:   jobRequest{Job: "j"},

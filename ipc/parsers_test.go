@@ -12,7 +12,7 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
-	"patchbay/node"
+	"patchbay/node/graph"
 	"patchbay/node/pyjson"
 	"patchbay/tests/hammer"
 )
@@ -157,7 +157,7 @@ func checkDecoded(in hammer.Input, o *pyjson.Object, refused error) error {
 type parsedRun struct {
 	body *pyjson.Object
 	req  *RunRequest
-	w    *node.Workflow
+	w    *graph.Workflow
 }
 
 // messagesTarget: a request for a job is the same job in the other encoding. The flag means JSON.

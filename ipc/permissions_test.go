@@ -253,11 +253,11 @@ func TestEveryActionOfEveryRole(t *testing.T) {
 		c := g.client(t, user)
 		ctx := within(t, 20*time.Second)
 		id := "run-" + user
-		end, err := Run(ctx, c, &RunRequest{ID: id, Workflow: graph("Step 2", "Picture 2000000"), Preview: true, Inputs: map[string][]byte{"big": make([]byte, 3<<20)}}, &Collector{})
+		end, err := Run(ctx, c, &RunRequest{ID: id, Workflow: nodesOf("Step 2", "Picture 2000000"), Preview: true, Inputs: map[string][]byte{"big": make([]byte, 3<<20)}}, &Collector{})
 		if err != nil || end == nil || end.Type != EventSuccess {
 			t.Fatalf("%s: run: %+v, %v", user, end, err)
 		}
-		if _, err := Submit(ctx, c, &RunRequest{ID: "wait-" + user, Workflow: graph("Wait 20000")}); err != nil {
+		if _, err := Submit(ctx, c, &RunRequest{ID: "wait-" + user, Workflow: nodesOf("Wait 20000")}); err != nil {
 			t.Errorf("%s: submit: %v", user, err)
 		}
 		if _, _, err := Cancel(ctx, c, "wait-"+user); err != nil {

@@ -16,6 +16,7 @@ import (
 	"patchbay/models/weights/goldenweights"
 	"patchbay/node"
 	"patchbay/node/files"
+	"patchbay/node/graph"
 	"patchbay/node/value"
 	"patchbay/parallel"
 	"patchbay/tests/golden"
@@ -90,7 +91,7 @@ func realRig(t *testing.T, dirs ...string) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	runner, err := node.NewRunner(node.Config{Engine: eng, Roots: files.Roots{Models: dirs}, Catalogue: node.AllClasses()})
+	runner, err := graph.NewRunner(graph.Config{Engine: eng, Roots: files.Roots{Models: dirs}, Catalogue: node.AllClasses()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -258,7 +258,7 @@ func TestSampleIsAJob(t *testing.T) {
 		if err != nil || len(list) != 1 || list[0].Job != "s2" || counts[Running] != 1 {
 			t.Errorf("jobs: got %+v, %v, %v", list, counts, err)
 		}
-		if _, err := Submit(ctx, other, &RunRequest{ID: "s2", Workflow: graph("Wait 1")}); code(err) != ErrDuplicate {
+		if _, err := Submit(ctx, other, &RunRequest{ID: "s2", Workflow: nodesOf("Wait 1")}); code(err) != ErrDuplicate {
 			t.Errorf("a job of that id: got %v", err)
 		}
 		if did, _, err := Cancel(context.WithoutCancel(ctx), other, "s2"); !did || err != nil {
@@ -271,7 +271,7 @@ func TestSampleIsAJob(t *testing.T) {
 	if err := Retry(ctx, other, "s2"); err == nil {
 		t.Error("a sample was retried")
 	}
-	_, _, end = runJob(t, c, &RunRequest{ID: "job", Workflow: graph("Wait 1")})
+	_, _, end = runJob(t, c, &RunRequest{ID: "job", Workflow: nodesOf("Wait 1")})
 	q = smallSample("euler")
 	if q.ID = "job"; end.Type != EventSuccess {
 		t.Fatal(end)

@@ -10,8 +10,8 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"patchbay/node"
 	"patchbay/node/files"
+	"patchbay/node/graph"
 	"patchbay/node/pyjson"
 )
 
@@ -22,9 +22,9 @@ type ServiceConfig struct {
 	Executors []Executor
 	// Validate refuses a workflow that cannot run; it must not touch a device. Where some outputs can run and others cannot, it returns ComfyUI's
 	// node_errors of the others and no error.
-	Validate func(req *RunRequest, w *node.Workflow) (map[string]any, error)
+	Validate func(req *RunRequest, w *graph.Workflow) (map[string]any, error)
 	// Needs lists the files that a validated workflow reads; nil: nobody asks.
-	Needs func(req *RunRequest, w *node.Workflow) []files.NeededFile
+	Needs func(req *RunRequest, w *graph.Workflow) []files.NeededFile
 	// Describe returns object_info entries of one class, or of all for "". An unknown class gives an empty map.
 	Describe func(class string) map[string]any
 	// Models returns the model files by kind of folder.

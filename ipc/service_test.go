@@ -71,7 +71,7 @@ func TestRunOverFrames(t *testing.T) {
 		if i == 4 {
 			c.enc = JSON
 		}
-		evs, col, end := runJob(t, c, &RunRequest{Workflow: graph("Step 3", "Picture "+strconv.Itoa(size))})
+		evs, col, end := runJob(t, c, &RunRequest{Workflow: nodesOf("Step 3", "Picture "+strconv.Itoa(size))})
 		want := "queued execution_start executing progress progress progress executing executed metrics execution_success"
 		if got := strings.Join(types(evs), " "); got != want {
 			t.Errorf("%d bytes: got events %s, want %s", size, got, want)
@@ -116,7 +116,7 @@ func TestRefusals(t *testing.T) {
 		{VerbRun, nil, ErrEmptyBody, "--force-stdin"},
 		{VerbSubmit, nil, ErrEmptyBody, "--force-stdin"},
 		{VerbExec, nil, ErrEmptyBody, "empty"},
-		{VerbRun, graph("Nope"), ErrBadWorkflow, "Nope does not exist"},
+		{VerbRun, nodesOf("Nope"), ErrBadWorkflow, "Nope does not exist"},
 		{VerbRun, map[string]any{"x": 1}, ErrBadRequest, "workflow"},
 		{VerbStatus, map[string]any{"job": "none"}, ErrNoJob, "none"},
 		{VerbStatus, nil, ErrBadRequest, "field job"},
@@ -135,12 +135,12 @@ func TestRefusals(t *testing.T) {
 		}
 	}
 	for i := range 2 { // one runs (soon), one waits
-		if _, err := Submit(ctx, c, &RunRequest{ID: "q" + strconv.Itoa(i), Workflow: graph("Wait 300")}); err != nil {
+		if _, err := Submit(ctx, c, &RunRequest{ID: "q" + strconv.Itoa(i), Workflow: nodesOf("Wait 300")}); err != nil {
 			t.Fatal(err)
 		}
 		waitState(t, r.jobs, "q0", Running)
 	}
-	if e := ask(VerbSubmit, &RunRequest{ID: "q3", Workflow: graph("Wait 1")}); e.Code != ErrQueueFull || e.RetryAfterMS == 0 || !e.Retryable {
+	if e := ask(VerbSubmit, &RunRequest{ID: "q3", Workflow: nodesOf("Wait 1")}); e.Code != ErrQueueFull || e.RetryAfterMS == 0 || !e.Retryable {
 		t.Errorf("a full queue: got %+v", e)
 	}
 }
@@ -209,10 +209,10 @@ func TestTiedRunEndsWithItsConnection(t *testing.T) {
 	r := newRig(t, JobsConfig{}, ShelfConfig{})
 	c := dialRig(t, r)
 	ctx := within(t, 10*time.Second)
-	if _, err := Submit(ctx, c, &RunRequest{ID: "sub", Workflow: graph("Wait 200")}); err != nil {
+	if _, err := Submit(ctx, c, &RunRequest{ID: "sub", Workflow: nodesOf("Wait 200")}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Ask(ctx, VerbRun, "", &RunRequest{ID: "tied", Workflow: graph("Wait 60000")}); err != nil {
+	if _, err := c.Ask(ctx, VerbRun, "", &RunRequest{ID: "tied", Workflow: nodesOf("Wait 60000")}); err != nil {
 		t.Fatal(err)
 	}
 	waitState(t, r.jobs, "tied", Running)
@@ -229,7 +229,7 @@ func TestCancelQueuedAndRunning(t *testing.T) {
 	c := dialRig(t, r)
 	ctx := within(t, 10*time.Second)
 	for _, id := range []string{"a", "b"} {
-		if _, err := Submit(ctx, c, &RunRequest{ID: id, Workflow: graph("Wait 60000")}); err != nil {
+		if _, err := Submit(ctx, c, &RunRequest{ID: id, Workflow: nodesOf("Wait 60000")}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -256,24 +256,24 @@ func TestCancelQueuedAndRunning(t *testing.T) {
 func TestFailureDeadlineExpiryPanic(t *testing.T) {
 	r := newRig(t, JobsConfig{}, ShelfConfig{})
 	c := dialRig(t, r)
-	_, _, end := runJob(t, c, &RunRequest{Workflow: graph("Fail")})
+	_, _, end := runJob(t, c, &RunRequest{Workflow: nodesOf("Fail")})
 	if end.Type != EventError || end.Error.Code != ErrOutOfMemory || end.Error.Node != "1" || end.Data["exception_type"] != fault.CodeOutOfMemory {
 		t.Errorf("failure: %+v %+v", end, end.Error)
 	}
-	_, _, end = runJob(t, c, &RunRequest{Workflow: graph("Panic")})
+	_, _, end = runJob(t, c, &RunRequest{Workflow: nodesOf("Panic")})
 	if end.Type != EventError || end.Error.Code != ErrInternal || len(end.Error.Trace) == 0 || !strings.Contains(end.Error.Message, "the fake panics") {
 		t.Errorf("panic: %+v", end.Error)
 	}
-	_, _, end = runJob(t, c, &RunRequest{Workflow: graph("Wait 60000"), DeadlineMS: 50})
+	_, _, end = runJob(t, c, &RunRequest{Workflow: nodesOf("Wait 60000"), DeadlineMS: 50})
 	if end.Type != EventError || end.Error.Code != ErrDeadline {
 		t.Errorf("deadline: %+v", end.Error)
 	}
 	ctx := within(t, 10*time.Second)
-	if _, err := Submit(ctx, c, &RunRequest{ID: "long", Workflow: graph("Wait 600")}); err != nil {
+	if _, err := Submit(ctx, c, &RunRequest{ID: "long", Workflow: nodesOf("Wait 600")}); err != nil {
 		t.Fatal(err)
 	}
 	waitState(t, r.jobs, "long", Running)
-	_, _, end = runJob(t, c, &RunRequest{Workflow: graph("Wait 1"), QueueTTLMS: 20})
+	_, _, end = runJob(t, c, &RunRequest{Workflow: nodesOf("Wait 1"), QueueTTLMS: 20})
 	if end.Type != EventExpired || end.Error.Code != ErrExpired {
 		t.Errorf("expiry: %+v", end)
 	}
@@ -283,7 +283,7 @@ func TestIdempotentJobs(t *testing.T) {
 	r := newRig(t, JobsConfig{}, ShelfConfig{})
 	c := dialRig(t, r)
 	ctx := within(t, 10*time.Second)
-	req := &RunRequest{ID: "same", Workflow: graph("Wait 50", "Picture 9")}
+	req := &RunRequest{ID: "same", Workflow: nodesOf("Wait 50", "Picture 9")}
 	var wg sync.WaitGroup
 	for range 5 {
 		wg.Go(func() {
@@ -299,7 +299,7 @@ func TestIdempotentJobs(t *testing.T) {
 	if err != nil || rec.Attempt != 1 || rec.State != Done {
 		t.Errorf("got %+v, %v", rec, err)
 	}
-	_, err = Submit(ctx, c, &RunRequest{ID: "same", Workflow: graph("Wait 51")})
+	_, err = Submit(ctx, c, &RunRequest{ID: "same", Workflow: nodesOf("Wait 51")})
 	var e *Error
 	if !errors.As(err, &e) || e.Code != ErrDuplicate {
 		t.Errorf("the same id with another body: %v", err)
@@ -315,7 +315,7 @@ func TestFilesAreNamedAfterTheJobIsDone(t *testing.T) {
 	out := filepath.Join(dir, "out")
 	r := newRig(t, JobsConfig{Keep: 1}, ShelfConfig{Stage: filepath.Join(out, ".stage"), Output: out})
 	c := dialRig(t, r)
-	evs, col, _ := runJob(t, c, &RunRequest{ID: "one", Workflow: graph("Picture 100", "Picture 700000")})
+	evs, col, _ := runJob(t, c, &RunRequest{ID: "one", Workflow: nodesOf("Picture 100", "Picture 700000")})
 	if len(col.Files) != 2 {
 		t.Fatalf("got %d files", len(col.Files))
 	}
@@ -352,7 +352,7 @@ func TestFilesAreNamedAfterTheJobIsDone(t *testing.T) {
 	if _, err = Fetch(within(t, 5*time.Second), c, "one"); !errors.As(err, &e) || e.Code != ErrExpired {
 		t.Errorf("fetch of a file that was changed: %v", err)
 	}
-	runJob(t, c, &RunRequest{ID: "two", Workflow: graph("Picture 1")})
+	runJob(t, c, &RunRequest{ID: "two", Workflow: nodesOf("Picture 1")})
 	if _, err := Status(within(t, 5*time.Second), c, "one"); !errors.As(err, &e) || e.Code != ErrNoJob {
 		t.Errorf("a job beyond Keep: %v", err)
 	}
@@ -408,7 +408,7 @@ func TestPreviewsOnlyWhenAsked(t *testing.T) {
 			}
 			n++
 		}}
-		if _, err := Run(within(t, 5*time.Second), c, &RunRequest{Preview: want, Workflow: graph("Step 3", "Wait 100", "Step 1", "Wait 100")}, col); err != nil {
+		if _, err := Run(within(t, 5*time.Second), c, &RunRequest{Preview: want, Workflow: nodesOf("Step 3", "Wait 100", "Step 1", "Wait 100")}, col); err != nil {
 			t.Fatal(err)
 		}
 		if (n > 0) != want {

@@ -50,7 +50,7 @@ func TestSocket(t *testing.T) {
 	}
 	defer b.Close()
 	for _, c := range []Client{a, b} {
-		if _, col, end := runJob(t, c, &RunRequest{Workflow: graph("Picture 600000")}); end.Type != EventSuccess || len(col.Files) != 1 {
+		if _, col, end := runJob(t, c, &RunRequest{Workflow: nodesOf("Picture 600000")}); end.Type != EventSuccess || len(col.Files) != 1 {
 			t.Errorf("got %+v", end)
 		}
 	}

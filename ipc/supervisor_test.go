@@ -36,7 +36,7 @@ func childRig(t testing.TB, tune func(*ChildConfig)) (*rig, *Child) {
 func TestWorkerRunsJobs(t *testing.T) {
 	r, child := childRig(t, nil)
 	c := dialRig(t, r)
-	evs, col, end := runJob(t, c, &RunRequest{Workflow: graph("Step 2", "Picture 900000"), Preview: true})
+	evs, col, end := runJob(t, c, &RunRequest{Workflow: nodesOf("Step 2", "Picture 900000"), Preview: true})
 	want := "queued execution_start executing progress progress executing executed metrics execution_success"
 	if got := strings.Join(types(evs), " "); got != want {
 		t.Errorf("got events %s, want %s", got, want)
@@ -45,11 +45,11 @@ func TestWorkerRunsJobs(t *testing.T) {
 		t.Errorf("ended with %+v and %d files", end, len(col.Files))
 	}
 	pid := child.PID()
-	_, _, end = runJob(t, c, &RunRequest{Workflow: graph("Fail")})
+	_, _, end = runJob(t, c, &RunRequest{Workflow: nodesOf("Fail")})
 	if end.Error == nil || end.Error.Code != ErrOutOfMemory || end.Error.Node != "1" {
 		t.Errorf("a failure in the worker: %+v", end.Error)
 	}
-	_, _, end = runJob(t, c, &RunRequest{Workflow: graph("Panic")})
+	_, _, end = runJob(t, c, &RunRequest{Workflow: nodesOf("Panic")})
 	if end.Error == nil || end.Error.Code != ErrInternal || child.PID() != pid {
 		t.Errorf("a panic in the worker: %+v; worker %d, was %d", end.Error, child.PID(), pid)
 	}
@@ -62,7 +62,7 @@ func TestALaterAttemptRunsAnew(t *testing.T) {
 	if err := child.Ready(ctx); err != nil {
 		t.Fatal(err)
 	}
-	req := &RunRequest{ID: "again", Workflow: graph("Wait 300", "Picture 3")}
+	req := &RunRequest{ID: "again", Workflow: nodesOf("Wait 300", "Picture 3")}
 	first, cancel := context.WithCancel(ctx)
 	_, err := child.Run(first, Task{req, 1}, Sink{Event: func(Event) { cancel() }})
 	if code(err) != ErrCancelled {
@@ -83,7 +83,7 @@ func TestJobIsRetriedWhenItsWorkerDies(t *testing.T) {
 		t.Fatal(err)
 	}
 	pid := child.PID()
-	evs, _, end := runJob(t, c, &RunRequest{ID: "once", Workflow: graph("Die 1", "Picture 3")})
+	evs, _, end := runJob(t, c, &RunRequest{ID: "once", Workflow: nodesOf("Die 1", "Picture 3")})
 	var retry *Event
 	for i := range evs {
 		if evs[i].Type == EventRetrying {
@@ -99,11 +99,11 @@ func TestJobIsRetriedWhenItsWorkerDies(t *testing.T) {
 	if child.PID() == pid {
 		t.Error("the worker has its old process id")
 	}
-	_, _, end = runJob(t, c, &RunRequest{ID: "always", Workflow: graph("Die")})
+	_, _, end = runJob(t, c, &RunRequest{ID: "always", Workflow: nodesOf("Die")})
 	if end.Type != EventError || end.Error.Code != ErrWorkerLost || end.Attempt != 3 {
 		t.Errorf("a job that always kills its worker: %+v %+v", end, end.Error)
 	}
-	_, _, end = runJob(t, c, &RunRequest{Workflow: graph("Picture 1")})
+	_, _, end = runJob(t, c, &RunRequest{Workflow: nodesOf("Picture 1")})
 	if end.Type != EventSuccess {
 		t.Errorf("after that: %+v", end)
 	}
@@ -113,7 +113,7 @@ func TestKillFromOutside(t *testing.T) {
 	r, child := childRig(t, nil)
 	c := dialRig(t, r)
 	ctx := within(t, 20*time.Second)
-	if _, err := Submit(ctx, c, &RunRequest{ID: "k", Workflow: graph("Wait 400")}); err != nil {
+	if _, err := Submit(ctx, c, &RunRequest{ID: "k", Workflow: nodesOf("Wait 400")}); err != nil {
 		t.Fatal(err)
 	}
 	waitState(t, r.jobs, "k", Running)
@@ -129,7 +129,7 @@ func TestCancelledJobThatDoesNotStopCostsItsWorker(t *testing.T) {
 	r, child := childRig(t, func(c *ChildConfig) { c.Grace = 100 * time.Millisecond })
 	c := dialRig(t, r)
 	ctx := within(t, 20*time.Second)
-	if _, err := Submit(ctx, c, &RunRequest{ID: "h", Workflow: graph("Hang")}); err != nil {
+	if _, err := Submit(ctx, c, &RunRequest{ID: "h", Workflow: nodesOf("Hang")}); err != nil {
 		t.Fatal(err)
 	}
 	cur, err := r.jobs.Follow(ctx, "h", 0, false)
@@ -149,7 +149,7 @@ func TestCancelledJobThatDoesNotStopCostsItsWorker(t *testing.T) {
 		t.Fatal(err)
 	}
 	waitState(t, r.jobs, "h", Cancelled)
-	_, _, end := runJob(t, c, &RunRequest{Workflow: graph("Picture 1")})
+	_, _, end := runJob(t, c, &RunRequest{Workflow: nodesOf("Picture 1")})
 	if end.Type != EventSuccess || child.PID() == pid {
 		t.Errorf("got %+v from worker %d, the old one was %d", end, child.PID(), pid)
 	}
@@ -159,7 +159,7 @@ func TestFrozenWorkerIsReplaced(t *testing.T) {
 	r, child := childRig(t, func(c *ChildConfig) { c.Beat, c.Silence = 20*time.Millisecond, 300*time.Millisecond })
 	c := dialRig(t, r)
 	ctx := within(t, 20*time.Second)
-	if _, err := Submit(ctx, c, &RunRequest{ID: "f", Workflow: graph("Wait 1000")}); err != nil {
+	if _, err := Submit(ctx, c, &RunRequest{ID: "f", Workflow: nodesOf("Wait 1000")}); err != nil {
 		t.Fatal(err)
 	}
 	waitState(t, r.jobs, "f", Running)
@@ -201,12 +201,12 @@ func TestWorkerOnPlainPipes(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := NewFrameClient(out, in, in.Close)
-	_, col, end := runJob(t, c, &RunRequest{Workflow: graph("Picture 700000")})
+	_, col, end := runJob(t, c, &RunRequest{Workflow: nodesOf("Picture 700000")})
 	if end.Type != EventSuccess || len(col.Files) != 1 || len(col.Files[0].Data) != 700000 {
 		t.Errorf("got %+v, %d files", end, len(col.Files))
 	}
 	// A job that is deaf must not keep the worker alive when its host is gone.
-	if _, err := c.Ask(within(t, time.Second), VerbRun, "", &RunRequest{Workflow: graph("Hang")}); err != nil {
+	if _, err := c.Ask(within(t, time.Second), VerbRun, "", &RunRequest{Workflow: nodesOf("Hang")}); err != nil {
 		t.Fatal(err)
 	}
 	time.Sleep(50 * time.Millisecond)

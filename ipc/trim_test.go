@@ -19,7 +19,7 @@ func TestResultsAreKeptUpToASize(t *testing.T) {
 	c := dialRig(t, r)
 	edited := filepath.Join(out, "fake_00002_.png")
 	for i := range 5 {
-		_, _, end := runJob(t, c, &RunRequest{ID: fmt.Sprint("r", i), Workflow: graph("Picture 1000")})
+		_, _, end := runJob(t, c, &RunRequest{ID: fmt.Sprint("r", i), Workflow: nodesOf("Picture 1000")})
 		if end.Type != EventSuccess {
 			t.Fatalf("job %d: %+v", i, end)
 		}

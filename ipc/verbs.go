@@ -4,7 +4,7 @@ import (
 	"context"
 	"slices"
 
-	"patchbay/node"
+	"patchbay/node/graph"
 )
 
 // accept validates a request for a job and puts it into the table.
@@ -190,6 +190,6 @@ func (s *Service) describe(r *Request) error {
 	if q.Class != "" && len(info) == 0 {
 		return Errorf(ErrNoNodeType, "no node class %q", shown(q.Class))
 	}
-	s.sent(r.Reply.Last(describeReply{V: ProtocolVersion, Compat: node.Compat, Info: info, Limits: &limits}))
+	s.sent(r.Reply.Last(describeReply{V: ProtocolVersion, Compat: graph.Compat, Info: info, Limits: &limits}))
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"patchbay/engine/safetensors"
 	"patchbay/models/sampling"
 	"patchbay/node/files"
+	"patchbay/node/graph"
 	"patchbay/node/pyjson"
 	"patchbay/node/value"
 	"patchbay/tests/scratch"
@@ -40,7 +41,7 @@ func latentValue(samples *value.Tensor, more ...any) map[string]any {
 
 // TestLatentMath compares with the formulas, written out once more in float64.
 func TestLatentMath(t *testing.T) {
-	run, err := NewRunner(Config{Catalogue: AllClasses()})
+	run, err := graph.NewRunner(graph.Config{Catalogue: AllClasses()})
 	check(t, err)
 	defer run.Close()
 	a, b := ramp(1, 2, 3, 1, 2), ramp(-4, 1, 3, 1, 2)
@@ -88,7 +89,7 @@ func TestLatentMath(t *testing.T) {
 	if zero[0] != 0 {
 		t.Errorf("two empty latents give %v, want 0", zero[0])
 	}
-	_, err = run.Exec(t.Context(), ExecRequest{Class: "LatentAdd", Inputs: map[string]any{"samples1": latentValue(a), "samples2": latentValue(ramp(0, 1, 4, 1, 2))}}, nil)
+	_, err = run.Exec(t.Context(), graph.ExecRequest{Class: "LatentAdd", Inputs: map[string]any{"samples1": latentValue(a), "samples2": latentValue(ramp(0, 1, 4, 1, 2))}}, nil)
 	if err == nil || !strings.Contains(err.Error(), "samples2") {
 		t.Errorf("3 and 4 channels: got %v, want an error about samples2", err)
 	}
@@ -96,7 +97,7 @@ func TestLatentMath(t *testing.T) {
 
 // TestLatentBatchKeepsPlaces: the items of both batches keep the noise that they had.
 func TestLatentBatchKeepsPlaces(t *testing.T) {
-	run, err := NewRunner(Config{Catalogue: AllClasses()})
+	run, err := graph.NewRunner(graph.Config{Catalogue: AllClasses()})
 	check(t, err)
 	defer run.Close()
 	o := exec(t, run, "LatentBatch", map[string]any{
@@ -112,7 +113,7 @@ func TestLatentBatchKeepsPlaces(t *testing.T) {
 }
 
 func TestImageBatchClasses(t *testing.T) {
-	run, err := NewRunner(Config{Catalogue: AllClasses()})
+	run, err := graph.NewRunner(graph.Config{Catalogue: AllClasses()})
 	check(t, err)
 	defer run.Close()
 	im := ramp(0, 3, 1, 2, 3)
@@ -137,7 +138,7 @@ func TestImageBatchClasses(t *testing.T) {
 			t.Errorf("%s: shape %v, first value %v, want %v, %v", c.class, got.Shape, v[0], c.shape, c.first)
 		}
 	}
-	out, err := run.Exec(t.Context(), ExecRequest{Class: "GetImageSize", Inputs: map[string]any{"image": im}}, nil)
+	out, err := run.Exec(t.Context(), graph.ExecRequest{Class: "GetImageSize", Inputs: map[string]any{"image": im}}, nil)
 	if err != nil || string(pyjson.Dump(out.Outputs)) != "[2, 1, 3]" {
 		t.Errorf("GetImageSize: %v, %v; want [2, 1, 3]", out, err)
 	}
@@ -168,7 +169,7 @@ func TestNewClassEntries(t *testing.T) {
 
 // TestAddNoise: a flow model mixes sigma*noise + (1-sigma)*latent, with the distance of the ends as sigma; nothing happens without sigmas.
 func TestAddNoise(t *testing.T) {
-	run, err := NewRunner(Config{Catalogue: AllClasses()})
+	run, err := graph.NewRunner(graph.Config{Catalogue: AllClasses()})
 	check(t, err)
 	defer run.Close()
 	model, noise := run.Hold(analyticModel(t), 0), exec(t, run, "RandomNoise", map[string]any{"noise_seed": 5})
@@ -203,7 +204,7 @@ func TestThreeEncoders(t *testing.T) {
 	} {
 		copyFile(t, from, filepath.Join(root, to))
 	}
-	run, err := NewRunner(Config{Engine: engineOf(t, fastOps), Roots: files.Roots{Models: []string{root}}, Catalogue: AllClasses()})
+	run, err := graph.NewRunner(graph.Config{Engine: engineOf(t, fastOps), Roots: files.Roots{Models: []string{root}}, Catalogue: AllClasses()})
 	check(t, err)
 	defer run.Close()
 	clip := exec(t, run, "TripleCLIPLoader", map[string]any{"clip_name1": "t5.safetensors", "clip_name2": "g.safetensors", "clip_name3": "l.safetensors"})
@@ -219,7 +220,7 @@ func TestThreeEncoders(t *testing.T) {
 	if zeroed(values(t, one)) || one.Shape[1] >= 2*77 {
 		t.Errorf("a prompt for CLIP-L gives %v, zeros %v", one.Shape, zeroed(values(t, one)))
 	}
-	_, err = run.Exec(t.Context(), ExecRequest{Class: "TripleCLIPLoader", Inputs: map[string]any{"clip_name1": "l.safetensors", "clip_name2": "g.safetensors", "clip_name3": "l.safetensors"}}, nil)
+	_, err = run.Exec(t.Context(), graph.ExecRequest{Class: "TripleCLIPLoader", Inputs: map[string]any{"clip_name1": "l.safetensors", "clip_name2": "g.safetensors", "clip_name3": "l.safetensors"}}, nil)
 	if err == nil || !strings.Contains(err.Error(), "two files are clip_l encoders") {
 		t.Errorf("CLIP-L twice: %v", err)
 	}

@@ -1,8 +1,10 @@
 package node
 
+import "patchbay/node/graph"
+
 // AllClasses builds the table of all classes. Those in extra are added (tests); a name that is there already panics.
-func AllClasses(extra ...Class) *Catalogue {
-	return NewCatalogue(
+func AllClasses(extra ...graph.Class) *graph.Catalogue {
+	return graph.NewCatalogue(
 		loadClasses(), ggufClasses(), textClasses(), conditioningClasses(), latentClasses(), vaeClasses(),
 		sampleClasses(), customClasses(), modelClasses(), imageClasses(), sigmaClasses(), schedulerClasses(),
 		samplerClasses(), guidanceClasses(), modelSamplingClasses(), areaClasses(), mixClasses(), clipLayerClasses(),

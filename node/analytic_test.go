@@ -126,7 +126,7 @@ func (c *samplerCase) samplerNode(t *testing.T, g *graphMaker, model []any) []an
 		return v
 	}
 	for _, word := range part[1:] {
-		if choice := k.input("solver_type"); choice != nil && strings.Contains(strings.Join(choice.Choices, "|"), word) {
+		if choice := k.Input("solver_type"); choice != nil && strings.Contains(strings.Join(choice.Choices, "|"), word) {
 			in.Set("solver_type", word)
 			continue
 		}

@@ -9,6 +9,7 @@ import (
 
 	"patchbay/models/dit"
 	"patchbay/node/fault"
+	"patchbay/node/graph"
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
 	"patchbay/node/value"
@@ -32,7 +33,7 @@ func condIn(tokens, channels int, more ...any) []any {
 
 // TestBadInputsAreRefusedInWords: every failure names the field and says what is allowed.
 func TestBadInputsAreRefusedInWords(t *testing.T) {
-	run, err := NewRunner(Config{Catalogue: AllClasses()})
+	run, err := graph.NewRunner(graph.Config{Catalogue: AllClasses()})
 	check(t, err)
 	pixels := run.Hold(&value.VAE{Name: value.PixelSpace, Key: value.PixelSpace, Channels: 3}, 0)
 	model := run.Hold(analyticModel(t), 0)
@@ -81,7 +82,7 @@ func TestBadInputsAreRefusedInWords(t *testing.T) {
 		{"VAEEncodeForInpaint", in{"pixels": zeros(1, 4, 4, 3), "vae": pixels, "mask": zeros(0, 4, 4), "grow_mask_by": int64(6)}, "mask", fault.CodeBadInput, "empty"},
 		{"PrimitiveFloat", in{"value": "much"}, "value", "invalid_input_type", "FLOAT"},
 	} {
-		_, err := run.Exec(t.Context(), ExecRequest{Class: c.class, Inputs: c.in}, nil)
+		_, err := run.Exec(t.Context(), graph.ExecRequest{Class: c.class, Inputs: c.in}, nil)
 		if c.want == "" {
 			if err != nil {
 				t.Errorf("%s: got %v, want no error", c.class, err)
@@ -98,11 +99,11 @@ func TestBadInputsAreRefusedInWords(t *testing.T) {
 // TestLinkedNumbersAreChecked: validation does not see what a link brings, so the node refuses it.
 func TestLinkedNumbersAreChecked(t *testing.T) {
 	var kept []any
-	keep := Class{Name: "Keep", Output: true, Inputs: []Input{bareIn("value", "*")}, Run: func(c *Call) ([]any, error) {
-		kept = append(kept, c.raw("value"))
+	keep := graph.Class{Name: "Keep", Output: true, Inputs: []graph.Input{graph.Bare("value", "*")}, Run: func(c *graph.Call) ([]any, error) {
+		kept = append(kept, c.Raw("value"))
 		return nil, nil
 	}}
-	run, err := NewRunner(Config{Catalogue: AllClasses(keep)})
+	run, err := graph.NewRunner(graph.Config{Catalogue: AllClasses(keep)})
 	check(t, err)
 	for _, c := range []struct {
 		side  int64
@@ -113,7 +114,7 @@ func TestLinkedNumbersAreChecked(t *testing.T) {
 		side, value := g.add("PrimitiveInt", "value", c.side), g.add("PrimitiveFloat", "value", c.value)
 		mask := g.add("SolidMask", "value", value, "width", int64(4), "height", side)
 		g.add("Keep", "value", mask)
-		_, err := run.Run(t.Context(), Job{Workflow: g.workflow(t)}, nil)
+		_, err := run.Run(t.Context(), graph.Job{Workflow: g.workflow(t)}, nil)
 		var f *fault.Failure
 		switch {
 		case c.bad == "" && err != nil:
@@ -135,11 +136,11 @@ func TestGrowingAMaskCanBeCancelled(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	run, err := NewRunner(Config{Catalogue: AllClasses()})
+	run, err := graph.NewRunner(graph.Config{Catalogue: AllClasses()})
 	check(t, err)
 	defer run.Close()
 	began := time.Now()
-	_, err = run.Exec(ctx, ExecRequest{Class: "GrowMask", Inputs: map[string]any{"mask": run.Hold(m, 0), "expand": int64(-16384), "tapered_corners": true}}, nil)
+	_, err = run.Exec(ctx, graph.ExecRequest{Class: "GrowMask", Inputs: map[string]any{"mask": run.Hold(m, 0), "expand": int64(-16384), "tapered_corners": true}}, nil)
 	if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > 20*time.Second {
 		t.Errorf("got %v after %s, want the deadline soon", err, time.Since(began))
 	}

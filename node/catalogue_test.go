@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"patchbay/node/files"
+	"patchbay/node/graph"
 	"patchbay/node/pyjson"
 	"patchbay/tests/golden"
 	"patchbay/tests/scratch"
@@ -102,7 +103,7 @@ func stripped(v any) any {
 }
 
 // withFiles puts "<files>" where an entry lists files.
-func withFiles(k *Class, v any) any {
+func withFiles(k *graph.Class, v any) any {
 	input, _ := v.(*pyjson.Object).Get("input")
 	for _, group := range []string{"required", "optional"} {
 		g, ok := input.(*pyjson.Object).Get(group)
@@ -110,7 +111,7 @@ func withFiles(k *Class, v any) any {
 			continue
 		}
 		for _, name := range g.(*pyjson.Object).Keys() {
-			if in := k.input(name); in.Files != "" {
+			if in := k.Input(name); in.Files != "" {
 				config := g.(*pyjson.Object).At(name).([]any)
 				if k.NewStyle {
 					config[1].(*pyjson.Object).Set("options", []any{"<files>"})

@@ -18,6 +18,7 @@ import (
 	"patchbay/models/tokenizer"
 	"patchbay/models/weights"
 	"patchbay/node/files"
+	"patchbay/node/graph"
 	"patchbay/node/pyjson"
 	"patchbay/node/value"
 	"patchbay/tests/scratch"
@@ -58,7 +59,7 @@ func TestEveryClassHasARecordedEntry(t *testing.T) {
 
 // TestCLIPSetLastLayer compares with the text encoder called directly: -1 is the last layer, -2 the one before, beyond the layers the last again.
 func TestCLIPSetLastLayer(t *testing.T) {
-	run, err := NewRunner(Config{Engine: refEngine(t), Roots: demoRoots(), Catalogue: AllClasses()})
+	run, err := graph.NewRunner(graph.Config{Engine: refEngine(t), Roots: demoRoots(), Catalogue: AllClasses()})
 	check(t, err)
 	defer run.Close()
 	clip := exec(t, run, "CLIPLoader", map[string]any{"clip_name": "demo_clip.safetensors", "type": "stable_diffusion"})
@@ -114,7 +115,7 @@ func TestLoadImageMask(t *testing.T) {
 	}
 	save("soft.png", soft)
 	save("hard.png", hard)
-	run, err := NewRunner(Config{Roots: files.Roots{Input: dir}, Catalogue: AllClasses()})
+	run, err := graph.NewRunner(graph.Config{Roots: files.Roots{Input: dir}, Catalogue: AllClasses()})
 	check(t, err)
 	for _, c := range []struct {
 		file, channel string
@@ -137,7 +138,7 @@ func TestLoadImageMask(t *testing.T) {
 			}
 		}
 	}
-	_, err = run.Exec(t.Context(), ExecRequest{Class: "LoadImageMask", Inputs: map[string]any{"image": "gone.png", "channel": "red"}}, nil)
+	_, err = run.Exec(t.Context(), graph.ExecRequest{Class: "LoadImageMask", Inputs: map[string]any{"image": "gone.png", "channel": "red"}}, nil)
 	if err == nil || !strings.Contains(err.Error(), "Invalid image file: gone.png") {
 		t.Errorf("a missing file: got %v", err)
 	}

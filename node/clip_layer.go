@@ -1,19 +1,22 @@
 package node
 
-import "patchbay/node/value"
+import (
+	"patchbay/node/graph"
+	"patchbay/node/value"
+)
 
 // clipLayerClasses is the row that chooses the layer of the text encoders.
-func clipLayerClasses() []Class {
-	return []Class{{
+func clipLayerClasses() []graph.Class {
+	return []graph.Class{{
 		Name: "CLIPSetLastLayer", Display: "CLIP Set Last Layer", Module: "nodes", Category: "conditioning",
 		Description: "Takes the text states of an earlier layer: -1 is the last, -2 the last but one.",
-		Inputs: []Input{
-			bareIn("clip", "CLIP"),
-			number("stop_at_clip_layer", "INT", "", "default", int64(-1), "min", int64(-24), "max", int64(-1), "step", int64(1)),
+		Inputs: []graph.Input{
+			graph.Bare("clip", "CLIP"),
+			graph.Number("stop_at_clip_layer", "INT", "", "default", int64(-1), "min", int64(-24), "max", int64(-1), "step", int64(1)),
 		},
-		Outputs: slots("CLIP"), Run: func(c *Call) ([]any, error) {
-			clip := *arg[*value.Clip](c, "clip")
-			clip.Layer = c.whole("stop_at_clip_layer")
+		Outputs: graph.Slots("CLIP"), Run: func(c *graph.Call) ([]any, error) {
+			clip := *graph.Arg[*value.Clip](c, "clip")
+			clip.Layer = c.Whole("stop_at_clip_layer")
 			return []any{&clip}, nil
 		},
 	}}

@@ -8,6 +8,7 @@ import (
 	"math"
 	"testing"
 
+	"patchbay/node/graph"
 	"patchbay/node/value"
 )
 
@@ -17,12 +18,12 @@ func TestDemoInBF16(t *testing.T) {
 		t.Skip("short: runs the demo model twice; the long form does it")
 	}
 	picture := func(c value.Compute) (image.Image, string) {
-		runner, err := NewRunner(Config{Engine: engineOf(t, fastOps), Roots: demoRoots(), Compute: c, Catalogue: AllClasses()})
+		runner, err := graph.NewRunner(graph.Config{Engine: engineOf(t, fastOps), Roots: demoRoots(), Compute: c, Catalogue: AllClasses()})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer runner.Close()
-		result, err := runner.Run(context.Background(), Job{ID: "demo", Workflow: demoWorkflow(t)}, func(Event) {})
+		result, err := runner.Run(context.Background(), graph.Job{ID: "demo", Workflow: demoWorkflow(t)}, func(graph.Event) {})
 		if err != nil {
 			t.Fatal(err)
 		}

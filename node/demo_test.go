@@ -11,6 +11,7 @@ import (
 	"patchbay/engine/safetensors"
 	"patchbay/models/dit"
 	"patchbay/node/files"
+	"patchbay/node/graph"
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
 	"patchbay/node/value"
@@ -21,13 +22,13 @@ func demoRoots() files.Roots {
 	return files.Roots{Models: []string{filepath.Join("..", "examples", "demo")}}
 }
 
-func demoWorkflow(t *testing.T) *Workflow {
+func demoWorkflow(t *testing.T) *graph.Workflow {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join("..", "examples", "demo.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, failure := ParseWorkflowJSON(data)
+	w, failure := graph.ParseWorkflowJSON(data)
 	if failure != nil {
 		t.Fatal(failure)
 	}
@@ -39,13 +40,13 @@ func TestDemoDrawsTheHeart(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs a trained model in the reference engine; the long form does it")
 	}
-	runner, err := NewRunner(Config{Engine: refEngine(t), Roots: demoRoots(), Catalogue: AllClasses()})
+	runner, err := graph.NewRunner(graph.Config{Engine: refEngine(t), Roots: demoRoots(), Catalogue: AllClasses()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer runner.Close()
 	var types []string
-	result, err := runner.Run(context.Background(), Job{ID: "demo", Workflow: demoWorkflow(t), Preview: true}, func(e Event) { types = append(types, e.Type) })
+	result, err := runner.Run(context.Background(), graph.Job{ID: "demo", Workflow: demoWorkflow(t), Preview: true}, func(e graph.Event) { types = append(types, e.Type) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +87,7 @@ func TestDemoDrawsTheHeart(t *testing.T) {
 	if err != nil || !bytes.Equal(prompt, demoWorkflow(t).JSON()) {
 		t.Errorf("the workflow inside the picture differs: %v\n%s", err, prompt)
 	}
-	again, err := runner.Run(context.Background(), Job{ID: "again", Workflow: demoWorkflow(t)}, nil)
+	again, err := runner.Run(context.Background(), graph.Job{ID: "again", Workflow: demoWorkflow(t)}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,9 +119,9 @@ func demoReference(t *testing.T) func(name string) []float32 {
 }
 
 // exec runs one node and returns its first output.
-func exec(t *testing.T, r *Runner, class string, inputs map[string]any) any {
+func exec(t *testing.T, r *graph.Runner, class string, inputs map[string]any) any {
 	t.Helper()
-	out, err := r.Exec(context.Background(), ExecRequest{Class: class, Inputs: inputs}, nil)
+	out, err := r.Exec(context.Background(), graph.ExecRequest{Class: class, Inputs: inputs}, nil)
 	if err != nil {
 		t.Fatalf("exec %s: %v", class, err)
 	}
@@ -152,7 +153,7 @@ func TestDemoMatchesPyTorch(t *testing.T) {
 	}
 	want := demoReference(t)
 	engine := refEngine(t)
-	runner, err := NewRunner(Config{Engine: engine, Roots: demoRoots(), Catalogue: AllClasses()})
+	runner, err := graph.NewRunner(graph.Config{Engine: engine, Roots: demoRoots(), Catalogue: AllClasses()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +174,7 @@ func TestDemoMatchesPyTorch(t *testing.T) {
 	pooled, _ := entry[1].(*pyjson.Object).Get("pooled_output")
 	within("pooled", values(t, pooled), want("clip_pooled"), 2e-5)
 
-	model, ok := runner.Value(exec(t, runner, "UNETLoader", map[string]any{"unet_name": "demo_flux.safetensors", "weight_dtype": "default"}).(Handle).ID)
+	model, ok := runner.Value(exec(t, runner, "UNETLoader", map[string]any{"unet_name": "demo_flux.safetensors", "weight_dtype": "default"}).(graph.Handle).ID)
 	if !ok {
 		t.Fatal("the handle of UNETLoader is gone")
 	}

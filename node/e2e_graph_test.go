@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"patchbay/models/dit"
+	"patchbay/node/graph"
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
 	"patchbay/node/value"
@@ -29,9 +30,9 @@ func (g *graphMaker) add(class string, inputs ...any) []any {
 func second(link []any) []any { return []any{link[0], int64(1)} }
 
 // workflow parses the graph, so that it goes the way of every workflow.
-func (g *graphMaker) workflow(t *testing.T) *Workflow {
+func (g *graphMaker) workflow(t *testing.T) *graph.Workflow {
 	t.Helper()
-	w, failure := ParseWorkflowJSON(pyjson.Dump(g.nodes))
+	w, failure := graph.ParseWorkflowJSON(pyjson.Dump(g.nodes))
 	if failure != nil {
 		t.Fatal(failure)
 	}
@@ -217,13 +218,13 @@ func (c *e2eCase) custom(g *graphMaker, values map[string]given, model, latent [
 }
 
 // giving are test classes that give values to a graph, and Keep, which takes latents out of it.
-func giving(values map[string]given, got map[string]*value.Latent) []Class {
-	out := []Class{{Name: "Keep", Output: true, Inputs: []Input{bareIn("latent", "LATENT"), number("as", "STRING", "")}, Run: func(call *Call) ([]any, error) {
-		got[call.str("as")] = arg[*value.Latent](call, "latent")
+func giving(values map[string]given, got map[string]*value.Latent) []graph.Class {
+	out := []graph.Class{{Name: "Keep", Output: true, Inputs: []graph.Input{graph.Bare("latent", "LATENT"), graph.Number("as", "STRING", "")}, Run: func(call *graph.Call) ([]any, error) {
+		got[call.Str("as")] = graph.Arg[*value.Latent](call, "latent")
 		return nil, nil
 	}}}
 	for name, v := range values {
-		out = append(out, Class{Name: name, Fresh: true, Outputs: slots(v.kind), Run: func(*Call) ([]any, error) { return []any{v.value}, nil }})
+		out = append(out, graph.Class{Name: name, Fresh: true, Outputs: graph.Slots(v.kind), Run: func(*graph.Call) ([]any, error) { return []any{v.value}, nil }})
 	}
 	return out
 }
@@ -262,12 +263,12 @@ func TestSamplerCustomEqualsKSampler(t *testing.T) {
 func runGraph(t *testing.T, eng *parallel.Engine, g *graphMaker, values map[string]given) map[string]*value.Latent {
 	t.Helper()
 	got := map[string]*value.Latent{}
-	runner, err := NewRunner(Config{Engine: eng, Catalogue: AllClasses(giving(values, got)...)})
+	runner, err := graph.NewRunner(graph.Config{Engine: eng, Catalogue: AllClasses(giving(values, got)...)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(runner.Close)
-	if _, err := runner.Run(t.Context(), Job{ID: "graph", Workflow: g.workflow(t)}, nil); err != nil {
+	if _, err := runner.Run(t.Context(), graph.Job{ID: "graph", Workflow: g.workflow(t)}, nil); err != nil {
 		t.Fatal(err)
 	}
 	return got

@@ -10,6 +10,7 @@ import (
 	"patchbay/engine/ref"
 	"patchbay/engine/safetensors"
 	"patchbay/models/tiny"
+	"patchbay/node/graph"
 	"patchbay/node/value"
 	"patchbay/parallel"
 	"patchbay/tests/golden"
@@ -136,10 +137,10 @@ func (c *e2eCase) model(t *testing.T) *value.Model {
 }
 
 // runner prepares a runner and the graph of a case.
-func (c *e2eCase) runner(t *testing.T, eng *parallel.Engine, got map[string]*value.Latent) (*Runner, *Workflow) {
+func (c *e2eCase) runner(t *testing.T, eng *parallel.Engine, got map[string]*value.Latent) (*graph.Runner, *graph.Workflow) {
 	t.Helper()
 	g, values := c.build(t, c.model(t))
-	runner, err := NewRunner(Config{Engine: eng, Catalogue: AllClasses(giving(values, got)...)})
+	runner, err := graph.NewRunner(graph.Config{Engine: eng, Catalogue: AllClasses(giving(values, got)...)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +153,7 @@ func (c *e2eCase) run(t *testing.T, name string, eng *parallel.Engine) float64 {
 	t.Helper()
 	got := map[string]*value.Latent{}
 	runner, w := c.runner(t, eng, got)
-	result, err := runner.Run(context.Background(), Job{ID: name, Workflow: w}, nil)
+	result, err := runner.Run(context.Background(), graph.Job{ID: name, Workflow: w}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

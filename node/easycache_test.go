@@ -9,6 +9,7 @@ import (
 
 	"patchbay/models/dit"
 	"patchbay/node/files"
+	"patchbay/node/graph"
 	"patchbay/node/pyjson"
 	"patchbay/node/value"
 	"patchbay/parallel"
@@ -77,9 +78,9 @@ func TestCacheNodesMatchComfyUI(t *testing.T) {
 		model := g.add(c.Node, "model", g.add("TheModel"), "reuse_threshold", c.Threshold, "start_percent", c.Start, "end_percent", c.End, "verbose", true)
 		g.add("Keep", "latent", g.add("KSampler", "model", model, "positive", g.add("Plus"), "negative", g.add("Minus"), "latent_image", g.add("TheLatent"),
 			"seed", c.Seed, "steps", c.Steps, "cfg", c.CFG, "sampler_name", c.Sampler, "scheduler", c.Scheduler, "denoise", c.Denoise), "as", "output")
-		run, err := NewRunner(Config{Engine: eng, Catalogue: AllClasses(giving(values, got)...)})
+		run, err := graph.NewRunner(graph.Config{Engine: eng, Catalogue: AllClasses(giving(values, got)...)})
 		check(t, err)
-		result, err := run.Run(context.Background(), Job{ID: name, Workflow: g.workflow(t)}, nil)
+		result, err := run.Run(context.Background(), graph.Job{ID: name, Workflow: g.workflow(t)}, nil)
 		check(t, err)
 		run.Close()
 		if rel := relative(got["output"].Samples.Data, tensorOf(t, "easycache.safetensors", name)); rel > 1e-5 {

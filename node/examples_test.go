@@ -12,13 +12,14 @@ import (
 	"testing"
 
 	"patchbay/node/files"
+	"patchbay/node/graph"
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
 	"patchbay/tests/scratch"
 )
 
 // madeFor returns the folders that a workflow needs: every file that its nodes name, empty. Validation opens none of them.
-func madeFor(t *testing.T, cat *Catalogue, w *Workflow) files.Roots {
+func madeFor(t *testing.T, cat *graph.Catalogue, w *graph.Workflow) files.Roots {
 	t.Helper()
 	base := t.TempDir()
 	roots := files.Roots{Models: []string{filepath.Join(base, "models")}, Input: filepath.Join(base, "input"), Output: filepath.Join(base, "output"), Temp: filepath.Join(base, "temp")}
@@ -50,8 +51,8 @@ func madeFor(t *testing.T, cat *Catalogue, w *Workflow) files.Roots {
 }
 
 // complaint is the first thing that validation finds wrong, "" if every output may run.
-func complaint(cat *Catalogue, roots files.Roots, w *Workflow) string {
-	outputs, failure := Validate(cat, roots, Job{Workflow: w})
+func complaint(cat *graph.Catalogue, roots files.Roots, w *graph.Workflow) string {
+	outputs, failure := graph.Validate(cat, roots, graph.Job{Workflow: w})
 	switch {
 	case failure == nil:
 		return ""
@@ -73,7 +74,7 @@ func TestExampleShapesValidate(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w, failure := ParseWorkflowJSON(data)
+		w, failure := graph.ParseWorkflowJSON(data)
 		if failure != nil {
 			t.Errorf("%s: %v", path, failure)
 			continue
@@ -156,7 +157,7 @@ func TestComfyUIExamplesValidate(t *testing.T) {
 }
 
 // exampleIn reads the API-format graph of a file, nil if it holds none.
-func exampleIn(t *testing.T, path string) *Workflow {
+func exampleIn(t *testing.T, path string) *graph.Workflow {
 	t.Helper()
 	switch strings.ToLower(filepath.Ext(path)) {
 	case ".json", ".png":
@@ -172,7 +173,7 @@ func exampleIn(t *testing.T, path string) *Workflow {
 			return nil
 		}
 	}
-	w, failure := ParseWorkflowJSON(data)
+	w, failure := graph.ParseWorkflowJSON(data)
 	if failure != nil || w.Len() == 0 {
 		return nil
 	}

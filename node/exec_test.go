@@ -8,19 +8,20 @@ import (
 	"time"
 
 	"patchbay/node/fault"
+	"patchbay/node/graph"
 	"patchbay/node/pyjson"
 	"patchbay/node/value"
 )
 
-func execRunner(t *testing.T, now func() time.Time) *Runner {
+func execRunner(t *testing.T, now func() time.Time) *graph.Runner {
 	t.Helper()
 	cat := AllClasses(
-		Class{Name: "MakeModel", Outputs: slots("MODEL", "INT"), Run: func(*Call) ([]any, error) { return []any{&value.Model{Name: "m"}, int64(5)}, nil }},
-		Class{Name: "UseModel", Inputs: []Input{bareIn("model", "MODEL")}, Outputs: slots("STRING"), Run: func(c *Call) ([]any, error) {
-			return []any{arg[*value.Model](c, "model").Name}, nil
+		graph.Class{Name: "MakeModel", Outputs: graph.Slots("MODEL", "INT"), Run: func(*graph.Call) ([]any, error) { return []any{&value.Model{Name: "m"}, int64(5)}, nil }},
+		graph.Class{Name: "UseModel", Inputs: []graph.Input{graph.Bare("model", "MODEL")}, Outputs: graph.Slots("STRING"), Run: func(c *graph.Call) ([]any, error) {
+			return []any{graph.Arg[*value.Model](c, "model").Name}, nil
 		}},
 	)
-	r, err := NewRunner(Config{Catalogue: cat, Now: now, Lease: time.Minute})
+	r, err := graph.NewRunner(graph.Config{Catalogue: cat, Now: now, Lease: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,16 +31,16 @@ func execRunner(t *testing.T, now func() time.Time) *Runner {
 func TestExecHandlesAndLeases(t *testing.T) {
 	now := time.Unix(1000, 0)
 	r := execRunner(t, func() time.Time { return now })
-	made, err := r.Exec(context.Background(), ExecRequest{Class: "MakeModel"}, nil)
+	made, err := r.Exec(context.Background(), graph.ExecRequest{Class: "MakeModel"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, ok := made.Outputs[0].(Handle)
+	h, ok := made.Outputs[0].(graph.Handle)
 	if !ok || h.Type != "MODEL" || made.Outputs[1] != int64(5) || !h.Expires.Equal(now.Add(time.Minute)) {
 		t.Fatalf("outputs %#v", made.Outputs)
 	}
 	use := func() error {
-		out, err := r.Exec(context.Background(), ExecRequest{Class: "UseModel", Inputs: map[string]any{"model": Handle{ID: h.ID}}}, nil)
+		out, err := r.Exec(context.Background(), graph.ExecRequest{Class: "UseModel", Inputs: map[string]any{"model": graph.Handle{ID: h.ID}}}, nil)
 		if err == nil && out.Outputs[0] != "m" {
 			t.Errorf("got %v", out.Outputs)
 		}
@@ -57,11 +58,11 @@ func TestExecHandlesAndLeases(t *testing.T) {
 	if err := use(); err == nil || fault.From(err).Code != fault.CodeUnknownHandle || fault.From(err).Field != "model" {
 		t.Errorf("after the lease: %v", err)
 	}
-	made, err = r.Exec(context.Background(), ExecRequest{Class: "MakeModel", Want: []int{0, 0}, Lease: time.Hour}, nil)
+	made, err = r.Exec(context.Background(), graph.ExecRequest{Class: "MakeModel", Want: []int{0, 0}, Lease: time.Hour}, nil)
 	if err != nil || len(made.Outputs) != 2 || len(r.Handles()) != 2 {
 		t.Fatalf("%v: %v, handles %v", err, made, r.Handles())
 	}
-	if h := made.Outputs[0].(Handle); !r.FreeHandle(h.ID) || r.FreeHandle(h.ID) {
+	if h := made.Outputs[0].(graph.Handle); !r.FreeHandle(h.ID) || r.FreeHandle(h.ID) {
 		t.Error("freeing a handle twice")
 	}
 	if n := r.FreeHandles(); n != 1 {
@@ -75,19 +76,19 @@ func TestExecRefuses(t *testing.T) {
 		return map[string]any{"width": width, "height": 64, "batch_size": 1}
 	}
 	for name, c := range map[string]struct {
-		req         ExecRequest
+		req         graph.ExecRequest
 		code, field string
 	}{
-		"class":       {ExecRequest{Class: "Nope"}, fault.CodeUnknownClass, ""},
-		"missing":     {ExecRequest{Class: "UseModel"}, "required_input_missing", "model"},
-		"undeclared":  {ExecRequest{Class: "MakeModel", Inputs: map[string]any{"x": 1}}, fault.CodeBadInput, "x"},
-		"literal":     {ExecRequest{Class: "UseModel", Inputs: map[string]any{"model": "m"}}, fault.CodeBadInput, "model"},
-		"handle":      {ExecRequest{Class: "UseModel", Inputs: map[string]any{"model": Handle{ID: "nope"}}}, fault.CodeUnknownHandle, "model"},
-		"too small":   {ExecRequest{Class: "EmptyLatentImage", Inputs: sizes(1)}, "value_smaller_than_min", "width"},
-		"not a width": {ExecRequest{Class: "EmptyLatentImage", Inputs: sizes("x")}, "invalid_input_type", "width"},
-		"slot":        {ExecRequest{Class: "EmptyLatentImage", Inputs: sizes(64), Want: []int{1}}, fault.CodeBadInput, "want"},
-		"tensor":      {ExecRequest{Class: "SaveImage", Inputs: map[string]any{"images": value.NewTensor(make([]float32, 6), 2, 3), "filename_prefix": "x"}}, fault.CodeBadInput, "images"},
-		"prefix":      {ExecRequest{Class: "SaveImage", Inputs: map[string]any{"images": value.NewTensor(make([]float32, 12), 1, 2, 2, 3), "filename_prefix": "../x"}}, "custom_validation_failed", "filename_prefix"},
+		"class":       {graph.ExecRequest{Class: "Nope"}, fault.CodeUnknownClass, ""},
+		"missing":     {graph.ExecRequest{Class: "UseModel"}, "required_input_missing", "model"},
+		"undeclared":  {graph.ExecRequest{Class: "MakeModel", Inputs: map[string]any{"x": 1}}, fault.CodeBadInput, "x"},
+		"literal":     {graph.ExecRequest{Class: "UseModel", Inputs: map[string]any{"model": "m"}}, fault.CodeBadInput, "model"},
+		"handle":      {graph.ExecRequest{Class: "UseModel", Inputs: map[string]any{"model": graph.Handle{ID: "nope"}}}, fault.CodeUnknownHandle, "model"},
+		"too small":   {graph.ExecRequest{Class: "EmptyLatentImage", Inputs: sizes(1)}, "value_smaller_than_min", "width"},
+		"not a width": {graph.ExecRequest{Class: "EmptyLatentImage", Inputs: sizes("x")}, "invalid_input_type", "width"},
+		"slot":        {graph.ExecRequest{Class: "EmptyLatentImage", Inputs: sizes(64), Want: []int{1}}, fault.CodeBadInput, "want"},
+		"tensor":      {graph.ExecRequest{Class: "SaveImage", Inputs: map[string]any{"images": value.NewTensor(make([]float32, 6), 2, 3), "filename_prefix": "x"}}, fault.CodeBadInput, "images"},
+		"prefix":      {graph.ExecRequest{Class: "SaveImage", Inputs: map[string]any{"images": value.NewTensor(make([]float32, 12), 1, 2, 2, 3), "filename_prefix": "../x"}}, "custom_validation_failed", "filename_prefix"},
 	} {
 		_, err := r.Exec(context.Background(), c.req, nil)
 		var f *fault.Failure
@@ -99,7 +100,7 @@ func TestExecRefuses(t *testing.T) {
 
 func TestExecValuesTravel(t *testing.T) {
 	r := execRunner(t, nil)
-	out, err := r.Exec(context.Background(), ExecRequest{Class: "EmptyLatentImage", Inputs: map[string]any{"width": "64", "height": 32.0, "batch_size": uint8(2)}}, nil)
+	out, err := r.Exec(context.Background(), graph.ExecRequest{Class: "EmptyLatentImage", Inputs: map[string]any{"width": "64", "height": 32.0, "batch_size": uint8(2)}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,11 +113,11 @@ func TestExecValuesTravel(t *testing.T) {
 func TestSaveAndLoadLatent(t *testing.T) {
 	r := execRunner(t, nil)
 	want := []float32{1, -2, 3.5, 0}
-	saved, err := r.Exec(context.Background(), ExecRequest{Class: "SaveLatent", Inputs: map[string]any{"samples": pyjson.NewObject("samples", value.NewTensor(want, 1, 1, 2, 2)), "filename_prefix": "l"}}, nil)
+	saved, err := r.Exec(context.Background(), graph.ExecRequest{Class: "SaveLatent", Inputs: map[string]any{"samples": pyjson.NewObject("samples", value.NewTensor(want, 1, 1, 2, 2)), "filename_prefix": "l"}}, nil)
 	if err != nil || len(saved.Files) != 1 || saved.Files[0].Kind != "latents" || saved.Files[0].Ext != ".latent" {
 		t.Fatalf("%v: %+v", err, saved)
 	}
-	loaded, err := r.Exec(context.Background(), ExecRequest{Class: "LoadLatent", Inputs: map[string]any{"latent": "x.latent"}, Files: map[string][]byte{"x.latent": saved.Files[0].Data}}, nil)
+	loaded, err := r.Exec(context.Background(), graph.ExecRequest{Class: "LoadLatent", Inputs: map[string]any{"latent": "x.latent"}, Files: map[string][]byte{"x.latent": saved.Files[0].Data}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

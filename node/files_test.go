@@ -16,6 +16,7 @@ import (
 	"patchbay/engine/safetensors"
 	"patchbay/node/fault"
 	"patchbay/node/files"
+	"patchbay/node/graph"
 	"patchbay/node/value"
 	"patchbay/tests/scratch"
 )
@@ -146,12 +147,12 @@ func drawOnce(t *testing.T, roots files.Roots, replace ...string) []byte {
 		}
 		text = strings.ReplaceAll(text, replace[i], replace[i+1])
 	}
-	runner, err := NewRunner(Config{Engine: refEngine(t), Roots: roots, Catalogue: AllClasses()})
+	runner, err := graph.NewRunner(graph.Config{Engine: refEngine(t), Roots: roots, Catalogue: AllClasses()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer runner.Close()
-	result, err := runner.Run(context.Background(), Job{Workflow: graphOf(t, text), NoMetadata: true}, nil)
+	result, err := runner.Run(context.Background(), graph.Job{Workflow: graphOf(t, text), NoMetadata: true}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,13 +191,13 @@ func TestQuantisedLoaders(t *testing.T) {
 	toGGUF(t, flux, filepath.Join(root, "unet/q8.gguf"), map[string]any{}, gguf.Q8v0, nil)
 	scratch.Write(t, filepath.Join(root, "unet/cut.gguf"), []byte("GGUF\x03\x00"))
 	scratch.Write(t, filepath.Join(root, "unet/iq.gguf"), ggufwrite.File(nil, []ggufwrite.Tensor{{Name: "a", Type: 20, Shape: []int{32}, Data: make([]byte, 18)}}))
-	runner, err := NewRunner(Config{Roots: files.Roots{Models: []string{root}}, Catalogue: AllClasses()})
+	runner, err := graph.NewRunner(graph.Config{Roots: files.Roots{Models: []string{root}}, Catalogue: AllClasses()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	load := func(class string, inputs map[string]any) *value.Model {
 		t.Helper()
-		handle, _ := exec(t, runner, class, inputs).(Handle)
+		handle, _ := exec(t, runner, class, inputs).(graph.Handle)
 		v, ok := runner.Value(handle.ID)
 		if !ok {
 			t.Fatalf("no handle %v", handle)
@@ -220,7 +221,7 @@ func TestQuantisedLoaders(t *testing.T) {
 		"float16":    {"UnetLoaderGGUFAdvanced", half, "dequant_dtype", "float32"},
 		"not listed": {"UnetLoaderGGUF", map[string]any{"unet_name": "../q8.gguf"}, "unet_name", "q8.gguf"},
 	} {
-		_, err := runner.Exec(context.Background(), ExecRequest{Class: c.class, Inputs: c.inputs}, nil)
+		_, err := runner.Exec(context.Background(), graph.ExecRequest{Class: c.class, Inputs: c.inputs}, nil)
 		var f *fault.Failure
 		if !errors.As(err, &f) || f.Field != c.field || !strings.Contains(f.Error(), c.says) {
 			t.Errorf("%s: got %v, want field %s and the text %q", name, err, c.field, c.says)

@@ -12,6 +12,7 @@ import (
 	"patchbay/engine"
 	"patchbay/engine/safetensors"
 	"patchbay/node/files"
+	"patchbay/node/graph"
 	"patchbay/tests/scratch"
 )
 
@@ -114,7 +115,7 @@ func TestFP8FilesDraw(t *testing.T) {
 			return engine.F32, v, 0
 		})
 	}
-	run, err := NewRunner(Config{Engine: engineOf(t, fastOps), Roots: files.Roots{Models: []string{root}}, Catalogue: AllClasses()})
+	run, err := graph.NewRunner(graph.Config{Engine: engineOf(t, fastOps), Roots: files.Roots{Models: []string{root}}, Catalogue: AllClasses()})
 	check(t, err)
 	defer run.Close()
 	draw := func(file, dtype string) []byte {
@@ -122,7 +123,7 @@ func TestFP8FilesDraw(t *testing.T) {
 		check(t, w.SetInput("1", "unet_name", file+".safetensors"))
 		check(t, w.SetInput("1", "weight_dtype", dtype))
 		check(t, w.SetInput("3", "steps", 2))
-		result, err := run.Run(t.Context(), Job{Workflow: w, NoMetadata: true}, nil)
+		result, err := run.Run(t.Context(), graph.Job{Workflow: w, NoMetadata: true}, nil)
 		check(t, err)
 		return result.Outputs[0].Data
 	}
@@ -137,7 +138,7 @@ func TestFP8FilesDraw(t *testing.T) {
 	w := demoWorkflow(t)
 	check(t, w.SetInput("1", "unet_name", "e4m3.safetensors"))
 	check(t, w.SetInput("1", "weight_dtype", "fp8_e5m2"))
-	if _, failure := Validate(AllClasses(), files.Roots{Models: []string{root}}, Job{Workflow: w}); failure == nil || failure.Field != "weight_dtype" {
+	if _, failure := graph.Validate(AllClasses(), files.Roots{Models: []string{root}}, graph.Job{Workflow: w}); failure == nil || failure.Field != "weight_dtype" {
 		t.Errorf("another fp8 format than the file's: got %v, want an error about weight_dtype", failure)
 	}
 }

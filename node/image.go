@@ -14,40 +14,41 @@ import (
 	"patchbay/engine/safetensors"
 	"patchbay/node/fault"
 	"patchbay/node/files"
+	"patchbay/node/graph"
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
 	"patchbay/parallel"
 )
 
 // imageClasses are the rows that load and save pictures.
-func imageClasses() []Class {
-	hidden := []Hidden{{"prompt", "PROMPT"}, {"extra_pnginfo", "EXTRA_PNGINFO"}}
-	return []Class{
+func imageClasses() []graph.Class {
+	hidden := []graph.Hidden{{Name: "prompt", Kind: "PROMPT"}, {Name: "extra_pnginfo", Kind: "EXTRA_PNGINFO"}}
+	return []graph.Class{
 		{
 			Name: "SaveImage", Display: "Save Image", Module: "nodes", Category: "image", Output: true,
 			Description: "Saves the pictures to the output folder.",
-			Inputs: []Input{
-				linkIn("images", "IMAGE", "the pictures to save"),
-				number("filename_prefix", "STRING", "start of the file name; %width%, %height%, %year%, %month%, %day%, %hour%, %minute%, %second% are replaced", "default", "ComfyUI"),
+			Inputs: []graph.Input{
+				graph.Link("images", "IMAGE", "the pictures to save"),
+				graph.Number("filename_prefix", "STRING", "start of the file name; %width%, %height%, %year%, %month%, %day%, %hour%, %minute%, %second% are replaced", "default", "ComfyUI"),
 			},
-			Hidden: hidden, Check: checkSavePrefix, Run: func(c *Call) ([]any, error) { return saveImages(c, c.str("filename_prefix"), "output") },
+			Hidden: hidden, Check: checkSavePrefix, Run: func(c *graph.Call) ([]any, error) { return saveImages(c, c.Str("filename_prefix"), "output") },
 		},
 		{
 			Name: "PreviewImage", Display: "Preview Image", Module: "nodes", Category: "image", Output: true,
 			Description: "Saves the pictures to the temp folder.",
-			Inputs:      []Input{bareIn("images", "IMAGE")},
-			Hidden:      hidden, Run: func(c *Call) ([]any, error) { return saveImages(c, "ComfyUI_temp_"+randomSuffix(), "temp") },
+			Inputs:      []graph.Input{graph.Bare("images", "IMAGE")},
+			Hidden:      hidden, Run: func(c *graph.Call) ([]any, error) { return saveImages(c, "ComfyUI_temp_"+randomSuffix(), "temp") },
 		},
 		{
 			Name: "LoadImage", Display: "Load Image", Module: "nodes", Category: "image",
-			Inputs: []Input{fileIn("image", files.KindInputImage).with("image_upload", true)}, Outputs: slots("IMAGE", "MASK"), Run: loadImage,
+			Inputs: []graph.Input{graph.File("image", files.KindInputImage).With("image_upload", true)}, Outputs: graph.Slots("IMAGE", "MASK"), Run: loadImage,
 			Own: []string{"image"}, Check: checkFile("image", "Invalid image file: "), Change: fileChange("image"),
 		},
 	}
 }
 
-func saveImages(c *Call, prefix, kind string) ([]any, error) {
-	im := arg[*picture.Image](c, "images")
+func saveImages(c *graph.Call, prefix, kind string) ([]any, error) {
+	im := graph.Arg[*picture.Image](c, "images")
 	texts := metadataOf(c)
 	for i := range im.B {
 		p, err := files.CheckPrefix(strings.ReplaceAll(prefix, "%batch_num%", pyjson.Str(int64(i))), im.X, im.Y)
@@ -58,13 +59,13 @@ func saveImages(c *Call, prefix, kind string) ([]any, error) {
 			return nil, err
 		}
 		data := picture.EncodePNG(im.Bytes(i), im.Y, im.X, im.C, texts...)
-		c.save(files.Output{Kind: "images", Prefix: p, Type: kind, Ext: ".png", Data: data, Width: im.X, Height: im.Y})
+		c.Save(files.Output{Kind: "images", Prefix: p, Type: kind, Ext: ".png", Data: data, Width: im.X, Height: im.Y})
 	}
 	return nil, nil
 }
 
 // metadataOf is what a saved file carries: the workflow as "prompt", then the extra texts.
-func metadataOf(c *Call) [][2]string {
+func metadataOf(c *graph.Call) [][2]string {
 	if c.Job.NoMetadata || c.Job.Workflow == nil {
 		return nil
 	}
@@ -72,8 +73,8 @@ func metadataOf(c *Call) [][2]string {
 }
 
 // loadImage gives picture and mask (1 - alpha; zeros [1, 64, 64] where the file has no alpha).
-func loadImage(c *Call) ([]any, error) {
-	name := c.str("image")
+func loadImage(c *graph.Call) ([]any, error) {
+	name := c.Str("image")
 	data, err := inputFile(c, "image", name)
 	if err != nil {
 		return nil, err
@@ -86,11 +87,11 @@ func loadImage(c *Call) ([]any, error) {
 }
 
 // inputFile returns the content of a file that came with the job or lies in one of the picture folders.
-func inputFile(c *Call, field, name string) ([]byte, error) {
+func inputFile(c *graph.Call, field, name string) ([]byte, error) {
 	if data, ok := c.Job.Inputs[name]; ok {
 		return data, nil
 	}
-	path, err := c.roots().Picture(field, name)
+	path, err := c.Roots().Picture(field, name)
 	if err != nil {
 		return nil, err
 	}
@@ -109,11 +110,11 @@ func inputFile(c *Call, field, name string) ([]byte, error) {
 const maxInputFile = 1 << 30
 
 // checkFile is LoadImage's and LoadLatent's own validation: the file must be there.
-func checkFile(field, complaint string) func(*Job, *files.Roots, *pyjson.Object) (string, string) {
-	return func(job *Job, roots *files.Roots, in *pyjson.Object) (string, string) {
+func checkFile(field, complaint string) func(*graph.Job, *files.Roots, *pyjson.Object) (string, string) {
+	return func(job *graph.Job, roots *files.Roots, in *pyjson.Object) (string, string) {
 		raw, _ := in.Get(field)
 		name, ok := raw.(string)
-		if isLink(raw) {
+		if graph.IsLink(raw) {
 			return "", ""
 		}
 		if !ok {
@@ -130,7 +131,7 @@ func checkFile(field, complaint string) func(*Job, *files.Roots, *pyjson.Object)
 }
 
 // checkSavePrefix refuses a filename_prefix that leaves the output folder before anything runs; ComfyUI notices when the picture is done.
-func checkSavePrefix(_ *Job, _ *files.Roots, in *pyjson.Object) (string, string) {
+func checkSavePrefix(_ *graph.Job, _ *files.Roots, in *pyjson.Object) (string, string) {
 	raw, _ := in.Get("filename_prefix")
 	prefix, ok := raw.(string)
 	if !ok {
@@ -143,9 +144,9 @@ func checkSavePrefix(_ *Job, _ *files.Roots, in *pyjson.Object) (string, string)
 }
 
 // fileChange makes the content of a file part of the cache signature.
-func fileChange(field string) func(*Call) (string, error) {
-	return func(c *Call) (string, error) {
-		name, ok := c.raw(field).(string)
+func fileChange(field string) func(*graph.Call) (string, error) {
+	return func(c *graph.Call) (string, error) {
+		name, ok := c.Raw(field).(string)
 		if !ok {
 			return "", nil
 		}

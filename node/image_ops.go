@@ -4,59 +4,60 @@ import (
 	"math"
 
 	"patchbay/node/fault"
+	"patchbay/node/graph"
 	"patchbay/node/picture"
 	"patchbay/node/picture/resample"
 )
 
 // imageOpClasses are the rows that make and combine pictures.
-func imageOpClasses() []Class {
-	edge := func(name string) Input {
-		return number(name, "INT", "in pixels", "default", int64(0), "min", int64(0), "max", int64(16384), "step", int64(8))
+func imageOpClasses() []graph.Class {
+	edge := func(name string) graph.Input {
+		return graph.Number(name, "INT", "in pixels", "default", int64(0), "min", int64(0), "max", int64(16384), "step", int64(8))
 	}
-	side := func(name string) Input {
-		return number(name, "INT", "in pixels", "default", int64(512), "min", int64(1), "max", int64(16384), "step", int64(1))
+	side := func(name string) graph.Input {
+		return graph.Number(name, "INT", "in pixels", "default", int64(512), "min", int64(1), "max", int64(16384), "step", int64(1))
 	}
-	return []Class{
+	return []graph.Class{
 		{
 			Name: "ImagePadForOutpaint", Display: "Pad Image for Outpainting", Module: "nodes", Category: "image",
-			Inputs: []Input{
-				bareIn("image", "IMAGE"), edge("left"), edge("top"), edge("right"), edge("bottom"),
-				number("feathering", "INT", "how far the mask reaches into the picture", "default", int64(40), "min", int64(0), "max", int64(16384), "step", int64(1)),
+			Inputs: []graph.Input{
+				graph.Bare("image", "IMAGE"), edge("left"), edge("top"), edge("right"), edge("bottom"),
+				graph.Number("feathering", "INT", "how far the mask reaches into the picture", "default", int64(40), "min", int64(0), "max", int64(16384), "step", int64(1)),
 			},
-			Outputs: slots("IMAGE", "MASK"), Run: imagePad,
+			Outputs: graph.Slots("IMAGE", "MASK"), Run: imagePad,
 		},
 		{
 			Name: "ImageInvert", Display: "Invert Image", Module: "nodes", Category: "image",
-			Inputs: []Input{bareIn("image", "IMAGE")}, Outputs: slots("IMAGE"), Run: imageInvert,
+			Inputs: []graph.Input{graph.Bare("image", "IMAGE")}, Outputs: graph.Slots("IMAGE"), Run: imageInvert,
 		},
 		{
 			Name: "ImageBatch", Display: "Batch Images", Module: "nodes", Category: "image", Deprecated: true,
-			Inputs: []Input{bareIn("image1", "IMAGE"), bareIn("image2", "IMAGE")}, Outputs: slots("IMAGE"), Run: imageBatch,
+			Inputs: []graph.Input{graph.Bare("image1", "IMAGE"), graph.Bare("image2", "IMAGE")}, Outputs: graph.Slots("IMAGE"), Run: imageBatch,
 		},
 		{
 			Name: "EmptyImage", Module: "nodes", Category: "image",
-			Inputs: []Input{
-				side("width"), side("height"), number("batch_size", "INT", "", "default", int64(1), "min", int64(1), "max", int64(4096)),
-				number("color", "INT", "0xRRGGBB", "default", int64(0), "min", int64(0), "max", int64(0xFFFFFF), "step", int64(1), "display", "color"),
+			Inputs: []graph.Input{
+				side("width"), side("height"), graph.Number("batch_size", "INT", "", "default", int64(1), "min", int64(1), "max", int64(4096)),
+				graph.Number("color", "INT", "0xRRGGBB", "default", int64(0), "min", int64(0), "max", int64(0xFFFFFF), "step", int64(1), "display", "color"),
 			},
-			Outputs: slots("IMAGE"), Run: emptyImage,
+			Outputs: graph.Slots("IMAGE"), Run: emptyImage,
 		},
 		{
 			Name: "ImageBlend", Module: "comfy_extras.nodes_post_processing", Category: "image/postprocessing", NewStyle: true,
-			Inputs: []Input{
-				linkIn("image1", "IMAGE", ""), linkIn("image2", "IMAGE", ""),
-				number("blend_factor", "FLOAT", "part of the blended picture", "default", 0.5, "min", 0.0, "max", 1.0, "step", 0.01),
-				combo("blend_mode", "", "normal", "multiply", "screen", "overlay", "soft_light", "difference"),
+			Inputs: []graph.Input{
+				graph.Link("image1", "IMAGE", ""), graph.Link("image2", "IMAGE", ""),
+				graph.Number("blend_factor", "FLOAT", "part of the blended picture", "default", 0.5, "min", 0.0, "max", 1.0, "step", 0.01),
+				graph.Combo("blend_mode", "", "normal", "multiply", "screen", "overlay", "soft_light", "difference"),
 			},
-			Outputs: slots("IMAGE"), Run: imageBlend,
+			Outputs: graph.Slots("IMAGE"), Run: imageBlend,
 		},
 	}
 }
 
 // imagePad puts grey around the pictures. The mask is 1 there and falls with the square of the distance inside, towards padded edges only.
-func imagePad(c *Call) ([]any, error) {
-	im, left, top, feather := arg[*picture.Image](c, "image"), c.whole("left"), c.whole("top"), c.whole("feathering")
-	right, bottom := c.whole("right"), c.whole("bottom")
+func imagePad(c *graph.Call) ([]any, error) {
+	im, left, top, feather := graph.Arg[*picture.Image](c, "image"), c.Whole("left"), c.Whole("top"), c.Whole("feathering")
+	right, bottom := c.Whole("right"), c.Whole("bottom")
 	out := &picture.Image{B: im.B, Y: im.Y + top + bottom, X: im.X + left + right, C: im.C}
 	if err := checkSize("left", out.B, out.Y, out.X, out.C); err != nil {
 		return nil, err
@@ -110,15 +111,15 @@ func inverted(v []float32) []float32 {
 	return out
 }
 
-func imageInvert(c *Call) ([]any, error) {
-	im := *arg[*picture.Image](c, "image")
+func imageInvert(c *graph.Call) ([]any, error) {
+	im := *graph.Arg[*picture.Image](c, "image")
 	im.Data = inverted(im.Data)
 	return []any{&im}, nil
 }
 
 // imageBatch puts the second batch behind the first, scaled to its size (bilinear, center crop). Where one has alpha, the other gets an opaque one.
-func imageBatch(c *Call) ([]any, error) {
-	a, b := arg[*picture.Image](c, "image1"), arg[*picture.Image](c, "image2")
+func imageBatch(c *graph.Call) ([]any, error) {
+	a, b := graph.Arg[*picture.Image](c, "image1"), graph.Arg[*picture.Image](c, "image2")
 	a, b = a.Widened(b.C), b.Widened(a.C)
 	if a.Y != b.Y || a.X != b.X {
 		var err error
@@ -133,8 +134,8 @@ func imageBatch(c *Call) ([]any, error) {
 	return []any{out}, nil
 }
 
-func emptyImage(c *Call) ([]any, error) {
-	w, h, b, color := c.whole("width"), c.whole("height"), c.whole("batch_size"), c.whole("color")
+func emptyImage(c *graph.Call) ([]any, error) {
+	w, h, b, color := c.Whole("width"), c.Whole("height"), c.Whole("batch_size"), c.Whole("color")
 	if err := checkSize("batch_size", b, h, w, 3); err != nil {
 		return nil, err
 	}
@@ -147,11 +148,11 @@ func emptyImage(c *Call) ([]any, error) {
 
 // imageBlend scales the second picture to the size of the first (bicubic, center crop) and mixes the first with the blend of both. ComfyUI fails
 // where only the first has alpha; here that is refused in words.
-func imageBlend(c *Call) ([]any, error) {
-	a, b, f := arg[*picture.Image](c, "image1"), arg[*picture.Image](c, "image2"), c.decimal("blend_factor")
-	blend := blendModes()[c.str("blend_mode")]
+func imageBlend(c *graph.Call) ([]any, error) {
+	a, b, f := graph.Arg[*picture.Image](c, "image1"), graph.Arg[*picture.Image](c, "image2"), c.Decimal("blend_factor")
+	blend := blendModes()[c.Str("blend_mode")]
 	if blend == nil {
-		return nil, fault.At(fault.CodeBadInput, "blend_mode", "blend_mode: %q is not one of normal, multiply, screen, overlay, soft_light, difference", c.str("blend_mode"))
+		return nil, fault.At(fault.CodeBadInput, "blend_mode", "blend_mode: %q is not one of normal, multiply, screen, overlay, soft_light, difference", c.Str("blend_mode"))
 	}
 	if b.C > a.C {
 		b = b.First(a.C)

@@ -5,45 +5,46 @@ import (
 
 	"patchbay/models/vae"
 	"patchbay/node/fault"
+	"patchbay/node/graph"
 	"patchbay/node/picture"
 	"patchbay/node/picture/resample"
 	"patchbay/node/value"
 )
 
 // inpaintClasses are the rows that give a latent the mask of what may change.
-func inpaintClasses() []Class {
-	return []Class{
+func inpaintClasses() []graph.Class {
+	return []graph.Class{
 		{
 			Name: "SetLatentNoiseMask", Display: "Set Latent Noise Mask", Module: "nodes", Category: "latent/inpaint",
-			Inputs: []Input{bareIn("samples", "LATENT"), bareIn("mask", "MASK")}, Outputs: slots("LATENT"), Run: func(c *Call) ([]any, error) {
-				l := arg[*value.Latent](c, "samples")
-				return []any{&value.Latent{Samples: l.Samples, NoiseMask: c.mask("mask"), BatchIndex: l.BatchIndex}}, nil
+			Inputs: []graph.Input{graph.Bare("samples", "LATENT"), graph.Bare("mask", "MASK")}, Outputs: graph.Slots("LATENT"), Run: func(c *graph.Call) ([]any, error) {
+				l := graph.Arg[*value.Latent](c, "samples")
+				return []any{&value.Latent{Samples: l.Samples, NoiseMask: c.Mask("mask"), BatchIndex: l.BatchIndex}}, nil
 			},
 		},
 		{
-			Name: "VAEEncodeForInpaint", Display: "VAE Encode (for Inpainting)", Module: "nodes", Category: "latent/inpaint", Heavy: stageVAE,
+			Name: "VAEEncodeForInpaint", Display: "VAE Encode (for Inpainting)", Module: "nodes", Category: "latent/inpaint", Heavy: graph.StageVAE,
 			Description: "Encodes pictures with grey where the mask is, and keeps the mask, grown a little, with the latent.",
-			Inputs: []Input{
-				bareIn("pixels", "IMAGE"), bareIn("vae", "VAE"), bareIn("mask", "MASK"),
-				number("grow_mask_by", "INT", "in pixels", "default", int64(6), "min", int64(0), "max", int64(64), "step", int64(1)).asLater(),
+			Inputs: []graph.Input{
+				graph.Bare("pixels", "IMAGE"), graph.Bare("vae", "VAE"), graph.Bare("mask", "MASK"),
+				graph.Number("grow_mask_by", "INT", "in pixels", "default", int64(6), "min", int64(0), "max", int64(64), "step", int64(1)).AsLater(),
 			},
-			Outputs: slots("LATENT"), Run: encodeForInpaint,
+			Outputs: graph.Slots("LATENT"), Run: encodeForInpaint,
 		},
 		{
-			Name: "InpaintModelConditioning", Module: "nodes", Category: "conditioning/inpaint", Heavy: stageVAE,
-			Inputs: []Input{
-				bareIn("positive", "CONDITIONING"), bareIn("negative", "CONDITIONING"), bareIn("vae", "VAE"), bareIn("pixels", "IMAGE"), bareIn("mask", "MASK"),
-				number("noise_mask", "BOOLEAN", "only what is inside the mask changes", "default", true).asLater(),
+			Name: "InpaintModelConditioning", Module: "nodes", Category: "conditioning/inpaint", Heavy: graph.StageVAE,
+			Inputs: []graph.Input{
+				graph.Bare("positive", "CONDITIONING"), graph.Bare("negative", "CONDITIONING"), graph.Bare("vae", "VAE"), graph.Bare("pixels", "IMAGE"), graph.Bare("mask", "MASK"),
+				graph.Number("noise_mask", "BOOLEAN", "only what is inside the mask changes", "default", true).AsLater(),
 			},
-			Outputs: []Slot{{"positive", "CONDITIONING"}, {"negative", "CONDITIONING"}, {"latent", "LATENT"}}, Run: inpaintConditioning,
+			Outputs: []graph.Slot{{Name: "positive", Type: "CONDITIONING"}, {Name: "negative", Type: "CONDITIONING"}, {Name: "latent", Type: "LATENT"}}, Run: inpaintConditioning,
 		},
 	}
 }
 
 // encodeForInpaint encodes the picture with grey inside the mask and keeps the grown mask.
-func encodeForInpaint(c *Call) ([]any, error) {
-	im, v, grow := arg[*picture.Image](c, "pixels"), arg[*value.VAE](c, "vae"), c.whole("grow_mask_by")
-	mask, err := sizedMask(c.mask("mask"), im.Y, im.X)
+func encodeForInpaint(c *graph.Call) ([]any, error) {
+	im, v, grow := graph.Arg[*picture.Image](c, "pixels"), graph.Arg[*value.VAE](c, "vae"), c.Whole("grow_mask_by")
+	mask, err := sizedMask(c.Mask("mask"), im.Y, im.X)
 	if err != nil {
 		return nil, err
 	}
@@ -72,21 +73,21 @@ func inpainted(im *picture.Image, mask *picture.Mask, grow, scale int) (*picture
 
 // inpaintConditioning encodes the picture and keeps the mask, not rounded, with the latent. ComfyUI also attaches the masked picture to the conditionings for
 // networks with more input channels (FLUX Fill); those are refused when they are loaded, and all others ignore it.
-func inpaintConditioning(c *Call) ([]any, error) {
-	im := arg[*picture.Image](c, "pixels")
-	samples, err := encodeImage(c, arg[*value.VAE](c, "vae"), im)
+func inpaintConditioning(c *graph.Call) ([]any, error) {
+	im := graph.Arg[*picture.Image](c, "pixels")
+	samples, err := encodeImage(c, graph.Arg[*value.VAE](c, "vae"), im)
 	if err != nil {
 		return nil, err
 	}
 	out := &value.Latent{Samples: samples}
-	if c.flag("noise_mask") {
-		mask, err := sizedMask(c.mask("mask"), im.Y, im.X)
+	if c.Flag("noise_mask") {
+		mask, err := sizedMask(c.Mask("mask"), im.Y, im.X)
 		if err != nil {
 			return nil, err
 		}
 		out.NoiseMask = mask.Centred(8)
 	}
-	return []any{arg[value.Conditioning](c, "positive"), arg[value.Conditioning](c, "negative"), out}, nil
+	return []any{graph.Arg[value.Conditioning](c, "positive"), graph.Arg[value.Conditioning](c, "negative"), out}, nil
 }
 
 // sizedMask returns a copy scaled to y rows and x columns (bilinear).
@@ -119,10 +120,10 @@ func greyed(im *picture.Image, m *picture.Mask) (*picture.Image, error) {
 }
 
 // scaleOf returns how many pixels one latent value covers.
-func scaleOf(c *Call, v *value.VAE) (scale int, err error) {
+func scaleOf(c *graph.Call, v *value.VAE) (scale int, err error) {
 	if v.Key == value.PixelSpace {
 		return 1, nil
 	}
-	err = v.With(c.use(), func(cfg vae.Config) (int, error) { scale = cfg.Scale(); return 0, nil }, func(*vae.VAE, vae.Env) error { return nil })
+	err = v.With(c.Use(), func(cfg vae.Config) (int, error) { scale = cfg.Scale(); return 0, nil }, func(*vae.VAE, vae.Env) error { return nil })
 	return scale, err
 }

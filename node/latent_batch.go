@@ -2,33 +2,34 @@ package node
 
 import (
 	"patchbay/node/fault"
+	"patchbay/node/graph"
 	"patchbay/node/picture"
 	"patchbay/parallel"
 )
 
 // latentBatchClasses are the rows that change how many latents a batch has.
-func latentBatchClasses() []Class {
-	return []Class{
+func latentBatchClasses() []graph.Class {
+	return []graph.Class{
 		{
 			Name: "RepeatLatentBatch", Display: "Repeat Latent Batch", Module: "nodes", Category: "latent/batch",
-			Inputs:  []Input{bareIn("samples", "LATENT"), number("amount", "INT", "", "default", int64(1), "min", int64(1), "max", int64(64))},
-			Outputs: slots("LATENT"), Run: repeatLatent,
+			Inputs:  []graph.Input{graph.Bare("samples", "LATENT"), graph.Number("amount", "INT", "", "default", int64(1), "min", int64(1), "max", int64(64))},
+			Outputs: graph.Slots("LATENT"), Run: repeatLatent,
 		},
 		{
 			Name: "LatentFromBatch", Display: "Latent From Batch", Module: "nodes", Category: "latent/batch",
 			Description: "Takes some latents of a batch; they keep the noise that they would have had in it.",
-			Inputs: []Input{
-				bareIn("samples", "LATENT"), number("batch_index", "INT", "", "default", int64(0), "min", int64(0), "max", int64(63)),
-				number("length", "INT", "", "default", int64(1), "min", int64(1), "max", int64(64)),
+			Inputs: []graph.Input{
+				graph.Bare("samples", "LATENT"), graph.Number("batch_index", "INT", "", "default", int64(0), "min", int64(0), "max", int64(63)),
+				graph.Number("length", "INT", "", "default", int64(1), "min", int64(1), "max", int64(64)),
 			},
-			Outputs: slots("LATENT"), Run: latentFromBatch,
+			Outputs: graph.Slots("LATENT"), Run: latentFromBatch,
 		},
 	}
 }
 
 // repeatLatent repeats the whole batch; the copies get noise of their own: batch_index goes on behind the largest.
-func repeatLatent(c *Call) ([]any, error) {
-	l, amount := c.latent("samples"), c.whole("amount")
+func repeatLatent(c *graph.Call) ([]any, error) {
+	l, amount := c.Latent("samples"), c.Whole("amount")
 	s := l.Samples
 	if err := checkSize("amount", amount, s.B, s.C, s.Y, s.X); err != nil {
 		return nil, err
@@ -67,11 +68,11 @@ func repeated(v []float32, n int) []float32 {
 	return out
 }
 
-func latentFromBatch(c *Call) ([]any, error) {
-	l := c.latent("samples")
+func latentFromBatch(c *graph.Call) ([]any, error) {
+	l := c.Latent("samples")
 	s := l.Samples
-	from := min(s.B-1, c.whole("batch_index"))
-	length := min(s.B-from, c.whole("length"))
+	from := min(s.B-1, c.Whole("batch_index"))
+	length := min(s.B-from, c.Whole("length"))
 	item := s.C * s.Y * s.X
 	out := l.With(parallel.Latent{B: length, C: s.C, Y: s.Y, X: s.X, Data: s.Data[from*item : (from+length)*item]})
 	if m := l.NoiseMask; m != nil && m.B > 1 {

@@ -2,36 +2,37 @@ package node
 
 import (
 	"patchbay/node/fault"
+	"patchbay/node/graph"
 	"patchbay/node/picture/resample"
 	"patchbay/parallel"
 )
 
 // composeLatentClasses are the rows that make one latent of two.
-func composeLatentClasses() []Class {
-	place := func(name string) Input {
-		return number(name, "INT", "in pixels", "default", int64(0), "min", int64(0), "max", int64(16384), "step", int64(8))
+func composeLatentClasses() []graph.Class {
+	place := func(name string) graph.Input {
+		return graph.Number(name, "INT", "in pixels", "default", int64(0), "min", int64(0), "max", int64(16384), "step", int64(8))
 	}
-	return []Class{
+	return []graph.Class{
 		{
 			Name: "LatentBlend", Display: "Latent Blend", Module: "nodes", Category: "_for_testing",
-			Inputs: []Input{
-				bareIn("samples1", "LATENT"), bareIn("samples2", "LATENT"),
-				number("blend_factor", "FLOAT", "part of the first", "default", 0.5, "min", int64(0), "max", int64(1), "step", 0.01),
+			Inputs: []graph.Input{
+				graph.Bare("samples1", "LATENT"), graph.Bare("samples2", "LATENT"),
+				graph.Number("blend_factor", "FLOAT", "part of the first", "default", 0.5, "min", int64(0), "max", int64(1), "step", 0.01),
 			},
-			Outputs: slots("LATENT"), Run: latentBlend,
+			Outputs: graph.Slots("LATENT"), Run: latentBlend,
 		},
 		{
 			Name: "LatentComposite", Display: "Latent Composite", Module: "nodes", Category: "latent",
-			Inputs:  []Input{bareIn("samples_to", "LATENT"), bareIn("samples_from", "LATENT"), place("x"), place("y"), place("feather")},
-			Outputs: slots("LATENT"), Run: latentComposite,
+			Inputs:  []graph.Input{graph.Bare("samples_to", "LATENT"), graph.Bare("samples_from", "LATENT"), place("x"), place("y"), place("feather")},
+			Outputs: graph.Slots("LATENT"), Run: latentComposite,
 		},
 	}
 }
 
 // latentBlend scales the second latent to the size of the first (bicubic, center crop); a batch of one goes with every other.
-func latentBlend(c *Call) ([]any, error) {
-	l, f := c.latent("samples1"), c.decimal("blend_factor")
-	a, b := l.Samples, c.latent("samples2").Samples
+func latentBlend(c *graph.Call) ([]any, error) {
+	l, f := c.Latent("samples1"), c.Decimal("blend_factor")
+	a, b := l.Samples, c.Latent("samples2").Samples
 	if err := sameBatch("samples2", a.C, b.C, a.B, b.B); err != nil {
 		return nil, err
 	}
@@ -61,10 +62,10 @@ func sameBatch(field string, wantC, gotC, wantB, gotB int) error {
 }
 
 // latentComposite pastes samples_from at (x, y); what does not fit is cut off.
-func latentComposite(c *Call) ([]any, error) {
-	l := c.latent("samples_to")
-	to, from := l.Samples, c.latent("samples_from").Samples
-	x, y, feather := c.whole("x")/8, c.whole("y")/8, c.whole("feather")/8
+func latentComposite(c *graph.Call) ([]any, error) {
+	l := c.Latent("samples_to")
+	to, from := l.Samples, c.Latent("samples_from").Samples
+	x, y, feather := c.Whole("x")/8, c.Whole("y")/8, c.Whole("feather")/8
 	switch {
 	case to.C != from.C:
 		return nil, sameBatch("samples_from", to.C, from.C, 1, 1)

@@ -3,38 +3,39 @@ package node
 import (
 	"math"
 
+	"patchbay/node/graph"
 	"patchbay/node/picture/resample"
 	"patchbay/node/value"
 	"patchbay/parallel"
 )
 
 // latentMathClasses are the rows that calculate with latents. The second one is scaled to the size of the first (bilinear, center crop).
-func latentMathClasses() []Class {
-	two := []Input{linkIn("samples1", "LATENT", ""), linkIn("samples2", "LATENT", "")}
-	row := func(name, category string, run func(*Call) ([]any, error), inputs ...Input) Class {
-		return Class{Name: name, Module: "comfy_extras.nodes_latent", Category: category, NewStyle: true, Inputs: inputs, Outputs: slots("LATENT"), Run: run}
+func latentMathClasses() []graph.Class {
+	two := []graph.Input{graph.Link("samples1", "LATENT", ""), graph.Link("samples2", "LATENT", "")}
+	row := func(name, category string, run func(*graph.Call) ([]any, error), inputs ...graph.Input) graph.Class {
+		return graph.Class{Name: name, Module: "comfy_extras.nodes_latent", Category: category, NewStyle: true, Inputs: inputs, Outputs: graph.Slots("LATENT"), Run: run}
 	}
 	const category = "latent/advanced"
 	batch := row("LatentBatch", "latent/batch", latentBatch, two...)
 	batch.Deprecated = true
-	return []Class{
-		row("LatentAdd", category, func(c *Call) ([]any, error) {
+	return []graph.Class{
+		row("LatentAdd", category, func(c *graph.Call) ([]any, error) {
 			return combineLatents(c, func(a, b float32) float32 { return a + b })
 		}, two...),
-		row("LatentSubtract", category, func(c *Call) ([]any, error) {
+		row("LatentSubtract", category, func(c *graph.Call) ([]any, error) {
 			return combineLatents(c, func(a, b float32) float32 { return a - b })
 		}, two...),
-		row("LatentMultiply", category, latentMultiply, linkIn("samples", "LATENT", ""),
-			number("multiplier", "FLOAT", "", "default", 1.0, "min", -10.0, "max", 10.0, "step", 0.01)),
+		row("LatentMultiply", category, latentMultiply, graph.Link("samples", "LATENT", ""),
+			graph.Number("multiplier", "FLOAT", "", "default", 1.0, "min", -10.0, "max", 10.0, "step", 0.01)),
 		row("LatentInterpolate", category, latentInterpolate, two[0], two[1],
-			number("ratio", "FLOAT", "part of the first", "default", 1.0, "min", 0.0, "max", 1.0, "step", 0.01)),
+			graph.Number("ratio", "FLOAT", "part of the first", "default", 1.0, "min", 0.0, "max", 1.0, "step", 0.01)),
 		batch,
 	}
 }
 
 // secondLatent returns samples2 at the size of samples1; with fill it has as many items too: it is repeated, or cut.
-func secondLatent(c *Call, l *value.Latent, fill bool) (parallel.Latent, error) {
-	a, b := l.Samples, c.latent("samples2").Samples
+func secondLatent(c *graph.Call, l *value.Latent, fill bool) (parallel.Latent, error) {
+	a, b := l.Samples, c.Latent("samples2").Samples
 	if err := sameBatch("samples2", a.C, b.C, 1, 1); err != nil {
 		return b, err
 	}
@@ -55,8 +56,8 @@ func secondLatent(c *Call, l *value.Latent, fill bool) (parallel.Latent, error) 
 }
 
 // combineLatents combines two latents value by value.
-func combineLatents(c *Call, f func(a, b float32) float32) ([]any, error) {
-	l := c.latent("samples1")
+func combineLatents(c *graph.Call, f func(a, b float32) float32) ([]any, error) {
+	l := c.Latent("samples1")
 	b, err := secondLatent(c, l, true)
 	if err != nil {
 		return nil, err
@@ -68,8 +69,8 @@ func combineLatents(c *Call, f func(a, b float32) float32) ([]any, error) {
 	return []any{l.With(out)}, nil
 }
 
-func latentMultiply(c *Call) ([]any, error) {
-	l, by := c.latent("samples"), float32(c.decimal("multiplier"))
+func latentMultiply(c *graph.Call) ([]any, error) {
+	l, by := c.Latent("samples"), float32(c.Decimal("multiplier"))
 	s := l.Samples
 	s.Data = make([]float32, len(s.Data))
 	for i, v := range l.Samples.Data {
@@ -81,8 +82,8 @@ func latentMultiply(c *Call) ([]any, error) {
 // latentInterpolate mixes direction and length of the channels of every latent pixel by themselves: unit vectors u1, u2 and lengths m1, m2 give
 // unit(r*u1 + (1-r)*u2) * (r*m1 + (1-r)*m2), a vector of length 0 having no direction (ComfyUI nodes_latent). ComfyUI fails for batches; here every item is
 // taken by itself.
-func latentInterpolate(c *Call) ([]any, error) {
-	l, ratio := c.latent("samples1"), c.decimal("ratio")
+func latentInterpolate(c *graph.Call) ([]any, error) {
+	l, ratio := c.Latent("samples1"), c.Decimal("ratio")
 	b, err := secondLatent(c, l, true)
 	if err != nil {
 		return nil, err
@@ -124,8 +125,8 @@ func direction(v, length float32) float32 {
 }
 
 // latentBatch puts the second batch behind the first. Every item keeps the noise that it would have had in its own batch.
-func latentBatch(c *Call) ([]any, error) {
-	l := c.latent("samples1")
+func latentBatch(c *graph.Call) ([]any, error) {
+	l := c.Latent("samples1")
 	b, err := secondLatent(c, l, false)
 	if err != nil {
 		return nil, err
@@ -135,6 +136,6 @@ func latentBatch(c *Call) ([]any, error) {
 		return nil, err
 	}
 	out := l.With(parallel.Latent{B: a.B + b.B, C: a.C, Y: a.Y, X: a.X, Data: append(append(make([]float32, 0, len(a.Data)+len(b.Data)), a.Data...), b.Data...)})
-	out.BatchIndex = append(l.Places(), c.latent("samples2").Places()...)
+	out.BatchIndex = append(l.Places(), c.Latent("samples2").Places()...)
 	return []any{out}, nil
 }

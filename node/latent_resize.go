@@ -2,34 +2,35 @@ package node
 
 import (
 	"patchbay/node/fault"
+	"patchbay/node/graph"
 	"patchbay/node/picture/resample"
 	"patchbay/node/value"
 	"patchbay/parallel"
 )
 
 // resizeLatentClasses are the rows that enlarge or shrink latents.
-func resizeLatentClasses() []Class {
-	method := bareCombo("upscale_method", "nearest-exact", "bilinear", "area", "bicubic", "bislerp")
-	side := func(name string) Input {
-		return number(name, "INT", "in pixels; 0 keeps the aspect", "default", int64(512), "min", int64(0), "max", int64(16384), "step", int64(8))
+func resizeLatentClasses() []graph.Class {
+	method := graph.BareCombo("upscale_method", "nearest-exact", "bilinear", "area", "bicubic", "bislerp")
+	side := func(name string) graph.Input {
+		return graph.Number(name, "INT", "in pixels; 0 keeps the aspect", "default", int64(512), "min", int64(0), "max", int64(16384), "step", int64(8))
 	}
-	return []Class{
+	return []graph.Class{
 		{
 			Name: "LatentUpscale", Display: "Upscale Latent", Module: "nodes", Category: "latent",
-			Inputs:  []Input{bareIn("samples", "LATENT"), method, side("width"), side("height"), bareCombo("crop", "disabled", "center")},
-			Outputs: slots("LATENT"), Run: latentUpscale,
+			Inputs:  []graph.Input{graph.Bare("samples", "LATENT"), method, side("width"), side("height"), graph.BareCombo("crop", "disabled", "center")},
+			Outputs: graph.Slots("LATENT"), Run: latentUpscale,
 		},
 		{
 			Name: "LatentUpscaleBy", Display: "Upscale Latent By", Module: "nodes", Category: "latent",
-			Inputs:  []Input{bareIn("samples", "LATENT"), method, number("scale_by", "FLOAT", "", "default", 1.5, "min", 0.01, "max", 8.0, "step", 0.01)},
-			Outputs: slots("LATENT"), Run: latentUpscaleBy,
+			Inputs:  []graph.Input{graph.Bare("samples", "LATENT"), method, graph.Number("scale_by", "FLOAT", "", "default", 1.5, "min", 0.01, "max", 8.0, "step", 0.01)},
+			Outputs: graph.Slots("LATENT"), Run: latentUpscaleBy,
 		},
 	}
 }
 
 // latentUpscale takes pixels, at least 64 a side; a side of 0 follows from the aspect, both 0 leave the latent as it is.
-func latentUpscale(c *Call) ([]any, error) {
-	l, w, h := c.latent("samples"), c.whole("width"), c.whole("height")
+func latentUpscale(c *graph.Call) ([]any, error) {
+	l, w, h := c.Latent("samples"), c.Whole("width"), c.Whole("height")
 	s := l.Samples
 	switch {
 	case w == 0 && h == 0:
@@ -43,12 +44,12 @@ func latentUpscale(c *Call) ([]any, error) {
 	default:
 		w, h = max(64, w), max(64, h)
 	}
-	return resizedOutput(l, w/8, h/8, c.str("upscale_method"), c.str("crop"), "width")
+	return resizedOutput(l, w/8, h/8, c.Str("upscale_method"), c.Str("crop"), "width")
 }
 
-func latentUpscaleBy(c *Call) ([]any, error) {
-	l, by := c.latent("samples"), c.decimal("scale_by")
-	return resizedOutput(l, rounded(float64(l.Samples.X)*by), rounded(float64(l.Samples.Y)*by), c.str("upscale_method"), string(resample.CropDisabled), "scale_by")
+func latentUpscaleBy(c *graph.Call) ([]any, error) {
+	l, by := c.Latent("samples"), c.Decimal("scale_by")
+	return resizedOutput(l, rounded(float64(l.Samples.X)*by), rounded(float64(l.Samples.Y)*by), c.Str("upscale_method"), string(resample.CropDisabled), "scale_by")
 }
 
 // resizedOutput gives the outputs of a node that resizes to x by y latent pixels; field is the input to blame for the size.

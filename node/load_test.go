@@ -12,6 +12,7 @@ import (
 	"patchbay/engine/safetensors"
 	"patchbay/node/fault"
 	"patchbay/node/files"
+	"patchbay/node/graph"
 	"patchbay/node/value"
 	"patchbay/tests/scratch"
 )
@@ -65,14 +66,14 @@ func TestCheckpointLoaderDrawsTheSamePicture(t *testing.T) {
 	for _, f := range []string{"clip", "t5"} {
 		copyFile(t, "tokenizers/demo_"+f+".tokenizer.json", filepath.Join(root, "tokenizers", f+".tokenizer.json"))
 	}
-	draw := func(w *Workflow, roots files.Roots) []byte {
+	draw := func(w *graph.Workflow, roots files.Roots) []byte {
 		t.Helper()
-		runner, err := NewRunner(Config{Engine: refEngine(t), Roots: roots, Catalogue: AllClasses()})
+		runner, err := graph.NewRunner(graph.Config{Engine: refEngine(t), Roots: roots, Catalogue: AllClasses()})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer runner.Close()
-		result, err := runner.Run(context.Background(), Job{Workflow: w, NoMetadata: true}, nil)
+		result, err := runner.Run(context.Background(), graph.Job{Workflow: w, NoMetadata: true}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -104,7 +105,7 @@ func TestLoadersRefuseOtherKinds(t *testing.T) {
 	copyFile(t, "text_encoders/demo_t5.safetensors", filepath.Join(root, "text_encoders/t5.safetensors"))
 	copyFile(t, "text_encoders/demo_t5.safetensors", filepath.Join(root, "vae/t5.safetensors"))
 	scratch.Write(t, filepath.Join(root, "vae/broken.safetensors"), []byte("\x10\x00\x00\x00\x00\x00\x00\x00{\"a\": "))
-	runner, err := NewRunner(Config{Roots: files.Roots{Models: []string{root}}, Catalogue: AllClasses()})
+	runner, err := graph.NewRunner(graph.Config{Roots: files.Roots{Models: []string{root}}, Catalogue: AllClasses()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +127,7 @@ func TestLoadersRefuseOtherKinds(t *testing.T) {
 		"sd1 without l":   {"CLIPLoader", map[string]any{"clip_name": "t5.safetensors", "type": "stable_diffusion"}, fault.CodeWrongFamily, "type", "clip_l"},
 		"name not listed": {"VAELoader", map[string]any{"vae_name": "../vae/t5.safetensors"}, "value_not_in_list", "vae_name", "t5.safetensors"},
 	} {
-		_, err := runner.Exec(context.Background(), ExecRequest{Class: c.class, Inputs: c.inputs}, nil)
+		_, err := runner.Exec(context.Background(), graph.ExecRequest{Class: c.class, Inputs: c.inputs}, nil)
 		var f *fault.Failure
 		if !errors.As(err, &f) || f.Code != c.code || f.Field != c.field || !strings.Contains(f.Error(), c.says) {
 			t.Errorf("%s: got %#v, want code %s, field %s and the text %q", name, err, c.code, c.field, c.says)
@@ -139,12 +140,12 @@ func TestMissingTokenizerNamesAllPlaces(t *testing.T) {
 	for _, f := range []string{"clip", "t5"} {
 		copyFile(t, "text_encoders/demo_"+f+".safetensors", filepath.Join(root, "text_encoders/demo_"+f+".safetensors"))
 	}
-	runner, err := NewRunner(Config{Roots: files.Roots{Models: []string{root}, ComfyUI: "/somewhere/ComfyUI"}, Catalogue: AllClasses()})
+	runner, err := graph.NewRunner(graph.Config{Roots: files.Roots{Models: []string{root}, ComfyUI: "/somewhere/ComfyUI"}, Catalogue: AllClasses()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	clip := exec(t, runner, "DualCLIPLoader", map[string]any{"clip_name1": "demo_clip.safetensors", "clip_name2": "demo_t5.safetensors", "type": "flux"})
-	_, err = runner.Exec(context.Background(), ExecRequest{Class: "CLIPTextEncode", Inputs: map[string]any{"text": "a", "clip": clip}}, nil)
+	_, err = runner.Exec(context.Background(), graph.ExecRequest{Class: "CLIPTextEncode", Inputs: map[string]any{"text": "a", "clip": clip}}, nil)
 	var f *fault.Failure
 	if !errors.As(err, &f) || f.Code != fault.CodeTokenizer {
 		t.Fatalf("got %v, want tokenizer_missing", err)
@@ -161,12 +162,12 @@ func TestWrongVAEIsFoundBeforeSampling(t *testing.T) {
 	if err := w.SetInput("4", "vae_name", value.PixelSpace); err != nil {
 		t.Fatal(err)
 	}
-	runner, err := NewRunner(Config{Engine: refEngine(t), Roots: demoRoots(), Catalogue: AllClasses()})
+	runner, err := graph.NewRunner(graph.Config{Engine: refEngine(t), Roots: demoRoots(), Catalogue: AllClasses()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	steps := 0
-	_, err = runner.Run(context.Background(), Job{Workflow: w}, func(e Event) {
+	_, err = runner.Run(context.Background(), graph.Job{Workflow: w}, func(e graph.Event) {
 		if e.Type == "progress" {
 			steps++
 		}
@@ -181,13 +182,13 @@ func TestChangedModelFileIsReadAgain(t *testing.T) {
 	root := t.TempDir()
 	path := filepath.Join(root, "vae/ae.safetensors")
 	copyFile(t, "vae/demo_ae.safetensors", path)
-	runner, err := NewRunner(Config{Catalogue: AllClasses(sink()), Roots: files.Roots{Models: []string{root}}})
+	runner, err := graph.NewRunner(graph.Config{Catalogue: AllClasses(sink()), Roots: files.Roots{Models: []string{root}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	run := func() *Result {
+	run := func() *graph.Result {
 		t.Helper()
-		result, err := runner.Run(context.Background(), Job{Workflow: graphOf(t, `{"a": {"class_type": "VAELoader", "inputs": {"vae_name": "ae.safetensors"}}, "b": {"class_type": "Sink", "inputs": {"value": ["a", 0]}}}`)}, nil)
+		result, err := runner.Run(context.Background(), graph.Job{Workflow: graphOf(t, `{"a": {"class_type": "VAELoader", "inputs": {"vae_name": "ae.safetensors"}}, "b": {"class_type": "Sink", "inputs": {"value": ["a", 0]}}}`)}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -16,6 +16,7 @@ import (
 	"patchbay/engine/safetensors"
 	"patchbay/node/fault"
 	"patchbay/node/files"
+	"patchbay/node/graph"
 	"patchbay/node/value"
 	"patchbay/parallel"
 	"patchbay/tests/golden"
@@ -106,7 +107,7 @@ func (p packs) bytes() (n int) {
 
 // loraBench is a runner on the demo whose packed weights are counted, and the latents that its jobs gave.
 type loraBench struct {
-	*Runner
+	*graph.Runner
 	engine *parallel.Engine
 	packs  packs
 	got    []float32
@@ -126,12 +127,12 @@ func newLoraBench(t *testing.T, roots files.Roots, cfg parallel.Config, weightBy
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { e.Close() })
-	keep := Class{Name: "Keep", Output: true, Inputs: []Input{bareIn("latent", "LATENT")}, Run: func(c *Call) ([]any, error) {
-		b.got = arg[*value.Latent](c, "latent").Samples.Data
+	keep := graph.Class{Name: "Keep", Output: true, Inputs: []graph.Input{graph.Bare("latent", "LATENT")}, Run: func(c *graph.Call) ([]any, error) {
+		b.got = graph.Arg[*value.Latent](c, "latent").Samples.Data
 		return nil, nil
 	}}
 	b.engine = e
-	if b.Runner, err = NewRunner(Config{Engine: e, Roots: roots, Catalogue: AllClasses(keep), WeightBytes: weightBytes}); err != nil {
+	if b.Runner, err = graph.NewRunner(graph.Config{Engine: e, Roots: roots, Catalogue: AllClasses(keep), WeightBytes: weightBytes}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(b.Close)
@@ -139,7 +140,7 @@ func newLoraBench(t *testing.T, roots files.Roots, cfg parallel.Config, weightBy
 }
 
 // draw samples one step of 64 x 64 pixels with the LoRA files in list ("one*0.8 two*1"), on a plan.
-func (b *loraBench) draw(t *testing.T, list string, seed int, plan string) ([]float32, *Result) {
+func (b *loraBench) draw(t *testing.T, list string, seed int, plan string) ([]float32, *graph.Result) {
 	t.Helper()
 	nodes, m, c := "", `["m", 0]`, `["c", 0]`
 	for i, use := range strings.Fields(list) {
@@ -154,7 +155,7 @@ func (b *loraBench) draw(t *testing.T, list string, seed int, plan string) ([]fl
 		"s": {"class_type": "KSampler", "inputs": {"seed": %d, "steps": 1, "cfg": 1.0, "sampler_name": "euler", "scheduler": "simple", "denoise": 1.0, "model": %s, "positive": ["p", 0], "negative": ["p", 0], "latent_image": ["l", 0]}},
 		"k": {"class_type": "Keep", "inputs": {"latent": ["s", 0]}}}`, nodes, c, seed, m))
 	b.got = nil
-	result, err := b.Run(context.Background(), Job{Workflow: w, Plan: plan}, nil)
+	result, err := b.Run(context.Background(), graph.Job{Workflow: w, Plan: plan}, nil)
 	if err != nil {
 		t.Fatalf("%q: %v", list, err)
 	}
@@ -254,18 +255,18 @@ func TestLoraOnPlans(t *testing.T) {
 func TestLoraNodes(t *testing.T) {
 	roots := loraRoots(t)
 	b := newLoraBench(t, roots, parallel.Config{}, 0)
-	m, ok := exec(t, b.Runner, "UNETLoader", map[string]any{"unet_name": "demo_flux.safetensors", "weight_dtype": "default"}).(Handle)
+	m, ok := exec(t, b.Runner, "UNETLoader", map[string]any{"unet_name": "demo_flux.safetensors", "weight_dtype": "default"}).(graph.Handle)
 	if !ok {
 		t.Fatal("no MODEL handle")
 	}
-	clip := exec(t, b.Runner, "DualCLIPLoader", map[string]any{"clip_name1": "demo_clip.safetensors", "clip_name2": "demo_t5.safetensors", "type": "flux"}).(Handle)
+	clip := exec(t, b.Runner, "DualCLIPLoader", map[string]any{"clip_name1": "demo_clip.safetensors", "clip_name2": "demo_t5.safetensors", "type": "flux"}).(graph.Handle)
 	load := func(name string, onModel, onClip float64) (*value.Model, *value.Clip, []string, error) {
-		out, err := b.Exec(context.Background(), ExecRequest{Class: "LoraLoader", Inputs: map[string]any{"model": m, "clip": clip, "lora_name": name + ".safetensors", "strength_model": onModel, "strength_clip": onClip}}, nil)
+		out, err := b.Exec(context.Background(), graph.ExecRequest{Class: "LoraLoader", Inputs: map[string]any{"model": m, "clip": clip, "lora_name": name + ".safetensors", "strength_model": onModel, "strength_clip": onClip}}, nil)
 		if err != nil {
 			return nil, nil, nil, err
 		}
-		a, _ := b.Value(out.Outputs[0].(Handle).ID)
-		c, _ := b.Value(out.Outputs[1].(Handle).ID)
+		a, _ := b.Value(out.Outputs[0].(graph.Handle).ID)
+		c, _ := b.Value(out.Outputs[1].(graph.Handle).ID)
 		return a.(*value.Model), c.(*value.Clip), out.Warnings, nil
 	}
 	for _, c := range []struct {
@@ -293,7 +294,7 @@ func TestLoraNodes(t *testing.T) {
 			t.Errorf("%s: warnings %q, want %q", c.name, got, c.warns)
 		}
 	}
-	out, err := b.Exec(context.Background(), ExecRequest{Class: "LoraLoaderModelOnly", Inputs: map[string]any{"model": m, "lora_name": "model.safetensors", "strength_model": 1.0}}, nil)
+	out, err := b.Exec(context.Background(), graph.ExecRequest{Class: "LoraLoaderModelOnly", Inputs: map[string]any{"model": m, "lora_name": "model.safetensors", "strength_model": 1.0}}, nil)
 	if err != nil || len(out.Warnings) != 1 || !strings.Contains(out.Warnings[0], "2 tensors") {
 		t.Errorf("model only: %v, %v, want a warning of the 2 tensors that are no text encoder's", out, err)
 	}

@@ -5,71 +5,72 @@ import (
 
 	"patchbay/node/fault"
 	"patchbay/node/files"
+	"patchbay/node/graph"
 	"patchbay/node/picture"
 	"patchbay/node/picture/resample"
 )
 
 // maskClasses are the rows that make and change masks.
-func maskClasses() []Class {
+func maskClasses() []graph.Class {
 	const module = "comfy_extras.nodes_mask"
-	side := func(name string) Input {
-		return number(name, "INT", "in pixels", "default", int64(512), "min", int64(1), "max", int64(16384), "step", int64(1))
+	side := func(name string) graph.Input {
+		return graph.Number(name, "INT", "in pixels", "default", int64(512), "min", int64(1), "max", int64(16384), "step", int64(1))
 	}
-	edge := func(name string) Input {
-		return number(name, "INT", "in pixels", "default", int64(0), "min", int64(0), "max", int64(16384), "step", int64(1))
+	edge := func(name string) graph.Input {
+		return graph.Number(name, "INT", "in pixels", "default", int64(0), "min", int64(0), "max", int64(16384), "step", int64(1))
 	}
-	in := linkIn("mask", "MASK", "")
-	return []Class{
+	in := graph.Link("mask", "MASK", "")
+	return []graph.Class{
 		{
 			Name: "SolidMask", Module: module, Category: "mask", NewStyle: true,
-			Inputs:  []Input{number("value", "FLOAT", "", "default", 1.0, "min", 0.0, "max", 1.0, "step", 0.01), side("width"), side("height")},
-			Outputs: slots("MASK"), Run: func(c *Call) ([]any, error) {
-				v, x, y := c.decimal("value"), c.whole("width"), c.whole("height")
+			Inputs:  []graph.Input{graph.Number("value", "FLOAT", "", "default", 1.0, "min", 0.0, "max", 1.0, "step", 0.01), side("width"), side("height")},
+			Outputs: graph.Slots("MASK"), Run: func(c *graph.Call) ([]any, error) {
+				v, x, y := c.Decimal("value"), c.Whole("width"), c.Whole("height")
 				return []any{&picture.Mask{B: 1, Y: y, X: x, Data: filled(y*x, float32(v))}}, nil
 			},
 		},
 		{
 			Name: "InvertMask", Module: module, Category: "mask", NewStyle: true,
-			Inputs: []Input{in}, Outputs: slots("MASK"), Run: func(c *Call) ([]any, error) {
-				m := *arg[*picture.Mask](c, "mask")
+			Inputs: []graph.Input{in}, Outputs: graph.Slots("MASK"), Run: func(c *graph.Call) ([]any, error) {
+				m := *graph.Arg[*picture.Mask](c, "mask")
 				m.Data = inverted(m.Data)
 				return []any{&m}, nil
 			},
 		},
 		{
 			Name: "MaskToImage", Display: "Convert Mask to Image", Module: module, Category: "mask", NewStyle: true,
-			Inputs: []Input{in}, Outputs: slots("IMAGE"), Run: maskToImage,
+			Inputs: []graph.Input{in}, Outputs: graph.Slots("IMAGE"), Run: maskToImage,
 		},
 		{
 			Name: "ImageToMask", Display: "Convert Image to Mask", Module: module, Category: "mask", NewStyle: true,
-			Inputs: []Input{linkIn("image", "IMAGE", ""), combo("channel", "", "red", "green", "blue", "alpha")}, Outputs: slots("MASK"), Run: imageToMask,
+			Inputs: []graph.Input{graph.Link("image", "IMAGE", ""), graph.Combo("channel", "", "red", "green", "blue", "alpha")}, Outputs: graph.Slots("MASK"), Run: imageToMask,
 		},
 		{
 			Name: "LoadImageMask", Display: "Load Image (as Mask)", Module: "nodes", Category: "mask",
-			Inputs:  []Input{fileIn("image", files.KindInputImage).with("image_upload", true), bareCombo("channel", "alpha", "red", "green", "blue")},
-			Outputs: slots("MASK"), Run: loadImageMask, Own: []string{"image"}, Check: checkFile("image", "Invalid image file: "), Change: fileChange("image"),
+			Inputs:  []graph.Input{graph.File("image", files.KindInputImage).With("image_upload", true), graph.BareCombo("channel", "alpha", "red", "green", "blue")},
+			Outputs: graph.Slots("MASK"), Run: loadImageMask, Own: []string{"image"}, Check: checkFile("image", "Invalid image file: "), Change: fileChange("image"),
 		},
 		{
 			Name: "GrowMask", Display: "Grow Mask", Module: module, Category: "mask", NewStyle: true,
-			Inputs: []Input{
-				in, number("expand", "INT", "in pixels; below 0 shrinks", "default", int64(0), "min", int64(-16384), "max", int64(16384), "step", int64(1)),
-				number("tapered_corners", "BOOLEAN", "", "default", true),
+			Inputs: []graph.Input{
+				in, graph.Number("expand", "INT", "in pixels; below 0 shrinks", "default", int64(0), "min", int64(-16384), "max", int64(16384), "step", int64(1)),
+				graph.Number("tapered_corners", "BOOLEAN", "", "default", true),
 			},
-			Outputs: slots("MASK"), Run: growMask,
+			Outputs: graph.Slots("MASK"), Run: growMask,
 		},
 		{
 			Name: "FeatherMask", Module: module, Category: "mask", NewStyle: true,
-			Inputs: []Input{in, edge("left"), edge("top"), edge("right"), edge("bottom")}, Outputs: slots("MASK"), Run: func(c *Call) ([]any, error) {
-				m := c.mask("mask")
-				return []any{m.Like(resample.Feather(m.Data, m.B, m.Y, m.X, c.whole("left"), c.whole("top"), c.whole("right"), c.whole("bottom")))}, nil
+			Inputs: []graph.Input{in, edge("left"), edge("top"), edge("right"), edge("bottom")}, Outputs: graph.Slots("MASK"), Run: func(c *graph.Call) ([]any, error) {
+				m := c.Mask("mask")
+				return []any{m.Like(resample.Feather(m.Data, m.B, m.Y, m.X, c.Whole("left"), c.Whole("top"), c.Whole("right"), c.Whole("bottom")))}, nil
 			},
 		},
 	}
 }
 
 // growMask grows some pixels at a time, so that a large mask can be cancelled, and stops where nothing changes any more.
-func growMask(c *Call) ([]any, error) {
-	m, left, tapered := c.mask("mask"), c.whole("expand"), c.flag("tapered_corners")
+func growMask(c *graph.Call) ([]any, error) {
+	m, left, tapered := c.Mask("mask"), c.Whole("expand"), c.Flag("tapered_corners")
 	portion := max(1, maxGrowWork/len(m.Data))
 	for left != 0 {
 		if err := c.Context.Err(); err != nil {
@@ -89,8 +90,8 @@ func growMask(c *Call) ([]any, error) {
 const maxGrowWork = 1 << 24
 
 // maskToImage repeats the mask in three channels.
-func maskToImage(c *Call) ([]any, error) {
-	m := c.mask("mask")
+func maskToImage(c *graph.Call) ([]any, error) {
+	m := c.Mask("mask")
 	if err := checkSize("mask", m.B, m.Y, m.X, 3); err != nil {
 		return nil, err
 	}
@@ -101,8 +102,8 @@ func maskToImage(c *Call) ([]any, error) {
 	return []any{im}, nil
 }
 
-func imageToMask(c *Call) ([]any, error) {
-	im, channel := arg[*picture.Image](c, "image"), c.str("channel")
+func imageToMask(c *graph.Call) ([]any, error) {
+	im, channel := graph.Arg[*picture.Image](c, "image"), c.Str("channel")
 	at, known := map[string]int{"red": 0, "green": 1, "blue": 2, "alpha": 3}[channel]
 	if !known || at >= im.C {
 		return nil, fault.At(fault.CodeBadInput, "channel", "channel: the picture has no %s; it has %d channels (red, green, blue, alpha in this order)", channel, im.C)
@@ -111,8 +112,8 @@ func imageToMask(c *Call) ([]any, error) {
 }
 
 // loadImageMask reads one channel of the first frame of a picture file; alpha is turned round, and a file without alpha gives zeros.
-func loadImageMask(c *Call) ([]any, error) {
-	name := c.str("image")
+func loadImageMask(c *graph.Call) ([]any, error) {
+	name := c.Str("image")
 	data, err := inputFile(c, "image", name)
 	if err != nil {
 		return nil, err
@@ -124,7 +125,7 @@ func loadImageMask(c *Call) ([]any, error) {
 	n := im.Y * im.X
 	m := im
 	m.B, m.Data = 1, im.Data[:n*im.C]
-	at, colour := map[string]int{"red": 0, "green": 1, "blue": 2}[c.str("channel")]
+	at, colour := map[string]int{"red": 0, "green": 1, "blue": 2}[c.Str("channel")]
 	switch {
 	case colour:
 		return []any{m.Channel(at)}, nil

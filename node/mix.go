@@ -5,42 +5,43 @@ import (
 
 	"patchbay/models/dit"
 	"patchbay/node/fault"
+	"patchbay/node/graph"
 	"patchbay/node/value"
 )
 
 // mixClasses are the rows that make one conditioning of two, and FLUX's switch for the guidance input.
-func mixClasses() []Class {
-	to, from := bareIn("conditioning_to", "CONDITIONING"), bareIn("conditioning_from", "CONDITIONING")
-	return []Class{
+func mixClasses() []graph.Class {
+	to, from := graph.Bare("conditioning_to", "CONDITIONING"), graph.Bare("conditioning_from", "CONDITIONING")
+	return []graph.Class{
 		{
 			Name: "ConditioningConcat", Display: "Conditioning (Concat)", Module: "nodes", Category: "conditioning",
 			Description: "Puts the tokens of the second behind those of the first.",
-			Inputs:      []Input{to, from}, Outputs: slots("CONDITIONING"), Run: concat,
+			Inputs:      []graph.Input{to, from}, Outputs: graph.Slots("CONDITIONING"), Run: concat,
 		},
 		{
 			Name: "ConditioningAverage", Module: "nodes", Category: "conditioning",
 			Description: "Mixes text states and pooled vectors.",
-			Inputs:      []Input{to, from, number("conditioning_to_strength", "FLOAT", "", "default", 1.0, "min", 0.0, "max", 1.0, "step", 0.01)},
-			Outputs:     slots("CONDITIONING"), Run: average,
+			Inputs:      []graph.Input{to, from, graph.Number("conditioning_to_strength", "FLOAT", "", "default", 1.0, "min", 0.0, "max", 1.0, "step", 0.01)},
+			Outputs:     graph.Slots("CONDITIONING"), Run: average,
 		},
 		{
 			Name: "FluxDisableGuidance", Module: "comfy_extras.nodes_flux", Category: "advanced/conditioning/flux", NewStyle: true,
 			Description: "Leaves the guidance input of distilled models out.",
-			Inputs:      []Input{linkIn("conditioning", "CONDITIONING", "")}, Outputs: slots("CONDITIONING"), Run: func(c *Call) ([]any, error) {
-				return []any{arg[value.Conditioning](c, "conditioning").Each(func(e *value.Cond) { e.Guidance, e.NoGuidance = nil, true })}, nil
+			Inputs:      []graph.Input{graph.Link("conditioning", "CONDITIONING", "")}, Outputs: graph.Slots("CONDITIONING"), Run: func(c *graph.Call) ([]any, error) {
+				return []any{graph.Arg[value.Conditioning](c, "conditioning").Each(func(e *value.Cond) { e.Guidance, e.NoGuidance = nil, true })}, nil
 			},
 		},
 	}
 }
 
 // sourceOf returns the entry of conditioning_from that is mixed into every entry of conditioning_to: the first.
-func sourceOf(c *Call, to value.Conditioning) (*value.Cond, error) {
-	from := arg[value.Conditioning](c, "conditioning_from")
+func sourceOf(c *graph.Call, to value.Conditioning) (*value.Cond, error) {
+	from := graph.Arg[value.Conditioning](c, "conditioning_from")
 	if len(from) == 0 {
 		return nil, fault.At(fault.CodeBadInput, "conditioning_from", "conditioning_from: has no entries")
 	}
 	if len(from) > 1 {
-		c.warn("node %s: conditioning_from has %d entries, only the first is used", c.ID, len(from))
+		c.Warn("node %s: conditioning_from has %d entries, only the first is used", c.ID, len(from))
 	}
 	for i := range to {
 		if a, b := to[i].Context.Cols, from[0].Context.Cols; a != b {
@@ -51,8 +52,8 @@ func sourceOf(c *Call, to value.Conditioning) (*value.Cond, error) {
 }
 
 // concat joins the tokens; everything else is that of conditioning_to. Text masks of HunyuanDiT cannot be joined (ComfyUI fails in the network).
-func concat(c *Call) ([]any, error) {
-	to := arg[value.Conditioning](c, "conditioning_to")
+func concat(c *graph.Call) ([]any, error) {
+	to := graph.Arg[value.Conditioning](c, "conditioning_to")
 	from, err := sourceOf(c, to)
 	if err != nil {
 		return nil, err
@@ -74,8 +75,8 @@ func concat(c *Call) ([]any, error) {
 const maxTokens = 1 << 16
 
 // average is to*s + from*(1-s) of text states and pooled vectors; from is cut or filled up with zeros to the tokens of to.
-func average(c *Call) ([]any, error) {
-	to, s := arg[value.Conditioning](c, "conditioning_to"), c.decimal("conditioning_to_strength")
+func average(c *graph.Call) ([]any, error) {
+	to, s := graph.Arg[value.Conditioning](c, "conditioning_to"), c.Decimal("conditioning_to_strength")
 	from, err := sourceOf(c, to)
 	if err != nil {
 		return nil, err

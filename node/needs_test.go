@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"patchbay/node/files"
+	"patchbay/node/graph"
 )
 
 // TestStockTellsFilesApart: what a workflow needs is named with size and header hash, found again, and missed when it is gone or has changed.
@@ -19,12 +20,12 @@ func TestStockTellsFilesApart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, fail := ParseWorkflowJSON(text)
+	w, fail := graph.ParseWorkflowJSON(text)
 	if fail != nil {
 		t.Fatal(fail)
 	}
 	stock := files.NewStock(files.Roots{Models: []string{root}})
-	needs := Needs(AllClasses(), stock, Job{Workflow: w})
+	needs := graph.Needs(AllClasses(), stock, graph.Job{Workflow: w})
 	var names []string
 	for _, f := range needs {
 		names = append(names, f.Name)
@@ -57,7 +58,7 @@ func TestNeedsLeavesOut(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "here.png"), []byte("x"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	w, fail := ParseWorkflowJSON([]byte(`{
+	w, fail := graph.ParseWorkflowJSON([]byte(`{
 		"1":{"class_type":"LoadImage","inputs":{"image":"here.png"}},"2":{"class_type":"LoadImage","inputs":{"image":"sent.png"}},
 		"3":{"class_type":"SaveImage","inputs":{"images":["1",0],"filename_prefix":"a"}},"4":{"class_type":"SaveImage","inputs":{"images":["2",0],"filename_prefix":"b"}},
 		"5":{"class_type":"VAELoader","inputs":{"vae_name":"unused.safetensors"}}}`))
@@ -65,13 +66,13 @@ func TestNeedsLeavesOut(t *testing.T) {
 		t.Fatal(fail)
 	}
 	stock := files.NewStock(files.Roots{Input: dir})
-	job := Job{Workflow: w, Inputs: map[string][]byte{"sent.png": []byte("y")}}
-	got := Needs(AllClasses(), stock, job)
+	job := graph.Job{Workflow: w, Inputs: map[string][]byte{"sent.png": []byte("y")}}
+	got := graph.Needs(AllClasses(), stock, job)
 	if len(got) != 1 || got[0].Name != "here.png" || got[0].Shared() || got[0].Bytes != 1 || stock.Lacks(got) != nil {
 		t.Errorf("got %+v, %v; want here.png alone", got, stock.Lacks(got))
 	}
 	job.Targets = []string{"4"}
-	if got := Needs(AllClasses(), stock, job); len(got) != 0 {
+	if got := graph.Needs(AllClasses(), stock, job); len(got) != 0 {
 		t.Errorf("got %+v for a target that needs nothing from here", got)
 	}
 }

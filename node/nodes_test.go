@@ -14,6 +14,7 @@ import (
 	"patchbay/engine/safetensors"
 	"patchbay/models/weights/goldenweights"
 	"patchbay/node/files"
+	"patchbay/node/graph"
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
 	"patchbay/node/value"
@@ -61,7 +62,7 @@ func (r record) tensor(name string) *value.Tensor {
 }
 
 // input turns a recorded input into what Exec takes.
-func (r record) input(run *Runner, v any) any {
+func (r record) input(run *graph.Runner, v any) any {
 	switch x := v.(type) {
 	case *pyjson.Object:
 		if name, ok := x.Get("tensor"); ok {
@@ -211,7 +212,7 @@ func caseBound(in *pyjson.Object) float64 {
 
 // TestNodesEqualComfyUI runs every recorded call of ComfyUI's classes that needs no device through the one-node door.
 func TestNodesEqualComfyUI(t *testing.T) {
-	run, err := NewRunner(Config{Catalogue: AllClasses()})
+	run, err := graph.NewRunner(graph.Config{Catalogue: AllClasses()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,7 +247,7 @@ func TestAutoencoderNodesEqualComfyUI(t *testing.T) {
 	}
 	root := t.TempDir()
 	writeGolden(t, "vae-kl", filepath.Join(root, "vae", "kl.safetensors"))
-	run, err := NewRunner(Config{Engine: engineOf(t, fastOps), Roots: files.Roots{Models: []string{root}}, Catalogue: AllClasses()})
+	run, err := graph.NewRunner(graph.Config{Engine: engineOf(t, fastOps), Roots: files.Roots{Models: []string{root}}, Catalogue: AllClasses()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -300,12 +301,12 @@ func (r record) cases() (out []recordedCall) {
 }
 
 // exec runs a call through the one-node door; nil after an error.
-func (r record) exec(run *Runner, c recordedCall) []any {
+func (r record) exec(run *graph.Runner, c recordedCall) []any {
 	inputs := map[string]any{}
 	for _, k := range c.in.Keys() {
 		inputs[k] = r.input(run, c.in.At(k))
 	}
-	out, err := run.Exec(r.t.Context(), ExecRequest{Class: c.class, Inputs: inputs}, nil)
+	out, err := run.Exec(r.t.Context(), graph.ExecRequest{Class: c.class, Inputs: inputs}, nil)
 	if err != nil {
 		r.t.Errorf("%s: %v", c.name, err)
 		return nil
@@ -314,7 +315,7 @@ func (r record) exec(run *Runner, c recordedCall) []any {
 }
 
 // compare runs a call and compares all outputs.
-func (r record) compare(run *Runner, c recordedCall, bound float64) {
+func (r record) compare(run *graph.Runner, c recordedCall, bound float64) {
 	for k, got := range r.exec(run, c) {
 		if d := r.differs(got, c.want[k], bound); d != "" {
 			r.t.Errorf("%s: output %d: %s", c.name, k, d)
@@ -323,7 +324,7 @@ func (r record) compare(run *Runner, c recordedCall, bound float64) {
 }
 
 // inpaintCase compares the prepared pixels and masks; the recorded encoder gives back the pixels that it was handed.
-func (r record) inpaintCase(run *Runner, c recordedCall) {
+func (r record) inpaintCase(run *graph.Runner, c recordedCall) {
 	t, in := r.t, c.in
 	if c.class == "InpaintModelConditioning" {
 		out := r.exec(run, c)

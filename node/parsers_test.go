@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"patchbay/node/files"
+	"patchbay/node/graph"
 	"patchbay/node/pyjson"
 	"patchbay/tests/hammer"
 )
@@ -18,30 +19,30 @@ func TestParsersUnderTheHammer(t *testing.T) {
 }
 
 // workflowTarget: what was read is written in a form that is read as the same, and validated without falling over.
-func workflowTarget() *hammer.Target[*Workflow] {
+func workflowTarget() *hammer.Target[*graph.Workflow] {
 	cat := AllClasses()
-	t := &hammer.Target[*Workflow]{
+	t := &hammer.Target[*graph.Workflow]{
 		Name: "FuzzWorkflowJSON",
-		Parse: func(in hammer.Input) (*Workflow, error) {
-			w, failure := ParseWorkflowJSON(in.Data)
+		Parse: func(in hammer.Input) (*graph.Workflow, error) {
+			w, failure := graph.ParseWorkflowJSON(in.Data)
 			if failure != nil {
 				return nil, failure
 			}
 			return w, nil
 		},
-		Check: func(_ hammer.Input, w *Workflow, refused error) error {
+		Check: func(_ hammer.Input, w *graph.Workflow, refused error) error {
 			if refused != nil {
 				return nil
 			}
 			first := w.JSON()
-			again, failure := ParseWorkflowJSON(first)
+			again, failure := graph.ParseWorkflowJSON(first)
 			if failure != nil {
 				return fmt.Errorf("what was written cannot be read: %w\n%s", failure, first)
 			}
 			if second := again.JSON(); !bytes.Equal(first, second) {
 				return fmt.Errorf("not stable:\n%s\n%s", first, second)
 			}
-			outputs, failure := Validate(cat, files.Roots{}, Job{Workflow: w})
+			outputs, failure := graph.Validate(cat, files.Roots{}, graph.Job{Workflow: w})
 			if len(outputs) == 0 && failure == nil {
 				return fmt.Errorf("no outputs and no failure")
 			}

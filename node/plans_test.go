@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"patchbay/node/fault"
+	"patchbay/node/graph"
 )
 
 // TestExactPlansDrawTheSamePicture draws the demo on plans with exact arithmetic, its VAE split over as many ranks: no value of the PNG differs by more
@@ -21,13 +22,13 @@ func TestExactPlansDrawTheSamePicture(t *testing.T) {
 	if testing.Short() {
 		plans = plans[len(plans)-2:]
 	}
-	runner, err := NewRunner(Config{Engine: engineOf(t, fastOps), Roots: demoRoots(), Catalogue: AllClasses()})
+	runner, err := graph.NewRunner(graph.Config{Engine: engineOf(t, fastOps), Roots: demoRoots(), Catalogue: AllClasses()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer runner.Close()
 	draw := func(plan string) [][3]float64 {
-		result, err := runner.Run(context.Background(), Job{ID: "demo", Workflow: demoWorkflow(t), Plan: plan}, func(Event) {})
+		result, err := runner.Run(context.Background(), graph.Job{ID: "demo", Workflow: demoWorkflow(t), Plan: plan}, func(graph.Event) {})
 		if err != nil {
 			t.Fatalf("%s: %v", plan, err)
 		}
@@ -60,7 +61,7 @@ func TestExactPlansDrawTheSamePicture(t *testing.T) {
 
 // TestRefusedPlansComeFirst: a plan that the model cannot run is refused before any node, also when the loader's value is cached.
 func TestRefusedPlansComeFirst(t *testing.T) {
-	runner, err := NewRunner(Config{Engine: engineOf(t, fastOps), Roots: demoRoots(), Catalogue: AllClasses()})
+	runner, err := graph.NewRunner(graph.Config{Engine: engineOf(t, fastOps), Roots: demoRoots(), Catalogue: AllClasses()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +69,7 @@ func TestRefusedPlansComeFirst(t *testing.T) {
 	refused := func(plan, text string) {
 		t.Helper()
 		var nodes []string
-		_, err := runner.Run(context.Background(), Job{ID: "demo", Workflow: demoWorkflow(t), Plan: plan}, func(e Event) {
+		_, err := runner.Run(context.Background(), graph.Job{ID: "demo", Workflow: demoWorkflow(t), Plan: plan}, func(e graph.Event) {
 			if e.Type == "executing" {
 				nodes = append(nodes, e.Node)
 			}
@@ -87,7 +88,7 @@ func TestRefusedPlansComeFirst(t *testing.T) {
 	if err := workflow.SetInput("3", "steps", int64(1)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := runner.Run(context.Background(), Job{ID: "demo", Workflow: workflow}, func(Event) {}); err != nil {
+	if _, err := runner.Run(context.Background(), graph.Job{ID: "demo", Workflow: workflow}, func(graph.Event) {}); err != nil {
 		t.Fatal(err)
 	}
 	refused("tensor=9", "use tensor=6")

@@ -12,6 +12,7 @@ import (
 
 	"patchbay/node/fault"
 	"patchbay/node/files"
+	"patchbay/node/graph"
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
 	"patchbay/node/value"
@@ -20,10 +21,10 @@ import (
 )
 
 // fakeCatalogue is the real catalogue with functions that compute nothing, so that order, events and caches can be compared with the recorded server.
-func fakeCatalogue() *Catalogue {
+func fakeCatalogue() *graph.Catalogue {
 	c := AllClasses()
 	returns := func(name string, values ...any) {
-		c.Class(name).Run = func(*Call) ([]any, error) { return values, nil }
+		c.Class(name).Run = func(*graph.Call) ([]any, error) { return values, nil }
 		c.Class(name).Change, c.Class(name).Check = nil, nil
 	}
 	returns("UNETLoader", &value.Model{Name: "m"})
@@ -31,18 +32,18 @@ func fakeCatalogue() *Catalogue {
 	returns("VAELoader", &value.VAE{Name: "v"})
 	c.Class("VAELoader").Inputs[0].Choices = []string{"taef1", value.PixelSpace}
 	returns("CLIPTextEncode", value.Conditioning{{MaskStrength: 1}})
-	c.Class("VAEDecode").Run = func(call *Call) ([]any, error) {
-		b := arg[*value.Latent](call, "samples").Samples.B
+	c.Class("VAEDecode").Run = func(call *graph.Call) ([]any, error) {
+		b := graph.Arg[*value.Latent](call, "samples").Samples.B
 		return []any{&picture.Image{B: b, Y: 2, X: 2, C: 3, Data: make([]float32, b*12)}}, nil
 	}
-	c.Class("KSampler").Run = func(call *Call) ([]any, error) {
-		n := call.integer("steps")
+	c.Class("KSampler").Run = func(call *graph.Call) ([]any, error) {
+		n := call.Integer("steps")
 		for i := range n {
 			if err := reportProgress(call, &value.Model{}, parallel.Progress{Step: i + 1, Steps: n}); err != nil {
 				return nil, err
 			}
 		}
-		return []any{arg[*value.Latent](call, "latent_image")}, nil
+		return []any{graph.Arg[*value.Latent](call, "latent_image")}, nil
 	}
 	return c
 }
@@ -61,7 +62,7 @@ type recordedRun struct {
 }
 
 // recordedRuns reads runs.json twice: typed, and ordered for the graphs.
-func recordedRuns(t *testing.T) ([]recordedRun, map[string]*Workflow) {
+func recordedRuns(t *testing.T) ([]recordedRun, map[string]*graph.Workflow) {
 	t.Helper()
 	var file struct{ Runs []recordedRun }
 	if err := golden.JSON("server/runs.json", &file); err != nil {
@@ -76,7 +77,7 @@ func recordedRuns(t *testing.T) ([]recordedRun, map[string]*Workflow) {
 		t.Fatal(err)
 	}
 	list, _ := decoded.(*pyjson.Object).Get("runs")
-	graphs := map[string]*Workflow{}
+	graphs := map[string]*graph.Workflow{}
 	for i, r := range list.([]any) {
 		prompt := r
 		for _, key := range []string{"submit", "body", "prompt"} {
@@ -88,7 +89,7 @@ func recordedRuns(t *testing.T) ([]recordedRun, map[string]*Workflow) {
 		if prompt == nil {
 			continue
 		}
-		w, failure := ParseWorkflow(prompt)
+		w, failure := graph.ParseWorkflow(prompt)
 		if failure != nil {
 			t.Fatal(failure)
 		}
@@ -109,7 +110,7 @@ func TestRunsMatchRecordedServer(t *testing.T) {
 	runs, graphs := recordedRuns(t)
 	roots := serverRoots(t)
 	cat := fakeCatalogue()
-	runner, err := NewRunner(Config{Roots: roots, Catalogue: cat})
+	runner, err := graph.NewRunner(graph.Config{Roots: roots, Catalogue: cat})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,12 +131,12 @@ func TestRunsMatchRecordedServer(t *testing.T) {
 			if err := before.SetInput("10", "filename_prefix", "before"); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := runner.Run(context.Background(), Job{Workflow: before}, nil); err != nil {
+			if _, err := runner.Run(context.Background(), graph.Job{Workflow: before}, nil); err != nil {
 				t.Fatal(err)
 			}
 		}
 		var got timeline
-		result, err := runner.Run(context.Background(), Job{ID: r.Name, Workflow: w, Targets: r.Submit.Body.Targets}, got.add)
+		result, err := runner.Run(context.Background(), graph.Job{ID: r.Name, Workflow: w, Targets: r.Submit.Body.Targets}, got.add)
 		if err != nil && len(result.Executed)+len(result.Cached) == 0 {
 			t.Errorf("%s: %v", r.Name, err)
 			continue
@@ -157,13 +158,13 @@ func recorded(r recordedRun) (out timeline) {
 			continue
 		}
 		for _, e := range events {
-			out.add(Event{Type: e.Type, Data: e.Data})
+			out.add(graph.Event{Type: e.Type, Data: e.Data})
 		}
 	}
 	return out
 }
 
-func (l *timeline) add(e Event) {
+func (l *timeline) add(e graph.Event) {
 	switch e.Type {
 	case "execution_cached":
 		switch nodes := e.Data["nodes"].(type) {
@@ -210,7 +211,7 @@ func (l timeline) compare(t *testing.T, name string, want timeline, exact bool) 
 }
 
 // checkFileNames commits new outputs and compares the names with those of the executed events; cached outputs keep their old names.
-func checkFileNames(t *testing.T, r recordedRun, result *Result, folder string, names map[string]string) {
+func checkFileNames(t *testing.T, r recordedRun, result *graph.Result, folder string, names map[string]string) {
 	t.Helper()
 	for _, o := range result.Outputs {
 		if !slices.Contains(result.Cached, o.Node) {
@@ -234,58 +235,58 @@ func checkFileNames(t *testing.T, r recordedRun, result *Result, folder string, 
 }
 
 // sleepyGraph is one test node into an output.
-func graphOf(t *testing.T, text string) *Workflow {
+func graphOf(t *testing.T, text string) *graph.Workflow {
 	t.Helper()
-	w, failure := ParseWorkflowJSON([]byte(text))
+	w, failure := graph.ParseWorkflowJSON([]byte(text))
 	if failure != nil {
 		t.Fatal(failure)
 	}
 	return w
 }
 
-func sink() Class {
-	return Class{Name: "Sink", Output: true, Inputs: []Input{bareIn("value", "*")}, Run: func(*Call) ([]any, error) { return nil, nil }}
+func sink() graph.Class {
+	return graph.Class{Name: "Sink", Output: true, Inputs: []graph.Input{graph.Bare("value", "*")}, Run: func(*graph.Call) ([]any, error) { return nil, nil }}
 }
 
 func TestPanicOfANodeFailsTheJobOnly(t *testing.T) {
 	bad := true
-	cat := AllClasses(sink(), Class{Name: "Boom", Outputs: slots("INT"), Fresh: true, Run: func(*Call) ([]any, error) {
+	cat := AllClasses(sink(), graph.Class{Name: "Boom", Outputs: graph.Slots("INT"), Fresh: true, Run: func(*graph.Call) ([]any, error) {
 		if bad {
 			panic("the node is broken")
 		}
 		return []any{int64(1)}, nil
 	}})
-	runner, err := NewRunner(Config{Catalogue: cat})
+	runner, err := graph.NewRunner(graph.Config{Catalogue: cat})
 	if err != nil {
 		t.Fatal(err)
 	}
 	w := graphOf(t, `{"a": {"class_type": "Boom", "inputs": {}}, "b": {"class_type": "Sink", "inputs": {"value": ["a", 0]}}}`)
-	_, err = runner.Run(context.Background(), Job{Workflow: w}, nil)
+	_, err = runner.Run(context.Background(), graph.Job{Workflow: w}, nil)
 	var f *fault.Failure
 	if !errors.As(err, &f) || f.Code != fault.CodePanic || f.Node != "a" || f.Class != "Boom" || len(f.Trace) == 0 || !strings.Contains(f.Message, "the node is broken") {
 		t.Fatalf("got %#v, want an internal_panic of node a with a stack", err)
 	}
 	bad = false
-	if result, err := runner.Run(context.Background(), Job{Workflow: w}, nil); err != nil || len(result.Executed) != 2 {
+	if result, err := runner.Run(context.Background(), graph.Job{Workflow: w}, nil); err != nil || len(result.Executed) != 2 {
 		t.Errorf("the next job: %v, executed %v", err, result.Executed)
 	}
 }
 
 func TestCancelStopsARunningNode(t *testing.T) {
 	started := make(chan struct{})
-	cat := AllClasses(sink(), Class{Name: "Slow", Outputs: slots("INT"), Run: func(c *Call) ([]any, error) {
+	cat := AllClasses(sink(), graph.Class{Name: "Slow", Outputs: graph.Slots("INT"), Run: func(c *graph.Call) ([]any, error) {
 		close(started)
 		<-c.Context.Done()
 		return nil, c.Context.Err()
 	}})
-	runner, err := NewRunner(Config{Catalogue: cat})
+	runner, err := graph.NewRunner(graph.Config{Catalogue: cat})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() { <-started; cancel() }()
 	w := graphOf(t, `{"a": {"class_type": "Slow", "inputs": {}}, "b": {"class_type": "Sink", "inputs": {"value": ["a", 0]}}}`)
-	_, err = runner.Run(ctx, Job{Workflow: w}, nil)
+	_, err = runner.Run(ctx, graph.Job{Workflow: w}, nil)
 	var f *fault.Failure
 	if !errors.As(err, &f) || f.Code != fault.CodeCancelled || f.Node != "a" {
 		t.Fatalf("got %v, want cancelled at node a", err)
@@ -303,7 +304,7 @@ func TestCancelInsideTheSampler(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	steps := 0
 	began := time.Now()
-	_, err := runner.Run(ctx, Job{Workflow: w}, func(e Event) {
+	_, err := runner.Run(ctx, graph.Job{Workflow: w}, func(e graph.Event) {
 		if e.Type == "progress" {
 			if steps++; steps == 2 {
 				began = time.Now()
@@ -322,7 +323,7 @@ func TestCancelInsideTheSampler(t *testing.T) {
 
 func TestErrorsNameNodeAndField(t *testing.T) {
 	roots := serverRoots(t)
-	runner, err := NewRunner(Config{Roots: roots, Catalogue: AllClasses()})
+	runner, err := graph.NewRunner(graph.Config{Roots: roots, Catalogue: AllClasses()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -330,7 +331,7 @@ func TestErrorsNameNodeAndField(t *testing.T) {
 		"2": {"class_type": "EmptyLatentImage", "inputs": {"width": 64, "height": 64, "batch_size": 1}},
 		"3": {"class_type": "VAELoader", "inputs": {"vae_name": "ae.safetensors"}},
 		"4": {"class_type": "VAEDecode", "inputs": {"samples": ["2", 0], "vae": ["3", 0]}}, "5": {"class_type": "PreviewImage", "inputs": {"images": ["4", 0]}}}`)
-	_, err = runner.Run(context.Background(), Job{Workflow: w}, nil)
+	_, err = runner.Run(context.Background(), graph.Job{Workflow: w}, nil)
 	var f *fault.Failure
 	if !errors.As(err, &f) || f.Node != "3" || f.Class != "VAELoader" || f.Field != "vae_name" || f.Code != fault.CodeBadCheckpoint {
 		t.Fatalf("got %#v, want bad_checkpoint at vae_name of node 3 (the file is empty)", err)

@@ -6,39 +6,40 @@ import (
 
 	"patchbay/models/sampling"
 	"patchbay/node/fault"
+	"patchbay/node/graph"
 	"patchbay/node/value"
 	"patchbay/parallel"
 )
 
 // sampleClasses are the rows of the two KSamplers.
-func sampleClasses() []Class {
+func sampleClasses() []graph.Class {
 	samplers, schedules := sampling.SamplerNames(), sampling.ScheduleNames()
-	steps := number("steps", "INT", "number of denoising steps", "default", int64(20), "min", int64(1), "max", int64(10000))
-	cfg := number("cfg", "FLOAT", "scale of classifier-free guidance; 1 leaves the negative out", "default", 8.0, "min", 0.0, "max", 100.0, "step", 0.1, "round", 0.01)
-	step := func(name string, preset int64) Input {
-		return number(name, "INT", "", "default", preset, "min", int64(0), "max", int64(10000))
+	steps := graph.Number("steps", "INT", "number of denoising steps", "default", int64(20), "min", int64(1), "max", int64(10000))
+	cfg := graph.Number("cfg", "FLOAT", "scale of classifier-free guidance; 1 leaves the negative out", "default", 8.0, "min", 0.0, "max", 100.0, "step", 0.1, "round", 0.01)
+	step := func(name string, preset int64) graph.Input {
+		return graph.Number(name, "INT", "", "default", preset, "min", int64(0), "max", int64(10000))
 	}
-	return []Class{
+	return []graph.Class{
 		{
-			Name: "KSampler", Module: "nodes", Category: "sampling", Heavy: stageDenoise,
+			Name: "KSampler", Module: "nodes", Category: "sampling", Heavy: graph.StageDenoise,
 			Description: "Denoises the latent with model and conditionings.",
-			Inputs: []Input{
-				linkIn("model", "MODEL", "the model that denoises"), seedInput("seed"), steps, cfg,
-				combo("sampler_name", "update rule", samplers...), combo("scheduler", "how the noise falls from step to step", schedules...),
-				linkIn("positive", "CONDITIONING", "what the picture should show"), linkIn("negative", "CONDITIONING", "what it should not"),
-				linkIn("latent_image", "LATENT", "the latent to denoise"),
-				number("denoise", "FLOAT", "below 1 keeps a part of the latent", "default", 1.0, "min", 0.0, "max", 1.0, "step", 0.01),
+			Inputs: []graph.Input{
+				graph.Link("model", "MODEL", "the model that denoises"), graph.SeedInput("seed"), steps, cfg,
+				graph.Combo("sampler_name", "update rule", samplers...), graph.Combo("scheduler", "how the noise falls from step to step", schedules...),
+				graph.Link("positive", "CONDITIONING", "what the picture should show"), graph.Link("negative", "CONDITIONING", "what it should not"),
+				graph.Link("latent_image", "LATENT", "the latent to denoise"),
+				graph.Number("denoise", "FLOAT", "below 1 keeps a part of the latent", "default", 1.0, "min", 0.0, "max", 1.0, "step", 0.01),
 			},
-			Outputs: slots("LATENT"), Run: ksampler,
+			Outputs: graph.Slots("LATENT"), Run: ksampler,
 		},
 		{
-			Name: "KSamplerAdvanced", Display: "KSampler (Advanced)", Module: "nodes", Category: "sampling", Heavy: stageDenoise,
-			Inputs: []Input{
-				bareIn("model", "MODEL"), bareCombo("add_noise", "enable", "disable"), seedInput("noise_seed"), steps, cfg,
-				bareCombo("sampler_name", samplers...), bareCombo("scheduler", schedules...), bareIn("positive", "CONDITIONING"), bareIn("negative", "CONDITIONING"),
-				bareIn("latent_image", "LATENT"), step("start_at_step", 0), step("end_at_step", 10000), bareCombo("return_with_leftover_noise", "disable", "enable"),
+			Name: "KSamplerAdvanced", Display: "KSampler (Advanced)", Module: "nodes", Category: "sampling", Heavy: graph.StageDenoise,
+			Inputs: []graph.Input{
+				graph.Bare("model", "MODEL"), graph.BareCombo("add_noise", "enable", "disable"), graph.SeedInput("noise_seed"), steps, cfg,
+				graph.BareCombo("sampler_name", samplers...), graph.BareCombo("scheduler", schedules...), graph.Bare("positive", "CONDITIONING"), graph.Bare("negative", "CONDITIONING"),
+				graph.Bare("latent_image", "LATENT"), step("start_at_step", 0), step("end_at_step", 10000), graph.BareCombo("return_with_leftover_noise", "disable", "enable"),
 			},
-			Outputs: slots("LATENT"), Run: ksamplerAdvanced,
+			Outputs: graph.Slots("LATENT"), Run: ksamplerAdvanced,
 		},
 	}
 }
@@ -58,17 +59,17 @@ type kSettings struct {
 	ForceFull          bool // the last sigma becomes 0 where Last cuts the schedule
 }
 
-func readKSettings(c *Call, seed string) kSettings {
+func readKSettings(c *graph.Call, seed string) kSettings {
 	return kSettings{
-		Model: arg[*value.Model](c, "model"), Seed: c.seed(seed), Steps: c.whole("steps"), CFG: c.decimal("cfg"),
-		Sampler: c.str("sampler_name"), Scheduler: c.str("scheduler"), Latent: arg[*value.Latent](c, "latent_image"),
-		Positive: arg[value.Conditioning](c, "positive"), Negative: arg[value.Conditioning](c, "negative"), Denoise: 1, Start: -1, Last: -1,
+		Model: graph.Arg[*value.Model](c, "model"), Seed: c.Seed(seed), Steps: c.Whole("steps"), CFG: c.Decimal("cfg"),
+		Sampler: c.Str("sampler_name"), Scheduler: c.Str("scheduler"), Latent: graph.Arg[*value.Latent](c, "latent_image"),
+		Positive: graph.Arg[value.Conditioning](c, "positive"), Negative: graph.Arg[value.Conditioning](c, "negative"), Denoise: 1, Start: -1, Last: -1,
 	}
 }
 
-func ksampler(c *Call) ([]any, error) {
+func ksampler(c *graph.Call) ([]any, error) {
 	k := readKSettings(c, "seed")
-	k.Denoise = c.decimal("denoise")
+	k.Denoise = c.Decimal("denoise")
 	req, err := lowerKSampler(k)
 	if err != nil {
 		return nil, err
@@ -77,11 +78,11 @@ func ksampler(c *Call) ([]any, error) {
 	return []any{out}, err
 }
 
-func ksamplerAdvanced(c *Call) ([]any, error) {
+func ksamplerAdvanced(c *graph.Call) ([]any, error) {
 	k := readKSettings(c, "noise_seed")
-	k.NoNoise = c.str("add_noise") == "disable"
-	k.Start, k.Last = c.whole("start_at_step"), c.whole("end_at_step")
-	k.ForceFull = c.str("return_with_leftover_noise") == "disable"
+	k.NoNoise = c.Str("add_noise") == "disable"
+	k.Start, k.Last = c.Whole("start_at_step"), c.Whole("end_at_step")
+	k.ForceFull = c.Str("return_with_leftover_noise") == "disable"
 	req, err := lowerKSampler(k)
 	if err != nil {
 		return nil, err
@@ -107,7 +108,7 @@ func lowerKSampler(k kSettings) (*parallel.Request, error) {
 }
 
 // runSampling runs a request and brings its results back into the VAE's space: the result and the last denoised latent.
-func runSampling(c *Call, req *parallel.Request, m *value.Model, source *value.Latent) (out, denoised *value.Latent, err error) {
+func runSampling(c *graph.Call, req *parallel.Request, m *value.Model, source *value.Latent) (out, denoised *value.Latent, err error) {
 	keep := func(s parallel.Latent) *value.Latent {
 		return &value.Latent{Samples: s, NoiseMask: source.NoiseMask, BatchIndex: source.BatchIndex}
 	}
@@ -117,14 +118,14 @@ func runSampling(c *Call, req *parallel.Request, m *value.Model, source *value.L
 	}
 	req.Plan, req.Preview, req.Profile = c.Job.Plan, c.Job.Preview, c.Job.Profile
 	began := time.Now()
-	result, err := c.use().Sample(req, m, func(p parallel.Progress) error {
+	result, err := c.Use().Sample(req, m, func(p parallel.Progress) error {
 		return reportProgress(c, m, p)
 	})
 	if err != nil {
 		return nil, nil, err
 	}
 	result.Stats.Model = m.Name
-	c.sampled(result.Stats, time.Since(began).Seconds())
+	c.Sampled(result.Stats, time.Since(began).Seconds())
 	m.Format.FromModel(result.Latent.Data)
 	if err := value.Finite(result.Latent.Data); err != nil {
 		return nil, nil, fault.New(fault.CodeBadInput, "the %s sampler gave no usable latent (%v); other schedulers or fewer changes to sigmas may help", req.Sampler, err)
@@ -138,15 +139,15 @@ func runSampling(c *Call, req *parallel.Request, m *value.Model, source *value.L
 }
 
 // reportProgress tells of a step, and shows it where somebody asked for previews.
-func reportProgress(c *Call, m *value.Model, p parallel.Progress) error {
+func reportProgress(c *graph.Call, m *value.Model, p parallel.Progress) error {
 	if err := c.Context.Err(); err != nil {
 		return err
 	}
 	if c.Job.Preview && p.X0.Len() > 0 {
 		if jpeg := m.Preview(p.X0); jpeg != nil {
-			c.tell(Event{Type: "preview", Data: map[string]any{"node": c.ID, "value": p.Step, "max": p.Steps}, Blob: jpeg})
+			c.Emit(graph.Event{Type: "preview", Data: map[string]any{"node": c.ID, "value": p.Step, "max": p.Steps}, Blob: jpeg})
 		}
 	}
-	c.tell(Event{Type: "progress", Data: map[string]any{"value": p.Step, "max": p.Steps, "node": c.ID}})
+	c.Emit(graph.Event{Type: "progress", Data: map[string]any{"value": p.Step, "max": p.Steps, "node": c.ID}})
 	return nil
 }

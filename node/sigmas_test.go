@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"patchbay/models/sampling"
+	"patchbay/node/graph"
 	"patchbay/node/value"
 	"patchbay/tests/golden"
 )
@@ -35,7 +36,7 @@ func sigmaModels(t *testing.T) map[string]*value.Model {
 func TestSigmaNodesMatchGolden(t *testing.T) {
 	var raw map[string]json.RawMessage
 	check(t, golden.JSON("sigmas.json", &raw))
-	run, err := NewRunner(Config{Catalogue: AllClasses()})
+	run, err := graph.NewRunner(graph.Config{Catalogue: AllClasses()})
 	check(t, err)
 	models, ran := sigmaModels(t), map[string]int{}
 	lists := func(text json.RawMessage) (out [][]float32) {
@@ -80,10 +81,10 @@ func TestSigmaNodesMatchGolden(t *testing.T) {
 				in[name] = v
 			}
 		}
-		if k := AllClasses().Class(class).input("sigmas"); k != nil && k.Type == "SIGMAS" {
+		if k := AllClasses().Class(class).Input("sigmas"); k != nil && k.Type == "SIGMAS" {
 			in["sigmas"] = value.NewTensor(base, len(base))
 		}
-		out, err := run.Exec(t.Context(), ExecRequest{Class: class, Inputs: in}, nil)
+		out, err := run.Exec(t.Context(), graph.ExecRequest{Class: class, Inputs: in}, nil)
 		if err != nil {
 			t.Errorf("%s: %v", key, err)
 			continue

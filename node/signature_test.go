@@ -6,16 +6,17 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/node/graph"
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
 )
 
 // countingGraph returns a runner whose Count node tells how often it ran.
-func countingRunner(t *testing.T, runs *int) *Runner {
+func countingRunner(t *testing.T, runs *int) *graph.Runner {
 	t.Helper()
-	r, err := NewRunner(Config{Catalogue: AllClasses(sink(), Class{
-		Name: "Count", Inputs: []Input{number("n", "INT", "")}, Outputs: slots("INT"),
-		Run: func(c *Call) ([]any, error) { *runs++; return []any{int64(c.integer("n"))}, nil },
+	r, err := graph.NewRunner(graph.Config{Catalogue: AllClasses(sink(), graph.Class{
+		Name: "Count", Inputs: []graph.Input{graph.Number("n", "INT", "")}, Outputs: graph.Slots("INT"),
+		Run: func(c *graph.Call) ([]any, error) { *runs++; return []any{int64(c.Integer("n"))}, nil },
 	})})
 	if err != nil {
 		t.Fatal(err)
@@ -37,7 +38,7 @@ func TestSignatureFollowsContentNotIDs(t *testing.T) {
 		{`{"1": {"class_type": "Count", "inputs": {"n": 1}, "is_changed": ["h"]}, "2": {"class_type": "Sink", "inputs": {"value": ["1", 0]}}}`, 3},
 		{`{"1": {"class_type": "Count", "inputs": {"n": 2}}, "3": {"class_type": "Count", "inputs": {"n": 2}}, "2": {"class_type": "Sink", "inputs": {"value": ["1", 0]}}, "4": {"class_type": "Sink", "inputs": {"value": ["3", 0]}}}`, 4}, // equal twins run once
 	} {
-		if _, err := r.Run(context.Background(), Job{Workflow: graphOf(t, c.graph)}, nil); err != nil {
+		if _, err := r.Run(context.Background(), graph.Job{Workflow: graphOf(t, c.graph)}, nil); err != nil {
 			t.Fatal(err)
 		}
 		if runs != c.want {
@@ -45,17 +46,17 @@ func TestSignatureFollowsContentNotIDs(t *testing.T) {
 		}
 	}
 	r.Free()
-	if _, err := r.Run(context.Background(), Job{Workflow: graphOf(t, `{"1": {"class_type": "Count", "inputs": {"n": 1}}, "2": {"class_type": "Sink", "inputs": {"value": ["1", 0]}}}`)}, nil); err != nil || runs != 5 {
+	if _, err := r.Run(context.Background(), graph.Job{Workflow: graphOf(t, `{"1": {"class_type": "Count", "inputs": {"n": 1}}, "2": {"class_type": "Sink", "inputs": {"value": ["1", 0]}}}`)}, nil); err != nil || runs != 5 {
 		t.Errorf("after Free: %v, %d runs", err, runs)
 	}
 }
 
 func TestMetadataIsLeftOutWhenAsked(t *testing.T) {
-	r, err := NewRunner(Config{Catalogue: AllClasses()})
+	r, err := graph.NewRunner(graph.Config{Catalogue: AllClasses()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	job := Job{
+	job := graph.Job{
 		Workflow: graphOf(t, `{"1": {"class_type": "LoadImage", "inputs": {"image": "a.png"}}, "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "x"}}}`),
 		Inputs:   map[string][]byte{"a.png": picture.EncodePNG(make([]byte, 12), 2, 2, 3)}, ExtraPNGInfo: map[string]any{"workflow": pyjson.NewObject("nodes", []any{})},
 	}

@@ -3,42 +3,43 @@ package node
 import (
 	"patchbay/models/vae"
 	"patchbay/node/fault"
+	"patchbay/node/graph"
 	"patchbay/node/picture"
 	"patchbay/node/value"
 	"patchbay/parallel"
 )
 
 // tiledClasses are the rows that decode and encode in tiles.
-func tiledClasses() []Class {
-	tile := func(step int64) []Input {
-		return []Input{
-			number("tile_size", "INT", "in pixels", "default", int64(512), "min", int64(64), "max", int64(4096), "step", step),
-			number("overlap", "INT", "in pixels", "default", int64(64), "min", int64(0), "max", int64(4096), "step", int64(32)).asLater(),
-			number("temporal_size", "INT", "for video autoencoders only", "default", int64(64), "min", int64(8), "max", int64(4096), "step", int64(4)).asLater(),
-			number("temporal_overlap", "INT", "for video autoencoders only", "default", int64(8), "min", int64(4), "max", int64(4096), "step", int64(4)).asLater(),
+func tiledClasses() []graph.Class {
+	tile := func(step int64) []graph.Input {
+		return []graph.Input{
+			graph.Number("tile_size", "INT", "in pixels", "default", int64(512), "min", int64(64), "max", int64(4096), "step", step),
+			graph.Number("overlap", "INT", "in pixels", "default", int64(64), "min", int64(0), "max", int64(4096), "step", int64(32)).AsLater(),
+			graph.Number("temporal_size", "INT", "for video autoencoders only", "default", int64(64), "min", int64(8), "max", int64(4096), "step", int64(4)).AsLater(),
+			graph.Number("temporal_overlap", "INT", "for video autoencoders only", "default", int64(8), "min", int64(4), "max", int64(4096), "step", int64(4)).AsLater(),
 		}
 	}
-	return []Class{
+	return []graph.Class{
 		{
-			Name: "VAEDecodeTiled", Display: "VAE Decode (Tiled)", Module: "nodes", Category: "_for_testing", Heavy: stageVAE,
+			Name: "VAEDecodeTiled", Display: "VAE Decode (Tiled)", Module: "nodes", Category: "_for_testing", Heavy: graph.StageVAE,
 			Description: "Decodes in tiles: needs less memory, and differs a little from VAEDecode.",
-			Inputs:      append([]Input{bareIn("samples", "LATENT"), bareIn("vae", "VAE")}, tile(32)...), Outputs: slots("IMAGE"), Run: vaeDecodeTiled,
+			Inputs:      append([]graph.Input{graph.Bare("samples", "LATENT"), graph.Bare("vae", "VAE")}, tile(32)...), Outputs: graph.Slots("IMAGE"), Run: vaeDecodeTiled,
 		},
 		{
-			Name: "VAEEncodeTiled", Display: "VAE Encode (Tiled)", Module: "nodes", Category: "_for_testing", Heavy: stageVAE,
-			Inputs: append([]Input{bareIn("pixels", "IMAGE"), bareIn("vae", "VAE")}, tile(64)...), Outputs: slots("LATENT"), Run: vaeEncodeTiled,
+			Name: "VAEEncodeTiled", Display: "VAE Encode (Tiled)", Module: "nodes", Category: "_for_testing", Heavy: graph.StageVAE,
+			Inputs: append([]graph.Input{graph.Bare("pixels", "IMAGE"), graph.Bare("vae", "VAE")}, tile(64)...), Outputs: graph.Slots("LATENT"), Run: vaeEncodeTiled,
 		},
 	}
 }
 
-func vaeDecodeTiled(c *Call) ([]any, error) {
-	l, v := c.latent("samples").Samples, arg[*value.VAE](c, "vae")
-	size, overlap := c.whole("tile_size"), c.whole("overlap")
+func vaeDecodeTiled(c *graph.Call) ([]any, error) {
+	l, v := c.Latent("samples").Samples, graph.Arg[*value.VAE](c, "vae")
+	size, overlap := c.Whole("tile_size"), c.Whole("overlap")
 	if v.Key == value.PixelSpace {
 		return decodePixels(l)
 	}
 	var im *picture.Image
-	err := v.With(c.use(), func(cfg vae.Config) (int, error) {
+	err := v.With(c.Use(), func(cfg vae.Config) (int, error) {
 		if err := v.Takes(cfg.Latent(), l.C); err != nil {
 			return 0, err
 		}
@@ -60,16 +61,16 @@ func vaeDecodeTiled(c *Call) ([]any, error) {
 	return []any{im}, err
 }
 
-func vaeEncodeTiled(c *Call) ([]any, error) {
-	im, v := arg[*picture.Image](c, "pixels"), arg[*value.VAE](c, "vae")
-	t := vae.Tiles{Y: c.whole("tile_size"), X: c.whole("tile_size"), Overlap: c.whole("overlap")}
+func vaeEncodeTiled(c *graph.Call) ([]any, error) {
+	im, v := graph.Arg[*picture.Image](c, "pixels"), graph.Arg[*value.VAE](c, "vae")
+	t := vae.Tiles{Y: c.Whole("tile_size"), X: c.Whole("tile_size"), Overlap: c.Whole("overlap")}
 	if v.Key == value.PixelSpace {
 		return []any{&value.Latent{Samples: encodePixels(im)}}, nil
 	}
 	var out parallel.Latent
 	var pixels []float32
 	var y, x int
-	err := v.With(c.use(), func(cfg vae.Config) (int, error) {
+	err := v.With(c.Use(), func(cfg vae.Config) (int, error) {
 		s := cfg.Scale()
 		switch {
 		case !cfg.CanEncode:

@@ -3,29 +3,30 @@ package node
 import (
 	"patchbay/models/vae"
 	"patchbay/node/fault"
+	"patchbay/node/graph"
 	"patchbay/node/picture"
 	"patchbay/node/value"
 	"patchbay/parallel"
 )
 
 // vaeClasses are the rows that encode and decode.
-func vaeClasses() []Class {
-	return []Class{
+func vaeClasses() []graph.Class {
+	return []graph.Class{
 		{
-			Name: "VAEDecode", Display: "VAE Decode", Module: "nodes", Category: "latent", Heavy: stageVAE,
+			Name: "VAEDecode", Display: "VAE Decode", Module: "nodes", Category: "latent", Heavy: graph.StageVAE,
 			Description: "Decodes latents into pictures.",
-			Inputs:      []Input{linkIn("samples", "LATENT", "the latent to decode"), linkIn("vae", "VAE", "the autoencoder")},
-			Outputs:     slots("IMAGE"), Run: vaeDecode,
+			Inputs:      []graph.Input{graph.Link("samples", "LATENT", "the latent to decode"), graph.Link("vae", "VAE", "the autoencoder")},
+			Outputs:     graph.Slots("IMAGE"), Run: vaeDecode,
 		},
 		{
-			Name: "VAEEncode", Display: "VAE Encode", Module: "nodes", Category: "latent", Heavy: stageVAE,
-			Inputs: []Input{bareIn("pixels", "IMAGE"), bareIn("vae", "VAE")}, Outputs: slots("LATENT"), Run: vaeEncode,
+			Name: "VAEEncode", Display: "VAE Encode", Module: "nodes", Category: "latent", Heavy: graph.StageVAE,
+			Inputs: []graph.Input{graph.Bare("pixels", "IMAGE"), graph.Bare("vae", "VAE")}, Outputs: graph.Slots("LATENT"), Run: vaeEncode,
 		},
 	}
 }
 
-func vaeDecode(c *Call) ([]any, error) {
-	l, v := arg[*value.Latent](c, "samples").Samples, arg[*value.VAE](c, "vae")
+func vaeDecode(c *graph.Call) ([]any, error) {
+	l, v := graph.Arg[*value.Latent](c, "samples").Samples, graph.Arg[*value.VAE](c, "vae")
 	if v.Key == value.PixelSpace {
 		return decodePixels(l)
 	}
@@ -37,7 +38,7 @@ func vaeDecode(c *Call) ([]any, error) {
 		return nil, err
 	}
 	var im *picture.Image
-	err = v.WithLoaded(c.use(), func(d *parallel.Local, net *vae.VAE) error {
+	err = v.WithLoaded(c.Use(), func(d *parallel.Local, net *vae.VAE) error {
 		if err := v.Takes(net.Config.Latent(), l.C); err != nil {
 			return err
 		}
@@ -53,8 +54,8 @@ func vaeDecode(c *Call) ([]any, error) {
 	return []any{im}, err
 }
 
-func vaeEncode(c *Call) ([]any, error) {
-	im, v := arg[*picture.Image](c, "pixels"), arg[*value.VAE](c, "vae")
+func vaeEncode(c *graph.Call) ([]any, error) {
+	im, v := graph.Arg[*picture.Image](c, "pixels"), graph.Arg[*value.VAE](c, "vae")
 	samples, err := encodeImage(c, v, im)
 	if err != nil {
 		return nil, err
@@ -63,7 +64,7 @@ func vaeEncode(c *Call) ([]any, error) {
 }
 
 // encodeImage crops pictures to what the autoencoder takes and encodes them; alpha is dropped.
-func encodeImage(c *Call, v *value.VAE, im *picture.Image) (parallel.Latent, error) {
+func encodeImage(c *graph.Call, v *value.VAE, im *picture.Image) (parallel.Latent, error) {
 	if v.Key == value.PixelSpace {
 		return encodePixels(im), nil
 	}
@@ -72,7 +73,7 @@ func encodeImage(c *Call, v *value.VAE, im *picture.Image) (parallel.Latent, err
 		return parallel.Latent{}, err
 	}
 	var out parallel.Latent
-	err = v.WithLoaded(c.use(), func(d *parallel.Local, net *vae.VAE) error {
+	err = v.WithLoaded(c.Use(), func(d *parallel.Local, net *vae.VAE) error {
 		cfg := net.Config
 		if !cfg.CanEncode {
 			return fault.At(fault.CodeWrongFamily, "vae", "vae: %s has no encoder", v.Name)

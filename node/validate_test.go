@@ -10,6 +10,7 @@ import (
 
 	"patchbay/node/fault"
 	"patchbay/node/files"
+	"patchbay/node/graph"
 	"patchbay/node/pyjson"
 	"patchbay/tests/golden"
 	"patchbay/tests/scratch"
@@ -112,25 +113,25 @@ func TestValidationMatchesGolden(t *testing.T) {
 }
 
 // validateBody takes graph and targets from a POST /prompt body.
-func validateBody(cat *Catalogue, roots files.Roots, body *pyjson.Object) ([]string, *fault.Failure, *Workflow) {
+func validateBody(cat *graph.Catalogue, roots files.Roots, body *pyjson.Object) ([]string, *fault.Failure, *graph.Workflow) {
 	prompt, _ := body.Get("prompt")
-	w, failure := ParseWorkflow(prompt)
+	w, failure := graph.ParseWorkflow(prompt)
 	if failure != nil {
 		return nil, failure, nil
 	}
-	job := Job{Workflow: w}
+	job := graph.Job{Workflow: w}
 	if targets, ok := body.Get("partial_execution_targets"); ok {
 		list, _ := targets.([]any)
 		for _, v := range list {
 			job.Targets = append(job.Targets, v.(string))
 		}
 	}
-	outputs, failure := Validate(cat, roots, job)
+	outputs, failure := graph.Validate(cat, roots, job)
 	return outputs, failure, w
 }
 
 // unknownClasses lists classes of a graph that the catalogue lacks; the cases about unknown classes name them on purpose.
-func unknownClasses(cat *Catalogue, w *Workflow, name string) (missing []string) {
+func unknownClasses(cat *graph.Catalogue, w *graph.Workflow, name string) (missing []string) {
 	if w == nil || strings.HasPrefix(name, "class_") {
 		return nil
 	}
@@ -142,7 +143,7 @@ func unknownClasses(cat *Catalogue, w *Workflow, name string) (missing []string)
 	return missing
 }
 
-func (c validationCase) compare(t *testing.T, outputs []string, failure *fault.Failure, w *Workflow) {
+func (c validationCase) compare(t *testing.T, outputs []string, failure *fault.Failure, w *graph.Workflow) {
 	t.Helper()
 	answer := string(c.Answer)
 	if c.Text != "" {
@@ -184,7 +185,7 @@ func (c validationCase) compare(t *testing.T, outputs []string, failure *fault.F
 }
 
 // compareCoerced checks the inputs that validation converts in place.
-func (c validationCase) compareCoerced(t *testing.T, w *Workflow) {
+func (c validationCase) compareCoerced(t *testing.T, w *graph.Workflow) {
 	t.Helper()
 	for id, inputs := range c.Queued.Coerced {
 		for name, want := range inputs {
@@ -237,14 +238,14 @@ func tidy(key string, v any) any {
 }
 
 func TestValidateTellsTheCycle(t *testing.T) {
-	w, f := ParseWorkflowJSON([]byte(`{"a": {"class_type": "FluxGuidance", "inputs": {"guidance": 1, "conditioning": ["b", 0]}},
+	w, f := graph.ParseWorkflowJSON([]byte(`{"a": {"class_type": "FluxGuidance", "inputs": {"guidance": 1, "conditioning": ["b", 0]}},
 		"b": {"class_type": "FluxGuidance", "inputs": {"guidance": 1, "conditioning": ["a", 0]}},
 		"c": {"class_type": "Sink", "inputs": {"value": ["a", 0]}}}`))
 	if f != nil {
 		t.Fatal(f)
 	}
-	cat := AllClasses(Class{Name: "Sink", Output: true, Inputs: []Input{bareIn("value", "CONDITIONING")}})
-	_, failure := Validate(cat, files.Roots{}, Job{Workflow: w})
+	cat := AllClasses(graph.Class{Name: "Sink", Output: true, Inputs: []graph.Input{graph.Bare("value", "CONDITIONING")}})
+	_, failure := graph.Validate(cat, files.Roots{}, graph.Job{Workflow: w})
 	if failure == nil || failure.NodeErrors["a"] == nil {
 		t.Fatalf("got %+v, want a dependency cycle at node a", failure)
 	}
@@ -255,11 +256,11 @@ func TestValidateTellsTheCycle(t *testing.T) {
 }
 
 func TestValidateRefusesPrefixesOutsideBeforeWork(t *testing.T) {
-	w, f := ParseWorkflowJSON([]byte(`{"1": {"class_type": "LoadImage", "inputs": {"image": "a.png"}}, "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "../x"}}}`))
+	w, f := graph.ParseWorkflowJSON([]byte(`{"1": {"class_type": "LoadImage", "inputs": {"image": "a.png"}}, "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "../x"}}}`))
 	if f != nil {
 		t.Fatal(f)
 	}
-	_, failure := Validate(AllClasses(), files.Roots{}, Job{Workflow: w, Inputs: map[string][]byte{"a.png": {1}}})
+	_, failure := graph.Validate(AllClasses(), files.Roots{}, graph.Job{Workflow: w, Inputs: map[string][]byte{"a.png": {1}}})
 	if failure == nil || failure.Node != "2" || failure.Field != "filename_prefix" {
 		t.Errorf("got %+v, want an error about filename_prefix of node 2", failure)
 	}

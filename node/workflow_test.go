@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"patchbay/node/fault"
+	"patchbay/node/graph"
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
 	"patchbay/tests/golden"
@@ -20,7 +21,7 @@ func TestParseWorkflowTakesDecodedMaps(t *testing.T) {
 		"10": map[string]any{"class_type": "KSampler", "inputs": map[string]any{"seed": uint64(math.MaxUint64), "steps": int8(4), "cfg": json.Number("1.5"), "model": []any{"2", int16(0)}}},
 		"2":  map[any]any{"class_type": "UNETLoader", "inputs": map[any]any{"x": float32(0.5)}},
 	}
-	w, failure := ParseWorkflow(from)
+	w, failure := graph.ParseWorkflow(from)
 	if failure != nil {
 		t.Fatal(failure)
 	}
@@ -59,11 +60,11 @@ func TestParseWorkflowRefuses(t *testing.T) {
 		"bad number":    {`{"1": 01}`, fault.CodeInvalidPrompt},
 		"bad string":    {"{\"a\nb\": 1}", fault.CodeInvalidPrompt},
 	} {
-		if _, f := ParseWorkflowJSON([]byte(c.text)); f == nil || f.Code != c.code {
+		if _, f := graph.ParseWorkflowJSON([]byte(c.text)); f == nil || f.Code != c.code {
 			t.Errorf("%s: got %v, want %s", name, f, c.code)
 		}
 	}
-	if _, f := ParseWorkflow(map[string]any{"1": make(chan int)}); f == nil || f.Code != fault.CodeTooLarge {
+	if _, f := graph.ParseWorkflow(map[string]any{"1": make(chan int)}); f == nil || f.Code != fault.CodeTooLarge {
 		t.Errorf("a channel: %v", f)
 	}
 }
@@ -79,7 +80,7 @@ func TestPNGChunksMatchGolden(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, failure := ParseWorkflowJSON(prompt)
+	w, failure := graph.ParseWorkflowJSON(prompt)
 	if failure != nil {
 		t.Fatal(failure)
 	}

@@ -1,4 +1,4 @@
-package node
+package graph
 
 import (
 	"crypto/sha256"
@@ -46,7 +46,7 @@ func (s *signer) compute(id string) string {
 		return ""
 	}
 	fmt.Fprintf(&b, "change %q\n", change)
-	if k.Heavy == stageDenoise {
+	if k.Heavy == StageDenoise {
 		// Stale keys and values make other pictures than one rank does, and who asks for a plan that cannot run must hear so.
 		plan, err := parallel.ParsePlan(s.job.Plan)
 		if err != nil {

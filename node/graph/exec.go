@@ -1,4 +1,4 @@
-package node
+package graph
 
 import (
 	"context"
@@ -78,7 +78,7 @@ func (r *Runner) execInputs(k *Class, job *Job, given map[string]any) (map[strin
 	v := &validation{cat: r.cat, roots: &r.roots, job: job, lists: map[string][]any{}}
 	in, literals := map[string]any{}, pyjson.NewObject()
 	for name := range given {
-		if k.input(name) == nil {
+		if k.Input(name) == nil {
 			return nil, fault.At(fault.CodeBadInput, name, "%s: %s has no such input", name, k.Name)
 		}
 	}

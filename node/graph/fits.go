@@ -1,4 +1,4 @@
-package node
+package graph
 
 import (
 	"patchbay/models"
@@ -17,7 +17,7 @@ func (x *execution) planFits() error {
 	}
 	sampler := ""
 	for _, id := range x.plan.pending {
-		if k := x.class(id); k.Heavy == stageDenoise && sampler == "" {
+		if k := x.class(id); k.Heavy == StageDenoise && sampler == "" {
 			sampler = id
 		}
 	}
@@ -52,7 +52,7 @@ func (x *execution) specs(id string) (out []*dit.Spec) {
 			}
 			continue
 		}
-		in, file := x.class(id).input(name), ""
+		in, file := x.class(id).Input(name), ""
 		if in != nil && (in.Files == files.KindDiffusion || in.Files == files.KindGGUF || in.Files == files.KindCheckpoint) {
 			file, _ = inputs.At(name).(string)
 		}

@@ -1,4 +1,4 @@
-package node
+package graph
 
 // plan is the list of nodes that a run still has to execute, with what each waits for (ComfyUI 0.8.0, comfy_execution/graph.py: the pick among ready
 // nodes is part of what users see).
@@ -37,7 +37,7 @@ func (p *plan) add(id string) {
 		inputs := p.w.inputs(id)
 		for _, name := range inputs.Keys() {
 			l, linked := asLink(inputs.At(name))
-			if !linked || k.input(name) == nil || p.isCached(l.id) {
+			if !linked || k.Input(name) == nil || p.isCached(l.id) {
 				continue
 			}
 			stack = append(stack, l.id)

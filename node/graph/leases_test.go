@@ -1,4 +1,4 @@
-package node
+package graph
 
 import (
 	"context"
@@ -14,9 +14,9 @@ import (
 // TestLeasesEndByThemselves: the value of a handle whose lease is over is given to the collector though nobody calls the runner; one with a longer lease stays.
 func TestLeasesEndByThemselves(t *testing.T) {
 	r, err := NewRunner(Config{Catalogue: NewCatalogue([]Class{
-		{Name: "MakeModel", Outputs: slots("MODEL"), Run: func(*Call) ([]any, error) { return []any{&value.Model{Name: "m"}}, nil }},
-		{Name: "UseModel", Inputs: []Input{bareIn("model", "MODEL")}, Run: func(c *Call) ([]any, error) {
-			_ = arg[*value.Model](c, "model")
+		{Name: "MakeModel", Outputs: Slots("MODEL"), Run: func(*Call) ([]any, error) { return []any{&value.Model{Name: "m"}}, nil }},
+		{Name: "UseModel", Inputs: []Input{Bare("model", "MODEL")}, Run: func(c *Call) ([]any, error) {
+			_ = Arg[*value.Model](c, "model")
 			return nil, nil
 		}},
 	})})

@@ -1,4 +1,4 @@
-package node
+package graph
 
 import (
 	"fmt"
@@ -32,7 +32,7 @@ type Class struct {
 	Hidden  []Hidden
 	Outputs []Slot
 	// Heavy is which part of Timings the class counts for.
-	Heavy stage
+	Heavy Stage
 	// Check is the class's own validation of literal inputs, after types, limits and lists: it returns the input at fault and what is wrong with it, or "".
 	// Inputs named in Own are not checked against their list.
 	Check func(job *Job, roots *files.Roots, in *pyjson.Object) (field, text string)
@@ -44,15 +44,15 @@ type Class struct {
 	Run   func(c *Call) ([]any, error)
 }
 
-// stage is a part of a job's time.
-type stage uint8
+// Stage is a part of a job's time.
+type Stage uint8
 
 const (
-	stageOther stage = iota
-	stageLoad
-	stageText
-	stageDenoise
-	stageVAE
+	StageOther Stage = iota
+	StageLoad
+	StageText
+	StageDenoise
+	StageVAE
 )
 
 // Hidden is a value that the server gives to a node: name and kind (PROMPT, EXTRA_PNGINFO).
@@ -205,8 +205,8 @@ func (in *Input) choices(roots *files.Roots) []any {
 	return out
 }
 
-// input finds a declared input.
-func (k *Class) input(name string) *Input {
+// Input finds a declared input.
+func (k *Class) Input(name string) *Input {
 	for i := range k.Inputs {
 		if k.Inputs[i].Name == name {
 			return &k.Inputs[i]
@@ -215,40 +215,40 @@ func (k *Class) input(name string) *Input {
 	return nil
 }
 
-// linkIn is an input that takes a link and has an options object. Old classes have some without one, bareIn, and
+// Link is an input that takes a link and has an options object. Old classes have some without one, Bare, and
 // object_info shows the difference.
-func linkIn(name, kind, tip string) Input {
+func Link(name, kind, tip string) Input {
 	return Input{Name: name, Type: kind, Options: pyjson.NewObject(), Tip: tip}
 }
 
-// bareIn is an input that takes a link and has no options object.
-func bareIn(name, kind string) Input { return Input{Name: name, Type: kind} }
+// Bare is an input that takes a link and has no options object.
+func Bare(name, kind string) Input { return Input{Name: name, Type: kind} }
 
-// number is an INT, FLOAT or BOOLEAN; the rest are alternating option names and values, in order.
-func number(name, kind, tip string, options ...any) Input {
+// Number is an INT, FLOAT or BOOLEAN; the rest are alternating option names and values, in order.
+func Number(name, kind, tip string, options ...any) Input {
 	return Input{Name: name, Type: kind, Options: pyjson.NewObject(options...), Tip: tip}
 }
 
-// combo is a choice with an options object.
-func combo(name, tip string, choices ...string) Input {
+// Combo is a choice with an options object.
+func Combo(name, tip string, choices ...string) Input {
 	return Input{Name: name, Type: "COMBO", Options: pyjson.NewObject(), Choices: choices, Tip: tip}
 }
 
-// bareCombo is a choice without an options object.
-func bareCombo(name string, choices ...string) Input {
+// BareCombo is a choice without an options object.
+func BareCombo(name string, choices ...string) Input {
 	return Input{Name: name, Type: "COMBO", Choices: choices}
 }
 
-// fileIn is a choice among the files of a folder kind.
-func fileIn(name, kind string) Input { return Input{Name: name, Type: "COMBO", Files: kind} }
+// File is a choice among the files of a folder kind.
+func File(name, kind string) Input { return Input{Name: name, Type: "COMBO", Files: kind} }
 
-// promptIn is a prompt.
-func promptIn(name, tip string) Input {
+// Prompt is a prompt.
+func Prompt(name, tip string) Input {
 	return Input{Name: name, Type: "STRING", Options: pyjson.NewObject("multiline", true, "dynamicPrompts", true), Tip: tip}
 }
 
-// with returns the input with further options.
-func (in Input) with(options ...any) Input {
+// With returns the input with further options.
+func (in Input) With(options ...any) Input {
 	o := pyjson.NewObject()
 	if in.Options != nil {
 		o = pyjson.Clone(in.Options).(*pyjson.Object)
@@ -260,14 +260,14 @@ func (in Input) with(options ...any) Input {
 	return in
 }
 
-// asOptional marks the input as optional.
-func (in Input) asOptional() Input {
+// AsOptional marks the input as optional.
+func (in Input) AsOptional() Input {
 	in.Optional = true
 	return in
 }
 
-// asLater marks a required input that came after the class: workflows that lack it get its default, or its first choice.
-func (in Input) asLater() Input {
+// AsLater marks a required input that came after the class: workflows that lack it get its default, or its first choice.
+func (in Input) AsLater() Input {
 	in.Later = true
 	return in
 }
@@ -285,13 +285,13 @@ func (in *Input) preset() any {
 	return nil
 }
 
-// seedInput is the seed widget that KSampler, KSamplerAdvanced and RandomNoise share.
-func seedInput(name string) Input {
-	return number(name, "INT", "seed of the noise: same seed, same picture", "default", int64(0), "min", int64(0), "max", uint64(1<<64-1), "control_after_generate", true)
+// SeedInput is the seed widget that KSampler, KSamplerAdvanced and RandomNoise share.
+func SeedInput(name string) Input {
+	return Number(name, "INT", "seed of the noise: same seed, same picture", "default", int64(0), "min", int64(0), "max", uint64(1<<64-1), "control_after_generate", true)
 }
 
-// slots makes outputs whose names are their types.
-func slots(types ...string) []Slot {
+// Slots makes outputs whose names are their types.
+func Slots(types ...string) []Slot {
 	out := make([]Slot, len(types))
 	for i, t := range types {
 		out[i] = Slot{Name: t, Type: t}

@@ -1,4 +1,4 @@
-package node
+package graph
 
 import (
 	"fmt"
@@ -162,8 +162,8 @@ type link struct {
 	slot int
 }
 
-// isLink reports whether a value is a link.
-func isLink(v any) bool {
+// IsLink reports whether a value is a link.
+func IsLink(v any) bool {
 	_, ok := asLink(v)
 	return ok
 }

@@ -1,4 +1,4 @@
-package node
+package graph
 
 import (
 	"context"
@@ -209,7 +209,7 @@ func (x *execution) node(id string) error {
 		}
 		x.emit(Event{Type: "executing", Node: id, Data: map[string]any{"node": id, "display_node": id}})
 		in, err := x.inputs(id, k)
-		if err == nil && k.Heavy == stageDenoise {
+		if err == nil && k.Heavy == StageDenoise {
 			if bad, why := x.preflight(id, in); why != nil {
 				return x.fail(bad, x.run.cat.classes[x.job.Workflow.Class(bad)], nil, why)
 			}
@@ -342,15 +342,15 @@ func (x *execution) call(id string, k *Class, in map[string]any) (e *entry, err 
 }
 
 // charge adds the time of a node to the part that its class counts for, without what the node has charged to other parts itself.
-func (t *Timings) charge(s stage, spent float64, before Timings) {
+func (t *Timings) charge(s Stage, spent float64, before Timings) {
 	rest := spent - (t.Load - before.Load) - (t.Denoise - before.Denoise) - (t.Text - before.Text) - (t.VAE - before.VAE)
 	switch {
 	case rest <= 0:
-	case s == stageLoad:
+	case s == StageLoad:
 		t.Load += rest
-	case s == stageText:
+	case s == StageText:
 		t.Text += rest
-	case s == stageVAE:
+	case s == StageVAE:
 		t.VAE += rest
 	}
 }

@@ -1,4 +1,4 @@
-package node
+package graph
 
 import (
 	"context"
@@ -28,13 +28,13 @@ type Call struct {
 	warnings *[]string
 }
 
-// warn adds a line to the warnings of the job: something that the user should know though the node went on.
-func (c *Call) warn(format string, args ...any) {
+// Warn adds a line to the warnings of the job: something that the user should know though the node went on.
+func (c *Call) Warn(format string, args ...any) {
 	*c.warnings = append(*c.warnings, fmt.Sprintf(format, args...))
 }
 
-// arg returns an input as T; the executor has checked the type, so a mismatch is a mistake in a row of the catalogue.
-func arg[T any](c *Call, name string) T {
+// Arg returns an input as T; the executor has checked the type, so a mismatch is a mistake in a row of the catalogue.
+func Arg[T any](c *Call, name string) T {
 	v, ok := c.in[name].(T)
 	if !ok {
 		var want T
@@ -43,59 +43,59 @@ func arg[T any](c *Call, name string) T {
 	return v
 }
 
-// raw returns an input as it is, nil if it is not given.
-func (c *Call) raw(name string) any { return c.in[name] }
+// Raw returns an input as it is, nil if it is not given.
+func (c *Call) Raw(name string) any { return c.in[name] }
 
-// given reports whether an optional input is there.
-func (c *Call) given(name string) bool {
+// Given reports whether an optional input is there.
+func (c *Call) Given(name string) bool {
 	_, ok := c.in[name]
 	return ok
 }
 
-// roots are the folders that names refer to.
-func (c *Call) roots() *files.Roots { return &c.run.roots }
+// Roots are the folders that names refer to.
+func (c *Call) Roots() *files.Roots { return &c.run.roots }
 
-// tell emits an event of this node.
-func (c *Call) tell(e Event) {
+// Emit emits an event of this node.
+func (c *Call) Emit(e Event) {
 	e.Node = c.ID
 	c.emit(e)
 }
 
-// str returns a STRING or COMBO input.
-func (c *Call) str(name string) string { return arg[string](c, name) }
+// Str returns a STRING or COMBO input.
+func (c *Call) Str(name string) string { return Arg[string](c, name) }
 
-// integer returns an INT input, cut to what an int holds.
-func (c *Call) integer(name string) int {
+// Integer returns an INT input, cut to what an int holds.
+func (c *Call) Integer(name string) int {
 	switch n := c.in[name].(type) {
 	case int64:
 		return int(n)
 	case uint64:
 		return int(min(n, math.MaxInt64))
 	}
-	return arg[int](c, name)
+	return Arg[int](c, name)
 }
 
-// seed returns an INT input as the 64 bits of a seed.
-func (c *Call) seed(name string) uint64 {
+// Seed returns an INT input as the 64 bits of a seed.
+func (c *Call) Seed(name string) uint64 {
 	if n, ok := c.in[name].(uint64); ok {
 		return n
 	}
-	return uint64(arg[int64](c, name))
+	return uint64(Arg[int64](c, name))
 }
 
-// float returns a FLOAT input.
-func (c *Call) float(name string) float64 {
+// Float returns a FLOAT input.
+func (c *Call) Float(name string) float64 {
 	switch n := c.in[name].(type) {
 	case int64:
 		return float64(n)
 	case uint64:
 		return float64(n)
 	}
-	return arg[float64](c, name)
+	return Arg[float64](c, name)
 }
 
-// save hands a file to the caller of the job.
-func (c *Call) save(out files.Output) {
+// Save hands a file to the caller of the job.
+func (c *Call) Save(out files.Output) {
 	out.Node = c.ID
 	out.Index = len(*c.outputs)
 	for i := range *c.outputs {
@@ -106,8 +106,8 @@ func (c *Call) save(out files.Output) {
 	*c.outputs = append(*c.outputs, out)
 }
 
-// use is what handles need of this call to load and run their weights.
-func (c *Call) use() value.Use {
+// Use is what handles need of this call to load and run their weights.
+func (c *Call) Use() value.Use {
 	u := value.Use{Context: c.Context}
 	if c.run != nil {
 		u.Store, u.Loading = c.run.store, &c.spent.Load
@@ -115,8 +115,8 @@ func (c *Call) use() value.Use {
 	return u
 }
 
-// sampled counts a run of the denoise loop that took so many seconds, loading included.
-func (c *Call) sampled(stats parallel.Stats, seconds float64) {
+// Sampled counts a run of the denoise loop that took so many seconds, loading included.
+func (c *Call) Sampled(stats parallel.Stats, seconds float64) {
 	*c.stats = append(*c.stats, stats)
 	c.spent.Load += stats.LoadSeconds
 	c.spent.Denoise += seconds - stats.LoadSeconds

@@ -1,4 +1,4 @@
-package node
+package graph
 
 import (
 	"math"
@@ -11,9 +11,9 @@ import (
 // Linked values of INT and FLOAT inputs are not checked by Validate (ComfyUI does not either): a node that takes sizes from a PrimitiveInt must look
 // at them itself. whole and decimal return an input after that check; what they throw becomes the failure of the node.
 
-// whole returns an INT input that lies between the limits that its class declares.
-func (c *Call) whole(name string) int {
-	n := c.integer(name)
+// Whole returns an INT input that lies between the limits that its class declares.
+func (c *Call) Whole(name string) int {
+	n := c.Integer(name)
 	if v, isBig := c.in[name].(uint64); isBig && v > math.MaxInt64 {
 		n = math.MaxInt64
 	}
@@ -21,9 +21,9 @@ func (c *Call) whole(name string) int {
 	return n
 }
 
-// decimal returns a FLOAT input that is finite and lies between the limits that its class declares.
-func (c *Call) decimal(name string) float64 {
-	v := c.float(name)
+// Decimal returns a FLOAT input that is finite and lies between the limits that its class declares.
+func (c *Call) Decimal(name string) float64 {
+	v := c.Float(name)
 	if math.IsNaN(v) || math.IsInf(v, 0) {
 		panic(fault.At(fault.CodeBadInput, name, "%s: %v is not a finite number", name, v))
 	}
@@ -32,7 +32,7 @@ func (c *Call) decimal(name string) float64 {
 }
 
 func (c *Call) checkLimits(name string, v any) {
-	in := c.Class.input(name)
+	in := c.Class.Input(name)
 	lo, hasLo := in.Options.Get("min")
 	hi, hasHi := in.Options.Get("max")
 	if (hasLo && compare(v, lo) < 0) || (hasHi && compare(v, hi) > 0) {
@@ -40,12 +40,12 @@ func (c *Call) checkLimits(name string, v any) {
 	}
 }
 
-// flag returns a BOOLEAN input.
-func (c *Call) flag(name string) bool { return arg[bool](c, name) }
+// Flag returns a BOOLEAN input.
+func (c *Call) Flag(name string) bool { return Arg[bool](c, name) }
 
-// latent returns a LATENT input that holds something.
-func (c *Call) latent(name string) *value.Latent {
-	l := arg[*value.Latent](c, name)
+// Latent returns a LATENT input that holds something.
+func (c *Call) Latent(name string) *value.Latent {
+	l := Arg[*value.Latent](c, name)
 	if l.Samples.Len() == 0 {
 		s := l.Samples
 		panic(fault.At(fault.CodeBadInput, name, "%s: latent [%d, %d, %d, %d] is empty", name, s.B, s.C, s.Y, s.X))
@@ -53,9 +53,9 @@ func (c *Call) latent(name string) *value.Latent {
 	return l
 }
 
-// mask returns a MASK input that holds something.
-func (c *Call) mask(name string) *picture.Mask {
-	m := arg[*picture.Mask](c, name)
+// Mask returns a MASK input that holds something.
+func (c *Call) Mask(name string) *picture.Mask {
+	m := Arg[*picture.Mask](c, name)
 	if len(m.Data) == 0 {
 		panic(fault.At(fault.CodeBadInput, name, "%s: mask [%d, %d, %d] is empty", name, m.B, m.Y, m.X))
 	}
