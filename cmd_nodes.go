@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"patchbay/ipc"
-	"patchbay/node"
+	"patchbay/node/classes"
 	"patchbay/node/pyjson"
 )
 
@@ -74,7 +74,7 @@ func objectInfo(cmd *cobra.Command, t *target, cfg *config, class string) (*pyjs
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
-	m := node.AllClasses().ObjectInfo(cfg.roots(), class)
+	m := classes.All().ObjectInfo(cfg.roots(), class)
 	o := pyjson.NewObject()
 	for _, k := range sortedKeys(m) {
 		o.Set(k, m[k])

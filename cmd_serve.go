@@ -18,7 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"patchbay/ipc"
-	"patchbay/node"
+	"patchbay/node/classes"
 	"patchbay/node/files"
 	"patchbay/node/graph"
 )
@@ -174,7 +174,7 @@ func (d *daemon) open(ctx context.Context) error {
 	if d.ledger != nil {
 		stock, also = d.place.Stock, d.ledger.Also
 	}
-	sc := ipc.NodeService(node.AllClasses(), cfg.roots(), stock, also)
+	sc := ipc.NodeService(classes.All(), cfg.roots(), stock, also)
 	sc.Jobs, sc.Shelf, sc.Executors, sc.Log, sc.Meter = d.jobs, d.shelf, executors, d.log, d.meter
 	sc.Forward = true
 	if d.ledger != nil {

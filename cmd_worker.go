@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"patchbay/ipc"
-	"patchbay/node"
+	"patchbay/node/classes"
 	"patchbay/node/graph"
 	"patchbay/node/value"
 	"patchbay/parallel"
@@ -112,7 +112,7 @@ func localExecutor(cfg *config, log zerolog.Logger) (*ipc.Local, *graph.Catalogu
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	cat := node.AllClasses()
+	cat := classes.All()
 	runner, err := graph.NewRunner(graph.Config{Engine: eng, Roots: cfg.roots(), Compute: value.Compute(cfg.Compute), Catalogue: cat, WeightBytes: budget, Bounds: limits.Nodes})
 	if err != nil {
 		eng.Close()

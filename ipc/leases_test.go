@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"patchbay/node"
+	"patchbay/node/classes"
 	"patchbay/node/graph"
 	"patchbay/node/pyjson"
 	"patchbay/node/value"
@@ -19,7 +19,7 @@ func TestHandleLeases(t *testing.T) {
 	var passed atomic.Int64 // of the clock, nanoseconds
 	now := func() time.Time { return began.Add(time.Duration(passed.Load())) }
 	model := []graph.Slot{{Name: "MODEL", Type: "MODEL"}}
-	runner, err := graph.NewRunner(graph.Config{Now: now, Catalogue: node.AllClasses(
+	runner, err := graph.NewRunner(graph.Config{Now: now, Catalogue: classes.All(
 		graph.Class{Name: "Make", Outputs: model, Run: func(*graph.Call) ([]any, error) { return []any{&value.Model{Name: "m"}}, nil }},
 		graph.Class{Name: "Use", Inputs: []graph.Input{{Name: "model", Type: "MODEL"}}, Outputs: []graph.Slot{{Name: "STRING", Type: "STRING"}}, Run: func(*graph.Call) ([]any, error) {
 			return []any{"used"}, nil

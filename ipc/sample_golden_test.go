@@ -14,7 +14,7 @@ import (
 	"patchbay/models/latent"
 	"patchbay/models/sampling"
 	"patchbay/models/weights/goldenweights"
-	"patchbay/node"
+	"patchbay/node/classes"
 	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/value"
@@ -91,7 +91,7 @@ func realRig(t *testing.T, dirs ...string) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	runner, err := graph.NewRunner(graph.Config{Engine: eng, Roots: files.Roots{Models: dirs}, Catalogue: node.AllClasses()})
+	runner, err := graph.NewRunner(graph.Config{Engine: eng, Roots: files.Roots{Models: dirs}, Catalogue: classes.All()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"patchbay/node"
+	"patchbay/node/classes"
 	"patchbay/node/files"
 	"patchbay/node/pyjson"
 )
@@ -18,7 +18,7 @@ var update = flag.Bool("update", false, "write the generated parts of README.md"
 // nodeTable lists the classes of the catalogue by the first word of their category.
 func nodeTable(t *testing.T) string {
 	t.Helper()
-	cat := node.AllClasses()
+	cat := classes.All()
 	groups := map[string][]string{}
 	for _, name := range cat.Classes() {
 		info, ok := cat.ObjectInfo(files.Roots{}, name)[name].(*pyjson.Object)

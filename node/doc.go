@@ -1,2 +1,0 @@
-// Package node holds ComfyUI's node classes, a file for each group.
-package node
