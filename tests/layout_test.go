@@ -18,6 +18,27 @@ import (
 // layers are the top folders in the order data flows; a package may import its own layer and those behind it.
 var layers = []string{"ipc", "node", "parallel", "models", "engine"}
 
+// room is what holds inside one layer.
+type room struct {
+	// order are its packages in the order data flows, by path below the layer; one may import those behind it.
+	order []string
+	// large names those that may have more than fileCap files.
+	large []string
+}
+
+// rooms are the layers whose inside is checked.
+func rooms() map[string]room {
+	return map[string]room{
+		"node": {
+			order: []string{"classes", "graph", "value", "files", "picture", "picture/resample", "fault", "lru", "pyjson"},
+			large: []string{"classes"},
+		},
+	}
+}
+
+// fileCap is how many files a package of a room may have, tests apart.
+const fileCap = 20
+
 // lineCap is the hard limit of a source file.
 const lineCap = 600
 
@@ -93,6 +114,24 @@ func imports(f goFile) []string {
 	return out
 }
 
+// wrongTurn tells what is wrong when a package of a room imports another of the same room; empty if nothing is.
+func wrongTurn(dir, inner string) string {
+	for layer, r := range rooms() {
+		a, inside := strings.CutPrefix(dir, layer+"/")
+		b, same := strings.CutPrefix(inner, layer+"/")
+		if !inside || !same {
+			continue
+		}
+		switch from, to := slices.Index(r.order, a), slices.Index(r.order, b); {
+		case from < 0:
+			return a + " has no place in the order of " + layer
+		case to <= from:
+			return "import turns back inside " + layer + ": " + a + " -> " + b
+		}
+	}
+	return ""
+}
+
 // badImport tells what is wrong when a non-test file in dir imports the package at path; empty if nothing is.
 func badImport(dir, path string) string {
 	if path == "C" {
@@ -107,6 +146,9 @@ func badImport(dir, path string) string {
 	}
 	if strings.HasPrefix(inner, "tests/") {
 		return "code imports tests"
+	}
+	if bad := wrongTurn(dir, inner); bad != "" {
+		return bad
 	}
 	from, to := layerOf(dir), layerOf(inner)
 	if from >= 0 && to >= 0 && to < from {
@@ -137,16 +179,53 @@ func TestLayoutRulesCatchViolations(t *testing.T) {
 		{"engine/ref", "patchbay/models/dit"},
 		{"models/flux", "patchbay/parallel"},
 		{"parallel", "patchbay/models/flux"},
-		{"node", "patchbay/ipc"},
-		{"node", "C"},
+		{"node/graph", "patchbay/ipc"},
+		{"node/graph", "C"},
+		{"node/graph", "patchbay/node/classes"},
+		{"node/pyjson", "patchbay/node/fault"},
+		{"node/attic", "patchbay/node/pyjson"},
 		{"ipc", "patchbay/tests/golden"},
 	} {
 		if badImport(c.dir, c.path) == "" {
 			t.Errorf("%s importing %s was not caught", c.dir, c.path)
 		}
 	}
-	if bad := badImport("ipc", "patchbay/engine"); bad != "" {
-		t.Errorf("ipc may skip layers, got %q", bad)
+	for _, c := range []struct{ dir, path string }{{"ipc", "patchbay/engine"}, {"node/classes", "patchbay/node/pyjson"}} {
+		if bad := badImport(c.dir, c.path); bad != "" {
+			t.Errorf("%s may skip to %s, got %q", c.dir, c.path, bad)
+		}
+	}
+}
+
+// TestLayoutRooms: every package of a room has a place in its order, and is small enough to be read.
+func TestLayoutRooms(t *testing.T) {
+	count := map[string]int{}
+	for _, f := range parse(t) {
+		if !f.test {
+			count[f.dir]++
+		}
+	}
+	for layer, r := range rooms() {
+		if n := count[layer]; n > 0 {
+			t.Errorf("%d files lie in %s itself: they belong to one of its packages", n, layer)
+		}
+		for dir, n := range count {
+			name, inside := strings.CutPrefix(dir, layer+"/")
+			if !inside {
+				continue
+			}
+			if !slices.Contains(r.order, name) {
+				t.Errorf("%s has no place in the order of %s", name, layer)
+			}
+			if n > fileCap && !slices.Contains(r.large, name) {
+				t.Errorf("%s has %d files, at most %d are allowed", dir, n, fileCap)
+			}
+		}
+		for _, name := range r.order {
+			if count[layer+"/"+name] == 0 {
+				t.Errorf("%s/%s is in the order of its room and not there", layer, name)
+			}
+		}
 	}
 }
 
