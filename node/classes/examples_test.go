@@ -121,7 +121,7 @@ func TestComfyUIExamplesValidate(t *testing.T) {
 			return nil
 		}
 		seen++
-		missing := unknownClasses(cat, w, "")
+		missing := unknownClasses(cat, w)
 		sort.Strings(missing)
 		if missing = slices.Compact(missing); len(missing) > 0 {
 			for _, m := range missing {
@@ -199,4 +199,14 @@ func frequent(counts map[string]int) string {
 		names[i] = fmt.Sprintf("%s %d", n, counts[n])
 	}
 	return strings.Join(names, ", ")
+}
+
+// unknownClasses lists the classes of a workflow that the catalogue lacks.
+func unknownClasses(cat *graph.Catalogue, w *graph.Workflow) (missing []string) {
+	for _, id := range w.IDs() {
+		if c := w.Class(id); c != "" && cat.Class(c) == nil {
+			missing = append(missing, c)
+		}
+	}
+	return missing
 }

@@ -18,6 +18,7 @@ import (
 	"patchbay/node/value"
 	"patchbay/parallel"
 	"patchbay/tests/golden"
+	"patchbay/tests/scratch"
 )
 
 // fakeCatalogue is the real catalogue with functions that compute nothing, so that order, events and caches can be compared with the recorded server.
@@ -104,6 +105,12 @@ type timeline struct {
 	executing []string
 	progress  []string
 	executed  []string
+}
+
+func serverRoots(t *testing.T) files.Roots {
+	t.Helper()
+	models, input, output, temp := scratch.Server(t)
+	return files.Roots{Models: []string{models}, Input: input, Output: output, Temp: temp}
 }
 
 func TestRunsMatchRecordedServer(t *testing.T) {

@@ -1,4 +1,4 @@
-package classes
+package graph_test
 
 import (
 	"bytes"

@@ -1,13 +1,13 @@
-package classes
+package graph_test
 
 import (
 	"encoding/json"
-	"path/filepath"
 	"slices"
 	"sort"
 	"strings"
 	"testing"
 
+	"patchbay/node/classes"
 	"patchbay/node/fault"
 	"patchbay/node/files"
 	"patchbay/node/graph"
@@ -19,14 +19,8 @@ import (
 // serverRoots are the folders of the server that the validation goldens were recorded from.
 func serverRoots(t *testing.T) files.Roots {
 	t.Helper()
-	base := t.TempDir()
-	for _, f := range []string{
-		"models/diffusion_models/flux-tiny.safetensors", "models/diffusion_models/sd3-tiny.safetensors", "models/diffusion_models/sub/flux-other.safetensors",
-		"models/text_encoders/clip_g.safetensors", "models/text_encoders/clip_l.safetensors", "models/text_encoders/t5xxl.safetensors", "models/vae/ae.safetensors", "input/example.png",
-	} {
-		scratch.Touch(t, filepath.Join(base, f))
-	}
-	return files.Roots{Models: []string{filepath.Join(base, "models")}, Input: filepath.Join(base, "input"), Output: filepath.Join(base, "output"), Temp: filepath.Join(base, "temp")}
+	models, input, output, temp := scratch.Server(t)
+	return files.Roots{Models: []string{models}, Input: input, Output: output, Temp: temp}
 }
 
 // bodyCase are cases about the HTTP body around the graph: package ipc answers them.
@@ -75,7 +69,7 @@ func TestValidationMatchesGolden(t *testing.T) {
 	if err := golden.JSON("server/validation.json", &file); err != nil {
 		t.Fatal(err)
 	}
-	roots, cat := serverRoots(t), All()
+	roots, cat := serverRoots(t), classes.All()
 	exact, deviating, elsewhere := 0, 0, 0
 	for _, c := range file.Cases {
 		if isBodyCase(c.Name) {
@@ -244,7 +238,7 @@ func TestValidateTellsTheCycle(t *testing.T) {
 	if f != nil {
 		t.Fatal(f)
 	}
-	cat := All(graph.Class{Name: "Sink", Output: true, Inputs: []graph.Input{graph.Bare("value", "CONDITIONING")}})
+	cat := classes.All(graph.Class{Name: "Sink", Output: true, Inputs: []graph.Input{graph.Bare("value", "CONDITIONING")}})
 	_, failure := graph.Validate(cat, files.Roots{}, graph.Job{Workflow: w})
 	if failure == nil || failure.NodeErrors["a"] == nil {
 		t.Fatalf("got %+v, want a dependency cycle at node a", failure)
@@ -260,7 +254,7 @@ func TestValidateRefusesPrefixesOutsideBeforeWork(t *testing.T) {
 	if f != nil {
 		t.Fatal(f)
 	}
-	_, failure := graph.Validate(All(), files.Roots{}, graph.Job{Workflow: w, Inputs: map[string][]byte{"a.png": {1}}})
+	_, failure := graph.Validate(classes.All(), files.Roots{}, graph.Job{Workflow: w, Inputs: map[string][]byte{"a.png": {1}}})
 	if failure == nil || failure.Node != "2" || failure.Field != "filename_prefix" {
 		t.Errorf("got %+v, want an error about filename_prefix of node 2", failure)
 	}

@@ -1,4 +1,4 @@
-package classes
+package graph_test
 
 import (
 	"bytes"
@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/node/classes"
 	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/pyjson"
@@ -20,7 +21,7 @@ func TestParsersUnderTheHammer(t *testing.T) {
 
 // workflowTarget: what was read is written in a form that is read as the same, and validated without falling over.
 func workflowTarget() *hammer.Target[*graph.Workflow] {
-	cat := All()
+	cat := classes.All()
 	t := &hammer.Target[*graph.Workflow]{
 		Name: "FuzzWorkflowJSON",
 		Parse: func(in hammer.Input) (*graph.Workflow, error) {

@@ -1,4 +1,4 @@
-package classes
+package graph_test
 
 import (
 	"os"
@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/node/classes"
 	"patchbay/node/files"
 	"patchbay/node/graph"
 )
@@ -25,7 +26,7 @@ func TestStockTellsFilesApart(t *testing.T) {
 		t.Fatal(fail)
 	}
 	stock := files.NewStock(files.Roots{Models: []string{root}})
-	needs := graph.Needs(All(), stock, graph.Job{Workflow: w})
+	needs := graph.Needs(classes.All(), stock, graph.Job{Workflow: w})
 	var names []string
 	for _, f := range needs {
 		names = append(names, f.Name)
@@ -67,12 +68,12 @@ func TestNeedsLeavesOut(t *testing.T) {
 	}
 	stock := files.NewStock(files.Roots{Input: dir})
 	job := graph.Job{Workflow: w, Inputs: map[string][]byte{"sent.png": []byte("y")}}
-	got := graph.Needs(All(), stock, job)
+	got := graph.Needs(classes.All(), stock, job)
 	if len(got) != 1 || got[0].Name != "here.png" || got[0].Shared() || got[0].Bytes != 1 || stock.Lacks(got) != nil {
 		t.Errorf("got %+v, %v; want here.png alone", got, stock.Lacks(got))
 	}
 	job.Targets = []string{"4"}
-	if got := graph.Needs(All(), stock, job); len(got) != 0 {
+	if got := graph.Needs(classes.All(), stock, job); len(got) != 0 {
 		t.Errorf("got %+v for a target that needs nothing from here", got)
 	}
 }
