@@ -24,7 +24,9 @@ import (
 	"patchbay/ipc/serve"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/worker"
-	"patchbay/node"
+	"patchbay/node/classes"
+	"patchbay/node/files"
+	"patchbay/node/graph"
 )
 
 func serveCmd() *cobra.Command {
@@ -141,7 +143,7 @@ func (d *daemon) open(ctx context.Context) error {
 	}
 	d.owner = owner
 	nc := serve.NATSConfig{URL: url, Access: access, Version: semantic(version), Log: d.log, Stats: func() any { return d.meter.Stats() }, Owner: owner, Facts: map[string]string{
-		"devices": cfg.Devices, "workers": fmt.Sprint(cfg.Workers), "comfy_compat": node.Compat, "protocol": "v1",
+		"devices": cfg.Devices, "workers": fmt.Sprint(cfg.Workers), "comfy_compat": graph.Compat, "protocol": "v1",
 	}, Bulk: new(collector).ease}
 	if d.embedded != nil {
 		nc.Listens, nc.InProcess = d.embedded.Listens, d.embedded.InProcess()
@@ -173,12 +175,12 @@ func (d *daemon) open(ctx context.Context) error {
 		d.children = append(d.children, child)
 		executors = append(executors, child)
 	}
-	var stock *node.Stock
+	var stock *files.Stock
 	var also func(string) []string
 	if d.ledger != nil {
 		stock, also = d.place.Stock, d.ledger.Also
 	}
-	sc := worker.NodeService(node.NewCatalogue(), cfg.roots(), stock, also)
+	sc := worker.NodeService(classes.All(), cfg.roots(), stock, also)
 	sc.Jobs, sc.Shelf, sc.Executors, sc.Log, sc.Meter = d.jobs, d.shelf, executors, d.log, d.meter
 	sc.Forward = true
 	if d.ledger != nil {
@@ -242,7 +244,7 @@ func (d *daemon) openJobs(ctx context.Context, url, owner string) error {
 		return err
 	}
 	if cfg.Queue == queueDurable {
-		d.place = &jobs.Place{Stock: node.NewStock(cfg.roots())}
+		d.place = &jobs.Place{Stock: files.NewStock(cfg.roots())}
 		if d.place.Memory, err = parseBytes(cfg.Memory); err != nil {
 			return err
 		}

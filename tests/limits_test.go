@@ -10,7 +10,7 @@ import (
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // TestLimits runs the real program with limits from flags and environment: what a workflow names in plain numbers is refused before it is queued, what comes
@@ -58,7 +58,7 @@ func TestLimits(t *testing.T) {
 	if end, err := client.Run(ctx, c, &message.RunRequest{Workflow: strings.Replace(quick, `"width":64,"height":64`, `"width":128,"height":128`, 1)}, &client.Collector{}); err != nil || end.Type != message.EventSuccess {
 		t.Errorf("a picture of 16384 pixels: %v, %+v", err, end)
 	}
-	r, err := sock.Ask(ctx, message.VerbExec, "", &message.ExecRequest{Class: "EmptyLatentImage", Inputs: node.NewObject("width", 256, "height", 128, "batch_size", 1)})
+	r, err := sock.Ask(ctx, message.VerbExec, "", &message.ExecRequest{Class: "EmptyLatentImage", Inputs: pyjson.NewObject("width", 256, "height", 128, "batch_size", 1)})
 	if err == nil {
 		_, err = r.One(ctx)
 	}
@@ -99,14 +99,14 @@ func TestNamesStayInTheirRoots(t *testing.T) {
 	latent := &wire.Tensor{DType: "f32", Shape: []int{1, 1, 2, 2}, Data: make([]byte, 16)}
 	for name, c := range map[string]client.Client{"nats": s.client(), "socket": sock} {
 		for _, path := range []string{"/etc/passwd", "../../etc/passwd", "..", "a/../../../etc/passwd", "..\\..\\etc\\passwd", "\x00", "/proc/self/environ", "~/x"} {
-			save := func(prefix string) *node.Object {
-				return node.NewObject("1", node.NewObject("class_type", "EmptyLatentImage", "inputs", node.NewObject("width", 64, "height", 64, "batch_size", 1)),
-					"2", node.NewObject("class_type", "SaveLatent", "inputs", node.NewObject("samples", []any{"1", 0}, "filename_prefix", prefix)))
+			save := func(prefix string) *pyjson.Object {
+				return pyjson.NewObject("1", pyjson.NewObject("class_type", "EmptyLatentImage", "inputs", pyjson.NewObject("width", 64, "height", 64, "batch_size", 1)),
+					"2", pyjson.NewObject("class_type", "SaveLatent", "inputs", pyjson.NewObject("samples", []any{"1", 0}, "filename_prefix", prefix)))
 			}
-			load := func(class, input string) *node.Object {
-				return node.NewObject("1", node.NewObject("class_type", class, "inputs", node.NewObject(input, path, "weight_dtype", "default")),
-					"2", node.NewObject("class_type", "PreviewImage", "inputs", node.NewObject("images", []any{"1", 0})),
-					"3", node.NewObject("class_type", "SaveLatent", "inputs", node.NewObject("samples", []any{"1", 0}, "filename_prefix", "x")))
+			load := func(class, input string) *pyjson.Object {
+				return pyjson.NewObject("1", pyjson.NewObject("class_type", class, "inputs", pyjson.NewObject(input, path, "weight_dtype", "default")),
+					"2", pyjson.NewObject("class_type", "PreviewImage", "inputs", pyjson.NewObject("images", []any{"1", 0})),
+					"3", pyjson.NewObject("class_type", "SaveLatent", "inputs", pyjson.NewObject("samples", []any{"1", 0}, "filename_prefix", "x")))
 			}
 			for _, row := range []struct {
 				verb string
@@ -116,9 +116,9 @@ func TestNamesStayInTheirRoots(t *testing.T) {
 				{message.VerbRun, &message.RunRequest{Workflow: load("LoadImage", "image")}},
 				{message.VerbRun, &message.RunRequest{Workflow: load("LoadLatent", "latent")}},
 				{message.VerbRun, &message.RunRequest{Workflow: save("x"), ID: path}},
-				{message.VerbExec, &message.ExecRequest{Class: "UNETLoader", Inputs: node.NewObject("unet_name", path, "weight_dtype", "default")}},
-				{message.VerbExec, &message.ExecRequest{Class: "VAELoader", Inputs: node.NewObject("vae_name", path)}},
-				{message.VerbExec, &message.ExecRequest{Class: "LoadImage", Inputs: node.NewObject("image", path)}},
+				{message.VerbExec, &message.ExecRequest{Class: "UNETLoader", Inputs: pyjson.NewObject("unet_name", path, "weight_dtype", "default")}},
+				{message.VerbExec, &message.ExecRequest{Class: "VAELoader", Inputs: pyjson.NewObject("vae_name", path)}},
+				{message.VerbExec, &message.ExecRequest{Class: "LoadImage", Inputs: pyjson.NewObject("image", path)}},
 				{message.VerbLoad, &message.LoadRequest{Model: message.ModelRef{File: path}}},
 				{message.VerbFree, &message.FreeRequest{Models: []string{path}}},
 				{message.VerbSample, &message.SampleRequest{Model: message.ModelRef{File: path}, Sampler: message.SamplerRef{Name: "euler"}, Sigmas: tensor, Latent: latent}},
@@ -161,7 +161,7 @@ func answerOf(ctx context.Context, c client.Client, verb string, body any) *wire
 		}
 		if v, _ := o.Get("error"); v != nil {
 			e := &wire.Error{}
-			if eo, ok := v.(*node.Object); ok && wire.Bind(eo, e) == nil {
+			if eo, ok := v.(*pyjson.Object); ok && wire.Bind(eo, e) == nil {
 				return e
 			}
 		}

@@ -15,22 +15,23 @@ import (
 
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
-	"patchbay/node"
+	"patchbay/node/files"
+	"patchbay/node/pyjson"
 )
 
 // Place is what a daemon has for jobs: files, and memory of a worker.
 type Place struct {
-	Stock  *node.Stock
+	Stock  *files.Stock
 	Memory int64 // bytes that a worker may use; 0: not known
 }
 
 // placeNote is what a daemon tells of its place: the value of key <daemon>.has in the bucket patchbay-nodes.
 type placeNote struct {
-	V       int               `json:"v"`
-	Host    string            `json:"host"`
-	Folders []string          `json:"folders"`
-	Memory  int64             `json:"memory,omitempty"`
-	Files   []node.NeededFile `json:"files"`
+	V       int                `json:"v"`
+	Host    string             `json:"host"`
+	Folders []string           `json:"folders"`
+	Memory  int64              `json:"memory,omitempty"`
+	Files   []files.NeededFile `json:"files"`
 }
 
 const (
@@ -49,12 +50,12 @@ func (p *Place) note() placeNote {
 }
 
 // lacks tells why a place cannot run a job, nil if it can.
-func (n placeNote) lacks(files []node.NeededFile, memory int64) error {
-	for _, f := range files {
+func (n placeNote) lacks(needed []files.NeededFile, memory int64) error {
+	for _, f := range needed {
 		if !f.Shared() {
 			return fmt.Errorf("%s is in the input folder of another machine; send it with the job (inputs)", f.Name)
 		}
-		i := slices.IndexFunc(n.Files, func(g node.NeededFile) bool { return g.Kind == f.Kind && g.Name == f.Name })
+		i := slices.IndexFunc(n.Files, func(g files.NeededFile) bool { return g.Kind == f.Kind && g.Name == f.Name })
 		switch {
 		case i < 0:
 			return fmt.Errorf("no file %s/%s in %s", f.Kind, f.Name, strings.Join(n.Folders, ", "))
@@ -73,11 +74,11 @@ func tooSmall(have, need int64) error {
 }
 
 // Lacks tells why this daemon cannot run a job, nil if it can.
-func (p *Place) Lacks(files []node.NeededFile, memory int64) error {
+func (p *Place) Lacks(needed []files.NeededFile, memory int64) error {
 	if p == nil {
 		return nil
 	}
-	if err := p.Stock.Lacks(files); err != nil {
+	if err := p.Stock.Lacks(needed); err != nil {
 		return err
 	}
 	return tooSmall(p.Memory, memory)
@@ -165,7 +166,7 @@ func (l *Ledger) Also(kind string) []string {
 }
 
 // settleFiles fills in sizes and hashes of files that are not here from the notes of others, and refuses a job that no daemon alive can run.
-func (l *Ledger) settleFiles(files []node.NeededFile) *wire.Error {
+func (l *Ledger) settleFiles(needed []files.NeededFile) *wire.Error {
 	others := l.others()
 	owners := make([]string, 0, len(others))
 	for o := range others {
@@ -173,25 +174,25 @@ func (l *Ledger) settleFiles(files []node.NeededFile) *wire.Error {
 	}
 	slices.Sort(owners)
 	memory := int64(0)
-	for i := range files {
+	for i := range needed {
 		for _, o := range owners {
 			for _, g := range others[o].Files {
-				if files[i].Hash == "" && g.Same(files[i]) {
-					files[i] = g
+				if needed[i].Hash == "" && g.Same(needed[i]) {
+					needed[i] = g
 				}
 			}
 		}
-		if files[i].Shared() {
-			memory = max(memory, files[i].Bytes)
+		if needed[i].Shared() {
+			memory = max(memory, needed[i].Bytes)
 		}
 	}
-	here := l.cfg.Place.Lacks(files, memory)
+	here := l.cfg.Place.Lacks(needed, memory)
 	if here == nil {
 		return nil
 	}
 	why := []string{"this daemon: " + here.Error()}
 	for _, o := range owners {
-		err := others[o].lacks(files, memory)
+		err := others[o].lacks(needed, memory)
 		if err == nil {
 			return nil
 		}
@@ -241,7 +242,7 @@ func (j *Table) Located(err error) error {
 func missingFiles(e *wire.Error) []string {
 	var out []string
 	for _, v := range e.NodeErrors {
-		o, ok := v.(*node.Object)
+		o, ok := v.(*pyjson.Object)
 		if !ok {
 			continue
 		}
@@ -259,13 +260,13 @@ func missingFiles(e *wire.Error) []string {
 
 // missingFile returns the name of a file, which has an extension, that one error says is in no list.
 func missingFile(v any) string {
-	e, ok := v.(*node.Object)
+	e, ok := v.(*pyjson.Object)
 	if !ok {
 		return ""
 	}
 	kind, _ := e.Get("type")
 	extra, _ := e.Get("extra_info")
-	x, ok := extra.(*node.Object)
+	x, ok := extra.(*pyjson.Object)
 	if kind != "value_not_in_list" || !ok {
 		return ""
 	}

@@ -10,7 +10,7 @@ import (
 
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
-	"patchbay/node"
+	"patchbay/node/files"
 )
 
 // ShelfConfig says where files of jobs go. All fields empty: they stay in memory, as in a worker that somebody else asks for them.
@@ -138,12 +138,12 @@ func (f *shelved) commit(dir string) error {
 	if f.gone {
 		return fmt.Errorf("a file of node %s was lost before it had a name", f.Ref.Node)
 	}
-	var ref node.FileRef
+	var ref files.FileRef
 	var err error
 	if f.staged {
-		ref, err = node.CommitStaged(dir, f.Output(), f.path)
+		ref, err = files.CommitStaged(dir, f.Output(), f.path)
 	} else {
-		ref, err = node.Commit(dir, f.Output())
+		ref, err = files.Commit(dir, f.Output())
 	}
 	if err != nil {
 		return err

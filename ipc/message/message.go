@@ -3,7 +3,8 @@ package message
 import (
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/wire"
-	"patchbay/node"
+	"patchbay/node/files"
+	"patchbay/node/pyjson"
 )
 
 // ProtocolVersion is the value of "v" in every message; a new one breaks clients, new fields do not.
@@ -41,7 +42,7 @@ type RunRequest struct {
 	Workflow   any               `json:"workflow,omitempty"`
 	Targets    []string          `json:"targets,omitempty"`       // output nodes to run; empty: all
 	Inputs     map[string][]byte `json:"inputs,omitempty"`        // files for LoadImage and LoadLatent, by name
-	ExtraPNG   *node.Object      `json:"extra_pnginfo,omitempty"` // text chunks of saved pictures
+	ExtraPNG   *pyjson.Object    `json:"extra_pnginfo,omitempty"` // text chunks of saved pictures
 	NoMetadata bool              `json:"no_metadata,omitempty"`   // leave workflow and extra info out of saved files
 	Plan       string            `json:"plan,omitempty"`          // "ulysses=2,pipe=2"; empty: one rank
 	Profile    bool              `json:"profile,omitempty"`       // measure every operation; the metrics event carries table and spans
@@ -57,8 +58,8 @@ type RunRequest struct {
 
 	From string `json:"-"` // client that it counts for, see clientOf
 
-	Files []node.NeededFile `json:"-"` // by accept, for the record
-	Hold  *bulk.Hold        `json:"-"` // shared memory that Inputs lie in
+	Files []files.NeededFile `json:"-"` // by accept, for the record
+	Hold  *bulk.Hold         `json:"-"` // shared memory that Inputs lie in
 }
 
 // Holds is the memory that tensors and bytes lie in; nil: none.
@@ -208,7 +209,7 @@ type PongReply struct {
 }
 
 // Streams tells whether a verb with these fields answers with several messages.
-func Streams(verb string, o *node.Object) bool {
+func Streams(verb string, o *pyjson.Object) bool {
 	if verb == VerbRun || verb == VerbSample {
 		return true
 	}

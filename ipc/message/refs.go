@@ -4,7 +4,7 @@ import (
 	"errors"
 
 	"patchbay/ipc/wire"
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // payloadsOf lists the fields of a request that may hold references; nil: all of them.
@@ -19,7 +19,7 @@ func payloadsOf(verb string) (fields []string, ok bool) {
 }
 
 // RefsOf lists the references in a request.
-func RefsOf(verb string, o *node.Object) ([]*wire.Ref, error) {
+func RefsOf(verb string, o *pyjson.Object) ([]*wire.Ref, error) {
 	var all []*wire.Ref
 	err := ReplaceRefs(verb, o, func(r *wire.Ref) ([]byte, error) {
 		all = append(all, r)
@@ -29,7 +29,7 @@ func RefsOf(verb string, o *node.Object) ([]*wire.Ref, error) {
 }
 
 // ReplaceRefs calls f with every reference in the fields of a request. Bytes that it returns take the reference's place; nil leaves it.
-func ReplaceRefs(verb string, o *node.Object, f func(*wire.Ref) ([]byte, error)) error {
+func ReplaceRefs(verb string, o *pyjson.Object, f func(*wire.Ref) ([]byte, error)) error {
 	fields, ok := payloadsOf(verb)
 	if !ok || o == nil {
 		return nil

@@ -6,7 +6,7 @@ import (
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
-	"patchbay/node"
+	"patchbay/node/graph"
 )
 
 // Bounds are what a Service takes from its clients. The length of the queue and the jobs of one client are those of its Jobs.
@@ -15,7 +15,7 @@ type Bounds struct {
 	Frame   int // bytes of a request on socket and stdio. 0: 256 MiB
 	Depth   int // nested lists and maps. 0: 64
 	Values  int // values in all, keys included. 0: 262144
-	Nodes   node.Bounds
+	Nodes   graph.Bounds
 }
 
 // orPreset fills in what is 0.

@@ -20,7 +20,8 @@ import (
 	"patchbay/ipc/serve"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
-	"patchbay/node"
+	"patchbay/node/graph"
+	"patchbay/node/pyjson"
 )
 
 // boundedRig is a service with small bounds on NATS and on a socket.
@@ -36,7 +37,7 @@ func boundedRig(t *testing.T) (*ipctest.Rig, map[string]client.Client) {
 		t.Fatal(err)
 	}
 	r := ipctest.NewTunedRig(t, func(sc *serve.ServiceConfig) {
-		sc.Bounds = serve.Bounds{Message: 16384, Frame: 16384, Depth: 16, Values: 500, Nodes: node.Bounds{Pixels: 1 << 16, Steps: 50}}
+		sc.Bounds = serve.Bounds{Message: 16384, Frame: 16384, Depth: 16, Values: 500, Nodes: graph.Bounds{Pixels: 1 << 16, Steps: 50}}
 	}, jobs.Config{MaxQueued: 3, MaxPerClient: 2}, jobs.ShelfConfig{})
 	serveNATS(t, e.URL(), n, r)
 	nc, err := client.DialNATS(e.URL())
@@ -54,8 +55,8 @@ func boundedRig(t *testing.T) (*ipctest.Rig, map[string]client.Client) {
 }
 
 // one is a workflow of one node with these inputs.
-func one(inputs ...any) *node.Object {
-	return node.NewObject("1", node.NewObject("class_type", "Picture", "inputs", node.NewObject(inputs...)))
+func one(inputs ...any) *pyjson.Object {
+	return pyjson.NewObject("1", pyjson.NewObject("class_type", "Picture", "inputs", pyjson.NewObject(inputs...)))
 }
 
 // TestBoundsOfMessages: what is too long, too deep, too large or too much is refused with the code that says so, on every carrier, and nothing is queued.
@@ -130,7 +131,7 @@ func TestBoundsOfTheQueue(t *testing.T) {
 			_, err := client.Submit(ctx, c, &message.RunRequest{ID: id + name, Workflow: messagetest.Graph("Wait 20000"), Client: conn})
 			return err
 		}
-		if err := errors.Join(send("a1", "ann"), send("a2", node.NewObject("id", "ann"))); err != nil {
+		if err := errors.Join(send("a1", "ann"), send("a2", pyjson.NewObject("id", "ann"))); err != nil {
 			t.Fatal(err)
 		}
 		ipctest.WaitState(t, r.Jobs, "a1"+name, message.Running)

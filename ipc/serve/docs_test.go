@@ -12,7 +12,7 @@ import (
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // TestProtocolPageIsTrue compares docs/protocol.md with the code: error table, verbs, fields of a job, and the frames byte for byte.
@@ -43,7 +43,7 @@ func TestProtocolPageIsTrue(t *testing.T) {
 	for _, m := range regexp.MustCompile(`(?m)^\| (\w+) \| [^|]+ \| [^|]+ \|$`).FindAllStringSubmatch(page, -1) {
 		known[m[1]] = true
 	}
-	fields := node.NewObject()
+	fields := pyjson.NewObject()
 	for _, f := range []string{"workflow", "id", "targets", "inputs", "extra_pnginfo", "no_metadata", "plan", "preview", "tied", "front", "priority", "queue_ttl_ms", "deadline_ms", "client", "attempt", "strict"} {
 		fields.Set(f, nil)
 		if !known[f] {
@@ -53,7 +53,7 @@ func TestProtocolPageIsTrue(t *testing.T) {
 	if extra := wire.UnknownFields(fields, &message.RunRequest{}); len(extra) > 0 {
 		t.Errorf("fields %v are in the page and not in RunRequest", extra)
 	}
-	sample := node.NewObject()
+	sample := pyjson.NewObject()
 	for _, f := range []string{
 		"id", "model", "sampler", "sampling", "sigmas", "noise", "noise_draws", "latent", "mask", "seed", "cfg", "cfg1_shortcut", "conds", "preview",
 		"want_x0", "plan",
@@ -67,11 +67,11 @@ func TestProtocolPageIsTrue(t *testing.T) {
 		t.Errorf("fields %v are in the page and not in SampleRequest", extra)
 	}
 	frames := regexp.MustCompile("(?s)```hex\n(.*?)```").FindAllStringSubmatch(page, -1)
-	want := []*node.Object{
-		node.NewObject("op", "describe", "tag", int64(7), "class", "KSampler"),
-		node.NewObject("op", "run", "tag", "r", "id", "j1", "workflow", node.NewObject(
-			"1", node.NewObject("class_type", "EmptyLatentImage", "inputs", node.NewObject("width", int64(64), "height", int64(64), "batch_size", int64(1))),
-			"2", node.NewObject("class_type", "SaveLatent", "inputs", node.NewObject("samples", []any{"1", int64(0)}, "filename_prefix", "x")))),
+	want := []*pyjson.Object{
+		pyjson.NewObject("op", "describe", "tag", int64(7), "class", "KSampler"),
+		pyjson.NewObject("op", "run", "tag", "r", "id", "j1", "workflow", pyjson.NewObject(
+			"1", pyjson.NewObject("class_type", "EmptyLatentImage", "inputs", pyjson.NewObject("width", int64(64), "height", int64(64), "batch_size", int64(1))),
+			"2", pyjson.NewObject("class_type", "SaveLatent", "inputs", pyjson.NewObject("samples", []any{"1", int64(0)}, "filename_prefix", "x")))),
 	}
 	if len(frames) != len(want) {
 		t.Fatalf("got %d frames in the page, want %d", len(frames), len(want))

@@ -20,7 +20,10 @@ import (
 	"patchbay/models/latent"
 	"patchbay/models/sampling"
 	"patchbay/models/weights/goldenweights"
-	"patchbay/node"
+	"patchbay/node/classes"
+	"patchbay/node/files"
+	"patchbay/node/graph"
+	"patchbay/node/value"
 	"patchbay/parallel"
 	"patchbay/tests/golden"
 )
@@ -94,7 +97,7 @@ func realRig(t *testing.T, dirs ...string) *ipctest.Rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	runner, err := node.NewRunner(node.Config{Engine: eng, Roots: node.Roots{Models: dirs}})
+	runner, err := graph.NewRunner(graph.Config{Engine: eng, Roots: files.Roots{Models: dirs}, Catalogue: classes.All()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,13 +106,13 @@ func realRig(t *testing.T, dirs ...string) *ipctest.Rig {
 }
 
 func f32(v []float32, shape ...int) *wire.Tensor {
-	n := node.NewTensor(v, shape...)
+	n := value.NewTensor(v, shape...)
 	return &wire.Tensor{DType: n.DType, Shape: n.Shape, Data: n.Data}
 }
 
 func floats(t *testing.T, x *wire.Tensor) []float32 {
 	t.Helper()
-	v, err := (&node.Tensor{DType: x.DType, Shape: x.Shape, Data: x.Data}).F32()
+	v, err := (&value.Tensor{DType: x.DType, Shape: x.Shape, Data: x.Data}).F32()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 	"patchbay/ipc/serve"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // smallSample is a request that the fake runs; name is what its sampler does.
@@ -231,7 +231,7 @@ func BenchmarkTensorOverSocket(b *testing.B) {
 		b.Fatal(err)
 	}
 	c := client.NewFrameClient(nc, nc, nc.Close)
-	body := map[string]any{"class_type": "Sink", "inputs": node.NewObject("value", &wire.Tensor{DType: "f32", Shape: []int{16, 1024, 1024}, Data: make([]byte, 64<<20)})}
+	body := map[string]any{"class_type": "Sink", "inputs": pyjson.NewObject("value", &wire.Tensor{DType: "f32", Shape: []int{16, 1024, 1024}, Data: make([]byte, 64<<20)})}
 	b.SetBytes(64 << 20)
 	for b.Loop() {
 		if err := client.AskOne(ctx, c, message.VerbExec, "", body, &struct{}{}); wiretest.Code(err) != wire.ErrNoNodeType {

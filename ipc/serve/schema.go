@@ -7,7 +7,7 @@ import (
 
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // Schema returns the JSON Schema (draft 2020-12) of the messages in their JSON form, made from the structs that are encoded and decoded: $defs has one
@@ -49,7 +49,7 @@ func schemaOf(t reflect.Type, strict bool) map[string]any {
 	switch t {
 	case reflect.TypeFor[*wire.Tensor]():
 		return map[string]any{"$ref": "#/$defs/tensor"}
-	case reflect.TypeFor[*node.Object](), reflect.TypeFor[map[string]any]():
+	case reflect.TypeFor[*pyjson.Object](), reflect.TypeFor[map[string]any]():
 		return map[string]any{"type": "object"}
 	case reflect.TypeFor[map[string][]byte]():
 		return map[string]any{"type": "object", "additionalProperties": map[string]any{"$ref": "#/$defs/bytes"}}

@@ -15,7 +15,9 @@ import (
 	"patchbay/ipc/message"
 	"patchbay/ipc/meter"
 	"patchbay/ipc/wire"
-	"patchbay/node"
+	"patchbay/node/files"
+	"patchbay/node/graph"
+	"patchbay/node/pyjson"
 )
 
 // ServiceConfig is what a Service answers from.
@@ -25,9 +27,9 @@ type ServiceConfig struct {
 	Executors []jobs.Executor
 	// Validate refuses a workflow that cannot run; it must not touch a device. Where some outputs can run and others cannot, it returns ComfyUI's
 	// node_errors of the others and no error.
-	Validate func(req *message.RunRequest, w *node.Workflow) (map[string]any, error)
+	Validate func(req *message.RunRequest, w *graph.Workflow) (map[string]any, error)
 	// Needs lists the files that a validated workflow reads; nil: nobody asks.
-	Needs func(req *message.RunRequest, w *node.Workflow) []node.NeededFile
+	Needs func(req *message.RunRequest, w *graph.Workflow) []files.NeededFile
 	// Describe returns object_info entries of one class, or of all for "". An unknown class gives an empty map.
 	Describe func(class string) map[string]any
 	// Models returns the model files by kind of folder.
@@ -118,7 +120,7 @@ func (s *Service) verb(r *Request) error {
 		if message.NeedsBody(r.Verb) {
 			return wire.Errorf(wire.ErrEmptyBody, "%s", message.EmptyBodyHint)
 		}
-		r.Fields = node.NewObject()
+		r.Fields = pyjson.NewObject()
 	}
 	switch r.Verb {
 	case message.VerbRun:

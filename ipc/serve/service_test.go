@@ -23,7 +23,8 @@ import (
 	"patchbay/ipc/serve"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
-	"patchbay/node"
+	"patchbay/node/fault"
+	"patchbay/node/pyjson"
 )
 
 func TestRunOverFrames(t *testing.T) {
@@ -92,7 +93,7 @@ func TestRefusals(t *testing.T) {
 		if e.Code != row.code || !strings.Contains(e.Error(), row.says) {
 			t.Errorf("%s %v: got %v, want %s and %q", row.verb, row.body, e, row.code, row.says)
 		}
-		if row.code == wire.ErrBadWorkflow && (e.Type != node.CodeInvalidPrompt || len(e.NodeErrors) != 1) {
+		if row.code == wire.ErrBadWorkflow && (e.Type != fault.CodeInvalidPrompt || len(e.NodeErrors) != 1) {
 			t.Errorf("ComfyUI's type and node_errors are lost: %+v", e)
 		}
 	}
@@ -114,7 +115,7 @@ func TestHostileFrames(t *testing.T) {
 	go func() {
 		done <- (&serve.Stdio{In: there, Out: there}).Serve(context.Background(), context.Background(), r.Service)
 	}()
-	send := func(b []byte) *node.Object {
+	send := func(b []byte) *pyjson.Object {
 		t.Helper()
 		go func() { _, _ = here.Write(b) }()
 		body, err := wire.ReadFrame(here)
@@ -204,7 +205,7 @@ func TestFailureDeadlineExpiryPanic(t *testing.T) {
 	r := ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{})
 	c := ipctest.DialRig(t, r)
 	_, _, end := ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Fail")})
-	if end.Type != message.EventError || end.Error.Code != wire.ErrOutOfMemory || end.Error.Node != "1" || end.Data["exception_type"] != node.CodeOutOfMemory {
+	if end.Type != message.EventError || end.Error.Code != wire.ErrOutOfMemory || end.Error.Node != "1" || end.Data["exception_type"] != fault.CodeOutOfMemory {
 		t.Errorf("failure: %+v %+v", end, end.Error)
 	}
 	_, _, end = ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Panic")})
@@ -271,9 +272,9 @@ func TestFilesAreNamedAfterTheJobIsDone(t *testing.T) {
 		if e.Type != message.EventExecuted {
 			continue
 		}
-		o, _ := e.Data["output"].(*node.Object)
+		o, _ := e.Data["output"].(*pyjson.Object)
 		l, _ := o.Get("images")
-		name, _ := l.([]any)[0].(*node.Object).Get("filename")
+		name, _ := l.([]any)[0].(*pyjson.Object).Get("filename")
 		shown = append(shown, name.(string))
 	}
 	if want := []string{"fake_00001_.png", "fake_00002_.png"}; !slices.Equal(shown, want) {

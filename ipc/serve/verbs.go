@@ -7,7 +7,7 @@ import (
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
-	"patchbay/node"
+	"patchbay/node/graph"
 )
 
 // accept validates a request for a job and puts it into the table.
@@ -187,6 +187,6 @@ func (s *Service) describe(r *Request) error {
 	if q.Class != "" && len(info) == 0 {
 		return wire.Errorf(wire.ErrNoNodeType, "no node class %q", wire.Shown(q.Class))
 	}
-	s.sent(r.Reply.Last(message.DescribeReply{V: message.ProtocolVersion, Compat: node.Compat, Info: info, Limits: &limits}))
+	s.sent(r.Reply.Last(message.DescribeReply{V: message.ProtocolVersion, Compat: graph.Compat, Info: info, Limits: &limits}))
 	return nil
 }

@@ -14,15 +14,15 @@ import (
 
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
-	"patchbay/node"
+	"patchbay/node/pyjson"
 	"patchbay/tests/hammer"
 )
 
 // guardTarget: what is decoded is what the reference decoder reads, and can be written again. The flag means msgpack.
-func guardTarget(tb testing.TB) *hammer.Target[*node.Object] {
-	t := &hammer.Target[*node.Object]{
+func guardTarget(tb testing.TB) *hammer.Target[*pyjson.Object] {
+	t := &hammer.Target[*pyjson.Object]{
 		Name: "FuzzGuard", Flag: true,
-		Parse: func(in hammer.Input) (*node.Object, error) {
+		Parse: func(in hammer.Input) (*pyjson.Object, error) {
 			return wire.Decode(in.Data, wiretest.EncodingFor(in.Flag), wire.DefaultLimits())
 		},
 		Check: checkDecoded,
@@ -51,7 +51,7 @@ func guardTarget(tb testing.TB) *hammer.Target[*node.Object] {
 	return t
 }
 
-func checkDecoded(in hammer.Input, o *node.Object, refused error) error {
+func checkDecoded(in hammer.Input, o *pyjson.Object, refused error) error {
 	if refused != nil {
 		return nil
 	}

@@ -11,7 +11,7 @@ import (
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // Run implements Executor: the job is sent to the worker, whose events come back.
@@ -145,7 +145,7 @@ func outcomeOf(files []message.File, events []message.Event) *jobs.Outcome {
 		case message.EventMetrics:
 			out.Metrics = ev.Data
 		case message.EventExecuted:
-			ui, _ := ev.Data["output"].(*node.Object)
+			ui, _ := ev.Data["output"].(*pyjson.Object)
 			if ui == nil {
 				continue
 			}
