@@ -41,7 +41,8 @@ func TestBadInput(t *testing.T) {
 	program := buildProgram(t)
 	files := newHostile(t)
 	b := &badInput{t: t, program: program, files: files}
-	b.server = startServer(t, program, "", "--queue", "memory", "--compute", "f32", "--models", files.root, "--input", files.input)
+	b.server = startServer(t, program, "", "--queue", "memory", "--compute", "f32", "--models", files.root,
+		"--input", files.input)
 	socket, err := ipc.DialSocket(b.server.socket)
 	if err != nil {
 		t.Fatal(err)
@@ -81,8 +82,8 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// good runs a job that must work and compares its file with that of the first time. The end step is another one each time, far behind the last, so
-// that no cached sample answers.
+// good runs a job that must work and compares its file with that of the first time. The end step is another one each
+// time, far behind the last, so that no cached sample answers.
 func (b *badInput) good(t *testing.T) {
 	t.Helper()
 	got, err := b.makeGood(b.next())
@@ -106,7 +107,8 @@ func (b *badInput) next() int {
 func (b *badInput) makeGood(n int) ([]byte, error) {
 	nodes := demoNodes(b.t)
 	in := nodes["3"].Inputs
-	in["noise_seed"], in["add_noise"], in["start_at_step"], in["end_at_step"], in["return_with_leftover_noise"] = 1, "enable", 0, 10000-n, "disable"
+	in["noise_seed"], in["add_noise"], in["start_at_step"], in["end_at_step"], in["return_with_leftover_noise"] = 1,
+		"enable", 0, 10000-n, "disable"
 	in["steps"] = 2
 	nodes["3"] = graphNode{"KSamplerAdvanced", in}
 	nodes["5"].Inputs["width"], nodes["5"].Inputs["height"] = 96, 96
@@ -145,7 +147,8 @@ func (b *badInput) row(t *testing.T, r badRow) {
 
 // local are the flags of a run without daemon that sees the same files.
 func (b *badInput) local() []string {
-	return []string{"--local", "--compute", "f32", "--models", demoModels(b.t), "--models", b.files.root, "--input", b.files.input, "--log", "error"}
+	return []string{"--local", "--compute", "f32", "--models", demoModels(b.t), "--models", b.files.root, "--input",
+		b.files.input, "--log", "error"}
 }
 
 // check compares how a run ended with the row.
@@ -276,8 +279,11 @@ func (b *badInput) jsonErrors(t *testing.T) {
 		field, value, kind string
 		want               ipc.Error
 	}{
-		{"weight_dtype", "fp7", "refused", ipc.Error{Code: ipc.ErrBadWorkflow, Status: 422, Type: "prompt_outputs_failed_validation", Node: "1", Class: "UNETLoader", Input: "weight_dtype"}},
-		{"unet_name", "half.safetensors", "execution_error", ipc.Error{Code: ipc.ErrUnsupported, Status: 415, Type: "bad_checkpoint", Node: "1", Class: "UNETLoader", Input: "unet_name"}},
+		{"weight_dtype", "fp7", "refused", ipc.Error{Code: ipc.ErrBadWorkflow, Status: 422,
+			Type: "prompt_outputs_failed_validation", Node: "1", Class: "UNETLoader", Input: "weight_dtype"}},
+		{"unet_name", "half.safetensors", "execution_error",
+			ipc.Error{Code: ipc.ErrUnsupported, Status: 415, Type: "bad_checkpoint", Node: "1", Class: "UNETLoader",
+				Input: "unet_name"}},
 	} {
 		path := filepath.Join(t.TempDir(), "flow.json")
 		if err := os.WriteFile(path, []byte(flow(t, change{"1", c.field, c.value})), 0o644); err != nil {
@@ -295,7 +301,8 @@ func (b *badInput) jsonErrors(t *testing.T) {
 			t.Fatalf("%s: ended with %v, last line %s", c.field, err, lines[len(lines)-1])
 		}
 		got := last.Error
-		shape := ipc.Error{Code: got.Code, Status: got.Status, Type: got.Type, Node: got.Node, Class: got.Class, Input: got.Input}
+		shape := ipc.Error{Code: got.Code, Status: got.Status, Type: got.Type, Node: got.Node,
+			Class: got.Class, Input: got.Input}
 		if last.Type != c.kind || !reflect.DeepEqual(shape, c.want) || got.Message == "" {
 			t.Errorf("%s: got a line of type %s with %+v, want %s with %+v", c.field, last.Type, got, c.kind, c.want)
 		}
@@ -306,7 +313,8 @@ func (b *badInput) jsonErrors(t *testing.T) {
 	b.good(t)
 }
 
-// rawBytes sends frames that no client of ours would send; the connection must answer each and stay usable, or close where the stream is lost.
+// rawBytes sends frames that no client of ours would send; the connection must answer each and stay usable, or close
+// where the stream is lost.
 func (b *badInput) rawBytes(t *testing.T) {
 	deep := func(head string, c string) []byte { return []byte(head + strings.Repeat(c, 10_000_000)) }
 	for _, c := range []struct {
@@ -378,7 +386,8 @@ func (b *badInput) twoAtOnce(t *testing.T) {
 			}
 		})
 		all.Go(func() {
-			if code, text := b.run(t, []string{path, "--socket", b.server.socket}); code != 1 || !strings.Contains(text, "unsupported_format") {
+			if code, text := b.run(t, []string{path, "--socket", b.server.socket}); code != 1 ||
+				!strings.Contains(text, "unsupported_format") {
 				t.Errorf("a bad job beside good ones: exit code %d, want 1\n%s", code, text)
 			}
 		})

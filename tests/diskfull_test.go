@@ -23,8 +23,8 @@ type disk struct {
 	free func()
 }
 
-// smallDisk mounts a file system of 24 MiB where that is allowed. Where it is not, a limit on file sizes of the process takes its place, which can be lowered
-// and raised while it runs: then no file can grow.
+// smallDisk mounts a file system of 24 MiB where that is allowed. Where it is not, a limit on file sizes of the process
+// takes its place, which can be lowered and raised while it runs: then no file can grow.
 func smallDisk(t *testing.T, pid func() int) *disk {
 	t.Helper()
 	d := &disk{t: t, dir: t.TempDir(), pid: pid}
@@ -63,8 +63,8 @@ func limitedDisk(t *testing.T, pid func() int) *disk {
 	return &disk{t: t, pid: pid, fill: func() { limit(1) }, free: func() { limit(unix.RLIM_INFINITY) }}
 }
 
-// fullDisk fills the disk under the store of a daemon with its own NATS server: once by size, once by a limit. New jobs are refused at once, what was taken is
-// finished when there is space, and nothing has to be restarted.
+// fullDisk fills the disk under the store of a daemon with its own NATS server: once by size, once by a limit. New jobs
+// are refused at once, what was taken is finished when there is space, and nothing has to be restarted.
 func fullDisk(t *testing.T, program string, want [][]byte) {
 	for _, way := range []struct {
 		name string
@@ -90,7 +90,8 @@ func fullDisk(t *testing.T, program string, want [][]byte) {
 	}
 }
 
-// fullDiskOutside does so to a nats-server of its own, which has to be restarted when there is space: that is its nature. The daemon goes on by itself.
+// fullDiskOutside does so to a nats-server of its own, which has to be restarted when there is space: that is its
+// nature. The daemon goes on by itself.
 func fullDiskOutside(t *testing.T, program string, want [][]byte) {
 	n := startNATS(t)
 	d := limitedDisk(t, func() int { return n.cmd.Process.Pid })
@@ -102,8 +103,8 @@ func fullDiskOutside(t *testing.T, program string, want [][]byte) {
 	checkStorm(t, s, want)
 }
 
-// fillAndFree submits half of the jobs, fills the disk, submits until a job is refused, frees the disk, and submits the rest, the refused one with it. It returns
-// the refusal when all jobs are done.
+// fillAndFree submits half of the jobs, fills the disk, submits until a job is refused, frees the disk, and submits the
+// rest, the refused one with it. It returns the refusal when all jobs are done.
 func fillAndFree(t *testing.T, s *server, d *disk, jobs int, restart func()) *ipc.Error {
 	t.Helper()
 	c := dialSocket(t, s)

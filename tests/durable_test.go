@@ -24,7 +24,8 @@ import (
 	"patchbay/ipc"
 )
 
-// TestDurable kills real daemons, workers and NATS servers while jobs run: none may be lost, none recorded twice, and all pictures are those of a quiet run.
+// TestDurable kills real daemons, workers and NATS servers while jobs run: none may be lost, none recorded twice, and
+// all pictures are those of a quiet run.
 func TestDurable(t *testing.T) {
 	program := buildProgram(t)
 	want := quietRun(t, program)
@@ -62,7 +63,8 @@ func quietRun(t *testing.T, program string) [][]byte {
 	c := s.client()
 	out := make([][]byte, chaosJobs)
 	for i := range out {
-		end, err := ipc.Run(context.Background(), c, &ipc.RunRequest{ID: chaosID(i), Workflow: chaosFlow(t, i)}, &ipc.Collector{})
+		end, err := ipc.Run(context.Background(), c,
+			&ipc.RunRequest{ID: chaosID(i), Workflow: chaosFlow(t, i)}, &ipc.Collector{})
 		if err != nil || end == nil || end.Type != ipc.EventSuccess {
 			t.Fatalf("quiet job %d: %+v %v", i, end, err)
 		}
@@ -109,7 +111,8 @@ func startNATS(t *testing.T, extra ...string) *natsServer {
 	addr := l.Addr().String()
 	_ = l.Close()
 	n.url = "nats://" + addr
-	conf := fmt.Sprintf("listen: %q\njetstream { store_dir: %q, sync_interval: always }\n", addr, filepath.Join(dir, "js")) + strings.Join(extra, "")
+	conf := fmt.Sprintf("listen: %q\njetstream { store_dir: %q, sync_interval: always }\n", addr,
+		filepath.Join(dir, "js")) + strings.Join(extra, "")
 	if err := os.WriteFile(n.conf, []byte(conf), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +141,8 @@ func natsProgram(t *testing.T) string {
 		return path
 	}
 	fresh := filepath.Join(t.TempDir(), "nats-server")
-	if out, err := exec.Command("go", "build", "-o", fresh, "github.com/nats-io/nats-server/v2").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-o", fresh,
+		"github.com/nats-io/nats-server/v2").CombinedOutput(); err != nil {
 		t.Fatalf("build nats-server: %v\n%s", err, out)
 	}
 	if os.Rename(fresh, path) != nil { // another file system
@@ -154,7 +158,8 @@ func (n *natsServer) start() {
 		n.t.Fatal(err)
 	}
 	for range 500 {
-		if c, err := net.Dial("tcp", strings.TrimPrefix(n.url, "nats://")); err == nil { // it may ask for more than we have: its greeting will do
+		// it may ask for more than we have: its greeting will do
+		if c, err := net.Dial("tcp", strings.TrimPrefix(n.url, "nats://")); err == nil {
 			greeting := make([]byte, 4)
 			_, err = io.ReadFull(c, greeting)
 			_ = c.Close()
@@ -229,7 +234,8 @@ func storm(t *testing.T, s *server, n *natsServer, want [][]byte) {
 		t.Errorf("the daemon ended with %v", err)
 	}
 	for _, pid := range s.workerPIDs() {
-		if line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); bytes.Contains(line, []byte("worker")) && bytes.Contains(line, []byte(s.out)) {
+		if line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); bytes.Contains(line, []byte("worker")) &&
+			bytes.Contains(line, []byte(s.out)) {
 			t.Errorf("worker %d outlived its daemon", pid)
 		}
 	}
@@ -339,7 +345,8 @@ func checkStorm(t *testing.T, s *server, want [][]byte) {
 	for i := range want {
 		terminal := uint64(0)
 		for subject, n := range info.State.Subjects {
-			if kind := subject[strings.LastIndexByte(subject, '.')+1:]; ipc.Terminal(kind) && subject == ipc.EventSubject(chaosID(i), kind) {
+			if kind := subject[strings.LastIndexByte(subject, '.')+1:]; ipc.Terminal(kind) &&
+				subject == ipc.EventSubject(chaosID(i), kind) {
 				terminal += n
 			}
 		}
@@ -409,13 +416,15 @@ func twoDaemons(t *testing.T, program string, want [][]byte) {
 	heir.waitState(hc, "long", ipc.Cancelled)
 }
 
-// retryAndExpire: what waits too long expires, what failed is a dead letter, and both begin again when asked to, by command.
+// retryAndExpire: what waits too long expires, what failed is a dead letter, and both begin again when asked to, by
+// command.
 func retryAndExpire(t *testing.T, program string) {
 	s := startServer(t, program, "", "--attempts", "1")
 	c := s.client()
 	submit(t, c, "long", demoFlow(t, 5000))
 	s.waitState(c, "long", ipc.Running)
-	if _, err := ipc.Submit(context.Background(), c, &ipc.RunRequest{ID: "late", Workflow: quick, QueueTTLMS: 50}); err != nil {
+	if _, err := ipc.Submit(context.Background(), c,
+		&ipc.RunRequest{ID: "late", Workflow: quick, QueueTTLMS: 50}); err != nil {
 		t.Fatal(err)
 	}
 	s.waitState(c, "late", ipc.Expired)
@@ -435,7 +444,8 @@ func retryAndExpire(t *testing.T, program string) {
 	}
 	s.until("both run again", func() bool {
 		rec, err := status(c, "long")
-		return err == nil && rec.State == ipc.Running && rec.Attempt == 2 && len(rec.Causes) == 1 && strings.Contains(rec.Causes[0], "SIGKILL")
+		return err == nil && rec.State == ipc.Running && rec.Attempt == 2 && len(rec.Causes) == 1 &&
+			strings.Contains(rec.Causes[0], "SIGKILL")
 	})
 	cancel(t, c, "long")
 	s.waitState(c, "long", ipc.Cancelled)

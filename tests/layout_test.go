@@ -1,4 +1,5 @@
-// Package tests proves things about the repository as a whole, from outside: its structure here, the running program in the files beside.
+// Package tests proves things about the repository as a whole, from outside: its structure here, the running program in
+// the files beside.
 package tests
 
 import (
@@ -37,7 +38,8 @@ func root(t *testing.T) string {
 	return dir
 }
 
-// sources calls f with every file of the repository whose name ends in one of the suffixes, by path relative to the root.
+// sources calls f with every file of the repository whose name ends in one of the suffixes, by path relative to the
+// root.
 func sources(t *testing.T, top string, f func(path string), suffixes ...string) {
 	t.Helper()
 	err := filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
@@ -133,7 +135,8 @@ func TestLayoutImportsPointDown(t *testing.T) {
 }
 
 // forTests are packages that only tests import, with everything below them.
-var forTests = []string{"engine/cpu/emulated", "engine/optest", "models/goldenrun", "models/weights/goldenweights", "tests"}
+var forTests = []string{"engine/cpu/emulated", "engine/optest", "models/goldenrun",
+	"models/weights/goldenweights", "tests"}
 
 func TestLayoutNothingForTestsIsShipped(t *testing.T) {
 	imported := map[string][]string{}

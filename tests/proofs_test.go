@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestProofsNameTests: every test filter of a `go test` command in docs/status.md and docs/requirements.md, and every test that they name, is there: a filter
-// that matches nothing passes and proves nothing.
+// TestProofsNameTests: every test filter of a `go test` command in docs/status.md and docs/requirements.md, and every
+// test that they name, is there: a filter that matches nothing passes and proves nothing.
 func TestProofsNameTests(t *testing.T) {
 	declared := regexp.MustCompile(`(?m)^func ((?:Test|Benchmark)\w+)`)
 	testsIn := func(folder string, below bool) (names []string) {
@@ -60,7 +60,8 @@ func TestProofsNameTests(t *testing.T) {
 			var names []string
 			for _, word := range strings.Fields(c[1]) {
 				if folder, ok := strings.CutPrefix(word, "."); ok {
-					names = append(names, testsIn(strings.Trim(strings.TrimSuffix(folder, "..."), "/"), strings.HasSuffix(folder, "..."))...)
+					dir, deep := strings.CutSuffix(folder, "...")
+					names = append(names, testsIn(strings.Trim(dir, "/"), deep)...)
 				}
 			}
 			for _, part := range strings.Split(strings.ReplaceAll(run[1], `\|`, "|"), "|") {

@@ -13,8 +13,9 @@ import (
 	"patchbay/ipc"
 )
 
-// TestRouting runs two daemons on one NATS server, of which only one has the model files: the other one hands their jobs back without using an attempt, its
-// clients get the files all the same, and when the one with the files is gone such jobs are refused.
+// TestRouting runs two daemons on one NATS server, of which only one has the model files: the other one hands their
+// jobs back without using an attempt, its clients get the files all the same, and when the one with the files is gone
+// such jobs are refused.
 func TestRouting(t *testing.T) {
 	if testing.Short() {
 		t.Skip("NOT RUN with -short: builds nats-server")
@@ -33,7 +34,8 @@ func TestRouting(t *testing.T) {
 		t.Fatal(err)
 	}
 	has.until("the daemons know of each other", func() bool {
-		_, err := ipc.Submit(context.Background(), dialSocket(t, lacks), &ipc.RunRequest{ID: "first", Workflow: demoFlow(t, 1)})
+		_, err := ipc.Submit(context.Background(), dialSocket(t, lacks),
+			&ipc.RunRequest{ID: "first", Workflow: demoFlow(t, 1)})
 		return err == nil
 	})
 	has.waitState(c, "first", ipc.Done)
@@ -48,7 +50,8 @@ func TestRouting(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if rec := has.waitState(c, "far", ipc.Done); rec.Attempt != 1 || rec.Owner != string(name) || len(rec.Files) == 0 || rec.Files[0].Hash == "" || rec.Memory == 0 {
+	if rec := has.waitState(c, "far", ipc.Done); rec.Attempt != 1 || rec.Owner != string(name) || len(rec.Files) == 0 ||
+		rec.Files[0].Hash == "" || rec.Memory == 0 {
 		t.Errorf("got %+v, want one attempt by %s and the files it needed", rec, name)
 	}
 
@@ -82,7 +85,8 @@ func TestRouting(t *testing.T) {
 		_, err := ipc.Submit(context.Background(), lc, &ipc.RunRequest{Workflow: demoFlow(t, 3)})
 		return errors.As(err, &refusal)
 	})
-	if text := refusal.Error(); !strings.Contains(text, "demo_flux.safetensors") || !strings.Contains(text, bare) || refusal.Status != 422 {
+	if text := refusal.Error(); !strings.Contains(text, "demo_flux.safetensors") || !strings.Contains(text, bare) ||
+		refusal.Status != 422 {
 		t.Errorf("got %d %s\nwant a refusal that names the file and the folder %s", refusal.Status, text, bare)
 	}
 	out, err = exec.Command(program, "run", flow, "--nats", n.url).CombinedOutput()
@@ -91,7 +95,8 @@ func TestRouting(t *testing.T) {
 	}
 }
 
-// TestRoutingByContents: two daemons have different files under one name, and the job goes to the one that it was checked against.
+// TestRoutingByContents: two daemons have different files under one name, and the job goes to the one that it was
+// checked against.
 func TestRoutingByContents(t *testing.T) {
 	if testing.Short() {
 		t.Skip("NOT RUN with -short: builds nats-server")
@@ -108,7 +113,8 @@ func TestRoutingByContents(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 6 {
-		if _, err := ipc.Submit(context.Background(), dialSocket(t, a), &ipc.RunRequest{ID: chaosID(i), Workflow: chaosFlow(t, i)}); err != nil {
+		if _, err := ipc.Submit(context.Background(), dialSocket(t, a),
+			&ipc.RunRequest{ID: chaosID(i), Workflow: chaosFlow(t, i)}); err != nil {
 			t.Fatal(err)
 		}
 	}
