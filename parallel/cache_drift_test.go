@@ -155,11 +155,11 @@ func TestCacheOnTheDemo(t *testing.T) {
 		got, want := b.cacheRow(cacheRows()[name], plain), rows[name]
 		t.Logf("%s: %.2f, table %.1f", name, got, want)
 		for i := range want {
-			if math.Abs(got[i]-want[i]) > []float64{0.5, 1}[i%2] {
+			if !(math.Abs(got[i]-want[i]) <= []float64{0.5, 1}[i%2]) {
 				t.Errorf("%s, %q: %.2f, the table says %.1f", name, cachePlans()[i/2], got[i], want[i])
 			}
 		}
-		if got[2] != got[0] || math.Abs(got[3]-got[1]) > 0.1 {
+		if got[2] != got[0] || !(math.Abs(got[3]-got[1]) <= 0.1) {
 			t.Errorf("%s: %s runs %.2f evaluations at %.2f dB, one rank %.2f at %.2f", name, cachePlans()[1], got[2], got[3], got[0], got[1])
 		}
 	}
@@ -230,7 +230,7 @@ func TestResyncOnTheDemo(t *testing.T) {
 		got, want := row(plan), rows[plan]
 		t.Logf("%s: %.2f, table %.1f", plan, got, want)
 		for i := range want {
-			if math.Abs(got[i]-want[i]) > []float64{0.5, 1}[i%2] {
+			if !(math.Abs(got[i]-want[i]) <= []float64{0.5, 1}[i%2]) {
 				t.Errorf("%s, %+v: %.2f, the table says %.1f", plan, resyncColumns()[i/2], got[i], want[i])
 			}
 		}

@@ -137,7 +137,7 @@ func TestForecastEqualsExecutor(t *testing.T) {
 				if off > worst {
 					worst, worstWhere = off, fmt.Sprintf("%s %s", f.name, p)
 				}
-				if off > 0.05 {
+				if !(off <= 0.05) {
 					t.Errorf("memory: forecast %.0f bytes, executor took %.0f with activations of %d bytes: off by %.1f %%, bound 5 %%", got, want, value, 100*off)
 				}
 			})
@@ -193,7 +193,7 @@ func TestVolumesOfPublishedModels(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := float64(ForecastTraffic(s.Workload, p, 2, 2)[0][c.axis].Bytes) / 1e6
-		if math.Abs(got-c.mb) > 0.005*c.mb {
+		if !(math.Abs(got-c.mb) <= 0.005*c.mb) {
 			t.Errorf("%s: %.1f MB a step, want %.1f within 0.5 %%", c.plan, got, c.mb)
 		}
 	}

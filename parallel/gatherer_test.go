@@ -278,7 +278,7 @@ func TestPartsAreWithinTheirBounds(t *testing.T) {
 						largest, bound)
 				}
 				forecast := ForecastMemory(w, plan, 4, 4)[rank].Weights
-				if off := float64(forecast)/float64(peak) - 1; off < -0.15 || off > 0.15 {
+				if off := float64(forecast)/float64(peak) - 1; !(off >= -0.15 && off <= 0.15) {
 					t.Errorf("%s %s, rank %d: forecast %d bytes of weights, counted %d: off by %.1f %%, bound 15 %%", f.name, plan, rank, forecast, peak, 100*off)
 				}
 				if rank == 0 {

@@ -244,7 +244,7 @@ func TestTimesAddUp(t *testing.T) {
 				t.Fatal(err)
 			}
 			for i, r := range sim.Ranks {
-				if sum := r.Compute + r.Exchange + r.Send + r.Idle; math.Abs(sum-sim.Seconds) > 1e-9*sim.Seconds || r.Compute <= 0 {
+				if sum := r.Compute + r.Exchange + r.Send + r.Idle; !(math.Abs(sum-sim.Seconds) <= 1e-9*sim.Seconds) || r.Compute <= 0 {
 					t.Errorf("%s rank %d: %+v adds up to %.6f s of %.6f s", p, i, r, sum, sim.Seconds)
 				}
 			}

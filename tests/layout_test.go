@@ -248,3 +248,22 @@ func TestLayoutNamesAndState(t *testing.T) {
 		}
 	}
 }
+
+// TestLayoutComparisonsSeeNaN: `math.Abs(got-want) > bound` is false where got is not a number, so tests that ask it
+// pass on NaN. They have to ask !(... <= bound).
+func TestLayoutComparisonsSeeNaN(t *testing.T) {
+	for _, f := range parse(t) {
+		ast.Inspect(f.syntax, func(n ast.Node) bool {
+			c, ok := n.(*ast.BinaryExpr)
+			if !f.test || !ok || c.Op != token.GTR && c.Op != token.GEQ {
+				return true
+			}
+			if call, ok := c.X.(*ast.CallExpr); ok {
+				if s, ok := call.Fun.(*ast.SelectorExpr); ok && s.Sel.Name == "Abs" {
+					t.Errorf("%s: a comparison that NaN passes: math.Abs(...) %s bound", f.path, c.Op)
+				}
+			}
+			return true
+		})
+	}
+}

@@ -39,7 +39,7 @@ func TestQuantiseTakesTheNearestCode(t *testing.T) {
 			t.Errorf("element %d comes back as %v, want %v", i, got, want)
 		}
 		if diff, bound := math.Abs(float64(y.F32()[i]-v)),
-			max(math.Abs(float64(v))/16, float64(s)/1024)*(1+1e-6); diff > bound {
+			max(math.Abs(float64(v))/16, float64(s)/1024)*(1+1e-6); !(diff <= bound) {
 			t.Errorf("element %d: error %v, the specification promises %v", i, diff, bound)
 		}
 	}

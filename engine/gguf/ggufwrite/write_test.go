@@ -36,7 +36,7 @@ func TestWrittenFilesReadBack(t *testing.T) {
 					worst, at = d, i
 				}
 			}
-			if worst > bound {
+			if !(worst <= bound) {
 				t.Errorf("%s: element %d is %g, want %g; error %g, bound %g", kind, at, got[at], values[at], worst, bound)
 			}
 			last, _ := f.Entry("x")
