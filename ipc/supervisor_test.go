@@ -125,6 +125,27 @@ func TestKillFromOutside(t *testing.T) {
 	}
 }
 
+// TestJobWhoseWorkerIsGoneNamesItsEnd: a worker that dies between the choice of it and the start of a job costs the job an attempt, whose cause is
+// why the worker ended.
+func TestJobWhoseWorkerIsGoneNamesItsEnd(t *testing.T) {
+	_, child := childRig(t, func(c *ChildConfig) { c.BackOff = time.Hour })
+	ctx := within(t, 20*time.Second)
+	if err := child.Ready(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(child.PID(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the worker is missed", func() bool { return child.PID() == 0 })
+	_, err := child.Run(ctx, Task{&RunRequest{ID: "late", Workflow: graph("Picture 3")}, 1}, Sink{Event: func(Event) {}})
+	if code(err) != ErrWorkerLost || !strings.Contains(err.Error(), "SIGKILL") {
+		t.Errorf("run: got %v, want %s with the signal", err, ErrWorkerLost)
+	}
+	if _, err := child.Free(ctx, &FreeRequest{}); code(err) != ErrWorkerLost || !strings.Contains(err.Error(), "SIGKILL") {
+		t.Errorf("free: got %v, want %s with the signal", err, ErrWorkerLost)
+	}
+}
+
 func TestCancelledJobThatDoesNotStopCostsItsWorker(t *testing.T) {
 	r, child := childRig(t, func(c *ChildConfig) { c.Grace = 100 * time.Millisecond })
 	c := dialRig(t, r)
