@@ -27,6 +27,7 @@ bin/golangci-lint: tools/go.mod
 	cd tools && $(GO) build -o ../bin/ tool && touch ../bin/golangci-lint
 
 lint: tools
+	$(GO) mod tidy -diff
 	bin/golangci-lint run ./...
 	@if command -v shellcheck >/dev/null; then shellcheck install.sh tests/*.sh .ci/run; else echo "shellcheck NOT RUN: not installed (apt-get install shellcheck)"; fi
 

@@ -1,4 +1,5 @@
-// Package tests proves things about the repository as a whole, from outside: its structure here, the running program in the files beside.
+// Package tests proves things about the repository as a whole, from outside: its structure here, the running program in
+// the files beside.
 package tests
 
 import (
@@ -63,7 +64,8 @@ func root(t *testing.T) string {
 	return dir
 }
 
-// sources calls f with every file of the repository whose name ends in one of the suffixes, by path relative to the root.
+// sources calls f with every file of the repository whose name ends in one of the suffixes, by path relative to the
+// root.
 func sources(t *testing.T, top string, f func(path string), suffixes ...string) {
 	t.Helper()
 	err := filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
@@ -165,7 +167,8 @@ func TestLayoutImportsPointDown(t *testing.T) {
 }
 
 // forTests are packages that only tests import, with everything below them.
-var forTests = []string{"engine/cpu/emulated", "engine/optest", "models/goldenrun", "models/weights/goldenweights", "tests"}
+var forTests = []string{"engine/cpu/emulated", "engine/optest", "models/goldenrun",
+	"models/weights/goldenweights", "tests"}
 
 func TestLayoutNothingForTestsIsShipped(t *testing.T) {
 	imported := map[string][]string{}
@@ -308,5 +311,24 @@ func TestLayoutNamesAndState(t *testing.T) {
 				t.Errorf("%s: init function", f.path)
 			}
 		}
+	}
+}
+
+// TestLayoutComparisonsSeeNaN: `math.Abs(got-want) > bound` is false where got is not a number, so tests that ask it
+// pass on NaN. They have to ask !(... <= bound).
+func TestLayoutComparisonsSeeNaN(t *testing.T) {
+	for _, f := range parse(t) {
+		ast.Inspect(f.syntax, func(n ast.Node) bool {
+			c, ok := n.(*ast.BinaryExpr)
+			if !f.test || !ok || c.Op != token.GTR && c.Op != token.GEQ {
+				return true
+			}
+			if call, ok := c.X.(*ast.CallExpr); ok {
+				if s, ok := call.Fun.(*ast.SelectorExpr); ok && s.Sel.Name == "Abs" {
+					t.Errorf("%s: a comparison that NaN passes: math.Abs(...) %s bound", f.path, c.Op)
+				}
+			}
+			return true
+		})
 	}
 }

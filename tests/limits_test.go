@@ -13,12 +13,14 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// TestLimits runs the real program with limits from flags and environment: what a workflow names in plain numbers is refused before it is queued, what comes
-// over links when its node would run, what a host asks for in either way, on both carriers.
+// TestLimits runs the real program with limits from flags and environment: what a workflow names in plain numbers is
+// refused before it is queued, what comes over links when its node would run, what a host asks for in either way, on
+// both carriers.
 func TestLimits(t *testing.T) {
 	program := buildProgram(t)
 	t.Setenv("PATCHBAY_MAX_STEPS", "5")
-	s := startServer(t, program, "", "--max-pixels", "16K", "--max-message", "64K", "--max-queue", "1", "--max-client-jobs", "2")
+	s := startServer(t, program, "", "--max-pixels", "16K", "--max-message", "64K", "--max-queue", "1",
+		"--max-client-jobs", "2")
 	c := s.client()
 	sock, err := client.DialSocket(s.socket)
 	if err != nil {
@@ -28,8 +30,10 @@ func TestLimits(t *testing.T) {
 	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
 	defer stop()
 	linked := strings.Replace(demoFlow(t, 4), `"steps": 4`, `"steps": ["90", 0]`, 1)
-	linked = strings.TrimSuffix(strings.TrimSpace(linked), "}") + `,"90":{"class_type":"PrimitiveInt","inputs":{"value":6}}}`
-	wide := `{"1":{"class_type":"EmptyLatentImage","inputs":{"width":["3",0],"height":128,"batch_size":1}},"3":{"class_type":"PrimitiveInt","inputs":{"value":256}},
+	linked = strings.TrimSuffix(strings.TrimSpace(linked), "}") +
+		`,"90":{"class_type":"PrimitiveInt","inputs":{"value":6}}}`
+	wide := `{"1":{"class_type":"EmptyLatentImage","inputs":{"width":["3",0],"height":128,"batch_size":1}},
+		"3":{"class_type":"PrimitiveInt","inputs":{"value":256}},
 		"2":{"class_type":"SaveLatent","inputs":{"samples":["1",0],"filename_prefix":"wide"}}}`
 	grown := `{"1":{"class_type":"EmptyLatentImage","inputs":{"width":128,"height":128,"batch_size":1}},
 		"4":{"class_type":"LatentUpscaleBy","inputs":{"samples":["1",0],"upscale_method":"nearest-exact","scale_by":1.5}},
@@ -38,7 +42,8 @@ func TestLimits(t *testing.T) {
 		name, flow, node, says string
 	}{
 		{"steps", demoFlow(t, 6), "", "steps: 6 steps, at most 5"},
-		{"pixels", strings.Replace(strings.Replace(quick, `"width":64`, `"width":256`, 1), `"height":64`, `"height":128`, 1), "1", "at most 16384"},
+		{"pixels", strings.Replace(strings.Replace(quick, `"width":64`, `"width":256`, 1), `"height":64`, `"height":128`, 1),
+			"1", "at most 16384"},
 		{"linked steps", linked, "", "steps: 6 steps, at most 5"},
 		{"linked pixels", wide, "1", "width: 32768 pixels, at most 16384"},
 		{"pixels that a node makes", grown, "4", "at most 16384"},
@@ -72,20 +77,26 @@ func TestLimits(t *testing.T) {
 			t.Errorf("describe tells %+v, %v", b, err)
 		}
 	}
-	if _, out := try(t, program, nil, "doctor", "--nats", s.url); !strings.Contains(out, "messages of 64 KiB on NATS and 64 KiB elsewhere, 64 levels deep; 1 waiting jobs, 2 jobs a client; 16384 pixels, 5 steps") {
+	if _, out := try(t, program, nil, "doctor", "--nats", s.url); !strings.Contains(out,
+		"messages of 64 KiB on NATS and 64 KiB elsewhere, 64 levels deep; "+
+			"1 waiting jobs, 2 jobs a client; 16384 pixels, 5 steps") {
 		t.Errorf("doctor prints\n%s", out)
 	}
-	for _, args := range [][]string{{"--max-depth", "100"}, {"--max-message", "x"}, {"--max-pixels", "-1"}, {"--max-steps", "0"}, {"--max-queue", "0"}, {"--max-client-jobs", "-1"}} {
-		if code, out := try(t, program, nil, append([]string{"serve", "--store", t.TempDir()}, args...)...); code != 2 || !strings.Contains(out, args[0]) {
+	for _, args := range [][]string{{"--max-depth", "100"}, {"--max-message", "x"}, {"--max-pixels", "-1"},
+		{"--max-steps", "0"}, {"--max-queue", "0"}, {"--max-client-jobs", "-1"}} {
+		if code, out := try(t, program, nil, append([]string{"serve", "--store", t.TempDir()}, args...)...); code != 2 ||
+			!strings.Contains(out, args[0]) {
 			t.Errorf("serve %v ended with %d:\n%s", args, code, out)
 		}
 	}
-	if code, out := try(t, program, []string{"PATCHBAY_MAX_QUEUE=many"}, "serve", "--store", t.TempDir()); code != 2 || !strings.Contains(out, `PATCHBAY_MAX_QUEUE: "many"`) {
+	if code, out := try(t, program, []string{"PATCHBAY_MAX_QUEUE=many"}, "serve", "--store", t.TempDir()); code != 2 ||
+		!strings.Contains(out, `PATCHBAY_MAX_QUEUE: "many"`) {
 		t.Errorf("with a bad variable it ended with %d:\n%s", code, out)
 	}
 }
 
-// TestNamesStayInTheirRoots sends paths that lead out wherever a message names a file, over all doors: none is opened, and nothing is written outside.
+// TestNamesStayInTheirRoots sends paths that lead out wherever a message names a file, over all doors: none is opened,
+// and nothing is written outside.
 func TestNamesStayInTheirRoots(t *testing.T) {
 	s := startServer(t, buildProgram(t), "")
 	sock, err := client.DialSocket(s.socket)

@@ -44,7 +44,8 @@ func nodeTable(t *testing.T) string {
 	return b.String()
 }
 
-// TestReadmeListsTheCatalogue keeps the table of node classes in README.md equal to the catalogue: go test ./tests -run Readme -update writes it.
+// TestReadmeListsTheCatalogue keeps the table of node classes in README.md equal to the catalogue: go test ./tests -run
+// Readme -update writes it.
 func TestReadmeListsTheCatalogue(t *testing.T) {
 	path := filepath.Join(root(t), "README.md")
 	text, err := os.ReadFile(path)

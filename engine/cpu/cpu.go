@@ -1,15 +1,18 @@
 // Package cpu implements engine.Ops in C, one variant per instruction set, chosen when the program starts.
 //
-// The C code is in engine/cpu/kernels: levels generic (portable), avx2, avx512 and avx512bf16. Package emulated has the AVX-512 code paths
-// lowered to portable vectors, so that their packing and tails are tested everywhere. The Go files here check operands, cut a call into tasks
-// and run these on goroutines: a C call is one task, there is no thread pool and nothing spins.
+// The C code is in engine/cpu/kernels: levels generic (portable), avx2, avx512 and avx512bf16. Package emulated has the
+// AVX-512 code paths lowered to portable vectors, so that their packing and tails are tested everywhere. The Go files
+// here check operands, cut a call into tasks and run these on goroutines: a C call is one task, there is no thread pool
+// and nothing spins.
 //
-// Weights keep the width of their file (f32, bf16, f16) and are widened in registers; fp8 becomes bf16, which is exact, and its scale is
-// applied to the finished sums. A Packed belongs to the levels of one panel width and is shared by any number of Ops.
+// Weights keep the width of their file (f32, bf16, f16) and are widened in registers; fp8 becomes bf16, which is exact,
+// and its scale is applied to the finished sums. A Packed belongs to the levels of one panel width and is shared by any
+// number of Ops.
 //
-// Activations are f32 or bf16, call by call. With bf16, sums, norms, gates and tables are still f32, and a result is rounded once, when it is
-// stored. The levels named bf16 multiply bf16 activations with bf16 weights, and queries with keys and probabilities with values, as they
-// are (vdpbf16ps); everything else, and every other level, widens rows of bf16 while it copies them and computes in f32. docs/cpu.md has the levels.
+// Activations are f32 or bf16, call by call. With bf16, sums, norms, gates and tables are still f32, and a result is
+// rounded once, when it is stored. The levels named bf16 multiply bf16 activations with bf16 weights, and queries with
+// keys and probabilities with values, as they are (vdpbf16ps); everything else, and every other level, widens rows of
+// bf16 while it copies them and computes in f32. docs/cpu.md has the levels.
 package cpu
 
 /*
@@ -40,8 +43,8 @@ type Config struct {
 	Kernels kernels.Level
 }
 
-// Ops is the CPU backend. Calls run before they return. One goroutine uses a value at a time; weights packed by one are good for all others
-// of the same level.
+// Ops is the CPU backend. Calls run before they return. One goroutine uses a value at a time; weights packed by one are
+// good for all others of the same level.
 type Ops struct {
 	k          *C.pb_kernels
 	threads    int
@@ -101,7 +104,8 @@ func New(c Config) (*Ops, error) {
 	}
 	k := (*C.pb_kernels)(level.Table)
 	o := &Ops{
-		k: k, threads: c.Threads, level: level.Name, vw: int(k.vw), mr: int(k.mr), nr: int(k.nr), dot: k.dot != 0, mem: newScratch(c.Threads),
+		k: k, threads: c.Threads, level: level.Name, vw: int(k.vw), mr: int(k.mr), nr: int(k.nr), dot: k.dot != 0,
+		mem: newScratch(c.Threads),
 	}
 	runtime.AddCleanup(o, func(m *scratch) { m.free() }, o.mem)
 	for i := range 256 {
@@ -118,8 +122,8 @@ func (o *Ops) Name() string { return "cpu/" + o.level }
 // Threads returns how many goroutines a call may use.
 func (o *Ops) Threads() int { return o.threads }
 
-// Peak runs independent fused multiply-adds on the calling goroutine and returns the floating point operations done: what one core can do at
-// best, for speed ratios. A round is a few hundred operations.
+// Peak runs independent fused multiply-adds on the calling goroutine and returns the floating point operations done:
+// what one core can do at best, for speed ratios. A round is a few hundred operations.
 func (o *Ops) Peak(rounds int) float64 { return float64(C.pb_run_peak(o.k, C.int64_t(rounds))) }
 
 // PeakBF16 is Peak with multiply-adds of bf16 pairs, where the level has them; elsewhere it is Peak.
@@ -127,8 +131,9 @@ func (o *Ops) PeakBF16(rounds int) float64 {
 	return float64(C.pb_run_dot_peak(o.k, C.int64_t(rounds)))
 }
 
-// addr returns the address of t's first element, 0 for absent tensors. The kernels get addresses as numbers, so the pointer is also kept in
-// the heap until done: that keeps the memory alive and, where it was on a goroutine's stack, makes the compiler place it in the heap.
+// addr returns the address of t's first element, 0 for absent tensors. The kernels get addresses as numbers, so the
+// pointer is also kept in the heap until done: that keeps the memory alive and, where it was on a goroutine's stack,
+// makes the compiler place it in the heap.
 func (o *Ops) addr(op string, t engine.Tensor) C.uint64_t {
 	if t.IsZero() || t.Len() == 0 {
 		return 0

@@ -139,8 +139,8 @@ func TestForeignWeightsPanic(t *testing.T) {
 	wide.Linear(engine.FromF32(make([]float32, 8), 1, 8), v, w, engine.Epilogue{})
 }
 
-// TestSteadyCallsAllocateLittle: after the first call of a shape, an operation may allocate the closures of its tasks and nothing that grows
-// with the shape.
+// TestSteadyCallsAllocateLittle: after the first call of a shape, an operation may allocate the closures of its tasks
+// and nothing that grows with the shape.
 func TestSteadyCallsAllocateLittle(t *testing.T) {
 	o, err := New(Config{Threads: 2})
 	if err != nil {

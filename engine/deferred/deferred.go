@@ -1,9 +1,11 @@
-// Package deferred runs another engine.Ops as late as an asynchronous device might: a test double for machines without one.
+// Package deferred runs another engine.Ops as late as an asynchronous device might: a test double for machines without
+// one.
 //
-// Every call is checked and queued with copies of its host arguments; nothing runs before somebody waits for a Download, and then only what was
-// queued up to it. A step that reads a result early sees the old contents, so its output differs from the inner Ops run directly. Memory that an
-// arena takes back is overwritten with NaN in stream order: a tensor used after its release poisons the result. The inner Ops does all the
-// arithmetic, so a correct program gives the same bits with and without this package.
+// Every call is checked and queued with copies of its host arguments; nothing runs before somebody waits for a
+// Download, and then only what was queued up to it. A step that reads a result early sees the old contents, so its
+// output differs from the inner Ops run directly. Memory that an arena takes back is overwritten with NaN in stream
+// order: a tensor used after its release poisons the result. The inner Ops does all the arithmetic, so a correct
+// program gives the same bits with and without this package.
 package deferred
 
 import (
@@ -14,7 +16,8 @@ import (
 	"patchbay/engine"
 )
 
-// Ops queues calls for an inner Ops. Like every Ops it is one stream: calls come from one goroutine; Wait may come from another.
+// Ops queues calls for an inner Ops. Like every Ops it is one stream: calls come from one goroutine; Wait may come from
+// another.
 type Ops struct {
 	*Stream
 	inner engine.Ops
@@ -33,7 +36,8 @@ func (d *Ops) Watch(a *engine.Arena) {
 	a.OnRelease(func(t engine.Tensor) { d.push(func() { d.poison(t) }) })
 }
 
-// poison fills a released range: every bit set is a NaN of any float type; on a device Fill writes bf16 NaN, which reads as NaN in f32 too.
+// poison fills a released range: every bit set is a NaN of any float type; on a device Fill writes bf16 NaN, which
+// reads as NaN in f32 too.
 func (d *Ops) poison(t engine.Tensor) {
 	if t.Buf.Host == nil {
 		d.inner.Fill(engine.NewTensor(t.Buf, engine.BF16, t.Len()/2), float32(math.NaN()))

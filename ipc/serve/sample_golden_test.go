@@ -268,14 +268,18 @@ func TestGoldenRunsThroughSample(t *testing.T) {
 	t.Logf("%d cases, worst relative error %.2g", ran, worst)
 }
 
-// apart is the largest difference over the largest reference value.
+// apart is the largest difference over the largest reference value; infinite where a value is not a number.
 func apart(got, want []float32) float64 {
 	if len(got) != len(want) {
 		return math.Inf(1)
 	}
 	worst, top := 0.0, 1e-30
 	for i := range want {
-		worst = math.Max(worst, math.Abs(float64(got[i])-float64(want[i])))
+		d := math.Abs(float64(got[i]) - float64(want[i]))
+		if math.IsNaN(d) {
+			return math.Inf(1)
+		}
+		worst = math.Max(worst, d)
 		top = math.Max(top, math.Abs(float64(want[i])))
 	}
 	return worst / top

@@ -38,6 +38,7 @@ type Child struct {
 
 	mu   sync.Mutex
 	proc *process      // nil while there is none that answers
+	last *process      // the latest that has answered
 	up   chan struct{} // closed when proc is set
 }
 
@@ -267,7 +268,7 @@ func (c *Child) set(p *process) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if p != nil {
-		c.proc = p
+		c.proc, c.last = p, p
 		close(c.up)
 		return
 	}

@@ -115,6 +115,30 @@ func TestKillFromOutside(t *testing.T) {
 	}
 }
 
+// TestJobWhoseWorkerIsGoneNamesItsEnd: a worker that dies between the choice of it and the start of a job costs the job an attempt, whose cause is
+// why the worker ended.
+func TestJobWhoseWorkerIsGoneNamesItsEnd(t *testing.T) {
+	_, child := ipctest.ChildRig(t, func(c *worker.ChildConfig) { c.BackOff = time.Hour })
+	ctx := wiretest.Within(t, 20*time.Second)
+	if err := child.Ready(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(child.PID(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	for child.PID() != 0 {
+		if ctx.Err() != nil {
+			t.Fatal("the worker is not missed")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	job := jobs.Task{Req: &message.RunRequest{ID: "late", Workflow: messagetest.Graph("Picture 3")}, Attempt: 1}
+	_, err := child.Run(ctx, job, jobs.Sink{Event: func(message.Event) {}})
+	if wiretest.Code(err) != wire.ErrWorkerLost || !strings.Contains(err.Error(), "SIGKILL") {
+		t.Errorf("got %v, want %s with the signal", err, wire.ErrWorkerLost)
+	}
+}
+
 func TestCancelledJobThatDoesNotStopCostsItsWorker(t *testing.T) {
 	r, child := ipctest.ChildRig(t, func(c *worker.ChildConfig) { c.Grace = 100 * time.Millisecond })
 	c := ipctest.DialRig(t, r)

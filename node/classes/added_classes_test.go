@@ -80,7 +80,7 @@ func TestLatentMath(t *testing.T) {
 			in = mixed
 		}
 		for i, got := range samples(class, in) {
-			if math.Abs(float64(got)-want(i)) > 1e-5 {
+			if !(math.Abs(float64(got)-want(i)) <= 1e-5) {
 				t.Errorf("%s: value %d is %v, want %v", class, i, got, want(i))
 			}
 		}
@@ -187,7 +187,7 @@ func TestAddNoise(t *testing.T) {
 		scale  float64
 	}{"ends": {[]float32{0.9, 0.5, 0.25}, 0.65}, "one": {[]float32{0.75}, 0.75}} {
 		for i, got := range add(c.sigmas...) {
-			if want := c.scale*float64(drawn[i]) + (1-c.scale)*float64(was[i]); math.Abs(float64(got)-want) > 1e-5 {
+			if want := c.scale*float64(drawn[i]) + (1-c.scale)*float64(was[i]); !(math.Abs(float64(got)-want) <= 1e-5) {
 				t.Fatalf("%s: value %d is %v, want %v", name, i, got, want)
 			}
 		}

@@ -134,7 +134,7 @@ func TestLoadImageMask(t *testing.T) {
 			continue
 		}
 		for i, got := range values(t, m) {
-			if math.Abs(float64(got)-c.want(i)) > 1e-6 {
+			if !(math.Abs(float64(got)-c.want(i)) <= 1e-6) {
 				t.Errorf("%s %s: pixel %d is %v, want %v", c.file, c.channel, i, got, c.want(i))
 			}
 		}

@@ -143,7 +143,7 @@ func (r record) differs(got, want any, bound float64) string {
 		}
 		return ""
 	case float64:
-		if f, ok := got.(float64); !ok || math.Abs(f-w) > 1e-6 {
+		if f, ok := got.(float64); !ok || !(math.Abs(f-w) <= 1e-6) {
 			return fmt.Sprintf("got %v, want %v", got, want)
 		}
 		return ""

@@ -92,7 +92,7 @@ func TestSigmaNodesMatchGolden(t *testing.T) {
 		if class == "SamplingPercentToSigma" {
 			want, err := strconv.ParseFloat(string(text), 64)
 			check(t, err)
-			if got := out.Outputs[0].(float64); math.Abs(got-want) > 1e-15 {
+			if got := out.Outputs[0].(float64); !(math.Abs(got-want) <= 1e-15) {
 				t.Errorf("%s: got %v, want %v", key, got, want)
 			}
 			continue

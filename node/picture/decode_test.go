@@ -90,7 +90,7 @@ func TestDecodeFormats(t *testing.T) {
 		for i := range 24 {
 			want := [3]float32{float32(20*(i%6)) / 255, float32(30*(i/6)) / 255, 7.0 / 255}
 			for ch := range 3 {
-				if d := im.Data[i*3+ch] - want[ch]; d > c.slack || d < -c.slack {
+				if d := im.Data[i*3+ch] - want[ch]; !(d <= c.slack && d >= -c.slack) {
 					t.Errorf("%s: pixel %d channel %d is %v, want %v", c.name, i, ch, im.Data[i*3+ch], want[ch])
 				}
 			}

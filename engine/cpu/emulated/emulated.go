@@ -1,8 +1,8 @@
 //go:build !race
 
-// Package emulated is the AVX-512 levels of engine/cpu lowered to portable vectors: vector width, register tile, packing and tails are those
-// of AVX-512, only the intrinsics of vec.h and bf16.h are not. Every machine can test these paths with it. They are slow, and only tests
-// import this package.
+// Package emulated is the AVX-512 levels of engine/cpu lowered to portable vectors: vector width, register tile,
+// packing and tails are those of AVX-512, only the intrinsics of vec.h and bf16.h are not. Every machine can test these
+// paths with it. They are slow, and only tests import this package.
 package emulated
 
 /*

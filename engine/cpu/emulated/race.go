@@ -1,6 +1,7 @@
 //go:build race
 
-// Package emulated has no levels under the race detector, which sees nothing of C code: compiling them once more would only take time.
+// Package emulated has no levels under the race detector, which sees nothing of C code: compiling them once more would
+// only take time.
 package emulated
 
 import "patchbay/engine/cpu/kernels"

@@ -1,9 +1,10 @@
-// Package kernels holds the C kernels of engine/cpu, compiled once for each instruction set. It imports no other package, so that a change of
-// Go code does not compile them again: they are most of the time of a cold build.
+// Package kernels holds the C kernels of engine/cpu, compiled once for each instruction set. It imports no other
+// package, so that a change of Go code does not compile them again: they are most of the time of a cold build.
 //
-// Read kernels.h (arguments of every kernel), vec.h and bf16.h (the only texts that know instruction sets), microkernel.h (the register tile
-// that all products end in), gemm.h, conv.h and attention.h. level_*.c compile the same kernels for generic (portable), avx2, avx512 and
-// avx512bf16. engine/cpu/emulated compiles the AVX-512 forms for any processor, for tests.
+// Read kernels.h (arguments of every kernel), vec.h and bf16.h (the only texts that know instruction sets),
+// microkernel.h (the register tile that all products end in), gemm.h, conv.h and attention.h. level_*.c compile the
+// same kernels for generic (portable), avx2, avx512 and avx512bf16. engine/cpu/emulated compiles the AVX-512 forms for
+// any processor, for tests.
 package kernels
 
 /*
