@@ -54,6 +54,9 @@ func TestTensorsThroughSharedMemory(t *testing.T) {
 	if err := child.Ready(ctx); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := client.Models(ctx, c); err != nil { // the daemon's end of the connection is open too
+		t.Fatal(err)
+	}
 	before := openFDs(t)
 	for _, n := range []int{wire.BulkBytes - 4, wire.BulkBytes, 8 << 20} {
 		want := &wire.Tensor{DType: "u8", Shape: []int{n}, Data: wiretest.Noise(n)}
