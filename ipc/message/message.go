@@ -9,7 +9,7 @@ import (
 // ProtocolVersion is the value of "v" in every message; a new one breaks clients, new fields do not.
 const ProtocolVersion = 1
 
-// The verbs. On NATS they are the last token of the subject (status, cancel and retry are followed by the job id), in frames the value of "op".
+// The names of the verbs: on NATS the token of the subject behind the root, in frames the value of "op". What else there is to say is in Verbs.
 const (
 	VerbRun      = "run"
 	VerbSubmit   = "submit"
@@ -26,13 +26,6 @@ const (
 	VerbStats    = "stats"
 	VerbPing     = "ping" // frames only
 )
-
-// Verbs are those that a Service answers.
-func Verbs() []string {
-	return []string{
-		VerbRun, VerbSubmit, VerbStatus, VerbJobs, VerbCancel, VerbRetry, VerbDescribe, VerbModels, VerbExec, VerbSample, VerbLoad, VerbFree, VerbStats,
-	}
-}
 
 // RunRequest is the body of run and submit in our own shape. ParseRun also reads ComfyUI's POST /prompt body and a bare graph into it.
 type RunRequest struct {
@@ -205,27 +198,6 @@ type PongReply struct {
 	V   int    `json:"v"`
 	PID int    `json:"pid"`
 	Job string `json:"job,omitempty"`
-}
-
-// Streams tells whether a verb with these fields answers with several messages.
-func Streams(verb string, o *node.Object) bool {
-	if verb == VerbRun || verb == VerbSample {
-		return true
-	}
-	if verb != VerbStatus || o == nil {
-		return false
-	}
-	var r JobRequest
-	return wire.Bind(o, &r) == nil && (r.Follow || r.Outputs)
-}
-
-// NeedsBody tells whether an empty body is a mistake for a verb.
-func NeedsBody(verb string) bool {
-	switch verb {
-	case VerbRun, VerbSubmit, VerbSample, VerbExec:
-		return true
-	}
-	return false
 }
 
 // RecordReply is the record of a job as a reply.

@@ -50,7 +50,7 @@ func (t totals) Collect(out chan<- prometheus.Metric) {
 	put(counter, "samples_total", "Runs of the verb sample that are done.", float64(s.Samples))
 	put(counter, "cache_nodes_total", "Nodes of jobs that are done, by whether their values were in the worker's cache.", float64(s.CacheHits), "result", "hit")
 	put(counter, "cache_nodes_total", "Nodes of jobs that are done, by whether their values were in the worker's cache.", float64(s.CacheMisses), "result", "miss")
-	for _, v := range append(message.Verbs(), "unknown") {
+	for _, v := range append(message.VerbNames(), "unknown") {
 		put(counter, "requests_total", "Requests, by verb.", float64(s.Requests[v]), "verb", v)
 	}
 	for _, c := range wire.ErrorTable() {

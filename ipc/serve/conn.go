@@ -121,7 +121,7 @@ func (c *conn) frame(body []byte, fds []int) {
 	}
 	c.wg.Add(1)
 	var job string
-	if fields != nil && (head.Op == message.VerbStatus || head.Op == message.VerbCancel || head.Op == message.VerbRetry) {
+	if fields != nil && message.VerbOf(head.Op).PerJob {
 		v, _ := fields.Get("job")
 		job, _ = v.(string)
 	}

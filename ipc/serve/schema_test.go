@@ -33,7 +33,7 @@ func TestSchemaFileIsTrue(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got, want) {
-		t.Errorf("%s has %d bytes and is not what the structs give (%d bytes); write it with PATCHBAY_WRITE_SCHEMA=1 go test ./ipc -run TestSchema", schemaFile, len(got), len(want))
+		t.Errorf("%s has %d bytes and is not what the structs give (%d bytes); write it with PATCHBAY_WRITE_SCHEMA=1 go test ./ipc/serve -run TestSchema", schemaFile, len(got), len(want))
 	}
 }
 

@@ -94,7 +94,7 @@ func (s *Service) Elsewhere(job string) bool {
 // Handle answers one request, or starts to.
 func (s *Service) Handle(r *Request) {
 	s.cfg.Meter.Asked(r.Verb)
-	r.Reply.Stream = message.Streams(r.Verb, r.Fields)
+	r.Reply.Stream = message.VerbOf(r.Verb).Stream(r.Fields)
 	_, err := message.Guarded(func() (struct{}, error) { return struct{}{}, s.verb(r) })
 	if err != nil {
 		s.cfg.Log.Debug().Err(err).Str("verb", r.Verb).Msg("request refused")
@@ -103,54 +103,37 @@ func (s *Service) Handle(r *Request) {
 }
 
 func (s *Service) verb(r *Request) error {
+	v := message.VerbOf(r.Verb)
 	refs, err := message.RefsOf(r.Verb, r.Fields)
 	switch {
 	case err != nil:
 		return wire.BadRequest(err)
 	case len(refs) > 0:
 		return s.fetch(r, refs)
-	case s.cfg.Tensors != nil && (r.Verb == message.VerbSample || r.Verb == message.VerbExec) && r.Fields != nil:
+	case s.cfg.Tensors != nil && v.Hashes && r.Fields != nil:
 		if err := s.cfg.Tensors.Fill(r.Fields); err != nil {
 			return err
 		}
 	}
 	if r.Fields == nil {
-		if message.NeedsBody(r.Verb) {
+		if v.NeedsBody {
 			return wire.Errorf(wire.ErrEmptyBody, "%s", message.EmptyBodyHint)
 		}
 		r.Fields = node.NewObject()
 	}
-	switch r.Verb {
-	case message.VerbRun:
-		return s.run(r)
-	case message.VerbSubmit:
-		return s.submit(r)
-	case message.VerbStatus:
-		return s.status(r)
-	case message.VerbJobs:
-		return s.jobs(r)
-	case message.VerbCancel:
-		return s.cancel(r)
-	case message.VerbRetry:
-		return s.retry(r)
-	case message.VerbDescribe:
-		return s.describe(r)
-	case message.VerbModels:
-		s.sent(r.Reply.Last(message.ModelsReply{V: message.ProtocolVersion, Models: s.cfg.Models()}))
-		return nil
-	case message.VerbExec:
-		return s.exec(r)
-	case message.VerbSample:
-		return s.sample(r)
-	case message.VerbLoad:
-		return s.load(r)
-	case message.VerbFree:
-		return s.free(r)
-	case message.VerbStats:
-		s.sent(r.Reply.Last(s.cfg.Meter.Stats()))
-		return nil
+	if answer := s.handlers()[v.Name]; answer != nil {
+		return answer(r)
 	}
-	return wire.Errorf(wire.ErrNoVerb, "no verb %q; the verbs are %s", wire.Shown(r.Verb), strings.Join(message.Verbs(), ", "))
+	return wire.Errorf(wire.ErrNoVerb, "no verb %q; the verbs are %s", wire.Shown(r.Verb), strings.Join(message.VerbNames(), ", "))
+}
+
+// handlers are the functions that answer the verbs of the table.
+func (s *Service) handlers() map[string]func(*Request) error {
+	return map[string]func(*Request) error{
+		message.VerbRun: s.run, message.VerbSubmit: s.submit, message.VerbStatus: s.status, message.VerbCancel: s.cancel, message.VerbRetry: s.retry,
+		message.VerbJobs: s.jobs, message.VerbDescribe: s.describe, message.VerbModels: s.models, message.VerbExec: s.exec, message.VerbSample: s.sample,
+		message.VerbLoad: s.load, message.VerbFree: s.free, message.VerbStats: s.stats,
+	}
 }
 
 // fetch gets what a request refers to, and handles it then.

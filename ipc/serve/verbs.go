@@ -190,3 +190,13 @@ func (s *Service) describe(r *Request) error {
 	s.sent(r.Reply.Last(message.DescribeReply{V: message.ProtocolVersion, Compat: node.Compat, Info: info, Limits: &limits}))
 	return nil
 }
+
+func (s *Service) models(r *Request) error {
+	s.sent(r.Reply.Last(message.ModelsReply{V: message.ProtocolVersion, Models: s.cfg.Models()}))
+	return nil
+}
+
+func (s *Service) stats(r *Request) error {
+	s.sent(r.Reply.Last(s.cfg.Meter.Stats()))
+	return nil
+}
