@@ -21,14 +21,22 @@ import (
 	"patchbay/ipc/message"
 	"patchbay/ipc/meter"
 	"patchbay/ipc/serve"
+	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
 	"patchbay/ipc/worker"
+	"patchbay/node"
 )
 
-// Main also is the worker process of the supervisor's tests: with PATCHBAY_TEST_WORKER set it serves a fake executor on its stdin and stdout.
+// Main also is the worker process of the supervisor's tests: with PATCHBAY_TEST_WORKER set it serves a fake executor on its stdin and
+// stdout, with PATCHBAY_TEST_REFUSE one whose validation refuses every workflow.
 func Main(m *testing.M) {
 	if os.Getenv("PATCHBAY_TEST_WORKER") != "" {
 		cfg := worker.Config{Executor: &Fake{Label: "fake"}, Service: FakeService(), Log: zerolog.Nop()}
+		if os.Getenv("PATCHBAY_TEST_REFUSE") != "" {
+			cfg.Service.Validate = func(*message.RunRequest, *node.Workflow) (map[string]any, error) {
+				return nil, wire.Errorf(wire.ErrBadWorkflow, "this worker refuses every workflow")
+			}
+		}
 		ctx := context.Background()
 		if err := worker.Run(ctx, ctx, os.Stdin, os.Stdout, cfg); err != nil {
 			fmt.Fprintln(os.Stderr, err)

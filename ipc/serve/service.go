@@ -38,6 +38,8 @@ type ServiceConfig struct {
 	Meter *meter.Meter // nil: a new one
 	// Tensors keeps tensors that hosts name by their hash; nil: the executors are workers that do.
 	Tensors *bulk.TensorCache
+	// Checked says that requests come from a daemon that has validated them: workflows are not validated again.
+	Checked bool
 	// Forward says that the executors are workers, which read large tensors themselves.
 	Forward bool
 	// Bounds are what clients may ask for.

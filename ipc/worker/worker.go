@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"os"
+	"strconv"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -36,6 +37,7 @@ func Run(ctx, drain context.Context, in io.ReadCloser, out io.Writer, cfg Config
 	table := jobs.New(jobs.Config{Keep: 4, OnForget: shelf.Forget})
 	sc := cfg.Service
 	sc.Jobs, sc.Shelf, sc.Executors, sc.Log = table, shelf, []jobs.Executor{cfg.Executor}, cfg.Log
+	sc.Checked = private(in)
 	if sc.Tensors == nil {
 		sc.Tensors = bulk.NewTensorCache(bulk.TensorBytes)
 	}
@@ -69,4 +71,17 @@ func Run(ctx, drain context.Context, in io.ReadCloser, out io.Writer, cfg Config
 	<-done
 	svc.Close()
 	return err
+}
+
+// daemonVariable names the daemon, by its process id, to the workers that it starts.
+const daemonVariable = "PATCHBAY_DAEMON"
+
+// private reports whether in is the socket pair of the daemon that started this process. What comes there was validated; any other host is a stranger.
+func private(in io.Reader) bool {
+	f, ok := in.(*os.File)
+	if !ok || os.Getenv(daemonVariable) != strconv.Itoa(os.Getppid()) {
+		return false
+	}
+	st, err := f.Stat()
+	return err == nil && st.Mode().Type() == os.ModeSocket
 }
