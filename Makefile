@@ -9,7 +9,7 @@ export PATCHBAY_TEST_TOKENIZERS ?= $(abspath ../shared/tokenizers)
 .PHONY: build demo test check lint fmt race fuzz bench soak loc tools clean
 
 build:
-	$(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o $(BIN) .
+	$(GO) build -ldflags "-X main.version=$(VERSION)" -o $(BIN) .
 
 demo: build
 	$(BIN) demo --out demo.png

@@ -166,9 +166,9 @@ func (s *rankSession) heads() int {
 	return balanced(local, ulysses.Size())[ulysses.Rank()].Len()
 }
 
-// evaluate runs this rank's stage of the network for some entries. All entries go through a block before the next block, so weights are read once per
-// evaluation.
-func (s *rankSession) evaluate(ops engine.Ops, c EvaluateCommand) ([][]float32, error) {
+// evaluate issues this rank's stage of the network for some entries. All entries go through a block before the next block, so weights are read once per
+// evaluation. outputs waits for the predictions; nil on stages that have none.
+func (s *rankSession) evaluate(ops engine.Ops, c EvaluateCommand) (outputs func() ([][]float32, error), err error) {
 	env := s.env
 	env.Ops, env.Arena = ops, s.act
 	s.tokens.MicroSteps++
@@ -220,11 +220,11 @@ func (s *rankSession) evaluate(ops engine.Ops, c EvaluateCommand) ([][]float32, 
 		return nil, nil
 	}
 	s.weights.use(ends, s.held.Start)
-	return s.finish(env, runs)
+	return s.finish(env, runs), nil
 }
 
-// finish runs the head and reads the predictions.
-func (s *rankSession) finish(env dit.Env, runs []*entryRun) ([][]float32, error) {
+// finish issues the head and the way of the predictions to the host, for which outputs waits.
+func (s *rankSession) finish(env dit.Env, runs []*entryRun) (outputs func() ([][]float32, error)) {
 	spec := s.model.Spec()
 	out := make([][]float32, len(runs))
 	pending := make([]engine.Pending, len(runs))
@@ -237,12 +237,14 @@ func (s *rankSession) finish(env dit.Env, runs []*entryRun) ([][]float32, error)
 			pending[k] = env.Ops.Download(out[k], y)
 		}
 	}
-	for k := range pending {
-		if err := pending[k].Wait(); err != nil {
-			return nil, err
+	return func() ([][]float32, error) {
+		for _, p := range pending {
+			if err := p.Wait(); err != nil {
+				return nil, err
+			}
 		}
+		return out, nil
 	}
-	return out, nil
 }
 
 // entryRun is one entry of one evaluation.

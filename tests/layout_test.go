@@ -116,7 +116,7 @@ func imports(f goFile) []string {
 // badImport tells what is wrong when a non-test file in dir imports the package at path; empty if nothing is.
 func badImport(dir, path string) string {
 	if path == "C" {
-		if dir != "engine/cpu" && dir != "engine/cuda" {
+		if !slices.Contains([]string{"engine/cpu", "engine/cpu/kernels", "engine/cpu/emulated", "engine/cuda"}, dir) {
 			return "cgo outside engine/cpu and engine/cuda"
 		}
 		return ""
@@ -155,6 +155,39 @@ func TestLayoutImportsPointDown(t *testing.T) {
 				t.Errorf("%s imports %s: %s", f.path, p, bad)
 			}
 		}
+	}
+}
+
+// forTests are packages that only tests import, with everything below them.
+var forTests = []string{"engine/cpu/emulated", "engine/optest", "models/goldenrun", "models/weights/goldenweights", "tests"}
+
+func TestLayoutNothingForTestsIsShipped(t *testing.T) {
+	imported := map[string][]string{}
+	for _, f := range parse(t) {
+		if !f.test {
+			imported[f.dir] = append(imported[f.dir], imports(f)...)
+		}
+	}
+	seen, todo := map[string]bool{}, []string{"."}
+	for len(todo) > 0 {
+		dir := todo[0]
+		todo = todo[1:]
+		for _, p := range imported[dir] {
+			inner, ours := strings.CutPrefix(p, "patchbay/")
+			if !ours || seen[inner] {
+				continue
+			}
+			seen[inner] = true
+			todo = append(todo, inner)
+			for _, only := range forTests {
+				if strings.HasPrefix(inner+"/", only+"/") {
+					t.Errorf("%s, which is in the program, imports %s, which is for tests", dir, inner)
+				}
+			}
+		}
+	}
+	if !seen["engine/cpu/kernels"] {
+		t.Errorf("found only %d packages in the program, want its kernels among them", len(seen))
 	}
 }
 

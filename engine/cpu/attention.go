@@ -7,7 +7,7 @@ package cpu
 #cgo nocallback pb_run_attn_pack
 #cgo noescape pb_run_qk
 #cgo nocallback pb_run_qk
-#include "kernels.h"
+#include "cpu.h"
 */
 import "C"
 

@@ -7,7 +7,7 @@ package cpu
 #cgo nocallback pb_run_gather
 #cgo noescape pb_run_mean
 #cgo nocallback pb_run_mean
-#include "kernels.h"
+#include "cpu.h"
 */
 import "C"
 

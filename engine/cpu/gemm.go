@@ -3,7 +3,7 @@ package cpu
 /*
 #cgo noescape pb_run_gemm
 #cgo nocallback pb_run_gemm
-#include "kernels.h"
+#include "cpu.h"
 */
 import "C"
 

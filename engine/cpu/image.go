@@ -3,7 +3,7 @@ package cpu
 /*
 #cgo noescape pb_run_stats
 #cgo nocallback pb_run_stats
-#include "kernels.h"
+#include "cpu.h"
 */
 import "C"
 

@@ -3,7 +3,7 @@ package cpu
 /*
 #cgo noescape pb_run_pack
 #cgo nocallback pb_run_pack
-#include "kernels.h"
+#include "cpu.h"
 */
 import "C"
 

@@ -3,7 +3,7 @@ package cpu
 /*
 #cgo noescape pb_run_ew
 #cgo nocallback pb_run_ew
-#include "kernels.h"
+#include "cpu.h"
 */
 import "C"
 

@@ -34,6 +34,7 @@ func family() goldenrun.Family {
 }
 
 func TestForwardMatchesGolden(t *testing.T)        { family().Forward(t) }
+func TestForwardOnCPU(t *testing.T)                { family().Levels(t) }
 func TestNothingIsReadEarly(t *testing.T)          { family().Deferred(t) }
 func TestRowsOfPartsEqualTheWhole(t *testing.T)    { family().Rows(t) }
 func TestHalvesOfBlocksEqualTheWhole(t *testing.T) { family().Cut(t) }

@@ -1,3 +1,5 @@
+//go:build !race
+
 // The AVX-512 BF16 code path (vector width, tile, packing) lowered to portable vectors: slow, but
 // it lets a machine without AVX-512 test everything except the intrinsics of vec.h and bf16.h.
 #define PB_ISA 0
@@ -7,4 +9,4 @@
 #define PB_DOT 1
 #define LEVEL_NAME "portable512bf16"
 #define LEVEL_TABLE pb_level_portable512bf16
-#include "level.h"
+#include "../kernels/level.h"

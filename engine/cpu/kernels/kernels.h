@@ -169,28 +169,11 @@ typedef struct {
     double (*dot_peak)(int64_t); // the same with products of bf16 pairs; 0 without dot
 } pb_kernels;
 
-extern const pb_kernels pb_level_generic, pb_level_avx2, pb_level_avx512, pb_level_avx512bf16,
-    pb_level_portable512, pb_level_portable512bf16;
+extern const pb_kernels pb_level_generic, pb_level_avx2, pb_level_avx512, pb_level_avx512bf16;
 
 // pb_level returns the kernels of level i, or 0 where there is no such level or the CPU lacks it.
 const pb_kernels* pb_level(int i);
 // pb_level_name returns the name of level i, best last, or 0 behind the last one.
 const char* pb_level_name(int i);
-
-void* pb_map(int64_t bytes);
-void pb_unmap(void* p, int64_t bytes);
-
-void pb_run_pack(const pb_kernels*, const pb_pack*);
-void pb_run_gemm(const pb_kernels*, const pb_gemm*);
-void pb_run_attn_pack(const pb_kernels*, const pb_attn*);
-void pb_run_attn(const pb_kernels*, const pb_attn*);
-void pb_run_ew(const pb_kernels*, const pb_ew*);
-void pb_run_copy(const pb_kernels*, const pb_copy*);
-void pb_run_qk(const pb_kernels*, const pb_qk*);
-void pb_run_gather(const pb_kernels*, const pb_gather*);
-void pb_run_mean(const pb_kernels*, const pb_mean*);
-void pb_run_stats(const pb_kernels*, const pb_stats*);
-double pb_run_peak(const pb_kernels*, int64_t);
-double pb_run_dot_peak(const pb_kernels*, int64_t); // pb_run_peak where the level has no dot
 
 #endif

@@ -1,3 +1,5 @@
+//go:build !race
+
 // The AVX-512 code path (vector width, tile, packing) lowered to portable vectors: slow, but it
 // lets a machine without AVX-512 test everything except the intrinsics of vec.h.
 #define PB_ISA 0
@@ -6,4 +8,4 @@
 #define MR 14
 #define LEVEL_NAME "portable512"
 #define LEVEL_TABLE pb_level_portable512
-#include "level.h"
+#include "../kernels/level.h"

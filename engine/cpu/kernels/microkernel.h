@@ -25,7 +25,7 @@ typedef struct {
 enum { K_UNROLL = 1, R_UNROLL = 1 };
 #define UKR_BODY static __attribute__((noinline))
 #else
-enum { K_UNROLL = 8, R_UNROLL = 16 };
+enum { K_UNROLL = 4, R_UNROLL = 16 };
 #define UKR_BODY VI // R, NV and KIND are constants in every copy: the accumulators become registers
 #endif
 
