@@ -93,8 +93,8 @@ them. Jobs are written down in JetStream and outlive the daemon: what waits is r
 type daemon struct {
 	cfg      *config
 	log      zerolog.Logger
-	ledger   *jobs.Ledger // nil: jobs are in memory only
-	place    *jobs.Place  // what is here for the jobs of the ledger
+	store    *jobs.JetStream // nil: jobs are in memory only
+	place    *jobs.Place     // what is here for the jobs of the store
 	jobs     *jobs.Table
 	svc      *serve.Service
 	shelf    *jobs.Shelf
@@ -175,13 +175,13 @@ func (d *daemon) open(ctx context.Context) error {
 	}
 	var stock *node.Stock
 	var also func(string) []string
-	if d.ledger != nil {
-		stock, also = d.place.Stock, d.ledger.Also
+	if d.store != nil {
+		stock, also = d.place.Stock, d.store.Also
 	}
 	sc := worker.NodeService(node.NewCatalogue(), cfg.roots(), stock, also)
 	sc.Jobs, sc.Shelf, sc.Executors, sc.Log, sc.Meter = d.jobs, d.shelf, executors, d.log, d.meter
 	sc.Forward = true
-	if d.ledger != nil {
+	if d.store != nil {
 		sc.Fetch = d.nats.Fetch
 	}
 	if sc.Bounds, err = cfg.Bounds.check(); err != nil {
@@ -246,20 +246,20 @@ func (d *daemon) openJobs(ctx context.Context, url, owner string) error {
 		if d.place.Memory, err = parseBytes(cfg.Memory); err != nil {
 			return err
 		}
-		lc := jobs.LedgerConfig{URL: url, Access: d.access(), Owner: owner, Replicas: cfg.Replicas, Place: d.place, Log: d.log}
+		lc := jobs.JetStreamConfig{URL: url, Access: d.access(), Owner: owner, Replicas: cfg.Replicas, Place: d.place, Log: d.log}
 		if d.embedded != nil {
 			lc.InProcess, lc.Full = d.embedded.InProcess(), d.embedded.Full
 		}
-		if d.ledger, err = jobs.OpenLedger(ctx, lc); err != nil {
+		if d.store, err = jobs.OpenJetStream(ctx, lc); err != nil {
 			return err
 		}
-		jc.Ledger = d.ledger
+		jc.Store = d.store
 		if d.embedded != nil {
-			d.embedded.OnHealed(d.ledger.Returned)
+			d.embedded.OnHealed(d.store.Returned)
 		}
 	}
 	d.jobs = jobs.New(jc)
-	if d.ledger == nil {
+	if d.store == nil {
 		return nil
 	}
 	return d.jobs.Open(ctx)
@@ -312,7 +312,7 @@ func (d *daemon) run(parent context.Context, signals <-chan os.Signal) error {
 		})
 	}
 	dispatcher := &jobs.Dispatcher{Jobs: d.jobs, Shelf: d.shelf, Log: d.log}
-	if d.ledger != nil {
+	if d.store != nil {
 		if err := dispatcher.Recover(running); err != nil {
 			stopChildren()
 			children.Wait()
@@ -359,7 +359,7 @@ func (d *daemon) run(parent context.Context, signals <-chan os.Signal) error {
 	}
 	d.jobs.Close()
 	stopTaking()
-	if d.ledger == nil {
+	if d.store == nil {
 		d.jobs.FailQueued(keep, wire.Errorf(wire.ErrDraining, "the daemon was stopped before the job began"))
 	}
 	select {
@@ -370,8 +370,8 @@ func (d *daemon) run(parent context.Context, signals <-chan os.Signal) error {
 		d.log.Warn().Msg("drain time is over: running jobs are ended")
 	}
 	cut()
-	if d.ledger != nil {
-		defer time.AfterFunc(5*time.Second, d.ledger.GiveUp).Stop() // a server that is away must not keep us
+	if d.store != nil {
+		defer time.AfterFunc(5*time.Second, d.store.GiveUp).Stop() // a server that is away must not keep us
 	}
 	<-worked
 	stopCarriers()
@@ -460,8 +460,8 @@ func (d *daemon) close() {
 			d.nats.Close()
 		}
 	}
-	if d.ledger != nil {
-		d.ledger.Close()
+	if d.store != nil {
+		d.store.Close()
 	}
 	if d.embedded != nil {
 		d.embedded.Close()

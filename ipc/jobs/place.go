@@ -84,7 +84,7 @@ func (p *Place) Lacks(files []node.NeededFile, memory int64) error {
 }
 
 // announce writes what this daemon has, when that is new or the note would be forgotten.
-func (l *Ledger) announce(ctx context.Context) error {
+func (l *JetStream) announce(ctx context.Context) error {
 	if l.cfg.Place == nil || time.Since(l.looked) < hasLook {
 		return nil
 	}
@@ -109,7 +109,7 @@ func (l *Ledger) announce(ctx context.Context) error {
 }
 
 // noticed takes in a heartbeat or a note.
-func (l *Ledger) noticed(e jetstream.KeyValueEntry) {
+func (l *JetStream) noticed(e jetstream.KeyValueEntry) {
 	owner, isNote := strings.CutSuffix(e.Key(), hasSuffix)
 	var n placeNote
 	if e.Operation() != jetstream.KeyValuePut {
@@ -139,7 +139,7 @@ func (l *Ledger) noticed(e jetstream.KeyValueEntry) {
 }
 
 // others returns the notes of the daemons that are alive, this one's not among them, by name.
-func (l *Ledger) others() map[string]placeNote {
+func (l *JetStream) others() map[string]placeNote {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	out := map[string]placeNote{}
@@ -152,7 +152,7 @@ func (l *Ledger) others() map[string]placeNote {
 }
 
 // Also returns the names of model files of a kind that other daemons have.
-func (l *Ledger) Also(kind string) []string {
+func (l *JetStream) Also(kind string) []string {
 	var out []string
 	for _, n := range l.others() {
 		for _, f := range n.Files {
@@ -165,7 +165,7 @@ func (l *Ledger) Also(kind string) []string {
 }
 
 // settleFiles fills in sizes and hashes of files that are not here from the notes of others, and refuses a job that no daemon alive can run.
-func (l *Ledger) settleFiles(files []node.NeededFile) *wire.Error {
+func (l *JetStream) settleFiles(files []node.NeededFile) *wire.Error {
 	others := l.others()
 	owners := make([]string, 0, len(others))
 	for o := range others {
@@ -203,7 +203,7 @@ func (l *Ledger) settleFiles(files []node.NeededFile) *wire.Error {
 }
 
 // sought adds to a refused workflow where its files were looked for: the lists of names in its text are those of all daemons together.
-func (l *Ledger) sought() string {
+func (l *JetStream) sought() string {
 	if l.cfg.Place == nil {
 		return ""
 	}
@@ -217,19 +217,19 @@ func (l *Ledger) sought() string {
 
 // Place refuses a job that no daemon can run. One that is there already was taken in before: it is not refused.
 func (j *Table) Place(req *message.RunRequest) *wire.Error {
-	if j.cfg.Ledger == nil || j.cfg.Ledger.cfg.Place == nil || j.knows(req.ID) {
+	if j.cfg.Store == nil || j.cfg.Store.cfg.Place == nil || j.knows(req.ID) {
 		return nil
 	}
-	return j.cfg.Ledger.settleFiles(req.Files)
+	return j.cfg.Store.settleFiles(req.Files)
 }
 
 // Located adds to the refusal of a workflow which files were looked for and where, if files are what is missing.
 func (j *Table) Located(err error) error {
 	e := message.ErrorOf(err)
-	if j.cfg.Ledger == nil {
+	if j.cfg.Store == nil {
 		return err
 	}
-	names, where := missingFiles(e), j.cfg.Ledger.sought()
+	names, where := missingFiles(e), j.cfg.Store.sought()
 	if len(names) == 0 || where == "" {
 		return err
 	}

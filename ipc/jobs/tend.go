@@ -23,15 +23,15 @@ func (j *Table) again(rec message.Record, fault *wire.Error) (retry, counts bool
 		return false, false
 	case fault.Code == wire.ErrWorkerLost:
 		return rec.Attempt-rec.HandedBack < j.cfg.MaxAttempts, true
-	case fault.Code == wire.ErrDiskFull && j.cfg.Ledger != nil: // room may come back
+	case fault.Code == wire.ErrDiskFull && j.cfg.Store != nil: // room may come back
 		return rec.Attempt-rec.HandedBack < j.cfg.MaxAttempts, true
-	case fault.Code == wire.ErrDraining && j.cfg.Ledger != nil:
+	case fault.Code == wire.ErrDraining && j.cfg.Store != nil:
 		return !rec.Tied && rec.HandedBack < maxHandedBack, false
 	}
 	return false, false
 }
 
-// requeued changes a record for its next attempt. With a ledger, attempts that count are followed by a pause that doubles, up to half a minute; it is ten times
+// requeued changes a record for its next attempt. With a store, attempts that count are followed by a pause that doubles, up to half a minute; it is ten times
 // as long when room on a disk has to come first.
 func (j *Table) requeued(r *message.Record, fault *wire.Error, counts bool) {
 	r.Because(fault.Message)
@@ -43,7 +43,7 @@ func (j *Table) requeued(r *message.Record, fault *wire.Error, counts bool) {
 	switch {
 	case !counts:
 		r.HandedBack++
-	case j.cfg.Ledger != nil:
+	case j.cfg.Store != nil:
 		n := min(max(0, r.Attempt-r.HandedBack-1), 8)
 		r.NotBefore = j.cfg.Now().Add(min(first<<n, 30*time.Second)).UnixMilli()
 	}
@@ -70,7 +70,7 @@ func (j *Table) handBack(ctx context.Context, rec message.Record, cause string) 
 	switch {
 	case errors.Is(err, errConflict):
 	case err != nil:
-		j.cfg.Ledger.cfg.Log.Error().Err(err).Msg("job not handed back")
+		j.cfg.Store.cfg.Log.Error().Err(err).Msg("job not handed back")
 	case retry:
 		j.Append(ctx, rec.Job, -1, message.Event{Type: message.EventRetrying, Data: map[string]any{"prompt_id": rec.Job, "cause": cause}, Error: fault})
 	default:
@@ -91,7 +91,7 @@ func (j *Table) Tend(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-j.cfg.Ledger.back:
+		case <-j.cfg.Store.back:
 			away = time.Now()
 		case <-tick.C:
 			j.tend(ctx)
@@ -107,7 +107,7 @@ const retold = 10 * time.Minute
 
 // retell publishes the terminal events of this daemon's jobs that ended a short while ago and that the stream has not got. It takes each of them once.
 func (j *Table) retell(ctx context.Context) error {
-	l := j.cfg.Ledger
+	l := j.cfg.Store
 	j.mu.Lock()
 	var last []message.Event
 	for _, e := range j.jobs {
@@ -131,7 +131,7 @@ func (j *Table) retell(ctx context.Context) error {
 }
 
 func (j *Table) tend(ctx context.Context) {
-	l := j.cfg.Ledger
+	l := j.cfg.Store
 	now := j.cfg.Now()
 	waiting, lost, silent := j.suspects(now)
 	if len(waiting) > 0 {
@@ -178,7 +178,7 @@ func (j *Table) suspects(now time.Time) (waiting, lost, silent []message.Record)
 		switch {
 		case r.State == message.Queued && old(max(r.Created, r.NotBefore, r.Started)):
 			waiting = append(waiting, r.Clone())
-		case r.State == message.Running && !e.held && old(r.Started) && (r.Owner == j.cfg.Ledger.Owner() || !j.cfg.Ledger.alive(r.Owner)):
+		case r.State == message.Running && !e.held && old(r.Started) && (r.Owner == j.cfg.Store.Owner() || !j.cfg.Store.alive(r.Owner)):
 			lost = append(lost, r.Clone())
 		case r.State.Final() && !e.ended && old(r.Finished):
 			silent = append(silent, r.Clone())
@@ -187,7 +187,7 @@ func (j *Table) suspects(now time.Time) (waiting, lost, silent []message.Record)
 	return waiting, lost, silent
 }
 
-// sweep drops from the ledger what was forgotten here, by number or by age.
+// sweep drops from the store what was forgotten here, by number or by age.
 func (j *Table) sweep(ctx context.Context, now time.Time) {
 	j.mu.Lock()
 	j.forget()
@@ -198,7 +198,7 @@ func (j *Table) sweep(ctx context.Context, now time.Time) {
 	j.gone = nil
 	j.mu.Unlock()
 	for i, rec := range gone {
-		if err := j.cfg.Ledger.drop(ctx, rec); err != nil {
+		if err := j.cfg.Store.drop(ctx, rec); err != nil {
 			j.mu.Lock()
 			j.gone = append(j.gone, gone[i:]...)
 			j.mu.Unlock()
@@ -214,7 +214,7 @@ func (j *Table) orphans() (running, tied, ended []message.Record) {
 	for _, e := range j.jobs {
 		r := e.rec.Clone()
 		switch {
-		case r.Owner != j.cfg.Ledger.Owner():
+		case r.Owner != j.cfg.Store.Owner():
 		case r.State == message.Running:
 			running = append(running, r)
 		case r.State == message.Queued && r.Tied:
@@ -228,7 +228,7 @@ func (j *Table) orphans() (running, tied, ended []message.Record) {
 
 // told tells whether the stream has the terminal event of a job that has ended.
 func (j *Table) told(ctx context.Context, job string) (bool, error) {
-	last, err := j.cfg.Ledger.lastEvent(ctx, job)
+	last, err := j.cfg.Store.lastEvent(ctx, job)
 	return last != nil && message.Terminal(last.Type), err
 }
 

@@ -15,7 +15,7 @@ import (
 
 // TestResultsAreKeptForATime, also when the daemon ends between saying that they are dropped and dropping them.
 func TestResultsAreKeptForATime(t *testing.T) {
-	e := ledgerServer(t, false)
+	e := jetstreamServer(t, false)
 	out := t.TempDir()
 	sc := ShelfConfig{Stage: filepath.Join(out, ".stage"), Output: out, Keep: true}
 	ctx := wiretest.Within(t, 20*time.Second)
