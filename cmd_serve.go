@@ -94,10 +94,10 @@ type daemon struct {
 	cfg      *config
 	log      zerolog.Logger
 	store    *jobs.JetStream // nil: jobs are in memory only
-	place    *jobs.Place     // what is here for the jobs of the store
+	place    *jobs.Resources // what is here for the jobs of the store
 	jobs     *jobs.Table
 	svc      *serve.Service
-	shelf    *jobs.Shelf
+	outputs  *jobs.Outputs
 	embedded *broker.Embedded // nil with an external server
 	nats     *serve.NATS
 	socket   *serve.Socket // nil: off
@@ -161,7 +161,7 @@ func (d *daemon) open(ctx context.Context) error {
 	if err := os.RemoveAll(cfg.Temp); err != nil {
 		return fmt.Errorf("clear temp: %w", err)
 	}
-	if d.shelf, err = jobs.NewShelf(jobs.ShelfConfig{Stage: stage, Output: cfg.Output, Temp: cfg.Temp, Keep: cfg.Queue == queueDurable}); err != nil {
+	if d.outputs, err = jobs.NewOutputs(jobs.OutputsConfig{Stage: stage, Output: cfg.Output, Temp: cfg.Temp, Keep: cfg.Queue == queueDurable}); err != nil {
 		return err
 	}
 	if err := d.openJobs(ctx, url, owner); err != nil {
@@ -179,7 +179,7 @@ func (d *daemon) open(ctx context.Context) error {
 		stock, also = d.place.Stock, d.store.Also
 	}
 	sc := worker.NodeService(node.NewCatalogue(), cfg.roots(), stock, also)
-	sc.Jobs, sc.Shelf, sc.Executors, sc.Log, sc.Meter = d.jobs, d.shelf, executors, d.log, d.meter
+	sc.Jobs, sc.Outputs, sc.Executors, sc.Log, sc.Meter = d.jobs, d.outputs, executors, d.log, d.meter
 	sc.Forward = true
 	if d.store != nil {
 		sc.Fetch = d.nats.Fetch
@@ -233,7 +233,7 @@ func (d *daemon) access() wire.Access {
 func (d *daemon) openJobs(ctx context.Context, url, owner string) error {
 	cfg := d.cfg
 	jc := jobs.Config{
-		OnEvent: d.event, OnPreview: d.nats.Preview, OnForget: d.shelf.Forget, MaxAttempts: cfg.Attempts, Keep: cfg.KeepJobs, KeepFor: cfg.KeepFor,
+		OnEvent: d.event, OnPreview: d.nats.Preview, OnForget: d.outputs.Forget, MaxAttempts: cfg.Attempts, Keep: cfg.KeepJobs, KeepFor: cfg.KeepFor,
 		MaxQueued: cfg.Bounds.Queue, MaxPerClient: cfg.Bounds.Client,
 		KeepResults: cfg.KeepFiles,
 	}
@@ -242,11 +242,11 @@ func (d *daemon) openJobs(ctx context.Context, url, owner string) error {
 		return err
 	}
 	if cfg.Queue == queueDurable {
-		d.place = &jobs.Place{Stock: node.NewStock(cfg.roots())}
+		d.place = &jobs.Resources{Stock: node.NewStock(cfg.roots())}
 		if d.place.Memory, err = parseBytes(cfg.Memory); err != nil {
 			return err
 		}
-		lc := jobs.JetStreamConfig{URL: url, Access: d.access(), Owner: owner, Replicas: cfg.Replicas, Place: d.place, Log: d.log}
+		lc := jobs.JetStreamConfig{URL: url, Access: d.access(), Owner: owner, Replicas: cfg.Replicas, Resources: d.place, Log: d.log}
 		if d.embedded != nil {
 			lc.InProcess, lc.Full = d.embedded.InProcess(), d.embedded.Full
 		}
@@ -255,7 +255,7 @@ func (d *daemon) openJobs(ctx context.Context, url, owner string) error {
 		}
 		jc.Store = d.store
 		if d.embedded != nil {
-			d.embedded.OnHealed(d.store.Returned)
+			d.embedded.OnRecovered(d.store.Returned)
 		}
 	}
 	d.jobs = jobs.New(jc)
@@ -311,14 +311,14 @@ func (d *daemon) run(parent context.Context, signals <-chan os.Signal) error {
 			}
 		})
 	}
-	dispatcher := &jobs.Dispatcher{Jobs: d.jobs, Shelf: d.shelf, Log: d.log}
+	dispatcher := &jobs.Dispatcher{Jobs: d.jobs, Outputs: d.outputs, Log: d.log}
 	if d.store != nil {
 		if err := dispatcher.Recover(running); err != nil {
 			stopChildren()
 			children.Wait()
 			return err
 		}
-		children.Go(func() { d.jobs.Tend(alive) })
+		children.Go(func() { d.jobs.Reconcile(alive) })
 	}
 	for _, c := range d.carriers() {
 		carriers.Go(func() {
@@ -444,8 +444,8 @@ func (d *daemon) announce() error {
 // close gives back what open has made, in reverse.
 func (d *daemon) close() {
 	_ = os.Remove(runtimePath(d.cfg.Store))
-	if d.shelf != nil {
-		if err := d.shelf.Close(); err != nil {
+	if d.outputs != nil {
+		if err := d.outputs.Close(); err != nil {
 			d.log.Warn().Err(err).Msg("stage not removed")
 		}
 	}

@@ -93,7 +93,7 @@ func NewGuardedServer(t *testing.T, perClient int) *guardedServer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g.Rig = NewRig(t, jobs.Config{OnEvent: n.Event, OnPreview: n.Preview, Store: l, MaxPerClient: perClient}, jobs.ShelfConfig{})
+	g.Rig = NewRig(t, jobs.Config{OnEvent: n.Event, OnPreview: n.Preview, Store: l, MaxPerClient: perClient}, jobs.OutputsConfig{})
 	t.Cleanup(l.Close)
 	if err := g.Jobs.Open(context.Background()); err != nil {
 		t.Fatal(err)

@@ -100,7 +100,7 @@ func (j *Table) createDurable(ctx context.Context, rec message.Record, req *mess
 	out := j.added(rec, req)
 	first := len(j.queue) > 0 && j.queue[0] == rec.Job
 	j.mu.Unlock()
-	if first && l.cfg.Place.Lacks(rec.Files, rec.Memory) == nil && l.handOver(rec.Job) {
+	if first && l.cfg.Resources.Lacks(rec.Files, rec.Memory) == nil && l.handOver(rec.Job) {
 		return out, true, nil
 	}
 	if err := l.enqueue(ctx, rec); err != nil {
@@ -169,7 +169,7 @@ func (j *Table) post(rec message.Record) {
 	l := j.cfg.Store
 	put := func() {
 		if err := l.enqueue(l.ctx, rec); err != nil {
-			l.cfg.Log.Warn().Err(err).Str("job", rec.Job).Msg("not queued yet") // Tend does it
+			l.cfg.Log.Warn().Err(err).Str("job", rec.Job).Msg("not queued yet") // Reconcile does it
 		}
 	}
 	if pause := rec.NotBefore - j.cfg.Now().UnixMilli(); pause > 0 {
@@ -203,7 +203,7 @@ func (j *Table) takeDurable(ctx context.Context, worker string) (message.Record,
 
 // wants tells whether this daemon could run one of the waiting jobs. An empty queue may be one that has not been told of yet.
 func (j *Table) wants() bool {
-	if j.cfg.Store.cfg.Place == nil {
+	if j.cfg.Store.cfg.Resources == nil {
 		return true
 	}
 	j.mu.Lock()
@@ -214,7 +214,7 @@ func (j *Table) wants() bool {
 	all := len(waiting) == len(j.queue)
 	j.mu.Unlock()
 	for _, rec := range waiting {
-		if j.cfg.Store.cfg.Place.Lacks(rec.Files, rec.Memory) == nil {
+		if j.cfg.Store.cfg.Resources.Lacks(rec.Files, rec.Memory) == nil {
 			return true
 		}
 	}
@@ -240,7 +240,7 @@ func (j *Table) takeThis(ctx context.Context, id, worker string) (message.Record
 		if cur.State != message.Queued {
 			return message.Record{}, nil, nil, errConflict
 		}
-		if err := l.cfg.Place.Lacks(cur.Files, cur.Memory); err != nil {
+		if err := l.cfg.Resources.Lacks(cur.Files, cur.Memory); err != nil {
 			j.leave(id, err)
 			return message.Record{}, nil, nil, errLacking
 		}

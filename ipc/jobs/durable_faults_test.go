@@ -198,7 +198,7 @@ func TestReferencesNobodyGivesOut(t *testing.T) {
 	j.mu.Lock()
 	j.cfg.Now = func() time.Time { return time.Now().Add(time.Minute) }
 	j.mu.Unlock()
-	j.tend(ctx)
+	j.reconcile(ctx)
 	for range names {
 		if _, _, _, err := j.Take(ctx, "w"); err != nil {
 			t.Fatal(err)

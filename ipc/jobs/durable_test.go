@@ -145,7 +145,7 @@ func TestCrashBetweenSwapAndNames(t *testing.T) {
 		t.Run(fmt.Sprint("point ", point), func(t *testing.T) {
 			e := jetstreamServer(t, false)
 			out := t.TempDir()
-			sc := ShelfConfig{Stage: filepath.Join(out, ".stage"), Output: out, Keep: true}
+			sc := OutputsConfig{Stage: filepath.Join(out, ".stage"), Output: out, Keep: true}
 			j, end := durable(t, e, "a")
 			ctx := wiretest.Within(t, 20*time.Second)
 			mustCreate(t, j, &message.RunRequest{ID: "p"})
@@ -153,19 +153,19 @@ func TestCrashBetweenSwapAndNames(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			shelf, err := NewShelf(sc)
+			outputs, err := NewOutputs(sc)
 			if err != nil {
 				t.Fatal(err)
 			}
 			file := message.FileOf(messagetest.Picture("1", 1000))
-			if err := shelf.Stage("p", []message.File{file}); err != nil {
+			if err := outputs.Stage("p", []message.File{file}); err != nil {
 				t.Fatal(err)
 			}
 			if rec, err = j.Update(ctx, "p", rec.Rev, func(r *message.Record) { r.State, r.Outputs = message.Done, []message.OutputRef{file.Ref} }); err != nil {
 				t.Fatal(err)
 			}
 			if point > 0 { // the file has its name, and nobody has written that down
-				refs, err := shelf.Commit("p")
+				refs, err := outputs.Commit("p")
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -178,10 +178,10 @@ func TestCrashBetweenSwapAndNames(t *testing.T) {
 			end()
 			for range 2 { // the second restart finds nothing to do
 				j, end := durable(t, e, "a")
-				if shelf, err = NewShelf(sc); err != nil {
+				if outputs, err = NewOutputs(sc); err != nil {
 					t.Fatal(err)
 				}
-				d := Dispatcher{Jobs: j, Shelf: shelf, Log: zerolog.Nop()}
+				d := Dispatcher{Jobs: j, Outputs: outputs, Log: zerolog.Nop()}
 				if err := d.Recover(ctx); err != nil {
 					t.Fatal(err)
 				}
@@ -189,7 +189,7 @@ func TestCrashBetweenSwapAndNames(t *testing.T) {
 				if err != nil || rec.State != message.Done || rec.Outputs[0].Filename != "fake_00001_.png" {
 					t.Errorf("got %+v, %v", rec, err)
 				}
-				if data, err := shelf.Read("p", 0); err != nil || !bytes.Equal(data, file.Data) {
+				if data, err := outputs.Read("p", 0); err != nil || !bytes.Equal(data, file.Data) {
 					t.Errorf("the file cannot be read: %v", err)
 				}
 				end()
@@ -222,8 +222,8 @@ func checkTerminal(t *testing.T, e *broker.Embedded, job string, want ...string)
 	}
 }
 
-// TestTendRepairs makes a record without reference, a reference without record, and running jobs whose daemon is gone.
-func TestTendRepairs(t *testing.T) {
+// TestReconcileRepairs makes a record without reference, a reference without record, and running jobs whose daemon is gone.
+func TestReconcileRepairs(t *testing.T) {
 	e := jetstreamServer(t, false)
 	j, _ := durable(t, e, "a")
 	ctx := wiretest.Within(t, 20*time.Second)
@@ -241,7 +241,7 @@ func TestTendRepairs(t *testing.T) {
 	j.mu.Lock()
 	j.cfg.Now = func() time.Time { return time.Now().Add(time.Minute) }
 	j.mu.Unlock()
-	j.tend(ctx)
+	j.reconcile(ctx)
 	if got, _, _, err := j.Take(ctx, "w"); err != nil || got.Job != "mute" {
 		t.Fatalf("took %+v, %v; want the job that had no reference", got, err)
 	}
@@ -254,7 +254,7 @@ func TestTendRepairs(t *testing.T) {
 	j.jobs["mute"].held = false // as after a take whose answer was lost
 	j.cfg.Now = func() time.Time { return time.Now().Add(2 * time.Minute) }
 	j.mu.Unlock()
-	j.tend(ctx)
+	j.reconcile(ctx)
 	if rec, err := j.Get(ctx, "mute"); err != nil || rec.State != message.Queued || rec.HandedBack != 1 || len(rec.Causes) != 1 {
 		t.Errorf("got %+v, %v; want a job that waits again", rec, err)
 	}

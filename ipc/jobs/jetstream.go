@@ -35,7 +35,7 @@ type JetStreamConfig struct {
 	Owner     string                     // name of this daemon, the same after a restart, no other daemon's
 	Replicas  int                        // of every stream, on a cluster. 0: 1
 	Full      func() error               // why the store of the server cannot be written; nil: nobody knows
-	Place     *Place                     // what this daemon has for jobs; nil: it takes any
+	Resources *Resources                 // what this daemon has for jobs; nil: it takes any
 	Log       zerolog.Logger
 }
 
@@ -61,8 +61,8 @@ type JetStream struct {
 	wg    sync.WaitGroup
 
 	mu     sync.Mutex
-	seen   map[string]time.Time // last heartbeat of every daemon, by our clock
-	places map[string]placeNote // what the other daemons say they have
+	seen   map[string]time.Time    // last heartbeat of every daemon, by our clock
+	places map[string]resourceNote // what the other daemons say they have
 	// What announce has said; only beat uses these.
 	has          []byte
 	looked, told time.Time
@@ -86,7 +86,7 @@ func OpenJetStream(ctx context.Context, cfg JetStreamConfig) (*JetStream, error)
 	if cfg.InProcess != nil {
 		opts = append(opts, nats.InProcessServer(cfg.InProcess))
 	}
-	l := &JetStream{cfg: cfg, turn: make(chan struct{}, 1), hint: make(chan struct{}, 1), hand: make(chan string), back: make(chan struct{}, 1), seen: map[string]time.Time{}, places: map[string]placeNote{}}
+	l := &JetStream{cfg: cfg, turn: make(chan struct{}, 1), hint: make(chan struct{}, 1), hand: make(chan string), back: make(chan struct{}, 1), seen: map[string]time.Time{}, places: map[string]resourceNote{}}
 	opts = append(opts, nats.ReconnectHandler(func(*nats.Conn) { l.Returned() }))
 	if l.nc, err = nats.Connect(cfg.URL, opts...); err != nil {
 		return nil, fmt.Errorf("connect to NATS: %w", err)

@@ -47,7 +47,7 @@ func (l *JetStream) poke() {
 }
 
 // reference is a message of the queue that names a job. One that is neither dropped nor given back comes again. A job that was handed over in this process
-// has none: if nobody takes it after all, Tend gives it one.
+// has none: if nobody takes it after all, Reconcile gives it one.
 type reference struct {
 	job string
 	msg jetstream.Msg
@@ -160,7 +160,7 @@ func (l *JetStream) waiting(ctx context.Context) (map[string]bool, error) {
 	return out, nil
 }
 
-// unstick removes references that no consumer will ever give out, and leaves them to Tend to make anew. The server may hold such after it could not write
+// unstick removes references that no consumer will ever give out, and leaves them to Reconcile to make anew. The server may hold such after it could not write
 // for a while: what its consumers remember and what is in the stream are written apart, and a reference that counts as acknowledged there may be back in the
 // stream here. It is one if its number is at or below what its consumer has done with, or if the consumer has nothing to give out and nothing out.
 func (l *JetStream) unstick(ctx context.Context, now time.Time) error {

@@ -39,8 +39,8 @@ type Table struct {
 	mu     sync.Mutex
 	jobs   map[string]*entry
 	queue  []string          // ids of waiting jobs, next first
-	tail   int64             // place of the last job in the queue
-	head   int64             // place of the last job that was put in front, negative
+	tail   int64             // order of the last job in the queue
+	head   int64             // order of the last job that was put in front, negative
 	ended  []string          // ids of ended jobs, oldest first
 	coming map[string]string // client of every job that is being written down
 	gone   []message.Record  // forgotten, and still in the store
@@ -54,7 +54,7 @@ type entry struct {
 	req     *message.RunRequest
 	log     []message.Event
 	seq     uint64
-	place   int64 // in the queue, within its class; negative: in front of all
+	order   int64 // in the queue, within its class; negative: in front of all
 	ended   bool  // the terminal event is in the log
 	held    bool  // an attempt is under way in this process
 	local   bool  // never in the store (begin)
@@ -198,9 +198,9 @@ func (j *Table) fresh(req *message.RunRequest, hash string) message.Record {
 func (j *Table) added(rec message.Record, req *message.RunRequest) message.Record {
 	e := j.entry(rec.Job)
 	e.req, e.attempt = req, req.Attempt
-	if e.place == 0 && req.Front && j.cfg.Store == nil {
+	if e.order == 0 && req.Front && j.cfg.Store == nil {
 		j.head--
-		e.place = j.head
+		e.order = j.head
 	}
 	e.cold = false
 	j.settle(e, rec)
@@ -309,15 +309,15 @@ func (j *Table) settle(e *entry, r message.Record) {
 	j.touch(e)
 }
 
-// line puts a job into the queue: in front of all if its place says so, or else behind the last of its class. Without a store a retry goes first.
+// line puts a job into the queue: in front of all if its order says so, or else behind the last of its class. Without a store a retry goes first.
 func (j *Table) line(e *entry, was message.State) {
 	switch {
 	case was == message.Running && j.cfg.Store == nil:
 		j.head--
-		e.place = j.head
-	case e.place >= 0 && was != message.Queued:
+		e.order = j.head
+	case e.order >= 0 && was != message.Queued:
 		j.tail++
-		e.place = j.tail
+		e.order = j.tail
 	}
 	i, _ := slices.BinarySearchFunc(j.queue, e, func(id string, e *entry) int { return j.jobs[id].before(e) })
 	j.queue = slices.Insert(j.queue, i, e.rec.Job)
@@ -326,10 +326,10 @@ func (j *Table) line(e *entry, was message.State) {
 
 // before compares two waiting jobs; negative: e is first.
 func (e *entry) before(o *entry) int {
-	if e.place < 0 || o.place < 0 {
-		return cmp.Compare(e.place, o.place)
+	if e.order < 0 || o.order < 0 {
+		return cmp.Compare(e.order, o.order)
 	}
-	return cmp.Or(cmp.Compare(message.PriorityRank(e.rec.Priority), message.PriorityRank(o.rec.Priority)), cmp.Compare(e.place, o.place))
+	return cmp.Or(cmp.Compare(message.PriorityRank(e.rec.Priority), message.PriorityRank(o.rec.Priority)), cmp.Compare(e.order, o.order))
 }
 
 func closeOnce(c chan struct{}) {

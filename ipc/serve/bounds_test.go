@@ -37,7 +37,7 @@ func boundedRig(t *testing.T) (*ipctest.Rig, map[string]client.Client) {
 	}
 	r := ipctest.NewTunedRig(t, func(sc *serve.ServiceConfig) {
 		sc.Bounds = serve.Bounds{Message: 16384, Frame: 16384, Depth: 16, Values: 500, Nodes: node.Bounds{Pixels: 1 << 16, Steps: 50}}
-	}, jobs.Config{MaxQueued: 3, MaxPerClient: 2}, jobs.ShelfConfig{})
+	}, jobs.Config{MaxQueued: 3, MaxPerClient: 2}, jobs.OutputsConfig{})
 	serveNATS(t, e.URL(), n, r)
 	nc, err := client.DialNATS(e.URL())
 	if err != nil {

@@ -140,7 +140,7 @@ func memfd(t *testing.T, size int64, seals int) int {
 
 // TestHostileDescriptors sends what no honest host sends. Each is refused with its reason, no descriptor stays, and the connection goes on.
 func TestHostileDescriptors(t *testing.T) {
-	r := ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{})
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
 	_, path := socketRig(t, r)
 	file, err := os.Open(os.Args[0])
 	if err != nil {

@@ -39,7 +39,7 @@ func TestSchemaFileIsTrue(t *testing.T) {
 
 // TestSchemaIsServed asks for it, and compares it with messages as they are encoded.
 func TestSchemaIsServed(t *testing.T) {
-	c := ipctest.DialRig(t, ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{}))
+	c := ipctest.DialRig(t, ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{}))
 	var out struct {
 		Schema *node.Object `json:"schema"`
 	}

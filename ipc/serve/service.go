@@ -21,7 +21,7 @@ import (
 // ServiceConfig is what a Service answers from.
 type ServiceConfig struct {
 	Jobs      *jobs.Table
-	Shelf     *jobs.Shelf
+	Outputs     *jobs.Outputs
 	Executors []jobs.Executor
 	// Validate refuses a workflow that cannot run; it must not touch a device. Where some outputs can run and others cannot, it returns ComfyUI's
 	// node_errors of the others and no error.

@@ -57,7 +57,7 @@ func (s *Service) validate(req *message.RunRequest, w *node.Workflow) (nodeError
 		return nodeErrors, nil
 	}
 	req.Files = s.cfg.Needs(req, w)
-	if fault := s.cfg.Jobs.Place(req); fault != nil {
+	if fault := s.cfg.Jobs.Admit(req); fault != nil {
 		return nil, fault
 	}
 	return nodeErrors, nil

@@ -18,14 +18,14 @@ import (
 	"patchbay/node"
 )
 
-// Place is what a daemon has for jobs: files, and memory of a worker.
-type Place struct {
+// Resources are what a daemon has for jobs: files, and memory of a worker.
+type Resources struct {
 	Stock  *node.Stock
 	Memory int64 // bytes that a worker may use; 0: not known
 }
 
-// placeNote is what a daemon tells of its place: the value of key <daemon>.has in the bucket patchbay-nodes.
-type placeNote struct {
+// resourceNote is what a daemon tells of its resources: the value of key <daemon>.has in the bucket patchbay-nodes.
+type resourceNote struct {
 	V       int               `json:"v"`
 	Host    string            `json:"host"`
 	Folders []string          `json:"folders"`
@@ -39,17 +39,17 @@ const (
 	hasLook   = 10 * time.Second // between looks at the folders
 )
 
-// note describes the place of this daemon.
-func (p *Place) note() placeNote {
+// note describes the resources of this daemon.
+func (p *Resources) note() resourceNote {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
 	}
-	return placeNote{V: message.ProtocolVersion, Host: host, Folders: p.Stock.Folders(), Memory: p.Memory, Files: p.Stock.Models()}
+	return resourceNote{V: message.ProtocolVersion, Host: host, Folders: p.Stock.Folders(), Memory: p.Memory, Files: p.Stock.Models()}
 }
 
-// lacks tells why a place cannot run a job, nil if it can.
-func (n placeNote) lacks(files []node.NeededFile, memory int64) error {
+// lacks tells why such a daemon cannot run a job, nil if it can.
+func (n resourceNote) lacks(files []node.NeededFile, memory int64) error {
 	for _, f := range files {
 		if !f.Shared() {
 			return fmt.Errorf("%s is in the input folder of another machine; send it with the job (inputs)", f.Name)
@@ -73,7 +73,7 @@ func tooSmall(have, need int64) error {
 }
 
 // Lacks tells why this daemon cannot run a job, nil if it can.
-func (p *Place) Lacks(files []node.NeededFile, memory int64) error {
+func (p *Resources) Lacks(files []node.NeededFile, memory int64) error {
 	if p == nil {
 		return nil
 	}
@@ -85,10 +85,10 @@ func (p *Place) Lacks(files []node.NeededFile, memory int64) error {
 
 // announce writes what this daemon has, when that is new or the note would be forgotten.
 func (l *JetStream) announce(ctx context.Context) error {
-	if l.cfg.Place == nil || time.Since(l.looked) < hasLook {
+	if l.cfg.Resources == nil || time.Since(l.looked) < hasLook {
 		return nil
 	}
-	b, err := json.Marshal(l.cfg.Place.note())
+	b, err := json.Marshal(l.cfg.Resources.note())
 	if err != nil {
 		return err
 	}
@@ -111,7 +111,7 @@ func (l *JetStream) announce(ctx context.Context) error {
 // noticed takes in a heartbeat or a note.
 func (l *JetStream) noticed(e jetstream.KeyValueEntry) {
 	owner, isNote := strings.CutSuffix(e.Key(), hasSuffix)
-	var n placeNote
+	var n resourceNote
 	if e.Operation() != jetstream.KeyValuePut {
 		l.mu.Lock()
 		delete(l.seen, owner)
@@ -139,10 +139,10 @@ func (l *JetStream) noticed(e jetstream.KeyValueEntry) {
 }
 
 // others returns the notes of the daemons that are alive, this one's not among them, by name.
-func (l *JetStream) others() map[string]placeNote {
+func (l *JetStream) others() map[string]resourceNote {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	out := map[string]placeNote{}
+	out := map[string]resourceNote{}
 	for owner, n := range l.places {
 		if owner != l.cfg.Owner && time.Since(l.seen[owner]) < deadAfter {
 			out[owner] = n
@@ -185,7 +185,7 @@ func (l *JetStream) settleFiles(files []node.NeededFile) *wire.Error {
 			memory = max(memory, files[i].Bytes)
 		}
 	}
-	here := l.cfg.Place.Lacks(files, memory)
+	here := l.cfg.Resources.Lacks(files, memory)
 	if here == nil {
 		return nil
 	}
@@ -204,10 +204,10 @@ func (l *JetStream) settleFiles(files []node.NeededFile) *wire.Error {
 
 // sought adds to a refused workflow where its files were looked for: the lists of names in its text are those of all daemons together.
 func (l *JetStream) sought() string {
-	if l.cfg.Place == nil {
+	if l.cfg.Resources == nil {
 		return ""
 	}
-	out := []string{"looked for files in " + strings.Join(l.cfg.Place.Stock.Folders(), ", ")}
+	out := []string{"looked for files in " + strings.Join(l.cfg.Resources.Stock.Folders(), ", ")}
 	for o, n := range l.others() {
 		out = append(out, fmt.Sprintf("%s of daemon %s on %s", strings.Join(n.Folders, ", "), o, n.Host))
 	}
@@ -215,9 +215,9 @@ func (l *JetStream) sought() string {
 	return strings.Join(out, "; ")
 }
 
-// Place refuses a job that no daemon can run. One that is there already was taken in before: it is not refused.
-func (j *Table) Place(req *message.RunRequest) *wire.Error {
-	if j.cfg.Store == nil || j.cfg.Store.cfg.Place == nil || j.knows(req.ID) {
+// Admit refuses a job that no daemon can run. One that is there already was taken in before: it is not refused.
+func (j *Table) Admit(req *message.RunRequest) *wire.Error {
+	if j.cfg.Store == nil || j.cfg.Store.cfg.Resources == nil || j.knows(req.ID) {
 		return nil
 	}
 	return j.cfg.Store.settleFiles(req.Files)

@@ -13,7 +13,7 @@ import (
 // maxHandedBack is how often a job may lose its daemon before it is failed: it may be the job that ends them.
 const maxHandedBack = 20
 
-// settled is how long something must look wrong before Tend puts it right: by then whoever was at it is done with it.
+// settled is how long something must look wrong before Reconcile puts it right: by then whoever was at it is done with it.
 const settled = 5 * time.Second
 
 // again tells whether an attempt that ended with fault is followed by another one, and whether it counts.
@@ -81,9 +81,9 @@ func (j *Table) handBack(ctx context.Context, rec message.Record, cause string) 
 	}
 }
 
-// Tend puts right what fell between two writes, until ctx ends: waiting jobs without a reference in the queue, running jobs whose daemon is gone, ended
+// Reconcile puts right what fell between two writes, until ctx ends: waiting jobs without a reference in the queue, running jobs whose daemon is gone, ended
 // jobs without a terminal event; and it forgets jobs that have been kept long enough.
-func (j *Table) Tend(ctx context.Context) {
+func (j *Table) Reconcile(ctx context.Context) {
 	tick := time.NewTicker(2 * time.Second)
 	defer tick.Stop()
 	var away time.Time // when the server came back and what it has lost is not made good yet
@@ -94,31 +94,31 @@ func (j *Table) Tend(ctx context.Context) {
 		case <-j.cfg.Store.back:
 			away = time.Now()
 		case <-tick.C:
-			j.tend(ctx)
-			if !away.IsZero() && time.Since(away) > settled && j.retell(ctx) == nil {
+			j.reconcile(ctx)
+			if !away.IsZero() && time.Since(away) > settled && j.republish(ctx) == nil {
 				away = time.Time{}
 			}
 		}
 	}
 }
 
-// retold is how long ago a job may have ended whose end is told again when the server was away.
-const retold = 10 * time.Minute
+// republishFor is how long ago a job may have ended whose end is told again when the server was away.
+const republishFor = 10 * time.Minute
 
-// retell publishes the terminal events of this daemon's jobs that ended a short while ago and that the stream has not got. It takes each of them once.
-func (j *Table) retell(ctx context.Context) error {
+// republish publishes the terminal events of this daemon's jobs that ended a short while ago and that the stream has not got. It takes each of them once.
+func (j *Table) republish(ctx context.Context) error {
 	l := j.cfg.Store
 	j.mu.Lock()
 	var last []message.Event
 	for _, e := range j.jobs {
-		recent := e.rec.State.Final() && e.rec.Owner == l.Owner() && j.cfg.Now().Sub(time.UnixMilli(e.rec.Finished)) < retold
+		recent := e.rec.State.Final() && e.rec.Owner == l.Owner() && j.cfg.Now().Sub(time.UnixMilli(e.rec.Finished)) < republishFor
 		if recent && e.ended && len(e.log) > 0 && message.Terminal(e.log[len(e.log)-1].Type) {
 			last = append(last, e.log[len(e.log)-1])
 		}
 	}
 	j.mu.Unlock()
 	for _, ev := range last {
-		told, err := j.told(ctx, ev.Job)
+		told, err := j.endPublished(ctx, ev.Job)
 		if err != nil {
 			return err
 		}
@@ -130,7 +130,7 @@ func (j *Table) retell(ctx context.Context) error {
 	return nil
 }
 
-func (j *Table) tend(ctx context.Context) {
+func (j *Table) reconcile(ctx context.Context) {
 	l := j.cfg.Store
 	now := j.cfg.Now()
 	waiting, lost, silent := j.suspects(now)
@@ -226,8 +226,8 @@ func (j *Table) orphans() (running, tied, ended []message.Record) {
 	return running, tied, ended
 }
 
-// told tells whether the stream has the terminal event of a job that has ended.
-func (j *Table) told(ctx context.Context, job string) (bool, error) {
+// endPublished reports whether the stream has the terminal event of a job that has ended.
+func (j *Table) endPublished(ctx context.Context, job string) (bool, error) {
 	last, err := j.cfg.Store.lastEvent(ctx, job)
 	return last != nil && message.Terminal(last.Type), err
 }
