@@ -104,7 +104,7 @@ type daemon struct {
 	children []*worker.Child
 	owner    string // the daemon's name
 	meter    *meter.Meter
-	lookout  *meter.Lookout // nil: nobody watches
+	lookout  *meter.Endpoint // nil: nobody watches
 }
 
 // runServe runs a daemon until a signal or until a carrier fails.
@@ -184,7 +184,7 @@ func (d *daemon) open(ctx context.Context) error {
 	if d.store != nil {
 		sc.Fetch = d.nats.Fetch
 	}
-	if sc.Bounds, err = cfg.Bounds.check(); err != nil {
+	if sc.Limits, err = cfg.Bounds.check(); err != nil {
 		return err
 	}
 	d.meter.Watch(d.stats)

@@ -61,7 +61,7 @@ func serveWorker(cmd *cobra.Command, cfg *config, save bool) error {
 		return err
 	}
 	wc := worker.Config{Executor: executor, Service: worker.NodeService(cat, cfg.roots(), nil, nil), Log: log}
-	wc.Service.Bounds = limits
+	wc.Service.Limits = limits
 	if save {
 		wc.Outputs = jobs.OutputsConfig{Stage: filepath.Join(cfg.Output, fmt.Sprintf(".patchbay-stage-%d", os.Getpid())), Output: cfg.Output}
 	}

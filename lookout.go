@@ -65,7 +65,7 @@ func (d *daemon) watched() error {
 		return nil
 	}
 	var err error
-	d.lookout, err = meter.NewLookout(d.cfg.Metrics, d.meter, d.ill)
+	d.lookout, err = meter.Listen(d.cfg.Metrics, d.meter, d.ill)
 	if err != nil {
 		return &exitError{exitBadInput, err}
 	}

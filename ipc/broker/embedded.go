@@ -171,7 +171,7 @@ func (e *Embedded) Address() string { return "nats://" + e.srv.Addr().String() }
 // InProcess is the server as a connection of this process takes it.
 func (e *Embedded) InProcess() nats.InProcessConnProvider { return e.srv }
 
-// Listens tells whether anybody subscribes to a subject.
+// Listens reports whether anybody subscribes to a subject.
 func (e *Embedded) Listens(subject string) bool {
 	return e.srv.GlobalAccount().SubscriptionInterest(subject)
 }

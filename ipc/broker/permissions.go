@@ -31,7 +31,7 @@ type Rights struct{ Publish, Subscribe []string }
 // Permissions returns the least rights that a role works with. user is the name (or the public key) that the server knows it by: its replies come on
 // subjects that nobody else may read. A client has no rights on JetStream at all: a consumer delivers where its maker says, and the confirmation of what is
 // written to a stream goes where its writer says, past all permissions. Nor has it any on $SRV, where the answer goes to whatever subject the question
-// names (see answerable).
+// names (see wire.Answerable).
 func Permissions(role Role, user string) Rights {
 	r := Rights{
 		Publish: append(verbSubjects(false), message.PreviewSubject("*")+".on", message.BlobRoot+"*.get", message.BlobRoot+"*.put.*",

@@ -24,7 +24,7 @@ const storeReserve = 1 << 20
 // probeEvery is how often a store that could not be written is tried.
 const probeEvery = 250 * time.Millisecond
 
-// storeFault tells whether a line of the server's log says that the store cannot be written.
+// storeFault reports whether a line of the server's log says that the store cannot be written.
 func storeFault(line string) bool {
 	for _, sign := range []string{"failed to store a msg", "ritical write error", "no space left on device", "file too large", "disk quota exceeded", "will be DISABLED"} {
 		if strings.Contains(line, sign) {

@@ -51,7 +51,7 @@ func Main(m *testing.M) {
 type Rig struct {
 	Jobs    *jobs.Table
 	Service *serve.Service
-	Outputs   *jobs.Outputs
+	Outputs *jobs.Outputs
 	Meter   *meter.Meter
 }
 

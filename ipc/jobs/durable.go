@@ -201,7 +201,7 @@ func (j *Table) takeDurable(ctx context.Context, worker string) (message.Record,
 	}
 }
 
-// wants tells whether this daemon could run one of the waiting jobs. An empty queue may be one that has not been told of yet.
+// wants reports whether this daemon could run one of the waiting jobs. An empty queue may be one that has not been told of yet.
 func (j *Table) wants() bool {
 	if j.cfg.Store.cfg.Resources == nil {
 		return true
@@ -363,7 +363,7 @@ func (j *Table) Hear(ev message.Event) {
 	j.touch(e)
 }
 
-// Mine tells whether this daemon is the one to answer for a job: it has it, or nobody else is there that could. Elsewhere: another live daemon has it.
+// Mine reports whether this daemon is the one to answer for a job: it has it, or nobody else is there that could. Elsewhere: another live daemon has it.
 func (j *Table) Mine(id string) (mine, elsewhere bool) {
 	j.mu.Lock()
 	e, ok := j.jobs[id]

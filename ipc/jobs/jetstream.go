@@ -254,7 +254,7 @@ func (l *JetStream) watchDaemons() error {
 	return nil
 }
 
-// alive tells whether a daemon shows signs of life. While our own heartbeats do not get through, or have begun to only just now, all are thought alive:
+// alive reports whether a daemon shows signs of life. While our own heartbeats do not get through, or have begun to only just now, all are thought alive:
 // a server that was away must not make jobs change hands.
 func (l *JetStream) alive(owner string) bool {
 	l.mu.Lock()
@@ -265,5 +265,5 @@ func (l *JetStream) alive(owner string) bool {
 	return time.Since(l.seen[owner]) < deadAfter
 }
 
-// Up tells whether the connection to the server stands.
+// Up reports whether the connection to the server stands.
 func (l *JetStream) Up() bool { return l.nc.IsConnected() }

@@ -86,7 +86,7 @@ func (r reference) giveBack(l *JetStream) {
 // givenBack is the pause before a reference that nobody wanted is offered again.
 const givenBack = 500 * time.Millisecond
 
-// next waits for a reference. wanted tells whether a look into the queue is worth the while.
+// next waits for a reference. wanted reports whether a look into the queue is worth the while.
 func (l *JetStream) next(ctx context.Context, wanted func() bool) (reference, error) {
 	select {
 	case l.turn <- struct{}{}:

@@ -16,7 +16,7 @@ const maxHandedBack = 20
 // settled is how long something must look wrong before Reconcile puts it right: by then whoever was at it is done with it.
 const settled = 5 * time.Second
 
-// again tells whether an attempt that ended with fault is followed by another one, and whether it counts.
+// again reports whether an attempt that ended with fault is followed by another one, and whether it counts.
 func (j *Table) again(rec message.Record, fault *wire.Error) (retry, counts bool) {
 	switch {
 	case fault == nil || rec.Cancel:

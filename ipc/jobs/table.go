@@ -92,7 +92,7 @@ func New(cfg Config) *Table {
 // Config is what the table was made with.
 func (j *Table) Config() Config { return j.cfg }
 
-// Create adds a queued job and its queued event. A job of that id with the same hash is returned as it is, with false; with another hash it is errHash.
+// Create adds a queued job and its queued event. A job of that id with the same hash is returned as it is, with false; with another hash it is ErrHash.
 func (j *Table) Create(ctx context.Context, req *message.RunRequest, hash string) (message.Record, bool, error) {
 	j.mu.Lock()
 	if e, ok := j.jobs[req.ID]; ok && !j.anew(e, req) {
@@ -117,7 +117,7 @@ func (j *Table) Create(ctx context.Context, req *message.RunRequest, hash string
 	return j.added(rec, req), true, nil
 }
 
-// anew forgets a job in memory that ended without a result when it comes again as a later attempt, and tells whether it did. The lock is held.
+// anew forgets a job in memory that ended without a result when it comes again as a later attempt, and reports whether it did. The lock is held.
 func (j *Table) anew(e *entry, req *message.RunRequest) bool {
 	if j.cfg.Store != nil || req.Attempt <= e.attempt || !e.ended || e.rec.State == message.Done {
 		return false
@@ -457,7 +457,7 @@ func (j *Table) Expire(ctx context.Context) {
 	}
 }
 
-// Durable tells whether jobs outlive the process.
+// Durable reports whether jobs outlive the process.
 func (j *Table) Durable() bool { return j.cfg.Store != nil }
 
 // Close makes Create refuse new jobs.

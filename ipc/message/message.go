@@ -48,7 +48,7 @@ type RunRequest struct {
 	Attempt    int               `json:"attempt,omitempty"`       // of a daemon to its worker: what ended without a result in an earlier one begins anew
 	Strict     bool              `json:"strict,omitempty"`        // refuse unknown fields
 
-	From string `json:"-"` // client that it counts for, see clientOf
+	From string `json:"-"` // client that it counts for, see ClientName
 
 	Files []node.NeededFile `json:"-"` // by accept, for the record
 	Hold  *bulk.Hold        `json:"-"` // shared memory that Inputs lie in
@@ -175,7 +175,7 @@ type DescribeReply struct {
 	V      int            `json:"v"`
 	Compat string         `json:"comfy_compat,omitempty"` // version of ComfyUI whose classes these are
 	Info   map[string]any `json:"object_info,omitempty"`  // ComfyUI's entries by class
-	Limits *BoundsReply   `json:"limits,omitempty"`
+	Limits *LimitsReply   `json:"limits,omitempty"`
 	Schema map[string]any `json:"schema,omitempty"`
 }
 
@@ -206,8 +206,8 @@ type RecordReply struct {
 	Record
 }
 
-// BoundsReply is what describe tells of the bounds of a daemon; 0: none.
-type BoundsReply struct {
+// LimitsReply is what describe tells of the limits of a daemon; 0: none.
+type LimitsReply struct {
 	MessageBytes int   `json:"message_bytes"`
 	FrameBytes   int   `json:"frame_bytes"`
 	Depth        int   `json:"depth"`

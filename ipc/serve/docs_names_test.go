@@ -92,7 +92,7 @@ func TestEveryFieldIsInItsSection(t *testing.T) {
 			message.FreeReply{},
 			message.ExecReply{},
 			message.PongReply{},
-			message.BoundsReply{},
+			message.LimitsReply{},
 		},
 		"A job":                {message.RunRequest{}, message.Receipt{}},
 		"Events":               {message.Event{}, message.Output{}, message.Chunk{}, message.Preview{}, message.Heartbeat{}},

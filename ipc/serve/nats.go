@@ -37,7 +37,7 @@ type NATSConfig struct {
 	Facts     map[string]string // metadata of the service: devices, workers
 	// Stats returns what the service shows under data in `nats service stats`.
 	Stats func() any
-	// Listens tells whether anybody subscribes to a subject; nil (an external server): previews are sent to those who ask for them on <subject>.on.
+	// Listens reports whether anybody subscribes to a subject; nil (an external server): previews are sent to those who ask for them on <subject>.on.
 	Listens func(subject string) bool
 	// Bulk is called when a payload of 4 MiB and more begins to arrive, what it returns when it is there or given up; nil: nobody wants to know.
 	Bulk  func() (done func())
@@ -107,7 +107,7 @@ func (n *NATS) Name() string { return "nats " + wire.Redact(n.cfg.URL) }
 // Ready is closed when the server knows that requests are answered here.
 func (n *NATS) Ready() <-chan struct{} { return n.ready }
 
-// Up tells whether the connection to the server stands.
+// Up reports whether the connection to the server stands.
 func (n *NATS) Up() bool { return n.nc.IsConnected() }
 
 // Event publishes an event on patchbay.v1.events.<job>.<type>, as JSON. It does not block.
@@ -265,7 +265,7 @@ func (n *NATS) answer(s *Service, verb, job string, data []byte, header nats.Hea
 		n.wg.Done()
 	}
 	if err == nil && len(data) > 0 {
-		r.Fields, err = wire.Decode(data, enc, s.cfg.Bounds.message())
+		r.Fields, err = wire.Decode(data, enc, s.cfg.Limits.message())
 		if err != nil {
 			err = undecodable(err)
 		}

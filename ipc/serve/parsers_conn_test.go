@@ -92,7 +92,7 @@ func checkAnswers(in hammer.Input, answers []byte, refused error) error {
 				tag, _ := o.Get("tag")
 				env.Tag = wire.TagOf(tag)
 			} else {
-				env = wire.Peek(body, enc)
+				env = wire.PeekEnvelope(body, enc)
 			}
 		}
 		asked[env.Tag]++

@@ -15,7 +15,7 @@ import (
 func Schema() map[string]any {
 	messages := map[string]any{
 		"receipt": message.Receipt{}, "event": message.Event{}, "output": message.Output{}, "chunk": message.Chunk{}, "preview": message.Preview{},
-		"heartbeat": message.Heartbeat{}, "ref": wire.Ref{}, "limits": message.BoundsReply{}, "ping.reply": message.PongReply{},
+		"heartbeat": message.Heartbeat{}, "ref": wire.Ref{}, "limits": message.LimitsReply{}, "ping.reply": message.PongReply{},
 		"error.reply": wire.ErrorBody{}, "frame": wire.Envelope{},
 	}
 	strict := map[string]bool{}

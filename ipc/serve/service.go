@@ -21,7 +21,7 @@ import (
 // ServiceConfig is what a Service answers from.
 type ServiceConfig struct {
 	Jobs      *jobs.Table
-	Outputs     *jobs.Outputs
+	Outputs   *jobs.Outputs
 	Executors []jobs.Executor
 	// Validate refuses a workflow that cannot run; it must not touch a device. Where some outputs can run and others cannot, it returns ComfyUI's
 	// node_errors of the others and no error.
@@ -42,8 +42,8 @@ type ServiceConfig struct {
 	Checked bool
 	// Forward says that the executors are workers, which read large tensors themselves.
 	Forward bool
-	// Bounds are what clients may ask for.
-	Bounds Bounds
+	// Limits are what clients may ask for.
+	Limits Limits
 	// Heartbeat is the longest silence of a stream. 0: 2 s.
 	Heartbeat time.Duration
 }
@@ -66,7 +66,7 @@ func NewService(cfg ServiceConfig) *Service {
 	if cfg.Heartbeat == 0 {
 		cfg.Heartbeat = 2 * time.Second
 	}
-	cfg.Bounds = cfg.Bounds.orPreset()
+	cfg.Limits = cfg.Limits.orPreset()
 	if cfg.Meter == nil {
 		cfg.Meter = meter.New()
 	}
@@ -81,13 +81,13 @@ func (s *Service) Close() {
 	s.wg.Wait()
 }
 
-// Owns tells whether this daemon has a job.
+// Owns reports whether this daemon has a job.
 func (s *Service) Owns(job string) bool {
 	mine, _ := s.cfg.Jobs.Mine(job)
 	return mine
 }
 
-// Elsewhere tells whether another daemon on the same server, which is alive, has a job.
+// Elsewhere reports whether another daemon on the same server, which is alive, has a job.
 func (s *Service) Elsewhere(job string) bool {
 	_, there := s.cfg.Jobs.Mine(job)
 	return there

@@ -12,7 +12,7 @@ import (
 
 // accept validates a request for a job and puts it into the table.
 func (s *Service) accept(r *Request) (*message.RunRequest, message.Receipt, error) {
-	req, w, fault := message.ParseRunWithin(r.Fields, s.cfg.Bounds.frame())
+	req, w, fault := message.ParseRunWithin(r.Fields, s.cfg.Limits.frame())
 	if fault != nil {
 		return nil, message.Receipt{}, fault
 	}
@@ -50,7 +50,7 @@ func (s *Service) validate(req *message.RunRequest, w *node.Workflow) (nodeError
 	if nodeErrors, err = s.cfg.Validate(req, w); err != nil {
 		return nil, s.cfg.Jobs.Located(err)
 	}
-	if fault := s.cfg.Bounds.Nodes.Workflow(w); fault != nil {
+	if fault := s.cfg.Limits.Nodes.Workflow(w); fault != nil {
 		return nil, fault
 	}
 	if s.cfg.Needs == nil {

@@ -68,7 +68,7 @@ func nodeJob(req *message.RunRequest, w *node.Workflow) node.Job {
 	return job
 }
 
-// listsFiles tells whether the ui dictionary of an executed event names files.
+// listsFiles reports whether the ui dictionary of an executed event names files.
 func listsFiles(ui any) bool {
 	for _, kind := range []string{"images", "latents"} {
 		switch u := ui.(type) {

@@ -18,7 +18,7 @@ import (
 type Config struct {
 	Executor jobs.Executor
 	Service  serve.ServiceConfig // Jobs, Outputs and Executors are made here
-	Outputs    jobs.OutputsConfig    // empty: files are only sent
+	Outputs  jobs.OutputsConfig  // empty: files are only sent
 	Log      zerolog.Logger
 	// Exit ends the process; nil: os.Exit. It is called when the host is gone and work did not stop within the time a worker has for it.
 	Exit func(code int)
