@@ -118,7 +118,7 @@ func daemonCheck(cmd *cobra.Command, t *target) []check {
 		return []check{{"note", "daemon", err.Error()}}
 	}
 	out := []check{{"ok", "daemon", fmt.Sprintf("answers; %d jobs queued, %d running", counts[message.Queued], counts[message.Running])}}
-	b, err := client.BoundsOf(ctx, c)
+	b, err := client.LimitsOf(ctx, c)
 	if err != nil {
 		return append(out, check{"note", "limits", err.Error()})
 	}

@@ -63,9 +63,9 @@ func serveWorker(cmd *cobra.Command, cfg *config, save bool) error {
 		return err
 	}
 	wc := worker.Config{Executor: executor, Service: worker.NodeService(cat, cfg.roots(), nil, nil), Log: log}
-	wc.Service.Bounds = limits
+	wc.Service.Limits = limits
 	if save {
-		wc.Shelf = jobs.ShelfConfig{Stage: filepath.Join(cfg.Output, fmt.Sprintf(".patchbay-stage-%d", os.Getpid())), Output: cfg.Output}
+		wc.Outputs = jobs.OutputsConfig{Stage: filepath.Join(cfg.Output, fmt.Sprintf(".patchbay-stage-%d", os.Getpid())), Output: cfg.Output}
 	}
 	log.Debug().Interface("config", cfg).Msg("worker starts")
 	return worker.Run(ctx, context.Background(), in, out, wc)

@@ -73,7 +73,7 @@ func TestLimits(t *testing.T) {
 	}
 	submit(t, c, "runs", strings.Replace(demoFlow(t, 5), `"euler"`, `"dpm_adaptive"`, 1))
 	for _, c := range []client.Client{c, sock} {
-		if b, err := client.BoundsOf(ctx, c); err != nil || b.Steps != 5 || b.Pixels != 16384 || b.MessageBytes != 65536 || b.FrameBytes != 65536 || b.Queue != 1 || b.ClientJobs != 2 || b.Depth != 64 {
+		if b, err := client.LimitsOf(ctx, c); err != nil || b.Steps != 5 || b.Pixels != 16384 || b.MessageBytes != 65536 || b.FrameBytes != 65536 || b.Queue != 1 || b.ClientJobs != 2 || b.Depth != 64 {
 			t.Errorf("describe tells %+v, %v", b, err)
 		}
 	}

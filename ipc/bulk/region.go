@@ -152,7 +152,7 @@ func (h *Hold) Release() {
 	}
 }
 
-// Has tells whether b lies in the memory.
+// Has reports whether b lies in the memory.
 func (h *Hold) Has(b []byte) bool {
 	if h == nil {
 		return false

@@ -15,7 +15,7 @@ import (
 
 // Client asks a daemon or a worker, over NATS or frames. Safe for concurrent use.
 type Client interface {
-	// Ask sends a request. body is a struct or map of message.go, or nil; job is the job of status and cancel.
+	// Ask sends a request. body is a struct of package message, a map, or nil; job is the job of status and cancel.
 	Ask(ctx context.Context, verb, job string, body any) (*Replies, error)
 	// Close ends the connection; runs tied to it are cancelled.
 	Close() error

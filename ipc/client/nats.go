@@ -86,7 +86,7 @@ func (c *NATSClient) Close() error {
 
 // Ask implements Client.
 func (c *NATSClient) Ask(_ context.Context, verb, job string, body any) (*Replies, error) {
-	stream := message.Streams(verb, nil)
+	stream := message.VerbOf(verb).Stream(nil)
 	if q, ok := body.(message.JobRequest); ok {
 		stream = q.Follow || q.Outputs
 	}

@@ -127,7 +127,7 @@ func bindComfy(o *pyjson.Object, req *RunRequest) error {
 	return wire.Bind(wire.Without(o, "workflow"), req)
 }
 
-// HasField tells whether o has a field that is not a node of a bare graph.
+// HasField reports whether o has a field that is not a node of a bare graph.
 func HasField(o *pyjson.Object, name string) bool {
 	v, ok := o.Get(name)
 	return ok && !isNode(v)
@@ -151,7 +151,7 @@ func isBareGraph(o *pyjson.Object) bool {
 	return o.Len() > 0
 }
 
-// holdsNode tells whether any value is a node.
+// holdsNode reports whether any value is a node.
 func holdsNode(o *pyjson.Object) bool {
 	for _, k := range o.Keys() {
 		if v, _ := o.Get(k); isNode(v) {

@@ -35,7 +35,7 @@ const (
 	EventExpired     = "expired"
 )
 
-// Terminal tells whether an event type ends a job. Every job has exactly one such event.
+// Terminal reports whether an event type ends a job. Every job has exactly one such event.
 func Terminal(eventType string) bool {
 	switch eventType {
 	case EventSuccess, EventError, EventInterrupted, EventExpired:

@@ -10,7 +10,7 @@ import (
 // ProtocolVersion is the value of "v" in every message; a new one breaks clients, new fields do not.
 const ProtocolVersion = 1
 
-// The verbs. On NATS they are the last token of the subject (status, cancel and retry are followed by the job id), in frames the value of "op".
+// The names of the verbs: on NATS the token of the subject behind the root, in frames the value of "op". What else there is to say is in Verbs.
 const (
 	VerbRun      = "run"
 	VerbSubmit   = "submit"
@@ -27,13 +27,6 @@ const (
 	VerbStats    = "stats"
 	VerbPing     = "ping" // frames only
 )
-
-// Verbs are those that a Service answers.
-func Verbs() []string {
-	return []string{
-		VerbRun, VerbSubmit, VerbStatus, VerbJobs, VerbCancel, VerbRetry, VerbDescribe, VerbModels, VerbExec, VerbSample, VerbLoad, VerbFree, VerbStats,
-	}
-}
 
 // RunRequest is the body of run and submit in our own shape. ParseRun also reads ComfyUI's POST /prompt body and a bare graph into it.
 type RunRequest struct {
@@ -56,7 +49,7 @@ type RunRequest struct {
 	Attempt    int               `json:"attempt,omitempty"`       // of a daemon to its worker: what ended without a result in an earlier one begins anew
 	Strict     bool              `json:"strict,omitempty"`        // refuse unknown fields
 
-	From string `json:"-"` // client that it counts for, see clientOf
+	From string `json:"-"` // client that it counts for, see ClientName
 
 	Files []files.NeededFile `json:"-"` // by accept, for the record
 	Hold  *bulk.Hold         `json:"-"` // shared memory that Inputs lie in
@@ -183,7 +176,7 @@ type DescribeReply struct {
 	V      int            `json:"v"`
 	Compat string         `json:"comfy_compat,omitempty"` // version of ComfyUI whose classes these are
 	Info   map[string]any `json:"object_info,omitempty"`  // ComfyUI's entries by class
-	Limits *BoundsReply   `json:"limits,omitempty"`
+	Limits *LimitsReply   `json:"limits,omitempty"`
 	Schema map[string]any `json:"schema,omitempty"`
 }
 
@@ -208,35 +201,14 @@ type PongReply struct {
 	Job string `json:"job,omitempty"`
 }
 
-// Streams tells whether a verb with these fields answers with several messages.
-func Streams(verb string, o *pyjson.Object) bool {
-	if verb == VerbRun || verb == VerbSample {
-		return true
-	}
-	if verb != VerbStatus || o == nil {
-		return false
-	}
-	var r JobRequest
-	return wire.Bind(o, &r) == nil && (r.Follow || r.Outputs)
-}
-
-// NeedsBody tells whether an empty body is a mistake for a verb.
-func NeedsBody(verb string) bool {
-	switch verb {
-	case VerbRun, VerbSubmit, VerbSample, VerbExec:
-		return true
-	}
-	return false
-}
-
 // RecordReply is the record of a job as a reply.
 type RecordReply struct {
 	Type string `json:"type"` // "record"
 	Record
 }
 
-// BoundsReply is what describe tells of the bounds of a daemon; 0: none.
-type BoundsReply struct {
+// LimitsReply is what describe tells of the limits of a daemon; 0: none.
+type LimitsReply struct {
 	MessageBytes int   `json:"message_bytes"`
 	FrameBytes   int   `json:"frame_bytes"`
 	Depth        int   `json:"depth"`

@@ -24,7 +24,7 @@ const (
 // States returns all states.
 func States() []State { return []State{Queued, Running, Done, Failed, Cancelled, Expired} }
 
-// Final tells whether a job in this state has ended.
+// Final reports whether a job in this state has ended.
 func (s State) Final() bool { return s != Queued && s != Running }
 
 // Next lists where a state may go. A final state stays; its record may still be completed (file names).

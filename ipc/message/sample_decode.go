@@ -186,7 +186,7 @@ func (q *SampleRequest) branch(name string, list []CondRef, look Numbers) (paral
 // Numbers reads the tensors of a request. With forward those are passed over that another process has, or is to read.
 type Numbers struct{ forward bool }
 
-// away tells whether only dtype and shape of a tensor are looked at.
+// away reports whether only dtype and shape of a tensor are looked at.
 func (look Numbers) away(t *wire.Tensor) bool {
 	return look.forward && (t.Data == nil && t.Hash != "" || len(t.Data) >= wire.BulkBytes)
 }

@@ -43,7 +43,7 @@ func payloadRig(t testing.TB, tune func(*serve.NATS), executors ...jobs.Executor
 	if tune != nil {
 		tune(n)
 	}
-	serveNATS(t, e.URL(), n, ipctest.NewRig(t, jobs.Config{OnEvent: n.Event}, jobs.ShelfConfig{}, executors...))
+	serveNATS(t, e.URL(), n, ipctest.NewRig(t, jobs.Config{OnEvent: n.Event}, jobs.OutputsConfig{}, executors...))
 	c, err := client.DialNATS(e.URL())
 	if err != nil {
 		t.Fatal(err)

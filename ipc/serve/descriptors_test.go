@@ -54,6 +54,9 @@ func TestTensorsThroughSharedMemory(t *testing.T) {
 	if err := child.Ready(ctx); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := client.Models(ctx, c); err != nil { // the daemon's end of the connection is open too
+		t.Fatal(err)
+	}
 	before := openFDs(t)
 	for _, n := range []int{wire.BulkBytes - 4, wire.BulkBytes, 8 << 20} {
 		want := &wire.Tensor{DType: "u8", Shape: []int{n}, Data: wiretest.Noise(n)}
@@ -137,7 +140,7 @@ func memfd(t *testing.T, size int64, seals int) int {
 
 // TestHostileDescriptors sends what no honest host sends. Each is refused with its reason, no descriptor stays, and the connection goes on.
 func TestHostileDescriptors(t *testing.T) {
-	r := ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{})
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
 	_, path := socketRig(t, r)
 	file, err := os.Open(os.Args[0])
 	if err != nil {

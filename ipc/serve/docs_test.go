@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -29,15 +30,8 @@ func TestProtocolPageIsTrue(t *testing.T) {
 	if !strings.HasSuffix(strings.TrimSpace(page), strings.TrimSpace(rows.String())) {
 		t.Errorf("the table of errors must end the page and read\n%s", rows.String())
 	}
-	for _, e := range endpoints() {
-		group := map[bool]string{true: "no", false: "yes"}[e.everyone]
-		subject := wire.SubjectRoot + e.verb
-		if e.suffix != "" {
-			subject, group = subject+`.\<job\>`, "owner"
-		}
-		if row := fmt.Sprintf("| %s | %s | %s |", e.verb, subject, group); !strings.Contains(page, row) {
-			t.Errorf("the table of verbs has no row %q", row)
-		}
+	if table := verbTable(); !strings.Contains(page, table) {
+		t.Errorf("the table of verbs must read\n%s", table)
 	}
 	known := map[string]bool{}
 	for _, m := range regexp.MustCompile(`(?m)^\| (\w+) \| [^|]+ \| [^|]+ \|$`).FindAllStringSubmatch(page, -1) {
@@ -102,4 +96,38 @@ func leadingHex(line string) []byte {
 		out = append(out, b[0])
 	}
 	return out
+}
+
+// verbTable is the table of verbs as it stands in docs/protocol.md.
+func verbTable() string {
+	var b strings.Builder
+	b.WriteString("| verb | NATS subject | queue group | body | replies |\n|---|---|---|---|---|\n")
+	for _, v := range message.Verbs() {
+		group := "yes"
+		switch {
+		case v.PerJob:
+			group = "owner"
+		case v.Everyone:
+			group = "no"
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", v.Name, v.Subject(`\<job\>`), group, v.Body, v.Answer)
+	}
+	return b.String() + "\n"
+}
+
+// TestEveryVerbIsAnswered: the table and the functions are of the same verbs.
+func TestEveryVerbIsAnswered(t *testing.T) {
+	var got []string
+	for name, f := range (&Service{}).handlers() {
+		if f == nil {
+			t.Errorf("nobody answers %s", name)
+		}
+		got = append(got, name)
+	}
+	want := message.VerbNames()
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("answered are %v, the table has %v", got, want)
+	}
 }

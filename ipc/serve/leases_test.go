@@ -36,7 +36,7 @@ func TestHandleLeases(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(runner.Close)
-	r := ipctest.NewRig(t, jobs.Config{Now: now}, jobs.ShelfConfig{}, worker.NewLocal("a", runner), &ipctest.Fake{Label: "b"})
+	r := ipctest.NewRig(t, jobs.Config{Now: now}, jobs.OutputsConfig{}, worker.NewLocal("a", runner), &ipctest.Fake{Label: "b"})
 	c, _ := socketRig(t, r)
 	ctx := wiretest.Within(t, 20*time.Second)
 	maker := func(lease time.Duration) string {

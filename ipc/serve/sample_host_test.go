@@ -163,7 +163,7 @@ func TestPatchesEqualTheLoraNode(t *testing.T) {
 
 // TestTensorsByHash sends a tensor once and its hash afterwards.
 func TestTensorsByHash(t *testing.T) {
-	r := ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{})
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
 	c := ipctest.DialRig(t, r)
 	ctx := wiretest.Within(t, 20*time.Second)
 	for _, enc := range []wire.Encoding{wire.Msgpack, wire.JSON} {
@@ -227,7 +227,7 @@ func TestHashesThroughADaemon(t *testing.T) {
 
 // TestSampleIsAJob looks at the record and the events of runs.
 func TestSampleIsAJob(t *testing.T) {
-	r := ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{})
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
 	c, other := ipctest.DialRig(t, r), ipctest.DialRig(t, r)
 	ctx := wiretest.Within(t, 20*time.Second)
 	q := smallSample("euler")

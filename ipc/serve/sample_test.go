@@ -29,7 +29,7 @@ func smallSample(name string) *message.SampleRequest {
 }
 
 func TestSampleOverFrames(t *testing.T) {
-	r := ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{})
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
 	c := ipctest.DialRig(t, r)
 	for _, enc := range []wire.Encoding{wire.Msgpack, wire.JSON} {
 		c.Enc = enc
@@ -51,7 +51,7 @@ func TestSampleOverFrames(t *testing.T) {
 
 // TestSampleIsCancelled asks for the end of a run by cancel and by going away.
 func TestSampleIsCancelled(t *testing.T) {
-	r := ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{})
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
 	c, other := ipctest.DialRig(t, r), ipctest.DialRig(t, r)
 	ctx := wiretest.Within(t, 10*time.Second)
 	q := smallSample("wait")
@@ -86,7 +86,7 @@ func TestSampleIsCancelled(t *testing.T) {
 
 // TestSampleRefusals checks that every refusal names its field and comes before anything runs.
 func TestSampleRefusals(t *testing.T) {
-	r := ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{})
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
 	c := ipctest.DialRig(t, r)
 	ctx := wiretest.Within(t, 20*time.Second)
 	entry := func(key string, x *wire.Tensor) func(*message.SampleRequest) {

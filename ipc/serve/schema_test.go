@@ -33,13 +33,13 @@ func TestSchemaFileIsTrue(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got, want) {
-		t.Errorf("%s has %d bytes and is not what the structs give (%d bytes); write it with PATCHBAY_WRITE_SCHEMA=1 go test ./ipc -run TestSchema", schemaFile, len(got), len(want))
+		t.Errorf("%s has %d bytes and is not what the structs give (%d bytes); write it with PATCHBAY_WRITE_SCHEMA=1 go test ./ipc/serve -run TestSchema", schemaFile, len(got), len(want))
 	}
 }
 
 // TestSchemaIsServed asks for it, and compares it with messages as they are encoded.
 func TestSchemaIsServed(t *testing.T) {
-	c := ipctest.DialRig(t, ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{}))
+	c := ipctest.DialRig(t, ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{}))
 	var out struct {
 		Schema *pyjson.Object `json:"schema"`
 	}

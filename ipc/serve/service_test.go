@@ -28,7 +28,7 @@ import (
 )
 
 func TestRunOverFrames(t *testing.T) {
-	r := ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{})
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
 	c := ipctest.DialRig(t, r)
 	for i, size := range []int{10, 512 << 10, 512<<10 + 1, 3 << 20, 700 << 10} {
 		if i == 4 {
@@ -51,7 +51,7 @@ func TestRunOverFrames(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
-	r := ipctest.NewRig(t, jobs.Config{MaxQueued: 1}, jobs.ShelfConfig{})
+	r := ipctest.NewRig(t, jobs.Config{MaxQueued: 1}, jobs.OutputsConfig{})
 	c := ipctest.DialRig(t, r)
 	ctx := wiretest.Within(t, 10*time.Second)
 	ask := func(verb string, body any) *wire.Error {
@@ -109,7 +109,7 @@ func TestRefusals(t *testing.T) {
 }
 
 func TestHostileFrames(t *testing.T) {
-	r := ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{})
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
 	here, there := net.Pipe()
 	done := make(chan error, 1)
 	go func() {
@@ -154,7 +154,7 @@ func TestHostileFrames(t *testing.T) {
 }
 
 func TestTiedRunEndsWithItsConnection(t *testing.T) {
-	r := ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{})
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
 	c := ipctest.DialRig(t, r)
 	ctx := wiretest.Within(t, 10*time.Second)
 	if _, err := client.Submit(ctx, c, &message.RunRequest{ID: "sub", Workflow: messagetest.Graph("Wait 200")}); err != nil {
@@ -173,7 +173,7 @@ func TestTiedRunEndsWithItsConnection(t *testing.T) {
 }
 
 func TestCancelQueuedAndRunning(t *testing.T) {
-	r := ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{})
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
 	c := ipctest.DialRig(t, r)
 	ctx := wiretest.Within(t, 10*time.Second)
 	for _, id := range []string{"a", "b"} {
@@ -202,7 +202,7 @@ func TestCancelQueuedAndRunning(t *testing.T) {
 }
 
 func TestFailureDeadlineExpiryPanic(t *testing.T) {
-	r := ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{})
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
 	c := ipctest.DialRig(t, r)
 	_, _, end := ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Fail")})
 	if end.Type != message.EventError || end.Error.Code != wire.ErrOutOfMemory || end.Error.Node != "1" || end.Data["exception_type"] != fault.CodeOutOfMemory {
@@ -228,7 +228,7 @@ func TestFailureDeadlineExpiryPanic(t *testing.T) {
 }
 
 func TestIdempotentJobs(t *testing.T) {
-	r := ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{})
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
 	c := ipctest.DialRig(t, r)
 	ctx := wiretest.Within(t, 10*time.Second)
 	req := &message.RunRequest{ID: "same", Workflow: messagetest.Graph("Wait 50", "Picture 9")}
@@ -261,7 +261,7 @@ func TestIdempotentJobs(t *testing.T) {
 func TestFilesAreNamedAfterTheJobIsDone(t *testing.T) {
 	dir := t.TempDir()
 	out := filepath.Join(dir, "out")
-	r := ipctest.NewRig(t, jobs.Config{Keep: 1}, jobs.ShelfConfig{Stage: filepath.Join(out, ".stage"), Output: out})
+	r := ipctest.NewRig(t, jobs.Config{Keep: 1}, jobs.OutputsConfig{Stage: filepath.Join(out, ".stage"), Output: out})
 	c := ipctest.DialRig(t, r)
 	evs, col, _ := ipctest.RunJob(t, c, &message.RunRequest{ID: "one", Workflow: messagetest.Graph("Picture 100", "Picture 700000")})
 	if len(col.Files) != 2 {
@@ -308,7 +308,7 @@ func TestFilesAreNamedAfterTheJobIsDone(t *testing.T) {
 
 func TestExecAndHandles(t *testing.T) {
 	a, b := &ipctest.Fake{Label: "a"}, &ipctest.Fake{Label: "b"}
-	r := ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{}, a, b)
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{}, a, b)
 	c := ipctest.DialRig(t, r)
 	ctx := wiretest.Within(t, 5*time.Second)
 	exec := func(class string, inputs map[string]any) message.ExecReply {
@@ -346,7 +346,7 @@ func TestExecAndHandles(t *testing.T) {
 }
 
 func TestPreviewsOnlyWhenAsked(t *testing.T) {
-	r := ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{})
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
 	c := ipctest.DialRig(t, r)
 	for _, want := range []bool{false, true} {
 		n := 0

@@ -92,7 +92,7 @@ func peekTarget(tb testing.TB) *hammer.Target[wire.Envelope] {
 			if !ok {
 				return wire.Envelope{}, io.EOF
 			}
-			return wire.Peek(in.Data, enc), nil
+			return wire.PeekEnvelope(in.Data, enc), nil
 		},
 		Check: func(in hammer.Input, env wire.Envelope, _ error) error {
 			enc, ok := wire.Sniff(in.Data)
@@ -117,7 +117,7 @@ func peekTarget(tb testing.TB) *hammer.Target[wire.Envelope] {
 	}
 }
 
-// repeats tells whether op or tag come more than once in a JSON object.
+// repeats reports whether op or tag come more than once in a JSON object.
 func repeats(body []byte) bool {
 	d := json.NewDecoder(bytes.NewReader(body))
 	count := map[json.Token]int{}
@@ -235,7 +235,7 @@ func TestRefusedFramesKeepTheirTag(t *testing.T) {
 		{"\xdf\xff\xff\xff\xff", wire.Envelope{}},
 	} {
 		enc, ok := wire.Sniff([]byte(row.body))
-		if got := wire.Peek([]byte(row.body), enc); !ok || got.Op != row.want.Op || got.Tag != row.want.Tag {
+		if got := wire.PeekEnvelope([]byte(row.body), enc); !ok || got.Op != row.want.Op || got.Tag != row.want.Tag {
 			t.Errorf("%.60q: got %+v, want %+v", row.body, got, row.want)
 		}
 	}

@@ -71,7 +71,7 @@ func nodeJob(req *message.RunRequest, w *graph.Workflow) graph.Job {
 	return job
 }
 
-// listsFiles tells whether the ui dictionary of an executed event names files.
+// listsFiles reports whether the ui dictionary of an executed event names files.
 func listsFiles(ui any) bool {
 	for _, kind := range []string{"images", "latents"} {
 		switch u := ui.(type) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -140,6 +141,7 @@ func (c *Child) start(ctx context.Context) (*process, error) {
 	cmd := c.cfg.Command()
 	p := &process{cmd: cmd, tail: &tail{}, dead: make(chan struct{})}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirs, theirs, p.tail
+	cmd.Env = append(cmd.Environ(), daemonVariable+"="+strconv.Itoa(os.Getpid()))
 	cmd.WaitDelay = 2 * time.Second                       // a grandchild may keep stderr open
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C in a terminal is for the daemon, which drains
 	err = cmd.Start()

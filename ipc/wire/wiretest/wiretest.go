@@ -189,7 +189,7 @@ func HoldsOddNumber(v any) bool {
 	})
 }
 
-// anyValue tells whether f holds for a value inside v.
+// anyValue reports whether f holds for a value inside v.
 func anyValue(v any, f func(any) bool) bool {
 	if f(v) {
 		return true

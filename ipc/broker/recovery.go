@@ -24,7 +24,7 @@ const storeReserve = 1 << 20
 // probeEvery is how often a store that could not be written is tried.
 const probeEvery = 250 * time.Millisecond
 
-// storeFault tells whether a line of the server's log says that the store cannot be written.
+// storeFault reports whether a line of the server's log says that the store cannot be written.
 func storeFault(line string) bool {
 	for _, sign := range []string{"failed to store a msg", "ritical write error", "no space left on device", "file too large", "disk quota exceeded", "will be DISABLED"} {
 		if strings.Contains(line, sign) {
@@ -49,30 +49,30 @@ func (e *Embedded) Full() error {
 	return nil
 }
 
-// OnHealed sets what is called when the store could not be written for a while and can be again.
-func (e *Embedded) OnHealed(f func()) {
+// OnRecovered sets what is called when the store could not be written for a while and can be again.
+func (e *Embedded) OnRecovered(f func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.onHealed = f
+	e.onRecovered = f
 }
 
-// heal waits for faults and mends them, until Close.
-func (e *Embedded) heal() {
-	defer close(e.healed)
+// watchStore waits for faults and recovers from them, until Close.
+func (e *Embedded) watchStore() {
+	defer close(e.watched)
 	for {
 		select {
 		case <-e.closing:
 			return
 		case line := <-e.logs.faults:
-			if !e.mend(line) {
+			if !e.recover(line) {
 				return
 			}
 		}
 	}
 }
 
-// mend waits until the store can be written and starts JetStream anew; false when the server is being closed.
-func (e *Embedded) mend(fault string) bool {
+// recover waits until the store can be written and starts JetStream anew; false when the server is being closed.
+func (e *Embedded) recover(fault string) bool {
 	e.mu.Lock()
 	e.fault = fault
 	e.mu.Unlock()
@@ -98,7 +98,7 @@ func (e *Embedded) mend(fault string) bool {
 	}
 	e.mu.Lock()
 	e.fault = ""
-	tell := e.onHealed
+	tell := e.onRecovered
 	e.mu.Unlock()
 	e.cfg.Log.Info().Str("store", e.cfg.Store).Msg("the job store can be written again")
 	if tell != nil {

@@ -37,8 +37,8 @@ func boundedRig(t *testing.T) (*ipctest.Rig, map[string]client.Client) {
 		t.Fatal(err)
 	}
 	r := ipctest.NewTunedRig(t, func(sc *serve.ServiceConfig) {
-		sc.Bounds = serve.Bounds{Message: 16384, Frame: 16384, Depth: 16, Values: 500, Nodes: graph.Bounds{Pixels: 1 << 16, Steps: 50}}
-	}, jobs.Config{MaxQueued: 3, MaxPerClient: 2}, jobs.ShelfConfig{})
+		sc.Limits = serve.Limits{Message: 16384, Frame: 16384, Depth: 16, Values: 500, Nodes: graph.Bounds{Pixels: 1 << 16, Steps: 50}}
+	}, jobs.Config{MaxQueued: 3, MaxPerClient: 2}, jobs.OutputsConfig{})
 	serveNATS(t, e.URL(), n, r)
 	nc, err := client.DialNATS(e.URL())
 	if err != nil {
@@ -108,8 +108,8 @@ func TestBoundsOfMessages(t *testing.T) {
 			t.Errorf("%s: what is within all bounds: %v", name, err)
 		}
 		ipctest.WaitState(t, r.Jobs, "fits-"+name, message.Done)
-		b, err := client.BoundsOf(wiretest.Within(t, 5*time.Second), c)
-		if want := (message.BoundsReply{MessageBytes: 16384, FrameBytes: 16384, Depth: 16, Values: 500, Queue: 3, ClientJobs: 2, Pixels: 1 << 16, Steps: 50}); err != nil || b != want {
+		b, err := client.LimitsOf(wiretest.Within(t, 5*time.Second), c)
+		if want := (message.LimitsReply{MessageBytes: 16384, FrameBytes: 16384, Depth: 16, Values: 500, Queue: 3, ClientJobs: 2, Pixels: 1 << 16, Steps: 50}); err != nil || b != want {
 			t.Errorf("%s: describe tells %+v (%v), want %+v", name, b, err, want)
 		}
 	}

@@ -24,26 +24,26 @@ const (
 	keepDead       = 30 * 24 * time.Hour
 	eventBytes     = 512 << 20
 	requestPiece   = 512 << 10
-	ledgerPatience = 2 * time.Second // of one try at the server
+	serverPatience = 2 * time.Second // of one try at the server
 )
 
-// LedgerConfig says where jobs are written down.
-type LedgerConfig struct {
+// JetStreamConfig says where jobs are written down.
+type JetStreamConfig struct {
 	URL       string
 	Access    wire.Access
 	InProcess nats.InProcessConnProvider // the server inside this process; nil: URL is dialled
 	Owner     string                     // name of this daemon, the same after a restart, no other daemon's
 	Replicas  int                        // of every stream, on a cluster. 0: 1
 	Full      func() error               // why the store of the server cannot be written; nil: nobody knows
-	Place     *Place                     // what this daemon has for jobs; nil: it takes any
+	Resources *Resources                 // what this daemon has for jobs; nil: it takes any
 	Log       zerolog.Logger
 }
 
-// Ledger is the durable body of a job table on JetStream. The record of a job is one key of the bucket patchbay-jobs: the truth, and by its revision the
+// JetStream keeps the jobs of a table on a NATS server. The record of a job is one key of the bucket patchbay-jobs: the truth, and by its revision the
 // fence of every change. The work-queue stream holds references that wake a daemon up; losing or repeating one loses or repeats no job. Acknowledgements
 // prove nothing and nothing is built on them. Safe for concurrent use.
-type Ledger struct {
-	cfg LedgerConfig
+type JetStream struct {
+	cfg JetStreamConfig
 	nc  *nats.Conn
 	js  jetstream.JetStream
 
@@ -61,8 +61,8 @@ type Ledger struct {
 	wg    sync.WaitGroup
 
 	mu     sync.Mutex
-	seen   map[string]time.Time // last heartbeat of every daemon, by our clock
-	places map[string]placeNote // what the other daemons say they have
+	seen   map[string]time.Time    // last heartbeat of every daemon, by our clock
+	places map[string]resourceNote // what the other daemons say they have
 	// What announce has said; only beat uses these.
 	has          []byte
 	looked, told time.Time
@@ -70,8 +70,8 @@ type Ledger struct {
 	steady time.Time // since when our own heartbeats get through; zero: they do not
 }
 
-// OpenLedger connects and makes the streams and buckets that are missing. A server without JetStream is an error that says what to do.
-func OpenLedger(ctx context.Context, cfg LedgerConfig) (*Ledger, error) {
+// OpenJetStream connects and makes the streams and buckets that are missing. A server without JetStream is an error that says what to do.
+func OpenJetStream(ctx context.Context, cfg JetStreamConfig) (*JetStream, error) {
 	if cfg.Replicas == 0 {
 		cfg.Replicas = 1
 	}
@@ -86,7 +86,7 @@ func OpenLedger(ctx context.Context, cfg LedgerConfig) (*Ledger, error) {
 	if cfg.InProcess != nil {
 		opts = append(opts, nats.InProcessServer(cfg.InProcess))
 	}
-	l := &Ledger{cfg: cfg, turn: make(chan struct{}, 1), hint: make(chan struct{}, 1), hand: make(chan string), back: make(chan struct{}, 1), seen: map[string]time.Time{}, places: map[string]placeNote{}}
+	l := &JetStream{cfg: cfg, turn: make(chan struct{}, 1), hint: make(chan struct{}, 1), hand: make(chan string), back: make(chan struct{}, 1), seen: map[string]time.Time{}, places: map[string]resourceNote{}}
 	opts = append(opts, nats.ReconnectHandler(func(*nats.Conn) { l.Returned() }))
 	if l.nc, err = nats.Connect(cfg.URL, opts...); err != nil {
 		return nil, fmt.Errorf("connect to NATS: %w", err)
@@ -103,7 +103,7 @@ func OpenLedger(ctx context.Context, cfg LedgerConfig) (*Ledger, error) {
 }
 
 // open makes streams, buckets and consumers, and starts the heartbeat.
-func (l *Ledger) open(ctx context.Context) error {
+func (l *JetStream) open(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	var err error
@@ -166,10 +166,10 @@ func (l *Ledger) open(ctx context.Context) error {
 }
 
 // Owner is the name under which this daemon takes jobs.
-func (l *Ledger) Owner() string { return l.cfg.Owner }
+func (l *JetStream) Owner() string { return l.cfg.Owner }
 
 // Returned says that the store of the server could not be reached or written for a while: what was published meanwhile may be lost.
-func (l *Ledger) Returned() {
+func (l *JetStream) Returned() {
 	select {
 	case l.back <- struct{}{}:
 	default:
@@ -177,10 +177,10 @@ func (l *Ledger) Returned() {
 }
 
 // GiveUp ends every write that still tries to reach the server.
-func (l *Ledger) GiveUp() { l.end() }
+func (l *JetStream) GiveUp() { l.end() }
 
 // Close ends the connection. Nothing is written after it.
-func (l *Ledger) Close() {
+func (l *JetStream) Close() {
 	l.farewell()
 	l.end()
 	_ = l.nc.FlushTimeout(time.Second)
@@ -189,7 +189,7 @@ func (l *Ledger) Close() {
 }
 
 // farewell takes this daemon out of the list of those that are alive.
-func (l *Ledger) farewell() {
+func (l *JetStream) farewell() {
 	if l.daemons == nil || !l.nc.IsConnected() {
 		return
 	}
@@ -203,11 +203,11 @@ func (l *Ledger) farewell() {
 }
 
 // beat tells the other daemons that this one is alive.
-func (l *Ledger) beat() {
+func (l *JetStream) beat() {
 	tick := time.NewTicker(beatEvery)
 	defer tick.Stop()
 	for {
-		ctx, cancel := context.WithTimeout(l.ctx, ledgerPatience)
+		ctx, cancel := context.WithTimeout(l.ctx, serverPatience)
 		_, err := l.daemons.Put(ctx, l.cfg.Owner, []byte(time.Now().UTC().Format(time.RFC3339)))
 		if err == nil {
 			err = l.announce(ctx)
@@ -230,7 +230,7 @@ func (l *Ledger) beat() {
 }
 
 // watchDaemons notes the heartbeats of all daemons.
-func (l *Ledger) watchDaemons() error {
+func (l *JetStream) watchDaemons() error {
 	w, err := l.daemons.WatchAll(l.ctx)
 	if err != nil {
 		return err
@@ -254,9 +254,9 @@ func (l *Ledger) watchDaemons() error {
 	return nil
 }
 
-// alive tells whether a daemon shows signs of life. While our own heartbeats do not get through, or have begun to only just now, all are thought alive:
+// alive reports whether a daemon shows signs of life. While our own heartbeats do not get through, or have begun to only just now, all are thought alive:
 // a server that was away must not make jobs change hands.
-func (l *Ledger) alive(owner string) bool {
+func (l *JetStream) alive(owner string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if owner == l.cfg.Owner || l.steady.IsZero() || time.Since(l.steady) < deadAfter {
@@ -265,5 +265,5 @@ func (l *Ledger) alive(owner string) bool {
 	return time.Since(l.seen[owner]) < deadAfter
 }
 
-// Up tells whether the connection to the server stands.
-func (l *Ledger) Up() bool { return l.nc.IsConnected() }
+// Up reports whether the connection to the server stands.
+func (l *JetStream) Up() bool { return l.nc.IsConnected() }

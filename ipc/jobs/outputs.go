@@ -13,33 +13,33 @@ import (
 	"patchbay/node/files"
 )
 
-// ShelfConfig says where files of jobs go. All fields empty: they stay in memory, as in a worker that somebody else asks for them.
-type ShelfConfig struct {
+// OutputsConfig says where files of jobs go. All fields empty: they stay in memory, as in a worker that somebody else asks for them.
+type OutputsConfig struct {
 	Stage  string // folder for files of jobs that are not done yet; on the file system of Output, so that a full disk shows before a job is done
 	Output string // folder for files of type output
 	Temp   string // folder for files of type temp (PreviewImage); empty: those are kept in Stage
 	Keep   bool   // what an earlier run has left in Stage is needed: Adopt it, then Sweep
 }
 
-// Shelf keeps the files of jobs: written under the job id before the job is done (Stage), moved to their final names after (Commit), read back for
+// Outputs keeps the files of jobs: written under the job id before the job is done (Stage), moved to their final names after (Commit), read back for
 // replies (Read), dropped with the job (Forget). Safe for concurrent use, one caller per job.
-type Shelf struct {
-	cfg ShelfConfig
+type Outputs struct {
+	cfg OutputsConfig
 
 	mu   sync.Mutex
-	jobs map[string][]shelved
+	jobs map[string][]output
 }
 
-// shelved is one file: in memory, or at path.
-type shelved struct {
+// output is one file: in memory, or at path.
+type output struct {
 	message.File
 	path   string
 	staged bool // path is in the stage folder and goes with the job
 	gone   bool // it was lost
 }
 
-// NewShelf makes the folders and drops what an earlier run has left in the stage, unless it is to be kept.
-func NewShelf(cfg ShelfConfig) (*Shelf, error) {
+// NewOutputs makes the folders and drops what an earlier run has left in the stage, unless it is to be kept.
+func NewOutputs(cfg OutputsConfig) (*Outputs, error) {
 	if cfg.Stage != "" && !cfg.Keep {
 		if err := os.RemoveAll(cfg.Stage); err != nil {
 			return nil, fmt.Errorf("clear stage: %w", err)
@@ -53,15 +53,15 @@ func NewShelf(cfg ShelfConfig) (*Shelf, error) {
 			return nil, fmt.Errorf("make folder: %w", err)
 		}
 	}
-	return &Shelf{cfg: cfg, jobs: map[string][]shelved{}}, nil
+	return &Outputs{cfg: cfg, jobs: map[string][]output{}}, nil
 }
 
 // Stage writes the files of a job where nobody looks yet. A disk that is full is disk_full. Files staged by an earlier attempt are replaced.
-func (s *Shelf) Stage(job string, files []message.File) error {
+func (s *Outputs) Stage(job string, files []message.File) error {
 	s.Forget(job)
-	list := make([]shelved, len(files))
+	list := make([]output, len(files))
 	for i, f := range files {
-		list[i] = shelved{File: f}
+		list[i] = output{File: f}
 		if s.cfg.Stage == "" {
 			list[i].Data = bytes.Clone(f.Data) // it may lie in shared memory that goes
 			continue
@@ -79,15 +79,15 @@ func (s *Shelf) Stage(job string, files []message.File) error {
 	return nil
 }
 
-func (s *Shelf) staged(job string, i int, ref message.OutputRef) string {
+func (s *Outputs) staged(job string, i int, ref message.OutputRef) string {
 	return filepath.Join(s.cfg.Stage, job, fmt.Sprintf("%d%s", i, filepath.Base(ref.Ext)))
 }
 
 // Adopt takes in the files of a job that an earlier run has done: where its record names them, or else in the stage. Those that are in neither are gone.
-func (s *Shelf) Adopt(job string, refs []message.OutputRef) {
-	list := make([]shelved, len(refs))
+func (s *Outputs) Adopt(job string, refs []message.OutputRef) {
+	list := make([]output, len(refs))
 	for i, ref := range refs {
-		list[i] = shelved{File: message.File{Ref: ref}, gone: true}
+		list[i] = output{File: message.File{Ref: ref}, gone: true}
 		name := filepath.Join(filepath.FromSlash(ref.Subfolder), ref.Filename)
 		if dir := s.folder(ref.Type); ref.Filename != "" && dir != "" && filepath.IsLocal(name) {
 			list[i].path, list[i].gone = filepath.Join(dir, name), false
@@ -103,7 +103,7 @@ func (s *Shelf) Adopt(job string, refs []message.OutputRef) {
 }
 
 // Sweep empties the stage of everything but files that stay there because they have no folder. It is called when no job runs.
-func (s *Shelf) Sweep() {
+func (s *Outputs) Sweep() {
 	entries, err := os.ReadDir(s.cfg.Stage)
 	if s.cfg.Stage == "" || err != nil {
 		return
@@ -115,7 +115,7 @@ func (s *Shelf) Sweep() {
 
 // Commit gives the staged files of a job their final names and returns their descriptions in order. Without folders it only returns them. The staged copies
 // stay until Clean, which is called when the names are recorded: so a Commit that was cut short can be done again and makes no file twice.
-func (s *Shelf) Commit(job string) ([]message.OutputRef, error) {
+func (s *Outputs) Commit(job string) ([]message.OutputRef, error) {
 	s.mu.Lock()
 	list := s.jobs[job]
 	s.mu.Unlock()
@@ -134,7 +134,7 @@ func (s *Shelf) Commit(job string) ([]message.OutputRef, error) {
 }
 
 // commit gives one file its final name in dir.
-func (f *shelved) commit(dir string) error {
+func (f *output) commit(dir string) error {
 	if f.gone {
 		return fmt.Errorf("a file of node %s was lost before it had a name", f.Ref.Node)
 	}
@@ -154,7 +154,7 @@ func (f *shelved) commit(dir string) error {
 }
 
 // Clean drops the staged copies of a job, unless one of its files has no other place.
-func (s *Shelf) Clean(job string) {
+func (s *Outputs) Clean(job string) {
 	if s.cfg.Stage == "" {
 		return
 	}
@@ -168,7 +168,7 @@ func (s *Shelf) Clean(job string) {
 	_ = os.RemoveAll(filepath.Join(s.cfg.Stage, job))
 }
 
-func (s *Shelf) folder(kind string) string {
+func (s *Outputs) folder(kind string) string {
 	if kind == "temp" {
 		return s.cfg.Temp
 	}
@@ -176,7 +176,7 @@ func (s *Shelf) folder(kind string) string {
 }
 
 // Read returns file i of a job. A file that is gone or was changed is expired.
-func (s *Shelf) Read(job string, i int) ([]byte, error) {
+func (s *Outputs) Read(job string, i int) ([]byte, error) {
 	s.mu.Lock()
 	list := s.jobs[job]
 	s.mu.Unlock()
@@ -201,7 +201,7 @@ func (s *Shelf) Read(job string, i int) ([]byte, error) {
 }
 
 // Forget drops what is kept for a job. Files with their final names stay.
-func (s *Shelf) Forget(job string) {
+func (s *Outputs) Forget(job string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.jobs, job)
@@ -211,7 +211,7 @@ func (s *Shelf) Forget(job string) {
 }
 
 // Close removes the stage folder, unless the next run needs it.
-func (s *Shelf) Close() error {
+func (s *Outputs) Close() error {
 	if s.cfg.Stage == "" {
 		return nil
 	}

@@ -13,25 +13,25 @@ import (
 // maxHandedBack is how often a job may lose its daemon before it is failed: it may be the job that ends them.
 const maxHandedBack = 20
 
-// settled is how long something must look wrong before Tend puts it right: by then whoever was at it is done with it.
+// settled is how long something must look wrong before Reconcile puts it right: by then whoever was at it is done with it.
 const settled = 5 * time.Second
 
-// again tells whether an attempt that ended with fault is followed by another one, and whether it counts.
+// again reports whether an attempt that ended with fault is followed by another one, and whether it counts.
 func (j *Table) again(rec message.Record, fault *wire.Error) (retry, counts bool) {
 	switch {
 	case fault == nil || rec.Cancel:
 		return false, false
 	case fault.Code == wire.ErrWorkerLost:
 		return rec.Attempt-rec.HandedBack < j.cfg.MaxAttempts, true
-	case fault.Code == wire.ErrDiskFull && j.cfg.Ledger != nil: // room may come back
+	case fault.Code == wire.ErrDiskFull && j.cfg.Store != nil: // room may come back
 		return rec.Attempt-rec.HandedBack < j.cfg.MaxAttempts, true
-	case fault.Code == wire.ErrDraining && j.cfg.Ledger != nil:
+	case fault.Code == wire.ErrDraining && j.cfg.Store != nil:
 		return !rec.Tied && rec.HandedBack < maxHandedBack, false
 	}
 	return false, false
 }
 
-// requeued changes a record for its next attempt. With a ledger, attempts that count are followed by a pause that doubles, up to half a minute; it is ten times
+// requeued changes a record for its next attempt. With a store, attempts that count are followed by a pause that doubles, up to half a minute; it is ten times
 // as long when room on a disk has to come first.
 func (j *Table) requeued(r *message.Record, fault *wire.Error, counts bool) {
 	r.Because(fault.Message)
@@ -43,7 +43,7 @@ func (j *Table) requeued(r *message.Record, fault *wire.Error, counts bool) {
 	switch {
 	case !counts:
 		r.HandedBack++
-	case j.cfg.Ledger != nil:
+	case j.cfg.Store != nil:
 		n := min(max(0, r.Attempt-r.HandedBack-1), 8)
 		r.NotBefore = j.cfg.Now().Add(min(first<<n, 30*time.Second)).UnixMilli()
 	}
@@ -70,7 +70,7 @@ func (j *Table) handBack(ctx context.Context, rec message.Record, cause string) 
 	switch {
 	case errors.Is(err, errConflict):
 	case err != nil:
-		j.cfg.Ledger.cfg.Log.Error().Err(err).Msg("job not handed back")
+		j.cfg.Store.cfg.Log.Error().Err(err).Msg("job not handed back")
 	case retry:
 		j.Append(ctx, rec.Job, -1, message.Event{Type: message.EventRetrying, Data: map[string]any{"prompt_id": rec.Job, "cause": cause}, Error: fault})
 	default:
@@ -81,9 +81,9 @@ func (j *Table) handBack(ctx context.Context, rec message.Record, cause string) 
 	}
 }
 
-// Tend puts right what fell between two writes, until ctx ends: waiting jobs without a reference in the queue, running jobs whose daemon is gone, ended
+// Reconcile puts right what fell between two writes, until ctx ends: waiting jobs without a reference in the queue, running jobs whose daemon is gone, ended
 // jobs without a terminal event; and it forgets jobs that have been kept long enough.
-func (j *Table) Tend(ctx context.Context) {
+func (j *Table) Reconcile(ctx context.Context) {
 	tick := time.NewTicker(2 * time.Second)
 	defer tick.Stop()
 	var away time.Time // when the server came back and what it has lost is not made good yet
@@ -91,34 +91,34 @@ func (j *Table) Tend(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-j.cfg.Ledger.back:
+		case <-j.cfg.Store.back:
 			away = time.Now()
 		case <-tick.C:
-			j.tend(ctx)
-			if !away.IsZero() && time.Since(away) > settled && j.retell(ctx) == nil {
+			j.reconcile(ctx)
+			if !away.IsZero() && time.Since(away) > settled && j.republish(ctx) == nil {
 				away = time.Time{}
 			}
 		}
 	}
 }
 
-// retold is how long ago a job may have ended whose end is told again when the server was away.
-const retold = 10 * time.Minute
+// republishFor is how long ago a job may have ended whose end is told again when the server was away.
+const republishFor = 10 * time.Minute
 
-// retell publishes the terminal events of this daemon's jobs that ended a short while ago and that the stream has not got. It takes each of them once.
-func (j *Table) retell(ctx context.Context) error {
-	l := j.cfg.Ledger
+// republish publishes the terminal events of this daemon's jobs that ended a short while ago and that the stream has not got. It takes each of them once.
+func (j *Table) republish(ctx context.Context) error {
+	l := j.cfg.Store
 	j.mu.Lock()
 	var last []message.Event
 	for _, e := range j.jobs {
-		recent := e.rec.State.Final() && e.rec.Owner == l.Owner() && j.cfg.Now().Sub(time.UnixMilli(e.rec.Finished)) < retold
+		recent := e.rec.State.Final() && e.rec.Owner == l.Owner() && j.cfg.Now().Sub(time.UnixMilli(e.rec.Finished)) < republishFor
 		if recent && e.ended && len(e.log) > 0 && message.Terminal(e.log[len(e.log)-1].Type) {
 			last = append(last, e.log[len(e.log)-1])
 		}
 	}
 	j.mu.Unlock()
 	for _, ev := range last {
-		told, err := j.told(ctx, ev.Job)
+		told, err := j.endPublished(ctx, ev.Job)
 		if err != nil {
 			return err
 		}
@@ -130,8 +130,8 @@ func (j *Table) retell(ctx context.Context) error {
 	return nil
 }
 
-func (j *Table) tend(ctx context.Context) {
-	l := j.cfg.Ledger
+func (j *Table) reconcile(ctx context.Context) {
+	l := j.cfg.Store
 	now := j.cfg.Now()
 	waiting, lost, silent := j.suspects(now)
 	if len(waiting) > 0 {
@@ -178,7 +178,7 @@ func (j *Table) suspects(now time.Time) (waiting, lost, silent []message.Record)
 		switch {
 		case r.State == message.Queued && old(max(r.Created, r.NotBefore, r.Started)):
 			waiting = append(waiting, r.Clone())
-		case r.State == message.Running && !e.held && old(r.Started) && (r.Owner == j.cfg.Ledger.Owner() || !j.cfg.Ledger.alive(r.Owner)):
+		case r.State == message.Running && !e.held && old(r.Started) && (r.Owner == j.cfg.Store.Owner() || !j.cfg.Store.alive(r.Owner)):
 			lost = append(lost, r.Clone())
 		case r.State.Final() && !e.ended && old(r.Finished):
 			silent = append(silent, r.Clone())
@@ -187,7 +187,7 @@ func (j *Table) suspects(now time.Time) (waiting, lost, silent []message.Record)
 	return waiting, lost, silent
 }
 
-// sweep drops from the ledger what was forgotten here, by number or by age.
+// sweep drops from the store what was forgotten here, by number or by age.
 func (j *Table) sweep(ctx context.Context, now time.Time) {
 	j.mu.Lock()
 	j.forget()
@@ -198,7 +198,7 @@ func (j *Table) sweep(ctx context.Context, now time.Time) {
 	j.gone = nil
 	j.mu.Unlock()
 	for i, rec := range gone {
-		if err := j.cfg.Ledger.drop(ctx, rec); err != nil {
+		if err := j.cfg.Store.drop(ctx, rec); err != nil {
 			j.mu.Lock()
 			j.gone = append(j.gone, gone[i:]...)
 			j.mu.Unlock()
@@ -214,7 +214,7 @@ func (j *Table) orphans() (running, tied, ended []message.Record) {
 	for _, e := range j.jobs {
 		r := e.rec.Clone()
 		switch {
-		case r.Owner != j.cfg.Ledger.Owner():
+		case r.Owner != j.cfg.Store.Owner():
 		case r.State == message.Running:
 			running = append(running, r)
 		case r.State == message.Queued && r.Tied:
@@ -226,9 +226,9 @@ func (j *Table) orphans() (running, tied, ended []message.Record) {
 	return running, tied, ended
 }
 
-// told tells whether the stream has the terminal event of a job that has ended.
-func (j *Table) told(ctx context.Context, job string) (bool, error) {
-	last, err := j.cfg.Ledger.lastEvent(ctx, job)
+// endPublished reports whether the stream has the terminal event of a job that has ended.
+func (j *Table) endPublished(ctx context.Context, job string) (bool, error) {
+	last, err := j.cfg.Store.lastEvent(ctx, job)
 	return last != nil && message.Terminal(last.Type), err
 }
 

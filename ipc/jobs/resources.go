@@ -19,14 +19,14 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// Place is what a daemon has for jobs: files, and memory of a worker.
-type Place struct {
+// Resources are what a daemon has for jobs: files, and memory of a worker.
+type Resources struct {
 	Stock  *files.Stock
 	Memory int64 // bytes that a worker may use; 0: not known
 }
 
-// placeNote is what a daemon tells of its place: the value of key <daemon>.has in the bucket patchbay-nodes.
-type placeNote struct {
+// resourceNote is what a daemon tells of its resources: the value of key <daemon>.has in the bucket patchbay-nodes.
+type resourceNote struct {
 	V       int                `json:"v"`
 	Host    string             `json:"host"`
 	Folders []string           `json:"folders"`
@@ -40,17 +40,17 @@ const (
 	hasLook   = 10 * time.Second // between looks at the folders
 )
 
-// note describes the place of this daemon.
-func (p *Place) note() placeNote {
+// note describes the resources of this daemon.
+func (p *Resources) note() resourceNote {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
 	}
-	return placeNote{V: message.ProtocolVersion, Host: host, Folders: p.Stock.Folders(), Memory: p.Memory, Files: p.Stock.Models()}
+	return resourceNote{V: message.ProtocolVersion, Host: host, Folders: p.Stock.Folders(), Memory: p.Memory, Files: p.Stock.Models()}
 }
 
-// lacks tells why a place cannot run a job, nil if it can.
-func (n placeNote) lacks(needed []files.NeededFile, memory int64) error {
+// lacks tells why such a daemon cannot run a job, nil if it can.
+func (n resourceNote) lacks(needed []files.NeededFile, memory int64) error {
 	for _, f := range needed {
 		if !f.Shared() {
 			return fmt.Errorf("%s is in the input folder of another machine; send it with the job (inputs)", f.Name)
@@ -74,7 +74,7 @@ func tooSmall(have, need int64) error {
 }
 
 // Lacks tells why this daemon cannot run a job, nil if it can.
-func (p *Place) Lacks(needed []files.NeededFile, memory int64) error {
+func (p *Resources) Lacks(needed []files.NeededFile, memory int64) error {
 	if p == nil {
 		return nil
 	}
@@ -85,11 +85,11 @@ func (p *Place) Lacks(needed []files.NeededFile, memory int64) error {
 }
 
 // announce writes what this daemon has, when that is new or the note would be forgotten.
-func (l *Ledger) announce(ctx context.Context) error {
-	if l.cfg.Place == nil || time.Since(l.looked) < hasLook {
+func (l *JetStream) announce(ctx context.Context) error {
+	if l.cfg.Resources == nil || time.Since(l.looked) < hasLook {
 		return nil
 	}
-	b, err := json.Marshal(l.cfg.Place.note())
+	b, err := json.Marshal(l.cfg.Resources.note())
 	if err != nil {
 		return err
 	}
@@ -110,9 +110,9 @@ func (l *Ledger) announce(ctx context.Context) error {
 }
 
 // noticed takes in a heartbeat or a note.
-func (l *Ledger) noticed(e jetstream.KeyValueEntry) {
+func (l *JetStream) noticed(e jetstream.KeyValueEntry) {
 	owner, isNote := strings.CutSuffix(e.Key(), hasSuffix)
-	var n placeNote
+	var n resourceNote
 	if e.Operation() != jetstream.KeyValuePut {
 		l.mu.Lock()
 		delete(l.seen, owner)
@@ -140,10 +140,10 @@ func (l *Ledger) noticed(e jetstream.KeyValueEntry) {
 }
 
 // others returns the notes of the daemons that are alive, this one's not among them, by name.
-func (l *Ledger) others() map[string]placeNote {
+func (l *JetStream) others() map[string]resourceNote {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	out := map[string]placeNote{}
+	out := map[string]resourceNote{}
 	for owner, n := range l.places {
 		if owner != l.cfg.Owner && time.Since(l.seen[owner]) < deadAfter {
 			out[owner] = n
@@ -153,7 +153,7 @@ func (l *Ledger) others() map[string]placeNote {
 }
 
 // Also returns the names of model files of a kind that other daemons have.
-func (l *Ledger) Also(kind string) []string {
+func (l *JetStream) Also(kind string) []string {
 	var out []string
 	for _, n := range l.others() {
 		for _, f := range n.Files {
@@ -166,7 +166,7 @@ func (l *Ledger) Also(kind string) []string {
 }
 
 // settleFiles fills in sizes and hashes of files that are not here from the notes of others, and refuses a job that no daemon alive can run.
-func (l *Ledger) settleFiles(needed []files.NeededFile) *wire.Error {
+func (l *JetStream) settleFiles(needed []files.NeededFile) *wire.Error {
 	others := l.others()
 	owners := make([]string, 0, len(others))
 	for o := range others {
@@ -186,7 +186,7 @@ func (l *Ledger) settleFiles(needed []files.NeededFile) *wire.Error {
 			memory = max(memory, needed[i].Bytes)
 		}
 	}
-	here := l.cfg.Place.Lacks(needed, memory)
+	here := l.cfg.Resources.Lacks(needed, memory)
 	if here == nil {
 		return nil
 	}
@@ -204,11 +204,11 @@ func (l *Ledger) settleFiles(needed []files.NeededFile) *wire.Error {
 }
 
 // sought adds to a refused workflow where its files were looked for: the lists of names in its text are those of all daemons together.
-func (l *Ledger) sought() string {
-	if l.cfg.Place == nil {
+func (l *JetStream) sought() string {
+	if l.cfg.Resources == nil {
 		return ""
 	}
-	out := []string{"looked for files in " + strings.Join(l.cfg.Place.Stock.Folders(), ", ")}
+	out := []string{"looked for files in " + strings.Join(l.cfg.Resources.Stock.Folders(), ", ")}
 	for o, n := range l.others() {
 		out = append(out, fmt.Sprintf("%s of daemon %s on %s", strings.Join(n.Folders, ", "), o, n.Host))
 	}
@@ -216,21 +216,21 @@ func (l *Ledger) sought() string {
 	return strings.Join(out, "; ")
 }
 
-// Place refuses a job that no daemon can run. One that is there already was taken in before: it is not refused.
-func (j *Table) Place(req *message.RunRequest) *wire.Error {
-	if j.cfg.Ledger == nil || j.cfg.Ledger.cfg.Place == nil || j.knows(req.ID) {
+// Admit refuses a job that no daemon can run. One that is there already was taken in before: it is not refused.
+func (j *Table) Admit(req *message.RunRequest) *wire.Error {
+	if j.cfg.Store == nil || j.cfg.Store.cfg.Resources == nil || j.knows(req.ID) {
 		return nil
 	}
-	return j.cfg.Ledger.settleFiles(req.Files)
+	return j.cfg.Store.settleFiles(req.Files)
 }
 
 // Located adds to the refusal of a workflow which files were looked for and where, if files are what is missing.
 func (j *Table) Located(err error) error {
 	e := message.ErrorOf(err)
-	if j.cfg.Ledger == nil {
+	if j.cfg.Store == nil {
 		return err
 	}
-	names, where := missingFiles(e), j.cfg.Ledger.sought()
+	names, where := missingFiles(e), j.cfg.Store.sought()
 	if len(names) == 0 || where == "" {
 		return err
 	}

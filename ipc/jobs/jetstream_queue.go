@@ -24,8 +24,8 @@ const idlePoll = 250 * time.Millisecond
 const firstPoll = time.Millisecond
 
 // enqueue puts a reference to a job into the queue, and wakes daemons up. A job that has one already is fine.
-func (l *Ledger) enqueue(ctx context.Context, rec message.Record) error {
-	ctx, cancel := context.WithTimeout(ctx, ledgerPatience)
+func (l *JetStream) enqueue(ctx context.Context, rec message.Record) error {
+	ctx, cancel := context.WithTimeout(ctx, serverPatience)
 	defer cancel()
 	_, err := l.js.Publish(ctx, message.QueueRoot+message.OrNormal(rec.Priority)+".any."+rec.Job, []byte(rec.Job))
 	var api *jetstream.APIError
@@ -39,7 +39,7 @@ func (l *Ledger) enqueue(ctx context.Context, rec message.Record) error {
 	return l.nc.Publish(message.HintSubject, nil)
 }
 
-func (l *Ledger) poke() {
+func (l *JetStream) poke() {
 	select {
 	case l.hint <- struct{}{}:
 	default:
@@ -47,7 +47,7 @@ func (l *Ledger) poke() {
 }
 
 // reference is a message of the queue that names a job. One that is neither dropped nor given back comes again. A job that was handed over in this process
-// has none: if nobody takes it after all, Tend gives it one.
+// has none: if nobody takes it after all, Reconcile gives it one.
 type reference struct {
 	job string
 	msg jetstream.Msg
@@ -61,7 +61,7 @@ func (r reference) drop() {
 }
 
 // handOver gives a new job to a worker of this process that waits for one; false if none does.
-func (l *Ledger) handOver(job string) bool {
+func (l *JetStream) handOver(job string) bool {
 	select {
 	case l.hand <- job:
 		return true
@@ -71,7 +71,7 @@ func (l *Ledger) handOver(job string) bool {
 }
 
 // giveBack leaves the reference to another daemon: at once when it is new, and later when it has been refused before.
-func (r reference) giveBack(l *Ledger) {
+func (r reference) giveBack(l *JetStream) {
 	if r.msg == nil {
 		return
 	}
@@ -86,8 +86,8 @@ func (r reference) giveBack(l *Ledger) {
 // givenBack is the pause before a reference that nobody wanted is offered again.
 const givenBack = 500 * time.Millisecond
 
-// next waits for a reference. wanted tells whether a look into the queue is worth the while.
-func (l *Ledger) next(ctx context.Context, wanted func() bool) (reference, error) {
+// next waits for a reference. wanted reports whether a look into the queue is worth the while.
+func (l *JetStream) next(ctx context.Context, wanted func() bool) (reference, error) {
 	select {
 	case l.turn <- struct{}{}:
 	case <-ctx.Done():
@@ -116,7 +116,7 @@ func (l *Ledger) next(ctx context.Context, wanted func() bool) (reference, error
 }
 
 // look asks the classes in their order for one message.
-func (l *Ledger) look(ctx context.Context, wanted func() bool) jetstream.Msg {
+func (l *JetStream) look(ctx context.Context, wanted func() bool) jetstream.Msg {
 	if !wanted() {
 		return nil
 	}
@@ -133,7 +133,7 @@ func (l *Ledger) look(ctx context.Context, wanted func() bool) jetstream.Msg {
 }
 
 // fetch asks for one message that is there now; nil if there is none or the server is away.
-func (l *Ledger) fetch(ctx context.Context, c jetstream.Consumer) jetstream.Msg {
+func (l *JetStream) fetch(ctx context.Context, c jetstream.Consumer) jetstream.Msg {
 	batch, err := c.FetchNoWait(1)
 	if err != nil {
 		return nil
@@ -142,13 +142,13 @@ func (l *Ledger) fetch(ctx context.Context, c jetstream.Consumer) jetstream.Msg 
 	case m := <-batch.Messages():
 		return m
 	case <-ctx.Done():
-	case <-time.After(ledgerPatience):
+	case <-time.After(serverPatience):
 	}
 	return nil
 }
 
 // waiting returns the jobs that have a reference in the queue.
-func (l *Ledger) waiting(ctx context.Context) (map[string]bool, error) {
+func (l *JetStream) waiting(ctx context.Context) (map[string]bool, error) {
 	info, err := l.queue.Info(ctx, jetstream.WithSubjectFilter(message.QueueRoot+">"))
 	if err != nil {
 		return nil, fmt.Errorf("read queue: %w", err)
@@ -160,10 +160,10 @@ func (l *Ledger) waiting(ctx context.Context) (map[string]bool, error) {
 	return out, nil
 }
 
-// unstick removes references that no consumer will ever give out, and leaves them to Tend to make anew. The server may hold such after it could not write
+// unstick removes references that no consumer will ever give out, and leaves them to Reconcile to make anew. The server may hold such after it could not write
 // for a while: what its consumers remember and what is in the stream are written apart, and a reference that counts as acknowledged there may be back in the
 // stream here. It is one if its number is at or below what its consumer has done with, or if the consumer has nothing to give out and nothing out.
-func (l *Ledger) unstick(ctx context.Context, now time.Time) error {
+func (l *JetStream) unstick(ctx context.Context, now time.Time) error {
 	for i, c := range l.classes {
 		info, err := c.Info(ctx)
 		if err != nil {
@@ -193,7 +193,7 @@ func (l *Ledger) unstick(ctx context.Context, now time.Time) error {
 }
 
 // lastEvent returns the newest event of a job in the stream; nil if there is none.
-func (l *Ledger) lastEvent(ctx context.Context, job string) (*message.Event, error) {
+func (l *JetStream) lastEvent(ctx context.Context, job string) (*message.Event, error) {
 	m, err := l.events.GetLastMsgForSubject(ctx, message.EventSubject(job, "*"))
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		return nil, nil
@@ -205,7 +205,7 @@ func (l *Ledger) lastEvent(ctx context.Context, job string) (*message.Event, err
 }
 
 // log reads the events of a job from the stream, in order.
-func (l *Ledger) log(ctx context.Context, job string) ([]message.Event, error) {
+func (l *JetStream) log(ctx context.Context, job string) ([]message.Event, error) {
 	c, err := l.events.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{FilterSubjects: []string{message.EventSubject(job, "*")}, InactiveThreshold: 5 * time.Second})
 	if err != nil {
 		return nil, fmt.Errorf("read events of job %s: %w", job, err)
@@ -213,7 +213,7 @@ func (l *Ledger) log(ctx context.Context, job string) ([]message.Event, error) {
 	left := c.CachedInfo().NumPending
 	var out []message.Event
 	for left > 0 {
-		batch, err := c.Fetch(int(min(left, 256)), jetstream.FetchMaxWait(ledgerPatience))
+		batch, err := c.Fetch(int(min(left, 256)), jetstream.FetchMaxWait(serverPatience))
 		if err != nil {
 			return out, fmt.Errorf("read events of job %s: %w", job, err)
 		}
@@ -233,7 +233,7 @@ func (l *Ledger) log(ctx context.Context, job string) ([]message.Event, error) {
 }
 
 // hear calls f with the events of other daemons.
-func (l *Ledger) hear(f func(message.Event)) error {
+func (l *JetStream) hear(f func(message.Event)) error {
 	_, err := l.nc.Subscribe(message.EventSubject("*", "*"), func(m *nats.Msg) {
 		if from := m.Header.Get(wire.HeaderDaemon); from == "" || from == l.cfg.Owner {
 			return

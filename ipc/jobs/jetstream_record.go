@@ -39,7 +39,7 @@ func decodeRecord(e jetstream.KeyValueEntry) (message.Record, error) {
 }
 
 // create writes the request and then the record of a new job. If there is a job of that id, its record is returned, with false.
-func (l *Ledger) create(ctx context.Context, rec message.Record, req *message.RunRequest) (message.Record, bool, error) {
+func (l *JetStream) create(ctx context.Context, rec message.Record, req *message.RunRequest) (message.Record, bool, error) {
 	body, err := wire.Encode(req, wire.Msgpack)
 	if err != nil {
 		return rec, false, err
@@ -77,7 +77,7 @@ func pieceKey(rec message.Record, i int) string {
 }
 
 // request reads what a job asks for.
-func (l *Ledger) request(ctx context.Context, rec message.Record) (*message.RunRequest, error) {
+func (l *JetStream) request(ctx context.Context, rec message.Record) (*message.RunRequest, error) {
 	var body []byte
 	for i := range rec.Pieces {
 		e, err := l.requests.Get(ctx, pieceKey(rec, i))
@@ -98,7 +98,7 @@ func (l *Ledger) request(ctx context.Context, rec message.Record) (*message.RunR
 }
 
 // get reads a record; errNoJob if there is none.
-func (l *Ledger) get(ctx context.Context, job string) (message.Record, error) {
+func (l *JetStream) get(ctx context.Context, job string) (message.Record, error) {
 	e, err := l.jobs.Get(ctx, job)
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
 		return message.Record{}, errNoJob
@@ -111,13 +111,13 @@ func (l *Ledger) get(ctx context.Context, job string) (message.Record, error) {
 
 // swap writes rec if the record is still at rec.Rev, and returns it with its new revision; errConflict otherwise. While the server is away it goes on trying
 // until ctx ends: a write whose answer was lost is recognised by its bytes.
-func (l *Ledger) swap(ctx context.Context, rec message.Record) (message.Record, error) {
+func (l *JetStream) swap(ctx context.Context, rec message.Record) (message.Record, error) {
 	value, err := encodeRecord(rec)
 	if err != nil {
 		return message.Record{}, err
 	}
 	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		try, cancel := context.WithTimeout(ctx, ledgerPatience)
+		try, cancel := context.WithTimeout(ctx, serverPatience)
 		rev, err := l.jobs.Update(try, rec.Job, value, rec.Rev)
 		var e jetstream.KeyValueEntry
 		if err != nil && isConflict(err) {
@@ -158,7 +158,7 @@ func isConflict(err error) bool {
 const markerTime = time.Minute
 
 // drop forgets a job, its request and its events. Nothing of it stays: streams index their subjects in memory.
-func (l *Ledger) drop(ctx context.Context, rec message.Record) error {
+func (l *JetStream) drop(ctx context.Context, rec message.Record) error {
 	err := l.events.Purge(ctx, jetstream.WithPurgeSubject(message.EventSubject(rec.Job, "*")))
 	if rec.Pieces > 0 {
 		err = errors.Join(err, l.bodies.Purge(ctx, jetstream.WithPurgeSubject("$KV."+message.RequestBucket+"."+rec.Job+".>")))
@@ -167,19 +167,19 @@ func (l *Ledger) drop(ctx context.Context, rec message.Record) error {
 }
 
 // bury writes a job that failed for good to the dead letters, once an attempt.
-func (l *Ledger) bury(ctx context.Context, rec message.Record) error {
+func (l *JetStream) bury(ctx context.Context, rec message.Record) error {
 	b, err := encodeRecord(rec)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, ledgerPatience)
+	ctx, cancel := context.WithTimeout(ctx, serverPatience)
 	defer cancel()
 	_, err = l.js.Publish(ctx, message.DeadRoot+rec.Job, b, jetstream.WithMsgID(fmt.Sprintf("%s.%d.dead", rec.Job, rec.Attempt)))
 	return err
 }
 
 // watch calls changed for every record there is and will be, and gone for those that are dropped; loaded is closed after the first round.
-func (l *Ledger) watch(changed func(message.Record), gone func(job string)) (loaded chan struct{}, err error) {
+func (l *JetStream) watch(changed func(message.Record), gone func(job string)) (loaded chan struct{}, err error) {
 	w, err := l.jobs.WatchAll(l.ctx)
 	if err != nil {
 		return nil, fmt.Errorf("watch records: %w", err)
@@ -202,7 +202,7 @@ func (l *Ledger) watch(changed func(message.Record), gone func(job string)) (loa
 	return loaded, nil
 }
 
-func (l *Ledger) watched(e jetstream.KeyValueEntry, changed func(message.Record), gone func(job string), loaded chan struct{}) {
+func (l *JetStream) watched(e jetstream.KeyValueEntry, changed func(message.Record), gone func(job string), loaded chan struct{}) {
 	switch {
 	case e == nil:
 		closeOnce(loaded)

@@ -9,8 +9,8 @@ import (
 	"patchbay/node/graph"
 )
 
-// Bounds are what a Service takes from its clients. The length of the queue and the jobs of one client are those of its Jobs.
-type Bounds struct {
+// Limits are what a Service takes from its clients. The length of the queue and the jobs of one client are those of its Jobs.
+type Limits struct {
 	Message int // bytes of a request on NATS. 0: 64 MiB
 	Frame   int // bytes of a request on socket and stdio. 0: 256 MiB
 	Depth   int // nested lists and maps. 0: 64
@@ -19,7 +19,7 @@ type Bounds struct {
 }
 
 // orPreset fills in what is 0.
-func (b Bounds) orPreset() Bounds {
+func (b Limits) orPreset() Limits {
 	lim := wire.DefaultLimits()
 	for _, f := range []struct {
 		field  *int
@@ -34,16 +34,16 @@ func (b Bounds) orPreset() Bounds {
 }
 
 // message are the limits of a request on NATS, frame those of one in a frame.
-func (b Bounds) message() wire.Limits {
+func (b Limits) message() wire.Limits {
 	return wire.Limits{Bytes: b.Message, Depth: b.Depth, Items: b.Values}
 }
-func (b Bounds) frame() wire.Limits {
+func (b Limits) frame() wire.Limits {
 	return wire.Limits{Bytes: b.Frame, Depth: b.Depth, Items: b.Values}
 }
 
-func (s *Service) limits() message.BoundsReply {
-	b, j := s.cfg.Bounds, s.cfg.Jobs.Config()
-	return message.BoundsReply{MessageBytes: b.Message, FrameBytes: b.Frame, Depth: b.Depth, Values: b.Values, Queue: j.MaxQueued, ClientJobs: j.MaxPerClient, Pixels: b.Nodes.Pixels, Steps: b.Nodes.Steps}
+func (s *Service) limits() message.LimitsReply {
+	b, j := s.cfg.Limits, s.cfg.Jobs.Config()
+	return message.LimitsReply{MessageBytes: b.Message, FrameBytes: b.Frame, Depth: b.Depth, Values: b.Values, Queue: j.MaxQueued, ClientJobs: j.MaxPerClient, Pixels: b.Nodes.Pixels, Steps: b.Nodes.Steps}
 }
 
 // undecodable is the reply to a body that Decode refuses.
