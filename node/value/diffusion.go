@@ -4,6 +4,7 @@ import (
 	"patchbay/engine"
 	"patchbay/models"
 	"patchbay/models/dit"
+	"patchbay/models/family"
 	"patchbay/models/weights"
 	"patchbay/node/files"
 )
@@ -34,7 +35,7 @@ func OpenModel(name string, f files.Checkpoint, open *weights.File, set *weights
 }
 
 // NewModel makes a handle of a description.
-func NewModel(name, key string, d *models.Diffusion, bytes int64, load func(engine.Ops, dit.Held) (dit.Model, error)) (*Model, error) {
+func NewModel(name, key string, d *family.Diffusion, bytes int64, load func(engine.Ops, dit.Held) (dit.Model, error)) (*Model, error) {
 	s, err := d.Sampling.Build()
 	if err != nil {
 		return nil, err

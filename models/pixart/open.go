@@ -1,0 +1,28 @@
+package pixart
+
+import (
+	"patchbay/models/family"
+	"patchbay/models/latent"
+	"patchbay/models/sampling"
+	"patchbay/models/weights"
+)
+
+// Open describes a file of the family: Sigma, or Alpha where the network is told sizes.
+func Open(set *weights.Set, meta map[string]string) (*family.Diffusion, error) {
+	c, err := Detect(set, meta)
+	if err != nil {
+		return nil, err
+	}
+	d, err := family.Describe("pixart_sigma", set, c, Load)
+	if err != nil {
+		return nil, err
+	}
+	d.Latent = latent.SDXL()
+	if c.MicroSize {
+		d.Variant, d.Latent = "pixart_alpha", latent.SD1()
+	}
+	d.Sampling = family.Sampling{
+		Line: family.DiscreteLine, Prediction: sampling.Eps, Betas: sampling.Linear, BetaStart: 0.0001, BetaEnd: 0.02,
+	}
+	return d, nil
+}
