@@ -18,10 +18,24 @@ type Diffusion struct {
 	Spec     dit.Spec
 	Latent   latent.Format // of the latents that the model reads; metadata may override scale and shift
 	Sampling Sampling      // what sigma means unless the workflow says otherwise
+	Traits
 	// Declare lists all tensors of the model with the names and shapes of the original checkpoint.
 	Declare func() ([]weights.Declared, error)
 	// Load reads the held part of the weights with ops. The set that OpenDiffusion was given must still be open.
 	Load func(ops engine.Ops, held dit.Held) (dit.Model, error)
+}
+
+// Traits are what the models of a family want of those who prepare their entries, and how ComfyUI 0.8.0 treats them.
+// The zero value is a family without any of it.
+type Traits struct {
+	// SizeCond gives what an entry tells the network of the picture's size in pixels (dit.Entry.Size); nil: nothing.
+	SizeCond func(height, width int) []float32
+	// Guidance is the guidance of an entry that carries none, for models that take it (dit.Spec.TakesGuidance).
+	Guidance float32
+	// TextMask reports whether models with one text leave its padding out (dit.Entry.ContextLen).
+	TextMask bool
+	// NoStepCache: EasyCache has no effect, because ComfyUI does not call these networks through wrappers.
+	NoStepCache bool
 }
 
 // Line names the time line of a model; sampling.ModelSampling has the formulas.

@@ -17,6 +17,7 @@ func Open(set *weights.Set, meta map[string]string) (*family.Diffusion, error) {
 		return nil, err
 	}
 	d.Latent, d.Sampling = latent.FLUX(), family.Sampling{Line: family.FluxLine, Shift: 1.15}
+	d.Guidance = 3.5 // ComfyUI model_base.Flux.extra_conds
 	if !c.Guidance { // schnell
 		d.Sampling = family.Sampling{Line: family.FlowLine, Shift: 1, Multiplier: 1}
 	}

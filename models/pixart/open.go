@@ -24,5 +24,11 @@ func Open(set *weights.Set, meta map[string]string) (*family.Diffusion, error) {
 	d.Sampling = family.Sampling{
 		Line: family.DiscreteLine, Prediction: sampling.Eps, Betas: sampling.Linear, BetaStart: 0.0001, BetaEnd: 0.02,
 	}
+	d.Traits = family.Traits{SizeCond: sizeCond, TextMask: true, NoStepCache: true}
 	return d, nil
+}
+
+// sizeCond is what Alpha is told of the size: rows, columns and their ratio (ComfyUI model_base.PixArt.extra_conds).
+func sizeCond(height, width int) []float32 {
+	return []float32{float32(height), float32(width), float32(float64(height) / float64(width))}
 }

@@ -17,5 +17,6 @@ func Open(set *weights.Set, meta map[string]string) (*family.Diffusion, error) {
 		return nil, err
 	}
 	d.Latent, d.Sampling = latent.SD3(), family.Sampling{Line: family.FlowLine, Shift: 3, Multiplier: 1000}
+	d.NoStepCache = true
 	return d, nil
 }

@@ -40,5 +40,5 @@ func NewModel(name, key string, d *family.Diffusion, bytes int64, load func(engi
 	if err != nil {
 		return nil, err
 	}
-	return &Model{Name: name, Key: key, Variant: d.Variant, Spec: &d.Spec, Format: d.Latent, Sampling: s, bytes: bytes, Load: load, declare: d.Declare}, nil
+	return &Model{Name: name, Key: key, Variant: d.Variant, Spec: &d.Spec, Format: d.Latent, Sampling: s, Traits: d.Traits, bytes: bytes, Load: load, declare: d.Declare}, nil
 }
