@@ -1,8 +1,6 @@
 package classes
 
 import (
-	"slices"
-
 	"patchbay/node/graph"
 	"patchbay/node/value"
 	"patchbay/parallel"
@@ -42,7 +40,7 @@ func withCache(c *graph.Call, rule parallel.CacheRule) *value.Model {
 // easyCache sets the cache of networks that ComfyUI 0.8.0 calls through wrappers. Others go on without one, there and here.
 func easyCache(c *graph.Call) ([]any, error) {
 	m := graph.Arg[*value.Model](c, "model")
-	if slices.Contains([]string{"sd3", "pixart", "hunyuandit"}, m.Spec.Family) {
+	if m.Traits.NoStepCache {
 		c.Warn("node %s: EasyCache has no effect on %s models, as in ComfyUI 0.8.0; LazyCache works on all", c.ID, m.Spec.Family)
 		return []any{m}, nil
 	}

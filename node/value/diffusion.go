@@ -4,6 +4,7 @@ import (
 	"patchbay/engine"
 	"patchbay/models"
 	"patchbay/models/dit"
+	"patchbay/models/family"
 	"patchbay/models/weights"
 	"patchbay/node/files"
 )
@@ -34,10 +35,10 @@ func OpenModel(name string, f files.Checkpoint, open *weights.File, set *weights
 }
 
 // NewModel makes a handle of a description.
-func NewModel(name, key string, d *models.Diffusion, bytes int64, load func(engine.Ops, dit.Held) (dit.Model, error)) (*Model, error) {
+func NewModel(name, key string, d *family.Diffusion, bytes int64, load func(engine.Ops, dit.Held) (dit.Model, error)) (*Model, error) {
 	s, err := d.Sampling.Build()
 	if err != nil {
 		return nil, err
 	}
-	return &Model{Name: name, Key: key, Variant: d.Variant, Spec: &d.Spec, Format: d.Latent, Sampling: s, bytes: bytes, Load: load, declare: d.Declare}, nil
+	return &Model{Name: name, Key: key, Variant: d.Variant, Spec: &d.Spec, Format: d.Latent, Sampling: s, Traits: d.Traits, bytes: bytes, Load: load, declare: d.Declare}, nil
 }

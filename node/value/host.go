@@ -52,16 +52,16 @@ func (m *Model) fitsHost(req *parallel.Request) error {
 			switch {
 			case e.Guidance != nil && !m.Spec.TakesGuidance:
 				e.Guidance = nil // ComfyUI sends it to every FLUX; those without the input drop it
-			case e.ContextLen > 0 && e.ContextLen < e.Context.Rows && m.Spec.Context2Dim == 0 && m.Spec.Family != "pixart":
+			case e.ContextLen > 0 && e.ContextLen < e.Context.Rows && m.Spec.Context2Dim == 0 && !m.Traits.TextMask:
 				return refused("attention_mask")
 			}
 			switch {
 			case e.Context2.Rows > 0 && m.Spec.Context2Dim == 0:
 				return refused("encoder_hidden_states_t5")
-			case e.Size != nil && m.Spec.Family != "pixart" && m.Spec.Family != "hunyuandit":
+			case e.Size != nil && m.Traits.SizeCond == nil:
 				return refused("size")
 			case e.Size == nil:
-				e.Size = m.told([2]int{}, req.Latent)
+				e.Size = m.sizeCond([2]int{}, req.Latent)
 			}
 		}
 	}

@@ -114,10 +114,10 @@ func (m *Model) branch(b GuiderBranch, l parallel.Latent) (parallel.Branch, erro
 		e.Context, e.Pooled, e.ContextLen = c.Context, c.Pooled, c.ContextLen
 		e.Context2, e.Context2Len, e.Size = c.Context2, c.Context2Len, c.Size
 		if e.Size == nil {
-			e.Size = m.told(c.Pixels, l)
+			e.Size = m.sizeCond(c.Pixels, l)
 		}
 		if m.Spec.TakesGuidance && !c.NoGuidance {
-			g := float32(defaultGuidance)
+			g := m.Traits.Guidance
 			if c.Guidance != nil {
 				g = *c.Guidance
 			}
@@ -140,24 +140,17 @@ func (m *Model) branch(b GuiderBranch, l parallel.Latent) (parallel.Branch, erro
 	return out, nil
 }
 
-// told is the picture size that PixArt-Alpha and HunyuanDiT are told (dit.Entry.Size): pixels [height, width] if they are given, else those of the whole
-// latent, also for an entry with an area (ComfyUI encode_model_conds). nil for other families.
-func (m *Model) told(pixels [2]int, l parallel.Latent) []float32 {
+// sizeCond is what the network is told of the picture's size (dit.Entry.Size), nil if it is told nothing: pixels [height, width] if they are given, else
+// those of the whole latent, also for an entry with an area (ComfyUI encode_model_conds).
+func (m *Model) sizeCond(pixels [2]int, l parallel.Latent) []float32 {
+	if m.Traits.SizeCond == nil {
+		return nil
+	}
 	if pixels[0] <= 0 || pixels[1] <= 0 {
 		pixels = [2]int{8 * l.Y, 8 * l.X}
 	}
-	h, w := float32(pixels[0]), float32(pixels[1])
-	switch m.Spec.Family {
-	case "pixart":
-		return []float32{h, w, float32(float64(pixels[0]) / float64(pixels[1]))}
-	case "hunyuandit":
-		return []float32{h, w, h, w, 0, 0}
-	}
-	return nil
+	return m.Traits.SizeCond(pixels[0], pixels[1])
 }
-
-// defaultGuidance is what ComfyUI's FLUX takes where a conditioning carries no guidance (model_base.Flux.extra_conds).
-const defaultGuidance = 3.5
 
 // area resolves an area given in parts of the latent: at least one row and column.
 func (c *Cond) area(l parallel.Latent) parallel.Area {

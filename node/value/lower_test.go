@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"patchbay/models/dit"
+	"patchbay/models/tiny"
 	"patchbay/parallel"
 )
 
@@ -23,9 +24,17 @@ func TestTellsTheWholePicture(t *testing.T) {
 		{"pixart", [2]int{512, 256}, []float32{512, 256, 2}},
 		{"flux", [2]int{512, 256}, nil},
 	} {
-		m := &Model{Spec: &dit.Spec{Family: c.family, ContextDim: 1}}
+		d, err := tiny.Describe(c.family)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := NewModel(c.family, c.family, d, 0, d.Load)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := m.Spec.ContextDim
 		b, err := m.branch(GuiderBranch{"positive", Conditioning{{
-			Context: dit.Array{Rows: 1, Cols: 1, Data: []float32{1}}, Area: parallel.Area{H: 8, W: 8}, Pixels: c.pixels,
+			Context: dit.Array{Rows: 1, Cols: n, Data: make([]float32, n)}, Area: parallel.Area{H: 8, W: 8}, Pixels: c.pixels,
 		}}}, latent)
 		if err != nil {
 			t.Fatal(err)

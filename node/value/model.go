@@ -3,6 +3,7 @@ package value
 import (
 	"patchbay/engine"
 	"patchbay/models/dit"
+	"patchbay/models/family"
 	"patchbay/models/latent"
 	"patchbay/models/sampling"
 	"patchbay/models/weights"
@@ -17,6 +18,7 @@ type Model struct {
 	Spec     *dit.Spec
 	Format   latent.Format
 	Sampling *sampling.ModelSampling
+	Traits   family.Traits
 	// Differential is DifferentialDiffusion's strength; nil: ordinary masks.
 	Differential *float32
 	// Cache is what EasyCache or LazyCache set; nil: every evaluation runs.
