@@ -112,17 +112,25 @@ func (g *gatherer) start(u int) {
 
 // wait ends the gather under way.
 func (g *gatherer) wait() {
+	if err := g.land(); err != nil {
+		panic(err) // a *CommError, or an *Error with a stack of its own
+	}
+}
+
+// land waits for the gather under way, if there is one, and notes it in the profile.
+func (g *gatherer) land() error {
 	if g.flight == nil {
-		return
+		return nil
 	}
 	start, group := time.Now(), g.flight
 	g.flight = nil
 	if err := group.Wait(); err != nil {
-		panic(err) // a *CommError, or an *Error with a stack of its own
+		return err
 	}
 	if p, ok := g.ops.(*profile.Ops); ok {
 		p.Remember("exchange", "gather of weights", start, g.bytes)
 	}
+	return nil
 }
 
 // shut forbids reading.
@@ -139,8 +147,5 @@ func (g *gatherer) close() {
 		return
 	}
 	g.shut()
-	if g.flight != nil {
-		_ = g.flight.Wait() // a failed gather has failed the request already
-		g.flight = nil
-	}
+	_ = g.land() // a failed gather has failed the request already
 }
