@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestFirstCauseOfAnAbortStays: whoever waits, or comes later, is told why the group was aborted first: what follows are echoes.
+// TestFirstCauseOfAnAbortStays: whoever waits, or comes later, is told why the group was aborted first: what follows
+// are echoes.
 func TestFirstCauseOfAnAbortStays(t *testing.T) {
 	first := errors.New("first")
 	ends := NewLocal("test", 2, 0)

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestBudgetCountsAllMemoryOfASession: a request runs in as many bytes as its busiest rank takes, session, activations and exchange together, and is refused with
-// one less.
+// TestBudgetCountsAllMemoryOfASession: a request runs in as many bytes as its busiest rank takes, session, activations
+// and exchange together, and is refused with one less.
 func TestBudgetCountsAllMemoryOfASession(t *testing.T) {
 	r := flatRequest(t, "flux", 2)
 	for _, plan := range []string{"", "ulysses=2", "pipe=2,patches=2"} {

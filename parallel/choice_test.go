@@ -2,11 +2,13 @@ package parallel
 
 import "testing"
 
-// TestChoiceKnowsExactPlans: a plan is exact, as one rank, if nothing stale is ever read: without stages, with one patch, or with warm-up for all evaluations.
+// TestChoiceKnowsExactPlans: a plan is exact, as one rank, if nothing stale is ever read: without stages, with one
+// patch, or with warm-up for all evaluations.
 func TestChoiceKnowsExactPlans(t *testing.T) {
 	s := searchFor(t, "flux-dev", 1024, 4, "4xH100-nvlink")
 	for plan, want := range map[string]bool{
-		"": true, "ulysses=4": true, "pipe=2,patches=1": true, "pipe=2,patches=1,warmup=0": true, "pipe=2,patches=2,warmup=4": true,
+		"": true, "ulysses=4": true, "pipe=2,patches=1": true, "pipe=2,patches=1,warmup=0": true,
+		"pipe=2,patches=2,warmup=4": true,
 		"pipe=2,patches=2,warmup=5": true, "pipe=2,patches=2,warmup=3": false, "pipe=2": false,
 	} {
 		got, err := s.Predict(planOf(t, plan))
@@ -19,7 +21,8 @@ func TestChoiceKnowsExactPlans(t *testing.T) {
 	}
 }
 
-// TestChoiceTellsTheTimeOfOneRank: the time that the choice is compared with is that of one device, and none if the model does not fit one.
+// TestChoiceTellsTheTimeOfOneRank: the time that the choice is compared with is that of one device, and none if the
+// model does not fit one.
 func TestChoiceTellsTheTimeOfOneRank(t *testing.T) {
 	for model, size := range map[string]int{"pixart-alpha": 1024, "flux-dev": 2048} {
 		s := searchFor(t, model, size, 4, "4x4090-pcie")
@@ -32,7 +35,8 @@ func TestChoiceTellsTheTimeOfOneRank(t *testing.T) {
 			want = 0
 		}
 		if got := choose(t, s); got.OneRank != want || got.Best.Plan.Ranks() == 1 {
-			t.Errorf("%s: chose %s, says one device takes %.6f s, want %.6f s and more than one device", model, got.Best.Plan, got.OneRank, want)
+			t.Errorf("%s: chose %s, says one device takes %.6f s, want %.6f s and more than one device", model,
+				got.Best.Plan, got.OneRank, want)
 		}
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestStepsAreToldOnce: every step is told once and in order, however many patches have a sampler of their own: when the last of them is done, with the whole
-// prediction of that step.
+// TestStepsAreToldOnce: every step is told once and in order, however many patches have a sampler of their own: when
+// the last of them is done, with the whole prediction of that step.
 func TestStepsAreToldOnce(t *testing.T) {
 	e := newEngine(t)
 	for _, plan := range []string{"", "ulysses=2", "pipe=2,patches=3", "pipe=2,patches=4,warmup=99"} {

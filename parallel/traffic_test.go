@@ -2,7 +2,8 @@ package parallel
 
 import "testing"
 
-// TestTrafficCountsWhatLeavesTheRank: counters have the bytes that a rank sends to others, by the definition of every operation: nothing of what it keeps.
+// TestTrafficCountsWhatLeavesTheRank: counters have the bytes that a rank sends to others, by the definition of every
+// operation: nothing of what it keeps.
 func TestTrafficCountsWhatLeavesTheRank(t *testing.T) {
 	const size = 3
 	counts := []int{5, 2, 1}
