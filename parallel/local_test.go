@@ -200,20 +200,24 @@ func TestPostedMemoryIsFilledInOrder(t *testing.T) {
 	}
 }
 
-// TestPostsThatDisagreeAreNamed: another size, a receive beside posted memory, an Await without a post.
+// TestPostsThatDisagreeAreNamed: another size or type, a receive beside posted memory, an Await without a post.
 func TestPostsThatDisagreeAreNamed(t *testing.T) {
 	for name, c := range map[string]struct {
 		receive func(c Comm)
 		want    string
 	}{
-		"size":    {func(c Comm) { c.Post(vec(0, 0), 0); c.Await(0) }, "has posted"},
+		"size": {func(c Comm) { c.Post(vec(0, 0), 0); c.Await(0) }, "has posted"},
+		"type": {func(c Comm) {
+			c.Post(engine.NewTensor(engine.Buf{Host: make([]byte, 2)}, engine.BF16, 1), 0)
+			c.Await(0)
+		}, "has posted"},
 		"receive": {func(c Comm) { c.Post(vec(0), 0); c.SendRecv(vec(0), 0, engine.Tensor{}, -1) }, "has posted memory for it before"},
 		"nothing": {func(c Comm) { c.Await(0) }, "has posted no memory"},
 	} {
 		err := world(2, 5*time.Second, func(e Comm) error {
 			if e.Rank() == 1 {
 				c.receive(e)
-			} else if name == "size" {
+			} else if name == "size" || name == "type" {
 				e.SendRecv(engine.Tensor{}, -1, vec(1), 1)
 			}
 			return nil
