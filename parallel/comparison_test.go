@@ -16,7 +16,8 @@ func decibels(signal, noise float64) float64 {
 	return math.Inf(-1)
 }
 
-// TestNothingEqualsNaN: every comparison of results that tests of this package rely on fails if a value is NaN, on whichever side, or if values are missing.
+// TestNothingEqualsNaN: every comparison of results that tests of this package rely on fails if a value is NaN, on
+// whichever side, or if values are missing.
 func TestNothingEqualsNaN(t *testing.T) {
 	nan := float32(math.NaN())
 	good := []float32{1, -2, 3}
@@ -37,7 +38,8 @@ func TestNothingEqualsNaN(t *testing.T) {
 			t.Errorf("%s: firstDifference finds none", name)
 		}
 		for helper, db := range map[string]float64{
-			"psnr": psnr(got, want), "snr": snr(got, want), "meanPSNR": meanPSNR([][]float32{good, got}, [][]float32{good, want}),
+			"psnr": psnr(got, want), "snr": snr(got, want), "meanPSNR": meanPSNR([][]float32{good, got},
+				[][]float32{good, want}),
 		} {
 			if !(db < 0) {
 				t.Errorf("%s: %s gives %v dB", name, helper, db)
@@ -47,7 +49,8 @@ func TestNothingEqualsNaN(t *testing.T) {
 	if db := meanPSNR(nil, nil); !(db < 0) {
 		t.Errorf("no pictures: meanPSNR gives %v dB", db)
 	}
-	if relative(good, good) != 0 || firstDifference(good, good) >= 0 || psnr(good, good) < 100 || snr(good, good) < 100 {
+	if relative(good, good) != 0 || firstDifference(good, good) >= 0 || psnr(good, good) < 100 || snr(good,
+		good) < 100 {
 		t.Error("equal values are told apart")
 	}
 	for _, v := range []float64{math.NaN(), math.Inf(1), 1.2, -1} {

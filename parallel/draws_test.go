@@ -7,7 +7,8 @@ import (
 	"patchbay/models/sampling"
 )
 
-// TestDrawsDoNotDependOnTheDataDegree: samplers that draw noise on the way give every picture of a batch the same draws, however the batch is spread over ranks.
+// TestDrawsDoNotDependOnTheDataDegree: samplers that draw noise on the way give every picture of a batch the same
+// draws, however the batch is spread over ranks.
 func TestDrawsDoNotDependOnTheDataDegree(t *testing.T) {
 	e := newEngine(t)
 	g := openGolden(t, "flux-c")
@@ -32,10 +33,12 @@ func TestDrawsDoNotDependOnTheDataDegree(t *testing.T) {
 		if other.Seed++; name == "euler" {
 			other.NoiseDraws = nil
 		}
-		if got, err := e.Sample(context.Background(), &other, nil); err != nil || relative(got.Latent.Data, want.Latent.Data) < 1e-3 {
+		if got, err := e.Sample(context.Background(), &other, nil); err != nil || relative(got.Latent.Data,
+			want.Latent.Data) < 1e-3 {
 			t.Fatalf("%s draws nothing: error %v", name, err)
 		}
-		for _, plan := range []string{"data=1", "data=2", "data=3", "data=3,cfg=2", "data=2,pipe=2,patches=3,warmup=99"} {
+		for _, plan := range []string{"data=1", "data=2", "data=3", "data=3,cfg=2",
+			"data=2,pipe=2,patches=3,warmup=99"} {
 			r.Plan = plan
 			got, err := e.Sample(context.Background(), r, nil)
 			if err != nil {

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// lateRequest has an entry in each branch that becomes active in mid-run, in evaluations 3 and 4 of 6. Text lengths tell all four apart.
+// lateRequest has an entry in each branch that becomes active in mid-run, in evaluations 3 and 4 of 6. Text lengths
+// tell all four apart.
 func lateRequest(t *testing.T, family string) (r *Request, text, starts []int) {
 	t.Helper()
 	text, starts = []int{13, 5, 7, 9}, []int{0, 3, 0, 4}
@@ -25,11 +26,13 @@ func lateRequest(t *testing.T, family string) (r *Request, text, starts []int) {
 	return r, text, starts
 }
 
-// TestLateEntriesAreSynchronousAtFirst: the evaluation in which an entry becomes active is synchronous for all entries and all cfg groups, as the entry has no
-// keys and values yet; those before and behind it run patch by patch. Tags tell the age of every key and value that was read.
+// TestLateEntriesAreSynchronousAtFirst: the evaluation in which an entry becomes active is synchronous for all entries
+// and all cfg groups, as the entry has no keys and values yet; those before and behind it run patch by patch. Tags tell
+// the age of every key and value that was read.
 func TestLateEntriesAreSynchronousAtFirst(t *testing.T) {
 	for _, plan := range []string{
-		"pipe=2,patches=3", "cfg=2,pipe=2,patches=3", "cfg=2,pipe=3,patches=2,warmup=2", "pipe=2,ulysses=2,patches=3", "pipe=2,ring=2,patches=2,sync=spread",
+		"pipe=2,patches=3", "cfg=2,pipe=2,patches=3", "cfg=2,pipe=3,patches=2,warmup=2", "pipe=2,ulysses=2,patches=3",
+		"pipe=2,ring=2,patches=2,sync=spread",
 	} {
 		e, mu, seen := taggedEngine(t)
 		r, text, starts := lateRequest(t, "flux")
@@ -60,7 +63,8 @@ func TestLateEntriesAreSynchronousAtFirst(t *testing.T) {
 	}
 }
 
-// lateReadings is what the attentions of every micro-step read, worked out from the definition: evaluations by row, text first, and how often.
+// lateReadings is what the attentions of every micro-step read, worked out from the definition: evaluations by row,
+// text first, and how often.
 func lateReadings(r *Request, p Plan, text, starts []int) map[Micro]map[string]int {
 	out := map[Micro]map[string]int{}
 	patches := patchRanges(slices.Max(text), r.Model.Spec.Tokens(r.Latent.Y, r.Latent.X).Tokens(), p.Patches)

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestEveryItemHasItsMasks: in a batch, masks of entries and of the noise may differ from item to item. Every picture is the one that its item gives alone; a
-// mask of fewer items than the batch is repeated.
+// TestEveryItemHasItsMasks: in a batch, masks of entries and of the noise may differ from item to item. Every picture
+// is the one that its item gives alone; a mask of fewer items than the batch is repeated.
 func TestEveryItemHasItsMasks(t *testing.T) {
 	e := newEngine(t)
 	const items, y, x = 3, 8, 10
@@ -29,7 +29,8 @@ func TestEveryItemHasItsMasks(t *testing.T) {
 		for i := range items {
 			one := *r
 			one.Latent, one.Noise, one.Mask = item(r.Latent, i), item(r.Noise, i), item(r.Mask, i)
-			one.Branches = []Branch{{Name: "positive", Entries: []Entry{r.Branches[0].Entries[0], *entry}}, r.Branches[1]}
+			one.Branches = []Branch{{Name: "positive", Entries: []Entry{r.Branches[0].Entries[0], *entry}},
+				r.Branches[1]}
 			one.Branches[0].Entries[1].Mask = item(entry.Mask, i%masks)
 			res, err := e.Sample(context.Background(), &one, nil)
 			if err != nil {
@@ -46,7 +47,8 @@ func TestEveryItemHasItsMasks(t *testing.T) {
 			for i := range items {
 				n := len(want) / items
 				if rel := relative(got.Latent.Data[i*n:(i+1)*n], want[i*n:(i+1)*n]); rel > 1e-5 {
-					t.Errorf("plan %q, %d masks: item %d differs by %.3g from its run alone, bound 1e-5", plan, masks, i, rel)
+					t.Errorf("plan %q, %d masks: item %d differs by %.3g from its run alone, bound 1e-5", plan, masks,
+						i, rel)
 				}
 			}
 		}

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestPatienceCountsFromTheLastProgress: ranks that have moved since they were last looked at have all of the watchdog's patience again, however long the
-// request has run; ranks that have not are accused once it is over.
+// TestPatienceCountsFromTheLastProgress: ranks that have moved since they were last looked at have all of the
+// watchdog's patience again, however long the request has run; ranks that have not are accused once it is over.
 func TestPatienceCountsFromTheLastProgress(t *testing.T) {
 	e, err := NewEngine(Config{NewOps: testOps, Patience: time.Hour})
 	if err != nil {

@@ -39,14 +39,16 @@ func (e *Engine) keys() (out []string) {
 	return out
 }
 
-// TestLeastRecentlyUsedGoesFirst: where a model does not fit beside those that are resident, the one whose last use is longest ago goes, and no more than needed.
+// TestLeastRecentlyUsedGoesFirst: where a model does not fit beside those that are resident, the one whose last use is
+// longest ago goes, and no more than needed.
 func TestLeastRecentlyUsedGoesFirst(t *testing.T) {
 	e, model, loads := shelf(t, 300)
 	for i, c := range []struct {
 		key  string
 		want []string
 	}{
-		{"a", []string{"a"}}, {"b", []string{"b", "a"}}, {"c", []string{"c", "b", "a"}}, {"a", []string{"a", "c", "b"}}, {"d", []string{"d", "a", "c"}},
+		{"a", []string{"a"}}, {"b", []string{"b", "a"}}, {"c", []string{"c", "b", "a"}}, {"a", []string{"a", "c", "b"}},
+		{"d", []string{"d", "a", "c"}},
 		{"c", []string{"c", "d", "a"}}, {"b", []string{"b", "c", "d"}},
 	} {
 		if _, err := e.Load(context.Background(), model(c.key), ""); err != nil {
@@ -67,8 +69,8 @@ func TestLeastRecentlyUsedGoesFirst(t *testing.T) {
 	}
 }
 
-// TestPartsThatDoNotFitTogetherAreRefused: a plan whose parts of the weights are too large together is refused before any is loaded or evicted, though each of
-// them would fit alone; evicting a model drops its parts.
+// TestPartsThatDoNotFitTogetherAreRefused: a plan whose parts of the weights are too large together is refused before
+// any is loaded or evicted, though each of them would fit alone; evicting a model drops its parts.
 func TestPartsThatDoNotFitTogetherAreRefused(t *testing.T) {
 	e, model, loads := shelf(t, 99)
 	small := model("small")

@@ -15,9 +15,10 @@ func runTiming(t *testing.T, timing timing) (seconds float64) {
 	return seconds
 }
 
-// TestTransfersAndHandoverTimes compares runs with transfers and a hand-over at the sampler with closed forms. K synchronous evaluations of M on each of N stages
-// take N M + (N-1) t + h each, t being the transfers of all entries one after the other. On one stage of M patches of 1, the stage works without a pause while
-// the hand-over of a patch fits behind the other patches, else every evaluation takes 1 + h.
+// TestTransfersAndHandoverTimes compares runs with transfers and a hand-over at the sampler with closed forms. K
+// synchronous evaluations of M on each of N stages take N M + (N-1) t + h each, t being the transfers of all entries
+// one after the other. On one stage of M patches of 1, the stage works without a pause while the hand-over of a patch
+// fits behind the other patches, else every evaluation takes 1 + h.
 func TestTransfersAndHandoverTimes(t *testing.T) {
 	const k = 5
 	for stages := 1; stages <= 5; stages++ {
@@ -32,7 +33,8 @@ func TestTransfersAndHandoverTimes(t *testing.T) {
 					want += float64(entries) * (0.5 + float64(lane))
 				}
 				if got := runTiming(t, timing); !near(got, k*want, 1e-9) {
-					t.Errorf("%d stages, %d slots, %d entries: %.3f, closed form %.3f", stages, slots, entries, got, k*want)
+					t.Errorf("%d stages, %d slots, %d entries: %.3f, closed form %.3f", stages, slots, entries, got,
+						k*want)
 				}
 			}
 		}
@@ -47,8 +49,8 @@ func TestTransfersAndHandoverTimes(t *testing.T) {
 	}
 }
 
-// TestSimulationCountsHandoverAndEveryTransfer: a hand-over at the sampler is paid once an evaluation, a transfer once for every entry, hop and evaluation, with
-// the bytes of that entry.
+// TestSimulationCountsHandoverAndEveryTransfer: a hand-over at the sampler is paid once an evaluation, a transfer once
+// for every entry, hop and evaluation, with the bytes of that entry.
 func TestSimulationCountsHandoverAndEveryTransfer(t *testing.T) {
 	s := searchFor(t, "flux-dev", 1024, 5, "4xL40-pcie")
 	s.Text = []int{512, 77, 256}
@@ -64,13 +66,16 @@ func TestSimulationCountsHandoverAndEveryTransfer(t *testing.T) {
 	base := seconds(s.Fabric)
 	f := s.Fabric
 	f.Device.Handover += 0.25
-	if sim := seconds(f); !near(sim.Seconds-base.Seconds, 5*0.25, 1e-9) || !near(sim.HandoverSeconds-base.HandoverSeconds, 5*0.25, 1e-9) {
-		t.Errorf("a hand-over of 0.25 s more takes %.6f s more, %.6f s of them without work: want 5 times 0.25 s", sim.Seconds-base.Seconds, sim.HandoverSeconds-base.HandoverSeconds)
+	if sim := seconds(f); !near(sim.Seconds-base.Seconds, 5*0.25, 1e-9) ||
+		!near(sim.HandoverSeconds-base.HandoverSeconds, 5*0.25, 1e-9) {
+		t.Errorf("a hand-over of 0.25 s more takes %.6f s more, %.6f s of them without work: want 5 times 0.25 s",
+			sim.Seconds-base.Seconds, sim.HandoverSeconds-base.HandoverSeconds)
 	}
 	f = s.Fabric
 	f.Link.Latency += 0.125
 	if sim := seconds(f); !near(sim.Seconds-base.Seconds, 5*3*3*0.125, 1e-9) {
-		t.Errorf("0.125 s of latency more take %.6f s more, want 45 times that: 5 evaluations, 3 hops, 3 entries", sim.Seconds-base.Seconds)
+		t.Errorf("0.125 s of latency more take %.6f s more, want 45 times that: 5 evaluations, 3 hops, 3 entries",
+			sim.Seconds-base.Seconds)
 	}
 	f = s.Fabric
 	f.Link.Bandwidth /= 100

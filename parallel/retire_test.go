@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestRanksForgetRequests: a rank keeps nothing of a request that has ended: no session, and no mark of its cancellation.
+// TestRanksForgetRequests: a rank keeps nothing of a request that has ended: no session, and no mark of its
+// cancellation.
 func TestRanksForgetRequests(t *testing.T) {
 	e := newEngine(t)
 	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 8, 8, 4)

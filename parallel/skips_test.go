@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestSkipsAreForgotten: what ranks keep of a request for later blocks (outputs that skips take, stores lent to a down lane) goes with the request.
+// TestSkipsAreForgotten: what ranks keep of a request for later blocks (outputs that skips take, stores lent to a down
+// lane) goes with the request.
 func TestSkipsAreForgotten(t *testing.T) {
 	e := newEngine(t)
 	r := flatRequest(t, "hunyuandit", 2)
@@ -19,7 +20,8 @@ func TestSkipsAreForgotten(t *testing.T) {
 				s := l.rank.skips
 				s.mu.Lock()
 				if len(s.at)+len(s.kv) > 0 {
-					t.Errorf("plan %q: rank %d keeps %d outputs and %d stores after job %d, want none", plan, i, len(s.at), len(s.kv), job)
+					t.Errorf("plan %q: rank %d keeps %d outputs and %d stores after job %d, want none", plan, i,
+						len(s.at), len(s.kv), job)
 				}
 				s.mu.Unlock()
 			}

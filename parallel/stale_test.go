@@ -5,10 +5,12 @@ import (
 	"testing"
 )
 
-// TestStalePicturesDependOnPatchesAlone: what is stale is decided by patches and warm-up. Any number of stages, any way to split the rest, give the same picture.
+// TestStalePicturesDependOnPatchesAlone: what is stale is decided by patches and warm-up. Any number of stages, any way
+// to split the rest, give the same picture.
 func TestStalePicturesDependOnPatchesAlone(t *testing.T) {
 	plans := []string{
-		"pipe=3", "pipe=4,overlap=off", "cfg=2,data=2,pipe=2", "cfg=3,pipe=3,sync=spread", "pipe=3,ring=2,ulysses=2", "pipe=2,ulysses=3,sync=spread",
+		"pipe=3", "pipe=4,overlap=off", "cfg=2,data=2,pipe=2", "cfg=3,pipe=3,sync=spread", "pipe=3,ring=2,ulysses=2",
+		"pipe=2,ulysses=3,sync=spread",
 		"pipe=2,tensor=2", "pipe=2,ring=2,tensor=3,form=scatter", "cfg=2,pipe=4,shard=on,cut=weights",
 	}
 	for _, f := range families() {
@@ -41,7 +43,8 @@ func TestStalePicturesDependOnPatchesAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 		if rel := relative(want.Latent.Data, exact.Latent.Data); rel < 1e-3 {
-			t.Errorf("%s: stale values change the picture by %.3g only: this test needs a picture that shows them", f.name, rel)
+			t.Errorf("%s: stale values change the picture by %.3g only: this test needs a picture that shows them",
+				f.name, rel)
 		}
 	}
 }

@@ -5,11 +5,13 @@ import (
 	"testing"
 )
 
-// TestStaleValuesOfAStillPicture: while sigma and latent stand still, keys and values of the evaluation before are those of this one, so patches on stale values
-// must give one rank's answer. Whatever a micro-step of a patch takes from the wrong place shows: rows, positions, text, skips, stores.
+// TestStaleValuesOfAStillPicture: while sigma and latent stand still, keys and values of the evaluation before are
+// those of this one, so patches on stale values must give one rank's answer. Whatever a micro-step of a patch takes
+// from the wrong place shows: rows, positions, text, skips, stores.
 func TestStaleValuesOfAStillPicture(t *testing.T) {
 	plans := []string{
-		"pipe=4,patches=7", "pipe=2,ulysses=3,patches=3", "pipe=3,ring=2,ulysses=2,patches=4,sync=spread", "pipe=2,tensor=2,patches=3",
+		"pipe=4,patches=7", "pipe=2,ulysses=3,patches=3", "pipe=3,ring=2,ulysses=2,patches=4,sync=spread",
+		"pipe=2,tensor=2,patches=3",
 		"pipe=2,ulysses=2,tensor=3,form=scatter,patches=5", "cfg=2,data=2,pipe=2,ring=3,patches=2,shard=on",
 	}
 	for _, f := range families() {
@@ -36,7 +38,8 @@ func TestStaleValuesOfAStillPicture(t *testing.T) {
 			}
 			p := planOf(t, plan)
 			if n := got.Stats.Tokens[0].MicroSteps; n != int64(1+2*p.Patches) {
-				t.Errorf("%s %s: %d micro-steps, want one evaluation in one piece and two in %d patches", f.name, plan, n, p.Patches)
+				t.Errorf("%s %s: %d micro-steps, want one evaluation in one piece and two in %d patches", f.name, plan,
+					n, p.Patches)
 			}
 		}
 	}

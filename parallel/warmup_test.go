@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestWarmupCountsEvaluationsThatRan: warm-up is a number of runs of the network: a step of Heun's method has two, and one that a cache answers is none. What
-// each rank has done tells which evaluations were in one piece.
+// TestWarmupCountsEvaluationsThatRan: warm-up is a number of runs of the network: a step of Heun's method has two, and
+// one that a cache answers is none. What each rank has done tells which evaluations were in one piece.
 func TestWarmupCountsEvaluationsThatRan(t *testing.T) {
 	e := newEngine(t)
 	check := func(name string, r *Request) *Result {
@@ -19,7 +19,8 @@ func TestWarmupCountsEvaluationsThatRan(t *testing.T) {
 		want := int64(p.Warmup + (got.Stats.Evaluations-p.Warmup)*p.Patches)
 		for rank, n := range got.Stats.Tokens {
 			if n.MicroSteps != want {
-				t.Errorf("%s: rank %d did %d micro-steps, want %d: %d of %d evaluations in one piece, the others in %d patches",
+				t.Errorf("%s: rank %d did %d micro-steps, want %d: %d of %d evaluations in one piece, "+
+					"the others in %d patches",
 					name, rank, n.MicroSteps, want, p.Warmup, got.Stats.Evaluations, p.Patches)
 			}
 		}
@@ -37,7 +38,8 @@ func TestWarmupCountsEvaluationsThatRan(t *testing.T) {
 		r.Cache.Start, r.Plan = 0, "pipe=2,patches=3,warmup=4"
 		stats := check("cache", r).Stats
 		if len(stats.Reused) == 0 || stats.Reused[0] >= 4 || stats.Evaluations <= 4 {
-			t.Errorf("rule %d: %d evaluations ran, reused %v: this test needs more than four and one of the first four", rule, stats.Evaluations, stats.Reused)
+			t.Errorf("rule %d: %d evaluations ran, reused %v: this test needs more than four and one of the first four",
+				rule, stats.Evaluations, stats.Reused)
 		}
 	}
 }
