@@ -305,6 +305,10 @@ func (e *Engine) Sample(ctx context.Context, req *Request, observe Observe) (*Re
 		result, err = e.run(ctx, req, observe, stats)
 		return err
 	})
+	if err != nil && e.team.kept {
+		e.team.kept = false
+		return nil, err
+	}
 	if err != nil {
 		e.dismiss() // its exchanges may have been cut short: the next request starts with fresh ranks
 		return nil, err

@@ -20,6 +20,9 @@ type team struct {
 	left  atomic.Bool   // a rank hangs and was left behind
 	baton *baton        // nil: everybody runs freely
 	ended chan struct{} // closed when all ranks have returned, after close
+
+	interruptible bool // exchanges can be cut short
+	kept          bool // a cancelled run has left all ranks in step
 }
 
 // rendezvous is how long a band of the VAE waits for another before the request fails and names both.
@@ -44,6 +47,7 @@ func newTeam(plan Plan, folded bool, cfg *Config, weights func(rank int) func(st
 		t.baton.stuck = t.deadlock
 		transport = comm.Local{Block: func(ready func() bool) { t.baton.block(false, ready) }}
 	}
+	t.interruptible = transport.Interruptible()
 	ops := make([]engine.Ops, n)
 	for r := range ops {
 		rank, _ := t.device(r) // both lanes of a folded stage work on one device

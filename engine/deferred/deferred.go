@@ -12,6 +12,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync/atomic"
+	"time"
 
 	"patchbay/engine"
 )
@@ -20,16 +22,37 @@ import (
 // another.
 type Ops struct {
 	*Stream
-	inner engine.Ops
+	inner  engine.Ops
+	marked atomic.Int64
+	zero   time.Time
 }
 
 // New wraps inner, on a device of its own.
 func New(inner engine.Ops) *Ops { return NewDevice(0).Ops(inner) }
 
 // Ops wraps inner as a stream of the device.
-func (d *Device) Ops(inner engine.Ops) *Ops { return &Ops{Stream: d.Stream(), inner: inner} }
+func (d *Device) Ops(inner engine.Ops) *Ops {
+	return &Ops{Stream: d.Stream(), inner: inner, zero: time.Now()}
+}
 
-var _ engine.Ops = (*Ops)(nil)
+var (
+	_ engine.Ops     = (*Ops)(nil)
+	_ engine.Marker  = (*Ops)(nil)
+	_ engine.Stamper = (*Ops)(nil)
+)
+
+// Mark is queued.
+func (d *Ops) Mark(n int64) { d.push(func() { d.marked.Store(n) }) }
+
+// Marked returns the last mark that has run.
+func (d *Ops) Marked() int64 { return d.marked.Load() }
+
+// Stamp queues a look at the clock.
+func (d *Ops) Stamp() func() time.Duration {
+	var at time.Duration
+	d.push(func() { at = time.Since(d.zero) })
+	return func() time.Duration { return at }
+}
 
 // Watch overwrites every range that a releases with NaN, in stream order. It replaces the arena's OnRelease function.
 func (d *Ops) Watch(a *engine.Arena) {
