@@ -1,0 +1,228 @@
+"""Test nodes inside the ComfyUI that is driven: conditionings without encoders, and what lets tiny models load and tells which loop ran.
+
+Not part of what is installed. PATCHBAY_TEST_WEIGHTS is weights.json, PATCHBAY_TEST_RECORD a folder that requests and results are written into.
+"""
+
+import json
+import os
+import pickle
+import time
+
+import comfy.model_base
+import comfy.model_detection
+import comfy.samplers
+import numpy as np
+import torch
+from aiohttp import web
+from server import PromptServer
+
+WEIGHTS = json.load(open(os.environ["PATCHBAY_TEST_WEIGHTS"]))
+RECORD = os.environ.get("PATCHBAY_TEST_RECORD", "")
+FACTS = {"evaluations": 0, "left": 0.0}
+
+
+def configs():
+    """Return the config of every tiny model by what its file holds: shapes do not tell heads and axes."""
+    return {frozenset((k, tuple(s)) for k, s, *_ in w["tensors"]): w["config"] for w in WEIGHTS.values()}
+
+
+CONFIGS = configs()
+detect = comfy.model_detection.detect_unet_config
+
+
+def detect_tiny(state_dict, key_prefix, *args, **kwargs):
+    found = frozenset((k[len(key_prefix) :], tuple(v.shape)) for k, v in state_dict.items() if k.startswith(key_prefix))
+    for known, config in CONFIGS.items():
+        if known == found:
+            return dict(config)
+    return detect(state_dict, key_prefix, *args, **kwargs)
+
+
+comfy.model_detection.detect_unet_config = detect_tiny
+
+apply = comfy.model_base.BaseModel._apply_model
+
+
+def counted(self, *args, **kwargs):
+    FACTS["evaluations"] += 1
+    return apply(self, *args, **kwargs)
+
+
+comfy.model_base.BaseModel._apply_model = counted
+
+
+def watch_loop():
+    """Note when the package's wrapper was left, and what went into it and came out of it."""
+    import sys
+
+    module = next((m for n, m in sys.modules.items() if n.endswith(".offload") and hasattr(m, "whole_loop")), None)
+    if module is None or getattr(module, "watched", False):
+        return
+    module.watched = True
+    client = sys.modules[module.__name__.replace(".offload", ".client.client")].Client
+    send = client.sample
+
+    def sample(self, *args, **kwargs):
+        if RECORD:
+            FACTS["request"] = {k: v for k, v in kwargs.items() if k not in ("on_progress", "stop", "patience", "id", "fingerprint")}
+        return send(self, *args, **kwargs)
+
+    client.sample = sample
+    proxy = sys.modules[module.__name__.replace(".offload", ".proxy")]
+    nodes = sys.modules[module.__name__.replace(".offload", ".nodes")]
+    loop = module.whole_loop
+
+    def watched(*args, **kwargs):
+        try:
+            return loop(*args, **kwargs)
+        finally:
+            FACTS["left"] = time.time()
+
+    def install(patcher):
+        out = original(patcher)
+        out.remove_wrappers_with_key("sampler_sample", proxy.KEY)
+        out.add_wrapper_with_key("sampler_sample", proxy.KEY, watched)
+        return out
+
+    original = nodes.install
+    nodes.install = install
+
+
+sample_stock = comfy.samplers.KSAMPLER.sample
+
+
+def recorded(self, *args, **kwargs):
+    out = sample_stock(self, *args, **kwargs)
+    if RECORD:
+        FACTS["x"] = out.detach().float().numpy().copy()
+    return out
+
+
+comfy.samplers.KSAMPLER.sample = recorded
+
+
+@PromptServer.instance.routes.post("/patchbay_test/reset")
+async def reset(_):
+    watch_loop()
+    FACTS.clear()
+    FACTS.update(evaluations=0, left=0.0)
+    return web.json_response({})
+
+
+@PromptServer.instance.routes.get("/patchbay_test/facts")
+async def facts(_):
+    from comfy import model_management as mm
+
+    models = [type(m.model).__name__ for m in mm.current_loaded_models if m.model is not None]
+    status = dict(line.split(":", 1) for line in open("/proc/self/status") if ":" in line)
+    return web.json_response({**{k: v for k, v in FACTS.items() if k in ("evaluations", "left")}, "models": models, "resident_kb": int(status["VmRSS"].split()[0])})
+
+
+@PromptServer.instance.routes.post("/patchbay_test/keep")
+async def keep(request):
+    """Write what was recorded of a case: the request of the daemon's run, or the latent of the stock one."""
+    q = await request.json()
+    with open(os.path.join(RECORD, q["case"] + "." + q["what"]), "wb") as f:
+        pickle.dump(FACTS.get(q["what"]), f)
+    return web.json_response({"there": FACTS.get(q["what"]) is not None})
+
+
+def values(seed, *shape):
+    return torch.from_numpy(np.random.default_rng(seed).standard_normal(shape, np.float32))
+
+
+class TestConditioning:
+    RETURN_TYPES = ("CONDITIONING",)
+    FUNCTION = "make"
+    CATEGORY = "test"
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {"model": ("STRING", {}), "seed": ("INT", {"default": 0}), "tokens": ("INT", {"default": 8})}}
+
+    def make(self, model, seed, tokens):
+        c = WEIGHTS[model]["config"]
+        extra = {}
+        if model.startswith("flux"):
+            width, extra["pooled_output"] = c["context_in_dim"], values(seed + 1000, 1, c["vec_in_dim"])
+        elif model.startswith("sd3"):
+            width, extra["pooled_output"] = c["context_embedder_config"]["params"]["in_features"], values(seed + 1000, 1, c["adm_in_channels"])
+        elif model.startswith("pixart"):
+            width = c["caption_channels"]
+        else:
+            width = c["text_states_dim"]
+            extra["pooled_output"] = values(seed + 1000, 1, 1024)
+            extra["attention_mask"] = torch.cat([torch.ones(1, tokens), torch.zeros(1, 77 - tokens)], 1)
+            extra["conditioning_mt5xl"] = values(seed + 2000, 1, 256, c["text_states_dim_t5"])
+            extra["attention_mask_mt5xl"] = torch.cat([torch.ones(1, tokens + 3), torch.zeros(1, 253 - tokens)], 1)
+            tokens = 77
+        return ([[values(seed, 1, tokens, width), extra]],)
+
+
+class TestLatent:
+    RETURN_TYPES = ("LATENT",)
+    FUNCTION = "make"
+    CATEGORY = "test"
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        i = ("INT", {"default": 1})
+        return {"required": {"channels": i, "height": i, "width": i, "batch": i, "seed": i}}
+
+    def make(self, channels, height, width, batch, seed):
+        return ({"samples": values(seed, batch, channels, height, width)},)
+
+
+class TestMask:
+    RETURN_TYPES = ("MASK",)
+    FUNCTION = "make"
+    CATEGORY = "test"
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        i = ("INT", {"default": 1})
+        return {"required": {"height": i, "width": i, "soft": ("BOOLEAN", {"default": True})}}
+
+    def make(self, height, width, soft):
+        x = torch.linspace(0, 1, width).repeat(height, 1)
+        return ((x if soft else (x > 0.4).float())[None],)
+
+
+class TestPlan:
+    RETURN_TYPES = ("PATCHBAY_PLAN",)
+    FUNCTION = "make"
+    CATEGORY = "test"
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {"plan": ("STRING", {})}}
+
+    def make(self, plan):
+        return (plan,)
+
+
+class TestForeignSampler:
+    """A sampler that only this extension has: Euler with half of the noise of an ancestral step."""
+
+    RETURN_TYPES = ("SAMPLER",)
+    FUNCTION = "make"
+    CATEGORY = "test"
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {}}
+
+    def make(self):
+        return (comfy.samplers.KSAMPLER(sample_foreign),)
+
+
+def sample_foreign(model, x, sigmas, extra_args=None, callback=None, disable=None):
+    for i in range(len(sigmas) - 1):
+        x0 = model(x, sigmas[i] * x.new_ones([x.shape[0]]), **extra_args)
+        if callback is not None:
+            callback({"x": x, "i": i, "sigma": sigmas[i], "sigma_hat": sigmas[i], "denoised": x0})
+        x = x0 + (x - x0) * (sigmas[i + 1] / sigmas[i]) * 0.97
+    return x
+
+
+NODE_CLASS_MAPPINGS = {c.__name__: c for c in (TestConditioning, TestLatent, TestMask, TestPlan, TestForeignSampler)}
