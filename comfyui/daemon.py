@@ -94,7 +94,7 @@ class Connections:
             if address != START:
                 probe.close()
         if speaks != PROTOCOL:
-            return f"Patchbay: the daemon at {address} speaks protocol {speaks}, this node {PROTOCOL}: install the node and the daemon of one release"
+            return f"Patchbay: the daemon at {address} speaks protocol {speaks}, this node {PROTOCOL}: install both of one release"
         return ""
 
 
@@ -102,14 +102,18 @@ def missing(address: str, err: Exception) -> str:
     """Say that no daemon is there, and what to do."""
     if address == START:
         return str(err)
-    return f"Patchbay: no daemon at {address} ({err}). Start one with `patchbay serve --comfyui {folder_paths.base_path}`, or set the address in Settings > Patchbay or in PATCHBAY_DAEMON"
+    why = str(err).removeprefix(f"no daemon at {address}: ")
+    start = f"`patchbay serve --comfyui {folder_paths.base_path}`"
+    return f"Patchbay: no daemon at {address} ({why}). Start one with {start}, or set the address in Settings > Patchbay or in PATCHBAY_DAEMON"
 
 
 def explain(err: Exception, address: str) -> Exception:
     """Return an error of the client as one that ComfyUI shows on the node."""
     text = str(err)
     if isinstance(err, ConnectionLostError):
-        return RuntimeError(missing(address, err) if "no daemon at" in text else f"Patchbay: the connection to the daemon at {address} was lost: {err}. Queue again")
+        if "no daemon at" in text:
+            return RuntimeError(missing(address, err))
+        return RuntimeError(f"Patchbay: the connection to the daemon at {address} was lost: {err}. Queue again")
     if isinstance(err, RefusedError):
         advice = f" [{err.input}]" if err.input and err.input not in text else ""
         if err.code == "no_such_model":

@@ -24,7 +24,8 @@ from .proxy import KEY, build, source_of
 from .status import LAST
 
 CATEGORY = "Patchbay"
-DAEMON = ("STRING", {"default": "", "tooltip": f"Socket file or NATS URL of the daemon; empty: as in the settings; {START}: start the installed program for this ComfyUI"})
+WHERE = f"Socket file or NATS URL of the daemon; empty: as in the settings; {START}: start the installed program for this ComfyUI"
+DAEMON = ("STRING", {"default": "", "tooltip": WHERE})
 PLAN = ("PATCHBAY_PLAN", {"tooltip": "How to split the work; without it the daemon chooses"})
 
 
@@ -53,10 +54,12 @@ class Loader:
     CATEGORY = CATEGORY
     FUNCTION = "load"
 
-    @classmethod
-    def VALIDATE_INPUTS(cls, daemon: str = "") -> bool | str:
-        """Say before the queue runs that no daemon is there."""
-        return CONNECTIONS.check(daemon) or True
+
+def checked(name: str, folder: str, daemon: str) -> bool | str:
+    """Say before the queue runs that a file is not in a folder, or that no daemon is there. ComfyUI leaves the first to whoever asks for the name."""
+    if folder and name not in folder_paths.get_filename_list(folder):
+        return f"there is no file {name} in {folder}"
+    return CONNECTIONS.check(daemon) or True
 
 
 class LoadDiffusionModel(Loader):
@@ -73,6 +76,11 @@ class LoadDiffusionModel(Loader):
             "optional": {"daemon": DAEMON, "plan": PLAN},
         }
 
+    @classmethod
+    def VALIDATE_INPUTS(cls, unet_name: str, daemon: str = "") -> bool | str:
+        """Look for file and daemon."""
+        return checked(unet_name, "diffusion_models", daemon)
+
     def load(self, unet_name: str, weight_dtype: str = "default", daemon: str = "", plan: str = "") -> tuple[Any]:
         """Make the proxy."""
         return (loaded("diffusion_models", unet_name, daemon, plan),)
@@ -88,6 +96,11 @@ class LoadCheckpoint(Loader):
     def INPUT_TYPES(cls) -> dict[str, Any]:
         """Name the input of Load Checkpoint, and those of Patchbay."""
         return {"required": {"ckpt_name": (folder_paths.get_filename_list("checkpoints"),)}, "optional": {"daemon": DAEMON, "plan": PLAN}}
+
+    @classmethod
+    def VALIDATE_INPUTS(cls, ckpt_name: str, daemon: str = "") -> bool | str:
+        """Look for file and daemon."""
+        return checked(ckpt_name, "checkpoints", daemon)
 
     def load(self, ckpt_name: str, daemon: str = "", plan: str = "") -> tuple[Any, Any, Any]:
         """Make the proxy, and load what is not the network."""
@@ -142,7 +155,11 @@ class VAEDecode:
     CATEGORY = CATEGORY
     FUNCTION = "decode"
     RETURN_TYPES = ("IMAGE",)
-    VALIDATE_INPUTS = Loader.VALIDATE_INPUTS
+
+    @classmethod
+    def VALIDATE_INPUTS(cls, vae_name: str, daemon: str = "") -> bool | str:
+        """Look for file and daemon."""
+        return checked(vae_name, "vae", daemon)
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
@@ -166,7 +183,6 @@ class CLIPTextEncode:
     CATEGORY = CATEGORY
     FUNCTION = "encode"
     RETURN_TYPES = ("CONDITIONING",)
-    VALIDATE_INPUTS = Loader.VALIDATE_INPUTS
     TYPES: ClassVar = ["flux", "sd3", "pixart", "stable_diffusion", "hunyuan_dit"]
 
     @classmethod
@@ -182,6 +198,11 @@ class CLIPTextEncode:
             },
             "optional": {"daemon": DAEMON},
         }
+
+    @classmethod
+    def VALIDATE_INPUTS(cls, clip_name1: str, daemon: str = "") -> bool | str:
+        """Look for file and daemon."""
+        return checked(clip_name1, "text_encoders", daemon)
 
     def encode(self, text: str, clip_name1: str, clip_name2: str, type: str, daemon: str = "") -> tuple[list[Any]]:  # noqa: A002
         """Return the text's states."""
@@ -213,13 +234,23 @@ class RunWorkflow:
     FUNCTION = "run"
     RETURN_TYPES = ("IMAGE",)
     OUTPUT_IS_LIST = (True,)
-    VALIDATE_INPUTS = Loader.VALIDATE_INPUTS
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
         """Take a workflow in API format."""
         text = {"multiline": True, "default": "{}", "tooltip": "a workflow as Workflow > Export (API) writes it"}
         return {"required": {"workflow": ("STRING", text)}, "optional": {"daemon": DAEMON, "plan": PLAN}}
+
+    @classmethod
+    def VALIDATE_INPUTS(cls, workflow: str, daemon: str = "") -> bool | str:
+        """Look whether it is JSON of that format, and for the daemon."""
+        try:
+            graph = json.loads(workflow)
+        except ValueError as err:
+            return f"the workflow is no JSON: {err}"
+        if not isinstance(graph, dict) or not all(isinstance(n, dict) and "class_type" in n for n in graph.values()):
+            return "the workflow is not in API format: Workflow > Export (API) in the editor writes that"
+        return checked("", "", daemon)
 
     def run(self, workflow: str, daemon: str = "", plan: str = "") -> tuple[list[torch.Tensor]]:
         """Run it and return its pictures, one of a list for each."""
@@ -251,7 +282,6 @@ class Status:
     FUNCTION = "status"
     RETURN_TYPES = ("STRING",)
     OUTPUT_NODE = True
-    VALIDATE_INPUTS = Loader.VALIDATE_INPUTS
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
@@ -267,8 +297,8 @@ class Status:
         """Ask the daemon."""
         s = asked(daemon, lambda c: c.stats())
         workers = ", ".join(f"{w.get('name')} {'busy' if w.get('job') else 'idle'}" for w in s.get("workers") or []) or "one, this program"
-        lines = [f"daemon {s.get('daemon', '?')} {s.get('version', '')}", f"workers: {workers}", f"queued {s.get('queued', 0)}, running {s.get('running', 0)}", f"last run: {LAST.text}"]
-        text = "\n".join(lines)
+        first = f"daemon {s.get('daemon', '?')} {s.get('version', '')}"
+        text = "\n".join((first, f"workers: {workers}", f"queued {s.get('queued', 0)}, running {s.get('running', 0)}", f"last run: {LAST.text}"))
         return {"ui": {"text": [text]}, "result": (text,)}
 
 

@@ -21,7 +21,8 @@ from .status import LAST, tell
 log = logging.getLogger("patchbay")
 
 QUIET = frozenset(
-    "euler ddim heun heunpp2 dpm_2 lms dpmpp_2m ipndm ipndm_v deis res_multistep gradient_estimation uni_pc uni_pc_bh2 exp_heun_2_x0".split()
+    ("euler", "ddim", "heun", "heunpp2", "dpm_2", "lms", "dpmpp_2m", "ipndm", "ipndm_v", "deis", "res_multistep")
+    + ("gradient_estimation", "uni_pc", "uni_pc_bh2", "exp_heun_2_x0")
 )
 """Samplers that draw no noise of their own."""
 
@@ -52,7 +53,8 @@ def whole_loop(
 ) -> torch.Tensor:
     """Do what ``sampler.sample`` does: noise in, the denoised latent in model space out."""
     if more or named:
-        raise RuntimeError(f"Patchbay: this ComfyUI hands samplers something unknown ({', '.join(named) or 'one more argument'}): a newer release of the node is needed")
+        what = ", ".join(named) or "one more argument"
+        raise RuntimeError(f"Patchbay: this ComfyUI hands samplers something unknown ({what}): a newer release of the node is needed")
     verdict = judge(guider, extra_args["model_options"])
     verdict.evaluate += [f"sampler argument {k}" for k in extra_args if k not in ("model_options", "seed", "denoise_mask")]
     try:

@@ -43,8 +43,10 @@ class Source:
 class ProxyPatcher(comfy.model_patcher.ModelPatcher):
     """A patcher that records patches and never loads a weight. Its constructor is ModelPatcher's, as clones are made by it."""
 
-    def load(self, device_to: Any = None, *_: Any, **__: Any) -> None:  # noqa: ANN401
-        """Note that the patches are in force: the daemon adds them."""
+    def load(self, device_to: Any = None, *_: Any, force_patch_weights: bool = False, **__: Any) -> None:  # noqa: ANN401
+        """Note that the patches are in force: the daemon adds them. Only what saves a model forces them into its weights."""
+        if force_patch_weights:
+            self.state_dict_for_saving()
         self.model.current_weight_patches_uuid = self.patches_uuid
         self.model.device = device_to
 

@@ -13,10 +13,10 @@ import comfy.model_management as mm
 from .client import CancelledError, Client, Progress, SampleResult
 from .daemon import CONNECTIONS, explain
 
-LOOK = 0.02
+LOOK = 0.01
 """Seconds between two looks at ComfyUI's stop button."""
 
-GRACE = 0.05
+GRACE = 0.03
 """Seconds that a stopped run may take to end. Then it is left: the daemon stops in its own time."""
 
 HUNG = 3.0

@@ -1,9 +1,170 @@
-"""What is not a number: stop, faults of the daemon, refusals."""
+"""What is not a number: stop, faults of the daemon, refusals, and what grows."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import random
+import signal
 from typing import Any
+
+from graphs import Case, Graph, lora
+
+LONG = {"steps": 400, "y": 48, "x": 48}
+INTERRUPTS = 100
+RUNS = 50
 
 
 async def behaviour(rig: Any, report: Any) -> None:  # noqa: ANN401
     """Run all of it."""
+    want = await rig.run(rig.graph(Case("flux-c"), True))
+    same = lambda got: "latent" in got and bool((got["latent"] == want["latent"]).all())  # noqa: E731
+    await interrupts(rig, report, same)
+    await refusals(rig, report)
+    await growth(rig, report)
+    await faults(rig, report, same)
+
+
+async def stopped(rig: Any, wait: float, before: Any = None) -> tuple[float, dict[str, Any]]:  # noqa: ANN401
+    """Stop a long run so many seconds after its first step; return how many seconds after ComfyUI took the stop the wrapper was left."""
+    asked: list[str] = []
+
+    async def on(kind: str, data: dict[str, Any]) -> None:
+        if kind == "progress" and not asked:
+            asked.append(kind)
+            await asyncio.sleep(wait)
+            if before:
+                before()
+                await asyncio.sleep(0.3)
+            await rig.post("/interrupt")
+
+    got = await rig.run(rig.graph(Case("flux-c", settings={**LONG, "seed": random.randrange(2**40)}), True), on)
+    return got["facts"]["left"] - got["facts"]["asked"], got
+
+
+async def interrupts(rig: Any, report: Any, same: Any) -> None:  # noqa: ANN401
+    """Press stop a hundred times at random moments."""
+    random.seed(4)
+    left, bad = [], []
+    for _ in range(INTERRUPTS):
+        seconds, got = await stopped(rig, random.uniform(0, 0.15))
+        left.append(1000 * seconds)
+        if not got.get("interrupted") or got.get("error"):
+            bad.append(f"ended as {got.get('error') or got['ok']}")
+    left.sort()
+    p95 = left[int(0.95 * len(left)) - 1]
+    bad += [f"p95 {p95:.0f} ms, at most 100"] * (not p95 <= 100) + [f"{left[-1]:.0f} ms, at most 200"] * (not left[-1] <= 200)
+    bad += ["a run after them differs"] * (not same(await rig.run(rig.graph(Case("flux-c"), True))))
+    report.add("interrupts", bad, count=len(left), median_ms=left[len(left) // 2], p95_ms=p95, most_ms=left[-1])
+
+
+def family(pid: int) -> list[int]:
+    """Return a process and its children."""
+    out = [pid]
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/children") as f:
+            for child in f.read().split():
+                out += family(int(child))
+    return out
+
+
+async def faults(rig: Any, report: Any, same: Any) -> None:  # noqa: ANN401
+    """Hang, kill and restart the daemon."""
+    halt = lambda how: [os.kill(p, how) for p in family(rig.daemon.pid)]  # noqa: E731
+    seconds, got = await stopped(rig, 0.1, lambda: halt(signal.SIGSTOP))
+    halt(signal.SIGCONT)
+    bad = [f"left after {1000 * seconds:.0f} ms, at most 250"] * (not seconds <= 0.25) + ["not interrupted"] * (not got.get("interrupted"))
+    await asyncio.sleep(4)
+    bad += ["a run after it differs"] * (not same(await rig.run(rig.graph(Case("flux-c"), True))))
+    report.add("hung_daemon", bad, left_ms=1000 * seconds)
+
+    rig.stop_daemon()
+    rig.start_daemon()
+    got = await rig.run(rig.graph(Case("flux-c", settings={"seed": 6}), True))
+    bad = [f"got {got.get('error')}"] * (not got["ok"]) + ["the run differs"] * (not same(await rig.run(rig.graph(Case("flux-c"), True))))
+    report.add("restarted_daemon", bad)
+
+    async def kill(kind: str, _: dict[str, Any]) -> None:
+        if kind == "progress" and rig.daemon.poll() is None:
+            for p in family(rig.daemon.pid):
+                os.kill(p, signal.SIGKILL)
+            rig.stop_daemon(kill=True)
+
+    got = await rig.run(rig.graph(Case("flux-c", settings={**LONG, "seed": 11}), True), kill)
+    text = (got.get("error") or {}).get("exception_message", "")
+    bad = [f"got {got.get('error')}"] * ("was lost" not in text or got["error"]["node_type"] != "KSampler")
+    report.add("killed_daemon", bad, text=text.strip())
+
+    got = await rig.run(rig.graph(Case("flux-c", settings={"seed": 12}), True))
+    text = str(got.get("refused", ""))
+    report.add("missing_daemon", [f"got {got.get('error') or text}"] * ("patchbay serve" not in text or "custom_validation_failed" not in text), text=text[:160])
+    rig.start_daemon()
+    report.add("daemon_is_back", ["the run differs or failed"] * (not same(await rig.run(rig.graph(Case("flux-c"), True)))))
+
+
+def on_model(kind: str, **inputs: Any) -> Any:  # noqa: ANN401
+    return lambda g: g.on_model("60", kind, **inputs)
+
+
+def merged(g: Graph) -> None:
+    g.source = g.add("60", "ModelMergeSimple", model1=g.source, model2=g.source, ratio=0.5)
+
+
+async def refusals(rig: Any, report: Any) -> None:  # noqa: ANN401
+    """Everything that cannot run must be a red node that says why."""
+    table: dict[str, tuple[Case, str]] = {
+        "skip_layer": (Case("sd3-a", on_model("SkipLayerGuidanceSD3", layers="1", scale=3.0, start_percent=0.0, end_percent=1.0), {"cfg": 3.0}), "patches_replace"),
+        "easy_cache": (Case("flux-c", on_model("EasyCache", reuse_threshold=0.2, start_percent=0.15, end_percent=0.95, verbose=False)), "diffusion_model wrapper"),
+        "merged": (Case("flux-c", merged), "weight patch of kind"),
+        "bypass_lora": (Case("flux-c", on_model("LoraLoaderBypassModelOnly", lora_name="tiny-lora.safetensors", strength_model=0.8)), "injection"),
+        "plan": (Case("flux-c", settings={"seed": 31}, plan="pipe=5"), "plan_refused"),
+        "plan_syntax": (Case("flux-c", settings={"seed": 31}, plan="ulises=2"), "ulises"),
+        "reference": (Case("flux-c", lambda g: g.conditioned("60", "ReferenceLatent", latent=g.latent)), "ref_latents"),
+        "not_there": (Case("only-here"), "no_such_model"),
+        "another_file": (Case("other"), "fingerprint"),
+        "no_file": (Case("broken"), "no safetensors file"),
+    }
+    for name, (case, text) in table.items():
+        graph = rig.graph(case if case.model in ("flux-c", "sd3-a") else Case("flux-c"), True)
+        graph["1"]["inputs"]["unet_name"] = case.model + ".safetensors"
+        kinds = {n["class_type"] for n in graph.values()}
+        absent = [k for k in kinds if not await rig.has(k)]
+        if absent:
+            print(f"NOT RUN refusal_{name}: this ComfyUI has no {', '.join(absent)}", flush=True)
+            continue
+        got = await rig.run(graph)
+        said = (got.get("error") or {}).get("exception_message", "") or str(got.get("refused", ""))
+        bad = [f"ran or said {said!r}"] * (text not in said or "Patchbay" not in said) + ["it ran"] * got["ok"]
+        bad += ["the network was asked here"] * (got.get("facts", {}).get("evaluations", 0) != 0)
+        report.add("refusal_" + name, bad, said=said.strip()[:150])
+    got = await rig.run({"1": rig.graph(Case("flux-c"), True)["1"], "2": {"class_type": "ModelSave", "inputs": {"filename_prefix": "m", "model": ["1", 0]}}})
+    bad = ["it ran"] * got["ok"] + ["no advice"] * ("Patchbay" not in str(got.get("error")))
+    report.add("refusal_save", bad, said=str((got.get("error") or {}).get("exception_message", "")).strip()[:120])
+    for name, kind, inputs in (("compile", "TorchCompileModel", {"backend": "inductor"}), ("attention", "ModelAttentionSelect", {"attention": "pytorch"})):
+        if not await rig.has(kind):
+            print(f"NOT RUN harmless_{name}: this ComfyUI has no {kind}", flush=True)
+            continue
+        got = await rig.run(rig.graph(Case("flux-c", on_model(kind, **inputs)), True))
+        report.add("harmless_" + name, [f"got {got.get('error')}"] * (not got["ok"]))
+
+
+async def growth(rig: Any, report: Any) -> None:  # noqa: ANN401
+    """Fifty runs, with a LoRA and without, must leave both sides as large as they were."""
+
+    def resident() -> list[float]:
+        out = []
+        for pid in (rig.comfy.pid, *family(rig.daemon.pid)):
+            with open(f"/proc/{pid}/status") as f:
+                out.append(next(int(line.split()[1]) for line in f if line.startswith("VmRSS")) / 1024)
+        return out
+
+    async def runs(n: int, seed: int) -> None:
+        for i in range(n):
+            await rig.run(rig.graph(Case("flux-c", lora if i % 2 else (lambda g: g), {"seed": seed + i, "y": 24, "x": 24, "cfg": 2.0}), True))
+
+    await runs(RUNS // 2, 1000)
+    before = resident()
+    await runs(RUNS, 2000)
+    after = resident()
+    bad = [f"process {i}: {a:.0f} MiB, then {b:.0f}" for i, (a, b) in enumerate(zip(before, after, strict=True)) if b > a + 32]
+    report.add("fifty_runs", bad, before_mib=[round(v) for v in before], after_mib=[round(v) for v in after])

@@ -26,6 +26,7 @@ from safetensors.numpy import load_file, save_file
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
+from behaviour import behaviour  # noqa: E402
 from graphs import Case, Graph, cases, lora  # noqa: E402
 
 REPO = HERE.parents[1]
@@ -67,6 +68,14 @@ def write_models(base: pathlib.Path, names: set[str]) -> None:
     pairs["transformer.transformer_blocks.1.attn.to_k.lora_A.weight"] = fill("input:a", [3, inner], 0.5, 0)
     pairs["transformer.transformer_blocks.1.attn.to_k.lora_B.weight"] = fill("input:b", [inner, 3], 0.5, 0)
     save_file(pairs, base / "models" / "loras" / "tiny-lora.safetensors")
+    ours, theirs = base / "models" / "diffusion_models", base / "daemon_models" / "diffusion_models"
+    theirs.mkdir(parents=True)
+    for name in names:
+        os.link(ours / f"{name}.safetensors", theirs / f"{name}.safetensors")
+    os.link(ours / "flux-c.safetensors", ours / "only-here.safetensors")
+    os.link(ours / "flux-c.safetensors", ours / "other.safetensors")
+    os.link(ours / "flux-a.safetensors", theirs / "other.safetensors")
+    (ours / "broken.safetensors").write_bytes(b"<html>not found</html>")
 
 
 class Rig:
@@ -86,7 +95,7 @@ class Rig:
 
     def start_daemon(self) -> None:
         log = open(self.base / "daemon.log", "ab")
-        command = [self.options.program, "serve", "--models", str(self.base / "models"), "--socket", self.socket, "--listen", "127.0.0.1:0"]
+        command = [self.options.program, "serve", "--models", str(self.base / "daemon_models"), "--socket", self.socket, "--listen", "127.0.0.1:0"]
         command += ["--store", str(self.base / "store"), "--output", str(self.base / "output"), "--compute", "f32", "--drain", "1s", "--queue", "memory"]
         self.daemon = subprocess.Popen(command, stdout=log, stderr=log)
         deadline = time.monotonic() + 60
@@ -268,7 +277,7 @@ async def main() -> int:
     table = cases()
     wanted = [n for n in table if not options.only or any(re.fullmatch(o, n) for o in options.only.split(","))]
     base = pathlib.Path(tempfile.mkdtemp(prefix="patchbay-comfyui-"))
-    write_models(base, {table[n].model for n in table})
+    write_models(base, {"flux-a", *(table[n].model for n in table)})
     if options.record:
         pathlib.Path(options.record).mkdir(parents=True, exist_ok=True)
     rig, report, began = Rig(options, base), Report(), time.monotonic()
@@ -285,9 +294,8 @@ async def main() -> int:
                     print(f"NOT RUN {name}: this ComfyUI has no {table[name].needs}", flush=True)
                     continue
                 await compare(rig, name, table[name], report)
-            from behaviour import behaviour
-
-            await behaviour(rig, report)
+            if not options.only or "behaviour" in options.only:
+                await behaviour(rig, report)
     finally:
         for proc in (rig.comfy, rig.daemon):
             if proc and proc.poll() is None:

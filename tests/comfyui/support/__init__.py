@@ -10,6 +10,7 @@ import time
 
 import comfy.model_base
 import comfy.model_detection
+import comfy.model_management
 import comfy.samplers
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from server import PromptServer
 
 WEIGHTS = json.load(open(os.environ["PATCHBAY_TEST_WEIGHTS"]))
 RECORD = os.environ.get("PATCHBAY_TEST_RECORD", "")
-FACTS = {"evaluations": 0, "left": 0.0}
+FACTS = {"evaluations": 0, "left": 0.0, "asked": 0.0}
 
 
 def configs():
@@ -88,6 +89,16 @@ def watch_loop():
     nodes.install = install
 
 
+interrupt = comfy.model_management.interrupt_current_processing
+
+
+def noted(value=True):
+    if value:
+        FACTS["asked"] = time.time()
+    interrupt(value)
+
+
+comfy.model_management.interrupt_current_processing = noted
 sample_stock = comfy.samplers.KSAMPLER.sample
 
 
@@ -105,17 +116,15 @@ comfy.samplers.KSAMPLER.sample = recorded
 async def reset(_):
     watch_loop()
     FACTS.clear()
-    FACTS.update(evaluations=0, left=0.0)
+    FACTS.update(evaluations=0, left=0.0, asked=0.0)
     return web.json_response({})
 
 
 @PromptServer.instance.routes.get("/patchbay_test/facts")
 async def facts(_):
-    from comfy import model_management as mm
-
+    mm = comfy.model_management
     models = [type(m.model).__name__ for m in mm.current_loaded_models if m.model is not None]
-    status = dict(line.split(":", 1) for line in open("/proc/self/status") if ":" in line)
-    return web.json_response({**{k: v for k, v in FACTS.items() if k in ("evaluations", "left")}, "models": models, "resident_kb": int(status["VmRSS"].split()[0])})
+    return web.json_response({**{k: v for k, v in FACTS.items() if k in ("evaluations", "left", "asked")}, "models": models})
 
 
 @PromptServer.instance.routes.post("/patchbay_test/keep")
