@@ -17,7 +17,7 @@ START = "start"
 """In place of an address: start the installed program and talk to it over its stdin and stdout."""
 
 PROTOCOL = 1
-CHECK_SECONDS = 5.0
+CHECK_SECONDS = 1.5
 
 
 def setting(name: str, preset: str = "") -> str:

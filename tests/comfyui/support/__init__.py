@@ -52,6 +52,18 @@ def counted(self, *args, **kwargs):
 comfy.model_base.BaseModel._apply_model = counted
 
 
+def plain(v):
+    """Return a message with every tensor as an array."""
+    if hasattr(v, "hash") and hasattr(v, "array"):
+        assert v.dtype != "bf16"
+        return v.array.copy()
+    if isinstance(v, np.ndarray):
+        return v.copy()
+    if isinstance(v, dict):
+        return {k: plain(e) for k, e in v.items()}
+    return [plain(e) for e in v] if isinstance(v, list) else v
+
+
 def watch_loop():
     """Note when the package's wrapper was left, and what went into it and came out of it."""
     import sys
@@ -61,14 +73,14 @@ def watch_loop():
         return
     module.watched = True
     client = sys.modules[module.__name__.replace(".offload", ".client.client")].Client
-    send = client.sample
+    send = client._stream
 
-    def sample(self, *args, **kwargs):
-        if RECORD:
-            FACTS["request"] = {k: v for k, v in kwargs.items() if k not in ("on_progress", "stop", "patience", "id", "fingerprint")}
-        return send(self, *args, **kwargs)
+    def stream(self, verb, body, *args):
+        if RECORD and verb == "sample":
+            FACTS["request"] = plain(body)
+        return send(self, verb, body, *args)
 
-    client.sample = sample
+    client._stream = stream
     proxy = sys.modules[module.__name__.replace(".offload", ".proxy")]
     nodes = sys.modules[module.__name__.replace(".offload", ".nodes")]
     loop = module.whole_loop
