@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import pathlib
 import random
 import signal
 from typing import Any
@@ -19,10 +21,39 @@ async def behaviour(rig: Any, report: Any) -> None:  # noqa: ANN401
     """Run all of it."""
     want = await rig.run(rig.graph(Case("flux-c"), True))
     same = lambda got: "latent" in got and bool((got["latent"] == want["latent"]).all())  # noqa: E731
+    await pictures(rig, report)
     await interrupts(rig, report, same)
     await refusals(rig, report)
     await growth(rig, report)
     await faults(rig, report, same)
+
+
+async def pictures(rig: Any, report: Any) -> None:  # noqa: ANN401
+    """Draw the demo's picture with every node of the package, and once more as a whole workflow on the daemon: they must be equal."""
+    whole = json.loads((pathlib.Path(__file__).parents[2] / "examples" / "demo.json").read_text())
+    k = whole["3"]["inputs"]
+    encoders = {"clip_name1": "demo_clip.safetensors", "clip_name2": "demo_t5.safetensors", "type": "flux"}
+    parts = {
+        "1": {"class_type": "PatchbayUNETLoader", "inputs": {"unet_name": "demo_flux.safetensors", "weight_dtype": "default", "plan": ["2", 0]}},
+        "2": {"class_type": "PatchbayPlan", "inputs": {"mode": "degrees", "ulysses": 2}},
+        "5": whole["5"],
+        "6": {"class_type": "PatchbayCLIPTextEncode", "inputs": {"text": whole["6"]["inputs"]["text"], **encoders}},
+        "7": {"class_type": "PatchbayCLIPTextEncode", "inputs": {"text": "", **encoders}},
+        "3": {"class_type": "KSampler", "inputs": k},
+        "8": {"class_type": "PatchbayVAEDecode", "inputs": {"samples": ["3", 0], "vae_name": "demo_ae.safetensors"}},
+        "9": {"class_type": "TestKeep", "inputs": {"name": "parts", "image": ["8", 0]}},
+        "10": {"class_type": "PatchbayRun", "inputs": {"workflow": json.dumps(whole)}},
+        "11": {"class_type": "TestKeep", "inputs": {"name": "whole", "image": ["10", 0]}},
+        "12": {"class_type": "PatchbayStatus", "inputs": {"after": ["8", 0]}},
+    }
+    got = await rig.run(parts)
+    apart = float("inf")
+    if "parts" in got and "whole" in got and got["parts"].shape == got["whole"].shape:
+        apart = float(abs(got["parts"] - got["whole"]).max())
+    bad = [f"they differ by {apart:.3g}: {got.get('error') or got.get('refused')}"] * (not apart <= 1 / 255)
+    bad += ["it is one colour"] * (not bad and float(got["whole"].std()) < 0.05)
+    bad += [f"status says {got.get('shown')}"] * ("2 ranks" not in str(got.get("shown")))
+    report.add("pictures", bad, apart=apart, status=got.get("shown"))
 
 
 async def stopped(rig: Any, wait: float, before: Any = None) -> tuple[float, dict[str, Any]]:  # noqa: ANN401
@@ -140,7 +171,7 @@ async def refusals(rig: Any, report: Any) -> None:  # noqa: ANN401
     got = await rig.run({"1": rig.graph(Case("flux-c"), True)["1"], "2": {"class_type": "ModelSave", "inputs": {"filename_prefix": "m", "model": ["1", 0]}}})
     bad = ["it ran"] * got["ok"] + ["no advice"] * ("Patchbay" not in str(got.get("error")))
     report.add("refusal_save", bad, said=str((got.get("error") or {}).get("exception_message", "")).strip()[:120])
-    for name, kind, inputs in (("compile", "TorchCompileModel", {"backend": "inductor"}), ("attention", "ModelAttentionSelect", {"attention": "pytorch"})):
+    for name, kind, inputs in (("compile", "TorchCompileModel", {"backend": "inductor"}),):
         if not await rig.has(kind):
             print(f"NOT RUN harmless_{name}: this ComfyUI has no {kind}", flush=True)
             continue

@@ -22,7 +22,9 @@ from typing import Any
 
 import aiohttp
 import numpy as np
+import torch
 from safetensors.numpy import load_file, save_file
+from safetensors.torch import save_file as save_torch
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
@@ -53,7 +55,7 @@ def write_models(base: pathlib.Path, names: set[str]) -> None:
     weights = json.loads(WEIGHTS.read_text())
     for folder in ("diffusion_models", "loras", "checkpoints"):
         (base / "models" / folder).mkdir(parents=True, exist_ok=True)
-    for name in names:
+    for name in names - {"flux-c-fp8", "flux-c-wide", "flux-c-full"}:
         tensors = {k: fill(f"{name}/{k}", s, scale, offset) for k, s, _, scale, offset in weights[name]["tensors"]}
         save_file(tensors, base / "models" / "diffusion_models" / f"{name}.safetensors", {"config": json.dumps(weights[name]["config"])})
     shapes = {k: s for k, s, *_ in weights["flux-c"]["tensors"]}
@@ -68,14 +70,38 @@ def write_models(base: pathlib.Path, names: set[str]) -> None:
     pairs["transformer.transformer_blocks.1.attn.to_k.lora_A.weight"] = fill("input:a", [3, inner], 0.5, 0)
     pairs["transformer.transformer_blocks.1.attn.to_k.lora_B.weight"] = fill("input:b", [inner, 3], 0.5, 0)
     save_file(pairs, base / "models" / "loras" / "tiny-lora.safetensors")
+    write_forms(base / "models", weights)
     ours, theirs = base / "models" / "diffusion_models", base / "daemon_models" / "diffusion_models"
     theirs.mkdir(parents=True)
     for name in names:
-        os.link(ours / f"{name}.safetensors", theirs / f"{name}.safetensors")
+        if name not in ("flux-c-wide", "flux-c-full"):
+            os.link(ours / f"{name}.safetensors", theirs / f"{name}.safetensors")
+    shutil.copytree(base / "models" / "checkpoints", base / "daemon_models" / "checkpoints")
+    for folder in ("diffusion_models", "text_encoders", "vae", "tokenizers"):
+        for models in (base / "models", base / "daemon_models"):
+            shutil.copytree(REPO / "examples" / "demo" / folder, models / folder, dirs_exist_ok=True)
     os.link(ours / "flux-c.safetensors", ours / "only-here.safetensors")
     os.link(ours / "flux-c.safetensors", ours / "other.safetensors")
     os.link(ours / "flux-a.safetensors", theirs / "other.safetensors")
     (ours / "broken.safetensors").write_bytes(b"<html>not found</html>")
+
+
+def write_forms(models: pathlib.Path, weights: dict[str, Any]) -> None:
+    """Write flux-c once more: with fp8 weights and their factors, the same values in f32, and as a checkpoint."""
+    name, config = "flux-c", {"config": json.dumps(weights["flux-c"]["config"])}
+    plain = {k: fill(f"{name}/{k}", s, scale, offset) for k, s, _, scale, offset in weights[name]["tensors"]}
+    packed, wide = {}, {}
+    for key, value in plain.items():
+        t = wide[key] = packed[key] = torch.from_numpy(value)
+        if key.endswith(".weight") and t.ndim == 2 and "_blocks" in key:
+            factor = (t.abs().max() / 448).float()
+            packed[key] = (t / factor).to(torch.float8_e4m3fn)
+            wide[key] = packed[key].float() * factor
+            packed[key[:-6] + "weight_scale"] = factor
+            packed[key[:-6] + "comfy_quant"] = torch.tensor(list(b'{"format": "float8_e4m3fn"}'), dtype=torch.uint8)
+    save_torch(packed, models / "diffusion_models" / "flux-c-fp8.safetensors", config)
+    save_torch(wide, models / "diffusion_models" / "flux-c-wide.safetensors", config)
+    save_file({"model.diffusion_model." + k: v for k, v in plain.items()}, models / "checkpoints" / "flux-c-full.safetensors", config)
 
 
 class Rig:
@@ -117,6 +143,7 @@ class Rig:
         shutil.copytree(REPO / "comfyui", nodes / "patchbay", ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copytree(HERE / "support", nodes / "patchbay_test", ignore=shutil.ignore_patterns("__pycache__"))
         env = {**os.environ, "PATCHBAY_DAEMON": self.socket, "PATCHBAY_TEST_WEIGHTS": str(WEIGHTS), "OMP_NUM_THREADS": "1"}
+        env["PATCHBAY_TEST_DEMO"] = str(REPO / "examples" / "demo" / "diffusion_models" / "demo_flux.safetensors")
         if self.options.record:
             env["PATCHBAY_TEST_RECORD"] = str(pathlib.Path(self.options.record).resolve())
         command = [self.options.python, "main.py", "--cpu", "--listen", "127.0.0.1", "--port", str(self.port), "--base-directory", str(self.base)]
@@ -184,6 +211,8 @@ class Rig:
                 elif kind == "executed" and "latents" in (data.get("output") or {}):
                     file = data["output"]["latents"][0]
                     out["latent"] = load_file(self.base / "output" / file["subfolder"] / file["filename"])["latent_tensor"]
+                elif kind == "executed" and "kept" in (data.get("output") or {}):
+                    out[data["output"]["name"][0]] = np.load(data["output"]["kept"][0])
                 elif kind == "executed" and "text" in (data.get("output") or {}):
                     out["shown"] = data["output"]["text"]
                 if on:
@@ -194,10 +223,11 @@ class Rig:
         return out
 
     def graph(self, case: Case, remote: bool) -> dict[str, Any]:
-        loader: dict[str, Any] = {"class_type": "UNETLoader", "inputs": {"unet_name": case.model + ".safetensors", "weight_dtype": "default"}}
-        if remote:
-            loader["class_type"] = "PatchbayUNETLoader"
-        g = Graph(case.model, loader, **case.settings)
+        file = (case.model if remote or not case.stock else case.stock) + ".safetensors"
+        loader: dict[str, Any] = {"class_type": "PatchbayUNETLoader" if remote else "UNETLoader", "inputs": {"unet_name": file, "weight_dtype": "default"}}
+        if case.checkpoint:
+            loader = {"class_type": "PatchbayCheckpointLoader" if remote else "CheckpointLoaderSimple", "inputs": {"ckpt_name": file}}
+        g = Graph("-".join(case.model.split("-")[:2]), loader, **case.settings)
         if remote and case.plan:
             loader["inputs"]["plan"] = g.add("2", "TestPlan", plan=case.plan)
         case.change(g)

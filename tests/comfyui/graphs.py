@@ -89,6 +89,8 @@ class Case:
     bound: float = 1e-4
     record: bool = True
     needs: str = ""
+    stock: str = ""  # another file for ComfyUI's own loader
+    checkpoint: bool = False
 
 
 def lora(g: Graph, name: str = "28", strength: float = 0.8) -> Graph:
@@ -183,6 +185,11 @@ def cases() -> dict[str, Case]:
             record=False,
         ),
         "sizes": Case(f, settings={"y": 7, "x": 10}),
+        "fp8": Case("flux-c-fp8", stock="flux-c-wide", record=False),
+        # ComfyUI would round the weights again where a LoRA was added: the same values in f32 say what is meant.
+        "fp8_lora": Case("flux-c-fp8", lora, stock="flux-c-wide", record=False),
+        "checkpoint": Case("flux-c-full", settings={"cfg": 2.0}, checkpoint=True, record=False),
+        "checkpoint_lora": Case("flux-c-full", lora, checkpoint=True, record=False),
         "seed_largest": Case(f, settings={"seed": 2**64 - 1}),
     }
     for plan in ("ulysses=3", "pipe=2,patches=2,warmup=4", "cfg=2", "ring=2", "tensor=2"):

@@ -12,9 +12,11 @@ import comfy.model_base
 import comfy.model_detection
 import comfy.model_management
 import comfy.samplers
+import folder_paths
 import numpy as np
 import torch
 from aiohttp import web
+from safetensors import safe_open
 from server import PromptServer
 
 WEIGHTS = json.load(open(os.environ["PATCHBAY_TEST_WEIGHTS"]))
@@ -22,9 +24,21 @@ RECORD = os.environ.get("PATCHBAY_TEST_RECORD", "")
 FACTS = {"evaluations": 0, "left": 0.0, "asked": 0.0}
 
 
+DEMO = os.environ["PATCHBAY_TEST_DEMO"]
+
+
+def demo():
+    """Return the config of the demo's model, as ComfyUI names it, and what its file holds."""
+    with safe_open(DEMO, "pt") as f:
+        theirs = json.loads(f.metadata()["config"])
+        shapes = frozenset((k, tuple(f.get_slice(k).get_shape())) for k in f.keys())  # noqa: SIM118
+    ours = WEIGHTS["flux-b"]["config"]
+    return {shapes: {**ours, **{k: v for k, v in theirs.items() if k in ours and k not in ("in_channels", "out_channels")}}}
+
+
 def configs():
     """Return the config of every tiny model by what its file holds: shapes do not tell heads and axes."""
-    return {frozenset((k, tuple(s)) for k, s, *_ in w["tensors"]): w["config"] for w in WEIGHTS.values()}
+    return demo() | {frozenset((k, tuple(s)) for k, s, *_ in w["tensors"]): w["config"] for w in WEIGHTS.values()}
 
 
 CONFIGS = configs()
@@ -97,6 +111,16 @@ def watch_loop():
         out.add_wrapper_with_key("sampler_sample", proxy.KEY, watched)
         return out
 
+    build = nodes.build
+
+    def built(path, name):
+        """The demo's latents have a scale of their own, which ComfyUI cannot read from a file."""
+        out = build(path, name)
+        if os.path.basename(path) == os.path.basename(DEMO):
+            out.model.latent_format.scale_factor, out.model.latent_format.shift_factor = 0.5728, 0.0275
+        return out
+
+    nodes.build = built
     original = nodes.install
     nodes.install = install
 
@@ -222,6 +246,24 @@ class TestPlan:
         return (plan,)
 
 
+class TestKeep:
+    """Writes numbers to a file."""
+
+    RETURN_TYPES = ()
+    FUNCTION = "keep"
+    OUTPUT_NODE = True
+    CATEGORY = "test"
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {"name": ("STRING", {}), "image": ("IMAGE",)}}
+
+    def keep(self, name, image):
+        path = os.path.join(folder_paths.get_output_directory(), name + ".npy")
+        np.save(path, image.float().numpy())
+        return {"ui": {"kept": [path], "name": [name]}}
+
+
 class TestForeignSampler:
     """A sampler that only this extension has: Euler with half of the noise of an ancestral step."""
 
@@ -246,4 +288,4 @@ def sample_foreign(model, x, sigmas, extra_args=None, callback=None, disable=Non
     return x
 
 
-NODE_CLASS_MAPPINGS = {c.__name__: c for c in (TestConditioning, TestLatent, TestMask, TestPlan, TestForeignSampler)}
+NODE_CLASS_MAPPINGS = {c.__name__: c for c in (TestConditioning, TestLatent, TestMask, TestPlan, TestKeep, TestForeignSampler)}
