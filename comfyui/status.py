@@ -17,7 +17,8 @@ class Last:
         """Keep the figures of a run, and show them on the node that ran it."""
         steps = [float(s) for s in metrics.get("step_seconds") or []]
         middle = sorted(steps)[len(steps) // 2] * 1000 if steps else 0.0
-        parts = [what, f"plan {metrics.get('plan') or 'one rank'}", f"{len(metrics.get('ranks') or [0])} ranks"]
+        ranks = len(metrics.get("ranks") or [0])
+        parts = [what, f"{metrics['plan']} on {ranks} ranks" if metrics.get("plan") else "one rank"]
         if steps:
             parts.append(f"{middle:.1f} ms a step")
         if metrics.get("peak_bytes"):

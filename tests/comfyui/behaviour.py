@@ -52,7 +52,7 @@ async def pictures(rig: Any, report: Any) -> None:  # noqa: ANN401
         apart = float(abs(got["parts"] - got["whole"]).max())
     bad = [f"they differ by {apart:.3g}: {got.get('error') or got.get('refused')}"] * (not apart <= 1 / 255)
     bad += ["it is one colour"] * (not bad and float(got["whole"].std()) < 0.05)
-    bad += [f"status says {got.get('shown')}"] * ("2 ranks" not in str(got.get("shown")))
+    bad += [f"status says {got.get('shown')}"] * ("ulysses=2 on 2 ranks" not in str(got.get("shown")))
     report.add("pictures", bad, apart=apart, status=got.get("shown"))
 
 

@@ -29,11 +29,13 @@ from safetensors.torch import save_file as save_torch
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 from behaviour import behaviour  # noqa: E402
+from editor import editor  # noqa: E402
 from graphs import Case, Graph, cases, lora  # noqa: E402
 
 REPO = HERE.parents[1]
 WEIGHTS = REPO / "tests" / "golden" / "weights.json"
 BOOT_SECONDS = 240
+EDITOR = {"Comfy.TutorialCompleted": True, "Comfy.ColorPalette": "light", "Comfy.Minimap.Visible": False, "LiteGraph.Canvas.MinFontSizeForLOD": 0}
 
 
 def fill(name: str, shape: list[int], scale: float, offset: float) -> np.ndarray[Any, Any]:
@@ -149,6 +151,11 @@ class Rig:
         command = [self.options.python, "main.py", "--cpu", "--listen", "127.0.0.1", "--port", str(self.port), "--base-directory", str(self.base)]
         command += ["--disable-api-nodes", "--disable-auto-launch", "--preview-method", "latent2rgb", "--use-pytorch-cross-attention"]
         command += ["--database-url", f"sqlite:///{self.base}/db.sqlite", "--fp32-unet"]
+        if self.options.frontend:
+            command += ["--front-end-root", self.options.frontend]
+        user = self.base / "user" / "default"
+        user.mkdir(parents=True)
+        (user / "comfy.settings.json").write_text(json.dumps(EDITOR))
         self.comfy = subprocess.Popen(command, cwd=self.tree, env=env, stdout=open(self.base / "comfy.log", "wb"), stderr=subprocess.STDOUT)
 
     async def ready(self) -> None:
@@ -302,6 +309,8 @@ async def main() -> int:
     p.add_argument("--only", default="")
     p.add_argument("--record", default="")
     p.add_argument("--out", default="")
+    p.add_argument("--frontend", default="", help="folder of another editor than the installed one")
+    p.add_argument("--shots", default="", help="folder for pictures of the editor, and the example workflows as it saves them")
     p.add_argument("--keep", action="store_true")
     options = p.parse_args()
     table = cases()
@@ -326,6 +335,8 @@ async def main() -> int:
                 await compare(rig, name, table[name], report)
             if not options.only or "behaviour" in options.only:
                 await behaviour(rig, report)
+            if not options.only or "editor" in options.only:
+                await editor(rig, report, pathlib.Path(options.shots or base))
     finally:
         for proc in (rig.comfy, rig.daemon):
             if proc and proc.poll() is None:
