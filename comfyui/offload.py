@@ -92,6 +92,8 @@ def whole(
     scale = float(getattr(guider.model_patcher.get_model_object("model_sampling"), "noise_scale", 1.0))
     if scale != 1.0 and (own_noise or name not in QUIET):
         raise CannotSendError(f"noise_scale {scale:g} with the sampler {name}, which draws noise")
+    if extra_args.get("seed") is None:
+        raise CannotSendError("a run without a seed")
     conds = {k: [entry_of(c) for c in v] for k, v in guider.conds.items() if v is not None}
     if set(conds) - {"negative"} != {"positive"}:
         raise CannotSendError(f"conditionings {', '.join(sorted(conds))}")
@@ -103,7 +105,7 @@ def whole(
         "noise": floats(noise) if scale == 1.0 else floats(noise * scale),  # also what a mask is blended with
         "latent": floats(torch.zeros_like(noise) if latent is None else latent),
         "mask": None if mask is None else floats(mask),
-        "seed": int(extra_args.get("seed") or 0),
+        "seed": int(extra_args["seed"]),
         "cfg": float(guider.cfg) if "negative" in conds else 1.0,
         "cfg1_shortcut": not extra_args["model_options"].get("disable_cfg1_optimization", False),
         "positive": conds["positive"],

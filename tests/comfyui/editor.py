@@ -116,8 +116,16 @@ async def walk(page: Page, rig: Any, report: Any, shots: pathlib.Path) -> None: 
         (shots / (file.stem.removesuffix("_api") + ".json")).write_text(saved + "\n")
         await fit(page)
         await page.picture(shots / f"comfyui-{rig.version}-{file.stem}.png")
+    bad = []
+    for file in sorted((REPO / "comfyui" / "workflows").glob("*.json")):
+        if file.stem.endswith("_api"):
+            continue
+        await page.js(f"await app.loadGraphData({file.read_text()}, true)")
+        kept = await page.js("return [app.graph.nodes.length, app.graph.nodes.find((n) => n.type === 'PatchbayUNETLoader')?.widgets[0].value]")
+        want = json.loads(file.with_stem(file.stem + "_api").read_text())
+        bad += [f"{file.name}: {kept}"] * (kept != [len(want), want["1"]["inputs"]["unet_name"]])
     await page.js(f"await app.loadApiJson({json.dumps(stock_demo())}, 'demo')")
-    bad = ["the loader is not ComfyUI's"] * ("UNETLoader" not in await page.js(f"return {KINDS}"))
+    bad += ["the loader is not ComfyUI's"] * ("UNETLoader" not in await page.js(f"return {KINDS}"))
     menu = await page.js("return app.canvas.getCanvasMenuOptions().map((o) => o?.content)")
     bad += [f"the canvas menu has {menu}"] * ("Swap loaders for Patchbay" not in menu)
     for where in ("top", "subgraph"):

@@ -99,11 +99,25 @@ def watch_loop():
     nodes = sys.modules[module.__name__.replace(".offload", ".nodes")]
     loop = module.whole_loop
 
-    def watched(*args, **kwargs):
+    def watched(executor, guider, sigmas, extra_args, callback, *args, **kwargs):
+        def timed(*a):
+            began = time.time()
+            callback(*a)
+            FACTS["callbacks"] += time.time() - began
+
+        FACTS.update(entered=time.time(), callbacks=0.0)
         try:
-            return loop(*args, **kwargs)
+            return loop(executor, guider, sigmas, extra_args, timed, *args, **kwargs)
         finally:
             FACTS["left"] = time.time()
+
+    note = module.LAST.note
+
+    def noted(what, metrics):
+        FACTS["metrics"] = {k: metrics.get(k) for k in ("load_seconds", "step_seconds")}
+        note(what, metrics)
+
+    module.LAST.note = noted
 
     def install(patcher):
         out = original(patcher)
@@ -160,7 +174,7 @@ async def reset(_):
 async def facts(_):
     mm = comfy.model_management
     models = [type(m.model).__name__ for m in mm.current_loaded_models if m.model is not None]
-    return web.json_response({**{k: v for k, v in FACTS.items() if k in ("evaluations", "left", "asked")}, "models": models})
+    return web.json_response({**{k: v for k, v in FACTS.items() if k in ("evaluations", "entered", "left", "asked", "metrics", "callbacks")}, "models": models})
 
 
 @PromptServer.instance.routes.post("/patchbay_test/keep")
