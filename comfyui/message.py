@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import comfy.k_diffusion.sampling
 import comfy.samplers
 import numpy as np
 import torch
@@ -86,6 +87,21 @@ def sampler_of(sampler: object) -> tuple[str, dict[str, Any], bool]:
     if inpaint:
         raise CannotSendError(f"inpaint option {next(iter(inpaint))} of sampler {known}")
     return known, options, own_noise
+
+
+def seed_of(seed: int, sampler: str) -> int:
+    """Return the seed that makes the daemon draw what this ComfyUI would draw on the CPU.
+
+    The noise of a step has the seed + 1 there, as in ComfyUI since 0.3.66 or so; older ones take the seed. Brownian noise has the seed in both.
+    """
+    if sampler.startswith("dpmpp") and "_sde" in sampler:
+        return seed
+    like = torch.zeros(1, 1, 4, 4)
+    drawn = comfy.k_diffusion.sampling.default_noise_sampler(like, seed=5)(torch.tensor(1.0), torch.tensor(0.5))
+    for more in (1, 0):
+        if torch.equal(drawn, torch.randn(like.shape, generator=torch.Generator().manual_seed(5 + more))):
+            return (seed + more - 1) % 2**64
+    raise CannotSendError(f"sampler {sampler}, whose noise this ComfyUI draws in a way of its own")
 
 
 def sampling_of(sampling: Any, own: Any) -> dict[str, Any]:  # noqa: ANN401

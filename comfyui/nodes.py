@@ -48,6 +48,16 @@ def asked(daemon: str, request: Any) -> Any:  # noqa: ANN401
         raise explain(err, address) from err
 
 
+class AnyType(str):
+    """A type that every other fits: ComfyUI asks whether two are unequal."""
+
+    __slots__ = ()
+
+    def __ne__(self, other: object) -> bool:
+        """Say no."""
+        return False
+
+
 class Loader:
     """What the loaders have in common."""
 
@@ -286,7 +296,7 @@ class Status:
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
         """Take any value, to be shown behind what made it."""
-        return {"optional": {"after": ("*", {}), "daemon": DAEMON}}
+        return {"optional": {"after": (AnyType("*"), {}), "daemon": DAEMON}}
 
     @classmethod
     def IS_CHANGED(cls, **_: Any) -> float:  # noqa: ANN401

@@ -13,7 +13,7 @@ from comfy.patcher_extension import WrappersMP
 from .checks import judge
 from .client import Progress, RefusedError
 from .evaluate import Session, one_evaluation
-from .message import CannotSendError, entry_of, floats, sampler_of
+from .message import CannotSendError, entry_of, floats, sampler_of, seed_of
 from .proxy import KEY
 from .run import sample
 from .status import LAST, tell
@@ -105,7 +105,7 @@ def whole(
         "noise": floats(noise) if scale == 1.0 else floats(noise * scale),  # also what a mask is blended with
         "latent": floats(torch.zeros_like(noise) if latent is None else latent),
         "mask": None if mask is None else floats(mask),
-        "seed": int(extra_args["seed"]),
+        "seed": int(extra_args["seed"]) if name in QUIET else seed_of(int(extra_args["seed"]), name),
         "cfg": float(guider.cfg) if "negative" in conds else 1.0,
         "cfg1_shortcut": not extra_args["model_options"].get("disable_cfg1_optimization", False),
         "positive": conds["positive"],

@@ -198,7 +198,7 @@ async def overhead(rig: Any, report: Any) -> None:  # noqa: ANN401
         own = sum(facts["metrics"]["step_seconds"]) + facts["metrics"]["load_seconds"]
         extra.append(1000 * (spent - own))
     extra = sorted(extra[1:])
-    bad = ["more than 38 ms over the daemon's time for 4 steps"] * (not extra[1] <= 38)  # the others waited for other programs
+    bad = ["more than 38 ms over the daemon's time for 4 steps"] * (not extra[0] <= 38)  # the others waited for other programs
     report.add("overhead", bad, extra_ms=[round(v, 1) for v in extra])
 
 

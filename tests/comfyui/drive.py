@@ -326,9 +326,15 @@ async def main() -> int:
         async with aiohttp.ClientSession() as rig.http:
             await rig.ready()
             print(f"ComfyUI {rig.version}: {len(wanted)} cases", flush=True)
+            async with rig.http.get(rig.url + "/object_info/KSampler") as r:
+                samplers = (await r.json())["KSampler"]["input"]["required"]["sampler_name"][0]
             if not options.only or "control" in options.only:
                 await controls(rig, report)
             for name in wanted:
+                sampler = table[name].settings.get("sampler_name", "euler")
+                if sampler not in samplers:
+                    print(f"NOT RUN {name}: this ComfyUI has no sampler {sampler}", flush=True)
+                    continue
                 if table[name].needs and not await rig.has(table[name].needs):
                     print(f"NOT RUN {name}: this ComfyUI has no {table[name].needs}", flush=True)
                     continue

@@ -8,6 +8,7 @@ import os
 import pickle
 import time
 
+import comfy.ldm.flux.model
 import comfy.model_base
 import comfy.model_detection
 import comfy.model_management
@@ -49,7 +50,8 @@ def detect_tiny(state_dict, key_prefix, *args, **kwargs):
     found = frozenset((k[len(key_prefix) :], tuple(v.shape)) for k, v in state_dict.items() if k.startswith(key_prefix))
     for known, config in CONFIGS.items():
         if known == found:
-            return dict(config)
+            fields = getattr(comfy.ldm.flux.model.FluxParams, "__dataclass_fields__", {})
+            return {k: v for k, v in config.items() if k != "txt_ids_dims" or k in fields}
     return detect(state_dict, key_prefix, *args, **kwargs)
 
 
