@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
+import os
 import uuid
 from collections.abc import Callable
 from typing import Any
 
+import comfy.model_management as mm
 import torch
 from comfy.patcher_extension import WrappersMP
 
 from .checks import judge
 from .client import Progress, RefusedError
+from .daemon import setting
 from .evaluate import Session, one_evaluation
 from .message import CannotSendError, entry_of, floats, sampler_of, seed_of
 from .proxy import KEY
@@ -72,10 +75,19 @@ def whole_loop(
     why = "; ".join(verdict.evaluate)
     log.info("Patchbay: the sampling loop stays in ComfyUI and sends every evaluation, because of %s", why)
     tell(f"Patchbay: one evaluation at a time ({why})")
+    make_room()
     with session:
         out = executor(guider, sigmas, extra_args, callback, noise, latent_image, denoise_mask, disable_pbar)
     LAST.note(f"{session.calls} evaluations, one at a time", session.metrics)
     return out
+
+
+def make_room() -> None:
+    """Give up what ComfyUI's own models take of its device, if the settings say that the daemon shares it. Proxies are on no device."""
+    device = mm.get_torch_device()
+    if (os.environ.get("PATCHBAY_UNLOAD") or setting("Unload")).lower() in ("1", "true") and not mm.is_device_cpu(device):
+        mm.free_memory(1e30, device)
+        mm.soft_empty_cache()
 
 
 def whole(
@@ -121,6 +133,7 @@ def send_whole(session: Session, body: dict[str, Any], steps: int, callback: Cal
         if callback is not None and "x0" in p:
             callback(p["i"] - 1, torch.from_numpy(p["x0"].copy()).to(device), None, steps)
 
+    make_room()
     try:
         result = sample(session.address, {"id": uuid.uuid4().hex, **session.model, **body}, step)
     except RuntimeError as err:

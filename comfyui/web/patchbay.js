@@ -63,6 +63,7 @@ const extension = {
       type: "text",
       defaultValue: "",
     },
+    { id: "Patchbay.Unload", name: "Unload ComfyUI's own models before a run: the daemon shares the device", type: "boolean", defaultValue: false },
   ],
   getCanvasMenuItems: () => [null, ...items()],
 };

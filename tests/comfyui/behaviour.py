@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 import math
 import os
@@ -26,6 +27,7 @@ async def behaviour(rig: Any, report: Any) -> None:  # noqa: ANN401
     await pictures(rig, report)
     await interrupts(rig, report, same)
     await refusals(rig, report)
+    await other_ways(rig, report, same)
     await overhead(rig, report)
     await large_file(rig, report)
     await growth(rig, report)
@@ -114,6 +116,10 @@ async def faults(rig: Any, report: Any, same: Any) -> None:  # noqa: ANN401
     seconds, got = await stopped(rig, 0.1, lambda: halt(signal.SIGSTOP))
     halt(signal.SIGCONT)
     bad = [f"left after {1000 * seconds:.0f} ms, at most 250"] * (not seconds <= 0.25) + ["not interrupted"] * (not got.get("interrupted"))
+    halt(signal.SIGSTOP)
+    said = str((await rig.run(rig.graph(Case("flux-c", settings={"seed": 13}), True))).get("refused", ""))
+    halt(signal.SIGCONT)
+    bad += [f"queued on a daemon that hangs: {said}"] * ("does not answer" not in said)
     await asyncio.sleep(4)
     bad += ["a run after it differs"] * (not same(await rig.run(rig.graph(Case("flux-c"), True))))
     report.add("hung_daemon", bad, left_ms=1000 * seconds)
@@ -162,6 +168,7 @@ async def refusals(rig: Any, report: Any) -> None:  # noqa: ANN401
         "reference": (Case("flux-c", lambda g: g.conditioned("60", "ReferenceLatent", latent=g.latent)), "ref_latents"),
         "not_there": (Case("only-here"), "no_such_model"),
         "another_file": (Case("other"), "fingerprint"),
+        "family": (Case("aura"), "AuraFlow model, which Patchbay cannot run"),
         "no_file": (Case("broken"), "no safetensors file"),
     }
     for name, (case, text) in table.items():
@@ -186,6 +193,38 @@ async def refusals(rig: Any, report: Any) -> None:  # noqa: ANN401
             continue
         got = await rig.run(rig.graph(Case("flux-c", on_model(kind, **inputs)), True))
         report.add("harmless_" + name, [f"got {got.get('error')}"] * (not got["ok"]))
+
+
+async def other_version(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer one request as a daemon of another protocol would."""
+    size = struct.unpack(">I", await reader.readexactly(4))[0]
+    body = await reader.readexactly(size)
+    tag = body[body.index(b"\xa3tag") + 4]  # a small number
+    reply = b"\x84\xa2op\xa8describe\xa3tag" + bytes([tag]) + b"\xa1v\x02\xa3end\xc3"
+    writer.write(struct.pack(">I", len(reply)) + reply)
+    await writer.drain()
+
+
+async def other_ways(rig: Any, report: Any, same: Any) -> None:  # noqa: ANN401
+    """Reach a daemon over NATS, and start a worker: the same picture. A daemon that is not there is said before the queue runs."""
+    url = json.loads((rig.base / "store" / "daemon.json").read_text()).get("nats", "")
+    ways = {"started": "start", "nowhere": str(rig.base / "nobody.sock"), "not_nats": "nats://127.0.0.1:1"}
+    if importlib.util.find_spec("nats"):
+        ways["nats"] = url
+    else:
+        print("NOT RUN way_nats: nats-py is not installed", flush=True)
+    newer = await asyncio.start_unix_server(other_version, str(rig.base / "newer.sock"))
+    ways["newer"] = str(rig.base / "newer.sock")
+    for name, address in ways.items():
+        graph = rig.graph(Case("flux-c"), True)
+        graph["1"]["inputs"]["daemon"] = address
+        got = await rig.run(graph)
+        if name in ("nowhere", "not_nats", "newer"):
+            said, want = str(got.get("refused", "")), "speaks protocol 2" if name == "newer" else "patchbay serve"
+            report.add("way_" + name, [f"got {got.get('error')} {said}"] * ("custom_validation_failed" not in said or want not in said))
+        else:
+            report.add("way_" + name, [f"got {got.get('error') or got.get('refused')}"] * (not got["ok"]) + ["another picture"] * (not same(got)))
+    newer.close()
 
 
 async def overhead(rig: Any, report: Any) -> None:  # noqa: ANN401

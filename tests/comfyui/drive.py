@@ -85,6 +85,8 @@ def write_models(base: pathlib.Path, names: set[str]) -> None:
     os.link(ours / "flux-c.safetensors", ours / "only-here.safetensors")
     os.link(ours / "flux-c.safetensors", ours / "other.safetensors")
     os.link(ours / "flux-a.safetensors", theirs / "other.safetensors")
+    aura = {"double_layers.0.attn.w1q.weight": [3072, 3072], "positional_encoding": [1, 64, 3072], "cond_seq_linear.weight": [3072, 2048]}
+    save_torch({k: torch.zeros(s, dtype=torch.float16) for k, s in aura.items()}, ours / "aura.safetensors")
     (ours / "broken.safetensors").write_bytes(b"<html>not found</html>")
 
 
@@ -145,6 +147,11 @@ class Rig:
         shutil.copytree(REPO / "comfyui", nodes / "patchbay", ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copytree(HERE / "support", nodes / "patchbay_test", ignore=shutil.ignore_patterns("__pycache__"))
         env = {**os.environ, "PATCHBAY_DAEMON": self.socket, "PATCHBAY_TEST_WEIGHTS": str(WEIGHTS), "OMP_NUM_THREADS": "1"}
+        env["PATCHBAY_PROGRAM"] = str(pathlib.Path(self.options.program).resolve())
+        if self.options.plain_msgpack:  # as if the package were not installed
+            (self.base / "without").mkdir()
+            (self.base / "without" / "msgpack.py").write_text('raise ImportError("hidden")\n')
+            env["PYTHONPATH"] = str(self.base / "without")
         env["PATCHBAY_TEST_DEMO"] = str(REPO / "examples" / "demo" / "diffusion_models" / "demo_flux.safetensors")
         if self.options.record:
             env["PATCHBAY_TEST_RECORD"] = str(pathlib.Path(self.options.record).resolve())
@@ -310,6 +317,7 @@ async def main() -> int:
     p.add_argument("--record", default="")
     p.add_argument("--out", default="")
     p.add_argument("--frontend", default="", help="folder of another editor than the installed one")
+    p.add_argument("--plain-msgpack", action="store_true", help="run ComfyUI without the package msgpack")
     p.add_argument("--shots", default="", help="folder for pictures of the editor, and the example workflows as it saves them")
     p.add_argument("--keep", action="store_true")
     options = p.parse_args()
