@@ -107,6 +107,6 @@ Environment:
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &exitError{exitBadInput, err} })
 	root.AddCommand(serveCmd(), workerCmd(), runCmd(), submitCmd(), jobsCmd(), watchCmd(), getCmd(), cancelCmd(), retryCmd(), topCmd(), nodesCmd(), modelsCmd(),
-		demoCmd(), planCmd(), benchCmd(), doctorCmd(), versionCmd())
+		demoCmd(), planCmd(), benchCmd(), doctorCmd(), installNodeCmd(), versionCmd())
 	return root
 }
