@@ -24,6 +24,8 @@ const (
 	kMean
 	kGroupPart
 	kGroupApply
+	kLinearAny
+	kLinearFew
 	kLast
 )
 
@@ -35,8 +37,15 @@ const (
 	kPack
 	kGroupSum
 	kIm2col
+	kLinear256
+	kLinear128
+	kLinear64
+	kLinearF16
 	kernelCount
 )
+
+// stages is how many parts of 32 columns (64 bytes a row) the tiles of the tensor cores keep in shared memory.
+const stages = 4
 
 // kernels names them and says how much shared memory a launch may ask for.
 var kernels = [kernelCount]struct {
@@ -63,10 +72,18 @@ var kernels = [kernelCount]struct {
 	kGroupPart + 1:  {name: "pb_group_part_f32"},
 	kGroupApply:     {name: "pb_group_apply_bf16"},
 	kGroupApply + 1: {name: "pb_group_apply_f32"},
+	kLinearAny:      {name: "pb_linear_any_bf16"},
+	kLinearAny + 1:  {name: "pb_linear_any_f32"},
+	kLinearFew:      {name: "pb_linear_few_bf16"},
+	kLinearFew + 1:  {name: "pb_linear_few_f32"},
 	kCopy:           {name: "pb_copy_strided"},
 	kCopyNarrow:     {name: "pb_copy_narrow"},
 	kCopyWiden:      {name: "pb_copy_widen"},
 	kPack:           {name: "pb_pack_rows"},
 	kGroupSum:       {name: "pb_group_sum"},
 	kIm2col:         {name: "pb_im2col_pixels"},
+	kLinear256:      {name: "pb_linear_mma_256", shared: stages * (128 + 256) * 64},
+	kLinear128:      {name: "pb_linear_mma_128", shared: stages * (128 + 128) * 64},
+	kLinear64:       {name: "pb_linear_mma_64", shared: stages * (64 + 64) * 64},
+	kLinearF16:      {name: "pb_linear_mma_f16", shared: stages * (128 + 128) * 64},
 }

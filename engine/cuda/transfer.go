@@ -164,8 +164,8 @@ func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 		} else {
 			o.send(staged, slot, rows*line)
 			o.args.pack = C.struct_pb_pack{
-				dst: C.pb_u64(dst), src: C.pb_u64(staged), rows: C.pb_i64(rows), k: C.pb_i64(m.K), ld: C.pb_i64(rowStride(m.K)),
-				from: C.int(m.DType), to: C.int(to), scale: C.float(scale),
+				dst: C.pb_u64(dst), src: C.pb_u64(staged), rows: C.pb_i64(rows), k: C.pb_i64(m.K), src_ld: C.pb_i64(m.K),
+				width: C.pb_i64(rowStride(m.K)), dst_ld: C.pb_i64(rowStride(m.K)), from: C.int(m.DType), to: C.int(to), scale: C.float(scale),
 			}
 			o.flat(kPack, rows*rowStride(m.K), unsafe.Pointer(&o.args.pack))
 		}

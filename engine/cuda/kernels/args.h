@@ -102,15 +102,16 @@ struct pb_copy {
 PB_SIZE(pb_copy, 128);
 PB_AT(pb_copy, ds, 40);
 
-// pb_pack: rows of k stored elements become rows of ld elements of type to, multiplied by scale, zeros behind k.
+// pb_pack: rows of k stored elements become rows of width elements of type to, multiplied by scale, zeros behind k.
 struct pb_pack {
   pb_u64 dst, src;
-  pb_i64 rows, k, ld;
+  pb_i64 rows, k, width;
+  pb_i64 dst_ld, src_ld;  // between the starts of two rows
   int from, to;
   float scale;
   int pad;
 };
-PB_SIZE(pb_pack, 56);
+PB_SIZE(pb_pack, 72);
 
 // gather: y[i] = table[ids[i]].
 struct pb_gather {

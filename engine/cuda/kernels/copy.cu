@@ -52,18 +52,18 @@ KERNEL(256) pb_copy_narrow(ARGS(pb_copy) a) { convert<bf16, float>(a); }
 KERNEL(256) pb_copy_widen(ARGS(pb_copy) a) { convert<float, bf16>(a); }
 
 KERNEL(256) pb_pack_rows(ARGS(pb_pack) a) {
-  for (pb_i64 i = first_item(); i < a.rows * a.ld; i += item_step()) {
-    pb_i64 row = i / a.ld, k = i % a.ld;
-    if (a.to == a.from && a.scale == 1 && a.to != PB_F32) {  // the bits: a NaN keeps its payload, an f16 has no other way
-      ((u16*)a.dst)[i] = k < a.k ? ((const u16*)a.src)[row * a.k + k] : (u16)0;
+  for (pb_i64 i = first_item(); i < a.rows * a.width; i += item_step()) {
+    pb_i64 row = i / a.width, k = i % a.width, to = row * a.dst_ld + k, from = row * a.src_ld + k;
+    if (a.to == a.from && a.scale == 1 && a.to != PB_F32) {  // the bits: a NaN keeps its payload, and f16 is made in no other way
+      ((u16*)a.dst)[to] = k < a.k ? ((const u16*)a.src)[from] : (u16)0;
       continue;
     }
-    float v = k < a.k ? element((const void*)a.src, row * a.k + k, a.from) : 0;
+    float v = k < a.k ? element((const void*)a.src, from, a.from) : 0;
     if (a.scale != 1) v *= a.scale;
     if (a.to == PB_F32)
-      ((float*)a.dst)[i] = v;
+      ((float*)a.dst)[to] = v;
     else
-      put((bf16*)a.dst + i, v);
+      put((bf16*)a.dst + to, v);
   }
 }
 
