@@ -26,6 +26,9 @@ const (
 	kGroupApply
 	kLinearAny
 	kLinearFew
+	kAttendAny
+	kAttendWide
+	kMerge
 	kLast
 )
 
@@ -41,11 +44,24 @@ const (
 	kLinear128
 	kLinear64
 	kLinearF16
+	kAttend32
+	kAttend64
+	kAttend80
+	kAttend96
+	kAttend128
+	kAttendMasked64
+	kAttendMasked128
 	kernelCount
 )
 
 // stages is how many parts of 32 columns (64 bytes a row) the tiles of the tensor cores keep in shared memory.
 const stages = 4
+
+// flashShared is the shared memory of attend.cu for heads padded to d: 128 queries and two times 64 keys and values, in rows of row elements.
+func flashShared(row int) int { return (128 + 4*64) * row * 2 }
+
+// anyShared is the shared memory of attend_any.cu: 8 warps of qw queries and their 32 probabilities, and a tile of 32 rows.
+func anyShared(d, qw int) int { return (8*qw*(d+32) + 32*(d+1)) * 4 }
 
 // kernels names them and says how much shared memory a launch may ask for.
 var kernels = [kernelCount]struct {
@@ -76,6 +92,12 @@ var kernels = [kernelCount]struct {
 	kLinearAny + 1:  {name: "pb_linear_any_f32"},
 	kLinearFew:      {name: "pb_linear_few_bf16"},
 	kLinearFew + 1:  {name: "pb_linear_few_f32"},
+	kAttendAny:      {name: "pb_attend_any_bf16", shared: anyShared(128, 4)},
+	kAttendAny + 1:  {name: "pb_attend_any_f32", shared: anyShared(128, 4)},
+	kAttendWide:     {name: "pb_attend_wide_bf16", shared: anyShared(512, 2)},
+	kAttendWide + 1: {name: "pb_attend_wide_f32", shared: anyShared(512, 2)},
+	kMerge:          {name: "pb_merge_bf16"},
+	kMerge + 1:      {name: "pb_merge_f32"},
 	kCopy:           {name: "pb_copy_strided"},
 	kCopyNarrow:     {name: "pb_copy_narrow"},
 	kCopyWiden:      {name: "pb_copy_widen"},
@@ -86,4 +108,12 @@ var kernels = [kernelCount]struct {
 	kLinear128:      {name: "pb_linear_mma_128", shared: stages * (128 + 128) * 64},
 	kLinear64:       {name: "pb_linear_mma_64", shared: stages * (64 + 64) * 64},
 	kLinearF16:      {name: "pb_linear_mma_f16", shared: stages * (128 + 128) * 64},
+	kAttend32:       {name: "pb_attend_32", shared: flashShared(40)},
+	kAttend64:       {name: "pb_attend_64", shared: flashShared(64)},
+	kAttend80:       {name: "pb_attend_80", shared: flashShared(88)},
+	kAttend96:       {name: "pb_attend_96", shared: flashShared(104)},
+	kAttend128:      {name: "pb_attend_128", shared: flashShared(128)},
+
+	kAttendMasked64:  {name: "pb_attend_masked_64", shared: flashShared(64)},
+	kAttendMasked128: {name: "pb_attend_masked_128", shared: flashShared(128)},
 }

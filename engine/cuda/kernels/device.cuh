@@ -19,6 +19,7 @@ struct __align__(16) piece {
 };
 
 #ifdef __CUDACC__
+#define INFINITY __int_as_float(0x7f800000)
 extern __shared__ __align__(128) u8 pool[];
 DEV u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 
@@ -47,6 +48,12 @@ DEV void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int n>
 DEV void copy_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
+}
+// exp2_fast is 2^x to 2 units in the last place; results below 2^-126 become 0.
+DEV float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
 }
 DEV float f16_float(u16 h) {
   float f;

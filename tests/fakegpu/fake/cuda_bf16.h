@@ -50,6 +50,7 @@ static inline int max(int a, int b) { return a > b ? a : b; }
 static inline uint32_t max(uint32_t a, uint32_t b) { return a > b ? a : b; }
 static inline float rsqrtf(float x) { return (float)(1 / std::sqrt((double)x)); }
 #define __expf(x) std::exp((float)(x))  // macros: these names are taken by the C library
+static inline float exp2_fast(float x) { return std::exp2(x); }
 // As specified: 0 for divisors beyond 2^126, NaN where the dividend is infinite then.
 static inline float __fdividef(float a, float b) { return std::fabs(b) > 0x1p126f && b == b ? a * 0.f : a / b; }
 static inline float __fdiv_rn(float a, float b) { return a / b; }
