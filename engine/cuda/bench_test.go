@@ -37,9 +37,12 @@ func compare(t *testing.T, o *Ops, rel float64, call func(m *bench) engine.Tenso
 	}
 }
 
+// newRand returns numbers that are the same in every run.
+func newRand() *rand.Rand { return rand.New(rand.NewPCG(1, 2)) }
+
 func results(t *testing.T, ops engine.Ops, call func(m *bench) engine.Tensor) []float32 {
 	t.Helper()
-	m := &bench{t: t, ops: ops, rng: rand.New(rand.NewPCG(1, 2))}
+	m := &bench{t: t, ops: ops, rng: newRand()}
 	y := call(m)
 	out := make([]float32, y.Len())
 	if err := ops.Download(out, y).Wait(); err != nil {

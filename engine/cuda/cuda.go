@@ -28,27 +28,11 @@ import (
 	"unsafe"
 )
 
-// Library is the file name of the driver's library.
-const Library = "libcuda.so.1"
-
-// LeastMajor is the least compute capability, 8.0: the kernels use asynchronous copies and bf16 tensor cores.
-const LeastMajor = 8
-
 // Driver is the opened driver library. It stays open for the life of the process.
 type Driver struct {
 	api     *C.pb_driver
 	path    string
 	version int
-}
-
-// Info describes a device.
-type Info struct {
-	Index           int
-	Name            string
-	Major, Minor    int // compute capability
-	Multiprocessors int
-	SharedBytes     int   // shared memory a block may have
-	Memory          int64 // bytes
 }
 
 // Open opens the driver library in one of the directories, or where the loader finds it when there are none or it is in none of them.

@@ -47,6 +47,7 @@ struct attention {
 #pragma unroll
     for (int i = 0; i < D / 8; i++) o[i][0] = o[i][1] = o[i][2] = o[i][3] = 0;
 
+    // Two barriers a round: behind the first nobody reads the values of the round before, behind the second nobody reads the keys of this one.
     for (int j = 0; j < blocks; j++) {
       int s = j & 1;
       if (j + 1 < blocks) load(sk + (s ^ 1) * KEYS * row, k, a.ks[1], (j + 1) * KEYS, lk, KEYS, a.d);
@@ -85,7 +86,6 @@ struct attention {
           mma(o[2 * n + 1], fp, fv + 2);
         }
       }
-      __syncthreads();
     }
     copy_wait<0>();
     top[0] *= scale * 0.6931471806f;

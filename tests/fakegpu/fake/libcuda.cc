@@ -150,6 +150,19 @@ void *take(size_t bytes, bool host) {
   return base + guard;
 }
 
+// let_go gives freed memory back to the system until no more than most bytes of it are kept, and looks whether it was written to.
+CUresult let_go(size_t most) {
+  bool clean = true;
+  while (quarantined > most) {
+    freed f = quarantine.front();
+    quarantine.pop_front();
+    quarantined -= f.bytes;
+    clean &= intact(f.base, f.bytes);
+    free(f.base);
+  }
+  return clean ? PB_SUCCESS : trouble(PB_ILLEGAL_ADDRESS, "something wrote to memory after it was freed");
+}
+
 CUresult give(uintptr_t at, bool host) {
   auto i = live.find(at);
   if (i == live.end() || i->second.host != host) return trouble(PB_INVALID_VALUE, "freed an address that was not allocated");
@@ -161,15 +174,7 @@ CUresult give(uintptr_t at, bool host) {
   memset(base, poison, whole);
   quarantine.push_back({base, whole});
   quarantined += whole;
-  while (quarantined > quarantine_most) {
-    freed f = quarantine.front();
-    quarantine.pop_front();
-    quarantined -= f.bytes;
-    bool clean = intact(f.base, f.bytes);
-    free(f.base);
-    if (!clean) return trouble(PB_ILLEGAL_ADDRESS, "something wrote to memory after it was freed");
-  }
-  return PB_SUCCESS;
+  return let_go(quarantine_most);
 }
 
 // step runs one operation of some stream that may go on; false: none can.
@@ -308,7 +313,7 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice d) {
   if (left || open)
     return trouble(PB_UNKNOWN, "leak: " + std::to_string(left) + " allocations of " + std::to_string(bytes) + " bytes and " + std::to_string(open) +
                                    " streams and events were not freed");
-  return PB_SUCCESS;
+  return let_go(0);
 }
 
 CUresult cuCtxSetCurrent(CUcontext c) {
