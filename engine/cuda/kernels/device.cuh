@@ -10,7 +10,7 @@ typedef unsigned short u16;
 typedef unsigned char u8;
 
 #define DEV __device__ __forceinline__
-#define KERNEL(threads) extern "C" __global__ __launch_bounds__(threads) void
+#define KERNEL(threads) extern "C" __global__ __launch_bounds__(threads, 1) void
 #define ARGS(type) const __grid_constant__ type
 
 // What a vectorised path moves at once: 8 elements of bf16 or half of 8 of f32.
