@@ -13,6 +13,7 @@ type Matrix struct {
 // Packed is a matrix in the layout one backend reads fastest. Only that backend looks inside. It is immutable and shared by ranks.
 type Packed struct {
 	Buf    Buf
+	Bytes  int   // size of Buf
 	DType  DType // storage type; f32, bf16 or f16
 	N, K   int
 	Layout string // name of the backend's layout

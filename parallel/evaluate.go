@@ -5,6 +5,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/models/dit"
+	"patchbay/parallel/comm"
 )
 
 // maxModulationRows bounds how many timesteps have their modulations computed ahead; the rest is computed when its evaluation comes.
@@ -14,7 +15,7 @@ const maxModulationRows = 128
 type sessionNeed struct{ session, acts, comm int }
 
 // measure runs a whole session on recording ops: every allocation of Prepare, Modulate, Embed, Block and Head, with no arithmetic.
-func measure(model dit.Model, o OpenCommand, comms [axisCount]Comm) (sessionNeed, error) {
+func measure(model dit.Model, o OpenCommand, comms [axisCount]comm.Comm) (sessionNeed, error) {
 	rec := engine.NewRecorder()
 	s := &rankSession{
 		model: model, open: o, comms: silentLike(comms), skips: newSkipStore(),
@@ -47,6 +48,14 @@ func measure(model dit.Model, o OpenCommand, comms [axisCount]Comm) (sessionNeed
 		}
 	}
 	return sessionNeed{session: s.env.Arena.Peak(), acts: s.act.Peak(), comm: s.comm.Peak()}, nil
+}
+
+// silentLike makes recording ends with the places of real ones.
+func silentLike(ends [axisCount]comm.Comm) (out [axisCount]comm.Comm) {
+	for a, c := range ends {
+		out[a] = comm.NewSilent(c.Rank(), c.Size())
+	}
+	return out
 }
 
 // prepare computes what does not depend on the latent: text, and modulations for the timesteps announced.

@@ -10,6 +10,7 @@ import (
 	"patchbay/models/dit"
 	"patchbay/models/sampling"
 	"patchbay/models/tiny"
+	"patchbay/parallel/comm"
 	"patchbay/tests/golden"
 )
 
@@ -147,7 +148,7 @@ func TestForecastEqualsExecutor(t *testing.T) {
 }
 
 // checkTraffic compares counters with formulas.
-func checkTraffic(t *testing.T, w Workload, p Plan, value int, counted [][]Traffic) {
+func checkTraffic(t *testing.T, w Workload, p Plan, value int, counted [][]comm.Traffic) {
 	t.Helper()
 	if len(counted) != p.Ranks() {
 		t.Fatalf("counters of %d ranks, want %d", len(counted), p.Ranks())

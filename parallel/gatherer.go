@@ -7,6 +7,7 @@ import (
 	"patchbay/engine"
 	"patchbay/engine/profile"
 	"patchbay/models/dit"
+	"patchbay/parallel/comm"
 )
 
 // Weights in parts (shard=on; ZeRO stage 3, arXiv:1910.02054, sec. 5.3): ranks that would hold the same weights hold a part of each unit's bytes. A unit is
@@ -55,7 +56,7 @@ func unitOrder(n, evaluations int, use func(unit, next int)) {
 // gatherer brings the units of one rank's model together.
 type gatherer struct {
 	shards *dit.Shards
-	comm   Comm
+	comm   comm.Comm
 	ops    engine.Ops // for the profile
 	inline bool       // gather while the rank waits: ranks run one at a time
 	plan   *gatherPlan
@@ -65,14 +66,14 @@ type gatherer struct {
 }
 
 // newGatherer makes the gatherer of a session; nil where the model holds all its weights.
-func newGatherer(shards *dit.Shards, comm Comm, ops engine.Ops, inline bool) *gatherer {
+func newGatherer(shards *dit.Shards, comm comm.Comm, ops engine.Ops, inline bool) *gatherer {
 	if shards == nil {
 		return nil
 	}
 	return &gatherer{shards: shards, comm: comm, ops: ops, inline: inline, plan: newGatherPlan(func(u int) int { return shards.Units[u].Place }), open: -1}
 }
 
-// use makes a unit readable and starts to gather the next one. It panics with *CommError when another rank is lost.
+// use makes a unit readable and starts to gather the next one. It panics with *comm.Error when another rank is lost.
 func (g *gatherer) use(unit, next int) {
 	if g == nil {
 		return
@@ -118,7 +119,7 @@ func (g *gatherer) wait() {
 	start, group := time.Now(), g.flight
 	g.flight = nil
 	if err := group.Wait(); err != nil {
-		panic(err) // a *CommError, or an *Error with a stack of its own
+		panic(err) // a *comm.Error, or an *Error with a stack of its own
 	}
 	if p, ok := g.ops.(*profile.Ops); ok {
 		p.Remember("exchange", "gather of weights", start, g.bytes)

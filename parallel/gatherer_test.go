@@ -13,6 +13,7 @@ import (
 	"patchbay/models"
 	"patchbay/models/dit"
 	"patchbay/models/weights"
+	"patchbay/parallel/comm"
 	"patchbay/tests/golden"
 )
 
@@ -213,9 +214,9 @@ func TestForeignPartsArePrivate(t *testing.T) {
 }
 
 // lonely are the ends of a rank without peers.
-func lonely() (out [axisCount]Comm) {
+func lonely() (out [axisCount]comm.Comm) {
 	for a := range out {
-		out[a] = silent{0, 1}
+		out[a] = comm.NewSilent(0, 1)
 	}
 	return out
 }
@@ -262,7 +263,7 @@ func TestPartsAreWithinTheirBounds(t *testing.T) {
 			}
 			for rank, axes := range res.Stats.Traffic {
 				c := Mesh{Plan: plan}.At(rank)
-				want := Traffic{}
+				want := comm.Traffic{}
 				for _, u := range gatheredUnits(len(w.Spec.Blocks), w.Evaluations) {
 					want.Calls++
 					want.Bytes += int64(units[u].Counts[plan.held(nil, c).Part] * (plan.parts() - 1))

@@ -2,6 +2,7 @@ package parallel
 
 import (
 	"patchbay/engine"
+	"patchbay/parallel/comm"
 )
 
 // postsAhead is how many micro-steps a stage posts receives for before it needs them.
@@ -10,14 +11,14 @@ const postsAhead = 2
 // inbound is where rows from the stage before arrive: memory for a few micro-steps, posted as soon as their commands are there, so that the sender
 // does not wait until this stage has finished what it does. A nil inbound receives when rows are needed (first stage, whole pictures, overlap=off).
 type inbound struct {
-	pipe  Comm
+	pipe  comm.Comm
 	slots [postsAhead][]engine.Tensor // by entry: values of the largest patch
 	ahead []Micro                     // posted, oldest first
 	next  int                         // slot of the next post
 }
 
 // newInbound takes memory for entries of the given numbers of values.
-func newInbound(pipe Comm, arena *engine.Arena, t engine.DType, values []int) *inbound {
+func newInbound(pipe comm.Comm, arena *engine.Arena, t engine.DType, values []int) *inbound {
 	in := &inbound{pipe: pipe}
 	for i := range in.slots {
 		for _, n := range values {
@@ -39,7 +40,7 @@ func (in *inbound) post(m Micro, entries, values []int) {
 }
 
 // receive fills x with the rows of the k-th of n entries of a micro-step.
-func (in *inbound) receive(ops engine.Ops, pipe Comm, x engine.Tensor, entry int, last bool) {
+func (in *inbound) receive(ops engine.Ops, pipe comm.Comm, x engine.Tensor, entry int, last bool) {
 	from := pipe.Rank() - 1
 	if in == nil || len(in.ahead) == 0 {
 		pipe.SendRecv(x, from, engine.Tensor{}, -1)

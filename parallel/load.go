@@ -25,12 +25,11 @@ func (e *Engine) Load(ctx context.Context, m Model, plan string) (Loaded, error)
 	if n := maxStages(m.Spec); p.owns() && p.Pipe > n {
 		return out, refusePlan("pipe", "is %d, the blocks of %s make at most %d stages", p.Pipe, m.Spec.Family, n)
 	}
-	t, err := e.take(ctx)
+	release, err := e.take(ctx)
 	if err != nil {
 		return out, err
 	}
-	defer t.end()
-	t.alone()
+	defer release()
 	if err := e.usable(); err != nil {
 		return out, err
 	}

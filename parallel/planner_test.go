@@ -26,7 +26,7 @@ func searchFor(t *testing.T, model string, size, steps int, devices string) Sear
 	}
 	return Search{
 		Workload: Workload{Spec: m.Spec, Y: size / m.Scale, X: size / m.Scale, Batch: 1, Text: text, Evaluations: steps},
-		Fabric:   f, Warmup: 1, Manner: Ours(true),
+		Fabric:   f, Warmup: 1,
 	}
 }
 
@@ -80,7 +80,7 @@ func TestChosenPlanIsTheFastest(t *testing.T) {
 				continue
 			}
 			n++
-			cost := newCosts(newOutline(s.Workload, c.Plan), s.Fabric, s.Manner)
+			cost := newCosts(newOutline(s.Workload, c.Plan), s.Fabric)
 			sim, err := simulate(cost, true)
 			if err != nil {
 				t.Fatal(err)
@@ -148,11 +148,11 @@ func TestSpreadWarmupShare(t *testing.T) {
 	} {
 		s := searchFor(t, c.model, 1024, 28, c.devices)
 		p := Plan{Data: 1, CFG: 1, Pipe: 4, Ring: 1, Ulysses: 1, Tensor: 1, Patches: 6, Warmup: 1, Spread: true, Overlap: true}
-		sim, err := Simulate(s.Workload, p, s.Fabric, s.Manner)
+		sim, err := Simulate(s.Workload, p, s.Fabric)
 		if err != nil {
 			t.Fatal(err)
 		}
-		one, err := Simulate(s.Workload, OneRank(), s.Fabric, s.Manner)
+		one, err := Simulate(s.Workload, OneRank(), s.Fabric)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -206,7 +206,7 @@ func TestExactSearch(t *testing.T) {
 func TestPipelineSteadyState(t *testing.T) {
 	for _, devices := range []string{"3xL40-pcie", "4xL40-pcie", "8xL40-pcie", "8xA100-80-nvlink", "8xH100-nvlink"} {
 		s := searchFor(t, "flux-dev", 1024, 28, devices)
-		alone, err := Simulate(s.Workload, OneRank(), s.Fabric, s.Manner)
+		alone, err := Simulate(s.Workload, OneRank(), s.Fabric)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -214,7 +214,7 @@ func TestPipelineSteadyState(t *testing.T) {
 		for _, patches := range s.patchCounts(n) {
 			p := OneRank()
 			p.Pipe, p.Patches, p.Warmup = n, patches, 1
-			sim, err := Simulate(s.Workload, p, s.Fabric, s.Manner)
+			sim, err := Simulate(s.Workload, p, s.Fabric)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -238,8 +238,8 @@ func TestTimesAddUp(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range []Manner{Ours(true), Ours(false)} {
-			sim, err := Simulate(s.Workload, p, s.Fabric, m)
+		for _, p.Overlap = range []bool{true, false} {
+			sim, err := Simulate(s.Workload, p, s.Fabric)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -6,11 +6,12 @@ import (
 	"patchbay/engine"
 	"patchbay/engine/profile"
 	"patchbay/models/dit"
+	"patchbay/parallel/comm"
 )
 
 // timed is a Comm whose calls become spans of a profile: the time of a call is transfer and waiting together.
 type timed struct {
-	Comm
+	comm.Comm
 	ops *profile.Ops
 }
 
@@ -49,7 +50,7 @@ func (t timed) Broadcast(buf engine.Tensor, root int) {
 }
 
 // measured returns the operations and comms of a session that is profiled: zero is the start of the profile in nanoseconds of Unix time.
-func measured(ops engine.Ops, comms [axisCount]Comm, rank int, zero int64) (engine.Ops, [axisCount]Comm) {
+func measured(ops engine.Ops, comms [axisCount]comm.Comm, rank int, zero int64) (engine.Ops, [axisCount]comm.Comm) {
 	p := profile.Wrap(ops, rank, time.Unix(0, zero))
 	for a, c := range comms {
 		comms[a] = timed{c, p}

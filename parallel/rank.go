@@ -8,6 +8,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/models/dit"
+	"patchbay/parallel/comm"
 )
 
 // rank is one device's share of the work: an ordinary goroutine that takes commands in order. It shares weights with other ranks of the process and
@@ -19,10 +20,10 @@ type rank struct {
 	session  buffer                             // what Prepare and Modulate made
 	acts     buffer                             // activations, in stack order
 	exchange buffer                             // what Comm reads and writes
-	comms    [axisCount]Comm
+	comms    [axisCount]comm.Comm
 	skips    *skipStore
 	sessions map[uint64]*rankSession
-	charged  [axisCount]Traffic // what sessions have been charged with
+	charged  [axisCount]comm.Traffic // what sessions have been charged with
 	pos      *position
 	calls    peekable
 	baton    *baton
@@ -49,10 +50,10 @@ type rankSession struct {
 	env     dit.Env         // arena of the session
 	act     *engine.Arena
 	comm    *engine.Arena
-	comms   [axisCount]Comm
-	sent    [axisCount]Traffic // in this session
-	held    lane               // blocks of this rank's stage
-	weights *gatherer          // nil: whole weights are here
+	comms   [axisCount]comm.Comm
+	sent    [axisCount]comm.Traffic // in this session
+	held    lane                    // blocks of this rank's stage
+	weights *gatherer               // nil: whole weights are here
 	tokens  TokenCount
 	stop    *atomic.Bool
 	pos     *position
@@ -73,7 +74,7 @@ type rankEntry struct {
 // errStopped ends an evaluation whose session was cancelled.
 var errStopped = errors.New("stopped before the next block")
 
-func newRank(id int, ops engine.Ops, comms [axisCount]Comm, skips *skipStore, weights func(string) (dit.Model, bool)) *rank {
+func newRank(id int, ops engine.Ops, comms [axisCount]comm.Comm, skips *skipStore, weights func(string) (dit.Model, bool)) *rank {
 	return &rank{id: id, ops: ops, comms: comms, skips: skips, weights: weights, sessions: map[uint64]*rankSession{}, cancelled: map[uint64]*atomic.Bool{}, pos: &position{}}
 }
 
@@ -95,14 +96,10 @@ func (r *rank) serve(inbox <-chan rankCall) {
 			return err
 		})
 		if err != nil {
-			id := call.command.Session
 			reply = Reply{Err: asError(err)}
-			if f := (*fault)(nil); errors.As(err, &f) && f.session != id {
-				reply.Err = &Error{Code: PeerLost, Text: "another request has ended the exchanges: " + err.Error()}
-			}
 			if o := call.command.Open; o == nil || o.Plan.parts() > 1 { // peers that wait for this rank must not wait forever
 				for _, c := range r.comms {
-					c.Abort(&fault{id, err})
+					c.Abort(err)
 				}
 			}
 		}
@@ -117,15 +114,6 @@ func (r *rank) serve(inbox <-chan rankCall) {
 	}
 }
 
-// fault is the cause of aborted exchanges: what went wrong, in which session.
-type fault struct {
-	session uint64
-	error
-}
-
-// Unwrap returns what went wrong.
-func (f *fault) Unwrap() error { return f.error }
-
 // asError makes an *Error of any error.
 func asError(err error) *Error {
 	var e *Error
@@ -135,7 +123,7 @@ func asError(err error) *Error {
 	case errors.Is(err, errStopped):
 		return &Error{Code: Cancelled, Text: err.Error()}
 	}
-	if ce := (*CommError)(nil); errors.As(err, &ce) {
+	if ce := (*comm.Error)(nil); errors.As(err, &ce) {
 		return &Error{Code: PeerLost, Text: err.Error()}
 	}
 	return &Error{Code: BadRequest, Text: err.Error()}
@@ -184,9 +172,6 @@ func (r *rank) handle(c Command) (Reply, error) {
 // openSession measures what the session needs, takes the memory and prepares all entries.
 func (r *rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 	r.pos.at("opening a session")
-	for old := range r.sessions { // of a request that has passed its turn on: what it had for this rank is done, its memory is free
-		r.retire(old)
-	}
 	model, ok := r.weights(o.Model)
 	if !ok {
 		return Reply{}, fmt.Errorf("rank %d: model %s is not resident", r.id, o.Model)
@@ -258,7 +243,7 @@ func (b *buffer) grow(ops engine.Ops, n int) error {
 // report charges a session with what was sent since the last report, and answers with all it has sent and computed so far.
 // Weights in parts move beside the micro-steps and are counted at the end.
 func (r *rank) report(s *rankSession, last bool) Reply {
-	out := Reply{Traffic: make([]Traffic, axisCount), Tokens: s.tokens}
+	out := Reply{Traffic: make([]comm.Traffic, axisCount), Tokens: s.tokens}
 	for a, c := range r.comms {
 		if Axis(a) == AxisShard && !last {
 			continue

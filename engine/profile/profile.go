@@ -66,6 +66,9 @@ func (o *Ops) Alloc(bytes int) (engine.Buf, error) { return o.inner.Alloc(bytes)
 // Free gives memory back; it is not measured.
 func (o *Ops) Free(b engine.Buf) { o.inner.Free(b) }
 
+// Sync waits for the wrapped operations; it is not measured.
+func (o *Ops) Sync() error { return o.inner.Sync() }
+
 // Pack packs a weight; it is not measured.
 func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) { return o.inner.Pack(m, c) }
 

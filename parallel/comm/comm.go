@@ -1,4 +1,6 @@
-package parallel
+// Package comm moves tensors between the ranks of a group: what they may exchange (Comm), how a group is connected (Transport), and the transport of ranks
+// that share a process (Local). It knows tensors and memory, no model, no plan and no axis.
+package comm
 
 import (
 	"time"
@@ -8,7 +10,7 @@ import (
 
 // Comm is one rank's end of a group that exchanges tensors. Calls are issued in the same order by all ranks of the group and matched by that
 // order, as NCCL does. Every tensor is a contiguous view in the caller's communication arena; dst and src do not overlap. On a device a call is
-// enqueued and returns; on the CPU it has happened when it returns. A broken rule or an aborted group panics with *CommError, which ends as the
+// enqueued and returns; on the CPU it has happened when it returns. A broken rule or an aborted group panics with *Error, which ends as the
 // error of the request (Recovered), so that the code between two exchanges needs no error paths.
 //
 // Bytes are counted as sent to other ranks; what a rank keeps for itself is not traffic.
@@ -36,6 +38,15 @@ type Comm interface {
 	Abort(cause error)
 	// Traffic returns what this rank has sent through this end so far.
 	Traffic() Traffic
+	// Waiting says in words what this rank waits for, "" if it does not. It is safe from any goroutine.
+	Waiting() string
+}
+
+// Transport connects groups of ranks.
+type Transport interface {
+	// Connect makes the ends of one group, one for each of ops: calls of an end are ordered with the calls of its Ops. name is the axis, for errors; deadline
+	// bounds every wait for a peer (0: no bound).
+	Connect(name string, ops []engine.Ops, deadline time.Duration) ([]Comm, error)
 }
 
 // Traffic counts what one rank sent on one axis.
@@ -47,14 +58,14 @@ type Traffic struct {
 	Posted int64
 }
 
-// CommError is the panic value of a Comm: ranks that disagree, a group that was aborted, a peer that did not come in time.
-type CommError struct {
+// Error is the panic value of a Comm: ranks that disagree, a group that was aborted, a peer that did not come in time.
+type Error struct {
 	Text  string
 	Cause error // of an abort
 }
 
 // Error returns the text and the cause.
-func (e *CommError) Error() string {
+func (e *Error) Error() string {
 	if e.Cause != nil {
 		return e.Text + ": " + e.Cause.Error()
 	}
@@ -62,4 +73,4 @@ func (e *CommError) Error() string {
 }
 
 // Unwrap returns the cause of an abort.
-func (e *CommError) Unwrap() error { return e.Cause }
+func (e *Error) Unwrap() error { return e.Cause }

@@ -1,4 +1,4 @@
-package parallel
+package comm
 
 import (
 	"fmt"
@@ -15,11 +15,11 @@ type localExpect struct {
 }
 
 // Post implements Comm: the send that it meets fills dst, now if the sender stands there already.
-func (l *LocalComm) Post(dst engine.Tensor, from int) {
+func (l *localEnd) Post(dst engine.Tensor, from int) {
 	h, key := l.hub, [2]int{from, l.rank}
 	e := &localExpect{dst: dst, site: caller()}
 	h.mu.Lock()
-	var err *CommError
+	var err *Error
 	if post := h.posts[key]; post != nil && h.expected(key) == nil {
 		if err = h.fill(key, e, post.src, post.site); err == nil {
 			post.taken = true
@@ -35,7 +35,7 @@ func (l *LocalComm) Post(dst engine.Tensor, from int) {
 }
 
 // Await implements Comm.
-func (l *LocalComm) Await(from int) {
+func (l *localEnd) Await(from int) {
 	h, key, start := l.hub, [2]int{from, l.rank}, time.Now()
 	h.mu.Lock()
 	err := h.take(key)
@@ -48,10 +48,10 @@ func (l *LocalComm) Await(from int) {
 }
 
 // take waits for the oldest posted memory to be filled; the hub is locked.
-func (h *hub) take(key [2]int) *CommError {
+func (h *hub) take(key [2]int) *Error {
 	list := h.expects[key]
 	if len(list) == 0 {
-		err := &CommError{Text: fmt.Sprintf("%s: rank %d awaits a message of rank %d and has posted no memory for it", h.name, key[1], key[0])}
+		err := &Error{Text: fmt.Sprintf("%s: rank %d awaits a message of rank %d and has posted no memory for it", h.name, key[1], key[0])}
 		h.fail(err)
 		return err
 	}
@@ -73,9 +73,9 @@ func (h *hub) expected(key [2]int) *localExpect {
 }
 
 // fill copies a message to posted memory; the hub is locked, so that memory is not given back meanwhile: whoever fails aborts the hub first.
-func (h *hub) fill(key [2]int, e *localExpect, src engine.Tensor, site uintptr) *CommError {
+func (h *hub) fill(key [2]int, e *localExpect, src engine.Tensor, site uintptr) *Error {
 	if src.Len() != e.dst.Len() || src.DType != e.dst.DType {
-		err := &CommError{Text: fmt.Sprintf("%s: rank %d sends %s at %s, rank %d has posted %s at %s",
+		err := &Error{Text: fmt.Sprintf("%s: rank %d sends %s at %s, rank %d has posted %s at %s",
 			h.name, key[0], src, where(site), key[1], e.dst, where(e.site))}
 		h.fail(err)
 		return err

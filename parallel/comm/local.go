@@ -1,4 +1,4 @@
-package parallel
+package comm
 
 import (
 	"fmt"
@@ -16,8 +16,8 @@ import (
 type hub struct {
 	name     string // axis, for errors
 	size     int
-	deadline time.Duration // for every wait; 0: none
-	baton    *baton        // nil: ranks run freely
+	deadline time.Duration           // for every wait; 0: none
+	block    func(ready func() bool) // Local.Block
 
 	mu     sync.Mutex
 	cond   *sync.Cond
@@ -49,35 +49,45 @@ type localPost struct {
 	taken bool
 }
 
-// LocalComm is the Comm of ranks that share a process.
-type LocalComm struct {
+// Local is the Transport of ranks that share a process and its memory, on Ops whose calls have happened when they return.
+type Local struct {
+	// Block, if not nil, waits until ready holds in place of the transport's own wait: tests decide there which rank runs next.
+	Block func(ready func() bool)
+}
+
+// Connect implements Transport.
+func (l Local) Connect(name string, ops []engine.Ops, deadline time.Duration) ([]Comm, error) {
+	size := len(ops)
+	h := &hub{
+		name: name, size: size, deadline: deadline, block: l.Block, calls: make([]*localCall, size), posts: map[[2]int]*localPost{},
+		expects: map[[2]int][]*localExpect{}, waits: make([]string, size),
+	}
+	h.cond = sync.NewCond(&h.mu)
+	out := make([]Comm, size)
+	for i := range out {
+		out[i] = &localEnd{hub: h, rank: i}
+	}
+	return out, nil
+}
+
+// localEnd is one rank's end of a group.
+type localEnd struct {
 	hub     *hub
 	rank    int
 	traffic Traffic
 }
 
-// NewLocal connects size ranks; name is the axis, for errors. deadline bounds every wait for a peer (0: no bound).
-func NewLocal(name string, size int, deadline time.Duration) []*LocalComm {
-	h := &hub{name: name, size: size, deadline: deadline, calls: make([]*localCall, size), posts: map[[2]int]*localPost{}, expects: map[[2]int][]*localExpect{}, waits: make([]string, size)}
-	h.cond = sync.NewCond(&h.mu)
-	out := make([]*LocalComm, size)
-	for i := range out {
-		out[i] = &LocalComm{hub: h, rank: i}
-	}
-	return out
-}
-
 // Rank returns this end's number in the group.
-func (l *LocalComm) Rank() int { return l.rank }
+func (l *localEnd) Rank() int { return l.rank }
 
 // Size returns the number of ranks in the group.
-func (l *LocalComm) Size() int { return l.hub.size }
+func (l *localEnd) Size() int { return l.hub.size }
 
 // Traffic returns what this rank has sent so far.
-func (l *LocalComm) Traffic() Traffic { return l.traffic }
+func (l *localEnd) Traffic() Traffic { return l.traffic }
 
 // Abort wakes all ranks of the group with cause.
-func (l *LocalComm) Abort(cause error) {
+func (l *localEnd) Abort(cause error) {
 	h := l.hub
 	h.mu.Lock()
 	if h.cause == nil {
@@ -88,7 +98,7 @@ func (l *LocalComm) Abort(cause error) {
 }
 
 // AllToAll implements Comm.
-func (l *LocalComm) AllToAll(dst, src engine.Tensor, recv, send []int) {
+func (l *localEnd) AllToAll(dst, src engine.Tensor, recv, send []int) {
 	l.collective(&localCall{op: "AllToAll", dst: dst, src: src, recv: recv, send: send, site: caller()}, func(calls []*localCall) {
 		at := 0
 		for peer, n := range recv {
@@ -102,7 +112,7 @@ func (l *LocalComm) AllToAll(dst, src engine.Tensor, recv, send []int) {
 }
 
 // AllGather implements Comm.
-func (l *LocalComm) AllGather(dst, src engine.Tensor, counts []int) {
+func (l *localEnd) AllGather(dst, src engine.Tensor, counts []int) {
 	l.collective(&localCall{op: "AllGather", dst: dst, src: src, recv: counts, site: caller()}, func(calls []*localCall) {
 		at := 0
 		for peer, n := range counts {
@@ -114,7 +124,7 @@ func (l *LocalComm) AllGather(dst, src engine.Tensor, counts []int) {
 }
 
 // ReduceScatter implements Comm.
-func (l *LocalComm) ReduceScatter(dst, src engine.Tensor, counts []int) {
+func (l *localEnd) ReduceScatter(dst, src engine.Tensor, counts []int) {
 	l.collective(&localCall{op: "ReduceScatter", dst: dst, src: src, send: counts, site: caller()}, func(calls []*localCall) {
 		off, n := sum(counts[:l.rank]), counts[l.rank]
 		addElements(dst, calls, off, n)
@@ -123,7 +133,7 @@ func (l *LocalComm) ReduceScatter(dst, src engine.Tensor, counts []int) {
 }
 
 // AllReduce implements Comm: a sum into a scratch copy by everyone, then everybody stores it, so that all ranks get the same bits.
-func (l *LocalComm) AllReduce(buf engine.Tensor) {
+func (l *localEnd) AllReduce(buf engine.Tensor) {
 	total := engine.NewTensor(engine.Buf{Host: make([]byte, buf.Bytes())}, buf.DType, buf.Len())
 	l.collective(&localCall{op: "AllReduce", dst: buf, src: buf, site: caller()}, func(calls []*localCall) {
 		addElements(total, calls, 0, buf.Len())
@@ -134,7 +144,7 @@ func (l *LocalComm) AllReduce(buf engine.Tensor) {
 }
 
 // Broadcast implements Comm.
-func (l *LocalComm) Broadcast(buf engine.Tensor, root int) {
+func (l *localEnd) Broadcast(buf engine.Tensor, root int) {
 	l.collective(&localCall{op: "Broadcast", dst: buf, src: buf, root: root, site: caller()}, func(calls []*localCall) {
 		if l.rank != root {
 			copyElements(buf, 0, calls[root].src, 0, buf.Len())
@@ -146,7 +156,7 @@ func (l *LocalComm) Broadcast(buf engine.Tensor, root int) {
 }
 
 // SendRecv implements Comm.
-func (l *LocalComm) SendRecv(dst engine.Tensor, from int, src engine.Tensor, to int) {
+func (l *localEnd) SendRecv(dst engine.Tensor, from int, src engine.Tensor, to int) {
 	h := l.hub
 	start := time.Now()
 	site := caller()
@@ -163,7 +173,7 @@ func (l *LocalComm) SendRecv(dst engine.Tensor, from int, src engine.Tensor, to 
 }
 
 // exchange offers src, takes what from offers, and waits until to has taken src; the hub is locked.
-func (l *LocalComm) exchange(dst engine.Tensor, from int, src engine.Tensor, to int, site uintptr) *CommError {
+func (l *localEnd) exchange(dst engine.Tensor, from int, src engine.Tensor, to int, site uintptr) *Error {
 	h := l.hub
 	mine := &localPost{src: src, site: site}
 	if to >= 0 {
@@ -184,7 +194,7 @@ func (l *LocalComm) exchange(dst engine.Tensor, from int, src engine.Tensor, to 
 	if from >= 0 {
 		key := [2]int{from, l.rank}
 		if len(h.expects[key]) > 0 {
-			err := &CommError{Text: fmt.Sprintf("%s: rank %d receives from rank %d at %s and has posted memory for it before", h.name, l.rank, from, where(site))}
+			err := &Error{Text: fmt.Sprintf("%s: rank %d receives from rank %d at %s and has posted memory for it before", h.name, l.rank, from, where(site))}
 			h.fail(err)
 			return err
 		}
@@ -193,7 +203,7 @@ func (l *LocalComm) exchange(dst engine.Tensor, from int, src engine.Tensor, to 
 		}
 		post := h.posts[key]
 		if post.src.Len() != dst.Len() || post.src.DType != dst.DType {
-			err := &CommError{Text: fmt.Sprintf("%s: rank %d sends %s at %s, rank %d receives %s at %s",
+			err := &Error{Text: fmt.Sprintf("%s: rank %d sends %s at %s, rank %d receives %s at %s",
 				h.name, from, post.src, where(post.site), l.rank, dst, where(site))}
 			h.fail(err)
 			return err
@@ -209,13 +219,13 @@ func (l *LocalComm) exchange(dst engine.Tensor, from int, src engine.Tensor, to 
 	return h.wait(l.rank, fmt.Sprintf("rank %d to receive", to), func() bool { return mine.taken })
 }
 
-func (l *LocalComm) count(elements int, d engine.DType) {
+func (l *localEnd) count(elements int, d engine.DType) {
 	l.traffic.Calls++
 	l.traffic.Bytes += int64(elements * d.Size())
 }
 
 // collective meets all ranks of the group twice: when all calls are posted, and when all have copied.
-func (l *LocalComm) collective(c *localCall, transfer func(calls []*localCall)) {
+func (l *localEnd) collective(c *localCall, transfer func(calls []*localCall)) {
 	start := time.Now()
 	calls, err := l.meet(c)
 	if err != nil {
@@ -229,7 +239,7 @@ func (l *LocalComm) collective(c *localCall, transfer func(calls []*localCall)) 
 }
 
 // meet posts a call and returns those of all ranks once everyone has come.
-func (l *LocalComm) meet(c *localCall) ([]*localCall, error) {
+func (l *localEnd) meet(c *localCall) ([]*localCall, error) {
 	h := l.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -251,7 +261,7 @@ func (l *LocalComm) meet(c *localCall) ([]*localCall, error) {
 }
 
 // part waits until all ranks have copied, so that buffers may be reused and the next exchange may begin.
-func (l *LocalComm) part(c *localCall) error {
+func (l *localEnd) part(c *localCall) error {
 	h := l.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -269,15 +279,15 @@ func (l *LocalComm) part(c *localCall) error {
 }
 
 // wait blocks until ready holds; the hub is locked. It returns an error when the group is aborted or the deadline passes.
-func (h *hub) wait(rank int, what string, ready func() bool) *CommError {
+func (h *hub) wait(rank int, what string, ready func() bool) *Error {
 	if h.cause == nil && ready() {
 		return nil
 	}
 	h.waits[rank] = what
 	defer func() { h.waits[rank] = "" }()
-	if h.baton != nil {
+	if h.block != nil {
 		h.mu.Unlock()
-		h.baton.block(false, func() bool {
+		h.block(func() bool {
 			h.mu.Lock()
 			defer h.mu.Unlock()
 			return h.cause != nil || ready()
@@ -285,7 +295,7 @@ func (h *hub) wait(rank int, what string, ready func() bool) *CommError {
 		h.mu.Lock()
 	}
 	late := false
-	if h.deadline > 0 && h.baton == nil {
+	if h.deadline > 0 && h.block == nil {
 		timer := time.AfterFunc(h.deadline, func() {
 			h.mu.Lock()
 			late = true
@@ -296,14 +306,14 @@ func (h *hub) wait(rank int, what string, ready func() bool) *CommError {
 	}
 	for h.cause == nil && !ready() {
 		if late {
-			err := &CommError{Text: fmt.Sprintf("%s: rank %d waited %v for %s; waiting: %s", h.name, rank, h.deadline, what, h.dump())}
+			err := &Error{Text: fmt.Sprintf("%s: rank %d waited %v for %s; waiting: %s", h.name, rank, h.deadline, what, h.dump())}
 			h.fail(err)
 			return err
 		}
 		h.cond.Wait()
 	}
 	if h.cause != nil {
-		return &CommError{Text: fmt.Sprintf("%s: rank %d stopped waiting for %s", h.name, rank, what), Cause: h.cause}
+		return &Error{Text: fmt.Sprintf("%s: rank %d stopped waiting for %s", h.name, rank, what), Cause: h.cause}
 	}
 	return nil
 }
@@ -341,12 +351,12 @@ func (h *hub) check() error {
 	}
 	for r, c := range h.calls {
 		if err := c.sizes(h.size); err != nil {
-			return &CommError{Text: fmt.Sprintf("%s: rank %d at %s: %v", h.name, r, where(c.site), err)}
+			return &Error{Text: fmt.Sprintf("%s: rank %d at %s: %v", h.name, r, where(c.site), err)}
 		}
 		if c.op == "AllToAll" {
 			for p, q := range h.calls {
 				if q.send[r] != c.recv[p] {
-					return &CommError{Text: fmt.Sprintf("%s: AllToAll: rank %d sends %d elements to rank %d at %s, which expects %d at %s",
+					return &Error{Text: fmt.Sprintf("%s: AllToAll: rank %d sends %d elements to rank %d at %s, which expects %d at %s",
 						h.name, p, q.send[r], r, where(q.site), c.recv[p], where(c.site))}
 				}
 			}
@@ -377,12 +387,12 @@ func (c *localCall) sizes(ranks int) error {
 
 func (h *hub) differ(r int, what string) error {
 	a, b := h.calls[0], h.calls[r]
-	return &CommError{Text: fmt.Sprintf("%s: ranks 0 and %d disagree in %s: %s %s at %s, %s %s at %s",
+	return &Error{Text: fmt.Sprintf("%s: ranks 0 and %d disagree in %s: %s %s at %s, %s %s at %s",
 		h.name, r, what, a.op, a.src, where(a.site), b.op, b.src, where(b.site))}
 }
 
-// waiting tells what this rank waits for, "" if it does not.
-func (l *LocalComm) waiting() string {
+// Waiting implements Comm.
+func (l *localEnd) Waiting() string {
 	l.hub.mu.Lock()
 	defer l.hub.mu.Unlock()
 	return l.hub.waits[l.rank]

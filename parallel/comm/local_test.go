@@ -1,4 +1,4 @@
-package parallel
+package comm
 
 import (
 	"errors"
@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"pgregory.net/rapid"
 
 	"patchbay/engine"
@@ -14,10 +15,23 @@ import (
 
 // world runs f on every rank of a local group and returns the first error.
 func world(size int, deadline time.Duration, f func(c Comm) error) error {
-	ends := NewLocal("test", size, deadline)
-	g := NewGroup(func(err error) { ends[0].Abort(err) })
+	ends, err := Local{}.Connect("test", make([]engine.Ops, size), deadline)
+	if err != nil {
+		return err
+	}
+	var g errgroup.Group
 	for _, c := range ends {
-		g.Go("rank", func() error { return f(c) })
+		g.Go(func() (err error) {
+			defer func() {
+				if v := recover(); v != nil {
+					err = v.(error)
+				}
+				if err != nil {
+					c.Abort(err)
+				}
+			}()
+			return f(c)
+		})
 	}
 	return g.Wait()
 }
@@ -142,7 +156,7 @@ func TestDeadlineAndAbortEndEveryWait(t *testing.T) {
 		c.AllReduce(vec(1))
 		return nil
 	})
-	var ce *CommError
+	var ce *Error
 	if !errors.As(err, &ce) || !strings.Contains(err.Error(), "waited") || !strings.Contains(err.Error(), "AllReduce") {
 		t.Fatalf("deadline gave %v", err)
 	}

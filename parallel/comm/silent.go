@@ -1,8 +1,10 @@
-package parallel
+package comm
 
 import "patchbay/engine"
 
-// silent is the Comm of a recording pass: it has a place in a group and moves nothing.
+// NewSilent makes the Comm of a recording pass: it has a place in a group and moves nothing.
+func NewSilent(rank, size int) Comm { return silent{rank, size} }
+
 type silent struct{ rank, size int }
 
 func (s silent) Rank() int                                     { return s.rank }
@@ -17,11 +19,4 @@ func (silent) AllReduce(engine.Tensor)                         {}
 func (silent) Broadcast(engine.Tensor, int)                    {}
 func (silent) Abort(error)                                     {}
 func (silent) Traffic() Traffic                                { return Traffic{} }
-
-// silentLike makes recording ends with the places of real ones.
-func silentLike(ends [axisCount]Comm) (out [axisCount]Comm) {
-	for a, c := range ends {
-		out[a] = silent{c.Rank(), c.Size()}
-	}
-	return out
-}
+func (silent) Waiting() string                                 { return "" }
