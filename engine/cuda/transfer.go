@@ -132,7 +132,8 @@ func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 	}
 	to := stored(m.DType, scale)
 	p := &engine.Packed{DType: to, N: m.N, K: m.K, Layout: layout, PieceRows: 1, PieceBytes: rowStride(m.K) * to.Size()}
-	at, err := o.dev.alloc(m.N * p.PieceBytes)
+	p.Bytes = m.N * p.PieceBytes
+	at, err := o.dev.alloc(p.Bytes)
 	if err != nil {
 		return nil, fmt.Errorf("cuda pack: %w", err)
 	}
