@@ -47,7 +47,7 @@ fmt: tools
 	bin/golangci-lint fmt ./...
 
 race:
-	$(GO) test -race -short -skip 'MoreDevicesAreNeverSlower|ScheduleNeedsNoBuffers|StagesOfPublished' ./engine/... ./models/sampling ./models/tokenizer ./parallel ./node ./ipc
+	$(GO) test -race -short -skip 'MoreDevicesAreNeverSlower|ScheduleNeedsNoBuffers|StagesOfPublished' ./engine/... ./models/sampling ./models/tokenizer ./parallel ./node ./ipc/...
 
 # Coverage fuzzing, seconds per target; the seeds run in every `go test`, and mutations of them without coverage (tests/hammer).
 FUZZTIME ?= 10s
@@ -61,7 +61,7 @@ bench:
 soak:
 	$(GO) test -count 1 -timeout 60m -tags soak ./parallel -v -run 'CancelAt|ManyJobs'
 	$(GO) test -count 1 -timeout 120m -tags soak ./tests -v -run 'TestDurable|TestFaults|TestRouting|TestTinyJobs'
-	$(GO) test -count 1 -timeout 120m -p 1 -tags soak ./ipc ./node -v -run UnderTheHammer
+	$(GO) test -count 1 -timeout 120m -p 1 -tags soak ./ipc/... ./node -v -run UnderTheHammer
 
 loc:
 	@for d in ipc node parallel models engine comfyui tests; do [ -d $$d ] || continue; \

@@ -10,7 +10,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"patchbay/ipc"
+	"patchbay/ipc/client"
+	"patchbay/ipc/message"
 	"patchbay/node"
 )
 
@@ -112,12 +113,12 @@ func daemonCheck(cmd *cobra.Command, t *target) []check {
 	defer closeQuietly(c)
 	ctx, stop := asking(cmd.Context())
 	defer stop()
-	_, counts, err := ipc.List(ctx, c, "", 1)
+	_, counts, err := client.List(ctx, c, "", 1)
 	if err != nil {
 		return []check{{"note", "daemon", err.Error()}}
 	}
-	out := []check{{"ok", "daemon", fmt.Sprintf("answers; %d jobs queued, %d running", counts[ipc.Queued], counts[ipc.Running])}}
-	b, err := ipc.BoundsOf(ctx, c)
+	out := []check{{"ok", "daemon", fmt.Sprintf("answers; %d jobs queued, %d running", counts[message.Queued], counts[message.Running])}}
+	b, err := client.BoundsOf(ctx, c)
 	if err != nil {
 		return append(out, check{"note", "limits", err.Error()})
 	}

@@ -3,7 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"patchbay/ipc"
+	"patchbay/ipc/client"
 	"patchbay/node"
 )
 
@@ -54,7 +54,7 @@ func modelFiles(cmd *cobra.Command, t *target, cfg *config) (map[string][]string
 		defer closeQuietly(c)
 		ctx, stop := asking(cmd.Context())
 		defer stop()
-		return ipc.Models(ctx, c)
+		return client.Models(ctx, c)
 	}
 	if err := cfg.complete(); err != nil {
 		return nil, err

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"patchbay/ipc"
+	"patchbay/ipc/client"
 	"patchbay/node"
 )
 
@@ -68,7 +68,7 @@ func objectInfo(cmd *cobra.Command, t *target, cfg *config, class string) (*node
 		defer closeQuietly(c)
 		ctx, stop := asking(cmd.Context())
 		defer stop()
-		return ipc.Describe(ctx, c, class)
+		return client.Describe(ctx, c, class)
 	}
 	if err := cfg.complete(); err != nil {
 		return nil, err

@@ -14,7 +14,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"patchbay/ipc"
+	"patchbay/ipc/jobs"
+	"patchbay/ipc/worker"
 	"patchbay/node"
 	"patchbay/parallel"
 )
@@ -59,13 +60,13 @@ func serveWorker(cmd *cobra.Command, cfg *config, save bool) error {
 	if err != nil {
 		return err
 	}
-	wc := ipc.WorkerConfig{Executor: executor, Service: ipc.NodeService(cat, cfg.roots(), nil, nil), Log: log}
+	wc := worker.Config{Executor: executor, Service: worker.NodeService(cat, cfg.roots(), nil, nil), Log: log}
 	wc.Service.Bounds = limits
 	if save {
-		wc.Shelf = ipc.ShelfConfig{Stage: filepath.Join(cfg.Output, fmt.Sprintf(".patchbay-stage-%d", os.Getpid())), Output: cfg.Output}
+		wc.Shelf = jobs.ShelfConfig{Stage: filepath.Join(cfg.Output, fmt.Sprintf(".patchbay-stage-%d", os.Getpid())), Output: cfg.Output}
 	}
 	log.Debug().Interface("config", cfg).Msg("worker starts")
-	return ipc.RunWorker(ctx, context.Background(), in, out, wc)
+	return worker.Run(ctx, context.Background(), in, out, wc)
 }
 
 // frameFiles takes stdin and stdout for frames and points fd 1 at stderr, so that a stray print of any library cannot break the frames. In tests
@@ -90,7 +91,7 @@ func frameFiles(cmd *cobra.Command) (io.ReadCloser, io.Writer, error) {
 }
 
 // localExecutor makes the engine, the runner and the executor on them. The function gives them back.
-func localExecutor(cfg *config, log zerolog.Logger) (*ipc.Local, *node.Catalogue, func(), error) {
+func localExecutor(cfg *config, log zerolog.Logger) (*worker.Local, *node.Catalogue, func(), error) {
 	budget, err := parseBytes(cfg.Memory)
 	if err != nil {
 		return nil, nil, nil, err
@@ -117,5 +118,5 @@ func localExecutor(cfg *config, log zerolog.Logger) (*ipc.Local, *node.Catalogue
 		return nil, nil, nil, err
 	}
 	log.Info().Str("device", eng.Name()).Int64("memory", budget).Msg("engine ready")
-	return ipc.NewLocal("local", runner), cat, func() { runner.Close(); eng.Close() }, nil
+	return worker.NewLocal("local", runner), cat, func() { runner.Close(); eng.Close() }, nil
 }

@@ -14,7 +14,8 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/spf13/pflag"
 
-	"patchbay/ipc"
+	"patchbay/ipc/client"
+	"patchbay/ipc/wire"
 	"patchbay/node"
 )
 
@@ -50,7 +51,7 @@ type config struct {
 
 	UsersFile   string `json:"users_file,omitempty"`
 	Permissions string `json:"-"` // of --print-permissions
-	access      ipc.Access
+	access      wire.Access
 }
 
 // The values of --queue and --sync.
@@ -235,11 +236,11 @@ func isTerminal(w any) bool {
 // target says which daemon a client command talks to.
 type target struct {
 	nats, socket string
-	access       ipc.Access
+	access       wire.Access
 }
 
 func (t *target) add(f *pflag.FlagSet) {
-	f.StringVar(&t.nats, "nats", "", "URL of the daemon's NATS server (default $PATCHBAY_NATS_URL or "+ipc.DefaultNATS+")")
+	f.StringVar(&t.nats, "nats", "", "URL of the daemon's NATS server (default $PATCHBAY_NATS_URL or "+wire.DefaultNATS+")")
 	f.StringVar(&t.socket, "socket", "", "unix socket of the daemon")
 	addAccess(f, &t.access)
 }
@@ -248,7 +249,7 @@ func (t *target) add(f *pflag.FlagSet) {
 func (t *target) given() bool { return t.nats != "" || t.socket != "" }
 
 // dial connects to the daemon that flags or environment name; without any, to the default NATS address, or else to the default socket.
-func (t *target) dial() (ipc.Client, error) {
+func (t *target) dial() (client.Client, error) {
 	if t.nats != "" && t.socket != "" {
 		return nil, &exitError{exitBadInput, errors.New("--nats and --socket exclude each other")}
 	}
@@ -265,7 +266,7 @@ func (t *target) dial() (ipc.Client, error) {
 	case socket != "":
 		return dialSocket(socket)
 	}
-	c, err := t.dialNATS(ipc.DefaultNATS)
+	c, err := t.dialNATS(wire.DefaultNATS)
 	if err == nil {
 		return c, nil
 	}
@@ -275,18 +276,18 @@ func (t *target) dial() (ipc.Client, error) {
 	return nil, fmt.Errorf("%w (start one with `patchbay serve`, or name one with --nats or --socket; `patchbay run --local` needs none)", err)
 }
 
-func (t *target) dialNATS(url string) (ipc.Client, error) {
-	c, err := ipc.DialNATSAs(url, t.access)
+func (t *target) dialNATS(url string) (client.Client, error) {
+	c, err := client.DialNATSAs(url, t.access)
 	if err != nil {
 		return nil, err
 	}
 	return c, nil
 }
 
-func dialSocket(path string) (ipc.Client, error) {
-	c, err := ipc.DialSocket(path)
+func dialSocket(path string) (client.Client, error) {
+	c, err := client.DialSocket(path)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ipc.ErrNoDaemon, err)
+		return nil, fmt.Errorf("%w: %w", client.ErrNoDaemon, err)
 	}
 	return c, nil
 }

@@ -10,7 +10,8 @@ import (
 	"strconv"
 	"strings"
 
-	"patchbay/ipc"
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
 	"patchbay/node"
 )
 
@@ -19,7 +20,7 @@ const maxFlowFile = 64 << 20
 
 // readFlow reads a workflow from a JSON file, from the PNG that ComfyUI or this program has saved, or from in for "-". JSON may be a graph in API
 // format, ComfyUI's POST /prompt body or our own envelope.
-func readFlow(path string, in io.Reader) (*ipc.RunRequest, *node.Workflow, error) {
+func readFlow(path string, in io.Reader) (*message.RunRequest, *node.Workflow, error) {
 	bad := func(err error) error { return &exitError{exitBadInput, fmt.Errorf("%s: %w", path, err)} }
 	data, err := readAll(path, in)
 	if err != nil {
@@ -40,11 +41,11 @@ func readFlow(path string, in io.Reader) (*ipc.RunRequest, *node.Workflow, error
 	if len(bytes.TrimSpace(data)) == 0 {
 		return nil, nil, bad(errors.New("there is no workflow in it: it is empty"))
 	}
-	o, err := ipc.Decode(data, ipc.JSON, ipc.DefaultLimits())
+	o, err := wire.Decode(data, wire.JSON, wire.DefaultLimits())
 	if err != nil {
 		return nil, nil, bad(fmt.Errorf("not a workflow: %w", err))
 	}
-	req, w, fault := ipc.ParseRun(o)
+	req, w, fault := message.ParseRun(o)
 	if fault != nil {
 		return nil, nil, bad(fault)
 	}

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"patchbay/engine/profile"
-	"patchbay/ipc"
+	"patchbay/ipc/message"
 	"patchbay/node"
 )
 
@@ -20,8 +20,8 @@ type profiles struct {
 }
 
 // take remembers the statistics of a metrics event.
-func (p *profiles) take(ev ipc.Event) {
-	if ev.Type != ipc.EventMetrics {
+func (p *profiles) take(ev message.Event) {
+	if ev.Type != message.EventMetrics {
 		return
 	}
 	stats, _ := ev.Data["stats"].([]any)

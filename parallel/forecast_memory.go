@@ -111,7 +111,7 @@ func (o *outline) laneMemory(c Coord, k, valueBytes int) Memory {
 			m.KV += o.sessionEntry(&session, c, k, i, b)
 		}
 	}
-	o.postedBuffers(&comm, c, k, b)
+	o.linkBuffers(&comm, c, k, b)
 	whole := o.prepared(k)
 	for n := whole.Start; n < whole.End; n++ {
 		for i := range o.Text {

@@ -29,8 +29,16 @@ func (t timed) SendRecv(dst engine.Tensor, from int, src engine.Tensor, to int) 
 	t.call("SendRecv", func() { t.Comm.SendRecv(dst, from, src, to) })
 }
 
-func (t timed) Await(from int) {
-	t.call("Await", func() { t.Comm.Await(from) })
+func (t timed) Offer(slot, src engine.Tensor, to int) {
+	t.call("Offer", func() { t.Comm.Offer(slot, src, to) })
+}
+
+func (t timed) Await(dst engine.Tensor, from int) {
+	t.call("Await", func() { t.Comm.Await(dst, from) })
+}
+
+func (t timed) Fetched() {
+	t.call("Fetched", func() { t.Comm.Fetched() })
 }
 
 func (t timed) AllGather(dst, src engine.Tensor, counts []int) {
@@ -43,10 +51,6 @@ func (t timed) ReduceScatter(dst, src engine.Tensor, counts []int) {
 
 func (t timed) AllReduce(buf engine.Tensor) {
 	t.call("AllReduce", func() { t.Comm.AllReduce(buf) })
-}
-
-func (t timed) Broadcast(buf engine.Tensor, root int) {
-	t.call("Broadcast", func() { t.Comm.Broadcast(buf, root) })
 }
 
 // measured returns the operations and comms of a session that is profiled: zero is the start of the profile in nanoseconds of Unix time.

@@ -7,8 +7,7 @@ import (
 )
 
 // Device runs the calls of several streams as late as the host's waits allow, in an order of its own where they leave a choice: nothing runs before somebody
-// waits for a result, and then only what that result needs. A seed other than 0 also runs other calls early now and then, another
-// order for every seed.
+// waits for a result, and then only what that result needs. A seed other than 0 also runs other calls early, another order for every seed.
 type Device struct {
 	mu      sync.Mutex
 	moved   *sync.Cond // a call was issued or has run, or something failed
@@ -107,14 +106,28 @@ func (e Event) Wait() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for !e.over() {
-		for d.rng != nil && d.rng.IntN(4) == 0 {
-			d.step(d.streams[d.rng.IntN(len(d.streams))], nil)
-		}
+		d.early()
 		if !e.over() && !d.step(e.s, nil) {
 			d.moved.Wait()
 		}
 	}
 	return e.s.err
+}
+
+// early runs some calls that nobody waits for yet, with a seed other than 0.
+func (d *Device) early() {
+	for d.rng != nil && d.rng.IntN(3) > 0 {
+		var busy []*Stream
+		for _, s := range d.streams {
+			if len(s.queue) > 0 {
+				busy = append(busy, s)
+			}
+		}
+		if len(busy) == 0 {
+			return
+		}
+		d.step(busy[d.rng.IntN(len(busy))], nil)
+	}
 }
 
 // step runs one call that s waits for, its own first one if possible, and reports whether one ran. seen are streams that wait for s.

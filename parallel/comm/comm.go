@@ -8,10 +8,13 @@ import (
 	"patchbay/engine"
 )
 
-// Comm is one rank's end of a group that exchanges tensors. Calls are issued in the same order by all ranks of the group and matched by that
-// order, as NCCL does. Every tensor is a contiguous view in the caller's communication arena; dst and src do not overlap. On a device a call is
-// enqueued and returns; on the CPU it has happened when it returns. A broken rule or an aborted group panics with *Error, which ends as the
-// error of the request (Recovered), so that the code between two exchanges needs no error paths.
+// Comm is one rank's end of a group that exchanges tensors. Calls are issued in the same order by all ranks of the group and matched by that order, as NCCL
+// does. Tensors are contiguous; dst and src do not overlap. A broken rule or an aborted group panics with *Error, which ends as the error of the
+// request, so that the code between two exchanges needs no error paths; what a device finds out later is an error of its Ops' next wait.
+//
+// Calls are ordered with the calls of the rank's Ops: on a device they are enqueued on its stream and return, on the CPU they have happened when they
+// return. So AllToAll, SendRecv, AllGather, ReduceScatter and AllReduce may read and write any memory of the rank. Offer, Post and Prefetch go on beside
+// what the rank does next; what they are given is communication memory, which nothing else touches until they are over.
 //
 // Bytes are counted as sent to other ranks; what a rank keeps for itself is not traffic.
 type Comm interface {
@@ -21,19 +24,24 @@ type Comm interface {
 	AllToAll(dst, src engine.Tensor, recv, send []int)
 	// SendRecv sends src to rank to and receives dst from rank from in one call, so a ring of them cannot deadlock; -1 leaves a side out.
 	SendRecv(dst engine.Tensor, from int, src engine.Tensor, to int)
-	// Post offers dst for the next message of rank from, in the order of the calls; the sender then need not wait for this rank. Messages that
-	// memory is posted for are received by Await alone.
-	Post(dst engine.Tensor, from int)
-	// Await blocks until the oldest memory posted for rank from is filled; it is the caller's again then.
-	Await(from int)
+	// Offer copies src into slot and sends slot to rank to beside what follows; src may be overwritten by the next call. An Offer of a slot that is still being
+	// sent waits until it is not. The peer receives offers by Post and Await alone, in their order.
+	Offer(slot, src engine.Tensor, to int)
+	// Post receives the next Offer of rank from into slot beside what follows, once earlier readers of slot are done.
+	Post(slot engine.Tensor, from int)
+	// Await copies the oldest slot posted for rank from to dst once it is filled; the slot may be posted again then.
+	Await(dst engine.Tensor, from int)
 	// AllGather receives every rank's src, counts[i] elements from rank i, in rank order into dst.
 	AllGather(dst, src engine.Tensor, counts []int)
-	// ReduceScatter sums src over the ranks and leaves part i, counts[i] elements, in dst of rank i. f32.
+	// Prefetch is AllGather beside what follows: it begins when the calls issued before have run, and dst may be read after Fetched. One at a time; no other
+	// call of this end comes in between.
+	Prefetch(dst, src engine.Tensor, counts []int)
+	// Fetched holds the calls that follow back until the Prefetch is over.
+	Fetched()
+	// ReduceScatter sums src over the ranks and leaves part i, counts[i] elements, in dst of rank i. f32 or bf16, which is summed in f32.
 	ReduceScatter(dst, src engine.Tensor, counts []int)
-	// AllReduce sums buf over the ranks in place. f32 or f64; every rank gets the same bits.
+	// AllReduce sums buf over the ranks in place. f32, f64 or bf16, which is summed in f32; every rank gets the same bits.
 	AllReduce(buf engine.Tensor)
-	// Broadcast copies buf of rank root to all.
-	Broadcast(buf engine.Tensor, root int)
 	// Abort wakes every rank that waits in this group, and every later call, with cause. It is safe from any goroutine, any number of times.
 	Abort(cause error)
 	// Traffic returns what this rank has sent through this end so far.
@@ -54,8 +62,14 @@ type Traffic struct {
 	Calls int64
 	Bytes int64         // to other ranks
 	Wait  time.Duration // spent waiting for other ranks
-	// Posted counts messages received into memory that was posted before.
+	// Posted counts messages received by Await.
 	Posted int64
+}
+
+// Sent adds a call that sent so many elements.
+func (t *Traffic) Sent(elements int, d engine.DType) {
+	t.Calls++
+	t.Bytes += int64(elements * d.Size())
 }
 
 // Error is the panic value of a Comm: ranks that disagree, a group that was aborted, a peer that did not come in time.

@@ -101,11 +101,6 @@ func TestReductionsAndGather(t *testing.T) {
 		if got := all.F32(); !slices.Equal(got, []float32{7, 8, 9}) {
 			t.Errorf("AllGather on rank %d = %v", c.Rank(), got)
 		}
-		b := vec(r)
-		c.Broadcast(b, 2)
-		if b.F32()[0] != 2 {
-			t.Errorf("Broadcast on rank %d = %v", c.Rank(), b.F32())
-		}
 		ring := vec(-1)
 		c.SendRecv(ring, (c.Rank()+2)%3, vec(r), (c.Rank()+1)%3)
 		if want := float32((c.Rank() + 2) % 3); ring.F32()[0] != want {
@@ -125,7 +120,7 @@ func TestLocalNamesBothSitesOfADisagreement(t *testing.T) {
 			if c.Rank() == 0 {
 				c.AllReduce(vec(1))
 			} else {
-				c.Broadcast(vec(1), 0)
+				c.AllGather(vec(1), vec(1), []int{1, 0})
 			}
 		},
 		"counts": func(c Comm) {
@@ -173,39 +168,47 @@ func TestDeadlineAndAbortEndEveryWait(t *testing.T) {
 	}
 }
 
-// TestPostedMemoryIsFilledInOrder: sends that find posted memory do not wait for the receiver, whether memory or sender came first, and fill it in the
-// order of the posts; bytes are those of plain sends.
-func TestPostedMemoryIsFilledInOrder(t *testing.T) {
-	first, sent := make(chan struct{}), make(chan struct{})
+// TestOffersArriveInOrder: offers do not wait for their receiver while they have slots, whether memory or message came first, and arrive in the order of the
+// posts; bytes are those of plain sends.
+func TestOffersArriveInOrder(t *testing.T) {
+	posted, offered := make(chan struct{}), make(chan struct{})
 	err := world(2, 5*time.Second, func(c Comm) error {
 		if c.Rank() == 0 {
-			<-first
-			c.SendRecv(engine.Tensor{}, -1, vec(1, 2), 1)
-			c.SendRecv(engine.Tensor{}, -1, vec(3), 1) // both return although rank 1 does nothing
-			close(sent)
-			c.SendRecv(engine.Tensor{}, -1, vec(4), 1) // comes before its memory
-			c.SendRecv(engine.Tensor{}, -1, vec(5), 1) // has none
-			if got := c.Traffic(); got.Bytes != 5*4 || got.Calls != 4 {
+			<-posted
+			slots, v := []engine.Tensor{vec(0, 0), vec(0)}, vec(1, 2)
+			c.Offer(slots[0], v, 1) // finds memory
+			copy(v.F32(), []float32{9, 9})
+			c.Offer(slots[1], vec(3), 1)
+			c.Offer(slots[0].Slice(0, 0, 1), vec(4), 1) // waits in its slot
+			close(offered)
+			c.Offer(slots[1], vec(5), 1)
+			c.Offer(slots[0].Slice(0, 1, 2), vec(6), 1)
+			c.SendRecv(engine.Tensor{}, -1, vec(7), 1)
+			if got := c.Traffic(); got.Bytes != 7*4 || got.Calls != 6 {
 				t.Errorf("rank 0 counted %+v", got)
 			}
 			return nil
 		}
-		a, b, d, e := vec(0, 0), vec(0), vec(0), vec(0)
+		a, b := vec(0, 0), vec(0)
+		got := vec(0, 0, 0, 0, 0, 0, 0)
 		c.Post(a, 0)
 		c.Post(b, 0)
-		close(first)
-		<-sent
-		time.Sleep(time.Millisecond)
-		c.Post(d, 0)
-		for range 3 {
-			c.Await(0)
+		close(posted)
+		<-offered
+		c.Await(got.Slice(0, 0, 2), 0)
+		c.Post(a.Slice(0, 0, 1), 0) // its offer is there
+		c.Await(got.Slice(0, 2, 3), 0)
+		c.Post(b, 0)
+		c.Post(a.Slice(0, 1, 2), 0)
+		for i := 3; i < 6; i++ {
+			c.Await(got.Slice(0, i, i+1), 0)
 		}
-		c.SendRecv(e, 0, engine.Tensor{}, -1)
-		if got := slices.Concat(a.F32(), b.F32(), d.F32(), e.F32()); !slices.Equal(got, []float32{1, 2, 3, 4, 5}) {
+		c.SendRecv(got.Slice(0, 6, 7), 0, engine.Tensor{}, -1)
+		if got := got.F32(); !slices.Equal(got, []float32{1, 2, 3, 4, 5, 6, 7}) {
 			t.Errorf("rank 1 got %v", got)
 		}
-		if n := c.Traffic().Posted; n != 3 {
-			t.Errorf("%d messages into posted memory, want 3", n)
+		if n := c.Traffic().Posted; n != 5 {
+			t.Errorf("%d messages into posted memory, want 5", n)
 		}
 		return nil
 	})
@@ -214,21 +217,85 @@ func TestPostedMemoryIsFilledInOrder(t *testing.T) {
 	}
 }
 
-// TestPostsThatDisagreeAreNamed: another size, a receive beside posted memory, an Await without a post.
-func TestPostsThatDisagreeAreNamed(t *testing.T) {
+// TestASlotIsNotOverwritten: an Offer of a slot whose message nobody has taken yet waits.
+func TestASlotIsNotOverwritten(t *testing.T) {
+	taken := make(chan struct{})
+	err := world(2, 5*time.Second, func(c Comm) error {
+		if c.Rank() == 0 {
+			slot := vec(0)
+			c.Offer(slot, vec(1), 1)
+			c.Offer(slot, vec(2), 1)
+			select {
+			case <-taken:
+			default:
+				t.Error("the second offer did not wait for the first one")
+			}
+			return nil
+		}
+		a, got := vec(0), vec(0, 0)
+		time.Sleep(20 * time.Millisecond)
+		close(taken)
+		for i := range 2 {
+			c.Post(a, 0)
+			c.Await(got.Slice(0, i, i+1), 0)
+		}
+		if !slices.Equal(got.F32(), []float32{1, 2}) {
+			t.Errorf("got %v", got.F32())
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestPrefetchGathersBesideOtherWork: neither rank waits in Prefetch, and Fetched has all parts.
+func TestPrefetchGathersBesideOtherWork(t *testing.T) {
+	begun := make(chan struct{})
+	err := world(2, 5*time.Second, func(c Comm) error {
+		all := vec(0, 0, 0)
+		mine := [][]float32{{7}, {8, 9}}[c.Rank()]
+		if c.Rank() == 1 {
+			<-begun // rank 0 has gone on without this one
+		}
+		c.Prefetch(all, vec(mine...), []int{1, 2})
+		if c.Rank() == 0 {
+			close(begun)
+		}
+		c.Fetched()
+		if got := all.F32(); !slices.Equal(got, []float32{7, 8, 9}) {
+			t.Errorf("rank %d got %v", c.Rank(), got)
+		}
+		if got := c.Traffic(); got.Calls != 1 || got.Bytes != int64(4*len(mine)) {
+			t.Errorf("rank %d counted %+v", c.Rank(), got)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestMessagesThatDisagreeAreNamed: another size, a plain send or receive beside posted memory, an Await without a post.
+func TestMessagesThatDisagreeAreNamed(t *testing.T) {
+	offer := func(c Comm) { c.Offer(vec(0), vec(1), 1) }
+	send := func(c Comm) { c.SendRecv(engine.Tensor{}, -1, vec(1), 1) }
+	nothing := func(Comm) {}
 	for name, c := range map[string]struct {
-		receive func(c Comm)
-		want    string
+		send, receive func(c Comm)
+		want          string
 	}{
-		"size":    {func(c Comm) { c.Post(vec(0, 0), 0); c.Await(0) }, "has posted"},
-		"receive": {func(c Comm) { c.Post(vec(0), 0); c.SendRecv(vec(0), 0, engine.Tensor{}, -1) }, "has posted memory for it before"},
-		"nothing": {func(c Comm) { c.Await(0) }, "has posted no memory"},
+		"size":    {offer, func(c Comm) { c.Post(vec(0, 0), 0); c.Await(vec(0, 0), 0) }, "receives f32[2]"},
+		"copy":    {offer, func(c Comm) { c.Post(vec(0), 0); c.Await(vec(0, 0), 0) }, "receives f32[2]"},
+		"receive": {nothing, func(c Comm) { c.Post(vec(0), 0); c.SendRecv(vec(0), 0, engine.Tensor{}, -1) }, "has posted memory for it before"},
+		"send":    {send, func(c Comm) { c.Post(vec(0), 0); c.Await(vec(0), 0) }, "that takes an Offer"},
+		"nothing": {nothing, func(c Comm) { c.Await(vec(0), 0) }, "has posted no memory"},
 	} {
 		err := world(2, 5*time.Second, func(e Comm) error {
 			if e.Rank() == 1 {
 				c.receive(e)
-			} else if name == "size" {
-				e.SendRecv(engine.Tensor{}, -1, vec(1), 1)
+			} else {
+				c.send(e)
 			}
 			return nil
 		})

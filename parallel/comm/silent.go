@@ -12,11 +12,13 @@ func (s silent) Size() int                                     { return s.size }
 func (silent) AllToAll(_, _ engine.Tensor, _, _ []int)         {}
 func (silent) SendRecv(engine.Tensor, int, engine.Tensor, int) {}
 func (silent) Post(engine.Tensor, int)                         {}
-func (silent) Await(int)                                       {}
+func (silent) Await(engine.Tensor, int)                        {}
+func (silent) Offer(_, _ engine.Tensor, _ int)                 {}
+func (silent) Prefetch(_, _ engine.Tensor, _ []int)            {}
+func (silent) Fetched()                                        {}
 func (silent) AllGather(_, _ engine.Tensor, _ []int)           {}
 func (silent) ReduceScatter(_, _ engine.Tensor, _ []int)       {}
 func (silent) AllReduce(engine.Tensor)                         {}
-func (silent) Broadcast(engine.Tensor, int)                    {}
 func (silent) Abort(error)                                     {}
 func (silent) Traffic() Traffic                                { return Traffic{} }
 func (silent) Waiting() string                                 { return "" }
