@@ -14,8 +14,8 @@ import (
 	"patchbay/engine"
 )
 
-// Attention implements engine.Ops. bf16 heads of at most 128 elements in rows of 16-byte pieces go over the tensor cores (attend.cu), everything
-// else through f32 (attend_any.cu), with heads of at most 512 elements.
+// Attention implements engine.Ops. bf16 heads of at most 128 elements in rows of 16-byte pieces go over the tensor cores (attend.cu), larger ones
+// without causal mask and bias as two products, everything else through f32 (attend_any.cu), with heads of at most 512 elements.
 func (o *Ops) Attention(out, q, k, v engine.Tensor, a engine.AttentionArgs) {
 	const op = "Attention"
 	engine.CheckAttention(out, q, k, v, a)
@@ -24,6 +24,10 @@ func (o *Ops) Attention(out, q, k, v engine.Tensor, a engine.AttentionArgs) {
 	}
 	if q.Dim(3) > 512 {
 		panic(&engine.ShapeError{Op: op, Rule: "heads of at most 512 elements", Shapes: q.String()})
+	}
+	if asProducts(out, q, k, v, a) {
+		o.attendByProducts(out, q, k, v, a)
+		return
 	}
 	p := &o.args.attend
 	*p = C.struct_pb_attend{
@@ -90,6 +94,62 @@ func attendKernel(out, q, k, v engine.Tensor, a engine.AttentionArgs) (kernel, i
 		return kAttend96, 128
 	}
 	return kAttend128, 128
+}
+
+// asProducts reports whether attention goes through two products: one head of the autoencoder has 512 elements and as many keys as the picture has
+// latents.
+func asProducts(out, q, k, v engine.Tensor, a engine.AttentionArgs) bool {
+	return q.Dim(3) > 128 && q.DType == engine.BF16 && !a.Causal && a.Bias.IsZero() && k.Dim(1) > 0 && pieces(out, q, k, v) != 0
+}
+
+// scoreBytes bounds the scratch memory for scores; as many queries as fit are taken at a time, at least one.
+const scoreBytes = 128 << 20
+
+// attendByProducts computes scores q k^T in f32, their softmax in bf16 and its product with v, head by head.
+func (o *Ops) attendByProducts(out, q, k, v engine.Tensor, a engine.AttentionArgs) {
+	lq, lk, d := q.Dim(1), k.Dim(1), q.Dim(3)
+	ld := rowStride(lk)
+	rows := min(lq, max(1, scoreBytes/(4*ld)))
+	if err := o.mem.need(room(4*rows*ld) + room(2*rows*ld) + room(2*d*ld)); err != nil {
+		o.note(err)
+		return
+	}
+	scores, probabilities := o.mem.take(4*rows*ld), o.mem.take(2*rows*ld)
+	turned := engine.NewTensor(engine.Buf{Dev: o.mem.take(2 * d * ld)}, engine.BF16, d, ld).Slice(1, 0, lk)
+	scale := a.Scale
+	if scale == 0 {
+		scale = float32(1 / math.Sqrt(float64(d)))
+	}
+	for b := range q.Dim(0) {
+		valid := lk
+		if a.KeyLen != nil {
+			valid = a.KeyLen[b]
+		}
+		for h := range q.Dim(2) {
+			keys, values := k.Index(2, h).Index(0, b), v.Index(2, h).Index(0, b)
+			o.strided(turned, values.Transpose(0, 1))
+			for from := 0; from < lq; from += rows {
+				n := min(rows, lq-from)
+				queries, results := q.Index(2, h).Index(0, b).Slice(0, from, from+n), out.Index(2, h).Index(0, b).Slice(0, from, from+n)
+				first := C.struct_pb_linear{y: C.pb_u64(scores), yls: C.pb_i64(ld), gate_per: 1, y_type: C.int(engine.F32), alpha: 1}
+				if lk%8 == 0 {
+					first.vec = 1
+				}
+				o.multiply(&first, leftOf(queries), right{at: address("Attention", keys), ld: keys.Stride(0), n: lk, k: d, dtype: engine.BF16})
+				o.args.softmax = C.struct_pb_softmax{
+					s: C.pb_u64(scores), p: C.pb_u64(probabilities), s_ld: C.pb_i64(ld), p_ld: C.pb_i64(ld),
+					rows: C.int(n), cols: C.int(lk), valid: C.int(valid), scale: C.float(scale),
+				}
+				if !a.LSE.IsZero() {
+					o.args.softmax.lse = address("Attention", a.LSE.Index(0, b).Index(0, h).Slice(0, from, from+n))
+				}
+				o.launch(kSoftmax, n, 1, 1, min(512, (lk+31)/32*32), normScratch, unsafe.Pointer(&o.args.softmax))
+				second := C.struct_pb_linear{y: address("Attention", results), yls: C.pb_i64(results.Stride(0)), gate_per: 1, y_type: C.int(engine.BF16), alpha: 1, vec: 1}
+				p := left{at: C.pb_u64(probabilities), ls: C.pb_i64(ld), batch: 1, rows: n, dtype: engine.BF16, vec: 1}
+				o.multiply(&second, p, right{at: address("Attention", turned), ld: ld, n: d, k: lk, dtype: engine.BF16})
+			}
+		}
+	}
 }
 
 // MergeAttention implements engine.Ops.

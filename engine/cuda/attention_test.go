@@ -33,7 +33,10 @@ func TestEveryHead(t *testing.T) {
 		{kernel: kAttendMasked128, b: 2, h: 1, lq: 33, lk: 129, d: 80, bias: true, lens: []int{129, 64}},
 		{kernel: kAttendMasked128, b: 70, h: 1, lq: 2, lk: 9, d: 72, lens: make([]int, 70)},
 		{kernel: kAttendAny, b: 1, h: 1, lq: 33, lk: 70, d: 63},
-		{kernel: kAttendWide, b: 1, h: 1, lq: 40, lk: 70, d: 512},
+		{kernel: kAttendWide, b: 1, h: 1, lq: 40, lk: 70, d: 512, causal: false, bias: true},
+		{kernel: kSoftmax, b: 1, h: 1, lq: 70, lk: 70, d: 512},
+		{kernel: kSoftmax, b: 3, h: 2, lq: 9, lk: 136, d: 136, lens: []int{136, 0, 77}},
+		{kernel: kSoftmax, b: 1, h: 1, lq: 3, lk: 600, d: 160, scale: 2},
 	} {
 		name := fmt.Sprintf("%s/B%d H%d Lq%d Lk%d D%d", kernels[c.kernel].name, c.b, c.h, c.lq, c.lk, c.d)
 		for i := range c.lens {
@@ -54,10 +57,15 @@ func TestEveryHead(t *testing.T) {
 					if c.bias {
 						a.Bias = m.normal(engine.F32, c.h, c.lq, c.lk)
 					}
-					if got, _ := attendKernel(out, q, kv.Index(2, 0), kv.Index(2, 1), a); got != c.kernel && m.ops == engine.Ops(o) {
+					k, v := kv.Index(2, 0), kv.Index(2, 1)
+					got, _ := attendKernel(out, q, k, v, a)
+					if asProducts(out, q, k, v, a) {
+						got = kSoftmax
+					}
+					if got != c.kernel && m.ops == engine.Ops(o) {
 						t.Fatalf("kernel %s is chosen", kernels[got].name)
 					}
-					m.ops.Attention(out, q, kv.Index(2, 0), kv.Index(2, 1), a)
+					m.ops.Attention(out, q, k, v, a)
 					if part == "lse" {
 						return a.LSE
 					}

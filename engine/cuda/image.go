@@ -59,6 +59,13 @@ func (o *Ops) GroupNormApply(y, x, stats, w, b engine.Tensor, count int, eps flo
 	}
 	a.xb, a.xy, a.xx = strides3(x)
 	a.yb, a.yy, a.yx = strides3(y)
+	items := x.Dim(0) * stats.Dim(1)
+	if err := o.mem.need(room(8 * items)); err != nil {
+		o.note(err)
+		return
+	}
+	a.part = C.pb_u64(o.mem.take(8 * items))
+	o.flat(kGroupFactors, items, unsafe.Pointer(a))
 	o.flat(typed(kGroupApply, y.DType), y.Dim(0)*y.Dim(1)*y.Dim(2)*((y.Dim(3)+7)/8), unsafe.Pointer(a))
 }
 

@@ -39,6 +39,8 @@ const (
 	kCopyWiden
 	kPack
 	kGroupSum
+	kGroupFactors
+	kSoftmax
 	kIm2col
 	kLinear256
 	kLinear128
@@ -103,6 +105,8 @@ var kernels = [kernelCount]struct {
 	kCopyWiden:      {name: "pb_copy_widen"},
 	kPack:           {name: "pb_pack_rows"},
 	kGroupSum:       {name: "pb_group_sum"},
+	kGroupFactors:   {name: "pb_group_factors"},
+	kSoftmax:        {name: "pb_softmax_rows"},
 	kIm2col:         {name: "pb_im2col_pixels"},
 	kLinear256:      {name: "pb_linear_mma_256", shared: stages * (128 + 256) * 64},
 	kLinear128:      {name: "pb_linear_mma_128", shared: stages * (128 + 128) * 64},

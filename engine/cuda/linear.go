@@ -147,23 +147,35 @@ func (o *Ops) weighted(a *C.struct_pb_linear, l left, w *engine.Weight) {
 
 // product launches one product; a holds the epilogue and, where there is one, the second pair.
 func (o *Ops) product(a *C.struct_pb_linear, l left, w *engine.Packed) {
-	if w.N == 0 {
+	o.multiply(a, l, right{at: C.pb_u64(w.Buf.Dev), ld: rowStride(w.K), n: w.N, k: w.K, dtype: w.DType})
+}
+
+// right is the right factor of a product, [n, k] in rows that start ld elements apart, at multiples of 16 bytes.
+type right struct {
+	at       C.pb_u64
+	ld, n, k int
+	dtype    engine.DType
+}
+
+// multiply launches the product of any two factors.
+func (o *Ops) multiply(a *C.struct_pb_linear, l left, r right) {
+	if r.n == 0 {
 		return
 	}
 	a.f[0] = C.struct_pb_factor{
-		x: l.at, w: C.pb_u64(w.Buf.Dev), bs: l.bs, ls: l.ls, ld: C.pb_i64(rowStride(w.K)), k: C.int(w.K), w_type: C.int(w.DType), vec: l.vec,
+		x: l.at, w: r.at, bs: l.bs, ls: l.ls, ld: C.pb_i64(r.ld), k: C.int(r.k), w_type: C.int(r.dtype), vec: l.vec,
 	}
-	a.batch, a.rows, a.n = C.int(l.batch), C.int(l.rows), C.int(w.N)
+	a.batch, a.rows, a.n = C.int(l.batch), C.int(l.rows), C.int(r.n)
 	o.args.linear = *a
 	args, m := unsafe.Pointer(&o.args.linear), l.batch*l.rows
-	switch k := kernelFor(o.dev, l, w.DType, w.N); k {
+	switch k := kernelFor(o.dev, l, r.dtype, r.n); k {
 	case kLinearFew, kLinearFew + 1:
-		o.launch(k, (w.N+threads/32-1)/(threads/32), 1, 1, threads, 0, args)
+		o.launch(k, (r.n+threads/32-1)/(threads/32), 1, 1, threads, 0, args)
 	case kLinearAny, kLinearAny + 1:
-		o.launch(k, (m+63)/64, (w.N+63)/64, 1, threads, 2*16*(64+4)*4, args)
+		o.launch(k, (m+63)/64, (r.n+63)/64, 1, threads, 2*16*(64+4)*4, args)
 	default:
 		t := tiles[k-kLinear256]
-		o.launch(k, (m+t.m-1)/t.m, (w.N+t.n-1)/t.n, 1, t.threads, kernels[k].shared, args)
+		o.launch(k, (m+t.m-1)/t.m, (r.n+t.n-1)/t.n, 1, t.threads, kernels[k].shared, args)
 	}
 }
 

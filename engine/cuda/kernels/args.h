@@ -187,14 +187,14 @@ struct pb_merge {
 };
 PB_SIZE(pb_merge, 136);
 
-// softmax: rows of f32 scores become probabilities of type bf16 in the first halves of the same rows.
+// softmax: rows of f32 scores become probabilities in bf16; of cols only the first valid ones count, the others become 0.
 struct pb_softmax {
-  pb_u64 s, lse;
-  pb_i64 ls;
+  pb_u64 s, p, lse;  // lse [rows] or absent
+  pb_i64 s_ld, p_ld;
   int rows, cols, valid;
   float scale;
 };
-PB_SIZE(pb_softmax, 40);
+PB_SIZE(pb_softmax, 56);
 
 // image.cu: im2col writes pixels [first, first + count) of [b, oy, ox] as rows of ky * kx * c elements of size bytes.
 struct pb_im2col {
@@ -208,7 +208,8 @@ struct pb_im2col {
 };
 PB_SIZE(pb_im2col, 104);
 
-// Group norm: pb_group_part sums slices of pixels into part [b, g, slices, 2] f64, pb_group_sum adds them up in order.
+// Group norm: pb_group_part sums slices of pixels into part [b, g, slices, 2] f64, pb_group_sum adds them up in order. pb_group_factors makes mean and
+// 1 / deviation of stats, part [b, g, 2] f32, which pb_group_apply reads.
 struct pb_group {
   pb_u64 x, y, part, stats, w, b;
   pb_i64 xb, xy, xx, yb, yy, yx;

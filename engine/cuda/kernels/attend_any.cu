@@ -1,4 +1,5 @@
-// Attention of any type, layout, mask and head of up to 512 elements, in f32; and the merge of two partial results.
+// Attention of any type, layout, mask and head of up to 512 elements, in f32; the softmax of attention by two products; and the merge of two partial
+// results.
 // A warp has QW queries of a head. 32 keys at a time lie in shared memory, then their values in the same place: a lane scores one key for each of its
 // warp's queries, and sums the elements lane, lane + 32, .. of the values.
 #include "device.cuh"
@@ -82,6 +83,34 @@ KERNEL(256) pb_attend_any_bf16(ARGS(pb_attend) a) { attend<bf16, 4, 4>(a); }
 KERNEL(256) pb_attend_any_f32(ARGS(pb_attend) a) { attend<float, 4, 4>(a); }
 KERNEL(256) pb_attend_wide_bf16(ARGS(pb_attend) a) { attend<bf16, 16, 2>(a); }
 KERNEL(256) pb_attend_wide_f32(ARGS(pb_attend) a) { attend<float, 16, 2>(a); }
+
+// block_max is block_sum for maxima.
+DEV float block_max(float v, float* scratch) {
+  v = lanes_max(v, 32);
+  __syncthreads();
+  if ((threadIdx.x & 31) == 0) scratch[threadIdx.x >> 5] = v;
+  __syncthreads();
+  for (int i = 0; i < (int)(blockDim.x >> 5); i++) v = fmaxf(v, scratch[i]);
+  return v;
+}
+
+// softmax: a block a row, read three times.
+KERNEL(512) pb_softmax_rows(ARGS(pb_softmax) a) {
+  float* scratch = (float*)pool;
+  for (int row = blockIdx.x; row < a.rows; row += gridDim.x) {
+    const float* s = (const float*)a.s + row * a.s_ld;
+    bf16* p = (bf16*)a.p + row * a.p_ld;
+    float top = -INFINITY, sum = 0;
+    for (int c = threadIdx.x; c < a.valid; c += blockDim.x) top = fmaxf(top, s[c] * a.scale);
+    top = block_max(top, scratch);
+    float from = top == -INFINITY ? 0 : top;
+    for (int c = threadIdx.x; c < a.valid; c += blockDim.x) sum += expf(s[c] * a.scale - from);
+    sum = block_sum(sum, scratch);
+    float inverse = sum == 0 ? 0 : 1 / sum;
+    for (int c = threadIdx.x; c < a.cols; c += blockDim.x) put(p + c, c < a.valid ? expf(s[c] * a.scale - from) * inverse : 0);
+    if (a.lse && threadIdx.x == 0) ((float*)a.lse)[row] = sum == 0 ? -INFINITY : top + logf(sum);
+  }
+}
 
 // merge: with s = exp(lse), s2 = exp(lse2): o = (s o + s2 o2) / (s + s2), lse = log(s + s2). A warp a row.
 template <class T>

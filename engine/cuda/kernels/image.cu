@@ -67,6 +67,17 @@ KERNEL(256) pb_group_sum(ARGS(pb_group) a) {
   }
 }
 
+// The divisions of f64 are many instructions on most GPUs, so they are done once a group.
+KERNEL(256) pb_group_factors(ARGS(pb_group) a) {
+  for (pb_i64 i = first_item(); i < a.batch * a.groups; i += item_step()) {
+    const double* s = (const double*)a.stats + i / a.groups * a.sb + i % a.groups * a.sg;
+    double mean = s[0] / a.count, var = s[1] / a.count - mean * mean;
+    float* f = (float*)a.part + 2 * i;
+    f[0] = (float)mean;
+    f[1] = rsqrtf((float)(var < 0 ? 0 : var) + a.eps);  // rounding may push it below 0; NaN stays
+  }
+}
+
 template <class T>
 DEV void group_apply(const pb_group& a) {
   int pieces = (a.c + 7) / 8, size = a.c / a.groups;
@@ -84,10 +95,9 @@ DEV void group_apply(const pb_group& a) {
     for (int i = 0; i < 8; i++) {
       if (i < n && (c + i) / size != group) {
         group = (c + i) / size;
-        const double* s = (const double*)a.stats + b * a.sb + group * a.sg;
-        double m = s[0] / a.count, var = s[1] / a.count - m * m;
-        mean = (float)m;
-        rs = rsqrtf((float)(var > 0 ? var : var < 0 ? 0 : var) + a.eps);  // rounding may push it below 0; NaN stays
+        const float* f = (const float*)a.part + 2 * (b * a.groups + group);
+        mean = f[0];
+        rs = f[1];
       }
       v[i] = activate((v[i] - mean) * rs * w[i] + bias[i], a.act);
     }
