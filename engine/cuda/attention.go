@@ -102,14 +102,12 @@ func asProducts(out, q, k, v engine.Tensor, a engine.AttentionArgs) bool {
 	return q.Dim(3) > 128 && q.DType == engine.BF16 && !a.Causal && a.Bias.IsZero() && k.Dim(1) > 0 && pieces(out, q, k, v) != 0
 }
 
-// scoreBytes bounds the scratch memory for scores; as many queries as fit are taken at a time, at least one.
-const scoreBytes = 128 << 20
-
-// attendByProducts computes scores q k^T in f32, their softmax in bf16 and its product with v, head by head.
+// attendByProducts computes scores q k^T in f32, their softmax in bf16 and its product with v, head by head and as
+// many queries at a time as have their scores in o.strip bytes.
 func (o *Ops) attendByProducts(out, q, k, v engine.Tensor, a engine.AttentionArgs) {
 	lq, lk, d := q.Dim(1), k.Dim(1), q.Dim(3)
 	ld := rowStride(lk)
-	rows := min(lq, max(1, scoreBytes/(4*ld)))
+	rows := min(lq, max(1, o.strip/(4*ld)))
 	if err := o.mem.need(room(4*rows*ld) + room(2*rows*ld) + room(2*d*ld)); err != nil {
 		o.note(err)
 		return

@@ -13,10 +13,8 @@ import (
 	"patchbay/engine"
 )
 
-// stripBytes bounds the scratch memory for the pixels of a convolution: as many lines as fit are multiplied at a time, at least one.
-const stripBytes = 256 << 20
-
-// Conv2D implements engine.Ops: the pixels under the kernel become rows of a matrix in scratch memory, a strip of lines at a time, and are
+// Conv2D implements engine.Ops: the pixels under the kernel become rows of a matrix in scratch memory, a strip of lines (o.strip bytes, at least one line) at a
+// time, and are
 // multiplied like a linear layer. A 1x1 kernel multiplies the picture itself.
 func (o *Ops) Conv2D(y, x engine.Tensor, w *engine.Weight, a engine.ConvArgs) {
 	engine.CheckConv2D(y, x, w, a)
@@ -28,7 +26,7 @@ func (o *Ops) Conv2D(y, x engine.Tensor, w *engine.Weight, a engine.ConvArgs) {
 	ld, size := rowStride(w.K()), x.DType.Size()
 	lines := y.Dim(1)
 	if !direct {
-		lines = min(lines, max(1, stripBytes/(y.Dim(2)*ld*size)))
+		lines = min(lines, max(1, o.strip/(y.Dim(2)*ld*size)))
 	}
 	strip := left{rows: y.Dim(2), dtype: x.DType, batch: lines}
 	pixels := 0

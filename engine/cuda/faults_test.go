@@ -56,6 +56,9 @@ func TestPlantedFaults(t *testing.T) {
 		{"a download read before it is there", "transfer.go", "		if err := o.dev.wait(p); err != nil {\n			return err\n		}\n", "", "TestUploadsInARow", "got"},
 		{"an odd row left out by the grid", "linear.go", "(m+t.m-1)/t.m, (w.N", "max(1, m/t.m), (w.N", "TestEveryTile", "got"},
 		{"the wrong stride of the keys", "attention.go", "p.k, p.ks = part(k)", "p.k, p.ks = part(q)", "TestEveryHead", ""},
+		{"every strip written to the first lines", "conv.go", "out := y.Index(0, b).Slice(0, from, from+n)", "out := y.Index(0, b).Slice(0, 0, n)", "TestStrips", "got"},
+		{"queries of the first strip again", "attention.go", "queries, results := q.Index(2, h).Index(0, b).Slice(0, from, from+n)", "queries, results := q.Index(2, h).Index(0, b).Slice(0, 0, n)", "TestStrips", "got"},
+		{"hidden keys in the softmax", "attention.go", "			valid = a.KeyLen[b]", "			valid = min(lk, a.KeyLen[b]+1)", "TestEveryHead/.*/.*/lse", "got"},
 		{"Q and O strides swapped", "attention.go", "p.o, p.os = part(out)", "p.o, _ = part(out)\n\t\tp.os = p.qs", "TestEveryHead", ""},
 	} {
 		t.Run(f.name, func(t *testing.T) {

@@ -24,6 +24,7 @@ type Ops struct {
 	stream C.uint64_t
 	args   *arguments
 	mem    scratch
+	strip  int // most bytes of scratch for the rows of a convolution or the scores of two-product attention, see stripBytes
 	up     ring
 	down   []*pinned // free buffers of downloads, guarded by nothing: Wait hands its buffer back through done
 	done   chan *pinned
@@ -49,9 +50,12 @@ type arguments struct {
 	e         C.pb_error
 }
 
+// stripBytes is 256 MB: some hundred lines of the largest picture, work enough for any GPU.
+const stripBytes = 256 << 20
+
 // NewOps makes a stream on the device.
 func (dev *Device) NewOps() (*Ops, error) {
-	o := &Ops{dev: dev, args: new(arguments), done: make(chan *pinned, 64)}
+	o := &Ops{dev: dev, strip: stripBytes, args: new(arguments), done: make(chan *pinned, 64)}
 	o.mem.dev, o.up.dev = dev, dev
 	if err := try(func(e *C.pb_error) { C.pb_stream_new(dev.c, &o.stream, e) }); err != nil {
 		return nil, err
