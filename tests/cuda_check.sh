@@ -40,23 +40,25 @@ ptx() {
   name=$(basename "$1" .cu)
   "$work/nvrtc" "$nvrtc" "$1" compute_80 "$work/$name.body" -I"$headers" -I"$kernels"
   {
-    echo "// sources $(cat $kernels/args.h $kernels/device.cuh "$1" | sha256sum | cut -d' ' -f1)"
+    echo "// sources $(cat "$kernels/args.h" "$kernels/device.cuh" "$1" | sha256sum | cut -d' ' -f1)"
     cat "$work/$name.body"
   } >"$work/$name.ptx"
 }
 export -f ptx
 export work nvrtc headers kernels
-printf '%s\n' $kernels/*.cu | xargs -P "$jobs" -I{} bash -c 'set -euo pipefail; ptx {}'
+printf '%s\n' "$kernels"/*.cu | xargs -P "$jobs" -I{} bash -c 'set -euo pipefail; ptx {}'
 if $write; then
-  rm -f $kernels/*.ptx
-  cp "$work"/*.ptx $kernels/
-  echo "wrote $(ls $kernels/*.ptx | wc -l) files of PTX"
+  rm -f "$kernels"/*.ptx
+  cp "$work"/*.ptx "$kernels"
+  echo "wrote the PTX anew"
 fi
 for f in "$work"/*.ptx; do
   cmp "$f" "$kernels/$(basename "$f")" || { echo "$kernels/$(basename "$f") is not what its source gives: make cuda-kernels"; exit 1; }
 done
-[ "$(ls $kernels/*.ptx | wc -l)" = "$(ls $kernels/*.cu | wc -l)" ] || { echo "PTX without a source in $kernels"; exit 1; }
-echo "PTX: $(cat $kernels/*.ptx | wc -c) bytes, what NVRTC 12.4 makes of the sources"
+for f in "$kernels"/*.ptx; do
+  [ -e "${f%.ptx}.cu" ] || { echo "$f has no source"; exit 1; }
+done
+echo "PTX: $(cat "$kernels"/*.ptx | wc -c) bytes, what NVRTC 12.4 makes of the sources"
 
 # assemble VERSION ARCHITECTURE PTX: a line a kernel: name, architecture, registers, bytes spilled.
 assemble() {
@@ -70,7 +72,7 @@ assemble() {
 export -f assemble
 export tools
 for arch in "12.4 sm_80" "12.4 sm_86" "12.4 sm_89" "12.4 sm_90" "12.9 sm_100" "12.9 sm_120"; do
-  for f in $kernels/*.ptx; do echo "$arch $f"; done
+  for f in "$kernels"/*.ptx; do echo "$arch $f"; done
 done | xargs -P "$jobs" -I{} bash -c 'set -euo pipefail; assemble {}'
 
 cat "$work"/*.table | sort | awk '

@@ -135,7 +135,7 @@ func (o *Ops) weighted(a *C.struct_pb_linear, l left, w *engine.Weight) {
 			o.args.pack = C.struct_pb_pack{
 				dst: C.pb_u64(up + uint64(at*engine.DType(second.w_type).Size())), src: C.pb_u64(ad.Up.Buf.Dev), rows: C.pb_i64(w.N()),
 				k: C.pb_i64(ad.Up.K), width: C.pb_i64(ad.Up.K), dst_ld: C.pb_i64(ld), src_ld: C.pb_i64(rowStride(ad.Up.K)),
-				from: C.int(ad.Up.DType), to: C.int(second.w_type), scale: 1,
+				from: C.int(ad.Up.DType), to: second.w_type, scale: 1,
 			}
 			o.flat(kPack, w.N()*ad.Up.K, unsafe.Pointer(&o.args.pack))
 			at += ad.Down.N

@@ -135,6 +135,7 @@ func newOps(t testing.TB, dev *Device) *Ops {
 // TestWeightsNeedSync: weights packed on one stream are there for another one after Sync, and on the fake device, which runs streams in an order that
 // is drawn, not before.
 func TestWeightsNeedSync(t *testing.T) {
+	t.Setenv("FAKEGPU_EAGER", "")
 	dev := openDevice(t)
 	loader, rank := newOps(t, dev), newOps(t, dev)
 	data := make([]byte, 4*64*64)
@@ -237,8 +238,8 @@ func TestErrorsNameTheCall(t *testing.T) {
 		t.Skip("NOT RUN: only the fake device has a settable memory")
 	}
 	_, err := o.Alloc(2_000_000)
-	e, ok := err.(*Error)
-	if !ok || !e.OutOfMemory() || e.Sticky() || e.Call != "cuMemAlloc_v2" || e.Text == "" {
+	var e *Error
+	if !errors.As(err, &e) || !e.OutOfMemory() || e.Sticky() || e.Call != "cuMemAlloc_v2" || e.Text == "" {
 		t.Errorf("got %#v", err)
 	}
 	if free, total, err := o.dev.Memory(); err != nil || total != 1000000 || free <= 0 || free > total {
