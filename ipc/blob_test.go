@@ -71,7 +71,7 @@ func TestTensorsInChunks(t *testing.T) {
 	if end.Type != EventSuccess || len(col.Files) != 1 || !bytes.Equal(col.Files[0].Data, fakePicture("1", 9000000).Data) {
 		t.Errorf("got %+v and %d files", end, len(col.Files))
 	}
-	for end := time.Now().Add(5 * time.Second); n.blobs.taken.Load() != 0 || n.blobs.left() != 0; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); n.blobs.taken.Load() != 0 || n.blobs.left() != 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%d bytes and %d offers are left in the daemon", n.blobs.taken.Load(), n.blobs.left())
 		}
@@ -189,7 +189,7 @@ func TestHostileStreams(t *testing.T) {
 		err = askOne(ctx, c, VerbExec, "", map[string]any{"class_type": "Sum", "inputs": map[string]any{
 			"value": &Tensor{DType: "u8", Shape: []int{len(data)}, Ref: &Ref{Kind: RefStream, Bytes: len(data), Subject: subject, ID: "x"}},
 		}}, &out)
-		if took := time.Since(began); took > 5*time.Second {
+		if took := time.Since(began); took > 20*time.Second {
 			t.Errorf("%q took %s", want, took)
 		}
 		switch {
@@ -213,7 +213,7 @@ func TestHostileStreams(t *testing.T) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}
-	for end := time.Now().Add(5 * time.Second); n.blobs.taken.Load() != 0; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); n.blobs.taken.Load() != 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%d bytes are still taken", n.blobs.taken.Load())
 		}
@@ -255,7 +255,7 @@ func TestAbandonedStreams(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for end := time.Now().Add(5 * time.Second); n.blobs.left() != 0; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); n.blobs.left() != 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%d offers and transfers are left", n.blobs.left())
 		}

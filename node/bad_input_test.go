@@ -134,7 +134,7 @@ func TestGrowingAMaskCanBeCancelled(t *testing.T) {
 	k := NewCatalogue().Class("GrowMask")
 	began := time.Now()
 	_, err := k.Run(&Call{Context: ctx, Class: k, in: map[string]any{"mask": m, "expand": int64(-16384), "tapered_corners": true}})
-	if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > 20*time.Second {
+	if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > time.Minute {
 		t.Errorf("got %v after %s, want the deadline soon", err, time.Since(began))
 	}
 }

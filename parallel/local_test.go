@@ -32,7 +32,7 @@ func TestAllToAllMovesEveryElementOnce(t *testing.T) {
 			counts[i] = rapid.SliceOfN(rapid.IntRange(0, 5), p, p).Draw(t, "counts")
 		}
 		rounds := rapid.IntRange(1, 3).Draw(t, "rounds")
-		err := world(p, 10*time.Second, func(c Comm) error {
+		err := world(p, time.Minute, func(c Comm) error {
 			me := c.Rank()
 			for round := range rounds {
 				var src []float32
@@ -66,7 +66,7 @@ func TestAllToAllMovesEveryElementOnce(t *testing.T) {
 }
 
 func TestReductionsAndGather(t *testing.T) {
-	err := world(3, 5*time.Second, func(c Comm) error {
+	err := world(3, time.Minute, func(c Comm) error {
 		r := float32(c.Rank())
 		a := vec(r, 10*r, 1)
 		c.AllReduce(a)
@@ -126,7 +126,7 @@ func TestLocalNamesBothSitesOfADisagreement(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := world(2, 5*time.Second, func(c Comm) error { f(c); return nil })
+			err := world(2, time.Minute, func(c Comm) error { f(c); return nil })
 			if err == nil || strings.Count(err.Error(), "local_test.go")+strings.Count(err.Error(), "TestLocalNamesBothSites") < 2 {
 				t.Fatalf("error %v does not name both call sites", err)
 			}
@@ -147,7 +147,7 @@ func TestDeadlineAndAbortEndEveryWait(t *testing.T) {
 		t.Fatalf("deadline gave %v", err)
 	}
 	boom := errors.New("boom")
-	err = world(3, 5*time.Second, func(c Comm) error {
+	err = world(3, time.Minute, func(c Comm) error {
 		if c.Rank() == 2 {
 			return boom
 		}
@@ -163,7 +163,7 @@ func TestDeadlineAndAbortEndEveryWait(t *testing.T) {
 // order of the posts; bytes are those of plain sends.
 func TestPostedMemoryIsFilledInOrder(t *testing.T) {
 	first, sent := make(chan struct{}), make(chan struct{})
-	err := world(2, 5*time.Second, func(c Comm) error {
+	err := world(2, time.Minute, func(c Comm) error {
 		if c.Rank() == 0 {
 			<-first
 			c.SendRecv(engine.Tensor{}, -1, vec(1, 2), 1)
@@ -210,7 +210,7 @@ func TestPostsThatDisagreeAreNamed(t *testing.T) {
 		"receive": {func(c Comm) { c.Post(vec(0), 0); c.SendRecv(vec(0), 0, engine.Tensor{}, -1) }, "has posted memory for it before"},
 		"nothing": {func(c Comm) { c.Await(0) }, "has posted no memory"},
 	} {
-		err := world(2, 5*time.Second, func(e Comm) error {
+		err := world(2, time.Minute, func(e Comm) error {
 			if e.Rank() == 1 {
 				c.receive(e)
 			} else if name == "size" {

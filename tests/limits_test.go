@@ -5,7 +5,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"patchbay/ipc"
 	"patchbay/node"
@@ -25,7 +24,7 @@ func TestLimits(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = sock.Close() }()
-	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
+	ctx, stop := context.WithTimeout(context.Background(), patience)
 	defer stop()
 	linked := strings.Replace(demoFlow(t, 4), `"steps": 4`, `"steps": ["90", 0]`, 1)
 	linked = strings.TrimSuffix(strings.TrimSpace(linked), "}") +
@@ -106,7 +105,7 @@ func TestNamesStayInTheirRoots(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = sock.Close() }()
-	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
+	ctx, stop := context.WithTimeout(context.Background(), patience)
 	defer stop()
 	tensor := &ipc.Tensor{DType: "f32", Shape: []int{2}, Data: make([]byte, 8)}
 	latent := &ipc.Tensor{DType: "f32", Shape: []int{1, 1, 2, 2}, Data: make([]byte, 16)}
@@ -163,7 +162,7 @@ func TestNamesStayInTheirRoots(t *testing.T) {
 
 // answerOf returns the error that a request ends with, be it a reply or the last message of a stream.
 func answerOf(ctx context.Context, c ipc.Client, verb string, body any) *ipc.Error {
-	ctx, stop := context.WithTimeout(ctx, 10*time.Second)
+	ctx, stop := context.WithTimeout(ctx, patience)
 	defer stop()
 	r, err := c.Ask(ctx, verb, "", body)
 	if err != nil {
