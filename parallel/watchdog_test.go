@@ -64,14 +64,14 @@ func TestHangingRankIsNamed(t *testing.T) {
 			if err != nil && strings.Count(err.Error(), "[rank ") != len(want.Stats.Traffic) {
 				t.Errorf("%v does not list the positions of all %d ranks", err, len(want.Stats.Traffic))
 			}
-			if took > 10*time.Second {
+			if took > time.Minute {
 				t.Errorf("the request ended after %v", took)
 			}
 			if _, err = e.Sample(context.Background(), r, nil); !errors.As(err, &pe) || pe.Code != PeerLost || !strings.Contains(pe.Text, "hangs") {
 				t.Errorf("request beside a hanging rank: got %v, want a refusal", err)
 			}
 			close(release)
-			deadline := time.Now().Add(20 * time.Second)
+			deadline := time.Now().Add(2 * time.Minute)
 			got, err := e.Sample(context.Background(), r, nil)
 			for err != nil && time.Now().Before(deadline) {
 				time.Sleep(10 * time.Millisecond)

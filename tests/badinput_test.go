@@ -113,7 +113,7 @@ func (b *badInput) makeGood(n int) ([]byte, error) {
 	in["steps"] = 2
 	nodes["3"] = graphNode{"KSamplerAdvanced", in}
 	nodes["5"].Inputs["width"], nodes["5"].Inputs["height"] = 96, 96
-	ctx, stop := context.WithTimeout(context.Background(), 60*time.Second)
+	ctx, stop := context.WithTimeout(context.Background(), patience)
 	defer stop()
 	var col client.Collector
 	end, err := client.Run(ctx, b.socket, &message.RunRequest{Workflow: graph(b.t, nodes), NoMetadata: true}, &col)
@@ -205,14 +205,14 @@ func (r *badRow) checkPicture(t *testing.T, way, out string) {
 // run runs `patchbay run` to its end and returns its exit code and stderr.
 func (b *badInput) run(t *testing.T, args []string) (int, string) {
 	t.Helper()
-	ctx, stop := context.WithTimeout(context.Background(), 60*time.Second)
+	ctx, stop := context.WithTimeout(context.Background(), patience)
 	defer stop()
 	cmd := b.command(ctx, args)
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
 	err := cmd.Run()
 	if ctx.Err() != nil {
-		t.Fatalf("%v did not end within a minute:\n%s", args, short(errs.String()))
+		t.Fatalf("%v did not end within %s:\n%s", args, patience, short(errs.String()))
 	}
 	return exitCode(t, err), errs.String()
 }
@@ -334,7 +334,7 @@ func (b *badInput) rawBytes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+		_ = conn.SetDeadline(time.Now().Add(patience))
 		for _, body := range [][]byte{c.body, []byte(`{"op":"ping","tag":2}`)} {
 			if _, err := conn.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...)); err != nil {
 				t.Errorf("%s: send: %v", c.name, err)

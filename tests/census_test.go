@@ -65,7 +65,7 @@ func eventCounts(t testing.TB, url string) map[string]uint64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	events, err := js.Stream(ctx, "PATCHBAY_EVENTS_1")
 	if err != nil {

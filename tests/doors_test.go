@@ -270,7 +270,7 @@ func program(d *door, line ...string) []string {
 // run runs a command line in the door's folder and returns its exit code and what it printed.
 func (d *door) run(t *testing.T, line []string) (int, string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, line[0], line[1:]...)
 	cmd.Dir = d.dir
@@ -286,12 +286,12 @@ func (d *door) run(t *testing.T, line []string) (int, string) {
 func (d *door) waitJob(t *testing.T, job string, want message.State) {
 	t.Helper()
 	var out string
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		if _, out = d.run(t, program(d, "get", job, "--json")); strings.Contains(out, `"state":"`+string(want)+`"`) {
 			return
 		}
 	}
-	t.Fatalf("%s is not %s within 20 s:\n%s", job, want, out)
+	t.Fatalf("%s is not %s within %s:\n%s", job, want, patience, out)
 }
 
 // interrupt presses Ctrl-C in a run: that cancels the job.
@@ -354,7 +354,7 @@ func (d *door) previews(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	seen := 0
 	end, err := client.Run(ctx, c, &message.RunRequest{ID: d.id(30), Workflow: demoFlow(t, 12), Preview: true}, &client.Collector{Preview: func(_ string, jpeg []byte) {
@@ -386,7 +386,7 @@ func (d *door) previews(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	m, err := mine.NextMsg(10 * time.Second)
+	m, err := mine.NextMsg(patience)
 	if err != nil || !strings.HasPrefix(string(m.Data), "\xff\xd8") || m.Header.Get("Patchbay-Job") != d.id(31) {
 		t.Errorf("no preview for %s: %v %v", d.id(31), m, err)
 	}

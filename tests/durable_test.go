@@ -158,7 +158,7 @@ func (n *natsServer) start() {
 	if err := n.cmd.Start(); err != nil {
 		n.t.Fatal(err)
 	}
-	for range 500 {
+	for end := time.Now().Add(patience); time.Now().Before(end); {
 		// it may ask for more than we have: its greeting will do
 		if c, err := net.Dial("tcp", strings.TrimPrefix(n.url, "nats://")); err == nil {
 			greeting := make([]byte, 4)
@@ -277,7 +277,7 @@ func submitAll(t *testing.T, url *atomic.Value, jobs int) error {
 		req := &message.RunRequest{ID: chaosID(i), Workflow: chaosFlow(t, i)}
 		for end, receipts := time.Now().Add(60*time.Second), 0; receipts < 2; {
 			if time.Now().After(end) {
-				return fmt.Errorf("no receipt for %s within 60 s", req.ID)
+				return fmt.Errorf("no receipt for %s within %s", req.ID, patience)
 			}
 			if submitOnce(url.Load().(string), req) == nil {
 				receipts++
@@ -296,7 +296,7 @@ func submitOnce(url string, req *message.RunRequest) error {
 		return err
 	}
 	defer c.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
 	_, err = client.Submit(ctx, c, req)
 	return err
@@ -324,7 +324,7 @@ func checkStorm(t *testing.T, s *server, want [][]byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	events, err := js.Stream(ctx, "PATCHBAY_EVENTS_1")
 	if err != nil {

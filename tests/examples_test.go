@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -33,7 +32,7 @@ func TestExamples(t *testing.T) {
 // command runs a program of the examples and returns what it printed.
 func command(t *testing.T, env []string, stdin string, args ...string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Env, cmd.Stdin = append(os.Environ(), env...), strings.NewReader(stdin)
@@ -126,7 +125,7 @@ func bucketRule(t *testing.T, s *server) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
+	ctx, stop := context.WithTimeout(context.Background(), patience)
 	defer stop()
 	from, err := js.CreateObjectStore(ctx, jetstream.ObjectStoreConfig{Bucket: "pictures"})
 	if err != nil {

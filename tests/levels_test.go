@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 )
 
 // TestLevelsDrawTheSame forces every CPU level in turn and compares the demo's pictures: at most one of 255 levels
@@ -19,7 +18,7 @@ import (
 func TestLevelsDrawTheSame(t *testing.T) {
 	program, dir := buildProgram(t), t.TempDir()
 	demo := func(level string) ([]byte, error) {
-		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+		ctx, stop := context.WithTimeout(t.Context(), patience)
 		defer stop()
 		file := filepath.Join(dir, level+".png")
 		cmd := exec.CommandContext(ctx, program, "demo", "--out", file)

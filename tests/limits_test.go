@@ -5,7 +5,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
@@ -27,7 +26,7 @@ func TestLimits(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = sock.Close() }()
-	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
+	ctx, stop := context.WithTimeout(context.Background(), patience)
 	defer stop()
 	linked := strings.Replace(demoFlow(t, 4), `"steps": 4`, `"steps": ["90", 0]`, 1)
 	linked = strings.TrimSuffix(strings.TrimSpace(linked), "}") +
@@ -104,7 +103,7 @@ func TestNamesStayInTheirRoots(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = sock.Close() }()
-	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
+	ctx, stop := context.WithTimeout(context.Background(), patience)
 	defer stop()
 	tensor := &wire.Tensor{DType: "f32", Shape: []int{2}, Data: make([]byte, 8)}
 	latent := &wire.Tensor{DType: "f32", Shape: []int{1, 1, 2, 2}, Data: make([]byte, 16)}
@@ -154,7 +153,7 @@ func TestNamesStayInTheirRoots(t *testing.T) {
 
 // answerOf returns the error that a request ends with, be it a reply or the last message of a stream.
 func answerOf(ctx context.Context, c client.Client, verb string, body any) *wire.Error {
-	ctx, stop := context.WithTimeout(ctx, 10*time.Second)
+	ctx, stop := context.WithTimeout(ctx, patience)
 	defer stop()
 	r, err := c.Ask(ctx, verb, "", body)
 	if err != nil {

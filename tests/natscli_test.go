@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 )
 
 // natsCLIVersion is the version of the nats command that docs/protocol.md shows.
@@ -52,7 +51,7 @@ func TestNATSCommand(t *testing.T) {
 	var out string // stdout of the last command; do returns stderr with it
 	do := func(stdin string, args ...string) string {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		cmd := exec.CommandContext(ctx, nats, append([]string{"--server", s.url}, args...)...)
 		cmd.Env = append(os.Environ(), "XDG_CONFIG_HOME="+t.TempDir())
@@ -90,12 +89,9 @@ func TestNATSCommand(t *testing.T) {
 	says("status", do("", "req", "patchbay.v1.status."+r.Job, "", "--raw"), `"state":"done"`, `quick_00001_.latent`)
 	says("cancel", do("", "req", "patchbay.v1.cancel."+r.Job, "", "--raw"), `"cancelled":false`)
 
-	began := time.Now()
+	// Without the empty message at the end do would kill it.
 	says("run", do("", "req", "patchbay.v1.run", quick, "--raw", "--wait-for-empty", "--no-templates", "--reply-timeout",
-		"30s"), `"accepted"`, `"execution_start"`, `"output"`, `"execution_success"`)
-	if took := time.Since(began); took > 10*time.Second {
-		t.Errorf("run took %s: the empty message did not end it", took)
-	}
+		"600s"), `"accepted"`, `"execution_start"`, `"output"`, `"execution_success"`)
 	says("an empty pipe", do("", "req", "patchbay.v1.run", "", "--raw"), "empty_body", "--force-stdin")
 	says("a bad workflow", do("", "req", "patchbay.v1.submit", `{"1":{"class_type":"Nope","inputs":{}}}`), "Nope",
 		"422", "bad_workflow")

@@ -66,9 +66,9 @@ func (b *background) stop() error {
 	select {
 	case err := <-b.ended:
 		return err
-	case <-time.After(30 * time.Second):
+	case <-time.After(patience):
 		_ = b.cmd.Process.Kill()
-		return fmt.Errorf("it did not end within 30 s of SIGTERM")
+		return fmt.Errorf("it did not end within %s of SIGTERM", patience)
 	}
 }
 
@@ -85,7 +85,7 @@ func scriptDaemon(ts *testscript.TestScript, _ bool, args []string) {
 	go func() { b.ended <- b.cmd.Wait(); close(b.ended) }()
 	ts.Defer(func() { _ = b.stop() })
 	var file struct{ NATS string }
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
 		if f, err := os.ReadFile(filepath.Join(store, "daemon.json")); err == nil && json.Unmarshal(f, &file) == nil {
 			break
 		}
@@ -103,12 +103,12 @@ func scriptStop(ts *testscript.TestScript, _ bool, _ []string) {
 	_, err := fmt.Sscan(ts.Getenv("DAEMON"), &pid)
 	ts.Check(err)
 	ts.Check(syscall.Kill(pid, syscall.SIGTERM))
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
 		if _, err := os.Stat(ts.MkAbs("store/daemon.json")); os.IsNotExist(err) && syscall.Kill(pid, 0) != nil {
 			return
 		}
 		if time.Now().After(end) {
-			ts.Fatalf("the daemon did not end within 30 s of SIGTERM")
+			ts.Fatalf("the daemon did not end within %s of SIGTERM", patience)
 		}
 	}
 }

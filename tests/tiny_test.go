@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
@@ -25,7 +24,7 @@ func TestTinyJobs(t *testing.T) {
 	c := s.client()
 	run := func(from, to int) {
 		for i := from; i < to; i++ {
-			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
 			col := &client.Collector{}
 			end, err := client.Run(ctx, c, &message.RunRequest{ID: fmt.Sprintf("t%05d", i), Workflow: quick}, col)
 			cancel()

@@ -126,7 +126,7 @@ func text(n int) string {
 // request sends one raw message, as a person with a NATS tool does.
 func (r *natsRig) request(t *testing.T, subject, body string, header nats.Header) *nats.Msg {
 	t.Helper()
-	m, err := r.nc.RequestMsg(&nats.Msg{Subject: subject, Data: []byte(body), Header: header}, 3*time.Second)
+	m, err := r.nc.RequestMsg(&nats.Msg{Subject: subject, Data: []byte(body), Header: header}, 30*time.Second)
 	if err != nil {
 		t.Fatalf("%s %q: %v", subject, body, err)
 	}
@@ -198,7 +198,7 @@ func TestRunStreamEndsWithAnEmptyMessage(t *testing.T) {
 		}
 		n, beats := 0, 0
 		for {
-			m, err := sub.NextMsg(3 * time.Second)
+			m, err := sub.NextMsg(30 * time.Second)
 			if err != nil {
 				t.Fatalf("%s: after %d messages: %v", name, n, err)
 			}
@@ -252,7 +252,7 @@ func TestEventsAndPreviewsOnSubjects(t *testing.T) {
 	if want := "queued execution_start executing progress executing metrics execution_success"; strings.Join(got, " ") != want {
 		t.Errorf("got %v, want %s", got, want)
 	}
-	m, err := previews.NextMsg(time.Second)
+	m, err := previews.NextMsg(30 * time.Second)
 	if err != nil || string(m.Data) != "jpeg" || m.Header.Get("Patchbay-Job") != "j1" {
 		t.Errorf("preview: %v", err)
 	}

@@ -53,7 +53,7 @@ func TestAllToAllMovesEveryElementOnce(t *testing.T) {
 			counts[i] = rapid.SliceOfN(rapid.IntRange(0, 5), p, p).Draw(t, "counts")
 		}
 		rounds := rapid.IntRange(1, 3).Draw(t, "rounds")
-		err := world(p, 10*time.Second, func(c Comm) error {
+		err := world(p, time.Minute, func(c Comm) error {
 			me := c.Rank()
 			for round := range rounds {
 				var src []float32
@@ -87,7 +87,7 @@ func TestAllToAllMovesEveryElementOnce(t *testing.T) {
 }
 
 func TestReductionsAndGather(t *testing.T) {
-	err := world(3, 5*time.Second, func(c Comm) error {
+	err := world(3, time.Minute, func(c Comm) error {
 		r := float32(c.Rank())
 		a := vec(r, 10*r, 1)
 		c.AllReduce(a)
@@ -142,7 +142,7 @@ func TestLocalNamesBothSitesOfADisagreement(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := world(2, 5*time.Second, func(c Comm) error { f(c); return nil })
+			err := world(2, time.Minute, func(c Comm) error { f(c); return nil })
 			if err == nil || strings.Count(err.Error(), "local_test.go")+strings.Count(err.Error(), "TestLocalNamesBothSites") < 2 {
 				t.Fatalf("error %v does not name both call sites", err)
 			}
@@ -163,7 +163,7 @@ func TestDeadlineAndAbortEndEveryWait(t *testing.T) {
 		t.Fatalf("deadline gave %v", err)
 	}
 	boom := errors.New("boom")
-	err = world(3, 5*time.Second, func(c Comm) error {
+	err = world(3, time.Minute, func(c Comm) error {
 		if c.Rank() == 2 {
 			return boom
 		}
@@ -302,7 +302,7 @@ func TestMessagesThatDisagreeAreNamed(t *testing.T) {
 		"send":    {send, func(c Comm) { c.Post(vec(0), 0); c.Await(vec(0), 0) }, "that takes an Offer"},
 		"nothing": {nothing, func(c Comm) { c.Await(vec(0), 0) }, "has posted no memory"},
 	} {
-		err := world(2, 5*time.Second, func(e Comm) error {
+		err := world(2, time.Minute, func(e Comm) error {
 			if e.Rank() == 1 {
 				c.receive(e)
 			} else {
