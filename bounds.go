@@ -9,7 +9,7 @@ import (
 
 	"patchbay/ipc/serve"
 	"patchbay/ipc/wire"
-	"patchbay/node"
+	"patchbay/node/graph"
 )
 
 // bounds are what clients may ask for, as flags and environment say it.
@@ -53,9 +53,9 @@ func (b *bounds) number(variable string, preset int) int {
 }
 
 // check returns the bounds as the service takes them.
-func (b *bounds) check() (serve.Bounds, error) {
-	bad := func(format string, args ...any) (serve.Bounds, error) {
-		return serve.Bounds{}, &exitError{exitBadInput, fmt.Errorf(format, args...)}
+func (b *bounds) check() (serve.Limits, error) {
+	bad := func(format string, args ...any) (serve.Limits, error) {
+		return serve.Limits{}, &exitError{exitBadInput, fmt.Errorf(format, args...)}
 	}
 	if b.err != nil {
 		return bad("%w", b.err)
@@ -80,7 +80,7 @@ func (b *bounds) check() (serve.Bounds, error) {
 	case b.Client < 0:
 		return bad("--max-client-jobs %d: want 0 or more", b.Client)
 	}
-	return serve.Bounds{Message: int(message), Frame: int(message), Depth: b.Depth, Nodes: node.Bounds{Pixels: pixels, Steps: b.Steps}}, nil
+	return serve.Limits{Message: int(message), Frame: int(message), Depth: b.Depth, Nodes: graph.Bounds{Pixels: pixels, Steps: b.Steps}}, nil
 }
 
 // workerArgs are the flags that a worker shares with its daemon. The daemon has looked at the messages of clients: what it sends itself is bounded by the

@@ -16,7 +16,7 @@ import (
 
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // demoFlags are the flags of demo.
@@ -210,7 +210,7 @@ func startDemoDaemon(temp, models, devices string) (string, func(), error) {
 
 // showTimes prints where the time went: what the worker says of its parts, and what is left for transport and graph.
 func showTimes(s *shower, ready, total time.Duration, metrics map[string]any) {
-	t, _ := metrics["timings"].(*node.Object)
+	t, _ := metrics["timings"].(*pyjson.Object)
 	if t == nil {
 		return
 	}

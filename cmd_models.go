@@ -4,7 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"patchbay/ipc/client"
-	"patchbay/node"
+	"patchbay/node/files"
 )
 
 func modelsCmd() *cobra.Command {
@@ -61,7 +61,7 @@ func modelFiles(cmd *cobra.Command, t *target, cfg *config) (map[string][]string
 	}
 	roots := cfg.roots()
 	out := map[string][]string{}
-	for _, kind := range node.Kinds() {
+	for _, kind := range files.Kinds() {
 		out[kind] = roots.List(kind)
 	}
 	return out, nil

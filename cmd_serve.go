@@ -24,7 +24,9 @@ import (
 	"patchbay/ipc/serve"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/worker"
-	"patchbay/node"
+	"patchbay/node/classes"
+	"patchbay/node/files"
+	"patchbay/node/graph"
 )
 
 func serveCmd() *cobra.Command {
@@ -93,18 +95,18 @@ them. Jobs are written down in JetStream and outlive the daemon: what waits is r
 type daemon struct {
 	cfg      *config
 	log      zerolog.Logger
-	ledger   *jobs.Ledger // nil: jobs are in memory only
-	place    *jobs.Place  // what is here for the jobs of the ledger
+	store    *jobs.JetStream // nil: jobs are in memory only
+	place    *jobs.Resources // what is here for the jobs of the store
 	jobs     *jobs.Table
 	svc      *serve.Service
-	shelf    *jobs.Shelf
+	outputs  *jobs.Outputs
 	embedded *broker.Embedded // nil with an external server
 	nats     *serve.NATS
 	socket   *serve.Socket // nil: off
 	children []*worker.Child
 	owner    string // the daemon's name
 	meter    *meter.Meter
-	lookout  *meter.Lookout // nil: nobody watches
+	lookout  *meter.Endpoint // nil: nobody watches
 }
 
 // runServe runs a daemon until a signal or until a carrier fails.
@@ -141,7 +143,7 @@ func (d *daemon) open(ctx context.Context) error {
 	}
 	d.owner = owner
 	nc := serve.NATSConfig{URL: url, Access: access, Version: semantic(version), Log: d.log, Stats: func() any { return d.meter.Stats() }, Owner: owner, Facts: map[string]string{
-		"devices": cfg.Devices, "workers": fmt.Sprint(cfg.Workers), "comfy_compat": node.Compat, "protocol": "v1",
+		"devices": cfg.Devices, "workers": fmt.Sprint(cfg.Workers), "comfy_compat": graph.Compat, "protocol": "v1",
 	}, Bulk: new(collector).ease}
 	if d.embedded != nil {
 		nc.Listens, nc.InProcess = d.embedded.Listens, d.embedded.InProcess()
@@ -161,7 +163,7 @@ func (d *daemon) open(ctx context.Context) error {
 	if err := os.RemoveAll(cfg.Temp); err != nil {
 		return fmt.Errorf("clear temp: %w", err)
 	}
-	if d.shelf, err = jobs.NewShelf(jobs.ShelfConfig{Stage: stage, Output: cfg.Output, Temp: cfg.Temp, Keep: cfg.Queue == queueDurable}); err != nil {
+	if d.outputs, err = jobs.NewOutputs(jobs.OutputsConfig{Stage: stage, Output: cfg.Output, Temp: cfg.Temp, Keep: cfg.Queue == queueDurable}); err != nil {
 		return err
 	}
 	if err := d.openJobs(ctx, url, owner); err != nil {
@@ -173,18 +175,18 @@ func (d *daemon) open(ctx context.Context) error {
 		d.children = append(d.children, child)
 		executors = append(executors, child)
 	}
-	var stock *node.Stock
+	var stock *files.Stock
 	var also func(string) []string
-	if d.ledger != nil {
-		stock, also = d.place.Stock, d.ledger.Also
+	if d.store != nil {
+		stock, also = d.place.Stock, d.store.Also
 	}
-	sc := worker.NodeService(node.NewCatalogue(), cfg.roots(), stock, also)
-	sc.Jobs, sc.Shelf, sc.Executors, sc.Log, sc.Meter = d.jobs, d.shelf, executors, d.log, d.meter
+	sc := worker.NodeService(classes.All(), cfg.roots(), stock, also)
+	sc.Jobs, sc.Outputs, sc.Executors, sc.Log, sc.Meter = d.jobs, d.outputs, executors, d.log, d.meter
 	sc.Forward = true
-	if d.ledger != nil {
+	if d.store != nil {
 		sc.Fetch = d.nats.Fetch
 	}
-	if sc.Bounds, err = cfg.Bounds.check(); err != nil {
+	if sc.Limits, err = cfg.Bounds.check(); err != nil {
 		return err
 	}
 	d.meter.Watch(d.stats)
@@ -233,7 +235,7 @@ func (d *daemon) access() wire.Access {
 func (d *daemon) openJobs(ctx context.Context, url, owner string) error {
 	cfg := d.cfg
 	jc := jobs.Config{
-		OnEvent: d.event, OnPreview: d.nats.Preview, OnForget: d.shelf.Forget, MaxAttempts: cfg.Attempts, Keep: cfg.KeepJobs, KeepFor: cfg.KeepFor,
+		OnEvent: d.event, OnPreview: d.nats.Preview, OnForget: d.outputs.Forget, MaxAttempts: cfg.Attempts, Keep: cfg.KeepJobs, KeepFor: cfg.KeepFor,
 		MaxQueued: cfg.Bounds.Queue, MaxPerClient: cfg.Bounds.Client,
 		KeepResults: cfg.KeepFiles,
 	}
@@ -242,24 +244,24 @@ func (d *daemon) openJobs(ctx context.Context, url, owner string) error {
 		return err
 	}
 	if cfg.Queue == queueDurable {
-		d.place = &jobs.Place{Stock: node.NewStock(cfg.roots())}
+		d.place = &jobs.Resources{Stock: files.NewStock(cfg.roots())}
 		if d.place.Memory, err = parseBytes(cfg.Memory); err != nil {
 			return err
 		}
-		lc := jobs.LedgerConfig{URL: url, Access: d.access(), Owner: owner, Replicas: cfg.Replicas, Place: d.place, Log: d.log}
+		lc := jobs.JetStreamConfig{URL: url, Access: d.access(), Owner: owner, Replicas: cfg.Replicas, Resources: d.place, Log: d.log}
 		if d.embedded != nil {
 			lc.InProcess, lc.Full = d.embedded.InProcess(), d.embedded.Full
 		}
-		if d.ledger, err = jobs.OpenLedger(ctx, lc); err != nil {
+		if d.store, err = jobs.OpenJetStream(ctx, lc); err != nil {
 			return err
 		}
-		jc.Ledger = d.ledger
+		jc.Store = d.store
 		if d.embedded != nil {
-			d.embedded.OnHealed(d.ledger.Returned)
+			d.embedded.OnRecovered(d.store.Returned)
 		}
 	}
 	d.jobs = jobs.New(jc)
-	if d.ledger == nil {
+	if d.store == nil {
 		return nil
 	}
 	return d.jobs.Open(ctx)
@@ -311,14 +313,14 @@ func (d *daemon) run(parent context.Context, signals <-chan os.Signal) error {
 			}
 		})
 	}
-	dispatcher := &jobs.Dispatcher{Jobs: d.jobs, Shelf: d.shelf, Log: d.log}
-	if d.ledger != nil {
+	dispatcher := &jobs.Dispatcher{Jobs: d.jobs, Outputs: d.outputs, Log: d.log}
+	if d.store != nil {
 		if err := dispatcher.Recover(running); err != nil {
 			stopChildren()
 			children.Wait()
 			return err
 		}
-		children.Go(func() { d.jobs.Tend(alive) })
+		children.Go(func() { d.jobs.Reconcile(alive) })
 	}
 	for _, c := range d.carriers() {
 		carriers.Go(func() {
@@ -359,7 +361,7 @@ func (d *daemon) run(parent context.Context, signals <-chan os.Signal) error {
 	}
 	d.jobs.Close()
 	stopTaking()
-	if d.ledger == nil {
+	if d.store == nil {
 		d.jobs.FailQueued(keep, wire.Errorf(wire.ErrDraining, "the daemon was stopped before the job began"))
 	}
 	select {
@@ -370,8 +372,8 @@ func (d *daemon) run(parent context.Context, signals <-chan os.Signal) error {
 		d.log.Warn().Msg("drain time is over: running jobs are ended")
 	}
 	cut()
-	if d.ledger != nil {
-		defer time.AfterFunc(5*time.Second, d.ledger.GiveUp).Stop() // a server that is away must not keep us
+	if d.store != nil {
+		defer time.AfterFunc(5*time.Second, d.store.GiveUp).Stop() // a server that is away must not keep us
 	}
 	<-worked
 	stopCarriers()
@@ -444,8 +446,8 @@ func (d *daemon) announce() error {
 // close gives back what open has made, in reverse.
 func (d *daemon) close() {
 	_ = os.Remove(runtimePath(d.cfg.Store))
-	if d.shelf != nil {
-		if err := d.shelf.Close(); err != nil {
+	if d.outputs != nil {
+		if err := d.outputs.Close(); err != nil {
 			d.log.Warn().Err(err).Msg("stage not removed")
 		}
 	}
@@ -460,8 +462,8 @@ func (d *daemon) close() {
 			d.nats.Close()
 		}
 	}
-	if d.ledger != nil {
-		d.ledger.Close()
+	if d.store != nil {
+		d.store.Close()
 	}
 	if d.embedded != nil {
 		d.embedded.Close()

@@ -16,7 +16,9 @@ import (
 
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/worker"
-	"patchbay/node"
+	"patchbay/node/classes"
+	"patchbay/node/graph"
+	"patchbay/node/value"
 	"patchbay/parallel"
 )
 
@@ -61,9 +63,9 @@ func serveWorker(cmd *cobra.Command, cfg *config, save bool) error {
 		return err
 	}
 	wc := worker.Config{Executor: executor, Service: worker.NodeService(cat, cfg.roots(), nil, nil), Log: log}
-	wc.Service.Bounds = limits
+	wc.Service.Limits = limits
 	if save {
-		wc.Shelf = jobs.ShelfConfig{Stage: filepath.Join(cfg.Output, fmt.Sprintf(".patchbay-stage-%d", os.Getpid())), Output: cfg.Output}
+		wc.Outputs = jobs.OutputsConfig{Stage: filepath.Join(cfg.Output, fmt.Sprintf(".patchbay-stage-%d", os.Getpid())), Output: cfg.Output}
 	}
 	log.Debug().Interface("config", cfg).Msg("worker starts")
 	return worker.Run(ctx, context.Background(), in, out, wc)
@@ -91,7 +93,7 @@ func frameFiles(cmd *cobra.Command) (io.ReadCloser, io.Writer, error) {
 }
 
 // localExecutor makes the engine, the runner and the executor on them. The function gives them back.
-func localExecutor(cfg *config, log zerolog.Logger) (*worker.Local, *node.Catalogue, func(), error) {
+func localExecutor(cfg *config, log zerolog.Logger) (*worker.Local, *graph.Catalogue, func(), error) {
 	budget, err := parseBytes(cfg.Memory)
 	if err != nil {
 		return nil, nil, nil, err
@@ -111,8 +113,8 @@ func localExecutor(cfg *config, log zerolog.Logger) (*worker.Local, *node.Catalo
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	cat := node.NewCatalogue()
-	runner, err := node.NewRunner(node.Config{Engine: eng, Roots: cfg.roots(), Compute: node.Compute(cfg.Compute), Catalogue: cat, WeightBytes: budget, Bounds: limits.Nodes})
+	cat := classes.All()
+	runner, err := graph.NewRunner(graph.Config{Engine: eng, Roots: cfg.roots(), Compute: value.Compute(cfg.Compute), Catalogue: cat, WeightBytes: budget, Bounds: limits.Nodes})
 	if err != nil {
 		eng.Close()
 		return nil, nil, nil, err

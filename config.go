@@ -16,7 +16,8 @@ import (
 
 	"patchbay/ipc/client"
 	"patchbay/ipc/wire"
-	"patchbay/node"
+	"patchbay/node/files"
+	"patchbay/node/value"
 )
 
 // config is what a daemon or worker runs with: defaults, then environment, then flags. It is printed when the process starts.
@@ -128,7 +129,7 @@ func (c *config) addFolders(f *pflag.FlagSet) {
 	f.StringVar(&c.Input, "input", "", "folder of pictures for LoadImage")
 	f.StringVar(&c.Output, "output", "", "folder that SaveImage writes into")
 	f.StringVar(&c.Devices, "devices", "cpu", "what to compute on: cpu, or a file of `patchbay bench step --save`: the cpu with the rates measured there")
-	f.StringVar(&c.Compute, "compute", string(node.ComputeAuto), "type of the denoise loop's activations: f32, bf16, or auto: bf16 where the processor multiplies it and the file holds it")
+	f.StringVar(&c.Compute, "compute", string(value.ComputeAuto), "type of the denoise loop's activations: f32, bf16, or auto: bf16 where the processor multiplies it and the file holds it")
 	f.StringVar(&c.Memory, "memory", "", "memory that weights, pictures and buffers may take, as in 12G (default: nine tenths of what is available)")
 	f.StringVar(&c.Log, "log", "info", "least level of log lines: debug, info, warn, error")
 }
@@ -156,7 +157,7 @@ func (c *config) complete() error {
 	} else if m != nil { // a worker may start elsewhere
 		c.Devices, _ = filepath.Abs(c.Devices)
 	}
-	if _, err := node.ParseCompute(orElse(c.Compute, string(node.ComputeAuto))); err != nil {
+	if _, err := value.ParseCompute(orElse(c.Compute, string(value.ComputeAuto))); err != nil {
 		return &exitError{exitBadInput, fmt.Errorf("--compute %w", err)}
 	}
 	if _, err := parseBytes(c.Memory); err != nil {
@@ -194,13 +195,13 @@ func orElse(v, preset string) string {
 }
 
 // roots returns the folders as package node takes them.
-func (c *config) roots() node.Roots {
-	return node.Roots{Models: c.Models, Input: c.Input, Output: c.Output, Temp: c.Temp, ComfyUI: c.ComfyUI}
+func (c *config) roots() files.Roots {
+	return files.Roots{Models: c.Models, Input: c.Input, Output: c.Output, Temp: c.Temp, ComfyUI: c.ComfyUI}
 }
 
 // workerArgs is the command line of a worker with the same folders.
 func (c *config) workerArgs() []string {
-	args := []string{"worker", "--input", c.Input, "--output", c.Output, "--save=false", "--devices", c.Devices, "--compute", orElse(c.Compute, string(node.ComputeAuto)), "--log", c.Log}
+	args := []string{"worker", "--input", c.Input, "--output", c.Output, "--save=false", "--devices", c.Devices, "--compute", orElse(c.Compute, string(value.ComputeAuto)), "--log", c.Log}
 	for _, m := range c.Models {
 		args = append(args, "--models", m)
 	}

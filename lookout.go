@@ -41,7 +41,7 @@ func (d *daemon) ill() []string {
 		server = u.Redacted()
 	}
 	switch {
-	case d.nats.Up() && (d.ledger == nil || d.ledger.Up()):
+	case d.nats.Up() && (d.store == nil || d.store.Up()):
 	case d.embedded != nil:
 		out = append(out, "nats: the server inside does not answer")
 	default:
@@ -65,7 +65,7 @@ func (d *daemon) watched() error {
 		return nil
 	}
 	var err error
-	d.lookout, err = meter.NewLookout(d.cfg.Metrics, d.meter, d.ill)
+	d.lookout, err = meter.Listen(d.cfg.Metrics, d.meter, d.ill)
 	if err != nil {
 		return &exitError{exitBadInput, err}
 	}

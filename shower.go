@@ -12,7 +12,7 @@ import (
 
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // shower shows a job to a person or a program: bars on a terminal, plain lines elsewhere, JSON lines on request.
@@ -191,7 +191,7 @@ func describeError(e *wire.Error) error {
 
 // nodeErrorText makes a line of one entry of ComfyUI's node_errors.
 func nodeErrorText(v any) string {
-	o, ok := v.(*node.Object)
+	o, ok := v.(*pyjson.Object)
 	if !ok {
 		return fmt.Sprint(v)
 	}
@@ -200,7 +200,7 @@ func nodeErrorText(v any) string {
 	errs, _ := list.([]any)
 	var out []string
 	for _, e := range errs {
-		if eo, ok := e.(*node.Object); ok {
+		if eo, ok := e.(*pyjson.Object); ok {
 			message, _ := eo.Get("message")
 			details, _ := eo.Get("details")
 			out = append(out, strings.TrimSuffix(fmt.Sprintf("%v: %v", message, details), ": "))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -122,7 +121,7 @@ func TestStagesReadTheirOwnWeights(t *testing.T) {
 						t.Errorf("rank %d: %s read %d of %d parameters, that is no part", rank, key, l.read[key], spec.Params)
 					}
 					// packing fills panels up: nothing in released models, up to a seventh in slices of tiny ones
-					if off := float64(m.Weights)/float64(l.peak[key]) - 1; math.Abs(off) > 0.15 {
+					if off := float64(m.Weights)/float64(l.peak[key]) - 1; !near(off, 0, 0.15) {
 						t.Errorf("rank %d: forecast %d bytes of weights, %s took %d: off by %.1f %%, bound 15 %%", rank, m.Weights, key, l.peak[key], 100*off)
 					}
 				}

@@ -82,3 +82,72 @@ func TestLateRanksGiveTheSameBits(t *testing.T) {
 		}
 	}
 }
+
+// TestCancelledLateRanksStayInStep: where queued calls cannot be taken back, a cancelled run ends without breaking the group: the same ranks serve the next
+// request, with the bits of a fresh engine.
+func TestCancelledLateRanksStayInStep(t *testing.T) {
+	g := openGolden(t, "flux-c")
+	for _, plan := range []string{"ulysses=2", "pipe=2,patches=3,warmup=1", "cfg=2,shard=on"} {
+		e := newDeferredEngine(t, 0)
+		r := parityRequest(t, g, "flux-c", 1, 7, 11, 6)
+		r.Plan = plan
+		want, err := e.Sample(context.Background(), r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		team := e.team
+		for stop := 1; stop < 6; stop += 2 {
+			ctx, cancel := context.WithCancel(context.Background())
+			_, err := e.Sample(ctx, r, func(p Progress) error {
+				if p.Step == stop {
+					cancel()
+				}
+				return nil
+			})
+			cancel()
+			if err == nil || asError(err).Code != Cancelled {
+				t.Fatalf("%s, step %d: got %v, want %s", plan, stop, err, Cancelled)
+			}
+			if e.team != team {
+				t.Fatalf("%s, step %d: the ranks were dismissed", plan, stop)
+			}
+			got, err := e.Sample(context.Background(), r, nil)
+			if err != nil {
+				t.Fatalf("%s after a cancel at step %d: %v", plan, stop, err)
+			}
+			if rel := relative(got.Latent.Data, want.Latent.Data); rel != 0 {
+				t.Errorf("%s after a cancel at step %d: differs by %.3g", plan, stop, rel)
+			}
+		}
+	}
+}
+
+// TestPositionsAreTheDevices: what reports say of a rank is where its device is, however far the host has run ahead.
+func TestPositionsAreTheDevices(t *testing.T) {
+	inner, err := testOps(0, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ops := late.New(inner)
+	p := newPosition(ops)
+	p.start(Micro{Evaluation: 3, Patch: 1})
+	p.block(0)
+	three := ops.Record()
+	p.block(1)
+	p.block(2)
+	check := func(when, want string, moves int64) {
+		t.Helper()
+		if n, busy, place := p.read(); place != want || n != moves || !busy {
+			t.Errorf("%s: %d moves, %q, busy %v, want %d and %q", when, n, place, busy, moves, want)
+		}
+	}
+	check("before anything has run", "evaluation 3, patch 1, start", 0)
+	if err := three.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	check("after the first block was begun", "evaluation 3, patch 1, block 0", 2)
+	if err := ops.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	check("in the end", "evaluation 3, patch 1, block 2", 4)
+}

@@ -38,6 +38,9 @@ func (e *Engine) run(ctx context.Context, req *Request, observe Observe, stats S
 	}
 	result, err := d.sample()
 	if err != nil {
+		if asError(err).Code == Cancelled && !d.team.interruptible && d.session.close(&d.stats) == nil {
+			d.team.kept = true
+		}
 		return nil, err
 	}
 	return result, d.session.close(&result.Stats)

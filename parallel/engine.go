@@ -3,6 +3,9 @@ package parallel
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
+	"sync"
 	"time"
 
 	"patchbay/engine"
@@ -15,8 +18,12 @@ type Config struct {
 	// NewOps makes the operations of one rank of so many that compute at the same time. All values it returns must be able to share packed
 	// weights; memory that one has allocated may be freed by another.
 	NewOps func(rank, ranks int) (engine.Ops, error)
-	// MemoryBytes bounds weights, activations and buffers together, 0: no limit.
+	// MemoryBytes bounds weights, activations and buffers together in the memory of this process, 0: no limit.
 	MemoryBytes int64
+	// DeviceOf names the device of a rank, as its Ops do (engine.Located); nil: all ranks work in the memory of this process.
+	DeviceOf func(rank int) string
+	// DeviceMemory bounds the same on each device, 0: what is free there when weights are loaded. Reserve bytes of that are left to others.
+	DeviceMemory, Reserve int64
 	// Devices names the profile (profiles.json) of one rank, with its link where it is not the usual one: stages are balanced and plans chosen by it; empty:
 	// "cpu". Machine, if not nil, is measured and takes its place.
 	Devices string
@@ -45,15 +52,16 @@ func (c *Config) transport() comm.Transport {
 // Engine owns the ranks of one device group and everything resident on them. Its methods may be called from any goroutine; work runs one piece
 // at a time.
 type Engine struct {
-	cfg    Config
-	work   chan struct{} // holds one value while somebody works
-	lost   *team         // ranks of a request that hung and have not all come back; nil: none
-	team   *team         // ranks of the last plan; nil before the first request and after a failed one
-	fabric Fabric        // one rank as the planner sees it
-	places *placements
-	local  engine.Ops // packs weights and serves Do while the ranks are idle
-	buf    buffer     // memory of Do
-	next   uint64     // session numbers
+	cfg      Config
+	work     chan struct{}          // holds one value while somebody works
+	lost     *team                  // ranks of a request that hung and have not all come back; nil: none
+	team     *team                  // ranks of the last plan; nil before the first request and after a failed one
+	fabric   Fabric                 // one rank as the planner sees it
+	places   map[string]*placements // by device
+	resident sync.Mutex             // of places
+	local    engine.Ops             // serves Do while the ranks are idle
+	buf      buffer                 // memory of Do
+	next     uint64                 // session numbers
 }
 
 // Observe is told of progress after every step; an error stops the run with that error.
@@ -79,11 +87,71 @@ func NewEngine(cfg Config) (*Engine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start the engine: %w", err)
 	}
-	ops, err := cfg.NewOps(0, 1)
+	e := &Engine{cfg: cfg, fabric: fabric, work: make(chan struct{}, 1), places: map[string]*placements{}}
+	places, err := e.placesOf(0)
 	if err != nil {
 		return nil, fmt.Errorf("start the engine: %w", err)
 	}
-	return &Engine{cfg: cfg, fabric: fabric, work: make(chan struct{}, 1), places: newPlacements(cfg.MemoryBytes, fabric.Device), local: ops}, nil
+	e.local = places.ops
+	return e, nil
+}
+
+// deviceOf names the device of a rank, "" for the memory of this process.
+func (c *Config) deviceOf(rank int) string {
+	if c.DeviceOf == nil {
+		return ""
+	}
+	return c.DeviceOf(rank)
+}
+
+// placesOf is the weights on the device of a rank. The caller holds e.work, but for the first call.
+func (e *Engine) placesOf(rank int) (*placements, error) {
+	where := e.cfg.deviceOf(rank)
+	if p := e.places[where]; p != nil {
+		return p, nil
+	}
+	ops, err := e.cfg.NewOps(rank, 1)
+	if err != nil {
+		return nil, err
+	}
+	e.resident.Lock()
+	defer e.resident.Unlock()
+	e.places[where] = newPlacements(&e.cfg, where, ops)
+	return e.places[where], nil
+}
+
+// acquire makes the weights that ranks of a plan hold resident, each on the rank's device, and reports whether any had to be loaded.
+func (e *Engine) acquire(m Model, plan Plan) (loaded bool, err error) {
+	need, order := map[*placements][]dit.Held{}, []*placements(nil)
+	for rank, h := range plan.holdings(m.Spec, e.fabric.Device) {
+		p, err := e.placesOf(rank)
+		if err != nil {
+			return false, fmt.Errorf("start the device of rank %d: %w", rank, err)
+		}
+		if need[p] == nil {
+			order = append(order, p)
+		}
+		if !slices.ContainsFunc(need[p], func(o dit.Held) bool { return heldKey("", o) == heldKey("", h) }) {
+			need[p] = append(need[p], h)
+		}
+	}
+	for _, p := range order {
+		fresh, err := p.acquireAll(m, need[p])
+		if err != nil {
+			return loaded, err
+		}
+		loaded = loaded || fresh
+	}
+	return loaded, nil
+}
+
+// each calls f with the weights of every device.
+func (e *Engine) each(f func(p *placements)) {
+	e.resident.Lock()
+	defer e.resident.Unlock()
+	for _, where := range slices.Sorted(maps.Keys(e.places)) {
+		f(e.places[where])
+	}
 }
 
 // Close waits for the work in hand, ends the ranks and frees all weights.
@@ -94,7 +162,7 @@ func (e *Engine) Close() {
 	if e.usable() != nil {
 		return // memory that a hanging rank uses stays until the process ends
 	}
-	e.places.clear()
+	e.each(func(p *placements) { p.evict("") })
 	e.local.Free(e.buf.mem)
 }
 
@@ -131,7 +199,7 @@ func (e *Engine) assemble(p Plan, spec *dit.Spec) error {
 		return nil
 	}
 	e.dismiss()
-	t, err := newTeam(p, folded, &e.cfg, e.places.resident)
+	t, err := newTeam(p, folded, &e.cfg, func(rank int) func(string) (dit.Model, bool) { return e.places[e.cfg.deviceOf(rank)].resident })
 	e.team = t
 	return err
 }
@@ -140,7 +208,10 @@ func (e *Engine) assemble(p Plan, spec *dit.Spec) error {
 func (e *Engine) Name() string { return e.local.Name() }
 
 // Resident lists the models whose weights are loaded, most recently used first.
-func (e *Engine) Resident() []ResidentModel { return e.places.list() }
+func (e *Engine) Resident() (list []ResidentModel) {
+	e.each(func(p *placements) { list = append(list, p.list()...) })
+	return list
+}
 
 // Evict drops resident weights that match, or all if key is empty. It waits for the work in hand.
 func (e *Engine) Evict(key string) {
@@ -149,7 +220,7 @@ func (e *Engine) Evict(key string) {
 	if e.usable() != nil {
 		return
 	}
-	e.places.evict(key)
+	e.each(func(p *placements) { p.evict(key) })
 }
 
 // Do runs f on the device with nothing else running there. A panic in f becomes an error; what names f in it.
@@ -218,7 +289,7 @@ func (e *Engine) Sample(ctx context.Context, req *Request, observe Observe) (*Re
 	}
 	start := time.Now()
 	var stats Stats
-	loaded, err := e.places.acquireAll(e.local, req.Model, plan)
+	loaded, err := e.acquire(req.Model, plan)
 	if err != nil {
 		return nil, err
 	}
@@ -234,6 +305,10 @@ func (e *Engine) Sample(ctx context.Context, req *Request, observe Observe) (*Re
 		result, err = e.run(ctx, req, observe, stats)
 		return err
 	})
+	if err != nil && e.team.kept {
+		e.team.kept = false
+		return nil, err
+	}
 	if err != nil {
 		e.dismiss() // its exchanges may have been cut short: the next request starts with fresh ranks
 		return nil, err

@@ -11,8 +11,11 @@ import (
 // maxModulationRows bounds how many timesteps have their modulations computed ahead; the rest is computed when its evaluation comes.
 const maxModulationRows = 128
 
-// sessionNeed is the memory of a session in bytes.
-type sessionNeed struct{ session, acts, comm int }
+// sessionNeed is the memory of a session in bytes, and the calls of its Ops.
+type sessionNeed struct {
+	session, acts, comm int
+	calls               *engine.Recorder
+}
 
 // measure runs a whole session on recording ops: every allocation of Prepare, Modulate, Embed, Block and Head, with no arithmetic.
 func measure(model dit.Model, o OpenCommand, comms [axisCount]comm.Comm) (sessionNeed, error) {
@@ -47,7 +50,7 @@ func measure(model dit.Model, o OpenCommand, comms [axisCount]comm.Comm) (sessio
 			}
 		}
 	}
-	return sessionNeed{session: s.env.Arena.Peak(), acts: s.act.Peak(), comm: s.comm.Peak()}, nil
+	return sessionNeed{session: s.env.Arena.Peak(), acts: s.act.Peak(), comm: s.comm.Peak(), calls: rec}, nil
 }
 
 // silentLike makes recording ends with the places of real ones.

@@ -34,7 +34,7 @@ func (e *Engine) Load(ctx context.Context, m Model, plan string) (Loaded, error)
 		return out, err
 	}
 	start := time.Now()
-	loaded, err := e.places.acquireAll(e.local, m, p)
+	loaded, err := e.acquire(m, p)
 	if err != nil {
 		return out, err
 	}

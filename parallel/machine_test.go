@@ -2,7 +2,6 @@ package parallel
 
 import (
 	"context"
-	"math"
 	"testing"
 	"time"
 
@@ -34,7 +33,7 @@ func TestMeasuredRates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !(math.Abs(sim.Seconds-3.5) < 1e-3) { // the gaps between operations come on top: 0.8 ms
+	if !near(sim.Seconds, 3.5, 1e-3) { // the gaps between operations come on top: 0.8 ms
 		t.Errorf("the measured run took 3.5 s, the machine predicts %.9f s for it", sim.Seconds)
 	}
 	if err := m.Measure(w, spans[:1], 4); err == nil {

@@ -230,18 +230,15 @@ func (p Plan) held(lanes []lane, c Coord) dit.Held {
 	return h
 }
 
-// holdings lists the different parts of the weights that ranks of the plan hold.
+// holdings lists the part of the weights that each rank of the plan holds.
 func (p Plan) holdings(spec *dit.Spec, device Device) []dit.Held {
-	var out []dit.Held
+	out := make([]dit.Held, p.Ranks())
 	var lanes []lane
 	if p.owns() {
 		lanes = p.ownLanes(spec, device)
 	}
-	for r := range p.Ranks() {
-		h := p.held(lanes, Mesh{Plan: p}.At(r))
-		if !slices.ContainsFunc(out, func(o dit.Held) bool { return heldKey("", o) == heldKey("", h) }) {
-			out = append(out, h)
-		}
+	for r := range out {
+		out[r] = p.held(lanes, Mesh{Plan: p}.At(r))
 	}
 	return out
 }

@@ -81,9 +81,14 @@ func (s Search) Choose() (*Choice, error) {
 	out.Simulation = sim
 	out.Traffic = ForecastTraffic(s.Workload, out.Best.Plan, s.Fabric.Device.WeightBytes, s.Fabric.Device.ValueBytes)
 	for _, c := range fit {
-		if c.Plan.Ranks() == 1 {
-			out.OneRank = c.Seconds
+		if c.Plan.Ranks() > 1 {
+			continue
 		}
+		one, err := Simulate(s.Workload, c.Plan, s.Fabric) // its Seconds may be a bound
+		if err != nil {
+			return nil, err
+		}
+		out.OneRank = one.Seconds
 	}
 	return out, nil
 }

@@ -106,7 +106,7 @@ func TestFewStepsGetAFasterPlan(t *testing.T) {
 		alone := s
 		alone.Fabric.PerHost, alone.Fabric.Device.Memory = 1, 0
 		one := choose(t, alone)
-		if got.Best.Seconds > 0.8*one.Best.Seconds {
+		if !(got.Best.Seconds <= 0.8*one.Best.Seconds) {
 			t.Errorf("%s: %s takes %.3f s, one device %.3f s: want at most 0.8 of it", devices, got.Best.Plan, got.Best.Seconds, one.Best.Seconds)
 		}
 	}
@@ -158,7 +158,7 @@ func TestSpreadWarmupShare(t *testing.T) {
 		}
 		share := sim.WarmupSeconds / one.StepSeconds
 		t.Logf("%s on %s: warm-up %.1f ms, one device %.1f ms: %.3f", c.model, c.devices, 1e3*sim.WarmupSeconds, 1e3*one.StepSeconds, share)
-		if share > c.bound {
+		if !(share <= c.bound) {
 			t.Errorf("%s on %s: a spread evaluation takes %.3f of one device's, bound %.2f", c.model, c.devices, share, c.bound)
 		}
 	}
@@ -224,7 +224,7 @@ func TestPipelineSteadyState(t *testing.T) {
 		}
 		ratio := best / (alone.StepSeconds / float64(n))
 		t.Logf("%s: step %.2f ms with %d patches, 1/%d of one device %.2f ms: %.3f", devices, 1e3*best, at, n, 1e3*alone.StepSeconds/float64(n), ratio)
-		if ratio > 1.10 || ratio < 0.99 {
+		if !(ratio <= 1.10 && ratio >= 0.99) {
 			t.Errorf("%s: %.3f of an even share, want 0.99 to 1.10", devices, ratio)
 		}
 	}
@@ -244,7 +244,7 @@ func TestTimesAddUp(t *testing.T) {
 				t.Fatal(err)
 			}
 			for i, r := range sim.Ranks {
-				if sum := r.Compute + r.Exchange + r.Send + r.Idle; math.Abs(sum-sim.Seconds) > 1e-9*sim.Seconds || r.Compute <= 0 {
+				if sum := r.Compute + r.Exchange + r.Send + r.Idle; !near(sum, sim.Seconds, 1e-9*sim.Seconds) || r.Compute <= 0 {
 					t.Errorf("%s rank %d: %+v adds up to %.6f s of %.6f s", p, i, r, sum, sim.Seconds)
 				}
 			}

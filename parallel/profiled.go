@@ -16,9 +16,9 @@ type timed struct {
 }
 
 func (t timed) call(op string, f func()) {
-	before, start := t.Comm.Traffic().Bytes, time.Now()
+	before, end := t.Comm.Traffic().Bytes, t.ops.Begin("exchange", op)
 	f()
-	t.ops.Remember("exchange", op, start, t.Comm.Traffic().Bytes-before)
+	end(t.Comm.Traffic().Bytes - before)
 }
 
 func (t timed) AllToAll(dst, src engine.Tensor, recv, send []int) {

@@ -76,7 +76,7 @@ type rankEntry struct {
 var errStopped = errors.New("stopped before the next block")
 
 func newRank(id int, ops engine.Ops, comms [axisCount]comm.Comm, skips *skipStore, weights func(string) (dit.Model, bool)) *rank {
-	return &rank{id: id, ops: ops, comms: comms, skips: skips, weights: weights, sessions: map[uint64]*rankSession{}, cancelled: map[uint64]*atomic.Bool{}, pos: &position{}}
+	return &rank{id: id, ops: ops, comms: comms, skips: skips, weights: weights, sessions: map[uint64]*rankSession{}, cancelled: map[uint64]*atomic.Bool{}, pos: newPosition(ops)}
 }
 
 // outcome is a command whose work is issued; outputs waits until it has been done.
@@ -229,6 +229,11 @@ func (r *rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 	if o.Budget > 0 && total > o.Budget {
 		return Reply{}, &Error{Code: OutOfMemory, Field: "latent", Text: fmt.Sprintf(
 			"one evaluation needs %d MB of activations and buffers, %d MB are allowed: use a smaller picture or batch", total>>20, o.Budget>>20)}
+	}
+	if device, ok := r.ops.(engine.Reserver); ok {
+		if err := device.Reserve(need.calls); err != nil {
+			return Reply{}, &Error{Code: OutOfMemory, Field: "latent", Text: "reserve scratch memory for one evaluation", Cause: err}
+		}
 	}
 	for b, bytes := range map[*buffer]int{&r.session: need.session, &r.acts: need.acts, &r.exchange: need.comm} {
 		if err := b.grow(r.ops, bytes); err != nil {

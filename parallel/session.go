@@ -203,8 +203,12 @@ func (s *session) close(stats *Stats) error {
 	return nil
 }
 
-// cancel stops the session's evaluations on all ranks before their next block.
+// cancel stops the session's evaluations on all ranks before their next block, where exchanges can be cut short. Elsewhere the samplers stop to ask for more,
+// and what is queued runs to its end.
 func (s *session) cancel() {
+	if !s.team.interruptible {
+		return
+	}
 	for _, l := range s.team.links {
 		l.rank.cancel(s.id)
 	}

@@ -55,9 +55,9 @@ func simulate(c *costs, quiet bool) (*Simulation, error) {
 		at := key{group, -1 - k, m}
 		s, ok := lanes[at]
 		if !ok {
-			entry := c.entriesOf(group % c.plan.CFG)
-			if len(entry) > 0 {
-				s = c.transfer(group/c.plan.CFG, m, entry[0])
+			entries := c.entriesOf(group % c.plan.CFG)
+			for _, i := range entries { // the mean of all, which follow each other on one link
+				s += c.transfer(group/c.plan.CFG, m, i) / float64(len(entries))
 			}
 			lanes[at] = s
 		}

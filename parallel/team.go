@@ -20,6 +20,9 @@ type team struct {
 	left  atomic.Bool   // a rank hangs and was left behind
 	baton *baton        // nil: everybody runs freely
 	ended chan struct{} // closed when all ranks have returned, after close
+
+	interruptible bool // exchanges can be cut short
+	kept          bool // a cancelled run has left all ranks in step
 }
 
 // rendezvous is how long a band of the VAE waits for another before the request fails and names both.
@@ -29,7 +32,7 @@ const rendezvous = 2 * time.Minute
 const queueLength = 1024
 
 // newTeam starts the ranks of a plan; folded says that micro-steps go down and back up (fold.go).
-func newTeam(plan Plan, folded bool, cfg *Config, weights func(string) (dit.Model, bool)) (*team, error) {
+func newTeam(plan Plan, folded bool, cfg *Config, weights func(rank int) func(string) (dit.Model, bool)) (*team, error) {
 	limit := cfg.Patience
 	if limit == 0 {
 		limit = patience
@@ -44,10 +47,12 @@ func newTeam(plan Plan, folded bool, cfg *Config, weights func(string) (dit.Mode
 		t.baton.stuck = t.deadlock
 		transport = comm.Local{Block: func(ready func() bool) { t.baton.block(false, ready) }}
 	}
+	t.interruptible = transport.Interruptible()
 	ops := make([]engine.Ops, n)
 	for r := range ops {
+		rank, _ := t.device(r) // both lanes of a folded stage work on one device
 		var err error
-		if ops[r], err = cfg.NewOps(r, plan.Ranks()); err != nil {
+		if ops[r], err = cfg.NewOps(rank, plan.Ranks()); err != nil {
 			return nil, fmt.Errorf("start rank %d: %w", r, err)
 		}
 	}
@@ -63,7 +68,8 @@ func newTeam(plan Plan, folded bool, cfg *Config, weights func(string) (dit.Mode
 		} else {
 			stores[r] = newSkipStore()
 		}
-		l := &rankLink{rank: newRank(r, ops[r], ends[r], stores[r], weights), inbox: make(chan rankCall, queueLength), recode: cfg.Recode}
+		rank, _ := t.device(r)
+		l := &rankLink{rank: newRank(r, ops[r], ends[r], stores[r], weights(rank)), inbox: make(chan rankCall, queueLength), recode: cfg.Recode}
 		l.rank.baton = t.baton
 		t.links = append(t.links, l)
 		name := fmt.Sprintf("rank %d", r)

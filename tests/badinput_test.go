@@ -83,8 +83,8 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// good runs a job that must work and compares its file with that of the first time. The end step is another one each time, far behind the last, so
-// that no cached sample answers.
+// good runs a job that must work and compares its file with that of the first time. The end step is another one each
+// time, far behind the last, so that no cached sample answers.
 func (b *badInput) good(t *testing.T) {
 	t.Helper()
 	got, err := b.makeGood(b.next())
@@ -108,7 +108,8 @@ func (b *badInput) next() int {
 func (b *badInput) makeGood(n int) ([]byte, error) {
 	nodes := demoNodes(b.t)
 	in := nodes["3"].Inputs
-	in["noise_seed"], in["add_noise"], in["start_at_step"], in["end_at_step"], in["return_with_leftover_noise"] = 1, "enable", 0, 10000-n, "disable"
+	in["noise_seed"], in["add_noise"], in["start_at_step"], in["end_at_step"], in["return_with_leftover_noise"] = 1,
+		"enable", 0, 10000-n, "disable"
 	in["steps"] = 2
 	nodes["3"] = graphNode{"KSamplerAdvanced", in}
 	nodes["5"].Inputs["width"], nodes["5"].Inputs["height"] = 96, 96
@@ -147,7 +148,8 @@ func (b *badInput) row(t *testing.T, r badRow) {
 
 // local are the flags of a run without daemon that sees the same files.
 func (b *badInput) local() []string {
-	return []string{"--local", "--compute", "f32", "--models", demoModels(b.t), "--models", b.files.root, "--input", b.files.input, "--log", "error"}
+	return []string{"--local", "--compute", "f32", "--models", demoModels(b.t), "--models", b.files.root, "--input",
+		b.files.input, "--log", "error"}
 }
 
 // check compares how a run ended with the row.
@@ -308,7 +310,8 @@ func (b *badInput) jsonErrors(t *testing.T) {
 	b.good(t)
 }
 
-// rawBytes sends frames that no client of ours would send; the connection must answer each and stay usable, or close where the stream is lost.
+// rawBytes sends frames that no client of ours would send; the connection must answer each and stay usable, or close
+// where the stream is lost.
 func (b *badInput) rawBytes(t *testing.T) {
 	deep := func(head string, c string) []byte { return []byte(head + strings.Repeat(c, 10_000_000)) }
 	for _, c := range []struct {
@@ -380,7 +383,8 @@ func (b *badInput) twoAtOnce(t *testing.T) {
 			}
 		})
 		all.Go(func() {
-			if code, text := b.run(t, []string{path, "--socket", b.server.socket}); code != 1 || !strings.Contains(text, "unsupported_format") {
+			if code, text := b.run(t, []string{path, "--socket", b.server.socket}); code != 1 ||
+				!strings.Contains(text, "unsupported_format") {
 				t.Errorf("a bad job beside good ones: exit code %d, want 1\n%s", code, text)
 			}
 		})

@@ -290,7 +290,8 @@ func allCarriers(t *testing.T, program string) {
 		}
 		if first == nil {
 			first, names = b, strings.Join(types, " ")
-			for _, want := range []string{"accepted", "execution_start", "progress", "executed", "metrics", "execution_success saved"} {
+			for _, want := range []string{"accepted", "execution_start", "progress", "executed", "metrics",
+				"execution_success saved"} {
 				if !strings.Contains(names, want) {
 					t.Errorf("got %s, want %s among them", names, want)
 				}
@@ -299,7 +300,8 @@ func allCarriers(t *testing.T, program string) {
 		if !bytes.Equal(b, first) {
 			t.Errorf("%v: the picture differs from that over NATS", args)
 		}
-		if cached := strings.ReplaceAll(names, "executing ", ""); strings.ReplaceAll(strings.Join(types, " "), "executing ", "") != cached && len(types) > 4 {
+		if cached := strings.ReplaceAll(names, "executing ", ""); strings.ReplaceAll(strings.Join(types, " "), "executing ",
+			"") != cached && len(types) > 4 {
 			// later runs take values from the cache of the worker: fewer nodes execute, nothing else may differ in kind
 			for _, ty := range types {
 				if !strings.Contains(names, ty) {
@@ -310,7 +312,8 @@ func allCarriers(t *testing.T, program string) {
 	}
 }
 
-// BenchmarkQuickWorkflow is the time from the request to the terminal event of a workflow that computes nothing: transport, graph, file.
+// BenchmarkQuickWorkflow is the time from the request to the terminal event of a workflow that computes nothing:
+// transport, graph, file.
 func BenchmarkQuickWorkflow(b *testing.B) {
 	program := buildProgram(b)
 	s := startServer(b, program, "")

@@ -35,8 +35,9 @@ type door struct {
 	dir     string
 }
 
-// TestEveryCommand types every command that a user has, and every line of the nats command in the documentation, against the NATS server inside the daemon, an
-// external one, one that asks for TLS and credentials and gives the rights of docs/security.md, and the unix socket.
+// TestEveryCommand types every command that a user has, and every line of the nats command in the documentation,
+// against the NATS server inside the daemon, an external one, one that asks for TLS and credentials and gives the
+// rights of docs/security.md, and the unix socket.
 func TestEveryCommand(t *testing.T) {
 	if testing.Short() {
 		t.Skip("NOT RUN with -short: builds the nats command")
@@ -44,7 +45,8 @@ func TestEveryCommand(t *testing.T) {
 	program := buildProgram(t)
 	inside := startServer(t, program, "", "--metrics", "127.0.0.1:0", "--attempts", "1")
 	t.Run("Embedded", func(t *testing.T) {
-		everyDoor(t, &door{server: inside, program: program, name: "in", flags: []string{"--nats", inside.url}, cli: []string{"--server", inside.url}, url: inside.url})
+		everyDoor(t, &door{server: inside, program: program, name: "in", flags: []string{"--nats", inside.url},
+			cli: []string{"--server", inside.url}, url: inside.url})
 	})
 	t.Run("Socket", func(t *testing.T) {
 		everyDoor(t, &door{server: inside, program: program, name: "so", flags: []string{"--socket", inside.socket}})
@@ -52,12 +54,14 @@ func TestEveryCommand(t *testing.T) {
 	t.Run("External", func(t *testing.T) {
 		n := startNATS(t)
 		s := startServer(t, program, "", "--nats", n.url, "--metrics", "127.0.0.1:0", "--attempts", "1")
-		everyDoor(t, &door{server: s, program: program, name: "ex", flags: []string{"--nats", n.url}, cli: []string{"--server", n.url}, url: n.url, asks: true})
+		everyDoor(t, &door{server: s, program: program, name: "ex", flags: []string{"--nats", n.url},
+			cli: []string{"--server", n.url}, url: n.url, asks: true})
 	})
 	t.Run("TLSAndCredentials", func(t *testing.T) {
 		dir, o := t.TempDir(), newOperator(t)
 		authority(t, dir).sign(t, filepath.Join(dir, "server"))
-		n := startNATS(t, o.conf, fmt.Sprintf("tls { cert_file: %q, key_file: %q, timeout: 5 }\n", filepath.Join(dir, "server.pem"), filepath.Join(dir, "server-key.pem")))
+		n := startNATS(t, o.conf, fmt.Sprintf("tls { cert_file: %q, key_file: %q, timeout: 5 }\n",
+			filepath.Join(dir, "server.pem"), filepath.Join(dir, "server-key.pem")))
 		url, ca := strings.Replace(n.url, "nats://", "tls://", 1), filepath.Join(dir, "ca.pem")
 		s := startServer(t, program, "", "--nats", url, "--creds", o.creds[broker.RoleDaemon], "--tls-ca", ca, "--metrics", "127.0.0.1:0", "--attempts", "1")
 		cli := func(r broker.Role) []string {
@@ -104,7 +108,8 @@ func everyDoor(t *testing.T, d *door) {
 		}
 		d.check(t, row, natsCommand(t), flags)
 	}
-	d.until("nats sub has heard the end of the job", func() bool { return strings.Contains(events.String(), d.id(21)+".execution_success") })
+	d.until("nats sub has heard the end of the job",
+		func() bool { return strings.Contains(events.String(), d.id(21)+".execution_success") })
 	d.previews(t)
 	t.Logf("%s: %s", d.name, time.Since(began).Round(time.Millisecond))
 }
@@ -132,13 +137,16 @@ type typed struct {
 func (d *door) commands() []typed {
 	id := d.id
 	rows := []typed{
-		{line: []string{"submit", "quick.json", "--id", id(1), "--priority", "high", "--deadline", "5m", "--queue-ttl", "1h"}, says: []string{id(1)}},
-		{line: []string{"submit", "quick.json", "--id", id(1), "--priority", "high", "--deadline", "5m", "--queue-ttl", "1h", "--json"}, says: []string{`"duplicate":true`, `"job":"` + id(1) + `"`}},
+		{line: []string{"submit", "quick.json", "--id", id(1), "--priority", "high", "--deadline", "5m", "--queue-ttl", "1h"},
+			says: []string{id(1)}},
+		{line: []string{"submit", "quick.json", "--id", id(1), "--priority", "high", "--deadline", "5m", "--queue-ttl", "1h",
+			"--json"}, says: []string{`"duplicate":true`, `"job":"` + id(1) + `"`}},
 		{line: []string{"submit", "other.json", "--id", id(1)}, code: 2, says: []string{"duplicate_conflict"}},
 		{line: []string{"submit", "bad.json"}, code: 2, says: []string{"Nope"}},
 		{line: []string{"submit", "quick.json", "--priority", "huge"}, code: 2, says: []string{"priority", "high"}},
 		{line: []string{"watch", id(1)}},
-		{line: []string{"watch", id(1), "--json", "--from", "2"}, says: []string{`"execution_start"`, `"execution_success"`}, never: `"queued"`},
+		{line: []string{"watch", id(1), "--json", "--from", "2"}, says: []string{`"execution_start"`, `"execution_success"`},
+			never: `"queued"`},
 		{line: []string{"get", id(1), "--json"}, says: []string{`"state":"done"`, `"priority":"high"`, `"expire_at":`}},
 		{line: []string{"get", id(1), "--out", "got"}, says: []string{"got/quick_0000"}},
 		{line: []string{"jobs", "--state", "done"}, says: []string{id(1)}},
@@ -164,8 +172,10 @@ func (d *door) commands() []typed {
 		{line: []string{"submit", "long.json", "--id", id(5), "--deadline", "200ms"}, says: []string{id(5)}},
 		{line: []string{"watch", id(5)}, code: 1, says: []string{"deadline"}},
 		{line: []string{"jobs", "--state", "failed"}, says: []string{id(5), "deadline"}},
-		{line: []string{"run", "picture.json", "--id", id(6), "--out", "pictures"}, says: []string{"pictures/demo_00001_.png"}},
-		{line: []string{"run", "pictures/demo_00001_.png", "--json", "--out", "", "--set", "3.seed=9"}, says: []string{`"execution_success"`}},
+		{line: []string{"run", "picture.json", "--id", id(6), "--out", "pictures"},
+			says: []string{"pictures/demo_00001_.png"}},
+		{line: []string{"run", "pictures/demo_00001_.png", "--json", "--out", "", "--set", "3.seed=9"},
+			says: []string{`"execution_success"`}},
 		{line: []string{"run", "bad.json"}, code: 2, says: []string{"Nope"}},
 		{line: []string{"models"}, says: []string{"demo_flux.safetensors"}},
 		{line: []string{"nodes", "KSampler"}, says: []string{"sampler_name"}},
@@ -198,16 +208,19 @@ func (d *door) natsLines() []typed {
 		{line: req("models", ""), says: []string{"demo_flux.safetensors"}},
 		{line: req("describe", `{"limits":true}`), says: []string{`"limits"`}},
 		{line: req("stats", ""), says: []string{`"steps_per_second"`}},
-		{line: req("exec", `{"class_type":"EmptyLatentImage","inputs":{"width":64,"height":64,"batch_size":1}}`), says: []string{`"$tensor"`}},
+		{line: req("exec", `{"class_type":"EmptyLatentImage","inputs":{"width":64,"height":64,"batch_size":1}}`),
+			says: []string{`"$tensor"`}},
 		{line: req("load", `{"model":{"file":"demo_flux.safetensors"}}`), says: []string{`"workers":1`}},
 		{line: req("free", `{"models":["demo_flux.safetensors"]}`), admin: true, says: []string{`"freed"`}},
 		{line: []string{"service", "info", "patchbay"}, admin: true, says: []string{"patchbay.v1.submit", "worker_pids"}},
 		{line: []string{"service", "stats", "patchbay"}, admin: true, says: []string{"submit"}},
 		{line: []string{"stream", "info", "PATCHBAY_JOBS_1"}, admin: true, says: []string{"patchbay.v1.q."}},
-		{line: []string{"stream", "get", "PATCHBAY_DEAD_1", "-S", "patchbay.v1.dead." + id(5)}, admin: true, says: []string{id(5), "deadline"}},
+		{line: []string{"stream", "get", "PATCHBAY_DEAD_1", "-S", "patchbay.v1.dead." + id(5)}, admin: true,
+			says: []string{id(5), "deadline"}},
 		{line: []string{"stream", "purge", "PATCHBAY_DEAD_1", "-f"}, admin: true},
 		{line: []string{"object", "put", "patchbay-blobs", "quick.json", "--no-progress", "-f"}, admin: true},
-		{line: []string{"object", "get", "patchbay-blobs", "quick.json", "-O", "back.json", "--no-progress", "-f"}, admin: true},
+		{line: []string{"object", "get", "patchbay-blobs", "quick.json", "-O", "back.json", "--no-progress", "-f"},
+			admin: true},
 	}
 	if d.limited { // the command says nothing of a refused subject, and waits
 		for _, row := range []typed{
@@ -219,7 +232,8 @@ func (d *door) natsLines() []typed {
 			row.line, row.code = append(row.line, "--timeout", "300ms"), whatever
 			rows = append(rows, row)
 		}
-		rows = append(rows, typed{line: []string{"object", "get", "patchbay-blobs", "bad.json", "--no-progress", "-f"}, admin: true, code: 1, says: []string{"not found"}})
+		rows = append(rows, typed{line: []string{"object", "get", "patchbay-blobs", "bad.json", "--no-progress", "-f"},
+			admin: true, code: 1, says: []string{"not found"}})
 	}
 	return rows
 }
@@ -243,7 +257,8 @@ func (d *door) check(t *testing.T, row typed, program string, flags []string) {
 		bad = bad || !strings.Contains(out, want)
 	}
 	if bad || row.never != "" && strings.Contains(out, row.never) {
-		t.Errorf("%s %.80q ended with %d, want %d and %q in it, and no %q:\n%s", filepath.Base(program), row.line, code, row.code, row.says, row.never, out)
+		t.Errorf("%s %.80q ended with %d, want %d and %q in it, and no %q:\n%s", filepath.Base(program), row.line, code,
+			row.code, row.says, row.never, out)
 	}
 }
 
@@ -259,7 +274,8 @@ func (d *door) run(t *testing.T, line []string) (int, string) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, line[0], line[1:]...)
 	cmd.Dir = d.dir
-	cmd.Env = append(os.Environ(), "PATCHBAY_NATS_URL=", "PATCHBAY_SOCKET=", "PATCHBAY_HOME="+d.home, "PATCHBAY_MODELS="+demoModels(t), "XDG_CONFIG_HOME="+d.dir)
+	cmd.Env = append(os.Environ(), "PATCHBAY_NATS_URL=", "PATCHBAY_SOCKET=", "PATCHBAY_HOME="+d.home,
+		"PATCHBAY_MODELS="+demoModels(t), "XDG_CONFIG_HOME="+d.dir)
 	out, err := cmd.CombinedOutput()
 	if cmd.ProcessState == nil {
 		t.Fatal(err)
@@ -284,7 +300,8 @@ func (d *door) interrupt(t *testing.T) {
 	line := program(d, "run", "long.json", "--id", d.id(7))
 	cmd := exec.Command(line[0], line[1:]...)
 	out := &output{}
-	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.Env = d.dir, out, out, append(os.Environ(), "PATCHBAY_NATS_URL=", "PATCHBAY_SOCKET=", "PATCHBAY_HOME="+d.home)
+	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.Env = d.dir, out, out,
+		append(os.Environ(), "PATCHBAY_NATS_URL=", "PATCHBAY_SOCKET=", "PATCHBAY_HOME="+d.home)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

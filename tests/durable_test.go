@@ -26,7 +26,8 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// TestDurable kills real daemons, workers and NATS servers while jobs run: none may be lost, none recorded twice, and all pictures are those of a quiet run.
+// TestDurable kills real daemons, workers and NATS servers while jobs run: none may be lost, none recorded twice, and
+// all pictures are those of a quiet run.
 func TestDurable(t *testing.T) {
 	program := buildProgram(t)
 	want := quietRun(t, program)
@@ -111,7 +112,8 @@ func startNATS(t *testing.T, extra ...string) *natsServer {
 	addr := l.Addr().String()
 	_ = l.Close()
 	n.url = "nats://" + addr
-	conf := fmt.Sprintf("listen: %q\njetstream { store_dir: %q, sync_interval: always }\n", addr, filepath.Join(dir, "js")) + strings.Join(extra, "")
+	conf := fmt.Sprintf("listen: %q\njetstream { store_dir: %q, sync_interval: always }\n", addr,
+		filepath.Join(dir, "js")) + strings.Join(extra, "")
 	if err := os.WriteFile(n.conf, []byte(conf), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +142,8 @@ func natsProgram(t *testing.T) string {
 		return path
 	}
 	fresh := filepath.Join(t.TempDir(), "nats-server")
-	if out, err := exec.Command("go", "build", "-o", fresh, "github.com/nats-io/nats-server/v2").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-o", fresh,
+		"github.com/nats-io/nats-server/v2").CombinedOutput(); err != nil {
 		t.Fatalf("build nats-server: %v\n%s", err, out)
 	}
 	if os.Rename(fresh, path) != nil { // another file system
@@ -156,7 +159,8 @@ func (n *natsServer) start() {
 		n.t.Fatal(err)
 	}
 	for range 500 {
-		if c, err := net.Dial("tcp", strings.TrimPrefix(n.url, "nats://")); err == nil { // it may ask for more than we have: its greeting will do
+		// it may ask for more than we have: its greeting will do
+		if c, err := net.Dial("tcp", strings.TrimPrefix(n.url, "nats://")); err == nil {
 			greeting := make([]byte, 4)
 			_, err = io.ReadFull(c, greeting)
 			_ = c.Close()
@@ -231,7 +235,8 @@ func storm(t *testing.T, s *server, n *natsServer, want [][]byte) {
 		t.Errorf("the daemon ended with %v", err)
 	}
 	for _, pid := range s.workerPIDs() {
-		if line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); bytes.Contains(line, []byte("worker")) && bytes.Contains(line, []byte(s.out)) {
+		if line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); bytes.Contains(line, []byte("worker")) &&
+			bytes.Contains(line, []byte(s.out)) {
 			t.Errorf("worker %d outlived its daemon", pid)
 		}
 	}
@@ -411,7 +416,8 @@ func twoDaemons(t *testing.T, program string, want [][]byte) {
 	heir.waitState(hc, "long", message.Cancelled)
 }
 
-// retryAndExpire: what waits too long expires, what failed is a dead letter, and both begin again when asked to, by command.
+// retryAndExpire: what waits too long expires, what failed is a dead letter, and both begin again when asked to, by
+// command.
 func retryAndExpire(t *testing.T, program string) {
 	s := startServer(t, program, "", "--attempts", "1")
 	c := s.client()

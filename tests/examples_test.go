@@ -17,7 +17,8 @@ import (
 	"patchbay/ipc/message"
 )
 
-// TestExamples runs every example of a pipeline against a real daemon: the shell script with the real nats command, the consumers in Go and Python, the rule.
+// TestExamples runs every example of a pipeline against a real daemon: the shell script with the real nats command, the
+// consumers in Go and Python, the rule.
 func TestExamples(t *testing.T) {
 	if testing.Short() {
 		t.Skip("NOT RUN with -short: builds the nats command and needs a Python environment")
@@ -64,7 +65,8 @@ func shellPipeline(t *testing.T, s *server) {
 	const texts = "a \"big\" red heart\nthree & two | blue stars\n"
 	first := command(t, env, texts, "sh", "../examples/pipeline.sh", flow)
 	lines := strings.Split(strings.TrimSpace(first), "\n")
-	if len(lines) != 2 || !strings.Contains(lines[0], "demo_00001_.png") || !strings.Contains(lines[1], "demo_00002_.png") {
+	if len(lines) != 2 || !strings.Contains(lines[0], "demo_00001_.png") ||
+		!strings.Contains(lines[1], "demo_00002_.png") {
 		t.Fatalf("got\n%s\nwant two jobs with a file each", first)
 	}
 	if again := command(t, env, texts, "sh", "../examples/pipeline.sh", flow); again != first {
@@ -93,7 +95,8 @@ func goConsumer(t *testing.T, s *server) {
 	s.waitState(c, "eg3", message.Running)
 	cancel(t, c, "eg3")
 	seen = command(t, nil, "", program, "--nats", s.url, "--name", "tester", "--count", "2")
-	if !strings.Contains(seen, "eg2\texecution_success") || !strings.Contains(seen, "eg3\texecution_interrupted\tcancelled: ") || strings.Contains(seen, "eg1") {
+	if !strings.Contains(seen, "eg2\texecution_success") ||
+		!strings.Contains(seen, "eg3\texecution_interrupted\tcancelled: ") || strings.Contains(seen, "eg1") {
 		t.Errorf("got\n%s\nwant the ends of eg2 and eg3 alone", seen)
 	}
 }
@@ -104,7 +107,8 @@ func pythonConsumer(t *testing.T, s *server) {
 	submit(t, c, "ep1", strings.Replace(demoFlow(t, 3), `"seed": 1`, `"seed": 77`, 1))
 	s.waitState(c, "ep1", message.Done)
 	seen := command(t, nil, "", py, "../examples/events.py", "--nats", s.url, "--all", "--count", "6")
-	for _, want := range []string{"ep1\tnode 3\tstep 1/3\n", "ep1\tnode 3\tstep 3/3\n", "ep1\texecution_success\tdemo_", "eg3\texecution_interrupted"} {
+	for _, want := range []string{"ep1\tnode 3\tstep 1/3\n", "ep1\tnode 3\tstep 3/3\n", "ep1\texecution_success\tdemo_",
+		"eg3\texecution_interrupted"} {
 		if !strings.Contains(seen, want) {
 			t.Errorf("got\n%s\nwant %q in it", seen, want)
 		}

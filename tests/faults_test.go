@@ -18,7 +18,8 @@ import (
 	"patchbay/ipc/message"
 )
 
-// TestFaults has the faults that are none of TestDurable's storms: each with real processes, most of them waiting for a time limit, so they run side by side.
+// TestFaults has the faults that are none of TestDurable's storms: each with real processes, most of them waiting for a
+// time limit, so they run side by side.
 func TestFaults(t *testing.T) {
 	program := buildProgram(t)
 	for _, c := range []struct {
@@ -48,9 +49,11 @@ func TestFaults(t *testing.T) {
 // stormClients is how many clients cancel at random.
 const stormClients = 64
 
-// cancelStorm: 64 clients submit jobs, cancel them at random moments, ask, follow, and some just hang up. Every job ends exactly once, nothing is left.
+// cancelStorm: 64 clients submit jobs, cancel them at random moments, ask, follow, and some just hang up. Every job
+// ends exactly once, nothing is left.
 func cancelStorm(t *testing.T, program string) {
-	s := startServer(t, program, "", "--workers", "2", "--sync", "interval", "--keep-jobs", fmt.Sprint(stormClients*stormCancels+100))
+	s := startServer(t, program, "", "--workers", "2", "--sync", "interval", "--keep-jobs",
+		fmt.Sprint(stormClients*stormCancels+100))
 	cancelAtRandom(t, s, stormClients, stormCancels)
 }
 
@@ -141,7 +144,8 @@ func fickle(s *server, k, each int, rnd *rand.Rand) error {
 	return nil
 }
 
-// clientVanishes kills clients without a goodbye: a run that is tied on NATS is cancelled, one that is not is finished, and the daemon forgets both.
+// clientVanishes kills clients without a goodbye: a run that is tied on NATS is cancelled, one that is not is finished,
+// and the daemon forgets both.
 func clientVanishes(t *testing.T, program string) {
 	s := startServer(t, program, "")
 	c := s.client()
@@ -190,8 +194,10 @@ func noJetStream(t *testing.T, program string) {
 	n.start()
 	ctx, stop := context.WithTimeout(context.Background(), 30*time.Second)
 	defer stop()
-	out, err := exec.CommandContext(ctx, program, "serve", "--nats", n.url, "--socket", "off", "--store", t.TempDir(), "--output", t.TempDir()).CombinedOutput()
-	if exitCode(t, err) == 0 || !bytes.Contains(out, []byte("--queue memory")) || !bytes.Contains(out, []byte("nats-server -js")) {
+	out, err := exec.CommandContext(ctx, program, "serve", "--nats", n.url, "--socket", "off", "--store", t.TempDir(),
+		"--output", t.TempDir()).CombinedOutput()
+	if exitCode(t, err) == 0 || !bytes.Contains(out, []byte("--queue memory")) ||
+		!bytes.Contains(out, []byte("nats-server -js")) {
 		t.Errorf("got %v, want an error that says what to do:\n%s", err, out)
 	}
 	s := startServer(t, program, "", "--nats", n.url, "--queue", "memory")
@@ -199,7 +205,8 @@ func noJetStream(t *testing.T, program string) {
 	s.waitState(s.client(), "m", message.Done)
 }
 
-// serverAway: the NATS server is away for longer than an acknowledgement may take while a job runs. The job is not started again, its end is recorded once.
+// serverAway: the NATS server is away for longer than an acknowledgement may take while a job runs. The job is not
+// started again, its end is recorded once.
 func serverAway(t *testing.T, program string) {
 	n := startNATS(t)
 	s := startServer(t, program, "", "--nats", n.url)
@@ -222,7 +229,8 @@ func serverAway(t *testing.T, program string) {
 	checkEnds(t, s, "short", "waits")
 }
 
-// frozenDaemon: a daemon is stopped for so long that another one takes its job, and then goes on as if nothing had been. One result is recorded, one file made.
+// frozenDaemon: a daemon is stopped for so long that another one takes its job, and then goes on as if nothing had
+// been. One result is recorded, one file made.
 func frozenDaemon(t *testing.T, program string) {
 	n := startNATS(t)
 	a := startServer(t, program, "", "--nats", n.url)
@@ -250,7 +258,8 @@ func frozenDaemon(t *testing.T, program string) {
 	if err != nil || rec.Attempt != 2 || rec.Owner != string(name) || len(rec.Causes) != 1 {
 		t.Errorf("got %+v, %v; want attempt 2 by %s", rec, err, name)
 	}
-	a.until("the first daemon has dropped its result", func() bool { return strings.Contains(a.log.String(), `"message":"result dropped"`) })
+	a.until("the first daemon has dropped its result",
+		func() bool { return strings.Contains(a.log.String(), `"message":"result dropped"`) })
 	b.waitFiles(b.client(), chaosID(2))
 	onlyPicture(t, a.out, 2)
 	checkEnds(t, b, chaosID(2))
@@ -258,7 +267,8 @@ func frozenDaemon(t *testing.T, program string) {
 	b.waitState(b.client(), "after", message.Done)
 }
 
-// drainWithoutServer: SIGTERM while the NATS server is away ends the daemon in time; its job runs again after the next start.
+// drainWithoutServer: SIGTERM while the NATS server is away ends the daemon in time; its job runs again after the next
+// start.
 func drainWithoutServer(t *testing.T, program string) {
 	n := startNATS(t)
 	s := startServer(t, program, "", "--nats", n.url, "--drain", "1s")

@@ -20,8 +20,9 @@ import (
 	"patchbay/ipc/message"
 )
 
-// BenchmarkStart is the time from sending a job to an idle daemon until its execution_start, which the worker says, is heard on NATS: request, record, queue,
-// swap, worker and event together. go test ./tests -run '^$' -bench Start -benchtime 200x
+// BenchmarkStart is the time from sending a job to an idle daemon until its execution_start, which the worker says, is
+// heard on NATS: request, record, queue, swap, worker and event together. go test ./tests -run '^$' -bench Start
+// -benchtime 200x
 func BenchmarkStart(b *testing.B) {
 	program := buildProgram(b)
 	for _, mode := range []string{"interval", "always"} {
@@ -67,7 +68,8 @@ func BenchmarkStart(b *testing.B) {
 	}
 }
 
-// BenchmarkPicture is a job that saves one picture of 1024 x 1024 whose pixels the worker has: PNG, file, and the file back to the client.
+// BenchmarkPicture is a job that saves one picture of 1024 x 1024 whose pixels the worker has: PNG, file, and the file
+// back to the client.
 func BenchmarkPicture(b *testing.B) {
 	program := buildProgram(b)
 	input := filepath.Join(b.TempDir(), "input")
@@ -79,7 +81,8 @@ func BenchmarkPicture(b *testing.B) {
 	}
 	s := startServer(b, program, "", "--input", input, "--log", "error")
 	c := s.client()
-	const flow = `{"1":{"class_type":"LoadImage","inputs":{"image":"photo.png"}},"2":{"class_type":"SaveImage","inputs":{"images":["1",0],"filename_prefix":"out"}}}`
+	const flow = `{"1":{"class_type":"LoadImage","inputs":{"image":"photo.png"}},` +
+		`"2":{"class_type":"SaveImage","inputs":{"images":["1",0],"filename_prefix":"out"}}}`
 	run := func() time.Duration {
 		began := time.Now()
 		col := &client.Collector{}
@@ -105,7 +108,8 @@ func photo(size int) []byte {
 	for y := range size {
 		for x := range size {
 			grain := uint8(rnd.IntN(8))
-			m.SetNRGBA(x, y, color.NRGBA{uint8(x*200/size) + grain, uint8(y*200/size) + grain, uint8((x+y)*100/size) + grain, 255})
+			m.SetNRGBA(x, y, color.NRGBA{uint8(x*200/size) + grain, uint8(y*200/size) + grain,
+				uint8((x+y)*100/size) + grain, 255})
 		}
 	}
 	var out bytes.Buffer
@@ -115,8 +119,9 @@ func photo(size int) []byte {
 	return out.Bytes()
 }
 
-// BenchmarkIdle is what a daemon costs that has nothing to do: resident memory of the daemon's own process, and the share of a processor that 64 clients take which
-// listen to all events and say nothing. One iteration takes ten seconds.
+// BenchmarkIdle is what a daemon costs that has nothing to do: resident memory of the daemon's own process, and the
+// share of a processor that 64 clients take which listen to all events and say nothing. One iteration takes ten
+// seconds.
 func BenchmarkIdle(b *testing.B) {
 	program := buildProgram(b)
 	s := startServer(b, program, "", "--log", "error")

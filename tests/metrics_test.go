@@ -19,7 +19,7 @@ import (
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // scrape reads /metrics as Prometheus does: one number for every name with its labels.
@@ -128,7 +128,7 @@ func TestMetrics(t *testing.T) {
 			t.Fatalf("job %d: %+v, %v", i, end, err)
 		}
 	}
-	if _, err := client.Submit(context.Background(), c, &message.RunRequest{Workflow: node.NewObject("1", node.NewObject("class_type", "Nope"))}); err == nil {
+	if _, err := client.Submit(context.Background(), c, &message.RunRequest{Workflow: pyjson.NewObject("1", pyjson.NewObject("class_type", "Nope"))}); err == nil {
 		t.Fatal("a workflow with an unknown class was taken")
 	}
 	submit(t, c, "long", demoFlow(t, 5000))

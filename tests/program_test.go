@@ -19,7 +19,8 @@ import (
 	"patchbay/ipc/message"
 )
 
-// buildProgram builds the program into a folder of the test, with the examples beside it as in a source tree, and returns its path.
+// buildProgram builds the program into a folder of the test, with the examples beside it as in a source tree, and
+// returns its path.
 func buildProgram(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -80,7 +81,8 @@ type server struct {
 	ended  chan error
 }
 
-// startServer starts a daemon on a free port with its own folders. wrap, if not empty, is a shell command line that gets the daemon's as "$@".
+// startServer starts a daemon on a free port with its own folders. wrap, if not empty, is a shell command line that
+// gets the daemon's as "$@".
 func startServer(t testing.TB, program, wrap string, args ...string) *server {
 	t.Helper()
 	return startServerOn(t, program, wrap, demoModels(t), args...)
@@ -96,7 +98,8 @@ func startServerOn(t testing.TB, program, wrap, models string, args ...string) *
 func startServerIn(t testing.TB, program, wrap, models, store string, args ...string) *server {
 	t.Helper()
 	dir := t.TempDir()
-	s := &server{t: t, log: &output{}, home: dir, socket: filepath.Join(dir, "p.sock"), out: filepath.Join(dir, "output"), store: store}
+	s := &server{t: t, log: &output{}, home: dir, socket: filepath.Join(dir, "p.sock"),
+		out: filepath.Join(dir, "output"), store: store}
 	s.line = append([]string{
 		program, "serve", "--listen", "127.0.0.1:0", "--socket", s.socket, "--store", s.store, "--models", models,
 		"--input", filepath.Join(dir, "input"), "--output", s.out, "--log", "debug",
@@ -233,7 +236,8 @@ func (s *server) workerPIDs() []int {
 }
 
 // quick is a workflow that needs no weights: an empty latent, saved.
-const quick = `{"1":{"class_type":"EmptyLatentImage","inputs":{"width":64,"height":64,"batch_size":1}},"2":{"class_type":"SaveLatent","inputs":{"samples":["1",0],"filename_prefix":"quick"}}}`
+const quick = `{"1":{"class_type":"EmptyLatentImage","inputs":{"width":64,"height":64,"batch_size":1}},` +
+	`"2":{"class_type":"SaveLatent","inputs":{"samples":["1",0],"filename_prefix":"quick"}}}`
 
 // demoFlow is examples/demo.json with so many steps.
 func demoFlow(t testing.TB, steps int) string {

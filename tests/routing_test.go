@@ -15,8 +15,9 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// TestRouting runs two daemons on one NATS server, of which only one has the model files: the other one hands their jobs back without using an attempt, its
-// clients get the files all the same, and when the one with the files is gone such jobs are refused.
+// TestRouting runs two daemons on one NATS server, of which only one has the model files: the other one hands their
+// jobs back without using an attempt, its clients get the files all the same, and when the one with the files is gone
+// such jobs are refused.
 func TestRouting(t *testing.T) {
 	if testing.Short() {
 		t.Skip("NOT RUN with -short: builds nats-server")
@@ -84,7 +85,8 @@ func TestRouting(t *testing.T) {
 		_, err := client.Submit(context.Background(), lc, &message.RunRequest{Workflow: demoFlow(t, 3)})
 		return errors.As(err, &refusal)
 	})
-	if text := refusal.Error(); !strings.Contains(text, "demo_flux.safetensors") || !strings.Contains(text, bare) || refusal.Status != 422 {
+	if text := refusal.Error(); !strings.Contains(text, "demo_flux.safetensors") || !strings.Contains(text, bare) ||
+		refusal.Status != 422 {
 		t.Errorf("got %d %s\nwant a refusal that names the file and the folder %s", refusal.Status, text, bare)
 	}
 	out, err = exec.Command(program, "run", flow, "--nats", n.url).CombinedOutput()
@@ -93,7 +95,8 @@ func TestRouting(t *testing.T) {
 	}
 }
 
-// TestRoutingByContents: two daemons have different files under one name, and the job goes to the one that it was checked against.
+// TestRoutingByContents: two daemons have different files under one name, and the job goes to the one that it was
+// checked against.
 func TestRoutingByContents(t *testing.T) {
 	if testing.Short() {
 		t.Skip("NOT RUN with -short: builds nats-server")

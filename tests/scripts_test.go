@@ -24,8 +24,9 @@ import (
 //
 //	daemon [ARG...]   start a daemon on a free port with store and socket in $WORK; sets PATCHBAY_NATS_URL and SOCKET
 //	stop              end it with SIGTERM; it must end well
-//	stdio FILE        send the lines of FILE as frames to `patchbay worker` (JSON; a line after "msgpack " is sent as msgpack, one after "raw " is
-//	                  sent as bytes in hex, without a length) and wait for the end of every request; stdout has the replies as JSON lines
+//	stdio FILE        send the lines of FILE as frames to `patchbay worker` (JSON; a line after
+//	                  "msgpack " is sent as msgpack, one after "raw " as bytes in hex, without a length) and
+//	                  wait for the end of every request; stdout has the replies as JSON lines
 //	quickflow FILE    write a workflow that needs no weights
 func TestScripts(t *testing.T) {
 	program := buildProgram(t)
@@ -73,9 +74,11 @@ func (b *background) stop() error {
 
 func scriptDaemon(ts *testscript.TestScript, _ bool, args []string) {
 	store := ts.MkAbs("store")
-	line := append([]string{"serve", "--listen", "127.0.0.1:0", "--store", store, "--socket", ts.Getenv("SOCKET"), "--output", ts.MkAbs("output")}, args...)
+	line := append([]string{"serve", "--listen", "127.0.0.1:0", "--store", store, "--socket", ts.Getenv("SOCKET"),
+		"--output", ts.MkAbs("output")}, args...)
 	b := &background{cmd: exec.Command(ts.Getenv("PROGRAM"), line...), log: &output{}, ended: make(chan error, 1)}
-	b.cmd.Env = append(os.Environ(), "PATCHBAY_NATS_URL=", "PATCHBAY_HOME="+ts.Getenv("PATCHBAY_HOME"), "PATCHBAY_MODELS="+ts.Getenv("PATCHBAY_MODELS"))
+	b.cmd.Env = append(os.Environ(), "PATCHBAY_NATS_URL=", "PATCHBAY_HOME="+ts.Getenv("PATCHBAY_HOME"),
+		"PATCHBAY_MODELS="+ts.Getenv("PATCHBAY_MODELS"))
 	b.cmd.Stderr = b.log
 	b.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	ts.Check(b.cmd.Start())
@@ -113,7 +116,8 @@ func scriptStop(ts *testscript.TestScript, _ bool, _ []string) {
 func scriptStdio(ts *testscript.TestScript, neg bool, args []string) {
 	lines := strings.Split(strings.TrimSpace(ts.ReadFile(args[0])), "\n")
 	cmd := exec.Command(ts.Getenv("PROGRAM"), append([]string{"worker", "--log", "warn"}, args[1:]...)...)
-	cmd.Env = append(os.Environ(), "PATCHBAY_HOME="+ts.Getenv("PATCHBAY_HOME"), "PATCHBAY_MODELS="+ts.Getenv("PATCHBAY_MODELS"))
+	cmd.Env = append(os.Environ(), "PATCHBAY_HOME="+ts.Getenv("PATCHBAY_HOME"),
+		"PATCHBAY_MODELS="+ts.Getenv("PATCHBAY_MODELS"))
 	cmd.Stderr = ts.Stderr()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	in, err := cmd.StdinPipe()

@@ -1,7 +1,7 @@
 package cpu
 
 /*
-#include "kernels.h"
+#include "cpu.h"
 */
 import "C"
 

@@ -1,39 +1,66 @@
-// Package deferred runs another engine.Ops as late as an asynchronous device might: a test double for machines without one.
+// Package deferred runs another engine.Ops as late as an asynchronous device might: a test double for machines without
+// one.
 //
-// Every call is checked and queued with copies of its host arguments; nothing runs before somebody waits for a Download, and then only what was
-// queued up to it. A step that reads a result early sees the old contents, so its output differs from the inner Ops run directly. Memory that an
-// arena takes back is overwritten with NaN in stream order: a tensor used after its release poisons the result. The inner Ops does all the
-// arithmetic, so a correct program gives the same bits with and without this package.
+// Every call is checked and queued with copies of its host arguments; nothing runs before somebody waits for a
+// Download, and then only what was queued up to it. A step that reads a result early sees the old contents, so its
+// output differs from the inner Ops run directly. Memory that an arena takes back is overwritten with NaN in stream
+// order: a tensor used after its release poisons the result. The inner Ops does all the arithmetic, so a correct
+// program gives the same bits with and without this package.
 package deferred
 
 import (
 	"fmt"
 	"math"
 	"slices"
+	"sync/atomic"
+	"time"
 
 	"patchbay/engine"
 )
 
-// Ops queues calls for an inner Ops. Like every Ops it is one stream: calls come from one goroutine; Wait may come from another.
+// Ops queues calls for an inner Ops. Like every Ops it is one stream: calls come from one goroutine; Wait may come from
+// another.
 type Ops struct {
 	*Stream
-	inner engine.Ops
+	inner  engine.Ops
+	marked atomic.Int64
+	zero   time.Time
 }
 
 // New wraps inner, on a device of its own.
 func New(inner engine.Ops) *Ops { return NewDevice(0).Ops(inner) }
 
 // Ops wraps inner as a stream of the device.
-func (d *Device) Ops(inner engine.Ops) *Ops { return &Ops{Stream: d.Stream(), inner: inner} }
+func (d *Device) Ops(inner engine.Ops) *Ops {
+	return &Ops{Stream: d.Stream(), inner: inner, zero: time.Now()}
+}
 
-var _ engine.Ops = (*Ops)(nil)
+var (
+	_ engine.Ops     = (*Ops)(nil)
+	_ engine.Marker  = (*Ops)(nil)
+	_ engine.Stamper = (*Ops)(nil)
+)
+
+// Mark is queued.
+func (d *Ops) Mark(n int64) { d.push(func() { d.marked.Store(n) }) }
+
+// Marked returns the last mark that has run.
+func (d *Ops) Marked() int64 { return d.marked.Load() }
+
+// Stamp queues a look at the clock.
+func (d *Ops) Stamp() func() time.Duration {
+	var at time.Duration
+	d.push(func() { at = time.Since(d.zero) })
+	return func() time.Duration { return at }
+}
 
 // Watch overwrites every range that a releases with NaN, in stream order. It replaces the arena's OnRelease function.
 func (d *Ops) Watch(a *engine.Arena) {
 	a.OnRelease(func(t engine.Tensor) { d.push(func() { d.poison(t) }) })
 }
 
-// poison fills a released range: every bit set is a NaN of any float type; on a device Fill writes bf16 NaN, which reads as NaN in f32 too.
+// poison fills a released range: every bit set is a NaN of any float type; on a device Fill writes bf16 NaN, which
+// reads as NaN in f32 too.
 func (d *Ops) poison(t engine.Tensor) {
 	if t.Buf.Host == nil {
 		d.inner.Fill(engine.NewTensor(t.Buf, engine.BF16, t.Len()/2), float32(math.NaN()))

@@ -38,11 +38,11 @@ type Embedded struct {
 	url    string
 	inside string
 
-	logs            *natsLog
-	closing, healed chan struct{}
-	mu              sync.Mutex
-	onHealed        func()
-	fault           string // why the store cannot be written, empty when it can
+	logs             *natsLog
+	closing, watched chan struct{}
+	mu               sync.Mutex
+	onRecovered      func()
+	fault            string // why the store cannot be written, empty when it can
 }
 
 // embeddedPayload is the largest message of the embedded server; NATS advises no more than 8 MiB.
@@ -107,11 +107,11 @@ func StartEmbedded(cfg EmbeddedConfig) (*Embedded, error) {
 	if cfg.Token != "" {
 		addr = cfg.Token + "@" + addr
 	}
-	e := &Embedded{cfg: cfg, srv: srv, url: "nats://" + addr, logs: logs, closing: make(chan struct{}), healed: make(chan struct{})}
+	e := &Embedded{cfg: cfg, srv: srv, url: "nats://" + addr, logs: logs, closing: make(chan struct{}), watched: make(chan struct{})}
 	if e.inside = e.url; inside != "" {
 		e.inside = "nats://" + inside + "@" + addr
 	}
-	go e.heal()
+	go e.watchStore()
 	return e, nil
 }
 
@@ -171,7 +171,7 @@ func (e *Embedded) Address() string { return "nats://" + e.srv.Addr().String() }
 // InProcess is the server as a connection of this process takes it.
 func (e *Embedded) InProcess() nats.InProcessConnProvider { return e.srv }
 
-// Listens tells whether anybody subscribes to a subject.
+// Listens reports whether anybody subscribes to a subject.
 func (e *Embedded) Listens(subject string) bool {
 	return e.srv.GlobalAccount().SubscriptionInterest(subject)
 }
@@ -179,7 +179,7 @@ func (e *Embedded) Listens(subject string) bool {
 // Close stops the server and waits for it.
 func (e *Embedded) Close() {
 	close(e.closing)
-	<-e.healed
+	<-e.watched
 	e.srv.Shutdown()
 	e.srv.WaitForShutdown()
 }

@@ -31,21 +31,18 @@ type Rights struct{ Publish, Subscribe []string }
 // Permissions returns the least rights that a role works with. user is the name (or the public key) that the server knows it by: its replies come on
 // subjects that nobody else may read. A client has no rights on JetStream at all: a consumer delivers where its maker says, and the confirmation of what is
 // written to a stream goes where its writer says, past all permissions. Nor has it any on $SRV, where the answer goes to whatever subject the question
-// names (see answerable).
+// names (see wire.Answerable).
 func Permissions(role Role, user string) Rights {
 	r := Rights{
-		Publish: []string{
-			message.VerbSubject(message.VerbRun, ""), message.VerbSubject(message.VerbSubmit, ""), message.VerbSubject(message.VerbStatus, "*"), message.VerbSubject(message.VerbCancel, "*"), message.VerbSubject(message.VerbRetry, "*"),
-			message.VerbSubject(message.VerbJobs, ""), message.VerbSubject(message.VerbDescribe, ""), message.VerbSubject(message.VerbModels, ""), message.VerbSubject(message.VerbExec, ""), message.VerbSubject(message.VerbSample, ""),
-			message.VerbSubject(message.VerbLoad, ""), message.VerbSubject(message.VerbStats, ""), message.PreviewSubject("*") + ".on", message.BlobRoot + "*.get", message.BlobRoot + "*.put.*", message.BlobRoot + "*.ack.*",
-		},
+		Publish: append(verbSubjects(false), message.PreviewSubject("*")+".on", message.BlobRoot+"*.get", message.BlobRoot+"*.put.*",
+			message.BlobRoot+"*.ack.*"),
 		Subscribe: []string{wire.InboxOf(user) + ".>", wire.SubjectRoot + "events.>", message.PreviewSubject("*")},
 	}
 	switch role {
 	case RoleClient:
 		return r
 	case RoleAdmin:
-		r.Publish = append(r.Publish, message.VerbSubject(message.VerbFree, ""), "$SRV.>", "$JS.API.INFO", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.LIST")
+		r.Publish = append(append(r.Publish, verbSubjects(true)...), "$SRV.>", "$JS.API.INFO", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.LIST")
 		r.Subscribe = append(r.Subscribe, message.DeadRoot+"*", "$JS.EVENT.ADVISORY.>")
 		for _, s := range DurableStreams() {
 			r.Publish = append(
@@ -77,6 +74,17 @@ func Permissions(role Role, user string) Rights {
 		}
 	}
 	return r
+}
+
+// verbSubjects are the subjects of the verbs of every client, or of those for administrators only.
+func verbSubjects(admin bool) []string {
+	var out []string
+	for _, v := range message.Verbs() {
+		if v.Admin == admin {
+			out = append(out, v.Subject("*"))
+		}
+	}
+	return out
 }
 
 // DurableStreams are the streams of the durable side, those of its buckets among them.

@@ -274,7 +274,7 @@ func (b *Blobs) Pull(ctx context.Context, ref *wire.Ref) (*Region, error) {
 	return r, nil
 }
 
-// mayAsk tells whether a subject that the other side chose may be published to: a client may be sent to any daemon, a daemon only to inboxes.
+// mayAsk reports whether a subject that the other side chose may be published to: a client may be sent to any daemon, a daemon only to inboxes.
 func (b *Blobs) mayAsk(subject string) bool {
 	if wire.Answerable(b.base) { // we are a client
 		return true

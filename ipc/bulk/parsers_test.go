@@ -13,7 +13,7 @@ import (
 
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
-	"patchbay/node"
+	"patchbay/node/pyjson"
 	"patchbay/tests/hammer"
 )
 
@@ -105,7 +105,7 @@ func outside(v any, h *Hold) error {
 				return err
 			}
 		}
-	case *node.Object:
+	case *pyjson.Object:
 		for _, k := range x.Keys() {
 			e, _ := x.Get(k)
 			if err := outside(e, h); err != nil {

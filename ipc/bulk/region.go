@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"patchbay/ipc/wire"
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // Region is memory that two processes can see: an anonymous file (memfd_create(2)), mapped, which travels over a unix socket as a descriptor. It is sealed
@@ -152,7 +152,7 @@ func (h *Hold) Release() {
 	}
 }
 
-// Has tells whether b lies in the memory.
+// Has reports whether b lies in the memory.
 func (h *Hold) Has(b []byte) bool {
 	if h == nil {
 		return false
@@ -202,7 +202,7 @@ func Disown(v any, h *Hold) any {
 		for i := range x {
 			x[i] = Disown(x[i], h)
 		}
-	case *node.Object:
+	case *pyjson.Object:
 		for _, k := range x.Keys() {
 			e, _ := x.Get(k)
 			x.Set(k, Disown(e, h))

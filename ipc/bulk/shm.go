@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"patchbay/ipc/wire"
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // Mapped replaces the references of kind shm in a message by the memory that they mean. It takes the descriptors; every one must be meant by one of them at
@@ -55,7 +55,7 @@ func Mapped(fds []int, each func(func(*wire.Ref) ([]byte, error)) error) (*Hold,
 }
 
 // MappedReply is mapped for a reply.
-func MappedReply(o *node.Object, fds []int) (*Hold, error) {
+func MappedReply(o *pyjson.Object, fds []int) (*Hold, error) {
 	return Mapped(fds, func(f func(*wire.Ref) ([]byte, error)) error {
 		_, err := wire.ReplaceRefs(o, f)
 		return err

@@ -10,7 +10,7 @@ import (
 	"sync"
 
 	"patchbay/ipc/wire"
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // TensorBytes is the budget of a TensorCache where nothing else is said.
@@ -70,7 +70,7 @@ func (c *TensorCache) put(hash string, data []byte) []byte {
 
 // Fill gives every tensor in a request that has only a hash its data, and keeps the data of those that have both. A hash that lies is an error; hashes that are
 // not known are one of code missing_tensors that lists them all, before anything runs.
-func (c *TensorCache) Fill(o *node.Object) error {
+func (c *TensorCache) Fill(o *pyjson.Object) error {
 	var missing []any
 	asked := map[string]bool{}
 	err := eachTensor(o, func(t *wire.Tensor) error {
@@ -117,7 +117,7 @@ func eachTensor(v any, f func(*wire.Tensor) error) error {
 				return err
 			}
 		}
-	case *node.Object:
+	case *pyjson.Object:
 		for _, k := range x.Keys() {
 			e, _ := x.Get(k)
 			if err := eachTensor(e, f); err != nil {

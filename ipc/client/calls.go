@@ -5,7 +5,7 @@ import (
 
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // The functions here are the verbs as calls on a Client.
@@ -84,9 +84,9 @@ func List(ctx context.Context, c Client, state message.State, limit int) ([]mess
 }
 
 // Describe returns object_info entries by class; "" asks for all.
-func Describe(ctx context.Context, c Client, class string) (*node.Object, error) {
+func Describe(ctx context.Context, c Client, class string) (*pyjson.Object, error) {
 	var out struct {
-		Info *node.Object `json:"object_info"`
+		Info *pyjson.Object `json:"object_info"`
 	}
 	err := AskOne(ctx, c, message.VerbDescribe, "", message.DescribeRequest{Class: class}, &out)
 	return out.Info, err

@@ -10,12 +10,12 @@ import (
 
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/wire"
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // Client asks a daemon or a worker, over NATS or frames. Safe for concurrent use.
 type Client interface {
-	// Ask sends a request. body is a struct or map of message.go, or nil; job is the job of status and cancel.
+	// Ask sends a request. body is a struct of package message, a map, or nil; job is the job of status and cancel.
 	Ask(ctx context.Context, verb, job string, body any) (*Replies, error)
 	// Close ends the connection; runs tied to it are cancelled.
 	Close() error
@@ -47,7 +47,7 @@ func (m *Reply) fetch(ctx context.Context, pull func(context.Context, *wire.Ref)
 
 // Reply is one reply, with the shared memory that it lies in.
 type Reply struct {
-	Fields *node.Object
+	Fields *pyjson.Object
 	Hold   *bulk.Hold
 }
 
@@ -57,7 +57,7 @@ func newReplies(cancel func()) *Replies {
 
 // Next returns the next reply; io.EOF after the last one. A reply that is an error is returned as *Error. An event of a job that failed is no
 // error reply: it has a type.
-func (r *Replies) Next(ctx context.Context) (*node.Object, error) {
+func (r *Replies) Next(ctx context.Context) (*pyjson.Object, error) {
 	m, err := r.next(ctx)
 	return m.own(), err
 }
@@ -94,7 +94,7 @@ func (r *Replies) next(ctx context.Context) (Reply, error) {
 }
 
 // own copies what lies in shared memory, and releases that.
-func (m Reply) own() *node.Object {
+func (m Reply) own() *pyjson.Object {
 	if m.Hold != nil {
 		bulk.Disown(m.Fields, m.Hold)
 		m.Hold.Release()
@@ -103,7 +103,7 @@ func (m Reply) own() *node.Object {
 }
 
 // One returns the only reply.
-func (r *Replies) One(ctx context.Context) (*node.Object, error) {
+func (r *Replies) One(ctx context.Context) (*pyjson.Object, error) {
 	m, err := r.OneHeld(ctx)
 	return m.own(), err
 }
@@ -131,7 +131,7 @@ func (r *Replies) Close() {
 	r.queue, r.closed = nil, true
 }
 
-func (r *Replies) put(o *node.Object, end error) { r.putHeld(Reply{Fields: o}, end) }
+func (r *Replies) put(o *pyjson.Object, end error) { r.putHeld(Reply{Fields: o}, end) }
 
 func (r *Replies) putHeld(m Reply, end error) {
 	r.mu.Lock()

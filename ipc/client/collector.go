@@ -10,7 +10,7 @@ import (
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // Collector puts together the messages of one run or one status with outputs: events, files in pieces, previews.
@@ -60,7 +60,7 @@ func (c *Collector) RunHeld(ctx context.Context, r *Replies) (*message.Event, er
 }
 
 // Add takes one message and returns it if it is an event.
-func (c *Collector) Add(o *node.Object) (*message.Event, error) {
+func (c *Collector) Add(o *pyjson.Object) (*message.Event, error) {
 	kind, _ := o.Get("type")
 	switch kind {
 	case message.ReplyHeartbeat, "record":
@@ -95,7 +95,7 @@ func (c *Collector) Add(o *node.Object) (*message.Event, error) {
 	return ev, err
 }
 
-func (c *Collector) output(o *node.Object) error {
+func (c *Collector) output(o *pyjson.Object) error {
 	var m message.Output
 	if err := wire.BindReply(o, &m); err != nil {
 		return err
@@ -123,7 +123,7 @@ func (c *Collector) output(o *node.Object) error {
 // maxOutput bounds one file that a Collector takes.
 const maxOutput = 4 << 30
 
-func (c *Collector) chunk(o *node.Object) error {
+func (c *Collector) chunk(o *pyjson.Object) error {
 	var m message.Chunk
 	if err := wire.BindReply(o, &m); err != nil {
 		return err

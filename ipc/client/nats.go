@@ -14,7 +14,7 @@ import (
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // ErrNoDaemon is returned when nobody answers: no server, or no daemon behind it.
@@ -86,7 +86,7 @@ func (c *NATSClient) Close() error {
 
 // Ask implements Client.
 func (c *NATSClient) Ask(_ context.Context, verb, job string, body any) (*Replies, error) {
-	stream := message.Streams(verb, nil)
+	stream := message.VerbOf(verb).Stream(nil)
 	if q, ok := body.(message.JobRequest); ok {
 		stream = q.Follow || q.Outputs
 	}
@@ -161,7 +161,7 @@ func natsReply(r *Replies, m *nats.Msg, stream bool) {
 	r.put(o, io.EOF)
 }
 
-func natsBody(m *nats.Msg) (*node.Object, error) {
+func natsBody(m *nats.Msg) (*pyjson.Object, error) {
 	enc, err := wire.EncodingOf(m.Header, m.Data)
 	if err != nil {
 		return nil, err

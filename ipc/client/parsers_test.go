@@ -14,7 +14,7 @@ import (
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
-	"patchbay/node"
+	"patchbay/node/pyjson"
 	"patchbay/tests/hammer"
 )
 
@@ -97,7 +97,7 @@ type natsMessage struct {
 	enc    wire.Encoding
 	beside string
 	from   string
-	got    []*node.Object
+	got    []*pyjson.Object
 	end    error
 }
 

@@ -7,7 +7,7 @@ import (
 
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // Sample runs one sampler on tensors and returns the message with the result. Progress goes to progress, which may be nil.
@@ -68,13 +68,13 @@ func FollowSample(ctx context.Context, replies *Replies, emit func(*message.Samp
 	}
 }
 
-func sampleReplyOf(o *node.Object) (*message.SampleReply, error) {
+func sampleReplyOf(o *pyjson.Object) (*message.SampleReply, error) {
 	m := &message.SampleReply{}
 	metrics, _ := o.Get("metrics")
 	if err := wire.BindReply(wire.Without(wire.Without(o, "error"), "metrics"), m); err != nil {
 		return m, err
 	}
-	if mo, ok := metrics.(*node.Object); ok {
+	if mo, ok := metrics.(*pyjson.Object); ok {
 		m.Metrics = map[string]any{}
 		for _, k := range mo.Keys() {
 			m.Metrics[k], _ = mo.Get(k)

@@ -54,10 +54,10 @@ func AllStats(ctx context.Context, c Client) ([]message.Stats, error) {
 	}
 }
 
-// BoundsOf returns what a daemon takes from its clients.
-func BoundsOf(ctx context.Context, c Client) (message.BoundsReply, error) {
+// LimitsOf returns what a daemon takes from its clients.
+func LimitsOf(ctx context.Context, c Client) (message.LimitsReply, error) {
 	var out struct {
-		Limits message.BoundsReply `json:"limits"`
+		Limits message.LimitsReply `json:"limits"`
 	}
 	err := AskOne(ctx, c, message.VerbDescribe, "", message.DescribeRequest{Limits: true}, &out)
 	return out.Limits, err

@@ -17,7 +17,9 @@ import (
 	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/serve"
 	"patchbay/ipc/wire"
-	"patchbay/node"
+	"patchbay/node/fault"
+	"patchbay/node/graph"
+	"patchbay/node/pyjson"
 )
 
 // Fake runs a workflow whose nodes say what happens, in order: Wait {ms}, Step {n}, Picture {bytes}, Panic, Die {signal}, Hang, Fail.
@@ -77,7 +79,7 @@ func (f *Fake) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.O
 		case "Hang":
 			time.Sleep(time.Hour) // deaf to ctx, as a kernel that never returns
 		case "Fail":
-			return nil, &node.Failure{Code: node.CodeOutOfMemory, Message: "no memory", Node: id, Class: "Fail"}
+			return nil, &fault.Failure{Code: fault.CodeOutOfMemory, Message: "no memory", Node: id, Class: "Fail"}
 		}
 	}
 	return out, nil
@@ -100,7 +102,7 @@ func (f *Fake) Exec(_ context.Context, req *message.ExecRequest) (*message.ExecR
 		}
 		return &message.ExecReply{Outputs: []any{sum, int64(len(t.Data))}}, nil
 	case "Loader":
-		return &message.ExecReply{Outputs: []any{node.NewObject(message.HandleKey, f.Label+"-h1", "type", "MODEL")}}, nil
+		return &message.ExecReply{Outputs: []any{pyjson.NewObject(message.HandleKey, f.Label+"-h1", "type", "MODEL")}}, nil
 	}
 	return nil, wire.Errorf(wire.ErrNoNodeType, "no class %q", req.Class)
 }
@@ -131,11 +133,11 @@ func (f *Fake) Load(_ context.Context, q *message.LoadRequest) (*message.LoadRep
 func FakeService() serve.ServiceConfig {
 	classes := " Wait Step Picture Panic Die Hang Fail "
 	return serve.ServiceConfig{
-		Validate: func(_ *message.RunRequest, w *node.Workflow) (map[string]any, error) {
+		Validate: func(_ *message.RunRequest, w *graph.Workflow) (map[string]any, error) {
 			for _, id := range w.IDs() {
 				if !strings.Contains(classes, " "+w.Class(id)+" ") {
-					return nil, &node.Failure{
-						Code: node.CodeInvalidPrompt, Message: "Cannot execute because node " + w.Class(id) + " does not exist.", Details: "Node ID '#" + id + "'",
+					return nil, &fault.Failure{
+						Code: fault.CodeInvalidPrompt, Message: "Cannot execute because node " + w.Class(id) + " does not exist.", Details: "Node ID '#" + id + "'",
 						NodeErrors: map[string]any{id: map[string]any{"class_type": w.Class(id)}},
 					}
 				}
@@ -144,7 +146,7 @@ func FakeService() serve.ServiceConfig {
 		},
 		Describe: func(class string) map[string]any {
 			if class == "" || class == "Wait" {
-				return map[string]any{"Wait": node.NewObject("input", node.NewObject())}
+				return map[string]any{"Wait": pyjson.NewObject("input", pyjson.NewObject())}
 			}
 			return nil
 		},

@@ -85,7 +85,7 @@ func NewGuardedServer(t *testing.T, perClient int) *guardedServer {
 	g.addr = strings.TrimPrefix(e.Address(), "nats://")
 	log := zerolog.New(g.Log)
 	url := "nats://worker-1:pass-worker-1@" + g.addr
-	l, err := jobs.OpenLedger(context.Background(), jobs.LedgerConfig{URL: url, Owner: "d-1", Log: log})
+	l, err := jobs.OpenJetStream(context.Background(), jobs.JetStreamConfig{URL: url, Owner: "d-1", Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func NewGuardedServer(t *testing.T, perClient int) *guardedServer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g.Rig = NewRig(t, jobs.Config{OnEvent: n.Event, OnPreview: n.Preview, Ledger: l, MaxPerClient: perClient}, jobs.ShelfConfig{})
+	g.Rig = NewRig(t, jobs.Config{OnEvent: n.Event, OnPreview: n.Preview, Store: l, MaxPerClient: perClient}, jobs.OutputsConfig{})
 	t.Cleanup(l.Close)
 	if err := g.Jobs.Open(context.Background()); err != nil {
 		t.Fatal(err)

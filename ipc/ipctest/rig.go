@@ -21,14 +21,22 @@ import (
 	"patchbay/ipc/message"
 	"patchbay/ipc/meter"
 	"patchbay/ipc/serve"
+	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
 	"patchbay/ipc/worker"
+	"patchbay/node/graph"
 )
 
-// Main also is the worker process of the supervisor's tests: with PATCHBAY_TEST_WORKER set it serves a fake executor on its stdin and stdout.
+// Main also is the worker process of the supervisor's tests: with PATCHBAY_TEST_WORKER set it serves a fake executor on its stdin and
+// stdout, with PATCHBAY_TEST_REFUSE one whose validation refuses every workflow.
 func Main(m *testing.M) {
 	if os.Getenv("PATCHBAY_TEST_WORKER") != "" {
 		cfg := worker.Config{Executor: &Fake{Label: "fake"}, Service: FakeService(), Log: zerolog.Nop()}
+		if os.Getenv("PATCHBAY_TEST_REFUSE") != "" {
+			cfg.Service.Validate = func(*message.RunRequest, *graph.Workflow) (map[string]any, error) {
+				return nil, wire.Errorf(wire.ErrBadWorkflow, "this worker refuses every workflow")
+			}
+		}
 		ctx := context.Background()
 		if err := worker.Run(ctx, ctx, os.Stdin, os.Stdout, cfg); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -43,20 +51,20 @@ func Main(m *testing.M) {
 type Rig struct {
 	Jobs    *jobs.Table
 	Service *serve.Service
-	Shelf   *jobs.Shelf
+	Outputs *jobs.Outputs
 	Meter   *meter.Meter
 }
 
 // NewRig starts a service on the executors (one fake if none are given) that ends with the test.
-func NewRig(t testing.TB, jc jobs.Config, sc jobs.ShelfConfig, executors ...jobs.Executor) *Rig {
+func NewRig(t testing.TB, jc jobs.Config, sc jobs.OutputsConfig, executors ...jobs.Executor) *Rig {
 	t.Helper()
 	return NewTunedRig(t, func(*serve.ServiceConfig) {}, jc, sc, executors...)
 }
 
 // NewTunedRig is newRig on a service that tune may change before it is made.
-func NewTunedRig(t testing.TB, tune func(*serve.ServiceConfig), jc jobs.Config, sc jobs.ShelfConfig, executors ...jobs.Executor) *Rig {
+func NewTunedRig(t testing.TB, tune func(*serve.ServiceConfig), jc jobs.Config, sc jobs.OutputsConfig, executors ...jobs.Executor) *Rig {
 	t.Helper()
-	shelf, err := jobs.NewShelf(sc)
+	outputs, err := jobs.NewOutputs(sc)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,18 +72,18 @@ func NewTunedRig(t testing.TB, tune func(*serve.ServiceConfig), jc jobs.Config, 
 		executors = []jobs.Executor{&Fake{Label: "fake"}}
 	}
 	if jc.OnForget == nil {
-		jc.OnForget = shelf.Forget
+		jc.OnForget = outputs.Forget
 	}
 	table := jobs.New(jc)
 	cfg := FakeService()
 	cfg.Meter = meter.New()
-	cfg.Jobs, cfg.Shelf, cfg.Executors, cfg.Tensors = table, shelf, executors, bulk.NewTensorCache(1<<20)
+	cfg.Jobs, cfg.Outputs, cfg.Executors, cfg.Tensors = table, outputs, executors, bulk.NewTensorCache(1<<20)
 	tune(&cfg)
 	svc := serve.NewService(cfg)
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
-		d := jobs.Dispatcher{Jobs: table, Shelf: shelf, Log: zerolog.Nop()}
+		d := jobs.Dispatcher{Jobs: table, Outputs: outputs, Log: zerolog.Nop()}
 		d.Work(ctx, ctx, executors)
 		close(done)
 	}()
@@ -84,7 +92,7 @@ func NewTunedRig(t testing.TB, tune func(*serve.ServiceConfig), jc jobs.Config, 
 		<-done
 		svc.Close()
 	})
-	return &Rig{Jobs: table, Service: svc, Shelf: shelf, Meter: cfg.Meter}
+	return &Rig{Jobs: table, Service: svc, Outputs: outputs, Meter: cfg.Meter}
 }
 
 // ChildRig is a rig whose executor is a supervised fake worker process. The functions may change the service before it is made.
@@ -99,7 +107,7 @@ func ChildRig(t testing.TB, tune func(*worker.ChildConfig), services ...func(*se
 		for _, f := range services {
 			f(sc)
 		}
-	}, jobs.Config{}, jobs.ShelfConfig{}, child)
+	}, jobs.Config{}, jobs.OutputsConfig{}, child)
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { _ = child.Supervise(ctx); close(done) }()

@@ -16,10 +16,10 @@ import (
 
 // Dispatcher takes jobs from the table to the executors, one at a time each, and writes down how they end.
 type Dispatcher struct {
-	Jobs  *Table
-	Shelf *Shelf
-	Log   zerolog.Logger
-	Trace bool // log nodes, steps and ranks, at debug level: the worker does, not its daemon once more
+	Jobs    *Table
+	Outputs *Outputs
+	Log     zerolog.Logger
+	Trace   bool // log nodes, steps and ranks, at debug level: the worker does, not its daemon once more
 }
 
 // errStopped is the cause of a run that somebody cancelled.
@@ -99,7 +99,7 @@ func (d *Dispatcher) run(ctx context.Context, ex Executor, rec message.Record, r
 	out, err := message.Guarded(func() (*Outcome, error) { return ex.Run(ctx, Task{req, rec.Attempt}, sink) })
 	switch cause := context.Cause(ctx); {
 	case err == nil:
-		err = d.Shelf.Stage(rec.Job, out.Files)
+		err = d.Outputs.Stage(rec.Job, out.Files)
 		defer out.Hold.Release()
 	case errors.Is(cause, errStopped):
 		err = wire.Errorf(wire.ErrCancelled, "the job was cancelled")
@@ -174,7 +174,7 @@ func (d *Dispatcher) finish(was message.Record, out *Outcome, fault *wire.Error)
 
 // complete names the files of a job that is done and appends its last events.
 func (d *Dispatcher) complete(ctx context.Context, rec message.Record, out *Outcome) {
-	refs, err := d.Shelf.Commit(rec.Job)
+	refs, err := d.Outputs.Commit(rec.Job)
 	if err != nil {
 		d.Log.Error().Err(err).Str("job", rec.Job).Msg("files of a job that is done did not get their names")
 	}
@@ -186,7 +186,7 @@ func (d *Dispatcher) complete(ctx context.Context, rec message.Record, out *Outc
 	if err != nil {
 		d.Log.Error().Err(err).Str("job", rec.Job).Msg("file names not recorded")
 	} else {
-		d.Shelf.Clean(rec.Job)
+		d.Outputs.Clean(rec.Job)
 	}
 	for _, ev := range executedEvents(rec.Job, refs, out.UI) {
 		d.Jobs.Append(ctx, rec.Job, -1, ev)

@@ -2,6 +2,6 @@
 // memory or on JetStream, the dispatcher that takes queued jobs to executors, and the files that they leave. It does not know how a request came nor what
 // an executor is.
 //
-// Reading order: executor, table, local, cursor, cancel; dispatch, shelf, trim, recover; ledger, ledger_record, ledger_queue, durable, tend, place;
+// Reading order: executor, table, local, cursor, cancel; dispatch, outputs, trim, recover; jetstream, jetstream_record, jetstream_queue, durable, reconcile, resources;
 // publisher.
 package jobs

@@ -11,19 +11,19 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// What a job table does with a Ledger: the record is changed there first, and the table follows, from the answer or from the watch on the bucket, whichever
+// What a job table does with a Store: the record is changed there first, and the table follows, from the answer or from the watch on the bucket, whichever
 // comes first. Other daemons on the same server do the same, so that each knows every job.
 
-// AskTime is how long a client's request may wait for the ledger.
+// AskTime is how long a client's request may wait for the store.
 const AskTime = 5 * time.Second
 
-// Open reads all records of the ledger and follows them from then on. The jobs of a daemon that ended without a word are put right by Dispatcher.Recover.
+// Open reads all records of the store and follows them from then on. The jobs of a daemon that ended without a word are put right by Dispatcher.Recover.
 func (j *Table) Open(ctx context.Context) error {
-	loaded, err := j.cfg.Ledger.watch(j.observe, j.vanish)
+	loaded, err := j.cfg.Store.watch(j.observe, j.vanish)
 	if err != nil {
 		return err
 	}
-	if err := j.cfg.Ledger.hear(j.Hear); err != nil {
+	if err := j.cfg.Store.hear(j.Hear); err != nil {
 		return err
 	}
 	select {
@@ -34,7 +34,7 @@ func (j *Table) Open(ctx context.Context) error {
 	}
 }
 
-// observe takes in a record as it stands in the ledger.
+// observe takes in a record as it stands in the store.
 func (j *Table) observe(rec message.Record) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -50,7 +50,7 @@ func (j *Table) observe(rec message.Record) {
 	j.settle(e, rec)
 }
 
-// vanish drops a job that somebody has dropped from the ledger.
+// vanish drops a job that somebody has dropped from the store.
 func (j *Table) vanish(id string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -71,7 +71,7 @@ func (j *Table) vanish(id string) {
 }
 
 func (j *Table) createDurable(ctx context.Context, rec message.Record, req *message.RunRequest) (message.Record, bool, error) {
-	l := j.cfg.Ledger
+	l := j.cfg.Store
 	if err := l.full(); err != nil {
 		return message.Record{}, false, err
 	}
@@ -100,7 +100,7 @@ func (j *Table) createDurable(ctx context.Context, rec message.Record, req *mess
 	out := j.added(rec, req)
 	first := len(j.queue) > 0 && j.queue[0] == rec.Job
 	j.mu.Unlock()
-	if first && l.cfg.Place.Lacks(rec.Files, rec.Memory) == nil && l.handOver(rec.Job) {
+	if first && l.cfg.Resources.Lacks(rec.Files, rec.Memory) == nil && l.handOver(rec.Job) {
 		return out, true, nil
 	}
 	if err := l.enqueue(ctx, rec); err != nil {
@@ -110,7 +110,7 @@ func (j *Table) createDurable(ctx context.Context, rec message.Record, req *mess
 }
 
 // full tells why the store cannot take new jobs; nil: it can, or nobody knows.
-func (l *Ledger) full() error {
+func (l *JetStream) full() error {
 	if l.cfg.Full == nil {
 		return nil
 	}
@@ -121,7 +121,7 @@ func (l *Ledger) full() error {
 }
 
 // writable is the time that a client's job may take to be written down; it ends at once when the store turns out to be full.
-func (l *Ledger) writable(ctx context.Context) (context.Context, context.CancelFunc) {
+func (l *JetStream) writable(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(ctx, AskTime)
 	if l.cfg.Full == nil {
 		return ctx, cancel
@@ -141,7 +141,7 @@ func (l *Ledger) writable(ctx context.Context) (context.Context, context.CancelF
 
 // updateDurable writes r, a changed record at its old revision.
 func (j *Table) updateDurable(ctx context.Context, e *entry, was message.State, r message.Record) (message.Record, error) {
-	l := j.cfg.Ledger
+	l := j.cfg.Store
 	if err := j.warm(ctx, e); err != nil { // a change is followed by events, and those by their numbers
 		return message.Record{}, err
 	}
@@ -166,10 +166,10 @@ func (j *Table) updateDurable(ctx context.Context, e *entry, was message.State, 
 
 // post queues a job that is to run once more, when its pause is over.
 func (j *Table) post(rec message.Record) {
-	l := j.cfg.Ledger
+	l := j.cfg.Store
 	put := func() {
 		if err := l.enqueue(l.ctx, rec); err != nil {
-			l.cfg.Log.Warn().Err(err).Str("job", rec.Job).Msg("not queued yet") // Tend does it
+			l.cfg.Log.Warn().Err(err).Str("job", rec.Job).Msg("not queued yet") // Reconcile does it
 		}
 	}
 	if pause := rec.NotBefore - j.cfg.Now().UnixMilli(); pause > 0 {
@@ -180,7 +180,7 @@ func (j *Table) post(rec message.Record) {
 }
 
 func (j *Table) takeDurable(ctx context.Context, worker string) (message.Record, *message.RunRequest, <-chan struct{}, error) {
-	l := j.cfg.Ledger
+	l := j.cfg.Store
 	for {
 		ref, err := l.next(ctx, j.wants)
 		if err != nil {
@@ -201,9 +201,9 @@ func (j *Table) takeDurable(ctx context.Context, worker string) (message.Record,
 	}
 }
 
-// wants tells whether this daemon could run one of the waiting jobs. An empty queue may be one that has not been told of yet.
+// wants reports whether this daemon could run one of the waiting jobs. An empty queue may be one that has not been told of yet.
 func (j *Table) wants() bool {
-	if j.cfg.Ledger.cfg.Place == nil {
+	if j.cfg.Store.cfg.Resources == nil {
 		return true
 	}
 	j.mu.Lock()
@@ -214,7 +214,7 @@ func (j *Table) wants() bool {
 	all := len(waiting) == len(j.queue)
 	j.mu.Unlock()
 	for _, rec := range waiting {
-		if j.cfg.Ledger.cfg.Place.Lacks(rec.Files, rec.Memory) == nil {
+		if j.cfg.Store.cfg.Resources.Lacks(rec.Files, rec.Memory) == nil {
 			return true
 		}
 	}
@@ -223,7 +223,7 @@ func (j *Table) wants() bool {
 
 // takeThis moves a job to running. errConflict: it does not wait any more.
 func (j *Table) takeThis(ctx context.Context, id, worker string) (message.Record, *message.RunRequest, <-chan struct{}, error) {
-	l := j.cfg.Ledger
+	l := j.cfg.Store
 	if !j.knows(id) {
 		rec, err := l.get(ctx, id)
 		if err != nil {
@@ -240,7 +240,7 @@ func (j *Table) takeThis(ctx context.Context, id, worker string) (message.Record
 		if cur.State != message.Queued {
 			return message.Record{}, nil, nil, errConflict
 		}
-		if err := l.cfg.Place.Lacks(cur.Files, cur.Memory); err != nil {
+		if err := l.cfg.Resources.Lacks(cur.Files, cur.Memory); err != nil {
 			j.leave(id, err)
 			return message.Record{}, nil, nil, errLacking
 		}
@@ -276,12 +276,12 @@ func (j *Table) takeThis(ctx context.Context, id, worker string) (message.Record
 // Ended returns the record of a job whose success has been told. The word of another daemon may be faster than its record, which is read then.
 func (j *Table) Ended(ctx context.Context, id string) (message.Record, error) {
 	rec, err := j.Get(ctx, id)
-	if err != nil || j.cfg.Ledger == nil || rec.State.Final() && rec.Owner == j.cfg.Ledger.Owner() {
+	if err != nil || j.cfg.Store == nil || rec.State.Final() && rec.Owner == j.cfg.Store.Owner() {
 		return rec, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, AskTime)
 	defer cancel()
-	if rec, err = j.cfg.Ledger.get(ctx, id); err == nil {
+	if rec, err = j.cfg.Store.get(ctx, id); err == nil {
 		j.observe(rec)
 	}
 	return rec, err
@@ -295,7 +295,7 @@ func (j *Table) leave(id string, why error) {
 	e.left = true
 	j.mu.Unlock()
 	if !said {
-		j.cfg.Ledger.cfg.Log.Info().Err(why).Str("job", id).Msg("the job waits for another daemon")
+		j.cfg.Store.cfg.Log.Info().Err(why).Str("job", id).Msg("the job waits for another daemon")
 	}
 }
 
@@ -317,7 +317,7 @@ func (j *Table) warm(ctx context.Context, e *entry) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, AskTime)
 	defer cancel()
-	log, err := j.cfg.Ledger.log(ctx, id)
+	log, err := j.cfg.Store.log(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -363,7 +363,7 @@ func (j *Table) Hear(ev message.Event) {
 	j.touch(e)
 }
 
-// Mine tells whether this daemon is the one to answer for a job: it has it, or nobody else is there that could. Elsewhere: another live daemon has it.
+// Mine reports whether this daemon is the one to answer for a job: it has it, or nobody else is there that could. Elsewhere: another live daemon has it.
 func (j *Table) Mine(id string) (mine, elsewhere bool) {
 	j.mu.Lock()
 	e, ok := j.jobs[id]
@@ -372,7 +372,7 @@ func (j *Table) Mine(id string) (mine, elsewhere bool) {
 		owner = e.rec.Owner
 	}
 	j.mu.Unlock()
-	l := j.cfg.Ledger
+	l := j.cfg.Store
 	if !ok || l == nil || owner == l.Owner() {
 		return ok, false
 	}
@@ -389,7 +389,7 @@ func (j *Table) fail(ctx context.Context, rec message.Record, fault *wire.Error)
 }
 
 func (j *Table) bury(ctx context.Context, rec message.Record) {
-	if l := j.cfg.Ledger; l != nil {
+	if l := j.cfg.Store; l != nil {
 		if err := l.bury(ctx, rec); err != nil {
 			l.cfg.Log.Warn().Err(err).Str("job", rec.Job).Msg("no dead letter written; the record has the cause")
 		}
@@ -419,7 +419,7 @@ func terminalOf(rec message.Record) message.Event {
 
 // Retry queues a job once more that has failed, was cancelled or has expired, with all its attempts before it.
 func (j *Table) Retry(ctx context.Context, id string) (message.Record, error) {
-	if j.cfg.Ledger == nil {
+	if j.cfg.Store == nil {
 		return message.Record{}, wire.Errorf(wire.ErrExpired, "the jobs of this daemon are kept in memory only, without what they asked for; submit the job again")
 	}
 	for {

@@ -12,9 +12,9 @@ import (
 
 // TestLostAnswers does every write of a job twice, as after a write that was stored and whose answer was lost: the second one finds its own work.
 func TestLostAnswers(t *testing.T) {
-	e := ledgerServer(t, false)
+	e := jetstreamServer(t, false)
 	j, _ := durable(t, e, "a")
-	l := j.cfg.Ledger
+	l := j.cfg.Store
 	ctx := wiretest.Within(t, 20*time.Second)
 	req := &message.RunRequest{ID: "twice", Workflow: "{}"}
 	rec := j.fresh(req, "hash")
@@ -52,7 +52,7 @@ func TestLostAnswers(t *testing.T) {
 // TestCancelAtEveryState: a job that waits ends at once, one that runs is asked to stop, one that has ended stays as it is; the id stays taken, and retry
 // begins again, which no window of duplicates prevents.
 func TestCancelAtEveryState(t *testing.T) {
-	e := ledgerServer(t, false)
+	e := jetstreamServer(t, false)
 	j, _ := durable(t, e, "a")
 	ctx := wiretest.Within(t, 20*time.Second)
 	for _, c := range []struct {
@@ -104,7 +104,7 @@ func TestCancelAtEveryState(t *testing.T) {
 
 // TestQueueTimeIsForTheQueue: a job that began in time is not ended by its queue_ttl_ms.
 func TestQueueTimeIsForTheQueue(t *testing.T) {
-	e := ledgerServer(t, false)
+	e := jetstreamServer(t, false)
 	j, _ := durable(t, e, "a")
 	ctx := wiretest.Within(t, 10*time.Second)
 	mustCreate(t, j, &message.RunRequest{ID: "late", QueueTTLMS: 60_000})
@@ -123,13 +123,13 @@ func TestQueueTimeIsForTheQueue(t *testing.T) {
 
 // TestHeartbeatsOutliveTheServer: after a restart of JetStream a daemon is known to be alive, and one that is gone is known to be gone.
 func TestHeartbeatsOutliveTheServer(t *testing.T) {
-	e := ledgerServer(t, false)
+	e := jetstreamServer(t, false)
 	j, _ := durable(t, e, "a")
 	if err := e.RestartJetStream(); err != nil {
 		t.Fatal(err)
 	}
 	ctx := wiretest.Within(t, 20*time.Second)
-	if _, err := j.cfg.Ledger.daemons.Put(ctx, "a", []byte("x")); err != nil {
+	if _, err := j.cfg.Store.daemons.Put(ctx, "a", []byte("x")); err != nil {
 		t.Errorf("a heartbeat after the restart: %v", err)
 	}
 	mustCreate(t, j, &message.RunRequest{ID: "after"})
@@ -141,9 +141,9 @@ func TestHeartbeatsOutliveTheServer(t *testing.T) {
 // TestReferencesNobodyGivesOut: references that are in the stream and that the consumer has nothing to do with are found and made anew; what waits its turn
 // stays, and what came just now.
 func TestReferencesNobodyGivesOut(t *testing.T) {
-	e := ledgerServer(t, false)
+	e := jetstreamServer(t, false)
 	j, _ := durable(t, e, "a")
-	l := j.cfg.Ledger
+	l := j.cfg.Store
 	ctx := wiretest.Within(t, 20*time.Second)
 	names := []string{"one", "two"}
 	for _, id := range names {
@@ -198,7 +198,7 @@ func TestReferencesNobodyGivesOut(t *testing.T) {
 	j.mu.Lock()
 	j.cfg.Now = func() time.Time { return time.Now().Add(time.Minute) }
 	j.mu.Unlock()
-	j.tend(ctx)
+	j.reconcile(ctx)
 	for range names {
 		if _, _, _, err := j.Take(ctx, "w"); err != nil {
 			t.Fatal(err)

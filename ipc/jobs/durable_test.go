@@ -21,8 +21,8 @@ import (
 	"patchbay/ipc/wire/wiretest"
 )
 
-// ledgerServer is a server with JetStream in a folder of the test.
-func ledgerServer(t testing.TB, sync bool) *broker.Embedded {
+// jetstreamServer is a server with JetStream in a folder of the test.
+func jetstreamServer(t testing.TB, sync bool) *broker.Embedded {
 	t.Helper()
 	e, err := broker.StartEmbedded(broker.EmbeddedConfig{Listen: "127.0.0.1:0", Store: t.TempDir(), SyncAlways: sync, Log: zerolog.Nop()})
 	if err != nil {
@@ -36,7 +36,7 @@ func ledgerServer(t testing.TB, sync bool) *broker.Embedded {
 func durable(t testing.TB, e *broker.Embedded, owner string) (*Table, func()) {
 	t.Helper()
 	ctx := context.Background()
-	l, err := OpenLedger(ctx, LedgerConfig{URL: e.URL(), InProcess: e.InProcess(), Owner: owner, Log: zerolog.Nop()})
+	l, err := OpenJetStream(ctx, JetStreamConfig{URL: e.URL(), InProcess: e.InProcess(), Owner: owner, Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +45,7 @@ func durable(t testing.TB, e *broker.Embedded, owner string) (*Table, func()) {
 		t.Fatal(err)
 	}
 	out := NewPublisher(nc, zerolog.Nop())
-	j := New(Config{Ledger: l, OnEvent: func(ev message.Event) {
+	j := New(Config{Store: l, OnEvent: func(ev message.Event) {
 		if m, err := EventMessage(ev, owner); err != nil {
 			t.Error(err)
 		} else {
@@ -71,7 +71,7 @@ func mustCreate(t testing.TB, j *Table, req *message.RunRequest) message.Record 
 }
 
 func TestDurableJobsAreTakenOnceByTwoDaemons(t *testing.T) {
-	e := ledgerServer(t, false)
+	e := jetstreamServer(t, false)
 	a, _ := durable(t, e, "a")
 	b, _ := durable(t, e, "b")
 	ctx := wiretest.Within(t, 20*time.Second)
@@ -120,7 +120,7 @@ func TestDurableJobsAreTakenOnceByTwoDaemons(t *testing.T) {
 }
 
 func TestDurablePrioritiesAndLargeRequests(t *testing.T) {
-	e := ledgerServer(t, false)
+	e := jetstreamServer(t, false)
 	j, end := durable(t, e, "a")
 	big := bytes.Repeat([]byte("x"), 3*requestPiece)
 	mustCreate(t, j, &message.RunRequest{ID: "low", Priority: "low", Inputs: map[string][]byte{"big": big}})
@@ -143,9 +143,9 @@ func TestDurablePrioritiesAndLargeRequests(t *testing.T) {
 func TestCrashBetweenSwapAndNames(t *testing.T) {
 	for point := range 3 {
 		t.Run(fmt.Sprint("point ", point), func(t *testing.T) {
-			e := ledgerServer(t, false)
+			e := jetstreamServer(t, false)
 			out := t.TempDir()
-			sc := ShelfConfig{Stage: filepath.Join(out, ".stage"), Output: out, Keep: true}
+			sc := OutputsConfig{Stage: filepath.Join(out, ".stage"), Output: out, Keep: true}
 			j, end := durable(t, e, "a")
 			ctx := wiretest.Within(t, 20*time.Second)
 			mustCreate(t, j, &message.RunRequest{ID: "p"})
@@ -153,19 +153,19 @@ func TestCrashBetweenSwapAndNames(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			shelf, err := NewShelf(sc)
+			outputs, err := NewOutputs(sc)
 			if err != nil {
 				t.Fatal(err)
 			}
 			file := message.FileOf(messagetest.Picture("1", 1000))
-			if err := shelf.Stage("p", []message.File{file}); err != nil {
+			if err := outputs.Stage("p", []message.File{file}); err != nil {
 				t.Fatal(err)
 			}
 			if rec, err = j.Update(ctx, "p", rec.Rev, func(r *message.Record) { r.State, r.Outputs = message.Done, []message.OutputRef{file.Ref} }); err != nil {
 				t.Fatal(err)
 			}
 			if point > 0 { // the file has its name, and nobody has written that down
-				refs, err := shelf.Commit("p")
+				refs, err := outputs.Commit("p")
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -178,10 +178,10 @@ func TestCrashBetweenSwapAndNames(t *testing.T) {
 			end()
 			for range 2 { // the second restart finds nothing to do
 				j, end := durable(t, e, "a")
-				if shelf, err = NewShelf(sc); err != nil {
+				if outputs, err = NewOutputs(sc); err != nil {
 					t.Fatal(err)
 				}
-				d := Dispatcher{Jobs: j, Shelf: shelf, Log: zerolog.Nop()}
+				d := Dispatcher{Jobs: j, Outputs: outputs, Log: zerolog.Nop()}
 				if err := d.Recover(ctx); err != nil {
 					t.Fatal(err)
 				}
@@ -189,7 +189,7 @@ func TestCrashBetweenSwapAndNames(t *testing.T) {
 				if err != nil || rec.State != message.Done || rec.Outputs[0].Filename != "fake_00001_.png" {
 					t.Errorf("got %+v, %v", rec, err)
 				}
-				if data, err := shelf.Read("p", 0); err != nil || !bytes.Equal(data, file.Data) {
+				if data, err := outputs.Read("p", 0); err != nil || !bytes.Equal(data, file.Data) {
 					t.Errorf("the file cannot be read: %v", err)
 				}
 				end()
@@ -207,7 +207,7 @@ func TestCrashBetweenSwapAndNames(t *testing.T) {
 func checkTerminal(t *testing.T, e *broker.Embedded, job string, want ...string) {
 	t.Helper()
 	j, _ := durable(t, e, "reader")
-	evs, err := j.cfg.Ledger.log(wiretest.Within(t, 5*time.Second), job)
+	evs, err := j.cfg.Store.log(wiretest.Within(t, 5*time.Second), job)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,12 +222,12 @@ func checkTerminal(t *testing.T, e *broker.Embedded, job string, want ...string)
 	}
 }
 
-// TestTendRepairs makes a record without reference, a reference without record, and running jobs whose daemon is gone.
-func TestTendRepairs(t *testing.T) {
-	e := ledgerServer(t, false)
+// TestReconcileRepairs makes a record without reference, a reference without record, and running jobs whose daemon is gone.
+func TestReconcileRepairs(t *testing.T) {
+	e := jetstreamServer(t, false)
 	j, _ := durable(t, e, "a")
 	ctx := wiretest.Within(t, 20*time.Second)
-	l := j.cfg.Ledger
+	l := j.cfg.Store
 	rec := j.fresh(&message.RunRequest{ID: "mute"}, "hash")
 	if _, _, err := l.create(ctx, rec, &message.RunRequest{ID: "mute"}); err != nil {
 		t.Fatal(err)
@@ -241,7 +241,7 @@ func TestTendRepairs(t *testing.T) {
 	j.mu.Lock()
 	j.cfg.Now = func() time.Time { return time.Now().Add(time.Minute) }
 	j.mu.Unlock()
-	j.tend(ctx)
+	j.reconcile(ctx)
 	if got, _, _, err := j.Take(ctx, "w"); err != nil || got.Job != "mute" {
 		t.Fatalf("took %+v, %v; want the job that had no reference", got, err)
 	}
@@ -254,7 +254,7 @@ func TestTendRepairs(t *testing.T) {
 	j.jobs["mute"].held = false // as after a take whose answer was lost
 	j.cfg.Now = func() time.Time { return time.Now().Add(2 * time.Minute) }
 	j.mu.Unlock()
-	j.tend(ctx)
+	j.reconcile(ctx)
 	if rec, err := j.Get(ctx, "mute"); err != nil || rec.State != message.Queued || rec.HandedBack != 1 || len(rec.Causes) != 1 {
 		t.Errorf("got %+v, %v; want a job that waits again", rec, err)
 	}
@@ -267,7 +267,7 @@ func TestTendRepairs(t *testing.T) {
 func BenchmarkEnqueueToStart(b *testing.B) {
 	for _, sync := range []bool{false, true} {
 		b.Run(fmt.Sprintf("SyncAlways=%v", sync), func(b *testing.B) {
-			j, _ := durable(b, ledgerServer(b, sync), "a")
+			j, _ := durable(b, jetstreamServer(b, sync), "a")
 			var took []time.Duration
 			for i := 0; b.Loop(); i++ {
 				began := time.Now()

@@ -24,7 +24,7 @@ func (d *Dispatcher) Recover(ctx context.Context) error {
 			return err
 		}
 	}
-	d.Shelf.Sweep()
+	d.Outputs.Sweep()
 	if n := len(running) + len(tied); n > 0 {
 		d.Log.Info().Int("running", len(running)).Int("tied", len(tied)).Msg("jobs of the daemon's last life: running ones wait again, those of clients that are gone are cancelled")
 	}
@@ -34,12 +34,12 @@ func (d *Dispatcher) Recover(ctx context.Context) error {
 // finishEnded does what is left to do for a job that has ended.
 func (d *Dispatcher) finishEnded(ctx context.Context, rec message.Record) error {
 	if rec.State == message.Done {
-		d.Shelf.Adopt(rec.Job, rec.Outputs)
+		d.Outputs.Adopt(rec.Job, rec.Outputs)
 		if rec.Dropped > 0 { // perhaps only said so far
-			d.Shelf.Drop(rec.Job)
+			d.Outputs.Drop(rec.Job)
 		}
 	}
-	told, err := d.Jobs.told(ctx, rec.Job)
+	told, err := d.Jobs.endPublished(ctx, rec.Job)
 	if err != nil {
 		return fmt.Errorf("look for the end of job %s: %w", rec.Job, err)
 	}

@@ -23,7 +23,7 @@ type Config struct {
 	OnForget     func(string)                        // called with the id of a job that was forgotten; must not call Jobs
 	Now          func() time.Time
 
-	Ledger      *Ledger       // where jobs are written down; nil: they are only in memory
+	Store       *JetStream    // where jobs are written down; nil: they are only in memory
 	MaxAttempts int           // starts of a job whose worker died, before it fails. 0: 3
 	KeepFor     time.Duration // ended jobs are forgotten after this long. 0: only by number
 	KeepResults time.Duration // files of ended jobs are removed after this long, before their jobs are forgotten. 0: not
@@ -31,7 +31,7 @@ type Config struct {
 }
 
 // Table is the table of jobs: records, waiting requests and event logs. Every carrier submits to it, one dispatcher takes from it, every reply
-// and event is read from it. Without a Ledger it is all there is; with one every change is written there first, by compare-and-swap, and the table
+// and event is read from it. Without a Store it is all there is; with one every change is written there first, by compare-and-swap, and the table
 // follows (durable.go). Safe for concurrent use.
 type Table struct {
 	cfg Config
@@ -39,11 +39,11 @@ type Table struct {
 	mu     sync.Mutex
 	jobs   map[string]*entry
 	queue  []string          // ids of waiting jobs, next first
-	tail   int64             // place of the last job in the queue
-	head   int64             // place of the last job that was put in front, negative
+	tail   int64             // order of the last job in the queue
+	head   int64             // order of the last job that was put in front, negative
 	ended  []string          // ids of ended jobs, oldest first
 	coming map[string]string // client of every job that is being written down
-	gone   []message.Record  // forgotten, and still in the ledger
+	gone   []message.Record  // forgotten, and still in the store
 	wake   chan struct{}
 	closed bool
 }
@@ -54,11 +54,11 @@ type entry struct {
 	req     *message.RunRequest
 	log     []message.Event
 	seq     uint64
-	place   int64 // in the queue, within its class; negative: in front of all
+	order   int64 // in the queue, within its class; negative: in front of all
 	ended   bool  // the terminal event is in the log
 	held    bool  // an attempt is under way in this process
-	local   bool  // never in the ledger (begin)
-	cold    bool  // the log is in the ledger, not here
+	local   bool  // never in the store (begin)
+	cold    bool  // the log is in the store, not here
 	left    bool  // this daemon cannot run it, and has said so
 	warming sync.Mutex
 	cancel  chan struct{}
@@ -92,7 +92,7 @@ func New(cfg Config) *Table {
 // Config is what the table was made with.
 func (j *Table) Config() Config { return j.cfg }
 
-// Create adds a queued job and its queued event. A job of that id with the same hash is returned as it is, with false; with another hash it is errHash.
+// Create adds a queued job and its queued event. A job of that id with the same hash is returned as it is, with false; with another hash it is ErrHash.
 func (j *Table) Create(ctx context.Context, req *message.RunRequest, hash string) (message.Record, bool, error) {
 	j.mu.Lock()
 	if e, ok := j.jobs[req.ID]; ok && !j.anew(e, req) {
@@ -107,7 +107,7 @@ func (j *Table) Create(ctx context.Context, req *message.RunRequest, hash string
 		return message.Record{}, false, err
 	}
 	rec := j.fresh(req, hash)
-	if j.cfg.Ledger != nil {
+	if j.cfg.Store != nil {
 		j.coming[req.ID] = req.From // it takes a place while it is written down
 		j.mu.Unlock()
 		defer j.arrived(req.ID)
@@ -117,9 +117,9 @@ func (j *Table) Create(ctx context.Context, req *message.RunRequest, hash string
 	return j.added(rec, req), true, nil
 }
 
-// anew forgets a job in memory that ended without a result when it comes again as a later attempt, and tells whether it did. The lock is held.
+// anew forgets a job in memory that ended without a result when it comes again as a later attempt, and reports whether it did. The lock is held.
 func (j *Table) anew(e *entry, req *message.RunRequest) bool {
-	if j.cfg.Ledger != nil || req.Attempt <= e.attempt || !e.ended || e.rec.State == message.Done {
+	if j.cfg.Store != nil || req.Attempt <= e.attempt || !e.ended || e.rec.State == message.Done {
 		return false
 	}
 	id := e.rec.Job
@@ -185,7 +185,7 @@ func (j *Table) fresh(req *message.RunRequest, hash string) message.Record {
 			rec.Memory = max(rec.Memory, f.Bytes)
 		}
 	}
-	if req.Front && j.cfg.Ledger != nil {
+	if req.Front && j.cfg.Store != nil {
 		rec.Priority = "high"
 	}
 	if req.QueueTTLMS > 0 {
@@ -198,9 +198,9 @@ func (j *Table) fresh(req *message.RunRequest, hash string) message.Record {
 func (j *Table) added(rec message.Record, req *message.RunRequest) message.Record {
 	e := j.entry(rec.Job)
 	e.req, e.attempt = req, req.Attempt
-	if e.place == 0 && req.Front && j.cfg.Ledger == nil {
+	if e.order == 0 && req.Front && j.cfg.Store == nil {
 		j.head--
-		e.place = j.head
+		e.order = j.head
 	}
 	e.cold = false
 	j.settle(e, rec)
@@ -274,7 +274,7 @@ func (j *Table) update(ctx context.Context, id string, rev uint64, next func(mes
 		j.mu.Unlock()
 		return message.Record{}, fmt.Errorf("job %s cannot go from %s to %s", id, was, r.State)
 	}
-	if j.cfg.Ledger == nil || e.local {
+	if j.cfg.Store == nil || e.local {
 		defer j.mu.Unlock()
 		r.Rev++
 		j.settle(e, r)
@@ -309,15 +309,15 @@ func (j *Table) settle(e *entry, r message.Record) {
 	j.touch(e)
 }
 
-// line puts a job into the queue: in front of all if its place says so, or else behind the last of its class. Without a ledger a retry goes first.
+// line puts a job into the queue: in front of all if its order says so, or else behind the last of its class. Without a store a retry goes first.
 func (j *Table) line(e *entry, was message.State) {
 	switch {
-	case was == message.Running && j.cfg.Ledger == nil:
+	case was == message.Running && j.cfg.Store == nil:
 		j.head--
-		e.place = j.head
-	case e.place >= 0 && was != message.Queued:
+		e.order = j.head
+	case e.order >= 0 && was != message.Queued:
 		j.tail++
-		e.place = j.tail
+		e.order = j.tail
 	}
 	i, _ := slices.BinarySearchFunc(j.queue, e, func(id string, e *entry) int { return j.jobs[id].before(e) })
 	j.queue = slices.Insert(j.queue, i, e.rec.Job)
@@ -326,10 +326,10 @@ func (j *Table) line(e *entry, was message.State) {
 
 // before compares two waiting jobs; negative: e is first.
 func (e *entry) before(o *entry) int {
-	if e.place < 0 || o.place < 0 {
-		return cmp.Compare(e.place, o.place)
+	if e.order < 0 || o.order < 0 {
+		return cmp.Compare(e.order, o.order)
 	}
-	return cmp.Or(cmp.Compare(message.PriorityRank(e.rec.Priority), message.PriorityRank(o.rec.Priority)), cmp.Compare(e.place, o.place))
+	return cmp.Or(cmp.Compare(message.PriorityRank(e.rec.Priority), message.PriorityRank(o.rec.Priority)), cmp.Compare(e.order, o.order))
 }
 
 func closeOnce(c chan struct{}) {
@@ -390,7 +390,7 @@ func (j *Table) forget() {
 func (j *Table) forgetOldest() {
 	id := j.ended[0]
 	j.ended = j.ended[1:]
-	if j.cfg.Ledger != nil && !j.jobs[id].local {
+	if j.cfg.Store != nil && !j.jobs[id].local {
 		j.gone = append(j.gone, j.jobs[id].rec)
 	}
 	j.jobs[id].drop()
@@ -411,7 +411,7 @@ func (e *entry) drop() {
 // Take waits for a job, moves it to running under the name of the worker and returns it with its request, whose hold is the caller's too, and a channel that is closed when it is
 // asked to stop. Only ctx ends the wait.
 func (j *Table) Take(ctx context.Context, worker string) (message.Record, *message.RunRequest, <-chan struct{}, error) {
-	if j.cfg.Ledger != nil {
+	if j.cfg.Store != nil {
 		return j.takeDurable(ctx, worker)
 	}
 	for {
@@ -457,8 +457,8 @@ func (j *Table) Expire(ctx context.Context) {
 	}
 }
 
-// Durable tells whether jobs outlive the process.
-func (j *Table) Durable() bool { return j.cfg.Ledger != nil }
+// Durable reports whether jobs outlive the process.
+func (j *Table) Durable() bool { return j.cfg.Store != nil }
 
 // Close makes Create refuse new jobs.
 func (j *Table) Close() {

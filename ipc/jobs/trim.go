@@ -20,7 +20,7 @@ func (d *Dispatcher) trim(ctx context.Context) {
 			}
 			continue
 		}
-		d.Shelf.Drop(rec.Job)
+		d.Outputs.Drop(rec.Job)
 		d.Log.Info().Str("job", rec.Job).Msg("its files were dropped: older than --keep-results or over --keep-bytes")
 	}
 }
@@ -34,7 +34,7 @@ func (j *Table) surplus() []message.Record {
 	defer j.mu.Unlock()
 	var kept []message.Record
 	for _, e := range j.jobs {
-		mine := j.cfg.Ledger == nil || e.rec.Owner == j.cfg.Ledger.Owner()
+		mine := j.cfg.Store == nil || e.rec.Owner == j.cfg.Store.Owner()
 		if mine && e.ended && e.rec.State == message.Done && e.rec.Dropped == 0 && len(e.rec.Outputs) > 0 {
 			kept = append(kept, e.rec)
 		}
@@ -57,7 +57,7 @@ func (j *Table) surplus() []message.Record {
 }
 
 // Drop removes the files of a job, named ones too. A file that is not as the job made it is somebody else's by now and stays.
-func (s *Shelf) Drop(job string) {
+func (s *Outputs) Drop(job string) {
 	s.mu.Lock()
 	list := s.jobs[job]
 	s.mu.Unlock()

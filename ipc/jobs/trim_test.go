@@ -15,23 +15,23 @@ import (
 
 // TestResultsAreKeptForATime, also when the daemon ends between saying that they are dropped and dropping them.
 func TestResultsAreKeptForATime(t *testing.T) {
-	e := ledgerServer(t, false)
+	e := jetstreamServer(t, false)
 	out := t.TempDir()
-	sc := ShelfConfig{Stage: filepath.Join(out, ".stage"), Output: out, Keep: true}
+	sc := OutputsConfig{Stage: filepath.Join(out, ".stage"), Output: out, Keep: true}
 	ctx := wiretest.Within(t, 20*time.Second)
 	j, end := durable(t, e, "a")
-	shelf, err := NewShelf(sc)
+	outputs, err := NewOutputs(sc)
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := Dispatcher{Jobs: j, Shelf: shelf, Log: zerolog.Nop()}
+	d := Dispatcher{Jobs: j, Outputs: outputs, Log: zerolog.Nop()}
 	mustCreate(t, j, &message.RunRequest{ID: "p"})
 	rec, _, _, err := j.Take(ctx, "w")
 	if err != nil {
 		t.Fatal(err)
 	}
 	file := message.FileOf(messagetest.Picture("1", 1000))
-	if err := shelf.Stage("p", []message.File{file}); err != nil {
+	if err := outputs.Stage("p", []message.File{file}); err != nil {
 		t.Fatal(err)
 	}
 	d.finish(rec, &Outcome{Files: []message.File{file}}, nil)
@@ -53,10 +53,10 @@ func TestResultsAreKeptForATime(t *testing.T) {
 		t.Fatal(err)
 	}
 	j, _ = durable(t, e, "a")
-	if shelf, err = NewShelf(sc); err != nil {
+	if outputs, err = NewOutputs(sc); err != nil {
 		t.Fatal(err)
 	}
-	d = Dispatcher{Jobs: j, Shelf: shelf, Log: zerolog.Nop()}
+	d = Dispatcher{Jobs: j, Outputs: outputs, Log: zerolog.Nop()}
 	if err := d.Recover(ctx); err != nil {
 		t.Fatal(err)
 	}

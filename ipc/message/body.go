@@ -10,7 +10,9 @@ import (
 	"strings"
 
 	"patchbay/ipc/wire"
-	"patchbay/node"
+	"patchbay/node/fault"
+	"patchbay/node/graph"
+	"patchbay/node/pyjson"
 )
 
 // EmptyBodyHint is the text for an empty body. The nats command sends one silently when its input is a pipe and --force-stdin is not given.
@@ -18,12 +20,12 @@ const EmptyBodyHint = "the body is empty; pass the workflow as an argument, or u
 
 // ParseRun reads the body of run or submit in any of three shapes: our envelope {workflow, ...}, ComfyUI's POST /prompt body {prompt, ...}, or a
 // bare API-format graph, in which every value has a class_type. It fills the id if there is none.
-func ParseRun(o *node.Object) (*RunRequest, *node.Workflow, *wire.Error) {
+func ParseRun(o *pyjson.Object) (*RunRequest, *graph.Workflow, *wire.Error) {
 	return ParseRunWithin(o, wire.DefaultLimits())
 }
 
 // ParseRunWithin is ParseRun with limits of its own for a workflow that is JSON text.
-func ParseRunWithin(o *node.Object, lim wire.Limits) (*RunRequest, *node.Workflow, *wire.Error) {
+func ParseRunWithin(o *pyjson.Object, lim wire.Limits) (*RunRequest, *graph.Workflow, *wire.Error) {
 	req := &RunRequest{}
 	var err error
 	switch {
@@ -66,11 +68,11 @@ func ParseRunWithin(o *node.Object, lim wire.Limits) (*RunRequest, *node.Workflo
 }
 
 // ParseWorkflow takes a graph as a map or as JSON text.
-func ParseWorkflow(v any) (*node.Workflow, *node.Failure) {
+func ParseWorkflow(v any) (*graph.Workflow, *fault.Failure) {
 	return parseWorkflowWithin(v, wire.DefaultLimits())
 }
 
-func parseWorkflowWithin(v any, lim wire.Limits) (*node.Workflow, *node.Failure) {
+func parseWorkflowWithin(v any, lim wire.Limits) (*graph.Workflow, *fault.Failure) {
 	var text []byte
 	switch x := v.(type) {
 	case string:
@@ -78,23 +80,23 @@ func parseWorkflowWithin(v any, lim wire.Limits) (*node.Workflow, *node.Failure)
 	case []byte:
 		text = x
 	default:
-		return node.ParseWorkflow(v)
+		return graph.ParseWorkflow(v)
 	}
 	if err := wire.Guard(text, wire.JSON, lim); err != nil {
-		return nil, &node.Failure{Code: node.CodeInvalidPrompt, Message: "workflow text was refused", Details: err.Error()}
+		return nil, &fault.Failure{Code: fault.CodeInvalidPrompt, Message: "workflow text was refused", Details: err.Error()}
 	}
-	return node.ParseWorkflowJSON(text)
+	return graph.ParseWorkflowJSON(text)
 }
 
 // bindComfy reads the body of ComfyUI's POST /prompt.
-func bindComfy(o *node.Object, req *RunRequest) error {
+func bindComfy(o *pyjson.Object, req *RunRequest) error {
 	var body struct {
-		Prompt   any          `json:"prompt"`
-		ClientID any          `json:"client_id"`
-		PromptID any          `json:"prompt_id"`
-		Front    bool         `json:"front"`
-		Extra    *node.Object `json:"extra_data"`
-		Targets  []string     `json:"partial_execution_targets"`
+		Prompt   any            `json:"prompt"`
+		ClientID any            `json:"client_id"`
+		PromptID any            `json:"prompt_id"`
+		Front    bool           `json:"front"`
+		Extra    *pyjson.Object `json:"extra_data"`
+		Targets  []string       `json:"partial_execution_targets"`
 	}
 	if err := wire.Bind(o, &body); err != nil {
 		return err
@@ -111,7 +113,7 @@ func bindComfy(o *node.Object, req *RunRequest) error {
 	}
 	if body.Extra != nil {
 		if v, _ := body.Extra.Get("extra_pnginfo"); v != nil {
-			p, ok := v.(*node.Object)
+			p, ok := v.(*pyjson.Object)
 			if !ok {
 				return fmt.Errorf("field extra_data.extra_pnginfo: want a map, got %s", wire.KindOf(v))
 			}
@@ -125,14 +127,14 @@ func bindComfy(o *node.Object, req *RunRequest) error {
 	return wire.Bind(wire.Without(o, "workflow"), req)
 }
 
-// HasField tells whether o has a field that is not a node of a bare graph.
-func HasField(o *node.Object, name string) bool {
+// HasField reports whether o has a field that is not a node of a bare graph.
+func HasField(o *pyjson.Object, name string) bool {
 	v, ok := o.Get(name)
 	return ok && !isNode(v)
 }
 
 func isNode(v any) bool {
-	n, ok := v.(*node.Object)
+	n, ok := v.(*pyjson.Object)
 	if !ok {
 		return false
 	}
@@ -140,7 +142,7 @@ func isNode(v any) bool {
 	return ok
 }
 
-func isBareGraph(o *node.Object) bool {
+func isBareGraph(o *pyjson.Object) bool {
 	for _, k := range o.Keys() {
 		if v, _ := o.Get(k); !isNode(v) {
 			return isEditorGraph(o)
@@ -149,8 +151,8 @@ func isBareGraph(o *node.Object) bool {
 	return o.Len() > 0
 }
 
-// holdsNode tells whether any value is a node.
-func holdsNode(o *node.Object) bool {
+// holdsNode reports whether any value is a node.
+func holdsNode(o *pyjson.Object) bool {
 	for _, k := range o.Keys() {
 		if v, _ := o.Get(k); isNode(v) {
 			return true
@@ -160,12 +162,12 @@ func holdsNode(o *node.Object) bool {
 }
 
 // isEditorGraph recognises the editor's own format, which package node refuses with the way out.
-func isEditorGraph(o *node.Object) bool {
+func isEditorGraph(o *pyjson.Object) bool {
 	return HasField(o, "nodes") && HasField(o, "links")
 }
 
 // Hash identifies what a request asks for: two requests of one id with the same hash are the same request.
-func Hash(req *RunRequest, w *node.Workflow) string {
+func Hash(req *RunRequest, w *graph.Workflow) string {
 	c := *req
 	c.ID, c.Workflow, c.Client, c.Tied, c.Front, c.Preview, c.Priority, c.Attempt, c.Inputs = "", string(w.JSON()), nil, false, false, false, "", 0, nil
 	c.DeadlineMS, c.QueueTTLMS = 0, 0 // when it is to be done is not what is asked for
@@ -190,7 +192,7 @@ func ClientName(from string, req *RunRequest) string {
 	switch c := req.Client.(type) {
 	case string:
 		name = orText(name, c)
-	case *node.Object:
+	case *pyjson.Object:
 		id, _ := c.Get("id")
 		text, _ := id.(string)
 		name = orText(name, text)

@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"patchbay/ipc/wire"
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // Event is one entry of a job's log: a reply of run, and a message on patchbay.v1.events.<job>.<type>.
@@ -35,7 +35,7 @@ const (
 	EventExpired     = "expired"
 )
 
-// Terminal tells whether an event type ends a job. Every job has exactly one such event.
+// Terminal reports whether an event type ends a job. Every job has exactly one such event.
 func Terminal(eventType string) bool {
 	switch eventType {
 	case EventSuccess, EventError, EventInterrupted, EventExpired:
@@ -45,14 +45,14 @@ func Terminal(eventType string) bool {
 }
 
 // EventOf reads an event.
-func EventOf(o *node.Object) (*Event, error) {
+func EventOf(o *pyjson.Object) (*Event, error) {
 	ev := &Event{}
 	plain := wire.Without(wire.Without(wire.Without(o, "data"), "error"), "node_errors")
 	if err := wire.BindReply(plain, ev); err != nil {
 		return nil, err
 	}
 	if v, _ := o.Get("data"); v != nil {
-		d, ok := v.(*node.Object)
+		d, ok := v.(*pyjson.Object)
 		if !ok {
 			return nil, fmt.Errorf("read reply: event data is %s", wire.KindOf(v))
 		}

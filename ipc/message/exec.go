@@ -2,16 +2,16 @@ package message
 
 import (
 	"patchbay/ipc/bulk"
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // ExecRequest asks for one node to be run: the door for hosts that bring nodes of their own.
 type ExecRequest struct {
-	Class   string       `json:"class_type"`
-	Inputs  *node.Object `json:"inputs,omitempty"`   // literals, tensors, {"$handle": id}, and lists and maps of them
-	Want    []int        `json:"want,omitempty"`     // output slots to return; empty: all
-	LeaseMS int          `json:"lease_ms,omitempty"` // how long handles are kept without use; 0: 15 minutes
-	Plan    string       `json:"plan,omitempty"`
+	Class   string         `json:"class_type"`
+	Inputs  *pyjson.Object `json:"inputs,omitempty"`   // literals, tensors, {"$handle": id}, and lists and maps of them
+	Want    []int          `json:"want,omitempty"`     // output slots to return; empty: all
+	LeaseMS int            `json:"lease_ms,omitempty"` // how long handles are kept without use; 0: 15 minutes
+	Plan    string         `json:"plan,omitempty"`
 	// Files are found by LoadImage and LoadLatent, by name.
 	Files map[string][]byte `json:"files,omitempty"`
 
@@ -55,17 +55,17 @@ const HandleKey = "$handle"
 
 // WalkHandles calls f with the id of every handle in a decoded value.
 func WalkHandles(v any, f func(id string)) {
-	EachHandle(v, func(id string, _ *node.Object) { f(id) })
+	EachHandle(v, func(id string, _ *pyjson.Object) { f(id) })
 }
 
 // EachHandle calls f with every handle in a decoded value.
-func EachHandle(v any, f func(id string, h *node.Object)) {
+func EachHandle(v any, f func(id string, h *pyjson.Object)) {
 	switch x := v.(type) {
 	case []any:
 		for _, e := range x {
 			EachHandle(e, f)
 		}
-	case *node.Object:
+	case *pyjson.Object:
 		if x == nil {
 			return
 		}

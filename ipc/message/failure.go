@@ -7,35 +7,35 @@ import (
 	"syscall"
 
 	"patchbay/ipc/wire"
-	"patchbay/node"
+	"patchbay/node/fault"
 )
 
 // failureCode maps the codes of package node that are not validation; everything else there is bad_workflow.
 func failureCode(code string) string {
 	switch code {
-	case node.CodeTooLarge:
+	case fault.CodeTooLarge:
 		return wire.ErrTooLarge
-	case node.CodeCancelled:
+	case fault.CodeCancelled:
 		return wire.ErrCancelled
-	case node.CodeOutOfMemory:
+	case fault.CodeOutOfMemory:
 		return wire.ErrOutOfMemory
-	case node.CodeFileMissing, node.CodeTokenizer:
+	case fault.CodeFileMissing, fault.CodeTokenizer:
 		return wire.ErrNoModel
-	case node.CodeFileOutsideRoot:
+	case fault.CodeFileOutsideRoot:
 		return wire.ErrBadRequest
-	case node.CodeBadCheckpoint, node.CodeWrongFamily, node.CodeBadImage:
+	case fault.CodeBadCheckpoint, fault.CodeWrongFamily, fault.CodeBadImage:
 		return wire.ErrUnsupported
-	case node.CodeDiskFull:
+	case fault.CodeDiskFull:
 		return wire.ErrDiskFull
-	case node.CodeDeadline:
+	case fault.CodeDeadline:
 		return wire.ErrDeadline
-	case node.CodePanic, node.CodeInternal:
+	case fault.CodePanic, fault.CodeInternal:
 		return wire.ErrInternal
-	case node.CodeUnknownHandle:
+	case fault.CodeUnknownHandle:
 		return wire.ErrNoHandle
-	case node.CodeUnknownClass:
+	case fault.CodeUnknownClass:
 		return wire.ErrNoNodeType
-	case node.CodePlanRefused:
+	case fault.CodePlanRefused:
 		return wire.ErrPlanRefused
 	}
 	return wire.ErrBadWorkflow
@@ -50,7 +50,7 @@ func ErrorOf(err error) *wire.Error {
 	if errors.As(err, &e) {
 		return e
 	}
-	var f *node.Failure
+	var f *fault.Failure
 	if errors.As(err, &f) {
 		if f == nil {
 			return nil
@@ -77,7 +77,7 @@ func Guarded[T any](f func() (T, error)) (out T, err error) {
 
 // StoreError tells a full disk from other faults of writing.
 func StoreError(err error) *wire.Error {
-	var fail *node.Failure
+	var fail *fault.Failure
 	if errors.As(err, &fail) {
 		return ErrorOf(err)
 	}

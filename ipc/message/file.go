@@ -7,7 +7,7 @@ import (
 	"path"
 	"path/filepath"
 
-	"patchbay/node"
+	"patchbay/node/files"
 )
 
 // File is one output with its contents.
@@ -17,7 +17,7 @@ type File struct {
 }
 
 // FileOf describes an output of package node.
-func FileOf(o node.Output) File {
+func FileOf(o files.Output) File {
 	return File{
 		Ref: OutputRef{
 			Node: o.Node, Index: o.Index, Kind: o.Kind, Type: o.Type, Prefix: o.Prefix, Ext: o.Ext,
@@ -28,9 +28,9 @@ func FileOf(o node.Output) File {
 }
 
 // Output is the inverse of fileOf.
-func (f File) Output() node.Output {
+func (f File) Output() files.Output {
 	r := f.Ref
-	return node.Output{
+	return files.Output{
 		Node: r.Node, Index: r.Index, Kind: r.Kind, Prefix: r.Prefix, Type: r.Type, Ext: r.Ext,
 		Data: f.Data, Width: r.Width, Height: r.Height,
 	}
@@ -38,7 +38,7 @@ func (f File) Output() node.Output {
 
 // Save writes a file into a folder under the name that ComfyUI would choose, and returns that name relative to the folder. It never replaces a file.
 func (f File) Save(dir string) (string, error) {
-	ref, err := node.Commit(dir, f.Output())
+	ref, err := files.Commit(dir, f.Output())
 	if err != nil {
 		return "", StoreError(err)
 	}

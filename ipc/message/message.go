@@ -3,13 +3,14 @@ package message
 import (
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/wire"
-	"patchbay/node"
+	"patchbay/node/files"
+	"patchbay/node/pyjson"
 )
 
 // ProtocolVersion is the value of "v" in every message; a new one breaks clients, new fields do not.
 const ProtocolVersion = 1
 
-// The verbs. On NATS they are the last token of the subject (status, cancel and retry are followed by the job id), in frames the value of "op".
+// The names of the verbs: on NATS the token of the subject behind the root, in frames the value of "op". What else there is to say is in Verbs.
 const (
 	VerbRun      = "run"
 	VerbSubmit   = "submit"
@@ -27,13 +28,6 @@ const (
 	VerbPing     = "ping" // frames only
 )
 
-// Verbs are those that a Service answers.
-func Verbs() []string {
-	return []string{
-		VerbRun, VerbSubmit, VerbStatus, VerbJobs, VerbCancel, VerbRetry, VerbDescribe, VerbModels, VerbExec, VerbSample, VerbLoad, VerbFree, VerbStats,
-	}
-}
-
 // RunRequest is the body of run and submit in our own shape. ParseRun also reads ComfyUI's POST /prompt body and a bare graph into it.
 type RunRequest struct {
 	V          int               `json:"v,omitempty"`
@@ -41,7 +35,7 @@ type RunRequest struct {
 	Workflow   any               `json:"workflow,omitempty"`
 	Targets    []string          `json:"targets,omitempty"`       // output nodes to run; empty: all
 	Inputs     map[string][]byte `json:"inputs,omitempty"`        // files for LoadImage and LoadLatent, by name
-	ExtraPNG   *node.Object      `json:"extra_pnginfo,omitempty"` // text chunks of saved pictures
+	ExtraPNG   *pyjson.Object    `json:"extra_pnginfo,omitempty"` // text chunks of saved pictures
 	NoMetadata bool              `json:"no_metadata,omitempty"`   // leave workflow and extra info out of saved files
 	Plan       string            `json:"plan,omitempty"`          // "ulysses=2,pipe=2"; empty: one rank
 	Profile    bool              `json:"profile,omitempty"`       // measure every operation; the metrics event carries table and spans
@@ -55,10 +49,10 @@ type RunRequest struct {
 	Attempt    int               `json:"attempt,omitempty"`       // of a daemon to its worker: what ended without a result in an earlier one begins anew
 	Strict     bool              `json:"strict,omitempty"`        // refuse unknown fields
 
-	From string `json:"-"` // client that it counts for, see clientOf
+	From string `json:"-"` // client that it counts for, see ClientName
 
-	Files []node.NeededFile `json:"-"` // by accept, for the record
-	Hold  *bulk.Hold        `json:"-"` // shared memory that Inputs lie in
+	Files []files.NeededFile `json:"-"` // by accept, for the record
+	Hold  *bulk.Hold         `json:"-"` // shared memory that Inputs lie in
 }
 
 // Holds is the memory that tensors and bytes lie in; nil: none.
@@ -182,7 +176,7 @@ type DescribeReply struct {
 	V      int            `json:"v"`
 	Compat string         `json:"comfy_compat,omitempty"` // version of ComfyUI whose classes these are
 	Info   map[string]any `json:"object_info,omitempty"`  // ComfyUI's entries by class
-	Limits *BoundsReply   `json:"limits,omitempty"`
+	Limits *LimitsReply   `json:"limits,omitempty"`
 	Schema map[string]any `json:"schema,omitempty"`
 }
 
@@ -207,35 +201,14 @@ type PongReply struct {
 	Job string `json:"job,omitempty"`
 }
 
-// Streams tells whether a verb with these fields answers with several messages.
-func Streams(verb string, o *node.Object) bool {
-	if verb == VerbRun || verb == VerbSample {
-		return true
-	}
-	if verb != VerbStatus || o == nil {
-		return false
-	}
-	var r JobRequest
-	return wire.Bind(o, &r) == nil && (r.Follow || r.Outputs)
-}
-
-// NeedsBody tells whether an empty body is a mistake for a verb.
-func NeedsBody(verb string) bool {
-	switch verb {
-	case VerbRun, VerbSubmit, VerbSample, VerbExec:
-		return true
-	}
-	return false
-}
-
 // RecordReply is the record of a job as a reply.
 type RecordReply struct {
 	Type string `json:"type"` // "record"
 	Record
 }
 
-// BoundsReply is what describe tells of the bounds of a daemon; 0: none.
-type BoundsReply struct {
+// LimitsReply is what describe tells of the limits of a daemon; 0: none.
+type LimitsReply struct {
 	MessageBytes int   `json:"message_bytes"`
 	FrameBytes   int   `json:"frame_bytes"`
 	Depth        int   `json:"depth"`

@@ -10,15 +10,16 @@ import (
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire"
-	"patchbay/node"
+	"patchbay/node/fault"
+	"patchbay/node/pyjson"
 )
 
 func TestParseRunShapes(t *testing.T) {
 	g := messagetest.Graph("Wait 1", "Picture 5")
-	for name, body := range map[string]*node.Object{
-		"envelope":      node.NewObject("id", "j1", "workflow", g),
-		"envelope text": node.NewObject("id", "j1", "workflow", `{"1":{"class_type":"Wait","inputs":{"n":1}},"2":{"class_type":"Picture","inputs":{"n":5}}}`),
-		"comfyui":       node.NewObject("prompt", g, "prompt_id", "j1", "client_id", "c", "extra_data", node.NewObject("extra_pnginfo", node.NewObject("workflow", node.NewObject("nodes", []any{}))), "front", true),
+	for name, body := range map[string]*pyjson.Object{
+		"envelope":      pyjson.NewObject("id", "j1", "workflow", g),
+		"envelope text": pyjson.NewObject("id", "j1", "workflow", `{"1":{"class_type":"Wait","inputs":{"n":1}},"2":{"class_type":"Picture","inputs":{"n":5}}}`),
+		"comfyui":       pyjson.NewObject("prompt", g, "prompt_id", "j1", "client_id", "c", "extra_data", pyjson.NewObject("extra_pnginfo", pyjson.NewObject("workflow", pyjson.NewObject("nodes", []any{}))), "front", true),
 	} {
 		req, w, err := message.ParseRun(body)
 		if err != nil {
@@ -36,7 +37,7 @@ func TestParseRunShapes(t *testing.T) {
 	if err != nil || w.Len() != 2 || !wire.ValidID(req.ID) {
 		t.Errorf("bare graph: %v", err)
 	}
-	odd := node.NewObject("prompt", node.NewObject("class_type", "Wait", "inputs", node.NewObject()))
+	odd := pyjson.NewObject("prompt", pyjson.NewObject("class_type", "Wait", "inputs", pyjson.NewObject()))
 	if _, w, err := message.ParseRun(odd); err != nil || w.Class("prompt") != "Wait" {
 		t.Errorf("bare graph with a node called prompt: %v", err)
 	}
@@ -45,21 +46,21 @@ func TestParseRunShapes(t *testing.T) {
 func TestParseRunRefuses(t *testing.T) {
 	g := messagetest.Graph("Wait 1")
 	for name, c := range map[string]struct {
-		body *node.Object
+		body *pyjson.Object
 		code string
 		says string
 	}{
-		"nothing":        {node.NewObject(), wire.ErrBadRequest, "workflow"},
-		"other fields":   {node.NewObject("foo", int64(1)), wire.ErrBadRequest, "workflow"},
-		"bad id":         {node.NewObject("workflow", g, "id", "a.b"), wire.ErrBadRequest, "A-Z"},
-		"long id":        {node.NewObject("workflow", g, "id", strings.Repeat("a", 65)), wire.ErrBadRequest, "64"},
-		"id of a number": {node.NewObject("workflow", g, "id", int64(3)), wire.ErrBadRequest, "field id"},
-		"strict":         {node.NewObject("workflow", g, "strict", true, "plam", "x"), wire.ErrBadRequest, "plam"},
-		"negative time":  {node.NewObject("workflow", g, "deadline_ms", int64(-1)), wire.ErrBadRequest, "negative"},
-		"editor format":  {node.NewObject("nodes", []any{}, "links", []any{}), wire.ErrBadWorkflow, "API format"},
-		"workflow list":  {node.NewObject("workflow", []any{int64(1)}), wire.ErrBadWorkflow, "object"},
-		"workflow text":  {node.NewObject("workflow", strings.Repeat("[", 1e6)), wire.ErrBadWorkflow, "nested"},
-		"extra_pnginfo":  {node.NewObject("prompt", g, "extra_data", node.NewObject("extra_pnginfo", "x")), wire.ErrBadRequest, "extra_pnginfo"},
+		"nothing":        {pyjson.NewObject(), wire.ErrBadRequest, "workflow"},
+		"other fields":   {pyjson.NewObject("foo", int64(1)), wire.ErrBadRequest, "workflow"},
+		"bad id":         {pyjson.NewObject("workflow", g, "id", "a.b"), wire.ErrBadRequest, "A-Z"},
+		"long id":        {pyjson.NewObject("workflow", g, "id", strings.Repeat("a", 65)), wire.ErrBadRequest, "64"},
+		"id of a number": {pyjson.NewObject("workflow", g, "id", int64(3)), wire.ErrBadRequest, "field id"},
+		"strict":         {pyjson.NewObject("workflow", g, "strict", true, "plam", "x"), wire.ErrBadRequest, "plam"},
+		"negative time":  {pyjson.NewObject("workflow", g, "deadline_ms", int64(-1)), wire.ErrBadRequest, "negative"},
+		"editor format":  {pyjson.NewObject("nodes", []any{}, "links", []any{}), wire.ErrBadWorkflow, "API format"},
+		"workflow list":  {pyjson.NewObject("workflow", []any{int64(1)}), wire.ErrBadWorkflow, "object"},
+		"workflow text":  {pyjson.NewObject("workflow", strings.Repeat("[", 1e6)), wire.ErrBadWorkflow, "nested"},
+		"extra_pnginfo":  {pyjson.NewObject("prompt", g, "extra_data", pyjson.NewObject("extra_pnginfo", "x")), wire.ErrBadRequest, "extra_pnginfo"},
 	} {
 		_, _, err := message.ParseRun(c.body)
 		if err == nil || err.Code != c.code || !strings.Contains(err.Error(), c.says) {
@@ -98,8 +99,8 @@ func TestErrorTableIsComplete(t *testing.T) {
 		seen[c.Code] = true
 	}
 	// Every code of package node lands on a row.
-	for _, code := range []string{node.CodeNoPrompt, node.CodeInvalidPrompt, node.CodeNoOutputs, node.CodeOutputsFailed, node.CodeTooLarge, node.CodeCancelled, node.CodeOutOfMemory, node.CodeFileMissing, node.CodeFileOutsideRoot, node.CodeBadCheckpoint, node.CodeWrongFamily, node.CodeTokenizer, node.CodeBadImage, node.CodeBadInput, node.CodeDiskFull, node.CodeDeadline, node.CodePanic, node.CodeInternal, node.CodeUnknownHandle, node.CodeUnknownClass} {
-		e := message.ErrorOf(&node.Failure{Code: code, Message: "m", Node: "3", Class: "K"})
+	for _, code := range []string{fault.CodeNoPrompt, fault.CodeInvalidPrompt, fault.CodeNoOutputs, fault.CodeOutputsFailed, fault.CodeTooLarge, fault.CodeCancelled, fault.CodeOutOfMemory, fault.CodeFileMissing, fault.CodeFileOutsideRoot, fault.CodeBadCheckpoint, fault.CodeWrongFamily, fault.CodeTokenizer, fault.CodeBadImage, fault.CodeBadInput, fault.CodeDiskFull, fault.CodeDeadline, fault.CodePanic, fault.CodeInternal, fault.CodeUnknownHandle, fault.CodeUnknownClass} {
+		e := message.ErrorOf(&fault.Failure{Code: code, Message: "m", Node: "3", Class: "K"})
 		if !seen[e.Code] || e.Type != code || e.Node != "3" {
 			t.Errorf("%s became %+v", code, e)
 		}
@@ -116,7 +117,7 @@ func TestSameFilesSameJob(t *testing.T) {
 		files[name] = []byte(name)
 	}
 	hash := func(files map[string][]byte) string {
-		req, w, fault := message.ParseRun(node.NewObject("workflow", messagetest.Graph("Wait 1"), "id", "j"))
+		req, w, fault := message.ParseRun(pyjson.NewObject("workflow", messagetest.Graph("Wait 1"), "id", "j"))
 		if fault != nil {
 			t.Fatal(fault)
 		}
@@ -140,7 +141,7 @@ func TestSameFilesSameJob(t *testing.T) {
 func TestOtherTimesSameJob(t *testing.T) {
 	hash := func(workflow string, fields ...any) string {
 		t.Helper()
-		req, w, fault := message.ParseRun(node.NewObject(append([]any{"workflow", messagetest.Graph(workflow), "id", "j"}, fields...)...))
+		req, w, fault := message.ParseRun(pyjson.NewObject(append([]any{"workflow", messagetest.Graph(workflow), "id", "j"}, fields...)...))
 		if fault != nil {
 			t.Fatal(fault)
 		}

@@ -10,7 +10,8 @@ import (
 	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
-	"patchbay/node"
+	"patchbay/node/graph"
+	"patchbay/node/pyjson"
 	"patchbay/tests/hammer"
 )
 
@@ -62,7 +63,7 @@ func requestsTarget(tb testing.TB) *hammer.Target[request] {
 // request is a request that was read from a frame.
 type request struct {
 	verb   string
-	fields *node.Object
+	fields *pyjson.Object
 	body   any
 }
 
@@ -187,9 +188,9 @@ func messagesTarget() *hammer.Target[parsedRun] {
 
 // parsedRun is a request for a job that was read.
 type parsedRun struct {
-	body *node.Object
+	body *pyjson.Object
 	req  *message.RunRequest
-	w    *node.Workflow
+	w    *graph.Workflow
 }
 
 // sameJob encodes a request in the other encoding: that must be the same job.

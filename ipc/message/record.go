@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"patchbay/ipc/wire"
-	"patchbay/node"
+	"patchbay/node/files"
 )
 
 // State of a job. Every change is one compare-and-swap on its Record.
@@ -24,7 +24,7 @@ const (
 // States returns all states.
 func States() []State { return []State{Queued, Running, Done, Failed, Cancelled, Expired} }
 
-// Final tells whether a job in this state has ended.
+// Final reports whether a job in this state has ended.
 func (s State) Final() bool { return s != Queued && s != Running }
 
 // Next lists where a state may go. A final state stays; its record may still be completed (file names).
@@ -69,8 +69,8 @@ type Record struct {
 	Client    any            `json:"client,omitempty"`
 	Cancel    bool           `json:"cancel,omitempty"` // a running job was asked to stop
 
-	Files  []node.NeededFile `json:"files,omitempty"`  // that it reads: a daemon without them does not take it
-	Memory int64             `json:"memory,omitempty"` // bytes of its largest model file: the least that a worker must have
+	Files  []files.NeededFile `json:"files,omitempty"`  // that it reads: a daemon without them does not take it
+	Memory int64              `json:"memory,omitempty"` // bytes of its largest model file: the least that a worker must have
 
 	Priority   string   `json:"priority,omitempty"`    // high or low; empty: normal
 	Owner      string   `json:"owner,omitempty"`       // daemon that runs it or ran it last; it has the files. While queued: the one that took it in

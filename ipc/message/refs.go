@@ -2,24 +2,14 @@ package message
 
 import (
 	"errors"
+	"slices"
 
 	"patchbay/ipc/wire"
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
-// payloadsOf lists the fields of a request that may hold references; nil: all of them.
-func payloadsOf(verb string) (fields []string, ok bool) {
-	switch verb {
-	case VerbRun, VerbSubmit:
-		return []string{"inputs"}, true
-	case VerbExec, VerbSample:
-		return nil, true
-	}
-	return nil, false
-}
-
 // RefsOf lists the references in a request.
-func RefsOf(verb string, o *node.Object) ([]*wire.Ref, error) {
+func RefsOf(verb string, o *pyjson.Object) ([]*wire.Ref, error) {
 	var all []*wire.Ref
 	err := ReplaceRefs(verb, o, func(r *wire.Ref) ([]byte, error) {
 		all = append(all, r)
@@ -29,12 +19,12 @@ func RefsOf(verb string, o *node.Object) ([]*wire.Ref, error) {
 }
 
 // ReplaceRefs calls f with every reference in the fields of a request. Bytes that it returns take the reference's place; nil leaves it.
-func ReplaceRefs(verb string, o *node.Object, f func(*wire.Ref) ([]byte, error)) error {
-	fields, ok := payloadsOf(verb)
-	if !ok || o == nil {
+func ReplaceRefs(verb string, o *pyjson.Object, f func(*wire.Ref) ([]byte, error)) error {
+	fields := VerbOf(verb).Refs
+	if o == nil {
 		return nil
 	}
-	if fields == nil {
+	if slices.Contains(fields, AnyField) {
 		fields = o.Keys()
 	}
 	for _, k := range fields {

@@ -6,7 +6,7 @@ import (
 
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/wire"
-	"patchbay/node"
+	"patchbay/node/value"
 )
 
 // SampleRequest is the body of sample: one sampling run on numbers that the host made, as ComfyUI hands them to a sampler. Tensors are f32, f16 or bf16;
@@ -32,8 +32,8 @@ type SampleRequest struct {
 	WantX0     bool         `json:"want_x0,omitempty"` // the last x0 of the whole batch with the result
 	Plan       string       `json:"plan,omitempty"`    // "ulysses=2,cfg=2"; empty: chosen
 
-	Built *node.HostRequest `json:"-"` // by parseSample
-	Hold  *bulk.Hold        `json:"-"`
+	Built *value.HostRequest `json:"-"` // by parseSample
+	Hold  *bulk.Hold         `json:"-"`
 }
 
 // Holds is the memory that tensors and bytes lie in; nil: none.

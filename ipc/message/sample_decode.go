@@ -9,12 +9,13 @@ import (
 
 	"patchbay/ipc/wire"
 	"patchbay/models/dit"
-	"patchbay/node"
+	"patchbay/node/pyjson"
+	"patchbay/node/value"
 	"patchbay/parallel"
 )
 
 // ParseSample reads the body of sample. With forward large tensors are left to the worker that gets them. Errors have Input set to the path of the field.
-func ParseSample(o *node.Object, forward bool) (*SampleRequest, *wire.Error) {
+func ParseSample(o *pyjson.Object, forward bool) (*SampleRequest, *wire.Error) {
 	q := &SampleRequest{}
 	if err := BindStrict(o, q); err != nil {
 		return nil, wire.BadRequest(err)
@@ -36,7 +37,7 @@ func ParseSample(o *node.Object, forward bool) (*SampleRequest, *wire.Error) {
 }
 
 // BindStrict is Bind that refuses fields that dst does not have.
-func BindStrict(o *node.Object, dst any) error {
+func BindStrict(o *pyjson.Object, dst any) error {
 	if err := wire.Bind(o, dst); err != nil {
 		return err
 	}
@@ -47,8 +48,8 @@ func BindStrict(o *node.Object, dst any) error {
 }
 
 // Lower is the message as package node takes it.
-func (q *SampleRequest) Lower(look Numbers) (*node.HostRequest, error) {
-	out := &node.HostRequest{Options: q.Sampler.Options}
+func (q *SampleRequest) Lower(look Numbers) (*value.HostRequest, error) {
+	out := &value.HostRequest{Options: q.Sampler.Options}
 	var err error
 	if out.Model, err = q.Model.Resolve(look); err != nil {
 		return nil, err
@@ -59,7 +60,7 @@ func (q *SampleRequest) Lower(look Numbers) (*node.HostRequest, error) {
 		return nil, err
 	}
 	if s := q.Sampling; s != nil {
-		out.TimeLine = &node.TimeLine{Bases: s.Bases, Shift: s.Shift, Multiplier: s.Multiplier}
+		out.TimeLine = &value.TimeLine{Bases: s.Bases, Shift: s.Shift, Multiplier: s.Multiplier}
 	}
 	if _, r.Sigmas, err = look.values("sigmas", q.Sigmas, 1); err != nil {
 		return nil, err
@@ -87,8 +88,8 @@ func (q *SampleRequest) Lower(look Numbers) (*node.HostRequest, error) {
 }
 
 // Resolve is the model as package node takes it. What the patches add to is looked at there.
-func (m *ModelRef) Resolve(look Numbers) (node.ModelFile, error) {
-	out := node.ModelFile{Name: m.File, Fingerprint: m.Fingerprint}
+func (m *ModelRef) Resolve(look Numbers) (value.ModelFile, error) {
+	out := value.ModelFile{Name: m.File, Fingerprint: m.Fingerprint}
 	for i, p := range m.Patches {
 		path := fmt.Sprintf("model.patches[%d].", i)
 		switch {
@@ -101,13 +102,13 @@ func (m *ModelRef) Resolve(look Numbers) (node.ModelFile, error) {
 		case p.Strength != nil && !finite(*p.Strength) || p.Tensors.Alpha != nil && !finite(*p.Tensors.Alpha):
 			return out, wire.BadField(path+"strength", "strength and alpha are finite numbers")
 		}
-		low := node.Patch{Key: p.Key, Offset: p.Offset, Strength: 1, Alpha: p.Tensors.Alpha}
+		low := value.Patch{Key: p.Key, Offset: p.Offset, Strength: 1, Alpha: p.Tensors.Alpha}
 		if p.Strength != nil {
 			low.Strength = *p.Strength
 		}
 		if !look.forward {
 			up, down := p.Tensors.Up, p.Tensors.Down
-			low.Up, low.Down = &node.Tensor{DType: up.DType, Shape: up.Shape, Data: up.Data}, &node.Tensor{DType: down.DType, Shape: down.Shape, Data: down.Data}
+			low.Up, low.Down = &value.Tensor{DType: up.DType, Shape: up.Shape, Data: up.Data}, &value.Tensor{DType: down.DType, Shape: down.Shape, Data: down.Data}
 			low.ID = up.DType + up.Sum() + down.DType + down.Sum()
 		}
 		out.Patches = append(out.Patches, low)
@@ -185,7 +186,7 @@ func (q *SampleRequest) branch(name string, list []CondRef, look Numbers) (paral
 // Numbers reads the tensors of a request. With forward those are passed over that another process has, or is to read.
 type Numbers struct{ forward bool }
 
-// away tells whether only dtype and shape of a tensor are looked at.
+// away reports whether only dtype and shape of a tensor are looked at.
 func (look Numbers) away(t *wire.Tensor) bool {
 	return look.forward && (t.Data == nil && t.Hash != "" || len(t.Data) >= wire.BulkBytes)
 }
@@ -313,7 +314,7 @@ func (look Numbers) values(path string, t *wire.Tensor, dims int) ([]int, []floa
 		}
 		return t.Shape, nil, nil
 	}
-	data, err := (&node.Tensor{DType: t.DType, Shape: t.Shape, Data: t.Data}).F32()
+	data, err := (&value.Tensor{DType: t.DType, Shape: t.Shape, Data: t.Data}).F32()
 	if err != nil {
 		return nil, nil, wire.BadField(path, "%v", err)
 	}
@@ -345,6 +346,6 @@ func LatentTensor(l parallel.Latent, items int) *wire.Tensor {
 	if items == 0 || items > l.B {
 		items = l.B
 	}
-	t := node.NewTensor(l.Data[:items*l.C*l.Y*l.X], items, l.C, l.Y, l.X)
+	t := value.NewTensor(l.Data[:items*l.C*l.Y*l.X], items, l.C, l.Y, l.X)
 	return &wire.Tensor{DType: t.DType, Shape: t.Shape, Data: t.Data}
 }

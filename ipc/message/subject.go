@@ -8,14 +8,6 @@ func EventSubject(job, kind string) string { return wire.SubjectRoot + "events."
 // PreviewSubject returns the subject of a job's previews.
 func PreviewSubject(job string) string { return wire.SubjectRoot + "preview." + job }
 
-// VerbSubject returns the subject of a verb; job is the job of status, cancel and retry.
-func VerbSubject(verb, job string) string {
-	if verb == VerbStatus || verb == VerbCancel || verb == VerbRetry {
-		return wire.SubjectRoot + verb + "." + job
-	}
-	return wire.SubjectRoot + verb
-}
-
 // BlobRoot begins the subjects on which daemons offer and take payloads: patchbay.v1.blob.<daemon>.get, .put.<transfer> and .ack.<transfer>.
 const BlobRoot = wire.SubjectRoot + "blob."
 

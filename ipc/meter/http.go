@@ -50,7 +50,7 @@ func (t totals) Collect(out chan<- prometheus.Metric) {
 	put(counter, "samples_total", "Runs of the verb sample that are done.", float64(s.Samples))
 	put(counter, "cache_nodes_total", "Nodes of jobs that are done, by whether their values were in the worker's cache.", float64(s.CacheHits), "result", "hit")
 	put(counter, "cache_nodes_total", "Nodes of jobs that are done, by whether their values were in the worker's cache.", float64(s.CacheMisses), "result", "miss")
-	for _, v := range append(message.Verbs(), "unknown") {
+	for _, v := range append(message.VerbNames(), "unknown") {
 		put(counter, "requests_total", "Requests, by verb.", float64(s.Requests[v]), "verb", v)
 	}
 	for _, c := range wire.ErrorTable() {
@@ -63,14 +63,14 @@ func (t totals) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// Lookout serves /metrics and /healthz to whatever watches over the machine.
-type Lookout struct {
+// Endpoint serves /metrics and /healthz to whatever watches over the machine.
+type Endpoint struct {
 	l   net.Listener
 	srv *http.Server
 }
 
-// NewLookout listens on host:port. ill names what is not as it should be; nothing: all is well.
-func NewLookout(addr string, m *Meter, ill func() []string) (*Lookout, error) {
+// Listen listens on host:port. ill names what is not as it should be; nothing: all is well.
+func Listen(addr string, m *Meter, ill func() []string) (*Endpoint, error) {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		return nil, fmt.Errorf("--metrics %s: %w", addr, err)
@@ -86,16 +86,16 @@ func NewLookout(addr string, m *Meter, ill func() []string) (*Lookout, error) {
 		}
 		_, _ = fmt.Fprintln(w, "ok")
 	})
-	return &Lookout{l: l, srv: &http.Server{
+	return &Endpoint{l: l, srv: &http.Server{
 		Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
 	}}, nil
 }
 
 // Address is where it listens.
-func (o *Lookout) Address() string { return o.l.Addr().String() }
+func (o *Endpoint) Address() string { return o.l.Addr().String() }
 
 // Serve answers until Close.
-func (o *Lookout) Serve() error {
+func (o *Endpoint) Serve() error {
 	if err := o.srv.Serve(o.l); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("metrics: %w", err)
 	}
@@ -103,7 +103,7 @@ func (o *Lookout) Serve() error {
 }
 
 // Close ends Serve, and what is under way a second later.
-func (o *Lookout) Close() {
+func (o *Endpoint) Close() {
 	ctx, stop := context.WithTimeout(context.Background(), time.Second)
 	defer stop()
 	if o.srv.Shutdown(ctx) != nil {

@@ -210,7 +210,7 @@ func (m *Meter) Asked(verb string) {
 	if m == nil {
 		return
 	}
-	if !slices.Contains(message.Verbs(), verb) {
+	if !slices.Contains(message.VerbNames(), verb) {
 		verb = "unknown" // clients must not be able to make up names of counters
 	}
 	m.mu.Lock()

@@ -25,7 +25,7 @@ import (
 	"patchbay/ipc/serve"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // payloadRig is a rig on a server with JetStream; tune may change the carrier before it serves.
@@ -43,7 +43,7 @@ func payloadRig(t testing.TB, tune func(*serve.NATS), executors ...jobs.Executor
 	if tune != nil {
 		tune(n)
 	}
-	serveNATS(t, e.URL(), n, ipctest.NewRig(t, jobs.Config{OnEvent: n.Event}, jobs.ShelfConfig{}, executors...))
+	serveNATS(t, e.URL(), n, ipctest.NewRig(t, jobs.Config{OnEvent: n.Event}, jobs.OutputsConfig{}, executors...))
 	c, err := client.DialNATS(e.URL())
 	if err != nil {
 		t.Fatal(err)
@@ -59,7 +59,7 @@ func TestTensorsInChunks(t *testing.T) {
 	for _, size := range []int{1000, wire.BulkBytes, wire.BulkBytes + 1, bulk.ChunkWindow * bulk.ChunkBytes, 20<<20 + 3} {
 		want := &wire.Tensor{DType: "u8", Shape: []int{size}, Data: wiretest.Noise(size)}
 		var out message.ExecReply
-		if err := client.AskOne(ctx, c, message.VerbExec, "", &message.ExecRequest{Class: "Echo", Inputs: node.NewObject("value", want)}, &out); err != nil {
+		if err := client.AskOne(ctx, c, message.VerbExec, "", &message.ExecRequest{Class: "Echo", Inputs: pyjson.NewObject("value", want)}, &out); err != nil {
 			t.Fatalf("%d bytes: %v", size, err)
 		}
 		if got, ok := out.Outputs[0].(*wire.Tensor); !ok || !bytes.Equal(got.Data, want.Data) {
@@ -72,7 +72,7 @@ func TestTensorsInChunks(t *testing.T) {
 		list = append(list, &wire.Tensor{DType: "u8", Shape: []int{300 << 10}, Data: wiretest.Noise(300 << 10)})
 	}
 	var out message.ExecReply
-	if err := client.AskOne(ctx, c, message.VerbExec, "", &message.ExecRequest{Class: "Echo", Inputs: node.NewObject("value", list)}, &out); err != nil {
+	if err := client.AskOne(ctx, c, message.VerbExec, "", &message.ExecRequest{Class: "Echo", Inputs: pyjson.NewObject("value", list)}, &out); err != nil {
 		t.Fatal(err)
 	}
 	if got := out.Outputs[0].([]any); len(got) != 40 || !bytes.Equal(got[39].(*wire.Tensor).Data, wiretest.Noise(300<<10)) {
@@ -140,7 +140,7 @@ func TestObjectsAsPayloads(t *testing.T) {
 	if err != nil || !strings.Contains(string(m.Data), `"accepted"`) {
 		t.Fatalf("submit: %v %s", err, m.Data)
 	}
-	exec, err := wire.EncodeMsgpack(&message.ExecRequest{Class: "Echo", Inputs: node.NewObject("value", &wire.Tensor{DType: "u8", Shape: []int{1 << 20}, Data: data[:1<<20]})})
+	exec, err := wire.EncodeMsgpack(&message.ExecRequest{Class: "Echo", Inputs: pyjson.NewObject("value", &wire.Tensor{DType: "u8", Shape: []int{1 << 20}, Data: data[:1<<20]})})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -317,7 +317,7 @@ func TestUploadsAreReadByOthers(t *testing.T) {
 // BenchmarkTensorOverNATS sends a 64 MiB tensor in chunks with credits to a daemon in this process.
 func BenchmarkTensorOverNATS(b *testing.B) {
 	c, _ := payloadRig(b, nil)
-	body := &message.ExecRequest{Class: "Sum", Inputs: node.NewObject("value", &wire.Tensor{DType: "f32", Shape: []int{16, 1024, 1024}, Data: make([]byte, 64<<20)})}
+	body := &message.ExecRequest{Class: "Sum", Inputs: pyjson.NewObject("value", &wire.Tensor{DType: "f32", Shape: []int{16, 1024, 1024}, Data: make([]byte, 64<<20)})}
 	b.SetBytes(64 << 20)
 	for b.Loop() {
 		if err := client.AskOne(context.Background(), c, message.VerbExec, "", body, &struct{}{}); err != nil {

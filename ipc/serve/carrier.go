@@ -7,7 +7,7 @@ import (
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // Carrier brings requests from clients to a Service and its replies back: NATS, a unix socket, or stdio.
@@ -22,10 +22,10 @@ type Carrier interface {
 // Request is one request, decoded.
 type Request struct {
 	Verb   string
-	From   string       // user that sends it, where the carrier knows
-	Job    string       // of the subject, for status, cancel and retry
-	MsgID  string       // of the header Nats-Msg-Id: the job id of a run or submit whose body has none
-	Fields *node.Object // nil: the body was empty
+	From   string         // user that sends it, where the carrier knows
+	Job    string         // of the subject, for status, cancel and retry
+	MsgID  string         // of the header Nats-Msg-Id: the job id of a run or submit whose body has none
+	Fields *pyjson.Object // nil: the body was empty
 	Reply  *Reply
 	Tied   bool            // run ends with the connection
 	Gone   <-chan struct{} // closed when the client is gone; nil where nobody can tell

@@ -81,9 +81,9 @@ func (c *conn) frame(body []byte, fds []int) {
 		c.reply(wire.Msgpack, wire.Envelope{}).send(wire.Errorf(wire.ErrUnsupported, "a frame holds one msgpack map (or one JSON object), this one of %d bytes does not", len(body)))
 		return
 	}
-	o, err := wire.Decode(body, enc, c.s.cfg.Bounds.frame())
+	o, err := wire.Decode(body, enc, c.s.cfg.Limits.frame())
 	if err != nil {
-		c.reply(enc, wire.Peek(body, enc)).send(undecodable(err))
+		c.reply(enc, wire.PeekEnvelope(body, enc)).send(undecodable(err))
 		return
 	}
 	var head struct {
@@ -121,7 +121,7 @@ func (c *conn) frame(body []byte, fds []int) {
 	}
 	c.wg.Add(1)
 	var job string
-	if fields != nil && (head.Op == message.VerbStatus || head.Op == message.VerbCancel || head.Op == message.VerbRetry) {
+	if fields != nil && message.VerbOf(head.Op).PerJob {
 		v, _ := fields.Get("job")
 		job, _ = v.(string)
 	}

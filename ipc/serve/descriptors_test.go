@@ -20,7 +20,7 @@ import (
 	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // socketRig serves a rig on a socket file and dials it.
@@ -54,11 +54,14 @@ func TestTensorsThroughSharedMemory(t *testing.T) {
 	if err := child.Ready(ctx); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := client.Models(ctx, c); err != nil { // the daemon's end of the connection is open too
+		t.Fatal(err)
+	}
 	before := openFDs(t)
 	for _, n := range []int{wire.BulkBytes - 4, wire.BulkBytes, 8 << 20} {
 		want := &wire.Tensor{DType: "u8", Shape: []int{n}, Data: wiretest.Noise(n)}
 		var out message.ExecReply
-		if err := client.AskOne(ctx, c, message.VerbExec, "", &message.ExecRequest{Class: "Echo", Inputs: node.NewObject("value", want)}, &out); err != nil {
+		if err := client.AskOne(ctx, c, message.VerbExec, "", &message.ExecRequest{Class: "Echo", Inputs: pyjson.NewObject("value", want)}, &out); err != nil {
 			t.Fatal(err)
 		}
 		got, ok := out.Outputs[0].(*wire.Tensor)
@@ -74,7 +77,7 @@ func TestTensorsThroughSharedMemory(t *testing.T) {
 	c.Share(region)
 	var was, is runtime.MemStats
 	runtime.ReadMemStats(&was)
-	sum := node.NewObject("value", &wire.Tensor{DType: "u8", Shape: []int{32 << 20}, Data: region.Bytes()[32<<20:]})
+	sum := pyjson.NewObject("value", &wire.Tensor{DType: "u8", Shape: []int{32 << 20}, Data: region.Bytes()[32<<20:]})
 	var out message.ExecReply
 	if err := client.AskOne(ctx, c, message.VerbExec, "", &message.ExecRequest{Class: "Sum", Inputs: sum}, &out); err != nil {
 		t.Fatal(err)
@@ -137,7 +140,7 @@ func memfd(t *testing.T, size int64, seals int) int {
 
 // TestHostileDescriptors sends what no honest host sends. Each is refused with its reason, no descriptor stays, and the connection goes on.
 func TestHostileDescriptors(t *testing.T) {
-	r := ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{})
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
 	_, path := socketRig(t, r)
 	file, err := os.Open(os.Args[0])
 	if err != nil {
@@ -255,7 +258,7 @@ func BenchmarkTensorThroughSharedMemory(b *testing.B) {
 				c.Share(region)
 			}
 			copy(data, wiretest.Noise(64<<20))
-			body := &message.ExecRequest{Class: "Sum", Inputs: node.NewObject("value", &wire.Tensor{DType: "f32", Shape: []int{16, 1024, 1024}, Data: data})}
+			body := &message.ExecRequest{Class: "Sum", Inputs: pyjson.NewObject("value", &wire.Tensor{DType: "f32", Shape: []int{16, 1024, 1024}, Data: data})}
 			b.SetBytes(64 << 20)
 			for b.Loop() {
 				if err := client.AskOne(b.Context(), c, message.VerbExec, "", body, &struct{}{}); err != nil {

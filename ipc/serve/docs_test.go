@@ -6,13 +6,14 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // TestProtocolPageIsTrue compares docs/protocol.md with the code: error table, verbs, fields of a job, and the frames byte for byte.
@@ -29,21 +30,14 @@ func TestProtocolPageIsTrue(t *testing.T) {
 	if !strings.HasSuffix(strings.TrimSpace(page), strings.TrimSpace(rows.String())) {
 		t.Errorf("the table of errors must end the page and read\n%s", rows.String())
 	}
-	for _, e := range endpoints() {
-		group := map[bool]string{true: "no", false: "yes"}[e.everyone]
-		subject := wire.SubjectRoot + e.verb
-		if e.suffix != "" {
-			subject, group = subject+`.\<job\>`, "owner"
-		}
-		if row := fmt.Sprintf("| %s | %s | %s |", e.verb, subject, group); !strings.Contains(page, row) {
-			t.Errorf("the table of verbs has no row %q", row)
-		}
+	if table := verbTable(); !strings.Contains(page, table) {
+		t.Errorf("the table of verbs must read\n%s", table)
 	}
 	known := map[string]bool{}
 	for _, m := range regexp.MustCompile(`(?m)^\| (\w+) \| [^|]+ \| [^|]+ \|$`).FindAllStringSubmatch(page, -1) {
 		known[m[1]] = true
 	}
-	fields := node.NewObject()
+	fields := pyjson.NewObject()
 	for _, f := range []string{"workflow", "id", "targets", "inputs", "extra_pnginfo", "no_metadata", "plan", "preview", "tied", "front", "priority", "queue_ttl_ms", "deadline_ms", "client", "attempt", "strict"} {
 		fields.Set(f, nil)
 		if !known[f] {
@@ -53,7 +47,7 @@ func TestProtocolPageIsTrue(t *testing.T) {
 	if extra := wire.UnknownFields(fields, &message.RunRequest{}); len(extra) > 0 {
 		t.Errorf("fields %v are in the page and not in RunRequest", extra)
 	}
-	sample := node.NewObject()
+	sample := pyjson.NewObject()
 	for _, f := range []string{
 		"id", "model", "sampler", "sampling", "sigmas", "noise", "noise_draws", "latent", "mask", "seed", "cfg", "cfg1_shortcut", "conds", "preview",
 		"want_x0", "plan",
@@ -67,11 +61,11 @@ func TestProtocolPageIsTrue(t *testing.T) {
 		t.Errorf("fields %v are in the page and not in SampleRequest", extra)
 	}
 	frames := regexp.MustCompile("(?s)```hex\n(.*?)```").FindAllStringSubmatch(page, -1)
-	want := []*node.Object{
-		node.NewObject("op", "describe", "tag", int64(7), "class", "KSampler"),
-		node.NewObject("op", "run", "tag", "r", "id", "j1", "workflow", node.NewObject(
-			"1", node.NewObject("class_type", "EmptyLatentImage", "inputs", node.NewObject("width", int64(64), "height", int64(64), "batch_size", int64(1))),
-			"2", node.NewObject("class_type", "SaveLatent", "inputs", node.NewObject("samples", []any{"1", int64(0)}, "filename_prefix", "x")))),
+	want := []*pyjson.Object{
+		pyjson.NewObject("op", "describe", "tag", int64(7), "class", "KSampler"),
+		pyjson.NewObject("op", "run", "tag", "r", "id", "j1", "workflow", pyjson.NewObject(
+			"1", pyjson.NewObject("class_type", "EmptyLatentImage", "inputs", pyjson.NewObject("width", int64(64), "height", int64(64), "batch_size", int64(1))),
+			"2", pyjson.NewObject("class_type", "SaveLatent", "inputs", pyjson.NewObject("samples", []any{"1", int64(0)}, "filename_prefix", "x")))),
 	}
 	if len(frames) != len(want) {
 		t.Fatalf("got %d frames in the page, want %d", len(frames), len(want))
@@ -102,4 +96,38 @@ func leadingHex(line string) []byte {
 		out = append(out, b[0])
 	}
 	return out
+}
+
+// verbTable is the table of verbs as it stands in docs/protocol.md.
+func verbTable() string {
+	var b strings.Builder
+	b.WriteString("| verb | NATS subject | queue group | body | replies |\n|---|---|---|---|---|\n")
+	for _, v := range message.Verbs() {
+		group := "yes"
+		switch {
+		case v.PerJob:
+			group = "owner"
+		case v.Everyone:
+			group = "no"
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", v.Name, v.Subject(`\<job\>`), group, v.Body, v.Answer)
+	}
+	return b.String() + "\n"
+}
+
+// TestEveryVerbIsAnswered: the table and the functions are of the same verbs.
+func TestEveryVerbIsAnswered(t *testing.T) {
+	var got []string
+	for name, f := range (&Service{}).handlers() {
+		if f == nil {
+			t.Errorf("nobody answers %s", name)
+		}
+		got = append(got, name)
+	}
+	want := message.VerbNames()
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("answered are %v, the table has %v", got, want)
+	}
 }

@@ -7,7 +7,7 @@ import (
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 func (s *Service) exec(r *Request) error {
@@ -124,7 +124,7 @@ func (s *Service) own(v any, ex jobs.Executor) {
 			delete(s.owners, id)
 		}
 	}
-	message.EachHandle(v, func(id string, h *node.Object) {
+	message.EachHandle(v, func(id string, h *pyjson.Object) {
 		o := &ownership{ex: ex, until: now}
 		if ms, ok := h.Get("expires"); ok {
 			if n, ok := ms.(int64); ok {

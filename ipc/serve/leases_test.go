@@ -13,7 +13,10 @@ import (
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
 	"patchbay/ipc/worker"
-	"patchbay/node"
+	"patchbay/node/classes"
+	"patchbay/node/graph"
+	"patchbay/node/pyjson"
+	"patchbay/node/value"
 )
 
 // TestHandleLeases: over a carrier, a handle that nobody uses is gone when its lease is over, with the documented code; a used one stays, and so does one with
@@ -22,10 +25,10 @@ func TestHandleLeases(t *testing.T) {
 	began := time.Now()
 	var passed atomic.Int64 // of the clock, nanoseconds
 	now := func() time.Time { return began.Add(time.Duration(passed.Load())) }
-	model := []node.Slot{{Name: "MODEL", Type: "MODEL"}}
-	runner, err := node.NewRunner(node.Config{Now: now, Catalogue: node.NewCatalogue(
-		node.Class{Name: "Make", Outputs: model, Run: func(*node.Call) ([]any, error) { return []any{&node.Model{Name: "m"}}, nil }},
-		node.Class{Name: "Use", Inputs: []node.Input{{Name: "model", Type: "MODEL"}}, Outputs: []node.Slot{{Name: "STRING", Type: "STRING"}}, Run: func(*node.Call) ([]any, error) {
+	model := []graph.Slot{{Name: "MODEL", Type: "MODEL"}}
+	runner, err := graph.NewRunner(graph.Config{Now: now, Catalogue: classes.All(
+		graph.Class{Name: "Make", Outputs: model, Run: func(*graph.Call) ([]any, error) { return []any{&value.Model{Name: "m"}}, nil }},
+		graph.Class{Name: "Use", Inputs: []graph.Input{{Name: "model", Type: "MODEL"}}, Outputs: []graph.Slot{{Name: "STRING", Type: "STRING"}}, Run: func(*graph.Call) ([]any, error) {
 			return []any{"used"}, nil
 		}},
 	)})
@@ -33,7 +36,7 @@ func TestHandleLeases(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(runner.Close)
-	r := ipctest.NewRig(t, jobs.Config{Now: now}, jobs.ShelfConfig{}, worker.NewLocal("a", runner), &ipctest.Fake{Label: "b"})
+	r := ipctest.NewRig(t, jobs.Config{Now: now}, jobs.OutputsConfig{}, worker.NewLocal("a", runner), &ipctest.Fake{Label: "b"})
 	c, _ := socketRig(t, r)
 	ctx := wiretest.Within(t, 20*time.Second)
 	maker := func(lease time.Duration) string {
@@ -44,7 +47,7 @@ func TestHandleLeases(t *testing.T) {
 			if err != nil {
 				continue
 			}
-			h, _ := out.Outputs[0].(*node.Object)
+			h, _ := out.Outputs[0].(*pyjson.Object)
 			id, _ := h.Get(message.HandleKey)
 			if until, _ := h.Get("expires"); until != now().Add(lease).UnixMilli() || out.Worker != "a" {
 				t.Errorf("the handle %v of %s, want one until %d", h, out.Worker, now().Add(lease).UnixMilli())
@@ -55,7 +58,7 @@ func TestHandleLeases(t *testing.T) {
 		return ""
 	}
 	use := func(id string) error {
-		return client.AskOne(ctx, c, message.VerbExec, "", &message.ExecRequest{Class: "Use", Inputs: node.NewObject("model", node.NewObject(message.HandleKey, id))}, &message.ExecReply{})
+		return client.AskOne(ctx, c, message.VerbExec, "", &message.ExecRequest{Class: "Use", Inputs: pyjson.NewObject("model", pyjson.NewObject(message.HandleKey, id))}, &message.ExecReply{})
 	}
 	gone := func(err error) bool {
 		var e *wire.Error

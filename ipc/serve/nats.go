@@ -37,7 +37,7 @@ type NATSConfig struct {
 	Facts     map[string]string // metadata of the service: devices, workers
 	// Stats returns what the service shows under data in `nats service stats`.
 	Stats func() any
-	// Listens tells whether anybody subscribes to a subject; nil (an external server): previews are sent to those who ask for them on <subject>.on.
+	// Listens reports whether anybody subscribes to a subject; nil (an external server): previews are sent to those who ask for them on <subject>.on.
 	Listens func(subject string) bool
 	// Bulk is called when a payload of 4 MiB and more begins to arrive, what it returns when it is there or given up; nil: nobody wants to know.
 	Bulk  func() (done func())
@@ -107,7 +107,7 @@ func (n *NATS) Name() string { return "nats " + wire.Redact(n.cfg.URL) }
 // Ready is closed when the server knows that requests are answered here.
 func (n *NATS) Ready() <-chan struct{} { return n.ready }
 
-// Up tells whether the connection to the server stands.
+// Up reports whether the connection to the server stands.
 func (n *NATS) Up() bool { return n.nc.IsConnected() }
 
 // Event publishes an event on patchbay.v1.events.<job>.<type>, as JSON. It does not block.
@@ -158,30 +158,6 @@ func (n *NATS) want(msg *nats.Msg) {
 	}
 }
 
-// endpoint is one row of the micro service.
-type endpoint struct {
-	verb, suffix, about string
-	everyone            bool // no queue group: every daemon answers
-}
-
-func endpoints() []endpoint {
-	return []endpoint{
-		{message.VerbRun, "", "run a workflow; replies: receipt, events, files, terminal event, empty message", false},
-		{message.VerbSubmit, "", "queue a workflow; reply: receipt", false},
-		{message.VerbStatus, ".*", "record of a job; with follow its events, with outputs its files", false},
-		{message.VerbCancel, ".*", "cancel a job", false},
-		{message.VerbRetry, ".*", "run a job once more that failed, was cancelled or has expired", false},
-		{message.VerbJobs, "", "list jobs", true},
-		{message.VerbDescribe, "", "node classes as ComfyUI's object_info", true},
-		{message.VerbModels, "", "model files by folder", true},
-		{message.VerbExec, "", "run one node", false},
-		{message.VerbSample, "", "run one sampler on tensors; replies: accepted, progress, done, empty message", false},
-		{message.VerbLoad, "", "make the weights of a model resident", false},
-		{message.VerbFree, "", "give up handles, or all cached models", true},
-		{message.VerbStats, "", "queue, workers, steps, bytes by axis", true},
-	}
-}
-
 // Serve implements Carrier: it registers the service and answers until ctx ends; then no new requests come here, and those under way may finish until
 // drain ends. The connection is closed when it returns.
 func (n *NATS) Serve(ctx, drain context.Context, s *Service) error {
@@ -199,16 +175,16 @@ func (n *NATS) Serve(ctx, drain context.Context, s *Service) error {
 		return fmt.Errorf("register NATS service: %w", err)
 	}
 	group := svc.AddGroup(strings.TrimSuffix(wire.SubjectRoot, "."))
-	for _, e := range endpoints() {
-		opts := []micro.EndpointOpt{micro.WithEndpointSubject(e.verb + e.suffix), micro.WithEndpointMetadata(map[string]string{
-			"description": e.about, "request.content-types": "application/json, application/msgpack",
+	for _, v := range message.Verbs() {
+		opts := []micro.EndpointOpt{micro.WithEndpointSubject(strings.TrimPrefix(v.Subject("*"), wire.SubjectRoot)), micro.WithEndpointMetadata(map[string]string{
+			"description": v.About, "request.content-types": "application/json, application/msgpack",
 		})}
-		if e.everyone {
+		if v.Everyone {
 			opts = append(opts, micro.WithEndpointQueueGroupDisabled())
 		}
-		h := func(req micro.Request) { n.handle(s, e, req) }
-		if err := group.AddEndpoint(e.verb, micro.HandlerFunc(h), opts...); err != nil {
-			return errors.Join(fmt.Errorf("register NATS endpoint %s: %w", e.verb, err), svc.Stop())
+		h := func(req micro.Request) { n.handle(s, v, req) }
+		if err := group.AddEndpoint(v.Name, micro.HandlerFunc(h), opts...); err != nil {
+			return errors.Join(fmt.Errorf("register NATS endpoint %s: %w", v.Name, err), svc.Stop())
 		}
 	}
 	if err := n.subscribe(s); err != nil {
@@ -233,16 +209,19 @@ func (n *NATS) Serve(ctx, drain context.Context, s *Service) error {
 	return err
 }
 
-// subscribe adds what is not an endpoint: the owner's answers to status, cancel and retry, and the wishes for previews.
+// subscribe adds what is not an endpoint: the owner's answers to verbs about its jobs, and the wishes for previews.
 func (n *NATS) subscribe(s *Service) error {
-	for _, verb := range []string{message.VerbStatus, message.VerbCancel, message.VerbRetry} {
-		_, err := n.nc.Subscribe(message.VerbSubject(verb, "*"), func(msg *nats.Msg) {
+	for _, v := range message.Verbs() {
+		if !v.PerJob {
+			continue
+		}
+		_, err := n.nc.Subscribe(v.Subject("*"), func(msg *nats.Msg) {
 			if job := wire.LastToken(msg.Subject); s.Owns(job) {
-				n.answer(s, verb, job, msg.Data, msg.Header, msg.Reply, nil)
+				n.answer(s, v.Name, job, msg.Data, msg.Header, msg.Reply, nil)
 			}
 		})
 		if err != nil {
-			return fmt.Errorf("subscribe to %s: %w", verb, err)
+			return fmt.Errorf("subscribe to %s: %w", v.Name, err)
 		}
 	}
 	_, err := n.nc.Subscribe(message.PreviewSubject("*")+".on", n.want)
@@ -252,10 +231,10 @@ func (n *NATS) subscribe(s *Service) error {
 // strangerWait is how long the queue group's answer "no such job" waits for the daemon that has the job.
 const strangerWait = 100 * time.Millisecond
 
-// handle is the handler of an endpoint. For status, cancel and retry it only answers for jobs that nobody has: the owner answers from its own subscription.
-func (n *NATS) handle(s *Service, e endpoint, req micro.Request) {
-	if e.suffix == "" {
-		n.answer(s, e.verb, "", req.Data(), nats.Header(req.Headers()), req.Reply(), req)
+// handle is the handler of an endpoint. For verbs about a job it only answers for jobs that nobody has: the owner answers from its own subscription.
+func (n *NATS) handle(s *Service, v message.Verb, req micro.Request) {
+	if !v.PerJob {
+		n.answer(s, v.Name, "", req.Data(), nats.Header(req.Headers()), req.Reply(), req)
 		return
 	}
 	job := wire.LastToken(req.Subject())
@@ -265,7 +244,7 @@ func (n *NATS) handle(s *Service, e endpoint, req micro.Request) {
 	data, header, reply := req.Data(), nats.Header(req.Headers()), req.Reply()
 	time.AfterFunc(strangerWait, func() { // the job may have come here meanwhile: then this is its answer
 		if !s.Elsewhere(job) {
-			n.answer(s, e.verb, job, data, header, reply, nil)
+			n.answer(s, v.Name, job, data, header, reply, nil)
 		}
 	})
 }
@@ -286,13 +265,13 @@ func (n *NATS) answer(s *Service, verb, job string, data []byte, header nats.Hea
 		n.wg.Done()
 	}
 	if err == nil && len(data) > 0 {
-		r.Fields, err = wire.Decode(data, enc, s.cfg.Bounds.message())
+		r.Fields, err = wire.Decode(data, enc, s.cfg.Limits.message())
 		if err != nil {
 			err = undecodable(err)
 		}
 	}
 	if err != nil {
-		reply.Stream = message.Streams(verb, nil)
+		reply.Stream = message.VerbOf(verb).Stream(nil)
 		s.fail(reply, err)
 		return
 	}

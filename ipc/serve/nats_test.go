@@ -42,7 +42,7 @@ func newNATSRig(t *testing.T) *natsRig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := ipctest.NewRig(t, jobs.Config{OnEvent: n.Event, OnPreview: n.Preview}, jobs.ShelfConfig{})
+	r := ipctest.NewRig(t, jobs.Config{OnEvent: n.Event, OnPreview: n.Preview}, jobs.OutputsConfig{})
 	serveNATS(t, e.URL(), n, r)
 	nc, err := nats.Connect(e.URL())
 	if err != nil {
@@ -284,7 +284,7 @@ func TestTwoDaemonsOnOneServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	other := ipctest.NewRig(t, jobs.Config{OnEvent: n.Event}, jobs.ShelfConfig{})
+	other := ipctest.NewRig(t, jobs.Config{OnEvent: n.Event}, jobs.OutputsConfig{})
 	serveNATS(t, r.url, n, other)
 	c := r.client(t)
 	ctx := wiretest.Within(t, 20*time.Second)

@@ -49,7 +49,7 @@ func (c *collected) Write(b []byte) (int, error) {
 // connTarget: an input is all that a client sends before it hangs up, to a service of its own that runs no jobs. The answers are whole frames with tags of
 // requests, none has more than one last answer, and nothing is left running.
 func connTarget(tb testing.TB) *hammer.Target[[]byte] {
-	shelf, err := jobs.NewShelf(jobs.ShelfConfig{})
+	outputs, err := jobs.NewOutputs(jobs.OutputsConfig{})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func connTarget(tb testing.TB) *hammer.Target[[]byte] {
 		Name: "FuzzConn", Seeds: seeds,
 		Parse: func(in hammer.Input) ([]byte, error) {
 			cfg := ipctest.FakeService()
-			cfg.Jobs, cfg.Shelf, cfg.Executors, cfg.Tensors = jobs.New(jobs.Config{MaxQueued: 20}), shelf, []jobs.Executor{&idle{ipctest.Fake{Label: "idle"}}}, bulk.NewTensorCache(1<<16)
+			cfg.Jobs, cfg.Outputs, cfg.Executors, cfg.Tensors = jobs.New(jobs.Config{MaxQueued: 20}), outputs, []jobs.Executor{&idle{ipctest.Fake{Label: "idle"}}}, bulk.NewTensorCache(1<<16)
 			cfg.Log, cfg.Meter = zerolog.Nop(), meter
 			s := serve.NewService(cfg)
 			out := &collected{}
@@ -92,7 +92,7 @@ func checkAnswers(in hammer.Input, answers []byte, refused error) error {
 				tag, _ := o.Get("tag")
 				env.Tag = wire.TagOf(tag)
 			} else {
-				env = wire.Peek(body, enc)
+				env = wire.PeekEnvelope(body, enc)
 			}
 		}
 		asked[env.Tag]++

@@ -21,7 +21,7 @@ import (
 // TestResultsAreKeptUpToASize: the oldest results go first, their jobs still answer and say so, the newest stays, and so does a file that somebody has changed.
 func TestResultsAreKeptUpToASize(t *testing.T) {
 	out := t.TempDir()
-	r := ipctest.NewRig(t, jobs.Config{KeepBytes: 2500}, jobs.ShelfConfig{Stage: filepath.Join(out, ".stage"), Output: out})
+	r := ipctest.NewRig(t, jobs.Config{KeepBytes: 2500}, jobs.OutputsConfig{Stage: filepath.Join(out, ".stage"), Output: out})
 	c := ipctest.DialRig(t, r)
 	edited := filepath.Join(out, "fake_00002_.png")
 	for i := range 5 {

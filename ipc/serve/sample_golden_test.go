@@ -20,7 +20,10 @@ import (
 	"patchbay/models/latent"
 	"patchbay/models/sampling"
 	"patchbay/models/weights/goldenweights"
-	"patchbay/node"
+	"patchbay/node/classes"
+	"patchbay/node/files"
+	"patchbay/node/graph"
+	"patchbay/node/value"
 	"patchbay/parallel"
 	"patchbay/tests/golden"
 )
@@ -94,22 +97,22 @@ func realRig(t *testing.T, dirs ...string) *ipctest.Rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	runner, err := node.NewRunner(node.Config{Engine: eng, Roots: node.Roots{Models: dirs}})
+	runner, err := graph.NewRunner(graph.Config{Engine: eng, Roots: files.Roots{Models: dirs}, Catalogue: classes.All()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { runner.Close(); eng.Close() })
-	return ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{}, worker.NewLocal("local", runner))
+	return ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{}, worker.NewLocal("local", runner))
 }
 
 func f32(v []float32, shape ...int) *wire.Tensor {
-	n := node.NewTensor(v, shape...)
+	n := value.NewTensor(v, shape...)
 	return &wire.Tensor{DType: n.DType, Shape: n.Shape, Data: n.Data}
 }
 
 func floats(t *testing.T, x *wire.Tensor) []float32 {
 	t.Helper()
-	v, err := (&node.Tensor{DType: x.DType, Shape: x.Shape, Data: x.Data}).F32()
+	v, err := (&value.Tensor{DType: x.DType, Shape: x.Shape, Data: x.Data}).F32()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -265,14 +268,18 @@ func TestGoldenRunsThroughSample(t *testing.T) {
 	t.Logf("%d cases, worst relative error %.2g", ran, worst)
 }
 
-// apart is the largest difference over the largest reference value.
+// apart is the largest difference over the largest reference value; infinite where a value is not a number.
 func apart(got, want []float32) float64 {
 	if len(got) != len(want) {
 		return math.Inf(1)
 	}
 	worst, top := 0.0, 1e-30
 	for i := range want {
-		worst = math.Max(worst, math.Abs(float64(got[i])-float64(want[i])))
+		d := math.Abs(float64(got[i]) - float64(want[i]))
+		if math.IsNaN(d) {
+			return math.Inf(1)
+		}
+		worst = math.Max(worst, d)
 		top = math.Max(top, math.Abs(float64(want[i])))
 	}
 	return worst / top

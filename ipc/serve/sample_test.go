@@ -16,7 +16,7 @@ import (
 	"patchbay/ipc/serve"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // smallSample is a request that the fake runs; name is what its sampler does.
@@ -29,7 +29,7 @@ func smallSample(name string) *message.SampleRequest {
 }
 
 func TestSampleOverFrames(t *testing.T) {
-	r := ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{})
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
 	c := ipctest.DialRig(t, r)
 	for _, enc := range []wire.Encoding{wire.Msgpack, wire.JSON} {
 		c.Enc = enc
@@ -51,7 +51,7 @@ func TestSampleOverFrames(t *testing.T) {
 
 // TestSampleIsCancelled asks for the end of a run by cancel and by going away.
 func TestSampleIsCancelled(t *testing.T) {
-	r := ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{})
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
 	c, other := ipctest.DialRig(t, r), ipctest.DialRig(t, r)
 	ctx := wiretest.Within(t, 10*time.Second)
 	q := smallSample("wait")
@@ -86,7 +86,7 @@ func TestSampleIsCancelled(t *testing.T) {
 
 // TestSampleRefusals checks that every refusal names its field and comes before anything runs.
 func TestSampleRefusals(t *testing.T) {
-	r := ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{})
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
 	c := ipctest.DialRig(t, r)
 	ctx := wiretest.Within(t, 20*time.Second)
 	entry := func(key string, x *wire.Tensor) func(*message.SampleRequest) {
@@ -231,7 +231,7 @@ func BenchmarkTensorOverSocket(b *testing.B) {
 		b.Fatal(err)
 	}
 	c := client.NewFrameClient(nc, nc, nc.Close)
-	body := map[string]any{"class_type": "Sink", "inputs": node.NewObject("value", &wire.Tensor{DType: "f32", Shape: []int{16, 1024, 1024}, Data: make([]byte, 64<<20)})}
+	body := map[string]any{"class_type": "Sink", "inputs": pyjson.NewObject("value", &wire.Tensor{DType: "f32", Shape: []int{16, 1024, 1024}, Data: make([]byte, 64<<20)})}
 	b.SetBytes(64 << 20)
 	for b.Loop() {
 		if err := client.AskOne(ctx, c, message.VerbExec, "", body, &struct{}{}); wiretest.Code(err) != wire.ErrNoNodeType {

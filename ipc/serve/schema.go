@@ -7,19 +7,25 @@ import (
 
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // Schema returns the JSON Schema (draft 2020-12) of the messages in their JSON form, made from the structs that are encoded and decoded: $defs has one
 // entry for every request ("run.request") and reply ("sample.reply"). Bytes are base64 text there, tensors {"$tensor": {...}}.
 func Schema() map[string]any {
 	messages := map[string]any{
-		"run.request": message.RunRequest{}, "submit.request": message.RunRequest{}, "receipt": message.Receipt{}, "event": message.Event{}, "output": message.Output{}, "chunk": message.Chunk{},
-		"preview": message.Preview{}, "heartbeat": message.Heartbeat{}, "status.request": message.JobRequest{}, "status.reply": message.RecordReply{}, "cancel.request": message.JobRequest{},
-		"cancel.reply": message.CancelReply{}, "retry.request": message.JobRequest{}, "retry.reply": message.RetryReply{}, "models.reply": message.ModelsReply{}, "describe.reply": message.DescribeReply{}, "ref": wire.Ref{},
-		"jobs.request": message.JobsRequest{}, "jobs.reply": message.JobsReply{}, "describe.request": message.DescribeRequest{}, "limits": message.BoundsReply{}, "exec.request": message.ExecRequest{},
-		"exec.reply": message.ExecReply{}, "sample.request": message.SampleRequest{}, "sample.reply": message.SampleReply{}, "load.request": message.LoadRequest{}, "load.reply": message.LoadReply{},
-		"free.request": message.FreeRequest{}, "free.reply": message.FreeReply{}, "stats.reply": message.Stats{}, "ping.reply": message.PongReply{}, "error.reply": wire.ErrorBody{}, "frame": wire.Envelope{},
+		"receipt": message.Receipt{}, "event": message.Event{}, "output": message.Output{}, "chunk": message.Chunk{}, "preview": message.Preview{},
+		"heartbeat": message.Heartbeat{}, "ref": wire.Ref{}, "limits": message.LimitsReply{}, "ping.reply": message.PongReply{},
+		"error.reply": wire.ErrorBody{}, "frame": wire.Envelope{},
+	}
+	strict := map[string]bool{}
+	for _, v := range message.Verbs() {
+		if v.Request != nil {
+			messages[v.Name+".request"], strict[v.Name+".request"] = v.Request, v.Strict
+		}
+		if _, ok := v.Reply.(message.Receipt); !ok { // that has a name of its own
+			messages[v.Name+".reply"] = v.Reply
+		}
 	}
 	// The keys of tensors and bytes stand in patterns: a map with nothing but such a key would be read as a tensor, or as bytes.
 	text := map[string]any{"type": "string", "contentEncoding": "base64"}
@@ -37,7 +43,6 @@ func Schema() map[string]any {
 			"type": "object", "required": []string{wire.RefKey}, "patternProperties": map[string]any{`^\` + wire.RefKey + "$": map[string]any{"$ref": "#/$defs/ref"}},
 		}}},
 	}
-	strict := map[string]bool{"sample.request": true, "load.request": true}
 	for name, v := range messages {
 		defs[name] = schemaOf(reflect.TypeOf(v), strict[name])
 	}
@@ -49,7 +54,7 @@ func schemaOf(t reflect.Type, strict bool) map[string]any {
 	switch t {
 	case reflect.TypeFor[*wire.Tensor]():
 		return map[string]any{"$ref": "#/$defs/tensor"}
-	case reflect.TypeFor[*node.Object](), reflect.TypeFor[map[string]any]():
+	case reflect.TypeFor[*pyjson.Object](), reflect.TypeFor[map[string]any]():
 		return map[string]any{"type": "object"}
 	case reflect.TypeFor[map[string][]byte]():
 		return map[string]any{"type": "object", "additionalProperties": map[string]any{"$ref": "#/$defs/bytes"}}

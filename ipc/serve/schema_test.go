@@ -12,7 +12,7 @@ import (
 	"patchbay/ipc/message"
 	"patchbay/ipc/serve"
 	"patchbay/ipc/wire"
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 const schemaFile = "../../docs/protocol.schema.json"
@@ -33,15 +33,15 @@ func TestSchemaFileIsTrue(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got, want) {
-		t.Errorf("%s has %d bytes and is not what the structs give (%d bytes); write it with PATCHBAY_WRITE_SCHEMA=1 go test ./ipc -run TestSchema", schemaFile, len(got), len(want))
+		t.Errorf("%s has %d bytes and is not what the structs give (%d bytes); write it with PATCHBAY_WRITE_SCHEMA=1 go test ./ipc/serve -run TestSchema", schemaFile, len(got), len(want))
 	}
 }
 
 // TestSchemaIsServed asks for it, and compares it with messages as they are encoded.
 func TestSchemaIsServed(t *testing.T) {
-	c := ipctest.DialRig(t, ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{}))
+	c := ipctest.DialRig(t, ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{}))
 	var out struct {
-		Schema *node.Object `json:"schema"`
+		Schema *pyjson.Object `json:"schema"`
 	}
 	if err := client.AskOne(t.Context(), c, message.VerbDescribe, "", message.DescribeRequest{Schema: true}, &out); err != nil {
 		t.Fatal(err)
@@ -59,17 +59,17 @@ func TestSchemaIsServed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		def, _ := defs.(*node.Object).Get(name)
+		def, _ := defs.(*pyjson.Object).Get(name)
 		if def == nil {
 			t.Fatalf("no schema of %s", name)
 		}
-		props, _ := def.(*node.Object).Get("properties")
+		props, _ := def.(*pyjson.Object).Get("properties")
 		for _, k := range o.Keys() {
-			if _, ok := props.(*node.Object).Get(k); !ok {
-				t.Errorf("%s is sent with %s, the schema has %v", name, k, props.(*node.Object).Keys())
+			if _, ok := props.(*pyjson.Object).Get(k); !ok {
+				t.Errorf("%s is sent with %s, the schema has %v", name, k, props.(*pyjson.Object).Keys())
 			}
 		}
-		required, _ := def.(*node.Object).Get("required")
+		required, _ := def.(*pyjson.Object).Get("required")
 		list, _ := required.([]any)
 		for _, k := range list {
 			if !slices.Contains(o.Keys(), k.(string)) {

@@ -15,19 +15,21 @@ import (
 	"patchbay/ipc/message"
 	"patchbay/ipc/meter"
 	"patchbay/ipc/wire"
-	"patchbay/node"
+	"patchbay/node/files"
+	"patchbay/node/graph"
+	"patchbay/node/pyjson"
 )
 
 // ServiceConfig is what a Service answers from.
 type ServiceConfig struct {
 	Jobs      *jobs.Table
-	Shelf     *jobs.Shelf
+	Outputs   *jobs.Outputs
 	Executors []jobs.Executor
 	// Validate refuses a workflow that cannot run; it must not touch a device. Where some outputs can run and others cannot, it returns ComfyUI's
 	// node_errors of the others and no error.
-	Validate func(req *message.RunRequest, w *node.Workflow) (map[string]any, error)
+	Validate func(req *message.RunRequest, w *graph.Workflow) (map[string]any, error)
 	// Needs lists the files that a validated workflow reads; nil: nobody asks.
-	Needs func(req *message.RunRequest, w *node.Workflow) []node.NeededFile
+	Needs func(req *message.RunRequest, w *graph.Workflow) []files.NeededFile
 	// Describe returns object_info entries of one class, or of all for "". An unknown class gives an empty map.
 	Describe func(class string) map[string]any
 	// Models returns the model files by kind of folder.
@@ -38,10 +40,12 @@ type ServiceConfig struct {
 	Meter *meter.Meter // nil: a new one
 	// Tensors keeps tensors that hosts name by their hash; nil: the executors are workers that do.
 	Tensors *bulk.TensorCache
+	// Checked says that requests come from a daemon that has validated them: workflows are not validated again.
+	Checked bool
 	// Forward says that the executors are workers, which read large tensors themselves.
 	Forward bool
-	// Bounds are what clients may ask for.
-	Bounds Bounds
+	// Limits are what clients may ask for.
+	Limits Limits
 	// Heartbeat is the longest silence of a stream. 0: 2 s.
 	Heartbeat time.Duration
 }
@@ -64,7 +68,7 @@ func NewService(cfg ServiceConfig) *Service {
 	if cfg.Heartbeat == 0 {
 		cfg.Heartbeat = 2 * time.Second
 	}
-	cfg.Bounds = cfg.Bounds.orPreset()
+	cfg.Limits = cfg.Limits.orPreset()
 	if cfg.Meter == nil {
 		cfg.Meter = meter.New()
 	}
@@ -79,13 +83,13 @@ func (s *Service) Close() {
 	s.wg.Wait()
 }
 
-// Owns tells whether this daemon has a job.
+// Owns reports whether this daemon has a job.
 func (s *Service) Owns(job string) bool {
 	mine, _ := s.cfg.Jobs.Mine(job)
 	return mine
 }
 
-// Elsewhere tells whether another daemon on the same server, which is alive, has a job.
+// Elsewhere reports whether another daemon on the same server, which is alive, has a job.
 func (s *Service) Elsewhere(job string) bool {
 	_, there := s.cfg.Jobs.Mine(job)
 	return there
@@ -94,7 +98,7 @@ func (s *Service) Elsewhere(job string) bool {
 // Handle answers one request, or starts to.
 func (s *Service) Handle(r *Request) {
 	s.cfg.Meter.Asked(r.Verb)
-	r.Reply.Stream = message.Streams(r.Verb, r.Fields)
+	r.Reply.Stream = message.VerbOf(r.Verb).Stream(r.Fields)
 	_, err := message.Guarded(func() (struct{}, error) { return struct{}{}, s.verb(r) })
 	if err != nil {
 		s.cfg.Log.Debug().Err(err).Str("verb", r.Verb).Msg("request refused")
@@ -103,54 +107,37 @@ func (s *Service) Handle(r *Request) {
 }
 
 func (s *Service) verb(r *Request) error {
+	v := message.VerbOf(r.Verb)
 	refs, err := message.RefsOf(r.Verb, r.Fields)
 	switch {
 	case err != nil:
 		return wire.BadRequest(err)
 	case len(refs) > 0:
 		return s.fetch(r, refs)
-	case s.cfg.Tensors != nil && (r.Verb == message.VerbSample || r.Verb == message.VerbExec) && r.Fields != nil:
+	case s.cfg.Tensors != nil && v.Hashes && r.Fields != nil:
 		if err := s.cfg.Tensors.Fill(r.Fields); err != nil {
 			return err
 		}
 	}
 	if r.Fields == nil {
-		if message.NeedsBody(r.Verb) {
+		if v.NeedsBody {
 			return wire.Errorf(wire.ErrEmptyBody, "%s", message.EmptyBodyHint)
 		}
-		r.Fields = node.NewObject()
+		r.Fields = pyjson.NewObject()
 	}
-	switch r.Verb {
-	case message.VerbRun:
-		return s.run(r)
-	case message.VerbSubmit:
-		return s.submit(r)
-	case message.VerbStatus:
-		return s.status(r)
-	case message.VerbJobs:
-		return s.jobs(r)
-	case message.VerbCancel:
-		return s.cancel(r)
-	case message.VerbRetry:
-		return s.retry(r)
-	case message.VerbDescribe:
-		return s.describe(r)
-	case message.VerbModels:
-		s.sent(r.Reply.Last(message.ModelsReply{V: message.ProtocolVersion, Models: s.cfg.Models()}))
-		return nil
-	case message.VerbExec:
-		return s.exec(r)
-	case message.VerbSample:
-		return s.sample(r)
-	case message.VerbLoad:
-		return s.load(r)
-	case message.VerbFree:
-		return s.free(r)
-	case message.VerbStats:
-		s.sent(r.Reply.Last(s.cfg.Meter.Stats()))
-		return nil
+	if answer := s.handlers()[v.Name]; answer != nil {
+		return answer(r)
 	}
-	return wire.Errorf(wire.ErrNoVerb, "no verb %q; the verbs are %s", wire.Shown(r.Verb), strings.Join(message.Verbs(), ", "))
+	return wire.Errorf(wire.ErrNoVerb, "no verb %q; the verbs are %s", wire.Shown(r.Verb), strings.Join(message.VerbNames(), ", "))
+}
+
+// handlers are the functions that answer the verbs of the table.
+func (s *Service) handlers() map[string]func(*Request) error {
+	return map[string]func(*Request) error{
+		message.VerbRun: s.run, message.VerbSubmit: s.submit, message.VerbStatus: s.status, message.VerbCancel: s.cancel, message.VerbRetry: s.retry,
+		message.VerbJobs: s.jobs, message.VerbDescribe: s.describe, message.VerbModels: s.models, message.VerbExec: s.exec, message.VerbSample: s.sample,
+		message.VerbLoad: s.load, message.VerbFree: s.free, message.VerbStats: s.stats,
+	}
 }
 
 // fetch gets what a request refers to, and handles it then.

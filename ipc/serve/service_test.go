@@ -23,11 +23,12 @@ import (
 	"patchbay/ipc/serve"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
-	"patchbay/node"
+	"patchbay/node/fault"
+	"patchbay/node/pyjson"
 )
 
 func TestRunOverFrames(t *testing.T) {
-	r := ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{})
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
 	c := ipctest.DialRig(t, r)
 	for i, size := range []int{10, 512 << 10, 512<<10 + 1, 3 << 20, 700 << 10} {
 		if i == 4 {
@@ -50,7 +51,7 @@ func TestRunOverFrames(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
-	r := ipctest.NewRig(t, jobs.Config{MaxQueued: 1}, jobs.ShelfConfig{})
+	r := ipctest.NewRig(t, jobs.Config{MaxQueued: 1}, jobs.OutputsConfig{})
 	c := ipctest.DialRig(t, r)
 	ctx := wiretest.Within(t, 10*time.Second)
 	ask := func(verb string, body any) *wire.Error {
@@ -92,7 +93,7 @@ func TestRefusals(t *testing.T) {
 		if e.Code != row.code || !strings.Contains(e.Error(), row.says) {
 			t.Errorf("%s %v: got %v, want %s and %q", row.verb, row.body, e, row.code, row.says)
 		}
-		if row.code == wire.ErrBadWorkflow && (e.Type != node.CodeInvalidPrompt || len(e.NodeErrors) != 1) {
+		if row.code == wire.ErrBadWorkflow && (e.Type != fault.CodeInvalidPrompt || len(e.NodeErrors) != 1) {
 			t.Errorf("ComfyUI's type and node_errors are lost: %+v", e)
 		}
 	}
@@ -108,13 +109,13 @@ func TestRefusals(t *testing.T) {
 }
 
 func TestHostileFrames(t *testing.T) {
-	r := ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{})
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
 	here, there := net.Pipe()
 	done := make(chan error, 1)
 	go func() {
 		done <- (&serve.Stdio{In: there, Out: there}).Serve(context.Background(), context.Background(), r.Service)
 	}()
-	send := func(b []byte) *node.Object {
+	send := func(b []byte) *pyjson.Object {
 		t.Helper()
 		go func() { _, _ = here.Write(b) }()
 		body, err := wire.ReadFrame(here)
@@ -153,7 +154,7 @@ func TestHostileFrames(t *testing.T) {
 }
 
 func TestTiedRunEndsWithItsConnection(t *testing.T) {
-	r := ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{})
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
 	c := ipctest.DialRig(t, r)
 	ctx := wiretest.Within(t, 10*time.Second)
 	if _, err := client.Submit(ctx, c, &message.RunRequest{ID: "sub", Workflow: messagetest.Graph("Wait 200")}); err != nil {
@@ -172,7 +173,7 @@ func TestTiedRunEndsWithItsConnection(t *testing.T) {
 }
 
 func TestCancelQueuedAndRunning(t *testing.T) {
-	r := ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{})
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
 	c := ipctest.DialRig(t, r)
 	ctx := wiretest.Within(t, 10*time.Second)
 	for _, id := range []string{"a", "b"} {
@@ -201,10 +202,10 @@ func TestCancelQueuedAndRunning(t *testing.T) {
 }
 
 func TestFailureDeadlineExpiryPanic(t *testing.T) {
-	r := ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{})
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
 	c := ipctest.DialRig(t, r)
 	_, _, end := ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Fail")})
-	if end.Type != message.EventError || end.Error.Code != wire.ErrOutOfMemory || end.Error.Node != "1" || end.Data["exception_type"] != node.CodeOutOfMemory {
+	if end.Type != message.EventError || end.Error.Code != wire.ErrOutOfMemory || end.Error.Node != "1" || end.Data["exception_type"] != fault.CodeOutOfMemory {
 		t.Errorf("failure: %+v %+v", end, end.Error)
 	}
 	_, _, end = ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Panic")})
@@ -227,7 +228,7 @@ func TestFailureDeadlineExpiryPanic(t *testing.T) {
 }
 
 func TestIdempotentJobs(t *testing.T) {
-	r := ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{})
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
 	c := ipctest.DialRig(t, r)
 	ctx := wiretest.Within(t, 10*time.Second)
 	req := &message.RunRequest{ID: "same", Workflow: messagetest.Graph("Wait 50", "Picture 9")}
@@ -260,7 +261,7 @@ func TestIdempotentJobs(t *testing.T) {
 func TestFilesAreNamedAfterTheJobIsDone(t *testing.T) {
 	dir := t.TempDir()
 	out := filepath.Join(dir, "out")
-	r := ipctest.NewRig(t, jobs.Config{Keep: 1}, jobs.ShelfConfig{Stage: filepath.Join(out, ".stage"), Output: out})
+	r := ipctest.NewRig(t, jobs.Config{Keep: 1}, jobs.OutputsConfig{Stage: filepath.Join(out, ".stage"), Output: out})
 	c := ipctest.DialRig(t, r)
 	evs, col, _ := ipctest.RunJob(t, c, &message.RunRequest{ID: "one", Workflow: messagetest.Graph("Picture 100", "Picture 700000")})
 	if len(col.Files) != 2 {
@@ -271,9 +272,9 @@ func TestFilesAreNamedAfterTheJobIsDone(t *testing.T) {
 		if e.Type != message.EventExecuted {
 			continue
 		}
-		o, _ := e.Data["output"].(*node.Object)
+		o, _ := e.Data["output"].(*pyjson.Object)
 		l, _ := o.Get("images")
-		name, _ := l.([]any)[0].(*node.Object).Get("filename")
+		name, _ := l.([]any)[0].(*pyjson.Object).Get("filename")
 		shown = append(shown, name.(string))
 	}
 	if want := []string{"fake_00001_.png", "fake_00002_.png"}; !slices.Equal(shown, want) {
@@ -307,7 +308,7 @@ func TestFilesAreNamedAfterTheJobIsDone(t *testing.T) {
 
 func TestExecAndHandles(t *testing.T) {
 	a, b := &ipctest.Fake{Label: "a"}, &ipctest.Fake{Label: "b"}
-	r := ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{}, a, b)
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{}, a, b)
 	c := ipctest.DialRig(t, r)
 	ctx := wiretest.Within(t, 5*time.Second)
 	exec := func(class string, inputs map[string]any) message.ExecReply {
@@ -345,7 +346,7 @@ func TestExecAndHandles(t *testing.T) {
 }
 
 func TestPreviewsOnlyWhenAsked(t *testing.T) {
-	r := ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{})
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
 	c := ipctest.DialRig(t, r)
 	for _, want := range []bool{false, true} {
 		n := 0

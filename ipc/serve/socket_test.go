@@ -41,7 +41,7 @@ func serveSocket(t testing.TB, path string, r *ipctest.Rig) *serve.Socket {
 
 func TestSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "deep", "p.sock")
-	r := ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{})
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
 	serveSocket(t, path, r)
 	st, err := os.Stat(path)
 	if err != nil || st.Mode().Perm() != 0o600 {
@@ -77,7 +77,7 @@ func TestStaleSocketIsReplaced(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	r := ipctest.NewRig(t, jobs.Config{}, jobs.ShelfConfig{})
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
 	serveSocket(t, path, r)
 	c, err := client.DialSocket(path)
 	if err != nil {

@@ -100,10 +100,10 @@ func (s *Service) sendEvent(ctx context.Context, reply *Reply, st stream, ev *me
 	return reply.Message(ev)
 }
 
-// files returns what reads the files of a job: from the shelf, or from what the daemon that ran the job has sent.
+// files returns what reads the files of a job: from the outputs, or from what the daemon that ran the job has sent.
 func (s *Service) files(ctx context.Context, job string) func(i int) ([]byte, error) {
 	if s.cfg.Fetch == nil || !s.Elsewhere(job) {
-		return func(i int) ([]byte, error) { return s.cfg.Shelf.Read(job, i) }
+		return func(i int) ([]byte, error) { return s.cfg.Outputs.Read(job, i) }
 	}
 	got, err := s.cfg.Fetch(ctx, job)
 	return func(i int) ([]byte, error) {

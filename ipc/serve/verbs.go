@@ -7,12 +7,12 @@ import (
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
-	"patchbay/node"
+	"patchbay/node/graph"
 )
 
 // accept validates a request for a job and puts it into the table.
 func (s *Service) accept(r *Request) (*message.RunRequest, message.Receipt, error) {
-	req, w, fault := message.ParseRunWithin(r.Fields, s.cfg.Bounds.frame())
+	req, w, fault := message.ParseRunWithin(r.Fields, s.cfg.Limits.frame())
 	if fault != nil {
 		return nil, message.Receipt{}, fault
 	}
@@ -24,17 +24,11 @@ func (s *Service) accept(r *Request) (*message.RunRequest, message.Receipt, erro
 		req.ID = id
 	}
 	req.Tied = r.Verb == message.VerbRun && (r.Tied || req.Tied)
-	nodeErrors, err := s.cfg.Validate(req, w)
-	if err != nil {
-		return nil, message.Receipt{}, s.cfg.Jobs.Located(err)
-	}
-	if fault := s.cfg.Bounds.Nodes.Workflow(w); fault != nil {
-		return nil, message.Receipt{}, fault
-	}
-	if s.cfg.Needs != nil {
-		req.Files = s.cfg.Needs(req, w)
-		if fault := s.cfg.Jobs.Place(req); fault != nil {
-			return nil, message.Receipt{}, fault
+	var nodeErrors map[string]any
+	if !s.cfg.Checked {
+		var err error
+		if nodeErrors, err = s.validate(req, w); err != nil {
+			return nil, message.Receipt{}, err
 		}
 	}
 	req.Hold = r.hold.Retain() // the table's, until the job has ended
@@ -49,6 +43,24 @@ func (s *Service) accept(r *Request) (*message.RunRequest, message.Receipt, erro
 		V: message.ProtocolVersion, Type: message.ReplyAccepted, Job: rec.Job, State: rec.State, Position: rec.Position, Duplicate: !created,
 		Events: message.EventSubject(rec.Job, ">"), Status: message.VerbSubject(message.VerbStatus, rec.Job), NodeErrors: nodeErrors,
 	}, nil
+}
+
+// validate refuses a workflow that cannot run, or not here; node_errors are those of outputs that cannot run while others can.
+func (s *Service) validate(req *message.RunRequest, w *graph.Workflow) (nodeErrors map[string]any, err error) {
+	if nodeErrors, err = s.cfg.Validate(req, w); err != nil {
+		return nil, s.cfg.Jobs.Located(err)
+	}
+	if fault := s.cfg.Limits.Nodes.Workflow(w); fault != nil {
+		return nil, fault
+	}
+	if s.cfg.Needs == nil {
+		return nodeErrors, nil
+	}
+	req.Files = s.cfg.Needs(req, w)
+	if fault := s.cfg.Jobs.Admit(req); fault != nil {
+		return nil, fault
+	}
+	return nodeErrors, nil
 }
 
 func (s *Service) submit(r *Request) error {
@@ -187,6 +199,16 @@ func (s *Service) describe(r *Request) error {
 	if q.Class != "" && len(info) == 0 {
 		return wire.Errorf(wire.ErrNoNodeType, "no node class %q", wire.Shown(q.Class))
 	}
-	s.sent(r.Reply.Last(message.DescribeReply{V: message.ProtocolVersion, Compat: node.Compat, Info: info, Limits: &limits}))
+	s.sent(r.Reply.Last(message.DescribeReply{V: message.ProtocolVersion, Compat: graph.Compat, Info: info, Limits: &limits}))
+	return nil
+}
+
+func (s *Service) models(r *Request) error {
+	s.sent(r.Reply.Last(message.ModelsReply{V: message.ProtocolVersion, Models: s.cfg.Models()}))
+	return nil
+}
+
+func (s *Service) stats(r *Request) error {
+	s.sent(r.Reply.Last(s.cfg.Meter.Stats()))
 	return nil
 }

@@ -8,18 +8,18 @@ import (
 	"reflect"
 	"strings"
 
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // Bind copies the fields of o into the struct that dst points to, by their json tags. Numbers are checked against the range of the field, never
 // converted silently; 3.0 is an integer, 3.5 and "3" are not. A null leaves the field at its zero value. Unknown fields are ignored. Fields of type any
 // get the decoded value as it is, []byte takes bytes or base64 text. The error names the field.
-func Bind(o *node.Object, dst any) error {
+func Bind(o *pyjson.Object, dst any) error {
 	return bindStruct(o, reflect.ValueOf(dst).Elem(), "")
 }
 
 // UnknownFields returns the keys of o that the struct dst has no field for, for requests that say strict:true.
-func UnknownFields(o *node.Object, dst any) []string {
+func UnknownFields(o *pyjson.Object, dst any) []string {
 	known := map[string]bool{}
 	collectFields(reflect.TypeOf(dst).Elem(), known)
 	var out []string
@@ -88,8 +88,8 @@ func UnknownField(v any, t reflect.Type) string {
 				return fmt.Sprintf("[%d].%s", i, bad)
 			}
 		}
-	case *node.Object:
-		if t.Kind() != reflect.Struct || t == reflect.TypeFor[node.Object]() {
+	case *pyjson.Object:
+		if t.Kind() != reflect.Struct || t == reflect.TypeFor[pyjson.Object]() {
 			return ""
 		}
 		for _, k := range x.Keys() {
@@ -130,7 +130,7 @@ func fieldNamed(t reflect.Type, name string) reflect.Type {
 	return nil
 }
 
-func bindStruct(o *node.Object, dst reflect.Value, path string) error {
+func bindStruct(o *pyjson.Object, dst reflect.Value, path string) error {
 	t := dst.Type()
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -211,13 +211,13 @@ func bindValue(v any, dst reflect.Value, path string) error {
 	case reflect.Map:
 		return bindMap(v, dst, path)
 	case reflect.Struct:
-		o, ok := v.(*node.Object)
+		o, ok := v.(*pyjson.Object)
 		if !ok {
 			return wrong("a map")
 		}
 		return bindStruct(o, dst, path)
 	case reflect.Pointer:
-		if o, ok := v.(*node.Object); ok && dst.Type() == reflect.TypeOf(o) {
+		if o, ok := v.(*pyjson.Object); ok && dst.Type() == reflect.TypeOf(o) {
 			dst.Set(reflect.ValueOf(o))
 			return nil
 		}
@@ -274,7 +274,7 @@ func bindSlice(v any, dst reflect.Value, path string) error {
 }
 
 func bindMap(v any, dst reflect.Value, path string) error {
-	o, ok := v.(*node.Object)
+	o, ok := v.(*pyjson.Object)
 	if !ok {
 		return BadField(path, "want a map, got %s", KindOf(v))
 	}
@@ -327,8 +327,8 @@ func float(v any) (float64, bool) {
 }
 
 // Without returns a copy of o that lacks one field; the values are shared.
-func Without(o *node.Object, name string) *node.Object {
-	out := node.NewObject()
+func Without(o *pyjson.Object, name string) *pyjson.Object {
+	out := pyjson.NewObject()
 	for _, k := range o.Keys() {
 		if k != name {
 			v, _ := o.Get(k)
@@ -339,7 +339,7 @@ func Without(o *node.Object, name string) *node.Object {
 }
 
 // BindReply is Bind for what the other side answered.
-func BindReply(o *node.Object, dst any) error {
+func BindReply(o *pyjson.Object, dst any) error {
 	if err := Bind(o, dst); err != nil {
 		return fmt.Errorf("read reply: %w", err)
 	}

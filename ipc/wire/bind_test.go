@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"patchbay/ipc/wire"
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 func TestBindChecksRanges(t *testing.T) {
@@ -53,7 +53,7 @@ func TestBindChecksRanges(t *testing.T) {
 		{"s", nil, true},
 	} {
 		var v target
-		err := wire.Bind(node.NewObject(c.field, c.value), &v)
+		err := wire.Bind(pyjson.NewObject(c.field, c.value), &v)
 		if (err == nil) != c.ok {
 			t.Errorf("%s = %v (%T): got error %v, want ok %v", c.field, c.value, c.value, err, c.ok)
 		}

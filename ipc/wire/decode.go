@@ -6,13 +6,13 @@ import (
 	"math"
 	"unicode/utf8"
 
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
-// Decode turns a body into a tree of nil, bool, int64, uint64 (only above MaxInt64), float64, string, []byte, []any, *Tensor and *node.Object, which
+// Decode turns a body into a tree of nil, bool, int64, uint64 (only above MaxInt64), float64, string, []byte, []any, *Tensor and *pyjson.Object, which
 // keeps the order of keys. It guards the bytes first. Byte strings alias body. Duplicate keys, keys that are no strings, broken UTF-8 and unknown
 // extension types are refused; nothing is converted silently.
-func Decode(body []byte, enc Encoding, lim Limits) (*node.Object, error) {
+func Decode(body []byte, enc Encoding, lim Limits) (*pyjson.Object, error) {
 	if err := Guard(body, enc, lim); err != nil {
 		return nil, err
 	}
@@ -20,7 +20,7 @@ func Decode(body []byte, enc Encoding, lim Limits) (*node.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	o, ok := v.(*node.Object)
+	o, ok := v.(*pyjson.Object)
 	if !ok {
 		return nil, fmt.Errorf("a message is one map, got %s", KindOf(v))
 	}
@@ -30,7 +30,7 @@ func Decode(body []byte, enc Encoding, lim Limits) (*node.Object, error) {
 // decodeAny decodes a guarded body.
 func decodeAny(body []byte, enc Encoding) (any, error) {
 	if enc == JSON {
-		v, err := node.DecodeJSON(body)
+		v, err := pyjson.Decode(body)
 		if err != nil {
 			return nil, err
 		}
@@ -88,7 +88,7 @@ func (d *mpReader) value() (any, error) {
 }
 
 func (d *mpReader) object(at, n int) (any, error) {
-	o := node.NewObject()
+	o := pyjson.NewObject()
 	for range n {
 		k, err := d.value()
 		if err != nil {
@@ -157,7 +157,7 @@ func KindOf(v any) string {
 		return "a list"
 	case *Tensor:
 		return "a tensor"
-	case *node.Object:
+	case *pyjson.Object:
 		return "a map"
 	}
 	return fmt.Sprintf("%T", v)

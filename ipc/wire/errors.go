@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // Error is what a client is told when something went wrong: the value of "error" in every error reply and in the terminal event of a failed job.
@@ -137,7 +137,7 @@ type ErrorBody struct {
 func (e *Error) Body() ErrorBody { return ErrorBody{e, e.NodeErrors} }
 
 // ReplyError returns the error that a reply is, or nil.
-func ReplyError(o *node.Object) error {
+func ReplyError(o *pyjson.Object) error {
 	if _, ok := o.Get("type"); ok {
 		return nil
 	}
@@ -149,9 +149,9 @@ func ReplyError(o *node.Object) error {
 }
 
 // ErrorFrom reads the value of "error"; body is the message around it.
-func ErrorFrom(v any, body *node.Object) *Error {
+func ErrorFrom(v any, body *pyjson.Object) *Error {
 	e := &Error{}
-	o, ok := v.(*node.Object)
+	o, ok := v.(*pyjson.Object)
 	if !ok {
 		return Errorf(ErrInternal, "an error that is %s", KindOf(v))
 	}
@@ -159,7 +159,7 @@ func ErrorFrom(v any, body *node.Object) *Error {
 		return Errorf(ErrInternal, "an error that cannot be read: %v", err)
 	}
 	if n, _ := body.Get("node_errors"); n != nil {
-		if no, ok := n.(*node.Object); ok {
+		if no, ok := n.(*pyjson.Object); ok {
 			e.NodeErrors = map[string]any{}
 			for _, k := range no.Keys() {
 				e.NodeErrors[k], _ = no.Get(k)

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // MaxFrame is the largest body of a frame in bytes: tensors of hosts travel in frames, on NATS its own limit is lower.
@@ -119,8 +119,8 @@ type Envelope struct {
 }
 
 // object is the envelope as it is sent. A tag of 0 or "" is a tag: the msgpack package would leave it out of a struct as empty.
-func (env Envelope) object() *node.Object {
-	o := node.NewObject()
+func (env Envelope) object() *pyjson.Object {
+	o := pyjson.NewObject()
 	if env.Op != "" {
 		o.Set("op", env.Op)
 	}
@@ -203,7 +203,7 @@ func EmptyMap(enc Encoding) []byte {
 }
 
 // Unwrap splits a reply that came in a frame into its envelope and its fields.
-func Unwrap(o *node.Object) (env Envelope, fields *node.Object, err error) {
+func Unwrap(o *pyjson.Object) (env Envelope, fields *pyjson.Object, err error) {
 	if err := Bind(o, &env); err != nil {
 		return env, nil, err
 	}

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"patchbay/ipc/wire"
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 func TestFramesReadBack(t *testing.T) {
@@ -51,7 +51,7 @@ func TestBrokenFrames(t *testing.T) {
 func TestSplice(t *testing.T) {
 	for _, enc := range []wire.Encoding{wire.Msgpack, wire.JSON} {
 		for _, n := range []int{0, 1, 13, 14, 40} {
-			in := node.NewObject()
+			in := pyjson.NewObject()
 			for i := range n {
 				in.Set(strings.Repeat("k", i+1), int64(i))
 			}

@@ -8,7 +8,7 @@ import (
 
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 func TestGuardRefusesBombsCheaply(t *testing.T) {
@@ -63,7 +63,7 @@ func TestGuardAcceptsWhatItShould(t *testing.T) {
 
 func TestDecodeKeepsNumbersAndOrder(t *testing.T) {
 	for _, enc := range []wire.Encoding{wire.Msgpack, wire.JSON} {
-		in := node.NewObject("z", uint64(math.MaxUint64), "a", int64(math.MinInt64), "m", 1.5, "s", "é", "n", nil, "l", []any{true, int64(3)})
+		in := pyjson.NewObject("z", uint64(math.MaxUint64), "a", int64(math.MinInt64), "m", 1.5, "s", "é", "n", nil, "l", []any{true, int64(3)})
 		body, err := wire.Encode(in, enc)
 		if err != nil {
 			t.Fatal(err)

@@ -54,7 +54,7 @@ func AcceptedRef(header nats.Header) string {
 // LastToken is what follows the last dot of a subject.
 func LastToken(subject string) string { return subject[strings.LastIndexByte(subject, '.')+1:] }
 
-// Answerable tells whether a daemon may send to a reply subject that a client chose. The daemon has rights that clients lack: a request must not make it
+// Answerable reports whether a daemon may send to a reply subject that a client chose. The daemon has rights that clients lack: a request must not make it
 // write to streams, records or other people's requests by naming those as the place of its reply.
 func Answerable(reply string) bool {
 	return !strings.HasPrefix(reply, "$") && !strings.HasPrefix(reply, SubjectRoot)

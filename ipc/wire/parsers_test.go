@@ -14,15 +14,15 @@ import (
 
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
-	"patchbay/node"
+	"patchbay/node/pyjson"
 	"patchbay/tests/hammer"
 )
 
 // guardTarget: what is decoded is what the reference decoder reads, and can be written again. The flag means msgpack.
-func guardTarget(tb testing.TB) *hammer.Target[*node.Object] {
-	t := &hammer.Target[*node.Object]{
+func guardTarget(tb testing.TB) *hammer.Target[*pyjson.Object] {
+	t := &hammer.Target[*pyjson.Object]{
 		Name: "FuzzGuard", Flag: true,
-		Parse: func(in hammer.Input) (*node.Object, error) {
+		Parse: func(in hammer.Input) (*pyjson.Object, error) {
 			return wire.Decode(in.Data, wiretest.EncodingFor(in.Flag), wire.DefaultLimits())
 		},
 		Check: checkDecoded,
@@ -51,7 +51,7 @@ func guardTarget(tb testing.TB) *hammer.Target[*node.Object] {
 	return t
 }
 
-func checkDecoded(in hammer.Input, o *node.Object, refused error) error {
+func checkDecoded(in hammer.Input, o *pyjson.Object, refused error) error {
 	if refused != nil {
 		return nil
 	}
@@ -92,7 +92,7 @@ func peekTarget(tb testing.TB) *hammer.Target[wire.Envelope] {
 			if !ok {
 				return wire.Envelope{}, io.EOF
 			}
-			return wire.Peek(in.Data, enc), nil
+			return wire.PeekEnvelope(in.Data, enc), nil
 		},
 		Check: func(in hammer.Input, env wire.Envelope, _ error) error {
 			enc, ok := wire.Sniff(in.Data)
@@ -117,7 +117,7 @@ func peekTarget(tb testing.TB) *hammer.Target[wire.Envelope] {
 	}
 }
 
-// repeats tells whether op or tag come more than once in a JSON object.
+// repeats reports whether op or tag come more than once in a JSON object.
 func repeats(body []byte) bool {
 	d := json.NewDecoder(bytes.NewReader(body))
 	count := map[json.Token]int{}
@@ -235,7 +235,7 @@ func TestRefusedFramesKeepTheirTag(t *testing.T) {
 		{"\xdf\xff\xff\xff\xff", wire.Envelope{}},
 	} {
 		enc, ok := wire.Sniff([]byte(row.body))
-		if got := wire.Peek([]byte(row.body), enc); !ok || got.Op != row.want.Op || got.Tag != row.want.Tag {
+		if got := wire.PeekEnvelope([]byte(row.body), enc); !ok || got.Op != row.want.Op || got.Tag != row.want.Tag {
 			t.Errorf("%.60q: got %+v, want %+v", row.body, got, row.want)
 		}
 	}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // BulkBytes is the size from which tensors and files travel beside their message, where the other side takes that.
@@ -175,10 +175,10 @@ func ReplaceRefs(v any, f func(*Ref) ([]byte, error)) (any, error) {
 				return nil, err
 			}
 		}
-	case *node.Object:
+	case *pyjson.Object:
 		if r, ok := x.Get(RefKey); ok && x.Len() == 1 {
 			ref := &Ref{}
-			o, ok := r.(*node.Object)
+			o, ok := r.(*pyjson.Object)
 			if !ok {
 				return nil, fmt.Errorf("a reference is a map, got %s", KindOf(r))
 			}

@@ -5,9 +5,9 @@ import (
 	"encoding/json"
 )
 
-// Peek reads op and tag of a frame that Decode refuses, if they stand in front as every client of ours sends them: the refusal is then for that request, and
+// PeekEnvelope reads op and tag of a frame that Decode refuses, if they stand in front as every client of ours sends them: the refusal is then for that request, and
 // not for the whole connection. It looks at nothing behind them.
-func Peek(body []byte, enc Encoding) Envelope {
+func PeekEnvelope(body []byte, enc Encoding) Envelope {
 	var env Envelope
 	if enc == JSON {
 		peekJSON(&env, body)

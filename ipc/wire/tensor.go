@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"slices"
 
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // extTensor is the msgpack extension type of a Tensor. Its payload is one msgpack map {dtype, shape} and data, ref or hash.
@@ -125,7 +125,7 @@ func decodeExt(c byte, p []byte, at int) (any, error) {
 }
 
 func tensorOf(v any) (*Tensor, error) {
-	o, ok := v.(*node.Object)
+	o, ok := v.(*pyjson.Object)
 	if !ok {
 		return nil, fmt.Errorf("a tensor is a map {dtype, shape, data}, got %s", KindOf(v))
 	}
@@ -151,7 +151,7 @@ func tensorsOfJSON(v any) (any, error) {
 				return nil, err
 			}
 		}
-	case *node.Object:
+	case *pyjson.Object:
 		if t, ok := x.Get(TensorKey); ok && x.Len() == 1 {
 			return tensorOf(t)
 		}

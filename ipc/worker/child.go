@@ -11,14 +11,14 @@ import (
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // Run implements Executor: the job is sent to the worker, whose events come back.
 func (c *Child) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.Outcome, error) {
-	p := c.current()
-	if p == nil {
-		return nil, wire.Errorf(wire.ErrWorkerLost, "%s is not running", c.cfg.Name)
+	p, err := c.running()
+	if err != nil {
+		return nil, err
 	}
 	req := *task.Req
 	req.QueueTTLMS, req.DeadlineMS, req.Client, req.Front = 0, 0, nil, false // the daemon sees to these
@@ -87,6 +87,20 @@ func (c *Child) stopOn(ctx context.Context, p *process, job string, done <-chan 
 	}
 }
 
+// running returns the process that answers. Where it has ended between Ready and now, the error is why.
+func (c *Child) running() (*process, error) {
+	c.mu.Lock()
+	p, last := c.proc, c.last
+	c.mu.Unlock()
+	switch {
+	case p != nil:
+		return p, nil
+	case last != nil:
+		return nil, c.lost(last, errors.New("it is gone"))
+	}
+	return nil, wire.Errorf(wire.ErrWorkerLost, "%s is not running", c.cfg.Name)
+}
+
 // lost waits for the end of a process whose link broke and returns why it ended.
 func (c *Child) lost(p *process, err error) error {
 	select {
@@ -116,9 +130,9 @@ func (c *Child) Free(ctx context.Context, req *message.FreeRequest) (*message.Fr
 
 // ask asks for one reply. What it lies in is the caller's to release.
 func (c *Child) ask(ctx context.Context, verb string, req, out any) (*bulk.Hold, error) {
-	p := c.current()
-	if p == nil {
-		return nil, wire.Errorf(wire.ErrWorkerLost, "%s is not running", c.cfg.Name)
+	p, err := c.running()
+	if err != nil {
+		return nil, err
 	}
 	r, err := p.client.Ask(ctx, verb, "", req)
 	if err != nil {
@@ -145,7 +159,7 @@ func outcomeOf(files []message.File, events []message.Event) *jobs.Outcome {
 		case message.EventMetrics:
 			out.Metrics = ev.Data
 		case message.EventExecuted:
-			ui, _ := ev.Data["output"].(*node.Object)
+			ui, _ := ev.Data["output"].(*pyjson.Object)
 			if ui == nil {
 				continue
 			}

@@ -11,9 +11,9 @@ import (
 
 // Sample implements Executor: the request is sent to the worker, whose messages come back.
 func (c *Child) Sample(ctx context.Context, q *message.SampleRequest, emit func(*message.SampleReply)) (*message.SampleReply, error) {
-	p := c.current()
-	if p == nil {
-		return nil, wire.Errorf(wire.ErrWorkerLost, "%s is not running", c.cfg.Name)
+	p, err := c.running()
+	if err != nil {
+		return nil, err
 	}
 	replies, err := p.client.Ask(ctx, message.VerbSample, "", q)
 	if err != nil {

@@ -24,7 +24,7 @@ func BenchmarkEvent(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer e.Close()
-	l, err := jobs.OpenLedger(context.Background(), jobs.LedgerConfig{URL: e.URL(), InProcess: e.InProcess(), Owner: "a", Log: zerolog.Nop()})
+	l, err := jobs.OpenJetStream(context.Background(), jobs.JetStreamConfig{URL: e.URL(), InProcess: e.InProcess(), Owner: "a", Log: zerolog.Nop()})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func BenchmarkEvent(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	j := jobs.New(jobs.Config{Ledger: l, OnEvent: n.Event})
+	j := jobs.New(jobs.Config{Store: l, OnEvent: n.Event})
 	child := worker.NewChild(worker.ChildConfig{Name: "w", Command: ipctest.WorkerCommand, Log: zerolog.Nop()})
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})

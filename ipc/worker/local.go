@@ -8,18 +8,21 @@ import (
 	"patchbay/ipc/message"
 	"patchbay/ipc/serve"
 	"patchbay/ipc/wire"
-	"patchbay/node"
+	"patchbay/node/files"
+	"patchbay/node/graph"
+	"patchbay/node/pyjson"
+	"patchbay/node/value"
 	"patchbay/parallel"
 )
 
-// Local is the Executor of a worker: jobs run in this process, on the devices of a node.Runner.
+// Local is the Executor of a worker: jobs run in this process, on the devices of a graph.Runner.
 type Local struct {
 	name   string
-	runner *node.Runner
+	runner *graph.Runner
 }
 
 // NewLocal returns an executor on a runner, which stays the caller's.
-func NewLocal(name string, runner *node.Runner) *Local { return &Local{name, runner} }
+func NewLocal(name string, runner *graph.Runner) *Local { return &Local{name, runner} }
 
 // Name implements Executor.
 func (l *Local) Name() string { return l.name }
@@ -33,7 +36,7 @@ func (l *Local) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.
 	if fail != nil {
 		return nil, fail
 	}
-	res, err := l.runner.Run(ctx, nodeJob(task.Req, w), func(ev node.Event) {
+	res, err := l.runner.Run(ctx, nodeJob(task.Req, w), func(ev graph.Event) {
 		switch {
 		case ev.Type == "preview":
 			sink.Preview(ev.Node, ev.Blob)
@@ -54,8 +57,8 @@ func (l *Local) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.
 }
 
 // nodeJob is a request as package node takes it.
-func nodeJob(req *message.RunRequest, w *node.Workflow) node.Job {
-	job := node.Job{
+func nodeJob(req *message.RunRequest, w *graph.Workflow) graph.Job {
+	job := graph.Job{
 		ID: req.ID, Workflow: w, Targets: req.Targets, Inputs: req.Inputs, Plan: req.Plan, Preview: req.Preview, NoMetadata: req.NoMetadata,
 		Profile: req.Profile,
 	}
@@ -68,7 +71,7 @@ func nodeJob(req *message.RunRequest, w *node.Workflow) node.Job {
 	return job
 }
 
-// listsFiles tells whether the ui dictionary of an executed event names files.
+// listsFiles reports whether the ui dictionary of an executed event names files.
 func listsFiles(ui any) bool {
 	for _, kind := range []string{"images", "latents"} {
 		switch u := ui.(type) {
@@ -76,7 +79,7 @@ func listsFiles(ui any) bool {
 			if u[kind] != nil {
 				return true
 			}
-		case *node.Object:
+		case *pyjson.Object:
 			if _, ok := u.Get(kind); ok {
 				return true
 			}
@@ -85,7 +88,7 @@ func listsFiles(ui any) bool {
 	return false
 }
 
-func metricsOf(r *node.Result) map[string]any {
+func metricsOf(r *graph.Result) map[string]any {
 	stats := []any{}
 	for _, s := range r.Stats {
 		stats = append(stats, statsOf(s))
@@ -97,7 +100,7 @@ func metricsOf(r *node.Result) map[string]any {
 	return out
 }
 
-func timingsOf(t node.Timings) map[string]any {
+func timingsOf(t graph.Timings) map[string]any {
 	steps := t.Steps
 	if steps == nil {
 		steps = []float64{}
@@ -123,7 +126,7 @@ func (l *Local) Exec(ctx context.Context, req *message.ExecRequest) (*message.Ex
 			inputs[k] = toNode(v)
 		}
 	}
-	res, err := l.runner.Exec(ctx, node.ExecRequest{
+	res, err := l.runner.Exec(ctx, graph.ExecRequest{
 		Class: req.Class, Inputs: inputs, Want: req.Want, Files: req.Files, Lease: time.Duration(req.LeaseMS) * time.Millisecond, Plan: req.Plan,
 	}, nil)
 	if err != nil {
@@ -166,19 +169,19 @@ func (l *Local) Free(_ context.Context, req *message.FreeRequest) (*message.Free
 func toNode(v any) any {
 	switch x := v.(type) {
 	case *wire.Tensor:
-		return &node.Tensor{DType: x.DType, Shape: x.Shape, Data: x.Data}
+		return &value.Tensor{DType: x.DType, Shape: x.Shape, Data: x.Data}
 	case []any:
 		out := make([]any, len(x))
 		for i := range x {
 			out[i] = toNode(x[i])
 		}
 		return out
-	case *node.Object:
+	case *pyjson.Object:
 		if id, ok := x.Get(message.HandleKey); ok {
 			s, _ := id.(string)
-			return node.Handle{ID: s}
+			return graph.Handle{ID: s}
 		}
-		out := node.NewObject()
+		out := pyjson.NewObject()
 		for _, k := range x.Keys() {
 			e, _ := x.Get(k)
 			out.Set(k, toNode(e))
@@ -191,18 +194,18 @@ func toNode(v any) any {
 // fromNode is the inverse of toNode.
 func fromNode(v any) any {
 	switch x := v.(type) {
-	case *node.Tensor:
+	case *value.Tensor:
 		return &wire.Tensor{DType: x.DType, Shape: x.Shape, Data: x.Data}
-	case node.Handle:
-		return node.NewObject(message.HandleKey, x.ID, "type", x.Type, "expires", x.Expires.UnixMilli())
+	case graph.Handle:
+		return pyjson.NewObject(message.HandleKey, x.ID, "type", x.Type, "expires", x.Expires.UnixMilli())
 	case []any:
 		out := make([]any, len(x))
 		for i := range x {
 			out[i] = fromNode(x[i])
 		}
 		return out
-	case *node.Object:
-		out := node.NewObject()
+	case *pyjson.Object:
+		out := pyjson.NewObject()
 		for _, k := range x.Keys() {
 			e, _ := x.Get(k)
 			out.Set(k, fromNode(e))
@@ -214,15 +217,15 @@ func fromNode(v any) any {
 
 // NodeService fills in how a Service answers from a catalogue and folders: Validate, Needs, Describe and Models. stock, which knows the files of the roots,
 // is only needed where jobs are shared with other daemons; also returns the names of model files that those have. Both may be nil.
-func NodeService(cat *node.Catalogue, roots node.Roots, stock *node.Stock, also func(kind string) []string) serve.ServiceConfig {
+func NodeService(cat *graph.Catalogue, roots files.Roots, stock *files.Stock, also func(kind string) []string) serve.ServiceConfig {
 	every := roots
 	every.Also = also
 	sc := serve.ServiceConfig{
-		Validate: func(req *message.RunRequest, w *node.Workflow) (map[string]any, error) {
+		Validate: func(req *message.RunRequest, w *graph.Workflow) (map[string]any, error) {
 			if _, err := parallel.ParsePlan(req.Plan); err != nil {
 				return nil, wire.Errorf(wire.ErrBadRequest, "field plan: %v", err)
 			}
-			outputs, failure := node.Validate(cat, every, nodeJob(req, w))
+			outputs, failure := graph.Validate(cat, every, nodeJob(req, w))
 			switch {
 			case failure == nil:
 				return nil, nil
@@ -234,15 +237,15 @@ func NodeService(cat *node.Catalogue, roots node.Roots, stock *node.Stock, also 
 		Describe: func(class string) map[string]any { return cat.ObjectInfo(roots, class) },
 		Models: func() map[string]any {
 			out := map[string]any{}
-			for _, kind := range node.Kinds() {
+			for _, kind := range files.Kinds() {
 				out[kind] = orEmpty(roots.List(kind))
 			}
 			return out
 		},
 	}
 	if stock != nil {
-		sc.Needs = func(req *message.RunRequest, w *node.Workflow) []node.NeededFile {
-			return node.Needs(cat, stock, nodeJob(req, w))
+		sc.Needs = func(req *message.RunRequest, w *graph.Workflow) []files.NeededFile {
+			return graph.Needs(cat, stock, nodeJob(req, w))
 		}
 	}
 	return sc

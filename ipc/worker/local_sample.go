@@ -6,7 +6,7 @@ import (
 
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
-	"patchbay/node"
+	"patchbay/node/value"
 )
 
 // pictureEvery is the least time between two pictures of a run: 5 a second.
@@ -22,7 +22,7 @@ func (l *Local) Sample(ctx context.Context, q *message.SampleRequest, emit func(
 		}
 	}
 	var shown time.Time
-	res, err := l.runner.Sample(ctx, req, func(p node.HostProgress) error {
+	res, err := l.runner.Sample(ctx, req, func(p value.HostProgress) error {
 		m := &message.SampleReply{Type: message.SampleProgress, Step: p.Step, Steps: p.Steps, Sigma: float64(p.Sigma)}
 		last := p.Step == p.Steps
 		switch {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -38,6 +39,7 @@ type Child struct {
 
 	mu   sync.Mutex
 	proc *process      // nil while there is none that answers
+	last *process      // the latest that has answered
 	up   chan struct{} // closed when proc is set
 }
 
@@ -139,6 +141,7 @@ func (c *Child) start(ctx context.Context) (*process, error) {
 	cmd := c.cfg.Command()
 	p := &process{cmd: cmd, tail: &tail{}, dead: make(chan struct{})}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirs, theirs, p.tail
+	cmd.Env = append(cmd.Environ(), daemonVariable+"="+strconv.Itoa(os.Getpid()))
 	cmd.WaitDelay = 2 * time.Second                       // a grandchild may keep stderr open
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C in a terminal is for the daemon, which drains
 	err = cmd.Start()
@@ -267,7 +270,7 @@ func (c *Child) set(p *process) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if p != nil {
-		c.proc = p
+		c.proc, c.last = p, p
 		close(c.up)
 		return
 	}

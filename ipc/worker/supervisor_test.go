@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -115,6 +116,30 @@ func TestKillFromOutside(t *testing.T) {
 	}
 }
 
+// TestJobWhoseWorkerIsGoneNamesItsEnd: a worker that dies between the choice of it and the start of a job costs the job an attempt, whose cause is
+// why the worker ended.
+func TestJobWhoseWorkerIsGoneNamesItsEnd(t *testing.T) {
+	_, child := ipctest.ChildRig(t, func(c *worker.ChildConfig) { c.BackOff = time.Hour })
+	ctx := wiretest.Within(t, 20*time.Second)
+	if err := child.Ready(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(child.PID(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	for child.PID() != 0 {
+		if ctx.Err() != nil {
+			t.Fatal("the worker is not missed")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	job := jobs.Task{Req: &message.RunRequest{ID: "late", Workflow: messagetest.Graph("Picture 3")}, Attempt: 1}
+	_, err := child.Run(ctx, job, jobs.Sink{Event: func(message.Event) {}})
+	if wiretest.Code(err) != wire.ErrWorkerLost || !strings.Contains(err.Error(), "SIGKILL") {
+		t.Errorf("got %v, want %s with the signal", err, wire.ErrWorkerLost)
+	}
+}
+
 func TestCancelledJobThatDoesNotStopCostsItsWorker(t *testing.T) {
 	r, child := ipctest.ChildRig(t, func(c *worker.ChildConfig) { c.Grace = 100 * time.Millisecond })
 	c := ipctest.DialRig(t, r)
@@ -216,5 +241,54 @@ func TestWorkerThatNeverStartsIsGivenUp(t *testing.T) {
 	}
 	if lives != 5 {
 		t.Errorf("%d lives, want 5", lives)
+	}
+}
+
+// TestOnlyTheDaemonsPairIsTrusted: a worker whose validation refuses everything runs what its daemon sends, which was validated there, and refuses a host
+// on pipes and one on a socket pair of its own, also when that calls itself a daemon by another process id.
+func TestOnlyTheDaemonsPairIsTrusted(t *testing.T) {
+	refusing := func() *exec.Cmd {
+		cmd := ipctest.WorkerCommand()
+		cmd.Env = append(cmd.Env, "PATCHBAY_TEST_REFUSE=1")
+		return cmd
+	}
+	r, _ := ipctest.ChildRig(t, func(cfg *worker.ChildConfig) { cfg.Command = refusing })
+	_, _, end := ipctest.RunJob(t, ipctest.DialRig(t, r), &message.RunRequest{Workflow: messagetest.Graph("Step 1")})
+	if end.Type != message.EventSuccess {
+		t.Errorf("through the daemon: %+v", end)
+	}
+	for name, says := range map[string]string{"": "no name", "PATCHBAY_DAEMON=1": "another process", "pipes": "pipes"} {
+		cmd := refusing()
+		fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ours, theirs := os.NewFile(uintptr(fds[0]), "host"), os.NewFile(uintptr(fds[1]), "worker")
+		in, out := io.WriteCloser(ours), io.Reader(ours)
+		if name == "pipes" {
+			cmd.Env = append(cmd.Env, "PATCHBAY_DAEMON="+strconv.Itoa(os.Getpid()))
+			if in, err = cmd.StdinPipe(); err == nil {
+				out, err = cmd.StdoutPipe()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			cmd.Env = append(cmd.Env, name)
+			cmd.Stdin, cmd.Stdout = theirs, theirs
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		_ = theirs.Close()
+		c := client.NewFrameClient(out, in, in.Close)
+		_, err = client.Submit(wiretest.Within(t, 10*time.Second), c, &message.RunRequest{Workflow: messagetest.Graph("Step 1")})
+		if wiretest.Code(err) != wire.ErrBadWorkflow {
+			t.Errorf("a host with %s: got %v, want %s", says, err, wire.ErrBadWorkflow)
+		}
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		_ = c.Close()
+		_ = ours.Close()
 	}
 }

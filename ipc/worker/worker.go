@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"os"
+	"strconv"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -16,8 +17,8 @@ import (
 // Config is what a worker process serves.
 type Config struct {
 	Executor jobs.Executor
-	Service  serve.ServiceConfig // Jobs, Shelf and Executors are made here
-	Shelf    jobs.ShelfConfig    // empty: files are only sent
+	Service  serve.ServiceConfig // Jobs, Outputs and Executors are made here
+	Outputs  jobs.OutputsConfig  // empty: files are only sent
 	Log      zerolog.Logger
 	// Exit ends the process; nil: os.Exit. It is called when the host is gone and work did not stop within the time a worker has for it.
 	Exit func(code int)
@@ -29,13 +30,14 @@ const exitWithin = 700 * time.Millisecond
 // Run answers requests on in and out until in ends or ctx ends. When in ends, the host is gone: jobs are cancelled, and what does not stop is cut off
 // by the end of the process, within a second. When ctx ends, a running job may finish until drain ends.
 func Run(ctx, drain context.Context, in io.ReadCloser, out io.Writer, cfg Config) error {
-	shelf, err := jobs.NewShelf(cfg.Shelf)
+	outputs, err := jobs.NewOutputs(cfg.Outputs)
 	if err != nil {
 		return err
 	}
-	table := jobs.New(jobs.Config{Keep: 4, OnForget: shelf.Forget})
+	table := jobs.New(jobs.Config{Keep: 4, OnForget: outputs.Forget})
 	sc := cfg.Service
-	sc.Jobs, sc.Shelf, sc.Executors, sc.Log = table, shelf, []jobs.Executor{cfg.Executor}, cfg.Log
+	sc.Jobs, sc.Outputs, sc.Executors, sc.Log = table, outputs, []jobs.Executor{cfg.Executor}, cfg.Log
+	sc.Checked = private(in)
 	if sc.Tensors == nil {
 		sc.Tensors = bulk.NewTensorCache(bulk.TensorBytes)
 	}
@@ -46,7 +48,7 @@ func Run(ctx, drain context.Context, in io.ReadCloser, out io.Writer, cfg Config
 	defer halt()
 	done := make(chan struct{})
 	go func() {
-		d := jobs.Dispatcher{Jobs: table, Shelf: shelf, Log: cfg.Log, Trace: true}
+		d := jobs.Dispatcher{Jobs: table, Outputs: outputs, Log: cfg.Log, Trace: true}
 		d.Work(take, run, sc.Executors)
 		close(done)
 	}()
@@ -69,4 +71,17 @@ func Run(ctx, drain context.Context, in io.ReadCloser, out io.Writer, cfg Config
 	<-done
 	svc.Close()
 	return err
+}
+
+// daemonVariable names the daemon, by its process id, to the workers that it starts.
+const daemonVariable = "PATCHBAY_DAEMON"
+
+// private reports whether in is the socket pair of the daemon that started this process. What comes there was validated; any other host is a stranger.
+func private(in io.Reader) bool {
+	f, ok := in.(*os.File)
+	if !ok || os.Getenv(daemonVariable) != strconv.Itoa(os.Getppid()) {
+		return false
+	}
+	st, err := f.Stat()
+	return err == nil && st.Mode().Type() == os.ModeSocket
 }

@@ -55,6 +55,9 @@ type Transport interface {
 	// Connect makes the ends of one group, one for each of ops: calls of an end are ordered with the calls of its Ops. name is the axis, for errors; deadline
 	// bounds every wait for a peer (0: no bound).
 	Connect(name string, ops []engine.Ops, deadline time.Duration) ([]Comm, error)
+	// Interruptible reports whether a rank may leave calls out that its peers have issued, and the group be aborted: a cancelled run then ends before the next
+	// block. Otherwise everything that was queued runs to its end, and the group serves the next run.
+	Interruptible() bool
 }
 
 // Traffic counts what one rank sent on one axis.

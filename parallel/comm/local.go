@@ -46,6 +46,9 @@ func (l Local) Connect(name string, ops []engine.Ops, deadline time.Duration) ([
 	return out, nil
 }
 
+// Interruptible implements Transport.
+func (Local) Interruptible() bool { return true }
+
 // localEnd is one rank's end of a group.
 type localEnd struct {
 	hub      *hub

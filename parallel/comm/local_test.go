@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"pgregory.net/rapid"
 
 	"patchbay/engine"
@@ -19,21 +18,29 @@ func world(size int, deadline time.Duration, f func(c Comm) error) error {
 	if err != nil {
 		return err
 	}
-	var g errgroup.Group
+	errs := make(chan error, size)
 	for _, c := range ends {
-		g.Go(func() (err error) {
+		go func() {
+			var err error
 			defer func() {
 				if v := recover(); v != nil {
 					err = v.(error)
 				}
+				errs <- err
 				if err != nil {
 					c.Abort(err)
 				}
 			}()
-			return f(c)
-		})
+			err = f(c)
+		}()
 	}
-	return g.Wait()
+	var first error
+	for range ends {
+		if err := <-errs; first == nil {
+			first = err
+		}
+	}
+	return first
 }
 
 func vec(v ...float32) engine.Tensor { return engine.FromF32(v, len(v)) }
@@ -276,7 +283,7 @@ func TestPrefetchGathersBesideOtherWork(t *testing.T) {
 	}
 }
 
-// TestMessagesThatDisagreeAreNamed: another size, a plain send or receive beside posted memory, an Await without a post.
+// TestMessagesThatDisagreeAreNamed: another size or type, a plain send or receive beside posted memory, an Await without a post.
 func TestMessagesThatDisagreeAreNamed(t *testing.T) {
 	offer := func(c Comm) { c.Offer(vec(0), vec(1), 1) }
 	send := func(c Comm) { c.SendRecv(engine.Tensor{}, -1, vec(1), 1) }
@@ -285,7 +292,11 @@ func TestMessagesThatDisagreeAreNamed(t *testing.T) {
 		send, receive func(c Comm)
 		want          string
 	}{
-		"size":    {offer, func(c Comm) { c.Post(vec(0, 0), 0); c.Await(vec(0, 0), 0) }, "receives f32[2]"},
+		"size": {offer, func(c Comm) { c.Post(vec(0, 0), 0); c.Await(vec(0, 0), 0) }, "receives f32[2]"},
+		"type": {offer, func(c Comm) {
+			c.Post(engine.NewTensor(engine.Buf{Host: make([]byte, 2)}, engine.BF16, 1), 0)
+			c.Await(vec(0), 0)
+		}, "receives bf16[1]"},
 		"copy":    {offer, func(c Comm) { c.Post(vec(0), 0); c.Await(vec(0, 0), 0) }, "receives f32[2]"},
 		"receive": {nothing, func(c Comm) { c.Post(vec(0), 0); c.SendRecv(vec(0), 0, engine.Tensor{}, -1) }, "has posted memory for it before"},
 		"send":    {send, func(c Comm) { c.Post(vec(0), 0); c.Await(vec(0), 0) }, "that takes an Offer"},

@@ -10,16 +10,17 @@ import (
 
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
-	"patchbay/node"
+	"patchbay/node/files"
+	"patchbay/node/pyjson"
 	"patchbay/tests/hammer"
 )
 
 // Graph makes a workflow {"1": {class_type, inputs {n}}, ...} from "Wait 20", "Picture 10".
-func Graph(nodes ...string) *node.Object {
-	o := node.NewObject()
+func Graph(nodes ...string) *pyjson.Object {
+	o := pyjson.NewObject()
 	for i, n := range nodes {
 		class, num, _ := strings.Cut(n, " ")
-		in := node.NewObject()
+		in := pyjson.NewObject()
 		if num != "" {
 			var v int64
 			if _, err := fmt.Sscan(num, &v); err != nil {
@@ -27,7 +28,7 @@ func Graph(nodes ...string) *node.Object {
 			}
 			in.Set("n", v)
 		}
-		o.Set(fmt.Sprint(i+1), node.NewObject("class_type", class, "inputs", in))
+		o.Set(fmt.Sprint(i+1), pyjson.NewObject("class_type", class, "inputs", in))
 	}
 	return o
 }
@@ -45,7 +46,7 @@ func Frames(tb testing.TB) []hammer.Input {
 		message.VerbJobs:     message.JobsRequest{State: "done", Limit: 7},
 		message.VerbCancel:   message.JobRequest{Job: "j"},
 		message.VerbDescribe: message.DescribeRequest{Class: "KSampler", Schema: true},
-		message.VerbExec:     &message.ExecRequest{Class: "Echo", Inputs: node.NewObject("a", tensor, "b", node.NewObject(message.HandleKey, "h"), "c", []any{1, picture}), Want: []int{0}, LeaseMS: 5},
+		message.VerbExec:     &message.ExecRequest{Class: "Echo", Inputs: pyjson.NewObject("a", tensor, "b", pyjson.NewObject(message.HandleKey, "h"), "c", []any{1, picture}), Want: []int{0}, LeaseMS: 5},
 		message.VerbSample:   Sample(),
 		message.VerbLoad:     &message.LoadRequest{Model: message.ModelRef{File: "m"}, Plan: "ulysses=2"},
 		message.VerbFree:     &message.FreeRequest{Handles: []string{"h"}, Models: []string{"m"}},
@@ -86,10 +87,10 @@ func Sample() *message.SampleRequest {
 }
 
 // Picture is an output of n bytes.
-func Picture(id string, n int) node.Output {
+func Picture(id string, n int) files.Output {
 	data := make([]byte, n)
 	for i := range data {
 		data[i] = byte(i * 7)
 	}
-	return node.Output{Node: id, Kind: "images", Type: "output", Prefix: "fake", Ext: ".png", Data: data, Width: 1, Height: 1}
+	return files.Output{Node: id, Kind: "images", Type: "output", Prefix: "fake", Ext: ".png", Data: data, Width: 1, Height: 1}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5/msgpcode"
 
 	"patchbay/ipc/wire"
-	"patchbay/node"
+	"patchbay/node/pyjson"
 )
 
 // Packed is v as msgpack.
@@ -180,7 +180,7 @@ func HoldsOddNumber(v any) bool {
 		switch f := e.(type) {
 		case float64:
 			return true // 3.0 in JSON is written as 3
-		case nil, bool, string, int64, uint64, *node.Object, []any:
+		case nil, bool, string, int64, uint64, *pyjson.Object, []any:
 			return false
 		default:
 			_ = f
@@ -189,7 +189,7 @@ func HoldsOddNumber(v any) bool {
 	})
 }
 
-// anyValue tells whether f holds for a value inside v.
+// anyValue reports whether f holds for a value inside v.
 func anyValue(v any, f func(any) bool) bool {
 	if f(v) {
 		return true
@@ -201,7 +201,7 @@ func anyValue(v any, f func(any) bool) bool {
 				return true
 			}
 		}
-	case *node.Object:
+	case *pyjson.Object:
 		for _, k := range x.Keys() {
 			e, _ := x.Get(k)
 			if anyValue(e, f) {

@@ -34,6 +34,9 @@ func (Transport) Connect(name string, ops []engine.Ops, _ time.Duration) ([]comm
 	return out, nil
 }
 
+// Interruptible is false, as with devices whose calls cannot be taken back.
+func (Transport) Interruptible() bool { return false }
+
 // group is what the ends share; the device's lock guards it.
 type group struct {
 	name   string
