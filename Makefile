@@ -9,7 +9,7 @@ export PATCHBAY_TEST_TOKENIZERS ?= $(abspath ../shared/tokenizers)
 .PHONY: build demo test check lint fmt race fuzz bench soak loc tools clean vendor-client comfyui-test
 
 build:
-	$(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o $(BIN) .
+	$(GO) build -ldflags "-X main.version=$(VERSION)" -o $(BIN) .
 
 demo: build
 	$(BIN) demo --out demo.png
@@ -27,6 +27,7 @@ bin/golangci-lint: tools/go.mod
 	cd tools && $(GO) build -o ../bin/ tool && touch ../bin/golangci-lint
 
 lint: tools
+	$(GO) mod tidy -diff
 	bin/golangci-lint run ./...
 	@if command -v shellcheck >/dev/null; then shellcheck install.sh tests/*.sh .ci/run; else echo "shellcheck NOT RUN: not installed (apt-get install shellcheck)"; fi
 
@@ -34,7 +35,7 @@ fmt: tools
 	bin/golangci-lint fmt ./...
 
 race:
-	$(GO) test -race -short -skip 'MoreDevicesAreNeverSlower|ScheduleNeedsNoBuffers|StagesOfPublished' ./engine/... ./models/sampling ./models/tokenizer ./parallel ./node ./ipc
+	$(GO) test -race -short -skip 'MoreDevicesAreNeverSlower|ScheduleNeedsNoBuffers|StagesOfPublished' ./engine/... ./models/sampling ./models/tokenizer ./parallel ./node/... ./ipc/...
 
 # Coverage fuzzing, seconds per target; the seeds run in every `go test`, and mutations of them without coverage (tests/hammer).
 FUZZTIME ?= 10s
@@ -48,7 +49,7 @@ bench:
 soak:
 	$(GO) test -count 1 -timeout 60m -tags soak ./parallel -v -run 'CancelAt|ManyJobs'
 	$(GO) test -count 1 -timeout 120m -tags soak ./tests -v -run 'TestDurable|TestFaults|TestRouting|TestTinyJobs'
-	$(GO) test -count 1 -timeout 120m -p 1 -tags soak ./ipc ./node -v -run UnderTheHammer
+	$(GO) test -count 1 -timeout 120m -p 1 -tags soak ./ipc/... ./node/... -v -run UnderTheHammer
 
 # The node package for ComfyUI carries the Python client: it is copied in as one folder. `go test ./tests -run ComfyUI` says when the copy is old.
 vendor-client:

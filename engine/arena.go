@@ -2,8 +2,8 @@ package engine
 
 import "fmt"
 
-// Arena hands out tensors from one piece of memory in stack order and never frees single ones. A measuring arena has no memory: it only
-// finds the peak, so that a real one can be made of exactly that size.
+// Arena hands out tensors from one piece of memory in stack order and never frees single ones. A measuring arena has no
+// memory: it only finds the peak, so that a real one can be made of exactly that size.
 type Arena struct {
 	name      string
 	buf       Buf
@@ -21,13 +21,16 @@ func NewArena(name string, buf Buf, bytes int) *Arena {
 	return &Arena{name: name, buf: buf, size: bytes}
 }
 
-// NewMeasuringArena makes an arena without memory for a recording pass: Alloc never fails and Peak tells what a real one needs.
+// NewMeasuringArena makes an arena without memory for a recording pass: Alloc never fails and Peak tells what a real
+// one needs.
 func NewMeasuringArena(name string) *Arena { return &Arena{name: name, measuring: true} }
 
-// OnRelease registers f, which is called with every range that Release gives back, as a u8 tensor. Deferred execution poisons it there.
+// OnRelease registers f, which is called with every range that Release gives back, as a u8 tensor. Deferred execution
+// poisons it there.
 func (a *Arena) OnRelease(f func(Tensor)) { a.released = f }
 
-// Alloc returns an uninitialised contiguous tensor. It panics with *ArenaError when the arena is full: sizes are planned, so that is a bug in the plan.
+// Alloc returns an uninitialised contiguous tensor. It panics with *ArenaError when the arena is full: sizes are
+// planned, so that is a bug in the plan.
 func (a *Arena) Alloc(dtype DType, shape ...int) Tensor {
 	n := dtype.Size()
 	for _, s := range shape {
@@ -42,27 +45,20 @@ func (a *Arena) Alloc(dtype DType, shape ...int) Tensor {
 	if a.measuring {
 		return NewTensor(Buf{}, dtype, shape...)
 	}
-	return NewTensor(a.piece(from, n), dtype, shape...)
-}
-
-// piece returns bytes [from, from+n) of the memory.
-func (a *Arena) piece(from, n int) Buf {
-	if a.buf.Host != nil {
-		return Buf{Host: a.buf.Host[from : from+n : from+n]}
-	}
-	return Buf{Dev: a.buf.Dev + uint64(from)}
+	return NewTensor(a.buf.Piece(from, n), dtype, shape...)
 }
 
 // Mark returns the current top of the stack.
 func (a *Arena) Mark() int { return a.top }
 
-// Release gives back everything allocated since mark. Tensors from there must not be used by later calls of the same stream.
+// Release gives back everything allocated since mark. Tensors from there must not be used by later calls of the same
+// stream.
 func (a *Arena) Release(mark int) {
 	if mark > a.top {
 		panic(&ArenaError{Name: a.name, Need: mark, Have: a.top})
 	}
 	if a.released != nil && !a.measuring && a.top > mark {
-		a.released(NewTensor(a.piece(mark, a.top-mark), U8, a.top-mark))
+		a.released(NewTensor(a.buf.Piece(mark, a.top-mark), U8, a.top-mark))
 	}
 	a.top = mark
 }

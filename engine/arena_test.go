@@ -20,7 +20,8 @@ func TestArenaStacksAndFindsItsPeak(t *testing.T) {
 		if a.Peak() != 192 || a.Mark() != 128 {
 			t.Errorf("measuring %v: peak %d, top %d, want 192 and 128", a.Measuring(), a.Peak(), a.Mark())
 		}
-		if a == full && (&first.Buf.Host[0] != &buf.Host[0] || &again.Buf.Host[0] != &buf.Host[64] || len(first.Buf.Host) != 12) {
+		if a == full && (&first.Buf.Host[0] != &buf.Host[0] || &again.Buf.Host[0] != &buf.Host[64] ||
+			len(first.Buf.Host) != 12) {
 			t.Error("tensors are not at bytes 0 and 64 of the buffer")
 		}
 		if a == measured && (first.Buf.Host != nil || again.Dim(0) != 16) {

@@ -6,8 +6,9 @@ import (
 	"unsafe"
 )
 
-// The checks of this file and its neighbours (check_attention.go, check_image.go) are the shared half of every Ops implementation: each method
-// calls the check of its name first. They panic with *ShapeError and do not allocate when all is well.
+// The checks of this file and its neighbours (check_attention.go, check_image.go) are the shared half of every Ops
+// implementation: each method calls the check of its name first. They panic with *ShapeError and do not allocate when
+// all is well.
 
 // fail panics with the operands; names are separated by spaces and absent operands are left out.
 func fail(op, rule, names string, ts ...Tensor) {
@@ -30,7 +31,8 @@ func (t Tensor) RowContiguous() bool {
 	return t.rank > 0 && (t.shape[t.rank-1] <= 1 || t.stride[t.rank-1] == 1)
 }
 
-// extent returns the addresses of the first byte and behind the last byte; both 0 for tensors without elements or memory.
+// extent returns the addresses of the first byte and behind the last byte; both 0 for tensors without elements or
+// memory.
 func (t Tensor) extent() (lo, hi uint64) {
 	if t.Len() == 0 || t.IsZero() {
 		return 0, 0
@@ -51,8 +53,8 @@ func (t Tensor) extent() (lo, hi uint64) {
 	return lo + uint64(t.Off*size), lo + uint64((last+1)*size)
 }
 
-// Overlaps reports whether a and b certainly share memory. Strided views that interleave (q, k, v of one buffer) count as separate unless they
-// start at the same element.
+// Overlaps reports whether a and b certainly share memory. Strided views that interleave (q, k, v of one buffer) count
+// as separate unless they start at the same element.
 func Overlaps(a, b Tensor) bool {
 	aLo, aHi := a.extent()
 	bLo, bHi := b.extent()
@@ -121,7 +123,8 @@ func vector(t Tensor, n int) bool {
 
 // modulation reports whether t is absent or [G, E] f32 where G divides b.
 func modulation(t Tensor, b, e int) bool {
-	return t.IsZero() || t.DType == F32 && t.rank == 2 && t.shape[0] > 0 && b%t.shape[0] == 0 && t.shape[1] == e && t.RowContiguous()
+	return t.IsZero() || t.DType == F32 && t.rank == 2 && t.shape[0] > 0 && b%t.shape[0] == 0 &&
+		t.shape[1] == e && t.RowContiguous()
 }
 
 // CheckUpload panics unless dst is contiguous f32 or bf16 of n elements.
@@ -297,7 +300,8 @@ func CheckAdd(y, a, b Tensor) {
 	}
 	switch {
 	case rule != "" || SameShape(a, b):
-	case a.rank != 3 || b.rank != 3 || b.shape[0] != 1 || b.shape[1] != 1 && b.shape[1] != a.shape[1] || b.shape[2] != a.shape[2]:
+	case a.rank != 3 || b.rank != 3 || b.shape[0] != 1 || b.shape[1] != 1 && b.shape[1] != a.shape[1] ||
+		b.shape[2] != a.shape[2]:
 		rule = "b must have the shape of a, or be [1, L, E] or [1, 1, E]"
 	}
 	if rule == "" && !SameShape(a, b) && Overlaps(y, b) {

@@ -2,7 +2,8 @@ package engine
 
 // attentionStats reports whether t is f32 [B, H, Lq] for queries o [B, Lq, H, D].
 func attentionStats(t, o Tensor) bool {
-	return t.DType == F32 && t.rank == 3 && t.shape[0] == o.shape[0] && t.shape[1] == o.shape[2] && t.shape[2] == o.shape[1] && t.RowContiguous()
+	return t.DType == F32 && t.rank == 3 && t.shape[0] == o.shape[0] && t.shape[1] == o.shape[2] &&
+		t.shape[2] == o.shape[1] && t.RowContiguous()
 }
 
 // CheckQKNormRoPE panics unless the operands fit Ops.QKNormRoPE.
@@ -97,7 +98,8 @@ func attentionRule(o, q, k, v Tensor, a AttentionArgs) string {
 		return "o must not alias q, k or v"
 	}
 	if b := a.Bias; !b.IsZero() {
-		if b.DType != F32 || b.rank != 3 || b.shape[0] != q.shape[2] || b.shape[1] != q.shape[1] || b.shape[2] != k.shape[1] || !b.RowContiguous() {
+		if b.DType != F32 || b.rank != 3 || b.shape[0] != q.shape[2] || b.shape[1] != q.shape[1] ||
+			b.shape[2] != k.shape[1] || !b.RowContiguous() {
 			return "bias must be [H, Lq, Lk] f32"
 		}
 	}

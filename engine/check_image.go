@@ -5,8 +5,8 @@ import "fmt"
 // weightType reports whether weights may be stored as d.
 func weightType(d DType) bool { return d <= F8E5M2 }
 
-// CheckPack returns an error unless m is a matrix whose rows lie inside m.Data and c (channels of a convolution, 0 for none) divides K.
-// Unlike the other checks it does not panic: a matrix comes from a file.
+// CheckPack returns an error unless m is a matrix whose rows lie inside m.Data and c (channels of a convolution, 0 for
+// none) divides K. Unlike the other checks it does not panic: a matrix comes from a file.
 func CheckPack(m Matrix, c int) error {
 	row := m.Row
 	if row == 0 {
@@ -59,7 +59,8 @@ func convRule(y, x Tensor, w *Weight, a ConvArgs) string {
 		return "K of the weight must be KY*KX*C"
 	case w.N() != y.shape[3]:
 		return "the last dimension of y must be N of the weight"
-	case y.shape[1] != convSize(x.shape[1]+a.Top+a.Bottom, a.KY, a.Stride) || y.shape[2] != convSize(x.shape[2]+a.Left+a.Right, a.KX, a.Stride):
+	case y.shape[1] != convSize(x.shape[1]+a.Top+a.Bottom, a.KY, a.Stride) ||
+		y.shape[2] != convSize(x.shape[2]+a.Left+a.Right, a.KX, a.Stride):
 		return "Y' must be (Y+Top+Bottom-KY)/Stride+1, X' likewise"
 	case Overlaps(y, x):
 		return "y must not alias x"
@@ -116,7 +117,8 @@ func groupRule(stats, x Tensor) string {
 	switch {
 	case x.rank != 4:
 		return "x must be [B, Y, X, C]"
-	case stats.rank != 3 || stats.DType != F64 || stats.shape[0] != x.shape[0] || stats.shape[2] != 2 || !stats.RowContiguous():
+	case stats.rank != 3 || stats.DType != F64 || stats.shape[0] != x.shape[0] || stats.shape[2] != 2 ||
+		!stats.RowContiguous():
 		return "stats must be [B, G, 2] f64"
 	case stats.shape[1] < 1 || x.shape[3]%stats.shape[1] != 0:
 		return "groups must divide the channels"

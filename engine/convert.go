@@ -32,7 +32,8 @@ func F32FromF16(h uint16) float32 {
 // F16FromF32 rounds to the nearest IEEE 754 binary16, ties to even. Too large values become infinite, NaN stays NaN.
 func F16FromF32(v float32) uint16 { return narrow(v, 10, -14, 0x7c00, 0x7c00) }
 
-// F32FromF8E4M3 widens an 8-bit float of format E4M3FN (arXiv:2209.05433, table 1: no infinities, largest 448, NaN 0x7f and 0xff); exact.
+// F32FromF8E4M3 widens an 8-bit float of format E4M3FN (arXiv:2209.05433, table 1: no infinities, largest 448, NaN 0x7f
+// and 0xff); exact.
 func F32FromF8E4M3(b uint8) float32 {
 	sign, rest := uint32(b&0x80)<<24, uint32(b&0x7f)
 	if rest == 0x7f {
@@ -41,8 +42,8 @@ func F32FromF8E4M3(b uint8) float32 {
 	return math.Float32frombits(sign | math.Float32bits(math.Float32frombits(rest<<20)*0x1p120))
 }
 
-// F8E4M3FromF32 rounds to the nearest E4M3FN value, ties to even. Magnitudes above 464 (where rounding would leave the range) become NaN,
-// like PyTorch's float8_e4m3fn.
+// F8E4M3FromF32 rounds to the nearest E4M3FN value, ties to even. Magnitudes above 464 (where rounding would leave the
+// range) become NaN, like PyTorch's float8_e4m3fn.
 func F8E4M3FromF32(v float32) uint8 {
 	n := narrow(v, 3, -6, 0x7f, 0x7f)
 	return uint8(n>>8&0x80 | n&0x7f)
@@ -57,8 +58,8 @@ func F8E5M2FromF32(v float32) uint8 {
 	return uint8(n>>8&0x80 | n&0x7f)
 }
 
-// narrow rounds v to a small float with mant stored mantissa bits and least normal exponent emin. over is the code of everything too large,
-// inf that of infinity (equal to over). The sign is bit 15.
+// narrow rounds v to a small float with mant stored mantissa bits and least normal exponent emin. over is the code of
+// everything too large, inf that of infinity (equal to over). The sign is bit 15.
 func narrow(v float32, mant, emin int, over, inf uint16) uint16 {
 	sign := uint16(math.Float32bits(v) >> 16 & 0x8000)
 	x := math.Abs(float64(v))
@@ -72,7 +73,8 @@ func narrow(v float32, mant, emin int, over, inf uint16) uint16 {
 	}
 	e := max(math.Ilogb(x), emin)
 	q := math.RoundToEven(math.Ldexp(x, mant-e)) // exact before rounding: f64 has 29 bits to spare
-	// q carries the implicit bit, so that subnormals, carries into the next exponent and the largest value need no case of their own.
+	// q carries the implicit bit, so that subnormals, carries into the next exponent and the largest value need no case of
+	// their own.
 	code := (e-emin)<<mant + int(q)
 	if code >= int(over) {
 		return sign | over
@@ -80,11 +82,12 @@ func narrow(v float32, mant, emin int, over, inf uint16) uint16 {
 	return sign | uint16(code)
 }
 
-// Widen converts len(dst) elements of type d (f32, bf16, f16, fp8, f64, integers), little-endian and at any alignment, to f32.
-// src must hold at least that many elements.
+// Widen converts len(dst) elements of type d (f32, bf16, f16, fp8, f64, integers), little-endian and at any alignment,
+// to f32. src must hold at least that many elements.
 func Widen(dst []float32, src []byte, d DType) {
 	if len(src) < len(dst)*d.Size() {
-		panic(&ShapeError{Op: "Widen", Rule: fmt.Sprintf("%d elements of %s need %d bytes", len(dst), d, len(dst)*d.Size()), Shapes: fmt.Sprintf("%d bytes", len(src))})
+		panic(&ShapeError{Op: "Widen", Rule: fmt.Sprintf("%d elements of %s need %d bytes", len(dst), d, len(dst)*d.Size()),
+			Shapes: fmt.Sprintf("%d bytes", len(src))})
 	}
 	switch d {
 	case F32:
@@ -139,10 +142,12 @@ func widenInts(dst []float32, src []byte, d DType) {
 	}
 }
 
-// Narrow converts src to floats of type d (f32, bf16, f16, fp8), little-endian, rounding to nearest even. dst must be large enough.
+// Narrow converts src to floats of type d (f32, bf16, f16, fp8), little-endian, rounding to nearest even. dst must be
+// large enough.
 func Narrow(dst []byte, src []float32, d DType) {
 	if len(dst) < len(src)*d.Size() {
-		panic(&ShapeError{Op: "Narrow", Rule: fmt.Sprintf("%d elements of %s need %d bytes", len(src), d, len(src)*d.Size()), Shapes: fmt.Sprintf("%d bytes", len(dst))})
+		panic(&ShapeError{Op: "Narrow", Rule: fmt.Sprintf("%d elements of %s need %d bytes", len(src), d, len(src)*d.Size()),
+			Shapes: fmt.Sprintf("%d bytes", len(dst))})
 	}
 	switch d {
 	case F32:

@@ -69,7 +69,8 @@ func TestEveryCodeDecodesByDefinitionAndSurvives(t *testing.T) {
 	}
 }
 
-// TestRoundingAtEveryMidpoint visits the point between every two neighbouring values: there the even code wins, a hair beside it the nearer one.
+// TestRoundingAtEveryMidpoint visits the point between every two neighbouring values: there the even code wins, a hair
+// beside it the nearer one.
 func TestRoundingAtEveryMidpoint(t *testing.T) {
 	for _, f := range formats() {
 		signBit := uint16(1) << (f.exp + f.mant)

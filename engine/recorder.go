@@ -2,8 +2,9 @@ package engine
 
 import "fmt"
 
-// Recorder is an Ops that computes nothing: it checks the shapes of every call and notes what was called. Together with measuring arenas it
-// finds memory sizes and arithmetic of a pass before anything is allocated; its tensors have shapes and no memory. One goroutine only.
+// Recorder is an Ops that computes nothing: it checks the shapes of every call and notes what was called. Together with
+// measuring arenas it finds memory sizes and arithmetic of a pass before anything is allocated; its tensors have shapes
+// and no memory. One goroutine only.
 type Recorder struct {
 	Calls      map[string]int   // calls by method name
 	Linears    []LinearShape    // in call order, adapters included as calls of their own
@@ -28,7 +29,8 @@ func NewRecorder() *Recorder { return &Recorder{Calls: map[string]int{}} }
 
 var _ Ops = (*Recorder)(nil)
 
-// Flops returns the floating point operations of the recorded products: 2 for each multiplication with its addition. Element-wise work is left out.
+// Flops returns the floating point operations of the recorded products: 2 for each multiplication with its addition.
+// Element-wise work is left out.
 func (r *Recorder) Flops() float64 {
 	sum := 0.0
 	for _, l := range r.Linears {
@@ -56,13 +58,17 @@ func (r *Recorder) Alloc(bytes int) (Buf, error) {
 // Free notes the call.
 func (r *Recorder) Free(Buf) { r.Calls["Free"]++ }
 
+// Sync notes the call.
+func (r *Recorder) Sync() error { r.Calls["Sync"]++; return nil }
+
 // Pack checks m and returns a Packed without memory.
 func (r *Recorder) Pack(m Matrix, c int) (*Packed, error) {
 	r.Calls["Pack"]++
 	if err := CheckPack(m, c); err != nil {
 		return nil, fmt.Errorf("recorder %w", err)
 	}
-	return &Packed{DType: m.DType, N: m.N, K: m.K, Layout: "recorder", PieceRows: 1, PieceBytes: m.K * m.DType.Size()}, nil
+	row := m.K * m.DType.Size()
+	return &Packed{Bytes: m.N * row, DType: m.DType, N: m.N, K: m.K, Layout: "recorder", PieceRows: 1, PieceBytes: row}, nil
 }
 
 // Upload notes the call.

@@ -9,10 +9,25 @@ import (
 // MaxDims is the largest number of dimensions of a Tensor.
 const MaxDims = 5
 
-// Buf is a piece of memory: exactly one of Host and Dev is set. The zero Buf belongs to a recording pass, which has shapes but no memory.
+// Buf is a piece of memory: exactly one of Host and Dev is set. The zero Buf belongs to a recording pass, which has
+// shapes but no memory.
 type Buf struct {
 	Host []byte // memory of this process, 64-byte aligned at its start
 	Dev  uint64 // device address; its length is known to the arena that owns it
+}
+
+// IsZero reports whether b is no memory at all.
+func (b Buf) IsZero() bool { return b.Host == nil && b.Dev == 0 }
+
+// Piece returns bytes [from, from+n) of b; the zero Buf gives itself.
+func (b Buf) Piece(from, n int) Buf {
+	switch {
+	case b.Host != nil:
+		return Buf{Host: b.Host[from : from+n : from+n]}
+	case b.Dev != 0:
+		return Buf{Dev: b.Dev + uint64(from)}
+	}
+	return Buf{}
 }
 
 // Tensor is a strided view of a Buf. It is a value: copying it copies the view, never the elements. Elements are row-major unless
@@ -41,7 +56,8 @@ func NewTensor(buf Buf, dtype DType, shape ...int) Tensor {
 		n *= shape[i]
 	}
 	if buf.Host != nil && n*dtype.Size() > len(buf.Host) {
-		panic(&ShapeError{Op: "NewTensor", Rule: fmt.Sprintf("needs %d bytes, buffer has %d", n*dtype.Size(), len(buf.Host)), Shapes: fmt.Sprint(shape)})
+		panic(&ShapeError{Op: "NewTensor", Rule: fmt.Sprintf("needs %d bytes, buffer has %d", n*dtype.Size(), len(buf.Host)),
+			Shapes: fmt.Sprint(shape)})
 	}
 	return t
 }
@@ -112,7 +128,8 @@ func (t Tensor) Slice(i, lo, hi int) Tensor {
 		i += t.rank
 	}
 	if i >= t.rank || lo < 0 || hi < lo || hi > t.shape[i] {
-		panic(&ShapeError{Op: "Slice", Rule: fmt.Sprintf("0 <= lo <= hi <= %d, got [%d, %d) of dimension %d", t.shape[i], lo, hi, i), Shapes: t.String()})
+		panic(&ShapeError{Op: "Slice", Rule: fmt.Sprintf("0 <= lo <= hi <= %d, got [%d, %d) of dimension %d", t.shape[i], lo,
+			hi, i), Shapes: t.String()})
 	}
 	if lo < hi { // an empty view keeps its offset so that it never points behind the buffer
 		t.Off += lo * t.stride[i]
@@ -134,7 +151,8 @@ func (t Tensor) Index(i, at int) Tensor {
 	return t
 }
 
-// Split replaces dimension i of size n by dimensions of the given sizes (their product is n): [L, 3*H*D] -> [L, 3, H, D].
+// Split replaces dimension i of size n by dimensions of the given sizes (their product is n): [L, 3*H*D] -> [L, 3, H,
+// D].
 func (t Tensor) Split(i int, sizes ...int) Tensor {
 	if i < 0 {
 		i += t.rank
@@ -164,7 +182,8 @@ func (t Tensor) Merge(i int) Tensor {
 		i += t.rank
 	}
 	if i+1 >= t.rank || (t.shape[i] > 1 && t.shape[i+1] > 1 && t.stride[i] != t.shape[i+1]*t.stride[i+1]) {
-		panic(&ShapeError{Op: "Merge", Rule: fmt.Sprintf("dimensions %d and %d must be adjacent in memory", i, i+1), Shapes: t.String()})
+		panic(&ShapeError{Op: "Merge", Rule: fmt.Sprintf("dimensions %d and %d must be adjacent in memory", i, i+1),
+			Shapes: t.String()})
 	}
 	if t.shape[i+1] != 1 {
 		t.stride[i] = t.stride[i+1]
@@ -212,7 +231,8 @@ func (t Tensor) Broadcast(i, n int) Tensor {
 	return t
 }
 
-// F32 returns the elements of a contiguous host f32 tensor without copying. Backends and tests use it; everybody else reads through Ops.Download.
+// F32 returns the elements of a contiguous host f32 tensor without copying. Backends and tests use it; everybody else
+// reads through Ops.Download.
 func (t Tensor) F32() []float32 {
 	if t.DType != F32 || t.Buf.Host == nil || !t.Contiguous() {
 		panic(&ShapeError{Op: "F32", Rule: "contiguous host f32 tensor", Shapes: t.String()})
@@ -239,7 +259,8 @@ func (t Tensor) String() string {
 	return s
 }
 
-// ShapeError is the panic value for misuse of shapes or dtypes: a bug in the caller, turned into a failed job at one place in parallel.
+// ShapeError is the panic value for misuse of shapes or dtypes: a bug in the caller, turned into a failed job at one
+// place in parallel.
 type ShapeError struct {
 	Op     string // method of Ops or Tensor
 	Rule   string // the rule that was broken

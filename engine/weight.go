@@ -1,7 +1,8 @@
 package engine
 
-// Matrix is a weight as it lies in a file: row-major [N, K] (convolutions: [N, KY, KX, C] flattened to K = KY*KX*C), any storage dtype,
-// at any byte alignment. Rows may be fewer than in the file: a rank of a tensor group hands over only its slice.
+// Matrix is a weight as it lies in a file: row-major [N, K] (convolutions: [N, KY, KX, C] flattened to K = KY*KX*C),
+// any storage dtype, at any byte alignment. Rows may be fewer than in the file: a rank of a tensor group hands over
+// only its slice.
 type Matrix struct {
 	Data  []byte // N rows of RowBytes bytes, of which the first K elements are used
 	DType DType
@@ -10,14 +11,17 @@ type Matrix struct {
 	Scale float32 // factor of scaled fp8 files; 0 means 1
 }
 
-// Packed is a matrix in the layout one backend reads fastest. Only that backend looks inside. It is immutable and shared by ranks.
+// Packed is a matrix in the layout one backend reads fastest. Only that backend looks inside. It is immutable and
+// shared by ranks.
 type Packed struct {
 	Buf    Buf
+	Bytes  int   // size of Buf
 	DType  DType // storage type; f32, bf16 or f16
 	N, K   int
 	Layout string // name of the backend's layout
-	// Head bytes of Buf come first, which depend on type, factor and channels alone; then PieceBytes for every PieceRows rows, the last piece filled up.
-	// Rows [i*PieceRows, ...) packed alone give the same pieces, so that a matrix can be put together of parts that were packed in several places.
+	// Head bytes of Buf come first, which depend on type, factor and channels alone; then PieceBytes for every PieceRows
+	// rows, the last piece filled up. Rows [i*PieceRows, ...) packed alone give the same pieces, so that a matrix can be
+	// put together of parts that were packed in several places.
 	Head, PieceRows, PieceBytes int
 }
 
@@ -27,8 +31,8 @@ type Adapter struct {
 	Scale    float32
 }
 
-// Weight is what Linear and Conv2D multiply with: a shared packed base, an optional bias and the adapters of one handle (LoRA).
-// Nothing is ever merged into the base, so handles with different adapters share it.
+// Weight is what Linear and Conv2D multiply with: a shared packed base, an optional bias and the adapters of one handle
+// (LoRA). Nothing is ever merged into the base, so handles with different adapters share it.
 type Weight struct {
 	Name     string // checkpoint name, for error texts
 	Base     *Packed

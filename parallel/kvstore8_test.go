@@ -2,7 +2,6 @@ package parallel
 
 import (
 	"context"
-	"math"
 	"strings"
 	"testing"
 )
@@ -34,7 +33,7 @@ func TestStoresInEightBits(t *testing.T) {
 			want, got := sample(r, plan), sample(r, plan+",kv=fp8")
 			db := psnr(got, want)
 			t.Logf("%s %s: %.1f dB to full values", f.name, plan, db)
-			if db < 30 || math.IsNaN(db) {
+			if !(db >= 30) {
 				t.Errorf("%s %s: PSNR to full values %.1f dB, bound 30", f.name, plan, db)
 			}
 			if firstDifference(got, want) < 0 {
@@ -60,7 +59,7 @@ func TestEightBitStoresHalve(t *testing.T) {
 		for _, text := range []string{"pipe=4,patches=4", "pipe=2,ulysses=2,patches=4,shard=on"} {
 			full, small := ForecastMemory(s.Workload, planOf(t, text), 2, 2), ForecastMemory(s.Workload, planOf(t, text+",kv=fp8"), 2, 2)
 			for rank := range full {
-				if got := float64(small[rank].KV) / float64(full[rank].KV); math.Abs(got-want) > 1e-5 {
+				if got := float64(small[rank].KV) / float64(full[rank].KV); !near(got, want, 1e-5) {
 					t.Errorf("%s %s, rank %d: %d bytes of %d, %.6f, want %.6f", model, text, rank, small[rank].KV, full[rank].KV, got, want)
 				}
 			}
@@ -86,10 +85,10 @@ func TestDriftOfEightBitStores(t *testing.T) {
 		full, small := b.pictures(plan), b.pictures(plan+",kv=fp8")
 		db, toOne := meanPSNR(small, full), meanPSNR(small, b.whole)
 		t.Logf("%s: %.2f dB to kv=full; to one rank %.2f dB, kv=full %.2f dB", plan, db, toOne, meanPSNR(full, b.whole))
-		if db < 30 {
+		if !(db >= 30) {
 			t.Errorf("%s: PSNR of kv=fp8 to kv=full %.2f dB, bound 30", plan, db)
 		}
-		if loss := meanPSNR(full, b.whole) - toOne; loss > 1 {
+		if loss := meanPSNR(full, b.whole) - toOne; !(loss <= 1) {
 			t.Errorf("%s: kv=fp8 is %.2f dB farther from one rank, bound 1", plan, loss)
 		}
 	}

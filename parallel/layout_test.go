@@ -79,7 +79,7 @@ func TestFeatherMatchesComfyUI(t *testing.T) {
 	want := []float32{1. / 3, 2. / 3, 1, 1, 1, 1, 1, 1, 1, 1, 2. / 3, 1. / 3}
 	for i, w := range want {
 		got := feather(1, i, 12, 3, 20)
-		if d := got - w; d > 1e-6 || d < -1e-6 {
+		if d := got - w; !(d <= 1e-6 && d >= -1e-6) {
 			t.Errorf("feather at %d = %v, want %v", i, got, w)
 		}
 	}

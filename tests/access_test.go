@@ -20,10 +20,11 @@ import (
 	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nkeys"
 
-	"patchbay/ipc"
+	"patchbay/ipc/broker"
 )
 
-// TestAccess runs daemon and commands against nats-server processes that ask who they are: by password, NKey, credentials file and certificate.
+// TestAccess runs daemon and commands against nats-server processes that ask who they are: by password, NKey,
+// credentials file and certificate.
 func TestAccess(t *testing.T) {
 	program := buildProgram(t)
 	flow := filepath.Join(t.TempDir(), "flow.json")
@@ -69,25 +70,28 @@ func passwordsAndKeys(t *testing.T, program, flow string) {
 	for _, name := range []string{"server", "client"} {
 		ca.sign(t, filepath.Join(dir, name))
 	}
-	users, err := ipc.ParseUsers("daemon=" + daemonPublic + ",admin=root,client=alice")
+	users, err := broker.ParseUsers("daemon=" + daemonPublic + ",admin=root,client=alice")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv(ipc.PasswordVariable("root"), "r00t")
-	t.Setenv(ipc.PasswordVariable("alice"), "wonderland")
+	t.Setenv(broker.PasswordVariable("root"), "r00t")
+	t.Setenv(broker.PasswordVariable("alice"), "wonderland")
 	tls := fmt.Sprintf("tls { cert_file: %q, key_file: %q, ca_file: %q, verify: true, timeout: 5 }\n",
 		filepath.Join(dir, "server.pem"), filepath.Join(dir, "server-key.pem"), filepath.Join(dir, "ca.pem"))
-	n := startNATS(t, ipc.ServerConfig(users)+tls)
+	n := startNATS(t, broker.ServerConfig(users)+tls)
 	url := strings.Replace(n.url, "nats://", "tls://", 1)
-	certs := []string{"--tls-ca", filepath.Join(dir, "ca.pem"), "--tls-cert", filepath.Join(dir, "client.pem"), "--tls-key", filepath.Join(dir, "client-key.pem")}
+	certs := []string{"--tls-ca", filepath.Join(dir, "ca.pem"), "--tls-cert", filepath.Join(dir, "client.pem"),
+		"--tls-key", filepath.Join(dir, "client-key.pem")}
 	s := startServer(t, program, "", append([]string{"--nats", url, "--nkey", daemonKey}, certs...)...)
 	s.until("the worker is up", func() bool {
-		code, _ := try(t, program, nil, append([]string{"jobs", "--nats", strings.Replace(url, "tls://", "tls://alice:wonderland@", 1)}, certs...)...)
+		code, _ := try(t, program, nil, append([]string{"jobs", "--nats",
+			strings.Replace(url, "tls://", "tls://alice:wonderland@", 1)}, certs...)...)
 		return code == 0
 	})
 	alice := append([]string{"--nats", strings.Replace(url, "tls://", "tls://alice:wonderland@", 1)}, certs...)
 	for _, line := range commands(flow) {
-		if code, out := try(t, program, nil, append(line, alice...)...); code != 0 || line[0] == "doctor" && !strings.Contains(out, "answers;") {
+		if code, out := try(t, program, nil, append(line, alice...)...); code != 0 ||
+			line[0] == "doctor" && !strings.Contains(out, "answers;") {
 			t.Errorf("%s ended with %d:\n%s", line[0], code, out)
 		}
 	}
@@ -102,7 +106,8 @@ func passwordsAndKeys(t *testing.T, program, flow string) {
 		{"exclude each other", append([]string{"--nats", url, "--nkey", daemonKey, "--creds", daemonKey}, certs...)},
 		{"does not allow", append(append([]string{}, alice...), "--inbox-prefix", "_INBOX.root")},
 	} {
-		if code, out := try(t, program, nil, append([]string{"jobs"}, row.args...)...); code == 0 || !strings.Contains(out, row.says) {
+		if code, out := try(t, program, nil, append([]string{"jobs"}, row.args...)...); code == 0 ||
+			!strings.Contains(out, row.says) {
 			t.Errorf("%v ended with %d, want %q in:\n%s", row.args, code, row.says, out)
 		}
 	}
@@ -115,14 +120,15 @@ func passwordsAndKeys(t *testing.T, program, flow string) {
 func credentials(t *testing.T, program, flow string) {
 	o := newOperator(t)
 	n := startNATS(t, o.conf)
-	s := startServer(t, program, "", "--nats", n.url, "--creds", o.creds[ipc.RoleDaemon])
-	env := []string{"PATCHBAY_NATS_URL=" + n.url, "PATCHBAY_NATS_CREDS=" + o.creds[ipc.RoleClient]}
+	s := startServer(t, program, "", "--nats", n.url, "--creds", o.creds[broker.RoleDaemon])
+	env := []string{"PATCHBAY_NATS_URL=" + n.url, "PATCHBAY_NATS_CREDS=" + o.creds[broker.RoleClient]}
 	for _, line := range commands(flow) {
 		if code, out := try(t, program, env, line...); code != 0 {
 			t.Errorf("%s ended with %d:\n%s", line[0], code, out)
 		}
 	}
-	if code, out := try(t, program, nil, "jobs", "--nats", n.url); code == 0 || !strings.Contains(out, "refuses this user") {
+	if code, out := try(t, program, nil, "jobs", "--nats", n.url); code == 0 ||
+		!strings.Contains(out, "refuses this user") {
 		t.Errorf("without credentials: %d\n%s", code, out)
 	}
 	if strings.Contains(s.log.String(), "iolation") {
@@ -133,26 +139,29 @@ func credentials(t *testing.T, program, flow string) {
 // operator is what a nats-server in operator mode reads, and one user of every role.
 type operator struct {
 	conf  string
-	creds map[ipc.Role]string // files
-	user  map[ipc.Role]string // public keys
+	creds map[broker.Role]string // files
+	user  map[broker.Role]string // public keys
 }
 
-// newOperator makes an operator with one account. Rights belong to the key that signs the users of a role: in their own tokens they would be too long for a CONNECT.
+// newOperator makes an operator with one account. Rights belong to the key that signs the users of a role: in their own
+// tokens they would be too long for a CONNECT.
 func newOperator(t *testing.T) *operator {
 	t.Helper()
 	pairs := map[string]nkeys.KeyPair{}
-	for name, create := range map[string]func() (nkeys.KeyPair, error){"operator": nkeys.CreateOperator, "account": nkeys.CreateAccount, "system": nkeys.CreateAccount} {
+	for name, create := range map[string]func() (nkeys.KeyPair, error){"operator": nkeys.CreateOperator,
+		"account": nkeys.CreateAccount, "system": nkeys.CreateAccount} {
 		k, err := create()
 		if err != nil {
 			t.Fatal(err)
 		}
 		pairs[name] = k
 	}
-	oc, ac, sc := jwt.NewOperatorClaims(public(t, pairs["operator"])), jwt.NewAccountClaims(public(t, pairs["account"])), jwt.NewAccountClaims(public(t, pairs["system"]))
+	oc, ac, sc := jwt.NewOperatorClaims(public(t, pairs["operator"])), jwt.NewAccountClaims(public(t, pairs["account"])),
+		jwt.NewAccountClaims(public(t, pairs["system"]))
 	ac.Limits.JetStreamLimits = jwt.JetStreamLimits{MemoryStorage: -1, DiskStorage: -1, Streams: -1, Consumer: -1}
-	o := &operator{creds: map[ipc.Role]string{}, user: map[ipc.Role]string{}}
+	o := &operator{creds: map[broker.Role]string{}, user: map[broker.Role]string{}}
 	dir := t.TempDir()
-	for _, role := range ipc.Roles() {
+	for _, role := range broker.Roles() {
 		o.creds[role] = filepath.Join(dir, string(role)+".creds")
 		o.user[role] = writeCreds(t, o.creds[role], role, ac)
 	}
@@ -169,7 +178,7 @@ func newOperator(t *testing.T) *operator {
 }
 
 // writeCreds adds a scoped signing key for a role to an account, writes the credentials of a user that it signs, and returns the user's public key.
-func writeCreds(t *testing.T, path string, role ipc.Role, ac *jwt.AccountClaims) string {
+func writeCreds(t *testing.T, path string, role broker.Role, ac *jwt.AccountClaims) string {
 	t.Helper()
 	signer, err := nkeys.CreateAccount()
 	if err != nil {
@@ -177,7 +186,7 @@ func writeCreds(t *testing.T, path string, role ipc.Role, ac *jwt.AccountClaims)
 	}
 	scope := jwt.NewUserScope()
 	scope.Key, scope.Role = public(t, signer), string(role)
-	rights := ipc.Permissions(role, "USER")
+	rights := broker.Permissions(role, "USER")
 	scope.Template.Pub.Allow.Add(rights.Publish...)
 	for _, subject := range rights.Subscribe {
 		scope.Template.Sub.Allow.Add(strings.Replace(subject, "USER", "{{subject()}}", 1))
@@ -208,10 +217,12 @@ func writeCreds(t *testing.T, path string, role ipc.Role, ac *jwt.AccountClaims)
 	return uc.Subject
 }
 
-// usersInside gives the server inside the daemon users and a certificate, on an address that others can reach; without either, it is not opened.
+// usersInside gives the server inside the daemon users and a certificate, on an address that others can reach; without
+// either, it is not opened.
 func usersInside(t *testing.T, program, flow string) {
 	dir := t.TempDir()
-	if code, out := try(t, program, nil, "serve", "--listen", "0.0.0.0:0", "--store", dir, "--socket", "off"); code == 0 || !strings.Contains(out, "--token-file or --users-file") {
+	if code, out := try(t, program, nil, "serve", "--listen", "0.0.0.0:0", "--store", dir, "--socket", "off"); code == 0 ||
+		!strings.Contains(out, "--token-file or --users-file") {
 		t.Errorf("an open address without users: %d\n%s", code, out)
 	}
 	_, conf := try(t, program, nil, "serve", "--print-permissions=client=alice,admin=root")
@@ -221,8 +232,8 @@ func usersInside(t *testing.T, program, flow string) {
 	if err := os.WriteFile(users, []byte(conf), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv(ipc.PasswordVariable("root"), "r00t")
-	t.Setenv(ipc.PasswordVariable("alice"), "wonderland")
+	t.Setenv(broker.PasswordVariable("root"), "r00t")
+	t.Setenv(broker.PasswordVariable("alice"), "wonderland")
 	s := startServer(t, program, "", "--listen", "0.0.0.0:0", "--users-file", users, "--tls-cert", filepath.Join(dir, "server.pem"), "--tls-key", filepath.Join(dir, "server-key.pem"))
 	_, port, err := net.SplitHostPort(strings.TrimPrefix(s.url, "nats://"))
 	if err != nil {
@@ -236,7 +247,8 @@ func usersInside(t *testing.T, program, flow string) {
 			t.Errorf("%s ended with %d:\n%s", line[0], code, out)
 		}
 	}
-	if code, out := try(t, program, nil, append([]string{"jobs"}, args("")...)...); code == 0 || !strings.Contains(out, "refuses this user") {
+	if code, out := try(t, program, nil, append([]string{"jobs"}, args("")...)...); code == 0 ||
+		!strings.Contains(out, "refuses this user") {
 		t.Errorf("without a password: %d\n%s", code, out)
 	}
 }
@@ -297,7 +309,8 @@ func template(name string) *x509.Certificate {
 	}
 }
 
-// writePair makes a key and its certificate, signed by itself where there is no other key, in PATH.pem and PATH-key.pem.
+// writePair makes a key and its certificate, signed by itself where there is no other key, in PATH.pem and
+// PATH-key.pem.
 func writePair(t *testing.T, path string, cert, parent *x509.Certificate, by *ecdsa.PrivateKey) *ecdsa.PrivateKey {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -315,7 +328,8 @@ func writePair(t *testing.T, path string, cert, parent *x509.Certificate, by *ec
 	if err != nil {
 		t.Fatal(err)
 	}
-	for file, block := range map[string]*pem.Block{path + ".pem": {Type: "CERTIFICATE", Bytes: der}, path + "-key.pem": {Type: "EC PRIVATE KEY", Bytes: keyDER}} {
+	for file, block := range map[string]*pem.Block{path + ".pem": {Type: "CERTIFICATE", Bytes: der},
+		path + "-key.pem": {Type: "EC PRIVATE KEY", Bytes: keyDER}} {
 		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -15,7 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"patchbay/ipc"
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
 )
 
 // running is a `patchbay run` that goes on while a test does something to it.
@@ -46,7 +47,8 @@ func (b *badInput) start(t *testing.T, steps int, args ...string) *running {
 // says waits until the run has printed something.
 func (r *running) says(what string, times int) {
 	r.t.Helper()
-	for end := time.Now().Add(30 * time.Second); strings.Count(r.out.String(), what) < times; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); strings.Count(r.out.String(),
+		what) < times; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			r.t.Fatalf("not within 30 s: %q %d times in\n%s", what, times, tail(r.out.String()))
 		}
@@ -66,12 +68,14 @@ func (r *running) ended() int {
 	return -1
 }
 
-// tooLarge bounds the address space of the living worker: the job must be refused with the number before the first step, the worker must live on.
+// tooLarge bounds the address space of the living worker: the job must be refused with the number before the first
+// step, the worker must live on.
 func (b *badInput) tooLarge(t *testing.T) {
 	pid := b.worker()
 	lift := limit(t, pid, unix.RLIMIT_AS, virtual(t, pid)+900<<20)
 	path := filepath.Join(t.TempDir(), "flow.json")
-	if err := os.WriteFile(path, []byte(flow(t, change{"5", "width", 6144}, change{"5", "height", 6144})), 0o644); err != nil {
+	if err := os.WriteFile(path, []byte(flow(t, change{"5", "width", 6144}, change{"5", "height", 6144})),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	code, text := b.run(t, []string{path, "--socket", b.server.socket, "--out", t.TempDir()})
@@ -111,8 +115,8 @@ func (b *badInput) diskFull(t *testing.T) {
 	n := b.next()
 	_, err = b.makeGood(n)
 	lift()
-	if err == nil || !strings.Contains(err.Error(), ipc.ErrDiskFull) {
-		t.Errorf("got %v, want %s", err, ipc.ErrDiskFull)
+	if err == nil || !strings.Contains(err.Error(), wire.ErrDiskFull) {
+		t.Errorf("got %v, want %s", err, wire.ErrDiskFull)
 	}
 	after, err := os.ReadDir(b.server.out)
 	if err != nil || len(after) != len(before) {
@@ -135,8 +139,8 @@ func (b *badInput) localDiskFull(t *testing.T) {
 	}
 	cmd.Path = shell
 	text, err := cmd.CombinedOutput()
-	if code := exitCode(t, err); code != 1 || !bytes.Contains(text, []byte(ipc.ErrDiskFull)) {
-		t.Errorf("exit code %d, want 1 and %s:\n%s", code, ipc.ErrDiskFull, short(string(text)))
+	if code := exitCode(t, err); code != 1 || !bytes.Contains(text, []byte(wire.ErrDiskFull)) {
+		t.Errorf("exit code %d, want 1 and %s:\n%s", code, wire.ErrDiskFull, short(string(text)))
 	}
 	if files, _ := os.ReadDir(out); len(files) > 0 {
 		t.Errorf("%s is left in the folder", files[0].Name())
@@ -144,7 +148,8 @@ func (b *badInput) localDiskFull(t *testing.T) {
 	b.good(t)
 }
 
-// killedAndInterrupted kills the worker in the middle of sampling: the job starts again in another one. Then Ctrl-C ends it.
+// killedAndInterrupted kills the worker in the middle of sampling: the job starts again in another one. Then Ctrl-C
+// ends it.
 func (b *badInput) killedAndInterrupted(t *testing.T) {
 	r := b.start(t, 10000, "--socket", b.server.socket, "--id", "interrupted")
 	r.says("step 3/", 1)
@@ -160,7 +165,7 @@ func (b *badInput) killedAndInterrupted(t *testing.T) {
 	if code := r.ended(); code != 130 {
 		t.Errorf("exit code %d after Ctrl-C, want 130\n%s", code, tail(r.out.String()))
 	}
-	b.server.waitState(b.socket, "interrupted", ipc.Cancelled)
+	b.server.waitState(b.socket, "interrupted", message.Cancelled)
 	b.good(t)
 }
 
@@ -174,8 +179,8 @@ func (b *badInput) killedForGood(t *testing.T) {
 		}
 	}
 	code, text := r.ended(), r.out.String()
-	if code != 1 || !strings.Contains(text, "patchbay: "+ipc.ErrWorkerLost) || strings.Count(text, "SIGKILL") != 3 {
-		t.Errorf("exit code %d, want 1 and %s with SIGKILL %d times:\n%s", code, ipc.ErrWorkerLost, 3, tail(text))
+	if code != 1 || !strings.Contains(text, "patchbay: "+wire.ErrWorkerLost) || strings.Count(text, "SIGKILL") != 3 {
+		t.Errorf("exit code %d, want 1 and %s with SIGKILL %d times:\n%s", code, wire.ErrWorkerLost, 3, tail(text))
 	}
 	b.good(t)
 }
@@ -189,7 +194,8 @@ func (b *badInput) localKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	code, text := r.ended(), r.out.String()
-	if last := text[strings.LastIndex(strings.TrimSpace(text), "\n")+1:]; code != 1 || !strings.HasPrefix(last, "patchbay: ") || !strings.Contains(last, "SIGKILL") {
+	if last := text[strings.LastIndex(strings.TrimSpace(text), "\n")+1:]; code != 1 ||
+		!strings.HasPrefix(last, "patchbay: ") || !strings.Contains(last, "SIGKILL") {
 		t.Errorf("exit code %d, want 1 and an error that names the signal that ended the worker:\n%s", code, tail(text))
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"patchbay/tests/golden"
 )
 
-// hostile is a models folder full of files that no node may take, and an input folder of such latents and pictures. The models of the demo are in
-// another root of the same daemon.
+// hostile is a models folder full of files that no node may take, and an input folder of such latents and pictures. The
+// models of the demo are in another root of the same daemon.
 type hostile struct {
 	root, input string
 	outside     string // a good model that lies in no root
@@ -40,7 +40,8 @@ func demoFile(t testing.TB, name string) []byte {
 }
 
 // changed is a model file of the demo with other metadata or tensors.
-func changed(t testing.TB, name string, change func(meta map[string]string, tensors map[string]safetensors.Entry)) []byte {
+func changed(t testing.TB, name string, change func(meta map[string]string,
+	tensors map[string]safetensors.Entry)) []byte {
 	t.Helper()
 	f, err := safetensors.OpenBytes(demoFile(t, name))
 	if err != nil {
@@ -113,7 +114,8 @@ func latentFile(t testing.TB, v float32, shape ...int) []byte {
 	})
 }
 
-// folderOf spreads the files over folders, so that no list of allowed names gets longer than the twenty that an error shows.
+// folderOf spreads the files over folders, so that no list of allowed names gets longer than the twenty that an error
+// shows.
 func folderOf(name string) string {
 	switch strings.TrimSuffix(name, ".safetensors") {
 	case "half", "overlap", "is_vae", "is_clip", "sd3", "nan", "lacks":
@@ -126,7 +128,8 @@ func folderOf(name string) string {
 func newHostile(t testing.TB) *hostile {
 	t.Helper()
 	h := &hostile{root: t.TempDir(), input: t.TempDir(), outside: filepath.Join(t.TempDir(), "outside.safetensors")}
-	flux, clip, vae := "diffusion_models/demo_flux.safetensors", "text_encoders/demo_clip.safetensors", "vae/demo_ae.safetensors"
+	flux, clip, vae := "diffusion_models/demo_flux.safetensors", "text_encoders/demo_clip.safetensors",
+		"vae/demo_ae.safetensors"
 	whole := demoFile(t, flux)
 	tensor := func(dtype, shape, offsets string) string {
 		return `{"dtype":"` + dtype + `","shape":` + shape + `,"data_offsets":` + offsets + `}`
@@ -142,18 +145,19 @@ func newHostile(t testing.TB) *hostile {
 		ts["img_in.weight"] = e
 	})
 	for name, data := range map[string][]byte{
-		"half.safetensors":      whole[:len(whole)/2],
-		"stub.safetensors":      whole[:5],
-		"none.safetensors":      {},
-		"html.safetensors":      []byte("<!DOCTYPE html><html><body>404</body></html>"),
-		"overlap.safetensors":   rawSafetensors(`{"a":`+f32("[0,16]")+`,"b":`+f32("[8,24]")+`}`, 24),
-		"hole.safetensors":      rawSafetensors(`{"a":`+f32("[0,16]")+`,"b":`+f32("[20,36]")+`}`, 36),
-		"long.safetensors":      longHeader,
-		"huge.safetensors":      hugeHeader,
-		"beyond.safetensors":    rawSafetensors(`{"a":`+tensor("F32", "[1000000]", "[0,4000000]")+`}`, 16),
-		"dtype.safetensors":     rawSafetensors(`{"a":`+tensor("F7", "[4]", "[0,16]")+`}`, 16),
-		"negative.safetensors":  rawSafetensors(`{"a":`+tensor("F32", "[-4]", "[0,16]")+`}`, 16),
-		"overflow.safetensors":  rawSafetensors(`{"a":`+tensor("F32", "[4294967296,4294967296,4294967296]", "[0,16]")+`}`, 16),
+		"half.safetensors":     whole[:len(whole)/2],
+		"stub.safetensors":     whole[:5],
+		"none.safetensors":     {},
+		"html.safetensors":     []byte("<!DOCTYPE html><html><body>404</body></html>"),
+		"overlap.safetensors":  rawSafetensors(`{"a":`+f32("[0,16]")+`,"b":`+f32("[8,24]")+`}`, 24),
+		"hole.safetensors":     rawSafetensors(`{"a":`+f32("[0,16]")+`,"b":`+f32("[20,36]")+`}`, 36),
+		"long.safetensors":     longHeader,
+		"huge.safetensors":     hugeHeader,
+		"beyond.safetensors":   rawSafetensors(`{"a":`+tensor("F32", "[1000000]", "[0,4000000]")+`}`, 16),
+		"dtype.safetensors":    rawSafetensors(`{"a":`+tensor("F7", "[4]", "[0,16]")+`}`, 16),
+		"negative.safetensors": rawSafetensors(`{"a":`+tensor("F32", "[-4]", "[0,16]")+`}`, 16),
+		"overflow.safetensors": rawSafetensors(`{"a":`+tensor("F32", "[4294967296,4294967296,4294967296]", "[0,16]")+`}`,
+			16),
 		"backwards.safetensors": rawSafetensors(`{"a":`+tensor("F32", "[4]", "[16,0]")+`}`, 16),
 		"twice.safetensors":     rawSafetensors(`{"a":`+f32("[0,16]")+`,"a":`+f32("[16,32]")+`}`, 32),
 		"size.safetensors":      rawSafetensors(`{"a":`+tensor("F32", "[5]", "[0,16]")+`}`, 16),
@@ -168,13 +172,14 @@ func newHostile(t testing.TB) *hostile {
 	} {
 		h.write(t, h.root, folderOf(name)+"/"+name, data)
 	}
-	h.write(t, h.root, "text_encoders/wordless.safetensors", changed(t, clip, func(meta map[string]string, _ map[string]safetensors.Entry) {
-		for k := range meta {
-			if strings.Contains(k, "tokenizer") {
-				delete(meta, k)
+	h.write(t, h.root, "text_encoders/wordless.safetensors",
+		changed(t, clip, func(meta map[string]string, _ map[string]safetensors.Entry) {
+			for k := range meta {
+				if strings.Contains(k, "tokenizer") {
+					delete(meta, k)
+				}
 			}
-		}
-	}))
+		}))
 	h.write(t, h.root, "text_encoders/is_flux.safetensors", whole)
 	h.write(t, h.root, "vae/is_flux.safetensors", whole)
 	if err := os.WriteFile(h.outside, whole, 0o644); err != nil {
@@ -182,7 +187,8 @@ func newHostile(t testing.TB) *hostile {
 	}
 	for link, to := range map[string]string{
 		filepath.Join(h.root, "diffusion_models", "escape.safetensors"): h.outside,
-		filepath.Join(h.root, "diffusion_models", "loop.safetensors"):   filepath.Join(h.root, "diffusion_models", "loop.safetensors"),
+		filepath.Join(h.root, "diffusion_models", "loop.safetensors"): filepath.Join(h.root, "diffusion_models",
+			"loop.safetensors"),
 	} {
 		if err := os.Symlink(to, link); err != nil {
 			t.Fatal(err)
@@ -195,7 +201,8 @@ func newHostile(t testing.TB) *hostile {
 // inputs fills the input folder, and puts a named pipe into both folders: whoever opens one waits for ever.
 func (h *hostile) inputs(t testing.TB) {
 	t.Helper()
-	for _, pipe := range []string{filepath.Join(h.root, "diffusion_models", "pipe.safetensors"), filepath.Join(h.input, "pipe.png")} {
+	for _, pipe := range []string{filepath.Join(h.root, "diffusion_models", "pipe.safetensors"),
+		filepath.Join(h.input, "pipe.png")} {
 		if err := syscall.Mkfifo(pipe, 0o644); err != nil {
 			t.Fatal(err)
 		}

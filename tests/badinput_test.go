@@ -22,7 +22,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"patchbay/ipc"
+	"patchbay/ipc/client"
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
 )
 
 // badInput is a daemon that gets one bad job after the other and has to make the same picture in between.
@@ -31,9 +33,9 @@ type badInput struct {
 	program string
 	server  *server
 	files   *hostile
-	socket  ipc.Client // stays open all the time
-	picture []byte     // of the good job
-	goods   int        // good jobs so far
+	socket  client.Client // stays open all the time
+	picture []byte        // of the good job
+	goods   int           // good jobs so far
 }
 
 // TestBadInput sends everything that users and their files can get wrong to one daemon and to `run --local`.
@@ -42,7 +44,7 @@ func TestBadInput(t *testing.T) {
 	files := newHostile(t)
 	b := &badInput{t: t, program: program, files: files}
 	b.server = startServer(t, program, "", "--queue", "memory", "--compute", "f32", "--models", files.root, "--input", files.input)
-	socket, err := ipc.DialSocket(b.server.socket)
+	socket, err := client.DialSocket(b.server.socket)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,8 +83,8 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// good runs a job that must work and compares its file with that of the first time. The end step is another one each time, far behind the last, so
-// that no cached sample answers.
+// good runs a job that must work and compares its file with that of the first time. The end step is another one each
+// time, far behind the last, so that no cached sample answers.
 func (b *badInput) good(t *testing.T) {
 	t.Helper()
 	got, err := b.makeGood(b.next())
@@ -106,18 +108,19 @@ func (b *badInput) next() int {
 func (b *badInput) makeGood(n int) ([]byte, error) {
 	nodes := demoNodes(b.t)
 	in := nodes["3"].Inputs
-	in["noise_seed"], in["add_noise"], in["start_at_step"], in["end_at_step"], in["return_with_leftover_noise"] = 1, "enable", 0, 10000-n, "disable"
+	in["noise_seed"], in["add_noise"], in["start_at_step"], in["end_at_step"], in["return_with_leftover_noise"] = 1,
+		"enable", 0, 10000-n, "disable"
 	in["steps"] = 2
 	nodes["3"] = graphNode{"KSamplerAdvanced", in}
 	nodes["5"].Inputs["width"], nodes["5"].Inputs["height"] = 96, 96
 	ctx, stop := context.WithTimeout(context.Background(), 60*time.Second)
 	defer stop()
-	var col ipc.Collector
-	end, err := ipc.Run(ctx, b.socket, &ipc.RunRequest{Workflow: graph(b.t, nodes), NoMetadata: true}, &col)
+	var col client.Collector
+	end, err := client.Run(ctx, b.socket, &message.RunRequest{Workflow: graph(b.t, nodes), NoMetadata: true}, &col)
 	switch {
 	case err != nil:
 		return nil, err
-	case end == nil || end.Type != ipc.EventSuccess || len(col.Files) != 1:
+	case end == nil || end.Type != message.EventSuccess || len(col.Files) != 1:
 		return nil, fmt.Errorf("it ended with %+v and %d files", end, len(col.Files))
 	}
 	return col.Files[0].Data, nil
@@ -145,7 +148,8 @@ func (b *badInput) row(t *testing.T, r badRow) {
 
 // local are the flags of a run without daemon that sees the same files.
 func (b *badInput) local() []string {
-	return []string{"--local", "--compute", "f32", "--models", demoModels(b.t), "--models", b.files.root, "--input", b.files.input, "--log", "error"}
+	return []string{"--local", "--compute", "f32", "--models", demoModels(b.t), "--models", b.files.root, "--input",
+		b.files.input, "--log", "error"}
 }
 
 // check compares how a run ended with the row.
@@ -274,10 +278,10 @@ func graph(t testing.TB, nodes map[string]graphNode) string {
 func (b *badInput) jsonErrors(t *testing.T) {
 	for _, c := range []struct {
 		field, value, kind string
-		want               ipc.Error
+		want               wire.Error
 	}{
-		{"weight_dtype", "fp7", "refused", ipc.Error{Code: ipc.ErrBadWorkflow, Status: 422, Type: "prompt_outputs_failed_validation", Node: "1", Class: "UNETLoader", Input: "weight_dtype"}},
-		{"unet_name", "half.safetensors", "execution_error", ipc.Error{Code: ipc.ErrUnsupported, Status: 415, Type: "bad_checkpoint", Node: "1", Class: "UNETLoader", Input: "unet_name"}},
+		{"weight_dtype", "fp7", "refused", wire.Error{Code: wire.ErrBadWorkflow, Status: 422, Type: "prompt_outputs_failed_validation", Node: "1", Class: "UNETLoader", Input: "weight_dtype"}},
+		{"unet_name", "half.safetensors", "execution_error", wire.Error{Code: wire.ErrUnsupported, Status: 415, Type: "bad_checkpoint", Node: "1", Class: "UNETLoader", Input: "unet_name"}},
 	} {
 		path := filepath.Join(t.TempDir(), "flow.json")
 		if err := os.WriteFile(path, []byte(flow(t, change{"1", c.field, c.value})), 0o644); err != nil {
@@ -288,14 +292,14 @@ func (b *badInput) jsonErrors(t *testing.T) {
 		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 		var last struct {
 			Type  string
-			Error ipc.Error
+			Error wire.Error
 			Nodes map[string]any `json:"node_errors"`
 		}
 		if jsonErr := json.Unmarshal([]byte(lines[len(lines)-1]), &last); jsonErr != nil || err == nil {
 			t.Fatalf("%s: ended with %v, last line %s", c.field, err, lines[len(lines)-1])
 		}
 		got := last.Error
-		shape := ipc.Error{Code: got.Code, Status: got.Status, Type: got.Type, Node: got.Node, Class: got.Class, Input: got.Input}
+		shape := wire.Error{Code: got.Code, Status: got.Status, Type: got.Type, Node: got.Node, Class: got.Class, Input: got.Input}
 		if last.Type != c.kind || !reflect.DeepEqual(shape, c.want) || got.Message == "" {
 			t.Errorf("%s: got a line of type %s with %+v, want %s with %+v", c.field, last.Type, got, c.kind, c.want)
 		}
@@ -306,7 +310,8 @@ func (b *badInput) jsonErrors(t *testing.T) {
 	b.good(t)
 }
 
-// rawBytes sends frames that no client of ours would send; the connection must answer each and stay usable, or close where the stream is lost.
+// rawBytes sends frames that no client of ours would send; the connection must answer each and stay usable, or close
+// where the stream is lost.
 func (b *badInput) rawBytes(t *testing.T) {
 	deep := func(head string, c string) []byte { return []byte(head + strings.Repeat(c, 10_000_000)) }
 	for _, c := range []struct {
@@ -314,16 +319,16 @@ func (b *badInput) rawBytes(t *testing.T) {
 		body []byte
 		code string
 	}{
-		{"text", []byte("hello"), ipc.ErrUnsupported},
-		{"nothing", nil, ipc.ErrUnsupported},
-		{"msgpack map of 2^32-1 items", []byte{0xdf, 0xff, 0xff, 0xff, 0xff, 0x01}, ipc.ErrBadRequest},
-		{"msgpack string of 4 GiB", []byte{0x81, 0xa1, 'a', 0xdb, 0xff, 0xff, 0xff, 0xff}, ipc.ErrBadRequest},
-		{"msgpack 10^7 deep", deep("\x81\xa1a", "\x91"), ipc.ErrBadRequest},
-		{"msgpack maps 10^7 deep", deep("", "\x81\xa1a")[:10_000_000], ipc.ErrBadRequest},
-		{"JSON 10^7 deep", deep(`{"op":"run","tag":1,"workflow":`, "["), ipc.ErrBadRequest},
-		{"run of nothing", []byte(`{"op":"run","tag":1}`), ipc.ErrEmptyBody},
-		{"run of a number", []byte(`{"op":"run","tag":1,"workflow":7}`), ipc.ErrBadWorkflow},
-		{"no such verb", []byte(`{"op":"dance","tag":1}`), ipc.ErrNoVerb},
+		{"text", []byte("hello"), wire.ErrUnsupported},
+		{"nothing", nil, wire.ErrUnsupported},
+		{"msgpack map of 2^32-1 items", []byte{0xdf, 0xff, 0xff, 0xff, 0xff, 0x01}, wire.ErrBadRequest},
+		{"msgpack string of 4 GiB", []byte{0x81, 0xa1, 'a', 0xdb, 0xff, 0xff, 0xff, 0xff}, wire.ErrBadRequest},
+		{"msgpack 10^7 deep", deep("\x81\xa1a", "\x91"), wire.ErrBadRequest},
+		{"msgpack maps 10^7 deep", deep("", "\x81\xa1a")[:10_000_000], wire.ErrBadRequest},
+		{"JSON 10^7 deep", deep(`{"op":"run","tag":1,"workflow":`, "["), wire.ErrBadRequest},
+		{"run of nothing", []byte(`{"op":"run","tag":1}`), wire.ErrEmptyBody},
+		{"run of a number", []byte(`{"op":"run","tag":1,"workflow":7}`), wire.ErrBadWorkflow},
+		{"no such verb", []byte(`{"op":"dance","tag":1}`), wire.ErrNoVerb},
 	} {
 		conn, err := net.Dial("unix", b.server.socket)
 		if err != nil {
@@ -347,19 +352,19 @@ func (b *badInput) rawBytes(t *testing.T) {
 
 // reply reads one frame and returns it as JSON.
 func reply(r io.Reader) (string, error) {
-	body, err := ipc.ReadFrame(r)
+	body, err := wire.ReadFrame(r)
 	if err != nil {
 		return "", err
 	}
-	enc, ok := ipc.Sniff(body)
+	enc, ok := wire.Sniff(body)
 	if !ok {
 		return "", fmt.Errorf("a reply of %d bytes that is no map", len(body))
 	}
-	o, err := ipc.Decode(body, enc, ipc.DefaultLimits())
+	o, err := wire.Decode(body, enc, wire.DefaultLimits())
 	if err != nil {
 		return "", err
 	}
-	text, err := ipc.Encode(o, ipc.JSON)
+	text, err := wire.Encode(o, wire.JSON)
 	return string(text), err
 }
 
@@ -378,7 +383,8 @@ func (b *badInput) twoAtOnce(t *testing.T) {
 			}
 		})
 		all.Go(func() {
-			if code, text := b.run(t, []string{path, "--socket", b.server.socket}); code != 1 || !strings.Contains(text, "unsupported_format") {
+			if code, text := b.run(t, []string{path, "--socket", b.server.socket}); code != 1 ||
+				!strings.Contains(text, "unsupported_format") {
 				t.Errorf("a bad job beside good ones: exit code %d, want 1\n%s", code, text)
 			}
 		})

@@ -11,7 +11,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"patchbay/ipc"
+	"patchbay/ipc/client"
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
 )
 
 // disk is what can be filled under the files of a process.
@@ -23,8 +25,8 @@ type disk struct {
 	free func()
 }
 
-// smallDisk mounts a file system of 24 MiB where that is allowed. Where it is not, a limit on file sizes of the process takes its place, which can be lowered
-// and raised while it runs: then no file can grow.
+// smallDisk mounts a file system of 24 MiB where that is allowed. Where it is not, a limit on file sizes of the process
+// takes its place, which can be lowered and raised while it runs: then no file can grow.
 func smallDisk(t *testing.T, pid func() int) *disk {
 	t.Helper()
 	d := &disk{t: t, dir: t.TempDir(), pid: pid}
@@ -63,8 +65,8 @@ func limitedDisk(t *testing.T, pid func() int) *disk {
 	return &disk{t: t, pid: pid, fill: func() { limit(1) }, free: func() { limit(unix.RLIM_INFINITY) }}
 }
 
-// fullDisk fills the disk under the store of a daemon with its own NATS server: once by size, once by a limit. New jobs are refused at once, what was taken is
-// finished when there is space, and nothing has to be restarted.
+// fullDisk fills the disk under the store of a daemon with its own NATS server: once by size, once by a limit. New jobs
+// are refused at once, what was taken is finished when there is space, and nothing has to be restarted.
 func fullDisk(t *testing.T, program string, want [][]byte) {
 	for _, way := range []struct {
 		name string
@@ -79,8 +81,8 @@ func fullDisk(t *testing.T, program string, want [][]byte) {
 			}
 			s = startServerIn(t, program, "", demoModels(t), filepath.Join(store, "store"))
 			refused := fillAndFree(t, s, d, len(want), nil)
-			if refused.Code != ipc.ErrDiskFull || refused.Status != 507 || !refused.Retryable {
-				t.Errorf("got %+v, want %s with 507", refused, ipc.ErrDiskFull)
+			if refused.Code != wire.ErrDiskFull || refused.Status != 507 || !refused.Retryable {
+				t.Errorf("got %+v, want %s with 507", refused, wire.ErrDiskFull)
 			}
 			checkStorm(t, s, want)
 			if err := s.stop(); err != nil {
@@ -90,7 +92,8 @@ func fullDisk(t *testing.T, program string, want [][]byte) {
 	}
 }
 
-// fullDiskOutside does so to a nats-server of its own, which has to be restarted when there is space: that is its nature. The daemon goes on by itself.
+// fullDiskOutside does so to a nats-server of its own, which has to be restarted when there is space: that is its
+// nature. The daemon goes on by itself.
 func fullDiskOutside(t *testing.T, program string, want [][]byte) {
 	n := startNATS(t)
 	d := limitedDisk(t, func() int { return n.cmd.Process.Pid })
@@ -104,13 +107,13 @@ func fullDiskOutside(t *testing.T, program string, want [][]byte) {
 
 // fillAndFree submits half of the jobs, fills the disk, submits until a job is refused, frees the disk, and submits the rest, the refused one with it. It returns
 // the refusal when all jobs are done.
-func fillAndFree(t *testing.T, s *server, d *disk, jobs int, restart func()) *ipc.Error {
+func fillAndFree(t *testing.T, s *server, d *disk, jobs int, restart func()) *wire.Error {
 	t.Helper()
 	c := dialSocket(t, s)
 	ask := func(i int) error {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		_, err := ipc.Submit(ctx, c, &ipc.RunRequest{ID: chaosID(i), Workflow: chaosFlow(t, i)})
+		_, err := client.Submit(ctx, c, &message.RunRequest{ID: chaosID(i), Workflow: chaosFlow(t, i)})
 		return err
 	}
 	for i := range jobs / 2 {
@@ -120,10 +123,10 @@ func fillAndFree(t *testing.T, s *server, d *disk, jobs int, restart func()) *ip
 	}
 	s.until("the first job has begun", func() bool {
 		rec, err := status(c, chaosID(0))
-		return err == nil && rec.State != ipc.Queued
+		return err == nil && rec.State != message.Queued
 	})
 	d.fill()
-	next, refused := jobs/2, (*ipc.Error)(nil)
+	next, refused := jobs/2, (*wire.Error)(nil)
 	for refused == nil && next < jobs {
 		began := time.Now()
 		err := ask(next)
@@ -152,7 +155,7 @@ func fillAndFree(t *testing.T, s *server, d *disk, jobs int, restart func()) *ip
 	}
 	attempts := 0
 	for i := range jobs {
-		attempts += s.waitState(c, chaosID(i), ipc.Done).Attempt
+		attempts += s.waitState(c, chaosID(i), message.Done).Attempt
 	}
 	t.Logf("%d jobs took %d attempts", jobs, attempts)
 	return refused

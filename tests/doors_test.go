@@ -14,7 +14,10 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"patchbay/ipc"
+	"patchbay/ipc/broker"
+	"patchbay/ipc/client"
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
 )
 
 // door is a way to a daemon: what its users add to the command lines that everybody types.
@@ -26,14 +29,15 @@ type door struct {
 	cli     []string // of the nats command, as a client; none: there is no NATS behind this door
 	admin   []string // of the nats command, as an admin
 	url     string
-	access  ipc.Access
+	access  wire.Access
 	asks    bool // the daemon cannot see who listens: previews have to be asked for
 	limited bool // clients have the rights of clients only
 	dir     string
 }
 
-// TestEveryCommand types every command that a user has, and every line of the nats command in the documentation, against the NATS server inside the daemon, an
-// external one, one that asks for TLS and credentials and gives the rights of docs/security.md, and the unix socket.
+// TestEveryCommand types every command that a user has, and every line of the nats command in the documentation,
+// against the NATS server inside the daemon, an external one, one that asks for TLS and credentials and gives the
+// rights of docs/security.md, and the unix socket.
 func TestEveryCommand(t *testing.T) {
 	if testing.Short() {
 		t.Skip("NOT RUN with -short: builds the nats command")
@@ -41,7 +45,8 @@ func TestEveryCommand(t *testing.T) {
 	program := buildProgram(t)
 	inside := startServer(t, program, "", "--metrics", "127.0.0.1:0", "--attempts", "1")
 	t.Run("Embedded", func(t *testing.T) {
-		everyDoor(t, &door{server: inside, program: program, name: "in", flags: []string{"--nats", inside.url}, cli: []string{"--server", inside.url}, url: inside.url})
+		everyDoor(t, &door{server: inside, program: program, name: "in", flags: []string{"--nats", inside.url},
+			cli: []string{"--server", inside.url}, url: inside.url})
 	})
 	t.Run("Socket", func(t *testing.T) {
 		everyDoor(t, &door{server: inside, program: program, name: "so", flags: []string{"--socket", inside.socket}})
@@ -49,20 +54,22 @@ func TestEveryCommand(t *testing.T) {
 	t.Run("External", func(t *testing.T) {
 		n := startNATS(t)
 		s := startServer(t, program, "", "--nats", n.url, "--metrics", "127.0.0.1:0", "--attempts", "1")
-		everyDoor(t, &door{server: s, program: program, name: "ex", flags: []string{"--nats", n.url}, cli: []string{"--server", n.url}, url: n.url, asks: true})
+		everyDoor(t, &door{server: s, program: program, name: "ex", flags: []string{"--nats", n.url},
+			cli: []string{"--server", n.url}, url: n.url, asks: true})
 	})
 	t.Run("TLSAndCredentials", func(t *testing.T) {
 		dir, o := t.TempDir(), newOperator(t)
 		authority(t, dir).sign(t, filepath.Join(dir, "server"))
-		n := startNATS(t, o.conf, fmt.Sprintf("tls { cert_file: %q, key_file: %q, timeout: 5 }\n", filepath.Join(dir, "server.pem"), filepath.Join(dir, "server-key.pem")))
+		n := startNATS(t, o.conf, fmt.Sprintf("tls { cert_file: %q, key_file: %q, timeout: 5 }\n",
+			filepath.Join(dir, "server.pem"), filepath.Join(dir, "server-key.pem")))
 		url, ca := strings.Replace(n.url, "nats://", "tls://", 1), filepath.Join(dir, "ca.pem")
-		s := startServer(t, program, "", "--nats", url, "--creds", o.creds[ipc.RoleDaemon], "--tls-ca", ca, "--metrics", "127.0.0.1:0", "--attempts", "1")
-		cli := func(r ipc.Role) []string {
-			return []string{"--server", url, "--tlsca", ca, "--creds", o.creds[r], "--inbox-prefix", ipc.InboxOf(o.user[r])}
+		s := startServer(t, program, "", "--nats", url, "--creds", o.creds[broker.RoleDaemon], "--tls-ca", ca, "--metrics", "127.0.0.1:0", "--attempts", "1")
+		cli := func(r broker.Role) []string {
+			return []string{"--server", url, "--tlsca", ca, "--creds", o.creds[r], "--inbox-prefix", wire.InboxOf(o.user[r])}
 		}
 		everyDoor(t, &door{
-			server: s, program: program, name: "tls", flags: []string{"--nats", url, "--creds", o.creds[ipc.RoleClient], "--tls-ca", ca}, cli: cli(ipc.RoleClient),
-			admin: cli(ipc.RoleAdmin), url: url, access: ipc.Access{Creds: o.creds[ipc.RoleClient], CA: ca}, asks: true, limited: true,
+			server: s, program: program, name: "tls", flags: []string{"--nats", url, "--creds", o.creds[broker.RoleClient], "--tls-ca", ca}, cli: cli(broker.RoleClient),
+			admin: cli(broker.RoleAdmin), url: url, access: wire.Access{Creds: o.creds[broker.RoleClient], CA: ca}, asks: true, limited: true,
 		})
 		if strings.Contains(s.log.String(), "iolation") {
 			t.Errorf("the daemon lacks rights:\n%s", s.log)
@@ -101,7 +108,8 @@ func everyDoor(t *testing.T, d *door) {
 		}
 		d.check(t, row, natsCommand(t), flags)
 	}
-	d.until("nats sub has heard the end of the job", func() bool { return strings.Contains(events.String(), d.id(21)+".execution_success") })
+	d.until("nats sub has heard the end of the job",
+		func() bool { return strings.Contains(events.String(), d.id(21)+".execution_success") })
 	d.previews(t)
 	t.Logf("%s: %s", d.name, time.Since(began).Round(time.Millisecond))
 }
@@ -121,7 +129,7 @@ type typed struct {
 	code  int
 	says  []string
 	never string
-	state ipc.State // of the job in line[1], or after the last dot there, before it is typed; empty: whatever it is
+	state message.State // of the job in line[1], or after the last dot there, before it is typed; empty: whatever it is
 	admin bool
 }
 
@@ -129,20 +137,23 @@ type typed struct {
 func (d *door) commands() []typed {
 	id := d.id
 	rows := []typed{
-		{line: []string{"submit", "quick.json", "--id", id(1), "--priority", "high", "--deadline", "5m", "--queue-ttl", "1h"}, says: []string{id(1)}},
-		{line: []string{"submit", "quick.json", "--id", id(1), "--priority", "high", "--deadline", "5m", "--queue-ttl", "1h", "--json"}, says: []string{`"duplicate":true`, `"job":"` + id(1) + `"`}},
+		{line: []string{"submit", "quick.json", "--id", id(1), "--priority", "high", "--deadline", "5m", "--queue-ttl", "1h"},
+			says: []string{id(1)}},
+		{line: []string{"submit", "quick.json", "--id", id(1), "--priority", "high", "--deadline", "5m", "--queue-ttl", "1h",
+			"--json"}, says: []string{`"duplicate":true`, `"job":"` + id(1) + `"`}},
 		{line: []string{"submit", "other.json", "--id", id(1)}, code: 2, says: []string{"duplicate_conflict"}},
 		{line: []string{"submit", "bad.json"}, code: 2, says: []string{"Nope"}},
 		{line: []string{"submit", "quick.json", "--priority", "huge"}, code: 2, says: []string{"priority", "high"}},
 		{line: []string{"watch", id(1)}},
-		{line: []string{"watch", id(1), "--json", "--from", "2"}, says: []string{`"execution_start"`, `"execution_success"`}, never: `"queued"`},
+		{line: []string{"watch", id(1), "--json", "--from", "2"}, says: []string{`"execution_start"`, `"execution_success"`},
+			never: `"queued"`},
 		{line: []string{"get", id(1), "--json"}, says: []string{`"state":"done"`, `"priority":"high"`, `"expire_at":`}},
 		{line: []string{"get", id(1), "--out", "got"}, says: []string{"got/quick_0000"}},
 		{line: []string{"jobs", "--state", "done"}, says: []string{id(1)}},
 		{line: []string{"jobs", "--state", "failed"}, never: id(1)},
 		{line: []string{"jobs", "--state", "jolly"}, code: 2, says: []string{"jolly", "queued"}},
 		{line: []string{"submit", "long.json", "--id", id(2), "--json"}, says: []string{`"job":"` + id(2) + `"`}, never: "duplicate"},
-		{line: []string{"top", "--once"}, state: ipc.Running, says: []string{"DAEMON", id(2), "running"}},
+		{line: []string{"top", "--once"}, state: message.Running, says: []string{"DAEMON", id(2), "running"}},
 		{line: []string{"top", "--json"}, says: []string{`"steps_per_second"`, id(2)}},
 		{line: []string{"jobs", "--state", "running"}, says: []string{id(2)}},
 		{line: []string{"submit", "quick.json", "--id", id(3)}, says: []string{id(3)}},
@@ -161,8 +172,10 @@ func (d *door) commands() []typed {
 		{line: []string{"submit", "long.json", "--id", id(5), "--deadline", "200ms"}, says: []string{id(5)}},
 		{line: []string{"watch", id(5)}, code: 1, says: []string{"deadline"}},
 		{line: []string{"jobs", "--state", "failed"}, says: []string{id(5), "deadline"}},
-		{line: []string{"run", "picture.json", "--id", id(6), "--out", "pictures"}, says: []string{"pictures/demo_00001_.png"}},
-		{line: []string{"run", "pictures/demo_00001_.png", "--json", "--out", "", "--set", "3.seed=9"}, says: []string{`"execution_success"`}},
+		{line: []string{"run", "picture.json", "--id", id(6), "--out", "pictures"},
+			says: []string{"pictures/demo_00001_.png"}},
+		{line: []string{"run", "pictures/demo_00001_.png", "--json", "--out", "", "--set", "3.seed=9"},
+			says: []string{`"execution_success"`}},
 		{line: []string{"run", "bad.json"}, code: 2, says: []string{"Nope"}},
 		{line: []string{"models"}, says: []string{"demo_flux.safetensors"}},
 		{line: []string{"nodes", "KSampler"}, says: []string{"sampler_name"}},
@@ -184,27 +197,30 @@ func (d *door) natsLines() []typed {
 	rows := []typed{
 		{line: req("submit", quick, "-H", "Nats-Msg-Id:"+id(21)), says: []string{`"job":"` + id(21) + `"`}, never: "duplicate"},
 		{line: req("submit", quick, "-H", "Nats-Msg-Id:"+id(21)), says: []string{`"job":"` + id(21) + `"`, `"duplicate":true`}},
-		{line: req("status."+id(21), ""), state: ipc.Done, says: []string{`"state":"done"`}},
+		{line: req("status."+id(21), ""), state: message.Done, says: []string{`"state":"done"`}},
 		{line: req("run", quick, "--wait-for-empty", "--reply-timeout", "30s"), says: []string{`"accepted"`, `"execution_success"`}},
 		{line: req("submit", string(long), "-H", "Nats-Msg-Id:"+id(22)), says: []string{`"job":"` + id(22) + `"`}},
-		{line: req("cancel."+id(22), ""), state: ipc.Running, says: []string{`"cancelled":true`}},
-		{line: req("status."+id(22), ""), state: ipc.Cancelled, says: []string{`"state":"cancelled"`}},
+		{line: req("cancel."+id(22), ""), state: message.Running, says: []string{`"cancelled":true`}},
+		{line: req("status."+id(22), ""), state: message.Cancelled, says: []string{`"state":"cancelled"`}},
 		{line: req("retry."+id(22), ""), says: []string{`"state":"queued"`}},
 		{line: req("cancel."+id(22), ""), says: []string{`"cancelled":true`}},
 		{line: req("jobs", `{"state":"done"}`), says: []string{id(21)}},
 		{line: req("models", ""), says: []string{"demo_flux.safetensors"}},
 		{line: req("describe", `{"limits":true}`), says: []string{`"limits"`}},
 		{line: req("stats", ""), says: []string{`"steps_per_second"`}},
-		{line: req("exec", `{"class_type":"EmptyLatentImage","inputs":{"width":64,"height":64,"batch_size":1}}`), says: []string{`"$tensor"`}},
+		{line: req("exec", `{"class_type":"EmptyLatentImage","inputs":{"width":64,"height":64,"batch_size":1}}`),
+			says: []string{`"$tensor"`}},
 		{line: req("load", `{"model":{"file":"demo_flux.safetensors"}}`), says: []string{`"workers":1`}},
 		{line: req("free", `{"models":["demo_flux.safetensors"]}`), admin: true, says: []string{`"freed"`}},
 		{line: []string{"service", "info", "patchbay"}, admin: true, says: []string{"patchbay.v1.submit", "worker_pids"}},
 		{line: []string{"service", "stats", "patchbay"}, admin: true, says: []string{"submit"}},
 		{line: []string{"stream", "info", "PATCHBAY_JOBS_1"}, admin: true, says: []string{"patchbay.v1.q."}},
-		{line: []string{"stream", "get", "PATCHBAY_DEAD_1", "-S", "patchbay.v1.dead." + id(5)}, admin: true, says: []string{id(5), "deadline"}},
+		{line: []string{"stream", "get", "PATCHBAY_DEAD_1", "-S", "patchbay.v1.dead." + id(5)}, admin: true,
+			says: []string{id(5), "deadline"}},
 		{line: []string{"stream", "purge", "PATCHBAY_DEAD_1", "-f"}, admin: true},
 		{line: []string{"object", "put", "patchbay-blobs", "quick.json", "--no-progress", "-f"}, admin: true},
-		{line: []string{"object", "get", "patchbay-blobs", "quick.json", "-O", "back.json", "--no-progress", "-f"}, admin: true},
+		{line: []string{"object", "get", "patchbay-blobs", "quick.json", "-O", "back.json", "--no-progress", "-f"},
+			admin: true},
 	}
 	if d.limited { // the command says nothing of a refused subject, and waits
 		for _, row := range []typed{
@@ -216,7 +232,8 @@ func (d *door) natsLines() []typed {
 			row.line, row.code = append(row.line, "--timeout", "300ms"), whatever
 			rows = append(rows, row)
 		}
-		rows = append(rows, typed{line: []string{"object", "get", "patchbay-blobs", "bad.json", "--no-progress", "-f"}, admin: true, code: 1, says: []string{"not found"}})
+		rows = append(rows, typed{line: []string{"object", "get", "patchbay-blobs", "bad.json", "--no-progress", "-f"},
+			admin: true, code: 1, says: []string{"not found"}})
 	}
 	return rows
 }
@@ -240,7 +257,8 @@ func (d *door) check(t *testing.T, row typed, program string, flags []string) {
 		bad = bad || !strings.Contains(out, want)
 	}
 	if bad || row.never != "" && strings.Contains(out, row.never) {
-		t.Errorf("%s %.80q ended with %d, want %d and %q in it, and no %q:\n%s", filepath.Base(program), row.line, code, row.code, row.says, row.never, out)
+		t.Errorf("%s %.80q ended with %d, want %d and %q in it, and no %q:\n%s", filepath.Base(program), row.line, code,
+			row.code, row.says, row.never, out)
 	}
 }
 
@@ -256,7 +274,8 @@ func (d *door) run(t *testing.T, line []string) (int, string) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, line[0], line[1:]...)
 	cmd.Dir = d.dir
-	cmd.Env = append(os.Environ(), "PATCHBAY_NATS_URL=", "PATCHBAY_SOCKET=", "PATCHBAY_HOME="+d.home, "PATCHBAY_MODELS="+demoModels(t), "XDG_CONFIG_HOME="+d.dir)
+	cmd.Env = append(os.Environ(), "PATCHBAY_NATS_URL=", "PATCHBAY_SOCKET=", "PATCHBAY_HOME="+d.home,
+		"PATCHBAY_MODELS="+demoModels(t), "XDG_CONFIG_HOME="+d.dir)
 	out, err := cmd.CombinedOutput()
 	if cmd.ProcessState == nil {
 		t.Fatal(err)
@@ -264,7 +283,7 @@ func (d *door) run(t *testing.T, line []string) (int, string) {
 	return cmd.ProcessState.ExitCode(), string(out)
 }
 
-func (d *door) waitJob(t *testing.T, job string, want ipc.State) {
+func (d *door) waitJob(t *testing.T, job string, want message.State) {
 	t.Helper()
 	var out string
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
@@ -281,11 +300,12 @@ func (d *door) interrupt(t *testing.T) {
 	line := program(d, "run", "long.json", "--id", d.id(7))
 	cmd := exec.Command(line[0], line[1:]...)
 	out := &output{}
-	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.Env = d.dir, out, out, append(os.Environ(), "PATCHBAY_NATS_URL=", "PATCHBAY_SOCKET=", "PATCHBAY_HOME="+d.home)
+	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.Env = d.dir, out, out,
+		append(os.Environ(), "PATCHBAY_NATS_URL=", "PATCHBAY_SOCKET=", "PATCHBAY_HOME="+d.home)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	d.waitJob(t, d.id(7), ipc.Running)
+	d.waitJob(t, d.id(7), message.Running)
 	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
@@ -293,7 +313,7 @@ func (d *door) interrupt(t *testing.T) {
 	if cmd.ProcessState.ExitCode() != 130 {
 		t.Errorf("run ended with %d at Ctrl-C, want 130:\n%s", cmd.ProcessState.ExitCode(), out)
 	}
-	d.waitJob(t, d.id(7), ipc.Cancelled)
+	d.waitJob(t, d.id(7), message.Cancelled)
 }
 
 // watchers looks at what is there for those who watch over the machine.
@@ -329,7 +349,7 @@ func (d *door) events(t *testing.T) *output {
 // previews: they come to those who ask for them, in the stream of a run and on their own subject, and to nobody else.
 func (d *door) previews(t *testing.T) {
 	t.Helper()
-	c, err := ipc.DialNATSAs(d.url, d.access)
+	c, err := client.DialNATSAs(d.url, d.access)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -337,32 +357,32 @@ func (d *door) previews(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	seen := 0
-	end, err := ipc.Run(ctx, c, &ipc.RunRequest{ID: d.id(30), Workflow: demoFlow(t, 12), Preview: true}, &ipc.Collector{Preview: func(_ string, jpeg []byte) {
+	end, err := client.Run(ctx, c, &message.RunRequest{ID: d.id(30), Workflow: demoFlow(t, 12), Preview: true}, &client.Collector{Preview: func(_ string, jpeg []byte) {
 		if strings.HasPrefix(string(jpeg), "\xff\xd8") {
 			seen++
 		}
 	}})
-	if err != nil || end == nil || end.Type != ipc.EventSuccess || seen == 0 {
+	if err != nil || end == nil || end.Type != message.EventSuccess || seen == 0 {
 		t.Errorf("a run with previews: %+v, %v, %d JPEGs", end, err, seen)
 	}
 	nc := d.connect(t)
 	defer nc.Close()
-	mine, err := nc.SubscribeSync(ipc.PreviewSubject(d.id(31)))
+	mine, err := nc.SubscribeSync(message.PreviewSubject(d.id(31)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := nc.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ipc.Submit(ctx, c, &ipc.RunRequest{ID: d.id(31), Workflow: demoFlow(t, 5000), Preview: true}); err != nil {
+	if _, err := client.Submit(ctx, c, &message.RunRequest{ID: d.id(31), Workflow: demoFlow(t, 5000), Preview: true}); err != nil {
 		t.Fatal(err)
 	}
-	d.waitJob(t, d.id(31), ipc.Running)
+	d.waitJob(t, d.id(31), message.Running)
 	if d.asks {
 		if m, err := mine.NextMsg(500 * time.Millisecond); err == nil {
 			t.Errorf("a preview of %d bytes came, which nobody had asked for", len(m.Data))
 		}
-		if err := nc.Publish(ipc.PreviewSubject(d.id(31))+".on", nil); err != nil {
+		if err := nc.Publish(message.PreviewSubject(d.id(31))+".on", nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -370,7 +390,7 @@ func (d *door) previews(t *testing.T) {
 	if err != nil || !strings.HasPrefix(string(m.Data), "\xff\xd8") || m.Header.Get("Patchbay-Job") != d.id(31) {
 		t.Errorf("no preview for %s: %v %v", d.id(31), m, err)
 	}
-	if did, _, err := ipc.Cancel(ctx, c, d.id(31)); !did || err != nil {
+	if did, _, err := client.Cancel(ctx, c, d.id(31)); !did || err != nil {
 		t.Errorf("cancel: %v, %v", did, err)
 	}
 }

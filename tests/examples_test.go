@@ -14,10 +14,11 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"patchbay/ipc"
+	"patchbay/ipc/message"
 )
 
-// TestExamples runs every example of a pipeline against a real daemon: the shell script with the real nats command, the consumers in Go and Python, the rule.
+// TestExamples runs every example of a pipeline against a real daemon: the shell script with the real nats command, the
+// consumers in Go and Python, the rule.
 func TestExamples(t *testing.T) {
 	if testing.Short() {
 		t.Skip("NOT RUN with -short: builds the nats command and needs a Python environment")
@@ -64,7 +65,8 @@ func shellPipeline(t *testing.T, s *server) {
 	const texts = "a \"big\" red heart\nthree & two | blue stars\n"
 	first := command(t, env, texts, "sh", "../examples/pipeline.sh", flow)
 	lines := strings.Split(strings.TrimSpace(first), "\n")
-	if len(lines) != 2 || !strings.Contains(lines[0], "demo_00001_.png") || !strings.Contains(lines[1], "demo_00002_.png") {
+	if len(lines) != 2 || !strings.Contains(lines[0], "demo_00001_.png") ||
+		!strings.Contains(lines[1], "demo_00002_.png") {
 		t.Fatalf("got\n%s\nwant two jobs with a file each", first)
 	}
 	if again := command(t, env, texts, "sh", "../examples/pipeline.sh", flow); again != first {
@@ -74,7 +76,7 @@ func shellPipeline(t *testing.T, s *server) {
 		t.Errorf("got files %v, %v; want two", files, err)
 	}
 	rec, err := status(s.client(), strings.Fields(lines[0])[0])
-	if err != nil || rec.State != ipc.Done {
+	if err != nil || rec.State != message.Done {
 		t.Errorf("got %+v, %v", rec, err)
 	}
 }
@@ -83,17 +85,18 @@ func goConsumer(t *testing.T, s *server) {
 	program := goProgram(t, "events_go")
 	c := s.client()
 	submit(t, c, "eg1", quick)
-	s.waitState(c, "eg1", ipc.Done)
+	s.waitState(c, "eg1", message.Done)
 	seen := command(t, nil, "", program, "--nats", s.url, "--name", "tester", "--count", "3") // the two of the shell among them
 	if !strings.Contains(seen, "eg1\texecution_success\tquick_") || strings.Count(seen, "\n") != 3 {
 		t.Errorf("got\n%s\nwant three ends, that of eg1 with its file", seen)
 	}
 	submit(t, c, "eg2", quick) // while it does not run
 	submit(t, c, "eg3", demoFlow(t, 5000))
-	s.waitState(c, "eg3", ipc.Running)
+	s.waitState(c, "eg3", message.Running)
 	cancel(t, c, "eg3")
 	seen = command(t, nil, "", program, "--nats", s.url, "--name", "tester", "--count", "2")
-	if !strings.Contains(seen, "eg2\texecution_success") || !strings.Contains(seen, "eg3\texecution_interrupted\tcancelled: ") || strings.Contains(seen, "eg1") {
+	if !strings.Contains(seen, "eg2\texecution_success") ||
+		!strings.Contains(seen, "eg3\texecution_interrupted\tcancelled: ") || strings.Contains(seen, "eg1") {
 		t.Errorf("got\n%s\nwant the ends of eg2 and eg3 alone", seen)
 	}
 }
@@ -102,9 +105,10 @@ func pythonConsumer(t *testing.T, s *server) {
 	py := python(t)
 	c := s.client()
 	submit(t, c, "ep1", strings.Replace(demoFlow(t, 3), `"seed": 1`, `"seed": 77`, 1))
-	s.waitState(c, "ep1", ipc.Done)
+	s.waitState(c, "ep1", message.Done)
 	seen := command(t, nil, "", py, "../examples/events.py", "--nats", s.url, "--all", "--count", "6")
-	for _, want := range []string{"ep1\tnode 3\tstep 1/3\n", "ep1\tnode 3\tstep 3/3\n", "ep1\texecution_success\tdemo_", "eg3\texecution_interrupted"} {
+	for _, want := range []string{"ep1\tnode 3\tstep 1/3\n", "ep1\tnode 3\tstep 3/3\n", "ep1\texecution_success\tdemo_",
+		"eg3\texecution_interrupted"} {
 		if !strings.Contains(seen, want) {
 			t.Errorf("got\n%s\nwant %q in it", seen, want)
 		}

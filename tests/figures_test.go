@@ -16,11 +16,13 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"patchbay/ipc"
+	"patchbay/ipc/client"
+	"patchbay/ipc/message"
 )
 
-// BenchmarkStart is the time from sending a job to an idle daemon until its execution_start, which the worker says, is heard on NATS: request, record, queue,
-// swap, worker and event together. go test ./tests -run '^$' -bench Start -benchtime 200x
+// BenchmarkStart is the time from sending a job to an idle daemon until its execution_start, which the worker says, is
+// heard on NATS: request, record, queue, swap, worker and event together. go test ./tests -run '^$' -bench Start
+// -benchtime 200x
 func BenchmarkStart(b *testing.B) {
 	program := buildProgram(b)
 	for _, mode := range []string{"interval", "always"} {
@@ -33,7 +35,7 @@ func BenchmarkStart(b *testing.B) {
 			}
 			defer nc.Close()
 			heard := make(chan string, 1024)
-			if _, err := nc.Subscribe(ipc.EventSubject("*", ipc.EventStart), func(m *nats.Msg) { heard <- m.Subject }); err != nil {
+			if _, err := nc.Subscribe(message.EventSubject("*", message.EventStart), func(m *nats.Msg) { heard <- m.Subject }); err != nil {
 				b.Fatal(err)
 			}
 			if err := nc.Flush(); err != nil {
@@ -42,16 +44,16 @@ func BenchmarkStart(b *testing.B) {
 			start := func(i int) time.Duration {
 				id := fmt.Sprint("s", i)
 				began := time.Now()
-				if _, err := ipc.Submit(context.Background(), c, &ipc.RunRequest{ID: id, Workflow: quick}); err != nil {
+				if _, err := client.Submit(context.Background(), c, &message.RunRequest{ID: id, Workflow: quick}); err != nil {
 					b.Fatal(err)
 				}
 				for subject := range heard {
-					if subject == ipc.EventSubject(id, ipc.EventStart) {
+					if subject == message.EventSubject(id, message.EventStart) {
 						break
 					}
 				}
 				took := time.Since(began)
-				s.waitState(c, id, ipc.Done) // the next one finds the daemon idle
+				s.waitState(c, id, message.Done) // the next one finds the daemon idle
 				return took
 			}
 			start(-1) // when the worker is up
@@ -66,7 +68,8 @@ func BenchmarkStart(b *testing.B) {
 	}
 }
 
-// BenchmarkPicture is a job that saves one picture of 1024 x 1024 whose pixels the worker has: PNG, file, and the file back to the client.
+// BenchmarkPicture is a job that saves one picture of 1024 x 1024 whose pixels the worker has: PNG, file, and the file
+// back to the client.
 func BenchmarkPicture(b *testing.B) {
 	program := buildProgram(b)
 	input := filepath.Join(b.TempDir(), "input")
@@ -78,12 +81,13 @@ func BenchmarkPicture(b *testing.B) {
 	}
 	s := startServer(b, program, "", "--input", input, "--log", "error")
 	c := s.client()
-	const flow = `{"1":{"class_type":"LoadImage","inputs":{"image":"photo.png"}},"2":{"class_type":"SaveImage","inputs":{"images":["1",0],"filename_prefix":"out"}}}`
+	const flow = `{"1":{"class_type":"LoadImage","inputs":{"image":"photo.png"}},` +
+		`"2":{"class_type":"SaveImage","inputs":{"images":["1",0],"filename_prefix":"out"}}}`
 	run := func() time.Duration {
 		began := time.Now()
-		col := &ipc.Collector{}
-		end, err := ipc.Run(context.Background(), c, &ipc.RunRequest{Workflow: flow}, col)
-		if err != nil || end == nil || end.Type != ipc.EventSuccess || len(col.Files) != 1 {
+		col := &client.Collector{}
+		end, err := client.Run(context.Background(), c, &message.RunRequest{Workflow: flow}, col)
+		if err != nil || end == nil || end.Type != message.EventSuccess || len(col.Files) != 1 {
 			b.Fatalf("%+v %v", end, err)
 		}
 		return time.Since(began)
@@ -104,7 +108,8 @@ func photo(size int) []byte {
 	for y := range size {
 		for x := range size {
 			grain := uint8(rnd.IntN(8))
-			m.SetNRGBA(x, y, color.NRGBA{uint8(x*200/size) + grain, uint8(y*200/size) + grain, uint8((x+y)*100/size) + grain, 255})
+			m.SetNRGBA(x, y, color.NRGBA{uint8(x*200/size) + grain, uint8(y*200/size) + grain,
+				uint8((x+y)*100/size) + grain, 255})
 		}
 	}
 	var out bytes.Buffer
@@ -114,16 +119,17 @@ func photo(size int) []byte {
 	return out.Bytes()
 }
 
-// BenchmarkIdle is what a daemon costs that has nothing to do: resident memory of the daemon's own process, and the share of a processor that 64 clients take which
-// listen to all events and say nothing. One iteration takes ten seconds.
+// BenchmarkIdle is what a daemon costs that has nothing to do: resident memory of the daemon's own process, and the
+// share of a processor that 64 clients take which listen to all events and say nothing. One iteration takes ten
+// seconds.
 func BenchmarkIdle(b *testing.B) {
 	program := buildProgram(b)
 	s := startServer(b, program, "", "--log", "error")
 	s.until("a job has run", func() bool {
-		_, err := ipc.Submit(context.Background(), s.client(), &ipc.RunRequest{ID: "once", Workflow: quick})
+		_, err := client.Submit(context.Background(), s.client(), &message.RunRequest{ID: "once", Workflow: quick})
 		return err == nil
 	})
-	s.waitState(s.client(), "once", ipc.Done)
+	s.waitState(s.client(), "once", message.Done)
 	pid := s.cmd.Process.Pid
 	share := func() float64 {
 		before := census(pid)

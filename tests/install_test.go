@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// installer is install.sh in a small tree of its own: Go, make, compiler and apt-get are stand-ins, so that nothing is built or downloaded.
+// installer is install.sh in a small tree of its own: Go, make, compiler and apt-get are stand-ins, so that nothing is
+// built or downloaded.
 type installer struct {
 	t                   *testing.T
 	tree, tools, prefix string
@@ -36,11 +37,13 @@ func newInstaller(t *testing.T) *installer {
 	}
 	i.write("install.sh", string(script))
 	i.write("go.mod", "module patchbay\n\ngo 1.26.8\n")
-	i.write("program", "#!/bin/sh\ncase $1 in\ncompletion) echo \"completion for $2\" ;;\nversion) echo patchbay 9.9 ;;\nesac\n")
+	i.write("program", "#!/bin/sh\ncase $1 in\ncompletion) echo \"completion for $2\" ;;\n"+
+		"version) echo patchbay 9.9 ;;\nesac\n")
 	i.write("examples/demo.json", "{}")
 	i.write("examples/demo/vae/ae.safetensors", "weights")
 	i.write("examples/demo/train/train.py", "stays here")
-	for _, name := range strings.Fields("sh sed grep find sort wc tr dirname uname mkdir cp mv chmod rm rmdir mktemp cat") {
+	for _, name := range strings.Fields("sh sed grep find sort wc tr dirname uname mkdir cp mv chmod rm rmdir " +
+		"mktemp cat") {
 		path, err := exec.LookPath(name)
 		if err != nil {
 			t.Fatal(err)
@@ -124,7 +127,8 @@ func TestInstallTwiceThenUninstall(t *testing.T) {
 	i := newInstaller(t)
 	want := []string{
 		"bin/patchbay", "share/bash-completion/completions/patchbay", "share/fish/vendor_completions.d/patchbay.fish",
-		"share/patchbay/examples/demo/vae/ae.safetensors", "share/patchbay/examples/demo.json", "share/patchbay/examples/old.json",
+		"share/patchbay/examples/demo/vae/ae.safetensors", "share/patchbay/examples/demo.json",
+		"share/patchbay/examples/old.json",
 		"share/patchbay/installed-files", "share/zsh/site-functions/_patchbay",
 	}
 	i.write("examples/old.json", "{}")
@@ -134,7 +138,8 @@ func TestInstallTwiceThenUninstall(t *testing.T) {
 	if got := i.files(); !slices.Equal(got, want) {
 		t.Errorf("installed files:\n got %q\nwant %q", got, want)
 	}
-	if text, err := os.ReadFile(filepath.Join(i.prefix, "share/zsh/site-functions/_patchbay")); string(text) != "completion for zsh\n" {
+	if text, err := os.ReadFile(filepath.Join(i.prefix,
+		"share/zsh/site-functions/_patchbay")); string(text) != "completion for zsh\n" {
 		t.Errorf("zsh completion: got %q (%v)", text, err)
 	}
 	if err := os.Remove(filepath.Join(i.tree, "examples/old.json")); err != nil {
@@ -164,7 +169,8 @@ func TestInstallDryRunChangesNothing(t *testing.T) {
 	i := newInstaller(t)
 	i.stand("gcc", "")
 	out := i.must("--dry-run")
-	for _, text := range []string{"would run: apt-get install -y --no-install-recommends gcc libc6-dev", "would run: make build"} {
+	for _, text := range []string{"would run: apt-get install -y --no-install-recommends gcc libc6-dev",
+		"would run: make build"} {
 		if !strings.Contains(out, text) {
 			t.Errorf("dry run does not say %q:\n%s", text, out)
 		}

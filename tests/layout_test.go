@@ -1,4 +1,5 @@
-// Package tests proves things about the repository as a whole, from outside: its structure here, the running program in the files beside.
+// Package tests proves things about the repository as a whole, from outside: its structure here, the running program in
+// the files beside.
 package tests
 
 import (
@@ -17,6 +18,32 @@ import (
 
 // layers are the top folders in the order data flows; a package may import its own layer and those behind it.
 var layers = []string{"ipc", "node", "parallel", "models", "engine"}
+
+// rooms are the packages of a layer that is cut into several, in the order of imports: a room may import those before it.
+func rooms() map[string][]string {
+	return map[string][]string{
+		"node": {"pyjson", "lru", "fault", "picture/resample", "picture", "files", "value", "graph", "classes"},
+		"ipc":  {"wire", "bulk", "message", "client", "meter", "broker", "jobs", "serve", "worker"},
+	}
+}
+
+// roomCap is how many files that are no tests a room may have.
+const roomCap = 20
+
+// manyFiles are the rooms that may have more: one file for each group of node classes.
+var manyFiles = []string{"node/classes"}
+
+// testOnly reports whether a folder is a package that only tests import: ipc/ipctest, ipc/wire/wiretest.
+func testOnly(dir string) bool { return roomOf(dir) != "" && strings.HasSuffix(dir, "test") }
+
+// roomOf is the layer of a folder that is cut into rooms, or below one; empty for others.
+func roomOf(dir string) string {
+	top, _, _ := strings.Cut(dir, "/")
+	if rooms()[top] == nil {
+		return ""
+	}
+	return top
+}
 
 // lineCap is the hard limit of a source file.
 const lineCap = 600
@@ -37,7 +64,8 @@ func root(t *testing.T) string {
 	return dir
 }
 
-// sources calls f with every file of the repository whose name ends in one of the suffixes, by path relative to the root.
+// sources calls f with every file of the repository whose name ends in one of the suffixes, by path relative to the
+// root.
 func sources(t *testing.T, top string, f func(path string), suffixes ...string) {
 	t.Helper()
 	err := filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
@@ -96,7 +124,7 @@ func imports(f goFile) []string {
 // badImport tells what is wrong when a non-test file in dir imports the package at path; empty if nothing is.
 func badImport(dir, path string) string {
 	if path == "C" {
-		if dir != "engine/cpu" && dir != "engine/cuda" {
+		if !slices.Contains([]string{"engine/cpu", "engine/cpu/kernels", "engine/cpu/emulated", "engine/cuda"}, dir) {
 			return "cgo outside engine/cpu and engine/cuda"
 		}
 		return ""
@@ -105,8 +133,14 @@ func badImport(dir, path string) string {
 	if !ours {
 		return ""
 	}
-	if strings.HasPrefix(inner, "tests/") {
+	if strings.HasPrefix(inner, "tests/") || testOnly(inner) {
 		return "code imports tests"
+	}
+	if layer := roomOf(dir); layer != "" && roomOf(inner) == layer {
+		from, to := slices.Index(rooms()[layer], dir[len(layer)+1:]), slices.Index(rooms()[layer], inner[len(layer)+1:])
+		if from < 0 || to < 0 || to > from {
+			return "import points up among the rooms of " + layer
+		}
 	}
 	from, to := layerOf(dir), layerOf(inner)
 	if from >= 0 && to >= 0 && to < from {
@@ -121,7 +155,7 @@ func badImport(dir, path string) string {
 
 func TestLayoutImportsPointDown(t *testing.T) {
 	for _, f := range parse(t) {
-		if f.test || layerOf(f.dir) < 0 || strings.Contains(f.dir, "goldenweights") || strings.Contains(f.dir, "optest") {
+		if f.test || testOnly(f.dir) || layerOf(f.dir) < 0 || strings.Contains(f.dir, "goldenweights") || strings.Contains(f.dir, "optest") {
 			continue
 		}
 		for _, p := range imports(f) {
@@ -132,21 +166,88 @@ func TestLayoutImportsPointDown(t *testing.T) {
 	}
 }
 
+// forTests are packages that only tests import, with everything below them.
+var forTests = []string{"engine/cpu/emulated", "engine/optest", "models/goldenrun",
+	"models/weights/goldenweights", "tests"}
+
+func TestLayoutNothingForTestsIsShipped(t *testing.T) {
+	imported := map[string][]string{}
+	for _, f := range parse(t) {
+		if !f.test {
+			imported[f.dir] = append(imported[f.dir], imports(f)...)
+		}
+	}
+	seen, todo := map[string]bool{}, []string{"."}
+	for len(todo) > 0 {
+		dir := todo[0]
+		todo = todo[1:]
+		for _, p := range imported[dir] {
+			inner, ours := strings.CutPrefix(p, "patchbay/")
+			if !ours || seen[inner] {
+				continue
+			}
+			seen[inner] = true
+			todo = append(todo, inner)
+			for _, only := range forTests {
+				if strings.HasPrefix(inner+"/", only+"/") {
+					t.Errorf("%s, which is in the program, imports %s, which is for tests", dir, inner)
+				}
+			}
+		}
+	}
+	if !seen["engine/cpu/kernels"] {
+		t.Errorf("found only %d packages in the program, want its kernels among them", len(seen))
+	}
+}
+
 func TestLayoutRulesCatchViolations(t *testing.T) {
 	for _, c := range []struct{ dir, path string }{
 		{"engine/ref", "patchbay/models/dit"},
 		{"models/flux", "patchbay/parallel"},
 		{"parallel", "patchbay/models/flux"},
-		{"node", "patchbay/ipc"},
-		{"node", "C"},
-		{"ipc", "patchbay/tests/golden"},
+		{"node/graph", "patchbay/ipc"},
+		{"node/graph", "C"},
+		{"node/graph", "patchbay/node/classes"},
+		{"node/lru", "patchbay/node/fault"},
+		{"node/attic", "patchbay/node/pyjson"},
+		{"ipc/serve", "patchbay/tests/golden"},
+		{"ipc/wire", "patchbay/ipc/message"},
+		{"ipc/jobs", "patchbay/ipc/serve"},
+		{"ipc/client", "patchbay/ipc/jobs"},
+		{"ipc/wire", "patchbay/ipc/news"},
+		{"ipc/serve", "patchbay/ipc/ipctest"},
+		{"ipc/client", "patchbay/ipc/wire/wiretest"},
 	} {
 		if badImport(c.dir, c.path) == "" {
 			t.Errorf("%s importing %s was not caught", c.dir, c.path)
 		}
 	}
-	if bad := badImport("ipc", "patchbay/engine"); bad != "" {
-		t.Errorf("ipc may skip layers, got %q", bad)
+	for dir, path := range map[string]string{"ipc/serve": "patchbay/engine", "ipc/worker": "patchbay/ipc/wire"} {
+		if bad := badImport(dir, path); bad != "" {
+			t.Errorf("%s may import %s, got %q", dir, path, bad)
+		}
+	}
+}
+
+// TestLayoutRoomsAreSmall: a layer that is cut into rooms has no files of its own and no room that is not in the list, and no room has too many files.
+func TestLayoutRoomsAreSmall(t *testing.T) {
+	count := map[string]int{}
+	for _, f := range parse(t) {
+		if roomOf(f.dir) != "" && !f.test && !testOnly(f.dir) {
+			count[f.dir]++
+		}
+	}
+	for layer, names := range rooms() {
+		for _, name := range names {
+			dir := layer + "/" + name
+			if n := count[dir]; n == 0 || n > roomCap && !slices.Contains(manyFiles, dir) {
+				t.Errorf("%s has %d files, want 1 to %d", dir, n, roomCap)
+			}
+			delete(count, dir)
+		}
+	}
+	for dir, n := range count {
+		t.Errorf("%s has %d files and is no room of its layer", dir, n)
 	}
 }
 
@@ -210,5 +311,24 @@ func TestLayoutNamesAndState(t *testing.T) {
 				t.Errorf("%s: init function", f.path)
 			}
 		}
+	}
+}
+
+// TestLayoutComparisonsSeeNaN: `math.Abs(got-want) > bound` is false where got is not a number, so tests that ask it
+// pass on NaN. They have to ask !(... <= bound).
+func TestLayoutComparisonsSeeNaN(t *testing.T) {
+	for _, f := range parse(t) {
+		ast.Inspect(f.syntax, func(n ast.Node) bool {
+			c, ok := n.(*ast.BinaryExpr)
+			if !f.test || !ok || c.Op != token.GTR && c.Op != token.GEQ {
+				return true
+			}
+			if call, ok := c.X.(*ast.CallExpr); ok {
+				if s, ok := call.Fun.(*ast.SelectorExpr); ok && s.Sel.Name == "Abs" {
+					t.Errorf("%s: a comparison that NaN passes: math.Abs(...) %s bound", f.path, c.Op)
+				}
+			}
+			return true
+		})
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// TestLevelsDrawTheSame forces every CPU level in turn and compares the demo's pictures: at most one of 255 levels apart. A level that the processor
-// lacks is refused at once, with those that it has.
+// TestLevelsDrawTheSame forces every CPU level in turn and compares the demo's pictures: at most one of 255 levels
+// apart. A level that the processor lacks is refused at once, with those that it has.
 func TestLevelsDrawTheSame(t *testing.T) {
 	program, dir := buildProgram(t), t.TempDir()
 	demo := func(level string) ([]byte, error) {
@@ -59,7 +59,8 @@ func TestLevelsDrawTheSame(t *testing.T) {
 	}
 	out, err := demo("avx9")
 	var exit *exec.ExitError
-	if !errors.As(err, &exit) || exit.ExitCode() < 1 || !strings.Contains(string(out), "this processor runs "+strings.Join(have, ", ")) {
+	if !errors.As(err, &exit) || exit.ExitCode() < 1 ||
+		!strings.Contains(string(out), "this processor runs "+strings.Join(have, ", ")) {
 		t.Errorf("PATCHBAY_CPU=avx9: %v, %s; want an error that lists %v", err, out, have)
 	}
 }

@@ -77,7 +77,8 @@ func TestNATSCommand(t *testing.T) {
 		}
 	}
 	says("service ls", do("", "service", "ls"), "patchbay", "0.0.0-dev")
-	says("service info", do("", "service", "info", "patchbay"), "patchbay.v1.run", "patchbay.v1.status.*", "patchbay.v1.submit", "worker_pids", "comfy_compat")
+	says("service info", do("", "service", "info", "patchbay"), "patchbay.v1.run", "patchbay.v1.status.*",
+		"patchbay.v1.submit", "worker_pids", "comfy_compat")
 	says("service ping", do("", "service", "ping", "patchbay"), "patchbay")
 
 	do(quick, "req", "patchbay.v1.submit", "--force-stdin", "--no-templates", "--raw")
@@ -90,12 +91,14 @@ func TestNATSCommand(t *testing.T) {
 	says("cancel", do("", "req", "patchbay.v1.cancel."+r.Job, "", "--raw"), `"cancelled":false`)
 
 	began := time.Now()
-	says("run", do("", "req", "patchbay.v1.run", quick, "--raw", "--wait-for-empty", "--no-templates", "--reply-timeout", "30s"), `"accepted"`, `"execution_start"`, `"output"`, `"execution_success"`)
+	says("run", do("", "req", "patchbay.v1.run", quick, "--raw", "--wait-for-empty", "--no-templates", "--reply-timeout",
+		"30s"), `"accepted"`, `"execution_start"`, `"output"`, `"execution_success"`)
 	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("run took %s: the empty message did not end it", took)
 	}
 	says("an empty pipe", do("", "req", "patchbay.v1.run", "", "--raw"), "empty_body", "--force-stdin")
-	says("a bad workflow", do("", "req", "patchbay.v1.submit", `{"1":{"class_type":"Nope","inputs":{}}}`), "Nope", "422", "bad_workflow")
+	says("a bad workflow", do("", "req", "patchbay.v1.submit", `{"1":{"class_type":"Nope","inputs":{}}}`), "Nope",
+		"422", "bad_workflow")
 	says("an unknown job", do("", "req", "patchbay.v1.status.nothere", ""), "404", "no_such_job")
 	says("by endpoint name", do(quick, "service", "request", "patchbay", "submit", "--force-stdin", "--raw"), `"accepted"`)
 	says("describe", do("", "req", "patchbay.v1.describe", `{"class":"KSampler"}`, "--raw"), "sampler_name", "euler")

@@ -15,24 +15,27 @@ import (
 
 	"patchbay/engine"
 	"patchbay/engine/safetensors"
-	"patchbay/ipc"
+	"patchbay/ipc/client"
+	"patchbay/ipc/message"
 	"patchbay/models/flux"
 	"patchbay/models/vae"
 	"patchbay/models/weights"
 	"patchbay/parallel"
 )
 
-// TestWorkerPeakMemory runs one job on a 280 MB checkpoint in a fresh worker process and compares its high-water mark (VmHWM) with what order and
-// readers were told to expect: 1.15 times the files, the activations that the plan has measured, and 100 MB for program, heap and libraries. The weights
-// are mapped, packed once and their pages given back, so a second copy of any large part would show. What the planner forecasts from the
-// configuration alone, added to what the process took before, must be within 10 %.
+// TestWorkerPeakMemory runs one job on a 280 MB checkpoint in a fresh worker process and compares its high-water mark
+// (VmHWM) with what order and readers were told to expect: 1.15 times the files, the activations that the plan has
+// measured, and 100 MB for program, heap and libraries. The weights are mapped, packed once and their pages given back,
+// so a second copy of any large part would show. What the planner forecasts from the configuration alone, added to what
+// the process took before, must be within 10 %.
 func TestWorkerPeakMemory(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: writes and runs a 280 MB checkpoint; `go test ./tests -run WorkerPeak` does")
 	}
 	program, models := buildProgram(t), t.TempDir()
 	writeWide(t, filepath.Join(models, "diffusion_models", "wide.safetensors"))
-	cmd := exec.Command(program, "worker", "--models", models, "--models", "../examples/demo", "--compute", "f32", "--log", "error")
+	cmd := exec.Command(program, "worker", "--models", models, "--models", "../examples/demo", "--compute",
+		"f32", "--log", "error")
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -45,9 +48,9 @@ func TestWorkerPeakMemory(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	client := ipc.NewFrameClient(out, in, in.Close)
+	c := client.NewFrameClient(out, in, in.Close)
 	defer func() {
-		if err := client.Close(); err != nil {
+		if err := c.Close(); err != nil {
 			t.Error(err)
 		}
 		if err := cmd.Wait(); err != nil {
@@ -56,18 +59,19 @@ func TestWorkerPeakMemory(t *testing.T) {
 	}()
 	ctx, stop := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer stop()
-	if _, err := ipc.Models(ctx, client); err != nil { // it answers: its start is over
+	if _, err := client.Models(ctx, c); err != nil { // it answers: its start is over
 		t.Fatal(err)
 	}
 	before := statusBytes(t, cmd.Process.Pid, "VmHWM")
-	job := flow(t, change{"1", "unet_name", "wide.safetensors"}, change{"3", "steps", 1}, change{"5", "width", 256}, change{"5", "height", 256})
+	job := flow(t, change{"1", "unet_name", "wide.safetensors"}, change{"3", "steps", 1}, change{"5", "width", 256},
+		change{"5", "height", 256})
 	var metrics map[string]any
-	end, err := ipc.Run(ctx, client, &ipc.RunRequest{ID: "peak", Workflow: job}, &ipc.Collector{Event: func(ev ipc.Event) {
-		if ev.Type == ipc.EventMetrics {
+	end, err := client.Run(ctx, c, &message.RunRequest{ID: "peak", Workflow: job}, &client.Collector{Event: func(ev message.Event) {
+		if ev.Type == message.EventMetrics {
 			metrics = ev.Data
 		}
 	}})
-	if err != nil || end.Type != ipc.EventSuccess {
+	if err != nil || end.Type != message.EventSuccess {
 		t.Fatalf("the job ended with %+v, %v", end, err)
 	}
 	planned := plannedBytes(t, metrics)
@@ -94,11 +98,13 @@ func TestWorkerPeakMemory(t *testing.T) {
 		t.Errorf("the worker's peak is %.3f of the forecast, want 0.9 to 1.1", ratio)
 	}
 	if peak < files {
-		t.Errorf("the worker's peak is %d MB, less than the %d MB of weights it must hold: the measurement does not work", peak>>20, files>>20)
+		t.Errorf("the worker's peak is %d MB, less than the %d MB of weights it must hold: the measurement does not work",
+			peak>>20, files>>20)
 	}
 }
 
-// forecastBytes is what the planner says of the wide model at 256 x 256 with the demo's text on one rank, and what the VAE says of decoding.
+// forecastBytes is what the planner says of the wide model at 256 x 256 with the demo's text on one rank, and what the
+// VAE says of decoding.
 func forecastBytes(t *testing.T) int64 {
 	t.Helper()
 	spec, err := wide().Spec()
@@ -115,13 +121,15 @@ func forecastBytes(t *testing.T) int64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return parallel.ForecastMemory(w, parallel.OneRank(), 2, 4)[0].Total() + int64(vae.DecodeBytes(cfg, engine.F32, 32, 32))
+	return parallel.ForecastMemory(w, parallel.OneRank(), 2, 4)[0].Total() +
+		int64(vae.DecodeBytes(cfg, engine.F32, 32, 32))
 }
 
 // wide is a FLUX that takes the demo's text encoders: 1024 wide, 2 double and 4 single blocks, 140 million parameters.
 func wide() flux.Config {
 	return flux.Config{
-		Hidden: 1024, Heads: 8, Depth: 2, DepthSingle: 4, Axes: []int{16, 56, 56}, Theta: 10000, TimeFactor: 1000, Channels: 16, PatchSize: 2,
+		Hidden: 1024, Heads: 8, Depth: 2, DepthSingle: 4, Axes: []int{16, 56, 56}, Theta: 10000, TimeFactor: 1000,
+		Channels: 16, PatchSize: 2,
 		ContextDim: 128, VectorDim: 128, MLPHidden: 4096,
 	}
 }

@@ -15,10 +15,12 @@ import (
 	"testing"
 	"time"
 
-	"patchbay/ipc"
+	"patchbay/ipc/client"
+	"patchbay/ipc/message"
 )
 
-// buildProgram builds the program into a folder of the test, with the examples beside it as in a source tree, and returns its path.
+// buildProgram builds the program into a folder of the test, with the examples beside it as in a source tree, and
+// returns its path.
 func buildProgram(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -79,7 +81,8 @@ type server struct {
 	ended  chan error
 }
 
-// startServer starts a daemon on a free port with its own folders. wrap, if not empty, is a shell command line that gets the daemon's as "$@".
+// startServer starts a daemon on a free port with its own folders. wrap, if not empty, is a shell command line that
+// gets the daemon's as "$@".
 func startServer(t testing.TB, program, wrap string, args ...string) *server {
 	t.Helper()
 	return startServerOn(t, program, wrap, demoModels(t), args...)
@@ -95,7 +98,8 @@ func startServerOn(t testing.TB, program, wrap, models string, args ...string) *
 func startServerIn(t testing.TB, program, wrap, models, store string, args ...string) *server {
 	t.Helper()
 	dir := t.TempDir()
-	s := &server{t: t, log: &output{}, home: dir, socket: filepath.Join(dir, "p.sock"), out: filepath.Join(dir, "output"), store: store}
+	s := &server{t: t, log: &output{}, home: dir, socket: filepath.Join(dir, "p.sock"),
+		out: filepath.Join(dir, "output"), store: store}
 	s.line = append([]string{
 		program, "serve", "--listen", "127.0.0.1:0", "--socket", s.socket, "--store", s.store, "--models", models,
 		"--input", filepath.Join(dir, "input"), "--output", s.out, "--log", "debug",
@@ -171,9 +175,9 @@ func (s *server) wait() error {
 	}
 }
 
-func (s *server) client() *ipc.NATSClient {
+func (s *server) client() *client.NATSClient {
 	s.t.Helper()
-	c, err := ipc.DialNATS(s.url)
+	c, err := client.DialNATS(s.url)
 	if err != nil {
 		s.t.Fatalf("%v\n%s", err, s.log)
 	}
@@ -182,12 +186,12 @@ func (s *server) client() *ipc.NATSClient {
 }
 
 // waitState waits until a job is in a state.
-func (s *server) waitState(c ipc.Client, job string, want ipc.State) ipc.Record {
+func (s *server) waitState(c client.Client, job string, want message.State) message.Record {
 	s.t.Helper()
-	var rec ipc.Record
+	var rec message.Record
 	s.until(fmt.Sprintf("job %s is %s", job, want), func() bool {
 		var err error
-		if rec, err = status(c, job); errors.Is(err, ipc.ErrNoDaemon) {
+		if rec, err = status(c, job); errors.Is(err, client.ErrNoDaemon) {
 			return false // it is on its way back from a lost server
 		} else if err != nil {
 			s.t.Fatalf("status of %s: %v", job, err)
@@ -201,19 +205,19 @@ func (s *server) waitState(c ipc.Client, job string, want ipc.State) ipc.Record 
 }
 
 // waitFiles waits until a job is done and its files have their names, which they get after that.
-func (s *server) waitFiles(c ipc.Client, job string) {
+func (s *server) waitFiles(c client.Client, job string) {
 	s.t.Helper()
 	s.until("the files of "+job+" have names", func() bool {
 		rec, err := status(c, job)
-		return err == nil && rec.State == ipc.Done && len(rec.Outputs) > 0 && rec.Outputs[len(rec.Outputs)-1].Filename != ""
+		return err == nil && rec.State == message.Done && len(rec.Outputs) > 0 && rec.Outputs[len(rec.Outputs)-1].Filename != ""
 	})
 }
 
 // status asks for a record and gives up after 5 s.
-func status(c ipc.Client, job string) (ipc.Record, error) {
+func status(c client.Client, job string) (message.Record, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	return ipc.Status(ctx, c, job)
+	return client.Status(ctx, c, job)
 }
 
 // workerPIDs returns the workers that the log tells of, in the order of their starts.
@@ -232,7 +236,8 @@ func (s *server) workerPIDs() []int {
 }
 
 // quick is a workflow that needs no weights: an empty latent, saved.
-const quick = `{"1":{"class_type":"EmptyLatentImage","inputs":{"width":64,"height":64,"batch_size":1}},"2":{"class_type":"SaveLatent","inputs":{"samples":["1",0],"filename_prefix":"quick"}}}`
+const quick = `{"1":{"class_type":"EmptyLatentImage","inputs":{"width":64,"height":64,"batch_size":1}},` +
+	`"2":{"class_type":"SaveLatent","inputs":{"samples":["1",0],"filename_prefix":"quick"}}}`
 
 // demoFlow is examples/demo.json with so many steps.
 func demoFlow(t testing.TB, steps int) string {

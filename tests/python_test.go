@@ -15,8 +15,9 @@ import (
 // pythonNeeds are the packages of the Python client's tests, by name.
 const pythonNeeds = "msgpack>=1.0 numpy>=1.24 nats-py>=2.6 pytest>=7"
 
-// python returns the interpreter of a virtual environment with pythonNeeds. It is kept beside Go's build cache, one for every set of needs, so that only
-// the first run installs. A machine without python3 or without an index of packages fails the test: the client must not go unproved.
+// python returns the interpreter of a virtual environment with pythonNeeds. It is kept beside Go's build cache, one for
+// every set of needs, so that only the first run installs. A machine without python3 or without an index of packages
+// fails the test: the client must not go unproved.
 func python(t *testing.T) string {
 	t.Helper()
 	cache, err := exec.Command("go", "env", "GOCACHE").Output()
@@ -38,7 +39,8 @@ func python(t *testing.T) string {
 	}
 	for _, line := range [][]string{
 		{"python3", "-m", "venv", dir},
-		append([]string{bin, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"}, strings.Fields(pythonNeeds)...),
+		append([]string{bin, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"},
+			strings.Fields(pythonNeeds)...),
 	} {
 		if out, err := exec.Command(line[0], line[1:]...).CombinedOutput(); err != nil {
 			t.Fatalf("%s: %v\n%s", strings.Join(line, " "), err, out)
@@ -64,7 +66,8 @@ func runPython(t *testing.T, env []string, args ...string) string {
 	return string(out)
 }
 
-// TestPythonClient runs the client's own tests, and the example over stdio, the socket and NATS: all three must write the same picture.
+// TestPythonClient runs the client's own tests, and the example over stdio, the socket and NATS: all three must write
+// the same picture.
 func TestPythonClient(t *testing.T) {
 	if testing.Short() {
 		t.Skip("NOT RUN in the short form: needs a Python environment")
@@ -75,7 +78,8 @@ func TestPythonClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	env := []string{"PATCHBAY_PROGRAM=" + program, "PATCHBAY_MODELS=" + demoModels(t), "PYTHONPATH=" + client}
-	out := runPython(t, env, py, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "-o", "faulthandler_timeout=60", filepath.Join(client, "tests"))
+	out := runPython(t, env, py, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "-o", "faulthandler_timeout=60",
+		filepath.Join(client, "tests"))
 	for _, line := range strings.Split(out, "\n") {
 		if strings.Contains(line, "64 MiB") || strings.Contains(line, " passed") {
 			t.Log(strings.TrimLeft(line, "."))
@@ -84,7 +88,8 @@ func TestPythonClient(t *testing.T) {
 	s := startServer(t, program, "")
 	dir := t.TempDir()
 	var first []byte
-	for _, door := range [][]string{{"--spawn", program, "--models", demoModels(t)}, {"--socket", s.socket}, {"--nats", s.url}} {
+	for _, door := range [][]string{{"--spawn", program, "--models", demoModels(t)}, {"--socket", s.socket},
+		{"--nats", s.url}} {
 		file := filepath.Join(dir, "picture.png")
 		runPython(t, env, append([]string{py, "../examples/python_ksampler.py", "--out", file, "--steps", "4"}, door...)...)
 		picture, err := os.ReadFile(file)

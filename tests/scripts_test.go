@@ -17,15 +17,16 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"patchbay/ipc"
+	"patchbay/ipc/wire"
 )
 
 // TestScripts runs the sessions in tests/scripts against the real program. Beside testscript's own commands they have:
 //
 //	daemon [ARG...]   start a daemon on a free port with store and socket in $WORK; sets PATCHBAY_NATS_URL and SOCKET
 //	stop              end it with SIGTERM; it must end well
-//	stdio FILE        send the lines of FILE as frames to `patchbay worker` (JSON; a line after "msgpack " is sent as msgpack, one after "raw " is
-//	                  sent as bytes in hex, without a length) and wait for the end of every request; stdout has the replies as JSON lines
+//	stdio FILE        send the lines of FILE as frames to `patchbay worker` (JSON; a line after
+//	                  "msgpack " is sent as msgpack, one after "raw " as bytes in hex, without a length) and
+//	                  wait for the end of every request; stdout has the replies as JSON lines
 //	quickflow FILE    write a workflow that needs no weights
 func TestScripts(t *testing.T) {
 	program := buildProgram(t)
@@ -73,9 +74,11 @@ func (b *background) stop() error {
 
 func scriptDaemon(ts *testscript.TestScript, _ bool, args []string) {
 	store := ts.MkAbs("store")
-	line := append([]string{"serve", "--listen", "127.0.0.1:0", "--store", store, "--socket", ts.Getenv("SOCKET"), "--output", ts.MkAbs("output")}, args...)
+	line := append([]string{"serve", "--listen", "127.0.0.1:0", "--store", store, "--socket", ts.Getenv("SOCKET"),
+		"--output", ts.MkAbs("output")}, args...)
 	b := &background{cmd: exec.Command(ts.Getenv("PROGRAM"), line...), log: &output{}, ended: make(chan error, 1)}
-	b.cmd.Env = append(os.Environ(), "PATCHBAY_NATS_URL=", "PATCHBAY_HOME="+ts.Getenv("PATCHBAY_HOME"), "PATCHBAY_MODELS="+ts.Getenv("PATCHBAY_MODELS"))
+	b.cmd.Env = append(os.Environ(), "PATCHBAY_NATS_URL=", "PATCHBAY_HOME="+ts.Getenv("PATCHBAY_HOME"),
+		"PATCHBAY_MODELS="+ts.Getenv("PATCHBAY_MODELS"))
 	b.cmd.Stderr = b.log
 	b.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	ts.Check(b.cmd.Start())
@@ -113,7 +116,8 @@ func scriptStop(ts *testscript.TestScript, _ bool, _ []string) {
 func scriptStdio(ts *testscript.TestScript, neg bool, args []string) {
 	lines := strings.Split(strings.TrimSpace(ts.ReadFile(args[0])), "\n")
 	cmd := exec.Command(ts.Getenv("PROGRAM"), append([]string{"worker", "--log", "warn"}, args[1:]...)...)
-	cmd.Env = append(os.Environ(), "PATCHBAY_HOME="+ts.Getenv("PATCHBAY_HOME"), "PATCHBAY_MODELS="+ts.Getenv("PATCHBAY_MODELS"))
+	cmd.Env = append(os.Environ(), "PATCHBAY_HOME="+ts.Getenv("PATCHBAY_HOME"),
+		"PATCHBAY_MODELS="+ts.Getenv("PATCHBAY_MODELS"))
 	cmd.Stderr = ts.Stderr()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	in, err := cmd.StdinPipe()
@@ -123,23 +127,23 @@ func scriptStdio(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(cmd.Start())
 	wait := len(lines)
 	for _, line := range lines {
-		_, err := in.Write(wire(ts, line))
+		_, err := in.Write(lineBytes(ts, line))
 		ts.Check(err)
 	}
 	w := bufio.NewWriter(ts.Stdout())
 	for wait > 0 {
-		body, err := ipc.ReadFrame(out)
+		body, err := wire.ReadFrame(out)
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		ts.Check(err)
-		enc, ok := ipc.Sniff(body)
+		enc, ok := wire.Sniff(body)
 		if !ok {
 			ts.Fatalf("a reply of %d bytes that is no map", len(body))
 		}
-		o, err := ipc.Decode(body, enc, ipc.DefaultLimits())
+		o, err := wire.Decode(body, enc, wire.DefaultLimits())
 		ts.Check(err)
-		text, err := ipc.Encode(o, ipc.JSON)
+		text, err := wire.Encode(o, wire.JSON)
 		ts.Check(err)
 		fmt.Fprintf(w, "%s\n", text)
 		if end, _ := o.Get("end"); end == true {
@@ -157,8 +161,8 @@ func scriptStdio(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// wire makes the bytes of one line of a stdio script.
-func wire(ts *testscript.TestScript, line string) []byte {
+// lineBytes makes the bytes of one line of a stdio script.
+func lineBytes(ts *testscript.TestScript, line string) []byte {
 	if text, ok := strings.CutPrefix(line, "raw "); ok {
 		var b []byte
 		_, err := fmt.Sscanf(text, "%x", &b)
@@ -167,9 +171,9 @@ func wire(ts *testscript.TestScript, line string) []byte {
 	}
 	body := []byte(line)
 	if text, ok := strings.CutPrefix(line, "msgpack "); ok {
-		o, err := ipc.Decode([]byte(text), ipc.JSON, ipc.DefaultLimits())
+		o, err := wire.Decode([]byte(text), wire.JSON, wire.DefaultLimits())
 		ts.Check(err)
-		body, err = ipc.Encode(o, ipc.Msgpack)
+		body, err = wire.Encode(o, wire.Msgpack)
 		ts.Check(err)
 	}
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...)

@@ -13,21 +13,23 @@ import (
 	"testing"
 	"time"
 
-	"patchbay/ipc"
+	"patchbay/ipc/client"
+	"patchbay/ipc/message"
 )
 
-// TestTinyJobs sends many jobs that compute nothing, and more than are remembered: when the daemon has forgotten the first of them, what it and its worker hold
-// does not grow any more.
+// TestTinyJobs sends many jobs that compute nothing, and more than are remembered: when the daemon has forgotten the
+// first of them, what it and its worker hold does not grow any more.
 func TestTinyJobs(t *testing.T) {
-	s := startServer(t, buildProgram(t), "", "--sync", "interval", "--keep-jobs", "100", "--log", "info", "--metrics", "127.0.0.1:0")
+	s := startServer(t, buildProgram(t), "", "--sync", "interval", "--keep-jobs", "100", "--log", "info",
+		"--metrics", "127.0.0.1:0")
 	c := s.client()
 	run := func(from, to int) {
 		for i := from; i < to; i++ {
 			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-			col := &ipc.Collector{}
-			end, err := ipc.Run(ctx, c, &ipc.RunRequest{ID: fmt.Sprintf("t%05d", i), Workflow: quick}, col)
+			col := &client.Collector{}
+			end, err := client.Run(ctx, c, &message.RunRequest{ID: fmt.Sprintf("t%05d", i), Workflow: quick}, col)
 			cancel()
-			if err != nil || end == nil || end.Type != ipc.EventSuccess || len(col.Files) != 1 {
+			if err != nil || end == nil || end.Type != message.EventSuccess || len(col.Files) != 1 {
 				t.Fatalf("job %d: %+v, %v, %d files", i, end, err, len(col.Files))
 			}
 		}
@@ -45,7 +47,8 @@ func TestTinyJobs(t *testing.T) {
 			pid = worker()
 		}
 		now := census(pid)
-		t.Logf("%s after %d and %d jobs: %d and %d MiB, %d and %d descriptors", name, tinyJobs/3, tinyJobs, was.resident>>20, now.resident>>20, was.files, now.files)
+		t.Logf("%s after %d and %d jobs: %d and %d MiB, %d and %d descriptors", name, tinyJobs/3, tinyJobs, was.resident>>20,
+			now.resident>>20, was.files, now.files)
 		if now.resident > was.resident+grain || now.files > was.files+4 {
 			t.Errorf("%s: %d bytes and %d descriptors grew to %d and %d", name, was.resident, was.files, now.resident, now.files)
 		}

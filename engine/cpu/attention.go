@@ -7,7 +7,7 @@ package cpu
 #cgo nocallback pb_run_attn_pack
 #cgo noescape pb_run_qk
 #cgo nocallback pb_run_qk
-#include "kernels.h"
+#include "cpu.h"
 */
 import "C"
 
@@ -36,8 +36,10 @@ func (o *Ops) Attention(out, q, k, v engine.Tensor, a engine.AttentionArgs) {
 	batch, lq, heads, d := q.Dim(0), q.Dim(1), q.Dim(2), q.Dim(3)
 	lk := k.Dim(1)
 	g := C.pb_attn{
-		q: o.addr(op, q), k: o.addr(op, k), v: o.addr(op, v), o: o.addr(op, out), lse: o.addr(op, a.LSE), bias: o.addr(op, a.Bias),
-		dtype: C.int64_t(q.DType), heads: C.int64_t(heads), lq: C.int64_t(lq), lk: C.int64_t(lk), d: C.int64_t(d), scale: C.float(a.Scale),
+		q: o.addr(op, q), k: o.addr(op, k), v: o.addr(op, v), o: o.addr(op, out), lse: o.addr(op, a.LSE),
+		bias:  o.addr(op, a.Bias),
+		dtype: C.int64_t(q.DType), heads: C.int64_t(heads), lq: C.int64_t(lq), lk: C.int64_t(lk), d: C.int64_t(d),
+		scale: C.float(a.Scale),
 	}
 	g.q_b, g.q_l, g.q_h = headStrides(q)
 	g.k_b, g.k_l, g.k_h = headStrides(k)
@@ -114,7 +116,8 @@ func (o *Ops) MergeAttention(out, lse, o2, lse2 engine.Tensor) {
 	across := func(t engine.Tensor) C.pb_view { // [B, H, L] as one value a row [B, L, H]
 		return s.view(o, op, t.Transpose(1, 2).Unsqueeze(3))
 	}
-	o.rowWise(C.pb_ew{dtype: C.int32_t(out.DType), op: C.PB_MERGE, y: s.view(o, op, out), a: across(lse), b: s.view(o, op, o2), c: across(lse2)}, s)
+	o.rowWise(C.pb_ew{dtype: C.int32_t(out.DType), op: C.PB_MERGE, y: s.view(o, op, out), a: across(lse),
+		b: s.view(o, op, o2), c: across(lse2)}, s)
 }
 
 // maxHead is the largest head dimension that QKNormRoPE rotates (see qknorm.h).
@@ -132,8 +135,10 @@ func (o *Ops) QKNormRoPE(dq, dk, dv, q, k, v engine.Tensor, n engine.QKNorm, r e
 	}
 	defer o.done()
 	a := C.pb_qk{
-		dtype: C.int64_t(k.DType), d: C.int64_t(k.Dim(3)), norm: C.int32_t(n.Kind), eps: C.float(n.Eps), cos: o.addr(op, r.Cos), sin: o.addr(op, r.Sin),
-		w: [2]C.uint64_t{o.addr(op, n.QScale), o.addr(op, n.KScale)}, b: [2]C.uint64_t{o.addr(op, n.QBias), o.addr(op, n.KBias)},
+		dtype: C.int64_t(k.DType), d: C.int64_t(k.Dim(3)), norm: C.int32_t(n.Kind), eps: C.float(n.Eps),
+		cos: o.addr(op, r.Cos), sin: o.addr(op, r.Sin),
+		w: [2]C.uint64_t{o.addr(op, n.QScale), o.addr(op, n.KScale)},
+		b: [2]C.uint64_t{o.addr(op, n.QBias), o.addr(op, n.KBias)},
 	}
 	if !r.Cos.IsZero() {
 		a.cos_s, a.sin_s = C.int64_t(r.Cos.Stride(0)), C.int64_t(r.Sin.Stride(0))

@@ -37,11 +37,13 @@ func benchRows(b *testing.B, d engine.DType) {
 		{"SiLU", 2 * l * e, func() { o.Activate(y, x, engine.SiLU) }},
 		{"GELUErf", 2 * l * e, func() { o.Activate(y, x, engine.GELUErf) }},
 		{"QKNormRoPE", 4 * l * e, func() {
-			o.QKNormRoPE(heads(y), heads(y), engine.Tensor{}, heads(x), heads(x), engine.Tensor{}, engine.QKNorm{Kind: engine.RMSNorm, Eps: 1e-6},
+			o.QKNormRoPE(heads(y), heads(y), engine.Tensor{}, heads(x), heads(x), engine.Tensor{},
+				engine.QKNorm{Kind: engine.RMSNorm, Eps: 1e-6},
 				engine.RoPE{Cos: table, Sin: table})
 		}},
 		{"GroupNormStats", 128 * 128 * 256, func() { o.GroupNormStats(stats, pic, 32) }},
-		{"GroupNormApplySiLU", 2 * 128 * 128 * 256, func() { o.GroupNormApply(picOut, pic, stats, vec, vec, 128*128*8, 1e-6, engine.SiLU) }},
+		{"GroupNormApplySiLU", 2 * 128 * 128 * 256,
+			func() { o.GroupNormApply(picOut, pic, stats, vec, vec, 128*128*8, 1e-6, engine.SiLU) }},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			b.SetBytes(int64(size * c.elements))

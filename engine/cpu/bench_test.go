@@ -22,7 +22,8 @@ func benchOps(b *testing.B) *Ops {
 	return o
 }
 
-// cpuSeconds returns the processor time of this process: on a machine that others use too, only rates by processor time are comparable.
+// cpuSeconds returns the processor time of this process: on a machine that others use too, only rates by processor time
+// are comparable.
 func cpuSeconds(b *testing.B) float64 {
 	b.Helper()
 	var u syscall.Rusage
@@ -32,8 +33,8 @@ func cpuSeconds(b *testing.B) float64 {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
 }
 
-// peakRate measures multiply-adds of numbers of type d on all threads at once, in flops a second of one thread; the best of some
-// short runs.
+// peakRate measures multiply-adds of numbers of type d on all threads at once, in flops a second of one thread; the
+// best of some short runs.
 func peakRate(b *testing.B, o *Ops, d engine.DType) float64 {
 	b.Helper()
 	best := 0.0
@@ -56,8 +57,9 @@ func peakRate(b *testing.B, o *Ops, d engine.DType) float64 {
 	return best
 }
 
-// benchRate runs f and reports flops a second of all threads by the clock (best run), and flops a second of processor time as a share of the
-// peak that multiply-adds of type d without memory reached in the same benchmark: of the best stretch of at least 5 ms, and of all runs together.
+// benchRate runs f and reports flops a second of all threads by the clock (best run), and flops a second of processor
+// time as a share of the peak that multiply-adds of type d without memory reached in the same benchmark: of the best
+// stretch of at least 5 ms, and of all runs together.
 func benchRate(b *testing.B, o *Ops, d engine.DType, flops float64, f func()) {
 	b.Helper()
 	f()
@@ -128,14 +130,16 @@ func benchTypes() [][2]engine.DType {
 }
 
 func BenchmarkLinear(b *testing.B) {
-	for _, s := range [][3]int{{4608, 3072, 3072}, {1024, 1152, 1152}, {1024, 12288, 3072}, {512, 3072, 12288}, {1, 3072, 3072}, {4, 3072, 3072}, {84, 192, 192}, {84, 768, 192}} {
+	for _, s := range [][3]int{{4608, 3072, 3072}, {1024, 1152, 1152}, {1024, 12288, 3072}, {512, 3072, 12288},
+		{1, 3072, 3072}, {4, 3072, 3072}, {84, 192, 192}, {84, 768, 192}} {
 		for _, d := range benchTypes() {
 			b.Run(fmt.Sprintf("%dx%dx%d/%s-%s", s[0], s[1], s[2], d[0], d[1]), func(b *testing.B) {
 				o := benchOps(b)
 				w := packNoise(b, o, d[1], s[1], s[2], 0)
 				defer o.Free(w.Base.Buf)
 				x, y := tensor(d[0], 1, s[0], s[2]), tensor(d[0], 2, s[0], s[1])
-				benchRate(b, o, d[0], 2*float64(s[0])*float64(s[1])*float64(s[2]), func() { o.Linear(y, x, w, engine.Epilogue{Act: engine.GELUTanh}) })
+				benchRate(b, o, d[0], 2*float64(s[0])*float64(s[1])*float64(s[2]),
+					func() { o.Linear(y, x, w, engine.Epilogue{Act: engine.GELUTanh}) })
 				b.ReportMetric(float64(len(w.Base.Buf.Host))/1e9*float64(b.N)/b.Elapsed().Seconds(), "weights-GB/s")
 			})
 		}
@@ -143,7 +147,8 @@ func BenchmarkLinear(b *testing.B) {
 }
 
 func BenchmarkConv(b *testing.B) {
-	for _, s := range [][4]int{{512, 512, 64, 1}, {128, 128, 256, 1}, {256, 512, 64, 1}, {128, 128, 256, 2}, {128, 3, 256, 1}, {16, 512, 32, 1}} {
+	for _, s := range [][4]int{{512, 512, 64, 1}, {128, 128, 256, 1}, {256, 512, 64, 1}, {128, 128, 256, 2},
+		{128, 3, 256, 1}, {16, 512, 32, 1}} {
 		for _, d := range []engine.DType{engine.F32, engine.BF16} {
 			b.Run(fmt.Sprintf("%d-%dch@%d/stride%d/%s", s[0], s[1], s[2], s[3], d), func(b *testing.B) {
 				o := benchOps(b)
@@ -166,7 +171,8 @@ func BenchmarkAttention(b *testing.B) {
 				l, h, size := s[0], s[1], s[2]
 				qkv, out := tensor(d, 1, 1, l, 3, h, size), tensor(d, 2, 1, l, h, size)
 				q, k, v := qkv.Index(2, 0), qkv.Index(2, 1), qkv.Index(2, 2)
-				benchRate(b, o, d, 4*float64(l)*float64(l)*float64(h*size), func() { o.Attention(out, q, k, v, engine.AttentionArgs{}) })
+				benchRate(b, o, d, 4*float64(l)*float64(l)*float64(h*size),
+					func() { o.Attention(out, q, k, v, engine.AttentionArgs{}) })
 			})
 		}
 	}

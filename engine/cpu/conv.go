@@ -1,7 +1,7 @@
 package cpu
 
 /*
-#include "kernels.h"
+#include "cpu.h"
 */
 import "C"
 
@@ -15,12 +15,13 @@ import (
 // maxTaps is the limit of conv.h.
 const maxTaps = 256
 
-// Conv2D convolves x [B, Y, X, C] with w [N, KY*KX*C] into y [B, Y', X', N]; see engine.Ops. At most 256 taps and 31 adapters, whose Down is
-// a convolution like the weight and whose Up is [N, R].
+// Conv2D convolves x [B, Y, X, C] with w [N, KY*KX*C] into y [B, Y', X', N]; see engine.Ops. At most 256 taps and 31
+// adapters, whose Down is a convolution like the weight and whose Up is [N, R].
 func (o *Ops) Conv2D(y, x engine.Tensor, w *engine.Weight, a engine.ConvArgs) {
 	engine.CheckConv2D(y, x, w, a)
 	if a.KY*a.KX > maxTaps {
-		panic(&engine.ShapeError{Op: "Conv2D", Rule: fmt.Sprintf("at most %d kernel positions", maxTaps), Shapes: fmt.Sprint(a.KY, a.KX)})
+		panic(&engine.ShapeError{Op: "Conv2D", Rule: fmt.Sprintf("at most %d kernel positions", maxTaps),
+			Shapes: fmt.Sprint(a.KY, a.KX)})
 	}
 	if y.Len() == 0 {
 		return
@@ -29,7 +30,8 @@ func (o *Ops) Conv2D(y, x engine.Tensor, w *engine.Weight, a engine.ConvArgs) {
 	o.wantLayout("Conv2D", w, x.Dim(3))
 	g := C.pb_gemm{
 		batch: C.int64_t(y.Dim(0)), rows: C.int64_t(y.Dim(1) * y.Dim(2)), n: C.int64_t(w.N()),
-		y: o.addr("Conv2D", y), res: o.addr("Conv2D", a.Residual), bias: o.addr("Conv2D", w.Bias), scale: C.float(scaleOf(w.Base)), gate_per: 1,
+		y: o.addr("Conv2D", y), res: o.addr("Conv2D", a.Residual), bias: o.addr("Conv2D", w.Bias),
+		scale: C.float(scaleOf(w.Base)), gate_per: 1,
 		y_dtype: C.int64_t(y.DType),
 		y_bs:    C.int64_t(y.Stride(0)), y_ys: C.int64_t(y.Stride(1)), y_ls: C.int64_t(y.Stride(2)),
 		taps: C.int64_t(a.KY * a.KX), ky: C.int64_t(a.KY), kx: C.int64_t(a.KX), stride: C.int64_t(a.Stride),
@@ -58,8 +60,9 @@ type convCut struct {
 	ty, tx, across, down, panels, splits int
 }
 
-// cutConv takes blocks of about two taskRows of pixels: wide enough for full tiles, at least two rows high where that fits, so that border rows are
-// not copied too often. Pictures too small to keep all workers busy get lower blocks, then fewer columns a task.
+// cutConv takes blocks of about two taskRows of pixels: wide enough for full tiles, at least two rows high where that
+// fits, so that border rows are not copied too often. Pictures too small to keep all workers busy get lower blocks,
+// then fewer columns a task.
 func (o *Ops) cutConv(outY, outX, batch, panels, threads int) convCut {
 	c := convCut{across: (outX + taskRows - 1) / taskRows}
 	c.tx = (outX + c.across - 1) / c.across

@@ -7,7 +7,7 @@ package cpu
 #cgo nocallback pb_run_gather
 #cgo noescape pb_run_mean
 #cgo nocallback pb_run_mean
-#include "kernels.h"
+#include "cpu.h"
 */
 import "C"
 
@@ -50,7 +50,8 @@ func (o *Ops) Copy(dst, src engine.Tensor) {
 	defer o.done()
 	s := spaceOf(dst, 1)
 	c := C.pb_copy{
-		dst: s.view(o, op, dst), src: s.view(o, op, src), dst_last: C.int64_t(dst.Stride(-1)), src_last: C.int64_t(src.Stride(-1)),
+		dst: s.view(o, op, dst), src: s.view(o, op, src), dst_last: C.int64_t(dst.Stride(-1)),
+		src_last:  C.int64_t(src.Stride(-1)),
 		dst_dtype: C.int32_t(dst.DType), src_dtype: C.int32_t(src.DType),
 	}
 	if dst.DType == src.DType { // moved by size
@@ -99,7 +100,8 @@ func (o *Ops) Fill(dst engine.Tensor, v float32) {
 		return
 	}
 	value := []uint16{engine.BF16FromF32(v)}
-	c := C.pb_copy{dst: s.view(o, op, dst), dst_last: 1, src: C.pb_view{p: o.pin(unsafe.Pointer(&value[0]))}, dst_dtype: -2, src_dtype: -2}
+	c := C.pb_copy{dst: s.view(o, op, dst), dst_last: 1, src: C.pb_view{p: o.pin(unsafe.Pointer(&value[0]))},
+		dst_dtype: -2, src_dtype: -2}
 	o.copyRows(c, s, 2, 2)
 }
 
@@ -113,7 +115,8 @@ func (o *Ops) Gather(y, table engine.Tensor, ids []int32) {
 	defer o.done()
 	g := C.pb_gather{
 		y: o.addr(op, y), table: o.addr(op, table), ids: o.pin(unsafe.Pointer(&ids[0])), lut: o.table(table.DType),
-		y_s: C.int64_t(y.Stride(0)), table_s: C.int64_t(table.Stride(0)), e: C.int64_t(y.Dim(1)), dtype: C.int32_t(table.DType),
+		y_s: C.int64_t(y.Stride(0)), table_s: C.int64_t(table.Stride(0)), e: C.int64_t(y.Dim(1)),
+		dtype:   C.int32_t(table.DType),
 		y_dtype: C.int32_t(y.DType),
 	}
 	o.rowTasks(y.Dim(0), y.Dim(1), func(r0, r1 int) {

@@ -1,36 +1,36 @@
 // Package cpu implements engine.Ops in C, one variant per instruction set, chosen when the program starts.
 //
-// Read kernels.h (arguments of every kernel), vec.h and bf16.h (the only texts that know instruction sets), microkernel.h (the register tile
-// that all products end in), gemm.h, conv.h and attention.h. level_*.c compile the same kernels for generic (portable), avx2, avx512 and
-// avx512bf16; portable512 and portable512bf16 are the AVX-512 code paths lowered to portable vectors, so that their packing and tails are
-// tested everywhere. The Go files check operands, cut a call into tasks and run these on goroutines: a C call is one task, there is no thread
-// pool and nothing spins.
+// The C code is in engine/cpu/kernels: levels generic (portable), avx2, avx512 and avx512bf16. Package emulated has the
+// AVX-512 code paths lowered to portable vectors, so that their packing and tails are tested everywhere. The Go files
+// here check operands, cut a call into tasks and run these on goroutines: a C call is one task, there is no thread pool
+// and nothing spins.
 //
-// Weights keep the width of their file (f32, bf16, f16) and are widened in registers; fp8 becomes bf16, which is exact, and its scale is
-// applied to the finished sums. A Packed belongs to the levels of one panel width and is shared by any number of Ops.
+// Weights keep the width of their file (f32, bf16, f16) and are widened in registers; fp8 becomes bf16, which is exact,
+// and its scale is applied to the finished sums. A Packed belongs to the levels of one panel width and is shared by any
+// number of Ops.
 //
-// Activations are f32 or bf16, call by call. With bf16, sums, norms, gates and tables are still f32, and a result is rounded once, when it is
-// stored. The levels named bf16 multiply bf16 activations with bf16 weights, and queries with keys and probabilities with values, as they
-// are (vdpbf16ps); everything else, and every other level, widens rows of bf16 while it copies them and computes in f32. docs/cpu.md has the levels.
+// Activations are f32 or bf16, call by call. With bf16, sums, norms, gates and tables are still f32, and a result is
+// rounded once, when it is stored. The levels named bf16 multiply bf16 activations with bf16 weights, and queries with
+// keys and probabilities with values, as they are (vdpbf16ps); everything else, and every other level, widens rows of
+// bf16 while it copies them and computes in f32. docs/cpu.md has the levels.
 package cpu
 
 /*
-#cgo CFLAGS: -std=c11 -O3 -Wall -Wextra -Wno-psabi
-#cgo LDFLAGS: -lm
+#cgo CFLAGS: -std=c11 -O2 -Wall -Wextra
 #cgo nocallback pb_run_peak
 #cgo nocallback pb_run_dot_peak
-#include "kernels.h"
+#include "cpu.h"
 */
 import "C"
 
 import (
 	"fmt"
 	"runtime"
-	"slices"
 	"strings"
 	"unsafe"
 
 	"patchbay/engine"
+	"patchbay/engine/cpu/kernels"
 )
 
 var _ engine.Ops = (*Ops)(nil)
@@ -38,11 +38,13 @@ var _ engine.Ops = (*Ops)(nil)
 // Config says how a backend computes.
 type Config struct {
 	Threads int    // goroutines a call may use; 0: all processors of the process
-	Level   string // "", generic, avx2, avx512 or avx512bf16; "": the best of this CPU. portable512 and portable512bf16 are for tests.
+	Level   string // "", generic, avx2, avx512 or avx512bf16; "": the best of this CPU
+	// Kernels are used instead of those of Level where they are given: emulated levels, for tests.
+	Kernels kernels.Level
 }
 
-// Ops is the CPU backend. Calls run before they return. One goroutine uses a value at a time; weights packed by one are good for all others
-// of the same level.
+// Ops is the CPU backend. Calls run before they return. One goroutine uses a value at a time; weights packed by one are
+// good for all others of the same level.
 type Ops struct {
 	k          *C.pb_kernels
 	threads    int
@@ -57,63 +59,53 @@ type Ops struct {
 	down       [1]C.pb_seg            // the factor of an adapter's inner product
 }
 
-// portable512 and portable512bf16 are the levels that Levels leaves out: the AVX-512 paths in portable vectors, for tests.
-const (
-	portable512     = "portable512"
-	portable512bf16 = "portable512bf16"
-)
-
-// forTests reports whether a level is only there to be tested.
-func forTests(level string) bool { return level == portable512 || level == portable512bf16 }
-
 // Levels lists the instruction-set levels that this CPU runs, best last.
 func Levels() []string {
-	names := allLevels()
-	return slices.DeleteFunc(names, func(n string) bool { return forTests(n) || levelKernels(n) == nil })
-}
-
-// allLevels lists every level in the program, best last.
-func allLevels() []string {
 	var names []string
-	for i := C.int(0); ; i++ {
-		n := C.pb_level_name(i)
-		if n == nil {
-			return names
+	for _, l := range kernels.Levels() {
+		if l.Table != nil {
+			names = append(names, l.Name)
 		}
-		names = append(names, C.GoString(n))
 	}
+	return names
 }
 
-// levelKernels returns the kernels of a level, nil where the CPU or the program has none.
-func levelKernels(name string) *C.pb_kernels {
-	i := slices.Index(allLevels(), name)
-	if i < 0 {
-		return nil
+// choose returns the level that c names.
+func choose(c Config) (kernels.Level, error) {
+	if c.Kernels.Table != nil {
+		return c.Kernels, nil
 	}
-	return C.pb_level(C.int(i))
-}
-
-// New makes a backend. It fails when the CPU lacks the level or Threads is negative.
-func New(c Config) (*Ops, error) {
 	have := Levels()
 	if c.Level == "" {
 		c.Level = have[len(have)-1]
 	}
+	for _, l := range kernels.Levels() {
+		if l.Name == c.Level && l.Table == nil {
+			return l, fmt.Errorf("cpu: this CPU lacks level %q (it has %s)", c.Level, strings.Join(have, ", "))
+		}
+		if l.Name == c.Level {
+			return l, nil
+		}
+	}
+	return kernels.Level{}, fmt.Errorf("cpu: unknown level %q (this CPU has %s)", c.Level, strings.Join(have, ", "))
+}
+
+// New makes a backend. It fails when the CPU lacks the level or Threads is negative.
+func New(c Config) (*Ops, error) {
 	if c.Threads < 0 {
 		return nil, fmt.Errorf("cpu: threads is %d (allowed: 0 for all processors, or more)", c.Threads)
 	}
 	if c.Threads == 0 {
 		c.Threads = runtime.GOMAXPROCS(0)
 	}
-	k := levelKernels(c.Level)
-	if k == nil {
-		if slices.Contains(allLevels(), c.Level) {
-			return nil, fmt.Errorf("cpu: this CPU lacks level %q (it has %s)", c.Level, strings.Join(have, ", "))
-		}
-		return nil, fmt.Errorf("cpu: unknown level %q (this CPU has %s)", c.Level, strings.Join(have, ", "))
+	level, err := choose(c)
+	if err != nil {
+		return nil, err
 	}
+	k := (*C.pb_kernels)(level.Table)
 	o := &Ops{
-		k: k, threads: c.Threads, level: c.Level, vw: int(k.vw), mr: int(k.mr), nr: int(k.nr), dot: k.dot != 0, mem: newScratch(c.Threads),
+		k: k, threads: c.Threads, level: level.Name, vw: int(k.vw), mr: int(k.mr), nr: int(k.nr), dot: k.dot != 0,
+		mem: newScratch(c.Threads),
 	}
 	runtime.AddCleanup(o, func(m *scratch) { m.free() }, o.mem)
 	for i := range 256 {
@@ -130,8 +122,8 @@ func (o *Ops) Name() string { return "cpu/" + o.level }
 // Threads returns how many goroutines a call may use.
 func (o *Ops) Threads() int { return o.threads }
 
-// Peak runs independent fused multiply-adds on the calling goroutine and returns the floating point operations done: what one core can do at
-// best, for speed ratios. A round is a few hundred operations.
+// Peak runs independent fused multiply-adds on the calling goroutine and returns the floating point operations done:
+// what one core can do at best, for speed ratios. A round is a few hundred operations.
 func (o *Ops) Peak(rounds int) float64 { return float64(C.pb_run_peak(o.k, C.int64_t(rounds))) }
 
 // PeakBF16 is Peak with multiply-adds of bf16 pairs, where the level has them; elsewhere it is Peak.
@@ -139,8 +131,9 @@ func (o *Ops) PeakBF16(rounds int) float64 {
 	return float64(C.pb_run_dot_peak(o.k, C.int64_t(rounds)))
 }
 
-// addr returns the address of t's first element, 0 for absent tensors. The kernels get addresses as numbers, so the pointer is also kept in
-// the heap until done: that keeps the memory alive and, where it was on a goroutine's stack, makes the compiler place it in the heap.
+// addr returns the address of t's first element, 0 for absent tensors. The kernels get addresses as numbers, so the
+// pointer is also kept in the heap until done: that keeps the memory alive and, where it was on a goroutine's stack,
+// makes the compiler place it in the heap.
 func (o *Ops) addr(op string, t engine.Tensor) C.uint64_t {
 	if t.IsZero() || t.Len() == 0 {
 		return 0

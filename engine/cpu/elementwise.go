@@ -1,7 +1,7 @@
 package cpu
 
 /*
-#include "kernels.h"
+#include "cpu.h"
 */
 import "C"
 
@@ -17,7 +17,8 @@ func (o *Ops) LayerNorm(y, x, w, b engine.Tensor, eps float32) {
 	defer o.done()
 	s := spaceOf(y, 1)
 	o.rowWise(C.pb_ew{
-		dtype: C.int32_t(y.DType), op: C.PB_LAYER_NORM, value: C.float(eps), y: s.view(o, op, y), a: s.view(o, op, x), b: s.vector(o, op, w), c: s.vector(o, op, b),
+		dtype: C.int32_t(y.DType), op: C.PB_LAYER_NORM, value: C.float(eps), y: s.view(o, op, y), a: s.view(o, op, x),
+		b: s.vector(o, op, w), c: s.vector(o, op, b),
 	}, s)
 }
 
@@ -30,7 +31,8 @@ func (o *Ops) RMSNorm(y, x, w engine.Tensor, eps float32) {
 	}
 	defer o.done()
 	s := spaceOf(y, 1)
-	o.rowWise(C.pb_ew{dtype: C.int32_t(y.DType), op: C.PB_RMS_NORM, value: C.float(eps), y: s.view(o, op, y), a: s.view(o, op, x), b: s.vector(o, op, w)}, s)
+	o.rowWise(C.pb_ew{dtype: C.int32_t(y.DType), op: C.PB_RMS_NORM, value: C.float(eps), y: s.view(o, op, y),
+		a: s.view(o, op, x), b: s.vector(o, op, w)}, s)
 }
 
 // AdaLN computes y = (x-mean)*rsqrt(var+eps)*(1+scale) + shift; see engine.Ops.
@@ -50,7 +52,8 @@ func (o *Ops) AdaLN(y, x, shift, scale engine.Tensor, eps float32) {
 	defer o.done()
 	s := spaceOf(y, g)
 	o.rowWise(C.pb_ew{
-		dtype: C.int32_t(y.DType), op: C.PB_ADA_LN, value: C.float(eps), y: s.view(o, op, y), a: s.view(o, op, x), b: s.modulation(o, op, scale), c: s.modulation(o, op, shift),
+		dtype: C.int32_t(y.DType), op: C.PB_ADA_LN, value: C.float(eps), y: s.view(o, op, y), a: s.view(o, op, x),
+		b: s.modulation(o, op, scale), c: s.modulation(o, op, shift),
 	}, s)
 }
 
@@ -64,7 +67,8 @@ func (o *Ops) GatedAdd(y, x, gate, r, bias engine.Tensor) {
 	defer o.done()
 	s := spaceOf(y, groupsOf(gate))
 	e := C.pb_ew{
-		dtype: C.int32_t(y.DType), op: C.PB_GATED_ADD, y: s.view(o, op, y), a: s.view(o, op, x), b: s.view(o, op, r), c: s.modulation(o, op, gate), d: s.vector(o, op, bias),
+		dtype: C.int32_t(y.DType), op: C.PB_GATED_ADD, y: s.view(o, op, y), a: s.view(o, op, x), b: s.view(o, op, r),
+		c: s.modulation(o, op, gate), d: s.vector(o, op, bias),
 	}
 	if gate.IsZero() && bias.IsZero() {
 		o.pointWise(e, s)
@@ -82,7 +86,8 @@ func (o *Ops) Add(y, a, b engine.Tensor) {
 	}
 	defer o.done()
 	s := spaceOf(y, 1)
-	o.pointWise(C.pb_ew{dtype: C.int32_t(y.DType), op: C.PB_ADD, y: s.view(o, op, y), a: s.view(o, op, a), b: s.view(o, op, b)}, s)
+	o.pointWise(C.pb_ew{dtype: C.int32_t(y.DType), op: C.PB_ADD, y: s.view(o, op, y), a: s.view(o, op, a),
+		b: s.view(o, op, b)}, s)
 }
 
 // Activate computes y = act(x); see engine.Ops.
@@ -94,7 +99,8 @@ func (o *Ops) Activate(y, x engine.Tensor, act engine.Act) {
 	}
 	defer o.done()
 	s := spaceOf(y, 1)
-	o.pointWise(C.pb_ew{dtype: C.int32_t(y.DType), op: C.PB_ACT, act: C.int32_t(act), y: s.view(o, op, y), a: s.view(o, op, x)}, s)
+	o.pointWise(C.pb_ew{dtype: C.int32_t(y.DType), op: C.PB_ACT, act: C.int32_t(act), y: s.view(o, op, y),
+		a: s.view(o, op, x)}, s)
 }
 
 // ActivateMul computes y = act(a) * b; see engine.Ops.
@@ -106,5 +112,6 @@ func (o *Ops) ActivateMul(y, a, b engine.Tensor, act engine.Act) {
 	}
 	defer o.done()
 	s := spaceOf(y, 1)
-	o.pointWise(C.pb_ew{dtype: C.int32_t(y.DType), op: C.PB_ACT_MUL, act: C.int32_t(act), y: s.view(o, op, y), a: s.view(o, op, a), b: s.view(o, op, b)}, s)
+	o.pointWise(C.pb_ew{dtype: C.int32_t(y.DType), op: C.PB_ACT_MUL, act: C.int32_t(act), y: s.view(o, op, y),
+		a: s.view(o, op, a), b: s.view(o, op, b)}, s)
 }

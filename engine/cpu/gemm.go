@@ -3,19 +3,20 @@ package cpu
 /*
 #cgo noescape pb_run_gemm
 #cgo nocallback pb_run_gemm
-#include "kernels.h"
+#include "cpu.h"
 */
 import "C"
 
 import "unsafe"
 
 const (
-	passDepth  = 6144 // rows of a panel that one pass takes: a piece of 400 to 800 KB, for the second cache (docs/speed.md)
-	chunk      = 2    // panels whose sums wait while the passes of a deeper product go on
-	taskRows   = 112  // output rows a task, about: they use a panel together
-	maxTiles   = 64   // MAX_TILES of gemm.h
-	smallMacs  = 1e6  // products below are not worth a goroutine
-	packWeight = 24   // time of copying a value in multiply-adds
+	// rows of a panel that one pass takes: a piece of 400 to 800 KB, for the second cache (docs/speed.md)
+	passDepth  = 6144
+	chunk      = 2   // panels whose sums wait while the passes of a deeper product go on
+	taskRows   = 112 // output rows a task, about: they use a panel together
+	maxTiles   = 64  // MAX_TILES of gemm.h
+	smallMacs  = 1e6 // products below are not worth a goroutine
+	packWeight = 24  // time of copying a value in multiply-adds
 )
 
 // cut is how a product is divided: tasks of up to tiles register tiles and panels panels.
@@ -24,8 +25,8 @@ type cut struct {
 	blocks, splits int // tasks along rows and columns
 }
 
-// cutProduct finds the division of tiles x panels over threads with the least time of the slowest worker, where a task costs its products,
-// the copying of its rows and the reading of its panels.
+// cutProduct finds the division of tiles x panels over threads with the least time of the slowest worker, where a task
+// costs its products, the copying of its rows and the reading of its panels.
 func (o *Ops) cutProduct(tiles, panels, threads int) cut {
 	best, least := cut{}, 0.0
 	for t := min(tiles, taskRows/o.mr); t >= 1; t-- {
@@ -46,7 +47,8 @@ func (o *Ops) cutProduct(tiles, panels, threads int) cut {
 	return best
 }
 
-// depth returns the rows of a panel that one pass takes. A single tile never comes back to a piece, so it needs no passes.
+// depth returns the rows of a panel that one pass takes. A single tile never comes back to a piece, so it needs no
+// passes.
 func depth(tiles int) int {
 	if tiles == 1 {
 		return 1 << 40

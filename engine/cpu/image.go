@@ -3,7 +3,7 @@ package cpu
 /*
 #cgo noescape pb_run_stats
 #cgo nocallback pb_run_stats
-#include "kernels.h"
+#include "cpu.h"
 */
 import "C"
 
@@ -19,8 +19,8 @@ const (
 	statPieces = 64      // partial sums of a picture, at most
 )
 
-// GroupNormStats writes stats [B, G, 2] f64: sum and sum of squares of each group of channels; see engine.Ops. Pictures are cut by their
-// size, not by the threads, so results do not depend on Config.Threads.
+// GroupNormStats writes stats [B, G, 2] f64: sum and sum of squares of each group of channels; see engine.Ops. Pictures
+// are cut by their size, not by the threads, so results do not depend on Config.Threads.
 func (o *Ops) GroupNormStats(stats, x engine.Tensor, groups int) {
 	const op = "GroupNormStats"
 	engine.CheckGroupNormStats(stats, x, groups)
@@ -37,8 +37,10 @@ func (o *Ops) GroupNormStats(stats, x engine.Tensor, groups int) {
 			b, i := r/pieces, r%pieces
 			a := C.pb_stats{
 				dtype: C.int64_t(x.DType),
-				out:   out + C.uint64_t(8*r*2*c), x: from + C.uint64_t(x.DType.Size()*b*x.Stride(0)), ys: C.int64_t(x.Stride(1)), xs: C.int64_t(x.Stride(2)),
-				in_x: C.int64_t(x.Dim(2)), c: C.int64_t(c), r0: C.int64_t(pixels * i / pieces), r1: C.int64_t(pixels * (i + 1) / pieces),
+				out:   out + C.uint64_t(8*r*2*c), x: from + C.uint64_t(x.DType.Size()*b*x.Stride(0)), ys: C.int64_t(x.Stride(1)),
+				xs:   C.int64_t(x.Stride(2)),
+				in_x: C.int64_t(x.Dim(2)), c: C.int64_t(c), r0: C.int64_t(pixels * i / pieces),
+				r1: C.int64_t(pixels * (i + 1) / pieces),
 			}
 			C.pb_run_stats(o.k, &a)
 		}
@@ -114,9 +116,11 @@ func (o *Ops) Upsample2x(y, x engine.Tensor) {
 	size := x.DType.Size()
 	for odd := range 2 {
 		c := C.pb_copy{dst_last: 1, src_last: 1, dst_dtype: -C.int32_t(size), src_dtype: -C.int32_t(size)}
-		c.src = C.pb_view{p: o.addr(op, x), s: [4]C.int64_t{C.int64_t(x.Stride(0)), C.int64_t(x.Stride(1)), C.int64_t(x.Stride(2)), 0}}
+		c.src = C.pb_view{p: o.addr(op, x), s: [4]C.int64_t{C.int64_t(x.Stride(0)), C.int64_t(x.Stride(1)),
+			C.int64_t(x.Stride(2)), 0}}
 		c.dst = C.pb_view{p: o.addr(op, y) + C.uint64_t(size*odd*y.Stride(1))}
-		c.dst.s = [4]C.int64_t{C.int64_t(y.Stride(0)), C.int64_t(2 * y.Stride(1)), C.int64_t(2 * y.Stride(2)), C.int64_t(y.Stride(2))}
+		c.dst.s = [4]C.int64_t{C.int64_t(y.Stride(0)), C.int64_t(2 * y.Stride(1)), C.int64_t(2 * y.Stride(2)),
+			C.int64_t(y.Stride(2))}
 		o.copyRows(c, s, size, size)
 	}
 }

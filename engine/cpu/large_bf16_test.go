@@ -10,8 +10,8 @@ import (
 	"patchbay/engine"
 )
 
-// Large products of bf16 with bf16: several passes over a panel, several tasks, odd numbers of channels and keys. Single results are compared
-// with sums in f64 of the rounded operands.
+// Large products of bf16 with bf16: several passes over a panel, several tasks, odd numbers of channels and keys.
+// Single results are compared with sums in f64 of the rounded operands.
 
 // values returns the elements of a contiguous activation.
 func values(t engine.Tensor) []float32 {
@@ -120,7 +120,8 @@ func TestNegativeScaleBF16(t *testing.T) {
 	})
 }
 
-// TestOddTaps: a convolution weight whose taps have an odd number of channels has a filled up pair a tap, so it is no linear weight.
+// TestOddTaps: a convolution weight whose taps have an odd number of channels has a filled up pair a tap, so it is no
+// linear weight.
 func TestOddTaps(t *testing.T) {
 	eachLevel(t, 1, func(t *testing.T, o *Ops) {
 		w := packNoise(t, o, engine.BF16, 8, 27, 3)

@@ -9,8 +9,8 @@ import (
 	"patchbay/engine"
 )
 
-// The conformance suite uses small shapes. These are large enough for several passes over a panel, several tasks and several groups of heads;
-// single results are compared with sums in f64.
+// The conformance suite uses small shapes. These are large enough for several passes over a panel, several tasks and
+// several groups of heads; single results are compared with sums in f64.
 
 // pick calls f with some positions below n, first and last among them.
 func pick(n, count int, f func(i int)) {
@@ -27,7 +27,8 @@ func checkClose(t *testing.T, what string, at int, got float32, want, bound floa
 }
 
 func TestLargeLinear(t *testing.T) {
-	for _, s := range []struct{ m, n, k, r int }{{301, 100, 5000, 5}, {1, 333, 4100, 0}, {130, 1300, 70, 3}, {17, 40, 2500, 40}, {33, 70, 13000, 2}} {
+	for _, s := range []struct{ m, n, k, r int }{{301, 100, 5000, 5}, {1, 333, 4100, 0}, {130, 1300, 70, 3},
+		{17, 40, 2500, 40}, {33, 70, 13000, 2}} {
 		x, base := noise(s.m*s.k, 1), noise(s.n*s.k, 7)
 		down, up := noise(s.r*s.k, 9), noise(s.n*s.r, 11)
 		inner := make([]float64, s.m*s.r)
@@ -74,7 +75,8 @@ func packed(t *testing.T, o *Ops, v []float32, n, k int) *engine.Packed {
 }
 
 func TestLargeConv(t *testing.T) {
-	for _, s := range []struct{ size, c, n, stride int }{{37, 200, 40, 1}, {41, 150, 70, 2}, {70, 20, 3, 3}, {9, 800, 40, 1}} {
+	for _, s := range []struct{ size, c, n, stride int }{{37, 200, 40, 1}, {41, 150, 70, 2},
+		{70, 20, 3, 3}, {9, 800, 40, 1}} {
 		x, weight := noise(s.size*s.size*s.c, 1), noise(s.n*9*s.c, 7)
 		a := engine.ConvArgs{KY: 3, KX: 3, Stride: s.stride, Top: 1, Left: 1, Bottom: 1, Right: 1}
 		out := (s.size+2-3)/s.stride + 1
@@ -107,7 +109,8 @@ func TestLargeAttention(t *testing.T) {
 		eachLevel(t, 3, func(t *testing.T, o *Ops) {
 			in := engine.FromF32(qkv, 1, s.l, 3, s.h, s.d)
 			out := make([]float32, s.l*s.h*s.d)
-			o.Attention(engine.FromF32(out, 1, s.l, s.h, s.d), in.Index(2, 0), in.Index(2, 1), in.Index(2, 2), engine.AttentionArgs{Scale: 2, Causal: s.causal})
+			o.Attention(engine.FromF32(out, 1, s.l, s.h, s.d), in.Index(2, 0), in.Index(2, 1), in.Index(2, 2),
+				engine.AttentionArgs{Scale: 2, Causal: s.causal})
 			pick(s.l*s.h, 41, func(i int) {
 				l, h := i/s.h, i%s.h
 				want, sum := make([]float64, s.d), 0.0
@@ -129,8 +132,8 @@ func TestLargeAttention(t *testing.T) {
 	}
 }
 
-// TestActivationPrecision compares with f64 over the range where the functions change; the bound is relative to the result, plus what is
-// lost where the result is next to nothing.
+// TestActivationPrecision compares with f64 over the range where the functions change; the bound is relative to the
+// result, plus what is lost where the result is next to nothing.
 func TestActivationPrecision(t *testing.T) {
 	var x []float32
 	for v := -12.0; v <= 12; v += 0.0007 {

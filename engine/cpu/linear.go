@@ -1,7 +1,7 @@
 package cpu
 
 /*
-#include "kernels.h"
+#include "cpu.h"
 */
 import "C"
 
@@ -38,11 +38,13 @@ func (o *Ops) Linear(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) {
 			g.gate_per = C.int64_t(rows.batch)
 		}
 	}
-	o.segs[0] = C.pb_seg{x: o.addr("Linear", x), w: panelAddr(w.Base), k: C.int64_t(w.K()), dtype: C.int32_t(w.Base.DType), x_dtype: C.int32_t(x.DType)}
+	o.segs[0] = C.pb_seg{x: o.addr("Linear", x), w: panelAddr(w.Base), k: C.int64_t(w.K()), dtype: C.int32_t(w.Base.DType),
+		x_dtype: C.int32_t(x.DType)}
 	o.segs[0].bs, o.segs[0].ls = rows.strides(x)
 	o.adapters(&g, w, func(t C.uint64_t, a engine.Adapter) {
 		d := C.pb_gemm{
-			batch: g.batch, rows: g.rows, n: C.int64_t(a.Down.N), y: t, y_ls: C.int64_t(a.Down.N), y_bs: g.rows * C.int64_t(a.Down.N),
+			batch: g.batch, rows: g.rows, n: C.int64_t(a.Down.N), y: t, y_ls: C.int64_t(a.Down.N),
+			y_bs:  g.rows * C.int64_t(a.Down.N),
 			scale: adapterScale(w, a), gate_per: 1,
 		}
 		o.linear(d, o.innerFactor(a))
@@ -53,7 +55,8 @@ func (o *Ops) Linear(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) {
 // leading describes the rows of a product as [batch, rows].
 type leading struct{ batch, rows int }
 
-// lead2 views [L, E] or [B, L, E] operands as [batch, rows], joining B and L where every operand lies so and no gate tells items apart.
+// lead2 views [L, E] or [B, L, E] operands as [batch, rows], joining B and L where every operand lies so and no gate
+// tells items apart.
 func lead2(x, y, res, gate engine.Tensor) leading {
 	if x.Dims() == 2 {
 		return leading{1, x.Dim(0)}
@@ -84,7 +87,8 @@ func (l leading) strides(t engine.Tensor) (bs, ls C.int64_t) {
 	return 0, 0
 }
 
-// adapterScale is the factor of an adapter's inner result, so that the epilogue's scale of the base gives a.Scale * down * up.
+// adapterScale is the factor of an adapter's inner result, so that the epilogue's scale of the base gives a.Scale *
+// down * up.
 func adapterScale(w *engine.Weight, a engine.Adapter) C.float {
 	return C.float(a.Scale * scaleOf(a.Down) * scaleOf(a.Up) / scaleOf(w.Base))
 }
@@ -96,11 +100,13 @@ func (o *Ops) innerFactor(a engine.Adapter) []C.pb_seg {
 	return o.down[:]
 }
 
-// adapters computes t = scale * x Down^T of every adapter with down (t is contiguous f32 [batch, rows, R]) and adds t Up^T to the factors of g.
+// adapters computes t = scale * x Down^T of every adapter with down (t is contiguous f32 [batch, rows, R]) and adds t
+// Up^T to the factors of g.
 func (o *Ops) adapters(g *C.pb_gemm, w *engine.Weight, down func(t C.uint64_t, a engine.Adapter)) {
 	g.nseg = 1
 	if len(w.Adapters) >= len(o.segs) {
-		panic(&engine.ShapeError{Op: "Linear", Rule: fmt.Sprintf("at most %d adapters a weight", len(o.segs)-1), Shapes: w.Name})
+		panic(&engine.ShapeError{Op: "Linear", Rule: fmt.Sprintf("at most %d adapters a weight", len(o.segs)-1),
+			Shapes: w.Name})
 	}
 	rows, total := int(g.batch*g.rows), 0
 	for _, a := range w.Adapters {
@@ -130,10 +136,12 @@ func (o *Ops) wantLayout(op string, w *engine.Weight, c int) {
 
 func (o *Ops) wantPacked(op, name string, p *engine.Packed, c int) {
 	if p.Layout != o.layout() {
-		panic(&engine.ShapeError{Op: op, Rule: fmt.Sprintf("weight %s is packed as %q, %s needs %q", name, p.Layout, o.Name(), o.layout()), Shapes: ""})
+		panic(&engine.ShapeError{Op: op, Rule: fmt.Sprintf("weight %s is packed as %q, %s needs %q", name, p.Layout, o.Name(),
+			o.layout()), Shapes: ""})
 	}
 	// Pairs of channels do not cross taps: only where a tap has an odd number does it matter how many there are.
 	if had := int(headerOf(p).channels); p.DType == engine.BF16 && p.N*p.K > 0 && had != c && (had%2 != 0 || c%2 != 0) {
-		panic(&engine.ShapeError{Op: op, Rule: fmt.Sprintf("weight %s is packed for taps of %d channels, x has %d", name, had, c), Shapes: ""})
+		panic(&engine.ShapeError{Op: op, Rule: fmt.Sprintf("weight %s is packed for taps of %d channels, x has %d", name,
+			had, c), Shapes: ""})
 	}
 }

@@ -1,7 +1,7 @@
 package cpu
 
 /*
-#include "kernels.h"
+#include "cpu.h"
 */
 import "C"
 
@@ -39,6 +39,9 @@ func (o *Ops) Free(b engine.Buf) {
 		unmapBytes(unsafe.Pointer(unsafe.SliceData(b.Host)), len(b.Host))
 	}
 }
+
+// Sync implements engine.Ops: calls have run when they return.
+func (*Ops) Sync() error { return nil }
 
 // block is memory outside the Go heap that only grows.
 type block struct {

@@ -23,7 +23,8 @@ func Levels() []string { return nil }
 
 // New fails: the kernels are C. The slow backend engine/ref works without.
 func New(Config) (*Ops, error) {
-	return nil, errors.New("cpu: this program was built without cgo and has no CPU kernels (set CGO_ENABLED=1 and have a C compiler)")
+	return nil, errors.New("cpu: this program was built without cgo and has no CPU kernels " +
+		"(set CGO_ENABLED=1 and have a C compiler)")
 }
 
 // Threads returns 0.

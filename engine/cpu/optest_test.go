@@ -3,27 +3,28 @@
 package cpu
 
 import (
-	"slices"
 	"testing"
 
+	"patchbay/engine/cpu/emulated"
+	"patchbay/engine/cpu/kernels"
 	"patchbay/engine/optest"
 )
 
-// eachLevel runs f for every level in the program and says which ones this CPU cannot run.
+// eachLevel runs f for every level, emulated ones included, and says which ones this CPU cannot run.
 func eachLevel(t *testing.T, threads int, f func(t *testing.T, o *Ops)) {
 	t.Helper()
-	for _, level := range allLevels() {
-		if !slices.Contains(Levels(), level) && !forTests(level) {
-			t.Logf("level %s: NOT RUN, this CPU has only %v", level, Levels())
+	for _, level := range append(kernels.Levels(), emulated.AVX512(), emulated.AVX512BF16()) {
+		if level.Table == nil {
+			t.Logf("level %s: NOT RUN, this program runs only %v on this CPU", level.Name, Levels())
 			continue
 		}
-		t.Run(level, func(t *testing.T) {
-			o, err := New(Config{Threads: threads, Level: level})
+		t.Run(level.Name, func(t *testing.T) {
+			o, err := New(Config{Threads: threads, Kernels: level})
 			if err != nil {
 				t.Fatal(err)
 			}
 			f(t, o)
-			t.Logf("level %s: run", level)
+			t.Logf("level %s: run", level.Name)
 		})
 	}
 }

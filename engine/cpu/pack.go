@@ -3,7 +3,7 @@ package cpu
 /*
 #cgo noescape pb_run_pack
 #cgo nocallback pb_run_pack
-#include "kernels.h"
+#include "cpu.h"
 */
 import "C"
 
@@ -26,9 +26,10 @@ const headerBytes = int(unsafe.Sizeof(packedHeader{}))
 // layout names the panel width; levels of equal width share weights, whatever the activations are.
 func (o *Ops) layout() string { return fmt.Sprintf("panels%d", o.nr) }
 
-// Pack turns m into panels of the level's width: f32 and f16 as [N/nr][K][nr], bf16 as [N/nr][K/2][nr][2], pairs of neighbouring channels,
-// which f32 activations widen and bf16 activations multiply as they are. fp8 becomes bf16. An odd number of channels (of every tap, in a
-// convolution) is filled up with 0, so such a weight serves only the c it was packed for. The caller owns the memory: Free(p.Buf).
+// Pack turns m into panels of the level's width: f32 and f16 as [N/nr][K][nr], bf16 as [N/nr][K/2][nr][2], pairs of
+// neighbouring channels, which f32 activations widen and bf16 activations multiply as they are. fp8 becomes bf16. An
+// odd number of channels (of every tap, in a convolution) is filled up with 0, so such a weight serves only the c it
+// was packed for. The caller owns the memory: Free(p.Buf).
 func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 	if err := engine.CheckPack(m, c); err != nil {
 		return nil, err
@@ -53,14 +54,15 @@ func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 	if m.Scale == 0 {
 		h.scale = 1
 	}
-	p := &engine.Packed{Buf: buf, DType: d, N: m.N, K: m.K, Layout: o.layout()}
+	p := &engine.Packed{Buf: buf, Bytes: len(buf.Host), DType: d, N: m.N, K: m.K, Layout: o.layout()}
 	p.Head, p.PieceRows, p.PieceBytes = headerBytes, o.nr, o.nr*depth*d.Size()
 	if m.N == 0 || m.K == 0 {
 		return p, nil
 	}
 	defer o.done()
 	a := C.pb_pack{
-		src: o.pin(unsafe.Pointer(&m.Data[0])), dst: panelAddr(p), n: C.int64_t(m.N), k: C.int64_t(m.K), c: C.int64_t(c), row: C.int64_t(m.Row),
+		src: o.pin(unsafe.Pointer(&m.Data[0])), dst: panelAddr(p), n: C.int64_t(m.N), k: C.int64_t(m.K), c: C.int64_t(c),
+		row: C.int64_t(m.Row),
 		lut: o.table(m.DType), src_dtype: C.int32_t(m.DType), dst_dtype: C.int32_t(d),
 	}
 	if m.Row == 0 {

@@ -33,8 +33,8 @@ type tasks struct {
 	failed atomic.Pointer[TaskPanic]
 }
 
-// each calls do for every task 0..n-1 on at most workers goroutines, the caller being one of them, and returns when all have ended.
-// do gets the number of its worker, so that scratch memory needs no lock.
+// each calls do for every task 0..n-1 on at most workers goroutines, the caller being one of them, and returns when all
+// have ended. do gets the number of its worker, so that scratch memory needs no lock.
 func each(workers, n int, do func(worker, task int)) {
 	workers = min(workers, n)
 	if workers <= 1 {

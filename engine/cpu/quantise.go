@@ -9,7 +9,8 @@ import (
 	"patchbay/engine"
 )
 
-// Quantise stores rows in 8 bits; see engine.Ops. It is Go: a call moves the rows of one micro-step, which attention reads many times over.
+// Quantise stores rows in 8 bits; see engine.Ops. It is Go: a call moves the rows of one micro-step, which attention
+// reads many times over.
 func (o *Ops) Quantise(q, scale, x engine.Tensor) {
 	engine.CheckQuantise(q, scale, x)
 	o.eachQuantised(q, scale, x, func(codes []byte, s *float32, row unsafe.Pointer, bf16 bool) {
@@ -75,7 +76,8 @@ func (o *Ops) Dequantise(y, q, scale engine.Tensor) {
 }
 
 // eachQuantised calls do for every row of x with its 8-bit form and its scale.
-func (o *Ops) eachQuantised(q, scale, x engine.Tensor, do func(codes []byte, s *float32, row unsafe.Pointer, bf16 bool)) {
+func (o *Ops) eachQuantised(q, scale, x engine.Tensor,
+	do func(codes []byte, s *float32, row unsafe.Pointer, bf16 bool)) {
 	if x.Len() == 0 {
 		return
 	}
@@ -83,7 +85,8 @@ func (o *Ops) eachQuantised(q, scale, x engine.Tensor, do func(codes []byte, s *
 	o.rowTasks(x.Len()/n, n, func(r0, r1 int) {
 		for r := r0; r < r1; r++ {
 			at, factor := rowOffset(q, r, q.Dims()-1), rowOffset(scale, r, scale.Dims())
-			do(q.Buf.Host[at:at+n], (*float32)(unsafe.Pointer(&scale.Buf.Host[4*factor])), unsafe.Pointer(&x.Buf.Host[size*rowOffset(x, r, x.Dims()-1)]), bf16)
+			do(q.Buf.Host[at:at+n], (*float32)(unsafe.Pointer(&scale.Buf.Host[4*factor])),
+				unsafe.Pointer(&x.Buf.Host[size*rowOffset(x, r, x.Dims()-1)]), bf16)
 		}
 	})
 }

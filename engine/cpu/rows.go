@@ -3,7 +3,7 @@ package cpu
 /*
 #cgo noescape pb_run_ew
 #cgo nocallback pb_run_ew
-#include "kernels.h"
+#include "cpu.h"
 */
 import "C"
 
@@ -14,8 +14,8 @@ const (
 	smallElems = 1 << 16 // element-wise calls below stay on the caller's goroutine
 )
 
-// space is the common row space of the operands of a call: up to four leading dimensions and rows of n elements. Where groups > 1 the batch
-// is cut into [groups, B/groups], so that modulation rows are a stride.
+// space is the common row space of the operands of a call: up to four leading dimensions and rows of n elements. Where
+// groups > 1 the batch is cut into [groups, B/groups], so that modulation rows are a stride.
 type space struct {
 	d      [4]int
 	n      int

@@ -62,7 +62,8 @@ func TestNothingRunsBeforeWait(t *testing.T) {
 	}
 }
 
-// step is a stand-in for a sampler step: it scales x by a factor the host computed from a download. early makes the mistake of not waiting.
+// step is a stand-in for a sampler step: it scales x by a factor the host computed from a download. early makes the
+// mistake of not waiting.
 func step(ops engine.Ops, a *engine.Arena, early bool) []float32 {
 	x := a.Alloc(engine.F32, 1, 1, 4)
 	gate := a.Alloc(engine.F32, 1, 4)

@@ -7,9 +7,9 @@ import (
 	"patchbay/engine"
 )
 
-// The functions here widen whole blocks: len(dst) is a multiple of the block, src holds the blocks of these elements, little-endian.
-// Byte positions are those of the block structs in ggml-common.h. In blocks of 32 with 4-bit parts, byte j holds element j in its low half
-// and element j+16 in its high half.
+// The functions here widen whole blocks: len(dst) is a multiple of the block, src holds the blocks of these elements,
+// little-endian. Byte positions are those of the block structs in ggml-common.h. In blocks of 32 with 4-bit parts, byte
+// j holds element j in its low half and element j+16 in its high half.
 
 func half(b []byte) float32 { return engine.F32FromF16(binary.LittleEndian.Uint16(b)) }
 

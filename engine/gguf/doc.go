@@ -1,12 +1,14 @@
-// Package gguf reads checkpoint files in the GGUF format, versions 2 and 3 (specification: docs/gguf.md of the ggml project), as people
-// publish quantised diffusion models and text encoders.
+// Package gguf reads checkpoint files in the GGUF format, versions 2 and 3 (specification: docs/gguf.md of the ggml
+// project), as people publish quantised diffusion models and text encoders.
 //
-// A file is a header with two counts, key-value metadata, the tensor infos, and the data of every tensor at a multiple of the alignment. Open
-// maps the file, so that reading the header touches no data; everything about the header is checked before the first Entry is handed out,
-// and no number in the file makes the reader allocate more than a small multiple of the file's length.
+// A file is a header with two counts, key-value metadata, the tensor infos, and the data of every tensor at a multiple
+// of the alignment. Open maps the file, so that reading the header touches no data; everything about the header is
+// checked before the first Entry is handed out, and no number in the file makes the reader allocate more than a small
+// multiple of the file's length.
 //
-// Weights come in blocks: 32 or 256 elements of a row share their scales. Entry widens them to f32, or to bytes that engine.Matrix takes.
-// Products are rounded before sums are formed, as the format's reference quantisers in Python do, so results are equal on every processor.
-// file.go is what callers use, header.go and value.go are the checks, type.go the table of element types, entry.go one tensor,
-// blocks.go and superblocks.go the two generations of quantised layouts.
+// Weights come in blocks: 32 or 256 elements of a row share their scales. Entry widens them to f32, or to bytes that
+// engine.Matrix takes. Products are rounded before sums are formed, as the format's reference quantisers in Python do,
+// so results are equal on every processor. file.go is what callers use, header.go and value.go are the checks, type.go
+// the table of element types, entry.go one tensor, blocks.go and superblocks.go the two generations of quantised
+// layouts.
 package gguf

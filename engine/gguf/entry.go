@@ -23,8 +23,8 @@ func (e Entry) Len() int {
 	return n
 }
 
-// DType returns the engine's name of the type when the elements are stored as the engine computes with them, so that Data can be used as it
-// is (f32, f16, bf16, f64, i32, i64). Quantised and exotic types give false.
+// DType returns the engine's name of the type when the elements are stored as the engine computes with them, so that
+// Data can be used as it is (f32, f16, bf16, f64, i32, i64). Quantised and exotic types give false.
 func (e Entry) DType() (engine.DType, bool) {
 	switch e.Type {
 	case F32:
@@ -55,8 +55,9 @@ func (e Entry) F32() ([]float32, error) {
 	return v, nil
 }
 
-// Bytes returns the elements as little-endian bytes of d, which is f32, bf16 or f16: widened from blocks and rounded to nearest even. When the
-// file already stores d the result is Data itself, otherwise it is new memory. Work memory is a few kilobytes beside the result.
+// Bytes returns the elements as little-endian bytes of d, which is f32, bf16 or f16: widened from blocks and rounded to
+// nearest even. When the file already stores d the result is Data itself, otherwise it is new memory. Work memory is a
+// few kilobytes beside the result.
 func (e Entry) Bytes(d engine.DType) ([]byte, error) {
 	switch d {
 	case engine.F32, engine.BF16, engine.F16:
@@ -81,8 +82,9 @@ func (e Entry) Bytes(d engine.DType) ([]byte, error) {
 	return out, nil
 }
 
-// Rows returns the entry of rows [first, first+n) of the outermost dimension; it shares Data, so that a rank that owns a slice of a matrix
-// widens only that. It is an error when there are no such rows or when a row is not a whole number of blocks.
+// Rows returns the entry of rows [first, first+n) of the outermost dimension; it shares Data, so that a rank that owns
+// a slice of a matrix widens only that. It is an error when there are no such rows or when a row is not a whole number
+// of blocks.
 func (e Entry) Rows(first, n int) (Entry, error) {
 	if len(e.Shape) == 0 || first < 0 || n < 0 || n > e.Shape[0]-first {
 		return Entry{}, fmt.Errorf("tensor %q: shape %v has no rows [%d, %d)", e.Name, e.Shape, first, first+n)
@@ -90,7 +92,8 @@ func (e Entry) Rows(first, n int) (Entry, error) {
 	block, size := e.Type.Block()
 	row := e.Len() / max(e.Shape[0], 1)
 	if row%block != 0 {
-		return Entry{}, fmt.Errorf("tensor %q: rows of %d elements cut the blocks of %d of %s; widen the whole tensor instead", e.Name, row, block, e.Type)
+		return Entry{}, fmt.Errorf("tensor %q: rows of %d elements cut the blocks of %d of %s; "+
+			"widen the whole tensor instead", e.Name, row, block, e.Type)
 	}
 	bytes := row / block * size
 	e.Shape = append([]int{n}, e.Shape[1:]...)
@@ -98,8 +101,9 @@ func (e Entry) Rows(first, n int) (Entry, error) {
 	return e, nil
 }
 
-// Matrix gives the entry as a weight of n rows and k columns. Plain floats are viewed without copying; everything else is widened to d (f32,
-// bf16 or f16). The shape may be any with n*k elements whose leading dimensions make n, e.g. [N, C, KY, KX] as [N, C*KY*KX].
+// Matrix gives the entry as a weight of n rows and k columns. Plain floats are viewed without copying; everything else
+// is widened to d (f32, bf16 or f16). The shape may be any with n*k elements whose leading dimensions make n, e.g. [N,
+// C, KY, KX] as [N, C*KY*KX].
 func (e Entry) Matrix(n, k int, d engine.DType) (engine.Matrix, error) {
 	split, rows := n == 1 || k == 1, 1 // a vector is one row or one column
 	for _, s := range e.Shape {
@@ -126,7 +130,8 @@ func (e Entry) Matrix(n, k int, d engine.DType) (engine.Matrix, error) {
 func (e Entry) layout() (layout, error) {
 	l := lookup(e.Type)
 	if l.widen == nil {
-		return l, fmt.Errorf("tensor %q: type %s cannot be widened (allowed: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K to Q6_K)", e.Name, e.Type)
+		return l, fmt.Errorf("tensor %q: type %s cannot be widened "+
+			"(allowed: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K to Q6_K)", e.Name, e.Type)
 	}
 	return l, nil
 }

@@ -9,7 +9,8 @@ import (
 	"slices"
 )
 
-// File is an open checkpoint. Its methods may be called from several goroutines, except Close, after which no Entry.Data may be touched.
+// File is an open checkpoint. Its methods may be called from several goroutines, except Close, after which no
+// Entry.Data may be touched.
 type File struct {
 	names    []string
 	entries  map[string]Entry
@@ -20,8 +21,8 @@ type File struct {
 	unmap    func([]byte) error // nil when data is ordinary memory
 }
 
-// Open maps the file at path and checks its header. Nothing but the header is read. Where mapping is not possible the file is read whole.
-// The file must not shrink while it is open. Errors name the path and what is wrong with the file.
+// Open maps the file at path and checks its header. Nothing but the header is read. Where mapping is not possible the
+// file is read whole. The file must not shrink while it is open. Errors name the path and what is wrong with the file.
 func Open(path string) (*File, error) {
 	fd, err := os.Open(path)
 	if err != nil {
@@ -53,7 +54,8 @@ func Open(path string) (*File, error) {
 	return f, nil
 }
 
-// OpenBytes checks the header of a file held in memory. The entries point into data, which stays the caller's and must not change.
+// OpenBytes checks the header of a file held in memory. The entries point into data, which stays the caller's and must
+// not change.
 func OpenBytes(data []byte) (*File, error) {
 	h, err := parseHeader(data)
 	if err != nil {
@@ -80,8 +82,8 @@ func (f *File) Entry(name string) (Entry, bool) {
 	return e, ok
 }
 
-// Metadata returns the key-value pairs: bool, string, float32, float64, sized integers, slices of these ([]string, []int32 ...), and []any for
-// arrays of arrays. The map is the file's: do not change it. It stays valid after Close.
+// Metadata returns the key-value pairs: bool, string, float32, float64, sized integers, slices of these ([]string,
+// []int32 ...), and []any for arrays of arrays. The map is the file's: do not change it. It stays valid after Close.
 func (f *File) Metadata() map[string]any { return f.metadata }
 
 // Text returns the metadata of that key when it is a string, otherwise "".
@@ -96,14 +98,15 @@ func (f *File) Architecture() string { return f.Text("general.architecture") }
 // Version returns the version of the format that the file is written in, 2 or 3.
 func (f *File) Version() int { return f.version }
 
-// HeaderHash returns the SHA-256 of everything before the tensor data in hex. Files of equal hash have the same tensors at the same places and
-// the same metadata.
+// HeaderHash returns the SHA-256 of everything before the tensor data in hex. Files of equal hash have the same tensors
+// at the same places and the same metadata.
 func (f *File) HeaderHash() string { return f.hash }
 
 // Size returns the length of the file in bytes.
 func (f *File) Size() int64 { return int64(len(f.data)) }
 
-// DropPages tells the system that the mapped pages read so far are not needed again; later reads fetch them anew. It does nothing for files in memory.
+// DropPages tells the system that the mapped pages read so far are not needed again; later reads fetch them anew. It
+// does nothing for files in memory.
 func (f *File) DropPages() {
 	if f.unmap != nil {
 		dropPages(f.data)

@@ -37,7 +37,8 @@ func differ(t *testing.T, what string, got, want []float32) {
 	}
 	for i := range want {
 		if math.Float32bits(got[i]) != math.Float32bits(want[i]) && !(got[i] != got[i] && want[i] != want[i]) {
-			t.Errorf("%s: element %d is %g (%08x), want %g (%08x)", what, i, got[i], math.Float32bits(got[i]), want[i], math.Float32bits(want[i]))
+			t.Errorf("%s: element %d is %g (%08x), want %g (%08x)", what, i, got[i], math.Float32bits(got[i]), want[i],
+				math.Float32bits(want[i]))
 			return
 		}
 	}
@@ -141,16 +142,21 @@ func TestMetadata(t *testing.T) {
 	f := open(t, "metadata.gguf")
 	want := map[string]any{
 		"general.architecture": "flux",
-		"t.u8":                 uint8(200), "t.i8": int8(-100), "t.u16": uint16(60000), "t.i16": int16(-30000), "t.u32": uint32(4e9), "t.i32": int32(-2e9),
+		"t.u8":                 uint8(200), "t.i8": int8(-100), "t.u16": uint16(60000), "t.i16": int16(-30000),
+		"t.u32": uint32(4e9), "t.i32": int32(-2e9),
 		"t.u64": uint64(1 << 63), "t.i64": int64(-1 << 62), "t.f32": float32(0.1), "t.f64": 0.1, "t.yes": true, "t.no": false,
-		"t.text": "grüße", "t.texts": []string{"a", "", "▁the"}, "t.ints": []int32{1, -2, 3}, "t.floats": []float32{0.5, -1.5},
-		"t.bools": []bool{true, false}, "t.nested": []any{[]int32{1, 2}, []int32{3}}, "comfy.gguf.orig_shape.conv": []int32{8, 2, 2, 8},
+		"t.text": "grüße", "t.texts": []string{"a", "", "▁the"}, "t.ints": []int32{1, -2, 3},
+		"t.floats": []float32{0.5, -1.5},
+		"t.bools":  []bool{true, false}, "t.nested": []any{[]int32{1, 2}, []int32{3}},
+		"comfy.gguf.orig_shape.conv": []int32{8, 2, 2, 8},
 	}
 	if got := f.Metadata(); !reflect.DeepEqual(got, want) {
 		t.Errorf("metadata:\ngot  %#v\nwant %#v", got, want)
 	}
-	if f.Architecture() != "flux" || f.Text("t.u8") != "" || f.Version() != 3 || len(f.HeaderHash()) != 64 || f.Size() != 992 {
-		t.Errorf("architecture %q, text of a number %q, version %d, hash %q, size %d", f.Architecture(), f.Text("t.u8"), f.Version(), f.HeaderHash(), f.Size())
+	if f.Architecture() != "flux" || f.Text("t.u8") != "" || f.Version() != 3 ||
+		len(f.HeaderHash()) != 64 || f.Size() != 992 {
+		t.Errorf("architecture %q, text of a number %q, version %d, hash %q, size %d", f.Architecture(), f.Text("t.u8"),
+			f.Version(), f.HeaderHash(), f.Size())
 	}
 	// The converter stored a convolution as one row of 256; its metadata has the true shape.
 	e, ok := f.Entry("conv")
@@ -205,7 +211,8 @@ func TestMalformedFilesAreRefusedWithTheReason(t *testing.T) {
 	pair := func(kind uint32) builder { return start(3, 0, 1).text("k").u32(kind) }
 	align := func(kind, n uint32) builder { return start(3, 0, 1).text("general.alignment").u32(kind, n) }
 	shaped := func(dims ...uint32) builder {
-		return start(3, 1, 1).text("comfy.gguf.orig_shape.t").u32(9, 4).u64(uint64(len(dims))).u32(dims...).tensor("t", 0, 0, 4).data(16)
+		return start(3, 1, 1).text("comfy.gguf.orig_shape.t").u32(9,
+			4).u64(uint64(len(dims))).u32(dims...).tensor("t", 0, 0, 4).data(16)
 	}
 	for _, c := range []struct {
 		name, want string
@@ -223,7 +230,8 @@ func TestMalformedFilesAreRefusedWithTheReason(t *testing.T) {
 		{"key empty", "1 to 65535", start(3, 0, 1).text("").u32(0)},
 		{"key not text", "UTF-8", start(3, 0, 1).text("\xff").u32(0)},
 		{"key too long", "truncated", start(3, 0, 1).u64(1 << 63)},
-		{"key twice", `"k" occurs twice`, append(start(3, 0, 2).text("k").u32(0), append([]byte{1}, builder(nil).text("k").u32(0)...)...)},
+		{"key twice", `"k" occurs twice`, append(start(3, 0, 2).text("k").u32(0),
+			append([]byte{1}, builder(nil).text("k").u32(0)...)...)},
 		{"value type", "unknown value type 13", pair(13)},
 		{"value cut", "truncated", pair(10).u32(1)},
 		{"string cut", "truncated", pair(8).u64(1 << 40)},
@@ -231,7 +239,8 @@ func TestMalformedFilesAreRefusedWithTheReason(t *testing.T) {
 		{"array cut", "array of 1152921504606846976 elements", pair(9).u32(0).u64(1 << 60)},
 		{"array type", "unknown array type 99", pair(9).u32(99).u64(1)},
 		{"array element", "element 1", pair(9).u32(8).u64(2).text("aaaaaaaaa").u64(1 << 40)},
-		{"nested arrays", "nested deeper", pair(9).u32(9).u64(1).u32(9).u64(1).u32(9).u64(1).u32(9).u64(1).u32(9).u64(1).u32(9).u64(1)},
+		{"nested arrays", "nested deeper", pair(9).u32(9).u64(1).u32(9).u64(1).
+			u32(9).u64(1).u32(9).u64(1).u32(9).u64(1).u32(9).u64(1)},
 		{"alignment type", "general.alignment", align(5, 32)},
 		{"alignment zero", "power of two", align(4, 0)},
 		{"alignment odd", "power of two", align(4, 24)},

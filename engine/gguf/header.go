@@ -11,8 +11,9 @@ import (
 // defaultAlign is the alignment of tensor data when the metadata has no general.alignment.
 const defaultAlign = 32
 
-// alignKey and shapeKey are the metadata that this package itself obeys. Converters of image models reshape tensors whose rows do not fill
-// blocks (or that have more dimensions than ggml knows) and store the true shape under shapeKey + tensor name.
+// alignKey and shapeKey are the metadata that this package itself obeys. Converters of image models reshape tensors
+// whose rows do not fill blocks (or that have more dimensions than ggml knows) and store the true shape under shapeKey
+// + tensor name.
 const (
 	alignKey = "general.alignment"
 	shapeKey = "comfy.gguf.orig_shape."
@@ -32,7 +33,8 @@ type header struct {
 	body     int // byte where the data section begins
 }
 
-// parseHeader reads and checks everything before the data, and that every tensor lies inside the file and overlaps no other.
+// parseHeader reads and checks everything before the data, and that every tensor lies inside the file and overlaps no
+// other.
 func parseHeader(file []byte) (*header, error) {
 	r := &reader{data: file[:min(len(file), maxHeader)]}
 	magic, err := r.take(4, "magic")
@@ -46,7 +48,8 @@ func parseHeader(file []byte) (*header, error) {
 	switch {
 	case h.version == 2 || h.version == 3:
 	case h.version&0xffff == 0:
-		return nil, fmt.Errorf("big-endian GGUF file (version %d): only little-endian files are read", bits.ReverseBytes32(h.version))
+		return nil, fmt.Errorf("big-endian GGUF file (version %d): only little-endian files are read",
+			bits.ReverseBytes32(h.version))
 	default:
 		return nil, fmt.Errorf("GGUF version %d is not read (allowed: 2, 3)", h.version)
 	}
@@ -59,7 +62,8 @@ func parseHeader(file []byte) (*header, error) {
 		return nil, err
 	}
 	if tensors > maxCount || pairs > maxCount {
-		return nil, fmt.Errorf("header counts %d tensors and %d metadata pairs, at most %d of each are allowed", tensors, pairs, maxCount)
+		return nil, fmt.Errorf("header counts %d tensors and %d metadata pairs, at most %d of each are allowed",
+			tensors, pairs, maxCount)
 	}
 	if err := h.readMetadata(r, pairs); err != nil {
 		return nil, err
@@ -235,7 +239,8 @@ func (h *header) place(file []byte, align uint64) error {
 			return fmt.Errorf("tensor %q: offset %d is not a multiple of the alignment %d", t.Name, t.offset, align)
 		}
 		if left := uint64(len(body)); t.offset > left || t.size > left-t.offset {
-			return fmt.Errorf("truncated file: tensor %q needs bytes [%d, %d+%d) of the data, which has %d", t.Name, t.offset, t.offset, t.size, left)
+			return fmt.Errorf("truncated file: tensor %q needs bytes [%d, %d+%d) of the data, which has %d", t.Name, t.offset,
+				t.offset, t.size, left)
 		}
 		t.Data = body[t.offset:][:t.size:t.size]
 	}
@@ -243,7 +248,10 @@ func (h *header) place(file []byte, align uint64) error {
 	for i := range order {
 		order[i] = &h.infos[i]
 	}
-	slices.SortFunc(order, func(a, b *info) int { return cmp.Or(cmp.Compare(a.offset, b.offset), cmp.Compare(a.size, b.size)) })
+	slices.SortFunc(order, func(a, b *info) int {
+		return cmp.Or(cmp.Compare(a.offset, b.offset),
+			cmp.Compare(a.size, b.size))
+	})
 	for i := 1; i < len(order); i++ {
 		if a, b := order[i-1], order[i]; a.offset+a.size > b.offset {
 			return fmt.Errorf("tensors %q and %q overlap in the data", a.Name, b.Name)

@@ -6,9 +6,10 @@ import (
 	"patchbay/engine"
 )
 
-// Range writes elements [lo, hi) of the flattened tensor to dst as little-endian values of d (f32, bf16 or f16), rounded to nearest even, and needs no
-// other memory than a few kilobytes. Ends that cut a block are allowed; the block is then widened whole and the rest thrown away. dst must have room;
-// errors name a type that cannot be widened, a d that is not allowed, and a range outside the tensor.
+// Range writes elements [lo, hi) of the flattened tensor to dst as little-endian values of d (f32, bf16 or f16),
+// rounded to nearest even, and needs no other memory than a few kilobytes. Ends that cut a block are allowed; the block
+// is then widened whole and the rest thrown away. dst must have room; errors name a type that cannot be widened, a d
+// that is not allowed, and a range outside the tensor.
 func (e Entry) Range(dst []byte, lo, hi int, d engine.DType) error {
 	l, err := e.layout()
 	if err != nil {

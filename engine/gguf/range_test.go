@@ -7,7 +7,8 @@ import (
 	"patchbay/engine"
 )
 
-// TestRangesAreCutsOfTheWhole compares ranges at, across and inside block borders with the same bytes of the widened tensor.
+// TestRangesAreCutsOfTheWhole compares ranges at, across and inside block borders with the same bytes of the widened
+// tensor.
 func TestRangesAreCutsOfTheWhole(t *testing.T) {
 	f := open(t, "types.gguf")
 	for _, name := range f.Names() {
@@ -18,7 +19,8 @@ func TestRangesAreCutsOfTheWhole(t *testing.T) {
 				t.Fatal(err)
 			}
 			n, size := e.Len(), d.Size()
-			for _, r := range [][2]int{{0, n}, {0, 0}, {n, n}, {0, 1}, {n - 1, n}, {n / 3, n/3 + 1}, {n / 4, n / 2}, {n/2 - 1, n}, {min(31, n), min(33, n)}, {min(255, n), n}} {
+			for _, r := range [][2]int{{0, n}, {0, 0}, {n, n}, {0, 1}, {n - 1, n}, {n / 3, n/3 + 1}, {n / 4, n / 2},
+				{n/2 - 1, n}, {min(31, n), min(33, n)}, {min(255, n), n}} {
 				got := make([]byte, (r[1]-r[0])*size)
 				if err := e.Range(got, r[0], r[1], d); err != nil {
 					t.Fatal(err)
@@ -40,7 +42,8 @@ func TestRangesAreCutsOfTheWhole(t *testing.T) {
 			t.Errorf("%s: fp8 must be refused", name)
 		}
 	}
-	if err := (Entry{Name: "x", Type: 20, Shape: []int{32}, Data: make([]byte, 18)}).Range(make([]byte, 128), 0, 32, engine.F32); err == nil {
+	if err := (Entry{Name: "x", Type: 20, Shape: []int{32}, Data: make([]byte, 18)}).Range(make([]byte, 128), 0, 32,
+		engine.F32); err == nil {
 		t.Error("IQ4_NL must be refused")
 	}
 }

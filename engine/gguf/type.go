@@ -5,8 +5,8 @@ import "fmt"
 // Type is how the elements of a tensor are stored; the values are those of the file format (enum ggml_type).
 type Type uint32
 
-// The types that this package can widen; the format writes Q4v0 as Q4_0 and Q4K as Q4_K. Files may also hold others (see Type.String), which
-// only Entry.Data gives access to.
+// The types that this package can widen; the format writes Q4v0 as Q4_0 and Q4K as Q4_K. Files may also hold others
+// (see Type.String), which only Entry.Data gives access to.
 const (
 	F32  Type = 0
 	F16  Type = 1
@@ -35,7 +35,8 @@ type layout struct {
 	widen       func(dst []float32, src []byte) // whole blocks; nil when the type is not widened here
 }
 
-// lookup returns the layout of t; the block is 0 when the format has no such type. The sizes are those of the block structs of ggml.
+// lookup returns the layout of t; the block is 0 when the format has no such type. The sizes are those of the block
+// structs of ggml.
 func lookup(t Type) layout {
 	switch t {
 	case F32:
@@ -79,7 +80,8 @@ func lookup(t Type) layout {
 	}
 }
 
-// lookupOther is lookup for the types that are only carried, not widened: their sizes are needed to check a file that uses them somewhere.
+// lookupOther is lookup for the types that are only carried, not widened: their sizes are needed to check a file that
+// uses them somewhere.
 func lookupOther(t Type) layout {
 	switch t {
 	case 9:
@@ -123,8 +125,8 @@ func (t Type) String() string {
 	return fmt.Sprintf("type %d", uint32(t))
 }
 
-// Block returns how many elements share a block and the bytes of one block; 1 and the element size for plain types, 0 and 0 for types that
-// the format does not have.
+// Block returns how many elements share a block and the bytes of one block; 1 and the element size for plain types, 0
+// and 0 for types that the format does not have.
 func (t Type) Block() (elements, bytes int) {
 	l := lookup(t)
 	return l.block, l.size

@@ -160,7 +160,8 @@ func scalar(kind uint32, b []byte) (any, error) {
 	}
 }
 
-// array reads element type, count and elements. The count is checked against the bytes that are left before anything is allocated.
+// array reads element type, count and elements. The count is checked against the bytes that are left before anything is
+// allocated.
 func (r *reader) array(depth int) (any, error) {
 	if depth == 0 {
 		return nil, fmt.Errorf("arrays nested deeper than %d", maxNest)

@@ -20,14 +20,17 @@ func convSizes() []convSize {
 		{2, 5, 7, 4, 3, same},
 		{1, 8, 6, 16, 32, same},
 		{1, 3, 70, 3, 17, same},
-		{1, 7, 8, 5, 9, engine.ConvArgs{KY: 3, KX: 3, Stride: 2, Bottom: 1, Right: 1}},       // downsampling pads at the far side only
-		{1, 6, 5, 8, 8, engine.ConvArgs{KY: 3, KX: 3, Stride: 1, Left: 1, Right: 1}},         // a band whose halo rows are in x
+		// downsampling pads at the far side only
+		{1, 7, 8, 5, 9, engine.ConvArgs{KY: 3, KX: 3, Stride: 2, Bottom: 1, Right: 1}},
+		// a band whose halo rows are in x
+		{1, 6, 5, 8, 8, engine.ConvArgs{KY: 3, KX: 3, Stride: 1, Left: 1, Right: 1}},
 		{1, 5, 5, 8, 8, engine.ConvArgs{KY: 3, KX: 3, Stride: 1, Top: 1, Left: 1, Right: 1}}, // the first band
 		{2, 6, 8, 4, 24, engine.ConvArgs{KY: 2, KX: 2, Stride: 2}},                           // patch embedding
 		{1, 9, 4, 33, 65, engine.ConvArgs{KY: 1, KX: 1, Stride: 1}},                          // a linear layer
 		{1, 4, 9, 2, 5, engine.ConvArgs{KY: 1, KX: 5, Stride: 1, Left: 2, Right: 2}},         // flat kernel
-		{1, 9, 4, 2, 5, engine.ConvArgs{KY: 5, KX: 1, Stride: 3, Top: 4, Bottom: 4}},         // more padding than the kernel reaches
-		{1, 2, 2, 3, 4, engine.ConvArgs{KY: 3, KX: 3, Stride: 1, Left: 1, Right: 1}},         // kernel does not fit: no rows
+		// more padding than the kernel reaches
+		{1, 9, 4, 2, 5, engine.ConvArgs{KY: 5, KX: 1, Stride: 3, Top: 4, Bottom: 4}},
+		{1, 2, 2, 3, 4, engine.ConvArgs{KY: 3, KX: 3, Stride: 1, Left: 1, Right: 1}}, // kernel does not fit: no rows
 		{0, 4, 4, 3, 4, same}, // no items
 		{1, 12, 11, 40, 48, same},
 	}
@@ -90,7 +93,8 @@ func (r *rig) knownStats(b, g int, count float64) engine.Tensor {
 func groupNormCases() []testCase {
 	var cases []testCase
 	for i, s := range [][5]int{ // B, Y, X, C, G
-		{1, 1, 1, 1, 1}, {2, 3, 5, 8, 2}, {1, 4, 4, 64, 32}, {1, 7, 9, 12, 3}, {2, 16, 16, 32, 4}, {1, 0, 4, 8, 2}, {3, 2, 3, 17, 17}, {1, 5, 3, 33, 3}, {1, 33, 31, 6, 1},
+		{1, 1, 1, 1, 1}, {2, 3, 5, 8, 2}, {1, 4, 4, 64, 32}, {1, 7, 9, 12, 3}, {2, 16, 16, 32, 4}, {1, 0, 4, 8, 2},
+		{3, 2, 3, 17, 17}, {1, 5, 3, 33, 3}, {1, 33, 31, 6, 1},
 	} {
 		act := acts()[i%len(acts())]
 		cases = append(cases,

@@ -8,7 +8,8 @@ import (
 
 // sizes covers tails of 1 to 17, primes and sizes beyond every block of a kernel: [rows, N, K].
 func sizes() [][3]int {
-	list := [][3]int{{0, 5, 4}, {1, 67, 129}, {2, 1, 1}, {97, 31, 64}, {33, 128, 96}, {5, 200, 257}, {130, 70, 300}, {64, 64, 64}, {7, 19, 1031}}
+	list := [][3]int{{0, 5, 4}, {1, 67, 129}, {2, 1, 1}, {97, 31, 64}, {33, 128, 96}, {5, 200, 257}, {130, 70, 300},
+		{64, 64, 64}, {7, 19, 1031}}
 	for i := 1; i <= 17; i++ {
 		list = append(list, [3]int{i, 18 - i, i*7%19 + 1}, [3]int{19 - i, 32 + i, 16 + i})
 	}
@@ -81,13 +82,14 @@ func linearCase(size [3]int, stored engine.DType, e int) testCase {
 	}}
 }
 
-// packedViewCase multiplies the middle part of packed rows into the middle part of others, as q of [B, L, 3, H, D] is used; and a gate whose
-// two rows serve two items each.
+// packedViewCase multiplies the middle part of packed rows into the middle part of others, as q of [B, L, 3, H, D] is
+// used; and a gate whose two rows serve two items each.
 func packedViewCase() testCase {
 	return testCase{name: "Linear/views and G = B/2", tol: linearTol(24), run: func(r *rig) {
 		x, y := r.in("x", 4, 5, 3, 24), r.alloc("y", r.dtype, nan, 4, 5, 2, 17)
 		gate := r.f32("gate", 2, 17)
-		r.ops.Linear(r.writes(y.Index(2, 1)), x.Index(2, 1), r.weight(17, 24, 0, engine.F32, true), engine.Epilogue{Gate: gate, Act: engine.SiLU})
+		r.ops.Linear(r.writes(y.Index(2, 1)), x.Index(2, 1), r.weight(17, 24, 0, engine.F32, true),
+			engine.Epilogue{Gate: gate, Act: engine.SiLU})
 	}}
 }
 
@@ -107,7 +109,8 @@ func gatherCases() []testCase {
 	return cases
 }
 
-// table returns a contiguous [v, e] table of any weight type. Its bytes travel as f32 pieces, since transfers know no other type.
+// table returns a contiguous [v, e] table of any weight type. Its bytes travel as f32 pieces, since transfers know no
+// other type.
 func (r *rig) table(stored engine.DType, v, e int) engine.Tensor {
 	values := make([]float32, v*e)
 	for i := range values {

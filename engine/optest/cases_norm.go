@@ -104,21 +104,22 @@ func gatedAddCases() []testCase {
 	var cases []testCase
 	for i, s := range rowSizes() {
 		for j := range 4 {
-			cases = append(cases, testCase{name: fmt.Sprintf("GatedAdd/%v operands %d", s, j), tol: pointTol(), run: func(r *rig) {
-				x, res := r.in("x", s[0], s[1], s[2]), r.in("r", s[0], s[1], s[2])
-				var gate, bias engine.Tensor
-				if j&1 != 0 {
-					gate = r.f32("gate", groupsOf(s[0], i), s[2])
-				}
-				if j&2 != 0 {
-					bias = r.f32("bias", s[2])
-				}
-				y := []engine.Tensor{x, res, {}}[(i+j)%3]
-				if y.IsZero() {
-					y = r.out("y", s[0], s[1], s[2])
-				}
-				r.ops.GatedAdd(r.writes(y), x, gate, res, bias)
-			}})
+			cases = append(cases, testCase{name: fmt.Sprintf("GatedAdd/%v operands %d", s, j), tol: pointTol(),
+				run: func(r *rig) {
+					x, res := r.in("x", s[0], s[1], s[2]), r.in("r", s[0], s[1], s[2])
+					var gate, bias engine.Tensor
+					if j&1 != 0 {
+						gate = r.f32("gate", groupsOf(s[0], i), s[2])
+					}
+					if j&2 != 0 {
+						bias = r.f32("bias", s[2])
+					}
+					y := []engine.Tensor{x, res, {}}[(i+j)%3]
+					if y.IsZero() {
+						y = r.out("y", s[0], s[1], s[2])
+					}
+					r.ops.GatedAdd(r.writes(y), x, gate, res, bias)
+				}})
 		}
 	}
 	return cases

@@ -7,7 +7,8 @@ import (
 	"patchbay/engine"
 )
 
-// bytesOf returns an 8-bit operand in a slab of f32 words, which are compared: zeros that may be written. No code of a finite number makes a word NaN.
+// bytesOf returns an 8-bit operand in a slab of f32 words, which are compared: zeros that may be written. No code of a
+// finite number makes a word NaN.
 func (r *rig) bytesOf(label string, shape ...int) engine.Tensor {
 	r.t.Helper()
 	last := len(shape) - 1
@@ -32,11 +33,12 @@ func (r *rig) bytesOf(label string, shape ...int) engine.Tensor {
 	return view
 }
 
-// quantiseCases: the codes, the scales and what comes back, to the bit. Rows are normal numbers of several magnitudes, zeros, ties and the largest
-// numbers of the format; those that are not finite come back as NaN.
+// quantiseCases: the codes, the scales and what comes back, to the bit. Rows are normal numbers of several magnitudes,
+// zeros, ties and the largest numbers of the format; those that are not finite come back as NaN.
 func quantiseCases() []testCase {
 	var cases []testCase
-	for _, s := range [][]int{{1, 1}, {3, 4}, {2, 3, 7}, {2, 5, 3, 8}, {2, 3, 2, 5, 33}, {1, 9, 2, 4, 64}, {1, 70, 2, 6, 128}, {2, 0, 2, 3, 8}} {
+	for _, s := range [][]int{{1, 1}, {3, 4}, {2, 3, 7}, {2, 5, 3, 8}, {2, 3, 2, 5, 33}, {1, 9, 2, 4, 64},
+		{1, 70, 2, 6, 128}, {2, 0, 2, 3, 8}} {
 		cases = append(cases, testCase{name: fmt.Sprintf("Quantise/%v", s), tol: exact(), run: func(r *rig) {
 			n := 0
 			x := r.alloc("x", r.dtype, func() float32 {

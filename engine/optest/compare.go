@@ -7,12 +7,13 @@ import (
 	"patchbay/engine"
 )
 
-// tolerance bounds the error of an output element relative to the largest magnitude of that output. bf16 is added when activations are bf16,
-// together with 2^-7 of the element itself (one unit in its last place). The zero tolerance means equal.
+// tolerance bounds the error of an output element relative to the largest magnitude of that output. bf16 is added when
+// activations are bf16, together with 2^-7 of the element itself (one unit in its last place). The zero tolerance means
+// equal.
 type tolerance struct{ rel, bf16 float64 }
 
-// The tolerances of the operations. Sums of K products grow like sqrt(K) (see linearTol); the others are a few f32 roundings and, for functions,
-// the error of a good polynomial.
+// The tolerances of the operations. Sums of K products grow like sqrt(K) (see linearTol); the others are a few f32
+// roundings and, for functions, the error of a good polynomial.
 func exact() tolerance     { return tolerance{} }
 func pointTol() tolerance  { return tolerance{rel: 4e-6, bf16: 1e-6} }
 func normTol() tolerance   { return tolerance{rel: 1e-5, bf16: 1e-6} }
@@ -63,8 +64,10 @@ func compareSlabs(got, want *slab, tol tolerance, dtype engine.DType) error {
 	if first < 0 {
 		return nil
 	}
-	return fmt.Errorf("%s: element %d: got %.9g, want %.9g, error %.3g, bound %.3g; %d of %d elements bad, worst error %.3g",
-		got.label, first, g[first], w[first], math.Abs(g[first]-w[first]), tol.bound(w[first], largest, dtype), bad, len(w), worst)
+	return fmt.Errorf("%s: element %d: got %.9g, want %.9g, error %.3g, bound %.3g; "+
+		"%d of %d elements bad, worst error %.3g",
+		got.label, first, g[first], w[first], math.Abs(g[first]-w[first]), tol.bound(w[first], largest, dtype),
+		bad, len(w), worst)
 }
 
 // written returns the written elements of s in row-major order of the output.

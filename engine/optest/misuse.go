@@ -47,7 +47,8 @@ func (m *memory) weight(n, k int) *engine.Weight {
 
 // runMisuse makes every wrong call and the wrong matrices for Pack.
 func runMisuse(t testing.TB, ops engine.Ops) {
-	for _, list := range [][]misuse{transferMisuse(), linearMisuse(), elementwiseMisuse(), attentionMisuse(), imageMisuse()} {
+	for _, list := range [][]misuse{transferMisuse(), linearMisuse(), elementwiseMisuse(),
+		attentionMisuse(), imageMisuse()} {
 		for _, c := range list {
 			if err := mustPanic(c.op, func() { c.call(ops, &memory{t, ops}) }); err != nil {
 				t.Errorf("%s: %s: %v", c.op, c.name, err)
@@ -90,11 +91,17 @@ func mustPanic(op string, f func()) (err error) {
 func transferMisuse() []misuse {
 	return []misuse{
 		{"Upload", "too few elements", func(o engine.Ops, m *memory) { o.Upload(m.f(2, 3), make([]float32, 5)) }},
-		{"Upload", "not contiguous", func(o engine.Ops, m *memory) { o.Upload(m.f(2, 3).Slice(1, 0, 2), make([]float32, 4)) }},
+		{"Upload", "not contiguous", func(o engine.Ops, m *memory) {
+			o.Upload(m.f(2, 3).Slice(1, 0, 2),
+				make([]float32, 4))
+		}},
 		{"Upload", "index data", func(o engine.Ops, m *memory) { o.Upload(m.of(engine.I32, 4), make([]float32, 4)) }},
 		{"Upload", "absent", func(o engine.Ops, _ *memory) { o.Upload(engine.Tensor{}, make([]float32, 1)) }},
 		{"Download", "too many elements", func(o engine.Ops, m *memory) { o.Download(make([]float32, 7), m.f(2, 3)) }},
-		{"Download", "not contiguous", func(o engine.Ops, m *memory) { o.Download(make([]float32, 6), m.f(3, 2).Transpose(0, 1)) }},
+		{"Download", "not contiguous", func(o engine.Ops, m *memory) {
+			o.Download(make([]float32, 6),
+				m.f(3, 2).Transpose(0, 1))
+		}},
 		{"Copy", "shapes differ", func(o engine.Ops, m *memory) { o.Copy(m.f(2, 3), m.f(3, 2)) }},
 		{"Copy", "same memory", func(o engine.Ops, m *memory) { x := m.f(2, 3); o.Copy(x, x) }},
 		{"Copy", "overlap", func(o engine.Ops, m *memory) { x := m.f(4, 3); o.Copy(x.Slice(0, 0, 3), x.Slice(0, 1, 4)) }},
@@ -108,10 +115,22 @@ func transferMisuse() []misuse {
 func linearMisuse() []misuse {
 	linear := func(name string, call func(o engine.Ops, m *memory)) misuse { return misuse{"Linear", name, call} }
 	return []misuse{
-		linear("K wrong", func(o engine.Ops, m *memory) { o.Linear(m.f(2, 3), m.f(2, 5), m.weight(3, 4), engine.Epilogue{}) }),
-		linear("N wrong", func(o engine.Ops, m *memory) { o.Linear(m.f(2, 4), m.f(2, 4), m.weight(3, 4), engine.Epilogue{}) }),
-		linear("rows differ", func(o engine.Ops, m *memory) { o.Linear(m.f(1, 3), m.f(2, 4), m.weight(3, 4), engine.Epilogue{}) }),
-		linear("dimensions differ", func(o engine.Ops, m *memory) { o.Linear(m.f(2, 3), m.f(1, 2, 4), m.weight(3, 4), engine.Epilogue{}) }),
+		linear("K wrong", func(o engine.Ops, m *memory) {
+			o.Linear(m.f(2, 3), m.f(2, 5), m.weight(3, 4),
+				engine.Epilogue{})
+		}),
+		linear("N wrong", func(o engine.Ops, m *memory) {
+			o.Linear(m.f(2, 4), m.f(2, 4), m.weight(3, 4),
+				engine.Epilogue{})
+		}),
+		linear("rows differ", func(o engine.Ops, m *memory) {
+			o.Linear(m.f(1, 3), m.f(2, 4), m.weight(3, 4),
+				engine.Epilogue{})
+		}),
+		linear("dimensions differ", func(o engine.Ops, m *memory) {
+			o.Linear(m.f(2, 3), m.f(1, 2, 4), m.weight(3, 4),
+				engine.Epilogue{})
+		}),
 		linear("y is x", func(o engine.Ops, m *memory) { x := m.f(2, 4); o.Linear(x, x, m.weight(4, 4), engine.Epilogue{}) }),
 		linear("no weight", func(o engine.Ops, m *memory) { o.Linear(m.f(2, 4), m.f(2, 4), nil, engine.Epilogue{}) }),
 		linear("bias too long", func(o engine.Ops, m *memory) {
@@ -142,10 +161,19 @@ func linearMisuse() []misuse {
 		{"Gather", "id too large", func(o engine.Ops, m *memory) { o.Gather(m.f(1, 3), m.f(4, 3), []int32{4}) }},
 		{"Gather", "id negative", func(o engine.Ops, m *memory) { o.Gather(m.f(1, 3), m.f(4, 3), []int32{-1}) }},
 		{"Gather", "rows", func(o engine.Ops, m *memory) { o.Gather(m.f(2, 3), m.f(4, 3), []int32{1}) }},
-		{"Gather", "table of integers", func(o engine.Ops, m *memory) { o.Gather(m.f(1, 3), m.of(engine.I32, 4, 3), []int32{1}) }},
+		{"Gather", "table of integers", func(o engine.Ops, m *memory) {
+			o.Gather(m.f(1, 3),
+				m.of(engine.I32, 4, 3), []int32{1})
+		}},
 		{"Quantise", "type", func(o engine.Ops, m *memory) { o.Quantise(m.of(engine.F8E5M2, 2, 4), m.f(2), m.f(2, 4)) }},
-		{"Quantise", "one scale a row", func(o engine.Ops, m *memory) { o.Quantise(m.of(engine.F8E4M3, 2, 4), m.f(2, 4), m.f(2, 4)) }},
-		{"Quantise", "absent scale", func(o engine.Ops, m *memory) { o.Quantise(m.of(engine.F8E4M3, 2, 4), engine.Tensor{}, m.f(2, 4)) }},
+		{"Quantise", "one scale a row", func(o engine.Ops, m *memory) {
+			o.Quantise(m.of(engine.F8E4M3, 2, 4),
+				m.f(2, 4), m.f(2, 4))
+		}},
+		{"Quantise", "absent scale", func(o engine.Ops, m *memory) {
+			o.Quantise(m.of(engine.F8E4M3, 2, 4),
+				engine.Tensor{}, m.f(2, 4))
+		}},
 		{"Dequantise", "shape", func(o engine.Ops, m *memory) { o.Dequantise(m.f(2, 5), m.of(engine.F8E4M3, 2, 4), m.f(2)) }},
 		{"Dequantise", "broadcast result", func(o engine.Ops, m *memory) {
 			o.Dequantise(m.f(1, 4).Broadcast(0, 2), m.of(engine.F8E4M3, 2, 4), m.f(2))
@@ -160,22 +188,46 @@ func elementwiseMisuse() []misuse {
 	return []misuse{
 		{"LayerNorm", "shapes differ", func(o engine.Ops, m *memory) { o.LayerNorm(m.f(2, 3), m.f(3, 3), none, none, 1) }},
 		{"LayerNorm", "w too short", func(o engine.Ops, m *memory) { o.LayerNorm(m.f(2, 3), m.f(2, 3), m.f(2), none, 1) }},
-		{"LayerNorm", "b of two dimensions", func(o engine.Ops, m *memory) { o.LayerNorm(m.f(2, 3), m.f(2, 3), none, m.f(1, 3), 1) }},
+		{"LayerNorm", "b of two dimensions", func(o engine.Ops, m *memory) {
+			o.LayerNorm(m.f(2, 3), m.f(2, 3),
+				none, m.f(1, 3), 1)
+		}},
 		{"LayerNorm", "x absent", func(o engine.Ops, m *memory) { o.LayerNorm(m.f(2, 3), none, none, none, 1) }},
 		{"RMSNorm", "w too long", func(o engine.Ops, m *memory) { o.RMSNorm(m.f(2, 3), m.f(2, 3), m.f(4), 1) }},
 		{"RMSNorm", "y repeated", func(o engine.Ops, m *memory) { o.RMSNorm(m.f(1, 3).Broadcast(0, 2), m.f(2, 3), none, 1) }},
 		{"AdaLN", "two dimensions", func(o engine.Ops, m *memory) { o.AdaLN(m.f(2, 3), m.f(2, 3), none, none, 1) }},
-		{"AdaLN", "G does not divide B", func(o engine.Ops, m *memory) { o.AdaLN(m.f(3, 1, 2), m.f(3, 1, 2), m.f(2, 2), none, 1) }},
-		{"AdaLN", "scale too short", func(o engine.Ops, m *memory) { o.AdaLN(m.f(2, 1, 3), m.f(2, 1, 3), none, m.f(2, 2), 1) }},
-		{"GatedAdd", "r shape", func(o engine.Ops, m *memory) { o.GatedAdd(m.f(1, 2, 3), m.f(1, 2, 3), none, m.f(1, 1, 3), none) }},
-		{"GatedAdd", "gate", func(o engine.Ops, m *memory) { o.GatedAdd(m.f(1, 2, 3), m.f(1, 2, 3), m.f(2, 3), m.f(1, 2, 3), none) }},
-		{"GatedAdd", "bias", func(o engine.Ops, m *memory) { o.GatedAdd(m.f(1, 2, 3), m.f(1, 2, 3), none, m.f(1, 2, 3), m.f(2)) }},
+		{"AdaLN", "G does not divide B", func(o engine.Ops, m *memory) {
+			o.AdaLN(m.f(3, 1, 2), m.f(3, 1, 2),
+				m.f(2, 2), none, 1)
+		}},
+		{"AdaLN", "scale too short", func(o engine.Ops, m *memory) {
+			o.AdaLN(m.f(2, 1, 3), m.f(2, 1, 3),
+				none, m.f(2, 2), 1)
+		}},
+		{"GatedAdd", "r shape", func(o engine.Ops, m *memory) {
+			o.GatedAdd(m.f(1, 2, 3), m.f(1, 2, 3), none,
+				m.f(1, 1, 3), none)
+		}},
+		{"GatedAdd", "gate", func(o engine.Ops, m *memory) {
+			o.GatedAdd(m.f(1, 2, 3), m.f(1, 2, 3), m.f(2, 3),
+				m.f(1, 2, 3), none)
+		}},
+		{"GatedAdd", "bias", func(o engine.Ops, m *memory) {
+			o.GatedAdd(m.f(1, 2, 3), m.f(1, 2, 3), none,
+				m.f(1, 2, 3), m.f(2))
+		}},
 		{"Add", "b shape", func(o engine.Ops, m *memory) { o.Add(m.f(2, 2, 3), m.f(2, 2, 3), m.f(2, 1, 3)) }},
 		{"Add", "b is a vector", func(o engine.Ops, m *memory) { o.Add(m.f(2, 3), m.f(2, 3), m.f(3)) }},
 		{"Activate", "unknown", func(o engine.Ops, m *memory) { o.Activate(m.f(3), m.f(3), 77) }},
 		{"Activate", "shape", func(o engine.Ops, m *memory) { o.Activate(m.f(3), m.f(4), engine.SiLU) }},
-		{"ActivateMul", "b shape", func(o engine.Ops, m *memory) { o.ActivateMul(m.f(2, 3), m.f(2, 3), m.f(2, 2), engine.SiLU) }},
-		{"ActivateMul", "dtypes", func(o engine.Ops, m *memory) { o.ActivateMul(m.f(3), m.f(3), m.of(engine.BF16, 3), engine.SiLU) }},
+		{"ActivateMul", "b shape", func(o engine.Ops, m *memory) {
+			o.ActivateMul(m.f(2, 3), m.f(2, 3),
+				m.f(2, 2), engine.SiLU)
+		}},
+		{"ActivateMul", "dtypes", func(o engine.Ops, m *memory) {
+			o.ActivateMul(m.f(3), m.f(3),
+				m.of(engine.BF16, 3), engine.SiLU)
+		}},
 	}
 }
 
@@ -200,7 +252,8 @@ func attentionMisuse() []misuse {
 		qk("scale too long", engine.QKNorm{Kind: engine.RMSNorm, KScale: engine.FromF32(make([]float32, 5), 5)}, noRoPE, 4),
 		qk("unknown norm", engine.QKNorm{Kind: 9}, noRoPE, 4),
 		qk("only cos", engine.QKNorm{}, func(m *memory) engine.RoPE { return engine.RoPE{Cos: m.f(2, 2)} }, 4),
-		qk("table rows", engine.QKNorm{}, func(m *memory) engine.RoPE { return engine.RoPE{Cos: m.f(3, 2), Sin: m.f(3, 2)} }, 4),
+		qk("table rows", engine.QKNorm{}, func(m *memory) engine.RoPE { return engine.RoPE{Cos: m.f(3, 2), Sin: m.f(3, 2)} },
+			4),
 		qk("odd D", engine.QKNorm{}, func(m *memory) engine.RoPE { return engine.RoPE{Cos: m.f(2, 1), Sin: m.f(2, 1)} }, 3),
 		{"QKNormRoPE", "dq without q", func(o engine.Ops, m *memory) {
 			k := m.f(1, 2, 3, 4)
@@ -213,11 +266,20 @@ func attentionMisuse() []misuse {
 		attend("heads", []int{2, 3, 1, 4}, plain),
 		attend("D", []int{2, 3, 2, 5}, plain),
 		attend("B", []int{1, 3, 2, 4}, plain),
-		attend("causal with Lq < Lk", []int{2, 5, 2, 4}, func(*memory) engine.AttentionArgs { return engine.AttentionArgs{Causal: true} }),
-		attend("KeyLen entries", []int{2, 3, 2, 4}, func(*memory) engine.AttentionArgs { return engine.AttentionArgs{KeyLen: []int{1}} }),
-		attend("KeyLen too large", []int{2, 3, 2, 4}, func(*memory) engine.AttentionArgs { return engine.AttentionArgs{KeyLen: []int{1, 4}} }),
-		attend("bias", []int{2, 3, 2, 4}, func(m *memory) engine.AttentionArgs { return engine.AttentionArgs{Bias: m.f(2, 3, 4)} }),
-		attend("LSE", []int{2, 3, 2, 4}, func(m *memory) engine.AttentionArgs { return engine.AttentionArgs{LSE: m.f(2, 3, 2)} }),
+		attend("causal with Lq < Lk", []int{2, 5, 2, 4},
+			func(*memory) engine.AttentionArgs { return engine.AttentionArgs{Causal: true} }),
+		attend("KeyLen entries", []int{2, 3, 2, 4},
+			func(*memory) engine.AttentionArgs { return engine.AttentionArgs{KeyLen: []int{1}} }),
+		attend("KeyLen too large", []int{2, 3, 2, 4},
+			func(*memory) engine.AttentionArgs { return engine.AttentionArgs{KeyLen: []int{1, 4}} }),
+		attend("bias", []int{2, 3, 2, 4}, func(m *memory) engine.AttentionArgs {
+			return engine.AttentionArgs{Bias: m.f(2,
+				3, 4)}
+		}),
+		attend("LSE", []int{2, 3, 2, 4}, func(m *memory) engine.AttentionArgs {
+			return engine.AttentionArgs{LSE: m.f(2,
+				3, 2)}
+		}),
 		{"Attention", "o is q", func(o engine.Ops, m *memory) {
 			q := m.f(1, 3, 2, 4)
 			o.Attention(q, q, m.f(1, 3, 2, 4), m.f(1, 3, 2, 4), engine.AttentionArgs{})
@@ -233,7 +295,10 @@ func attentionMisuse() []misuse {
 
 func imageMisuse() []misuse {
 	conv := func(name string, y []int, a engine.ConvArgs) misuse {
-		return misuse{"Conv2D", name, func(o engine.Ops, m *memory) { o.Conv2D(m.f(y...), m.f(1, 4, 5, 2), m.weight(3, 18), a) }}
+		return misuse{"Conv2D", name, func(o engine.Ops, m *memory) {
+			o.Conv2D(m.f(y...), m.f(1, 4, 5, 2),
+				m.weight(3, 18), a)
+		}}
 	}
 	three := engine.ConvArgs{KY: 3, KX: 3, Stride: 1}
 	return []misuse{
@@ -243,9 +308,15 @@ func imageMisuse() []misuse {
 		conv("kernel", []int{1, 3, 4, 3}, engine.ConvArgs{KY: 2, KX: 2, Stride: 1}),
 		conv("stride 0", []int{1, 2, 3, 3}, engine.ConvArgs{KY: 3, KX: 3}),
 		conv("negative padding", []int{1, 2, 2, 3}, engine.ConvArgs{KY: 3, KX: 3, Stride: 1, Left: -1}),
-		{"GroupNormStats", "groups", func(o engine.Ops, m *memory) { o.GroupNormStats(m.of(engine.F64, 1, 3, 2), m.f(1, 2, 2, 4), 3) }},
+		{"GroupNormStats", "groups", func(o engine.Ops, m *memory) {
+			o.GroupNormStats(m.of(engine.F64, 1, 3, 2),
+				m.f(1, 2, 2, 4), 3)
+		}},
 		{"GroupNormStats", "f32 stats", func(o engine.Ops, m *memory) { o.GroupNormStats(m.f(1, 2, 2), m.f(1, 2, 2, 4), 2) }},
-		{"GroupNormStats", "stats shape", func(o engine.Ops, m *memory) { o.GroupNormStats(m.of(engine.F64, 1, 4, 2), m.f(1, 2, 2, 4), 2) }},
+		{"GroupNormStats", "stats shape", func(o engine.Ops, m *memory) {
+			o.GroupNormStats(m.of(engine.F64, 1, 4, 2),
+				m.f(1, 2, 2, 4), 2)
+		}},
 		{"GroupNormApply", "w", func(o engine.Ops, m *memory) {
 			x := m.f(1, 2, 2, 4)
 			o.GroupNormApply(x, x, m.of(engine.F64, 1, 2, 2), m.f(3), m.f(4), 8, 1, engine.ActNone)

@@ -1,9 +1,10 @@
 // Package optest is the conformance suite of engine.Ops: every implementation passes the same cases.
 //
-// A case is a function that allocates operands and makes calls. It runs twice with the same numbers, on the implementation under test and on
-// engine/ref, and everything it may have written is compared. Operands lie in slabs with guard zones and, in the gapped layout, with gaps between
-// rows; guards and gaps hold NaN, so reading them shows in the result, writing them is found afterwards, and inputs must keep every bit.
-// rig.go holds slabs, compare.go the judgement, cases_*.go the cases, misuse.go the calls that must panic.
+// A case is a function that allocates operands and makes calls. It runs twice with the same numbers, on the
+// implementation under test and on engine/ref, and everything it may have written is compared. Operands lie in slabs
+// with guard zones and, in the gapped layout, with gaps between rows; guards and gaps hold NaN, so reading them shows
+// in the result, writing them is found afterwards, and inputs must keep every bit. rig.go holds slabs, compare.go the
+// judgement, cases_*.go the cases, misuse.go the calls that must panic.
 package optest
 
 import (
@@ -27,8 +28,8 @@ type testCase struct {
 	oracle func(r *rig) // what ref does where that is another way to the same result; nil: run
 }
 
-// Run compares ops with engine/ref on every operation and checks that misuse panics with *engine.ShapeError. Failures name case, operand,
-// first bad index, got, want, error and bound.
+// Run compares ops with engine/ref on every operation and checks that misuse panics with *engine.ShapeError. Failures
+// name case, operand, first bad index, got, want, error and bound.
 func Run(t *testing.T, ops engine.Ops, o Options) {
 	t.Helper()
 	dtypes := []engine.DType{engine.F32}

@@ -8,7 +8,8 @@ import (
 	"patchbay/engine"
 )
 
-// runPieces checks what engine.Packed says of its pieces: rows that start at a piece, packed alone, have the bytes that they have in the whole.
+// runPieces checks what engine.Packed says of its pieces: rows that start at a piece, packed alone, have the bytes that
+// they have in the whole.
 func runPieces(t *testing.T, ops engine.Ops) {
 	for _, s := range [][3]int{{1, 1, 0}, {7, 5, 0}, {16, 12, 0}, {33, 17, 0}, {50, 9, 3}, {65, 64, 16}} {
 		n, k, c := s[0], s[1], s[2]
@@ -20,7 +21,8 @@ func runPieces(t *testing.T, ops engine.Ops) {
 						data[i] = byte(i*7%61 + 1)
 					}
 					pack := func(lo, hi int) *engine.Packed {
-						m := engine.Matrix{Data: data[lo*k*stored.Size() : hi*k*stored.Size()], DType: stored, N: hi - lo, K: k, Scale: scale}
+						m := engine.Matrix{Data: data[lo*k*stored.Size() : hi*k*stored.Size()], DType: stored, N: hi - lo,
+							K: k, Scale: scale}
 						p, err := ops.Pack(m, c)
 						if err != nil {
 							t.Fatal(err)
@@ -42,8 +44,10 @@ func runPieces(t *testing.T, ops engine.Ops) {
 					for first := range pieces + 1 {
 						for _, end := range []int{first, min(first+1, pieces), pieces} {
 							part := pack(min(first*whole.PieceRows, n), min(end*whole.PieceRows, n))
-							got, want := part.Buf.Host[part.Head:], whole.Buf.Host[whole.Head+first*whole.PieceBytes:whole.Head+end*whole.PieceBytes]
-							if part.Head != whole.Head || part.PieceBytes != whole.PieceBytes || !bytes.Equal(part.Buf.Host[:part.Head], whole.Buf.Host[:whole.Head]) ||
+							got, want := part.Buf.Host[part.Head:],
+								whole.Buf.Host[whole.Head+first*whole.PieceBytes:whole.Head+end*whole.PieceBytes]
+							if part.Head != whole.Head || part.PieceBytes != whole.PieceBytes ||
+								!bytes.Equal(part.Buf.Host[:part.Head], whole.Buf.Host[:whole.Head]) ||
 								!bytes.Equal(got, want) {
 								t.Fatalf("pieces [%d, %d) packed alone differ from those of the whole", first, end)
 							}

@@ -32,7 +32,8 @@ type slab struct {
 	dtype  engine.DType
 	before []float32 // contents of all before the calls
 	after  []float32 // and after them
-	// view numbers, for each element of all, the element of the output it is (1 for the first); 0 where nothing may be written.
+	// view numbers, for each element of all, the element of the output it is (1 for the first); 0 where nothing may be
+	// written.
 	view  []int32
 	count int // elements of outputs so far
 }
@@ -68,7 +69,8 @@ func (r *rig) inout(label string, shape ...int) engine.Tensor {
 
 func nan() float32 { return float32(math.NaN()) }
 
-// alloc makes an operand of the rig's layout. Elements come from fill in row-major order, everything around them is NaN.
+// alloc makes an operand of the rig's layout. Elements come from fill in row-major order, everything around them is
+// NaN.
 func (r *rig) alloc(label string, dtype engine.DType, fill func() float32, shape ...int) engine.Tensor {
 	r.t.Helper()
 	padded := append([]int(nil), shape...)
@@ -169,7 +171,8 @@ func (r *rig) finish() {
 		for i, was := range s.before {
 			is := s.after[i]
 			if s.view[i] == 0 && math.Float32bits(is) != math.Float32bits(was) && !(is != is && was != was) {
-				r.t.Errorf("%s: %s: wrote where it must not: element %d of the memory around the operand (operand starts at %d): got %g, was %g",
+				r.t.Errorf("%s: %s: wrote where it must not: "+
+					"element %d of the memory around the operand (operand starts at %d): got %g, was %g",
 					r.name, s.label, i, guard, is, was)
 				break
 			}
@@ -177,8 +180,8 @@ func (r *rig) finish() {
 	}
 }
 
-// weight packs a matrix of normal numbers / sqrt(K) in the given storage type, with bias and adapters of the given ranks.
-// The data starts at an odd address and its rows have gaps: a file promises neither.
+// weight packs a matrix of normal numbers / sqrt(K) in the given storage type, with bias and adapters of the given
+// ranks. The data starts at an odd address and its rows have gaps: a file promises neither.
 func (r *rig) weight(n, k, channels int, stored engine.DType, bias bool, ranks ...int) *engine.Weight {
 	r.t.Helper()
 	w := &engine.Weight{Name: "test.weight", Base: r.pack(n, k, channels, stored, 0)}
@@ -186,7 +189,8 @@ func (r *rig) weight(n, k, channels int, stored engine.DType, bias bool, ranks .
 		w.Bias = r.f32("bias", n)
 	}
 	for _, rank := range ranks {
-		w.Adapters = append(w.Adapters, engine.Adapter{Down: r.pack(rank, k, channels, engine.F32, 0), Up: r.pack(n, rank, 0, engine.F32, 0), Scale: 0.75})
+		w.Adapters = append(w.Adapters, engine.Adapter{Down: r.pack(rank, k, channels, engine.F32, 0),
+			Up: r.pack(n, rank, 0, engine.F32, 0), Scale: 0.75})
 	}
 	return w
 }

@@ -1,8 +1,9 @@
-// Package profile measures where the time of a computation goes: it wraps an engine.Ops and remembers every call as a span.
+// Package profile measures where the time of a computation goes: it wraps an engine.Ops and remembers every call as a
+// span.
 //
-// Spans carry the layer that the caller has announced (Layer), the operation and its time on the host's monotonic clock. On backends that run calls at
-// once that is the time of the work itself. Table sums spans by layer and rank; Trace writes them in the Chrome trace event format, which Perfetto and
-// chrome://tracing open.
+// Spans carry the layer that the caller has announced (Layer), the operation and its time on the host's monotonic
+// clock. On backends that run calls at once that is the time of the work itself. Table sums spans by layer and rank;
+// Trace writes them in the Chrome trace event format, which Perfetto and chrome://tracing open.
 package profile
 
 import (
@@ -45,7 +46,8 @@ func (o *Ops) Layer(name string) (before string) {
 
 // Remember adds a span that is not a call of Ops: an exchange of bytes that began at start.
 func (o *Ops) Remember(layer, op string, start time.Time, bytes int64) {
-	o.spans = append(o.spans, Span{Rank: o.rank, Layer: layer, Op: op, Start: start.Sub(o.zero), Took: time.Since(start), Bytes: bytes})
+	o.spans = append(o.spans, Span{Rank: o.rank, Layer: layer, Op: op, Start: start.Sub(o.zero),
+		Took: time.Since(start), Bytes: bytes})
 }
 
 // Spans returns what was remembered so far, in order.
@@ -65,6 +67,9 @@ func (o *Ops) Alloc(bytes int) (engine.Buf, error) { return o.inner.Alloc(bytes)
 
 // Free gives memory back; it is not measured.
 func (o *Ops) Free(b engine.Buf) { o.inner.Free(b) }
+
+// Sync waits for the wrapped operations; it is not measured.
+func (o *Ops) Sync() error { return o.inner.Sync() }
 
 // Pack packs a weight; it is not measured.
 func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) { return o.inner.Pack(m, c) }

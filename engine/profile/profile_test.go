@@ -30,7 +30,8 @@ func TestTableAndTrace(t *testing.T) {
 	o.Add(x, x, x)
 	o.Remember("exchange", "AllToAll", time.Now().Add(-time.Millisecond), 640)
 	rows := profile.Table(o.Spans())
-	if len(rows) != 3 || rows[0].Layer != "qkv" || rows[0].Calls != 2 || rows[1].Layer != "exchange" || rows[1].Bytes != 640 || rows[2].Layer != "mlp" {
+	if len(rows) != 3 || rows[0].Layer != "qkv" || rows[0].Calls != 2 || rows[1].Layer != "exchange" ||
+		rows[1].Bytes != 640 || rows[2].Layer != "mlp" {
 		t.Fatalf("table %+v", rows)
 	}
 	if rows[1].Took < time.Millisecond {

@@ -69,14 +69,15 @@ func Write(w io.Writer, rows []Row) error {
 		if t := total[r.Rank]; t > 0 {
 			share = 100 * float64(r.Took) / float64(t)
 		}
-		fmt.Fprintf(&b, "%-5d %-11s %10.2f %6.1f%% %8d %10.2f\n", r.Rank, r.Layer, float64(r.Took)/1e6, share, r.Calls, float64(r.Bytes)/1e6)
+		fmt.Fprintf(&b, "%-5d %-11s %10.2f %6.1f%% %8d %10.2f\n", r.Rank, r.Layer, float64(r.Took)/1e6, share, r.Calls,
+			float64(r.Bytes)/1e6)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }
 
-// Trace writes spans as a Chrome trace: one complete event ("ph": "X") per span, a process per rank, times in microseconds (Trace Event Format, section
-// "Complete Events").
+// Trace writes spans as a Chrome trace: one complete event ("ph": "X") per span, a process per rank, times in
+// microseconds (Trace Event Format, section "Complete Events").
 func Trace(w io.Writer, spans []Span) error {
 	type event struct {
 		Name  string         `json:"name"`

@@ -18,7 +18,8 @@ func (*Ops) Attention(o, q, k, v engine.Tensor, a engine.AttentionArgs) {
 	}
 	tiles := (lq + queryTile - 1) / queryTile
 	spread(q.Dim(0)*heads*tiles, 2*queryTile*lk*d, func(lo, hi int) {
-		head := headRows{keys: make([]float64, lk*d), values: make([]float64, lk*d), scores: make([]float64, lk), q: make([]float64, d), o: make([]float64, d)}
+		head := headRows{keys: make([]float64, lk*d), values: make([]float64, lk*d), scores: make([]float64, lk),
+			q: make([]float64, d), o: make([]float64, d)}
 		for i := lo; i < hi; i++ {
 			b, h, from := i/(heads*tiles), i/tiles%heads, i%tiles*queryTile
 			head.valid = lk
@@ -43,7 +44,8 @@ func (*Ops) Attention(o, q, k, v engine.Tensor, a engine.AttentionArgs) {
 	})
 }
 
-// headRows is the scratch memory of one head: widened keys and values [Lk, D], of which valid rows count, one query and its result [D].
+// headRows is the scratch memory of one head: widened keys and values [Lk, D], of which valid rows count, one query and
+// its result [D].
 type headRows struct {
 	keys, values []float64
 	valid        int
@@ -65,7 +67,8 @@ func (r *headRows) attend(a engine.AttentionArgs, h, l int) float64 {
 	scale, top, j := float64(a.Scale), math.Inf(-1), 0
 	for ; j+4 <= n; j += 4 {
 		s0, s1, s2, s3 := dot4(r.q, r.keys[j*d:], r.keys[(j+1)*d:], r.keys[(j+2)*d:], r.keys[(j+3)*d:])
-		scores[j], scores[j+1], scores[j+2], scores[j+3] = scores[j]+scale*s0, scores[j+1]+scale*s1, scores[j+2]+scale*s2, scores[j+3]+scale*s3
+		scores[j], scores[j+1], scores[j+2], scores[j+3] = scores[j]+scale*s0, scores[j+1]+scale*s1, scores[j+2]+scale*s2,
+			scores[j+3]+scale*s3
 	}
 	for ; j < n; j++ {
 		scores[j] += scale * dot(r.q, r.keys[j*d:])
@@ -93,7 +96,8 @@ func (r *headRows) attend(a engine.AttentionArgs, h, l int) float64 {
 	return top + math.Log(sum)
 }
 
-// MergeAttention implements engine.Ops. With s = exp(lse), s2 = exp(lse2): o = (s o + s2 o2) / (s + s2), lse = log(s + s2).
+// MergeAttention implements engine.Ops. With s = exp(lse), s2 = exp(lse2): o = (s o + s2 o2) / (s + s2), lse = log(s +
+// s2).
 func (*Ops) MergeAttention(o, lse, o2, lse2 engine.Tensor) {
 	engine.CheckMergeAttention(o, lse, o2, lse2)
 	lq, heads, d := o.Dim(1), o.Dim(2), o.Dim(3)

@@ -11,7 +11,8 @@ import (
 	"patchbay/engine/ref"
 )
 
-// The tests of this file judge ref by formulas written another way: plain index loops in float64 over dense f32 operands.
+// The tests of this file judge ref by formulas written another way: plain index loops in float64 over dense f32
+// operands.
 
 // data returns n normal numbers.
 func data(seed uint64, n int) []float32 {
@@ -54,7 +55,8 @@ func pack(t *testing.T, v []float32, n, k int) *engine.Packed {
 	return p
 }
 
-// act is the definition of each activation; tanh and the logistic function by their exponentials, the error function by quadrature.
+// act is the definition of each activation; tanh and the logistic function by their exponentials, the error function by
+// quadrature.
 func act(a engine.Act, x float64) float64 {
 	logistic := func(z float64) float64 { return math.Exp(z) / (math.Exp(z) + 1) }
 	switch a {
@@ -105,10 +107,12 @@ func TestLinearWithEverything(t *testing.T) {
 	x, w, bias, res, gate := data(1, b*l*k), data(2, n*k), data(3, n), data(4, b*l*n), data(5, 2*n)
 	down, up := data(6, r*k), data(7, n*r)
 	y := make([]float32, b*l*n)
-	weight := &engine.Weight{Base: pack(t, w, n, k), Bias: engine.FromF32(bias, n), Adapters: []engine.Adapter{{Down: pack(t, down, r, k), Up: pack(t, up, n, r), Scale: 0.5}}}
+	weight := &engine.Weight{Base: pack(t, w, n, k), Bias: engine.FromF32(bias, n),
+		Adapters: []engine.Adapter{{Down: pack(t, down, r, k), Up: pack(t, up, n, r), Scale: 0.5}}}
 	for _, noBias := range []bool{false, true} {
 		ref.New().Linear(engine.FromF32(y, b, l, n), engine.FromF32(x, b, l, k), weight,
-			engine.Epilogue{Act: engine.SiLU, Residual: engine.FromF32(res, b, l, n), Gate: engine.FromF32(gate, 2, n), NoBias: noBias})
+			engine.Epilogue{Act: engine.SiLU, Residual: engine.FromF32(res, b, l, n),
+				Gate: engine.FromF32(gate, 2, n), NoBias: noBias})
 		want := make([]float64, len(y))
 		for i := range want {
 			item, row, out := i/(l*n), i/n, i%n
@@ -123,7 +127,8 @@ func TestLinearWithEverything(t *testing.T) {
 				}
 				sum += merged * float64(x[row*k+c])
 			}
-			want[i] = float64(res[i]) + float64(gate[item/2*n+out])*act(engine.SiLU, sum) // 4 items, 2 gate rows: items 0, 1 use row 0
+			// 4 items, 2 gate rows: items 0, 1 use row 0
+			want[i] = float64(res[i]) + float64(gate[item/2*n+out])*act(engine.SiLU, sum)
 		}
 		near(t, fmt.Sprintf("Linear, no bias %v", noBias), y, want)
 	}
@@ -164,7 +169,8 @@ func TestAdditionsAndMeans(t *testing.T) {
 	x, r, gate, bias := data(1, b*l*e), data(2, b*l*e), data(3, e), data(4, e)
 	y := make([]float32, len(x))
 	want := make([]float64, len(x))
-	ref.New().GatedAdd(engine.FromF32(y, b, l, e), engine.FromF32(x, b, l, e), engine.FromF32(gate, 1, e), engine.FromF32(r, b, l, e), engine.FromF32(bias, e))
+	ref.New().GatedAdd(engine.FromF32(y, b, l, e), engine.FromF32(x, b, l, e), engine.FromF32(gate, 1, e),
+		engine.FromF32(r, b, l, e), engine.FromF32(bias, e))
 	for i := range x {
 		want[i] = float64(x[i]) + float64(gate[i%e])*(float64(r[i])+float64(bias[i%e]))
 	}
@@ -196,8 +202,10 @@ func TestQKNormRoPE(t *testing.T) {
 	}
 	qkv := engine.FromF32(append([]float32(nil), packed...), b, l, 3, h, d)
 	dk, dv := make([]float32, b*l*h*d), make([]float32, b*l*h*d)
-	ref.New().QKNormRoPE(qkv.Index(2, 0), engine.FromF32(dk, b, l, h, d), engine.FromF32(dv, b, l, h, d), qkv.Index(2, 0), qkv.Index(2, 1), qkv.Index(2, 2),
-		engine.QKNorm{Kind: engine.RMSNorm, QScale: engine.FromF32(scale, d), Eps: 1e-3}, engine.RoPE{Cos: engine.FromF32(cos, l, d/2), Sin: engine.FromF32(sin, l, d/2)})
+	ref.New().QKNormRoPE(qkv.Index(2, 0), engine.FromF32(dk, b, l, h, d), engine.FromF32(dv, b, l, h, d), qkv.Index(2, 0),
+		qkv.Index(2, 1), qkv.Index(2, 2),
+		engine.QKNorm{Kind: engine.RMSNorm, QScale: engine.FromF32(scale, d), Eps: 1e-3},
+		engine.RoPE{Cos: engine.FromF32(cos, l, d/2), Sin: engine.FromF32(sin, l, d/2)})
 	var wantQ, wantK, wantV []float64
 	for i := range b * l * h {
 		item, head := i/h, i%h
@@ -217,7 +225,8 @@ func TestQKNormRoPE(t *testing.T) {
 					pair[0] *= float64(scale[c/2*2])
 					pair[1] *= float64(scale[c/2*2+1])
 				}
-				turned := complex(pair[0], pair[1]) / complex(math.Sqrt(squares/d+1e-3), 0) * cmplx.Exp(complex(0, angle(item%l, c/2)))
+				turned := complex(pair[0], pair[1]) / complex(math.Sqrt(squares/d+1e-3),
+					0) * cmplx.Exp(complex(0, angle(item%l, c/2)))
 				value := []float64{real(turned), imag(turned)}[c%2]
 				if part == 0 {
 					wantQ = append(wantQ, value)
@@ -242,7 +251,8 @@ func TestAttentionByDefinition(t *testing.T) {
 		lens := []int{5, 0, 3}
 		four := func(x []float32) engine.Tensor { return engine.FromF32(x, b, l, h, d) }
 		ref.New().Attention(four(o), four(q), four(k), four(v),
-			engine.AttentionArgs{Scale: 0.3, Causal: causal, Bias: engine.FromF32(bias, h, l, l), KeyLen: lens, LSE: engine.FromF32(lse, b, h, l)})
+			engine.AttentionArgs{Scale: 0.3, Causal: causal, Bias: engine.FromF32(bias, h, l, l), KeyLen: lens,
+				LSE: engine.FromF32(lse, b, h, l)})
 		want, wantLSE := make([]float64, len(o)), make([]float64, len(lse))
 		at := func(item, row, head, c int) int { return ((item*l+row)*h+head)*d + c }
 		for i := range b * h * l {
@@ -281,7 +291,8 @@ func TestConv2D(t *testing.T) {
 	x, w, bias, res := data(1, b*ySize*xSize*c), data(2, n*3*2*c), data(3, n), data(4, b*outY*outX*n)
 	y := make([]float32, b*outY*outX*n)
 	a.Residual = engine.FromF32(res, b, outY, outX, n)
-	ref.New().Conv2D(engine.FromF32(y, b, outY, outX, n), engine.FromF32(x, b, ySize, xSize, c), &engine.Weight{Base: pack(t, w, n, 3*2*c), Bias: engine.FromF32(bias, n)}, a)
+	ref.New().Conv2D(engine.FromF32(y, b, outY, outX, n), engine.FromF32(x, b, ySize, xSize, c),
+		&engine.Weight{Base: pack(t, w, n, 3*2*c), Bias: engine.FromF32(bias, n)}, a)
 	want := make([]float64, len(y))
 	for i := range want {
 		want[i] = float64(res[i]) + float64(bias[i%n])
@@ -314,7 +325,8 @@ func TestGroupNormAndUpsample(t *testing.T) {
 	y := make([]float32, len(x))
 	four := engine.FromF32(x, b, ySize, xSize, c)
 	ref.New().GroupNormStats(stats, four, g)
-	ref.New().GroupNormApply(engine.FromF32(y, b, ySize, xSize, c), four, stats, engine.FromF32(w, c), engine.FromF32(v, c), ySize*xSize*c/g, 0.02, engine.SiLU)
+	ref.New().GroupNormApply(engine.FromF32(y, b, ySize, xSize, c), four, stats, engine.FromF32(w, c),
+		engine.FromF32(v, c), ySize*xSize*c/g, 0.02, engine.SiLU)
 	member := func(i, j int) bool { // same item and same group
 		return i/(ySize*xSize*c) == j/(ySize*xSize*c) && i%c/(c/g) == j%c/(c/g)
 	}
@@ -331,7 +343,8 @@ func TestGroupNormAndUpsample(t *testing.T) {
 				variance += (float64(x[j]) - mean) * (float64(x[j]) - mean) / (ySize * xSize * c / g)
 			}
 		}
-		want[i] = act(engine.SiLU, (float64(x[i])-mean)/math.Sqrt(variance+float64(float32(0.02)))*float64(w[i%c])+float64(v[i%c]))
+		normed := (float64(x[i]) - mean) / math.Sqrt(variance+float64(float32(0.02)))
+		want[i] = act(engine.SiLU, normed*float64(w[i%c])+float64(v[i%c]))
 	}
 	near(t, "GroupNorm", y, want)
 

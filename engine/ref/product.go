@@ -8,8 +8,9 @@ const (
 	tileCols = 64
 )
 
-// product computes x W^T + bias + adapters for count rows and hands the results over in pieces. fill widens row i of x [K]; done receives the
-// values of row i for features [n, n+len(v)). Pieces come from several goroutines, each exactly once.
+// product computes x W^T + bias + adapters for count rows and hands the results over in pieces. fill widens row i of x
+// [K]; done receives the values of row i for features [n, n+len(v)). Pieces come from several goroutines, each exactly
+// once.
 func product(count int, w *engine.Weight, fill func(x []float64, i int), done func(i, n int, v []float64)) {
 	rowTiles, colTiles := (count+tileRows-1)/tileRows, (w.N()+tileCols-1)/tileCols
 	bias := vector(w.Bias, w.N(), 0)
@@ -37,7 +38,8 @@ func product(count int, w *engine.Weight, fill func(x []float64, i int), done fu
 	})
 }
 
-// multiply computes acc[i, n-n0] = sum over k of x[i, k] w[n, k] for the given rows of x and features [n0, n1); acc rows are width apart.
+// multiply computes acc[i, n-n0] = sum over k of x[i, k] w[n, k] for the given rows of x and features [n0, n1); acc
+// rows are width apart.
 func multiply(acc []float64, width int, x []float64, count int, w *engine.Packed, n0, n1 int) {
 	line := make([]float64, w.K)
 	for n := n0; n < n1; n++ {

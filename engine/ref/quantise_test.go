@@ -7,12 +7,14 @@ import (
 	"patchbay/engine"
 )
 
-// TestQuantiseTakesTheNearestCode: brute force over all 254 numbers of the format: the scale brings the largest magnitude to 448, no code is nearer than the
-// one taken, and of two that are as near it is the even one.
+// TestQuantiseTakesTheNearestCode: brute force over all 254 numbers of the format: the scale brings the largest
+// magnitude to 448, no code is nearer than the one taken, and of two that are as near it is the even one.
 func TestQuantiseTakesTheNearestCode(t *testing.T) {
 	o := New()
-	x := engine.FromF32([]float32{1, -0.37, 0.0021, 0.99, -0.5, 0.062, 0.0004, 0, 448, 27, -29, 25, 0.0009765625, 0.0029296875, -1.0625, 1.1875}, 2, 8)
-	q, scale, y := engine.NewTensor(engine.Buf{Host: make([]byte, 16)}, engine.F8E4M3, 2, 8), engine.FromF32(make([]float32, 2), 2), engine.FromF32(make([]float32, 16), 2, 8)
+	x := engine.FromF32([]float32{1, -0.37, 0.0021, 0.99, -0.5, 0.062, 0.0004, 0, 448, 27, -29, 25, 0.0009765625,
+		0.0029296875, -1.0625, 1.1875}, 2, 8)
+	q, scale, y := engine.NewTensor(engine.Buf{Host: make([]byte, 16)}, engine.F8E4M3, 2, 8),
+		engine.FromF32(make([]float32, 2), 2), engine.FromF32(make([]float32, 16), 2, 8)
 	o.Quantise(q, scale, x)
 	o.Dequantise(y, q, scale)
 	if got := scale.F32(); got[0] != float32(1)/448 || got[1] != 1 {
@@ -36,7 +38,8 @@ func TestQuantiseTakesTheNearestCode(t *testing.T) {
 		if got, want := y.F32()[i], engine.F32FromF8E4M3(code)*s; got != want {
 			t.Errorf("element %d comes back as %v, want %v", i, got, want)
 		}
-		if diff, bound := math.Abs(float64(y.F32()[i]-v)), max(math.Abs(float64(v))/16, float64(s)/1024)*(1+1e-6); diff > bound {
+		if diff, bound := math.Abs(float64(y.F32()[i]-v)),
+			max(math.Abs(float64(v))/16, float64(s)/1024)*(1+1e-6); !(diff <= bound) {
 			t.Errorf("element %d: error %v, the specification promises %v", i, diff, bound)
 		}
 	}

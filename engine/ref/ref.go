@@ -1,9 +1,10 @@
 // Package ref computes every operation of engine.Ops in plain Go and is the judge of all other implementations.
 //
-// It is written to be read beside the formulas in engine/ops.go: each operation loads rows into float64, computes there and rounds once when it
-// stores, so its error is that of the result's dtype. Weights keep the dtype of the file, row-major without gaps (fp8 with a scale becomes f32).
-// Rows are spread over goroutines. It has no cgo: a build without C runs on it. rows.go holds access and spreading, product.go the one matrix
-// product that linear.go and image.go share, norm.go, elementwise.go and attention.go the rest.
+// It is written to be read beside the formulas in engine/ops.go: each operation loads rows into float64, computes there
+// and rounds once when it stores, so its error is that of the result's dtype. Weights keep the dtype of the file,
+// row-major without gaps (fp8 with a scale becomes f32). Rows are spread over goroutines. It has no cgo: a build
+// without C runs on it. rows.go holds access and spreading, product.go the one matrix product that linear.go and
+// image.go share, norm.go, elementwise.go and attention.go the rest.
 package ref
 
 import (
@@ -14,7 +15,8 @@ import (
 	"patchbay/engine"
 )
 
-// Ops is the reference implementation. It has no state: one value serves any number of streams, and every call has run when it returns.
+// Ops is the reference implementation. It has no state: one value serves any number of streams, and every call has run
+// when it returns.
 type Ops struct{}
 
 // New returns the reference implementation.
@@ -40,6 +42,9 @@ func (*Ops) Alloc(bytes int) (engine.Buf, error) {
 
 // Free does nothing: the garbage collector takes the memory.
 func (*Ops) Free(engine.Buf) {}
+
+// Sync implements engine.Ops: calls have run when they return.
+func (*Ops) Sync() error { return nil }
 
 // Pack copies the rows of m without their gaps. fp8 becomes bf16, which holds every fp8 value; a matrix with a scale becomes f32.
 func (*Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
@@ -75,7 +80,7 @@ func (*Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 		}
 		engine.Narrow(dst, line, stored)
 	}
-	p := &engine.Packed{Buf: engine.Buf{Host: out}, DType: stored, N: m.N, K: m.K, Layout: layout}
+	p := &engine.Packed{Buf: engine.Buf{Host: out}, Bytes: len(out), DType: stored, N: m.N, K: m.K, Layout: layout}
 	p.PieceRows, p.PieceBytes = 1, m.K*stored.Size()
 	return p, nil
 }

@@ -90,8 +90,8 @@ func vector(t engine.Tensor, n int, v float64) []float64 {
 	return out
 }
 
-// modulation widens an optional [G, E] operand and returns one row for each of batch items, items of one group sharing theirs; absent ones are
-// filled with v.
+// modulation widens an optional [G, E] operand and returns one row for each of batch items, items of one group sharing
+// theirs; absent ones are filled with v.
 func modulation(t engine.Tensor, batch, e int, v float64) [][]float64 {
 	out := make([][]float64, batch)
 	if t.IsZero() {
@@ -111,7 +111,8 @@ func modulation(t engine.Tensor, batch, e int, v float64) [][]float64 {
 	return out
 }
 
-// spread calls f for pieces [lo, hi) of n items on all processors; cost is the work of one item in elements. f must touch only its own items.
+// spread calls f for pieces [lo, hi) of n items on all processors; cost is the work of one item in elements. f must
+// touch only its own items.
 func spread(n, cost int, f func(lo, hi int)) {
 	const least = 1 << 14 // elements worth a goroutine
 	grain := max(1, least/max(1, cost))

@@ -7,7 +7,8 @@ import (
 	"patchbay/engine"
 )
 
-// Other is the DType of entries whose file type the engine does not compute with (I8, I16, U16, U32, U64 and exotic floats); FileType tells it.
+// Other is the DType of entries whose file type the engine does not compute with (I8, I16, U16, U32, U64 and exotic
+// floats); FileType tells it.
 const Other engine.DType = 255
 
 // Entry is one tensor of a file.
@@ -26,7 +27,8 @@ type kind struct {
 	bits  int // of one element
 }
 
-// kinds lists the dtypes of the format in the order of the reference implementation (safetensors 0.7, enum Dtype), which sorts files by it.
+// kinds lists the dtypes of the format in the order of the reference implementation (safetensors 0.7, enum Dtype),
+// which sorts files by it.
 func kinds() [22]kind {
 	return [...]kind{
 		{"BOOL", engine.U8, 8},
@@ -73,7 +75,8 @@ func (e Entry) Len() int {
 	return n
 }
 
-// F32 returns a copy of the elements widened to f32 (f64 and large integers are rounded). Exotic floats and complex numbers are errors.
+// F32 returns a copy of the elements widened to f32 (f64 and large integers are rounded). Exotic floats and complex
+// numbers are errors.
 func (e Entry) F32() ([]float32, error) {
 	v := make([]float32, e.Len())
 	if e.DType != Other {
@@ -99,13 +102,14 @@ func (e Entry) F32() ([]float32, error) {
 	return v, nil
 }
 
-// Matrix views the entry as a weight of n rows and k columns without copying. The shape may be any with n*k elements whose leading
-// dimensions make n, e.g. [N, KY, KX, C] as [N, KY*KX*C]. Only float types make weights.
+// Matrix views the entry as a weight of n rows and k columns without copying. The shape may be any with n*k elements
+// whose leading dimensions make n, e.g. [N, KY, KX, C] as [N, KY*KX*C]. Only float types make weights.
 func (e Entry) Matrix(n, k int) (engine.Matrix, error) {
 	switch e.DType {
 	case engine.F32, engine.BF16, engine.F16, engine.F8E4M3, engine.F8E5M2:
 	default:
-		return engine.Matrix{}, fmt.Errorf("tensor %q: dtype %s is not a weight type (allowed: F32, BF16, F16, F8_E4M3, F8_E5M2)", e.Name, e.FileType)
+		return engine.Matrix{}, fmt.Errorf("tensor %q: dtype %s is not a weight type "+
+			"(allowed: F32, BF16, F16, F8_E4M3, F8_E5M2)", e.Name, e.FileType)
 	}
 	// A scalar or a vector is one row or one column.
 	split, rows := n == 1 || k == 1, 1

@@ -19,7 +19,8 @@ func file(header string, data ...byte) []byte {
 }
 
 func TestOpenReadsWhatTheFormatSays(t *testing.T) {
-	header := `{"__metadata__":{"format":"pt"},"b":{"dtype":"BF16","shape":[2],"data_offsets":[4,8]},"a":{"dtype":"F32","shape":[],"data_offsets":[0,4]},` +
+	header := `{"__metadata__":{"format":"pt"},"b":{"dtype":"BF16","shape":[2],"data_offsets":[4,8]},` +
+		`"a":{"dtype":"F32","shape":[],"data_offsets":[0,4]},` +
 		`"e":{"dtype":"F32","shape":[0,3],"data_offsets":[8,8]},"i":{"dtype":"I16","shape":[1],"data_offsets":[8,10]}}   `
 	data := file(header, 0, 0, 0x80, 0x3f, 0x40, 0xc0, 0x00, 0x40, 0xfe, 0xff)
 	path := filepath.Join(t.TempDir(), "x.safetensors")
@@ -78,7 +79,8 @@ func TestMalformedFilesAreRefusedWithTheReason(t *testing.T) {
 		{"json not closed", "header JSON", file(`{"__metadata__":{}`)},
 		{"text behind json", "follows the closing brace", file(`{}{}`)},
 		{"metadata not strings", "__metadata__", file(`{"__metadata__":{"a":1}}`)},
-		{"duplicate", "occurs twice", file(`{"t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"t":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}`, 1, 2)},
+		{"duplicate", "occurs twice", file(`{"t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},`+
+			`"t":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}`, 1, 2)},
 		{"dtype unknown", `unknown dtype "Q4"`, file(one(`{"dtype":"Q4","shape":[1],"data_offsets":[0,1]}`), 1)},
 		{"dtype missing", "dtype is missing", file(one(`{"shape":[1],"data_offsets":[0,1]}`), 1)},
 		{"shape missing", "shape is missing", file(one(`{"dtype":"U8","data_offsets":[0,1]}`), 1)},
@@ -90,9 +92,11 @@ func TestMalformedFilesAreRefusedWithTheReason(t *testing.T) {
 		{"overflow", "overflows", file(one(`{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,0]}`))},
 		{"size wrong", "needs 8 bytes", file(one(`{"dtype":"F32","shape":[2],"data_offsets":[0,4]}`), 1, 2, 3, 4)},
 		{"truncated data", "3 bytes are missing", file(one(`{"dtype":"F32","shape":[1],"data_offsets":[0,4]}`), 1)},
-		{"trailing data", "2 bytes behind the last tensor", file(one(`{"dtype":"U8","shape":[1],"data_offsets":[0,1]}`), 1, 2, 3)},
+		{"trailing data", "2 bytes behind the last tensor",
+			file(one(`{"dtype":"U8","shape":[1],"data_offsets":[0,1]}`), 1, 2, 3)},
 		{"hole", "hole of 1 bytes", file(one(`{"dtype":"U8","shape":[1],"data_offsets":[1,2]}`), 1, 2)},
-		{"overlap", "overlaps", file(`{"t":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"u":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}}`, 1, 2, 3)},
+		{"overlap", "overlaps", file(`{"t":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},`+
+			`"u":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}}`, 1, 2, 3)},
 		{"half bytes", "needs 1 bytes", file(one(`{"dtype":"F4","shape":[1],"data_offsets":[0,0]}`))},
 	} {
 		if _, err := OpenBytes(c.file); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -131,8 +135,10 @@ func TestWriteIsDeterministicAndReadsBack(t *testing.T) {
 		t.Errorf("two orders of the same tensors give different files:\n%q\n%q", first.Bytes(), second.Bytes())
 	}
 	wantHeader := `{"__metadata__":{"extra":"x","prompt":"{\"a\":\"<b> & \\\"c\\\"\"}"},` +
-		`"latent_format_version_0":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},"latent_tensor":{"dtype":"F32","shape":[1,2,2],"data_offsets":[0,16]},` +
-		`"half":{"dtype":"F16","shape":[1],"data_offsets":[16,18]},"mask":{"dtype":"BOOL","shape":[3],"data_offsets":[18,21]}}`
+		`"latent_format_version_0":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},` +
+		`"latent_tensor":{"dtype":"F32","shape":[1,2,2],"data_offsets":[0,16]},` +
+		`"half":{"dtype":"F16","shape":[1],"data_offsets":[16,18]},` +
+		`"mask":{"dtype":"BOOL","shape":[3],"data_offsets":[18,21]}}`
 	n := binary.LittleEndian.Uint64(first.Bytes())
 	if got := strings.TrimRight(string(first.Bytes()[8:8+n]), " "); got != wantHeader || n%8 != 0 {
 		t.Errorf("header of %d bytes:\ngot  %s\nwant %s", n, got, wantHeader)
@@ -173,12 +179,14 @@ func TestMatrix(t *testing.T) {
 			t.Errorf("Matrix%v of [4 2 3]: got error %v, want one that names the tensor", bad, err)
 		}
 	}
-	if _, err := (Entry{Name: "i", DType: engine.I64, FileType: "I64", Shape: []int{1}, Data: make([]byte, 8)}).Matrix(1, 1); err == nil {
+	if _, err := (Entry{Name: "i", DType: engine.I64, FileType: "I64", Shape: []int{1}, Data: make([]byte, 8)}).Matrix(1,
+		1); err == nil {
 		t.Error("an integer tensor must not become a weight")
 	}
 }
 
-// TestFilesOfTheReferenceImplementation reads the golden files, which Python's safetensors wrote, and writes them again byte for byte.
+// TestFilesOfTheReferenceImplementation reads the golden files, which Python's safetensors wrote, and writes them again
+// byte for byte.
 func TestFilesOfTheReferenceImplementation(t *testing.T) {
 	paths, err := filepath.Glob("../../tests/golden/*.safetensors")
 	if err != nil || len(paths) < 6 {

@@ -5,13 +5,14 @@ import (
 	"testing"
 )
 
-// FuzzOpenBytes checks that no file makes the reader panic, that accepted entries lie inside the file and have the size of their shape, and
-// that what was accepted can be written and read again.
+// FuzzOpenBytes checks that no file makes the reader panic, that accepted entries lie inside the file and have the size
+// of their shape, and that what was accepted can be written and read again.
 func FuzzOpenBytes(f *testing.F) {
 	f.Add([]byte(nil))
 	f.Add(file(`{}`))
 	f.Add(file(`{"__metadata__":{"a":"b"},"t":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}`, 1, 2, 3, 4))
-	f.Add(file(`{"t":{"dtype":"BF16","shape":[2,1],"data_offsets":[0,4]},"u":{"dtype":"F8_E5M2","shape":[],"data_offsets":[4,5]}}`, 1, 2, 3, 4, 5))
+	f.Add(file(`{"t":{"dtype":"BF16","shape":[2,1],"data_offsets":[0,4]},`+
+		`"u":{"dtype":"F8_E5M2","shape":[],"data_offsets":[4,5]}}`, 1, 2, 3, 4, 5))
 	f.Add(file(`{"t":{"dtype":"F4","shape":[4],"data_offsets":[0,2]}}`, 1, 2))
 	f.Add(file(`{"t":{"dtype":"U8","shape":[0,9223372036854775807],"data_offsets":[0,0]}}`))
 	f.Add(file(`{"t":{"dtype":"U8","shape":[9223372036854775807,2,0],"data_offsets":[0,0]}}`))

@@ -23,7 +23,8 @@ const (
 // splitHeader separates the JSON text from the data behind it.
 func splitHeader(file []byte) (header, body []byte, err error) {
 	if len(file) < 8 {
-		return nil, nil, fmt.Errorf("not a safetensors file: %d bytes, the length field alone has 8 (%d missing)", len(file), 8-len(file))
+		return nil, nil, fmt.Errorf("not a safetensors file: %d bytes, the length field alone has 8 (%d missing)",
+			len(file), 8-len(file))
 	}
 	n := binary.LittleEndian.Uint64(file)
 	switch {
@@ -155,12 +156,14 @@ func checkInfo(name string, info tensorInfo) (Entry, span, error) {
 		shape[i], size = int(s), lo
 	}
 	if size%8 != 0 || size/8 != uint64(end-begin) {
-		return Entry{}, span{}, fmt.Errorf("shape %v of %s needs %d bytes, data_offsets [%d, %d] hold %d", shape, *info.DType, (size+7)/8, begin, end, end-begin)
+		return Entry{}, span{}, fmt.Errorf("shape %v of %s needs %d bytes, data_offsets [%d, %d] hold %d", shape, *info.DType,
+			(size+7)/8, begin, end, end-begin)
 	}
 	return Entry{Name: name, DType: kind.dtype, FileType: *info.DType, Shape: shape}, span{name, begin, end}, nil
 }
 
-// checkSpans checks the ranges together: in order of their begin they must follow each other without hole or overlap and end with the file.
+// checkSpans checks the ranges together: in order of their begin they must follow each other without hole or overlap
+// and end with the file.
 func checkSpans(spans []span, size int64) error {
 	slices.SortFunc(spans, func(a, b span) int {
 		return cmp.Or(cmp.Compare(a.begin, b.begin), cmp.Compare(a.end, b.end))

@@ -14,9 +14,9 @@ import (
 	"patchbay/engine"
 )
 
-// Write writes a file with the given metadata (may be nil) and tensors. Of each entry it uses Name, FileType (or, when that is empty, DType),
-// Shape and Data. The bytes depend on the contents only: metadata is sorted by key, tensors by dtype, widest first, then by name. That is the
-// order of the reference implementation, and it aligns every tensor.
+// Write writes a file with the given metadata (may be nil) and tensors. Of each entry it uses Name, FileType (or, when
+// that is empty, DType), Shape and Data. The bytes depend on the contents only: metadata is sorted by key, tensors by
+// dtype, widest first, then by name. That is the order of the reference implementation, and it aligns every tensor.
 func Write(w io.Writer, metadata map[string]string, entries []Entry) error {
 	sorted := slices.Clone(entries)
 	for i := range sorted {
@@ -90,7 +90,8 @@ func buildHeader(metadata map[string]string, entries []Entry) ([]byte, error) {
 			b.WriteByte(',')
 		}
 		shape := strings.ReplaceAll(strings.Trim(fmt.Sprint(e.Shape), "[]"), " ", ",")
-		fmt.Fprintf(&b, `%s:{"dtype":"%s","shape":[%s],"data_offsets":[%d,%d]}`, quote(e.Name), e.FileType, shape, at, at+len(e.Data))
+		fmt.Fprintf(&b, `%s:{"dtype":"%s","shape":[%s],"data_offsets":[%d,%d]}`, quote(e.Name), e.FileType, shape,
+			at, at+len(e.Data))
 		at += len(e.Data)
 	}
 	b.WriteByte('}')

@@ -18,7 +18,7 @@ func TestParameterCounts(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := float64(m.Spec.Params) / 1e9
-		if bound := 0.02 * want[name]; math.Abs(got-want[name]) > bound {
+		if bound := 0.02 * want[name]; !(math.Abs(got-want[name]) <= bound) {
 			t.Errorf("%s: %.3f billion parameters, want %.2f within %.2f", name, got, want[name], bound)
 		}
 	}

@@ -126,8 +126,8 @@ func relative(got, want []float32) (float64, int) {
 	for _, v := range want {
 		top = max(top, math.Abs(float64(v)))
 	}
-	if worst == 0 {
-		return 0, at
+	if worst == 0 || math.IsInf(worst, 1) {
+		return worst, at
 	}
 	return worst / top, at
 }

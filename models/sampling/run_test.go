@@ -260,7 +260,7 @@ func TestInputAndDenoisedInvertTheNoising(t *testing.T) {
 		if !m.IsFlow() {
 			want /= math.Sqrt(1.49)
 		}
-		if math.Abs(float64(in[3])-want) > 1e-6 {
+		if !(math.Abs(float64(in[3])-want) <= 1e-6) {
 			t.Errorf("%s: network input %v, want %v", name, in[3], want)
 		}
 	}

@@ -254,7 +254,7 @@ func TestScheduleNodeGoldens(t *testing.T) {
 		count++
 		if p[1] == "SamplingPercentToSigma" {
 			got := goldenModel(t, p[2]).SamplingPercentToSigma(number64(t, p[3]), p[4] == "True")
-			if want := number64(t, string(raw)); math.Abs(got-want) > 1e-15 {
+			if want := number64(t, string(raw)); !(math.Abs(got-want) <= 1e-15) {
 				t.Errorf("%s: got %v, want %v", key, got, want)
 			}
 			continue

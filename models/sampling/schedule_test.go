@@ -104,7 +104,7 @@ func TestModelSamplingGoldens(t *testing.T) {
 		if m.Prediction().String() != c.Prediction || len(m.Sigmas()) != c.N {
 			t.Errorf("%s: got %v with %d sigmas, want %s with %d", model, m.Prediction(), len(m.Sigmas()), c.Prediction, c.N)
 		}
-		if c.Shift != nil && math.Abs(m.Shift()-*c.Shift) > 1e-15 {
+		if c.Shift != nil && !(math.Abs(m.Shift()-*c.Shift) <= 1e-15) {
 			t.Errorf("%s: shift %v, want %v", model, m.Shift(), *c.Shift)
 		}
 		if c.Multiplier != nil && m.Multiplier() != *c.Multiplier {
@@ -131,7 +131,7 @@ func TestModelSamplingGoldens(t *testing.T) {
 			if m.line == lineDiscrete {
 				bound = math.Abs(want) * 5e-7
 			}
-			if got := m.PercentToSigma(c.Percent[i]); math.Abs(got-want) > bound {
+			if got := m.PercentToSigma(c.Percent[i]); !(math.Abs(got-want) <= bound) {
 				t.Errorf("%s: sigma at %v: got %v, want %v", model, c.Percent[i], got, want)
 			}
 		}
@@ -245,16 +245,16 @@ func TestBetaQuantileInvertsTheDistribution(t *testing.T) {
 	for _, ab := range [][2]float64{{0.6, 0.6}, {0.8, 0.4}, {1.2, 1}, {5, 2}, {50, 3}} {
 		for u := 0.01; u < 1; u += 0.07 {
 			x := betaQuantile(u, ab[0], ab[1])
-			if d := math.Abs(betaCDF(x, ab[0], ab[1]) - u); d > 1e-12 {
+			if d := math.Abs(betaCDF(x, ab[0], ab[1]) - u); !(d <= 1e-12) {
 				t.Errorf("Beta%v: CDF(quantile(%v)) is off by %g", ab, u, d)
 			}
 		}
 	}
 	// Beta(2, 1) has CDF x^2, Beta(1, 3) has 1-(1-x)^3.
-	if got, want := betaQuantile(0.3, 2, 1), math.Sqrt(0.3); math.Abs(got-want) > 1e-14 {
+	if got, want := betaQuantile(0.3, 2, 1), math.Sqrt(0.3); !(math.Abs(got-want) <= 1e-14) {
 		t.Errorf("Beta(2,1) quantile of 0.3: got %v, want %v", got, want)
 	}
-	if got, want := betaQuantile(0.3, 1, 3), 1-math.Cbrt(0.7); math.Abs(got-want) > 1e-14 {
+	if got, want := betaQuantile(0.3, 1, 3), 1-math.Cbrt(0.7); !(math.Abs(got-want) <= 1e-14) {
 		t.Errorf("Beta(1,3) quantile of 0.3: got %v, want %v", got, want)
 	}
 }

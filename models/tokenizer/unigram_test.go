@@ -88,7 +88,7 @@ func TestUnigramFindsTheBestCut(t *testing.T) {
 		cells := make([]cell, len(text)+1)
 		ids, cells := u.segment(string(text), nil, cells)
 		want := bestScore(string(text), table, lowest-unknownPenalty)
-		if got := cells[len(text)].score; len(text) > 0 && math.Abs(got-want) > 1e-9 {
+		if got := cells[len(text)].score; len(text) > 0 && !(math.Abs(got-want) <= 1e-9) {
 			t.Fatalf("%q with %v: score %v, want %v", text, table, got, want)
 		}
 		if !strings.Contains(string(text), "d") {

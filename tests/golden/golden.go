@@ -1,4 +1,5 @@
-// Package golden gives tests access to numbers recorded from ComfyUI, torch and transformers (README.md beside this file says how they were made).
+// Package golden gives tests access to numbers recorded from ComfyUI, torch and transformers (README.md beside this
+// file says how they were made).
 //
 // Path finds a file, Value is the formula that made all weights and inputs, Fill applies it to a whole tensor.
 package golden
@@ -38,7 +39,8 @@ func JSON(name string, v any) error {
 	return json.Unmarshal(b, v)
 }
 
-// Value is element i of the tensor called name: offset + scale*v with v in [-0.5, 0.5) from splitmix64 over fnv1a64(name) (README.md section 1).
+// Value is element i of the tensor called name: offset + scale*v with v in [-0.5, 0.5) from splitmix64 over
+// fnv1a64(name) (README.md section 1).
 func Value(name string, i uint64, scale, offset float64) float32 {
 	return value(hash(name), i, scale, offset)
 }

@@ -1,16 +1,19 @@
 // Package hammer runs parsers of bytes from outside on millions of mutated inputs.
 //
-// Go's coverage fuzzing finds its way into a parser by counting branches and pays for that: a few thousand executions a second. This is the other half: a
-// small seeded mutator and no instrumentation, so that ten million executions of a parser take minutes. A Target is the body of a fuzz target in two parts,
-// Parse and Check; Fuzz registers it with Go's fuzzing, Run hammers it, so both run the same code on the same seeds and on the corpus in testdata/fuzz.
+// Go's coverage fuzzing finds its way into a parser by counting branches and pays for that: a few thousand executions a
+// second. This is the other half: a small seeded mutator and no instrumentation, so that ten million executions of a
+// parser take minutes. A Target is the body of a fuzz target in two parts, Parse and Check; Fuzz registers it with Go's
+// fuzzing, Run hammers it, so both run the same code on the same seeds and on the corpus in testdata/fuzz.
 //
-// What Parse allocates is bounded. Every execution is measured by the cheap counter of package runtime/metrics, which others working at the same time make
-// too large and memory not yet handed over by the allocator makes too small by at most a few spans; whatever it finds too large, and every sampleEvery-th
-// input besides, is run again alone and measured exactly.
+// What Parse allocates is bounded. Every execution is measured by the cheap counter of package runtime/metrics, which
+// others working at the same time make too large and memory not yet handed over by the allocator makes too small by at
+// most a few spans; whatever it finds too large, and every sampleEvery-th input besides, is run again alone and
+// measured exactly.
 //
-// There is a little feedback: an input that is refused for a reason not heard before joins the corpus of its worker, and now and then one that is accepted;
-// half of all inputs are made from those that were accepted. A run is decided by its seed and the number of processors: in `go test` the seed is always the
-// same, with the tag soak it comes from the clock.
+// There is a little feedback: an input that is refused for a reason not heard before joins the corpus of its worker,
+// and now and then one that is accepted; half of all inputs are made from those that were accepted. A run is decided by
+// its seed and the number of processors: in `go test` the seed is always the same, with the tag soak it comes from the
+// clock.
 package hammer
 
 import (
@@ -79,8 +82,8 @@ func (t *Target[T]) Fuzz(f *testing.F) {
 	f.Fuzz(func(tt *testing.T, data []byte) { one(tt, Input{Data: data}) })
 }
 
-// Run executes the target n times on all processors, the corpus first. The first input that fails is written to testdata/fuzz, where `go test` finds it
-// from then on. PATCHBAY_HAMMER_SEED repeats a run.
+// Run executes the target n times on all processors, the corpus first. The first input that fails is written to
+// testdata/fuzz, where `go test` finds it from then on. PATCHBAY_HAMMER_SEED repeats a run.
 func (t *Target[T]) Run(tb *testing.T, n int) {
 	tb.Helper()
 	corpus, err := readCorpus(filepath.Join("testdata", "fuzz", t.Name))
@@ -107,7 +110,8 @@ func (t *Target[T]) Run(tb *testing.T, n int) {
 	defer debug.SetGCPercent(debug.SetGCPercent(400)) // the heap is small: it would be collected all the time
 	began := time.Now()
 	for i := range workers {
-		w := &worker[T]{t: t, n: n * (i + 1) / len(workers), alone: &alone, stop: &stop, meter: newMeter(), reasons: map[uint64]bool{}}
+		w := &worker[T]{t: t, n: n * (i + 1) / len(workers), alone: &alone, stop: &stop, meter: newMeter(),
+			reasons: map[uint64]bool{}}
 		w.n -= n * i / len(workers)
 		w.mutator = mutator{rnd: rand.New(rand.NewPCG(seed, uint64(i))), corpus: append([]Input(nil), corpus...)}
 		w.fixed = len(corpus)
@@ -130,14 +134,17 @@ func (t *Target[T]) Run(tb *testing.T, n int) {
 			if err != nil {
 				path = err.Error()
 			}
-			tb.Errorf("%s, seed %d, worker %d, execution %d: %v\ninput (flag %v): %.600q\nkept as %s", t.Name, seed, i, w.done, w.fault, w.failing.Flag, w.failing.Data, path)
+			tb.Errorf("%s, seed %d, worker %d, execution %d: %v\ninput (flag %v): %.600q\nkept as %s", t.Name, seed, i, w.done,
+				w.fault, w.failing.Flag, w.failing.Data, path)
 		}
 	}
 	if total.done != n && !tb.Failed() {
 		tb.Errorf("%s: %d executions, want %d", t.Name, total.done, n)
 	}
-	tb.Logf("%s: %d executions in %.1f s (%.0f/s) on %d processors, seed %d, corpus %d; accepted %.1f %%, refused for %d reasons; measured alone %d, at most %d bytes allocated for an input of %d",
-		t.Name, total.done, took.Seconds(), float64(total.done)/took.Seconds(), len(workers), seed, len(corpus), 100*float64(total.accepted)/float64(max(total.done, 1)), total.reasons, total.exact, total.most, total.mostFor)
+	tb.Logf("%s: %d executions in %.1f s (%.0f/s) on %d processors, seed %d, corpus %d; "+
+		"accepted %.1f %%, refused for %d reasons; measured alone %d, at most %d bytes allocated for an input of %d",
+		t.Name, total.done, took.Seconds(), float64(total.done)/took.Seconds(), len(workers), seed, len(corpus),
+		100*float64(total.accepted)/float64(max(total.done, 1)), total.reasons, total.exact, total.most, total.mostFor)
 }
 
 // tally counts what a worker did.
@@ -148,7 +155,8 @@ type tally struct {
 }
 
 func (a *tally) add(b *tally) {
-	a.done, a.accepted, a.exact, a.reasons = a.done+b.done, a.accepted+b.accepted, a.exact+b.exact, max(a.reasons, b.reasons)
+	a.done, a.accepted, a.exact, a.reasons = a.done+b.done, a.accepted+b.accepted, a.exact+b.exact,
+		max(a.reasons, b.reasons)
 	if b.most > a.most {
 		a.most, a.mostFor = b.most, b.mostFor
 	}
@@ -213,7 +221,8 @@ func (w *worker[T]) run() {
 // learn lets the present input join the corpus if it was refused for a new reason, or by chance if it was accepted.
 func (w *worker[T]) learn(refused error) {
 	if refused == nil {
-		if w.done > w.fixed && (w.rnd.IntN(64) != 0 || len(w.now.Data) > w.longest) { // what grew by repetition costs time and tells little
+		// what grew by repetition costs time and tells little
+		if w.done > w.fixed && (w.rnd.IntN(64) != 0 || len(w.now.Data) > w.longest) {
 			return
 		}
 		in := Input{bytes.Clone(w.now.Data), w.now.Flag}
@@ -249,8 +258,10 @@ func reason(err error) uint64 {
 	return h.Sum64()
 }
 
-// execute runs the target once. used is what Parse allocated if that was measured exactly, else -1. A panic is an error.
-func (t *Target[T]) execute(in Input, m *meter, alone *sync.RWMutex, exactly bool) (refused error, used int64, err error) {
+// execute runs the target once. used is what Parse allocated if that was measured exactly, else -1. A panic is an
+// error.
+func (t *Target[T]) execute(in Input, m *meter, alone *sync.RWMutex, exactly bool) (refused error,
+	used int64, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
@@ -270,7 +281,8 @@ func (t *Target[T]) execute(in Input, m *meter, alone *sync.RWMutex, exactly boo
 			}
 		}
 		if used = least; used > t.Bound(in) {
-			return refused, used, fmt.Errorf("%d bytes of input make the parser allocate %d, at most %d are allowed", len(in.Data), used, t.Bound(in))
+			return refused, used, fmt.Errorf("%d bytes of input make the parser allocate %d, at most %d are allowed",
+				len(in.Data), used, t.Bound(in))
 		}
 	}
 	if t.Check != nil {
@@ -332,7 +344,8 @@ func (t *Target[T]) watch(workers []*worker[T], done <-chan struct{}, seed uint6
 				path = err.Error()
 			}
 			debug.SetTraceback("all")
-			panic(fmt.Sprintf("%s, seed %d, worker %d: an input is being parsed for %s; kept as %s", t.Name, seed, i, patience, path))
+			panic(fmt.Sprintf("%s, seed %d, worker %d: an input is being parsed for %s; kept as %s", t.Name, seed,
+				i, patience, path))
 		}
 	}
 }

@@ -40,8 +40,10 @@ func TestRunCountsAndBounds(t *testing.T) {
 func TestExecuteFinds(t *testing.T) {
 	var sink []byte
 	for what, plant := range map[string]func(*Target[int]){
-		"panic: planted":           func(g *Target[int]) { g.Parse = func(Input) (int, error) { panic("planted") } },
-		"make the parser allocate": func(g *Target[int]) { g.Parse = func(Input) (int, error) { sink = make([]byte, 1<<20); return 0, nil } },
+		"panic: planted": func(g *Target[int]) { g.Parse = func(Input) (int, error) { panic("planted") } },
+		"make the parser allocate": func(g *Target[int]) {
+			g.Parse = func(Input) (int, error) { sink = make([]byte, 1<<20); return 0, nil }
+		},
 		"the wrong answer": func(g *Target[int]) {
 			g.Check = func(Input, int, error) error { return errors.New("the wrong answer") }
 		},
@@ -82,7 +84,8 @@ func TestKeptInputsAreRead(t *testing.T) {
 	}
 }
 
-// TestMutatorRepeatsItself: one seed gives one sequence, another seed another, and most inputs differ from what they were made of.
+// TestMutatorRepeatsItself: one seed gives one sequence, another seed another, and most inputs differ from what they
+// were made of.
 func TestMutatorRepeatsItself(t *testing.T) {
 	seeds := tame().Seeds
 	run := func(seed uint64) (out [][]byte, changed int) {
@@ -101,6 +104,7 @@ func TestMutatorRepeatsItself(t *testing.T) {
 	c, _ := run(2)
 	same := func(x, y [][]byte) bool { return bytes.Equal(bytes.Join(x, []byte{'|'}), bytes.Join(y, []byte{'|'})) }
 	if !same(a, b) || same(a, c) || changed < 1800 {
-		t.Errorf("the same seed repeats: %v, another differs: %v, %d of 2000 inputs changed", same(a, b), !same(a, c), changed)
+		t.Errorf("the same seed repeats: %v, another differs: %v, %d of 2000 inputs changed",
+			same(a, b), !same(a, c), changed)
 	}
 }

@@ -103,13 +103,15 @@ func (m *mutator) change() {
 }
 
 // telling are bytes that mean something in msgpack, JSON, PNG and headers, and the ends of their ranges.
-const telling = "\x00\x01\x02\x04\x08\x10\x7f\x80\x81\x8f\x90\x91\x9f\xa0\xa1\xbf\xc0\xc1\xc2\xc4\xc5\xc6\xc7\xc8\xc9\xca\xcb\xcf\xd3\xd4\xd8\xd9\xda\xdb\xdc\xdd\xde\xdf\xe0\xfe\xff" +
+const telling = "\x00\x01\x02\x04\x08\x10\x7f\x80\x81\x8f\x90\x91\x9f\xa0\xa1" +
+	"\xbf\xc0\xc1\xc2\xc4\xc5\xc6\xc7\xc8\xc9\xca\xcb\xcf\xd3\xd4\xd8\xd9\xda\xdb\xdc\xdd\xde\xdf\xe0\xfe\xff" +
 	"\"\\{}[]:,. \n-+0189eEtfnNI$/*>"
 
 // length writes an extreme number of 1, 2, 4 or 8 bytes at a place where a length may stand.
 func (m *mutator) length(at int) {
 	extremes := [...]uint64{
-		0, 1, 0x7f, 0x80, 0xff, 0x100, 0x7fff, 0x8000, 0xffff, 0x10000, 1 << 20, 0x7fffffff, 0x80000000, 0xffffffff, 1 << 32, math.MaxInt64, 1 << 63, math.MaxUint64,
+		0, 1, 0x7f, 0x80, 0xff, 0x100, 0x7fff, 0x8000, 0xffff, 0x10000, 1 << 20, 0x7fffffff, 0x80000000, 0xffffffff, 1 << 32,
+		math.MaxInt64, 1 << 63, math.MaxUint64,
 		uint64(len(m.buf)), uint64(len(m.buf) - at), uint64(len(m.buf)-at) - 1, uint64(len(m.buf)-at) + 1,
 	}
 	v := extremes[m.rnd.IntN(len(extremes))]

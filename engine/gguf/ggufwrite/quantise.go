@@ -9,7 +9,8 @@ import (
 	"patchbay/engine/gguf"
 )
 
-// Quantise turns values, whole blocks of them, into the bytes of a type: F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K or Q6_K. It panics for other types.
+// Quantise turns values, whole blocks of them, into the bytes of a type: F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K or
+// Q6_K. It panics for other types.
 func Quantise(kind gguf.Type, values []float32) []byte {
 	plain := map[gguf.Type]engine.DType{gguf.F32: engine.F32, gguf.F16: engine.F16, gguf.BF16: engine.BF16}
 	if d, ok := plain[kind]; ok {
@@ -17,7 +18,8 @@ func Quantise(kind gguf.Type, values []float32) []byte {
 		engine.Narrow(out, values, d)
 		return out
 	}
-	pack, ok := map[gguf.Type]func([]byte, []float32) []byte{gguf.Q8v0: q8, gguf.Q4v0: q4, gguf.Q4K: q4k, gguf.Q5K: q5k, gguf.Q6K: q6k}[kind]
+	pack, ok := map[gguf.Type]func([]byte, []float32) []byte{gguf.Q8v0: q8, gguf.Q4v0: q4, gguf.Q4K: q4k, gguf.Q5K: q5k,
+		gguf.Q6K: q6k}[kind]
 	block, _ := kind.Block()
 	if !ok || len(values)%block != 0 {
 		panic(fmt.Sprintf("ggufwrite: %d values as %s", len(values), kind))
@@ -68,7 +70,8 @@ func q4(b []byte, v []float32) []byte {
 	return b
 }
 
-// groups begins a block of Q4_K or Q5_K: factors, 12 bytes of scales and minima, and the steps 0..top of all 256 values.
+// groups begins a block of Q4_K or Q5_K: factors, 12 bytes of scales and minima, and the steps 0..top of all 256
+// values.
 func groups(b []byte, v []float32, top int) ([]byte, [256]int) {
 	var scale, low [8]float32
 	for g := range 8 {
@@ -138,7 +141,8 @@ func q6k(b []byte, v []float32) []byte {
 		scales[g] = byte(s)
 		for i := range 16 {
 			q := step(v[16*g+i], d*float32(s), -32, 31) + 32
-			// Element at of a half of 128: quarters 0 and 1 are the low halves of 64 bytes, 2 and 3 the high halves; 2 more bits in 32 bytes.
+			// Element at of a half of 128: quarters 0 and 1 are the low halves of 64 bytes, 2 and 3 the high halves; 2 more bits
+			// in 32 bytes.
 			half, at := g/8, g%8*16+i
 			low[64*half+at%64] |= byte(q & 15 << (at / 64 * 4))
 			high[32*half+at%32] |= byte(q >> 4 << (at / 32 * 2))

@@ -1,7 +1,7 @@
 // Package ggufwrite makes GGUF files for tests: a writer of version 3 and simple quantisers of the common types.
 //
-// The quantisers round to the nearest step of the largest value of a group. Those of ggml search for better scales; readers cannot tell. No program
-// writes GGUF files with this package.
+// The quantisers round to the nearest step of the largest value of a group. Those of ggml search for better scales;
+// readers cannot tell. No program writes GGUF files with this package.
 package ggufwrite
 
 import (
@@ -24,8 +24,9 @@ type Tensor struct {
 // align is the alignment of tensor data that the format has without general.alignment.
 const align = 32
 
-// File returns a GGUF file. Metadata values are string, bool, uint32, float32 and lists of string, int32, float32, uint8. A tensor whose rows are not whole
-// blocks is written the way converters of image models do it: as rows of one block, with its true shape under comfy.gguf.orig_shape.
+// File returns a GGUF file. Metadata values are string, bool, uint32, float32 and lists of string, int32, float32,
+// uint8. A tensor whose rows are not whole blocks is written the way converters of image models do it: as rows of one
+// block, with its true shape under comfy.gguf.orig_shape.
 func File(metadata map[string]any, tensors []Tensor) []byte {
 	pairs := map[string]any{}
 	for key, v := range metadata {

@@ -8,11 +8,12 @@ import (
 	"patchbay/models/weights"
 )
 
-// flux is one evaluation of FLUX.1 with 2 double and 4 single blocks on a picture of size x size pixels and 256 text tokens, embedders,
-// modulation and last layer included.
+// flux is one evaluation of FLUX.1 with 2 double and 4 single blocks on a picture of size x size pixels and 256 text
+// tokens, embedders, modulation and last layer included.
 func (b *bench) flux(d engine.DType, size int) (func() error, error) {
 	c := flux.Config{
-		Hidden: 3072, Heads: 24, Depth: 2, DepthSingle: 4, Axes: []int{16, 56, 56}, Theta: 10000, TimeFactor: 1000, Channels: 16, PatchSize: 2,
+		Hidden: 3072, Heads: 24, Depth: 2, DepthSingle: 4, Axes: []int{16, 56, 56}, Theta: 10000, TimeFactor: 1000,
+		Channels: 16, PatchSize: 2,
 		ContextDim: 4096, VectorDim: 768, Guidance: true, MLPHidden: 12288,
 	}
 	declared, err := c.Declare()
@@ -41,7 +42,8 @@ func (b *bench) flux(d engine.DType, size int) (func() error, error) {
 	}
 	b.held = append(b.held, buf)
 	guidance := float32(3.5)
-	entry := dit.Entry{Context: dit.Array{Data: small(256*4096, 1), Rows: 256, Cols: 4096}, Pooled: small(768, 1), Guidance: &guidance}
+	entry := dit.Entry{Context: dit.Array{Data: small(256*4096, 1), Rows: 256, Cols: 4096}, Pooled: small(768, 1),
+		Guidance: &guidance}
 	return func() error {
 		env := dit.Env{Ops: b.ops, Arena: engine.NewArena("activations", buf, arena), DType: d, Attend: dit.Whole(b.ops)}
 		_, err := goldenrun.Once(env, m, entry, size/8, size/8, 0.5)
@@ -65,7 +67,8 @@ func (b *bench) t5(d engine.DType, tokens int) (func() error, error) {
 		}
 		return t
 	}
-	qw, kw, vw, ow, gate, up, down := weight(e, e), weight(e, e), weight(e, e), weight(e, e), weight(f, e), weight(f, e), weight(e, f)
+	qw, kw, vw, ow, gate, up, down := weight(e, e), weight(e, e), weight(e, e), weight(e, e), weight(f, e),
+		weight(f, e), weight(e, f)
 	x, h, y := tensor(d, 1, tokens, e), tensor(d, 1, tokens, e), tensor(d, 1, tokens, e)
 	q, k, v := tensor(d, 1, tokens, e), tensor(d, 1, tokens, e), tensor(d, 1, tokens, e)
 	wide, wider := tensor(d, 1, tokens, f), tensor(d, 1, tokens, f)
@@ -91,8 +94,9 @@ func (b *bench) t5(d engine.DType, tokens int) (func() error, error) {
 	}, nil
 }
 
-// conv is one residual block of every resolution of an autoencoder's decoder for a picture of size x size pixels: group norm, SiLU and a 3 x 3
-// convolution twice, at size/8 with 512 channels, size/4 with 512, size/2 with 256 and size with 128.
+// conv is one residual block of every resolution of an autoencoder's decoder for a picture of size x size pixels: group
+// norm, SiLU and a 3 x 3 convolution twice, at size/8 with 512 channels, size/4 with 512, size/2 with 256 and size with
+// 128.
 func (b *bench) conv(d engine.DType, size int) (func() error, error) {
 	var blocks []func()
 	for i, c := range []int{512, 512, 256, 128} {

@@ -8,7 +8,8 @@ import (
 	"patchbay/models/weights"
 )
 
-// decoder is the whole decoder of FLUX's autoencoder (128 channels, levels 1 2 4 4, 16 latent channels) for a picture of size x size pixels.
+// decoder is the whole decoder of FLUX's autoencoder (128 channels, levels 1 2 4 4, 16 latent channels) for a picture
+// of size x size pixels.
 func (b *bench) decoder(d engine.DType, size int) (func() error, error) {
 	stored := map[string]weights.Stored{}
 	put := func(name string, shape ...int) {

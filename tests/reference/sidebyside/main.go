@@ -1,6 +1,7 @@
-// Command sidebyside runs what bench_torch.py runs in torch, once for every line on standard input, and answers with seconds by the clock and
-// seconds of processor time. A line is "case dtype size": flux, t5, conv or vae; f32 or bf16 (weights and activations); the side of the picture or the
-// number of tokens. A line unlike the one before makes the weights and runs once outside the time.
+// Command sidebyside runs what bench_torch.py runs in torch, once for every line on standard input, and answers with
+// seconds by the clock and seconds of processor time. A line is "case dtype size": flux, t5, conv or vae; f32 or bf16
+// (weights and activations); the side of the picture or the number of tokens. A line unlike the one before makes the
+// weights and runs once outside the time.
 package main
 
 import (

@@ -1,0 +1,30 @@
+//go:build !race
+
+// Package emulated is the AVX-512 levels of engine/cpu lowered to portable vectors: vector width, register tile,
+// packing and tails are those of AVX-512, only the intrinsics of vec.h and bf16.h are not. Every machine can test these
+// paths with it. They are slow, and only tests import this package.
+package emulated
+
+/*
+#cgo CFLAGS: -std=c11 -O1 -g1 -Wall -Wextra -Wno-psabi
+#cgo LDFLAGS: -lm
+#include "../kernels/kernels.h"
+extern const pb_kernels pb_level_portable512, pb_level_portable512bf16;
+*/
+import "C"
+
+import (
+	"unsafe"
+
+	"patchbay/engine/cpu/kernels"
+)
+
+// AVX512 is the level avx512 in portable vectors.
+func AVX512() kernels.Level {
+	return kernels.Level{Name: "portable512", Table: unsafe.Pointer(&C.pb_level_portable512)}
+}
+
+// AVX512BF16 is the level avx512bf16 in portable vectors: vdpbf16ps is two multiply-adds of widened halves.
+func AVX512BF16() kernels.Level {
+	return kernels.Level{Name: "portable512bf16", Table: unsafe.Pointer(&C.pb_level_portable512bf16)}
+}

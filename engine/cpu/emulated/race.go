@@ -1,0 +1,13 @@
+//go:build race
+
+// Package emulated has no levels under the race detector, which sees nothing of C code: compiling them once more would
+// only take time.
+package emulated
+
+import "patchbay/engine/cpu/kernels"
+
+// AVX512 returns a level without kernels.
+func AVX512() kernels.Level { return kernels.Level{Name: "portable512"} }
+
+// AVX512BF16 returns a level without kernels.
+func AVX512BF16() kernels.Level { return kernels.Level{Name: "portable512bf16"} }

@@ -1,0 +1,35 @@
+// Package kernels holds the C kernels of engine/cpu, compiled once for each instruction set. It imports no other
+// package, so that a change of Go code does not compile them again: they are most of the time of a cold build.
+//
+// Read kernels.h (arguments of every kernel), vec.h and bf16.h (the only texts that know instruction sets),
+// microkernel.h (the register tile that all products end in), gemm.h, conv.h and attention.h. level_*.c compile the
+// same kernels for generic (portable), avx2, avx512 and avx512bf16. engine/cpu/emulated compiles the AVX-512 forms for
+// any processor, for tests.
+package kernels
+
+/*
+#cgo CFLAGS: -std=c11 -O3 -g1 -Wall -Wextra -Wno-psabi
+#cgo LDFLAGS: -lm
+#include "kernels.h"
+*/
+import "C"
+
+import "unsafe"
+
+// Level is the kernels of one instruction set.
+type Level struct {
+	Name  string
+	Table unsafe.Pointer // the pb_kernels of kernels.h, constant; nil where this CPU lacks an instruction
+}
+
+// Levels lists every level in the program, best last. "generic" is the first one and runs on every CPU.
+func Levels() []Level {
+	var out []Level
+	for i := C.int(0); ; i++ {
+		name := C.pb_level_name(i)
+		if name == nil {
+			return out
+		}
+		out = append(out, Level{C.GoString(name), unsafe.Pointer(C.pb_level(i))})
+	}
+}

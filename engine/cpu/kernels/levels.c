@@ -1,0 +1,43 @@
+// Which levels there are and which of them this CPU runs.
+#include "kernels.h"
+
+#if defined(__x86_64__) && defined(__GNUC__)
+static int has_avx2(void) {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           __builtin_cpu_supports("f16c");
+}
+static int has_avx512(void) {
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+static int has_avx512bf16(void) { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
+#define AVX2 &pb_level_avx2
+#define AVX512 &pb_level_avx512
+#define AVX512BF16 &pb_level_avx512bf16
+#else
+static int has_avx2(void) { return 0; }
+static int has_avx512(void) { return 0; }
+static int has_avx512bf16(void) { return 0; }
+#define AVX2 0
+#define AVX512 0
+#define AVX512BF16 0
+#endif
+
+const pb_kernels* pb_level(int i) {
+    switch (i) {
+    case 0:
+        return &pb_level_generic;
+    case 1:
+        return has_avx2() ? AVX2 : 0;
+    case 2:
+        return has_avx512() ? AVX512 : 0;
+    case 3:
+        return has_avx512bf16() ? AVX512BF16 : 0;
+    }
+    return 0;
+}
+
+const char* pb_level_name(int i) {
+    static const char* const names[] = {"generic", "avx2", "avx512", "avx512bf16", 0};
+    return names[i];
+}
