@@ -6,7 +6,7 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 # Public tokenizer vocabularies that tests compare with; they are other people's data and not in this repository.
 export PATCHBAY_TEST_TOKENIZERS ?= $(abspath ../shared/tokenizers)
 
-.PHONY: build demo test check lint fmt race fuzz bench soak loc tools clean
+.PHONY: build demo test check lint fmt race fuzz bench soak loc tools clean vendor-client comfyui-test
 
 build:
 	$(GO) build -ldflags "-X main.version=$(VERSION)" -o $(BIN) .
@@ -35,7 +35,7 @@ fmt: tools
 	bin/golangci-lint fmt ./...
 
 race:
-	$(GO) test -race -short -skip 'MoreDevicesAreNeverSlower|ScheduleNeedsNoBuffers|StagesOfPublished' ./engine/... ./models/sampling ./models/tokenizer ./parallel ./node ./ipc
+	$(GO) test -race -short -skip 'MoreDevicesAreNeverSlower|ScheduleNeedsNoBuffers|StagesOfPublished' ./engine/... ./models/sampling ./models/tokenizer ./parallel ./node/... ./ipc/...
 
 # Coverage fuzzing, seconds per target; the seeds run in every `go test`, and mutations of them without coverage (tests/hammer).
 FUZZTIME ?= 10s
@@ -49,7 +49,17 @@ bench:
 soak:
 	$(GO) test -count 1 -timeout 60m -tags soak ./parallel -v -run 'CancelAt|ManyJobs'
 	$(GO) test -count 1 -timeout 120m -tags soak ./tests -v -run 'TestDurable|TestFaults|TestRouting|TestTinyJobs'
-	$(GO) test -count 1 -timeout 120m -p 1 -tags soak ./ipc ./node -v -run UnderTheHammer
+	$(GO) test -count 1 -timeout 120m -p 1 -tags soak ./ipc/... ./node/... -v -run UnderTheHammer
+
+# The node package for ComfyUI carries the Python client: it is copied in as one folder. `go test ./tests -run ComfyUI` says when the copy is old.
+vendor-client:
+	rm -rf comfyui/client && mkdir comfyui/client && cp clients/python/patchbay/*.py comfyui/client/
+
+# Runs the node in a real ComfyUI, headless on the CPU, and compares with its own sampling: make comfyui-test COMFYUI=~/ComfyUI PYTHON=~/ComfyUI/venv/bin/python
+PYTHON ?= python3
+comfyui-test: build
+	@test -n "$(COMFYUI)" || { echo "say which ComfyUI: make comfyui-test COMFYUI=<folder> PYTHON=<its python>"; exit 2; }
+	$(PYTHON) tests/comfyui/drive.py $(COMFYUI) --program $(abspath $(BIN))
 
 loc:
 	@for d in ipc node parallel models engine comfyui tests; do [ -d $$d ] || continue; \

@@ -7,14 +7,15 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"patchbay/ipc"
+	"patchbay/ipc/broker"
+	"patchbay/ipc/wire"
 )
 
 // defaultUsers are those of examples/nats-server.conf.
 const defaultUsers = "daemon=daemon,admin=admin,client=alice,client=bob"
 
 // addAccess adds the flags that say who a connection to a NATS server is and whom it trusts.
-func addAccess(f *pflag.FlagSet, a *ipc.Access) {
+func addAccess(f *pflag.FlagSet, a *wire.Access) {
 	f.StringVar(&a.Creds, "creds", os.Getenv("PATCHBAY_NATS_CREDS"), "NATS credentials file (JWT and seed of a user)")
 	f.StringVar(&a.NKey, "nkey", os.Getenv("PATCHBAY_NATS_NKEY"), "file with the seed of a NATS NKey")
 	f.StringVar(&a.CA, "tls-ca", os.Getenv("PATCHBAY_NATS_CA"), "PEM file of the authorities to trust in NATS connections")
@@ -40,10 +41,10 @@ func (c *config) checkAccess() error {
 
 // printPermissions prints the rights of users as nats-server reads them.
 func printPermissions(cmd *cobra.Command, text string) error {
-	users, err := ipc.ParseUsers(text)
+	users, err := broker.ParseUsers(text)
 	if err != nil {
 		return &exitError{exitBadInput, fmt.Errorf("--print-permissions: %w", err)}
 	}
-	printf(cmd.OutOrStdout(), "%s", ipc.ServerConfig(users))
+	printf(cmd.OutOrStdout(), "%s", broker.ServerConfig(users))
 	return nil
 }

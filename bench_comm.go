@@ -10,6 +10,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/parallel"
+	"patchbay/parallel/comm"
 )
 
 // commFlags are the flags of bench comm.
@@ -60,7 +61,7 @@ func benchCommCmd() *cobra.Command {
 // exchange is one operation of a Comm: n values leave every rank.
 type exchange struct {
 	name string
-	run  func(c parallel.Comm, dst, src engine.Tensor, n int)
+	run  func(c comm.Comm, dst, src engine.Tensor, n int)
 }
 
 func exchanges() []exchange {
@@ -72,18 +73,18 @@ func exchanges() []exchange {
 		return out
 	}
 	return []exchange{
-		{"all-to-all", func(c parallel.Comm, dst, src engine.Tensor, n int) {
+		{"all-to-all", func(c comm.Comm, dst, src engine.Tensor, n int) {
 			part := each(c.Size(), n/(c.Size()-1))
 			c.AllToAll(dst, src, part, part)
 		}},
-		{"ring", func(c parallel.Comm, dst, src engine.Tensor, n int) {
+		{"ring", func(c comm.Comm, dst, src engine.Tensor, n int) {
 			c.SendRecv(dst.Slice(0, 0, n), (c.Rank()+c.Size()-1)%c.Size(), src.Slice(0, 0, n), (c.Rank()+1)%c.Size())
 		}},
-		{"all-gather", func(c parallel.Comm, dst, src engine.Tensor, n int) {
+		{"all-gather", func(c comm.Comm, dst, src engine.Tensor, n int) {
 			n /= c.Size() - 1
 			c.AllGather(dst, src.Slice(0, 0, n), each(c.Size(), n))
 		}},
-		{"all-reduce", func(c parallel.Comm, dst, _ engine.Tensor, n int) {
+		{"all-reduce", func(c comm.Comm, dst, _ engine.Tensor, n int) {
 			c.AllReduce(dst.Slice(0, 0, n*c.Size()/2/(c.Size()-1)))
 		}},
 	}
@@ -128,7 +129,10 @@ func (f *commFlags) measure() (*benchReport, measured, error) {
 
 // time clocks one exchange on all ranks: they meet, then everyone notes when it starts and when it is done.
 func (f *commFlags) time(e exchange, n int) ([]float64, error) {
-	comms := parallel.NewLocal("bench", f.ranks, time.Minute)
+	comms, err := comm.Local{}.Connect("bench", make([]engine.Ops, f.ranks), time.Minute)
+	if err != nil {
+		return nil, err
+	}
 	runs := f.warmup + f.runs
 	starts, ends := make([][]time.Time, f.ranks), make([][]time.Time, f.ranks)
 	g := parallel.NewGroup(func(cause error) {

@@ -12,6 +12,7 @@ import (
 	"patchbay/engine"
 	"patchbay/models"
 	"patchbay/models/dit"
+	"patchbay/models/family"
 	"patchbay/models/sampling"
 	"patchbay/models/weights"
 	"patchbay/parallel"
@@ -64,7 +65,7 @@ plan --profile and serve --devices: stages of pipelines are balanced and plans c
 }
 
 // request makes a run on noise.
-func (f *stepFlags) request(d *models.Diffusion, path string) (*parallel.Request, error) {
+func (f *stepFlags) request(d *family.Diffusion, path string) (*parallel.Request, error) {
 	w, h := 0, 0
 	if n, err := fmt.Sscanf(f.size, "%dx%d", &w, &h); n != 2 || err != nil || w < 16 || h < 16 || w > 4096 || h > 4096 {
 		return nil, fmt.Errorf("--size %s: want width x height from 16 to 4096 pixels", f.size)

@@ -7,8 +7,9 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"patchbay/ipc"
-	"patchbay/node"
+	"patchbay/ipc/serve"
+	"patchbay/ipc/wire"
+	"patchbay/node/graph"
 )
 
 // bounds are what clients may ask for, as flags and environment say it.
@@ -52,9 +53,9 @@ func (b *bounds) number(variable string, preset int) int {
 }
 
 // check returns the bounds as the service takes them.
-func (b *bounds) check() (ipc.Bounds, error) {
-	bad := func(format string, args ...any) (ipc.Bounds, error) {
-		return ipc.Bounds{}, &exitError{exitBadInput, fmt.Errorf(format, args...)}
+func (b *bounds) check() (serve.Limits, error) {
+	bad := func(format string, args ...any) (serve.Limits, error) {
+		return serve.Limits{}, &exitError{exitBadInput, fmt.Errorf(format, args...)}
 	}
 	if b.err != nil {
 		return bad("%w", b.err)
@@ -68,7 +69,7 @@ func (b *bounds) check() (ipc.Bounds, error) {
 		return bad("--max-pixels %w", err)
 	}
 	switch {
-	case message != 0 && (message < 1<<10 || message > ipc.MaxFrame):
+	case message != 0 && (message < 1<<10 || message > wire.MaxFrame):
 		return bad("--max-message %s: want 1K to 256M", b.Message)
 	case b.Depth < 8 || b.Depth > 64:
 		return bad("--max-depth %d: want 8 to 64", b.Depth)
@@ -79,7 +80,7 @@ func (b *bounds) check() (ipc.Bounds, error) {
 	case b.Client < 0:
 		return bad("--max-client-jobs %d: want 0 or more", b.Client)
 	}
-	return ipc.Bounds{Message: int(message), Frame: int(message), Depth: b.Depth, Nodes: node.Bounds{Pixels: pixels, Steps: b.Steps}}, nil
+	return serve.Limits{Message: int(message), Frame: int(message), Depth: b.Depth, Nodes: graph.Bounds{Pixels: pixels, Steps: b.Steps}}, nil
 }
 
 // workerArgs are the flags that a worker shares with its daemon. The daemon has looked at the messages of clients: what it sends itself is bounded by the

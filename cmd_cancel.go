@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"patchbay/ipc"
+	"patchbay/ipc/client"
 )
 
 func cancelCmd() *cobra.Command {
@@ -24,7 +24,7 @@ func cancelCmd() *cobra.Command {
 			var failed error
 			for _, job := range args {
 				ctx, stop := asking(cmd.Context())
-				did, state, err := ipc.Cancel(ctx, c, job)
+				did, state, err := client.Cancel(ctx, c, job)
 				stop()
 				switch {
 				case err != nil:

@@ -14,8 +14,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"patchbay/ipc"
-	"patchbay/node"
+	"patchbay/ipc/client"
+	"patchbay/ipc/message"
+	"patchbay/node/pyjson"
 )
 
 // demoFlags are the flags of demo.
@@ -70,7 +71,7 @@ func demoFolder() (string, error) {
 	return "", fmt.Errorf("examples/demo.json is not beside the program or here; run it from the source folder, or install with install.sh")
 }
 
-func (f *demoFlags) request(file string) (*ipc.RunRequest, error) {
+func (f *demoFlags) request(file string) (*message.RunRequest, error) {
 	req, w, err := readFlow(file, nil)
 	if err != nil {
 		return nil, err
@@ -121,7 +122,7 @@ func demo(cmd *cobra.Command, f *demoFlags) error {
 		return err
 	}
 	defer stop()
-	c, err := ipc.DialNATS(url)
+	c, err := client.DialNATS(url)
 	if err != nil {
 		return err
 	}
@@ -131,8 +132,8 @@ func demo(cmd *cobra.Command, f *demoFlags) error {
 	defer shows.close()
 	var metrics map[string]any
 	var work profiles
-	col := &ipc.Collector{Accepted: shows.accepted, Event: func(ev ipc.Event) {
-		if ev.Type == ipc.EventMetrics {
+	col := &client.Collector{Accepted: shows.accepted, Event: func(ev message.Event) {
+		if ev.Type == message.EventMetrics {
 			metrics = ev.Data
 		}
 		work.take(ev)
@@ -141,7 +142,7 @@ func demo(cmd *cobra.Command, f *demoFlags) error {
 	ctx, done := cancelOnSignal(cmd.Context(), c, req.ID)
 	defer done()
 	sent := time.Now()
-	end, err := ipc.Run(ctx, c, req, col)
+	end, err := client.Run(ctx, c, req, col)
 	total := time.Since(sent)
 	if err := shows.finish(end, err, nil, ""); err != nil {
 		return err
@@ -209,7 +210,7 @@ func startDemoDaemon(temp, models, devices string) (string, func(), error) {
 
 // showTimes prints where the time went: what the worker says of its parts, and what is left for transport and graph.
 func showTimes(s *shower, ready, total time.Duration, metrics map[string]any) {
-	t, _ := metrics["timings"].(*node.Object)
+	t, _ := metrics["timings"].(*pyjson.Object)
 	if t == nil {
 		return
 	}

@@ -10,8 +10,9 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"patchbay/ipc"
-	"patchbay/node"
+	"patchbay/ipc/client"
+	"patchbay/ipc/message"
+	"patchbay/node/files"
 )
 
 func doctorCmd() *cobra.Command {
@@ -57,18 +58,18 @@ func checks(cmd *cobra.Command, t *target, cfg *config) []check {
 		out = append(out, check{"wrong", "cpu", err.Error()})
 	}
 	roots := cfg.roots()
-	files := 0
+	found := 0
 	for _, m := range cfg.Models {
 		if _, err := os.Stat(m); err != nil {
 			out = append(out, check{"note", "models", m + " is not there; give --models, --comfyui or PATCHBAY_MODELS"})
 		}
 	}
-	for _, kind := range node.Kinds() {
+	for _, kind := range files.Kinds() {
 		n := len(roots.List(kind))
-		files += n
+		found += n
 		out = append(out, check{"ok", "models", fmt.Sprintf("%d files of %s", n, kind)})
 	}
-	if files == 0 {
+	if found == 0 {
 		out = append(out, check{"note", "models", "no model files; the demo brings its own (patchbay demo)"})
 	}
 	if dir, err := demoFolder(); err == nil {
@@ -112,12 +113,12 @@ func daemonCheck(cmd *cobra.Command, t *target) []check {
 	defer closeQuietly(c)
 	ctx, stop := asking(cmd.Context())
 	defer stop()
-	_, counts, err := ipc.List(ctx, c, "", 1)
+	_, counts, err := client.List(ctx, c, "", 1)
 	if err != nil {
 		return []check{{"note", "daemon", err.Error()}}
 	}
-	out := []check{{"ok", "daemon", fmt.Sprintf("answers; %d jobs queued, %d running", counts[ipc.Queued], counts[ipc.Running])}}
-	b, err := ipc.BoundsOf(ctx, c)
+	out := []check{{"ok", "daemon", fmt.Sprintf("answers; %d jobs queued, %d running", counts[message.Queued], counts[message.Running])}}
+	b, err := client.LimitsOf(ctx, c)
 	if err != nil {
 		return append(out, check{"note", "limits", err.Error()})
 	}

@@ -3,7 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"patchbay/ipc"
+	"patchbay/ipc/client"
 )
 
 func getCmd() *cobra.Command {
@@ -24,13 +24,13 @@ func getCmd() *cobra.Command {
 			ctx, stop := asking(cmd.Context())
 			defer stop()
 			if asJSON {
-				rec, err := ipc.Status(ctx, c, args[0])
+				rec, err := client.Status(ctx, c, args[0])
 				if err == nil {
 					newShower(cmd.OutOrStdout(), true).print(rec)
 				}
 				return err
 			}
-			files, err := ipc.Fetch(ctx, c, args[0])
+			files, err := client.Fetch(ctx, c, args[0])
 			if err != nil {
 				return err
 			}

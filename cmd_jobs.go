@@ -9,7 +9,8 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
-	"patchbay/ipc"
+	"patchbay/ipc/client"
+	"patchbay/ipc/message"
 )
 
 func jobsCmd() *cobra.Command {
@@ -30,7 +31,7 @@ func jobsCmd() *cobra.Command {
 			defer closeQuietly(c)
 			ctx, stop := asking(cmd.Context())
 			defer stop()
-			list, counts, err := ipc.List(ctx, c, ipc.State(state), limit)
+			list, counts, err := client.List(ctx, c, message.State(state), limit)
 			if err != nil {
 				return err
 			}
@@ -47,7 +48,7 @@ func jobsCmd() *cobra.Command {
 			}
 			printTable(cmd.OutOrStdout(), []string{"job", "state", "attempt", "age", "took", "error"}, rows)
 			if isTerminal(cmd.OutOrStdout()) {
-				printf(cmd.OutOrStdout(), "%d queued, %d running, %d done, %d failed\n", counts[ipc.Queued], counts[ipc.Running], counts[ipc.Done], counts[ipc.Failed])
+				printf(cmd.OutOrStdout(), "%d queued, %d running, %d done, %d failed\n", counts[message.Queued], counts[message.Running], counts[message.Done], counts[message.Failed])
 			}
 			return nil
 		},
@@ -64,7 +65,7 @@ func age(created int64) string {
 	return time.Since(time.UnixMilli(created)).Truncate(time.Second).String()
 }
 
-func took(r ipc.Record) string {
+func took(r message.Record) string {
 	switch {
 	case r.Started == 0:
 		return ""
@@ -74,7 +75,7 @@ func took(r ipc.Record) string {
 	return (time.Duration(r.Finished-r.Started) * time.Millisecond).String()
 }
 
-func fault(r ipc.Record) string {
+func fault(r message.Record) string {
 	if r.Error == nil {
 		return ""
 	}

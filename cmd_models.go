@@ -3,8 +3,8 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"patchbay/ipc"
-	"patchbay/node"
+	"patchbay/ipc/client"
+	"patchbay/node/files"
 )
 
 func modelsCmd() *cobra.Command {
@@ -54,14 +54,14 @@ func modelFiles(cmd *cobra.Command, t *target, cfg *config) (map[string][]string
 		defer closeQuietly(c)
 		ctx, stop := asking(cmd.Context())
 		defer stop()
-		return ipc.Models(ctx, c)
+		return client.Models(ctx, c)
 	}
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
 	roots := cfg.roots()
 	out := map[string][]string{}
-	for _, kind := range node.Kinds() {
+	for _, kind := range files.Kinds() {
 		out[kind] = roots.List(kind)
 	}
 	return out, nil

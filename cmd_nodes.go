@@ -7,8 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"patchbay/ipc"
-	"patchbay/node"
+	"patchbay/ipc/client"
+	"patchbay/node/classes"
+	"patchbay/node/pyjson"
 )
 
 func nodesCmd() *cobra.Command {
@@ -59,7 +60,7 @@ func nodesCmd() *cobra.Command {
 }
 
 // objectInfo asks a daemon if one is named, or else the catalogue of this program.
-func objectInfo(cmd *cobra.Command, t *target, cfg *config, class string) (*node.Object, error) {
+func objectInfo(cmd *cobra.Command, t *target, cfg *config, class string) (*pyjson.Object, error) {
 	if t.given() {
 		c, err := t.dial()
 		if err != nil {
@@ -68,34 +69,34 @@ func objectInfo(cmd *cobra.Command, t *target, cfg *config, class string) (*node
 		defer closeQuietly(c)
 		ctx, stop := asking(cmd.Context())
 		defer stop()
-		return ipc.Describe(ctx, c, class)
+		return client.Describe(ctx, c, class)
 	}
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
-	m := node.NewCatalogue().ObjectInfo(cfg.roots(), class)
-	o := node.NewObject()
+	m := classes.All().ObjectInfo(cfg.roots(), class)
+	o := pyjson.NewObject()
 	for _, k := range sortedKeys(m) {
 		o.Set(k, m[k])
 	}
 	return o, nil
 }
 
-func object(o *node.Object, key string) *node.Object {
+func object(o *pyjson.Object, key string) *pyjson.Object {
 	v, _ := o.Get(key)
-	if c, ok := v.(*node.Object); ok {
+	if c, ok := v.(*pyjson.Object); ok {
 		return c
 	}
-	return node.NewObject()
+	return pyjson.NewObject()
 }
 
-func text(o *node.Object, key string) string {
+func text(o *pyjson.Object, key string) string {
 	v, _ := o.Get(key)
 	s, _ := v.(string)
 	return s
 }
 
-func showClass(cmd *cobra.Command, info *node.Object, class string) {
+func showClass(cmd *cobra.Command, info *pyjson.Object, class string) {
 	o := object(info, class)
 	out := cmd.OutOrStdout()
 	printf(out, "%s (%s)\n", class, text(o, "category"))
@@ -118,7 +119,7 @@ func showClass(cmd *cobra.Command, info *node.Object, class string) {
 }
 
 // showChoices lists the values of inputs that take one of a list, a line each.
-func showChoices(out io.Writer, input *node.Object) {
+func showChoices(out io.Writer, input *pyjson.Object) {
 	for _, group := range []string{"required", "optional"} {
 		g := object(input, group)
 		for _, name := range g.Keys() {
@@ -148,7 +149,7 @@ func inputText(pair []any) []string {
 	if len(pair) < 2 {
 		return out
 	}
-	opts, ok := pair[1].(*node.Object)
+	opts, ok := pair[1].(*pyjson.Object)
 	if !ok {
 		return out
 	}

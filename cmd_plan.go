@@ -22,7 +22,7 @@ import (
 // planFlags are the flags of plan.
 type planFlags struct {
 	model, size, devices, plan, timeline, profile string
-	steps, batch, text, entries, warmup, requests int
+	steps, batch, text, entries, warmup           int
 	exact, json, all, blocking                    bool
 }
 
@@ -59,13 +59,16 @@ Devices are COUNTxDEVICE-LINK, for several hosts HOSTSxCOUNTxDEVICE-LINK+NETWORK
 	fl.IntVar(&f.text, "text", 0, "text tokens (default: those of the release; 256 for files)")
 	fl.IntVar(&f.entries, "entries", 0, "conditioning entries of an evaluation: 2 with cfg, 1 without (default: by the model)")
 	fl.IntVar(&f.warmup, "warmup", 1, "synchronous evaluations at the start of pipelines")
-	fl.IntVar(&f.requests, "requests", 1, "requests that wait in a row: time of all, and in the timeline how they overlap (the plan is chosen for one)")
 	fl.BoolVar(&f.exact, "exact", false, "leave out pipelines with stale keys and values, whose pictures differ a little")
 	fl.BoolVar(&f.blocking, "no-overlap", false, "pipeline transfers keep their stage from computing")
 	fl.BoolVar(&f.all, "all", false, "list every plan with the reason why it loses")
 	fl.StringVar(&f.timeline, "timeline", "", "draw every stage's micro-steps into this file (.svg or .txt), - for the terminal")
 	fl.StringVar(&f.profile, "profile", "", "replace device and link rates by those of a profile that `patchbay bench step --save` or `bench comm --save` has written")
 	fl.BoolVar(&f.json, "json", false, "print JSON")
+	fl.Func("requests", "", func(string) error {
+		return errors.New("was removed: requests no longer overlap, so they take as many times as long as one")
+	})
+	_ = fl.MarkHidden("requests") // only of a flag that is not there
 	return cmd
 }
 
@@ -95,30 +98,22 @@ func (f *planFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	row := choice.Simulation
-	if f.requests > 1 {
-		all := search.Workload
-		all.Requests = f.requests
-		if row, err = parallel.Simulate(all, choice.Best.Plan, search.Fabric, search.Manner); err != nil {
-			return err
-		}
-	}
 	out := cmd.OutOrStdout()
 	switch {
 	case f.timeline == "-":
-		printf(out, "%s", row.Text(110))
+		printf(out, "%s", choice.Simulation.Text(110))
 		return nil
 	case f.timeline != "":
-		if err := writeTimeline(f.timeline, row); err != nil {
+		if err := writeTimeline(f.timeline, choice.Simulation); err != nil {
 			return err
 		}
 	}
 	if f.json {
 		enc := json.NewEncoder(out)
 		enc.SetIndent("", "  ")
-		return enc.Encode(f.report(search, choice, row.Seconds))
+		return enc.Encode(f.report(search, choice))
 	}
-	f.show(out, search, choice, row.Seconds)
+	f.show(out, search, choice)
 	return nil
 }
 
@@ -144,9 +139,6 @@ func (f *planFlags) search() (parallel.Search, error) {
 	if n, err := fmt.Sscanf(f.size, "%dx%d", &w, &h); n != 2 || err != nil || w < m.Scale || h < m.Scale || w > 65536 || h > 65536 {
 		return s, fmt.Errorf("--size %s: want width x height from %d to 65536 pixels, for example 1024x1024", f.size, m.Scale)
 	}
-	if f.requests < 1 || f.requests > 100 {
-		return s, errors.New("want --requests 1 to 100")
-	}
 	if f.batch < 1 || f.batch > 1024 || f.warmup < 0 || m.Steps < 1 || m.Steps > 10000 || m.Text < 1 || m.Text > 65536 || m.Entries < 1 || m.Entries > 64 {
 		return s, errors.New("want --batch 1 to 1024, --warmup 0 or more, --steps 1 to 10000, --text 1 to 65536, --entries 1 to 64")
 	}
@@ -154,7 +146,7 @@ func (f *planFlags) search() (parallel.Search, error) {
 		Spec: m.Spec, Y: (h + m.Scale - 1) / m.Scale, X: (w + m.Scale - 1) / m.Scale, Batch: f.batch,
 		Text: slices.Repeat([]int{m.Text}, m.Entries), Evaluations: m.Steps,
 	}
-	s.Exact, s.Warmup, s.Manner = f.exact, f.warmup, parallel.Ours(!f.blocking)
+	s.Exact, s.Warmup, s.Blocking = f.exact, f.warmup, f.blocking
 	return s, nil
 }
 
@@ -209,9 +201,9 @@ func writeTimeline(path string, s *parallel.Simulation) error {
 	return nil
 }
 
-// show prints a choice for people; row is the seconds of all requests.
-func (f *planFlags) show(out io.Writer, s parallel.Search, c *parallel.Choice, row float64) {
-	r := f.report(s, c, row)
+// show prints a choice for people.
+func (f *planFlags) show(out io.Writer, s parallel.Search, c *parallel.Choice) {
+	r := f.report(s, c)
 	printf(out, "%s, %s px, %d picture(s), %d evaluations, %d entries of %d text tokens on %s\n", r.Model, r.Size, s.Batch, s.Evaluations, len(s.Text), s.Text[0], r.Devices)
 	note := "the picture of one rank"
 	if !r.Exact {
@@ -221,9 +213,6 @@ func (f *planFlags) show(out io.Writer, s parallel.Search, c *parallel.Choice, r
 	printf(out, "time      %s", seconds(r.Seconds))
 	if r.OneRankSeconds > 0 && c.Best.Plan.Ranks() > 1 {
 		printf(out, ", %.2f x faster than one device (%s)", r.OneRankSeconds/r.Seconds, seconds(r.OneRankSeconds))
-	}
-	if f.requests > 1 {
-		printf(out, "\nin a row  %d requests take %s, %s each", f.requests, seconds(row), seconds(row/float64(f.requests)))
 	}
 	printf(out, "\nstep      %s in the steady state", seconds(r.StepSeconds))
 	if r.WarmupSeconds > 0 && r.WarmupSeconds < r.Seconds {

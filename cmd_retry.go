@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"patchbay/ipc"
+	"patchbay/ipc/client"
 )
 
 func retryCmd() *cobra.Command {
@@ -24,7 +24,7 @@ func retryCmd() *cobra.Command {
 			var failed error
 			for _, job := range args {
 				ctx, stop := asking(cmd.Context())
-				err := ipc.Retry(ctx, c, job)
+				err := client.Retry(ctx, c, job)
 				stop()
 				if err != nil {
 					failed = errors.Join(failed, err)

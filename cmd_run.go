@@ -13,7 +13,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"patchbay/ipc"
+	"patchbay/ipc/client"
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+	"patchbay/ipc/worker"
 )
 
 // runFlags are the flags of run.
@@ -80,19 +83,19 @@ func runFlow(cmd *cobra.Command, f *runFlags, path string) error {
 	req.Plan = orElse(f.plan, req.Plan)
 	req.ID = orElse(f.id, req.ID)
 	req.Profile = f.trace != ""
-	client, err := f.connect(cmd)
+	c, err := f.connect(cmd)
 	if err != nil {
 		return err
 	}
-	defer closeQuietly(client)
+	defer closeQuietly(c)
 	shows := newShower(cmd.OutOrStdout(), f.json)
 	defer shows.close()
-	ctx, stop := cancelOnSignal(cmd.Context(), client, req.ID)
+	ctx, stop := cancelOnSignal(cmd.Context(), c, req.ID)
 	defer stop()
 	var measured profiles
-	col := &ipc.Collector{Accepted: shows.accepted, Event: func(ev ipc.Event) { measured.take(ev); shows.event(ev) }}
-	end, err := ipc.Run(ctx, client, req, col)
-	if l, ok := client.(*localWorker); ok {
+	col := &client.Collector{Accepted: shows.accepted, Event: func(ev message.Event) { measured.take(ev); shows.event(ev) }}
+	end, err := client.Run(ctx, c, req, col)
+	if l, ok := c.(*localWorker); ok {
 		err = l.cause(err)
 	}
 	if err := shows.finish(end, err, col.Files, f.out); err != nil {
@@ -108,7 +111,7 @@ func runFlow(cmd *cobra.Command, f *runFlags, path string) error {
 }
 
 // connect returns a daemon, or a worker of our own with --local.
-func (f *runFlags) connect(cmd *cobra.Command) (ipc.Client, error) {
+func (f *runFlags) connect(cmd *cobra.Command) (client.Client, error) {
 	if !f.local {
 		return f.dial()
 	}
@@ -126,7 +129,7 @@ func (f *runFlags) connect(cmd *cobra.Command) (ipc.Client, error) {
 
 // localWorker is a client on a worker process that ends with it.
 type localWorker struct {
-	*ipc.FrameClient
+	*client.FrameClient
 	cmd   *exec.Cmd
 	ended chan struct{} // closed when the process has ended and err is set
 	err   error
@@ -141,13 +144,13 @@ func (l *localWorker) Close() error {
 
 // cause replaces the fault of a broken link by the way in which the worker ended.
 func (l *localWorker) cause(err error) error {
-	var told *ipc.Error
+	var told *wire.Error
 	if err == nil || errors.As(err, &told) || errors.Is(err, context.Canceled) {
 		return err
 	}
 	select {
 	case <-l.ended:
-		return ipc.WorkerLost("the worker", l.cmd.ProcessState, l.err)
+		return worker.WorkerLost("the worker", l.cmd.ProcessState, l.err)
 	case <-time.After(time.Second):
 		return err
 	}
@@ -168,7 +171,7 @@ func startLocal(cfg *config) (*localWorker, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start worker: %w", err)
 	}
-	l := &localWorker{FrameClient: ipc.NewFrameClient(out, in, in.Close), cmd: cmd, ended: make(chan struct{})}
+	l := &localWorker{FrameClient: client.NewFrameClient(out, in, in.Close), cmd: cmd, ended: make(chan struct{})}
 	go func() {
 		<-l.Gone() // what the worker has written last is read before its pipe is closed
 		l.err = cmd.Wait()
@@ -178,7 +181,7 @@ func startLocal(cfg *config) (*localWorker, error) {
 }
 
 // cancelOnSignal cancels the job at the first Ctrl-C and gives up at the second, or when the job has not ended five seconds later.
-func cancelOnSignal(parent context.Context, c ipc.Client, job string) (context.Context, func()) {
+func cancelOnSignal(parent context.Context, c client.Client, job string) (context.Context, func()) {
 	ctx, giveUp := context.WithCancelCause(parent)
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
@@ -192,7 +195,7 @@ func cancelOnSignal(parent context.Context, c ipc.Client, job string) (context.C
 		go func() {
 			ask, stop := context.WithTimeout(ctx, 5*time.Second)
 			defer stop()
-			_, _, _ = ipc.Cancel(ask, c, job)
+			_, _, _ = client.Cancel(ask, c, job)
 		}()
 		select {
 		case <-done:
@@ -212,7 +215,7 @@ func cancelOnSignal(parent context.Context, c ipc.Client, job string) (context.C
 var errInterrupted = errors.New("interrupted")
 
 // saveFiles writes the pictures of a job below dir and returns their paths. Previews of PreviewImage are left out unless there is nothing else.
-func saveFiles(files []ipc.File, dir string) ([]string, error) {
+func saveFiles(files []message.File, dir string) ([]string, error) {
 	var paths []string
 	for _, f := range files {
 		if f.Ref.Type == "temp" && !onlyTemp(files) {
@@ -227,7 +230,7 @@ func saveFiles(files []ipc.File, dir string) ([]string, error) {
 	return paths, nil
 }
 
-func onlyTemp(files []ipc.File) bool {
+func onlyTemp(files []message.File) bool {
 	for _, f := range files {
 		if f.Ref.Type != "temp" {
 			return false

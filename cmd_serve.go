@@ -17,8 +17,16 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 
-	"patchbay/ipc"
-	"patchbay/node"
+	"patchbay/ipc/broker"
+	"patchbay/ipc/jobs"
+	"patchbay/ipc/message"
+	"patchbay/ipc/meter"
+	"patchbay/ipc/serve"
+	"patchbay/ipc/wire"
+	"patchbay/ipc/worker"
+	"patchbay/node/classes"
+	"patchbay/node/files"
+	"patchbay/node/graph"
 )
 
 func serveCmd() *cobra.Command {
@@ -60,7 +68,7 @@ them. Jobs are written down in JetStream and outlive the daemon: what waits is r
 			if err := checkLevel(); err != nil {
 				return err
 			}
-			return serve(cmd.Context(), &cfg, cfg.logger(cmd.ErrOrStderr()))
+			return runServe(cmd.Context(), &cfg, cfg.logger(cmd.ErrOrStderr()))
 		},
 	}
 	f := cmd.Flags()
@@ -87,29 +95,29 @@ them. Jobs are written down in JetStream and outlive the daemon: what waits is r
 type daemon struct {
 	cfg      *config
 	log      zerolog.Logger
-	ledger   *ipc.Ledger // nil: jobs are in memory only
-	place    *ipc.Place  // what is here for the jobs of the ledger
-	jobs     *ipc.Jobs
-	svc      *ipc.Service
-	shelf    *ipc.Shelf
-	embedded *ipc.Embedded // nil with an external server
-	nats     *ipc.NATS
-	socket   *ipc.Socket // nil: off
-	children []*ipc.Child
+	store    *jobs.JetStream // nil: jobs are in memory only
+	place    *jobs.Resources // what is here for the jobs of the store
+	jobs     *jobs.Table
+	svc      *serve.Service
+	outputs  *jobs.Outputs
+	embedded *broker.Embedded // nil with an external server
+	nats     *serve.NATS
+	socket   *serve.Socket // nil: off
+	children []*worker.Child
 	owner    string // the daemon's name
-	meter    *ipc.Meter
-	lookout  *ipc.Lookout // nil: nobody watches
+	meter    *meter.Meter
+	lookout  *meter.Endpoint // nil: nobody watches
 }
 
-// serve runs a daemon until a signal or until a carrier fails.
-func serve(parent context.Context, cfg *config, log zerolog.Logger) error {
+// runServe runs a daemon until a signal or until a carrier fails.
+func runServe(parent context.Context, cfg *config, log zerolog.Logger) error {
 	unlock, err := lockStore(cfg.Store)
 	if err != nil {
 		return err
 	}
 	defer unlock()
 	log.Info().Str("version", version).Interface("config", cfg).Msg("daemon starts")
-	d := &daemon{cfg: cfg, log: log, meter: ipc.NewMeter()}
+	d := &daemon{cfg: cfg, log: log, meter: meter.New()}
 	if err := d.open(parent); err != nil {
 		d.close()
 		return err
@@ -134,20 +142,20 @@ func (d *daemon) open(ctx context.Context) error {
 		return err
 	}
 	d.owner = owner
-	nc := ipc.NATSConfig{URL: url, Access: access, Version: semantic(version), Log: d.log, Stats: func() any { return d.meter.Stats() }, Owner: owner, Facts: map[string]string{
-		"devices": cfg.Devices, "workers": fmt.Sprint(cfg.Workers), "comfy_compat": node.Compat, "protocol": "v1",
+	nc := serve.NATSConfig{URL: url, Access: access, Version: semantic(version), Log: d.log, Stats: func() any { return d.meter.Stats() }, Owner: owner, Facts: map[string]string{
+		"devices": cfg.Devices, "workers": fmt.Sprint(cfg.Workers), "comfy_compat": graph.Compat, "protocol": "v1",
 	}, Bulk: new(collector).ease}
 	if d.embedded != nil {
 		nc.Listens, nc.InProcess = d.embedded.Listens, d.embedded.InProcess()
 	}
-	if d.nats, err = ipc.ConnectNATS(nc); err != nil {
+	if d.nats, err = serve.ConnectNATS(nc); err != nil {
 		if cfg.NATS != "" && cfg.NATS == os.Getenv("PATCHBAY_NATS_URL") {
 			return fmt.Errorf("%w (PATCHBAY_NATS_URL names this server; with --nats '' the daemon carries its own)", err)
 		}
 		return err
 	}
 	if cfg.Socket != "off" {
-		if d.socket, err = ipc.ListenSocket(cfg.Socket); err != nil {
+		if d.socket, err = serve.ListenSocket(cfg.Socket); err != nil {
 			return err
 		}
 	}
@@ -155,37 +163,37 @@ func (d *daemon) open(ctx context.Context) error {
 	if err := os.RemoveAll(cfg.Temp); err != nil {
 		return fmt.Errorf("clear temp: %w", err)
 	}
-	if d.shelf, err = ipc.NewShelf(ipc.ShelfConfig{Stage: stage, Output: cfg.Output, Temp: cfg.Temp, Keep: cfg.Queue == queueDurable}); err != nil {
+	if d.outputs, err = jobs.NewOutputs(jobs.OutputsConfig{Stage: stage, Output: cfg.Output, Temp: cfg.Temp, Keep: cfg.Queue == queueDurable}); err != nil {
 		return err
 	}
 	if err := d.openJobs(ctx, url, owner); err != nil {
 		return err
 	}
-	var executors []ipc.Executor
+	var executors []jobs.Executor
 	for i := range cfg.Workers {
-		child := ipc.NewChild(ipc.ChildConfig{Name: fmt.Sprintf("worker-%d", i), Command: workerCommand(cfg), Log: d.log})
+		child := worker.NewChild(worker.ChildConfig{Name: fmt.Sprintf("worker-%d", i), Command: workerCommand(cfg), Log: d.log})
 		d.children = append(d.children, child)
 		executors = append(executors, child)
 	}
-	var stock *node.Stock
+	var stock *files.Stock
 	var also func(string) []string
-	if d.ledger != nil {
-		stock, also = d.place.Stock, d.ledger.Also
+	if d.store != nil {
+		stock, also = d.place.Stock, d.store.Also
 	}
-	sc := ipc.NodeService(node.NewCatalogue(), cfg.roots(), stock, also)
-	sc.Jobs, sc.Shelf, sc.Executors, sc.Log, sc.Meter = d.jobs, d.shelf, executors, d.log, d.meter
+	sc := worker.NodeService(classes.All(), cfg.roots(), stock, also)
+	sc.Jobs, sc.Outputs, sc.Executors, sc.Log, sc.Meter = d.jobs, d.outputs, executors, d.log, d.meter
 	sc.Forward = true
-	if d.ledger != nil {
+	if d.store != nil {
 		sc.Fetch = d.nats.Fetch
 	}
-	if sc.Bounds, err = cfg.Bounds.check(); err != nil {
+	if sc.Limits, err = cfg.Bounds.check(); err != nil {
 		return err
 	}
 	d.meter.Watch(d.stats)
 	if err := d.watched(); err != nil {
 		return err
 	}
-	d.svc = ipc.NewService(sc)
+	d.svc = serve.NewService(sc)
 	return nil
 }
 
@@ -199,14 +207,14 @@ func (d *daemon) server() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	ec := ipc.EmbeddedConfig{
+	ec := broker.EmbeddedConfig{
 		Listen: cfg.Listen, Token: token, SyncAlways: cfg.Sync == syncAlways, Log: d.log, Users: cfg.UsersFile,
 		Cert: cfg.access.Cert, Key: cfg.access.Key, CA: cfg.access.CA,
 	}
 	if cfg.Queue == queueDurable {
 		ec.Store = filepath.Join(cfg.Store, "nats")
 	}
-	if d.embedded, err = ipc.StartEmbedded(ec); err != nil {
+	if d.embedded, err = broker.StartEmbedded(ec); err != nil {
 		return "", err
 	}
 	if token == "" && cfg.UsersFile == "" {
@@ -216,9 +224,9 @@ func (d *daemon) server() (string, error) {
 }
 
 // access is how the daemon shows itself to its server: to its own one it need not.
-func (d *daemon) access() ipc.Access {
+func (d *daemon) access() wire.Access {
 	if d.embedded != nil {
-		return ipc.Access{}
+		return wire.Access{}
 	}
 	return d.cfg.access
 }
@@ -226,8 +234,8 @@ func (d *daemon) access() ipc.Access {
 // openJobs makes the table of jobs, and reads what an earlier run has left of it.
 func (d *daemon) openJobs(ctx context.Context, url, owner string) error {
 	cfg := d.cfg
-	jc := ipc.JobsConfig{
-		OnEvent: d.event, OnPreview: d.nats.Preview, OnForget: d.shelf.Forget, MaxAttempts: cfg.Attempts, Keep: cfg.KeepJobs, KeepFor: cfg.KeepFor,
+	jc := jobs.Config{
+		OnEvent: d.event, OnPreview: d.nats.Preview, OnForget: d.outputs.Forget, MaxAttempts: cfg.Attempts, Keep: cfg.KeepJobs, KeepFor: cfg.KeepFor,
 		MaxQueued: cfg.Bounds.Queue, MaxPerClient: cfg.Bounds.Client,
 		KeepResults: cfg.KeepFiles,
 	}
@@ -236,24 +244,24 @@ func (d *daemon) openJobs(ctx context.Context, url, owner string) error {
 		return err
 	}
 	if cfg.Queue == queueDurable {
-		d.place = &ipc.Place{Stock: node.NewStock(cfg.roots())}
+		d.place = &jobs.Resources{Stock: files.NewStock(cfg.roots())}
 		if d.place.Memory, err = parseBytes(cfg.Memory); err != nil {
 			return err
 		}
-		lc := ipc.LedgerConfig{URL: url, Access: d.access(), Owner: owner, Replicas: cfg.Replicas, Place: d.place, Log: d.log}
+		lc := jobs.JetStreamConfig{URL: url, Access: d.access(), Owner: owner, Replicas: cfg.Replicas, Resources: d.place, Log: d.log}
 		if d.embedded != nil {
 			lc.InProcess, lc.Full = d.embedded.InProcess(), d.embedded.Full
 		}
-		if d.ledger, err = ipc.OpenLedger(ctx, lc); err != nil {
+		if d.store, err = jobs.OpenJetStream(ctx, lc); err != nil {
 			return err
 		}
-		jc.Ledger = d.ledger
+		jc.Store = d.store
 		if d.embedded != nil {
-			d.embedded.OnHealed(d.ledger.Returned)
+			d.embedded.OnRecovered(d.store.Returned)
 		}
 	}
-	d.jobs = ipc.NewJobs(jc)
-	if d.ledger == nil {
+	d.jobs = jobs.New(jc)
+	if d.store == nil {
 		return nil
 	}
 	return d.jobs.Open(ctx)
@@ -265,7 +273,7 @@ func ownName(store string) (string, error) {
 	if b, err := os.ReadFile(path); err == nil && len(b) > 0 {
 		return string(b), nil
 	}
-	name := "d-" + ipc.NewJobID()
+	name := "d-" + wire.NewID()
 	if err := os.WriteFile(path+".new", []byte(name), 0o600); err != nil {
 		return "", fmt.Errorf("store: %w", err)
 	}
@@ -305,14 +313,14 @@ func (d *daemon) run(parent context.Context, signals <-chan os.Signal) error {
 			}
 		})
 	}
-	dispatcher := &ipc.Dispatcher{Jobs: d.jobs, Shelf: d.shelf, Log: d.log}
-	if d.ledger != nil {
+	dispatcher := &jobs.Dispatcher{Jobs: d.jobs, Outputs: d.outputs, Log: d.log}
+	if d.store != nil {
 		if err := dispatcher.Recover(running); err != nil {
 			stopChildren()
 			children.Wait()
 			return err
 		}
-		children.Go(func() { d.jobs.Tend(alive) })
+		children.Go(func() { d.jobs.Reconcile(alive) })
 	}
 	for _, c := range d.carriers() {
 		carriers.Go(func() {
@@ -353,8 +361,8 @@ func (d *daemon) run(parent context.Context, signals <-chan os.Signal) error {
 	}
 	d.jobs.Close()
 	stopTaking()
-	if d.ledger == nil {
-		d.jobs.FailQueued(keep, ipc.Errorf(ipc.ErrDraining, "the daemon was stopped before the job began"))
+	if d.store == nil {
+		d.jobs.FailQueued(keep, wire.Errorf(wire.ErrDraining, "the daemon was stopped before the job began"))
 	}
 	select {
 	case <-worked:
@@ -364,8 +372,8 @@ func (d *daemon) run(parent context.Context, signals <-chan os.Signal) error {
 		d.log.Warn().Msg("drain time is over: running jobs are ended")
 	}
 	cut()
-	if d.ledger != nil {
-		defer time.AfterFunc(5*time.Second, d.ledger.GiveUp).Stop() // a server that is away must not keep us
+	if d.store != nil {
+		defer time.AfterFunc(5*time.Second, d.store.GiveUp).Stop() // a server that is away must not keep us
 	}
 	<-worked
 	stopCarriers()
@@ -381,16 +389,16 @@ func (d *daemon) run(parent context.Context, signals <-chan os.Signal) error {
 	return err
 }
 
-func (d *daemon) carriers() []ipc.Carrier {
-	out := []ipc.Carrier{d.nats}
+func (d *daemon) carriers() []serve.Carrier {
+	out := []serve.Carrier{d.nats}
 	if d.socket != nil {
 		out = append(out, d.socket)
 	}
 	return out
 }
 
-func (d *daemon) executors() []ipc.Executor {
-	out := make([]ipc.Executor, len(d.children))
+func (d *daemon) executors() []jobs.Executor {
+	out := make([]jobs.Executor, len(d.children))
 	for i, c := range d.children {
 		out[i] = c
 	}
@@ -398,7 +406,7 @@ func (d *daemon) executors() []ipc.Executor {
 }
 
 // event counts and publishes an event.
-func (d *daemon) event(ev ipc.Event) {
+func (d *daemon) event(ev message.Event) {
 	d.meter.Event(ev)
 	d.nats.Event(ev)
 }
@@ -438,8 +446,8 @@ func (d *daemon) announce() error {
 // close gives back what open has made, in reverse.
 func (d *daemon) close() {
 	_ = os.Remove(runtimePath(d.cfg.Store))
-	if d.shelf != nil {
-		if err := d.shelf.Close(); err != nil {
+	if d.outputs != nil {
+		if err := d.outputs.Close(); err != nil {
 			d.log.Warn().Err(err).Msg("stage not removed")
 		}
 	}
@@ -454,8 +462,8 @@ func (d *daemon) close() {
 			d.nats.Close()
 		}
 	}
-	if d.ledger != nil {
-		d.ledger.Close()
+	if d.store != nil {
+		d.store.Close()
 	}
 	if d.embedded != nil {
 		d.embedded.Close()

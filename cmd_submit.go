@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"patchbay/ipc"
+	"patchbay/ipc/client"
 )
 
 func submitCmd() *cobra.Command {
@@ -49,7 +49,7 @@ func submitCmd() *cobra.Command {
 			defer closeQuietly(c)
 			ctx, stop := asking(cmd.Context())
 			defer stop()
-			r, err := ipc.Submit(ctx, c, req)
+			r, err := client.Submit(ctx, c, req)
 			shows := newShower(cmd.OutOrStdout(), asJSON)
 			if err != nil {
 				return shows.finish(nil, err, nil, "")

@@ -9,7 +9,8 @@ import (
 	tea "github.com/charmbracelet/bubbletea"
 	"github.com/spf13/cobra"
 
-	"patchbay/ipc"
+	"patchbay/ipc/client"
+	"patchbay/ipc/message"
 )
 
 func topCmd() *cobra.Command {
@@ -64,22 +65,22 @@ ranks sent each other by axis, and the last jobs. q ends it. Where the output is
 
 // sight is what there is to see at one moment.
 type sight struct {
-	Daemons []ipc.Stats  `json:"daemons"`
-	Jobs    []ipc.Record `json:"jobs"` // the newest
+	Daemons []message.Stats  `json:"daemons"`
+	Jobs    []message.Record `json:"jobs"` // the newest
 	at      time.Time
 }
 
 // jobsShown is how many jobs top asks for.
 const jobsShown = 50
 
-func look(ctx context.Context, c ipc.Client) (sight, error) {
+func look(ctx context.Context, c client.Client) (sight, error) {
 	ctx, stop := context.WithTimeout(ctx, 5*time.Second)
 	defer stop()
 	s := sight{at: time.Now()}
 	var err error
-	if s.Daemons, err = ipc.AllStats(ctx, c); err != nil {
+	if s.Daemons, err = client.AllStats(ctx, c); err != nil {
 		return s, err
 	}
-	s.Jobs, _, err = ipc.List(ctx, c, "", jobsShown)
+	s.Jobs, _, err = client.List(ctx, c, "", jobsShown)
 	return s, err
 }

@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"patchbay/ipc"
-	"patchbay/node"
+	"patchbay/ipc/message"
+	"patchbay/node/graph"
 )
 
 func versionCmd() *cobra.Command {
@@ -20,7 +20,7 @@ func versionCmd() *cobra.Command {
 		Example: "  patchbay version",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			printf(cmd.OutOrStdout(), "patchbay %s\nprotocol v%d\ncomfyui  %s\ngo       %s %s/%s\ncpu      %s\n", version, ipc.ProtocolVersion, node.Compat,
+			printf(cmd.OutOrStdout(), "patchbay %s\nprotocol v%d\ncomfyui  %s\ngo       %s %s/%s\ncpu      %s\n", version, message.ProtocolVersion, graph.Compat,
 				strings.TrimPrefix(runtime.Version(), "go"), runtime.GOOS, runtime.GOARCH, strings.Join(cpuLevels(), " "))
 			return nil
 		},

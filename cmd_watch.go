@@ -3,7 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"patchbay/ipc"
+	"patchbay/ipc/client"
 )
 
 func watchCmd() *cobra.Command {
@@ -24,7 +24,7 @@ func watchCmd() *cobra.Command {
 			defer closeQuietly(c)
 			shows := newShower(cmd.OutOrStdout(), asJSON)
 			defer shows.close()
-			end, err := ipc.Follow(cmd.Context(), c, args[0], from, false, &ipc.Collector{Event: shows.event})
+			end, err := client.Follow(cmd.Context(), c, args[0], from, false, &client.Collector{Event: shows.event})
 			return shows.finish(end, err, nil, "")
 		},
 	}

@@ -14,8 +14,11 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"patchbay/ipc"
-	"patchbay/node"
+	"patchbay/ipc/jobs"
+	"patchbay/ipc/worker"
+	"patchbay/node/classes"
+	"patchbay/node/graph"
+	"patchbay/node/value"
 	"patchbay/parallel"
 )
 
@@ -59,13 +62,13 @@ func serveWorker(cmd *cobra.Command, cfg *config, save bool) error {
 	if err != nil {
 		return err
 	}
-	wc := ipc.WorkerConfig{Executor: executor, Service: ipc.NodeService(cat, cfg.roots(), nil, nil), Log: log}
-	wc.Service.Bounds = limits
+	wc := worker.Config{Executor: executor, Service: worker.NodeService(cat, cfg.roots(), nil, nil), Log: log}
+	wc.Service.Limits = limits
 	if save {
-		wc.Shelf = ipc.ShelfConfig{Stage: filepath.Join(cfg.Output, fmt.Sprintf(".patchbay-stage-%d", os.Getpid())), Output: cfg.Output}
+		wc.Outputs = jobs.OutputsConfig{Stage: filepath.Join(cfg.Output, fmt.Sprintf(".patchbay-stage-%d", os.Getpid())), Output: cfg.Output}
 	}
 	log.Debug().Interface("config", cfg).Msg("worker starts")
-	return ipc.RunWorker(ctx, context.Background(), in, out, wc)
+	return worker.Run(ctx, context.Background(), in, out, wc)
 }
 
 // frameFiles takes stdin and stdout for frames and points fd 1 at stderr, so that a stray print of any library cannot break the frames. In tests
@@ -90,7 +93,7 @@ func frameFiles(cmd *cobra.Command) (io.ReadCloser, io.Writer, error) {
 }
 
 // localExecutor makes the engine, the runner and the executor on them. The function gives them back.
-func localExecutor(cfg *config, log zerolog.Logger) (*ipc.Local, *node.Catalogue, func(), error) {
+func localExecutor(cfg *config, log zerolog.Logger) (*worker.Local, *graph.Catalogue, func(), error) {
 	budget, err := parseBytes(cfg.Memory)
 	if err != nil {
 		return nil, nil, nil, err
@@ -110,12 +113,12 @@ func localExecutor(cfg *config, log zerolog.Logger) (*ipc.Local, *node.Catalogue
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	cat := node.NewCatalogue()
-	runner, err := node.NewRunner(node.Config{Engine: eng, Roots: cfg.roots(), Compute: node.Compute(cfg.Compute), Catalogue: cat, WeightBytes: budget, Bounds: limits.Nodes})
+	cat := classes.All()
+	runner, err := graph.NewRunner(graph.Config{Engine: eng, Roots: cfg.roots(), Compute: value.Compute(cfg.Compute), Catalogue: cat, WeightBytes: budget, Bounds: limits.Nodes})
 	if err != nil {
 		eng.Close()
 		return nil, nil, nil, err
 	}
 	log.Info().Str("device", eng.Name()).Int64("memory", budget).Msg("engine ready")
-	return ipc.NewLocal("local", runner), cat, func() { runner.Close(); eng.Close() }, nil
+	return worker.NewLocal("local", runner), cat, func() { runner.Close(); eng.Close() }, nil
 }

@@ -14,8 +14,10 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/spf13/pflag"
 
-	"patchbay/ipc"
-	"patchbay/node"
+	"patchbay/ipc/client"
+	"patchbay/ipc/wire"
+	"patchbay/node/files"
+	"patchbay/node/value"
 )
 
 // config is what a daemon or worker runs with: defaults, then environment, then flags. It is printed when the process starts.
@@ -50,7 +52,7 @@ type config struct {
 
 	UsersFile   string `json:"users_file,omitempty"`
 	Permissions string `json:"-"` // of --print-permissions
-	access      ipc.Access
+	access      wire.Access
 }
 
 // The values of --queue and --sync.
@@ -127,7 +129,7 @@ func (c *config) addFolders(f *pflag.FlagSet) {
 	f.StringVar(&c.Input, "input", "", "folder of pictures for LoadImage")
 	f.StringVar(&c.Output, "output", "", "folder that SaveImage writes into")
 	f.StringVar(&c.Devices, "devices", "cpu", "what to compute on: cpu, or a file of `patchbay bench step --save`: the cpu with the rates measured there")
-	f.StringVar(&c.Compute, "compute", string(node.ComputeAuto), "type of the denoise loop's activations: f32, bf16, or auto: bf16 where the processor multiplies it and the file holds it")
+	f.StringVar(&c.Compute, "compute", string(value.ComputeAuto), "type of the denoise loop's activations: f32, bf16, or auto: bf16 where the processor multiplies it and the file holds it")
 	f.StringVar(&c.Memory, "memory", "", "memory that weights, pictures and buffers may take, as in 12G (default: nine tenths of what is available)")
 	f.StringVar(&c.Log, "log", "info", "least level of log lines: debug, info, warn, error")
 }
@@ -155,7 +157,7 @@ func (c *config) complete() error {
 	} else if m != nil { // a worker may start elsewhere
 		c.Devices, _ = filepath.Abs(c.Devices)
 	}
-	if _, err := node.ParseCompute(orElse(c.Compute, string(node.ComputeAuto))); err != nil {
+	if _, err := value.ParseCompute(orElse(c.Compute, string(value.ComputeAuto))); err != nil {
 		return &exitError{exitBadInput, fmt.Errorf("--compute %w", err)}
 	}
 	if _, err := parseBytes(c.Memory); err != nil {
@@ -193,13 +195,13 @@ func orElse(v, preset string) string {
 }
 
 // roots returns the folders as package node takes them.
-func (c *config) roots() node.Roots {
-	return node.Roots{Models: c.Models, Input: c.Input, Output: c.Output, Temp: c.Temp, ComfyUI: c.ComfyUI}
+func (c *config) roots() files.Roots {
+	return files.Roots{Models: c.Models, Input: c.Input, Output: c.Output, Temp: c.Temp, ComfyUI: c.ComfyUI}
 }
 
 // workerArgs is the command line of a worker with the same folders.
 func (c *config) workerArgs() []string {
-	args := []string{"worker", "--input", c.Input, "--output", c.Output, "--save=false", "--devices", c.Devices, "--compute", orElse(c.Compute, string(node.ComputeAuto)), "--log", c.Log}
+	args := []string{"worker", "--input", c.Input, "--output", c.Output, "--save=false", "--devices", c.Devices, "--compute", orElse(c.Compute, string(value.ComputeAuto)), "--log", c.Log}
 	for _, m := range c.Models {
 		args = append(args, "--models", m)
 	}
@@ -235,11 +237,11 @@ func isTerminal(w any) bool {
 // target says which daemon a client command talks to.
 type target struct {
 	nats, socket string
-	access       ipc.Access
+	access       wire.Access
 }
 
 func (t *target) add(f *pflag.FlagSet) {
-	f.StringVar(&t.nats, "nats", "", "URL of the daemon's NATS server (default $PATCHBAY_NATS_URL or "+ipc.DefaultNATS+")")
+	f.StringVar(&t.nats, "nats", "", "URL of the daemon's NATS server (default $PATCHBAY_NATS_URL or "+wire.DefaultNATS+")")
 	f.StringVar(&t.socket, "socket", "", "unix socket of the daemon")
 	addAccess(f, &t.access)
 }
@@ -248,7 +250,7 @@ func (t *target) add(f *pflag.FlagSet) {
 func (t *target) given() bool { return t.nats != "" || t.socket != "" }
 
 // dial connects to the daemon that flags or environment name; without any, to the default NATS address, or else to the default socket.
-func (t *target) dial() (ipc.Client, error) {
+func (t *target) dial() (client.Client, error) {
 	if t.nats != "" && t.socket != "" {
 		return nil, &exitError{exitBadInput, errors.New("--nats and --socket exclude each other")}
 	}
@@ -265,7 +267,7 @@ func (t *target) dial() (ipc.Client, error) {
 	case socket != "":
 		return dialSocket(socket)
 	}
-	c, err := t.dialNATS(ipc.DefaultNATS)
+	c, err := t.dialNATS(wire.DefaultNATS)
 	if err == nil {
 		return c, nil
 	}
@@ -275,18 +277,18 @@ func (t *target) dial() (ipc.Client, error) {
 	return nil, fmt.Errorf("%w (start one with `patchbay serve`, or name one with --nats or --socket; `patchbay run --local` needs none)", err)
 }
 
-func (t *target) dialNATS(url string) (ipc.Client, error) {
-	c, err := ipc.DialNATSAs(url, t.access)
+func (t *target) dialNATS(url string) (client.Client, error) {
+	c, err := client.DialNATSAs(url, t.access)
 	if err != nil {
 		return nil, err
 	}
 	return c, nil
 }
 
-func dialSocket(path string) (ipc.Client, error) {
-	c, err := ipc.DialSocket(path)
+func dialSocket(path string) (client.Client, error) {
+	c, err := client.DialSocket(path)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ipc.ErrNoDaemon, err)
+		return nil, fmt.Errorf("%w: %w", client.ErrNoDaemon, err)
 	}
 	return c, nil
 }

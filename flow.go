@@ -10,8 +10,11 @@ import (
 	"strconv"
 	"strings"
 
-	"patchbay/ipc"
-	"patchbay/node"
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+	"patchbay/node/graph"
+	"patchbay/node/picture"
+	"patchbay/node/pyjson"
 )
 
 // maxFlowFile bounds what is read as a workflow.
@@ -19,19 +22,19 @@ const maxFlowFile = 64 << 20
 
 // readFlow reads a workflow from a JSON file, from the PNG that ComfyUI or this program has saved, or from in for "-". JSON may be a graph in API
 // format, ComfyUI's POST /prompt body or our own envelope.
-func readFlow(path string, in io.Reader) (*ipc.RunRequest, *node.Workflow, error) {
+func readFlow(path string, in io.Reader) (*message.RunRequest, *graph.Workflow, error) {
 	bad := func(err error) error { return &exitError{exitBadInput, fmt.Errorf("%s: %w", path, err)} }
 	data, err := readAll(path, in)
 	if err != nil {
 		return nil, nil, &exitError{exitBadInput, err}
 	}
-	var extra *node.Object
+	var extra *pyjson.Object
 	if bytes.HasPrefix(data, []byte("\x89PNG\r\n\x1a\n")) {
-		prompt, texts, err := node.WorkflowFromPNG(data)
+		prompt, texts, err := picture.WorkflowFromPNG(data)
 		if err != nil {
 			return nil, nil, bad(err)
 		}
-		extra = node.NewObject()
+		extra = pyjson.NewObject()
 		for _, k := range sortedKeys(texts) {
 			extra.Set(k, texts[k])
 		}
@@ -40,11 +43,11 @@ func readFlow(path string, in io.Reader) (*ipc.RunRequest, *node.Workflow, error
 	if len(bytes.TrimSpace(data)) == 0 {
 		return nil, nil, bad(errors.New("there is no workflow in it: it is empty"))
 	}
-	o, err := ipc.Decode(data, ipc.JSON, ipc.DefaultLimits())
+	o, err := wire.Decode(data, wire.JSON, wire.DefaultLimits())
 	if err != nil {
 		return nil, nil, bad(fmt.Errorf("not a workflow: %w", err))
 	}
-	req, w, fault := ipc.ParseRun(o)
+	req, w, fault := message.ParseRun(o)
 	if fault != nil {
 		return nil, nil, bad(fault)
 	}
@@ -83,7 +86,7 @@ func sortedKeys[T any](m map[string]T) []string {
 }
 
 // setInputs applies --set id.field=value: the value gets the type of the literal that it replaces. The id may hold dots, the field may not.
-func setInputs(w *node.Workflow, sets []string) error {
+func setInputs(w *graph.Workflow, sets []string) error {
 	for _, s := range sets {
 		if err := setInput(w, s); err != nil {
 			return &exitError{exitBadInput, fmt.Errorf("--set %s: %w", s, err)}
@@ -92,7 +95,7 @@ func setInputs(w *node.Workflow, sets []string) error {
 	return nil
 }
 
-func setInput(w *node.Workflow, set string) error {
+func setInput(w *graph.Workflow, set string) error {
 	path, text, ok := strings.Cut(set, "=")
 	dot := strings.LastIndexByte(path, '.')
 	if !ok || dot < 1 || dot == len(path)-1 {
@@ -111,7 +114,7 @@ func setInput(w *node.Workflow, set string) error {
 }
 
 // missingInput says what there is instead.
-func missingInput(w *node.Workflow, id, field string) error {
+func missingInput(w *graph.Workflow, id, field string) error {
 	if w.Class(id) == "" {
 		var have []string
 		for _, n := range w.IDs() {

@@ -5,18 +5,19 @@ import (
 	"fmt"
 	"net/url"
 
-	"patchbay/ipc"
+	"patchbay/ipc/message"
+	"patchbay/ipc/meter"
 )
 
 // runningShown is how many running jobs stats looks at; a daemon runs one a worker.
 const runningShown = 256
 
 // stats is what the meter does not know: jobs and workers.
-func (d *daemon) stats() ipc.Stats {
-	s := ipc.Stats{Daemon: d.owner, Version: semantic(version)}
+func (d *daemon) stats() message.Stats {
+	s := message.Stats{Daemon: d.owner, Version: semantic(version)}
 	s.Queued, s.Running = d.jobs.Busy()
 	at := map[string]string{}
-	running, counts, err := d.jobs.List(context.Background(), ipc.Running, runningShown)
+	running, counts, err := d.jobs.List(context.Background(), message.Running, runningShown)
 	if err == nil {
 		s.Jobs = counts
 	}
@@ -26,7 +27,7 @@ func (d *daemon) stats() ipc.Stats {
 		}
 	}
 	for _, c := range d.children {
-		s.Workers = append(s.Workers, ipc.WorkerStats{Name: c.Name(), PID: c.PID(), Restarts: c.Restarts(), Job: at[c.Name()]})
+		s.Workers = append(s.Workers, message.WorkerStats{Name: c.Name(), PID: c.PID(), Restarts: c.Restarts(), Job: at[c.Name()]})
 		s.WorkerPIDs = append(s.WorkerPIDs, c.PID())
 	}
 	return s
@@ -40,7 +41,7 @@ func (d *daemon) ill() []string {
 		server = u.Redacted()
 	}
 	switch {
-	case d.nats.Up() && (d.ledger == nil || d.ledger.Up()):
+	case d.nats.Up() && (d.store == nil || d.store.Up()):
 	case d.embedded != nil:
 		out = append(out, "nats: the server inside does not answer")
 	default:
@@ -64,7 +65,7 @@ func (d *daemon) watched() error {
 		return nil
 	}
 	var err error
-	d.lookout, err = ipc.NewLookout(d.cfg.Metrics, d.meter, d.ill)
+	d.lookout, err = meter.Listen(d.cfg.Metrics, d.meter, d.ill)
 	if err != nil {
 		return &exitError{exitBadInput, err}
 	}

@@ -11,7 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"patchbay/ipc"
+	"patchbay/ipc/client"
+	"patchbay/ipc/wire"
 )
 
 // version is set by the linker (-X main.version=...).
@@ -72,11 +73,11 @@ func closeQuietly(c io.Closer) { _ = c.Close() }
 
 // codeFor is the exit code of an error that does not say its own.
 func codeFor(err error) int {
-	var e *ipc.Error
+	var e *wire.Error
 	switch {
-	case errors.Is(err, ipc.ErrNoDaemon):
+	case errors.Is(err, client.ErrNoDaemon):
 		return exitNoDaemon
-	case errors.As(err, &e) && e.Code == ipc.ErrCancelled:
+	case errors.As(err, &e) && e.Code == wire.ErrCancelled:
 		return exitCancelled
 	case errors.As(err, &e) && (e.Status == 400 || e.Status == 409 || e.Status == 413 || e.Status == 415 || e.Status == 422):
 		return exitBadInput
@@ -94,7 +95,7 @@ func rootCmd() *cobra.Command {
 itself and talk to it over stdin and stdout; run does one workflow from the shell.
 
 Environment:
-  PATCHBAY_NATS_URL  NATS server of the daemon (default ` + ipc.DefaultNATS + `)
+  PATCHBAY_NATS_URL  NATS server of the daemon (default ` + wire.DefaultNATS + `)
   PATCHBAY_SOCKET    unix socket of the daemon (default $XDG_RUNTIME_DIR/patchbay.sock)
   PATCHBAY_MODELS    folders laid out like ComfyUI's models folder, separated by ':'
   PATCHBAY_HOME      everything else (default ~/.local/share/patchbay)
@@ -106,6 +107,6 @@ Environment:
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &exitError{exitBadInput, err} })
 	root.AddCommand(serveCmd(), workerCmd(), runCmd(), submitCmd(), jobsCmd(), watchCmd(), getCmd(), cancelCmd(), retryCmd(), topCmd(), nodesCmd(), modelsCmd(),
-		demoCmd(), planCmd(), benchCmd(), doctorCmd(), versionCmd())
+		demoCmd(), planCmd(), benchCmd(), doctorCmd(), installNodeCmd(), versionCmd())
 	return root
 }

@@ -10,8 +10,6 @@ type planReport struct {
 	Plan           string          `json:"plan"`
 	Exact          bool            `json:"exact"`
 	Seconds        float64         `json:"seconds"`
-	Requests       int             `json:"requests"`
-	RowSeconds     float64         `json:"requests_seconds"` // of all requests in a row
 	StepSeconds    float64         `json:"step_seconds"`
 	WarmupSeconds  float64         `json:"warmup_seconds"`
 	OneRankSeconds float64         `json:"one_rank_seconds,omitempty"`
@@ -51,9 +49,9 @@ type otherReport struct {
 // shownOthers is how many losing plans are listed without --all.
 const shownOthers = 6
 
-func (f *planFlags) report(s parallel.Search, c *parallel.Choice, row float64) planReport {
+func (f *planFlags) report(s parallel.Search, c *parallel.Choice) planReport {
 	r := planReport{
-		Model: f.model, Size: f.size, Devices: s.Fabric.String(), Plan: c.Best.Plan.String(), Exact: c.Best.Exact, Seconds: c.Simulation.Seconds, Requests: f.requests, RowSeconds: row,
+		Model: f.model, Size: f.size, Devices: s.Fabric.String(), Plan: c.Best.Plan.String(), Exact: c.Best.Exact, Seconds: c.Simulation.Seconds,
 		StepSeconds: c.Simulation.StepSeconds, WarmupSeconds: c.Simulation.WarmupSeconds, OneRankSeconds: c.OneRank, Memory: c.Best.Memory,
 		FreeBytes: max(0, s.Fabric.Device.Memory-s.Fabric.Device.Reserved), Idle: c.Idle,
 		NotIncluded: "text encoders, VAE, loading",

@@ -8,25 +8,25 @@ import (
 	"time"
 
 	"patchbay/engine/profile"
-	"patchbay/ipc"
-	"patchbay/node"
+	"patchbay/ipc/message"
+	"patchbay/node/pyjson"
 )
 
 // profiles collects what metrics events say of the sampling runs of a job.
 type profiles struct {
 	spans []profile.Span
 	total int64
-	runs  []*node.Object
+	runs  []*pyjson.Object
 }
 
 // take remembers the statistics of a metrics event.
-func (p *profiles) take(ev ipc.Event) {
-	if ev.Type != ipc.EventMetrics {
+func (p *profiles) take(ev message.Event) {
+	if ev.Type != message.EventMetrics {
 		return
 	}
 	stats, _ := ev.Data["stats"].([]any)
 	for _, s := range stats {
-		run, ok := s.(*node.Object)
+		run, ok := s.(*pyjson.Object)
 		if !ok {
 			continue
 		}
@@ -55,7 +55,7 @@ func spanOf(v any) profile.Span {
 }
 
 // number reads an integer or a whole number of seconds out of a message.
-func number(o *node.Object, key string) int64 {
+func number(o *pyjson.Object, key string) int64 {
 	v, _ := o.Get(key)
 	switch n := v.(type) {
 	case int64:
@@ -69,12 +69,12 @@ func number(o *node.Object, key string) int64 {
 }
 
 // rows reads the table of a run.
-func rows(run *node.Object) []profile.Row {
+func rows(run *pyjson.Object) []profile.Row {
 	v, _ := run.Get("profile")
 	list, _ := v.([]any)
 	var out []profile.Row
 	for _, item := range list {
-		o, ok := item.(*node.Object)
+		o, ok := item.(*pyjson.Object)
 		if !ok {
 			continue
 		}
@@ -124,7 +124,7 @@ func (p *profiles) showWork(s *shower) {
 		ranks, _ := v.([]any)
 		moved, calls, tokens, micro := map[string]int64{}, map[string]int64{}, int64(0), int64(0)
 		for _, r := range ranks {
-			rank, ok := r.(*node.Object)
+			rank, ok := r.(*pyjson.Object)
 			if !ok {
 				continue
 			}
@@ -132,7 +132,7 @@ func (p *profiles) showWork(s *shower) {
 			tokens = max(tokens, number(rank, "text_tokens")+number(rank, "image_tokens"))
 			for _, axis := range []string{"ulysses", "ring", "pipe", "tensor", "shard"} {
 				if v, ok := rank.Get(axis); ok {
-					if t, ok := v.(*node.Object); ok {
+					if t, ok := v.(*pyjson.Object); ok {
 						moved[axis] += number(t, "bytes")
 						calls[axis] += number(t, "calls")
 					}
@@ -149,7 +149,7 @@ func (p *profiles) showWork(s *shower) {
 }
 
 // besides tells what else there is to say of the evaluations: how many ran all patches at once, and those that a cache answered.
-func besides(run *node.Object) string {
+func besides(run *pyjson.Object) string {
 	if n := number(run, "synchronous"); n > 0 {
 		return fmt.Sprintf(" (%d synchronous)", n) + answered(run)
 	}
@@ -157,7 +157,7 @@ func besides(run *node.Object) string {
 }
 
 // answered tells of evaluations that a cache answered.
-func answered(run *node.Object) string {
+func answered(run *pyjson.Object) string {
 	v, _ := run.Get("reused")
 	if reused, ok := v.([]any); ok && len(reused) > 0 {
 		return fmt.Sprintf(" and %d answered by the cache", len(reused))
@@ -167,5 +167,5 @@ func answered(run *node.Object) string {
 
 // reused tells whether some evaluation was answered by a cache.
 func (p *profiles) reused() bool {
-	return slices.ContainsFunc(p.runs, func(run *node.Object) bool { return answered(run) != "" })
+	return slices.ContainsFunc(p.runs, func(run *pyjson.Object) bool { return answered(run) != "" })
 }

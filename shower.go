@@ -10,8 +10,9 @@ import (
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
 
-	"patchbay/ipc"
-	"patchbay/node"
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+	"patchbay/node/pyjson"
 )
 
 // shower shows a job to a person or a program: bars on a terminal, plain lines elsewhere, JSON lines on request.
@@ -35,7 +36,7 @@ func newShower(out io.Writer, json bool) *shower {
 
 // print writes one JSON line.
 func (s *shower) print(v any) {
-	b, err := ipc.Encode(v, ipc.JSON)
+	b, err := wire.Encode(v, wire.JSON)
 	if err != nil {
 		printf(s.out, "{\"type\":\"unprintable\",\"message\":%q}\n", err.Error())
 		return
@@ -54,7 +55,7 @@ func (s *shower) say(format string, args ...any) {
 	printf(s.out, format+"\n", args...)
 }
 
-func (s *shower) accepted(r ipc.Receipt) {
+func (s *shower) accepted(r message.Receipt) {
 	s.job = r.Job
 	if s.json {
 		s.print(r)
@@ -66,7 +67,7 @@ func (s *shower) accepted(r ipc.Receipt) {
 	}
 }
 
-func (s *shower) event(ev ipc.Event) {
+func (s *shower) event(ev message.Event) {
 	if s.json {
 		s.print(ev)
 		return
@@ -75,18 +76,18 @@ func (s *shower) event(ev ipc.Event) {
 	case "executing":
 		s.dropBar()
 		s.say("node %v", ev.Data["node"])
-	case ipc.EventRetrying:
+	case message.EventRetrying:
 		s.dropBar()
 		s.say("retrying: %v", ev.Data["cause"])
-	case ipc.EventProgress:
+	case message.EventProgress:
 		s.progress(ev)
 	}
-	if ipc.Terminal(ev.Type) {
+	if message.Terminal(ev.Type) {
 		s.dropBar()
 	}
 }
 
-func (s *shower) progress(ev ipc.Event) {
+func (s *shower) progress(ev message.Event) {
 	value, _ := ev.Data["value"].(int64)
 	total, _ := ev.Data["max"].(int64)
 	if s.bars == nil {
@@ -121,9 +122,9 @@ func (s *shower) close() {
 }
 
 // finish saves the files, says how the job ended and returns the error whose exit code fits.
-func (s *shower) finish(end *ipc.Event, err error, files []ipc.File, dir string) error {
+func (s *shower) finish(end *message.Event, err error, files []message.File, dir string) error {
 	s.close()
-	var refused *ipc.Error
+	var refused *wire.Error
 	switch {
 	case errors.As(err, &refused):
 		return s.refused(refused)
@@ -135,12 +136,12 @@ func (s *shower) finish(end *ipc.Event, err error, files []ipc.File, dir string)
 		return errors.New("the daemon went away before the job ended")
 	}
 	switch end.Type {
-	case ipc.EventSuccess:
-	case ipc.EventInterrupted:
+	case message.EventSuccess:
+	case message.EventInterrupted:
 		return &exitError{exitCancelled, errors.New("the job was cancelled")}
 	default:
 		code := exitFailed
-		if end.Error != nil && end.Error.Code == ipc.ErrPlanRefused {
+		if end.Error != nil && end.Error.Code == wire.ErrPlanRefused {
 			code = exitBadInput // only the worker knows which plans fit a model, but it says so before any work
 		}
 		if s.json {
@@ -168,7 +169,7 @@ func (s *shower) finish(end *ipc.Event, err error, files []ipc.File, dir string)
 	return nil
 }
 
-func (s *shower) refused(e *ipc.Error) error {
+func (s *shower) refused(e *wire.Error) error {
 	if s.json {
 		s.print(map[string]any{"type": "refused", "error": e, "node_errors": e.NodeErrors})
 		return &exitError{codeFor(e), nil}
@@ -177,7 +178,7 @@ func (s *shower) refused(e *ipc.Error) error {
 }
 
 // describeError is the text of an error with all that a person needs to act, one fault a line.
-func describeError(e *ipc.Error) error {
+func describeError(e *wire.Error) error {
 	if e == nil {
 		return errors.New("the job failed and did not say why")
 	}
@@ -190,7 +191,7 @@ func describeError(e *ipc.Error) error {
 
 // nodeErrorText makes a line of one entry of ComfyUI's node_errors.
 func nodeErrorText(v any) string {
-	o, ok := v.(*node.Object)
+	o, ok := v.(*pyjson.Object)
 	if !ok {
 		return fmt.Sprint(v)
 	}
@@ -199,7 +200,7 @@ func nodeErrorText(v any) string {
 	errs, _ := list.([]any)
 	var out []string
 	for _, e := range errs {
-		if eo, ok := e.(*node.Object); ok {
+		if eo, ok := e.(*pyjson.Object); ok {
 			message, _ := eo.Get("message")
 			details, _ := eo.Get("details")
 			out = append(out, strings.TrimSuffix(fmt.Sprintf("%v: %v", message, details), ": "))

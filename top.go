@@ -12,7 +12,7 @@ import (
 	tea "github.com/charmbracelet/bubbletea"
 	"github.com/charmbracelet/lipgloss"
 
-	"patchbay/ipc"
+	"patchbay/ipc/message"
 )
 
 // topModel is the live view: it asks, shows the answer, waits, and asks again.
@@ -97,7 +97,7 @@ func (s sight) text(before *sight, style topStyles) string {
 	row := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format+"\n", args...) }
 	row("DAEMON\tUP\tQUEUED\tRUNNING\tDONE\tFAILED\tSTEPS/S\tSTEPS\tCACHE\tREFUSED")
 	for _, d := range s.Daemons {
-		row("%s\t%s\t%d\t%d\t%d\t%d\t%.1f\t%d\t%s\t%d", d.Daemon, since(s.at, d.Since), d.Queued, d.Running, d.Ended[ipc.Done], d.Ended[ipc.Failed],
+		row("%s\t%s\t%d\t%d\t%d\t%d\t%.1f\t%d\t%s\t%d", d.Daemon, since(s.at, d.Since), d.Queued, d.Running, d.Ended[message.Done], d.Ended[message.Failed],
 			d.Rate, d.Steps, share(d.CacheHits, d.CacheHits+d.CacheMisses), total(d.Refused))
 	}
 	row("")
@@ -139,10 +139,12 @@ func (s sight) text(before *sight, style topStyles) string {
 }
 
 // order puts running jobs first, then waiting ones, then the others, newest first.
-func (s sight) order() []ipc.Record {
-	class := func(r ipc.Record) int { return slices.Index([]ipc.State{ipc.Running, ipc.Queued}, r.State) & 3 } // others: 3
+func (s sight) order() []message.Record {
+	class := func(r message.Record) int {
+		return slices.Index([]message.State{message.Running, message.Queued}, r.State) & 3
+	} // others: 3
 	out := slices.Clone(s.Jobs)
-	slices.SortStableFunc(out, func(a, b ipc.Record) int { return cmp.Compare(class(a), class(b)) })
+	slices.SortStableFunc(out, func(a, b message.Record) int { return cmp.Compare(class(a), class(b)) })
 	return out
 }
 
@@ -189,14 +191,14 @@ func total(counts map[string]uint64) (n uint64) {
 
 func orDash(text string) string { return orElse(text, "-") }
 
-func stepOf(w ipc.WorkerStats) string {
+func stepOf(w message.WorkerStats) string {
 	if w.Steps == 0 {
 		return "-"
 	}
 	return fmt.Sprintf("%d/%d", w.Step, w.Steps)
 }
 
-func rateOf(w ipc.WorkerStats) string {
+func rateOf(w message.WorkerStats) string {
 	if w.Rate == 0 {
 		return "-"
 	}

@@ -8,7 +8,8 @@ import (
 
 	tea "github.com/charmbracelet/bubbletea"
 
-	"patchbay/ipc"
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
 )
 
 // sights are two looks at two daemons, two seconds apart.
@@ -16,18 +17,18 @@ func sights() []sight {
 	at := time.UnixMilli(1_000_000)
 	out := make([]sight, 2)
 	for i := range out {
-		out[i] = sight{at: at.Add(time.Duration(2*i) * time.Second), Daemons: []ipc.Stats{
+		out[i] = sight{at: at.Add(time.Duration(2*i) * time.Second), Daemons: []message.Stats{
 			{
-				Daemon: "d-a", Since: 940_000, Queued: 3, Running: 1, Ended: map[ipc.State]uint64{ipc.Done: 7, ipc.Failed: 2}, Rate: 12.5, Steps: 90,
+				Daemon: "d-a", Since: 940_000, Queued: 3, Running: 1, Ended: map[message.State]uint64{message.Done: 7, message.Failed: 2}, Rate: 12.5, Steps: 90,
 				Axes: map[string]uint64{"ulysses": uint64(1<<20 + i*4096)}, CacheHits: 1, CacheMisses: 3, Refused: map[string]uint64{"queue_full": 4, "bad_workflow": 1},
-				Workers: []ipc.WorkerStats{{Name: "worker-0", PID: 77, Restarts: 1, Job: "j-run", Step: 3 + i, Steps: 20, Rate: 12.5}, {Name: "worker-1"}},
+				Workers: []message.WorkerStats{{Name: "worker-0", PID: 77, Restarts: 1, Job: "j-run", Step: 3 + i, Steps: 20, Rate: 12.5}, {Name: "worker-1"}},
 			},
-			{Daemon: "d-b", Since: 999_000, Axes: map[string]uint64{"ulysses": 1 << 20}, Workers: []ipc.WorkerStats{{Name: "worker-0", PID: 78}}},
-		}, Jobs: []ipc.Record{
-			{Job: "j-done", State: ipc.Done, Attempt: 1, Created: 2, Started: 10, Finished: 1510},
-			{Job: "j-wait", State: ipc.Queued},
-			{Job: "j-run", State: ipc.Running, Attempt: 2},
-			{Job: "j-bad", State: ipc.Failed, Error: ipc.Errorf(ipc.ErrDeadline, "too slow")},
+			{Daemon: "d-b", Since: 999_000, Axes: map[string]uint64{"ulysses": 1 << 20}, Workers: []message.WorkerStats{{Name: "worker-0", PID: 78}}},
+		}, Jobs: []message.Record{
+			{Job: "j-done", State: message.Done, Attempt: 1, Created: 2, Started: 10, Finished: 1510},
+			{Job: "j-wait", State: message.Queued},
+			{Job: "j-run", State: message.Running, Attempt: 2},
+			{Job: "j-bad", State: message.Failed, Error: wire.Errorf(wire.ErrDeadline, "too slow")},
 		}}
 	}
 	return out

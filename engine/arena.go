@@ -45,15 +45,7 @@ func (a *Arena) Alloc(dtype DType, shape ...int) Tensor {
 	if a.measuring {
 		return NewTensor(Buf{}, dtype, shape...)
 	}
-	return NewTensor(a.piece(from, n), dtype, shape...)
-}
-
-// piece returns bytes [from, from+n) of the memory.
-func (a *Arena) piece(from, n int) Buf {
-	if a.buf.Host != nil {
-		return Buf{Host: a.buf.Host[from : from+n : from+n]}
-	}
-	return Buf{Dev: a.buf.Dev + uint64(from)}
+	return NewTensor(a.buf.Piece(from, n), dtype, shape...)
 }
 
 // Mark returns the current top of the stack.
@@ -66,7 +58,7 @@ func (a *Arena) Release(mark int) {
 		panic(&ArenaError{Name: a.name, Need: mark, Have: a.top})
 	}
 	if a.released != nil && !a.measuring && a.top > mark {
-		a.released(NewTensor(a.piece(mark, a.top-mark), U8, a.top-mark))
+		a.released(NewTensor(a.buf.Piece(mark, a.top-mark), U8, a.top-mark))
 	}
 	a.top = mark
 }

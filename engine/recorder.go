@@ -58,13 +58,18 @@ func (r *Recorder) Alloc(bytes int) (Buf, error) {
 // Free notes the call.
 func (r *Recorder) Free(Buf) { r.Calls["Free"]++ }
 
+// Sync notes the call.
+func (r *Recorder) Sync() error { r.Calls["Sync"]++; return nil }
+
 // Pack checks m and returns a Packed without memory.
 func (r *Recorder) Pack(m Matrix, c int) (*Packed, error) {
 	r.Calls["Pack"]++
 	if err := CheckPack(m, c); err != nil {
 		return nil, fmt.Errorf("recorder %w", err)
 	}
-	return &Packed{DType: m.DType, N: m.N, K: m.K, Layout: "recorder", PieceRows: 1, PieceBytes: m.K * m.DType.Size()}, nil
+	row := m.K * m.DType.Size()
+	return &Packed{Bytes: m.N * row, DType: m.DType, N: m.N, K: m.K, Layout: "recorder", PieceRows: 1, PieceBytes: row},
+		nil
 }
 
 // Upload notes the call.

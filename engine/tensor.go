@@ -16,6 +16,20 @@ type Buf struct {
 	Dev  uint64 // device address; its length is known to the arena that owns it
 }
 
+// IsZero reports whether b is no memory at all.
+func (b Buf) IsZero() bool { return b.Host == nil && b.Dev == 0 }
+
+// Piece returns bytes [from, from+n) of b; the zero Buf gives itself.
+func (b Buf) Piece(from, n int) Buf {
+	switch {
+	case b.Host != nil:
+		return Buf{Host: b.Host[from : from+n : from+n]}
+	case b.Dev != 0:
+		return Buf{Dev: b.Dev + uint64(from)}
+	}
+	return Buf{}
+}
+
 // Tensor is a strided view of a Buf. It is a value: copying it copies the view, never the elements. Elements are
 // row-major unless strides say otherwise; every op except Copy requires the last dimension to be contiguous (stride 1).
 type Tensor struct {

@@ -15,6 +15,7 @@ type Matrix struct {
 // shared by ranks.
 type Packed struct {
 	Buf    Buf
+	Bytes  int   // size of Buf
 	DType  DType // storage type; f32, bf16 or f16
 	N, K   int
 	Layout string // name of the backend's layout

@@ -9,6 +9,7 @@ import (
 	"patchbay/engine/safetensors"
 	"patchbay/models"
 	"patchbay/models/dit"
+	"patchbay/models/family"
 	"patchbay/models/sampling"
 	"patchbay/models/tiny"
 	"patchbay/models/weights"
@@ -16,19 +17,19 @@ import (
 )
 
 func TestCatalogue(t *testing.T) {
-	discrete := models.Sampling{Line: models.DiscreteLine, Prediction: sampling.V, Betas: sampling.ScaledLinear, BetaStart: 0.00085, BetaEnd: 0.018}
+	discrete := family.Sampling{Line: family.DiscreteLine, Prediction: sampling.V, Betas: sampling.ScaledLinear, BetaStart: 0.00085, BetaEnd: 0.018}
 	older := discrete
 	older.BetaEnd = 0.03
-	pixart := models.Sampling{Line: models.DiscreteLine, Prediction: sampling.Eps, Betas: sampling.Linear, BetaStart: 0.0001, BetaEnd: 0.02}
+	pixart := family.Sampling{Line: family.DiscreteLine, Prediction: sampling.Eps, Betas: sampling.Linear, BetaStart: 0.0001, BetaEnd: 0.02}
 	for _, c := range []struct {
 		name, variant, family string
 		scale, shift          float32
-		sampling              models.Sampling
+		sampling              family.Sampling
 		blocks, channels, out int
 	}{
-		{"flux-a", "flux", "flux", 0.3611, 0.1159, models.Sampling{Line: models.FluxLine, Shift: 1.15}, 4, 16, 16},
-		{"flux-b", "flux", "flux", 0.3611, 0.1159, models.Sampling{Line: models.FlowLine, Shift: 1, Multiplier: 1}, 4, 16, 16},
-		{"sd3-c", "sd3", "sd3", 1.5305, 0.0609, models.Sampling{Line: models.FlowLine, Shift: 3, Multiplier: 1000}, 3, 16, 16},
+		{"flux-a", "flux", "flux", 0.3611, 0.1159, family.Sampling{Line: family.FluxLine, Shift: 1.15}, 4, 16, 16},
+		{"flux-b", "flux", "flux", 0.3611, 0.1159, family.Sampling{Line: family.FlowLine, Shift: 1, Multiplier: 1}, 4, 16, 16},
+		{"sd3-c", "sd3", "sd3", 1.5305, 0.0609, family.Sampling{Line: family.FlowLine, Shift: 3, Multiplier: 1000}, 3, 16, 16},
 		{"pixart-a", "pixart_alpha", "pixart", 0.18215, 0, pixart, 2, 4, 8},
 		{"pixart-b", "pixart_sigma", "pixart", 0.13025, 0, pixart, 2, 4, 8},
 		{"hydit-a", "hunyuandit", "hunyuandit", 0.13025, 0, discrete, 6, 4, 8},
@@ -174,7 +175,7 @@ func TestDemoCheckpoint(t *testing.T) {
 	if d.Spec.Params != 5158464 || d.Spec.Heads != 6 || len(d.Spec.Blocks) != 6 || d.Spec.TakesGuidance { // as its metadata says
 		t.Errorf("got %d parameters, %d heads, %d blocks, guidance %v", d.Spec.Params, d.Spec.Heads, len(d.Spec.Blocks), d.Spec.TakesGuidance)
 	}
-	if want := (models.Sampling{Line: models.FlowLine, Shift: 1, Multiplier: 1}); d.Sampling != want || d.Latent.Scale != 0.5728 || d.Latent.Shift != 0.0275 {
+	if want := (family.Sampling{Line: family.FlowLine, Shift: 1, Multiplier: 1}); d.Sampling != want || d.Latent.Scale != 0.5728 || d.Latent.Shift != 0.0275 {
 		t.Errorf("got sampling %+v, scale %v, shift %v", d.Sampling, d.Latent.Scale, d.Latent.Shift)
 	}
 }

@@ -5,6 +5,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/models/vae"
+	"patchbay/parallel/comm"
 )
 
 // Decode turns latents [b, C, y, x] in VAE space into pictures [b, S*y, S*x, 3] as vae.Decode does, split over ranks in bands of latent rows: rows at
@@ -91,15 +92,21 @@ func (l *Local) autoencoder(bytes int) (vae.Env, error) {
 // banded runs f on so many ranks, each with its band of y latent rows.
 func (l *Local) banded(what string, ranks, y int, f func(*band) error) error {
 	rows := balanced(y, ranks)
-	ends := NewLocal("vae", ranks, rendezvous)
+	ops := make([]engine.Ops, ranks)
+	for r := range ops {
+		var err error
+		if ops[r], err = l.cfg.NewOps(r, ranks); err != nil {
+			return err
+		}
+	}
+	ends, err := l.cfg.transport().Connect("vae", ops, rendezvous)
+	if err != nil {
+		return err
+	}
 	g := NewGroup(func(err error) { ends[0].Abort(err) })
 	for r, end := range ends {
 		g.Go(fmt.Sprintf("vae band %d", r), func() error {
-			ops, err := l.newOps(r, ranks)
-			if err != nil {
-				return err
-			}
-			return f(&band{what: what, ops: ops, comm: end, rows: vae.Band{Start: rows[r].Start, End: rows[r].End, Total: y}, check: l.Check})
+			return f(&band{what: what, ops: ops[r], comm: end, rows: vae.Band{Start: rows[r].Start, End: rows[r].End, Total: y}, check: l.Check})
 		})
 	}
 	return g.Wait()
@@ -109,7 +116,7 @@ func (l *Local) banded(what string, ranks, y int, f func(*band) error) error {
 type band struct {
 	what  string // "decoding" or "encoding", for errors
 	ops   engine.Ops
-	comm  *LocalComm
+	comm  comm.Comm
 	rows  vae.Band
 	check func() error
 }

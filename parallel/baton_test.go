@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"patchbay/engine"
+	"patchbay/parallel/comm"
 )
 
 // TestAnyInterleavingGivesTheSameBits runs ranks and samplers one at a time in orders of several seeds: a seed repeats its order, seeds differ in their
@@ -67,10 +68,10 @@ func TestAnyInterleavingGivesTheSameBits(t *testing.T) {
 
 // TestDeadlockIsToldAtOnce: with one goroutine running at a time a rank that waits for somebody who never comes is found without a deadline.
 func TestDeadlockIsToldAtOnce(t *testing.T) {
-	var victim Comm
+	var victim comm.Comm
 	e, err := NewEngine(Config{Order: 1, Patience: time.Hour, NewOps: func(rank, ranks int) (engine.Ops, error) {
 		ops, err := testOps(rank, ranks)
-		return &stray{Ops: ops, comm: func() Comm { return victim }, rank: rank}, err
+		return &stray{Ops: ops, comm: func() comm.Comm { return victim }, rank: rank}, err
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -97,7 +98,7 @@ func TestDeadlockIsToldAtOnce(t *testing.T) {
 // stray is an Ops that sends a message nobody receives, in the middle of rank 1.
 type stray struct {
 	engine.Ops
-	comm  func() Comm
+	comm  func() comm.Comm
 	rank  int
 	calls int
 }

@@ -15,10 +15,6 @@ func cacheTable() pageTable {
 	return pageTable{driftPage, "<!-- cache: go test ./parallel -run CacheOnTheDemo -args -update-drift -->\n", "<!-- /cache -->\n"}
 }
 
-func resyncTable() pageTable {
-	return pageTable{driftPage, "<!-- resync: go test ./parallel -run ResyncOnTheDemo -args -update-drift -->\n", "<!-- /resync -->\n"}
-}
-
 // cut returns the page before the table, the table and the page after it.
 func (p pageTable) cut(t *testing.T) (before, table, after string) {
 	t.Helper()
@@ -63,16 +59,22 @@ func (p pageTable) rows(t *testing.T) map[string][]float64 {
 	return out
 }
 
-// meanPSNR is the mean over pictures against others, in dB; peak 1.
+// meanPSNR is the mean over pictures against others, in dB; peak 1; -Inf if they cannot be compared.
 func meanPSNR(got, want [][]float32) float64 {
+	if len(got) != len(want) || len(got) == 0 {
+		return math.Inf(-1)
+	}
 	total := 0.0
 	for k, picture := range got {
+		if len(picture) != len(want[k]) {
+			return math.Inf(-1)
+		}
 		mse := 0.0
 		for i, v := range picture {
 			d := float64(v - want[k][i])
 			mse += d * d / float64(len(picture))
 		}
-		total += -10 * math.Log10(max(mse, 1e-12))
+		total += decibels(1, max(mse, 1e-12))
 	}
 	return total / float64(len(got))
 }
@@ -155,84 +157,12 @@ func TestCacheOnTheDemo(t *testing.T) {
 		got, want := b.cacheRow(cacheRows()[name], plain), rows[name]
 		t.Logf("%s: %.2f, table %.1f", name, got, want)
 		for i := range want {
-			if !(math.Abs(got[i]-want[i]) <= []float64{0.5, 1}[i%2]) {
+			if !near(got[i], want[i], []float64{0.5, 1}[i%2]) {
 				t.Errorf("%s, %q: %.2f, the table says %.1f", name, cachePlans()[i/2], got[i], want[i])
 			}
 		}
-		if got[2] != got[0] || !(math.Abs(got[3]-got[1]) <= 0.1) {
+		if got[2] != got[0] || !near(got[3], got[1], 0.1) {
 			t.Errorf("%s: %s runs %.2f evaluations at %.2f dB, one rank %.2f at %.2f", name, cachePlans()[1], got[2], got[3], got[0], got[1])
-		}
-	}
-}
-
-// resyncPlans are the rows of the table: fixed warm-ups, then thresholds.
-func resyncPlans() []string {
-	var out []string
-	for _, w := range []int{1, 2, 3, 4, 6} {
-		out = append(out, fmt.Sprintf("warmup=%d", w))
-	}
-	for _, r := range []int{40, 30, 25, 20, 15, 12} {
-		out = append(out, fmt.Sprintf("warmup=1,resync=%d", r))
-	}
-	return out
-}
-
-// resyncColumn is a pair of columns.
-type resyncColumn struct {
-	base  string
-	steps int
-}
-
-func resyncColumns() []resyncColumn {
-	return []resyncColumn{{"pipe=2,patches=4,", 12}, {"pipe=4,patches=8,", 12}, {"pipe=2,patches=4,", 24}}
-}
-
-// TestResyncOnTheDemo measures drift against synchronous evaluations, fixed at the start or found by the change of the input; rows tested must hold to 1 dB and half
-// an evaluation.
-func TestResyncOnTheDemo(t *testing.T) {
-	var b *driftBench
-	whole := map[int][][]float32{}
-	row := func(plan string) []float64 {
-		if b == nil {
-			b = newDriftBench(t)
-			whole[b.steps] = b.whole
-		}
-		var out []float64
-		for _, c := range resyncColumns() {
-			if b.steps = c.steps; whole[c.steps] == nil {
-				whole[c.steps] = b.pictures("")
-			}
-			db := meanPSNR(b.pictures(c.base+plan), whole[c.steps])
-			out = append(out, b.mean(func(s Stats) int { return len(s.Synchronous) }), db)
-		}
-		return out
-	}
-	if *writeDrift {
-		table := "| plan | pipe=2,patches=4: synchronous of 12 | PSNR | pipe=4,patches=8: synchronous of 12 | PSNR | pipe=2,patches=4: synchronous of 24 | PSNR |\n|---|---|---|---|---|---|---|\n"
-		for _, plan := range resyncPlans() {
-			table += "| " + plan
-			for _, v := range row(plan) {
-				table += fmt.Sprintf(" | %.1f", v)
-			}
-			table += " |\n"
-		}
-		resyncTable().write(t, table)
-		return
-	}
-	rows := resyncTable().rows(t)
-	if len(rows) != len(resyncPlans()) {
-		t.Fatalf("the table has %d rows, want %d", len(rows), len(resyncPlans()))
-	}
-	if testing.Short() {
-		return // the long form makes pictures
-	}
-	for _, plan := range []string{"warmup=1,resync=20", "warmup=1,resync=30"} {
-		got, want := row(plan), rows[plan]
-		t.Logf("%s: %.2f, table %.1f", plan, got, want)
-		for i := range want {
-			if !(math.Abs(got[i]-want[i]) <= []float64{0.5, 1}[i%2]) {
-				t.Errorf("%s, %+v: %.2f, the table says %.1f", plan, resyncColumns()[i/2], got[i], want[i])
-			}
 		}
 	}
 }

@@ -19,14 +19,12 @@ func (e *Engine) plan(r *Request) (Plan, error) {
 func (e *Engine) choose(r *Request, p Plan) (Plan, error) {
 	fabric := e.fabric
 	fabric.PerHost = p.Choose
-	s := Search{Workload: r.Workload(), Fabric: fabric, Exact: !p.Stale, Warmup: 1, Manner: Ours(p.Overlap), Flat: r.hasArea()}
+	s := Search{Workload: r.Workload(), Fabric: fabric, Exact: !p.Stale, Warmup: 1, Blocking: !p.Overlap, Flat: r.hasArea()}
 	c, err := s.Choose()
 	if err != nil {
 		return p, err
 	}
-	best := c.Best.Plan
-	best.Overlap = p.Overlap
-	return best, nil
+	return c.Best.Plan, nil
 }
 
 // Workload is what the planner must know of a request; its Device is left out.

@@ -4,6 +4,7 @@ import (
 	"patchbay/engine"
 	"patchbay/engine/profile"
 	"patchbay/models/dit"
+	"patchbay/parallel/comm"
 )
 
 // Command is one message from the leader to a rank: exactly one of the pointers is set. It is plain data without pointers into the leader's
@@ -59,7 +60,7 @@ type Reply struct {
 	// PeakBytes of activations and session buffers, in the reply to Open.
 	PeakBytes int64
 	// Traffic is what the rank has sent in this session so far, by axis.
-	Traffic []Traffic
+	Traffic []comm.Traffic
 	// Tokens counts the text and image tokens the rank's first block has computed in this session so far.
 	Tokens TokenCount
 	Spans  []profile.Span // of a profiled session, in the reply to Close

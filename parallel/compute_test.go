@@ -11,14 +11,17 @@ import (
 	"patchbay/models/tiny"
 )
 
-// snr is the power of want over that of the difference, in decibel.
+// snr is the power of want over that of the difference, in decibel; -Inf if they cannot be compared.
 func snr(got, want []float32) float64 {
+	if len(got) != len(want) {
+		return math.Inf(-1)
+	}
 	signal, noise := 0.0, 0.0
 	for i, w := range want {
 		d := float64(got[i]) - float64(w)
 		signal, noise = signal+float64(w)*float64(w), noise+d*d
 	}
-	return 10 * math.Log10(signal/noise)
+	return decibels(signal, noise)
 }
 
 // TestBF16ActivationsStayNearF32 runs every family with bf16 activations on every kind of plan: the latent stays near that of f32, a second run has the

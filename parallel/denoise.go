@@ -8,8 +8,8 @@ import (
 	"patchbay/models/sampling"
 )
 
-// run opens a session, hands the loop to the samplers and closes the session. The caller has the turn and recovers panics.
-func (e *Engine) run(ctx context.Context, req *Request, observe Observe, stats Stats, turn *turn) (*Result, error) {
+// run opens a session, hands the loop to the samplers and closes the session. The caller has taken the ranks and recovers panics.
+func (e *Engine) run(ctx context.Context, req *Request, observe Observe, stats Stats) (*Result, error) {
 	if len(req.Sigmas) == 0 {
 		return &Result{Latent: req.Latent, X0: req.Latent, Stats: stats}, nil
 	}
@@ -28,30 +28,22 @@ func (e *Engine) run(ctx context.Context, req *Request, observe Observe, stats S
 	}
 	e.next++
 	d.ctx, d.team, d.stats, d.device = ctx, e.team, stats, e.fabric.Device
-	d.session = &session{team: e.team, id: e.next, turn: turn}
+	d.session = &session{team: e.team, id: e.next}
 	d.progress = newProgress(d, observe)
 	stop := context.AfterFunc(ctx, d.session.cancel)
 	defer stop()
 	defer d.team.baton.enter()()
-	opened, err := d.open(e.cfg.MemoryBytes)
-	if err == nil && !turn.behind() {
-		err = opened()
-		opened = func() error { return nil }
-	}
-	if err != nil {
+	if err := d.open(e.cfg.MemoryBytes); err != nil {
 		return nil, err
 	}
 	result, err := d.sample()
-	if bad := opened(); bad != nil && (err == nil || asError(bad).Code != PeerLost) && ctx.Err() == nil { // says more than evaluations that found no session
-		err = bad
-	}
-	if err != nil && turn.passed() { // the ranks do what is queued, for nobody
-		turn.leave(d.session.close())
-	}
 	if err != nil {
+		if asError(err).Code == Cancelled && !d.team.interruptible && d.session.close(&d.stats) == nil {
+			d.team.kept = true
+		}
 		return nil, err
 	}
-	return result, d.session.end(&result.Stats)
+	return result, d.session.close(&result.Stats)
 }
 
 // denoiser is the host side of one run: what samplers and evaluations of all its shares have in common.
@@ -117,8 +109,8 @@ func repeatMask(m, l Latent) []float32 {
 	return out
 }
 
-// open queues the start of the session on the ranks, with all entries that can become active; wait waits for it.
-func (d *denoiser) open(budget int64) (wait func() error, err error) {
+// open starts the session on the ranks, with all entries that can become active.
+func (d *denoiser) open(budget int64) error {
 	o := OpenCommand{Model: d.req.Model.Key, Plan: d.team.plan, DType: d.req.Compute, Batch: d.req.Latent.B, Text: d.textTokens(), Budget: budget}
 	if w := d.req.Workload(); d.team.plan.Pipe > 1 {
 		w.Device = d.device
@@ -134,7 +126,7 @@ func (d *denoiser) open(budget int64) (wait func() error, err error) {
 	}
 	ahead, err := d.sampler.EvaluationSigmas(d.req.Sampling, d.sigmas, d.req.Options)
 	if err != nil {
-		return nil, refuse("sampler", "%v", err)
+		return refuse("sampler", "%v", err)
 	}
 	d.expected = len(ahead)
 	for _, s := range ahead {
@@ -143,11 +135,8 @@ func (d *denoiser) open(budget int64) (wait func() error, err error) {
 		}
 	}
 	d.stats.Plan, d.stats.Compute = d.team.plan.String(), d.req.Compute
-	opened := d.session.open(d.req.Model.Spec, o, branches)
-	return func() (err error) {
-		d.stats.PeakBytes, err = opened()
-		return err
-	}, nil
+	d.stats.PeakBytes, err = d.session.open(d.req.Model.Spec, o, branches)
+	return err
 }
 
 // sample runs one sampler instance per share of the latent: one, or one per patch of a pipeline.

@@ -3,10 +3,14 @@ package parallel
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
+	"sync"
 	"time"
 
 	"patchbay/engine"
 	"patchbay/models/dit"
+	"patchbay/parallel/comm"
 )
 
 // Config says what an Engine runs on.
@@ -14,8 +18,12 @@ type Config struct {
 	// NewOps makes the operations of one rank of so many that compute at the same time. All values it returns must be able to share packed
 	// weights; memory that one has allocated may be freed by another.
 	NewOps func(rank, ranks int) (engine.Ops, error)
-	// MemoryBytes bounds weights, activations and buffers together, 0: no limit.
+	// MemoryBytes bounds weights, activations and buffers together in the memory of this process, 0: no limit.
 	MemoryBytes int64
+	// DeviceOf names the device of a rank, as its Ops do (engine.Located); nil: all ranks work in the memory of this process.
+	DeviceOf func(rank int) string
+	// DeviceMemory bounds the same on each device, 0: what is free there when weights are loaded. Reserve bytes of that are left to others.
+	DeviceMemory, Reserve int64
 	// Devices names the profile (profiles.json) of one rank, with its link where it is not the usual one: stages are balanced and plans chosen by it; empty:
 	// "cpu". Machine, if not nil, is measured and takes its place.
 	Devices string
@@ -26,24 +34,34 @@ type Config struct {
 	// Patience is how long the ranks of a request may stand still together before it fails, 0: ten minutes. It must exceed the longest single
 	// operation.
 	Patience time.Duration
+	// Transport connects the ranks; nil: comm.Local.
+	Transport comm.Transport
 	// Order, if not 0, is the seed of a fixed order in which ranks and samplers run one at a time: for tests, which can repeat an interleaving and try
 	// many of them. Deadlocks are found at once.
 	Order uint64
 }
 
+// transport is Transport or its default.
+func (c *Config) transport() comm.Transport {
+	if c.Transport == nil {
+		return comm.Local{}
+	}
+	return c.Transport
+}
+
 // Engine owns the ranks of one device group and everything resident on them. Its methods may be called from any goroutine; work runs one piece
-// at a time, but for requests that follow each other on a pipeline (turn.go).
+// at a time.
 type Engine struct {
-	cfg    Config
-	work   chan struct{} // holds one value while somebody has the turn
-	tail   *turn         // the last request that has passed its turn on and may still have work on the ranks; nil: none
-	lost   *team         // ranks of a request that hung and have not all come back; nil: none
-	team   *team         // ranks of the last plan; nil before the first request and after a failed one
-	fabric Fabric        // one rank as the planner sees it
-	places *placements
-	local  engine.Ops // packs weights and serves Do while the ranks are idle
-	buf    buffer     // memory of Do
-	next   uint64     // session numbers
+	cfg      Config
+	work     chan struct{}          // holds one value while somebody works
+	lost     *team                  // ranks of a request that hung and have not all come back; nil: none
+	team     *team                  // ranks of the last plan; nil before the first request and after a failed one
+	fabric   Fabric                 // one rank as the planner sees it
+	places   map[string]*placements // by device
+	resident sync.Mutex             // of places
+	local    engine.Ops             // serves Do while the ranks are idle
+	buf      buffer                 // memory of Do
+	next     uint64                 // session numbers
 }
 
 // Observe is told of progress after every step; an error stops the run with that error.
@@ -57,7 +75,7 @@ type Local struct {
 	// Check returns the context's error once the job is cancelled; long work calls it between layers.
 	Check func() error
 
-	newOps func(rank, ranks int) (engine.Ops, error)
+	cfg *Config
 }
 
 // NewEngine starts the ranks. Close ends them.
@@ -69,23 +87,82 @@ func NewEngine(cfg Config) (*Engine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start the engine: %w", err)
 	}
-	ops, err := cfg.NewOps(0, 1)
+	e := &Engine{cfg: cfg, fabric: fabric, work: make(chan struct{}, 1), places: map[string]*placements{}}
+	places, err := e.placesOf(0)
 	if err != nil {
 		return nil, fmt.Errorf("start the engine: %w", err)
 	}
-	return &Engine{cfg: cfg, fabric: fabric, work: make(chan struct{}, 1), places: newPlacements(cfg.MemoryBytes, fabric.Device), local: ops}, nil
+	e.local = places.ops
+	return e, nil
+}
+
+// deviceOf names the device of a rank, "" for the memory of this process.
+func (c *Config) deviceOf(rank int) string {
+	if c.DeviceOf == nil {
+		return ""
+	}
+	return c.DeviceOf(rank)
+}
+
+// placesOf is the weights on the device of a rank. The caller holds e.work, but for the first call.
+func (e *Engine) placesOf(rank int) (*placements, error) {
+	where := e.cfg.deviceOf(rank)
+	if p := e.places[where]; p != nil {
+		return p, nil
+	}
+	ops, err := e.cfg.NewOps(rank, 1)
+	if err != nil {
+		return nil, err
+	}
+	e.resident.Lock()
+	defer e.resident.Unlock()
+	e.places[where] = newPlacements(&e.cfg, where, ops)
+	return e.places[where], nil
+}
+
+// acquire makes the weights that ranks of a plan hold resident, each on the rank's device, and reports whether any had to be loaded.
+func (e *Engine) acquire(m Model, plan Plan) (loaded bool, err error) {
+	need, order := map[*placements][]dit.Held{}, []*placements(nil)
+	for rank, h := range plan.holdings(m.Spec, e.fabric.Device) {
+		p, err := e.placesOf(rank)
+		if err != nil {
+			return false, fmt.Errorf("start the device of rank %d: %w", rank, err)
+		}
+		if need[p] == nil {
+			order = append(order, p)
+		}
+		if !slices.ContainsFunc(need[p], func(o dit.Held) bool { return heldKey("", o) == heldKey("", h) }) {
+			need[p] = append(need[p], h)
+		}
+	}
+	for _, p := range order {
+		fresh, err := p.acquireAll(m, need[p])
+		if err != nil {
+			return loaded, err
+		}
+		loaded = loaded || fresh
+	}
+	return loaded, nil
+}
+
+// each calls f with the weights of every device.
+func (e *Engine) each(f func(p *placements)) {
+	e.resident.Lock()
+	defer e.resident.Unlock()
+	for _, where := range slices.Sorted(maps.Keys(e.places)) {
+		f(e.places[where])
+	}
 }
 
 // Close waits for the work in hand, ends the ranks and frees all weights.
 func (e *Engine) Close() {
-	t, _ := e.take(context.Background())
-	defer t.end()
-	t.alone()
+	release, _ := e.take(context.Background())
+	defer release()
 	e.dismiss()
 	if e.usable() != nil {
 		return // memory that a hanging rank uses stays until the process ends
 	}
-	e.places.clear()
+	e.each(func(p *placements) { p.evict("") })
 	e.local.Free(e.buf.mem)
 }
 
@@ -122,7 +199,7 @@ func (e *Engine) assemble(p Plan, spec *dit.Spec) error {
 		return nil
 	}
 	e.dismiss()
-	t, err := newTeam(p, folded, e.cfg.NewOps, e.places.resident, e.cfg.Recode, e.cfg.Patience, e.cfg.Order)
+	t, err := newTeam(p, folded, &e.cfg, func(rank int) func(string) (dit.Model, bool) { return e.places[e.cfg.deviceOf(rank)].resident })
 	e.team = t
 	return err
 }
@@ -131,34 +208,32 @@ func (e *Engine) assemble(p Plan, spec *dit.Spec) error {
 func (e *Engine) Name() string { return e.local.Name() }
 
 // Resident lists the models whose weights are loaded, most recently used first.
-func (e *Engine) Resident() []ResidentModel { return e.places.list() }
+func (e *Engine) Resident() (list []ResidentModel) {
+	e.each(func(p *placements) { list = append(list, p.list()...) })
+	return list
+}
 
 // Evict drops resident weights that match, or all if key is empty. It waits for the work in hand.
 func (e *Engine) Evict(key string) {
-	t, _ := e.take(context.Background())
-	defer t.end()
-	t.alone()
+	release, _ := e.take(context.Background())
+	defer release()
 	if e.usable() != nil {
 		return
 	}
-	e.places.evict(key)
+	e.each(func(p *placements) { p.evict(key) })
 }
 
 // Do runs f on the device with nothing else running there. A panic in f becomes an error; what names f in it.
 func (e *Engine) Do(ctx context.Context, what string, f func(*Local) error) error {
-	t, err := e.take(ctx)
+	release, err := e.take(ctx)
 	if err != nil {
 		return err
 	}
-	defer t.end()
-	t.alone()
-	if err := ctx.Err(); err != nil {
-		return cancelled(err)
-	}
+	defer release()
 	if err := e.usable(); err != nil {
 		return err
 	}
-	l := &Local{Ops: e.local, newOps: e.cfg.NewOps, Check: func() error {
+	l := &Local{Ops: e.local, cfg: &e.cfg, Check: func() error {
 		if err := ctx.Err(); err != nil {
 			return cancelled(err)
 		}
@@ -180,9 +255,22 @@ func cancelled(cause error) *Error {
 	return &Error{Code: Cancelled, Text: "cancelled", Cause: cause}
 }
 
+// take waits until nobody else works on the ranks; release gives them back. The error is ctx's.
+func (e *Engine) take(ctx context.Context) (release func(), err error) {
+	select {
+	case e.work <- struct{}{}:
+	case <-ctx.Done():
+		return nil, cancelled(ctx.Err())
+	}
+	if ctx.Err() != nil {
+		<-e.work
+		return nil, cancelled(ctx.Err())
+	}
+	return func() { <-e.work }, nil
+}
+
 // Sample runs one request. It returns when the run is finished, refused, cancelled (ctx) or has failed; the Engine stays usable in every case.
-// Errors are *Error. Requests that wait run one after the other; on a pipeline the next one of the same plan and model begins while the ranks still work
-// on the end of this one. One that loses its ranks by another's fault is run again.
+// Errors are *Error. Requests that wait run one after the other.
 func (e *Engine) Sample(ctx context.Context, req *Request, observe Observe) (*Result, error) {
 	if err := req.validate(); err != nil {
 		return nil, err
@@ -191,66 +279,39 @@ func (e *Engine) Sample(ctx context.Context, req *Request, observe Observe) (*Re
 	if err != nil {
 		return nil, err
 	}
-	result, again, err := e.attempt(ctx, req, plan, observe)
-	if again {
-		result, _, err = e.attempt(ctx, req, plan, observe)
-	}
-	return result, err
-}
-
-// attempt runs a request once. again tells that another request was at fault.
-func (e *Engine) attempt(ctx context.Context, req *Request, plan Plan, observe Observe) (result *Result, again bool, err error) {
-	t, err := e.take(ctx)
+	release, err := e.take(ctx)
 	if err != nil {
-		return nil, false, err
+		return nil, err
 	}
-	t.may = e.passable(plan, req)
-	defer t.end()
-	t.follow(plan, req)
+	defer release()
 	if err := e.usable(); err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	start := time.Now()
 	var stats Stats
-	loaded, err := e.places.acquireAll(e.local, req.Model, plan)
+	loaded, err := e.acquire(req.Model, plan)
 	if err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	if loaded {
 		stats.LoadSeconds = time.Since(start).Seconds()
 	}
 	if err := e.assemble(plan, req.Model.Spec); err != nil {
-		return nil, false, err
+		return nil, err
 	}
-	team, session := e.team, e.next+1
+	var result *Result
 	err = Recovered("sampler "+req.Sampler, func() error {
 		var err error
-		result, err = e.run(ctx, req, observe, stats, t)
+		result, err = e.run(ctx, req, observe, stats)
 		return err
 	})
-	if err == nil {
-		return result, false, nil
+	if err != nil && e.team.kept {
+		e.team.kept = false
+		return nil, err
 	}
-	return nil, e.fail(t, team, session, err), err
-}
-
-// fail sees to the ranks of a failed request: its exchanges may have been cut short, so the next one starts with fresh ranks, unless one is at work on them
-// already, which will notice. It tells whether another request was at fault.
-func (e *Engine) fail(t *turn, team *team, session uint64, err error) (again bool) {
-	if !t.passed() {
-		team.spoiled.Store(true)
-		t.alone()
-		return team.lost(session, err)
+	if err != nil {
+		e.dismiss() // its exchanges may have been cut short: the next request starts with fresh ranks
+		return nil, err
 	}
-	t.end()
-	if t.followed.Load() && asError(err).Code != PeerLost {
-		return false
-	}
-	team.spoiled.Store(true)
-	next, _ := e.take(context.Background()) // whoever has followed knows by then what has happened
-	defer next.end()
-	if e.team == team {
-		next.alone()
-	}
-	return team.lost(session, err)
+	return result, nil
 }

@@ -5,16 +5,20 @@ import (
 
 	"patchbay/engine"
 	"patchbay/models/dit"
+	"patchbay/parallel/comm"
 )
 
 // maxModulationRows bounds how many timesteps have their modulations computed ahead; the rest is computed when its evaluation comes.
 const maxModulationRows = 128
 
-// sessionNeed is the memory of a session in bytes.
-type sessionNeed struct{ session, acts, comm int }
+// sessionNeed is the memory of a session in bytes, and the calls of its Ops.
+type sessionNeed struct {
+	session, acts, comm int
+	calls               *engine.Recorder
+}
 
 // measure runs a whole session on recording ops: every allocation of Prepare, Modulate, Embed, Block and Head, with no arithmetic.
-func measure(model dit.Model, o OpenCommand, comms [axisCount]Comm) (sessionNeed, error) {
+func measure(model dit.Model, o OpenCommand, comms [axisCount]comm.Comm) (sessionNeed, error) {
 	rec := engine.NewRecorder()
 	s := &rankSession{
 		model: model, open: o, comms: silentLike(comms), skips: newSkipStore(),
@@ -46,7 +50,15 @@ func measure(model dit.Model, o OpenCommand, comms [axisCount]Comm) (sessionNeed
 			}
 		}
 	}
-	return sessionNeed{session: s.env.Arena.Peak(), acts: s.act.Peak(), comm: s.comm.Peak()}, nil
+	return sessionNeed{session: s.env.Arena.Peak(), acts: s.act.Peak(), comm: s.comm.Peak(), calls: rec}, nil
+}
+
+// silentLike makes recording ends with the places of real ones.
+func silentLike(ends [axisCount]comm.Comm) (out [axisCount]comm.Comm) {
+	for a, c := range ends {
+		out[a] = comm.NewSilent(c.Rank(), c.Size())
+	}
+	return out
 }
 
 // prepare computes what does not depend on the latent: text, and modulations for the timesteps announced.
@@ -89,9 +101,11 @@ func (s *rankSession) prepare() error {
 		s.entries = append(s.entries, e)
 	}
 	s.prepareBlocks()
-	if pipe := s.comms[AxisPipe]; pipe.Rank() > 0 && plan.Patches > 1 && plan.Overlap && len(s.entries) > 0 {
-		s.in = newInbound(pipe, s.comm, s.env.DType, s.largestPatch())
+	var values []int
+	if plan.Pipe > 1 && plan.Patches > 1 && plan.Overlap && len(s.entries) > 0 {
+		values = s.largestPatch()
 	}
+	s.link = newStageLink(s.comms[AxisPipe], s.comm, s.env.DType, values)
 	return nil
 }
 
@@ -155,9 +169,9 @@ func (s *rankSession) heads() int {
 	return balanced(local, ulysses.Size())[ulysses.Rank()].Len()
 }
 
-// evaluate runs this rank's stage of the network for some entries. All entries go through a block before the next block, so weights are read once per
-// evaluation.
-func (s *rankSession) evaluate(ops engine.Ops, c EvaluateCommand) ([][]float32, error) {
+// evaluate issues this rank's stage of the network for some entries. All entries go through a block before the next block, so weights are read once per
+// evaluation. outputs waits for the predictions; nil on stages that have none.
+func (s *rankSession) evaluate(ops engine.Ops, c EvaluateCommand) (outputs func() ([][]float32, error), err error) {
 	env := s.env
 	env.Ops, env.Arena = ops, s.act
 	s.tokens.MicroSteps++
@@ -172,21 +186,23 @@ func (s *rankSession) evaluate(ops engine.Ops, c EvaluateCommand) ([][]float32, 
 	if s.spreads(&c) {
 		held, first, last = lane{Range: s.prepared()}, true, true
 	}
-	runs := make([]*entryRun, len(c.Entries))
+	runs, rows := make([]*entryRun, len(c.Entries)), make([]engine.Tensor, len(c.Entries))
 	ends := len(s.model.Spec().Blocks)
 	s.weights.use(ends, s.held.Start)
 	for k, i := range c.Entries {
 		runs[k] = s.begin(env, i, &c)
+		rows[k] = runs[k].state.X
 		if first {
 			var x []float32
 			if k < len(c.Inputs) {
 				x = c.Inputs[k]
 			}
 			s.embed(env, runs[k], x)
-		} else {
-			s.pos.at("rows of stage %d", pipe.Rank()-1)
-			s.in.receive(ops, pipe, runs[k].state.X, i, k == len(c.Entries)-1)
 		}
+	}
+	if !first {
+		s.pos.at("rows of stage %d", pipe.Rank()-1)
+		s.link.receive(c.micro(), c.Entries, rows)
 	}
 	for b := held.Start; b < held.End; b++ {
 		s.pos.block(b)
@@ -203,17 +219,15 @@ func (s *rankSession) evaluate(ops engine.Ops, c EvaluateCommand) ([][]float32, 
 	}
 	s.pos.at("after block %d", held.End-1)
 	if !last {
-		for _, run := range runs {
-			pipe.SendRecv(engine.Tensor{}, -1, run.state.X, pipe.Rank()+1)
-		}
+		s.link.send(c.micro(), c.Entries, rows)
 		return nil, nil
 	}
 	s.weights.use(ends, s.held.Start)
-	return s.finish(env, runs)
+	return s.finish(env, runs), nil
 }
 
-// finish runs the head and reads the predictions.
-func (s *rankSession) finish(env dit.Env, runs []*entryRun) ([][]float32, error) {
+// finish issues the head and the way of the predictions to the host, for which outputs waits.
+func (s *rankSession) finish(env dit.Env, runs []*entryRun) (outputs func() ([][]float32, error)) {
 	spec := s.model.Spec()
 	out := make([][]float32, len(runs))
 	pending := make([]engine.Pending, len(runs))
@@ -226,12 +240,14 @@ func (s *rankSession) finish(env dit.Env, runs []*entryRun) ([][]float32, error)
 			pending[k] = env.Ops.Download(out[k], y)
 		}
 	}
-	for k := range pending {
-		if err := pending[k].Wait(); err != nil {
-			return nil, err
+	return func() ([][]float32, error) {
+		for _, p := range pending {
+			if err := p.Wait(); err != nil {
+				return nil, err
+			}
 		}
+		return out, nil
 	}
-	return out, nil
 }
 
 // entryRun is one entry of one evaluation.

@@ -21,12 +21,11 @@ type evaluator struct {
 	patch  int       // share whose turn it is
 	full   []float32 // network input of all items, as far as shares have brought it
 	seen   map[int]bool
-	now    answer    // what this evaluation asks of the network, without outputs
-	ran    int       // evaluations before this one that the network ran
-	sync   bool      // this evaluation is synchronous
-	last   []float32 // what the network read of the first share in the last evaluation that ran; only if the plan resynchronises
-	synced []int     // evaluations that ran synchronously, counted as ran
-	done   int       // synchronous evaluations finished
+	now    answer // what this evaluation asks of the network, without outputs
+	ran    int    // evaluations before this one that the network ran
+	sync   bool   // this evaluation is synchronous
+	synced []int  // evaluations that ran synchronously, counted as ran
+	done   int    // synchronous evaluations finished
 	whole  [][]float32
 }
 
@@ -108,11 +107,7 @@ func (ev *evaluator) evaluate(s *share, q question) (answer, error) {
 		wait = ev.d.session.begin(ev.command(timestep, a.run, s.tokens, s.index))
 	}
 	ev.advance()
-	over := ev.d.expected > 0 && ev.index == ev.d.expected
 	ev.mu.Unlock()
-	if over {
-		ev.d.session.turn.pass()
-	}
 	if wait != nil {
 		a.outputs, err = wait()
 	}
@@ -131,8 +126,8 @@ func (ev *evaluator) decide(s *share, q question) {
 		ev.sync = ev.sync || !ev.seen[i]
 		ev.seen[i] = true
 	}
-	if len(ev.shares) > 1 && len(ev.now.run) > 0 {
-		ev.resync(q.input)
+	if len(ev.shares) > 1 && len(ev.now.run) > 0 && ev.sync {
+		ev.synced = append(ev.synced, ev.ran)
 	}
 }
 
@@ -149,11 +144,7 @@ func (ev *evaluator) together(s *share, timestep float32, active []int) ([][]flo
 		c := ev.command(timestep, active, all, 0)
 		c.Whole = true
 		ev.mu.Unlock() // it is this share's turn until advance: the others wait
-		wait := ev.d.session.begin(c)
-		if mine+1 == ev.d.expected {
-			ev.d.session.turn.pass()
-		}
-		ev.whole, err = wait()
+		ev.whole, err = ev.d.session.begin(c)()
 		ev.mu.Lock()
 		if err != nil && ev.err == nil {
 			ev.err = err

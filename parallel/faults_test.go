@@ -111,6 +111,7 @@ func TestRefusalsNameTheField(t *testing.T) {
 		"patches":      {func(r *Request) { r.Plan = "pipe=2,patches=17" }, "plan.patches", "16 tokens"},
 		"spread only":  {func(r *Request) { r.Plan = "sync=spread" }, "plan.sync", "one stage"},
 		"spread value": {func(r *Request) { r.Plan = "pipe=2,sync=yes" }, "plan.sync", "stages or spread"},
+		"resync":       {func(r *Request) { r.Plan = "pipe=2,resync=20" }, "plan.resync", "warmup=2"},
 		"patches only": {func(r *Request) { r.Plan = "patches=2" }, "plan.patches", "one stage"},
 		"pipe + area": {func(r *Request) {
 			r.Plan = "pipe=2"

@@ -111,7 +111,7 @@ func (o *outline) laneMemory(c Coord, k, valueBytes int) Memory {
 			m.KV += o.sessionEntry(&session, c, k, i, b)
 		}
 	}
-	o.postedBuffers(&comm, c, k, b)
+	o.linkBuffers(&comm, c, k, b)
 	whole := o.prepared(k)
 	for n := whole.Start; n < whole.End; n++ {
 		for i := range o.Text {
@@ -499,11 +499,11 @@ func (o *outline) exchangeBuffers(s *stack, c Coord, rows []dit.Rows, b int, ima
 		}
 		ring = []int{group * b * 2 * own * d, everyone * b * 2 * own * d}
 	case r > 1:
-		most := 0
+		most, sums := 0, b*own*group*4/s.value // sums of exponentials are f32
 		for i := range r {
 			most = max(most, o.gathered(rows, i, imageOnly))
 		}
-		ring = []int{most * b * 2 * own * d, most * b * 2 * own * d, b * group * own * d, b * own * group, b * own * group}
+		ring = []int{most * b * 2 * own * d, most * b * 2 * own * d, b * group * own * d, sums, sums}
 	}
 	if u == 1 {
 		s.scratch(ring...)

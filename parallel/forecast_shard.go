@@ -77,7 +77,7 @@ func (c *costs) addShards(l *load) {
 	}
 	units, parts, w := c.unitParams(), int64(c.plan.parts()), c.wires[AxisShard]
 	work := (c.compute(*l) + l.exchange) / float64(len(units))
-	if c.manner.Blocking {
+	if !c.plan.Overlap {
 		work = 0
 	}
 	for _, n := range units {

@@ -6,24 +6,32 @@ import (
 	"patchbay/models/dit"
 )
 
+// What the executor does in a block besides matrix products and attention, counted in a block of FLUX.
+const (
+	// rowPasses is how often a block reads or writes its rows [rows, E] for element-wise work: norms 4, queries and keys 4, residuals 4.
+	rowPasses = 12
+	// mergePasses is the same for the rows of a ring when a part of the attention is merged: it reads two parts and writes one.
+	mergePasses = 3
+	// launches is the operations that the host starts for one block and stream.
+	launches = 9
+	// launchGap is seconds between two operations of a recorded graph, in which the device drains and fills again: what many small patches pay for.
+	launchGap = 1e-6
+	// ulyssesExchanges is the all-to-alls of one Ulysses attention: queries, keys and values travel together, the result goes back.
+	ulyssesExchanges = 2
+	// linkSlots is how many messages a pipeline link holds beside computation: sends are double-buffered.
+	linkSlots = 2
+)
+
 // costs predicts the seconds of micro-steps of one plan on one fabric.
 type costs struct {
 	*outline
 	fabric Fabric
-	manner Manner
 	wide   *costs          // of spread evaluations, nil if the plan has none
 	wires  [axisCount]wire // pipe: to the next stage; ring, tensor and shard: to the neighbour; ulysses: to all
 }
 
-func newCosts(o *outline, f Fabric, m Manner) *costs {
-	c := &costs{outline: o, fabric: f, manner: m}
-	if m.EvenStages && o.plan.Pipe > 1 {
-		o.lanes = whole(evenStages(len(o.Spec.Blocks), len(o.lanes)))
-	}
-	if m.EvenPatches {
-		o.patches = balanced(o.tokens(), len(o.patches))
-	}
-	o.cold = m.ColdStart
+func newCosts(o *outline, f Fabric) *costs {
+	c := &costs{outline: o, fabric: f}
 	for a := range axisCount {
 		p := map[Axis]pattern{
 			AxisUlysses: toAll, AxisRing: toNeighbour, AxisPipe: toNext, AxisTensor: toNeighbour, AxisSpread: toNeighbour, AxisShard: toNeighbour,
@@ -31,7 +39,7 @@ func newCosts(o *outline, f Fabric, m Manner) *costs {
 		c.wires[a] = f.wire(o.groups(a), p)
 	}
 	if o.plan.Spread && o.plan.Pipe > 1 {
-		c.wide = newCosts(o.spread(), f, m)
+		c.wide = newCosts(o.spread(), f)
 	}
 	return c
 }
@@ -49,16 +57,6 @@ func (c *costs) microSeconds(data, cfg, k int, m Micro) (float64, []load) {
 	return s, loads[k*n : (k+1)*n]
 }
 
-// evenStages gives every stage but the last ones ceil(n/parts) blocks.
-func evenStages(n, parts int) []dit.Range {
-	size := (n + parts - 1) / parts
-	out := make([]dit.Range, parts)
-	for i := range out {
-		out[i] = dit.Range{Start: min(i*size, n), End: min((i+1)*size, n)}
-	}
-	return out
-}
-
 // groups lists the groups of ranks along an axis.
 func (o *outline) groups(a Axis) [][]int {
 	var out [][]int
@@ -68,15 +66,6 @@ func (o *outline) groups(a Axis) [][]int {
 		}
 	}
 	return out
-}
-
-// mannerRows is rows as the manner computes them.
-func (c *costs) mannerRows(m Micro, entry int) []dit.Rows {
-	if !c.manner.TextEveryPatch || m.Whole {
-		return c.rows(m, entry)
-	}
-	cmd := EvaluateCommand{Text: true, Tokens: c.patches[m.Patch]}
-	return cmd.rows(c.entry(entry), c.plan.Ring*c.plan.Ulysses)
 }
 
 // load is the work of one rank in some blocks.
@@ -91,12 +80,11 @@ type load struct {
 // compute is the seconds of arithmetic and memory, or of starting operations where that takes longer.
 func (c *costs) compute(l load) float64 {
 	d := c.fabric.Device
-	return max(l.gemm/d.GEMM+l.attention/d.Attention+l.bytes/d.Traffic+l.launches*c.manner.Gap, l.launches*d.Launch)
+	return max(l.gemm/d.GEMM+l.attention/d.Attention+l.bytes/d.Traffic+l.launches*launchGap, l.launches*d.Launch)
 }
 
-// addBlock adds what rank at does in block n, or a half of it, for rows of one entry, b items. first is false for entries that ride in the batch of another
-// one.
-func (c *costs) addBlock(l *load, at Coord, n int, half dit.Half, rows []dit.Rows, entry, b int, first bool) {
+// addBlock adds what rank at does in block n, or a half of it, for rows of one entry, b items.
+func (c *costs) addBlock(l *load, at Coord, n int, half dit.Half, rows []dit.Rows, entry, b int) {
 	spec, blk := c.Spec, c.Spec.Blocks[n]
 	part := 1.0 // of what is spread over the block
 	if half != dit.WholeBlock {
@@ -120,25 +108,23 @@ func (c *costs) addBlock(l *load, at Coord, n int, half dit.Half, rows []dit.Row
 	if c.plan.Scatter { // element-wise work is that of the rows kept
 		kept = 1 / float64(c.plan.Tensor)
 	}
-	l.bytes += part * (text + image) * e * kept * c.manner.Passes * float64(c.fabric.Device.ValueBytes)
+	l.bytes += part * (text + image) * e * kept * rowPasses * float64(c.fabric.Device.ValueBytes)
 	streams := 1.0
 	if blk.Kind == dit.Double && text > 0 && image > 0 {
 		streams = 2
 	}
-	if first || !c.manner.Together {
-		l.launches += part * streams * c.manner.Launches
-	}
+	l.launches += part * streams * launches
 	if blk.Kind == dit.Cross {
 		l.attention += 4 * image * float64(c.Text[entry]) * e * share
 	}
 	if half != dit.MLPHalf {
-		eachAttention(blk, func(_ int, imageOnly bool) { c.addAttention(l, at, rows, entry, b, imageOnly, first) })
+		eachAttention(blk, func(_ int, imageOnly bool) { c.addAttention(l, at, rows, entry, b, imageOnly) })
 	}
-	c.addTensor(l, at, blk, half, mine, b, first)
+	c.addTensor(l, at, blk, half, mine, b)
 }
 
 // addTensor adds the sums over the tensor group, or the gathers and scatters of the scattered form.
-func (c *costs) addTensor(l *load, at Coord, blk dit.BlockSpec, half dit.Half, mine dit.Rows, b int, first bool) {
+func (c *costs) addTensor(l *load, at Coord, blk dit.BlockSpec, half dit.Half, mine dit.Rows, b int) {
 	t, w, value := c.plan.Tensor, c.wires[AxisTensor], float64(c.fabric.Device.ValueBytes)
 	if t == 1 {
 		return
@@ -149,30 +135,18 @@ func (c *costs) addTensor(l *load, at Coord, blk dit.BlockSpec, half dit.Half, m
 		c.scattered(&v, at, blk, half, mine, b)
 		calls, bytes = float64(v.calls), float64(v.values)*value
 	} else {
-		rows := reductions(blk, half, mine)
-		if n := c.manner.Reductions; n > 0 {
-			rows = rows[:min(n, len(rows))]
-		}
-		for _, r := range rows {
+		for _, r := range reductions(blk, half, mine) {
 			calls++
 			bytes += 2 * float64(t-1) / float64(t) * float64(b*r.Len()*c.Spec.Width) * value
 		}
 	}
-	s := c.latencies(w, calls, first) + bytes*w.perByte
+	s := calls*w.latency + bytes*w.perByte
 	l.exchange += s
 	l.sent += s
 }
 
-// latencies is the fixed cost of n messages; entries in the batch of another one pay none.
-func (c *costs) latencies(w wire, n float64, first bool) float64 {
-	if !first && c.manner.Together {
-		return 0
-	}
-	return n * w.latency
-}
-
 // addAttention adds one attention over the whole sequence and its exchanges.
-func (c *costs) addAttention(l *load, at Coord, rows []dit.Rows, entry, b int, imageOnly, first bool) {
+func (c *costs) addAttention(l *load, at Coord, rows []dit.Rows, entry, b int, imageOnly bool) {
 	d := float64(c.Spec.HeadDim)
 	own := float64(c.heads(at)[at.Ulysses].Len())
 	keys := c.entry(entry).image
@@ -180,8 +154,7 @@ func (c *costs) addAttention(l *load, at Coord, rows []dit.Rows, entry, b int, i
 		keys += c.entry(entry).text
 	}
 	queries := c.gathered(rows, at.Ring, imageOnly)
-	flops := 4 * float64(b*queries) * float64(keys) * own * d
-	l.attention += flops
+	l.attention += 4 * float64(b*queries) * float64(keys) * own * d
 	if c.plan.KV8 { // every row is read in 8 bits or written in them, and once in the type of activations
 		l.bytes += 2 * float64(b*keys) * own * d * (1 + float64(c.fabric.Device.ValueBytes))
 	}
@@ -190,34 +163,27 @@ func (c *costs) addAttention(l *load, at Coord, rows []dit.Rows, entry, b int, i
 	value := float64(c.fabric.Device.ValueBytes)
 	if v[AxisUlysses].calls > 0 {
 		w := c.wires[AxisUlysses]
-		s := c.latencies(w, float64(c.manner.Exchanges), first) + float64(v[AxisUlysses].values)*value*w.perByte
+		s := ulyssesExchanges*w.latency + float64(v[AxisUlysses].values)*value*w.perByte
 		l.exchange += s
 		l.sent += s
 	}
 	if v[AxisRing].calls > 0 {
 		w := c.wires[AxisRing]
-		bytes := float64(v[AxisRing].values) * value
-		if c.stored() && c.manner.TextEveryPatch { // keys of all patches travel with every patch (xDiT)
-			bytes *= float64(keys) / float64(max(queries*c.plan.Ring, 1))
-		}
-		s := c.latencies(w, float64(c.plan.Ring-1), first) + bytes*w.perByte
+		s := float64(c.plan.Ring-1)*w.latency + float64(v[AxisRing].values)*value*w.perByte
 		l.sent += s
-		l.bytes += float64(c.plan.Ring-1) * float64(b*queries) * own * d * c.manner.MergePasses * value
-		if c.manner.RingOverlap {
-			s = max(0, s-flops/c.fabric.Device.Attention*float64(c.plan.Ring-1)/float64(c.plan.Ring))
-		}
 		l.exchange += s
+		l.bytes += float64(c.plan.Ring-1) * float64(b*queries) * own * d * mergePasses * value
 	}
 }
 
 // laneLoad is what rank at does in lane k in one micro-step.
 func (c *costs) laneLoad(at Coord, k int, m Micro) (l load) {
-	b, first := c.batch[at.Data].Len(), true
+	b := c.batch[at.Data].Len()
 	for i := range c.Text {
 		if c.cfgOf[i] != at.CFG {
 			continue
 		}
-		rows := c.mannerRows(m, i)
+		rows := c.rows(m, i)
 		// blocks of one kind cost the same: count them
 		type kind struct {
 			dit.BlockSpec
@@ -232,7 +198,7 @@ func (c *costs) laneLoad(at Coord, k int, m Micro) (l load) {
 			}
 			one, ok := seen[key]
 			if !ok {
-				c.addBlock(&one, at, n, key.half, rows, i, b, first)
+				c.addBlock(&one, at, n, key.half, rows, i, b)
 				seen[key] = one
 			}
 			l.gemm += one.gemm
@@ -243,7 +209,6 @@ func (c *costs) laneLoad(at Coord, k int, m Micro) (l load) {
 			l.sent += one.sent
 		}
 		c.addEnds(&l, at, k, rows, b)
-		first = false
 	}
 	c.addShards(&l)
 	return l
@@ -280,15 +245,12 @@ func (c *costs) laneSeconds(data, cfg, k int, m Micro) (seconds float64, ranks [
 		ranks = append(ranks, l)
 		seconds = max(seconds, c.compute(l)+l.exchange)
 	}
-	if c.plan.Pipe > 1 {
-		seconds += c.manner.Stall
-	}
 	return seconds, ranks
 }
 
 // transfer is the seconds of one entry's rows from one lane to the next.
 func (c *costs) transfer(data int, m Micro, entry int) float64 {
-	rows := c.mannerRows(m, entry)
+	rows := c.rows(m, entry)
 	most := 0
 	for _, r := range rows {
 		most = max(most, c.plan.kept(r, 0).Len(), c.plan.kept(r, c.plan.Tensor-1).Len())

@@ -18,16 +18,11 @@ type Freshness struct {
 // depends on the order of micro-steps alone. Warm-up counts evaluations; the first one is synchronous whatever it says. Evaluations that a cache answers do not
 // count: they leave the store as it is.
 func FreshnessTable(patches, evaluations, warmup int) []Freshness {
-	return freshnessTable(patches, evaluations, func(e int) bool { return e < max(warmup, 1) })
-}
-
-// freshnessTable is FreshnessTable with any choice of synchronous evaluations, as Plan.Resync makes it.
-func freshnessTable(patches, evaluations int, synchronous func(e int) bool) []Freshness {
 	var out []Freshness
 	last := make([]int, patches) // evaluation that computed each patch
 	text := 0
 	for e := range evaluations {
-		if patches == 1 || synchronous(e) {
+		if patches == 1 || e < max(warmup, 1) {
 			for j := range last {
 				last[j] = e
 			}

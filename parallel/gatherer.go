@@ -1,12 +1,8 @@
 package parallel
 
 import (
-	"fmt"
-	"time"
-
-	"patchbay/engine"
-	"patchbay/engine/profile"
 	"patchbay/models/dit"
+	"patchbay/parallel/comm"
 )
 
 // Weights in parts (shard=on; ZeRO stage 3, arXiv:1910.02054, sec. 5.3): ranks that would hold the same weights hold a part of each unit's bytes. A unit is
@@ -55,24 +51,21 @@ func unitOrder(n, evaluations int, use func(unit, next int)) {
 // gatherer brings the units of one rank's model together.
 type gatherer struct {
 	shards *dit.Shards
-	comm   Comm
-	ops    engine.Ops // for the profile
-	inline bool       // gather while the rank waits: ranks run one at a time
+	comm   comm.Comm
 	plan   *gatherPlan
-	open   int    // unit that may be read, -1: none
-	flight *Group // the gather under way; nil: none
-	bytes  int64  // that it sends
+	open   int  // unit that may be read, -1: none
+	flight bool // a gather is under way
 }
 
 // newGatherer makes the gatherer of a session; nil where the model holds all its weights.
-func newGatherer(shards *dit.Shards, comm Comm, ops engine.Ops, inline bool) *gatherer {
+func newGatherer(shards *dit.Shards, c comm.Comm) *gatherer {
 	if shards == nil {
 		return nil
 	}
-	return &gatherer{shards: shards, comm: comm, ops: ops, inline: inline, plan: newGatherPlan(func(u int) int { return shards.Units[u].Place }), open: -1}
+	return &gatherer{shards: shards, comm: c, plan: newGatherPlan(func(u int) int { return shards.Units[u].Place }), open: -1}
 }
 
-// use makes a unit readable and starts to gather the next one. It panics with *CommError when another rank is lost.
+// use makes a unit readable and starts to gather the next one. It panics with *comm.Error when another rank is lost.
 func (g *gatherer) use(unit, next int) {
 	if g == nil {
 		return
@@ -98,30 +91,15 @@ func (g *gatherer) use(unit, next int) {
 // start gathers a unit beside what the rank computes.
 func (g *gatherer) start(u int) {
 	unit := &g.shards.Units[u]
-	g.bytes = int64(unit.Mine.Len() * (g.comm.Size() - 1))
-	if g.inline {
-		g.comm.AllGather(unit.Whole, unit.Mine, unit.Counts)
-		return
-	}
-	g.flight = NewGroup(nil)
-	g.flight.Go(fmt.Sprintf("gather of unit %d", u), func() error {
-		g.comm.AllGather(unit.Whole, unit.Mine, unit.Counts)
-		return nil
-	})
+	g.comm.Prefetch(unit.Whole, unit.Mine, unit.Counts)
+	g.flight = true
 }
 
 // wait ends the gather under way.
 func (g *gatherer) wait() {
-	if g.flight == nil {
-		return
-	}
-	start, group := time.Now(), g.flight
-	g.flight = nil
-	if err := group.Wait(); err != nil {
-		panic(err) // a *CommError, or an *Error with a stack of its own
-	}
-	if p, ok := g.ops.(*profile.Ops); ok {
-		p.Remember("exchange", "gather of weights", start, g.bytes)
+	if g.flight {
+		g.flight = false
+		g.comm.Fetched()
 	}
 }
 
@@ -139,8 +117,5 @@ func (g *gatherer) close() {
 		return
 	}
 	g.shut()
-	if g.flight != nil {
-		_ = g.flight.Wait() // a failed gather has failed the request already
-		g.flight = nil
-	}
+	_ = Recovered("gather of weights", func() error { g.wait(); return nil }) // a failed gather has failed the request already
 }

@@ -13,6 +13,7 @@ import (
 	"patchbay/models"
 	"patchbay/models/dit"
 	"patchbay/models/weights"
+	"patchbay/parallel/comm"
 	"patchbay/tests/golden"
 )
 
@@ -178,10 +179,13 @@ func TestAdaptersGoWithParts(t *testing.T) {
 
 // firstDifference is the first index at which two vectors differ, -1: nowhere.
 func firstDifference(a, b []float32) int {
-	for i := range a {
+	for i := range min(len(a), len(b)) {
 		if a[i] != b[i] {
 			return i
 		}
+	}
+	if len(a) != len(b) {
+		return min(len(a), len(b))
 	}
 	return -1
 }
@@ -213,9 +217,9 @@ func TestForeignPartsArePrivate(t *testing.T) {
 }
 
 // lonely are the ends of a rank without peers.
-func lonely() (out [axisCount]Comm) {
+func lonely() (out [axisCount]comm.Comm) {
 	for a := range out {
-		out[a] = silent{0, 1}
+		out[a] = comm.NewSilent(0, 1)
 	}
 	return out
 }
@@ -262,7 +266,7 @@ func TestPartsAreWithinTheirBounds(t *testing.T) {
 			}
 			for rank, axes := range res.Stats.Traffic {
 				c := Mesh{Plan: plan}.At(rank)
-				want := Traffic{}
+				want := comm.Traffic{}
 				for _, u := range gatheredUnits(len(w.Spec.Blocks), w.Evaluations) {
 					want.Calls++
 					want.Bytes += int64(units[u].Counts[plan.held(nil, c).Part] * (plan.parts() - 1))
@@ -278,7 +282,7 @@ func TestPartsAreWithinTheirBounds(t *testing.T) {
 						largest, bound)
 				}
 				forecast := ForecastMemory(w, plan, 4, 4)[rank].Weights
-				if off := float64(forecast)/float64(peak) - 1; !(off >= -0.15 && off <= 0.15) {
+				if off := float64(forecast)/float64(peak) - 1; !near(off, 0, 0.15) {
 					t.Errorf("%s %s, rank %d: forecast %d bytes of weights, counted %d: off by %.1f %%, bound 15 %%", f.name, plan, rank, forecast, peak, 100*off)
 				}
 				if rank == 0 {

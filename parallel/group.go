@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"runtime/debug"
 	"sync"
+
+	"patchbay/parallel/comm"
 )
 
 // Group runs goroutines that live and die together. Every goroutine of this package is started by Go: a panic in one (a rank, a sampler,
@@ -44,7 +46,7 @@ func (g *Group) Wait() error {
 func Recovered(where string, f func() error) (err error) {
 	defer func() {
 		v := recover()
-		if lost, ok := v.(*CommError); ok {
+		if lost, ok := v.(*comm.Error); ok {
 			err = lost // the fault is another rank's, whose own error tells more
 			return
 		}

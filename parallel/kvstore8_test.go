@@ -2,7 +2,6 @@ package parallel
 
 import (
 	"context"
-	"math"
 	"strings"
 	"testing"
 )
@@ -60,7 +59,7 @@ func TestEightBitStoresHalve(t *testing.T) {
 		for _, text := range []string{"pipe=4,patches=4", "pipe=2,ulysses=2,patches=4,shard=on"} {
 			full, small := ForecastMemory(s.Workload, planOf(t, text), 2, 2), ForecastMemory(s.Workload, planOf(t, text+",kv=fp8"), 2, 2)
 			for rank := range full {
-				if got := float64(small[rank].KV) / float64(full[rank].KV); !(math.Abs(got-want) <= 1e-5) {
+				if got := float64(small[rank].KV) / float64(full[rank].KV); !near(got, want, 1e-5) {
 					t.Errorf("%s %s, rank %d: %d bytes of %d, %.6f, want %.6f", model, text, rank, small[rank].KV, full[rank].KV, got, want)
 				}
 			}

@@ -25,17 +25,16 @@ func (e *Engine) Load(ctx context.Context, m Model, plan string) (Loaded, error)
 	if n := maxStages(m.Spec); p.owns() && p.Pipe > n {
 		return out, refusePlan("pipe", "is %d, the blocks of %s make at most %d stages", p.Pipe, m.Spec.Family, n)
 	}
-	t, err := e.take(ctx)
+	release, err := e.take(ctx)
 	if err != nil {
 		return out, err
 	}
-	defer t.end()
-	t.alone()
+	defer release()
 	if err := e.usable(); err != nil {
 		return out, err
 	}
 	start := time.Now()
-	loaded, err := e.places.acquireAll(e.local, m, p)
+	loaded, err := e.acquire(m, p)
 	if err != nil {
 		return out, err
 	}

@@ -135,7 +135,7 @@ func (m *Machine) Measure(w Workload, spans []profile.Span, valueBytes int) erro
 	}
 	d := m.Device
 	d.ValueBytes = valueBytes
-	c := newCosts(newOutline(w, OneRank()), Fabric{Device: d, Link: m.Link, Hosts: 1, PerHost: 1}, Ours(true))
+	c := newCosts(newOutline(w, OneRank()), Fabric{Device: d, Link: m.Link, Hosts: 1, PerHost: 1})
 	l, n := c.laneLoad(Coord{}, 0, Micro{Whole: true}), float64(w.Evaluations)
 	d.GEMM, d.Attention, d.Traffic = n*l.gemm/products.Seconds(), n*l.attention/attentions.Seconds(), n*l.bytes/rest.Seconds()
 	m.Device = d

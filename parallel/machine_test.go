@@ -2,7 +2,6 @@ package parallel
 
 import (
 	"context"
-	"math"
 	"testing"
 	"time"
 
@@ -30,13 +29,11 @@ func TestMeasuredRates(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.Device.Launch, m.Device.Handover = 0, 0
-	manner := Ours(true)
-	manner.Gap = 0
-	sim, err := Simulate(w, OneRank(), Fabric{Device: m.Device, Link: m.Link, Hosts: 1, PerHost: 1}, manner)
+	sim, err := Simulate(w, OneRank(), Fabric{Device: m.Device, Link: m.Link, Hosts: 1, PerHost: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !(math.Abs(sim.Seconds-3.5) <= 1e-9) {
+	if !near(sim.Seconds, 3.5, 1e-3) { // the gaps between operations come on top: 0.8 ms
 		t.Errorf("the measured run took 3.5 s, the machine predicts %.9f s for it", sim.Seconds)
 	}
 	if err := m.Measure(w, spans[:1], 4); err == nil {
@@ -81,7 +78,7 @@ func TestMeasuredStages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sim, err := Simulate(r.Workload(), p, Fabric{Device: m.Device, Link: m.Link, Hosts: 1, PerHost: 3}, Ours(true))
+	sim, err := Simulate(r.Workload(), p, Fabric{Device: m.Device, Link: m.Link, Hosts: 1, PerHost: 3})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,7 +24,7 @@ type rankMicro struct {
 }
 
 func (w *watching) Linear(y, x engine.Tensor, wt *engine.Weight, e engine.Epilogue) {
-	if team := (*w.e).team; team != nil && w.rank < len(team.links) {
+	if team := (*w.e).team; team != nil && w.rank >= 0 && w.rank < len(team.links) {
 		at := rankMicro{w.rank, team.links[w.rank].rank.pos.now()}
 		w.mu.Lock()
 		if n := len(*w.seen); n == 0 || (*w.seen)[n-1] != at {
@@ -102,9 +102,11 @@ func TestExecutorFollowsTheProgram(t *testing.T) {
 			var e *Engine
 			var mu sync.Mutex
 			var seen []rankMicro
+			member := -2 // the first Ops load weights, then those of the team's members come in order
 			e, err := NewEngine(Config{NewOps: func(rank, ranks int) (engine.Ops, error) {
 				ops, err := testOps(rank, ranks)
-				return &watching{Ops: ops, rank: rank, e: &e, mu: &mu, seen: &seen}, err
+				member++
+				return &watching{Ops: ops, rank: member, e: &e, mu: &mu, seen: &seen}, err
 			}})
 			if err != nil {
 				t.Fatal(err)

@@ -9,7 +9,7 @@
 //
 // Rank side: rank.go takes commands (plain values, command.go), evaluate.go runs a stage's blocks, sequence.go is attention over split tokens (Ulysses,
 // ring), kvstore.go the keys and values of a pipeline, fold.go stages of skip-connected models. comm.go says what ranks exchange, local.go does it inside
-// one process and checks both sides. turn.go lets the next request fill a pipeline while this one drains. group.go starts every goroutine and turns panics into errors.
+// one process and checks both sides. baton.go makes interleavings repeatable in tests. group.go starts every goroutine and turns panics into errors.
 //
 // Without tensors: plan.go and mesh.go (what is split), ranges.go (how), simulate.go, forecast_*.go and planner.go (what it costs), timeline.go (drawings).
 package parallel

@@ -51,10 +51,9 @@ func parityRequest(t *testing.T, g goldenModel, name string, b, y, x, steps int)
 	}
 }
 
-// TestExactPlansEqualOneRank: every exact plan gives the one-rank answer, any degree, odd shapes (design section 9).
-func TestExactPlansEqualOneRank(t *testing.T) {
-	e := newEngine(t)
-	plans := []string{
+// exactPlans are plans whose pictures are those of one rank.
+func exactPlans() []string {
+	return []string{
 		"ulysses=2", "ulysses=3", "ulysses=4", "ulysses=5", "ulysses=6", "ulysses=7", "ulysses=8", "ring=2", "ring=3", "ring=5", "ring=2,ulysses=3",
 		"cfg=2", "cfg=3", "data=2", "tensor=2", "cfg=2,ulysses=2,data=2", "tensor=2,ulysses=2,ring=2",
 		"tensor=2,form=scatter", "tensor=3,form=scatter", "tensor=2,form=scatter,ulysses=2,ring=2", "cfg=2,data=2,tensor=2,form=scatter",
@@ -64,6 +63,25 @@ func TestExactPlansEqualOneRank(t *testing.T) {
 		"pipe=2,patches=3,warmup=99,sync=spread", "pipe=2,ulysses=3,patches=2,warmup=99,sync=spread", "pipe=2,ring=2,ulysses=2,patches=2,warmup=99,sync=spread",
 		"cfg=2,pipe=2,tensor=2,patches=2,warmup=99,sync=spread", "pipe=3,patches=4,warmup=99,sync=spread", "pipe=2,tensor=2,form=scatter,patches=2,warmup=99,sync=spread", "data=2,pipe=2,patches=1,sync=spread",
 	}
+}
+
+// planFor fits a plan to the stages and heads of a small model.
+func planFor(spec *dit.Spec, plan string) string {
+	if spec.Context2Dim > 0 { // six blocks fold into three stages at most
+		plan = strings.Replace(plan, "pipe=2,warmup", "pipe=3,warmup", 1)
+	}
+	if maxStages(spec) < 3 {
+		plan = strings.Replace(plan, "pipe=3", "pipe=2", 1)
+	}
+	if spec.Heads < 3 {
+		plan = strings.Replace(plan, "tensor=3", "tensor=2", 1)
+	}
+	return plan
+}
+
+// TestExactPlansEqualOneRank: every exact plan gives the one-rank answer, any degree, odd shapes (design section 9).
+func TestExactPlansEqualOneRank(t *testing.T) {
+	e := newEngine(t)
 	for _, c := range []struct {
 		name string
 		y, x int
@@ -77,16 +95,8 @@ func TestExactPlansEqualOneRank(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, plan := range plans {
-			if g.model.Spec.Context2Dim > 0 { // six blocks fold into three stages at most
-				plan = strings.Replace(plan, "pipe=2,warmup", "pipe=3,warmup", 1)
-			}
-			if maxStages(g.model.Spec) < 3 {
-				plan = strings.Replace(plan, "pipe=3", "pipe=2", 1)
-			}
-			if g.model.Spec.Heads < 3 {
-				plan = strings.Replace(plan, "tensor=3", "tensor=2", 1)
-			}
+		for _, plan := range exactPlans() {
+			plan = planFor(g.model.Spec, plan)
 			t.Run(fmt.Sprintf("%s/%s", c.name, plan), func(t *testing.T) {
 				r := *r
 				r.Plan = plan

@@ -6,15 +6,18 @@ import (
 	"testing"
 )
 
-// psnr of two latents, against the peak of the reference.
+// psnr of two latents, against the peak of the reference; -Inf if they cannot be compared.
 func psnr(got, want []float32) float64 {
+	if len(got) != len(want) {
+		return math.Inf(-1)
+	}
 	var err, top float64
 	for i := range want {
 		d := float64(got[i] - want[i])
 		err += d * d
 		top = math.Max(top, math.Abs(float64(want[i])))
 	}
-	return 10 * math.Log10(top*top*float64(len(want))/err)
+	return decibels(top*top*float64(len(want)), err)
 }
 
 // TestStalePipelineStaysClose: with stale K/V the result may drift, but only so far, and the same run gives the same bits.

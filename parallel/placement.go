@@ -11,12 +11,15 @@ import (
 	"patchbay/models/dit"
 )
 
-// placements are the models whose weights are resident, under a byte budget, least recently used first to go.
+// placements are the models whose weights are resident on one device, or in the memory of this process, under a byte budget, least recently used first to
+// go.
 type placements struct {
-	mu     sync.Mutex
-	budget int64
-	device Device      // by whose rates stages are cut
-	models []placement // most recently used first
+	where   string     // the device; "" is the memory of this process
+	ops     engine.Ops // loads and frees
+	mu      sync.Mutex
+	budget  int64       // of weights; 0: no limit but what the device has
+	reserve int64       // of a device, left to others
+	models  []placement // most recently used first
 }
 
 // placement is one model's weights on the ranks of this process.
@@ -32,12 +35,34 @@ type ResidentModel struct {
 	Bytes int64
 }
 
-func newPlacements(budget int64, device Device) *placements {
-	return &placements{budget: budget, device: device}
+// newPlacements makes the placements of the device of ops, which loads and frees.
+func newPlacements(cfg *Config, where string, ops engine.Ops) *placements {
+	p := &placements{where: where, ops: ops, budget: cfg.MemoryBytes}
+	if where != "" {
+		p.budget, p.reserve = cfg.DeviceMemory, cfg.Reserve
+	}
+	return p
 }
 
-// acquire makes m resident and reports whether it had to be loaded. It refuses weights that do not fit the budget before reading them.
-func (p *placements) acquire(ops engine.Ops, m Model, held dit.Held) (loaded bool, err error) {
+// limit is the bytes that weights may take: the budget, and no more than the device has left now, those that are resident counted in. 0: none.
+func (p *placements) limit() (int64, error) {
+	device, ok := p.ops.(engine.Located)
+	if !ok {
+		return p.budget, nil
+	}
+	free, _, err := device.DeviceMemory()
+	if err != nil {
+		return 0, &Error{Code: LoadFailed, Field: "model", Text: "ask " + p.where + " for its memory", Cause: err}
+	}
+	free = max(free-p.reserve+p.total(), 1)
+	if p.budget == 0 {
+		return free, nil
+	}
+	return min(p.budget, free), nil
+}
+
+// acquire makes m resident and reports whether it had to be loaded. It refuses weights that do not fit before reading them.
+func (p *placements) acquire(m Model, held dit.Held) (loaded bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	key, bytes := heldKey(m.Key, held), m.heldBytes(held)
@@ -46,19 +71,22 @@ func (p *placements) acquire(ops engine.Ops, m Model, held dit.Held) (loaded boo
 		p.models = slices.Insert(slices.Delete(p.models, i, i+1), 0, hit)
 		return false, nil
 	}
-	if p.budget > 0 {
-		if bytes > p.budget {
-			return false, &Error{Code: OutOfMemory, Field: "model", Text: fmt.Sprintf(
-				"the weights of %s take %d MB, %d MB are allowed", m.Key, bytes>>20, p.budget>>20)}
+	limit, err := p.limit()
+	if err != nil {
+		return false, err
+	}
+	if limit > 0 {
+		if bytes > limit {
+			return false, p.refuse(fmt.Sprintf("the weights of %s take %d MB", m.Key, bytes>>20), limit)
 		}
-		for p.total()+bytes > p.budget && len(p.models) > 0 {
+		for p.total()+bytes > limit && len(p.models) > 0 {
 			p.drop(len(p.models) - 1)
 		}
 	}
 	var model dit.Model
 	err = Recovered("load "+m.Key, func() error {
 		var err error
-		model, err = m.Load(ops, held)
+		model, err = m.Load(p.ops, held)
 		return err
 	})
 	if err != nil {
@@ -69,6 +97,15 @@ func (p *placements) acquire(ops engine.Ops, m Model, held dit.Held) (loaded boo
 	}
 	p.models = slices.Insert(p.models, 0, placement{key, bytes, model})
 	return true, nil
+}
+
+// refuse says what does not fit, and where.
+func (p *placements) refuse(what string, limit int64) error {
+	text := fmt.Sprintf("%s, %d MB are allowed", what, limit>>20)
+	if p.where != "" {
+		text = fmt.Sprintf("%s, %d MB of %s are free for them", what, limit>>20, p.where)
+	}
+	return &Error{Code: OutOfMemory, Field: "model", Text: text}
 }
 
 // heldBytes estimates the memory of a part of the weights. Parts of blocks come with room for two blocks, where they are brought together.
@@ -87,18 +124,17 @@ func (m Model) heldBytes(held dit.Held) int64 {
 	return bytes/int64(held.Parts) + int64(2*float64(bytes)*float64(largest)/float64(m.Spec.Params))
 }
 
-// acquireAll makes every part of the weights resident that ranks of a plan hold, and reports whether any had to be loaded.
-func (p *placements) acquireAll(ops engine.Ops, m Model, plan Plan) (loaded bool, err error) {
-	list, total := plan.holdings(m.Spec, p.device), int64(0)
-	for _, h := range list {
+// acquireAll makes parts of the weights resident together, and reports whether any had to be loaded.
+func (p *placements) acquireAll(m Model, parts []dit.Held) (loaded bool, err error) {
+	total := int64(0)
+	for _, h := range parts {
 		total += m.heldBytes(h)
 	}
 	if p.budget > 0 && total > p.budget {
-		return false, &Error{Code: OutOfMemory, Field: "model", Text: fmt.Sprintf(
-			"the weights of %s take %d MB with plan %s, %d MB are allowed", m.Key, total>>20, plan, p.budget>>20)}
+		return false, p.refuse(fmt.Sprintf("the weights of %s take %d MB with this plan", m.Key, total>>20), p.budget)
 	}
-	for _, h := range list {
-		fresh, err := p.acquire(ops, m, h)
+	for _, h := range parts {
+		fresh, err := p.acquire(m, h)
 		if err != nil {
 			return loaded, err
 		}
@@ -162,5 +198,3 @@ func (p *placements) evict(key string) {
 		}
 	}
 }
-
-func (p *placements) clear() { p.evict("") }

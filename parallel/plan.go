@@ -23,11 +23,9 @@ type Plan struct {
 	Scatter bool // the ranks of a tensor group also share the rows between products; only with Tensor > 1
 	Patches int  // patches of the image that travel through the stages; only with Pipe > 1
 	Warmup  int  // evaluations at the start that run synchronously
-	// Resync is the change of the first patch's input, in percent, above which a later evaluation runs synchronously too; 0: none does. Only with patches
-	Resync int
-	Spread bool // synchronous evaluations run on all stages at once, each on a part of the sequence; only with Pipe > 1
-	Choose int  // ranks to choose a plan for; 0: the degrees are given. Only requests resolve it
-	Stale  bool // with Choose: pipelines with stale keys and values may be chosen, whose pictures differ a little from one rank's
+	Spread  bool // synchronous evaluations run on all stages at once, each on a part of the sequence; only with Pipe > 1
+	Choose  int  // ranks to choose a plan for; 0: the degrees are given. Only requests resolve it
+	Stale   bool // with Choose: pipelines with stale keys and values may be chosen, whose pictures differ a little from one rank's
 	// Shard keeps a part of every block's bytes on each of the ranks that would hold the same weights; blocks are gathered before they are used. With Pipe > 1
 	// nothing is gathered: every stage holds what its own blocks need.
 	Shard bool
@@ -63,7 +61,6 @@ func planFields() []planField {
 		{"tensor", func(p *Plan) *int { return &p.Tensor }, 1, MaxRanks, "ranks that split weights"},
 		{"patches", func(p *Plan) *int { return &p.Patches }, 1, 10000, "patches of a pipeline"},
 		{"warmup", func(p *Plan) *int { return &p.Warmup }, 0, 10000, "synchronous evaluations at the start"},
-		{"resync", func(p *Plan) *int { return &p.Resync }, 0, 1000, "percent of change above which an evaluation is synchronous, 0: off"},
 		{"ranks", func(p *Plan) *int { return &p.Choose }, 1, MaxRanks, "ranks to choose a plan for"},
 	}
 }
@@ -138,10 +135,6 @@ func (p Plan) possible() error {
 		return refusePlan("cut", "is weights, but stages share whole weights: add shard=on and pipe=2 (or more stages), or leave cut out")
 	case p.Shard && !p.owns() && p.parts() == 1:
 		return refusePlan("shard", "is on, but no two ranks hold the same weights: add pipe=2 or ulysses=2 (or ring, cfg, data), or leave shard out")
-	case p.Resync > 0 && p.Pipe == 1:
-		return refusePlan("resync", "is %d with one stage, which is always in step: add pipe=2 (or more stages), or leave resync out", p.Resync)
-	case p.Resync > 0 && p.Patches == 1:
-		return refusePlan("resync", "is %d with one patch, which is always in step: use patches=%d (or more), or leave resync out", p.Resync, p.Pipe)
 	case p.Pipe == 1 && p.Patches > 1:
 		return refusePlan("patches", "is %d with one stage: add pipe=2 (or more stages), or leave patches out", p.Patches)
 	}
@@ -158,6 +151,9 @@ func (p Plan) degrees() string {
 }
 
 func (p *Plan) set(key, value string) error {
+	if key == "resync" {
+		return refusePlan(key, "was removed: it hardly moved the picture; use warmup=2 (or more) instead")
+	}
 	for _, f := range planChoices() {
 		if f.name != key {
 			continue
@@ -234,18 +230,15 @@ func (p Plan) held(lanes []lane, c Coord) dit.Held {
 	return h
 }
 
-// holdings lists the different parts of the weights that ranks of the plan hold.
+// holdings lists the part of the weights that each rank of the plan holds.
 func (p Plan) holdings(spec *dit.Spec, device Device) []dit.Held {
-	var out []dit.Held
+	out := make([]dit.Held, p.Ranks())
 	var lanes []lane
 	if p.owns() {
 		lanes = p.ownLanes(spec, device)
 	}
-	for r := range p.Ranks() {
-		h := p.held(lanes, Mesh{Plan: p}.At(r))
-		if !slices.ContainsFunc(out, func(o dit.Held) bool { return heldKey("", o) == heldKey("", h) }) {
-			out = append(out, h)
-		}
+	for r := range out {
+		out[r] = p.held(lanes, Mesh{Plan: p}.At(r))
 	}
 	return out
 }

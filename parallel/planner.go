@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"patchbay/parallel/comm"
 )
 
 // Search is the question to the planner: which plan runs this workload fastest on these devices.
@@ -17,8 +19,8 @@ type Search struct {
 	Flat bool
 	// Warmup is the synchronous evaluations of pipelines.
 	Warmup int
-	// Manner is how plans are carried out, usually Ours(true).
-	Manner Manner
+	// Blocking makes plans of which every pipeline transfer keeps its stage from computing (overlap=off).
+	Blocking bool
 }
 
 // Candidate is one plan with its prediction.
@@ -42,7 +44,7 @@ type Choice struct {
 	// OneRank is the predicted time of one device, 0 if the model does not fit one.
 	OneRank float64
 	// Traffic is what the ranks of the best plan send in the run.
-	Traffic [][]Traffic
+	Traffic [][]comm.Traffic
 }
 
 // available is the bytes of one device that a plan may take, 0: no limit is known.
@@ -72,16 +74,21 @@ func (s Search) Choose() (*Choice, error) {
 	})
 	slices.SortStableFunc(not, func(a, b Candidate) int { return cmp.Compare(a.Memory.Total(), b.Memory.Total()) })
 	out := &Choice{Best: fit[0], Others: append(fit[1:], not...), Idle: s.Fabric.Ranks() - fit[0].Plan.Ranks()}
-	sim, err := Simulate(s.Workload, out.Best.Plan, s.Fabric, s.Manner)
+	sim, err := Simulate(s.Workload, out.Best.Plan, s.Fabric)
 	if err != nil {
 		return nil, err
 	}
 	out.Simulation = sim
 	out.Traffic = ForecastTraffic(s.Workload, out.Best.Plan, s.Fabric.Device.WeightBytes, s.Fabric.Device.ValueBytes)
 	for _, c := range fit {
-		if c.Plan.Ranks() == 1 {
-			out.OneRank = c.Seconds
+		if c.Plan.Ranks() > 1 {
+			continue
 		}
+		one, err := Simulate(s.Workload, c.Plan, s.Fabric) // its Seconds may be a bound
+		if err != nil {
+			return nil, err
+		}
+		out.OneRank = one.Seconds
 	}
 	return out, nil
 }
@@ -103,7 +110,7 @@ func (s Search) Predict(p Plan) (*Choice, error) {
 		}
 		return nil, &Error{Code: OutOfMemory, Field: "plan", Text: text}
 	}
-	sim, err := Simulate(s.Workload, p, s.Fabric, s.Manner)
+	sim, err := Simulate(s.Workload, p, s.Fabric)
 	if err != nil {
 		return nil, err
 	}
@@ -171,6 +178,7 @@ func (s Search) weigh(p Plan) Candidate {
 func (s Search) plans(n int) []Plan {
 	var out []Plan
 	one := OneRank()
+	one.Overlap = !s.Blocking
 	each := func(limit int, at func(*Plan) *int, list []Plan) []Plan {
 		var next []Plan
 		for _, p := range list {
@@ -239,7 +247,7 @@ func (s Search) time(list []Candidate) error {
 	bounded := make([]*costs, len(list))
 	order := make([]int, len(list))
 	for i := range list {
-		bounded[i] = newCosts(newOutline(s.Workload, list[i].Plan), s.Fabric, s.Manner)
+		bounded[i] = newCosts(newOutline(s.Workload, list[i].Plan), s.Fabric)
 		list[i].Seconds, list[i].Bound, order[i] = bounded[i].bound(), true, i
 	}
 	sortBy(order, func(i int) float64 { return list[i].Seconds })

@@ -15,7 +15,7 @@ func (s Search) Reason(best *Choice, c Candidate) string {
 	if c.Bound {
 		return over + " at least: its busiest device alone takes that long"
 	}
-	sim, err := Simulate(s.Workload, c.Plan, s.Fabric, s.Manner)
+	sim, err := Simulate(s.Workload, c.Plan, s.Fabric)
 	if err != nil {
 		return err.Error()
 	}

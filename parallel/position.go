@@ -3,17 +3,34 @@ package parallel
 import (
 	"fmt"
 	"sync"
+
+	"patchbay/engine"
 )
 
-// position is where a rank stands in the schedule: the rank writes it as it goes, the watchdog and its reports read it. A nil position takes notes of
-// nothing (recording passes).
+// position is where a rank stands in the schedule: the rank writes it as it goes, the watchdog and its reports read it. On Ops whose calls run later than
+// they are issued it is where the device is, not the host. A nil position takes notes of nothing (recording passes).
 type position struct {
+	device engine.Marker // nil: calls have run when they return
+
 	mu    sync.Mutex
 	moves int64 // grows with every step forward
 	busy  bool  // a command is being worked on
 	micro Micro
 	doing string
-	begun int64 // blocks that were not refused by a cancellation
+	begun int64  // blocks that were not refused by a cancellation
+	ahead []note // issued and not known to have run, oldest first; the first one is where the device is
+}
+
+// note is a place in the schedule that the device will come to.
+type note struct {
+	mark  int64
+	micro Micro
+	doing string
+}
+
+func newPosition(ops engine.Ops) *position {
+	device, _ := ops.(engine.Marker)
+	return &position{device: device}
 }
 
 // start notes the micro-step that begins.
@@ -44,6 +61,7 @@ func (p *position) count(n int64) {
 // idle notes that the rank waits for commands.
 func (p *position) idle() { p.note(func() { p.busy = false }) }
 
+// note writes down a step of the rank, and has its device write it down too when it comes there.
 func (p *position) note(f func()) {
 	if p == nil {
 		return
@@ -52,17 +70,35 @@ func (p *position) note(f func()) {
 	defer p.mu.Unlock()
 	p.moves++
 	f()
+	if p.device != nil && p.busy {
+		p.device.Mark(p.moves)
+		p.ahead = append(p.ahead, note{p.moves, p.micro, p.doing})
+		p.reach()
+	}
+}
+
+// reach forgets the notes behind the device; mu is held.
+func (p *position) reach() {
+	at := p.device.Marked()
+	for len(p.ahead) > 1 && p.ahead[1].mark <= at {
+		p.ahead = p.ahead[1:]
+	}
 }
 
 // read returns the count of moves, whether the rank works, and the place in words: "evaluation 2, patch 1, block 3".
 func (p *position) read() (moves int64, busy bool, place string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	place = fmt.Sprintf("evaluation %d, patch %d, %s", p.micro.Evaluation, p.micro.Patch, p.doing)
-	if p.micro.Whole {
-		place = fmt.Sprintf("evaluation %d, whole picture, %s", p.micro.Evaluation, p.doing)
+	moves, micro, doing := p.moves, p.micro, p.doing
+	if p.device != nil && len(p.ahead) > 0 {
+		p.reach()
+		moves, micro, doing = p.device.Marked(), p.ahead[0].micro, p.ahead[0].doing
 	}
-	return p.moves, p.busy, place
+	place = fmt.Sprintf("evaluation %d, patch %d, %s", micro.Evaluation, micro.Patch, doing)
+	if micro.Whole {
+		place = fmt.Sprintf("evaluation %d, whole picture, %s", micro.Evaluation, doing)
+	}
+	return moves, p.busy, place
 }
 
 // now is the micro-step that the rank works on or has worked on last.

@@ -1,7 +1,6 @@
 package parallel
 
 import (
-	"math"
 	"strings"
 	"testing"
 )
@@ -88,12 +87,12 @@ func TestWires(t *testing.T) {
 		{"a pipeline over hosts", [][]int{{0, 8}, {1, 9}}, toNext, 2. / 2, 7},
 	} {
 		w := f.wire(c.groups, c.p)
-		if !(math.Abs(w.perByte-c.perByte) <= 1e-12) || w.latency != c.latency {
+		if !near(w.perByte, c.perByte, 1e-12) || w.latency != c.latency {
 			t.Errorf("%s: got %.6f s a byte and %v s, want %.6f and %v", c.name, w.perByte, w.latency, c.perByte, c.latency)
 		}
 	}
 	f.Link.Island = 0
-	if w := f.wire([][]int{span(0, 8)}, toAll); !(math.Abs(w.perByte-1./5) <= 1e-12) {
+	if w := f.wire([][]int{span(0, 8)}, toAll); !near(w.perByte, 1./5, 1e-12) {
 		t.Errorf("all-to-all without islands: got %.6f s a byte, want half the link, %.6f", w.perByte, 1./5)
 	}
 }

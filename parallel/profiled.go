@@ -6,18 +6,19 @@ import (
 	"patchbay/engine"
 	"patchbay/engine/profile"
 	"patchbay/models/dit"
+	"patchbay/parallel/comm"
 )
 
 // timed is a Comm whose calls become spans of a profile: the time of a call is transfer and waiting together.
 type timed struct {
-	Comm
+	comm.Comm
 	ops *profile.Ops
 }
 
 func (t timed) call(op string, f func()) {
-	before, start := t.Comm.Traffic().Bytes, time.Now()
+	before, end := t.Comm.Traffic().Bytes, t.ops.Begin("exchange", op)
 	f()
-	t.ops.Remember("exchange", op, start, t.Comm.Traffic().Bytes-before)
+	end(t.Comm.Traffic().Bytes - before)
 }
 
 func (t timed) AllToAll(dst, src engine.Tensor, recv, send []int) {
@@ -28,8 +29,16 @@ func (t timed) SendRecv(dst engine.Tensor, from int, src engine.Tensor, to int) 
 	t.call("SendRecv", func() { t.Comm.SendRecv(dst, from, src, to) })
 }
 
-func (t timed) Await(from int) {
-	t.call("Await", func() { t.Comm.Await(from) })
+func (t timed) Offer(slot, src engine.Tensor, to int) {
+	t.call("Offer", func() { t.Comm.Offer(slot, src, to) })
+}
+
+func (t timed) Await(dst engine.Tensor, from int) {
+	t.call("Await", func() { t.Comm.Await(dst, from) })
+}
+
+func (t timed) Fetched() {
+	t.call("Fetched", func() { t.Comm.Fetched() })
 }
 
 func (t timed) AllGather(dst, src engine.Tensor, counts []int) {
@@ -44,12 +53,8 @@ func (t timed) AllReduce(buf engine.Tensor) {
 	t.call("AllReduce", func() { t.Comm.AllReduce(buf) })
 }
 
-func (t timed) Broadcast(buf engine.Tensor, root int) {
-	t.call("Broadcast", func() { t.Comm.Broadcast(buf, root) })
-}
-
 // measured returns the operations and comms of a session that is profiled: zero is the start of the profile in nanoseconds of Unix time.
-func measured(ops engine.Ops, comms [axisCount]Comm, rank int, zero int64) (engine.Ops, [axisCount]Comm) {
+func measured(ops engine.Ops, comms [axisCount]comm.Comm, rank int, zero int64) (engine.Ops, [axisCount]comm.Comm) {
 	p := profile.Wrap(ops, rank, time.Unix(0, zero))
 	for a, c := range comms {
 		comms[a] = timed{c, p}

@@ -14,8 +14,6 @@ type timing struct {
 	handover       float64
 	slots          int  // of a link, in micro-steps; 0: rendezvous
 	spread         bool // synchronous evaluations run on all stages at once, on their down lanes
-	requests       int  // that wait in a row, all alike; evaluations are numbered through
-	apart          bool // a request begins when the one before has ended, not when all its evaluations are queued
 }
 
 // program is the order of everything that ranks and samplers do, the same that evaluator, team and rankSession keep: a sampler waits for its turn,
@@ -26,24 +24,17 @@ type timing struct {
 type program struct {
 	timing
 	net             network
-	runs            []programRun
 	link            [][]int // by group and lane: channel to the next lane
-	lanes, samplers int
-}
-
-// programRun is the channels of the samplers of one request.
-type programRun struct {
-	start       int     // channel from the last sampler of the request before
-	turn        []int   // channel from sampler m to the next one
-	done        []int   // channel from the last sampler to sampler m
-	command     [][]int // by group and sampler: channel to the first lane
-	result      [][]int // by group and sampler: channel from the last lane
-	order, part [][]int // by group and lane: channels from and to the last sampler, of spread evaluations
+	turn            []int   // channel from sampler m to the next one
+	done            []int   // channel from the last sampler to sampler m
+	command         [][]int // by group and sampler: channel to the first lane
+	result          [][]int // by group and sampler: channel from the last lane
+	order, part     [][]int // by group and lane: channels from and to the last sampler, of spread evaluations
+	lanes, samplers int     // lanes of one group; actors that are lanes, which come before the samplers
 }
 
 // newProgram lays out actors, channels and actions.
 func newProgram(t timing) *program {
-	t.requests = max(t.requests, 1)
 	p := &program{timing: t, lanes: len(t.stage)}
 	p.samplers = t.groups * p.lanes
 	for g := range t.groups {
@@ -51,14 +42,8 @@ func newProgram(t timing) *program {
 			p.net.actors = append(p.net.actors, actor{name: p.laneName(g, k), device: 1 + g*p.lanes + s})
 		}
 	}
-	for r := range t.requests {
-		for m := range t.shares {
-			name := fmt.Sprintf("sampler %d", m)
-			if r > 0 {
-				name += fmt.Sprintf(" of request %d", r)
-			}
-			p.net.actors = append(p.net.actors, actor{name: name})
-		}
+	for m := range t.shares {
+		p.net.actors = append(p.net.actors, actor{name: fmt.Sprintf("sampler %d", m)})
 	}
 	for g := range t.groups {
 		var link []int
@@ -67,29 +52,16 @@ func newProgram(t timing) *program {
 		}
 		p.link = append(p.link, link)
 	}
-	for r := range t.requests {
-		p.connect(r)
-	}
+	p.connect()
 	for g := range t.groups {
 		for k := range p.lanes {
 			p.lane(g, k)
 		}
 	}
-	for r := range t.requests {
-		for m := range t.shares {
-			p.sampler(r, m)
-		}
+	for m := range t.shares {
+		p.sampler(m)
 	}
 	return p
-}
-
-// evaluations is how many one request has.
-func (p *program) evaluations() int { return p.micros[len(p.micros)-1].Evaluation + 1 }
-
-// of numbers a micro-step of request r.
-func (p *program) of(r int, m Micro) Micro {
-	m.Evaluation += r * p.evaluations()
-	return m
 }
 
 func (p *program) laneName(g, k int) string {
@@ -108,15 +80,12 @@ func (p *program) channel(from, to, slots int, what string) int {
 	return len(p.net.channels) - 1
 }
 
-func (p *program) connect(r int) {
-	var run programRun
-	first, last := p.samplers+r*p.shares, p.shares-1
-	if r > 0 {
-		run.start = p.channel(first-1, first, unbounded, "the turn")
-	}
+// connect makes the channels of the samplers.
+func (p *program) connect() {
+	first, last := p.samplers, p.shares-1
 	for m := range p.shares {
-		run.turn = append(run.turn, p.channel(first+m, first+(m+1)%p.shares, unbounded, "the turn"))
-		run.done = append(run.done, p.channel(first+last, first+m, unbounded, "the synchronous result"))
+		p.turn = append(p.turn, p.channel(first+m, first+(m+1)%p.shares, unbounded, "the turn"))
+		p.done = append(p.done, p.channel(first+last, first+m, unbounded, "the synchronous result"))
 	}
 	for g := range p.groups {
 		var command, result, order, part []int
@@ -129,10 +98,9 @@ func (p *program) connect(r int) {
 			order = append(order, p.channel(first+last, lane+k, unbounded, "a command"))
 			part = append(part, p.channel(lane+k, first+last, unbounded, "a part of the result"))
 		}
-		run.order, run.part = append(run.order, order), append(run.part, part)
-		run.command, run.result = append(run.command, command), append(run.result, result)
+		p.order, p.part = append(p.order, order), append(p.part, part)
+		p.command, p.result = append(p.command, command), append(p.result, result)
 	}
-	p.runs = append(p.runs, run)
 }
 
 // downLanes is how many lanes a micro-step meets on its way down, one of each stage: those that compute in spread evaluations.
@@ -150,22 +118,20 @@ func (p *program) lane(g, k int) {
 	do := func(kind SpanKind, channel int, seconds float64, m Micro) {
 		a.actions = append(a.actions, action{kind, channel, seconds, m})
 	}
-	for r, run := range p.runs {
-		for _, m := range p.micros {
-			p.micro(g, k, &run, p.of(r, m), do)
-		}
+	for _, m := range p.micros {
+		p.micro(g, k, m, do)
 	}
 }
 
 // micro is one micro-step of lane k of group g.
-func (p *program) micro(g, k int, run *programRun, m Micro, do func(SpanKind, int, float64, Micro)) {
+func (p *program) micro(g, k int, m Micro, do func(SpanKind, int, float64, Micro)) {
 	if m.Whole && p.spread {
 		if k >= p.downLanes() {
 			return
 		}
-		do(Receiving, run.order[g][k], 0, m)
+		do(Receiving, p.order[g][k], 0, m)
 		do(Working, 0, p.work(g, k, m), m)
-		do(Sending, run.part[g][k], 0, m)
+		do(Sending, p.part[g][k], 0, m)
 		return
 	}
 	owner, entries := m.Patch, p.entries(g)
@@ -173,7 +139,7 @@ func (p *program) micro(g, k int, run *programRun, m Micro, do func(SpanKind, in
 		owner = p.shares - 1
 	}
 	if k == 0 {
-		do(Receiving, run.command[g][owner], 0, m)
+		do(Receiving, p.command[g][owner], 0, m)
 	} else {
 		for range entries {
 			do(Receiving, p.link[g][k-1], 0, m)
@@ -181,7 +147,7 @@ func (p *program) micro(g, k int, run *programRun, m Micro, do func(SpanKind, in
 	}
 	do(Working, 0, p.work(g, k, m), m)
 	if k == p.lanes-1 {
-		do(Sending, run.result[g][owner], 0, m)
+		do(Sending, p.result[g][owner], 0, m)
 		return
 	}
 	for range entries {
@@ -189,9 +155,9 @@ func (p *program) micro(g, k int, run *programRun, m Micro, do func(SpanKind, in
 	}
 }
 
-// sampler is what the sampler of patch i of request r does.
-func (p *program) sampler(r, i int) {
-	a, run := &p.net.actors[p.samplers+r*p.shares+i], &p.runs[r]
+// sampler is what the sampler of patch i does.
+func (p *program) sampler(i int) {
+	a, last := &p.net.actors[p.samplers+i], i == p.shares-1
 	do := func(kind SpanKind, channel int, seconds float64, m Micro) {
 		a.actions = append(a.actions, action{kind, channel, seconds, m})
 	}
@@ -206,54 +172,35 @@ func (p *program) sampler(r, i int) {
 			do(kind, one[g][i], 0, m)
 		}
 	}
-	evaluate := func(m Micro) { each(Sending, run.order, run.command, m) }
-	wait := func(m Micro) { each(Receiving, run.part, run.result, m) }
+	ends := p.micros[len(p.micros)-1].Evaluation // the last evaluation
 	for _, m := range p.micros {
 		if !m.Whole && m.Patch != i {
 			continue
 		}
-		ends := i == p.shares-1 && m.Evaluation == p.evaluations()-1 // all is queued then
-		next := ends && r+1 < p.requests
-		first := i == 0 && m.Evaluation == 0
-		m = p.of(r, m)
-		switch {
-		case first && r > 0:
-			do(Receiving, run.start, 0, m)
-		case !first:
-			do(Receiving, run.turn[(i+p.shares-1)%p.shares], 0, m)
+		if i > 0 || m.Evaluation > 0 {
+			do(Receiving, p.turn[(i+p.shares-1)%p.shares], 0, m)
 		}
 		pass := func() {
-			switch {
-			case !ends:
-				do(Sending, run.turn[i], 0, m)
-			case next && !p.apart:
-				do(Sending, p.runs[r+1].start, 0, m)
+			if !last || m.Evaluation < ends {
+				do(Sending, p.turn[i], 0, m)
 			}
 		}
-		switch last := i == p.shares-1; {
+		switch {
 		case m.Whole && last:
-			evaluate(m)
-			if ends {
-				pass()
-			}
-			wait(m)
+			each(Sending, p.order, p.command, m)
+			each(Receiving, p.part, p.result, m)
 			for other := range p.shares - 1 {
-				do(Sending, run.done[other], 0, m)
+				do(Sending, p.done[other], 0, m)
 			}
-			if !ends {
-				pass()
-			}
+			pass()
 		case m.Whole:
 			pass()
-			do(Receiving, run.done[i], 0, m)
+			do(Receiving, p.done[i], 0, m)
 		default:
-			evaluate(m)
+			each(Sending, p.order, p.command, m)
 			pass()
-			wait(m)
+			each(Receiving, p.part, p.result, m)
 		}
 		do(Working, 0, p.handover, m)
-		if next && p.apart {
-			do(Sending, p.runs[r+1].start, 0, m)
-		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/models/dit"
+	"patchbay/parallel/comm"
 )
 
 // rank is one device's share of the work: an ordinary goroutine that takes commands in order. It shares weights with other ranks of the process and
@@ -19,14 +20,15 @@ type rank struct {
 	session  buffer                             // what Prepare and Modulate made
 	acts     buffer                             // activations, in stack order
 	exchange buffer                             // what Comm reads and writes
-	comms    [axisCount]Comm
+	comms    [axisCount]comm.Comm
 	skips    *skipStore
 	sessions map[uint64]*rankSession
-	charged  [axisCount]Traffic // what sessions have been charged with
+	charged  [axisCount]comm.Traffic // what sessions have been charged with
 	pos      *position
 	calls    peekable
 	baton    *baton
-	closing  atomic.Bool // the inbox is closed
+	closing  atomic.Bool  // the inbox is closed
+	at       atomic.Int64 // commands taken and not answered
 
 	mu        sync.Mutex
 	cancelled map[uint64]*atomic.Bool // set from outside while the rank computes
@@ -49,14 +51,14 @@ type rankSession struct {
 	env     dit.Env         // arena of the session
 	act     *engine.Arena
 	comm    *engine.Arena
-	comms   [axisCount]Comm
-	sent    [axisCount]Traffic // in this session
-	held    lane               // blocks of this rank's stage
-	weights *gatherer          // nil: whole weights are here
+	comms   [axisCount]comm.Comm
+	sent    [axisCount]comm.Traffic // in this session
+	held    lane                    // blocks of this rank's stage
+	weights *gatherer               // nil: whole weights are here
 	tokens  TokenCount
 	stop    *atomic.Bool
 	pos     *position
-	in      *inbound
+	link    *stageLink
 	peek    func(i int) *Command // calls that wait
 }
 
@@ -73,13 +75,27 @@ type rankEntry struct {
 // errStopped ends an evaluation whose session was cancelled.
 var errStopped = errors.New("stopped before the next block")
 
-func newRank(id int, ops engine.Ops, comms [axisCount]Comm, skips *skipStore, weights func(string) (dit.Model, bool)) *rank {
-	return &rank{id: id, ops: ops, comms: comms, skips: skips, weights: weights, sessions: map[uint64]*rankSession{}, cancelled: map[uint64]*atomic.Bool{}, pos: &position{}}
+func newRank(id int, ops engine.Ops, comms [axisCount]comm.Comm, skips *skipStore, weights func(string) (dit.Model, bool)) *rank {
+	return &rank{id: id, ops: ops, comms: comms, skips: skips, weights: weights, sessions: map[uint64]*rankSession{}, cancelled: map[uint64]*atomic.Bool{}, pos: newPosition(ops)}
 }
 
-// serve answers calls until the inbox closes.
+// outcome is a command whose work is issued; outputs waits until it has been done.
+type outcome struct {
+	call    rankCall
+	reply   Reply
+	outputs func() ([][]float32, error)
+}
+
+// serve takes calls until the inbox closes. It issues the work of the next one while the results of the last ones are under way; answers come in order.
 func (r *rank) serve(inbox <-chan rankCall) {
 	r.calls = peekable{inbox: inbox}
+	issued, answers := make(chan outcome, queueLength), NewGroup(nil)
+	answers.Go(fmt.Sprintf("answers of rank %d", r.id), func() error {
+		for o := range issued {
+			r.answer(o)
+		}
+		return nil
+	})
 	for {
 		if r.baton != nil && len(r.calls.ahead) == 0 {
 			r.baton.block(true, func() bool { return len(inbox) > 0 || r.closing.Load() })
@@ -88,43 +104,60 @@ func (r *rank) serve(inbox <-chan rankCall) {
 		if !ok {
 			break
 		}
-		var reply Reply
+		r.at.Add(1)
+		o := outcome{call: call}
 		err := Recovered(fmt.Sprintf("rank %d", r.id), func() error {
 			var err error
-			reply, err = r.handle(call.command)
+			o.reply, o.outputs, err = r.handle(call.command)
 			return err
 		})
 		if err != nil {
-			id := call.command.Session
-			reply = Reply{Err: asError(err)}
-			if f := (*fault)(nil); errors.As(err, &f) && f.session != id {
-				reply.Err = &Error{Code: PeerLost, Text: "another request has ended the exchanges: " + err.Error()}
-			}
-			if o := call.command.Open; o == nil || o.Plan.parts() > 1 { // peers that wait for this rank must not wait forever
-				for _, c := range r.comms {
-					c.Abort(&fault{id, err})
-				}
-			}
+			r.fail(&o, err)
 		}
-		r.pos.idle()
-		call.reply <- reply
+		if r.baton != nil { // one goroutine at a time
+			r.answer(o)
+		} else {
+			issued <- o
+		}
 	}
+	close(issued)
+	_ = answers.Wait()             // what fails there is in the answers
 	for _, s := range r.sessions { // of a failed request: nothing may write into weights that are freed next
 		s.weights.close()
 	}
+	_ = r.ops.Sync() // nothing may use the memory any more, whatever became of it
 	for _, b := range []*buffer{&r.session, &r.acts, &r.exchange} {
 		r.ops.Free(b.mem)
 	}
 }
 
-// fault is the cause of aborted exchanges: what went wrong, in which session.
-type fault struct {
-	session uint64
-	error
+// answer waits for the results of a command and replies.
+func (r *rank) answer(o outcome) {
+	if o.outputs != nil && o.reply.Err == nil {
+		err := Recovered(fmt.Sprintf("rank %d", r.id), func() error {
+			var err error
+			o.reply.Outputs, err = o.outputs()
+			return err
+		})
+		if err != nil {
+			r.fail(&o, err)
+		}
+	}
+	if r.at.Add(-1) == 0 {
+		r.pos.idle()
+	}
+	o.call.reply <- o.reply
 }
 
-// Unwrap returns what went wrong.
-func (f *fault) Unwrap() error { return f.error }
+// fail makes an error the reply to a command. Peers that wait for this rank must not wait for ever.
+func (r *rank) fail(o *outcome, err error) {
+	o.reply = Reply{Err: asError(err)}
+	if open := o.call.command.Open; open == nil || open.Plan.parts() > 1 {
+		for _, c := range r.comms {
+			c.Abort(err)
+		}
+	}
+}
 
 // asError makes an *Error of any error.
 func asError(err error) *Error {
@@ -135,7 +168,7 @@ func asError(err error) *Error {
 	case errors.Is(err, errStopped):
 		return &Error{Code: Cancelled, Text: err.Error()}
 	}
-	if ce := (*CommError)(nil); errors.As(err, &ce) {
+	if ce := (*comm.Error)(nil); errors.As(err, &ce) {
 		return &Error{Code: PeerLost, Text: err.Error()}
 	}
 	return &Error{Code: BadRequest, Text: err.Error()}
@@ -155,38 +188,35 @@ func (r *rank) flag(session uint64) *atomic.Bool {
 	return f
 }
 
-func (r *rank) handle(c Command) (Reply, error) {
+// handle issues the work of a command. outputs, if not nil, waits for the predictions.
+func (r *rank) handle(c Command) (reply Reply, outputs func() ([][]float32, error), err error) {
 	switch {
 	case c.Open != nil:
-		return r.openSession(c.Session, *c.Open)
+		reply, err = r.openSession(c.Session, *c.Open)
+		return reply, nil, err
 	case c.Evaluate != nil:
 		s := r.sessions[c.Session]
 		if s == nil {
-			return Reply{}, fmt.Errorf("rank %d: session %d is not open", r.id, c.Session)
+			return reply, nil, fmt.Errorf("rank %d: session %d is not open", r.id, c.Session)
 		}
-		out, err := s.evaluate(s.env.Ops, *c.Evaluate)
-		reply := r.report(s, false)
-		reply.Outputs = out
-		return reply, err
+		outputs, err = s.evaluate(s.env.Ops, *c.Evaluate)
+		return r.report(s, false), outputs, err
 	case c.Close:
-		var reply Reply
 		if s := r.sessions[c.Session]; s != nil {
 			s.weights.close()
+			err = r.ops.Sync()
 			reply = r.report(s, true)
 			reply.Spans = spans(s.env.Ops)
 		}
 		r.retire(c.Session)
-		return reply, nil
+		return reply, nil, err
 	}
-	return Reply{}, fmt.Errorf("rank %d: empty command", r.id)
+	return reply, nil, fmt.Errorf("rank %d: empty command", r.id)
 }
 
 // openSession measures what the session needs, takes the memory and prepares all entries.
 func (r *rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 	r.pos.at("opening a session")
-	for old := range r.sessions { // of a request that has passed its turn on: what it had for this rank is done, its memory is free
-		r.retire(old)
-	}
 	model, ok := r.weights(o.Model)
 	if !ok {
 		return Reply{}, fmt.Errorf("rank %d: model %s is not resident", r.id, o.Model)
@@ -199,6 +229,11 @@ func (r *rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 	if o.Budget > 0 && total > o.Budget {
 		return Reply{}, &Error{Code: OutOfMemory, Field: "latent", Text: fmt.Sprintf(
 			"one evaluation needs %d MB of activations and buffers, %d MB are allowed: use a smaller picture or batch", total>>20, o.Budget>>20)}
+	}
+	if device, ok := r.ops.(engine.Reserver); ok {
+		if err := device.Reserve(need.calls); err != nil {
+			return Reply{}, &Error{Code: OutOfMemory, Field: "latent", Text: "reserve scratch memory for one evaluation", Cause: err}
+		}
 	}
 	for b, bytes := range map[*buffer]int{&r.session: need.session, &r.acts: need.acts, &r.exchange: need.comm} {
 		if err := b.grow(r.ops, bytes); err != nil {
@@ -217,10 +252,14 @@ func (r *rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 	if poisoner, ok := r.ops.(interface{ Watch(*engine.Arena) }); ok { // deferred execution poisons what is released
 		poisoner.Watch(s.env.Arena)
 		poisoner.Watch(s.act)
+		poisoner.Watch(s.comm)
 	}
-	s.weights = newGatherer(model.Shards(), r.comms[AxisShard], s.env.Ops, r.baton != nil)
+	s.weights = newGatherer(model.Shards(), s.comms[AxisShard])
 	r.sessions[id] = s // before anything is gathered: serve waits for gathers of all sessions
 	if err := s.prepare(); err != nil {
+		return Reply{}, err
+	}
+	if err := r.ops.Sync(); err != nil { // the other lane of a folded stage may write into stores of this one from now on
 		return Reply{}, err
 	}
 	reply := r.report(s, false)
@@ -258,7 +297,7 @@ func (b *buffer) grow(ops engine.Ops, n int) error {
 // report charges a session with what was sent since the last report, and answers with all it has sent and computed so far.
 // Weights in parts move beside the micro-steps and are counted at the end.
 func (r *rank) report(s *rankSession, last bool) Reply {
-	out := Reply{Traffic: make([]Traffic, axisCount), Tokens: s.tokens}
+	out := Reply{Traffic: make([]comm.Traffic, axisCount), Tokens: s.tokens}
 	for a, c := range r.comms {
 		if Axis(a) == AxisShard && !last {
 			continue

@@ -5,6 +5,7 @@ import (
 	"patchbay/engine/profile"
 	"patchbay/models/dit"
 	"patchbay/models/sampling"
+	"patchbay/parallel/comm"
 )
 
 // Request is one sampling run: the only entrance to the denoise loop. Sampling nodes lower to it, the sample message decodes onto it.
@@ -134,14 +135,14 @@ type Stats struct {
 	Evaluations int           // that the network ran, at least for some entries
 	Reused      []int         // evaluations, from 0, that Request.Cache answered instead; they count on their own
 	Changes     []CacheChange // what the cache saw, if Cache.Verbose
-	// Synchronous are the evaluations, of those that ran, from 0, in which all patches of a pipeline ran at once: warm-up, new entries, Plan.Resync.
+	// Synchronous are the evaluations, of those that ran, from 0, in which all patches of a pipeline ran at once: warm-up, new entries.
 	// nil without patches.
 	Synchronous []int
 	Rows        int     // latents predicted, over all evaluations: batch items times active entries
 	LoadSeconds float64 // weights read and packed for this request, 0 if resident
 	StepSeconds []float64
-	PeakBytes   int64          // activations and session buffers of the busiest rank
-	Traffic     [][]Traffic    // what each rank of the plan sent, by axis (AxisUlysses to AxisShard)
-	Tokens      []TokenCount   // what each rank's first block computed
-	Spans       []profile.Span // every operation and exchange of every rank, if Request.Profile
+	PeakBytes   int64            // activations and session buffers of the busiest rank
+	Traffic     [][]comm.Traffic // what each rank of the plan sent, by axis (AxisUlysses to AxisShard)
+	Tokens      []TokenCount     // what each rank's first block computed
+	Spans       []profile.Span   // every operation and exchange of every rank, if Request.Profile
 }

@@ -3,6 +3,7 @@ package parallel
 import (
 	"patchbay/engine"
 	"patchbay/models/dit"
+	"patchbay/parallel/comm"
 )
 
 // sequence runs attention of a token sequence that is split over ranks: Ulysses (arXiv:2309.14509) inside, ring (arXiv:2310.01889) outside.
@@ -13,8 +14,8 @@ import (
 type sequence struct {
 	ops     engine.Ops
 	arena   *engine.Arena // exchange buffers, in stack order
-	ulysses Comm
-	ring    Comm
+	ulysses comm.Comm
+	ring    comm.Comm
 	rows    []dit.Rows // of every rank of the sequence, ring outside
 }
 

@@ -1,23 +1,18 @@
 package parallel
 
 import (
-	"sync"
-
 	"patchbay/models/dit"
+	"patchbay/parallel/comm"
 )
 
-// session is one request on a team, as the leader sees it. Two may be open at a time: one whose evaluations are all queued, and the one behind it.
+// session is one request on a team, as the leader sees it.
 type session struct {
 	team     *team
 	id       uint64
-	turn     *turn
 	batch    []dit.Range // items of each data part
 	cfgOf    []int       // cfg group of each entry
 	entries  []entrySize
 	features struct{ in, out int }
-
-	mu     sync.Mutex
-	counts []Reply // by member: what it had sent and computed with its last answer
 }
 
 // entrySize is the length of an entry's sequence.
@@ -40,9 +35,8 @@ func (c *EvaluateCommand) rows(e entrySize, parts int) []dit.Rows {
 	return out
 }
 
-// open queues the start of the session on all ranks and returns a function that waits for it and gives the largest memory need. Evaluations may be queued
-// before: ranks that still work for the request before open the session when they have done that.
-func (s *session) open(spec *dit.Spec, o OpenCommand, branches []int) func() (int64, error) {
+// open starts the session on all ranks and returns the largest memory need of one, in bytes.
+func (s *session) open(spec *dit.Spec, o OpenCommand, branches []int) (peak int64, err error) {
 	t, p := s.team, s.team.mesh.Plan
 	s.batch = balanced(o.Batch, p.Data)
 	s.cfgOf, s.entries = make([]int, len(o.Entries)), nil
@@ -56,7 +50,7 @@ func (s *session) open(spec *dit.Spec, o OpenCommand, branches []int) func() (in
 		}
 		s.entries = append(s.entries, entrySize{lt, e.Grid.Tokens()})
 	}
-	wait := s.all(func(rank int) *Command {
+	replies, err := t.all(func(rank int) *Command {
 		c := t.mesh.At(rank)
 		own := o
 		device, _ := t.device(rank)
@@ -70,40 +64,11 @@ func (s *session) open(spec *dit.Spec, o OpenCommand, branches []int) func() (in
 			}
 		}
 		return &Command{Session: s.id, Open: &own}
-	})
-	return func() (int64, error) {
-		var peak int64
-		replies, err := wait()
-		for _, r := range replies {
-			peak = max(peak, r.PeakBytes)
-		}
-		return peak, err
+	})()
+	for _, r := range replies {
+		peak = max(peak, r.PeakBytes)
 	}
-}
-
-// all is team.all with the counts of the answers kept, and the team marked when this session is what breaks it.
-func (s *session) all(cut func(rank int) *Command) func() ([]Reply, error) {
-	wait := s.team.all(cut)
-	return func() ([]Reply, error) {
-		replies, err := wait()
-		if err != nil {
-			if asError(err).Code != PeerLost {
-				s.team.broken.CompareAndSwap(0, s.id)
-			}
-			return nil, err
-		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.counts == nil {
-			s.counts = make([]Reply, len(replies))
-		}
-		for r := range replies {
-			if replies[r].Traffic != nil && replies[r].Tokens.MicroSteps >= s.counts[r].Tokens.MicroSteps {
-				s.counts[r] = replies[r]
-			}
-		}
-		return replies, nil
-	}
+	return peak, err
 }
 
 // cfgGroup spreads entries over cfg groups: branches in turn, and the entries of one branch in turn where there are more groups than branches.
@@ -145,7 +110,7 @@ func (s *session) begin(c EvaluateCommand) func() ([][]float32, error) {
 		}
 		return r
 	}
-	wait := s.all(func(rank int) *Command {
+	wait := t.all(func(rank int) *Command {
 		at := t.mesh.At(rank)
 		if spread && !first(at) {
 			return nil
@@ -211,29 +176,19 @@ func pasteRows(v []float32, b int, part []float32, items, rows dit.Range, f int)
 	}
 }
 
-// close ends the session on all ranks.
-func (s *session) close() func() ([]Reply, error) {
-	return s.all(func(int) *Command { return &Command{Session: s.id, Close: true} })
-}
-
-// end closes the session and adds what each rank sent and computed to stats. When the turn has been passed on it does not wait for the ranks, which may be
-// at work for the next request already: the answers to the last evaluations have the counts.
-func (s *session) end(stats *Stats) error {
-	wait := s.close()
-	if s.turn.passed() {
-		s.turn.leave(wait)
-	} else if _, err := wait(); err != nil {
+// close ends the session on all ranks and adds what each of them sent and computed to stats.
+func (s *session) close(stats *Stats) error {
+	t := s.team
+	replies, err := t.all(func(int) *Command { return &Command{Session: s.id, Close: true} })()
+	if err != nil {
 		return err
 	}
-	t := s.team
 	n := t.plan.Ranks()
-	stats.Traffic, stats.Tokens = make([][]Traffic, n), make([]TokenCount, n)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for i, r := range s.counts {
+	stats.Traffic, stats.Tokens = make([][]comm.Traffic, n), make([]TokenCount, n)
+	for i, r := range replies {
 		at, down := t.device(i)
 		if stats.Traffic[at] == nil {
-			stats.Traffic[at] = make([]Traffic, len(r.Traffic))
+			stats.Traffic[at] = make([]comm.Traffic, len(r.Traffic))
 		}
 		for a, v := range r.Traffic {
 			sum := &stats.Traffic[at][a]
@@ -248,11 +203,10 @@ func (s *session) end(stats *Stats) error {
 	return nil
 }
 
-// cancel stops the session's evaluations on all ranks before their next block. What the request before has on the ranks is waited for, and nothing is
-// stopped once another request follows: the little that is left would take that one's exchanges with it.
+// cancel stops the session's evaluations on all ranks before their next block, where exchanges can be cut short. Elsewhere the samplers stop to ask for more,
+// and what is queued runs to its end.
 func (s *session) cancel() {
-	s.turn.settle()
-	if s.turn.followed.Load() {
+	if !s.team.interruptible {
 		return
 	}
 	for _, l := range s.team.links {

@@ -1,9 +1,9 @@
 package parallel
 
-// Simulation is the predicted course of one request on a plan, or of several in a row.
+// Simulation is the predicted course of one request on a plan.
 type Simulation struct {
 	Plan    Plan
-	Seconds float64 // of all requests together, from the first command to the last sampler step; text encoding and VAE are not in it
+	Seconds float64 // from the first command to the last sampler step; text encoding and VAE are not in it
 	// WarmupSeconds is the synchronous evaluations, StepSeconds one of the others in the steady state: the mean distance of their ends after the first of
 	// them; without any, of the synchronous ones.
 	WarmupSeconds, StepSeconds float64
@@ -27,9 +27,9 @@ type RankTime struct {
 
 // Simulate predicts a request without tensors. It follows the order of the executor (program.go) with the times that forecast_time.go gives. The plan
 // must have passed Check. The error is a *DeadlockError; Patchbay's own schedule has none (proved in the tests for every size).
-func Simulate(w Workload, p Plan, f Fabric, m Manner) (*Simulation, error) {
+func Simulate(w Workload, p Plan, f Fabric) (*Simulation, error) {
 	w.Device = f.Device
-	return simulate(newCosts(newOutline(w, p), f, m), false)
+	return simulate(newCosts(newOutline(w, p), f), false)
 }
 
 // simulate runs the program of c. quiet leaves out Spans, Ranks and the split of Seconds.
@@ -55,28 +55,20 @@ func simulate(c *costs, quiet bool) (*Simulation, error) {
 		at := key{group, -1 - k, m}
 		s, ok := lanes[at]
 		if !ok {
-			entry := c.entriesOf(group % c.plan.CFG)
-			if len(entry) > 0 {
-				s = c.transfer(group/c.plan.CFG, m, entry[0])
+			entries := c.entriesOf(group % c.plan.CFG)
+			for _, i := range entries { // the mean of all, which follow each other on one link
+				s += c.transfer(group/c.plan.CFG, m, i) / float64(len(entries))
 			}
 			lanes[at] = s
 		}
 		return s
 	}
 	t := timing{
-		groups: c.plan.Data * c.plan.CFG, shares: len(c.patches), micros: c.micros(), slots: c.manner.Slots, work: seconds, transfer: transfer,
-		requests: c.Requests, apart: c.plan.Pipe == 1 || c.plan.parts() > 1 || skips(c.Spec),
+		groups: c.plan.Data * c.plan.CFG, shares: len(c.patches), micros: c.micros(), work: seconds, transfer: transfer,
 		handover: c.fabric.Device.Handover, spread: c.plan.Spread, entries: func(g int) int { return len(c.entriesOf(g % c.plan.CFG)) },
 	}
-	if c.manner.Blocking && c.manner.Slots != 0 {
-		t.transfer = func(int, int, Micro) float64 { return 0 }
-		t.work = func(g, k int, m Micro) float64 {
-			s := seconds(g, k, m)
-			if c.sends(k) && !(m.Whole && c.plan.Spread) {
-				s += float64(t.entries(g)) * transfer(g, k, m)
-			}
-			return s
-		}
+	if c.plan.Overlap {
+		t.slots = linkSlots
 	}
 	for k := range c.lanes {
 		t.stage = append(t.stage, c.stage(k))
@@ -115,9 +107,7 @@ func (s *Simulation) steady(c *costs, samplers int) {
 		if sp.Actor >= samplers {
 			continue
 		}
-		if e := sp.Micro.Evaluation; e < c.Evaluations { // of the first request
-			ends[e] = max(ends[e], sp.End)
-		}
+		ends[sp.Micro.Evaluation] = max(ends[sp.Micro.Evaluation], sp.End)
 		working = append(working, gap{sp.Start, sp.End})
 	}
 	sortBy(working, func(g gap) float64 { return g.at })
@@ -165,14 +155,13 @@ func (s *Simulation) ranks(c *costs, prog *program, loads func(g, k int, m Micro
 			}
 			for _, m := range prog.micros {
 				whole := prog.work(g, k, m)
-				times := float64(prog.requests)
 				for i, l := range loads(g, k, m) {
 					rt := &s.Ranks[members[i]]
 					compute := c.compute(l)
-					rt.Compute += times * compute
-					rt.Exchange += times * max(0, whole-compute)
-					rt.Hidden += times * (l.sent - l.exchange)
-					rt.Micros += prog.requests
+					rt.Compute += compute
+					rt.Exchange += max(0, whole-compute)
+					rt.Hidden += l.sent - l.exchange
+					rt.Micros++
 				}
 			}
 			for _, r := range members {

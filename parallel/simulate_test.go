@@ -3,7 +3,6 @@ package parallel
 import (
 	"errors"
 	"fmt"
-	"math"
 	"strings"
 	"testing"
 )
@@ -127,7 +126,7 @@ func TestPipelineTimes(t *testing.T) {
 				}
 				k, n, m, w := float64(evaluations), float64(stages), float64(patches), float64(warmup)
 				want := w*n*m + (k-w-1)*max(m, n) + m + n - 1
-				if !(math.Abs(got-want) <= 1e-9) {
+				if !near(got, want, 1e-9) {
 					t.Errorf("%d stages, %d patches, warm-up %d: %.3f slots, closed form %.3f", stages, patches, warmup, got, want)
 				}
 			}
@@ -151,7 +150,7 @@ func TestSpreadWarmupTimes(t *testing.T) {
 				got = max(got, e)
 			}
 			n, m := float64(stages), float64(patches)
-			if want := warmup*m + (evaluations-warmup-1)*max(m, n) + m + n - 1; !(math.Abs(got-want) <= 1e-9) {
+			if want := warmup*m + (evaluations-warmup-1)*max(m, n) + m + n - 1; !near(got, want, 1e-9) {
 				t.Errorf("%d stages, %d patches: %.3f slots, closed form %.3f", stages, patches, got, want)
 			}
 		}

@@ -5,6 +5,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/models/dit"
+	"patchbay/parallel/comm"
 )
 
 // Synchronous evaluations of a pipeline may be spread: instead of passing the whole picture from stage to stage, which leaves all stages but one idle, all
@@ -27,7 +28,7 @@ func (s *rankSession) prepared() dit.Range {
 }
 
 // outer is the comm of the ranks that K and V are shared with: the ring, with all stages in a spread evaluation.
-func (s *rankSession) outer(c *EvaluateCommand) Comm {
+func (s *rankSession) outer(c *EvaluateCommand) comm.Comm {
 	if s.spreads(c) {
 		return s.comms[AxisSpread]
 	}

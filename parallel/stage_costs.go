@@ -20,26 +20,24 @@ func plainDevice() Device { return Device{GEMM: 1, Attention: 1, Traffic: math.I
 // of one evaluation take one after the other, all entries of the rank, exchanges not counted. It is the cost that the simulator works with, so what it
 // predicts for stages is what they were cut by.
 func (o *outline) blockSeconds() (blocks []blockCost, ends [2]float64) {
-	c := &costs{outline: o, fabric: Fabric{Device: o.Device}, manner: Ours(o.plan.Overlap)}
+	c := &costs{outline: o, fabric: Fabric{Device: o.Device}}
 	if o.Device == (Device{}) {
-		c.fabric.Device, c.manner = plainDevice(), Manner{}
+		c.fabric.Device = plainDevice()
 	}
 	at, b := Coord{}, o.batch[0].Len()
-	seconds := func(add func(l *load, rows []dit.Rows, entry int, first bool)) float64 {
+	seconds := func(add func(l *load, rows []dit.Rows, entry int)) float64 {
 		total := 0.0
 		for j := range o.patches {
 			var l load
-			first := true
 			for _, i := range o.entriesOf(0) {
-				add(&l, o.rows(Micro{Patch: j}, i), i, first)
-				first = false
+				add(&l, o.rows(Micro{Patch: j}, i), i)
 			}
 			total += c.compute(l)
 		}
 		return total
 	}
 	half := func(n int, h dit.Half) float64 {
-		return seconds(func(l *load, rows []dit.Rows, i int, first bool) { c.addBlock(l, at, n, h, rows, i, b, first) })
+		return seconds(func(l *load, rows []dit.Rows, i int) { c.addBlock(l, at, n, h, rows, i, b) })
 	}
 	seen := map[dit.BlockSpec]blockCost{} // blocks of one kind cost the same
 	for n, spec := range o.Spec.Blocks {
@@ -56,7 +54,7 @@ func (o *outline) blockSeconds() (blocks []blockCost, ends [2]float64) {
 		blocks = append(blocks, cost)
 	}
 	for k := range ends {
-		ends[k] = seconds(func(l *load, rows []dit.Rows, _ int, _ bool) {
+		ends[k] = seconds(func(l *load, rows []dit.Rows, _ int) {
 			embed, head := c.endFlops(at, rows, b)
 			l.gemm += [2]float64{embed, head}[k]
 		})

@@ -2,12 +2,12 @@ package parallel
 
 import (
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"patchbay/engine"
 	"patchbay/models/dit"
+	"patchbay/parallel/comm"
 )
 
 // team is the ranks of one plan, as the leader sees them: it cuts commands for each of them and puts their answers together.
@@ -21,9 +21,8 @@ type team struct {
 	baton *baton        // nil: everybody runs freely
 	ended chan struct{} // closed when all ranks have returned, after close
 
-	order   sync.Mutex    // held while a command is queued on all ranks: they must see commands of two sessions in one order
-	broken  atomic.Uint64 // the session that failed first and took the exchanges with it, 0: none
-	spoiled atomic.Bool   // no request may begin on these ranks any more
+	interruptible bool // exchanges can be cut short
+	kept          bool // a cancelled run has left all ranks in step
 }
 
 // rendezvous is how long a band of the VAE waits for another before the request fails and names both.
@@ -33,7 +32,8 @@ const rendezvous = 2 * time.Minute
 const queueLength = 1024
 
 // newTeam starts the ranks of a plan; folded says that micro-steps go down and back up (fold.go).
-func newTeam(plan Plan, folded bool, newOps func(rank, ranks int) (engine.Ops, error), weights func(string) (dit.Model, bool), recode func(any) (any, error), limit time.Duration, order uint64) (*team, error) {
+func newTeam(plan Plan, folded bool, cfg *Config, weights func(rank int) func(string) (dit.Model, bool)) (*team, error) {
+	limit := cfg.Patience
 	if limit == 0 {
 		limit = patience
 	}
@@ -41,21 +41,24 @@ func newTeam(plan Plan, folded bool, newOps func(rank, ranks int) (engine.Ops, e
 	lanes.Pipe = plan.lanes(folded)
 	m := Mesh{Plan: lanes, Stages: plan.Pipe}
 	n := lanes.Ranks()
-	ends := make([][axisCount]Comm, n)
-	for a := range axisCount {
-		for r := range n {
-			ranks, at := m.along(a, m.At(r))
-			if at != 0 {
-				continue
-			}
-			for i, c := range NewLocal(a.String(), len(ranks), 2*limit) {
-				ends[ranks[i]][a] = c
-			}
-		}
-	}
-	t := &team{plan: plan, mesh: m, group: NewGroup(nil), watch: watchdog{limit: limit}, ended: make(chan struct{}), baton: newBaton(order)}
+	t := &team{plan: plan, mesh: m, group: NewGroup(nil), watch: watchdog{limit: limit}, ended: make(chan struct{}), baton: newBaton(cfg.Order)}
+	transport := cfg.transport()
 	if t.baton != nil {
 		t.baton.stuck = t.deadlock
+		transport = comm.Local{Block: func(ready func() bool) { t.baton.block(false, ready) }}
+	}
+	t.interruptible = transport.Interruptible()
+	ops := make([]engine.Ops, n)
+	for r := range ops {
+		rank, _ := t.device(r) // both lanes of a folded stage work on one device
+		var err error
+		if ops[r], err = cfg.NewOps(rank, plan.Ranks()); err != nil {
+			return nil, fmt.Errorf("start rank %d: %w", r, err)
+		}
+	}
+	ends, err := connect(transport, m, ops, 2*limit)
+	if err != nil {
+		return nil, err
 	}
 	stores := make([]*skipStore, n)
 	for r := range n {
@@ -65,16 +68,9 @@ func newTeam(plan Plan, folded bool, newOps func(rank, ranks int) (engine.Ops, e
 		} else {
 			stores[r] = newSkipStore()
 		}
-		ops, err := newOps(r, plan.Ranks())
-		if err != nil {
-			t.close()
-			return nil, fmt.Errorf("start rank %d: %w", r, err)
-		}
-		l := &rankLink{rank: newRank(r, ops, ends[r], stores[r], weights), inbox: make(chan rankCall, queueLength), recode: recode}
+		rank, _ := t.device(r)
+		l := &rankLink{rank: newRank(r, ops[r], ends[r], stores[r], weights(rank)), inbox: make(chan rankCall, queueLength), recode: cfg.Recode}
 		l.rank.baton = t.baton
-		for _, c := range ends[r] {
-			c.(*LocalComm).hub.baton = t.baton
-		}
 		t.links = append(t.links, l)
 		name := fmt.Sprintf("rank %d", r)
 		seat := t.baton.join(name)
@@ -86,6 +82,31 @@ func newTeam(plan Plan, folded bool, newOps func(rank, ranks int) (engine.Ops, e
 		})
 	}
 	return t, nil
+}
+
+// connect makes the ends of every rank on every axis.
+func connect(transport comm.Transport, m Mesh, ops []engine.Ops, deadline time.Duration) ([][axisCount]comm.Comm, error) {
+	ends := make([][axisCount]comm.Comm, len(ops))
+	for a := range axisCount {
+		for r := range ops {
+			ranks, at := m.along(a, m.At(r))
+			if at != 0 {
+				continue
+			}
+			members := make([]engine.Ops, len(ranks))
+			for i, other := range ranks {
+				members[i] = ops[other]
+			}
+			group, err := transport.Connect(a.String(), members, deadline)
+			if err != nil {
+				return nil, fmt.Errorf("connect ranks %v for %s: %w", ranks, a, err)
+			}
+			for i, c := range group {
+				ends[ranks[i]][a] = c
+			}
+		}
+	}
+	return ends, nil
 }
 
 // close ends the ranks after the work in hand. It does not wait for a rank that hangs: ended tells when that one has returned after all.
@@ -112,13 +133,11 @@ func (t *team) close() {
 func (t *team) all(cut func(rank int) *Command) func() ([]Reply, error) {
 	waits := make([]func() (Reply, error), len(t.links))
 	errs := make([]error, len(t.links))
-	t.order.Lock()
 	for r, l := range t.links {
 		if c := cut(r); c != nil {
 			waits[r], errs[r] = l.send(*c, t.await)
 		}
 	}
-	t.order.Unlock()
 	return func() ([]Reply, error) {
 		replies := make([]Reply, len(t.links))
 		var first error

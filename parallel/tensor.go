@@ -3,6 +3,7 @@ package parallel
 import (
 	"patchbay/engine"
 	"patchbay/models/dit"
+	"patchbay/parallel/comm"
 )
 
 // Tensor parallelism (Megatron-LM, arXiv:1909.08053, sec. 3) cuts heads and MLP columns over a group and adds partial sums after each product that is cut
@@ -25,12 +26,12 @@ func (p Plan) kept(rows dit.Rows, t int) dit.Rows {
 // scattered moves the rows of one entry between the ranks of a tensor group. Parts of different batch items and streams travel alone, straight from where
 // they are computed to where they are read, so that nothing is copied on the way.
 type scattered struct {
-	tensor Comm
+	tensor comm.Comm
 	parts  []dit.Rows // of each rank of the group
 }
 
 // newScattered cuts wide, the rows of this sequence place.
-func newScattered(p Plan, tensor Comm, wide dit.Rows) *scattered {
+func newScattered(p Plan, tensor comm.Comm, wide dit.Rows) *scattered {
 	s := &scattered{tensor: tensor}
 	for t := range tensor.Size() {
 		s.parts = append(s.parts, p.kept(wide, t))

@@ -8,6 +8,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/models/dit"
+	"patchbay/parallel/comm"
 )
 
 // watched is a Model that notes how full the arena is when a block starts: what is kept between blocks.
@@ -31,11 +32,11 @@ func between(t *testing.T, r *Request, p Plan, rank int) (kept, peak int) {
 	}
 	defer model.Close()
 	w := &watched{Model: model}
-	var comms [axisCount]Comm
+	var comms [axisCount]comm.Comm
 	for a := range comms {
-		comms[a] = silent{0, 1}
+		comms[a] = comm.NewSilent(0, 1)
 	}
-	comms[AxisTensor] = silent{rank, p.Tensor}
+	comms[AxisTensor] = comm.NewSilent(rank, p.Tensor)
 	e := r.Branches[0].Entries[0].Entry
 	grid := r.Model.Spec.Tokens(r.Latent.Y, r.Latent.X)
 	s := &rankSession{

@@ -142,10 +142,8 @@ func (t *team) accuse(verdict string) *Error {
 func (r *rank) waits() string {
 	var out []string
 	for a, c := range r.comms {
-		if l, ok := c.(*LocalComm); ok {
-			if what := l.waiting(); what != "" {
-				out = append(out, fmt.Sprintf("%s for %s", Axis(a), what))
-			}
+		if what := c.Waiting(); what != "" {
+			out = append(out, fmt.Sprintf("%s for %s", Axis(a), what))
 		}
 	}
 	return strings.Join(out, " and ")

@@ -17,8 +17,6 @@ type Workload struct {
 	Device Device
 	// Evaluations is how often the sampler calls the network, all entries active each time.
 	Evaluations int
-	// Requests is how many such requests wait in a row, 0: one. Bytes and memory are those of one.
-	Requests int
 }
 
 // branch returns the branch of entry i.
@@ -60,7 +58,6 @@ type outline struct {
 	lanes   []lane      // blocks of each stop of a micro-step
 	batch   []dit.Range // items of each data part
 	cfgOf   []int       // cfg group of each entry
-	cold    bool        // warm-up 0 means none at all
 	stores  bool        // K/V stores in use although there is one stage
 }
 
@@ -82,12 +79,9 @@ func newOutline(w Workload, p Plan) *outline {
 	return o
 }
 
-// synchronous tells whether evaluation e runs the whole picture at once: warm-up, and always the first, which fills the K/V store. Evaluations that Plan.Resync
-// makes synchronous, and those that a cache leaves out, depend on the picture and are not forecast.
+// synchronous tells whether evaluation e runs the whole picture at once: warm-up, and always the first, which fills the K/V store. Evaluations that a
+// cache leaves out depend on the picture and are not forecast.
 func (o *outline) synchronous(e int) bool {
-	if o.cold {
-		return len(o.patches) == 1 || e < o.plan.Warmup
-	}
 	return len(o.patches) == 1 || e < max(o.plan.Warmup, 1)
 }
 

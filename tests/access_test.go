@@ -20,7 +20,7 @@ import (
 	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nkeys"
 
-	"patchbay/ipc"
+	"patchbay/ipc/broker"
 )
 
 // TestAccess runs daemon and commands against nats-server processes that ask who they are: by password, NKey,
@@ -70,15 +70,15 @@ func passwordsAndKeys(t *testing.T, program, flow string) {
 	for _, name := range []string{"server", "client"} {
 		ca.sign(t, filepath.Join(dir, name))
 	}
-	users, err := ipc.ParseUsers("daemon=" + daemonPublic + ",admin=root,client=alice")
+	users, err := broker.ParseUsers("daemon=" + daemonPublic + ",admin=root,client=alice")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv(ipc.PasswordVariable("root"), "r00t")
-	t.Setenv(ipc.PasswordVariable("alice"), "wonderland")
+	t.Setenv(broker.PasswordVariable("root"), "r00t")
+	t.Setenv(broker.PasswordVariable("alice"), "wonderland")
 	tls := fmt.Sprintf("tls { cert_file: %q, key_file: %q, ca_file: %q, verify: true, timeout: 5 }\n",
 		filepath.Join(dir, "server.pem"), filepath.Join(dir, "server-key.pem"), filepath.Join(dir, "ca.pem"))
-	n := startNATS(t, ipc.ServerConfig(users)+tls)
+	n := startNATS(t, broker.ServerConfig(users)+tls)
 	url := strings.Replace(n.url, "nats://", "tls://", 1)
 	certs := []string{"--tls-ca", filepath.Join(dir, "ca.pem"), "--tls-cert", filepath.Join(dir, "client.pem"),
 		"--tls-key", filepath.Join(dir, "client-key.pem")}
@@ -120,8 +120,8 @@ func passwordsAndKeys(t *testing.T, program, flow string) {
 func credentials(t *testing.T, program, flow string) {
 	o := newOperator(t)
 	n := startNATS(t, o.conf)
-	s := startServer(t, program, "", "--nats", n.url, "--creds", o.creds[ipc.RoleDaemon])
-	env := []string{"PATCHBAY_NATS_URL=" + n.url, "PATCHBAY_NATS_CREDS=" + o.creds[ipc.RoleClient]}
+	s := startServer(t, program, "", "--nats", n.url, "--creds", o.creds[broker.RoleDaemon])
+	env := []string{"PATCHBAY_NATS_URL=" + n.url, "PATCHBAY_NATS_CREDS=" + o.creds[broker.RoleClient]}
 	for _, line := range commands(flow) {
 		if code, out := try(t, program, env, line...); code != 0 {
 			t.Errorf("%s ended with %d:\n%s", line[0], code, out)
@@ -139,8 +139,8 @@ func credentials(t *testing.T, program, flow string) {
 // operator is what a nats-server in operator mode reads, and one user of every role.
 type operator struct {
 	conf  string
-	creds map[ipc.Role]string // files
-	user  map[ipc.Role]string // public keys
+	creds map[broker.Role]string // files
+	user  map[broker.Role]string // public keys
 }
 
 // newOperator makes an operator with one account. Rights belong to the key that signs the users of a role: in their own
@@ -159,9 +159,9 @@ func newOperator(t *testing.T) *operator {
 	oc, ac, sc := jwt.NewOperatorClaims(public(t, pairs["operator"])), jwt.NewAccountClaims(public(t, pairs["account"])),
 		jwt.NewAccountClaims(public(t, pairs["system"]))
 	ac.Limits.JetStreamLimits = jwt.JetStreamLimits{MemoryStorage: -1, DiskStorage: -1, Streams: -1, Consumer: -1}
-	o := &operator{creds: map[ipc.Role]string{}, user: map[ipc.Role]string{}}
+	o := &operator{creds: map[broker.Role]string{}, user: map[broker.Role]string{}}
 	dir := t.TempDir()
-	for _, role := range ipc.Roles() {
+	for _, role := range broker.Roles() {
 		o.creds[role] = filepath.Join(dir, string(role)+".creds")
 		o.user[role] = writeCreds(t, o.creds[role], role, ac)
 	}
@@ -179,7 +179,7 @@ func newOperator(t *testing.T) *operator {
 
 // writeCreds adds a scoped signing key for a role to an account, writes the credentials of a user that it signs, and
 // returns the user's public key.
-func writeCreds(t *testing.T, path string, role ipc.Role, ac *jwt.AccountClaims) string {
+func writeCreds(t *testing.T, path string, role broker.Role, ac *jwt.AccountClaims) string {
 	t.Helper()
 	signer, err := nkeys.CreateAccount()
 	if err != nil {
@@ -187,7 +187,7 @@ func writeCreds(t *testing.T, path string, role ipc.Role, ac *jwt.AccountClaims)
 	}
 	scope := jwt.NewUserScope()
 	scope.Key, scope.Role = public(t, signer), string(role)
-	rights := ipc.Permissions(role, "USER")
+	rights := broker.Permissions(role, "USER")
 	scope.Template.Pub.Allow.Add(rights.Publish...)
 	for _, subject := range rights.Subscribe {
 		scope.Template.Sub.Allow.Add(strings.Replace(subject, "USER", "{{subject()}}", 1))
@@ -233,8 +233,8 @@ func usersInside(t *testing.T, program, flow string) {
 	if err := os.WriteFile(users, []byte(conf), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv(ipc.PasswordVariable("root"), "r00t")
-	t.Setenv(ipc.PasswordVariable("alice"), "wonderland")
+	t.Setenv(broker.PasswordVariable("root"), "r00t")
+	t.Setenv(broker.PasswordVariable("alice"), "wonderland")
 	s := startServer(t, program, "", "--listen", "0.0.0.0:0", "--users-file", users, "--tls-cert",
 		filepath.Join(dir, "server.pem"), "--tls-key", filepath.Join(dir, "server-key.pem"))
 	_, port, err := net.SplitHostPort(strings.TrimPrefix(s.url, "nats://"))

@@ -15,7 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"patchbay/ipc"
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
 )
 
 // running is a `patchbay run` that goes on while a test does something to it.
@@ -114,8 +115,8 @@ func (b *badInput) diskFull(t *testing.T) {
 	n := b.next()
 	_, err = b.makeGood(n)
 	lift()
-	if err == nil || !strings.Contains(err.Error(), ipc.ErrDiskFull) {
-		t.Errorf("got %v, want %s", err, ipc.ErrDiskFull)
+	if err == nil || !strings.Contains(err.Error(), wire.ErrDiskFull) {
+		t.Errorf("got %v, want %s", err, wire.ErrDiskFull)
 	}
 	after, err := os.ReadDir(b.server.out)
 	if err != nil || len(after) != len(before) {
@@ -138,8 +139,8 @@ func (b *badInput) localDiskFull(t *testing.T) {
 	}
 	cmd.Path = shell
 	text, err := cmd.CombinedOutput()
-	if code := exitCode(t, err); code != 1 || !bytes.Contains(text, []byte(ipc.ErrDiskFull)) {
-		t.Errorf("exit code %d, want 1 and %s:\n%s", code, ipc.ErrDiskFull, short(string(text)))
+	if code := exitCode(t, err); code != 1 || !bytes.Contains(text, []byte(wire.ErrDiskFull)) {
+		t.Errorf("exit code %d, want 1 and %s:\n%s", code, wire.ErrDiskFull, short(string(text)))
 	}
 	if files, _ := os.ReadDir(out); len(files) > 0 {
 		t.Errorf("%s is left in the folder", files[0].Name())
@@ -164,7 +165,7 @@ func (b *badInput) killedAndInterrupted(t *testing.T) {
 	if code := r.ended(); code != 130 {
 		t.Errorf("exit code %d after Ctrl-C, want 130\n%s", code, tail(r.out.String()))
 	}
-	b.server.waitState(b.socket, "interrupted", ipc.Cancelled)
+	b.server.waitState(b.socket, "interrupted", message.Cancelled)
 	b.good(t)
 }
 
@@ -178,8 +179,8 @@ func (b *badInput) killedForGood(t *testing.T) {
 		}
 	}
 	code, text := r.ended(), r.out.String()
-	if code != 1 || !strings.Contains(text, "patchbay: "+ipc.ErrWorkerLost) || strings.Count(text, "SIGKILL") != 3 {
-		t.Errorf("exit code %d, want 1 and %s with SIGKILL %d times:\n%s", code, ipc.ErrWorkerLost, 3, tail(text))
+	if code != 1 || !strings.Contains(text, "patchbay: "+wire.ErrWorkerLost) || strings.Count(text, "SIGKILL") != 3 {
+		t.Errorf("exit code %d, want 1 and %s with SIGKILL %d times:\n%s", code, wire.ErrWorkerLost, 3, tail(text))
 	}
 	b.good(t)
 }

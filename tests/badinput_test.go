@@ -22,7 +22,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"patchbay/ipc"
+	"patchbay/ipc/client"
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
 )
 
 // badInput is a daemon that gets one bad job after the other and has to make the same picture in between.
@@ -31,9 +33,9 @@ type badInput struct {
 	program string
 	server  *server
 	files   *hostile
-	socket  ipc.Client // stays open all the time
-	picture []byte     // of the good job
-	goods   int        // good jobs so far
+	socket  client.Client // stays open all the time
+	picture []byte        // of the good job
+	goods   int           // good jobs so far
 }
 
 // TestBadInput sends everything that users and their files can get wrong to one daemon and to `run --local`.
@@ -43,7 +45,7 @@ func TestBadInput(t *testing.T) {
 	b := &badInput{t: t, program: program, files: files}
 	b.server = startServer(t, program, "", "--queue", "memory", "--compute", "f32", "--models", files.root,
 		"--input", files.input)
-	socket, err := ipc.DialSocket(b.server.socket)
+	socket, err := client.DialSocket(b.server.socket)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,12 +116,12 @@ func (b *badInput) makeGood(n int) ([]byte, error) {
 	nodes["5"].Inputs["width"], nodes["5"].Inputs["height"] = 96, 96
 	ctx, stop := context.WithTimeout(context.Background(), patience)
 	defer stop()
-	var col ipc.Collector
-	end, err := ipc.Run(ctx, b.socket, &ipc.RunRequest{Workflow: graph(b.t, nodes), NoMetadata: true}, &col)
+	var col client.Collector
+	end, err := client.Run(ctx, b.socket, &message.RunRequest{Workflow: graph(b.t, nodes), NoMetadata: true}, &col)
 	switch {
 	case err != nil:
 		return nil, err
-	case end == nil || end.Type != ipc.EventSuccess || len(col.Files) != 1:
+	case end == nil || end.Type != message.EventSuccess || len(col.Files) != 1:
 		return nil, fmt.Errorf("it ended with %+v and %d files", end, len(col.Files))
 	}
 	return col.Files[0].Data, nil
@@ -277,12 +279,12 @@ func graph(t testing.TB, nodes map[string]graphNode) string {
 func (b *badInput) jsonErrors(t *testing.T) {
 	for _, c := range []struct {
 		field, value, kind string
-		want               ipc.Error
+		want               wire.Error
 	}{
-		{"weight_dtype", "fp7", "refused", ipc.Error{Code: ipc.ErrBadWorkflow, Status: 422,
+		{"weight_dtype", "fp7", "refused", wire.Error{Code: wire.ErrBadWorkflow, Status: 422,
 			Type: "prompt_outputs_failed_validation", Node: "1", Class: "UNETLoader", Input: "weight_dtype"}},
 		{"unet_name", "half.safetensors", "execution_error",
-			ipc.Error{Code: ipc.ErrUnsupported, Status: 415, Type: "bad_checkpoint", Node: "1", Class: "UNETLoader",
+			wire.Error{Code: wire.ErrUnsupported, Status: 415, Type: "bad_checkpoint", Node: "1", Class: "UNETLoader",
 				Input: "unet_name"}},
 	} {
 		path := filepath.Join(t.TempDir(), "flow.json")
@@ -294,14 +296,14 @@ func (b *badInput) jsonErrors(t *testing.T) {
 		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 		var last struct {
 			Type  string
-			Error ipc.Error
+			Error wire.Error
 			Nodes map[string]any `json:"node_errors"`
 		}
 		if jsonErr := json.Unmarshal([]byte(lines[len(lines)-1]), &last); jsonErr != nil || err == nil {
 			t.Fatalf("%s: ended with %v, last line %s", c.field, err, lines[len(lines)-1])
 		}
 		got := last.Error
-		shape := ipc.Error{Code: got.Code, Status: got.Status, Type: got.Type, Node: got.Node,
+		shape := wire.Error{Code: got.Code, Status: got.Status, Type: got.Type, Node: got.Node,
 			Class: got.Class, Input: got.Input}
 		if last.Type != c.kind || !reflect.DeepEqual(shape, c.want) || got.Message == "" {
 			t.Errorf("%s: got a line of type %s with %+v, want %s with %+v", c.field, last.Type, got, c.kind, c.want)
@@ -322,16 +324,16 @@ func (b *badInput) rawBytes(t *testing.T) {
 		body []byte
 		code string
 	}{
-		{"text", []byte("hello"), ipc.ErrUnsupported},
-		{"nothing", nil, ipc.ErrUnsupported},
-		{"msgpack map of 2^32-1 items", []byte{0xdf, 0xff, 0xff, 0xff, 0xff, 0x01}, ipc.ErrBadRequest},
-		{"msgpack string of 4 GiB", []byte{0x81, 0xa1, 'a', 0xdb, 0xff, 0xff, 0xff, 0xff}, ipc.ErrBadRequest},
-		{"msgpack 10^7 deep", deep("\x81\xa1a", "\x91"), ipc.ErrBadRequest},
-		{"msgpack maps 10^7 deep", deep("", "\x81\xa1a")[:10_000_000], ipc.ErrBadRequest},
-		{"JSON 10^7 deep", deep(`{"op":"run","tag":1,"workflow":`, "["), ipc.ErrBadRequest},
-		{"run of nothing", []byte(`{"op":"run","tag":1}`), ipc.ErrEmptyBody},
-		{"run of a number", []byte(`{"op":"run","tag":1,"workflow":7}`), ipc.ErrBadWorkflow},
-		{"no such verb", []byte(`{"op":"dance","tag":1}`), ipc.ErrNoVerb},
+		{"text", []byte("hello"), wire.ErrUnsupported},
+		{"nothing", nil, wire.ErrUnsupported},
+		{"msgpack map of 2^32-1 items", []byte{0xdf, 0xff, 0xff, 0xff, 0xff, 0x01}, wire.ErrBadRequest},
+		{"msgpack string of 4 GiB", []byte{0x81, 0xa1, 'a', 0xdb, 0xff, 0xff, 0xff, 0xff}, wire.ErrBadRequest},
+		{"msgpack 10^7 deep", deep("\x81\xa1a", "\x91"), wire.ErrBadRequest},
+		{"msgpack maps 10^7 deep", deep("", "\x81\xa1a")[:10_000_000], wire.ErrBadRequest},
+		{"JSON 10^7 deep", deep(`{"op":"run","tag":1,"workflow":`, "["), wire.ErrBadRequest},
+		{"run of nothing", []byte(`{"op":"run","tag":1}`), wire.ErrEmptyBody},
+		{"run of a number", []byte(`{"op":"run","tag":1,"workflow":7}`), wire.ErrBadWorkflow},
+		{"no such verb", []byte(`{"op":"dance","tag":1}`), wire.ErrNoVerb},
 	} {
 		conn, err := net.Dial("unix", b.server.socket)
 		if err != nil {
@@ -355,19 +357,19 @@ func (b *badInput) rawBytes(t *testing.T) {
 
 // reply reads one frame and returns it as JSON.
 func reply(r io.Reader) (string, error) {
-	body, err := ipc.ReadFrame(r)
+	body, err := wire.ReadFrame(r)
 	if err != nil {
 		return "", err
 	}
-	enc, ok := ipc.Sniff(body)
+	enc, ok := wire.Sniff(body)
 	if !ok {
 		return "", fmt.Errorf("a reply of %d bytes that is no map", len(body))
 	}
-	o, err := ipc.Decode(body, enc, ipc.DefaultLimits())
+	o, err := wire.Decode(body, enc, wire.DefaultLimits())
 	if err != nil {
 		return "", err
 	}
-	text, err := ipc.Encode(o, ipc.JSON)
+	text, err := wire.Encode(o, wire.JSON)
 	return string(text), err
 }
 

@@ -14,7 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"patchbay/ipc"
+	"patchbay/ipc/client"
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
 )
 
 // TestDaemon runs the real program: its daemon, its workers, its clients.
@@ -37,18 +39,18 @@ func TestDaemon(t *testing.T) {
 	}
 }
 
-func submit(t *testing.T, c ipc.Client, id, workflow string) {
+func submit(t *testing.T, c client.Client, id, workflow string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if _, err := ipc.Submit(ctx, c, &ipc.RunRequest{ID: id, Workflow: workflow}); err != nil {
+	if _, err := client.Submit(ctx, c, &message.RunRequest{ID: id, Workflow: workflow}); err != nil {
 		t.Fatalf("submit %s: %v", id, err)
 	}
 }
 
-func cancel(t *testing.T, c ipc.Client, id string) {
+func cancel(t *testing.T, c client.Client, id string) {
 	t.Helper()
-	if _, _, err := ipc.Cancel(context.Background(), c, id); err != nil {
+	if _, _, err := client.Cancel(context.Background(), c, id); err != nil {
 		t.Fatalf("cancel %s: %v", id, err)
 	}
 }
@@ -58,42 +60,42 @@ func twoJobsAtOnce(t *testing.T, program string) {
 	c := s.client()
 	submit(t, c, "a", demoFlow(t, 5000))
 	submit(t, c, "b", demoFlow(t, 5001))
-	a := s.waitState(c, "a", ipc.Running)
-	b := s.waitState(c, "b", ipc.Running)
+	a := s.waitState(c, "a", message.Running)
+	b := s.waitState(c, "b", message.Running)
 	if a.Worker == b.Worker {
 		t.Errorf("both jobs run on %s", a.Worker)
 	}
 	submit(t, c, "q", quick) // waits until one is gone
-	if rec, _ := status(c, "q"); rec.State != ipc.Queued {
+	if rec, _ := status(c, "q"); rec.State != message.Queued {
 		t.Errorf("the third job is %s, want queued", rec.State)
 	}
 	cancel(t, c, "a")
-	s.waitState(c, "a", ipc.Cancelled)
-	s.waitState(c, "q", ipc.Done)
-	if rec := s.waitState(c, "b", ipc.Running); rec.Attempt != 1 {
+	s.waitState(c, "a", message.Cancelled)
+	s.waitState(c, "q", message.Done)
+	if rec := s.waitState(c, "b", message.Running); rec.Attempt != 1 {
 		t.Errorf("job b is in attempt %d", rec.Attempt)
 	}
 	cancel(t, c, "b")
-	s.waitState(c, "b", ipc.Cancelled)
+	s.waitState(c, "b", message.Cancelled)
 }
 
 func workerKilled(t *testing.T, program string) {
 	s := startServer(t, program, "")
 	c := s.client()
 	submit(t, c, "k", demoFlow(t, 5000))
-	s.waitState(c, "k", ipc.Running)
+	s.waitState(c, "k", message.Running)
 	if err := syscall.Kill(s.workerPIDs()[0], syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	s.until("attempt 2 runs", func() bool {
 		rec, err := status(c, "k")
-		return err == nil && rec.State == ipc.Running && rec.Attempt == 2
+		return err == nil && rec.State == message.Running && rec.Attempt == 2
 	})
 	cancel(t, c, "k")
-	s.waitState(c, "k", ipc.Cancelled)
+	s.waitState(c, "k", message.Cancelled)
 	var retries []string
-	_, err := ipc.Follow(context.Background(), c, "k", 0, false, &ipc.Collector{Event: func(ev ipc.Event) {
-		if ev.Type == ipc.EventRetrying {
+	_, err := client.Follow(context.Background(), c, "k", 0, false, &client.Collector{Event: func(ev message.Event) {
+		if ev.Type == message.EventRetrying {
 			retries = append(retries, fmt.Sprint(ev.Data["cause"]))
 		}
 	}})
@@ -101,7 +103,7 @@ func workerKilled(t *testing.T, program string) {
 		t.Errorf("got retries %q, %v; want one that names SIGKILL", retries, err)
 	}
 	submit(t, c, "after", quick)
-	s.waitState(c, "after", ipc.Done)
+	s.waitState(c, "after", message.Done)
 }
 
 func ctrlC(t *testing.T, program string) {
@@ -127,7 +129,7 @@ func ctrlC(t *testing.T, program string) {
 		if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 130 {
 			t.Errorf("%v: ended with %v, want exit code 130\n%s", args, err, out)
 		}
-		s.waitState(c, id, ipc.Cancelled)
+		s.waitState(c, id, message.Cancelled)
 	}
 	// A client that is killed cannot say goodbye; on the socket its run ends all the same.
 	cmd := exec.Command(program, "run", flow, "--id", "gone", "--socket", s.socket)
@@ -136,11 +138,11 @@ func ctrlC(t *testing.T, program string) {
 	}
 	s.until("the job runs", func() bool {
 		rec, err := status(c, "gone")
-		return err == nil && rec.State == ipc.Running
+		return err == nil && rec.State == message.Running
 	})
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
-	s.waitState(c, "gone", ipc.Cancelled)
+	s.waitState(c, "gone", message.Cancelled)
 }
 
 // diskFull gives the daemon a limit on file sizes that its small files keep and pictures do not.
@@ -154,8 +156,8 @@ func diskFull(t *testing.T, program string) {
 		return err == nil && rec.State.Final()
 	})
 	rec, err := status(c, "picture")
-	if err != nil || rec.State != ipc.Failed || rec.Error == nil || rec.Error.Code != ipc.ErrDiskFull {
-		t.Fatalf("got %s %v, %v; want failed with %s\n%s", rec.State, rec.Error, err, ipc.ErrDiskFull, s.log)
+	if err != nil || rec.State != message.Failed || rec.Error == nil || rec.Error.Code != wire.ErrDiskFull {
+		t.Fatalf("got %s %v, %v; want failed with %s\n%s", rec.State, rec.Error, err, wire.ErrDiskFull, s.log)
 	}
 	left, err := filepath.Glob(filepath.Join(s.out, "demo*"))
 	if err != nil || len(left) > 0 {
@@ -173,22 +175,22 @@ func drains(t *testing.T, program string) {
 	submit(t, c, "later", demoFlow(t, 31))
 	type ending struct {
 		job string
-		ev  *ipc.Event
+		ev  *message.Event
 		err error
 	}
 	endings := make(chan ending, 2)
 	for _, id := range []string{"last", "later"} {
 		go func() {
-			ev, err := ipc.Follow(context.Background(), c, id, 0, false, &ipc.Collector{})
+			ev, err := client.Follow(context.Background(), c, id, 0, false, &client.Collector{})
 			endings <- ending{id, ev, err}
 		}()
 	}
-	s.waitState(c, "last", ipc.Running)
+	s.waitState(c, "last", message.Running)
 	_ = s.cmd.Process.Signal(syscall.SIGTERM)
 	s.until("new jobs are refused", func() bool {
-		_, err := ipc.Submit(context.Background(), c, &ipc.RunRequest{Workflow: quick})
-		var e *ipc.Error
-		return errors.As(err, &e) && e.Code == ipc.ErrDraining
+		_, err := client.Submit(context.Background(), c, &message.RunRequest{Workflow: quick})
+		var e *wire.Error
+		return errors.As(err, &e) && e.Code == wire.ErrDraining
 	})
 	if err := s.wait(); err != nil {
 		t.Errorf("the daemon ended with %v\n%s", err, s.log)
@@ -196,12 +198,12 @@ func drains(t *testing.T, program string) {
 	for range 2 {
 		select {
 		case got := <-endings:
-			var e *ipc.Error
-			if got.job == "last" && (got.ev == nil || got.ev.Type != ipc.EventSuccess) {
+			var e *wire.Error
+			if got.job == "last" && (got.ev == nil || got.ev.Type != message.EventSuccess) {
 				t.Errorf("the running job ended with %+v, %v", got.ev, got.err)
 			}
-			if got.job == "later" && (!errors.As(got.err, &e) || e.Code != ipc.ErrDraining) {
-				t.Errorf("the follower of the waiting job was told %+v, %v; want %s", got.ev, got.err, ipc.ErrDraining)
+			if got.job == "later" && (!errors.As(got.err, &e) || e.Code != wire.ErrDraining) {
+				t.Errorf("the follower of the waiting job was told %+v, %v; want %s", got.ev, got.err, wire.ErrDraining)
 			}
 		case <-time.After(patience):
 			t.Fatal("a follower was told nothing")
@@ -211,7 +213,7 @@ func drains(t *testing.T, program string) {
 		t.Error("the socket file is still there")
 	}
 	s.launch()
-	s.waitState(s.client(), "later", ipc.Done)
+	s.waitState(s.client(), "later", message.Done)
 }
 
 // daemonKilled: workers of a daemon that dies without a word must go within a second.
@@ -219,7 +221,7 @@ func daemonKilled(t *testing.T, program string) {
 	s := startServer(t, program, "", "--workers", "2")
 	c := s.client()
 	submit(t, c, "x", demoFlow(t, 5000))
-	s.waitState(c, "x", ipc.Running)
+	s.waitState(c, "x", message.Running)
 	s.until("both workers are up", func() bool { return len(s.workerPIDs()) == 2 })
 	s.kill()
 	began := time.Now()
@@ -254,7 +256,7 @@ func oneDaemonPerStore(t *testing.T, program string) {
 		}
 	}
 	submit(t, s.client(), "fine", quick)
-	s.waitState(s.client(), "fine", ipc.Done)
+	s.waitState(s.client(), "fine", message.Done)
 }
 
 // allCarriers runs one workflow over NATS, socket and the stdio of a worker, and compares the files and events.
@@ -316,19 +318,19 @@ func BenchmarkQuickWorkflow(b *testing.B) {
 	program := buildProgram(b)
 	s := startServer(b, program, "")
 	c := s.client()
-	socket, err := ipc.DialSocket(s.socket)
+	socket, err := client.DialSocket(s.socket)
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer socket.Close()
 	for _, way := range []struct {
 		name string
-		c    ipc.Client
+		c    client.Client
 	}{{"nats", c}, {"socket", socket}} {
 		b.Run(way.name, func(b *testing.B) {
 			for b.Loop() {
-				end, err := ipc.Run(context.Background(), way.c, &ipc.RunRequest{Workflow: quick}, &ipc.Collector{})
-				if err != nil || end == nil || end.Type != ipc.EventSuccess {
+				end, err := client.Run(context.Background(), way.c, &message.RunRequest{Workflow: quick}, &client.Collector{})
+				if err != nil || end == nil || end.Type != message.EventSuccess {
 					b.Fatalf("%+v %v", end, err)
 				}
 			}

@@ -11,7 +11,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"patchbay/ipc"
+	"patchbay/ipc/client"
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
 )
 
 // disk is what can be filled under the files of a process.
@@ -79,8 +81,8 @@ func fullDisk(t *testing.T, program string, want [][]byte) {
 			}
 			s = startServerIn(t, program, "", demoModels(t), filepath.Join(store, "store"))
 			refused := fillAndFree(t, s, d, len(want), nil)
-			if refused.Code != ipc.ErrDiskFull || refused.Status != 507 || !refused.Retryable {
-				t.Errorf("got %+v, want %s with 507", refused, ipc.ErrDiskFull)
+			if refused.Code != wire.ErrDiskFull || refused.Status != 507 || !refused.Retryable {
+				t.Errorf("got %+v, want %s with 507", refused, wire.ErrDiskFull)
 			}
 			checkStorm(t, s, want)
 			if err := s.stop(); err != nil {
@@ -105,13 +107,13 @@ func fullDiskOutside(t *testing.T, program string, want [][]byte) {
 
 // fillAndFree submits half of the jobs, fills the disk, submits until a job is refused, frees the disk, and submits the
 // rest, the refused one with it. It returns the refusal when all jobs are done.
-func fillAndFree(t *testing.T, s *server, d *disk, jobs int, restart func()) *ipc.Error {
+func fillAndFree(t *testing.T, s *server, d *disk, jobs int, restart func()) *wire.Error {
 	t.Helper()
 	c := dialSocket(t, s)
 	ask := func(i int) error {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
-		_, err := ipc.Submit(ctx, c, &ipc.RunRequest{ID: chaosID(i), Workflow: chaosFlow(t, i)})
+		_, err := client.Submit(ctx, c, &message.RunRequest{ID: chaosID(i), Workflow: chaosFlow(t, i)})
 		return err
 	}
 	for i := range jobs / 2 {
@@ -121,10 +123,10 @@ func fillAndFree(t *testing.T, s *server, d *disk, jobs int, restart func()) *ip
 	}
 	s.until("the first job has begun", func() bool {
 		rec, err := status(c, chaosID(0))
-		return err == nil && rec.State != ipc.Queued
+		return err == nil && rec.State != message.Queued
 	})
 	d.fill()
-	next, refused := jobs/2, (*ipc.Error)(nil)
+	next, refused := jobs/2, (*wire.Error)(nil)
 	for refused == nil && next < jobs {
 		began := time.Now()
 		err := ask(next)
@@ -153,7 +155,7 @@ func fillAndFree(t *testing.T, s *server, d *disk, jobs int, restart func()) *ip
 	}
 	attempts := 0
 	for i := range jobs {
-		attempts += s.waitState(c, chaosID(i), ipc.Done).Attempt
+		attempts += s.waitState(c, chaosID(i), message.Done).Attempt
 	}
 	t.Logf("%d jobs took %d attempts", jobs, attempts)
 	return refused

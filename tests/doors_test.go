@@ -14,7 +14,10 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"patchbay/ipc"
+	"patchbay/ipc/broker"
+	"patchbay/ipc/client"
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
 )
 
 // door is a way to a daemon: what its users add to the command lines that everybody types.
@@ -26,7 +29,7 @@ type door struct {
 	cli     []string // of the nats command, as a client; none: there is no NATS behind this door
 	admin   []string // of the nats command, as an admin
 	url     string
-	access  ipc.Access
+	access  wire.Access
 	asks    bool // the daemon cannot see who listens: previews have to be asked for
 	limited bool // clients have the rights of clients only
 	dir     string
@@ -60,15 +63,15 @@ func TestEveryCommand(t *testing.T) {
 		n := startNATS(t, o.conf, fmt.Sprintf("tls { cert_file: %q, key_file: %q, timeout: 5 }\n",
 			filepath.Join(dir, "server.pem"), filepath.Join(dir, "server-key.pem")))
 		url, ca := strings.Replace(n.url, "nats://", "tls://", 1), filepath.Join(dir, "ca.pem")
-		s := startServer(t, program, "", "--nats", url, "--creds", o.creds[ipc.RoleDaemon], "--tls-ca", ca, "--metrics",
+		s := startServer(t, program, "", "--nats", url, "--creds", o.creds[broker.RoleDaemon], "--tls-ca", ca, "--metrics",
 			"127.0.0.1:0", "--attempts", "1")
-		cli := func(r ipc.Role) []string {
-			return []string{"--server", url, "--tlsca", ca, "--creds", o.creds[r], "--inbox-prefix", ipc.InboxOf(o.user[r])}
+		cli := func(r broker.Role) []string {
+			return []string{"--server", url, "--tlsca", ca, "--creds", o.creds[r], "--inbox-prefix", wire.InboxOf(o.user[r])}
 		}
 		everyDoor(t, &door{
 			server: s, program: program, name: "tls",
-			flags: []string{"--nats", url, "--creds", o.creds[ipc.RoleClient], "--tls-ca", ca}, cli: cli(ipc.RoleClient),
-			admin: cli(ipc.RoleAdmin), url: url, access: ipc.Access{Creds: o.creds[ipc.RoleClient], CA: ca},
+			flags: []string{"--nats", url, "--creds", o.creds[broker.RoleClient], "--tls-ca", ca}, cli: cli(broker.RoleClient),
+			admin: cli(broker.RoleAdmin), url: url, access: wire.Access{Creds: o.creds[broker.RoleClient], CA: ca},
 			asks: true, limited: true,
 		})
 		if strings.Contains(s.log.String(), "iolation") {
@@ -129,7 +132,7 @@ type typed struct {
 	code  int
 	says  []string
 	never string
-	state ipc.State // of the job in line[1], or after the last dot there, before it is typed; empty: whatever it is
+	state message.State // of the job in line[1], or after the last dot there, before it is typed; empty: whatever it is
 	admin bool
 }
 
@@ -154,7 +157,7 @@ func (d *door) commands() []typed {
 		{line: []string{"jobs", "--state", "jolly"}, code: 2, says: []string{"jolly", "queued"}},
 		{line: []string{"submit", "long.json", "--id", id(2), "--json"}, says: []string{`"job":"` + id(2) + `"`},
 			never: "duplicate"},
-		{line: []string{"top", "--once"}, state: ipc.Running, says: []string{"DAEMON", id(2), "running"}},
+		{line: []string{"top", "--once"}, state: message.Running, says: []string{"DAEMON", id(2), "running"}},
 		{line: []string{"top", "--json"}, says: []string{`"steps_per_second"`, id(2)}},
 		{line: []string{"jobs", "--state", "running"}, says: []string{id(2)}},
 		{line: []string{"submit", "quick.json", "--id", id(3)}, says: []string{id(3)}},
@@ -200,12 +203,12 @@ func (d *door) natsLines() []typed {
 			never: "duplicate"},
 		{line: req("submit", quick, "-H", "Nats-Msg-Id:"+id(21)),
 			says: []string{`"job":"` + id(21) + `"`, `"duplicate":true`}},
-		{line: req("status."+id(21), ""), state: ipc.Done, says: []string{`"state":"done"`}},
+		{line: req("status."+id(21), ""), state: message.Done, says: []string{`"state":"done"`}},
 		{line: req("run", quick, "--wait-for-empty", "--reply-timeout", "30s"),
 			says: []string{`"accepted"`, `"execution_success"`}},
 		{line: req("submit", string(long), "-H", "Nats-Msg-Id:"+id(22)), says: []string{`"job":"` + id(22) + `"`}},
-		{line: req("cancel."+id(22), ""), state: ipc.Running, says: []string{`"cancelled":true`}},
-		{line: req("status."+id(22), ""), state: ipc.Cancelled, says: []string{`"state":"cancelled"`}},
+		{line: req("cancel."+id(22), ""), state: message.Running, says: []string{`"cancelled":true`}},
+		{line: req("status."+id(22), ""), state: message.Cancelled, says: []string{`"state":"cancelled"`}},
 		{line: req("retry."+id(22), ""), says: []string{`"state":"queued"`}},
 		{line: req("cancel."+id(22), ""), says: []string{`"cancelled":true`}},
 		{line: req("jobs", `{"state":"done"}`), says: []string{id(21)}},
@@ -287,7 +290,7 @@ func (d *door) run(t *testing.T, line []string) (int, string) {
 	return cmd.ProcessState.ExitCode(), string(out)
 }
 
-func (d *door) waitJob(t *testing.T, job string, want ipc.State) {
+func (d *door) waitJob(t *testing.T, job string, want message.State) {
 	t.Helper()
 	var out string
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
@@ -309,7 +312,7 @@ func (d *door) interrupt(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	d.waitJob(t, d.id(7), ipc.Running)
+	d.waitJob(t, d.id(7), message.Running)
 	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
@@ -317,7 +320,7 @@ func (d *door) interrupt(t *testing.T) {
 	if cmd.ProcessState.ExitCode() != 130 {
 		t.Errorf("run ended with %d at Ctrl-C, want 130:\n%s", cmd.ProcessState.ExitCode(), out)
 	}
-	d.waitJob(t, d.id(7), ipc.Cancelled)
+	d.waitJob(t, d.id(7), message.Cancelled)
 }
 
 // watchers looks at what is there for those who watch over the machine.
@@ -353,7 +356,7 @@ func (d *door) events(t *testing.T) *output {
 // previews: they come to those who ask for them, in the stream of a run and on their own subject, and to nobody else.
 func (d *door) previews(t *testing.T) {
 	t.Helper()
-	c, err := ipc.DialNATSAs(d.url, d.access)
+	c, err := client.DialNATSAs(d.url, d.access)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -361,34 +364,34 @@ func (d *door) previews(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	seen := 0
-	end, err := ipc.Run(ctx, c, &ipc.RunRequest{ID: d.id(30), Workflow: demoFlow(t, 12), Preview: true},
-		&ipc.Collector{Preview: func(_ string, jpeg []byte) {
+	end, err := client.Run(ctx, c, &message.RunRequest{ID: d.id(30), Workflow: demoFlow(t, 12), Preview: true},
+		&client.Collector{Preview: func(_ string, jpeg []byte) {
 			if strings.HasPrefix(string(jpeg), "\xff\xd8") {
 				seen++
 			}
 		}})
-	if err != nil || end == nil || end.Type != ipc.EventSuccess || seen == 0 {
+	if err != nil || end == nil || end.Type != message.EventSuccess || seen == 0 {
 		t.Errorf("a run with previews: %+v, %v, %d JPEGs", end, err, seen)
 	}
 	nc := d.connect(t)
 	defer nc.Close()
-	mine, err := nc.SubscribeSync(ipc.PreviewSubject(d.id(31)))
+	mine, err := nc.SubscribeSync(message.PreviewSubject(d.id(31)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := nc.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ipc.Submit(ctx, c, &ipc.RunRequest{ID: d.id(31), Workflow: demoFlow(t, 5000),
+	if _, err := client.Submit(ctx, c, &message.RunRequest{ID: d.id(31), Workflow: demoFlow(t, 5000),
 		Preview: true}); err != nil {
 		t.Fatal(err)
 	}
-	d.waitJob(t, d.id(31), ipc.Running)
+	d.waitJob(t, d.id(31), message.Running)
 	if d.asks {
 		if m, err := mine.NextMsg(500 * time.Millisecond); err == nil {
 			t.Errorf("a preview of %d bytes came, which nobody had asked for", len(m.Data))
 		}
-		if err := nc.Publish(ipc.PreviewSubject(d.id(31))+".on", nil); err != nil {
+		if err := nc.Publish(message.PreviewSubject(d.id(31))+".on", nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -396,7 +399,7 @@ func (d *door) previews(t *testing.T) {
 	if err != nil || !strings.HasPrefix(string(m.Data), "\xff\xd8") || m.Header.Get("Patchbay-Job") != d.id(31) {
 		t.Errorf("no preview for %s: %v %v", d.id(31), m, err)
 	}
-	if did, _, err := ipc.Cancel(ctx, c, d.id(31)); !did || err != nil {
+	if did, _, err := client.Cancel(ctx, c, d.id(31)); !did || err != nil {
 		t.Errorf("cancel: %v, %v", did, err)
 	}
 }

@@ -21,7 +21,9 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"patchbay/ipc"
+	"patchbay/ipc/client"
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
 )
 
 // TestDurable kills real daemons, workers and NATS servers while jobs run: none may be lost, none recorded twice, and
@@ -63,9 +65,9 @@ func quietRun(t *testing.T, program string) [][]byte {
 	c := s.client()
 	out := make([][]byte, chaosJobs)
 	for i := range out {
-		end, err := ipc.Run(context.Background(), c,
-			&ipc.RunRequest{ID: chaosID(i), Workflow: chaosFlow(t, i)}, &ipc.Collector{})
-		if err != nil || end == nil || end.Type != ipc.EventSuccess {
+		end, err := client.Run(context.Background(), c, &message.RunRequest{ID: chaosID(i), Workflow: chaosFlow(t, i)},
+			&client.Collector{})
+		if err != nil || end == nil || end.Type != message.EventSuccess {
 			t.Fatalf("quiet job %d: %+v %v", i, end, err)
 		}
 		out[i] = onlyPicture(t, s.out, i)
@@ -221,14 +223,14 @@ func storm(t *testing.T, s *server, n *natsServer, want [][]byte) {
 	c := s.client()
 	attempts := 0
 	for i := range want {
-		attempts += s.waitState(c, chaosID(i), ipc.Done).Attempt
+		attempts += s.waitState(c, chaosID(i), message.Done).Attempt
 	}
 	t.Logf("killed: %v; %d jobs took %d attempts", kills, len(want), attempts)
 	checkStorm(t, s, want)
 	s.until("the job whose client is gone has ended", func() bool {
 		rec, err := status(c, "vanished")
-		var none *ipc.Error
-		return err == nil && rec.State == ipc.Cancelled || errors.As(err, &none) && none.Code == ipc.ErrNoJob
+		var none *wire.Error
+		return err == nil && rec.State == message.Cancelled || errors.As(err, &none) && none.Code == wire.ErrNoJob
 	})
 	if err := s.stop(); err != nil {
 		t.Errorf("the daemon ended with %v", err)
@@ -243,14 +245,15 @@ func storm(t *testing.T, s *server, n *natsServer, want [][]byte) {
 
 // vanish starts a long run that is tied to its client, and drops the client.
 func vanish(t *testing.T, s *server) {
-	c, err := ipc.DialNATS(s.url)
+	c, err := client.DialNATS(s.url)
 	if err != nil {
 		t.Logf("no client could connect: %v", err)
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 	defer cancel()
-	_, _ = ipc.Run(ctx, c, &ipc.RunRequest{ID: "vanished", Workflow: demoFlow(t, 5000), Tied: true}, &ipc.Collector{})
+	_, _ = client.Run(ctx, c, &message.RunRequest{ID: "vanished", Workflow: demoFlow(t, 5000), Tied: true},
+		&client.Collector{})
 	_ = c.Close()
 }
 
@@ -273,7 +276,7 @@ func fillOnce(t *testing.T, s *server, n *natsServer) {
 // submitAll sends every job until it has a receipt, and once more for good measure, as a careful client does.
 func submitAll(t *testing.T, url *atomic.Value, jobs int) error {
 	for i := range jobs {
-		req := &ipc.RunRequest{ID: chaosID(i), Workflow: chaosFlow(t, i)}
+		req := &message.RunRequest{ID: chaosID(i), Workflow: chaosFlow(t, i)}
 		for end, receipts := time.Now().Add(patience), 0; receipts < 2; {
 			if time.Now().After(end) {
 				return fmt.Errorf("no receipt for %s within %s", req.ID, patience)
@@ -289,15 +292,15 @@ func submitAll(t *testing.T, url *atomic.Value, jobs int) error {
 	return nil
 }
 
-func submitOnce(url string, req *ipc.RunRequest) error {
-	c, err := ipc.DialNATS(url)
+func submitOnce(url string, req *message.RunRequest) error {
+	c, err := client.DialNATS(url)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
-	_, err = ipc.Submit(ctx, c, req)
+	_, err = client.Submit(ctx, c, req)
 	return err
 }
 
@@ -336,7 +339,7 @@ func checkStorm(t *testing.T, s *server, want [][]byte) {
 			t.Fatal(err)
 		}
 		for i := range want {
-			if info.State.Subjects[ipc.EventSubject(chaosID(i), ipc.EventSuccess)] == 0 {
+			if info.State.Subjects[message.EventSubject(chaosID(i), message.EventSuccess)] == 0 {
 				return false
 			}
 		}
@@ -345,8 +348,8 @@ func checkStorm(t *testing.T, s *server, want [][]byte) {
 	for i := range want {
 		terminal := uint64(0)
 		for subject, n := range info.State.Subjects {
-			if kind := subject[strings.LastIndexByte(subject, '.')+1:]; ipc.Terminal(kind) &&
-				subject == ipc.EventSubject(chaosID(i), kind) {
+			if kind := subject[strings.LastIndexByte(subject, '.')+1:]; message.Terminal(kind) &&
+				subject == message.EventSubject(chaosID(i), kind) {
 				terminal += n
 			}
 		}
@@ -376,11 +379,11 @@ func twoDaemons(t *testing.T, program string, want [][]byte) {
 	var url atomic.Value
 	url.Store(n.url)
 	submit(t, a.client(), "long", demoFlow(t, 4000))
-	var rec ipc.Record
+	var rec message.Record
 	a.until("the long job runs", func() bool {
 		var err error
 		rec, err = status(a.client(), "long")
-		return err == nil && rec.State == ipc.Running
+		return err == nil && rec.State == message.Running
 	})
 	if err := submitAll(t, &url, len(want)); err != nil {
 		t.Fatal(err)
@@ -388,7 +391,7 @@ func twoDaemons(t *testing.T, program string, want [][]byte) {
 	c := b.client()
 	owners := map[string]int{}
 	for i := range want {
-		owners[b.waitState(c, chaosID(i), ipc.Done).Owner]++
+		owners[b.waitState(c, chaosID(i), message.Done).Owner]++
 	}
 	if len(owners) != 2 {
 		t.Errorf("the jobs were run by %v, want two daemons", owners)
@@ -409,11 +412,11 @@ func twoDaemons(t *testing.T, program string, want [][]byte) {
 	hc := heir.client()
 	heir.until("the other daemon runs the job", func() bool {
 		rec, err := status(hc, "long")
-		return err == nil && rec.State == ipc.Running && rec.Attempt == 2
+		return err == nil && rec.State == message.Running && rec.Attempt == 2
 	})
 	t.Logf("the job of a dead daemon ran again after %s", time.Since(began).Round(time.Millisecond))
 	cancel(t, hc, "long")
-	heir.waitState(hc, "long", ipc.Cancelled)
+	heir.waitState(hc, "long", message.Cancelled)
 }
 
 // retryAndExpire: what waits too long expires, what failed is a dead letter, and both begin again when asked to, by
@@ -422,19 +425,19 @@ func retryAndExpire(t *testing.T, program string) {
 	s := startServer(t, program, "", "--attempts", "1")
 	c := s.client()
 	submit(t, c, "long", demoFlow(t, 5000))
-	s.waitState(c, "long", ipc.Running)
-	if _, err := ipc.Submit(context.Background(), c,
-		&ipc.RunRequest{ID: "late", Workflow: quick, QueueTTLMS: 50}); err != nil {
+	s.waitState(c, "long", message.Running)
+	if _, err := client.Submit(context.Background(), c,
+		&message.RunRequest{ID: "late", Workflow: quick, QueueTTLMS: 50}); err != nil {
 		t.Fatal(err)
 	}
-	s.waitState(c, "late", ipc.Expired)
+	s.waitState(c, "late", message.Expired)
 	pids := s.workerPIDs()
 	if err := syscall.Kill(pids[len(pids)-1], syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	rec := s.waitState(c, "long", ipc.Failed)
-	if rec.Error == nil || rec.Error.Code != ipc.ErrWorkerLost {
-		t.Errorf("got %+v, want %s", rec.Error, ipc.ErrWorkerLost)
+	rec := s.waitState(c, "long", message.Failed)
+	if rec.Error == nil || rec.Error.Code != wire.ErrWorkerLost {
+		t.Errorf("got %+v, want %s", rec.Error, wire.ErrWorkerLost)
 	}
 	s.kill()
 	s.launch()
@@ -444,14 +447,14 @@ func retryAndExpire(t *testing.T, program string) {
 	}
 	s.until("both run again", func() bool {
 		rec, err := status(c, "long")
-		return err == nil && rec.State == ipc.Running && rec.Attempt == 2 && len(rec.Causes) == 1 &&
+		return err == nil && rec.State == message.Running && rec.Attempt == 2 && len(rec.Causes) == 1 &&
 			strings.Contains(rec.Causes[0], "SIGKILL")
 	})
 	cancel(t, c, "long")
-	s.waitState(c, "long", ipc.Cancelled)
-	s.waitState(c, "late", ipc.Done)
-	var e *ipc.Error
-	if err := ipc.Retry(context.Background(), c, "late"); !errors.As(err, &e) || e.Code != ipc.ErrBadRequest {
+	s.waitState(c, "long", message.Cancelled)
+	s.waitState(c, "late", message.Done)
+	var e *wire.Error
+	if err := client.Retry(context.Background(), c, "late"); !errors.As(err, &e) || e.Code != wire.ErrBadRequest {
 		t.Errorf("retry of a job that is done: %v", err)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"patchbay/ipc"
+	"patchbay/ipc/message"
 )
 
 // TestExamples runs every example of a pipeline against a real daemon: the shell script with the real nats command, the
@@ -75,7 +75,7 @@ func shellPipeline(t *testing.T, s *server) {
 		t.Errorf("got files %v, %v; want two", files, err)
 	}
 	rec, err := status(s.client(), strings.Fields(lines[0])[0])
-	if err != nil || rec.State != ipc.Done {
+	if err != nil || rec.State != message.Done {
 		t.Errorf("got %+v, %v", rec, err)
 	}
 }
@@ -84,7 +84,7 @@ func goConsumer(t *testing.T, s *server) {
 	program := goProgram(t, "events_go")
 	c := s.client()
 	submit(t, c, "eg1", quick)
-	s.waitState(c, "eg1", ipc.Done)
+	s.waitState(c, "eg1", message.Done)
 	// the two of the shell among them
 	seen := command(t, nil, "", program, "--nats", s.url, "--name", "tester", "--count", "3")
 	if !strings.Contains(seen, "eg1\texecution_success\tquick_") || strings.Count(seen, "\n") != 3 {
@@ -92,7 +92,7 @@ func goConsumer(t *testing.T, s *server) {
 	}
 	submit(t, c, "eg2", quick) // while it does not run
 	submit(t, c, "eg3", demoFlow(t, 5000))
-	s.waitState(c, "eg3", ipc.Running)
+	s.waitState(c, "eg3", message.Running)
 	cancel(t, c, "eg3")
 	seen = command(t, nil, "", program, "--nats", s.url, "--name", "tester", "--count", "2")
 	if !strings.Contains(seen, "eg2\texecution_success") ||
@@ -105,7 +105,7 @@ func pythonConsumer(t *testing.T, s *server) {
 	py := python(t)
 	c := s.client()
 	submit(t, c, "ep1", strings.Replace(demoFlow(t, 3), `"seed": 1`, `"seed": 77`, 1))
-	s.waitState(c, "ep1", ipc.Done)
+	s.waitState(c, "ep1", message.Done)
 	seen := command(t, nil, "", py, "../examples/events.py", "--nats", s.url, "--all", "--count", "6")
 	for _, want := range []string{"ep1\tnode 3\tstep 1/3\n", "ep1\tnode 3\tstep 3/3\n", "ep1\texecution_success\tdemo_",
 		"eg3\texecution_interrupted"} {

@@ -14,7 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"patchbay/ipc"
+	"patchbay/ipc/client"
+	"patchbay/ipc/message"
 )
 
 // TestFaults has the faults that are none of TestDurable's storms: each with real processes, most of them waiting for a
@@ -73,11 +74,11 @@ func cancelAtRandom(t *testing.T, s *server, clients, each int) {
 		}
 	}
 	c := s.client()
-	ends := map[ipc.State]int{}
+	ends := map[message.State]int{}
 	for k := range clients {
 		for i := range each {
 			id := fmt.Sprintf("c%d-%d", k, i)
-			var rec ipc.Record
+			var rec message.Record
 			s.until(id+" has ended", func() bool {
 				var err error
 				rec, err = status(c, id)
@@ -85,8 +86,8 @@ func cancelAtRandom(t *testing.T, s *server, clients, each int) {
 			})
 			ends[rec.State]++
 			terminal := 0
-			_, err := ipc.Follow(context.Background(), c, id, 0, false, &ipc.Collector{Event: func(ev ipc.Event) {
-				if ipc.Terminal(ev.Type) {
+			_, err := client.Follow(context.Background(), c, id, 0, false, &client.Collector{Event: func(ev message.Event) {
+				if message.Terminal(ev.Type) {
 					terminal++
 				}
 			}})
@@ -96,7 +97,7 @@ func cancelAtRandom(t *testing.T, s *server, clients, each int) {
 		}
 	}
 	t.Logf("jobs ended as %v", ends)
-	if ends[ipc.Failed] > 0 || ends[ipc.Cancelled] == 0 || len(s.workerPIDs()) > 2 {
+	if ends[message.Failed] > 0 || ends[message.Cancelled] == 0 || len(s.workerPIDs()) > 2 {
 		t.Errorf("ends %v, workers %v; want none failed, some cancelled, no worker lost", ends, s.workerPIDs())
 	}
 	_ = c.Close()
@@ -105,12 +106,12 @@ func cancelAtRandom(t *testing.T, s *server, clients, each int) {
 
 // fickle is a client that changes its mind.
 func fickle(s *server, k, each int, rnd *rand.Rand) error {
-	var c ipc.Client
+	var c client.Client
 	var err error
 	if k%2 == 0 {
-		c, err = ipc.DialNATS(s.url)
+		c, err = client.DialNATS(s.url)
 	} else {
-		c, err = ipc.DialSocket(s.socket)
+		c, err = client.DialSocket(s.socket)
 	}
 	if err != nil {
 		return err
@@ -124,18 +125,18 @@ func fickle(s *server, k, each int, rnd *rand.Rand) error {
 		if rnd.IntN(2) == 0 {
 			flow = strings.Replace(flowText(3), `"seed": 1`, fmt.Sprintf(`"seed": %d`, k*100+i), 1)
 		}
-		if _, err := ipc.Submit(ctx, c, &ipc.RunRequest{ID: id, Workflow: flow}); err != nil {
+		if _, err := client.Submit(ctx, c, &message.RunRequest{ID: id, Workflow: flow}); err != nil {
 			return fmt.Errorf("submit %s: %w", id, err)
 		}
 		switch rnd.IntN(4) {
 		case 0: // lets it be
 		case 1: // follows it for a moment and walks away
 			short, leave := context.WithTimeout(ctx, time.Duration(rnd.IntN(50))*time.Millisecond)
-			_, _ = ipc.Follow(short, c, id, 0, true, &ipc.Collector{})
+			_, _ = client.Follow(short, c, id, 0, true, &client.Collector{})
 			leave()
 		default:
 			time.Sleep(time.Duration(rnd.IntN(300)) * time.Millisecond)
-			if _, _, err := ipc.Cancel(ctx, c, id); err != nil {
+			if _, _, err := client.Cancel(ctx, c, id); err != nil {
 				return fmt.Errorf("cancel %s: %w", id, err)
 			}
 		}
@@ -153,20 +154,20 @@ func clientVanishes(t *testing.T, program string) {
 	if err := os.WriteFile(flow, []byte(chaosFlow(t, 1)), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	gone, err := ipc.DialNATS(s.url)
+	gone, err := client.DialNATS(s.url)
 	if err != nil {
 		t.Fatal(err)
 	}
 	go func() {
-		_, _ = ipc.Run(context.Background(), gone,
-			&ipc.RunRequest{ID: "tied", Workflow: demoFlow(t, 5000), Tied: true}, &ipc.Collector{})
+		_, _ = client.Run(context.Background(), gone,
+			&message.RunRequest{ID: "tied", Workflow: demoFlow(t, 5000), Tied: true}, &client.Collector{})
 	}()
 	s.until("the tied run is under way", func() bool {
 		rec, err := status(c, "tied")
-		return err == nil && rec.State == ipc.Running
+		return err == nil && rec.State == message.Running
 	})
 	_ = gone.Close()
-	s.waitState(c, "tied", ipc.Cancelled)
+	s.waitState(c, "tied", message.Cancelled)
 
 	cmd := exec.Command(program, "run", flow, "--id", "free", "--nats", s.url, "--out", dir)
 	if err := cmd.Start(); err != nil {
@@ -178,7 +179,7 @@ func clientVanishes(t *testing.T, program string) {
 	s.waitFiles(c, "free")
 	onlyPicture(t, s.out, 1)
 	submit(t, c, "after", quick)
-	s.waitState(c, "after", ipc.Done)
+	s.waitState(c, "after", message.Done)
 }
 
 // noJetStream: a server without JetStream is refused with what to do, and takes a daemon that keeps its jobs in memory.
@@ -202,7 +203,7 @@ func noJetStream(t *testing.T, program string) {
 	}
 	s := startServer(t, program, "", "--nats", n.url, "--queue", "memory")
 	submit(t, s.client(), "m", quick)
-	s.waitState(s.client(), "m", ipc.Done)
+	s.waitState(s.client(), "m", message.Done)
 }
 
 // serverAway: the NATS server is away for longer than an acknowledgement may take while a job runs. The job is not
@@ -212,7 +213,7 @@ func serverAway(t *testing.T, program string) {
 	s := startServer(t, program, "", "--nats", n.url)
 	submit(t, s.client(), "short", demoFlow(t, 400)) // ends while the server is away
 	submit(t, s.client(), "waits", quick)
-	s.waitState(s.client(), "short", ipc.Running)
+	s.waitState(s.client(), "short", message.Running)
 	n.kill()
 	time.Sleep(7 * time.Second)
 	n.start()
@@ -220,7 +221,7 @@ func serverAway(t *testing.T, program string) {
 	for _, id := range []string{"short", "waits"} {
 		s.until(id+" is done", func() bool {
 			rec, err := status(c, id)
-			return err == nil && rec.State == ipc.Done
+			return err == nil && rec.State == message.Done
 		})
 		if rec, err := status(c, id); err != nil || rec.Attempt != 1 {
 			t.Errorf("%s took %d attempts (%v), want 1", id, rec.Attempt, err)
@@ -236,7 +237,7 @@ func frozenDaemon(t *testing.T, program string) {
 	a := startServer(t, program, "", "--nats", n.url)
 	c := a.client()
 	submit(t, c, chaosID(2), strings.Replace(chaosFlow(t, 2), `"steps": 4`, `"steps": 300`, 1))
-	a.waitState(c, chaosID(2), ipc.Running)
+	a.waitState(c, chaosID(2), message.Running)
 	b := startServer(t, program, "", "--nats", n.url, "--output", a.out)
 	frozen := []int{a.cmd.Process.Pid, a.workerPIDs()[0]}
 	for _, pid := range frozen {
@@ -253,7 +254,7 @@ func frozenDaemon(t *testing.T, program string) {
 			t.Fatal(err)
 		}
 	}
-	rec := b.waitState(b.client(), chaosID(2), ipc.Done)
+	rec := b.waitState(b.client(), chaosID(2), message.Done)
 	name, err := os.ReadFile(filepath.Join(b.store, "daemon-name"))
 	if err != nil || rec.Attempt != 2 || rec.Owner != string(name) || len(rec.Causes) != 1 {
 		t.Errorf("got %+v, %v; want attempt 2 by %s", rec, err, name)
@@ -264,7 +265,7 @@ func frozenDaemon(t *testing.T, program string) {
 	onlyPicture(t, a.out, 2)
 	checkEnds(t, b, chaosID(2))
 	submit(t, b.client(), "after", quick)
-	b.waitState(b.client(), "after", ipc.Done)
+	b.waitState(b.client(), "after", message.Done)
 }
 
 // drainWithoutServer: SIGTERM while the NATS server is away ends the daemon in time; its job runs again after the next
@@ -273,7 +274,7 @@ func drainWithoutServer(t *testing.T, program string) {
 	n := startNATS(t)
 	s := startServer(t, program, "", "--nats", n.url, "--drain", "1s")
 	submit(t, s.client(), chaosID(3), strings.Replace(chaosFlow(t, 3), `"steps": 4`, `"steps": 800`, 1))
-	s.waitState(s.client(), chaosID(3), ipc.Running)
+	s.waitState(s.client(), chaosID(3), message.Running)
 	n.kill()
 	if err := s.stop(); err != nil {
 		t.Errorf("the daemon ended with %v", err)
@@ -282,7 +283,7 @@ func drainWithoutServer(t *testing.T, program string) {
 	s.launch()
 	s.until("the job is done", func() bool {
 		rec, err := status(s.client(), chaosID(3))
-		return err == nil && rec.State == ipc.Done
+		return err == nil && rec.State == message.Done
 	})
 	s.waitFiles(s.client(), chaosID(3))
 	onlyPicture(t, s.out, 3)
@@ -295,12 +296,12 @@ func checkEnds(t *testing.T, s *server, jobs ...string) {
 		var subjects map[string]uint64
 		s.until(id+" has its terminal event", func() bool {
 			subjects = eventCounts(t, s.url)
-			return subjects[ipc.EventSubject(id, ipc.EventSuccess)] > 0
+			return subjects[message.EventSubject(id, message.EventSuccess)] > 0
 		})
-		for _, kind := range []string{ipc.EventError, ipc.EventInterrupted, ipc.EventExpired} {
-			subjects[ipc.EventSubject(id, ipc.EventSuccess)] += subjects[ipc.EventSubject(id, kind)]
+		for _, kind := range []string{message.EventError, message.EventInterrupted, message.EventExpired} {
+			subjects[message.EventSubject(id, message.EventSuccess)] += subjects[message.EventSubject(id, kind)]
 		}
-		if got := subjects[ipc.EventSubject(id, ipc.EventSuccess)]; got != 1 {
+		if got := subjects[message.EventSubject(id, message.EventSuccess)]; got != 1 {
 			t.Errorf("%s has %d terminal events, want 1", id, got)
 		}
 	}

@@ -16,7 +16,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"patchbay/ipc"
+	"patchbay/ipc/client"
+	"patchbay/ipc/message"
 )
 
 // BenchmarkStart is the time from sending a job to an idle daemon until its execution_start, which the worker says, is
@@ -34,7 +35,7 @@ func BenchmarkStart(b *testing.B) {
 			}
 			defer nc.Close()
 			heard := make(chan string, 1024)
-			if _, err := nc.Subscribe(ipc.EventSubject("*", ipc.EventStart),
+			if _, err := nc.Subscribe(message.EventSubject("*", message.EventStart),
 				func(m *nats.Msg) { heard <- m.Subject }); err != nil {
 				b.Fatal(err)
 			}
@@ -44,16 +45,16 @@ func BenchmarkStart(b *testing.B) {
 			start := func(i int) time.Duration {
 				id := fmt.Sprint("s", i)
 				began := time.Now()
-				if _, err := ipc.Submit(context.Background(), c, &ipc.RunRequest{ID: id, Workflow: quick}); err != nil {
+				if _, err := client.Submit(context.Background(), c, &message.RunRequest{ID: id, Workflow: quick}); err != nil {
 					b.Fatal(err)
 				}
 				for subject := range heard {
-					if subject == ipc.EventSubject(id, ipc.EventStart) {
+					if subject == message.EventSubject(id, message.EventStart) {
 						break
 					}
 				}
 				took := time.Since(began)
-				s.waitState(c, id, ipc.Done) // the next one finds the daemon idle
+				s.waitState(c, id, message.Done) // the next one finds the daemon idle
 				return took
 			}
 			start(-1) // when the worker is up
@@ -85,9 +86,9 @@ func BenchmarkPicture(b *testing.B) {
 		`"2":{"class_type":"SaveImage","inputs":{"images":["1",0],"filename_prefix":"out"}}}`
 	run := func() time.Duration {
 		began := time.Now()
-		col := &ipc.Collector{}
-		end, err := ipc.Run(context.Background(), c, &ipc.RunRequest{Workflow: flow}, col)
-		if err != nil || end == nil || end.Type != ipc.EventSuccess || len(col.Files) != 1 {
+		col := &client.Collector{}
+		end, err := client.Run(context.Background(), c, &message.RunRequest{Workflow: flow}, col)
+		if err != nil || end == nil || end.Type != message.EventSuccess || len(col.Files) != 1 {
 			b.Fatalf("%+v %v", end, err)
 		}
 		return time.Since(began)
@@ -126,10 +127,10 @@ func BenchmarkIdle(b *testing.B) {
 	program := buildProgram(b)
 	s := startServer(b, program, "", "--log", "error")
 	s.until("a job has run", func() bool {
-		_, err := ipc.Submit(context.Background(), s.client(), &ipc.RunRequest{ID: "once", Workflow: quick})
+		_, err := client.Submit(context.Background(), s.client(), &message.RunRequest{ID: "once", Workflow: quick})
 		return err == nil
 	})
-	s.waitState(s.client(), "once", ipc.Done)
+	s.waitState(s.client(), "once", message.Done)
 	pid := s.cmd.Process.Pid
 	share := func() float64 {
 		before := census(pid)

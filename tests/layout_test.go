@@ -19,6 +19,33 @@ import (
 // layers are the top folders in the order data flows; a package may import its own layer and those behind it.
 var layers = []string{"ipc", "node", "parallel", "models", "engine"}
 
+// rooms are the packages of a layer that is cut into several, in the order of imports: a room may import those before
+// it.
+func rooms() map[string][]string {
+	return map[string][]string{
+		"node": {"pyjson", "lru", "fault", "picture/resample", "picture", "files", "value", "graph", "classes"},
+		"ipc":  {"wire", "bulk", "message", "client", "meter", "broker", "jobs", "serve", "worker"},
+	}
+}
+
+// roomCap is how many files that are no tests a room may have.
+const roomCap = 20
+
+// manyFiles are the rooms that may have more: one file for each group of node classes.
+var manyFiles = []string{"node/classes"}
+
+// testOnly reports whether a folder is a package that only tests import: ipc/ipctest, ipc/wire/wiretest.
+func testOnly(dir string) bool { return roomOf(dir) != "" && strings.HasSuffix(dir, "test") }
+
+// roomOf is the layer of a folder that is cut into rooms, or below one; empty for others.
+func roomOf(dir string) string {
+	top, _, _ := strings.Cut(dir, "/")
+	if rooms()[top] == nil {
+		return ""
+	}
+	return top
+}
+
 // lineCap is the hard limit of a source file.
 const lineCap = 600
 
@@ -107,8 +134,14 @@ func badImport(dir, path string) string {
 	if !ours {
 		return ""
 	}
-	if strings.HasPrefix(inner, "tests/") {
+	if strings.HasPrefix(inner, "tests/") || testOnly(inner) {
 		return "code imports tests"
+	}
+	if layer := roomOf(dir); layer != "" && roomOf(inner) == layer {
+		from, to := slices.Index(rooms()[layer], dir[len(layer)+1:]), slices.Index(rooms()[layer], inner[len(layer)+1:])
+		if from < 0 || to < 0 || to > from {
+			return "import points up among the rooms of " + layer
+		}
 	}
 	from, to := layerOf(dir), layerOf(inner)
 	if from >= 0 && to >= 0 && to < from {
@@ -123,7 +156,8 @@ func badImport(dir, path string) string {
 
 func TestLayoutImportsPointDown(t *testing.T) {
 	for _, f := range parse(t) {
-		if f.test || layerOf(f.dir) < 0 || strings.Contains(f.dir, "goldenweights") || strings.Contains(f.dir, "optest") {
+		if f.test || testOnly(f.dir) || layerOf(f.dir) < 0 || strings.Contains(f.dir, "goldenweights") ||
+			strings.Contains(f.dir, "optest") {
 			continue
 		}
 		for _, p := range imports(f) {
@@ -173,16 +207,50 @@ func TestLayoutRulesCatchViolations(t *testing.T) {
 		{"engine/ref", "patchbay/models/dit"},
 		{"models/flux", "patchbay/parallel"},
 		{"parallel", "patchbay/models/flux"},
-		{"node", "patchbay/ipc"},
-		{"node", "C"},
-		{"ipc", "patchbay/tests/golden"},
+		{"node/graph", "patchbay/ipc"},
+		{"node/graph", "C"},
+		{"node/graph", "patchbay/node/classes"},
+		{"node/lru", "patchbay/node/fault"},
+		{"node/attic", "patchbay/node/pyjson"},
+		{"ipc/serve", "patchbay/tests/golden"},
+		{"ipc/wire", "patchbay/ipc/message"},
+		{"ipc/jobs", "patchbay/ipc/serve"},
+		{"ipc/client", "patchbay/ipc/jobs"},
+		{"ipc/wire", "patchbay/ipc/news"},
+		{"ipc/serve", "patchbay/ipc/ipctest"},
+		{"ipc/client", "patchbay/ipc/wire/wiretest"},
 	} {
 		if badImport(c.dir, c.path) == "" {
 			t.Errorf("%s importing %s was not caught", c.dir, c.path)
 		}
 	}
-	if bad := badImport("ipc", "patchbay/engine"); bad != "" {
-		t.Errorf("ipc may skip layers, got %q", bad)
+	for dir, path := range map[string]string{"ipc/serve": "patchbay/engine", "ipc/worker": "patchbay/ipc/wire"} {
+		if bad := badImport(dir, path); bad != "" {
+			t.Errorf("%s may import %s, got %q", dir, path, bad)
+		}
+	}
+}
+
+// TestLayoutRoomsAreSmall: a layer that is cut into rooms has no files of its own and no room that is not in the list,
+// and no room has too many files.
+func TestLayoutRoomsAreSmall(t *testing.T) {
+	count := map[string]int{}
+	for _, f := range parse(t) {
+		if roomOf(f.dir) != "" && !f.test && !testOnly(f.dir) {
+			count[f.dir]++
+		}
+	}
+	for layer, names := range rooms() {
+		for _, name := range names {
+			dir := layer + "/" + name
+			if n := count[dir]; n == 0 || n > roomCap && !slices.Contains(manyFiles, dir) {
+				t.Errorf("%s has %d files, want 1 to %d", dir, n, roomCap)
+			}
+			delete(count, dir)
+		}
+	}
+	for dir, n := range count {
+		t.Errorf("%s has %d files and is no room of its layer", dir, n)
 	}
 }
 

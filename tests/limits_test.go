@@ -6,8 +6,10 @@ import (
 	"strings"
 	"testing"
 
-	"patchbay/ipc"
-	"patchbay/node"
+	"patchbay/ipc/client"
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+	"patchbay/node/pyjson"
 )
 
 // TestLimits runs the real program with limits from flags and environment: what a workflow names in plain numbers is
@@ -19,7 +21,7 @@ func TestLimits(t *testing.T) {
 	s := startServer(t, program, "", "--max-pixels", "16K", "--max-message", "64K", "--max-queue", "1",
 		"--max-client-jobs", "2")
 	c := s.client()
-	sock, err := ipc.DialSocket(s.socket)
+	sock, err := client.DialSocket(s.socket)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,34 +48,35 @@ func TestLimits(t *testing.T) {
 		{"pixels that a node makes", grown, "4", "at most 16384"},
 		{"bytes", strings.Replace(quick, "quick", strings.Repeat("q", 70000), 1), "", "the limit is 65536"},
 	} {
-		for name, client := range map[string]ipc.Client{"nats": c, "socket": sock} {
-			end, err := ipc.Run(ctx, client, &ipc.RunRequest{Workflow: row.flow}, &ipc.Collector{})
-			var e *ipc.Error
+		for name, c := range map[string]client.Client{"nats": c, "socket": sock} {
+			end, err := client.Run(ctx, c, &message.RunRequest{Workflow: row.flow}, &client.Collector{})
+			var e *wire.Error
 			if !errors.As(err, &e) && end != nil {
 				e = end.Error
 			}
-			if e == nil || e.Code != ipc.ErrTooLarge || e.Status != 413 || !strings.Contains(e.Error(), row.says) ||
+			if e == nil || e.Code != wire.ErrTooLarge || e.Status != 413 || !strings.Contains(e.Error(), row.says) ||
 				row.node != "" && e.Node != row.node {
 				t.Errorf("%s over %s: got %v, %+v; want too_large with %q", row.name, name, err, end, row.says)
 			}
 		}
 	}
-	if end, err := ipc.Run(ctx, c, &ipc.RunRequest{Workflow: strings.Replace(quick, `"width":64,"height":64`,
-		`"width":128,"height":128`, 1)}, &ipc.Collector{}); err != nil || end.Type != ipc.EventSuccess {
+	if end, err := client.Run(ctx, c, &message.RunRequest{Workflow: strings.Replace(quick, `"width":64,"height":64`,
+		`"width":128,"height":128`, 1)}, &client.Collector{}); err != nil || end.Type != message.EventSuccess {
 		t.Errorf("a picture of 16384 pixels: %v, %+v", err, end)
 	}
-	r, err := sock.Ask(ctx, ipc.VerbExec, "",
-		&ipc.ExecRequest{Class: "EmptyLatentImage", Inputs: node.NewObject("width", 256, "height", 128, "batch_size", 1)})
+	r, err := sock.Ask(ctx, message.VerbExec, "",
+		&message.ExecRequest{Class: "EmptyLatentImage",
+			Inputs: pyjson.NewObject("width", 256, "height", 128, "batch_size", 1)})
 	if err == nil {
 		_, err = r.One(ctx)
 	}
-	var e *ipc.Error
+	var e *wire.Error
 	if !errors.As(err, &e) || e.Status != 413 || e.Input != "width" {
 		t.Errorf("exec of a picture of 32768 pixels: %v", err)
 	}
 	submit(t, c, "runs", strings.Replace(demoFlow(t, 5), `"euler"`, `"dpm_adaptive"`, 1))
-	for _, client := range []ipc.Client{c, sock} {
-		if b, err := ipc.BoundsOf(ctx, client); err != nil || b.Steps != 5 || b.Pixels != 16384 || b.MessageBytes != 65536 ||
+	for _, c := range []client.Client{c, sock} {
+		if b, err := client.LimitsOf(ctx, c); err != nil || b.Steps != 5 || b.Pixels != 16384 || b.MessageBytes != 65536 ||
 			b.FrameBytes != 65536 || b.Queue != 1 || b.ClientJobs != 2 || b.Depth != 64 {
 			t.Errorf("describe tells %+v, %v", b, err)
 		}
@@ -100,54 +103,54 @@ func TestLimits(t *testing.T) {
 // and nothing is written outside.
 func TestNamesStayInTheirRoots(t *testing.T) {
 	s := startServer(t, buildProgram(t), "")
-	sock, err := ipc.DialSocket(s.socket)
+	sock, err := client.DialSocket(s.socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = sock.Close() }()
 	ctx, stop := context.WithTimeout(context.Background(), patience)
 	defer stop()
-	tensor := &ipc.Tensor{DType: "f32", Shape: []int{2}, Data: make([]byte, 8)}
-	latent := &ipc.Tensor{DType: "f32", Shape: []int{1, 1, 2, 2}, Data: make([]byte, 16)}
-	for name, c := range map[string]ipc.Client{"nats": s.client(), "socket": sock} {
+	tensor := &wire.Tensor{DType: "f32", Shape: []int{2}, Data: make([]byte, 8)}
+	latent := &wire.Tensor{DType: "f32", Shape: []int{1, 1, 2, 2}, Data: make([]byte, 16)}
+	for name, c := range map[string]client.Client{"nats": s.client(), "socket": sock} {
 		for _, path := range []string{"/etc/passwd", "../../etc/passwd", "..", "a/../../../etc/passwd", "..\\..\\etc\\passwd",
 			"\x00", "/proc/self/environ", "~/x"} {
-			save := func(prefix string) *node.Object {
-				return node.NewObject("1", node.NewObject("class_type", "EmptyLatentImage", "inputs",
-					node.NewObject("width", 64, "height", 64, "batch_size", 1)),
-					"2", node.NewObject("class_type", "SaveLatent", "inputs",
-						node.NewObject("samples", []any{"1", 0}, "filename_prefix", prefix)))
+			save := func(prefix string) *pyjson.Object {
+				return pyjson.NewObject("1", pyjson.NewObject("class_type", "EmptyLatentImage", "inputs",
+					pyjson.NewObject("width", 64, "height", 64, "batch_size", 1)),
+					"2", pyjson.NewObject("class_type", "SaveLatent", "inputs",
+						pyjson.NewObject("samples", []any{"1", 0}, "filename_prefix", prefix)))
 			}
-			load := func(class, input string) *node.Object {
-				return node.NewObject("1", node.NewObject("class_type", class, "inputs",
-					node.NewObject(input, path, "weight_dtype", "default")),
-					"2", node.NewObject("class_type", "PreviewImage", "inputs", node.NewObject("images", []any{"1", 0})),
-					"3", node.NewObject("class_type", "SaveLatent", "inputs",
-						node.NewObject("samples", []any{"1", 0}, "filename_prefix", "x")))
+			load := func(class, input string) *pyjson.Object {
+				return pyjson.NewObject("1", pyjson.NewObject("class_type", class, "inputs",
+					pyjson.NewObject(input, path, "weight_dtype", "default")),
+					"2", pyjson.NewObject("class_type", "PreviewImage", "inputs", pyjson.NewObject("images", []any{"1", 0})),
+					"3", pyjson.NewObject("class_type", "SaveLatent", "inputs",
+						pyjson.NewObject("samples", []any{"1", 0}, "filename_prefix", "x")))
 			}
 			for _, row := range []struct {
 				verb string
 				body any
 			}{
-				{ipc.VerbRun, &ipc.RunRequest{Workflow: save(path + "/../../../out")}},
-				{ipc.VerbRun, &ipc.RunRequest{Workflow: load("LoadImage", "image")}},
-				{ipc.VerbRun, &ipc.RunRequest{Workflow: load("LoadLatent", "latent")}},
-				{ipc.VerbRun, &ipc.RunRequest{Workflow: save("x"), ID: path}},
-				{ipc.VerbExec, &ipc.ExecRequest{Class: "UNETLoader",
-					Inputs: node.NewObject("unet_name", path, "weight_dtype", "default")}},
-				{ipc.VerbExec, &ipc.ExecRequest{Class: "VAELoader", Inputs: node.NewObject("vae_name", path)}},
-				{ipc.VerbExec, &ipc.ExecRequest{Class: "LoadImage", Inputs: node.NewObject("image", path)}},
-				{ipc.VerbLoad, &ipc.LoadRequest{Model: ipc.ModelRef{File: path}}},
-				{ipc.VerbFree, &ipc.FreeRequest{Models: []string{path}}},
-				{ipc.VerbSample, &ipc.SampleRequest{Model: ipc.ModelRef{File: path}, Sampler: ipc.SamplerRef{Name: "euler"},
-					Sigmas: tensor, Latent: latent}},
+				{message.VerbRun, &message.RunRequest{Workflow: save(path + "/../../../out")}},
+				{message.VerbRun, &message.RunRequest{Workflow: load("LoadImage", "image")}},
+				{message.VerbRun, &message.RunRequest{Workflow: load("LoadLatent", "latent")}},
+				{message.VerbRun, &message.RunRequest{Workflow: save("x"), ID: path}},
+				{message.VerbExec, &message.ExecRequest{Class: "UNETLoader",
+					Inputs: pyjson.NewObject("unet_name", path, "weight_dtype", "default")}},
+				{message.VerbExec, &message.ExecRequest{Class: "VAELoader", Inputs: pyjson.NewObject("vae_name", path)}},
+				{message.VerbExec, &message.ExecRequest{Class: "LoadImage", Inputs: pyjson.NewObject("image", path)}},
+				{message.VerbLoad, &message.LoadRequest{Model: message.ModelRef{File: path}}},
+				{message.VerbFree, &message.FreeRequest{Models: []string{path}}},
+				{message.VerbSample, &message.SampleRequest{Model: message.ModelRef{File: path},
+					Sampler: message.SamplerRef{Name: "euler"}, Sigmas: tensor, Latent: latent}},
 			} {
 				fault := answerOf(ctx, c, row.verb, row.body)
 				if fault == nil || fault.Status < 400 || fault.Status >= 500 {
 					t.Errorf("%s over %s with %q: got %v, want a refusal", row.verb, name, path, fault)
 				}
 			}
-			for _, verb := range []string{ipc.VerbStatus, ipc.VerbCancel} {
+			for _, verb := range []string{message.VerbStatus, message.VerbCancel} {
 				if name == "socket" {
 					if r, err := c.Ask(ctx, verb, path, nil); err == nil {
 						if _, err := r.One(ctx); err == nil {
@@ -161,26 +164,26 @@ func TestNamesStayInTheirRoots(t *testing.T) {
 }
 
 // answerOf returns the error that a request ends with, be it a reply or the last message of a stream.
-func answerOf(ctx context.Context, c ipc.Client, verb string, body any) *ipc.Error {
+func answerOf(ctx context.Context, c client.Client, verb string, body any) *wire.Error {
 	ctx, stop := context.WithTimeout(ctx, patience)
 	defer stop()
 	r, err := c.Ask(ctx, verb, "", body)
 	if err != nil {
-		return ipc.Errorf(ipc.ErrInternal, "%v", err)
+		return wire.Errorf(wire.ErrInternal, "%v", err)
 	}
 	defer r.Close()
 	for {
 		o, err := r.Next(ctx)
-		var e *ipc.Error
+		var e *wire.Error
 		if errors.As(err, &e) {
 			return e
 		}
 		if err != nil {
-			return ipc.Errorf(ipc.ErrInternal, "no refusal: %v", err)
+			return wire.Errorf(wire.ErrInternal, "no refusal: %v", err)
 		}
 		if v, _ := o.Get("error"); v != nil {
-			e := &ipc.Error{}
-			if eo, ok := v.(*node.Object); ok && ipc.Bind(eo, e) == nil {
+			e := &wire.Error{}
+			if eo, ok := v.(*pyjson.Object); ok && wire.Bind(eo, e) == nil {
 				return e
 			}
 		}

@@ -16,8 +16,10 @@ import (
 	"testing"
 	"time"
 
-	"patchbay/ipc"
-	"patchbay/node"
+	"patchbay/ipc/client"
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+	"patchbay/node/pyjson"
 )
 
 // scrape reads /metrics as Prometheus does: one number for every name with its labels.
@@ -78,12 +80,12 @@ type measured struct {
 	bytes         map[string]float64 // by axis
 }
 
-func (m *measured) add(t *testing.T, ev ipc.Event) {
+func (m *measured) add(t *testing.T, ev message.Event) {
 	t.Helper()
-	if ev.Type != ipc.EventMetrics {
+	if ev.Type != message.EventMetrics {
 		return
 	}
-	b, err := ipc.Encode(ev.Data, ipc.JSON)
+	b, err := wire.Encode(ev.Data, wire.JSON)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,20 +121,20 @@ func TestMetrics(t *testing.T) {
 	const jobs, steps = 3, 4
 	for i := range jobs {
 		flow := strings.Replace(demoFlow(t, steps), `"seed": 1`, fmt.Sprintf(`"seed": %d`, i+1), 1)
-		end, err := ipc.Run(context.Background(), c,
-			&ipc.RunRequest{ID: fmt.Sprint("m", i), Workflow: flow, Plan: "ulysses=2"}, &ipc.Collector{
-				Event: func(ev ipc.Event) { m.add(t, ev) },
+		end, err := client.Run(context.Background(), c,
+			&message.RunRequest{ID: fmt.Sprint("m", i), Workflow: flow, Plan: "ulysses=2"}, &client.Collector{
+				Event: func(ev message.Event) { m.add(t, ev) },
 			})
-		if err != nil || end == nil || end.Type != ipc.EventSuccess {
+		if err != nil || end == nil || end.Type != message.EventSuccess {
 			t.Fatalf("job %d: %+v, %v", i, end, err)
 		}
 	}
-	if _, err := ipc.Submit(context.Background(), c,
-		&ipc.RunRequest{Workflow: node.NewObject("1", node.NewObject("class_type", "Nope"))}); err == nil {
+	if _, err := client.Submit(context.Background(), c,
+		&message.RunRequest{Workflow: pyjson.NewObject("1", pyjson.NewObject("class_type", "Nope"))}); err == nil {
 		t.Fatal("a workflow with an unknown class was taken")
 	}
 	submit(t, c, "long", demoFlow(t, 5000))
-	s.waitState(c, "long", ipc.Running)
+	s.waitState(c, "long", message.Running)
 	submit(t, c, "next", quick)
 	got := s.scrape()
 	of := `{model="demo_flux.safetensors",plan="ulysses=2"}`
@@ -176,15 +178,15 @@ func TestMetrics(t *testing.T) {
 	for _, args := range [][]string{{"--nats", s.url}, {"--socket", s.socket}} {
 		code, out := try(t, s.line[0], nil, append([]string{"top", "--once", "--json"}, args...)...)
 		var st struct {
-			Daemons []ipc.Stats
-			Jobs    []ipc.Record
+			Daemons []message.Stats
+			Jobs    []message.Record
 		}
 		if err := json.Unmarshal([]byte(out), &st); code != 0 || err != nil || len(st.Daemons) != 1 {
 			t.Fatalf("top %v: %d, %v\n%s", args, code, err, out)
 		}
 		d := st.Daemons[0]
-		if d.Queued != 1 || d.Running != 1 || d.Ended[ipc.Done] != jobs || float64(d.Axes["ulysses"]) != m.bytes["ulysses"] ||
-			len(st.Jobs) != jobs+2 {
+		if d.Queued != 1 || d.Running != 1 || d.Ended[message.Done] != jobs ||
+			float64(d.Axes["ulysses"]) != m.bytes["ulysses"] || len(st.Jobs) != jobs+2 {
 			t.Errorf("top %v: %+v", args, d)
 		}
 		if w := d.Workers[0]; w.Job != "long" || w.PID == 0 || w.Steps != 5000 {
@@ -206,7 +208,7 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("%v restarts, want 1", got[`patchbay_worker_restarts_total{worker="worker-0"}`])
 	}
 	cancel(t, c, "long")
-	s.waitState(c, "long", ipc.Cancelled)
+	s.waitState(c, "long", message.Cancelled)
 }
 
 // TestHealthNamesTheServer stops the NATS server outside under a daemon.

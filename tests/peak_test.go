@@ -15,7 +15,8 @@ import (
 
 	"patchbay/engine"
 	"patchbay/engine/safetensors"
-	"patchbay/ipc"
+	"patchbay/ipc/client"
+	"patchbay/ipc/message"
 	"patchbay/models/flux"
 	"patchbay/models/vae"
 	"patchbay/models/weights"
@@ -47,9 +48,9 @@ func TestWorkerPeakMemory(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	client := ipc.NewFrameClient(out, in, in.Close)
+	c := client.NewFrameClient(out, in, in.Close)
 	defer func() {
-		if err := client.Close(); err != nil {
+		if err := c.Close(); err != nil {
 			t.Error(err)
 		}
 		if err := cmd.Wait(); err != nil {
@@ -58,19 +59,20 @@ func TestWorkerPeakMemory(t *testing.T) {
 	}()
 	ctx, stop := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer stop()
-	if _, err := ipc.Models(ctx, client); err != nil { // it answers: its start is over
+	if _, err := client.Models(ctx, c); err != nil { // it answers: its start is over
 		t.Fatal(err)
 	}
 	before := statusBytes(t, cmd.Process.Pid, "VmHWM")
 	job := flow(t, change{"1", "unet_name", "wide.safetensors"}, change{"3", "steps", 1}, change{"5", "width", 256},
 		change{"5", "height", 256})
 	var metrics map[string]any
-	end, err := ipc.Run(ctx, client, &ipc.RunRequest{ID: "peak", Workflow: job}, &ipc.Collector{Event: func(ev ipc.Event) {
-		if ev.Type == ipc.EventMetrics {
-			metrics = ev.Data
-		}
-	}})
-	if err != nil || end.Type != ipc.EventSuccess {
+	end, err := client.Run(ctx, c, &message.RunRequest{ID: "peak", Workflow: job},
+		&client.Collector{Event: func(ev message.Event) {
+			if ev.Type == message.EventMetrics {
+				metrics = ev.Data
+			}
+		}})
+	if err != nil || end.Type != message.EventSuccess {
 		t.Fatalf("the job ended with %+v, %v", end, err)
 	}
 	planned := plannedBytes(t, metrics)

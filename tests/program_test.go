@@ -15,7 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"patchbay/ipc"
+	"patchbay/ipc/client"
+	"patchbay/ipc/message"
 )
 
 // buildProgram builds the program into a folder of the test, with the examples beside it as in a source tree, and
@@ -198,9 +199,9 @@ func (s *server) wait() error {
 	}
 }
 
-func (s *server) client() *ipc.NATSClient {
+func (s *server) client() *client.NATSClient {
 	s.t.Helper()
-	c, err := ipc.DialNATS(s.url)
+	c, err := client.DialNATS(s.url)
 	if err != nil {
 		s.t.Fatalf("%v\n%s", err, s.log)
 	}
@@ -209,12 +210,12 @@ func (s *server) client() *ipc.NATSClient {
 }
 
 // waitState waits until a job is in a state.
-func (s *server) waitState(c ipc.Client, job string, want ipc.State) ipc.Record {
+func (s *server) waitState(c client.Client, job string, want message.State) message.Record {
 	s.t.Helper()
-	var rec ipc.Record
+	var rec message.Record
 	s.until(fmt.Sprintf("job %s is %s", job, want), func() bool {
 		var err error
-		if rec, err = status(c, job); errors.Is(err, ipc.ErrNoDaemon) || errors.Is(err, context.DeadlineExceeded) {
+		if rec, err = status(c, job); errors.Is(err, client.ErrNoDaemon) || errors.Is(err, context.DeadlineExceeded) {
 			return false // it is on its way back from a lost server
 		} else if err != nil {
 			s.t.Fatalf("status of %s: %v", job, err)
@@ -228,19 +229,20 @@ func (s *server) waitState(c ipc.Client, job string, want ipc.State) ipc.Record 
 }
 
 // waitFiles waits until a job is done and its files have their names, which they get after that.
-func (s *server) waitFiles(c ipc.Client, job string) {
+func (s *server) waitFiles(c client.Client, job string) {
 	s.t.Helper()
 	s.until("the files of "+job+" have names", func() bool {
 		rec, err := status(c, job)
-		return err == nil && rec.State == ipc.Done && len(rec.Outputs) > 0 && rec.Outputs[len(rec.Outputs)-1].Filename != ""
+		return err == nil && rec.State == message.Done && len(rec.Outputs) > 0 &&
+			rec.Outputs[len(rec.Outputs)-1].Filename != ""
 	})
 }
 
 // status asks for a record and gives up after 10 s: a request that is lost with its server has no answer.
-func status(c ipc.Client, job string) (ipc.Record, error) {
+func status(c client.Client, job string) (message.Record, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	return ipc.Status(ctx, c, job)
+	return client.Status(ctx, c, job)
 }
 
 // workerPIDs returns the workers that the log tells of, in the order of their starts.

@@ -8,7 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"patchbay/node"
+	"patchbay/node/classes"
+	"patchbay/node/files"
+	"patchbay/node/pyjson"
 )
 
 var update = flag.Bool("update", false, "write the generated parts of README.md")
@@ -16,10 +18,10 @@ var update = flag.Bool("update", false, "write the generated parts of README.md"
 // nodeTable lists the classes of the catalogue by the first word of their category.
 func nodeTable(t *testing.T) string {
 	t.Helper()
-	cat := node.NewCatalogue()
+	cat := classes.All()
 	groups := map[string][]string{}
 	for _, name := range cat.Classes() {
-		info, ok := cat.ObjectInfo(node.Roots{}, name)[name].(*node.Object)
+		info, ok := cat.ObjectInfo(files.Roots{}, name)[name].(*pyjson.Object)
 		if !ok {
 			t.Fatalf("no object_info of %s", name)
 		}

@@ -10,7 +10,9 @@ import (
 	"strings"
 	"testing"
 
-	"patchbay/ipc"
+	"patchbay/ipc/client"
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
 )
 
 // TestRouting runs two daemons on one NATS server, of which only one has the model files: the other one hands their
@@ -34,11 +36,11 @@ func TestRouting(t *testing.T) {
 		t.Fatal(err)
 	}
 	has.until("the daemons know of each other", func() bool {
-		_, err := ipc.Submit(context.Background(), dialSocket(t, lacks),
-			&ipc.RunRequest{ID: "first", Workflow: demoFlow(t, 1)})
+		_, err := client.Submit(context.Background(), dialSocket(t, lacks),
+			&message.RunRequest{ID: "first", Workflow: demoFlow(t, 1)})
 		return err == nil
 	})
-	has.waitState(c, "first", ipc.Done)
+	has.waitState(c, "first", message.Done)
 	out, err := exec.Command(program, "run", flow, "--id", "far", "--socket", lacks.socket, "--out", dir).CombinedOutput()
 	if err != nil {
 		t.Fatalf("run on the daemon without files: %v\n%s\n%s", err, out, lacks.log)
@@ -50,28 +52,28 @@ func TestRouting(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if rec := has.waitState(c, "far", ipc.Done); rec.Attempt != 1 || rec.Owner != string(name) || len(rec.Files) == 0 ||
-		rec.Files[0].Hash == "" || rec.Memory == 0 {
+	if rec := has.waitState(c, "far", message.Done); rec.Attempt != 1 || rec.Owner != string(name) ||
+		len(rec.Files) == 0 || rec.Files[0].Hash == "" || rec.Memory == 0 {
 		t.Errorf("got %+v, want one attempt by %s and the files it needed", rec, name)
 	}
 
 	submit(t, c, "long", demoFlow(t, 5000))
-	has.waitState(c, "long", ipc.Running)
+	has.waitState(c, "long", message.Running)
 	for _, id := range []string{"w1", "w2", "w3"} {
 		submit(t, c, id, demoFlow(t, 2))
 	}
 	submit(t, c, "anywhere", quick) // waits behind them and runs where nothing is needed
-	if rec := has.waitState(c, "anywhere", ipc.Done); rec.Owner == string(name) {
+	if rec := has.waitState(c, "anywhere", message.Done); rec.Owner == string(name) {
 		t.Error("the job without files was run by the busy daemon")
 	}
 	for _, id := range []string{"w1", "w2", "w3"} {
-		if rec, err := status(c, id); err != nil || rec.State != ipc.Queued || rec.Attempt != 0 {
+		if rec, err := status(c, id); err != nil || rec.State != message.Queued || rec.Attempt != 0 {
 			t.Errorf("%s is %s in attempt %d, %v; want queued", id, rec.State, rec.Attempt, err)
 		}
 	}
 	cancel(t, c, "long")
 	for _, id := range []string{"w1", "w2", "w3"} {
-		if rec := has.waitState(c, id, ipc.Done); rec.Attempt != 1 || rec.Owner != string(name) {
+		if rec := has.waitState(c, id, message.Done); rec.Attempt != 1 || rec.Owner != string(name) {
 			t.Errorf("%s took %d attempts on %s", id, rec.Attempt, rec.Owner)
 		}
 	}
@@ -80,9 +82,9 @@ func TestRouting(t *testing.T) {
 		t.Fatal(err)
 	}
 	lc := lacks.client()
-	var refusal *ipc.Error
+	var refusal *wire.Error
 	lacks.until("the job is refused", func() bool {
-		_, err := ipc.Submit(context.Background(), lc, &ipc.RunRequest{Workflow: demoFlow(t, 3)})
+		_, err := client.Submit(context.Background(), lc, &message.RunRequest{Workflow: demoFlow(t, 3)})
 		return errors.As(err, &refusal)
 	})
 	if text := refusal.Error(); !strings.Contains(text, "demo_flux.safetensors") || !strings.Contains(text, bare) ||
@@ -113,13 +115,13 @@ func TestRoutingByContents(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 6 {
-		if _, err := ipc.Submit(context.Background(), dialSocket(t, a),
-			&ipc.RunRequest{ID: chaosID(i), Workflow: chaosFlow(t, i)}); err != nil {
+		if _, err := client.Submit(context.Background(), dialSocket(t, a),
+			&message.RunRequest{ID: chaosID(i), Workflow: chaosFlow(t, i)}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for i := range 6 {
-		if rec := a.waitState(a.client(), chaosID(i), ipc.Done); rec.Owner != string(name) || rec.Attempt != 1 {
+		if rec := a.waitState(a.client(), chaosID(i), message.Done); rec.Owner != string(name) || rec.Attempt != 1 {
 			t.Errorf("job %d took %d attempts on %s, want one on %s", i, rec.Attempt, rec.Owner, name)
 		}
 	}
@@ -147,9 +149,9 @@ func damageModels(t *testing.T, from, to string) {
 	}
 }
 
-func dialSocket(t testing.TB, s *server) ipc.Client {
+func dialSocket(t testing.TB, s *server) client.Client {
 	t.Helper()
-	c, err := ipc.DialSocket(s.socket)
+	c, err := client.DialSocket(s.socket)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,7 +24,7 @@ part lint make -s lint
 part unit "$GO" test -count 1 ./...
 part nocgo env CGO_ENABLED=0 "$GO" build -o /dev/null .
 # The race detector slows arithmetic tenfold, so it watches the packages that have goroutines; models compute through engine's. Simulations have none.
-part race "$GO" test -race -short -skip 'MoreDevicesAreNeverSlower|ScheduleNeedsNoBuffers|StagesOfPublished' ./engine/... ./models/sampling ./models/tokenizer ./parallel ./node ./ipc
+part race "$GO" test -race -short -skip 'MoreDevicesAreNeverSlower|ScheduleNeedsNoBuffers|StagesOfPublished' ./engine/... ./models/sampling ./models/tokenizer ./parallel ./node/... ./ipc/...
 
 echo
 total=0

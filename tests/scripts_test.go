@@ -17,7 +17,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"patchbay/ipc"
+	"patchbay/ipc/wire"
 )
 
 // TestScripts runs the sessions in tests/scripts against the real program. Beside testscript's own commands they have:
@@ -127,23 +127,23 @@ func scriptStdio(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(cmd.Start())
 	wait := len(lines)
 	for _, line := range lines {
-		_, err := in.Write(wire(ts, line))
+		_, err := in.Write(lineBytes(ts, line))
 		ts.Check(err)
 	}
 	w := bufio.NewWriter(ts.Stdout())
 	for wait > 0 {
-		body, err := ipc.ReadFrame(out)
+		body, err := wire.ReadFrame(out)
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		ts.Check(err)
-		enc, ok := ipc.Sniff(body)
+		enc, ok := wire.Sniff(body)
 		if !ok {
 			ts.Fatalf("a reply of %d bytes that is no map", len(body))
 		}
-		o, err := ipc.Decode(body, enc, ipc.DefaultLimits())
+		o, err := wire.Decode(body, enc, wire.DefaultLimits())
 		ts.Check(err)
-		text, err := ipc.Encode(o, ipc.JSON)
+		text, err := wire.Encode(o, wire.JSON)
 		ts.Check(err)
 		fmt.Fprintf(w, "%s\n", text)
 		if end, _ := o.Get("end"); end == true {
@@ -161,8 +161,8 @@ func scriptStdio(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// wire makes the bytes of one line of a stdio script.
-func wire(ts *testscript.TestScript, line string) []byte {
+// lineBytes makes the bytes of one line of a stdio script.
+func lineBytes(ts *testscript.TestScript, line string) []byte {
 	if text, ok := strings.CutPrefix(line, "raw "); ok {
 		var b []byte
 		_, err := fmt.Sscanf(text, "%x", &b)
@@ -171,9 +171,9 @@ func wire(ts *testscript.TestScript, line string) []byte {
 	}
 	body := []byte(line)
 	if text, ok := strings.CutPrefix(line, "msgpack "); ok {
-		o, err := ipc.Decode([]byte(text), ipc.JSON, ipc.DefaultLimits())
+		o, err := wire.Decode([]byte(text), wire.JSON, wire.DefaultLimits())
 		ts.Check(err)
-		body, err = ipc.Encode(o, ipc.Msgpack)
+		body, err = wire.Encode(o, wire.Msgpack)
 		ts.Check(err)
 	}
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...)

@@ -12,7 +12,8 @@ import (
 	"strings"
 	"testing"
 
-	"patchbay/ipc"
+	"patchbay/ipc/client"
+	"patchbay/ipc/message"
 )
 
 // TestTinyJobs sends many jobs that compute nothing, and more than are remembered: when the daemon has forgotten the
@@ -24,10 +25,10 @@ func TestTinyJobs(t *testing.T) {
 	run := func(from, to int) {
 		for i := from; i < to; i++ {
 			ctx, cancel := context.WithTimeout(context.Background(), patience)
-			col := &ipc.Collector{}
-			end, err := ipc.Run(ctx, c, &ipc.RunRequest{ID: fmt.Sprintf("t%05d", i), Workflow: quick}, col)
+			col := &client.Collector{}
+			end, err := client.Run(ctx, c, &message.RunRequest{ID: fmt.Sprintf("t%05d", i), Workflow: quick}, col)
 			cancel()
-			if err != nil || end == nil || end.Type != ipc.EventSuccess || len(col.Files) != 1 {
+			if err != nil || end == nil || end.Type != message.EventSuccess || len(col.Files) != 1 {
 				t.Fatalf("job %d: %+v, %v, %d files", i, end, err, len(col.Files))
 			}
 		}

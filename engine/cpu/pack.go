@@ -54,7 +54,7 @@ func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 	if m.Scale == 0 {
 		h.scale = 1
 	}
-	p := &engine.Packed{Buf: buf, DType: d, N: m.N, K: m.K, Layout: o.layout()}
+	p := &engine.Packed{Buf: buf, Bytes: len(buf.Host), DType: d, N: m.N, K: m.K, Layout: o.layout()}
 	p.Head, p.PieceRows, p.PieceBytes = headerBytes, o.nr, o.nr*depth*d.Size()
 	if m.N == 0 || m.K == 0 {
 		return p, nil

@@ -8,9 +8,16 @@ import (
 
 // keep copies a weight, so that changing its adapters or bias after the call has no effect.
 func keep(w *engine.Weight) *engine.Weight {
-	kept := *w
-	kept.Adapters = slices.Clone(w.Adapters)
-	return &kept
+	packed := func(p *engine.Packed) *engine.Packed {
+		c := *p
+		return &c
+	}
+	c := *w
+	c.Base, c.Adapters = packed(w.Base), slices.Clone(w.Adapters)
+	for i, a := range c.Adapters {
+		c.Adapters[i].Down, c.Adapters[i].Up = packed(a.Down), packed(a.Up)
+	}
+	return &c
 }
 
 // Linear is queued with a copy of w.

@@ -12,7 +12,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"sync"
+	"sync/atomic"
+	"time"
 
 	"patchbay/engine"
 )
@@ -20,16 +21,38 @@ import (
 // Ops queues calls for an inner Ops. Like every Ops it is one stream: calls come from one goroutine; Wait may come from
 // another.
 type Ops struct {
-	inner engine.Ops
-	mu    sync.Mutex
-	queue []func()
-	first int // number of queue[0], counted from the first call ever
+	*Stream
+	inner  engine.Ops
+	marked atomic.Int64
+	zero   time.Time
 }
 
-// New wraps inner.
-func New(inner engine.Ops) *Ops { return &Ops{inner: inner} }
+// New wraps inner, on a device of its own.
+func New(inner engine.Ops) *Ops { return NewDevice(0).Ops(inner) }
 
-var _ engine.Ops = (*Ops)(nil)
+// Ops wraps inner as a stream of the device.
+func (d *Device) Ops(inner engine.Ops) *Ops {
+	return &Ops{Stream: d.Stream(), inner: inner, zero: time.Now()}
+}
+
+var (
+	_ engine.Ops     = (*Ops)(nil)
+	_ engine.Marker  = (*Ops)(nil)
+	_ engine.Stamper = (*Ops)(nil)
+)
+
+// Mark is queued.
+func (d *Ops) Mark(n int64) { d.push(func() { d.marked.Store(n) }) }
+
+// Marked returns the last mark that has run.
+func (d *Ops) Marked() int64 { return d.marked.Load() }
+
+// Stamp queues a look at the clock.
+func (d *Ops) Stamp() func() time.Duration {
+	var at time.Duration
+	d.push(func() { at = time.Since(d.zero) })
+	return func() time.Duration { return at }
+}
 
 // Watch overwrites every range that a releases with NaN, in stream order. It replaces the arena's OnRelease function.
 func (d *Ops) Watch(a *engine.Arena) {
@@ -50,29 +73,17 @@ func (d *Ops) poison(t engine.Tensor) {
 
 // Queued returns the number of calls that have not run.
 func (d *Ops) Queued() int {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	d.d.mu.Lock()
+	defer d.d.mu.Unlock()
 	return len(d.queue)
 }
 
-// push appends a call and returns its number.
-func (d *Ops) push(call func()) int {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.queue = append(d.queue, call)
-	return d.first + len(d.queue) - 1
-}
-
-// runTo runs all calls up to and including the one numbered last.
-func (d *Ops) runTo(last int) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for d.first <= last {
-		call := d.queue[0]
-		d.queue = d.queue[1:]
-		d.first++
+// push issues a call that waits for nothing.
+func (d *Ops) push(call func()) Event {
+	return d.Push(func() (bool, []*Stream) {
 		call()
-	}
+		return true, nil
+	})
 }
 
 // Name returns "deferred(inner)".
@@ -84,8 +95,22 @@ func (d *Ops) Alloc(bytes int) (engine.Buf, error) { return d.inner.Alloc(bytes)
 // Free is queued: earlier calls may still use the memory.
 func (d *Ops) Free(b engine.Buf) { d.push(func() { d.inner.Free(b) }) }
 
-// Pack packs at once, with the inner Ops.
-func (d *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) { return d.inner.Pack(m, c) }
+// Sync runs everything queued.
+func (d *Ops) Sync() error { return d.Record().Wait() }
+
+// Pack reads m at once; the packed bytes are in their memory when the queue has come to them.
+func (d *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
+	p, err := d.inner.Pack(m, c)
+	if err != nil {
+		return nil, err
+	}
+	late := slices.Clone(p.Buf.Host)
+	for i := range p.Buf.Host {
+		p.Buf.Host[i] = 0xff
+	}
+	d.push(func() { copy(p.Buf.Host, late) })
+	return p, nil
+}
 
 // Upload is queued with a copy of src.
 func (d *Ops) Upload(dst engine.Tensor, src []float32) {
@@ -97,12 +122,12 @@ func (d *Ops) Upload(dst engine.Tensor, src []float32) {
 // Download is queued. Its Wait runs everything queued up to it; before that dst is untouched.
 func (d *Ops) Download(dst []float32, src engine.Tensor) engine.Pending {
 	engine.CheckDownload(len(dst), src)
-	var err error
-	number := d.push(func() { err = d.inner.Download(dst, src).Wait() })
-	return engine.NewPending(func() error {
-		d.runTo(number)
-		return err
+	done := d.push(func() {
+		if err := d.inner.Download(dst, src).Wait(); err != nil {
+			d.Fail(err)
+		}
 	})
+	return engine.NewPending(done.Wait)
 }
 
 // Copy is queued.

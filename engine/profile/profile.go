@@ -29,13 +29,31 @@ type Ops struct {
 	zero  time.Time
 	layer string
 	spans []Span
+
+	stamper engine.Stamper // nil: calls have run when they return
+	open    []stamped      // spans whose times the device knows
+	offset  time.Duration  // of the device's clock to the profile's
+}
+
+// stamped is a span whose begin and end are read from the device when it is over.
+type stamped struct {
+	span       int
+	begin, end func() time.Duration
 }
 
 var _ engine.Ops = (*Ops)(nil)
 
 // Wrap measures ops of a rank; times count from zero, which all ranks of one profile share.
 func Wrap(ops engine.Ops, rank int, zero time.Time) *Ops {
-	return &Ops{inner: ops, rank: rank, zero: zero, layer: "other"}
+	o := &Ops{inner: ops, rank: rank, zero: zero, layer: "other"}
+	if s, ok := ops.(engine.Stamper); ok && ops.Sync() == nil {
+		o.stamper = s
+		now := s.Stamp()
+		if ops.Sync() == nil {
+			o.offset = time.Since(zero) - now()
+		}
+	}
+	return o
 }
 
 // Layer names the layer that following calls belong to and returns the one before.
@@ -50,13 +68,34 @@ func (o *Ops) Remember(layer, op string, start time.Time, bytes int64) {
 		Took: time.Since(start), Bytes: bytes})
 }
 
-// Spans returns what was remembered so far, in order.
-func (o *Ops) Spans() []Span { return o.spans }
+// Begin starts a span that is not a call of Ops: an exchange. The function it returns ends it, with the bytes it moved
+// to others.
+func (o *Ops) Begin(layer, op string) (end func(bytes int64)) {
+	start := time.Now()
+	if o.stamper == nil {
+		return func(bytes int64) { o.Remember(layer, op, start, bytes) }
+	}
+	begin := o.stamper.Stamp()
+	return func(bytes int64) {
+		o.open = append(o.open, stamped{len(o.spans), begin, o.stamper.Stamp()})
+		o.Remember(layer, op, start, bytes)
+	}
+}
+
+// Spans returns what was remembered so far, in order. Those of a device have its times, so it must be synced.
+func (o *Ops) Spans() []Span {
+	for _, s := range o.open {
+		begin, end := s.begin(), s.end()
+		o.spans[s.span].Start, o.spans[s.span].Took = begin+o.offset, end-begin
+	}
+	o.open = nil
+	return o.spans
+}
 
 // span times one call.
 func (o *Ops) span(op string) func() {
-	start := time.Now()
-	return func() { o.Remember(o.layer, op, start, 0) }
+	end := o.Begin(o.layer, op)
+	return func() { end(0) }
 }
 
 // Name returns the name of the wrapped operations.
@@ -67,6 +106,9 @@ func (o *Ops) Alloc(bytes int) (engine.Buf, error) { return o.inner.Alloc(bytes)
 
 // Free gives memory back; it is not measured.
 func (o *Ops) Free(b engine.Buf) { o.inner.Free(b) }
+
+// Sync waits for the wrapped operations; it is not measured.
+func (o *Ops) Sync() error { return o.inner.Sync() }
 
 // Pack packs a weight; it is not measured.
 func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) { return o.inner.Pack(m, c) }
@@ -151,16 +193,16 @@ func (o *Ops) QKNormRoPE(dq, dk, dv, q, k, v engine.Tensor, n engine.QKNorm, r e
 
 // Attention implements engine.Ops; its spans belong to the layer attention wherever they occur.
 func (o *Ops) Attention(out, q, k, v engine.Tensor, a engine.AttentionArgs) {
-	start := time.Now()
+	end := o.Begin("attention", "Attention")
 	o.inner.Attention(out, q, k, v, a)
-	o.Remember("attention", "Attention", start, 0)
+	end(0)
 }
 
 // MergeAttention implements engine.Ops.
 func (o *Ops) MergeAttention(out, lse, o2, lse2 engine.Tensor) {
-	start := time.Now()
+	end := o.Begin("attention", "MergeAttention")
 	o.inner.MergeAttention(out, lse, o2, lse2)
-	o.Remember("attention", "MergeAttention", start, 0)
+	end(0)
 }
 
 // Gather implements engine.Ops.

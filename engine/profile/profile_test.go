@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"patchbay/engine"
+	"patchbay/engine/deferred"
 	"patchbay/engine/optest"
 	"patchbay/engine/profile"
 	"patchbay/engine/ref"
@@ -54,5 +55,40 @@ func TestTableAndTrace(t *testing.T) {
 		if e["ph"] != "X" || e["pid"] != 3.0 {
 			t.Errorf("event %v", e)
 		}
+	}
+}
+
+// slow is an Ops whose activations take a while.
+type slow struct{ engine.Ops }
+
+func (s slow) Activate(y, x engine.Tensor, act engine.Act) {
+	time.Sleep(3 * time.Millisecond)
+	s.Ops.Activate(y, x, act)
+}
+
+// TestSpansOfADeviceHaveItsTimes: where calls run later than they are issued, a span is the time on the device, not
+// that of issuing the call.
+func TestSpansOfADeviceHaveItsTimes(t *testing.T) {
+	zero := time.Now()
+	o := profile.Wrap(deferred.New(slow{ref.New()}), 0, zero)
+	x := engine.FromF32([]float32{1, 2, 3, 4}, 1, 2, 2)
+	o.Activate(x, x, engine.SiLU)
+	o.Activate(x, x, engine.SiLU)
+	issued := time.Since(zero)
+	if err := o.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	spans := o.Spans()
+	if len(spans) != 2 {
+		t.Fatalf("%d spans, want 2", len(spans))
+	}
+	for i, s := range spans {
+		if s.Took < 3*time.Millisecond || s.Start+time.Millisecond < issued {
+			t.Errorf("span %d began at %v and took %v: want at least 3 ms, after the calls were issued at %v", i,
+				s.Start, s.Took, issued)
+		}
+	}
+	if spans[1].Start < spans[0].Start+spans[0].Took {
+		t.Errorf("spans %+v overlap", spans)
 	}
 }

@@ -43,6 +43,9 @@ func (*Ops) Alloc(bytes int) (engine.Buf, error) {
 // Free does nothing: the garbage collector takes the memory.
 func (*Ops) Free(engine.Buf) {}
 
+// Sync implements engine.Ops: calls have run when they return.
+func (*Ops) Sync() error { return nil }
+
 // Pack copies the rows of m without their gaps. fp8 becomes bf16, which holds every fp8 value; a matrix with a scale
 // becomes f32.
 func (*Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
@@ -78,7 +81,7 @@ func (*Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 		}
 		engine.Narrow(dst, line, stored)
 	}
-	p := &engine.Packed{Buf: engine.Buf{Host: out}, DType: stored, N: m.N, K: m.K, Layout: layout}
+	p := &engine.Packed{Buf: engine.Buf{Host: out}, Bytes: len(out), DType: stored, N: m.N, K: m.K, Layout: layout}
 	p.PieceRows, p.PieceBytes = 1, m.K*stored.Size()
 	return p, nil
 }

@@ -22,13 +22,14 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"patchbay/ipc"
+	"patchbay/ipc/client"
+	"patchbay/ipc/message"
 )
 
 // rule is what is done with every picture.
 type rule struct {
 	flow     string // workflow that loads picture.png
-	client   *ipc.NATSClient
+	client   *client.NATSClient
 	from, to jetstream.ObjectStore
 }
 
@@ -62,7 +63,7 @@ func watch(ctx context.Context, url, from, to, flow string, count int) error {
 		return err
 	}
 	r := &rule{flow: string(text)}
-	if r.client, err = ipc.DialNATS(url); err != nil {
+	if r.client, err = client.DialNATS(url); err != nil {
 		return err
 	}
 	defer func() { _ = r.client.Close() }()
@@ -110,12 +111,12 @@ func (r *rule) apply(ctx context.Context, o *jetstream.ObjectInfo) error {
 	if err != nil {
 		return err
 	}
-	got := &ipc.Collector{}
-	end, err := ipc.Run(ctx, r.client, &ipc.RunRequest{ID: id, Workflow: r.flow, Inputs: map[string][]byte{"picture.png": picture}}, got)
+	got := &client.Collector{}
+	end, err := client.Run(ctx, r.client, &message.RunRequest{ID: id, Workflow: r.flow, Inputs: map[string][]byte{"picture.png": picture}}, got)
 	switch {
 	case err != nil:
 		return err
-	case end == nil || end.Type != ipc.EventSuccess || len(got.Files) == 0:
+	case end == nil || end.Type != message.EventSuccess || len(got.Files) == 0:
 		return fmt.Errorf("job %s ended without a picture: %+v", id, end)
 	}
 	data := got.Files[0].Data

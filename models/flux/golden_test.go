@@ -10,7 +10,7 @@ import (
 	"patchbay/models/weights"
 )
 
-func family() goldenrun.Family {
+func goldens() goldenrun.Family {
 	return goldenrun.Family{
 		Models: []string{"flux-a", "flux-b", "flux-c"},
 		Open: func(ops engine.Ops, set *weights.Set, meta map[string]string, held dit.Held) (dit.Model, error) {
@@ -33,13 +33,13 @@ func family() goldenrun.Family {
 	}
 }
 
-func TestForwardMatchesGolden(t *testing.T)        { family().Forward(t) }
-func TestForwardOnCPU(t *testing.T)                { family().Levels(t) }
-func TestNothingIsReadEarly(t *testing.T)          { family().Deferred(t) }
-func TestRowsOfPartsEqualTheWhole(t *testing.T)    { family().Rows(t) }
-func TestHalvesOfBlocksEqualTheWhole(t *testing.T) { family().Cut(t) }
-func TestBlocksOfStagesEqualTheWhole(t *testing.T) { family().Stages(t) }
-func TestSlicesSumToTheWhole(t *testing.T)         { family().Slices(t) }
-func TestBatchAndSteps(t *testing.T)               { family().Batch(t) }
-func TestMemoryIsMeasurable(t *testing.T)          { family().Measured(t) }
-func TestHalfPrecision(t *testing.T)               { family().Half(t) }
+func TestForwardMatchesGolden(t *testing.T)        { goldens().Forward(t) }
+func TestForwardOnCPU(t *testing.T)                { goldens().Levels(t) }
+func TestNothingIsReadEarly(t *testing.T)          { goldens().Deferred(t) }
+func TestRowsOfPartsEqualTheWhole(t *testing.T)    { goldens().Rows(t) }
+func TestHalvesOfBlocksEqualTheWhole(t *testing.T) { goldens().Cut(t) }
+func TestBlocksOfStagesEqualTheWhole(t *testing.T) { goldens().Stages(t) }
+func TestSlicesSumToTheWhole(t *testing.T)         { goldens().Slices(t) }
+func TestBatchAndSteps(t *testing.T)               { goldens().Batch(t) }
+func TestMemoryIsMeasurable(t *testing.T)          { goldens().Measured(t) }
+func TestHalfPrecision(t *testing.T)               { goldens().Half(t) }

@@ -11,6 +11,7 @@ import (
 	"patchbay/engine/ref"
 	"patchbay/models"
 	"patchbay/models/dit"
+	"patchbay/models/family"
 	"patchbay/models/goldenrun"
 	"patchbay/models/weights"
 	"patchbay/models/weights/goldenweights"
@@ -21,7 +22,7 @@ import (
 const strength = 0.8
 
 // everywhere is a kohya file with adapters for every matrix of a model: ranks 1 to 4, alphas of 3, deltas about a third of the weights.
-func everywhere(t *testing.T, d *models.Diffusion, seed string) *weights.Set {
+func everywhere(t *testing.T, d *family.Diffusion, seed string) *weights.Set {
 	t.Helper()
 	declared, err := d.Declare()
 	if err != nil {
@@ -44,7 +45,7 @@ func everywhere(t *testing.T, d *models.Diffusion, seed string) *weights.Set {
 }
 
 // additions reads what a file adds to a model.
-func additions(t *testing.T, d *models.Diffusion, file *weights.Set) []weights.LowRank {
+func additions(t *testing.T, d *family.Diffusion, file *weights.Set) []weights.LowRank {
 	t.Helper()
 	declared, err := d.Declare()
 	if err != nil {

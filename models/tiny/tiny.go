@@ -10,6 +10,7 @@ import (
 	"patchbay/engine"
 	"patchbay/models"
 	"patchbay/models/dit"
+	"patchbay/models/family"
 	"patchbay/models/flux"
 	"patchbay/models/hunyuan"
 	"patchbay/models/pixart"
@@ -51,7 +52,7 @@ func Checkpoint(name string) (*weights.Set, map[string]string, error) {
 }
 
 // Describe returns the description of a model, which can load it.
-func Describe(name string) (*models.Diffusion, error) {
+func Describe(name string) (*family.Diffusion, error) {
 	set, meta, err := Checkpoint(name)
 	if err != nil {
 		return nil, err

@@ -48,6 +48,7 @@ type silent struct{}
 func (silent) Name() string                                               { return "silent" }
 func (silent) Alloc(int) (engine.Buf, error)                              { return engine.Buf{}, nil }
 func (silent) Free(engine.Buf)                                            {}
+func (silent) Sync() error                                                { return nil }
 func (silent) Pack(engine.Matrix, int) (*engine.Packed, error)            { return &engine.Packed{}, nil }
 func (silent) Upload(engine.Tensor, []float32)                            {}
 func (silent) Download([]float32, engine.Tensor) engine.Pending           { return engine.NewPending(nil) }

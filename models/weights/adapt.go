@@ -68,6 +68,10 @@ func Adapt[T any](ops engine.Ops, src *T, opt Options, additions []LowRank) (*T,
 			}
 		}
 	}
+	if err := ops.Sync(); err != nil {
+		l.Close()
+		return nil, nil, fmt.Errorf("adapt %s: %w", opt.Model, err)
+	}
 	var strange []string
 	for name := range byName {
 		if !known[name] {
@@ -125,7 +129,7 @@ func (f *filler) pack(j joined, w *engine.Weight, channels int) (engine.Adapter,
 		p, err := f.ops.Pack(m, channels)
 		if err == nil {
 			f.loaded.packed = append(f.loaded.packed, p)
-			f.loaded.bytes += int64(len(p.Buf.Host))
+			f.loaded.bytes += int64(p.Bytes)
 		}
 		return p, err
 	}

@@ -29,7 +29,7 @@ func (l *Loaded) Close() {
 	for _, p := range l.packed {
 		l.ops.Free(p.Buf)
 	}
-	if l.small.Host != nil || l.small.Dev != 0 {
+	if !l.small.IsZero() {
 		l.ops.Free(l.small)
 	}
 	for _, b := range l.owned {
@@ -40,7 +40,8 @@ func (l *Loaded) Close() {
 
 // Load fills dst, a pointer to a struct with weight tags, from set. Matrices are packed by ops, small tensors become f32 in one piece of
 // memory. If anything in the file is missing, unexpected or of wrong shape nothing is loaded and the error is a *MismatchError with all of it.
-// Fields that are not held stay empty. The caller owns the result and closes it when nobody uses dst any more.
+// Fields that are not held stay empty. Any Ops of the device may read the
+// weights afterwards. The caller owns the result and closes it when nobody uses dst any more.
 func Load(ops engine.Ops, set *Set, dst any, opt Options) (*Loaded, error) {
 	p, err := plan(dst, opt)
 	if err != nil {
@@ -55,7 +56,11 @@ func Load(ops engine.Ops, set *Set, dst any, opt Options) (*Loaded, error) {
 	if opt.Parts > 1 {
 		fill = f.share
 	}
-	if err := fill(p.items); err != nil {
+	err = fill(p.items)
+	if err == nil {
+		err = ops.Sync()
+	}
+	if err != nil {
 		l.Close()
 		return nil, fmt.Errorf("load %s: %w", opt.Model, err)
 	}
@@ -181,7 +186,7 @@ func (f *filler) weight(smalls []small, it item) ([]small, error) {
 	}
 	f.passed(s)
 	f.loaded.packed = append(f.loaded.packed, packed)
-	f.loaded.bytes += int64(len(packed.Buf.Host))
+	f.loaded.bytes += int64(packed.Bytes)
 	w := &engine.Weight{Name: it.full, Base: packed}
 	it.field.Set(reflect.ValueOf(w))
 	bias, ok := f.set.Get(it.full + ".bias")

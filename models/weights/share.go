@@ -21,9 +21,9 @@ type region struct {
 	start, size int // bytes
 	head, piece int // cuts inside lie at head + n*piece, n > 0
 	name        string
-	read        func(dst []byte, lo, hi int) error // bytes [lo, hi), which are cuts
-	bind        func(engine.Buf)                   // points the field at its bytes in the unit's place
-	packed      *engine.Packed                     // of a matrix
+	read        func(dst engine.Buf, lo, hi int) error // bytes [lo, hi), which are cuts
+	bind        func(engine.Buf)                       // points the field at its bytes in the unit's place
+	packed      *engine.Packed                         // of a matrix
 }
 
 // unit is a block, or everything outside of blocks.
@@ -102,16 +102,16 @@ func (f *filler) share(items []item) error {
 	if err != nil {
 		return err
 	}
-	parts, at := make([][]byte, len(units)), 0
+	parts, at := make([]engine.Buf, len(units)), 0
 	for i, u := range units {
 		lo, hi := u.cuts[f.opt.Part], u.cuts[f.opt.Part+1]
-		parts[i] = own[at : at+hi-lo]
+		parts[i] = own.Piece(at, hi-lo)
 		at += hi - lo
 		if err := u.read(parts[i], lo, hi); err != nil {
 			return err
 		}
 	}
-	var slots [2][]byte // after reading: packing takes memory too
+	var slots [2]engine.Buf // after reading: packing takes memory too
 	for p, n := range places {
 		if slots[p], err = f.take(n); err != nil {
 			return err
@@ -119,7 +119,7 @@ func (f *filler) share(items []item) error {
 	}
 	for i, u := range units {
 		place := placeOf(i, len(units))
-		all.Units = append(all.Units, u.shard(parts[i], slots[place][:u.size], place))
+		all.Units = append(all.Units, u.shard(parts[i], slots[place], f.opt.Part, place))
 	}
 	f.loaded.shards = all
 	return nil
@@ -133,18 +133,14 @@ func placeOf(i, units int) int {
 	return i % 2
 }
 
-// take allocates memory that the host can address.
-func (f *filler) take(n int) ([]byte, error) {
+// take allocates memory, which the result owns.
+func (f *filler) take(n int) (engine.Buf, error) {
 	buf, err := f.ops.Alloc(max(n, regionAlign))
-	if err != nil {
-		return nil, err
+	if err == nil {
+		f.loaded.owned = append(f.loaded.owned, buf)
+		f.loaded.bytes += int64(n)
 	}
-	f.loaded.owned = append(f.loaded.owned, buf)
-	f.loaded.bytes += int64(n)
-	if buf.Host == nil {
-		return nil, fmt.Errorf("weights in parts need memory that the host can address, %s gives none", f.ops.Name())
-	}
-	return buf.Host[:n:n], nil
+	return buf, err
 }
 
 // units lays out all items, blocks that are not held as empty units.
@@ -197,7 +193,7 @@ func (f *filler) addWeight(u *unit, it item) error {
 	u.add(region{
 		size: p.Head + pieces*p.PieceBytes, head: p.Head, piece: p.PieceBytes, name: it.full, packed: &p,
 		bind: func(b engine.Buf) { p.Buf = b },
-		read: func(dst []byte, lo, hi int) error { return f.pieces(dst, s, c, p, lo, hi) },
+		read: func(dst engine.Buf, lo, hi int) error { return f.pieces(dst, s, c, p, lo, hi) },
 	})
 	bias, ok := f.set.Get(it.full + ".bias")
 	if !ok || it.noBias {
@@ -208,7 +204,7 @@ func (f *filler) addWeight(u *unit, it item) error {
 }
 
 // pieces packs bytes [lo, hi) of a matrix of form p.
-func (f *filler) pieces(dst []byte, s Stored, c cut, p engine.Packed, lo, hi int) error {
+func (f *filler) pieces(dst engine.Buf, s Stored, c cut, p engine.Packed, lo, hi int) error {
 	first, end := 0, 0
 	if p.PieceBytes > 0 {
 		first, end = max(lo-p.Head, 0)/p.PieceBytes, (hi-p.Head)/p.PieceBytes
@@ -223,7 +219,7 @@ func (f *filler) pieces(dst []byte, s Stored, c cut, p engine.Packed, lo, hi int
 	if lo == 0 {
 		from = 0
 	}
-	copy(dst, packed.Buf.Host[from:])
+	f.ops.Copy(flat(dst, hi-lo), flat(packed.Buf.Piece(from, hi-lo), hi-lo))
 	return nil
 }
 
@@ -261,23 +257,26 @@ func (f *filler) addSmall(u *unit, name string, dtype engine.DType, shape []int,
 	u.add(region{
 		size: n * size, piece: regionAlign, name: name,
 		bind: func(b engine.Buf) { put(engine.NewTensor(b, dtype, shape...)) },
-		read: func(dst []byte, lo, hi int) error {
+		read: func(dst engine.Buf, lo, hi int) error {
 			v := make([]float32, (hi-lo)/size)
 			values(v, lo/size)
-			engine.Narrow(dst, v, dtype)
+			f.ops.Upload(engine.NewTensor(dst, dtype, len(v)), v)
 			return nil
 		},
 	})
 }
 
+// flat views memory as bytes.
+func flat(b engine.Buf, n int) engine.Tensor { return engine.NewTensor(b, engine.U8, n) }
+
 // read fills dst with bytes [lo, hi) of the unit.
-func (u *unit) read(dst []byte, lo, hi int) error {
+func (u *unit) read(dst engine.Buf, lo, hi int) error {
 	for _, r := range u.regions {
 		a, b := max(lo, r.start), min(hi, r.start+r.size)
 		if a >= b {
 			continue
 		}
-		if err := r.read(dst[a-lo:b-lo], a-r.start, b-r.start); err != nil {
+		if err := r.read(dst.Piece(a-lo, b-a), a-r.start, b-r.start); err != nil {
 			return fmt.Errorf("%s: %w", r.name, err)
 		}
 	}
@@ -288,15 +287,14 @@ func (u *unit) read(dst []byte, lo, hi int) error {
 const shut = "in parts"
 
 // shard binds the fields of the unit to its place and describes it.
-func (u *unit) shard(mine, whole []byte, place int) dit.Unit {
-	bytes := func(b []byte) engine.Tensor { return engine.NewTensor(engine.Buf{Host: b}, engine.U8, len(b)) }
-	out := dit.Unit{Mine: bytes(mine), Whole: bytes(whole), Place: place}
+func (u *unit) shard(mine, whole engine.Buf, part, place int) dit.Unit {
+	out := dit.Unit{Mine: flat(mine, u.cuts[part+1]-u.cuts[part]), Whole: flat(whole.Piece(0, u.size), u.size), Place: place}
 	for r := range len(u.cuts) - 1 {
 		out.Counts = append(out.Counts, u.cuts[r+1]-u.cuts[r])
 	}
 	layouts := make([]string, len(u.regions))
 	for i, r := range u.regions {
-		r.bind(engine.Buf{Host: whole[r.start : r.start+r.size : r.start+r.size]})
+		r.bind(whole.Piece(r.start, r.size))
 		if r.packed != nil {
 			layouts[i] = r.packed.Layout
 		}
@@ -308,7 +306,7 @@ func (u *unit) shard(mine, whole []byte, place int) dit.Unit {
 			case r.packed == nil:
 			case open:
 				r.packed.Layout = layouts[i]
-				r.bind(engine.Buf{Host: whole[r.start : r.start+r.size : r.start+r.size]})
+				r.bind(whole.Piece(r.start, r.size))
 			default:
 				r.packed.Layout, r.packed.Buf = shut, engine.Buf{}
 			}

@@ -1,8 +1,8 @@
-"""Makes node/resample/testdata/cases.safetensors. Running the tests does not need this script.
+"""Makes node/picture/resample/testdata/cases.safetensors. Running the tests does not need this script.
 
 Made with Python 3.11, torch 2.15.0 (CPU capability AVX512), Pillow 12.3.0, numpy 2.4.6, scipy 1.17.1, safetensors 0.8.0, ComfyUI 0.8.0:
     python3 -m venv v && v/bin/pip install torch "pillow<13" numpy scipy safetensors
-    v/bin/python tests/reference/make_resample.py COMFYUI_TREE node/resample/testdata
+    v/bin/python tests/reference/make_resample.py COMFYUI_TREE node/picture/resample/testdata
 
 common_upscale, bislerp, lanczos, GrowMask and FeatherMask are taken out of the ComfyUI tree and run as they are. Every case is a dictionary
 in the metadata entry "cases"; tensor "in.N" [B, C, Y, X] is its input, "out.N" its result

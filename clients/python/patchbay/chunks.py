@@ -7,11 +7,15 @@ import struct
 import zlib
 from typing import TYPE_CHECKING, Any
 
-import msgpack
 import numpy as np
 import numpy.typing as npt
 
 from .errors import ConnectionLostError
+
+try:
+    import msgpack
+except ImportError:
+    from . import plain_msgpack as msgpack
 
 if TYPE_CHECKING:
     from nats.aio.client import Client as NATS

@@ -292,6 +292,12 @@ class Client:
         """Return ComfyUI's object_info of one class, or of all."""
         return dict(self._one("describe", {"class": name} if name else {})["object_info"])
 
+    def version(self, timeout: float | None = None) -> int:
+        """Return the version of the protocol that the other side speaks, within so many seconds."""
+        for reply in self._checked(self.transport.ask("describe", {"limits": True}, "", timeout or self.timeout), {}):
+            return int(reply.get("v", 0))
+        raise ConnectionLostError("the request was answered with nothing")
+
     def models(self) -> dict[str, list[str]]:
         """Return the model files by folder."""
         return dict(self._one("models")["models"])

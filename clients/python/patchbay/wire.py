@@ -9,9 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import msgpack
 import numpy as np
 import numpy.typing as npt
+
+try:
+    import msgpack
+except ImportError:
+    from . import plain_msgpack as msgpack
 
 EXT_TENSOR = 1
 MAX_FRAME = 256 << 20

@@ -6,6 +6,7 @@ import msgpack
 import numpy as np
 import pytest
 
+from patchbay import plain_msgpack
 from patchbay.wire import Handle, pack, unpack
 
 
@@ -50,3 +51,28 @@ def test_what_cannot_be_sent_says_so() -> None:
         pack({"a": np.zeros(1, np.complex64)})
     with pytest.raises(ValueError, match="one map"):
         unpack(b"\x01")
+
+
+def test_plain_msgpack_is_msgpack() -> None:
+    numbers = [s * (2**n + d) for n in range(64) for d in (-1, 0, 1) for s in (1, -1) if s * (2**n + d) >= -(2**63)]
+    texts = ["x" * n for n in (0, 1, 31, 32, 255, 256, 65535, 65536)] + ["é\U0001f600"]
+    values: list[Any] = [None, True, False, 0.1, -1e300, {}, [], *numbers, 2**64 - 1, *texts, *(t.encode() for t in texts)]
+    values += [[1] * n for n in (15, 16, 65536)] + [{str(i): [i, {"a": None}] for i in range(n)} for n in (15, 16, 70000)]
+    for v in values:
+        body = msgpack.packb(v, use_bin_type=True)
+        assert plain_msgpack.packb(v) == body
+        assert plain_msgpack.unpackb(body) == v
+    for n in (0, 1, 2, 3, 4, 8, 16, 255, 256, 65536):
+        body = msgpack.packb(msgpack.ExtType(7, b"e" * n))
+        assert plain_msgpack.unpackb(body, ext_hook=lambda code, data: (code, data)) == (7, b"e" * n)
+    assert plain_msgpack.unpackb(msgpack.packb(0.5, use_single_float=True)) == 0.5
+
+
+def test_plain_msgpack_refuses_what_is_cut_or_unknown() -> None:
+    for body in (b"", b"\xc4\x05abcd", b"\x92\x01", b"\xc1", b"\x01\x01", b"\xd4\x01a"):
+        with pytest.raises(ValueError):
+            plain_msgpack.unpackb(body)
+    with pytest.raises(TypeError, match="set"):
+        plain_msgpack.packb({1, 2})
+    with pytest.raises(OverflowError):
+        plain_msgpack.packb(2**64)

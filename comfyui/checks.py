@@ -1,0 +1,102 @@
+"""What stands between a sampling run and the daemon: reasons to keep the loop here, and reasons to refuse.
+
+Nothing that is not known is passed over: it would give another picture without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import comfy.samplers
+
+from .proxy import KEY
+
+RULE = ("__call__", "outer_predict_noise", "predict_noise", "inner_sample", "outer_sample", "sample")
+"""Methods that make the rule of a guider. One that has CFGGuider's is in the message: the difference of two predictions times cfg, or one prediction."""
+
+LOOP_WRAPPERS = ("outer_sample", "prepare_sampling", "sampler_sample", "predict_noise", "calc_cond_batch")
+"""Wrappers that act around an evaluation, which they may well do when only that goes to the daemon."""
+
+OWN_OPTIONS = frozenset(("transformer_options", "to_load_options", "disable_cfg1_optimization"))
+MULTIGPU_OPTIONS = frozenset(("multigpu_clones", "multigpu_options", "multigpu_thread_pool"))
+"""ComfyUI's CFG split. It has nothing to split where one request makes the whole run."""
+
+TOLD = frozenset(("sample_sigmas", "sigmas", "cond_or_uncond", "uuids", "wrappers", "callbacks", "easycache"))
+"""Transformer options that inform wrappers and the network's code of the step. They change nothing by themselves."""
+
+HARMLESS = frozenset(("optimized_attention_override", "torch_compile_kwargs", "prefetch_dynamic_vbars"))
+"""Transformer options that say how, not what, to compute."""
+
+COMPILERS = frozenset(("torch.compile",))
+"""Wrappers of the network that say how, not what, to compute."""
+
+OBJECTS = frozenset(("model_sampling", "manual_cast_dtype"))
+"""Object patches that are carried by the message, or of no effect on a network that is elsewhere."""
+
+RUN_BY_LOOP = frozenset(("default",))
+REFUSED_KEYS = frozenset(("control", "gligen", "hooks"))
+
+
+@dataclass
+class Verdict:
+    """Why a run cannot be sent whole: what the loop here can still do, and what nobody can."""
+
+    evaluate: list[str] = field(default_factory=list)
+    refuse: list[str] = field(default_factory=list)
+
+
+def judge(guider: Any, model_options: Mapping[str, Any]) -> Verdict:  # noqa: ANN401
+    """Look at everything that has a say in a run, but for the sampler and the values of conditionings."""
+    out = Verdict()
+    if any(getattr(type(guider), m, None) is not getattr(comfy.samplers.CFGGuider, m, None) for m in RULE):
+        out.evaluate.append(f"guider {type(guider).__name__}")
+    out.evaluate += [f"model option {k}" for k, v in model_options.items() if v and k not in OWN_OPTIONS and k not in MULTIGPU_OPTIONS]
+    options = model_options.get("transformer_options", {})
+    out.refuse += network_options(options)
+    for place, by_key in options.get("wrappers", {}).items():
+        names = [str(k) for k, v in by_key.items() if v and k != KEY]
+        if place in LOOP_WRAPPERS:
+            out.evaluate += [f"{place} wrapper {n}" for n in names]
+    patched(guider.model_patcher, out)
+    for name, conds in guider.conds.items():
+        for c in conds or ():
+            out.refuse += [f"{name} conditioning with {k}" for k in c if k in REFUSED_KEYS and c[k] is not None]
+            out.evaluate += [f"{name} conditioning with {k}" for k in c if k in RUN_BY_LOOP]
+    if out.evaluate and any(model_options.get(k) for k in ("multigpu_clones",)):
+        out.refuse.append("MultiGPU CFG Split together with " + out.evaluate[0])
+    return out
+
+
+def network_options(options: Mapping[str, Any]) -> list[str]:
+    """Name the transformer options that would change what the network computes."""
+    out = [f"transformer option {k}{inner(v)}" for k, v in options.items() if k not in TOLD and k not in HARMLESS and given(v)]
+    for place, by_key in options.get("wrappers", {}).items():
+        if place not in LOOP_WRAPPERS:
+            out += [f"{place} wrapper {k}" for k, v in by_key.items() if v and k != KEY and k not in COMPILERS]
+    return out + [f"callback {place}" for place, v in options.get("callbacks", {}).items() if any(v.values())]
+
+
+def given(v: Any) -> bool:  # noqa: ANN401
+    """Tell whether an option says anything: empty maps and lists do not."""
+    return bool(v) if isinstance(v, (dict, list, tuple, set)) else v is not None
+
+
+def inner(v: Any) -> str:  # noqa: ANN401
+    """Return the first name in a map, in brackets: patches and patches_replace say there what they change."""
+    return f" ({next(iter(v))})" if isinstance(v, dict) and v else ""
+
+
+def patched(patcher: Any, out: Verdict) -> None:  # noqa: ANN401
+    """Add what was done to the model itself. Its low-rank patches are looked at when they are sent."""
+
+    def names(attribute: str) -> Iterable[str]:
+        return [str(k) for k, v in (getattr(patcher, attribute, None) or {}).items() if v]
+
+    out.refuse += [f"injection {n} (LoRA nodes of the bypass kind do that: use Load LoRA)" for n in names("injections")]
+    out.refuse += [f"weight wrapper on {n}" for n in names("weight_wrapper_patches")]
+    out.refuse += [f"object patch {n}" for n in names("object_patches") if n not in OBJECTS]
+    out.refuse += ["hook patches"] * bool(getattr(patcher, "hook_patches", None)) + ["hooks"] * bool(getattr(patcher, "forced_hooks", None))
+    for place, by_key in (getattr(patcher, "callbacks", None) or {}).items():
+        out.refuse += [f"callback {place}/{k}" for k, v in by_key.items() if v]

@@ -1,0 +1,430 @@
+"""The verbs of a daemon or worker as methods."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import CancelledError, ConnectionLostError, PatchbayError, error_of
+from .frames import FrameTransport, SocketTransport, Transport, WorkerTransport
+from .nats_transport import NATSTransport
+from .sampling import Known, LoRA, Progress, SampleResult, Sampling, Stop, adapter, entry, named
+from .shm import Region
+from .wire import Handle
+
+Array = npt.NDArray[Any]
+Message = dict[str, Any]
+SILENCE = 30.0
+"""Seconds after which a stream of replies counts as lost where no timeout is given."""
+
+TERMINAL = ("execution_success", "execution_error", "execution_interrupted", "expired")
+
+
+@dataclass
+class File:
+    """One file that a job made. ``ref`` has node, kind, filename, width, height and more."""
+
+    ref: Message
+    data: bytes
+
+
+@dataclass
+class RunResult:
+    """How a job ended: its terminal event and its files."""
+
+    job: str
+    event: Message
+    files: list[File] = field(default_factory=list)
+
+
+@dataclass
+class ExecResult:
+    """What one node gave: arrays, handles, numbers and texts by slot."""
+
+    outputs: list[Any]
+    files: list[File]
+    timings: Message
+    warnings: list[str]
+
+
+def default_socket() -> str:
+    """Return where the daemon listens: $PATCHBAY_SOCKET, or patchbay.sock in $XDG_RUNTIME_DIR or in the daemon's home."""
+    path = os.environ.get("PATCHBAY_SOCKET")
+    if path:
+        return path
+    folder = os.environ.get("XDG_RUNTIME_DIR") or os.environ.get("PATCHBAY_HOME")
+    return os.path.join(folder or os.path.expanduser("~/.local/share/patchbay"), "patchbay.sock")
+
+
+class Client:
+    """A connection to a daemon or a worker. Closing it cancels the runs and samples that are tied to it.
+
+    Its methods may be called from several threads. When the connection is lost, what waits for replies gets ConnectionLostError, and the next call connects
+    anew (spawns a new worker): nothing is repeated by itself, as nobody knows how far it came.
+    """
+
+    def __init__(self, transport: Transport, timeout: float | None = None, dial: Callable[[], Transport] | None = None) -> None:
+        """Take a transport, and what makes another one when it is lost; timeout bounds the wait for every single reply, in seconds.
+
+        Without a timeout a run, a sample or a job that is followed may be silent for 30 s, since a daemon says something every 2 s.
+        """
+        self.timeout = timeout
+        self._transport = transport
+        self._dial = dial
+        self._dialing = threading.Lock()
+        self._closed = False
+        self._known = Known()
+        self._sent = 0  # on connections that were lost
+
+    @classmethod
+    def socket(cls, path: str | None = None) -> Client:
+        """Connect to the unix socket of a daemon."""
+        return cls._of(lambda: SocketTransport(path or default_socket()))
+
+    @classmethod
+    def spawn(cls, command: Sequence[str] = ("patchbay", "worker"), stderr: int | BinaryIO | None = None) -> Client:
+        """Start a worker and talk to it over its stdin and stdout; it ends with the client."""
+        return cls._of(lambda: WorkerTransport(command, stderr))
+
+    @classmethod
+    def nats(cls, url: str | None = None, **options: Any) -> Client:  # noqa: ANN401
+        """Connect to a NATS server; options are those of nats.connect. Replies come on the inbox that docs/security.md gives the user."""
+        return cls._of(lambda: NATSTransport(url or os.environ.get("PATCHBAY_NATS_URL") or "nats://127.0.0.1:4222", **options))
+
+    @classmethod
+    def _of(cls, dial: Callable[[], Transport]) -> Client:
+        return cls(dial(), dial=dial)
+
+    @property
+    def transport(self) -> Transport:
+        """Return the connection, a new one if the last was lost."""
+        with self._dialing:
+            if self._closed:
+                raise ConnectionLostError("the client is closed")
+            if self._transport.lost and self._dial:
+                self._transport.close()
+                fresh = self._dial()
+                if isinstance(fresh, FrameTransport) and isinstance(self._transport, FrameTransport):
+                    fresh.inherit(self._transport)
+                self._sent += self._transport.sent
+                self._transport = fresh
+                self._known.clear()
+            return self._transport
+
+    @property
+    def bytes_sent(self) -> int:
+        """Return how many bytes of requests this client has sent, with what went beside them."""
+        return self._sent + self._transport.sent
+
+    def __enter__(self) -> Client:
+        """Return self."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close the connection."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection. Whoever waits for a reply gets ConnectionLostError."""
+        self._closed = True
+        with self._dialing:
+            self._transport.close()
+
+    def empty(self, shape: Sequence[int], dtype: npt.DTypeLike = np.float32) -> Array:
+        """Return an array in shared memory where the connection has that (the unix socket, a spawned worker): it is sent without a copy.
+
+        It must not be written to while a request with it is answered.
+        """
+        kind = np.dtype(dtype)
+        size = int(np.prod(shape)) * kind.itemsize
+        transport = self.transport
+        if isinstance(transport, FrameTransport) and size > 0:
+            region = Region(size)
+            if transport.share(region):
+                return region.bytes[:size].view(kind).reshape(shape)
+        return np.zeros(shape, kind)
+
+    def upload(self, name: str, data: bytes) -> Message:
+        """Put a file into the object store of a NATS server. What is returned may stand in inputs of run and submit in place of the bytes, for a day."""
+        transport = self.transport
+        if not isinstance(transport, NATSTransport):
+            raise TypeError("upload goes over NATS: other connections take the bytes themselves")
+        return {"$bytes": transport.upload(name, data)}
+
+    def _ask(self, verb: str, body: Message, job: str = "") -> Iterator[Message]:
+        return self._checked(self.transport.ask(verb, body, job, self.timeout), {})
+
+    def _stream(self, verb: str, body: Message, name: str, job: Message, tick: Callable[[], None] | None) -> Iterator[Message]:
+        return self._checked(self.transport.ask(verb, body, name, self.timeout or SILENCE, tick), job)
+
+    def _checked(self, replies: Iterator[Message], job: Message) -> Iterator[Message]:
+        for reply in replies:
+            if "type" not in reply and "error" in reply:
+                job["ended"] = True
+                raise error_of(reply)
+            yield reply
+
+    @contextmanager
+    def _until_end(self, job: Message) -> Iterator[Callable[[], None] | None]:
+        """Cancel the job if the block is left before it has ended, and give what looks whether it is to be cancelled; None if nothing says so."""
+        asked: list[float] = []
+
+        def look() -> None:
+            stop, name = job.get("stop"), str(job.get("id", ""))
+            if asked and time.monotonic() - asked[0] > job["patience"]:
+                raise CancelledError({"code": "cancelled", "status": 499, "message": f"run {name} was cancelled and has not ended within {job['patience']} s"})
+            if stop and name and not asked and stop():
+                asked.append(time.monotonic())
+                self._transport.tell("cancel", name)
+
+        try:
+            yield look if job.get("stop") else None
+        except BaseException:
+            if job.get("id") and not job.get("ended") and not asked and not self._closed:
+                self._transport.tell("cancel", job["id"])
+            raise
+
+    def _one(self, verb: str, body: Message | None = None, job: str = "") -> Message:
+        for reply in self._ask(verb, body or {}, job):
+            return reply
+        raise ConnectionLostError("the request was answered with nothing")
+
+    def run(
+        self,
+        workflow: Mapping[str, Any],
+        on_event: Callable[[Message], None] | None = None,
+        on_preview: Callable[[str, bytes], None] | None = None,
+        stop: Stop | None = None,
+        patience: float = 5.0,
+        **fields: Any,  # noqa: ANN401
+    ) -> RunResult:
+        """Run a workflow in API format and return its files. fields are those of the table in docs/protocol.md: id, inputs, plan ...
+
+        A job that failed raises PatchbayError, one that was cancelled CancelledError. stop is asked about every 50 ms; when it is true the job is cancelled,
+        and given up if it has not ended after patience seconds. What a callback raises cancels the job too.
+        """
+        body = {"workflow": dict(workflow), "preview": on_preview is not None, **fields}
+        job: Message = {"stop": stop, "patience": patience}
+        with self._until_end(job) as look:
+            return self._collect(self._stream("run", body, "", job, look), job, on_event, on_preview)
+
+    def follow(
+        self,
+        job: str,
+        on_event: Callable[[Message], None] | None = None,
+        outputs: bool = True,
+        on_preview: Callable[[str, bytes], None] | None = None,
+    ) -> RunResult:
+        """Follow a job until it ends, from its first event on. Leaving it does not cancel the job."""
+        body = {"job": job, "follow": True, "outputs": outputs, "preview": on_preview is not None}
+        return self._collect(self._stream("status", body, job, {}, None), {}, on_event, on_preview)
+
+    def _collect(
+        self,
+        replies: Iterator[Message],
+        job: Message,
+        on_event: Callable[[Message], None] | None,
+        on_preview: Callable[[str, bytes], None] | None,
+    ) -> RunResult:
+        out = RunResult("", {})
+        for m in replies:
+            kind = m.get("type")
+            if kind in ("accepted", "record"):
+                out.job = m["job"]
+                if not m.get("duplicate"):  # what somebody else has started is theirs
+                    job["id"] = out.job
+            elif kind == "output":
+                if m.get("error"):
+                    raise error_of(m)
+                out.files.append(File(m["ref"], m.get("data", b"")))
+            elif kind == "chunk":
+                out.files[m["output"]].data += m["data"]
+            elif kind == "preview":
+                if on_preview:
+                    on_preview(m.get("node", ""), m["data"])
+            elif kind != "heartbeat":
+                job["ended"] = kind in TERMINAL
+                if on_event:
+                    on_event(m)
+                if kind in TERMINAL:
+                    out.event = m
+        if not out.event:
+            raise ConnectionLostError(f"job {out.job} did not say how it ended")
+        if out.event["type"] != "execution_success":
+            raise error_of(out.event)
+        return out
+
+    def submit(self, workflow: Mapping[str, Any], **fields: Any) -> Message:  # noqa: ANN401
+        """Queue a workflow and return the receipt. The same id and workflow again give the same job."""
+        return self._one("submit", {"workflow": dict(workflow), **fields})
+
+    def status(self, job: str) -> Message:
+        """Return the record of a job."""
+        return self._one("status", {}, job)
+
+    def cancel(self, job: str) -> bool:
+        """Cancel a job or a sample; False if it had ended."""
+        return bool(self._one("cancel", {}, job)["cancelled"])
+
+    def retry(self, job: str) -> str:
+        """Run a job once more that failed, was cancelled or has expired, and return its state."""
+        return str(self._one("retry", {}, job)["state"])
+
+    def jobs(self, state: str = "", limit: int = 100) -> list[Message]:
+        """Return the records of jobs, newest first."""
+        return list(self._one("jobs", {"state": state, "limit": limit} if state else {"limit": limit})["jobs"])
+
+    def stats(self) -> Message:
+        """Return what the daemon counts (docs/protocol.md)."""
+        return self._one("stats")
+
+    def describe(self, name: str | None = None) -> Message:
+        """Return ComfyUI's object_info of one class, or of all."""
+        return dict(self._one("describe", {"class": name} if name else {})["object_info"])
+
+    def version(self, timeout: float | None = None) -> int:
+        """Return the version of the protocol that the other side speaks, within so many seconds."""
+        for reply in self._checked(self.transport.ask("describe", {"limits": True}, "", timeout or self.timeout), {}):
+            return int(reply.get("v", 0))
+        raise ConnectionLostError("the request was answered with nothing")
+
+    def models(self) -> dict[str, list[str]]:
+        """Return the model files by folder."""
+        return dict(self._one("models")["models"])
+
+    def exec(
+        self,
+        class_type: str,
+        inputs: Mapping[str, Any] | None = None,
+        want: Sequence[int] | None = None,
+        lease: float = 0.0,
+        plan: str = "",
+        files: Mapping[str, bytes] | None = None,
+    ) -> ExecResult:
+        """Run one node. Inputs are numbers, texts, arrays, handles, and lists and maps of them; want names output slots; lease is in seconds."""
+        body: Message = {"class_type": class_type, "inputs": dict(inputs or {})}
+        if want is not None:
+            body["want"] = list(want)
+        if lease:
+            body["lease_ms"] = int(lease * 1000)
+        if plan:
+            body["plan"] = plan
+        if files:
+            body["files"] = dict(files)
+        m = self._one("exec", body)
+        made = [File(f["ref"], f["data"]) for f in m.get("files") or []]
+        return ExecResult(m["outputs"], made, m.get("timings") or {}, m.get("warnings") or [])
+
+    def sample(
+        self,
+        model: str,
+        sampler: str,
+        sigmas: Array,
+        latent: Array,
+        positive: Sequence[Mapping[str, Any]],
+        negative: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        patches: Sequence[LoRA] = (),
+        noise: Array | None = None,
+        noise_draws: Sequence[int] | None = None,
+        mask: Array | None = None,
+        seed: int = 0,
+        cfg: float = 1.0,
+        cfg1_shortcut: bool = True,
+        options: Mapping[str, Any] | None = None,
+        mask_noise_from_seed: bool = False,
+        fingerprint: str = "",
+        sampling: Sampling | Message | None = None,
+        preview: str = "none",
+        want_x0: bool = False,
+        plan: str = "",
+        id: str = "",  # noqa: A002 - the name of the field
+        on_progress: Callable[[Progress], None] | None = None,
+        stop: Stop | None = None,
+        patience: float = 1.0,
+    ) -> SampleResult:
+        """Run one sampler on arrays; positive and negative are entries {"model_conds": {"c_crossattn": array, ...}, ...} as in docs/protocol.md.
+
+        Large tensors of entries and patches are sent once and by their hash afterwards. stop is asked about every 50 ms; when it is true the run is cancelled,
+        and given up if it has not ended after patience seconds: CancelledError in both cases. ``cancel(id)`` from another thread does the same, and so does
+        whatever on_progress raises.
+        """
+        out: Message = {"file": model, "fingerprint": fingerprint}
+        if patches:
+            out["patches"] = [adapter(p) for p in patches]
+        conds: Message = {"positive": [entry(e) for e in positive]}
+        if negative is not None:
+            conds["negative"] = [entry(e) for e in negative]
+        body: Message = {
+            "id": id or uuid.uuid4().hex,
+            "model": out,
+            "sampler": {"name": sampler, "options": dict(options or {}), "mask_noise_from_seed": mask_noise_from_seed},
+            "sigmas": np.asarray(sigmas, np.float32),
+            "latent": _floats(latent),
+            "seed": seed,
+            "cfg": float(cfg),
+            "cfg1_shortcut": cfg1_shortcut,
+            "conds": conds,
+            "preview": preview,
+            "want_x0": want_x0,
+        }
+        draws = None if noise_draws is None else [int(n) for n in noise_draws]
+        sampling = sampling.message() if isinstance(sampling, Sampling) else sampling
+        optional = {"noise": _floats(noise), "noise_draws": draws, "mask": _floats(mask), "sampling": sampling, "plan": plan or None}
+        body |= {k: v for k, v in optional.items() if v is not None}
+        hashes = {n.hash for n in named(body)}
+        for attempt in range(3):
+            job: Message = {"id": body["id"], "stop": stop, "patience": patience}
+            try:
+                with self._until_end(job) as look:
+                    done = self._sampled(self._stream("sample", self._known.light(body), "", job, look), job, on_progress)
+            except PatchbayError as err:
+                if err.code != "missing_tensors" or attempt == 2:
+                    raise
+                self._known.remove(err.extra.get("missing") or hashes)
+            else:
+                self._known.add(hashes)
+                return done
+        raise AssertionError("not reached")
+
+    def _sampled(self, replies: Iterator[Message], job: Message, on_progress: Callable[[Progress], None] | None) -> SampleResult:
+        for m in replies:
+            kind = m["type"]
+            if kind == "progress" and on_progress:
+                on_progress(cast(Progress, m))
+            elif kind in ("error", "cancelled"):
+                job["ended"] = True
+                raise error_of(m)
+            elif kind == "done":
+                job["ended"] = True
+                return SampleResult(m["x"], m.get("x0"), int(m.get("evals", 0)), m.get("metrics") or {})
+        raise ConnectionLostError("the run did not say how it ended")
+
+    def load(self, model: str, fingerprint: str = "", plan: str = "") -> int:
+        """Make the weights of a model resident and return their bytes."""
+        body: Message = {"model": {"file": model, "fingerprint": fingerprint}, "plan": plan}
+        return int(self._one("load", body)["bytes"])
+
+    def free(self, handles: Sequence[Handle] = (), models: Sequence[str] = ()) -> Message:
+        """Give up handles and models; with none named, everything that is cached. Return {"freed", "bytes"}."""
+        body: Message = {}
+        if handles:
+            body["handles"] = [h.id for h in handles]
+        if models:
+            body["models"] = list(models)
+        return self._one("free", body)
+
+
+def _floats(a: Array | None) -> Array | None:
+    """Return an array as float32, one of float16 as it is."""
+    return a if a is None else np.asarray(a, np.float16 if getattr(a, "dtype", None) == np.float16 else np.float32)

@@ -1,0 +1,115 @@
+"""One evaluation of the network at the daemon, for loops that stay in ComfyUI: samplers and guiders that the daemon does not know.
+
+A run of one step from sigma to 0 is an evaluation: its x0 is what the network says. Weights, adapters and conditionings stay at the daemon between them.
+"""
+
+from __future__ import annotations
+
+import uuid
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+
+from .checks import network_options
+from .daemon import address_of
+from .message import CannotSendError, adapters, encoded, floats, sampling_of
+from .proxy import source_of
+from .run import sample
+
+ATTRIBUTE = "patchbay_session"
+INFORMING = frozenset(("denoise_mask", "latent_shapes", "ref_latents_method"))
+
+
+class Session:
+    """What the requests of one run have in common."""
+
+    def __init__(self, patcher: Any) -> None:  # noqa: ANN401
+        """Look at a proxy; raise CannotSendError for a patch or a model sampling that the message cannot carry."""
+        source = source_of(patcher)
+        sampling = patcher.get_model_object("model_sampling")
+        own = patcher.object_patches_backup.get("model_sampling", patcher.model.model_sampling)
+        self.address = address_of(source.daemon)
+        self.model: dict[str, Any] = {
+            "model": source.file,
+            "fingerprint": source.fingerprint,
+            "patches": adapters(patcher.patches),
+            "sampling": sampling_of(sampling, own),
+            "plan": source.plan,
+        }
+        self.flow = "CONST" in self.model["sampling"]["bases"]
+        self.calls = 0
+        self.metrics: dict[str, Any] = {}
+        self._holder = patcher.model
+
+    def __enter__(self) -> Session:
+        """Serve the evaluations of the loop that runs now."""
+        setattr(self._holder, ATTRIBUTE, self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Serve them no more."""
+        delattr(self._holder, ATTRIBUTE)
+
+    def predict(self, x: torch.Tensor, sigma: float, values: dict[str, Any]) -> torch.Tensor:
+        """Return the denoised x [B, C, Y, X] of rows that have one sigma and one conditioning, whose values have batch 1."""
+        if sigma <= 0:
+            raise RuntimeError(f"Patchbay: an evaluation at sigma {sigma:g}")
+        plain = floats(x)
+        still = np.zeros_like(plain)
+        noise, latent = (plain / np.float32(sigma), still) if self.flow else (still, plain)
+        result = sample(
+            self.address,
+            {
+                "id": uuid.uuid4().hex,
+                **self.model,
+                "sampler": "euler",
+                "sigmas": np.array([sigma, 0], np.float32),
+                "noise": noise,
+                "latent": latent,
+                "positive": [{"model_conds": encoded(values)}],
+                "want_x0": True,
+            },
+        )
+        if result.x0 is None:
+            raise RuntimeError("Patchbay: the daemon sent no prediction")
+        self.calls += 1
+        self.metrics = result.metrics
+        return torch.from_numpy(result.x0.copy()).to(x.device)
+
+
+def one_evaluation(
+    executor: Any,  # noqa: ANN401
+    x: torch.Tensor,
+    t: torch.Tensor,
+    c_concat: torch.Tensor | None = None,
+    c_crossattn: torch.Tensor | None = None,
+    control: Any = None,  # noqa: ANN401
+    transformer_options: dict[str, Any] | None = None,
+    **values: Any,  # noqa: ANN401
+) -> torch.Tensor:
+    """Do what ``model.apply_model`` does: x and sigma in, the denoised x out. The network that is asked is the daemon's, never the empty one here."""
+    bad = network_options(transformer_options or {})
+    bad += [name for name, v in (("ControlNet", control), ("concatenated latents", c_concat)) if v is not None]
+    if bad:
+        raise RuntimeError(f"Patchbay cannot run this: {'; '.join(bad)}. Take it out of the workflow, or use ComfyUI's own loader")
+    try:
+        session = getattr(executor.class_obj, ATTRIBUTE, None) or Session(executor.class_obj.current_patcher)
+        given = {k: v for k, v in {"c_crossattn": c_crossattn, **values}.items() if v is not None and k not in INFORMING}
+        return torch.cat([session.predict(x[a:b], float(t[a]), {k: v[a : a + 1] for k, v in given.items()}) for a, b in stretches(t, given)])
+    except CannotSendError as err:
+        raise RuntimeError(f"Patchbay cannot run this: {err}. Take it out of the workflow, or use ComfyUI's own loader") from err
+
+
+def stretches(t: torch.Tensor, values: dict[str, Any]) -> list[tuple[int, int]]:
+    """Return the stretches [a, b) of a batch whose rows have one sigma and one conditioning."""
+    for key, v in values.items():
+        if not torch.is_tensor(v) or v.ndim == 0 or v.shape[0] != t.shape[0]:
+            raise CannotSendError(f"conditioning value {key}")
+    starts = [0]
+    for i in range(1, t.shape[0]):
+        a = starts[-1]
+        if t[i] != t[a] or any(not torch.equal(v[i], v[a]) for v in values.values()):
+            starts.append(i)
+    return list(zip(starts, [*starts[1:], t.shape[0]], strict=True))

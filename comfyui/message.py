@@ -1,0 +1,194 @@
+"""What ComfyUI hands to a sampler, as the fields of Patchbay's ``sample`` message."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import comfy.k_diffusion.sampling
+import comfy.samplers
+import numpy as np
+import torch
+
+from .client import BF16, LoRA, Named
+from .client.sampling import ONCE, Tensor
+
+MODEL_CONDS = frozenset(
+    (
+        "c_crossattn",
+        "y",
+        "guidance",
+        "attention_mask",
+        "text_embedding_mask",
+        "encoder_hidden_states_t5",
+        "text_embedding_mask_t5",
+        "image_meta_size",
+        "c_size",
+        "c_ar",
+    )
+)
+"""The encoded values of a conditioning that the message can carry."""
+
+PARAMETERIZED = ("shift", "multiplier")
+JOINED = frozenset(("ModelSampling", "ModelSamplingAdvanced"))
+"""Classes that ComfyUI puts together from the two that say what a model sampling is."""
+
+
+class CannotSendError(Exception):
+    """Something that the message has no field for; the text names it."""
+
+
+def array(t: torch.Tensor) -> Tensor:
+    """Return a tensor in its own width; fp8 as float16, which holds every value of it, and other numbers as float32 or int64."""
+    t = t.detach().to("cpu")
+    if t.dtype == torch.bfloat16:
+        return BF16(t.contiguous().view(torch.int16).numpy().view(np.uint16))
+    if "float8" in str(t.dtype):
+        t = t.to(torch.float16)
+    elif t.dtype == torch.float64:
+        t = t.to(torch.float32)
+    elif not t.is_floating_point() and t.dtype != torch.uint8:
+        t = t.to(torch.int64)
+    return t.contiguous().numpy()
+
+
+def floats(t: torch.Tensor) -> np.ndarray[Any, Any]:
+    """Return a tensor as float32."""
+    return np.asarray(t.detach().to("cpu", torch.float32).contiguous().numpy())
+
+
+def sampler_of(sampler: object) -> tuple[str, dict[str, Any], bool]:
+    """Return the name that KSampler has for a sampler, its options, and whether it makes mask noise of its own.
+
+    A sampler is known by its function, which must be the one of ComfyUI's module: an extension may bring another of the same name.
+    """
+    if type(sampler) is not comfy.samplers.KSAMPLER:
+        raise CannotSendError(f"sampler {type(sampler).__name__}")
+    function = sampler.sampler_function
+    module, name = getattr(function, "__module__", ""), getattr(function, "__name__", type(function).__name__)
+    home = sys.modules.get(module)
+    local = {"dpm_fast_function": "dpm_fast", "dpm_adaptive_function": "dpm_adaptive"}
+    if module == "comfy.samplers" and getattr(function, "__qualname__", "") == f"ksampler.<locals>.{name}" and name in local:
+        known = local[name]
+    elif module in ("comfy.k_diffusion.sampling", "comfy.extra_samplers.uni_pc") and getattr(home, name, None) is function:
+        known = {"sample_unipc": "uni_pc", "sample_unipc_bh2": "uni_pc_bh2"}.get(name, name.removeprefix("sample_"))
+    else:
+        raise CannotSendError(f"sampler {module}.{name}")
+    options = dict(sampler.extra_options)
+    for key, value in options.items():
+        if not isinstance(value, (bool, int, float, str)):
+            raise CannotSendError(f"option {key} of sampler {known}")
+    if options.get("s_churn"):
+        raise CannotSendError(f"option s_churn of sampler {known}: its noise goes on where the node's ended")
+    inpaint = dict(sampler.inpaint_options)
+    own_noise = bool(inpaint.pop("random", False))
+    if inpaint:
+        raise CannotSendError(f"inpaint option {next(iter(inpaint))} of sampler {known}")
+    return known, options, own_noise
+
+
+def seed_of(seed: int, sampler: str) -> int:
+    """Return the seed that makes the daemon draw what this ComfyUI would draw on the CPU.
+
+    The noise of a step has the seed + 1 there, as in ComfyUI since 0.3.66 or so; older ones take the seed. Brownian noise has the seed in both.
+    """
+    if sampler.startswith("dpmpp") and "_sde" in sampler:
+        return seed
+    like = torch.zeros(1, 1, 4, 4)
+    drawn = comfy.k_diffusion.sampling.default_noise_sampler(like, seed=5)(torch.tensor(1.0), torch.tensor(0.5))
+    for more in (1, 0):
+        if torch.equal(drawn, torch.randn(like.shape, generator=torch.Generator().manual_seed(5 + more))):
+            return (seed + more - 1) % 2**64
+    raise CannotSendError(f"sampler {sampler}, whose noise this ComfyUI draws in a way of its own")
+
+
+def sampling_of(sampling: Any, own: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Return the message's ``sampling``. own is the sampling that the model was built with.
+
+    Flow models are described by their shift; the table of a discrete one must be the model's own, as the message cannot carry it.
+    """
+    kind = type(sampling)
+    bases = [c.__name__ for c in kind.__bases__] if kind.__name__ in JOINED else [kind.__name__]
+    out: dict[str, Any] = {"bases": bases}
+    if "ModelSamplingDiscrete" in bases:
+        table = getattr(own, "sigmas", None)
+        if table is None or table.shape != sampling.sigmas.shape or not torch.equal(table, sampling.sigmas):
+            raise CannotSendError("a model sampling with a table of sigmas of its own")
+        return out
+    out |= {k: float(getattr(sampling, k)) for k in PARAMETERIZED if hasattr(sampling, k)}
+    return out
+
+
+def entry_of(cond: Mapping[str, Any]) -> dict[str, Any]:
+    """Return one conditioning entry: the encoded values, and where and when it counts. The raw values beside them are not read by the network."""
+    values = {k: v.cond for k, v in cond["model_conds"].items() if v is not None and v.cond is not None}
+    out: dict[str, Any] = {"model_conds": encoded(values)}
+    for key in ("timestep_start", "timestep_end", "strength", "mask_strength"):
+        if cond.get(key) is not None:
+            out[key] = float(cond[key])
+    if cond.get("area") is not None:
+        out["area"] = [int(v) for v in cond["area"]]
+        if len(out["area"]) != 4:
+            raise CannotSendError(f"an area of {len(out['area']) // 2} dimensions")
+    if cond.get("mask") is not None:
+        out["mask"] = floats(cond["mask"])
+    return out
+
+
+def encoded(values: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return the values of extra_conds as arrays."""
+    out = {}
+    for key, value in values.items():
+        if key not in MODEL_CONDS or not torch.is_tensor(value):
+            raise CannotSendError(f"conditioning value {key}")
+        out[key] = SENT.named(value)
+    return out
+
+
+def version(t: torch.Tensor) -> int:
+    """Return how often a tensor was written to. Those made in inference mode do not count that, and ComfyUI does not write to what it keeps."""
+    return 0 if t.is_inference() else t._version
+
+
+class Once:
+    """The large tensors that were sent, by identity: each is hashed once as long as it lives and is not written to."""
+
+    def __init__(self) -> None:
+        """Make an empty store."""
+        self._known: dict[int, tuple[weakref.ref[torch.Tensor], int, Named]] = {}
+
+    def named(self, t: torch.Tensor, matrix: bool = False) -> Tensor:
+        """Return a tensor with its hash; one that is small as it is. matrix makes one of more dimensions two-dimensional."""
+        known = self._known.get(id(t))
+        if known is not None and known[0]() is t and known[1] == version(t):
+            return known[2]
+        plain = array(t.flatten(1) if matrix else t)
+        if plain.nbytes < ONCE:
+            return plain
+        key, out = id(t), Named.of(plain)
+        self._known[key] = (weakref.ref(t, lambda _: self._known.pop(key, None)), version(t), out)
+        return out
+
+
+SENT = Once()
+
+
+def adapters(patches: Mapping[str, Iterable[tuple[Any, ...]]]) -> list[LoRA]:
+    """Return the patches that LoRA nodes have put on a model; what is no plain low-rank pair is named in an error."""
+    out = []
+    for key, entries in patches.items():
+        for strength, value, of_weight, offset, function in entries:
+            kind = getattr(value, "name", None) or (value[0] if isinstance(value, tuple) and value and isinstance(value[0], str) else "difference")
+            if kind != "lora":
+                raise CannotSendError(f"weight patch of kind {kind} on {key}")
+            up, down, alpha, mid, dora, reshape = (*value.weights, None)[:6]
+            for part, what in ((mid, "a middle matrix"), (dora, "a DoRA scale"), (reshape, "another shape"), (function, "a function")):
+                if part is not None:
+                    raise CannotSendError(f"LoRA with {what} on {key}")
+            if of_weight != 1.0 or (offset is not None and int(offset[0]) != 0):
+                raise CannotSendError(f"LoRA that scales the weight or adds to columns of {key}")
+            rows = None if offset is None else (int(offset[1]), int(offset[2]))
+            out.append(LoRA(key, SENT.named(down, True), SENT.named(up, True), None if alpha is None else float(alpha), float(strength), rows))
+    return out

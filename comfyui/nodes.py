@@ -1,0 +1,323 @@
+"""The nodes. They are of the first form, which every version of ComfyUI loads (docs/adr)."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import comfy.model_management as mm
+import comfy.sd
+import comfy.utils
+import folder_paths
+import numpy as np
+import torch
+from PIL import Image
+
+from .client import CancelledError
+from .client.client import Client
+from .daemon import CONNECTIONS, START, address_of, explain
+from .message import array
+from .offload import install
+from .proxy import KEY, build, source_of
+from .status import LAST
+
+CATEGORY = "Patchbay"
+WHERE = f"Socket file or NATS URL of the daemon; empty: as in the settings; {START}: start the installed program for this ComfyUI"
+DAEMON = ("STRING", {"default": "", "tooltip": WHERE})
+PLAN = ("PATCHBAY_PLAN", {"tooltip": "How to split the work; without it the daemon chooses"})
+
+
+def loaded(folder: str, name: str, daemon: str, plan: str) -> Any:  # noqa: ANN401
+    """Return the proxy MODEL of a file in one of ComfyUI's folders."""
+    patcher = install(build(folder_paths.get_full_path_or_raise(folder, name), name))
+    patcher.set_attachments(KEY, replace(source_of(patcher), daemon=daemon, plan=plan))
+    return patcher
+
+
+def asked(daemon: str, request: Any) -> Any:  # noqa: ANN401
+    """Return what request(client) returns; errors are said so that a node can show them."""
+    address = address_of(daemon)
+    try:
+        return request(CONNECTIONS.get(address))
+    except CancelledError:
+        mm.throw_exception_if_processing_interrupted()
+        raise
+    except Exception as err:  # noqa: BLE001 - whatever it is, it is put into words
+        raise explain(err, address) from err
+
+
+class AnyType(str):
+    """A type that every other fits: ComfyUI asks whether two are unequal."""
+
+    __slots__ = ()
+
+    def __ne__(self, other: object) -> bool:
+        """Say no."""
+        return False
+
+
+class Loader:
+    """What the loaders have in common."""
+
+    CATEGORY = CATEGORY
+    FUNCTION = "load"
+
+
+def checked(name: str, folder: str, daemon: str) -> bool | str:
+    """Say before the queue runs that a file is not in a folder, or that no daemon is there. ComfyUI leaves the first to whoever asks for the name."""
+    if folder and name not in folder_paths.get_filename_list(folder):
+        return f"there is no file {name} in {folder}"
+    return CONNECTIONS.check(daemon) or True
+
+
+class LoadDiffusionModel(Loader):
+    """Load Diffusion Model, whose sampling runs on Patchbay's devices."""
+
+    RETURN_TYPES = ("MODEL",)
+    DESCRIPTION = "In place of Load Diffusion Model: samplers, guiders, LoRA and previews stay as they are, the network runs on Patchbay's devices."
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        """Name the inputs of Load Diffusion Model, and those of Patchbay."""
+        return {
+            "required": {"unet_name": (folder_paths.get_filename_list("diffusion_models"),), "weight_dtype": (["default"],)},
+            "optional": {"daemon": DAEMON, "plan": PLAN},
+        }
+
+    @classmethod
+    def VALIDATE_INPUTS(cls, unet_name: str, daemon: str = "") -> bool | str:
+        """Look for file and daemon."""
+        return checked(unet_name, "diffusion_models", daemon)
+
+    def load(self, unet_name: str, weight_dtype: str = "default", daemon: str = "", plan: str = "") -> tuple[Any]:
+        """Make the proxy."""
+        return (loaded("diffusion_models", unet_name, daemon, plan),)
+
+
+class LoadCheckpoint(Loader):
+    """Load Checkpoint: the MODEL runs on Patchbay's devices, CLIP and VAE are ComfyUI's own."""
+
+    RETURN_TYPES = ("MODEL", "CLIP", "VAE")
+    DESCRIPTION = "In place of Load Checkpoint: the MODEL runs on Patchbay's devices, CLIP and VAE are ComfyUI's own."
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        """Name the input of Load Checkpoint, and those of Patchbay."""
+        return {"required": {"ckpt_name": (folder_paths.get_filename_list("checkpoints"),)}, "optional": {"daemon": DAEMON, "plan": PLAN}}
+
+    @classmethod
+    def VALIDATE_INPUTS(cls, ckpt_name: str, daemon: str = "") -> bool | str:
+        """Look for file and daemon."""
+        return checked(ckpt_name, "checkpoints", daemon)
+
+    def load(self, ckpt_name: str, daemon: str = "", plan: str = "") -> tuple[Any, Any, Any]:
+        """Make the proxy, and load what is not the network."""
+        model = loaded("checkpoints", ckpt_name, daemon, plan)
+        path = folder_paths.get_full_path_or_raise("checkpoints", ckpt_name)
+        folders = folder_paths.get_folder_paths("embeddings")
+        _, clip, vae = comfy.sd.load_checkpoint_guess_config(path, output_vae=True, output_clip=True, output_model=False, embedding_directory=folders)[:3]
+        return model, clip, vae
+
+
+class Plan:
+    """How to split one picture over the daemon's devices."""
+
+    CATEGORY = CATEGORY
+    FUNCTION = "make"
+    RETURN_TYPES = ("PATCHBAY_PLAN",)
+    DEGREES: ClassVar = ("cfg", "pipe", "ring", "ulysses", "tensor")
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        """Name the degrees; their product is the number of devices."""
+        degree = {"default": 1, "min": 1, "max": 64}
+        texts = {
+            "cfg": "groups for the two prompts of CFG",
+            "pipe": "stages of blocks (PipeFusion)",
+            "ring": "ranks that pass keys and values around",
+            "ulysses": "ranks that exchange heads for tokens",
+            "tensor": "ranks that split heads and columns",
+        }
+        return {
+            "required": {"mode": (["auto", "degrees"], {"tooltip": "auto: the daemon chooses; degrees: as below"})},
+            "optional": {
+                **{k: ("INT", {**degree, "tooltip": texts[k]}) for k in cls.DEGREES},
+                "warmup": ("INT", {"default": 1, "min": 0, "max": 1000, "tooltip": "with pipe: evaluations at the start that are exact"}),
+                "more": ("STRING", {"default": "", "tooltip": "further keys, as in shard=on,patches=4"}),
+            },
+        }
+
+    def make(self, mode: str, warmup: int = 1, more: str = "", **degrees: int) -> tuple[str]:
+        """Write the plan as the daemon reads it."""
+        if mode == "auto":
+            return ("",)
+        parts = [f"{k}={degrees[k]}" for k in self.DEGREES if degrees.get(k, 1) > 1]
+        if degrees.get("pipe", 1) > 1:
+            parts.append(f"warmup={warmup}")
+        return (",".join([*parts, *[p.strip() for p in more.split(",") if p.strip()]]),)
+
+
+class VAEDecode:
+    """VAE Decode on the daemon's devices."""
+
+    CATEGORY = CATEGORY
+    FUNCTION = "decode"
+    RETURN_TYPES = ("IMAGE",)
+
+    @classmethod
+    def VALIDATE_INPUTS(cls, vae_name: str, daemon: str = "") -> bool | str:
+        """Look for file and daemon."""
+        return checked(vae_name, "vae", daemon)
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        """Name a VAE in the daemon's models folder."""
+        return {"required": {"samples": ("LATENT",), "vae_name": (folder_paths.get_filename_list("vae"),)}, "optional": {"daemon": DAEMON, "plan": PLAN}}
+
+    def decode(self, samples: dict[str, Any], vae_name: str, daemon: str = "", plan: str = "") -> tuple[torch.Tensor]:
+        """Send the latent and return the pictures."""
+
+        def request(client: Client) -> torch.Tensor:
+            (vae,) = client.exec("VAELoader", {"vae_name": vae_name}).outputs
+            (image,) = client.exec("VAEDecode", {"samples": {"samples": array(samples["samples"])}, "vae": vae}, plan=plan).outputs
+            return torch.from_numpy(image.copy())
+
+        return (asked(daemon, request),)
+
+
+class CLIPTextEncode:
+    """CLIP Text Encode with encoders that are on the daemon's devices."""
+
+    CATEGORY = CATEGORY
+    FUNCTION = "encode"
+    RETURN_TYPES = ("CONDITIONING",)
+    TYPES: ClassVar = ["flux", "sd3", "pixart", "stable_diffusion", "hunyuan_dit"]
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        """Name one or two encoders in the daemon's models folder."""
+        names = folder_paths.get_filename_list("text_encoders")
+        return {
+            "required": {
+                "text": ("STRING", {"multiline": True, "dynamicPrompts": True}),
+                "clip_name1": (names,),
+                "clip_name2": (["none", *names],),
+                "type": (cls.TYPES,),
+            },
+            "optional": {"daemon": DAEMON},
+        }
+
+    @classmethod
+    def VALIDATE_INPUTS(cls, clip_name1: str, daemon: str = "") -> bool | str:
+        """Look for file and daemon."""
+        return checked(clip_name1, "text_encoders", daemon)
+
+    def encode(self, text: str, clip_name1: str, clip_name2: str, type: str, daemon: str = "") -> tuple[list[Any]]:  # noqa: A002
+        """Return the text's states."""
+
+        def request(client: Client) -> list[Any]:
+            if clip_name2 == "none":
+                (clip,) = client.exec("CLIPLoader", {"clip_name": clip_name1, "type": type}).outputs
+            else:
+                (clip,) = client.exec("DualCLIPLoader", {"clip_name1": clip_name1, "clip_name2": clip_name2, "type": type}).outputs
+            (conditioning,) = client.exec("CLIPTextEncode", {"text": text, "clip": clip}).outputs
+            return [[tensors(states), tensors(extra)] for states, extra in conditioning]
+
+        return (asked(daemon, request),)
+
+
+def tensors(v: Any) -> Any:  # noqa: ANN401
+    """Return a value with torch tensors in place of arrays."""
+    if isinstance(v, np.ndarray):
+        return torch.from_numpy(v.copy())
+    if isinstance(v, dict):
+        return {k: tensors(e) for k, e in v.items()}
+    return [tensors(e) for e in v] if isinstance(v, list) else v
+
+
+class RunWorkflow:
+    """A whole workflow on the daemon, as one node."""
+
+    CATEGORY = CATEGORY
+    FUNCTION = "run"
+    RETURN_TYPES = ("IMAGE",)
+    OUTPUT_IS_LIST = (True,)
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        """Take a workflow in API format."""
+        text = {"multiline": True, "default": "{}", "tooltip": "a workflow as Workflow > Export (API) writes it"}
+        return {"required": {"workflow": ("STRING", text)}, "optional": {"daemon": DAEMON, "plan": PLAN}}
+
+    @classmethod
+    def VALIDATE_INPUTS(cls, workflow: str, daemon: str = "") -> bool | str:
+        """Look whether it is JSON of that format, and for the daemon."""
+        try:
+            graph = json.loads(workflow)
+        except ValueError as err:
+            return f"the workflow is no JSON: {err}"
+        if not isinstance(graph, dict) or not all(isinstance(n, dict) and "class_type" in n for n in graph.values()):
+            return "the workflow is not in API format: Workflow > Export (API) in the editor writes that"
+        return checked("", "", daemon)
+
+    def run(self, workflow: str, daemon: str = "", plan: str = "") -> tuple[list[torch.Tensor]]:
+        """Run it and return its pictures, one of a list for each."""
+        bar: dict[str, Any] = {}
+
+        def event(e: dict[str, Any]) -> None:
+            data = e.get("data") or {}
+            if e.get("type") == "progress" and data.get("max"):
+                if bar.get("max") != data["max"]:
+                    bar.update(max=data["max"], bar=comfy.utils.ProgressBar(data["max"]))
+                bar["bar"].update_absolute(data["value"], data["max"])
+
+        graph = json.loads(workflow)
+        done = asked(daemon, lambda c: c.run(graph, on_event=event, stop=mm.processing_interrupted, patience=0.1, **({"plan": plan} if plan else {})))
+        out = []
+        for file in done.files:
+            if file.ref.get("kind") == "images":
+                picture = np.asarray(Image.open(io.BytesIO(file.data)).convert("RGB"), np.float32) / 255
+                out.append(torch.from_numpy(picture)[None])
+        if not out:
+            raise RuntimeError("Patchbay: the workflow made no picture")
+        return (out,)
+
+
+class Status:
+    """What the daemon has and does."""
+
+    CATEGORY = CATEGORY
+    FUNCTION = "status"
+    RETURN_TYPES = ("STRING",)
+    OUTPUT_NODE = True
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        """Take any value, to be shown behind what made it."""
+        return {"optional": {"after": (AnyType("*"), {}), "daemon": DAEMON}}
+
+    @classmethod
+    def IS_CHANGED(cls, **_: Any) -> float:  # noqa: ANN401
+        """Ask anew every time."""
+        return float("nan")
+
+    def status(self, after: Any = None, daemon: str = "") -> dict[str, Any]:  # noqa: ANN401
+        """Ask the daemon."""
+        s = asked(daemon, lambda c: c.stats())
+        workers = ", ".join(f"{w.get('name')} {'busy' if w.get('job') else 'idle'}" for w in s.get("workers") or []) or "one, this program"
+        first = f"daemon {s.get('daemon', '?')} {s.get('version', '')}"
+        text = "\n".join((first, f"workers: {workers}", f"queued {s.get('queued', 0)}, running {s.get('running', 0)}", f"last run: {LAST.text}"))
+        return {"ui": {"text": [text]}, "result": (text,)}
+
+
+NODES: dict[str, tuple[str, type]] = {
+    "PatchbayUNETLoader": ("Load Diffusion Model (Patchbay)", LoadDiffusionModel),
+    "PatchbayCheckpointLoader": ("Load Checkpoint (Patchbay)", LoadCheckpoint),
+    "PatchbayPlan": ("Patchbay Plan", Plan),
+    "PatchbayVAEDecode": ("VAE Decode (Patchbay)", VAEDecode),
+    "PatchbayCLIPTextEncode": ("CLIP Text Encode (Patchbay)", CLIPTextEncode),
+    "PatchbayRun": ("Run on Patchbay", RunWorkflow),
+    "PatchbayStatus": ("Patchbay Status", Status),
+}

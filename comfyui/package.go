@@ -1,0 +1,9 @@
+// Package comfyui carries the node package for ComfyUI: Python files that are put into its custom_nodes folder.
+package comfyui
+
+import "embed"
+
+// Files is the node package as it is installed, below its own root.
+//
+//go:embed *.py pyproject.toml README.md client/*.py web/*.js workflows/*.json
+var Files embed.FS

@@ -1,0 +1,163 @@
+package broker
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nats-io/nkeys"
+
+	"patchbay/ipc/bulk"
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+)
+
+// Role is what a user of a NATS server may do with Patchbay.
+type Role string
+
+// The roles.
+const (
+	RoleClient Role = "client" // asks: sends jobs and reads what comes of them
+	RoleDaemon Role = "daemon" // answers, and keeps the streams and buckets
+	RoleAdmin  Role = "admin"  // a client that also sees the service and the streams, frees caches, and may purge
+)
+
+// Roles returns the roles, the one with the least rights first.
+func Roles() []Role { return []Role{RoleClient, RoleAdmin, RoleDaemon} }
+
+// Rights are the subjects that a user may publish to and subscribe to; what is not here is refused by the server.
+type Rights struct{ Publish, Subscribe []string }
+
+// Permissions returns the least rights that a role works with. user is the name (or the public key) that the server knows it by: its replies come on
+// subjects that nobody else may read. A client has no rights on JetStream at all: a consumer delivers where its maker says, and the confirmation of what is
+// written to a stream goes where its writer says, past all permissions. Nor has it any on $SRV, where the answer goes to whatever subject the question
+// names (see wire.Answerable).
+func Permissions(role Role, user string) Rights {
+	r := Rights{
+		Publish: append(verbSubjects(false), message.PreviewSubject("*")+".on", message.BlobRoot+"*.get", message.BlobRoot+"*.put.*",
+			message.BlobRoot+"*.ack.*"),
+		Subscribe: []string{wire.InboxOf(user) + ".>", wire.SubjectRoot + "events.>", message.PreviewSubject("*")},
+	}
+	switch role {
+	case RoleClient:
+		return r
+	case RoleAdmin:
+		r.Publish = append(append(r.Publish, verbSubjects(true)...), "$SRV.>", "$JS.API.INFO", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.LIST")
+		r.Subscribe = append(r.Subscribe, message.DeadRoot+"*", "$JS.EVENT.ADVISORY.>")
+		for _, s := range DurableStreams() {
+			r.Publish = append(
+				r.Publish, "$JS.API.STREAM.INFO."+s, "$JS.API.STREAM.PURGE."+s, "$JS.API.STREAM.MSG.GET."+s, "$JS.API.STREAM.MSG.DELETE."+s,
+				"$JS.API.DIRECT.GET."+s, "$JS.API.DIRECT.GET."+s+".>", "$JS.API.CONSUMER.CREATE."+s+".>", "$JS.API.CONSUMER.INFO."+s+".>",
+				"$JS.API.CONSUMER.DELETE."+s+".>", "$JS.API.CONSUMER.NAMES."+s, "$JS.API.CONSUMER.LIST."+s, "$JS.API.CONSUMER.MSG.NEXT."+s+".>",
+				"$JS.ACK."+s+".>", "$JS.FC."+s+".>",
+			)
+		}
+		r.Publish = append(r.Publish, "$O."+bulk.BlobBucket+".>")
+		return r
+	}
+	r = Rights{
+		Publish:   []string{wire.SubjectRoot + ">", "_INBOX.>", "$JS.API.INFO", "$JS.API.STREAM.NAMES"},
+		Subscribe: []string{wire.SubjectRoot + ">", "$SRV.>", wire.InboxOf(user) + ".>"},
+	}
+	for _, s := range DurableStreams() {
+		r.Publish = append(
+			r.Publish, "$JS.API.STREAM.CREATE."+s, "$JS.API.STREAM.UPDATE."+s, "$JS.API.STREAM.INFO."+s, "$JS.API.STREAM.PURGE."+s,
+			"$JS.API.STREAM.MSG.GET."+s, "$JS.API.STREAM.MSG.DELETE."+s, "$JS.API.DIRECT.GET."+s, "$JS.API.DIRECT.GET."+s+".>",
+			"$JS.API.CONSUMER.CREATE."+s+".>", "$JS.API.CONSUMER.INFO."+s+".>", "$JS.API.CONSUMER.DELETE."+s+".>",
+			"$JS.API.CONSUMER.MSG.NEXT."+s+".>", "$JS.ACK."+s+".>", "$JS.FC."+s+".>",
+		)
+		if bucket, ok := strings.CutPrefix(s, "KV_"); ok {
+			r.Publish = append(r.Publish, "$KV."+bucket+".>")
+		}
+		if bucket, ok := strings.CutPrefix(s, "OBJ_"); ok {
+			r.Publish = append(r.Publish, "$O."+bucket+".>")
+		}
+	}
+	return r
+}
+
+// verbSubjects are the subjects of the verbs of every client, or of those for administrators only.
+func verbSubjects(admin bool) []string {
+	var out []string
+	for _, v := range message.Verbs() {
+		if v.Admin == admin {
+			out = append(out, v.Subject("*"))
+		}
+	}
+	return out
+}
+
+// DurableStreams are the streams of the durable side, those of its buckets among them.
+func DurableStreams() []string {
+	return []string{message.QueueStream, message.EventStream, message.DeadStream, "KV_" + message.JobBucket, "KV_" + message.RequestBucket, "KV_" + message.DaemonBucket, "OBJ_" + bulk.BlobBucket}
+}
+
+// User is one line of a nats-server configuration.
+type User struct {
+	Role Role
+	Name string // of a user with a password, or the public key of an NKey
+}
+
+// ParseUsers reads "client=alice,daemon=UAB...": roles and names of users.
+func ParseUsers(text string) ([]User, error) {
+	var out []User
+	for item := range strings.SplitSeq(text, ",") {
+		role, name, ok := strings.Cut(strings.TrimSpace(item), "=")
+		if !ok || !slices.Contains(Roles(), Role(role)) {
+			return nil, fmt.Errorf("user %q: want client=NAME, daemon=NAME or admin=NAME, separated by commas", item)
+		}
+		if !wire.ValidID(name) {
+			return nil, fmt.Errorf("user %q: a name is 1 to 64 of A-Z a-z 0-9 _ -, or the public key of an NKey", name)
+		}
+		if slices.ContainsFunc(out, func(u User) bool { return u.Name == name }) {
+			return nil, fmt.Errorf("user %q is there twice", name)
+		}
+		out = append(out, User{Role(role), name})
+	}
+	return out, nil
+}
+
+// ServerConfig writes the authorization block of a nats-server configuration for these users. A password is the variable PATCHBAY_PASSWORD_<NAME>, which
+// nats-server takes from its environment and does not start without.
+func ServerConfig(users []User) string {
+	var b strings.Builder
+	b.WriteString("authorization {\n  users = [\n")
+	for _, u := range users {
+		fmt.Fprintf(&b, "    # %s: %s\n", u.Role, roleText(u.Role))
+		if nkeys.IsValidPublicUserKey(u.Name) {
+			fmt.Fprintf(&b, "    { nkey: %q\n", u.Name)
+		} else {
+			fmt.Fprintf(&b, "    { user: %q, password: $%s\n", u.Name, PasswordVariable(u.Name))
+		}
+		r := Permissions(u.Role, u.Name)
+		b.WriteString("      permissions: {\n")
+		for _, list := range []struct {
+			name     string
+			subjects []string
+		}{{"publish", r.Publish}, {"subscribe", r.Subscribe}} {
+			fmt.Fprintf(&b, "        %s: { allow: [\n", list.name)
+			for _, s := range list.subjects {
+				fmt.Fprintf(&b, "          %q\n", s)
+			}
+			b.WriteString("        ] }\n")
+		}
+		b.WriteString("      } }\n")
+	}
+	b.WriteString("  ]\n}\n")
+	return b.String()
+}
+
+// PasswordVariable is the name of the environment variable with the password of a user of ServerConfig.
+func PasswordVariable(name string) string {
+	return "PATCHBAY_PASSWORD_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
+}
+
+func roleText(r Role) string {
+	switch r {
+	case RoleClient:
+		return "sends jobs, follows and cancels them; sees the events of all jobs"
+	case RoleAdmin:
+		return "a client that also sees the service and its streams, and may purge"
+	}
+	return "`patchbay serve` itself"
+}

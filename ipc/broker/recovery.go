@@ -1,0 +1,125 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+
+	"patchbay/ipc/message"
+)
+
+// A stream of the NATS server that could not write once refuses every write until JetStream starts anew, however much space there is by then. So the server
+// inside is watched: its log tells of the fault, new jobs are refused meanwhile, and when a probe can be written JetStream is started again. Jobs that are
+// running go on; the ends of those that finish are written then.
+
+// storeReserve is what must be free on the file system of the store for new jobs to be taken, so that those taken can be brought to an end.
+const storeReserve = 1 << 20
+
+// probeEvery is how often a store that could not be written is tried.
+const probeEvery = 250 * time.Millisecond
+
+// storeFault reports whether a line of the server's log says that the store cannot be written.
+func storeFault(line string) bool {
+	for _, sign := range []string{"failed to store a msg", "ritical write error", "no space left on device", "file too large", "disk quota exceeded", "will be DISABLED"} {
+		if strings.Contains(line, sign) {
+			return true
+		}
+	}
+	return false
+}
+
+// Full returns why nothing can be kept now, nil when it can.
+func (e *Embedded) Full() error {
+	e.mu.Lock()
+	fault := e.fault
+	e.mu.Unlock()
+	if fault != "" {
+		return fmt.Errorf("the job store in %s cannot be written: %s", e.cfg.Store, fault)
+	}
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(e.cfg.Store, &st); err == nil && int64(st.Bavail)*st.Bsize < storeReserve {
+		return fmt.Errorf("the file system of the job store %s is full", e.cfg.Store)
+	}
+	return nil
+}
+
+// OnRecovered sets what is called when the store could not be written for a while and can be again.
+func (e *Embedded) OnRecovered(f func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.onRecovered = f
+}
+
+// watchStore waits for faults and recovers from them, until Close.
+func (e *Embedded) watchStore() {
+	defer close(e.watched)
+	for {
+		select {
+		case <-e.closing:
+			return
+		case line := <-e.logs.faults:
+			if !e.recover(line) {
+				return
+			}
+		}
+	}
+}
+
+// recover waits until the store can be written and starts JetStream anew; false when the server is being closed.
+func (e *Embedded) recover(fault string) bool {
+	e.mu.Lock()
+	e.fault = fault
+	e.mu.Unlock()
+	e.cfg.Log.Error().Str("store", e.cfg.Store).Str("fault", fault).Msg("the job store cannot be written: no new jobs until it can")
+	for {
+		select {
+		case <-e.closing:
+			return false
+		case <-time.After(probeEvery):
+		}
+		if probe(e.cfg.Store) != nil {
+			continue
+		}
+		if err := e.RestartJetStream(); err != nil {
+			e.cfg.Log.Error().Err(err).Msg("JetStream does not start again")
+			continue
+		}
+		break
+	}
+	select {
+	case <-e.logs.faults: // what the old streams said last
+	default:
+	}
+	e.mu.Lock()
+	e.fault = ""
+	tell := e.onRecovered
+	e.mu.Unlock()
+	e.cfg.Log.Info().Str("store", e.cfg.Store).Msg("the job store can be written again")
+	if tell != nil {
+		tell()
+	}
+	return true
+}
+
+// RestartJetStream ends JetStream and starts it anew in the same folder; the connections stay.
+func (e *Embedded) RestartJetStream() error {
+	if err := e.srv.ShutdownJetStream(); err != nil {
+		return err
+	}
+	return e.srv.EnableJetStream(&server.JetStreamConfig{
+		StoreDir: e.cfg.Store, MaxMemory: embeddedMemory, MaxStore: embeddedStore, SyncAlways: e.cfg.SyncAlways,
+	})
+}
+
+// probe writes as much as storeReserve.
+func probe(dir string) error {
+	path := filepath.Join(dir, "probe")
+	err := message.WriteSynced(path, make([]byte, storeReserve))
+	return errors.Join(err, os.Remove(path))
+}

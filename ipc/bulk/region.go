@@ -1,0 +1,212 @@
+package bulk
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"patchbay/ipc/wire"
+	"patchbay/node/pyjson"
+)
+
+// Region is memory that two processes can see: an anonymous file (memfd_create(2)), mapped, which travels over a unix socket as a descriptor. It is sealed
+// against shrinking (F_SEAL_SHRINK): a mapping of a file that its maker truncates would end the reader with SIGBUS. Whoever has one releases it once.
+type Region struct {
+	fd   int
+	data []byte
+	gone atomic.Bool
+
+	after func() // called once when it is released; may be nil
+}
+
+// NewRegion makes a region of n bytes, zero and writable here. A host that fills it and sends a Tensor whose Data lies in Bytes sends no copy.
+func NewRegion(n int) (*Region, error) {
+	if n <= 0 || n > wire.MaxRegion {
+		return nil, fmt.Errorf("shared memory of %d bytes: want 1 to %d", n, wire.MaxRegion)
+	}
+	fd, err := unix.MemfdCreate("patchbay", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, fmt.Errorf("shared memory: %w", err)
+	}
+	if err = unix.Ftruncate(fd, int64(n)); err == nil {
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW)
+	}
+	var data []byte
+	if err == nil {
+		data, err = unix.Mmap(fd, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("shared memory of %d bytes: %w", n, err), unix.Close(fd))
+	}
+	return newRegion(fd, data), nil
+}
+
+func newRegion(fd int, data []byte) *Region {
+	return &Region{fd: fd, data: data}
+}
+
+// openRegion maps a descriptor of the other side to be read. It takes the descriptor, and closes it if it is not what it should be.
+func openRegion(fd int) (*Region, error) {
+	data, err := mapSealed(fd)
+	if err != nil {
+		_ = unix.Close(fd)
+		return nil, err
+	}
+	return newRegion(fd, data), nil
+}
+
+func mapSealed(fd int) ([]byte, error) {
+	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("a descriptor that is no memfd")
+	case seals&unix.F_SEAL_SHRINK == 0:
+		return nil, fmt.Errorf("a memfd without F_SEAL_SHRINK")
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, fmt.Errorf("shared memory: %w", err)
+	}
+	if st.Size <= 0 || st.Size > wire.MaxRegion {
+		return nil, fmt.Errorf("a memfd of %d bytes: want 1 to %d", st.Size, wire.MaxRegion)
+	}
+	data, err := unix.Mmap(fd, 0, int(st.Size), unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("shared memory: %w", err)
+	}
+	return data, nil
+}
+
+// Bytes is the memory. It must not be touched after Release.
+func (r *Region) Bytes() []byte { return r.data }
+
+// write copies data into the region at an offset. Through the file, pages that are written whole need not be zeroed first.
+func (r *Region) write(data []byte, at int) error {
+	for len(data) > 0 {
+		n, err := unix.Pwrite(r.fd, data, int64(at))
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return fmt.Errorf("shared memory: %w", err)
+		}
+		data, at = data[max(n, 0):], at+max(n, 0)
+	}
+	return nil
+}
+
+// Release unmaps the region. A second call does nothing.
+func (r *Region) Release() {
+	if r.gone.Swap(true) {
+		return
+	}
+	_ = unix.Munmap(r.data)
+	_ = unix.Close(r.fd)
+	r.data, r.fd = nil, -1
+	if r.after != nil {
+		r.after()
+	}
+}
+
+// find tells where in the region b lies.
+func (r *Region) find(b []byte) (offset int, ok bool) {
+	if len(b) == 0 || len(r.data) == 0 {
+		return 0, false
+	}
+	at, from := uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(unsafe.Pointer(unsafe.SliceData(r.data)))
+	if at < from || at-from > uintptr(len(r.data)) || len(b) > len(r.data)-int(at-from) {
+		return 0, false
+	}
+	return int(at - from), true
+}
+
+// Hold is the shared memory that the tensors and bytes of one message lie in. Nil holds nothing. Safe for concurrent use.
+type Hold struct {
+	regions []*Region
+	users   atomic.Int32
+}
+
+// Holding is a hold on regions with one user.
+func Holding(regions ...*Region) *Hold {
+	h := &Hold{regions: regions}
+	h.users.Store(1)
+	return h
+}
+
+// Retain adds a user.
+func (h *Hold) Retain() *Hold {
+	if h != nil {
+		h.users.Add(1)
+	}
+	return h
+}
+
+// Release gives the memory up; the last user's call frees it.
+func (h *Hold) Release() {
+	if h == nil || h.users.Add(-1) > 0 {
+		return
+	}
+	for _, r := range h.regions {
+		r.Release()
+	}
+}
+
+// Has reports whether b lies in the memory.
+func (h *Hold) Has(b []byte) bool {
+	if h == nil {
+		return false
+	}
+	for _, r := range h.regions {
+		if _, ok := r.find(b); ok {
+			return true
+		}
+	}
+	return false
+}
+
+// Join adds what other holds to h, which may be nil, and takes over other's release. Of the two only the result is used.
+func (h *Hold) Join(other *Hold) *Hold {
+	if h == nil {
+		return other
+	}
+	if other != nil {
+		h.regions = append(h.regions, other.regions...)
+	}
+	return h
+}
+
+// held is a message that knows the shared memory in which its tensors and bytes lie.
+type held interface{ Holds() *Hold }
+
+// HoldOf is the memory that a message lies in; nil: it lies in none, or does not know.
+func HoldOf(v any) *Hold {
+	if h, ok := v.(held); ok {
+		return h.Holds()
+	}
+	return nil
+}
+
+// Disown replaces tensors and bytes that lie in h by copies, in place.
+func Disown(v any, h *Hold) any {
+	switch x := v.(type) {
+	case []byte:
+		if h.Has(x) {
+			return bytes.Clone(x)
+		}
+	case *wire.Tensor:
+		if x != nil && h.Has(x.Data) {
+			x.Data = bytes.Clone(x.Data)
+		}
+	case []any:
+		for i := range x {
+			x[i] = Disown(x[i], h)
+		}
+	case *pyjson.Object:
+		for _, k := range x.Keys() {
+			e, _ := x.Get(k)
+			x.Set(k, Disown(e, h))
+		}
+	}
+	return v
+}

@@ -1,0 +1,141 @@
+package bulk
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"patchbay/ipc/wire"
+	"patchbay/node/pyjson"
+)
+
+// Mapped replaces the references of kind shm in a message by the memory that they mean. It takes the descriptors; every one must be meant by one of them at
+// least. The data is valid until the hold is released.
+func Mapped(fds []int, each func(func(*wire.Ref) ([]byte, error)) error) (*Hold, error) {
+	regions := make([]*Region, len(fds))
+	used := make([]bool, len(fds))
+	var first error
+	for i, fd := range fds {
+		var err error
+		if regions[i], err = openRegion(fd); err != nil {
+			first = errors.Join(first, fmt.Errorf("descriptor %d of the frame: %w", i, err))
+		}
+	}
+	regions = slices.DeleteFunc(regions, func(r *Region) bool { return r == nil })
+	h := Holding(regions...)
+	if first == nil {
+		first = each(func(r *wire.Ref) ([]byte, error) {
+			if r.Kind != wire.RefShm {
+				return nil, nil
+			}
+			if r.FD >= len(regions) {
+				return nil, fmt.Errorf("reference to descriptor %d: the frame brought %d", r.FD, len(regions))
+			}
+			used[r.FD] = true
+			all := regions[r.FD].Bytes()
+			if r.Offset > len(all) || r.Bytes > len(all)-r.Offset {
+				return nil, fmt.Errorf("reference to %d bytes at %d: descriptor %d has %d", r.Bytes, r.Offset, r.FD, len(all))
+			}
+			return all[r.Offset : r.Offset+r.Bytes : r.Offset+r.Bytes], nil
+		})
+	}
+	if at := slices.Index(used, false); first == nil && at >= 0 {
+		first = fmt.Errorf("the frame brought %d descriptors, and nothing refers to number %d", len(fds), at)
+	}
+	if first != nil {
+		h.Release()
+		return nil, first
+	}
+	if len(regions) == 0 {
+		return nil, nil
+	}
+	return h, nil
+}
+
+// MappedReply is mapped for a reply.
+func MappedReply(o *pyjson.Object, fds []int) (*Hold, error) {
+	return Mapped(fds, func(f func(*wire.Ref) ([]byte, error)) error {
+		_, err := wire.ReplaceRefs(o, f)
+		return err
+	})
+}
+
+// Cargo takes what goes beside one message.
+type Cargo interface {
+	// put takes bytes; nil: they go inside.
+	Put(data []byte) (*wire.Ref, error)
+	// fds are the descriptors to send.
+	FDs() []int
+	// done is called when the message was sent, or was not.
+	Done(sent bool)
+}
+
+// ShmCargo gathers the shared memory that goes with one frame: memory that the message lies in goes as it is, the rest is copied into one region.
+type ShmCargo struct {
+	known []*Region
+	list  []int // in the order of Ref.FD
+	own   int   // -1: none yet
+	size  int
+}
+
+// NewShmCargo gathers for one frame; what lies in h or more goes without a copy.
+func NewShmCargo(h *Hold, more ...*Region) *ShmCargo {
+	c := &ShmCargo{own: -1, known: more}
+	if h != nil {
+		c.known = append(c.known, h.regions...)
+	}
+	return c
+}
+
+// Put implements cargo.
+func (c *ShmCargo) Put(data []byte) (*wire.Ref, error) {
+	for _, r := range c.known {
+		if at, ok := r.find(data); ok {
+			i := slices.Index(c.list, r.fd)
+			if i < 0 {
+				if len(c.list) == wire.MaxFDs-1 {
+					return nil, nil
+				}
+				i, c.list = len(c.list), append(c.list, r.fd)
+			}
+			return &wire.Ref{Kind: wire.RefShm, Bytes: len(data), FD: i, Offset: at}, nil
+		}
+	}
+	if c.size+len(data) > wire.MaxRegion {
+		return nil, nil
+	}
+	if c.own < 0 {
+		fd, err := unix.MemfdCreate("patchbay", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+		if err != nil {
+			return nil, nil // it goes inside the message
+		}
+		c.own, c.list = fd, append(c.list, fd)
+	}
+	at := c.size
+	for left := data; len(left) > 0; {
+		n, err := unix.Pwrite(c.own, left, int64(c.size))
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return nil, fmt.Errorf("shared memory: %w", err)
+		}
+		left, c.size = left[max(n, 0):], c.size+max(n, 0)
+	}
+	c.size = (c.size + 63) &^ 63
+	return &wire.Ref{Kind: wire.RefShm, Bytes: len(data), FD: slices.Index(c.list, c.own), Offset: at}, nil
+}
+
+// FDs implements cargo: no more can be put in afterwards.
+func (c *ShmCargo) FDs() []int {
+	if c.own >= 0 {
+		_, _ = unix.FcntlInt(uintptr(c.own), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_WRITE|unix.F_SEAL_SEAL)
+	}
+	return c.list
+}
+
+// Done implements cargo.
+func (c *ShmCargo) Done(bool) {
+	if c.own >= 0 {
+		_ = unix.Close(c.own)
+	}
+}

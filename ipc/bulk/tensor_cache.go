@@ -1,0 +1,129 @@
+package bulk
+
+import (
+	"bytes"
+	"container/list"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"sync"
+
+	"patchbay/ipc/wire"
+	"patchbay/node/pyjson"
+)
+
+// TensorBytes is the budget of a TensorCache where nothing else is said.
+const TensorBytes = 512 << 20
+
+// TensorCache keeps the data of tensors that came with a hash, so that hosts send text states and adapters once: later the hash is enough. What was not used for
+// longest goes first when the budget is spent. Safe for concurrent use.
+type TensorCache struct {
+	mu     sync.Mutex
+	budget int
+	used   int
+	order  *list.List // of *cachedTensor, newest first
+	held   map[string]*list.Element
+}
+
+type cachedTensor struct {
+	hash string
+	data []byte
+}
+
+// NewTensorCache returns an empty cache that holds at most so many bytes.
+func NewTensorCache(budget int) *TensorCache {
+	return &TensorCache{budget: budget, order: list.New(), held: map[string]*list.Element{}}
+}
+
+func (c *TensorCache) get(hash string) []byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.held[hash]
+	if e == nil {
+		return nil
+	}
+	c.order.MoveToFront(e)
+	return e.Value.(*cachedTensor).data
+}
+
+// put keeps a copy of data under the hash that was proved to be its own, and returns that.
+func (c *TensorCache) put(hash string, data []byte) []byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e := c.held[hash]; e != nil {
+		return e.Value.(*cachedTensor).data
+	}
+	if len(data) > c.budget {
+		return data
+	}
+	own := bytes.Clone(data)
+	c.held[hash] = c.order.PushFront(&cachedTensor{hash, own})
+	for c.used += len(own); c.used > c.budget; {
+		last := c.order.Back()
+		old := c.order.Remove(last).(*cachedTensor)
+		delete(c.held, old.hash)
+		c.used -= len(old.data)
+	}
+	return own
+}
+
+// Fill gives every tensor in a request that has only a hash its data, and keeps the data of those that have both. A hash that lies is an error; hashes that are
+// not known are one of code missing_tensors that lists them all, before anything runs.
+func (c *TensorCache) Fill(o *pyjson.Object) error {
+	var missing []any
+	asked := map[string]bool{}
+	err := eachTensor(o, func(t *wire.Tensor) error {
+		if t.Hash == "" {
+			return nil
+		}
+		t.Hash = strings.ToLower(t.Hash)
+		data := c.get(t.Hash)
+		switch {
+		case data != nil && len(data) != t.Bytes():
+			return fmt.Errorf("tensor of shape %v and dtype %s needs %d bytes, that of the hash %s has %d", t.Shape, t.DType, t.Bytes(), t.Hash, len(data))
+		case data != nil:
+			t.Data = data
+		case t.Data == nil && !asked[t.Hash]:
+			asked[t.Hash] = true
+			missing = append(missing, t.Hash)
+		case t.Data != nil:
+			if sum := sha256.Sum256(t.Data); hex.EncodeToString(sum[:]) != t.Hash {
+				return fmt.Errorf("tensor has the hash %x, not %s", sum, t.Hash)
+			}
+			t.Data = c.put(t.Hash, t.Data)
+		}
+		return nil
+	})
+	if err != nil {
+		return wire.Errorf(wire.ErrBadRequest, "%v", err)
+	}
+	if len(missing) > 0 {
+		e := wire.Errorf(wire.ErrMissing, "%d tensors are named by hashes that are not known here; send them with their data", len(missing))
+		e.Extra = map[string]any{"missing": missing}
+		return e
+	}
+	return nil
+}
+
+// eachTensor calls f with every tensor in a decoded value.
+func eachTensor(v any, f func(*wire.Tensor) error) error {
+	switch x := v.(type) {
+	case *wire.Tensor:
+		return f(x)
+	case []any:
+		for _, e := range x {
+			if err := eachTensor(e, f); err != nil {
+				return err
+			}
+		}
+	case *pyjson.Object:
+		for _, k := range x.Keys() {
+			e, _ := x.Get(k)
+			if err := eachTensor(e, f); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,78 @@
+package client
+
+import (
+	"context"
+
+	"patchbay/ipc/bulk"
+	"patchbay/ipc/wire"
+)
+
+// encode writes a request. Large tensors and bytes are offered beside it; when it is too large then, smaller ones too.
+func (c *NATSClient) encode(body any, beside *bulk.NATSCargo) ([]byte, error) {
+	limit := int(c.nc.MaxPayload()) - 1024
+	for _, least := range []int{wire.BulkBytes, wire.SmallBytes} {
+		parts, err := wire.EncodeBeside(body, wire.Msgpack, beside.Put, min(least, limit/2))
+		if err != nil {
+			return nil, err
+		}
+		if wire.LengthOf(parts) <= limit {
+			data := make([]byte, 0, wire.LengthOf(parts))
+			for _, p := range parts {
+				data = append(data, p...)
+			}
+			return data, nil
+		}
+		beside.Done(false)
+	}
+	return nil, wire.Errorf(wire.ErrTooLarge, "the request has more than the %d bytes that the server takes, without its tensors and files", limit)
+}
+
+// Payloads are the offers of this connection, made when they are needed.
+func (c *NATSClient) Payloads() (*bulk.Blobs, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var err error
+	if c.blobs == nil {
+		c.blobs, err = bulk.NewBlobs(c.nc, c.nc.NewInbox())
+	}
+	return c.blobs, err
+}
+
+func (c *NATSClient) offer(data []byte) (*wire.Ref, error) {
+	b, err := c.Payloads()
+	if err != nil {
+		return nil, err
+	}
+	return b.Offer(data), nil
+}
+
+func (c *NATSClient) drop(ref *wire.Ref) {
+	if b, err := c.Payloads(); err == nil {
+		b.Withdraw(ref.ID)
+	}
+}
+
+// pull fetches what a reply refers to.
+func (c *NATSClient) pull(ctx context.Context, ref *wire.Ref) (*bulk.Region, error) {
+	b, err := c.Payloads()
+	if err != nil {
+		return nil, err
+	}
+	if ref.Kind != wire.RefObject {
+		return b.Pull(ctx, ref)
+	}
+	store, err := bulk.NewObjects(c.nc)
+	if err != nil {
+		return nil, err
+	}
+	return store.Get(ctx, ref, b.Region)
+}
+
+// Upload puts bytes into the bucket patchbay-blobs under a name, from where requests may take them for a day: {"$bytes": ref} in place of a file of inputs.
+func (c *NATSClient) Upload(ctx context.Context, name string, data []byte) (*wire.Ref, error) {
+	store, err := bulk.NewObjects(c.nc)
+	if err != nil {
+		return nil, err
+	}
+	return store.Put(ctx, name, data)
+}

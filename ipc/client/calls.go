@@ -1,0 +1,115 @@
+package client
+
+import (
+	"context"
+
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+	"patchbay/node/pyjson"
+)
+
+// The functions here are the verbs as calls on a Client.
+
+// Submit queues a job.
+func Submit(ctx context.Context, c Client, req *message.RunRequest) (message.Receipt, error) {
+	var out message.Receipt
+	err := AskOne(ctx, c, message.VerbSubmit, "", req, &out)
+	return out, err
+}
+
+// Run starts a job and feeds col until it ends. It returns the terminal event.
+func Run(ctx context.Context, c Client, req *message.RunRequest, col *Collector) (*message.Event, error) {
+	r, err := c.Ask(ctx, message.VerbRun, "", req)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	return col.Run(ctx, r)
+}
+
+// Status returns the record of a job.
+func Status(ctx context.Context, c Client, job string) (message.Record, error) {
+	var out message.RecordReply
+	err := AskOne(ctx, c, message.VerbStatus, job, nil, &out)
+	return out.Record, err
+}
+
+// Follow feeds col with the events of a job from a sequence number on, and with its files if they are wanted, until it ends.
+func Follow(ctx context.Context, c Client, job string, from uint64, files bool, col *Collector) (*message.Event, error) {
+	r, err := c.Ask(ctx, message.VerbStatus, job, message.JobRequest{Job: job, Follow: true, From: from, Outputs: files})
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	return col.Run(ctx, r)
+}
+
+// Fetch returns the files of a job that is done.
+func Fetch(ctx context.Context, c Client, job string) ([]message.File, error) {
+	r, err := c.Ask(ctx, message.VerbStatus, job, message.JobRequest{Job: job, Outputs: true})
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	col := &Collector{}
+	_, err = col.Run(ctx, r)
+	return col.Files, err
+}
+
+// Cancel cancels a job; false if it had ended.
+func Cancel(ctx context.Context, c Client, job string) (bool, message.State, error) {
+	var out message.CancelReply
+	err := AskOne(ctx, c, message.VerbCancel, job, nil, &out)
+	return out.Cancelled, out.State, err
+}
+
+// Retry queues a job once more that failed, was cancelled or has expired.
+func Retry(ctx context.Context, c Client, job string) error {
+	var out message.RetryReply
+	return AskOne(ctx, c, message.VerbRetry, job, nil, &out)
+}
+
+// List returns the newest jobs in a state ("": all) and how many there are in each.
+func List(ctx context.Context, c Client, state message.State, limit int) ([]message.Record, map[message.State]int, error) {
+	var out struct {
+		Jobs   []message.Record `json:"jobs"`
+		Counts map[string]int   `json:"counts"`
+	}
+	err := AskOne(ctx, c, message.VerbJobs, "", message.JobsRequest{State: string(state), Limit: limit}, &out)
+	counts := map[message.State]int{}
+	for k, v := range out.Counts {
+		counts[message.State(k)] = v
+	}
+	return out.Jobs, counts, err
+}
+
+// Describe returns object_info entries by class; "" asks for all.
+func Describe(ctx context.Context, c Client, class string) (*pyjson.Object, error) {
+	var out struct {
+		Info *pyjson.Object `json:"object_info"`
+	}
+	err := AskOne(ctx, c, message.VerbDescribe, "", message.DescribeRequest{Class: class}, &out)
+	return out.Info, err
+}
+
+// Models returns the model files by kind of folder.
+func Models(ctx context.Context, c Client) (map[string][]string, error) {
+	var out struct {
+		Models map[string][]string `json:"models"`
+	}
+	err := AskOne(ctx, c, message.VerbModels, "", nil, &out)
+	return out.Models, err
+}
+
+// AskOne sends a request that is answered once and binds the answer to out.
+func AskOne(ctx context.Context, c Client, verb, job string, body, out any) error {
+	r, err := c.Ask(ctx, verb, job, body)
+	if err != nil {
+		return err
+	}
+	o, err := r.One(ctx)
+	if err != nil {
+		return err
+	}
+	return wire.BindReply(o, out)
+}

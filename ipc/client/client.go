@@ -1,0 +1,336 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+
+	"patchbay/ipc/bulk"
+	"patchbay/ipc/wire"
+	"patchbay/node/pyjson"
+)
+
+// Client asks a daemon or a worker, over NATS or frames. Safe for concurrent use.
+type Client interface {
+	// Ask sends a request. body is a struct of package message, a map, or nil; job is the job of status and cancel.
+	Ask(ctx context.Context, verb, job string, body any) (*Replies, error)
+	// Close ends the connection; runs tied to it are cancelled.
+	Close() error
+}
+
+// Replies are the answers to one request, in order.
+type Replies struct {
+	mu     sync.Mutex
+	queue  []Reply
+	err    error // why nothing follows; io.EOF after the last reply
+	closed bool
+	wake   chan struct{}
+	cancel func()
+	pull   func(ctx context.Context, ref *wire.Ref) (*bulk.Region, error) // fetches what replies refer to; nil: they refer to nothing else
+}
+
+// fetch replaces references of a reply by what they mean.
+func (m *Reply) fetch(ctx context.Context, pull func(context.Context, *wire.Ref) (*bulk.Region, error)) error {
+	_, err := wire.ReplaceRefs(m.Fields, func(ref *wire.Ref) ([]byte, error) {
+		g, err := pull(ctx, ref)
+		if err != nil {
+			return nil, err
+		}
+		m.Hold = m.Hold.Join(bulk.Holding(g))
+		return g.Bytes(), nil
+	})
+	return err
+}
+
+// Reply is one reply, with the shared memory that it lies in.
+type Reply struct {
+	Fields *pyjson.Object
+	Hold   *bulk.Hold
+}
+
+func newReplies(cancel func()) *Replies {
+	return &Replies{wake: make(chan struct{}, 1), cancel: cancel}
+}
+
+// Next returns the next reply; io.EOF after the last one. A reply that is an error is returned as *Error. An event of a job that failed is no
+// error reply: it has a type.
+func (r *Replies) Next(ctx context.Context) (*pyjson.Object, error) {
+	m, err := r.next(ctx)
+	return m.own(), err
+}
+
+// next is Next for those who release the shared memory themselves.
+func (r *Replies) next(ctx context.Context) (Reply, error) {
+	for {
+		r.mu.Lock()
+		if len(r.queue) > 0 {
+			m := r.queue[0]
+			r.queue = r.queue[1:]
+			r.mu.Unlock()
+			err := wire.ReplyError(m.Fields)
+			if err == nil && r.pull != nil {
+				err = m.fetch(ctx, r.pull)
+			}
+			if err != nil {
+				m.Hold.Release()
+				m.Hold = nil
+			}
+			return m, err
+		}
+		err := r.err
+		r.mu.Unlock()
+		if err != nil {
+			return Reply{}, err
+		}
+		select {
+		case <-ctx.Done():
+			return Reply{}, ctx.Err()
+		case <-r.wake:
+		}
+	}
+}
+
+// own copies what lies in shared memory, and releases that.
+func (m Reply) own() *pyjson.Object {
+	if m.Hold != nil {
+		bulk.Disown(m.Fields, m.Hold)
+		m.Hold.Release()
+	}
+	return m.Fields
+}
+
+// One returns the only reply.
+func (r *Replies) One(ctx context.Context) (*pyjson.Object, error) {
+	m, err := r.OneHeld(ctx)
+	return m.own(), err
+}
+
+// OneHeld is One for those who release the shared memory themselves.
+func (r *Replies) OneHeld(ctx context.Context) (Reply, error) {
+	defer r.Close()
+	m, err := r.next(ctx)
+	if errors.Is(err, io.EOF) {
+		err = errors.New("the request was answered with nothing")
+	}
+	return m, err
+}
+
+// Close gives up the rest.
+func (r *Replies) Close() {
+	if r.cancel != nil {
+		r.cancel()
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, m := range r.queue {
+		m.Hold.Release()
+	}
+	r.queue, r.closed = nil, true
+}
+
+func (r *Replies) put(o *pyjson.Object, end error) { r.putHeld(Reply{Fields: o}, end) }
+
+func (r *Replies) putHeld(m Reply, end error) {
+	r.mu.Lock()
+	switch {
+	case r.closed:
+		m.Hold.Release()
+	case m.Fields != nil:
+		r.queue = append(r.queue, m)
+	}
+	if end != nil && r.err == nil {
+		r.err = end
+	}
+	r.mu.Unlock()
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// FrameClient is a Client on a byte stream: a unix socket, or the pipes of a worker.
+type FrameClient struct {
+	Enc   wire.Encoding // of requests and with that of their replies; set before the first Ask
+	w     *wire.FrameWriter
+	close func() error
+	gone  chan struct{}
+
+	mu      sync.Mutex
+	next    int64
+	pending map[int64]*Replies
+	shared  []*bulk.Region
+	err     error
+}
+
+// Share makes tensors and bytes that lie in the region go without a copy from now on. The region must stay until every request that it is in is answered.
+func (c *FrameClient) Share(r *bulk.Region) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.shared = append(c.shared, r)
+}
+
+// DialSocket connects to the unix socket of a daemon.
+func DialSocket(path string) (*FrameClient, error) {
+	c, err := net.Dial("unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("connect to daemon: %w", err)
+	}
+	fc := wire.ConnOf(c)
+	return NewFrameClient(fc, fc, fc.Close), nil
+}
+
+// NewFrameClient reads replies from r until it ends and writes requests to w. closing must make r end.
+func NewFrameClient(r io.Reader, w io.Writer, closing func() error) *FrameClient {
+	c := &FrameClient{w: wire.NewFrameWriter(w), close: closing, gone: make(chan struct{}), pending: map[int64]*Replies{}}
+	go c.read(r)
+	return c
+}
+
+// Gone is closed when the stream has ended.
+func (c *FrameClient) Gone() <-chan struct{} { return c.gone }
+
+// Ask implements Client.
+func (c *FrameClient) Ask(_ context.Context, verb, job string, body any) (*Replies, error) {
+	b := [][]byte{wire.EmptyMap(c.Enc)}
+	beside, place := (*bulk.ShmCargo)(nil), wire.Carry(nil)
+	var accept []string
+	if c.w.TakesDescriptors() && c.Enc == wire.Msgpack {
+		c.mu.Lock()
+		beside = bulk.NewShmCargo(bulk.HoldOf(body), c.shared...)
+		c.mu.Unlock()
+		place, accept = beside.Put, []string{wire.RefShm}
+		defer beside.Done(true)
+	}
+	if body != nil {
+		var err error
+		if b, err = wire.EncodeBeside(body, c.Enc, place, wire.BulkBytes); err != nil {
+			return nil, err
+		}
+	}
+	if job != "" && body == nil { // a body names its job itself
+		extra, err := wire.Encode(map[string]string{"job": job}, c.Enc)
+		if err != nil {
+			return nil, err
+		}
+		if b, err = wire.SpliceParts(extra, b[0], c.Enc); err != nil {
+			return nil, err
+		}
+	}
+	c.mu.Lock()
+	if c.err != nil {
+		c.mu.Unlock()
+		return nil, c.err
+	}
+	c.next++
+	tag := c.next
+	r := newReplies(func() { c.drop(tag) })
+	c.pending[tag] = r
+	c.mu.Unlock()
+	frame, err := wire.SpliceFirst(wire.Envelope{Op: verb, Tag: tag, Accept: accept}, b, c.Enc)
+	if err == nil {
+		var fds []int
+		if beside != nil {
+			fds = beside.FDs()
+		}
+		err = c.w.Send(fds, frame)
+	}
+	if err != nil {
+		c.drop(tag)
+		return nil, fmt.Errorf("send request: %w", err)
+	}
+	return r, nil
+}
+
+func (c *FrameClient) drop(tag int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.pending, tag)
+}
+
+// Close implements Client.
+func (c *FrameClient) Close() error {
+	err := c.close()
+	<-c.gone
+	return err
+}
+
+// errHungUp is what open requests get when the stream ends under them.
+var errHungUp = errors.New("the connection was closed by the other side")
+
+func (c *FrameClient) read(r io.Reader) {
+	var err error
+	for err == nil {
+		var body []byte
+		body, err = wire.ReadFrame(r)
+		fds, many := wire.TakeFDs(r)
+		switch {
+		case err != nil:
+			wire.CloseFDs(fds)
+		case many != nil:
+			err = many
+		default:
+			err = c.frame(body, fds)
+		}
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) {
+		err = errHungUp
+	}
+	c.mu.Lock()
+	c.err = err
+	for _, p := range c.pending {
+		p.put(nil, err)
+	}
+	clear(c.pending)
+	c.mu.Unlock()
+	close(c.gone)
+}
+
+func (c *FrameClient) frame(body []byte, fds []int) error {
+	defer func() { wire.CloseFDs(fds) }()
+	enc, ok := wire.Sniff(body)
+	if !ok {
+		return fmt.Errorf("a reply of %d bytes is no msgpack map; does the other side print to its stdout?", len(body))
+	}
+	o, err := wire.Decode(body, enc, wire.FrameLimits())
+	if err != nil {
+		return fmt.Errorf("read reply: %w", err)
+	}
+	env, fields, err := wire.Unwrap(o)
+	if err != nil {
+		return fmt.Errorf("read reply: %w", err)
+	}
+	tag, ok := env.Tag.(int64)
+	if !ok {
+		if e := wire.ReplyError(fields); e != nil {
+			return e
+		}
+		return fmt.Errorf("a reply without a tag")
+	}
+	c.mu.Lock()
+	r := c.pending[tag]
+	if env.End {
+		delete(c.pending, tag)
+	}
+	c.mu.Unlock()
+	if r == nil {
+		return nil // given up
+	}
+	memory, err := bulk.MappedReply(fields, fds)
+	fds = nil
+	if err != nil {
+		r.put(nil, fmt.Errorf("read reply: %w", err))
+		return nil
+	}
+	var end error
+	if env.End {
+		end = io.EOF
+	}
+	if fields.Len() == 0 {
+		fields = nil
+	}
+	r.putHeld(Reply{fields, memory}, end)
+	return nil
+}

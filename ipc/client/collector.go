@@ -1,0 +1,156 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"patchbay/ipc/bulk"
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+	"patchbay/node/pyjson"
+)
+
+// Collector puts together the messages of one run or one status with outputs: events, files in pieces, previews.
+type Collector struct {
+	Event    func(message.Event)         // every event, terminal one included; nil: ignored
+	Preview  func(node string, p []byte) // nil: ignored
+	Accepted func(message.Receipt)       // nil: ignored
+	Files    []message.File
+	partial  map[int]int // bytes that are still missing of a file
+	Hold     *bulk.Hold  // shared memory that Files lie in; of run
+}
+
+// Run reads replies until the end and returns the terminal event; nil if there was none.
+func (c *Collector) Run(ctx context.Context, r *Replies) (*message.Event, error) {
+	end, err := c.RunHeld(ctx, r)
+	for i := range c.Files {
+		if c.Hold.Has(c.Files[i].Data) {
+			c.Files[i].Data = bytes.Clone(c.Files[i].Data)
+		}
+	}
+	c.Hold.Release()
+	c.Hold = nil
+	return end, err
+}
+
+// RunHeld is Run that leaves files in shared memory.
+func (c *Collector) RunHeld(ctx context.Context, r *Replies) (*message.Event, error) {
+	var last *message.Event
+	for {
+		m, err := r.next(ctx)
+		c.Hold = c.Hold.Join(m.Hold)
+		o := m.Fields
+		if errors.Is(err, io.EOF) {
+			return last, c.complete()
+		}
+		if err != nil {
+			return last, err
+		}
+		ev, err := c.Add(o)
+		if err != nil {
+			return last, err
+		}
+		if ev != nil && message.Terminal(ev.Type) {
+			last = ev
+		}
+	}
+}
+
+// Add takes one message and returns it if it is an event.
+func (c *Collector) Add(o *pyjson.Object) (*message.Event, error) {
+	kind, _ := o.Get("type")
+	switch kind {
+	case message.ReplyHeartbeat, "record":
+		return nil, nil
+	case message.ReplyAccepted:
+		var r message.Receipt
+		if err := wire.BindReply(o, &r); err != nil {
+			return nil, err
+		}
+		if c.Accepted != nil {
+			c.Accepted(r)
+		}
+		return nil, nil
+	case message.ReplyPreview:
+		var p message.Preview
+		if err := wire.BindReply(o, &p); err != nil {
+			return nil, err
+		}
+		if c.Preview != nil {
+			c.Preview(p.Node, p.Data)
+		}
+		return nil, nil
+	case message.ReplyOutput:
+		return nil, c.output(o)
+	case message.ReplyChunk:
+		return nil, c.chunk(o)
+	}
+	ev, err := message.EventOf(o)
+	if err == nil && c.Event != nil {
+		c.Event(*ev)
+	}
+	return ev, err
+}
+
+func (c *Collector) output(o *pyjson.Object) error {
+	var m message.Output
+	if err := wire.BindReply(o, &m); err != nil {
+		return err
+	}
+	if m.Error != nil {
+		return m.Error
+	}
+	if m.Output != len(c.Files) || m.Ref.Bytes < 0 || m.Ref.Bytes > maxOutput {
+		return fmt.Errorf("read reply: output %d of %d bytes does not follow %d outputs", m.Output, m.Ref.Bytes, len(c.Files))
+	}
+	f := message.File{Ref: m.Ref, Data: m.Data}
+	if m.Chunks > 0 {
+		if c.partial == nil {
+			c.partial = map[int]int{}
+		}
+		c.partial[m.Output] = m.Ref.Bytes
+		f.Data = nil
+	} else if err := checkFile(f); err != nil {
+		return err
+	}
+	c.Files = append(c.Files, f)
+	return nil
+}
+
+// maxOutput bounds one file that a Collector takes.
+const maxOutput = 4 << 30
+
+func (c *Collector) chunk(o *pyjson.Object) error {
+	var m message.Chunk
+	if err := wire.BindReply(o, &m); err != nil {
+		return err
+	}
+	left, ok := c.partial[m.Output]
+	if !ok || m.Offset != len(c.Files[m.Output].Data) || len(m.Data) == 0 || len(m.Data) > left {
+		return fmt.Errorf("read reply: a piece of output %d at %d does not fit", m.Output, m.Offset)
+	}
+	f := &c.Files[m.Output]
+	f.Data = append(f.Data, m.Data...)
+	if c.partial[m.Output] = left - len(m.Data); c.partial[m.Output] > 0 {
+		return nil
+	}
+	delete(c.partial, m.Output)
+	return checkFile(*f)
+}
+
+func checkFile(f message.File) error {
+	if len(f.Data) != f.Ref.Bytes || message.Checksum(f.Data) != f.Ref.CRC32C {
+		return fmt.Errorf("read reply: a file of node %s arrived damaged", f.Ref.Node)
+	}
+	return nil
+}
+
+func (c *Collector) complete() error {
+	if len(c.partial) > 0 {
+		return fmt.Errorf("read reply: %d files are incomplete", len(c.partial))
+	}
+	return nil
+}

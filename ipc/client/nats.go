@@ -1,0 +1,174 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"patchbay/ipc/bulk"
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+	"patchbay/node/pyjson"
+)
+
+// ErrNoDaemon is returned when nobody answers: no server, or no daemon behind it.
+var ErrNoDaemon = errors.New("no daemon answers")
+
+// NATSClient is a Client on a NATS connection. It speaks msgpack.
+type NATSClient struct {
+	nc *nats.Conn
+
+	mu    sync.Mutex
+	live  map[*Replies][2]string // subject and inbox of every request that waits
+	blobs *bulk.Blobs            // nil until a payload is sent or fetched
+}
+
+// DialNATS connects to a server that asks for nothing but what is in the URL. An unreachable one is ErrNoDaemon.
+func DialNATS(url string) (*NATSClient, error) { return DialNATSAs(url, wire.Access{}) }
+
+// DialNATSAs connects to a server. An unreachable one is ErrNoDaemon.
+func DialNATSAs(url string, access wire.Access) (*NATSClient, error) {
+	opts, err := access.Options(url)
+	if err != nil {
+		return nil, err
+	}
+	c := &NATSClient{live: map[*Replies][2]string{}}
+	opts = append(opts, nats.Name("patchbay client"), nats.Timeout(3*time.Second), nats.MaxReconnects(10), nats.ErrorHandler(c.fault))
+	c.nc, err = nats.Connect(url, opts...)
+	switch {
+	case errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrNkeysNotSupported):
+		return nil, fmt.Errorf("the NATS server at %s refuses this user: %w; name another in the URL, or give --creds or --nkey", wire.Redact(url), err)
+	case err != nil:
+		return nil, fmt.Errorf("%w at %s: %w", ErrNoDaemon, wire.Redact(url), err)
+	}
+	return c, nil
+}
+
+// NewNATSClient returns a client on a connection of the caller's, who closes that.
+func NewNATSClient(nc *nats.Conn) *NATSClient { return &NATSClient{nc: nc} }
+
+// Conn is the connection of the client, for subjects that are no verbs.
+func (c *NATSClient) Conn() *nats.Conn { return c.nc }
+
+// fault ends the requests that the server does not allow: it answers those with nothing but an error of the connection.
+func (c *NATSClient) fault(_ *nats.Conn, _ *nats.Subscription, err error) {
+	if !errors.Is(err, nats.ErrPermissionViolation) {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for r, subjects := range c.live {
+		for _, s := range subjects {
+			if strings.Contains(err.Error(), `"`+s+`"`) {
+				r.put(nil, fmt.Errorf("the NATS server does not allow this user to use %s: %w", s, err))
+			}
+		}
+	}
+}
+
+// Close implements Client.
+func (c *NATSClient) Close() error {
+	c.mu.Lock()
+	if c.blobs != nil {
+		c.blobs.Close()
+	}
+	c.mu.Unlock()
+	_ = c.nc.FlushTimeout(time.Second)
+	c.nc.Close()
+	return nil
+}
+
+// Ask implements Client.
+func (c *NATSClient) Ask(_ context.Context, verb, job string, body any) (*Replies, error) {
+	stream := message.VerbOf(verb).Stream(nil)
+	if q, ok := body.(message.JobRequest); ok {
+		stream = q.Follow || q.Outputs
+	}
+	return c.ask(verb, job, body, stream)
+}
+
+// ask sends a request; with stream replies come until an empty one, or until Close.
+func (c *NATSClient) ask(verb, job string, body any, stream bool) (*Replies, error) {
+	var data []byte
+	beside := &bulk.NATSCargo{Offer: c.offer, Drop: c.drop}
+	if body != nil {
+		var err error
+		if data, err = c.encode(body, beside); err != nil {
+			return nil, err
+		}
+	}
+	inbox, subject := c.nc.NewInbox(), message.VerbSubject(verb, job)
+	r := newReplies(nil)
+	r.pull = c.pull
+	c.mu.Lock()
+	if c.live == nil {
+		c.live = map[*Replies][2]string{}
+	}
+	c.live[r] = [2]string{subject, inbox}
+	c.mu.Unlock()
+	forget := func() {
+		c.mu.Lock()
+		delete(c.live, r)
+		c.mu.Unlock()
+	}
+	sub, err := c.nc.Subscribe(inbox, func(m *nats.Msg) { natsReply(r, m, stream) })
+	if err != nil {
+		forget()
+		return nil, fmt.Errorf("subscribe to replies: %w", err)
+	}
+	r.cancel = func() {
+		forget()
+		_ = sub.Unsubscribe()
+		beside.Done(false)
+	}
+	if err := sub.SetPendingLimits(-1, -1); err != nil {
+		r.Close()
+		return nil, fmt.Errorf("subscribe to replies: %w", err)
+	}
+	err = c.nc.PublishMsg(&nats.Msg{Subject: subject, Reply: inbox, Data: data, Header: nats.Header{"Content-Type": {wire.Msgpack.ContentType()}, wire.HeaderAccept: {wire.RefStream}}})
+	if err != nil {
+		r.Close()
+		return nil, fmt.Errorf("send request: %w", err)
+	}
+	return r, nil
+}
+
+// natsReply sorts one message of an inbox into r.
+func natsReply(r *Replies, m *nats.Msg, stream bool) {
+	if m.Header.Get("Status") == "503" {
+		r.put(nil, fmt.Errorf("%w: the NATS server has no patchbay service", ErrNoDaemon))
+		return
+	}
+	if len(m.Data) == 0 {
+		r.put(nil, io.EOF)
+		return
+	}
+	o, err := natsBody(m)
+	if err != nil {
+		r.put(nil, err)
+		return
+	}
+	if stream {
+		r.put(o, nil)
+		return
+	}
+	r.put(o, io.EOF)
+}
+
+func natsBody(m *nats.Msg) (*pyjson.Object, error) {
+	enc, err := wire.EncodingOf(m.Header, m.Data)
+	if err != nil {
+		return nil, err
+	}
+	o, err := wire.Decode(m.Data, enc, wire.DefaultLimits())
+	if err != nil {
+		return nil, fmt.Errorf("read reply: %w", err)
+	}
+	return o, nil
+}

@@ -1,0 +1,104 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+	"patchbay/node/pyjson"
+)
+
+// Sample runs one sampler on tensors and returns the message with the result. Progress goes to progress, which may be nil.
+//
+// Tensors that have a hash (Tensor.Name) are sent without their data first, and with it when the worker lacks one of them.
+func Sample(ctx context.Context, c Client, req *message.SampleRequest, progress func(*message.SampleReply)) (*message.SampleReply, error) {
+	if light := req.Light(); light != nil {
+		last, err := sampleOnce(ctx, c, light, progress)
+		var e *wire.Error
+		if !errors.As(err, &e) || e.Code != wire.ErrMissing {
+			return last, err
+		}
+	}
+	return sampleOnce(ctx, c, req, progress)
+}
+
+func sampleOnce(ctx context.Context, c Client, req *message.SampleRequest, progress func(*message.SampleReply)) (*message.SampleReply, error) {
+	r, err := c.Ask(ctx, message.VerbSample, "", req)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	last, err := FollowSample(ctx, r, func(m *message.SampleReply) {
+		if m.Detach(); progress != nil {
+			progress(m)
+		}
+	})
+	if last != nil {
+		last.Detach()
+	}
+	return last, err
+}
+
+// FollowSample reads the replies to sample and returns the one that is "done"; the others that tell of progress go to emit, with their holds. A run that failed or was
+// cancelled is its *Error.
+func FollowSample(ctx context.Context, replies *Replies, emit func(*message.SampleReply)) (*message.SampleReply, error) {
+	var last *message.SampleReply
+	for {
+		got, err := replies.next(ctx)
+		if last != nil && err != nil {
+			return last, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		m, err := sampleReplyOf(got.Fields)
+		m.Hold = got.Hold
+		switch {
+		case err != nil:
+			return nil, err
+		case m.Error != nil:
+			return nil, m.Error
+		case m.Type == message.SampleDone:
+			last = m
+		case m.Type == message.SampleProgress:
+			emit(m)
+		}
+	}
+}
+
+func sampleReplyOf(o *pyjson.Object) (*message.SampleReply, error) {
+	m := &message.SampleReply{}
+	metrics, _ := o.Get("metrics")
+	if err := wire.BindReply(wire.Without(wire.Without(o, "error"), "metrics"), m); err != nil {
+		return m, err
+	}
+	if mo, ok := metrics.(*pyjson.Object); ok {
+		m.Metrics = map[string]any{}
+		for _, k := range mo.Keys() {
+			m.Metrics[k], _ = mo.Get(k)
+		}
+	}
+	if v, _ := o.Get("error"); v != nil {
+		m.Error = wire.ErrorFrom(v, o)
+	}
+	if m.Type == "" {
+		return m, fmt.Errorf("read reply: a message of a run without a type")
+	}
+	return m, nil
+}
+
+// Load makes the weights of a model resident.
+func Load(ctx context.Context, c Client, req *message.LoadRequest) (message.LoadReply, error) {
+	var out message.LoadReply
+	err := AskOne(ctx, c, message.VerbLoad, "", req, &out)
+	return out, err
+}
+
+// Free gives up handles or models, or with none named everything.
+func Free(ctx context.Context, c Client, req *message.FreeRequest) (message.FreeReply, error) {
+	var out message.FreeReply
+	err := AskOne(ctx, c, message.VerbFree, "", req, &out)
+	return out, err
+}

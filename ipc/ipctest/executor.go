@@ -1,0 +1,164 @@
+package ipctest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"patchbay/ipc/jobs"
+	"patchbay/ipc/message"
+	"patchbay/ipc/message/messagetest"
+	"patchbay/ipc/serve"
+	"patchbay/ipc/wire"
+	"patchbay/node/fault"
+	"patchbay/node/graph"
+	"patchbay/node/pyjson"
+)
+
+// Fake runs a workflow whose nodes say what happens, in order: Wait {ms}, Step {n}, Picture {bytes}, Panic, Die {signal}, Hang, Fail.
+type Fake struct {
+	Label   string
+	Started chan string // receives the id of every job that starts, if not nil
+}
+
+func (f *Fake) Name() string { return f.Label }
+
+func (f *Fake) Ready(ctx context.Context) error { return ctx.Err() }
+
+func (f *Fake) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.Outcome, error) {
+	w, fail := message.ParseWorkflow(task.Req.Workflow)
+	if fail != nil {
+		return nil, fail
+	}
+	if f.Started != nil {
+		f.Started <- task.Req.ID
+	}
+	sink.Event(message.Event{Type: message.EventStart, Data: map[string]any{}})
+	out := &jobs.Outcome{Metrics: map[string]any{"executed": []any{}}}
+	for _, id := range w.IDs() {
+		sink.Event(message.Event{Type: "executing", Node: id, Data: map[string]any{"node": id}})
+		n, _ := w.Input(id, "n")
+		count, _ := n.(int64)
+		switch w.Class(id) {
+		case "Wait":
+			select {
+			case <-time.After(time.Duration(count) * time.Millisecond):
+			case <-ctx.Done():
+				return nil, context.Cause(ctx)
+			}
+		case "Step":
+			for i := range count {
+				sink.Event(message.Event{Type: message.EventProgress, Node: id, Data: map[string]any{"value": i + 1, "max": count}})
+				if sink.Preview != nil && task.Req.Preview {
+					sink.Preview(id, []byte("jpeg"))
+				}
+			}
+		case "Picture":
+			out.Files = append(out.Files, message.FileOf(messagetest.Picture(id, int(count))))
+		case "Panic":
+			panic("the fake panics")
+		case "Die":
+			if mark := filepath.Join(os.TempDir(), fmt.Sprintf("patchbay-died-%d-%s", os.Getppid(), task.Req.ID)); count != 0 { // dies the first time only
+				if os.Remove(mark) == nil {
+					continue
+				}
+				if err := os.WriteFile(mark, nil, 0o600); err != nil {
+					return nil, err
+				}
+			}
+			fmt.Fprintln(os.Stderr, "fatal error: the fake dies")
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			select {}
+		case "Hang":
+			time.Sleep(time.Hour) // deaf to ctx, as a kernel that never returns
+		case "Fail":
+			return nil, &fault.Failure{Code: fault.CodeOutOfMemory, Message: "no memory", Node: id, Class: "Fail"}
+		}
+	}
+	return out, nil
+}
+
+func (f *Fake) Exec(_ context.Context, req *message.ExecRequest) (*message.ExecReply, error) {
+	switch req.Class {
+	case "Echo":
+		v, _ := req.Inputs.Get("value")
+		return &message.ExecReply{Outputs: []any{v}}, nil
+	case "Sum": // touches every page
+		v, _ := req.Inputs.Get("value")
+		t, ok := v.(*wire.Tensor)
+		if !ok {
+			return nil, wire.Errorf(wire.ErrBadRequest, "no tensor")
+		}
+		sum := int64(0)
+		for i := 0; i < len(t.Data); i += 4096 {
+			sum += int64(t.Data[i])
+		}
+		return &message.ExecReply{Outputs: []any{sum, int64(len(t.Data))}}, nil
+	case "Loader":
+		return &message.ExecReply{Outputs: []any{pyjson.NewObject(message.HandleKey, f.Label+"-h1", "type", "MODEL")}}, nil
+	}
+	return nil, wire.Errorf(wire.ErrNoNodeType, "no class %q", req.Class)
+}
+
+func (f *Fake) Free(_ context.Context, req *message.FreeRequest) (*message.FreeReply, error) {
+	return &message.FreeReply{Freed: len(req.Handles)}, nil
+}
+
+func (f *Fake) Sample(ctx context.Context, q *message.SampleRequest, emit func(*message.SampleReply)) (*message.SampleReply, error) {
+	if q.Sampler.Name == "wait" {
+		emit(&message.SampleReply{Type: message.SampleProgress, Step: 1, Steps: 2})
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	}
+	if q.Sampler.Name == "die" {
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		select {}
+	}
+	emit(&message.SampleReply{Type: message.SampleProgress, Step: 1, Steps: 1, X0: q.Latent})
+	return &message.SampleReply{Type: message.SampleDone, X: q.Latent, Evals: 1, Metrics: map[string]any{"load_seconds": 0.5}}, nil
+}
+
+func (f *Fake) Load(_ context.Context, q *message.LoadRequest) (*message.LoadReply, error) {
+	return &message.LoadReply{Bytes: int64(len(q.Model.File))}, nil
+}
+
+// FakeService is what a service answers that knows the classes of a fake.
+func FakeService() serve.ServiceConfig {
+	classes := " Wait Step Picture Panic Die Hang Fail "
+	return serve.ServiceConfig{
+		Validate: func(_ *message.RunRequest, w *graph.Workflow) (map[string]any, error) {
+			for _, id := range w.IDs() {
+				if !strings.Contains(classes, " "+w.Class(id)+" ") {
+					return nil, &fault.Failure{
+						Code: fault.CodeInvalidPrompt, Message: "Cannot execute because node " + w.Class(id) + " does not exist.", Details: "Node ID '#" + id + "'",
+						NodeErrors: map[string]any{id: map[string]any{"class_type": w.Class(id)}},
+					}
+				}
+			}
+			return nil, nil
+		},
+		Describe: func(class string) map[string]any {
+			if class == "" || class == "Wait" {
+				return map[string]any{"Wait": pyjson.NewObject("input", pyjson.NewObject())}
+			}
+			return nil
+		},
+		Models:    func() map[string]any { return map[string]any{"vae": []string{"a.safetensors"}} },
+		Log:       zerolog.Nop(),
+		Heartbeat: 50 * time.Millisecond,
+	}
+}
+
+// WorkerCommand re-runs this test binary as a fake worker.
+func WorkerCommand() *exec.Cmd {
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "PATCHBAY_TEST_WORKER=1", "GORACE=atexit_sleep_ms=0") // the race detector waits a second at exit
+	return cmd
+}

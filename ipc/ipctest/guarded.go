@@ -1,0 +1,155 @@
+package ipctest
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nkeys"
+	"github.com/rs/zerolog"
+
+	"patchbay/ipc/broker"
+	"patchbay/ipc/client"
+	"patchbay/ipc/jobs"
+	"patchbay/ipc/serve"
+	"patchbay/ipc/wire"
+	"patchbay/ipc/wire/wiretest"
+)
+
+// lines collects what a logger writes.
+type lines struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// guardedServer is a daemon on a server whose users have the rights of ServerConfig.
+type guardedServer struct {
+	*Rig
+	addr  string
+	seed  string // file with the NKey of the admin
+	Admin string // its public key
+	Log   *lines // of the daemon
+}
+
+// NewGuardedServer starts one; perClient bounds the jobs of a client, 0: not at all.
+func NewGuardedServer(t *testing.T, perClient int) *guardedServer {
+	t.Helper()
+	pair, err := nkeys.CreateUser()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seed, err := pair.Seed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &guardedServer{Log: &lines{}, seed: filepath.Join(t.TempDir(), "admin.nk")}
+	if g.Admin, err = pair.PublicKey(); err != nil {
+		t.Fatal(err)
+	}
+	users, err := broker.ParseUsers("daemon=worker-1,admin=" + g.Admin + ",client=alice,client=bob")
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf := filepath.Join(t.TempDir(), "users.conf")
+	for path, text := range map[string][]byte{conf: []byte(broker.ServerConfig(users)), g.seed: seed} {
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"worker-1", "alice", "bob"} {
+		t.Setenv(broker.PasswordVariable(name), "pass-"+name)
+	}
+	e, err := broker.StartEmbedded(broker.EmbeddedConfig{Listen: "127.0.0.1:0", Store: t.TempDir(), Users: conf, Log: zerolog.Nop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.Close)
+	g.addr = strings.TrimPrefix(e.Address(), "nats://")
+	log := zerolog.New(g.Log)
+	url := "nats://worker-1:pass-worker-1@" + g.addr
+	l, err := jobs.OpenJetStream(context.Background(), jobs.JetStreamConfig{URL: url, Owner: "d-1", Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := serve.ConnectNATS(serve.NATSConfig{URL: url, Version: "0.1.0", Owner: "d-1", Log: log, Stats: func() any { return map[string]int{"queued": 0} }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.Rig = NewRig(t, jobs.Config{OnEvent: n.Event, OnPreview: n.Preview, Store: l, MaxPerClient: perClient}, jobs.OutputsConfig{})
+	t.Cleanup(l.Close)
+	if err := g.Jobs.Open(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- n.Serve(ctx, ctx, g.Service) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	c := g.Client(t, "alice")
+	for range 200 {
+		if _, _, err := client.List(wiretest.Within(t, time.Second), c, "", 1); err == nil {
+			return g
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	t.Fatalf("the service does not answer:\n%s", g.Log)
+	return nil
+}
+
+// Login is the URL and the key of a user with a password, or of the admin, who has a key.
+func (g *guardedServer) Login(user string) (string, wire.Access) {
+	if user == "admin" {
+		return "nats://" + g.addr, wire.Access{NKey: g.seed}
+	}
+	return "nats://" + user + ":pass-" + user + "@" + g.addr, wire.Access{}
+}
+
+// Client is a connection of a user.
+func (g *guardedServer) Client(t *testing.T, user string) *client.NATSClient {
+	t.Helper()
+	c, err := client.DialNATSAs(g.Login(user))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// Raw is a bare connection of a user; violations sends what the server refuses.
+func (g *guardedServer) Raw(t *testing.T, user string) (nc *nats.Conn, violations chan error) {
+	t.Helper()
+	url, access := g.Login(user)
+	opts, err := access.Options(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	violations = make(chan error, 100)
+	nc, err = nats.Connect(url, append(opts, nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { violations <- err }))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	return nc, violations
+}

@@ -1,0 +1,107 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"sort"
+
+	"patchbay/ipc/message"
+)
+
+// Cursor reads the event log of one job in order, from a sequence number on, and ends after the terminal event. Not safe for concurrent use.
+type Cursor struct {
+	jobs    *Table
+	e       *entry
+	next    uint64 // first sequence number not yet given
+	shown   uint64 // previews given or skipped
+	preview bool
+}
+
+// ErrEnd is returned by Cursor.Next after the terminal event.
+var ErrEnd = errors.New("the job has ended")
+
+// Follow returns a cursor on the log of a job; from 0 or 1 starts at the beginning. With preview, Next also gives the newest preview when there is one.
+// Close must be called.
+func (j *Table) Follow(ctx context.Context, id string, from uint64, preview bool) (*Cursor, error) {
+	if j.cfg.Store != nil {
+		if err := j.rewarm(ctx, id); err != nil {
+			return nil, err
+		}
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	e, ok := j.jobs[id]
+	if !ok {
+		return nil, errNoJob
+	}
+	if preview {
+		e.viewers++
+	}
+	return &Cursor{jobs: j, e: e, next: max(from, 1), shown: e.shown, preview: preview}, nil
+}
+
+// Close ends the interest in previews.
+func (c *Cursor) Close() {
+	if c.preview {
+		c.jobs.mu.Lock()
+		c.e.viewers--
+		c.jobs.mu.Unlock()
+		c.preview = false
+	}
+}
+
+// Item is what Next gives: exactly one of its fields is set.
+type Item struct {
+	Event   *message.Event
+	Preview *message.Preview
+}
+
+// Next waits for the next event or preview. After the terminal event it returns errEnd.
+func (c *Cursor) Next(ctx context.Context) (Item, error) {
+	for {
+		c.jobs.mu.Lock()
+		e := c.e
+		i := sort.Search(len(e.log), func(i int) bool { return e.log[i].Seq >= c.next })
+		if i < len(e.log) {
+			ev := e.log[i]
+			c.next = ev.Seq + 1
+			c.jobs.mu.Unlock()
+			return Item{Event: &ev}, nil
+		}
+		if e.ended {
+			c.jobs.mu.Unlock()
+			return Item{}, ErrEnd
+		}
+		if c.preview && e.preview != nil && e.shown > c.shown {
+			c.shown = e.shown
+			p := e.preview
+			c.jobs.mu.Unlock()
+			return Item{Preview: p}, nil
+		}
+		changed := e.changed
+		c.jobs.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return Item{}, ctx.Err()
+		case <-changed:
+		}
+	}
+}
+
+// Preview makes p the newest preview of its job, of which only the newest is kept.
+func (j *Table) Preview(p message.Preview) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	e, ok := j.jobs[p.Job]
+	if !ok || e.ended {
+		return
+	}
+	e.preview = &p
+	e.shown++
+	if j.cfg.OnPreview != nil {
+		j.cfg.OnPreview(p.Job, p.Node, p.Data)
+	}
+	if e.viewers > 0 {
+		j.touch(e)
+	}
+}

@@ -1,0 +1,263 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"patchbay/ipc/message"
+	"patchbay/ipc/meter"
+	"patchbay/ipc/wire"
+)
+
+// Dispatcher takes jobs from the table to the executors, one at a time each, and writes down how they end.
+type Dispatcher struct {
+	Jobs    *Table
+	Outputs *Outputs
+	Log     zerolog.Logger
+	Trace   bool // log nodes, steps and ranks, at debug level: the worker does, not its daemon once more
+}
+
+// errStopped is the cause of a run that somebody cancelled.
+var errStopped = errors.New("the job was cancelled")
+
+// errDeadline is the cause of a run that took longer than its deadline.
+var errDeadline = errors.New("the deadline has passed")
+
+// Work serves the executors until take ends; runs that are under way then go on until run ends. It returns when all have stopped.
+func (d *Dispatcher) Work(take, run context.Context, executors []Executor) {
+	var wg sync.WaitGroup
+	for _, ex := range executors {
+		wg.Go(func() { d.serve(take, run, ex) })
+	}
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for n := 1; take.Err() == nil; n++ {
+		select {
+		case <-take.Done():
+		case <-tick.C:
+			d.Jobs.Expire(take)
+			if n%10 == 0 {
+				d.trim(take)
+			}
+		}
+	}
+	wg.Wait()
+}
+
+func (d *Dispatcher) serve(take, run context.Context, ex Executor) {
+	for {
+		if ex.Ready(take) != nil {
+			return
+		}
+		rec, req, stop, err := d.Jobs.Take(take, ex.Name())
+		if err != nil {
+			return
+		}
+		d.run(run, ex, rec, req, stop)
+		req.Hold.Release()
+	}
+}
+
+// run is one attempt at a job.
+func (d *Dispatcher) run(ctx context.Context, ex Executor, rec message.Record, req *message.RunRequest, stop <-chan struct{}) {
+	log := d.Log.With().Str("job", rec.Job).Str("worker", ex.Name()).Int("attempt", rec.Attempt).Logger()
+	log.Info().Msg("job started")
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	if req.DeadlineMS > 0 {
+		timer := time.AfterFunc(time.Duration(req.DeadlineMS)*time.Millisecond, func() { cancel(errDeadline) })
+		defer timer.Stop()
+	}
+	watched := make(chan struct{})
+	defer close(watched)
+	go func() {
+		select {
+		case <-stop:
+			cancel(errStopped)
+		case <-watched:
+		}
+	}()
+	sink := Sink{
+		Event: func(ev message.Event) {
+			if d.Trace {
+				meter.TraceEvent(&log, ev)
+			}
+			if ev.Data == nil {
+				ev.Data = map[string]any{}
+			}
+			ev.Data["prompt_id"] = rec.Job
+			d.Jobs.Append(ctx, rec.Job, rec.Attempt, ev)
+		},
+		Preview: func(n string, jpeg []byte) { d.Jobs.Preview(previewOf(rec.Job, n, jpeg)) },
+	}
+	started := time.Now()
+	out, err := message.Guarded(func() (*Outcome, error) { return ex.Run(ctx, Task{req, rec.Attempt}, sink) })
+	switch cause := context.Cause(ctx); {
+	case err == nil:
+		err = d.Outputs.Stage(rec.Job, out.Files)
+		defer out.Hold.Release()
+	case errors.Is(cause, errStopped):
+		err = wire.Errorf(wire.ErrCancelled, "the job was cancelled")
+	case errors.Is(cause, errDeadline):
+		err = wire.Errorf(wire.ErrDeadline, "the job ran longer than its deadline of %d ms", req.DeadlineMS)
+	case cause != nil:
+		err = wire.Errorf(wire.ErrDraining, "the daemon was stopped while the job ran")
+	}
+	if d.Trace && err == nil {
+		meter.TraceRanks(&log, out.Metrics)
+	}
+	d.finish(rec, out, message.ErrorOf(err))
+	if err != nil {
+		log.Warn().Err(err).Dur("took", time.Since(started)).Msg("job ended")
+		return
+	}
+	log.Info().Dur("took", time.Since(started)).Msg("job done")
+}
+
+func previewOf(job, nodeID string, jpeg []byte) message.Preview {
+	return message.Preview{Type: message.ReplyPreview, Job: job, Node: nodeID, Format: "image/jpeg", Data: jpeg}
+}
+
+// finish records the end of an attempt: one compare-and-swap decides, and only its winner appends the terminal event.
+func (d *Dispatcher) finish(was message.Record, out *Outcome, fault *wire.Error) {
+	ctx := context.Background() // the end of a job is recorded even while the daemon stops
+	job := was.Job
+	state := message.Done
+	switch {
+	case fault == nil:
+	case fault.Code == wire.ErrCancelled:
+		state = message.Cancelled
+	default:
+		state = message.Failed
+	}
+	rec, err := d.swap(ctx, was, func(r *message.Record) {
+		if r.Cancel && fault != nil && (fault.Code == wire.ErrWorkerLost || fault.Code == wire.ErrDraining) { // it was to be cancelled, and is gone now
+			state, fault = message.Cancelled, wire.Errorf(wire.ErrCancelled, "the job was cancelled")
+		}
+		if retry, counts := d.Jobs.again(*r, fault); retry {
+			d.Jobs.requeued(r, fault, counts)
+			return
+		}
+		r.State, r.Finished = state, time.Now().UnixMilli()
+		if fault != nil {
+			r.Error, r.NodeError = fault, fault.NodeErrors
+			return
+		}
+		r.Metrics = out.Metrics
+		for _, f := range out.Files {
+			r.Outputs = append(r.Outputs, f.Ref)
+		}
+	})
+	if err != nil {
+		d.Log.Warn().Err(err).Str("job", job).Msg("result dropped")
+		return
+	}
+	data := map[string]any{"prompt_id": job}
+	switch rec.State {
+	case message.Queued:
+		data["cause"] = fault.Message
+		d.Jobs.Append(ctx, job, -1, message.Event{Type: message.EventRetrying, Data: data, Error: fault})
+	case message.Cancelled:
+		d.Jobs.Append(ctx, job, -1, message.Event{Type: message.EventInterrupted, Error: fault, Data: endData(fault, data)})
+	case message.Failed:
+		d.Jobs.Append(ctx, job, -1, message.Event{Type: message.EventError, Error: fault, NodeErrors: fault.NodeErrors, Data: endData(fault, data)})
+		d.Jobs.bury(ctx, rec)
+	default:
+		d.complete(ctx, rec, out)
+	}
+}
+
+// complete names the files of a job that is done and appends its last events.
+func (d *Dispatcher) complete(ctx context.Context, rec message.Record, out *Outcome) {
+	refs, err := d.Outputs.Commit(rec.Job)
+	if err != nil {
+		d.Log.Error().Err(err).Str("job", rec.Job).Msg("files of a job that is done did not get their names")
+	}
+	data := map[string]any{"prompt_id": rec.Job, "timestamp": time.Now().UnixMilli(), "outputs": refs}
+	if err != nil {
+		data["warning"] = err.Error()
+	}
+	_, err = d.swap(ctx, rec, func(r *message.Record) { r.Outputs = refs })
+	if err != nil {
+		d.Log.Error().Err(err).Str("job", rec.Job).Msg("file names not recorded")
+	} else {
+		d.Outputs.Clean(rec.Job)
+	}
+	for _, ev := range executedEvents(rec.Job, refs, out.UI) {
+		d.Jobs.Append(ctx, rec.Job, -1, ev)
+	}
+	if out.Metrics != nil {
+		d.Jobs.Append(ctx, rec.Job, -1, message.Event{Type: message.EventMetrics, Data: out.Metrics})
+	}
+	d.Jobs.Append(ctx, rec.Job, -1, message.Event{Type: message.EventSuccess, Data: data})
+}
+
+// executedEvents makes ComfyUI's executed events of the nodes that made files, in the order of the files.
+func executedEvents(job string, refs []message.OutputRef, ui map[string]map[string]any) []message.Event {
+	var order []string
+	files := map[string]map[string]any{}
+	for _, r := range refs {
+		if files[r.Node] == nil {
+			order = append(order, r.Node)
+			files[r.Node] = map[string]any{}
+			for k, v := range ui[r.Node] {
+				files[r.Node][k] = v
+			}
+			files[r.Node][r.Kind] = []any{}
+		}
+		list, _ := files[r.Node][r.Kind].([]any)
+		files[r.Node][r.Kind] = append(list, map[string]any{"filename": r.Filename, "subfolder": r.Subfolder, "type": r.Type})
+	}
+	var out []message.Event
+	for _, n := range order {
+		out = append(out, message.Event{Type: message.EventExecuted, Node: n, Data: map[string]any{
+			"node": n, "display_node": n, "output": files[n], "prompt_id": job,
+		}})
+	}
+	return out
+}
+
+// endData fills in what ComfyUI's execution_error and execution_interrupted carry.
+func endData(e *wire.Error, data map[string]any) map[string]any {
+	data["timestamp"] = time.Now().UnixMilli()
+	data["node_id"], data["node_type"] = e.Node, e.Class
+	if e.Code != wire.ErrCancelled {
+		kind := e.Type
+		if kind == "" {
+			kind = e.Code
+		}
+		trace := e.Trace
+		if trace == nil {
+			trace = []string{}
+		}
+		text := e.Message
+		if e.Details != "" {
+			text = fmt.Sprintf("%s: %s", text, e.Details)
+		}
+		data["exception_message"], data["exception_type"], data["traceback"] = text, kind, trace
+	}
+	return data
+}
+
+// swap applies change to the record of an attempt with compare-and-swap, as long as the attempt is still the current one. A conflict with a change of
+// something else (a wish to cancel) is tried again.
+func (d *Dispatcher) swap(ctx context.Context, was message.Record, change func(*message.Record)) (message.Record, error) {
+	for {
+		cur, err := d.Jobs.Get(ctx, was.Job)
+		if err != nil {
+			return message.Record{}, err
+		}
+		if cur.Attempt != was.Attempt || cur.State != was.State {
+			return message.Record{}, fmt.Errorf("job %s is %s in attempt %d, not %s in attempt %d", was.Job, cur.State, cur.Attempt, was.State, was.Attempt)
+		}
+		rec, err := d.Jobs.Update(ctx, was.Job, cur.Rev, change)
+		if !errors.Is(err, errConflict) {
+			return rec, err
+		}
+	}
+}

@@ -1,0 +1,207 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire/wiretest"
+)
+
+// TestLostAnswers does every write of a job twice, as after a write that was stored and whose answer was lost: the second one finds its own work.
+func TestLostAnswers(t *testing.T) {
+	e := jetstreamServer(t, false)
+	j, _ := durable(t, e, "a")
+	l := j.cfg.Store
+	ctx := wiretest.Within(t, 20*time.Second)
+	req := &message.RunRequest{ID: "twice", Workflow: "{}"}
+	rec := j.fresh(req, "hash")
+	first, created, err := l.create(ctx, rec, req)
+	if err != nil || !created {
+		t.Fatal(created, err)
+	}
+	if again, _, err := l.create(ctx, rec, req); err != nil || again.Rev != first.Rev {
+		t.Errorf("created once more: revision %d, %v; want %d", again.Rev, err, first.Rev)
+	}
+	for range 2 {
+		if err := l.enqueue(ctx, first); err != nil {
+			t.Errorf("queued once more: %v", err)
+		}
+	}
+	if w, err := l.waiting(ctx); err != nil || len(w) != 1 {
+		t.Errorf("%d references, %v; want one", len(w), err)
+	}
+	next := first
+	next.State, next.Attempt = message.Running, 1
+	done, err := l.swap(ctx, next)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := l.swap(ctx, next); err != nil || again.Rev != done.Rev {
+		t.Errorf("swapped once more: revision %d, %v; want %d", again.Rev, err, done.Rev)
+	}
+	other := first
+	other.State, other.Attempt, other.Owner = message.Running, 1, "b"
+	if _, err := l.swap(ctx, other); !errors.Is(err, errConflict) {
+		t.Errorf("another change at the same revision: %v, want a conflict", err)
+	}
+}
+
+// TestCancelAtEveryState: a job that waits ends at once, one that runs is asked to stop, one that has ended stays as it is; the id stays taken, and retry
+// begins again, which no window of duplicates prevents.
+func TestCancelAtEveryState(t *testing.T) {
+	e := jetstreamServer(t, false)
+	j, _ := durable(t, e, "a")
+	ctx := wiretest.Within(t, 20*time.Second)
+	for _, c := range []struct {
+		state message.State // that the job is brought into
+		after message.State
+		did   bool
+	}{
+		{message.Queued, message.Cancelled, true},
+		{message.Running, message.Running, true},
+		{message.Done, message.Done, false},
+		{message.Failed, message.Failed, false},
+		{message.Cancelled, message.Cancelled, false},
+		{message.Expired, message.Expired, false},
+	} {
+		id := "job-" + string(c.state)
+		rec := mustCreate(t, j, &message.RunRequest{ID: id})
+		if c.state == message.Running || c.state == message.Done {
+			var err error
+			for rec.Job = ""; rec.Job != id; { // references of cancelled jobs are dropped on the way
+				if rec, _, _, err = j.Take(ctx, "w"); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if rec.State != c.state {
+			if _, err := j.Update(ctx, id, rec.Rev, func(r *message.Record) { r.State, r.Finished = c.state, time.Now().UnixMilli() }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		after, did, err := j.Cancel(ctx, id)
+		if err != nil || after != c.after || did != c.did {
+			t.Errorf("cancel of a %s job: %s, %v, %v; want %s, %v", c.state, after, did, err, c.after, c.did)
+		}
+		if rec, err := j.Get(ctx, id); err != nil || rec.Cancel != (c.state == message.Running) {
+			t.Errorf("cancel of a %s job: got %+v, %v", c.state, rec, err)
+		}
+	}
+	old, created, err := j.Create(ctx, &message.RunRequest{ID: "job-queued"}, "hash")
+	if err != nil || created || old.State != message.Cancelled {
+		t.Errorf("a cancelled job sent again: %+v, %v, %v; want the job as it is", old, created, err)
+	}
+	if _, err := j.Retry(ctx, "job-queued"); err != nil {
+		t.Fatal(err)
+	}
+	if rec, _, _, err := j.Take(ctx, "w"); err != nil || rec.Job != "job-queued" {
+		t.Errorf("took %+v, %v; want the job that was retried", rec, err)
+	}
+}
+
+// TestQueueTimeIsForTheQueue: a job that began in time is not ended by its queue_ttl_ms.
+func TestQueueTimeIsForTheQueue(t *testing.T) {
+	e := jetstreamServer(t, false)
+	j, _ := durable(t, e, "a")
+	ctx := wiretest.Within(t, 10*time.Second)
+	mustCreate(t, j, &message.RunRequest{ID: "late", QueueTTLMS: 60_000})
+	if _, _, _, err := j.Take(ctx, "w"); err != nil {
+		t.Fatal(err)
+	}
+	mustCreate(t, j, &message.RunRequest{ID: "later", QueueTTLMS: 60_000})
+	j.cfg.Now = func() time.Time { return time.Now().Add(time.Hour) }
+	j.Expire(ctx)
+	for id, want := range map[string]message.State{"late": message.Running, "later": message.Expired} {
+		if rec, err := j.Get(context.Background(), id); err != nil || rec.State != want {
+			t.Errorf("%s is %s, %v; want %s", id, rec.State, err, want)
+		}
+	}
+}
+
+// TestHeartbeatsOutliveTheServer: after a restart of JetStream a daemon is known to be alive, and one that is gone is known to be gone.
+func TestHeartbeatsOutliveTheServer(t *testing.T) {
+	e := jetstreamServer(t, false)
+	j, _ := durable(t, e, "a")
+	if err := e.RestartJetStream(); err != nil {
+		t.Fatal(err)
+	}
+	ctx := wiretest.Within(t, 20*time.Second)
+	if _, err := j.cfg.Store.daemons.Put(ctx, "a", []byte("x")); err != nil {
+		t.Errorf("a heartbeat after the restart: %v", err)
+	}
+	mustCreate(t, j, &message.RunRequest{ID: "after"})
+	if rec, _, _, err := j.Take(ctx, "w"); err != nil || rec.Job != "after" {
+		t.Errorf("took %+v, %v", rec, err)
+	}
+}
+
+// TestReferencesNobodyGivesOut: references that are in the stream and that the consumer has nothing to do with are found and made anew; what waits its turn
+// stays, and what came just now.
+func TestReferencesNobodyGivesOut(t *testing.T) {
+	e := jetstreamServer(t, false)
+	j, _ := durable(t, e, "a")
+	l := j.cfg.Store
+	ctx := wiretest.Within(t, 20*time.Second)
+	names := []string{"one", "two"}
+	for _, id := range names {
+		rec := j.fresh(&message.RunRequest{ID: id}, "hash")
+		if _, _, err := l.create(ctx, rec, &message.RunRequest{ID: id}); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.enqueue(ctx, rec); err != nil {
+			t.Fatal(err)
+		}
+	}
+	left := func(want int, now time.Time, when string) {
+		t.Helper()
+		if err := l.unstick(ctx, now); err != nil {
+			t.Fatal(err)
+		}
+		if w, err := l.waiting(ctx); err != nil || len(w) != want {
+			t.Fatalf("%s %d references are left, %v; want %d", when, len(w), err, want)
+		}
+	}
+	for { // a consumer is told of new messages a little later
+		info, err := l.classes[1].Info(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.NumPending == uint64(len(names)) {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	later := time.Now().Add(time.Minute)
+	left(2, later, "in their turn")
+	consumer := func(filter string) {
+		t.Helper()
+		cfg := l.classes[1].CachedInfo().Config
+		if err := l.queue.DeleteConsumer(ctx, cfg.Durable); err != nil {
+			t.Fatal(err)
+		}
+		cfg.FilterSubject = filter
+		if _, err := l.queue.CreateConsumer(ctx, cfg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	own := l.classes[1].CachedInfo().Config.FilterSubject
+	consumer(message.QueueRoot + "normal.any.nobody") // as one that has forgotten them
+	left(2, time.Now(), "a moment after they came")
+	left(0, later, "much later")
+	consumer(own)
+	for !j.knows("one") || !j.knows("two") {
+		time.Sleep(time.Millisecond)
+	}
+	j.mu.Lock()
+	j.cfg.Now = func() time.Time { return time.Now().Add(time.Minute) }
+	j.mu.Unlock()
+	j.reconcile(ctx)
+	for range names {
+		if _, _, _, err := j.Take(ctx, "w"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,286 @@
+package jobs
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/rs/zerolog"
+
+	"patchbay/ipc/broker"
+	"patchbay/ipc/message"
+	"patchbay/ipc/message/messagetest"
+	"patchbay/ipc/wire/wiretest"
+)
+
+// jetstreamServer is a server with JetStream in a folder of the test.
+func jetstreamServer(t testing.TB, sync bool) *broker.Embedded {
+	t.Helper()
+	e, err := broker.StartEmbedded(broker.EmbeddedConfig{Listen: "127.0.0.1:0", Store: t.TempDir(), SyncAlways: sync, Log: zerolog.Nop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.Close)
+	return e
+}
+
+// durable is the table of one daemon on a server; the function ends it without a word to the records.
+func durable(t testing.TB, e *broker.Embedded, owner string) (*Table, func()) {
+	t.Helper()
+	ctx := context.Background()
+	l, err := OpenJetStream(ctx, JetStreamConfig{URL: e.URL(), InProcess: e.InProcess(), Owner: owner, Log: zerolog.Nop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc, err := nats.Connect(e.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := NewPublisher(nc, zerolog.Nop())
+	j := New(Config{Store: l, OnEvent: func(ev message.Event) {
+		if m, err := EventMessage(ev, owner); err != nil {
+			t.Error(err)
+		} else {
+			out.Put(m)
+		}
+	}})
+	if err := j.Open(ctx); err != nil {
+		t.Fatal(err)
+	}
+	var once sync.Once
+	end := func() { once.Do(func() { out.Close(); nc.Close(); l.Close() }) }
+	t.Cleanup(end)
+	return j, end
+}
+
+func mustCreate(t testing.TB, j *Table, req *message.RunRequest) message.Record {
+	t.Helper()
+	rec, created, err := j.Create(context.Background(), req, "hash")
+	if err != nil || !created {
+		t.Fatalf("create %s: %v, %v", req.ID, created, err)
+	}
+	return rec
+}
+
+func TestDurableJobsAreTakenOnceByTwoDaemons(t *testing.T) {
+	e := jetstreamServer(t, false)
+	a, _ := durable(t, e, "a")
+	b, _ := durable(t, e, "b")
+	ctx := wiretest.Within(t, 20*time.Second)
+	const jobs = 60
+	for i := range jobs {
+		mustCreate(t, a, &message.RunRequest{ID: fmt.Sprint("j", i), Workflow: messagetest.Graph("Step 1")})
+	}
+	if _, created, err := b.Create(ctx, &message.RunRequest{ID: "j0"}, "hash"); created || err != nil {
+		t.Errorf("the same job once more: %v %v", created, err)
+	}
+	if _, _, err := b.Create(ctx, &message.RunRequest{ID: "j0"}, "other"); !errors.Is(err, ErrHash) {
+		t.Errorf("another job of the same id: %v", err)
+	}
+	var mu sync.Mutex
+	taken := map[string]int{}
+	take, stop := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	for _, j := range []*Table{a, b, a, b} {
+		wg.Go(func() {
+			for {
+				rec, req, _, err := j.Take(take, "w")
+				if err != nil {
+					return
+				}
+				if rec.Attempt != 1 || req.ID != rec.Job {
+					t.Errorf("took %+v", rec)
+				}
+				mu.Lock()
+				if taken[rec.Job]++; len(taken) == jobs {
+					stop()
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	stop()
+	if len(taken) != jobs {
+		t.Errorf("%d of %d jobs were taken", len(taken), jobs)
+	}
+	for id, n := range taken {
+		if n != 1 {
+			t.Errorf("%s was taken %d times", id, n)
+		}
+	}
+}
+
+func TestDurablePrioritiesAndLargeRequests(t *testing.T) {
+	e := jetstreamServer(t, false)
+	j, end := durable(t, e, "a")
+	big := bytes.Repeat([]byte("x"), 3*requestPiece)
+	mustCreate(t, j, &message.RunRequest{ID: "low", Priority: "low", Inputs: map[string][]byte{"big": big}})
+	mustCreate(t, j, &message.RunRequest{ID: "normal"})
+	mustCreate(t, j, &message.RunRequest{ID: "high", Priority: "high"})
+	end()
+	j, _ = durable(t, e, "a")
+	for _, want := range []string{"high", "normal", "low"} {
+		rec, req, _, err := j.Take(wiretest.Within(t, 10*time.Second), "w")
+		if err != nil || rec.Job != want {
+			t.Fatalf("took %s, %v, want %s", rec.Job, err, want)
+		}
+		if want == "low" && !bytes.Equal(req.Inputs["big"], big) {
+			t.Error("a large input did not survive")
+		}
+	}
+}
+
+// TestCrashBetweenSwapAndNames ends a daemon at every point between the swap to done and the last event: there is one file and one terminal event.
+func TestCrashBetweenSwapAndNames(t *testing.T) {
+	for point := range 3 {
+		t.Run(fmt.Sprint("point ", point), func(t *testing.T) {
+			e := jetstreamServer(t, false)
+			out := t.TempDir()
+			sc := OutputsConfig{Stage: filepath.Join(out, ".stage"), Output: out, Keep: true}
+			j, end := durable(t, e, "a")
+			ctx := wiretest.Within(t, 20*time.Second)
+			mustCreate(t, j, &message.RunRequest{ID: "p"})
+			rec, _, _, err := j.Take(ctx, "w")
+			if err != nil {
+				t.Fatal(err)
+			}
+			outputs, err := NewOutputs(sc)
+			if err != nil {
+				t.Fatal(err)
+			}
+			file := message.FileOf(messagetest.Picture("1", 1000))
+			if err := outputs.Stage("p", []message.File{file}); err != nil {
+				t.Fatal(err)
+			}
+			if rec, err = j.Update(ctx, "p", rec.Rev, func(r *message.Record) { r.State, r.Outputs = message.Done, []message.OutputRef{file.Ref} }); err != nil {
+				t.Fatal(err)
+			}
+			if point > 0 { // the file has its name, and nobody has written that down
+				refs, err := outputs.Commit("p")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if point > 1 {
+					if _, err := j.Update(ctx, "p", rec.Rev, func(r *message.Record) { r.Outputs = refs }); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			end()
+			for range 2 { // the second restart finds nothing to do
+				j, end := durable(t, e, "a")
+				if outputs, err = NewOutputs(sc); err != nil {
+					t.Fatal(err)
+				}
+				d := Dispatcher{Jobs: j, Outputs: outputs, Log: zerolog.Nop()}
+				if err := d.Recover(ctx); err != nil {
+					t.Fatal(err)
+				}
+				rec, err := j.Get(ctx, "p")
+				if err != nil || rec.State != message.Done || rec.Outputs[0].Filename != "fake_00001_.png" {
+					t.Errorf("got %+v, %v", rec, err)
+				}
+				if data, err := outputs.Read("p", 0); err != nil || !bytes.Equal(data, file.Data) {
+					t.Errorf("the file cannot be read: %v", err)
+				}
+				end()
+			}
+			names, err := filepath.Glob(filepath.Join(out, "fake*"))
+			if left, _ := os.ReadDir(sc.Stage); err != nil || len(names) != 1 || len(left) != 0 {
+				t.Errorf("got files %v and %d entries in the stage, want one file", names, len(left))
+			}
+			checkTerminal(t, e, "p", message.EventSuccess)
+		})
+	}
+}
+
+// checkTerminal compares the terminal events of a job in the stream with want.
+func checkTerminal(t *testing.T, e *broker.Embedded, job string, want ...string) {
+	t.Helper()
+	j, _ := durable(t, e, "reader")
+	evs, err := j.cfg.Store.log(wiretest.Within(t, 5*time.Second), job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, ev := range evs {
+		if message.Terminal(ev.Type) {
+			got = append(got, ev.Type)
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got terminal events %v, want %v", got, want)
+	}
+}
+
+// TestReconcileRepairs makes a record without reference, a reference without record, and running jobs whose daemon is gone.
+func TestReconcileRepairs(t *testing.T) {
+	e := jetstreamServer(t, false)
+	j, _ := durable(t, e, "a")
+	ctx := wiretest.Within(t, 20*time.Second)
+	l := j.cfg.Store
+	rec := j.fresh(&message.RunRequest{ID: "mute"}, "hash")
+	if _, _, err := l.create(ctx, rec, &message.RunRequest{ID: "mute"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.enqueue(ctx, message.Record{Job: "ghost"}); err != nil {
+		t.Fatal(err)
+	}
+	for !j.knows("mute") {
+		time.Sleep(time.Millisecond)
+	}
+	j.mu.Lock()
+	j.cfg.Now = func() time.Time { return time.Now().Add(time.Minute) }
+	j.mu.Unlock()
+	j.reconcile(ctx)
+	if got, _, _, err := j.Take(ctx, "w"); err != nil || got.Job != "mute" {
+		t.Fatalf("took %+v, %v; want the job that had no reference", got, err)
+	}
+	for w, err := l.waiting(ctx); len(w) != 0 || err != nil; w, err = l.waiting(ctx) { // an acknowledgement is not waited for
+		if ctx.Err() != nil {
+			t.Fatalf("references %v are left, %v", w, err)
+		}
+	}
+	j.mu.Lock()
+	j.jobs["mute"].held = false // as after a take whose answer was lost
+	j.cfg.Now = func() time.Time { return time.Now().Add(2 * time.Minute) }
+	j.mu.Unlock()
+	j.reconcile(ctx)
+	if rec, err := j.Get(ctx, "mute"); err != nil || rec.State != message.Queued || rec.HandedBack != 1 || len(rec.Causes) != 1 {
+		t.Errorf("got %+v, %v; want a job that waits again", rec, err)
+	}
+	if rec, _, _, err := j.Take(ctx, "w"); err != nil || rec.Attempt != 2 {
+		t.Errorf("took %+v, %v", rec, err)
+	}
+}
+
+// BenchmarkEnqueueToStart is the time from the request to execution_start, through record, queue and swap.
+func BenchmarkEnqueueToStart(b *testing.B) {
+	for _, sync := range []bool{false, true} {
+		b.Run(fmt.Sprintf("SyncAlways=%v", sync), func(b *testing.B) {
+			j, _ := durable(b, jetstreamServer(b, sync), "a")
+			var took []time.Duration
+			for i := 0; b.Loop(); i++ {
+				began := time.Now()
+				mustCreate(b, j, &message.RunRequest{ID: fmt.Sprint("j", i), Workflow: "{}"})
+				rec, _, _, err := j.Take(context.Background(), "w")
+				if err != nil || !j.Append(context.Background(), rec.Job, 1, message.Event{Type: message.EventStart}) {
+					b.Fatal(err)
+				}
+				took = append(took, time.Since(began))
+			}
+			slices.Sort(took)
+			b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms")
+			b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms")
+		})
+	}
+}

@@ -1,0 +1,269 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rs/zerolog"
+
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+)
+
+// The times and sizes of the durable side.
+const (
+	ackWait        = 5 * time.Second  // from fetching a reference to the swap to running; nothing longer hangs on it
+	beatEvery      = 3 * time.Second  // heartbeat of a daemon
+	deadAfter      = 12 * time.Second // without one, its running jobs are taken from it
+	keepEvents     = 24 * time.Hour
+	keepDead       = 30 * 24 * time.Hour
+	eventBytes     = 512 << 20
+	requestPiece   = 512 << 10
+	serverPatience = 2 * time.Second // of one try at the server
+)
+
+// JetStreamConfig says where jobs are written down.
+type JetStreamConfig struct {
+	URL       string
+	Access    wire.Access
+	InProcess nats.InProcessConnProvider // the server inside this process; nil: URL is dialled
+	Owner     string                     // name of this daemon, the same after a restart, no other daemon's
+	Replicas  int                        // of every stream, on a cluster. 0: 1
+	Full      func() error               // why the store of the server cannot be written; nil: nobody knows
+	Resources *Resources                 // what this daemon has for jobs; nil: it takes any
+	Log       zerolog.Logger
+}
+
+// JetStream keeps the jobs of a table on a NATS server. The record of a job is one key of the bucket patchbay-jobs: the truth, and by its revision the
+// fence of every change. The work-queue stream holds references that wake a daemon up; losing or repeating one loses or repeats no job. Acknowledgements
+// prove nothing and nothing is built on them. Safe for concurrent use.
+type JetStream struct {
+	cfg JetStreamConfig
+	nc  *nats.Conn
+	js  jetstream.JetStream
+
+	jobs, requests, daemons jetstream.KeyValue
+	queue, events, bodies   jetstream.Stream     // bodies is the stream under requests
+	classes                 []jetstream.Consumer // high, normal, low
+
+	turn  chan struct{} // holds one token: who has it asks the server for the next reference
+	hint  chan struct{}
+	hand  chan string // a new job to whoever waits in next: it needs no reference
+	taken uint64      // references given out, under turn
+	end   context.CancelFunc
+	ctx   context.Context
+	back  chan struct{} // the server was away and is there again
+	wg    sync.WaitGroup
+
+	mu     sync.Mutex
+	seen   map[string]time.Time    // last heartbeat of every daemon, by our clock
+	places map[string]resourceNote // what the other daemons say they have
+	// What announce has said; only beat uses these.
+	has          []byte
+	looked, told time.Time
+
+	steady time.Time // since when our own heartbeats get through; zero: they do not
+}
+
+// OpenJetStream connects and makes the streams and buckets that are missing. A server without JetStream is an error that says what to do.
+func OpenJetStream(ctx context.Context, cfg JetStreamConfig) (*JetStream, error) {
+	if cfg.Replicas == 0 {
+		cfg.Replicas = 1
+	}
+	opts, err := cfg.Access.Options(cfg.URL)
+	if err != nil {
+		return nil, err
+	}
+	opts = append(opts,
+		nats.Name("patchbay jobs"), nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond), nats.ReconnectBufSize(-1),
+		nats.PingInterval(10*time.Second),
+	)
+	if cfg.InProcess != nil {
+		opts = append(opts, nats.InProcessServer(cfg.InProcess))
+	}
+	l := &JetStream{cfg: cfg, turn: make(chan struct{}, 1), hint: make(chan struct{}, 1), hand: make(chan string), back: make(chan struct{}, 1), seen: map[string]time.Time{}, places: map[string]resourceNote{}}
+	opts = append(opts, nats.ReconnectHandler(func(*nats.Conn) { l.Returned() }))
+	if l.nc, err = nats.Connect(cfg.URL, opts...); err != nil {
+		return nil, fmt.Errorf("connect to NATS: %w", err)
+	}
+	l.ctx, l.end = context.WithCancel(context.WithoutCancel(ctx))
+	if err := l.open(ctx); err != nil {
+		l.Close()
+		if errors.Is(err, jetstream.ErrJetStreamNotEnabled) || errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount) || errors.Is(err, nats.ErrNoResponders) {
+			return nil, fmt.Errorf("the NATS server has no JetStream, where jobs are kept; start it with `nats-server -js`, or serve with --queue memory: %w", err)
+		}
+		return nil, fmt.Errorf("open job store: %w", err)
+	}
+	return l, nil
+}
+
+// open makes streams, buckets and consumers, and starts the heartbeat.
+func (l *JetStream) open(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	var err error
+	if l.js, err = jetstream.New(l.nc); err != nil {
+		return err
+	}
+	n := l.cfg.Replicas
+	if l.queue, err = l.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
+		Name: message.QueueStream, Subjects: []string{message.QueueRoot + "*.any.*"}, Retention: jetstream.WorkQueuePolicy, Storage: jetstream.FileStorage, Replicas: n,
+		Discard: jetstream.DiscardNew, DiscardNewPerSubject: true, MaxMsgsPerSubject: 1, Description: "references to waiting jobs, one a job",
+	}); err != nil {
+		return err
+	}
+	ec := jetstream.StreamConfig{
+		Name: message.EventStream, Subjects: []string{message.EventSubject("*", "*")}, Storage: jetstream.FileStorage, Replicas: n, AllowDirect: true,
+		MaxAge: keepEvents, MaxBytes: eventBytes, MaxMsgsPerSubject: maxLog, Duplicates: 10 * time.Minute, Description: "events, for replay",
+	}
+	if n == 1 {
+		ec.PersistMode = jetstream.AsyncPersistMode // events can be made again from the record; they need not wait for the disk
+	}
+	if l.events, err = l.js.CreateOrUpdateStream(ctx, ec); err != nil {
+		return err
+	}
+	if _, err = l.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
+		Name: message.DeadStream, Subjects: []string{message.DeadRoot + "*"}, Storage: jetstream.FileStorage, Replicas: n, MaxAge: keepDead, MaxMsgsPerSubject: 16,
+		Description: "records of jobs that failed for good",
+	}); err != nil {
+		return err
+	}
+	for _, b := range []struct {
+		kv  *jetstream.KeyValue
+		cfg jetstream.KeyValueConfig
+	}{
+		{&l.jobs, jetstream.KeyValueConfig{Bucket: message.JobBucket, Description: "record of every job", LimitMarkerTTL: markerTime}},
+		{&l.requests, jetstream.KeyValueConfig{Bucket: message.RequestBucket, Description: "what every job asks for, in pieces"}},
+		{&l.daemons, jetstream.KeyValueConfig{Bucket: message.DaemonBucket, Description: "heartbeats of daemons", TTL: 10 * deadAfter}}, // in memory it would not outlive the server,
+	} {
+		b.cfg.Replicas = n
+		if *b.kv, err = l.js.CreateOrUpdateKeyValue(ctx, b.cfg); err != nil {
+			return err
+		}
+	}
+	if l.bodies, err = l.js.Stream(ctx, "KV_"+message.RequestBucket); err != nil {
+		return err
+	}
+	for _, p := range message.Priorities() {
+		c, err := l.queue.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{
+			Durable: "patchbay-" + p, FilterSubject: message.QueueRoot + p + ".any.*", AckPolicy: jetstream.AckExplicitPolicy, AckWait: ackWait, MaxDeliver: -1, MaxAckPending: -1,
+		})
+		if err != nil {
+			return err
+		}
+		l.classes = append(l.classes, c)
+	}
+	if _, err := l.nc.Subscribe(message.HintSubject, func(*nats.Msg) { l.poke() }); err != nil {
+		return err
+	}
+	l.wg.Go(l.beat)
+	return l.watchDaemons()
+}
+
+// Owner is the name under which this daemon takes jobs.
+func (l *JetStream) Owner() string { return l.cfg.Owner }
+
+// Returned says that the store of the server could not be reached or written for a while: what was published meanwhile may be lost.
+func (l *JetStream) Returned() {
+	select {
+	case l.back <- struct{}{}:
+	default:
+	}
+}
+
+// GiveUp ends every write that still tries to reach the server.
+func (l *JetStream) GiveUp() { l.end() }
+
+// Close ends the connection. Nothing is written after it.
+func (l *JetStream) Close() {
+	l.farewell()
+	l.end()
+	_ = l.nc.FlushTimeout(time.Second)
+	l.nc.Close()
+	l.wg.Wait()
+}
+
+// farewell takes this daemon out of the list of those that are alive.
+func (l *JetStream) farewell() {
+	if l.daemons == nil || !l.nc.IsConnected() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
+	defer cancel()
+	l.end()
+	l.wg.Wait() // no heartbeat comes after it
+	if l.daemons.Delete(ctx, l.cfg.Owner) == nil {
+		_ = l.daemons.Delete(ctx, l.cfg.Owner+hasSuffix)
+	}
+}
+
+// beat tells the other daemons that this one is alive.
+func (l *JetStream) beat() {
+	tick := time.NewTicker(beatEvery)
+	defer tick.Stop()
+	for {
+		ctx, cancel := context.WithTimeout(l.ctx, serverPatience)
+		_, err := l.daemons.Put(ctx, l.cfg.Owner, []byte(time.Now().UTC().Format(time.RFC3339)))
+		if err == nil {
+			err = l.announce(ctx)
+		}
+		cancel()
+		l.mu.Lock()
+		switch {
+		case err != nil:
+			l.steady, l.has = time.Time{}, nil // the server may come back without what it was told
+		case l.steady.IsZero():
+			l.steady = time.Now()
+		}
+		l.mu.Unlock()
+		select {
+		case <-l.ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// watchDaemons notes the heartbeats of all daemons.
+func (l *JetStream) watchDaemons() error {
+	w, err := l.daemons.WatchAll(l.ctx)
+	if err != nil {
+		return err
+	}
+	l.wg.Go(func() {
+		defer func() { _ = w.Stop() }()
+		for {
+			select {
+			case <-l.ctx.Done():
+				return
+			case e, ok := <-w.Updates():
+				if !ok {
+					return
+				}
+				if e != nil {
+					l.noticed(e)
+				}
+			}
+		}
+	})
+	return nil
+}
+
+// alive reports whether a daemon shows signs of life. While our own heartbeats do not get through, or have begun to only just now, all are thought alive:
+// a server that was away must not make jobs change hands.
+func (l *JetStream) alive(owner string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if owner == l.cfg.Owner || l.steady.IsZero() || time.Since(l.steady) < deadAfter {
+		return true
+	}
+	return time.Since(l.seen[owner]) < deadAfter
+}
+
+// Up reports whether the connection to the server stands.
+func (l *JetStream) Up() bool { return l.nc.IsConnected() }

@@ -1,0 +1,257 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+)
+
+// ageing: every so many jobs, the least urgent class is asked first, so that nothing waits for ever.
+const ageing = 8
+
+// idlePoll is how often a daemon with a free worker looks into the queue unasked.
+const idlePoll = 250 * time.Millisecond
+
+// firstPoll is how soon it looks again after a hint that led to nothing; from there the pauses double up to idlePoll.
+const firstPoll = time.Millisecond
+
+// enqueue puts a reference to a job into the queue, and wakes daemons up. A job that has one already is fine.
+func (l *JetStream) enqueue(ctx context.Context, rec message.Record) error {
+	ctx, cancel := context.WithTimeout(ctx, serverPatience)
+	defer cancel()
+	_, err := l.js.Publish(ctx, message.QueueRoot+message.OrNormal(rec.Priority)+".any."+rec.Job, []byte(rec.Job))
+	var api *jetstream.APIError
+	if errors.As(err, &api) && strings.Contains(api.Description, "per subject") {
+		err = nil
+	}
+	if err != nil {
+		return fmt.Errorf("queue job %s: %w", rec.Job, err)
+	}
+	l.poke()
+	return l.nc.Publish(message.HintSubject, nil)
+}
+
+func (l *JetStream) poke() {
+	select {
+	case l.hint <- struct{}{}:
+	default:
+	}
+}
+
+// reference is a message of the queue that names a job. One that is neither dropped nor given back comes again. A job that was handed over in this process
+// has none: if nobody takes it after all, Reconcile gives it one.
+type reference struct {
+	job string
+	msg jetstream.Msg
+}
+
+// drop takes the reference out of the queue.
+func (r reference) drop() {
+	if r.msg != nil {
+		_ = r.msg.Ack()
+	}
+}
+
+// handOver gives a new job to a worker of this process that waits for one; false if none does.
+func (l *JetStream) handOver(job string) bool {
+	select {
+	case l.hand <- job:
+		return true
+	default:
+		return false
+	}
+}
+
+// giveBack leaves the reference to another daemon: at once when it is new, and later when it has been refused before.
+func (r reference) giveBack(l *JetStream) {
+	if r.msg == nil {
+		return
+	}
+	pause := time.Duration(0)
+	if meta, err := r.msg.Metadata(); err == nil && meta.NumDelivered > 1 {
+		pause = givenBack
+	}
+	_ = r.msg.NakWithDelay(pause)
+	_ = l.nc.Publish(message.HintSubject, nil)
+}
+
+// givenBack is the pause before a reference that nobody wanted is offered again.
+const givenBack = 500 * time.Millisecond
+
+// next waits for a reference. wanted reports whether a look into the queue is worth the while.
+func (l *JetStream) next(ctx context.Context, wanted func() bool) (reference, error) {
+	select {
+	case l.turn <- struct{}{}:
+	case <-ctx.Done():
+		return reference{}, ctx.Err()
+	}
+	defer func() { <-l.turn }()
+	for pause := idlePoll; ; {
+		if ctx.Err() != nil {
+			return reference{}, ctx.Err()
+		}
+		if m := l.look(ctx, wanted); m != nil {
+			l.taken++
+			l.poke() // there may be more for the next one who asks
+			return reference{wire.LastToken(m.Subject()), m}, nil
+		}
+		select {
+		case <-ctx.Done():
+		case job := <-l.hand:
+			return reference{job: job}, nil
+		case <-l.hint:
+			pause = firstPoll // the server may tell of a message before its consumers have seen it
+		case <-time.After(pause): // a hint may be lost, and a reference comes back without one
+			pause = min(2*pause, idlePoll)
+		}
+	}
+}
+
+// look asks the classes in their order for one message.
+func (l *JetStream) look(ctx context.Context, wanted func() bool) jetstream.Msg {
+	if !wanted() {
+		return nil
+	}
+	order := []int{0, 1, 2}
+	if l.taken%ageing == ageing-1 {
+		order = []int{2, 0, 1}
+	}
+	for _, i := range order {
+		if m := l.fetch(ctx, l.classes[i]); m != nil {
+			return m
+		}
+	}
+	return nil
+}
+
+// fetch asks for one message that is there now; nil if there is none or the server is away.
+func (l *JetStream) fetch(ctx context.Context, c jetstream.Consumer) jetstream.Msg {
+	batch, err := c.FetchNoWait(1)
+	if err != nil {
+		return nil
+	}
+	select {
+	case m := <-batch.Messages():
+		return m
+	case <-ctx.Done():
+	case <-time.After(serverPatience):
+	}
+	return nil
+}
+
+// waiting returns the jobs that have a reference in the queue.
+func (l *JetStream) waiting(ctx context.Context) (map[string]bool, error) {
+	info, err := l.queue.Info(ctx, jetstream.WithSubjectFilter(message.QueueRoot+">"))
+	if err != nil {
+		return nil, fmt.Errorf("read queue: %w", err)
+	}
+	out := map[string]bool{}
+	for subject := range info.State.Subjects {
+		out[wire.LastToken(subject)] = true
+	}
+	return out, nil
+}
+
+// unstick removes references that no consumer will ever give out, and leaves them to Reconcile to make anew. The server may hold such after it could not write
+// for a while: what its consumers remember and what is in the stream are written apart, and a reference that counts as acknowledged there may be back in the
+// stream here. It is one if its number is at or below what its consumer has done with, or if the consumer has nothing to give out and nothing out.
+func (l *JetStream) unstick(ctx context.Context, now time.Time) error {
+	for i, c := range l.classes {
+		info, err := c.Info(ctx)
+		if err != nil {
+			return fmt.Errorf("read consumer of the queue: %w", err)
+		}
+		idle := info.NumPending == 0 && info.NumAckPending == 0
+		filter := message.QueueRoot + message.Priorities()[i] + ".any.*"
+		for from := uint64(1); ; {
+			m, err := l.queue.GetMsg(ctx, from, jetstream.WithGetMsgSubject(filter))
+			if errors.Is(err, jetstream.ErrMsgNotFound) {
+				break
+			}
+			if err != nil {
+				return fmt.Errorf("read queue: %w", err)
+			}
+			if !idle && m.Sequence > info.AckFloor.Stream || now.Sub(m.Time) < settled {
+				break
+			}
+			l.cfg.Log.Warn().Str("job", wire.LastToken(m.Subject)).Uint64("seq", m.Sequence).Msg("the NATS server had a reference that it would never give out; it is made anew")
+			if err := l.queue.DeleteMsg(ctx, m.Sequence); err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) {
+				return fmt.Errorf("clean queue: %w", err)
+			}
+			from = m.Sequence + 1
+		}
+	}
+	return nil
+}
+
+// lastEvent returns the newest event of a job in the stream; nil if there is none.
+func (l *JetStream) lastEvent(ctx context.Context, job string) (*message.Event, error) {
+	m, err := l.events.GetLastMsgForSubject(ctx, message.EventSubject(job, "*"))
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read last event of job %s: %w", job, err)
+	}
+	return readEvent(m.Data)
+}
+
+// log reads the events of a job from the stream, in order.
+func (l *JetStream) log(ctx context.Context, job string) ([]message.Event, error) {
+	c, err := l.events.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{FilterSubjects: []string{message.EventSubject(job, "*")}, InactiveThreshold: 5 * time.Second})
+	if err != nil {
+		return nil, fmt.Errorf("read events of job %s: %w", job, err)
+	}
+	left := c.CachedInfo().NumPending
+	var out []message.Event
+	for left > 0 {
+		batch, err := c.Fetch(int(min(left, 256)), jetstream.FetchMaxWait(serverPatience))
+		if err != nil {
+			return out, fmt.Errorf("read events of job %s: %w", job, err)
+		}
+		got := uint64(0)
+		for m := range batch.Messages() {
+			got++
+			if ev, err := readEvent(m.Data()); err == nil {
+				out = append(out, *ev)
+			}
+		}
+		if got == 0 {
+			break
+		}
+		left -= min(left, got)
+	}
+	return out, nil
+}
+
+// hear calls f with the events of other daemons.
+func (l *JetStream) hear(f func(message.Event)) error {
+	_, err := l.nc.Subscribe(message.EventSubject("*", "*"), func(m *nats.Msg) {
+		if from := m.Header.Get(wire.HeaderDaemon); from == "" || from == l.cfg.Owner {
+			return
+		}
+		if ev, err := readEvent(m.Data); err == nil {
+			f(*ev)
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("subscribe to events: %w", err)
+	}
+	return nil
+}
+
+func readEvent(b []byte) (*message.Event, error) {
+	o, err := wire.Decode(b, wire.JSON, wire.DefaultLimits())
+	if err != nil {
+		return nil, fmt.Errorf("read event: %w", err)
+	}
+	return message.EventOf(o)
+}

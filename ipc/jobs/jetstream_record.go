@@ -1,0 +1,219 @@
+package jobs
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+)
+
+// encodeRecord writes a record as it stands in the bucket: JSON, without what the bucket itself knows.
+func encodeRecord(rec message.Record) ([]byte, error) {
+	rec.Rev, rec.Position = 0, 0
+	b, err := json.Marshal(rec)
+	if err != nil {
+		return nil, fmt.Errorf("encode record of job %s: %w", rec.Job, err)
+	}
+	return b, nil
+}
+
+func decodeRecord(e jetstream.KeyValueEntry) (message.Record, error) {
+	var rec message.Record
+	o, err := wire.Decode(e.Value(), wire.JSON, wire.DefaultLimits())
+	if err == nil {
+		err = wire.Bind(o, &rec)
+	}
+	if err != nil || rec.Job != e.Key() {
+		return message.Record{}, fmt.Errorf("record of job %s cannot be read: %w", e.Key(), err)
+	}
+	rec.Rev = e.Revision()
+	return rec, nil
+}
+
+// create writes the request and then the record of a new job. If there is a job of that id, its record is returned, with false.
+func (l *JetStream) create(ctx context.Context, rec message.Record, req *message.RunRequest) (message.Record, bool, error) {
+	body, err := wire.Encode(req, wire.Msgpack)
+	if err != nil {
+		return rec, false, err
+	}
+	size := min(requestPiece, int(l.nc.MaxPayload())/2)
+	for at := 0; at < len(body); at += size {
+		if _, err := l.requests.Put(ctx, pieceKey(rec, rec.Pieces), body[at:min(at+size, len(body))]); err != nil {
+			return rec, false, fmt.Errorf("keep request of job %s: %w", rec.Job, err)
+		}
+		rec.Pieces++
+	}
+	value, err := encodeRecord(rec)
+	if err != nil {
+		return rec, false, err
+	}
+	rev, err := l.jobs.Create(ctx, rec.Job, value)
+	if err == nil {
+		rec.Rev = rev
+		return rec, true, nil
+	}
+	old, getErr := l.get(ctx, rec.Job) // somebody was faster, or it was stored although the answer was lost
+	if getErr != nil {
+		return rec, false, fmt.Errorf("keep record of job %s: %w", rec.Job, errors.Join(err, getErr))
+	}
+	for i := 0; i < rec.Pieces && old.Hash != rec.Hash; i++ { // pieces of a request that is refused
+		_ = l.requests.Purge(ctx, pieceKey(rec, i))
+	}
+	stored, encErr := encodeRecord(old)
+	return old, encErr == nil && bytes.Equal(stored, value), encErr
+}
+
+// pieceKey holds the hash: two bodies that compete for one id must not be mixed.
+func pieceKey(rec message.Record, i int) string {
+	return fmt.Sprintf("%s.%s.%d", rec.Job, rec.Hash[:min(16, len(rec.Hash))], i)
+}
+
+// request reads what a job asks for.
+func (l *JetStream) request(ctx context.Context, rec message.Record) (*message.RunRequest, error) {
+	var body []byte
+	for i := range rec.Pieces {
+		e, err := l.requests.Get(ctx, pieceKey(rec, i))
+		if err != nil {
+			return nil, fmt.Errorf("read request of job %s, piece %d: %w", rec.Job, i, err)
+		}
+		body = append(body, e.Value()...)
+	}
+	o, err := wire.Decode(body, wire.Msgpack, wire.DefaultLimits())
+	if err != nil {
+		return nil, fmt.Errorf("read request of job %s: %w", rec.Job, err)
+	}
+	req := &message.RunRequest{}
+	if err := wire.Bind(o, req); err != nil {
+		return nil, fmt.Errorf("read request of job %s: %w", rec.Job, err)
+	}
+	return req, nil
+}
+
+// get reads a record; errNoJob if there is none.
+func (l *JetStream) get(ctx context.Context, job string) (message.Record, error) {
+	e, err := l.jobs.Get(ctx, job)
+	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		return message.Record{}, errNoJob
+	}
+	if err != nil {
+		return message.Record{}, fmt.Errorf("read record of job %s: %w", job, err)
+	}
+	return decodeRecord(e)
+}
+
+// swap writes rec if the record is still at rec.Rev, and returns it with its new revision; errConflict otherwise. While the server is away it goes on trying
+// until ctx ends: a write whose answer was lost is recognised by its bytes.
+func (l *JetStream) swap(ctx context.Context, rec message.Record) (message.Record, error) {
+	value, err := encodeRecord(rec)
+	if err != nil {
+		return message.Record{}, err
+	}
+	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		try, cancel := context.WithTimeout(ctx, serverPatience)
+		rev, err := l.jobs.Update(try, rec.Job, value, rec.Rev)
+		var e jetstream.KeyValueEntry
+		if err != nil && isConflict(err) {
+			e, err = l.jobs.Get(try, rec.Job)
+			if err == nil && !bytes.Equal(e.Value(), value) || errors.Is(err, jetstream.ErrKeyNotFound) {
+				err = errConflict
+			}
+			if err == nil {
+				rev = e.Revision()
+			}
+		}
+		cancel()
+		if err == nil {
+			rec.Rev = rev
+			return rec, nil
+		}
+		if errors.Is(err, errConflict) {
+			return message.Record{}, errConflict
+		}
+		if ctx.Err() != nil || l.ctx.Err() != nil || errors.Is(err, nats.ErrConnectionClosed) {
+			return message.Record{}, fmt.Errorf("write record of job %s: %w", rec.Job, err)
+		}
+		l.cfg.Log.Warn().Err(err).Str("job", rec.Job).Msg("record not written; trying again")
+		select {
+		case <-ctx.Done():
+		case <-l.ctx.Done():
+		case <-time.After(pause):
+		}
+	}
+}
+
+func isConflict(err error) bool {
+	var api *jetstream.APIError
+	return errors.Is(err, jetstream.ErrKeyExists) || errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence
+}
+
+// markerTime is how long the bucket remembers that a job was dropped, for daemons that were not listening.
+const markerTime = time.Minute
+
+// drop forgets a job, its request and its events. Nothing of it stays: streams index their subjects in memory.
+func (l *JetStream) drop(ctx context.Context, rec message.Record) error {
+	err := l.events.Purge(ctx, jetstream.WithPurgeSubject(message.EventSubject(rec.Job, "*")))
+	if rec.Pieces > 0 {
+		err = errors.Join(err, l.bodies.Purge(ctx, jetstream.WithPurgeSubject("$KV."+message.RequestBucket+"."+rec.Job+".>")))
+	}
+	return errors.Join(err, l.jobs.Purge(ctx, rec.Job, jetstream.PurgeTTL(markerTime)))
+}
+
+// bury writes a job that failed for good to the dead letters, once an attempt.
+func (l *JetStream) bury(ctx context.Context, rec message.Record) error {
+	b, err := encodeRecord(rec)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, serverPatience)
+	defer cancel()
+	_, err = l.js.Publish(ctx, message.DeadRoot+rec.Job, b, jetstream.WithMsgID(fmt.Sprintf("%s.%d.dead", rec.Job, rec.Attempt)))
+	return err
+}
+
+// watch calls changed for every record there is and will be, and gone for those that are dropped; loaded is closed after the first round.
+func (l *JetStream) watch(changed func(message.Record), gone func(job string)) (loaded chan struct{}, err error) {
+	w, err := l.jobs.WatchAll(l.ctx)
+	if err != nil {
+		return nil, fmt.Errorf("watch records: %w", err)
+	}
+	loaded = make(chan struct{})
+	l.wg.Go(func() {
+		defer func() { _ = w.Stop() }()
+		for {
+			select {
+			case <-l.ctx.Done():
+				return
+			case e, ok := <-w.Updates():
+				if !ok {
+					return
+				}
+				l.watched(e, changed, gone, loaded)
+			}
+		}
+	})
+	return loaded, nil
+}
+
+func (l *JetStream) watched(e jetstream.KeyValueEntry, changed func(message.Record), gone func(job string), loaded chan struct{}) {
+	switch {
+	case e == nil:
+		closeOnce(loaded)
+	case e.Operation() != jetstream.KeyValuePut:
+		gone(e.Key())
+	default:
+		rec, err := decodeRecord(e)
+		if err != nil {
+			l.cfg.Log.Error().Err(err).Msg("record left alone")
+			return
+		}
+		changed(rec)
+	}
+}

@@ -1,0 +1,68 @@
+package jobs
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+)
+
+// KindSample is the kind of a record that is a run of the verb sample.
+const KindSample = "sample"
+
+// Begin adds a job that is under way already and belongs to its connection: it is never queued, is not written to a store and ends with this process. The
+// id of such a job that has ended may be used again. The channel is closed when it is asked to stop.
+func (j *Table) Begin(id, kind, worker string) (<-chan struct{}, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if old, ok := j.jobs[id]; ok {
+		if !old.local || !old.ended {
+			return nil, ErrHash
+		}
+		j.ended = slices.DeleteFunc(j.ended, func(q string) bool { return q == id })
+		delete(j.jobs, id)
+	}
+	if j.closed {
+		return nil, ErrClosed
+	}
+	now := j.cfg.Now().UnixMilli()
+	e := j.entry(id)
+	e.local, e.held = true, true
+	e.rec = message.Record{V: message.ProtocolVersion, Job: id, Kind: kind, State: message.Running, Rev: 1, Attempt: 1, Worker: worker, Created: now, Started: now, Tied: true}
+	if j.cfg.Store != nil {
+		e.rec.Owner = j.cfg.Store.Owner()
+	}
+	j.append(e, message.Event{Type: message.EventQueued, Data: map[string]any{"prompt_id": id, "position": 0}})
+	j.append(e, message.Event{Type: message.EventStart, Data: map[string]any{"prompt_id": id, "timestamp": now}})
+	return e.cancel, nil
+}
+
+// Finish ends a job of begin: done without a fault, cancelled or failed with one.
+func (j *Table) Finish(ctx context.Context, id string, fault *wire.Error, metrics map[string]any) {
+	state := message.Done
+	switch {
+	case fault != nil && fault.Code == wire.ErrCancelled:
+		state = message.Cancelled
+	case fault != nil:
+		state = message.Failed
+	}
+	for {
+		rec, err := j.Get(ctx, id)
+		if err != nil || rec.State.Final() {
+			return
+		}
+		rec, err = j.Update(ctx, id, rec.Rev, func(r *message.Record) {
+			r.State, r.Finished, r.Error, r.Metrics = state, time.Now().UnixMilli(), fault, metrics
+		})
+		if err != nil {
+			continue // somebody wished to cancel it meanwhile
+		}
+		if metrics != nil {
+			j.Append(ctx, id, -1, message.Event{Type: message.EventMetrics, Data: metrics})
+		}
+		j.Append(ctx, id, -1, terminalOf(rec))
+		return
+	}
+}

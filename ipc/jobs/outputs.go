@@ -1,0 +1,223 @@
+package jobs
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+	"patchbay/node/files"
+)
+
+// OutputsConfig says where files of jobs go. All fields empty: they stay in memory, as in a worker that somebody else asks for them.
+type OutputsConfig struct {
+	Stage  string // folder for files of jobs that are not done yet; on the file system of Output, so that a full disk shows before a job is done
+	Output string // folder for files of type output
+	Temp   string // folder for files of type temp (PreviewImage); empty: those are kept in Stage
+	Keep   bool   // what an earlier run has left in Stage is needed: Adopt it, then Sweep
+}
+
+// Outputs keeps the files of jobs: written under the job id before the job is done (Stage), moved to their final names after (Commit), read back for
+// replies (Read), dropped with the job (Forget). Safe for concurrent use, one caller per job.
+type Outputs struct {
+	cfg OutputsConfig
+
+	mu   sync.Mutex
+	jobs map[string][]output
+}
+
+// output is one file: in memory, or at path.
+type output struct {
+	message.File
+	path   string
+	staged bool // path is in the stage folder and goes with the job
+	gone   bool // it was lost
+}
+
+// NewOutputs makes the folders and drops what an earlier run has left in the stage, unless it is to be kept.
+func NewOutputs(cfg OutputsConfig) (*Outputs, error) {
+	if cfg.Stage != "" && !cfg.Keep {
+		if err := os.RemoveAll(cfg.Stage); err != nil {
+			return nil, fmt.Errorf("clear stage: %w", err)
+		}
+	}
+	for _, d := range []string{cfg.Stage, cfg.Output, cfg.Temp} {
+		if d == "" {
+			continue
+		}
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			return nil, fmt.Errorf("make folder: %w", err)
+		}
+	}
+	return &Outputs{cfg: cfg, jobs: map[string][]output{}}, nil
+}
+
+// Stage writes the files of a job where nobody looks yet. A disk that is full is disk_full. Files staged by an earlier attempt are replaced.
+func (s *Outputs) Stage(job string, files []message.File) error {
+	s.Forget(job)
+	list := make([]output, len(files))
+	for i, f := range files {
+		list[i] = output{File: f}
+		if s.cfg.Stage == "" {
+			list[i].Data = bytes.Clone(f.Data) // it may lie in shared memory that goes
+			continue
+		}
+		path := s.staged(job, i, f.Ref)
+		if err := message.WriteSynced(path, f.Data); err != nil {
+			_ = os.RemoveAll(filepath.Join(s.cfg.Stage, job))
+			return message.StoreError(err)
+		}
+		list[i].path, list[i].staged, list[i].Data = path, true, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.jobs[job] = list
+	return nil
+}
+
+func (s *Outputs) staged(job string, i int, ref message.OutputRef) string {
+	return filepath.Join(s.cfg.Stage, job, fmt.Sprintf("%d%s", i, filepath.Base(ref.Ext)))
+}
+
+// Adopt takes in the files of a job that an earlier run has done: where its record names them, or else in the stage. Those that are in neither are gone.
+func (s *Outputs) Adopt(job string, refs []message.OutputRef) {
+	list := make([]output, len(refs))
+	for i, ref := range refs {
+		list[i] = output{File: message.File{Ref: ref}, gone: true}
+		name := filepath.Join(filepath.FromSlash(ref.Subfolder), ref.Filename)
+		if dir := s.folder(ref.Type); ref.Filename != "" && dir != "" && filepath.IsLocal(name) {
+			list[i].path, list[i].gone = filepath.Join(dir, name), false
+		} else if path := s.staged(job, i, ref); s.cfg.Stage != "" && ref.Filename == "" {
+			if _, err := os.Stat(path); err == nil {
+				list[i].path, list[i].staged, list[i].gone = path, true, false
+			}
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.jobs[job] = list
+}
+
+// Sweep empties the stage of everything but files that stay there because they have no folder. It is called when no job runs.
+func (s *Outputs) Sweep() {
+	entries, err := os.ReadDir(s.cfg.Stage)
+	if s.cfg.Stage == "" || err != nil {
+		return
+	}
+	for _, e := range entries {
+		s.Clean(e.Name())
+	}
+}
+
+// Commit gives the staged files of a job their final names and returns their descriptions in order. Without folders it only returns them. The staged copies
+// stay until Clean, which is called when the names are recorded: so a Commit that was cut short can be done again and makes no file twice.
+func (s *Outputs) Commit(job string) ([]message.OutputRef, error) {
+	s.mu.Lock()
+	list := s.jobs[job]
+	s.mu.Unlock()
+	var first error
+	refs := make([]message.OutputRef, len(list))
+	for i := range list {
+		f := &list[i]
+		if dir := s.folder(f.Ref.Type); dir != "" && f.Ref.Filename == "" {
+			if err := f.commit(dir); err != nil {
+				first = errors.Join(first, message.StoreError(err))
+			}
+		}
+		refs[i] = f.Ref
+	}
+	return refs, first
+}
+
+// commit gives one file its final name in dir.
+func (f *output) commit(dir string) error {
+	if f.gone {
+		return fmt.Errorf("a file of node %s was lost before it had a name", f.Ref.Node)
+	}
+	var ref files.FileRef
+	var err error
+	if f.staged {
+		ref, err = files.CommitStaged(dir, f.Output(), f.path)
+	} else {
+		ref, err = files.Commit(dir, f.Output())
+	}
+	if err != nil {
+		return err
+	}
+	f.Ref.Filename, f.Ref.Subfolder = ref.Filename, ref.Subfolder
+	f.path, f.staged, f.Data = filepath.Join(dir, filepath.FromSlash(ref.Subfolder), ref.Filename), false, nil
+	return nil
+}
+
+// Clean drops the staged copies of a job, unless one of its files has no other place.
+func (s *Outputs) Clean(job string) {
+	if s.cfg.Stage == "" {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, f := range s.jobs[job] {
+		if f.staged {
+			return
+		}
+	}
+	_ = os.RemoveAll(filepath.Join(s.cfg.Stage, job))
+}
+
+func (s *Outputs) folder(kind string) string {
+	if kind == "temp" {
+		return s.cfg.Temp
+	}
+	return s.cfg.Output
+}
+
+// Read returns file i of a job. A file that is gone or was changed is expired.
+func (s *Outputs) Read(job string, i int) ([]byte, error) {
+	s.mu.Lock()
+	list := s.jobs[job]
+	s.mu.Unlock()
+	if i >= len(list) {
+		return nil, wire.Errorf(wire.ErrExpired, "the files of job %s are gone", job)
+	}
+	f := list[i]
+	if f.gone {
+		return nil, wire.Errorf(wire.ErrExpired, "file %d of job %s is gone", i, job)
+	}
+	if f.path == "" {
+		return f.Data, nil
+	}
+	data, err := os.ReadFile(f.path)
+	if err != nil {
+		return nil, wire.Errorf(wire.ErrExpired, "file %d of job %s is gone: %v", i, job, err)
+	}
+	if message.Checksum(data) != f.Ref.CRC32C {
+		return nil, wire.Errorf(wire.ErrExpired, "file %d of job %s was changed after the job: %s", i, job, f.path)
+	}
+	return data, nil
+}
+
+// Forget drops what is kept for a job. Files with their final names stay.
+func (s *Outputs) Forget(job string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.jobs, job)
+	if s.cfg.Stage != "" {
+		_ = os.RemoveAll(filepath.Join(s.cfg.Stage, job))
+	}
+}
+
+// Close removes the stage folder, unless the next run needs it.
+func (s *Outputs) Close() error {
+	if s.cfg.Stage == "" {
+		return nil
+	}
+	if s.cfg.Keep {
+		_ = os.Remove(s.cfg.Stage) // if it is empty
+		return nil
+	}
+	return os.RemoveAll(s.cfg.Stage)
+}

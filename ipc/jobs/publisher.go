@@ -1,0 +1,99 @@
+package jobs
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rs/zerolog"
+
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+)
+
+// Publisher sends messages in order from a goroutine of its own, so that whoever makes an event never waits for the network.
+type Publisher struct {
+	nc   *nats.Conn
+	log  zerolog.Logger
+	done chan struct{}
+
+	mu    sync.Mutex
+	queue []*nats.Msg
+	wake  chan struct{}
+	ended bool
+}
+
+// publishQueue bounds what waits; a server that is away this long loses events, which are hints: the record is in the job table.
+const publishQueue = 16384
+
+// NewPublisher starts the goroutine; close ends it.
+func NewPublisher(nc *nats.Conn, log zerolog.Logger) *Publisher {
+	p := &Publisher{nc: nc, log: log, done: make(chan struct{}), wake: make(chan struct{}, 1)}
+	go p.run()
+	return p
+}
+
+// Put queues a message. It does not block.
+func (p *Publisher) Put(m *nats.Msg) {
+	p.mu.Lock()
+	if len(p.queue) < publishQueue && !p.ended {
+		p.queue = append(p.queue, m)
+	}
+	p.mu.Unlock()
+	p.poke()
+}
+
+func (p *Publisher) poke() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (p *Publisher) run() {
+	defer close(p.done)
+	for {
+		p.mu.Lock()
+		batch, ended := p.queue, p.ended
+		p.queue = nil
+		p.mu.Unlock()
+		for _, m := range batch {
+			if err := p.nc.PublishMsg(m); err != nil {
+				p.log.Warn().Err(err).Str("subject", m.Subject).Msg("not published")
+			}
+		}
+		if len(batch) > 0 {
+			continue
+		}
+		if ended {
+			return
+		}
+		<-p.wake
+	}
+}
+
+// Close sends what waits and ends the goroutine.
+func (p *Publisher) Close() {
+	p.mu.Lock()
+	p.ended = true
+	p.mu.Unlock()
+	p.poke()
+	<-p.done
+}
+
+// EventMessage is an event as it is published on patchbay.v1.events.<job>.<type>, in JSON; owner is the daemon that sends it, empty: there are no others.
+func EventMessage(ev message.Event, owner string) (*nats.Msg, error) {
+	b, err := wire.Encode(ev, wire.JSON)
+	if err != nil {
+		return nil, err
+	}
+	h := nats.Header{"Content-Type": {wire.JSON.ContentType()}}
+	if owner != "" {
+		h.Set(wire.HeaderDaemon, owner)
+	}
+	if message.Terminal(ev.Type) { // the stream takes one a start, whoever sends it
+		h.Set(jetstream.MsgIDHeader, fmt.Sprintf("%s.%d.%d.end", ev.Job, ev.Attempt, ev.Seq))
+	}
+	return &nats.Msg{Subject: message.EventSubject(ev.Job, ev.Type), Data: b, Header: h}, nil
+}

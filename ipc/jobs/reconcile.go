@@ -1,0 +1,261 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+)
+
+// maxHandedBack is how often a job may lose its daemon before it is failed: it may be the job that ends them.
+const maxHandedBack = 20
+
+// settled is how long something must look wrong before Reconcile puts it right: by then whoever was at it is done with it.
+const settled = 5 * time.Second
+
+// again reports whether an attempt that ended with fault is followed by another one, and whether it counts.
+func (j *Table) again(rec message.Record, fault *wire.Error) (retry, counts bool) {
+	switch {
+	case fault == nil || rec.Cancel:
+		return false, false
+	case fault.Code == wire.ErrWorkerLost:
+		return rec.Attempt-rec.HandedBack < j.cfg.MaxAttempts, true
+	case fault.Code == wire.ErrDiskFull && j.cfg.Store != nil: // room may come back
+		return rec.Attempt-rec.HandedBack < j.cfg.MaxAttempts, true
+	case fault.Code == wire.ErrDraining && j.cfg.Store != nil:
+		return !rec.Tied && rec.HandedBack < maxHandedBack, false
+	}
+	return false, false
+}
+
+// requeued changes a record for its next attempt. With a store, attempts that count are followed by a pause that doubles, up to half a minute; it is ten times
+// as long when room on a disk has to come first.
+func (j *Table) requeued(r *message.Record, fault *wire.Error, counts bool) {
+	r.Because(fault.Message)
+	first := 200 * time.Millisecond
+	if fault.Code == wire.ErrDiskFull {
+		first *= 10
+	}
+	r.State = message.Queued
+	switch {
+	case !counts:
+		r.HandedBack++
+	case j.cfg.Store != nil:
+		n := min(max(0, r.Attempt-r.HandedBack-1), 8)
+		r.NotBefore = j.cfg.Now().Add(min(first<<n, 30*time.Second)).UnixMilli()
+	}
+}
+
+// handBack takes a running job from a daemon that is gone: it waits again, or ends if it was to be cancelled or has lost too many daemons.
+func (j *Table) handBack(ctx context.Context, rec message.Record, cause string) {
+	fault := wire.Errorf(wire.ErrDraining, "%s", cause)
+	retry, _ := j.again(rec, fault)
+	end := message.Failed
+	switch {
+	case rec.Cancel || rec.Tied:
+		end, fault = message.Cancelled, wire.Errorf(wire.ErrCancelled, "the job was cancelled")
+	case !retry:
+		fault = wire.Errorf(wire.ErrWorkerLost, "%d daemons ended while the job ran; the last one: %s", rec.HandedBack+1, cause)
+	}
+	rec, err := j.Update(ctx, rec.Job, rec.Rev, func(r *message.Record) {
+		if retry {
+			j.requeued(r, fault, false)
+			return
+		}
+		r.State, r.Error, r.Finished = end, fault, j.cfg.Now().UnixMilli()
+	})
+	switch {
+	case errors.Is(err, errConflict):
+	case err != nil:
+		j.cfg.Store.cfg.Log.Error().Err(err).Msg("job not handed back")
+	case retry:
+		j.Append(ctx, rec.Job, -1, message.Event{Type: message.EventRetrying, Data: map[string]any{"prompt_id": rec.Job, "cause": cause}, Error: fault})
+	default:
+		j.Append(ctx, rec.Job, -1, terminalOf(rec))
+		if rec.State == message.Failed {
+			j.bury(ctx, rec)
+		}
+	}
+}
+
+// Reconcile puts right what fell between two writes, until ctx ends: waiting jobs without a reference in the queue, running jobs whose daemon is gone, ended
+// jobs without a terminal event; and it forgets jobs that have been kept long enough.
+func (j *Table) Reconcile(ctx context.Context) {
+	tick := time.NewTicker(2 * time.Second)
+	defer tick.Stop()
+	var away time.Time // when the server came back and what it has lost is not made good yet
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-j.cfg.Store.back:
+			away = time.Now()
+		case <-tick.C:
+			j.reconcile(ctx)
+			if !away.IsZero() && time.Since(away) > settled && j.republish(ctx) == nil {
+				away = time.Time{}
+			}
+		}
+	}
+}
+
+// republishFor is how long ago a job may have ended whose end is told again when the server was away.
+const republishFor = 10 * time.Minute
+
+// republish publishes the terminal events of this daemon's jobs that ended a short while ago and that the stream has not got. It takes each of them once.
+func (j *Table) republish(ctx context.Context) error {
+	l := j.cfg.Store
+	j.mu.Lock()
+	var last []message.Event
+	for _, e := range j.jobs {
+		recent := e.rec.State.Final() && e.rec.Owner == l.Owner() && j.cfg.Now().Sub(time.UnixMilli(e.rec.Finished)) < republishFor
+		if recent && e.ended && len(e.log) > 0 && message.Terminal(e.log[len(e.log)-1].Type) {
+			last = append(last, e.log[len(e.log)-1])
+		}
+	}
+	j.mu.Unlock()
+	for _, ev := range last {
+		told, err := j.endPublished(ctx, ev.Job)
+		if err != nil {
+			return err
+		}
+		if !told {
+			l.cfg.Log.Warn().Str("job", ev.Job).Str("type", ev.Type).Msg("the end of the job was lost on its way; it is told again")
+			j.cfg.OnEvent(ev)
+		}
+	}
+	return nil
+}
+
+func (j *Table) reconcile(ctx context.Context) {
+	l := j.cfg.Store
+	now := j.cfg.Now()
+	waiting, lost, silent := j.suspects(now)
+	if len(waiting) > 0 {
+		if l.unstick(ctx, now) != nil {
+			return // the server is away; nothing can be put right now
+		}
+		have, err := l.waiting(ctx)
+		if err != nil {
+			return
+		}
+		for _, rec := range waiting {
+			if have[rec.Job] {
+				continue
+			}
+			if err := l.enqueue(ctx, rec); err != nil {
+				return
+			}
+			l.cfg.Log.Warn().Str("job", rec.Job).Msg("a waiting job had no reference in the queue; it has one now")
+		}
+	}
+	for _, rec := range lost {
+		cause := fmt.Sprintf("daemon %s shows no sign of life", rec.Owner)
+		if rec.Owner == l.Owner() {
+			cause = "the daemon lost sight of the job"
+		}
+		j.handBack(ctx, rec, cause)
+	}
+	for _, rec := range silent {
+		if j.rewarm(ctx, rec.Job) != nil {
+			return
+		}
+		j.Append(ctx, rec.Job, -1, terminalOf(rec))
+	}
+	j.sweep(ctx, now)
+}
+
+// suspects returns the jobs that look wrong and have not been touched for a while.
+func (j *Table) suspects(now time.Time) (waiting, lost, silent []message.Record) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	old := func(ms int64) bool { return now.Sub(time.UnixMilli(ms)) > settled }
+	for _, e := range j.jobs {
+		r := e.rec
+		switch {
+		case r.State == message.Queued && old(max(r.Created, r.NotBefore, r.Started)):
+			waiting = append(waiting, r.Clone())
+		case r.State == message.Running && !e.held && old(r.Started) && (r.Owner == j.cfg.Store.Owner() || !j.cfg.Store.alive(r.Owner)):
+			lost = append(lost, r.Clone())
+		case r.State.Final() && !e.ended && old(r.Finished):
+			silent = append(silent, r.Clone())
+		}
+	}
+	return waiting, lost, silent
+}
+
+// sweep drops from the store what was forgotten here, by number or by age.
+func (j *Table) sweep(ctx context.Context, now time.Time) {
+	j.mu.Lock()
+	j.forget()
+	for j.cfg.KeepFor > 0 && len(j.ended) > 0 && now.Sub(time.UnixMilli(j.jobs[j.ended[0]].rec.Finished)) > j.cfg.KeepFor {
+		j.forgetOldest()
+	}
+	gone := j.gone
+	j.gone = nil
+	j.mu.Unlock()
+	for i, rec := range gone {
+		if err := j.cfg.Store.drop(ctx, rec); err != nil {
+			j.mu.Lock()
+			j.gone = append(j.gone, gone[i:]...)
+			j.mu.Unlock()
+			return
+		}
+	}
+}
+
+// orphans returns the jobs that an earlier life of this daemon has left: running ones, those of clients that are gone, and ended ones.
+func (j *Table) orphans() (running, tied, ended []message.Record) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, e := range j.jobs {
+		r := e.rec.Clone()
+		switch {
+		case r.Owner != j.cfg.Store.Owner():
+		case r.State == message.Running:
+			running = append(running, r)
+		case r.State == message.Queued && r.Tied:
+			tied = append(tied, r)
+		case r.State.Final():
+			ended = append(ended, r)
+		}
+	}
+	return running, tied, ended
+}
+
+// endPublished reports whether the stream has the terminal event of a job that has ended.
+func (j *Table) endPublished(ctx context.Context, job string) (bool, error) {
+	last, err := j.cfg.Store.lastEvent(ctx, job)
+	return last != nil && message.Terminal(last.Type), err
+}
+
+// reopen marks a job that has ended as one whose terminal event is still to come.
+func (j *Table) reopen(ctx context.Context, job string) error {
+	if err := j.rewarm(ctx, job); err != nil {
+		return err
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.entry(job).ended = false
+	for i, id := range j.ended {
+		if id == job {
+			j.ended = append(j.ended[:i:i], j.ended[i+1:]...)
+			break
+		}
+	}
+	return nil
+}
+
+// rewarm reads the log of a job from the stream if it is not here.
+func (j *Table) rewarm(ctx context.Context, job string) error {
+	j.mu.Lock()
+	e, ok := j.jobs[job]
+	j.mu.Unlock()
+	if !ok {
+		return errNoJob
+	}
+	return j.warm(ctx, e)
+}

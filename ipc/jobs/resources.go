@@ -1,0 +1,279 @@
+package jobs
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+	"patchbay/node/files"
+	"patchbay/node/pyjson"
+)
+
+// Resources are what a daemon has for jobs: files, and memory of a worker.
+type Resources struct {
+	Stock  *files.Stock
+	Memory int64 // bytes that a worker may use; 0: not known
+}
+
+// resourceNote is what a daemon tells of its resources: the value of key <daemon>.has in the bucket patchbay-nodes.
+type resourceNote struct {
+	V       int                `json:"v"`
+	Host    string             `json:"host"`
+	Folders []string           `json:"folders"`
+	Memory  int64              `json:"memory,omitempty"`
+	Files   []files.NeededFile `json:"files"`
+}
+
+const (
+	hasSuffix = ".has"
+	hasEvery  = 40 * time.Second // the note is written again, for daemons that started since and before the bucket forgets it
+	hasLook   = 10 * time.Second // between looks at the folders
+)
+
+// note describes the resources of this daemon.
+func (p *Resources) note() resourceNote {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return resourceNote{V: message.ProtocolVersion, Host: host, Folders: p.Stock.Folders(), Memory: p.Memory, Files: p.Stock.Models()}
+}
+
+// lacks tells why such a daemon cannot run a job, nil if it can.
+func (n resourceNote) lacks(needed []files.NeededFile, memory int64) error {
+	for _, f := range needed {
+		if !f.Shared() {
+			return fmt.Errorf("%s is in the input folder of another machine; send it with the job (inputs)", f.Name)
+		}
+		i := slices.IndexFunc(n.Files, func(g files.NeededFile) bool { return g.Kind == f.Kind && g.Name == f.Name })
+		switch {
+		case i < 0:
+			return fmt.Errorf("no file %s/%s in %s", f.Kind, f.Name, strings.Join(n.Folders, ", "))
+		case !n.Files[i].Same(f):
+			return fmt.Errorf("%s/%s in %s has other contents", f.Kind, f.Name, strings.Join(n.Folders, ", "))
+		}
+	}
+	return tooSmall(n.Memory, memory)
+}
+
+func tooSmall(have, need int64) error {
+	if have > 0 && need > have {
+		return fmt.Errorf("the job needs %d bytes of memory for its largest file, a worker has %d", need, have)
+	}
+	return nil
+}
+
+// Lacks tells why this daemon cannot run a job, nil if it can.
+func (p *Resources) Lacks(needed []files.NeededFile, memory int64) error {
+	if p == nil {
+		return nil
+	}
+	if err := p.Stock.Lacks(needed); err != nil {
+		return err
+	}
+	return tooSmall(p.Memory, memory)
+}
+
+// announce writes what this daemon has, when that is new or the note would be forgotten.
+func (l *JetStream) announce(ctx context.Context) error {
+	if l.cfg.Resources == nil || time.Since(l.looked) < hasLook {
+		return nil
+	}
+	b, err := json.Marshal(l.cfg.Resources.note())
+	if err != nil {
+		return err
+	}
+	if int64(len(b)) > l.nc.MaxPayload()-4096 {
+		l.cfg.Log.Warn().Int("bytes", len(b)).Msg("the list of model files is longer than a message; other daemons do not know what is here")
+		b = []byte("{}")
+	}
+	l.looked = time.Now()
+	if bytes.Equal(b, l.has) && time.Since(l.told) < hasEvery {
+		return nil
+	}
+	if _, err := l.daemons.Put(ctx, l.cfg.Owner+hasSuffix, b); err != nil {
+		l.looked = time.Time{}
+		return err
+	}
+	l.has, l.told = b, time.Now()
+	return nil
+}
+
+// noticed takes in a heartbeat or a note.
+func (l *JetStream) noticed(e jetstream.KeyValueEntry) {
+	owner, isNote := strings.CutSuffix(e.Key(), hasSuffix)
+	var n resourceNote
+	if e.Operation() != jetstream.KeyValuePut {
+		l.mu.Lock()
+		delete(l.seen, owner)
+		delete(l.places, owner)
+		l.mu.Unlock()
+		return
+	}
+	if isNote {
+		o, err := wire.Decode(e.Value(), wire.JSON, wire.DefaultLimits())
+		if err == nil {
+			err = wire.Bind(o, &n)
+		}
+		if err != nil {
+			l.cfg.Log.Warn().Err(err).Str("daemon", owner).Msg("its list of files cannot be read")
+			return
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if isNote {
+		l.places[owner] = n
+		return
+	}
+	l.seen[owner] = time.Now()
+}
+
+// others returns the notes of the daemons that are alive, this one's not among them, by name.
+func (l *JetStream) others() map[string]resourceNote {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := map[string]resourceNote{}
+	for owner, n := range l.places {
+		if owner != l.cfg.Owner && time.Since(l.seen[owner]) < deadAfter {
+			out[owner] = n
+		}
+	}
+	return out
+}
+
+// Also returns the names of model files of a kind that other daemons have.
+func (l *JetStream) Also(kind string) []string {
+	var out []string
+	for _, n := range l.others() {
+		for _, f := range n.Files {
+			if f.Kind == kind {
+				out = append(out, f.Name)
+			}
+		}
+	}
+	return out
+}
+
+// settleFiles fills in sizes and hashes of files that are not here from the notes of others, and refuses a job that no daemon alive can run.
+func (l *JetStream) settleFiles(needed []files.NeededFile) *wire.Error {
+	others := l.others()
+	owners := make([]string, 0, len(others))
+	for o := range others {
+		owners = append(owners, o)
+	}
+	slices.Sort(owners)
+	memory := int64(0)
+	for i := range needed {
+		for _, o := range owners {
+			for _, g := range others[o].Files {
+				if needed[i].Hash == "" && g.Same(needed[i]) {
+					needed[i] = g
+				}
+			}
+		}
+		if needed[i].Shared() {
+			memory = max(memory, needed[i].Bytes)
+		}
+	}
+	here := l.cfg.Resources.Lacks(needed, memory)
+	if here == nil {
+		return nil
+	}
+	why := []string{"this daemon: " + here.Error()}
+	for _, o := range owners {
+		err := others[o].lacks(needed, memory)
+		if err == nil {
+			return nil
+		}
+		why = append(why, fmt.Sprintf("daemon %s on %s: %v", o, others[o].Host, err))
+	}
+	e := wire.Errorf(wire.ErrNoCapacity, "no daemon has the files of this job")
+	e.Details, e.RetryAfterMS = strings.Join(why, "; "), 10_000
+	return e
+}
+
+// sought adds to a refused workflow where its files were looked for: the lists of names in its text are those of all daemons together.
+func (l *JetStream) sought() string {
+	if l.cfg.Resources == nil {
+		return ""
+	}
+	out := []string{"looked for files in " + strings.Join(l.cfg.Resources.Stock.Folders(), ", ")}
+	for o, n := range l.others() {
+		out = append(out, fmt.Sprintf("%s of daemon %s on %s", strings.Join(n.Folders, ", "), o, n.Host))
+	}
+	slices.Sort(out[1:])
+	return strings.Join(out, "; ")
+}
+
+// Admit refuses a job that no daemon can run. One that is there already was taken in before: it is not refused.
+func (j *Table) Admit(req *message.RunRequest) *wire.Error {
+	if j.cfg.Store == nil || j.cfg.Store.cfg.Resources == nil || j.knows(req.ID) {
+		return nil
+	}
+	return j.cfg.Store.settleFiles(req.Files)
+}
+
+// Located adds to the refusal of a workflow which files were looked for and where, if files are what is missing.
+func (j *Table) Located(err error) error {
+	e := message.ErrorOf(err)
+	if j.cfg.Store == nil {
+		return err
+	}
+	names, where := missingFiles(e), j.cfg.Store.sought()
+	if len(names) == 0 || where == "" {
+		return err
+	}
+	e.Details = strings.TrimPrefix(fmt.Sprintf("%s\nno daemon has %s; %s", strings.TrimSpace(e.Details), strings.Join(names, ", "), where), "\n")
+	return e
+}
+
+// missingFiles returns the names of files in the errors of a workflow that are in no list.
+func missingFiles(e *wire.Error) []string {
+	var out []string
+	for _, v := range e.NodeErrors {
+		o, ok := v.(*pyjson.Object)
+		if !ok {
+			continue
+		}
+		list, _ := o.Get("errors")
+		errs, _ := list.([]any)
+		for _, one := range errs {
+			if name := missingFile(one); name != "" && !slices.Contains(out, name) {
+				out = append(out, name)
+			}
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// missingFile returns the name of a file, which has an extension, that one error says is in no list.
+func missingFile(v any) string {
+	e, ok := v.(*pyjson.Object)
+	if !ok {
+		return ""
+	}
+	kind, _ := e.Get("type")
+	extra, _ := e.Get("extra_info")
+	x, ok := extra.(*pyjson.Object)
+	if kind != "value_not_in_list" || !ok {
+		return ""
+	}
+	received, _ := x.Get("received_value")
+	name, _ := received.(string)
+	if path.Ext(name) == "" {
+		return ""
+	}
+	return name
+}

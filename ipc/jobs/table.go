@@ -1,0 +1,513 @@
+package jobs
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+)
+
+// Config are the limits of a job table.
+type Config struct {
+	MaxQueued    int                                 // waiting jobs; more are refused with queue_full. 0: 10000
+	MaxPerClient int                                 // jobs of one client that have not ended; more are refused with queue_full. 0: any number
+	Keep         int                                 // ended jobs that are remembered; the oldest are forgotten first. 0: 1000
+	OnEvent      func(message.Event)                 // called for every event, in order within a job; must not block or call Jobs
+	OnPreview    func(job, node string, jpeg []byte) // called for every preview; must not block or call Jobs
+	OnForget     func(string)                        // called with the id of a job that was forgotten; must not call Jobs
+	Now          func() time.Time
+
+	Store       *JetStream    // where jobs are written down; nil: they are only in memory
+	MaxAttempts int           // starts of a job whose worker died, before it fails. 0: 3
+	KeepFor     time.Duration // ended jobs are forgotten after this long. 0: only by number
+	KeepResults time.Duration // files of ended jobs are removed after this long, before their jobs are forgotten. 0: not
+	KeepBytes   int64         // and the oldest of them when all together have more bytes. 0: not
+}
+
+// Table is the table of jobs: records, waiting requests and event logs. Every carrier submits to it, one dispatcher takes from it, every reply
+// and event is read from it. Without a Store it is all there is; with one every change is written there first, by compare-and-swap, and the table
+// follows (durable.go). Safe for concurrent use.
+type Table struct {
+	cfg Config
+
+	mu     sync.Mutex
+	jobs   map[string]*entry
+	queue  []string          // ids of waiting jobs, next first
+	tail   int64             // order of the last job in the queue
+	head   int64             // order of the last job that was put in front, negative
+	ended  []string          // ids of ended jobs, oldest first
+	coming map[string]string // client of every job that is being written down
+	gone   []message.Record  // forgotten, and still in the store
+	wake   chan struct{}
+	closed bool
+}
+
+// entry is one job with its request and log.
+type entry struct {
+	rec     message.Record
+	req     *message.RunRequest
+	log     []message.Event
+	seq     uint64
+	order   int64 // in the queue, within its class; negative: in front of all
+	ended   bool  // the terminal event is in the log
+	held    bool  // an attempt is under way in this process
+	local   bool  // never in the store (begin)
+	cold    bool  // the log is in the store, not here
+	left    bool  // this daemon cannot run it, and has said so
+	warming sync.Mutex
+	cancel  chan struct{}
+	changed chan struct{} // closed and replaced at every change
+	preview *message.Preview
+	shown   uint64 // number of previews so far
+	viewers int    // cursors that want previews
+	attempt int    // that the request belongs to; 0: it does not say
+}
+
+// maxLog bounds the events kept of one job; progress is dropped first.
+const maxLog = 2048
+
+// New returns an empty table.
+func New(cfg Config) *Table {
+	if cfg.MaxQueued == 0 {
+		cfg.MaxQueued = 10000
+	}
+	if cfg.Keep == 0 {
+		cfg.Keep = 1000
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.MaxAttempts == 0 {
+		cfg.MaxAttempts = 3
+	}
+	return &Table{cfg: cfg, jobs: map[string]*entry{}, coming: map[string]string{}, wake: make(chan struct{})}
+}
+
+// Config is what the table was made with.
+func (j *Table) Config() Config { return j.cfg }
+
+// Create adds a queued job and its queued event. A job of that id with the same hash is returned as it is, with false; with another hash it is ErrHash.
+func (j *Table) Create(ctx context.Context, req *message.RunRequest, hash string) (message.Record, bool, error) {
+	j.mu.Lock()
+	if e, ok := j.jobs[req.ID]; ok && !j.anew(e, req) {
+		defer j.mu.Unlock()
+		if e.rec.Hash != hash {
+			return message.Record{}, false, ErrHash
+		}
+		return j.view(e), false, nil
+	}
+	if err := j.room(req.From); err != nil {
+		j.mu.Unlock()
+		return message.Record{}, false, err
+	}
+	rec := j.fresh(req, hash)
+	if j.cfg.Store != nil {
+		j.coming[req.ID] = req.From // it takes a place while it is written down
+		j.mu.Unlock()
+		defer j.arrived(req.ID)
+		return j.createDurable(ctx, rec, req)
+	}
+	defer j.mu.Unlock()
+	return j.added(rec, req), true, nil
+}
+
+// anew forgets a job in memory that ended without a result when it comes again as a later attempt, and reports whether it did. The lock is held.
+func (j *Table) anew(e *entry, req *message.RunRequest) bool {
+	if j.cfg.Store != nil || req.Attempt <= e.attempt || !e.ended || e.rec.State == message.Done {
+		return false
+	}
+	id := e.rec.Job
+	e.drop()
+	delete(j.jobs, id)
+	j.ended = slices.DeleteFunc(j.ended, func(q string) bool { return q == id })
+	if j.cfg.OnForget != nil {
+		j.cfg.OnForget(id)
+	}
+	return true
+}
+
+// room tells why no job of a client can be added. The lock is held.
+func (j *Table) room(from string) error {
+	if j.closed {
+		return ErrClosed
+	}
+	waiting, own := len(j.queue), 0
+	for id, client := range j.coming {
+		if j.jobs[id] == nil {
+			waiting++
+			if client == from {
+				own++
+			}
+		}
+	}
+	if waiting >= j.cfg.MaxQueued {
+		return ErrFull
+	}
+	if limit := j.cfg.MaxPerClient; limit > 0 && own+j.load(from) >= limit {
+		return ErrCrowd
+	}
+	return nil
+}
+
+// load counts the jobs of a client that have not ended. The lock is held.
+func (j *Table) load(from string) int {
+	n := 0
+	for _, e := range j.jobs {
+		if e.rec.From == from && e.rec.State != "" && !e.rec.State.Final() {
+			n++
+		}
+	}
+	return n
+}
+
+// arrived gives back the place that a job took while it was written down.
+func (j *Table) arrived(id string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	delete(j.coming, id)
+}
+
+// fresh is the record of a new job.
+func (j *Table) fresh(req *message.RunRequest, hash string) message.Record {
+	now := j.cfg.Now().UnixMilli()
+	rec := message.Record{
+		V: message.ProtocolVersion, Job: req.ID, State: message.Queued, Rev: 1, Created: now, Hash: hash, Client: req.Client, Tied: req.Tied, Priority: req.Priority, From: req.From,
+		Files: req.Files,
+	}
+	for _, f := range req.Files {
+		if f.Shared() {
+			rec.Memory = max(rec.Memory, f.Bytes)
+		}
+	}
+	if req.Front && j.cfg.Store != nil {
+		rec.Priority = "high"
+	}
+	if req.QueueTTLMS > 0 {
+		rec.ExpireAt = now + int64(req.QueueTTLMS)
+	}
+	return rec
+}
+
+// added takes a new job into the table and logs that it is queued. The lock is held.
+func (j *Table) added(rec message.Record, req *message.RunRequest) message.Record {
+	e := j.entry(rec.Job)
+	e.req, e.attempt = req, req.Attempt
+	if e.order == 0 && req.Front && j.cfg.Store == nil {
+		j.head--
+		e.order = j.head
+	}
+	e.cold = false
+	j.settle(e, rec)
+	if e.seq == 0 {
+		j.append(e, message.Event{Type: message.EventQueued, Data: map[string]any{"prompt_id": rec.Job, "position": j.position(rec.Job)}})
+	}
+	return j.view(e)
+}
+
+// entry returns the entry of a job, a new one if there is none. The lock is held.
+func (j *Table) entry(id string) *entry {
+	e, ok := j.jobs[id]
+	if !ok {
+		e = &entry{cancel: make(chan struct{}), changed: make(chan struct{})}
+		j.jobs[id] = e
+	}
+	return e
+}
+
+// Get returns a record.
+func (j *Table) Get(_ context.Context, id string) (message.Record, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	e, ok := j.jobs[id]
+	if !ok {
+		return message.Record{}, errNoJob
+	}
+	return j.view(e), nil
+}
+
+// List returns the records in a state ("": all), newest first, at most limit of them, and how many jobs are in each state.
+func (j *Table) List(_ context.Context, state message.State, limit int) ([]message.Record, map[message.State]int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	counts := map[message.State]int{}
+	var out []message.Record
+	for _, e := range j.jobs {
+		counts[e.rec.State]++
+		if state == "" || e.rec.State == state {
+			out = append(out, j.view(e))
+		}
+	}
+	slices.SortFunc(out, func(a, b message.Record) int {
+		if a.Created != b.Created {
+			return cmp.Compare(b.Created, a.Created)
+		}
+		return cmp.Compare(b.Job, a.Job)
+	})
+	return out[:min(limit, len(out))], counts, nil
+}
+
+// Update changes a record if it is still at rev, and returns the new one; errConflict otherwise. change must not call Jobs. A change of state
+// that is not allowed is an error and leaves the record alone.
+func (j *Table) Update(ctx context.Context, id string, rev uint64, change func(*message.Record)) (message.Record, error) {
+	return j.update(ctx, id, rev, message.State.Next, change)
+}
+
+func (j *Table) update(ctx context.Context, id string, rev uint64, next func(message.State) []message.State, change func(*message.Record)) (message.Record, error) {
+	j.mu.Lock()
+	e, ok := j.jobs[id]
+	if !ok || e.rec.Rev != rev {
+		j.mu.Unlock()
+		if !ok {
+			return message.Record{}, errNoJob
+		}
+		return message.Record{}, errConflict
+	}
+	was, r := e.rec.State, e.rec.Clone()
+	change(&r)
+	if !slices.Contains(next(was), r.State) {
+		j.mu.Unlock()
+		return message.Record{}, fmt.Errorf("job %s cannot go from %s to %s", id, was, r.State)
+	}
+	if j.cfg.Store == nil || e.local {
+		defer j.mu.Unlock()
+		r.Rev++
+		j.settle(e, r)
+		return j.view(e), nil
+	}
+	j.mu.Unlock()
+	return j.updateDurable(ctx, e, was, r)
+}
+
+// settle makes r the record of an entry and keeps what follows from it: queue, wish to cancel, waiting readers. A record that is older than the
+// entry's changes nothing. The lock is held.
+func (j *Table) settle(e *entry, r message.Record) {
+	if r.Rev <= e.rec.Rev {
+		return
+	}
+	was := e.rec.State
+	e.rec = r
+	if was == message.Queued {
+		j.queue = slices.DeleteFunc(j.queue, func(q string) bool { return q == r.Job })
+	}
+	if r.State == message.Queued {
+		j.line(e, was)
+	}
+	if was != "" && was != message.Queued && r.State == message.Queued { // once more
+		e.cancel = make(chan struct{})
+		e.held, e.ended = false, false
+		j.ended = slices.DeleteFunc(j.ended, func(q string) bool { return q == r.Job })
+	}
+	if r.Cancel {
+		closeOnce(e.cancel)
+	}
+	j.touch(e)
+}
+
+// line puts a job into the queue: in front of all if its order says so, or else behind the last of its class. Without a store a retry goes first.
+func (j *Table) line(e *entry, was message.State) {
+	switch {
+	case was == message.Running && j.cfg.Store == nil:
+		j.head--
+		e.order = j.head
+	case e.order >= 0 && was != message.Queued:
+		j.tail++
+		e.order = j.tail
+	}
+	i, _ := slices.BinarySearchFunc(j.queue, e, func(id string, e *entry) int { return j.jobs[id].before(e) })
+	j.queue = slices.Insert(j.queue, i, e.rec.Job)
+	j.signal()
+}
+
+// before compares two waiting jobs; negative: e is first.
+func (e *entry) before(o *entry) int {
+	if e.order < 0 || o.order < 0 {
+		return cmp.Compare(e.order, o.order)
+	}
+	return cmp.Or(cmp.Compare(message.PriorityRank(e.rec.Priority), message.PriorityRank(o.rec.Priority)), cmp.Compare(e.order, o.order))
+}
+
+func closeOnce(c chan struct{}) {
+	select {
+	case <-c:
+	default:
+		close(c)
+	}
+}
+
+// Append adds an event to the log of a job, stamped with number, time and attempt. An event of an attempt that is not the current one, or after the
+// terminal event, is dropped and false returned. attempt < 0 means any.
+func (j *Table) Append(_ context.Context, id string, attempt int, ev message.Event) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	e, ok := j.jobs[id]
+	if !ok || e.ended || attempt >= 0 && e.rec.Attempt != attempt {
+		return false
+	}
+	if attempt >= 0 && !message.Terminal(ev.Type) && e.rec.State != message.Running && ev.Type != message.EventRetrying {
+		return false // a late event of a run that has ended
+	}
+	j.append(e, ev)
+	return true
+}
+
+// append is Append with the lock held.
+func (j *Table) append(e *entry, ev message.Event) {
+	e.seq++
+	ev.V, ev.Job, ev.Seq, ev.TS, ev.Attempt = message.ProtocolVersion, e.rec.Job, e.seq, j.cfg.Now().UnixMilli(), e.rec.Attempt
+	if len(e.log) >= maxLog {
+		e.log = slices.DeleteFunc(e.log, func(old message.Event) bool { return old.Type == message.EventProgress })
+		if len(e.log) >= maxLog {
+			e.log = slices.Delete(e.log, 1, maxLog/2)
+		}
+	}
+	e.log = append(e.log, ev)
+	if j.cfg.OnEvent != nil {
+		j.cfg.OnEvent(ev)
+	}
+	if message.Terminal(ev.Type) {
+		e.ended = true
+		e.preview, e.held = nil, false
+		e.drop()
+		j.ended = append(j.ended, e.rec.Job)
+		j.forget()
+	}
+	j.touch(e)
+}
+
+// forget drops the oldest ended jobs over the limit.
+func (j *Table) forget() {
+	for len(j.ended) > j.cfg.Keep {
+		j.forgetOldest()
+	}
+}
+
+func (j *Table) forgetOldest() {
+	id := j.ended[0]
+	j.ended = j.ended[1:]
+	if j.cfg.Store != nil && !j.jobs[id].local {
+		j.gone = append(j.gone, j.jobs[id].rec)
+	}
+	j.jobs[id].drop()
+	delete(j.jobs, id)
+	if j.cfg.OnForget != nil {
+		j.cfg.OnForget(id)
+	}
+}
+
+// drop gives up the request of a job that has ended. The lock is held.
+func (e *entry) drop() {
+	if e.req != nil {
+		e.req.Hold.Release()
+	}
+	e.req = nil
+}
+
+// Take waits for a job, moves it to running under the name of the worker and returns it with its request, whose hold is the caller's too, and a channel that is closed when it is
+// asked to stop. Only ctx ends the wait.
+func (j *Table) Take(ctx context.Context, worker string) (message.Record, *message.RunRequest, <-chan struct{}, error) {
+	if j.cfg.Store != nil {
+		return j.takeDurable(ctx, worker)
+	}
+	for {
+		j.mu.Lock()
+		if len(j.queue) > 0 {
+			e := j.jobs[j.queue[0]]
+			r := e.rec.Clone()
+			r.State, r.Worker, r.Started = message.Running, worker, j.cfg.Now().UnixMilli()
+			r.Attempt++
+			r.Rev++
+			j.settle(e, r)
+			rec, req, stop := j.view(e), e.req, e.cancel
+			req.Hold.Retain()
+			j.mu.Unlock()
+			return rec, req, stop, nil
+		}
+		wake := j.wake
+		j.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return message.Record{}, nil, nil, ctx.Err()
+		case <-wake:
+		}
+	}
+}
+
+// Expire ends the queued jobs whose time to wait is over.
+func (j *Table) Expire(ctx context.Context) {
+	j.mu.Lock()
+	now := j.cfg.Now().UnixMilli()
+	var due []message.Record
+	for _, id := range j.queue {
+		if e := j.jobs[id]; e.rec.ExpireAt > 0 && e.rec.ExpireAt <= now {
+			due = append(due, e.rec)
+		}
+	}
+	j.mu.Unlock()
+	for _, r := range due {
+		fault := wire.Errorf(wire.ErrExpired, "the job waited longer than its queue_ttl_ms")
+		if _, err := j.Update(ctx, r.Job, r.Rev, func(r *message.Record) { r.State, r.Finished, r.Error = message.Expired, now, fault }); err == nil {
+			j.Append(ctx, r.Job, -1, message.Event{Type: message.EventExpired, Error: fault, Data: map[string]any{"prompt_id": r.Job}})
+		}
+	}
+}
+
+// Durable reports whether jobs outlive the process.
+func (j *Table) Durable() bool { return j.cfg.Store != nil }
+
+// Close makes Create refuse new jobs.
+func (j *Table) Close() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.closed = true
+}
+
+// Busy returns how many jobs are queued and how many are running.
+func (j *Table) Busy() (queued, running int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, e := range j.jobs {
+		if e.rec.State == message.Running {
+			running++
+		}
+	}
+	return len(j.queue), running
+}
+
+// view returns a copy of a record with its place in the queue.
+func (j *Table) view(e *entry) message.Record {
+	r := e.rec.Clone()
+	if r.State == message.Queued {
+		r.Position = j.position(r.Job)
+	}
+	return r
+}
+
+func (j *Table) position(id string) int { return max(0, slices.Index(j.queue, id)) }
+
+func (j *Table) touch(e *entry) {
+	close(e.changed)
+	e.changed = make(chan struct{})
+}
+
+func (j *Table) signal() {
+	close(j.wake)
+	j.wake = make(chan struct{})
+}
+
+// Faults of Jobs that callers act on.
+var (
+	errNoJob    = errors.New("no such job")
+	errConflict = errors.New("the record was changed by someone else")
+	ErrFull     = errors.New("the queue is full")
+	ErrCrowd    = errors.New("the client has too many jobs")
+	ErrHash     = errors.New("a job of that id exists with another body")
+	errLacking  = errors.New("files of the job are not here")
+	ErrStore    = errors.New("the job store cannot be written")
+	ErrClosed   = errors.New("no new jobs are taken")
+)

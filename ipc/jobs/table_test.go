@@ -1,0 +1,251 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"patchbay/ipc/message"
+)
+
+func TestUpdateIsCompareAndSwap(t *testing.T) {
+	ctx := context.Background()
+	j := New(Config{})
+	rec, created, err := j.Create(ctx, &message.RunRequest{ID: "a"}, "h")
+	if err != nil || !created {
+		t.Fatal(err)
+	}
+	var wins atomic.Int32
+	var wg sync.WaitGroup
+	for range 32 {
+		wg.Go(func() {
+			_, err := j.Update(ctx, "a", rec.Rev, func(r *message.Record) { r.State = message.Running; r.Attempt++ })
+			switch {
+			case err == nil:
+				wins.Add(1)
+			case !errors.Is(err, errConflict):
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if wins.Load() != 1 {
+		t.Errorf("got %d winners, want 1", wins.Load())
+	}
+	got, _ := j.Get(ctx, "a")
+	if got.Attempt != 1 || got.Rev != rec.Rev+1 {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestStateMachine(t *testing.T) {
+	ctx := context.Background()
+	all := []message.State{message.Queued, message.Running, message.Done, message.Failed, message.Cancelled, message.Expired}
+	allowed := map[message.State]map[message.State]bool{
+		message.Queued: {message.Queued: true, message.Running: true, message.Cancelled: true, message.Expired: true, message.Failed: true}, message.Running: {message.Running: true, message.Queued: true, message.Done: true, message.Failed: true, message.Cancelled: true},
+		message.Done: {message.Done: true}, message.Failed: {message.Failed: true}, message.Cancelled: {message.Cancelled: true}, message.Expired: {message.Expired: true},
+	}
+	path := map[message.State][]message.State{message.Queued: {}, message.Running: {message.Running}, message.Done: {message.Running, message.Done}, message.Failed: {message.Running, message.Failed}, message.Cancelled: {message.Cancelled}, message.Expired: {message.Expired}}
+	for _, from := range all {
+		for _, to := range all {
+			j := New(Config{})
+			rec, _, err := j.Create(ctx, &message.RunRequest{ID: "a"}, "h")
+			for _, s := range path[from] {
+				if err == nil {
+					rec, err = j.Update(ctx, "a", rec.Rev, func(r *message.Record) { r.State = s })
+				}
+			}
+			if err != nil {
+				t.Fatalf("to %s: %v", from, err)
+			}
+			_, err = j.Update(ctx, "a", rec.Rev, func(r *message.Record) { r.State = to })
+			if (err == nil) != allowed[from][to] {
+				t.Errorf("%s -> %s: got error %v, allowed %v", from, to, err, allowed[from][to])
+			}
+		}
+	}
+}
+
+func TestTakeGivesEveryJobOnce(t *testing.T) {
+	j := New(Config{})
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	const jobs = 200
+	var mu sync.Mutex
+	taken := map[string]int{}
+	var wg sync.WaitGroup
+	for w := range 4 {
+		wg.Go(func() {
+			for {
+				rec, req, _, err := j.Take(ctx, fmt.Sprint("w", w))
+				if err != nil {
+					return
+				}
+				if rec.State != message.Running || rec.Attempt != 1 || req.ID != rec.Job {
+					t.Errorf("took %+v", rec)
+				}
+				mu.Lock()
+				taken[rec.Job]++
+				if len(taken) == jobs {
+					stop()
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	for i := range jobs {
+		if _, _, err := j.Create(ctx, &message.RunRequest{ID: fmt.Sprint("j", i)}, "h"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wg.Wait()
+	for id, n := range taken {
+		if n != 1 {
+			t.Errorf("%s was taken %d times", id, n)
+		}
+	}
+}
+
+func TestQueueOrder(t *testing.T) {
+	ctx := context.Background()
+	j := New(Config{})
+	for _, r := range []*message.RunRequest{{ID: "a"}, {ID: "b"}, {ID: "f", Front: true}} {
+		if _, _, err := j.Create(ctx, r, "h"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, want := range []string{"f", "a", "b"} {
+		if rec, _ := j.Get(ctx, want); rec.Position != i {
+			t.Errorf("%s: got position %d, want %d", want, rec.Position, i)
+		}
+	}
+	rec, _, _, err := j.Take(ctx, "w")
+	if err != nil || rec.Job != "f" {
+		t.Fatalf("took %s, %v", rec.Job, err)
+	}
+	if _, err := j.Update(ctx, "f", rec.Rev, func(r *message.Record) { r.State = message.Queued }); err != nil { // a retry goes first
+		t.Fatal(err)
+	}
+	for _, want := range []string{"f", "a", "b"} {
+		rec, _, _, err := j.Take(ctx, "w")
+		if err != nil || rec.Job != want {
+			t.Errorf("took %s, %v, want %s", rec.Job, err, want)
+		}
+	}
+}
+
+func TestOneTerminalEventAndNoLateOnes(t *testing.T) {
+	ctx := context.Background()
+	var seen []message.Event
+	j := New(Config{OnEvent: func(e message.Event) { seen = append(seen, e) }})
+	if _, _, err := j.Create(ctx, &message.RunRequest{ID: "a"}, "h"); err != nil {
+		t.Fatal(err)
+	}
+	rec, _, _, err := j.Take(ctx, "w")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !j.Append(ctx, "a", 1, message.Event{Type: message.EventStart}) {
+		t.Error("an event of the running attempt was dropped")
+	}
+	if j.Append(ctx, "a", 2, message.Event{Type: message.EventProgress}) {
+		t.Error("an event of an attempt that does not exist was taken")
+	}
+	if _, err := j.Update(ctx, "a", rec.Rev, func(r *message.Record) { r.State = message.Done }); err != nil {
+		t.Fatal(err)
+	}
+	if j.Append(ctx, "a", 1, message.Event{Type: message.EventProgress}) {
+		t.Error("progress of a job that is done was taken")
+	}
+	if !j.Append(ctx, "a", -1, message.Event{Type: message.EventSuccess}) || j.Append(ctx, "a", -1, message.Event{Type: message.EventError}) {
+		t.Error("there is not exactly one terminal event")
+	}
+	for i, e := range seen {
+		if e.Seq != uint64(i+1) {
+			t.Errorf("event %d has number %d", i, e.Seq)
+		}
+	}
+}
+
+func TestLogIsBoundedAndCursorsSkipGaps(t *testing.T) {
+	ctx := context.Background()
+	j := New(Config{})
+	if _, _, err := j.Create(ctx, &message.RunRequest{ID: "a"}, "h"); err != nil {
+		t.Fatal(err)
+	}
+	cur, err := j.Follow(ctx, "a", 0, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cur.Close()
+	if _, _, _, err := j.Take(ctx, "w"); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 * maxLog {
+		j.Append(ctx, "a", 1, message.Event{Type: message.EventProgress})
+	}
+	j.Append(ctx, "a", -1, message.Event{Type: message.EventSuccess})
+	var last uint64
+	var got []string
+	for {
+		it, err := cur.Next(ctx)
+		if err != nil {
+			break
+		}
+		if it.Event.Seq <= last {
+			t.Fatalf("number %d after %d", it.Event.Seq, last)
+		}
+		last = it.Event.Seq
+		got = append(got, it.Event.Type)
+	}
+	if len(got) > maxLog || got[0] != message.EventQueued || got[len(got)-1] != message.EventSuccess || last != 3*maxLog+2 {
+		t.Errorf("got %d events, first %s, last %s with number %d", len(got), got[0], got[len(got)-1], last)
+	}
+}
+
+func TestForget(t *testing.T) {
+	ctx := context.Background()
+	var gone []string
+	j := New(Config{Keep: 2, OnForget: func(id string) { gone = append(gone, id) }})
+	for i := range 4 {
+		id := fmt.Sprint(i)
+		if _, _, err := j.Create(ctx, &message.RunRequest{ID: id}, "h"); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := j.Cancel(ctx, id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(gone) != 2 || gone[0] != "0" || gone[1] != "1" {
+		t.Errorf("forgot %v, want [0 1]", gone)
+	}
+	j.Close()
+	if _, _, err := j.Create(ctx, &message.RunRequest{ID: "x"}, "h"); !errors.Is(err, ErrClosed) {
+		t.Errorf("create after close: %v", err)
+	}
+}
+
+func TestExpireOnlyWaitingJobs(t *testing.T) {
+	ctx := context.Background()
+	now := time.Unix(1000, 0)
+	j := New(Config{Now: func() time.Time { return now }})
+	for _, id := range []string{"run", "wait"} {
+		if _, _, err := j.Create(ctx, &message.RunRequest{ID: id, QueueTTLMS: 1000}, "h"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, _, _, err := j.Take(ctx, "w"); err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(time.Second)
+	j.Expire(ctx)
+	for id, want := range map[string]message.State{"run": message.Running, "wait": message.Expired} {
+		if rec, _ := j.Get(ctx, id); rec.State != want {
+			t.Errorf("%s: got %s, want %s", id, rec.State, want)
+		}
+	}
+}

@@ -1,0 +1,69 @@
+package jobs
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"patchbay/ipc/message"
+	"patchbay/ipc/message/messagetest"
+	"patchbay/ipc/wire/wiretest"
+)
+
+// TestResultsAreKeptForATime, also when the daemon ends between saying that they are dropped and dropping them.
+func TestResultsAreKeptForATime(t *testing.T) {
+	e := jetstreamServer(t, false)
+	out := t.TempDir()
+	sc := OutputsConfig{Stage: filepath.Join(out, ".stage"), Output: out, Keep: true}
+	ctx := wiretest.Within(t, 20*time.Second)
+	j, end := durable(t, e, "a")
+	outputs, err := NewOutputs(sc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := Dispatcher{Jobs: j, Outputs: outputs, Log: zerolog.Nop()}
+	mustCreate(t, j, &message.RunRequest{ID: "p"})
+	rec, _, _, err := j.Take(ctx, "w")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := message.FileOf(messagetest.Picture("1", 1000))
+	if err := outputs.Stage("p", []message.File{file}); err != nil {
+		t.Fatal(err)
+	}
+	d.finish(rec, &Outcome{Files: []message.File{file}}, nil)
+	j.cfg.KeepResults = time.Hour
+	if over := j.surplus(); len(over) != 0 {
+		t.Errorf("%d results are too old at once", len(over))
+	}
+	j.cfg.Now = func() time.Time { return time.Now().Add(2 * time.Hour) }
+	over := j.surplus()
+	if len(over) != 1 {
+		t.Fatalf("%d results are too old after two hours, want 1", len(over))
+	}
+	if _, err := j.Update(ctx, "p", over[0].Rev, func(r *message.Record) { r.Dropped = 1 }); err != nil {
+		t.Fatal(err)
+	}
+	end()
+	name := filepath.Join(out, "fake_00001_.png")
+	if _, err := os.Stat(name); err != nil {
+		t.Fatal(err)
+	}
+	j, _ = durable(t, e, "a")
+	if outputs, err = NewOutputs(sc); err != nil {
+		t.Fatal(err)
+	}
+	d = Dispatcher{Jobs: j, Outputs: outputs, Log: zerolog.Nop()}
+	if err := d.Recover(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(name); err == nil {
+		t.Error("the file is still there after the restart")
+	}
+	if rec, err := j.Get(ctx, "p"); err != nil || rec.State != message.Done || rec.Dropped == 0 {
+		t.Errorf("got %+v, %v", rec, err)
+	}
+}

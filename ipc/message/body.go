@@ -1,0 +1,208 @@
+package message
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"patchbay/ipc/wire"
+	"patchbay/node/fault"
+	"patchbay/node/graph"
+	"patchbay/node/pyjson"
+)
+
+// EmptyBodyHint is the text for an empty body. The nats command sends one silently when its input is a pipe and --force-stdin is not given.
+const EmptyBodyHint = "the body is empty; pass the workflow as an argument, or use --force-stdin with `nats req` (without it, nats does not read a pipe)"
+
+// ParseRun reads the body of run or submit in any of three shapes: our envelope {workflow, ...}, ComfyUI's POST /prompt body {prompt, ...}, or a
+// bare API-format graph, in which every value has a class_type. It fills the id if there is none.
+func ParseRun(o *pyjson.Object) (*RunRequest, *graph.Workflow, *wire.Error) {
+	return ParseRunWithin(o, wire.DefaultLimits())
+}
+
+// ParseRunWithin is ParseRun with limits of its own for a workflow that is JSON text.
+func ParseRunWithin(o *pyjson.Object, lim wire.Limits) (*RunRequest, *graph.Workflow, *wire.Error) {
+	req := &RunRequest{}
+	var err error
+	switch {
+	case isBareGraph(o):
+		req.Workflow = o
+	case HasField(o, "workflow"):
+		err = wire.Bind(o, req)
+		if err == nil && req.Strict {
+			if extra := wire.UnknownFields(o, req); len(extra) > 0 {
+				err = fmt.Errorf("unknown fields %s (strict is set)", wire.Shown(strings.Join(extra, ", ")))
+			}
+		}
+	case HasField(o, "prompt"):
+		err = bindComfy(o, req)
+	case holdsNode(o):
+		req.Workflow = o // validation names what is no node
+	default:
+		return nil, nil, wire.Errorf(wire.ErrBadRequest, "no workflow in the body; send {\"workflow\": {...}}, ComfyUI's {\"prompt\": {...}}, or a bare graph in API format")
+	}
+	if err != nil {
+		return nil, nil, wire.Errorf(wire.ErrBadRequest, "%s", err.Error())
+	}
+	if req.ID == "" {
+		req.ID = wire.NewID()
+	}
+	if !wire.ValidID(req.ID) {
+		return nil, nil, wire.Errorf(wire.ErrBadRequest, "job id %q: an id is 1 to 64 of A-Z a-z 0-9 _ -", wire.Shown(req.ID))
+	}
+	if req.QueueTTLMS < 0 || req.DeadlineMS < 0 {
+		return nil, nil, wire.Errorf(wire.ErrBadRequest, "queue_ttl_ms and deadline_ms are not negative")
+	}
+	if PriorityRank(req.Priority) < 0 {
+		return nil, nil, wire.Errorf(wire.ErrBadRequest, "field priority: want high, normal or low, got %q", wire.Shown(req.Priority))
+	}
+	w, fail := parseWorkflowWithin(req.Workflow, lim)
+	if fail != nil {
+		return nil, nil, ErrorOf(fail)
+	}
+	return req, w, nil
+}
+
+// ParseWorkflow takes a graph as a map or as JSON text.
+func ParseWorkflow(v any) (*graph.Workflow, *fault.Failure) {
+	return parseWorkflowWithin(v, wire.DefaultLimits())
+}
+
+func parseWorkflowWithin(v any, lim wire.Limits) (*graph.Workflow, *fault.Failure) {
+	var text []byte
+	switch x := v.(type) {
+	case string:
+		text = []byte(x)
+	case []byte:
+		text = x
+	default:
+		return graph.ParseWorkflow(v)
+	}
+	if err := wire.Guard(text, wire.JSON, lim); err != nil {
+		return nil, &fault.Failure{Code: fault.CodeInvalidPrompt, Message: "workflow text was refused", Details: err.Error()}
+	}
+	return graph.ParseWorkflowJSON(text)
+}
+
+// bindComfy reads the body of ComfyUI's POST /prompt.
+func bindComfy(o *pyjson.Object, req *RunRequest) error {
+	var body struct {
+		Prompt   any            `json:"prompt"`
+		ClientID any            `json:"client_id"`
+		PromptID any            `json:"prompt_id"`
+		Front    bool           `json:"front"`
+		Extra    *pyjson.Object `json:"extra_data"`
+		Targets  []string       `json:"partial_execution_targets"`
+	}
+	if err := wire.Bind(o, &body); err != nil {
+		return err
+	}
+	req.Workflow, req.Client, req.Front, req.Targets = body.Prompt, body.ClientID, body.Front, body.Targets
+	switch id := body.PromptID.(type) { // ComfyUI takes str() of anything
+	case nil:
+	case string:
+		req.ID = id
+	case int64:
+		req.ID = strconv.FormatInt(id, 10)
+	default:
+		return fmt.Errorf("field prompt_id: want a string, got %s", wire.KindOf(id))
+	}
+	if body.Extra != nil {
+		if v, _ := body.Extra.Get("extra_pnginfo"); v != nil {
+			p, ok := v.(*pyjson.Object)
+			if !ok {
+				return fmt.Errorf("field extra_data.extra_pnginfo: want a map, got %s", wire.KindOf(v))
+			}
+			req.ExtraPNG = p
+		}
+		if v, _ := body.Extra.Get("preview_method"); v != nil && v != "none" {
+			req.Preview = true
+		}
+	}
+	// Fields of ours may stand beside ComfyUI's.
+	return wire.Bind(wire.Without(o, "workflow"), req)
+}
+
+// HasField reports whether o has a field that is not a node of a bare graph.
+func HasField(o *pyjson.Object, name string) bool {
+	v, ok := o.Get(name)
+	return ok && !isNode(v)
+}
+
+func isNode(v any) bool {
+	n, ok := v.(*pyjson.Object)
+	if !ok {
+		return false
+	}
+	_, ok = n.Get("class_type")
+	return ok
+}
+
+func isBareGraph(o *pyjson.Object) bool {
+	for _, k := range o.Keys() {
+		if v, _ := o.Get(k); !isNode(v) {
+			return isEditorGraph(o)
+		}
+	}
+	return o.Len() > 0
+}
+
+// holdsNode reports whether any value is a node.
+func holdsNode(o *pyjson.Object) bool {
+	for _, k := range o.Keys() {
+		if v, _ := o.Get(k); isNode(v) {
+			return true
+		}
+	}
+	return false
+}
+
+// isEditorGraph recognises the editor's own format, which package node refuses with the way out.
+func isEditorGraph(o *pyjson.Object) bool {
+	return HasField(o, "nodes") && HasField(o, "links")
+}
+
+// Hash identifies what a request asks for: two requests of one id with the same hash are the same request.
+func Hash(req *RunRequest, w *graph.Workflow) string {
+	c := *req
+	c.ID, c.Workflow, c.Client, c.Tied, c.Front, c.Preview, c.Priority, c.Attempt, c.Inputs = "", string(w.JSON()), nil, false, false, false, "", 0, nil
+	c.DeadlineMS, c.QueueTTLMS = 0, 0 // when it is to be done is not what is asked for
+	b, err := wire.Encode(&c, wire.Msgpack)
+	if err != nil { // the request was decoded from these very types
+		panic("ipc: " + err.Error())
+	}
+	sum := sha256.New()
+	_, _ = sum.Write(b)                                         // a hash does not fail
+	for _, name := range slices.Sorted(maps.Keys(req.Inputs)) { // the encoder writes them in any order
+		data := req.Inputs[name]
+		_, _ = fmt.Fprintf(sum, "%d %s %d ", len(name), name, len(data))
+		_, _ = sum.Write(data)
+	}
+	return hex.EncodeToString(sum.Sum(nil))
+}
+
+// ClientName is the name under which the jobs of a client are counted: the user that its reply subject belongs to, where that tells; or else what the request
+// calls itself, in client (text, or a map with id). All who have no name are one.
+func ClientName(from string, req *RunRequest) string {
+	name := from
+	switch c := req.Client.(type) {
+	case string:
+		name = orText(name, c)
+	case *pyjson.Object:
+		id, _ := c.Get("id")
+		text, _ := id.(string)
+		name = orText(name, text)
+	}
+	return name[:min(len(name), 128)]
+}
+
+func orText(text, preset string) string {
+	if text == "" {
+		return preset
+	}
+	return text
+}

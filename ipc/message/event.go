@@ -1,0 +1,69 @@
+package message
+
+import (
+	"fmt"
+
+	"patchbay/ipc/wire"
+	"patchbay/node/pyjson"
+)
+
+// Event is one entry of a job's log: a reply of run, and a message on patchbay.v1.events.<job>.<type>.
+type Event struct {
+	V          int            `json:"v"`
+	Type       string         `json:"type"`
+	Job        string         `json:"job"`
+	Seq        uint64         `json:"seq"` // 1, 2, ... within the job
+	TS         int64          `json:"ts"`  // Unix milliseconds
+	Attempt    int            `json:"attempt"`
+	Node       string         `json:"node,omitempty"`
+	Data       map[string]any `json:"data,omitempty"` // ComfyUI's data of the websocket message of that type
+	Error      *wire.Error    `json:"error,omitempty"`
+	NodeErrors map[string]any `json:"node_errors,omitempty"`
+}
+
+// The types of events beside those that package node makes.
+const (
+	EventQueued      = "queued"
+	EventRetrying    = "retrying"
+	EventStart       = "execution_start"
+	EventProgress    = "progress"
+	EventExecuted    = "executed"
+	EventMetrics     = "metrics"
+	EventSuccess     = "execution_success"
+	EventError       = "execution_error"
+	EventInterrupted = "execution_interrupted"
+	EventExpired     = "expired"
+)
+
+// Terminal reports whether an event type ends a job. Every job has exactly one such event.
+func Terminal(eventType string) bool {
+	switch eventType {
+	case EventSuccess, EventError, EventInterrupted, EventExpired:
+		return true
+	}
+	return false
+}
+
+// EventOf reads an event.
+func EventOf(o *pyjson.Object) (*Event, error) {
+	ev := &Event{}
+	plain := wire.Without(wire.Without(wire.Without(o, "data"), "error"), "node_errors")
+	if err := wire.BindReply(plain, ev); err != nil {
+		return nil, err
+	}
+	if v, _ := o.Get("data"); v != nil {
+		d, ok := v.(*pyjson.Object)
+		if !ok {
+			return nil, fmt.Errorf("read reply: event data is %s", wire.KindOf(v))
+		}
+		ev.Data = map[string]any{}
+		for _, k := range d.Keys() {
+			ev.Data[k], _ = d.Get(k)
+		}
+	}
+	if v, _ := o.Get("error"); v != nil {
+		ev.Error = wire.ErrorFrom(v, o)
+		ev.NodeErrors = ev.Error.NodeErrors
+	}
+	return ev, nil
+}

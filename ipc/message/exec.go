@@ -1,0 +1,83 @@
+package message
+
+import (
+	"patchbay/ipc/bulk"
+	"patchbay/node/pyjson"
+)
+
+// ExecRequest asks for one node to be run: the door for hosts that bring nodes of their own.
+type ExecRequest struct {
+	Class   string         `json:"class_type"`
+	Inputs  *pyjson.Object `json:"inputs,omitempty"`   // literals, tensors, {"$handle": id}, and lists and maps of them
+	Want    []int          `json:"want,omitempty"`     // output slots to return; empty: all
+	LeaseMS int            `json:"lease_ms,omitempty"` // how long handles are kept without use; 0: 15 minutes
+	Plan    string         `json:"plan,omitempty"`
+	// Files are found by LoadImage and LoadLatent, by name.
+	Files map[string][]byte `json:"files,omitempty"`
+
+	Hold *bulk.Hold `json:"-"`
+}
+
+// Holds is the memory that tensors and bytes lie in; nil: none.
+func (q *ExecRequest) Holds() *bulk.Hold { return q.Hold }
+
+// ExecReply carries the wanted outputs in order: by value, except MODEL, CLIP and VAE (and what holds them), which are handles
+// {"$handle": id, "type": "MODEL", "expires": Unix milliseconds}.
+type ExecReply struct {
+	V        int            `json:"v"`
+	Outputs  []any          `json:"outputs"`
+	Files    []File         `json:"files,omitempty"` // what an output node would save; it is not saved
+	Timings  map[string]any `json:"timings,omitempty"`
+	Warnings []string       `json:"warnings,omitempty"`
+	Worker   string         `json:"worker,omitempty"`
+
+	Hold *bulk.Hold `json:"-"`
+}
+
+// Holds is the memory that tensors and bytes lie in; nil: none.
+func (q *ExecReply) Holds() *bulk.Hold { return q.Hold }
+
+// FreeRequest gives up handles and the weights of models; without any named, the worker drops all handles, caches and weights.
+type FreeRequest struct {
+	Handles []string `json:"handles,omitempty"`
+	Models  []string `json:"models,omitempty"` // files, as load and sample name them
+}
+
+// FreeReply tells how many handles were dropped, and how many bytes of weights of diffusion models.
+type FreeReply struct {
+	V     int   `json:"v"`
+	Freed int   `json:"freed"`
+	Bytes int64 `json:"bytes"`
+}
+
+// HandleKey marks a handle in a message.
+const HandleKey = "$handle"
+
+// WalkHandles calls f with the id of every handle in a decoded value.
+func WalkHandles(v any, f func(id string)) {
+	EachHandle(v, func(id string, _ *pyjson.Object) { f(id) })
+}
+
+// EachHandle calls f with every handle in a decoded value.
+func EachHandle(v any, f func(id string, h *pyjson.Object)) {
+	switch x := v.(type) {
+	case []any:
+		for _, e := range x {
+			EachHandle(e, f)
+		}
+	case *pyjson.Object:
+		if x == nil {
+			return
+		}
+		if id, ok := x.Get(HandleKey); ok {
+			if s, ok := id.(string); ok {
+				f(s, x)
+			}
+			return
+		}
+		for _, k := range x.Keys() {
+			e, _ := x.Get(k)
+			EachHandle(e, f)
+		}
+	}
+}

@@ -1,0 +1,64 @@
+package message
+
+import (
+	"errors"
+	"hash/crc32"
+	"os"
+	"path"
+	"path/filepath"
+
+	"patchbay/node/files"
+)
+
+// File is one output with its contents.
+type File struct {
+	Ref  OutputRef `json:"ref"`
+	Data []byte    `json:"data"`
+}
+
+// FileOf describes an output of package node.
+func FileOf(o files.Output) File {
+	return File{
+		Ref: OutputRef{
+			Node: o.Node, Index: o.Index, Kind: o.Kind, Type: o.Type, Prefix: o.Prefix, Ext: o.Ext,
+			Width: o.Width, Height: o.Height, Bytes: len(o.Data), CRC32C: Checksum(o.Data),
+		},
+		Data: o.Data,
+	}
+}
+
+// Output is the inverse of fileOf.
+func (f File) Output() files.Output {
+	r := f.Ref
+	return files.Output{
+		Node: r.Node, Index: r.Index, Kind: r.Kind, Prefix: r.Prefix, Type: r.Type, Ext: r.Ext,
+		Data: f.Data, Width: r.Width, Height: r.Height,
+	}
+}
+
+// Save writes a file into a folder under the name that ComfyUI would choose, and returns that name relative to the folder. It never replaces a file.
+func (f File) Save(dir string) (string, error) {
+	ref, err := files.Commit(dir, f.Output())
+	if err != nil {
+		return "", StoreError(err)
+	}
+	return path.Join(ref.Subfolder, ref.Filename), nil
+}
+
+// Checksum is CRC-32C (Castagnoli).
+func Checksum(data []byte) uint32 { return crc32.Checksum(data, crc32.MakeTable(crc32.Castagnoli)) }
+
+// WriteSynced writes a file, with its folders, and returns when it is on the disk.
+func WriteSynced(path string, data []byte) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	if _, err = f.Write(data); err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
+}

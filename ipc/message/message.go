@@ -1,0 +1,220 @@
+package message
+
+import (
+	"patchbay/ipc/bulk"
+	"patchbay/ipc/wire"
+	"patchbay/node/files"
+	"patchbay/node/pyjson"
+)
+
+// ProtocolVersion is the value of "v" in every message; a new one breaks clients, new fields do not.
+const ProtocolVersion = 1
+
+// The names of the verbs: on NATS the token of the subject behind the root, in frames the value of "op". What else there is to say is in Verbs.
+const (
+	VerbRun      = "run"
+	VerbSubmit   = "submit"
+	VerbStatus   = "status"
+	VerbJobs     = "jobs"
+	VerbCancel   = "cancel"
+	VerbRetry    = "retry"
+	VerbDescribe = "describe"
+	VerbModels   = "models"
+	VerbExec     = "exec"
+	VerbSample   = "sample"
+	VerbLoad     = "load"
+	VerbFree     = "free"
+	VerbStats    = "stats"
+	VerbPing     = "ping" // frames only
+)
+
+// RunRequest is the body of run and submit in our own shape. ParseRun also reads ComfyUI's POST /prompt body and a bare graph into it.
+type RunRequest struct {
+	V          int               `json:"v,omitempty"`
+	ID         string            `json:"id,omitempty"` // job id, [A-Za-z0-9_-]{1,64}; empty: one is made. Sending it twice is safe.
+	Workflow   any               `json:"workflow,omitempty"`
+	Targets    []string          `json:"targets,omitempty"`       // output nodes to run; empty: all
+	Inputs     map[string][]byte `json:"inputs,omitempty"`        // files for LoadImage and LoadLatent, by name
+	ExtraPNG   *pyjson.Object    `json:"extra_pnginfo,omitempty"` // text chunks of saved pictures
+	NoMetadata bool              `json:"no_metadata,omitempty"`   // leave workflow and extra info out of saved files
+	Plan       string            `json:"plan,omitempty"`          // "ulysses=2,pipe=2"; empty: one rank
+	Profile    bool              `json:"profile,omitempty"`       // measure every operation; the metrics event carries table and spans
+	Preview    bool              `json:"preview,omitempty"`       // make previews
+	Tied       bool              `json:"tied,omitempty"`          // run on NATS: cancel when the client goes away
+	Front      bool              `json:"front,omitempty"`         // ahead of all waiting jobs; in a durable queue the same as priority high
+	Priority   string            `json:"priority,omitempty"`      // high, normal or low; empty: normal
+	QueueTTLMS int               `json:"queue_ttl_ms,omitempty"`  // expired after waiting this long; 0: never
+	DeadlineMS int               `json:"deadline_ms,omitempty"`   // failed after running this long; 0: never
+	Client     any               `json:"client,omitempty"`        // anything; given back by status
+	Attempt    int               `json:"attempt,omitempty"`       // of a daemon to its worker: what ended without a result in an earlier one begins anew
+	Strict     bool              `json:"strict,omitempty"`        // refuse unknown fields
+
+	From string `json:"-"` // client that it counts for, see ClientName
+
+	Files []files.NeededFile `json:"-"` // by accept, for the record
+	Hold  *bulk.Hold         `json:"-"` // shared memory that Inputs lie in
+}
+
+// Holds is the memory that tensors and bytes lie in; nil: none.
+func (q *RunRequest) Holds() *bulk.Hold { return q.Hold }
+
+// Receipt is the first reply of run and the only one of submit.
+type Receipt struct {
+	V         int    `json:"v"`
+	Type      string `json:"type"` // "accepted"
+	Job       string `json:"job"`
+	State     State  `json:"state"`
+	Position  int    `json:"position"`            // jobs ahead of it in the queue
+	Duplicate bool   `json:"duplicate,omitempty"` // a job of this id and body existed already
+	Events    string `json:"events"`              // NATS subject of its events
+	Status    string `json:"status"`              // NATS subject to ask for its record
+	// NodeErrors are ComfyUI's errors of outputs that cannot run, when others can: those run.
+	NodeErrors map[string]any `json:"node_errors,omitempty"`
+}
+
+// The types of replies that are not events: they are not in the log.
+const (
+	ReplyAccepted  = "accepted"
+	ReplyOutput    = "output"
+	ReplyChunk     = "chunk"
+	ReplyPreview   = "preview"
+	ReplyHeartbeat = "heartbeat"
+)
+
+// OutputRef describes one file that a job made. Filename and Subfolder are empty until the file is in the output folder.
+type OutputRef struct {
+	Node      string `json:"node"`
+	Index     int    `json:"index"`
+	Kind      string `json:"kind"` // "images" or "latents"
+	Type      string `json:"type"` // "output" or "temp"
+	Prefix    string `json:"prefix,omitempty"`
+	Ext       string `json:"ext"`
+	Filename  string `json:"filename,omitempty"`
+	Subfolder string `json:"subfolder,omitempty"`
+	Width     int    `json:"width,omitempty"`
+	Height    int    `json:"height,omitempty"`
+	Bytes     int    `json:"bytes"`
+	CRC32C    uint32 `json:"crc32c"` // Castagnoli, of the whole file
+}
+
+// Output carries a file, whole in Data or announced with the number of chunks that follow.
+type Output struct {
+	Type   string      `json:"type"`
+	Job    string      `json:"job"`
+	Output int         `json:"output"` // position in the outputs of the job
+	Ref    OutputRef   `json:"ref"`
+	Data   []byte      `json:"data,omitempty"`
+	Chunks int         `json:"chunks,omitempty"`
+	Error  *wire.Error `json:"error,omitempty"` // the file cannot be read any more
+}
+
+// Chunk is one piece of a file.
+type Chunk struct {
+	Type   string `json:"type"`
+	Job    string `json:"job"`
+	Output int    `json:"output"`
+	Offset int    `json:"offset"`
+	Data   []byte `json:"data"`
+}
+
+// Preview carries a picture of the unfinished latent. It may be dropped.
+type Preview struct {
+	Type   string `json:"type"`
+	Job    string `json:"job"`
+	Node   string `json:"node,omitempty"`
+	Format string `json:"format"` // "image/jpeg"
+	Data   []byte `json:"data"`
+}
+
+// Heartbeat shows a silent client that its run goes on.
+type Heartbeat struct {
+	Type string `json:"type"`
+	Job  string `json:"job"`
+	TS   int64  `json:"ts"`
+}
+
+// JobRequest is the body of status and cancel.
+type JobRequest struct {
+	Job     string `json:"job"`
+	Follow  bool   `json:"follow,omitempty"`  // status: stream the events from From on
+	From    uint64 `json:"from,omitempty"`    // first sequence number wanted
+	Outputs bool   `json:"outputs,omitempty"` // status: stream the files after the record
+	Preview bool   `json:"preview,omitempty"` // follow: stream previews too
+}
+
+// JobsRequest is the body of jobs.
+type JobsRequest struct {
+	State string `json:"state,omitempty"` // only jobs in this state
+	Limit int    `json:"limit,omitempty"` // newest first; 0: 100
+}
+
+// JobsReply answers jobs: the newest first, and how many there are in each state.
+type JobsReply struct {
+	V      int        `json:"v"`
+	Jobs   []Record   `json:"jobs"`
+	Counts stateCount `json:"counts"`
+}
+
+type stateCount map[State]int
+
+// CancelReply answers cancel. Cancelled is false when the job had already ended.
+type CancelReply struct {
+	V         int    `json:"v"`
+	Job       string `json:"job"`
+	Cancelled bool   `json:"cancelled"`
+	State     State  `json:"state"`
+}
+
+// ModelsReply answers models.
+type ModelsReply struct {
+	V      int            `json:"v"`
+	Models map[string]any `json:"models"` // files by folder: lists of names
+}
+
+// DescribeReply answers describe, with what was asked for.
+type DescribeReply struct {
+	V      int            `json:"v"`
+	Compat string         `json:"comfy_compat,omitempty"` // version of ComfyUI whose classes these are
+	Info   map[string]any `json:"object_info,omitempty"`  // ComfyUI's entries by class
+	Limits *LimitsReply   `json:"limits,omitempty"`
+	Schema map[string]any `json:"schema,omitempty"`
+}
+
+// RetryReply answers retry.
+type RetryReply struct {
+	V     int    `json:"v"`
+	Job   string `json:"job"`
+	State State  `json:"state"`
+}
+
+// DescribeRequest is the body of describe.
+type DescribeRequest struct {
+	Class  string `json:"class,omitempty"`  // empty: all classes
+	Schema bool   `json:"schema,omitempty"` // the JSON Schema of the protocol instead
+	Limits bool   `json:"limits,omitempty"` // only what the daemon takes
+}
+
+// PongReply answers ping.
+type PongReply struct {
+	V   int    `json:"v"`
+	PID int    `json:"pid"`
+	Job string `json:"job,omitempty"`
+}
+
+// RecordReply is the record of a job as a reply.
+type RecordReply struct {
+	Type string `json:"type"` // "record"
+	Record
+}
+
+// LimitsReply is what describe tells of the limits of a daemon; 0: none.
+type LimitsReply struct {
+	MessageBytes int   `json:"message_bytes"`
+	FrameBytes   int   `json:"frame_bytes"`
+	Depth        int   `json:"depth"`
+	Values       int   `json:"values"`
+	Queue        int   `json:"queue"`
+	ClientJobs   int   `json:"client_jobs"`
+	Pixels       int64 `json:"pixels"`
+	Steps        int   `json:"steps"`
+}

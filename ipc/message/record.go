@@ -1,0 +1,112 @@
+package message
+
+import (
+	"fmt"
+	"slices"
+
+	"patchbay/ipc/wire"
+	"patchbay/node/files"
+)
+
+// State of a job. Every change is one compare-and-swap on its Record.
+type State string
+
+// The states. The last four are final.
+const (
+	Queued    State = "queued"
+	Running   State = "running"
+	Done      State = "done"
+	Failed    State = "failed"
+	Cancelled State = "cancelled"
+	Expired   State = "expired"
+)
+
+// States returns all states.
+func States() []State { return []State{Queued, Running, Done, Failed, Cancelled, Expired} }
+
+// Final reports whether a job in this state has ended.
+func (s State) Final() bool { return s != Queued && s != Running }
+
+// Next lists where a state may go. A final state stays; its record may still be completed (file names).
+func (s State) Next() []State {
+	switch s {
+	case Queued:
+		return []State{Queued, Running, Cancelled, Expired, Failed}
+	case Running:
+		return []State{Running, Queued, Done, Failed, Cancelled}
+	}
+	return []State{s}
+}
+
+// Revived lists where a retry by hand may take a job: only one that ended without a result begins again.
+func (s State) Revived() []State {
+	if s == Failed || s == Cancelled || s == Expired {
+		return []State{Queued}
+	}
+	return nil
+}
+
+// Record is what is known of a job: the value that status returns.
+type Record struct {
+	V         int            `json:"v"`
+	Job       string         `json:"job"`
+	Kind      string         `json:"kind,omitempty"` // "sample"; empty: a workflow
+	State     State          `json:"state"`
+	Rev       uint64         `json:"rev"`     // grows with every change; the fence of Update
+	Attempt   int            `json:"attempt"` // 1 for the first run, 0 while never started
+	Worker    string         `json:"worker,omitempty"`
+	Created   int64          `json:"created"`            // Unix milliseconds, as are the next three
+	Started   int64          `json:"started,omitempty"`  // of the last attempt
+	Finished  int64          `json:"finished,omitempty"` //
+	ExpireAt  int64          `json:"expire_at,omitempty"`
+	Position  int            `json:"position,omitempty"` // jobs ahead in the queue
+	Hash      string         `json:"hash"`               // of the request
+	Outputs   []OutputRef    `json:"outputs,omitempty"`
+	Dropped   int64          `json:"dropped,omitempty"` // when its files were removed, in Unix milliseconds
+	Metrics   map[string]any `json:"metrics,omitempty"`
+	Error     *wire.Error    `json:"error,omitempty"`
+	NodeError map[string]any `json:"node_errors,omitempty"`
+	Client    any            `json:"client,omitempty"`
+	Cancel    bool           `json:"cancel,omitempty"` // a running job was asked to stop
+
+	Files  []files.NeededFile `json:"files,omitempty"`  // that it reads: a daemon without them does not take it
+	Memory int64              `json:"memory,omitempty"` // bytes of its largest model file: the least that a worker must have
+
+	Priority   string   `json:"priority,omitempty"`    // high or low; empty: normal
+	Owner      string   `json:"owner,omitempty"`       // daemon that runs it or ran it last; it has the files. While queued: the one that took it in
+	NotBefore  int64    `json:"not_before,omitempty"`  // a retry waits until then
+	HandedBack int      `json:"handed_back,omitempty"` // attempts that ended with their daemon or before a retry by hand: they do not count
+	Causes     []string `json:"causes,omitempty"`      // why earlier attempts ended, the last ones
+	Tied       bool     `json:"tied,omitempty"`        // ends with the connection it came on
+	From       string   `json:"from,omitempty"`        // client that it counts for
+	Pieces     int      `json:"pieces,omitempty"`      // of the request, in the bucket patchbay-requests
+}
+
+// maxCauses bounds Record.Causes.
+const maxCauses = 10
+
+// Because notes why an attempt ended.
+func (r *Record) Because(cause string) {
+	r.Causes = append(r.Causes, fmt.Sprintf("attempt %d: %s", r.Attempt, cause))
+	r.Causes = r.Causes[max(0, len(r.Causes)-maxCauses):]
+}
+
+// Priorities are the classes of jobs, most urgent first.
+func Priorities() []string { return []string{"high", "normal", "low"} }
+
+// OrNormal is the class of jobs that a request without one is in.
+func OrNormal(priority string) string {
+	if priority == "" {
+		return "normal"
+	}
+	return priority
+}
+
+// PriorityRank is the place of a class among the others, 0 first.
+func PriorityRank(priority string) int { return slices.Index(Priorities(), OrNormal(priority)) }
+
+// Clone is a copy whose lists may be appended to.
+func (r Record) Clone() Record {
+	r.Outputs, r.Causes = slices.Clone(r.Outputs), slices.Clone(r.Causes)
+	return r
+}

@@ -1,0 +1,46 @@
+package message
+
+import (
+	"errors"
+	"slices"
+
+	"patchbay/ipc/wire"
+	"patchbay/node/pyjson"
+)
+
+// RefsOf lists the references in a request.
+func RefsOf(verb string, o *pyjson.Object) ([]*wire.Ref, error) {
+	var all []*wire.Ref
+	err := ReplaceRefs(verb, o, func(r *wire.Ref) ([]byte, error) {
+		all = append(all, r)
+		return nil, nil
+	})
+	return all, err
+}
+
+// ReplaceRefs calls f with every reference in the fields of a request. Bytes that it returns take the reference's place; nil leaves it.
+func ReplaceRefs(verb string, o *pyjson.Object, f func(*wire.Ref) ([]byte, error)) error {
+	fields := VerbOf(verb).Refs
+	if o == nil {
+		return nil
+	}
+	if slices.Contains(fields, AnyField) {
+		fields = o.Keys()
+	}
+	for _, k := range fields {
+		v, ok := o.Get(k)
+		if !ok {
+			continue
+		}
+		v, err := wire.ReplaceRefs(v, f)
+		var known *wire.Error
+		if errors.As(err, &known) {
+			return err
+		}
+		if err != nil {
+			return wire.BadField(k, "%v", err)
+		}
+		o.Set(k, v)
+	}
+	return nil
+}

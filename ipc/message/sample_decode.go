@@ -1,0 +1,351 @@
+package message
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"reflect"
+	"slices"
+
+	"patchbay/ipc/wire"
+	"patchbay/models/dit"
+	"patchbay/node/pyjson"
+	"patchbay/node/value"
+	"patchbay/parallel"
+)
+
+// ParseSample reads the body of sample. With forward large tensors are left to the worker that gets them. Errors have Input set to the path of the field.
+func ParseSample(o *pyjson.Object, forward bool) (*SampleRequest, *wire.Error) {
+	q := &SampleRequest{}
+	if err := BindStrict(o, q); err != nil {
+		return nil, wire.BadRequest(err)
+	}
+	if q.ID == "" {
+		q.ID = wire.NewID()
+	}
+	if !wire.ValidID(q.ID) {
+		return nil, wire.BadRequest(wire.BadField("id", "%q: an id is 1 to 64 of A-Z a-z 0-9 _ -", wire.Shown(q.ID)))
+	}
+	built, err := q.Lower(Numbers{forward})
+	if err != nil {
+		return nil, wire.BadRequest(err)
+	}
+	if !forward {
+		q.Built = built
+	}
+	return q, nil
+}
+
+// BindStrict is Bind that refuses fields that dst does not have.
+func BindStrict(o *pyjson.Object, dst any) error {
+	if err := wire.Bind(o, dst); err != nil {
+		return err
+	}
+	if bad := wire.UnknownField(o, reflect.TypeOf(dst).Elem()); bad != "" {
+		return wire.BadField(bad, "is not known here and would be passed over: leave it out")
+	}
+	return nil
+}
+
+// Lower is the message as package node takes it.
+func (q *SampleRequest) Lower(look Numbers) (*value.HostRequest, error) {
+	out := &value.HostRequest{Options: q.Sampler.Options}
+	var err error
+	if out.Model, err = q.Model.Resolve(look); err != nil {
+		return nil, err
+	}
+	r := &out.Request
+	r.Sampler, r.Seed, r.Plan, r.NoiseDraws = q.Sampler.Name, q.Seed, q.Plan, q.NoiseDraws
+	if err := q.plain(r); err != nil {
+		return nil, err
+	}
+	if s := q.Sampling; s != nil {
+		out.TimeLine = &value.TimeLine{Bases: s.Bases, Shift: s.Shift, Multiplier: s.Multiplier}
+	}
+	if _, r.Sigmas, err = look.values("sigmas", q.Sigmas, 1); err != nil {
+		return nil, err
+	}
+	if r.Latent, err = look.latent("latent", q.Latent, 4); err != nil {
+		return nil, err
+	}
+	if q.Noise != nil {
+		if r.Noise, err = look.latent("noise", q.Noise, 4); err != nil {
+			return nil, err
+		}
+		if a, b := r.Noise, r.Latent; a.B != b.B || a.C != b.C || a.Y != b.Y || a.X != b.X {
+			return nil, wire.BadField("noise", "has shape %v, the latent %v", q.Noise.Shape, q.Latent.Shape)
+		}
+		if r.NoiseDraws == nil {
+			r.NoiseDraws = []int{r.Noise.Len()}
+		}
+	}
+	if q.Mask != nil {
+		if r.Mask, err = look.latent("mask", q.Mask, 4); err != nil {
+			return nil, err
+		}
+	}
+	return out, q.guide(r, look)
+}
+
+// Resolve is the model as package node takes it. What the patches add to is looked at there.
+func (m *ModelRef) Resolve(look Numbers) (value.ModelFile, error) {
+	out := value.ModelFile{Name: m.File, Fingerprint: m.Fingerprint}
+	for i, p := range m.Patches {
+		path := fmt.Sprintf("model.patches[%d].", i)
+		switch {
+		case p.Key == "":
+			return out, wire.BadField(path+"key", "is missing")
+		case p.Adapter != "lora":
+			return out, wire.BadField(path+"adapter", "%q: lora is the only one that is added without changing the weights", wire.Shown(p.Adapter))
+		case p.Tensors.Up == nil || p.Tensors.Down == nil:
+			return out, wire.BadField(path+"tensors", "lacks up or down")
+		case p.Strength != nil && !finite(*p.Strength) || p.Tensors.Alpha != nil && !finite(*p.Tensors.Alpha):
+			return out, wire.BadField(path+"strength", "strength and alpha are finite numbers")
+		}
+		low := value.Patch{Key: p.Key, Offset: p.Offset, Strength: 1, Alpha: p.Tensors.Alpha}
+		if p.Strength != nil {
+			low.Strength = *p.Strength
+		}
+		if !look.forward {
+			up, down := p.Tensors.Up, p.Tensors.Down
+			low.Up, low.Down = &value.Tensor{DType: up.DType, Shape: up.Shape, Data: up.Data}, &value.Tensor{DType: down.DType, Shape: down.Shape, Data: down.Data}
+			low.ID = up.DType + up.Sum() + down.DType + down.Sum()
+		}
+		out.Patches = append(out.Patches, low)
+	}
+	return out, nil
+}
+
+func finite(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
+
+// plain checks and copies what is no tensor.
+func (q *SampleRequest) plain(r *parallel.Request) error {
+	switch {
+	case q.Model.File == "":
+		return wire.BadField("model.file", "is missing")
+	case q.Sampler.Name == "":
+		return wire.BadField("sampler.name", "is missing")
+	case q.Sampler.MaskNoiseFromSeed && q.Sampler.Name != "euler" && q.Sampler.Name != "ddim":
+		return wire.BadField("sampler.mask_noise_from_seed", "goes with euler only, not with %s", q.Sampler.Name)
+	case q.Sampling != nil && len(q.Sampling.Bases) == 0:
+		return wire.BadField("sampling.bases", "is missing; leave sampling out to take that of the model file")
+	case !slices.Contains([]string{"", "none", "latent", "jpeg"}, q.Preview):
+		return wire.BadField("preview", "%q: want none, latent or jpeg", wire.Shown(q.Preview))
+	}
+	for i, n := range q.NoiseDraws {
+		if n < 1 {
+			return wire.BadField(fmt.Sprintf("noise_draws[%d]", i), "%d: want the number of values of a draw", n)
+		}
+	}
+	if q.Sampler.MaskNoiseFromSeed {
+		r.Sampler = "ddim"
+	}
+	if _, err := parallel.ParsePlan(q.Plan); err != nil {
+		return wire.BadField("plan", "%v", err)
+	}
+	r.Preview = q.Preview == "latent" || q.Preview == "jpeg"
+	return nil
+}
+
+// guide fills in guider and branches.
+func (q *SampleRequest) guide(r *parallel.Request, look Numbers) error {
+	cfg := 1.0
+	if q.CFG != nil {
+		cfg = *q.CFG
+	}
+	positive, err := q.branch("positive", q.Conds.Positive, look)
+	if err != nil {
+		return err
+	}
+	r.Branches = []parallel.Branch{positive}
+	if q.Conds.Negative == nil {
+		if cfg != 1 {
+			return wire.BadField("conds.negative", "is missing; without it cfg must be 1, not %v", cfg)
+		}
+		r.Guider = parallel.Guider{Kind: parallel.GuideBasic}
+		return nil
+	}
+	negative, err := q.branch("negative", *q.Conds.Negative, look)
+	r.Branches = append(r.Branches, negative)
+	r.Guider = parallel.Guider{Kind: parallel.GuideCFG, CFG: float32(cfg), NoShortcut: q.CFG1 != nil && !*q.CFG1}
+	return err
+}
+
+func (q *SampleRequest) branch(name string, list []CondRef, look Numbers) (parallel.Branch, error) {
+	out := parallel.Branch{Name: name}
+	for i := range list {
+		e, err := list[i].entry(fmt.Sprintf("conds.%s[%d]", name, i), look)
+		if err != nil {
+			return out, err
+		}
+		out.Entries = append(out.Entries, e)
+	}
+	return out, nil
+}
+
+// Numbers reads the tensors of a request. With forward those are passed over that another process has, or is to read.
+type Numbers struct{ forward bool }
+
+// away reports whether only dtype and shape of a tensor are looked at.
+func (look Numbers) away(t *wire.Tensor) bool {
+	return look.forward && (t.Data == nil && t.Hash != "" || len(t.Data) >= wire.BulkBytes)
+}
+
+// always is ComfyUI's sigma at 0 percent of a discrete model: above every sigma.
+const always = 999999999.9
+
+func (c *CondRef) entry(path string, look Numbers) (parallel.Entry, error) {
+	or := func(p *float64, preset float64) float32 {
+		if p == nil {
+			return float32(preset)
+		}
+		return float32(*p)
+	}
+	e := parallel.Entry{Strength: or(c.Strength, 1), MaskStrength: or(c.MaskStrength, 1)}
+	if c.TimestepStart != nil || c.TimestepEnd != nil {
+		e.Ranged, e.SigmaStart, e.SigmaEnd = true, or(c.TimestepStart, always), or(c.TimestepEnd, 0)
+	}
+	if c.Area != nil {
+		if len(c.Area) != 4 {
+			return e, wire.BadField(path+".area", "has %d numbers: want [height, width, y, x] in latent pixels", len(c.Area))
+		}
+		e.Area = parallel.Area{H: c.Area[0], W: c.Area[1], Y: c.Area[2], X: c.Area[3]}
+	}
+	if c.Mask != nil {
+		var err error
+		if e.Mask, err = look.latent(path+".mask", c.Mask, 3); err != nil {
+			return e, err
+		}
+	}
+	if c.ModelConds["c_crossattn"] == nil {
+		return e, wire.BadField(path+".model_conds.c_crossattn", "is missing")
+	}
+	for _, key := range slices.Sorted(maps.Keys(c.ModelConds)) {
+		if t := c.ModelConds[key]; t != nil {
+			if err := setCond(&e.Entry, key, path+".model_conds."+key, t, look); err != nil {
+				return e, err
+			}
+		}
+	}
+	return e, nil
+}
+
+// setCond takes one value of extra_conds.
+func setCond(e *dit.Entry, key, path string, t *wire.Tensor, look Numbers) error {
+	dims := map[string]int{"c_crossattn": 3, "encoder_hidden_states_t5": 3, "guidance": 1}[key]
+	if key == "attention_mask" || key == "text_embedding_mask" || key == "text_embedding_mask_t5" {
+		n, err := look.prefix(path, t)
+		if key == "text_embedding_mask_t5" {
+			e.Context2Len = n
+		} else {
+			e.ContextLen = n
+		}
+		return err
+	}
+	shape, data, err := look.values(path, t, dims)
+	if err != nil {
+		return err
+	}
+	if dims != 1 && shape[0] != 1 {
+		return wire.BadField(path, "has shape %v: entries have batch 1, they are repeated here", shape)
+	}
+	switch key {
+	case "c_crossattn":
+		e.Context = dit.Array{Rows: shape[1], Cols: shape[2], Data: data}
+	case "encoder_hidden_states_t5":
+		e.Context2 = dit.Array{Rows: shape[1], Cols: shape[2], Data: data}
+	case "y":
+		e.Pooled = data
+	case "guidance":
+		if shape[0] != 1 {
+			return wire.BadField(path, "has %d values: want one", shape[0])
+		}
+		if data != nil {
+			e.Guidance = &data[0]
+		}
+	case "image_meta_size", "c_size":
+		e.Size = append(data, e.Size...)
+	case "c_ar": // sorted before c_size, kept behind it
+		e.Size = append(e.Size, data...)
+	default:
+		return wire.BadField(path, "is not known here; the keys are c_crossattn, y, guidance, attention_mask, text_embedding_mask, encoder_hidden_states_t5, text_embedding_mask_t5, image_meta_size, c_size, c_ar")
+	}
+	return nil
+}
+
+// prefix reads a mask [1, Lt] of ones and then zeros, and returns the number of ones.
+func (look Numbers) prefix(path string, t *wire.Tensor) (int, error) {
+	var ones []bool
+	if look.away(t) {
+		return 0, nil
+	}
+	if t.DType == "i64" || t.DType == "u8" {
+		size := wire.DTypeSize(t.DType)
+		for i := 0; i+size <= len(t.Data); i += size {
+			ones = append(ones, t.Data[i] != 0)
+		}
+	} else {
+		_, data, err := look.values(path, t, 0)
+		if err != nil {
+			return 0, err
+		}
+		for _, v := range data {
+			ones = append(ones, v != 0)
+		}
+	}
+	n := slices.Index(append(ones, false), false)
+	if slices.Contains(ones[n:], true) || n == 0 {
+		return 0, wire.BadField(path, "is not ones followed by zeros: other masks are not taken")
+	}
+	return n, nil
+}
+
+// values returns the numbers of a tensor of floats. dims 0: any number of dimensions but none.
+func (look Numbers) values(path string, t *wire.Tensor, dims int) ([]int, []float32, error) {
+	if t == nil {
+		return nil, nil, wire.BadField(path, "is missing")
+	}
+	if len(t.Shape) == 0 || (dims > 0 && len(t.Shape) != dims) {
+		return nil, nil, wire.BadField(path, "has shape %v: want %d dimensions", t.Shape, max(dims, 1))
+	}
+	if look.away(t) {
+		if t.DType != "f32" && t.DType != "f16" && t.DType != "bf16" {
+			return nil, nil, wire.BadField(path, "tensor of dtype %q: f32, f16 and bf16 are taken", wire.Shown(t.DType))
+		}
+		return t.Shape, nil, nil
+	}
+	data, err := (&value.Tensor{DType: t.DType, Shape: t.Shape, Data: t.Data}).F32()
+	if err != nil {
+		return nil, nil, wire.BadField(path, "%v", err)
+	}
+	for i, v := range data {
+		if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
+			return nil, nil, wire.BadField(path, "value %d is %v: want finite numbers", i, v)
+		}
+	}
+	return t.Shape, data, nil
+}
+
+// latent reads [B, C, Y, X], or with dims 3 [B, Y, X] as one channel.
+func (look Numbers) latent(path string, t *wire.Tensor, dims int) (parallel.Latent, error) {
+	s, data, err := look.values(path, t, dims)
+	if err != nil {
+		return parallel.Latent{}, err
+	}
+	if slices.Contains(s, 0) {
+		return parallel.Latent{}, wire.BadField(path, "has shape %v: it is empty", s)
+	}
+	if dims == 3 {
+		s = []int{s[0], 1, s[1], s[2]}
+	}
+	return parallel.Latent{B: s[0], C: s[1], Y: s[2], X: s[3], Data: data}, nil
+}
+
+// LatentTensor is the inverse of latent. items 0: all.
+func LatentTensor(l parallel.Latent, items int) *wire.Tensor {
+	if items == 0 || items > l.B {
+		items = l.B
+	}
+	t := value.NewTensor(l.Data[:items*l.C*l.Y*l.X], items, l.C, l.Y, l.X)
+	return &wire.Tensor{DType: t.DType, Shape: t.Shape, Data: t.Data}
+}

@@ -1,0 +1,35 @@
+package message
+
+// Stats is what a daemon counts: the reply of the verb stats, and the data of `nats service stats`. Counters begin with the daemon.
+type Stats struct {
+	V           int               `json:"v"`
+	Daemon      string            `json:"daemon"`
+	Version     string            `json:"version"`
+	Since       int64             `json:"since"` // Unix milliseconds
+	Queued      int               `json:"queued"`
+	Running     int               `json:"running"`
+	Jobs        map[State]int     `json:"jobs"` // remembered jobs by state
+	Workers     []WorkerStats     `json:"workers"`
+	WorkerPIDs  []int             `json:"worker_pids"`
+	Rate        float64           `json:"steps_per_second"` // of all jobs that run now
+	Steps       uint64            `json:"steps"`
+	Samples     uint64            `json:"samples"` // runs of the verb sample
+	Axes        map[string]uint64 `json:"axis_bytes"`
+	Ended       map[State]uint64  `json:"ended"`
+	Events      uint64            `json:"events"`
+	CacheHits   uint64            `json:"cache_hits"`
+	CacheMisses uint64            `json:"cache_misses"`
+	Requests    map[string]uint64 `json:"requests"`
+	Refused     map[string]uint64 `json:"refused"`
+}
+
+// WorkerStats is one worker of a daemon.
+type WorkerStats struct {
+	Name     string  `json:"name"`
+	PID      int     `json:"pid"` // 0: it is being started
+	Restarts int     `json:"restarts"`
+	Job      string  `json:"job,omitempty"`
+	Step     int     `json:"step,omitempty"` // of the sampling node that runs or ran last
+	Steps    int     `json:"steps,omitempty"`
+	Rate     float64 `json:"steps_per_second,omitempty"`
+}

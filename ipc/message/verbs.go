@@ -1,0 +1,164 @@
+package message
+
+import (
+	"patchbay/ipc/wire"
+	"patchbay/node/pyjson"
+)
+
+// Verb is one row of the table of verbs. Subjects, dispatch on frames, rights, the JSON Schema and the table of docs/protocol.md follow from it; a package
+// that answers adds the function (serve).
+type Verb struct {
+	Name  string
+	About string // what `nats micro info` shows
+	// PerJob: the subject ends in the id of a job, in frames the field job has it, and the daemon that has the job answers.
+	PerJob bool
+	// Everyone: every daemon on the server answers, not one of the queue group.
+	Everyone bool
+	// NeedsBody: an empty body is a mistake.
+	NeedsBody bool
+	// Admin: not among the rights of a client.
+	Admin bool
+	// Strict: fields that are not known are refused, at every depth.
+	Strict bool
+	// Hashes: tensors may be named by their hash alone.
+	Hashes bool
+	// Refs are the fields that may hold references; nil: none, AnyField: all.
+	Refs []string
+	// Streams: a request that is this body may be answered with several messages; nil: never.
+	Streams func(body *pyjson.Object) bool
+	// Request and Reply are zero values of the bodies; nil: there is none, or any.
+	Request, Reply any
+	Body, Answer   string // the same in words, for the table of docs/protocol.md
+}
+
+// AnyField stands in Verb.Refs for all fields.
+const AnyField = "*"
+
+// anyBody is Verb.Streams of verbs that stream whatever they are asked.
+func anyBody(*pyjson.Object) bool { return true }
+
+// Verbs is the table of verbs, in the order of docs/protocol.md. ping, which only frames have, is not in it.
+func Verbs() []Verb {
+	return append(jobVerbs(), nodeVerbs()...)
+}
+
+// jobVerbs are the rows about jobs.
+func jobVerbs() []Verb {
+	return []Verb{
+		{
+			Name: VerbRun, About: "run a workflow; replies: receipt, events, files, terminal event, empty message",
+			NeedsBody: true, Refs: []string{"inputs"}, Streams: anyBody, Request: RunRequest{}, Reply: Receipt{},
+			Body: "a job (below)", Answer: "receipt, events, files, terminal event, end",
+		},
+		{
+			Name: VerbSubmit, About: "queue a workflow; reply: receipt",
+			NeedsBody: true, Refs: []string{"inputs"}, Request: RunRequest{}, Reply: Receipt{},
+			Body: "a job", Answer: "receipt",
+		},
+		{
+			Name: VerbStatus, About: "record of a job; with follow its events, with outputs its files",
+			PerJob: true, Streams: follows, Request: JobRequest{}, Reply: RecordReply{},
+			Body:   "none, or {follow, from, outputs, preview}",
+			Answer: "record; with follow the events, with outputs the files, then end",
+		},
+		{
+			Name: VerbCancel, About: "cancel a job",
+			PerJob: true, Request: JobRequest{}, Reply: CancelReply{},
+			Body: "none", Answer: "{v, job, cancelled, state}",
+		},
+		{
+			Name: VerbRetry, About: "run a job once more that failed, was cancelled or has expired",
+			PerJob: true, Request: JobRequest{}, Reply: RetryReply{},
+			Body: "none", Answer: "{v, job, state}; runs a job once more that failed, was cancelled or has expired",
+		},
+		{
+			Name: VerbJobs, About: "list jobs",
+			Everyone: true, Request: JobsRequest{}, Reply: JobsReply{},
+			Body: "none, or {state, limit}", Answer: "{v, jobs: [record], counts: {state: n}}, newest first",
+		},
+	}
+}
+
+// nodeVerbs are the rows about classes, models and runs of one node or one sampler.
+func nodeVerbs() []Verb {
+	return []Verb{
+		{
+			Name: VerbDescribe, About: "node classes as ComfyUI's object_info",
+			Everyone: true, Request: DescribeRequest{}, Reply: DescribeReply{},
+			Body: "none, {class}, {limits: true} or {schema: true}",
+			Answer: "{v, comfy_compat, object_info, limits}: ComfyUI's entries; {v, limits}; or {v, schema}: the JSON Schema of all messages, " +
+				"docs/protocol.schema.json",
+		},
+		{
+			Name: VerbModels, About: "model files by folder",
+			Everyone: true, Reply: ModelsReply{},
+			Body: "none", Answer: "{v, models: {folder: [file]}}",
+		},
+		{
+			Name: VerbExec, About: "run one node",
+			NeedsBody: true, Hashes: true, Refs: []string{AnyField}, Request: ExecRequest{}, Reply: ExecReply{},
+			Body: "one node (below)", Answer: "{v, outputs, files, timings, warnings, worker}",
+		},
+		{
+			Name: VerbSample, About: "run one sampler on tensors; replies: accepted, progress, done, empty message",
+			NeedsBody: true, Strict: true, Hashes: true, Refs: []string{AnyField}, Streams: anyBody, Request: SampleRequest{}, Reply: SampleReply{},
+			Body: "one sampling run (below)", Answer: "accepted, progress, done, end",
+		},
+		{
+			Name: VerbLoad, About: "make the weights of a model resident",
+			Strict: true, Request: LoadRequest{}, Reply: LoadReply{},
+			Body:   "{model: {file, fingerprint}, plan}",
+			Answer: "{v, bytes, seconds, workers}: the weights are resident on every worker of the daemon",
+		},
+		{
+			Name: VerbFree, About: "give up handles, or all cached models",
+			Everyone: true, Admin: true, Request: FreeRequest{}, Reply: FreeReply{},
+			Body:   "none, or {handles: [id], models: [file]}",
+			Answer: "{v, freed, bytes}: handles dropped, bytes of weights dropped; with nothing named everything cached is given up",
+		},
+		{
+			Name: VerbStats, About: "queue, workers, steps, bytes by axis",
+			Everyone: true, Reply: Stats{},
+			Body: "none", Answer: "what the daemon counts (below)",
+		},
+	}
+}
+
+// VerbOf is the row of a verb; of one that there is not, a row without a name.
+func VerbOf(name string) Verb {
+	for _, v := range Verbs() {
+		if v.Name == name {
+			return v
+		}
+	}
+	return Verb{}
+}
+
+// VerbNames are the names of all rows, in their order.
+func VerbNames() []string {
+	var out []string
+	for _, v := range Verbs() {
+		out = append(out, v.Name)
+	}
+	return out
+}
+
+// Subject is where the verb is asked for on NATS; job is looked at where PerJob is set, "*" matches every job.
+func (v Verb) Subject(job string) string {
+	if v.PerJob {
+		return wire.SubjectRoot + v.Name + "." + job
+	}
+	return wire.SubjectRoot + v.Name
+}
+
+// Stream reports whether a request with this body is answered with several messages. body may be nil.
+func (v Verb) Stream(body *pyjson.Object) bool { return v.Streams != nil && v.Streams(body) }
+
+// VerbSubject returns the subject of a verb; job is the job of a verb that is per job.
+func VerbSubject(verb, job string) string { return VerbOf(verb).Subject(job) }
+
+// follows is Verb.Streams of status.
+func follows(body *pyjson.Object) bool {
+	var r JobRequest
+	return body != nil && wire.Bind(body, &r) == nil && (r.Follow || r.Outputs)
+}

@@ -1,0 +1,256 @@
+package meter
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+	"patchbay/parallel"
+)
+
+// Meter counts what a daemon does. Everything comes from the events of its jobs (the worker measures, its metrics event tells), from the replies to hosts,
+// and from the refusals of its service. It keeps the numbers for /metrics in a registry of its own and those for the verb stats. A nil Meter counts nothing.
+// Safe for concurrent use.
+type Meter struct {
+	reg         *prometheus.Registry
+	jobSeconds  *prometheus.HistogramVec // by model and plan
+	stepSeconds *prometheus.HistogramVec
+	began       time.Time
+
+	mu       sync.Mutex
+	requests map[string]uint64 // by verb
+	refused  map[string]uint64 // by code
+	events   map[string]uint64 // by type
+	ended    map[message.State]uint64
+	axes     map[string]uint64 // bytes that ranks sent
+	steps    uint64
+	hits     uint64 // nodes whose values were in the cache
+	misses   uint64
+	samples  uint64
+	live     map[string]*liveRun  // by job
+	source   func() message.Stats // what only the daemon knows: jobs and workers
+}
+
+// liveRun is how far a running job is.
+type liveRun struct {
+	step, steps int
+	last        time.Time
+	rate        float64 // steps a second, from the last two
+}
+
+// New returns a Meter that counts from now.
+func New() *Meter {
+	m := &Meter{
+		reg: prometheus.NewRegistry(), began: time.Now(), requests: map[string]uint64{}, refused: map[string]uint64{}, events: map[string]uint64{},
+		ended: map[message.State]uint64{}, axes: map[string]uint64{}, live: map[string]*liveRun{}, source: func() message.Stats { return message.Stats{} },
+		jobSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "patchbay_job_seconds", Help: "Time of jobs that are done, by the model and plan of their first sampling run.",
+			Buckets: []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500},
+		}, []string{"model", "plan"}),
+		stepSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "patchbay_step_seconds", Help: "Time of sampling steps, by model and plan.",
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 25, 50, 100},
+		}, []string{"model", "plan"}),
+	}
+	for _, axis := range axes() {
+		m.axes[axis] = 0
+	}
+	m.reg.MustRegister(
+		m.jobSeconds, m.stepSeconds, totals{m}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	)
+	return m
+}
+
+// Watch tells where the numbers of jobs and workers come from; they are asked for whenever somebody looks. Call it before anyone does.
+func (m *Meter) Watch(source func() message.Stats) { m.source = source }
+
+// Event counts an event of a job of this daemon.
+func (m *Meter) Event(ev message.Event) {
+	if m == nil {
+		return
+	}
+	m.mu.Lock()
+	m.events[ev.Type]++
+	switch {
+	case ev.Type == message.EventProgress:
+		m.progress(ev)
+	case ev.Type == message.EventRetrying:
+		delete(m.live, ev.Job)
+	case message.Terminal(ev.Type):
+		delete(m.live, ev.Job)
+		m.ended[endOf(ev.Type)]++
+	}
+	m.mu.Unlock()
+	if ev.Type == message.EventMetrics {
+		m.job(ev.Data)
+	}
+}
+
+// endOf is the state in which a terminal event leaves its job.
+func endOf(kind string) message.State {
+	switch kind {
+	case message.EventSuccess:
+		return message.Done
+	case message.EventInterrupted:
+		return message.Cancelled
+	case message.EventExpired:
+		return message.Expired
+	}
+	return message.Failed
+}
+
+// progress counts a step. The lock is held.
+func (m *Meter) progress(ev message.Event) {
+	m.steps++
+	step, ok := wire.Integer(ev.Data["value"])
+	steps, ok2 := wire.Integer(ev.Data["max"])
+	if !ok || !ok2 {
+		return
+	}
+	now := time.Now()
+	l := m.live[ev.Job]
+	if l == nil {
+		l = &liveRun{}
+		m.live[ev.Job] = l
+	} else if d := now.Sub(l.last).Seconds(); d > 0 {
+		l.rate = 1 / d
+	}
+	l.step, l.steps, l.last = int(step.Int64()), int(steps.Int64()), now
+}
+
+// runMetrics is what Meter reads of a metrics event (metricsOf makes it).
+type runMetrics struct {
+	Timings  struct{ Total float64 } `json:"timings"`
+	Executed []string                `json:"executed"`
+	Cached   []string                `json:"cached"`
+	Stats    []samplingMetrics       `json:"stats"`
+}
+
+// samplingMetrics is what Meter reads of one sampling run (statsOf makes it).
+type samplingMetrics struct {
+	Model       string                       `json:"model"`
+	Plan        string                       `json:"plan"`
+	StepSeconds []float64                    `json:"step_seconds"`
+	Ranks       []map[string]json.RawMessage `json:"ranks"`
+}
+
+// readMetrics reads data, whatever it has gone through on its way from the worker.
+func readMetrics(data map[string]any, dst any) error {
+	b, err := wire.Encode(data, wire.JSON)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(b, dst)
+}
+
+func (m *Meter) job(data map[string]any) {
+	var r runMetrics
+	if readMetrics(data, &r) != nil {
+		return // a worker of another version; the events are counted all the same
+	}
+	model, plan := "", ""
+	if len(r.Stats) > 0 {
+		model, plan = r.Stats[0].Model, r.Stats[0].Plan
+	}
+	m.jobSeconds.WithLabelValues(model, plan).Observe(r.Timings.Total)
+	m.mu.Lock()
+	m.hits, m.misses = m.hits+uint64(len(r.Cached)), m.misses+uint64(len(r.Executed))
+	m.mu.Unlock()
+	for _, s := range r.Stats {
+		m.sampling(s)
+	}
+}
+
+func (m *Meter) sampling(s samplingMetrics) {
+	steps := m.stepSeconds.WithLabelValues(s.Model, s.Plan)
+	for _, v := range s.StepSeconds {
+		steps.Observe(v)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, rank := range s.Ranks {
+		for _, axis := range axes() {
+			var sent struct{ Bytes uint64 }
+			if text, ok := rank[axis]; ok && json.Unmarshal(text, &sent) == nil {
+				m.axes[axis] += sent.Bytes
+			}
+		}
+	}
+}
+
+// axes are the names of the axes on which ranks exchange something.
+func axes() []string {
+	return []string{parallel.AxisUlysses.String(), parallel.AxisRing.String(), parallel.AxisPipe.String(), parallel.AxisTensor.String()}
+}
+
+// Sampled counts a run of the verb sample.
+func (m *Meter) Sampled(metrics map[string]any) {
+	if m == nil {
+		return
+	}
+	var s samplingMetrics
+	if readMetrics(metrics, &s) == nil {
+		m.sampling(s)
+	}
+	m.mu.Lock()
+	m.samples++
+	m.steps += uint64(len(s.StepSeconds))
+	m.mu.Unlock()
+}
+
+// Asked counts a request.
+func (m *Meter) Asked(verb string) {
+	if m == nil {
+		return
+	}
+	if !slices.Contains(message.VerbNames(), verb) {
+		verb = "unknown" // clients must not be able to make up names of counters
+	}
+	m.mu.Lock()
+	m.requests[verb]++
+	m.mu.Unlock()
+}
+
+// Refuse counts an error that a request was answered with.
+func (m *Meter) Refuse(e *wire.Error) {
+	if m == nil || e == nil {
+		return
+	}
+	m.mu.Lock()
+	m.refused[e.Code]++
+	m.mu.Unlock()
+}
+
+// Stats returns what the verb stats answers.
+func (m *Meter) Stats() message.Stats {
+	s := m.source()
+	s.V, s.Since = message.ProtocolVersion, m.began.UnixMilli()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s.Ended, s.Axes, s.Refused, s.Requests = map[message.State]uint64{}, maps.Clone(m.axes), maps.Clone(m.refused), maps.Clone(m.requests)
+	maps.Copy(s.Ended, m.ended)
+	s.Steps, s.CacheHits, s.CacheMisses, s.Samples = m.steps, m.hits, m.misses, m.samples
+	for _, n := range m.events {
+		s.Events += n
+	}
+	for i := range s.Workers {
+		w := &s.Workers[i]
+		l := m.live[w.Job]
+		if l == nil {
+			continue
+		}
+		w.Step, w.Steps, w.Rate = l.step, l.steps, l.rate
+		if quiet := time.Since(l.last).Seconds(); l.rate > 0 && quiet > 2/l.rate { // it has become slower, or hangs
+			w.Rate = 1 / quiet
+		}
+		s.Rate += w.Rate
+	}
+	return s
+}

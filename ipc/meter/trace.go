@@ -1,0 +1,46 @@
+package meter
+
+import (
+	"encoding/json"
+
+	"github.com/rs/zerolog"
+
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+)
+
+// Lines of the log name what they are about under the same keys everywhere: job, node, rank and step; a logger that is made for a job has the first.
+
+// TraceEvent logs a node that begins, or a step that is done, at debug level.
+func TraceEvent(log *zerolog.Logger, ev message.Event) {
+	switch ev.Type {
+	case "executing":
+		if ev.Node != "" {
+			log.Debug().Str("node", ev.Node).Msg("node begins")
+		}
+	case message.EventProgress:
+		if step, ok := wire.Integer(ev.Data["value"]); ok {
+			log.Debug().Str("node", ev.Node).Int64("step", step.Int64()).Msg("step done")
+		}
+	}
+}
+
+// TraceRanks logs what every rank of every sampling run has sent, at debug level.
+func TraceRanks(log *zerolog.Logger, metrics map[string]any) {
+	var m runMetrics
+	if log.GetLevel() > zerolog.DebugLevel || readMetrics(metrics, &m) != nil {
+		return
+	}
+	for _, s := range m.Stats {
+		for rank, sent := range s.Ranks {
+			ev := log.Debug().Int("rank", rank).Str("plan", s.Plan)
+			for _, axis := range axes() {
+				var t struct{ Bytes int64 }
+				if text, ok := sent[axis]; ok && json.Unmarshal(text, &t) == nil {
+					ev = ev.Int64(axis+"_bytes", t.Bytes)
+				}
+			}
+			ev.Msg("rank done")
+		}
+	}
+}

@@ -1,0 +1,170 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"slices"
+	"sync"
+
+	"patchbay/ipc/bulk"
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+)
+
+// conn serves one byte stream: frames in, frames out. Runs are tied to it.
+type conn struct {
+	r    io.Reader
+	w    *wire.FrameWriter
+	s    *Service
+	gone chan struct{}
+	wg   sync.WaitGroup // requests whose last reply is not sent
+}
+
+// serveConn answers the requests of one byte stream until it ends or ctx ends; then no new ones are taken, and streams under way may finish until drain
+// ends. closing is called when the stream is not to be read any more. A clean end of the stream is nil.
+func serveConn(ctx, drain context.Context, r io.Reader, w io.Writer, closing func(), s *Service) error {
+	c := &conn{r: r, w: wire.NewFrameWriter(w), s: s, gone: make(chan struct{})}
+	read := make(chan error, 1)
+	go func() {
+		err := c.read()
+		close(c.gone)
+		read <- err
+	}()
+	select {
+	case err := <-read:
+		closing()
+		return err
+	case <-ctx.Done():
+	}
+	idle := make(chan struct{})
+	go func() { c.wg.Wait(); close(idle) }()
+	select {
+	case <-idle:
+	case <-drain.Done():
+	case <-c.gone:
+	}
+	closing()
+	return nil
+}
+
+// read takes frames until the stream ends. A frame that is too large ends it, because nothing behind it can be found.
+func (c *conn) read() error {
+	for {
+		body, err := wire.ReadFrame(c.r)
+		fds, many := wire.TakeFDs(c.r)
+		if err != nil {
+			wire.CloseFDs(fds) // of a frame that was cut off
+		}
+		switch {
+		case err == nil && many != nil:
+			c.reply(wire.Msgpack, wire.Envelope{}).send(wire.Errorf(wire.ErrBadRequest, "%v", many))
+		case err == nil:
+			c.frame(body, fds)
+		case errors.Is(err, wire.ErrFrameTooLarge):
+			c.reply(wire.Msgpack, wire.Envelope{}).send(wire.Errorf(wire.ErrTooLarge, "%v", err))
+			return err
+		case errors.Is(err, io.EOF), errors.Is(err, os.ErrClosed):
+			return nil
+		default:
+			return err
+		}
+	}
+}
+
+// frame answers one request, whose descriptors become its own.
+func (c *conn) frame(body []byte, fds []int) {
+	defer func() { wire.CloseFDs(fds) }()
+	enc, ok := wire.Sniff(body)
+	if !ok {
+		c.reply(wire.Msgpack, wire.Envelope{}).send(wire.Errorf(wire.ErrUnsupported, "a frame holds one msgpack map (or one JSON object), this one of %d bytes does not", len(body)))
+		return
+	}
+	o, err := wire.Decode(body, enc, c.s.cfg.Limits.frame())
+	if err != nil {
+		c.reply(enc, wire.PeekEnvelope(body, enc)).send(undecodable(err))
+		return
+	}
+	var head struct {
+		Op     string   `json:"op"`
+		Tag    any      `json:"tag"`
+		Accept []string `json:"accept"`
+	}
+	if err := wire.Bind(o, &head); err != nil {
+		env := wire.Envelope{}
+		for _, key := range []string{"op", "tag"} {
+			v, _ := o.Get(key)
+			env.Take(key, v)
+		}
+		c.reply(enc, env).send(wire.Errorf(wire.ErrBadRequest, "%v", err))
+		return
+	}
+	env := wire.Envelope{Op: head.Op, Tag: wire.TagOf(head.Tag)}
+	fields := wire.Without(wire.Without(wire.Without(o, "op"), "tag"), "accept")
+	if fields.Len() == 0 {
+		fields = nil
+	}
+	if head.Op == message.VerbPing {
+		c.reply(enc, env).pong()
+		return
+	}
+	if head.Op == "" {
+		c.reply(enc, env).send(wire.Errorf(wire.ErrBadRequest, "field op is missing; it names the verb"))
+		return
+	}
+	memory, err := bulk.Mapped(fds, func(f func(*wire.Ref) ([]byte, error)) error { return message.ReplaceRefs(head.Op, fields, f) })
+	fds = nil
+	if err != nil {
+		c.reply(enc, env).send(wire.BadRequest(err))
+		return
+	}
+	c.wg.Add(1)
+	var job string
+	if fields != nil && message.VerbOf(head.Op).PerJob {
+		v, _ := fields.Get("job")
+		job, _ = v.(string)
+	}
+	r := &Request{Verb: head.Op, Job: job, Fields: fields, Tied: true, Gone: c.gone, hold: memory}
+	r.Reply = c.reply(enc, env).reply(func() {
+		r.hold.Release()
+		c.wg.Done()
+	})
+	if c.w.TakesDescriptors() && slices.Contains(head.Accept, wire.RefShm) {
+		r.Reply.Beside = func(known *bulk.Hold) bulk.Cargo { return bulk.NewShmCargo(known) }
+	}
+	c.s.Handle(r)
+}
+
+// frameReply writes replies to one request.
+type frameReply struct {
+	c   *conn
+	enc wire.Encoding
+	env wire.Envelope
+}
+
+func (c *conn) reply(enc wire.Encoding, env wire.Envelope) frameReply { return frameReply{c, enc, env} }
+
+func (f frameReply) reply(done func()) *Reply {
+	return &Reply{Enc: f.enc, Limit: wire.MaxFrame - 1024, Done: done, Send: func(parts [][]byte, fds []int, _ *wire.Error, end bool) error {
+		if parts == nil {
+			parts = [][]byte{wire.EmptyMap(f.enc)}
+		}
+		env := f.env
+		env.End = end
+		frame, err := wire.SpliceFirst(env, parts, f.enc)
+		if err != nil {
+			return err
+		}
+		return f.c.w.Send(fds, frame)
+	}}
+}
+
+// send answers a request that did not reach the service.
+func (f frameReply) send(e *wire.Error) {
+	f.c.s.fail(f.reply(nil), e)
+}
+
+func (f frameReply) pong() {
+	f.c.s.sent(f.reply(nil).Last(message.PongReply{V: message.ProtocolVersion, PID: os.Getpid()}))
+}

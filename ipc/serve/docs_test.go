@@ -1,0 +1,133 @@
+package serve
+
+import (
+	"bytes"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+	"patchbay/ipc/wire/wiretest"
+	"patchbay/node/pyjson"
+)
+
+// TestProtocolPageIsTrue compares docs/protocol.md with the code: error table, verbs, fields of a job, and the frames byte for byte.
+func TestProtocolPageIsTrue(t *testing.T) {
+	b, err := os.ReadFile("../../docs/protocol.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := string(b)
+	var rows strings.Builder
+	for _, c := range wire.ErrorTable() {
+		fmt.Fprintf(&rows, "| %s | %d | %s | %s |\n", c.Code, c.Status, map[bool]string{true: "yes", false: "no"}[c.Retryable], c.When)
+	}
+	if !strings.HasSuffix(strings.TrimSpace(page), strings.TrimSpace(rows.String())) {
+		t.Errorf("the table of errors must end the page and read\n%s", rows.String())
+	}
+	if table := verbTable(); !strings.Contains(page, table) {
+		t.Errorf("the table of verbs must read\n%s", table)
+	}
+	known := map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^\| (\w+) \| [^|]+ \| [^|]+ \|$`).FindAllStringSubmatch(page, -1) {
+		known[m[1]] = true
+	}
+	fields := pyjson.NewObject()
+	for _, f := range []string{"workflow", "id", "targets", "inputs", "extra_pnginfo", "no_metadata", "plan", "preview", "tied", "front", "priority", "queue_ttl_ms", "deadline_ms", "client", "attempt", "strict"} {
+		fields.Set(f, nil)
+		if !known[f] {
+			t.Errorf("the table of a job lacks %s", f)
+		}
+	}
+	if extra := wire.UnknownFields(fields, &message.RunRequest{}); len(extra) > 0 {
+		t.Errorf("fields %v are in the page and not in RunRequest", extra)
+	}
+	sample := pyjson.NewObject()
+	for _, f := range []string{
+		"id", "model", "sampler", "sampling", "sigmas", "noise", "noise_draws", "latent", "mask", "seed", "cfg", "cfg1_shortcut", "conds", "preview",
+		"want_x0", "plan",
+	} {
+		sample.Set(f, nil)
+		if !strings.Contains(page, "\n| "+f+" | ") {
+			t.Errorf("the table of sample lacks %s", f)
+		}
+	}
+	if extra := wire.UnknownFields(sample, &message.SampleRequest{}); len(extra) > 0 {
+		t.Errorf("fields %v are in the page and not in SampleRequest", extra)
+	}
+	frames := regexp.MustCompile("(?s)```hex\n(.*?)```").FindAllStringSubmatch(page, -1)
+	want := []*pyjson.Object{
+		pyjson.NewObject("op", "describe", "tag", int64(7), "class", "KSampler"),
+		pyjson.NewObject("op", "run", "tag", "r", "id", "j1", "workflow", pyjson.NewObject(
+			"1", pyjson.NewObject("class_type", "EmptyLatentImage", "inputs", pyjson.NewObject("width", int64(64), "height", int64(64), "batch_size", int64(1))),
+			"2", pyjson.NewObject("class_type", "SaveLatent", "inputs", pyjson.NewObject("samples", []any{"1", int64(0)}, "filename_prefix", "x")))),
+	}
+	if len(frames) != len(want) {
+		t.Fatalf("got %d frames in the page, want %d", len(frames), len(want))
+	}
+	for i, f := range frames {
+		var raw []byte
+		for _, line := range strings.Split(f[1], "\n") {
+			raw = append(raw, leadingHex(line)...)
+		}
+		body, err := wire.Encode(want[i], wire.Msgpack)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(raw, wiretest.FrameOf(body)) {
+			t.Errorf("frame %d: the page has\n%s\nthe code sends\n%s", i, hex.Dump(raw), hex.Dump(wiretest.FrameOf(body)))
+		}
+	}
+}
+
+// leadingHex reads the pairs of hex digits in front of the explanation.
+func leadingHex(line string) []byte {
+	var out []byte
+	for _, word := range strings.Fields(line) {
+		b, err := hex.DecodeString(word)
+		if err != nil || len(b) != 1 {
+			break
+		}
+		out = append(out, b[0])
+	}
+	return out
+}
+
+// verbTable is the table of verbs as it stands in docs/protocol.md.
+func verbTable() string {
+	var b strings.Builder
+	b.WriteString("| verb | NATS subject | queue group | body | replies |\n|---|---|---|---|---|\n")
+	for _, v := range message.Verbs() {
+		group := "yes"
+		switch {
+		case v.PerJob:
+			group = "owner"
+		case v.Everyone:
+			group = "no"
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", v.Name, v.Subject(`\<job\>`), group, v.Body, v.Answer)
+	}
+	return b.String() + "\n"
+}
+
+// TestEveryVerbIsAnswered: the table and the functions are of the same verbs.
+func TestEveryVerbIsAnswered(t *testing.T) {
+	var got []string
+	for name, f := range (&Service{}).handlers() {
+		if f == nil {
+			t.Errorf("nobody answers %s", name)
+		}
+		got = append(got, name)
+	}
+	want := message.VerbNames()
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("answered are %v, the table has %v", got, want)
+	}
+}

@@ -1,0 +1,137 @@
+package serve
+
+import (
+	"context"
+	"time"
+
+	"patchbay/ipc/jobs"
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+	"patchbay/node/pyjson"
+)
+
+func (s *Service) exec(r *Request) error {
+	var q message.ExecRequest
+	if err := wire.Bind(r.Fields, &q); err != nil {
+		return wire.Errorf(wire.ErrBadRequest, "%v", err)
+	}
+	q.Hold = r.hold
+	if q.Class == "" {
+		return wire.Errorf(wire.ErrBadRequest, "field class_type is missing")
+	}
+	ex, err := s.executorFor(q.Inputs)
+	if err != nil {
+		return err
+	}
+	s.spawn(r, func(ctx context.Context) error {
+		if err := ex.Ready(ctx); err != nil {
+			return wire.Errorf(wire.ErrNoCapacity, "no worker became ready: %v", err)
+		}
+		out, err := ex.Exec(ctx, &q)
+		if err != nil {
+			return err
+		}
+		out.V, out.Worker = message.ProtocolVersion, ex.Name()
+		s.renew(q.Inputs)
+		s.own(out.Outputs, ex)
+		defer out.Hold.Release()
+		return r.Reply.Last(out)
+	})
+	return nil
+}
+
+func (s *Service) free(r *Request) error {
+	var q message.FreeRequest
+	if err := wire.Bind(r.Fields, &q); err != nil {
+		return wire.Errorf(wire.ErrBadRequest, "%v", err)
+	}
+	s.spawn(r, func(ctx context.Context) error {
+		total := message.FreeReply{V: message.ProtocolVersion}
+		for _, ex := range s.cfg.Executors {
+			if err := ex.Ready(ctx); err != nil {
+				return wire.Errorf(wire.ErrNoCapacity, "no worker became ready: %v", err)
+			}
+			out, err := ex.Free(ctx, &q)
+			if err != nil {
+				return err
+			}
+			total.Freed, total.Bytes = total.Freed+out.Freed, total.Bytes+out.Bytes
+		}
+		s.mu.Lock()
+		if len(q.Handles)+len(q.Models) == 0 {
+			clear(s.owners)
+		}
+		for _, h := range q.Handles {
+			delete(s.owners, h)
+		}
+		s.mu.Unlock()
+		return r.Reply.Last(total)
+	})
+	return nil
+}
+
+// executorFor returns the worker that holds the handles among the inputs, or the next one in turn.
+func (s *Service) executorFor(inputs any) (jobs.Executor, error) {
+	var ids []string
+	message.WalkHandles(inputs, func(id string) { ids = append(ids, id) })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var owner jobs.Executor
+	for _, id := range ids {
+		o, ok := s.owners[id]
+		if !ok {
+			return nil, wire.Errorf(wire.ErrNoHandle, "no handle %q: it was freed, its lease ran out, or its worker restarted", wire.Shown(id))
+		}
+		if owner != nil && owner != o.ex {
+			return nil, wire.Errorf(wire.ErrNoHandle, "handle %q is on %s, another one on %s; load both with one worker", id, o.ex.Name(), owner.Name())
+		}
+		owner = o.ex
+	}
+	if owner == nil {
+		owner = s.cfg.Executors[int(s.next.Add(1)-1)%len(s.cfg.Executors)]
+	}
+	return owner, nil
+}
+
+// ownership says which worker holds a handle, and until when by what is known here. Whether it still does is the worker's to say.
+type ownership struct {
+	ex    jobs.Executor
+	lease time.Duration
+	until time.Time
+}
+
+// forgetLate is how long after the end of its lease a handle is forgotten here: the clocks of daemon and worker are read at different moments.
+const forgetLate = time.Minute
+
+// renew notes that handles were used.
+func (s *Service) renew(inputs any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	message.WalkHandles(inputs, func(id string) {
+		if o := s.owners[id]; o != nil {
+			o.until = s.cfg.Jobs.Config().Now().Add(o.lease)
+		}
+	})
+}
+
+// own notes which worker holds the handles in v, and forgets handles whose lease is over.
+func (s *Service) own(v any, ex jobs.Executor) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.cfg.Jobs.Config().Now()
+	for id, o := range s.owners {
+		if now.Sub(o.until) > forgetLate {
+			delete(s.owners, id)
+		}
+	}
+	message.EachHandle(v, func(id string, h *pyjson.Object) {
+		o := &ownership{ex: ex, until: now}
+		if ms, ok := h.Get("expires"); ok {
+			if n, ok := ms.(int64); ok {
+				o.until = time.UnixMilli(n)
+			}
+		}
+		o.lease = max(o.until.Sub(now), 0)
+		s.owners[id] = o
+	})
+}

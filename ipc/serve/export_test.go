@@ -1,0 +1,17 @@
+package serve
+
+import "patchbay/ipc/bulk"
+
+// Knows reports whether the service knows of a handle, and how many it knows.
+func (s *Service) Knows(handle string) (known bool, count int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, known = s.owners[handle]
+	return known, len(s.owners)
+}
+
+// Blobs are the streams of the carrier.
+func (n *NATS) Blobs() *bulk.Blobs { return n.blobs }
+
+// Objects are the stored payloads of the carrier.
+func (n *NATS) Objects() *bulk.Objects { return n.store }

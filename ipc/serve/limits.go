@@ -1,0 +1,79 @@
+package serve
+
+import (
+	"errors"
+
+	"patchbay/ipc/jobs"
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+	"patchbay/node/graph"
+)
+
+// Limits are what a Service takes from its clients. The length of the queue and the jobs of one client are those of its Jobs.
+type Limits struct {
+	Message int // bytes of a request on NATS. 0: 64 MiB
+	Frame   int // bytes of a request on socket and stdio. 0: 256 MiB
+	Depth   int // nested lists and maps. 0: 64
+	Values  int // values in all, keys included. 0: 262144
+	Nodes   graph.Bounds
+}
+
+// orPreset fills in what is 0.
+func (b Limits) orPreset() Limits {
+	lim := wire.DefaultLimits()
+	for _, f := range []struct {
+		field  *int
+		preset int
+	}{{&b.Message, lim.Bytes}, {&b.Frame, wire.MaxFrame}, {&b.Depth, lim.Depth}, {&b.Values, lim.Items}} {
+		if *f.field == 0 {
+			*f.field = f.preset
+		}
+	}
+	b.Frame = min(b.Frame, wire.MaxFrame)
+	return b
+}
+
+// message are the limits of a request on NATS, frame those of one in a frame.
+func (b Limits) message() wire.Limits {
+	return wire.Limits{Bytes: b.Message, Depth: b.Depth, Items: b.Values}
+}
+func (b Limits) frame() wire.Limits {
+	return wire.Limits{Bytes: b.Frame, Depth: b.Depth, Items: b.Values}
+}
+
+func (s *Service) limits() message.LimitsReply {
+	b, j := s.cfg.Limits, s.cfg.Jobs.Config()
+	return message.LimitsReply{MessageBytes: b.Message, FrameBytes: b.Frame, Depth: b.Depth, Values: b.Values, Queue: j.MaxQueued, ClientJobs: j.MaxPerClient, Pixels: b.Nodes.Pixels, Steps: b.Nodes.Steps}
+}
+
+// undecodable is the reply to a body that Decode refuses.
+func undecodable(err error) *wire.Error {
+	var long *wire.LongBody
+	if errors.As(err, &long) {
+		e := wire.Errorf(wire.ErrTooLarge, "%v; send large inputs as files in the input folder", err)
+		e.Extra = map[string]any{"max": long.Limit}
+		return e
+	}
+	return wire.Errorf(wire.ErrBadRequest, "%v", err)
+}
+
+// refusedJob is the reply to a job that the table did not take.
+func (s *Service) refusedJob(req *message.RunRequest, err error) *wire.Error {
+	after := func(e *wire.Error, ms int) *wire.Error {
+		e.RetryAfterMS = ms
+		return e
+	}
+	switch {
+	case errors.Is(err, jobs.ErrHash):
+		return wire.Errorf(wire.ErrDuplicate, "a job %s exists with another body; choose another id", req.ID)
+	case errors.Is(err, jobs.ErrFull):
+		return after(wire.Errorf(wire.ErrQueueFull, "the queue is full: %d jobs are waiting", s.cfg.Jobs.Config().MaxQueued), 1000)
+	case errors.Is(err, jobs.ErrCrowd):
+		return after(wire.Errorf(wire.ErrQueueFull, "client %q has %d jobs that have not ended, and may have no more", req.From, s.cfg.Jobs.Config().MaxPerClient), 1000)
+	case errors.Is(err, jobs.ErrStore):
+		return after(wire.Errorf(wire.ErrDiskFull, "%v; make room, then send the job again with the same id", err), 5000)
+	case errors.Is(err, jobs.ErrClosed):
+		return wire.Errorf(wire.ErrDraining, "the daemon is shutting down")
+	}
+	return after(wire.Errorf(wire.ErrNoCapacity, "the job could not be written down: %v; send it again with the same id", err), 1000)
+}

@@ -1,0 +1,90 @@
+package serve
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"patchbay/ipc/bulk"
+	"patchbay/ipc/client"
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+)
+
+// openBulk makes the connection of payloads.
+func (n *NATS) openBulk(opts []nats.Option) error {
+	var err error
+	if n.bulk, err = nats.Connect(n.cfg.URL, append(opts, nats.Name("patchbay daemon payloads"), nats.MaxReconnects(-1), nats.ReconnectWait(250*time.Millisecond))...); err != nil {
+		return fmt.Errorf("connect to NATS: %w", err)
+	}
+	name := n.cfg.Owner
+	if name == "" {
+		name = wire.NewID()
+	}
+	if n.blobs, err = bulk.NewBlobs(n.bulk, message.BlobRoot+name); err == nil {
+		n.store, err = bulk.NewObjects(n.bulk)
+	}
+	if err != nil {
+		n.bulk.Close()
+	}
+	return err
+}
+
+// makeBucket creates the bucket of payloads where the server has JetStream.
+func (n *NATS) makeBucket(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	if err := n.store.Create(ctx); err != nil {
+		n.cfg.Log.Debug().Err(err).Msg("no bucket for payloads")
+	}
+}
+
+// bulkTold is the size from which NATSConfig.Bulk is told of a payload.
+const bulkTold = 4 << 20
+
+// pull fetches what a request refers to.
+func (n *NATS) pull(ctx context.Context, ref *wire.Ref) (*bulk.Region, error) {
+	if n.cfg.Bulk != nil && ref.Bytes >= bulkTold {
+		defer n.cfg.Bulk()()
+	}
+	if ref.Kind == wire.RefObject {
+		return n.store.Get(ctx, ref, n.blobs.Region)
+	}
+	return n.blobs.Pull(ctx, ref)
+}
+
+// beside makes the place for what goes beside a reply, of the first kind that the client accepts; nil if it accepts none.
+func (n *NATS) beside(header nats.Header, r *Request) func(*bulk.Hold) bulk.Cargo {
+	switch wire.AcceptedRef(header) {
+	case wire.RefStream:
+		return func(known *bulk.Hold) bulk.Cargo {
+			offer := func(data []byte) (*wire.Ref, error) { return n.blobs.Offer(data, known, r.hold), nil } // a reply may lie in what its request did
+			return &bulk.NATSCargo{Offer: offer, Drop: n.blobs.Drop}
+		}
+	case wire.RefObject:
+		return func(*bulk.Hold) bulk.Cargo { return &bulk.NATSCargo{Offer: n.upload} }
+	}
+	return nil
+}
+
+func (n *NATS) upload(data []byte) (*wire.Ref, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	return n.store.Put(ctx, "out/"+wire.NewID(), data)
+}
+
+// Fetch returns the files of a job that another daemon on the same server has run.
+func (n *NATS) Fetch(ctx context.Context, job string) ([]message.File, error) {
+	ctx, cancel := context.WithTimeout(ctx, fetchTime)
+	defer cancel()
+	files, err := client.Fetch(ctx, client.NewNATSClient(n.nc), job)
+	if err != nil {
+		return nil, fmt.Errorf("fetch files of job %s from the daemon that ran it: %w", job, err)
+	}
+	return files, nil
+}
+
+// fetchTime bounds the transfer of a job's files from one daemon to another.
+const fetchTime = time.Minute

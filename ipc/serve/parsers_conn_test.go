@@ -1,0 +1,143 @@
+package serve_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/rs/zerolog"
+
+	"patchbay/ipc/bulk"
+	"patchbay/ipc/ipctest"
+	"patchbay/ipc/jobs"
+	"patchbay/ipc/message"
+	"patchbay/ipc/message/messagetest"
+	"patchbay/ipc/meter"
+	"patchbay/ipc/serve"
+	"patchbay/ipc/wire"
+	"patchbay/ipc/wire/wiretest"
+	"patchbay/tests/hammer"
+)
+
+// FuzzConn sends whatever comes over a connection to a service.
+func FuzzConn(f *testing.F) { connTarget(f).Fuzz(f) }
+
+// idle is an executor that samples nothing: names of samplers mean things to a fake.
+type idle struct{ ipctest.Fake }
+
+func (*idle) Sample(context.Context, *message.SampleRequest, func(*message.SampleReply)) (*message.SampleReply, error) {
+	return nil, errors.New("not here")
+}
+
+// collected takes the bytes that a connection writes.
+type collected struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (c *collected) Write(b []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.b.Write(b)
+}
+
+// connTarget: an input is all that a client sends before it hangs up, to a service of its own that runs no jobs. The answers are whole frames with tags of
+// requests, none has more than one last answer, and nothing is left running.
+func connTarget(tb testing.TB) *hammer.Target[[]byte] {
+	outputs, err := jobs.NewOutputs(jobs.OutputsConfig{})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	meter := meter.New()
+	requests := messagetest.Frames(tb)
+	var seeds []hammer.Input
+	for i, r := range requests {
+		next := requests[(i+7)%len(requests)]
+		seeds = append(seeds, hammer.Input{Data: wiretest.FrameOf(r.Data)}, hammer.Input{Data: append(wiretest.FrameOf(r.Data), wiretest.FrameOf(bytes.Replace(next.Data, []byte("tag\x01"), []byte("tag\x02"), 1))...)})
+	}
+	seeds = append(seeds, hammer.Input{Data: wiretest.FrameOf([]byte(`{"op":"ping","tag":1}`))}, hammer.Input{Data: wiretest.FrameOf([]byte(`{"op":"status","tag":1,"job":"j","follow":true}`))})
+	return &hammer.Target[[]byte]{
+		Name: "FuzzConn", Seeds: seeds,
+		Parse: func(in hammer.Input) ([]byte, error) {
+			cfg := ipctest.FakeService()
+			cfg.Jobs, cfg.Outputs, cfg.Executors, cfg.Tensors = jobs.New(jobs.Config{MaxQueued: 20}), outputs, []jobs.Executor{&idle{ipctest.Fake{Label: "idle"}}}, bulk.NewTensorCache(1<<16)
+			cfg.Log, cfg.Meter = zerolog.Nop(), meter
+			s := serve.NewService(cfg)
+			out := &collected{}
+			ctx := context.Background()
+			err := (&serve.Stdio{In: io.NopCloser(bytes.NewReader(in.Data)), Out: out}).Serve(ctx, ctx, s)
+			s.Close()
+			return out.b.Bytes(), err
+		},
+		Check: checkAnswers,
+	}
+}
+
+// checkAnswers compares what a connection answered with what it was asked.
+func checkAnswers(in hammer.Input, answers []byte, refused error) error {
+	asked := map[any]int{}
+	for r := bytes.NewReader(in.Data); ; {
+		body, err := wire.ReadFrame(r)
+		if err != nil {
+			break
+		}
+		env := wire.Envelope{}
+		if enc, ok := wire.Sniff(body); ok {
+			if o, err := wire.Decode(body, enc, wire.FrameLimits()); err == nil {
+				tag, _ := o.Get("tag")
+				env.Tag = wire.TagOf(tag)
+			} else {
+				env = wire.PeekEnvelope(body, enc)
+			}
+		}
+		asked[env.Tag]++
+	}
+	if errors.Is(refused, wire.ErrFrameTooLarge) {
+		asked[nil]++
+	}
+	ended := map[any]int{}
+	for r := bytes.NewReader(answers); ; {
+		body, err := wire.ReadFrame(r)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("the answers are cut off: %w", err)
+		}
+		enc, ok := wire.Sniff(body)
+		if !ok {
+			return fmt.Errorf("an answer is %.40q", body)
+		}
+		o, err := wire.Decode(body, enc, wire.FrameLimits())
+		if err != nil {
+			return fmt.Errorf("an answer cannot be read: %w", err)
+		}
+		env, fields, err := wire.Unwrap(o)
+		if err != nil {
+			return fmt.Errorf("an answer cannot be read: %w", err)
+		}
+		if e := wire.ReplyError(fields); e != nil {
+			var known *wire.Error
+			if errors.As(e, &known); known == nil || !slices.ContainsFunc(wire.ErrorTable(), func(c wire.ErrorCode) bool { return c.Code == known.Code }) || known.Code == wire.ErrInternal {
+				return fmt.Errorf("answered with %w", e)
+			}
+		}
+		if asked[env.Tag] == 0 {
+			return fmt.Errorf("an answer for the tag %v, which nobody sent", env.Tag)
+		}
+		if env.End {
+			ended[env.Tag]++
+		}
+	}
+	for tag, n := range ended {
+		if n > asked[tag] {
+			return fmt.Errorf("%d last answers for %d requests with the tag %v", n, asked[tag], tag)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,69 @@
+package serve_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"patchbay/ipc/client"
+	"patchbay/ipc/ipctest"
+	"patchbay/ipc/jobs"
+	"patchbay/ipc/message"
+	"patchbay/ipc/message/messagetest"
+	"patchbay/ipc/wire"
+	"patchbay/ipc/wire/wiretest"
+)
+
+// TestResultsAreKeptUpToASize: the oldest results go first, their jobs still answer and say so, the newest stays, and so does a file that somebody has changed.
+func TestResultsAreKeptUpToASize(t *testing.T) {
+	out := t.TempDir()
+	r := ipctest.NewRig(t, jobs.Config{KeepBytes: 2500}, jobs.OutputsConfig{Stage: filepath.Join(out, ".stage"), Output: out})
+	c := ipctest.DialRig(t, r)
+	edited := filepath.Join(out, "fake_00002_.png")
+	for i := range 5 {
+		_, _, end := ipctest.RunJob(t, c, &message.RunRequest{ID: fmt.Sprint("r", i), Workflow: messagetest.Graph("Picture 1000")})
+		if end.Type != message.EventSuccess {
+			t.Fatalf("job %d: %+v", i, end)
+		}
+		if i == 1 {
+			if err := os.WriteFile(edited, []byte("mine"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(2 * time.Millisecond) // the order of ends is by the millisecond
+	}
+	until(t, "three results are dropped", func() bool {
+		rec, err := r.Jobs.Get(context.Background(), "r2")
+		return err == nil && rec.Dropped > 0
+	})
+	for i := range 5 {
+		id, gone := fmt.Sprint("r", i), i < 3
+		rec, err := client.Status(wiretest.Within(t, 5*time.Second), c, id)
+		if err != nil || rec.State != message.Done || len(rec.Outputs) != 1 || (rec.Dropped > 0) != gone {
+			t.Errorf("%s: got %+v, %v; want done, dropped %v", id, rec, err, gone)
+		}
+		files, err := client.Fetch(wiretest.Within(t, 5*time.Second), c, id)
+		var e *wire.Error
+		if gone && (!errors.As(err, &e) || e.Code != wire.ErrExpired) || !gone && (err != nil || len(files) != 1) {
+			t.Errorf("%s: got %d files, %v; want them gone: %v", id, len(files), err, gone)
+		}
+		_, err = os.Stat(filepath.Join(out, fmt.Sprintf("fake_%05d_.png", i+1)))
+		if want := !gone || i == 1; (err == nil) != want {
+			t.Errorf("file of %s: %v, want it there: %v", id, err, want)
+		}
+	}
+}
+
+// until waits for something that comes soon, within a minute on a slow or busy machine.
+func until(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !done(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within a minute: %s", what)
+		}
+	}
+}

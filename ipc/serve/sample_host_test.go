@@ -1,0 +1,277 @@
+package serve_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"patchbay/engine/safetensors"
+	"patchbay/ipc/client"
+	"patchbay/ipc/ipctest"
+	"patchbay/ipc/jobs"
+	"patchbay/ipc/message"
+	"patchbay/ipc/message/messagetest"
+	"patchbay/ipc/serve"
+	"patchbay/ipc/wire"
+	"patchbay/ipc/wire/wiretest"
+	"patchbay/node/pyjson"
+	"patchbay/tests/golden"
+)
+
+// demoSample is a run of the demo model on numbers by formula, two steps from one latent.
+func demoSample() *message.SampleRequest {
+	in := func(name string, scale float64, shape ...int) *wire.Tensor {
+		n := 1
+		for _, d := range shape {
+			n *= d
+		}
+		return f32(golden.Fill("host/"+name, n, scale, 0), shape...)
+	}
+	cond := func(name string) []message.CondRef {
+		return []message.CondRef{{ModelConds: map[string]*wire.Tensor{"c_crossattn": in(name+"c", 1, 1, 6, 128), "y": in(name+"y", 1, 1, 128)}}}
+	}
+	cfg, negative := 2.5, cond("n")
+	return &message.SampleRequest{
+		Model: message.ModelRef{File: "demo_flux.safetensors"}, Sampler: message.SamplerRef{Name: "euler"}, Latent: in("x", 1, 1, 16, 8, 8), CFG: &cfg,
+		Conds: message.CondsRef{Positive: cond("p"), Negative: &negative},
+	}
+}
+
+// TestPatchesEqualTheLoraNode runs the demo model with a LoRA file through LoraLoaderModelOnly and KSamplerAdvanced, node by node, and through sample with the same
+// matrices as patches: over all rows of a weight, and over a part of them.
+func TestPatchesEqualTheLoraNode(t *testing.T) {
+	root := t.TempDir()
+	q := demoSample()
+	modules := map[string][2]int{"double_blocks.0.img_attn.qkv": {576, 192}, "single_blocks.1.linear1": {1344, 192}, "img_in": {192, 64}}
+	var entries []safetensors.Entry
+	alpha, strength := 2.0, 0.75
+	for name, size := range modules {
+		up, down := golden.Fill("up"+name, size[0]*4, 2, 0), golden.Fill("down"+name, 4*size[1], 1/math.Sqrt(float64(size[1])), 0)
+		stem := "lora_unet_" + strings.ReplaceAll(name, ".", "_")
+		entries = append(entries, safetensors.FromF32(stem+".lora_up.weight", up, size[0], 4), safetensors.FromF32(stem+".lora_down.weight", down, 4, size[1]),
+			safetensors.FromF32(stem+".alpha", []float32{float32(alpha)}, 1))
+		rows := []int{0, size[0]}
+		if name == "double_blocks.0.img_attn.qkv" { // in two pieces, as ComfyUI has those of fused weights
+			rows = []int{0, 192, size[0]}
+		}
+		for i := 1; i < len(rows); i++ {
+			part := up[rows[i-1]*4 : rows[i]*4]
+			p := message.PatchRef{Key: "diffusion_model." + name + ".weight", Adapter: "lora", Strength: &strength, Tensors: message.PatchTensors{
+				Up: f32(part, rows[i]-rows[i-1], 4), Down: f32(down, 4, size[1]), Alpha: &alpha,
+			}}
+			if len(rows) > 2 {
+				p.Offset = []int{0, rows[i-1], rows[i] - rows[i-1]}
+			}
+			q.Model.Patches = append(q.Model.Patches, p)
+		}
+	}
+	if err := os.Mkdir(filepath.Join(root, "loras"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	var file bytes.Buffer
+	if err := safetensors.Write(&file, nil, entries); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(root, "loras", "mine.safetensors"), file.Bytes(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	c := ipctest.DialRig(t, realRig(t, "../../examples/demo", root))
+	ctx := wiretest.Within(t, 60*time.Second)
+	exec := func(class string, inputs ...any) []any {
+		t.Helper()
+		var out message.ExecReply
+		if err := client.AskOne(ctx, c, message.VerbExec, "", &message.ExecRequest{Class: class, Inputs: pyjson.NewObject(inputs...)}, &out); err != nil {
+			t.Fatalf("%s: %v", class, err)
+		}
+		return out.Outputs
+	}
+	const shift, scale = 0.0275, 0.5728 // of the demo's latent format
+	cond := func(list []message.CondRef) []any {
+		return []any{[]any{list[0].ModelConds["c_crossattn"], pyjson.NewObject("pooled_output", list[0].ModelConds["y"])}}
+	}
+	plain := exec("UNETLoader", "unet_name", "demo_flux.safetensors", "weight_dtype", "default")[0]
+	adapted := exec("LoraLoaderModelOnly", "model", plain, "lora_name", "mine.safetensors", "strength_model", strength)[0]
+	sigmas := floats(t, exec("BasicScheduler", "model", plain, "scheduler", "simple", "steps", int64(3), "denoise", 1.0)[0].(*wire.Tensor))
+	q.Sigmas = f32(sigmas[1:], 3)
+	pixels := floats(t, q.Latent)
+	inModel := make([]float32, len(pixels))
+	for i, v := range pixels {
+		inModel[i] = (v - shift) * scale
+	}
+	samples := q.Latent
+	q.Latent = f32(inModel, 1, 16, 8, 8)
+	byNode := func(model any) []float32 {
+		out := exec("KSamplerAdvanced", "model", model, "add_noise", "disable", "noise_seed", int64(0), "steps", int64(3), "cfg", *q.CFG, "sampler_name", "euler",
+			"scheduler", "simple", "positive", cond(q.Conds.Positive), "negative", cond(*q.Conds.Negative), "latent_image", pyjson.NewObject("samples", samples),
+			"start_at_step", int64(1), "end_at_step", int64(10000), "return_with_leftover_noise", "disable")[0].(*pyjson.Object)
+		x, _ := out.Get("samples")
+		return floats(t, x.(*wire.Tensor))
+	}
+	bySample := func(q *message.SampleRequest) []float32 {
+		t.Helper()
+		done, err := client.Sample(ctx, c, q, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x := floats(t, done.X)
+		for i := range x {
+			x[i] = x[i]/scale + shift
+		}
+		return x
+	}
+	base, with := byNode(plain), byNode(adapted)
+	if d := apart(base, with); d < 1e-2 || math.IsInf(d, 1) {
+		t.Fatalf("the LoRA changes %.2g, too little to tell anything", d)
+	}
+	without := *q
+	without.Model.Patches = nil
+	for name, rel := range map[string]float64{"patches": apart(bySample(q), with), "none": apart(bySample(&without), base), "patches again": apart(bySample(q), with)} {
+		t.Logf("%s: relative error %.2g", name, rel)
+		if rel > 1e-5 {
+			t.Errorf("%s: relative error %.3g against the node, bound 1e-5", name, rel)
+		}
+	}
+	half := 0.0
+	q.Model.Patches[0].Strength = &half
+	if apart(bySample(q), with) < 1e-4 {
+		t.Error("another strength gave the same picture")
+	}
+	for want, change := range map[string]func(p *message.PatchRef){
+		"no matrix of that name": func(p *message.PatchRef) { p.Key = "diffusion_model.nothing.weight" },
+		"want [0, first row":     func(p *message.PatchRef) { p.Offset = []int{1, 0, 4} },
+		"want a matrix":          func(p *message.PatchRef) { p.Tensors.Up = f32([]float32{1}, 1) },
+		"[R, ":                   func(p *message.PatchRef) { p.Tensors.Down = f32(make([]float32, 8), 4, 2) },
+	} {
+		bad := *q
+		bad.Model.Patches = slices.Clone(q.Model.Patches)
+		change(&bad.Model.Patches[0])
+		if _, err := client.Sample(ctx, c, &bad, nil); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "model.patches[0]") {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+	if freed, err := client.Free(ctx, c, &message.FreeRequest{Models: []string{"demo_flux.safetensors"}}); err != nil || freed.Bytes < 1<<20 {
+		t.Errorf("free: %+v, %v", freed, err)
+	}
+}
+
+// TestTensorsByHash sends a tensor once and its hash afterwards.
+func TestTensorsByHash(t *testing.T) {
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
+	c := ipctest.DialRig(t, r)
+	ctx := wiretest.Within(t, 20*time.Second)
+	for _, enc := range []wire.Encoding{wire.Msgpack, wire.JSON} {
+		c.Enc = enc
+		x := f32(golden.Fill(string(rune('a'+enc)), 4, 1, 0), 1, 1, 2, 2)
+		x.Name()
+		bare := func() *message.SampleRequest {
+			q := smallSample("euler")
+			q.Latent = &wire.Tensor{DType: "f32", Shape: x.Shape, Hash: x.Hash}
+			return q
+		}
+		var e *wire.Error
+		_, err := client.Sample(ctx, c, bare(), nil)
+		if !errors.As(err, &e) || e.Code != wire.ErrMissing || len(e.Extra["missing"].([]any)) != 1 || e.Extra["missing"].([]any)[0] != x.Hash {
+			t.Fatalf("got %v (%+v)", err, e)
+		}
+		q := smallSample("euler")
+		q.Latent = x
+		for range 2 {
+			done, err := client.Sample(ctx, c, q, nil)
+			if err != nil || !bytes.Equal(done.X.Data, x.Data) {
+				t.Fatalf("got %+v, %v", done, err)
+			}
+		}
+		if done, err := client.Sample(ctx, c, bare(), nil); err != nil || !bytes.Equal(done.X.Data, x.Data) {
+			t.Errorf("by its hash: %v", err)
+		}
+		lie := bare()
+		lie.Latent.Shape = []int{1, 1, 2, 4}
+		if _, err := client.Sample(ctx, c, lie, nil); wiretest.Code(err) != wire.ErrBadRequest || !strings.Contains(err.Error(), "needs 32 bytes") {
+			t.Errorf("a hash with another shape: %v", err)
+		}
+		lie = smallSample("euler")
+		lie.Latent.Hash = strings.Repeat("ab", 32)
+		if _, err := client.Sample(ctx, c, lie, nil); wiretest.Code(err) != wire.ErrBadRequest || !strings.Contains(err.Error(), "has the hash") {
+			t.Errorf("a hash that lies: %v", err)
+		}
+	}
+}
+
+// TestHashesThroughADaemon: the daemon passes hashes on, the worker knows them.
+func TestHashesThroughADaemon(t *testing.T) {
+	r, _ := ipctest.ChildRig(t, nil, func(sc *serve.ServiceConfig) { sc.Tensors, sc.Forward = nil, true })
+	c, _ := socketRig(t, r)
+	ctx := wiretest.Within(t, 20*time.Second)
+	q := smallSample("euler")
+	q.Latent = f32(golden.Fill("big", 1<<20, 1, 0), 1, 16, 256, 256)
+	q.Latent.Name()
+	for range 2 {
+		done, err := client.Sample(ctx, c, q, nil)
+		if err != nil || !bytes.Equal(done.X.Data, q.Latent.Data) {
+			t.Fatalf("got %v", err)
+		}
+	}
+	bare := *q
+	bare.Latent = &wire.Tensor{DType: "f32", Shape: q.Latent.Shape, Hash: q.Latent.Hash}
+	if _, err := client.Sample(ctx, c, &bare, nil); err != nil {
+		t.Errorf("by its hash: %v", err)
+	}
+}
+
+// TestSampleIsAJob looks at the record and the events of runs.
+func TestSampleIsAJob(t *testing.T) {
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
+	c, other := ipctest.DialRig(t, r), ipctest.DialRig(t, r)
+	ctx := wiretest.Within(t, 20*time.Second)
+	q := smallSample("euler")
+	for range 2 { // the id may be used again
+		q.ID = "s1"
+		if _, err := client.Sample(ctx, c, q, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rec, err := client.Status(ctx, other, "s1")
+	if err != nil || rec.State != message.Done || rec.Kind != jobs.KindSample || rec.Attempt != 1 || rec.Worker != "fake" || rec.Metrics["load_seconds"] != 0.5 {
+		t.Errorf("got %+v, %v", rec, err)
+	}
+	var evs []message.Event
+	end, err := client.Follow(ctx, other, "s1", 0, false, &client.Collector{Event: func(ev message.Event) { evs = append(evs, ev) }})
+	if want := "queued execution_start progress metrics execution_success"; err != nil || end == nil || strings.Join(ipctest.Types(evs), " ") != want {
+		t.Errorf("got events %v, %v, want %s", ipctest.Types(evs), err, want)
+	}
+	q = smallSample("wait")
+	q.ID = "s2"
+	_, err = client.Sample(ctx, c, q, func(*message.SampleReply) {
+		list, counts, err := client.List(ctx, other, message.Running, 10)
+		if err != nil || len(list) != 1 || list[0].Job != "s2" || counts[message.Running] != 1 {
+			t.Errorf("jobs: got %+v, %v, %v", list, counts, err)
+		}
+		if _, err := client.Submit(ctx, other, &message.RunRequest{ID: "s2", Workflow: messagetest.Graph("Wait 1")}); wiretest.Code(err) != wire.ErrDuplicate {
+			t.Errorf("a job of that id: got %v", err)
+		}
+		if did, _, err := client.Cancel(context.WithoutCancel(ctx), other, "s2"); !did || err != nil {
+			t.Errorf("cancel: %v, %v", did, err)
+		}
+	})
+	if rec, _ := client.Status(ctx, other, "s2"); wiretest.Code(err) != wire.ErrCancelled || rec.State != message.Cancelled || !rec.Cancel {
+		t.Errorf("got %v, record %+v", err, rec)
+	}
+	if err := client.Retry(ctx, other, "s2"); err == nil {
+		t.Error("a sample was retried")
+	}
+	_, _, end = ipctest.RunJob(t, c, &message.RunRequest{ID: "job", Workflow: messagetest.Graph("Wait 1")})
+	q = smallSample("euler")
+	if q.ID = "job"; end.Type != message.EventSuccess {
+		t.Fatal(end)
+	}
+	if _, err := client.Sample(ctx, c, q, nil); wiretest.Code(err) != wire.ErrDuplicate {
+		t.Errorf("the id of a workflow: got %v", err)
+	}
+}

@@ -1,0 +1,245 @@
+package serve_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"patchbay/ipc/client"
+	"patchbay/ipc/ipctest"
+	"patchbay/ipc/jobs"
+	"patchbay/ipc/message"
+	"patchbay/ipc/serve"
+	"patchbay/ipc/wire"
+	"patchbay/ipc/wire/wiretest"
+	"patchbay/node/pyjson"
+)
+
+// smallSample is a request that the fake runs; name is what its sampler does.
+func smallSample(name string) *message.SampleRequest {
+	x := f32([]float32{1, 2, 3, 4}, 1, 1, 2, 2)
+	return &message.SampleRequest{
+		Model: message.ModelRef{File: "m.safetensors"}, Sampler: message.SamplerRef{Name: name}, Sigmas: f32([]float32{1, 0}, 2), Latent: x,
+		Conds: message.CondsRef{Positive: []message.CondRef{{ModelConds: map[string]*wire.Tensor{"c_crossattn": f32(make([]float32, 6), 1, 2, 3)}}}},
+	}
+}
+
+func TestSampleOverFrames(t *testing.T) {
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
+	c := ipctest.DialRig(t, r)
+	for _, enc := range []wire.Encoding{wire.Msgpack, wire.JSON} {
+		c.Enc = enc
+		q := smallSample("euler")
+		q.ID = "mine"
+		var seen []*message.SampleReply
+		done, err := client.Sample(wiretest.Within(t, 10*time.Second), c, q, func(m *message.SampleReply) { seen = append(seen, m) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if done.ID != "mine" || done.Evals != 1 || string(done.X.Data) != string(q.Latent.Data) || done.Metrics["load_seconds"] != 0.5 || done.Worker != "fake" {
+			t.Errorf("got %+v", done)
+		}
+		if len(seen) != 1 || seen[0].Step != 1 || seen[0].Steps != 1 || seen[0].Seq != 2 || seen[0].X0 == nil {
+			t.Errorf("got progress %+v, want one step with x0", seen)
+		}
+	}
+}
+
+// TestSampleIsCancelled asks for the end of a run by cancel and by going away.
+func TestSampleIsCancelled(t *testing.T) {
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
+	c, other := ipctest.DialRig(t, r), ipctest.DialRig(t, r)
+	ctx := wiretest.Within(t, 10*time.Second)
+	q := smallSample("wait")
+	q.ID = "stop-me"
+	_, err := client.Sample(ctx, c, q, func(*message.SampleReply) {
+		if _, err := client.Sample(ctx, other, q, nil); wiretest.Code(err) != wire.ErrDuplicate {
+			t.Errorf("a second run of that id: got %v, want %s", err, wire.ErrDuplicate)
+		}
+		if did, _, err := client.Cancel(ctx, other, "stop-me"); !did || err != nil {
+			t.Errorf("cancel: got %v, %v", did, err)
+		}
+	})
+	if wiretest.Code(err) != wire.ErrCancelled {
+		t.Errorf("got %v, want %s", err, wire.ErrCancelled)
+	}
+	if did, state, err := client.Cancel(ctx, other, "stop-me"); did || state != message.Cancelled || err != nil {
+		t.Errorf("cancel after the end: got %v, %s, %v, want false and %s", did, state, err, message.Cancelled)
+	}
+	_, err = client.Sample(ctx, c, q, func(*message.SampleReply) { go c.Close() })
+	if err == nil {
+		t.Error("the run ended well without its client")
+	}
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		if rec, err := client.Status(ctx, other, "stop-me"); err == nil && rec.State == message.Cancelled && strings.Contains(rec.Error.Message, "client") {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("the run goes on though its client went away")
+		}
+	}
+}
+
+// TestSampleRefusals checks that every refusal names its field and comes before anything runs.
+func TestSampleRefusals(t *testing.T) {
+	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
+	c := ipctest.DialRig(t, r)
+	ctx := wiretest.Within(t, 20*time.Second)
+	entry := func(key string, x *wire.Tensor) func(*message.SampleRequest) {
+		return func(q *message.SampleRequest) { q.Conds.Positive[0].ModelConds[key] = x }
+	}
+	two := 2.0
+	for field, change := range map[string]func(*message.SampleRequest){
+		"model.file":                   func(q *message.SampleRequest) { q.Model.File = "" },
+		"sampler.name":                 func(q *message.SampleRequest) { q.Sampler.Name = "" },
+		"id":                           func(q *message.SampleRequest) { q.ID = "a b" },
+		"sigmas":                       func(q *message.SampleRequest) { q.Sigmas = nil },
+		"latent":                       func(q *message.SampleRequest) { q.Latent = f32([]float32{1}, 1) },
+		"noise":                        func(q *message.SampleRequest) { q.Noise = f32([]float32{1}, 1, 1, 1, 1) },
+		"mask":                         func(q *message.SampleRequest) { q.Mask = f32([]float32{1}, 1) },
+		"preview":                      func(q *message.SampleRequest) { q.Preview = "png" },
+		"plan":                         func(q *message.SampleRequest) { q.Plan = "ulysses=x" },
+		"noise_draws[0]":               func(q *message.SampleRequest) { q.NoiseDraws = []int{0} },
+		"sampling.bases":               func(q *message.SampleRequest) { q.Sampling = &message.SamplingRef{} },
+		"conds.negative":               func(q *message.SampleRequest) { q.CFG = &two },
+		"sampler.mask_noise_from_seed": func(q *message.SampleRequest) { q.Sampler = message.SamplerRef{Name: "heun", MaskNoiseFromSeed: true} },
+		"conds.positive[0].area":       func(q *message.SampleRequest) { q.Conds.Positive[0].Area = []int{1} },
+		"conds.positive[0].mask":       func(q *message.SampleRequest) { q.Conds.Positive[0].Mask = f32([]float32{1}, 1) },
+		"conds.positive[0].model_conds.c_crossattn":    entry("c_crossattn", f32(make([]float32, 12), 2, 2, 3)),
+		"conds.positive[0].model_conds.c_concat":       entry("c_concat", f32([]float32{1}, 1)),
+		"conds.positive[0].model_conds.guidance":       entry("guidance", f32([]float32{1, 2}, 2)),
+		"conds.positive[0].model_conds.attention_mask": entry("attention_mask", f32([]float32{1, 0, 1}, 1, 3)),
+	} {
+		q := smallSample("euler")
+		change(q)
+		var e *wire.Error
+		if _, err := client.Sample(ctx, c, q, nil); !errors.As(err, &e) || e.Code != wire.ErrBadRequest || e.Input != field {
+			t.Errorf("%s: got %v", field, err)
+		}
+	}
+	for field, body := range map[string]map[string]any{
+		"hooks":                     {"hooks": 1},
+		"model.lora":                {"model": map[string]any{"file": "m", "lora": []any{}}},
+		"model.patches[0].adapter":  {"model": map[string]any{"file": "m", "patches": []any{map[string]any{"key": "a", "adapter": "loha"}}}, "sampler": map[string]any{"name": "euler"}},
+		"model.patches[0].tensors":  {"model": map[string]any{"file": "m", "patches": []any{map[string]any{"key": "a", "adapter": "lora"}}}, "sampler": map[string]any{"name": "euler"}},
+		"conds.positive[0].control": {"conds": map[string]any{"positive": []any{map[string]any{"control": 1}}}},
+		"sigmas":                    {"sigmas": []any{1.0}},
+		"seed":                      {"seed": -1},
+	} {
+		var e *wire.Error
+		err := client.AskOne(ctx, c, message.VerbSample, "", body, &struct{}{})
+		if !errors.As(err, &e) || e.Input != field {
+			t.Errorf("%s: got %v (%+v)", field, err, e)
+		}
+	}
+	if _, err := client.Load(ctx, c, &message.LoadRequest{}); wiretest.Code(err) != wire.ErrBadRequest {
+		t.Errorf("load without a file: got %v", err)
+	}
+}
+
+// TestModelsOfHosts loads, misnames and frees a real model file.
+func TestModelsOfHosts(t *testing.T) {
+	dir, prints := goldenRoot(t, "flux-b")
+	c := ipctest.DialRig(t, realRig(t, dir))
+	ctx := wiretest.Within(t, 30*time.Second)
+	ref := message.ModelRef{File: "flux-b.safetensors", Fingerprint: strings.ToUpper(prints["flux-b"])}
+	first, err := client.Load(ctx, c, &message.LoadRequest{Model: ref})
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := client.Load(ctx, c, &message.LoadRequest{Model: ref})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if first.Bytes < 1000 || first.Seconds == 0 || again.Seconds != 0 || again.Bytes != first.Bytes || first.Workers != 1 {
+		t.Errorf("got %+v, then %+v: want the second to find the weights there", first, again)
+	}
+	freed, err := client.Free(ctx, c, &message.FreeRequest{Models: []string{"flux-b.safetensors"}})
+	if err != nil || freed.Bytes != first.Bytes {
+		t.Errorf("free: got %+v, %v, want %d bytes", freed, err, first.Bytes)
+	}
+	if freed, err = client.Free(ctx, c, &message.FreeRequest{}); err != nil || freed.Bytes != 0 {
+		t.Errorf("free twice: got %+v, %v, want 0 bytes", freed, err)
+	}
+	for _, row := range []struct {
+		model       message.ModelRef
+		code, input string
+	}{
+		{message.ModelRef{File: "none.safetensors"}, wire.ErrNoModel, "model.file"},
+		{message.ModelRef{File: "../x.safetensors"}, wire.ErrBadRequest, "model.file"},
+		{message.ModelRef{File: "flux-b.safetensors", Fingerprint: "00"}, wire.ErrNoModel, "model.fingerprint"},
+	} {
+		var e *wire.Error
+		if _, err := client.Load(ctx, c, &message.LoadRequest{Model: row.model}); !errors.As(err, &e) || e.Code != row.code || e.Input != row.input {
+			t.Errorf("load %+v: got %v, want %s of %s", row.model, err, row.code, row.input)
+		}
+	}
+	q := smallSample("euler")
+	q.Model = ref
+	var e *wire.Error
+	if _, err := client.Sample(ctx, c, q, nil); !errors.As(err, &e) || e.Input != "latent" || !strings.Contains(e.Message, "channels") {
+		t.Errorf("a latent of one channel: got %v", err)
+	}
+	q.Sampling = &message.SamplingRef{Bases: []string{"ModelSamplingCascade"}}
+	if _, err := client.Sample(ctx, c, q, nil); !errors.As(err, &e) || e.Input != "sampling.bases" {
+		t.Errorf("an unknown base: got %v", err)
+	}
+}
+
+// TestSampleInAChild goes through a supervised process, which may die of it.
+func TestSampleInAChild(t *testing.T) {
+	_, ch := ipctest.ChildRig(t, nil)
+	ctx := wiretest.Within(t, 20*time.Second)
+	if err := ch.Ready(ctx); err != nil {
+		t.Fatal(err)
+	}
+	steps := 0
+	done, err := ch.Sample(ctx, smallSample("euler"), func(*message.SampleReply) { steps++ })
+	if err != nil || done.Evals != 1 || steps != 1 {
+		t.Fatalf("got %+v, %v, %d steps", done, err, steps)
+	}
+	if out, err := ch.Load(ctx, &message.LoadRequest{Model: message.ModelRef{File: "abc"}}); err != nil || out.Bytes != 3 {
+		t.Errorf("load: got %+v, %v", out, err)
+	}
+	stop, cancel := context.WithCancel(ctx)
+	q := smallSample("wait")
+	q.ID = wire.NewID()
+	if _, err := ch.Sample(stop, q, func(*message.SampleReply) { cancel() }); wiretest.Code(err) != wire.ErrCancelled {
+		t.Errorf("cancelled: got %v", err)
+	}
+	if _, err := ch.Sample(ctx, smallSample("die"), nil); wiretest.Code(err) != wire.ErrWorkerLost {
+		t.Errorf("a worker that dies: got %v", err)
+	}
+}
+
+// BenchmarkTensorOverSocket sends a 64 MiB latent over the unix socket into a real executor's decoder and gets the refusal of its shape.
+func BenchmarkTensorOverSocket(b *testing.B) {
+	sock, err := serve.ListenSocket(filepath.Join(b.TempDir(), "s"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	svc := serve.NewService(serve.ServiceConfig{Executors: []jobs.Executor{&ipctest.Fake{Label: "fake"}}})
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = sock.Serve(ctx, ctx, svc) }()
+	nc, err := net.Dial("unix", filepath.Join(strings.TrimPrefix(sock.Name(), "socket ")))
+	if err != nil {
+		b.Fatal(err)
+	}
+	c := client.NewFrameClient(nc, nc, nc.Close)
+	body := map[string]any{"class_type": "Sink", "inputs": pyjson.NewObject("value", &wire.Tensor{DType: "f32", Shape: []int{16, 1024, 1024}, Data: make([]byte, 64<<20)})}
+	b.SetBytes(64 << 20)
+	for b.Loop() {
+		if err := client.AskOne(ctx, c, message.VerbExec, "", body, &struct{}{}); wiretest.Code(err) != wire.ErrNoNodeType {
+			b.Fatal(err)
+		}
+	}
+	_ = c.Close()
+	stop()
+	<-done
+	svc.Close()
+}

@@ -1,0 +1,218 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"patchbay/ipc/bulk"
+	"patchbay/ipc/jobs"
+	"patchbay/ipc/message"
+	"patchbay/ipc/meter"
+	"patchbay/ipc/wire"
+	"patchbay/node/files"
+	"patchbay/node/graph"
+	"patchbay/node/pyjson"
+)
+
+// ServiceConfig is what a Service answers from.
+type ServiceConfig struct {
+	Jobs      *jobs.Table
+	Outputs   *jobs.Outputs
+	Executors []jobs.Executor
+	// Validate refuses a workflow that cannot run; it must not touch a device. Where some outputs can run and others cannot, it returns ComfyUI's
+	// node_errors of the others and no error.
+	Validate func(req *message.RunRequest, w *graph.Workflow) (map[string]any, error)
+	// Needs lists the files that a validated workflow reads; nil: nobody asks.
+	Needs func(req *message.RunRequest, w *graph.Workflow) []files.NeededFile
+	// Describe returns object_info entries of one class, or of all for "". An unknown class gives an empty map.
+	Describe func(class string) map[string]any
+	// Models returns the model files by kind of folder.
+	Models func() map[string]any
+	// Fetch returns the files of a job that another daemon has run; nil: there is no other.
+	Fetch func(ctx context.Context, job string) ([]message.File, error)
+	Log   zerolog.Logger
+	Meter *meter.Meter // nil: a new one
+	// Tensors keeps tensors that hosts name by their hash; nil: the executors are workers that do.
+	Tensors *bulk.TensorCache
+	// Checked says that requests come from a daemon that has validated them: workflows are not validated again.
+	Checked bool
+	// Forward says that the executors are workers, which read large tensors themselves.
+	Forward bool
+	// Limits are what clients may ask for.
+	Limits Limits
+	// Heartbeat is the longest silence of a stream. 0: 2 s.
+	Heartbeat time.Duration
+}
+
+// Service answers the verbs on every carrier. Handle returns soon: it decodes, validates and enqueues; whatever takes longer goes on in a goroutine
+// of its own. Safe for concurrent use.
+type Service struct {
+	cfg    ServiceConfig
+	ctx    context.Context
+	stop   context.CancelFunc
+	wg     sync.WaitGroup
+	next   atomic.Uint64 // executor for the next exec
+	mu     sync.Mutex
+	owners map[string]*ownership    // of handles
+	places map[string]jobs.Executor // of model files: where a sample ran last
+}
+
+// NewService returns a service. Close ends its streams.
+func NewService(cfg ServiceConfig) *Service {
+	if cfg.Heartbeat == 0 {
+		cfg.Heartbeat = 2 * time.Second
+	}
+	cfg.Limits = cfg.Limits.orPreset()
+	if cfg.Meter == nil {
+		cfg.Meter = meter.New()
+	}
+	s := &Service{cfg: cfg, owners: map[string]*ownership{}, places: map[string]jobs.Executor{}}
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	return s
+}
+
+// Close cuts off the streams that are still under way and waits for their goroutines.
+func (s *Service) Close() {
+	s.stop()
+	s.wg.Wait()
+}
+
+// Owns reports whether this daemon has a job.
+func (s *Service) Owns(job string) bool {
+	mine, _ := s.cfg.Jobs.Mine(job)
+	return mine
+}
+
+// Elsewhere reports whether another daemon on the same server, which is alive, has a job.
+func (s *Service) Elsewhere(job string) bool {
+	_, there := s.cfg.Jobs.Mine(job)
+	return there
+}
+
+// Handle answers one request, or starts to.
+func (s *Service) Handle(r *Request) {
+	s.cfg.Meter.Asked(r.Verb)
+	r.Reply.Stream = message.VerbOf(r.Verb).Stream(r.Fields)
+	_, err := message.Guarded(func() (struct{}, error) { return struct{}{}, s.verb(r) })
+	if err != nil {
+		s.cfg.Log.Debug().Err(err).Str("verb", r.Verb).Msg("request refused")
+		s.fail(r.Reply, err)
+	}
+}
+
+func (s *Service) verb(r *Request) error {
+	v := message.VerbOf(r.Verb)
+	refs, err := message.RefsOf(r.Verb, r.Fields)
+	switch {
+	case err != nil:
+		return wire.BadRequest(err)
+	case len(refs) > 0:
+		return s.fetch(r, refs)
+	case s.cfg.Tensors != nil && v.Hashes && r.Fields != nil:
+		if err := s.cfg.Tensors.Fill(r.Fields); err != nil {
+			return err
+		}
+	}
+	if r.Fields == nil {
+		if v.NeedsBody {
+			return wire.Errorf(wire.ErrEmptyBody, "%s", message.EmptyBodyHint)
+		}
+		r.Fields = pyjson.NewObject()
+	}
+	if answer := s.handlers()[v.Name]; answer != nil {
+		return answer(r)
+	}
+	return wire.Errorf(wire.ErrNoVerb, "no verb %q; the verbs are %s", wire.Shown(r.Verb), strings.Join(message.VerbNames(), ", "))
+}
+
+// handlers are the functions that answer the verbs of the table.
+func (s *Service) handlers() map[string]func(*Request) error {
+	return map[string]func(*Request) error{
+		message.VerbRun: s.run, message.VerbSubmit: s.submit, message.VerbStatus: s.status, message.VerbCancel: s.cancel, message.VerbRetry: s.retry,
+		message.VerbJobs: s.jobs, message.VerbDescribe: s.describe, message.VerbModels: s.models, message.VerbExec: s.exec, message.VerbSample: s.sample,
+		message.VerbLoad: s.load, message.VerbFree: s.free, message.VerbStats: s.stats,
+	}
+}
+
+// fetch gets what a request refers to, and handles it then.
+func (s *Service) fetch(r *Request, refs []*wire.Ref) error {
+	total := 0
+	for _, ref := range refs {
+		if r.pull == nil || ref.Kind == wire.RefShm {
+			return wire.Errorf(wire.ErrBadRequest, "a reference of kind %s: only %s", ref.Kind, "shm with the frame's descriptors works on a unix socket, stream and object on NATS")
+		}
+		if total += ref.Bytes; total > wire.MaxRegion {
+			return wire.Errorf(wire.ErrTooLarge, "the request refers to more than %d bytes", wire.MaxRegion)
+		}
+	}
+	if r.Reply.Detach != nil {
+		r.Reply.Detach()
+	}
+	s.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(s.ctx, bulk.Patience)
+		defer cancel()
+		err := message.ReplaceRefs(r.Verb, r.Fields, func(ref *wire.Ref) ([]byte, error) {
+			g, err := r.pull(ctx, ref)
+			if err != nil {
+				return nil, err
+			}
+			r.hold = r.hold.Join(bulk.Holding(g))
+			return g.Bytes(), nil
+		})
+		if err != nil {
+			s.sent(r.Reply.Fail(err))
+			return
+		}
+		s.Handle(r)
+	})
+	return nil
+}
+
+// spawn runs f in a goroutine that Close waits for. f's error becomes the last reply.
+func (s *Service) spawn(r *Request, f func(ctx context.Context) error) {
+	if r.Reply.Detach != nil {
+		r.Reply.Detach()
+	}
+	s.wg.Go(func() {
+		defer r.Reply.Abandon()
+		ctx, cancel := context.WithCancelCause(s.ctx)
+		defer cancel(nil)
+		if r.Gone != nil {
+			stop := make(chan struct{})
+			defer close(stop)
+			go func() {
+				select {
+				case <-r.Gone:
+					cancel(errGone)
+				case <-stop:
+				}
+			}()
+		}
+		_, err := message.Guarded(func() (struct{}, error) { return struct{}{}, f(ctx) })
+		if err != nil && !errors.Is(context.Cause(ctx), errGone) {
+			s.fail(r.Reply, err)
+		}
+	})
+}
+
+// errGone is the cause of a stream whose client went away.
+var errGone = errors.New("the client went away")
+
+// fail answers a request with an error, and counts it.
+func (s *Service) fail(r *Reply, err error) {
+	s.cfg.Meter.Refuse(message.ErrorOf(err))
+	s.sent(r.Fail(err))
+}
+
+// sent logs a reply that could not be sent: the client is gone, nobody is there to be told.
+func (s *Service) sent(err error) {
+	if err != nil {
+		s.cfg.Log.Debug().Err(err).Msg("reply not sent")
+	}
+}

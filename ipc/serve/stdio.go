@@ -1,0 +1,45 @@
+package serve
+
+import (
+	"context"
+	"io"
+	"os"
+
+	"patchbay/ipc/wire"
+)
+
+// Stdio is the carrier of a process whose host talks to it over a pair of pipes or one socket. Runs are tied to it.
+type Stdio struct {
+	In  io.ReadCloser
+	Out io.Writer
+}
+
+// Name returns "stdio".
+func (c *Stdio) Name() string { return "stdio" }
+
+// Serve implements Carrier. It returns as soon as In ends.
+func (c *Stdio) Serve(ctx, drain context.Context, s *Service) error {
+	in, out := wire.ConnOf(c.In), wire.ConnOf(c.Out)
+	switch {
+	case in == nil || out == nil: // pipes take no descriptors; everything goes inside the frames
+		if in != nil {
+			_ = in.Close()
+		}
+		if out != nil {
+			_ = out.Close()
+		}
+		return serveConn(ctx, drain, c.In, c.Out, func() { _ = c.In.Close() }, s)
+	case !isFile(c.In):
+		return serveConn(ctx, drain, in, out, func() { _ = in.Close() }, s)
+	}
+	defer func() { _ = out.Close() }()
+	return serveConn(ctx, drain, in, out, func() { // these are copies of the descriptors of the files
+		_ = in.Close()
+		_ = c.In.Close()
+	}, s)
+}
+
+func isFile(v any) bool {
+	_, ok := v.(*os.File)
+	return ok
+}

@@ -1,0 +1,150 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"patchbay/ipc/jobs"
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+)
+
+// stream says what of a job a client is shown.
+type stream struct {
+	job     string
+	from    uint64
+	preview bool
+	outputs bool // send the files before the terminal event
+	tied    bool // cancel the job when the client goes away
+}
+
+// stream sends the events of a job until the terminal one. Something is sent at least every Heartbeat.
+func (s *Service) stream(ctx context.Context, r *Request, st stream) error {
+	cur, err := s.cfg.Jobs.Follow(ctx, st.job, st.from, st.preview)
+	if err != nil {
+		return wire.Errorf(wire.ErrNoJob, "no job %q here", st.job)
+	}
+	defer cur.Close()
+	if st.tied && r.Reply.Alive != nil {
+		var stop context.CancelCauseFunc
+		ctx, stop = context.WithCancelCause(ctx)
+		defer stop(nil)
+		go s.listens(ctx, r.Reply.Alive, stop)
+	}
+	for {
+		wait, stop := context.WithTimeout(ctx, s.cfg.Heartbeat)
+		it, err := cur.Next(wait)
+		stop()
+		switch {
+		case errors.Is(err, jobs.ErrEnd):
+			return r.Reply.End()
+		case ctx.Err() != nil:
+			s.untie(ctx, st, context.Cause(ctx))
+			if errors.Is(context.Cause(ctx), errGone) {
+				return nil
+			}
+			return wire.Errorf(wire.ErrDraining, "the daemon is shutting down; ask for the status of job %s", st.job)
+		case err != nil: // silence for Heartbeat
+			err = r.Reply.Message(message.Heartbeat{Type: message.ReplyHeartbeat, Job: st.job, TS: time.Now().UnixMilli()})
+		case it.Preview != nil:
+			err = r.Reply.Message(it.Preview)
+		default:
+			err = s.sendEvent(ctx, r.Reply, st, it.Event)
+		}
+		if err != nil {
+			s.sent(err)
+			s.untie(ctx, st, errGone)
+			return nil
+		}
+	}
+}
+
+// listens ends ctx when the client does not listen any more. It asks in its own time: a job that talks all the while leaves no silence to ask in.
+func (s *Service) listens(ctx context.Context, alive func() bool, gone context.CancelCauseFunc) {
+	tick := time.NewTicker(s.cfg.Heartbeat)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if !alive() {
+			gone(errGone)
+			return
+		}
+	}
+}
+
+// untie cancels a job that was tied to a client that is gone.
+func (s *Service) untie(ctx context.Context, st stream, cause error) {
+	if !st.tied || !errors.Is(cause, errGone) {
+		return
+	}
+	if _, did, err := s.cfg.Jobs.Cancel(context.WithoutCancel(ctx), st.job); err == nil && did {
+		s.cfg.Log.Info().Str("job", st.job).Msg("job cancelled: the client it was tied to went away")
+	}
+}
+
+func (s *Service) sendEvent(ctx context.Context, reply *Reply, st stream, ev *message.Event) error {
+	if ev.Type == message.EventSuccess && st.outputs {
+		rec, err := s.cfg.Jobs.Ended(ctx, st.job)
+		if err != nil {
+			return err
+		}
+		if err := s.sendFiles(ctx, reply, rec); err != nil {
+			return err
+		}
+	}
+	return reply.Message(ev)
+}
+
+// files returns what reads the files of a job: from the outputs, or from what the daemon that ran the job has sent.
+func (s *Service) files(ctx context.Context, job string) func(i int) ([]byte, error) {
+	if s.cfg.Fetch == nil || !s.Elsewhere(job) {
+		return func(i int) ([]byte, error) { return s.cfg.Outputs.Read(job, i) }
+	}
+	got, err := s.cfg.Fetch(ctx, job)
+	return func(i int) ([]byte, error) {
+		if err == nil && i >= len(got) {
+			err = wire.Errorf(wire.ErrExpired, "the daemon that ran job %s has %d files of it", job, len(got))
+		}
+		if err != nil {
+			return nil, err
+		}
+		return got[i].Data, nil
+	}
+}
+
+// sendFiles sends the files of a job: each whole in one message, or announced and in chunks.
+func (s *Service) sendFiles(ctx context.Context, reply *Reply, rec message.Record) error {
+	if rec.Dropped > 0 {
+		return wire.Errorf(wire.ErrExpired, "the files of job %s were dropped at %s: results are kept for a time and up to a size (serve --keep-results, --keep-bytes)",
+			rec.Job, time.UnixMilli(rec.Dropped).UTC().Format(time.RFC3339))
+	}
+	size := reply.inlineLimit()
+	read := s.files(ctx, rec.Job)
+	for i, ref := range rec.Outputs {
+		data, err := read(i)
+		msg := message.Output{Type: message.ReplyOutput, Job: rec.Job, Output: i, Ref: ref}
+		if len(data) <= size || reply.Beside != nil && reply.Enc == wire.Msgpack {
+			msg.Data, msg.Error = data, message.ErrorOf(err)
+			if err := reply.Message(msg); err != nil {
+				return err
+			}
+			continue
+		}
+		msg.Chunks = (len(data) + size - 1) / size
+		if err := reply.Message(msg); err != nil {
+			return err
+		}
+		for at := 0; at < len(data); at += size {
+			piece := data[at:min(at+size, len(data))]
+			if err := reply.Message(message.Chunk{Type: message.ReplyChunk, Job: rec.Job, Output: i, Offset: at, Data: piece}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

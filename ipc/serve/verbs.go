@@ -1,0 +1,214 @@
+package serve
+
+import (
+	"context"
+	"slices"
+
+	"patchbay/ipc/jobs"
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+	"patchbay/node/graph"
+)
+
+// accept validates a request for a job and puts it into the table.
+func (s *Service) accept(r *Request) (*message.RunRequest, message.Receipt, error) {
+	req, w, fault := message.ParseRunWithin(r.Fields, s.cfg.Limits.frame())
+	if fault != nil {
+		return nil, message.Receipt{}, fault
+	}
+	req.From = message.ClientName(r.From, req)
+	if id := r.MsgID; id != "" && !message.HasField(r.Fields, "id") && !message.HasField(r.Fields, "prompt_id") {
+		if !wire.ValidID(id) {
+			return nil, message.Receipt{}, wire.Errorf(wire.ErrBadRequest, "header Nats-Msg-Id %q is no job id: want 1 to 64 of A-Z a-z 0-9 _ -", wire.Shown(id))
+		}
+		req.ID = id
+	}
+	req.Tied = r.Verb == message.VerbRun && (r.Tied || req.Tied)
+	var nodeErrors map[string]any
+	if !s.cfg.Checked {
+		var err error
+		if nodeErrors, err = s.validate(req, w); err != nil {
+			return nil, message.Receipt{}, err
+		}
+	}
+	req.Hold = r.hold.Retain() // the table's, until the job has ended
+	rec, created, err := s.cfg.Jobs.Create(s.ctx, req, message.Hash(req, w))
+	if !created {
+		req.Hold.Release()
+	}
+	if err != nil {
+		return nil, message.Receipt{}, s.refusedJob(req, err)
+	}
+	return req, message.Receipt{
+		V: message.ProtocolVersion, Type: message.ReplyAccepted, Job: rec.Job, State: rec.State, Position: rec.Position, Duplicate: !created,
+		Events: message.EventSubject(rec.Job, ">"), Status: message.VerbSubject(message.VerbStatus, rec.Job), NodeErrors: nodeErrors,
+	}, nil
+}
+
+// validate refuses a workflow that cannot run, or not here; node_errors are those of outputs that cannot run while others can.
+func (s *Service) validate(req *message.RunRequest, w *graph.Workflow) (nodeErrors map[string]any, err error) {
+	if nodeErrors, err = s.cfg.Validate(req, w); err != nil {
+		return nil, s.cfg.Jobs.Located(err)
+	}
+	if fault := s.cfg.Limits.Nodes.Workflow(w); fault != nil {
+		return nil, fault
+	}
+	if s.cfg.Needs == nil {
+		return nodeErrors, nil
+	}
+	req.Files = s.cfg.Needs(req, w)
+	if fault := s.cfg.Jobs.Admit(req); fault != nil {
+		return nil, fault
+	}
+	return nodeErrors, nil
+}
+
+func (s *Service) submit(r *Request) error {
+	_, receipt, err := s.accept(r)
+	if err != nil {
+		return err
+	}
+	s.sent(r.Reply.Last(receipt))
+	return nil
+}
+
+func (s *Service) run(r *Request) error {
+	req, receipt, err := s.accept(r)
+	if err != nil {
+		return err
+	}
+	if err := r.Reply.Message(receipt); err != nil {
+		s.sent(err)
+	}
+	st := stream{job: receipt.Job, preview: req.Preview, outputs: true, tied: !receipt.Duplicate && req.Tied}
+	s.spawn(r, func(ctx context.Context) error { return s.stream(ctx, r, st) })
+	return nil
+}
+
+func (s *Service) jobRequest(r *Request) (message.JobRequest, message.Record, error) {
+	var q message.JobRequest
+	if err := wire.Bind(r.Fields, &q); err != nil {
+		return q, message.Record{}, wire.Errorf(wire.ErrBadRequest, "%v", err)
+	}
+	if r.Job != "" {
+		q.Job = r.Job
+	}
+	if q.Job == "" {
+		return q, message.Record{}, wire.Errorf(wire.ErrBadRequest, "field job is missing")
+	}
+	rec, err := s.cfg.Jobs.Get(s.ctx, q.Job)
+	if err != nil {
+		return q, rec, wire.Errorf(wire.ErrNoJob, "no job %q here", wire.Shown(q.Job))
+	}
+	return q, rec, nil
+}
+
+func (s *Service) status(r *Request) error {
+	q, rec, err := s.jobRequest(r)
+	if err != nil {
+		return err
+	}
+	reply := message.RecordReply{Type: "record", Record: rec}
+	if !q.Follow && !q.Outputs {
+		s.sent(r.Reply.Last(reply))
+		return nil
+	}
+	if err := r.Reply.Message(reply); err != nil {
+		s.sent(err)
+	}
+	s.spawn(r, func(ctx context.Context) error {
+		if q.Follow {
+			return s.stream(ctx, r, stream{job: q.Job, from: q.From, preview: q.Preview, outputs: q.Outputs})
+		}
+		if rec.State != message.Done {
+			return wire.Errorf(wire.ErrExpired, "job %s is %s and has no files", q.Job, rec.State)
+		}
+		if err := s.sendFiles(ctx, r.Reply, rec); err != nil {
+			return err
+		}
+		return r.Reply.End()
+	})
+	return nil
+}
+
+func (s *Service) jobs(r *Request) error {
+	var q message.JobsRequest
+	if err := wire.Bind(r.Fields, &q); err != nil {
+		return wire.Errorf(wire.ErrBadRequest, "%v", err)
+	}
+	if q.State != "" && !slices.Contains(message.States(), message.State(q.State)) {
+		return wire.BadRequest(wire.BadField("state", "%q: want one of %v, or leave it out", q.State, message.States()))
+	}
+	if q.Limit <= 0 {
+		q.Limit = 100
+	}
+	list, counts, err := s.cfg.Jobs.List(s.ctx, message.State(q.State), q.Limit)
+	if err != nil {
+		return err
+	}
+	for i := range list { // a list shows what a table shows; the rest is in status
+		list[i].Metrics, list[i].NodeError, list[i].Files = nil, nil, nil
+	}
+	s.sent(r.Reply.Last(message.JobsReply{V: message.ProtocolVersion, Jobs: list, Counts: counts}))
+	return nil
+}
+
+func (s *Service) cancel(r *Request) error {
+	q, _, err := s.jobRequest(r)
+	if err != nil {
+		return err
+	}
+	state, did, err := s.cfg.Jobs.Cancel(s.ctx, q.Job)
+	if err != nil {
+		return err
+	}
+	s.sent(r.Reply.Last(message.CancelReply{V: message.ProtocolVersion, Job: q.Job, Cancelled: did, State: state}))
+	return nil
+}
+
+func (s *Service) retry(r *Request) error {
+	q, _, err := s.jobRequest(r)
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithTimeout(s.ctx, jobs.AskTime)
+	defer stop()
+	rec, err := s.cfg.Jobs.Retry(ctx, q.Job)
+	if err != nil {
+		return err
+	}
+	s.sent(r.Reply.Last(message.RetryReply{V: message.ProtocolVersion, Job: q.Job, State: rec.State}))
+	return nil
+}
+
+func (s *Service) describe(r *Request) error {
+	var q message.DescribeRequest
+	if err := wire.Bind(r.Fields, &q); err != nil {
+		return wire.Errorf(wire.ErrBadRequest, "%v", err)
+	}
+	if q.Schema {
+		s.sent(r.Reply.Last(message.DescribeReply{V: message.ProtocolVersion, Schema: Schema()}))
+		return nil
+	}
+	limits := s.limits()
+	if q.Limits {
+		s.sent(r.Reply.Last(message.DescribeReply{V: message.ProtocolVersion, Limits: &limits}))
+		return nil
+	}
+	info := s.cfg.Describe(q.Class)
+	if q.Class != "" && len(info) == 0 {
+		return wire.Errorf(wire.ErrNoNodeType, "no node class %q", wire.Shown(q.Class))
+	}
+	s.sent(r.Reply.Last(message.DescribeReply{V: message.ProtocolVersion, Compat: graph.Compat, Info: info, Limits: &limits}))
+	return nil
+}
+
+func (s *Service) models(r *Request) error {
+	s.sent(r.Reply.Last(message.ModelsReply{V: message.ProtocolVersion, Models: s.cfg.Models()}))
+	return nil
+}
+
+func (s *Service) stats(r *Request) error {
+	s.sent(r.Reply.Last(s.cfg.Meter.Stats()))
+	return nil
+}

@@ -1,0 +1,119 @@
+package wire
+
+import (
+	"crypto/tls"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+
+	"github.com/nats-io/jwt/v2"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nkeys"
+)
+
+// Access is how a connection proves to a NATS server who it is, and whom it trusts itself. A name and password, or a token, stand in the URL. The zero value
+// asks for nothing.
+type Access struct {
+	Creds string // file with a user's JWT and seed, as nsc writes it
+	NKey  string // file with the seed of a user's NKey
+	CA    string // PEM file of authorities that may sign the server's certificate; empty: those of the system
+	Cert  string // PEM file of the certificate that the server may ask for
+	Key   string // and of its private key
+	Inbox string // prefix of the subjects that replies come on; empty: _INBOX.<user>, or _INBOX where the user has no name
+}
+
+// Check refuses what cannot be meant. Files are read when a connection is made.
+func (a Access) Check() error {
+	switch {
+	case a.Creds != "" && a.NKey != "":
+		return fmt.Errorf("--creds and --nkey exclude each other: both say who the user is")
+	case (a.Cert == "") != (a.Key == ""):
+		return fmt.Errorf("--tls-cert and --tls-key go together")
+	}
+	if strings.ContainsAny(a.Inbox, "*> \t") || strings.HasSuffix(a.Inbox, ".") || strings.HasPrefix(a.Inbox, "$") || strings.HasPrefix(a.Inbox, SubjectRoot) {
+		return fmt.Errorf("--inbox-prefix %q: want a subject without wildcards that the daemon may answer to, as in _INBOX.alice", a.Inbox)
+	}
+	return nil
+}
+
+// Options are those of a connection to a server.
+func (a Access) Options(server string) ([]nats.Option, error) {
+	if err := a.Check(); err != nil {
+		return nil, err
+	}
+	var opts []nats.Option
+	user, err := a.user(server)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case a.Inbox != "":
+		opts = append(opts, nats.CustomInboxPrefix(a.Inbox))
+	case user != "":
+		opts = append(opts, nats.CustomInboxPrefix(InboxOf(user)))
+	}
+	if a.Creds != "" {
+		opts = append(opts, nats.UserCredentials(a.Creds))
+	}
+	if a.NKey != "" {
+		o, err := nats.NkeyOptionFromSeed(a.NKey)
+		if err != nil {
+			return nil, fmt.Errorf("--nkey %s: %w", a.NKey, err)
+		}
+		opts = append(opts, o)
+	}
+	if a.CA != "" {
+		if _, err := os.Stat(a.CA); err != nil {
+			return nil, fmt.Errorf("--tls-ca: %w", err)
+		}
+		opts = append(opts, nats.RootCAs(a.CA))
+	}
+	if a.Cert != "" {
+		if _, err := tls.LoadX509KeyPair(a.Cert, a.Key); err != nil {
+			return nil, fmt.Errorf("--tls-cert %s, --tls-key %s: %w", a.Cert, a.Key, err)
+		}
+		opts = append(opts, nats.ClientCert(a.Cert, a.Key))
+	}
+	return opts, nil
+}
+
+// user is the name under which the server knows the connection: that of the URL, or the public key of the NKey or of the JWT; empty: none.
+func (a Access) user(server string) (string, error) {
+	switch {
+	case a.NKey != "":
+		seed, err := os.ReadFile(a.NKey)
+		if err != nil {
+			return "", fmt.Errorf("--nkey: %w", err)
+		}
+		pair, err := nkeys.ParseDecoratedNKey(seed)
+		if err != nil {
+			return "", fmt.Errorf("--nkey %s: %w", a.NKey, err)
+		}
+		defer pair.Wipe()
+		return pair.PublicKey()
+	case a.Creds != "":
+		text, err := os.ReadFile(a.Creds)
+		if err != nil {
+			return "", fmt.Errorf("--creds: %w", err)
+		}
+		token, err := nkeys.ParseDecoratedJWT(text)
+		if err != nil {
+			return "", fmt.Errorf("--creds %s: %w", a.Creds, err)
+		}
+		claims, err := jwt.DecodeUserClaims(token)
+		if err != nil {
+			return "", fmt.Errorf("--creds %s: %w", a.Creds, err)
+		}
+		return claims.Subject, nil
+	}
+	first, _, _ := strings.Cut(server, ",")
+	u, err := url.Parse(strings.TrimSpace(first))
+	if err != nil || u.User == nil {
+		return "", nil //nolint:nilerr // a bare host:port is no URL and names nobody; what is wrong with it is told by the connection
+	}
+	if _, hasPassword := u.User.Password(); !hasPassword {
+		return "", nil // a token
+	}
+	return u.User.Username(), nil
+}

@@ -1,0 +1,82 @@
+package wire_test
+
+import (
+	"math"
+	"reflect"
+	"strings"
+	"testing"
+
+	"patchbay/ipc/wire"
+	"patchbay/node/pyjson"
+)
+
+func TestBindChecksRanges(t *testing.T) {
+	type target struct {
+		U8  uint8   `json:"u8"`
+		I32 int32   `json:"i32"`
+		U64 uint64  `json:"u64"`
+		I64 int64   `json:"i64"`
+		F   float64 `json:"f"`
+		S   string  `json:"s"`
+		B   bool    `json:"b"`
+		L   []int   `json:"l"`
+	}
+	for _, c := range []struct {
+		field string
+		value any
+		ok    bool
+	}{
+		{"u8", int64(255), true},
+		{"u8", int64(300), false},
+		{"u8", int64(-1), false},
+		{"u8", 3.0, true},
+		{"u8", 3.5, false},
+		{"u8", "3", false},
+		{"u8", true, false},
+		{"i32", int64(1 << 40), false},
+		{"i32", int64(-5), true},
+		{"u64", uint64(math.MaxUint64), true},
+		{"u64", int64(-5), false},
+		{"u64", 1e30, false},
+		{"u64", 18446744073709551616.0, false},
+		{"i64", uint64(math.MaxUint64), false},
+		{"i64", math.NaN(), false},
+		{"f", int64(3), true},
+		{"f", math.NaN(), false},
+		{"f", math.Inf(1), false},
+		{"f", "1", false},
+		{"s", []byte("x"), false},
+		{"s", int64(1), false},
+		{"b", int64(1), false},
+		{"l", []any{int64(1), "x"}, false},
+		{"l", int64(1), false},
+		{"s", nil, true},
+	} {
+		var v target
+		err := wire.Bind(pyjson.NewObject(c.field, c.value), &v)
+		if (err == nil) != c.ok {
+			t.Errorf("%s = %v (%T): got error %v, want ok %v", c.field, c.value, c.value, err, c.ok)
+		}
+		if err != nil && !strings.Contains(err.Error(), "field "+c.field) {
+			t.Errorf("%s: the error does not name the field: %v", c.field, err)
+		}
+	}
+}
+
+func TestTensorReadsBack(t *testing.T) {
+	want := &wire.Tensor{DType: "f32", Shape: []int{1, 2}, Data: []byte{0, 0, 128, 63, 0, 0, 0, 64}}
+	for _, enc := range []wire.Encoding{wire.Msgpack, wire.JSON} {
+		b, err := wire.Encode(map[string]any{"x": []any{want}}, enc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o, err := wire.Decode(b, enc, wire.DefaultLimits())
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, _ := o.Get("x")
+		if got := l.([]any)[0]; !reflect.DeepEqual(got, want) {
+			t.Errorf("encoding %d: got %+v, want %+v", enc, got, want)
+		}
+	}
+}

@@ -1,0 +1,102 @@
+package wire
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// MaxFDs bounds the descriptors of one frame.
+const MaxFDs = 16
+
+// Conn is a unix socket whose frames may bring descriptors. They come with the first byte of their frame (SCM_RIGHTS, unix(7)), so that whoever reads a
+// frame exactly has its own and no others.
+type Conn struct {
+	*net.UnixConn
+	oob []byte
+	got []int
+	cut bool // more came than may
+}
+
+// ConnOf returns f as a connection that takes descriptors; nil if f is no unix socket, as the pipes of a host. Of a file it is a copy.
+func ConnOf(f any) *Conn {
+	switch c := f.(type) {
+	case *net.UnixConn:
+		return &Conn{UnixConn: c}
+	case *os.File:
+		if st, err := c.Stat(); err != nil || st.Mode().Type() != os.ModeSocket {
+			return nil
+		}
+		nc, err := net.FileConn(c)
+		if err != nil {
+			return nil
+		}
+		if u, ok := nc.(*net.UnixConn); ok {
+			return &Conn{UnixConn: u}
+		}
+		_ = nc.Close()
+	}
+	return nil
+}
+
+// Read implements io.Reader and keeps the descriptors that come on the way.
+func (c *Conn) Read(b []byte) (int, error) {
+	if c.oob == nil {
+		c.oob = make([]byte, unix.CmsgSpace(4*MaxFDs))
+	}
+	n, oobn, flags, _, err := c.ReadMsgUnix(b, c.oob)
+	if oobn > 0 {
+		c.keep(c.oob[:oobn])
+	}
+	if flags&unix.MSG_CTRUNC != 0 {
+		c.cut = true
+	}
+	return n, err
+}
+
+func (c *Conn) keep(oob []byte) {
+	list, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return
+	}
+	for i := range list {
+		fds, err := unix.ParseUnixRights(&list[i])
+		if err != nil {
+			continue
+		}
+		if room := MaxFDs - len(c.got); len(fds) > room {
+			CloseFDs(fds[room:])
+			fds, c.cut = fds[:room], true
+		}
+		c.got = append(c.got, fds...)
+	}
+}
+
+// take returns the descriptors of the frame that was read, which are the caller's now.
+func (c *Conn) take() ([]int, error) {
+	fds, cut := c.got, c.cut
+	c.got, c.cut = nil, false
+	if cut {
+		CloseFDs(fds)
+		return nil, fmt.Errorf("a frame brought more than %d descriptors", MaxFDs)
+	}
+	return fds, nil
+}
+
+// TakeFDs returns the descriptors that came with the frame just read from r.
+func TakeFDs(r io.Reader) ([]int, error) {
+	if c, ok := r.(*Conn); ok {
+		return c.take()
+	}
+	return nil, nil
+}
+
+// CloseFDs closes descriptors that nobody takes.
+func CloseFDs(fds []int) {
+	for _, fd := range fds {
+		_ = unix.Close(fd)
+	}
+}

@@ -1,0 +1,92 @@
+package wire
+
+import (
+	"strings"
+
+	"github.com/nats-io/nats.go"
+)
+
+// SubjectRoot begins every subject of the protocol. The names on NATS never change within v1.
+const SubjectRoot = "patchbay.v1."
+
+// DefaultNATS is where a daemon listens and a client looks when nothing else is said.
+const DefaultNATS = "nats://127.0.0.1:4222"
+
+// HeaderDaemon names the daemon that sent an event.
+const HeaderDaemon = "Patchbay-Daemon"
+
+// HeaderAccept lists the kinds of Ref that the replies to a request may hold.
+const HeaderAccept = "Patchbay-Accept"
+
+// EncodingOf reads the Content-Type header (any case of its name), or looks at the body. An empty body is answered in JSON: a person typed it.
+func EncodingOf(header nats.Header, data []byte) (Encoding, error) {
+	for k, v := range header {
+		if !strings.EqualFold(k, "Content-Type") || len(v) == 0 {
+			continue
+		}
+		switch kind, _, _ := strings.Cut(strings.ToLower(v[0]), ";"); strings.TrimSpace(kind) {
+		case "application/json":
+			return JSON, nil
+		case "application/msgpack", "application/x-msgpack", "application/vnd.msgpack":
+			return Msgpack, nil
+		}
+	}
+	if len(data) == 0 {
+		return JSON, nil
+	}
+	enc, ok := Sniff(data)
+	if !ok {
+		return JSON, Errorf(ErrUnsupported, "the body is neither a JSON object nor a msgpack map")
+	}
+	return enc, nil
+}
+
+// AcceptedRef is the first kind of Ref in the header of a request that a daemon can answer with on NATS: RefStream, RefObject, or none.
+func AcceptedRef(header nats.Header) string {
+	for kind := range strings.SplitSeq(header.Get(HeaderAccept), ",") {
+		if kind = strings.TrimSpace(kind); kind == RefStream || kind == RefObject {
+			return kind
+		}
+	}
+	return ""
+}
+
+// LastToken is what follows the last dot of a subject.
+func LastToken(subject string) string { return subject[strings.LastIndexByte(subject, '.')+1:] }
+
+// Answerable reports whether a daemon may send to a reply subject that a client chose. The daemon has rights that clients lack: a request must not make it
+// write to streams, records or other people's requests by naming those as the place of its reply.
+func Answerable(reply string) bool {
+	return !strings.HasPrefix(reply, "$") && !strings.HasPrefix(reply, SubjectRoot)
+}
+
+// InboxOf is the prefix of the reply subjects of a user: nobody else has a right to them in the permission sets (Permissions). Users whose name is no token
+// of a subject have the common one.
+func InboxOf(user string) string {
+	if !ValidID(user) {
+		return nats.InboxPrefix[:len(nats.InboxPrefix)-1]
+	}
+	return nats.InboxPrefix + user
+}
+
+// SenderOf is the user that a reply subject belongs to, if it tells; a random one tells nothing.
+func SenderOf(reply string) string {
+	rest, ok := strings.CutPrefix(reply, nats.InboxPrefix)
+	user, rest, more := strings.Cut(rest, ".")
+	if !ok || !more || rest == "" || len(user) == randomInbox {
+		return ""
+	}
+	return user
+}
+
+// randomInbox is the length of the random part of a reply subject.
+const randomInbox = 22
+
+// Redact removes user names and tokens from a URL.
+func Redact(url string) string {
+	scheme, rest, ok := strings.Cut(url, "://")
+	if at := strings.LastIndexByte(rest, '@'); ok && at >= 0 {
+		return scheme + "://" + rest[at+1:]
+	}
+	return url
+}

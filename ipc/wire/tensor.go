@@ -1,0 +1,182 @@
+package wire
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"patchbay/node/pyjson"
+)
+
+// extTensor is the msgpack extension type of a Tensor. Its payload is one msgpack map {dtype, shape} and data, ref or hash.
+const extTensor = 1
+
+// TensorKey marks a tensor in JSON: {"$tensor": {"dtype": "f32", "shape": [1, 2], "data": "<base64>"}}.
+const TensorKey = "$tensor"
+
+// Tensor is an array of numbers in a message: row-major, little-endian, in Data. In a message that has just been read the data may still be elsewhere.
+type Tensor struct {
+	DType string `json:"dtype"` // f32, f16, bf16, i64, u8
+	Shape []int  `json:"shape"`
+	Data  []byte `json:"data,omitempty"`
+	Ref   *Ref   `json:"ref,omitempty"`  // where the data is
+	Hash  string `json:"hash,omitempty"` // SHA-256 of the data in hex: with data a name to send it by later, without one that was sent before
+}
+
+// DTypeSize returns the bytes of one element, 0 for a dtype that messages do not carry.
+func DTypeSize(dtype string) int {
+	return map[string]int{"f32": 4, "f16": 2, "bf16": 2, "i64": 8, "u8": 1}[dtype]
+}
+
+// Check returns an error if dtype, shape and length of the data do not belong together.
+func (t *Tensor) Check() error {
+	size := DTypeSize(t.DType)
+	if size == 0 {
+		return fmt.Errorf("tensor has dtype %q; the dtypes are f32, f16, bf16, i64, u8", Shown(t.DType))
+	}
+	if len(t.Shape) > 8 {
+		return fmt.Errorf("tensor has %d dimensions, the limit is 8", len(t.Shape))
+	}
+	bytes := len(t.Data)
+	switch {
+	case t.Ref != nil && t.Data != nil:
+		return fmt.Errorf("tensor has data and a ref")
+	case t.Hash != "" && len(t.Hash) != 64:
+		return fmt.Errorf("tensor has hash %q: want SHA-256 in 64 hexadecimal digits", Shown(t.Hash))
+	case t.Ref != nil:
+		bytes = t.Ref.Bytes
+	case t.Data == nil && t.Hash != "":
+		bytes = t.Bytes()
+	}
+	if bytes > MaxRegion {
+		return fmt.Errorf("tensor of shape %v and dtype %s is larger than %d bytes", t.Shape, t.DType, MaxRegion)
+	}
+	n := bytes / size
+	have := 1
+	if slices.Contains(t.Shape, 0) {
+		have = 0
+	}
+	for _, d := range t.Shape {
+		if d < 0 {
+			return fmt.Errorf("tensor has shape %v", t.Shape)
+		}
+		if have == 0 {
+			continue
+		}
+		if d > (n+1)/have { // have*d would pass n; checked by division, so that the product cannot overflow
+			return fmt.Errorf("tensor of shape %v and dtype %s does not fit %d bytes", t.Shape, t.DType, bytes)
+		}
+		have *= d
+	}
+	if have*size != bytes {
+		return fmt.Errorf("tensor of shape %v and dtype %s needs %d bytes, got %d", t.Shape, t.DType, have*size, bytes)
+	}
+	return nil
+}
+
+// Bytes is the size that dtype and shape ask for, at most maxRegion + 1.
+func (t *Tensor) Bytes() int {
+	n := DTypeSize(t.DType)
+	for _, d := range t.Shape {
+		if d <= 0 {
+			return 0
+		}
+		if n > MaxRegion/d {
+			return MaxRegion + 1
+		}
+		n *= d
+	}
+	return n
+}
+
+// MarshalJSON writes {"$tensor": {...}}.
+func (t *Tensor) MarshalJSON() ([]byte, error) {
+	m := map[string]any{"dtype": t.DType, "shape": t.Shape}
+	if t.Hash != "" {
+		m["hash"] = t.Hash
+	}
+	switch {
+	case t.Ref != nil:
+		m["ref"] = t.Ref
+	case t.Hash == "" || t.Data != nil:
+		m["data"] = t.Data
+	}
+	return json.Marshal(map[string]any{TensorKey: m})
+}
+
+// decodeExt reads an extension value; c is its first byte, p its payload with the type byte in front.
+func decodeExt(c byte, p []byte, at int) (any, error) {
+	if len(p) == 0 || int8(p[0]) != extTensor {
+		return nil, fmt.Errorf("extension 0x%02x at byte %d has a type that is not known; the only one is %d, a tensor", c, at, extTensor)
+	}
+	body := p[1:]
+	if err := Guard(body, Msgpack, Limits{Bytes: len(body), Depth: 3, Items: 48}); err != nil {
+		return nil, fmt.Errorf("tensor at byte %d: %w", at, err)
+	}
+	d := mpReader{b: body}
+	v, err := d.value()
+	if err != nil {
+		return nil, fmt.Errorf("tensor at byte %d: %w", at, err)
+	}
+	return tensorOf(v)
+}
+
+func tensorOf(v any) (*Tensor, error) {
+	o, ok := v.(*pyjson.Object)
+	if !ok {
+		return nil, fmt.Errorf("a tensor is a map {dtype, shape, data}, got %s", KindOf(v))
+	}
+	t := &Tensor{}
+	if err := Bind(o, t); err != nil {
+		return nil, fmt.Errorf("tensor: %w", err)
+	}
+	if t.Ref != nil {
+		if err := t.Ref.check(); err != nil {
+			return nil, fmt.Errorf("tensor: %w", err)
+		}
+	}
+	return t, t.Check()
+}
+
+// tensorsOfJSON replaces every {"$tensor": ...} of a decoded JSON tree, in place.
+func tensorsOfJSON(v any) (any, error) {
+	var err error
+	switch x := v.(type) {
+	case []any:
+		for i := range x {
+			if x[i], err = tensorsOfJSON(x[i]); err != nil {
+				return nil, err
+			}
+		}
+	case *pyjson.Object:
+		if t, ok := x.Get(TensorKey); ok && x.Len() == 1 {
+			return tensorOf(t)
+		}
+		for _, k := range x.Keys() {
+			e, _ := x.Get(k)
+			if e, err = tensorsOfJSON(e); err != nil {
+				return nil, err
+			}
+			x.Set(k, e)
+		}
+	}
+	return v, nil
+}
+
+// decodeBase64 reads the text form of bytes in JSON.
+func decodeBase64(s string) ([]byte, error) { return base64.StdEncoding.DecodeString(s) }
+
+// Sum is the hash of the data of a tensor.
+func (t *Tensor) Sum() string {
+	if t.Hash != "" {
+		return t.Hash
+	}
+	sum := sha256.Sum256(t.Data)
+	return hex.EncodeToString(sum[:])
+}
+
+// Name sets the hash, by which the tensor is sent without its data where the other side has it (Sample).
+func (t *Tensor) Name() { t.Hash = t.Sum() }

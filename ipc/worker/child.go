@@ -1,0 +1,176 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"patchbay/ipc/bulk"
+	"patchbay/ipc/client"
+	"patchbay/ipc/jobs"
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+	"patchbay/node/pyjson"
+)
+
+// Run implements Executor: the job is sent to the worker, whose events come back.
+func (c *Child) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.Outcome, error) {
+	p, err := c.running()
+	if err != nil {
+		return nil, err
+	}
+	req := *task.Req
+	req.QueueTTLMS, req.DeadlineMS, req.Client, req.Front = 0, 0, nil, false // the daemon sees to these
+	req.Attempt = task.Attempt
+	replies, err := p.client.Ask(ctx, message.VerbRun, "", &req)
+	if err != nil {
+		return nil, c.lost(p, err)
+	}
+	defer replies.Close()
+	done := make(chan struct{})
+	defer close(done)
+	go c.stopOn(ctx, p, req.ID, done)
+	var events []message.Event
+	col := &client.Collector{
+		Preview: sink.Preview,
+		Event: func(ev message.Event) {
+			switch ev.Type {
+			case message.EventQueued, message.EventRetrying:
+				return
+			case message.EventMetrics, message.EventExecuted:
+				events = append(events, ev)
+				if ev.Type == message.EventMetrics || listsFiles(ev.Data["output"]) {
+					return
+				}
+			}
+			if !message.Terminal(ev.Type) {
+				sink.Event(message.Event{Type: ev.Type, Node: ev.Node, Data: ev.Data})
+			}
+		},
+	}
+	defer func() { col.Hold.Release() }()
+	end, err := col.RunHeld(context.WithoutCancel(ctx), replies)
+	var refused *wire.Error
+	switch {
+	case errors.As(err, &refused):
+		return nil, refused
+	case err != nil:
+		return nil, c.lost(p, err)
+	case end == nil:
+		return nil, wire.Errorf(wire.ErrInternal, "%s ended the job without saying how", c.cfg.Name)
+	case end.Type == message.EventSuccess:
+		out := outcomeOf(col.Files, events)
+		out.Hold, col.Hold = col.Hold, nil
+		return out, nil
+	case end.Error != nil:
+		return nil, end.Error
+	}
+	return nil, wire.Errorf(wire.ErrCancelled, "the job was stopped in %s", c.cfg.Name)
+}
+
+// stopOn cancels the job in the worker when ctx ends, and kills the worker if it does not obey.
+func (c *Child) stopOn(ctx context.Context, p *process, job string, done <-chan struct{}) {
+	select {
+	case <-done:
+		return
+	case <-ctx.Done():
+	}
+	if r, err := p.client.Ask(ctx, message.VerbCancel, job, nil); err == nil {
+		defer r.Close()
+	}
+	select {
+	case <-done:
+	case <-p.dead:
+	case <-time.After(c.cfg.Grace):
+		p.kill("it did not stop a cancelled job within " + c.cfg.Grace.String())
+	}
+}
+
+// running returns the process that answers. Where it has ended between Ready and now, the error is why.
+func (c *Child) running() (*process, error) {
+	c.mu.Lock()
+	p, last := c.proc, c.last
+	c.mu.Unlock()
+	switch {
+	case p != nil:
+		return p, nil
+	case last != nil:
+		return nil, c.lost(last, errors.New("it is gone"))
+	}
+	return nil, wire.Errorf(wire.ErrWorkerLost, "%s is not running", c.cfg.Name)
+}
+
+// lost waits for the end of a process whose link broke and returns why it ended.
+func (c *Child) lost(p *process, err error) error {
+	select {
+	case <-p.dead:
+	case <-time.After(time.Second): // the link is broken but the process lives: it must not stay
+		p.kill("its link broke: " + err.Error())
+		<-p.dead
+	}
+	c.drop(p)
+	return p.cause
+}
+
+// Exec implements Executor.
+func (c *Child) Exec(ctx context.Context, req *message.ExecRequest) (*message.ExecReply, error) {
+	out := &message.ExecReply{}
+	var err error
+	out.Hold, err = c.ask(ctx, message.VerbExec, req, out)
+	return out, err
+}
+
+// Free implements Executor.
+func (c *Child) Free(ctx context.Context, req *message.FreeRequest) (*message.FreeReply, error) {
+	out := &message.FreeReply{}
+	_, err := c.ask(ctx, message.VerbFree, req, out)
+	return out, err
+}
+
+// ask asks for one reply. What it lies in is the caller's to release.
+func (c *Child) ask(ctx context.Context, verb string, req, out any) (*bulk.Hold, error) {
+	p, err := c.running()
+	if err != nil {
+		return nil, err
+	}
+	r, err := p.client.Ask(ctx, verb, "", req)
+	if err != nil {
+		return nil, c.lost(p, err)
+	}
+	m, err := r.OneHeld(ctx)
+	var refused *wire.Error
+	switch {
+	case errors.As(err, &refused):
+		return nil, refused
+	case err != nil && ctx.Err() != nil:
+		return nil, wire.Errorf(wire.ErrCancelled, "the request was given up")
+	case err != nil:
+		return nil, c.lost(p, err)
+	}
+	return m.Hold, wire.BindReply(m.Fields, out)
+}
+
+// outcomeOf makes the Outcome of a run in a worker from its events.
+func outcomeOf(files []message.File, events []message.Event) *jobs.Outcome {
+	out := &jobs.Outcome{Files: files, UI: map[string]map[string]any{}}
+	for _, ev := range events {
+		switch ev.Type {
+		case message.EventMetrics:
+			out.Metrics = ev.Data
+		case message.EventExecuted:
+			ui, _ := ev.Data["output"].(*pyjson.Object)
+			if ui == nil {
+				continue
+			}
+			rest := map[string]any{}
+			for _, k := range ui.Keys() {
+				if !slices.ContainsFunc(files, func(f message.File) bool { return f.Ref.Node == ev.Node && f.Ref.Kind == k }) {
+					rest[k], _ = ui.Get(k)
+				}
+			}
+			out.UI[ev.Node] = rest
+		}
+	}
+	return out
+}

@@ -1,0 +1,252 @@
+package worker
+
+import (
+	"context"
+	"time"
+
+	"patchbay/ipc/jobs"
+	"patchbay/ipc/message"
+	"patchbay/ipc/serve"
+	"patchbay/ipc/wire"
+	"patchbay/node/files"
+	"patchbay/node/graph"
+	"patchbay/node/pyjson"
+	"patchbay/node/value"
+	"patchbay/parallel"
+)
+
+// Local is the Executor of a worker: jobs run in this process, on the devices of a graph.Runner.
+type Local struct {
+	name   string
+	runner *graph.Runner
+}
+
+// NewLocal returns an executor on a runner, which stays the caller's.
+func NewLocal(name string, runner *graph.Runner) *Local { return &Local{name, runner} }
+
+// Name implements Executor.
+func (l *Local) Name() string { return l.name }
+
+// Ready implements Executor.
+func (l *Local) Ready(ctx context.Context) error { return ctx.Err() }
+
+// Run implements Executor.
+func (l *Local) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.Outcome, error) {
+	w, fail := message.ParseWorkflow(task.Req.Workflow)
+	if fail != nil {
+		return nil, fail
+	}
+	res, err := l.runner.Run(ctx, nodeJob(task.Req, w), func(ev graph.Event) {
+		switch {
+		case ev.Type == "preview":
+			sink.Preview(ev.Node, ev.Blob)
+		case ev.Type == message.EventExecuted && listsFiles(ev.Data["output"]):
+			// told again when the files have names
+		default:
+			sink.Event(message.Event{Type: ev.Type, Node: ev.Node, Data: ev.Data})
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	out := &jobs.Outcome{Metrics: metricsOf(res), UI: res.UI}
+	for _, o := range res.Outputs {
+		out.Files = append(out.Files, message.FileOf(o))
+	}
+	return out, nil
+}
+
+// nodeJob is a request as package node takes it.
+func nodeJob(req *message.RunRequest, w *graph.Workflow) graph.Job {
+	job := graph.Job{
+		ID: req.ID, Workflow: w, Targets: req.Targets, Inputs: req.Inputs, Plan: req.Plan, Preview: req.Preview, NoMetadata: req.NoMetadata,
+		Profile: req.Profile,
+	}
+	if req.ExtraPNG != nil {
+		job.ExtraPNGInfo = map[string]any{}
+		for _, k := range req.ExtraPNG.Keys() {
+			job.ExtraPNGInfo[k], _ = req.ExtraPNG.Get(k)
+		}
+	}
+	return job
+}
+
+// listsFiles reports whether the ui dictionary of an executed event names files.
+func listsFiles(ui any) bool {
+	for _, kind := range []string{"images", "latents"} {
+		switch u := ui.(type) {
+		case map[string]any:
+			if u[kind] != nil {
+				return true
+			}
+		case *pyjson.Object:
+			if _, ok := u.Get(kind); ok {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func metricsOf(r *graph.Result) map[string]any {
+	stats := []any{}
+	for _, s := range r.Stats {
+		stats = append(stats, statsOf(s))
+	}
+	out := map[string]any{"timings": timingsOf(r.Timings), "executed": orEmpty(r.Executed), "cached": orEmpty(r.Cached), "stats": stats}
+	if len(r.Warnings) > 0 {
+		out["warnings"] = r.Warnings
+	}
+	return out
+}
+
+func timingsOf(t graph.Timings) map[string]any {
+	steps := t.Steps
+	if steps == nil {
+		steps = []float64{}
+	}
+	return map[string]any{
+		"total": t.Total, "load": t.Load, "text": t.Text, "denoise": t.Denoise, "vae": t.VAE, "other": t.Other, "steps": steps,
+	}
+}
+
+func orEmpty(s []string) []string {
+	if s == nil {
+		return []string{}
+	}
+	return s
+}
+
+// Exec implements Executor.
+func (l *Local) Exec(ctx context.Context, req *message.ExecRequest) (*message.ExecReply, error) {
+	inputs := map[string]any{}
+	if req.Inputs != nil {
+		for _, k := range req.Inputs.Keys() {
+			v, _ := req.Inputs.Get(k)
+			inputs[k] = toNode(v)
+		}
+	}
+	res, err := l.runner.Exec(ctx, graph.ExecRequest{
+		Class: req.Class, Inputs: inputs, Want: req.Want, Files: req.Files, Lease: time.Duration(req.LeaseMS) * time.Millisecond, Plan: req.Plan,
+	}, nil)
+	if err != nil {
+		return nil, err
+	}
+	out := &message.ExecReply{Outputs: []any{}, Timings: timingsOf(res.Timings), Warnings: res.Warnings}
+	for _, v := range res.Outputs {
+		out.Outputs = append(out.Outputs, fromNode(v))
+	}
+	for _, f := range res.Files {
+		out.Files = append(out.Files, message.FileOf(f))
+	}
+	return out, nil
+}
+
+// Free implements Executor.
+func (l *Local) Free(_ context.Context, req *message.FreeRequest) (*message.FreeReply, error) {
+	out := &message.FreeReply{}
+	if len(req.Handles)+len(req.Models) == 0 {
+		out.Freed, out.Bytes = l.runner.FreeHandles(), l.runner.FreeModels()
+		l.runner.Free()
+		return out, nil
+	}
+	for _, h := range req.Handles {
+		if l.runner.FreeHandle(h) {
+			out.Freed++
+		}
+	}
+	for _, m := range req.Models {
+		n, err := l.runner.FreeModel(m)
+		if err != nil {
+			return nil, err
+		}
+		out.Bytes += n
+	}
+	return out, nil
+}
+
+// toNode replaces tensors and handles of a message by those of package node.
+func toNode(v any) any {
+	switch x := v.(type) {
+	case *wire.Tensor:
+		return &value.Tensor{DType: x.DType, Shape: x.Shape, Data: x.Data}
+	case []any:
+		out := make([]any, len(x))
+		for i := range x {
+			out[i] = toNode(x[i])
+		}
+		return out
+	case *pyjson.Object:
+		if id, ok := x.Get(message.HandleKey); ok {
+			s, _ := id.(string)
+			return graph.Handle{ID: s}
+		}
+		out := pyjson.NewObject()
+		for _, k := range x.Keys() {
+			e, _ := x.Get(k)
+			out.Set(k, toNode(e))
+		}
+		return out
+	}
+	return v
+}
+
+// fromNode is the inverse of toNode.
+func fromNode(v any) any {
+	switch x := v.(type) {
+	case *value.Tensor:
+		return &wire.Tensor{DType: x.DType, Shape: x.Shape, Data: x.Data}
+	case graph.Handle:
+		return pyjson.NewObject(message.HandleKey, x.ID, "type", x.Type, "expires", x.Expires.UnixMilli())
+	case []any:
+		out := make([]any, len(x))
+		for i := range x {
+			out[i] = fromNode(x[i])
+		}
+		return out
+	case *pyjson.Object:
+		out := pyjson.NewObject()
+		for _, k := range x.Keys() {
+			e, _ := x.Get(k)
+			out.Set(k, fromNode(e))
+		}
+		return out
+	}
+	return v
+}
+
+// NodeService fills in how a Service answers from a catalogue and folders: Validate, Needs, Describe and Models. stock, which knows the files of the roots,
+// is only needed where jobs are shared with other daemons; also returns the names of model files that those have. Both may be nil.
+func NodeService(cat *graph.Catalogue, roots files.Roots, stock *files.Stock, also func(kind string) []string) serve.ServiceConfig {
+	every := roots
+	every.Also = also
+	sc := serve.ServiceConfig{
+		Validate: func(req *message.RunRequest, w *graph.Workflow) (map[string]any, error) {
+			if _, err := parallel.ParsePlan(req.Plan); err != nil {
+				return nil, wire.Errorf(wire.ErrBadRequest, "field plan: %v", err)
+			}
+			outputs, failure := graph.Validate(cat, every, nodeJob(req, w))
+			switch {
+			case failure == nil:
+				return nil, nil
+			case len(outputs) == 0:
+				return nil, failure
+			}
+			return failure.NodeErrors, nil
+		},
+		Describe: func(class string) map[string]any { return cat.ObjectInfo(roots, class) },
+		Models: func() map[string]any {
+			out := map[string]any{}
+			for _, kind := range files.Kinds() {
+				out[kind] = orEmpty(roots.List(kind))
+			}
+			return out
+		},
+	}
+	if stock != nil {
+		sc.Needs = func(req *message.RunRequest, w *graph.Workflow) []files.NeededFile {
+			return graph.Needs(cat, stock, nodeJob(req, w))
+		}
+	}
+	return sc
+}

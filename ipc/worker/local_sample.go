@@ -1,0 +1,62 @@
+package worker
+
+import (
+	"context"
+	"time"
+
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+	"patchbay/node/value"
+)
+
+// pictureEvery is the least time between two pictures of a run: 5 a second.
+const pictureEvery = 200 * time.Millisecond
+
+// Sample implements Executor.
+func (l *Local) Sample(ctx context.Context, q *message.SampleRequest, emit func(*message.SampleReply)) (*message.SampleReply, error) {
+	req := q.Built
+	if req == nil {
+		var err error
+		if req, err = q.Lower(message.Numbers{}); err != nil {
+			return nil, wire.BadRequest(err)
+		}
+	}
+	var shown time.Time
+	res, err := l.runner.Sample(ctx, req, func(p value.HostProgress) error {
+		m := &message.SampleReply{Type: message.SampleProgress, Step: p.Step, Steps: p.Steps, Sigma: float64(p.Sigma)}
+		last := p.Step == p.Steps
+		switch {
+		case p.Preview == nil:
+		case q.Preview == "latent" && last:
+			m.X0 = message.LatentTensor(p.X0, 0)
+		case q.Preview == "latent":
+			m.X0 = message.LatentTensor(p.X0, 1)
+		case last || time.Since(shown) >= pictureEvery:
+			m.JPEG, shown = p.Preview(), time.Now()
+		}
+		emit(m)
+		return ctx.Err()
+	})
+	if err != nil {
+		return nil, err
+	}
+	st := res.Stats
+	out := &message.SampleReply{Type: message.SampleDone, X: message.LatentTensor(res.Latent, 0), Evals: st.Evaluations, Metrics: statsOf(st)}
+	if q.WantX0 && res.X0.Len() > 0 {
+		out.X0 = message.LatentTensor(res.X0, 0)
+	}
+	return out, nil
+}
+
+// Load implements Executor.
+func (l *Local) Load(ctx context.Context, q *message.LoadRequest) (*message.LoadReply, error) {
+	file, err := q.Model.Resolve(message.Numbers{})
+	if err != nil {
+		return nil, wire.BadRequest(err)
+	}
+	out, err := l.runner.Load(ctx, file, q.Plan)
+	if err != nil {
+		return nil, err
+	}
+	return &message.LoadReply{Bytes: out.Bytes, Seconds: out.Seconds}, nil
+}

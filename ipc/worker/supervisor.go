@@ -1,0 +1,346 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"patchbay/ipc/client"
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+)
+
+// ChildConfig describes a worker process and how patient its supervisor is. Zero durations get the defaults in brackets.
+type ChildConfig struct {
+	Name    string
+	Command func() *exec.Cmd // a fresh command; its stdin, stdout and stderr are set by the supervisor
+	Log     zerolog.Logger
+	Start   time.Duration // until the first answer [60 s]
+	Beat    time.Duration // between heartbeats [2 s]
+	Silence time.Duration // without an answer: the worker hangs and is killed [15 s]
+	Grace   time.Duration // for a cancelled job to stop, then the worker is killed [15 s]
+	BackOff time.Duration // before the first restart, doubled up to 10 s [100 ms]
+}
+
+// Child is an Executor in a process of its own, restarted when it dies. It is reached over one unix socket pair that is its stdin and stdout.
+type Child struct {
+	cfg      ChildConfig
+	restarts atomic.Int64
+
+	mu   sync.Mutex
+	proc *process      // nil while there is none that answers
+	last *process      // the latest that has answered
+	up   chan struct{} // closed when proc is set
+}
+
+// process is one life of a Child.
+type process struct {
+	cmd    *exec.Cmd
+	client *client.FrameClient
+	tail   *tail
+	dead   chan struct{} // closed after cause is set
+	cause  *wire.Error
+	mu     sync.Mutex
+	why    string // set by whoever kills it
+}
+
+// NewChild returns a child that is not running; Supervise runs it.
+func NewChild(cfg ChildConfig) *Child {
+	for _, d := range []struct {
+		field *time.Duration
+		value time.Duration
+	}{
+		{&cfg.Start, time.Minute},
+		{&cfg.Beat, 2 * time.Second},
+		{&cfg.Silence, 15 * time.Second},
+		{&cfg.Grace, 15 * time.Second},
+		{&cfg.BackOff, 100 * time.Millisecond},
+	} {
+		if *d.field == 0 {
+			*d.field = d.value
+		}
+	}
+	return &Child{cfg: cfg, up: make(chan struct{})}
+}
+
+// Name implements Executor.
+func (c *Child) Name() string { return c.cfg.Name }
+
+// PID returns the process id of the worker, 0 while there is none.
+func (c *Child) PID() int {
+	if p := c.current(); p != nil {
+		return p.cmd.Process.Pid
+	}
+	return 0
+}
+
+// Restarts returns how often the worker was lost and started again.
+func (c *Child) Restarts() int { return int(c.restarts.Load()) }
+
+// neverStarts is how often a worker may end before it has ever answered: what keeps it from starting is then in its configuration or in the machine, and
+// trying on would let jobs wait for nothing.
+const neverStarts = 5
+
+// Supervise keeps the worker running until ctx ends, then closes its stdin and waits for it. A worker that has never answered in five lives is given up:
+// the error is the cause of the last one.
+func (c *Child) Supervise(ctx context.Context) error {
+	pause, lives, ever := c.cfg.BackOff, 0, false
+	for ctx.Err() == nil {
+		began := time.Now()
+		p, err := c.start(ctx)
+		if lives++; err == nil {
+			ever = true
+			c.set(p)
+			c.watch(ctx, p)
+			c.set(nil)
+			p.stop(ctx.Err() != nil)
+			err = p.cause
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		if !ever && lives == neverStarts {
+			return fmt.Errorf("%s does not start: %w", c.cfg.Name, err)
+		}
+		if time.Since(began) > time.Minute {
+			pause = c.cfg.BackOff
+		}
+		c.cfg.Log.Error().Err(err).Str("worker", c.cfg.Name).Dur("restart_in", pause).Msg("worker lost")
+		c.restarts.Add(1)
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, 10*time.Second)
+	}
+	return nil
+}
+
+// start runs the command on a fresh socket pair and waits for its first answer.
+func (c *Child) start(ctx context.Context) (*process, error) {
+	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("socket pair for worker: %w", err)
+	}
+	theirs := os.NewFile(uintptr(fds[1]), "worker")
+	end := os.NewFile(uintptr(fds[0]), "worker link")
+	ours := wire.ConnOf(end)
+	if err := end.Close(); ours == nil || err != nil {
+		return nil, errors.Join(fmt.Errorf("socket pair for worker: %w", err), theirs.Close())
+	}
+	cmd := c.cfg.Command()
+	p := &process{cmd: cmd, tail: &tail{}, dead: make(chan struct{})}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirs, theirs, p.tail
+	cmd.Env = append(cmd.Environ(), daemonVariable+"="+strconv.Itoa(os.Getpid()))
+	cmd.WaitDelay = 2 * time.Second                       // a grandchild may keep stderr open
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C in a terminal is for the daemon, which drains
+	err = cmd.Start()
+	_ = theirs.Close() // at once: the end of a worker that dies before it has answered must show here
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("start worker: %w", err), ours.Close())
+	}
+	p.client = client.NewFrameClient(ours, ours, ours.Close)
+	go p.wait(c.cfg.Name)
+	hello, cancel := context.WithTimeout(ctx, c.cfg.Start)
+	defer cancel()
+	if err := p.ping(hello); err != nil {
+		if hello.Err() == nil { // the link is closed: its process is ending, and its own words say why
+			select {
+			case <-p.dead:
+			case <-time.After(time.Second):
+			}
+		}
+		p.kill(fmt.Sprintf("it did not answer within %s of its start", c.cfg.Start))
+		<-p.dead
+		return nil, p.cause
+	}
+	c.cfg.Log.Info().Str("worker", c.cfg.Name).Int("pid", cmd.Process.Pid).Msg("worker ready")
+	return p, nil
+}
+
+// watch returns when the process is dead, hangs, or ctx ends.
+func (c *Child) watch(ctx context.Context, p *process) {
+	tick := time.NewTicker(c.cfg.Beat)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.dead:
+			return
+		case <-p.client.Gone():
+			return
+		case <-tick.C:
+		}
+		beat, cancel := context.WithTimeout(ctx, c.cfg.Silence)
+		err := p.ping(beat)
+		cancel()
+		if err != nil && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+			p.kill(fmt.Sprintf("it hung: no heartbeat for %s", c.cfg.Silence))
+			return
+		}
+	}
+}
+
+func (p *process) ping(ctx context.Context) error {
+	r, err := p.client.Ask(ctx, message.VerbPing, "", nil)
+	if err != nil {
+		return err
+	}
+	_, err = r.One(ctx)
+	return err
+}
+
+// stop closes the worker's stdin, gives it two seconds, kills it and waits for its end.
+func (p *process) stop(asked bool) {
+	_ = p.client.Close()
+	limit := 2 * time.Second
+	if !asked {
+		limit = time.Second
+	}
+	select {
+	case <-p.dead:
+	case <-time.After(limit):
+		p.kill("it did not exit when its stdin was closed")
+		<-p.dead
+	}
+}
+
+// kill ends the process; why goes into the cause.
+func (p *process) kill(why string) {
+	p.mu.Lock()
+	if p.why == "" {
+		p.why = why
+	}
+	p.mu.Unlock()
+	_ = p.cmd.Process.Kill()
+}
+
+// wait reaps the process and writes down why it ended.
+func (p *process) wait(name string) {
+	err := p.cmd.Wait()
+	p.mu.Lock()
+	why := p.why
+	p.mu.Unlock()
+	p.cause = WorkerLost(name, p.cmd.ProcessState, err)
+	if why != "" {
+		p.cause = wire.Errorf(wire.ErrWorkerLost, "%s (pid %d) was lost: %s", name, p.cmd.Process.Pid, why)
+	}
+	p.cause.Details = p.tail.last()
+	close(p.dead)
+}
+
+// WorkerLost is the error of a worker process that has ended; st and err are those of its exec.Cmd after Wait. It names the signal or the exit code.
+func WorkerLost(name string, st *os.ProcessState, err error) *wire.Error {
+	pid := ""
+	if st != nil {
+		pid = fmt.Sprintf(" (pid %d)", st.Pid())
+	}
+	return wire.Errorf(wire.ErrWorkerLost, "%s%s was lost: %s", name, pid, exitText(st, err))
+}
+
+// exitText says how a process ended.
+func exitText(st *os.ProcessState, err error) string {
+	if st == nil {
+		return err.Error()
+	}
+	ws, ok := st.Sys().(syscall.WaitStatus)
+	switch {
+	case ok && ws.Signaled() && ws.Signal() == syscall.SIGKILL:
+		return "it was killed by SIGKILL (by hand, or by the kernel when memory ran out)"
+	case ok && ws.Signaled():
+		return fmt.Sprintf("it was killed by %s", ws.Signal())
+	case st.ExitCode() == 0:
+		return "it exited"
+	}
+	return fmt.Sprintf("it exited with code %d", st.ExitCode())
+}
+
+func (c *Child) set(p *process) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p != nil {
+		c.proc, c.last = p, p
+		close(c.up)
+		return
+	}
+	if c.proc != nil { // not when drop was faster: somebody waits for the channel that it made
+		c.proc = nil
+		c.up = make(chan struct{})
+	}
+}
+
+// drop takes a dead process out of use before Supervise notices, so that a retry waits for the next one.
+func (c *Child) drop(p *process) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.proc == p {
+		c.proc = nil
+		c.up = make(chan struct{})
+	}
+}
+
+func (c *Child) current() *process {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.proc
+}
+
+// Ready implements Executor.
+func (c *Child) Ready(ctx context.Context) error {
+	for {
+		c.mu.Lock()
+		p, up := c.proc, c.up
+		c.mu.Unlock()
+		if p != nil {
+			return ctx.Err()
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-up:
+		}
+	}
+}
+
+// tail passes stderr on and keeps its end, to name the cause of a crash.
+type tail struct {
+	mu  sync.Mutex
+	buf []byte
+}
+
+const tailSize = 8 << 10
+
+// Write implements io.Writer.
+func (t *tail) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.buf = append(t.buf, b...)
+	if n := len(t.buf) - tailSize; n > 0 {
+		t.buf = append(t.buf[:0], t.buf[n:]...)
+	}
+	return os.Stderr.Write(b)
+}
+
+// last returns the line that says most: the last panic or fatal error, or else the last line.
+func (t *tail) last() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	lines := strings.Split(strings.TrimSpace(string(t.buf)), "\n")
+	for i := len(lines) - 1; i >= 0; i-- {
+		if strings.HasPrefix(lines[i], "panic:") || strings.HasPrefix(lines[i], "fatal error:") || strings.HasPrefix(lines[i], "runtime:") {
+			return lines[i]
+		}
+	}
+	return lines[len(lines)-1]
+}

@@ -1,0 +1,294 @@
+package worker_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"patchbay/ipc/client"
+	"patchbay/ipc/ipctest"
+	"patchbay/ipc/jobs"
+	"patchbay/ipc/message"
+	"patchbay/ipc/message/messagetest"
+	"patchbay/ipc/wire"
+	"patchbay/ipc/wire/wiretest"
+	"patchbay/ipc/worker"
+)
+
+func TestWorkerRunsJobs(t *testing.T) {
+	r, child := ipctest.ChildRig(t, nil)
+	c := ipctest.DialRig(t, r)
+	evs, col, end := ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Step 2", "Picture 900000"), Preview: true})
+	want := "queued execution_start executing progress progress executing executed metrics execution_success"
+	if got := strings.Join(ipctest.Types(evs), " "); got != want {
+		t.Errorf("got events %s, want %s", got, want)
+	}
+	if end.Type != message.EventSuccess || len(col.Files) != 1 || !bytes.Equal(col.Files[0].Data, messagetest.Picture("2", 900000).Data) {
+		t.Errorf("ended with %+v and %d files", end, len(col.Files))
+	}
+	pid := child.PID()
+	_, _, end = ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Fail")})
+	if end.Error == nil || end.Error.Code != wire.ErrOutOfMemory || end.Error.Node != "1" {
+		t.Errorf("a failure in the worker: %+v", end.Error)
+	}
+	_, _, end = ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Panic")})
+	if end.Error == nil || end.Error.Code != wire.ErrInternal || child.PID() != pid {
+		t.Errorf("a panic in the worker: %+v; worker %d, was %d", end.Error, child.PID(), pid)
+	}
+}
+
+// TestALaterAttemptRunsAnew: a worker remembers jobs, but a retry must not be told how the attempt before it ended.
+func TestALaterAttemptRunsAnew(t *testing.T) {
+	_, child := ipctest.ChildRig(t, nil)
+	ctx := wiretest.Within(t, 20*time.Second)
+	if err := child.Ready(ctx); err != nil {
+		t.Fatal(err)
+	}
+	req := &message.RunRequest{ID: "again", Workflow: messagetest.Graph("Wait 300", "Picture 3")}
+	first, cancel := context.WithCancel(ctx)
+	_, err := child.Run(first, jobs.Task{Req: req, Attempt: 1}, jobs.Sink{Event: func(message.Event) { cancel() }})
+	if wiretest.Code(err) != wire.ErrCancelled {
+		t.Fatalf("the first attempt ended with %v, want %s", err, wire.ErrCancelled)
+	}
+	for range 2 { // the second time its result is there
+		out, err := child.Run(ctx, jobs.Task{Req: req, Attempt: 2}, jobs.Sink{Event: func(message.Event) {}})
+		if err != nil || len(out.Files) != 1 {
+			t.Fatalf("the second attempt: %+v, %v", out, err)
+		}
+	}
+}
+
+func TestJobIsRetriedWhenItsWorkerDies(t *testing.T) {
+	r, child := ipctest.ChildRig(t, nil)
+	c := ipctest.DialRig(t, r)
+	if err := child.Ready(wiretest.Within(t, 20*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	pid := child.PID()
+	evs, _, end := ipctest.RunJob(t, c, &message.RunRequest{ID: "once", Workflow: messagetest.Graph("Die 1", "Picture 3")})
+	var retry *message.Event
+	for i := range evs {
+		if evs[i].Type == message.EventRetrying {
+			retry = &evs[i]
+		}
+	}
+	if end.Type != message.EventSuccess || end.Attempt != 2 || retry == nil {
+		t.Fatalf("got events %v, terminal %+v", ipctest.Types(evs), end)
+	}
+	if !strings.Contains(retry.Error.Message, "SIGKILL") || !strings.Contains(retry.Error.Details, "the fake dies") {
+		t.Errorf("the cause is not named: %+v", retry.Error)
+	}
+	if child.PID() == pid {
+		t.Error("the worker has its old process id")
+	}
+	_, _, end = ipctest.RunJob(t, c, &message.RunRequest{ID: "always", Workflow: messagetest.Graph("Die")})
+	if end.Type != message.EventError || end.Error.Code != wire.ErrWorkerLost || end.Attempt != 3 {
+		t.Errorf("a job that always kills its worker: %+v %+v", end, end.Error)
+	}
+	_, _, end = ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Picture 1")})
+	if end.Type != message.EventSuccess {
+		t.Errorf("after that: %+v", end)
+	}
+}
+
+func TestKillFromOutside(t *testing.T) {
+	r, child := ipctest.ChildRig(t, nil)
+	c := ipctest.DialRig(t, r)
+	ctx := wiretest.Within(t, 20*time.Second)
+	if _, err := client.Submit(ctx, c, &message.RunRequest{ID: "k", Workflow: messagetest.Graph("Wait 400")}); err != nil {
+		t.Fatal(err)
+	}
+	ipctest.WaitState(t, r.Jobs, "k", message.Running)
+	if err := syscall.Kill(child.PID(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if rec := ipctest.WaitState(t, r.Jobs, "k", message.Done); rec.Attempt != 2 {
+		t.Errorf("got attempt %d, want 2", rec.Attempt)
+	}
+}
+
+// TestJobWhoseWorkerIsGoneNamesItsEnd: a worker that dies between the choice of it and the start of a job costs the job an attempt, whose cause is
+// why the worker ended.
+func TestJobWhoseWorkerIsGoneNamesItsEnd(t *testing.T) {
+	_, child := ipctest.ChildRig(t, func(c *worker.ChildConfig) { c.BackOff = time.Hour })
+	ctx := wiretest.Within(t, 20*time.Second)
+	if err := child.Ready(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(child.PID(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	for child.PID() != 0 {
+		if ctx.Err() != nil {
+			t.Fatal("the worker is not missed")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	job := jobs.Task{Req: &message.RunRequest{ID: "late", Workflow: messagetest.Graph("Picture 3")}, Attempt: 1}
+	_, err := child.Run(ctx, job, jobs.Sink{Event: func(message.Event) {}})
+	if wiretest.Code(err) != wire.ErrWorkerLost || !strings.Contains(err.Error(), "SIGKILL") {
+		t.Errorf("got %v, want %s with the signal", err, wire.ErrWorkerLost)
+	}
+}
+
+func TestCancelledJobThatDoesNotStopCostsItsWorker(t *testing.T) {
+	r, child := ipctest.ChildRig(t, func(c *worker.ChildConfig) { c.Grace = 100 * time.Millisecond })
+	c := ipctest.DialRig(t, r)
+	ctx := wiretest.Within(t, 20*time.Second)
+	if _, err := client.Submit(ctx, c, &message.RunRequest{ID: "h", Workflow: messagetest.Graph("Hang")}); err != nil {
+		t.Fatal(err)
+	}
+	cur, err := r.Jobs.Follow(ctx, "h", 0, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cur.Close()
+	for kind := ""; kind != "executing"; { // a job that has not reached the worker yet costs nothing
+		it, err := cur.Next(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kind = it.Event.Type
+	}
+	pid := child.PID()
+	if _, _, err := client.Cancel(ctx, c, "h"); err != nil {
+		t.Fatal(err)
+	}
+	ipctest.WaitState(t, r.Jobs, "h", message.Cancelled)
+	_, _, end := ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Picture 1")})
+	if end.Type != message.EventSuccess || child.PID() == pid {
+		t.Errorf("got %+v from worker %d, the old one was %d", end, child.PID(), pid)
+	}
+}
+
+func TestFrozenWorkerIsReplaced(t *testing.T) {
+	r, child := ipctest.ChildRig(t, func(c *worker.ChildConfig) { c.Beat, c.Silence = 20*time.Millisecond, 300*time.Millisecond })
+	c := ipctest.DialRig(t, r)
+	ctx := wiretest.Within(t, 20*time.Second)
+	if _, err := client.Submit(ctx, c, &message.RunRequest{ID: "f", Workflow: messagetest.Graph("Wait 1000")}); err != nil {
+		t.Fatal(err)
+	}
+	ipctest.WaitState(t, r.Jobs, "f", message.Running)
+	if err := syscall.Kill(child.PID(), syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	rec := ipctest.WaitState(t, r.Jobs, "f", message.Done)
+	if rec.Attempt != 2 {
+		t.Errorf("got attempt %d, want 2", rec.Attempt)
+	}
+}
+
+// TestWorkerOnPlainPipes is a host that starts a worker itself.
+func TestWorkerOnPlainPipes(t *testing.T) {
+	cmd := ipctest.WorkerCommand()
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	c := client.NewFrameClient(out, in, in.Close)
+	_, col, end := ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Picture 700000")})
+	if end.Type != message.EventSuccess || len(col.Files) != 1 || len(col.Files[0].Data) != 700000 {
+		t.Errorf("got %+v, %d files", end, len(col.Files))
+	}
+	// A job that is deaf must not keep the worker alive when its host is gone.
+	if _, err := c.Ask(wiretest.Within(t, time.Second), message.VerbRun, "", &message.RunRequest{Workflow: messagetest.Graph("Hang")}); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(50 * time.Millisecond)
+	began := time.Now()
+	if err := in.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(io.Discard, out); err != nil && !strings.Contains(err.Error(), "closed") {
+		t.Error(err)
+	}
+	<-c.Gone()
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("the worker ended with %v", err)
+	}
+	if took := time.Since(began); took > 30*time.Second { // one second is promised; a busy machine may take longer
+		t.Errorf("the worker was there for %s after its stdin had closed, want at most 1 s", took)
+	}
+}
+
+// TestWorkerThatNeverStartsIsGivenUp: five lives without an answer end the supervision with the cause, one that has answered once is restarted for ever.
+func TestWorkerThatNeverStartsIsGivenUp(t *testing.T) {
+	lives := 0
+	child := worker.NewChild(worker.ChildConfig{Name: "worker 0", Log: zerolog.Nop(), BackOff: time.Millisecond, Command: func() *exec.Cmd {
+		lives++
+		return exec.Command("sh", "-c", "echo level avx9 is not known >&2; exit 3")
+	}})
+	err := child.Supervise(context.Background())
+	if err == nil || !strings.Contains(err.Error(), "does not start") || !strings.Contains(err.Error(), "code 3") || !strings.Contains(err.Error(), "avx9") {
+		t.Errorf("got %v, want an error that names the exit code and what the worker said", err)
+	}
+	if lives != 5 {
+		t.Errorf("%d lives, want 5", lives)
+	}
+}
+
+// TestOnlyTheDaemonsPairIsTrusted: a worker whose validation refuses everything runs what its daemon sends, which was validated there, and refuses a host
+// on pipes and one on a socket pair of its own, also when that calls itself a daemon by another process id.
+func TestOnlyTheDaemonsPairIsTrusted(t *testing.T) {
+	refusing := func() *exec.Cmd {
+		cmd := ipctest.WorkerCommand()
+		cmd.Env = append(cmd.Env, "PATCHBAY_TEST_REFUSE=1")
+		return cmd
+	}
+	r, _ := ipctest.ChildRig(t, func(cfg *worker.ChildConfig) { cfg.Command = refusing })
+	_, _, end := ipctest.RunJob(t, ipctest.DialRig(t, r), &message.RunRequest{Workflow: messagetest.Graph("Step 1")})
+	if end.Type != message.EventSuccess {
+		t.Errorf("through the daemon: %+v", end)
+	}
+	for name, says := range map[string]string{"": "no name", "PATCHBAY_DAEMON=1": "another process", "pipes": "pipes"} {
+		cmd := refusing()
+		fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ours, theirs := os.NewFile(uintptr(fds[0]), "host"), os.NewFile(uintptr(fds[1]), "worker")
+		in, out := io.WriteCloser(ours), io.Reader(ours)
+		if name == "pipes" {
+			cmd.Env = append(cmd.Env, "PATCHBAY_DAEMON="+strconv.Itoa(os.Getpid()))
+			if in, err = cmd.StdinPipe(); err == nil {
+				out, err = cmd.StdoutPipe()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			cmd.Env = append(cmd.Env, name)
+			cmd.Stdin, cmd.Stdout = theirs, theirs
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		_ = theirs.Close()
+		c := client.NewFrameClient(out, in, in.Close)
+		_, err = client.Submit(wiretest.Within(t, 10*time.Second), c, &message.RunRequest{Workflow: messagetest.Graph("Step 1")})
+		if wiretest.Code(err) != wire.ErrBadWorkflow {
+			t.Errorf("a host with %s: got %v, want %s", says, err, wire.ErrBadWorkflow)
+		}
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		_ = c.Close()
+		_ = ours.Close()
+	}
+}

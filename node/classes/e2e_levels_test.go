@@ -1,0 +1,42 @@
+//go:build cgo
+
+package classes
+
+import (
+	"slices"
+	"testing"
+
+	"patchbay/engine"
+	"patchbay/engine/cpu"
+	"patchbay/tests/golden"
+)
+
+// TestEndToEndOnEveryLevel runs the end-to-end goldens through the nodes at every CPU level of this machine; one case of each family in the short form.
+func TestEndToEndOnEveryLevel(t *testing.T) {
+	var cases map[string]*e2eCase
+	if err := golden.JSON("e2e.json", &cases); err != nil {
+		t.Fatal(err)
+	}
+	few := []string{"flux-a/custom-chain", "sd3-a/set_mask-bounds", "pixart-a/euler-normal-cfg4.5-lengths", "hydit-a/noise_mask-dpmpp_2m"}
+	for _, level := range []string{"generic", "avx2", "avx512", "avx512bf16"} {
+		if !slices.Contains(cpu.Levels(), level) {
+			t.Logf("level %s: NOT RUN, this CPU has only %v", level, cpu.Levels())
+			continue
+		}
+		t.Run(level, func(t *testing.T) {
+			eng := engineOf(t, func(int, int) (engine.Ops, error) { return cpu.New(cpu.Config{Threads: 2, Level: level}) })
+			ran, worst := 0, 0.0
+			for name, c := range cases {
+				if testing.Short() && !slices.Contains(few, name) {
+					continue
+				}
+				ran++
+				worst = max(worst, c.run(t, name, eng))
+			}
+			t.Logf("level %s: run, %d cases, largest relative error %.2g, bound 1e-4", level, ran, worst)
+			if ran < len(few) {
+				t.Errorf("ran %d cases, want at least %d", ran, len(few))
+			}
+		})
+	}
+}

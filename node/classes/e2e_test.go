@@ -1,0 +1,189 @@
+package classes
+
+import (
+	"context"
+	"math"
+	"slices"
+	"testing"
+
+	"patchbay/engine"
+	"patchbay/engine/ref"
+	"patchbay/engine/safetensors"
+	"patchbay/models/tiny"
+	"patchbay/node/graph"
+	"patchbay/node/value"
+	"patchbay/parallel"
+	"patchbay/tests/golden"
+)
+
+// The end-to-end goldens through the front door: a workflow of stock sampling nodes, run by a Runner. Only what a golden case gives as numbers (model,
+// conditionings, latent) comes from nodes of this test.
+
+type e2eEntry struct {
+	Tag          string
+	Context      []int
+	Pooled       []int
+	T5           []int
+	MaskLength   int `json:"mask_length"`
+	MaskLengthT5 int `json:"mask_length_t5"`
+	Guidance     any
+	Start        *float64 `json:"start_percent"`
+	End          *float64 `json:"end_percent"`
+	Strength     *float64
+	Area         []any
+	Bounds       bool    `json:"set_area_to_bounds"`
+	MaskStrength float64 `json:"mask_strength"`
+	Mask         []int
+	Zeroed       bool
+	Width        float32
+	Height       float32
+	Final        []int `json:"final_context"`
+}
+
+type e2eCase struct {
+	Node, Model, Sampler, Scheduler, What, Latent string
+	Seed                                          uint64
+	Steps                                         int
+	CFG, Denoise                                  float64
+	AddNoise                                      string `json:"add_noise"`
+	Start                                         int    `json:"start_at_step"`
+	End                                           int    `json:"end_at_step"`
+	Leftover                                      string `json:"return_with_leftover_noise"`
+	Sigmas                                        []float32
+	Shape                                         []int `json:"latent_shape"`
+	Positive, Negative, Cond1, Cond2              []e2eEntry
+}
+
+func refEngine(t *testing.T) *parallel.Engine {
+	t.Helper()
+	return engineOf(t, func(int, int) (engine.Ops, error) { return ref.New(), nil })
+}
+
+func engineOf(t *testing.T, ops func(rank, ranks int) (engine.Ops, error)) *parallel.Engine {
+	t.Helper()
+	e, err := parallel.NewEngine(parallel.Config{NewOps: ops})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { e.Close() })
+	return e
+}
+
+func goldenTensor(t *testing.T, name string) []float32 {
+	t.Helper()
+	return tensorOf(t, "e2e.safetensors", name)
+}
+
+func samplerTensor(t *testing.T, name string) []float32 {
+	t.Helper()
+	return tensorOf(t, "samplers.safetensors", name)
+}
+
+// tensorOf reads a tensor of a golden file.
+func tensorOf(t *testing.T, file, name string) []float32 {
+	t.Helper()
+	f, err := safetensors.Open(golden.Path(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	e, ok := f.Entry(name)
+	if !ok {
+		t.Fatalf("%s has no %s", file, name)
+	}
+	v, err := e.F32()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func TestEndToEndThroughNodes(t *testing.T) {
+	var cases map[string]*e2eCase
+	if err := golden.JSON("e2e.json", &cases); err != nil {
+		t.Fatal(err)
+	}
+	names := make([]string, 0, len(cases))
+	for name := range cases {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	eng, ran := refEngine(t), 0
+	for _, name := range names {
+		c := cases[name]
+		if testing.Short() && !slices.Contains([]string{"flux-a/advanced/window", "flux-a/batch_index", "flux-a/custom-chain", "flux-b/schnell-euler-simple-4", "sd3-a/average", "sd3-a/set_mask-bounds"}, name) {
+			continue
+		}
+		ran++
+		t.Run(name, func(t *testing.T) { t.Logf("relative error %.2g, bound 1e-4", c.run(t, name, eng)) })
+	}
+	if want := map[bool]int{true: 6, false: 45}[testing.Short()]; ran < want {
+		t.Errorf("ran %d cases, want %d", ran, want)
+	}
+}
+
+// model describes the tiny model of a case.
+func (c *e2eCase) model(t *testing.T) *value.Model {
+	t.Helper()
+	d, err := tiny.Describe(c.Model)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := value.NewModel(c.Model, c.Model, d, 1<<20, d.Load)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// runner prepares a runner and the graph of a case.
+func (c *e2eCase) runner(t *testing.T, eng *parallel.Engine, got map[string]*value.Latent) (*graph.Runner, *graph.Workflow) {
+	t.Helper()
+	g, values := c.build(t, c.model(t))
+	runner, err := graph.NewRunner(graph.Config{Engine: eng, Catalogue: All(giving(values, got)...)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(runner.Close)
+	return runner, g.workflow(t)
+}
+
+// run draws a case and returns its relative error.
+func (c *e2eCase) run(t *testing.T, name string, eng *parallel.Engine) float64 {
+	t.Helper()
+	got := map[string]*value.Latent{}
+	runner, w := c.runner(t, eng, got)
+	result, err := runner.Run(context.Background(), graph.Job{ID: name, Workflow: w}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rel := relative(got["output"].Samples.Data, goldenTensor(t, name))
+	if rel > 1e-4 {
+		t.Errorf("%s: relative error %.3g, bound 1e-4", name, rel)
+	}
+	if c.Node == "SamplerCustomAdvanced" {
+		if rel := relative(got["denoised"].Samples.Data, goldenTensor(t, name+"#denoised_output")); rel > 1e-4 {
+			t.Errorf("denoised output: relative error %.3g, bound 1e-4", rel)
+		}
+	}
+	if len(result.Stats) != 1 || result.Timings.Denoise <= 0 {
+		t.Errorf("stats of %d requests and %g s of denoising, want one request", len(result.Stats), result.Timings.Denoise)
+	}
+	return rel
+}
+
+// relative is the largest difference divided by the largest reference value.
+func relative(got, want []float32) float64 {
+	if len(got) != len(want) {
+		return math.Inf(1)
+	}
+	worst, top := 0.0, 1e-30
+	for i, w := range want {
+		d := math.Abs(float64(got[i]) - float64(w))
+		if math.IsNaN(d) {
+			return math.Inf(1)
+		}
+		worst, top = max(worst, d), max(top, math.Abs(float64(w)))
+	}
+	return worst / top
+}

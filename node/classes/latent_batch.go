@@ -1,0 +1,90 @@
+package classes
+
+import (
+	"patchbay/node/fault"
+	"patchbay/node/graph"
+	"patchbay/node/picture"
+	"patchbay/parallel"
+)
+
+// latentBatchClasses are the rows that change how many latents a batch has.
+func latentBatchClasses() []graph.Class {
+	return []graph.Class{
+		{
+			Name: "RepeatLatentBatch", Display: "Repeat Latent Batch", Module: "nodes", Category: "latent/batch",
+			Inputs:  []graph.Input{graph.Bare("samples", "LATENT"), graph.Number("amount", "INT", "", "default", int64(1), "min", int64(1), "max", int64(64))},
+			Outputs: graph.Slots("LATENT"), Run: repeatLatent,
+		},
+		{
+			Name: "LatentFromBatch", Display: "Latent From Batch", Module: "nodes", Category: "latent/batch",
+			Description: "Takes some latents of a batch; they keep the noise that they would have had in it.",
+			Inputs: []graph.Input{
+				graph.Bare("samples", "LATENT"), graph.Number("batch_index", "INT", "", "default", int64(0), "min", int64(0), "max", int64(63)),
+				graph.Number("length", "INT", "", "default", int64(1), "min", int64(1), "max", int64(64)),
+			},
+			Outputs: graph.Slots("LATENT"), Run: latentFromBatch,
+		},
+	}
+}
+
+// repeatLatent repeats the whole batch; the copies get noise of their own: batch_index goes on behind the largest.
+func repeatLatent(c *graph.Call) ([]any, error) {
+	l, amount := c.Latent("samples"), c.Whole("amount")
+	s := l.Samples
+	if err := checkSize("amount", amount, s.B, s.C, s.Y, s.X); err != nil {
+		return nil, err
+	}
+	out := l.With(parallel.Latent{B: amount * s.B, C: s.C, Y: s.Y, X: s.X, Data: repeated(s.Data, amount)})
+	if m := l.NoiseMask; m != nil && m.B > 1 {
+		out.NoiseMask = &picture.Mask{B: amount * m.B, Y: m.Y, X: m.X, Data: repeated(m.Data, amount)}
+	}
+	if len(l.BatchIndex) == 0 {
+		return []any{out}, nil
+	}
+	lo, hi := l.BatchIndex[0], l.BatchIndex[0]
+	for _, n := range l.BatchIndex {
+		lo, hi = min(lo, n), max(hi, n)
+	}
+	if last := hi + (amount-1)*(hi-lo+1); last > maxBatchIndex {
+		return nil, fault.At(fault.CodeBadInput, "amount", "amount: batch_index would reach %d, at most %d is allowed", last, maxBatchIndex)
+	}
+	out.BatchIndex = nil
+	for i := range amount {
+		for _, n := range l.BatchIndex {
+			out.BatchIndex = append(out.BatchIndex, n+i*(hi-lo+1))
+		}
+	}
+	return []any{out}, nil
+}
+
+// maxBatchIndex bounds how far the noise of a run is drawn ahead for one item (importLatent has the same limit).
+const maxBatchIndex = 1 << 20
+
+func repeated(v []float32, n int) []float32 {
+	out := make([]float32, 0, n*len(v))
+	for range n {
+		out = append(out, v...)
+	}
+	return out
+}
+
+func latentFromBatch(c *graph.Call) ([]any, error) {
+	l := c.Latent("samples")
+	s := l.Samples
+	from := min(s.B-1, c.Whole("batch_index"))
+	length := min(s.B-from, c.Whole("length"))
+	item := s.C * s.Y * s.X
+	out := l.With(parallel.Latent{B: length, C: s.C, Y: s.Y, X: s.X, Data: s.Data[from*item : (from+length)*item]})
+	if m := l.NoiseMask; m != nil && m.B > 1 {
+		out.NoiseMask = m.Items(from, length, s.B)
+	}
+	if l.BatchIndex != nil {
+		lo, hi := sliced(len(l.BatchIndex), from, from+length)
+		out.BatchIndex = l.BatchIndex[lo:hi]
+		return []any{out}, nil
+	}
+	for i := range length {
+		out.BatchIndex = append(out.BatchIndex, from+i)
+	}
+	return []any{out}, nil
+}

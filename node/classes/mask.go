@@ -1,0 +1,136 @@
+package classes
+
+import (
+	"slices"
+
+	"patchbay/node/fault"
+	"patchbay/node/files"
+	"patchbay/node/graph"
+	"patchbay/node/picture"
+	"patchbay/node/picture/resample"
+)
+
+// maskClasses are the rows that make and change masks.
+func maskClasses() []graph.Class {
+	const module = "comfy_extras.nodes_mask"
+	side := func(name string) graph.Input {
+		return graph.Number(name, "INT", "in pixels", "default", int64(512), "min", int64(1), "max", int64(16384), "step", int64(1))
+	}
+	edge := func(name string) graph.Input {
+		return graph.Number(name, "INT", "in pixels", "default", int64(0), "min", int64(0), "max", int64(16384), "step", int64(1))
+	}
+	in := graph.Link("mask", "MASK", "")
+	return []graph.Class{
+		{
+			Name: "SolidMask", Module: module, Category: "mask", NewStyle: true,
+			Inputs:  []graph.Input{graph.Number("value", "FLOAT", "", "default", 1.0, "min", 0.0, "max", 1.0, "step", 0.01), side("width"), side("height")},
+			Outputs: graph.Slots("MASK"), Run: func(c *graph.Call) ([]any, error) {
+				v, x, y := c.Decimal("value"), c.Whole("width"), c.Whole("height")
+				return []any{&picture.Mask{B: 1, Y: y, X: x, Data: filled(y*x, float32(v))}}, nil
+			},
+		},
+		{
+			Name: "InvertMask", Module: module, Category: "mask", NewStyle: true,
+			Inputs: []graph.Input{in}, Outputs: graph.Slots("MASK"), Run: func(c *graph.Call) ([]any, error) {
+				m := *graph.Arg[*picture.Mask](c, "mask")
+				m.Data = inverted(m.Data)
+				return []any{&m}, nil
+			},
+		},
+		{
+			Name: "MaskToImage", Display: "Convert Mask to Image", Module: module, Category: "mask", NewStyle: true,
+			Inputs: []graph.Input{in}, Outputs: graph.Slots("IMAGE"), Run: maskToImage,
+		},
+		{
+			Name: "ImageToMask", Display: "Convert Image to Mask", Module: module, Category: "mask", NewStyle: true,
+			Inputs: []graph.Input{graph.Link("image", "IMAGE", ""), graph.Combo("channel", "", "red", "green", "blue", "alpha")}, Outputs: graph.Slots("MASK"), Run: imageToMask,
+		},
+		{
+			Name: "LoadImageMask", Display: "Load Image (as Mask)", Module: "nodes", Category: "mask",
+			Inputs:  []graph.Input{graph.File("image", files.KindInputImage).With("image_upload", true), graph.BareCombo("channel", "alpha", "red", "green", "blue")},
+			Outputs: graph.Slots("MASK"), Run: loadImageMask, Own: []string{"image"}, Check: checkFile("image", "Invalid image file: "), Change: fileChange("image"),
+		},
+		{
+			Name: "GrowMask", Display: "Grow Mask", Module: module, Category: "mask", NewStyle: true,
+			Inputs: []graph.Input{
+				in, graph.Number("expand", "INT", "in pixels; below 0 shrinks", "default", int64(0), "min", int64(-16384), "max", int64(16384), "step", int64(1)),
+				graph.Number("tapered_corners", "BOOLEAN", "", "default", true),
+			},
+			Outputs: graph.Slots("MASK"), Run: growMask,
+		},
+		{
+			Name: "FeatherMask", Module: module, Category: "mask", NewStyle: true,
+			Inputs: []graph.Input{in, edge("left"), edge("top"), edge("right"), edge("bottom")}, Outputs: graph.Slots("MASK"), Run: func(c *graph.Call) ([]any, error) {
+				m := c.Mask("mask")
+				return []any{m.Like(resample.Feather(m.Data, m.B, m.Y, m.X, c.Whole("left"), c.Whole("top"), c.Whole("right"), c.Whole("bottom")))}, nil
+			},
+		},
+	}
+}
+
+// growMask grows some pixels at a time, so that a large mask can be cancelled, and stops where nothing changes any more.
+func growMask(c *graph.Call) ([]any, error) {
+	m, left, tapered := c.Mask("mask"), c.Whole("expand"), c.Flag("tapered_corners")
+	portion := max(1, maxGrowWork/len(m.Data))
+	for left != 0 {
+		if err := c.Context.Err(); err != nil {
+			return nil, err
+		}
+		n := min(max(left, -portion), portion)
+		next := m.Like(resample.Grow(m.Data, m.B, m.Y, m.X, n, tapered))
+		if left -= n; slices.Equal(next.Data, m.Data) {
+			break
+		}
+		m = next
+	}
+	return []any{m}, nil
+}
+
+// maxGrowWork is how many pixels growMask looks at between two looks at the context.
+const maxGrowWork = 1 << 24
+
+// maskToImage repeats the mask in three channels.
+func maskToImage(c *graph.Call) ([]any, error) {
+	m := c.Mask("mask")
+	if err := checkSize("mask", m.B, m.Y, m.X, 3); err != nil {
+		return nil, err
+	}
+	im := &picture.Image{B: m.B, Y: m.Y, X: m.X, C: 3, Data: make([]float32, 0, 3*len(m.Data))}
+	for _, v := range m.Data {
+		im.Data = append(im.Data, v, v, v)
+	}
+	return []any{im}, nil
+}
+
+func imageToMask(c *graph.Call) ([]any, error) {
+	im, channel := graph.Arg[*picture.Image](c, "image"), c.Str("channel")
+	at, known := map[string]int{"red": 0, "green": 1, "blue": 2, "alpha": 3}[channel]
+	if !known || at >= im.C {
+		return nil, fault.At(fault.CodeBadInput, "channel", "channel: the picture has no %s; it has %d channels (red, green, blue, alpha in this order)", channel, im.C)
+	}
+	return []any{im.Channel(at)}, nil
+}
+
+// loadImageMask reads one channel of the first frame of a picture file; alpha is turned round, and a file without alpha gives zeros.
+func loadImageMask(c *graph.Call) ([]any, error) {
+	name := c.Str("image")
+	data, err := inputFile(c, "image", name)
+	if err != nil {
+		return nil, err
+	}
+	im, alpha, err := picture.Decode(data)
+	if err != nil {
+		return nil, fault.At(fault.CodeBadImage, "image", "image: %s: %v", name, err)
+	}
+	n := im.Y * im.X
+	m := im
+	m.B, m.Data = 1, im.Data[:n*im.C]
+	at, colour := map[string]int{"red": 0, "green": 1, "blue": 2}[c.Str("channel")]
+	switch {
+	case colour:
+		return []any{m.Channel(at)}, nil
+	case alpha.Y == im.Y && alpha.X == im.X:
+		return []any{&picture.Mask{B: 1, Y: im.Y, X: im.X, Data: alpha.Data[:n]}}, nil
+	}
+	return []any{&picture.Mask{B: 1, Y: im.Y, X: im.X, Data: make([]float32, n)}}, nil
+}

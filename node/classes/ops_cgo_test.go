@@ -1,0 +1,13 @@
+//go:build cgo
+
+package classes
+
+import (
+	"patchbay/engine"
+	"patchbay/engine/cpu"
+)
+
+// fastOps are the operations for tests that compute much.
+func fastOps(_, ranks int) (engine.Ops, error) {
+	return cpu.New(cpu.Config{Threads: max(1, 2/ranks)})
+}

@@ -1,0 +1,35 @@
+package classes
+
+import (
+	"math"
+
+	"patchbay/node/fault"
+	"patchbay/node/value"
+)
+
+// checkSize refuses results of more values than a latent or a batch of pictures may have.
+func checkSize(field string, sides ...int) error {
+	n := 1.0
+	for _, s := range sides {
+		n *= float64(s)
+	}
+	if n <= value.MaxValues {
+		return nil
+	}
+	return fault.At(fault.CodeBadInput, field, "%s: the result %v has %.0f values, this program holds at most %d", field, sides, n, value.MaxValues)
+}
+
+// sliced resolves the bounds of a Python slice [from:to] of n items: negative bounds count from the end, all are cut to 0..n.
+func sliced(n, from, to int) (int, int) {
+	bound := func(i int) int {
+		if i < 0 {
+			i += n
+		}
+		return min(max(i, 0), n)
+	}
+	from, to = bound(from), bound(to)
+	return from, max(from, to)
+}
+
+// rounded rounds as Python's round does, halves to even.
+func rounded(v float64) int { return int(math.RoundToEven(v)) }

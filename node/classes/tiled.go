@@ -1,0 +1,98 @@
+package classes
+
+import (
+	"patchbay/models/vae"
+	"patchbay/node/fault"
+	"patchbay/node/graph"
+	"patchbay/node/picture"
+	"patchbay/node/value"
+	"patchbay/parallel"
+)
+
+// tiledClasses are the rows that decode and encode in tiles.
+func tiledClasses() []graph.Class {
+	tile := func(step int64) []graph.Input {
+		return []graph.Input{
+			graph.Number("tile_size", "INT", "in pixels", "default", int64(512), "min", int64(64), "max", int64(4096), "step", step),
+			graph.Number("overlap", "INT", "in pixels", "default", int64(64), "min", int64(0), "max", int64(4096), "step", int64(32)).AsLater(),
+			graph.Number("temporal_size", "INT", "for video autoencoders only", "default", int64(64), "min", int64(8), "max", int64(4096), "step", int64(4)).AsLater(),
+			graph.Number("temporal_overlap", "INT", "for video autoencoders only", "default", int64(8), "min", int64(4), "max", int64(4096), "step", int64(4)).AsLater(),
+		}
+	}
+	return []graph.Class{
+		{
+			Name: "VAEDecodeTiled", Display: "VAE Decode (Tiled)", Module: "nodes", Category: "_for_testing", Heavy: graph.StageVAE,
+			Description: "Decodes in tiles: needs less memory, and differs a little from VAEDecode.",
+			Inputs:      append([]graph.Input{graph.Bare("samples", "LATENT"), graph.Bare("vae", "VAE")}, tile(32)...), Outputs: graph.Slots("IMAGE"), Run: vaeDecodeTiled,
+		},
+		{
+			Name: "VAEEncodeTiled", Display: "VAE Encode (Tiled)", Module: "nodes", Category: "_for_testing", Heavy: graph.StageVAE,
+			Inputs: append([]graph.Input{graph.Bare("pixels", "IMAGE"), graph.Bare("vae", "VAE")}, tile(64)...), Outputs: graph.Slots("LATENT"), Run: vaeEncodeTiled,
+		},
+	}
+}
+
+func vaeDecodeTiled(c *graph.Call) ([]any, error) {
+	l, v := c.Latent("samples").Samples, graph.Arg[*value.VAE](c, "vae")
+	size, overlap := c.Whole("tile_size"), c.Whole("overlap")
+	if v.Key == value.PixelSpace {
+		return decodePixels(l)
+	}
+	var im *picture.Image
+	err := v.With(c.Use(), func(cfg vae.Config) (int, error) {
+		if err := v.Takes(cfg.Latent(), l.C); err != nil {
+			return 0, err
+		}
+		s := cfg.Scale()
+		if err := checkSize("samples", l.B, s*l.Y, s*l.X, cfg.Out); err != nil {
+			return 0, err
+		}
+		return vae.DecodeTiledBytes(cfg, vae.Env{}.DType, l.Y, l.X, vae.DecodeTiles(size, overlap, s)), nil
+	}, func(net *vae.VAE, env vae.Env) error {
+		s := net.Config.Scale()
+		out, err := net.DecodeTiled(env, l.Data, l.B, l.Y, l.X, vae.DecodeTiles(size, overlap, s))
+		if err != nil {
+			return err
+		}
+		vae.ToImage(out)
+		im = &picture.Image{B: l.B, Y: s * l.Y, X: s * l.X, C: net.Config.Out, Data: out}
+		return nil
+	})
+	return []any{im}, err
+}
+
+func vaeEncodeTiled(c *graph.Call) ([]any, error) {
+	im, v := graph.Arg[*picture.Image](c, "pixels"), graph.Arg[*value.VAE](c, "vae")
+	t := vae.Tiles{Y: c.Whole("tile_size"), X: c.Whole("tile_size"), Overlap: c.Whole("overlap")}
+	if v.Key == value.PixelSpace {
+		return []any{&value.Latent{Samples: encodePixels(im)}}, nil
+	}
+	var out parallel.Latent
+	var pixels []float32
+	var y, x int
+	err := v.With(c.Use(), func(cfg vae.Config) (int, error) {
+		s := cfg.Scale()
+		switch {
+		case !cfg.CanEncode:
+			return 0, fault.At(fault.CodeWrongFamily, "vae", "vae: %s has no encoder", v.Name)
+		case t.Y%(2*s) != 0 || t.Overlap%s != 0:
+			return 0, fault.At(fault.CodeBadInput, "tile_size", "tile_size: %d with overlap %d: want multiples of %d and of %d", t.Y, t.Overlap, 2*s, s)
+		case t.Overlap >= t.Y/2:
+			return 0, fault.At(fault.CodeBadInput, "overlap", "overlap: %d, want less than half of tile_size %d", t.Overlap, t.Y)
+		}
+		if pixels, y, x = vae.CropToImage(im.Data, im.B, im.Y, im.X, im.C, s); y == 0 || x == 0 {
+			return 0, fault.At(fault.CodeBadInput, "pixels", "pixels: a picture of %d x %d is smaller than the %d pixels that one latent value covers", im.X, im.Y, s)
+		}
+		n := 0
+		for _, shape := range [][2]int{{t.Y, t.X}, {2 * t.Y, t.X / 2}, {t.Y / 2, 2 * t.X}} {
+			n = max(n, vae.EncodeBytes(cfg, vae.Env{}.DType, min(y, shape[0]), min(x, shape[1])))
+		}
+		return n, nil
+	}, func(net *vae.VAE, env vae.Env) error {
+		data, err := net.EncodeTiled(env, pixels, im.B, y, x, t)
+		s := net.Config.Scale()
+		out = parallel.Latent{B: im.B, C: net.Config.Latent(), Y: y / s, X: x / s, Data: data}
+		return err
+	})
+	return []any{&value.Latent{Samples: out}}, err
+}

@@ -1,0 +1,150 @@
+package fault
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"patchbay/parallel"
+)
+
+// Failure is why a workflow was refused or a job ended early. It carries all that ComfyUI's error body and execution_error event need.
+type Failure struct {
+	Code       string         // one of the Code constants; the validation codes are ComfyUI's error types
+	Message    string         // one line, lower case unless it is ComfyUI's text
+	Details    string         // more of it; may be empty
+	Node       string         // id of the node at fault; empty: the whole workflow
+	Class      string         // class_type of that node
+	Field      string         // input of that node, or field of the message
+	Extra      map[string]any // extra_info of ComfyUI's error body
+	NodeErrors map[string]any // ComfyUI's node_errors by node id; nil: none
+	Trace      []string       // Go stack of a panic, innermost first
+	Cause      error
+}
+
+// Codes of a workflow that is refused: ComfyUI's error types, and two of ours.
+const (
+	CodeNoPrompt         = "no_prompt"
+	CodeInvalidPrompt    = "invalid_prompt"
+	CodeNoOutputs        = "prompt_no_outputs"
+	CodeOutputsFailed    = "prompt_outputs_failed_validation"
+	CodeTooLarge         = "workflow_too_large" // ours: limits on size, depth and node count
+	CodeWorkflowFormatUI = "workflow_format_ui" // a graph in the editor's format, which has no widget names
+)
+
+// Codes of running: what a job can end with after it was accepted.
+const (
+	CodeCancelled       = "cancelled"
+	CodeOutOfMemory     = "out_of_memory"
+	CodeFileMissing     = "file_missing"
+	CodeFileOutsideRoot = "file_outside_root"
+	CodeBadCheckpoint   = "bad_checkpoint" // unreadable, truncated, or of a family that is not known
+	CodeWrongFamily     = "wrong_family"   // the file is fine but not what the node or its neighbours need
+	CodeTokenizer       = "tokenizer_missing"
+	CodeBadImage        = "bad_image"
+	CodeBadInput        = "bad_input" // a value that only shows as wrong when the node runs
+	CodeDiskFull        = "disk_full"
+	CodeDeadline        = "deadline_exceeded"
+	CodePanic           = "internal_panic"
+	CodeInternal        = "internal"
+	CodeUnknownHandle   = "unknown_handle"
+	CodeUnknownClass    = "unknown_class"
+	CodePlanRefused     = "plan_refused"
+)
+
+// Error returns "message: details", with the node in front.
+func (f *Failure) Error() string {
+	s := f.Message
+	if f.Details != "" {
+		s += ": " + f.Details
+	}
+	if f.Node != "" {
+		s = fmt.Sprintf("node %s (%s): %s", f.Node, f.Class, s)
+	}
+	return s
+}
+
+// Unwrap returns the error that caused the failure, or nil.
+func (f *Failure) Unwrap() error { return f.Cause }
+
+// New returns a Failure with the given code and message.
+func New(code, format string, args ...any) *Failure {
+	return &Failure{Code: code, Message: fmt.Sprintf(format, args...)}
+}
+
+// At returns a Failure that names an input.
+func At(code, field, format string, args ...any) *Failure {
+	f := New(code, format, args...)
+	f.Field = field
+	return f
+}
+
+// From turns any error into a Failure; one that is a Failure already is copied, so that the caller may fill in the node.
+func From(err error) *Failure {
+	var f *Failure
+	if errors.As(err, &f) {
+		c := *f
+		return &c
+	}
+	code := CodeInternal
+	switch {
+	case errors.Is(err, context.Canceled):
+		code = CodeCancelled
+	case errors.Is(err, context.DeadlineExceeded):
+		code = CodeDeadline
+	case IsDiskFull(err):
+		code = CodeDiskFull
+	}
+	return &Failure{Code: code, Message: err.Error(), Cause: err}
+}
+
+// ErrorBody returns the body that ComfyUI's POST /prompt answers with: {"error": {type, message, details, extra_info}, "node_errors"}.
+func (f *Failure) ErrorBody() map[string]any {
+	extra, nodes := f.Extra, f.NodeErrors
+	if extra == nil {
+		extra = map[string]any{}
+	}
+	if nodes == nil {
+		nodes = map[string]any{}
+	}
+	return map[string]any{
+		"error":       map[string]any{"type": f.Code, "message": f.Message, "details": f.Details, "extra_info": extra},
+		"node_errors": nodes,
+	}
+}
+
+// FromParallel takes over what the engine says.
+func (f *Failure) FromParallel(e *parallel.Error) {
+	switch e.Code {
+	case parallel.Cancelled:
+		f.Code = CodeCancelled
+	case parallel.OutOfMemory:
+		f.Code = CodeOutOfMemory
+	case parallel.Panic:
+		f.Code = CodePanic
+	case parallel.LoadFailed:
+		f.Code = CodeBadCheckpoint
+	case parallel.PlanRefused:
+		f.Code = CodePlanRefused
+	case parallel.BadRequest:
+		f.Code = CodeBadInput
+	}
+	if f.Field == "" {
+		f.Field = e.Field
+	}
+	if e.Stack != "" {
+		f.Trace = strings.Split(strings.TrimSpace(e.Stack), "\n")
+	}
+}
+
+// List joins names for an error, cut at twenty.
+func List(names []string) string {
+	switch {
+	case len(names) == 0:
+		return "(none)"
+	case len(names) > 20:
+		return strings.Join(names[:20], ", ") + ", ..."
+	}
+	return strings.Join(names, ", ")
+}

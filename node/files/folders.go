@@ -1,0 +1,176 @@
+package files
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+
+	"patchbay/models/weights"
+	"patchbay/node/fault"
+)
+
+// A diffusers folder is a whole pipeline as the diffusers library saves it: transformer/, text_encoder/, text_encoder_2/, vae/, tokenizer/ and
+// tokenizer_2/, each with a config.json and weights in one file or in shards. It may lie in diffusion_models, unet or diffusers of a models root.
+// Its name is an entry of the diffusion models, "<name>/text_encoder" and the like are entries of the text encoders, "<name>/vae" of the autoencoders.
+// A folder that holds nothing but a transformer is an entry of the diffusion models too.
+
+// folderRoots returns the absolute folders in which diffusers folders are looked for.
+func (r *Roots) folderRoots() []string {
+	var out []string
+	for _, m := range r.Models {
+		for _, f := range []string{"unet", "diffusion_models", "diffusers"} {
+			out = append(out, filepath.Join(m, f))
+		}
+	}
+	return out
+}
+
+// isPipeline tells a diffusers folder by its transformer.
+func isPipeline(dir string) bool { return isTransformer(filepath.Join(dir, "transformer")) }
+
+// isTransformer tells a folder that holds one diffusion model in diffusers' form.
+func isTransformer(dir string) bool {
+	if !isFile(filepath.Join(dir, "config.json")) {
+		return false
+	}
+	for _, name := range []string{"diffusion_pytorch_model.safetensors", "diffusion_pytorch_model.safetensors.index.json"} {
+		if isFile(filepath.Join(dir, name)) {
+			return true
+		}
+	}
+	return false
+}
+
+func isFile(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && !info.IsDir()
+}
+
+// walkFolders adds the entries of a kind that diffusers folders below dir/sub give.
+func (r *Roots) walkFolders(kind, dir, sub string, depth int, seen map[string]bool) {
+	for _, name := range r.subfolders(filepath.Join(dir, sub)) {
+		name = filepath.Join(sub, name)
+		full, entry := filepath.Join(dir, name), filepath.ToSlash(name)
+		switch {
+		case isPipeline(full):
+			for _, part := range r.parts(kind, full) {
+				seen[strings.TrimSuffix(entry+"/"+part, "/")] = true
+			}
+		case isTransformer(full):
+			if kind == KindDiffusion {
+				seen[entry] = true
+			}
+		case depth < 8:
+			r.walkFolders(kind, dir, name, depth+1, seen)
+		}
+	}
+}
+
+// subfolders returns the names of the folders in dir, links to folders inside the roots among them.
+func (r *Roots) subfolders(dir string) []string {
+	entries, _ := os.ReadDir(dir) // a folder that cannot be read has none
+	var out []string
+	for _, e := range entries {
+		full := filepath.Join(dir, e.Name())
+		if info, err := os.Stat(full); err == nil && info.IsDir() && (e.IsDir() || r.inside(full)) {
+			out = append(out, e.Name())
+		}
+	}
+	return out
+}
+
+// parts returns the sub-folders of a pipeline that are of a kind; "" is the pipeline itself.
+func (r *Roots) parts(kind, pipeline string) []string {
+	var out []string
+	switch kind {
+	case KindDiffusion:
+		return []string{""}
+	case KindText, KindVAE:
+		for _, name := range r.subfolders(pipeline) {
+			if partKind(name) == kind && isFile(filepath.Join(pipeline, name, "config.json")) {
+				out = append(out, name)
+			}
+		}
+	}
+	sort.Strings(out)
+	return out
+}
+
+// partKind is what a sub-folder of a pipeline holds.
+func partKind(name string) string {
+	switch {
+	case name == "vae":
+		return KindVAE
+	case strings.HasPrefix(name, "text_encoder"):
+		return KindText
+	}
+	return ""
+}
+
+// folder returns the folder with the weights that an entry names, "" if the entry is none of a diffusers folder. Files of the folder that are links to
+// places outside the roots are an error.
+func (r *Roots) folder(kind, field, name string) (string, error) {
+	for _, root := range r.folderRoots() {
+		full := filepath.Join(root, filepath.FromSlash(name))
+		switch {
+		case kind == KindDiffusion && isPipeline(full):
+			full = filepath.Join(full, "transformer")
+		case kind == KindDiffusion && isTransformer(full) && !isPipeline(filepath.Dir(full)):
+		case partKind(filepath.Base(full)) == kind && isPipeline(filepath.Dir(full)) && isFile(filepath.Join(full, "config.json")):
+		default:
+			continue
+		}
+		return full, r.allInside(field, name, full)
+	}
+	return "", nil
+}
+
+// allInside refuses a checkpoint of several files when one of them is a link that leaves the roots.
+func (r *Roots) allInside(field, name, path string) error {
+	files, err := weights.Paths(path)
+	if err != nil {
+		return fault.At(fault.CodeBadCheckpoint, field, "%s: %v", field, err)
+	}
+	for _, f := range files {
+		if !r.inside(f) {
+			return fault.At(fault.CodeFileOutsideRoot, field, "%s: %q: %s is a link to a place outside the models folders; name that place with --models, or copy the file", field, name, filepath.Base(f))
+		}
+	}
+	return nil
+}
+
+// hiddenShard reports whether a file is one of several whose index lies beside it: the index is the entry.
+func hiddenShard(path string) bool {
+	index, ok := weights.Shard(path)
+	return ok && isFile(filepath.Join(filepath.Dir(path), index))
+}
+
+// FolderOf returns the folder that a checkpoint lies in, which is the checkpoint itself when that is a folder.
+func FolderOf(path string) string {
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return path
+	}
+	return filepath.Dir(path)
+}
+
+// ownIDs takes the token ids out of a config.json that the transformers library wrote for CLIP: they are known to be wrong in published files (end 2,
+// begin 0, pad 1 where the vocabulary has 49407, 49406 and 49407), and the library does not use them either. Other configs are returned as they are.
+func ownIDs(part string, config []byte) []byte {
+	if part != "clip_l" && part != "clip_g" {
+		return config
+	}
+	var members map[string]json.RawMessage
+	if json.Unmarshal(config, &members) != nil || string(members["model_type"]) != `"clip_text_model"` {
+		return config // a broken one is reported where it is read
+	}
+	for _, id := range []string{"bos_token_id", "eos_token_id", "pad_token_id"} {
+		delete(members, id)
+	}
+	text, err := json.Marshal(members)
+	if err != nil {
+		return config
+	}
+	return text
+}

@@ -1,0 +1,112 @@
+package files
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"patchbay/node/fault"
+	"patchbay/tests/golden"
+	"patchbay/tests/scratch"
+)
+
+type namingCase struct {
+	Case    string
+	Before  *string `json:"created_before"`
+	Prefix  string
+	Images  []FileRef
+	Status  string
+	Message []string `json:"error"`
+}
+
+func TestFileNamesMatchGolden(t *testing.T) {
+	var file struct{ Naming []namingCase }
+	if err := golden.JSON("server/files.json", &file); err != nil {
+		t.Fatal(err)
+	}
+	folder := t.TempDir()
+	scratch.Touch(t, filepath.Join(folder, "sub_00001_.png")) // from a run of the recording that is not in the file
+	for _, c := range file.Naming {
+		if c.Before != nil {
+			scratch.Touch(t, filepath.Join(folder, *c.Before))
+		}
+		n := max(1, len(c.Images))
+		for i := range n {
+			ref, err := Commit(folder, Output{Prefix: c.Prefix, Type: "output", Ext: ".png", Data: []byte{1}, Index: i})
+			switch {
+			case c.Status == "error":
+				if err == nil || fault.From(err).Code != fault.CodeFileOutsideRoot {
+					t.Errorf("%s: got %v and %v, want file_outside_root", c.Case, ref, err)
+				}
+			case err != nil:
+				t.Errorf("%s: %v", c.Case, err)
+			case ref != c.Images[i]:
+				t.Errorf("%s: got %+v, want %+v", c.Case, ref, c.Images[i])
+			}
+		}
+	}
+}
+
+func TestCommitNeverOverwrites(t *testing.T) {
+	folder := t.TempDir()
+	const jobs, each = 8, 12
+	var wg sync.WaitGroup
+	names := make(chan string, jobs*each)
+	for j := range jobs {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			for i := range each {
+				ref, err := Commit(folder, Output{Prefix: "same", Type: "output", Ext: ".png", Data: []byte(fmt.Sprint(j, " ", i))})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				names <- ref.Filename
+			}
+		}()
+	}
+	wg.Wait()
+	close(names)
+	seen, contents := map[string]bool{}, map[string]bool{}
+	for n := range names {
+		data, err := os.ReadFile(filepath.Join(folder, n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen[n], contents[string(data)] = true, true
+	}
+	if len(seen) != jobs*each || len(contents) != jobs*each {
+		t.Errorf("%d names and %d contents, want %d of each", len(seen), len(contents), jobs*each)
+	}
+	if left, _ := filepath.Glob(filepath.Join(folder, ".patchbay-*")); len(left) > 0 {
+		t.Errorf("staged files were left behind: %v", left)
+	}
+}
+
+func TestCommitStaysInTheFolder(t *testing.T) {
+	folder, outside := t.TempDir(), t.TempDir()
+	if err := os.Symlink(outside, filepath.Join(folder, "link")); err != nil {
+		t.Fatal(err)
+	}
+	for _, prefix := range []string{"../x", "/tmp/x", "a/../../x", "link/x", "a\x00b", strings.Repeat("n", 300)} {
+		if ref, err := Commit(folder, Output{Prefix: prefix, Ext: ".png"}); err == nil {
+			t.Errorf("prefix %q was saved as %+v", prefix, ref)
+		}
+	}
+	if left, _ := os.ReadDir(outside); len(left) > 0 {
+		t.Errorf("files outside: %v", left)
+	}
+}
+
+func TestPrefixVariables(t *testing.T) {
+	got, err := CheckPrefix("%year%/%width%x%height%_%foo%", 640, 480)
+	want := fmt.Sprintf("%d/640x480_%%foo%%", time.Now().Year())
+	if err != nil || got != want {
+		t.Errorf("got %q, %v, want %q", got, err, want)
+	}
+}

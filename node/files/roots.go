@@ -1,0 +1,221 @@
+package files
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+
+	"patchbay/node/fault"
+)
+
+// Roots are the folders that names in a workflow may refer to. Models are folders laid out like ComfyUI's models folder; Input, Output and Temp are
+// ComfyUI's folders of those names. Empty folders hold nothing.
+type Roots struct {
+	Models              []string
+	Input, Output, Temp string
+	// ComfyUI is an installed ComfyUI tree to look for tokenizers in; its models folder is not searched unless Models names it.
+	ComfyUI string
+	// Also returns names of a kind of model files that other machines have: List shows them, nothing here can open them. nil: there are none.
+	Also func(kind string) []string
+}
+
+// Kinds of files: the folders under a models root that hold them, as ComfyUI names them.
+const (
+	KindDiffusion   = "diffusion_models"
+	KindText        = "text_encoders"
+	KindVAE         = "vae"
+	KindLora        = "loras"
+	KindCheckpoint  = "checkpoints"
+	KindInputImage  = "input_images"
+	KindInputLatent = "input_latents"
+)
+
+// Kinds returns the kinds of model files that List and Resolve know.
+func Kinds() []string {
+	return []string{KindDiffusion, KindText, KindVAE, KindLora, KindCheckpoint}
+}
+
+// folders returns the sub-folders of a models root that hold a kind, in search order.
+func folders(kind string) []string {
+	switch kind {
+	case KindDiffusion, KindGGUF:
+		return []string{"unet", "diffusion_models"}
+	case KindText:
+		return []string{"text_encoders", "clip"}
+	}
+	return []string{kind}
+}
+
+// dirs returns the absolute folders of a kind.
+func (r *Roots) dirs(kind string) []string {
+	var out []string
+	switch kind {
+	case KindInputImage, KindInputLatent:
+		if r.Input != "" {
+			out = append(out, r.Input)
+		}
+	default:
+		for _, m := range r.Models {
+			for _, f := range folders(kind) {
+				out = append(out, filepath.Join(m, f))
+			}
+		}
+	}
+	return out
+}
+
+// List returns the names of all files of a kind, relative to their folder with forward slashes, sorted, each once. Unreadable folders, files of other
+// types and links that leave the roots are left out.
+func (r *Roots) List(kind string) []string {
+	seen := map[string]bool{}
+	if r.Also != nil {
+		for _, n := range r.Also(kind) {
+			seen[n] = true
+		}
+	}
+	for _, dir := range r.dirs(kind) {
+		r.walk(kind, dir, "", 0, seen)
+	}
+	if kind == KindDiffusion || kind == KindText || kind == KindVAE {
+		for _, dir := range r.folderRoots() {
+			r.walkFolders(kind, dir, "", 0, seen)
+		}
+	}
+	names := make([]string, 0, len(seen))
+	for n := range seen {
+		names = append(names, n)
+	}
+	sort.Strings(names)
+	return names
+}
+
+// walk collects names below dir/sub. Links to folders are followed, to a depth that ends loops.
+func (r *Roots) walk(kind, dir, sub string, depth int, seen map[string]bool) {
+	entries, err := os.ReadDir(filepath.Join(dir, sub))
+	if err != nil || depth > 8 {
+		return
+	}
+	for _, e := range entries {
+		name := filepath.Join(sub, e.Name())
+		full := filepath.Join(dir, name)
+		mode := e.Type()
+		if e.Type()&fs.ModeSymlink != 0 {
+			info, err := os.Stat(full)
+			if err != nil || !r.inside(full) {
+				continue
+			}
+			mode = info.Mode()
+		}
+		switch {
+		case mode.IsDir() && kind != KindInputImage && kind != KindInputLatent:
+			if !isPipeline(full) && !isTransformer(full) { // entries of their own, see walkFolders
+				r.walk(kind, dir, name, depth+1, seen)
+			}
+		case mode.IsRegular() && hasKindExtension(kind, name) && !hiddenShard(full):
+			seen[filepath.ToSlash(name)] = true
+		}
+	}
+}
+
+// hasKindExtension tells whether a file name can be of the kind.
+func hasKindExtension(kind, name string) bool {
+	ext := strings.ToLower(filepath.Ext(name))
+	switch kind {
+	case KindInputImage:
+		return strings.Contains(" .png .jpg .jpeg .webp .bmp .gif .tif .tiff ", " "+ext+" ") && ext != ""
+	case KindInputLatent:
+		return ext == ".latent"
+	}
+	switch {
+	case kind == KindGGUF:
+		return ext == ".gguf"
+	case ext == ".gguf":
+		return kind == KindDiffusion || kind == KindText
+	}
+	return ext == ".safetensors" || ext == ".sft" || strings.HasSuffix(name, ".safetensors.index.json")
+}
+
+// inside reports whether a path, links resolved, lies in one of the roots.
+func (r *Roots) inside(path string) bool {
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return false
+	}
+	for _, root := range append([]string{r.Input, r.Output, r.Temp}, r.Models...) {
+		if root == "" {
+			continue
+		}
+		if base, err := filepath.EvalSymlinks(root); err == nil && within(base, real) {
+			return true
+		}
+	}
+	return false
+}
+
+// within reports whether path is base or below it; both are clean and absolute or both relative.
+func within(base, path string) bool {
+	rel, err := filepath.Rel(base, path)
+	return err == nil && rel != ".." && !strings.HasPrefix(rel, ".."+string(filepath.Separator))
+}
+
+// Resolve returns the path of a file of a kind. field names the input for the error: file_outside_root if the name is absolute, climbs out, or is a
+// link that leaves the roots; file_missing if nothing has that name. Both list the names that are allowed.
+func (r *Roots) Resolve(kind, field, name string) (string, error) {
+	if !filepath.IsLocal(filepath.FromSlash(name)) {
+		return "", fault.At(fault.CodeFileOutsideRoot, field, "%s: %q leaves the folder of %s; allowed: %s", field, name, kind, fault.List(r.List(kind)))
+	}
+	for _, dir := range r.dirs(kind) {
+		path := filepath.Join(dir, filepath.FromSlash(name))
+		info, err := os.Stat(path)
+		if err != nil || !info.Mode().IsRegular() { // a named pipe would wait for its writer for ever
+			continue
+		}
+		if !r.inside(path) {
+			return "", fault.At(fault.CodeFileOutsideRoot, field, "%s: %q is a link to a place outside the models folders; name that place with --models, or copy the file; allowed: %s", field, name, fault.List(r.List(kind)))
+		}
+		if strings.HasSuffix(path, ".safetensors.index.json") {
+			return path, r.allInside(field, name, path)
+		}
+		return path, nil
+	}
+	if path, err := r.folder(kind, field, name); path != "" || err != nil {
+		return path, err
+	}
+	return "", fault.At(fault.CodeFileMissing, field, "%s: no file %q in %s; allowed: %s", field, name, fault.List(r.dirs(kind)), fault.List(r.List(kind)))
+}
+
+// Annotated splits ComfyUI's suffix off a file name: "a.png [output]" is a.png in the output folder.
+func Annotated(name string) (base, kind string) {
+	for _, k := range []string{"input", "output", "temp"} {
+		if b, ok := strings.CutSuffix(name, "["+k+"]"); ok {
+			return strings.TrimSuffix(b, " "), k
+		}
+	}
+	return name, "input"
+}
+
+// Picture returns the path of a file that a user names in LoadImage or LoadLatent: in the input folder, or in the one that the name is annotated with.
+func (r *Roots) Picture(field, name string) (string, error) {
+	base, kind := Annotated(name)
+	dir := map[string]string{"input": r.Input, "output": r.Output, "temp": r.Temp}[kind]
+	if base == "" || base == "." || !filepath.IsLocal(filepath.FromSlash(base)) {
+		return "", fault.At(fault.CodeFileOutsideRoot, field, "%s: %q is not a file name inside the %s folder; allowed: %s", field, name, kind, fault.List(r.List(KindInputImage)))
+	}
+	path := filepath.Join(dir, filepath.FromSlash(base))
+	info, err := os.Stat(path)
+	switch {
+	case dir == "" || errors.Is(err, fs.ErrNotExist) || (err == nil && !info.Mode().IsRegular()):
+		return "", fault.At(fault.CodeFileMissing, field, "%s: no file %q in the %s folder (%s); allowed: %s", field, base, kind, dir, fault.List(r.List(KindInputImage)))
+	case err != nil:
+		return "", fault.At(fault.CodeFileMissing, field, "%s: %v", field, err)
+	case !r.inside(path):
+		return "", fault.At(fault.CodeFileOutsideRoot, field, "%s: %q is a link to a place outside the %s folder", field, name, kind)
+	}
+	return path, nil
+}
+
+// KindGGUF are the diffusion models that the loaders of ComfyUI-GGUF list: the GGUF files of the folders of diffusion models.
+const KindGGUF = "unet_gguf"

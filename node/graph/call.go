@@ -1,0 +1,124 @@
+package graph
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"patchbay/node/fault"
+	"patchbay/node/files"
+	"patchbay/node/value"
+	"patchbay/parallel"
+)
+
+// Call is one execution of a node: its inputs, and what the function may ask of the runner. Inputs have the types that the class declares.
+type Call struct {
+	Context context.Context
+	Job     *Job
+	ID      string
+	Class   *Class
+	in      map[string]any
+	run     *Runner
+	emit    func(Event)
+	outputs *[]files.Output
+	ui      map[string]any
+	spent   *Timings
+	stats   *[]parallel.Stats
+	// warnings are things that the user should know though the node went on.
+	warnings *[]string
+}
+
+// Warn adds a line to the warnings of the job: something that the user should know though the node went on.
+func (c *Call) Warn(format string, args ...any) {
+	*c.warnings = append(*c.warnings, fmt.Sprintf(format, args...))
+}
+
+// Arg returns an input as T; the executor has checked the type, so a mismatch is a mistake in a row of the catalogue.
+func Arg[T any](c *Call, name string) T {
+	v, ok := c.in[name].(T)
+	if !ok {
+		var want T
+		panic(fault.At(fault.CodeInternal, name, "%s of class %s is a %s where the class wants %T", name, c.Class.Name, typeOf(c.in[name]), want))
+	}
+	return v
+}
+
+// Raw returns an input as it is, nil if it is not given.
+func (c *Call) Raw(name string) any { return c.in[name] }
+
+// Given reports whether an optional input is there.
+func (c *Call) Given(name string) bool {
+	_, ok := c.in[name]
+	return ok
+}
+
+// Roots are the folders that names refer to.
+func (c *Call) Roots() *files.Roots { return &c.run.roots }
+
+// Emit emits an event of this node.
+func (c *Call) Emit(e Event) {
+	e.Node = c.ID
+	c.emit(e)
+}
+
+// Str returns a STRING or COMBO input.
+func (c *Call) Str(name string) string { return Arg[string](c, name) }
+
+// Integer returns an INT input, cut to what an int holds.
+func (c *Call) Integer(name string) int {
+	switch n := c.in[name].(type) {
+	case int64:
+		return int(n)
+	case uint64:
+		return int(min(n, math.MaxInt64))
+	}
+	return Arg[int](c, name)
+}
+
+// Seed returns an INT input as the 64 bits of a seed.
+func (c *Call) Seed(name string) uint64 {
+	if n, ok := c.in[name].(uint64); ok {
+		return n
+	}
+	return uint64(Arg[int64](c, name))
+}
+
+// Float returns a FLOAT input.
+func (c *Call) Float(name string) float64 {
+	switch n := c.in[name].(type) {
+	case int64:
+		return float64(n)
+	case uint64:
+		return float64(n)
+	}
+	return Arg[float64](c, name)
+}
+
+// Save hands a file to the caller of the job.
+func (c *Call) Save(out files.Output) {
+	out.Node = c.ID
+	out.Index = len(*c.outputs)
+	for i := range *c.outputs {
+		if (*c.outputs)[i].Node != c.ID {
+			out.Index--
+		}
+	}
+	*c.outputs = append(*c.outputs, out)
+}
+
+// Use is what handles need of this call to load and run their weights.
+func (c *Call) Use() value.Use {
+	u := value.Use{Context: c.Context}
+	if c.run != nil {
+		u.Store, u.Loading = c.run.store, &c.spent.Load
+	}
+	return u
+}
+
+// Sampled counts a run of the denoise loop that took so many seconds, loading included.
+func (c *Call) Sampled(stats parallel.Stats, seconds float64) {
+	*c.stats = append(*c.stats, stats)
+	c.spent.Load += stats.LoadSeconds
+	c.spent.Denoise += seconds - stats.LoadSeconds
+	c.spent.Steps = append(c.spent.Steps, stats.StepSeconds...)
+}

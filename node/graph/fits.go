@@ -1,0 +1,75 @@
+package graph
+
+import (
+	"patchbay/models"
+	"patchbay/models/dit"
+	"patchbay/models/weights"
+	"patchbay/node/files"
+	"patchbay/node/value"
+	"patchbay/parallel"
+)
+
+// planFits refuses a plan that no picture of the job's models can run, before the first node: text encoders would be loaded in vain. What depends on the picture is
+// checked when sampling starts. Files that cannot be read are left to their loaders.
+func (x *execution) planFits() error {
+	if x.job.Plan == "" {
+		return nil
+	}
+	sampler := ""
+	for _, id := range x.plan.pending {
+		if k := x.class(id); k.Heavy == StageDenoise && sampler == "" {
+			sampler = id
+		}
+	}
+	if sampler == "" {
+		return nil
+	}
+	p, err := parallel.ParsePlan(x.job.Plan)
+	for _, id := range x.plan.pending {
+		for _, spec := range x.specs(id) {
+			if err == nil && p.Choose == 0 {
+				err = p.CheckModel(spec)
+			}
+		}
+	}
+	if err != nil {
+		return x.fail(sampler, x.class(sampler), nil, err)
+	}
+	return nil
+}
+
+func (x *execution) class(id string) *Class { return x.run.cat.classes[x.job.Workflow.Class(id)] }
+
+// specs describes the diffusion models that a node reads from a file, or takes from a node that is not run again.
+func (x *execution) specs(id string) (out []*dit.Spec) {
+	inputs := x.job.Workflow.inputs(id)
+	for _, name := range inputs.Keys() {
+		if l, linked := asLink(inputs.At(name)); linked {
+			if e := x.local[l.id]; e != nil && l.slot >= 0 && l.slot < len(e.outputs) {
+				if m, ok := e.outputs[l.slot].(*value.Model); ok {
+					out = append(out, m.Spec)
+				}
+			}
+			continue
+		}
+		in, file := x.class(id).Input(name), ""
+		if in != nil && (in.Files == files.KindDiffusion || in.Files == files.KindGGUF || in.Files == files.KindCheckpoint) {
+			file, _ = inputs.At(name).(string)
+		}
+		if file == "" {
+			continue
+		}
+		path, err := x.run.roots.Resolve(in.Files, name, file)
+		if err != nil {
+			continue
+		}
+		_ = files.ReadHeader(path, false, func(_ files.Checkpoint, open *weights.File, set *weights.Set) error { // what is wrong with the file, its loader tells
+			d, err := models.OpenDiffusion(set, open.Metadata())
+			if err == nil {
+				out = append(out, &d.Spec)
+			}
+			return err
+		})
+	}
+	return out
+}

@@ -1,0 +1,63 @@
+package graph
+
+import (
+	"time"
+
+	"patchbay/node/files"
+	"patchbay/parallel"
+)
+
+// Job is one run of a workflow.
+type Job struct {
+	ID       string
+	Workflow *Workflow
+	// Targets restricts the run to these output nodes; empty: all.
+	Targets []string
+	// ExtraPNGInfo is written into saved pictures, one text chunk a key (ComfyUI: "workflow"). Values are anything pyjson.Dump takes.
+	ExtraPNGInfo map[string]any
+	// Inputs are files sent with the job; LoadImage and LoadLatent find them by name before they look into the input folder.
+	Inputs map[string][]byte
+	// Plan is how to use the devices ("ulysses=2,..."); empty: chosen.
+	Plan string
+	// Profile measures every operation of the denoise loop (Result.Stats has the spans).
+	Profile bool
+	// Preview asks for preview events.
+	Preview bool
+	// NoMetadata leaves workflow and extra info out of saved files.
+	NoMetadata bool
+}
+
+// Event is something that happened while a job ran. Types are ComfyUI's: execution_start, execution_cached (Data nodes), executing (Data node,
+// display_node), progress (Data value, max, node), executed (Data node, display_node, output), and preview (Blob). The terminal event is the
+// caller's: it follows from what Run returns.
+type Event struct {
+	Type string
+	Node string
+	Data map[string]any
+	Blob []byte // JPEG of a preview
+}
+
+// Result is what a job made.
+type Result struct {
+	Outputs  []files.Output
+	UI       map[string]map[string]any // by node: what its executed event carries; file names are filled in by the caller
+	Timings  Timings
+	Executed []string // nodes that ran, in order
+	Cached   []string // nodes whose values came from the cache
+	Stats    []parallel.Stats
+	Warnings []string // things the user should know though the job went on
+}
+
+// Timings is where the time of a job went, in seconds.
+type Timings struct {
+	Total   float64
+	Load    float64 // weights read and packed
+	Text    float64 // text encoders
+	Denoise float64 // sampling nodes, loading left out
+	VAE     float64 // encode and decode
+	Other   float64
+	Steps   []float64 // every step of every sampling node, in order
+}
+
+// seconds returns the time since start.
+func seconds(start time.Time) float64 { return time.Since(start).Seconds() }

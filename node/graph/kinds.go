@@ -1,0 +1,110 @@
+package graph
+
+import (
+	"fmt"
+
+	"patchbay/node/fault"
+	"patchbay/node/picture"
+	"patchbay/node/pyjson"
+	"patchbay/node/value"
+)
+
+// sizeOf estimates the host memory of a value that travels along links.
+func sizeOf(v any) int64 {
+	const small = 256
+	switch x := v.(type) {
+	case *picture.Image:
+		return small + 4*int64(len(x.Data))
+	case *picture.Mask:
+		return small + 4*int64(len(x.Data))
+	case *value.Latent:
+		n := small + 4*int64(len(x.Samples.Data))
+		if x.NoiseMask != nil {
+			n += 4 * int64(len(x.NoiseMask.Data))
+		}
+		return n
+	case value.Conditioning:
+		n := int64(small)
+		for i := range x {
+			n += small + 4*int64(len(x[i].Context.Data)+len(x[i].Pooled)+len(x[i].Context2.Data))
+		}
+		return n
+	case value.Sigmas:
+		return small + 4*int64(len(x))
+	case string:
+		return small + int64(len(x))
+	}
+	return small
+}
+
+// typeOf names the ComfyUI type of a value that travels along links.
+func typeOf(v any) string {
+	switch v.(type) {
+	case *value.Model:
+		return "MODEL"
+	case *value.Clip:
+		return "CLIP"
+	case *value.VAE:
+		return "VAE"
+	case value.Conditioning:
+		return "CONDITIONING"
+	case *value.Latent:
+		return "LATENT"
+	case *picture.Image:
+		return "IMAGE"
+	case *picture.Mask:
+		return "MASK"
+	case value.Sigmas:
+		return "SIGMAS"
+	case value.Noise:
+		return "NOISE"
+	case value.Sampler:
+		return "SAMPLER"
+	case *value.Guider:
+		return "GUIDER"
+	case int64, uint64:
+		return "INT"
+	case float64:
+		return "FLOAT"
+	case string:
+		return "STRING"
+	case bool:
+		return "BOOLEAN"
+	}
+	return "unknown"
+}
+
+// checkType refuses values whose type is not the one that an input declares.
+func checkType(in *Input, v any) error {
+	got := typeOf(v)
+	if in.Type == got || in.Type == "*" || (in.Type == "FLOAT" && got == "INT") || in.Type == "COMBO" {
+		return nil
+	}
+	return fault.At(fault.CodeBadInput, in.Name, "%s: takes %s, got %s", in.Name, in.Type, got)
+}
+
+// describe renders an input for error events, short.
+func describe(v any) string {
+	switch x := v.(type) {
+	case *picture.Image:
+		return fmt.Sprintf("IMAGE [%d, %d, %d, %d]", x.B, x.Y, x.X, x.C)
+	case *picture.Mask:
+		return fmt.Sprintf("MASK [%d, %d, %d]", x.B, x.Y, x.X)
+	case *value.Latent:
+		return fmt.Sprintf("LATENT [%d, %d, %d, %d]", x.Samples.B, x.Samples.C, x.Samples.Y, x.Samples.X)
+	case value.Conditioning:
+		return fmt.Sprintf("CONDITIONING of %d entries", len(x))
+	case *value.Model:
+		return "MODEL " + x.Name
+	case *value.Clip:
+		return "CLIP " + x.Name
+	case *value.VAE:
+		return "VAE " + x.Name
+	case value.Sigmas:
+		return fmt.Sprintf("SIGMAS of %d", len(x))
+	case string, bool, int64, uint64, float64:
+		s := pyjson.Str(x)
+		return s[:min(len(s), 200)]
+	}
+	return typeOf(v)
+}

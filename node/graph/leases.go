@@ -1,0 +1,139 @@
+package graph
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"math"
+	"sync"
+	"time"
+)
+
+// Handle stands for a value that stays here: a MODEL, CLIP, VAE, GUIDER, SAMPLER or NOISE.
+type Handle struct {
+	ID      string
+	Type    string    // ComfyUI's name of the type
+	Expires time.Time // unless it is used before
+}
+
+// handles are the values that Exec has given out, with leases. A value is dropped when its lease is over, also when nobody asks any more. Safe for concurrent
+// use.
+type handles struct {
+	mu    sync.Mutex
+	lease time.Duration
+	now   func() time.Time
+	held  map[string]*held
+	alarm *time.Timer // for the lease that ends first; nil: there is none
+}
+
+type held struct {
+	value any
+	lease time.Duration
+	until time.Time
+}
+
+func newHandles(lease time.Duration, now func() time.Time) *handles {
+	return &handles{lease: lease, now: now, held: map[string]*held{}}
+}
+
+// grant keeps a value and returns its handle; lease 0 is the runner's.
+func (h *handles) grant(v any, lease time.Duration) Handle {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.expire()
+	if lease <= 0 {
+		lease = h.lease
+	}
+	var id [12]byte
+	_, _ = rand.Read(id[:]) // crypto/rand.Read never fails
+	out := Handle{ID: hex.EncodeToString(id[:]), Type: typeOf(v), Expires: h.now().Add(lease)}
+	h.held[out.ID] = &held{v, lease, out.Expires}
+	h.wind()
+	return out
+}
+
+// use returns the value of a handle and renews its lease.
+func (h *handles) use(id string) (any, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.expire()
+	e, ok := h.held[id]
+	if !ok {
+		return nil, false
+	}
+	e.until = h.now().Add(e.lease)
+	return e.value, true
+}
+
+func (h *handles) free(id string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.expire()
+	_, ok := h.held[id]
+	delete(h.held, id)
+	return ok
+}
+
+func (h *handles) clear() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n := len(h.held)
+	clear(h.held)
+	h.wind()
+	return n
+}
+
+func (h *handles) list() []Handle {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.expire()
+	var out []Handle
+	for id, e := range h.held {
+		out = append(out, Handle{id, typeOf(e.value), e.until})
+	}
+	return out
+}
+
+func (h *handles) expire() {
+	now := h.now()
+	for id, e := range h.held {
+		if now.After(e.until) {
+			delete(h.held, id)
+		}
+	}
+}
+
+// wind sets the alarm for the lease that ends first. One that is renewed meanwhile lets it ring for nothing.
+func (h *handles) wind() {
+	if h.alarm != nil {
+		h.alarm.Stop()
+		h.alarm = nil
+	}
+	if len(h.held) == 0 {
+		return
+	}
+	first := time.Duration(math.MaxInt64)
+	for _, e := range h.held {
+		first = min(first, e.until.Sub(h.now()))
+	}
+	h.alarm = time.AfterFunc(max(first, 0)+time.Millisecond, func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.expire()
+		h.wind()
+	})
+}
+
+// Hold keeps a value as Exec keeps its results, and returns its handle; lease 0 is the runner's.
+func (r *Runner) Hold(v any, lease time.Duration) Handle { return r.handles.grant(v, lease) }
+
+// Value returns what a handle stands for and renews its lease.
+func (r *Runner) Value(id string) (any, bool) { return r.handles.use(id) }
+
+// FreeHandle gives up a handle and reports whether it was there.
+func (r *Runner) FreeHandle(id string) bool { return r.handles.free(id) }
+
+// FreeHandles gives up all handles and returns how many there were.
+func (r *Runner) FreeHandles() int { return r.handles.clear() }
+
+// Handles lists the handles whose lease has not run out, in no order.
+func (r *Runner) Handles() []Handle { return r.handles.list() }

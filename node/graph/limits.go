@@ -1,0 +1,63 @@
+package graph
+
+import (
+	"math"
+
+	"patchbay/node/fault"
+	"patchbay/node/picture"
+	"patchbay/node/value"
+)
+
+// Linked values of INT and FLOAT inputs are not checked by Validate (ComfyUI does not either): a node that takes sizes from a PrimitiveInt must look
+// at them itself. whole and decimal return an input after that check; what they throw becomes the failure of the node.
+
+// Whole returns an INT input that lies between the limits that its class declares.
+func (c *Call) Whole(name string) int {
+	n := c.Integer(name)
+	if v, isBig := c.in[name].(uint64); isBig && v > math.MaxInt64 {
+		n = math.MaxInt64
+	}
+	c.checkLimits(name, int64(n))
+	return n
+}
+
+// Decimal returns a FLOAT input that is finite and lies between the limits that its class declares.
+func (c *Call) Decimal(name string) float64 {
+	v := c.Float(name)
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		panic(fault.At(fault.CodeBadInput, name, "%s: %v is not a finite number", name, v))
+	}
+	c.checkLimits(name, v)
+	return v
+}
+
+func (c *Call) checkLimits(name string, v any) {
+	in := c.Class.Input(name)
+	lo, hasLo := in.Options.Get("min")
+	hi, hasHi := in.Options.Get("max")
+	if (hasLo && compare(v, lo) < 0) || (hasHi && compare(v, hi) > 0) {
+		panic(fault.At(fault.CodeBadInput, name, "%s: %v is not between %v and %v", name, v, lo, hi))
+	}
+}
+
+// Flag returns a BOOLEAN input.
+func (c *Call) Flag(name string) bool { return Arg[bool](c, name) }
+
+// Latent returns a LATENT input that holds something.
+func (c *Call) Latent(name string) *value.Latent {
+	l := Arg[*value.Latent](c, name)
+	if l.Samples.Len() == 0 {
+		s := l.Samples
+		panic(fault.At(fault.CodeBadInput, name, "%s: latent [%d, %d, %d, %d] is empty", name, s.B, s.C, s.Y, s.X))
+	}
+	return l
+}
+
+// Mask returns a MASK input that holds something.
+func (c *Call) Mask(name string) *picture.Mask {
+	m := Arg[*picture.Mask](c, name)
+	if len(m.Data) == 0 {
+		panic(fault.At(fault.CodeBadInput, name, "%s: mask [%d, %d, %d] is empty", name, m.B, m.Y, m.X))
+	}
+	return m
+}

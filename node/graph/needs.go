@@ -1,0 +1,54 @@
+package graph
+
+import "patchbay/node/files"
+
+// Needs lists the files that the nodes above the outputs of a validated job name, each once, in the order of the workflow. Files sent with the job are
+// not among them. What Stock has not seen has neither size nor hash.
+func Needs(cat *Catalogue, stock *files.Stock, job Job) []files.NeededFile {
+	outputs := job.Targets
+	if len(outputs) == 0 {
+		for _, id := range job.Workflow.IDs() {
+			if k := cat.classes[job.Workflow.Class(id)]; k != nil && k.Output {
+				outputs = append(outputs, id)
+			}
+		}
+	}
+	reached := newPlan(job.Workflow, cat, outputs, func(string) bool { return false }).waits
+	var out []files.NeededFile
+	seen := map[files.NeededFile]bool{}
+	for _, id := range job.Workflow.IDs() {
+		if _, ok := reached[id]; !ok {
+			continue
+		}
+		k := cat.classes[job.Workflow.Class(id)]
+		for i := range k.Inputs {
+			f, ok := k.Inputs[i].names(job, id)
+			if !ok || seen[f] {
+				continue
+			}
+			seen[f] = true
+			if had, ok := stock.Find(f.Kind, f.Name); ok {
+				f = had
+			}
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// names returns the file that an input of a node names, if it names one that has to be there.
+func (in *Input) names(job Job, id string) (files.NeededFile, bool) {
+	v, ok := job.Workflow.Input(id, in.Name)
+	name, text := v.(string)
+	if in.Files == "" || !ok || !text {
+		return files.NeededFile{}, false
+	}
+	for _, c := range in.Choices { // a name that is no file, as pixel_space
+		if c == name {
+			return files.NeededFile{}, false
+		}
+	}
+	base, _ := files.Annotated(name)
+	_, sent := job.Inputs[base]
+	return files.NeededFile{Kind: in.Files, Name: name}, !sent
+}

@@ -1,0 +1,79 @@
+package graph_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"patchbay/node/classes"
+	"patchbay/node/files"
+	"patchbay/node/graph"
+)
+
+// TestStockTellsFilesApart: what a workflow needs is named with size and header hash, found again, and missed when it is gone or has changed.
+func TestStockTellsFilesApart(t *testing.T) {
+	root := t.TempDir()
+	if err := os.CopyFS(root, os.DirFS(filepath.Join("..", "..", "examples", "demo"))); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join("..", "..", "examples", "demo.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, fail := graph.ParseWorkflowJSON(text)
+	if fail != nil {
+		t.Fatal(fail)
+	}
+	stock := files.NewStock(files.Roots{Models: []string{root}})
+	needs := graph.Needs(classes.All(), stock, graph.Job{Workflow: w})
+	var names []string
+	for _, f := range needs {
+		names = append(names, f.Name)
+		if info, err := os.Stat(filepath.Join(root, f.Kind, f.Name)); err != nil || info.Size() != f.Bytes || len(f.Hash) != 64 {
+			t.Errorf("got %+v, want the size of the file and a hash (%v)", f, err)
+		}
+	}
+	if got := strings.Join(names, " "); got != "demo_flux.safetensors demo_clip.safetensors demo_t5.safetensors demo_ae.safetensors" {
+		t.Errorf("got %s", got)
+	}
+	if err := stock.Lacks(needs); err != nil {
+		t.Errorf("all files are there: %v", err)
+	}
+	other := append([]files.NeededFile(nil), needs...)
+	other[0].Hash = strings.Repeat("0", 64)
+	if err := stock.Lacks(other); err == nil || !strings.Contains(err.Error(), "another file") {
+		t.Errorf("a file with another header: %v", err)
+	}
+	if err := os.Remove(filepath.Join(root, needs[3].Kind, needs[3].Name)); err != nil {
+		t.Fatal(err)
+	}
+	if err := stock.Lacks(needs); err == nil || !strings.Contains(err.Error(), "demo_ae.safetensors") || !strings.Contains(err.Error(), root) {
+		t.Errorf("a file is gone: %v; want its name and the folder", err)
+	}
+}
+
+// TestNeedsLeavesOut what no output reaches, and files that come with the job.
+func TestNeedsLeavesOut(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "here.png"), []byte("x"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	w, fail := graph.ParseWorkflowJSON([]byte(`{
+		"1":{"class_type":"LoadImage","inputs":{"image":"here.png"}},"2":{"class_type":"LoadImage","inputs":{"image":"sent.png"}},
+		"3":{"class_type":"SaveImage","inputs":{"images":["1",0],"filename_prefix":"a"}},"4":{"class_type":"SaveImage","inputs":{"images":["2",0],"filename_prefix":"b"}},
+		"5":{"class_type":"VAELoader","inputs":{"vae_name":"unused.safetensors"}}}`))
+	if fail != nil {
+		t.Fatal(fail)
+	}
+	stock := files.NewStock(files.Roots{Input: dir})
+	job := graph.Job{Workflow: w, Inputs: map[string][]byte{"sent.png": []byte("y")}}
+	got := graph.Needs(classes.All(), stock, job)
+	if len(got) != 1 || got[0].Name != "here.png" || got[0].Shared() || got[0].Bytes != 1 || stock.Lacks(got) != nil {
+		t.Errorf("got %+v, %v; want here.png alone", got, stock.Lacks(got))
+	}
+	job.Targets = []string{"4"}
+	if got := graph.Needs(classes.All(), stock, job); len(got) != 0 {
+		t.Errorf("got %+v for a target that needs nothing from here", got)
+	}
+}

@@ -1,0 +1,392 @@
+package graph
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"time"
+
+	"patchbay/node/fault"
+	"patchbay/node/files"
+	"patchbay/node/lru"
+	"patchbay/node/value"
+	"patchbay/parallel"
+)
+
+// Config is what a Runner works with.
+type Config struct {
+	// Engine lends the devices; nil: only nodes that need none can run (tests, dry runs).
+	Engine *parallel.Engine
+	Roots  files.Roots
+	// Compute is the type of the denoise loop's activations; empty: f32.
+	Compute value.Compute
+	// Catalogue of classes that workflows may use; it must be given.
+	Catalogue *Catalogue
+	// CacheBytes bounds cached values of nodes on the host; 0: 2 GiB.
+	CacheBytes int64
+	// WeightBytes bounds resident text encoders and autoencoders; 0: 16 GiB. Diffusion models are under the engine's own budget.
+	WeightBytes int64
+	// Lease is how long a handle that Exec gave out lives without being used; 0: 15 minutes.
+	Lease time.Duration
+	// Now is the clock of leases; nil: time.Now.
+	Now func() time.Time
+	// Bounds are looked at before and after every node.
+	Bounds Bounds
+}
+
+// Runner executes workflows. It runs one job at a time; caches, weights and handles survive between jobs.
+type Runner struct {
+	roots   files.Roots
+	cat     *Catalogue
+	work    sync.Mutex
+	values  *lru.Cache[*entry]
+	store   *value.Store
+	handles *handles
+	bounds  Bounds
+}
+
+// entry is the cached result of one node.
+type entry struct {
+	outputs []any
+	files   []files.Output
+	ui      map[string]any
+}
+
+// NewRunner makes a Runner. The engine stays the caller's; Close gives back weights that the runner loaded.
+func NewRunner(cfg Config) (*Runner, error) {
+	orElse := func(v, preset int64) int64 {
+		if v == 0 {
+			return preset
+		}
+		return v
+	}
+	if cfg.Catalogue == nil {
+		return nil, fmt.Errorf("node runner: no catalogue of classes")
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.Lease == 0 {
+		cfg.Lease = 15 * time.Minute
+	}
+	if cfg.CacheBytes < 0 || cfg.WeightBytes < 0 || cfg.Lease < 0 {
+		return nil, fmt.Errorf("node runner: cache %d, weights %d and lease %s must not be negative", cfg.CacheBytes, cfg.WeightBytes, cfg.Lease)
+	}
+	return &Runner{
+		bounds: cfg.Bounds, roots: cfg.Roots, cat: cfg.Catalogue,
+		values:  lru.New[*entry](orElse(cfg.CacheBytes, 2<<30), nil),
+		store:   value.NewStore(cfg.Engine, cfg.Compute, cfg.Roots, orElse(cfg.WeightBytes, 16<<30)),
+		handles: newHandles(cfg.Lease, cfg.Now),
+	}, nil
+}
+
+// Close gives up all caches, handles and weights that the runner holds.
+func (r *Runner) Close() {
+	r.work.Lock()
+	defer r.work.Unlock()
+	r.values.Clear()
+	r.store.Drop()
+	r.handles.clear()
+}
+
+// DropValues drops the cached results of nodes. Weights and handles stay.
+func (r *Runner) DropValues() {
+	r.work.Lock()
+	defer r.work.Unlock()
+	r.values.Clear()
+}
+
+// Free drops cached values and all resident weights, the engine's too (ComfyUI's /free). Handles stay: their weights are read again when needed.
+func (r *Runner) Free() {
+	r.work.Lock()
+	defer r.work.Unlock()
+	r.values.Clear()
+	r.store.Free()
+}
+
+// Catalogue returns the table of classes.
+func (r *Runner) Catalogue() *Catalogue { return r.cat }
+
+// Roots returns the folders that names refer to.
+func (r *Runner) Roots() files.Roots { return r.roots }
+
+// Run validates and executes a job. Events are emitted one at a time, in ComfyUI's order, without the terminal one: that follows from the
+// error. An error is always a *Failure; the result is returned with it as far as it got. Cancelling ctx ends the job within a block.
+func (r *Runner) Run(ctx context.Context, job Job, emit func(Event)) (*Result, error) {
+	r.work.Lock()
+	defer r.work.Unlock()
+	if emit == nil {
+		emit = func(Event) {}
+	}
+	outputs, failure := Validate(r.cat, r.roots, job)
+	if len(outputs) == 0 {
+		return &Result{}, failure
+	}
+	x := &execution{
+		run: r, job: &job, ctx: ctx, emit: emit, began: time.Now(), local: map[string]*entry{},
+		sign: &signer{run: r, job: &job, cat: r.cat, done: map[string]string{}}, result: &Result{UI: map[string]map[string]any{}},
+	}
+	err := x.walk(outputs)
+	x.result.Timings.Total = seconds(x.began)
+	t := &x.result.Timings
+	t.Other = max(0, t.Total-t.Load-t.Text-t.Denoise-t.VAE)
+	if err != nil {
+		return x.result, err
+	}
+	return x.result, nil
+}
+
+// execution is one run of a job.
+type execution struct {
+	run    *Runner
+	job    *Job
+	ctx    context.Context
+	emit   func(Event)
+	began  time.Time
+	sign   *signer
+	plan   *plan
+	local  map[string]*entry // values of this run by node id: nothing that is still needed can be evicted
+	result *Result
+}
+
+// cached returns the value of a node from this run or an earlier one.
+func (x *execution) cached(id string) *entry {
+	if e := x.local[id]; e != nil {
+		return e
+	}
+	sig := x.sign.of(id)
+	if sig == "" {
+		return nil
+	}
+	e, ok := x.run.values.Get(sig)
+	if !ok {
+		return nil
+	}
+	x.local[id] = e
+	return e
+}
+
+func (x *execution) walk(outputs []string) error {
+	x.emit(Event{Type: "execution_start", Data: map[string]any{"timestamp": time.Now().UnixMilli()}})
+	x.result.Cached = []string{}
+	for _, id := range x.job.Workflow.root.Keys() {
+		if x.cached(id) != nil {
+			x.result.Cached = append(x.result.Cached, id)
+		}
+	}
+	x.emit(Event{Type: "execution_cached", Data: map[string]any{"nodes": append([]string{}, x.result.Cached...), "timestamp": time.Now().UnixMilli()}})
+	p := newPlan(x.job.Workflow, x.run.cat, outputs, func(id string) bool { return x.cached(id) != nil })
+	x.plan = p
+	if err := x.planFits(); err != nil {
+		return err
+	}
+	for {
+		id, ok := p.next()
+		if !ok {
+			break
+		}
+		if err := x.node(id); err != nil {
+			return err
+		}
+		p.finish(id)
+	}
+	if len(p.pending) > 0 {
+		return fault.New(fault.CodeInternal, "nodes %s wait for each other", strings.Join(p.pending, ", "))
+	}
+	return nil
+}
+
+// node executes one node, or takes its value from the cache.
+func (x *execution) node(id string) error {
+	k := x.run.cat.classes[x.job.Workflow.Class(id)]
+	e := x.cached(id)
+	if e == nil {
+		if err := x.ctx.Err(); err != nil {
+			return x.fail(id, k, nil, err)
+		}
+		x.emit(Event{Type: "executing", Node: id, Data: map[string]any{"node": id, "display_node": id}})
+		in, err := x.inputs(id, k)
+		if err == nil && k.Heavy == StageDenoise {
+			if bad, why := x.preflight(id, in); why != nil {
+				return x.fail(bad, x.run.cat.classes[x.job.Workflow.Class(bad)], nil, why)
+			}
+		}
+		if err == nil {
+			e, err = x.call(id, k, in)
+		}
+		if err != nil {
+			return x.fail(id, k, in, err)
+		}
+		x.local[id] = e
+		x.result.Executed = append(x.result.Executed, id)
+		if sig := x.sign.of(id); sig != "" {
+			x.run.values.Put(sig, e, e.bytes())
+		}
+	}
+	if k.Output {
+		x.deliver(id, e)
+	}
+	return nil
+}
+
+// preflight looks before a long run whether the nodes that decode its result can: the autoencoder is loaded by then. It returns the node at fault.
+func (x *execution) preflight(id string, in map[string]any) (string, error) {
+	model, _ := in["model"].(*value.Model)
+	if g, ok := in["guider"].(*value.Guider); ok {
+		model = g.Model
+	}
+	for _, next := range x.plan.blocks[id] {
+		if class := x.job.Workflow.Class(next); model == nil || (class != "VAEDecode" && class != "VAEDecodeTiled") {
+			continue
+		}
+		v, _ := x.job.Workflow.Input(next, "vae")
+		l, linked := asLink(v)
+		if e := x.cached(l.id); linked && e != nil && l.slot >= 0 && l.slot < len(e.outputs) {
+			if v, ok := e.outputs[l.slot].(*value.VAE); ok {
+				if err := v.Takes(v.Channels, model.Format.Channels); err != nil {
+					return next, err
+				}
+			}
+		}
+	}
+	return "", nil
+}
+
+// bytes estimates the host memory of a cached result.
+func (e *entry) bytes() int64 {
+	var n int64
+	for _, v := range e.outputs {
+		n += sizeOf(v)
+	}
+	for i := range e.files {
+		n += int64(len(e.files[i].Data))
+	}
+	return n
+}
+
+// deliver hands over the files of an output node and tells of them. Files have no names yet: the caller puts them into the event.
+func (x *execution) deliver(id string, e *entry) {
+	ui := map[string]any{}
+	for key, v := range e.ui {
+		ui[key] = v
+	}
+	for _, f := range e.files {
+		f.Node = id
+		x.result.Outputs = append(x.result.Outputs, f)
+		list, _ := ui[f.Kind].([]any)
+		ui[f.Kind] = append(list, map[string]any{"index": f.Index, "type": f.Type, "prefix": f.Prefix, "ext": f.Ext})
+	}
+	x.result.UI[id] = ui
+	if len(ui) > 0 {
+		x.emit(Event{Type: "executed", Node: id, Data: map[string]any{"node": id, "display_node": id, "output": ui}})
+	}
+}
+
+// inputs gathers the values of a node's declared inputs and checks their types.
+func (x *execution) inputs(id string, k *Class) (map[string]any, error) {
+	in := map[string]any{}
+	given := x.job.Workflow.inputs(id)
+	for i := range k.Inputs {
+		decl := &k.Inputs[i]
+		v, ok := given.Get(decl.Name)
+		if !ok {
+			continue
+		}
+		if l, linked := asLink(v); linked {
+			e := x.cached(l.id)
+			slot := l.slot
+			if e != nil && slot < 0 {
+				slot += len(e.outputs)
+			}
+			if e == nil || slot < 0 || slot >= len(e.outputs) {
+				return in, fault.At(fault.CodeInternal, decl.Name, "%s: node %s gave no output %d", decl.Name, l.id, l.slot)
+			}
+			v = e.outputs[slot]
+		}
+		if err := checkType(decl, v); err != nil {
+			return in, err
+		}
+		in[decl.Name] = v
+	}
+	return in, nil
+}
+
+// call runs the function of a class. A panic becomes a failure with the stack.
+func (x *execution) call(id string, k *Class, in map[string]any) (e *entry, err error) {
+	var saved []files.Output
+	c := &Call{Context: x.ctx, Job: x.job, ID: id, Class: k, in: in, run: x.run, emit: x.emit, outputs: &saved, ui: map[string]any{}, spent: &x.result.Timings, stats: &x.result.Stats, warnings: &x.result.Warnings}
+	began, before := time.Now(), x.result.Timings
+	defer func() {
+		if p := recover(); p != nil {
+			err = recovered(p)
+		}
+		x.result.Timings.charge(k.Heavy, seconds(began), before)
+	}()
+	if err := x.run.bounds.inputs(in); err != nil {
+		return nil, err
+	}
+	outputs, err := k.Run(c)
+	if err != nil {
+		return nil, err
+	}
+	if len(outputs) != len(k.Outputs) {
+		return nil, fault.New(fault.CodeInternal, "class %s gave %d outputs, it declares %d", k.Name, len(outputs), len(k.Outputs))
+	}
+	if err := x.run.bounds.outputs(k, outputs); err != nil {
+		return nil, err
+	}
+	return &entry{outputs: outputs, files: saved, ui: c.ui}, nil
+}
+
+// charge adds the time of a node to the part that its class counts for, without what the node has charged to other parts itself.
+func (t *Timings) charge(s Stage, spent float64, before Timings) {
+	rest := spent - (t.Load - before.Load) - (t.Denoise - before.Denoise) - (t.Text - before.Text) - (t.VAE - before.VAE)
+	switch {
+	case rest <= 0:
+	case s == StageLoad:
+		t.Load += rest
+	case s == StageText:
+		t.Text += rest
+	case s == StageVAE:
+		t.VAE += rest
+	}
+}
+
+// recovered turns a panic value into a failure; a *Failure that was thrown stays what it is.
+func recovered(p any) error {
+	if f, ok := p.(*fault.Failure); ok {
+		return f
+	}
+	f := fault.New(fault.CodePanic, "internal error: %v", p)
+	if err, ok := p.(error); ok {
+		f.Cause = err
+	}
+	f.Trace = strings.Split(strings.TrimSpace(string(debug.Stack())), "\n")
+	return f
+}
+
+// fail fills a failure with where it happened and with what ComfyUI's execution_error event carries.
+func (x *execution) fail(id string, k *Class, in map[string]any, err error) error {
+	f := fault.From(err)
+	var pe *parallel.Error
+	if errors.As(err, &pe) && f.Code == fault.CodeInternal {
+		f.FromParallel(pe)
+	}
+	if f.Code != fault.CodeCancelled && x.ctx.Err() != nil && errors.Is(err, x.ctx.Err()) {
+		f.Code = fault.CodeCancelled
+	}
+	f.Node, f.Class = id, k.Name
+	current := map[string]any{}
+	for name, v := range in {
+		current[name] = []any{describe(v)}
+	}
+	executed := append([]string{}, x.result.Executed...)
+	if f.Extra == nil {
+		f.Extra = map[string]any{}
+	}
+	f.Extra["executed"], f.Extra["current_outputs"], f.Extra["current_inputs"] = executed, append([]string{}, executed...), current
+	return f
+}

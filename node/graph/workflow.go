@@ -1,0 +1,191 @@
+package graph
+
+import (
+	"fmt"
+	"strings"
+
+	"patchbay/node/fault"
+	"patchbay/node/pyjson"
+)
+
+// Limits of a workflow, far above what people send and far below what hurts.
+const (
+	maxWorkflowNodes = 10000
+	maxNodeID        = 256 // bytes
+)
+
+// Workflow is a graph in ComfyUI's API format: node id -> {class_type, inputs, _meta}. It keeps the order of its keys where the source had one.
+// Validate coerces literals in place, as ComfyUI does; otherwise a Workflow is not changed after parsing. Not safe for concurrent use.
+type Workflow struct {
+	root *pyjson.Object
+}
+
+// ParseWorkflow takes a decoded graph: *Object, map[string]any or map[any]any with nil, bool, string, json.Number, any integer or float type,
+// []any and nested maps. Plain maps have no order, so their keys are sorted (numbers by value). The graph is copied. The failure is
+// invalid_prompt, workflow_format_ui or workflow_too_large.
+func ParseWorkflow(v any) (*Workflow, *fault.Failure) {
+	n, err := pyjson.Normalize(v)
+	if err != nil {
+		return nil, &fault.Failure{Code: fault.CodeTooLarge, Message: "workflow cannot be read", Details: err.Error(), Cause: err}
+	}
+	switch r := n.(type) {
+	case *pyjson.Object:
+		return newWorkflow(r)
+	case []any:
+		if len(r) == 0 { // ComfyUI walks an empty list as it walks an empty object
+			return &Workflow{root: pyjson.NewObject()}, nil
+		}
+	}
+	return nil, fault.New(fault.CodeInvalidPrompt, "a workflow is an object {node id: {\"class_type\": ..., \"inputs\": {...}}}, got %s", pyjson.Kind(n))
+}
+
+// ParseWorkflowJSON parses the JSON text of a graph and keeps the order of its keys. Python's NaN and Infinity are read too (and refused where they are used).
+func ParseWorkflowJSON(data []byte) (*Workflow, *fault.Failure) {
+	v, err := pyjson.Decode(data)
+	if err != nil {
+		return nil, &fault.Failure{Code: fault.CodeInvalidPrompt, Message: "workflow is not JSON", Details: err.Error(), Cause: err}
+	}
+	return ParseWorkflow(v)
+}
+
+func newWorkflow(root *pyjson.Object) (*Workflow, *fault.Failure) {
+	if _, ok := root.Get("nodes"); ok {
+		if _, ok := root.Get("links"); ok {
+			return nil, fault.New(fault.CodeWorkflowFormatUI, "this is a workflow in the editor's format; export it in API format (Workflow > Export (API)) or send it through the ComfyUI node")
+		}
+	}
+	if root.Len() > maxWorkflowNodes {
+		return nil, fault.New(fault.CodeTooLarge, "workflow has %d nodes, the limit is %d", root.Len(), maxWorkflowNodes)
+	}
+	for _, id := range root.Keys() {
+		if len(id) > maxNodeID {
+			return nil, fault.New(fault.CodeTooLarge, "node id %s has %d bytes, the limit is %d", pyjson.Excerpt(id), len(id), maxNodeID)
+		}
+	}
+	return &Workflow{root: root}, nil
+}
+
+// IDs returns the node ids in the order of the source.
+func (w *Workflow) IDs() []string { return append([]string(nil), w.root.Keys()...) }
+
+// Len returns the number of nodes.
+func (w *Workflow) Len() int { return w.root.Len() }
+
+// Class returns the class_type of a node, "" if there is none.
+func (w *Workflow) Class(id string) string {
+	n, _ := w.node(id)
+	if n == nil {
+		return ""
+	}
+	c, _ := n.Get("class_type")
+	s, _ := c.(string)
+	return s
+}
+
+// Title returns the title that the editor stored for a node, or its class.
+func (w *Workflow) Title(id string) string {
+	if n, _ := w.node(id); n != nil {
+		if m, ok := n.Get("_meta"); ok {
+			if o, ok := m.(*pyjson.Object); ok {
+				if t, ok := o.Get("title"); ok {
+					if s, ok := t.(string); ok && s != "" {
+						return s
+					}
+				}
+			}
+		}
+	}
+	return w.Class(id)
+}
+
+// Input returns a literal or link of a node: nil, bool, int64, uint64, *big.Int, float64, string, []any or *Object.
+func (w *Workflow) Input(id, name string) (any, bool) {
+	in := w.inputs(id)
+	if in == nil {
+		return nil, false
+	}
+	return in.Get(name)
+}
+
+// SetInput replaces one input of a node (run --set id.field=value). The value may be anything that ParseWorkflow takes. It fails if the node is
+// not there or has no inputs object.
+func (w *Workflow) SetInput(id, name string, value any) error {
+	in := w.inputs(id)
+	if in == nil {
+		return fmt.Errorf("set %s.%s: the workflow has no node %q; its nodes are %s", id, name, id, strings.Join(w.IDs(), ", "))
+	}
+	v, err := pyjson.Normalize(value)
+	if err != nil {
+		return fmt.Errorf("set %s.%s: %w", id, name, err)
+	}
+	in.Set(name, v)
+	return nil
+}
+
+// JSON returns the graph as ComfyUI would store it: Python's json.dumps with default separators, non-ASCII escaped.
+func (w *Workflow) JSON() []byte { return pyjson.Dump(w.root) }
+
+// Value returns the graph as plain maps and slices, for encoders that know nothing of Object.
+func (w *Workflow) Value() map[string]any {
+	m, _ := pyjson.Plain(w.root).(map[string]any)
+	return m
+}
+
+// Clone returns a deep copy.
+func (w *Workflow) Clone() *Workflow {
+	o, _ := pyjson.Clone(w.root).(*pyjson.Object)
+	return &Workflow{root: o}
+}
+
+func (w *Workflow) node(id string) (*pyjson.Object, bool) {
+	v, ok := w.root.Get(id)
+	if !ok {
+		return nil, false
+	}
+	o, _ := v.(*pyjson.Object)
+	return o, true
+}
+
+func (w *Workflow) inputs(id string) *pyjson.Object {
+	n, _ := w.node(id)
+	if n == nil {
+		return nil
+	}
+	v, _ := n.Get("inputs")
+	o, _ := v.(*pyjson.Object)
+	return o
+}
+
+// link is a reference to an output of another node.
+type link struct {
+	id   string
+	slot int
+}
+
+// IsLink reports whether a value is a link.
+func IsLink(v any) bool {
+	_, ok := asLink(v)
+	return ok
+}
+
+// asLink tells whether a value is a link as ComfyUI's executor recognises one: [string, integer]. Validate has refused every other list.
+func asLink(v any) (link, bool) {
+	l, ok := v.([]any)
+	if !ok || len(l) != 2 {
+		return link{}, false
+	}
+	id, ok := l[0].(string)
+	if !ok {
+		return link{}, false
+	}
+	switch n := l[1].(type) {
+	case int64:
+		return link{id, int(n)}, true
+	case bool:
+		if n {
+			return link{id, 1}, true
+		}
+		return link{id, 0}, true
+	}
+	return link{}, false
+}

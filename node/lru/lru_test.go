@@ -1,0 +1,29 @@
+package lru
+
+import (
+	"slices"
+	"testing"
+)
+
+func TestLRUKeepsToItsBudget(t *testing.T) {
+	var gone []string
+	c := New(10, func(v string) { gone = append(gone, v) })
+	c.Put("a", "A", 4)
+	c.Put("b", "B", 4)
+	if _, ok := c.Get("a"); !ok {
+		t.Fatal("a is gone")
+	}
+	c.Put("c", "C", 4) // b was used longest ago
+	if !slices.Equal(gone, []string{"B"}) || c.bytes() != 8 {
+		t.Errorf("dropped %v, %d bytes held, want B and 8", gone, c.bytes())
+	}
+	c.Put("a", "A2", 1)
+	c.Put("big", "BIG", 100) // larger than the budget: kept alone, for the job at hand
+	if v, ok := c.Get("big"); !ok || v != "BIG" || c.bytes() != 100 {
+		t.Errorf("the big value: %q, %v, %d bytes", v, ok, c.bytes())
+	}
+	c.Clear()
+	if c.bytes() != 0 || len(gone) != 5 {
+		t.Errorf("after clear: %d bytes, dropped %v", c.bytes(), gone)
+	}
+}

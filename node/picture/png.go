@@ -1,0 +1,303 @@
+package picture
+
+import (
+	"bytes"
+	"compress/zlib"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"sort"
+	"unicode/utf8"
+
+	"patchbay/node/fault"
+	"patchbay/node/pyjson"
+)
+
+// textChunk is one key and value of a PNG's text.
+type textChunk struct{ key, value string }
+
+const pngSignature = "\x89PNG\r\n\x1a\n"
+
+// maxTexts bounds the texts of one PNG together, compressed ones after inflation.
+const maxTexts = 64 << 20
+
+// EncodePNG writes 8-bit pixels [Y, X, C] (C 1, 3 or 4) as a PNG with one tEXt chunk per text, in order, between header and pixels, as ComfyUI's
+// pictures have them (PNG specification, third edition). Texts outside Latin-1 become iTXt. It panics if the pixels do not fit the shape.
+func EncodePNG(pixels []byte, y, x, c int, texts ...[2]string) []byte {
+	if len(pixels) != y*x*c || (c != 1 && c != 3 && c != 4) || x == 0 || y == 0 {
+		panic(fmt.Sprintf("png: %d bytes for a picture [%d, %d, %d]", len(pixels), y, x, c))
+	}
+	var b bytes.Buffer
+	b.WriteString(pngSignature)
+	header := make([]byte, 13)
+	binary.BigEndian.PutUint32(header, uint32(x))
+	binary.BigEndian.PutUint32(header[4:], uint32(y))
+	header[8], header[9] = 8, map[int]byte{1: 0, 3: 2, 4: 6}[c]
+	writeChunk(&b, "IHDR", header)
+	for _, t := range texts {
+		kind, body := encodeText(t[0], t[1])
+		writeChunk(&b, kind, body)
+	}
+	writeChunk(&b, "IDAT", deflateRows(pixels, y, x*c, c))
+	writeChunk(&b, "IEND", nil)
+	return b.Bytes()
+}
+
+func writeChunk(b *bytes.Buffer, kind string, body []byte) {
+	var n [4]byte
+	binary.BigEndian.PutUint32(n[:], uint32(len(body)))
+	b.Write(n[:])
+	b.WriteString(kind)
+	b.Write(body)
+	sum := crc32.Update(crc32.ChecksumIEEE([]byte(kind)), crc32.IEEETable, body)
+	binary.BigEndian.PutUint32(n[:], sum)
+	b.Write(n[:])
+}
+
+// encodeText makes a tEXt chunk, or an uncompressed iTXt one for text that Latin-1 does not have.
+func encodeText(key, value string) (kind string, body []byte) {
+	latin := make([]byte, 0, len(value))
+	for _, r := range value {
+		if r > 0xff {
+			return "iTXt", append(append([]byte(key), 0, 0, 0, 0, 0), value...)
+		}
+		latin = append(latin, byte(r))
+	}
+	return "tEXt", append(append([]byte(key), 0), latin...)
+}
+
+// deflateRows filters every row with the filter of least absolute sum (PNG specification 12.7) and compresses.
+func deflateRows(pixels []byte, rows, stride, bpp int) []byte {
+	var out bytes.Buffer
+	z, err := zlib.NewWriterLevel(&out, 4)
+	if err != nil {
+		panic(err) // the level is a constant
+	}
+	previous := make([]byte, stride)
+	trial, best := make([]byte, stride+1), make([]byte, stride+1)
+	for r := range rows {
+		row := pixels[r*stride : (r+1)*stride]
+		least := -1
+		for f := byte(0); f < 5; f++ {
+			trial[0] = f
+			if sum := filterRow(trial[1:], row, previous, bpp, f); least < 0 || sum < least {
+				least = sum
+				trial, best = best, trial
+			}
+		}
+		_, _ = z.Write(best) // a bytes.Buffer does not fail
+		previous = row
+	}
+	_ = z.Close()
+	return out.Bytes()
+}
+
+// filterRow writes one filtered row and returns the sum of its bytes taken as signed numbers.
+func filterRow(dst, row, up []byte, bpp int, filter byte) int {
+	sum := 0
+	for i, v := range row {
+		var left, corner byte
+		if i >= bpp {
+			left, corner = row[i-bpp], up[i-bpp]
+		}
+		switch filter {
+		case 1:
+			v -= left
+		case 2:
+			v -= up[i]
+		case 3:
+			v -= byte((int(left) + int(up[i])) / 2)
+		case 4:
+			v -= paeth(left, up[i], corner)
+		}
+		dst[i] = v
+		sum += int(max(int8(v), -int8(v)))
+	}
+	return sum
+}
+
+func paeth(a, b, c byte) byte {
+	p := int(a) + int(b) - int(c)
+	pa, pb, pc := abs(p-int(a)), abs(p-int(b)), abs(p-int(c))
+	switch {
+	case pa <= pb && pa <= pc:
+		return a
+	case pb <= pc:
+		return b
+	}
+	return c
+}
+
+func abs(v int) int { return max(v, -v) }
+
+// WorkflowFromPNG reads the workflow that ComfyUI (and this program) stores in its pictures: prompt is the JSON text of the API-format graph, extra the
+// other texts that hold JSON, by key ("workflow"). A picture without a prompt is an error that says what it has.
+func WorkflowFromPNG(data []byte) (prompt []byte, extra map[string]any, err error) {
+	texts, err := readTexts(data)
+	if err != nil {
+		return nil, nil, err
+	}
+	extra = map[string]any{}
+	var keys []string
+	for _, t := range texts {
+		keys = append(keys, t.key)
+		if t.key == "prompt" {
+			prompt = []byte(t.value)
+			continue
+		}
+		if v, err := pyjson.Decode([]byte(t.value)); err == nil {
+			extra[t.key] = v
+		}
+	}
+	if prompt == nil {
+		return nil, extra, fmt.Errorf("the picture holds no workflow to run (no text called \"prompt\"; it has: %s)", fault.List(keys))
+	}
+	if _, err := pyjson.Decode(prompt); err != nil {
+		return nil, extra, fmt.Errorf("the picture's workflow is not JSON: %w", err)
+	}
+	return prompt, extra, nil
+}
+
+// readTexts returns all text chunks of a PNG in order. Their checksums are not looked at: 47 of 174 example pictures of ComfyUI had their texts rewritten
+// by a tool that puts UTF-8 into tEXt and a wrong checksum behind it, and its editor opens them.
+func readTexts(data []byte) ([]textChunk, error) {
+	if len(data) < 8 || string(data[:8]) != pngSignature {
+		return nil, fmt.Errorf("not a PNG file")
+	}
+	var out []textChunk
+	total := 0
+	for rest := data[8:]; len(rest) >= 12; {
+		n := binary.BigEndian.Uint32(rest)
+		kind := string(rest[4:8])
+		if uint64(n)+12 > uint64(len(rest)) {
+			return nil, fmt.Errorf("PNG chunk %q of %d bytes is cut off", kind, n)
+		}
+		body := rest[8 : 8+n]
+		rest = rest[12+n:]
+		if kind == "IEND" {
+			break
+		}
+		t, ok, err := decodeText(kind, body, maxTexts-total)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			total += len(t.value)
+			out = append(out, t)
+		}
+	}
+	return out, nil
+}
+
+// onlyPixels leaves out the chunks that do not matter for the picture, so that a text with a wrong checksum does not keep it from being read (ComfyUI reads
+// such files too, with Pillow's LOAD_TRUNCATED_IMAGES). What is not cut into chunks stays as it is.
+func onlyPixels(data []byte) []byte {
+	out := append(make([]byte, 0, len(data)), data[:len(pngSignature)]...)
+	for rest := data[len(pngSignature):]; len(rest) >= 12; {
+		n := uint64(binary.BigEndian.Uint32(rest)) + 12
+		if n > uint64(len(rest)) {
+			return append(out, rest...)
+		}
+		if ancillary := rest[4]&0x20 != 0; !ancillary || string(rest[4:8]) == "tRNS" {
+			out = append(out, rest[:n]...)
+		}
+		rest = rest[n:]
+	}
+	return out
+}
+
+// decodeText reads a tEXt, zTXt or iTXt chunk (PNG specification 11.3.3); a compressed one of at most most bytes.
+func decodeText(kind string, body []byte, most int) (t textChunk, ok bool, err error) {
+	key, rest, found := bytes.Cut(body, []byte{0})
+	if !found || len(key) == 0 || len(key) > 79 {
+		return t, false, nil
+	}
+	t.key = latin1(key)
+	switch kind {
+	case "tEXt":
+		if t.value = string(rest); !utf8.Valid(rest) {
+			t.value = latin1(rest)
+		}
+	case "zTXt":
+		if len(rest) < 1 || rest[0] != 0 {
+			return t, false, nil
+		}
+		text, err := inflate(rest[1:], most)
+		if err != nil {
+			return t, false, err
+		}
+		t.value = latin1(text)
+	case "iTXt":
+		if len(rest) < 2 {
+			return t, false, nil
+		}
+		compressed := rest[0] == 1
+		_, rest, _ = bytes.Cut(rest[2:], []byte{0})
+		_, text, found := bytes.Cut(rest, []byte{0})
+		if !found {
+			return t, false, nil
+		}
+		if compressed {
+			if text, err = inflate(text, most); err != nil {
+				return t, false, err
+			}
+		}
+		if !utf8.Valid(text) {
+			return t, false, nil
+		}
+		t.value = string(text)
+	default:
+		return t, false, nil
+	}
+	return t, true, nil
+}
+
+func inflate(data []byte, most int) ([]byte, error) {
+	z, err := zlib.NewReader(bytes.NewReader(data))
+	if err != nil {
+		return nil, fmt.Errorf("PNG text: %w", err)
+	}
+	text, err := io.ReadAll(io.LimitReader(z, int64(max(most, 0))+1))
+	if err != nil {
+		return nil, fmt.Errorf("PNG text: %w", err)
+	}
+	if len(text) > most {
+		return nil, fmt.Errorf("PNG texts of more than %d MiB together", maxTexts>>20)
+	}
+	return text, nil
+}
+
+func latin1(b []byte) string {
+	r := make([]rune, len(b))
+	for i, c := range b {
+		r[i] = rune(c)
+	}
+	return string(r)
+}
+
+// ExtraTexts renders extra_pnginfo as text chunks: "workflow" first, the others by name.
+func ExtraTexts(extra map[string]any) [][2]string {
+	keys := make([]string, 0, len(extra))
+	for k := range extra {
+		keys = append(keys, k)
+	}
+	sort.Slice(keys, func(i, j int) bool {
+		if (keys[i] == "workflow") != (keys[j] == "workflow") {
+			return keys[i] == "workflow"
+		}
+		return keys[i] < keys[j]
+	})
+	var out [][2]string
+	for _, k := range keys {
+		v := extra[k]
+		if raw, ok := v.(json.RawMessage); ok {
+			if decoded, err := pyjson.Decode(raw); err == nil {
+				v = decoded
+			}
+		}
+		out = append(out, [2]string{k, string(pyjson.Dump(v))})
+	}
+	return out
+}

@@ -1,0 +1,245 @@
+package value
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"patchbay/models/sampling"
+	"patchbay/models/weights"
+	"patchbay/node/fault"
+	"patchbay/node/files"
+	"patchbay/parallel"
+)
+
+// ModelFile names a diffusion model in the models folders.
+type ModelFile struct {
+	Name        string // relative to diffusion_models, unet or checkpoints
+	Fingerprint string // hash of its header (safetensors.File.HeaderHash); empty: any file of that name
+	Patches     []Patch
+}
+
+// TimeLine says what sigma means, as a host knows it of its model: the names of ComfyUI's classes, and their parameters. Nil parameters are the file's.
+type TimeLine struct {
+	Bases             []string
+	Shift, Multiplier *float64
+}
+
+// HostRequest is a sampling run whose numbers come from a host. Of Request, Model, Sampling and Options are filled in here.
+type HostRequest struct {
+	Model    ModelFile
+	TimeLine *TimeLine // nil: what the file says
+	Options  map[string]any
+	Request  parallel.Request
+}
+
+// HostProgress is a step of a HostRequest; Preview makes its picture.
+type HostProgress struct {
+	parallel.Progress
+	Preview func() []byte // JPEG of the first item of X0; nil without X0 or for a model that has no preview
+}
+
+// fitsHost refuses values that the model would pass over, and pooled values where it has none: ignoring them would give a plausible wrong picture.
+func (m *Model) fitsHost(req *parallel.Request) error {
+	for _, b := range req.Branches {
+		for i := range b.Entries {
+			e := &b.Entries[i]
+			refused := func(key string) error {
+				field := "conds." + b.Name + "." + key
+				return fault.At(fault.CodeBadInput, field, "%s: the %s model takes no %s (entry %d)", field, m.Spec.Family, key, i)
+			}
+			switch {
+			case e.Guidance != nil && !m.Spec.TakesGuidance:
+				e.Guidance = nil // ComfyUI sends it to every FLUX; those without the input drop it
+			case e.ContextLen > 0 && e.ContextLen < e.Context.Rows && m.Spec.Context2Dim == 0 && !m.Traits.TextMask:
+				return refused("attention_mask")
+			}
+			switch {
+			case e.Context2.Rows > 0 && m.Spec.Context2Dim == 0:
+				return refused("encoder_hidden_states_t5")
+			case e.Size != nil && m.Traits.SizeCond == nil:
+				return refused("size")
+			case e.Size == nil:
+				e.Size = m.sizeCond([2]int{}, req.Latent)
+			}
+		}
+	}
+	return nil
+}
+
+// hostFailure turns an error of the engine into a Failure.
+func hostFailure(ctx context.Context, err error) error {
+	f := fault.From(err)
+	var pe *parallel.Error
+	if errors.As(err, &pe) && f.Code == fault.CodeInternal {
+		f.FromParallel(pe)
+	}
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		f.Code = fault.CodeCancelled
+	}
+	return f
+}
+
+// modelFile describes the diffusion model of a file: of the folder for those alone, else of a full checkpoint.
+func (s *Store) modelFile(f ModelFile) (*Model, error) {
+	path, err := s.roots.Resolve(files.KindDiffusion, "model.file", f.Name)
+	var missing *fault.Failure
+	if errors.As(err, &missing) && missing.Code == fault.CodeFileMissing {
+		if other, second := s.roots.Resolve(files.KindCheckpoint, "model.file", f.Name); second == nil {
+			path, err = other, nil
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	var m *Model
+	err = files.ReadHeader(path, false, func(c files.Checkpoint, open *weights.File, set *weights.Set) (err error) {
+		if f.Fingerprint != "" && !strings.EqualFold(f.Fingerprint, c.Hash) {
+			return fault.At(fault.CodeFileMissing, "model.fingerprint", "model.fingerprint: %s has the header hash %s, the request means %s: the file of that name is another one", f.Name, c.Hash, f.Fingerprint)
+		}
+		m, err = OpenModel(f.Name, c, open, set)
+		return err
+	})
+	var known *fault.Failure
+	switch {
+	case err == nil:
+		return m.patched(f.Patches)
+	case errors.As(err, &known):
+		if known.Field == "" {
+			known.Field = "model.file"
+		}
+		return nil, known
+	}
+	return nil, fault.At(fault.CodeWrongFamily, "model.file", "model.file: %s: %v", f.Name, err)
+}
+
+// build makes the time line of a host's model. Classes that are not known here are refused.
+func (t *TimeLine) build(own *sampling.ModelSampling) (*sampling.ModelSampling, error) {
+	shift, multiplier := own.Shift(), own.Multiplier()
+	if t.Shift != nil {
+		shift = *t.Shift
+	}
+	if t.Multiplier != nil {
+		multiplier = *t.Multiplier
+	}
+	known := []string{"ModelSamplingFlux", "ModelSamplingDiscreteFlow", "ModelSamplingDiscrete", "CONST", "EPS", "V_PREDICTION"}
+	for _, b := range t.Bases {
+		if !slices.Contains(known, b) {
+			return nil, fault.At(fault.CodeBadInput, "sampling.bases", "sampling.bases: %q is not known; the classes are %s", b, strings.Join(known, ", "))
+		}
+	}
+	has := func(name string) bool { return slices.Contains(t.Bases, name) }
+	if (has("CONST") && !own.IsFlow()) || (has("EPS") && own.Prediction() != sampling.Eps) || (has("V_PREDICTION") && own.Prediction() != sampling.V) {
+		return nil, fault.At(fault.CodeBadInput, "sampling.bases", "sampling.bases: the model of the file predicts %s", own.Prediction())
+	}
+	var out *sampling.ModelSampling
+	var err error
+	switch {
+	case has("ModelSamplingFlux"):
+		out, err = sampling.NewFlux(shift)
+	case has("ModelSamplingDiscreteFlow"):
+		out, err = sampling.NewFlow(shift, multiplier)
+	case own.IsFlow() && (t.Shift != nil || t.Multiplier != nil || has("ModelSamplingDiscrete")):
+		return nil, fault.At(fault.CodeBadInput, "sampling.bases", "sampling.bases: a shift belongs to ModelSamplingFlux or ModelSamplingDiscreteFlow: name one of them")
+	default:
+		return own, nil
+	}
+	if err != nil {
+		return nil, fault.At(fault.CodeBadInput, "sampling.shift", "sampling.shift: %v", err)
+	}
+	if !own.IsFlow() {
+		return nil, fault.At(fault.CodeBadInput, "sampling.bases", "sampling.bases: the model of the file is no flow model, it predicts %s", own.Prediction())
+	}
+	return out, nil
+}
+
+func (s *Store) evict(match func(key string) bool) int64 {
+	if s.engine == nil {
+		return 0
+	}
+	var n int64
+	for _, m := range s.engine.Resident() {
+		if key, _, _ := strings.Cut(m.Key, "#tensor"); match(key) {
+			n += m.Bytes
+			s.engine.Evict(key)
+		}
+	}
+	return n
+}
+
+// Sample runs a request of a host. The latent of the result stays in model space. Errors are *Failure; Field names the part of the message.
+func (s *Store) Sample(ctx context.Context, q *HostRequest, observe func(HostProgress) error) (*parallel.Result, error) {
+	if s.engine == nil {
+		return nil, fault.New(fault.CodeInternal, "sampling needs a device, and this runner has none")
+	}
+	m, err := s.modelFile(q.Model)
+	if err != nil {
+		return nil, err
+	}
+	req := q.Request
+	req.Model, req.Sampling = m.Request(), m.Sampling
+	if q.TimeLine != nil {
+		if req.Sampling, err = q.TimeLine.build(m.Sampling); err != nil {
+			return nil, err
+		}
+	}
+	sampler, err := sampling.FindSampler(req.Sampler)
+	if err != nil {
+		return nil, fault.At(fault.CodeBadInput, "sampler.name", "sampler.name: %v", err)
+	}
+	if req.Options, err = sampler.NewOptions(q.Options); err != nil {
+		return nil, fault.At(fault.CodeBadInput, "sampler.options", "sampler.options: %v", err)
+	}
+	if err := m.fitsHost(&req); err != nil {
+		return nil, err
+	}
+	out, err := Use{Context: ctx, Store: s}.Sample(&req, m, func(p parallel.Progress) error {
+		if observe == nil {
+			return ctx.Err()
+		}
+		h := HostProgress{Progress: p}
+		if p.X0.Len() > 0 {
+			h.Preview = func() []byte { return m.Preview(p.X0) }
+		}
+		return observe(h)
+	})
+	if err != nil {
+		return nil, hostFailure(ctx, err)
+	}
+	if err := Finite(out.Latent.Data); err != nil {
+		return nil, fault.New(fault.CodeBadInput, "the %s sampler gave no usable latent (%v)", req.Sampler, err)
+	}
+	out.Stats.Model = m.Name
+	return out, nil
+}
+
+// Load makes the weights of a model file resident for a plan.
+func (s *Store) Load(ctx context.Context, f ModelFile, plan string) (parallel.Loaded, error) {
+	if s.engine == nil {
+		return parallel.Loaded{}, fault.New(fault.CodeInternal, "loading needs a device, and this runner has none")
+	}
+	m, err := s.modelFile(f)
+	if err != nil {
+		return parallel.Loaded{}, err
+	}
+	what := m.Request()
+	defer s.share(&what, m)()
+	out, err := s.engine.Load(ctx, what, plan)
+	if err != nil {
+		return out, hostFailure(ctx, err)
+	}
+	return out, nil
+}
+
+// FreeModel drops the resident weights of a model file and returns their bytes, 0 if there were none. It waits for a running request.
+func (s *Store) FreeModel(name string) (int64, error) {
+	m, err := s.modelFile(ModelFile{Name: name})
+	if err != nil {
+		return 0, err
+	}
+	return s.evict(func(key string) bool { return key == m.Key || strings.HasPrefix(key, m.Key+"+") }), nil
+}
+
+// FreeModels drops the resident weights of all diffusion models and returns their bytes.
+func (s *Store) FreeModels() int64 { return s.evict(func(string) bool { return true }) }

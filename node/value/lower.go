@@ -1,0 +1,209 @@
+package value
+
+import (
+	"math"
+	"slices"
+
+	"patchbay/models/sampling"
+	"patchbay/node/fault"
+	"patchbay/node/picture"
+	"patchbay/parallel"
+)
+
+// Lowering is what every sampling node comes down to.
+type Lowering struct {
+	Model    *Model
+	Sampler  Sampler
+	Sigmas   []float32 // empty: the latent stays as it is
+	Latent   *Latent   // in the VAE's space; its batch index and mask count
+	Seed     uint64
+	NoNoise  bool // start from the latent alone
+	Rule     parallel.Guider
+	Branches []GuiderBranch
+}
+
+// Lower makes the request: latent in model space, noise for the whole batch, mask at latent size, entries with their sigma ranges.
+func Lower(r Lowering) (*parallel.Request, error) {
+	m := r.Model
+	start, err := m.widen(r.Latent.Samples)
+	if err != nil {
+		return nil, err
+	}
+	req := &parallel.Request{
+		Model: m.Request(), Sampling: m.Sampling, Sampler: r.Sampler.Name, Options: r.Sampler.Options, Sigmas: r.Sigmas,
+		Latent: start, Seed: r.Seed, Guider: r.Rule,
+	}
+	req.Cache = m.Cache
+	if m.Differential != nil {
+		req.Differential, req.DifferentialStrength = true, *m.Differential
+	}
+	if len(r.Sigmas) == 0 {
+		return req, nil
+	}
+	if !allZero(start.Data) { // an empty latent is not shifted
+		data := append([]float32(nil), start.Data...)
+		m.Format.ToModel(data)
+		req.Latent.Data = data
+	}
+	if !r.NoNoise {
+		noise := start
+		item := start.C * start.Y * start.X
+		if noise.Data, _, err = sampling.PrepareNoise(r.Seed, start.B, item, r.Latent.BatchIndex); err != nil {
+			return nil, fault.At(fault.CodeBadInput, "latent_image", "latent_image: %v", err)
+		}
+		if len(noise.Data) != start.Len() {
+			return nil, fault.At(fault.CodeBadInput, "latent_image", "latent_image: batch_index has %d entries, the batch %d", len(r.Latent.BatchIndex), start.B)
+		}
+		req.Noise, req.NoiseDraws = noise, noiseDraws(r.Latent.BatchIndex, start.B, item)
+	}
+	if r.Latent.NoiseMask != nil {
+		req.Mask = fitMask(r.Latent.NoiseMask, start.Y, start.X, start.B)
+	}
+	for _, b := range r.Branches {
+		branch, err := m.branch(b, start)
+		if err != nil {
+			return nil, err
+		}
+		req.Branches = append(req.Branches, branch)
+	}
+	return req, nil
+}
+
+// noiseDraws are the draws that PrepareNoise makes: one for the batch, or one an item up to the largest index.
+func noiseDraws(index []int, batch, item int) []int {
+	if index == nil {
+		return []int{batch * item}
+	}
+	out := make([]int, slices.Max(index)+1)
+	for i := range out {
+		out[i] = item
+	}
+	return out
+}
+
+// widen gives an empty latent the model's channels; one that holds a picture must have them.
+func (m *Model) widen(l parallel.Latent) (parallel.Latent, error) {
+	want := m.Format.Channels
+	if l.C == want {
+		return l, nil
+	}
+	if !allZero(l.Data) {
+		return l, fault.At(fault.CodeWrongFamily, "latent_image", "latent_image: has %d channels, the %s model takes %d: encode it with the VAE of that family", l.C, m.Spec.Family, want)
+	}
+	return parallel.NewLatent(l.B, want, l.Y, l.X), nil
+}
+
+func allZero(v []float32) bool {
+	for _, x := range v {
+		if x != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// branch lowers one conditioning list.
+func (m *Model) branch(b GuiderBranch, l parallel.Latent) (parallel.Branch, error) {
+	out := parallel.Branch{Name: b.Name}
+	for i := range b.Conditioning {
+		c := &b.Conditioning[i]
+		if c.Context.Cols != m.Spec.ContextDim {
+			return out, fault.At(fault.CodeWrongFamily, b.Name, "%s: the text states have %d channels, the %s model takes %d: load the text encoders of that family", b.Name, c.Context.Cols, m.Spec.Family, m.Spec.ContextDim)
+		}
+		e := parallel.Entry{Strength: 1, MaskStrength: 1}
+		e.Context, e.Pooled, e.ContextLen = c.Context, c.Pooled, c.ContextLen
+		e.Context2, e.Context2Len, e.Size = c.Context2, c.Context2Len, c.Size
+		if e.Size == nil {
+			e.Size = m.sizeCond(c.Pixels, l)
+		}
+		if m.Spec.TakesGuidance && !c.NoGuidance {
+			g := m.Traits.Guidance
+			if c.Guidance != nil {
+				g = *c.Guidance
+			}
+			e.Guidance = &g
+		}
+		if c.HasStrength {
+			e.Strength = c.Strength
+		}
+		if c.Ranged {
+			e.Ranged = true
+			e.SigmaStart, e.SigmaEnd = float32(m.Sampling.PercentToSigma(c.Start)), float32(m.Sampling.PercentToSigma(c.End))
+		}
+		e.Area = c.area(l)
+		if c.Mask != nil {
+			e.Mask = fitMask(c.Mask, l.Y, l.X, min(c.Mask.B, l.B))
+			e.MaskStrength, e.MaskBounds = c.MaskStrength, c.MaskBounds
+		}
+		out.Entries = append(out.Entries, e)
+	}
+	return out, nil
+}
+
+// sizeCond is what the network is told of the picture's size (dit.Entry.Size), nil if it is told nothing: pixels [height, width] if they are given, else
+// those of the whole latent, also for an entry with an area (ComfyUI encode_model_conds).
+func (m *Model) sizeCond(pixels [2]int, l parallel.Latent) []float32 {
+	if m.Traits.SizeCond == nil {
+		return nil
+	}
+	if pixels[0] <= 0 || pixels[1] <= 0 {
+		pixels = [2]int{8 * l.Y, 8 * l.X}
+	}
+	return m.Traits.SizeCond(pixels[0], pixels[1])
+}
+
+// area resolves an area given in parts of the latent: at least one row and column.
+func (c *Cond) area(l parallel.Latent) parallel.Area {
+	if c.AreaPart == nil {
+		return c.Area
+	}
+	part := func(i, n int) int { return int(math.RoundToEven(c.AreaPart[i] * float64(n))) }
+	return parallel.Area{H: max(1, part(0, l.Y)), W: max(1, part(1, l.X)), Y: part(2, l.Y), X: part(3, l.X)}
+}
+
+// fitMask scales a mask to the size of a latent and repeats or cuts its batch: [B, Y, X] -> [b, 1, y, x].
+func fitMask(m *picture.Mask, y, x, b int) parallel.Latent {
+	out := parallel.NewLatent(b, 1, y, x)
+	scaled := m.Data
+	if m.Y != y || m.X != x {
+		scaled = bilinear(m.Data, m.B, m.Y, m.X, y, x)
+	}
+	for i := range b {
+		copy(out.Data[i*y*x:(i+1)*y*x], scaled[(i%m.B)*y*x:])
+	}
+	return out
+}
+
+// bilinear resizes planes [n, y, x] to [n, toY, toX] as torch's interpolate(mode="bilinear", align_corners=False) does: no antialiasing, f32.
+func bilinear(v []float32, n, y, x, toY, toX int) []float32 {
+	out := make([]float32, 0, n*toY*toX)
+	rows, cols := taps(y, toY), taps(x, toX)
+	for i := range n {
+		plane := v[i*y*x:]
+		for _, r := range rows {
+			for _, c := range cols {
+				top := (1-c.part)*plane[r.at*x+c.at] + c.part*plane[r.at*x+c.next]
+				bottom := (1-c.part)*plane[r.next*x+c.at] + c.part*plane[r.next*x+c.next]
+				out = append(out, (1-r.part)*top+r.part*bottom)
+			}
+		}
+	}
+	return out
+}
+
+// tap is where one output position reads: two neighbours and the weight of the second.
+type tap struct {
+	at, next int
+	part     float32
+}
+
+func taps(from, to int) []tap {
+	out := make([]tap, to)
+	scale := float32(from) / float32(to)
+	for i := range out {
+		s := max(scale*(float32(i)+0.5)-0.5, 0)
+		at := min(int(s), from-1)
+		out[i] = tap{at, min(at+1, from-1), s - float32(at)}
+	}
+	return out
+}

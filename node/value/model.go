@@ -1,0 +1,43 @@
+package value
+
+import (
+	"patchbay/engine"
+	"patchbay/models/dit"
+	"patchbay/models/family"
+	"patchbay/models/latent"
+	"patchbay/models/sampling"
+	"patchbay/models/weights"
+	"patchbay/parallel"
+)
+
+// Model is a MODEL: a diffusion model that has been described but not loaded. Copies with other adapters or model sampling share the weights.
+type Model struct {
+	Name     string // as the workflow calls it
+	Key      string // file and header hash: equal keys share weights
+	Variant  string // of package models: "flux", "pixart_sigma" ...
+	Spec     *dit.Spec
+	Format   latent.Format
+	Sampling *sampling.ModelSampling
+	Traits   family.Traits
+	// Differential is DifferentialDiffusion's strength; nil: ordinary masks.
+	Differential *float32
+	// Cache is what EasyCache or LazyCache set; nil: every evaluation runs.
+	Cache   *parallel.Cache
+	Load    func(ops engine.Ops, held dit.Held) (dit.Model, error)
+	declare func() ([]weights.Declared, error) // all tensors of the model
+	bytes   int64
+	narrow  bool      // most weights are packed as bf16
+	loras   []loraUse // adapters, in the order in which they were added
+}
+
+// Request returns what parallel needs to know of the model.
+func (m *Model) Request() parallel.Model {
+	return parallel.Model{Key: m.Key, Spec: m.Spec, Load: m.Load, WeightBytes: m.bytes}
+}
+
+// WithSampling returns a copy with another model sampling.
+func (m *Model) WithSampling(s *sampling.ModelSampling) *Model {
+	c := *m
+	c.Sampling = s
+	return &c
+}

@@ -1,0 +1,93 @@
+package value
+
+import (
+	"context"
+	"time"
+
+	"patchbay/models/tokenizer"
+	"patchbay/node/fault"
+	"patchbay/node/files"
+	"patchbay/node/lru"
+	"patchbay/parallel"
+)
+
+// resident is something with weights that a Store keeps between jobs.
+type resident interface {
+	Bytes() int64
+	Close()
+}
+
+// Store keeps what handles have loaded between jobs: weights of encoders and autoencoders, the weights that handles with different adapters share, and
+// tokenizers. It borrows the devices from the engine. Safe for concurrent use.
+type Store struct {
+	engine  *parallel.Engine // nil: nothing can be loaded
+	compute Compute
+	roots   files.Roots
+	weights *lru.Cache[resident]
+	shared  *shared
+	// vocabularies are tokenizers by encoder; each counts as one.
+	vocabularies *lru.Cache[*tokenizer.Tokenizer]
+}
+
+// NewStore returns an empty store; weightBytes bounds resident text encoders and autoencoders.
+func NewStore(engine *parallel.Engine, compute Compute, roots files.Roots, weightBytes int64) *Store {
+	return &Store{
+		engine: engine, compute: compute, roots: roots, weights: lru.New(weightBytes, resident.Close), shared: newShared(),
+		vocabularies: lru.New[*tokenizer.Tokenizer](16, nil),
+	}
+}
+
+// Drop gives up all weights that the store holds; those of diffusion models are the engine's.
+func (s *Store) Drop() { s.weights.Clear() }
+
+// Free drops all weights, those of diffusion models too.
+func (s *Store) Free() {
+	s.Drop()
+	if s.engine != nil {
+		s.engine.Evict("")
+	}
+}
+
+// Use is what a node needs to work with handles. A Use without a store can run nothing.
+type Use struct {
+	Context context.Context
+	Store   *Store
+	// Loading is where seconds spent with loading weights are added.
+	Loading *float64
+}
+
+// do runs f on the device.
+func (u Use) do(what string, f func(*parallel.Local) error) error {
+	if u.Store == nil || u.Store.engine == nil {
+		return fault.New(fault.CodeInternal, "%s needs a device, and this runner has none", what)
+	}
+	return u.Store.engine.Do(u.Context, what, f)
+}
+
+// Sample runs a request on a model, with the weights and adapters of its handle.
+func (u Use) Sample(req *parallel.Request, m *Model, observe func(parallel.Progress) error) (*parallel.Result, error) {
+	s := u.Store
+	if s == nil || s.engine == nil {
+		return nil, fault.New(fault.CodeInternal, "sampling needs a device, and this runner has none")
+	}
+	req.Compute = s.compute.of(s.engine.Name(), m)
+	defer s.share(&req.Model, m)()
+	return s.engine.Sample(u.Context, req, observe)
+}
+
+// lent takes weights from the store, or loads them and keeps them there. It must be called inside do: loading uses the device.
+func lent[T resident](u Use, key string, load func() (T, error)) (T, error) {
+	if w, ok := u.Store.weights.Get(key); ok {
+		if t, ok := w.(T); ok {
+			return t, nil
+		}
+	}
+	began := time.Now()
+	t, err := load()
+	*u.Loading += time.Since(began).Seconds()
+	if err != nil {
+		return t, err
+	}
+	u.Store.weights.Put(key, t, t.Bytes())
+	return t, nil
+}

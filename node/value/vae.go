@@ -1,0 +1,82 @@
+package value
+
+import (
+	"patchbay/models/vae"
+	"patchbay/models/weights"
+	"patchbay/node/fault"
+	"patchbay/node/files"
+	"patchbay/parallel"
+)
+
+// VAE is a VAE handle: an autoencoder whose weights are read when a node needs them.
+type VAE struct {
+	Name     string
+	Key      string // file and header hash, or PixelSpace
+	Channels int    // of the latents it takes
+	file     *files.Opener
+}
+
+// PixelSpace is ComfyUI's built-in autoencoder of models that work on pixels: values -1..1, no compression.
+const PixelSpace = "pixel_space"
+
+// OpenVAE makes a handle after checking that the file holds an autoencoder.
+func OpenVAE(name string, f files.Checkpoint, set *weights.Set) (*VAE, error) {
+	for _, prefix := range []string{"", "first_stage_model.", "vae."} {
+		if !set.Has(prefix + "decoder.conv_in.weight") {
+			continue
+		}
+		v := &VAE{Name: name, Key: f.Key(), Channels: set.Dim(prefix+"decoder.conv_in.weight", 1), file: &files.Opener{Checkpoint: f}}
+		if n := set.Dim(prefix+"post_quant_conv.weight", 1); n > 0 {
+			v.Channels = n
+		}
+		return v, nil
+	}
+	family, instead, _ := weights.Looks(set)
+	if instead == "" {
+		instead = "a diffusion model (" + family + ")"
+	}
+	return nil, fault.New(fault.CodeWrongFamily, "%s holds no autoencoder (no decoder.conv_in.weight): it looks like %s", name, instead)
+}
+
+// With runs f on the device with the loaded autoencoder and an arena of the size that need tells.
+func (v *VAE) With(u Use, need func(vae.Config) (int, error), f func(*vae.VAE, vae.Env) error) error {
+	return v.WithLoaded(u, func(l *parallel.Local, net *vae.VAE) error {
+		bytes, err := need(net.Config)
+		if err != nil {
+			return err
+		}
+		arena, err := l.Arena(bytes)
+		if err != nil {
+			return err
+		}
+		return f(net, vae.Env{Ops: l.Ops, Arena: arena, Check: func(int, int) error { return l.Check() }})
+	})
+}
+
+// WithLoaded runs f on the device with the loaded autoencoder.
+func (v *VAE) WithLoaded(u Use, f func(*parallel.Local, *vae.VAE) error) error {
+	return u.do("vae "+v.Name, func(l *parallel.Local) error {
+		net, err := lent(u, "vae "+v.Key, func() (net *vae.VAE, err error) {
+			err = v.file.With(func(file *weights.File) error {
+				net, err = vae.Open(l.Ops, file.Set(), files.Config(file, "vae"))
+				return err
+			})
+			if err != nil {
+				return nil, &fault.Failure{Code: fault.CodeBadCheckpoint, Message: err.Error(), Field: "vae", Cause: err}
+			}
+			return net, nil
+		})
+		if err != nil {
+			return err
+		}
+		return f(l, net)
+	})
+}
+
+// Takes refuses latents of another number of channels than the autoencoder's.
+func (v *VAE) Takes(channels, got int) error {
+	if channels == got {
+		return nil
+	}
+	return fault.At(fault.CodeWrongFamily, "vae", "vae: %s takes latents of %d channels, got %d: use the VAE of the model's family", v.Name, channels, got)
+}

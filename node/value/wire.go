@@ -1,0 +1,423 @@
+package value
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"patchbay/engine"
+	"patchbay/models/dit"
+	"patchbay/node/fault"
+	"patchbay/node/picture"
+	"patchbay/node/pyjson"
+	"patchbay/parallel"
+)
+
+// Tensor is an array as it travels to hosts: row-major, little-endian.
+type Tensor struct {
+	DType string // f32; f16 and bf16 are taken too
+	Shape []int
+	Data  []byte
+}
+
+// NewTensor copies f32 values into a Tensor; it panics if the shape does not fit.
+func NewTensor(v []float32, shape ...int) *Tensor {
+	n := 1
+	for _, s := range shape {
+		n *= s
+	}
+	if n != len(v) {
+		panic(fmt.Sprintf("tensor: %d values for shape %v", len(v), shape))
+	}
+	t := &Tensor{DType: "f32", Shape: shape, Data: make([]byte, 4*len(v))}
+	for i, x := range v {
+		binary.LittleEndian.PutUint32(t.Data[4*i:], math.Float32bits(x))
+	}
+	return t
+}
+
+// F32 returns the values of a Tensor of any float type. The error names shape and length where they do not fit.
+func (t *Tensor) F32() ([]float32, error) {
+	dtype, ok := map[string]engine.DType{"f32": engine.F32, "f16": engine.F16, "bf16": engine.BF16}[t.DType]
+	if !ok {
+		return nil, fmt.Errorf("tensor of dtype %q: f32, f16 and bf16 are taken", t.DType)
+	}
+	n := 1
+	for _, s := range t.Shape {
+		if s < 0 || (s > 0 && n > MaxValues/s) {
+			return nil, fmt.Errorf("tensor of shape %v: at most %d values", t.Shape, MaxValues)
+		}
+		n *= s
+	}
+	if n*dtype.Size() != len(t.Data) {
+		return nil, fmt.Errorf("tensor of shape %v and dtype %s with %d bytes", t.Shape, t.DType, len(t.Data))
+	}
+	v := make([]float32, n)
+	engine.Widen(v, t.Data, dtype)
+	return v, nil
+}
+
+// Export gives the form of a value that travels to hosts; false: it does not travel, a handle stands for it.
+func Export(v any) (any, bool) {
+	switch x := v.(type) {
+	case *picture.Image:
+		return NewTensor(x.Data, x.B, x.Y, x.X, x.C), true
+	case *picture.Mask:
+		return NewTensor(x.Data, x.B, x.Y, x.X), true
+	case Sigmas:
+		return NewTensor(x, len(x)), true
+	case *Latent:
+		s := x.Samples
+		o := pyjson.NewObject("samples", NewTensor(s.Data, s.B, s.C, s.Y, s.X))
+		if m := x.NoiseMask; m != nil {
+			o.Set("noise_mask", NewTensor(m.Data, m.B, m.Y, m.X))
+		}
+		if x.BatchIndex != nil {
+			o.Set("batch_index", integers(x.BatchIndex))
+		}
+		return o, true
+	case Conditioning:
+		list := []any{}
+		for i := range x {
+			list = append(list, x[i].export())
+		}
+		return list, true
+	case string, bool, int64, uint64, float64:
+		return v, true
+	}
+	return nil, false
+}
+
+func integers(v []int) []any {
+	out := make([]any, len(v))
+	for i := range v {
+		out[i] = int64(v[i])
+	}
+	return out
+}
+
+// export is [context, {keys}] with ComfyUI's keys where it has them.
+func (c *Cond) export() []any {
+	o := pyjson.NewObject()
+	if c.Pooled != nil {
+		o.Set("pooled_output", NewTensor(c.Pooled, 1, len(c.Pooled)))
+	}
+	switch {
+	case c.NoGuidance:
+		o.Set("guidance", nil)
+	case c.Guidance != nil:
+		o.Set("guidance", float64(*c.Guidance))
+	}
+	if c.Ranged {
+		o.Set("start_percent", c.Start)
+		o.Set("end_percent", c.End)
+	}
+	if c.HasStrength {
+		o.Set("strength", float64(c.Strength))
+	}
+	if c.Area != (parallel.Area{}) {
+		o.Set("area", integers([]int{c.Area.H, c.Area.W, c.Area.Y, c.Area.X}))
+	}
+	if p := c.AreaPart; p != nil {
+		o.Set("area", []any{"percentage", p[0], p[1], p[2], p[3]})
+	}
+	if c.Mask != nil {
+		o.Set("mask", NewTensor(c.Mask.Data, c.Mask.B, c.Mask.Y, c.Mask.X))
+		o.Set("mask_strength", float64(c.MaskStrength))
+		o.Set("set_area_to_bounds", c.MaskBounds)
+	}
+	if c.ContextLen > 0 {
+		o.Set("context_len", int64(c.ContextLen))
+	}
+	if c.Context2.Rows > 0 {
+		o.Set("context2", NewTensor(c.Context2.Data, 1, c.Context2.Rows, c.Context2.Cols))
+		o.Set("context2_len", int64(c.Context2Len))
+	}
+	if c.Pixels != [2]int{} {
+		o.Set("height", int64(c.Pixels[0]))
+		o.Set("width", int64(c.Pixels[1]))
+	}
+	if c.Size != nil {
+		o.Set("size", NewTensor(c.Size, len(c.Size)))
+	}
+	return []any{NewTensor(c.Context.Data, 1, c.Context.Rows, c.Context.Cols), o}
+}
+
+// ImportValue takes the travelling form of a value of a type for an input; literals are left to the caller's checks.
+func ImportValue(kind, field string, v any) (any, error) {
+	wrong := func(err error) error { return fault.At(fault.CodeBadInput, field, "%s: %v", field, err) }
+	if m, ok := v.(map[string]any); ok {
+		o := pyjson.NewObject()
+		for k, e := range m {
+			o.Set(k, e)
+		}
+		v = o
+	}
+	switch kind {
+	case "IMAGE", "MASK", "SIGMAS":
+		out, err := importTensor(kind, v)
+		if err != nil {
+			return nil, wrong(err)
+		}
+		return out, nil
+	case "LATENT":
+		out, err := importLatent(v)
+		if err != nil {
+			return nil, wrong(err)
+		}
+		return out, nil
+	case "CONDITIONING":
+		out, err := importConditioning(v)
+		if err != nil {
+			return nil, wrong(err)
+		}
+		return out, nil
+	}
+	if IsWidget(kind) {
+		n, err := pyjson.Normalize(v)
+		if err != nil {
+			return nil, wrong(err)
+		}
+		return n, nil
+	}
+	return nil, wrong(fmt.Errorf("takes a handle of type %s", kind))
+}
+
+func importTensor(kind string, v any) (any, error) {
+	t, ok := v.(*Tensor)
+	if !ok {
+		return nil, fmt.Errorf("takes a tensor (%s), got %T", kind, v)
+	}
+	data, err := t.F32()
+	if err != nil {
+		return nil, err
+	}
+	if err := Finite(data); err != nil {
+		return nil, err
+	}
+	s := t.Shape
+	switch {
+	case kind == "IMAGE" && len(s) == 4 && s[0] > 0 && s[1] > 0 && s[2] > 0 && (s[3] == 3 || s[3] == 4):
+		return &picture.Image{B: s[0], Y: s[1], X: s[2], C: s[3], Data: data}, nil
+	case kind == "MASK" && len(s) == 2:
+		return &picture.Mask{B: 1, Y: s[0], X: s[1], Data: data}, nil
+	case kind == "MASK" && len(s) == 3:
+		return &picture.Mask{B: s[0], Y: s[1], X: s[2], Data: data}, nil
+	case kind == "SIGMAS" && len(s) == 1:
+		return Sigmas(data), nil
+	}
+	want := map[string]string{"IMAGE": "[B, Y, X, 3 or 4]", "MASK": "[B, Y, X] or [Y, X]", "SIGMAS": "[n]"}[kind]
+	return nil, fmt.Errorf("takes a tensor %s, got %v", want, s)
+}
+
+func importLatent(v any) (*Latent, error) {
+	o, ok := v.(*pyjson.Object)
+	if !ok {
+		return nil, fmt.Errorf("takes {samples: tensor [B, C, Y, X]}, got %T", v)
+	}
+	raw, _ := o.Get("samples")
+	t, ok := raw.(*Tensor)
+	if !ok || len(t.Shape) != 4 {
+		return nil, fmt.Errorf("samples must be a tensor [B, C, Y, X]")
+	}
+	data, err := t.F32()
+	if err == nil {
+		err = Finite(data)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("samples: %w", err)
+	}
+	l := &Latent{Samples: parallel.Latent{B: t.Shape[0], C: t.Shape[1], Y: t.Shape[2], X: t.Shape[3], Data: data}}
+	if m, ok := o.Get("noise_mask"); ok && m != nil {
+		mask, err := importTensor("MASK", squeezed(m))
+		if err != nil {
+			return nil, fmt.Errorf("noise_mask: %w", err)
+		}
+		l.NoiseMask, _ = mask.(*picture.Mask)
+	}
+	if b, ok := o.Get("batch_index"); ok && b != nil {
+		list, _ := b.([]any)
+		l.BatchIndex = []int{}
+		for _, e := range list {
+			n, err := pyjson.Int(e)
+			i, small := n.(int64)
+			if err != nil || !small || i < 0 || i > 1<<20 {
+				return nil, fmt.Errorf("batch_index holds %s: want numbers from 0 to %d", pyjson.Repr(e), 1<<20)
+			}
+			l.BatchIndex = append(l.BatchIndex, int(i))
+		}
+	}
+	return l, nil
+}
+
+// squeezed drops the channel dimension that ComfyUI's noise masks have: [B, 1, Y, X] -> [B, Y, X].
+func squeezed(v any) any {
+	if t, ok := v.(*Tensor); ok && len(t.Shape) == 4 && t.Shape[1] == 1 {
+		return &Tensor{DType: t.DType, Shape: []int{t.Shape[0], t.Shape[2], t.Shape[3]}, Data: t.Data}
+	}
+	return v
+}
+
+func importConditioning(v any) (Conditioning, error) {
+	list, ok := v.([]any)
+	if !ok {
+		return nil, fmt.Errorf("takes a list of [tensor, {...}], got %T", v)
+	}
+	out := Conditioning{}
+	for i, e := range list {
+		pair, ok := e.([]any)
+		if !ok || len(pair) != 2 {
+			return nil, fmt.Errorf("entry %d must be [tensor, {...}]", i)
+		}
+		c, err := importCond(pair[0], pair[1])
+		if err != nil {
+			return nil, fmt.Errorf("entry %d: %w", i, err)
+		}
+		out = append(out, c)
+	}
+	return out, nil
+}
+
+// importCond reads one entry. Keys that are not known are refused: ignoring them would give a plausible wrong picture.
+func importCond(context, keys any) (Cond, error) {
+	c := Cond{MaskStrength: 1}
+	var err error
+	if c.Context, err = importArray(context); err != nil {
+		return c, fmt.Errorf("context: %w", err)
+	}
+	o, ok := keys.(*pyjson.Object)
+	if m, isMap := keys.(map[string]any); isMap {
+		o, ok = pyjson.NewObject(), true
+		for k, e := range m {
+			o.Set(k, e)
+		}
+	}
+	if !ok {
+		return c, fmt.Errorf("the second item must be an object")
+	}
+	for _, k := range o.Keys() {
+		if err := c.set(k, o.At(k)); err != nil {
+			return c, fmt.Errorf("%s: %w", k, err)
+		}
+	}
+	return c, nil
+}
+
+// importArray reads a tensor [1, Lt, D] or [Lt, D].
+func importArray(v any) (dit.Array, error) {
+	t, ok := v.(*Tensor)
+	if !ok || len(t.Shape) < 2 || len(t.Shape) > 3 || (len(t.Shape) == 3 && t.Shape[0] != 1) {
+		return dit.Array{}, fmt.Errorf("takes a tensor [1, tokens, channels]")
+	}
+	data, err := t.F32()
+	if err == nil {
+		err = Finite(data)
+	}
+	n := len(t.Shape)
+	return dit.Array{Rows: t.Shape[n-2], Cols: t.Shape[n-1], Data: data}, err
+}
+
+// set takes one key of an entry's dictionary.
+func (c *Cond) set(key string, v any) (err error) {
+	number := func() float64 {
+		var f float64
+		if f, err = pyjson.Float(v); err == nil && (math.IsNaN(f) || math.IsInf(f, 0)) {
+			err = fmt.Errorf("is %v: want a finite number", f)
+		}
+		return f
+	}
+	values := func() []float32 {
+		t, ok := v.(*Tensor)
+		if !ok {
+			err = fmt.Errorf("takes a tensor")
+			return nil
+		}
+		var data []float32
+		if data, err = t.F32(); err == nil {
+			err = Finite(data)
+		}
+		return data
+	}
+	switch key {
+	case "pooled_output":
+		if v != nil {
+			c.Pooled = values()
+		}
+	case "guidance":
+		if v == nil {
+			c.NoGuidance = true
+			return nil
+		}
+		g := float32(number())
+		c.Guidance = &g
+	case "start_percent":
+		c.Start, c.Ranged = number(), true
+		if c.End == 0 {
+			c.End = 1
+		}
+	case "end_percent":
+		c.End, c.Ranged = number(), true
+	case "strength":
+		c.Strength, c.HasStrength = float32(number()), true
+	case "mask_strength":
+		c.MaskStrength = float32(number())
+	case "set_area_to_bounds":
+		c.MaskBounds = pyjson.Bool(v)
+	case "context_len":
+		c.ContextLen = int(number())
+	case "context2_len":
+		c.Context2Len = int(number())
+	case "context2":
+		c.Context2, err = importArray(v)
+	case "height":
+		c.Pixels[0] = int(number())
+	case "width":
+		c.Pixels[1] = int(number())
+	case "size":
+		c.Size = values()
+	case "mask":
+		m, maskErr := importTensor("MASK", v)
+		c.Mask, _ = m.(*picture.Mask)
+		return maskErr
+	case "area":
+		return c.setArea(v)
+	default:
+		return fmt.Errorf("is not a key that is understood here")
+	}
+	return err
+}
+
+// setArea reads [height, width, y, x] in latent pixels, or ["percentage", ...] in parts.
+func (c *Cond) setArea(v any) error {
+	list, _ := v.([]any)
+	if len(list) == 5 && list[0] == "percentage" {
+		c.AreaPart = new([4]float64)
+		for i := range c.AreaPart {
+			f, err := pyjson.Float(list[i+1])
+			if err != nil || !(f >= 0 && f <= 1) {
+				return fmt.Errorf("part %d is %s: want 0 to 1", i, pyjson.Repr(list[i+1]))
+			}
+			c.AreaPart[i] = f
+		}
+		return nil
+	}
+	n := [4]int{}
+	if len(list) != 4 {
+		return fmt.Errorf("takes [height, width, y, x]")
+	}
+	for i := range n {
+		p, err := pyjson.Int(list[i])
+		k, small := p.(int64)
+		if err != nil || !small || k < 0 || k > 1<<20 {
+			return fmt.Errorf("item %d is %s: want a number of latent pixels", i, pyjson.Repr(list[i]))
+		}
+		n[i] = int(k)
+	}
+	c.Area = parallel.Area{H: n[0], W: n[1], Y: n[2], X: n[3]}
+	return nil
+}
+
+// IsWidget tells whether an input type is a literal.
+func IsWidget(t string) bool {
+	return t == "INT" || t == "FLOAT" || t == "STRING" || t == "BOOLEAN" || t == "COMBO"
+}

@@ -1,0 +1,35 @@
+package parallel
+
+import (
+	"context"
+	"errors"
+	"testing"
+)
+
+// TestBudgetCountsAllMemoryOfASession: a request runs in as many bytes as its busiest rank takes, session, activations
+// and exchange together, and is refused with one less.
+func TestBudgetCountsAllMemoryOfASession(t *testing.T) {
+	r := flatRequest(t, "flux", 2)
+	for _, plan := range []string{"", "ulysses=2", "pipe=2,patches=2"} {
+		r.Plan = plan
+		run := func(room int64) (*Result, error) {
+			e, err := NewEngine(Config{NewOps: testOps, MemoryBytes: room})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer e.Close()
+			return e.Sample(context.Background(), r, nil)
+		}
+		free, err := run(0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := run(free.Stats.PeakBytes); err != nil {
+			t.Errorf("%q in exactly the memory it takes: %v", plan, err)
+		}
+		var pe *Error
+		if _, err := run(free.Stats.PeakBytes - 1); !errors.As(err, &pe) || pe.Code != OutOfMemory {
+			t.Errorf("%q in a byte less than it takes: got %v, want out_of_memory", plan, err)
+		}
+	}
+}

@@ -1,0 +1,348 @@
+// Package deferred is the transport of ranks whose Ops are streams of one engine/deferred Device: exchanges are queued with the calls of their rank and run as
+// late as the host's waits allow, in an order of the device's own. It is a test double for devices: whoever reads before a wait, sends from memory that is
+// overwritten, or forgets that another rank's memory is not written yet gets other numbers here.
+package deferred
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"patchbay/engine"
+	late "patchbay/engine/deferred"
+	"patchbay/parallel/comm"
+)
+
+// Transport connects Ops that are *late.Ops of one device.
+type Transport struct{}
+
+// Connect implements comm.Transport. There is no deadline: a device that waits for a call that nobody issues waits until the group is aborted.
+func (Transport) Connect(name string, ops []engine.Ops, _ time.Duration) ([]comm.Comm, error) {
+	g := &group{name: name, rounds: map[int]*round{}, ways: map[wayKey]*way{}}
+	out := make([]comm.Comm, len(ops))
+	for r, o := range ops {
+		stream, ok := o.(*late.Ops)
+		if !ok {
+			return nil, fmt.Errorf("%s: rank %d runs on %s, which is no stream of a deferred device", name, r, o.Name())
+		}
+		e := &end{group: g, rank: r, stream: stream.Stream, outgoing: map[int]*late.Stream{}, incoming: map[int]*late.Stream{}}
+		g.ends = append(g.ends, e)
+		out[r] = e
+	}
+	g.device = g.ends[0].stream.Device()
+	return out, nil
+}
+
+// Interruptible is false, as with devices whose calls cannot be taken back.
+func (Transport) Interruptible() bool { return false }
+
+// group is what the ends share; the device's lock guards it.
+type group struct {
+	name   string
+	device *late.Device
+	ends   []*end
+	rounds map[int]*round
+	ways   map[wayKey]*way
+	cause  error
+}
+
+// round is one collective.
+type round struct {
+	calls   []*comm.Call
+	arrived int
+	done    bool
+}
+
+// wayKey names the messages of one kind from one rank to another.
+type wayKey struct {
+	from, to int
+	slots    bool // Offer and Post, not SendRecv
+}
+
+// side is one side of a message that has been issued and is not over.
+type side struct {
+	comm.Message
+	done bool
+}
+
+// way is messages in order: what has been sent and not received, and what waits to be received.
+type way struct{ sent, wanted []*side }
+
+// end is one rank's end.
+type end struct {
+	group              *group
+	rank               int
+	stream             *late.Stream         // calls of the rank's Ops
+	outgoing, incoming map[int]*late.Stream // of offers and posts, by peer
+	beside             *late.Stream         // of prefetches
+	sending, posted    []message
+	fetched            late.Event
+	issued             int // collectives
+
+	mu      sync.Mutex
+	traffic comm.Traffic
+}
+
+// message is a slot that is under way to or from a peer.
+type message struct {
+	peer int
+	slot engine.Tensor
+	over late.Event
+}
+
+func (e *end) Rank() int { return e.rank }
+func (e *end) Size() int { return len(e.group.ends) }
+
+// Waiting is empty: the host does not wait in exchanges.
+func (e *end) Waiting() string { return "" }
+
+func (e *end) Traffic() comm.Traffic {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.traffic
+}
+
+func (e *end) count(elements int, d engine.DType) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.traffic.Sent(elements, d)
+}
+
+// Abort makes all calls end with cause.
+func (e *end) Abort(cause error) {
+	e.group.device.Locked(func() {
+		if e.group.cause == nil {
+			e.group.cause = cause
+		}
+	})
+}
+
+// issue refuses calls of a group that was aborted.
+func (e *end) issue() {
+	var cause error
+	e.group.device.Locked(func() { cause = e.group.cause })
+	if cause != nil {
+		panic(&comm.Error{Text: fmt.Sprintf("%s: rank %d stopped", e.group.name, e.rank), Cause: cause})
+	}
+}
+
+// push issues a call on a stream that is over when the group has failed.
+func (e *end) push(s *late.Stream, c late.Call) late.Event {
+	return s.Push(func() (bool, []*late.Stream) {
+		var wants []*late.Stream
+		if e.group.cause == nil {
+			var done bool
+			if done, wants = c(); done {
+				return true, nil
+			}
+		}
+		if cause := e.group.cause; cause != nil {
+			s.Fail(&comm.Error{Text: fmt.Sprintf("%s: rank %d stopped", e.group.name, e.rank), Cause: cause})
+			return true, nil
+		}
+		return false, wants
+	})
+}
+
+// fail ends all calls of the group; the device is locked.
+func (g *group) fail(err error) (bool, []*late.Stream) {
+	if g.cause == nil {
+		g.cause = err
+	}
+	return false, nil
+}
+
+// collective issues this rank's part on a stream.
+func (e *end) collective(s *late.Stream, c *comm.Call) late.Event {
+	e.issue()
+	g, n := e.group, e.issued
+	e.issued++
+	e.count(c.Sent(e.rank, e.Size()), c.Src.DType)
+	return e.push(s, func() (bool, []*late.Stream) { return g.meet(n, e, c) })
+}
+
+// meet is one look at a collective: the last rank to come moves everything.
+func (g *group) meet(n int, e *end, c *comm.Call) (bool, []*late.Stream) {
+	r := g.rounds[n]
+	if r == nil {
+		r = &round{calls: make([]*comm.Call, len(g.ends))}
+		g.rounds[n] = r
+	}
+	if r.calls[e.rank] == nil {
+		r.calls[e.rank] = c
+		r.arrived++
+	}
+	if r.done {
+		return true, nil
+	}
+	if r.arrived < len(g.ends) {
+		var wants []*late.Stream
+		for i, other := range g.ends {
+			if r.calls[i] == nil {
+				wants = append(wants, other.streams()...)
+			}
+		}
+		return false, wants
+	}
+	if err := comm.Check(g.name, r.calls); err != nil {
+		return g.fail(err)
+	}
+	var ends []func()
+	for i, c := range r.calls {
+		ends = append(ends, c.Transfer(i, r.calls))
+	}
+	for _, f := range ends {
+		f()
+	}
+	r.done = true
+	return true, nil
+}
+
+// streams are all of a rank; the device is locked.
+func (e *end) streams() []*late.Stream {
+	out := []*late.Stream{e.stream}
+	if e.beside != nil {
+		out = append(out, e.beside)
+	}
+	return out
+}
+
+func (e *end) AllToAll(dst, src engine.Tensor, recv, send []int) {
+	e.collective(e.stream, comm.NewAllToAll(dst, src, recv, send))
+}
+
+func (e *end) AllGather(dst, src engine.Tensor, counts []int) {
+	e.collective(e.stream, comm.NewAllGather(dst, src, counts))
+}
+
+func (e *end) ReduceScatter(dst, src engine.Tensor, counts []int) {
+	e.collective(e.stream, comm.NewReduceScatter(dst, src, counts))
+}
+
+func (e *end) AllReduce(buf engine.Tensor) { e.collective(e.stream, comm.NewAllReduce(buf)) }
+
+func (e *end) Prefetch(dst, src engine.Tensor, counts []int) {
+	if e.beside == nil {
+		s := e.group.device.Stream()
+		e.group.device.Locked(func() { e.beside = s })
+	}
+	e.beside.After(e.stream.Record())
+	e.fetched = e.collective(e.beside, comm.NewAllGather(dst, src, counts))
+}
+
+func (e *end) Fetched() { e.stream.After(e.fetched) }
+
+func (e *end) SendRecv(dst engine.Tensor, from int, src engine.Tensor, to int) {
+	e.issue()
+	g := e.group
+	var parts []late.Call
+	if to >= 0 {
+		parts = append(parts, g.move(wayKey{e.rank, to, false}, true, comm.NewMessage(src), g.ends[to].stream))
+		e.count(src.Len(), src.DType)
+	}
+	if from >= 0 {
+		parts = append(parts, g.move(wayKey{from, e.rank, false}, false, comm.NewMessage(dst), g.ends[from].stream))
+	}
+	e.push(e.stream, func() (bool, []*late.Stream) {
+		done, wants := true, []*late.Stream(nil)
+		for _, p := range parts {
+			over, more := p()
+			done, wants = done && over, append(wants, more...)
+		}
+		return done, wants
+	})
+}
+
+// move is one side of a message: a call that is over when the message has moved. peer is the stream of the other side.
+func (g *group) move(key wayKey, sends bool, m comm.Message, peer *late.Stream) late.Call {
+	own, began := &side{Message: m}, false
+	return func() (bool, []*late.Stream) {
+		w := g.ways[key]
+		if w == nil {
+			w = &way{}
+			g.ways[key] = w
+		}
+		if !began && sends {
+			w.sent = append(w.sent, own)
+		} else if !began {
+			w.wanted = append(w.wanted, own)
+		}
+		began = true
+		for len(w.sent) > 0 && len(w.wanted) > 0 {
+			if err := comm.Deliver(g.name, w.wanted[0].Message, key.to, w.sent[0].Message, key.from); err != nil {
+				return g.fail(err)
+			}
+			w.sent[0].done, w.wanted[0].done = true, true
+			w.sent, w.wanted = w.sent[1:], w.wanted[1:]
+		}
+		if own.done {
+			return true, nil
+		}
+		return false, []*late.Stream{peer}
+	}
+}
+
+// toward returns the stream of messages with a peer, which it makes at first use.
+func (e *end) toward(streams map[int]*late.Stream, peer int) *late.Stream {
+	var s *late.Stream
+	e.group.device.Locked(func() { s = streams[peer] })
+	if s == nil {
+		s = e.group.device.Stream()
+		e.group.device.Locked(func() { streams[peer] = s })
+	}
+	return s
+}
+
+func (e *end) Offer(slot, src engine.Tensor, to int) {
+	e.issue()
+	e.sending = slices.DeleteFunc(e.sending, func(m message) bool {
+		busy := engine.Overlaps(m.slot, slot)
+		if busy {
+			e.stream.After(m.over)
+		}
+		return busy
+	})
+	m := comm.NewMessage(src)
+	filled := e.push(e.stream, func() (bool, []*late.Stream) {
+		if err := comm.Deliver(e.group.name, comm.Message{Tensor: slot, Site: m.Site}, e.rank, m, e.rank); err != nil {
+			return e.group.fail(err)
+		}
+		return true, nil
+	})
+	out, peer := e.toward(e.outgoing, to), e.group.ends[to]
+	out.After(filled)
+	sent := e.push(out, e.group.move(wayKey{e.rank, to, true}, true, comm.Message{Tensor: slot, Site: m.Site}, peer.toward(peer.incoming, e.rank)))
+	e.sending = append(e.sending, message{to, slot, sent})
+	e.count(src.Len(), src.DType)
+}
+
+func (e *end) Post(slot engine.Tensor, from int) {
+	e.issue()
+	in := e.toward(e.incoming, from)
+	in.After(e.stream.Record())
+	peer := e.group.ends[from]
+	arrived := e.push(in, e.group.move(wayKey{from, e.rank, true}, false, comm.NewMessage(slot), peer.toward(peer.outgoing, e.rank)))
+	e.posted = append(e.posted, message{from, slot, arrived})
+}
+
+func (e *end) Await(dst engine.Tensor, from int) {
+	e.issue()
+	m := comm.NewMessage(dst)
+	i := slices.IndexFunc(e.posted, func(m message) bool { return m.peer == from })
+	if i < 0 {
+		panic(&comm.Error{Text: fmt.Sprintf("%s: rank %d awaits a message of rank %d and has posted no memory for it", e.group.name, e.rank, from)})
+	}
+	p := e.posted[i]
+	e.posted = slices.Delete(e.posted, i, i+1)
+	e.stream.After(p.over)
+	e.push(e.stream, func() (bool, []*late.Stream) {
+		if err := comm.Deliver(e.group.name, m, e.rank, comm.Message{Tensor: p.slot, Site: m.Site}, e.rank); err != nil {
+			return e.group.fail(err)
+		}
+		return true, nil
+	})
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.traffic.Posted++
+}

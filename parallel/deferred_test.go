@@ -1,0 +1,153 @@
+package parallel
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"patchbay/engine"
+	late "patchbay/engine/deferred"
+	"patchbay/parallel/comm/deferred"
+)
+
+// newDeferredEngine makes an engine whose ranks are streams of one deferred device.
+func newDeferredEngine(t *testing.T, seed uint64) *Engine {
+	t.Helper()
+	device := late.NewDevice(seed)
+	e, err := NewEngine(Config{
+		Recode: roundTrip, Transport: deferred.Transport{}, Patience: 2 * time.Minute,
+		NewOps: func(rank, ranks int) (engine.Ops, error) {
+			ops, err := testOps(rank, ranks)
+			return device.Ops(ops), err
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.Close)
+	return e
+}
+
+// stalePlans are plans whose pictures differ from one rank's.
+func stalePlans() []string {
+	return []string{
+		"pipe=2,patches=3,warmup=1", "pipe=2,patches=3,warmup=1,overlap=off", "pipe=3,patches=5,warmup=1,ulysses=2", "pipe=2,ring=2,patches=3,warmup=1",
+		"cfg=2,pipe=2,tensor=2,patches=2,warmup=1", "pipe=2,patches=3,warmup=1,sync=spread", "pipe=2,ulysses=2,patches=4,warmup=1,sync=spread",
+		"pipe=2,patches=3,warmup=1,kv=fp8", "pipe=2,tensor=2,form=scatter,patches=3,warmup=2",
+	}
+}
+
+// shardPlans keep parts of the weights.
+func shardPlans() []string {
+	return []string{"ulysses=2,shard=on", "cfg=2,ring=2,shard=on", "tensor=2,ulysses=2,shard=on", "pipe=2,patches=3,warmup=1,shard=on", "pipe=2,ulysses=2,patches=2,shard=on,cut=weights"}
+}
+
+// TestLateRanksGiveTheSameBits: ranks whose calls and exchanges run as late as a device may run them, in several orders, give the bits of ranks whose calls
+// have happened when they return, for every plan: nothing is read before it is written, sent from memory that is overwritten, or freed while it is read.
+func TestLateRanksGiveTheSameBits(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		y, x int
+	}{{"flux-c", 7, 11}, {"sd3-b", 5, 7}, {"pixart-b", 34, 36}, {"hydit-a", 7, 6}} {
+		now := newEngine(t)
+		r := parityRequest(t, openGolden(t, c.name), c.name, 2, c.y, c.x, 3)
+		plans := append([]string{""}, stalePlans()...)
+		plans = append(append(plans, shardPlans()...), exactPlans()...)
+		for i, plan := range plans {
+			if testing.Short() && i%4 != len(c.name)%4 {
+				continue // the long form runs all
+			}
+			plan = planFor(r.Model.Spec, plan)
+			t.Run(fmt.Sprintf("%s/%s", c.name, plan), func(t *testing.T) {
+				r := *r
+				r.Plan = plan
+				want, err := now.Sample(context.Background(), &r, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, seed := range []uint64{0, uint64(i + 1)} {
+					e := newDeferredEngine(t, seed)
+					for run := range 2 { // the second one meets what the first one has left
+						got, err := e.Sample(context.Background(), &r, nil)
+						if err != nil {
+							t.Fatalf("order %d, run %d: %v", seed, run, err)
+						}
+						if rel := relative(got.Latent.Data, want.Latent.Data); rel != 0 {
+							t.Errorf("order %d, run %d: differs by %.3g", seed, run, rel)
+						}
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestCancelledLateRanksStayInStep: where queued calls cannot be taken back, a cancelled run ends without breaking the group: the same ranks serve the next
+// request, with the bits of a fresh engine.
+func TestCancelledLateRanksStayInStep(t *testing.T) {
+	g := openGolden(t, "flux-c")
+	for _, plan := range []string{"ulysses=2", "pipe=2,patches=3,warmup=1", "cfg=2,shard=on"} {
+		e := newDeferredEngine(t, 0)
+		r := parityRequest(t, g, "flux-c", 1, 7, 11, 6)
+		r.Plan = plan
+		want, err := e.Sample(context.Background(), r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		team := e.team
+		for stop := 1; stop < 6; stop += 2 {
+			ctx, cancel := context.WithCancel(context.Background())
+			_, err := e.Sample(ctx, r, func(p Progress) error {
+				if p.Step == stop {
+					cancel()
+				}
+				return nil
+			})
+			cancel()
+			if err == nil || asError(err).Code != Cancelled {
+				t.Fatalf("%s, step %d: got %v, want %s", plan, stop, err, Cancelled)
+			}
+			if e.team != team {
+				t.Fatalf("%s, step %d: the ranks were dismissed", plan, stop)
+			}
+			got, err := e.Sample(context.Background(), r, nil)
+			if err != nil {
+				t.Fatalf("%s after a cancel at step %d: %v", plan, stop, err)
+			}
+			if rel := relative(got.Latent.Data, want.Latent.Data); rel != 0 {
+				t.Errorf("%s after a cancel at step %d: differs by %.3g", plan, stop, rel)
+			}
+		}
+	}
+}
+
+// TestPositionsAreTheDevices: what reports say of a rank is where its device is, however far the host has run ahead.
+func TestPositionsAreTheDevices(t *testing.T) {
+	inner, err := testOps(0, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ops := late.New(inner)
+	p := newPosition(ops)
+	p.start(Micro{Evaluation: 3, Patch: 1})
+	p.block(0)
+	three := ops.Record()
+	p.block(1)
+	p.block(2)
+	check := func(when, want string, moves int64) {
+		t.Helper()
+		if n, busy, place := p.read(); place != want || n != moves || !busy {
+			t.Errorf("%s: %d moves, %q, busy %v, want %d and %q", when, n, place, busy, moves, want)
+		}
+	}
+	check("before anything has run", "evaluation 3, patch 1, start", 0)
+	if err := three.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	check("after the first block was begun", "evaluation 3, patch 1, block 0", 2)
+	if err := ops.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	check("in the end", "evaluation 3, patch 1, block 2", 4)
+}

@@ -1,0 +1,97 @@
+package parallel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"patchbay/engine"
+	"patchbay/models/dit"
+)
+
+// located is an Ops on a device of a test, which has so many bytes for weights.
+type located struct {
+	engine.Ops
+	name string
+	free func() int64
+}
+
+func (l located) Location() string { return l.name }
+
+func (l located) DeviceMemory() (free, total int64, err error) { return l.free(), 1 << 40, nil }
+
+// TestWeightsAreKeptByDevice: ranks find their weights on their own device, ranks of one device share them, and what a device has left is asked before every
+// load: the least recently used model goes when it is not enough, and what does not fit at all is refused with the device and the numbers.
+func TestWeightsAreKeptByDevice(t *testing.T) {
+	var mu sync.Mutex
+	loads := map[string]int{}
+	room := int64(1 << 30)
+	var e *Engine
+	used := func(where string) (n int64) {
+		if e == nil {
+			return 0
+		}
+		return e.places[where].total()
+	}
+	deviceOf := func(rank int) string { return fmt.Sprintf("d%d", rank/2) }
+	e, err := NewEngine(Config{
+		DeviceOf: deviceOf, Reserve: 1 << 20,
+		NewOps: func(rank, ranks int) (engine.Ops, error) {
+			ops, err := testOps(rank, ranks)
+			where := deviceOf(rank)
+			return located{ops, where, func() int64 { return room + 1<<20 - used(where) }}, err
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	request := func(name, plan string) *Request {
+		r := parityRequest(t, openGolden(t, name), name, 1, 8, 8, 2)
+		r.Plan, r.Model.WeightBytes = plan, 1<<20
+		load := r.Model.Load
+		r.Model.Load = func(ops engine.Ops, held dit.Held) (dit.Model, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			loads[ops.(located).name]++
+			return load(ops, held)
+		}
+		return r
+	}
+	run := func(name, plan string) {
+		t.Helper()
+		if _, err := e.Sample(context.Background(), request(name, plan), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run("flux-c", "ulysses=4")
+	if len(loads) != 2 || loads["d0"] != 1 || loads["d1"] != 1 {
+		t.Errorf("four ranks on two devices loaded %v, want once on each", loads)
+	}
+	run("flux-c", "ulysses=2") // on d0 alone
+	run("flux-a", "")
+	if loads["d0"] != 2 || loads["d1"] != 1 {
+		t.Errorf("loaded %v, want 2 on d0 and 1 on d1", loads)
+	}
+	room = 1 << 20 // one model
+	run("flux-a", "ulysses=3")
+	var left []string
+	e.each(func(p *placements) {
+		for _, m := range p.list() {
+			left = append(left, p.where+" "+m.Key)
+		}
+	})
+	if want := []string{"d0 flux-a", "d0 flux-c", "d1 flux-a"}; !slices.Equal(left, want) {
+		t.Errorf("resident are %v, want %v: d1 had room for one, d0 loaded nothing", left, want)
+	}
+	room = 1 << 19
+	_, err = e.Sample(context.Background(), request("sd3-b", ""), nil)
+	var pe *Error
+	if !errors.As(err, &pe) || pe.Code != OutOfMemory || !strings.Contains(pe.Text, "take 1 MB, 0 MB of d0 are free") {
+		t.Errorf("got %v, want a refusal that names d0 and the numbers", err)
+	}
+}

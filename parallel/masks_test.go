@@ -1,0 +1,68 @@
+package parallel
+
+import (
+	"context"
+	"fmt"
+	"testing"
+)
+
+// TestEveryItemHasItsMasks: in a batch, masks of entries and of the noise may differ from item to item. Every picture
+// is the one that its item gives alone; a mask of fewer items than the batch is repeated.
+func TestEveryItemHasItsMasks(t *testing.T) {
+	e := newEngine(t)
+	const items, y, x = 3, 8, 10
+	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", items, y, x, 2)
+	entry := &r.Branches[0].Entries[1]
+	mask := func(masks int, at func(item, y, x int) bool) Latent {
+		m := NewLatent(masks, 1, y, x)
+		for i := range m.Data {
+			if m.Data[i] = 0.25; at(i/(y*x), i/x%y, i%x) {
+				m.Data[i] = 1
+			}
+		}
+		return m
+	}
+	r.Mask = mask(items, func(i, y, x int) bool { return (x+3*i)%10 < 5 })
+	for _, masks := range []int{items, 2} {
+		entry.Mask = mask(masks, func(i, y, x int) bool { return (y+4*i)%8 < 3 })
+		var want []float32
+		for i := range items {
+			one := *r
+			one.Latent, one.Noise, one.Mask = item(r.Latent, i), item(r.Noise, i), item(r.Mask, i)
+			one.Branches = []Branch{{Name: "positive", Entries: []Entry{r.Branches[0].Entries[0], *entry}},
+				r.Branches[1]}
+			one.Branches[0].Entries[1].Mask = item(entry.Mask, i%masks)
+			res, err := e.Sample(context.Background(), &one, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want = append(want, res.Latent.Data...)
+		}
+		for _, plan := range []string{"", "data=2", "cfg=3,ulysses=2", "pipe=2,patches=3,warmup=99"} {
+			r.Plan = plan
+			got, err := e.Sample(context.Background(), r, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range items {
+				n := len(want) / items
+				if rel := relative(got.Latent.Data[i*n:(i+1)*n], want[i*n:(i+1)*n]); rel > 1e-5 {
+					t.Errorf("plan %q, %d masks: item %d differs by %.3g from its run alone, bound 1e-5", plan, masks,
+						i, rel)
+				}
+			}
+		}
+		if rel := relative(want[:len(want)/items], want[len(want)/items:2*len(want)/items]); rel < 1e-2 {
+			t.Fatalf("items differ by %.3g only", rel)
+		}
+	}
+}
+
+// item is one item of a latent or mask.
+func item(l Latent, i int) Latent {
+	n := l.Len() / l.B
+	if i >= l.B {
+		panic(fmt.Sprintf("item %d of %d", i, l.B))
+	}
+	return Latent{B: 1, C: l.C, Y: l.Y, X: l.X, Data: l.Data[i*n : (i+1)*n]}
+}

@@ -1,0 +1,48 @@
+package parallel
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+)
+
+// TestPatienceCountsFromTheLastProgress: ranks that have moved since they were last looked at have all of the
+// watchdog's patience again, however long the request has run; ranks that have not are accused once it is over.
+func TestPatienceCountsFromTheLastProgress(t *testing.T) {
+	e, err := NewEngine(Config{NewOps: testOps, Patience: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 6, 6, 2)
+	r.Plan = "ulysses=2"
+	run := func() {
+		t.Helper()
+		if _, err := e.Sample(context.Background(), r, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run()
+	look := e.team.stalled
+	after := func(d time.Duration) { e.team.watch.since = e.team.watch.since.Add(-d) } // as if so much time had passed
+	if err := look(); err != nil {
+		t.Fatalf("at the first look: %v", err)
+	}
+	after(2 * time.Hour)
+	run()
+	for range 2 {
+		if err := look(); err != nil {
+			t.Fatalf("ranks moved two hours after the start: %v", err)
+		}
+	}
+	after(59 * time.Minute)
+	if err := look(); err != nil {
+		t.Fatalf("59 minutes after the last progress: %v", err)
+	}
+	after(time.Minute)
+	var pe *Error
+	if err := look(); !errors.As(err, &pe) || pe.Code != PeerLost {
+		t.Errorf("an hour after the last progress: got %v, want the verdict that ranks stand still", err)
+	}
+}

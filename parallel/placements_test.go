@@ -1,0 +1,94 @@
+package parallel
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+
+	"patchbay/engine"
+	"patchbay/models/dit"
+)
+
+// shelf is an engine with room for so many bytes, and models of 100 bytes each by their keys, with a count of loads.
+func shelf(t *testing.T, room int64) (e *Engine, model func(key string) Model, loads map[string]int) {
+	t.Helper()
+	e, err := NewEngine(Config{NewOps: testOps, MemoryBytes: room})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.Close)
+	loads = map[string]int{}
+	tiny := tinyRequest(t, "flux", 1, 8, 8, 1).Model
+	return e, func(key string) Model {
+		m := tiny
+		m.Key, m.WeightBytes = key, 100
+		m.Load = func(ops engine.Ops, held dit.Held) (dit.Model, error) {
+			loads[key]++
+			return tiny.Load(ops, held)
+		}
+		return m
+	}, loads
+}
+
+// keys lists what is resident, most recently used first.
+func (e *Engine) keys() (out []string) {
+	for _, m := range e.Resident() {
+		out = append(out, m.Key)
+	}
+	return out
+}
+
+// TestLeastRecentlyUsedGoesFirst: where a model does not fit beside those that are resident, the one whose last use is
+// longest ago goes, and no more than needed.
+func TestLeastRecentlyUsedGoesFirst(t *testing.T) {
+	e, model, loads := shelf(t, 300)
+	for i, c := range []struct {
+		key  string
+		want []string
+	}{
+		{"a", []string{"a"}}, {"b", []string{"b", "a"}}, {"c", []string{"c", "b", "a"}}, {"a", []string{"a", "c", "b"}},
+		{"d", []string{"d", "a", "c"}},
+		{"c", []string{"c", "d", "a"}}, {"b", []string{"b", "c", "d"}},
+	} {
+		if _, err := e.Load(context.Background(), model(c.key), ""); err != nil {
+			t.Fatal(err)
+		}
+		if got := e.keys(); !slices.Equal(got, c.want) {
+			t.Errorf("use %d, of %s: resident are %v, want %v", i, c.key, got, c.want)
+		}
+	}
+	for key, want := range map[string]int{"a": 1, "b": 2, "c": 1, "d": 1} {
+		if loads[key] != want {
+			t.Errorf("%s was loaded %d times, want %d", key, loads[key], want)
+		}
+	}
+	e.Evict("c")
+	if got := e.keys(); !slices.Equal(got, []string{"b", "d"}) {
+		t.Errorf("without c resident are %v, want b and d", got)
+	}
+}
+
+// TestPartsThatDoNotFitTogetherAreRefused: a plan whose parts of the weights are too large together is refused before
+// any is loaded or evicted, though each of them would fit alone; evicting a model drops its parts.
+func TestPartsThatDoNotFitTogetherAreRefused(t *testing.T) {
+	e, model, loads := shelf(t, 99)
+	small := model("small")
+	small.WeightBytes = 10
+	if _, err := e.Load(context.Background(), small, ""); err != nil {
+		t.Fatal(err)
+	}
+	var pe *Error
+	if _, err := e.Load(context.Background(), model("a"), "tensor=2"); !errors.As(err, &pe) || pe.Code != OutOfMemory {
+		t.Errorf("two parts of 50 bytes in 99: got %v, want out_of_memory", err)
+	}
+	if got := e.keys(); loads["a"] != 0 || !slices.Equal(got, []string{"small"}) {
+		t.Errorf("%d parts were loaded, resident are %v, want small alone as before", loads["a"], got)
+	}
+	if _, err := e.Load(context.Background(), model("a"), "tensor=3"); err != nil || loads["a"] != 3 {
+		t.Errorf("three parts of 33 bytes in 99: %d loaded, %v", loads["a"], err)
+	}
+	if e.Evict("a"); len(e.keys()) != 0 {
+		t.Errorf("without a resident are %v, want none", e.keys())
+	}
+}

@@ -1,0 +1,26 @@
+package parallel
+
+import (
+	"context"
+	"testing"
+)
+
+// TestRanksForgetRequests: a rank keeps nothing of a request that has ended: no session, and no mark of its
+// cancellation.
+func TestRanksForgetRequests(t *testing.T) {
+	e := newEngine(t)
+	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 8, 8, 4)
+	r.Plan = "cfg=2,ulysses=2"
+	for range 3 {
+		if _, err := e.Sample(context.Background(), r, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, l := range e.team.links {
+		l.rank.mu.Lock()
+		if n, m := len(l.rank.sessions), len(l.rank.cancelled); n+m > 0 {
+			t.Errorf("rank %d keeps %d sessions and %d marks of cancellations after three requests, want none", i, n, m)
+		}
+		l.rank.mu.Unlock()
+	}
+}

@@ -1,0 +1,30 @@
+package parallel
+
+import (
+	"context"
+	"testing"
+)
+
+// TestSkipsAreForgotten: what ranks keep of a request for later blocks (outputs that skips take, stores lent to a down
+// lane) goes with the request.
+func TestSkipsAreForgotten(t *testing.T) {
+	e := newEngine(t)
+	r := flatRequest(t, "hunyuandit", 2)
+	for _, plan := range []string{"", "ulysses=2", "pipe=2,patches=2", "pipe=2,patches=2,sync=spread"} {
+		r.Plan = plan
+		for job := range 2 {
+			if _, err := e.Sample(context.Background(), r, nil); err != nil {
+				t.Fatalf("%q: %v", plan, err)
+			}
+			for i, l := range e.team.links {
+				s := l.rank.skips
+				s.mu.Lock()
+				if len(s.at)+len(s.kv) > 0 {
+					t.Errorf("plan %q: rank %d keeps %d outputs and %d stores after job %d, want none", plan, i,
+						len(s.at), len(s.kv), job)
+				}
+				s.mu.Unlock()
+			}
+		}
+	}
+}

@@ -1,0 +1,36 @@
+package parallel
+
+import (
+	"context"
+	"testing"
+)
+
+// TestSpansTellTheBytesOfEveryAxis: exchanges in a profile carry the bytes that the counters have: of every axis,
+// gathers of weights that run beside the computation among them, on every rank of the team (of folded stages both lanes
+// have spans).
+func TestSpansTellTheBytesOfEveryAxis(t *testing.T) {
+	e := newEngine(t)
+	r := flatRequest(t, "flux", 2)
+	r.Profile = true
+	for _, plan := range []string{"ulysses=2,shard=on", "cfg=2,ring=2,shard=on", "tensor=2,form=scatter",
+		"pipe=2,ring=2,patches=2,sync=spread"} {
+		r.Plan = plan
+		got, err := e.Sample(context.Background(), r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		told := make([]int64, len(got.Stats.Traffic))
+		for _, s := range got.Stats.Spans {
+			told[s.Rank] += s.Bytes
+		}
+		for rank, axes := range got.Stats.Traffic {
+			sent := int64(0)
+			for _, a := range axes {
+				sent += a.Bytes
+			}
+			if told[rank] != sent || sent == 0 {
+				t.Errorf("%s: rank %d: spans tell %d bytes, counters %d", plan, rank, told[rank], sent)
+			}
+		}
+	}
+}

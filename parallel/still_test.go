@@ -1,0 +1,46 @@
+package parallel
+
+import (
+	"context"
+	"testing"
+)
+
+// TestStaleValuesOfAStillPicture: while sigma and latent stand still, keys and values of the evaluation before are
+// those of this one, so patches on stale values must give one rank's answer. Whatever a micro-step of a patch takes
+// from the wrong place shows: rows, positions, text, skips, stores.
+func TestStaleValuesOfAStillPicture(t *testing.T) {
+	plans := []string{
+		"pipe=4,patches=7", "pipe=2,ulysses=3,patches=3", "pipe=3,ring=2,ulysses=2,patches=4,sync=spread",
+		"pipe=2,tensor=2,patches=3",
+		"pipe=2,ulysses=2,tensor=3,form=scatter,patches=5", "cfg=2,data=2,pipe=2,ring=3,patches=2,shard=on",
+	}
+	for _, f := range families() {
+		e := newEngine(t)
+		r := flatRequest(t, f.name, 1)
+		sigma := r.Sigmas[0] / 2
+		r.Sigmas = []float32{sigma, sigma, sigma, 0}
+		want, err := e.Sample(context.Background(), r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, plan := range plans {
+			if testing.Short() && i%2 != len(f.name)%2 {
+				continue
+			}
+			r := *r
+			r.Plan = plan
+			got, err := e.Sample(context.Background(), &r, nil)
+			if err != nil {
+				t.Fatalf("%s %s: %v", f.name, plan, err)
+			}
+			if rel := relative(got.Latent.Data, want.Latent.Data); rel > 1e-5 {
+				t.Errorf("%s %s: relative difference to one rank %.3g, bound 1e-5", f.name, plan, rel)
+			}
+			p := planOf(t, plan)
+			if n := got.Stats.Tokens[0].MicroSteps; n != int64(1+2*p.Patches) {
+				t.Errorf("%s %s: %d micro-steps, want one evaluation in one piece and two in %d patches", f.name, plan,
+					n, p.Patches)
+			}
+		}
+	}
+}

@@ -1,0 +1,211 @@
+"""Workflows of the comparison, in API format. Each case is one function of a Graph; the loader is put in by the one who runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+CHANNELS = {"flux": 16, "sd3": 16, "pixart": 4, "hydit": 4}
+
+
+class Graph:
+    """A workflow around one KSampler, with changes."""
+
+    def __init__(self, model: str, loader: dict[str, Any], y: int = 12, x: int = 8, batch: int = 1, **k: Any) -> None:
+        self.model, self.family = model, model.split("-")[0]
+        self.size = (y, x)
+        self.nodes: dict[str, dict[str, Any]] = {"1": loader}
+        tokens = {"hydit": 20, "pixart": 20}.get(self.family, 9)
+        self.add("4", "TestConditioning", model=model, seed=3, tokens=tokens)
+        self.add("5", "TestConditioning", model=model, seed=4, tokens=tokens)
+        self.positive, self.negative, self.source = ["4", 0], ["5", 0], ["1", 0]
+        if self.family == "flux":
+            self.positive = self.add("6", "FluxGuidance", guidance=3.0, conditioning=self.positive)
+        self.latent = self.add("7", "EmptySD3LatentImage" if CHANNELS[self.family] == 16 else "EmptyLatentImage", width=8 * x, height=8 * y, batch_size=batch)
+        self.k = {"seed": 5, "steps": 4, "cfg": 1.0, "sampler_name": "euler", "scheduler": "simple", "denoise": 1.0, **k}
+        self.slot = 0
+        self.final: list[Any] | None = None
+
+    def add(self, name: str, kind: str, **inputs: Any) -> list[Any]:
+        self.nodes[name] = {"class_type": kind, "inputs": inputs}
+        return [name, 0]
+
+    def on_model(self, name: str, kind: str, **inputs: Any) -> Graph:
+        self.source = self.add(name, kind, model=self.source, **inputs)
+        return self
+
+    def start(self) -> Graph:
+        self.latent = self.add("70", "TestLatent", channels=CHANNELS[self.family], height=self.size[0], width=self.size[1], batch=1, seed=9)
+        return self
+
+    def masked(self, soft: bool = True) -> Graph:
+        mask = self.add("71", "TestMask", height=8 * self.size[0], width=8 * self.size[1], soft=soft)
+        self.latent = self.add("72", "SetLatentNoiseMask", samples=self.latent, mask=mask)
+        return self
+
+    def conditioned(self, name: str, kind: str, where: str = "positive", **inputs: Any) -> Graph:
+        setattr(self, where, self.add(name, kind, conditioning=getattr(self, where), **inputs))
+        return self
+
+    def custom(self, guider: str = "BasicGuider", sampler: list[Any] | None = None, slot: int = 0, **more: Any) -> Graph:
+        self.add("21", "RandomNoise", noise_seed=self.k["seed"])
+        sampler = sampler or self.add("22", "KSamplerSelect", sampler_name=self.k["sampler_name"])
+        self.add("23", "BasicScheduler", scheduler=self.k["scheduler"], steps=self.k["steps"], denoise=self.k["denoise"], model=self.source)
+        inputs: dict[str, Any] = {"model": self.source, "conditioning": self.positive}
+        if guider == "CFGGuider":
+            inputs = {"model": self.source, "positive": self.positive, "negative": self.negative, "cfg": self.k["cfg"]}
+        if guider == "DualCFGGuider":
+            inputs = {"model": self.source, "cond1": self.positive, "cond2": ["5", 0], "negative": self.negative, "cfg_conds": 2.0, "cfg_cond2_negative": 1.5, **more}
+        self.add("24", guider, **inputs)
+        self.final = self.add("25", "SamplerCustomAdvanced", noise=["21", 0], guider=["24", 0], sampler=sampler, sigmas=["23", 0], latent_image=self.latent)
+        self.final = ["25", slot]
+        return self
+
+    def stages(self) -> Graph:
+        common = {"model": self.source, "positive": self.positive, "negative": self.negative, "noise_seed": 5}
+        common |= {k: self.k[k] for k in ("steps", "cfg", "sampler_name", "scheduler")}
+        half = self.k["steps"] // 2
+        one = self.add("8", "KSamplerAdvanced", **common, add_noise="enable", start_at_step=0, end_at_step=half, return_with_leftover_noise="enable", latent_image=self.latent)
+        self.final = self.add("9", "KSamplerAdvanced", **common, add_noise="disable", start_at_step=half, end_at_step=100, return_with_leftover_noise="disable", latent_image=one)
+        return self
+
+    def build(self) -> dict[str, Any]:
+        if self.final is None:
+            self.final = self.add("8", "KSampler", model=self.source, positive=self.positive, negative=self.negative, latent_image=self.latent, **self.k)
+        self.add("10", "SaveLatent", filename_prefix="x", samples=self.final)
+        return self.nodes
+
+
+@dataclass
+class Case:
+    """One comparison. mode: "whole" or "evaluation"; bound is the relative error allowed; record puts it among the replayed ones."""
+
+    model: str
+    change: Callable[[Graph], Any] = lambda g: g
+    settings: dict[str, Any] = field(default_factory=dict)
+    mode: str = "whole"
+    plan: str = ""
+    bound: float = 1e-4
+    record: bool = True
+    needs: str = ""
+    stock: str = ""  # another file for ComfyUI's own loader
+    checkpoint: bool = False
+
+
+def lora(g: Graph, name: str = "28", strength: float = 0.8) -> Graph:
+    return g.on_model(name, "LoraLoaderModelOnly", lora_name="tiny-lora.safetensors", strength_model=strength)
+
+
+def combined(g: Graph) -> None:
+    g.positive = g.add("40", "ConditioningCombine", conditioning_1=g.positive, conditioning_2=["5", 0])
+
+
+def zeroed(g: Graph) -> None:
+    g.conditioned("41", "ConditioningZeroOut", "negative")
+
+
+def area(g: Graph, kind: str = "ConditioningSetArea") -> None:
+    inputs = {"width": 64, "height": 72, "x": 16, "y": 24, "strength": 0.8}
+    if kind == "ConditioningSetAreaPercentage":
+        inputs = {"width": 0.5, "height": 0.6, "x": 0.25, "y": 0.3, "strength": 1.2}
+    other = g.add("42", kind, conditioning=["5", 0], **inputs)
+    g.positive = g.add("43", "ConditioningCombine", conditioning_1=g.positive, conditioning_2=other)
+
+
+def masked_cond(g: Graph, bounds: str = "default") -> None:
+    mask = g.add("44", "TestMask", height=96, width=64, soft=bounds == "default")
+    other = g.add("45", "ConditioningSetMask", conditioning=["5", 0], mask=mask, strength=0.7, set_cond_area=bounds)
+    g.positive = g.add("46", "ConditioningCombine", conditioning_1=g.positive, conditioning_2=other)
+
+
+SAMPLERS = """euler euler_cfg_pp euler_ancestral euler_ancestral_cfg_pp heun heunpp2 exp_heun_2_x0 exp_heun_2_x0_sde dpm_2 dpm_2_ancestral lms dpm_fast dpm_adaptive
+dpmpp_2s_ancestral dpmpp_2s_ancestral_cfg_pp dpmpp_sde dpmpp_sde_gpu dpmpp_2m dpmpp_2m_cfg_pp dpmpp_2m_sde dpmpp_2m_sde_gpu dpmpp_2m_sde_heun dpmpp_2m_sde_heun_gpu
+dpmpp_3m_sde dpmpp_3m_sde_gpu ddpm lcm ipndm ipndm_v deis res_multistep res_multistep_cfg_pp res_multistep_ancestral res_multistep_ancestral_cfg_pp
+gradient_estimation gradient_estimation_cfg_pp er_sde seeds_2 seeds_3 sa_solver sa_solver_pece ddim uni_pc uni_pc_bh2""".split()
+SCHEDULERS = "simple sgm_uniform karras exponential ddim_uniform beta normal linear_quadratic kl_optimal".split()
+
+
+def cases() -> dict[str, Case]:
+    """Return all cases by name, the quick ones first."""
+    f = "flux-c"
+    big = {"y": 36, "x": 32}  # PixArt's positions need more than 65 rows and columns
+    out = {
+        "plain": Case(f),
+        "cfg": Case(f, settings={"cfg": 3.5}),
+        "batch": Case(f, settings={"batch": 2, "cfg": 2.0}),
+        "thirty_steps": Case(f, settings={"steps": 30, "sampler_name": "dpmpp_2m"}),
+        "img2img": Case(f, lambda g: g.start(), {"denoise": 0.6, "steps": 6}),
+        "mask": Case(f, lambda g: g.start().masked(), {"denoise": 0.6, "steps": 6}),
+        "hard_mask": Case(f, lambda g: g.start().masked(False), {"steps": 5}),
+        "mask_ddim": Case(f, lambda g: g.start().masked(), {"denoise": 0.6, "sampler_name": "ddim"}),
+        "differential": Case(f, lambda g: g.start().masked().on_model("60", "DifferentialDiffusion"), {"denoise": 0.8}, mode="evaluation"),
+        "basic_guider": Case(f, lambda g: g.custom()),
+        "cfg_guider": Case(f, lambda g: g.custom("CFGGuider"), {"cfg": 2.5}),
+        "dual_guider": Case(f, lambda g: g.custom("DualCFGGuider", style="regular"), mode="evaluation"),
+        "dual_guider_nested": Case(f, lambda g: g.custom("DualCFGGuider", style="nested"), mode="evaluation"),
+        "second_output": Case(f, lambda g: g.custom(slot=1), {"batch": 2}),
+        "custom_img2img": Case(f, lambda g: g.start().custom(), {"denoise": 0.6}),
+        "two_stages": Case(f, lambda g: g.stages(), {"steps": 6}),
+        "two_stages_ancestral": Case(f, lambda g: g.stages(), {"steps": 6, "sampler_name": "euler_ancestral", "cfg": 2.0}),
+        "lora": Case(f, lora),
+        "lora_twice": Case(f, lambda g: lora(lora(g), "29", -0.5)),
+        "lora_shift": Case(f, lambda g: lora(g).on_model("61", "ModelSamplingFlux", max_shift=1.15, base_shift=0.5, width=512, height=512)),
+        "lora_custom": Case(f, lambda g: lora(g).custom()),
+        "after_lora": Case(f, settings={"seed": 77}),
+        "shift": Case(f, lambda g: g.on_model("61", "ModelSamplingFlux", max_shift=1.15, base_shift=0.5, width=512, height=512)),
+        # FLUX multiplies its time by 1000 once more than this sampling means: an ulp of a frequency is a radian's twentieth there.
+        "shift_sd3": Case(f, lambda g: g.on_model("61", "ModelSamplingSD3", shift=3.0), bound=2e-3),
+        "shift_sd3_on_sd3": Case("sd3-a", lambda g: g.on_model("61", "ModelSamplingSD3", shift=2.0)),
+        "shift_aura": Case(f, lambda g: g.on_model("61", "ModelSamplingAuraFlow", shift=1.73)),
+        "range": Case(f, lambda g: g.conditioned("40", "ConditioningSetTimestepRange", start=0.0, end=0.5), {"cfg": 2.0}),
+        "range_shift": Case(f, lambda g: g.on_model("61", "ModelSamplingSD3", shift=2.0).conditioned("40", "ConditioningSetTimestepRange", start=0.2, end=0.9), bound=2e-3),
+        "combined": Case(f, combined),
+        "zeroed": Case(f, zeroed, {"cfg": 2.0}),
+        "area": Case(f, area, {"cfg": 2.0, "x": 12}),
+        "area_percent": Case(f, lambda g: area(g, "ConditioningSetAreaPercentage"), {"cfg": 2.0, "batch": 2}),
+        "cond_mask": Case(f, masked_cond, {"cfg": 2.0}),
+        "cond_mask_bounds": Case(f, lambda g: masked_cond(g, "mask bounds"), {"cfg": 2.0}),
+        "no_guidance": Case(f, lambda g: g.conditioned("47", "FluxDisableGuidance")),
+        "foreign_sampler": Case(f, lambda g: g.custom(sampler=g.add("50", "TestForeignSampler")), mode="evaluation"),
+        "foreign_sampler_cfg": Case(f, lambda g: g.custom("CFGGuider", g.add("50", "TestForeignSampler")), {"cfg": 2.0, "batch": 2}, mode="evaluation"),
+        "rescale_cfg": Case("pixart-b", lambda g: g.on_model("60", "RescaleCFG", multiplier=0.7), {"cfg": 3.0, **big}, mode="evaluation"),
+        "cfg_norm": Case(f, lambda g: g.on_model("60", "CFGNorm", strength=1.0), {"cfg": 3.0}, mode="evaluation"),
+        "lazy_cache": Case(f, lambda g: g.on_model("60", "LazyCache", reuse_threshold=0.2, start_percent=0.15, end_percent=0.95, verbose=False), {"steps": 8}, mode="evaluation"),
+        "sampler_options": Case(f, lambda g: g.custom(sampler=g.add("50", "SamplerEulerAncestral", eta=0.5, s_noise=0.9))),
+        "lms_order": Case(f, lambda g: g.custom(sampler=g.add("50", "SamplerLMS", order=3)), {"steps": 6}),
+        "noise_scale": Case(f, lambda g: g.on_model("61", "ModelSamplingSD3", shift=3.0).on_model("62", "ModelNoiseScale", noise_scale=1.5), needs="ModelNoiseScale", bound=2e-3, record=False),
+        "noise_scale_mask": Case(f, lambda g: g.start().masked().on_model("61", "ModelSamplingSD3", shift=3.0).on_model("62", "ModelNoiseScale", noise_scale=1.5), needs="ModelNoiseScale", bound=2e-3, record=False),
+        "noise_scale_ancestral": Case(
+            f,
+            lambda g: g.on_model("61", "ModelSamplingSD3", shift=3.0).on_model("62", "ModelNoiseScale", noise_scale=1.5),
+            {"sampler_name": "euler_ancestral"},
+            mode="evaluation",
+            needs="ModelNoiseScale", bound=2e-3,
+            record=False,
+        ),
+        "sizes": Case(f, settings={"y": 7, "x": 10}),
+        "fp8": Case("flux-c-fp8", stock="flux-c-wide", record=False),
+        # ComfyUI would round the weights again where a LoRA was added: the same values in f32 say what is meant.
+        "fp8_lora": Case("flux-c-fp8", lora, stock="flux-c-wide", record=False),
+        "checkpoint": Case("flux-c-full", settings={"cfg": 2.0}, checkpoint=True, record=False),
+        "checkpoint_lora": Case("flux-c-full", lora, checkpoint=True, record=False),
+        "seed_largest": Case(f, settings={"seed": 2**64 - 1}),
+    }
+    for plan in ("ulysses=3", "pipe=2,patches=2,warmup=4", "cfg=2", "ring=2", "tensor=2"):
+        out["plan_" + plan.replace("=", "").replace(",", "_")] = Case(f, settings={"cfg": 2.0}, plan=plan, record=False)
+    for name in ("flux-b", "sd3-a", "sd3-c", "pixart-a", "pixart-b", "hydit-a", "hydit-b"):
+        out["family_" + name.replace("-", "_")] = Case(name, settings={"cfg": 2.0, "batch": 2, **(big if name.startswith("pixart") else {"y": 8, "x": 8})})
+        out["evaluation_" + name.replace("-", "_")] = Case(
+            name, lambda g: g.custom("CFGGuider", g.add("50", "TestForeignSampler")), {"cfg": 2.0, **(big if name.startswith("pixart") else {"y": 8, "x": 8})}, mode="evaluation", record=False
+        )
+    for s in SCHEDULERS[1:]:
+        out["scheduler_" + s] = Case(f, settings={"scheduler": s, "steps": 5})
+        out["scheduler_pixart_" + s] = Case("pixart-b", settings={"scheduler": s, "steps": 5, "cfg": 2.0, **big}, record=s in ("karras", "normal"))
+    for s in SAMPLERS[1:]:
+        out["sampler_" + s] = Case(f, settings={"sampler_name": s, "steps": 5, "cfg": 2.0})
+        # Not "normal": the steps between its sigmas lie in the middle of two entries of the table, and a last bit says which one is asked.
+        # dpm_adaptive chooses its steps by what it gets, and meets such places anyhow.
+        settings = {"sampler_name": s, "scheduler": "karras", "steps": 5, "cfg": 2.0, **big}
+        out["sampler_pixart_" + s] = Case("pixart-b", settings=settings, record=False, bound=2e-2 if s == "dpm_adaptive" else 1e-4)
+    return out

@@ -1,0 +1,307 @@
+"""Test nodes inside the ComfyUI that is driven: conditionings without encoders, and what lets tiny models load and tells which loop ran.
+
+Not part of what is installed. PATCHBAY_TEST_WEIGHTS is weights.json, PATCHBAY_TEST_RECORD a folder that requests and results are written into.
+"""
+
+import json
+import os
+import pickle
+import time
+
+import comfy.ldm.flux.model
+import comfy.model_base
+import comfy.model_detection
+import comfy.model_management
+import comfy.samplers
+import folder_paths
+import numpy as np
+import torch
+from aiohttp import web
+from safetensors import safe_open
+from server import PromptServer
+
+WEIGHTS = json.load(open(os.environ["PATCHBAY_TEST_WEIGHTS"]))
+RECORD = os.environ.get("PATCHBAY_TEST_RECORD", "")
+FACTS = {"evaluations": 0, "left": 0.0, "asked": 0.0}
+
+
+DEMO = os.environ["PATCHBAY_TEST_DEMO"]
+
+
+def demo():
+    """Return the config of the demo's model, as ComfyUI names it, and what its file holds."""
+    with safe_open(DEMO, "pt") as f:
+        theirs = json.loads(f.metadata()["config"])
+        shapes = frozenset((k, tuple(f.get_slice(k).get_shape())) for k in f.keys())  # noqa: SIM118
+    ours = WEIGHTS["flux-b"]["config"]
+    return {shapes: {**ours, **{k: v for k, v in theirs.items() if k in ours and k not in ("in_channels", "out_channels")}}}
+
+
+def configs():
+    """Return the config of every tiny model by what its file holds: shapes do not tell heads and axes."""
+    return demo() | {frozenset((k, tuple(s)) for k, s, *_ in w["tensors"]): w["config"] for w in WEIGHTS.values()}
+
+
+CONFIGS = configs()
+detect = comfy.model_detection.detect_unet_config
+
+
+def detect_tiny(state_dict, key_prefix, *args, **kwargs):
+    found = frozenset((k[len(key_prefix) :], tuple(v.shape)) for k, v in state_dict.items() if k.startswith(key_prefix))
+    for known, config in CONFIGS.items():
+        if known == found:
+            fields = getattr(comfy.ldm.flux.model.FluxParams, "__dataclass_fields__", {})
+            return {k: v for k, v in config.items() if k != "txt_ids_dims" or k in fields}
+    return detect(state_dict, key_prefix, *args, **kwargs)
+
+
+comfy.model_detection.detect_unet_config = detect_tiny
+
+apply = comfy.model_base.BaseModel._apply_model
+
+
+def counted(self, *args, **kwargs):
+    FACTS["evaluations"] += 1
+    return apply(self, *args, **kwargs)
+
+
+comfy.model_base.BaseModel._apply_model = counted
+
+
+def plain(v):
+    """Return a message with every tensor as an array."""
+    if hasattr(v, "hash") and hasattr(v, "array"):
+        assert v.dtype != "bf16"
+        return v.array.copy()
+    if isinstance(v, np.ndarray):
+        return v.copy()
+    if isinstance(v, dict):
+        return {k: plain(e) for k, e in v.items()}
+    return [plain(e) for e in v] if isinstance(v, list) else v
+
+
+def watch_loop():
+    """Note when the package's wrapper was left, and what went into it and came out of it."""
+    import sys
+
+    module = next((m for n, m in sys.modules.items() if n.endswith(".offload") and hasattr(m, "whole_loop")), None)
+    if module is None or getattr(module, "watched", False):
+        return
+    module.watched = True
+    client = sys.modules[module.__name__.replace(".offload", ".client.client")].Client
+    send = client._stream
+
+    def stream(self, verb, body, *args):
+        if RECORD and verb == "sample":
+            FACTS["request"] = plain(body)
+        return send(self, verb, body, *args)
+
+    client._stream = stream
+    proxy = sys.modules[module.__name__.replace(".offload", ".proxy")]
+    nodes = sys.modules[module.__name__.replace(".offload", ".nodes")]
+    loop = module.whole_loop
+
+    def watched(executor, guider, sigmas, extra_args, callback, *args, **kwargs):
+        def timed(*a):
+            began = time.time()
+            callback(*a)
+            FACTS["callbacks"] += time.time() - began
+
+        FACTS.update(entered=time.time(), callbacks=0.0)
+        try:
+            return loop(executor, guider, sigmas, extra_args, timed, *args, **kwargs)
+        finally:
+            FACTS["left"] = time.time()
+
+    note = module.LAST.note
+
+    def noted(what, metrics):
+        FACTS["metrics"] = {k: metrics.get(k) for k in ("load_seconds", "step_seconds")}
+        note(what, metrics)
+
+    module.LAST.note = noted
+
+    def install(patcher):
+        out = original(patcher)
+        out.remove_wrappers_with_key("sampler_sample", proxy.KEY)
+        out.add_wrapper_with_key("sampler_sample", proxy.KEY, watched)
+        return out
+
+    build = nodes.build
+
+    def built(path, name):
+        """The demo's latents have a scale of their own, which ComfyUI cannot read from a file."""
+        out = build(path, name)
+        if os.path.basename(path) == os.path.basename(DEMO):
+            out.model.latent_format.scale_factor, out.model.latent_format.shift_factor = 0.5728, 0.0275
+        return out
+
+    nodes.build = built
+    original = nodes.install
+    nodes.install = install
+
+
+interrupt = comfy.model_management.interrupt_current_processing
+
+
+def noted(value=True):
+    if value:
+        FACTS["asked"] = time.time()
+    interrupt(value)
+
+
+comfy.model_management.interrupt_current_processing = noted
+sample_stock = comfy.samplers.KSAMPLER.sample
+
+
+def recorded(self, *args, **kwargs):
+    out = sample_stock(self, *args, **kwargs)
+    if RECORD:
+        FACTS["x"] = out.detach().float().numpy().copy()
+    return out
+
+
+comfy.samplers.KSAMPLER.sample = recorded
+
+
+@PromptServer.instance.routes.post("/patchbay_test/reset")
+async def reset(_):
+    watch_loop()
+    FACTS.clear()
+    FACTS.update(evaluations=0, left=0.0, asked=0.0)
+    return web.json_response({})
+
+
+@PromptServer.instance.routes.get("/patchbay_test/facts")
+async def facts(_):
+    mm = comfy.model_management
+    models = [type(m.model).__name__ for m in mm.current_loaded_models if m.model is not None]
+    return web.json_response({**{k: v for k, v in FACTS.items() if k in ("evaluations", "entered", "left", "asked", "metrics", "callbacks")}, "models": models})
+
+
+@PromptServer.instance.routes.post("/patchbay_test/keep")
+async def keep(request):
+    """Write what was recorded of a case: the request of the daemon's run, or the latent of the stock one."""
+    q = await request.json()
+    with open(os.path.join(RECORD, q["case"] + "." + q["what"]), "wb") as f:
+        pickle.dump(FACTS.get(q["what"]), f)
+    return web.json_response({"there": FACTS.get(q["what"]) is not None})
+
+
+def values(seed, *shape):
+    return torch.from_numpy(np.random.default_rng(seed).standard_normal(shape, np.float32))
+
+
+class TestConditioning:
+    RETURN_TYPES = ("CONDITIONING",)
+    FUNCTION = "make"
+    CATEGORY = "test"
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {"model": ("STRING", {}), "seed": ("INT", {"default": 0}), "tokens": ("INT", {"default": 8})}}
+
+    def make(self, model, seed, tokens):
+        c = WEIGHTS[model]["config"]
+        extra = {}
+        if model.startswith("flux"):
+            width, extra["pooled_output"] = c["context_in_dim"], values(seed + 1000, 1, c["vec_in_dim"])
+        elif model.startswith("sd3"):
+            width, extra["pooled_output"] = c["context_embedder_config"]["params"]["in_features"], values(seed + 1000, 1, c["adm_in_channels"])
+        elif model.startswith("pixart"):
+            width = c["caption_channels"]
+        else:
+            width = c["text_states_dim"]
+            extra["pooled_output"] = values(seed + 1000, 1, 1024)
+            extra["attention_mask"] = torch.cat([torch.ones(1, tokens), torch.zeros(1, 77 - tokens)], 1)
+            extra["conditioning_mt5xl"] = values(seed + 2000, 1, 256, c["text_states_dim_t5"])
+            extra["attention_mask_mt5xl"] = torch.cat([torch.ones(1, tokens + 3), torch.zeros(1, 253 - tokens)], 1)
+            tokens = 77
+        return ([[values(seed, 1, tokens, width), extra]],)
+
+
+class TestLatent:
+    RETURN_TYPES = ("LATENT",)
+    FUNCTION = "make"
+    CATEGORY = "test"
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        i = ("INT", {"default": 1})
+        return {"required": {"channels": i, "height": i, "width": i, "batch": i, "seed": i}}
+
+    def make(self, channels, height, width, batch, seed):
+        return ({"samples": values(seed, batch, channels, height, width)},)
+
+
+class TestMask:
+    RETURN_TYPES = ("MASK",)
+    FUNCTION = "make"
+    CATEGORY = "test"
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        i = ("INT", {"default": 1})
+        return {"required": {"height": i, "width": i, "soft": ("BOOLEAN", {"default": True})}}
+
+    def make(self, height, width, soft):
+        x = torch.linspace(0, 1, width).repeat(height, 1)
+        return ((x if soft else (x > 0.4).float())[None],)
+
+
+class TestPlan:
+    RETURN_TYPES = ("PATCHBAY_PLAN",)
+    FUNCTION = "make"
+    CATEGORY = "test"
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {"plan": ("STRING", {})}}
+
+    def make(self, plan):
+        return (plan,)
+
+
+class TestKeep:
+    """Writes numbers to a file."""
+
+    RETURN_TYPES = ()
+    FUNCTION = "keep"
+    OUTPUT_NODE = True
+    CATEGORY = "test"
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {"name": ("STRING", {}), "image": ("IMAGE",)}}
+
+    def keep(self, name, image):
+        path = os.path.join(folder_paths.get_output_directory(), name + ".npy")
+        np.save(path, image.float().numpy())
+        return {"ui": {"kept": [path], "name": [name]}}
+
+
+class TestForeignSampler:
+    """A sampler that only this extension has: Euler with half of the noise of an ancestral step."""
+
+    RETURN_TYPES = ("SAMPLER",)
+    FUNCTION = "make"
+    CATEGORY = "test"
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {}}
+
+    def make(self):
+        return (comfy.samplers.KSAMPLER(sample_foreign),)
+
+
+def sample_foreign(model, x, sigmas, extra_args=None, callback=None, disable=None):
+    for i in range(len(sigmas) - 1):
+        x0 = model(x, sigmas[i] * x.new_ones([x.shape[0]]), **extra_args)
+        if callback is not None:
+            callback({"x": x, "i": i, "sigma": sigmas[i], "sigma_hat": sigmas[i], "denoised": x0})
+        x = x0 + (x - x0) * (sigmas[i + 1] / sigmas[i]) * 0.97
+    return x
+
+
+NODE_CLASS_MAPPINGS = {c.__name__: c for c in (TestConditioning, TestLatent, TestMask, TestPlan, TestKeep, TestForeignSampler)}

@@ -1,0 +1,234 @@
+package tests
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"patchbay/engine"
+	"patchbay/engine/safetensors"
+	"patchbay/models/weights/goldenweights"
+	"patchbay/tests/golden"
+)
+
+// replayed is a case of comfyui.json: what the node sent for a run, with the names of tensors in place of them, and the
+// latent in model space that ComfyUI's own loop had at its end.
+type replayed struct {
+	Bound   float64        `json:"bound"`
+	X       map[string]any `json:"x"`
+	Request map[string]any `json:"request"`
+}
+
+// TestComfyUIReplay sends a worker what the node sent while a real ComfyUI was driven, and compares with what that
+// ComfyUI made of the same weights itself. The messages are sent in JSON, so that nothing of the program encodes or
+// decodes them on this side.
+func TestComfyUIReplay(t *testing.T) {
+	var records struct {
+		ComfyUI string              `json:"comfyui"`
+		Cases   map[string]replayed `json:"cases"`
+	}
+	text, err := os.ReadFile(golden.Path("comfyui.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber() // seeds have 64 bits
+	if err := decoder.Decode(&records); err != nil {
+		t.Fatal(err)
+	}
+	tensors, err := safetensors.Open(golden.Path("comfyui.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tensors.Close() }()
+	models := map[string]bool{}
+	for _, c := range records.Cases {
+		models[c.Request["model"].(map[string]any)["file"].(string)] = true
+	}
+	w := startFrames(t, buildProgram(t), goldenModels(t, models))
+	worst, ran := 0.0, 0
+	for name, c := range records.Cases {
+		request := filled(t, tensors, c.Request).(map[string]any)
+		request["op"], request["tag"] = "sample", name
+		got, fault := w.sample(request)
+		if fault != "" {
+			t.Errorf("%s: %s", name, fault)
+			continue
+		}
+		want := tensorData(t, filled(t, tensors, c.X))
+		rel := farApart(got, want)
+		worst, ran = math.Max(worst, rel), ran+1
+		if !(rel <= c.Bound) {
+			t.Errorf("%s: relative error %.3g, bound %.0e", name, rel, c.Bound)
+		}
+	}
+	if ran < 60 {
+		t.Errorf("%d cases ran, at least 60 are recorded", ran)
+	}
+	t.Logf("%d cases of ComfyUI %s, worst relative error %.2g", ran, records.ComfyUI, worst)
+}
+
+// goldenModels writes models of the golden weights into a models folder, by the names of their files.
+func goldenModels(t *testing.T, files map[string]bool) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "diffusion_models"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for file := range files {
+		set, config, err := goldenweights.Set(file[:len(file)-len(filepath.Ext(file))])
+		if err != nil {
+			t.Fatal(err)
+		}
+		var entries []safetensors.Entry
+		for _, n := range set.Names() {
+			st, _ := set.Get(n)
+			v := make([]float32, len(st.Data)/4)
+			engine.Widen(v, st.Data, engine.F32)
+			entries = append(entries, safetensors.FromF32(n, v, st.Shape...))
+		}
+		f, err := os.Create(filepath.Join(dir, "diffusion_models", file))
+		if err == nil {
+			err = safetensors.Write(f, map[string]string{"config": string(config)}, entries)
+		}
+		if err == nil {
+			err = f.Close()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// filled puts the data of tensors where a recorded message has their names.
+func filled(t *testing.T, tensors *safetensors.File, v any) any {
+	t.Helper()
+	switch v := v.(type) {
+	case []any:
+		out := make([]any, len(v))
+		for i, e := range v {
+			out[i] = filled(t, tensors, e)
+		}
+		return out
+	case map[string]any:
+		if name, ok := v["$tensor"].(string); ok {
+			e, ok := tensors.Entry(name)
+			if !ok {
+				t.Fatalf("no tensor %s", name)
+			}
+			return map[string]any{"$tensor": map[string]any{"dtype": fmt.Sprint(e.DType), "shape": e.Shape,
+				"data": base64.StdEncoding.EncodeToString(e.Data)}}
+		}
+		out := map[string]any{}
+		for k, e := range v {
+			out[k] = filled(t, tensors, e)
+		}
+		return out
+	}
+	return v
+}
+
+// tensorData returns the numbers of a tensor in JSON.
+func tensorData(t *testing.T, v any) []float32 {
+	t.Helper()
+	text, _ := v.(map[string]any)["$tensor"].(map[string]any)["data"].(string)
+	raw, err := base64.StdEncoding.DecodeString(text)
+	if err != nil || len(raw) == 0 {
+		t.Fatalf("a tensor of %d bytes, %v", len(raw), err)
+	}
+	out := make([]float32, len(raw)/4)
+	engine.Widen(out, raw, engine.F32)
+	return out
+}
+
+// farApart is the largest difference over the largest value of want; infinite for other lengths and for what is no
+// number.
+func farApart(got, want []float32) float64 {
+	if len(got) != len(want) {
+		return math.Inf(1)
+	}
+	worst, top := 0.0, 1e-30
+	for i, w := range want {
+		d := math.Abs(float64(got[i]) - float64(w))
+		if math.IsNaN(d) {
+			return math.Inf(1)
+		}
+		worst, top = math.Max(worst, d), math.Max(top, math.Abs(float64(w)))
+	}
+	return worst / top
+}
+
+// frames is a worker on its stdin and stdout.
+type frames struct {
+	t   *testing.T
+	in  io.Writer
+	out *bufio.Reader
+}
+
+// startFrames starts a worker on a models folder, computing in f32.
+func startFrames(t *testing.T, program, models string) *frames {
+	t.Helper()
+	cmd := exec.Command(program, "worker", "--models", models, "--compute", "f32", "--log", "warn")
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = in.Close(); _ = cmd.Wait() })
+	return &frames{t, in, bufio.NewReader(out)}
+}
+
+// sample sends a request and returns x, or what was answered in its place.
+func (w *frames) sample(request map[string]any) (x []float32, fault string) {
+	w.t.Helper()
+	body, err := json.Marshal(request)
+	if err == nil {
+		_, err = w.in.Write(slices.Concat(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body))
+	}
+	for err == nil {
+		head := make([]byte, 4)
+		if _, err = io.ReadFull(w.out, head); err != nil {
+			break
+		}
+		body := make([]byte, binary.BigEndian.Uint32(head))
+		if _, err = io.ReadFull(w.out, body); err != nil {
+			break
+		}
+		var reply map[string]any
+		if err = json.Unmarshal(body, &reply); err != nil {
+			break
+		}
+		if reply["type"] == "done" {
+			x = tensorData(w.t, reply["x"])
+		}
+		if e, ok := reply["error"]; ok {
+			fault = fmt.Sprint(e)
+		}
+		if reply["end"] == true {
+			if x == nil && fault == "" {
+				fault = "nothing was answered"
+			}
+			return x, fault
+		}
+	}
+	w.t.Fatalf("the worker went away: %v", err)
+	return nil, ""
+}
