@@ -2,7 +2,8 @@ package engine
 
 import "time"
 
-// Located is implemented by Ops that work on a device with memory of its own; all others work in the memory of this process.
+// Located is implemented by Ops that work on a device with memory of its own; all others work in the memory of this
+// process.
 type Located interface {
 	// Location names the device, e.g. "cuda:1". Ops of one location share its memory.
 	Location() string
@@ -10,8 +11,8 @@ type Located interface {
 	DeviceMemory() (free, total int64, err error)
 }
 
-// Reserver is implemented by Ops that need scratch memory or plans by shape. Reserve takes them before a step for all calls that a recording pass has seen,
-// so that nothing is allocated inside the step.
+// Reserver is implemented by Ops that need scratch memory or plans by shape. Reserve takes them before a step for all
+// calls that a recording pass has seen, so that nothing is allocated inside the step.
 type Reserver interface {
 	Reserve(calls *Recorder) error
 }
@@ -26,6 +27,7 @@ type Marker interface {
 
 // Stamper is implemented by Ops whose calls run later than they are issued: it tells when.
 type Stamper interface {
-	// Stamp issues a call that notes the time. The function it returns gives that time, counted from any fixed moment of the Ops; it is called after Sync.
+	// Stamp issues a call that notes the time. The function it returns gives that time, counted from any fixed moment of
+	// the Ops; it is called after Sync.
 	Stamp() func() time.Duration
 }

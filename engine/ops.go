@@ -95,13 +95,14 @@ type Ops interface {
 
 	// Alloc takes bytes of zeroed memory from the device, 64-byte aligned. Only arenas call it, never a step.
 	Alloc(bytes int) (Buf, error)
-	// Free gives memory of Alloc back when the calls issued before have run. Calls of another Ops that use it must be synced first.
+	// Free gives memory of Alloc back when the calls issued before have run. Calls of another Ops that use it must be
+	// synced first.
 	Free(Buf)
-	// Sync blocks until every call issued so far has run and returns the device's error, if any. Memory that this Ops has written may be read by another
-	// one afterwards, and memory that it has read may be written or freed.
+	// Sync blocks until every call issued so far has run and returns the device's error, if any. Memory that this Ops has
+	// written may be read by another one afterwards, and memory that it has read may be written or freed.
 	Sync() error
-	// Pack turns a stored matrix into the backend's layout. m.Data is read before Pack returns.
-	// Convolution weights come as [N, KY*KX*C]; c is the channel count (0 for a linear weight), so that tails can be padded per tap.
+	// Pack turns a stored matrix into the backend's layout. m.Data is read before Pack returns. Convolution weights come
+	// as [N, KY*KX*C]; c is the channel count (0 for a linear weight), so that tails can be padded per tap.
 	Pack(m Matrix, c int) (*Packed, error)
 
 	// Upload copies src into dst (contiguous f32 or bf16). src may be reused at once.

@@ -30,8 +30,8 @@ func (b Buf) Piece(from, n int) Buf {
 	return Buf{}
 }
 
-// Tensor is a strided view of a Buf. It is a value: copying it copies the view, never the elements. Elements are row-major unless
-// strides say otherwise; every op except Copy requires the last dimension to be contiguous (stride 1).
+// Tensor is a strided view of a Buf. It is a value: copying it copies the view, never the elements. Elements are
+// row-major unless strides say otherwise; every op except Copy requires the last dimension to be contiguous (stride 1).
 type Tensor struct {
 	Buf    Buf
 	Off    int // element offset into Buf

@@ -203,7 +203,7 @@ func TestDriftOfTheDemo(t *testing.T) {
 		t.Fatalf("the table has %d cells, want %d", len(cells), 4*len(driftRows()))
 	}
 	tested := [][3]int{{2, 4, 1}, {2, 4, 3}, {4, 4, 1}, {4, 8, 2}}
-	if testing.Short() {
+	if !soak {
 		tested = tested[:1]
 	}
 	for _, c := range tested {

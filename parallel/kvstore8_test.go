@@ -78,7 +78,7 @@ func TestEightBitStoresHalve(t *testing.T) {
 func TestDriftOfEightBitStores(t *testing.T) {
 	b := newDriftBench(t)
 	plans := []string{"pipe=2,patches=4,warmup=1", "pipe=2,patches=2,warmup=1", "pipe=4,patches=8,warmup=2"}
-	if testing.Short() {
+	if !soak {
 		plans = plans[:1]
 	}
 	for _, plan := range plans {

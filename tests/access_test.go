@@ -177,7 +177,8 @@ func newOperator(t *testing.T) *operator {
 	return o
 }
 
-// writeCreds adds a scoped signing key for a role to an account, writes the credentials of a user that it signs, and returns the user's public key.
+// writeCreds adds a scoped signing key for a role to an account, writes the credentials of a user that it signs, and
+// returns the user's public key.
 func writeCreds(t *testing.T, path string, role broker.Role, ac *jwt.AccountClaims) string {
 	t.Helper()
 	signer, err := nkeys.CreateAccount()
@@ -234,7 +235,8 @@ func usersInside(t *testing.T, program, flow string) {
 	}
 	t.Setenv(broker.PasswordVariable("root"), "r00t")
 	t.Setenv(broker.PasswordVariable("alice"), "wonderland")
-	s := startServer(t, program, "", "--listen", "0.0.0.0:0", "--users-file", users, "--tls-cert", filepath.Join(dir, "server.pem"), "--tls-key", filepath.Join(dir, "server-key.pem"))
+	s := startServer(t, program, "", "--listen", "0.0.0.0:0", "--users-file", users, "--tls-cert",
+		filepath.Join(dir, "server.pem"), "--tls-key", filepath.Join(dir, "server-key.pem"))
 	_, port, err := net.SplitHostPort(strings.TrimPrefix(s.url, "nats://"))
 	if err != nil {
 		t.Fatal(err)

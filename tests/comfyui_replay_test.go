@@ -21,16 +21,17 @@ import (
 	"patchbay/tests/golden"
 )
 
-// replayed is a case of comfyui.json: what the node sent for a run, with the names of tensors in place of them, and the latent in model space that
-// ComfyUI's own loop had at its end.
+// replayed is a case of comfyui.json: what the node sent for a run, with the names of tensors in place of them, and the
+// latent in model space that ComfyUI's own loop had at its end.
 type replayed struct {
 	Bound   float64        `json:"bound"`
 	X       map[string]any `json:"x"`
 	Request map[string]any `json:"request"`
 }
 
-// TestComfyUIReplay sends a worker what the node sent while a real ComfyUI was driven, and compares with what that ComfyUI made of the same weights
-// itself. The messages are sent in JSON, so that nothing of the program encodes or decodes them on this side.
+// TestComfyUIReplay sends a worker what the node sent while a real ComfyUI was driven, and compares with what that
+// ComfyUI made of the same weights itself. The messages are sent in JSON, so that nothing of the program encodes or
+// decodes them on this side.
 func TestComfyUIReplay(t *testing.T) {
 	var records struct {
 		ComfyUI string              `json:"comfyui"`
@@ -126,7 +127,8 @@ func filled(t *testing.T, tensors *safetensors.File, v any) any {
 			if !ok {
 				t.Fatalf("no tensor %s", name)
 			}
-			return map[string]any{"$tensor": map[string]any{"dtype": fmt.Sprint(e.DType), "shape": e.Shape, "data": base64.StdEncoding.EncodeToString(e.Data)}}
+			return map[string]any{"$tensor": map[string]any{"dtype": fmt.Sprint(e.DType), "shape": e.Shape,
+				"data": base64.StdEncoding.EncodeToString(e.Data)}}
 		}
 		out := map[string]any{}
 		for k, e := range v {
@@ -150,7 +152,8 @@ func tensorData(t *testing.T, v any) []float32 {
 	return out
 }
 
-// farApart is the largest difference over the largest value of want; infinite for other lengths and for what is no number.
+// farApart is the largest difference over the largest value of want; infinite for other lengths and for what is no
+// number.
 func farApart(got, want []float32) float64 {
 	if len(got) != len(want) {
 		return math.Inf(1)

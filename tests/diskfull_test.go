@@ -105,8 +105,8 @@ func fullDiskOutside(t *testing.T, program string, want [][]byte) {
 	checkStorm(t, s, want)
 }
 
-// fillAndFree submits half of the jobs, fills the disk, submits until a job is refused, frees the disk, and submits the rest, the refused one with it. It returns
-// the refusal when all jobs are done.
+// fillAndFree submits half of the jobs, fills the disk, submits until a job is refused, frees the disk, and submits the
+// rest, the refused one with it. It returns the refusal when all jobs are done.
 func fillAndFree(t *testing.T, s *server, d *disk, jobs int, restart func()) *wire.Error {
 	t.Helper()
 	c := dialSocket(t, s)

@@ -63,13 +63,16 @@ func TestEveryCommand(t *testing.T) {
 		n := startNATS(t, o.conf, fmt.Sprintf("tls { cert_file: %q, key_file: %q, timeout: 5 }\n",
 			filepath.Join(dir, "server.pem"), filepath.Join(dir, "server-key.pem")))
 		url, ca := strings.Replace(n.url, "nats://", "tls://", 1), filepath.Join(dir, "ca.pem")
-		s := startServer(t, program, "", "--nats", url, "--creds", o.creds[broker.RoleDaemon], "--tls-ca", ca, "--metrics", "127.0.0.1:0", "--attempts", "1")
+		s := startServer(t, program, "", "--nats", url, "--creds", o.creds[broker.RoleDaemon], "--tls-ca", ca, "--metrics",
+			"127.0.0.1:0", "--attempts", "1")
 		cli := func(r broker.Role) []string {
 			return []string{"--server", url, "--tlsca", ca, "--creds", o.creds[r], "--inbox-prefix", wire.InboxOf(o.user[r])}
 		}
 		everyDoor(t, &door{
-			server: s, program: program, name: "tls", flags: []string{"--nats", url, "--creds", o.creds[broker.RoleClient], "--tls-ca", ca}, cli: cli(broker.RoleClient),
-			admin: cli(broker.RoleAdmin), url: url, access: wire.Access{Creds: o.creds[broker.RoleClient], CA: ca}, asks: true, limited: true,
+			server: s, program: program, name: "tls",
+			flags: []string{"--nats", url, "--creds", o.creds[broker.RoleClient], "--tls-ca", ca}, cli: cli(broker.RoleClient),
+			admin: cli(broker.RoleAdmin), url: url, access: wire.Access{Creds: o.creds[broker.RoleClient], CA: ca},
+			asks: true, limited: true,
 		})
 		if strings.Contains(s.log.String(), "iolation") {
 			t.Errorf("the daemon lacks rights:\n%s", s.log)
@@ -152,7 +155,8 @@ func (d *door) commands() []typed {
 		{line: []string{"jobs", "--state", "done"}, says: []string{id(1)}},
 		{line: []string{"jobs", "--state", "failed"}, never: id(1)},
 		{line: []string{"jobs", "--state", "jolly"}, code: 2, says: []string{"jolly", "queued"}},
-		{line: []string{"submit", "long.json", "--id", id(2), "--json"}, says: []string{`"job":"` + id(2) + `"`}, never: "duplicate"},
+		{line: []string{"submit", "long.json", "--id", id(2), "--json"}, says: []string{`"job":"` + id(2) + `"`},
+			never: "duplicate"},
 		{line: []string{"top", "--once"}, state: message.Running, says: []string{"DAEMON", id(2), "running"}},
 		{line: []string{"top", "--json"}, says: []string{`"steps_per_second"`, id(2)}},
 		{line: []string{"jobs", "--state", "running"}, says: []string{id(2)}},
@@ -195,10 +199,13 @@ func (d *door) natsLines() []typed {
 	id := d.id
 	long, _ := os.ReadFile(filepath.Join(d.dir, "long.json"))
 	rows := []typed{
-		{line: req("submit", quick, "-H", "Nats-Msg-Id:"+id(21)), says: []string{`"job":"` + id(21) + `"`}, never: "duplicate"},
-		{line: req("submit", quick, "-H", "Nats-Msg-Id:"+id(21)), says: []string{`"job":"` + id(21) + `"`, `"duplicate":true`}},
+		{line: req("submit", quick, "-H", "Nats-Msg-Id:"+id(21)), says: []string{`"job":"` + id(21) + `"`},
+			never: "duplicate"},
+		{line: req("submit", quick, "-H", "Nats-Msg-Id:"+id(21)),
+			says: []string{`"job":"` + id(21) + `"`, `"duplicate":true`}},
 		{line: req("status."+id(21), ""), state: message.Done, says: []string{`"state":"done"`}},
-		{line: req("run", quick, "--wait-for-empty", "--reply-timeout", "30s"), says: []string{`"accepted"`, `"execution_success"`}},
+		{line: req("run", quick, "--wait-for-empty", "--reply-timeout", "30s"),
+			says: []string{`"accepted"`, `"execution_success"`}},
 		{line: req("submit", string(long), "-H", "Nats-Msg-Id:"+id(22)), says: []string{`"job":"` + id(22) + `"`}},
 		{line: req("cancel."+id(22), ""), state: message.Running, says: []string{`"cancelled":true`}},
 		{line: req("status."+id(22), ""), state: message.Cancelled, says: []string{`"state":"cancelled"`}},
@@ -357,11 +364,12 @@ func (d *door) previews(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	seen := 0
-	end, err := client.Run(ctx, c, &message.RunRequest{ID: d.id(30), Workflow: demoFlow(t, 12), Preview: true}, &client.Collector{Preview: func(_ string, jpeg []byte) {
-		if strings.HasPrefix(string(jpeg), "\xff\xd8") {
-			seen++
-		}
-	}})
+	end, err := client.Run(ctx, c, &message.RunRequest{ID: d.id(30), Workflow: demoFlow(t, 12), Preview: true},
+		&client.Collector{Preview: func(_ string, jpeg []byte) {
+			if strings.HasPrefix(string(jpeg), "\xff\xd8") {
+				seen++
+			}
+		}})
 	if err != nil || end == nil || end.Type != message.EventSuccess || seen == 0 {
 		t.Errorf("a run with previews: %+v, %v, %d JPEGs", end, err, seen)
 	}
@@ -374,7 +382,8 @@ func (d *door) previews(t *testing.T) {
 	if err := nc.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := client.Submit(ctx, c, &message.RunRequest{ID: d.id(31), Workflow: demoFlow(t, 5000), Preview: true}); err != nil {
+	if _, err := client.Submit(ctx, c, &message.RunRequest{ID: d.id(31), Workflow: demoFlow(t, 5000),
+		Preview: true}); err != nil {
 		t.Fatal(err)
 	}
 	d.waitJob(t, d.id(31), message.Running)

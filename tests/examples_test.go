@@ -85,7 +85,8 @@ func goConsumer(t *testing.T, s *server) {
 	c := s.client()
 	submit(t, c, "eg1", quick)
 	s.waitState(c, "eg1", message.Done)
-	seen := command(t, nil, "", program, "--nats", s.url, "--name", "tester", "--count", "3") // the two of the shell among them
+	// the two of the shell among them
+	seen := command(t, nil, "", program, "--nats", s.url, "--name", "tester", "--count", "3")
 	if !strings.Contains(seen, "eg1\texecution_success\tquick_") || strings.Count(seen, "\n") != 3 {
 		t.Errorf("got\n%s\nwant three ends, that of eg1 with its file", seen)
 	}

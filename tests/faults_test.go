@@ -159,7 +159,8 @@ func clientVanishes(t *testing.T, program string) {
 		t.Fatal(err)
 	}
 	go func() {
-		_, _ = client.Run(context.Background(), gone, &message.RunRequest{ID: "tied", Workflow: demoFlow(t, 5000), Tied: true}, &client.Collector{})
+		_, _ = client.Run(context.Background(), gone,
+			&message.RunRequest{ID: "tied", Workflow: demoFlow(t, 5000), Tied: true}, &client.Collector{})
 	}()
 	s.until("the tied run is under way", func() bool {
 		rec, err := status(c, "tied")

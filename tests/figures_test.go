@@ -35,7 +35,8 @@ func BenchmarkStart(b *testing.B) {
 			}
 			defer nc.Close()
 			heard := make(chan string, 1024)
-			if _, err := nc.Subscribe(message.EventSubject("*", message.EventStart), func(m *nats.Msg) { heard <- m.Subject }); err != nil {
+			if _, err := nc.Subscribe(message.EventSubject("*", message.EventStart),
+				func(m *nats.Msg) { heard <- m.Subject }); err != nil {
 				b.Fatal(err)
 			}
 			if err := nc.Flush(); err != nil {

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// TestComfyUIInstallNode installs the node package into a folder that looks like ComfyUI, over an older one, and nowhere else.
+// TestComfyUIInstallNode installs the node package into a folder that looks like ComfyUI, over an older one, and
+// nowhere else.
 func TestComfyUIInstallNode(t *testing.T) {
 	program, tree := buildProgram(t), t.TempDir()
 	install := func(dir string) (string, bool) {

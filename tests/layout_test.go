@@ -19,7 +19,8 @@ import (
 // layers are the top folders in the order data flows; a package may import its own layer and those behind it.
 var layers = []string{"ipc", "node", "parallel", "models", "engine"}
 
-// rooms are the packages of a layer that is cut into several, in the order of imports: a room may import those before it.
+// rooms are the packages of a layer that is cut into several, in the order of imports: a room may import those before
+// it.
 func rooms() map[string][]string {
 	return map[string][]string{
 		"node": {"pyjson", "lru", "fault", "picture/resample", "picture", "files", "value", "graph", "classes"},
@@ -155,7 +156,8 @@ func badImport(dir, path string) string {
 
 func TestLayoutImportsPointDown(t *testing.T) {
 	for _, f := range parse(t) {
-		if f.test || testOnly(f.dir) || layerOf(f.dir) < 0 || strings.Contains(f.dir, "goldenweights") || strings.Contains(f.dir, "optest") {
+		if f.test || testOnly(f.dir) || layerOf(f.dir) < 0 || strings.Contains(f.dir, "goldenweights") ||
+			strings.Contains(f.dir, "optest") {
 			continue
 		}
 		for _, p := range imports(f) {
@@ -229,7 +231,8 @@ func TestLayoutRulesCatchViolations(t *testing.T) {
 	}
 }
 
-// TestLayoutRoomsAreSmall: a layer that is cut into rooms has no files of its own and no room that is not in the list, and no room has too many files.
+// TestLayoutRoomsAreSmall: a layer that is cut into rooms has no files of its own and no room that is not in the list,
+// and no room has too many files.
 func TestLayoutRoomsAreSmall(t *testing.T) {
 	count := map[string]int{}
 	for _, f := range parse(t) {

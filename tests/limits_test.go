@@ -54,15 +54,19 @@ func TestLimits(t *testing.T) {
 			if !errors.As(err, &e) && end != nil {
 				e = end.Error
 			}
-			if e == nil || e.Code != wire.ErrTooLarge || e.Status != 413 || !strings.Contains(e.Error(), row.says) || row.node != "" && e.Node != row.node {
+			if e == nil || e.Code != wire.ErrTooLarge || e.Status != 413 || !strings.Contains(e.Error(), row.says) ||
+				row.node != "" && e.Node != row.node {
 				t.Errorf("%s over %s: got %v, %+v; want too_large with %q", row.name, name, err, end, row.says)
 			}
 		}
 	}
-	if end, err := client.Run(ctx, c, &message.RunRequest{Workflow: strings.Replace(quick, `"width":64,"height":64`, `"width":128,"height":128`, 1)}, &client.Collector{}); err != nil || end.Type != message.EventSuccess {
+	if end, err := client.Run(ctx, c, &message.RunRequest{Workflow: strings.Replace(quick, `"width":64,"height":64`,
+		`"width":128,"height":128`, 1)}, &client.Collector{}); err != nil || end.Type != message.EventSuccess {
 		t.Errorf("a picture of 16384 pixels: %v, %+v", err, end)
 	}
-	r, err := sock.Ask(ctx, message.VerbExec, "", &message.ExecRequest{Class: "EmptyLatentImage", Inputs: pyjson.NewObject("width", 256, "height", 128, "batch_size", 1)})
+	r, err := sock.Ask(ctx, message.VerbExec, "",
+		&message.ExecRequest{Class: "EmptyLatentImage",
+			Inputs: pyjson.NewObject("width", 256, "height", 128, "batch_size", 1)})
 	if err == nil {
 		_, err = r.One(ctx)
 	}
@@ -72,7 +76,8 @@ func TestLimits(t *testing.T) {
 	}
 	submit(t, c, "runs", strings.Replace(demoFlow(t, 5), `"euler"`, `"dpm_adaptive"`, 1))
 	for _, c := range []client.Client{c, sock} {
-		if b, err := client.LimitsOf(ctx, c); err != nil || b.Steps != 5 || b.Pixels != 16384 || b.MessageBytes != 65536 || b.FrameBytes != 65536 || b.Queue != 1 || b.ClientJobs != 2 || b.Depth != 64 {
+		if b, err := client.LimitsOf(ctx, c); err != nil || b.Steps != 5 || b.Pixels != 16384 || b.MessageBytes != 65536 ||
+			b.FrameBytes != 65536 || b.Queue != 1 || b.ClientJobs != 2 || b.Depth != 64 {
 			t.Errorf("describe tells %+v, %v", b, err)
 		}
 	}
@@ -108,15 +113,20 @@ func TestNamesStayInTheirRoots(t *testing.T) {
 	tensor := &wire.Tensor{DType: "f32", Shape: []int{2}, Data: make([]byte, 8)}
 	latent := &wire.Tensor{DType: "f32", Shape: []int{1, 1, 2, 2}, Data: make([]byte, 16)}
 	for name, c := range map[string]client.Client{"nats": s.client(), "socket": sock} {
-		for _, path := range []string{"/etc/passwd", "../../etc/passwd", "..", "a/../../../etc/passwd", "..\\..\\etc\\passwd", "\x00", "/proc/self/environ", "~/x"} {
+		for _, path := range []string{"/etc/passwd", "../../etc/passwd", "..", "a/../../../etc/passwd", "..\\..\\etc\\passwd",
+			"\x00", "/proc/self/environ", "~/x"} {
 			save := func(prefix string) *pyjson.Object {
-				return pyjson.NewObject("1", pyjson.NewObject("class_type", "EmptyLatentImage", "inputs", pyjson.NewObject("width", 64, "height", 64, "batch_size", 1)),
-					"2", pyjson.NewObject("class_type", "SaveLatent", "inputs", pyjson.NewObject("samples", []any{"1", 0}, "filename_prefix", prefix)))
+				return pyjson.NewObject("1", pyjson.NewObject("class_type", "EmptyLatentImage", "inputs",
+					pyjson.NewObject("width", 64, "height", 64, "batch_size", 1)),
+					"2", pyjson.NewObject("class_type", "SaveLatent", "inputs",
+						pyjson.NewObject("samples", []any{"1", 0}, "filename_prefix", prefix)))
 			}
 			load := func(class, input string) *pyjson.Object {
-				return pyjson.NewObject("1", pyjson.NewObject("class_type", class, "inputs", pyjson.NewObject(input, path, "weight_dtype", "default")),
+				return pyjson.NewObject("1", pyjson.NewObject("class_type", class, "inputs",
+					pyjson.NewObject(input, path, "weight_dtype", "default")),
 					"2", pyjson.NewObject("class_type", "PreviewImage", "inputs", pyjson.NewObject("images", []any{"1", 0})),
-					"3", pyjson.NewObject("class_type", "SaveLatent", "inputs", pyjson.NewObject("samples", []any{"1", 0}, "filename_prefix", "x")))
+					"3", pyjson.NewObject("class_type", "SaveLatent", "inputs",
+						pyjson.NewObject("samples", []any{"1", 0}, "filename_prefix", "x")))
 			}
 			for _, row := range []struct {
 				verb string
@@ -126,12 +136,14 @@ func TestNamesStayInTheirRoots(t *testing.T) {
 				{message.VerbRun, &message.RunRequest{Workflow: load("LoadImage", "image")}},
 				{message.VerbRun, &message.RunRequest{Workflow: load("LoadLatent", "latent")}},
 				{message.VerbRun, &message.RunRequest{Workflow: save("x"), ID: path}},
-				{message.VerbExec, &message.ExecRequest{Class: "UNETLoader", Inputs: pyjson.NewObject("unet_name", path, "weight_dtype", "default")}},
+				{message.VerbExec, &message.ExecRequest{Class: "UNETLoader",
+					Inputs: pyjson.NewObject("unet_name", path, "weight_dtype", "default")}},
 				{message.VerbExec, &message.ExecRequest{Class: "VAELoader", Inputs: pyjson.NewObject("vae_name", path)}},
 				{message.VerbExec, &message.ExecRequest{Class: "LoadImage", Inputs: pyjson.NewObject("image", path)}},
 				{message.VerbLoad, &message.LoadRequest{Model: message.ModelRef{File: path}}},
 				{message.VerbFree, &message.FreeRequest{Models: []string{path}}},
-				{message.VerbSample, &message.SampleRequest{Model: message.ModelRef{File: path}, Sampler: message.SamplerRef{Name: "euler"}, Sigmas: tensor, Latent: latent}},
+				{message.VerbSample, &message.SampleRequest{Model: message.ModelRef{File: path},
+					Sampler: message.SamplerRef{Name: "euler"}, Sigmas: tensor, Latent: latent}},
 			} {
 				fault := answerOf(ctx, c, row.verb, row.body)
 				if fault == nil || fault.Status < 400 || fault.Status >= 500 {

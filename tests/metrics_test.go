@@ -121,14 +121,16 @@ func TestMetrics(t *testing.T) {
 	const jobs, steps = 3, 4
 	for i := range jobs {
 		flow := strings.Replace(demoFlow(t, steps), `"seed": 1`, fmt.Sprintf(`"seed": %d`, i+1), 1)
-		end, err := client.Run(context.Background(), c, &message.RunRequest{ID: fmt.Sprint("m", i), Workflow: flow, Plan: "ulysses=2"}, &client.Collector{
-			Event: func(ev message.Event) { m.add(t, ev) },
-		})
+		end, err := client.Run(context.Background(), c,
+			&message.RunRequest{ID: fmt.Sprint("m", i), Workflow: flow, Plan: "ulysses=2"}, &client.Collector{
+				Event: func(ev message.Event) { m.add(t, ev) },
+			})
 		if err != nil || end == nil || end.Type != message.EventSuccess {
 			t.Fatalf("job %d: %+v, %v", i, end, err)
 		}
 	}
-	if _, err := client.Submit(context.Background(), c, &message.RunRequest{Workflow: pyjson.NewObject("1", pyjson.NewObject("class_type", "Nope"))}); err == nil {
+	if _, err := client.Submit(context.Background(), c,
+		&message.RunRequest{Workflow: pyjson.NewObject("1", pyjson.NewObject("class_type", "Nope"))}); err == nil {
 		t.Fatal("a workflow with an unknown class was taken")
 	}
 	submit(t, c, "long", demoFlow(t, 5000))
@@ -183,7 +185,8 @@ func TestMetrics(t *testing.T) {
 			t.Fatalf("top %v: %d, %v\n%s", args, code, err, out)
 		}
 		d := st.Daemons[0]
-		if d.Queued != 1 || d.Running != 1 || d.Ended[message.Done] != jobs || float64(d.Axes["ulysses"]) != m.bytes["ulysses"] || len(st.Jobs) != jobs+2 {
+		if d.Queued != 1 || d.Running != 1 || d.Ended[message.Done] != jobs ||
+			float64(d.Axes["ulysses"]) != m.bytes["ulysses"] || len(st.Jobs) != jobs+2 {
 			t.Errorf("top %v: %+v", args, d)
 		}
 		if w := d.Workers[0]; w.Job != "long" || w.PID == 0 || w.Steps != 5000 {

@@ -66,11 +66,12 @@ func TestWorkerPeakMemory(t *testing.T) {
 	job := flow(t, change{"1", "unet_name", "wide.safetensors"}, change{"3", "steps", 1}, change{"5", "width", 256},
 		change{"5", "height", 256})
 	var metrics map[string]any
-	end, err := client.Run(ctx, c, &message.RunRequest{ID: "peak", Workflow: job}, &client.Collector{Event: func(ev message.Event) {
-		if ev.Type == message.EventMetrics {
-			metrics = ev.Data
-		}
-	}})
+	end, err := client.Run(ctx, c, &message.RunRequest{ID: "peak", Workflow: job},
+		&client.Collector{Event: func(ev message.Event) {
+			if ev.Type == message.EventMetrics {
+				metrics = ev.Data
+			}
+		}})
 	if err != nil || end.Type != message.EventSuccess {
 		t.Fatalf("the job ended with %+v, %v", end, err)
 	}

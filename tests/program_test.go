@@ -233,7 +233,8 @@ func (s *server) waitFiles(c client.Client, job string) {
 	s.t.Helper()
 	s.until("the files of "+job+" have names", func() bool {
 		rec, err := status(c, job)
-		return err == nil && rec.State == message.Done && len(rec.Outputs) > 0 && rec.Outputs[len(rec.Outputs)-1].Filename != ""
+		return err == nil && rec.State == message.Done && len(rec.Outputs) > 0 &&
+			rec.Outputs[len(rec.Outputs)-1].Filename != ""
 	})
 }
 

@@ -36,7 +36,8 @@ func TestRouting(t *testing.T) {
 		t.Fatal(err)
 	}
 	has.until("the daemons know of each other", func() bool {
-		_, err := client.Submit(context.Background(), dialSocket(t, lacks), &message.RunRequest{ID: "first", Workflow: demoFlow(t, 1)})
+		_, err := client.Submit(context.Background(), dialSocket(t, lacks),
+			&message.RunRequest{ID: "first", Workflow: demoFlow(t, 1)})
 		return err == nil
 	})
 	has.waitState(c, "first", message.Done)
@@ -51,7 +52,8 @@ func TestRouting(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if rec := has.waitState(c, "far", message.Done); rec.Attempt != 1 || rec.Owner != string(name) || len(rec.Files) == 0 || rec.Files[0].Hash == "" || rec.Memory == 0 {
+	if rec := has.waitState(c, "far", message.Done); rec.Attempt != 1 || rec.Owner != string(name) ||
+		len(rec.Files) == 0 || rec.Files[0].Hash == "" || rec.Memory == 0 {
 		t.Errorf("got %+v, want one attempt by %s and the files it needed", rec, name)
 	}
 
@@ -113,7 +115,8 @@ func TestRoutingByContents(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 6 {
-		if _, err := client.Submit(context.Background(), dialSocket(t, a), &message.RunRequest{ID: chaosID(i), Workflow: chaosFlow(t, i)}); err != nil {
+		if _, err := client.Submit(context.Background(), dialSocket(t, a),
+			&message.RunRequest{ID: chaosID(i), Workflow: chaosFlow(t, i)}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -6,8 +6,9 @@ import (
 	"sync"
 )
 
-// Device runs the calls of several streams as late as the host's waits allow, in an order of its own where they leave a choice: nothing runs before somebody
-// waits for a result, and then only what that result needs. A seed other than 0 also runs other calls early, another order for every seed.
+// Device runs the calls of several streams as late as the host's waits allow, in an order of its own where they leave a
+// choice: nothing runs before somebody waits for a result, and then only what that result needs. A seed other than 0
+// also runs other calls early, another order for every seed.
 type Device struct {
 	mu      sync.Mutex
 	moved   *sync.Cond // a call was issued or has run, or something failed
@@ -33,7 +34,8 @@ type Stream struct {
 	err   error
 }
 
-// Call does its work and reports true, or reports false and the streams that have to move first. The device's lock is held.
+// Call does its work and reports true, or reports false and the streams that have to move first. The device's lock is
+// held.
 type Call func() (done bool, wants []*Stream)
 
 // Event is the end of one call.
@@ -130,7 +132,8 @@ func (d *Device) early() {
 	}
 }
 
-// step runs one call that s waits for, its own first one if possible, and reports whether one ran. seen are streams that wait for s.
+// step runs one call that s waits for, its own first one if possible, and reports whether one ran. seen are streams
+// that wait for s.
 func (d *Device) step(s *Stream, seen []*Stream) bool {
 	if len(s.queue) == 0 || slices.Contains(seen, s) {
 		return false

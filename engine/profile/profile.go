@@ -68,7 +68,8 @@ func (o *Ops) Remember(layer, op string, start time.Time, bytes int64) {
 		Took: time.Since(start), Bytes: bytes})
 }
 
-// Begin starts a span that is not a call of Ops: an exchange. The function it returns ends it, with the bytes it moved to others.
+// Begin starts a span that is not a call of Ops: an exchange. The function it returns ends it, with the bytes it moved
+// to others.
 func (o *Ops) Begin(layer, op string) (end func(bytes int64)) {
 	start := time.Now()
 	if o.stamper == nil {

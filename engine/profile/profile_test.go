@@ -66,7 +66,8 @@ func (s slow) Activate(y, x engine.Tensor, act engine.Act) {
 	s.Ops.Activate(y, x, act)
 }
 
-// TestSpansOfADeviceHaveItsTimes: where calls run later than they are issued, a span is the time on the device, not that of issuing the call.
+// TestSpansOfADeviceHaveItsTimes: where calls run later than they are issued, a span is the time on the device, not
+// that of issuing the call.
 func TestSpansOfADeviceHaveItsTimes(t *testing.T) {
 	zero := time.Now()
 	o := profile.Wrap(deferred.New(slow{ref.New()}), 0, zero)
@@ -83,7 +84,8 @@ func TestSpansOfADeviceHaveItsTimes(t *testing.T) {
 	}
 	for i, s := range spans {
 		if s.Took < 3*time.Millisecond || s.Start+time.Millisecond < issued {
-			t.Errorf("span %d began at %v and took %v: want at least 3 ms, after the calls were issued at %v", i, s.Start, s.Took, issued)
+			t.Errorf("span %d began at %v and took %v: want at least 3 ms, after the calls were issued at %v", i,
+				s.Start, s.Took, issued)
 		}
 	}
 	if spans[1].Start < spans[0].Start+spans[0].Took {

@@ -46,7 +46,8 @@ func (*Ops) Free(engine.Buf) {}
 // Sync implements engine.Ops: calls have run when they return.
 func (*Ops) Sync() error { return nil }
 
-// Pack copies the rows of m without their gaps. fp8 becomes bf16, which holds every fp8 value; a matrix with a scale becomes f32.
+// Pack copies the rows of m without their gaps. fp8 becomes bf16, which holds every fp8 value; a matrix with a scale
+// becomes f32.
 func (*Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 	if err := engine.CheckPack(m, c); err != nil {
 		return nil, fmt.Errorf("ref %w", err)

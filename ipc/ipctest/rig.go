@@ -166,7 +166,7 @@ func RunJob(t *testing.T, c client.Client, req *message.RunRequest) ([]message.E
 // WaitState waits until a job is in a state and returns its record.
 func WaitState(t *testing.T, j *jobs.Table, id string, want message.State) message.Record {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		rec, err := j.Get(context.Background(), id)
 		if err == nil && rec.State == want {

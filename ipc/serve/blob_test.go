@@ -95,7 +95,7 @@ func TestTensorsInChunks(t *testing.T) {
 // untilGivenBack waits until no offer, transfer or pulled byte is left.
 func untilGivenBack(t *testing.T, b *bulk.Blobs) {
 	t.Helper()
-	for end := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		offers, taken := b.Open()
 		if offers == 0 && taken == 0 {
 			return
@@ -207,7 +207,7 @@ func TestHostileStreams(t *testing.T) {
 		err = client.AskOne(ctx, c, message.VerbExec, "", map[string]any{"class_type": "Sum", "inputs": map[string]any{
 			"value": &wire.Tensor{DType: "u8", Shape: []int{len(data)}, Ref: &wire.Ref{Kind: wire.RefStream, Bytes: len(data), Subject: subject, ID: "x"}},
 		}}, &out)
-		if took := time.Since(began); took > 5*time.Second {
+		if took := time.Since(began); took > 20*time.Second {
 			t.Errorf("%q took %s", want, took)
 		}
 		switch {

@@ -41,13 +41,13 @@ func TestLeasesEndByThemselves(t *testing.T) {
 	}
 	runtime.AddCleanup(r.handles.held[long].value.(*value.Model), func(c chan struct{}) { close(c) }, stays)
 	r.handles.mu.Unlock()
-	for end := time.Now().Add(20 * time.Second); ; {
+	for end := time.Now().Add(2 * time.Minute); ; {
 		runtime.GC()
 		select {
 		case <-freed:
 		case <-time.After(time.Millisecond):
 			if time.Now().After(end) {
-				t.Fatal("the value of a handle is held 20 s after its lease of 20 ms")
+				t.Fatal("the value of a handle is held 2 minutes after its lease of 20 ms")
 			}
 			continue
 		}
