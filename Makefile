@@ -28,7 +28,7 @@ bin/golangci-lint: tools/go.mod
 
 lint: tools
 	$(GO) mod tidy -diff
-	bin/golangci-lint run ./...
+	bin/golangci-lint run --allow-parallel-runners ./...
 	@if command -v shellcheck >/dev/null; then shellcheck install.sh tests/*.sh .ci/run; else echo "shellcheck NOT RUN: not installed (apt-get install shellcheck)"; fi
 
 # The CUDA backend on a device that needs no GPU, with g++: conformance, streams, and mistakes that must be noticed.

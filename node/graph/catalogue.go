@@ -47,6 +47,7 @@ type Class struct {
 // Stage is a part of a job's time.
 type Stage uint8
 
+// The stages: loading weights, text encoders, sampling, autoencoders, and everything else.
 const (
 	StageOther Stage = iota
 	StageLoad
