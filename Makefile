@@ -6,7 +6,7 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 # Public tokenizer vocabularies that tests compare with; they are other people's data and not in this repository.
 export PATCHBAY_TEST_TOKENIZERS ?= $(abspath ../shared/tokenizers)
 
-.PHONY: build demo test check lint fmt race fuzz bench soak loc tools clean vendor-client comfyui-test
+.PHONY: build demo test check lint fmt race fuzz bench soak loc tools clean vendor-client comfyui-test fake cuda-check cuda-kernels
 
 build:
 	$(GO) build -ldflags "-X main.version=$(VERSION)" -o $(BIN) .
@@ -30,6 +30,19 @@ lint: tools
 	$(GO) mod tidy -diff
 	bin/golangci-lint run ./...
 	@if command -v shellcheck >/dev/null; then shellcheck install.sh tests/*.sh .ci/run; else echo "shellcheck NOT RUN: not installed (apt-get install shellcheck)"; fi
+
+# The CUDA backend on a device that needs no GPU, with g++: conformance, streams, and mistakes that must be noticed.
+fake:
+	$(GO) test -count 1 -timeout 15m ./engine/cuda
+
+# The CUDA side without a GPU: PTX against its sources, prototypes against NVIDIA's header, registers and spills, and the quick tests on the fake device.
+cuda-check:
+	@tests/cuda_check.sh
+	$(GO) test -short -timeout 5m ./engine/cuda
+
+# Makes the committed PTX anew; after every change of engine/cuda/kernels.
+cuda-kernels:
+	@tests/cuda_check.sh --write
 
 fmt: tools
 	bin/golangci-lint fmt ./...

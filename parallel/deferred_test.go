@@ -8,7 +8,11 @@ import (
 
 	"patchbay/engine"
 	late "patchbay/engine/deferred"
+	"patchbay/models/vae"
+	"patchbay/models/weights"
+	"patchbay/models/weights/goldenweights"
 	"patchbay/parallel/comm/deferred"
+	"patchbay/tests/golden"
 )
 
 // newDeferredEngine makes an engine whose ranks are streams of one deferred device.
@@ -150,4 +154,73 @@ func TestPositionsAreTheDevices(t *testing.T) {
 		t.Fatal(err)
 	}
 	check("in the end", "evaluation 3, patch 1, block 2", 4)
+}
+
+// TestLateBandsGiveTheSameBits: the bands of a split picture, decoded and encoded, on ranks whose calls come late.
+func TestLateBandsGiveTheSameBits(t *testing.T) {
+	set, config, err := goldenweights.Set("vae-flux")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const y, x = 7, 5
+	run := func(e *Engine, ranks int) (picture, latent []float32) {
+		t.Helper()
+		err := e.Do(context.Background(), "vae", func(l *Local) error {
+			net, err := vae.Open(l.Ops, set, config)
+			if err != nil {
+				return err
+			}
+			defer net.Close()
+			if picture, err = l.Decode(net, golden.Input("split", net.Config.Latent()*y*x), 1, y, x, ranks); err != nil {
+				return err
+			}
+			s := net.Config.Scale()
+			latent, err = l.Encode(net, golden.Input("encode", y*s*x*s*3), 1, y*s, x*s, ranks)
+			return err
+		})
+		if err != nil {
+			t.Fatalf("%d ranks: %v", ranks, err)
+		}
+		return picture, latent
+	}
+	for _, ranks := range []int{1, 2, 5} {
+		picture, latent := run(newEngine(t), ranks)
+		for _, seed := range []uint64{0, uint64(ranks)} {
+			p, l := run(newDeferredEngine(t, seed), ranks)
+			if a, b := relative(p, picture), relative(l, latent); a != 0 || b != 0 {
+				t.Errorf("%d ranks, order %d: the picture differs by %.3g, the latent by %.3g", ranks, seed, a, b)
+			}
+		}
+	}
+}
+
+// TestLateAdaptersGiveTheSameBits: low-rank additions are there when ranks read them.
+func TestLateAdaptersGiveTheSameBits(t *testing.T) {
+	stored := func(name string, shape ...int) weights.Stored {
+		n := shape[0] * shape[1]
+		s := weights.Stored{DType: engine.F32, Shape: shape, Data: make([]byte, 4*n)}
+		engine.Narrow(s.Data, golden.Input(name, n), engine.F32)
+		return s
+	}
+	width := tinyRequest(t, "flux", 1, 9, 8, 2).Model.Spec.Width
+	for i, plan := range []string{"", "ulysses=2", "tensor=2", "pipe=2,patches=2,shard=on"} {
+		run := func(e *Engine) []float32 {
+			t.Helper()
+			r := watchedRequest(t, &library{}, "flux", 1, 9, 8, 2, weights.LowRank{
+				Name: "double_blocks.0.img_attn.qkv", Down: stored("down", 3, width), Up: stored("up", 3*width, 3), Scale: 0.05,
+			})
+			r.Plan = plan
+			res, err := e.Sample(context.Background(), r, nil)
+			if err != nil {
+				t.Fatalf("%q: %v", plan, err)
+			}
+			return res.Latent.Data
+		}
+		want := run(newEngine(t))
+		for _, seed := range []uint64{0, uint64(i + 1)} {
+			if rel := relative(run(newDeferredEngine(t, seed)), want); rel != 0 {
+				t.Errorf("%q, order %d: differs by %.3g", plan, seed, rel)
+			}
+		}
+	}
 }

@@ -196,5 +196,6 @@ func (r *rig) scratch(dtype engine.DType, shape ...int) engine.Tensor {
 	if err != nil {
 		r.t.Fatalf("%s: alloc: %v", r.name, err)
 	}
+	r.other = append(r.other, buf)
 	return engine.NewTensor(buf, dtype, shape...)
 }

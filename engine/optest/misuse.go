@@ -16,8 +16,16 @@ type misuse struct {
 
 // memory hands out small zeroed tensors.
 type memory struct {
-	t   testing.TB
-	ops engine.Ops
+	t     testing.TB
+	ops   engine.Ops
+	taken []engine.Buf
+}
+
+// free gives everything back.
+func (m *memory) free() {
+	for _, b := range m.taken {
+		m.ops.Free(b)
+	}
 }
 
 func (m *memory) of(dtype engine.DType, shape ...int) engine.Tensor {
@@ -30,6 +38,7 @@ func (m *memory) of(dtype engine.DType, shape ...int) engine.Tensor {
 	if err != nil {
 		m.t.Fatalf("alloc %v: %v", shape, err)
 	}
+	m.taken = append(m.taken, buf)
 	return engine.NewTensor(buf, dtype, shape...)
 }
 
@@ -42,6 +51,7 @@ func (m *memory) weight(n, k int) *engine.Weight {
 	if err != nil {
 		m.t.Fatalf("pack: %v", err)
 	}
+	m.taken = append(m.taken, p.Buf)
 	return &engine.Weight{Name: "w", Base: p}
 }
 
@@ -50,9 +60,11 @@ func runMisuse(t testing.TB, ops engine.Ops) {
 	for _, list := range [][]misuse{transferMisuse(), linearMisuse(), elementwiseMisuse(),
 		attentionMisuse(), imageMisuse()} {
 		for _, c := range list {
-			if err := mustPanic(c.op, func() { c.call(ops, &memory{t, ops}) }); err != nil {
+			m := &memory{t: t, ops: ops}
+			if err := mustPanic(c.op, func() { c.call(ops, m) }); err != nil {
 				t.Errorf("%s: %s: %v", c.op, c.name, err)
 			}
+			m.free()
 		}
 	}
 	for _, m := range []engine.Matrix{

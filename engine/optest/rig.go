@@ -22,6 +22,7 @@ type rig struct {
 	gapped bool
 	rng    *rand.Rand
 	slabs  []*slab
+	other  []engine.Buf // memory that is neither checked nor compared: weights, scratch
 }
 
 // slab is the memory of one operand with all that surrounds it.
@@ -162,6 +163,11 @@ func eachElement(t engine.Tensor, f func(i, off int)) {
 // finish reads everything back, frees the memory and fails the test when something outside the outputs changed.
 func (r *rig) finish() {
 	r.t.Helper()
+	defer func() {
+		for _, b := range r.other {
+			r.ops.Free(b)
+		}
+	}()
 	for _, s := range r.slabs {
 		s.after = make([]float32, len(s.before))
 		if err := r.ops.Download(s.after, s.all).Wait(); err != nil {
@@ -216,5 +222,6 @@ func (r *rig) pack(n, k, channels int, stored engine.DType, scale float32) *engi
 		r.t.Fatalf("%s: pack [%d, %d] %s: %v", r.name, n, k, stored, err)
 	}
 	clear(data) // Pack must have read it
+	r.other = append(r.other, p.Buf)
 	return p
 }

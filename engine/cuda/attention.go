@@ -1,0 +1,171 @@
+//go:build cgo
+
+package cuda
+
+/*
+#include "kernels/args.h"
+*/
+import "C"
+
+import (
+	"math"
+	"unsafe"
+
+	"patchbay/engine"
+)
+
+// Attention implements engine.Ops. bf16 heads of at most 128 elements in rows of 16-byte pieces go over the tensor cores (attend.cu), larger ones
+// without causal mask and bias as two products, everything else through f32 (attend_any.cu), with heads of at most 512 elements.
+func (o *Ops) Attention(out, q, k, v engine.Tensor, a engine.AttentionArgs) {
+	const op = "Attention"
+	engine.CheckAttention(out, q, k, v, a)
+	if q.Dim(0)*q.Dim(1)*q.Dim(2) == 0 {
+		return
+	}
+	if q.Dim(3) > 512 {
+		panic(&engine.ShapeError{Op: op, Rule: "heads of at most 512 elements", Shapes: q.String()})
+	}
+	if asProducts(out, q, k, v, a) {
+		o.attendByProducts(out, q, k, v, a)
+		return
+	}
+	p := &o.args.attend
+	*p = C.struct_pb_attend{
+		lse: address(op, a.LSE), bias: address(op, a.Bias), lq: C.int(q.Dim(1)), lk: C.int(k.Dim(1)), h: C.int(q.Dim(2)), d: C.int(q.Dim(3)),
+		scale: C.float(a.Scale),
+	}
+	if a.Scale == 0 {
+		p.scale = C.float(1 / math.Sqrt(float64(q.Dim(3))))
+	}
+	if a.Causal {
+		p.causal = 1
+	}
+	if !a.LSE.IsZero() {
+		p.lse_s = [2]C.pb_i64{C.pb_i64(a.LSE.Stride(0)), C.pb_i64(a.LSE.Stride(1))}
+	}
+	if !a.Bias.IsZero() {
+		p.bias_s = [2]C.pb_i64{C.pb_i64(a.Bias.Stride(0)), C.pb_i64(a.Bias.Stride(1))}
+	}
+	kernel, queries := attendKernel(out, q, k, v, a)
+	// The lengths travel with the launch, so many items at most.
+	for from := 0; from < q.Dim(0); from += C.PB_MAX_ITEMS {
+		n := min(C.PB_MAX_ITEMS, q.Dim(0)-from)
+		part := func(t engine.Tensor) (C.pb_u64, [3]C.pb_i64) {
+			t = t.Slice(0, from, from+n)
+			return address(op, t), [3]C.pb_i64{C.pb_i64(t.Stride(0)), C.pb_i64(t.Stride(1)), C.pb_i64(t.Stride(2))}
+		}
+		p.q, p.qs = part(q)
+		p.k, p.ks = part(k)
+		p.v, p.vs = part(v)
+		p.o, p.os = part(out)
+		if !a.LSE.IsZero() {
+			p.lse = address(op, a.LSE.Slice(0, from, from+n))
+		}
+		if a.KeyLen != nil {
+			p.lens = 1
+			for i := range n {
+				p.key_len[i] = C.int(a.KeyLen[from+i])
+			}
+		}
+		o.launch(kernel, (q.Dim(1)+queries-1)/queries, q.Dim(2), n, threads, kernels[kernel].shared, unsafe.Pointer(p))
+	}
+}
+
+// attendKernel chooses the kernel and says how many queries one of its blocks has.
+func attendKernel(out, q, k, v engine.Tensor, a engine.AttentionArgs) (kernel, int) {
+	d := q.Dim(3)
+	masked := a.Causal || a.KeyLen != nil || !a.Bias.IsZero() || a.Scale < 0
+	switch {
+	case d > 128:
+		return typed(kAttendWide, q.DType), 16
+	case q.DType != engine.BF16 || pieces(out, q, k, v) == 0:
+		return typed(kAttendAny, q.DType), 32
+	case masked && d <= 64:
+		return kAttendMasked64, 128
+	case masked:
+		return kAttendMasked128, 128
+	case d <= 32:
+		return kAttend32, 128
+	case d <= 64:
+		return kAttend64, 128
+	case d <= 80:
+		return kAttend80, 128
+	case d <= 96:
+		return kAttend96, 128
+	}
+	return kAttend128, 128
+}
+
+// asProducts reports whether attention goes through two products: one head of the autoencoder has 512 elements and as many keys as the picture has
+// latents.
+func asProducts(out, q, k, v engine.Tensor, a engine.AttentionArgs) bool {
+	return q.Dim(3) > 128 && q.DType == engine.BF16 && !a.Causal && a.Bias.IsZero() && k.Dim(1) > 0 && pieces(out, q, k, v) != 0
+}
+
+// attendByProducts computes scores q k^T in f32, their softmax in bf16 and its product with v, head by head and as
+// many queries at a time as have their scores in o.strip bytes.
+func (o *Ops) attendByProducts(out, q, k, v engine.Tensor, a engine.AttentionArgs) {
+	lq, lk, d := q.Dim(1), k.Dim(1), q.Dim(3)
+	ld := rowStride(lk)
+	rows := min(lq, max(1, o.strip/(4*ld)))
+	if err := o.mem.need(room(4*rows*ld) + room(2*rows*ld) + room(2*d*ld)); err != nil {
+		o.note(err)
+		return
+	}
+	scores, probabilities := o.mem.take(4*rows*ld), o.mem.take(2*rows*ld)
+	turned := engine.NewTensor(engine.Buf{Dev: o.mem.take(2 * d * ld)}, engine.BF16, d, ld).Slice(1, 0, lk)
+	scale := a.Scale
+	if scale == 0 {
+		scale = float32(1 / math.Sqrt(float64(d)))
+	}
+	for b := range q.Dim(0) {
+		valid := lk
+		if a.KeyLen != nil {
+			valid = a.KeyLen[b]
+		}
+		for h := range q.Dim(2) {
+			keys, values := k.Index(2, h).Index(0, b), v.Index(2, h).Index(0, b)
+			o.strided(turned, values.Transpose(0, 1))
+			for from := 0; from < lq; from += rows {
+				n := min(rows, lq-from)
+				queries, results := q.Index(2, h).Index(0, b).Slice(0, from, from+n), out.Index(2, h).Index(0, b).Slice(0, from, from+n)
+				first := C.struct_pb_linear{y: C.pb_u64(scores), yls: C.pb_i64(ld), gate_per: 1, y_type: C.int(engine.F32), alpha: 1}
+				if lk%8 == 0 {
+					first.vec = 1
+				}
+				o.multiply(&first, leftOf(queries), right{at: address("Attention", keys), ld: keys.Stride(0), n: lk, k: d, dtype: engine.BF16})
+				o.args.softmax = C.struct_pb_softmax{
+					s: C.pb_u64(scores), p: C.pb_u64(probabilities), s_ld: C.pb_i64(ld), p_ld: C.pb_i64(ld),
+					rows: C.int(n), cols: C.int(lk), valid: C.int(valid), scale: C.float(scale),
+				}
+				if !a.LSE.IsZero() {
+					o.args.softmax.lse = address("Attention", a.LSE.Index(0, b).Index(0, h).Slice(0, from, from+n))
+				}
+				o.launch(kSoftmax, n, 1, 1, min(512, (lk+31)/32*32), normScratch, unsafe.Pointer(&o.args.softmax))
+				second := C.struct_pb_linear{y: address("Attention", results), yls: C.pb_i64(results.Stride(0)), gate_per: 1, y_type: C.int(engine.BF16), alpha: 1, vec: 1}
+				p := left{at: C.pb_u64(probabilities), ls: C.pb_i64(ld), batch: 1, rows: n, dtype: engine.BF16, vec: 1}
+				o.multiply(&second, p, right{at: address("Attention", turned), ld: ld, n: d, k: lk, dtype: engine.BF16})
+			}
+		}
+	}
+}
+
+// MergeAttention implements engine.Ops.
+func (o *Ops) MergeAttention(out, lse, o2, lse2 engine.Tensor) {
+	const op = "MergeAttention"
+	engine.CheckMergeAttention(out, lse, o2, lse2)
+	if lse.Len() == 0 {
+		return
+	}
+	p := &o.args.merge
+	*p = C.struct_pb_merge{
+		o: address(op, out), o2: address(op, o2), lse: address(op, lse), lse2: address(op, lse2),
+		batch: C.int(out.Dim(0)), l: C.int(out.Dim(1)), h: C.int(out.Dim(2)), d: C.int(out.Dim(3)), vec: pieces(out, o2),
+		lse_s:  [2]C.pb_i64{C.pb_i64(lse.Stride(0)), C.pb_i64(lse.Stride(1))},
+		lse2_s: [2]C.pb_i64{C.pb_i64(lse2.Stride(0)), C.pb_i64(lse2.Stride(1))},
+	}
+	for i := range 3 {
+		p.os[i], p.o2s[i] = C.pb_i64(out.Stride(i)), C.pb_i64(o2.Stride(i))
+	}
+	o.flat(typed(kMerge, out.DType), 32*lse.Len(), unsafe.Pointer(p))
+}

@@ -1,0 +1,84 @@
+//go:build cgo
+
+package cuda
+
+/*
+#include "kernels/args.h"
+*/
+import "C"
+
+import (
+	"unsafe"
+
+	"patchbay/engine"
+)
+
+// Conv2D implements engine.Ops: the pixels under the kernel become rows of a matrix in scratch memory, a strip of lines (o.strip bytes, at least one line) at a
+// time, and are
+// multiplied like a linear layer. A 1x1 kernel multiplies the picture itself.
+func (o *Ops) Conv2D(y, x engine.Tensor, w *engine.Weight, a engine.ConvArgs) {
+	engine.CheckConv2D(y, x, w, a)
+	if y.Len() == 0 {
+		return
+	}
+	wantLayout("Conv2D", w)
+	direct := a.KY == 1 && a.KX == 1 && a.Stride == 1 && max(a.Top, a.Bottom, a.Left, a.Right) == 0
+	ld, size := rowStride(w.K()), x.DType.Size()
+	lines := y.Dim(1)
+	if !direct {
+		lines = min(lines, max(1, o.strip/(y.Dim(2)*ld*size)))
+	}
+	strip := left{rows: y.Dim(2), dtype: x.DType, batch: lines}
+	pixels := 0
+	if !direct {
+		pixels = room(lines * y.Dim(2) * ld * size)
+	}
+	for b := range y.Dim(0) {
+		for from := 0; from < y.Dim(1); from += lines {
+			n := min(lines, y.Dim(1)-from)
+			if err := o.mem.need(pixels + adapterRoom(w, strip)); err != nil {
+				o.note(err)
+				return
+			}
+			l := strip
+			l.batch = n
+			if direct {
+				part := x.Index(0, b).Slice(0, from, from+n)
+				l = leftOf(part)
+			} else {
+				at := o.mem.take(pixels)
+				l.at, l.bs, l.ls, l.vec = C.pb_u64(at), C.pb_i64(y.Dim(2)*ld), C.pb_i64(ld), 1
+				o.im2col(at, x, y, a, (b*y.Dim(1)+from)*y.Dim(2), n*y.Dim(2), ld)
+			}
+			out := y.Index(0, b).Slice(0, from, from+n)
+			p := C.struct_pb_linear{
+				y: address("Conv2D", out), bias: address("Conv2D", w.Bias), gate_per: 1, y_type: C.int(y.DType), alpha: 1, vec: pieces(y, a.Residual, w.Bias),
+			}
+			p.ybs, p.yls = leadStrides(out)
+			if !a.Residual.IsZero() {
+				res := a.Residual.Index(0, b).Slice(0, from, from+n)
+				p.res = address("Conv2D", res)
+				p.rbs, p.rls = leadStrides(res)
+			}
+			o.weighted(&p, l, w)
+		}
+	}
+}
+
+// im2col writes count pixels of y from first on as rows of what they see of x.
+func (o *Ops) im2col(at uint64, x, y engine.Tensor, a engine.ConvArgs, first, count, ld int) {
+	size, per := x.DType.Size(), 1
+	if pieces(x) != 0 {
+		per = 16 / size
+	}
+	p := C.pb_i64(per)
+	o.args.im2col = C.struct_pb_im2col{
+		dst: C.pb_u64(at), src: address("Conv2D", x), ld: C.pb_i64(ld) / p, first: C.pb_i64(first), count: C.int(count), size: C.int(per * size),
+		y: C.int(x.Dim(1)), x: C.int(x.Dim(2)), c: C.int(x.Dim(3) / per), oy: C.int(y.Dim(1)), ox: C.int(y.Dim(2)),
+		ky: C.int(a.KY), kx: C.int(a.KX), stride: C.int(a.Stride), top: C.int(a.Top), left: C.int(a.Left),
+	}
+	c := &o.args.im2col
+	c.xb, c.xy, c.xx = strides3(x)
+	c.xb, c.xy, c.xx = c.xb/p, c.xy/p, c.xx/p
+	o.flat(kIm2col, count*a.KY*a.KX*x.Dim(3)/per, unsafe.Pointer(c))
+}

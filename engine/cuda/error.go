@@ -1,0 +1,57 @@
+//go:build cgo
+
+package cuda
+
+/*
+#include "shim.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"fmt"
+)
+
+// ErrNotOpened is in the chain of an error that says that the driver's library is missing or too old.
+var ErrNotOpened = errors.New("the driver library could not be opened")
+
+// Error is a failed call of the driver.
+type Error struct {
+	Call string // function of the driver
+	Code int    // its result
+	Text string // name and description of the result
+}
+
+// Error returns "call: text (code)".
+func (e *Error) Error() string { return fmt.Sprintf("%s: %s (%d)", e.Call, e.Text, e.Code) }
+
+// OutOfMemory reports whether the device had not enough memory: the only error after which a call may be tried again.
+func (e *Error) OutOfMemory() bool { return e.Code == C.PB_OUT_OF_MEMORY }
+
+// Sticky reports whether the context is lost: every later call fails too and the process must be started again.
+func (e *Error) Sticky() bool {
+	switch e.Code {
+	case C.PB_SUCCESS, C.PB_INVALID_VALUE, C.PB_OUT_OF_MEMORY, C.PB_NO_DEVICE, C.PB_INVALID_DEVICE, C.PB_INVALID_HANDLE,
+		C.PB_NOT_FOUND, C.PB_NOT_READY, C.PB_INVALID_IMAGE, C.PB_INVALID_PTX, C.PB_UNSUPPORTED_PTX, C.PB_OUT_OF_RESOURCES:
+		return false
+	}
+	return true
+}
+
+// try runs a call of the shim and returns its error.
+func try(f func(e *C.pb_error)) error {
+	var e C.pb_error
+	f(&e)
+	return errorOf(&e)
+}
+
+// errorOf returns what e holds, nil for success.
+func errorOf(e *C.pb_error) error {
+	switch {
+	case e.code == 0:
+		return nil
+	case e.code < 0:
+		return fmt.Errorf("%w: %s", ErrNotOpened, C.GoString(&e.text[0]))
+	}
+	return &Error{Call: C.GoString(&e.call[0]), Code: int(e.code), Text: C.GoString(&e.text[0])}
+}

@@ -1,0 +1,17 @@
+package cuda
+
+// Library is the file name of the driver's library.
+const Library = "libcuda.so.1"
+
+// LeastMajor is the least compute capability, 8.0: the kernels use asynchronous copies and bf16 tensor cores.
+const LeastMajor = 8
+
+// Info describes a device.
+type Info struct {
+	Index           int
+	Name            string
+	Major, Minor    int // compute capability
+	Multiprocessors int
+	SharedBytes     int   // shared memory a block may have
+	Memory          int64 // bytes
+}

@@ -1,0 +1,205 @@
+//go:build cgo
+
+package cuda
+
+/*
+#include "kernels/args.h"
+*/
+import "C"
+
+import (
+	"fmt"
+	"unsafe"
+
+	"patchbay/engine"
+)
+
+// left is the left factor of a product: batch times rows rows of k elements.
+type left struct {
+	at          C.pb_u64
+	bs, ls      C.pb_i64 // strides of batch and row
+	batch, rows int
+	dtype       engine.DType
+	vec         C.int // rows start at multiples of 16 bytes
+}
+
+// fewRows is the most rows that are multiplied a warp a feature; see few in linear.cu.
+const fewRows = 8
+
+// Linear implements engine.Ops.
+func (o *Ops) Linear(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) {
+	engine.CheckLinear(y, x, w, e)
+	if y.Len() == 0 {
+		return
+	}
+	wantLayout("Linear", w)
+	l := leftOf(x)
+	if err := o.mem.need(adapterRoom(w, l)); err != nil {
+		o.note(err)
+		return
+	}
+	a := C.struct_pb_linear{
+		y: address("Linear", y), res: address("Linear", e.Residual), gate: address("Linear", e.Gate), gate_per: 1,
+		act: C.int(e.Act), y_type: C.int(y.DType), alpha: 1, vec: pieces(y, e.Residual, e.Gate),
+	}
+	if !e.NoBias && !w.Bias.IsZero() {
+		a.bias = address("Linear", w.Bias)
+		a.vec &= pieces(w.Bias)
+	}
+	a.ybs, a.yls = leadStrides(y)
+	a.rbs, a.rls = leadStrides(e.Residual)
+	if !e.Gate.IsZero() {
+		a.gate_s, a.gate_per = C.pb_i64(e.Gate.Stride(0)), C.int(l.batch/e.Gate.Dim(0))
+	}
+	o.weighted(&a, l, w)
+}
+
+// leftOf views x [B, L, K] or [L, K] as a left factor.
+func leftOf(x engine.Tensor) left {
+	l := left{at: address("Linear", x), batch: 1, rows: x.Dim(0), dtype: x.DType}
+	if x.Dims() == 3 {
+		l.batch, l.rows = x.Dim(0), x.Dim(1)
+	}
+	l.bs, l.ls = leadStrides(x)
+	if inSteps(&x, 16/x.DType.Size()) {
+		l.vec = 1
+	}
+	return l
+}
+
+// leadStrides returns the strides of batch and row of [B, L, E] or [L, E], 0 of an absent tensor.
+func leadStrides(t engine.Tensor) (bs, ls C.pb_i64) {
+	switch t.Dims() {
+	case 2:
+		return 0, C.pb_i64(t.Stride(0))
+	case 3:
+		return C.pb_i64(t.Stride(0)), C.pb_i64(t.Stride(1))
+	}
+	return 0, 0
+}
+
+// wantLayout panics unless w and its adapters were packed by this package.
+func wantLayout(op string, w *engine.Weight) {
+	check := func(p *engine.Packed) {
+		if p.Layout != layout {
+			rule := fmt.Sprintf("weight %s is packed as %q, cuda needs %q", w.Name, p.Layout, layout)
+			panic(&engine.ShapeError{Op: op, Rule: rule, Shapes: ""})
+		}
+	}
+	check(w.Base)
+	for i := range w.Adapters {
+		check(w.Adapters[i].Down)
+		check(w.Adapters[i].Up)
+	}
+}
+
+// ranks returns the sum of the ranks of w's adapters.
+func ranks(w *engine.Weight) int {
+	r := 0
+	for i := range w.Adapters {
+		r += w.Adapters[i].Down.N
+	}
+	return r
+}
+
+// adapterRoom returns the scratch bytes that weighted takes.
+func adapterRoom(w *engine.Weight, l left) int {
+	r := ranks(w)
+	if r == 0 {
+		return 0
+	}
+	return room(l.batch*l.rows*rowStride(r)*l.dtype.Size()) + room(w.N()*rowStride(r)*4)
+}
+
+// weighted launches the product of l with w and its adapters; a holds the epilogue. The low-rank parts of all adapters stand side by side in
+// scratch memory, like their Up factors, and are the second pair of factors: y gets x W^T + [s1 x D1^T, s2 x D2^T, ..] [U1, U2, ..]^T.
+func (o *Ops) weighted(a *C.struct_pb_linear, l left, w *engine.Weight) {
+	var second C.struct_pb_factor
+	if r := ranks(w); r > 0 {
+		ld, m := rowStride(r), l.batch*l.rows
+		low, up := o.mem.take(m*ld*l.dtype.Size()), o.mem.take(w.N()*ld*4)
+		second = C.struct_pb_factor{
+			x: C.pb_u64(low), w: C.pb_u64(up), bs: C.pb_i64(l.rows * ld), ls: C.pb_i64(ld), ld: C.pb_i64(ld), k: C.int(r),
+			w_type: C.int(engine.BF16), vec: 1,
+		}
+		if kernelFor(o.dev, l, w.Base.DType, w.N()) < kLast { // those that widen any type
+			second.w_type = C.int(engine.F32)
+		}
+		at := 0
+		for i := range w.Adapters {
+			ad := &w.Adapters[i]
+			d := C.struct_pb_linear{
+				y: C.pb_u64(low + uint64(at*l.dtype.Size())), ybs: second.bs, yls: second.ls, gate_per: 1, y_type: C.int(l.dtype), alpha: C.float(ad.Scale),
+			}
+			o.product(&d, l, ad.Down)
+			o.args.pack = C.struct_pb_pack{
+				dst: C.pb_u64(up + uint64(at*engine.DType(second.w_type).Size())), src: C.pb_u64(ad.Up.Buf.Dev), rows: C.pb_i64(w.N()),
+				k: C.pb_i64(ad.Up.K), width: C.pb_i64(ad.Up.K), dst_ld: C.pb_i64(ld), src_ld: C.pb_i64(rowStride(ad.Up.K)),
+				from: C.int(ad.Up.DType), to: second.w_type, scale: 1,
+			}
+			o.flat(kPack, w.N()*ad.Up.K, unsafe.Pointer(&o.args.pack))
+			at += ad.Down.N
+		}
+	}
+	a.f[1] = second
+	o.product(a, l, w.Base)
+}
+
+// product launches one product; a holds the epilogue and, where there is one, the second pair.
+func (o *Ops) product(a *C.struct_pb_linear, l left, w *engine.Packed) {
+	o.multiply(a, l, right{at: C.pb_u64(w.Buf.Dev), ld: rowStride(w.K), n: w.N, k: w.K, dtype: w.DType})
+}
+
+// right is the right factor of a product, [n, k] in rows that start ld elements apart, at multiples of 16 bytes.
+type right struct {
+	at       C.pb_u64
+	ld, n, k int
+	dtype    engine.DType
+}
+
+// multiply launches the product of any two factors.
+func (o *Ops) multiply(a *C.struct_pb_linear, l left, r right) {
+	if r.n == 0 {
+		return
+	}
+	a.f[0] = C.struct_pb_factor{
+		x: l.at, w: r.at, bs: l.bs, ls: l.ls, ld: C.pb_i64(r.ld), k: C.int(r.k), w_type: C.int(r.dtype), vec: l.vec,
+	}
+	a.batch, a.rows, a.n = C.int(l.batch), C.int(l.rows), C.int(r.n)
+	o.args.linear = *a
+	args, m := unsafe.Pointer(&o.args.linear), l.batch*l.rows
+	switch k := kernelFor(o.dev, l, r.dtype, r.n); k {
+	case kLinearFew, kLinearFew + 1:
+		o.launch(k, (r.n+threads/32-1)/(threads/32), 1, 1, threads, 0, args)
+	case kLinearAny, kLinearAny + 1:
+		o.launch(k, (m+63)/64, (r.n+63)/64, 1, threads, 2*16*(64+4)*4, args)
+	default:
+		t := tiles[k-kLinear256]
+		o.launch(k, (m+t.m-1)/t.m, (r.n+t.n-1)/t.n, 1, t.threads, kernels[k].shared, args)
+	}
+}
+
+// tiles describes the tensor-core kernels from kLinear256 on: rows and features of a block, and its threads.
+var tiles = [...]struct{ m, n, threads int }{{128, 256, 256}, {128, 128, 128}, {64, 64, 128}, {128, 128, 256}}
+
+// kernelFor chooses the kernel of a product: the largest tile that gives every multiprocessor one.
+func kernelFor(dev *Device, l left, weight engine.DType, n int) kernel {
+	m := l.batch * l.rows
+	blocks := func(k kernel) int {
+		t := tiles[k-kLinear256]
+		return (m + t.m - 1) / t.m * ((n + t.n - 1) / t.n)
+	}
+	switch {
+	case m <= fewRows:
+		return typed(kLinearFew, l.dtype)
+	case l.dtype == engine.F32 || weight == engine.F32:
+		return typed(kLinearAny, l.dtype)
+	case weight == engine.F16:
+		return kLinearF16
+	case blocks(kLinear256) >= dev.Multiprocessors:
+		return kLinear256
+	case blocks(kLinear128) >= dev.Multiprocessors:
+		return kLinear128
+	}
+	return kLinear64
+}

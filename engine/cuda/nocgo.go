@@ -1,0 +1,49 @@
+//go:build !cgo
+
+// Package cuda computes on NVIDIA GPUs through the driver's library; without cgo it cannot open one.
+package cuda
+
+import (
+	"errors"
+
+	"patchbay/engine"
+)
+
+// ErrNotOpened is in the chain of an error that says that the driver's library is missing or too old.
+var ErrNotOpened = errors.New("this program was built without cgo and cannot open a CUDA driver (set CGO_ENABLED=1 and have a C compiler)")
+
+// Driver has no implementation in a program built without cgo; Open never returns one.
+type Driver struct{}
+
+// Device is never made without cgo.
+type Device struct{ Info }
+
+// Ops is never made without cgo.
+type Ops struct{ engine.Ops }
+
+// Open fails.
+func Open(...string) (*Driver, error) { return nil, ErrNotOpened }
+
+// Path returns "".
+func (*Driver) Path() string { return "" }
+
+// Version returns 0.
+func (*Driver) Version() int { return 0 }
+
+// Devices fails.
+func (*Driver) Devices() ([]Info, error) { return nil, ErrNotOpened }
+
+// Device fails.
+func (*Driver) Device(int) (*Device, error) { return nil, ErrNotOpened }
+
+// NewOps fails.
+func (*Device) NewOps() (*Ops, error) { return nil, ErrNotOpened }
+
+// Close does nothing.
+func (*Device) Close() error { return nil }
+
+// Close does nothing.
+func (*Ops) Close() error { return nil }
+
+// Sync does nothing.
+func (*Ops) Sync() error { return nil }

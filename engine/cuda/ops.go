@@ -1,0 +1,186 @@
+//go:build cgo
+
+package cuda
+
+/*
+#include "shim.h"
+#include "kernels/args.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"unsafe"
+
+	"patchbay/engine"
+)
+
+var _ engine.Ops = (*Ops)(nil)
+
+// Ops is one stream of a device. Calls return when their kernels are enqueued. One goroutine uses a value at a time; what a Download
+// returns may be waited for on another. The first error of the driver stays and comes out of Sync and of every later Wait.
+type Ops struct {
+	dev    *Device
+	stream C.uint64_t
+	args   *arguments
+	mem    scratch
+	strip  int // most bytes of scratch for the rows of a convolution or the scores of two-product attention, see stripBytes
+	up     ring
+	down   []*pinned // free buffers of downloads, guarded by nothing: Wait hands its buffer back through done
+	done   chan *pinned
+	err    error
+}
+
+// arguments is where calls put what a launch needs. It holds no Go pointers, so that C may read it, and it is made once: no call allocates.
+type arguments struct {
+	pointwise C.struct_pb_pointwise
+	norm      C.struct_pb_norm
+	heads     C.struct_pb_heads
+	copy      C.struct_pb_copy
+	pack      C.struct_pb_pack
+	gather    C.struct_pb_gather
+	mean      C.struct_pb_mean
+	quantise  C.struct_pb_quantise
+	linear    C.struct_pb_linear
+	attend    C.struct_pb_attend
+	merge     C.struct_pb_merge
+	softmax   C.struct_pb_softmax
+	im2col    C.struct_pb_im2col
+	group     C.struct_pb_group
+	e         C.pb_error
+}
+
+// stripBytes is 256 MB: some hundred lines of the largest picture, work enough for any GPU.
+const stripBytes = 256 << 20
+
+// NewOps makes a stream on the device.
+func (dev *Device) NewOps() (*Ops, error) {
+	o := &Ops{dev: dev, strip: stripBytes, args: new(arguments), done: make(chan *pinned, 64)}
+	o.mem.dev, o.up.dev = dev, dev
+	if err := try(func(e *C.pb_error) { C.pb_stream_new(dev.c, &o.stream, e) }); err != nil {
+		return nil, err
+	}
+	return o, nil
+}
+
+// Close waits for the stream and gives back what the Ops holds; memory of Alloc and Pack is the caller's to free.
+func (o *Ops) Close() error {
+	errs := []error{o.Sync(), o.mem.free(), o.up.free()}
+	o.takeBack()
+	for _, p := range o.down {
+		errs = append(errs, o.dev.release(p))
+	}
+	return errors.Join(append(errs, try(func(e *C.pb_error) { C.pb_stream_free(o.dev.c, o.stream, e) }))...)
+}
+
+// Name returns "cuda".
+func (*Ops) Name() string { return "cuda" }
+
+// Device returns the device of the stream.
+func (o *Ops) Device() *Device { return o.dev }
+
+// Sync waits until everything enqueued has run and returns the first error.
+func (o *Ops) Sync() error {
+	o.dev.waits.Add(1)
+	o.note(try(func(e *C.pb_error) { C.pb_stream_sync(o.dev.c, o.stream, e) }))
+	return o.err
+}
+
+// note keeps the first error.
+func (o *Ops) note(err error) {
+	if o.err == nil {
+		o.err = err
+	}
+}
+
+// Alloc implements engine.Ops; the memory is zero for every stream when it returns.
+func (o *Ops) Alloc(bytes int) (engine.Buf, error) {
+	at, err := o.dev.alloc(bytes)
+	if err != nil {
+		return engine.Buf{}, err
+	}
+	o.set(at, 0, bytes)
+	if err := o.Sync(); err != nil {
+		return engine.Buf{}, errors.Join(err, o.dev.free(at))
+	}
+	return engine.Buf{Dev: at}, nil
+}
+
+// Free implements engine.Ops. It waits for the whole device first, because other streams may be using the memory.
+func (o *Ops) Free(b engine.Buf) {
+	if b.Dev != 0 {
+		o.note(o.dev.free(b.Dev))
+	}
+}
+
+// launch enqueues kernel k. grid is at least 1 in every direction; args points into o.args.
+func (o *Ops) launch(k kernel, x, y, z, threads, shared int, args unsafe.Pointer) {
+	if o.err != nil {
+		return
+	}
+	o.dev.launches.Add(1)
+	if C.pb_launch(o.dev.c, o.stream, o.dev.functions[k], C.uint(x), C.uint(y), C.uint(z), C.uint(threads), C.uint(shared), args, &o.args.e) != 0 {
+		o.note(errorOf(&o.args.e))
+	}
+}
+
+// threads is the size of the blocks of most kernels.
+const threads = 256
+
+// flat launches a grid-stride kernel with one thread an item, at most waves blocks a multiprocessor.
+func (o *Ops) flat(k kernel, items int, args unsafe.Pointer) {
+	const waves = 32
+	o.launch(k, min((items+threads-1)/threads, waves*o.dev.Multiprocessors), 1, 1, threads, 0, args)
+}
+
+// typed returns the variant of k for activations of type d.
+func typed(k kernel, d engine.DType) kernel {
+	if d == engine.F32 {
+		return k + 1
+	}
+	return k
+}
+
+// address returns where the first element of t is, 0 for absent tensors.
+func address(op string, t engine.Tensor) C.pb_u64 {
+	if t.IsZero() || t.Len() == 0 {
+		return 0
+	}
+	if t.Buf.Dev == 0 {
+		panic(&engine.ShapeError{Op: op, Rule: "operands of the cuda backend lie in device memory", Shapes: t.String()})
+	}
+	return C.pb_u64(t.Buf.Dev + uint64(t.Off*t.DType.Size()))
+}
+
+// move, set and send enqueue copies: between places of the device, of one value, and from pinned memory.
+func (o *Ops) move(dst, src uint64, bytes int) {
+	if bytes > 0 && o.err == nil {
+		o.note(try(func(e *C.pb_error) {
+			C.pb_move(o.dev.c, o.stream, C.uint64_t(dst), C.uint64_t(src), C.uint64_t(bytes), e)
+		}))
+	}
+}
+
+func (o *Ops) set(dst uint64, value byte, bytes int) {
+	if bytes > 0 && o.err == nil {
+		o.note(try(func(e *C.pb_error) {
+			C.pb_set(o.dev.c, o.stream, C.uint64_t(dst), C.int(value), C.uint64_t(bytes), e)
+		}))
+	}
+}
+
+func (o *Ops) send(dst uint64, p *pinned, bytes int) {
+	if bytes == 0 || o.err != nil {
+		return
+	}
+	o.note(try(func(e *C.pb_error) {
+		C.pb_upload(o.dev.c, o.stream, C.uint64_t(dst), p.at, C.uint64_t(bytes), e)
+	}))
+	o.record(p)
+}
+
+// record marks p as in use until the stream gets here.
+func (o *Ops) record(p *pinned) {
+	o.note(try(func(e *C.pb_error) { C.pb_event_record(o.dev.c, p.event, o.stream, e) }))
+	p.used = true
+}

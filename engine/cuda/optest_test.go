@@ -1,0 +1,65 @@
+//go:build cgo
+
+package cuda
+
+import (
+	"os"
+	"testing"
+
+	"patchbay/engine/optest"
+	"patchbay/tests/fakegpu"
+)
+
+// library returns the directory of the driver's library for tests: PATCHBAY_TEST_CUDA where it is set ("-" for the loader's own, which is how
+// the tests run on a GPU), else that of the fake device.
+func library(t testing.TB) string {
+	t.Helper()
+	if dir := os.Getenv("PATCHBAY_TEST_CUDA"); dir != "" {
+		return dir
+	}
+	return fakegpu.Library(t)
+}
+
+// openDevice opens device 0 and closes it at the end of the test, which finds what was not freed.
+func openDevice(t testing.TB) *Device {
+	t.Helper()
+	d, err := Open(library(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev, err := d.Device(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := dev.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return dev
+}
+
+// openOps makes a stream on device 0.
+func openOps(t testing.TB) *Ops {
+	t.Helper()
+	o, err := openDevice(t).NewOps()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := o.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return o
+}
+
+// TestConformance runs the suite with asynchronous copies that land as late as their wait allows, and with ones that land at once.
+func TestConformance(t *testing.T) {
+	for _, landing := range []string{"late", "once"} {
+		t.Run(landing, func(t *testing.T) {
+			t.Setenv("FAKEGPU_LANDING", landing)
+			optest.Run(t, openOps(t), optest.Options{BF16: true})
+		})
+	}
+}

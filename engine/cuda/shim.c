@@ -1,0 +1,251 @@
+#include "shim.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MEMBER(name, params) CUresult(*name) params;
+struct pb_driver {
+  PB_FUNCTIONS(MEMBER)
+};
+#undef MEMBER
+
+static int failed(pb_driver *d, CUresult code, const char *call, pb_error *e) {
+  e->code = code;
+  snprintf(e->call, sizeof e->call, "%s", call);
+  const char *name = NULL, *text = NULL;
+  d->cuGetErrorName(code, &name);
+  d->cuGetErrorString(code, &text);
+  snprintf(e->text, sizeof e->text, "%s: %s", name ? name : "unknown error", text ? text : "no text");
+  return code;
+}
+
+// CALL runs a function of the driver and leaves the entry when it fails.
+#define CALL(d, name, ...)                              \
+  do {                                                  \
+    CUresult r = (d)->name(__VA_ARGS__);                \
+    if (r != PB_SUCCESS) return failed(d, r, #name, e); \
+  } while (0)
+
+// ON is CALL with the device's context.
+#define ON(d, name, ...)                                   \
+  do {                                                     \
+    CALL((d)->driver, cuCtxSetCurrent, (d)->context);      \
+    CALL((d)->driver, name, __VA_ARGS__);                  \
+  } while (0)
+
+#define STREAM(s) ((CUstream)(uintptr_t)(s))
+#define EVENT(v) ((CUevent)(uintptr_t)(v))
+
+int pb_driver_open(const char *path, pb_driver **out, pb_error *e) {
+  e->code = -1;
+  snprintf(e->call, sizeof e->call, "dlopen");
+  void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (!lib) {
+    snprintf(e->text, sizeof e->text, "%s", dlerror());
+    return -1;
+  }
+  pb_driver *d = calloc(1, sizeof *d);
+#define LOAD(name, params)                                                          \
+  *(void **)&d->name = dlsym(lib, #name);                                           \
+  if (!d->name) {                                                                   \
+    snprintf(e->call, sizeof e->call, "dlsym");                                     \
+    snprintf(e->text, sizeof e->text, "%s has no %s: too old a driver", path, #name); \
+    free(d);                                                                        \
+    dlclose(lib);                                                                   \
+    return -1;                                                                      \
+  }
+  PB_FUNCTIONS(LOAD)
+#undef LOAD
+  CUresult r = d->cuInit(0);
+  if (r != PB_SUCCESS) {
+    failed(d, r, "cuInit", e);
+    free(d);
+    dlclose(lib);
+    return r;
+  }
+  *out = d;
+  e->code = 0;
+  return 0;
+}
+
+int pb_driver_version(pb_driver *d, int *out, pb_error *e) {
+  CALL(d, cuDriverGetVersion, out);
+  return 0;
+}
+
+int pb_device_count(pb_driver *d, int *out, pb_error *e) {
+  CALL(d, cuDeviceGetCount, out);
+  return 0;
+}
+
+int pb_device_info(pb_driver *d, int index, pb_info *out, pb_error *e) {
+  CUdevice n;
+  size_t memory = 0;
+  CALL(d, cuDeviceGet, &n, index);
+  CALL(d, cuDeviceGetName, out->name, sizeof out->name, n);
+  CALL(d, cuDeviceGetAttribute, &out->major, PB_ATTR_MAJOR, n);
+  CALL(d, cuDeviceGetAttribute, &out->minor, PB_ATTR_MINOR, n);
+  CALL(d, cuDeviceGetAttribute, &out->multiprocessors, PB_ATTR_MULTIPROCESSORS, n);
+  CALL(d, cuDeviceGetAttribute, &out->shared_optin, PB_ATTR_SHARED_OPTIN, n);
+  CALL(d, cuDeviceTotalMem_v2, &memory, n);
+  out->memory = memory;
+  return 0;
+}
+
+int pb_device_open(pb_driver *d, int index, pb_device **out, pb_error *e) {
+  pb_device v = {.driver = d};
+  CALL(d, cuDeviceGet, &v.number, index);
+  CALL(d, cuDevicePrimaryCtxRetain, &v.context, v.number);
+  *out = malloc(sizeof v);
+  **out = v;
+  return 0;
+}
+
+int pb_device_close(pb_device *d, pb_error *e) {
+  pb_driver *driver = d->driver;
+  CUdevice number = d->number;
+  driver->cuCtxSetCurrent(NULL);
+  free(d);
+  CALL(driver, cuDevicePrimaryCtxRelease_v2, number);
+  return 0;
+}
+
+int pb_memory(pb_device *d, uint64_t *free_bytes, uint64_t *total, pb_error *e) {
+  size_t f = 0, t = 0;
+  ON(d, cuMemGetInfo_v2, &f, &t);
+  *free_bytes = f;
+  *total = t;
+  return 0;
+}
+
+int pb_alloc(pb_device *d, uint64_t *out, uint64_t bytes, pb_error *e) {
+  CUdeviceptr p = 0;
+  ON(d, cuMemAlloc_v2, &p, bytes);
+  *out = p;
+  return 0;
+}
+
+int pb_free(pb_device *d, uint64_t at, pb_error *e) {
+  ON(d, cuMemFree_v2, at);
+  return 0;
+}
+
+int pb_host_alloc(pb_device *d, void **out, uint64_t bytes, pb_error *e) {
+  ON(d, cuMemHostAlloc, out, bytes, 0);
+  return 0;
+}
+
+int pb_host_free(pb_device *d, void *at, pb_error *e) {
+  ON(d, cuMemFreeHost, at);
+  return 0;
+}
+
+int pb_upload(pb_device *d, uint64_t stream, uint64_t dst, const void *pinned, uint64_t bytes, pb_error *e) {
+  ON(d, cuMemcpyHtoDAsync_v2, dst, pinned, bytes, STREAM(stream));
+  return 0;
+}
+
+int pb_download(pb_device *d, uint64_t stream, void *pinned, uint64_t src, uint64_t bytes, pb_error *e) {
+  ON(d, cuMemcpyDtoHAsync_v2, pinned, src, bytes, STREAM(stream));
+  return 0;
+}
+
+int pb_move(pb_device *d, uint64_t stream, uint64_t dst, uint64_t src, uint64_t bytes, pb_error *e) {
+  ON(d, cuMemcpyDtoDAsync_v2, dst, src, bytes, STREAM(stream));
+  return 0;
+}
+
+int pb_set(pb_device *d, uint64_t stream, uint64_t dst, int value, uint64_t bytes, pb_error *e) {
+  ON(d, cuMemsetD8Async, dst, (unsigned char)value, bytes, STREAM(stream));
+  return 0;
+}
+
+int pb_stream_new(pb_device *d, uint64_t *out, pb_error *e) {
+  CUstream s;
+  ON(d, cuStreamCreate, &s, PB_STREAM_NON_BLOCKING);
+  *out = (uint64_t)(uintptr_t)s;
+  return 0;
+}
+
+int pb_stream_free(pb_device *d, uint64_t stream, pb_error *e) {
+  ON(d, cuStreamDestroy_v2, STREAM(stream));
+  return 0;
+}
+
+int pb_stream_sync(pb_device *d, uint64_t stream, pb_error *e) {
+  ON(d, cuStreamSynchronize, STREAM(stream));
+  return 0;
+}
+
+int pb_stream_wait(pb_device *d, uint64_t stream, uint64_t event, pb_error *e) {
+  ON(d, cuStreamWaitEvent, STREAM(stream), EVENT(event), 0);
+  return 0;
+}
+
+int pb_device_sync(pb_device *d, pb_error *e) {
+  ON(d, cuCtxSynchronize);
+  return 0;
+}
+
+int pb_event_new(pb_device *d, uint64_t *out, int timing, pb_error *e) {
+  CUevent v;
+  ON(d, cuEventCreate, &v, timing ? PB_EVENT_DEFAULT : PB_EVENT_NO_TIMING);
+  *out = (uint64_t)(uintptr_t)v;
+  return 0;
+}
+
+int pb_event_free(pb_device *d, uint64_t event, pb_error *e) {
+  ON(d, cuEventDestroy_v2, EVENT(event));
+  return 0;
+}
+
+int pb_event_record(pb_device *d, uint64_t event, uint64_t stream, pb_error *e) {
+  ON(d, cuEventRecord, EVENT(event), STREAM(stream));
+  return 0;
+}
+
+int pb_event_sync(pb_device *d, uint64_t event, pb_error *e) {
+  ON(d, cuEventSynchronize, EVENT(event));
+  return 0;
+}
+
+int pb_event_done(pb_device *d, uint64_t event, int *done, pb_error *e) {
+  CALL(d->driver, cuCtxSetCurrent, d->context);
+  CUresult r = d->driver->cuEventQuery(EVENT(event));
+  *done = r == PB_SUCCESS;
+  return r == PB_SUCCESS || r == PB_NOT_READY ? 0 : failed(d->driver, r, "cuEventQuery", e);
+}
+
+int pb_event_elapsed(pb_device *d, uint64_t from, uint64_t to, float *milliseconds, pb_error *e) {
+  ON(d, cuEventElapsedTime, milliseconds, EVENT(from), EVENT(to));
+  return 0;
+}
+
+int pb_module_load(pb_device *d, const char *ptx, uint64_t *out, pb_error *e) {
+  CUmodule m;
+  ON(d, cuModuleLoadData, &m, ptx);
+  *out = (uint64_t)(uintptr_t)m;
+  return 0;
+}
+
+int pb_module_free(pb_device *d, uint64_t module, pb_error *e) {
+  ON(d, cuModuleUnload, (CUmodule)(uintptr_t)module);
+  return 0;
+}
+
+int pb_function(pb_device *d, uint64_t module, const char *name, int shared, uint64_t *out, pb_error *e) {
+  CUfunction f;
+  ON(d, cuModuleGetFunction, &f, (CUmodule)(uintptr_t)module, name);
+  if (shared > 48 << 10) CALL(d->driver, cuFuncSetAttribute, f, PB_FUNC_MAX_SHARED, shared);
+  *out = (uint64_t)(uintptr_t)f;
+  return 0;
+}
+
+int pb_launch(pb_device *d, uint64_t stream, uint64_t function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned shared, void *args,
+              pb_error *e) {
+  void *params[1] = {args};
+  ON(d, cuLaunchKernel, (CUfunction)(uintptr_t)function, x, y, z, threads, 1, 1, shared, STREAM(stream), params, NULL);
+  return 0;
+}

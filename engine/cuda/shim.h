@@ -1,0 +1,62 @@
+// What Go calls. Every entry makes its device's context the current one of the thread it runs on, so that goroutines may move between threads, and
+// copies what went wrong into the caller's pb_error, because the driver keeps such texts a thread.
+#ifndef PB_SHIM_H
+#define PB_SHIM_H
+
+#include "driver.h"
+
+typedef struct {
+  int code;       // 0: no error; -1: the library could not be opened
+  char call[40];  // function of the driver
+  char text[256];
+} pb_error;
+
+// The opened library.
+typedef struct pb_driver pb_driver;
+
+// One device with its primary context, and what it was asked to do so far.
+typedef struct {
+  pb_driver *driver;
+  CUcontext context;
+  CUdevice number;
+} pb_device;
+
+typedef struct {
+  char name[96];
+  int major, minor, multiprocessors, shared_optin;
+  uint64_t memory;
+} pb_info;
+
+int pb_driver_open(const char *path, pb_driver **out, pb_error *e);
+int pb_driver_version(pb_driver *d, int *out, pb_error *e);
+int pb_device_count(pb_driver *d, int *out, pb_error *e);
+int pb_device_info(pb_driver *d, int index, pb_info *out, pb_error *e);
+int pb_device_open(pb_driver *d, int index, pb_device **out, pb_error *e);
+int pb_device_close(pb_device *d, pb_error *e);
+int pb_memory(pb_device *d, uint64_t *free_bytes, uint64_t *total, pb_error *e);
+int pb_alloc(pb_device *d, uint64_t *out, uint64_t bytes, pb_error *e);
+int pb_free(pb_device *d, uint64_t at, pb_error *e);
+int pb_host_alloc(pb_device *d, void **out, uint64_t bytes, pb_error *e);
+int pb_host_free(pb_device *d, void *at, pb_error *e);
+int pb_upload(pb_device *d, uint64_t stream, uint64_t dst, const void *pinned, uint64_t bytes, pb_error *e);
+int pb_download(pb_device *d, uint64_t stream, void *pinned, uint64_t src, uint64_t bytes, pb_error *e);
+int pb_move(pb_device *d, uint64_t stream, uint64_t dst, uint64_t src, uint64_t bytes, pb_error *e);
+int pb_set(pb_device *d, uint64_t stream, uint64_t dst, int value, uint64_t bytes, pb_error *e);
+int pb_stream_new(pb_device *d, uint64_t *out, pb_error *e);
+int pb_stream_free(pb_device *d, uint64_t stream, pb_error *e);
+int pb_stream_sync(pb_device *d, uint64_t stream, pb_error *e);
+int pb_stream_wait(pb_device *d, uint64_t stream, uint64_t event, pb_error *e);
+int pb_device_sync(pb_device *d, pb_error *e);
+int pb_event_new(pb_device *d, uint64_t *out, int timing, pb_error *e);
+int pb_event_free(pb_device *d, uint64_t event, pb_error *e);
+int pb_event_record(pb_device *d, uint64_t event, uint64_t stream, pb_error *e);
+int pb_event_sync(pb_device *d, uint64_t event, pb_error *e);
+int pb_event_done(pb_device *d, uint64_t event, int *done, pb_error *e);
+int pb_event_elapsed(pb_device *d, uint64_t from, uint64_t to, float *milliseconds, pb_error *e);
+int pb_module_load(pb_device *d, const char *ptx, uint64_t *out, pb_error *e);
+int pb_module_free(pb_device *d, uint64_t module, pb_error *e);
+int pb_function(pb_device *d, uint64_t module, const char *name, int shared, uint64_t *out, pb_error *e);
+int pb_launch(pb_device *d, uint64_t stream, uint64_t function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned shared, void *args,
+              pb_error *e);
+
+#endif

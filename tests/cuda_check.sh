@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# Checks the CUDA side without a GPU: the committed PTX is what the sources give, every kernel assembles for every supported GPU without spilling where
+# that costs, and the driver's prototypes and constants are those of NVIDIA's header. With --write the PTX is made anew.
+# NVRTC, headers and assemblers come from PyPI by name into a folder of their own ($PATCHBAY_CUDA_TOOLS), once: 110 MB.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+tools=${PATCHBAY_CUDA_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/patchbay-cuda-tools}
+kernels=engine/cuda/kernels
+write=false
+[ "${1:-}" = --write ] && write=true
+
+# Two versions of one package do not fit into one environment, so every version has a folder.
+install() { # folder package==version...
+  local dir=$tools/$1
+  shift
+  [ -e "$dir/complete" ] && return
+  echo "installing $* into $dir"
+  [ -x "$tools/venv/bin/pip" ] || python3 -m venv "$tools/venv"
+  rm -rf "$dir"
+  "$tools/venv/bin/pip" install --quiet --disable-pip-version-check --no-deps --target "$dir" "$@"
+  touch "$dir/complete"
+}
+mkdir -p "$tools"
+install 12.4 nvidia-cuda-nvrtc-cu12==12.4.127 nvidia-cuda-runtime-cu12==12.4.127 nvidia-cuda-nvcc-cu12==12.4.131
+install 12.9 nvidia-cuda-nvcc-cu12==12.9.86
+headers=$tools/12.4/nvidia/cuda_runtime/include
+nvrtc=$(echo "$tools"/12.4/nvidia/cuda_nvrtc/lib/libnvrtc.so.*)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+gcc -fsyntax-only -std=c11 -Wall -Wextra -DPB_CHECK_HEADERS -I "$headers" -x c engine/cuda/driver.h
+echo "prototypes and constants: those of cuda.h 12.4"
+
+gcc -O1 -std=gnu11 -Wall -Wextra -o "$work/nvrtc" tests/fakegpu/nvrtc/nvrtc.c -ldl
+jobs=$(nproc)
+
+# ptx SOURCE: PTX for compute_80, which drivers from 550 on compile for any GPU since Ampere. Its first line names the sources (see ptx_test.go).
+ptx() {
+  local name
+  name=$(basename "$1" .cu)
+  "$work/nvrtc" "$nvrtc" "$1" compute_80 "$work/$name.body" -I"$headers" -I"$kernels"
+  {
+    echo "// sources $(cat "$kernels/args.h" "$kernels/device.cuh" "$1" | sha256sum | cut -d' ' -f1)"
+    cat "$work/$name.body"
+  } >"$work/$name.ptx"
+}
+export -f ptx
+export work nvrtc headers kernels
+printf '%s\n' "$kernels"/*.cu | xargs -P "$jobs" -I{} bash -c 'set -euo pipefail; ptx {}'
+if $write; then
+  rm -f "$kernels"/*.ptx
+  cp "$work"/*.ptx "$kernels"
+  echo "wrote the PTX anew"
+fi
+for f in "$work"/*.ptx; do
+  cmp "$f" "$kernels/$(basename "$f")" || { echo "$kernels/$(basename "$f") is not what its source gives: make cuda-kernels"; exit 1; }
+done
+for f in "$kernels"/*.ptx; do
+  [ -e "${f%.ptx}.cu" ] || { echo "$f has no source"; exit 1; }
+done
+echo "PTX: $(cat "$kernels"/*.ptx | wc -c) bytes, what NVRTC 12.4 makes of the sources"
+
+# assemble VERSION ARCHITECTURE PTX: a line a kernel: name, architecture, registers, bytes spilled.
+assemble() {
+  local name
+  name=$(basename "$3" .ptx)
+  "$tools/$1/nvidia/cuda_nvcc/bin/ptxas" -v -arch="$2" "$3" -o "$work/$name.$2" 2>"$work/$name.$2.log" || { cat "$work/$name.$2.log"; exit 1; }
+  awk -v arch="$2" '/Compiling entry function/ { split($0, part, "\x27"); kernel = part[2] }
+    /bytes spill stores/ { for (i = 1; i <= NF; i++) if ($i == "spill" && $(i + 1) ~ /^stores/) spill = $(i - 2) }
+    /Used [0-9]+ registers/ { for (i = 1; i <= NF; i++) if ($i == "Used") print kernel, arch, $(i + 1), spill }' "$work/$name.$2.log" >"$work/$name.$2.table"
+}
+export -f assemble
+export tools
+for arch in "12.4 sm_80" "12.4 sm_86" "12.4 sm_89" "12.4 sm_90" "12.9 sm_100" "12.9 sm_120"; do
+  for f in "$kernels"/*.ptx; do echo "$arch $f"; done
+done | xargs -P "$jobs" -I{} bash -c 'set -euo pipefail; assemble {}'
+
+cat "$work"/*.table | sort | awk '
+  { cell = $3 ($4 > 0 ? "+" $4 "B" : ""); at[$1, $2] = cell; names[$1] = 1; bad += $4 > 0 && $1 ~ /_(attend|linear)_/; spilled += $4 > 0 }
+  END {
+    split("sm_80 sm_86 sm_89 sm_90 sm_100 sm_120", arch, " ")
+    printf "%-24s", "registers (+bytes spilled)"; for (i = 1; i <= 6; i++) printf "%8s", arch[i]; print ""
+    n = 0; for (k in names) list[++n] = k
+    for (i = 1; i <= n; i++) for (j = i + 1; j <= n; j++) if (list[j] < list[i]) { t = list[i]; list[i] = list[j]; list[j] = t }
+    for (i = 1; i <= n; i++) { printf "%-26s", list[i]; for (j = 1; j <= 6; j++) { c = at[list[i], arch[j]]; printf "%8s", c; missing += c == "" }; print "" }
+    printf "%d kernels on 6 architectures, %d spill, %d of them attention or linear, %d missing\n", n, spilled, bad, missing
+    exit bad > 0 || missing > 0 || n == 0
+  }'
+echo "cuda-check: ok"

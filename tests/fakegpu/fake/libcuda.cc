@@ -1,0 +1,559 @@
+// A libcuda.so.1 without a GPU: the driver's functions on the CPU, for programs that open the library at run time.
+//
+// Streams are queues. Nothing runs when it is enqueued; work runs when somebody waits, one operation at a time, and which stream goes next is drawn from a
+// seed: a missing event, a host buffer reused early or a result read too soon gives other numbers. Allocations lie between guard bytes, start and end
+// as NaN, and stay poisoned for a while after they are freed. Kernels run on fibres (fibre.h).
+//
+// FAKEGPU_SEED (number), FAKEGPU_LANDING (late, once), FAKEGPU_EAGER (1: work runs as soon as its stream may), FAKEGPU_MEMORY (bytes), FAKEGPU_DEVICES.
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "driver.h"
+#include "fibre.h"
+
+namespace {
+
+const size_t guard = 512;
+const unsigned char poison = 0xff;
+const size_t quarantine_most = 64 << 20;
+const int shared_limit = 99 << 10;  // of the smallest GPUs that are supported
+
+struct allocation {
+  size_t bytes;
+  CUcontext context;
+  bool host;
+};
+
+struct operation {
+  std::function<bool()> ready;
+  std::function<void()> run;
+};
+
+}  // namespace
+
+struct CUctx_st {
+  int device;
+  int users = 0;
+  CUresult sticky = PB_SUCCESS;
+};
+struct CUevent_st {
+  CUcontext context;
+  bool timing;
+  uint64_t recorded = 0, done = 0;  // numbers of records
+  double at = 0;
+};
+struct CUstream_st {
+  CUcontext context;
+  std::deque<operation> queue;
+};
+struct CUmod_st {
+  CUcontext context;
+  std::map<std::string, CUfunction> functions;
+};
+struct CUfunc_st {
+  CUcontext context;
+  std::string name;
+  void *code;
+  size_t args;
+  unsigned threads;  // launch bound
+  int shared = 48 << 10;
+};
+
+namespace {
+
+std::mutex big;
+bool initialised;
+thread_local CUcontext current;
+std::map<int, CUcontext> contexts;
+std::map<uintptr_t, allocation> live;
+struct freed {
+  unsigned char *base;
+  size_t bytes;
+};
+std::deque<freed> quarantine;
+size_t quarantined, used;
+std::set<CUstream> streams;
+std::set<CUevent> events;
+std::string fault = "none";
+uint64_t draw_state;
+double clock_now;
+
+uint64_t setting(const char *name, uint64_t otherwise) {
+  const char *v = getenv(name);
+  return v && *v ? strtoull(v, nullptr, 0) : otherwise;
+}
+
+uint64_t draw() {
+  draw_state = draw_state * 6364136223846793005u + 1442695040888963407u;
+  return draw_state >> 33;
+}
+
+// Trouble is said on stderr too: the program may not look at the text.
+CUresult trouble(CUresult code, const std::string &text) {
+  fault = text;
+  fprintf(stderr, "fakegpu: %s\n", text.c_str());
+  return code;
+}
+
+CUresult check() {
+  if (!initialised) return PB_NOT_INITIALIZED;
+  if (!current) return trouble(PB_INVALID_CONTEXT, "no context is current on this thread");
+  if (current->users == 0) return trouble(PB_INVALID_CONTEXT, "the context was released");
+  return current->sticky;
+}
+
+#define ENTER                                \
+  std::lock_guard<std::mutex> lock(big);     \
+  if (CUresult bad = check()) return bad
+
+CUresult check(CUstream s) {
+  if (!streams.count(s)) return trouble(PB_INVALID_HANDLE, "not a stream (the legacy stream is not used here)");
+  if (s->context != current) return trouble(PB_INVALID_HANDLE, "a stream of another context");
+  return PB_SUCCESS;
+}
+CUresult check(CUevent e) {
+  if (!events.count(e)) return trouble(PB_INVALID_HANDLE, "not an event");
+  return PB_SUCCESS;
+}
+#define CHECK(x) \
+  if (CUresult bad = check(x)) return bad
+
+// inside reports whether [at, at + bytes) lies in one allocation.
+bool inside(uintptr_t at, size_t bytes, bool host) {
+  auto i = live.upper_bound(at);
+  if (i == live.begin()) return false;
+  --i;
+  return i->second.host == host && at + bytes <= i->first + i->second.bytes;
+}
+
+bool intact(const unsigned char *p, size_t n) {
+  for (size_t i = 0; i < n; i++)
+    if (p[i] != poison) return false;
+  return true;
+}
+
+void *take(size_t bytes, bool host) {
+  unsigned char *base = (unsigned char *)aligned_alloc(512, guard + (bytes + 511) / 512 * 512 + guard);
+  memset(base, poison, guard + (bytes + 511) / 512 * 512 + guard);
+  live[(uintptr_t)base + guard] = {bytes, current, host};
+  return base + guard;
+}
+
+// let_go gives freed memory back to the system until no more than most bytes of it are kept, and looks whether it was written to.
+CUresult let_go(size_t most) {
+  bool clean = true;
+  while (quarantined > most) {
+    freed f = quarantine.front();
+    quarantine.pop_front();
+    quarantined -= f.bytes;
+    clean &= intact(f.base, f.bytes);
+    free(f.base);
+  }
+  return clean ? PB_SUCCESS : trouble(PB_ILLEGAL_ADDRESS, "something wrote to memory after it was freed");
+}
+
+CUresult give(uintptr_t at, bool host) {
+  auto i = live.find(at);
+  if (i == live.end() || i->second.host != host) return trouble(PB_INVALID_VALUE, "freed an address that was not allocated");
+  size_t bytes = i->second.bytes, whole = guard + (bytes + 511) / 512 * 512 + guard;
+  unsigned char *base = (unsigned char *)at - guard;
+  live.erase(i);
+  if (!host) used -= bytes;
+  if (!intact(base, guard) || !intact(base + guard + bytes, whole - guard - bytes)) return trouble(PB_ILLEGAL_ADDRESS, "something wrote beside an allocation");
+  memset(base, poison, whole);
+  quarantine.push_back({base, whole});
+  quarantined += whole;
+  return let_go(quarantine_most);
+}
+
+// step runs one operation of some stream that may go on; false: none can.
+bool step() {
+  std::vector<CUstream> able;
+  for (CUstream s : streams)
+    if (!s->queue.empty() && s->queue.front().ready()) able.push_back(s);
+  if (able.empty()) return false;
+  std::sort(able.begin(), able.end());
+  CUstream s = able[draw() % able.size()];
+  operation o = std::move(s->queue.front());
+  s->queue.pop_front();
+  clock_now += 1e-3;
+  if (s->context->sticky == PB_SUCCESS) o.run();
+  return true;
+}
+
+CUresult run_until(const std::function<bool()> &done) {
+  while (!done()) {
+    if (!step()) return trouble(PB_UNKNOWN, "deadlock: a stream waits for an event that nobody will record");
+    if (current && current->sticky) return current->sticky;
+  }
+  return current ? current->sticky : PB_SUCCESS;
+}
+
+void enqueue(CUstream s, std::function<void()> run, std::function<bool()> ready = [] { return true; }) {
+  s->queue.push_back({std::move(ready), std::move(run)});
+  if (setting("FAKEGPU_EAGER", 0))
+    while (step()) {
+    }
+}
+
+void *self_handle() {
+  Dl_info info;
+  dladdr((void *)&trouble, &info);
+  return dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD);
+}
+
+// number reads the decimal number behind key, searched from at up to end.
+long number(const std::string &text, const char *key, size_t at, size_t end, long otherwise) {
+  size_t i = text.find(key, at);
+  return i == std::string::npos || i >= end ? otherwise : strtol(text.c_str() + i + strlen(key), nullptr, 10);
+}
+
+}  // namespace
+
+#pragma GCC visibility push(default)
+extern "C" {
+
+CUresult cuInit(unsigned) {
+  std::lock_guard<std::mutex> lock(big);
+  if (setting("FAKEGPU_DEVICES", 1) == 0) return PB_NO_DEVICE;
+  initialised = true;
+  return PB_SUCCESS;
+}
+
+CUresult cuDriverGetVersion(int *v) {
+  *v = 12040;
+  return PB_SUCCESS;
+}
+
+CUresult cuGetErrorName(CUresult code, const char **out) {
+#define NAME(name, theirs, value) \
+  if (code == value && !strncmp(#theirs, "CUDA_", 5)) { *out = #theirs; return PB_SUCCESS; }
+  PB_CONSTANTS(NAME)
+  *out = nullptr;
+  return PB_INVALID_VALUE;
+}
+
+// The text is that of the last trouble: the real driver has a fixed one a code.
+CUresult cuGetErrorString(CUresult, const char **out) {
+  static thread_local std::string copy;
+  std::lock_guard<std::mutex> lock(big);
+  copy = "fake device: " + fault;
+  *out = copy.c_str();
+  return PB_SUCCESS;
+}
+
+CUresult cuDeviceGetCount(int *n) {
+  *n = (int)setting("FAKEGPU_DEVICES", 1);
+  return PB_SUCCESS;
+}
+
+CUresult cuDeviceGet(CUdevice *d, int i) {
+  if (i < 0 || i >= (int)setting("FAKEGPU_DEVICES", 1)) return trouble(PB_INVALID_DEVICE, "no such device");
+  *d = i;
+  return PB_SUCCESS;
+}
+
+CUresult cuDeviceGetName(char *out, int n, CUdevice) {
+  snprintf(out, n, "Fake GPU");
+  return PB_SUCCESS;
+}
+
+CUresult cuDeviceGetAttribute(int *out, CUdevice_attribute what, CUdevice) {
+  switch (what) {
+    case PB_ATTR_MULTIPROCESSORS: *out = 4; break;
+    case PB_ATTR_MAJOR: *out = (int)setting("FAKEGPU_MAJOR", 8); break;
+    case PB_ATTR_MINOR: *out = 6; break;
+    case PB_ATTR_SHARED_OPTIN: *out = shared_limit; break;
+    default: return trouble(PB_INVALID_VALUE, "unknown attribute of a device: " + std::to_string(what));
+  }
+  return PB_SUCCESS;
+}
+
+CUresult cuDeviceTotalMem_v2(size_t *out, CUdevice) {
+  *out = setting("FAKEGPU_MEMORY", 8ull << 30);
+  return PB_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice d) {
+  std::lock_guard<std::mutex> lock(big);
+  if (!initialised) return PB_NOT_INITIALIZED;
+  if (!contexts[d]) contexts[d] = new CUctx_st{d};
+  if (contexts[d]->users++ == 0) {
+    contexts[d]->sticky = PB_SUCCESS;
+    draw_state = setting("FAKEGPU_SEED", 1);
+  }
+  *out = contexts[d];
+  return PB_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice d) {
+  std::lock_guard<std::mutex> lock(big);
+  CUcontext c = contexts[d];
+  if (!c || c->users == 0) return trouble(PB_INVALID_CONTEXT, "released a context that is not retained");
+  if (--c->users) return PB_SUCCESS;
+  size_t left = 0, bytes = 0, open = 0;
+  for (auto &a : live)
+    if (a.second.context == c) {
+      left++;
+      bytes += a.second.bytes;
+    }
+  for (CUstream s : streams) open += s->context == c;
+  for (CUevent e : events) open += e->context == c;
+  if (left || open)
+    return trouble(PB_UNKNOWN, "leak: " + std::to_string(left) + " allocations of " + std::to_string(bytes) + " bytes and " + std::to_string(open) +
+                                   " streams and events were not freed");
+  return let_go(0);
+}
+
+CUresult cuCtxSetCurrent(CUcontext c) {
+  current = c;
+  return PB_SUCCESS;
+}
+
+CUresult cuCtxSynchronize() {
+  ENTER;
+  CUcontext c = current;
+  return run_until([c] {
+    for (CUstream s : streams)
+      if (s->context == c && !s->queue.empty()) return false;
+    return true;
+  });
+}
+
+CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
+  ENTER;
+  *total = setting("FAKEGPU_MEMORY", 8ull << 30);
+  *free_bytes = *total > used ? *total - used : 0;
+  return PB_SUCCESS;
+}
+
+CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes) {
+  ENTER;
+  if (bytes == 0) return trouble(PB_INVALID_VALUE, "an allocation of 0 bytes");
+  if (used + bytes > setting("FAKEGPU_MEMORY", 8ull << 30)) return trouble(PB_OUT_OF_MEMORY, "out of memory");
+  used += bytes;
+  *out = (CUdeviceptr)take(bytes, false);
+  return PB_SUCCESS;
+}
+
+CUresult cuMemFree_v2(CUdeviceptr p) {
+  ENTER;
+  return give(p, false);
+}
+
+CUresult cuMemHostAlloc(void **out, size_t bytes, unsigned) {
+  ENTER;
+  *out = take(bytes, true);
+  return PB_SUCCESS;
+}
+
+CUresult cuMemFreeHost(void *p) {
+  ENTER;
+  return give((uintptr_t)p, true);
+}
+
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dst, const void *src, size_t n, CUstream s) {
+  ENTER;
+  CHECK(s);
+  if (!inside(dst, n, false)) return trouble(PB_INVALID_VALUE, "a copy to memory that is not of the device");
+  if (!inside((uintptr_t)src, n, true)) return trouble(PB_INVALID_VALUE, "an asynchronous copy from memory that is not pinned");
+  enqueue(s, [=] { memcpy((void *)dst, src, n); });
+  return PB_SUCCESS;
+}
+
+CUresult cuMemcpyDtoHAsync_v2(void *dst, CUdeviceptr src, size_t n, CUstream s) {
+  ENTER;
+  CHECK(s);
+  if (!inside(src, n, false)) return trouble(PB_INVALID_VALUE, "a copy from memory that is not of the device");
+  if (!inside((uintptr_t)dst, n, true)) return trouble(PB_INVALID_VALUE, "an asynchronous copy to memory that is not pinned");
+  enqueue(s, [=] { memcpy(dst, (void *)src, n); });
+  return PB_SUCCESS;
+}
+
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream s) {
+  ENTER;
+  CHECK(s);
+  if (!inside(dst, n, false) || !inside(src, n, false)) return trouble(PB_INVALID_VALUE, "a copy between memory that is not of the device");
+  enqueue(s, [=] { memcpy((void *)dst, (void *)src, n); });
+  return PB_SUCCESS;
+}
+
+CUresult cuMemsetD8Async(CUdeviceptr dst, unsigned char v, size_t n, CUstream s) {
+  ENTER;
+  CHECK(s);
+  if (!inside(dst, n, false)) return trouble(PB_INVALID_VALUE, "set memory that is not of the device");
+  enqueue(s, [=] { memset((void *)dst, v, n); });
+  return PB_SUCCESS;
+}
+
+CUresult cuStreamCreate(CUstream *out, unsigned flags) {
+  ENTER;
+  if (flags != PB_STREAM_NON_BLOCKING) return trouble(PB_INVALID_VALUE, "streams here do not block");
+  *out = new CUstream_st{current, {}};
+  streams.insert(*out);
+  return PB_SUCCESS;
+}
+
+CUresult cuStreamDestroy_v2(CUstream s) {
+  ENTER;
+  CHECK(s);
+  CUresult r = run_until([s] { return s->queue.empty(); });
+  streams.erase(s);
+  delete s;
+  return r;
+}
+
+CUresult cuStreamSynchronize(CUstream s) {
+  ENTER;
+  CHECK(s);
+  return run_until([s] { return s->queue.empty(); });
+}
+
+CUresult cuStreamWaitEvent(CUstream s, CUevent e, unsigned) {
+  ENTER;
+  CHECK(s);
+  CHECK(e);
+  uint64_t n = e->recorded;
+  if (n) enqueue(s, [] {}, [e, n] { return e->done >= n; });  // an event that was never recorded is no wait at all
+  return PB_SUCCESS;
+}
+
+CUresult cuEventCreate(CUevent *out, unsigned flags) {
+  ENTER;
+  *out = new CUevent_st{current, (flags & PB_EVENT_NO_TIMING) == 0};
+  events.insert(*out);
+  return PB_SUCCESS;
+}
+
+CUresult cuEventDestroy_v2(CUevent e) {
+  ENTER;
+  CHECK(e);
+  run_until([e] { return e->done >= e->recorded; });
+  events.erase(e);
+  delete e;
+  return PB_SUCCESS;
+}
+
+CUresult cuEventRecord(CUevent e, CUstream s) {
+  ENTER;
+  CHECK(s);
+  CHECK(e);
+  if (e->context != s->context) return trouble(PB_INVALID_HANDLE, "an event of another context");
+  uint64_t n = ++e->recorded;
+  enqueue(s, [e, n] {
+    e->done = std::max(e->done, n);
+    e->at = clock_now;
+  });
+  return PB_SUCCESS;
+}
+
+CUresult cuEventQuery(CUevent e) {
+  ENTER;
+  CHECK(e);
+  if (e->done >= e->recorded) return PB_SUCCESS;
+  step();
+  if (current->sticky) return current->sticky;
+  return e->done >= e->recorded ? PB_SUCCESS : PB_NOT_READY;
+}
+
+CUresult cuEventSynchronize(CUevent e) {
+  ENTER;
+  CHECK(e);
+  return run_until([e] { return e->done >= e->recorded; });
+}
+
+CUresult cuEventElapsedTime(float *out, CUevent a, CUevent b) {
+  ENTER;
+  CHECK(a);
+  CHECK(b);
+  if (!a->timing || !b->timing || !a->recorded || !b->recorded) return trouble(PB_INVALID_HANDLE, "time between events without times");
+  if (a->done < a->recorded || b->done < b->recorded) return PB_NOT_READY;
+  *out = (float)(b->at - a->at);
+  return PB_SUCCESS;
+}
+
+// Of the PTX the fake takes what a kernel promises: its name, the size of its parameter and its launch bound. The code is g++'s.
+CUresult cuModuleLoadData(CUmodule *out, const void *image) {
+  ENTER;
+  std::string ptx((const char *)image);
+  if (ptx.find(".version 8.4") == std::string::npos) return trouble(PB_UNSUPPORTED_PTX, "the PTX is not of version 8.4, which drivers from 550 on load");
+  if (ptx.find(".target sm_80") == std::string::npos) return trouble(PB_INVALID_PTX, "the PTX is not for sm_80");
+  CUmodule m = new CUmod_st{current, {}};
+  const char *key = ".visible .entry ";
+  for (size_t at = ptx.find(key); at != std::string::npos; at = ptx.find(key, at + 1)) {
+    size_t from = at + strlen(key), open = ptx.find('(', from), end = ptx.find("\n{", from);
+    CUfunction f = new CUfunc_st{current, ptx.substr(from, open - from), nullptr, 0, 0};
+    f->args = number(ptx, (f->name + "_param_0[").c_str(), open, end, 0);
+    f->threads = (unsigned)number(ptx, ".maxntid ", open, end, 1024);
+    f->code = dlsym(self_handle(), f->name.c_str());
+    if (!f->code) return trouble(PB_INVALID_IMAGE, "the PTX has kernel " + f->name + ", which the fake was not built with");
+    m->functions[f->name] = f;
+  }
+  *out = m;
+  return PB_SUCCESS;
+}
+
+CUresult cuModuleUnload(CUmodule m) {
+  ENTER;
+  for (auto &f : m->functions) delete f.second;
+  delete m;
+  return PB_SUCCESS;
+}
+
+CUresult cuModuleGetFunction(CUfunction *out, CUmodule m, const char *name) {
+  ENTER;
+  auto f = m->functions.find(name);
+  if (f == m->functions.end()) return trouble(PB_NOT_FOUND, std::string("no kernel ") + name);
+  *out = f->second;
+  return PB_SUCCESS;
+}
+
+CUresult cuFuncSetAttribute(CUfunction f, CUfunction_attribute what, int v) {
+  ENTER;
+  if (what != PB_FUNC_MAX_SHARED) return trouble(PB_INVALID_VALUE, "unknown attribute of a function: " + std::to_string(what));
+  if (v > shared_limit) return trouble(PB_INVALID_VALUE, f->name + " asks for " + std::to_string(v) + " bytes of shared memory");
+  f->shared = std::max(f->shared, v);
+  return PB_SUCCESS;
+}
+
+CUresult cuFuncGetAttribute(int *out, CUfunction_attribute what, CUfunction f) {
+  ENTER;
+  if (what == PB_FUNC_MAX_THREADS) return *out = (int)f->threads, PB_SUCCESS;
+  if (what == PB_FUNC_MAX_SHARED) return *out = f->shared, PB_SUCCESS;
+  if (what == PB_FUNC_LOCAL_BYTES || what == PB_FUNC_REGISTERS) return *out = 0, PB_SUCCESS;
+  return trouble(PB_INVALID_VALUE, "unknown attribute of a function: " + std::to_string(what));
+}
+
+CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, CUstream s,
+                        void **params, void **extra) {
+  ENTER;
+  CHECK(s);
+  const std::string &n = f->name;
+  if (f->context != current) return trouble(PB_INVALID_HANDLE, n + ": a function of another context");
+  if (!params || extra) return trouble(PB_INVALID_VALUE, n + ": parameters come as pointers here");
+  if (!gx || !gy || !gz || gx > 0x7fffffff || gy > 65535 || gz > 65535) return trouble(PB_INVALID_VALUE, n + ": grid " + std::to_string(gx) + ", " + std::to_string(gy) + ", " + std::to_string(gz));
+  if (!bx || by != 1 || bz != 1 || bx > 1024) return trouble(PB_INVALID_VALUE, n + ": block of " + std::to_string(bx));
+  if (bx > f->threads) return trouble(PB_OUT_OF_RESOURCES, n + ": " + std::to_string(bx) + " threads, its bound is " + std::to_string(f->threads));
+  if ((int)shared > f->shared) return trouble(PB_INVALID_VALUE, n + ": " + std::to_string(shared) + " bytes of shared memory, allowed are " + std::to_string(f->shared));
+  std::vector<unsigned char> args((unsigned char *)params[0], (unsigned char *)params[0] + f->args);
+  enqueue(s, [=] {
+    const char *landing = getenv("FAKEGPU_LANDING");
+    fk::landing when = landing && !strcmp(landing, "once") ? fk::AT_ONCE : fk::LATE;
+    const char *bad = fk::launch(f->code, args.data(), args.size(), {gx, gy, gz}, {bx, by, bz}, shared, when, draw());
+    if (bad) f->context->sticky = trouble(PB_LAUNCH_FAILED, f->name + ": " + bad);
+  });
+  return PB_SUCCESS;
+}
+
+}  // extern "C"

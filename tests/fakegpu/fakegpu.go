@@ -1,0 +1,177 @@
+// Package fakegpu builds a libcuda.so.1 that needs no GPU, for tests of engine/cuda: the driver's functions on the CPU (fake/libcuda.cc) and the
+// very kernels of engine/cuda, compiled by g++ with every CUDA thread a fibre (fake/fibre.h).
+package fakegpu
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// flags compile kernels and runtime. No multiplication and addition is joined unless the source says so, as in the formulas.
+var flags = []string{
+	"-std=c++17", "-O2", "-march=native", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC", "-fvisibility=hidden", "-Wall", "-Werror",
+	"-Wno-unknown-pragmas", "-Wno-unused-function",
+}
+
+// Change is a planted fault: in File (a base name) Old, which must occur exactly once, becomes New.
+type Change struct{ File, Old, New string }
+
+// Library returns a directory with the fake libcuda.so.1, which is built when its sources changed since the last time. Without g++ the test is
+// skipped with NOT RUN. Changes are planted in copies of the sources.
+func Library(t testing.TB, changes ...Change) string {
+	t.Helper()
+	if runtime.GOARCH != "amd64" {
+		t.Skip("NOT RUN: the fake device switches stacks by hand, on amd64 only")
+	}
+	if _, err := exec.LookPath("g++"); err != nil {
+		t.Skip("NOT RUN: g++ is not installed (apt-get install g++)")
+	}
+	root := moduleRoot(t)
+	sources := make(map[string]string)
+	for _, pattern := range []string{"engine/cuda/kernels/*.cu", "engine/cuda/kernels/*.h", "engine/cuda/kernels/*.cuh", "engine/cuda/driver.h", "tests/fakegpu/fake/*"} {
+		names, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil || len(names) == 0 {
+			t.Fatalf("no sources %s (%v)", pattern, err)
+		}
+		for _, name := range names {
+			text, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sources[filepath.Base(name)] = string(text)
+		}
+	}
+	for _, c := range changes {
+		if n := strings.Count(sources[c.File], c.Old); n != 1 {
+			t.Fatalf("the fault in %s finds its place %d times, want 1: %q", c.File, n, c.Old)
+		}
+		sources[c.File] = strings.Replace(sources[c.File], c.Old, c.New, 1)
+	}
+	dir, err := build(sources)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// moduleRoot returns the directory of go.mod above the test.
+func moduleRoot(t testing.TB) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir
+		}
+		up := filepath.Dir(dir)
+		if up == dir {
+			t.Fatal("no go.mod above the test")
+		}
+		dir = up
+	}
+}
+
+// build compiles sources (texts by base name) into the cache and returns the directory of the library. Objects are kept by the hash of all that they
+// are made of, so that a fault in one kernel compiles that kernel alone.
+func build(sources map[string]string) (string, error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		cache = os.TempDir()
+	}
+	cache = filepath.Join(cache, "patchbay-fakegpu")
+	var headers, units []string
+	for name := range sources {
+		if ext := filepath.Ext(name); ext == ".cu" || ext == ".cc" {
+			units = append(units, name)
+		} else {
+			headers = append(headers, name)
+		}
+	}
+	hash := func(names ...string) string {
+		text := fmt.Sprintln(flags)
+		for _, name := range sorted(names) {
+			text += fmt.Sprintf("%s %d\n%s", name, len(sources[name]), sources[name])
+		}
+		sum := sha256.Sum256([]byte(text))
+		return hex.EncodeToString(sum[:10])
+	}
+	dir := filepath.Join(cache, hash(append(units, headers...)...))
+	library := filepath.Join(dir, "libcuda.so.1")
+	if _, err := os.Stat(library); err == nil {
+		return dir, nil
+	}
+	work, err := os.MkdirTemp("", "fakegpu")
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = os.RemoveAll(work) }()
+	for name, text := range sources {
+		if err := os.WriteFile(filepath.Join(work, name), []byte(text), 0o600); err != nil {
+			return "", err
+		}
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	objects := make([]string, len(units))
+	errs := make([]error, len(units))
+	slots := make(chan struct{}, runtime.GOMAXPROCS(0))
+	var wg sync.WaitGroup
+	for i, unit := range sorted(units) {
+		objects[i] = filepath.Join(cache, hash(append(headers, unit)...)+".o")
+		wg.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			errs[i] = object(work, unit, objects[i])
+		})
+	}
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return "", err
+		}
+	}
+	return dir, place(library, func(to string) error {
+		return run("g++", append([]string{"-shared", "-o", to}, append(objects, "-ldl")...)...)
+	})
+}
+
+// object compiles one unit unless it is there.
+func object(work, unit, to string) error {
+	if _, err := os.Stat(to); err == nil {
+		return nil
+	}
+	return place(to, func(at string) error {
+		args := append(append([]string(nil), flags...), "-I", work, "-x", "c++", "-c", filepath.Join(work, unit), "-o", at)
+		return run("g++", args...)
+	})
+}
+
+// place makes a file under another name and renames it, so that nobody sees half of it.
+func place(to string, make func(at string) error) error {
+	at := fmt.Sprintf("%s.%d", to, os.Getpid())
+	if err := make(at); err != nil {
+		return err
+	}
+	return os.Rename(at, to)
+}
+
+func sorted(names []string) []string { return slices.Sorted(slices.Values(names)) }
+
+func run(name string, args ...string) error {
+	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args, " "), err, out)
+	}
+	return nil
+}
