@@ -65,7 +65,8 @@ func quietRun(t *testing.T, program string) [][]byte {
 	c := s.client()
 	out := make([][]byte, chaosJobs)
 	for i := range out {
-		end, err := client.Run(context.Background(), c, &message.RunRequest{ID: chaosID(i), Workflow: chaosFlow(t, i)}, &client.Collector{})
+		end, err := client.Run(context.Background(), c, &message.RunRequest{ID: chaosID(i), Workflow: chaosFlow(t, i)},
+			&client.Collector{})
 		if err != nil || end == nil || end.Type != message.EventSuccess {
 			t.Fatalf("quiet job %d: %+v %v", i, end, err)
 		}
@@ -251,7 +252,8 @@ func vanish(t *testing.T, s *server) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 	defer cancel()
-	_, _ = client.Run(ctx, c, &message.RunRequest{ID: "vanished", Workflow: demoFlow(t, 5000), Tied: true}, &client.Collector{})
+	_, _ = client.Run(ctx, c, &message.RunRequest{ID: "vanished", Workflow: demoFlow(t, 5000), Tied: true},
+		&client.Collector{})
 	_ = c.Close()
 }
 
@@ -275,7 +277,7 @@ func fillOnce(t *testing.T, s *server, n *natsServer) {
 func submitAll(t *testing.T, url *atomic.Value, jobs int) error {
 	for i := range jobs {
 		req := &message.RunRequest{ID: chaosID(i), Workflow: chaosFlow(t, i)}
-		for end, receipts := time.Now().Add(60*time.Second), 0; receipts < 2; {
+		for end, receipts := time.Now().Add(patience), 0; receipts < 2; {
 			if time.Now().After(end) {
 				return fmt.Errorf("no receipt for %s within %s", req.ID, patience)
 			}
@@ -346,7 +348,8 @@ func checkStorm(t *testing.T, s *server, want [][]byte) {
 	for i := range want {
 		terminal := uint64(0)
 		for subject, n := range info.State.Subjects {
-			if kind := subject[strings.LastIndexByte(subject, '.')+1:]; message.Terminal(kind) && subject == message.EventSubject(chaosID(i), kind) {
+			if kind := subject[strings.LastIndexByte(subject, '.')+1:]; message.Terminal(kind) &&
+				subject == message.EventSubject(chaosID(i), kind) {
 				terminal += n
 			}
 		}
@@ -423,7 +426,8 @@ func retryAndExpire(t *testing.T, program string) {
 	c := s.client()
 	submit(t, c, "long", demoFlow(t, 5000))
 	s.waitState(c, "long", message.Running)
-	if _, err := client.Submit(context.Background(), c, &message.RunRequest{ID: "late", Workflow: quick, QueueTTLMS: 50}); err != nil {
+	if _, err := client.Submit(context.Background(), c,
+		&message.RunRequest{ID: "late", Workflow: quick, QueueTTLMS: 50}); err != nil {
 		t.Fatal(err)
 	}
 	s.waitState(c, "late", message.Expired)
@@ -443,7 +447,8 @@ func retryAndExpire(t *testing.T, program string) {
 	}
 	s.until("both run again", func() bool {
 		rec, err := status(c, "long")
-		return err == nil && rec.State == message.Running && rec.Attempt == 2 && len(rec.Causes) == 1 && strings.Contains(rec.Causes[0], "SIGKILL")
+		return err == nil && rec.State == message.Running && rec.Attempt == 2 && len(rec.Causes) == 1 &&
+			strings.Contains(rec.Causes[0], "SIGKILL")
 	})
 	cancel(t, c, "long")
 	s.waitState(c, "long", message.Cancelled)

@@ -179,7 +179,7 @@ func TestDeadlineAndAbortEndEveryWait(t *testing.T) {
 // posts; bytes are those of plain sends.
 func TestOffersArriveInOrder(t *testing.T) {
 	posted, offered := make(chan struct{}), make(chan struct{})
-	err := world(2, 5*time.Second, func(c Comm) error {
+	err := world(2, time.Minute, func(c Comm) error {
 		if c.Rank() == 0 {
 			<-posted
 			slots, v := []engine.Tensor{vec(0, 0), vec(0)}, vec(1, 2)
@@ -227,7 +227,7 @@ func TestOffersArriveInOrder(t *testing.T) {
 // TestASlotIsNotOverwritten: an Offer of a slot whose message nobody has taken yet waits.
 func TestASlotIsNotOverwritten(t *testing.T) {
 	taken := make(chan struct{})
-	err := world(2, 5*time.Second, func(c Comm) error {
+	err := world(2, time.Minute, func(c Comm) error {
 		if c.Rank() == 0 {
 			slot := vec(0)
 			c.Offer(slot, vec(1), 1)
@@ -259,7 +259,7 @@ func TestASlotIsNotOverwritten(t *testing.T) {
 // TestPrefetchGathersBesideOtherWork: neither rank waits in Prefetch, and Fetched has all parts.
 func TestPrefetchGathersBesideOtherWork(t *testing.T) {
 	begun := make(chan struct{})
-	err := world(2, 5*time.Second, func(c Comm) error {
+	err := world(2, time.Minute, func(c Comm) error {
 		all := vec(0, 0, 0)
 		mine := [][]float32{{7}, {8, 9}}[c.Rank()]
 		if c.Rank() == 1 {
