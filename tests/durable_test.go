@@ -277,7 +277,7 @@ func fillOnce(t *testing.T, s *server, n *natsServer) {
 func submitAll(t *testing.T, url *atomic.Value, jobs int) error {
 	for i := range jobs {
 		req := &message.RunRequest{ID: chaosID(i), Workflow: chaosFlow(t, i)}
-		for end, receipts := time.Now().Add(60*time.Second), 0; receipts < 2; {
+		for end, receipts := time.Now().Add(patience), 0; receipts < 2; {
 			if time.Now().After(end) {
 				return fmt.Errorf("no receipt for %s within %s", req.ID, patience)
 			}

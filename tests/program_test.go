@@ -217,7 +217,7 @@ func (s *server) waitState(c client.Client, job string, want message.State) mess
 	var rec message.Record
 	s.until(fmt.Sprintf("job %s is %s", job, want), func() bool {
 		var err error
-		if rec, err = status(c, job); errors.Is(err, client.ErrNoDaemon) {
+		if rec, err = status(c, job); errors.Is(err, client.ErrNoDaemon) || errors.Is(err, context.DeadlineExceeded) {
 			return false // it is on its way back from a lost server
 		} else if err != nil {
 			s.t.Fatalf("status of %s: %v", job, err)
@@ -240,9 +240,9 @@ func (s *server) waitFiles(c client.Client, job string) {
 	})
 }
 
-// status asks for a record and gives up after 5 s.
+// status asks for a record and gives up after 10 s: a request that is lost with its server has no answer.
 func status(c client.Client, job string) (message.Record, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	return client.Status(ctx, c, job)
 }

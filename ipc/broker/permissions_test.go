@@ -165,7 +165,7 @@ func TestEveryActionOfEveryRole(t *testing.T) {
 		t.Errorf("admin: object: %v", err)
 	}
 	nc, _ := g.Raw(t, "admin")
-	if _, err := nc.Request("$SRV.STATS.patchbay", nil, 2*time.Second); err != nil {
+	if _, err := nc.Request("$SRV.STATS.patchbay", nil, 30*time.Second); err != nil {
 		t.Errorf("admin: service stats: %v", err)
 	}
 	js, err := jetstream.New(nc)
@@ -223,7 +223,7 @@ func TestRepliesGoToInboxesOnly(t *testing.T) {
 		}
 	}
 	for _, verb := range []string{"describe", "jobs", "submit", "status.nojob", "run"} { // answered after all of the above
-		if _, err := alice.Request(wire.SubjectRoot+verb, []byte(`{"class":"Wait"}`), 3*time.Second); err != nil {
+		if _, err := alice.Request(wire.SubjectRoot+verb, []byte(`{"class":"Wait"}`), 30*time.Second); err != nil {
 			t.Fatalf("%s: %v", verb, err)
 		}
 	}

@@ -240,7 +240,7 @@ func TestEventsAndPreviewsOnSubjects(t *testing.T) {
 	}
 	var got []string
 	for len(got) == 0 || !message.Terminal(got[len(got)-1]) {
-		m, err := events.NextMsg(3 * time.Second)
+		m, err := events.NextMsg(30 * time.Second)
 		if err != nil {
 			t.Fatalf("after %v: %v", got, err)
 		}

@@ -179,7 +179,7 @@ func TestDeadlineAndAbortEndEveryWait(t *testing.T) {
 // posts; bytes are those of plain sends.
 func TestOffersArriveInOrder(t *testing.T) {
 	posted, offered := make(chan struct{}), make(chan struct{})
-	err := world(2, 5*time.Second, func(c Comm) error {
+	err := world(2, time.Minute, func(c Comm) error {
 		if c.Rank() == 0 {
 			<-posted
 			slots, v := []engine.Tensor{vec(0, 0), vec(0)}, vec(1, 2)
