@@ -23,10 +23,10 @@ part layout "$GO" test -count 1 ./tests -run TestLayout
 part lint make -s lint
 # The CUDA backend on its fake device is `make fake`.
 mapfile -t packages < <("$GO" list ./... | grep -v /engine/cuda)
-part unit "$GO" test -count 1 "${packages[@]}"
+part unit "$GO" test -count 1 -timeout 40m "${packages[@]}"
 part nocgo env CGO_ENABLED=0 "$GO" build -o /dev/null .
 # The race detector slows arithmetic tenfold, so it watches the packages that have goroutines; models compute through engine's. Simulations have none.
-part race "$GO" test -race -short -skip 'MoreDevicesAreNeverSlower|ScheduleNeedsNoBuffers|StagesOfPublished' ./engine/... ./models/sampling ./models/tokenizer ./parallel ./node/... ./ipc/...
+part race "$GO" test -race -short -timeout 40m -skip 'MoreDevicesAreNeverSlower|ScheduleNeedsNoBuffers|StagesOfPublished' ./engine/... ./models/sampling ./models/tokenizer ./parallel ./node/... ./ipc/...
 
 echo
 total=0
