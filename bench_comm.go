@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"patchbay/daemon"
 	"patchbay/engine"
 	"patchbay/parallel"
 	"patchbay/parallel/comm"
@@ -177,7 +178,7 @@ func (f *commFlags) time(e exchange, n int) ([]float64, error) {
 
 // compute clocks a product and an attention of the sizes of a small block on all processors.
 func (f *commFlags) compute(m *measured) ([]sample, error) {
-	ops, err := newOps(0, 1)
+	ops, err := daemon.NewOps(0, 1)
 	if err != nil {
 		return nil, err
 	}

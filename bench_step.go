@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"patchbay/daemon"
 	"patchbay/engine"
 	"patchbay/models"
 	"patchbay/models/dit"
@@ -137,7 +138,7 @@ func (f *stepFlags) measure(ctx context.Context) (*benchReport, error) {
 	if err != nil {
 		return nil, &exitError{exitBadInput, err}
 	}
-	eng, err := parallel.NewEngine(parallel.Config{NewOps: newOps})
+	eng, err := parallel.NewEngine(parallel.Config{NewOps: daemon.NewOps})
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"patchbay/daemon"
 	"patchbay/engine"
 	"patchbay/models/vae"
 	"patchbay/models/weights"
@@ -72,7 +73,7 @@ func (f *vaeFlags) measure(ctx context.Context) (*benchReport, error) {
 		return nil, &exitError{exitBadInput, err}
 	}
 	defer closeQuietly(file)
-	eng, err := parallel.NewEngine(parallel.Config{NewOps: newOps})
+	eng, err := parallel.NewEngine(parallel.Config{NewOps: daemon.NewOps})
 	if err != nil {
 		return nil, err
 	}

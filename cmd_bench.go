@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -144,7 +145,7 @@ func benchPlanCmd() *cobra.Command {
 			if err := b.check(); err != nil {
 				return err
 			}
-			f.batch, f.size = 1, orElse(f.size, "1024x1024")
+			f.batch, f.size = 1, cmp.Or(f.size, "1024x1024")
 			search, err := f.search()
 			if err != nil {
 				return &exitError{exitBadInput, err}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"patchbay/daemon"
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/node/pyjson"
@@ -62,7 +63,7 @@ func demoFolder() (string, error) {
 		dir := filepath.Dir(self)
 		places = append(places, filepath.Join(dir, "..", "examples"), filepath.Join(dir, "..", "share", "patchbay", "examples"), filepath.Join(dir, "examples"))
 	}
-	places = append(places, "examples", filepath.Join(home(), "examples"))
+	places = append(places, "examples", filepath.Join(daemon.Home(), "examples"))
 	for _, p := range places {
 		if _, err := os.Stat(filepath.Join(p, "demo.json")); err == nil {
 			return filepath.Abs(p)
@@ -97,10 +98,10 @@ func (f *demoFlags) request(file string) (*message.RunRequest, error) {
 }
 
 func demo(cmd *cobra.Command, f *demoFlags) error {
-	if err := checkLevel(); err != nil {
+	if err := daemon.CheckLevel(); err != nil {
 		return err
 	}
-	if _, err := (&config{Devices: f.devices}).machine(); err != nil {
+	if _, err := (&daemon.Config{Devices: f.devices}).Machine(); err != nil {
 		return &exitError{exitBadInput, err}
 	}
 	examples, err := demoFolder()
@@ -193,8 +194,8 @@ func startDemoDaemon(temp, models, devices string) (string, func(), error) {
 	deadline, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	for {
-		var r runtimeFile
-		if b, err := os.ReadFile(runtimePath(store)); err == nil && json.Unmarshal(b, &r) == nil {
+		var r daemon.Runtime
+		if b, err := os.ReadFile(daemon.RuntimePath(store)); err == nil && json.Unmarshal(b, &r) == nil {
 			return r.NATS, stop, nil
 		}
 		select {

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"patchbay/daemon"
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/node/files"
@@ -17,7 +18,7 @@ import (
 
 func doctorCmd() *cobra.Command {
 	var t target
-	var cfg config
+	var cfg daemon.Config
 	cmd := &cobra.Command{
 		Use:     "doctor",
 		Short:   "Check this machine, the folders and the daemon",
@@ -25,7 +26,7 @@ func doctorCmd() *cobra.Command {
 		Example: "  patchbay doctor --comfyui ~/ComfyUI",
 		Args:    exactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := cfg.complete(); err != nil {
+			if err := cfg.Complete(); err != nil {
 				return err
 			}
 			bad := 0
@@ -42,22 +43,22 @@ func doctorCmd() *cobra.Command {
 		},
 	}
 	t.add(cmd.Flags())
-	cfg.addFolders(cmd.Flags())
+	addFolders(cmd.Flags(), &cfg)
 	return cmd
 }
 
 // check is one line of doctor; state is ok, note or wrong.
 type check struct{ state, what, text string }
 
-func checks(cmd *cobra.Command, t *target, cfg *config) []check {
+func checks(cmd *cobra.Command, t *target, cfg *daemon.Config) []check {
 	out := []check{
 		{"ok", "program", version + ", " + runtime.GOOS + "/" + runtime.GOARCH},
-		{"ok", "cpu", fmt.Sprintf("%d processors, %s", runtime.GOMAXPROCS(0), strings.Join(cpuLevels(), " "))},
+		{"ok", "cpu", fmt.Sprintf("%d processors, %s", runtime.GOMAXPROCS(0), strings.Join(daemon.CPULevels(), " "))},
 	}
-	if _, err := newOps(0, 1); err != nil {
+	if _, err := daemon.NewOps(0, 1); err != nil {
 		out = append(out, check{"wrong", "cpu", err.Error()})
 	}
-	roots := cfg.roots()
+	roots := cfg.Roots()
 	found := 0
 	for _, m := range cfg.Models {
 		if _, err := os.Stat(m); err != nil {
@@ -77,7 +78,7 @@ func checks(cmd *cobra.Command, t *target, cfg *config) []check {
 	} else {
 		out = append(out, check{"note", "demo", err.Error()})
 	}
-	out = append(out, folderCheck("output", cfg.Output), folderCheck("store", filepath.Join(home(), "store")))
+	out = append(out, folderCheck("output", cfg.Output), folderCheck("store", filepath.Join(daemon.Home(), "store")))
 	return append(out, daemonCheck(cmd, t)...)
 }
 

@@ -3,13 +3,14 @@ package main
 import (
 	"github.com/spf13/cobra"
 
+	"patchbay/daemon"
 	"patchbay/ipc/client"
 	"patchbay/node/files"
 )
 
 func modelsCmd() *cobra.Command {
 	var t target
-	var cfg config
+	var cfg daemon.Config
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:     "models",
@@ -40,12 +41,12 @@ func modelsCmd() *cobra.Command {
 		},
 	}
 	t.add(cmd.Flags())
-	cfg.addFolders(cmd.Flags())
+	addFolders(cmd.Flags(), &cfg)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
 
-func modelFiles(cmd *cobra.Command, t *target, cfg *config) (map[string][]string, error) {
+func modelFiles(cmd *cobra.Command, t *target, cfg *daemon.Config) (map[string][]string, error) {
 	if t.given() {
 		c, err := t.dial()
 		if err != nil {
@@ -56,10 +57,10 @@ func modelFiles(cmd *cobra.Command, t *target, cfg *config) (map[string][]string
 		defer stop()
 		return client.Models(ctx, c)
 	}
-	if err := cfg.complete(); err != nil {
+	if err := cfg.Complete(); err != nil {
 		return nil, err
 	}
-	roots := cfg.roots()
+	roots := cfg.Roots()
 	out := map[string][]string{}
 	for _, kind := range files.Kinds() {
 		out[kind] = roots.List(kind)

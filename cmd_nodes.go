@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"patchbay/daemon"
 	"patchbay/ipc/client"
 	"patchbay/node/classes"
 	"patchbay/node/pyjson"
@@ -14,7 +15,7 @@ import (
 
 func nodesCmd() *cobra.Command {
 	var t target
-	var cfg config
+	var cfg daemon.Config
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "nodes [CLASS]",
@@ -54,13 +55,13 @@ func nodesCmd() *cobra.Command {
 		},
 	}
 	t.add(cmd.Flags())
-	cfg.addFolders(cmd.Flags())
+	addFolders(cmd.Flags(), &cfg)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print ComfyUI's object_info as JSON")
 	return cmd
 }
 
 // objectInfo asks a daemon if one is named, or else the catalogue of this program.
-func objectInfo(cmd *cobra.Command, t *target, cfg *config, class string) (*pyjson.Object, error) {
+func objectInfo(cmd *cobra.Command, t *target, cfg *daemon.Config, class string) (*pyjson.Object, error) {
 	if t.given() {
 		c, err := t.dial()
 		if err != nil {
@@ -71,10 +72,10 @@ func objectInfo(cmd *cobra.Command, t *target, cfg *config, class string) (*pyjs
 		defer stop()
 		return client.Describe(ctx, c, class)
 	}
-	if err := cfg.complete(); err != nil {
+	if err := cfg.Complete(); err != nil {
 		return nil, err
 	}
-	m := classes.All().ObjectInfo(cfg.roots(), class)
+	m := classes.All().ObjectInfo(cfg.Roots(), class)
 	o := pyjson.NewObject()
 	for _, k := range sortedKeys(m) {
 		o.Set(k, m[k])

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -242,7 +243,7 @@ func (f *planFlags) show(out io.Writer, s parallel.Search, c *parallel.Choice) {
 		printf(out, "nothing between devices\n")
 	}
 	if r.Idle > 0 {
-		printf(out, "idle      devices %d to %d: %s\n", s.Fabric.Ranks()-r.Idle, s.Fabric.Ranks()-1, orElse(r.IdleReason, "the plan does not use them"))
+		printf(out, "idle      devices %d to %d: %s\n", s.Fabric.Ranks()-r.Idle, s.Fabric.Ranks()-1, cmp.Or(r.IdleReason, "the plan does not use them"))
 	}
 	if len(r.Others) == 0 {
 		return

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"patchbay/daemon"
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
@@ -29,7 +31,7 @@ type runFlags struct {
 	json  bool
 	local bool
 	trace string
-	cfg   config // of --local
+	cfg   daemon.Config // of --local
 }
 
 func runCmd() *cobra.Command {
@@ -57,7 +59,7 @@ Exit codes: 0 done, 1 the job failed, 2 the workflow was refused, 3 no daemon, 1
 	fl.StringVar(&f.id, "id", "", "job id; running an id again shows the same job")
 	fl.BoolVar(&f.json, "json", false, "print one JSON object a line for every event")
 	fl.BoolVar(&f.local, "local", false, "start a worker for this job; no daemon is needed")
-	f.cfg.addFolders(fl)
+	addFolders(fl, &f.cfg)
 	return cmd
 }
 
@@ -80,8 +82,8 @@ func runFlow(cmd *cobra.Command, f *runFlags, path string) error {
 		return err
 	}
 	req.Workflow = string(w.JSON())
-	req.Plan = orElse(f.plan, req.Plan)
-	req.ID = orElse(f.id, req.ID)
+	req.Plan = cmp.Or(f.plan, req.Plan)
+	req.ID = cmp.Or(f.id, req.ID)
 	req.Profile = f.trace != ""
 	c, err := f.connect(cmd)
 	if err != nil {
@@ -121,7 +123,7 @@ func (f *runFlags) connect(cmd *cobra.Command) (client.Client, error) {
 	if !cmd.Flags().Changed("log") {
 		f.cfg.Log = "error" // the command itself says how the job ended
 	}
-	if err := f.cfg.complete(); err != nil {
+	if err := f.cfg.Complete(); err != nil {
 		return nil, err
 	}
 	return startLocal(&f.cfg)
@@ -156,8 +158,8 @@ func (l *localWorker) cause(err error) error {
 	}
 }
 
-func startLocal(cfg *config) (*localWorker, error) {
-	cmd := workerCommand(cfg)()
+func startLocal(cfg *daemon.Config) (*localWorker, error) {
+	cmd := daemon.WorkerCommand(cfg)()
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, fmt.Errorf("start worker: %w", err)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"time"
 
@@ -31,8 +32,8 @@ func submitCmd() *cobra.Command {
 				return err
 			}
 			req.Workflow, req.Front = string(w.JSON()), front
-			req.Plan, req.ID = orElse(plan, req.Plan), orElse(id, req.ID)
-			req.Priority = orElse(priority, req.Priority)
+			req.Plan, req.ID = cmp.Or(plan, req.Plan), cmp.Or(id, req.ID)
+			req.Priority = cmp.Or(priority, req.Priority)
 			if deadline < 0 || ttl < 0 {
 				return &exitError{exitBadInput, errors.New("--deadline and --queue-ttl are not negative")}
 			}

@@ -1,6 +1,6 @@
 // Command patchbay runs ComfyUI workflows on one or several devices: as a daemon, as a worker of a host, or once from the shell.
 //
-// One file per command (cmd_*.go); config.go reads flags and environment; everything else is in the packages below.
+// One file per command (cmd_*.go); flags.go the flags that several share; everything else is in the packages below.
 package main
 
 import (
@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"patchbay/daemon"
 	"patchbay/ipc/client"
 	"patchbay/ipc/wire"
 )
@@ -60,6 +61,11 @@ func run(args []string, in io.Reader, out, errs io.Writer) int {
 			printf(errs, "patchbay: %v\n", exit.err)
 		}
 		return exit.code
+	}
+	var input *daemon.InputError
+	if errors.As(err, &input) {
+		printf(errs, "patchbay: %v\n", input.Err)
+		return exitBadInput
 	}
 	printf(errs, "patchbay: %v\n", err)
 	return codeFor(err)

@@ -189,7 +189,7 @@ func total(counts map[string]uint64) (n uint64) {
 	return n
 }
 
-func orDash(text string) string { return orElse(text, "-") }
+func orDash(text string) string { return cmp.Or(text, "-") }
 
 func stepOf(w message.WorkerStats) string {
 	if w.Steps == 0 {

@@ -1,9 +1,12 @@
-package main
+package daemon
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/url"
+	"regexp"
+	"strings"
 
 	"patchbay/ipc/message"
 	"patchbay/ipc/meter"
@@ -14,7 +17,7 @@ const runningShown = 256
 
 // stats is what the meter does not know: jobs and workers.
 func (d *daemon) stats() message.Stats {
-	s := message.Stats{Daemon: d.owner, Version: semantic(version)}
+	s := message.Stats{Daemon: d.owner, Version: semantic(d.version)}
 	s.Queued, s.Running = d.jobs.Busy()
 	at := map[string]string{}
 	running, counts, err := d.jobs.List(context.Background(), message.Running, runningShown)
@@ -67,8 +70,17 @@ func (d *daemon) watched() error {
 	var err error
 	d.lookout, err = meter.Listen(d.cfg.Metrics, d.meter, d.ill)
 	if err != nil {
-		return &exitError{exitBadInput, err}
+		return &InputError{err}
 	}
 	d.log.Info().Str("metrics", "http://"+d.lookout.Address()+"/metrics").Str("health", "http://"+d.lookout.Address()+"/healthz").Msg("listening")
 	return nil
+}
+
+// semantic turns the version of the build into the form that NATS services need: 1.2.3 with an optional suffix.
+func semantic(v string) string {
+	plain := strings.TrimPrefix(v, "v")
+	if regexp.MustCompile(`^\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?$`).MatchString(plain) {
+		return plain
+	}
+	return "0.0.0-" + regexp.MustCompile(`[^0-9A-Za-z-]`).ReplaceAllString(cmp.Or(plain, "dev"), "-")
 }

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"fmt"
@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// parseBytes reads a size: a number of bytes, or one with K, M, G or T (powers of 1024). Empty is 0.
-func parseBytes(text string) (int64, error) {
+// ParseBytes reads a size: a number of bytes, or one with K, M, G or T (powers of 1024). Empty is 0.
+func ParseBytes(text string) (int64, error) {
 	number, unit := strings.TrimSpace(text), int64(1)
 	if number == "" {
 		return 0, nil
