@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"patchbay/cli/console"
 	"patchbay/daemon"
 	"patchbay/engine"
 	"patchbay/parallel"
@@ -29,13 +30,13 @@ func benchCommCmd() *cobra.Command {
 		Long: `comm measures every exchange of the local transport at several sizes, and one large product and one large attention on all processors.
 --save keeps the rates in a profile, for plan --profile and serve --devices; what else a profile of that name holds stays.`,
 		Example: "  patchbay bench comm --ranks 4 --save here.json",
-		Args:    exactArgs(0),
+		Args:    console.ExactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.check(); err != nil {
 				return err
 			}
 			if f.ranks < 2 || f.ranks > parallel.MaxRanks {
-				return &exitError{exitBadInput, fmt.Errorf("--ranks %d: want 2 to %d", f.ranks, parallel.MaxRanks)}
+				return console.BadInput(fmt.Errorf("--ranks %d: want 2 to %d", f.ranks, parallel.MaxRanks))
 			}
 			r, m, err := f.measure()
 			if err != nil {

@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"patchbay/cli/console"
+	"patchbay/cli/workflow"
 	"patchbay/daemon"
 	"patchbay/engine"
 	"patchbay/models"
@@ -37,13 +39,13 @@ func benchStepCmd() *cobra.Command {
 it waited. Without --model it takes the model of the demo. --save keeps the rates of its products, attention and element-wise work in a profile, for
 plan --profile and serve --devices: stages of pipelines are balanced and plans chosen by them. Rates depend on the model and the size: measure what you run.`,
 		Example: "  patchbay bench step --plan pipe=2,patches=4 --steps 8",
-		Args:    exactArgs(0),
+		Args:    console.ExactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.check(); err != nil {
 				return err
 			}
 			if f.save != "" && f.plan != "" {
-				return &exitError{exitBadInput, fmt.Errorf("--save measures one rank: leave --plan out")}
+				return console.BadInput(fmt.Errorf("--save measures one rank: leave --plan out"))
 			}
 			r, err := f.measure(cmd.Context())
 			if err != nil {
@@ -119,7 +121,7 @@ func (f *stepFlags) request(d *family.Diffusion, path string) (*parallel.Request
 func (f *stepFlags) measure(ctx context.Context) (*benchReport, error) {
 	path := f.model
 	if path == "" {
-		examples, err := demoFolder()
+		examples, err := workflow.Examples()
 		if err != nil {
 			return nil, err
 		}
@@ -129,14 +131,14 @@ func (f *stepFlags) measure(ctx context.Context) (*benchReport, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer closeQuietly(file)
+	defer console.CloseQuietly(file)
 	d, err := models.OpenDiffusion(file.Set(), file.Metadata())
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	req, err := f.request(d, path)
 	if err != nil {
-		return nil, &exitError{exitBadInput, err}
+		return nil, console.BadInput(err)
 	}
 	eng, err := parallel.NewEngine(parallel.Config{NewOps: daemon.NewOps})
 	if err != nil {

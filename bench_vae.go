@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"patchbay/cli/console"
+	"patchbay/cli/workflow"
 	"patchbay/daemon"
 	"patchbay/engine"
 	"patchbay/models/vae"
@@ -31,7 +33,7 @@ func benchVAECmd() *cobra.Command {
 		Long: `vae decodes a latent to pictures and encodes pictures to a latent, whole or split over ranks in bands of rows. Without --vae it takes the
 autoencoder of the demo.`,
 		Example: "  patchbay bench vae --vae models/vae/ae.safetensors --size 512x512 --ranks 2",
-		Args:    exactArgs(0),
+		Args:    console.ExactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.check(); err != nil {
 				return err
@@ -55,14 +57,14 @@ autoencoder of the demo.`,
 func (f *vaeFlags) measure(ctx context.Context) (*benchReport, error) {
 	w, h := 0, 0
 	if n, err := fmt.Sscanf(f.size, "%dx%d", &w, &h); n != 2 || err != nil || w < 64 || h < 64 || w > 8192 || h > 8192 {
-		return nil, &exitError{exitBadInput, fmt.Errorf("--size %s: want width x height from 64 to 8192 pixels", f.size)}
+		return nil, console.BadInput(fmt.Errorf("--size %s: want width x height from 64 to 8192 pixels", f.size))
 	}
 	if f.ranks < 1 || f.ranks > parallel.MaxRanks || f.batch < 1 || f.batch > 64 {
-		return nil, &exitError{exitBadInput, fmt.Errorf("want --ranks 1 to %d and --batch 1 to 64", parallel.MaxRanks)}
+		return nil, console.BadInput(fmt.Errorf("want --ranks 1 to %d and --batch 1 to 64", parallel.MaxRanks))
 	}
 	path := f.file
 	if path == "" {
-		examples, err := demoFolder()
+		examples, err := workflow.Examples()
 		if err != nil {
 			return nil, err
 		}
@@ -70,9 +72,9 @@ func (f *vaeFlags) measure(ctx context.Context) (*benchReport, error) {
 	}
 	file, err := weights.Open(path, engine.F32)
 	if err != nil {
-		return nil, &exitError{exitBadInput, err}
+		return nil, console.BadInput(err)
 	}
-	defer closeQuietly(file)
+	defer console.CloseQuietly(file)
 	eng, err := parallel.NewEngine(parallel.Config{NewOps: daemon.NewOps})
 	if err != nil {
 		return nil, err

@@ -12,6 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"patchbay/cli/console"
 )
 
 // benchFlags are the flags that every benchmark takes.
@@ -28,7 +30,7 @@ func (f *benchFlags) add(fl *pflag.FlagSet, warmup, runs int) {
 
 func (f *benchFlags) check() error {
 	if f.warmup < 0 || f.runs < 1 || f.runs > 100000 {
-		return &exitError{exitBadInput, errors.New("want --warmup 0 or more and --runs 1 to 100000")}
+		return console.BadInput(errors.New("want --warmup 0 or more and --runs 1 to 100000"))
 	}
 	return nil
 }
@@ -117,8 +119,8 @@ func (r *benchReport) print(out io.Writer, asJSON bool) error {
 		}
 		rows = append(rows, []string{s.What, short(s.Median), short(s.P95), short(s.Spread), fmt.Sprint(s.Runs), rate})
 	}
-	printTable(out, []string{"what", "median", "p95", "spread", "runs", "rate"}, rows)
-	printf(out, "inside the time: %s\nnot inside: %s\n", r.Inside, r.Outside)
+	console.PrintTable(out, []string{"what", "median", "p95", "spread", "runs", "rate"}, rows)
+	console.Printf(out, "inside the time: %s\nnot inside: %s\n", r.Inside, r.Outside)
 	return nil
 }
 
@@ -140,7 +142,7 @@ func benchPlanCmd() *cobra.Command {
 		Use:     "plan",
 		Short:   "Measure how long choosing a plan takes",
 		Example: "  patchbay bench plan --model flux-dev --devices 8xL40-pcie",
-		Args:    exactArgs(0),
+		Args:    console.ExactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := b.check(); err != nil {
 				return err
@@ -148,7 +150,7 @@ func benchPlanCmd() *cobra.Command {
 			f.batch, f.size = 1, cmp.Or(f.size, "1024x1024")
 			search, err := f.search()
 			if err != nil {
-				return &exitError{exitBadInput, err}
+				return console.BadInput(err)
 			}
 			plan := ""
 			times, err := b.clocked(func() error {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"patchbay/cli/console"
 	"patchbay/ipc/client"
 )
 
@@ -20,7 +21,7 @@ func cancelCmd() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer closeQuietly(c)
+			defer console.CloseQuietly(c)
 			var failed error
 			for _, job := range args {
 				ctx, stop := asking(cmd.Context())
@@ -30,9 +31,9 @@ func cancelCmd() *cobra.Command {
 				case err != nil:
 					failed = errors.Join(failed, err)
 				case did:
-					printf(cmd.OutOrStdout(), "%s cancelled\n", job)
+					console.Printf(cmd.OutOrStdout(), "%s cancelled\n", job)
 				default:
-					printf(cmd.OutOrStdout(), "%s had ended: %s\n", job, state)
+					console.Printf(cmd.OutOrStdout(), "%s had ended: %s\n", job, state)
 				}
 			}
 			return failed

@@ -14,6 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"patchbay/cli/console"
+	"patchbay/cli/workflow"
 	"patchbay/daemon"
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
@@ -39,7 +41,7 @@ where the time went. It leaves nothing behind but the picture. The model is tiny
 		Example: `  patchbay demo
   patchbay demo --prompt "a small blue star on a green background" --seed 7
   patchbay demo --ranks 2`,
-		Args: exactArgs(0),
+		Args: console.ExactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error { return demo(cmd, &f) },
 	}
 	fl := cmd.Flags()
@@ -53,27 +55,8 @@ where the time went. It leaves nothing behind but the picture. The model is tiny
 	return cmd
 }
 
-// demoFolder finds the examples: beside the working directory, the program, or where install.sh has put them.
-func demoFolder() (string, error) {
-	var places []string
-	if self, err := os.Executable(); err == nil {
-		if real, err := filepath.EvalSymlinks(self); err == nil {
-			self = real
-		}
-		dir := filepath.Dir(self)
-		places = append(places, filepath.Join(dir, "..", "examples"), filepath.Join(dir, "..", "share", "patchbay", "examples"), filepath.Join(dir, "examples"))
-	}
-	places = append(places, "examples", filepath.Join(daemon.Home(), "examples"))
-	for _, p := range places {
-		if _, err := os.Stat(filepath.Join(p, "demo.json")); err == nil {
-			return filepath.Abs(p)
-		}
-	}
-	return "", fmt.Errorf("examples/demo.json is not beside the program or here; run it from the source folder, or install with install.sh")
-}
-
 func (f *demoFlags) request(file string) (*message.RunRequest, error) {
-	req, w, err := readFlow(file, nil)
+	req, w, err := workflow.Read(file, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -84,11 +67,11 @@ func (f *demoFlags) request(file string) (*message.RunRequest, error) {
 	if f.seed != "" {
 		sets = append(sets, "3.seed="+f.seed)
 	}
-	if err := setInputs(w, sets); err != nil {
+	if err := workflow.SetInputs(w, sets); err != nil {
 		return nil, err
 	}
 	if f.ranks < 0 || f.ranks > 0 && f.plan != "" {
-		return nil, &exitError{exitBadInput, errors.New("--ranks is 1 or more, and --plan replaces it")}
+		return nil, console.BadInput(errors.New("--ranks is 1 or more, and --plan replaces it"))
 	}
 	req.Workflow, req.Plan = string(w.JSON()), f.plan
 	if f.ranks > 1 {
@@ -102,9 +85,9 @@ func demo(cmd *cobra.Command, f *demoFlags) error {
 		return err
 	}
 	if _, err := (&daemon.Config{Devices: f.devices}).Machine(); err != nil {
-		return &exitError{exitBadInput, err}
+		return console.BadInput(err)
 	}
-	examples, err := demoFolder()
+	examples, err := workflow.Examples()
 	if err != nil {
 		return err
 	}
@@ -127,25 +110,25 @@ func demo(cmd *cobra.Command, f *demoFlags) error {
 	if err != nil {
 		return err
 	}
-	defer closeQuietly(c)
+	defer console.CloseQuietly(c)
 	ready := time.Since(began)
-	shows := newShower(cmd.OutOrStdout(), f.json)
-	defer shows.close()
+	shows := console.NewProgress(cmd.OutOrStdout(), f.json)
+	defer shows.Close()
 	var metrics map[string]any
-	var work profiles
-	col := &client.Collector{Accepted: shows.accepted, Event: func(ev message.Event) {
+	var work console.RunStats
+	col := &client.Collector{Accepted: shows.Accepted, Event: func(ev message.Event) {
 		if ev.Type == message.EventMetrics {
 			metrics = ev.Data
 		}
-		work.take(ev)
-		shows.event(ev)
+		work.Take(ev)
+		shows.Event(ev)
 	}}
 	ctx, done := cancelOnSignal(cmd.Context(), c, req.ID)
 	defer done()
 	sent := time.Now()
 	end, err := client.Run(ctx, c, req, col)
 	total := time.Since(sent)
-	if err := shows.finish(end, err, nil, ""); err != nil {
+	if err := shows.Finish(end, err, nil, ""); err != nil {
 		return err
 	}
 	if len(col.Files) != 1 {
@@ -155,11 +138,11 @@ func demo(cmd *cobra.Command, f *demoFlags) error {
 		return err
 	}
 	if f.json {
-		shows.print(map[string]any{"type": "saved", "job": end.Job, "path": f.out})
+		shows.PrintJSON(map[string]any{"type": "saved", "job": end.Job, "path": f.out})
 		return nil
 	}
-	shows.say("%s: %dx%d pixels", f.out, col.Files[0].Ref.Width, col.Files[0].Ref.Height)
-	work.showWork(shows)
+	shows.Say("%s: %dx%d pixels", f.out, col.Files[0].Ref.Width, col.Files[0].Ref.Height)
+	work.ShowWork(shows)
 	showTimes(shows, ready, total, metrics)
 	return nil
 }
@@ -210,7 +193,7 @@ func startDemoDaemon(temp, models, devices string) (string, func(), error) {
 }
 
 // showTimes prints where the time went: what the worker says of its parts, and what is left for transport and graph.
-func showTimes(s *shower, ready, total time.Duration, metrics map[string]any) {
+func showTimes(s *console.Progress, ready, total time.Duration, metrics map[string]any) {
 	t, _ := metrics["timings"].(*pyjson.Object)
 	if t == nil {
 		return
@@ -224,9 +207,9 @@ func showTimes(s *shower, ready, total time.Duration, metrics map[string]any) {
 		return time.Duration(f * float64(time.Second))
 	}
 	line := func(name string, d time.Duration, more string) {
-		s.say("  %-18s %9.1f ms%s", name, float64(d.Microseconds())/1000, more)
+		s.Say("  %-18s %9.1f ms%s", name, float64(d.Microseconds())/1000, more)
 	}
-	s.say("time:")
+	s.Say("time:")
 	line("daemon start", ready, " (once)")
 	line("load weights", part("load"), "")
 	line("text encoders", part("text"), "")

@@ -10,6 +10,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"patchbay/cli/console"
+	"patchbay/cli/workflow"
 	"patchbay/daemon"
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
@@ -24,20 +26,20 @@ func doctorCmd() *cobra.Command {
 		Short:   "Check this machine, the folders and the daemon",
 		Long:    "doctor looks at everything that a workflow needs and says what is missing and what to do. It changes nothing. Exit code 1 if something is wrong.",
 		Example: "  patchbay doctor --comfyui ~/ComfyUI",
-		Args:    exactArgs(0),
+		Args:    console.ExactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := cfg.Complete(); err != nil {
 				return err
 			}
 			bad := 0
 			for _, c := range checks(cmd, &t, &cfg) {
-				printf(cmd.OutOrStdout(), "%-5s %-8s %s\n", c.state, c.what, c.text)
+				console.Printf(cmd.OutOrStdout(), "%-5s %-8s %s\n", c.state, c.what, c.text)
 				if c.state == "wrong" {
 					bad++
 				}
 			}
 			if bad > 0 {
-				return &exitError{exitFailed, nil}
+				return console.Exit(console.ExitFailed, nil)
 			}
 			return nil
 		},
@@ -73,7 +75,7 @@ func checks(cmd *cobra.Command, t *target, cfg *daemon.Config) []check {
 	if found == 0 {
 		out = append(out, check{"note", "models", "no model files; the demo brings its own (patchbay demo)"})
 	}
-	if dir, err := demoFolder(); err == nil {
+	if dir, err := workflow.Examples(); err == nil {
 		out = append(out, check{"ok", "demo", dir})
 	} else {
 		out = append(out, check{"note", "demo", err.Error()})
@@ -111,7 +113,7 @@ func daemonCheck(cmd *cobra.Command, t *target) []check {
 	if err != nil {
 		return []check{{"note", "daemon", err.Error()}}
 	}
-	defer closeQuietly(c)
+	defer console.CloseQuietly(c)
 	ctx, stop := asking(cmd.Context())
 	defer stop()
 	_, counts, err := client.List(ctx, c, "", 1)

@@ -3,6 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
+	"patchbay/cli/console"
 	"patchbay/ipc/client"
 )
 
@@ -14,19 +15,19 @@ func getCmd() *cobra.Command {
 		Use:     "get JOB",
 		Short:   "Fetch the pictures of a job that is done",
 		Example: "  patchbay get 01j9zq --out pictures",
-		Args:    exactArgs(1),
+		Args:    console.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := t.dial()
 			if err != nil {
 				return err
 			}
-			defer closeQuietly(c)
+			defer console.CloseQuietly(c)
 			ctx, stop := asking(cmd.Context())
 			defer stop()
 			if asJSON {
 				rec, err := client.Status(ctx, c, args[0])
 				if err == nil {
-					newShower(cmd.OutOrStdout(), true).print(rec)
+					console.NewProgress(cmd.OutOrStdout(), true).PrintJSON(rec)
 				}
 				return err
 			}
@@ -34,9 +35,9 @@ func getCmd() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			paths, err := saveFiles(files, out)
+			paths, err := console.SaveFiles(files, out)
 			for _, p := range paths {
-				printf(cmd.OutOrStdout(), "%s\n", p)
+				console.Printf(cmd.OutOrStdout(), "%s\n", p)
 			}
 			return err
 		},

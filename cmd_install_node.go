@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"patchbay/cli/console"
 	"patchbay/comfyui"
 )
 
@@ -24,13 +25,13 @@ func installNodeCmd() *cobra.Command {
 		Long: `install-node writes the node package into custom_nodes/patchbay of a ComfyUI folder, in the place of an older one. It needs nothing from
 elsewhere. ComfyUI has the nodes after its next start; docs/comfyui-node.md says how to use them.`,
 		Example: "  patchbay install-node ~/ComfyUI",
-		Args:    exactArgs(1),
+		Args:    console.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			place, err := installNode(args[0])
 			if err != nil {
 				return err
 			}
-			printf(cmd.OutOrStdout(), "installed in %s\nstart ComfyUI again, and `patchbay serve --comfyui %s`\n", place, args[0])
+			console.Printf(cmd.OutOrStdout(), "installed in %s\nstart ComfyUI again, and `patchbay serve --comfyui %s`\n", place, args[0])
 			return nil
 		},
 	}
@@ -40,13 +41,13 @@ elsewhere. ComfyUI has the nodes after its next start; docs/comfyui-node.md says
 func installNode(tree string) (string, error) {
 	nodes := filepath.Join(tree, "custom_nodes")
 	if _, err := os.Stat(filepath.Join(tree, "comfy")); err != nil {
-		return "", &exitError{exitBadInput, fmt.Errorf("%s is no ComfyUI folder: there is no comfy in it", tree)}
+		return "", console.BadInput(fmt.Errorf("%s is no ComfyUI folder: there is no comfy in it", tree))
 	}
 	place := filepath.Join(nodes, nodeFolder)
 	_, err := os.Stat(place)
 	old := err == nil
 	if _, err := os.Stat(filepath.Join(place, nodeMark)); old && err != nil {
-		return "", &exitError{exitBadInput, fmt.Errorf("%s exists and is not this package: move it away first", place)}
+		return "", console.BadInput(fmt.Errorf("%s exists and is not this package: move it away first", place))
 	}
 	if err := os.MkdirAll(nodes, 0o755); err != nil {
 		return "", err

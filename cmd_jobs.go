@@ -2,13 +2,11 @@ package main
 
 import (
 	"fmt"
-	"io"
-	"strings"
 	"time"
 
-	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
+	"patchbay/cli/console"
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 )
@@ -22,13 +20,13 @@ func jobsCmd() *cobra.Command {
 		Use:     "jobs",
 		Short:   "List jobs, newest first",
 		Example: "  patchbay jobs --state failed",
-		Args:    exactArgs(0),
+		Args:    console.ExactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := t.dial()
 			if err != nil {
 				return err
 			}
-			defer closeQuietly(c)
+			defer console.CloseQuietly(c)
 			ctx, stop := asking(cmd.Context())
 			defer stop()
 			list, counts, err := client.List(ctx, c, message.State(state), limit)
@@ -36,9 +34,9 @@ func jobsCmd() *cobra.Command {
 				return err
 			}
 			if asJSON {
-				shows := newShower(cmd.OutOrStdout(), true)
+				shows := console.NewProgress(cmd.OutOrStdout(), true)
 				for _, r := range list {
-					shows.print(r)
+					shows.PrintJSON(r)
 				}
 				return nil
 			}
@@ -46,9 +44,9 @@ func jobsCmd() *cobra.Command {
 			for _, r := range list {
 				rows = append(rows, []string{r.Job, string(r.State), fmt.Sprint(r.Attempt), age(r.Created), took(r), fault(r)})
 			}
-			printTable(cmd.OutOrStdout(), []string{"job", "state", "attempt", "age", "took", "error"}, rows)
-			if isTerminal(cmd.OutOrStdout()) {
-				printf(cmd.OutOrStdout(), "%d queued, %d running, %d done, %d failed\n", counts[message.Queued], counts[message.Running], counts[message.Done], counts[message.Failed])
+			console.PrintTable(cmd.OutOrStdout(), []string{"job", "state", "attempt", "age", "took", "error"}, rows)
+			if console.IsTerminal(cmd.OutOrStdout()) {
+				console.Printf(cmd.OutOrStdout(), "%d queued, %d running, %d done, %d failed\n", counts[message.Queued], counts[message.Running], counts[message.Done], counts[message.Failed])
 			}
 			return nil
 		},
@@ -80,30 +78,4 @@ func fault(r message.Record) string {
 		return ""
 	}
 	return r.Error.Error()
-}
-
-// printTable prints a table for people on a terminal, and lines with tabs for programs elsewhere.
-func printTable(out io.Writer, head []string, rows [][]string) {
-	if !isTerminal(out) {
-		for _, r := range rows {
-			printf(out, "%s\n", strings.Join(r, "\t"))
-		}
-		return
-	}
-	tw := table.NewWriter()
-	tw.SetOutputMirror(out)
-	tw.SetStyle(table.StyleLight)
-	tw.AppendHeader(cells(head))
-	for _, r := range rows {
-		tw.AppendRow(cells(r))
-	}
-	tw.Render()
-}
-
-func cells(s []string) table.Row {
-	row := make(table.Row, len(s))
-	for i := range s {
-		row[i] = s[i]
-	}
-	return row
 }

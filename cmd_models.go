@@ -1,8 +1,12 @@
 package main
 
 import (
+	"maps"
+	"slices"
+
 	"github.com/spf13/cobra"
 
+	"patchbay/cli/console"
 	"patchbay/daemon"
 	"patchbay/ipc/client"
 	"patchbay/node/files"
@@ -17,26 +21,26 @@ func modelsCmd() *cobra.Command {
 		Short:   "List the model files that workflows can name",
 		Long:    "models lists the files below the models folders. It needs no daemon; with --nats or --socket it asks one.",
 		Example: "  patchbay models --comfyui ~/ComfyUI",
-		Args:    exactArgs(0),
+		Args:    console.ExactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			files, err := modelFiles(cmd, &t, &cfg)
 			if err != nil {
 				return err
 			}
 			if asJSON {
-				newShower(cmd.OutOrStdout(), true).print(files)
+				console.NewProgress(cmd.OutOrStdout(), true).PrintJSON(files)
 				return nil
 			}
 			var rows [][]string
-			for _, kind := range sortedKeys(files) {
+			for _, kind := range slices.Sorted(maps.Keys(files)) {
 				for _, f := range files[kind] {
 					rows = append(rows, []string{kind, f})
 				}
 			}
 			if len(rows) == 0 {
-				printf(cmd.ErrOrStderr(), "no model files; name the folders with --models or --comfyui, or ask a daemon with --nats or --socket\n")
+				console.Printf(cmd.ErrOrStderr(), "no model files; name the folders with --models or --comfyui, or ask a daemon with --nats or --socket\n")
 			}
-			printTable(cmd.OutOrStdout(), []string{"folder", "file"}, rows)
+			console.PrintTable(cmd.OutOrStdout(), []string{"folder", "file"}, rows)
 			return nil
 		},
 	}
@@ -52,7 +56,7 @@ func modelFiles(cmd *cobra.Command, t *target, cfg *daemon.Config) (map[string][
 		if err != nil {
 			return nil, err
 		}
-		defer closeQuietly(c)
+		defer console.CloseQuietly(c)
 		ctx, stop := asking(cmd.Context())
 		defer stop()
 		return client.Models(ctx, c)

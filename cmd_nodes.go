@@ -3,10 +3,13 @@ package main
 import (
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"patchbay/cli/console"
 	"patchbay/daemon"
 	"patchbay/ipc/client"
 	"patchbay/node/classes"
@@ -35,10 +38,10 @@ func nodesCmd() *cobra.Command {
 				return err
 			}
 			if class != "" && info.Len() == 0 {
-				return &exitError{exitBadInput, fmt.Errorf("no node class %q; patchbay nodes lists them", class)}
+				return console.BadInput(fmt.Errorf("no node class %q; patchbay nodes lists them", class))
 			}
 			if asJSON {
-				newShower(cmd.OutOrStdout(), true).print(info)
+				console.NewProgress(cmd.OutOrStdout(), true).PrintJSON(info)
 				return nil
 			}
 			if class != "" {
@@ -50,7 +53,7 @@ func nodesCmd() *cobra.Command {
 				o := object(info, name)
 				rows = append(rows, []string{name, text(o, "category"), text(o, "display_name")})
 			}
-			printTable(cmd.OutOrStdout(), []string{"class", "category", "name"}, rows)
+			console.PrintTable(cmd.OutOrStdout(), []string{"class", "category", "name"}, rows)
 			return nil
 		},
 	}
@@ -67,7 +70,7 @@ func objectInfo(cmd *cobra.Command, t *target, cfg *daemon.Config, class string)
 		if err != nil {
 			return nil, err
 		}
-		defer closeQuietly(c)
+		defer console.CloseQuietly(c)
 		ctx, stop := asking(cmd.Context())
 		defer stop()
 		return client.Describe(ctx, c, class)
@@ -77,7 +80,7 @@ func objectInfo(cmd *cobra.Command, t *target, cfg *daemon.Config, class string)
 	}
 	m := classes.All().ObjectInfo(cfg.Roots(), class)
 	o := pyjson.NewObject()
-	for _, k := range sortedKeys(m) {
+	for _, k := range slices.Sorted(maps.Keys(m)) {
 		o.Set(k, m[k])
 	}
 	return o, nil
@@ -100,9 +103,9 @@ func text(o *pyjson.Object, key string) string {
 func showClass(cmd *cobra.Command, info *pyjson.Object, class string) {
 	o := object(info, class)
 	out := cmd.OutOrStdout()
-	printf(out, "%s (%s)\n", class, text(o, "category"))
+	console.Printf(out, "%s (%s)\n", class, text(o, "category"))
 	if d := text(o, "description"); d != "" {
-		printf(out, "%s\n", d)
+		console.Printf(out, "%s\n", d)
 	}
 	var rows [][]string
 	for _, group := range []string{"required", "optional"} {
@@ -113,10 +116,10 @@ func showClass(cmd *cobra.Command, info *pyjson.Object, class string) {
 			rows = append(rows, append([]string{name, group}, inputText(pair)...))
 		}
 	}
-	printTable(out, []string{"input", "", "type", "default", "range"}, rows)
+	console.PrintTable(out, []string{"input", "", "type", "default", "range"}, rows)
 	showChoices(out, object(o, "input"))
 	v, _ := o.Get("output")
-	printf(out, "outputs: %v\n", v)
+	console.Printf(out, "outputs: %v\n", v)
 }
 
 // showChoices lists the values of inputs that take one of a list, a line each.
@@ -130,7 +133,7 @@ func showChoices(out io.Writer, input *pyjson.Object) {
 				continue
 			}
 			if list, ok := pair[0].([]any); ok && len(list) > 0 {
-				printf(out, "%s: %s\n", name, strings.TrimSpace(fmt.Sprintln(list...)))
+				console.Printf(out, "%s: %s\n", name, strings.TrimSpace(fmt.Sprintln(list...)))
 			}
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"patchbay/cli/console"
 	"patchbay/engine"
 	"patchbay/models"
 	"patchbay/models/dit"
@@ -40,12 +41,12 @@ Devices are COUNTxDEVICE-LINK, for several hosts HOSTSxCOUNTxDEVICE-LINK+NETWORK
 		Example: `  patchbay plan --model flux-dev --size 1024x1024 --devices 8xH100-nvlink
   patchbay plan --model hunyuandit --size 2048x2048 --devices 4xL40-pcie --timeline t.svg
   patchbay plan --model flux-dev --devices 4x4090-pcie --plan pipe=4,patches=6 --timeline -`,
-		Args: exactArgs(0),
+		Args: console.ExactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			err := f.run(cmd)
 			var e *parallel.Error
 			if errors.As(err, &e) {
-				return &exitError{exitBadInput, err}
+				return console.BadInput(err)
 			}
 			return err
 		},
@@ -85,7 +86,7 @@ func deviceHelp() string {
 func (f *planFlags) run(cmd *cobra.Command) error {
 	search, err := f.search()
 	if err != nil {
-		return &exitError{exitBadInput, err}
+		return console.BadInput(err)
 	}
 	var choice *parallel.Choice
 	if f.plan == "" {
@@ -102,7 +103,7 @@ func (f *planFlags) run(cmd *cobra.Command) error {
 	out := cmd.OutOrStdout()
 	switch {
 	case f.timeline == "-":
-		printf(out, "%s", choice.Simulation.Text(110))
+		console.Printf(out, "%s", choice.Simulation.Text(110))
 		return nil
 	case f.timeline != "":
 		if err := writeTimeline(f.timeline, choice.Simulation); err != nil {
@@ -183,7 +184,7 @@ func describeFile(path string) (*dit.Spec, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer closeQuietly(file)
+	defer console.CloseQuietly(file)
 	d, err := models.OpenDiffusion(file.Set(), file.Metadata())
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
@@ -205,45 +206,45 @@ func writeTimeline(path string, s *parallel.Simulation) error {
 // show prints a choice for people.
 func (f *planFlags) show(out io.Writer, s parallel.Search, c *parallel.Choice) {
 	r := f.report(s, c)
-	printf(out, "%s, %s px, %d picture(s), %d evaluations, %d entries of %d text tokens on %s\n", r.Model, r.Size, s.Batch, s.Evaluations, len(s.Text), s.Text[0], r.Devices)
+	console.Printf(out, "%s, %s px, %d picture(s), %d evaluations, %d entries of %d text tokens on %s\n", r.Model, r.Size, s.Batch, s.Evaluations, len(s.Text), s.Text[0], r.Devices)
 	note := "the picture of one rank"
 	if !r.Exact {
 		note = "stale keys and values: close to the picture of one rank"
 	}
-	printf(out, "plan      %s (%s)\n", r.Plan, note)
-	printf(out, "time      %s", seconds(r.Seconds))
+	console.Printf(out, "plan      %s (%s)\n", r.Plan, note)
+	console.Printf(out, "time      %s", seconds(r.Seconds))
 	if r.OneRankSeconds > 0 && c.Best.Plan.Ranks() > 1 {
-		printf(out, ", %.2f x faster than one device (%s)", r.OneRankSeconds/r.Seconds, seconds(r.OneRankSeconds))
+		console.Printf(out, ", %.2f x faster than one device (%s)", r.OneRankSeconds/r.Seconds, seconds(r.OneRankSeconds))
 	}
-	printf(out, "\nstep      %s in the steady state", seconds(r.StepSeconds))
+	console.Printf(out, "\nstep      %s in the steady state", seconds(r.StepSeconds))
 	if r.WarmupSeconds > 0 && r.WarmupSeconds < r.Seconds {
-		printf(out, ", warm-up %s", seconds(r.WarmupSeconds))
+		console.Printf(out, ", warm-up %s", seconds(r.WarmupSeconds))
 	}
 	mean := c.Simulation.Mean()
 	part := func(v float64) string { return fmt.Sprintf("%.1f %%", 100*v/r.Seconds) }
-	printf(out, "\nmean rank computing %s, exchanges %s (another %s hidden), pipeline transfers %s, idle %s; all devices wait for the host %s\n", part(mean.Compute),
+	console.Printf(out, "\nmean rank computing %s, exchanges %s (another %s hidden), pipeline transfers %s, idle %s; all devices wait for the host %s\n", part(mean.Compute),
 		part(mean.Exchange), part(mean.Hidden), part(mean.Send), part(mean.Idle), part(c.Simulation.HandoverSeconds))
 	m := r.Memory
-	printf(out, "memory    %.2f GB a rank at most: weights %.2f, session %.2f (keys and values %.2f), activations %.2f, exchange %.2f", gb(m.Total()), gb(m.Weights),
+	console.Printf(out, "memory    %.2f GB a rank at most: weights %.2f, session %.2f (keys and values %.2f), activations %.2f, exchange %.2f", gb(m.Total()), gb(m.Weights),
 		gb(m.Session), gb(m.KV), gb(m.Activations), gb(m.Exchange))
 	if r.FreeBytes > 0 {
-		printf(out, "; %.2f are free", gb(r.FreeBytes))
+		console.Printf(out, "; %.2f are free", gb(r.FreeBytes))
 	}
-	printf(out, "\nsends     ")
+	console.Printf(out, "\nsends     ")
 	any := false
 	for _, t := range r.Traffic {
 		if t.MostBytes > 0 {
-			printf(out, "%s %.1f MB in %d exchanges, ", t.Axis, float64(t.MostBytes)/1e6, t.Calls)
+			console.Printf(out, "%s %.1f MB in %d exchanges, ", t.Axis, float64(t.MostBytes)/1e6, t.Calls)
 			any = true
 		}
 	}
 	if any {
-		printf(out, "per step by the rank that sends most\n")
+		console.Printf(out, "per step by the rank that sends most\n")
 	} else {
-		printf(out, "nothing between devices\n")
+		console.Printf(out, "nothing between devices\n")
 	}
 	if r.Idle > 0 {
-		printf(out, "idle      devices %d to %d: %s\n", s.Fabric.Ranks()-r.Idle, s.Fabric.Ranks()-1, cmp.Or(r.IdleReason, "the plan does not use them"))
+		console.Printf(out, "idle      devices %d to %d: %s\n", s.Fabric.Ranks()-r.Idle, s.Fabric.Ranks()-1, cmp.Or(r.IdleReason, "the plan does not use them"))
 	}
 	if len(r.Others) == 0 {
 		return
@@ -252,10 +253,10 @@ func (f *planFlags) show(out io.Writer, s parallel.Search, c *parallel.Choice) {
 	for _, o := range r.Others {
 		rows = append(rows, []string{o.Plan, seconds(o.Seconds), fmt.Sprintf("%.2f GB", gb(o.Bytes)), o.Why})
 	}
-	printf(out, "\n")
-	printTable(out, []string{"other plan", "time", "memory", "why it loses"}, rows)
+	console.Printf(out, "\n")
+	console.PrintTable(out, []string{"other plan", "time", "memory", "why it loses"}, rows)
 	if more := len(c.Others) - len(r.Others); more > 0 {
-		printf(out, "%d more with --all\n", more)
+		console.Printf(out, "%d more with --all\n", more)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"patchbay/cli/console"
 	"patchbay/ipc/client"
 )
 
@@ -20,7 +21,7 @@ func retryCmd() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer closeQuietly(c)
+			defer console.CloseQuietly(c)
 			var failed error
 			for _, job := range args {
 				ctx, stop := asking(cmd.Context())
@@ -30,7 +31,7 @@ func retryCmd() *cobra.Command {
 					failed = errors.Join(failed, err)
 					continue
 				}
-				printf(cmd.OutOrStdout(), "%s queued\n", job)
+				console.Printf(cmd.OutOrStdout(), "%s queued\n", job)
 			}
 			return failed
 		},

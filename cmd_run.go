@@ -8,12 +8,13 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"patchbay/cli/console"
+	"patchbay/cli/workflow"
 	"patchbay/daemon"
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
@@ -47,7 +48,7 @@ Exit codes: 0 done, 1 the job failed, 2 the workflow was refused, 3 no daemon, 1
   patchbay run flow.json --set 6.text="a red fox" --set 3.seed=7 --plan ulysses=2
   cat flow.json | patchbay run - --json
   patchbay run ComfyUI_00012_.png --local --models ~/ComfyUI/models`,
-		Args: exactArgs(1),
+		Args: console.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return runFlow(cmd, &f, args[0]) },
 	}
 	fl := cmd.Flags()
@@ -63,22 +64,12 @@ Exit codes: 0 done, 1 the job failed, 2 the workflow was refused, 3 no daemon, 1
 	return cmd
 }
 
-// exactArgs refuses another number of arguments with the exit code of bad input.
-func exactArgs(n int) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if err := cobra.ExactArgs(n)(cmd, args); err != nil {
-			return &exitError{exitBadInput, fmt.Errorf("%w; see patchbay %s --help", err, cmd.Name())}
-		}
-		return nil
-	}
-}
-
 func runFlow(cmd *cobra.Command, f *runFlags, path string) error {
-	req, w, err := readFlow(path, cmd.InOrStdin())
+	req, w, err := workflow.Read(path, cmd.InOrStdin())
 	if err != nil {
 		return err
 	}
-	if err := setInputs(w, f.sets); err != nil {
+	if err := workflow.SetInputs(w, f.sets); err != nil {
 		return err
 	}
 	req.Workflow = string(w.JSON())
@@ -89,27 +80,27 @@ func runFlow(cmd *cobra.Command, f *runFlags, path string) error {
 	if err != nil {
 		return err
 	}
-	defer closeQuietly(c)
-	shows := newShower(cmd.OutOrStdout(), f.json)
-	defer shows.close()
+	defer console.CloseQuietly(c)
+	shows := console.NewProgress(cmd.OutOrStdout(), f.json)
+	defer shows.Close()
 	ctx, stop := cancelOnSignal(cmd.Context(), c, req.ID)
 	defer stop()
-	var measured profiles
-	col := &client.Collector{Accepted: shows.accepted, Event: func(ev message.Event) { measured.take(ev); shows.event(ev) }}
+	var measured console.RunStats
+	col := &client.Collector{Accepted: shows.Accepted, Event: func(ev message.Event) { measured.Take(ev); shows.Event(ev) }}
 	end, err := client.Run(ctx, c, req, col)
 	if l, ok := c.(*localWorker); ok {
 		err = l.cause(err)
 	}
-	if err := shows.finish(end, err, col.Files, f.out); err != nil {
+	if err := shows.Finish(end, err, col.Files, f.out); err != nil {
 		return err
 	}
-	if req.Plan != "" || measured.reused() {
-		measured.showWork(shows)
+	if req.Plan != "" || measured.Reused() {
+		measured.ShowWork(shows)
 	}
 	if f.trace == "" {
 		return nil
 	}
-	return measured.write(shows, f.trace)
+	return measured.WriteProfile(shows, f.trace)
 }
 
 // connect returns a daemon, or a worker of our own with --local.
@@ -118,7 +109,7 @@ func (f *runFlags) connect(cmd *cobra.Command) (client.Client, error) {
 		return f.dial()
 	}
 	if f.given() {
-		return nil, &exitError{exitBadInput, errors.New("--local needs no daemon: leave out --nats and --socket")}
+		return nil, console.BadInput(errors.New("--local needs no daemon: leave out --nats and --socket"))
 	}
 	if !cmd.Flags().Changed("log") {
 		f.cfg.Log = "error" // the command itself says how the job ended
@@ -204,39 +195,11 @@ func cancelOnSignal(parent context.Context, c client.Client, job string) (contex
 		case <-signals:
 		case <-time.After(5 * time.Second):
 		}
-		giveUp(errInterrupted)
+		giveUp(console.ErrInterrupted)
 	}()
 	return ctx, func() {
 		signal.Stop(signals)
 		close(done)
 		giveUp(nil)
 	}
-}
-
-// errInterrupted is the cause of a wait that Ctrl-C has ended.
-var errInterrupted = errors.New("interrupted")
-
-// saveFiles writes the pictures of a job below dir and returns their paths. Previews of PreviewImage are left out unless there is nothing else.
-func saveFiles(files []message.File, dir string) ([]string, error) {
-	var paths []string
-	for _, f := range files {
-		if f.Ref.Type == "temp" && !onlyTemp(files) {
-			continue
-		}
-		name, err := f.Save(dir)
-		if err != nil {
-			return paths, err
-		}
-		paths = append(paths, filepath.Join(dir, filepath.FromSlash(name)))
-	}
-	return paths, nil
-}
-
-func onlyTemp(files []message.File) bool {
-	for _, f := range files {
-		if f.Ref.Type != "temp" {
-			return false
-		}
-	}
-	return true
 }

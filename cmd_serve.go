@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"patchbay/cli/console"
 	"patchbay/daemon"
 	"patchbay/ipc/broker"
 )
@@ -63,8 +64,8 @@ const defaultUsers = "daemon=daemon,admin=admin,client=alice,client=bob"
 func printPermissions(cmd *cobra.Command, text string) error {
 	users, err := broker.ParseUsers(text)
 	if err != nil {
-		return &exitError{exitBadInput, fmt.Errorf("--print-permissions: %w", err)}
+		return console.BadInput(fmt.Errorf("--print-permissions: %w", err))
 	}
-	printf(cmd.OutOrStdout(), "%s", broker.ServerConfig(users))
+	console.Printf(cmd.OutOrStdout(), "%s", broker.ServerConfig(users))
 	return nil
 }

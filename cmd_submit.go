@@ -7,6 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"patchbay/cli/console"
+	"patchbay/cli/workflow"
 	"patchbay/ipc/client"
 )
 
@@ -22,20 +24,20 @@ func submitCmd() *cobra.Command {
 		Long:  "submit queues a workflow and returns at once. watch shows its progress, get fetches its pictures, cancel ends it.",
 		Example: `  job=$(patchbay submit flow.json)
   patchbay watch $job && patchbay get $job --out pictures`,
-		Args: exactArgs(1),
+		Args: console.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			req, w, err := readFlow(args[0], cmd.InOrStdin())
+			req, w, err := workflow.Read(args[0], cmd.InOrStdin())
 			if err != nil {
 				return err
 			}
-			if err := setInputs(w, sets); err != nil {
+			if err := workflow.SetInputs(w, sets); err != nil {
 				return err
 			}
 			req.Workflow, req.Front = string(w.JSON()), front
 			req.Plan, req.ID = cmp.Or(plan, req.Plan), cmp.Or(id, req.ID)
 			req.Priority = cmp.Or(priority, req.Priority)
 			if deadline < 0 || ttl < 0 {
-				return &exitError{exitBadInput, errors.New("--deadline and --queue-ttl are not negative")}
+				return console.BadInput(errors.New("--deadline and --queue-ttl are not negative"))
 			}
 			if deadline > 0 {
 				req.DeadlineMS = int(deadline.Milliseconds())
@@ -47,19 +49,19 @@ func submitCmd() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer closeQuietly(c)
+			defer console.CloseQuietly(c)
 			ctx, stop := asking(cmd.Context())
 			defer stop()
 			r, err := client.Submit(ctx, c, req)
-			shows := newShower(cmd.OutOrStdout(), asJSON)
+			shows := console.NewProgress(cmd.OutOrStdout(), asJSON)
 			if err != nil {
-				return shows.finish(nil, err, nil, "")
+				return shows.Finish(nil, err, nil, "")
 			}
 			if asJSON {
-				shows.print(r)
+				shows.PrintJSON(r)
 				return nil
 			}
-			printf(cmd.OutOrStdout(), "%s\n", r.Job)
+			console.Printf(cmd.OutOrStdout(), "%s\n", r.Job)
 			return nil
 		},
 	}

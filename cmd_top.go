@@ -9,6 +9,7 @@ import (
 	tea "github.com/charmbracelet/bubbletea"
 	"github.com/spf13/cobra"
 
+	"patchbay/cli/console"
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 )
@@ -24,18 +25,18 @@ func topCmd() *cobra.Command {
 ranks sent each other by axis, and the last jobs. q ends it. Where the output is no terminal, or with --once, it prints that one time.`,
 		Example: `  patchbay top
   patchbay top --once`,
-		Args: exactArgs(0),
+		Args: console.ExactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if every < 100*time.Millisecond {
-				return &exitError{exitBadInput, fmt.Errorf("--every %s: want 100ms or more", every)}
+				return console.BadInput(fmt.Errorf("--every %s: want 100ms or more", every))
 			}
 			c, err := t.dial()
 			if err != nil {
 				return err
 			}
-			defer closeQuietly(c)
+			defer console.CloseQuietly(c)
 			ask := func() (sight, error) { return look(cmd.Context(), c) }
-			if !once && !asJSON && isTerminal(cmd.OutOrStdout()) {
+			if !once && !asJSON && console.IsTerminal(cmd.OutOrStdout()) {
 				p := tea.NewProgram(topModel{ask: ask, every: every}, tea.WithContext(cmd.Context()), tea.WithOutput(cmd.OutOrStdout()), tea.WithAltScreen())
 				_, err := p.Run()
 				return err
@@ -45,12 +46,12 @@ ranks sent each other by axis, and the last jobs. q ends it. Where the output is
 				return err
 			}
 			if !asJSON {
-				printf(cmd.OutOrStdout(), "%s", s.text(nil, topStyles{}))
+				console.Printf(cmd.OutOrStdout(), "%s", s.text(nil, topStyles{}))
 				return nil
 			}
 			b, err := json.Marshal(s)
 			if err == nil {
-				printf(cmd.OutOrStdout(), "%s\n", b)
+				console.Printf(cmd.OutOrStdout(), "%s\n", b)
 			}
 			return err
 		},

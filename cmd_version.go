@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"patchbay/cli/console"
 	"patchbay/daemon"
 	"patchbay/ipc/message"
 	"patchbay/node/graph"
@@ -18,7 +19,7 @@ func versionCmd() *cobra.Command {
 		Example: "  patchbay version",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			printf(cmd.OutOrStdout(), "patchbay %s\nprotocol v%d\ncomfyui  %s\ngo       %s %s/%s\ncpu      %s\n", version, message.ProtocolVersion, graph.Compat,
+			console.Printf(cmd.OutOrStdout(), "patchbay %s\nprotocol v%d\ncomfyui  %s\ngo       %s %s/%s\ncpu      %s\n", version, message.ProtocolVersion, graph.Compat,
 				strings.TrimPrefix(runtime.Version(), "go"), runtime.GOOS, runtime.GOARCH, strings.Join(daemon.CPULevels(), " "))
 			return nil
 		},

@@ -3,6 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
+	"patchbay/cli/console"
 	"patchbay/ipc/client"
 )
 
@@ -15,17 +16,17 @@ func watchCmd() *cobra.Command {
 		Short:   "Show the events of a job until it ends",
 		Long:    "watch shows what has happened to a job and goes on until it ends. Its exit codes are those of run; Ctrl-C ends the watching, not the job.",
 		Example: "  patchbay watch 01j9zq --json",
-		Args:    exactArgs(1),
+		Args:    console.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := t.dial()
 			if err != nil {
 				return err
 			}
-			defer closeQuietly(c)
-			shows := newShower(cmd.OutOrStdout(), asJSON)
-			defer shows.close()
-			end, err := client.Follow(cmd.Context(), c, args[0], from, false, &client.Collector{Event: shows.event})
-			return shows.finish(end, err, nil, "")
+			defer console.CloseQuietly(c)
+			shows := console.NewProgress(cmd.OutOrStdout(), asJSON)
+			defer shows.Close()
+			end, err := client.Follow(cmd.Context(), c, args[0], from, false, &client.Collector{Event: shows.Event})
+			return shows.Finish(end, err, nil, "")
 		},
 	}
 	t.add(cmd.Flags())

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 
+	"patchbay/cli/console"
 	"patchbay/daemon"
 	"patchbay/parallel"
 )
@@ -29,7 +30,7 @@ func saveMachine(path string, change func(*parallel.Machine) error) error {
 		m, err = parallel.NewMachine("cpu")
 	}
 	if err != nil {
-		return &exitError{exitBadInput, fmt.Errorf("--save: %w", err)}
+		return console.BadInput(fmt.Errorf("--save: %w", err))
 	}
 	if err := change(&m); err != nil {
 		return err
@@ -39,7 +40,7 @@ func saveMachine(path string, change func(*parallel.Machine) error) error {
 		return err
 	}
 	if err := os.WriteFile(path, b, 0o644); err != nil {
-		return &exitError{exitBadInput, fmt.Errorf("--save: %w", err)}
+		return console.BadInput(fmt.Errorf("--save: %w", err))
 	}
 	return nil
 }

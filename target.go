@@ -8,10 +8,10 @@ import (
 	"os"
 	"time"
 
-	"github.com/mattn/go-isatty"
 	"github.com/rs/zerolog"
 	"github.com/spf13/pflag"
 
+	"patchbay/cli/console"
 	"patchbay/daemon"
 	"patchbay/ipc/client"
 	"patchbay/ipc/wire"
@@ -24,16 +24,10 @@ func logger(errs io.Writer, least string) zerolog.Logger {
 		level = zerolog.InfoLevel
 	}
 	w := errs
-	if isTerminal(errs) {
+	if console.IsTerminal(errs) {
 		w = zerolog.ConsoleWriter{Out: errs, TimeFormat: time.TimeOnly}
 	}
 	return zerolog.New(w).Level(level).With().Timestamp().Logger()
-}
-
-// isTerminal tells whether w is one.
-func isTerminal(w any) bool {
-	f, ok := w.(*os.File)
-	return ok && isatty.IsTerminal(f.Fd())
 }
 
 // target says which daemon a client command talks to.
@@ -54,10 +48,10 @@ func (t *target) given() bool { return t.nats != "" || t.socket != "" }
 // dial connects to the daemon that flags or environment name; without any, to the default NATS address, or else to the default socket.
 func (t *target) dial() (client.Client, error) {
 	if t.nats != "" && t.socket != "" {
-		return nil, &exitError{exitBadInput, errors.New("--nats and --socket exclude each other")}
+		return nil, console.BadInput(errors.New("--nats and --socket exclude each other"))
 	}
 	if err := t.access.Check(); err != nil {
-		return nil, &exitError{exitBadInput, err}
+		return nil, console.BadInput(err)
 	}
 	nats, socket := t.nats, t.socket
 	if nats == "" && socket == "" {

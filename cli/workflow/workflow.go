@@ -1,15 +1,18 @@
-package main
+// Package workflow finds and reads workflows that a command line names, and changes their inputs.
+package workflow
 
 import (
 	"bytes"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
-	"sort"
+	"slices"
 	"strconv"
 	"strings"
 
+	"patchbay/cli/console"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/node/graph"
@@ -20,13 +23,13 @@ import (
 // maxFlowFile bounds what is read as a workflow.
 const maxFlowFile = 64 << 20
 
-// readFlow reads a workflow from a JSON file, from the PNG that ComfyUI or this program has saved, or from in for "-". JSON may be a graph in API
+// Read reads a workflow from a JSON file, from the PNG that ComfyUI or this program has saved, or from in for "-". JSON may be a graph in API
 // format, ComfyUI's POST /prompt body or our own envelope.
-func readFlow(path string, in io.Reader) (*message.RunRequest, *graph.Workflow, error) {
-	bad := func(err error) error { return &exitError{exitBadInput, fmt.Errorf("%s: %w", path, err)} }
+func Read(path string, in io.Reader) (*message.RunRequest, *graph.Workflow, error) {
+	bad := func(err error) error { return console.BadInput(fmt.Errorf("%s: %w", path, err)) }
 	data, err := readAll(path, in)
 	if err != nil {
-		return nil, nil, &exitError{exitBadInput, err}
+		return nil, nil, console.BadInput(err)
 	}
 	var extra *pyjson.Object
 	if bytes.HasPrefix(data, []byte("\x89PNG\r\n\x1a\n")) {
@@ -35,7 +38,7 @@ func readFlow(path string, in io.Reader) (*message.RunRequest, *graph.Workflow, 
 			return nil, nil, bad(err)
 		}
 		extra = pyjson.NewObject()
-		for _, k := range sortedKeys(texts) {
+		for _, k := range slices.Sorted(maps.Keys(texts)) {
 			extra.Set(k, texts[k])
 		}
 		data = prompt
@@ -63,7 +66,7 @@ func readAll(path string, in io.Reader) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		defer closeQuietly(f)
+		defer console.CloseQuietly(f)
 		in = f
 	}
 	data, err := io.ReadAll(io.LimitReader(in, maxFlowFile+1))
@@ -76,20 +79,11 @@ func readAll(path string, in io.Reader) ([]byte, error) {
 	return data, nil
 }
 
-func sortedKeys[T any](m map[string]T) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	sort.Strings(keys)
-	return keys
-}
-
-// setInputs applies --set id.field=value: the value gets the type of the literal that it replaces. The id may hold dots, the field may not.
-func setInputs(w *graph.Workflow, sets []string) error {
+// SetInputs applies --set id.field=value: the value gets the type of the literal that it replaces. The id may hold dots, the field may not.
+func SetInputs(w *graph.Workflow, sets []string) error {
 	for _, s := range sets {
 		if err := setInput(w, s); err != nil {
-			return &exitError{exitBadInput, fmt.Errorf("--set %s: %w", s, err)}
+			return console.BadInput(fmt.Errorf("--set %s: %w", s, err))
 		}
 	}
 	return nil
@@ -125,7 +119,7 @@ func missingInput(w *graph.Workflow, id, field string) error {
 	var have []string
 	if n, ok := w.Value()[id].(map[string]any); ok {
 		in, _ := n["inputs"].(map[string]any)
-		have = sortedKeys(in)
+		have = slices.Sorted(maps.Keys(in))
 	}
 	return fmt.Errorf("node %s (%s) has no input %s; it has %s", id, w.Class(id), field, strings.Join(have, ", "))
 }

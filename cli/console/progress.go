@@ -1,10 +1,13 @@
-package main
+package console
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/vbauerster/mpb/v8"
@@ -15,8 +18,8 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// shower shows a job to a person or a program: bars on a terminal, plain lines elsewhere, JSON lines on request.
-type shower struct {
+// Progress shows a job to a person or a program: bars on a terminal, plain lines elsewhere, JSON lines on request.
+type Progress struct {
 	out  io.Writer
 	json bool
 	bars *mpb.Progress // nil: no terminal
@@ -26,59 +29,63 @@ type shower struct {
 	job  string
 }
 
-func newShower(out io.Writer, json bool) *shower {
-	s := &shower{out: out, json: json}
-	if !json && isTerminal(out) {
+// NewProgress shows jobs on out, as JSON lines if json is set.
+func NewProgress(out io.Writer, json bool) *Progress {
+	s := &Progress{out: out, json: json}
+	if !json && IsTerminal(out) {
 		s.bars = mpb.New(mpb.WithOutput(out), mpb.WithWidth(40))
 	}
 	return s
 }
 
-// print writes one JSON line.
-func (s *shower) print(v any) {
+// PrintJSON writes one JSON line.
+func (s *Progress) PrintJSON(v any) {
 	b, err := wire.Encode(v, wire.JSON)
 	if err != nil {
-		printf(s.out, "{\"type\":\"unprintable\",\"message\":%q}\n", err.Error())
+		Printf(s.out, "{\"type\":\"unprintable\",\"message\":%q}\n", err.Error())
 		return
 	}
-	printf(s.out, "%s\n", b)
+	Printf(s.out, "%s\n", b)
 }
 
-func (s *shower) say(format string, args ...any) {
+// Say writes a line for people; programs that read JSON get none.
+func (s *Progress) Say(format string, args ...any) {
 	if s.json {
 		return
 	}
 	if s.bars != nil {
-		printf(s.bars, format+"\n", args...)
+		Printf(s.bars, format+"\n", args...)
 		return
 	}
-	printf(s.out, format+"\n", args...)
+	Printf(s.out, format+"\n", args...)
 }
 
-func (s *shower) accepted(r message.Receipt) {
+// Accepted shows that a job has been taken, and which of its nodes cannot run.
+func (s *Progress) Accepted(r message.Receipt) {
 	s.job = r.Job
 	if s.json {
-		s.print(r)
+		s.PrintJSON(r)
 		return
 	}
-	s.say("job %s %s", r.Job, r.State)
+	s.Say("job %s %s", r.Job, r.State)
 	for id, e := range r.NodeErrors {
-		s.say("node %s cannot run: %s", id, nodeErrorText(e))
+		s.Say("node %s cannot run: %s", id, nodeErrorText(e))
 	}
 }
 
-func (s *shower) event(ev message.Event) {
+// Event shows an event of the job.
+func (s *Progress) Event(ev message.Event) {
 	if s.json {
-		s.print(ev)
+		s.PrintJSON(ev)
 		return
 	}
 	switch ev.Type {
 	case "executing":
 		s.dropBar()
-		s.say("node %v", ev.Data["node"])
+		s.Say("node %v", ev.Data["node"])
 	case message.EventRetrying:
 		s.dropBar()
-		s.say("retrying: %v", ev.Data["cause"])
+		s.Say("retrying: %v", ev.Data["cause"])
 	case message.EventProgress:
 		s.progress(ev)
 	}
@@ -87,13 +94,13 @@ func (s *shower) event(ev message.Event) {
 	}
 }
 
-func (s *shower) progress(ev message.Event) {
+func (s *Progress) progress(ev message.Event) {
 	value, _ := ev.Data["value"].(int64)
 	total, _ := ev.Data["max"].(int64)
 	if s.bars == nil {
 		if line := fmt.Sprintf("node %s step %d/%d", ev.Node, value, total); line != s.line {
 			s.line = line
-			s.say("%s", line)
+			s.Say("%s", line)
 		}
 		return
 	}
@@ -106,14 +113,15 @@ func (s *shower) progress(ev message.Event) {
 	s.bar.SetCurrent(value)
 }
 
-func (s *shower) dropBar() {
+func (s *Progress) dropBar() {
 	if s.bar != nil {
 		s.bar.Abort(false)
 		s.bar = nil
 	}
 }
 
-func (s *shower) close() {
+// Close ends the bars.
+func (s *Progress) Close() {
 	s.dropBar()
 	if s.bars != nil {
 		s.bars.Wait()
@@ -121,15 +129,15 @@ func (s *shower) close() {
 	}
 }
 
-// finish saves the files, says how the job ended and returns the error whose exit code fits.
-func (s *shower) finish(end *message.Event, err error, files []message.File, dir string) error {
-	s.close()
+// Finish saves the files, says how the job ended and returns the error whose exit code fits.
+func (s *Progress) Finish(end *message.Event, err error, files []message.File, dir string) error {
+	s.Close()
 	var refused *wire.Error
 	switch {
 	case errors.As(err, &refused):
 		return s.refused(refused)
 	case errors.Is(err, context.Canceled):
-		return &exitError{exitCancelled, errInterrupted}
+		return Exit(ExitCancelled, ErrInterrupted)
 	case err != nil:
 		return err
 	case end == nil:
@@ -138,43 +146,43 @@ func (s *shower) finish(end *message.Event, err error, files []message.File, dir
 	switch end.Type {
 	case message.EventSuccess:
 	case message.EventInterrupted:
-		return &exitError{exitCancelled, errors.New("the job was cancelled")}
+		return Exit(ExitCancelled, errors.New("the job was cancelled"))
 	default:
-		code := exitFailed
+		code := ExitFailed
 		if end.Error != nil && end.Error.Code == wire.ErrPlanRefused {
-			code = exitBadInput // only the worker knows which plans fit a model, but it says so before any work
+			code = ExitBadInput // only the worker knows which plans fit a model, but it says so before any work
 		}
 		if s.json {
-			return &exitError{code, nil}
+			return Exit(code, nil)
 		}
-		return &exitError{code, describeError(end.Error)}
+		return Exit(code, describeError(end.Error))
 	}
 	if w, ok := end.Data["warning"].(string); ok {
-		s.say("warning: %s", w)
+		s.Say("warning: %s", w)
 	}
 	if dir == "" {
 		return nil
 	}
-	paths, err := saveFiles(files, dir)
+	paths, err := SaveFiles(files, dir)
 	for _, p := range paths {
 		if s.json {
-			s.print(map[string]any{"type": "saved", "job": end.Job, "path": p})
+			s.PrintJSON(map[string]any{"type": "saved", "job": end.Job, "path": p})
 		} else {
-			s.say("%s", p)
+			s.Say("%s", p)
 		}
 	}
 	if err != nil {
-		return &exitError{exitFailed, err}
+		return Exit(ExitFailed, err)
 	}
 	return nil
 }
 
-func (s *shower) refused(e *wire.Error) error {
+func (s *Progress) refused(e *wire.Error) error {
 	if s.json {
-		s.print(map[string]any{"type": "refused", "error": e, "node_errors": e.NodeErrors})
-		return &exitError{codeFor(e), nil}
+		s.PrintJSON(map[string]any{"type": "refused", "error": e, "node_errors": e.NodeErrors})
+		return &ExitError{codeFor(e), nil}
 	}
-	return &exitError{codeFor(e), describeError(e)}
+	return &ExitError{codeFor(e), describeError(e)}
 }
 
 // describeError is the text of an error with all that a person needs to act, one fault a line.
@@ -183,7 +191,7 @@ func describeError(e *wire.Error) error {
 		return errors.New("the job failed and did not say why")
 	}
 	lines := []string{e.Error()}
-	for _, id := range sortedKeys(e.NodeErrors) {
+	for _, id := range slices.Sorted(maps.Keys(e.NodeErrors)) {
 		lines = append(lines, fmt.Sprintf("  node %s: %s", id, nodeErrorText(e.NodeErrors[id])))
 	}
 	return errors.New(strings.Join(lines, "\n"))
@@ -211,4 +219,29 @@ func nodeErrorText(v any) string {
 		line += fmt.Sprintf(" (patchbay nodes %v lists them)", class)
 	}
 	return line
+}
+
+// SaveFiles writes the pictures of a job below dir and returns their paths. Previews of PreviewImage are left out unless there is nothing else.
+func SaveFiles(files []message.File, dir string) ([]string, error) {
+	var paths []string
+	for _, f := range files {
+		if f.Ref.Type == "temp" && !onlyTemp(files) {
+			continue
+		}
+		name, err := f.Save(dir)
+		if err != nil {
+			return paths, err
+		}
+		paths = append(paths, filepath.Join(dir, filepath.FromSlash(name)))
+	}
+	return paths, nil
+}
+
+func onlyTemp(files []message.File) bool {
+	for _, f := range files {
+		if f.Ref.Type != "temp" {
+			return false
+		}
+	}
+	return true
 }

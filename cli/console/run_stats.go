@@ -1,4 +1,4 @@
-package main
+package console
 
 import (
 	"fmt"
@@ -12,15 +12,15 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// profiles collects what metrics events say of the sampling runs of a job.
-type profiles struct {
+// RunStats collects what metrics events say of the sampling runs of a job.
+type RunStats struct {
 	spans []profile.Span
 	total int64
 	runs  []*pyjson.Object
 }
 
-// take remembers the statistics of a metrics event.
-func (p *profiles) take(ev message.Event) {
+// Take remembers the statistics of a metrics event.
+func (p *RunStats) Take(ev message.Event) {
 	if ev.Type != message.EventMetrics {
 		return
 	}
@@ -89,8 +89,8 @@ func rows(run *pyjson.Object) []profile.Row {
 	return out
 }
 
-// write prints the table of every sampling run and writes the trace.
-func (p *profiles) write(s *shower, path string) error {
+// WriteProfile prints the table of every sampling run and writes the trace.
+func (p *RunStats) WriteProfile(s *Progress, path string) error {
 	if len(p.runs) == 0 {
 		return fmt.Errorf("nothing was sampled, so there is no profile: all of it came from the cache (change the seed)")
 	}
@@ -99,7 +99,7 @@ func (p *profiles) write(s *shower, path string) error {
 		if err := profile.Write(&b, rows(run)); err != nil {
 			return err
 		}
-		s.say("%s", strings.TrimRight(b.String(), "\n"))
+		s.Say("%s", strings.TrimRight(b.String(), "\n"))
 	}
 	f, err := os.Create(path)
 	if err != nil {
@@ -112,12 +112,12 @@ func (p *profiles) write(s *shower, path string) error {
 	if err := f.Close(); err != nil {
 		return err
 	}
-	s.say("%s: %d of %d spans; open it in Perfetto or chrome://tracing", path, len(p.spans), p.total)
+	s.Say("%s: %d of %d spans; open it in Perfetto or chrome://tracing", path, len(p.spans), p.total)
 	return nil
 }
 
-// showWork prints how the sampling runs were split: plan, evaluations, what each axis moved.
-func (p *profiles) showWork(s *shower) {
+// ShowWork prints how the sampling runs were split: plan, evaluations, what each axis moved.
+func (p *RunStats) ShowWork(s *Progress) {
 	for _, run := range p.runs {
 		plan, _ := run.Get("plan")
 		v, _ := run.Get("ranks")
@@ -139,10 +139,10 @@ func (p *profiles) showWork(s *shower) {
 				}
 			}
 		}
-		s.say("plan: %v on %d ranks, %d evaluations%s, %d micro-steps, %d tokens through the busiest rank", plan, len(ranks), number(run, "evaluations"), besides(run), micro, tokens)
+		s.Say("plan: %v on %d ranks, %d evaluations%s, %d micro-steps, %d tokens through the busiest rank", plan, len(ranks), number(run, "evaluations"), besides(run), micro, tokens)
 		for _, axis := range []string{"ulysses", "ring", "pipe", "tensor", "shard"} {
 			if calls[axis] > 0 {
-				s.say("  %-8s %10.2f MB in %d exchanges", axis, float64(moved[axis])/1e6, calls[axis])
+				s.Say("  %-8s %10.2f MB in %d exchanges", axis, float64(moved[axis])/1e6, calls[axis])
 			}
 		}
 	}
@@ -165,7 +165,7 @@ func answered(run *pyjson.Object) string {
 	return ""
 }
 
-// reused tells whether some evaluation was answered by a cache.
-func (p *profiles) reused() bool {
+// Reused tells whether some evaluation was answered by a cache.
+func (p *RunStats) Reused() bool {
 	return slices.ContainsFunc(p.runs, func(run *pyjson.Object) bool { return answered(run) != "" })
 }
