@@ -9,7 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"patchbay/cli/bench"
 	"patchbay/cli/console"
+	"patchbay/cli/plan"
 	"patchbay/ipc/wire"
 )
 
@@ -52,6 +54,6 @@ Environment:
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return console.BadInput(err) })
 	root.AddCommand(serveCmd(), workerCmd(), runCmd(), submitCmd(), jobsCmd(), watchCmd(), getCmd(), cancelCmd(), retryCmd(), topCmd(), nodesCmd(), modelsCmd(),
-		demoCmd(), planCmd(), benchCmd(), doctorCmd(), installNodeCmd(), versionCmd())
+		demoCmd(), plan.Command(), bench.Command(), doctorCmd(), installNodeCmd(), versionCmd())
 	return root
 }

@@ -1,4 +1,5 @@
-package main
+// Package plan is the command that chooses and predicts plans; nothing is computed and no weight is read.
+package plan
 
 import (
 	"cmp"
@@ -13,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"patchbay/cli/console"
+	"patchbay/daemon"
 	"patchbay/engine"
 	"patchbay/models"
 	"patchbay/models/dit"
@@ -21,15 +23,18 @@ import (
 	"patchbay/parallel"
 )
 
-// planFlags are the flags of plan.
-type planFlags struct {
-	model, size, devices, plan, timeline, profile string
-	steps, batch, text, entries, warmup           int
-	exact, json, all, blocking                    bool
+// Flags are the flags of plan; the exported ones are those that other commands with a search have too.
+type Flags struct {
+	Model, Size, Devices       string
+	plan, timeline, profile    string
+	Steps, Batch               int
+	text, entries, warmup      int
+	exact, json, all, blocking bool
 }
 
-func planCmd() *cobra.Command {
-	var f planFlags
+// Command is `patchbay plan`.
+func Command() *cobra.Command {
+	var f Flags
 	cmd := &cobra.Command{
 		Use:   "plan",
 		Short: "Choose how to split one picture over devices, and predict time, bytes and memory",
@@ -52,12 +57,12 @@ Devices are COUNTxDEVICE-LINK, for several hosts HOSTSxCOUNTxDEVICE-LINK+NETWORK
 		},
 	}
 	fl := cmd.Flags()
-	fl.StringVar(&f.model, "model", "", "name of a released model, or a file")
-	fl.StringVar(&f.size, "size", "1024x1024", "width x height in pixels")
-	fl.StringVar(&f.devices, "devices", "", "devices, for example 8xH100-nvlink")
+	fl.StringVar(&f.Model, "model", "", "name of a released model, or a file")
+	fl.StringVar(&f.Size, "size", "1024x1024", "width x height in pixels")
+	fl.StringVar(&f.Devices, "devices", "", "devices, for example 8xH100-nvlink")
 	fl.StringVar(&f.plan, "plan", "", "predict this plan instead of choosing one")
-	fl.IntVar(&f.steps, "steps", 0, "evaluations of the network (default: those of the release; 20 for files)")
-	fl.IntVar(&f.batch, "batch", 1, "pictures at once")
+	fl.IntVar(&f.Steps, "steps", 0, "evaluations of the network (default: those of the release; 20 for files)")
+	fl.IntVar(&f.Batch, "batch", 1, "pictures at once")
 	fl.IntVar(&f.text, "text", 0, "text tokens (default: those of the release; 256 for files)")
 	fl.IntVar(&f.entries, "entries", 0, "conditioning entries of an evaluation: 2 with cfg, 1 without (default: by the model)")
 	fl.IntVar(&f.warmup, "warmup", 1, "synchronous evaluations at the start of pipelines")
@@ -83,8 +88,8 @@ func deviceHelp() string {
 	return fmt.Sprintf("\n  devices   %s\n  links     %s\n  networks  %s", strings.Join(devices, ", "), strings.Join(links, ", "), strings.Join(networks, ", "))
 }
 
-func (f *planFlags) run(cmd *cobra.Command) error {
-	search, err := f.search()
+func (f *Flags) run(cmd *cobra.Command) error {
+	search, err := f.Search()
 	if err != nil {
 		return console.BadInput(err)
 	}
@@ -119,17 +124,17 @@ func (f *planFlags) run(cmd *cobra.Command) error {
 	return nil
 }
 
-// search reads the flags.
-func (f *planFlags) search() (parallel.Search, error) {
+// Search reads the flags.
+func (f *Flags) Search() (parallel.Search, error) {
 	var s parallel.Search
-	if f.model == "" || f.devices == "" {
+	if f.Model == "" || f.Devices == "" {
 		return s, fmt.Errorf("--model and --devices are needed: a model is one of %s or a file, devices are for example 8xH100-nvlink", strings.Join(published.Names(), ", "))
 	}
 	m, err := f.open()
 	if err != nil {
 		return s, err
 	}
-	if s.Fabric, err = parallel.ParseFabric(f.devices); err != nil {
+	if s.Fabric, err = parallel.ParseFabric(f.Devices); err != nil {
 		return s, err
 	}
 	if f.profile != "" {
@@ -138,14 +143,14 @@ func (f *planFlags) search() (parallel.Search, error) {
 		}
 	}
 	w, h := 0, 0
-	if n, err := fmt.Sscanf(f.size, "%dx%d", &w, &h); n != 2 || err != nil || w < m.Scale || h < m.Scale || w > 65536 || h > 65536 {
-		return s, fmt.Errorf("--size %s: want width x height from %d to 65536 pixels, for example 1024x1024", f.size, m.Scale)
+	if n, err := fmt.Sscanf(f.Size, "%dx%d", &w, &h); n != 2 || err != nil || w < m.Scale || h < m.Scale || w > 65536 || h > 65536 {
+		return s, fmt.Errorf("--size %s: want width x height from %d to 65536 pixels, for example 1024x1024", f.Size, m.Scale)
 	}
-	if f.batch < 1 || f.batch > 1024 || f.warmup < 0 || m.Steps < 1 || m.Steps > 10000 || m.Text < 1 || m.Text > 65536 || m.Entries < 1 || m.Entries > 64 {
+	if f.Batch < 1 || f.Batch > 1024 || f.warmup < 0 || m.Steps < 1 || m.Steps > 10000 || m.Text < 1 || m.Text > 65536 || m.Entries < 1 || m.Entries > 64 {
 		return s, errors.New("want --batch 1 to 1024, --warmup 0 or more, --steps 1 to 10000, --text 1 to 65536, --entries 1 to 64")
 	}
 	s.Workload = parallel.Workload{
-		Spec: m.Spec, Y: (h + m.Scale - 1) / m.Scale, X: (w + m.Scale - 1) / m.Scale, Batch: f.batch,
+		Spec: m.Spec, Y: (h + m.Scale - 1) / m.Scale, X: (w + m.Scale - 1) / m.Scale, Batch: f.Batch,
 		Text: slices.Repeat([]int{m.Text}, m.Entries), Evaluations: m.Steps,
 	}
 	s.Exact, s.Warmup, s.Blocking = f.exact, f.warmup, f.blocking
@@ -153,12 +158,12 @@ func (f *planFlags) search() (parallel.Search, error) {
 }
 
 // open describes the model that --model names, with the flags that replace its usual values.
-func (f *planFlags) open() (*published.Model, error) {
-	m, err := published.Find(f.model)
-	if _, missing := os.Stat(f.model); err != nil && missing == nil {
+func (f *Flags) open() (*published.Model, error) {
+	m, err := published.Find(f.Model)
+	if _, missing := os.Stat(f.Model); err != nil && missing == nil {
 		var spec *dit.Spec
-		if spec, err = describeFile(f.model); err == nil {
-			m = &published.Model{Name: f.model, Spec: spec, Steps: 20, Text: 256, Entries: 2, Scale: 8}
+		if spec, err = describeFile(f.Model); err == nil {
+			m = &published.Model{Name: f.Model, Spec: spec, Steps: 20, Text: 256, Entries: 2, Scale: 8}
 			if spec.TakesGuidance {
 				m.Entries = 1
 			}
@@ -170,7 +175,7 @@ func (f *planFlags) open() (*published.Model, error) {
 	for _, v := range []struct {
 		flag int
 		at   *int
-	}{{f.steps, &m.Steps}, {f.text, &m.Text}, {f.entries, &m.Entries}} {
+	}{{f.Steps, &m.Steps}, {f.text, &m.Text}, {f.entries, &m.Entries}} {
 		if v.flag != 0 {
 			*v.at = v.flag
 		}
@@ -204,7 +209,7 @@ func writeTimeline(path string, s *parallel.Simulation) error {
 }
 
 // show prints a choice for people.
-func (f *planFlags) show(out io.Writer, s parallel.Search, c *parallel.Choice) {
+func (f *Flags) show(out io.Writer, s parallel.Search, c *parallel.Choice) {
 	r := f.report(s, c)
 	console.Printf(out, "%s, %s px, %d picture(s), %d evaluations, %d entries of %d text tokens on %s\n", r.Model, r.Size, s.Batch, s.Evaluations, len(s.Text), s.Text[0], r.Devices)
 	note := "the picture of one rank"
@@ -270,4 +275,17 @@ func seconds(v float64) string {
 		return fmt.Sprintf("%.1f ms", 1000*v)
 	}
 	return fmt.Sprintf("%.2f s", v)
+}
+
+// useProfile replaces the rates of a fabric by those of a profile; names, memory and counts stay.
+func useProfile(path string, f *parallel.Fabric) error {
+	m, err := daemon.ReadMachine(path)
+	if err != nil {
+		return fmt.Errorf("--profile: %w", err)
+	}
+	d, l := m.Device, m.Link
+	d.Name, d.Memory, d.Reserved, d.WeightBytes, d.ValueBytes = f.Device.Name, f.Device.Memory, f.Device.Reserved, f.Device.WeightBytes, f.Device.ValueBytes
+	l.Name = f.Link.Name
+	f.Device, f.Link = d, l
+	return nil
 }

@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"errors"
@@ -17,12 +17,12 @@ import (
 
 // commFlags are the flags of bench comm.
 type commFlags struct {
-	benchFlags
+	timing
 	ranks int
 	save  string
 }
 
-func benchCommCmd() *cobra.Command {
+func commCmd() *cobra.Command {
 	var f commFlags
 	cmd := &cobra.Command{
 		Use:   "comm",
@@ -93,8 +93,8 @@ func exchanges() []exchange {
 }
 
 // measure runs all exchanges at all sizes.
-func (f *commFlags) measure() (*benchReport, measured, error) {
-	r := &benchReport{
+func (f *commFlags) measure() (*report, measured, error) {
+	r := &report{
 		Benchmark: "comm", Warmup: f.warmup,
 		Inside:  "from the first rank's call to the last rank's return: waiting for each other and copies; for product and attention the call and its wait",
 		Outside: "allocation, packing of weights, starting the ranks",

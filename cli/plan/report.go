@@ -1,9 +1,9 @@
-package main
+package plan
 
 import "patchbay/parallel"
 
-// planReport is what plan --json prints. Times are seconds.
-type planReport struct {
+// report is what plan --json prints. Times are seconds.
+type report struct {
 	Model          string          `json:"model"`
 	Size           string          `json:"size"`
 	Devices        string          `json:"devices"`
@@ -49,9 +49,9 @@ type otherReport struct {
 // shownOthers is how many losing plans are listed without --all.
 const shownOthers = 6
 
-func (f *planFlags) report(s parallel.Search, c *parallel.Choice) planReport {
-	r := planReport{
-		Model: f.model, Size: f.size, Devices: s.Fabric.String(), Plan: c.Best.Plan.String(), Exact: c.Best.Exact, Seconds: c.Simulation.Seconds,
+func (f *Flags) report(s parallel.Search, c *parallel.Choice) report {
+	r := report{
+		Model: f.Model, Size: f.Size, Devices: s.Fabric.String(), Plan: c.Best.Plan.String(), Exact: c.Best.Exact, Seconds: c.Simulation.Seconds,
 		StepSeconds: c.Simulation.StepSeconds, WarmupSeconds: c.Simulation.WarmupSeconds, OneRankSeconds: c.OneRank, Memory: c.Best.Memory,
 		FreeBytes: max(0, s.Fabric.Device.Memory-s.Fabric.Device.Reserved), Idle: c.Idle,
 		NotIncluded: "text encoders, VAE, loading",

@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"context"
@@ -20,12 +20,12 @@ import (
 
 // vaeFlags are the flags of bench vae.
 type vaeFlags struct {
-	benchFlags
+	timing
 	file, size   string
 	ranks, batch int
 }
 
-func benchVAECmd() *cobra.Command {
+func vaeCmd() *cobra.Command {
 	var f vaeFlags
 	cmd := &cobra.Command{
 		Use:   "vae",
@@ -54,7 +54,7 @@ autoencoder of the demo.`,
 	return cmd
 }
 
-func (f *vaeFlags) measure(ctx context.Context) (*benchReport, error) {
+func (f *vaeFlags) measure(ctx context.Context) (*report, error) {
 	w, h := 0, 0
 	if n, err := fmt.Sscanf(f.size, "%dx%d", &w, &h); n != 2 || err != nil || w < 64 || h < 64 || w > 8192 || h > 8192 {
 		return nil, console.BadInput(fmt.Errorf("--size %s: want width x height from 64 to 8192 pixels", f.size))
@@ -80,7 +80,7 @@ func (f *vaeFlags) measure(ctx context.Context) (*benchReport, error) {
 		return nil, err
 	}
 	defer eng.Close()
-	r := &benchReport{
+	r := &report{
 		Benchmark: "vae", Warmup: f.warmup,
 		Inside:  "layers, exchanges between bands, upload and download; the output is a picture (decode) or a latent (encode)",
 		Outside: "reading and packing weights, PNG, denoising",
@@ -97,7 +97,7 @@ func (f *vaeFlags) measure(ctx context.Context) (*benchReport, error) {
 }
 
 // clock measures both directions.
-func (f *vaeFlags) clock(r *benchReport, l *parallel.Local, net *vae.VAE, w, h int) error {
+func (f *vaeFlags) clock(r *report, l *parallel.Local, net *vae.VAE, w, h int) error {
 	s, c := net.Config.Scale(), net.Config.Latent()
 	y, x := h/s, w/s
 	wave := func(n int) []float32 {

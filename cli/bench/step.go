@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"context"
@@ -23,14 +23,14 @@ import (
 
 // stepFlags are the flags of bench step.
 type stepFlags struct {
-	benchFlags
+	timing
 	model, size, plan     string
 	save                  string
 	compute               string
 	steps, text, branches int
 }
 
-func benchStepCmd() *cobra.Command {
+func stepCmd() *cobra.Command {
 	var f stepFlags
 	cmd := &cobra.Command{
 		Use:   "step",
@@ -118,7 +118,7 @@ func (f *stepFlags) request(d *family.Diffusion, path string) (*parallel.Request
 	return r, nil
 }
 
-func (f *stepFlags) measure(ctx context.Context) (*benchReport, error) {
+func (f *stepFlags) measure(ctx context.Context) (*report, error) {
 	path := f.model
 	if path == "" {
 		examples, err := workflow.Examples()
@@ -168,7 +168,7 @@ func (f *stepFlags) measure(ctx context.Context) (*benchReport, error) {
 		}
 	}
 	plan := last.Plan
-	return &benchReport{
+	return &report{
 		Benchmark: "step", Warmup: f.warmup,
 		Samples: []sample{summarise("step, "+plan, steps), summarise(fmt.Sprintf("%d steps, %s", f.steps, plan), runs)},
 		Inside:  "network evaluations, exchanges, guidance, sampler; the output is a latent",

@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"errors"
@@ -42,18 +42,5 @@ func saveMachine(path string, change func(*parallel.Machine) error) error {
 	if err := os.WriteFile(path, b, 0o644); err != nil {
 		return console.BadInput(fmt.Errorf("--save: %w", err))
 	}
-	return nil
-}
-
-// useProfile replaces the rates of a fabric by those of a profile; names, memory and counts stay.
-func useProfile(path string, f *parallel.Fabric) error {
-	m, err := daemon.ReadMachine(path)
-	if err != nil {
-		return fmt.Errorf("--profile: %w", err)
-	}
-	d, l := m.Device, m.Link
-	d.Name, d.Memory, d.Reserved, d.WeightBytes, d.ValueBytes = f.Device.Name, f.Device.Memory, f.Device.Reserved, f.Device.WeightBytes, f.Device.ValueBytes
-	l.Name = f.Link.Name
-	f.Device, f.Link = d, l
 	return nil
 }

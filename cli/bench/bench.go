@@ -1,7 +1,7 @@
-package main
+// Package bench is the commands that measure this machine, and what they keep of it in a file of rates.
+package bench
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,26 +16,27 @@ import (
 	"patchbay/cli/console"
 )
 
-// benchFlags are the flags that every benchmark takes.
-type benchFlags struct {
+// timing is the flags that every benchmark takes.
+type timing struct {
 	warmup, runs int
 	json         bool
 }
 
-func (f *benchFlags) add(fl *pflag.FlagSet, warmup, runs int) {
+func (f *timing) add(fl *pflag.FlagSet, warmup, runs int) {
 	fl.IntVar(&f.warmup, "warmup", warmup, "runs before the clock counts")
 	fl.IntVar(&f.runs, "runs", runs, "runs that are counted")
 	fl.BoolVar(&f.json, "json", false, "print JSON")
 }
 
-func (f *benchFlags) check() error {
+func (f *timing) check() error {
 	if f.warmup < 0 || f.runs < 1 || f.runs > 100000 {
 		return console.BadInput(errors.New("want --warmup 0 or more and --runs 1 to 100000"))
 	}
 	return nil
 }
 
-func benchCmd() *cobra.Command {
+// Command is `patchbay bench` with a subcommand for each benchmark.
+func Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench",
 		Short: "Measure this machine",
@@ -45,7 +46,7 @@ inside the time and what is not.`,
   patchbay bench step --plan ulysses=2 --warmup 1 --runs 5
   patchbay bench plan --model flux-dev --devices 8xL40-pcie`,
 	}
-	cmd.AddCommand(benchCommCmd(), benchStepCmd(), benchPlanCmd(), benchVAECmd())
+	cmd.AddCommand(commCmd(), stepCmd(), planCmd(), vaeCmd())
 	return cmd
 }
 
@@ -61,8 +62,8 @@ type sample struct {
 	Rate float64 `json:"rate,omitempty"`
 }
 
-// benchReport is what a benchmark prints.
-type benchReport struct {
+// report is what a benchmark prints.
+type report struct {
 	Benchmark string   `json:"benchmark"`
 	Inside    string   `json:"inside"`
 	Outside   string   `json:"outside"`
@@ -87,7 +88,7 @@ func summarise(what string, times []float64) sample {
 }
 
 // clocked runs f warm-up times, then counts runs of it.
-func (f *benchFlags) clocked(run func() error) ([]float64, error) {
+func (f *timing) clocked(run func() error) ([]float64, error) {
 	var times []float64
 	for i := range f.warmup + f.runs {
 		start := time.Now()
@@ -102,7 +103,7 @@ func (f *benchFlags) clocked(run func() error) ([]float64, error) {
 }
 
 // print shows a report.
-func (r *benchReport) print(out io.Writer, asJSON bool) error {
+func (r *report) print(out io.Writer, asJSON bool) error {
 	if asJSON {
 		enc := json.NewEncoder(out)
 		enc.SetIndent("", "  ")
@@ -133,48 +134,4 @@ func short(s float64) string {
 		return fmt.Sprintf("%.2f ms", 1e3*s)
 	}
 	return fmt.Sprintf("%.3f s", s)
-}
-
-func benchPlanCmd() *cobra.Command {
-	var f planFlags
-	var b benchFlags
-	cmd := &cobra.Command{
-		Use:     "plan",
-		Short:   "Measure how long choosing a plan takes",
-		Example: "  patchbay bench plan --model flux-dev --devices 8xL40-pcie",
-		Args:    console.ExactArgs(0),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := b.check(); err != nil {
-				return err
-			}
-			f.batch, f.size = 1, cmp.Or(f.size, "1024x1024")
-			search, err := f.search()
-			if err != nil {
-				return console.BadInput(err)
-			}
-			plan := ""
-			times, err := b.clocked(func() error {
-				choice, err := search.Choose()
-				if err == nil {
-					plan = choice.Best.Plan.String()
-				}
-				return err
-			})
-			if err != nil {
-				return err
-			}
-			r := benchReport{
-				Benchmark: "plan", Warmup: b.warmup, Samples: []sample{summarise("choose "+plan, times)},
-				Inside: "listing, weighing and simulating every plan", Outside: "reading the model's description", Extra: map[string]any{"plan": plan},
-			}
-			return r.print(cmd.OutOrStdout(), b.json)
-		},
-	}
-	fl := cmd.Flags()
-	fl.StringVar(&f.model, "model", "flux-dev", "name of a released model, or a file")
-	fl.StringVar(&f.size, "size", "1024x1024", "width x height in pixels")
-	fl.StringVar(&f.devices, "devices", "8xH100-nvlink", "devices")
-	fl.IntVar(&f.steps, "steps", 0, "evaluations of the network")
-	b.add(fl, 1, 5)
-	return cmd
 }
