@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"fmt"
@@ -8,11 +8,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"patchbay/cli/console"
+	"patchbay/cli/settings"
 	"patchbay/daemon"
 	"patchbay/ipc/broker"
 )
 
-func serveCmd() *cobra.Command {
+func serveCmd(version string) *cobra.Command {
 	var cfg daemon.Config
 	var permissions string
 	cmd := &cobra.Command{
@@ -34,7 +35,7 @@ them. Jobs are written down in JetStream and outlive the daemon: what waits is r
 			if err := cfg.CompleteDaemon(); err != nil {
 				return err
 			}
-			return daemon.Run(cmd.Context(), &cfg, logger(cmd.ErrOrStderr(), cfg.Log), version)
+			return daemon.Run(cmd.Context(), &cfg, console.Logger(cmd.ErrOrStderr(), cfg.Log), version)
 		},
 	}
 	f := cmd.Flags()
@@ -44,16 +45,16 @@ them. Jobs are written down in JetStream and outlive the daemon: what waits is r
 	f.StringVar(&cfg.UsersFile, "users-file", "", "nats-server configuration with the users of the server inside and their rights (see --print-permissions)")
 	f.StringVar(&permissions, "print-permissions", "", "print the rights of these users (client=NAME, daemon=NAME, admin=NAME) for a NATS server, and end")
 	f.Lookup("print-permissions").NoOptDefVal = defaultUsers
-	addAccess(f, &cfg.Access)
+	settings.Access(f, &cfg.Access)
 	f.StringVar(&cfg.Store, "store", "", "folder of the daemon's own files (default PATCHBAY_HOME/store)")
 	f.StringVar(&cfg.Socket, "socket", "", "unix socket, or off (default $PATCHBAY_SOCKET or $XDG_RUNTIME_DIR/patchbay.sock)")
 	f.IntVar(&cfg.Workers, "workers", 1, "worker processes; each runs one job at a time")
 	f.StringVar(&cfg.Metrics, "metrics", "", "host:port for /metrics (Prometheus) and /healthz; port 0 takes a free one (default: none)")
 	f.DurationVar(&cfg.Drain, "drain", 30*time.Second, "how long running jobs may take to finish after SIGTERM")
-	addFolders(f, &cfg)
-	addJobs(f, &cfg)
-	addLimits(f, &cfg.Bounds)
-	addQueueLimits(f, &cfg.Bounds)
+	settings.Folders(f, &cfg)
+	settings.Jobs(f, &cfg)
+	settings.Limits(f, &cfg.Bounds)
+	settings.QueueLimits(f, &cfg.Bounds)
 	return cmd
 }
 

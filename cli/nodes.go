@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"patchbay/cli/console"
+	"patchbay/cli/settings"
 	"patchbay/daemon"
 	"patchbay/ipc/client"
 	"patchbay/node/classes"
@@ -17,7 +18,7 @@ import (
 )
 
 func nodesCmd() *cobra.Command {
-	var t target
+	var t settings.Target
 	var cfg daemon.Config
 	var asJSON bool
 	cmd := &cobra.Command{
@@ -57,16 +58,16 @@ func nodesCmd() *cobra.Command {
 			return nil
 		},
 	}
-	t.add(cmd.Flags())
-	addFolders(cmd.Flags(), &cfg)
+	t.Add(cmd.Flags())
+	settings.Folders(cmd.Flags(), &cfg)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print ComfyUI's object_info as JSON")
 	return cmd
 }
 
 // objectInfo asks a daemon if one is named, or else the catalogue of this program.
-func objectInfo(cmd *cobra.Command, t *target, cfg *daemon.Config, class string) (*pyjson.Object, error) {
-	if t.given() {
-		c, err := t.dial()
+func objectInfo(cmd *cobra.Command, t *settings.Target, cfg *daemon.Config, class string) (*pyjson.Object, error) {
+	if t.Given() {
+		c, err := t.Dial()
 		if err != nil {
 			return nil, err
 		}

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"patchbay/cli/console"
+	"patchbay/cli/settings"
 	"patchbay/cli/workflow"
 	"patchbay/daemon"
 	"patchbay/ipc/client"
@@ -18,8 +19,8 @@ import (
 	"patchbay/node/files"
 )
 
-func doctorCmd() *cobra.Command {
-	var t target
+func doctorCmd(version string) *cobra.Command {
+	var t settings.Target
 	var cfg daemon.Config
 	cmd := &cobra.Command{
 		Use:     "doctor",
@@ -32,7 +33,7 @@ func doctorCmd() *cobra.Command {
 				return err
 			}
 			bad := 0
-			for _, c := range checks(cmd, &t, &cfg) {
+			for _, c := range checks(cmd, &t, &cfg, version) {
 				console.Printf(cmd.OutOrStdout(), "%-5s %-8s %s\n", c.state, c.what, c.text)
 				if c.state == "wrong" {
 					bad++
@@ -44,15 +45,15 @@ func doctorCmd() *cobra.Command {
 			return nil
 		},
 	}
-	t.add(cmd.Flags())
-	addFolders(cmd.Flags(), &cfg)
+	t.Add(cmd.Flags())
+	settings.Folders(cmd.Flags(), &cfg)
 	return cmd
 }
 
 // check is one line of doctor; state is ok, note or wrong.
 type check struct{ state, what, text string }
 
-func checks(cmd *cobra.Command, t *target, cfg *daemon.Config) []check {
+func checks(cmd *cobra.Command, t *settings.Target, cfg *daemon.Config, version string) []check {
 	out := []check{
 		{"ok", "program", version + ", " + runtime.GOOS + "/" + runtime.GOARCH},
 		{"ok", "cpu", fmt.Sprintf("%d processors, %s", runtime.GOMAXPROCS(0), strings.Join(daemon.CPULevels(), " "))},
@@ -108,8 +109,8 @@ func folderCheck(what, dir string) check {
 	return check{state, what, fmt.Sprintf("%s, %d MiB free", dir, free)}
 }
 
-func daemonCheck(cmd *cobra.Command, t *target) []check {
-	c, err := t.dial()
+func daemonCheck(cmd *cobra.Command, t *settings.Target) []check {
+	c, err := t.Dial()
 	if err != nil {
 		return []check{{"note", "daemon", err.Error()}}
 	}

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"errors"
@@ -6,18 +6,19 @@ import (
 	"github.com/spf13/cobra"
 
 	"patchbay/cli/console"
+	"patchbay/cli/settings"
 	"patchbay/ipc/client"
 )
 
 func cancelCmd() *cobra.Command {
-	var t target
+	var t settings.Target
 	cmd := &cobra.Command{
 		Use:     "cancel JOB...",
 		Short:   "Cancel waiting or running jobs",
 		Example: "  patchbay cancel 01j9zq",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := t.dial()
+			c, err := t.Dial()
 			if err != nil {
 				return err
 			}
@@ -39,6 +40,6 @@ func cancelCmd() *cobra.Command {
 			return failed
 		},
 	}
-	t.add(cmd.Flags())
+	t.Add(cmd.Flags())
 	return cmd
 }

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"maps"
@@ -7,13 +7,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"patchbay/cli/console"
+	"patchbay/cli/settings"
 	"patchbay/daemon"
 	"patchbay/ipc/client"
 	"patchbay/node/files"
 )
 
 func modelsCmd() *cobra.Command {
-	var t target
+	var t settings.Target
 	var cfg daemon.Config
 	var asJSON bool
 	cmd := &cobra.Command{
@@ -44,15 +45,15 @@ func modelsCmd() *cobra.Command {
 			return nil
 		},
 	}
-	t.add(cmd.Flags())
-	addFolders(cmd.Flags(), &cfg)
+	t.Add(cmd.Flags())
+	settings.Folders(cmd.Flags(), &cfg)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
 
-func modelFiles(cmd *cobra.Command, t *target, cfg *daemon.Config) (map[string][]string, error) {
-	if t.given() {
-		c, err := t.dial()
+func modelFiles(cmd *cobra.Command, t *settings.Target, cfg *daemon.Config) (map[string][]string, error) {
+	if t.Given() {
+		c, err := t.Dial()
 		if err != nil {
 			return nil, err
 		}

@@ -1,4 +1,5 @@
-package main
+// Package settings is what several commands take from flags and environment: folders, how jobs are kept, limits, and the daemon to talk to.
+package settings
 
 import (
 	"fmt"
@@ -13,8 +14,8 @@ import (
 	"patchbay/node/value"
 )
 
-// addFolders adds the flags that say where files are.
-func addFolders(f *pflag.FlagSet, c *daemon.Config) {
+// Folders adds the flags that say where files are.
+func Folders(f *pflag.FlagSet, c *daemon.Config) {
 	f.StringArrayVar(&c.Models, "models", nil, "folder laid out like ComfyUI's models folder; may be given several times")
 	f.StringVar(&c.ComfyUI, "comfyui", "", "ComfyUI folder: its models, input and output folders are used")
 	f.StringVar(&c.Input, "input", "", "folder of pictures for LoadImage")
@@ -25,8 +26,8 @@ func addFolders(f *pflag.FlagSet, c *daemon.Config) {
 	f.StringVar(&c.Log, "log", "info", "least level of log lines: debug, info, warn, error")
 }
 
-// addJobs adds the flags that say how jobs are kept.
-func addJobs(f *pflag.FlagSet, c *daemon.Config) {
+// Jobs adds the flags that say how jobs are kept.
+func Jobs(f *pflag.FlagSet, c *daemon.Config) {
 	f.StringVar(&c.Queue, "queue", daemon.QueueDurable, "durable: jobs are kept in JetStream and outlive the daemon; memory: they do not")
 	f.StringVar(&c.Sync, "sync", daemon.SyncAlways, "when the server inside waits for the disk: always, or at an interval of two minutes (a power failure may lose that)")
 	f.IntVar(&c.Attempts, "attempts", 3, "how often a job is started whose worker dies")
@@ -37,16 +38,16 @@ func addJobs(f *pflag.FlagSet, c *daemon.Config) {
 	f.IntVar(&c.Replicas, "replicas", 1, "copies of every stream, on a NATS cluster")
 }
 
-// addLimits adds the flags of daemon and worker.
-func addLimits(f *pflag.FlagSet, b *daemon.Bounds) {
+// Limits adds the flags of daemon and worker.
+func Limits(f *pflag.FlagSet, b *daemon.Bounds) {
 	f.StringVar(&b.Message, "max-message", os.Getenv("PATCHBAY_MAX_MESSAGE"), "largest request, as in 16M (default 64M on NATS, 256M on socket and stdio)")
 	f.IntVar(&b.Depth, "max-depth", envNumber(b, "PATCHBAY_MAX_DEPTH", 64), "how deep lists and maps of a request may be nested")
 	f.StringVar(&b.Pixels, "max-pixels", os.Getenv("PATCHBAY_MAX_PIXELS"), "largest picture or latent: width x height x batch, as in 4M (default: any)")
 	f.IntVar(&b.Steps, "max-steps", envNumber(b, "PATCHBAY_MAX_STEPS", 10000), "most steps of one sampling run")
 }
 
-// addQueueLimits adds the flags of the daemon's queue.
-func addQueueLimits(f *pflag.FlagSet, b *daemon.Bounds) {
+// QueueLimits adds the flags of the daemon's queue.
+func QueueLimits(f *pflag.FlagSet, b *daemon.Bounds) {
 	b.Queued = true
 	f.IntVar(&b.Queue, "max-queue", envNumber(b, "PATCHBAY_MAX_QUEUE", 10000), "most jobs that wait")
 	f.IntVar(&b.Client, "max-client-jobs", envNumber(b, "PATCHBAY_MAX_CLIENT_JOBS", 0), "most jobs of one client that have not ended; 0: any number")
@@ -65,8 +66,8 @@ func envNumber(b *daemon.Bounds, variable string, preset int) int {
 	return n
 }
 
-// addAccess adds the flags that say who a connection to a NATS server is and whom it trusts.
-func addAccess(f *pflag.FlagSet, a *wire.Access) {
+// Access adds the flags that say who a connection to a NATS server is and whom it trusts.
+func Access(f *pflag.FlagSet, a *wire.Access) {
 	f.StringVar(&a.Creds, "creds", os.Getenv("PATCHBAY_NATS_CREDS"), "NATS credentials file (JWT and seed of a user)")
 	f.StringVar(&a.NKey, "nkey", os.Getenv("PATCHBAY_NATS_NKEY"), "file with the seed of a NATS NKey")
 	f.StringVar(&a.CA, "tls-ca", os.Getenv("PATCHBAY_NATS_CA"), "PEM file of the authorities to trust in NATS connections")

@@ -1,14 +1,10 @@
-package main
+package settings
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"time"
 
-	"github.com/rs/zerolog"
 	"github.com/spf13/pflag"
 
 	"patchbay/cli/console"
@@ -17,36 +13,24 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// logger writes lines of the least level and above to stderr: for people on a terminal, JSON lines elsewhere.
-func logger(errs io.Writer, least string) zerolog.Logger {
-	level, err := zerolog.ParseLevel(least)
-	if err != nil {
-		level = zerolog.InfoLevel
-	}
-	w := errs
-	if console.IsTerminal(errs) {
-		w = zerolog.ConsoleWriter{Out: errs, TimeFormat: time.TimeOnly}
-	}
-	return zerolog.New(w).Level(level).With().Timestamp().Logger()
-}
-
-// target says which daemon a client command talks to.
-type target struct {
+// Target says which daemon a client command talks to.
+type Target struct {
 	nats, socket string
 	access       wire.Access
 }
 
-func (t *target) add(f *pflag.FlagSet) {
+// Add adds the flags.
+func (t *Target) Add(f *pflag.FlagSet) {
 	f.StringVar(&t.nats, "nats", "", "URL of the daemon's NATS server (default $PATCHBAY_NATS_URL or "+wire.DefaultNATS+")")
 	f.StringVar(&t.socket, "socket", "", "unix socket of the daemon")
-	addAccess(f, &t.access)
+	Access(f, &t.access)
 }
 
-// given tells whether the command line names a daemon.
-func (t *target) given() bool { return t.nats != "" || t.socket != "" }
+// Given reports whether the command line names a daemon.
+func (t *Target) Given() bool { return t.nats != "" || t.socket != "" }
 
-// dial connects to the daemon that flags or environment name; without any, to the default NATS address, or else to the default socket.
-func (t *target) dial() (client.Client, error) {
+// Dial connects to the daemon that flags or environment name; without any, to the default NATS address, or else to the default socket.
+func (t *Target) Dial() (client.Client, error) {
 	if t.nats != "" && t.socket != "" {
 		return nil, console.BadInput(errors.New("--nats and --socket exclude each other"))
 	}
@@ -73,7 +57,7 @@ func (t *target) dial() (client.Client, error) {
 	return nil, fmt.Errorf("%w (start one with `patchbay serve`, or name one with --nats or --socket; `patchbay run --local` needs none)", err)
 }
 
-func (t *target) dialNATS(url string) (client.Client, error) {
+func (t *Target) dialNATS(url string) (client.Client, error) {
 	c, err := client.DialNATSAs(url, t.access)
 	if err != nil {
 		return nil, err
@@ -87,9 +71,4 @@ func dialSocket(path string) (client.Client, error) {
 		return nil, fmt.Errorf("%w: %w", client.ErrNoDaemon, err)
 	}
 	return c, nil
-}
-
-// asking is the time that one question to a daemon may take.
-func asking(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, 15*time.Second)
 }

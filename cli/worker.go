@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"errors"
@@ -9,6 +9,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"patchbay/cli/console"
+	"patchbay/cli/settings"
 	"patchbay/daemon"
 )
 
@@ -30,11 +32,11 @@ can start it and needs no daemon. stdout carries frames only, logs go to stderr.
 			if err != nil {
 				return err
 			}
-			return daemon.RunWorker(cmd.Context(), &cfg, in, out, logger(cmd.ErrOrStderr(), cfg.Log), save)
+			return daemon.RunWorker(cmd.Context(), &cfg, in, out, console.Logger(cmd.ErrOrStderr(), cfg.Log), save)
 		},
 	}
-	addFolders(cmd.Flags(), &cfg)
-	addLimits(cmd.Flags(), &cfg.Bounds)
+	settings.Folders(cmd.Flags(), &cfg)
+	settings.Limits(cmd.Flags(), &cfg.Bounds)
 	cmd.Flags().BoolVar(&save, "save", false, "write outputs into the output folder too")
 	return cmd
 }

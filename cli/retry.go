@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"errors"
@@ -6,18 +6,19 @@ import (
 	"github.com/spf13/cobra"
 
 	"patchbay/cli/console"
+	"patchbay/cli/settings"
 	"patchbay/ipc/client"
 )
 
 func retryCmd() *cobra.Command {
-	var t target
+	var t settings.Target
 	cmd := &cobra.Command{
 		Use:     "retry JOB...",
 		Short:   "Run jobs once more that failed, were cancelled or have expired",
 		Example: "  patchbay retry order-42",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := t.dial()
+			c, err := t.Dial()
 			if err != nil {
 				return err
 			}
@@ -36,6 +37,6 @@ func retryCmd() *cobra.Command {
 			return failed
 		},
 	}
-	t.add(cmd.Flags())
+	t.Add(cmd.Flags())
 	return cmd
 }

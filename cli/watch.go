@@ -1,14 +1,15 @@
-package main
+package cli
 
 import (
 	"github.com/spf13/cobra"
 
 	"patchbay/cli/console"
+	"patchbay/cli/settings"
 	"patchbay/ipc/client"
 )
 
 func watchCmd() *cobra.Command {
-	var t target
+	var t settings.Target
 	var asJSON bool
 	var from uint64
 	cmd := &cobra.Command{
@@ -18,7 +19,7 @@ func watchCmd() *cobra.Command {
 		Example: "  patchbay watch 01j9zq --json",
 		Args:    console.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := t.dial()
+			c, err := t.Dial()
 			if err != nil {
 				return err
 			}
@@ -29,7 +30,7 @@ func watchCmd() *cobra.Command {
 			return shows.Finish(end, err, nil, "")
 		},
 	}
-	t.add(cmd.Flags())
+	t.Add(cmd.Flags())
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a line for every event")
 	cmd.Flags().Uint64Var(&from, "from", 0, "number of the first event to show")
 	return cmd

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"cmp"
@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"patchbay/cli/console"
+	"patchbay/cli/settings"
 	"patchbay/cli/workflow"
 	"patchbay/daemon"
 	"patchbay/ipc/client"
@@ -24,7 +25,7 @@ import (
 
 // runFlags are the flags of run.
 type runFlags struct {
-	target
+	settings.Target
 	sets  []string
 	plan  string
 	out   string
@@ -52,7 +53,7 @@ Exit codes: 0 done, 1 the job failed, 2 the workflow was refused, 3 no daemon, 1
 		RunE: func(cmd *cobra.Command, args []string) error { return runFlow(cmd, &f, args[0]) },
 	}
 	fl := cmd.Flags()
-	f.add(fl)
+	f.Add(fl)
 	fl.StringArrayVar(&f.sets, "set", nil, "replace an input: id.field=value; may be given several times")
 	fl.StringVar(&f.plan, "plan", "", "how to split the work, as in ulysses=2,pipe=2, or ranks=4 to have it chosen (default: one rank)")
 	fl.StringVar(&f.trace, "profile", "", "measure every operation: print a table and write a Chrome trace to this file")
@@ -60,7 +61,7 @@ Exit codes: 0 done, 1 the job failed, 2 the workflow was refused, 3 no daemon, 1
 	fl.StringVar(&f.id, "id", "", "job id; running an id again shows the same job")
 	fl.BoolVar(&f.json, "json", false, "print one JSON object a line for every event")
 	fl.BoolVar(&f.local, "local", false, "start a worker for this job; no daemon is needed")
-	addFolders(fl, &f.cfg)
+	settings.Folders(fl, &f.cfg)
 	return cmd
 }
 
@@ -106,9 +107,9 @@ func runFlow(cmd *cobra.Command, f *runFlags, path string) error {
 // connect returns a daemon, or a worker of our own with --local.
 func (f *runFlags) connect(cmd *cobra.Command) (client.Client, error) {
 	if !f.local {
-		return f.dial()
+		return f.Dial()
 	}
-	if f.given() {
+	if f.Given() {
 		return nil, console.BadInput(errors.New("--local needs no daemon: leave out --nats and --socket"))
 	}
 	if !cmd.Flags().Changed("log") {

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"cmp"
@@ -8,12 +8,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"patchbay/cli/console"
+	"patchbay/cli/settings"
 	"patchbay/cli/workflow"
 	"patchbay/ipc/client"
 )
 
 func submitCmd() *cobra.Command {
-	var t target
+	var t settings.Target
 	var sets []string
 	var plan, id, priority string
 	var deadline, ttl time.Duration
@@ -45,7 +46,7 @@ func submitCmd() *cobra.Command {
 			if ttl > 0 {
 				req.QueueTTLMS = int(ttl.Milliseconds())
 			}
-			c, err := t.dial()
+			c, err := t.Dial()
 			if err != nil {
 				return err
 			}
@@ -66,7 +67,7 @@ func submitCmd() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	t.add(f)
+	t.Add(f)
 	f.StringArrayVar(&sets, "set", nil, "replace an input: id.field=value; may be given several times")
 	f.StringVar(&plan, "plan", "", "how to split the work (default: chosen)")
 	f.StringVar(&id, "id", "", "job id; submitting an id again is the same job")

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"fmt"
@@ -7,12 +7,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"patchbay/cli/console"
+	"patchbay/cli/settings"
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 )
 
 func jobsCmd() *cobra.Command {
-	var t target
+	var t settings.Target
 	var state string
 	var limit int
 	var asJSON bool
@@ -22,7 +23,7 @@ func jobsCmd() *cobra.Command {
 		Example: "  patchbay jobs --state failed",
 		Args:    console.ExactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := t.dial()
+			c, err := t.Dial()
 			if err != nil {
 				return err
 			}
@@ -52,7 +53,7 @@ func jobsCmd() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	t.add(f)
+	t.Add(f)
 	f.StringVar(&state, "state", "", "only jobs in this state: queued, running, done, failed, cancelled, expired")
 	f.IntVar(&limit, "limit", 100, "at most so many")
 	f.BoolVar(&asJSON, "json", false, "print one JSON object a line")

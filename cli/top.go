@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"context"
@@ -10,12 +10,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"patchbay/cli/console"
+	"patchbay/cli/settings"
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 )
 
 func topCmd() *cobra.Command {
-	var t target
+	var t settings.Target
 	var once, asJSON bool
 	var every time.Duration
 	cmd := &cobra.Command{
@@ -30,7 +31,7 @@ ranks sent each other by axis, and the last jobs. q ends it. Where the output is
 			if every < 100*time.Millisecond {
 				return console.BadInput(fmt.Errorf("--every %s: want 100ms or more", every))
 			}
-			c, err := t.dial()
+			c, err := t.Dial()
 			if err != nil {
 				return err
 			}
@@ -57,7 +58,7 @@ ranks sent each other by axis, and the last jobs. q ends it. Where the output is
 		},
 	}
 	f := cmd.Flags()
-	t.add(f)
+	t.Add(f)
 	f.BoolVar(&once, "once", false, "print once and end")
 	f.BoolVar(&asJSON, "json", false, "print once, as one JSON object")
 	f.DurationVar(&every, "every", time.Second, "time between two looks")

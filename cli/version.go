@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"runtime"
@@ -12,7 +12,7 @@ import (
 	"patchbay/node/graph"
 )
 
-func versionCmd() *cobra.Command {
+func versionCmd(version string) *cobra.Command {
 	return &cobra.Command{
 		Use:     "version",
 		Short:   "Show version, protocol and compatibility",

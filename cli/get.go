@@ -1,14 +1,15 @@
-package main
+package cli
 
 import (
 	"github.com/spf13/cobra"
 
 	"patchbay/cli/console"
+	"patchbay/cli/settings"
 	"patchbay/ipc/client"
 )
 
 func getCmd() *cobra.Command {
-	var t target
+	var t settings.Target
 	var out string
 	var asJSON bool
 	cmd := &cobra.Command{
@@ -17,7 +18,7 @@ func getCmd() *cobra.Command {
 		Example: "  patchbay get 01j9zq --out pictures",
 		Args:    console.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := t.dial()
+			c, err := t.Dial()
 			if err != nil {
 				return err
 			}
@@ -42,7 +43,7 @@ func getCmd() *cobra.Command {
 			return err
 		},
 	}
-	t.add(cmd.Flags())
+	t.Add(cmd.Flags())
 	cmd.Flags().StringVar(&out, "out", ".", "folder for the pictures")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the record of the job instead")
 	return cmd
