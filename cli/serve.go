@@ -53,8 +53,8 @@ them. Jobs are written down in JetStream and outlive the daemon: what waits is r
 	f.DurationVar(&cfg.Drain, "drain", 30*time.Second, "how long running jobs may take to finish after SIGTERM")
 	settings.Folders(f, &cfg)
 	settings.Jobs(f, &cfg)
-	settings.Limits(f, &cfg.Bounds)
-	settings.QueueLimits(f, &cfg.Bounds)
+	settings.Limits(f, &cfg.Limits)
+	settings.QueueLimits(f, &cfg.Limits)
 	return cmd
 }
 

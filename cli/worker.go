@@ -36,7 +36,7 @@ can start it and needs no daemon. stdout carries frames only, logs go to stderr.
 		},
 	}
 	settings.Folders(cmd.Flags(), &cfg)
-	settings.Limits(cmd.Flags(), &cfg.Bounds)
+	settings.Limits(cmd.Flags(), &cfg.Limits)
 	cmd.Flags().BoolVar(&save, "save", false, "write outputs into the output folder too")
 	return cmd
 }

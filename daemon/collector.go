@@ -14,19 +14,19 @@ type collector struct {
 	was   int
 }
 
-// easyPercent is the growth of the heap between two collections while payloads arrive. Of 64 MiB it leaves one or two; 100, the default, takes a fifth of the
+// relaxedPercent is the growth of the heap between two collections while payloads arrive. Of 64 MiB it leaves one or two; 100, the default, takes a fifth of the
 // processor time of a transfer.
-const easyPercent = 400
+const relaxedPercent = 400
 
-// ease is for the time of one payload. Whoever has set GOGC knows better.
-func (c *collector) ease() (done func()) {
+// relax is for the time of one payload. Whoever has set GOGC knows better.
+func (c *collector) relax() (done func()) {
 	if os.Getenv("GOGC") != "" {
 		return func() {}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.under++; c.under == 1 {
-		c.was = debug.SetGCPercent(easyPercent)
+		c.was = debug.SetGCPercent(relaxedPercent)
 	}
 	return sync.OnceFunc(func() {
 		c.mu.Lock()

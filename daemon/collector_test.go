@@ -15,18 +15,18 @@ func TestCollectorIsPutBack(t *testing.T) {
 	}
 	before := now()
 	var c collector
-	a, b := c.ease(), c.ease()
+	a, b := c.relax(), c.relax()
 	a()
 	a()
-	if got := now(); got != easyPercent {
-		t.Errorf("with one payload of two under way the percentage is %d, want %d", got, easyPercent)
+	if got := now(); got != relaxedPercent {
+		t.Errorf("with one payload of two under way the percentage is %d, want %d", got, relaxedPercent)
 	}
 	b()
 	if got := now(); got != before {
 		t.Errorf("afterwards the percentage is %d, want %d", got, before)
 	}
 	t.Setenv("GOGC", "50")
-	c.ease()()
+	c.relax()()
 	if got := now(); got != before {
 		t.Errorf("with GOGC set the percentage is %d, want %d", got, before)
 	}

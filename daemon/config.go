@@ -52,7 +52,7 @@ type Config struct {
 	Replicas  int           `json:"replicas,omitempty"`
 	Log       string        `json:"log"`
 
-	Bounds Bounds `json:"limits"`
+	Limits Limits `json:"limits"`
 
 	UsersFile string      `json:"users_file,omitempty"`
 	Access    wire.Access `json:"-"`
@@ -124,7 +124,7 @@ func (c *Config) CompleteDaemon() error {
 	if err := c.checkJobs(); err != nil {
 		return err
 	}
-	if _, err := c.Bounds.Check(); err != nil {
+	if _, err := c.Limits.Check(); err != nil {
 		return err
 	}
 	if c.Workers < 1 || c.Workers > 64 {
@@ -204,7 +204,7 @@ func (c *Config) workerArgs() []string {
 	if c.ComfyUI != "" {
 		args = append(args, "--comfyui", c.ComfyUI)
 	}
-	args = append(args, c.Bounds.workerArgs()...)
+	args = append(args, c.Limits.workerArgs()...)
 	if c.Memory != "" {
 		args = append(args, "--memory", c.Memory)
 	}

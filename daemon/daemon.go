@@ -45,7 +45,7 @@ type daemon struct {
 	owner    string // the daemon's name
 	version  string // of the program
 	meter    *meter.Meter
-	lookout  *meter.Endpoint // nil: nobody watches
+	metrics  *meter.Endpoint // nil: off
 }
 
 // Run runs a daemon until a signal or until a carrier fails. Its configuration has been through CompleteDaemon; version is that of the program.
@@ -83,7 +83,7 @@ func (d *daemon) open(ctx context.Context) error {
 	d.owner = owner
 	nc := serve.NATSConfig{URL: url, Access: access, Version: semantic(d.version), Log: d.log, Stats: func() any { return d.meter.Stats() }, Owner: owner, Facts: map[string]string{
 		"devices": cfg.Devices, "workers": fmt.Sprint(cfg.Workers), "comfy_compat": graph.Compat, "protocol": "v1",
-	}, Bulk: new(collector).ease}
+	}, Bulk: new(collector).relax}
 	if d.embedded != nil {
 		nc.Listens, nc.InProcess = d.embedded.Listens, d.embedded.InProcess()
 	}
@@ -125,11 +125,11 @@ func (d *daemon) open(ctx context.Context) error {
 	if d.store != nil {
 		sc.Fetch = d.nats.Fetch
 	}
-	if sc.Limits, err = cfg.Bounds.Check(); err != nil {
+	if sc.Limits, err = cfg.Limits.Check(); err != nil {
 		return err
 	}
 	d.meter.Watch(d.stats)
-	if err := d.watched(); err != nil {
+	if err := d.openMetrics(); err != nil {
 		return err
 	}
 	d.svc = serve.NewService(sc)
@@ -175,7 +175,7 @@ func (d *daemon) openJobs(ctx context.Context, url, owner string) error {
 	cfg := d.cfg
 	jc := jobs.Config{
 		OnEvent: d.event, OnPreview: d.nats.Preview, OnForget: d.outputs.Forget, MaxAttempts: cfg.Attempts, Keep: cfg.KeepJobs, KeepFor: cfg.KeepFor,
-		MaxQueued: cfg.Bounds.Queue, MaxPerClient: cfg.Bounds.Client,
+		MaxQueued: cfg.Limits.Queue, MaxPerClient: cfg.Limits.Client,
 		KeepResults: cfg.KeepFiles,
 	}
 	var err error
@@ -225,8 +225,8 @@ func (d *daemon) close() {
 			d.log.Warn().Err(err).Msg("stage not removed")
 		}
 	}
-	if d.lookout != nil {
-		d.lookout.Close()
+	if d.metrics != nil {
+		d.metrics.Close()
 	}
 	if d.svc == nil { // open failed half-way: nobody serves these
 		if d.socket != nil {

@@ -36,8 +36,8 @@ func (d *daemon) stats() message.Stats {
 	return s
 }
 
-// ill names what keeps jobs from being taken and run.
-func (d *daemon) ill() []string {
+// faults names what keeps jobs from being taken and run.
+func (d *daemon) faults() []string {
 	var out []string
 	server := d.cfg.NATS
 	if u, err := url.Parse(server); err == nil {
@@ -62,17 +62,17 @@ func (d *daemon) ill() []string {
 	return out
 }
 
-// watched opens the door for those who watch over the machine, if there is to be one.
-func (d *daemon) watched() error {
+// openMetrics opens the endpoint of metrics and health, if there is to be one.
+func (d *daemon) openMetrics() error {
 	if d.cfg.Metrics == "" {
 		return nil
 	}
 	var err error
-	d.lookout, err = meter.Listen(d.cfg.Metrics, d.meter, d.ill)
+	d.metrics, err = meter.Listen(d.cfg.Metrics, d.meter, d.faults)
 	if err != nil {
 		return &InputError{err}
 	}
-	d.log.Info().Str("metrics", "http://"+d.lookout.Address()+"/metrics").Str("health", "http://"+d.lookout.Address()+"/healthz").Msg("listening")
+	d.log.Info().Str("metrics", "http://"+d.metrics.Address()+"/metrics").Str("health", "http://"+d.metrics.Address()+"/healthz").Msg("listening")
 	return nil
 }
 

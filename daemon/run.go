@@ -52,13 +52,13 @@ func (d *daemon) run(parent context.Context, signals <-chan os.Signal) error {
 		})
 		d.log.Info().Str("carrier", c.Name()).Msg("listening")
 	}
-	if d.lookout != nil {
+	if d.metrics != nil {
 		carriers.Go(func() {
-			if err := d.lookout.Serve(); err != nil {
+			if err := d.metrics.Serve(); err != nil {
 				failed <- err
 			}
 		})
-		context.AfterFunc(carry, d.lookout.Close)
+		context.AfterFunc(carry, d.metrics.Close)
 	}
 	worked := make(chan struct{})
 	go func() {

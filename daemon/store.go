@@ -62,8 +62,8 @@ func (d *daemon) announce() error {
 	if d.socket != nil {
 		r.Socket = d.cfg.Socket
 	}
-	if d.lookout != nil {
-		r.Metrics = d.lookout.Address()
+	if d.metrics != nil {
+		r.Metrics = d.metrics.Address()
 	}
 	b, err := json.Marshal(r)
 	if err != nil {

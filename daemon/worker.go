@@ -30,7 +30,7 @@ func RunWorker(parent context.Context, cfg *Config, in io.ReadCloser, out io.Wri
 	defer closing()
 	ctx, stop := signal.NotifyContext(parent, syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	limits, err := cfg.Bounds.Check()
+	limits, err := cfg.Limits.Check()
 	if err != nil {
 		return err
 	}
@@ -49,7 +49,7 @@ func localExecutor(cfg *Config, log zerolog.Logger) (*worker.Local, *graph.Catal
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	limits, err := cfg.Bounds.Check()
+	limits, err := cfg.Limits.Check()
 	if err != nil {
 		return nil, nil, nil, err
 	}

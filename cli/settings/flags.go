@@ -39,29 +39,29 @@ func Jobs(f *pflag.FlagSet, c *daemon.Config) {
 }
 
 // Limits adds the flags of daemon and worker.
-func Limits(f *pflag.FlagSet, b *daemon.Bounds) {
-	f.StringVar(&b.Message, "max-message", os.Getenv("PATCHBAY_MAX_MESSAGE"), "largest request, as in 16M (default 64M on NATS, 256M on socket and stdio)")
-	f.IntVar(&b.Depth, "max-depth", envNumber(b, "PATCHBAY_MAX_DEPTH", 64), "how deep lists and maps of a request may be nested")
-	f.StringVar(&b.Pixels, "max-pixels", os.Getenv("PATCHBAY_MAX_PIXELS"), "largest picture or latent: width x height x batch, as in 4M (default: any)")
-	f.IntVar(&b.Steps, "max-steps", envNumber(b, "PATCHBAY_MAX_STEPS", 10000), "most steps of one sampling run")
+func Limits(f *pflag.FlagSet, l *daemon.Limits) {
+	f.StringVar(&l.Message, "max-message", os.Getenv("PATCHBAY_MAX_MESSAGE"), "largest request, as in 16M (default 64M on NATS, 256M on socket and stdio)")
+	f.IntVar(&l.Depth, "max-depth", envNumber(l, "PATCHBAY_MAX_DEPTH", 64), "how deep lists and maps of a request may be nested")
+	f.StringVar(&l.Pixels, "max-pixels", os.Getenv("PATCHBAY_MAX_PIXELS"), "largest picture or latent: width x height x batch, as in 4M (default: any)")
+	f.IntVar(&l.Steps, "max-steps", envNumber(l, "PATCHBAY_MAX_STEPS", 10000), "most steps of one sampling run")
 }
 
 // QueueLimits adds the flags of the daemon's queue.
-func QueueLimits(f *pflag.FlagSet, b *daemon.Bounds) {
-	b.Queued = true
-	f.IntVar(&b.Queue, "max-queue", envNumber(b, "PATCHBAY_MAX_QUEUE", 10000), "most jobs that wait")
-	f.IntVar(&b.Client, "max-client-jobs", envNumber(b, "PATCHBAY_MAX_CLIENT_JOBS", 0), "most jobs of one client that have not ended; 0: any number")
+func QueueLimits(f *pflag.FlagSet, l *daemon.Limits) {
+	l.Queued = true
+	f.IntVar(&l.Queue, "max-queue", envNumber(l, "PATCHBAY_MAX_QUEUE", 10000), "most jobs that wait")
+	f.IntVar(&l.Client, "max-client-jobs", envNumber(l, "PATCHBAY_MAX_CLIENT_JOBS", 0), "most jobs of one client that have not ended; 0: any number")
 }
 
-// envNumber reads a variable; Check of the bounds reports a bad one.
-func envNumber(b *daemon.Bounds, variable string, preset int) int {
+// envNumber reads a variable; Check of the limits reports a bad one.
+func envNumber(l *daemon.Limits, variable string, preset int) int {
 	text := os.Getenv(variable)
 	if text == "" {
 		return preset
 	}
 	n, err := strconv.Atoi(text)
-	if err != nil && b.Err == nil {
-		b.Err = fmt.Errorf("%s: %q is no number", variable, text)
+	if err != nil && l.Err == nil {
+		l.Err = fmt.Errorf("%s: %q is no number", variable, text)
 	}
 	return n
 }
