@@ -1,7 +1,8 @@
 // Package cli is the command line: one file a command.
 //
-// cli.go puts them together. What several share is in rooms: cli/console (exit codes, tables, progress), cli/settings (flags and environment),
-// cli/workflow (workflow files); cli/plan and cli/bench are commands with rooms of their own. Everything else is in the packages below.
+// cli.go puts them together. What several share is in rooms: cli/console (exit codes, tables, progress), cli/settings
+// (flags and environment), cli/workflow (workflow files); cli/plan and cli/bench are commands with rooms of their own.
+// Everything else is in the packages below.
 package cli
 
 import (
@@ -29,8 +30,8 @@ func rootCmd(version string) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "patchbay",
 		Short: "Run ComfyUI workflows on one or several devices",
-		Long: `Patchbay runs ComfyUI workflows. A daemon (serve) takes them over NATS or a unix socket; a host program can start a worker
-itself and talk to it over stdin and stdout; run does one workflow from the shell.
+		Long: `Patchbay runs ComfyUI workflows. A daemon (serve) takes them over NATS or a unix socket; a host program can
+start a worker itself and talk to it over stdin and stdout; run does one workflow from the shell.
 
 Environment:
   PATCHBAY_NATS_URL  NATS server of the daemon (default ` + wire.DefaultNATS + `)
@@ -44,7 +45,8 @@ Environment:
 		SilenceErrors: true, SilenceUsage: true,
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return console.BadInput(err) })
-	root.AddCommand(serveCmd(version), workerCmd(), runCmd(), submitCmd(), jobsCmd(), watchCmd(), getCmd(), cancelCmd(), retryCmd(), topCmd(), nodesCmd(), modelsCmd(),
+	root.AddCommand(serveCmd(version), workerCmd(), runCmd(), submitCmd(), jobsCmd(), watchCmd(), getCmd(), cancelCmd(),
+		retryCmd(), topCmd(), nodesCmd(), modelsCmd(),
 		demoCmd(), plan.Command(), bench.Command(), doctorCmd(version), installNodeCmd(), versionCmd(version))
 	return root
 }

@@ -36,8 +36,9 @@ func demoCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Make a picture with the model that comes along",
-		Long: `demo starts a daemon of its own on a free port, sends it examples/demo.json over NATS, shows the progress, saves the picture and says
-where the time went. It leaves nothing behind but the picture. The model is tiny and made for this: simple shapes in plain colours.`,
+		Long: `demo starts a daemon of its own on a free port, sends it examples/demo.json over NATS, shows the progress,
+saves the picture and says where the time went. It leaves nothing behind but the picture. The model is tiny and made
+for this: simple shapes in plain colours.`,
 		Example: `  patchbay demo
   patchbay demo --prompt "a small blue star on a green background" --seed 7
   patchbay demo --ranks 2`,
@@ -47,9 +48,11 @@ where the time went. It leaves nothing behind but the picture. The model is tiny
 	fl := cmd.Flags()
 	fl.StringVar(&f.prompt, "prompt", "", "what to draw")
 	fl.StringVar(&f.seed, "seed", "", "seed of the noise, 0 to 2^64-1")
-	fl.IntVar(&f.ranks, "ranks", 0, "split the picture over at most so many ranks; the plan is chosen among those that give the same picture")
+	fl.IntVar(&f.ranks, "ranks", 0,
+		"split the picture over at most so many ranks; the plan is chosen among those that give the same picture")
 	fl.StringVar(&f.plan, "plan", "", "how to split the work, instead of --ranks")
-	fl.StringVar(&f.devices, "devices", "cpu", "what to compute on, as serve takes it: cpu, or a file of `patchbay bench step --save`")
+	fl.StringVar(&f.devices, "devices", "cpu",
+		"what to compute on, as serve takes it: cpu, or a file of `patchbay bench step --save`")
 	fl.StringVar(&f.out, "out", "demo.png", "file to write")
 	fl.BoolVar(&f.json, "json", false, "print one JSON object a line for every event")
 	return cmd
@@ -147,14 +150,16 @@ func demo(cmd *cobra.Command, f *demoFlags) error {
 	return nil
 }
 
-// startDemoDaemon starts this program as a daemon with a store of its own and waits until it has said where it listens. The function ends it.
+// startDemoDaemon starts this program as a daemon with a store of its own and waits until it has said where it listens.
+// The function ends it.
 func startDemoDaemon(temp, models, devices string) (string, func(), error) {
 	self, err := os.Executable()
 	if err != nil {
 		return "", nil, err
 	}
 	store := filepath.Join(temp, "store")
-	cmd := exec.Command(self, "serve", "--compute", "f32", "--devices", devices, "--listen", "127.0.0.1:0", "--socket", "off", "--store", store, "--models", models,
+	cmd := exec.Command(self, "serve", "--compute", "f32", "--devices", devices, "--listen", "127.0.0.1:0", "--socket",
+		"off", "--store", store, "--models", models,
 		"--input", filepath.Join(temp, "input"), "--output", filepath.Join(temp, "output"), "--log", "warn")
 	cmd.Env = append(os.Environ(), "PATCHBAY_NATS_URL=")
 	cmd.Stderr = os.Stderr
@@ -217,7 +222,8 @@ func showTimes(s *console.Progress, ready, total time.Duration, metrics map[stri
 	steps, _ := v.([]any)
 	per := ""
 	if len(steps) > 0 {
-		per = fmt.Sprintf(" (%d steps, %.1f ms each)", len(steps), float64(part("denoise").Microseconds())/1000/float64(len(steps)))
+		per = fmt.Sprintf(" (%d steps, %.1f ms each)", len(steps),
+			float64(part("denoise").Microseconds())/1000/float64(len(steps)))
 	}
 	line("denoise", part("denoise"), per)
 	line("VAE", part("vae"), "")

@@ -23,9 +23,10 @@ func doctorCmd(version string) *cobra.Command {
 	var t settings.Target
 	var cfg daemon.Config
 	cmd := &cobra.Command{
-		Use:     "doctor",
-		Short:   "Check this machine, the folders and the daemon",
-		Long:    "doctor looks at everything that a workflow needs and says what is missing and what to do. It changes nothing. Exit code 1 if something is wrong.",
+		Use:   "doctor",
+		Short: "Check this machine, the folders and the daemon",
+		Long: "doctor looks at everything that a workflow needs and says what is missing and what to do. It changes " +
+			"nothing. Exit code 1 if something is wrong.",
 		Example: "  patchbay doctor --comfyui ~/ComfyUI",
 		Args:    console.ExactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -121,7 +122,8 @@ func daemonCheck(cmd *cobra.Command, t *settings.Target) []check {
 	if err != nil {
 		return []check{{"note", "daemon", err.Error()}}
 	}
-	out := []check{{"ok", "daemon", fmt.Sprintf("answers; %d jobs queued, %d running", counts[message.Queued], counts[message.Running])}}
+	out := []check{{"ok", "daemon", fmt.Sprintf("answers; %d jobs queued, %d running", counts[message.Queued],
+		counts[message.Running])}}
 	b, err := client.LimitsOf(ctx, c)
 	if err != nil {
 		return append(out, check{"note", "limits", err.Error()})
@@ -132,6 +134,8 @@ func daemonCheck(cmd *cobra.Command, t *settings.Target) []check {
 		}
 		return fmt.Sprintf("%d %s", n, what)
 	}
-	return append(out, check{"ok", "limits", fmt.Sprintf("messages of %s on NATS and %s elsewhere, %d levels deep; %d waiting jobs, %s; %s, %d steps",
-		sizeText(float64(b.MessageBytes)), sizeText(float64(b.FrameBytes)), b.Depth, b.Queue, anyOf(int64(b.ClientJobs), "jobs a client"), anyOf(b.Pixels, "pixels"), b.Steps)})
+	return append(out, check{"ok", "limits", fmt.Sprintf(
+		"messages of %s on NATS and %s elsewhere, %d levels deep; %d waiting jobs, %s; %s, %d steps",
+		sizeText(float64(b.MessageBytes)), sizeText(float64(b.FrameBytes)), b.Depth, b.Queue,
+		anyOf(int64(b.ClientJobs), "jobs a client"), anyOf(b.Pixels, "pixels"), b.Steps)})
 }

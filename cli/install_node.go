@@ -22,8 +22,9 @@ func installNodeCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "install-node COMFYUI",
 		Short: "Put the node package into a ComfyUI",
-		Long: `install-node writes the node package into custom_nodes/patchbay of a ComfyUI folder, in the place of an older one. It needs nothing from
-elsewhere. ComfyUI has the nodes after its next start; docs/comfyui-node.md says how to use them.`,
+		Long: `install-node writes the node package into custom_nodes/patchbay of a ComfyUI folder, in the place of an older
+one. It needs nothing from elsewhere. ComfyUI has the nodes after its next start; docs/comfyui-node.md says how to use
+them.`,
 		Example: "  patchbay install-node ~/ComfyUI",
 		Args:    console.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -31,13 +32,15 @@ elsewhere. ComfyUI has the nodes after its next start; docs/comfyui-node.md says
 			if err != nil {
 				return err
 			}
-			console.Printf(cmd.OutOrStdout(), "installed in %s\nstart ComfyUI again, and `patchbay serve --comfyui %s`\n", place, args[0])
+			console.Printf(cmd.OutOrStdout(), "installed in %s\nstart ComfyUI again, and `patchbay serve --comfyui %s`\n",
+				place, args[0])
 			return nil
 		},
 	}
 }
 
-// installNode writes the package into a ComfyUI folder and returns where. The folder has the old files or the new ones, never some of both.
+// installNode writes the package into a ComfyUI folder and returns where. The folder has the old files or the new ones,
+// never some of both.
 func installNode(tree string) (string, error) {
 	nodes := filepath.Join(tree, "custom_nodes")
 	if _, err := os.Stat(filepath.Join(tree, "comfy")); err != nil {

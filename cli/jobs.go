@@ -47,7 +47,8 @@ func jobsCmd() *cobra.Command {
 			}
 			console.PrintTable(cmd.OutOrStdout(), []string{"job", "state", "attempt", "age", "took", "error"}, rows)
 			if console.IsTerminal(cmd.OutOrStdout()) {
-				console.Printf(cmd.OutOrStdout(), "%d queued, %d running, %d done, %d failed\n", counts[message.Queued], counts[message.Running], counts[message.Done], counts[message.Failed])
+				console.Printf(cmd.OutOrStdout(), "%d queued, %d running, %d done, %d failed\n", counts[message.Queued],
+					counts[message.Running], counts[message.Done], counts[message.Failed])
 			}
 			return nil
 		},

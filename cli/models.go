@@ -39,7 +39,8 @@ func modelsCmd() *cobra.Command {
 				}
 			}
 			if len(rows) == 0 {
-				console.Printf(cmd.ErrOrStderr(), "no model files; name the folders with --models or --comfyui, or ask a daemon with --nats or --socket\n")
+				console.Printf(cmd.ErrOrStderr(),
+					"no model files; name the folders with --models or --comfyui, or ask a daemon with --nats or --socket\n")
 			}
 			console.PrintTable(cmd.OutOrStdout(), []string{"folder", "file"}, rows)
 			return nil

@@ -24,7 +24,8 @@ func nodesCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "nodes [CLASS]",
 		Short: "List the node classes, or show one",
-		Long:  "nodes lists the ComfyUI node classes that this program runs, or shows the inputs and outputs of one. It needs no daemon; with --nats or --socket it asks one.",
+		Long: "nodes lists the ComfyUI node classes that this program runs, or shows the inputs and outputs of one. " +
+			"It needs no daemon; with --nats or --socket it asks one.",
 		Example: `  patchbay nodes
   patchbay nodes KSampler
   patchbay nodes KSampler --json`,

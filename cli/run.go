@@ -41,10 +41,12 @@ func runCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run FILE|PNG|-",
 		Short: "Run a workflow and save its pictures",
-		Long: `run sends a workflow to the daemon, shows its progress and saves its pictures. FILE is a workflow in API format, PNG a picture that
-ComfyUI or Patchbay has saved (the workflow is inside), - reads standard input. With --local it starts a worker of its own and needs no daemon.
+		Long: `run sends a workflow to the daemon, shows its progress and saves its pictures. FILE is a workflow in API
+format, PNG a picture that ComfyUI or Patchbay has saved (the workflow is inside), - reads standard input. With --local
+it starts a worker of its own and needs no daemon.
 
-Exit codes: 0 done, 1 the job failed, 2 the workflow was refused, 3 no daemon, 130 cancelled with Ctrl-C (which cancels the job too).`,
+Exit codes: 0 done, 1 the job failed, 2 the workflow was refused, 3 no daemon, 130 cancelled with Ctrl-C (which cancels
+the job too).`,
 		Example: `  patchbay run flow.json
   patchbay run flow.json --set 6.text="a red fox" --set 3.seed=7 --plan ulysses=2
   cat flow.json | patchbay run - --json
@@ -55,7 +57,8 @@ Exit codes: 0 done, 1 the job failed, 2 the workflow was refused, 3 no daemon, 1
 	fl := cmd.Flags()
 	f.Add(fl)
 	fl.StringArrayVar(&f.sets, "set", nil, "replace an input: id.field=value; may be given several times")
-	fl.StringVar(&f.plan, "plan", "", "how to split the work, as in ulysses=2,pipe=2, or ranks=4 to have it chosen (default: one rank)")
+	fl.StringVar(&f.plan, "plan", "",
+		"how to split the work, as in ulysses=2,pipe=2, or ranks=4 to have it chosen (default: one rank)")
 	fl.StringVar(&f.trace, "profile", "", "measure every operation: print a table and write a Chrome trace to this file")
 	fl.StringVar(&f.out, "out", ".", "folder for the pictures; empty: do not save them here")
 	fl.StringVar(&f.id, "id", "", "job id; running an id again shows the same job")
@@ -87,7 +90,10 @@ func runFlow(cmd *cobra.Command, f *runFlags, path string) error {
 	ctx, stop := cancelOnSignal(cmd.Context(), c, req.ID)
 	defer stop()
 	var measured console.RunStats
-	col := &client.Collector{Accepted: shows.Accepted, Event: func(ev message.Event) { measured.Take(ev); shows.Event(ev) }}
+	col := &client.Collector{
+		Accepted: shows.Accepted,
+		Event:    func(ev message.Event) { measured.Take(ev); shows.Event(ev) },
+	}
 	end, err := client.Run(ctx, c, req, col)
 	if l, ok := c.(*localWorker); ok {
 		err = l.cause(err)
@@ -174,7 +180,8 @@ func startLocal(cfg *daemon.Config) (*localWorker, error) {
 	return l, nil
 }
 
-// cancelOnSignal cancels the job at the first Ctrl-C and gives up at the second, or when the job has not ended five seconds later.
+// cancelOnSignal cancels the job at the first Ctrl-C and gives up at the second, or when the job has not ended five
+// seconds later.
 func cancelOnSignal(parent context.Context, c client.Client, job string) (context.Context, func()) {
 	ctx, giveUp := context.WithCancelCause(parent)
 	signals := make(chan os.Signal, 2)

@@ -22,7 +22,8 @@ func submitCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "submit FILE|PNG|-",
 		Short: "Queue a workflow and print its job id",
-		Long:  "submit queues a workflow and returns at once. watch shows its progress, get fetches its pictures, cancel ends it.",
+		Long: "submit queues a workflow and returns at once. watch shows its progress, get fetches its pictures, " +
+			"cancel ends it.",
 		Example: `  job=$(patchbay submit flow.json)
   patchbay watch $job && patchbay get $job --out pictures`,
 		Args: console.ExactArgs(1),

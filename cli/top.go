@@ -22,8 +22,9 @@ func topCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top",
 		Short: "Show queue, workers and jobs, live",
-		Long: `top shows what all daemons of a NATS server do, or the one of a socket: the queue, the workers with their jobs, steps per second, bytes that
-ranks sent each other by axis, and the last jobs. q ends it. Where the output is no terminal, or with --once, it prints that one time.`,
+		Long: `top shows what all daemons of a NATS server do, or the one of a socket: the queue, the workers with their
+jobs, steps per second, bytes that ranks sent each other by axis, and the last jobs. q ends it. Where the output is no
+terminal, or with --once, it prints that one time.`,
 		Example: `  patchbay top
   patchbay top --once`,
 		Args: console.ExactArgs(0),
@@ -38,7 +39,8 @@ ranks sent each other by axis, and the last jobs. q ends it. Where the output is
 			defer console.CloseQuietly(c)
 			ask := func() (sight, error) { return look(cmd.Context(), c) }
 			if !once && !asJSON && console.IsTerminal(cmd.OutOrStdout()) {
-				p := tea.NewProgram(topModel{ask: ask, every: every}, tea.WithContext(cmd.Context()), tea.WithOutput(cmd.OutOrStdout()), tea.WithAltScreen())
+				p := tea.NewProgram(topModel{ask: ask, every: every}, tea.WithContext(cmd.Context()),
+					tea.WithOutput(cmd.OutOrStdout()), tea.WithAltScreen())
 				_, err := p.Run()
 				return err
 			}

@@ -97,7 +97,8 @@ func (s sight) text(before *sight, style topStyles) string {
 	row := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format+"\n", args...) }
 	row("DAEMON\tUP\tQUEUED\tRUNNING\tDONE\tFAILED\tSTEPS/S\tSTEPS\tCACHE\tREFUSED")
 	for _, d := range s.Daemons {
-		row("%s\t%s\t%d\t%d\t%d\t%d\t%.1f\t%d\t%s\t%d", d.Daemon, since(s.at, d.Since), d.Queued, d.Running, d.Ended[message.Done], d.Ended[message.Failed],
+		row("%s\t%s\t%d\t%d\t%d\t%d\t%.1f\t%d\t%s\t%d", d.Daemon, since(s.at, d.Since), d.Queued, d.Running,
+			d.Ended[message.Done], d.Ended[message.Failed],
 			d.Rate, d.Steps, share(d.CacheHits, d.CacheHits+d.CacheMisses), total(d.Refused))
 	}
 	row("")

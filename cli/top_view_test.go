@@ -19,11 +19,19 @@ func sights() []sight {
 	for i := range out {
 		out[i] = sight{at: at.Add(time.Duration(2*i) * time.Second), Daemons: []message.Stats{
 			{
-				Daemon: "d-a", Since: 940_000, Queued: 3, Running: 1, Ended: map[message.State]uint64{message.Done: 7, message.Failed: 2}, Rate: 12.5, Steps: 90,
-				Axes: map[string]uint64{"ulysses": uint64(1<<20 + i*4096)}, CacheHits: 1, CacheMisses: 3, Refused: map[string]uint64{"queue_full": 4, "bad_workflow": 1},
-				Workers: []message.WorkerStats{{Name: "worker-0", PID: 77, Restarts: 1, Job: "j-run", Step: 3 + i, Steps: 20, Rate: 12.5}, {Name: "worker-1"}},
+				Daemon: "d-a", Since: 940_000, Queued: 3, Running: 1, Rate: 12.5, Steps: 90,
+				Ended: map[message.State]uint64{message.Done: 7, message.Failed: 2},
+				Axes:  map[string]uint64{"ulysses": uint64(1<<20 + i*4096)}, CacheHits: 1, CacheMisses: 3,
+				Refused: map[string]uint64{"queue_full": 4, "bad_workflow": 1},
+				Workers: []message.WorkerStats{{
+					Name: "worker-0", PID: 77, Restarts: 1, Job: "j-run", Step: 3 + i, Steps: 20,
+					Rate: 12.5,
+				}, {Name: "worker-1"}},
 			},
-			{Daemon: "d-b", Since: 999_000, Axes: map[string]uint64{"ulysses": 1 << 20}, Workers: []message.WorkerStats{{Name: "worker-0", PID: 78}}},
+			{
+				Daemon: "d-b", Since: 999_000, Axes: map[string]uint64{"ulysses": 1 << 20},
+				Workers: []message.WorkerStats{{Name: "worker-0", PID: 78}},
+			},
 		}, Jobs: []message.Record{
 			{Job: "j-done", State: message.Done, Attempt: 1, Created: 2, Started: 10, Finished: 1510},
 			{Job: "j-wait", State: message.Queued},
@@ -77,7 +85,8 @@ func TestTopModel(t *testing.T) {
 		}
 	}
 	turn()
-	if !has(m.View(), "ulysses 2.004 MiB 2 KiB") || !has(m.View(), "d-a/worker-0 77 1 j-run 4/20 12.5") { // 4096 bytes in 2 s
+	// 4096 bytes in 2 s
+	if !has(m.View(), "ulysses 2.004 MiB 2 KiB") || !has(m.View(), "d-a/worker-0 77 1 j-run 4/20 12.5") {
 		t.Errorf("the second look shows\n%s", m.View())
 	}
 	view := m.View()

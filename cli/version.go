@@ -19,7 +19,8 @@ func versionCmd(version string) *cobra.Command {
 		Example: "  patchbay version",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			console.Printf(cmd.OutOrStdout(), "patchbay %s\nprotocol v%d\ncomfyui  %s\ngo       %s %s/%s\ncpu      %s\n", version, message.ProtocolVersion, graph.Compat,
+			console.Printf(cmd.OutOrStdout(), "patchbay %s\nprotocol v%d\ncomfyui  %s\ngo       %s %s/%s\ncpu      %s\n",
+				version, message.ProtocolVersion, graph.Compat,
 				strings.TrimPrefix(runtime.Version(), "go"), runtime.GOOS, runtime.GOARCH, strings.Join(daemon.CPULevels(), " "))
 			return nil
 		},

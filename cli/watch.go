@@ -13,9 +13,10 @@ func watchCmd() *cobra.Command {
 	var asJSON bool
 	var from uint64
 	cmd := &cobra.Command{
-		Use:     "watch JOB",
-		Short:   "Show the events of a job until it ends",
-		Long:    "watch shows what has happened to a job and goes on until it ends. Its exit codes are those of run; Ctrl-C ends the watching, not the job.",
+		Use:   "watch JOB",
+		Short: "Show the events of a job until it ends",
+		Long: "watch shows what has happened to a job and goes on until it ends. Its exit codes are those of run; " +
+			"Ctrl-C ends the watching, not the job.",
 		Example: "  patchbay watch 01j9zq --json",
 		Args:    console.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

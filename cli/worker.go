@@ -20,8 +20,9 @@ func workerCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "worker",
 		Short: "Run jobs for a host on stdin and stdout",
-		Long: `worker answers requests in frames on stdin and stdout (docs/protocol.md): the same protocol that the daemon speaks, so a host program
-can start it and needs no daemon. stdout carries frames only, logs go to stderr. When stdin closes, it exits within a second.`,
+		Long: `worker answers requests in frames on stdin and stdout (docs/protocol.md): the same protocol that the daemon
+speaks, so a host program can start it and needs no daemon. stdout carries frames only, logs go to stderr. When stdin
+closes, it exits within a second.`,
 		Example: `  patchbay worker --models ~/ComfyUI/models`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -41,8 +42,8 @@ can start it and needs no daemon. stdout carries frames only, logs go to stderr.
 	return cmd
 }
 
-// frameFiles takes stdin and stdout for frames and points fd 1 at stderr, so that a stray print of any library cannot break the frames. In tests
-// the command has other streams than the process; those are used as they are.
+// frameFiles takes stdin and stdout for frames and points fd 1 at stderr, so that a stray print of any library cannot
+// break the frames. In tests the command has other streams than the process; those are used as they are.
 func frameFiles(cmd *cobra.Command) (io.ReadCloser, io.Writer, error) {
 	in, ok := cmd.InOrStdin().(*os.File)
 	if !ok {

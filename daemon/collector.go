@@ -6,16 +6,17 @@ import (
 	"sync"
 )
 
-// collector lets the garbage collector wait while large payloads arrive: every message of them is garbage once its bytes are in shared memory, and the daemon's
-// own heap is so small that it would be collected many times within one payload. Between payloads the heap is kept as small as ever.
+// collector lets the garbage collector wait while large payloads arrive: every message of them is garbage once its
+// bytes are in shared memory, and the daemon's own heap is so small that it would be collected many times within one
+// payload. Between payloads the heap is kept as small as ever.
 type collector struct {
 	mu    sync.Mutex
 	under int // payloads under way
 	was   int
 }
 
-// relaxedPercent is the growth of the heap between two collections while payloads arrive. Of 64 MiB it leaves one or two; 100, the default, takes a fifth of the
-// processor time of a transfer.
+// relaxedPercent is the growth of the heap between two collections while payloads arrive. Of 64 MiB it leaves one or
+// two; 100, the default, takes a fifth of the processor time of a transfer.
 const relaxedPercent = 400
 
 // relax is for the time of one payload. Whoever has set GOGC knows better.

@@ -15,7 +15,8 @@ import (
 	"patchbay/node/value"
 )
 
-// InputError is a setting that is refused before anything is started; the command line ends with the exit code of bad input.
+// InputError is a setting that is refused before anything is started; the command line ends with the exit code of bad
+// input.
 type InputError struct{ Err error }
 
 // Error is the text of Err.
@@ -24,7 +25,8 @@ func (e *InputError) Error() string { return e.Err.Error() }
 // Unwrap returns Err.
 func (e *InputError) Unwrap() error { return e.Err }
 
-// Config is what a daemon or worker runs with: defaults, then environment, then flags. It is printed when the process starts.
+// Config is what a daemon or worker runs with: defaults, then environment, then flags. It is printed when the process
+// starts.
 type Config struct {
 	NATS      string        `json:"nats,omitempty"`   // external server; empty: one inside the daemon
 	Listen    string        `json:"listen,omitempty"` // of the server inside
@@ -38,7 +40,7 @@ type Config struct {
 	Temp      string        `json:"temp,omitempty"`
 	Devices   string        `json:"devices"`
 	Compute   string        `json:"compute"`
-	Memory    string        `json:"memory,omitempty"` // of a worker; empty: nine tenths of what is available when it starts
+	Memory    string        `json:"memory,omitempty"` // of a worker; empty: nine tenths of what is free
 	Workers   int           `json:"workers,omitempty"`
 	Metrics   string        `json:"metrics,omitempty"` // address of /metrics and /healthz; empty: none
 	Drain     time.Duration `json:"drain,omitempty"`
@@ -113,7 +115,8 @@ func DefaultSocket() string {
 	return filepath.Join(Home(), "patchbay.sock")
 }
 
-// CompleteDaemon fills in the defaults of a daemon and checks all that it is started with. Settings that are refused are an *InputError.
+// CompleteDaemon fills in the defaults of a daemon and checks all that it is started with. Settings that are refused
+// are an *InputError.
 func (c *Config) CompleteDaemon() error {
 	if err := c.checkAccess(); err != nil {
 		return err
@@ -136,8 +139,8 @@ func (c *Config) CompleteDaemon() error {
 	return CheckLevel()
 }
 
-// Complete fills in the defaults of folders and devices, makes paths absolute, and checks what flags said. Settings that are refused are an
-// *InputError.
+// Complete fills in the defaults of folders and devices, makes paths absolute, and checks what flags said. Settings
+// that are refused are an *InputError.
 func (c *Config) Complete() error {
 	if len(c.Models) == 0 && c.ComfyUI == "" {
 		c.Models = filepath.SplitList(os.Getenv("PATCHBAY_MODELS"))
@@ -152,7 +155,8 @@ func (c *Config) Complete() error {
 		if own := filepath.Join(c.ComfyUI, "models"); !slices.Contains(c.Models, own) { // a worker is given both
 			c.Models = append(c.Models, own)
 		}
-		c.Input, c.Output = cmp.Or(c.Input, filepath.Join(c.ComfyUI, "input")), cmp.Or(c.Output, filepath.Join(c.ComfyUI, "output"))
+		c.Input = cmp.Or(c.Input, filepath.Join(c.ComfyUI, "input"))
+		c.Output = cmp.Or(c.Output, filepath.Join(c.ComfyUI, "output"))
 	}
 	c.Input, c.Output = cmp.Or(c.Input, filepath.Join(Home(), "input")), cmp.Or(c.Output, filepath.Join(Home(), "output"))
 	if m, err := c.Machine(); err != nil {
@@ -197,7 +201,10 @@ func (c *Config) Roots() files.Roots {
 
 // workerArgs is the command line of a worker with the same folders.
 func (c *Config) workerArgs() []string {
-	args := []string{"worker", "--input", c.Input, "--output", c.Output, "--save=false", "--devices", c.Devices, "--compute", cmp.Or(c.Compute, string(value.ComputeAuto)), "--log", c.Log}
+	args := []string{
+		"worker", "--input", c.Input, "--output", c.Output, "--save=false", "--devices", c.Devices,
+		"--compute", cmp.Or(c.Compute, string(value.ComputeAuto)), "--log", c.Log,
+	}
 	for _, m := range c.Models {
 		args = append(args, "--models", m)
 	}

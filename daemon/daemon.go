@@ -1,10 +1,11 @@
-// Package daemon is what the daemon and its workers are made of: it wires carriers, jobs, outputs and worker processes together, and
-// knows no command line.
+// Package daemon is what the daemon and its workers are made of: it wires carriers, jobs, outputs and worker processes
+// together, and knows no command line.
 //
-// Read config.go and limits.go (what can be set), daemon.go (what is opened, in which order), run.go (serving and the order of the end),
-// store.go (the files of the daemon's own folder), metrics.go (counts and health), worker.go (the other side of a worker process).
-// ops_cgo.go and ops_nocgo.go choose the operations of a build, memory.go says how much memory there is, machine.go reads measured rates,
-// collector.go spares the garbage collector while payloads arrive.
+// Read config.go and limits.go (what can be set), daemon.go (what is opened, in which order), run.go (serving and the
+// order of the end), store.go (the files of the daemon's own folder), metrics.go (counts and health), worker.go (the
+// other side of a worker process). ops_cgo.go and ops_nocgo.go choose the operations of a build, memory.go says how
+// much memory there is, machine.go reads measured rates, collector.go spares the garbage collector while payloads
+// arrive.
 package daemon
 
 import (
@@ -48,7 +49,8 @@ type daemon struct {
 	metrics  *meter.Endpoint // nil: off
 }
 
-// Run runs a daemon until a signal or until a carrier fails. Its configuration has been through CompleteDaemon; version is that of the program.
+// Run runs a daemon until a signal or until a carrier fails. Its configuration has been through CompleteDaemon; version
+// is that of the program.
 func Run(parent context.Context, cfg *Config, log zerolog.Logger, version string) error {
 	unlock, err := lockStore(cfg.Store)
 	if err != nil {
@@ -81,9 +83,12 @@ func (d *daemon) open(ctx context.Context) error {
 		return err
 	}
 	d.owner = owner
-	nc := serve.NATSConfig{URL: url, Access: access, Version: semantic(d.version), Log: d.log, Stats: func() any { return d.meter.Stats() }, Owner: owner, Facts: map[string]string{
-		"devices": cfg.Devices, "workers": fmt.Sprint(cfg.Workers), "comfy_compat": graph.Compat, "protocol": "v1",
-	}, Bulk: new(collector).relax}
+	nc := serve.NATSConfig{
+		URL: url, Access: access, Version: semantic(d.version), Log: d.log,
+		Stats: func() any { return d.meter.Stats() }, Owner: owner, Facts: map[string]string{
+			"devices": cfg.Devices, "workers": fmt.Sprint(cfg.Workers), "comfy_compat": graph.Compat, "protocol": "v1",
+		}, Bulk: new(collector).relax,
+	}
 	if d.embedded != nil {
 		nc.Listens, nc.InProcess = d.embedded.Listens, d.embedded.InProcess()
 	}
@@ -102,7 +107,10 @@ func (d *daemon) open(ctx context.Context) error {
 	if err := os.RemoveAll(cfg.Temp); err != nil {
 		return fmt.Errorf("clear temp: %w", err)
 	}
-	if d.outputs, err = jobs.NewOutputs(jobs.OutputsConfig{Stage: stage, Output: cfg.Output, Temp: cfg.Temp, Keep: cfg.Queue == QueueDurable}); err != nil {
+	if d.outputs, err = jobs.NewOutputs(jobs.OutputsConfig{
+		Stage: stage, Output: cfg.Output, Temp: cfg.Temp,
+		Keep: cfg.Queue == QueueDurable,
+	}); err != nil {
 		return err
 	}
 	if err := d.openJobs(ctx, url, owner); err != nil {
@@ -110,7 +118,10 @@ func (d *daemon) open(ctx context.Context) error {
 	}
 	var executors []jobs.Executor
 	for i := range cfg.Workers {
-		child := worker.NewChild(worker.ChildConfig{Name: fmt.Sprintf("worker-%d", i), Command: WorkerCommand(cfg), Log: d.log})
+		child := worker.NewChild(worker.ChildConfig{
+			Name: fmt.Sprintf("worker-%d", i), Command: WorkerCommand(cfg),
+			Log: d.log,
+		})
 		d.children = append(d.children, child)
 		executors = append(executors, child)
 	}
@@ -157,7 +168,8 @@ func (d *daemon) server() (string, error) {
 		return "", err
 	}
 	if token == "" && cfg.UsersFile == "" {
-		d.log.Info().Str("nats", d.embedded.Address()).Msg("NATS server inside: loopback only, no password; every user of this machine can send jobs")
+		d.log.Info().Str("nats", d.embedded.Address()).Msg(
+			"NATS server inside: loopback only, no password; every user of this machine can send jobs")
 	}
 	return d.embedded.Inside(), nil
 }
@@ -174,7 +186,8 @@ func (d *daemon) access() wire.Access {
 func (d *daemon) openJobs(ctx context.Context, url, owner string) error {
 	cfg := d.cfg
 	jc := jobs.Config{
-		OnEvent: d.event, OnPreview: d.nats.Preview, OnForget: d.outputs.Forget, MaxAttempts: cfg.Attempts, Keep: cfg.KeepJobs, KeepFor: cfg.KeepFor,
+		OnEvent: d.event, OnPreview: d.nats.Preview, OnForget: d.outputs.Forget,
+		MaxAttempts: cfg.Attempts, Keep: cfg.KeepJobs, KeepFor: cfg.KeepFor,
 		MaxQueued: cfg.Limits.Queue, MaxPerClient: cfg.Limits.Client,
 		KeepResults: cfg.KeepFiles,
 	}
@@ -187,7 +200,10 @@ func (d *daemon) openJobs(ctx context.Context, url, owner string) error {
 		if d.place.Memory, err = ParseBytes(cfg.Memory); err != nil {
 			return err
 		}
-		lc := jobs.JetStreamConfig{URL: url, Access: d.access(), Owner: owner, Replicas: cfg.Replicas, Resources: d.place, Log: d.log}
+		lc := jobs.JetStreamConfig{
+			URL: url, Access: d.access(), Owner: owner, Replicas: cfg.Replicas, Resources: d.place,
+			Log: d.log,
+		}
 		if d.embedded != nil {
 			lc.InProcess, lc.Full = d.embedded.InProcess(), d.embedded.Full
 		}

@@ -50,11 +50,14 @@ func (l *Limits) Check() (serve.Limits, error) {
 	case l.Client < 0:
 		return bad("--max-client-jobs %d: want 0 or more", l.Client)
 	}
-	return serve.Limits{Message: int(message), Frame: int(message), Depth: l.Depth, Nodes: graph.Bounds{Pixels: pixels, Steps: l.Steps}}, nil
+	return serve.Limits{
+		Message: int(message), Frame: int(message), Depth: l.Depth,
+		Nodes: graph.Bounds{Pixels: pixels, Steps: l.Steps},
+	}, nil
 }
 
-// workerArgs are the flags that a worker shares with its daemon. The daemon has looked at the messages of clients: what it sends itself is bounded by the
-// protocol only, whatever the environment says.
+// workerArgs are the flags that a worker shares with its daemon. The daemon has looked at the messages of clients: what
+// it sends itself is bounded by the protocol only, whatever the environment says.
 func (l *Limits) workerArgs() []string {
 	args := []string{"--max-message", "256M", "--max-depth", "64"}
 	if l.Steps != 0 { // 0: of a command that has no limits of its own

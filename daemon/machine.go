@@ -16,7 +16,8 @@ func (c *Config) Machine() (*parallel.Machine, error) {
 	}
 	m, err := ReadMachine(c.Devices)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("--devices %s: want cpu, the only device of this build, or a file that `patchbay bench step --save` has written", c.Devices)
+		return nil, fmt.Errorf("--devices %s: want cpu, the only device of this build, or a file that `patchbay bench "+
+			"step --save` has written", c.Devices)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("--devices: %w", err)

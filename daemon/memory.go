@@ -26,8 +26,8 @@ func ParseBytes(text string) (int64, error) {
 	return int64(v * float64(unit)), nil
 }
 
-// availableMemory is what this process may still take: the least of what the system says is available and what its control group leaves. 0 where
-// neither is known.
+// availableMemory is what this process may still take: the least of what the system says is available and what its
+// control group leaves. 0 where neither is known.
 func availableMemory() int64 {
 	free := memInfo("MemAvailable:")
 	if left := groupMemory(); left > 0 && (free == 0 || left < free) {

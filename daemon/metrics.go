@@ -30,7 +30,10 @@ func (d *daemon) stats() message.Stats {
 		}
 	}
 	for _, c := range d.children {
-		s.Workers = append(s.Workers, message.WorkerStats{Name: c.Name(), PID: c.PID(), Restarts: c.Restarts(), Job: at[c.Name()]})
+		s.Workers = append(s.Workers, message.WorkerStats{
+			Name: c.Name(), PID: c.PID(), Restarts: c.Restarts(),
+			Job: at[c.Name()],
+		})
 		s.WorkerPIDs = append(s.WorkerPIDs, c.PID())
 	}
 	return s
@@ -72,7 +75,8 @@ func (d *daemon) openMetrics() error {
 	if err != nil {
 		return &InputError{err}
 	}
-	d.log.Info().Str("metrics", "http://"+d.metrics.Address()+"/metrics").Str("health", "http://"+d.metrics.Address()+"/healthz").Msg("listening")
+	d.log.Info().Str("metrics", "http://"+d.metrics.Address()+"/metrics").Str("health",
+		"http://"+d.metrics.Address()+"/healthz").Msg("listening")
 	return nil
 }
 

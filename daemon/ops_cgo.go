@@ -18,7 +18,8 @@ func NewOps(_, ranks int) (engine.Ops, error) {
 	return cpu.New(cpu.Config{Threads: max(1, runtime.GOMAXPROCS(0)/max(1, ranks)), Level: os.Getenv("PATCHBAY_CPU")})
 }
 
-// CheckLevel refuses a PATCHBAY_CPU that this processor does not run, before a worker is started that would end at once, again and again.
+// CheckLevel refuses a PATCHBAY_CPU that this processor does not run, before a worker is started that would end at
+// once, again and again.
 func CheckLevel() error {
 	level, have := os.Getenv("PATCHBAY_CPU"), cpu.Levels()
 	if level != "" && !slices.Contains(have, level) {

@@ -13,7 +13,8 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// Run serves until the end: a signal lets running jobs finish, a second one cuts them off. The order is: no new jobs, wait for running ones, carriers, workers.
+// Run serves until the end: a signal lets running jobs finish, a second one cuts them off. The order is: no new jobs,
+// wait for running ones, carriers, workers.
 func (d *daemon) run(parent context.Context, signals <-chan os.Signal) error {
 	keep := context.WithoutCancel(parent)
 	take, stopTaking := context.WithCancel(parent)
@@ -78,7 +79,8 @@ func (d *daemon) run(parent context.Context, signals <-chan os.Signal) error {
 	select {
 	case <-take.Done():
 	case s := <-signals:
-		d.log.Info().Stringer("signal", s).Dur("drain", d.cfg.Drain).Msg("no new jobs; running ones may finish, a second signal ends them")
+		d.log.Info().Stringer("signal", s).Dur("drain", d.cfg.Drain).Msg(
+			"no new jobs; running ones may finish, a second signal ends them")
 	case err = <-failed:
 	}
 	d.jobs.Close()

@@ -30,7 +30,8 @@ func lockStore(dir string) (func(), error) {
 	return func() { _ = f.Close() }, nil
 }
 
-// ownName is the name of the daemon of a store: made once, and kept, so that a daemon knows its jobs again after a restart.
+// ownName is the name of the daemon of a store: made once, and kept, so that a daemon knows its jobs again after a
+// restart.
 func ownName(store string) (string, error) {
 	path := filepath.Join(store, "daemon-name")
 	if b, err := os.ReadFile(path); err == nil && len(b) > 0 {
@@ -86,7 +87,8 @@ func readToken(path string) (string, error) {
 	}
 	token := strings.TrimSpace(string(b))
 	if len(token) < 16 || strings.ContainsAny(token, " @/:") {
-		return "", fmt.Errorf("--token-file %s: want one token of 16 or more characters without space, at sign, slash and colon", path)
+		return "", fmt.Errorf(
+			"--token-file %s: want one token of 16 or more characters without space, at sign, slash and colon", path)
 	}
 	return token, nil
 }

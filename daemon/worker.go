@@ -19,9 +19,11 @@ import (
 	"patchbay/parallel"
 )
 
-// RunWorker answers requests in frames, read from in and written to out, until in ends, the context is done, or SIGTERM or SIGINT comes. With
-// save, outputs are written into the output folder too.
-func RunWorker(parent context.Context, cfg *Config, in io.ReadCloser, out io.Writer, log zerolog.Logger, save bool) error {
+// RunWorker answers requests in frames, read from in and written to out, until in ends, the context is done, or SIGTERM
+// or SIGINT comes. With save, outputs are written into the output folder too.
+func RunWorker(parent context.Context, cfg *Config, in io.ReadCloser, out io.Writer, log zerolog.Logger,
+	save bool,
+) error {
 	log = log.With().Int("worker_pid", os.Getpid()).Logger()
 	executor, cat, closing, err := localExecutor(cfg, log)
 	if err != nil {
@@ -37,7 +39,10 @@ func RunWorker(parent context.Context, cfg *Config, in io.ReadCloser, out io.Wri
 	wc := worker.Config{Executor: executor, Service: worker.NodeService(cat, cfg.Roots(), nil, nil), Log: log}
 	wc.Service.Limits = limits
 	if save {
-		wc.Outputs = jobs.OutputsConfig{Stage: filepath.Join(cfg.Output, fmt.Sprintf(".patchbay-stage-%d", os.Getpid())), Output: cfg.Output}
+		wc.Outputs = jobs.OutputsConfig{
+			Stage:  filepath.Join(cfg.Output, fmt.Sprintf(".patchbay-stage-%d", os.Getpid())),
+			Output: cfg.Output,
+		}
 	}
 	log.Debug().Interface("config", cfg).Msg("worker starts")
 	return worker.Run(ctx, context.Background(), in, out, wc)
@@ -65,7 +70,10 @@ func localExecutor(cfg *Config, log zerolog.Logger) (*worker.Local, *graph.Catal
 		return nil, nil, nil, err
 	}
 	cat := classes.All()
-	runner, err := graph.NewRunner(graph.Config{Engine: eng, Roots: cfg.Roots(), Compute: value.Compute(cfg.Compute), Catalogue: cat, WeightBytes: budget, Bounds: limits.Nodes})
+	runner, err := graph.NewRunner(graph.Config{
+		Engine: eng, Roots: cfg.Roots(), Compute: value.Compute(cfg.Compute),
+		Catalogue: cat, WeightBytes: budget, Bounds: limits.Nodes,
+	})
 	if err != nil {
 		eng.Close()
 		return nil, nil, nil, err

@@ -27,8 +27,9 @@ func commCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "comm",
 		Short: "Measure exchanges between ranks of one process, and products and attention of one rank",
-		Long: `comm measures every exchange of the local transport at several sizes, and one large product and one large attention on all processors.
---save keeps the rates in a profile, for plan --profile and serve --devices; what else a profile of that name holds stays.`,
+		Long: `comm measures every exchange of the local transport at several sizes, and one large product and one large
+attention on all processors. --save keeps the rates in a profile, for plan --profile and serve --devices; what else a
+profile of that name holds stays.`,
 		Example: "  patchbay bench comm --ranks 4 --save here.json",
 		Args:    console.ExactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -96,7 +97,8 @@ func exchanges() []exchange {
 func (f *commFlags) measure() (*report, measured, error) {
 	r := &report{
 		Benchmark: "comm", Warmup: f.warmup,
-		Inside:  "from the first rank's call to the last rank's return: waiting for each other and copies; for product and attention the call and its wait",
+		Inside: "from the first rank's call to the last rank's return: waiting for each other and copies; for product " +
+			"and attention the call and its wait",
 		Outside: "allocation, packing of weights, starting the ranks",
 		Extra:   map[string]any{"ranks": f.ranks, "processors": runtime.GOMAXPROCS(0)},
 	}
@@ -191,7 +193,8 @@ func (f *commFlags) compute(m *measured) ([]sample, error) {
 		}
 		return engine.NewTensor(engine.Buf{Host: make([]byte, n)}, engine.F32, shape...)
 	}
-	packed, err := ops.Pack(engine.Matrix{DType: engine.F32, N: 4 * width, K: width, Data: make([]byte, 4*4*width*width)}, 0)
+	packed, err := ops.Pack(engine.Matrix{DType: engine.F32, N: 4 * width, K: width, Data: make([]byte, 4*4*width*width)},
+		0)
 	if err != nil {
 		return nil, err
 	}

@@ -39,7 +39,8 @@ func planCmd() *cobra.Command {
 			}
 			r := report{
 				Benchmark: "plan", Warmup: b.warmup, Samples: []sample{summarise("choose "+chosen, times)},
-				Inside: "listing, weighing and simulating every plan", Outside: "reading the model's description", Extra: map[string]any{"plan": chosen},
+				Inside: "listing, weighing and simulating every plan", Outside: "reading the model's description",
+				Extra: map[string]any{"plan": chosen},
 			}
 			return r.print(cmd.OutOrStdout(), b.json)
 		},

@@ -20,7 +20,10 @@ type measured struct {
 
 // link replaces the rates of a link.
 func (m measured) link(l parallel.Link) parallel.Link {
-	return parallel.Link{Name: l.Name, Bandwidth: m.Bandwidth, Latency: m.Latency, AllToAll: m.AllToAll, Source: "patchbay bench comm"}
+	return parallel.Link{
+		Name: l.Name, Bandwidth: m.Bandwidth, Latency: m.Latency, AllToAll: m.AllToAll,
+		Source: "patchbay bench comm",
+	}
 }
 
 // saveMachine changes a profile, the built-in one of the cpu where there is none of that name.

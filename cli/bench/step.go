@@ -35,9 +35,10 @@ func stepCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "step",
 		Short: "Measure sampler steps of a model on this machine",
-		Long: `step runs the denoise loop of a model on noise with made-up conditioning and prints the time of its steps, what each rank sent and how long
-it waited. Without --model it takes the model of the demo. --save keeps the rates of its products, attention and element-wise work in a profile, for
-plan --profile and serve --devices: stages of pipelines are balanced and plans chosen by them. Rates depend on the model and the size: measure what you run.`,
+		Long: `step runs the denoise loop of a model on noise with made-up conditioning and prints the time of its steps,
+what each rank sent and how long it waited. Without --model it takes the model of the demo. --save keeps the rates of
+its products, attention and element-wise work in a profile, for plan --profile and serve --devices: stages of pipelines
+are balanced and plans chosen by them. Rates depend on the model and the size: measure what you run.`,
 		Example: "  patchbay bench step --plan pipe=2,patches=4 --steps 8",
 		Args:    console.ExactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -107,7 +108,10 @@ func (f *stepFlags) request(d *family.Diffusion, path string) (*parallel.Request
 	noise := parallel.NewLatent(1, spec.Channels, h/8, w/8)
 	noise.Data = wave(noise.Len())
 	r := &parallel.Request{
-		Model:    parallel.Model{Key: path, Spec: &spec, Load: func(ops engine.Ops, held dit.Held) (dit.Model, error) { return d.Load(ops, held) }},
+		Model: parallel.Model{
+			Key: path, Spec: &spec,
+			Load: func(ops engine.Ops, held dit.Held) (dit.Model, error) { return d.Load(ops, held) },
+		},
 		Sampling: line, Sampler: "euler", Sigmas: sigmas, Latent: latent, Noise: noise, Plan: f.plan, Compute: compute,
 		Branches: []parallel.Branch{{Name: "positive", Entries: []parallel.Entry{entry}}},
 	}
@@ -174,7 +178,8 @@ func (f *stepFlags) measure(ctx context.Context) (*report, error) {
 		Inside:  "network evaluations, exchanges, guidance, sampler; the output is a latent",
 		Outside: "reading and packing weights, opening the session (text projections, modulations), text encoders, VAE",
 		Extra: map[string]any{
-			"plan": plan, "compute": last.Compute.String(), "model": path, "size": f.size, "processors": runtime.GOMAXPROCS(0), "engine": eng.Name(), "peak_bytes": last.PeakBytes,
+			"plan": plan, "compute": last.Compute.String(), "model": path, "size": f.size,
+			"processors": runtime.GOMAXPROCS(0), "engine": eng.Name(), "peak_bytes": last.PeakBytes,
 			"traffic": last.Traffic, "tokens": last.Tokens, "evaluations": last.Evaluations,
 		},
 	}, nil
@@ -190,7 +195,8 @@ func (f *stepFlags) keep(ctx context.Context, eng *parallel.Engine, req *paralle
 	}
 	return saveMachine(f.save, func(m *parallel.Machine) error {
 		m.Device.WeightBytes = 4
-		m.Device.Source = fmt.Sprintf("patchbay bench step: %s, %s px, %s, %d processors", filepath.Base(req.Model.Key), f.size, eng.Name(), runtime.GOMAXPROCS(0))
+		m.Device.Source = fmt.Sprintf("patchbay bench step: %s, %s px, %s, %d processors", filepath.Base(req.Model.Key),
+			f.size, eng.Name(), runtime.GOMAXPROCS(0))
 		return m.Measure(req.Workload(), res.Stats.Spans, req.Compute.Size())
 	})
 }

@@ -30,8 +30,8 @@ func vaeCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "vae",
 		Short: "Measure decoding and encoding of pictures on this machine",
-		Long: `vae decodes a latent to pictures and encodes pictures to a latent, whole or split over ranks in bands of rows. Without --vae it takes the
-autoencoder of the demo.`,
+		Long: `vae decodes a latent to pictures and encodes pictures to a latent, whole or split over ranks in bands of rows.
+Without --vae it takes the autoencoder of the demo.`,
 		Example: "  patchbay bench vae --vae models/vae/ae.safetensors --size 512x512 --ranks 2",
 		Args:    console.ExactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -82,9 +82,13 @@ func (f *vaeFlags) measure(ctx context.Context) (*report, error) {
 	defer eng.Close()
 	r := &report{
 		Benchmark: "vae", Warmup: f.warmup,
-		Inside:  "layers, exchanges between bands, upload and download; the output is a picture (decode) or a latent (encode)",
+		Inside: "layers, exchanges between bands, upload and download; the output is a picture (decode) or a latent " +
+			"(encode)",
 		Outside: "reading and packing weights, PNG, denoising",
-		Extra:   map[string]any{"vae": path, "size": f.size, "ranks": f.ranks, "batch": f.batch, "processors": runtime.GOMAXPROCS(0), "engine": eng.Name()},
+		Extra: map[string]any{
+			"vae": path, "size": f.size, "ranks": f.ranks, "batch": f.batch,
+			"processors": runtime.GOMAXPROCS(0), "engine": eng.Name(),
+		},
 	}
 	return r, eng.Do(ctx, "vae", func(l *parallel.Local) error {
 		net, err := vae.Open(l.Ops, file.Set(), []byte(file.Metadata()["config"]))

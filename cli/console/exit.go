@@ -1,5 +1,5 @@
-// Package console is how every command speaks with the person or program that has started it: exit codes, tables, the progress of a job, and
-// what its sampling runs say of themselves. It knows no command.
+// Package console is how every command speaks with the person or program that has started it: exit codes, tables, the
+// progress of a job, and what its sampling runs say of themselves. It knows no command.
 package console
 
 import (
@@ -71,7 +71,8 @@ func codeFor(err error) int {
 		return ExitNoDaemon
 	case errors.As(err, &e) && e.Code == wire.ErrCancelled:
 		return ExitCancelled
-	case errors.As(err, &e) && (e.Status == 400 || e.Status == 409 || e.Status == 413 || e.Status == 415 || e.Status == 422):
+	case errors.As(err, &e) && (e.Status == 400 || e.Status == 409 || e.Status == 413 || e.Status == 415 ||
+		e.Status == 422):
 		return ExitBadInput
 	case errors.As(err, &e):
 		return ExitFailed

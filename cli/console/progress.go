@@ -221,7 +221,8 @@ func nodeErrorText(v any) string {
 	return line
 }
 
-// SaveFiles writes the pictures of a job below dir and returns their paths. Previews of PreviewImage are left out unless there is nothing else.
+// SaveFiles writes the pictures of a job below dir and returns their paths. Previews of PreviewImage are left out
+// unless there is nothing else.
 func SaveFiles(files []message.File, dir string) ([]string, error) {
 	var paths []string
 	for _, f := range files {

@@ -83,7 +83,8 @@ func rows(run *pyjson.Object) []profile.Row {
 		seconds, _ := o.Get("seconds")
 		took, _ := seconds.(float64)
 		out = append(out, profile.Row{
-			Rank: int(number(o, "rank")), Layer: name, Calls: int(number(o, "calls")), Bytes: number(o, "bytes"), Took: time.Duration(took * 1e9),
+			Rank: int(number(o, "rank")), Layer: name, Calls: int(number(o, "calls")),
+			Bytes: number(o, "bytes"), Took: time.Duration(took * 1e9),
 		})
 	}
 	return out
@@ -139,7 +140,8 @@ func (p *RunStats) ShowWork(s *Progress) {
 				}
 			}
 		}
-		s.Say("plan: %v on %d ranks, %d evaluations%s, %d micro-steps, %d tokens through the busiest rank", plan, len(ranks), number(run, "evaluations"), besides(run), micro, tokens)
+		s.Say("plan: %v on %d ranks, %d evaluations%s, %d micro-steps, %d tokens through the busiest rank", plan, len(ranks),
+			number(run, "evaluations"), besides(run), micro, tokens)
 		for _, axis := range []string{"ulysses", "ring", "pipe", "tensor", "shard"} {
 			if calls[axis] > 0 {
 				s.Say("  %-8s %10.2f MB in %d exchanges", axis, float64(moved[axis])/1e6, calls[axis])
@@ -148,7 +150,8 @@ func (p *RunStats) ShowWork(s *Progress) {
 	}
 }
 
-// besides tells what else there is to say of the evaluations: how many ran all patches at once, and those that a cache answered.
+// besides tells what else there is to say of the evaluations: how many ran all patches at once, and those that a cache
+// answered.
 func besides(run *pyjson.Object) string {
 	if n := number(run, "synchronous"); n > 0 {
 		return fmt.Sprintf(" (%d synchronous)", n) + answered(run)

@@ -38,9 +38,11 @@ func Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "plan",
 		Short: "Choose how to split one picture over devices, and predict time, bytes and memory",
-		Long: `plan answers before a weight is read: which plan is fastest for a model and a picture size on a set of devices, how long it will take, what
-each device must hold and what it sends, and why every other plan loses. A model is the name of a released one (` + strings.Join(published.Names(), ", ") + `)
-or a checkpoint (safetensors, GGUF, folder). Times are those of denoising; text encoders and VAE are not in them, nor in the memory.
+		Long: `plan answers before a weight is read: which plan is fastest for a model and a picture size on a set of
+devices, how long it will take, what each device must hold and what it sends, and why every other plan loses. A model
+is the name of a released one (` + strings.Join(published.Names(), ", ") + `)
+or a checkpoint (safetensors, GGUF, folder). Times are those of denoising; text encoders and VAE are not in them, nor in
+the memory.
 
 Devices are COUNTxDEVICE-LINK, for several hosts HOSTSxCOUNTxDEVICE-LINK+NETWORK.` + deviceHelp(),
 		Example: `  patchbay plan --model flux-dev --size 1024x1024 --devices 8xH100-nvlink
@@ -64,13 +66,16 @@ Devices are COUNTxDEVICE-LINK, for several hosts HOSTSxCOUNTxDEVICE-LINK+NETWORK
 	fl.IntVar(&f.Steps, "steps", 0, "evaluations of the network (default: those of the release; 20 for files)")
 	fl.IntVar(&f.Batch, "batch", 1, "pictures at once")
 	fl.IntVar(&f.text, "text", 0, "text tokens (default: those of the release; 256 for files)")
-	fl.IntVar(&f.entries, "entries", 0, "conditioning entries of an evaluation: 2 with cfg, 1 without (default: by the model)")
+	fl.IntVar(&f.entries, "entries", 0,
+		"conditioning entries of an evaluation: 2 with cfg, 1 without (default: by the model)")
 	fl.IntVar(&f.warmup, "warmup", 1, "synchronous evaluations at the start of pipelines")
 	fl.BoolVar(&f.exact, "exact", false, "leave out pipelines with stale keys and values, whose pictures differ a little")
 	fl.BoolVar(&f.blocking, "no-overlap", false, "pipeline transfers keep their stage from computing")
 	fl.BoolVar(&f.all, "all", false, "list every plan with the reason why it loses")
-	fl.StringVar(&f.timeline, "timeline", "", "draw every stage's micro-steps into this file (.svg or .txt), - for the terminal")
-	fl.StringVar(&f.profile, "profile", "", "replace device and link rates by those of a profile that `patchbay bench step --save` or `bench comm --save` has written")
+	fl.StringVar(&f.timeline, "timeline", "",
+		"draw every stage's micro-steps into this file (.svg or .txt), - for the terminal")
+	fl.StringVar(&f.profile, "profile", "", "replace device and link rates by those of a profile that `patchbay "+
+		"bench step --save` or `bench comm --save` has written")
 	fl.BoolVar(&f.json, "json", false, "print JSON")
 	fl.Func("requests", "", func(string) error {
 		return errors.New("was removed: requests no longer overlap, so they take as many times as long as one")
@@ -85,7 +90,8 @@ func deviceHelp() string {
 	if err != nil {
 		return ""
 	}
-	return fmt.Sprintf("\n  devices   %s\n  links     %s\n  networks  %s", strings.Join(devices, ", "), strings.Join(links, ", "), strings.Join(networks, ", "))
+	return fmt.Sprintf("\n  devices   %s\n  links     %s\n  networks  %s", strings.Join(devices, ", "),
+		strings.Join(links, ", "), strings.Join(networks, ", "))
 }
 
 func (f *Flags) run(cmd *cobra.Command) error {
@@ -128,7 +134,8 @@ func (f *Flags) run(cmd *cobra.Command) error {
 func (f *Flags) Search() (parallel.Search, error) {
 	var s parallel.Search
 	if f.Model == "" || f.Devices == "" {
-		return s, fmt.Errorf("--model and --devices are needed: a model is one of %s or a file, devices are for example 8xH100-nvlink", strings.Join(published.Names(), ", "))
+		return s, fmt.Errorf("--model and --devices are needed: a model is one of %s or a file, devices are for "+
+			"example 8xH100-nvlink", strings.Join(published.Names(), ", "))
 	}
 	m, err := f.open()
 	if err != nil {
@@ -143,11 +150,14 @@ func (f *Flags) Search() (parallel.Search, error) {
 		}
 	}
 	w, h := 0, 0
-	if n, err := fmt.Sscanf(f.Size, "%dx%d", &w, &h); n != 2 || err != nil || w < m.Scale || h < m.Scale || w > 65536 || h > 65536 {
+	if n, err := fmt.Sscanf(f.Size, "%dx%d", &w, &h); n != 2 || err != nil || w < m.Scale || h < m.Scale || w > 65536 ||
+		h > 65536 {
 		return s, fmt.Errorf("--size %s: want width x height from %d to 65536 pixels, for example 1024x1024", f.Size, m.Scale)
 	}
-	if f.Batch < 1 || f.Batch > 1024 || f.warmup < 0 || m.Steps < 1 || m.Steps > 10000 || m.Text < 1 || m.Text > 65536 || m.Entries < 1 || m.Entries > 64 {
-		return s, errors.New("want --batch 1 to 1024, --warmup 0 or more, --steps 1 to 10000, --text 1 to 65536, --entries 1 to 64")
+	if f.Batch < 1 || f.Batch > 1024 || f.warmup < 0 || m.Steps < 1 || m.Steps > 10000 || m.Text < 1 || m.Text > 65536 ||
+		m.Entries < 1 || m.Entries > 64 {
+		return s, errors.New(
+			"want --batch 1 to 1024, --warmup 0 or more, --steps 1 to 10000, --text 1 to 65536, --entries 1 to 64")
 	}
 	s.Workload = parallel.Workload{
 		Spec: m.Spec, Y: (h + m.Scale - 1) / m.Scale, X: (w + m.Scale - 1) / m.Scale, Batch: f.Batch,
@@ -211,7 +221,8 @@ func writeTimeline(path string, s *parallel.Simulation) error {
 // show prints a choice for people.
 func (f *Flags) show(out io.Writer, s parallel.Search, c *parallel.Choice) {
 	r := f.report(s, c)
-	console.Printf(out, "%s, %s px, %d picture(s), %d evaluations, %d entries of %d text tokens on %s\n", r.Model, r.Size, s.Batch, s.Evaluations, len(s.Text), s.Text[0], r.Devices)
+	console.Printf(out, "%s, %s px, %d picture(s), %d evaluations, %d entries of %d text tokens on %s\n", r.Model, r.Size,
+		s.Batch, s.Evaluations, len(s.Text), s.Text[0], r.Devices)
 	note := "the picture of one rank"
 	if !r.Exact {
 		note = "stale keys and values: close to the picture of one rank"
@@ -227,10 +238,12 @@ func (f *Flags) show(out io.Writer, s parallel.Search, c *parallel.Choice) {
 	}
 	mean := c.Simulation.Mean()
 	part := func(v float64) string { return fmt.Sprintf("%.1f %%", 100*v/r.Seconds) }
-	console.Printf(out, "\nmean rank computing %s, exchanges %s (another %s hidden), pipeline transfers %s, idle %s; all devices wait for the host %s\n", part(mean.Compute),
+	console.Printf(out, "\nmean rank computing %s, exchanges %s (another %s hidden), pipeline transfers %s, idle "+
+		"%s; all devices wait for the host %s\n", part(mean.Compute),
 		part(mean.Exchange), part(mean.Hidden), part(mean.Send), part(mean.Idle), part(c.Simulation.HandoverSeconds))
 	m := r.Memory
-	console.Printf(out, "memory    %.2f GB a rank at most: weights %.2f, session %.2f (keys and values %.2f), activations %.2f, exchange %.2f", gb(m.Total()), gb(m.Weights),
+	console.Printf(out, "memory    %.2f GB a rank at most: weights %.2f, session %.2f (keys and values %.2f), "+
+		"activations %.2f, exchange %.2f", gb(m.Total()), gb(m.Weights),
 		gb(m.Session), gb(m.KV), gb(m.Activations), gb(m.Exchange))
 	if r.FreeBytes > 0 {
 		console.Printf(out, "; %.2f are free", gb(r.FreeBytes))
@@ -249,7 +262,8 @@ func (f *Flags) show(out io.Writer, s parallel.Search, c *parallel.Choice) {
 		console.Printf(out, "nothing between devices\n")
 	}
 	if r.Idle > 0 {
-		console.Printf(out, "idle      devices %d to %d: %s\n", s.Fabric.Ranks()-r.Idle, s.Fabric.Ranks()-1, cmp.Or(r.IdleReason, "the plan does not use them"))
+		console.Printf(out, "idle      devices %d to %d: %s\n", s.Fabric.Ranks()-r.Idle, s.Fabric.Ranks()-1,
+			cmp.Or(r.IdleReason, "the plan does not use them"))
 	}
 	if len(r.Others) == 0 {
 		return
@@ -284,7 +298,8 @@ func useProfile(path string, f *parallel.Fabric) error {
 		return fmt.Errorf("--profile: %w", err)
 	}
 	d, l := m.Device, m.Link
-	d.Name, d.Memory, d.Reserved, d.WeightBytes, d.ValueBytes = f.Device.Name, f.Device.Memory, f.Device.Reserved, f.Device.WeightBytes, f.Device.ValueBytes
+	d.Name, d.Memory, d.Reserved = f.Device.Name, f.Device.Memory, f.Device.Reserved
+	d.WeightBytes, d.ValueBytes = f.Device.WeightBytes, f.Device.ValueBytes
 	l.Name = f.Link.Name
 	f.Device, f.Link = d, l
 	return nil

@@ -51,8 +51,10 @@ const shownOthers = 6
 
 func (f *Flags) report(s parallel.Search, c *parallel.Choice) report {
 	r := report{
-		Model: f.Model, Size: f.Size, Devices: s.Fabric.String(), Plan: c.Best.Plan.String(), Exact: c.Best.Exact, Seconds: c.Simulation.Seconds,
-		StepSeconds: c.Simulation.StepSeconds, WarmupSeconds: c.Simulation.WarmupSeconds, OneRankSeconds: c.OneRank, Memory: c.Best.Memory,
+		Model: f.Model, Size: f.Size, Devices: s.Fabric.String(),
+		Plan: c.Best.Plan.String(), Exact: c.Best.Exact, Seconds: c.Simulation.Seconds,
+		StepSeconds: c.Simulation.StepSeconds, WarmupSeconds: c.Simulation.WarmupSeconds,
+		OneRankSeconds: c.OneRank, Memory: c.Best.Memory,
 		FreeBytes: max(0, s.Fabric.Device.Memory-s.Fabric.Device.Reserved), Idle: c.Idle,
 		NotIncluded: "text encoders, VAE, loading",
 	}

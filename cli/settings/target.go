@@ -21,7 +21,8 @@ type Target struct {
 
 // Add adds the flags.
 func (t *Target) Add(f *pflag.FlagSet) {
-	f.StringVar(&t.nats, "nats", "", "URL of the daemon's NATS server (default $PATCHBAY_NATS_URL or "+wire.DefaultNATS+")")
+	f.StringVar(&t.nats, "nats", "",
+		"URL of the daemon's NATS server (default $PATCHBAY_NATS_URL or "+wire.DefaultNATS+")")
 	f.StringVar(&t.socket, "socket", "", "unix socket of the daemon")
 	Access(f, &t.access)
 }
@@ -29,7 +30,8 @@ func (t *Target) Add(f *pflag.FlagSet) {
 // Given reports whether the command line names a daemon.
 func (t *Target) Given() bool { return t.nats != "" || t.socket != "" }
 
-// Dial connects to the daemon that flags or environment name; without any, to the default NATS address, or else to the default socket.
+// Dial connects to the daemon that flags or environment name; without any, to the default NATS address, or else to the
+// default socket.
 func (t *Target) Dial() (client.Client, error) {
 	if t.nats != "" && t.socket != "" {
 		return nil, console.BadInput(errors.New("--nats and --socket exclude each other"))
@@ -54,7 +56,8 @@ func (t *Target) Dial() (client.Client, error) {
 	if s, socketErr := dialSocket(daemon.DefaultSocket()); socketErr == nil {
 		return s, nil
 	}
-	return nil, fmt.Errorf("%w (start one with `patchbay serve`, or name one with --nats or --socket; `patchbay run --local` needs none)", err)
+	return nil, fmt.Errorf(
+		"%w (start one with `patchbay serve`, or name one with --nats or --socket; `patchbay run --local` needs none)", err)
 }
 
 func (t *Target) dialNATS(url string) (client.Client, error) {

@@ -16,7 +16,8 @@ func Examples() (string, error) {
 			self = real
 		}
 		dir := filepath.Dir(self)
-		places = append(places, filepath.Join(dir, "..", "examples"), filepath.Join(dir, "..", "share", "patchbay", "examples"), filepath.Join(dir, "examples"))
+		places = append(places, filepath.Join(dir, "..", "examples"),
+			filepath.Join(dir, "..", "share", "patchbay", "examples"), filepath.Join(dir, "examples"))
 	}
 	places = append(places, "examples", filepath.Join(daemon.Home(), "examples"))
 	for _, p := range places {
@@ -24,5 +25,6 @@ func Examples() (string, error) {
 			return filepath.Abs(p)
 		}
 	}
-	return "", fmt.Errorf("examples/demo.json is not beside the program or here; run it from the source folder, or install with install.sh")
+	return "", fmt.Errorf(
+		"examples/demo.json is not beside the program or here; run it from the source folder, or install with install.sh")
 }

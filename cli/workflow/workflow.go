@@ -23,8 +23,8 @@ import (
 // maxFlowFile bounds what is read as a workflow.
 const maxFlowFile = 64 << 20
 
-// Read reads a workflow from a JSON file, from the PNG that ComfyUI or this program has saved, or from in for "-". JSON may be a graph in API
-// format, ComfyUI's POST /prompt body or our own envelope.
+// Read reads a workflow from a JSON file, from the PNG that ComfyUI or this program has saved, or from in for "-". JSON
+// may be a graph in API format, ComfyUI's POST /prompt body or our own envelope.
 func Read(path string, in io.Reader) (*message.RunRequest, *graph.Workflow, error) {
 	bad := func(err error) error { return console.BadInput(fmt.Errorf("%s: %w", path, err)) }
 	data, err := readAll(path, in)
@@ -79,7 +79,8 @@ func readAll(path string, in io.Reader) ([]byte, error) {
 	return data, nil
 }
 
-// SetInputs applies --set id.field=value: the value gets the type of the literal that it replaces. The id may hold dots, the field may not.
+// SetInputs applies --set id.field=value: the value gets the type of the literal that it replaces. The id may hold
+// dots, the field may not.
 func SetInputs(w *graph.Workflow, sets []string) error {
 	for _, s := range sets {
 		if err := setInput(w, s); err != nil {
