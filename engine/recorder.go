@@ -7,22 +7,33 @@ import "fmt"
 // and no memory. One goroutine only.
 type Recorder struct {
 	Calls      map[string]int   // calls by method name
-	Linears    []LinearShape    // in call order, adapters included as calls of their own
+	Linears    []LinearShape    // in call order, adapters included as calls of their own, behind the layer that has them
 	Attentions []AttentionShape // in call order
 	Convs      []ConvShape      // in call order
 	Allocated  int              // bytes asked of Alloc
 	Downloads  int              // elements that the host reads
 	Uploads    int              // elements that the host writes
+	Read       int              // elements of the largest Download
+	Gathered   int              // most rows of one Gather
+	Groups     int              // most groups of all items together in one group norm
 }
 
-// LinearShape is one product of Linear: Rows x K times K x N.
-type LinearShape struct{ Rows, N, K int }
+// LinearShape is one product of Linear: Rows x K times K x N, with adapters of so many Ranks together.
+type LinearShape struct{ Rows, N, K, Ranks int }
 
 // AttentionShape is one call of Attention: B items, H heads of D, Lq queries and Lk keys.
-type AttentionShape struct{ B, H, Lq, Lk, D int }
+type AttentionShape struct {
+	B, H, Lq, Lk, D int
+	DType           DType
+}
 
-// ConvShape is one call of Conv2D: Pixels output pixels (of all items), N output channels, K = KY*KX*C.
-type ConvShape struct{ Pixels, N, K int }
+// ConvShape is one call of Conv2D: Pixels output pixels (of all items) in pictures of Width x Height, N output channels, K = KY*KX*C, with adapters of so
+// many Ranks together.
+type ConvShape struct {
+	Pixels, N, K         int
+	Width, Height, Ranks int
+	DType                DType
+}
 
 // NewRecorder makes an empty recorder.
 func NewRecorder() *Recorder { return &Recorder{Calls: map[string]int{}} }
@@ -84,6 +95,7 @@ func (r *Recorder) Download(dst []float32, src Tensor) Pending {
 	CheckDownload(len(dst), src)
 	r.Calls["Download"]++
 	r.Downloads += len(dst)
+	r.Read = max(r.Read, len(dst))
 	return NewPending(nil)
 }
 
@@ -107,9 +119,9 @@ func (r *Recorder) Linear(y, x Tensor, w *Weight, e Epilogue) {
 	for i := range x.Dims() - 1 {
 		rows *= x.Dim(i)
 	}
-	r.Linears = append(r.Linears, LinearShape{rows, w.N(), w.K()})
+	r.Linears = append(r.Linears, LinearShape{rows, w.N(), w.K(), w.Ranks()})
 	for _, a := range w.Adapters {
-		r.Linears = append(r.Linears, LinearShape{rows, a.Down.N, a.Down.K}, LinearShape{rows, a.Up.N, a.Up.K})
+		r.Linears = append(r.Linears, LinearShape{rows, a.Down.N, a.Down.K, 0}, LinearShape{rows, a.Up.N, a.Up.K, 0})
 	}
 }
 
@@ -165,7 +177,7 @@ func (r *Recorder) QKNormRoPE(dq, dk, dv, q, k, v Tensor, n QKNorm, rope RoPE) {
 func (r *Recorder) Attention(o, q, k, v Tensor, a AttentionArgs) {
 	CheckAttention(o, q, k, v, a)
 	r.Calls["Attention"]++
-	r.Attentions = append(r.Attentions, AttentionShape{q.Dim(0), q.Dim(2), q.Dim(1), k.Dim(1), q.Dim(3)})
+	r.Attentions = append(r.Attentions, AttentionShape{q.Dim(0), q.Dim(2), q.Dim(1), k.Dim(1), q.Dim(3), q.DType})
 }
 
 // MergeAttention notes the call.
@@ -178,6 +190,7 @@ func (r *Recorder) MergeAttention(o, lse, o2, lse2 Tensor) {
 func (r *Recorder) Gather(y, table Tensor, ids []int32) {
 	CheckGather(y, table, ids)
 	r.Calls["Gather"]++
+	r.Gathered = max(r.Gathered, len(ids))
 }
 
 // Quantise notes the call.
@@ -202,19 +215,21 @@ func (r *Recorder) MeanRows(y, x Tensor) {
 func (r *Recorder) Conv2D(y, x Tensor, w *Weight, a ConvArgs) {
 	CheckConv2D(y, x, w, a)
 	r.Calls["Conv2D"]++
-	r.Convs = append(r.Convs, ConvShape{y.Dim(0) * y.Dim(1) * y.Dim(2), w.N(), w.K()})
+	r.Convs = append(r.Convs, ConvShape{y.Dim(0) * y.Dim(1) * y.Dim(2), w.N(), w.K(), y.Dim(2), y.Dim(1), w.Ranks(), x.DType})
 }
 
 // GroupNormStats notes the call.
 func (r *Recorder) GroupNormStats(stats, x Tensor, groups int) {
 	CheckGroupNormStats(stats, x, groups)
 	r.Calls["GroupNormStats"]++
+	r.Groups = max(r.Groups, x.Dim(0)*groups)
 }
 
 // GroupNormApply notes the call.
 func (r *Recorder) GroupNormApply(y, x, stats, w, b Tensor, count int, _ float32, act Act) {
 	CheckGroupNormApply(y, x, stats, w, b, count, act)
 	r.Calls["GroupNormApply"]++
+	r.Groups = max(r.Groups, x.Dim(0)*stats.Dim(1))
 }
 
 // Upsample2x notes the call.

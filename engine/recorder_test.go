@@ -32,11 +32,11 @@ func TestRecorderSizesAPass(t *testing.T) {
 	if err := r.Download(host, a.Alloc(F32, 1)).Wait(); err != nil || host[0] != 7 {
 		t.Errorf("download: got %v (%v), want the slice untouched", host, err)
 	}
-	wantLinears := []LinearShape{{10, 36, 12}, {10, 2, 12}, {10, 36, 2}}
+	wantLinears := []LinearShape{{10, 36, 12, 2}, {10, 2, 12, 0}, {10, 36, 2, 0}}
 	if !slices.Equal(r.Linears, wantLinears) {
 		t.Errorf("products: got %v, want %v", r.Linears, wantLinears)
 	}
-	if want := []AttentionShape{{b, h, l, l, d}}; !slices.Equal(r.Attentions, want) {
+	if want := []AttentionShape{{b, h, l, l, d, F32}}; !slices.Equal(r.Attentions, want) {
 		t.Errorf("attentions: got %v, want %v", r.Attentions, want)
 	}
 	if want := 2.0*10*(36*12+2*12+36*2) + 4*2*3*5*5*4; r.Flops() != want {

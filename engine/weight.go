@@ -45,3 +45,12 @@ func (w *Weight) N() int { return w.Base.N }
 
 // K returns the number of input features.
 func (w *Weight) K() int { return w.Base.K }
+
+// Ranks returns the sum of the ranks of the adapters.
+func (w *Weight) Ranks() int {
+	r := 0
+	for i := range w.Adapters {
+		r += w.Adapters[i].Down.N
+	}
+	return r
+}

@@ -71,12 +71,15 @@ func (o *Ops) Attention(out, q, k, v engine.Tensor, a engine.AttentionArgs) {
 	}
 }
 
+// attendMost is the most elements of a head that attention goes over in one kernel of the tensor cores.
+const attendMost = 128
+
 // attendKernel chooses the kernel and says how many queries one of its blocks has.
 func attendKernel(out, q, k, v engine.Tensor, a engine.AttentionArgs) (kernel, int) {
 	d := q.Dim(3)
 	masked := a.Causal || a.KeyLen != nil || !a.Bias.IsZero() || a.Scale < 0
 	switch {
-	case d > 128:
+	case d > attendMost:
 		return typed(kAttendWide, q.DType), 16
 	case q.DType != engine.BF16 || pieces(out, q, k, v) == 0:
 		return typed(kAttendAny, q.DType), 32
@@ -99,7 +102,16 @@ func attendKernel(out, q, k, v engine.Tensor, a engine.AttentionArgs) (kernel, i
 // asProducts reports whether attention goes through two products: one head of the autoencoder has 512 elements and as many keys as the picture has
 // latents.
 func asProducts(out, q, k, v engine.Tensor, a engine.AttentionArgs) bool {
-	return q.Dim(3) > 128 && q.DType == engine.BF16 && !a.Causal && a.Bias.IsZero() && k.Dim(1) > 0 && pieces(out, q, k, v) != 0
+	return q.Dim(3) > attendMost && q.DType == engine.BF16 && !a.Causal && a.Bias.IsZero() && k.Dim(1) > 0 && pieces(out, q, k, v) != 0
+}
+
+// scoreRows returns how many of lq queries have their scores with lk keys in o.strip bytes.
+func (o *Ops) scoreRows(lq, lk int) int { return min(lq, max(1, o.strip/(4*rowStride(lk)))) }
+
+// scoreRoom returns the scratch bytes of attendByProducts: scores, probabilities and values that lie the other way round.
+func scoreRoom(rows, lk, d int) int {
+	ld := rowStride(lk)
+	return room(4*rows*ld) + room(2*rows*ld) + room(2*d*ld)
 }
 
 // attendByProducts computes scores q k^T in f32, their softmax in bf16 and its product with v, head by head and as
@@ -107,8 +119,8 @@ func asProducts(out, q, k, v engine.Tensor, a engine.AttentionArgs) bool {
 func (o *Ops) attendByProducts(out, q, k, v engine.Tensor, a engine.AttentionArgs) {
 	lq, lk, d := q.Dim(1), k.Dim(1), q.Dim(3)
 	ld := rowStride(lk)
-	rows := min(lq, max(1, o.strip/(4*ld)))
-	if err := o.mem.need(room(4*rows*ld) + room(2*rows*ld) + room(2*d*ld)); err != nil {
+	rows := o.scoreRows(lq, lk)
+	if err := o.mem.need(scoreRoom(rows, lk, d)); err != nil {
 		o.note(err)
 		return
 	}

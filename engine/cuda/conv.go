@@ -26,7 +26,7 @@ func (o *Ops) Conv2D(y, x engine.Tensor, w *engine.Weight, a engine.ConvArgs) {
 	ld, size := rowStride(w.K()), x.DType.Size()
 	lines := y.Dim(1)
 	if !direct {
-		lines = min(lines, max(1, o.strip/(y.Dim(2)*ld*size)))
+		lines = o.convLines(lines, y.Dim(2), w.K(), size)
 	}
 	strip := left{rows: y.Dim(2), dtype: x.DType, batch: lines}
 	pixels := 0
@@ -36,7 +36,7 @@ func (o *Ops) Conv2D(y, x engine.Tensor, w *engine.Weight, a engine.ConvArgs) {
 	for b := range y.Dim(0) {
 		for from := 0; from < y.Dim(1); from += lines {
 			n := min(lines, y.Dim(1)-from)
-			if err := o.mem.need(pixels + adapterRoom(w, strip)); err != nil {
+			if err := o.mem.need(pixels + adapterRoom(lines*y.Dim(2), w.N(), w.Ranks(), size)); err != nil {
 				o.note(err)
 				return
 			}
@@ -63,6 +63,11 @@ func (o *Ops) Conv2D(y, x engine.Tensor, w *engine.Weight, a engine.ConvArgs) {
 			o.weighted(&p, l, w)
 		}
 	}
+}
+
+// convLines returns how many of the lines of a picture have their rows of k elements of size bytes in o.strip bytes, at least one.
+func (o *Ops) convLines(lines, width, k, size int) int {
+	return min(lines, max(1, o.strip/(width*rowStride(k)*size)))
 }
 
 // im2col writes count pixels of y from first on as rows of what they see of x.

@@ -35,6 +35,7 @@ type Device struct {
 	launches  atomic.Int64
 	allocs    atomic.Int64
 	waits     atomic.Int64
+	places    places
 }
 
 // Device opens device number index and loads the kernels into it. It refuses GPUs that are too old by name.
@@ -102,7 +103,7 @@ func (dev *Device) load() error {
 
 // Close gives the kernels and the context back. Everything allocated on the device must have been freed.
 func (dev *Device) Close() error {
-	var errs []error
+	errs := []error{dev.places.free(dev)}
 	for _, m := range dev.modules {
 		errs = append(errs, try(func(e *C.pb_error) { C.pb_module_free(dev.c, m, e) }))
 	}

@@ -49,6 +49,7 @@ typedef struct CUevent_st *CUevent;
   X(PB_FUNC_REGISTERS, CU_FUNC_ATTRIBUTE_NUM_REGS, 4) \
   X(PB_FUNC_MAX_SHARED, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 8) \
   X(PB_STREAM_NON_BLOCKING, CU_STREAM_NON_BLOCKING, 1) \
+  X(PB_WRITE_DEFAULT, CU_STREAM_WRITE_VALUE_DEFAULT, 0) \
   X(PB_EVENT_DEFAULT, CU_EVENT_DEFAULT, 0) \
   X(PB_EVENT_NO_TIMING, CU_EVENT_DISABLE_TIMING, 2)
 
@@ -84,6 +85,7 @@ enum { PB_CONSTANTS(PB_CONSTANT) };
   X(cuStreamDestroy_v2, (CUstream)) \
   X(cuStreamSynchronize, (CUstream)) \
   X(cuStreamWaitEvent, (CUstream, CUevent, unsigned)) \
+  X(cuStreamWriteValue32_v2, (CUstream, CUdeviceptr, uint32_t, unsigned)) \
   X(cuEventCreate, (CUevent *, unsigned)) \
   X(cuEventDestroy_v2, (CUevent)) \
   X(cuEventRecord, (CUevent, CUstream)) \

@@ -1,10 +1,15 @@
 package cuda
 
+import "fmt"
+
 // Library is the file name of the driver's library.
 const Library = "libcuda.so.1"
 
 // LeastMajor is the least compute capability, 8.0: the kernels use asynchronous copies and bf16 tensor cores.
 const LeastMajor = 8
+
+// Location names a device as the program does everywhere.
+func (i *Info) Location() string { return fmt.Sprintf("cuda:%d", i.Index) }
 
 // Info describes a device.
 type Info struct {

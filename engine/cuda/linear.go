@@ -34,7 +34,7 @@ func (o *Ops) Linear(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) {
 	}
 	wantLayout("Linear", w)
 	l := leftOf(x)
-	if err := o.mem.need(adapterRoom(w, l)); err != nil {
+	if err := o.mem.need(adapterRoom(l.batch*l.rows, w.N(), w.Ranks(), l.dtype.Size())); err != nil {
 		o.note(err)
 		return
 	}
@@ -93,29 +93,19 @@ func wantLayout(op string, w *engine.Weight) {
 	}
 }
 
-// ranks returns the sum of the ranks of w's adapters.
-func ranks(w *engine.Weight) int {
-	r := 0
-	for i := range w.Adapters {
-		r += w.Adapters[i].Down.N
-	}
-	return r
-}
-
-// adapterRoom returns the scratch bytes that weighted takes.
-func adapterRoom(w *engine.Weight, l left) int {
-	r := ranks(w)
-	if r == 0 {
+// adapterRoom returns the scratch bytes that weighted takes for a product of rows with n features, in elements of size bytes.
+func adapterRoom(rows, n, ranks, size int) int {
+	if ranks == 0 {
 		return 0
 	}
-	return room(l.batch*l.rows*rowStride(r)*l.dtype.Size()) + room(w.N()*rowStride(r)*4)
+	return room(rows*rowStride(ranks)*size) + room(n*rowStride(ranks)*4)
 }
 
 // weighted launches the product of l with w and its adapters; a holds the epilogue. The low-rank parts of all adapters stand side by side in
 // scratch memory, like their Up factors, and are the second pair of factors: y gets x W^T + [s1 x D1^T, s2 x D2^T, ..] [U1, U2, ..]^T.
 func (o *Ops) weighted(a *C.struct_pb_linear, l left, w *engine.Weight) {
 	var second C.struct_pb_factor
-	if r := ranks(w); r > 0 {
+	if r := w.Ranks(); r > 0 {
 		ld, m := rowStride(r), l.batch*l.rows
 		low, up := o.mem.take(m*ld*l.dtype.Size()), o.mem.take(w.N()*ld*4)
 		second = C.struct_pb_factor{

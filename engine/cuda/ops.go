@@ -15,7 +15,13 @@ import (
 	"patchbay/engine"
 )
 
-var _ engine.Ops = (*Ops)(nil)
+var (
+	_ engine.Ops      = (*Ops)(nil)
+	_ engine.Located  = (*Ops)(nil)
+	_ engine.Reserver = (*Ops)(nil)
+	_ engine.Marker   = (*Ops)(nil)
+	_ engine.Stamper  = (*Ops)(nil)
+)
 
 // Ops is one stream of a device. Calls return when their kernels are enqueued. One goroutine uses a value at a time; what a Download
 // returns may be waited for on another. The first error of the driver stays and comes out of Sync and of every later Wait.
@@ -28,6 +34,8 @@ type Ops struct {
 	up     ring
 	down   []*pinned // free buffers of downloads, guarded by nothing: Wait hands its buffer back through done
 	done   chan *pinned
+	marks  marks
+	clock  clock
 	err    error
 }
 
@@ -60,6 +68,11 @@ func (dev *Device) NewOps() (*Ops, error) {
 	if err := try(func(e *C.pb_error) { C.pb_stream_new(dev.c, &o.stream, e) }); err != nil {
 		return nil, err
 	}
+	place, err := dev.places.take(dev)
+	if err != nil {
+		return nil, errors.Join(err, try(func(e *C.pb_error) { C.pb_stream_free(dev.c, o.stream, e) }))
+	}
+	o.marks.place = place
 	return o, nil
 }
 
@@ -70,6 +83,8 @@ func (o *Ops) Close() error {
 	for _, p := range o.down {
 		errs = append(errs, o.dev.release(p))
 	}
+	errs = append(errs, o.clock.free(o.dev))
+	o.dev.places.put(o.marks.place)
 	return errors.Join(append(errs, try(func(e *C.pb_error) { C.pb_stream_free(o.dev.c, o.stream, e) }))...)
 }
 
@@ -78,6 +93,12 @@ func (*Ops) Name() string { return "cuda" }
 
 // Device returns the device of the stream.
 func (o *Ops) Device() *Device { return o.dev }
+
+// Location implements engine.Located with "cuda:N".
+func (o *Ops) Location() string { return o.dev.Location() }
+
+// DeviceMemory implements engine.Located. Memory that other processes use is not free.
+func (o *Ops) DeviceMemory() (free, total int64, err error) { return o.dev.Memory() }
 
 // Sync waits until everything enqueued has run and returns the first error.
 func (o *Ops) Sync() error {

@@ -68,17 +68,26 @@ const ringBytes = 8 << 20
 
 // take returns the buffer that was used longest ago, once its copy is done. Its user sends it before the next take.
 func (r *ring) take() (*pinned, error) {
-	r.next = 1 - r.next
-	if r.slot[r.next] == nil {
-		p, err := r.dev.newPinned(ringBytes)
-		if err != nil {
-			return nil, err
-		}
-		r.slot[r.next] = p
-		return p, nil
+	if err := r.fill(); err != nil {
+		return nil, err
 	}
+	r.next = 1 - r.next
 	p := r.slot[r.next]
 	return p, r.dev.wait(p)
+}
+
+// fill takes the buffers that are not there yet.
+func (r *ring) fill() error {
+	for i := range r.slot {
+		if r.slot[i] == nil {
+			p, err := r.dev.newPinned(ringBytes)
+			if err != nil {
+				return err
+			}
+			r.slot[i] = p
+		}
+	}
+	return nil
 }
 
 // free gives the buffers back.

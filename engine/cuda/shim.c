@@ -162,6 +162,12 @@ int pb_set(pb_device *d, uint64_t stream, uint64_t dst, int value, uint64_t byte
   return 0;
 }
 
+// The address of pinned memory is the same on the device: all its memory lies in one address space.
+int pb_write(pb_device *d, uint64_t stream, void *pinned, uint32_t value, pb_error *e) {
+  ON(d, cuStreamWriteValue32_v2, STREAM(stream), (CUdeviceptr)(uintptr_t)pinned, value, PB_WRITE_DEFAULT);
+  return 0;
+}
+
 int pb_stream_new(pb_device *d, uint64_t *out, pb_error *e) {
   CUstream s;
   ON(d, cuStreamCreate, &s, PB_STREAM_NON_BLOCKING);

@@ -42,6 +42,7 @@ int pb_upload(pb_device *d, uint64_t stream, uint64_t dst, const void *pinned, u
 int pb_download(pb_device *d, uint64_t stream, void *pinned, uint64_t src, uint64_t bytes, pb_error *e);
 int pb_move(pb_device *d, uint64_t stream, uint64_t dst, uint64_t src, uint64_t bytes, pb_error *e);
 int pb_set(pb_device *d, uint64_t stream, uint64_t dst, int value, uint64_t bytes, pb_error *e);
+int pb_write(pb_device *d, uint64_t stream, void *pinned, uint32_t value, pb_error *e);
 int pb_stream_new(pb_device *d, uint64_t *out, pb_error *e);
 int pb_stream_free(pb_device *d, uint64_t stream, pb_error *e);
 int pb_stream_sync(pb_device *d, uint64_t stream, pb_error *e);

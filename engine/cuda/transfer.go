@@ -10,7 +10,6 @@ import "C"
 
 import (
 	"fmt"
-	"math/bits"
 	"unsafe"
 
 	"patchbay/engine"
@@ -82,7 +81,7 @@ func (o *Ops) receiver(bytes int) (*pinned, error) {
 			return p, nil
 		}
 	}
-	return o.dev.newPinned(1 << bits.Len(uint(max(bytes, 4096)-1)))
+	return o.dev.newPinned(receiverBytes(bytes))
 }
 
 // takeBack collects the buffers that Wait is done with.

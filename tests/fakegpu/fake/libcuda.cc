@@ -429,6 +429,15 @@ CUresult cuStreamWaitEvent(CUstream s, CUevent e, unsigned) {
   return PB_SUCCESS;
 }
 
+CUresult cuStreamWriteValue32_v2(CUstream s, CUdeviceptr at, uint32_t v, unsigned flags) {
+  ENTER;
+  CHECK(s);
+  if (flags != PB_WRITE_DEFAULT) return trouble(PB_INVALID_VALUE, "values are written behind a barrier here");
+  if (at % 4 || (!inside(at, 4, true) && !inside(at, 4, false))) return trouble(PB_INVALID_VALUE, "a value written to memory that the device does not reach");
+  enqueue(s, [=] { __atomic_store_n((uint32_t *)at, v, __ATOMIC_RELEASE); });
+  return PB_SUCCESS;
+}
+
 CUresult cuEventCreate(CUevent *out, unsigned flags) {
   ENTER;
   *out = new CUevent_st{current, (flags & PB_EVENT_NO_TIMING) == 0};

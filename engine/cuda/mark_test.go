@@ -1,0 +1,44 @@
+//go:build cgo
+
+package cuda
+
+import "testing"
+
+// TestMarks: a mark is reached when the stream has come to it and not before, marks of more than 32 bits are whole, and to read one is no wait.
+func TestMarks(t *testing.T) {
+	t.Setenv("FAKEGPU_EAGER", "")
+	o := openOps(t)
+	lazy := o.dev.Name == "Fake GPU" // a GPU may be done before it is asked
+	before := int64(0)
+	for n := int64(1); n < 1<<35; n += 1<<31 + 12345 {
+		o.Mark(n)
+		if got := o.Marked(); lazy && got != before || got != before && got != n {
+			t.Fatalf("marked %d before the stream ran, want %d", got, before)
+		}
+		if err := o.Sync(); err != nil {
+			t.Fatal(err)
+		}
+		if got := o.Marked(); got != n {
+			t.Fatalf("marked %d, want %d", got, n)
+		}
+		before = n
+	}
+	x, got := vector(t, o, 64), make([]float32, 64)
+	o.Mark(before + 1)
+	o.Fill(x, 2)
+	o.Mark(before + 2)
+	pending := o.Download(got, x)
+	o.Fill(x, 3)
+	o.Mark(before + 3)
+	if err := pending.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	waits := o.dev.Counts().Waits
+	if n := o.Marked(); lazy && n != before+2 || n < before+2 || n > before+3 {
+		t.Errorf("marked %d behind a download, want %d", n, before+2)
+	}
+	if n := o.dev.Counts().Waits - waits; n != 0 {
+		t.Errorf("to read a mark waited %d times", n)
+	}
+	o.Free(x.Buf)
+}
