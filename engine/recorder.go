@@ -27,8 +27,8 @@ type AttentionShape struct {
 	DType           DType
 }
 
-// ConvShape is one call of Conv2D: Pixels output pixels (of all items) in pictures of Width x Height, N output channels, K = KY*KX*C, with adapters of so
-// many Ranks together.
+// ConvShape is one call of Conv2D: Pixels output pixels (of all items) in pictures of Width x Height, N output channels,
+// K = KY*KX*C, with adapters of so many Ranks together.
 type ConvShape struct {
 	Pixels, N, K         int
 	Width, Height, Ranks int
@@ -215,7 +215,9 @@ func (r *Recorder) MeanRows(y, x Tensor) {
 func (r *Recorder) Conv2D(y, x Tensor, w *Weight, a ConvArgs) {
 	CheckConv2D(y, x, w, a)
 	r.Calls["Conv2D"]++
-	r.Convs = append(r.Convs, ConvShape{y.Dim(0) * y.Dim(1) * y.Dim(2), w.N(), w.K(), y.Dim(2), y.Dim(1), w.Ranks(), x.DType})
+	r.Convs = append(r.Convs, ConvShape{
+		y.Dim(0) * y.Dim(1) * y.Dim(2), w.N(), w.K(), y.Dim(2), y.Dim(1), w.Ranks(), x.DType,
+	})
 }
 
 // GroupNormStats notes the call.

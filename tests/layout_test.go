@@ -251,7 +251,8 @@ func TestLayoutRulesCatchViolations(t *testing.T) {
 		}
 	}
 	for dir, path := range map[string]string{
-		"ipc/serve": "patchbay/engine", "ipc/worker": "patchbay/ipc/wire", "cli": "patchbay/cli/plan", "cli/bench": "patchbay/daemon", ".": "patchbay/cli",
+		"ipc/serve": "patchbay/engine", "ipc/worker": "patchbay/ipc/wire", "cli": "patchbay/cli/plan",
+		"cli/bench": "patchbay/daemon", ".": "patchbay/cli",
 	} {
 		if bad := badImport(dir, path); bad != "" {
 			t.Errorf("%s may import %s, got %q", dir, path, bad)
