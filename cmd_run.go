@@ -150,7 +150,7 @@ func (l *localWorker) cause(err error) error {
 	}
 	select {
 	case <-l.ended:
-		return worker.WorkerLost("the worker", l.cmd.ProcessState, l.err)
+		return worker.Lost("the worker", l.cmd.ProcessState, l.err)
 	case <-time.After(time.Second):
 		return err
 	}

@@ -86,8 +86,10 @@ func narrow(v float32, mant, emin int, over, inf uint16) uint16 {
 // to f32. src must hold at least that many elements.
 func Widen(dst []float32, src []byte, d DType) {
 	if len(src) < len(dst)*d.Size() {
-		panic(&ShapeError{Op: "Widen", Rule: fmt.Sprintf("%d elements of %s need %d bytes", len(dst), d, len(dst)*d.Size()),
-			Shapes: fmt.Sprintf("%d bytes", len(src))})
+		panic(&ShapeError{
+			Op: "Widen", Rule: fmt.Sprintf("%d elements of %s need %d bytes", len(dst), d, len(dst)*d.Size()),
+			Shapes: fmt.Sprintf("%d bytes", len(src)),
+		})
 	}
 	switch d {
 	case F32:
@@ -146,8 +148,10 @@ func widenInts(dst []float32, src []byte, d DType) {
 // large enough.
 func Narrow(dst []byte, src []float32, d DType) {
 	if len(dst) < len(src)*d.Size() {
-		panic(&ShapeError{Op: "Narrow", Rule: fmt.Sprintf("%d elements of %s need %d bytes", len(src), d, len(src)*d.Size()),
-			Shapes: fmt.Sprintf("%d bytes", len(dst))})
+		panic(&ShapeError{
+			Op: "Narrow", Rule: fmt.Sprintf("%d elements of %s need %d bytes", len(src), d, len(src)*d.Size()),
+			Shapes: fmt.Sprintf("%d bytes", len(dst)),
+		})
 	}
 	switch d {
 	case F32:

@@ -42,8 +42,10 @@ func TestRecorderSizesAPass(t *testing.T) {
 	if want := 2.0*10*(36*12+2*12+36*2) + 4*2*3*5*5*4; r.Flops() != want {
 		t.Errorf("flops: got %g, want %g", r.Flops(), want)
 	}
-	for op, want := range map[string]int{"Pack": 3, "Linear": 1, "QKNormRoPE": 1, "Attention": 1, "GatedAdd": 1,
-		"Download": 1, "Copy": 0} {
+	for op, want := range map[string]int{
+		"Pack": 3, "Linear": 1, "QKNormRoPE": 1, "Attention": 1, "GatedAdd": 1,
+		"Download": 1, "Copy": 0,
+	} {
 		if r.Calls[op] != want {
 			t.Errorf("calls of %s: got %d, want %d", op, r.Calls[op], want)
 		}

@@ -56,8 +56,10 @@ func NewTensor(buf Buf, dtype DType, shape ...int) Tensor {
 		n *= shape[i]
 	}
 	if buf.Host != nil && n*dtype.Size() > len(buf.Host) {
-		panic(&ShapeError{Op: "NewTensor", Rule: fmt.Sprintf("needs %d bytes, buffer has %d", n*dtype.Size(), len(buf.Host)),
-			Shapes: fmt.Sprint(shape)})
+		panic(&ShapeError{
+			Op: "NewTensor", Rule: fmt.Sprintf("needs %d bytes, buffer has %d", n*dtype.Size(), len(buf.Host)),
+			Shapes: fmt.Sprint(shape),
+		})
 	}
 	return t
 }
@@ -182,8 +184,10 @@ func (t Tensor) Merge(i int) Tensor {
 		i += t.rank
 	}
 	if i+1 >= t.rank || (t.shape[i] > 1 && t.shape[i+1] > 1 && t.stride[i] != t.shape[i+1]*t.stride[i+1]) {
-		panic(&ShapeError{Op: "Merge", Rule: fmt.Sprintf("dimensions %d and %d must be adjacent in memory", i, i+1),
-			Shapes: t.String()})
+		panic(&ShapeError{
+			Op: "Merge", Rule: fmt.Sprintf("dimensions %d and %d must be adjacent in memory", i, i+1),
+			Shapes: t.String(),
+		})
 	}
 	if t.shape[i+1] != 1 {
 		t.stride[i] = t.stride[i+1]

@@ -48,8 +48,11 @@ func TestViews(t *testing.T) {
 		{"index in the middle", counting(2, 3, 2).Index(1, 1), []int{2, 2}, []float32{2, 3, 8, 9}},
 		{"index of the last", counting(2, 3).Index(-1, 2), []int{2}, []float32{2, 5}},
 		{"split", counting(2, 6).Split(1, 3, 2).Index(1, 2), []int{2, 2}, []float32{4, 5, 10, 11}},
-		{"split of strided", counting(2, 8).Slice(1, 0, 4).Split(1, 2, 2), []int{2, 2, 2},
-			[]float32{0, 1, 2, 3, 8, 9, 10, 11}},
+		{
+			"split of strided", counting(2, 8).Slice(1, 0, 4).Split(1, 2, 2),
+			[]int{2, 2, 2},
+			[]float32{0, 1, 2, 3, 8, 9, 10, 11},
+		},
 		{"merge", counting(2, 2, 3).Merge(-2), []int{2, 6}, []float32{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}},
 		{"merge of strided rows", counting(2, 3, 2).Slice(1, 1, 2).Merge(0), []int{2, 2}, []float32{2, 3, 8, 9}},
 		{"transpose", counting(2, 3).Transpose(0, 1), []int{3, 2}, []float32{0, 3, 1, 4, 2, 5}},

@@ -26,7 +26,10 @@ type opener struct {
 // openers is the table of supported families.
 func openers() []opener {
 	return []opener{
-		{"flux", flux.Open}, {"sd3", sd3.Open}, {"pixart", pixart.Open}, {"hunyuandit", hunyuan.Open},
+		{"flux", flux.Open},
+		{"sd3", sd3.Open},
+		{"pixart", pixart.Open},
+		{"hunyuandit", hunyuan.Open},
 		{"flux of diffusers", flux.OpenDiffusers},
 	}
 }

@@ -37,8 +37,10 @@ func TestDrawsDoNotDependOnTheDataDegree(t *testing.T) {
 			want.Latent.Data) < 1e-3 {
 			t.Fatalf("%s draws nothing: error %v", name, err)
 		}
-		for _, plan := range []string{"data=1", "data=2", "data=3", "data=3,cfg=2",
-			"data=2,pipe=2,patches=3,warmup=99"} {
+		for _, plan := range []string{
+			"data=1", "data=2", "data=3", "data=3,cfg=2",
+			"data=2,pipe=2,patches=3,warmup=99",
+		} {
 			r.Plan = plan
 			got, err := e.Sample(context.Background(), r, nil)
 			if err != nil {

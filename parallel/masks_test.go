@@ -29,8 +29,10 @@ func TestEveryItemHasItsMasks(t *testing.T) {
 		for i := range items {
 			one := *r
 			one.Latent, one.Noise, one.Mask = item(r.Latent, i), item(r.Noise, i), item(r.Mask, i)
-			one.Branches = []Branch{{Name: "positive", Entries: []Entry{r.Branches[0].Entries[0], *entry}},
-				r.Branches[1]}
+			one.Branches = []Branch{
+				{Name: "positive", Entries: []Entry{r.Branches[0].Entries[0], *entry}},
+				r.Branches[1],
+			}
 			one.Branches[0].Entries[1].Mask = item(entry.Mask, i%masks)
 			res, err := e.Sample(context.Background(), &one, nil)
 			if err != nil {

@@ -8,8 +8,10 @@ func TestPlannerTakesTheRankThatNeedsMost(t *testing.T) {
 	s := searchFor(t, "flux-dev", 1024, 4, "8xH100-nvlink")
 	s.Device = s.Fabric.Device
 	notFirst := 0
-	for _, text := range []string{"ulysses=5", "ring=3", "cfg=1,tensor=5", "pipe=4", "pipe=8",
-		"pipe=3,patches=5,shard=on", "pipe=4,shard=on,cut=weights"} {
+	for _, text := range []string{
+		"ulysses=5", "ring=3", "cfg=1,tensor=5", "pipe=4", "pipe=8",
+		"pipe=3,patches=5,shard=on", "pipe=4,shard=on,cut=weights",
+	} {
 		p := planOf(t, text)
 		ranks := ForecastMemory(s.Workload, p, s.Fabric.Device.WeightBytes, s.Fabric.Device.ValueBytes)
 		most, at := int64(0), 0

@@ -80,12 +80,16 @@ func passwordsAndKeys(t *testing.T, program, flow string) {
 		filepath.Join(dir, "server.pem"), filepath.Join(dir, "server-key.pem"), filepath.Join(dir, "ca.pem"))
 	n := startNATS(t, broker.ServerConfig(users)+tls)
 	url := strings.Replace(n.url, "nats://", "tls://", 1)
-	certs := []string{"--tls-ca", filepath.Join(dir, "ca.pem"), "--tls-cert", filepath.Join(dir, "client.pem"),
-		"--tls-key", filepath.Join(dir, "client-key.pem")}
+	certs := []string{
+		"--tls-ca", filepath.Join(dir, "ca.pem"), "--tls-cert", filepath.Join(dir, "client.pem"),
+		"--tls-key", filepath.Join(dir, "client-key.pem"),
+	}
 	s := startServer(t, program, "", append([]string{"--nats", url, "--nkey", daemonKey}, certs...)...)
 	s.until("the worker is up", func() bool {
-		code, _ := try(t, program, nil, append([]string{"jobs", "--nats",
-			strings.Replace(url, "tls://", "tls://alice:wonderland@", 1)}, certs...)...)
+		code, _ := try(t, program, nil, append([]string{
+			"jobs", "--nats",
+			strings.Replace(url, "tls://", "tls://alice:wonderland@", 1),
+		}, certs...)...)
 		return code == 0
 	})
 	alice := append([]string{"--nats", strings.Replace(url, "tls://", "tls://alice:wonderland@", 1)}, certs...)
@@ -148,8 +152,10 @@ type operator struct {
 func newOperator(t *testing.T) *operator {
 	t.Helper()
 	pairs := map[string]nkeys.KeyPair{}
-	for name, create := range map[string]func() (nkeys.KeyPair, error){"operator": nkeys.CreateOperator,
-		"account": nkeys.CreateAccount, "system": nkeys.CreateAccount} {
+	for name, create := range map[string]func() (nkeys.KeyPair, error){
+		"operator": nkeys.CreateOperator,
+		"account":  nkeys.CreateAccount, "system": nkeys.CreateAccount,
+	} {
 		k, err := create()
 		if err != nil {
 			t.Fatal(err)
@@ -330,8 +336,10 @@ func writePair(t *testing.T, path string, cert, parent *x509.Certificate, by *ec
 	if err != nil {
 		t.Fatal(err)
 	}
-	for file, block := range map[string]*pem.Block{path + ".pem": {Type: "CERTIFICATE", Bytes: der},
-		path + "-key.pem": {Type: "EC PRIVATE KEY", Bytes: keyDER}} {
+	for file, block := range map[string]*pem.Block{
+		path + ".pem":     {Type: "CERTIFICATE", Bytes: der},
+		path + "-key.pem": {Type: "EC PRIVATE KEY", Bytes: keyDER},
+	} {
 		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -41,7 +41,8 @@ func demoFile(t testing.TB, name string) []byte {
 
 // changed is a model file of the demo with other metadata or tensors.
 func changed(t testing.TB, name string, change func(meta map[string]string,
-	tensors map[string]safetensors.Entry)) []byte {
+	tensors map[string]safetensors.Entry),
+) []byte {
 	t.Helper()
 	f, err := safetensors.OpenBytes(demoFile(t, name))
 	if err != nil {
@@ -201,8 +202,10 @@ func newHostile(t testing.TB) *hostile {
 // inputs fills the input folder, and puts a named pipe into both folders: whoever opens one waits for ever.
 func (h *hostile) inputs(t testing.TB) {
 	t.Helper()
-	for _, pipe := range []string{filepath.Join(h.root, "diffusion_models", "pipe.safetensors"),
-		filepath.Join(h.input, "pipe.png")} {
+	for _, pipe := range []string{
+		filepath.Join(h.root, "diffusion_models", "pipe.safetensors"),
+		filepath.Join(h.input, "pipe.png"),
+	} {
 		if err := syscall.Mkfifo(pipe, 0o644); err != nil {
 			t.Fatal(err)
 		}

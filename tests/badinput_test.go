@@ -149,8 +149,10 @@ func (b *badInput) row(t *testing.T, r badRow) {
 
 // local are the flags of a run without daemon that sees the same files.
 func (b *badInput) local() []string {
-	return []string{"--local", "--compute", "f32", "--models", demoModels(b.t), "--models", b.files.root, "--input",
-		b.files.input, "--log", "error"}
+	return []string{
+		"--local", "--compute", "f32", "--models", demoModels(b.t), "--models", b.files.root, "--input",
+		b.files.input, "--log", "error",
+	}
 }
 
 // check compares how a run ended with the row.
@@ -281,11 +283,17 @@ func (b *badInput) jsonErrors(t *testing.T) {
 		field, value, kind string
 		want               wire.Error
 	}{
-		{"weight_dtype", "fp7", "refused", wire.Error{Code: wire.ErrBadWorkflow, Status: 422,
-			Type: "prompt_outputs_failed_validation", Node: "1", Class: "UNETLoader", Input: "weight_dtype"}},
-		{"unet_name", "half.safetensors", "execution_error",
-			wire.Error{Code: wire.ErrUnsupported, Status: 415, Type: "bad_checkpoint", Node: "1", Class: "UNETLoader",
-				Input: "unet_name"}},
+		{"weight_dtype", "fp7", "refused", wire.Error{
+			Code: wire.ErrBadWorkflow, Status: 422,
+			Type: "prompt_outputs_failed_validation", Node: "1", Class: "UNETLoader", Input: "weight_dtype",
+		}},
+		{
+			"unet_name", "half.safetensors", "execution_error",
+			wire.Error{
+				Code: wire.ErrUnsupported, Status: 415, Type: "bad_checkpoint", Node: "1", Class: "UNETLoader",
+				Input: "unet_name",
+			},
+		},
 	} {
 		path := filepath.Join(t.TempDir(), "flow.json")
 		if err := os.WriteFile(path, []byte(flow(t, change{"1", c.field, c.value})), 0o644); err != nil {
@@ -303,8 +311,10 @@ func (b *badInput) jsonErrors(t *testing.T) {
 			t.Fatalf("%s: ended with %v, last line %s", c.field, err, lines[len(lines)-1])
 		}
 		got := last.Error
-		shape := wire.Error{Code: got.Code, Status: got.Status, Type: got.Type, Node: got.Node,
-			Class: got.Class, Input: got.Input}
+		shape := wire.Error{
+			Code: got.Code, Status: got.Status, Type: got.Type, Node: got.Node,
+			Class: got.Class, Input: got.Input,
+		}
 		if last.Type != c.kind || !reflect.DeepEqual(shape, c.want) || got.Message == "" {
 			t.Errorf("%s: got a line of type %s with %+v, want %s with %+v", c.field, last.Type, got, c.kind, c.want)
 		}

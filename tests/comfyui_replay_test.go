@@ -127,8 +127,10 @@ func filled(t *testing.T, tensors *safetensors.File, v any) any {
 			if !ok {
 				t.Fatalf("no tensor %s", name)
 			}
-			return map[string]any{"$tensor": map[string]any{"dtype": fmt.Sprint(e.DType), "shape": e.Shape,
-				"data": base64.StdEncoding.EncodeToString(e.Data)}}
+			return map[string]any{"$tensor": map[string]any{
+				"dtype": fmt.Sprint(e.DType), "shape": e.Shape,
+				"data": base64.StdEncoding.EncodeToString(e.Data),
+			}}
 		}
 		out := map[string]any{}
 		for k, e := range v {

@@ -290,8 +290,10 @@ func allCarriers(t *testing.T, program string) {
 		}
 		if first == nil {
 			first, names = b, strings.Join(types, " ")
-			for _, want := range []string{"accepted", "execution_start", "progress", "executed", "metrics",
-				"execution_success saved"} {
+			for _, want := range []string{
+				"accepted", "execution_start", "progress", "executed", "metrics",
+				"execution_success saved",
+			} {
 				if !strings.Contains(names, want) {
 					t.Errorf("got %s, want %s among them", names, want)
 				}

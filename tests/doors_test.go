@@ -45,8 +45,10 @@ func TestEveryCommand(t *testing.T) {
 	program := buildProgram(t)
 	inside := startServer(t, program, "", "--metrics", "127.0.0.1:0", "--attempts", "1")
 	t.Run("Embedded", func(t *testing.T) {
-		everyDoor(t, &door{server: inside, program: program, name: "in", flags: []string{"--nats", inside.url},
-			cli: []string{"--server", inside.url}, url: inside.url})
+		everyDoor(t, &door{
+			server: inside, program: program, name: "in", flags: []string{"--nats", inside.url},
+			cli: []string{"--server", inside.url}, url: inside.url,
+		})
 	})
 	t.Run("Socket", func(t *testing.T) {
 		everyDoor(t, &door{server: inside, program: program, name: "so", flags: []string{"--socket", inside.socket}})
@@ -54,8 +56,10 @@ func TestEveryCommand(t *testing.T) {
 	t.Run("External", func(t *testing.T) {
 		n := startNATS(t)
 		s := startServer(t, program, "", "--nats", n.url, "--metrics", "127.0.0.1:0", "--attempts", "1")
-		everyDoor(t, &door{server: s, program: program, name: "ex", flags: []string{"--nats", n.url},
-			cli: []string{"--server", n.url}, url: n.url, asks: true})
+		everyDoor(t, &door{
+			server: s, program: program, name: "ex", flags: []string{"--nats", n.url},
+			cli: []string{"--server", n.url}, url: n.url, asks: true,
+		})
 	})
 	t.Run("TLSAndCredentials", func(t *testing.T) {
 		dir, o := t.TempDir(), newOperator(t)
@@ -140,23 +144,31 @@ type typed struct {
 func (d *door) commands() []typed {
 	id := d.id
 	rows := []typed{
-		{line: []string{"submit", "quick.json", "--id", id(1), "--priority", "high", "--deadline", "5m", "--queue-ttl", "1h"},
-			says: []string{id(1)}},
-		{line: []string{"submit", "quick.json", "--id", id(1), "--priority", "high", "--deadline", "5m", "--queue-ttl", "1h",
-			"--json"}, says: []string{`"duplicate":true`, `"job":"` + id(1) + `"`}},
+		{
+			line: []string{"submit", "quick.json", "--id", id(1), "--priority", "high", "--deadline", "5m", "--queue-ttl", "1h"},
+			says: []string{id(1)},
+		},
+		{line: []string{
+			"submit", "quick.json", "--id", id(1), "--priority", "high", "--deadline", "5m", "--queue-ttl", "1h",
+			"--json",
+		}, says: []string{`"duplicate":true`, `"job":"` + id(1) + `"`}},
 		{line: []string{"submit", "other.json", "--id", id(1)}, code: 2, says: []string{"duplicate_conflict"}},
 		{line: []string{"submit", "bad.json"}, code: 2, says: []string{"Nope"}},
 		{line: []string{"submit", "quick.json", "--priority", "huge"}, code: 2, says: []string{"priority", "high"}},
 		{line: []string{"watch", id(1)}},
-		{line: []string{"watch", id(1), "--json", "--from", "2"}, says: []string{`"execution_start"`, `"execution_success"`},
-			never: `"queued"`},
+		{
+			line: []string{"watch", id(1), "--json", "--from", "2"}, says: []string{`"execution_start"`, `"execution_success"`},
+			never: `"queued"`,
+		},
 		{line: []string{"get", id(1), "--json"}, says: []string{`"state":"done"`, `"priority":"high"`, `"expire_at":`}},
 		{line: []string{"get", id(1), "--out", "got"}, says: []string{"got/quick_0000"}},
 		{line: []string{"jobs", "--state", "done"}, says: []string{id(1)}},
 		{line: []string{"jobs", "--state", "failed"}, never: id(1)},
 		{line: []string{"jobs", "--state", "jolly"}, code: 2, says: []string{"jolly", "queued"}},
-		{line: []string{"submit", "long.json", "--id", id(2), "--json"}, says: []string{`"job":"` + id(2) + `"`},
-			never: "duplicate"},
+		{
+			line: []string{"submit", "long.json", "--id", id(2), "--json"}, says: []string{`"job":"` + id(2) + `"`},
+			never: "duplicate",
+		},
 		{line: []string{"top", "--once"}, state: message.Running, says: []string{"DAEMON", id(2), "running"}},
 		{line: []string{"top", "--json"}, says: []string{`"steps_per_second"`, id(2)}},
 		{line: []string{"jobs", "--state", "running"}, says: []string{id(2)}},
@@ -176,10 +188,14 @@ func (d *door) commands() []typed {
 		{line: []string{"submit", "long.json", "--id", id(5), "--deadline", "200ms"}, says: []string{id(5)}},
 		{line: []string{"watch", id(5)}, code: 1, says: []string{"deadline"}},
 		{line: []string{"jobs", "--state", "failed"}, says: []string{id(5), "deadline"}},
-		{line: []string{"run", "picture.json", "--id", id(6), "--out", "pictures"},
-			says: []string{"pictures/demo_00001_.png"}},
-		{line: []string{"run", "pictures/demo_00001_.png", "--json", "--out", "", "--set", "3.seed=9"},
-			says: []string{`"execution_success"`}},
+		{
+			line: []string{"run", "picture.json", "--id", id(6), "--out", "pictures"},
+			says: []string{"pictures/demo_00001_.png"},
+		},
+		{
+			line: []string{"run", "pictures/demo_00001_.png", "--json", "--out", "", "--set", "3.seed=9"},
+			says: []string{`"execution_success"`},
+		},
 		{line: []string{"run", "bad.json"}, code: 2, says: []string{"Nope"}},
 		{line: []string{"models"}, says: []string{"demo_flux.safetensors"}},
 		{line: []string{"nodes", "KSampler"}, says: []string{"sampler_name"}},
@@ -199,13 +215,19 @@ func (d *door) natsLines() []typed {
 	id := d.id
 	long, _ := os.ReadFile(filepath.Join(d.dir, "long.json"))
 	rows := []typed{
-		{line: req("submit", quick, "-H", "Nats-Msg-Id:"+id(21)), says: []string{`"job":"` + id(21) + `"`},
-			never: "duplicate"},
-		{line: req("submit", quick, "-H", "Nats-Msg-Id:"+id(21)),
-			says: []string{`"job":"` + id(21) + `"`, `"duplicate":true`}},
+		{
+			line: req("submit", quick, "-H", "Nats-Msg-Id:"+id(21)), says: []string{`"job":"` + id(21) + `"`},
+			never: "duplicate",
+		},
+		{
+			line: req("submit", quick, "-H", "Nats-Msg-Id:"+id(21)),
+			says: []string{`"job":"` + id(21) + `"`, `"duplicate":true`},
+		},
 		{line: req("status."+id(21), ""), state: message.Done, says: []string{`"state":"done"`}},
-		{line: req("run", quick, "--wait-for-empty", "--reply-timeout", "30s"),
-			says: []string{`"accepted"`, `"execution_success"`}},
+		{
+			line: req("run", quick, "--wait-for-empty", "--reply-timeout", "30s"),
+			says: []string{`"accepted"`, `"execution_success"`},
+		},
 		{line: req("submit", string(long), "-H", "Nats-Msg-Id:"+id(22)), says: []string{`"job":"` + id(22) + `"`}},
 		{line: req("cancel."+id(22), ""), state: message.Running, says: []string{`"cancelled":true`}},
 		{line: req("status."+id(22), ""), state: message.Cancelled, says: []string{`"state":"cancelled"`}},
@@ -215,19 +237,25 @@ func (d *door) natsLines() []typed {
 		{line: req("models", ""), says: []string{"demo_flux.safetensors"}},
 		{line: req("describe", `{"limits":true}`), says: []string{`"limits"`}},
 		{line: req("stats", ""), says: []string{`"steps_per_second"`}},
-		{line: req("exec", `{"class_type":"EmptyLatentImage","inputs":{"width":64,"height":64,"batch_size":1}}`),
-			says: []string{`"$tensor"`}},
+		{
+			line: req("exec", `{"class_type":"EmptyLatentImage","inputs":{"width":64,"height":64,"batch_size":1}}`),
+			says: []string{`"$tensor"`},
+		},
 		{line: req("load", `{"model":{"file":"demo_flux.safetensors"}}`), says: []string{`"workers":1`}},
 		{line: req("free", `{"models":["demo_flux.safetensors"]}`), admin: true, says: []string{`"freed"`}},
 		{line: []string{"service", "info", "patchbay"}, admin: true, says: []string{"patchbay.v1.submit", "worker_pids"}},
 		{line: []string{"service", "stats", "patchbay"}, admin: true, says: []string{"submit"}},
 		{line: []string{"stream", "info", "PATCHBAY_JOBS_1"}, admin: true, says: []string{"patchbay.v1.q."}},
-		{line: []string{"stream", "get", "PATCHBAY_DEAD_1", "-S", "patchbay.v1.dead." + id(5)}, admin: true,
-			says: []string{id(5), "deadline"}},
+		{
+			line: []string{"stream", "get", "PATCHBAY_DEAD_1", "-S", "patchbay.v1.dead." + id(5)}, admin: true,
+			says: []string{id(5), "deadline"},
+		},
 		{line: []string{"stream", "purge", "PATCHBAY_DEAD_1", "-f"}, admin: true},
 		{line: []string{"object", "put", "patchbay-blobs", "quick.json", "--no-progress", "-f"}, admin: true},
-		{line: []string{"object", "get", "patchbay-blobs", "quick.json", "-O", "back.json", "--no-progress", "-f"},
-			admin: true},
+		{
+			line:  []string{"object", "get", "patchbay-blobs", "quick.json", "-O", "back.json", "--no-progress", "-f"},
+			admin: true,
+		},
 	}
 	if d.limited { // the command says nothing of a refused subject, and waits
 		for _, row := range []typed{
@@ -239,8 +267,10 @@ func (d *door) natsLines() []typed {
 			row.line, row.code = append(row.line, "--timeout", "300ms"), whatever
 			rows = append(rows, row)
 		}
-		rows = append(rows, typed{line: []string{"object", "get", "patchbay-blobs", "bad.json", "--no-progress", "-f"},
-			admin: true, code: 1, says: []string{"not found"}})
+		rows = append(rows, typed{
+			line:  []string{"object", "get", "patchbay-blobs", "bad.json", "--no-progress", "-f"},
+			admin: true, code: 1, says: []string{"not found"},
+		})
 	}
 	return rows
 }
@@ -382,8 +412,10 @@ func (d *door) previews(t *testing.T) {
 	if err := nc.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := client.Submit(ctx, c, &message.RunRequest{ID: d.id(31), Workflow: demoFlow(t, 5000),
-		Preview: true}); err != nil {
+	if _, err := client.Submit(ctx, c, &message.RunRequest{
+		ID: d.id(31), Workflow: demoFlow(t, 5000),
+		Preview: true,
+	}); err != nil {
 		t.Fatal(err)
 	}
 	d.waitJob(t, d.id(31), message.Running)

@@ -107,8 +107,10 @@ func pythonConsumer(t *testing.T, s *server) {
 	submit(t, c, "ep1", strings.Replace(demoFlow(t, 3), `"seed": 1`, `"seed": 77`, 1))
 	s.waitState(c, "ep1", message.Done)
 	seen := command(t, nil, "", py, "../examples/events.py", "--nats", s.url, "--all", "--count", "6")
-	for _, want := range []string{"ep1\tnode 3\tstep 1/3\n", "ep1\tnode 3\tstep 3/3\n", "ep1\texecution_success\tdemo_",
-		"eg3\texecution_interrupted"} {
+	for _, want := range []string{
+		"ep1\tnode 3\tstep 1/3\n", "ep1\tnode 3\tstep 3/3\n", "ep1\texecution_success\tdemo_",
+		"eg3\texecution_interrupted",
+	} {
 		if !strings.Contains(seen, want) {
 			t.Errorf("got\n%s\nwant %q in it", seen, want)
 		}

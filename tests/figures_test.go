@@ -109,8 +109,10 @@ func photo(size int) []byte {
 	for y := range size {
 		for x := range size {
 			grain := uint8(rnd.IntN(8))
-			m.SetNRGBA(x, y, color.NRGBA{uint8(x*200/size) + grain, uint8(y*200/size) + grain,
-				uint8((x+y)*100/size) + grain, 255})
+			m.SetNRGBA(x, y, color.NRGBA{
+				uint8(x*200/size) + grain, uint8(y*200/size) + grain,
+				uint8((x+y)*100/size) + grain, 255,
+			})
 		}
 	}
 	var out bytes.Buffer

@@ -169,8 +169,10 @@ func TestInstallDryRunChangesNothing(t *testing.T) {
 	i := newInstaller(t)
 	i.stand("gcc", "")
 	out := i.must("--dry-run")
-	for _, text := range []string{"would run: apt-get install -y --no-install-recommends gcc libc6-dev",
-		"would run: make build"} {
+	for _, text := range []string{
+		"would run: apt-get install -y --no-install-recommends gcc libc6-dev",
+		"would run: make build",
+	} {
 		if !strings.Contains(out, text) {
 			t.Errorf("dry run does not say %q:\n%s", text, out)
 		}

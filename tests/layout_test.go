@@ -169,8 +169,10 @@ func TestLayoutImportsPointDown(t *testing.T) {
 }
 
 // forTests are packages that only tests import, with everything below them.
-var forTests = []string{"engine/cpu/emulated", "engine/optest", "models/goldenrun",
-	"models/weights/goldenweights", "tests"}
+var forTests = []string{
+	"engine/cpu/emulated", "engine/optest", "models/goldenrun",
+	"models/weights/goldenweights", "tests",
+}
 
 func TestLayoutNothingForTestsIsShipped(t *testing.T) {
 	imported := map[string][]string{}

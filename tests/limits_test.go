@@ -41,8 +41,10 @@ func TestLimits(t *testing.T) {
 		name, flow, node, says string
 	}{
 		{"steps", demoFlow(t, 6), "", "steps: 6 steps, at most 5"},
-		{"pixels", strings.Replace(strings.Replace(quick, `"width":64`, `"width":256`, 1), `"height":64`, `"height":128`, 1),
-			"1", "at most 16384"},
+		{
+			"pixels", strings.Replace(strings.Replace(quick, `"width":64`, `"width":256`, 1), `"height":64`, `"height":128`, 1),
+			"1", "at most 16384",
+		},
 		{"linked steps", linked, "", "steps: 6 steps, at most 5"},
 		{"linked pixels", wide, "1", "width: 32768 pixels, at most 16384"},
 		{"pixels that a node makes", grown, "4", "at most 16384"},
@@ -65,8 +67,10 @@ func TestLimits(t *testing.T) {
 		t.Errorf("a picture of 16384 pixels: %v, %+v", err, end)
 	}
 	r, err := sock.Ask(ctx, message.VerbExec, "",
-		&message.ExecRequest{Class: "EmptyLatentImage",
-			Inputs: pyjson.NewObject("width", 256, "height", 128, "batch_size", 1)})
+		&message.ExecRequest{
+			Class:  "EmptyLatentImage",
+			Inputs: pyjson.NewObject("width", 256, "height", 128, "batch_size", 1),
+		})
 	if err == nil {
 		_, err = r.One(ctx)
 	}
@@ -86,8 +90,14 @@ func TestLimits(t *testing.T) {
 			"1 waiting jobs, 2 jobs a client; 16384 pixels, 5 steps") {
 		t.Errorf("doctor prints\n%s", out)
 	}
-	for _, args := range [][]string{{"--max-depth", "100"}, {"--max-message", "x"}, {"--max-pixels", "-1"},
-		{"--max-steps", "0"}, {"--max-queue", "0"}, {"--max-client-jobs", "-1"}} {
+	for _, args := range [][]string{
+		{"--max-depth", "100"},
+		{"--max-message", "x"},
+		{"--max-pixels", "-1"},
+		{"--max-steps", "0"},
+		{"--max-queue", "0"},
+		{"--max-client-jobs", "-1"},
+	} {
 		if code, out := try(t, program, nil, append([]string{"serve", "--store", t.TempDir()}, args...)...); code != 2 ||
 			!strings.Contains(out, args[0]) {
 			t.Errorf("serve %v ended with %d:\n%s", args, code, out)
@@ -113,8 +123,10 @@ func TestNamesStayInTheirRoots(t *testing.T) {
 	tensor := &wire.Tensor{DType: "f32", Shape: []int{2}, Data: make([]byte, 8)}
 	latent := &wire.Tensor{DType: "f32", Shape: []int{1, 1, 2, 2}, Data: make([]byte, 16)}
 	for name, c := range map[string]client.Client{"nats": s.client(), "socket": sock} {
-		for _, path := range []string{"/etc/passwd", "../../etc/passwd", "..", "a/../../../etc/passwd", "..\\..\\etc\\passwd",
-			"\x00", "/proc/self/environ", "~/x"} {
+		for _, path := range []string{
+			"/etc/passwd", "../../etc/passwd", "..", "a/../../../etc/passwd", "..\\..\\etc\\passwd",
+			"\x00", "/proc/self/environ", "~/x",
+		} {
 			save := func(prefix string) *pyjson.Object {
 				return pyjson.NewObject("1", pyjson.NewObject("class_type", "EmptyLatentImage", "inputs",
 					pyjson.NewObject("width", 64, "height", 64, "batch_size", 1)),
@@ -136,14 +148,18 @@ func TestNamesStayInTheirRoots(t *testing.T) {
 				{message.VerbRun, &message.RunRequest{Workflow: load("LoadImage", "image")}},
 				{message.VerbRun, &message.RunRequest{Workflow: load("LoadLatent", "latent")}},
 				{message.VerbRun, &message.RunRequest{Workflow: save("x"), ID: path}},
-				{message.VerbExec, &message.ExecRequest{Class: "UNETLoader",
-					Inputs: pyjson.NewObject("unet_name", path, "weight_dtype", "default")}},
+				{message.VerbExec, &message.ExecRequest{
+					Class:  "UNETLoader",
+					Inputs: pyjson.NewObject("unet_name", path, "weight_dtype", "default"),
+				}},
 				{message.VerbExec, &message.ExecRequest{Class: "VAELoader", Inputs: pyjson.NewObject("vae_name", path)}},
 				{message.VerbExec, &message.ExecRequest{Class: "LoadImage", Inputs: pyjson.NewObject("image", path)}},
 				{message.VerbLoad, &message.LoadRequest{Model: message.ModelRef{File: path}}},
 				{message.VerbFree, &message.FreeRequest{Models: []string{path}}},
-				{message.VerbSample, &message.SampleRequest{Model: message.ModelRef{File: path},
-					Sampler: message.SamplerRef{Name: "euler"}, Sigmas: tensor, Latent: latent}},
+				{message.VerbSample, &message.SampleRequest{
+					Model:   message.ModelRef{File: path},
+					Sampler: message.SamplerRef{Name: "euler"}, Sigmas: tensor, Latent: latent,
+				}},
 			} {
 				fault := answerOf(ctx, c, row.verb, row.body)
 				if fault == nil || fault.Status < 400 || fault.Status >= 500 {

@@ -98,8 +98,10 @@ func startServerOn(t testing.TB, program, wrap, models string, args ...string) *
 func startServerIn(t testing.TB, program, wrap, models, store string, args ...string) *server {
 	t.Helper()
 	dir := t.TempDir()
-	s := &server{t: t, log: &output{}, home: dir, socket: filepath.Join(dir, "p.sock"),
-		out: filepath.Join(dir, "output"), store: store}
+	s := &server{
+		t: t, log: &output{}, home: dir, socket: filepath.Join(dir, "p.sock"),
+		out: filepath.Join(dir, "output"), store: store,
+	}
 	s.line = append([]string{
 		program, "serve", "--listen", "127.0.0.1:0", "--socket", s.socket, "--store", s.store, "--models", models,
 		"--input", filepath.Join(dir, "input"), "--output", s.out, "--log", "debug",

@@ -87,8 +87,11 @@ func TestPythonClient(t *testing.T) {
 	s := startServer(t, program, "")
 	dir := t.TempDir()
 	var first []byte
-	for _, door := range [][]string{{"--spawn", program, "--models", demoModels(t)}, {"--socket", s.socket},
-		{"--nats", s.url}} {
+	for _, door := range [][]string{
+		{"--spawn", program, "--models", demoModels(t)},
+		{"--socket", s.socket},
+		{"--nats", s.url},
+	} {
 		file := filepath.Join(dir, "picture.png")
 		runPython(t, env, append([]string{py, "../examples/python_ksampler.py", "--out", file, "--steps", "4"}, door...)...)
 		picture, err := os.ReadFile(file)

@@ -74,8 +74,10 @@ func (b *background) stop() error {
 
 func scriptDaemon(ts *testscript.TestScript, _ bool, args []string) {
 	store := ts.MkAbs("store")
-	line := append([]string{"serve", "--listen", "127.0.0.1:0", "--store", store, "--socket", ts.Getenv("SOCKET"),
-		"--output", ts.MkAbs("output")}, args...)
+	line := append([]string{
+		"serve", "--listen", "127.0.0.1:0", "--store", store, "--socket", ts.Getenv("SOCKET"),
+		"--output", ts.MkAbs("output"),
+	}, args...)
 	b := &background{cmd: exec.Command(ts.Getenv("PROGRAM"), line...), log: &output{}, ended: make(chan error, 1)}
 	b.cmd.Env = append(os.Environ(), "PATCHBAY_NATS_URL=", "PATCHBAY_HOME="+ts.Getenv("PATCHBAY_HOME"),
 		"PATCHBAY_MODELS="+ts.Getenv("PATCHBAY_MODELS"))

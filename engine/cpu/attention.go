@@ -116,8 +116,10 @@ func (o *Ops) MergeAttention(out, lse, o2, lse2 engine.Tensor) {
 	across := func(t engine.Tensor) C.pb_view { // [B, H, L] as one value a row [B, L, H]
 		return s.view(o, op, t.Transpose(1, 2).Unsqueeze(3))
 	}
-	o.rowWise(C.pb_ew{dtype: C.int32_t(out.DType), op: C.PB_MERGE, y: s.view(o, op, out), a: across(lse),
-		b: s.view(o, op, o2), c: across(lse2)}, s)
+	o.rowWise(C.pb_ew{
+		dtype: C.int32_t(out.DType), op: C.PB_MERGE, y: s.view(o, op, out), a: across(lse),
+		b: s.view(o, op, o2), c: across(lse2),
+	}, s)
 }
 
 // maxHead is the largest head dimension that QKNormRoPE rotates (see qknorm.h).

@@ -42,8 +42,10 @@ func benchRows(b *testing.B, d engine.DType) {
 				engine.RoPE{Cos: table, Sin: table})
 		}},
 		{"GroupNormStats", 128 * 128 * 256, func() { o.GroupNormStats(stats, pic, 32) }},
-		{"GroupNormApplySiLU", 2 * 128 * 128 * 256,
-			func() { o.GroupNormApply(picOut, pic, stats, vec, vec, 128*128*8, 1e-6, engine.SiLU) }},
+		{
+			"GroupNormApplySiLU", 2 * 128 * 128 * 256,
+			func() { o.GroupNormApply(picOut, pic, stats, vec, vec, 128*128*8, 1e-6, engine.SiLU) },
+		},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			b.SetBytes(int64(size * c.elements))

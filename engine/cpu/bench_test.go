@@ -130,8 +130,16 @@ func benchTypes() [][2]engine.DType {
 }
 
 func BenchmarkLinear(b *testing.B) {
-	for _, s := range [][3]int{{4608, 3072, 3072}, {1024, 1152, 1152}, {1024, 12288, 3072}, {512, 3072, 12288},
-		{1, 3072, 3072}, {4, 3072, 3072}, {84, 192, 192}, {84, 768, 192}} {
+	for _, s := range [][3]int{
+		{4608, 3072, 3072},
+		{1024, 1152, 1152},
+		{1024, 12288, 3072},
+		{512, 3072, 12288},
+		{1, 3072, 3072},
+		{4, 3072, 3072},
+		{84, 192, 192},
+		{84, 768, 192},
+	} {
 		for _, d := range benchTypes() {
 			b.Run(fmt.Sprintf("%dx%dx%d/%s-%s", s[0], s[1], s[2], d[0], d[1]), func(b *testing.B) {
 				o := benchOps(b)
@@ -147,8 +155,14 @@ func BenchmarkLinear(b *testing.B) {
 }
 
 func BenchmarkConv(b *testing.B) {
-	for _, s := range [][4]int{{512, 512, 64, 1}, {128, 128, 256, 1}, {256, 512, 64, 1}, {128, 128, 256, 2},
-		{128, 3, 256, 1}, {16, 512, 32, 1}} {
+	for _, s := range [][4]int{
+		{512, 512, 64, 1},
+		{128, 128, 256, 1},
+		{256, 512, 64, 1},
+		{128, 128, 256, 2},
+		{128, 3, 256, 1},
+		{16, 512, 32, 1},
+	} {
 		for _, d := range []engine.DType{engine.F32, engine.BF16} {
 			b.Run(fmt.Sprintf("%d-%dch@%d/stride%d/%s", s[0], s[1], s[2], s[3], d), func(b *testing.B) {
 				o := benchOps(b)

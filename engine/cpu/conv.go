@@ -20,8 +20,10 @@ const maxTaps = 256
 func (o *Ops) Conv2D(y, x engine.Tensor, w *engine.Weight, a engine.ConvArgs) {
 	engine.CheckConv2D(y, x, w, a)
 	if a.KY*a.KX > maxTaps {
-		panic(&engine.ShapeError{Op: "Conv2D", Rule: fmt.Sprintf("at most %d kernel positions", maxTaps),
-			Shapes: fmt.Sprint(a.KY, a.KX)})
+		panic(&engine.ShapeError{
+			Op: "Conv2D", Rule: fmt.Sprintf("at most %d kernel positions", maxTaps),
+			Shapes: fmt.Sprint(a.KY, a.KX),
+		})
 	}
 	if y.Len() == 0 {
 		return

@@ -100,8 +100,10 @@ func (o *Ops) Fill(dst engine.Tensor, v float32) {
 		return
 	}
 	value := []uint16{engine.BF16FromF32(v)}
-	c := C.pb_copy{dst: s.view(o, op, dst), dst_last: 1, src: C.pb_view{p: o.pin(unsafe.Pointer(&value[0]))},
-		dst_dtype: -2, src_dtype: -2}
+	c := C.pb_copy{
+		dst: s.view(o, op, dst), dst_last: 1, src: C.pb_view{p: o.pin(unsafe.Pointer(&value[0]))},
+		dst_dtype: -2, src_dtype: -2,
+	}
 	o.copyRows(c, s, 2, 2)
 }
 

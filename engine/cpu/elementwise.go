@@ -31,8 +31,10 @@ func (o *Ops) RMSNorm(y, x, w engine.Tensor, eps float32) {
 	}
 	defer o.done()
 	s := spaceOf(y, 1)
-	o.rowWise(C.pb_ew{dtype: C.int32_t(y.DType), op: C.PB_RMS_NORM, value: C.float(eps), y: s.view(o, op, y),
-		a: s.view(o, op, x), b: s.vector(o, op, w)}, s)
+	o.rowWise(C.pb_ew{
+		dtype: C.int32_t(y.DType), op: C.PB_RMS_NORM, value: C.float(eps), y: s.view(o, op, y),
+		a: s.view(o, op, x), b: s.vector(o, op, w),
+	}, s)
 }
 
 // AdaLN computes y = (x-mean)*rsqrt(var+eps)*(1+scale) + shift; see engine.Ops.
@@ -86,8 +88,10 @@ func (o *Ops) Add(y, a, b engine.Tensor) {
 	}
 	defer o.done()
 	s := spaceOf(y, 1)
-	o.pointWise(C.pb_ew{dtype: C.int32_t(y.DType), op: C.PB_ADD, y: s.view(o, op, y), a: s.view(o, op, a),
-		b: s.view(o, op, b)}, s)
+	o.pointWise(C.pb_ew{
+		dtype: C.int32_t(y.DType), op: C.PB_ADD, y: s.view(o, op, y), a: s.view(o, op, a),
+		b: s.view(o, op, b),
+	}, s)
 }
 
 // Activate computes y = act(x); see engine.Ops.
@@ -99,8 +103,10 @@ func (o *Ops) Activate(y, x engine.Tensor, act engine.Act) {
 	}
 	defer o.done()
 	s := spaceOf(y, 1)
-	o.pointWise(C.pb_ew{dtype: C.int32_t(y.DType), op: C.PB_ACT, act: C.int32_t(act), y: s.view(o, op, y),
-		a: s.view(o, op, x)}, s)
+	o.pointWise(C.pb_ew{
+		dtype: C.int32_t(y.DType), op: C.PB_ACT, act: C.int32_t(act), y: s.view(o, op, y),
+		a: s.view(o, op, x),
+	}, s)
 }
 
 // ActivateMul computes y = act(a) * b; see engine.Ops.
@@ -112,6 +118,8 @@ func (o *Ops) ActivateMul(y, a, b engine.Tensor, act engine.Act) {
 	}
 	defer o.done()
 	s := spaceOf(y, 1)
-	o.pointWise(C.pb_ew{dtype: C.int32_t(y.DType), op: C.PB_ACT_MUL, act: C.int32_t(act), y: s.view(o, op, y),
-		a: s.view(o, op, a), b: s.view(o, op, b)}, s)
+	o.pointWise(C.pb_ew{
+		dtype: C.int32_t(y.DType), op: C.PB_ACT_MUL, act: C.int32_t(act), y: s.view(o, op, y),
+		a: s.view(o, op, a), b: s.view(o, op, b),
+	}, s)
 }

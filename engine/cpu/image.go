@@ -116,11 +116,15 @@ func (o *Ops) Upsample2x(y, x engine.Tensor) {
 	size := x.DType.Size()
 	for odd := range 2 {
 		c := C.pb_copy{dst_last: 1, src_last: 1, dst_dtype: -C.int32_t(size), src_dtype: -C.int32_t(size)}
-		c.src = C.pb_view{p: o.addr(op, x), s: [4]C.int64_t{C.int64_t(x.Stride(0)), C.int64_t(x.Stride(1)),
-			C.int64_t(x.Stride(2)), 0}}
+		c.src = C.pb_view{p: o.addr(op, x), s: [4]C.int64_t{
+			C.int64_t(x.Stride(0)), C.int64_t(x.Stride(1)),
+			C.int64_t(x.Stride(2)), 0,
+		}}
 		c.dst = C.pb_view{p: o.addr(op, y) + C.uint64_t(size*odd*y.Stride(1))}
-		c.dst.s = [4]C.int64_t{C.int64_t(y.Stride(0)), C.int64_t(2 * y.Stride(1)), C.int64_t(2 * y.Stride(2)),
-			C.int64_t(y.Stride(2))}
+		c.dst.s = [4]C.int64_t{
+			C.int64_t(y.Stride(0)), C.int64_t(2 * y.Stride(1)), C.int64_t(2 * y.Stride(2)),
+			C.int64_t(y.Stride(2)),
+		}
 		o.copyRows(c, s, size, size)
 	}
 }

@@ -27,8 +27,13 @@ func checkClose(t *testing.T, what string, at int, got float32, want, bound floa
 }
 
 func TestLargeLinear(t *testing.T) {
-	for _, s := range []struct{ m, n, k, r int }{{301, 100, 5000, 5}, {1, 333, 4100, 0}, {130, 1300, 70, 3},
-		{17, 40, 2500, 40}, {33, 70, 13000, 2}} {
+	for _, s := range []struct{ m, n, k, r int }{
+		{301, 100, 5000, 5},
+		{1, 333, 4100, 0},
+		{130, 1300, 70, 3},
+		{17, 40, 2500, 40},
+		{33, 70, 13000, 2},
+	} {
 		x, base := noise(s.m*s.k, 1), noise(s.n*s.k, 7)
 		down, up := noise(s.r*s.k, 9), noise(s.n*s.r, 11)
 		inner := make([]float64, s.m*s.r)
@@ -75,8 +80,12 @@ func packed(t *testing.T, o *Ops, v []float32, n, k int) *engine.Packed {
 }
 
 func TestLargeConv(t *testing.T) {
-	for _, s := range []struct{ size, c, n, stride int }{{37, 200, 40, 1}, {41, 150, 70, 2},
-		{70, 20, 3, 3}, {9, 800, 40, 1}} {
+	for _, s := range []struct{ size, c, n, stride int }{
+		{37, 200, 40, 1},
+		{41, 150, 70, 2},
+		{70, 20, 3, 3},
+		{9, 800, 40, 1},
+	} {
 		x, weight := noise(s.size*s.size*s.c, 1), noise(s.n*9*s.c, 7)
 		a := engine.ConvArgs{KY: 3, KX: 3, Stride: s.stride, Top: 1, Left: 1, Bottom: 1, Right: 1}
 		out := (s.size+2-3)/s.stride + 1

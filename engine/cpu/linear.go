@@ -38,8 +38,10 @@ func (o *Ops) Linear(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) {
 			g.gate_per = C.int64_t(rows.batch)
 		}
 	}
-	o.segs[0] = C.pb_seg{x: o.addr("Linear", x), w: panelAddr(w.Base), k: C.int64_t(w.K()), dtype: C.int32_t(w.Base.DType),
-		x_dtype: C.int32_t(x.DType)}
+	o.segs[0] = C.pb_seg{
+		x: o.addr("Linear", x), w: panelAddr(w.Base), k: C.int64_t(w.K()), dtype: C.int32_t(w.Base.DType),
+		x_dtype: C.int32_t(x.DType),
+	}
 	o.segs[0].bs, o.segs[0].ls = rows.strides(x)
 	o.adapters(&g, w, func(t C.uint64_t, a engine.Adapter) {
 		d := C.pb_gemm{
@@ -105,8 +107,10 @@ func (o *Ops) innerFactor(a engine.Adapter) []C.pb_seg {
 func (o *Ops) adapters(g *C.pb_gemm, w *engine.Weight, down func(t C.uint64_t, a engine.Adapter)) {
 	g.nseg = 1
 	if len(w.Adapters) >= len(o.segs) {
-		panic(&engine.ShapeError{Op: "Linear", Rule: fmt.Sprintf("at most %d adapters a weight", len(o.segs)-1),
-			Shapes: w.Name})
+		panic(&engine.ShapeError{
+			Op: "Linear", Rule: fmt.Sprintf("at most %d adapters a weight", len(o.segs)-1),
+			Shapes: w.Name,
+		})
 	}
 	rows, total := int(g.batch*g.rows), 0
 	for _, a := range w.Adapters {

@@ -77,7 +77,8 @@ func (o *Ops) Dequantise(y, q, scale engine.Tensor) {
 
 // eachQuantised calls do for every row of x with its 8-bit form and its scale.
 func (o *Ops) eachQuantised(q, scale, x engine.Tensor,
-	do func(codes []byte, s *float32, row unsafe.Pointer, bf16 bool)) {
+	do func(codes []byte, s *float32, row unsafe.Pointer, bf16 bool),
+) {
 	if x.Len() == 0 {
 		return
 	}

@@ -19,8 +19,18 @@ func TestRangesAreCutsOfTheWhole(t *testing.T) {
 				t.Fatal(err)
 			}
 			n, size := e.Len(), d.Size()
-			for _, r := range [][2]int{{0, n}, {0, 0}, {n, n}, {0, 1}, {n - 1, n}, {n / 3, n/3 + 1}, {n / 4, n / 2},
-				{n/2 - 1, n}, {min(31, n), min(33, n)}, {min(255, n), n}} {
+			for _, r := range [][2]int{
+				{0, n},
+				{0, 0},
+				{n, n},
+				{0, 1},
+				{n - 1, n},
+				{n / 3, n/3 + 1},
+				{n / 4, n / 2},
+				{n/2 - 1, n},
+				{min(31, n), min(33, n)},
+				{min(255, n), n},
+			} {
 				got := make([]byte, (r[1]-r[0])*size)
 				if err := e.Range(got, r[0], r[1], d); err != nil {
 					t.Fatal(err)

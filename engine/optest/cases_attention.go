@@ -13,24 +13,37 @@ func (r *rig) tables(l, d int) engine.RoPE {
 		i := 0
 		return func() float32 { i++; return float32(f(float64(i) * 0.7)) }
 	}
-	return engine.RoPE{Cos: r.alloc("cos", engine.F32, angle(math.Cos), l, d/2),
-		Sin: r.alloc("sin", engine.F32, angle(math.Sin), l, d/2)}
+	return engine.RoPE{
+		Cos: r.alloc("cos", engine.F32, angle(math.Cos), l, d/2),
+		Sin: r.alloc("sin", engine.F32, angle(math.Sin), l, d/2),
+	}
 }
 
 // qkNormCases covers kinds of norm, tables or none, absent operands, in place, separate and exchange buffers.
 func qkNormCases() []testCase {
 	var cases []testCase
-	sizes := [][4]int{{1, 1, 1, 2}, {2, 3, 2, 8}, {1, 5, 3, 64}, {2, 4, 1, 128}, {1, 0, 2, 8}, {3, 2, 5, 40},
-		{1, 7, 2, 72}, {1, 3, 2, 5}, {2, 2, 2, 1}}
+	sizes := [][4]int{
+		{1, 1, 1, 2},
+		{2, 3, 2, 8},
+		{1, 5, 3, 64},
+		{2, 4, 1, 128},
+		{1, 0, 2, 8},
+		{3, 2, 5, 40},
+		{1, 7, 2, 72},
+		{1, 3, 2, 5},
+		{2, 2, 2, 1},
+	}
 	for d := 2; d <= 34; d += 2 {
 		sizes = append(sizes, [4]int{1, 2, 3, d})
 	}
 	for i, s := range sizes {
 		for j := range 6 {
-			cases = append(cases, testCase{name: fmt.Sprintf("QKNormRoPE/%v variant %d", s, j), tol: normTol(),
+			cases = append(cases, testCase{
+				name: fmt.Sprintf("QKNormRoPE/%v variant %d", s, j), tol: normTol(),
 				run: func(r *rig) {
 					runQKNorm(r, s[0], s[1], s[2], s[3], engine.NormKind(j%3), (i+j)%3, j)
-				}})
+				},
+			})
 		}
 	}
 	return cases
@@ -125,7 +138,8 @@ func attentionCases() []testCase {
 			clear(a.KeyLen) // must have been read
 		}})
 	}
-	cases = append(cases, testCase{name: "Attention/keys shared by the batch, packed self attention", tol: attendTol(),
+	cases = append(cases, testCase{
+		name: "Attention/keys shared by the batch, packed self attention", tol: attendTol(),
 		run: func(r *rig) {
 			packed := r.in("qkv", 2, 21, 3, 2, 16)
 			r.ops.Attention(r.out("o", 2, 21, 2, 16), packed.Index(2, 0), packed.Index(2, 1), packed.Index(2, 2),
@@ -134,7 +148,8 @@ func attentionCases() []testCase {
 			v := r.in("v", 1, 9, 2, 16).Broadcast(0, 2)
 			heads := r.alloc("by heads", r.dtype, nan, 2, 2, 21, 16) // [B, H, L, D] -> [B, L, H, D]
 			r.ops.Attention(r.writes(heads.Transpose(1, 2)), packed.Index(2, 0), k, v, engine.AttentionArgs{})
-		}})
+		},
+	})
 	return cases
 }
 
@@ -167,8 +182,10 @@ func mergeCases() []testCase {
 		}
 		tol := attendTol()
 		tol.bf16 = 3e-2 // partial results are stored in bf16
-		cases = append(cases, testCase{name: fmt.Sprintf("MergeAttention/%d cuts %v", i, cuts), tol: tol, run: run(true),
-			oracle: run(false)})
+		cases = append(cases, testCase{
+			name: fmt.Sprintf("MergeAttention/%d cuts %v", i, cuts), tol: tol, run: run(true),
+			oracle: run(false),
+		})
 	}
 	return append(cases, testCase{name: "MergeAttention/one side or both empty", tol: attendTol(), run: func(r *rig) {
 		negative := func() func() float32 {

@@ -93,8 +93,15 @@ func (r *rig) knownStats(b, g int, count float64) engine.Tensor {
 func groupNormCases() []testCase {
 	var cases []testCase
 	for i, s := range [][5]int{ // B, Y, X, C, G
-		{1, 1, 1, 1, 1}, {2, 3, 5, 8, 2}, {1, 4, 4, 64, 32}, {1, 7, 9, 12, 3}, {2, 16, 16, 32, 4}, {1, 0, 4, 8, 2},
-		{3, 2, 3, 17, 17}, {1, 5, 3, 33, 3}, {1, 33, 31, 6, 1},
+		{1, 1, 1, 1, 1},
+		{2, 3, 5, 8, 2},
+		{1, 4, 4, 64, 32},
+		{1, 7, 9, 12, 3},
+		{2, 16, 16, 32, 4},
+		{1, 0, 4, 8, 2},
+		{3, 2, 3, 17, 17},
+		{1, 5, 3, 33, 3},
+		{1, 33, 31, 6, 1},
 	} {
 		act := acts()[i%len(acts())]
 		cases = append(cases,

@@ -104,7 +104,8 @@ func gatedAddCases() []testCase {
 	var cases []testCase
 	for i, s := range rowSizes() {
 		for j := range 4 {
-			cases = append(cases, testCase{name: fmt.Sprintf("GatedAdd/%v operands %d", s, j), tol: pointTol(),
+			cases = append(cases, testCase{
+				name: fmt.Sprintf("GatedAdd/%v operands %d", s, j), tol: pointTol(),
 				run: func(r *rig) {
 					x, res := r.in("x", s[0], s[1], s[2]), r.in("r", s[0], s[1], s[2])
 					var gate, bias engine.Tensor
@@ -119,7 +120,8 @@ func gatedAddCases() []testCase {
 						y = r.out("y", s[0], s[1], s[2])
 					}
 					r.ops.GatedAdd(r.writes(y), x, gate, res, bias)
-				}})
+				},
+			})
 		}
 	}
 	return cases

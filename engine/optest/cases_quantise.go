@@ -37,8 +37,16 @@ func (r *rig) bytesOf(label string, shape ...int) engine.Tensor {
 // zeros, ties and the largest numbers of the format; those that are not finite come back as NaN.
 func quantiseCases() []testCase {
 	var cases []testCase
-	for _, s := range [][]int{{1, 1}, {3, 4}, {2, 3, 7}, {2, 5, 3, 8}, {2, 3, 2, 5, 33}, {1, 9, 2, 4, 64},
-		{1, 70, 2, 6, 128}, {2, 0, 2, 3, 8}} {
+	for _, s := range [][]int{
+		{1, 1},
+		{3, 4},
+		{2, 3, 7},
+		{2, 5, 3, 8},
+		{2, 3, 2, 5, 33},
+		{1, 9, 2, 4, 64},
+		{1, 70, 2, 6, 128},
+		{2, 0, 2, 3, 8},
+	} {
 		cases = append(cases, testCase{name: fmt.Sprintf("Quantise/%v", s), tol: exact(), run: func(r *rig) {
 			n := 0
 			x := r.alloc("x", r.dtype, func() float32 {

@@ -57,8 +57,10 @@ func (m *memory) weight(n, k int) *engine.Weight {
 
 // runMisuse makes every wrong call and the wrong matrices for Pack.
 func runMisuse(t testing.TB, ops engine.Ops) {
-	for _, list := range [][]misuse{transferMisuse(), linearMisuse(), elementwiseMisuse(),
-		attentionMisuse(), imageMisuse()} {
+	for _, list := range [][]misuse{
+		transferMisuse(), linearMisuse(), elementwiseMisuse(),
+		attentionMisuse(), imageMisuse(),
+	} {
 		for _, c := range list {
 			m := &memory{t: t, ops: ops}
 			if err := mustPanic(c.op, func() { c.call(ops, m) }); err != nil {

@@ -79,8 +79,12 @@ func TestTheSuiteNoticesBrokenImplementations(t *testing.T) {
 	}{
 		{"wrong value", offByLittle{ref.New()}, pick(t, linearCases(), "Linear/[12 37 65]"), "error 0.0001"},
 		{"stray write", strayWriter{ref.New()}, pick(t, rmsNormCases(), "RMSNorm/[4 3 64]"), "wrote where it must not"},
-		{"changed input", inputChanger{ref.New()}, pick(t, meanRowsCases(), "MeanRows/[2 5 7]"),
-			"x: wrote where it must not"},
+		{
+			"changed input",
+			inputChanger{ref.New()},
+			pick(t, meanRowsCases(), "MeanRows/[2 5 7]"),
+			"x: wrote where it must not",
+		},
 		{"unwritten output", lazy{ref.New()}, pick(t, upsampleCases(), "Upsample2x/[2 3 5 7]"), "got NaN"},
 	} {
 		for _, gapped := range []bool{false, true} {

@@ -21,8 +21,10 @@ func runPieces(t *testing.T, ops engine.Ops) {
 						data[i] = byte(i*7%61 + 1)
 					}
 					pack := func(lo, hi int) *engine.Packed {
-						m := engine.Matrix{Data: data[lo*k*stored.Size() : hi*k*stored.Size()], DType: stored, N: hi - lo,
-							K: k, Scale: scale}
+						m := engine.Matrix{
+							Data: data[lo*k*stored.Size() : hi*k*stored.Size()], DType: stored, N: hi - lo,
+							K: k, Scale: scale,
+						}
 						p, err := ops.Pack(m, c)
 						if err != nil {
 							t.Fatal(err)

@@ -195,8 +195,10 @@ func (r *rig) weight(n, k, channels int, stored engine.DType, bias bool, ranks .
 		w.Bias = r.f32("bias", n)
 	}
 	for _, rank := range ranks {
-		w.Adapters = append(w.Adapters, engine.Adapter{Down: r.pack(rank, k, channels, engine.F32, 0),
-			Up: r.pack(n, rank, 0, engine.F32, 0), Scale: 0.75})
+		w.Adapters = append(w.Adapters, engine.Adapter{
+			Down: r.pack(rank, k, channels, engine.F32, 0),
+			Up:   r.pack(n, rank, 0, engine.F32, 0), Scale: 0.75,
+		})
 	}
 	return w
 }

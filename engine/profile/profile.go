@@ -64,8 +64,10 @@ func (o *Ops) Layer(name string) (before string) {
 
 // Remember adds a span that is not a call of Ops: an exchange of bytes that began at start.
 func (o *Ops) Remember(layer, op string, start time.Time, bytes int64) {
-	o.spans = append(o.spans, Span{Rank: o.rank, Layer: layer, Op: op, Start: start.Sub(o.zero),
-		Took: time.Since(start), Bytes: bytes})
+	o.spans = append(o.spans, Span{
+		Rank: o.rank, Layer: layer, Op: op, Start: start.Sub(o.zero),
+		Took: time.Since(start), Bytes: bytes,
+	})
 }
 
 // Begin starts a span that is not a call of Ops: an exchange. The function it returns ends it, with the bytes it moved

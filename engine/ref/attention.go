@@ -18,8 +18,10 @@ func (*Ops) Attention(o, q, k, v engine.Tensor, a engine.AttentionArgs) {
 	}
 	tiles := (lq + queryTile - 1) / queryTile
 	spread(q.Dim(0)*heads*tiles, 2*queryTile*lk*d, func(lo, hi int) {
-		head := headRows{keys: make([]float64, lk*d), values: make([]float64, lk*d), scores: make([]float64, lk),
-			q: make([]float64, d), o: make([]float64, d)}
+		head := headRows{
+			keys: make([]float64, lk*d), values: make([]float64, lk*d), scores: make([]float64, lk),
+			q: make([]float64, d), o: make([]float64, d),
+		}
 		for i := lo; i < hi; i++ {
 			b, h, from := i/(heads*tiles), i/tiles%heads, i%tiles*queryTile
 			head.valid = lk

@@ -107,12 +107,16 @@ func TestLinearWithEverything(t *testing.T) {
 	x, w, bias, res, gate := data(1, b*l*k), data(2, n*k), data(3, n), data(4, b*l*n), data(5, 2*n)
 	down, up := data(6, r*k), data(7, n*r)
 	y := make([]float32, b*l*n)
-	weight := &engine.Weight{Base: pack(t, w, n, k), Bias: engine.FromF32(bias, n),
-		Adapters: []engine.Adapter{{Down: pack(t, down, r, k), Up: pack(t, up, n, r), Scale: 0.5}}}
+	weight := &engine.Weight{
+		Base: pack(t, w, n, k), Bias: engine.FromF32(bias, n),
+		Adapters: []engine.Adapter{{Down: pack(t, down, r, k), Up: pack(t, up, n, r), Scale: 0.5}},
+	}
 	for _, noBias := range []bool{false, true} {
 		ref.New().Linear(engine.FromF32(y, b, l, n), engine.FromF32(x, b, l, k), weight,
-			engine.Epilogue{Act: engine.SiLU, Residual: engine.FromF32(res, b, l, n),
-				Gate: engine.FromF32(gate, 2, n), NoBias: noBias})
+			engine.Epilogue{
+				Act: engine.SiLU, Residual: engine.FromF32(res, b, l, n),
+				Gate: engine.FromF32(gate, 2, n), NoBias: noBias,
+			})
 		want := make([]float64, len(y))
 		for i := range want {
 			item, row, out := i/(l*n), i/n, i%n
@@ -251,8 +255,10 @@ func TestAttentionByDefinition(t *testing.T) {
 		lens := []int{5, 0, 3}
 		four := func(x []float32) engine.Tensor { return engine.FromF32(x, b, l, h, d) }
 		ref.New().Attention(four(o), four(q), four(k), four(v),
-			engine.AttentionArgs{Scale: 0.3, Causal: causal, Bias: engine.FromF32(bias, h, l, l), KeyLen: lens,
-				LSE: engine.FromF32(lse, b, h, l)})
+			engine.AttentionArgs{
+				Scale: 0.3, Causal: causal, Bias: engine.FromF32(bias, h, l, l), KeyLen: lens,
+				LSE: engine.FromF32(lse, b, h, l),
+			})
 		want, wantLSE := make([]float64, len(o)), make([]float64, len(lse))
 		at := func(item, row, head, c int) int { return ((item*l+row)*h+head)*d + c }
 		for i := range b * h * l {

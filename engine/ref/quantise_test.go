@@ -11,8 +11,10 @@ import (
 // magnitude to 448, no code is nearer than the one taken, and of two that are as near it is the even one.
 func TestQuantiseTakesTheNearestCode(t *testing.T) {
 	o := New()
-	x := engine.FromF32([]float32{1, -0.37, 0.0021, 0.99, -0.5, 0.062, 0.0004, 0, 448, 27, -29, 25, 0.0009765625,
-		0.0029296875, -1.0625, 1.1875}, 2, 8)
+	x := engine.FromF32([]float32{
+		1, -0.37, 0.0021, 0.99, -0.5, 0.062, 0.0004, 0, 448, 27, -29, 25, 0.0009765625,
+		0.0029296875, -1.0625, 1.1875,
+	}, 2, 8)
 	q, scale, y := engine.NewTensor(engine.Buf{Host: make([]byte, 16)}, engine.F8E4M3, 2, 8),
 		engine.FromF32(make([]float32, 2), 2), engine.FromF32(make([]float32, 16), 2, 8)
 	o.Quantise(q, scale, x)

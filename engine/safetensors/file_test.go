@@ -92,8 +92,10 @@ func TestMalformedFilesAreRefusedWithTheReason(t *testing.T) {
 		{"overflow", "overflows", file(one(`{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,0]}`))},
 		{"size wrong", "needs 8 bytes", file(one(`{"dtype":"F32","shape":[2],"data_offsets":[0,4]}`), 1, 2, 3, 4)},
 		{"truncated data", "3 bytes are missing", file(one(`{"dtype":"F32","shape":[1],"data_offsets":[0,4]}`), 1)},
-		{"trailing data", "2 bytes behind the last tensor",
-			file(one(`{"dtype":"U8","shape":[1],"data_offsets":[0,1]}`), 1, 2, 3)},
+		{
+			"trailing data", "2 bytes behind the last tensor",
+			file(one(`{"dtype":"U8","shape":[1],"data_offsets":[0,1]}`), 1, 2, 3),
+		},
 		{"hole", "hole of 1 bytes", file(one(`{"dtype":"U8","shape":[1],"data_offsets":[1,2]}`), 1, 2)},
 		{"overlap", "overlaps", file(`{"t":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},`+
 			`"u":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}}`, 1, 2, 3)},

@@ -28,10 +28,13 @@ type Fake struct {
 	Started chan string // receives the id of every job that starts, if not nil
 }
 
+// Name implements jobs.Executor.
 func (f *Fake) Name() string { return f.Label }
 
+// Ready implements jobs.Executor.
 func (f *Fake) Ready(ctx context.Context) error { return ctx.Err() }
 
+// Run implements jobs.Executor.
 func (f *Fake) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.Outcome, error) {
 	w, fail := message.ParseWorkflow(task.Req.Workflow)
 	if fail != nil {
@@ -85,6 +88,7 @@ func (f *Fake) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.O
 	return out, nil
 }
 
+// Exec implements jobs.Executor.
 func (f *Fake) Exec(_ context.Context, req *message.ExecRequest) (*message.ExecReply, error) {
 	switch req.Class {
 	case "Echo":
@@ -107,10 +111,12 @@ func (f *Fake) Exec(_ context.Context, req *message.ExecRequest) (*message.ExecR
 	return nil, wire.Errorf(wire.ErrNoNodeType, "no class %q", req.Class)
 }
 
+// Free implements jobs.Executor.
 func (f *Fake) Free(_ context.Context, req *message.FreeRequest) (*message.FreeReply, error) {
 	return &message.FreeReply{Freed: len(req.Handles)}, nil
 }
 
+// Sample implements jobs.Executor.
 func (f *Fake) Sample(ctx context.Context, q *message.SampleRequest, emit func(*message.SampleReply)) (*message.SampleReply, error) {
 	if q.Sampler.Name == "wait" {
 		emit(&message.SampleReply{Type: message.SampleProgress, Step: 1, Steps: 2})
@@ -125,6 +131,7 @@ func (f *Fake) Sample(ctx context.Context, q *message.SampleRequest, emit func(*
 	return &message.SampleReply{Type: message.SampleDone, X: q.Latent, Evals: 1, Metrics: map[string]any{"load_seconds": 0.5}}, nil
 }
 
+// Load implements jobs.Executor.
 func (f *Fake) Load(_ context.Context, q *message.LoadRequest) (*message.LoadReply, error) {
 	return &message.LoadReply{Bytes: int64(len(q.Model.File))}, nil
 }

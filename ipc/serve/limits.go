@@ -37,6 +37,7 @@ func (b Limits) orPreset() Limits {
 func (b Limits) message() wire.Limits {
 	return wire.Limits{Bytes: b.Message, Depth: b.Depth, Items: b.Values}
 }
+
 func (b Limits) frame() wire.Limits {
 	return wire.Limits{Bytes: b.Frame, Depth: b.Depth, Items: b.Values}
 }

@@ -232,7 +232,7 @@ func (p *process) wait(name string) {
 	p.mu.Lock()
 	why := p.why
 	p.mu.Unlock()
-	p.cause = WorkerLost(name, p.cmd.ProcessState, err)
+	p.cause = Lost(name, p.cmd.ProcessState, err)
 	if why != "" {
 		p.cause = wire.Errorf(wire.ErrWorkerLost, "%s (pid %d) was lost: %s", name, p.cmd.Process.Pid, why)
 	}
@@ -240,8 +240,8 @@ func (p *process) wait(name string) {
 	close(p.dead)
 }
 
-// WorkerLost is the error of a worker process that has ended; st and err are those of its exec.Cmd after Wait. It names the signal or the exit code.
-func WorkerLost(name string, st *os.ProcessState, err error) *wire.Error {
+// Lost is the error of a worker process that has ended; st and err are those of its exec.Cmd after Wait. It names the signal or the exit code.
+func Lost(name string, st *os.ProcessState, err error) *wire.Error {
 	pid := ""
 	if st != nil {
 		pid = fmt.Sprintf(" (pid %d)", st.Pid())

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"patchbay/engine/safetensors"
-	"patchbay/models/dit"
 	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/picture"
@@ -126,14 +125,6 @@ func exec(t *testing.T, r *graph.Runner, class string, inputs map[string]any) an
 		t.Fatalf("exec %s: %v", class, err)
 	}
 	return out.Outputs[0]
-}
-
-func array(rows, cols int) dit.Array {
-	a := dit.Array{Rows: rows, Cols: cols, Data: make([]float32, rows*cols)}
-	for i := range a.Data {
-		a.Data[i] = float32(i) / 2
-	}
-	return a
 }
 
 func values(t *testing.T, v any) []float32 {

@@ -47,6 +47,7 @@ type Class struct {
 // Stage is a part of a job's time.
 type Stage uint8
 
+// Stages of a job; StageOther is what the others leave.
 const (
 	StageOther Stage = iota
 	StageLoad

@@ -364,7 +364,7 @@ func (v *validation) literal(k *Class, in *Input, val any) (any, *problem) {
 			return val, nil
 		}
 	}
-	var config any = v.config(k, in)
+	config := v.config(k, in)
 	allowed := pyjson.Repr(choices)
 	if len(choices) > 20 {
 		config, allowed = nil, fmt.Sprintf("(list of length %d)", len(choices))

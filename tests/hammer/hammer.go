@@ -110,8 +110,10 @@ func (t *Target[T]) Run(tb *testing.T, n int) {
 	defer debug.SetGCPercent(debug.SetGCPercent(400)) // the heap is small: it would be collected all the time
 	began := time.Now()
 	for i := range workers {
-		w := &worker[T]{t: t, n: n * (i + 1) / len(workers), alone: &alone, stop: &stop, meter: newMeter(),
-			reasons: map[uint64]bool{}}
+		w := &worker[T]{
+			t: t, n: n * (i + 1) / len(workers), alone: &alone, stop: &stop, meter: newMeter(),
+			reasons: map[uint64]bool{},
+		}
 		w.n -= n * i / len(workers)
 		w.mutator = mutator{rnd: rand.New(rand.NewPCG(seed, uint64(i))), corpus: append([]Input(nil), corpus...)}
 		w.fixed = len(corpus)
@@ -261,7 +263,8 @@ func reason(err error) uint64 {
 // execute runs the target once. used is what Parse allocated if that was measured exactly, else -1. A panic is an
 // error.
 func (t *Target[T]) execute(in Input, m *meter, alone *sync.RWMutex, exactly bool) (refused error,
-	used int64, err error) {
+	used int64, err error,
+) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())

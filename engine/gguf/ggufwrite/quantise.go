@@ -18,8 +18,10 @@ func Quantise(kind gguf.Type, values []float32) []byte {
 		engine.Narrow(out, values, d)
 		return out
 	}
-	pack, ok := map[gguf.Type]func([]byte, []float32) []byte{gguf.Q8v0: q8, gguf.Q4v0: q4, gguf.Q4K: q4k, gguf.Q5K: q5k,
-		gguf.Q6K: q6k}[kind]
+	pack, ok := map[gguf.Type]func([]byte, []float32) []byte{
+		gguf.Q8v0: q8, gguf.Q4v0: q4, gguf.Q4K: q4k, gguf.Q5K: q5k,
+		gguf.Q6K: q6k,
+	}[kind]
 	block, _ := kind.Block()
 	if !ok || len(values)%block != 0 {
 		panic(fmt.Sprintf("ggufwrite: %d values as %s", len(values), kind))

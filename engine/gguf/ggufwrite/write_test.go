@@ -15,13 +15,19 @@ func TestWrittenFilesReadBack(t *testing.T) {
 	for i := range values {
 		values[i] = float32(math.Sin(float64(i)*0.37) * (1 + float64(i%97)/97))
 	}
-	for kind, bound := range map[gguf.Type]float64{gguf.F32: 0, gguf.F16: 1e-3, gguf.BF16: 8e-3, gguf.Q8v0: 9e-3,
-		gguf.Q4v0: 0.16, gguf.Q4K: 0.16, gguf.Q5K: 0.09, gguf.Q6K: 0.05} {
+	for kind, bound := range map[gguf.Type]float64{
+		gguf.F32: 0, gguf.F16: 1e-3, gguf.BF16: 8e-3, gguf.Q8v0: 9e-3,
+		gguf.Q4v0: 0.16, gguf.Q4K: 0.16, gguf.Q5K: 0.09, gguf.Q6K: 0.05,
+	} {
 		for _, shape := range [][]int{{3, 512}, {48, 32}, {96, 4, 2, 2}, {1536}} {
-			f, err := gguf.OpenBytes(File(map[string]any{"general.architecture": "flux", "n": uint32(7), "yes": true,
-				"f": float32(0.5), "names": []string{"a", ""}, "bytes": []uint8{1, 2}},
-				[]Tensor{{"w", kind, shape, Quantise(kind, values)},
-					{"x", gguf.F32, []int{3}, Quantise(gguf.F32, []float32{1, 2, 3})}}))
+			f, err := gguf.OpenBytes(File(map[string]any{
+				"general.architecture": "flux", "n": uint32(7), "yes": true,
+				"f": float32(0.5), "names": []string{"a", ""}, "bytes": []uint8{1, 2},
+			},
+				[]Tensor{
+					{"w", kind, shape, Quantise(kind, values)},
+					{"x", gguf.F32, []int{3}, Quantise(gguf.F32, []float32{1, 2, 3})},
+				}))
 			if err != nil {
 				t.Fatal(err)
 			}

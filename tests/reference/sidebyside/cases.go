@@ -42,8 +42,10 @@ func (b *bench) flux(d engine.DType, size int) (func() error, error) {
 	}
 	b.held = append(b.held, buf)
 	guidance := float32(3.5)
-	entry := dit.Entry{Context: dit.Array{Data: small(256*4096, 1), Rows: 256, Cols: 4096}, Pooled: small(768, 1),
-		Guidance: &guidance}
+	entry := dit.Entry{
+		Context: dit.Array{Data: small(256*4096, 1), Rows: 256, Cols: 4096}, Pooled: small(768, 1),
+		Guidance: &guidance,
+	}
 	return func() error {
 		env := dit.Env{Ops: b.ops, Arena: engine.NewArena("activations", buf, arena), DType: d, Attend: dit.Whole(b.ops)}
 		_, err := goldenrun.Once(env, m, entry, size/8, size/8, 0.5)
