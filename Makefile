@@ -20,7 +20,7 @@ test:
 
 # The quick form while working.
 check:
-	$(GO) vet ./... && $(GO) test -short ./...
+	$(GO) vet ./... && $(GO) test -short -timeout 20m ./...
 
 tools: bin/golangci-lint
 bin/golangci-lint: tools/go.mod
@@ -47,8 +47,12 @@ cuda-kernels:
 fmt: tools
 	bin/golangci-lint fmt ./...
 
+# The race detector slows arithmetic tenfold, so it watches the packages that have goroutines; models compute through engine's. Simulations and
+# sizes of published models have none.
+RACED   := ./engine ./engine/cpu ./engine/deferred ./engine/profile ./models/sampling ./models/tokenizer ./parallel/... ./node/... ./ipc/...
+UNRACED := MoreDevicesAreNeverSlower|ScheduleNeedsNoBuffers|StagesOfPublished
 race:
-	$(GO) test -race -short -skip 'MoreDevicesAreNeverSlower|ScheduleNeedsNoBuffers|StagesOfPublished' ./engine/... ./models/sampling ./models/tokenizer ./parallel ./node/... ./ipc/...
+	$(GO) test -count 1 -vet off -timeout 40m -race -short -skip '$(UNRACED)' $(RACED)
 
 # Coverage fuzzing, seconds per target; the seeds run in every `go test`, and mutations of them without coverage (tests/hammer).
 FUZZTIME ?= 10s
@@ -58,11 +62,13 @@ fuzz:
 bench:
 	$(GO) test -run '^$$' -bench . -benchtime 1x ./engine/cpu ./models/... ./parallel
 
-# The long forms of the storms and many small jobs, then 10,000,000 executions of every parser of bytes from outside. An hour on two processors.
+# The long forms of the storms, of many small jobs and of the tables of drift, then 10,000,000 executions of every parser of bytes from outside, and
+# the program without cgo. An hour on two processors.
 soak:
-	$(GO) test -count 1 -timeout 60m -tags soak ./parallel -v -run 'CancelAt|ManyJobs|LateRanks'
+	$(GO) test -count 1 -timeout 60m -tags soak ./parallel -v -run 'CancelAt|ManyJobs|LateRanks|Drift|CacheOnTheDemo'
 	$(GO) test -count 1 -timeout 120m -tags soak ./tests -v -run 'TestDurable|TestFaults|TestRouting|TestTinyJobs'
 	$(GO) test -count 1 -timeout 120m -p 1 -tags soak ./ipc/... ./node/... -v -run UnderTheHammer
+	CGO_ENABLED=0 $(GO) build -o /dev/null .
 
 # The node package for ComfyUI carries the Python client: it is copied in as one folder. `go test ./tests -run ComfyUI` says when the copy is old.
 vendor-client:
@@ -74,11 +80,10 @@ comfyui-test: build
 	@test -n "$(COMFYUI)" || { echo "say which ComfyUI: make comfyui-test COMFYUI=<folder> PYTHON=<its python>"; exit 2; }
 	$(PYTHON) tests/comfyui/drive.py $(COMFYUI) --program $(abspath $(BIN))
 
+# Lines of Go in the packages that the program is made of, by top folder, and the lines of all tests there: the first total is what the plan bounds.
 loc:
-	@for d in cli daemon ipc node parallel models engine comfyui tests; do [ -d $$d ] || continue; \
-	  printf '%-10s code %6d  test %6d\n' $$d \
-	  $$(find $$d -name '*.go' ! -name '*_test.go' -o -name '*.c' -o -name '*.h' -o -name '*.inc' | xargs cat | wc -l) \
-	  $$(find $$d -name '*_test.go' | xargs -r cat | wc -l); done
+	@$(GO) list -deps -f '{{if .Module}}{{if .Module.Main}}{{$$d := .Dir}}{{range .GoFiles}}{{$$d}}/{{.}}{{"\n"}}{{end}}{{range .CgoFiles}}{{$$d}}/{{.}}{{"\n"}}{{end}}{{end}}{{end}}' . \
+	  | tests/loc.sh
 
 clean:
 	rm -rf bin

@@ -47,9 +47,13 @@ func TestLeastRecentlyUsedGoesFirst(t *testing.T) {
 		key  string
 		want []string
 	}{
-		{"a", []string{"a"}}, {"b", []string{"b", "a"}}, {"c", []string{"c", "b", "a"}}, {"a", []string{"a", "c", "b"}},
+		{"a", []string{"a"}},
+		{"b", []string{"b", "a"}},
+		{"c", []string{"c", "b", "a"}},
+		{"a", []string{"a", "c", "b"}},
 		{"d", []string{"d", "a", "c"}},
-		{"c", []string{"c", "d", "a"}}, {"b", []string{"b", "c", "d"}},
+		{"c", []string{"c", "d", "a"}},
+		{"b", []string{"b", "c", "d"}},
 	} {
 		if _, err := e.Load(context.Background(), model(c.key), ""); err != nil {
 			t.Fatal(err)

@@ -13,10 +13,18 @@ import (
 // begin late and outputs kept for later, nor with other sizes and types in between.
 func TestOrderOfRequestsDoesNotMatter(t *testing.T) {
 	for _, c := range []struct{ family, plan string }{
-		{"flux", "ulysses=3"}, {"flux", "cfg=2,pipe=2,patches=3"}, {"flux",
-			"pipe=2,ring=2,patches=3,sync=spread,kv=fp8"},
-		{"sd3", "pipe=3,patches=2,shard=on"}, {"pixart", "pipe=2,tensor=2,form=scatter,patches=4"}, {"hunyuandit",
-			"pipe=3,patches=2,sync=spread"},
+		{"flux", "ulysses=3"},
+		{"flux", "cfg=2,pipe=2,patches=3"},
+		{
+			"flux",
+			"pipe=2,ring=2,patches=3,sync=spread,kv=fp8",
+		},
+		{"sd3", "pipe=3,patches=2,shard=on"},
+		{"pixart", "pipe=2,tensor=2,form=scatter,patches=4"},
+		{
+			"hunyuandit",
+			"pipe=3,patches=2,sync=spread",
+		},
 	} {
 		if testing.Short() && c.family != "flux" && c.family != "hunyuandit" {
 			continue

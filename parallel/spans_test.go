@@ -12,8 +12,10 @@ func TestSpansTellTheBytesOfEveryAxis(t *testing.T) {
 	e := newEngine(t)
 	r := flatRequest(t, "flux", 2)
 	r.Profile = true
-	for _, plan := range []string{"ulysses=2,shard=on", "cfg=2,ring=2,shard=on", "tensor=2,form=scatter",
-		"pipe=2,ring=2,patches=2,sync=spread"} {
+	for _, plan := range []string{
+		"ulysses=2,shard=on", "cfg=2,ring=2,shard=on", "tensor=2,form=scatter",
+		"pipe=2,ring=2,patches=2,sync=spread",
+	} {
 		r.Plan = plan
 		got, err := e.Sample(context.Background(), r, nil)
 		if err != nil {

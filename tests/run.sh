@@ -18,15 +18,13 @@ part() { # part NAME COMMAND...: run one part and remember its time and state
 }
 
 part build make -s build
-part vet "$GO" vet ./...
-part layout "$GO" test -count 1 ./tests -run TestLayout
-part lint make -s lint
+part lint make -s lint # go vet is among its linters
 # The CUDA backend on its fake device is `make fake`.
 mapfile -t packages < <("$GO" list ./... | grep -v /engine/cuda)
-part unit "$GO" test -count 1 -timeout 40m "${packages[@]}"
-part nocgo env CGO_ENABLED=0 "$GO" build -o /dev/null .
-# The race detector slows arithmetic tenfold, so it watches the packages that have goroutines; models compute through engine's. Simulations have none.
-part race "$GO" test -race -short -timeout 40m -skip 'MoreDevicesAreNeverSlower|ScheduleNeedsNoBuffers|StagesOfPublished' ./engine/... ./models/sampling ./models/tokenizer ./parallel ./node/... ./ipc/...
+part unit "$GO" test -count 1 -vet off -timeout 40m "${packages[@]}"
+# Everything below the network; the whole program without cgo, which compiles most dependencies again, is in `make soak`.
+part nocgo env CGO_ENABLED=0 "$GO" build ./engine/... ./models/... ./parallel/... ./node/...
+part race make -s race
 
 echo
 total=0

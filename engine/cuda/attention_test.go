@@ -9,8 +9,8 @@ import (
 	"patchbay/engine"
 )
 
-// TestEveryHead runs the tensor-core kernels on lengths that end inside a tile of queries and of keys, and compares the log-sum-exp too: a key too
-// many shows there alone.
+// TestEveryHead runs the tensor-core kernels on lengths that end inside a tile of queries and of keys, and compares the
+// log-sum-exp too: a key too many shows there alone.
 func TestEveryHead(t *testing.T) {
 	o := openOps(t)
 	for _, c := range []struct {
@@ -52,8 +52,12 @@ func TestEveryHead(t *testing.T) {
 				}
 				compare(t, o, rel, func(m *bench) engine.Tensor {
 					qkv := m.normal(engine.BF16, c.b, c.lq, 2, c.h, c.d)
-					q, kv, out := qkv.Index(2, 1), m.normal(engine.BF16, c.b, c.lk, 2, c.h, c.d), m.normal(engine.BF16, c.b, c.lq, c.h, c.d)
-					a := engine.AttentionArgs{Causal: c.causal, Scale: c.scale, KeyLen: c.lens, LSE: m.normal(engine.F32, c.b, c.h, c.lq)}
+					q, kv, out := qkv.Index(2, 1), m.normal(engine.BF16, c.b, c.lk, 2, c.h, c.d),
+						m.normal(engine.BF16, c.b, c.lq, c.h, c.d)
+					a := engine.AttentionArgs{
+						Causal: c.causal, Scale: c.scale, KeyLen: c.lens,
+						LSE: m.normal(engine.F32, c.b, c.h, c.lq),
+					}
 					if c.bias {
 						a.Bias = m.normal(engine.F32, c.h, c.lq, c.lk)
 					}

@@ -19,7 +19,8 @@ type bench struct {
 	buf []engine.Buf
 }
 
-// compare runs a call on ref and on o and compares what it returns: no element may be off by more than rel of itself and half as much of the largest.
+// compare runs a call on ref and on o and compares what it returns: no element may be off by more than rel of itself
+// and half as much of the largest.
 func compare(t *testing.T, o *Ops, rel float64, call func(m *bench) engine.Tensor) {
 	t.Helper()
 	want, got := results(t, ref.New(), call), results(t, o, call)

@@ -13,9 +13,9 @@ import (
 	"patchbay/engine"
 )
 
-// Conv2D implements engine.Ops: the pixels under the kernel become rows of a matrix in scratch memory, a strip of lines (o.strip bytes, at least one line) at a
-// time, and are
-// multiplied like a linear layer. A 1x1 kernel multiplies the picture itself.
+// Conv2D implements engine.Ops: the pixels under the kernel become rows of a matrix in scratch memory, a strip of lines
+// (o.strip bytes, at least one line) at a time, and are multiplied like a linear layer. A 1x1 kernel multiplies the
+// picture itself.
 func (o *Ops) Conv2D(y, x engine.Tensor, w *engine.Weight, a engine.ConvArgs) {
 	engine.CheckConv2D(y, x, w, a)
 	if y.Len() == 0 {
@@ -52,7 +52,8 @@ func (o *Ops) Conv2D(y, x engine.Tensor, w *engine.Weight, a engine.ConvArgs) {
 			}
 			out := y.Index(0, b).Slice(0, from, from+n)
 			p := C.struct_pb_linear{
-				y: address("Conv2D", out), bias: address("Conv2D", w.Bias), gate_per: 1, y_type: C.int(y.DType), alpha: 1, vec: pieces(y, a.Residual, w.Bias),
+				y: address("Conv2D", out), bias: address("Conv2D", w.Bias), gate_per: 1, y_type: C.int(y.DType), alpha: 1,
+				vec: pieces(y, a.Residual, w.Bias),
 			}
 			p.ybs, p.yls = leadStrides(out)
 			if !a.Residual.IsZero() {
@@ -78,8 +79,9 @@ func (o *Ops) im2col(at uint64, x, y engine.Tensor, a engine.ConvArgs, first, co
 	}
 	p := C.pb_i64(per)
 	o.args.im2col = C.struct_pb_im2col{
-		dst: C.pb_u64(at), src: address("Conv2D", x), ld: C.pb_i64(ld) / p, first: C.pb_i64(first), count: C.int(count), size: C.int(per * size),
-		y: C.int(x.Dim(1)), x: C.int(x.Dim(2)), c: C.int(x.Dim(3) / per), oy: C.int(y.Dim(1)), ox: C.int(y.Dim(2)),
+		dst: C.pb_u64(at), src: address("Conv2D", x), ld: C.pb_i64(ld) / p, first: C.pb_i64(first), count: C.int(count),
+		size: C.int(per * size),
+		y:    C.int(x.Dim(1)), x: C.int(x.Dim(2)), c: C.int(x.Dim(3) / per), oy: C.int(y.Dim(1)), ox: C.int(y.Dim(2)),
 		ky: C.int(a.KY), kx: C.int(a.KX), stride: C.int(a.Stride), top: C.int(a.Top), left: C.int(a.Left),
 	}
 	c := &o.args.im2col

@@ -13,7 +13,8 @@ import (
 	"patchbay/engine"
 )
 
-// Copy implements engine.Ops: a plain copy where both sides are contiguous, else a kernel, in 16-byte pieces where strides allow.
+// Copy implements engine.Ops: a plain copy where both sides are contiguous, else a kernel, in 16-byte pieces where
+// strides allow.
 func (o *Ops) Copy(dst, src engine.Tensor) {
 	engine.CheckCopy(dst, src)
 	if dst.Len() == 0 {
@@ -29,7 +30,10 @@ func (o *Ops) Copy(dst, src engine.Tensor) {
 // strided copies with a kernel.
 func (o *Ops) strided(dst, src engine.Tensor) {
 	a, size := &o.args.copy, dst.DType.Size()
-	*a = C.struct_pb_copy{dst: address("Copy", dst), src: address("Copy", src), size: C.int(size), count: C.pb_i64(dst.Len())}
+	*a = C.struct_pb_copy{
+		dst: address("Copy", dst), src: address("Copy", src), size: C.int(size),
+		count: C.pb_i64(dst.Len()),
+	}
 	for i := range 5 {
 		a.dims[i] = 1
 	}
@@ -63,7 +67,8 @@ func (o *Ops) strided(dst, src engine.Tensor) {
 	o.flat(k, int(a.count), unsafe.Pointer(a))
 }
 
-// inSteps reports whether t can be read in steps of n elements: its address is a multiple of 16 bytes and its strides are multiples of n.
+// inSteps reports whether t can be read in steps of n elements: its address is a multiple of 16 bytes and its strides
+// are multiples of n.
 func inSteps(t *engine.Tensor, n int) bool {
 	if (t.Buf.Dev+uint64(t.Off*t.DType.Size()))%16 != 0 {
 		return false
@@ -112,7 +117,8 @@ func (o *Ops) Gather(y, table engine.Tensor, ids []int32) {
 	at := o.mem.take(4 * len(ids))
 	o.send(at, p, 4*len(ids))
 	o.args.gather = C.struct_pb_gather{
-		y: address("Gather", y), table: address("Gather", table), ids: C.pb_u64(at), ys: C.pb_i64(y.Stride(0)), ts: C.pb_i64(table.Stride(0)),
+		y: address("Gather", y), table: address("Gather", table), ids: C.pb_u64(at), ys: C.pb_i64(y.Stride(0)),
+		ts:   C.pb_i64(table.Stride(0)),
 		rows: C.int(y.Dim(0)), cols: C.int(y.Dim(1)), from: C.int(table.DType),
 	}
 	o.flat(typed(kGather, y.DType), y.Len(), unsafe.Pointer(&o.args.gather))
@@ -125,7 +131,8 @@ func (o *Ops) MeanRows(y, x engine.Tensor) {
 		return
 	}
 	o.args.mean = C.struct_pb_mean{
-		y: address("MeanRows", y), x: address("MeanRows", x), ys: C.pb_i64(y.Stride(0)), xb: C.pb_i64(x.Stride(0)), xl: C.pb_i64(x.Stride(1)),
+		y: address("MeanRows", y), x: address("MeanRows", x), ys: C.pb_i64(y.Stride(0)), xb: C.pb_i64(x.Stride(0)),
+		xl:    C.pb_i64(x.Stride(1)),
 		batch: C.int(x.Dim(0)), l: C.int(x.Dim(1)), cols: C.int(x.Dim(2)),
 	}
 	o.flat(typed(kMean, y.DType), y.Len(), unsafe.Pointer(&o.args.mean))

@@ -2,13 +2,14 @@
 
 // Package cuda implements engine.Ops on NVIDIA GPUs of compute capability 8.0 or newer.
 //
-// Nothing of CUDA is needed to build it: the driver is opened when the program runs (driver.h lists what is used of it, shim.h what Go
-// calls), and the kernels are PTX text made beforehand from kernels/*.cu, which the driver compiles for the device at hand. The Go files
-// check operands, fill the argument structs of kernels/args.h, choose a kernel and a grid and launch; nothing here waits for the device
-// except Sync and the Wait of a Download.
+// Nothing of CUDA is needed to build it: the driver is opened when the program runs (driver.h lists what is used of it,
+// shim.h what Go calls), and the kernels are PTX text made beforehand from kernels/*.cu, which the driver compiles for
+// the device at hand. The Go files check operands, fill the argument structs of kernels/args.h, choose a kernel and a
+// grid and launch; nothing here waits for the device except Sync and the Wait of a Download.
 //
-// A Driver is the opened library, a Device one GPU with its loaded kernels, an Ops one stream on it. Kernels compute in f32 whatever the
-// type of the activations and round once when they store. Addresses of the device are numbers in Go, never pointers.
+// A Driver is the opened library, a Device one GPU with its loaded kernels, an Ops one stream on it. Kernels compute in
+// f32 whatever the type of the activations and round once when they store. Addresses of the device are numbers in Go,
+// never pointers.
 package cuda
 
 /*
@@ -35,8 +36,8 @@ type Driver struct {
 	version int
 }
 
-// Open opens the driver library in one of the directories, or where the loader finds it when there are none or it is in none of them.
-// The error names what the last attempt said; without a GPU or driver it is an *Error.
+// Open opens the driver library in one of the directories, or where the loader finds it when there are none or it is in
+// none of them. The error names what the last attempt said; without a GPU or driver it is an *Error.
 func Open(dirs ...string) (*Driver, error) {
 	paths := make([]string, 0, len(dirs)+1)
 	for _, dir := range dirs {

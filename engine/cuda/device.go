@@ -17,8 +17,8 @@ import (
 	"unsafe"
 )
 
-// SharedLimit is the most shared memory in bytes that a kernel here may ask for: what a block has on the smallest supported GPUs (compute
-// capability 8.6, 8.9 and 12.0).
+// SharedLimit is the most shared memory in bytes that a kernel here may ask for: what a block has on the smallest
+// supported GPUs (compute capability 8.6, 8.9 and 12.0).
 const SharedLimit = 99 << 10
 
 // Counts says what a device was asked to do since it was opened.
@@ -26,7 +26,8 @@ type Counts struct {
 	Launches, Allocations, Waits int64
 }
 
-// Device is one GPU with its context and its loaded kernels. Several Ops share it; its methods may be called from several goroutines.
+// Device is one GPU with its context and its loaded kernels. Several Ops share it; its methods may be called from
+// several goroutines.
 type Device struct {
 	Info
 	c         *C.pb_device
@@ -45,10 +46,12 @@ func (d *Driver) Device(index int) (*Device, error) {
 		return nil, err
 	}
 	if info.Major < LeastMajor {
-		return nil, fmt.Errorf("cuda:%d: %s has compute capability %d.%d; %d.0 is the least that works", index, info.Name, info.Major, info.Minor, LeastMajor)
+		return nil, fmt.Errorf("cuda:%d: %s has compute capability %d.%d; %d.0 is the least that works", index, info.Name,
+			info.Major, info.Minor, LeastMajor)
 	}
 	if info.SharedBytes < SharedLimit {
-		return nil, fmt.Errorf("cuda:%d: %s gives a block %d bytes of shared memory; the kernels need %d", index, info.Name, info.SharedBytes, SharedLimit)
+		return nil, fmt.Errorf("cuda:%d: %s gives a block %d bytes of shared memory; the kernels need %d", index, info.Name,
+			info.SharedBytes, SharedLimit)
 	}
 	dev := &Device{Info: info}
 	if err := try(func(e *C.pb_error) { C.pb_device_open(d.api, C.int(index), &dev.c, e) }); err != nil {

@@ -16,8 +16,8 @@ import (
 // groupSlices is the most pieces that the pixels of one group are summed in.
 const groupSlices = 64
 
-// GroupNormStats implements engine.Ops: every block sums one slice, then the slices are added up in order. No atomics, so that the sums of a
-// picture are the same in every run.
+// GroupNormStats implements engine.Ops: every block sums one slice, then the slices are added up in order. No atomics,
+// so that the sums of a picture are the same in every run.
 func (o *Ops) GroupNormStats(stats, x engine.Tensor, groups int) {
 	const op = "GroupNormStats"
 	engine.CheckGroupNormStats(stats, x, groups)
@@ -53,9 +53,11 @@ func (o *Ops) GroupNormApply(y, x, stats, w, b engine.Tensor, count int, eps flo
 	a := &o.args.group
 	*a = C.struct_pb_group{
 		x: address(op, x), y: address(op, y), stats: address(op, stats), w: address(op, w), b: address(op, b),
-		sb: C.pb_i64(stats.Stride(0)), sg: C.pb_i64(stats.Stride(1)), count: C.pb_i64(count), eps: C.float(eps), act: C.int(act),
-		batch: C.int(x.Dim(0)), height: C.int(x.Dim(1)), width: C.int(x.Dim(2)), c: C.int(x.Dim(3)), groups: C.int(stats.Dim(1)),
-		vec: pieces(y, x, w, b),
+		sb: C.pb_i64(stats.Stride(0)), sg: C.pb_i64(stats.Stride(1)), count: C.pb_i64(count),
+		eps: C.float(eps), act: C.int(act),
+		batch: C.int(x.Dim(0)), height: C.int(x.Dim(1)), width: C.int(x.Dim(2)), c: C.int(x.Dim(3)),
+		groups: C.int(stats.Dim(1)),
+		vec:    pieces(y, x, w, b),
 	}
 	a.xb, a.xy, a.xx = strides3(x)
 	a.yb, a.yy, a.yx = strides3(y)

@@ -4,7 +4,8 @@ package cuda
 
 import "embed"
 
-// ptx holds the compiled kernels, one file a source; `make cuda-kernels` makes them and a test compares the hash of their sources.
+// ptx holds the compiled kernels, one file a source; `make cuda-kernels` makes them and a test compares the hash of
+// their sources.
 //
 //go:embed kernels/*.ptx
 var ptx embed.FS
@@ -59,10 +60,12 @@ const (
 // stages is how many parts of 32 columns (64 bytes a row) the tiles of the tensor cores keep in shared memory.
 const stages = 4
 
-// flashShared is the shared memory of attend.cu for heads padded to d: 128 queries and two times 64 keys and values, in rows of row elements.
+// flashShared is the shared memory of attend.cu for heads padded to d: 128 queries and two times 64 keys and values, in
+// rows of row elements.
 func flashShared(row int) int { return (128 + 4*64) * row * 2 }
 
-// anyShared is the shared memory of attend_any.cu: 8 warps of qw queries and their 32 probabilities, and a tile of 32 rows.
+// anyShared is the shared memory of attend_any.cu: 8 warps of qw queries and their 32 probabilities, and a tile of 32
+// rows.
 func anyShared(d, qw int) int { return (8*qw*(d+32) + 32*(d+1)) * 4 }
 
 // kernels names them and says how much shared memory a launch may ask for.

@@ -101,8 +101,9 @@ func adapterRoom(rows, n, ranks, size int) int {
 	return room(rows*rowStride(ranks)*size) + room(n*rowStride(ranks)*4)
 }
 
-// weighted launches the product of l with w and its adapters; a holds the epilogue. The low-rank parts of all adapters stand side by side in
-// scratch memory, like their Up factors, and are the second pair of factors: y gets x W^T + [s1 x D1^T, s2 x D2^T, ..] [U1, U2, ..]^T.
+// weighted launches the product of l with w and its adapters; a holds the epilogue. The low-rank parts of all adapters
+// stand side by side in scratch memory, like their Up factors, and are the second pair of factors: y gets x W^T + [s1 x
+// D1^T, s2 x D2^T, ..] [U1, U2, ..]^T.
 func (o *Ops) weighted(a *C.struct_pb_linear, l left, w *engine.Weight) {
 	var second C.struct_pb_factor
 	if r := w.Ranks(); r > 0 {
@@ -119,12 +120,14 @@ func (o *Ops) weighted(a *C.struct_pb_linear, l left, w *engine.Weight) {
 		for i := range w.Adapters {
 			ad := &w.Adapters[i]
 			d := C.struct_pb_linear{
-				y: C.pb_u64(low + uint64(at*l.dtype.Size())), ybs: second.bs, yls: second.ls, gate_per: 1, y_type: C.int(l.dtype), alpha: C.float(ad.Scale),
+				y: C.pb_u64(low + uint64(at*l.dtype.Size())), ybs: second.bs, yls: second.ls, gate_per: 1, y_type: C.int(l.dtype),
+				alpha: C.float(ad.Scale),
 			}
 			o.product(&d, l, ad.Down)
 			o.args.pack = C.struct_pb_pack{
-				dst: C.pb_u64(up + uint64(at*engine.DType(second.w_type).Size())), src: C.pb_u64(ad.Up.Buf.Dev), rows: C.pb_i64(w.N()),
-				k: C.pb_i64(ad.Up.K), width: C.pb_i64(ad.Up.K), dst_ld: C.pb_i64(ld), src_ld: C.pb_i64(rowStride(ad.Up.K)),
+				dst: C.pb_u64(up + uint64(at*engine.DType(second.w_type).Size())), src: C.pb_u64(ad.Up.Buf.Dev),
+				rows: C.pb_i64(w.N()),
+				k:    C.pb_i64(ad.Up.K), width: C.pb_i64(ad.Up.K), dst_ld: C.pb_i64(ld), src_ld: C.pb_i64(rowStride(ad.Up.K)),
 				from: C.int(ad.Up.DType), to: second.w_type, scale: 1,
 			}
 			o.flat(kPack, w.N()*ad.Up.K, unsafe.Pointer(&o.args.pack))

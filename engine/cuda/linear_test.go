@@ -9,8 +9,8 @@ import (
 	"patchbay/engine"
 )
 
-// TestEveryTile runs shapes that fill and overhang every kernel's tile, also with rows that cannot be copied in 16-byte pieces and with adapters, on
-// devices of as many multiprocessors as make kernelFor choose it.
+// TestEveryTile runs shapes that fill and overhang every kernel's tile, also with rows that cannot be copied in 16-byte
+// pieces and with adapters, on devices of as many multiprocessors as make kernelFor choose it.
 func TestEveryTile(t *testing.T) {
 	o := openOps(t)
 	for _, c := range []struct {
@@ -29,25 +29,26 @@ func TestEveryTile(t *testing.T) {
 		{kLinear64, 99, engine.BF16, 2, 33, 64, 160, 0, 0},
 		{kLinearF16, 1, engine.F16, 1, 130, 140, 72, 0, 9},
 	} {
-		t.Run(fmt.Sprintf("%s/%d %d %d %d gap %d", kernels[c.kernel].name, c.batch, c.rows, c.n, c.k, c.gap), func(t *testing.T) {
-			o.dev.Multiprocessors = c.processors
-			l := left{batch: c.batch, rows: c.rows, dtype: engine.BF16}
-			if got := kernelFor(o.dev, l, c.weight, c.n); got != c.kernel {
-				t.Fatalf("kernel %s is chosen", kernels[got].name)
-			}
-			compare(t, o, 1.0/128, func(m *bench) engine.Tensor {
-				x := m.normal(engine.BF16, c.batch, c.rows, c.k+c.gap).Slice(2, 0, c.k)
-				y := m.normal(engine.BF16, c.batch, c.rows, c.n)
-				w := &engine.Weight{Name: "w", Base: m.weight(c.weight, c.n, c.k), Bias: m.normal(engine.F32, c.n)}
-				if c.adapter > 0 {
-					w.Adapters = []engine.Adapter{
-						{Down: m.weight(engine.BF16, c.adapter, c.k), Up: m.weight(engine.BF16, c.n, c.adapter), Scale: 0.5},
-						{Down: m.weight(engine.F16, 3, c.k), Up: m.weight(engine.F32, c.n, 3), Scale: -1},
-					}
+		t.Run(fmt.Sprintf("%s/%d %d %d %d gap %d", kernels[c.kernel].name, c.batch, c.rows, c.n, c.k, c.gap),
+			func(t *testing.T) {
+				o.dev.Multiprocessors = c.processors
+				l := left{batch: c.batch, rows: c.rows, dtype: engine.BF16}
+				if got := kernelFor(o.dev, l, c.weight, c.n); got != c.kernel {
+					t.Fatalf("kernel %s is chosen", kernels[got].name)
 				}
-				m.ops.Linear(y, x, w, engine.Epilogue{Act: engine.GELUTanh, Residual: y, Gate: m.normal(engine.F32, c.batch, c.n)})
-				return y
+				compare(t, o, 1.0/128, func(m *bench) engine.Tensor {
+					x := m.normal(engine.BF16, c.batch, c.rows, c.k+c.gap).Slice(2, 0, c.k)
+					y := m.normal(engine.BF16, c.batch, c.rows, c.n)
+					w := &engine.Weight{Name: "w", Base: m.weight(c.weight, c.n, c.k), Bias: m.normal(engine.F32, c.n)}
+					if c.adapter > 0 {
+						w.Adapters = []engine.Adapter{
+							{Down: m.weight(engine.BF16, c.adapter, c.k), Up: m.weight(engine.BF16, c.n, c.adapter), Scale: 0.5},
+							{Down: m.weight(engine.F16, 3, c.k), Up: m.weight(engine.F32, c.n, 3), Scale: -1},
+						}
+					}
+					m.ops.Linear(y, x, w, engine.Epilogue{Act: engine.GELUTanh, Residual: y, Gate: m.normal(engine.F32, c.batch, c.n)})
+					return y
+				})
 			})
-		})
 	}
 }

@@ -10,7 +10,8 @@ import (
 )
 
 // ErrNotOpened is in the chain of an error that says that the driver's library is missing or too old.
-var ErrNotOpened = errors.New("this program was built without cgo and cannot open a CUDA driver (set CGO_ENABLED=1 and have a C compiler)")
+var ErrNotOpened = errors.New("this program was built without cgo and cannot open a CUDA driver " +
+	"(set CGO_ENABLED=1 and have a C compiler)")
 
 // Driver has no implementation in a program built without cgo; Open never returns one.
 type Driver struct{}

@@ -30,7 +30,10 @@ func (o *Ops) LayerNorm(y, x, w, b engine.Tensor, eps float32) {
 		return
 	}
 	a := &o.args.norm
-	*a = C.struct_pb_norm{r: rowsOf("LayerNorm", y), eps: C.float(eps), w: vectorOf("LayerNorm", w), b: vectorOf("LayerNorm", b)}
+	*a = C.struct_pb_norm{
+		r: rowsOf("LayerNorm", y), eps: C.float(eps), w: vectorOf("LayerNorm", w),
+		b: vectorOf("LayerNorm", b),
+	}
 	a.r.vec = pieces(y, x, w, b)
 	a.y, a.x = viewOf("LayerNorm", &a.r, y), viewOf("LayerNorm", &a.r, x)
 	o.norm(y)

@@ -10,8 +10,8 @@ import (
 	"patchbay/tests/fakegpu"
 )
 
-// library returns the directory of the driver's library for tests: PATCHBAY_TEST_CUDA where it is set ("-" for the loader's own, which is how
-// the tests run on a GPU), else that of the fake device.
+// library returns the directory of the driver's library for tests: PATCHBAY_TEST_CUDA where it is set ("-" for the
+// loader's own, which is how the tests run on a GPU), else that of the fake device.
 func library(t testing.TB) string {
 	t.Helper()
 	if dir := os.Getenv("PATCHBAY_TEST_CUDA"); dir != "" {
@@ -54,7 +54,8 @@ func openOps(t testing.TB) *Ops {
 	return o
 }
 
-// TestConformance runs the suite with asynchronous copies that land as late as their wait allows, and with ones that land at once.
+// TestConformance runs the suite with asynchronous copies that land as late as their wait allows, and with ones that
+// land at once.
 func TestConformance(t *testing.T) {
 	for _, landing := range []string{"late", "once"} {
 		t.Run(landing, func(t *testing.T) {

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// TestPTXIsThatOfItsSources compares the hash that every PTX file names with that of the sources it was made of. That the text itself is what the
-// compiler gives is `make cuda-check`, which needs the compiler.
+// TestPTXIsThatOfItsSources compares the hash that every PTX file names with that of the sources it was made of. That
+// the text itself is what the compiler gives is `make cuda-check`, which needs the compiler.
 func TestPTXIsThatOfItsSources(t *testing.T) {
 	sources, err := filepath.Glob("kernels/*.cu")
 	if err != nil || len(sources) == 0 {
@@ -34,7 +34,8 @@ func TestPTXIsThatOfItsSources(t *testing.T) {
 	}
 }
 
-// TestEveryKernelIsUsed: the table of kernels has all of the PTX, each once, and PTX needs no shared memory besides what launches ask for.
+// TestEveryKernelIsUsed: the table of kernels has all of the PTX, each once, and PTX needs no shared memory besides
+// what launches ask for.
 func TestEveryKernelIsUsed(t *testing.T) {
 	files, err := filepath.Glob("kernels/*.ptx")
 	if err != nil {

@@ -14,7 +14,8 @@ import (
 	"patchbay/engine"
 )
 
-// rowsOf describes the rows of y: its outermost dimension first, the others behind, so that modulation rows can count items (see perItems).
+// rowsOf describes the rows of y: its outermost dimension first, the others behind, so that modulation rows can count
+// items (see perItems).
 func rowsOf(op string, y engine.Tensor) C.struct_pb_rows {
 	r := C.struct_pb_rows{dims: [4]C.int{1, 1, 1, 1}, cols: C.int(y.Dim(-1))}
 	rows := 1
@@ -68,7 +69,8 @@ func vectorOf(op string, t engine.Tensor) C.struct_pb_view {
 	return C.struct_pb_view{at: address(op, t), div: 1}
 }
 
-// pieces reports whether every operand present can be accessed in 16-byte pieces along its last dimension: its address and its strides.
+// pieces reports whether every operand present can be accessed in 16-byte pieces along its last dimension: its address
+// and its strides.
 func pieces(ts ...engine.Tensor) C.int {
 	for i := range ts {
 		if !inPieces(&ts[i]) {

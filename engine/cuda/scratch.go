@@ -4,8 +4,8 @@ package cuda
 
 import "errors"
 
-// scratch is device memory for the inside of one call. It grows when a call needs more than any before, which waits for the device; a call
-// hands it out piece by piece and the next call starts over: the stream keeps them apart.
+// scratch is device memory for the inside of one call. It grows when a call needs more than any before, which waits for
+// the device; a call hands it out piece by piece and the next call starts over: the stream keeps them apart.
 type scratch struct {
 	dev   *Device
 	at    uint64

@@ -132,8 +132,8 @@ func newOps(t testing.TB, dev *Device) *Ops {
 	return o
 }
 
-// TestWeightsNeedSync: weights packed on one stream are there for another one after Sync, and on the fake device, which runs streams in an order that
-// is drawn, not before.
+// TestWeightsNeedSync: weights packed on one stream are there for another one after Sync, and on the fake device, which
+// runs streams in an order that is drawn, not before.
 func TestWeightsNeedSync(t *testing.T) {
 	t.Setenv("FAKEGPU_EAGER", "")
 	dev := openDevice(t)
@@ -193,12 +193,16 @@ func TestManyThreads(t *testing.T) {
 	wg.Wait()
 }
 
-// TestStepAllocatesNothing: a step after the first makes no allocation and waits once, and a launch costs the host no memory.
+// TestStepAllocatesNothing: a step after the first makes no allocation and waits once, and a launch costs the host no
+// memory.
 func TestStepAllocatesNothing(t *testing.T) {
 	o := openOps(t)
 	m := &bench{t: t, ops: o, rng: newRand()}
 	x, y := m.normal(engine.BF16, 1, 20, 64), m.normal(engine.BF16, 1, 20, 64)
-	w := &engine.Weight{Base: m.weight(engine.BF16, 64, 64), Adapters: []engine.Adapter{{Down: m.weight(engine.BF16, 4, 64), Up: m.weight(engine.BF16, 64, 4), Scale: 1}}}
+	w := &engine.Weight{
+		Base:     m.weight(engine.BF16, 64, 64),
+		Adapters: []engine.Adapter{{Down: m.weight(engine.BF16, 4, 64), Up: m.weight(engine.BF16, 64, 4), Scale: 1}},
+	}
 	q, out := x.Split(2, 2, 32), y.Split(2, 2, 32)
 	got := make([]float32, y.Len())
 	step := func() {
@@ -260,7 +264,8 @@ func TestOldDevicesAreRefusedByName(t *testing.T) {
 	if list[0].Name != "Fake GPU" {
 		t.Skip("NOT RUN: only the fake device can be old")
 	}
-	if _, err := d.Device(0); err == nil || err.Error() != "cuda:0: Fake GPU has compute capability 7.6; 8.0 is the least that works" {
+	if _, err := d.Device(0); err == nil ||
+		err.Error() != "cuda:0: Fake GPU has compute capability 7.6; 8.0 is the least that works" {
 		t.Errorf("got %v", err)
 	}
 	if _, err := d.Device(3); err == nil {

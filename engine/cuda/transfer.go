@@ -15,7 +15,8 @@ import (
 	"patchbay/engine"
 )
 
-// Upload implements engine.Ops: src is rounded into pinned memory at once and copied from there when the stream gets to it.
+// Upload implements engine.Ops: src is rounded into pinned memory at once and copied from there when the stream gets to
+// it.
 func (o *Ops) Upload(dst engine.Tensor, src []float32) {
 	engine.CheckUpload(dst, len(src))
 	size := dst.DType.Size()
@@ -96,7 +97,8 @@ func (o *Ops) takeBack() {
 	}
 }
 
-// layout names the packed form: rows of K elements, filled up with zeros to a multiple of rowAlign, as f32, bf16 or f16.
+// layout names the packed form: rows of K elements, filled up with zeros to a multiple of rowAlign, as f32, bf16 or
+// f16.
 const layout = "cuda"
 
 // rowAlign is the number of elements that rows of weights are filled up to: 16 bytes of the narrowest type.
@@ -105,8 +107,9 @@ const rowAlign = 8
 // rowStride returns the elements between the starts of two packed rows of k.
 func rowStride(k int) int { return (k + rowAlign - 1) / rowAlign * rowAlign }
 
-// stored returns the type that a weight of type d and the given factor is kept in. fp8 becomes bf16, which holds every fp8 number; with a
-// factor the product is rounded to bf16, a sixteenth of the rounding of fp8 itself. An f16 with a factor becomes f32.
+// stored returns the type that a weight of type d and the given factor is kept in. fp8 becomes bf16, which holds every
+// fp8 number; with a factor the product is rounded to bf16, a sixteenth of the rounding of fp8 itself. An f16 with a
+// factor becomes f32.
 func stored(d engine.DType, scale float32) engine.DType {
 	switch {
 	case d == engine.F8E4M3 || d == engine.F8E5M2:
@@ -165,7 +168,8 @@ func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 			o.send(staged, slot, rows*line)
 			o.args.pack = C.struct_pb_pack{
 				dst: C.pb_u64(dst), src: C.pb_u64(staged), rows: C.pb_i64(rows), k: C.pb_i64(m.K), src_ld: C.pb_i64(m.K),
-				width: C.pb_i64(rowStride(m.K)), dst_ld: C.pb_i64(rowStride(m.K)), from: C.int(m.DType), to: C.int(to), scale: C.float(scale),
+				width: C.pb_i64(rowStride(m.K)), dst_ld: C.pb_i64(rowStride(m.K)), from: C.int(m.DType), to: C.int(to),
+				scale: C.float(scale),
 			}
 			o.flat(kPack, rows*rowStride(m.K), unsafe.Pointer(&o.args.pack))
 		}

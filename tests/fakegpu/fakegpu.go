@@ -1,5 +1,5 @@
-// Package fakegpu builds a libcuda.so.1 that needs no GPU, for tests of engine/cuda: the driver's functions on the CPU (fake/libcuda.cc) and the
-// very kernels of engine/cuda, compiled by g++ with every CUDA thread a fibre (fake/fibre.h).
+// Package fakegpu builds a libcuda.so.1 that needs no GPU, for tests of engine/cuda: the driver's functions on the CPU
+// (fake/libcuda.cc) and the very kernels of engine/cuda, compiled by g++ with every CUDA thread a fibre (fake/fibre.h).
 package fakegpu
 
 import (
@@ -16,17 +16,19 @@ import (
 	"testing"
 )
 
-// flags compile kernels and runtime. No multiplication and addition is joined unless the source says so, as in the formulas.
+// flags compile kernels and runtime. No multiplication and addition is joined unless the source says so, as in the
+// formulas.
 var flags = []string{
-	"-std=c++17", "-O2", "-march=native", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC", "-fvisibility=hidden", "-Wall", "-Werror",
+	"-std=c++17", "-O2", "-march=native", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC", "-fvisibility=hidden",
+	"-Wall", "-Werror",
 	"-Wno-unknown-pragmas", "-Wno-unused-function",
 }
 
 // Change is a planted fault: in File (a base name) Old, which must occur exactly once, becomes New.
 type Change struct{ File, Old, New string }
 
-// Library returns a directory with the fake libcuda.so.1, which is built when its sources changed since the last time. Without g++ the test is
-// skipped with NOT RUN. Changes are planted in copies of the sources.
+// Library returns a directory with the fake libcuda.so.1, which is built when its sources changed since the last time.
+// Without g++ the test is skipped with NOT RUN. Changes are planted in copies of the sources.
 func Library(t testing.TB, changes ...Change) string {
 	t.Helper()
 	if runtime.GOARCH != "amd64" {
@@ -37,7 +39,10 @@ func Library(t testing.TB, changes ...Change) string {
 	}
 	root := moduleRoot(t)
 	sources := make(map[string]string)
-	for _, pattern := range []string{"engine/cuda/kernels/*.cu", "engine/cuda/kernels/*.h", "engine/cuda/kernels/*.cuh", "engine/cuda/driver.h", "tests/fakegpu/fake/*"} {
+	for _, pattern := range []string{
+		"engine/cuda/kernels/*.cu", "engine/cuda/kernels/*.h", "engine/cuda/kernels/*.cuh",
+		"engine/cuda/driver.h", "tests/fakegpu/fake/*",
+	} {
 		names, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil || len(names) == 0 {
 			t.Fatalf("no sources %s (%v)", pattern, err)
@@ -82,8 +87,8 @@ func moduleRoot(t testing.TB) string {
 	}
 }
 
-// build compiles sources (texts by base name) into the cache and returns the directory of the library. Objects are kept by the hash of all that they
-// are made of, so that a fault in one kernel compiles that kernel alone.
+// build compiles sources (texts by base name) into the cache and returns the directory of the library. Objects are kept
+// by the hash of all that they are made of, so that a fault in one kernel compiles that kernel alone.
 func build(sources map[string]string) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
