@@ -75,7 +75,7 @@ comfyui-test: build
 	$(PYTHON) tests/comfyui/drive.py $(COMFYUI) --program $(abspath $(BIN))
 
 loc:
-	@for d in ipc node parallel models engine comfyui tests; do [ -d $$d ] || continue; \
+	@for d in cli daemon ipc node parallel models engine comfyui tests; do [ -d $$d ] || continue; \
 	  printf '%-10s code %6d  test %6d\n' $$d \
 	  $$(find $$d -name '*.go' ! -name '*_test.go' -o -name '*.c' -o -name '*.h' -o -name '*.inc' | xargs cat | wc -l) \
 	  $$(find $$d -name '*_test.go' | xargs -r cat | wc -l); done

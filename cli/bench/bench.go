@@ -1,0 +1,137 @@
+// Package bench is the commands that measure this machine, and what they keep of it in a file of rates.
+package bench
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"patchbay/cli/console"
+)
+
+// timing is the flags that every benchmark takes.
+type timing struct {
+	warmup, runs int
+	json         bool
+}
+
+func (f *timing) add(fl *pflag.FlagSet, warmup, runs int) {
+	fl.IntVar(&f.warmup, "warmup", warmup, "runs before the clock counts")
+	fl.IntVar(&f.runs, "runs", runs, "runs that are counted")
+	fl.BoolVar(&f.json, "json", false, "print JSON")
+}
+
+func (f *timing) check() error {
+	if f.warmup < 0 || f.runs < 1 || f.runs > 100000 {
+		return console.BadInput(errors.New("want --warmup 0 or more and --runs 1 to 100000"))
+	}
+	return nil
+}
+
+// Command is `patchbay bench` with a subcommand for each benchmark.
+func Command() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "bench",
+		Short: "Measure this machine",
+		Long: `bench measures on this machine and prints median, 95th percentile and spread (median absolute deviation), with
+a line that says what is inside the time and what is not.`,
+		Example: `  patchbay bench comm --ranks 4 --save here.json
+  patchbay bench step --plan ulysses=2 --warmup 1 --runs 5
+  patchbay bench plan --model flux-dev --devices 8xL40-pcie`,
+	}
+	cmd.AddCommand(commCmd(), stepCmd(), planCmd(), vaeCmd())
+	return cmd
+}
+
+// sample is one measured quantity. Times are seconds.
+type sample struct {
+	What   string  `json:"what"`
+	Bytes  int     `json:"bytes,omitempty"` // that one rank sends
+	Runs   int     `json:"runs"`
+	Median float64 `json:"median"`
+	P95    float64 `json:"p95"`
+	Spread float64 `json:"spread"` // median of the distances from the median
+	// Rate is bytes or floating point operations per second at the median; 0: neither.
+	Rate float64 `json:"rate,omitempty"`
+}
+
+// report is what a benchmark prints.
+type report struct {
+	Benchmark string   `json:"benchmark"`
+	Inside    string   `json:"inside"`
+	Outside   string   `json:"outside"`
+	Warmup    int      `json:"warmup"`
+	Samples   []sample `json:"samples"`
+	// Extra is whatever else a benchmark reports.
+	Extra map[string]any `json:"extra,omitempty"`
+}
+
+// summarise makes a sample of measured times.
+func summarise(what string, times []float64) sample {
+	sorted := slices.Sorted(slices.Values(times))
+	at := func(v []float64, q float64) float64 { return v[int(math.Ceil(q*float64(len(v))))-1] }
+	s := sample{What: what, Runs: len(times), Median: at(sorted, 0.5), P95: at(sorted, 0.95)}
+	var off []float64
+	for _, t := range sorted {
+		off = append(off, math.Abs(t-s.Median))
+	}
+	slices.Sort(off)
+	s.Spread = at(off, 0.5)
+	return s
+}
+
+// clocked runs f warm-up times, then counts runs of it.
+func (f *timing) clocked(run func() error) ([]float64, error) {
+	var times []float64
+	for i := range f.warmup + f.runs {
+		start := time.Now()
+		if err := run(); err != nil {
+			return nil, err
+		}
+		if i >= f.warmup {
+			times = append(times, time.Since(start).Seconds())
+		}
+	}
+	return times, nil
+}
+
+// print shows a report.
+func (r *report) print(out io.Writer, asJSON bool) error {
+	if asJSON {
+		enc := json.NewEncoder(out)
+		enc.SetIndent("", "  ")
+		return enc.Encode(r)
+	}
+	var rows [][]string
+	for _, s := range r.Samples {
+		rate := ""
+		switch {
+		case s.Rate > 0 && s.Bytes > 0:
+			rate = fmt.Sprintf("%.2f GB/s", s.Rate/1e9)
+		case s.Rate > 0:
+			rate = fmt.Sprintf("%.1f GFLOP/s", s.Rate/1e9)
+		}
+		rows = append(rows, []string{s.What, short(s.Median), short(s.P95), short(s.Spread), fmt.Sprint(s.Runs), rate})
+	}
+	console.PrintTable(out, []string{"what", "median", "p95", "spread", "runs", "rate"}, rows)
+	console.Printf(out, "inside the time: %s\nnot inside: %s\n", r.Inside, r.Outside)
+	return nil
+}
+
+// short prints a time in its own unit.
+func short(s float64) string {
+	switch {
+	case s < 1e-3:
+		return fmt.Sprintf("%.2f us", 1e6*s)
+	case s < 1:
+		return fmt.Sprintf("%.2f ms", 1e3*s)
+	}
+	return fmt.Sprintf("%.3f s", s)
+}

@@ -1,0 +1,57 @@
+// Package cli is the command line: one file a command.
+//
+// cli.go puts them together. What several share is in rooms: cli/console (exit codes, tables, progress), cli/settings
+// (flags and environment), cli/workflow (workflow files); cli/plan and cli/bench are commands with rooms of their own.
+// Everything else is in the packages below.
+package cli
+
+import (
+	"context"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"patchbay/cli/bench"
+	"patchbay/cli/console"
+	"patchbay/cli/plan"
+	"patchbay/ipc/wire"
+)
+
+// Run does what the arguments of the process say and returns its exit code. version is that of the program.
+func Run(version string) int {
+	if err := rootCmd(version).Execute(); err != nil {
+		return console.Report(os.Stderr, err)
+	}
+	return 0
+}
+
+func rootCmd(version string) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "patchbay",
+		Short: "Run ComfyUI workflows on one or several devices",
+		Long: `Patchbay runs ComfyUI workflows. A daemon (serve) takes them over NATS or a unix socket; a host program can
+start a worker itself and talk to it over stdin and stdout; run does one workflow from the shell.
+
+Environment:
+  PATCHBAY_NATS_URL  NATS server of the daemon (default ` + wire.DefaultNATS + `)
+  PATCHBAY_SOCKET    unix socket of the daemon (default $XDG_RUNTIME_DIR/patchbay.sock)
+  PATCHBAY_MODELS    folders laid out like ComfyUI's models folder, separated by ':'
+  PATCHBAY_HOME      everything else (default ~/.local/share/patchbay)
+  PATCHBAY_CPU       instruction set: generic, avx2, avx512 or avx512bf16 (default: the best there is)`,
+		Example: `  patchbay demo
+  patchbay serve --models ~/ComfyUI/models
+  patchbay run flow.json --set 3.seed=7 --out pictures`,
+		SilenceErrors: true, SilenceUsage: true,
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return console.BadInput(err) })
+	root.AddCommand(serveCmd(version), workerCmd(), runCmd(), submitCmd(), jobsCmd(), watchCmd(), getCmd(), cancelCmd(),
+		retryCmd(), topCmd(), nodesCmd(), modelsCmd(),
+		demoCmd(), plan.Command(), bench.Command(), doctorCmd(version), installNodeCmd(), versionCmd(version))
+	return root
+}
+
+// asking is the time that one question to a daemon may take.
+func asking(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, 15*time.Second)
+}

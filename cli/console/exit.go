@@ -1,0 +1,94 @@
+// Package console is how every command speaks with the person or program that has started it: exit codes, tables, the
+// progress of a job, and what its sampling runs say of themselves. It knows no command.
+package console
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"patchbay/daemon"
+	"patchbay/ipc/client"
+	"patchbay/ipc/wire"
+)
+
+// The exit codes of run, watch and get; other commands use 0 and 1.
+const (
+	ExitFailed    = 1 // the job failed
+	ExitBadInput  = 2 // the command line or the workflow was refused
+	ExitNoDaemon  = 3
+	ExitCancelled = 130
+)
+
+// ExitError carries an exit code. A nil Err has been printed already.
+type ExitError struct {
+	Code int
+	Err  error
+}
+
+// Error is the text of Err.
+func (e *ExitError) Error() string {
+	if e.Err == nil {
+		return fmt.Sprintf("exit code %d", e.Code)
+	}
+	return e.Err.Error()
+}
+
+// Unwrap returns Err.
+func (e *ExitError) Unwrap() error { return e.Err }
+
+// Report prints an error that nobody has printed yet and returns the exit code of the program.
+func Report(errs io.Writer, err error) int {
+	var exit *ExitError
+	if errors.As(err, &exit) {
+		if exit.Err != nil {
+			Printf(errs, "patchbay: %v\n", exit.Err)
+		}
+		return exit.Code
+	}
+	var input *daemon.InputError
+	if errors.As(err, &input) {
+		Printf(errs, "patchbay: %v\n", input.Err)
+		return ExitBadInput
+	}
+	Printf(errs, "patchbay: %v\n", err)
+	return codeFor(err)
+}
+
+// BadInput is an error of the command line or of a workflow.
+func BadInput(err error) error { return &ExitError{ExitBadInput, err} }
+
+// Exit is an error with an exit code.
+func Exit(code int, err error) error { return &ExitError{code, err} }
+
+// codeFor is the exit code of an error that does not say its own.
+func codeFor(err error) int {
+	var e *wire.Error
+	switch {
+	case errors.Is(err, client.ErrNoDaemon):
+		return ExitNoDaemon
+	case errors.As(err, &e) && e.Code == wire.ErrCancelled:
+		return ExitCancelled
+	case errors.As(err, &e) && (e.Status == 400 || e.Status == 409 || e.Status == 413 || e.Status == 415 ||
+		e.Status == 422):
+		return ExitBadInput
+	case errors.As(err, &e):
+		return ExitFailed
+	}
+	return ExitFailed
+}
+
+// ErrInterrupted is the cause of a wait that Ctrl-C has ended.
+var ErrInterrupted = errors.New("interrupted")
+
+// ExactArgs refuses another number of arguments with the exit code of bad input.
+func ExactArgs(n int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := cobra.ExactArgs(n)(cmd, args); err != nil {
+			return BadInput(fmt.Errorf("%w; see patchbay %s --help", err, cmd.Name()))
+		}
+		return nil
+	}
+}

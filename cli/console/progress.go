@@ -1,0 +1,248 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/vbauerster/mpb/v8"
+	"github.com/vbauerster/mpb/v8/decor"
+
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+	"patchbay/node/pyjson"
+)
+
+// Progress shows a job to a person or a program: bars on a terminal, plain lines elsewhere, JSON lines on request.
+type Progress struct {
+	out  io.Writer
+	json bool
+	bars *mpb.Progress // nil: no terminal
+	bar  *mpb.Bar      // of the node that makes progress
+	node string
+	line string // last plain line of progress
+	job  string
+}
+
+// NewProgress shows jobs on out, as JSON lines if json is set.
+func NewProgress(out io.Writer, json bool) *Progress {
+	s := &Progress{out: out, json: json}
+	if !json && IsTerminal(out) {
+		s.bars = mpb.New(mpb.WithOutput(out), mpb.WithWidth(40))
+	}
+	return s
+}
+
+// PrintJSON writes one JSON line.
+func (s *Progress) PrintJSON(v any) {
+	b, err := wire.Encode(v, wire.JSON)
+	if err != nil {
+		Printf(s.out, "{\"type\":\"unprintable\",\"message\":%q}\n", err.Error())
+		return
+	}
+	Printf(s.out, "%s\n", b)
+}
+
+// Say writes a line for people; programs that read JSON get none.
+func (s *Progress) Say(format string, args ...any) {
+	if s.json {
+		return
+	}
+	if s.bars != nil {
+		Printf(s.bars, format+"\n", args...)
+		return
+	}
+	Printf(s.out, format+"\n", args...)
+}
+
+// Accepted shows that a job has been taken, and which of its nodes cannot run.
+func (s *Progress) Accepted(r message.Receipt) {
+	s.job = r.Job
+	if s.json {
+		s.PrintJSON(r)
+		return
+	}
+	s.Say("job %s %s", r.Job, r.State)
+	for id, e := range r.NodeErrors {
+		s.Say("node %s cannot run: %s", id, nodeErrorText(e))
+	}
+}
+
+// Event shows an event of the job.
+func (s *Progress) Event(ev message.Event) {
+	if s.json {
+		s.PrintJSON(ev)
+		return
+	}
+	switch ev.Type {
+	case "executing":
+		s.dropBar()
+		s.Say("node %v", ev.Data["node"])
+	case message.EventRetrying:
+		s.dropBar()
+		s.Say("retrying: %v", ev.Data["cause"])
+	case message.EventProgress:
+		s.progress(ev)
+	}
+	if message.Terminal(ev.Type) {
+		s.dropBar()
+	}
+}
+
+func (s *Progress) progress(ev message.Event) {
+	value, _ := ev.Data["value"].(int64)
+	total, _ := ev.Data["max"].(int64)
+	if s.bars == nil {
+		if line := fmt.Sprintf("node %s step %d/%d", ev.Node, value, total); line != s.line {
+			s.line = line
+			s.Say("%s", line)
+		}
+		return
+	}
+	if s.bar == nil || s.node != ev.Node {
+		s.dropBar()
+		s.node = ev.Node
+		s.bar = s.bars.AddBar(total, mpb.PrependDecorators(decor.Name("node "+ev.Node+" "), decor.CountersNoUnit("%d/%d")),
+			mpb.AppendDecorators(decor.AverageETA(decor.ET_STYLE_GO)))
+	}
+	s.bar.SetCurrent(value)
+}
+
+func (s *Progress) dropBar() {
+	if s.bar != nil {
+		s.bar.Abort(false)
+		s.bar = nil
+	}
+}
+
+// Close ends the bars.
+func (s *Progress) Close() {
+	s.dropBar()
+	if s.bars != nil {
+		s.bars.Wait()
+		s.bars = nil
+	}
+}
+
+// Finish saves the files, says how the job ended and returns the error whose exit code fits.
+func (s *Progress) Finish(end *message.Event, err error, files []message.File, dir string) error {
+	s.Close()
+	var refused *wire.Error
+	switch {
+	case errors.As(err, &refused):
+		return s.refused(refused)
+	case errors.Is(err, context.Canceled):
+		return Exit(ExitCancelled, ErrInterrupted)
+	case err != nil:
+		return err
+	case end == nil:
+		return errors.New("the daemon went away before the job ended")
+	}
+	switch end.Type {
+	case message.EventSuccess:
+	case message.EventInterrupted:
+		return Exit(ExitCancelled, errors.New("the job was cancelled"))
+	default:
+		code := ExitFailed
+		if end.Error != nil && end.Error.Code == wire.ErrPlanRefused {
+			code = ExitBadInput // only the worker knows which plans fit a model, but it says so before any work
+		}
+		if s.json {
+			return Exit(code, nil)
+		}
+		return Exit(code, describeError(end.Error))
+	}
+	if w, ok := end.Data["warning"].(string); ok {
+		s.Say("warning: %s", w)
+	}
+	if dir == "" {
+		return nil
+	}
+	paths, err := SaveFiles(files, dir)
+	for _, p := range paths {
+		if s.json {
+			s.PrintJSON(map[string]any{"type": "saved", "job": end.Job, "path": p})
+		} else {
+			s.Say("%s", p)
+		}
+	}
+	if err != nil {
+		return Exit(ExitFailed, err)
+	}
+	return nil
+}
+
+func (s *Progress) refused(e *wire.Error) error {
+	if s.json {
+		s.PrintJSON(map[string]any{"type": "refused", "error": e, "node_errors": e.NodeErrors})
+		return &ExitError{codeFor(e), nil}
+	}
+	return &ExitError{codeFor(e), describeError(e)}
+}
+
+// describeError is the text of an error with all that a person needs to act, one fault a line.
+func describeError(e *wire.Error) error {
+	if e == nil {
+		return errors.New("the job failed and did not say why")
+	}
+	lines := []string{e.Error()}
+	for _, id := range slices.Sorted(maps.Keys(e.NodeErrors)) {
+		lines = append(lines, fmt.Sprintf("  node %s: %s", id, nodeErrorText(e.NodeErrors[id])))
+	}
+	return errors.New(strings.Join(lines, "\n"))
+}
+
+// nodeErrorText makes a line of one entry of ComfyUI's node_errors.
+func nodeErrorText(v any) string {
+	o, ok := v.(*pyjson.Object)
+	if !ok {
+		return fmt.Sprint(v)
+	}
+	class, _ := o.Get("class_type")
+	list, _ := o.Get("errors")
+	errs, _ := list.([]any)
+	var out []string
+	for _, e := range errs {
+		if eo, ok := e.(*pyjson.Object); ok {
+			message, _ := eo.Get("message")
+			details, _ := eo.Get("details")
+			out = append(out, strings.TrimSuffix(fmt.Sprintf("%v: %v", message, details), ": "))
+		}
+	}
+	line := fmt.Sprintf("%v: %s", class, strings.Join(out, "; "))
+	if strings.Contains(line, "(list of length ") { // ComfyUI's text for long lists leaves the values out
+		line += fmt.Sprintf(" (patchbay nodes %v lists them)", class)
+	}
+	return line
+}
+
+// SaveFiles writes the pictures of a job below dir and returns their paths. Previews of PreviewImage are left out
+// unless there is nothing else.
+func SaveFiles(files []message.File, dir string) ([]string, error) {
+	var paths []string
+	for _, f := range files {
+		if f.Ref.Type == "temp" && !onlyTemp(files) {
+			continue
+		}
+		name, err := f.Save(dir)
+		if err != nil {
+			return paths, err
+		}
+		paths = append(paths, filepath.Join(dir, filepath.FromSlash(name)))
+	}
+	return paths, nil
+}
+
+func onlyTemp(files []message.File) bool {
+	for _, f := range files {
+		if f.Ref.Type != "temp" {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,49 @@
+package console
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/mattn/go-isatty"
+)
+
+// Printf writes to a stream of the command. When that is gone, as in a pipe to head, nobody is left to be told.
+func Printf(w io.Writer, format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) }
+
+// CloseQuietly closes what was only read, or whose end nobody waits for.
+func CloseQuietly(c io.Closer) { _ = c.Close() }
+
+// IsTerminal tells whether w is one.
+func IsTerminal(w any) bool {
+	f, ok := w.(*os.File)
+	return ok && isatty.IsTerminal(f.Fd())
+}
+
+// PrintTable prints a table for people on a terminal, and lines with tabs for programs elsewhere.
+func PrintTable(out io.Writer, head []string, rows [][]string) {
+	if !IsTerminal(out) {
+		for _, r := range rows {
+			Printf(out, "%s\n", strings.Join(r, "\t"))
+		}
+		return
+	}
+	tw := table.NewWriter()
+	tw.SetOutputMirror(out)
+	tw.SetStyle(table.StyleLight)
+	tw.AppendHeader(cells(head))
+	for _, r := range rows {
+		tw.AppendRow(cells(r))
+	}
+	tw.Render()
+}
+
+func cells(s []string) table.Row {
+	row := make(table.Row, len(s))
+	for i := range s {
+		row[i] = s[i]
+	}
+	return row
+}

@@ -1,0 +1,232 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"patchbay/cli/console"
+	"patchbay/cli/workflow"
+	"patchbay/daemon"
+	"patchbay/ipc/client"
+	"patchbay/ipc/message"
+	"patchbay/node/pyjson"
+)
+
+// demoFlags are the flags of demo.
+type demoFlags struct {
+	prompt, plan, out string
+	devices           string
+	seed              string
+	ranks             int
+	json              bool
+}
+
+func demoCmd() *cobra.Command {
+	var f demoFlags
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "Make a picture with the model that comes along",
+		Long: `demo starts a daemon of its own on a free port, sends it examples/demo.json over NATS, shows the progress,
+saves the picture and says where the time went. It leaves nothing behind but the picture. The model is tiny and made
+for this: simple shapes in plain colours.`,
+		Example: `  patchbay demo
+  patchbay demo --prompt "a small blue star on a green background" --seed 7
+  patchbay demo --ranks 2`,
+		Args: console.ExactArgs(0),
+		RunE: func(cmd *cobra.Command, _ []string) error { return demo(cmd, &f) },
+	}
+	fl := cmd.Flags()
+	fl.StringVar(&f.prompt, "prompt", "", "what to draw")
+	fl.StringVar(&f.seed, "seed", "", "seed of the noise, 0 to 2^64-1")
+	fl.IntVar(&f.ranks, "ranks", 0,
+		"split the picture over at most so many ranks; the plan is chosen among those that give the same picture")
+	fl.StringVar(&f.plan, "plan", "", "how to split the work, instead of --ranks")
+	fl.StringVar(&f.devices, "devices", "cpu",
+		"what to compute on, as serve takes it: cpu, or a file of `patchbay bench step --save`")
+	fl.StringVar(&f.out, "out", "demo.png", "file to write")
+	fl.BoolVar(&f.json, "json", false, "print one JSON object a line for every event")
+	return cmd
+}
+
+func (f *demoFlags) request(file string) (*message.RunRequest, error) {
+	req, w, err := workflow.Read(file, nil)
+	if err != nil {
+		return nil, err
+	}
+	sets := []string{}
+	if f.prompt != "" {
+		sets = append(sets, "6.text="+f.prompt)
+	}
+	if f.seed != "" {
+		sets = append(sets, "3.seed="+f.seed)
+	}
+	if err := workflow.SetInputs(w, sets); err != nil {
+		return nil, err
+	}
+	if f.ranks < 0 || f.ranks > 0 && f.plan != "" {
+		return nil, console.BadInput(errors.New("--ranks is 1 or more, and --plan replaces it"))
+	}
+	req.Workflow, req.Plan = string(w.JSON()), f.plan
+	if f.ranks > 1 {
+		req.Plan = "ranks=" + strconv.Itoa(f.ranks)
+	}
+	return req, nil
+}
+
+func demo(cmd *cobra.Command, f *demoFlags) error {
+	if err := daemon.CheckLevel(); err != nil {
+		return err
+	}
+	if _, err := (&daemon.Config{Devices: f.devices}).Machine(); err != nil {
+		return console.BadInput(err)
+	}
+	examples, err := workflow.Examples()
+	if err != nil {
+		return err
+	}
+	req, err := f.request(filepath.Join(examples, "demo.json"))
+	if err != nil {
+		return err
+	}
+	temp, err := os.MkdirTemp("", "patchbay-demo-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(temp) }()
+	began := time.Now()
+	url, stop, err := startDemoDaemon(temp, filepath.Join(examples, "demo"), f.devices)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	c, err := client.DialNATS(url)
+	if err != nil {
+		return err
+	}
+	defer console.CloseQuietly(c)
+	ready := time.Since(began)
+	shows := console.NewProgress(cmd.OutOrStdout(), f.json)
+	defer shows.Close()
+	var metrics map[string]any
+	var work console.RunStats
+	col := &client.Collector{Accepted: shows.Accepted, Event: func(ev message.Event) {
+		if ev.Type == message.EventMetrics {
+			metrics = ev.Data
+		}
+		work.Take(ev)
+		shows.Event(ev)
+	}}
+	ctx, done := cancelOnSignal(cmd.Context(), c, req.ID)
+	defer done()
+	sent := time.Now()
+	end, err := client.Run(ctx, c, req, col)
+	total := time.Since(sent)
+	if err := shows.Finish(end, err, nil, ""); err != nil {
+		return err
+	}
+	if len(col.Files) != 1 {
+		return fmt.Errorf("the demo made %d pictures, want 1", len(col.Files))
+	}
+	if err := os.WriteFile(f.out, col.Files[0].Data, 0o644); err != nil {
+		return err
+	}
+	if f.json {
+		shows.PrintJSON(map[string]any{"type": "saved", "job": end.Job, "path": f.out})
+		return nil
+	}
+	shows.Say("%s: %dx%d pixels", f.out, col.Files[0].Ref.Width, col.Files[0].Ref.Height)
+	work.ShowWork(shows)
+	showTimes(shows, ready, total, metrics)
+	return nil
+}
+
+// startDemoDaemon starts this program as a daemon with a store of its own and waits until it has said where it listens.
+// The function ends it.
+func startDemoDaemon(temp, models, devices string) (string, func(), error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", nil, err
+	}
+	store := filepath.Join(temp, "store")
+	cmd := exec.Command(self, "serve", "--compute", "f32", "--devices", devices, "--listen", "127.0.0.1:0", "--socket",
+		"off", "--store", store, "--models", models,
+		"--input", filepath.Join(temp, "input"), "--output", filepath.Join(temp, "output"), "--log", "warn")
+	cmd.Env = append(os.Environ(), "PATCHBAY_NATS_URL=")
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		return "", nil, fmt.Errorf("start daemon: %w", err)
+	}
+	var why error
+	ended := make(chan struct{})
+	go func() { why = cmd.Wait(); close(ended) }()
+	stop := func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		select {
+		case <-ended:
+		case <-time.After(5 * time.Second):
+			_ = cmd.Process.Kill()
+			<-ended
+		}
+	}
+	deadline, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	for {
+		var r daemon.Runtime
+		if b, err := os.ReadFile(daemon.RuntimePath(store)); err == nil && json.Unmarshal(b, &r) == nil {
+			return r.NATS, stop, nil
+		}
+		select {
+		case <-ended:
+			return "", nil, fmt.Errorf("the daemon ended: %w", why)
+		case <-deadline.Done():
+			stop()
+			return "", nil, errors.New("the daemon did not start within 30 s")
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// showTimes prints where the time went: what the worker says of its parts, and what is left for transport and graph.
+func showTimes(s *console.Progress, ready, total time.Duration, metrics map[string]any) {
+	t, _ := metrics["timings"].(*pyjson.Object)
+	if t == nil {
+		return
+	}
+	part := func(name string) time.Duration {
+		v, _ := t.Get(name)
+		f, ok := v.(float64)
+		if n, isInt := v.(int64); !ok && isInt {
+			f = float64(n)
+		}
+		return time.Duration(f * float64(time.Second))
+	}
+	line := func(name string, d time.Duration, more string) {
+		s.Say("  %-18s %9.1f ms%s", name, float64(d.Microseconds())/1000, more)
+	}
+	s.Say("time:")
+	line("daemon start", ready, " (once)")
+	line("load weights", part("load"), "")
+	line("text encoders", part("text"), "")
+	v, _ := t.Get("steps")
+	steps, _ := v.([]any)
+	per := ""
+	if len(steps) > 0 {
+		per = fmt.Sprintf(" (%d steps, %.1f ms each)", len(steps),
+			float64(part("denoise").Microseconds())/1000/float64(len(steps)))
+	}
+	line("denoise", part("denoise"), per)
+	line("VAE", part("vae"), "")
+	line("transport, graph", total-part("load")-part("text")-part("denoise")-part("vae"), "")
+	line("total", total, "")
+}

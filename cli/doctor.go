@@ -1,0 +1,141 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"patchbay/cli/console"
+	"patchbay/cli/settings"
+	"patchbay/cli/workflow"
+	"patchbay/daemon"
+	"patchbay/ipc/client"
+	"patchbay/ipc/message"
+	"patchbay/node/files"
+)
+
+func doctorCmd(version string) *cobra.Command {
+	var t settings.Target
+	var cfg daemon.Config
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Check this machine, the folders and the daemon",
+		Long: "doctor looks at everything that a workflow needs and says what is missing and what to do. It changes " +
+			"nothing. Exit code 1 if something is wrong.",
+		Example: "  patchbay doctor --comfyui ~/ComfyUI",
+		Args:    console.ExactArgs(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := cfg.Complete(); err != nil {
+				return err
+			}
+			bad := 0
+			for _, c := range checks(cmd, &t, &cfg, version) {
+				console.Printf(cmd.OutOrStdout(), "%-5s %-8s %s\n", c.state, c.what, c.text)
+				if c.state == "wrong" {
+					bad++
+				}
+			}
+			if bad > 0 {
+				return console.Exit(console.ExitFailed, nil)
+			}
+			return nil
+		},
+	}
+	t.Add(cmd.Flags())
+	settings.Folders(cmd.Flags(), &cfg)
+	return cmd
+}
+
+// check is one line of doctor; state is ok, note or wrong.
+type check struct{ state, what, text string }
+
+func checks(cmd *cobra.Command, t *settings.Target, cfg *daemon.Config, version string) []check {
+	out := []check{
+		{"ok", "program", version + ", " + runtime.GOOS + "/" + runtime.GOARCH},
+		{"ok", "cpu", fmt.Sprintf("%d processors, %s", runtime.GOMAXPROCS(0), strings.Join(daemon.CPULevels(), " "))},
+	}
+	if _, err := daemon.NewOps(0, 1); err != nil {
+		out = append(out, check{"wrong", "cpu", err.Error()})
+	}
+	roots := cfg.Roots()
+	found := 0
+	for _, m := range cfg.Models {
+		if _, err := os.Stat(m); err != nil {
+			out = append(out, check{"note", "models", m + " is not there; give --models, --comfyui or PATCHBAY_MODELS"})
+		}
+	}
+	for _, kind := range files.Kinds() {
+		n := len(roots.List(kind))
+		found += n
+		out = append(out, check{"ok", "models", fmt.Sprintf("%d files of %s", n, kind)})
+	}
+	if found == 0 {
+		out = append(out, check{"note", "models", "no model files; the demo brings its own (patchbay demo)"})
+	}
+	if dir, err := workflow.Examples(); err == nil {
+		out = append(out, check{"ok", "demo", dir})
+	} else {
+		out = append(out, check{"note", "demo", err.Error()})
+	}
+	out = append(out, folderCheck("output", cfg.Output), folderCheck("store", filepath.Join(daemon.Home(), "store")))
+	return append(out, daemonCheck(cmd, t)...)
+}
+
+// folderCheck tells whether a folder, or the nearest one above it that exists, can be written, and what space it has.
+func folderCheck(what, dir string) check {
+	have := dir
+	for {
+		if _, err := os.Stat(have); err == nil || have == filepath.Dir(have) {
+			break
+		}
+		have = filepath.Dir(have)
+	}
+	if err := unix.Access(have, unix.W_OK); err != nil {
+		return check{"wrong", what, fmt.Sprintf("%s cannot be written: %v", have, err)}
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(have, &st); err != nil {
+		return check{"note", what, fmt.Sprintf("%s: %v", have, err)}
+	}
+	free := st.Bavail * uint64(st.Bsize) >> 20
+	state := "ok"
+	if free < 100 {
+		state = "wrong"
+	}
+	return check{state, what, fmt.Sprintf("%s, %d MiB free", dir, free)}
+}
+
+func daemonCheck(cmd *cobra.Command, t *settings.Target) []check {
+	c, err := t.Dial()
+	if err != nil {
+		return []check{{"note", "daemon", err.Error()}}
+	}
+	defer console.CloseQuietly(c)
+	ctx, stop := asking(cmd.Context())
+	defer stop()
+	_, counts, err := client.List(ctx, c, "", 1)
+	if err != nil {
+		return []check{{"note", "daemon", err.Error()}}
+	}
+	out := []check{{"ok", "daemon", fmt.Sprintf("answers; %d jobs queued, %d running", counts[message.Queued],
+		counts[message.Running])}}
+	b, err := client.LimitsOf(ctx, c)
+	if err != nil {
+		return append(out, check{"note", "limits", err.Error()})
+	}
+	anyOf := func(n int64, what string) string {
+		if n == 0 {
+			return "any number of " + what
+		}
+		return fmt.Sprintf("%d %s", n, what)
+	}
+	return append(out, check{"ok", "limits", fmt.Sprintf(
+		"messages of %s on NATS and %s elsewhere, %d levels deep; %d waiting jobs, %s; %s, %d steps",
+		sizeText(float64(b.MessageBytes)), sizeText(float64(b.FrameBytes)), b.Depth, b.Queue,
+		anyOf(int64(b.ClientJobs), "jobs a client"), anyOf(b.Pixels, "pixels"), b.Steps)})
+}

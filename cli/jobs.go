@@ -1,0 +1,83 @@
+package cli
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"patchbay/cli/console"
+	"patchbay/cli/settings"
+	"patchbay/ipc/client"
+	"patchbay/ipc/message"
+)
+
+func jobsCmd() *cobra.Command {
+	var t settings.Target
+	var state string
+	var limit int
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:     "jobs",
+		Short:   "List jobs, newest first",
+		Example: "  patchbay jobs --state failed",
+		Args:    console.ExactArgs(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := t.Dial()
+			if err != nil {
+				return err
+			}
+			defer console.CloseQuietly(c)
+			ctx, stop := asking(cmd.Context())
+			defer stop()
+			list, counts, err := client.List(ctx, c, message.State(state), limit)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				shows := console.NewProgress(cmd.OutOrStdout(), true)
+				for _, r := range list {
+					shows.PrintJSON(r)
+				}
+				return nil
+			}
+			var rows [][]string
+			for _, r := range list {
+				rows = append(rows, []string{r.Job, string(r.State), fmt.Sprint(r.Attempt), age(r.Created), took(r), fault(r)})
+			}
+			console.PrintTable(cmd.OutOrStdout(), []string{"job", "state", "attempt", "age", "took", "error"}, rows)
+			if console.IsTerminal(cmd.OutOrStdout()) {
+				console.Printf(cmd.OutOrStdout(), "%d queued, %d running, %d done, %d failed\n", counts[message.Queued],
+					counts[message.Running], counts[message.Done], counts[message.Failed])
+			}
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	t.Add(f)
+	f.StringVar(&state, "state", "", "only jobs in this state: queued, running, done, failed, cancelled, expired")
+	f.IntVar(&limit, "limit", 100, "at most so many")
+	f.BoolVar(&asJSON, "json", false, "print one JSON object a line")
+	return cmd
+}
+
+func age(created int64) string {
+	return time.Since(time.UnixMilli(created)).Truncate(time.Second).String()
+}
+
+func took(r message.Record) string {
+	switch {
+	case r.Started == 0:
+		return ""
+	case r.Finished == 0:
+		return time.Since(time.UnixMilli(r.Started)).Truncate(time.Second).String()
+	}
+	return (time.Duration(r.Finished-r.Started) * time.Millisecond).String()
+}
+
+func fault(r message.Record) string {
+	if r.Error == nil {
+		return ""
+	}
+	return r.Error.Error()
+}

@@ -1,0 +1,75 @@
+package cli
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"patchbay/cli/console"
+	"patchbay/cli/settings"
+	"patchbay/daemon"
+	"patchbay/ipc/client"
+	"patchbay/node/files"
+)
+
+func modelsCmd() *cobra.Command {
+	var t settings.Target
+	var cfg daemon.Config
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:     "models",
+		Short:   "List the model files that workflows can name",
+		Long:    "models lists the files below the models folders. It needs no daemon; with --nats or --socket it asks one.",
+		Example: "  patchbay models --comfyui ~/ComfyUI",
+		Args:    console.ExactArgs(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			files, err := modelFiles(cmd, &t, &cfg)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				console.NewProgress(cmd.OutOrStdout(), true).PrintJSON(files)
+				return nil
+			}
+			var rows [][]string
+			for _, kind := range slices.Sorted(maps.Keys(files)) {
+				for _, f := range files[kind] {
+					rows = append(rows, []string{kind, f})
+				}
+			}
+			if len(rows) == 0 {
+				console.Printf(cmd.ErrOrStderr(),
+					"no model files; name the folders with --models or --comfyui, or ask a daemon with --nats or --socket\n")
+			}
+			console.PrintTable(cmd.OutOrStdout(), []string{"folder", "file"}, rows)
+			return nil
+		},
+	}
+	t.Add(cmd.Flags())
+	settings.Folders(cmd.Flags(), &cfg)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func modelFiles(cmd *cobra.Command, t *settings.Target, cfg *daemon.Config) (map[string][]string, error) {
+	if t.Given() {
+		c, err := t.Dial()
+		if err != nil {
+			return nil, err
+		}
+		defer console.CloseQuietly(c)
+		ctx, stop := asking(cmd.Context())
+		defer stop()
+		return client.Models(ctx, c)
+	}
+	if err := cfg.Complete(); err != nil {
+		return nil, err
+	}
+	roots := cfg.Roots()
+	out := map[string][]string{}
+	for _, kind := range files.Kinds() {
+		out[kind] = roots.List(kind)
+	}
+	return out, nil
+}

@@ -1,0 +1,306 @@
+// Package plan is the command that chooses and predicts plans; nothing is computed and no weight is read.
+package plan
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"patchbay/cli/console"
+	"patchbay/daemon"
+	"patchbay/engine"
+	"patchbay/models"
+	"patchbay/models/dit"
+	"patchbay/models/published"
+	"patchbay/models/weights"
+	"patchbay/parallel"
+)
+
+// Flags are the flags of plan; the exported ones are those that other commands with a search have too.
+type Flags struct {
+	Model, Size, Devices       string
+	plan, timeline, profile    string
+	Steps, Batch               int
+	text, entries, warmup      int
+	exact, json, all, blocking bool
+}
+
+// Command is `patchbay plan`.
+func Command() *cobra.Command {
+	var f Flags
+	cmd := &cobra.Command{
+		Use:   "plan",
+		Short: "Choose how to split one picture over devices, and predict time, bytes and memory",
+		Long: `plan answers before a weight is read: which plan is fastest for a model and a picture size on a set of
+devices, how long it will take, what each device must hold and what it sends, and why every other plan loses. A model
+is the name of a released one (` + strings.Join(published.Names(), ", ") + `)
+or a checkpoint (safetensors, GGUF, folder). Times are those of denoising; text encoders and VAE are not in them, nor in
+the memory.
+
+Devices are COUNTxDEVICE-LINK, for several hosts HOSTSxCOUNTxDEVICE-LINK+NETWORK.` + deviceHelp(),
+		Example: `  patchbay plan --model flux-dev --size 1024x1024 --devices 8xH100-nvlink
+  patchbay plan --model hunyuandit --size 2048x2048 --devices 4xL40-pcie --timeline t.svg
+  patchbay plan --model flux-dev --devices 4x4090-pcie --plan pipe=4,patches=6 --timeline -`,
+		Args: console.ExactArgs(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			err := f.run(cmd)
+			var e *parallel.Error
+			if errors.As(err, &e) {
+				return console.BadInput(err)
+			}
+			return err
+		},
+	}
+	fl := cmd.Flags()
+	fl.StringVar(&f.Model, "model", "", "name of a released model, or a file")
+	fl.StringVar(&f.Size, "size", "1024x1024", "width x height in pixels")
+	fl.StringVar(&f.Devices, "devices", "", "devices, for example 8xH100-nvlink")
+	fl.StringVar(&f.plan, "plan", "", "predict this plan instead of choosing one")
+	fl.IntVar(&f.Steps, "steps", 0, "evaluations of the network (default: those of the release; 20 for files)")
+	fl.IntVar(&f.Batch, "batch", 1, "pictures at once")
+	fl.IntVar(&f.text, "text", 0, "text tokens (default: those of the release; 256 for files)")
+	fl.IntVar(&f.entries, "entries", 0,
+		"conditioning entries of an evaluation: 2 with cfg, 1 without (default: by the model)")
+	fl.IntVar(&f.warmup, "warmup", 1, "synchronous evaluations at the start of pipelines")
+	fl.BoolVar(&f.exact, "exact", false, "leave out pipelines with stale keys and values, whose pictures differ a little")
+	fl.BoolVar(&f.blocking, "no-overlap", false, "pipeline transfers keep their stage from computing")
+	fl.BoolVar(&f.all, "all", false, "list every plan with the reason why it loses")
+	fl.StringVar(&f.timeline, "timeline", "",
+		"draw every stage's micro-steps into this file (.svg or .txt), - for the terminal")
+	fl.StringVar(&f.profile, "profile", "", "replace device and link rates by those of a profile that `patchbay "+
+		"bench step --save` or `bench comm --save` has written")
+	fl.BoolVar(&f.json, "json", false, "print JSON")
+	fl.Func("requests", "", func(string) error {
+		return errors.New("was removed: requests no longer overlap, so they take as many times as long as one")
+	})
+	_ = fl.MarkHidden("requests") // only of a flag that is not there
+	return cmd
+}
+
+// deviceHelp lists devices, links and networks.
+func deviceHelp() string {
+	devices, links, networks, err := parallel.Devices()
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprintf("\n  devices   %s\n  links     %s\n  networks  %s", strings.Join(devices, ", "),
+		strings.Join(links, ", "), strings.Join(networks, ", "))
+}
+
+func (f *Flags) run(cmd *cobra.Command) error {
+	search, err := f.Search()
+	if err != nil {
+		return console.BadInput(err)
+	}
+	var choice *parallel.Choice
+	if f.plan == "" {
+		choice, err = search.Choose()
+	} else {
+		var p parallel.Plan
+		if p, err = parallel.ParsePlan(f.plan); err == nil {
+			choice, err = search.Predict(p)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	out := cmd.OutOrStdout()
+	switch {
+	case f.timeline == "-":
+		console.Printf(out, "%s", choice.Simulation.Text(110))
+		return nil
+	case f.timeline != "":
+		if err := writeTimeline(f.timeline, choice.Simulation); err != nil {
+			return err
+		}
+	}
+	if f.json {
+		enc := json.NewEncoder(out)
+		enc.SetIndent("", "  ")
+		return enc.Encode(f.report(search, choice))
+	}
+	f.show(out, search, choice)
+	return nil
+}
+
+// Search reads the flags.
+func (f *Flags) Search() (parallel.Search, error) {
+	var s parallel.Search
+	if f.Model == "" || f.Devices == "" {
+		return s, fmt.Errorf("--model and --devices are needed: a model is one of %s or a file, devices are for "+
+			"example 8xH100-nvlink", strings.Join(published.Names(), ", "))
+	}
+	m, err := f.open()
+	if err != nil {
+		return s, err
+	}
+	if s.Fabric, err = parallel.ParseFabric(f.Devices); err != nil {
+		return s, err
+	}
+	if f.profile != "" {
+		if err := useProfile(f.profile, &s.Fabric); err != nil {
+			return s, err
+		}
+	}
+	w, h := 0, 0
+	if n, err := fmt.Sscanf(f.Size, "%dx%d", &w, &h); n != 2 || err != nil || w < m.Scale || h < m.Scale || w > 65536 ||
+		h > 65536 {
+		return s, fmt.Errorf("--size %s: want width x height from %d to 65536 pixels, for example 1024x1024", f.Size, m.Scale)
+	}
+	if f.Batch < 1 || f.Batch > 1024 || f.warmup < 0 || m.Steps < 1 || m.Steps > 10000 || m.Text < 1 || m.Text > 65536 ||
+		m.Entries < 1 || m.Entries > 64 {
+		return s, errors.New(
+			"want --batch 1 to 1024, --warmup 0 or more, --steps 1 to 10000, --text 1 to 65536, --entries 1 to 64")
+	}
+	s.Workload = parallel.Workload{
+		Spec: m.Spec, Y: (h + m.Scale - 1) / m.Scale, X: (w + m.Scale - 1) / m.Scale, Batch: f.Batch,
+		Text: slices.Repeat([]int{m.Text}, m.Entries), Evaluations: m.Steps,
+	}
+	s.Exact, s.Warmup, s.Blocking = f.exact, f.warmup, f.blocking
+	return s, nil
+}
+
+// open describes the model that --model names, with the flags that replace its usual values.
+func (f *Flags) open() (*published.Model, error) {
+	m, err := published.Find(f.Model)
+	if _, missing := os.Stat(f.Model); err != nil && missing == nil {
+		var spec *dit.Spec
+		if spec, err = describeFile(f.Model); err == nil {
+			m = &published.Model{Name: f.Model, Spec: spec, Steps: 20, Text: 256, Entries: 2, Scale: 8}
+			if spec.TakesGuidance {
+				m.Entries = 1
+			}
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, v := range []struct {
+		flag int
+		at   *int
+	}{{f.Steps, &m.Steps}, {f.text, &m.Text}, {f.entries, &m.Entries}} {
+		if v.flag != 0 {
+			*v.at = v.flag
+		}
+	}
+	return m, nil
+}
+
+// describeFile reads the header of a checkpoint.
+func describeFile(path string) (*dit.Spec, error) {
+	file, err := weights.Open(path, engine.BF16)
+	if err != nil {
+		return nil, err
+	}
+	defer console.CloseQuietly(file)
+	d, err := models.OpenDiffusion(file.Set(), file.Metadata())
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return &d.Spec, nil
+}
+
+func writeTimeline(path string, s *parallel.Simulation) error {
+	text := s.SVG()
+	if strings.HasSuffix(path, ".txt") {
+		text = s.Text(200)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		return fmt.Errorf("--timeline: %w", err)
+	}
+	return nil
+}
+
+// show prints a choice for people.
+func (f *Flags) show(out io.Writer, s parallel.Search, c *parallel.Choice) {
+	r := f.report(s, c)
+	console.Printf(out, "%s, %s px, %d picture(s), %d evaluations, %d entries of %d text tokens on %s\n", r.Model, r.Size,
+		s.Batch, s.Evaluations, len(s.Text), s.Text[0], r.Devices)
+	note := "the picture of one rank"
+	if !r.Exact {
+		note = "stale keys and values: close to the picture of one rank"
+	}
+	console.Printf(out, "plan      %s (%s)\n", r.Plan, note)
+	console.Printf(out, "time      %s", seconds(r.Seconds))
+	if r.OneRankSeconds > 0 && c.Best.Plan.Ranks() > 1 {
+		console.Printf(out, ", %.2f x faster than one device (%s)", r.OneRankSeconds/r.Seconds, seconds(r.OneRankSeconds))
+	}
+	console.Printf(out, "\nstep      %s in the steady state", seconds(r.StepSeconds))
+	if r.WarmupSeconds > 0 && r.WarmupSeconds < r.Seconds {
+		console.Printf(out, ", warm-up %s", seconds(r.WarmupSeconds))
+	}
+	mean := c.Simulation.Mean()
+	part := func(v float64) string { return fmt.Sprintf("%.1f %%", 100*v/r.Seconds) }
+	console.Printf(out, "\nmean rank computing %s, exchanges %s (another %s hidden), pipeline transfers %s, idle "+
+		"%s; all devices wait for the host %s\n", part(mean.Compute),
+		part(mean.Exchange), part(mean.Hidden), part(mean.Send), part(mean.Idle), part(c.Simulation.HandoverSeconds))
+	m := r.Memory
+	console.Printf(out, "memory    %.2f GB a rank at most: weights %.2f, session %.2f (keys and values %.2f), "+
+		"activations %.2f, exchange %.2f", gb(m.Total()), gb(m.Weights),
+		gb(m.Session), gb(m.KV), gb(m.Activations), gb(m.Exchange))
+	if r.FreeBytes > 0 {
+		console.Printf(out, "; %.2f are free", gb(r.FreeBytes))
+	}
+	console.Printf(out, "\nsends     ")
+	any := false
+	for _, t := range r.Traffic {
+		if t.MostBytes > 0 {
+			console.Printf(out, "%s %.1f MB in %d exchanges, ", t.Axis, float64(t.MostBytes)/1e6, t.Calls)
+			any = true
+		}
+	}
+	if any {
+		console.Printf(out, "per step by the rank that sends most\n")
+	} else {
+		console.Printf(out, "nothing between devices\n")
+	}
+	if r.Idle > 0 {
+		console.Printf(out, "idle      devices %d to %d: %s\n", s.Fabric.Ranks()-r.Idle, s.Fabric.Ranks()-1,
+			cmp.Or(r.IdleReason, "the plan does not use them"))
+	}
+	if len(r.Others) == 0 {
+		return
+	}
+	var rows [][]string
+	for _, o := range r.Others {
+		rows = append(rows, []string{o.Plan, seconds(o.Seconds), fmt.Sprintf("%.2f GB", gb(o.Bytes)), o.Why})
+	}
+	console.Printf(out, "\n")
+	console.PrintTable(out, []string{"other plan", "time", "memory", "why it loses"}, rows)
+	if more := len(c.Others) - len(r.Others); more > 0 {
+		console.Printf(out, "%d more with --all\n", more)
+	}
+}
+
+func gb(n int64) float64 { return float64(n) / 1e9 }
+
+func seconds(v float64) string {
+	switch {
+	case v == 0:
+		return "-"
+	case v < 1:
+		return fmt.Sprintf("%.1f ms", 1000*v)
+	}
+	return fmt.Sprintf("%.2f s", v)
+}
+
+// useProfile replaces the rates of a fabric by those of a profile; names, memory and counts stay.
+func useProfile(path string, f *parallel.Fabric) error {
+	m, err := daemon.ReadMachine(path)
+	if err != nil {
+		return fmt.Errorf("--profile: %w", err)
+	}
+	d, l := m.Device, m.Link
+	d.Name, d.Memory, d.Reserved = f.Device.Name, f.Device.Memory, f.Device.Reserved
+	d.WeightBytes, d.ValueBytes = f.Device.WeightBytes, f.Device.ValueBytes
+	l.Name = f.Link.Name
+	f.Device, f.Link = d, l
+	return nil
+}

@@ -1,0 +1,82 @@
+package plan
+
+import "patchbay/parallel"
+
+// report is what plan --json prints. Times are seconds.
+type report struct {
+	Model          string          `json:"model"`
+	Size           string          `json:"size"`
+	Devices        string          `json:"devices"`
+	Plan           string          `json:"plan"`
+	Exact          bool            `json:"exact"`
+	Seconds        float64         `json:"seconds"`
+	StepSeconds    float64         `json:"step_seconds"`
+	WarmupSeconds  float64         `json:"warmup_seconds"`
+	OneRankSeconds float64         `json:"one_rank_seconds,omitempty"`
+	Memory         parallel.Memory `json:"memory_bytes"`
+	FreeBytes      int64           `json:"free_bytes,omitempty"`
+	Traffic        []axisReport    `json:"traffic_per_step"`
+	Ranks          []rankReport    `json:"ranks"`
+	Idle           int             `json:"idle_devices"`
+	IdleReason     string          `json:"idle_reason,omitempty"`
+	Others         []otherReport   `json:"other_plans,omitempty"`
+	NotIncluded    string          `json:"not_included"`
+}
+
+// axisReport is what the rank that sends most sends on one axis in the mean evaluation.
+type axisReport struct {
+	Axis      string `json:"axis"`
+	MostBytes int64  `json:"bytes"`
+	Calls     int64  `json:"exchanges"`
+}
+
+type rankReport struct {
+	Compute  float64 `json:"compute"`
+	Exchange float64 `json:"exchange"`
+	Hidden   float64 `json:"hidden"`
+	Send     float64 `json:"send"`
+	Idle     float64 `json:"idle"`
+}
+
+type otherReport struct {
+	Plan    string  `json:"plan"`
+	Seconds float64 `json:"seconds,omitempty"`
+	Bytes   int64   `json:"bytes"`
+	Fits    bool    `json:"fits"`
+	Why     string  `json:"why"`
+}
+
+// shownOthers is how many losing plans are listed without --all.
+const shownOthers = 6
+
+func (f *Flags) report(s parallel.Search, c *parallel.Choice) report {
+	r := report{
+		Model: f.Model, Size: f.Size, Devices: s.Fabric.String(),
+		Plan: c.Best.Plan.String(), Exact: c.Best.Exact, Seconds: c.Simulation.Seconds,
+		StepSeconds: c.Simulation.StepSeconds, WarmupSeconds: c.Simulation.WarmupSeconds,
+		OneRankSeconds: c.OneRank, Memory: c.Best.Memory,
+		FreeBytes: max(0, s.Fabric.Device.Memory-s.Fabric.Device.Reserved), Idle: c.Idle,
+		NotIncluded: "text encoders, VAE, loading",
+	}
+	if f.plan == "" {
+		r.IdleReason = s.IdleReason(c)
+	}
+	for axis := range c.Traffic[0] {
+		a := axisReport{Axis: parallel.Axis(axis).String()}
+		for _, rank := range c.Traffic {
+			a.MostBytes = max(a.MostBytes, rank[axis].Bytes/int64(s.Evaluations))
+			a.Calls = max(a.Calls, rank[axis].Calls/int64(s.Evaluations))
+		}
+		r.Traffic = append(r.Traffic, a)
+	}
+	for _, t := range c.Simulation.Ranks {
+		r.Ranks = append(r.Ranks, rankReport{t.Compute, t.Exchange, t.Hidden, t.Send, t.Idle})
+	}
+	for i, o := range c.Others {
+		if i == shownOthers && !f.all {
+			break
+		}
+		r.Others = append(r.Others, otherReport{o.Plan.String(), o.Seconds, o.Memory.Total(), o.Fits, s.Reason(c, o)})
+	}
+	return r
+}

@@ -1,0 +1,42 @@
+package cli
+
+import (
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	"patchbay/cli/console"
+	"patchbay/cli/settings"
+	"patchbay/ipc/client"
+)
+
+func retryCmd() *cobra.Command {
+	var t settings.Target
+	cmd := &cobra.Command{
+		Use:     "retry JOB...",
+		Short:   "Run jobs once more that failed, were cancelled or have expired",
+		Example: "  patchbay retry order-42",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := t.Dial()
+			if err != nil {
+				return err
+			}
+			defer console.CloseQuietly(c)
+			var failed error
+			for _, job := range args {
+				ctx, stop := asking(cmd.Context())
+				err := client.Retry(ctx, c, job)
+				stop()
+				if err != nil {
+					failed = errors.Join(failed, err)
+					continue
+				}
+				console.Printf(cmd.OutOrStdout(), "%s queued\n", job)
+			}
+			return failed
+		},
+	}
+	t.Add(cmd.Flags())
+	return cmd
+}

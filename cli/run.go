@@ -1,0 +1,213 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"patchbay/cli/console"
+	"patchbay/cli/settings"
+	"patchbay/cli/workflow"
+	"patchbay/daemon"
+	"patchbay/ipc/client"
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+	"patchbay/ipc/worker"
+)
+
+// runFlags are the flags of run.
+type runFlags struct {
+	settings.Target
+	sets  []string
+	plan  string
+	out   string
+	id    string
+	json  bool
+	local bool
+	trace string
+	cfg   daemon.Config // of --local
+}
+
+func runCmd() *cobra.Command {
+	var f runFlags
+	cmd := &cobra.Command{
+		Use:   "run FILE|PNG|-",
+		Short: "Run a workflow and save its pictures",
+		Long: `run sends a workflow to the daemon, shows its progress and saves its pictures. FILE is a workflow in API
+format, PNG a picture that ComfyUI or Patchbay has saved (the workflow is inside), - reads standard input. With --local
+it starts a worker of its own and needs no daemon.
+
+Exit codes: 0 done, 1 the job failed, 2 the workflow was refused, 3 no daemon, 130 cancelled with Ctrl-C (which cancels
+the job too).`,
+		Example: `  patchbay run flow.json
+  patchbay run flow.json --set 6.text="a red fox" --set 3.seed=7 --plan ulysses=2
+  cat flow.json | patchbay run - --json
+  patchbay run ComfyUI_00012_.png --local --models ~/ComfyUI/models`,
+		Args: console.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return runFlow(cmd, &f, args[0]) },
+	}
+	fl := cmd.Flags()
+	f.Add(fl)
+	fl.StringArrayVar(&f.sets, "set", nil, "replace an input: id.field=value; may be given several times")
+	fl.StringVar(&f.plan, "plan", "",
+		"how to split the work, as in ulysses=2,pipe=2, or ranks=4 to have it chosen (default: one rank)")
+	fl.StringVar(&f.trace, "profile", "", "measure every operation: print a table and write a Chrome trace to this file")
+	fl.StringVar(&f.out, "out", ".", "folder for the pictures; empty: do not save them here")
+	fl.StringVar(&f.id, "id", "", "job id; running an id again shows the same job")
+	fl.BoolVar(&f.json, "json", false, "print one JSON object a line for every event")
+	fl.BoolVar(&f.local, "local", false, "start a worker for this job; no daemon is needed")
+	settings.Folders(fl, &f.cfg)
+	return cmd
+}
+
+func runFlow(cmd *cobra.Command, f *runFlags, path string) error {
+	req, w, err := workflow.Read(path, cmd.InOrStdin())
+	if err != nil {
+		return err
+	}
+	if err := workflow.SetInputs(w, f.sets); err != nil {
+		return err
+	}
+	req.Workflow = string(w.JSON())
+	req.Plan = cmp.Or(f.plan, req.Plan)
+	req.ID = cmp.Or(f.id, req.ID)
+	req.Profile = f.trace != ""
+	c, err := f.connect(cmd)
+	if err != nil {
+		return err
+	}
+	defer console.CloseQuietly(c)
+	shows := console.NewProgress(cmd.OutOrStdout(), f.json)
+	defer shows.Close()
+	ctx, stop := cancelOnSignal(cmd.Context(), c, req.ID)
+	defer stop()
+	var measured console.RunStats
+	col := &client.Collector{
+		Accepted: shows.Accepted,
+		Event:    func(ev message.Event) { measured.Take(ev); shows.Event(ev) },
+	}
+	end, err := client.Run(ctx, c, req, col)
+	if l, ok := c.(*localWorker); ok {
+		err = l.cause(err)
+	}
+	if err := shows.Finish(end, err, col.Files, f.out); err != nil {
+		return err
+	}
+	if req.Plan != "" || measured.Reused() {
+		measured.ShowWork(shows)
+	}
+	if f.trace == "" {
+		return nil
+	}
+	return measured.WriteProfile(shows, f.trace)
+}
+
+// connect returns a daemon, or a worker of our own with --local.
+func (f *runFlags) connect(cmd *cobra.Command) (client.Client, error) {
+	if !f.local {
+		return f.Dial()
+	}
+	if f.Given() {
+		return nil, console.BadInput(errors.New("--local needs no daemon: leave out --nats and --socket"))
+	}
+	if !cmd.Flags().Changed("log") {
+		f.cfg.Log = "error" // the command itself says how the job ended
+	}
+	if err := f.cfg.Complete(); err != nil {
+		return nil, err
+	}
+	return startLocal(&f.cfg)
+}
+
+// localWorker is a client on a worker process that ends with it.
+type localWorker struct {
+	*client.FrameClient
+	cmd   *exec.Cmd
+	ended chan struct{} // closed when the process has ended and err is set
+	err   error
+}
+
+// Close closes the worker's stdin and waits for its end.
+func (l *localWorker) Close() error {
+	err := l.FrameClient.Close()
+	<-l.ended
+	return errors.Join(err, l.err)
+}
+
+// cause replaces the fault of a broken link by the way in which the worker ended.
+func (l *localWorker) cause(err error) error {
+	var told *wire.Error
+	if err == nil || errors.As(err, &told) || errors.Is(err, context.Canceled) {
+		return err
+	}
+	select {
+	case <-l.ended:
+		return worker.WorkerLost("the worker", l.cmd.ProcessState, l.err)
+	case <-time.After(time.Second):
+		return err
+	}
+}
+
+func startLocal(cfg *daemon.Config) (*localWorker, error) {
+	cmd := daemon.WorkerCommand(cfg)()
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, fmt.Errorf("start worker: %w", err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, fmt.Errorf("start worker: %w", err)
+	}
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for us; we cancel the job
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start worker: %w", err)
+	}
+	l := &localWorker{FrameClient: client.NewFrameClient(out, in, in.Close), cmd: cmd, ended: make(chan struct{})}
+	go func() {
+		<-l.Gone() // what the worker has written last is read before its pipe is closed
+		l.err = cmd.Wait()
+		close(l.ended)
+	}()
+	return l, nil
+}
+
+// cancelOnSignal cancels the job at the first Ctrl-C and gives up at the second, or when the job has not ended five
+// seconds later.
+func cancelOnSignal(parent context.Context, c client.Client, job string) (context.Context, func()) {
+	ctx, giveUp := context.WithCancelCause(parent)
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	done := make(chan struct{})
+	go func() {
+		select {
+		case <-done:
+			return
+		case <-signals:
+		}
+		go func() {
+			ask, stop := context.WithTimeout(ctx, 5*time.Second)
+			defer stop()
+			_, _, _ = client.Cancel(ask, c, job)
+		}()
+		select {
+		case <-done:
+		case <-signals:
+		case <-time.After(5 * time.Second):
+		}
+		giveUp(console.ErrInterrupted)
+	}()
+	return ctx, func() {
+		signal.Stop(signals)
+		close(done)
+		giveUp(nil)
+	}
+}

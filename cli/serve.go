@@ -1,0 +1,77 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"patchbay/cli/console"
+	"patchbay/cli/settings"
+	"patchbay/daemon"
+	"patchbay/ipc/broker"
+)
+
+func serveCmd(version string) *cobra.Command {
+	var cfg daemon.Config
+	var permissions string
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run the daemon",
+		Long: `serve takes workflows over NATS and a unix socket and runs them in worker processes. Without --nats it carries
+a NATS server inside, on 127.0.0.1 and without a password: every user of this machine can send jobs. SIGTERM and Ctrl-C
+let running jobs finish; a second one ends them. Jobs are written down in JetStream and outlive the daemon: what waits
+is run after the next start, what ran begins again, nothing is recorded twice.`,
+		Example: `  patchbay serve --comfyui ~/ComfyUI
+  patchbay serve --nats nats://queue.example:4222 --models /models --output /pictures
+  patchbay serve --listen 0.0.0.0:4222 --token-file /etc/patchbay/token
+  patchbay serve --listen 0.0.0.0:4222 --users-file users.conf --tls-cert server.pem --tls-key server-key.pem
+  patchbay serve --nats tls://queue.example --creds daemon.creds --tls-ca ca.pem`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if permissions != "" {
+				return printPermissions(cmd, permissions)
+			}
+			if err := cfg.CompleteDaemon(); err != nil {
+				return err
+			}
+			return daemon.Run(cmd.Context(), &cfg, console.Logger(cmd.ErrOrStderr(), cfg.Log), version)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&cfg.NATS, "nats", os.Getenv("PATCHBAY_NATS_URL"), "URL of an external NATS server")
+	f.StringVar(&cfg.Listen, "listen", "127.0.0.1:4222", "address of the NATS server inside; port 0 takes a free one")
+	f.StringVar(&cfg.TokenFile, "token-file", "", "file with the token that clients of the server inside must send")
+	f.StringVar(&cfg.UsersFile, "users-file", "",
+		"nats-server configuration with the users of the server inside and their rights (see --print-permissions)")
+	f.StringVar(&permissions, "print-permissions", "",
+		"print the rights of these users (client=NAME, daemon=NAME, admin=NAME) for a NATS server, and end")
+	f.Lookup("print-permissions").NoOptDefVal = defaultUsers
+	settings.Access(f, &cfg.Access)
+	f.StringVar(&cfg.Store, "store", "", "folder of the daemon's own files (default PATCHBAY_HOME/store)")
+	f.StringVar(&cfg.Socket, "socket", "",
+		"unix socket, or off (default $PATCHBAY_SOCKET or $XDG_RUNTIME_DIR/patchbay.sock)")
+	f.IntVar(&cfg.Workers, "workers", 1, "worker processes; each runs one job at a time")
+	f.StringVar(&cfg.Metrics, "metrics", "",
+		"host:port for /metrics (Prometheus) and /healthz; port 0 takes a free one (default: none)")
+	f.DurationVar(&cfg.Drain, "drain", 30*time.Second, "how long running jobs may take to finish after SIGTERM")
+	settings.Folders(f, &cfg)
+	settings.Jobs(f, &cfg)
+	settings.Limits(f, &cfg.Limits)
+	settings.QueueLimits(f, &cfg.Limits)
+	return cmd
+}
+
+// defaultUsers are those of examples/nats-server.conf.
+const defaultUsers = "daemon=daemon,admin=admin,client=alice,client=bob"
+
+// printPermissions prints the rights of users as nats-server reads them.
+func printPermissions(cmd *cobra.Command, text string) error {
+	users, err := broker.ParseUsers(text)
+	if err != nil {
+		return console.BadInput(fmt.Errorf("--print-permissions: %w", err))
+	}
+	console.Printf(cmd.OutOrStdout(), "%s", broker.ServerConfig(users))
+	return nil
+}

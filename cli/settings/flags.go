@@ -1,0 +1,92 @@
+// Package settings is what several commands take from flags and environment: folders, how jobs are kept, limits, and
+// the daemon to talk to.
+package settings
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"patchbay/daemon"
+	"patchbay/ipc/wire"
+	"patchbay/node/value"
+)
+
+// Folders adds the flags that say where files are.
+func Folders(f *pflag.FlagSet, c *daemon.Config) {
+	f.StringArrayVar(&c.Models, "models", nil, "folder laid out like ComfyUI's models folder; may be given several times")
+	f.StringVar(&c.ComfyUI, "comfyui", "", "ComfyUI folder: its models, input and output folders are used")
+	f.StringVar(&c.Input, "input", "", "folder of pictures for LoadImage")
+	f.StringVar(&c.Output, "output", "", "folder that SaveImage writes into")
+	f.StringVar(&c.Devices, "devices", "cpu",
+		"what to compute on: cpu, or a file of `patchbay bench step --save`: the cpu with the rates measured there")
+	f.StringVar(&c.Compute, "compute", string(value.ComputeAuto),
+		"type of the denoise loop's activations: f32, bf16, or auto: bf16 where the processor multiplies it and the "+
+			"file holds it")
+	f.StringVar(&c.Memory, "memory", "",
+		"memory that weights, pictures and buffers may take, as in 12G (default: nine tenths of what is available)")
+	f.StringVar(&c.Log, "log", "info", "least level of log lines: debug, info, warn, error")
+}
+
+// Jobs adds the flags that say how jobs are kept.
+func Jobs(f *pflag.FlagSet, c *daemon.Config) {
+	f.StringVar(&c.Queue, "queue", daemon.QueueDurable,
+		"durable: jobs are kept in JetStream and outlive the daemon; memory: they do not")
+	f.StringVar(&c.Sync, "sync", daemon.SyncAlways, "when the server inside waits for the disk: always, or at an "+
+		"interval of two minutes (a power failure may lose that)")
+	f.IntVar(&c.Attempts, "attempts", 3, "how often a job is started whose worker dies")
+	f.IntVar(&c.KeepJobs, "keep-jobs", 1000, "how many ended jobs are remembered")
+	f.DurationVar(&c.KeepFor, "keep-for", 7*24*time.Hour, "how long ended jobs are remembered; 0: only by number")
+	f.DurationVar(&c.KeepFiles, "keep-results", 0,
+		"remove the files of ended jobs after this long, from the output folder too; 0: never")
+	f.StringVar(&c.KeepBytes, "keep-bytes", "", "remove the files of the oldest jobs, from the output folder too, "+
+		"when all have more bytes, as in 20G (default: never)")
+	f.IntVar(&c.Replicas, "replicas", 1, "copies of every stream, on a NATS cluster")
+}
+
+// Limits adds the flags of daemon and worker.
+func Limits(f *pflag.FlagSet, l *daemon.Limits) {
+	f.StringVar(&l.Message, "max-message", os.Getenv("PATCHBAY_MAX_MESSAGE"),
+		"largest request, as in 16M (default 64M on NATS, 256M on socket and stdio)")
+	f.IntVar(&l.Depth, "max-depth", envNumber(l, "PATCHBAY_MAX_DEPTH", 64),
+		"how deep lists and maps of a request may be nested")
+	f.StringVar(&l.Pixels, "max-pixels", os.Getenv("PATCHBAY_MAX_PIXELS"),
+		"largest picture or latent: width x height x batch, as in 4M (default: any)")
+	f.IntVar(&l.Steps, "max-steps", envNumber(l, "PATCHBAY_MAX_STEPS", 10000), "most steps of one sampling run")
+}
+
+// QueueLimits adds the flags of the daemon's queue.
+func QueueLimits(f *pflag.FlagSet, l *daemon.Limits) {
+	l.Queued = true
+	f.IntVar(&l.Queue, "max-queue", envNumber(l, "PATCHBAY_MAX_QUEUE", 10000), "most jobs that wait")
+	f.IntVar(&l.Client, "max-client-jobs", envNumber(l, "PATCHBAY_MAX_CLIENT_JOBS", 0),
+		"most jobs of one client that have not ended; 0: any number")
+}
+
+// envNumber reads a variable; Check of the limits reports a bad one.
+func envNumber(l *daemon.Limits, variable string, preset int) int {
+	text := os.Getenv(variable)
+	if text == "" {
+		return preset
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil && l.Err == nil {
+		l.Err = fmt.Errorf("%s: %q is no number", variable, text)
+	}
+	return n
+}
+
+// Access adds the flags that say who a connection to a NATS server is and whom it trusts.
+func Access(f *pflag.FlagSet, a *wire.Access) {
+	f.StringVar(&a.Creds, "creds", os.Getenv("PATCHBAY_NATS_CREDS"), "NATS credentials file (JWT and seed of a user)")
+	f.StringVar(&a.NKey, "nkey", os.Getenv("PATCHBAY_NATS_NKEY"), "file with the seed of a NATS NKey")
+	f.StringVar(&a.CA, "tls-ca", os.Getenv("PATCHBAY_NATS_CA"), "PEM file of the authorities to trust in NATS connections")
+	f.StringVar(&a.Cert, "tls-cert", os.Getenv("PATCHBAY_NATS_CERT"),
+		"PEM file of the certificate to show in NATS connections")
+	f.StringVar(&a.Key, "tls-key", os.Getenv("PATCHBAY_NATS_KEY"), "PEM file of its private key")
+	f.StringVar(&a.Inbox, "inbox-prefix", os.Getenv("PATCHBAY_NATS_INBOX"),
+		"subject below which NATS replies come (default _INBOX.<user>)")
+}

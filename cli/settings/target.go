@@ -1,0 +1,77 @@
+package settings
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/spf13/pflag"
+
+	"patchbay/cli/console"
+	"patchbay/daemon"
+	"patchbay/ipc/client"
+	"patchbay/ipc/wire"
+)
+
+// Target says which daemon a client command talks to.
+type Target struct {
+	nats, socket string
+	access       wire.Access
+}
+
+// Add adds the flags.
+func (t *Target) Add(f *pflag.FlagSet) {
+	f.StringVar(&t.nats, "nats", "",
+		"URL of the daemon's NATS server (default $PATCHBAY_NATS_URL or "+wire.DefaultNATS+")")
+	f.StringVar(&t.socket, "socket", "", "unix socket of the daemon")
+	Access(f, &t.access)
+}
+
+// Given reports whether the command line names a daemon.
+func (t *Target) Given() bool { return t.nats != "" || t.socket != "" }
+
+// Dial connects to the daemon that flags or environment name; without any, to the default NATS address, or else to the
+// default socket.
+func (t *Target) Dial() (client.Client, error) {
+	if t.nats != "" && t.socket != "" {
+		return nil, console.BadInput(errors.New("--nats and --socket exclude each other"))
+	}
+	if err := t.access.Check(); err != nil {
+		return nil, console.BadInput(err)
+	}
+	nats, socket := t.nats, t.socket
+	if nats == "" && socket == "" {
+		nats, socket = os.Getenv("PATCHBAY_NATS_URL"), os.Getenv("PATCHBAY_SOCKET")
+	}
+	switch {
+	case t.nats != "" || nats != "" && t.socket == "":
+		return t.dialNATS(nats)
+	case socket != "":
+		return dialSocket(socket)
+	}
+	c, err := t.dialNATS(wire.DefaultNATS)
+	if err == nil {
+		return c, nil
+	}
+	if s, socketErr := dialSocket(daemon.DefaultSocket()); socketErr == nil {
+		return s, nil
+	}
+	return nil, fmt.Errorf(
+		"%w (start one with `patchbay serve`, or name one with --nats or --socket; `patchbay run --local` needs none)", err)
+}
+
+func (t *Target) dialNATS(url string) (client.Client, error) {
+	c, err := client.DialNATSAs(url, t.access)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func dialSocket(path string) (client.Client, error) {
+	c, err := client.DialSocket(path)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", client.ErrNoDaemon, err)
+	}
+	return c, nil
+}

@@ -1,0 +1,81 @@
+package cli
+
+import (
+	"cmp"
+	"errors"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"patchbay/cli/console"
+	"patchbay/cli/settings"
+	"patchbay/cli/workflow"
+	"patchbay/ipc/client"
+)
+
+func submitCmd() *cobra.Command {
+	var t settings.Target
+	var sets []string
+	var plan, id, priority string
+	var deadline, ttl time.Duration
+	var asJSON, front bool
+	cmd := &cobra.Command{
+		Use:   "submit FILE|PNG|-",
+		Short: "Queue a workflow and print its job id",
+		Long: "submit queues a workflow and returns at once. watch shows its progress, get fetches its pictures, " +
+			"cancel ends it.",
+		Example: `  job=$(patchbay submit flow.json)
+  patchbay watch $job && patchbay get $job --out pictures`,
+		Args: console.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			req, w, err := workflow.Read(args[0], cmd.InOrStdin())
+			if err != nil {
+				return err
+			}
+			if err := workflow.SetInputs(w, sets); err != nil {
+				return err
+			}
+			req.Workflow, req.Front = string(w.JSON()), front
+			req.Plan, req.ID = cmp.Or(plan, req.Plan), cmp.Or(id, req.ID)
+			req.Priority = cmp.Or(priority, req.Priority)
+			if deadline < 0 || ttl < 0 {
+				return console.BadInput(errors.New("--deadline and --queue-ttl are not negative"))
+			}
+			if deadline > 0 {
+				req.DeadlineMS = int(deadline.Milliseconds())
+			}
+			if ttl > 0 {
+				req.QueueTTLMS = int(ttl.Milliseconds())
+			}
+			c, err := t.Dial()
+			if err != nil {
+				return err
+			}
+			defer console.CloseQuietly(c)
+			ctx, stop := asking(cmd.Context())
+			defer stop()
+			r, err := client.Submit(ctx, c, req)
+			shows := console.NewProgress(cmd.OutOrStdout(), asJSON)
+			if err != nil {
+				return shows.Finish(nil, err, nil, "")
+			}
+			if asJSON {
+				shows.PrintJSON(r)
+				return nil
+			}
+			console.Printf(cmd.OutOrStdout(), "%s\n", r.Job)
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	t.Add(f)
+	f.StringArrayVar(&sets, "set", nil, "replace an input: id.field=value; may be given several times")
+	f.StringVar(&plan, "plan", "", "how to split the work (default: chosen)")
+	f.StringVar(&id, "id", "", "job id; submitting an id again is the same job")
+	f.StringVar(&priority, "priority", "", "high, normal or low (default normal)")
+	f.DurationVar(&deadline, "deadline", 0, "fail the job when it has run longer than this")
+	f.DurationVar(&ttl, "queue-ttl", 0, "let the job expire when it has waited longer than this")
+	f.BoolVar(&front, "front", false, "ahead of all waiting jobs")
+	f.BoolVar(&asJSON, "json", false, "print the receipt as JSON")
+	return cmd
+}

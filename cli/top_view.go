@@ -1,0 +1,218 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	tea "github.com/charmbracelet/bubbletea"
+	"github.com/charmbracelet/lipgloss"
+
+	"patchbay/ipc/message"
+)
+
+// topModel is the live view: it asks, shows the answer, waits, and asks again.
+type topModel struct {
+	ask         func() (sight, error)
+	every       time.Duration
+	now, before sight
+	err         error // of the last question; what was seen before stays on the screen
+	wide, high  int
+}
+
+// seen is the answer to a question, tick the time to ask again.
+type (
+	seen struct {
+		sight sight
+		err   error
+	}
+	tick struct{}
+)
+
+// Init implements tea.Model.
+func (m topModel) Init() tea.Cmd { return m.fetch }
+
+func (m topModel) fetch() tea.Msg {
+	s, err := m.ask()
+	return seen{s, err}
+}
+
+// Update implements tea.Model.
+func (m topModel) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
+	switch msg := msg.(type) {
+	case tea.KeyMsg:
+		switch msg.String() {
+		case "q", "esc", "ctrl+c":
+			return m, tea.Quit
+		}
+	case tea.WindowSizeMsg:
+		m.wide, m.high = msg.Width, msg.Height
+	case seen:
+		if m.err = msg.err; m.err == nil {
+			m.before, m.now = m.now, msg.sight
+		}
+		return m, tea.Tick(m.every, func(time.Time) tea.Msg { return tick{} })
+	case tick:
+		return m, m.fetch
+	}
+	return m, nil
+}
+
+// View implements tea.Model.
+func (m topModel) View() string {
+	if m.now.at.IsZero() && m.err == nil {
+		return "asking ...\n"
+	}
+	style := topStyles{head: lipgloss.NewStyle().Bold(true), fault: lipgloss.NewStyle().Foreground(lipgloss.Color("9"))}
+	text := ""
+	if !m.now.at.IsZero() {
+		text = m.now.text(&m.before, style)
+	}
+	if m.err != nil {
+		text += style.fault.Render(m.err.Error()) + "\n"
+	}
+	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	if m.high > 0 && len(lines) > m.high-1 {
+		lines = lines[:m.high-1]
+	}
+	for i := range lines {
+		if m.wide > 0 {
+			lines[i] = lipgloss.NewStyle().MaxWidth(m.wide).Render(lines[i])
+		}
+	}
+	return strings.Join(append(lines, "q ends"), "\n")
+}
+
+// topStyles dresses lines up on a terminal; the zero value leaves them as they are.
+type topStyles struct{ head, fault lipgloss.Style }
+
+// text shows a sight as one table; rates of bytes need an earlier one.
+func (s sight) text(before *sight, style topStyles) string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	row := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format+"\n", args...) }
+	row("DAEMON\tUP\tQUEUED\tRUNNING\tDONE\tFAILED\tSTEPS/S\tSTEPS\tCACHE\tREFUSED")
+	for _, d := range s.Daemons {
+		row("%s\t%s\t%d\t%d\t%d\t%d\t%.1f\t%d\t%s\t%d", d.Daemon, since(s.at, d.Since), d.Queued, d.Running,
+			d.Ended[message.Done], d.Ended[message.Failed],
+			d.Rate, d.Steps, share(d.CacheHits, d.CacheHits+d.CacheMisses), total(d.Refused))
+	}
+	row("")
+	row("WORKER\tPID\tRESTARTS\tJOB\tSTEP\tSTEPS/S")
+	for _, d := range s.Daemons {
+		for _, k := range d.Workers {
+			name, pid := k.Name, fmt.Sprint(k.PID)
+			if len(s.Daemons) > 1 {
+				name = d.Daemon + "/" + name
+			}
+			if k.PID == 0 {
+				pid = "starting"
+			}
+			row("%s\t%s\t%d\t%s\t%s\t%s", name, pid, k.Restarts, orDash(k.Job), stepOf(k), rateOf(k))
+		}
+	}
+	row("")
+	row("AXIS\tBYTES\tBYTES/S")
+	sent := s.axes()
+	for _, axis := range slices.Sorted(maps.Keys(sent)) {
+		row("%s\t%s\t%s", axis, sizeText(float64(sent[axis])), s.flow(axis, before))
+	}
+	row("")
+	row("JOB\tSTATE\tATTEMPT\tAGE\tTOOK\tERROR")
+	for _, r := range s.order() {
+		row("%s\t%s\t%d\t%s\t%s\t%s", r.Job, r.State, r.Attempt, age(r.Created), orDash(took(r)), fault(r))
+	}
+	_ = w.Flush()
+	var out strings.Builder
+	for line := range strings.Lines(b.String()) {
+		line = strings.TrimRight(line, " \n")
+		switch first, _, _ := strings.Cut(line, " "); first {
+		case "DAEMON", "WORKER", "AXIS", "JOB":
+			line = style.head.Render(line)
+		}
+		out.WriteString(line + "\n")
+	}
+	return out.String()
+}
+
+// order puts running jobs first, then waiting ones, then the others, newest first.
+func (s sight) order() []message.Record {
+	class := func(r message.Record) int {
+		return slices.Index([]message.State{message.Running, message.Queued}, r.State) & 3
+	} // others: 3
+	out := slices.Clone(s.Jobs)
+	slices.SortStableFunc(out, func(a, b message.Record) int { return cmp.Compare(class(a), class(b)) })
+	return out
+}
+
+// axes adds up the bytes of all daemons.
+func (s sight) axes() map[string]uint64 {
+	out := map[string]uint64{}
+	for _, d := range s.Daemons {
+		for axis, n := range d.Axes {
+			out[axis] += n
+		}
+	}
+	return out
+}
+
+// flow is how many bytes a second went over an axis since the sight before.
+func (s sight) flow(axis string, before *sight) string {
+	if before == nil || before.at.IsZero() {
+		return "-"
+	}
+	more := float64(s.axes()[axis]) - float64(before.axes()[axis])
+	if more < 0 { // a daemon has begun anew
+		return "-"
+	}
+	return sizeText(more / s.at.Sub(before.at).Seconds())
+}
+
+func since(now time.Time, ms int64) string {
+	return now.Sub(time.UnixMilli(ms)).Truncate(time.Second).String()
+}
+
+func share(part, all uint64) string {
+	if all == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%d%%", 100*part/all)
+}
+
+func total(counts map[string]uint64) (n uint64) {
+	for _, v := range counts {
+		n += v
+	}
+	return n
+}
+
+func orDash(text string) string { return cmp.Or(text, "-") }
+
+func stepOf(w message.WorkerStats) string {
+	if w.Steps == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%d/%d", w.Step, w.Steps)
+}
+
+func rateOf(w message.WorkerStats) string {
+	if w.Rate == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f", w.Rate)
+}
+
+// sizeText writes bytes for people.
+func sizeText(n float64) string {
+	for _, unit := range []string{"B", "KiB", "MiB", "GiB"} {
+		if n < 1024 {
+			return fmt.Sprintf("%.4g %s", n, unit)
+		}
+		n /= 1024
+	}
+	return fmt.Sprintf("%.4g TiB", n)
+}

@@ -1,0 +1,64 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"patchbay/cli/console"
+	"patchbay/cli/settings"
+	"patchbay/daemon"
+)
+
+func workerCmd() *cobra.Command {
+	var cfg daemon.Config
+	var save bool
+	cmd := &cobra.Command{
+		Use:   "worker",
+		Short: "Run jobs for a host on stdin and stdout",
+		Long: `worker answers requests in frames on stdin and stdout (docs/protocol.md): the same protocol that the daemon
+speaks, so a host program can start it and needs no daemon. stdout carries frames only, logs go to stderr. When stdin
+closes, it exits within a second.`,
+		Example: `  patchbay worker --models ~/ComfyUI/models`,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := cfg.Complete(); err != nil {
+				return err
+			}
+			in, out, err := frameFiles(cmd)
+			if err != nil {
+				return err
+			}
+			return daemon.RunWorker(cmd.Context(), &cfg, in, out, console.Logger(cmd.ErrOrStderr(), cfg.Log), save)
+		},
+	}
+	settings.Folders(cmd.Flags(), &cfg)
+	settings.Limits(cmd.Flags(), &cfg.Limits)
+	cmd.Flags().BoolVar(&save, "save", false, "write outputs into the output folder too")
+	return cmd
+}
+
+// frameFiles takes stdin and stdout for frames and points fd 1 at stderr, so that a stray print of any library cannot
+// break the frames. In tests the command has other streams than the process; those are used as they are.
+func frameFiles(cmd *cobra.Command) (io.ReadCloser, io.Writer, error) {
+	in, ok := cmd.InOrStdin().(*os.File)
+	if !ok {
+		return nil, nil, errors.New("worker: stdin is not a file")
+	}
+	out, ok := cmd.OutOrStdout().(*os.File)
+	if !ok || out.Fd() != 1 {
+		return in, cmd.OutOrStdout(), nil
+	}
+	fd, err := unix.FcntlInt(1, unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return nil, nil, fmt.Errorf("worker: keep stdout: %w", err)
+	}
+	if err := unix.Dup2(2, 1); err != nil {
+		return nil, nil, fmt.Errorf("worker: point stdout at stderr: %w", err)
+	}
+	return in, os.NewFile(uintptr(fd), "frames"), nil
+}

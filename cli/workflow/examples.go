@@ -1,0 +1,30 @@
+package workflow
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"patchbay/daemon"
+)
+
+// Examples finds the examples: beside the working directory, the program, or where install.sh has put them.
+func Examples() (string, error) {
+	var places []string
+	if self, err := os.Executable(); err == nil {
+		if real, err := filepath.EvalSymlinks(self); err == nil {
+			self = real
+		}
+		dir := filepath.Dir(self)
+		places = append(places, filepath.Join(dir, "..", "examples"),
+			filepath.Join(dir, "..", "share", "patchbay", "examples"), filepath.Join(dir, "examples"))
+	}
+	places = append(places, "examples", filepath.Join(daemon.Home(), "examples"))
+	for _, p := range places {
+		if _, err := os.Stat(filepath.Join(p, "demo.json")); err == nil {
+			return filepath.Abs(p)
+		}
+	}
+	return "", fmt.Errorf(
+		"examples/demo.json is not beside the program or here; run it from the source folder, or install with install.sh")
+}

@@ -1,0 +1,158 @@
+// Package workflow finds and reads workflows that a command line names, and changes their inputs.
+package workflow
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"patchbay/cli/console"
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+	"patchbay/node/graph"
+	"patchbay/node/picture"
+	"patchbay/node/pyjson"
+)
+
+// maxFlowFile bounds what is read as a workflow.
+const maxFlowFile = 64 << 20
+
+// Read reads a workflow from a JSON file, from the PNG that ComfyUI or this program has saved, or from in for "-". JSON
+// may be a graph in API format, ComfyUI's POST /prompt body or our own envelope.
+func Read(path string, in io.Reader) (*message.RunRequest, *graph.Workflow, error) {
+	bad := func(err error) error { return console.BadInput(fmt.Errorf("%s: %w", path, err)) }
+	data, err := readAll(path, in)
+	if err != nil {
+		return nil, nil, console.BadInput(err)
+	}
+	var extra *pyjson.Object
+	if bytes.HasPrefix(data, []byte("\x89PNG\r\n\x1a\n")) {
+		prompt, texts, err := picture.WorkflowFromPNG(data)
+		if err != nil {
+			return nil, nil, bad(err)
+		}
+		extra = pyjson.NewObject()
+		for _, k := range slices.Sorted(maps.Keys(texts)) {
+			extra.Set(k, texts[k])
+		}
+		data = prompt
+	}
+	if len(bytes.TrimSpace(data)) == 0 {
+		return nil, nil, bad(errors.New("there is no workflow in it: it is empty"))
+	}
+	o, err := wire.Decode(data, wire.JSON, wire.DefaultLimits())
+	if err != nil {
+		return nil, nil, bad(fmt.Errorf("not a workflow: %w", err))
+	}
+	req, w, fault := message.ParseRun(o)
+	if fault != nil {
+		return nil, nil, bad(fault)
+	}
+	if req.ExtraPNG == nil && extra != nil && extra.Len() > 0 {
+		req.ExtraPNG = extra
+	}
+	return req, w, nil
+}
+
+func readAll(path string, in io.Reader) ([]byte, error) {
+	if path != "-" {
+		f, err := os.Open(path)
+		if err != nil {
+			return nil, err
+		}
+		defer console.CloseQuietly(f)
+		in = f
+	}
+	data, err := io.ReadAll(io.LimitReader(in, maxFlowFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	if len(data) > maxFlowFile {
+		return nil, fmt.Errorf("read %s: more than %d MiB is no workflow", path, maxFlowFile>>20)
+	}
+	return data, nil
+}
+
+// SetInputs applies --set id.field=value: the value gets the type of the literal that it replaces. The id may hold
+// dots, the field may not.
+func SetInputs(w *graph.Workflow, sets []string) error {
+	for _, s := range sets {
+		if err := setInput(w, s); err != nil {
+			return console.BadInput(fmt.Errorf("--set %s: %w", s, err))
+		}
+	}
+	return nil
+}
+
+func setInput(w *graph.Workflow, set string) error {
+	path, text, ok := strings.Cut(set, "=")
+	dot := strings.LastIndexByte(path, '.')
+	if !ok || dot < 1 || dot == len(path)-1 {
+		return errors.New("want id.field=value, as in 3.seed=7")
+	}
+	id, field := path[:dot], path[dot+1:]
+	old, found := w.Input(id, field)
+	if !found {
+		return missingInput(w, id, field)
+	}
+	value, err := typedLike(old, text)
+	if err != nil {
+		return fmt.Errorf("%s of node %s (%s) %w", field, id, w.Class(id), err)
+	}
+	return w.SetInput(id, field, value)
+}
+
+// missingInput says what there is instead.
+func missingInput(w *graph.Workflow, id, field string) error {
+	if w.Class(id) == "" {
+		var have []string
+		for _, n := range w.IDs() {
+			have = append(have, n+" ("+w.Class(n)+")")
+		}
+		return fmt.Errorf("the workflow has no node %s; it has %s", id, strings.Join(have, ", "))
+	}
+	var have []string
+	if n, ok := w.Value()[id].(map[string]any); ok {
+		in, _ := n["inputs"].(map[string]any)
+		have = slices.Sorted(maps.Keys(in))
+	}
+	return fmt.Errorf("node %s (%s) has no input %s; it has %s", id, w.Class(id), field, strings.Join(have, ", "))
+}
+
+// typedLike reads text as the type that old has. Seeds go up to 2^64-1.
+func typedLike(old any, text string) (any, error) {
+	switch old.(type) {
+	case string:
+		return text, nil
+	case bool:
+		b, err := strconv.ParseBool(text)
+		if err != nil {
+			return nil, fmt.Errorf("is true or false, not %q", text)
+		}
+		return b, nil
+	case int64, uint64:
+		if u, err := strconv.ParseUint(text, 10, 64); err == nil {
+			return u, nil
+		}
+		i, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("is an integer, not %q", text)
+		}
+		return i, nil
+	case float64:
+		f, err := strconv.ParseFloat(text, 64)
+		if err != nil || f != f || f-f != 0 {
+			return nil, fmt.Errorf("is a number, not %q", text)
+		}
+		return f, nil
+	case []any:
+		return nil, errors.New("is linked to another node and cannot be set")
+	}
+	return nil, errors.New("is no text, number or boolean and cannot be set")
+}

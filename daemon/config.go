@@ -1,0 +1,234 @@
+package daemon
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"patchbay/ipc/wire"
+	"patchbay/node/files"
+	"patchbay/node/value"
+)
+
+// InputError is a setting that is refused before anything is started; the command line ends with the exit code of bad
+// input.
+type InputError struct{ Err error }
+
+// Error is the text of Err.
+func (e *InputError) Error() string { return e.Err.Error() }
+
+// Unwrap returns Err.
+func (e *InputError) Unwrap() error { return e.Err }
+
+// Config is what a daemon or worker runs with: defaults, then environment, then flags. It is printed when the process
+// starts.
+type Config struct {
+	NATS      string        `json:"nats,omitempty"`   // external server; empty: one inside the daemon
+	Listen    string        `json:"listen,omitempty"` // of the server inside
+	TokenFile string        `json:"token_file,omitempty"`
+	Store     string        `json:"store,omitempty"`
+	Socket    string        `json:"socket,omitempty"` // "off": none
+	Models    []string      `json:"models"`
+	ComfyUI   string        `json:"comfyui,omitempty"`
+	Input     string        `json:"input"`
+	Output    string        `json:"output"`
+	Temp      string        `json:"temp,omitempty"`
+	Devices   string        `json:"devices"`
+	Compute   string        `json:"compute"`
+	Memory    string        `json:"memory,omitempty"` // of a worker; empty: nine tenths of what is free
+	Workers   int           `json:"workers,omitempty"`
+	Metrics   string        `json:"metrics,omitempty"` // address of /metrics and /healthz; empty: none
+	Drain     time.Duration `json:"drain,omitempty"`
+	Queue     string        `json:"queue,omitempty"` // durable or memory
+	Sync      string        `json:"sync,omitempty"`  // always or interval
+	Attempts  int           `json:"attempts,omitempty"`
+	KeepJobs  int           `json:"keep_jobs,omitempty"`
+	KeepFor   time.Duration `json:"keep_for,omitempty"`
+	KeepFiles time.Duration `json:"keep_results,omitempty"`
+	KeepBytes string        `json:"keep_bytes,omitempty"`
+	Replicas  int           `json:"replicas,omitempty"`
+	Log       string        `json:"log"`
+
+	Limits Limits `json:"limits"`
+
+	UsersFile string      `json:"users_file,omitempty"`
+	Access    wire.Access `json:"-"`
+}
+
+// The values of --queue and --sync.
+const (
+	QueueDurable = "durable"
+	queueMemory  = "memory"
+	SyncAlways   = "always"
+	syncInterval = "interval"
+)
+
+func (c *Config) checkJobs() error {
+	bad := func(format string, args ...any) error { return &InputError{fmt.Errorf(format, args...)} }
+	if _, err := ParseBytes(c.KeepBytes); err != nil {
+		return bad("--keep-bytes %w", err)
+	}
+	switch {
+	case c.Queue != QueueDurable && c.Queue != queueMemory:
+		return bad("--queue %s: want durable or memory", c.Queue)
+	case c.Sync != SyncAlways && c.Sync != syncInterval:
+		return bad("--sync %s: want always or interval", c.Sync)
+	case c.Attempts < 1 || c.Attempts > 100:
+		return bad("--attempts %d: want 1 to 100", c.Attempts)
+	case c.KeepJobs < 1 || c.KeepJobs > 100000:
+		return bad("--keep-jobs %d: want 1 to 100000", c.KeepJobs)
+	case c.KeepFiles < 0:
+		return bad("--keep-results %s: want 0 or more", c.KeepFiles)
+	case c.KeepFor < 0:
+		return bad("--keep-for %s: want 0 or more", c.KeepFor)
+	case c.Replicas < 1 || c.Replicas > 5:
+		return bad("--replicas %d: want 1 to 5", c.Replicas)
+	}
+	return nil
+}
+
+// Home is the folder for everything that has no other place.
+func Home() string {
+	if h := os.Getenv("PATCHBAY_HOME"); h != "" {
+		return h
+	}
+	dir, err := os.UserHomeDir()
+	if err != nil {
+		dir = os.TempDir()
+	}
+	return filepath.Join(dir, ".local", "share", "patchbay")
+}
+
+// DefaultSocket is where the daemon listens and clients look.
+func DefaultSocket() string {
+	if s := os.Getenv("PATCHBAY_SOCKET"); s != "" {
+		return s
+	}
+	if d := os.Getenv("XDG_RUNTIME_DIR"); d != "" {
+		return filepath.Join(d, "patchbay.sock")
+	}
+	return filepath.Join(Home(), "patchbay.sock")
+}
+
+// CompleteDaemon fills in the defaults of a daemon and checks all that it is started with. Settings that are refused
+// are an *InputError.
+func (c *Config) CompleteDaemon() error {
+	if err := c.checkAccess(); err != nil {
+		return err
+	}
+	c.Store = cmp.Or(c.Store, filepath.Join(Home(), "store"))
+	c.Socket = cmp.Or(c.Socket, DefaultSocket())
+	c.Temp = filepath.Join(c.Store, "temp")
+	if err := c.checkJobs(); err != nil {
+		return err
+	}
+	if _, err := c.Limits.Check(); err != nil {
+		return err
+	}
+	if c.Workers < 1 || c.Workers > 64 {
+		return &InputError{fmt.Errorf("--workers %d: want 1 to 64", c.Workers)}
+	}
+	if err := c.Complete(); err != nil {
+		return err
+	}
+	return CheckLevel()
+}
+
+// Complete fills in the defaults of folders and devices, makes paths absolute, and checks what flags said. Settings
+// that are refused are an *InputError.
+func (c *Config) Complete() error {
+	if len(c.Models) == 0 && c.ComfyUI == "" {
+		c.Models = filepath.SplitList(os.Getenv("PATCHBAY_MODELS"))
+		if len(c.Models) == 0 {
+			c.Models = []string{filepath.Join(Home(), "models")}
+		}
+	}
+	if c.ComfyUI != "" {
+		if _, err := os.Stat(filepath.Join(c.ComfyUI, "models")); err != nil {
+			return &InputError{fmt.Errorf("--comfyui %s: there is no models folder in it", c.ComfyUI)}
+		}
+		if own := filepath.Join(c.ComfyUI, "models"); !slices.Contains(c.Models, own) { // a worker is given both
+			c.Models = append(c.Models, own)
+		}
+		c.Input = cmp.Or(c.Input, filepath.Join(c.ComfyUI, "input"))
+		c.Output = cmp.Or(c.Output, filepath.Join(c.ComfyUI, "output"))
+	}
+	c.Input, c.Output = cmp.Or(c.Input, filepath.Join(Home(), "input")), cmp.Or(c.Output, filepath.Join(Home(), "output"))
+	if m, err := c.Machine(); err != nil {
+		return &InputError{err}
+	} else if m != nil { // a worker may start elsewhere
+		c.Devices, _ = filepath.Abs(c.Devices)
+	}
+	if _, err := value.ParseCompute(cmp.Or(c.Compute, string(value.ComputeAuto))); err != nil {
+		return &InputError{fmt.Errorf("--compute %w", err)}
+	}
+	if _, err := ParseBytes(c.Memory); err != nil {
+		return &InputError{fmt.Errorf("--memory %w", err)}
+	}
+	if _, err := zerolog.ParseLevel(c.Log); err != nil {
+		return &InputError{fmt.Errorf("--log %s: want debug, info, warn or error", c.Log)}
+	}
+	for _, p := range append([]*string{&c.ComfyUI, &c.Input, &c.Output, &c.Temp, &c.Store}, pointers(c.Models)...) {
+		if *p == "" {
+			continue
+		}
+		abs, err := filepath.Abs(*p)
+		if err != nil {
+			return fmt.Errorf("folder %s: %w", *p, err)
+		}
+		*p = abs
+	}
+	return nil
+}
+
+func pointers(s []string) []*string {
+	out := make([]*string, len(s))
+	for i := range s {
+		out[i] = &s[i]
+	}
+	return out
+}
+
+// Roots returns the folders as package node takes them.
+func (c *Config) Roots() files.Roots {
+	return files.Roots{Models: c.Models, Input: c.Input, Output: c.Output, Temp: c.Temp, ComfyUI: c.ComfyUI}
+}
+
+// workerArgs is the command line of a worker with the same folders.
+func (c *Config) workerArgs() []string {
+	args := []string{
+		"worker", "--input", c.Input, "--output", c.Output, "--save=false", "--devices", c.Devices,
+		"--compute", cmp.Or(c.Compute, string(value.ComputeAuto)), "--log", c.Log,
+	}
+	for _, m := range c.Models {
+		args = append(args, "--models", m)
+	}
+	if c.ComfyUI != "" {
+		args = append(args, "--comfyui", c.ComfyUI)
+	}
+	args = append(args, c.Limits.workerArgs()...)
+	if c.Memory != "" {
+		args = append(args, "--memory", c.Memory)
+	}
+	return args
+}
+
+// checkAccess refuses flags of serve that do not go together.
+func (c *Config) checkAccess() error {
+	bad := func(format string, args ...any) error { return &InputError{fmt.Errorf(format, args...)} }
+	if err := c.Access.Check(); err != nil {
+		return bad("%w", err)
+	}
+	switch {
+	case c.UsersFile != "" && c.TokenFile != "":
+		return bad("--users-file and --token-file exclude each other")
+	case c.NATS != "" && c.UsersFile != "":
+		return bad("--users-file is for the server inside; the one of --nats has users of its own")
+	}
+	return nil
+}

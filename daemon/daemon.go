@@ -1,0 +1,261 @@
+// Package daemon is what the daemon and its workers are made of: it wires carriers, jobs, outputs and worker processes
+// together, and knows no command line.
+//
+// Read config.go and limits.go (what can be set), daemon.go (what is opened, in which order), run.go (serving and the
+// order of the end), store.go (the files of the daemon's own folder), metrics.go (counts and health), worker.go (the
+// other side of a worker process). ops_cgo.go and ops_nocgo.go choose the operations of a build, memory.go says how
+// much memory there is, machine.go reads measured rates, collector.go spares the garbage collector while payloads
+// arrive.
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"github.com/rs/zerolog"
+
+	"patchbay/ipc/broker"
+	"patchbay/ipc/jobs"
+	"patchbay/ipc/meter"
+	"patchbay/ipc/serve"
+	"patchbay/ipc/wire"
+	"patchbay/ipc/worker"
+	"patchbay/node/classes"
+	"patchbay/node/files"
+	"patchbay/node/graph"
+)
+
+// daemon is everything that serve starts.
+type daemon struct {
+	cfg      *Config
+	log      zerolog.Logger
+	store    *jobs.JetStream // nil: jobs are in memory only
+	place    *jobs.Resources // what is here for the jobs of the store
+	jobs     *jobs.Table
+	svc      *serve.Service
+	outputs  *jobs.Outputs
+	embedded *broker.Embedded // nil with an external server
+	nats     *serve.NATS
+	socket   *serve.Socket // nil: off
+	children []*worker.Child
+	owner    string // the daemon's name
+	version  string // of the program
+	meter    *meter.Meter
+	metrics  *meter.Endpoint // nil: off
+}
+
+// Run runs a daemon until a signal or until a carrier fails. Its configuration has been through CompleteDaemon; version
+// is that of the program.
+func Run(parent context.Context, cfg *Config, log zerolog.Logger, version string) error {
+	unlock, err := lockStore(cfg.Store)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	log.Info().Str("version", version).Interface("config", cfg).Msg("daemon starts")
+	d := &daemon{cfg: cfg, log: log, version: version, meter: meter.New()}
+	if err := d.open(parent); err != nil {
+		d.close()
+		return err
+	}
+	defer d.close()
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	defer signal.Stop(signals)
+	return d.run(parent, signals)
+}
+
+// open makes everything, in the order of need; close undoes what was done.
+func (d *daemon) open(ctx context.Context) error {
+	cfg := d.cfg
+	url, err := d.server()
+	if err != nil {
+		return err
+	}
+	access := d.access()
+	owner, err := ownName(cfg.Store)
+	if err != nil {
+		return err
+	}
+	d.owner = owner
+	nc := serve.NATSConfig{
+		URL: url, Access: access, Version: semantic(d.version), Log: d.log,
+		Stats: func() any { return d.meter.Stats() }, Owner: owner, Facts: map[string]string{
+			"devices": cfg.Devices, "workers": fmt.Sprint(cfg.Workers), "comfy_compat": graph.Compat, "protocol": "v1",
+		}, Bulk: new(collector).relax,
+	}
+	if d.embedded != nil {
+		nc.Listens, nc.InProcess = d.embedded.Listens, d.embedded.InProcess()
+	}
+	if d.nats, err = serve.ConnectNATS(nc); err != nil {
+		if cfg.NATS != "" && cfg.NATS == os.Getenv("PATCHBAY_NATS_URL") {
+			return fmt.Errorf("%w (PATCHBAY_NATS_URL names this server; with --nats '' the daemon carries its own)", err)
+		}
+		return err
+	}
+	if cfg.Socket != "off" {
+		if d.socket, err = serve.ListenSocket(cfg.Socket); err != nil {
+			return err
+		}
+	}
+	stage := filepath.Join(cfg.Output, ".patchbay-stage-"+shortName(cfg.Store))
+	if err := os.RemoveAll(cfg.Temp); err != nil {
+		return fmt.Errorf("clear temp: %w", err)
+	}
+	if d.outputs, err = jobs.NewOutputs(jobs.OutputsConfig{
+		Stage: stage, Output: cfg.Output, Temp: cfg.Temp,
+		Keep: cfg.Queue == QueueDurable,
+	}); err != nil {
+		return err
+	}
+	if err := d.openJobs(ctx, url, owner); err != nil {
+		return err
+	}
+	var executors []jobs.Executor
+	for i := range cfg.Workers {
+		child := worker.NewChild(worker.ChildConfig{
+			Name: fmt.Sprintf("worker-%d", i), Command: WorkerCommand(cfg),
+			Log: d.log,
+		})
+		d.children = append(d.children, child)
+		executors = append(executors, child)
+	}
+	var stock *files.Stock
+	var also func(string) []string
+	if d.store != nil {
+		stock, also = d.place.Stock, d.store.Also
+	}
+	sc := worker.NodeService(classes.All(), cfg.Roots(), stock, also)
+	sc.Jobs, sc.Outputs, sc.Executors, sc.Log, sc.Meter = d.jobs, d.outputs, executors, d.log, d.meter
+	sc.Forward = true
+	if d.store != nil {
+		sc.Fetch = d.nats.Fetch
+	}
+	if sc.Limits, err = cfg.Limits.Check(); err != nil {
+		return err
+	}
+	d.meter.Watch(d.stats)
+	if err := d.openMetrics(); err != nil {
+		return err
+	}
+	d.svc = serve.NewService(sc)
+	return nil
+}
+
+// server starts the NATS server inside, if there is to be one, and returns the URL of the one to use.
+func (d *daemon) server() (string, error) {
+	cfg := d.cfg
+	if cfg.NATS != "" {
+		return cfg.NATS, nil
+	}
+	token, err := readToken(cfg.TokenFile)
+	if err != nil {
+		return "", err
+	}
+	ec := broker.EmbeddedConfig{
+		Listen: cfg.Listen, Token: token, SyncAlways: cfg.Sync == SyncAlways, Log: d.log, Users: cfg.UsersFile,
+		Cert: cfg.Access.Cert, Key: cfg.Access.Key, CA: cfg.Access.CA,
+	}
+	if cfg.Queue == QueueDurable {
+		ec.Store = filepath.Join(cfg.Store, "nats")
+	}
+	if d.embedded, err = broker.StartEmbedded(ec); err != nil {
+		return "", err
+	}
+	if token == "" && cfg.UsersFile == "" {
+		d.log.Info().Str("nats", d.embedded.Address()).Msg(
+			"NATS server inside: loopback only, no password; every user of this machine can send jobs")
+	}
+	return d.embedded.Inside(), nil
+}
+
+// access is how the daemon shows itself to its server: to its own one it need not.
+func (d *daemon) access() wire.Access {
+	if d.embedded != nil {
+		return wire.Access{}
+	}
+	return d.cfg.Access
+}
+
+// openJobs makes the table of jobs, and reads what an earlier run has left of it.
+func (d *daemon) openJobs(ctx context.Context, url, owner string) error {
+	cfg := d.cfg
+	jc := jobs.Config{
+		OnEvent: d.event, OnPreview: d.nats.Preview, OnForget: d.outputs.Forget,
+		MaxAttempts: cfg.Attempts, Keep: cfg.KeepJobs, KeepFor: cfg.KeepFor,
+		MaxQueued: cfg.Limits.Queue, MaxPerClient: cfg.Limits.Client,
+		KeepResults: cfg.KeepFiles,
+	}
+	var err error
+	if jc.KeepBytes, err = ParseBytes(cfg.KeepBytes); err != nil {
+		return err
+	}
+	if cfg.Queue == QueueDurable {
+		d.place = &jobs.Resources{Stock: files.NewStock(cfg.Roots())}
+		if d.place.Memory, err = ParseBytes(cfg.Memory); err != nil {
+			return err
+		}
+		lc := jobs.JetStreamConfig{
+			URL: url, Access: d.access(), Owner: owner, Replicas: cfg.Replicas, Resources: d.place,
+			Log: d.log,
+		}
+		if d.embedded != nil {
+			lc.InProcess, lc.Full = d.embedded.InProcess(), d.embedded.Full
+		}
+		if d.store, err = jobs.OpenJetStream(ctx, lc); err != nil {
+			return err
+		}
+		jc.Store = d.store
+		if d.embedded != nil {
+			d.embedded.OnRecovered(d.store.Returned)
+		}
+	}
+	d.jobs = jobs.New(jc)
+	if d.store == nil {
+		return nil
+	}
+	return d.jobs.Open(ctx)
+}
+
+// WorkerCommand starts this program again as a worker.
+func WorkerCommand(cfg *Config) func() *exec.Cmd {
+	return func() *exec.Cmd {
+		self, err := os.Executable()
+		if err != nil {
+			self = os.Args[0]
+		}
+		return exec.Command(self, cfg.workerArgs()...)
+	}
+}
+
+// close gives back what open has made, in reverse.
+func (d *daemon) close() {
+	_ = os.Remove(RuntimePath(d.cfg.Store))
+	if d.outputs != nil {
+		if err := d.outputs.Close(); err != nil {
+			d.log.Warn().Err(err).Msg("stage not removed")
+		}
+	}
+	if d.metrics != nil {
+		d.metrics.Close()
+	}
+	if d.svc == nil { // open failed half-way: nobody serves these
+		if d.socket != nil {
+			_ = d.socket.Close()
+		}
+		if d.nats != nil {
+			d.nats.Close()
+		}
+	}
+	if d.store != nil {
+		d.store.Close()
+	}
+	if d.embedded != nil {
+		d.embedded.Close()
+	}
+}

@@ -1,0 +1,70 @@
+package daemon
+
+import (
+	"fmt"
+	"strconv"
+
+	"patchbay/ipc/serve"
+	"patchbay/ipc/wire"
+	"patchbay/node/graph"
+)
+
+// Limits are what clients may ask for, as flags and environment say it.
+type Limits struct {
+	Message string `json:"message,omitempty"` // bytes
+	Depth   int    `json:"depth,omitempty"`
+	Pixels  string `json:"pixels,omitempty"`
+	Steps   int    `json:"steps,omitempty"`
+	Queue   int    `json:"queue,omitempty"`       // serve only
+	Client  int    `json:"client_jobs,omitempty"` // serve only
+	// Queued reports whether the last two are there, Err is a fault of the environment; Check looks at both.
+	Queued bool  `json:"-"`
+	Err    error `json:"-"`
+}
+
+// Check returns the limits as the service takes them.
+func (l *Limits) Check() (serve.Limits, error) {
+	bad := func(format string, args ...any) (serve.Limits, error) {
+		return serve.Limits{}, &InputError{fmt.Errorf(format, args...)}
+	}
+	if l.Err != nil {
+		return bad("%w", l.Err)
+	}
+	message, err := ParseBytes(l.Message)
+	if err != nil {
+		return bad("--max-message %w", err)
+	}
+	pixels, err := ParseBytes(l.Pixels)
+	if err != nil {
+		return bad("--max-pixels %w", err)
+	}
+	switch {
+	case message != 0 && (message < 1<<10 || message > wire.MaxFrame):
+		return bad("--max-message %s: want 1K to 256M", l.Message)
+	case l.Depth < 8 || l.Depth > 64:
+		return bad("--max-depth %d: want 8 to 64", l.Depth)
+	case l.Steps < 1 || l.Steps > 10000:
+		return bad("--max-steps %d: want 1 to 10000", l.Steps)
+	case l.Queued && (l.Queue < 1 || l.Queue > 100000):
+		return bad("--max-queue %d: want 1 to 100000", l.Queue)
+	case l.Client < 0:
+		return bad("--max-client-jobs %d: want 0 or more", l.Client)
+	}
+	return serve.Limits{
+		Message: int(message), Frame: int(message), Depth: l.Depth,
+		Nodes: graph.Bounds{Pixels: pixels, Steps: l.Steps},
+	}, nil
+}
+
+// workerArgs are the flags that a worker shares with its daemon. The daemon has looked at the messages of clients: what
+// it sends itself is bounded by the protocol only, whatever the environment says.
+func (l *Limits) workerArgs() []string {
+	args := []string{"--max-message", "256M", "--max-depth", "64"}
+	if l.Steps != 0 { // 0: of a command that has no limits of its own
+		args = append(args, "--max-steps", strconv.Itoa(l.Steps))
+	}
+	if l.Pixels != "" {
+		args = append(args, "--max-pixels", l.Pixels)
+	}
+	return args
+}

@@ -1,0 +1,39 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"patchbay/parallel"
+)
+
+// Machine is the profile that --devices names, nil for the built-in one of the cpu.
+func (c *Config) Machine() (*parallel.Machine, error) {
+	if c.Devices == "cpu" || c.Devices == "" {
+		return nil, nil //nolint:nilnil // no profile is no error
+	}
+	m, err := ReadMachine(c.Devices)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("--devices %s: want cpu, the only device of this build, or a file that `patchbay bench "+
+			"step --save` has written", c.Devices)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--devices: %w", err)
+	}
+	return &m, nil
+}
+
+// ReadMachine reads a profile.
+func ReadMachine(path string) (parallel.Machine, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return parallel.Machine{}, err
+	}
+	m, err := parallel.ReadMachine(b)
+	if err != nil {
+		return m, fmt.Errorf("%s: %w", path, err)
+	}
+	return m, nil
+}

@@ -1,0 +1,85 @@
+package daemon
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// ParseBytes reads a size: a number of bytes, or one with K, M, G or T (powers of 1024). Empty is 0.
+func ParseBytes(text string) (int64, error) {
+	number, unit := strings.TrimSpace(text), int64(1)
+	if number == "" {
+		return 0, nil
+	}
+	if at := strings.IndexByte("KMGT", strings.ToUpper(number)[len(number)-1]); at >= 0 {
+		unit = 1 << (10 * (at + 1))
+		number = number[:len(number)-1]
+	}
+	v, err := strconv.ParseFloat(number, 64)
+	if err != nil || !(v > 0) || v*float64(unit) > math.MaxInt64/2 {
+		return 0, fmt.Errorf("%q is not a size: want bytes, or a number with K, M, G or T, as in 12G", text)
+	}
+	return int64(v * float64(unit)), nil
+}
+
+// availableMemory is what this process may still take: the least of what the system says is available and what its
+// control group leaves. 0 where neither is known.
+func availableMemory() int64 {
+	free := memInfo("MemAvailable:")
+	if left := groupMemory(); left > 0 && (free == 0 || left < free) {
+		free = left
+	}
+	return free
+}
+
+// memInfo reads one line of /proc/meminfo, in bytes.
+func memInfo(key string) int64 {
+	text, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(text)) {
+		f := strings.Fields(line)
+		if len(f) >= 2 && f[0] == key {
+			kb, _ := strconv.ParseInt(f[1], 10, 64)
+			return kb << 10
+		}
+	}
+	return 0
+}
+
+// groupMemory is what the limits of the process' control group (version 2) and of those above it leave; 0: no limit.
+func groupMemory() int64 {
+	text, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return 0
+	}
+	_, path, ok := strings.Cut(strings.TrimSpace(string(text)), "0::")
+	if !ok {
+		return 0
+	}
+	least := int64(0)
+	for dir := filepath.Join("/sys/fs/cgroup", path); strings.HasPrefix(dir, "/sys/fs/cgroup"); dir = filepath.Dir(dir) {
+		limit, used := groupNumber(dir, "memory.max"), groupNumber(dir, "memory.current")
+		if limit > 0 && (least == 0 || limit-used < least) {
+			least = max(limit-used, 1)
+		}
+	}
+	return least
+}
+
+func groupNumber(dir, file string) int64 {
+	text, err := os.ReadFile(filepath.Join(dir, file))
+	if err != nil {
+		return 0
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	if err != nil {
+		return 0 // "max"
+	}
+	return n
+}

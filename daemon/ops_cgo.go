@@ -1,0 +1,32 @@
+//go:build cgo
+
+package daemon
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+
+	"patchbay/engine"
+	"patchbay/engine/cpu"
+)
+
+// NewOps makes the operations of one rank; ranks that compute at the same time share the processors.
+func NewOps(_, ranks int) (engine.Ops, error) {
+	return cpu.New(cpu.Config{Threads: max(1, runtime.GOMAXPROCS(0)/max(1, ranks)), Level: os.Getenv("PATCHBAY_CPU")})
+}
+
+// CheckLevel refuses a PATCHBAY_CPU that this processor does not run, before a worker is started that would end at
+// once, again and again.
+func CheckLevel() error {
+	level, have := os.Getenv("PATCHBAY_CPU"), cpu.Levels()
+	if level != "" && !slices.Contains(have, level) {
+		return &InputError{fmt.Errorf("PATCHBAY_CPU=%s: this processor runs %s", level, strings.Join(have, ", "))}
+	}
+	return nil
+}
+
+// CPULevels lists the instruction sets that this processor runs, best last.
+func CPULevels() []string { return cpu.Levels() }

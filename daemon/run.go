@@ -1,0 +1,136 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"patchbay/ipc/jobs"
+	"patchbay/ipc/message"
+	"patchbay/ipc/serve"
+	"patchbay/ipc/wire"
+)
+
+// Run serves until the end: a signal lets running jobs finish, a second one cuts them off. The order is: no new jobs,
+// wait for running ones, carriers, workers.
+func (d *daemon) run(parent context.Context, signals <-chan os.Signal) error {
+	keep := context.WithoutCancel(parent)
+	take, stopTaking := context.WithCancel(parent)
+	defer stopTaking()
+	running, cut := context.WithCancel(keep)
+	defer cut()
+	carry, stopCarriers := context.WithCancel(keep)
+	defer stopCarriers()
+	drain, stopDrain := context.WithCancel(keep)
+	defer stopDrain()
+	alive, stopChildren := context.WithCancel(keep)
+	defer stopChildren()
+	var children, carriers sync.WaitGroup
+	failed := make(chan error, 3+len(d.children))
+	for _, c := range d.children {
+		children.Go(func() {
+			if err := c.Supervise(alive); err != nil {
+				failed <- err
+			}
+		})
+	}
+	dispatcher := &jobs.Dispatcher{Jobs: d.jobs, Outputs: d.outputs, Log: d.log}
+	if d.store != nil {
+		if err := dispatcher.Recover(running); err != nil {
+			stopChildren()
+			children.Wait()
+			return err
+		}
+		children.Go(func() { d.jobs.Reconcile(alive) })
+	}
+	for _, c := range d.carriers() {
+		carriers.Go(func() {
+			if err := c.Serve(carry, drain, d.svc); err != nil {
+				failed <- fmt.Errorf("%s: %w", c.Name(), err)
+			}
+		})
+		d.log.Info().Str("carrier", c.Name()).Msg("listening")
+	}
+	if d.metrics != nil {
+		carriers.Go(func() {
+			if err := d.metrics.Serve(); err != nil {
+				failed <- err
+			}
+		})
+		context.AfterFunc(carry, d.metrics.Close)
+	}
+	worked := make(chan struct{})
+	go func() {
+		dispatcher.Work(take, running, d.executors())
+		close(worked)
+	}()
+	var err error
+	select {
+	case <-d.nats.Ready(): // whoever reads the runtime file finds somebody who answers
+		err = d.announce()
+	case err = <-failed:
+	}
+	if err != nil {
+		failed <- err
+		err = nil
+	}
+	select {
+	case <-take.Done():
+	case s := <-signals:
+		d.log.Info().Stringer("signal", s).Dur("drain", d.cfg.Drain).Msg(
+			"no new jobs; running ones may finish, a second signal ends them")
+	case err = <-failed:
+	}
+	d.jobs.Close()
+	stopTaking()
+	if d.store == nil {
+		d.jobs.FailQueued(keep, wire.Errorf(wire.ErrDraining, "the daemon was stopped before the job began"))
+	}
+	select {
+	case <-worked:
+	case <-signals:
+		d.log.Warn().Msg("second signal: running jobs are ended")
+	case <-time.After(d.cfg.Drain):
+		d.log.Warn().Msg("drain time is over: running jobs are ended")
+	}
+	cut()
+	if d.store != nil {
+		defer time.AfterFunc(5*time.Second, d.store.GiveUp).Stop() // a server that is away must not keep us
+	}
+	<-worked
+	stopCarriers()
+	told := time.AfterFunc(time.Second, d.svc.Close) // who follows a job that waits is told that nobody runs it now
+	last := time.AfterFunc(3*time.Second, stopDrain)
+	carriers.Wait()
+	told.Stop()
+	last.Stop()
+	d.svc.Close()
+	stopChildren()
+	children.Wait()
+	d.log.Info().Msg("daemon stopped")
+	return err
+}
+
+func (d *daemon) carriers() []serve.Carrier {
+	out := []serve.Carrier{d.nats}
+	if d.socket != nil {
+		out = append(out, d.socket)
+	}
+	return out
+}
+
+func (d *daemon) executors() []jobs.Executor {
+	out := make([]jobs.Executor, len(d.children))
+	for i, c := range d.children {
+		out[i] = c
+	}
+	return out
+}
+
+// event counts and publishes an event.
+func (d *daemon) event(ev message.Event) {
+	d.meter.Event(ev)
+	d.nats.Event(ev)
+}
