@@ -7,10 +7,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"patchbay/engine"
 	"patchbay/models/dit"
+	"patchbay/parallel/comm"
 )
 
 // located is an Ops on a device of a test, which has so many bytes for weights.
@@ -39,7 +41,7 @@ func TestWeightsAreKeptByDevice(t *testing.T) {
 	}
 	deviceOf := func(rank int) string { return fmt.Sprintf("d%d", rank/2) }
 	e, err := NewEngine(Config{
-		DeviceOf: deviceOf, Reserve: 1 << 20,
+		DeviceOf: deviceOf, Reserve: 1 << 20, Transport: comm.Local{},
 		NewOps: func(rank, ranks int) (engine.Ops, error) {
 			ops, err := testOps(rank, ranks)
 			where := deviceOf(rank)
@@ -93,5 +95,54 @@ func TestWeightsAreKeptByDevice(t *testing.T) {
 	var pe *Error
 	if !errors.As(err, &pe) || pe.Code != OutOfMemory || !strings.Contains(pe.Text, "take 1 MB, 0 MB of d0 are free") {
 		t.Errorf("got %v, want a refusal that names d0 and the numbers", err)
+	}
+}
+
+// closing counts its ends.
+type closing struct {
+	engine.Ops
+	ended *atomic.Int64
+}
+
+func (c closing) Close() error {
+	c.ended.Add(1)
+	return nil
+}
+
+// TestRanksOnDevices: without a transport between devices more than one rank is refused by name before weights are read, one rank runs, and every Ops is
+// closed in the end.
+func TestRanksOnDevices(t *testing.T) {
+	var began, ended atomic.Int64
+	e, err := NewEngine(Config{
+		DeviceOf: func(int) string { return "d0" },
+		NewOps: func(rank, ranks int) (engine.Ops, error) {
+			began.Add(1)
+			ops, err := testOps(rank, ranks)
+			return closing{ops, &ended}, err
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 8, 8, 2)
+	for _, plan := range []string{"ulysses=2", "pipe=2", "ranks=2"} {
+		loaded := len(e.Resident())
+		r.Plan = plan
+		_, err := e.Sample(context.Background(), r, nil)
+		var pe *Error
+		if !errors.As(err, &pe) || pe.Code != BadRequest || pe.Field != "plan" || !strings.Contains(pe.Text, "over 2 ranks; on d0 one rank") {
+			t.Errorf("%s: got %v", plan, err)
+		}
+		if len(e.Resident()) != loaded {
+			t.Errorf("%s: weights were read for a plan that is refused", plan)
+		}
+	}
+	r.Plan = ""
+	if _, err := e.Sample(context.Background(), r, nil); err != nil {
+		t.Error(err)
+	}
+	e.Close()
+	if began.Load() < 2 || began.Load() != ended.Load() {
+		t.Errorf("%d streams began and %d were closed", began.Load(), ended.Load())
 	}
 }

@@ -34,11 +34,20 @@ type Config struct {
 	// Patience is how long the ranks of a request may stand still together before it fails, 0: ten minutes. It must exceed the longest single
 	// operation.
 	Patience time.Duration
-	// Transport connects the ranks; nil: comm.Local.
+	// Transport connects the ranks; nil: comm.Local, which moves the memory of this process, so that plans of several ranks are refused on devices.
 	Transport comm.Transport
 	// Order, if not 0, is the seed of a fixed order in which ranks and samplers run one at a time: for tests, which can repeat an interleaving and try
 	// many of them. Deadlocks are found at once.
 	Order uint64
+}
+
+// connects refuses plans whose ranks have nothing to exchange through.
+func (c *Config) connects(plan Plan) error {
+	if n := plan.Ranks(); n > 1 && c.DeviceOf != nil && c.Transport == nil {
+		return &Error{Code: BadRequest, Field: "plan", Text: fmt.Sprintf(
+			"%s splits the work over %d ranks; on %s one rank is all there can be: nothing moves data between ranks on devices yet", plan, n, c.DeviceOf(0))}
+	}
+	return nil
 }
 
 // transport is Transport or its default.
@@ -164,6 +173,7 @@ func (e *Engine) Close() {
 	}
 	e.each(func(p *placements) { p.evict("") })
 	e.local.Free(e.buf.mem)
+	e.each(func(p *placements) { closeOps(p.ops) })
 }
 
 // dismiss ends the ranks. The caller holds e.work.
@@ -277,6 +287,9 @@ func (e *Engine) Sample(ctx context.Context, req *Request, observe Observe) (*Re
 	}
 	plan, err := e.plan(req)
 	if err != nil {
+		return nil, err
+	}
+	if err := e.cfg.connects(plan); err != nil {
 		return nil, err
 	}
 	release, err := e.take(ctx)

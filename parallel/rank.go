@@ -3,6 +3,7 @@ package parallel
 import (
 	"errors"
 	"fmt"
+	"io"
 	"sync"
 	"sync/atomic"
 
@@ -128,6 +129,21 @@ func (r *rank) serve(inbox <-chan rankCall) {
 	_ = r.ops.Sync() // nothing may use the memory any more, whatever became of it
 	for _, b := range []*buffer{&r.session, &r.acts, &r.exchange} {
 		r.ops.Free(b.mem)
+	}
+	closeOps(r.ops)
+}
+
+// closeAll closes the Ops of ranks that never began.
+func closeAll(ops []engine.Ops) {
+	for _, o := range ops {
+		closeOps(o)
+	}
+}
+
+// closeOps gives back what an Ops of a device holds of it, its stream and scratch memory. An error of the device has been an answer before.
+func closeOps(ops engine.Ops) {
+	if c, ok := ops.(io.Closer); ok {
+		_ = c.Close()
 	}
 }
 

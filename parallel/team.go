@@ -53,11 +53,13 @@ func newTeam(plan Plan, folded bool, cfg *Config, weights func(rank int) func(st
 		rank, _ := t.device(r) // both lanes of a folded stage work on one device
 		var err error
 		if ops[r], err = cfg.NewOps(rank, plan.Ranks()); err != nil {
+			closeAll(ops[:r])
 			return nil, fmt.Errorf("start rank %d: %w", r, err)
 		}
 	}
 	ends, err := connect(transport, m, ops, 2*limit)
 	if err != nil {
+		closeAll(ops)
 		return nil, err
 	}
 	stores := make([]*skipStore, n)
