@@ -52,3 +52,15 @@ func (r *Request) hasArea() bool {
 	}
 	return false
 }
+
+// fabric is one rank of the engine as the planner sees it.
+func (c *Config) fabric() (Fabric, error) {
+	if c.Machine != nil {
+		return Fabric{Device: c.Machine.Device, Link: c.Machine.Link, Hosts: 1, PerHost: 1}, c.Machine.check()
+	}
+	devices := c.Devices
+	if devices == "" {
+		devices = "cpu"
+	}
+	return ParseFabric(devices)
+}

@@ -123,7 +123,7 @@ func (e *Engine) placesOf(rank int) (*placements, error) {
 // acquire makes the weights that ranks of a plan hold resident, each on the rank's device, and reports whether any had to be loaded.
 func (e *Engine) acquire(m Model, plan Plan) (loaded bool, err error) {
 	need, order := map[*placements][]dit.Held{}, []*placements(nil)
-	for rank, h := range plan.holdings(m.Spec, e.fabric.Device) {
+	for rank, h := range plan.holdings(ownLanes(m.Spec, plan, e.fabric.Device)) {
 		p, err := e.placesOf(rank)
 		if err != nil {
 			return false, fmt.Errorf("start the device of rank %d: %w", rank, err)

@@ -8,9 +8,6 @@ import (
 	"patchbay/parallel/comm"
 )
 
-// maxModulationRows bounds how many timesteps have their modulations computed ahead; the rest is computed when its evaluation comes.
-const maxModulationRows = 128
-
 // sessionNeed is the memory of a session in bytes, and the calls of its Ops.
 type sessionNeed struct {
 	session, acts, comm int

@@ -1,11 +1,11 @@
 package parallel
 
-import (
-	"patchbay/models/dit"
-	"patchbay/parallel/comm"
-)
+import "patchbay/models/dit"
 
-// volume is what one rank sends in some exchanges of one axis: calls and values, to other ranks only, as Traffic counts them.
+// Traffic is what one rank sends to others along one axis.
+type Traffic struct{ Calls, Bytes int64 }
+
+// volume is what one rank sends in some exchanges of one axis: calls and values, to other ranks only.
 type volume struct{ calls, values int64 }
 
 func (v *volume) add(calls, values int64) {
@@ -143,14 +143,14 @@ func (o *outline) volumes(c Coord, m Micro) (v [axisCount]volume) {
 	return v
 }
 
-// ForecastTraffic returns what every rank of a plan sends during a workload, by rank and axis (AxisUlysses to AxisShard), as Stats.Traffic counts it;
-// weightBytes is the size of a weight, valueBytes that of an activation (4 for f32). Wait is left at 0. Bytes of activations are exact, those of weights
+// ForecastTraffic returns what every rank of a plan sends during a workload, by rank and axis (AxisUlysses to AxisShard), as the executor counts it;
+// weightBytes is the size of a weight, valueBytes that of an activation (4 for f32). Bytes of activations are exact, those of weights
 // in parts leave out the filling of packed matrices.
-func ForecastTraffic(w Workload, p Plan, weightBytes, valueBytes int) [][]comm.Traffic {
+func ForecastTraffic(w Workload, p Plan, weightBytes, valueBytes int) [][]Traffic {
 	o := newOutline(w, p)
-	out := make([][]comm.Traffic, p.Ranks())
+	out := make([][]Traffic, p.Ranks())
 	for r := range out {
-		out[r] = make([]comm.Traffic, axisCount)
+		out[r] = make([]Traffic, axisCount)
 		done := map[Micro][axisCount]volume{}
 		for _, m := range o.micros() {
 			m.Evaluation = 0 // all evaluations of a patch move the same
@@ -165,7 +165,7 @@ func ForecastTraffic(w Workload, p Plan, weightBytes, valueBytes int) [][]comm.T
 			}
 		}
 		weights := o.shardVolume()
-		out[r][AxisShard] = comm.Traffic{Calls: weights.calls, Bytes: weights.values * int64(weightBytes)}
+		out[r][AxisShard] = Traffic{Calls: weights.calls, Bytes: weights.values * int64(weightBytes)}
 	}
 	return out
 }

@@ -516,3 +516,25 @@ func (o *outline) exchangeBuffers(s *stack, c Coord, rows []dit.Rows, b int, ima
 	}
 	s.scratch(append(append(append([]int(nil), sizes...), out), append(ring, back)...)...)
 }
+
+// linkBuffers adds the memory of stageLink to the buffers of lane k of rank c.
+func (o *outline) linkBuffers(s *stack, c Coord, k, b int) {
+	if len(o.lanes) == 1 || len(o.patches) == 1 || !o.plan.Overlap {
+		return
+	}
+	sides := 2
+	if k == 0 || k == len(o.lanes)-1 {
+		sides = 1
+	}
+	for range sides * postsAhead {
+		for i := range o.Text {
+			most := 0
+			for j := range o.patches {
+				if o.cfgOf[i] == c.CFG {
+					most = max(most, o.plan.kept(o.rows(Micro{Patch: j}, i)[c.sequence(o.plan)], c.Tensor).Len())
+				}
+			}
+			s.alloc(b * most * o.Spec.Width)
+		}
+	}
+}

@@ -28,14 +28,6 @@ func (o *outline) stageParams(c Coord) int64 {
 	return n
 }
 
-// unitPlace is the place of a unit of n blocks: they alternate, and what is outside of blocks comes before the first.
-func unitPlace(unit, n int) int {
-	if unit == n {
-		return 1
-	}
-	return unit % 2
-}
-
 // shardParams is what a rank holds of weights in parts: 1/P of all units, and two places where units are brought together, each as large as its largest.
 func (o *outline) shardParams() int64 {
 	units := o.unitParams()
@@ -47,14 +39,6 @@ func (o *outline) shardParams() int64 {
 	}
 	parts := int64(o.plan.parts())
 	return (total+parts-1)/parts + places[0] + places[1]
-}
-
-// gatheredUnits lists the units that a session gathers, in order.
-func gatheredUnits(blocks, evaluations int) []int {
-	var out []int
-	g := newGatherPlan(func(u int) int { return unitPlace(u, blocks) })
-	unitOrder(blocks, evaluations, func(unit, next int) { out = append(out, g.use(unit, next)...) })
-	return out
 }
 
 // shardVolume is what a rank sends in a session to bring units together: its part of each to P-1 others.

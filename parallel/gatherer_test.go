@@ -3,7 +3,6 @@ package parallel
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -290,49 +289,6 @@ func TestPartsAreWithinTheirBounds(t *testing.T) {
 						h.peaks[heldKey("", dit.Held{})], largest, forecast, axes[AxisShard].Bytes, ForecastTraffic(w, plan, 4, 4)[rank][AxisShard].Bytes)
 				}
 			}
-		}
-	}
-}
-
-// TestGatherOrder: the pure order of gathers, as text. Blocks take turns in two places; what is outside of them (e) is gathered ahead of its use where its
-// place is free, which it is not beside the last of an even number of blocks.
-func TestGatherOrder(t *testing.T) {
-	for _, c := range []struct {
-		blocks int
-		want   string
-	}{
-		{1, "use e: e 0; use 0: ; use e: ; use 0: ; use e: ; use e: ; use 0: ; use e: "},
-		{2, "use e: e 0; use 0: 1; use 1: ; use e: e; use 0: 1; use 1: ; use e: e; use e: ; use 0: 1; use 1: ; use e: e"},
-		{3, "use e: e 0; use 0: 1; use 1: 2; use 2: e; use e: 0; use 0: 1; use 1: 2; use 2: e; use e: 0; use e: ; use 0: 1; use 1: 2; use 2: e; use e: 0"},
-	} {
-		g := newGatherPlan(func(u int) int { return unitPlace(u, c.blocks) })
-		name := func(u int) string {
-			if u == c.blocks {
-				return "e"
-			}
-			return fmt.Sprint(u)
-		}
-		var out []string
-		unitOrder(c.blocks, 2, func(unit, next int) {
-			var units []string
-			for _, u := range g.use(unit, next) {
-				units = append(units, name(u))
-			}
-			out = append(out, "use "+name(unit)+": "+strings.Join(units, " "))
-		})
-		if got := strings.Join(out, "; "); got != c.want {
-			t.Errorf("%d blocks:\ngot  %s\nwant %s", c.blocks, got, c.want)
-		}
-	}
-}
-
-// TestShardRefusals name the rule and a plan that can.
-func TestShardRefusals(t *testing.T) {
-	for text, want := range map[string]string{
-		"shard=on": "ulysses=2", "tensor=2,shard=on": "ulysses=2", "pipe=2,ulysses=2,shard=on,sync=spread": "use sync=stages", "ulysses=2,shard=on,cut=weights": "pipe=2", "pipe=2,cut=weights": "shard=on", "shard=yes": "off or on",
-	} {
-		if _, err := ParsePlan(text); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: got %v, want a refusal that names %s", text, err, want)
 		}
 	}
 }

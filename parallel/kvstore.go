@@ -166,3 +166,12 @@ func (s *sequence) shareFresh(kv kvRows, a dit.Attention) {
 		at += n
 	}
 }
+
+// sum adds up counts.
+func sum(v []int) int {
+	n := 0
+	for _, x := range v {
+		n += x
+	}
+	return n
+}

@@ -39,55 +39,10 @@ func whole(ranges []dit.Range) []lane {
 	return out
 }
 
-// pieces are what stages are cut from: whole blocks, and the halves of those that can be cut.
-type pieces struct {
-	block []int // of each piece
-	half  []dit.Half
-	cost  []float64
-}
-
-func (p *pieces) add(block int, half dit.Half, cost float64) {
-	p.block, p.half, p.cost = append(p.block, block), append(p.half, half), append(p.cost, cost)
-}
-
-// lanes turns ranges of pieces into lanes.
-func (p *pieces) lanes(ranges []dit.Range) []lane {
-	out := make([]lane, len(ranges))
-	for i, r := range ranges {
-		if r.Len() == 0 {
-			at := 0
-			if i > 0 {
-				at = out[i-1].End
-			}
-			out[i] = lane{Range: dit.Range{Start: at, End: at}}
-			continue
-		}
-		out[i] = lane{
-			Range: dit.Range{Start: p.block[r.Start], End: p.block[r.End-1] + 1},
-			Late:  p.half[r.Start] == dit.MLPHalf, Early: p.half[r.End-1] == dit.AttentionHalf,
-		}
+// lanes returns how many stops a micro-step makes on its way through the pipeline.
+func (p Plan) lanes(folded bool) int {
+	if folded {
+		return 2*p.Pipe - 1
 	}
-	return out
-}
-
-// stageLanes cuts blocks of the given costs over stages so that the dearest stage is as cheap as possible, embedding and head counted. With two blocks a
-// stage or more, blocks that can be cut in halves are: 57 blocks of equal cost on 8 stages leave 8 on some, 1.12 of the mean; with half blocks at the first
-// two cuts it is 7.5, 1.05 of the mean.
-func stageLanes(spec *dit.Spec, costs []blockCost, ends [2]float64, parts int) []lane {
-	p := cutPieces(spec, costs, len(costs) >= 2*parts)
-	return p.lanes(stages(p.cost, parts, ends))
-}
-
-// cutPieces lists the pieces of blocks in order: halves where a block can be cut and halves are allowed.
-func cutPieces(spec *dit.Spec, costs []blockCost, allowed bool) pieces {
-	var p pieces
-	for i, c := range costs {
-		if !allowed || !spec.Blocks[i].Cuts {
-			p.add(i, dit.WholeBlock, c.whole())
-			continue
-		}
-		p.add(i, dit.AttentionHalf, c.attention)
-		p.add(i, dit.MLPHalf, c.mlp)
-	}
-	return p
+	return p.Pipe
 }

@@ -102,18 +102,6 @@ func (m Machine) JSON() ([]byte, error) {
 	return append(b, '\n'), err
 }
 
-// fabric is one rank of the engine as the planner sees it.
-func (c *Config) fabric() (Fabric, error) {
-	if c.Machine != nil {
-		return Fabric{Device: c.Machine.Device, Link: c.Machine.Link, Hosts: 1, PerHost: 1}, c.Machine.check()
-	}
-	devices := c.Devices
-	if devices == "" {
-		devices = "cpu"
-	}
-	return ParseFabric(devices)
-}
-
 // Measure replaces the rates of m by what a profiled run of w on one rank shows: floating point operations of its products and attentions, and bytes of its
 // element-wise work as Ours counts them, by the time that such operations took from embedding to head. valueBytes is the size of an activation. It refuses spans
 // without products or attention.

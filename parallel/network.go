@@ -42,21 +42,6 @@ type action struct {
 	micro   Micro
 }
 
-// Micro names one micro-step.
-type Micro struct {
-	Evaluation int
-	Patch      int
-	Whole      bool // synchronous evaluation: the patch is the whole picture
-}
-
-// String returns "e3 p1" or "e0 whole".
-func (m Micro) String() string {
-	if m.Whole {
-		return fmt.Sprintf("e%d whole", m.Evaluation)
-	}
-	return fmt.Sprintf("e%d p%d", m.Evaluation, m.Patch)
-}
-
 // SpanKind tells what an actor does during a Span.
 type SpanKind uint8
 

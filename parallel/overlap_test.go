@@ -121,10 +121,21 @@ func TestExecutorFollowsTheProgram(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			o := newOutline(r.Workload(), p)
-			timing := plainTiming(len(o.lanes), len(o.patches), 1, 0, false, 0)
-			timing.micros, timing.groups, timing.spread = o.micros(), p.Data*p.CFG, p.Spread
-			program := newProgram(timing)
+			cpu, err := ParseFabric("cpu")
+			if err != nil {
+				t.Fatal(err)
+			}
+			cpu.PerHost = p.Ranks()
+			sim, err := Simulate(r.Workload(), p, cpu)
+			if err != nil {
+				t.Fatal(err)
+			}
+			program, lanes := make([][]Micro, len(sim.Actors)), e.team.mesh.Plan.Pipe
+			for _, s := range sim.Spans {
+				if s.Kind == Working {
+					program[s.Actor] = append(program[s.Actor], s.Micro)
+				}
+			}
 			did := make([][]Micro, len(e.team.links))
 			for _, s := range seen {
 				if s.m == (Micro{}) { // products of opening the session: evaluation 0 is always of the whole picture
@@ -136,12 +147,7 @@ func TestExecutorFollowsTheProgram(t *testing.T) {
 			}
 			for rank, got := range did {
 				at := e.team.mesh.At(rank)
-				var want []Micro
-				for _, a := range program.net.actors[(at.Data*p.CFG+at.CFG)*len(o.lanes)+at.Pipe].actions {
-					if a.kind == Working {
-						want = append(want, a.micro)
-					}
-				}
+				want := program[(at.Data*p.CFG+at.CFG)*lanes+at.Pipe]
 				if !slices.Equal(got, want) {
 					t.Errorf("rank %d did %v, the program has %v", rank, got, want)
 				}

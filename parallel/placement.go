@@ -143,14 +143,6 @@ func (p *placements) acquireAll(m Model, parts []dit.Held) (loaded bool, err err
 	return loaded, nil
 }
 
-// heldKey names a part of a model's weights.
-func heldKey(key string, held dit.Held) string {
-	if held.Ranks <= 1 && held.Parts <= 1 && held.Blocks == nil {
-		return key
-	}
-	return fmt.Sprintf("%s#tensor%d/%d#part%d/%d%s", key, held.Rank, max(held.Ranks, 1), held.Part, max(held.Parts, 1), stageName(held))
-}
-
 func (p *placements) find(key string) int {
 	return slices.IndexFunc(p.models, func(m placement) bool { return m.key == key })
 }

@@ -207,42 +207,6 @@ func (p Plan) Ranks() int {
 	return max(p.Choose, 1) * p.Data * p.CFG * p.Pipe * p.Ring * p.Ulysses * p.Tensor
 }
 
-// parts is how many parts the bytes of a block are kept in, 1: whole.
-func (p Plan) parts() int {
-	if !p.Shard || p.owns() {
-		return 1
-	}
-	return p.Data * p.CFG * p.Ring * p.Ulysses
-}
-
-// held is the part of the weights that a rank holds; lanes are those of stages that own theirs.
-func (p Plan) held(lanes []lane, c Coord) dit.Held {
-	var h dit.Held
-	if p.owns() {
-		h = p.stageHeld(lanes, c.Pipe)
-	}
-	if p.Tensor > 1 {
-		h.Rank, h.Ranks = c.Tensor, p.Tensor
-	}
-	if p.parts() > 1 {
-		h.Part, h.Parts = ((c.Data*p.CFG+c.CFG)*p.Ring+c.Ring)*p.Ulysses+c.Ulysses, p.parts()
-	}
-	return h
-}
-
-// holdings lists the part of the weights that each rank of the plan holds.
-func (p Plan) holdings(spec *dit.Spec, device Device) []dit.Held {
-	out := make([]dit.Held, p.Ranks())
-	var lanes []lane
-	if p.owns() {
-		lanes = p.ownLanes(spec, device)
-	}
-	for r := range out {
-		out[r] = p.held(lanes, Mesh{Plan: p}.At(r))
-	}
-	return out
-}
-
 // skips reports whether some block takes the output of an earlier one.
 func skips(spec *dit.Spec) bool {
 	return slices.ContainsFunc(spec.Blocks, func(b dit.BlockSpec) bool { return b.Skip >= 0 })

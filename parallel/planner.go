@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-
-	"patchbay/parallel/comm"
 )
 
 // Search is the question to the planner: which plan runs this workload fastest on these devices.
@@ -44,7 +42,7 @@ type Choice struct {
 	// OneRank is the predicted time of one device, 0 if the model does not fit one.
 	OneRank float64
 	// Traffic is what the ranks of the best plan send in the run.
-	Traffic [][]comm.Traffic
+	Traffic [][]Traffic
 }
 
 // available is the bytes of one device that a plan may take, 0: no limit is known.

@@ -112,12 +112,3 @@ func patchRanges(lt, li, patches int) []dit.Range {
 	}
 	return out
 }
-
-// sum adds up counts.
-func sum(v []int) int {
-	n := 0
-	for _, x := range v {
-		n += x
-	}
-	return n
-}

@@ -15,24 +15,9 @@ type session struct {
 	features struct{ in, out int }
 }
 
-// entrySize is the length of an entry's sequence.
-type entrySize struct{ text, image int }
-
 // rows returns what each sequence rank computes of an entry in one evaluation, by its place in the sequence.
 func (c *EvaluateCommand) rows(e entrySize, parts int) []dit.Rows {
-	if c.Whole {
-		return sequenceRows(e.text, e.image, parts)
-	}
-	text := 0
-	if c.Text {
-		text = e.text
-	}
-	out := sequenceRows(text, c.Tokens.Len(), parts)
-	for i := range out {
-		out[i].Image.Start += c.Tokens.Start
-		out[i].Image.End += c.Tokens.Start
-	}
-	return out
+	return part{Whole: c.Whole, Tokens: c.Tokens, Text: c.Text}.rows(e, parts)
 }
 
 // open starts the session on all ranks and returns the largest memory need of one, in bytes.
@@ -69,18 +54,6 @@ func (s *session) open(spec *dit.Spec, o OpenCommand, branches []int) (peak int6
 		peak = max(peak, r.PeakBytes)
 	}
 	return peak, err
-}
-
-// cfgGroup spreads entries over cfg groups: branches in turn, and the entries of one branch in turn where there are more groups than branches.
-func cfgGroup(branches []int, i, groups int) int {
-	last := 0
-	for _, b := range branches {
-		last = max(last, b)
-	}
-	if groups <= last+1 {
-		return branches[i] % groups
-	}
-	return i % groups
 }
 
 // begin queues one evaluation and returns a function that waits for its result. Inputs are rows [B, tokens, in] of each entry, results [B, tokens, out].

@@ -6,13 +6,6 @@ import (
 	"patchbay/models/dit"
 )
 
-// blockCost is the seconds that a stage spends on one block in one evaluation: up to the residual of its attention, and on the MLP behind it. All of a
-// block that cannot be cut is in attention.
-type blockCost struct{ attention, mlp float64 }
-
-// whole is the cost of both halves.
-func (c blockCost) whole() float64 { return c.attention + c.mlp }
-
 // plainDevice counts every multiply-add alike and nothing else: for outlines of workloads that name no device.
 func plainDevice() Device { return Device{GEMM: 1, Attention: 1, Traffic: math.Inf(1)} }
 

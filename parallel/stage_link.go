@@ -5,9 +5,6 @@ import (
 	"patchbay/parallel/comm"
 )
 
-// postsAhead is how many micro-steps a stage posts receives for before it needs them, and how many it may have on their way to the next stage.
-const postsAhead = 2
-
 // slots is memory for the rows of a few micro-steps, in turn: by micro-step and entry, values of the largest patch.
 type slots struct {
 	of   [postsAhead][]engine.Tensor
@@ -139,28 +136,6 @@ func (s *rankSession) lookAhead() {
 			values[k] = s.values(c.Evaluate, e)
 		}
 		s.link.post(c.Evaluate.micro(), c.Evaluate.Entries, values)
-	}
-}
-
-// linkBuffers adds the memory of stageLink to the buffers of lane k of rank c.
-func (o *outline) linkBuffers(s *stack, c Coord, k, b int) {
-	if len(o.lanes) == 1 || len(o.patches) == 1 || !o.plan.Overlap {
-		return
-	}
-	sides := 2
-	if k == 0 || k == len(o.lanes)-1 {
-		sides = 1
-	}
-	for range sides * postsAhead {
-		for i := range o.Text {
-			most := 0
-			for j := range o.patches {
-				if o.cfgOf[i] == c.CFG {
-					most = max(most, o.plan.kept(o.rows(Micro{Patch: j}, i)[c.sequence(o.plan)], c.Tensor).Len())
-				}
-			}
-			s.alloc(b * most * o.Spec.Width)
-		}
 	}
 }
 

@@ -11,18 +11,6 @@ import (
 // (arXiv:2205.05198, sec. 4.2.2) the group shares the rows between products: an all-gather before each product that is cut by rows, a reduce-scatter
 // after each that is cut by columns. The bytes are the same; rows kept between products, element-wise work, embedding and head are 1/P.
 
-// kept returns the rows of a sequence place that tensor rank t keeps between products: all, or a balanced part of text and image in the scattered form.
-func (p Plan) kept(rows dit.Rows, t int) dit.Rows {
-	if !p.Scatter {
-		return rows
-	}
-	r := sequenceRows(rows.Text.Len(), rows.Image.Len(), p.Tensor)[t]
-	return dit.Rows{
-		Text:  dit.Range{Start: rows.Text.Start + r.Text.Start, End: rows.Text.Start + r.Text.End},
-		Image: dit.Range{Start: rows.Image.Start + r.Image.Start, End: rows.Image.Start + r.Image.End},
-	}
-}
-
 // scattered moves the rows of one entry between the ranks of a tensor group. Parts of different batch items and streams travel alone, straight from where
 // they are computed to where they are read, so that nothing is copied on the way.
 type scattered struct {

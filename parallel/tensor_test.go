@@ -3,7 +3,6 @@ package parallel
 import (
 	"context"
 	"fmt"
-	"strings"
 	"testing"
 
 	"patchbay/engine"
@@ -106,18 +105,5 @@ func TestScatteredFormOnFewRows(t *testing.T) {
 				}
 			})
 		}
-	}
-}
-
-// TestFormIsRefusedAlone: the form belongs to a tensor group.
-func TestFormIsRefusedAlone(t *testing.T) {
-	for text, want := range map[string]string{"form=scatter": "tensor=2", "ulysses=2,form=scatter": "tensor=2", "tensor=2,form=none": "reduce or scatter"} {
-		if _, err := ParsePlan(text); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: got %v, want a refusal that names %s", text, err, want)
-		}
-	}
-	p, err := ParsePlan("form=scatter,tensor=2")
-	if err != nil || p.String() != "tensor=2,form=scatter" {
-		t.Errorf("got %s, %v: want tensor=2,form=scatter", p, err)
 	}
 }

@@ -102,11 +102,11 @@ func (o *outline) micros() []Micro {
 
 // rows returns what each rank of a sequence computes of an entry in a micro-step, by its place in the sequence.
 func (o *outline) rows(m Micro, entry int) []dit.Rows {
-	c := EvaluateCommand{Whole: m.Whole, Text: m.Patch == 0}
+	p := part{Whole: m.Whole, Text: m.Patch == 0}
 	if !m.Whole {
-		c.Tokens = o.patches[m.Patch]
+		p.Tokens = o.patches[m.Patch]
 	}
-	return c.rows(o.entry(entry), o.plan.Ring*o.plan.Ulysses)
+	return p.rows(o.entry(entry), o.plan.Ring*o.plan.Ulysses)
 }
 
 // stage returns the stage that lane k belongs to: folded pipelines come back on the stages that they went down on.
@@ -157,4 +157,17 @@ func eachAttention(b dit.BlockSpec, visit func(index int, imageOnly bool)) {
 	for i := range max(b.Attends, 1) {
 		visit(i, b.Kind == dit.Cross || i > 0)
 	}
+}
+
+// cutLanes cuts the blocks over the lanes of a plan by what they cost.
+func (o *outline) cutLanes() []lane {
+	n, lanes := len(o.Spec.Blocks), o.plan.lanes(skips(o.Spec))
+	if lanes == 1 {
+		return whole([]dit.Range{{End: n}})
+	}
+	if o.plan.owns() {
+		return ownLanes(o.Spec, o.plan, o.Device)
+	}
+	costs, ends := o.blockSeconds()
+	return lanesBy(o.Spec, costs, ends, o.plan.Pipe)
 }
