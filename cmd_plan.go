@@ -17,6 +17,7 @@ import (
 	"patchbay/models/published"
 	"patchbay/models/weights"
 	"patchbay/parallel"
+	"patchbay/parallel/failure"
 )
 
 // planFlags are the flags of plan.
@@ -42,7 +43,7 @@ Devices are COUNTxDEVICE-LINK, for several hosts HOSTSxCOUNTxDEVICE-LINK+NETWORK
 		Args: exactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			err := f.run(cmd)
-			var e *parallel.Error
+			var e *failure.Error
 			if errors.As(err, &e) {
 				return &exitError{exitBadInput, err}
 			}

@@ -6,6 +6,7 @@ import (
 	"patchbay/engine"
 	"patchbay/models/vae"
 	"patchbay/parallel/comm"
+	"patchbay/parallel/failure"
 )
 
 // Decode turns latents [b, C, y, x] in VAE space into pictures [b, S*y, S*x, 3] as vae.Decode does, split over ranks in bands of latent rows: rows at
@@ -125,7 +126,7 @@ type band struct {
 func (d *band) each(bytes, items int, f func(env vae.Env, item int) error) error {
 	mem, err := d.ops.Alloc(bytes)
 	if err != nil {
-		return &Error{Code: OutOfMemory, Text: fmt.Sprintf("%s needs %d MB for a band of the picture, and the system does not give them: use a smaller picture", d.what, bytes>>20), Cause: err}
+		return &failure.Error{Code: failure.OutOfMemory, Text: fmt.Sprintf("%s needs %d MB for a band of the picture, and the system does not give them: use a smaller picture", d.what, bytes>>20), Cause: err}
 	}
 	defer d.ops.Free(mem)
 	arena := engine.NewArena("vae band", mem, bytes)

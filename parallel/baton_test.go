@@ -10,6 +10,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/parallel/comm"
+	"patchbay/parallel/failure"
 )
 
 // TestAnyInterleavingGivesTheSameBits runs ranks and samplers one at a time in orders of several seeds: a seed repeats its order, seeds differ in their
@@ -88,8 +89,8 @@ func TestDeadlockIsToldAtOnce(t *testing.T) {
 	}
 	victim = e.team.links[1].rank.comms[AxisPipe]
 	_, err = e.Sample(context.Background(), r, nil)
-	var pe *Error
-	if !errors.As(err, &pe) || pe.Code != PeerLost || !strings.HasPrefix(pe.Text, "deadlock: rank 1 at evaluation ") ||
+	var pe *failure.Error
+	if !errors.As(err, &pe) || pe.Code != failure.PeerLost || !strings.HasPrefix(pe.Text, "deadlock: rank 1 at evaluation ") ||
 		!strings.Contains(pe.Text, "waits in pipe for rank 0 to receive") {
 		t.Errorf("got %v, want a deadlock that names rank 1 and what it waits for", err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"patchbay/parallel/failure"
 	"slices"
 	"strings"
 	"testing"
@@ -220,8 +221,8 @@ func TestCacheRefusals(t *testing.T) {
 		r := cachedRequest(t, "flux-c", CacheEasy, 2)
 		r.Cache = &c.cache
 		_, err := e.Sample(context.Background(), r, nil)
-		var refused *Error
-		if !errors.As(err, &refused) || refused.Code != BadRequest || refused.Field != c.field || !strings.Contains(refused.Text, " ") {
+		var refused *failure.Error
+		if !errors.As(err, &refused) || refused.Code != failure.BadRequest || refused.Field != c.field || !strings.Contains(refused.Text, " ") {
 			t.Errorf("%+v: got %v, want a refusal of %s", c.cache, err, c.field)
 		}
 	}

@@ -3,6 +3,7 @@ package parallel
 import (
 	"context"
 	"errors"
+	"patchbay/parallel/failure"
 	"strings"
 	"testing"
 )
@@ -72,8 +73,8 @@ func TestChooseIsRefused(t *testing.T) {
 		"ranks=4,ulysses=2": "ulysses=2", "ranks=2,form=scatter": "form=scatter", "ranks=65": "1 to 64", "ranks=0": "1 to 64", "stale=on": "ranks=4", "ranks=2,stale=perhaps": "off or on",
 	} {
 		_, err := ParsePlan(plan)
-		var refused *Error
-		if !errors.As(err, &refused) || refused.Code != PlanRefused || !strings.Contains(err.Error(), says) {
+		var refused *failure.Error
+		if !errors.As(err, &refused) || refused.Code != failure.PlanRefused || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: got %v, want a refusal that says %q", plan, err, says)
 		}
 	}

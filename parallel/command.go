@@ -5,6 +5,7 @@ import (
 	"patchbay/engine/profile"
 	"patchbay/models/dit"
 	"patchbay/parallel/comm"
+	"patchbay/parallel/failure"
 )
 
 // Command is one message from the leader to a rank: exactly one of the pointers is set. It is plain data without pointers into the leader's
@@ -64,7 +65,7 @@ type Reply struct {
 	// Tokens counts the text and image tokens the rank's first block has computed in this session so far.
 	Tokens TokenCount
 	Spans  []profile.Span // of a profiled session, in the reply to Close
-	Err    *Error
+	Err    *failure.Error
 }
 
 // TokenCount counts what a rank has computed: tokens that went through a block, over all evaluations, entries and items, and micro-steps.

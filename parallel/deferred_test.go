@@ -12,6 +12,7 @@ import (
 	"patchbay/models/weights"
 	"patchbay/models/weights/goldenweights"
 	"patchbay/parallel/comm/deferred"
+	"patchbay/parallel/failure"
 	"patchbay/tests/golden"
 )
 
@@ -109,8 +110,8 @@ func TestCancelledLateRanksStayInStep(t *testing.T) {
 				return nil
 			})
 			cancel()
-			if err == nil || asError(err).Code != Cancelled {
-				t.Fatalf("%s, step %d: got %v, want %s", plan, stop, err, Cancelled)
+			if err == nil || asError(err).Code != failure.Cancelled {
+				t.Fatalf("%s, step %d: got %v, want %s", plan, stop, err, failure.Cancelled)
 			}
 			if e.team != team {
 				t.Fatalf("%s, step %d: the ranks were dismissed", plan, stop)

@@ -11,6 +11,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/models/dit"
+	"patchbay/parallel/failure"
 )
 
 // located is an Ops on a device of a test, which has so many bytes for weights.
@@ -90,8 +91,8 @@ func TestWeightsAreKeptByDevice(t *testing.T) {
 	}
 	room = 1 << 19
 	_, err = e.Sample(context.Background(), request("sd3-b", ""), nil)
-	var pe *Error
-	if !errors.As(err, &pe) || pe.Code != OutOfMemory || !strings.Contains(pe.Text, "take 1 MB, 0 MB of d0 are free") {
+	var pe *failure.Error
+	if !errors.As(err, &pe) || pe.Code != failure.OutOfMemory || !strings.Contains(pe.Text, "take 1 MB, 0 MB of d0 are free") {
 		t.Errorf("got %v, want a refusal that names d0 and the numbers", err)
 	}
 }

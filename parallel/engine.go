@@ -11,6 +11,7 @@ import (
 	"patchbay/engine"
 	"patchbay/models/dit"
 	"patchbay/parallel/comm"
+	"patchbay/parallel/failure"
 )
 
 // Config says what an Engine runs on.
@@ -188,7 +189,7 @@ func (e *Engine) usable() error {
 		e.lost = nil
 		return nil
 	default:
-		return &Error{Code: PeerLost, Text: "a rank of an earlier request hangs: restart the worker", Cause: e.lost.watch.verdict()}
+		return &failure.Error{Code: failure.PeerLost, Text: "a rank of an earlier request hangs: restart the worker", Cause: e.lost.watch.verdict()}
 	}
 }
 
@@ -241,7 +242,7 @@ func (e *Engine) Do(ctx context.Context, what string, f func(*Local) error) erro
 	}}
 	l.Arena = func(bytes int) (*engine.Arena, error) {
 		if e.cfg.MemoryBytes > 0 && int64(bytes) > e.cfg.MemoryBytes {
-			return nil, &Error{Code: OutOfMemory, Text: fmt.Sprintf("%s needs %d MB, %d MB are allowed", what, bytes>>20, e.cfg.MemoryBytes>>20)}
+			return nil, &failure.Error{Code: failure.OutOfMemory, Text: fmt.Sprintf("%s needs %d MB, %d MB are allowed", what, bytes>>20, e.cfg.MemoryBytes>>20)}
 		}
 		if err := e.buf.grow(e.local, bytes); err != nil {
 			return nil, err
@@ -251,8 +252,8 @@ func (e *Engine) Do(ctx context.Context, what string, f func(*Local) error) erro
 	return Recovered(what, func() error { return f(l) })
 }
 
-func cancelled(cause error) *Error {
-	return &Error{Code: Cancelled, Text: "cancelled", Cause: cause}
+func cancelled(cause error) *failure.Error {
+	return &failure.Error{Code: failure.Cancelled, Text: "cancelled", Cause: cause}
 }
 
 // take waits until nobody else works on the ranks; release gives them back. The error is ctx's.

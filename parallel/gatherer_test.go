@@ -13,6 +13,7 @@ import (
 	"patchbay/models/dit"
 	"patchbay/models/weights"
 	"patchbay/parallel/comm"
+	"patchbay/parallel/failure"
 	"patchbay/tests/golden"
 )
 
@@ -207,8 +208,8 @@ func TestForeignPartsArePrivate(t *testing.T) {
 			env:  dit.Env{Ops: ops, Arena: arenaOf(t, ops, 64<<20)},
 		}
 		err = Recovered("a rank without gathers", s.prepare)
-		var e *Error
-		if !errors.As(err, &e) || e.Code != Panic || !strings.Contains(e.Error(), "in parts") {
+		var e *failure.Error
+		if !errors.As(err, &e) || e.Code != failure.Panic || !strings.Contains(e.Error(), "in parts") {
 			t.Errorf("%s: weights that were not gathered were used: got %v, want a panic that says so", f.name, err)
 		}
 		m.Close()

@@ -12,6 +12,7 @@ import (
 	"patchbay/models/dit"
 	"patchbay/models/tiny"
 	"patchbay/models/weights"
+	"patchbay/parallel/failure"
 	"patchbay/tests/golden"
 )
 
@@ -182,8 +183,8 @@ func TestForeignBlocksPanic(t *testing.T) {
 		for b := range r.Model.Spec.Blocks {
 			run := s.begin(env, 0, &c)
 			err := Recovered("a block", func() error { s.block(env, run, b); return nil })
-			var fault *Error
-			if foreign := b < own.Start; foreign && (!errors.As(err, &fault) || fault.Code != Panic) {
+			var fault *failure.Error
+			if foreign := b < own.Start; foreign && (!errors.As(err, &fault) || fault.Code != failure.Panic) {
 				t.Errorf("%s: block %d of another stage was computed: got %v, want a panic", f.name, b, err)
 			}
 		}
@@ -283,7 +284,7 @@ func TestPartsOfStagesFollowTheBudget(t *testing.T) {
 	}
 	if _, err := e.Load(context.Background(), r.Model, "pipe=4,ulysses=2,shard=on,cut=weights"); err == nil {
 		t.Log("four stages fit as well") // halves may count twice
-	} else if o := (*Error)(nil); !errors.As(err, &o) || o.Code != OutOfMemory {
+	} else if o := (*failure.Error)(nil); !errors.As(err, &o) || o.Code != failure.OutOfMemory {
 		t.Error(err)
 	}
 	e.Evict(r.Model.Key)

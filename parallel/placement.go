@@ -9,6 +9,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/models/dit"
+	"patchbay/parallel/failure"
 )
 
 // placements are the models whose weights are resident on one device, or in the memory of this process, under a byte budget, least recently used first to
@@ -52,7 +53,7 @@ func (p *placements) limit() (int64, error) {
 	}
 	free, _, err := device.DeviceMemory()
 	if err != nil {
-		return 0, &Error{Code: LoadFailed, Field: "model", Text: "ask " + p.where + " for its memory", Cause: err}
+		return 0, &failure.Error{Code: failure.LoadFailed, Field: "model", Text: "ask " + p.where + " for its memory", Cause: err}
 	}
 	free = max(free-p.reserve+p.total(), 1)
 	if p.budget == 0 {
@@ -90,10 +91,10 @@ func (p *placements) acquire(m Model, held dit.Held) (loaded bool, err error) {
 		return err
 	})
 	if err != nil {
-		if e := (*Error)(nil); errors.As(err, &e) {
+		if e := (*failure.Error)(nil); errors.As(err, &e) {
 			return false, e
 		}
-		return false, &Error{Code: LoadFailed, Field: "model", Text: "load " + m.Key, Cause: err}
+		return false, &failure.Error{Code: failure.LoadFailed, Field: "model", Text: "load " + m.Key, Cause: err}
 	}
 	p.models = slices.Insert(p.models, 0, placement{key, bytes, model})
 	return true, nil
@@ -105,7 +106,7 @@ func (p *placements) refuse(what string, limit int64) error {
 	if p.where != "" {
 		text = fmt.Sprintf("%s, %d MB of %s are free for them", what, limit>>20, p.where)
 	}
-	return &Error{Code: OutOfMemory, Field: "model", Text: text}
+	return &failure.Error{Code: failure.OutOfMemory, Field: "model", Text: text}
 }
 
 // heldBytes estimates the memory of a part of the weights. Parts of blocks come with room for two blocks, where they are brought together.

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"patchbay/models/dit"
+	"patchbay/parallel/failure"
 )
 
 // MaxRanks bounds the ranks of one plan.
@@ -256,10 +257,10 @@ func (p Plan) Check(spec *dit.Spec, batch, entries, imageTokens int) error {
 }
 
 // refusePlan names a key of the plan, or with none the plan as a whole.
-func refusePlan(key, format string, args ...any) *Error {
+func refusePlan(key, format string, args ...any) *failure.Error {
 	field := "plan"
 	if key != "" {
 		field += "." + key
 	}
-	return &Error{Code: PlanRefused, Field: field, Text: fmt.Sprintf(format, args...)}
+	return &failure.Error{Code: failure.PlanRefused, Field: field, Text: fmt.Sprintf(format, args...)}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"patchbay/parallel/failure"
 	"slices"
 )
 
@@ -106,7 +107,7 @@ func (s Search) Predict(p Plan) (*Choice, error) {
 		if best, err := s.Choose(); err == nil {
 			text += fmt.Sprintf(": use %s (%s)", best.Best.Plan, gigabytes(best.Best.Memory.Total()))
 		}
-		return nil, &Error{Code: OutOfMemory, Field: "plan", Text: text}
+		return nil, &failure.Error{Code: failure.OutOfMemory, Field: "plan", Text: text}
 	}
 	sim, err := Simulate(s.Workload, p, s.Fabric)
 	if err != nil {
@@ -121,7 +122,7 @@ func (s Search) Predict(p Plan) (*Choice, error) {
 // refuse says what is missing when nothing fits.
 func (s Search) refuse(not []Candidate) error {
 	if len(not) == 0 {
-		return &Error{Code: PlanRefused, Field: "devices", Text: "no plan is possible: the workload has no pictures or no entries"}
+		return &failure.Error{Code: failure.PlanRefused, Field: "devices", Text: "no plan is possible: the workload has no pictures or no entries"}
 	}
 	least := slices.MinFunc(not, func(a, b Candidate) int { return cmp.Compare(a.Memory.Total(), b.Memory.Total()) })
 	text := fmt.Sprintf("nothing fits %s: the least, %s, needs %s a rank (weights %s), %s are free", s.Fabric, least.Plan, gigabytes(least.Memory.Total()),
@@ -129,11 +130,11 @@ func (s Search) refuse(not []Candidate) error {
 	for n := 2 * s.Fabric.Ranks(); n <= MaxRanks; n *= 2 {
 		for _, c := range s.candidates(n) {
 			if c.Plan.Ranks() == n && c.Fits {
-				return &Error{Code: OutOfMemory, Field: "devices", Text: fmt.Sprintf("%s; %d devices would do: %s needs %s", text, n, c.Plan, gigabytes(c.Memory.Total()))}
+				return &failure.Error{Code: failure.OutOfMemory, Field: "devices", Text: fmt.Sprintf("%s; %d devices would do: %s needs %s", text, n, c.Plan, gigabytes(c.Memory.Total()))}
 			}
 		}
 	}
-	return &Error{Code: OutOfMemory, Field: "devices", Text: text}
+	return &failure.Error{Code: failure.OutOfMemory, Field: "devices", Text: text}
 }
 
 // gigabytes prints bytes.

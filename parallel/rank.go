@@ -9,6 +9,7 @@ import (
 	"patchbay/engine"
 	"patchbay/models/dit"
 	"patchbay/parallel/comm"
+	"patchbay/parallel/failure"
 )
 
 // rank is one device's share of the work: an ordinary goroutine that takes commands in order. It shares weights with other ranks of the process and
@@ -160,18 +161,18 @@ func (r *rank) fail(o *outcome, err error) {
 }
 
 // asError makes an *Error of any error.
-func asError(err error) *Error {
-	var e *Error
+func asError(err error) *failure.Error {
+	var e *failure.Error
 	switch {
 	case errors.As(err, &e):
 		return e
 	case errors.Is(err, errStopped):
-		return &Error{Code: Cancelled, Text: err.Error()}
+		return &failure.Error{Code: failure.Cancelled, Text: err.Error()}
 	}
 	if ce := (*comm.Error)(nil); errors.As(err, &ce) {
-		return &Error{Code: PeerLost, Text: err.Error()}
+		return &failure.Error{Code: failure.PeerLost, Text: err.Error()}
 	}
-	return &Error{Code: BadRequest, Text: err.Error()}
+	return &failure.Error{Code: failure.BadRequest, Text: err.Error()}
 }
 
 // cancel makes the session's running and later evaluations stop before their next block. It is safe at any time from any goroutine.
@@ -227,12 +228,12 @@ func (r *rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 	}
 	total := int64(need.session + need.acts + need.comm)
 	if o.Budget > 0 && total > o.Budget {
-		return Reply{}, &Error{Code: OutOfMemory, Field: "latent", Text: fmt.Sprintf(
+		return Reply{}, &failure.Error{Code: failure.OutOfMemory, Field: "latent", Text: fmt.Sprintf(
 			"one evaluation needs %d MB of activations and buffers, %d MB are allowed: use a smaller picture or batch", total>>20, o.Budget>>20)}
 	}
 	if device, ok := r.ops.(engine.Reserver); ok {
 		if err := device.Reserve(need.calls); err != nil {
-			return Reply{}, &Error{Code: OutOfMemory, Field: "latent", Text: "reserve scratch memory for one evaluation", Cause: err}
+			return Reply{}, &failure.Error{Code: failure.OutOfMemory, Field: "latent", Text: "reserve scratch memory for one evaluation", Cause: err}
 		}
 	}
 	for b, bytes := range map[*buffer]int{&r.session: need.session, &r.acts: need.acts, &r.exchange: need.comm} {
@@ -288,7 +289,7 @@ func (b *buffer) grow(ops engine.Ops, n int) error {
 	b.mem, b.bytes = engine.Buf{}, 0
 	mem, err := ops.Alloc(n)
 	if err != nil {
-		return &Error{Code: OutOfMemory, Field: "latent", Text: fmt.Sprintf("one evaluation needs %d MB more of activations and buffers, and the system does not give them: use a smaller picture or batch", n>>20), Cause: err}
+		return &failure.Error{Code: failure.OutOfMemory, Field: "latent", Text: fmt.Sprintf("one evaluation needs %d MB more of activations and buffers, and the system does not give them: use a smaller picture or batch", n>>20), Cause: err}
 	}
 	b.mem, b.bytes = mem, n
 	return nil

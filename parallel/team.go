@@ -8,6 +8,7 @@ import (
 	"patchbay/engine"
 	"patchbay/models/dit"
 	"patchbay/parallel/comm"
+	"patchbay/parallel/failure"
 )
 
 // team is the ranks of one plan, as the leader sees them: it cuts commands for each of them and puts their answers together.
@@ -148,7 +149,7 @@ func (t *team) all(cut func(rank int) *Command) func() ([]Reply, error) {
 			if errs[r] == nil {
 				continue
 			}
-			if e := asError(errs[r]); first == nil || asError(first).Code == PeerLost && e.Code != PeerLost {
+			if e := asError(errs[r]); first == nil || asError(first).Code == failure.PeerLost && e.Code != failure.PeerLost {
 				first = e
 			}
 		}

@@ -14,6 +14,7 @@ import (
 	"patchbay/node/lru"
 	"patchbay/node/value"
 	"patchbay/parallel"
+	"patchbay/parallel/failure"
 )
 
 // Config is what a Runner works with.
@@ -371,7 +372,7 @@ func recovered(p any) error {
 // fail fills a failure with where it happened and with what ComfyUI's execution_error event carries.
 func (x *execution) fail(id string, k *Class, in map[string]any, err error) error {
 	f := fault.From(err)
-	var pe *parallel.Error
+	var pe *failure.Error
 	if errors.As(err, &pe) && f.Code == fault.CodeInternal {
 		f.FromParallel(pe)
 	}
