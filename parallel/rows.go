@@ -60,3 +60,10 @@ func storeRows(lt, li, a int) int {
 	}
 	return lt + li
 }
+
+// eachAttention visits the attentions of a block.
+func eachAttention(b dit.BlockSpec, visit func(index int, imageOnly bool)) {
+	for i := range max(b.Attends, 1) {
+		visit(i, b.Kind == dit.Cross || i > 0)
+	}
+}

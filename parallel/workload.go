@@ -152,13 +152,6 @@ func attended(r dit.Rows, imageOnly bool) int {
 	return r.Len()
 }
 
-// eachAttention visits the attentions of a block.
-func eachAttention(b dit.BlockSpec, visit func(index int, imageOnly bool)) {
-	for i := range max(b.Attends, 1) {
-		visit(i, b.Kind == dit.Cross || i > 0)
-	}
-}
-
 // cutLanes cuts the blocks over the lanes of a plan by what they cost.
 func (o *outline) cutLanes() []lane {
 	n, lanes := len(o.Spec.Blocks), o.plan.lanes(skips(o.Spec))
