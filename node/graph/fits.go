@@ -16,7 +16,7 @@ func (x *execution) planFits() error {
 		return nil
 	}
 	sampler := ""
-	for _, id := range x.plan.pending {
+	for _, id := range x.work.pending {
 		if k := x.class(id); k.Heavy == StageDenoise && sampler == "" {
 			sampler = id
 		}
@@ -25,7 +25,7 @@ func (x *execution) planFits() error {
 		return nil
 	}
 	p, err := parallel.ParsePlan(x.job.Plan)
-	for _, id := range x.plan.pending {
+	for _, id := range x.work.pending {
 		for _, spec := range x.specs(id) {
 			if err == nil && p.Choose == 0 {
 				err = p.CheckModel(spec)
