@@ -11,6 +11,7 @@ import (
 	"patchbay/engine"
 	"patchbay/parallel"
 	"patchbay/parallel/comm"
+	"patchbay/parallel/plan"
 )
 
 // commFlags are the flags of bench comm.
@@ -33,8 +34,8 @@ func benchCommCmd() *cobra.Command {
 			if err := f.check(); err != nil {
 				return err
 			}
-			if f.ranks < 2 || f.ranks > parallel.MaxRanks {
-				return &exitError{exitBadInput, fmt.Errorf("--ranks %d: want 2 to %d", f.ranks, parallel.MaxRanks)}
+			if f.ranks < 2 || f.ranks > plan.MaxRanks {
+				return &exitError{exitBadInput, fmt.Errorf("--ranks %d: want 2 to %d", f.ranks, plan.MaxRanks)}
 			}
 			r, m, err := f.measure()
 			if err != nil {

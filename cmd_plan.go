@@ -18,6 +18,7 @@ import (
 	"patchbay/models/weights"
 	"patchbay/parallel"
 	"patchbay/parallel/failure"
+	"patchbay/parallel/plan"
 )
 
 // planFlags are the flags of plan.
@@ -91,8 +92,8 @@ func (f *planFlags) run(cmd *cobra.Command) error {
 	if f.plan == "" {
 		choice, err = search.Choose()
 	} else {
-		var p parallel.Plan
-		if p, err = parallel.ParsePlan(f.plan); err == nil {
+		var p plan.Plan
+		if p, err = plan.Parse(f.plan); err == nil {
 			choice, err = search.Predict(p)
 		}
 	}

@@ -1,6 +1,9 @@
 package main
 
-import "patchbay/parallel"
+import (
+	"patchbay/parallel"
+	"patchbay/parallel/plan"
+)
 
 // planReport is what plan --json prints. Times are seconds.
 type planReport struct {
@@ -60,7 +63,7 @@ func (f *planFlags) report(s parallel.Search, c *parallel.Choice) planReport {
 		r.IdleReason = s.IdleReason(c)
 	}
 	for axis := range c.Traffic[0] {
-		a := axisReport{Axis: parallel.Axis(axis).String()}
+		a := axisReport{Axis: plan.Axis(axis).String()}
 		for _, rank := range c.Traffic {
 			a.MostBytes = max(a.MostBytes, rank[axis].Bytes/int64(s.Evaluations))
 			a.Calls = max(a.Calls, rank[axis].Calls/int64(s.Evaluations))

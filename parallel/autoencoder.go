@@ -7,6 +7,7 @@ import (
 	"patchbay/models/vae"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/failure"
+	"patchbay/parallel/plan"
 )
 
 // Decode turns latents [b, C, y, x] in VAE space into pictures [b, S*y, S*x, 3] as vae.Decode does, split over ranks in bands of latent rows: rows at
@@ -92,7 +93,7 @@ func (l *Local) autoencoder(bytes int) (vae.Env, error) {
 
 // banded runs f on so many ranks, each with its band of y latent rows.
 func (l *Local) banded(what string, ranks, y int, f func(*band) error) error {
-	rows := balanced(y, ranks)
+	rows := plan.Balanced(y, ranks)
 	ops := make([]engine.Ops, ranks)
 	for r := range ops {
 		var err error
@@ -169,7 +170,7 @@ func (d *band) exchange() *vae.Exchange {
 		Sum: func(stats engine.Tensor) { d.comm.AllReduce(stats) },
 		Gather: func(full, part engine.Tensor) {
 			counts := make([]int, size)
-			for r, rows := range balanced(d.rows.Total, size) {
+			for r, rows := range plan.Balanced(d.rows.Total, size) {
 				counts[r] = full.Len() / d.rows.Total * rows.Len()
 			}
 			d.comm.AllGather(full, part, counts)

@@ -1,6 +1,7 @@
 package parallel
 
 import (
+	"patchbay/parallel/plan"
 	"testing"
 )
 
@@ -10,10 +11,10 @@ func TestVolumesOfPublishedModels(t *testing.T) {
 	s := searchFor(t, "flux-dev", 1024, 1, "H100")
 	for _, c := range []struct {
 		plan string
-		axis Axis
+		axis plan.Axis
 		mb   float64
-	}{{"ulysses=2", AxisUlysses, 1614}, {"ulysses=4", AxisUlysses, 1210}, {"ulysses=8", AxisUlysses, 706}, {"pipe=4", AxisPipe, 28.3}, {"pipe=8", AxisPipe, 28.3}} {
-		p, err := ParsePlan(c.plan)
+	}{{"ulysses=2", plan.AxisUlysses, 1614}, {"ulysses=4", plan.AxisUlysses, 1210}, {"ulysses=8", plan.AxisUlysses, 706}, {"pipe=4", plan.AxisPipe, 28.3}, {"pipe=8", plan.AxisPipe, 28.3}} {
+		p, err := plan.Parse(c.plan)
 		if err != nil {
 			t.Fatal(err)
 		}

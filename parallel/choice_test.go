@@ -1,6 +1,9 @@
 package parallel
 
-import "testing"
+import (
+	"patchbay/parallel/plan"
+	"testing"
+)
 
 // TestChoiceKnowsExactPlans: a plan is exact, as one rank, if nothing stale is ever read: without stages, with one
 // patch, or with warm-up for all evaluations.
@@ -26,7 +29,7 @@ func TestChoiceKnowsExactPlans(t *testing.T) {
 func TestChoiceTellsTheTimeOfOneRank(t *testing.T) {
 	for model, size := range map[string]int{"pixart-alpha": 1024, "flux-dev": 2048} {
 		s := searchFor(t, model, size, 4, "4x4090-pcie")
-		one, err := Simulate(s.Workload, OneRank(), s.Fabric)
+		one, err := Simulate(s.Workload, plan.OneRank(), s.Fabric)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,6 +13,7 @@ import (
 	"patchbay/models/weights/goldenweights"
 	"patchbay/parallel/comm/deferred"
 	"patchbay/parallel/failure"
+	"patchbay/parallel/plan"
 	"patchbay/tests/golden"
 )
 
@@ -135,7 +136,7 @@ func TestPositionsAreTheDevices(t *testing.T) {
 	}
 	ops := late.New(inner)
 	p := newPosition(ops)
-	p.start(Micro{Evaluation: 3, Patch: 1})
+	p.start(plan.Micro{Evaluation: 3, Patch: 1})
 	p.block(0)
 	three := ops.Record()
 	p.block(1)

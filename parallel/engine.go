@@ -12,6 +12,7 @@ import (
 	"patchbay/models/dit"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/failure"
+	"patchbay/parallel/plan"
 )
 
 // Config says what an Engine runs on.
@@ -122,9 +123,9 @@ func (e *Engine) placesOf(rank int) (*placements, error) {
 }
 
 // acquire makes the weights that ranks of a plan hold resident, each on the rank's device, and reports whether any had to be loaded.
-func (e *Engine) acquire(m Model, plan Plan) (loaded bool, err error) {
+func (e *Engine) acquire(m Model, split plan.Plan) (loaded bool, err error) {
 	need, order := map[*placements][]dit.Held{}, []*placements(nil)
-	for rank, h := range plan.holdings(ownLanes(m.Spec, plan, e.fabric.Device)) {
+	for rank, h := range split.Holdings(ownLanes(m.Spec, split, e.fabric.Device)) {
 		p, err := e.placesOf(rank)
 		if err != nil {
 			return false, fmt.Errorf("start the device of rank %d: %w", rank, err)
@@ -132,7 +133,7 @@ func (e *Engine) acquire(m Model, plan Plan) (loaded bool, err error) {
 		if need[p] == nil {
 			order = append(order, p)
 		}
-		if !slices.ContainsFunc(need[p], func(o dit.Held) bool { return heldKey("", o) == heldKey("", h) }) {
+		if !slices.ContainsFunc(need[p], func(o dit.Held) bool { return plan.HeldKey("", o) == plan.HeldKey("", h) }) {
 			need[p] = append(need[p], h)
 		}
 	}
@@ -194,9 +195,9 @@ func (e *Engine) usable() error {
 }
 
 // assemble makes the ranks of a plan the current ones. The caller holds e.work.
-func (e *Engine) assemble(p Plan, spec *dit.Spec) error {
-	folded := p.Pipe > 1 && skips(spec)
-	if e.team != nil && e.team.plan == p && e.team.mesh.Plan.Pipe == p.lanes(folded) {
+func (e *Engine) assemble(p plan.Plan, spec *dit.Spec) error {
+	folded := p.Pipe > 1 && plan.Skips(spec)
+	if e.team != nil && e.team.plan == p && e.team.mesh.Plan.Pipe == p.Stops(folded) {
 		return nil
 	}
 	e.dismiss()

@@ -1,9 +1,12 @@
 package parallel
 
-import "patchbay/models/dit"
+import (
+	"patchbay/models/dit"
+	"patchbay/parallel/plan"
+)
 
 // lanesOf cuts the blocks of a workload's model over the lanes of a plan by what they cost on the workload's device.
-func lanesOf(w Workload, p Plan) []lane { return newOutline(w, p).lanes }
+func lanesOf(w Workload, p plan.Plan) []plan.Lane { return newOutline(w, p).lanes }
 
 // Cuts of stages that own their weights depend on model and device alone, so that another size of picture finds its weights in place: they are made for
 // one of referenceSide tokens a side with referenceText tokens of text.
@@ -12,14 +15,14 @@ func lanesOf(w Workload, p Plan) []lane { return newOutline(w, p).lanes }
 const referenceSide, referenceText = 64, 512
 
 // ownLanes cuts the blocks of a model over stages that own their weights, by the rates of a device or by parameters; nil for plans without such stages.
-func ownLanes(spec *dit.Spec, p Plan, device Device) []lane {
-	if !p.owns() {
+func ownLanes(spec *dit.Spec, p plan.Plan, device Device) []plan.Lane {
+	if !p.Owns() {
 		return nil
 	}
 	if p.ByWeights {
-		return p.lightestLanes(spec)
+		return p.LightestLanes(spec)
 	}
-	one := OneRank()
+	one := plan.OneRank()
 	one.Pipe, one.Patches = p.Pipe, p.Pipe
 	side := referenceSide * spec.PatchSize
 	return newOutline(Workload{Spec: spec, Y: side, X: side, Batch: 1, Text: []int{referenceText}, Evaluations: 1, Device: device}, one).lanes

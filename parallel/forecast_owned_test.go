@@ -3,6 +3,7 @@ package parallel
 import (
 	"fmt"
 	"patchbay/models/dit"
+	"patchbay/parallel/plan"
 	"testing"
 )
 
@@ -37,12 +38,12 @@ func TestOwnStagesCoverEverything(t *testing.T) {
 	}
 	for _, model := range []string{"flux-dev", "sd3-medium", "sd3.5-large", "pixart-alpha", "hunyuandit"} {
 		spec := searchFor(t, model, 1024, 1, "H100").Spec
-		for n := 2; n <= min(maxStages(spec), 16); n++ {
+		for n := 2; n <= min(plan.MaxStages(spec), 16); n++ {
 			for _, cut := range []bool{false, true} {
-				p := Plan{Data: 1, CFG: 1, Pipe: n, Ring: 1, Ulysses: 1, Tensor: 1, Shard: true, ByWeights: cut}
+				p := plan.Plan{Data: 1, CFG: 1, Pipe: n, Ring: 1, Ulysses: 1, Tensor: 1, Shard: true, ByWeights: cut}
 				lanes, seen := ownLanes(spec, p, cpu.Device), map[string]int{}
 				for stage := range n {
-					h := p.stageHeld(lanes, stage)
+					h := p.StageHeld(lanes, stage)
 					for i := range spec.Blocks {
 						for _, u := range []dit.Use{dit.ForAttention, dit.ForMLP} {
 							if h.Has(i) && h.Uses(i, u) {

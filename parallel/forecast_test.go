@@ -10,6 +10,7 @@ import (
 	"patchbay/models/sampling"
 	"patchbay/models/tiny"
 	"patchbay/parallel/comm"
+	"patchbay/parallel/plan"
 	"patchbay/tests/golden"
 )
 
@@ -124,7 +125,7 @@ func TestForecastEqualsExecutor(t *testing.T) {
 }
 
 // checkMemory compares what the lanes of every rank took with the formulas, and the largest of them with the peak reported.
-func checkMemory(t *testing.T, w Workload, p Plan, value int, ranks *team, peak int64) {
+func checkMemory(t *testing.T, w Workload, p plan.Plan, value int, ranks *team, peak int64) {
 	t.Helper()
 	o, most := newOutline(w, p), int64(0)
 	for i, l := range ranks.links {
@@ -147,18 +148,18 @@ func checkMemory(t *testing.T, w Workload, p Plan, value int, ranks *team, peak 
 }
 
 // checkTraffic compares counters with formulas.
-func checkTraffic(t *testing.T, w Workload, p Plan, value int, counted [][]comm.Traffic) {
+func checkTraffic(t *testing.T, w Workload, p plan.Plan, value int, counted [][]comm.Traffic) {
 	t.Helper()
 	if len(counted) != p.Ranks() {
 		t.Fatalf("counters of %d ranks, want %d", len(counted), p.Ranks())
 	}
 	for r, want := range ForecastTraffic(w, p, 4, value) {
-		for a := range axisCount {
+		for a := range plan.AxisCount {
 			got := counted[r][a]
 			if got.Bytes != want[a].Bytes {
 				t.Errorf("rank %d %s: executor sent %d bytes, formula %d", r, a, got.Bytes, want[a].Bytes)
 			}
-			if a != AxisPipe && got.Calls != want[a].Calls { // pipe counters count receives too where sends are empty
+			if a != plan.AxisPipe && got.Calls != want[a].Calls { // pipe counters count receives too where sends are empty
 				t.Errorf("rank %d %s: executor made %d calls, formula %d", r, a, got.Calls, want[a].Calls)
 			}
 		}

@@ -3,13 +3,14 @@ package parallel
 import (
 	"patchbay/models/dit"
 	"patchbay/parallel/comm"
+	"patchbay/parallel/plan"
 )
 
 // gatherer brings the units of one rank's model together.
 type gatherer struct {
 	shards *dit.Shards
 	comm   comm.Comm
-	plan   *gatherPlan
+	plan   *plan.Gathers
 	open   int  // unit that may be read, -1: none
 	flight bool // a gather is under way
 }
@@ -19,7 +20,7 @@ func newGatherer(shards *dit.Shards, c comm.Comm) *gatherer {
 	if shards == nil {
 		return nil
 	}
-	return &gatherer{shards: shards, comm: c, plan: newGatherPlan(func(u int) int { return shards.Units[u].Place }), open: -1}
+	return &gatherer{shards: shards, comm: c, plan: plan.NewGathers(func(u int) int { return shards.Units[u].Place }), open: -1}
 }
 
 // use makes a unit readable and starts to gather the next one. It panics with *comm.Error when another rank is lost.
@@ -27,7 +28,7 @@ func (g *gatherer) use(unit, next int) {
 	if g == nil {
 		return
 	}
-	todo := g.plan.use(unit, next)
+	todo := g.plan.Use(unit, next)
 	if g.open == unit && len(todo) == 0 {
 		return
 	}

@@ -14,6 +14,7 @@ import (
 	"patchbay/models/weights"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/failure"
+	"patchbay/parallel/plan"
 	"patchbay/tests/golden"
 )
 
@@ -50,7 +51,7 @@ func strictly(m dit.Model, opened func(unit int)) *strict {
 type holder struct {
 	mu     sync.Mutex
 	opened int
-	models map[string]dit.Model // by heldKey
+	models map[string]dit.Model // by plan.HeldKey
 	peaks  map[string]int64     // most bytes of weights at one time
 }
 
@@ -84,12 +85,12 @@ func strictRequest(t *testing.T, h *holder, family string, b, y, x, steps int) *
 		m, err := load(count, held)
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		h.peaks[heldKey("", held)] = count.peak
+		h.peaks[plan.HeldKey("", held)] = count.peak
 		if err != nil || m.Shards() == nil {
 			return m, err
 		}
 		s := strictly(m, func(int) { h.mu.Lock(); h.opened++; h.mu.Unlock() })
-		h.models[heldKey("", held)] = s
+		h.models[plan.HeldKey("", held)] = s
 		return s, nil
 	}
 	return r
@@ -204,7 +205,7 @@ func TestForeignPartsArePrivate(t *testing.T) {
 		}
 		s := &rankSession{
 			model: m, comms: lonely(), skips: newSkipStore(),
-			open: OpenCommand{Plan: OneRank(), Batch: 1, Entries: []EntryInput{{Entry: r.Branches[0].Entries[0].Entry, Grid: r.Model.Spec.Tokens(f.y, f.x)}}},
+			open: OpenCommand{Plan: plan.OneRank(), Batch: 1, Entries: []EntryInput{{Entry: r.Branches[0].Entries[0].Entry, Grid: r.Model.Spec.Tokens(f.y, f.x)}}},
 			env:  dit.Env{Ops: ops, Arena: arenaOf(t, ops, 64<<20)},
 		}
 		err = Recovered("a rank without gathers", s.prepare)
@@ -217,7 +218,7 @@ func TestForeignPartsArePrivate(t *testing.T) {
 }
 
 // lonely are the ends of a rank without peers.
-func lonely() (out [axisCount]comm.Comm) {
+func lonely() (out [plan.AxisCount]comm.Comm) {
 	for a := range out {
 		out[a] = comm.NewSilent(0, 1)
 	}
@@ -248,46 +249,46 @@ func TestPartsAreWithinTheirBounds(t *testing.T) {
 			if testing.Short() && text != "ulysses=2" {
 				continue
 			}
-			plan, err := ParsePlan(text + ",shard=on")
+			p, err := plan.Parse(text + ",shard=on")
 			if err != nil {
 				t.Fatal(err)
 			}
 			parts := *r
-			parts.Plan = plan.String()
+			parts.Plan = p.String()
 			res, err := e.Sample(context.Background(), &parts, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
-			units := h.models[heldKey("", plan.held(nil, Coord{}))].Shards().Units
+			units := h.models[plan.HeldKey("", p.Held(nil, plan.Coord{}))].Shards().Units
 			total, largest := int64(0), 0
 			for _, u := range units {
 				total += int64(u.Bytes())
 				largest = max(largest, u.Bytes())
 			}
 			for rank, axes := range res.Stats.Traffic {
-				c := Mesh{Plan: plan}.At(rank)
+				c := plan.Mesh{Plan: p}.At(rank)
 				want := comm.Traffic{}
-				for _, u := range gatheredUnits(len(w.Spec.Blocks), w.Evaluations) {
+				for _, u := range plan.GatheredUnits(len(w.Spec.Blocks), w.Evaluations) {
 					want.Calls++
-					want.Bytes += int64(units[u].Counts[plan.held(nil, c).Part] * (plan.parts() - 1))
+					want.Bytes += int64(units[u].Counts[p.Held(nil, c).Part] * (p.Parts() - 1))
 				}
-				if got := axes[AxisShard]; got.Calls != want.Calls || got.Bytes != want.Bytes {
-					t.Errorf("%s %s, rank %d: %d bytes in %d gathers, formula %d in %d", f.name, plan, rank, got.Bytes, got.Calls, want.Bytes, want.Calls)
+				if got := axes[plan.AxisShard]; got.Calls != want.Calls || got.Bytes != want.Bytes {
+					t.Errorf("%s %s, rank %d: %d bytes in %d gathers, formula %d in %d", f.name, p, rank, got.Bytes, got.Calls, want.Bytes, want.Calls)
 				}
 				// what cuts between pieces may add: a panel of the widest matrix, of 64 rows or fewer
 				piece := int(64 * 4 * (1 + w.Spec.MLPRatio) * float64(w.Spec.Width))
-				peak, bound := h.peaks[heldKey("", plan.held(nil, c))], total/int64(plan.parts())+int64(2*largest+piece)
+				peak, bound := h.peaks[plan.HeldKey("", p.Held(nil, c))], total/int64(p.Parts())+int64(2*largest+piece)
 				if peak > bound {
-					t.Errorf("%s %s, rank %d: weights take %d bytes at their peak, want at most 1/%d of %d and two units of %d: %d", f.name, plan, rank, peak, plan.parts(), total,
+					t.Errorf("%s %s, rank %d: weights take %d bytes at their peak, want at most 1/%d of %d and two units of %d: %d", f.name, p, rank, peak, p.Parts(), total,
 						largest, bound)
 				}
-				forecast := ForecastMemory(w, plan, 4, 4)[rank].Weights
+				forecast := ForecastMemory(w, p, 4, 4)[rank].Weights
 				if off := float64(forecast)/float64(peak) - 1; !near(off, 0, 0.15) {
-					t.Errorf("%s %s, rank %d: forecast %d bytes of weights, counted %d: off by %.1f %%, bound 15 %%", f.name, plan, rank, forecast, peak, 100*off)
+					t.Errorf("%s %s, rank %d: forecast %d bytes of weights, counted %d: off by %.1f %%, bound 15 %%", f.name, p, rank, forecast, peak, 100*off)
 				}
 				if rank == 0 {
-					t.Logf("%s %s: %d of %d bytes of weights (whole: %d), largest unit %d, forecast %d; gathered %d bytes, forecast %d", f.name, plan, peak, total,
-						h.peaks[heldKey("", dit.Held{})], largest, forecast, axes[AxisShard].Bytes, ForecastTraffic(w, plan, 4, 4)[rank][AxisShard].Bytes)
+					t.Logf("%s %s: %d of %d bytes of weights (whole: %d), largest unit %d, forecast %d; gathered %d bytes, forecast %d", f.name, p, peak, total,
+						h.peaks[plan.HeldKey("", dit.Held{})], largest, forecast, axes[plan.AxisShard].Bytes, ForecastTraffic(w, p, 4, 4)[rank][plan.AxisShard].Bytes)
 				}
 			}
 		}

@@ -3,6 +3,7 @@ package parallel
 import (
 	"cmp"
 	"fmt"
+	"patchbay/parallel/plan"
 	"slices"
 	"strings"
 )
@@ -39,7 +40,7 @@ type action struct {
 	kind    SpanKind
 	channel int     // of a send or receive
 	seconds float64 // of work; of a send: the transfer
-	micro   Micro
+	micro   plan.Micro
 }
 
 // SpanKind tells what an actor does during a Span.
@@ -57,7 +58,7 @@ type Span struct {
 	Actor      int
 	Kind       SpanKind
 	Start, End float64 // seconds
-	Micro      Micro
+	Micro      plan.Micro
 }
 
 // DeadlockError tells why a schedule cannot finish.

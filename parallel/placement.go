@@ -10,6 +10,7 @@ import (
 	"patchbay/engine"
 	"patchbay/models/dit"
 	"patchbay/parallel/failure"
+	"patchbay/parallel/plan"
 )
 
 // placements are the models whose weights are resident on one device, or in the memory of this process, under a byte budget, least recently used first to
@@ -66,7 +67,7 @@ func (p *placements) limit() (int64, error) {
 func (p *placements) acquire(m Model, held dit.Held) (loaded bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	key, bytes := heldKey(m.Key, held), m.heldBytes(held)
+	key, bytes := plan.HeldKey(m.Key, held), m.heldBytes(held)
 	if i := p.find(key); i >= 0 {
 		hit := p.models[i]
 		p.models = slices.Insert(slices.Delete(p.models, i, i+1), 0, hit)
@@ -113,7 +114,7 @@ func (p *placements) refuse(what string, limit int64) error {
 func (m Model) heldBytes(held dit.Held) int64 {
 	bytes := m.WeightBytes / int64(max(held.Ranks, 1))
 	if m.Spec != nil && m.Spec.Params > 0 && held.Blocks != nil {
-		bytes = int64(float64(bytes) * float64(heldParams(m.Spec, held)) / float64(m.Spec.Params))
+		bytes = int64(float64(bytes) * float64(plan.HeldParams(m.Spec, held)) / float64(m.Spec.Params))
 	}
 	if held.Parts <= 1 || m.Spec == nil || m.Spec.Params == 0 {
 		return bytes

@@ -3,11 +3,12 @@ package parallel
 import (
 	"patchbay/engine"
 	"patchbay/parallel/comm"
+	"patchbay/parallel/plan"
 )
 
 // slots is memory for the rows of a few micro-steps, in turn: by micro-step and entry, values of the largest patch.
 type slots struct {
-	of   [postsAhead][]engine.Tensor
+	of   [plan.PostsAhead][]engine.Tensor
 	next int // micro-step that gets its slots next
 }
 
@@ -24,7 +25,7 @@ func newSlots(arena *engine.Arena, t engine.DType, values []int) *slots {
 // turn gives the slots of the next micro-step.
 func (s *slots) turn() []engine.Tensor {
 	out := s.of[s.next]
-	s.next = (s.next + 1) % postsAhead
+	s.next = (s.next + 1) % plan.PostsAhead
 	return out
 }
 
@@ -33,8 +34,8 @@ func (s *slots) turn() []engine.Tensor {
 // are needed.
 type stageLink struct {
 	pipe    comm.Comm
-	in, out *slots  // nil: SendRecv
-	ahead   []Micro // posted, oldest first
+	in, out *slots       // nil: SendRecv
+	ahead   []plan.Micro // posted, oldest first
 }
 
 // newStageLink takes memory for entries of the given numbers of values; none: no slots.
@@ -50,10 +51,10 @@ func newStageLink(pipe comm.Comm, arena *engine.Arena, t engine.DType, values []
 }
 
 // full reports whether nothing more can be posted.
-func (l *stageLink) full() bool { return len(l.ahead) == postsAhead }
+func (l *stageLink) full() bool { return len(l.ahead) == plan.PostsAhead }
 
 // post offers memory for the rows of a micro-step: values[k] of its k-th entry.
-func (l *stageLink) post(m Micro, entries, values []int) {
+func (l *stageLink) post(m plan.Micro, entries, values []int) {
 	slots := l.in.turn()
 	for k, e := range entries {
 		l.pipe.Post(slots[e].Slice(0, 0, values[k]), l.pipe.Rank()-1)
@@ -62,7 +63,7 @@ func (l *stageLink) post(m Micro, entries, values []int) {
 }
 
 // receive fills the rows of all entries of a micro-step.
-func (l *stageLink) receive(m Micro, entries []int, rows []engine.Tensor) {
+func (l *stageLink) receive(m plan.Micro, entries []int, rows []engine.Tensor) {
 	from := l.pipe.Rank() - 1
 	if l.in == nil || m.Whole {
 		for _, x := range rows {
@@ -84,7 +85,7 @@ func (l *stageLink) receive(m Micro, entries []int, rows []engine.Tensor) {
 }
 
 // send passes the rows of all entries of a micro-step on.
-func (l *stageLink) send(m Micro, entries []int, rows []engine.Tensor) {
+func (l *stageLink) send(m plan.Micro, entries []int, rows []engine.Tensor) {
 	to := l.pipe.Rank() + 1
 	if l.out == nil || m.Whole {
 		for _, x := range rows {
@@ -101,7 +102,7 @@ func (l *stageLink) send(m Micro, entries []int, rows []engine.Tensor) {
 // largestPatch is the values [B, L/P, E] that a stage receives of each entry at most in one micro-step of a patch.
 func (s *rankSession) largestPatch() []int {
 	out := make([]int, len(s.entries))
-	for m, tokens := range patchRanges(s.open.Text, s.entries[0].grid.Tokens(), s.open.Plan.Patches) {
+	for m, tokens := range plan.PatchRanges(s.open.Text, s.entries[0].grid.Tokens(), s.open.Plan.Patches) {
 		c := EvaluateCommand{Patch: m, Tokens: tokens, Text: m == 0}
 		for i := range s.entries {
 			out[i] = max(out[i], s.values(&c, i))
@@ -116,9 +117,9 @@ func (s *rankSession) values(c *EvaluateCommand, entry int) int {
 	if e.p == nil {
 		return 0
 	}
-	ulysses, ring := s.comms[AxisUlysses], s.comms[AxisRing]
-	rows := c.rows(entrySize{s.textOf(e.p), e.grid.Tokens()}, ulysses.Size()*ring.Size())[ring.Rank()*ulysses.Size()+ulysses.Rank()]
-	return s.open.Batch * s.open.Plan.kept(rows, s.comms[AxisTensor].Rank()).Len() * s.model.Spec().Width
+	ulysses, ring := s.comms[plan.AxisUlysses], s.comms[plan.AxisRing]
+	rows := c.rows(plan.Sequence{Text: s.textOf(e.p), Image: e.grid.Tokens()}, ulysses.Size()*ring.Size())[ring.Rank()*ulysses.Size()+ulysses.Rank()]
+	return s.open.Batch * s.open.Plan.Kept(rows, s.comms[plan.AxisTensor].Rank()).Len() * s.model.Spec().Width
 }
 
 // lookAhead posts receives for commands that wait already.

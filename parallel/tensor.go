@@ -4,6 +4,7 @@ import (
 	"patchbay/engine"
 	"patchbay/models/dit"
 	"patchbay/parallel/comm"
+	"patchbay/parallel/plan"
 )
 
 // Tensor parallelism (Megatron-LM, arXiv:1909.08053, sec. 3) cuts heads and MLP columns over a group and adds partial sums after each product that is cut
@@ -19,10 +20,10 @@ type scattered struct {
 }
 
 // newScattered cuts wide, the rows of this sequence place.
-func newScattered(p Plan, tensor comm.Comm, wide dit.Rows) *scattered {
+func newScattered(p plan.Plan, tensor comm.Comm, wide dit.Rows) *scattered {
 	s := &scattered{tensor: tensor}
 	for t := range tensor.Size() {
-		s.parts = append(s.parts, p.kept(wide, t))
+		s.parts = append(s.parts, p.Kept(wide, t))
 	}
 	return s
 }

@@ -2,6 +2,7 @@ package parallel
 
 import (
 	"context"
+	"patchbay/parallel/plan"
 	"strings"
 	"testing"
 )
@@ -34,7 +35,7 @@ func TestUnevenStagesEqualOneRank(t *testing.T) {
 			if rel := relative(got.Latent.Data, want.Latent.Data); rel > 1e-5 {
 				t.Errorf("%s %s: relative difference to one rank %.3g, bound 1e-5", name, r.Plan, rel)
 			}
-			p, err := ParsePlan(r.Plan)
+			p, err := plan.Parse(r.Plan)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -6,6 +6,7 @@ import (
 	"patchbay/engine"
 	"patchbay/models/sampling"
 	"patchbay/parallel/failure"
+	"patchbay/parallel/plan"
 )
 
 // maxSteps bounds the length of a sigma list.
@@ -93,13 +94,13 @@ func (r *Request) validateEntry(branch string, i int, e Entry) error {
 }
 
 // fits refuses a plan that cannot run the request.
-func (r *Request) fits(p Plan) error {
+func (r *Request) fits(p plan.Plan) error {
 	entries := 0
 	for _, b := range r.Branches {
 		entries += len(b.Entries)
 		for _, e := range b.Entries {
 			if p.Pipe > 1 && entryArea(e) != (Area{}) {
-				return refusePlan("pipe", "is %d, but an entry of %s is limited to an area: use ulysses=%d", p.Pipe, b.Name, p.Pipe)
+				return plan.Refuse("pipe", "is %d, but an entry of %s is limited to an area: use ulysses=%d", p.Pipe, b.Name, p.Pipe)
 			}
 		}
 	}

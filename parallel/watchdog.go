@@ -3,6 +3,7 @@ package parallel
 import (
 	"fmt"
 	"patchbay/parallel/failure"
+	"patchbay/parallel/plan"
 	"strings"
 	"sync"
 	"time"
@@ -144,7 +145,7 @@ func (r *rank) waits() string {
 	var out []string
 	for a, c := range r.comms {
 		if what := c.Waiting(); what != "" {
-			out = append(out, fmt.Sprintf("%s for %s", Axis(a), what))
+			out = append(out, fmt.Sprintf("%s for %s", plan.Axis(a), what))
 		}
 	}
 	return strings.Join(out, " and ")

@@ -1,4 +1,4 @@
-package parallel
+package plan
 
 import (
 	"fmt"
@@ -10,11 +10,11 @@ import (
 // Stages that hold their own weights alone (shard=on with pipe): each reads what its blocks, or the halves that it computes, need, the first one also what
 // embeds, the one with the last lane the head; nothing is brought together later.
 
-// owns tells whether a stage holds its own weights alone.
-func (p Plan) owns() bool { return p.Shard && p.Pipe > 1 }
+// Owns tells whether a stage holds its own weights alone.
+func (p Plan) Owns() bool { return p.Shard && p.Pipe > 1 }
 
-// stageHeld is the part of the weights of one stage of a plan whose stages own theirs.
-func (p Plan) stageHeld(lanes []lane, stage int) dit.Held {
+// StageHeld is the part of the weights of one stage of a plan whose stages own theirs.
+func (p Plan) StageHeld(lanes []Lane, stage int) dit.Held {
 	last := len(lanes) - 1
 	h := dit.Held{NoEmbed: stage > 0, NoHead: stage < last}
 	mine := []int{stage}
@@ -28,7 +28,7 @@ func (p Plan) stageHeld(lanes []lane, stage int) dit.Held {
 		l := lanes[k]
 		h.Blocks = append(h.Blocks, l.Range)
 		for _, b := range []int{l.Start, l.End - 1} {
-			switch l.half(b) {
+			switch l.Half(b) {
 			case dit.MLPHalf:
 				h.MLPOnly = append(h.MLPOnly, b)
 			case dit.AttentionHalf:
@@ -39,8 +39,8 @@ func (p Plan) stageHeld(lanes []lane, stage int) dit.Held {
 	return h
 }
 
-// heldParams is the parameters of a part of a model. Slices of a tensor group are not looked at.
-func heldParams(spec *dit.Spec, h dit.Held) int64 {
+// HeldParams is the parameters of a part of a model. Slices of a tensor group are not looked at.
+func HeldParams(spec *dit.Spec, h dit.Held) int64 {
 	n := spec.Params
 	for i := range spec.Blocks {
 		n -= spec.Blocks[i].Params
@@ -72,40 +72,40 @@ func stageName(h dit.Held) string {
 	return "#blocks" + strings.Join(parts, ",")
 }
 
-// parts is how many parts the bytes of a block are kept in, 1: whole.
-func (p Plan) parts() int {
-	if !p.Shard || p.owns() {
+// Parts is how many parts the bytes of a block are kept in, 1: whole.
+func (p Plan) Parts() int {
+	if !p.Shard || p.Owns() {
 		return 1
 	}
 	return p.Data * p.CFG * p.Ring * p.Ulysses
 }
 
-// held is the part of the weights that a rank holds; lanes are those of stages that own theirs.
-func (p Plan) held(lanes []lane, c Coord) dit.Held {
+// Held is the part of the weights that a rank holds; lanes are those of stages that own theirs.
+func (p Plan) Held(lanes []Lane, c Coord) dit.Held {
 	var h dit.Held
-	if p.owns() {
-		h = p.stageHeld(lanes, c.Pipe)
+	if p.Owns() {
+		h = p.StageHeld(lanes, c.Pipe)
 	}
 	if p.Tensor > 1 {
 		h.Rank, h.Ranks = c.Tensor, p.Tensor
 	}
-	if p.parts() > 1 {
-		h.Part, h.Parts = ((c.Data*p.CFG+c.CFG)*p.Ring+c.Ring)*p.Ulysses+c.Ulysses, p.parts()
+	if p.Parts() > 1 {
+		h.Part, h.Parts = ((c.Data*p.CFG+c.CFG)*p.Ring+c.Ring)*p.Ulysses+c.Ulysses, p.Parts()
 	}
 	return h
 }
 
-// holdings lists the part of the weights that each rank of the plan holds; lanes are those of stages that own theirs.
-func (p Plan) holdings(lanes []lane) []dit.Held {
+// Holdings lists the part of the weights that each rank of the plan holds; lanes are those of stages that own theirs.
+func (p Plan) Holdings(lanes []Lane) []dit.Held {
 	out := make([]dit.Held, p.Ranks())
 	for r := range out {
-		out[r] = p.held(lanes, Mesh{Plan: p}.At(r))
+		out[r] = p.Held(lanes, Mesh{Plan: p}.At(r))
 	}
 	return out
 }
 
-// heldKey names a part of a model's weights.
-func heldKey(key string, held dit.Held) string {
+// HeldKey names a part of a model's weights.
+func HeldKey(key string, held dit.Held) string {
 	if held.Ranks <= 1 && held.Parts <= 1 && held.Blocks == nil {
 		return key
 	}

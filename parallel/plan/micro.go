@@ -1,4 +1,4 @@
-package parallel
+package plan
 
 import "fmt"
 
@@ -17,8 +17,8 @@ func (m Micro) String() string {
 	return fmt.Sprintf("e%d p%d", m.Evaluation, m.Patch)
 }
 
-// maxModulationRows bounds how many timesteps have their modulations computed ahead; the rest is computed when its evaluation comes.
-const maxModulationRows = 128
+// ModulationRows bounds how many timesteps have their modulations computed ahead; the rest is computed when its evaluation comes.
+const ModulationRows = 128
 
-// postsAhead is how many micro-steps a stage posts receives for before it needs them, and how many it may have on their way to the next stage.
-const postsAhead = 2
+// PostsAhead is how many micro-steps a stage posts receives for before it needs them, and how many it may have on their way to the next stage.
+const PostsAhead = 2

@@ -1,4 +1,4 @@
-package parallel
+package plan
 
 import (
 	"fmt"
@@ -17,7 +17,7 @@ func TestGatherOrder(t *testing.T) {
 		{2, "use e: e 0; use 0: 1; use 1: ; use e: e; use 0: 1; use 1: ; use e: e; use e: ; use 0: 1; use 1: ; use e: e"},
 		{3, "use e: e 0; use 0: 1; use 1: 2; use 2: e; use e: 0; use 0: 1; use 1: 2; use 2: e; use e: 0; use e: ; use 0: 1; use 1: 2; use 2: e; use e: 0"},
 	} {
-		g := newGatherPlan(func(u int) int { return unitPlace(u, c.blocks) })
+		g := NewGathers(func(u int) int { return UnitPlace(u, c.blocks) })
 		name := func(u int) string {
 			if u == c.blocks {
 				return "e"
@@ -25,9 +25,9 @@ func TestGatherOrder(t *testing.T) {
 			return fmt.Sprint(u)
 		}
 		var out []string
-		unitOrder(c.blocks, 2, func(unit, next int) {
+		UnitOrder(c.blocks, 2, func(unit, next int) {
 			var units []string
-			for _, u := range g.use(unit, next) {
+			for _, u := range g.Use(unit, next) {
 				units = append(units, name(u))
 			}
 			out = append(out, "use "+name(unit)+": "+strings.Join(units, " "))

@@ -1,4 +1,4 @@
-package parallel
+package plan
 
 import (
 	"slices"
@@ -6,16 +6,16 @@ import (
 	"patchbay/models/dit"
 )
 
-// blockCost is the seconds that a stage spends on one block in one evaluation: up to the residual of its attention, and on the MLP behind it. All of a
+// BlockCost is the seconds that a stage spends on one block in one evaluation: up to the residual of its attention, and on the MLP behind it. All of a
 // block that cannot be cut is in attention.
-type blockCost struct{ attention, mlp float64 }
+type BlockCost struct{ Attention, MLP float64 }
 
-// whole is the cost of both halves.
-func (c blockCost) whole() float64 { return c.attention + c.mlp }
+// Whole is the cost of both halves.
+func (c BlockCost) Whole() float64 { return c.Attention + c.MLP }
 
-// lanesBy cuts blocks of given costs over the lanes of so many stages.
-func lanesBy(spec *dit.Spec, costs []blockCost, ends [2]float64, parts int) []lane {
-	if skips(spec) {
+// Cut cuts blocks of given costs over the lanes of so many stages.
+func Cut(spec *dit.Spec, costs []BlockCost, ends [2]float64, parts int) []Lane {
+	if Skips(spec) {
 		return foldedLanes(spec, costs, ends, parts)
 	}
 	return stageLanes(spec, costs, ends, parts)
@@ -24,7 +24,7 @@ func lanesBy(spec *dit.Spec, costs []blockCost, ends [2]float64, parts int) []la
 // stageLanes cuts blocks of the given costs over stages so that the dearest stage is as cheap as possible, embedding and head counted. With two blocks a
 // stage or more, blocks that can be cut in halves are: 57 blocks of equal cost on 8 stages leave 8 on some, 1.12 of the mean; with half blocks at the first
 // two cuts it is 7.5, 1.05 of the mean.
-func stageLanes(spec *dit.Spec, costs []blockCost, ends [2]float64, parts int) []lane {
+func stageLanes(spec *dit.Spec, costs []BlockCost, ends [2]float64, parts int) []Lane {
 	p := cutPieces(spec, costs, len(costs) >= 2*parts)
 	return p.lanes(stages(p.cost, parts, ends))
 }
@@ -35,7 +35,7 @@ func stageLanes(spec *dit.Spec, costs []blockCost, ends [2]float64, parts int) [
 
 // foldedLanes cuts the first half of the blocks and its mirror image over stages, embedding and head on the first one. A cut in the middle of block b is
 // one in the middle of its mirror image N-1-b too: the output of b is made behind the cut, and taken before the other one, so it stays where it is.
-func foldedLanes(spec *dit.Spec, costs []blockCost, ends [2]float64, parts int) []lane {
+func foldedLanes(spec *dit.Spec, costs []BlockCost, ends [2]float64, parts int) []Lane {
 	n := len(costs)
 	pairs := pieces{}
 	halves := n/2 >= 2*parts
@@ -43,15 +43,15 @@ func foldedLanes(spec *dit.Spec, costs []blockCost, ends [2]float64, parts int) 
 		down, up := costs[b], costs[n-1-b]
 		switch middle := n%2 == 1 && b == n/2-1; {
 		case middle: // the block in the middle stays with its neighbours
-			pairs.add(b, dit.WholeBlock, down.whole()+costs[n/2].whole()+up.whole())
+			pairs.add(b, dit.WholeBlock, down.Whole()+costs[n/2].Whole()+up.Whole())
 		case halves && spec.Blocks[b].Cuts && spec.Blocks[n-1-b].Cuts:
-			pairs.add(b, dit.AttentionHalf, down.attention+up.mlp)
-			pairs.add(b, dit.MLPHalf, down.mlp+up.attention)
+			pairs.add(b, dit.AttentionHalf, down.Attention+up.MLP)
+			pairs.add(b, dit.MLPHalf, down.MLP+up.Attention)
 		default:
-			pairs.add(b, dit.WholeBlock, down.whole()+up.whole())
+			pairs.add(b, dit.WholeBlock, down.Whole()+up.Whole())
 		}
 	}
-	out := make([]lane, 2*parts-1)
+	out := make([]Lane, 2*parts-1)
 	for s, l := range pairs.lanes(stages(pairs.cost, parts, [2]float64{ends[0] + ends[1]})) {
 		if s == parts-1 {
 			l.End = n - l.Start
@@ -60,23 +60,23 @@ func foldedLanes(spec *dit.Spec, costs []blockCost, ends [2]float64, parts int) 
 			continue
 		}
 		out[s] = l
-		out[2*parts-2-s] = lane{Range: dit.Range{Start: n - l.End, End: n - l.Start}, Late: l.Early, Early: l.Late}
+		out[2*parts-2-s] = Lane{Range: dit.Range{Start: n - l.End, End: n - l.Start}, Late: l.Early, Early: l.Late}
 	}
 	return out
 }
 
-// lightestLanes cuts by parameters, with blocks in halves or without, whichever leaves the heaviest stage less: what both halves of a block read (its
+// LightestLanes cuts by parameters, with blocks in halves or without, whichever leaves the heaviest stage less: what both halves of a block read (its
 // modulation) is on both sides of a cut.
-func (p Plan) lightestLanes(spec *dit.Spec) []lane {
-	var costs []blockCost
+func (p Plan) LightestLanes(spec *dit.Spec) []Lane {
+	var costs []BlockCost
 	undivided := *spec
 	undivided.Blocks = slices.Clone(spec.Blocks)
 	for i, b := range spec.Blocks {
-		costs = append(costs, blockCost{attention: float64(b.Params - b.MLPParams), mlp: float64(b.MLPParams)})
+		costs = append(costs, BlockCost{Attention: float64(b.Params - b.MLPParams), MLP: float64(b.MLPParams)})
 		undivided.Blocks[i].Cuts = false
 	}
 	ends := [2]float64{float64(spec.EmbedParams), float64(spec.HeadParams)}
-	halves, blocks := lanesBy(spec, costs, ends, p.Pipe), lanesBy(&undivided, costs, ends, p.Pipe)
+	halves, blocks := Cut(spec, costs, ends, p.Pipe), Cut(&undivided, costs, ends, p.Pipe)
 	if p.heaviest(spec, halves) < p.heaviest(spec, blocks) {
 		return halves
 	}
@@ -84,9 +84,9 @@ func (p Plan) lightestLanes(spec *dit.Spec) []lane {
 }
 
 // heaviest is the most parameters that a stage holds.
-func (p Plan) heaviest(spec *dit.Spec, lanes []lane) (most int64) {
+func (p Plan) heaviest(spec *dit.Spec, lanes []Lane) (most int64) {
 	for stage := range p.Pipe {
-		most = max(most, heldParams(spec, p.stageHeld(lanes, stage)))
+		most = max(most, HeldParams(spec, p.StageHeld(lanes, stage)))
 	}
 	return most
 }
@@ -103,18 +103,18 @@ func (p *pieces) add(block int, half dit.Half, cost float64) {
 }
 
 // lanes turns ranges of pieces into lanes.
-func (p *pieces) lanes(ranges []dit.Range) []lane {
-	out := make([]lane, len(ranges))
+func (p *pieces) lanes(ranges []dit.Range) []Lane {
+	out := make([]Lane, len(ranges))
 	for i, r := range ranges {
 		if r.Len() == 0 {
 			at := 0
 			if i > 0 {
 				at = out[i-1].End
 			}
-			out[i] = lane{Range: dit.Range{Start: at, End: at}}
+			out[i] = Lane{Range: dit.Range{Start: at, End: at}}
 			continue
 		}
-		out[i] = lane{
+		out[i] = Lane{
 			Range: dit.Range{Start: p.block[r.Start], End: p.block[r.End-1] + 1},
 			Late:  p.half[r.Start] == dit.MLPHalf, Early: p.half[r.End-1] == dit.AttentionHalf,
 		}
@@ -123,15 +123,15 @@ func (p *pieces) lanes(ranges []dit.Range) []lane {
 }
 
 // cutPieces lists the pieces of blocks in order: halves where a block can be cut and halves are allowed.
-func cutPieces(spec *dit.Spec, costs []blockCost, allowed bool) pieces {
+func cutPieces(spec *dit.Spec, costs []BlockCost, allowed bool) pieces {
 	var p pieces
 	for i, c := range costs {
 		if !allowed || !spec.Blocks[i].Cuts {
-			p.add(i, dit.WholeBlock, c.whole())
+			p.add(i, dit.WholeBlock, c.Whole())
 			continue
 		}
-		p.add(i, dit.AttentionHalf, c.attention)
-		p.add(i, dit.MLPHalf, c.mlp)
+		p.add(i, dit.AttentionHalf, c.Attention)
+		p.add(i, dit.MLPHalf, c.MLP)
 	}
 	return p
 }

@@ -1,4 +1,4 @@
-package parallel
+package plan
 
 import (
 	"strings"
@@ -10,7 +10,7 @@ func TestShardRefusals(t *testing.T) {
 	for text, want := range map[string]string{
 		"shard=on": "ulysses=2", "tensor=2,shard=on": "ulysses=2", "pipe=2,ulysses=2,shard=on,sync=spread": "use sync=stages", "ulysses=2,shard=on,cut=weights": "pipe=2", "pipe=2,cut=weights": "shard=on", "shard=yes": "off or on",
 	} {
-		if _, err := ParsePlan(text); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := Parse(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want a refusal that names %s", text, err, want)
 		}
 	}
@@ -19,11 +19,11 @@ func TestShardRefusals(t *testing.T) {
 // TestFormIsRefusedAlone: the form belongs to a tensor group.
 func TestFormIsRefusedAlone(t *testing.T) {
 	for text, want := range map[string]string{"form=scatter": "tensor=2", "ulysses=2,form=scatter": "tensor=2", "tensor=2,form=none": "reduce or scatter"} {
-		if _, err := ParsePlan(text); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := Parse(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want a refusal that names %s", text, err, want)
 		}
 	}
-	p, err := ParsePlan("form=scatter,tensor=2")
+	p, err := Parse("form=scatter,tensor=2")
 	if err != nil || p.String() != "tensor=2,form=scatter" {
 		t.Errorf("got %s, %v: want tensor=2,form=scatter", p, err)
 	}
@@ -31,10 +31,10 @@ func TestFormIsRefusedAlone(t *testing.T) {
 
 // TestEightBitsAreRefusedAlone: stores in 8 bits belong to stages.
 func TestEightBitsAreRefusedAlone(t *testing.T) {
-	if _, err := ParsePlan("ulysses=2,kv=fp8"); err == nil || !strings.Contains(err.Error(), "plan.kv") || !strings.Contains(err.Error(), "pipe=2") {
+	if _, err := Parse("ulysses=2,kv=fp8"); err == nil || !strings.Contains(err.Error(), "plan.kv") || !strings.Contains(err.Error(), "pipe=2") {
 		t.Errorf("kv=fp8 without stages: got %v, want a refusal of plan.kv that names pipe=2", err)
 	}
-	if _, err := ParsePlan("pipe=2,kv=int8"); err == nil || !strings.Contains(err.Error(), "full or fp8") {
+	if _, err := Parse("pipe=2,kv=int8"); err == nil || !strings.Contains(err.Error(), "full or fp8") {
 		t.Errorf("kv=int8: got %v, want the values", err)
 	}
 }
