@@ -43,21 +43,3 @@ func TestChoiceTellsTheTimeOfOneRank(t *testing.T) {
 		}
 	}
 }
-
-// TestChoiceForAreas: requests with an area, which pipelines refuse, get the fastest plan without stages.
-func TestChoiceForAreas(t *testing.T) {
-	e, err := NewEngine(Config{NewOps: testOps, Devices: "L40-pcie"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer e.Close()
-	r := tinyRequest(t, "flux", 1, 128, 128, 28)
-	r.Plan = "ranks=8,stale=on"
-	if p, err := e.plan(r); err != nil || p.Pipe == 1 {
-		t.Fatalf("without an area chose %s (%v): this test needs a pipeline to win", p, err)
-	}
-	r.Branches[0].Entries[1].Area = Area{H: 64, W: 64}
-	if p, err := e.plan(r); err != nil || p.Pipe > 1 || p.Ranks() == 1 {
-		t.Errorf("with an area chose %s (%v), want several ranks without stages", p, err)
-	}
-}

@@ -115,7 +115,7 @@ func (d *denoiser) open(budget int64) error {
 	o := OpenCommand{Model: d.req.Model.Key, Plan: d.team.plan, DType: d.req.Compute, Batch: d.req.Latent.B, Text: d.textTokens(), Budget: budget}
 	if w := d.req.Workload(); d.team.plan.Pipe > 1 {
 		w.Device = d.device
-		o.Lanes = lanesOf(w, d.team.plan)
+		o.Lanes = newOutline(w, d.team.plan).lanes
 	}
 	branches := make([]int, len(d.preds))
 	for i, e := range d.entries {

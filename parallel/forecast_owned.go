@@ -5,9 +5,6 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// lanesOf cuts the blocks of a workload's model over the lanes of a plan by what they cost on the workload's device.
-func lanesOf(w Workload, p plan.Plan) []plan.Lane { return newOutline(w, p).lanes }
-
 // Cuts of stages that own their weights depend on model and device alone, so that another size of picture finds its weights in place: they are made for
 // one of referenceSide tokens a side with referenceText tokens of text.
 
