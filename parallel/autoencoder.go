@@ -6,6 +6,8 @@ import (
 	"patchbay/engine"
 	"patchbay/models/vae"
 	"patchbay/parallel/comm"
+	"patchbay/parallel/failure"
+	"patchbay/parallel/plan"
 )
 
 // Decode turns latents [b, C, y, x] in VAE space into pictures [b, S*y, S*x, 3] as vae.Decode does, split over ranks in bands of latent rows: rows at
@@ -91,7 +93,7 @@ func (l *Local) autoencoder(bytes int) (vae.Env, error) {
 
 // banded runs f on so many ranks, each with its band of y latent rows.
 func (l *Local) banded(what string, ranks, y int, f func(*band) error) error {
-	rows := balanced(y, ranks)
+	rows := plan.Balanced(y, ranks)
 	ops := make([]engine.Ops, ranks)
 	for r := range ops {
 		var err error
@@ -125,7 +127,7 @@ type band struct {
 func (d *band) each(bytes, items int, f func(env vae.Env, item int) error) error {
 	mem, err := d.ops.Alloc(bytes)
 	if err != nil {
-		return &Error{Code: OutOfMemory, Text: fmt.Sprintf("%s needs %d MB for a band of the picture, and the system does not give them: use a smaller picture", d.what, bytes>>20), Cause: err}
+		return &failure.Error{Code: failure.OutOfMemory, Text: fmt.Sprintf("%s needs %d MB for a band of the picture, and the system does not give them: use a smaller picture", d.what, bytes>>20), Cause: err}
 	}
 	defer d.ops.Free(mem)
 	arena := engine.NewArena("vae band", mem, bytes)
@@ -168,7 +170,7 @@ func (d *band) exchange() *vae.Exchange {
 		Sum: func(stats engine.Tensor) { d.comm.AllReduce(stats) },
 		Gather: func(full, part engine.Tensor) {
 			counts := make([]int, size)
-			for r, rows := range balanced(d.rows.Total, size) {
+			for r, rows := range plan.Balanced(d.rows.Total, size) {
 				counts[r] = full.Len() / d.rows.Total * rows.Len()
 			}
 			d.comm.AllGather(full, part, counts)

@@ -7,6 +7,7 @@ import (
 
 	"patchbay/models/vae"
 	"patchbay/models/weights/goldenweights"
+	"patchbay/parallel/failure"
 	"patchbay/tests/golden"
 )
 
@@ -47,8 +48,8 @@ func TestSplitDecodeEqualsOneRank(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	var pe *Error
-	if _, err := run(ctx, 3); !errors.As(err, &pe) || pe.Code != Cancelled {
+	var pe *failure.Error
+	if _, err := run(ctx, 3); !errors.As(err, &pe) || pe.Code != failure.Cancelled {
 		t.Errorf("cancelled decode gave %v", err)
 	}
 	net.Close()

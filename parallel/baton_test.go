@@ -10,6 +10,8 @@ import (
 
 	"patchbay/engine"
 	"patchbay/parallel/comm"
+	"patchbay/parallel/failure"
+	"patchbay/parallel/plan"
 )
 
 // TestAnyInterleavingGivesTheSameBits runs ranks and samplers one at a time in orders of several seeds: a seed repeats its order, seeds differ in their
@@ -79,17 +81,17 @@ func TestDeadlockIsToldAtOnce(t *testing.T) {
 	defer e.Close()
 	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 8, 8, 4)
 	r.Plan = "pipe=2,patches=2,warmup=1"
-	p, err := ParsePlan(r.Plan)
+	p, err := plan.Parse(r.Plan)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := e.assemble(p, r.Model.Spec); err != nil {
 		t.Fatal(err)
 	}
-	victim = e.team.links[1].rank.comms[AxisPipe]
+	victim = e.team.links[1].rank.comms[plan.AxisPipe]
 	_, err = e.Sample(context.Background(), r, nil)
-	var pe *Error
-	if !errors.As(err, &pe) || pe.Code != PeerLost || !strings.HasPrefix(pe.Text, "deadlock: rank 1 at evaluation ") ||
+	var pe *failure.Error
+	if !errors.As(err, &pe) || pe.Code != failure.PeerLost || !strings.HasPrefix(pe.Text, "deadlock: rank 1 at evaluation ") ||
 		!strings.Contains(pe.Text, "waits in pipe for rank 0 to receive") {
 		t.Errorf("got %v, want a deadlock that names rank 1 and what it waits for", err)
 	}

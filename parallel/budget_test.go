@@ -3,6 +3,7 @@ package parallel
 import (
 	"context"
 	"errors"
+	"patchbay/parallel/failure"
 	"testing"
 )
 
@@ -27,8 +28,8 @@ func TestBudgetCountsAllMemoryOfASession(t *testing.T) {
 		if _, err := run(free.Stats.PeakBytes); err != nil {
 			t.Errorf("%q in exactly the memory it takes: %v", plan, err)
 		}
-		var pe *Error
-		if _, err := run(free.Stats.PeakBytes - 1); !errors.As(err, &pe) || pe.Code != OutOfMemory {
+		var pe *failure.Error
+		if _, err := run(free.Stats.PeakBytes - 1); !errors.As(err, &pe) || pe.Code != failure.OutOfMemory {
 			t.Errorf("%q in a byte less than it takes: got %v, want out_of_memory", plan, err)
 		}
 	}

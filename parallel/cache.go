@@ -1,6 +1,9 @@
 package parallel
 
-import "math"
+import (
+	"math"
+	"patchbay/parallel/failure"
+)
 
 // CacheRule selects what a Cache compares.
 type CacheRule uint8
@@ -56,11 +59,11 @@ func (c *Cache) validate() error {
 	case c == nil:
 		return nil
 	case c.Rule > CacheLazy:
-		return refuse("cache", "unknown rule %d", c.Rule)
+		return failure.Refuse("cache", "unknown rule %d", c.Rule)
 	case !(c.Threshold >= 0) || math.IsInf(float64(c.Threshold), 0):
-		return refuse("cache.threshold", "is %v: want a finite number >= 0", c.Threshold)
+		return failure.Refuse("cache.threshold", "is %v: want a finite number >= 0", c.Threshold)
 	case !within(c.Start) || !within(c.End):
-		return refuse("cache", "start is %v and end %v: want numbers from 0 to 1", c.Start, c.End)
+		return failure.Refuse("cache", "start is %v and end %v: want numbers from 0 to 1", c.Start, c.End)
 	}
 	return nil
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"math"
+	"patchbay/parallel/failure"
+	"patchbay/parallel/plan"
 	"slices"
 	"strings"
 	"testing"
@@ -78,10 +80,10 @@ func TestCacheOnExactPlans(t *testing.T) {
 func TestCacheOnPatches(t *testing.T) {
 	e := newEngine(t)
 	for _, rule := range []CacheRule{CacheEasy, CacheLazy} {
-		for _, plan := range []string{"pipe=2,patches=4", "pipe=3,patches=3,warmup=2", "cfg=2,pipe=2,patches=2,ulysses=2", "pipe=2,patches=4,sync=spread"} {
+		for _, text := range []string{"pipe=2,patches=4", "pipe=3,patches=3,warmup=2", "cfg=2,pipe=2,patches=2,ulysses=2", "pipe=2,patches=4,sync=spread"} {
 			r := cachedRequest(t, "flux-c", rule, 12)
-			r.Plan = plan
-			p, err := ParsePlan(plan)
+			r.Plan = text
+			p, err := plan.Parse(text)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -89,31 +91,31 @@ func TestCacheOnPatches(t *testing.T) {
 			for range 2 {
 				got, err := e.Sample(context.Background(), r, nil)
 				if err != nil {
-					t.Fatalf("%s: %v", plan, err)
+					t.Fatalf("%s: %v", text, err)
 				}
 				if first == nil {
 					first = got
 				}
 				if !slices.Equal(first.Latent.Data, got.Latent.Data) || !slices.Equal(first.Stats.Reused, got.Stats.Reused) {
-					t.Errorf("%s: the second run differs", plan)
+					t.Errorf("%s: the second run differs", text)
 				}
 			}
 			st := first.Stats
 			if len(st.Reused) < 2 || st.Evaluations+len(st.Reused) != 12 {
-				t.Errorf("%s: %d evaluations ran and %v were reused, want 12 together, at least 2 of them reused", plan, st.Evaluations, st.Reused)
+				t.Errorf("%s: %d evaluations ran and %v were reused, want 12 together, at least 2 of them reused", text, st.Evaluations, st.Reused)
 			}
 			want := int64(p.Warmup + (st.Evaluations-p.Warmup)*p.Patches)
 			for rank, n := range st.Tokens {
 				if n.MicroSteps != want {
-					t.Errorf("%s: rank %d did %d micro-steps, want %d: %d evaluations ran", plan, rank, n.MicroSteps, want, st.Evaluations)
+					t.Errorf("%s: rank %d did %d micro-steps, want %d: %d evaluations ran", text, rank, n.MicroSteps, want, st.Evaluations)
 				}
 			}
 			if len(st.Changes) < len(st.Reused) {
-				t.Errorf("%s: %d changes recorded, %d evaluations reused", plan, len(st.Changes), len(st.Reused))
+				t.Errorf("%s: %d changes recorded, %d evaluations reused", text, len(st.Changes), len(st.Reused))
 			}
 			for _, c := range st.Changes {
 				if c.Reused != slices.Contains(st.Reused, c.Evaluation) || c.Reused && !(c.Total < r.Cache.Threshold) {
-					t.Errorf("%s: the record says %+v, reused are %v", plan, c, st.Reused)
+					t.Errorf("%s: the record says %+v, reused are %v", text, c, st.Reused)
 				}
 			}
 		}
@@ -123,12 +125,12 @@ func TestCacheOnPatches(t *testing.T) {
 // TestCachedStoresHoldWhatTheTableSays: evaluations that are reused leave the stores as they are, so what the others read is as old as the table says, counted in
 // evaluations that ran.
 func TestCachedStoresHoldWhatTheTableSays(t *testing.T) {
-	for _, plan := range []string{"pipe=2,patches=4", "pipe=3,patches=3,warmup=2", "pipe=2,ulysses=2,patches=2,sync=spread"} {
+	for _, text := range []string{"pipe=2,patches=4", "pipe=3,patches=3,warmup=2", "pipe=2,ulysses=2,patches=2,sync=spread"} {
 		e, mu, seen := taggedEngine(t)
 		r := tinyRequest(t, "flux", 1, 8, 8, 9)
 		r.Branches, r.Guider = []Branch{{Name: "positive", Entries: r.Branches[0].Entries[:1]}}, Guider{Kind: GuideBasic}
-		r.Cache, r.Plan = &Cache{Threshold: 3, End: 1}, plan
-		p, err := ParsePlan(plan)
+		r.Cache, r.Plan = &Cache{Threshold: 3, End: 1}, text
+		p, err := plan.Parse(text)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -144,11 +146,11 @@ func TestCachedStoresHoldWhatTheTableSays(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(res.Stats.Reused) == 0 || res.Stats.Evaluations < 3 {
-			t.Fatalf("%s: %d evaluations ran, reused %v: want both", plan, res.Stats.Evaluations, res.Stats.Reused)
+			t.Fatalf("%s: %d evaluations ran, reused %v: want both", text, res.Stats.Evaluations, res.Stats.Reused)
 		}
 		w.Evaluations = res.Stats.Evaluations
 		mu.Lock()
-		compareTags(t, plan, w, p, seen)
+		compareTags(t, text, w, p, seen)
 		mu.Unlock()
 	}
 }
@@ -220,8 +222,8 @@ func TestCacheRefusals(t *testing.T) {
 		r := cachedRequest(t, "flux-c", CacheEasy, 2)
 		r.Cache = &c.cache
 		_, err := e.Sample(context.Background(), r, nil)
-		var refused *Error
-		if !errors.As(err, &refused) || refused.Code != BadRequest || refused.Field != c.field || !strings.Contains(refused.Text, " ") {
+		var refused *failure.Error
+		if !errors.As(err, &refused) || refused.Code != failure.BadRequest || refused.Field != c.field || !strings.Contains(refused.Text, " ") {
 			t.Errorf("%+v: got %v, want a refusal of %s", c.cache, err, c.field)
 		}
 	}

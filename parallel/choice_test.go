@@ -1,6 +1,9 @@
 package parallel
 
-import "testing"
+import (
+	"patchbay/parallel/plan"
+	"testing"
+)
 
 // TestChoiceKnowsExactPlans: a plan is exact, as one rank, if nothing stale is ever read: without stages, with one
 // patch, or with warm-up for all evaluations.
@@ -26,7 +29,7 @@ func TestChoiceKnowsExactPlans(t *testing.T) {
 func TestChoiceTellsTheTimeOfOneRank(t *testing.T) {
 	for model, size := range map[string]int{"pixart-alpha": 1024, "flux-dev": 2048} {
 		s := searchFor(t, model, size, 4, "4x4090-pcie")
-		one, err := Simulate(s.Workload, OneRank(), s.Fabric)
+		one, err := Simulate(s.Workload, plan.OneRank(), s.Fabric)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -38,23 +41,5 @@ func TestChoiceTellsTheTimeOfOneRank(t *testing.T) {
 			t.Errorf("%s: chose %s, says one device takes %.6f s, want %.6f s and more than one device", model,
 				got.Best.Plan, got.OneRank, want)
 		}
-	}
-}
-
-// TestChoiceForAreas: requests with an area, which pipelines refuse, get the fastest plan without stages.
-func TestChoiceForAreas(t *testing.T) {
-	e, err := NewEngine(Config{NewOps: testOps, Devices: "L40-pcie"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer e.Close()
-	r := tinyRequest(t, "flux", 1, 128, 128, 28)
-	r.Plan = "ranks=8,stale=on"
-	if p, err := e.plan(r); err != nil || p.Pipe == 1 {
-		t.Fatalf("without an area chose %s (%v): this test needs a pipeline to win", p, err)
-	}
-	r.Branches[0].Entries[1].Area = Area{H: 64, W: 64}
-	if p, err := e.plan(r); err != nil || p.Pipe > 1 || p.Ranks() == 1 {
-		t.Errorf("with an area chose %s (%v), want several ranks without stages", p, err)
 	}
 }

@@ -1,8 +1,10 @@
 package parallel
 
+import "patchbay/parallel/plan"
+
 // plan is the plan of a request: the one it names, or with ranks=N the fastest of at most N ranks that the simulator finds on this engine's devices.
-func (e *Engine) plan(r *Request) (Plan, error) {
-	p, err := ParsePlan(r.Plan)
+func (e *Engine) plan(r *Request) (plan.Plan, error) {
+	p, err := plan.Parse(r.Plan)
 	if err != nil {
 		return p, err
 	}
@@ -16,7 +18,7 @@ func (e *Engine) plan(r *Request) (Plan, error) {
 
 // choose asks the planner. Plans whose picture differs from one rank's are left out unless the request allows them; memory is refused by the session,
 // which knows what is resident.
-func (e *Engine) choose(r *Request, p Plan) (Plan, error) {
+func (e *Engine) choose(r *Request, p plan.Plan) (plan.Plan, error) {
 	fabric := e.fabric
 	fabric.PerHost = p.Choose
 	s := Search{Workload: r.Workload(), Fabric: fabric, Exact: !p.Stale, Warmup: 1, Blocking: !p.Overlap, Flat: r.hasArea()}
@@ -51,4 +53,16 @@ func (r *Request) hasArea() bool {
 		}
 	}
 	return false
+}
+
+// fabric is one rank of the engine as the planner sees it.
+func (c *Config) fabric() (Fabric, error) {
+	if c.Machine != nil {
+		return Fabric{Device: c.Machine.Device, Link: c.Machine.Link, Hosts: 1, PerHost: 1}, c.Machine.check()
+	}
+	devices := c.Devices
+	if devices == "" {
+		devices = "cpu"
+	}
+	return ParseFabric(devices)
 }

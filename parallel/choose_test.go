@@ -3,6 +3,8 @@ package parallel
 import (
 	"context"
 	"errors"
+	"patchbay/parallel/failure"
+	"patchbay/parallel/plan"
 	"strings"
 	"testing"
 )
@@ -20,9 +22,9 @@ func TestChosenPlanGivesTheSamePicture(t *testing.T) {
 		return out
 	}
 	want := run("").Latent.Data
-	for _, plan := range []string{"ranks=1", "ranks=2", "ranks=3", "ranks=4", "ranks=8,overlap=off"} {
-		got := run(plan)
-		asked, err := ParsePlan(plan)
+	for _, text := range []string{"ranks=1", "ranks=2", "ranks=3", "ranks=4", "ranks=8,overlap=off"} {
+		got := run(text)
+		asked, err := plan.Parse(text)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -30,15 +32,15 @@ func TestChosenPlanGivesTheSamePicture(t *testing.T) {
 		if name == "one rank" {
 			name = ""
 		}
-		chosen, err := ParsePlan(name)
+		chosen, err := plan.Parse(name)
 		if err != nil {
-			t.Fatalf("%s: the statistics name the plan %q: %v", plan, got.Stats.Plan, err)
+			t.Fatalf("%s: the statistics name the plan %q: %v", text, got.Stats.Plan, err)
 		}
 		if n := chosen.Ranks(); n > asked.Choose || asked.Choose > 1 && n == 1 || chosen.Choose != 0 || chosen.Overlap != asked.Overlap {
-			t.Errorf("%s: chose %s", plan, got.Stats.Plan)
+			t.Errorf("%s: chose %s", text, got.Stats.Plan)
 		}
 		if d := relative(got.Latent.Data, want); !(d <= 1e-5) {
-			t.Errorf("%s: %s is %g from one rank, want at most 1e-5", plan, got.Stats.Plan, d)
+			t.Errorf("%s: %s is %g from one rank, want at most 1e-5", text, got.Stats.Plan, d)
 		}
 	}
 }
@@ -68,13 +70,31 @@ func TestChooseMayGoStale(t *testing.T) {
 
 // TestChooseIsRefused: ranks excludes degrees, stale needs ranks.
 func TestChooseIsRefused(t *testing.T) {
-	for plan, says := range map[string]string{
+	for text, says := range map[string]string{
 		"ranks=4,ulysses=2": "ulysses=2", "ranks=2,form=scatter": "form=scatter", "ranks=65": "1 to 64", "ranks=0": "1 to 64", "stale=on": "ranks=4", "ranks=2,stale=perhaps": "off or on",
 	} {
-		_, err := ParsePlan(plan)
-		var refused *Error
-		if !errors.As(err, &refused) || refused.Code != PlanRefused || !strings.Contains(err.Error(), says) {
-			t.Errorf("%s: got %v, want a refusal that says %q", plan, err, says)
+		_, err := plan.Parse(text)
+		var refused *failure.Error
+		if !errors.As(err, &refused) || refused.Code != failure.PlanRefused || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: got %v, want a refusal that says %q", text, err, says)
 		}
+	}
+}
+
+// TestChoiceForAreas: requests with an area, which pipelines refuse, get the fastest plan without stages.
+func TestChoiceForAreas(t *testing.T) {
+	e, err := NewEngine(Config{NewOps: testOps, Devices: "L40-pcie"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	r := tinyRequest(t, "flux", 1, 128, 128, 28)
+	r.Plan = "ranks=8,stale=on"
+	if p, err := e.plan(r); err != nil || p.Pipe == 1 {
+		t.Fatalf("without an area chose %s (%v): this test needs a pipeline to win", p, err)
+	}
+	r.Branches[0].Entries[1].Area = Area{H: 64, W: 64}
+	if p, err := e.plan(r); err != nil || p.Pipe > 1 || p.Ranks() == 1 {
+		t.Errorf("with an area chose %s (%v), want several ranks without stages", p, err)
 	}
 }

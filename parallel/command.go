@@ -5,6 +5,8 @@ import (
 	"patchbay/engine/profile"
 	"patchbay/models/dit"
 	"patchbay/parallel/comm"
+	"patchbay/parallel/failure"
+	"patchbay/parallel/plan"
 )
 
 // Command is one message from the leader to a rank: exactly one of the pointers is set. It is plain data without pointers into the leader's
@@ -19,11 +21,11 @@ type Command struct {
 // OpenCommand starts a session: the rank prepares all entries, sizes and takes its buffers. The weights named by Model are resident on the rank.
 type OpenCommand struct {
 	Model     string // key of the placement
-	Plan      Plan
+	Plan      plan.Plan
 	DType     engine.DType // of activations
 	Batch     int          // items of the latent that this rank works on
 	Text      int          // longest text of any entry, for cutting patches
-	Lanes     []lane       // blocks of every lane of a pipeline, cut once for all ranks; none: all blocks on every rank
+	Lanes     []plan.Lane  // blocks of every lane of a pipeline, cut once for all ranks; none: all blocks on every rank
 	Entries   []EntryInput
 	Timesteps []float32 // timesteps that will come, modulations are computed ahead for them
 	Profile   int64     // start of a profile in nanoseconds of Unix time, 0: no profile
@@ -64,7 +66,7 @@ type Reply struct {
 	// Tokens counts the text and image tokens the rank's first block has computed in this session so far.
 	Tokens TokenCount
 	Spans  []profile.Span // of a profiled session, in the reply to Close
-	Err    *Error
+	Err    *failure.Error
 }
 
 // TokenCount counts what a rank has computed: tokens that went through a block, over all evaluations, entries and items, and micro-steps.
@@ -84,8 +86,8 @@ type rankCall struct {
 }
 
 // micro names the micro-step.
-func (c *EvaluateCommand) micro() Micro {
-	return Micro{Evaluation: c.Index, Patch: c.Patch, Whole: c.Whole}
+func (c *EvaluateCommand) micro() plan.Micro {
+	return plan.Micro{Evaluation: c.Index, Patch: c.Patch, Whole: c.Whole}
 }
 
 // send queues c and returns a function that waits for the answer by way of await. Commands run in the order of send. A rank that panics answers with the panic as an

@@ -9,6 +9,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/models/tiny"
+	"patchbay/parallel/failure"
 )
 
 // snr is the power of want over that of the difference, in decibel; -Inf if they cannot be compared.
@@ -81,7 +82,7 @@ func TestComputeIsChecked(t *testing.T) {
 	req := tinyRequest(t, "flux", 1, 8, 8, 1)
 	req.Compute = engine.F16
 	_, err := newEngine(t).Sample(context.Background(), req, nil)
-	var refused *Error
+	var refused *failure.Error
 	if !errors.As(err, &refused) || refused.Field != "compute" || !strings.Contains(refused.Text, "f32 or bf16") {
 		t.Errorf("compute f16: got %v, want a refusal of the field that names f32 and bf16", err)
 	}

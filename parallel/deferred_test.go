@@ -12,6 +12,8 @@ import (
 	"patchbay/models/weights"
 	"patchbay/models/weights/goldenweights"
 	"patchbay/parallel/comm/deferred"
+	"patchbay/parallel/failure"
+	"patchbay/parallel/plan"
 	"patchbay/tests/golden"
 )
 
@@ -116,8 +118,8 @@ func TestCancelledLateRanksStayInStep(t *testing.T) {
 				return nil
 			})
 			cancel()
-			if err == nil || asError(err).Code != Cancelled {
-				t.Fatalf("%s, step %d: got %v, want %s", plan, stop, err, Cancelled)
+			if err == nil || asError(err).Code != failure.Cancelled {
+				t.Fatalf("%s, step %d: got %v, want %s", plan, stop, err, failure.Cancelled)
 			}
 			if e.team != team {
 				t.Fatalf("%s, step %d: the ranks were dismissed", plan, stop)
@@ -141,7 +143,7 @@ func TestPositionsAreTheDevices(t *testing.T) {
 	}
 	ops := late.New(inner)
 	p := newPosition(ops)
-	p.start(Micro{Evaluation: 3, Patch: 1})
+	p.start(plan.Micro{Evaluation: 3, Patch: 1})
 	p.block(0)
 	three := ops.Record()
 	p.block(1)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"patchbay/models/sampling"
+	"patchbay/parallel/failure"
 )
 
 // run opens a session, hands the loop to the samplers and closes the session. The caller has taken the ranks and recovers panics.
@@ -38,7 +39,7 @@ func (e *Engine) run(ctx context.Context, req *Request, observe Observe, stats S
 	}
 	result, err := d.sample()
 	if err != nil {
-		if asError(err).Code == Cancelled && !d.team.interruptible && d.session.close(&d.stats) == nil {
+		if asError(err).Code == failure.Cancelled && !d.team.interruptible && d.session.close(&d.stats) == nil {
 			d.team.kept = true
 		}
 		return nil, err
@@ -75,7 +76,7 @@ type denoiser struct {
 func newDenoiser(req *Request) (*denoiser, error) {
 	sampler, err := sampling.FindSampler(req.Sampler)
 	if err != nil {
-		return nil, refuse("sampler", "%v", err)
+		return nil, failure.Refuse("sampler", "%v", err)
 	}
 	l, spec := req.Latent, req.Model.Spec
 	d := &denoiser{req: req, sampler: sampler, whole: newLayout(l.C, l.Y, l.X, spec.PatchSize)}
@@ -126,7 +127,7 @@ func (d *denoiser) open(budget int64) error {
 	}
 	ahead, err := d.sampler.EvaluationSigmas(d.req.Sampling, d.sigmas, d.req.Options)
 	if err != nil {
-		return refuse("sampler", "%v", err)
+		return failure.Refuse("sampler", "%v", err)
 	}
 	d.expected = len(ahead)
 	for _, s := range ahead {

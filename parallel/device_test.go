@@ -13,6 +13,7 @@ import (
 	"patchbay/engine"
 	"patchbay/models/dit"
 	"patchbay/parallel/comm"
+	"patchbay/parallel/failure"
 )
 
 // located is an Ops on a device of a test, which has so many bytes for weights.
@@ -92,8 +93,8 @@ func TestWeightsAreKeptByDevice(t *testing.T) {
 	}
 	room = 1 << 19
 	_, err = e.Sample(context.Background(), request("sd3-b", ""), nil)
-	var pe *Error
-	if !errors.As(err, &pe) || pe.Code != OutOfMemory || !strings.Contains(pe.Text, "take 1 MB, 0 MB of d0 are free") {
+	var pe *failure.Error
+	if !errors.As(err, &pe) || pe.Code != failure.OutOfMemory || !strings.Contains(pe.Text, "take 1 MB, 0 MB of d0 are free") {
 		t.Errorf("got %v, want a refusal that names d0 and the numbers", err)
 	}
 }
@@ -129,8 +130,8 @@ func TestRanksOnDevices(t *testing.T) {
 		loaded := len(e.Resident())
 		r.Plan = plan
 		_, err := e.Sample(context.Background(), r, nil)
-		var pe *Error
-		if !errors.As(err, &pe) || pe.Code != BadRequest || pe.Field != "plan" || !strings.Contains(pe.Text, "over 2 ranks; on d0 one rank") {
+		var pe *failure.Error
+		if !errors.As(err, &pe) || pe.Code != failure.BadRequest || pe.Field != "plan" || !strings.Contains(pe.Text, "over 2 ranks; on d0 one rank") {
 			t.Errorf("%s: got %v", plan, err)
 		}
 		if len(e.Resident()) != loaded {

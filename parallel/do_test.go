@@ -3,6 +3,7 @@ package parallel
 import (
 	"context"
 	"errors"
+	"patchbay/parallel/failure"
 	"strings"
 	"testing"
 )
@@ -24,8 +25,8 @@ func TestDoKeepsToTheMemory(t *testing.T) {
 			}
 			return err
 		})
-		var pe *Error
-		if refused := errors.As(err, &pe) && pe.Code == OutOfMemory; refused == fits || fits && err != nil {
+		var pe *failure.Error
+		if refused := errors.As(err, &pe) && pe.Code == failure.OutOfMemory; refused == fits || fits && err != nil {
 			t.Errorf("%d bytes of %d: got %v, want them given: %v", bytes, room, err, fits)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"patchbay/engine"
+	"patchbay/parallel/failure"
 )
 
 // begun is the number of blocks that each rank of the engine's team has begun.
@@ -73,8 +74,8 @@ func TestCancelAtAnyMicroStep(t *testing.T) {
 			left.Store(at)
 			_, err := e.Sample(ctx, r, nil)
 			cancel()
-			var pe *Error
-			if err != nil && (!errors.As(err, &pe) || pe.Code != Cancelled) {
+			var pe *failure.Error
+			if err != nil && (!errors.As(err, &pe) || pe.Code != failure.Cancelled) {
 				t.Fatalf("%q: run cancelled at product %d of %d ended with %v", plan, at, calls, err)
 			}
 			if err != nil {

@@ -11,6 +11,8 @@ import (
 	"patchbay/engine"
 	"patchbay/models/dit"
 	"patchbay/parallel/comm"
+	"patchbay/parallel/failure"
+	"patchbay/parallel/plan"
 )
 
 // Config says what an Engine runs on.
@@ -42,10 +44,10 @@ type Config struct {
 }
 
 // connects refuses plans whose ranks have nothing to exchange through.
-func (c *Config) connects(plan Plan) error {
-	if n := plan.Ranks(); n > 1 && c.DeviceOf != nil && c.Transport == nil {
-		return &Error{Code: BadRequest, Field: "plan", Text: fmt.Sprintf(
-			"%s splits the work over %d ranks; on %s one rank is all there can be: nothing moves data between ranks on devices yet", plan, n, c.DeviceOf(0))}
+func (c *Config) connects(p plan.Plan) error {
+	if n := p.Ranks(); n > 1 && c.DeviceOf != nil && c.Transport == nil {
+		return &failure.Error{Code: failure.BadRequest, Field: "plan", Text: fmt.Sprintf(
+			"%s splits the work over %d ranks; on %s one rank is all there can be: nothing moves data between ranks on devices yet", p, n, c.DeviceOf(0))}
 	}
 	return nil
 }
@@ -130,9 +132,9 @@ func (e *Engine) placesOf(rank int) (*placements, error) {
 }
 
 // acquire makes the weights that ranks of a plan hold resident, each on the rank's device, and reports whether any had to be loaded.
-func (e *Engine) acquire(m Model, plan Plan) (loaded bool, err error) {
+func (e *Engine) acquire(m Model, split plan.Plan) (loaded bool, err error) {
 	need, order := map[*placements][]dit.Held{}, []*placements(nil)
-	for rank, h := range plan.holdings(m.Spec, e.fabric.Device) {
+	for rank, h := range split.Holdings(ownLanes(m.Spec, split, e.fabric.Device)) {
 		p, err := e.placesOf(rank)
 		if err != nil {
 			return false, fmt.Errorf("start the device of rank %d: %w", rank, err)
@@ -140,7 +142,7 @@ func (e *Engine) acquire(m Model, plan Plan) (loaded bool, err error) {
 		if need[p] == nil {
 			order = append(order, p)
 		}
-		if !slices.ContainsFunc(need[p], func(o dit.Held) bool { return heldKey("", o) == heldKey("", h) }) {
+		if !slices.ContainsFunc(need[p], func(o dit.Held) bool { return plan.HeldKey("", o) == plan.HeldKey("", h) }) {
 			need[p] = append(need[p], h)
 		}
 	}
@@ -198,14 +200,14 @@ func (e *Engine) usable() error {
 		e.lost = nil
 		return nil
 	default:
-		return &Error{Code: PeerLost, Text: "a rank of an earlier request hangs: restart the worker", Cause: e.lost.watch.verdict()}
+		return &failure.Error{Code: failure.PeerLost, Text: "a rank of an earlier request hangs: restart the worker", Cause: e.lost.watch.verdict()}
 	}
 }
 
 // assemble makes the ranks of a plan the current ones. The caller holds e.work.
-func (e *Engine) assemble(p Plan, spec *dit.Spec) error {
-	folded := p.Pipe > 1 && skips(spec)
-	if e.team != nil && e.team.plan == p && e.team.mesh.Plan.Pipe == p.lanes(folded) {
+func (e *Engine) assemble(p plan.Plan, spec *dit.Spec) error {
+	folded := p.Pipe > 1 && plan.Skips(spec)
+	if e.team != nil && e.team.plan == p && e.team.mesh.Plan.Pipe == p.Stops(folded) {
 		return nil
 	}
 	e.dismiss()
@@ -251,7 +253,7 @@ func (e *Engine) Do(ctx context.Context, what string, f func(*Local) error) erro
 	}}
 	l.Arena = func(bytes int) (*engine.Arena, error) {
 		if e.cfg.MemoryBytes > 0 && int64(bytes) > e.cfg.MemoryBytes {
-			return nil, &Error{Code: OutOfMemory, Text: fmt.Sprintf("%s needs %d MB, %d MB are allowed", what, bytes>>20, e.cfg.MemoryBytes>>20)}
+			return nil, &failure.Error{Code: failure.OutOfMemory, Text: fmt.Sprintf("%s needs %d MB, %d MB are allowed", what, bytes>>20, e.cfg.MemoryBytes>>20)}
 		}
 		if err := e.buf.grow(e.local, bytes); err != nil {
 			return nil, err
@@ -261,8 +263,8 @@ func (e *Engine) Do(ctx context.Context, what string, f func(*Local) error) erro
 	return Recovered(what, func() error { return f(l) })
 }
 
-func cancelled(cause error) *Error {
-	return &Error{Code: Cancelled, Text: "cancelled", Cause: cause}
+func cancelled(cause error) *failure.Error {
+	return &failure.Error{Code: failure.Cancelled, Text: "cancelled", Cause: cause}
 }
 
 // take waits until nobody else works on the ranks; release gives them back. The error is ctx's.

@@ -6,10 +6,8 @@ import (
 	"patchbay/engine"
 	"patchbay/models/dit"
 	"patchbay/parallel/comm"
+	"patchbay/parallel/plan"
 )
-
-// maxModulationRows bounds how many timesteps have their modulations computed ahead; the rest is computed when its evaluation comes.
-const maxModulationRows = 128
 
 // sessionNeed is the memory of a session in bytes, and the calls of its Ops.
 type sessionNeed struct {
@@ -18,7 +16,7 @@ type sessionNeed struct {
 }
 
 // measure runs a whole session on recording ops: every allocation of Prepare, Modulate, Embed, Block and Head, with no arithmetic.
-func measure(model dit.Model, o OpenCommand, comms [axisCount]comm.Comm) (sessionNeed, error) {
+func measure(model dit.Model, o OpenCommand, comms [plan.AxisCount]comm.Comm) (sessionNeed, error) {
 	rec := engine.NewRecorder()
 	s := &rankSession{
 		model: model, open: o, comms: silentLike(comms), skips: newSkipStore(),
@@ -43,7 +41,7 @@ func measure(model dit.Model, o OpenCommand, comms [axisCount]comm.Comm) (sessio
 		}
 	}
 	if o.Plan.Spread && len(ev.Entries) > 0 { // whose synchronous evaluations need not be the largest
-		for m, tokens := range patchRanges(o.Text, o.Entries[0].Grid.Tokens(), o.Plan.Patches) {
+		for m, tokens := range plan.PatchRanges(o.Text, o.Entries[0].Grid.Tokens(), o.Plan.Patches) {
 			ev.Whole, ev.Patch, ev.Tokens, ev.Text = false, m, tokens, m == 0
 			if _, err := s.evaluate(rec, ev); err != nil {
 				return sessionNeed{}, err
@@ -54,7 +52,7 @@ func measure(model dit.Model, o OpenCommand, comms [axisCount]comm.Comm) (sessio
 }
 
 // silentLike makes recording ends with the places of real ones.
-func silentLike(ends [axisCount]comm.Comm) (out [axisCount]comm.Comm) {
+func silentLike(ends [plan.AxisCount]comm.Comm) (out [plan.AxisCount]comm.Comm) {
 	for a, c := range ends {
 		out[a] = comm.NewSilent(c.Rank(), c.Size())
 	}
@@ -63,15 +61,15 @@ func silentLike(ends [axisCount]comm.Comm) (out [axisCount]comm.Comm) {
 
 // prepare computes what does not depend on the latent: text, and modulations for the timesteps announced.
 func (s *rankSession) prepare() error {
-	spec, plan := s.model.Spec(), s.open.Plan
-	s.held = lane{Range: dit.Range{End: len(spec.Blocks)}}
+	spec, split := s.model.Spec(), s.open.Plan
+	s.held = plan.Lane{Range: dit.Range{End: len(spec.Blocks)}}
 	if len(s.open.Lanes) > 0 {
-		s.held = s.open.Lanes[s.comms[AxisPipe].Rank()]
+		s.held = s.open.Lanes[s.comms[plan.AxisPipe].Rank()]
 	}
 	s.rowOf = map[float32]int{}
 	var rows []float32
 	for _, t := range s.open.Timesteps {
-		if _, ok := s.rowOf[t]; !ok && len(rows) < maxModulationRows {
+		if _, ok := s.rowOf[t]; !ok && len(rows) < plan.ModulationRows {
 			s.rowOf[t] = len(rows)
 			rows = append(rows, t)
 		}
@@ -93,19 +91,19 @@ func (s *rankSession) prepare() error {
 		if len(rows) > 0 {
 			e.m = s.model.Modulate(s.env, p, rows, dit.Range{})
 		}
-		if plan.Pipe > 1 {
-			e.store = newKVStore(s.env, spec, plan, s.held, s.textOf(p), in.Grid.Tokens(), s.open.Batch, s.heads())
+		if split.Pipe > 1 {
+			e.store = newKVStore(s.env, spec, split, s.held, s.textOf(p), in.Grid.Tokens(), s.open.Batch, s.heads())
 		}
 		s.widen(i, &e)
-		s.keepSkips(i, &e, entrySize{s.textOf(p), in.Grid.Tokens()})
+		s.keepSkips(i, &e, plan.Sequence{Text: s.textOf(p), Image: in.Grid.Tokens()})
 		s.entries = append(s.entries, e)
 	}
 	s.prepareBlocks()
 	var values []int
-	if plan.Pipe > 1 && plan.Patches > 1 && plan.Overlap && len(s.entries) > 0 {
+	if split.Pipe > 1 && split.Patches > 1 && split.Overlap && len(s.entries) > 0 {
 		values = s.largestPatch()
 	}
-	s.link = newStageLink(s.comms[AxisPipe], s.comm, s.env.DType, values)
+	s.link = newStageLink(s.comms[plan.AxisPipe], s.comm, s.env.DType, values)
 	return nil
 }
 
@@ -115,7 +113,7 @@ func (s *rankSession) prepareBlocks() {
 	for b := whole.Start; b < whole.End; b++ {
 		s.weights.use(b, b+1)
 		if !s.open.Plan.Spread {
-			env.Half = s.held.half(b)
+			env.Half = s.held.Half(b)
 		}
 		for _, e := range s.entries {
 			if e.p == nil {
@@ -133,16 +131,16 @@ func (s *rankSession) prepareBlocks() {
 
 // keepSkips takes memory for the outputs that later blocks take, for the blocks of this lane: the rows of this rank, or in a pipeline, whose patches
 // cut them anew, all rows; for spread evaluations also those of all other blocks, the rows of this rank.
-func (s *rankSession) keepSkips(entry int, e *rankEntry, size entrySize) {
-	spec, tokens, spread := s.model.Spec(), size.image, s.spreadRows(size)
-	if plan := s.open.Plan; plan.Pipe == 1 {
-		ulysses, ring := s.comms[AxisUlysses], s.comms[AxisRing]
+func (s *rankSession) keepSkips(entry int, e *rankEntry, size plan.Sequence) {
+	spec, tokens, spread := s.model.Spec(), size.Image, s.spreadRows(size)
+	if p := s.open.Plan; p.Pipe == 1 {
+		ulysses, ring := s.comms[plan.AxisUlysses], s.comms[plan.AxisRing]
 		whole := EvaluateCommand{Whole: true}
 		rows := whole.rows(size, ulysses.Size()*ring.Size())[ring.Rank()*ulysses.Size()+ulysses.Rank()]
-		tokens = plan.kept(rows, s.comms[AxisTensor].Rank()).Image.Len()
+		tokens = p.Kept(rows, s.comms[plan.AxisTensor].Rank()).Image.Len()
 	}
 	for _, b := range spec.Blocks {
-		if b.Skip >= 0 && s.held.ends(b.Skip) {
+		if b.Skip >= 0 && s.held.Ends(b.Skip) {
 			kept := s.env.Arena.Alloc(s.env.DType, s.open.Batch, tokens, spec.Width)
 			s.skips.put(skipKey{s.id, entry, b.Skip}, kept)
 			if e.skips != nil {
@@ -164,9 +162,9 @@ func (s *rankSession) textOf(p *dit.Prepared) int {
 
 // heads is how many heads this rank attends with.
 func (s *rankSession) heads() int {
-	tensor, ulysses := s.comms[AxisTensor], s.comms[AxisUlysses]
+	tensor, ulysses := s.comms[plan.AxisTensor], s.comms[plan.AxisUlysses]
 	local := dit.Held{Rank: tensor.Rank(), Ranks: tensor.Size()}.Share(s.model.Spec().Heads).Len()
-	return balanced(local, ulysses.Size())[ulysses.Rank()].Len()
+	return plan.Balanced(local, ulysses.Size())[ulysses.Rank()].Len()
 }
 
 // evaluate issues this rank's stage of the network for some entries. All entries go through a block before the next block, so weights are read once per
@@ -175,16 +173,16 @@ func (s *rankSession) evaluate(ops engine.Ops, c EvaluateCommand) (outputs func(
 	env := s.env
 	env.Ops, env.Arena = ops, s.act
 	s.tokens.MicroSteps++
-	if tensor := s.comms[AxisTensor]; tensor.Size() > 1 && !s.open.Plan.Scatter {
+	if tensor := s.comms[plan.AxisTensor]; tensor.Size() > 1 && !s.open.Plan.Scatter {
 		env.Reduce = tensor.AllReduce
 	}
 	mark := s.act.Mark()
 	defer s.act.Release(mark)
 	s.pos.start(c.micro())
-	pipe, held := s.comms[AxisPipe], s.held
+	pipe, held := s.comms[plan.AxisPipe], s.held
 	first, last := pipe.Rank() == 0, pipe.Rank() == pipe.Size()-1
 	if s.spreads(&c) {
-		held, first, last = lane{Range: s.prepared()}, true, true
+		held, first, last = plan.Lane{Range: s.prepared()}, true, true
 	}
 	runs, rows := make([]*entryRun, len(c.Entries)), make([]engine.Tensor, len(c.Entries))
 	ends := len(s.model.Spec().Blocks)
@@ -211,7 +209,7 @@ func (s *rankSession) evaluate(ops engine.Ops, c EvaluateCommand) (outputs func(
 			s.pos.count(-1)
 			return nil, errStopped
 		}
-		env.Half = held.half(b)
+		env.Half = held.Half(b)
 		s.weights.use(b, b+1)
 		for _, run := range runs {
 			s.block(env, run, b)
@@ -273,11 +271,11 @@ func (s *rankSession) begin(env dit.Env, entry int, c *EvaluateCommand) *entryRu
 	if !ok { // a timestep the sampler found on its way
 		m, row = s.model.Modulate(env, e.p, []float32{c.Timestep}, dit.Range{}), 0
 	}
-	ulysses, ring := s.comms[AxisUlysses], s.outer(c)
+	ulysses, ring := s.comms[plan.AxisUlysses], s.outer(c)
 	seq := &sequence{ops: env.Ops, arena: s.comm, ulysses: ulysses, ring: ring}
-	seq.rows = c.rows(entrySize{s.textOf(e.p), e.grid.Tokens()}, ulysses.Size()*ring.Size())
-	wide, tensor := seq.mine(), s.comms[AxisTensor]
-	rows := s.open.Plan.kept(wide, tensor.Rank())
+	seq.rows = c.rows(plan.Sequence{Text: s.textOf(e.p), Image: e.grid.Tokens()}, ulysses.Size()*ring.Size())
+	wide, tensor := seq.mine(), s.comms[plan.AxisTensor]
+	rows := s.open.Plan.Kept(wide, tensor.Rank())
 	run := &entryRun{entry: entry, state: dit.NewPart(env, spec, e.p, m, row, s.open.Batch, rows, wide), attend: seq.attend, fresh: !ok}
 	if s.open.Plan.Scatter {
 		run.scattered = newScattered(s.open.Plan, tensor, wide)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"patchbay/engine"
+	"patchbay/parallel/failure"
 )
 
 // faulty is an Ops that breaks at a chosen call of Linear.
@@ -52,8 +53,8 @@ func TestPanicInARankFailsOnlyTheJob(t *testing.T) {
 			}
 			left.Store(90)
 			_, err = e.Sample(context.Background(), r, nil)
-			var pe *Error
-			if !errors.As(err, &pe) || pe.Code != Panic || !strings.Contains(pe.Text, "rank") || !strings.Contains(pe.Stack, "faults_test.go") {
+			var pe *failure.Error
+			if !errors.As(err, &pe) || pe.Code != failure.Panic || !strings.Contains(pe.Text, "rank") || !strings.Contains(pe.Stack, "faults_test.go") {
 				t.Fatalf("got %v, want a panic that names its rank and has a stack", err)
 			}
 			got, err := e.Sample(context.Background(), r, nil)
@@ -72,8 +73,8 @@ func TestErrorInObserverEndsTheRun(t *testing.T) {
 	e := newEngine(t)
 	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 8, 8, 4)
 	_, err := e.Sample(context.Background(), r, func(Progress) error { panic("sampler fault") })
-	var pe *Error
-	if !errors.As(err, &pe) || pe.Code != Panic || !strings.Contains(pe.Text, "sampler euler") {
+	var pe *failure.Error
+	if !errors.As(err, &pe) || pe.Code != failure.Panic || !strings.Contains(pe.Text, "sampler euler") {
 		t.Fatalf("got %v, want a panic that names the sampler", err)
 	}
 	if _, err := e.Sample(context.Background(), r, nil); err != nil {
@@ -122,7 +123,7 @@ func TestRefusalsNameTheField(t *testing.T) {
 			r := parityRequest(t, g, "flux-c", 1, 8, 8, 2)
 			c.change(r)
 			_, err := e.Sample(context.Background(), r, nil)
-			var pe *Error
+			var pe *failure.Error
 			if !errors.As(err, &pe) || pe.Field != c.field || !strings.Contains(pe.Text, c.text) {
 				t.Errorf("got %v, want field %s with %q", err, c.field, c.text)
 			}
@@ -146,8 +147,8 @@ func TestMemoryIsRefusedBeforeWork(t *testing.T) {
 		r := parityRequest(t, g, "flux-c", 1, c.side, c.side, 2)
 		r.Model.WeightBytes, r.Model.Key = c.weight, name
 		_, err := e.Sample(context.Background(), r, nil)
-		var pe *Error
-		if !errors.As(err, &pe) || pe.Code != OutOfMemory || pe.Field != c.field || !strings.Contains(pe.Text, "MB") {
+		var pe *failure.Error
+		if !errors.As(err, &pe) || pe.Code != failure.OutOfMemory || pe.Field != c.field || !strings.Contains(pe.Text, "MB") {
 			t.Errorf("%s: got %v, want out of memory with numbers", name, err)
 		}
 	}

@@ -2,10 +2,13 @@ package parallel
 
 import (
 	"patchbay/models/dit"
-	"patchbay/parallel/comm"
+	"patchbay/parallel/plan"
 )
 
-// volume is what one rank sends in some exchanges of one axis: calls and values, to other ranks only, as Traffic counts them.
+// Traffic is what one rank sends to others along one axis.
+type Traffic struct{ Calls, Bytes int64 }
+
+// volume is what one rank sends in some exchanges of one axis: calls and values, to other ranks only.
 type volume struct{ calls, values int64 }
 
 func (v *volume) add(calls, values int64) {
@@ -19,25 +22,25 @@ func (v *volume) add(calls, values int64) {
 // and gives back the rows of the others with its own h heads, (L - l) b h D, L being the rows of the group.
 // Ring (arXiv:2310.01889): K and V of every place but the next one's pass through, 2 b h D values a row; with K/V stores the fresh rows of this place go
 // to the R-1 others instead.
-func (o *outline) attention(v *[axisCount]volume, c Coord, rows []dit.Rows, b int, imageOnly bool) {
+func (o *outline) attention(v *[plan.AxisCount]volume, c plan.Coord, rows []dit.Rows, b int, imageOnly bool) {
 	d, u, r := int64(o.Spec.HeadDim), o.plan.Ulysses, o.plan.Ring
 	heads := o.heads(c)
 	own, all := int64(heads[c.Ulysses].Len()), int64(heads[u-1].End)
-	mine := int64(attended(rows[c.sequence(o.plan)], imageOnly))
+	mine := int64(attended(rows[c.Place(o.plan)], imageOnly))
 	if u > 1 {
 		group := int64(o.gathered(rows, c.Ring, imageOnly))
-		v[AxisUlysses].add(2, int64(b)*d*(3*mine*(all-own)+(group-mine)*own))
+		v[plan.AxisUlysses].add(2, int64(b)*d*(3*mine*(all-own)+(group-mine)*own))
 	}
 	if r == 1 {
 		return
 	}
 	row := int64(b) * 2 * own * d
 	if o.stored() {
-		v[AxisRing].add(1, int64(r-1)*row*int64(o.gathered(rows, c.Ring, imageOnly)))
+		v[plan.AxisRing].add(1, int64(r-1)*row*int64(o.gathered(rows, c.Ring, imageOnly)))
 		return
 	}
 	for step := range r - 1 {
-		v[AxisRing].add(1, row*int64(o.gathered(rows, (c.Ring+r-step)%r, imageOnly)))
+		v[plan.AxisRing].add(1, row*int64(o.gathered(rows, (c.Ring+r-step)%r, imageOnly)))
 	}
 }
 
@@ -72,30 +75,30 @@ func reductions(b dit.BlockSpec, half dit.Half, r dit.Rows) []dit.Rows {
 }
 
 // block adds what rank c sends in block i, or in a half of it, for rows of one entry.
-func (o *outline) block(v *[axisCount]volume, c Coord, i int, half dit.Half, rows []dit.Rows, b int) {
+func (o *outline) block(v *[plan.AxisCount]volume, c plan.Coord, i int, half dit.Half, rows []dit.Rows, b int) {
 	spec := o.Spec.Blocks[i]
 	if half != dit.MLPHalf {
-		eachAttention(spec, func(_ int, imageOnly bool) { o.attention(v, c, rows, b, imageOnly) })
+		plan.EachAttention(spec, func(_ int, imageOnly bool) { o.attention(v, c, rows, b, imageOnly) })
 	}
-	mine := rows[c.sequence(o.plan)]
+	mine := rows[c.Place(o.plan)]
 	if t := int64(o.plan.Tensor); t > 1 && !o.plan.Scatter {
 		for _, r := range reductions(spec, half, mine) {
 			// a sum by reduce-scatter and all-gather: 2 (P-1)/P of the buffer
-			v[AxisTensor].add(1, 2*(t-1)*int64(b*r.Len()*o.Spec.Width)/t)
+			v[plan.AxisTensor].add(1, 2*(t-1)*int64(b*r.Len()*o.Spec.Width)/t)
 		}
 	}
 	if o.plan.Scatter {
-		o.scattered(&v[AxisTensor], c, spec, half, mine, b)
+		o.scattered(&v[plan.AxisTensor], c, spec, half, mine, b)
 	}
 }
 
 // scattered adds the gathers and scatters of a block (arXiv:2205.05198, sec. 4.2.2), a call for each item and stream: of its l rows a rank sends (P-1) l E
 // values in a gather, and of the L rows of the group the others' (L - l) E in a scatter.
-func (o *outline) scattered(v *volume, c Coord, spec dit.BlockSpec, half dit.Half, mine dit.Rows, b int) {
+func (o *outline) scattered(v *volume, c plan.Coord, spec dit.BlockSpec, half dit.Half, mine dit.Rows, b int) {
 	e, t := int64(o.Spec.Width), int64(o.plan.Tensor)
 	each := func(list []dit.Rows, values func(all, own int) int64) {
 		for _, r := range list {
-			k := o.plan.kept(mine, c.Tensor)
+			k := o.plan.Kept(mine, c.Tensor)
 			if r.Text.Len() > 0 {
 				v.add(int64(b), int64(b)*values(r.Text.Len(), k.Text.Len()))
 			}
@@ -121,7 +124,7 @@ func gathers(b dit.BlockSpec, half dit.Half, r dit.Rows) []dit.Rows {
 func (o *outline) sends(k int) bool { return k < len(o.lanes)-1 }
 
 // volumes is what rank c sends in one micro-step, all entries that it evaluates.
-func (o *outline) volumes(c Coord, m Micro) (v [axisCount]volume) {
+func (o *outline) volumes(c plan.Coord, m plan.Micro) (v [plan.AxisCount]volume) {
 	if m.Whole && o.plan.Spread && o.plan.Pipe > 1 {
 		return o.spreadVolumes(c)
 	}
@@ -133,25 +136,25 @@ func (o *outline) volumes(c Coord, m Micro) (v [axisCount]volume) {
 		rows := o.rows(m, i)
 		o.own(c, func(k int) {
 			for n := o.lanes[k].Start; n < o.lanes[k].End; n++ {
-				o.block(&v, c, n, o.lanes[k].half(n), rows, b)
+				o.block(&v, c, n, o.lanes[k].Half(n), rows, b)
 			}
 			if o.sends(k) {
-				v[AxisPipe].add(1, int64(b*o.plan.kept(rows[c.sequence(o.plan)], c.Tensor).Len()*o.Spec.Width))
+				v[plan.AxisPipe].add(1, int64(b*o.plan.Kept(rows[c.Place(o.plan)], c.Tensor).Len()*o.Spec.Width))
 			}
 		})
 	}
 	return v
 }
 
-// ForecastTraffic returns what every rank of a plan sends during a workload, by rank and axis (AxisUlysses to AxisShard), as Stats.Traffic counts it;
-// weightBytes is the size of a weight, valueBytes that of an activation (4 for f32). Wait is left at 0. Bytes of activations are exact, those of weights
+// ForecastTraffic returns what every rank of a plan sends during a workload, by rank and axis (AxisUlysses to AxisShard), as the executor counts it;
+// weightBytes is the size of a weight, valueBytes that of an activation (4 for f32). Bytes of activations are exact, those of weights
 // in parts leave out the filling of packed matrices.
-func ForecastTraffic(w Workload, p Plan, weightBytes, valueBytes int) [][]comm.Traffic {
+func ForecastTraffic(w Workload, p plan.Plan, weightBytes, valueBytes int) [][]Traffic {
 	o := newOutline(w, p)
-	out := make([][]comm.Traffic, p.Ranks())
+	out := make([][]Traffic, p.Ranks())
 	for r := range out {
-		out[r] = make([]comm.Traffic, axisCount)
-		done := map[Micro][axisCount]volume{}
+		out[r] = make([]Traffic, plan.AxisCount)
+		done := map[plan.Micro][plan.AxisCount]volume{}
 		for _, m := range o.micros() {
 			m.Evaluation = 0 // all evaluations of a patch move the same
 			v, ok := done[m]
@@ -159,13 +162,13 @@ func ForecastTraffic(w Workload, p Plan, weightBytes, valueBytes int) [][]comm.T
 				v = o.volumes(o.mesh.At(r), m)
 				done[m] = v
 			}
-			for a := range axisCount {
+			for a := range plan.AxisCount {
 				out[r][a].Calls += v[a].calls
 				out[r][a].Bytes += v[a].values * int64(valueBytes)
 			}
 		}
 		weights := o.shardVolume()
-		out[r][AxisShard] = comm.Traffic{Calls: weights.calls, Bytes: weights.values * int64(weightBytes)}
+		out[r][plan.AxisShard] = Traffic{Calls: weights.calls, Bytes: weights.values * int64(weightBytes)}
 	}
 	return out
 }

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"patchbay/models/dit"
+	"patchbay/parallel/plan"
 )
 
 // Memory is what one rank needs, in bytes. Text encoder and VAE are not in it.
@@ -23,7 +24,7 @@ func (m Memory) Total() int64 { return m.Weights + m.Session + m.Activations + m
 // ForecastMemory returns what every rank of a plan needs, from the workload alone. weightBytes is the size of one weight, valueBytes that of one
 // activation (4 for f32, 2 for bf16; tables, vectors and modulations are f32 always). Session, Activations and Exchange are the peaks that a recording pass of the executor finds; of a folded
 // pipeline those of both lanes of a stage together.
-func ForecastMemory(w Workload, p Plan, weightBytes, valueBytes int) []Memory {
+func ForecastMemory(w Workload, p plan.Plan, weightBytes, valueBytes int) []Memory {
 	o := newOutline(w, p)
 	out := make([]Memory, p.Ranks())
 	for r := range out {
@@ -38,7 +39,7 @@ func ForecastMemory(w Workload, p Plan, weightBytes, valueBytes int) []Memory {
 		})
 		out[r].Weights += o.ends() * int64(weightBytes)
 		switch {
-		case p.owns():
+		case p.Owns():
 			out[r].Weights = o.stageParams(c) * int64(weightBytes)
 		case p.Shard:
 			out[r].Weights = o.shardParams() * int64(weightBytes)
@@ -102,7 +103,7 @@ func (s *stack) scratch(sizes ...int) {
 }
 
 // laneMemory is what lane k of rank c needs; Weights counts parameters.
-func (o *outline) laneMemory(c Coord, k, valueBytes int) Memory {
+func (o *outline) laneMemory(c plan.Coord, k, valueBytes int) Memory {
 	var m Memory
 	session, acts, comm := stack{value: valueBytes}, stack{value: valueBytes}, stack{value: valueBytes}
 	b, held := o.batch[c.Data].Len(), o.lanes[k]
@@ -116,23 +117,23 @@ func (o *outline) laneMemory(c Coord, k, valueBytes int) Memory {
 	for n := whole.Start; n < whole.End; n++ {
 		for i := range o.Text {
 			if o.cfgOf[i] == c.CFG {
-				o.sessionBlock(&session, c, n, i, !o.plan.Spread && held.half(n) == dit.MLPHalf)
+				o.sessionBlock(&session, c, n, i, !o.plan.Spread && held.Half(n) == dit.MLPHalf)
 			}
 		}
 	}
 	if o.plan.Spread { // whose synchronous evaluations need not be the largest
 		w, at := o.spread(), o.spreadCoord(c)
 		if o.spreads(k) {
-			w.evaluation(&acts, &comm, at, 0, b, Micro{Whole: true})
+			w.evaluation(&acts, &comm, at, 0, b, plan.Micro{Whole: true})
 			held = w.lanes[0]
 		} else { // the weights are there for the down lane
-			held = lane{}
+			held = plan.Lane{}
 		}
 		for j := range o.patches {
-			o.evaluation(&acts, &comm, c, k, b, Micro{Patch: j})
+			o.evaluation(&acts, &comm, c, k, b, plan.Micro{Patch: j})
 		}
 	} else {
-		o.evaluation(&acts, &comm, c, k, b, Micro{Whole: true})
+		o.evaluation(&acts, &comm, c, k, b, plan.Micro{Whole: true})
 	}
 	m.Session, m.Activations, m.Exchange = session.peak, acts.peak, comm.peak
 	for n := held.Start; n < held.End; n++ {
@@ -142,7 +143,7 @@ func (o *outline) laneMemory(c Coord, k, valueBytes int) Memory {
 }
 
 // evaluation adds one micro-step of lane k.
-func (o *outline) evaluation(acts, comm *stack, c Coord, k, b int, m Micro) {
+func (o *outline) evaluation(acts, comm *stack, c plan.Coord, k, b int, m plan.Micro) {
 	mark := acts.top
 	o.activations(acts, c, k, b, m)
 	acts.top = mark
@@ -150,13 +151,13 @@ func (o *outline) evaluation(acts, comm *stack, c Coord, k, b int, m Micro) {
 		if o.cfgOf[i] == c.CFG {
 			rows := o.rows(m, i)
 			for n := o.lanes[k].Start; n < o.lanes[k].End; n++ {
-				if !o.lanes[k].attends(n) {
+				if !o.lanes[k].Attends(n) {
 					continue
 				}
-				eachAttention(o.Spec.Blocks[n], func(_ int, imageOnly bool) {
+				plan.EachAttention(o.Spec.Blocks[n], func(_ int, imageOnly bool) {
 					before := comm.top
 					if o.plan.KV8 { // widened
-						l := storeRows(o.entry(i).text, o.tokens(), 0)
+						l := plan.StoreRows(o.entry(i).Text, o.tokens(), 0)
 						if imageOnly {
 							l = o.tokens()
 						}
@@ -222,7 +223,7 @@ func traits(spec *dit.Spec) (rotates, adds, shiftOnly bool) {
 	for _, b := range spec.Blocks {
 		single = single || b.Kind == dit.Single
 	}
-	shiftOnly = skips(spec)
+	shiftOnly = plan.Skips(spec)
 	rotates = single || shiftOnly
 	return rotates, !rotates, shiftOnly
 }
@@ -251,16 +252,16 @@ func modulation(spec *dit.Spec, n int) []int {
 }
 
 // localHeads is the heads of a tensor rank.
-func (o *outline) localHeads(c Coord) int {
+func (o *outline) localHeads(c plan.Coord) int {
 	return dit.Held{Rank: c.Tensor, Ranks: o.plan.Tensor}.Share(o.Spec.Heads).Len()
 }
 
 // sessionEntry adds what stays of one entry, and the peak on the way; it returns the bytes of its K/V store.
-func (o *outline) sessionEntry(s *stack, c Coord, k, i, b int) (kv int64) {
+func (o *outline) sessionEntry(s *stack, c plan.Coord, k, i, b int) (kv int64) {
 	at, back := o.lanes[k], o.back(k)
 	spec, e, lt, li := o.Spec, o.Spec.Width, o.Text[i], o.tokens()
 	rotates, adds, shiftOnly := traits(spec)
-	embeds := !o.plan.held(o.lanes, c).NoEmbed
+	embeds := !o.plan.Held(o.lanes, c).NoEmbed
 	switch { // text, or what its keys and values are made of
 	case spec.JointText() && !embeds:
 	case spec.JointText():
@@ -275,7 +276,7 @@ func (o *outline) sessionEntry(s *stack, c Coord, k, i, b int) (kv int64) {
 		s.alloc(li * e)
 	}
 	if rotates {
-		n := (o.entry(i).text + li) * (spec.HeadDim / 2)
+		n := (o.entry(i).Text + li) * (spec.HeadDim / 2)
 		s.wide(n)
 		s.wide(n)
 	}
@@ -294,19 +295,19 @@ func (o *outline) sessionEntry(s *stack, c Coord, k, i, b int) (kv int64) {
 	} else {
 		s.wideScratch(lt*spec.ContextDim, lt*e)
 	}
-	o.modulate(s, c, min(o.Evaluations, maxModulationRows))
+	o.modulate(s, c, min(o.Evaluations, plan.ModulationRows))
 	before := s.top
 	if o.stored() {
 		heads := o.heads(c)[c.Ulysses].Len()
 		spare := 0
 		for n, blk := range spec.Blocks {
 			for a := range max(blk.Attends, 1) {
-				if mine := at.keeps(n); !mine && (!o.spreads(k) || o.plan.KV8 || back.keeps(n) || a < spare) {
+				if mine := at.Keeps(n); !mine && (!o.spreads(k) || o.plan.KV8 || back.Keeps(n) || a < spare) {
 					continue // of other stages one after the other in spare memory
 				} else if !mine {
 					spare++
 				}
-				rows := b * storeRows(o.entry(i).text, li, a) * 2 * heads
+				rows := b * plan.StoreRows(o.entry(i).Text, li, a) * 2 * heads
 				if o.plan.KV8 {
 					s.take(rows*spec.HeadDim, 1)
 					s.wide(rows)
@@ -318,7 +319,7 @@ func (o *outline) sessionEntry(s *stack, c Coord, k, i, b int) (kv int64) {
 	}
 	kv = s.top - before
 	for _, blk := range spec.Blocks {
-		switch own := blk.Skip >= 0 && at.ends(blk.Skip); {
+		switch own := blk.Skip >= 0 && at.Ends(blk.Skip); {
 		case own && o.plan.Pipe == 1:
 			s.alloc(b * o.keptImage(c, i) * e)
 		case own:
@@ -331,15 +332,15 @@ func (o *outline) sessionEntry(s *stack, c Coord, k, i, b int) (kv int64) {
 }
 
 // keptImage is the image rows of entry i that rank c keeps in a whole evaluation.
-func (o *outline) keptImage(c Coord, i int) int {
-	return o.plan.kept(o.rows(Micro{Whole: true}, i)[c.sequence(o.plan)], c.Tensor).Image.Len()
+func (o *outline) keptImage(c plan.Coord, i int) int {
+	return o.plan.Kept(o.rows(plan.Micro{Whole: true}, i)[c.Place(o.plan)], c.Tensor).Image.Len()
 }
 
 // modulate adds what is computed for so many timesteps before the blocks: the head's modulation, and what those of the blocks are made of.
-func (o *outline) modulate(s *stack, c Coord, rows int) {
+func (o *outline) modulate(s *stack, c plan.Coord, rows int) {
 	e := o.Spec.Width
 	_, _, shiftOnly := traits(o.Spec)
-	if !o.plan.held(o.lanes, c).NoHead {
+	if !o.plan.Held(o.lanes, c).NoHead {
 		s.wide(rows * 2 * e)
 	}
 	if o.Spec.Blocks[0].Kind == dit.Cross && !shiftOnly { // one product for all blocks
@@ -352,19 +353,19 @@ func (o *outline) modulate(s *stack, c Coord, rows int) {
 }
 
 // sessionBlock adds what stays of one entry for block n: keys and values of the text unless the MLP alone is computed, modulations.
-func (o *outline) sessionBlock(s *stack, c Coord, n, entry int, mlp bool) {
+func (o *outline) sessionBlock(s *stack, c plan.Coord, n, entry int, mlp bool) {
 	if !o.Spec.JointText() && !mlp {
 		kv := o.Text[entry] * 2 * o.localHeads(c) * o.Spec.HeadDim
 		s.alloc(kv)
 		s.wideScratch(s.projected(kv))
 	}
 	for _, k := range modulation(o.Spec, n) {
-		s.wide(min(o.Evaluations, maxModulationRows) * k)
+		s.wide(min(o.Evaluations, plan.ModulationRows) * k)
 	}
 }
 
 // activations adds one micro-step of all entries of a lane.
-func (o *outline) activations(s *stack, c Coord, k, b int, m Micro) {
+func (o *outline) activations(s *stack, c plan.Coord, k, b int, m plan.Micro) {
 	spec, e := o.Spec, o.Spec.Width
 	rotates, _, _ := traits(spec)
 	token := spec.PatchSize * spec.PatchSize
@@ -373,12 +374,12 @@ func (o *outline) activations(s *stack, c Coord, k, b int, m Micro) {
 		if o.cfgOf[i] != c.CFG {
 			continue
 		}
-		all := o.rows(m, i)[c.sequence(o.plan)]
-		r := o.plan.kept(all, c.Tensor)
+		all := o.rows(m, i)[c.Place(o.plan)]
+		r := o.plan.Kept(all, c.Tensor)
 		mine, wide = append(mine, r), append(wide, all)
 		o.modulate(s, c, 1) // of a timestep that nobody announced
 		s.alloc(b * r.Len() * e)
-		if together := all.Text.End == o.entry(i).text && all.Image.Start == 0; rotates && all.Text.Len() > 0 && all.Image.Len() > 0 && !together {
+		if together := all.Text.End == o.entry(i).Text && all.Image.Start == 0; rotates && all.Text.Len() > 0 && all.Image.Len() > 0 && !together {
 			s.wide(all.Len() * spec.HeadDim / 2)
 			s.wide(all.Len() * spec.HeadDim / 2)
 		}
@@ -388,7 +389,7 @@ func (o *outline) activations(s *stack, c Coord, k, b int, m Micro) {
 	}
 	for i, r := range mine {
 		for n := o.lanes[k].Start; n < o.lanes[k].End; n++ {
-			o.blockScratch(s, c, n, o.lanes[k].half(n), wide[i], r, b)
+			o.blockScratch(s, c, n, o.lanes[k].Half(n), wide[i], r, b)
 		}
 	}
 	if o.sends(k) {
@@ -401,7 +402,7 @@ func (o *outline) activations(s *stack, c Coord, k, b int, m Micro) {
 }
 
 // blockScratch adds the buffers of block n, or of a half of it, that computes rows r and keeps the rows own of them between products.
-func (o *outline) blockScratch(s *stack, c Coord, n int, half dit.Half, r, own dit.Rows, b int) {
+func (o *outline) blockScratch(s *stack, c plan.Coord, n int, half dit.Half, r, own dit.Rows, b int) {
 	e, local := o.Spec.Width, o.localHeads(c)*o.Spec.HeadDim
 	mark := s.top
 	for _, k := range modulation(o.Spec, n) { // of a timestep that nobody announced
@@ -480,11 +481,11 @@ func (o *outline) partial(r, own dit.Rows, b int) []int {
 }
 
 // exchangeBuffers adds the buffers of one attention of the sequence axes.
-func (o *outline) exchangeBuffers(s *stack, c Coord, rows []dit.Rows, b int, imageOnly bool) {
+func (o *outline) exchangeBuffers(s *stack, c plan.Coord, rows []dit.Rows, b int, imageOnly bool) {
 	d, u, r := o.Spec.HeadDim, o.plan.Ulysses, o.plan.Ring
 	heads := o.heads(c)
 	own, all := heads[c.Ulysses].Len(), heads[u-1].End
-	mine := attended(rows[c.sequence(o.plan)], imageOnly)
+	mine := attended(rows[c.Place(o.plan)], imageOnly)
 	group := o.gathered(rows, c.Ring, imageOnly)
 	var sizes []int
 	if u > 1 {
@@ -515,4 +516,26 @@ func (o *outline) exchangeBuffers(s *stack, c Coord, rows []dit.Rows, b int, ima
 		return
 	}
 	s.scratch(append(append(append([]int(nil), sizes...), out), append(ring, back)...)...)
+}
+
+// linkBuffers adds the memory of stageLink to the buffers of lane k of rank c.
+func (o *outline) linkBuffers(s *stack, c plan.Coord, k, b int) {
+	if len(o.lanes) == 1 || len(o.patches) == 1 || !o.plan.Overlap {
+		return
+	}
+	sides := 2
+	if k == 0 || k == len(o.lanes)-1 {
+		sides = 1
+	}
+	for range sides * plan.PostsAhead {
+		for i := range o.Text {
+			most := 0
+			for j := range o.patches {
+				if o.cfgOf[i] == c.CFG {
+					most = max(most, o.plan.Kept(o.rows(plan.Micro{Patch: j}, i)[c.Place(o.plan)], c.Tensor).Len())
+				}
+			}
+			s.alloc(b * most * o.Spec.Width)
+		}
+	}
 }

@@ -1,5 +1,7 @@
 package parallel
 
+import "patchbay/parallel/plan"
+
 // unitParams is the parameters of every unit of weights in parts, on a tensor rank: the blocks, then what is outside of them.
 func (o *outline) unitParams() []int64 {
 	var out []int64
@@ -10,8 +12,8 @@ func (o *outline) unitParams() []int64 {
 }
 
 // stageParams is what rank c holds where stages own their weights: of blocks its slice of the tensor group, of the one that is cut in two its half.
-func (o *outline) stageParams(c Coord) int64 {
-	h, n := o.plan.held(o.lanes, c), o.ends()
+func (o *outline) stageParams(c plan.Coord) int64 {
+	h, n := o.plan.Held(o.lanes, c), o.ends()
 	if h.NoEmbed {
 		n -= o.Spec.EmbedParams
 	}
@@ -28,42 +30,26 @@ func (o *outline) stageParams(c Coord) int64 {
 	return n
 }
 
-// unitPlace is the place of a unit of n blocks: they alternate, and what is outside of blocks comes before the first.
-func unitPlace(unit, n int) int {
-	if unit == n {
-		return 1
-	}
-	return unit % 2
-}
-
 // shardParams is what a rank holds of weights in parts: 1/P of all units, and two places where units are brought together, each as large as its largest.
 func (o *outline) shardParams() int64 {
 	units := o.unitParams()
 	total, places := int64(0), [2]int64{}
 	for u, n := range units {
 		total += n
-		p := unitPlace(u, len(units)-1)
+		p := plan.UnitPlace(u, len(units)-1)
 		places[p] = max(places[p], n)
 	}
-	parts := int64(o.plan.parts())
+	parts := int64(o.plan.Parts())
 	return (total+parts-1)/parts + places[0] + places[1]
-}
-
-// gatheredUnits lists the units that a session gathers, in order.
-func gatheredUnits(blocks, evaluations int) []int {
-	var out []int
-	g := newGatherPlan(func(u int) int { return unitPlace(u, blocks) })
-	unitOrder(blocks, evaluations, func(unit, next int) { out = append(out, g.use(unit, next)...) })
-	return out
 }
 
 // shardVolume is what a rank sends in a session to bring units together: its part of each to P-1 others.
 func (o *outline) shardVolume() (v volume) {
-	if o.plan.parts() == 1 {
+	if o.plan.Parts() == 1 {
 		return v
 	}
-	units, parts := o.unitParams(), int64(o.plan.parts())
-	for _, u := range gatheredUnits(len(o.Spec.Blocks), o.Evaluations) {
+	units, parts := o.unitParams(), int64(o.plan.Parts())
+	for _, u := range plan.GatheredUnits(len(o.Spec.Blocks), o.Evaluations) {
 		v.add(1, (units[u]+parts-1)/parts*(parts-1))
 	}
 	return v
@@ -72,10 +58,10 @@ func (o *outline) shardVolume() (v volume) {
 // addShards adds the gathers of one evaluation. The next unit comes beside the work of the one in use, so only what takes longer counts; work is spread
 // evenly over the units.
 func (c *costs) addShards(l *load) {
-	if c.plan.parts() == 1 {
+	if c.plan.Parts() == 1 {
 		return
 	}
-	units, parts, w := c.unitParams(), int64(c.plan.parts()), c.wires[AxisShard]
+	units, parts, w := c.unitParams(), int64(c.plan.Parts()), c.wires[plan.AxisShard]
 	work := (c.compute(*l) + l.exchange) / float64(len(units))
 	if !c.plan.Overlap {
 		work = 0

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"patchbay/models/dit"
+	"patchbay/parallel/plan"
 )
 
 // What the executor does in a block besides matrix products and attention, counted in a block of FLUX.
@@ -26,15 +27,15 @@ const (
 type costs struct {
 	*outline
 	fabric Fabric
-	wide   *costs          // of spread evaluations, nil if the plan has none
-	wires  [axisCount]wire // pipe: to the next stage; ring, tensor and shard: to the neighbour; ulysses: to all
+	wide   *costs               // of spread evaluations, nil if the plan has none
+	wires  [plan.AxisCount]wire // pipe: to the next stage; ring, tensor and shard: to the neighbour; ulysses: to all
 }
 
 func newCosts(o *outline, f Fabric) *costs {
 	c := &costs{outline: o, fabric: f}
-	for a := range axisCount {
-		p := map[Axis]pattern{
-			AxisUlysses: toAll, AxisRing: toNeighbour, AxisPipe: toNext, AxisTensor: toNeighbour, AxisSpread: toNeighbour, AxisShard: toNeighbour,
+	for a := range plan.AxisCount {
+		p := map[plan.Axis]pattern{
+			plan.AxisUlysses: toAll, plan.AxisRing: toNeighbour, plan.AxisPipe: toNext, plan.AxisTensor: toNeighbour, plan.AxisSpread: toNeighbour, plan.AxisShard: toNeighbour,
 		}[a]
 		c.wires[a] = f.wire(o.groups(a), p)
 	}
@@ -45,7 +46,7 @@ func newCosts(o *outline, f Fabric) *costs {
 }
 
 // microSeconds is laneSeconds, and for spread evaluations the time that all stages take together, with the loads of this stage's ranks.
-func (c *costs) microSeconds(data, cfg, k int, m Micro) (float64, []load) {
+func (c *costs) microSeconds(data, cfg, k int, m plan.Micro) (float64, []load) {
 	if !m.Whole || c.wide == nil {
 		return c.laneSeconds(data, cfg, k, m)
 	}
@@ -58,10 +59,10 @@ func (c *costs) microSeconds(data, cfg, k int, m Micro) (float64, []load) {
 }
 
 // groups lists the groups of ranks along an axis.
-func (o *outline) groups(a Axis) [][]int {
+func (o *outline) groups(a plan.Axis) [][]int {
 	var out [][]int
 	for r := range o.plan.Ranks() {
-		if ranks, at := o.mesh.along(a, o.mesh.At(r)); at == 0 {
+		if ranks, at := o.mesh.Along(a, o.mesh.At(r)); at == 0 {
 			out = append(out, ranks)
 		}
 	}
@@ -84,13 +85,13 @@ func (c *costs) compute(l load) float64 {
 }
 
 // addBlock adds what rank at does in block n, or a half of it, for rows of one entry, b items.
-func (c *costs) addBlock(l *load, at Coord, n int, half dit.Half, rows []dit.Rows, entry, b int) {
+func (c *costs) addBlock(l *load, at plan.Coord, n int, half dit.Half, rows []dit.Rows, entry, b int) {
 	spec, blk := c.Spec, c.Spec.Blocks[n]
 	part := 1.0 // of what is spread over the block
 	if half != dit.WholeBlock {
 		part = 0.5
 	}
-	e, mine := float64(spec.Width), rows[at.sequence(c.plan)]
+	e, mine := float64(spec.Width), rows[at.Place(c.plan)]
 	text, image := float64(b*mine.Text.Len()), float64(b*mine.Image.Len())
 	if blk.Kind == dit.Cross {
 		text = 0
@@ -118,14 +119,14 @@ func (c *costs) addBlock(l *load, at Coord, n int, half dit.Half, rows []dit.Row
 		l.attention += 4 * image * float64(c.Text[entry]) * e * share
 	}
 	if half != dit.MLPHalf {
-		eachAttention(blk, func(_ int, imageOnly bool) { c.addAttention(l, at, rows, entry, b, imageOnly) })
+		plan.EachAttention(blk, func(_ int, imageOnly bool) { c.addAttention(l, at, rows, entry, b, imageOnly) })
 	}
 	c.addTensor(l, at, blk, half, mine, b)
 }
 
 // addTensor adds the sums over the tensor group, or the gathers and scatters of the scattered form.
-func (c *costs) addTensor(l *load, at Coord, blk dit.BlockSpec, half dit.Half, mine dit.Rows, b int) {
-	t, w, value := c.plan.Tensor, c.wires[AxisTensor], float64(c.fabric.Device.ValueBytes)
+func (c *costs) addTensor(l *load, at plan.Coord, blk dit.BlockSpec, half dit.Half, mine dit.Rows, b int) {
+	t, w, value := c.plan.Tensor, c.wires[plan.AxisTensor], float64(c.fabric.Device.ValueBytes)
 	if t == 1 {
 		return
 	}
@@ -146,30 +147,30 @@ func (c *costs) addTensor(l *load, at Coord, blk dit.BlockSpec, half dit.Half, m
 }
 
 // addAttention adds one attention over the whole sequence and its exchanges.
-func (c *costs) addAttention(l *load, at Coord, rows []dit.Rows, entry, b int, imageOnly bool) {
+func (c *costs) addAttention(l *load, at plan.Coord, rows []dit.Rows, entry, b int, imageOnly bool) {
 	d := float64(c.Spec.HeadDim)
 	own := float64(c.heads(at)[at.Ulysses].Len())
-	keys := c.entry(entry).image
+	keys := c.entry(entry).Image
 	if !imageOnly {
-		keys += c.entry(entry).text
+		keys += c.entry(entry).Text
 	}
 	queries := c.gathered(rows, at.Ring, imageOnly)
 	l.attention += 4 * float64(b*queries) * float64(keys) * own * d
 	if c.plan.KV8 { // every row is read in 8 bits or written in them, and once in the type of activations
 		l.bytes += 2 * float64(b*keys) * own * d * (1 + float64(c.fabric.Device.ValueBytes))
 	}
-	var v [axisCount]volume
+	var v [plan.AxisCount]volume
 	c.attention(&v, at, rows, b, imageOnly)
 	value := float64(c.fabric.Device.ValueBytes)
-	if v[AxisUlysses].calls > 0 {
-		w := c.wires[AxisUlysses]
-		s := ulyssesExchanges*w.latency + float64(v[AxisUlysses].values)*value*w.perByte
+	if v[plan.AxisUlysses].calls > 0 {
+		w := c.wires[plan.AxisUlysses]
+		s := ulyssesExchanges*w.latency + float64(v[plan.AxisUlysses].values)*value*w.perByte
 		l.exchange += s
 		l.sent += s
 	}
-	if v[AxisRing].calls > 0 {
-		w := c.wires[AxisRing]
-		s := float64(c.plan.Ring-1)*w.latency + float64(v[AxisRing].values)*value*w.perByte
+	if v[plan.AxisRing].calls > 0 {
+		w := c.wires[plan.AxisRing]
+		s := float64(c.plan.Ring-1)*w.latency + float64(v[plan.AxisRing].values)*value*w.perByte
 		l.sent += s
 		l.exchange += s
 		l.bytes += float64(c.plan.Ring-1) * float64(b*queries) * own * d * mergePasses * value
@@ -177,7 +178,7 @@ func (c *costs) addAttention(l *load, at Coord, rows []dit.Rows, entry, b int, i
 }
 
 // laneLoad is what rank at does in lane k in one micro-step.
-func (c *costs) laneLoad(at Coord, k int, m Micro) (l load) {
+func (c *costs) laneLoad(at plan.Coord, k int, m plan.Micro) (l load) {
 	b := c.batch[at.Data].Len()
 	for i := range c.Text {
 		if c.cfgOf[i] != at.CFG {
@@ -191,7 +192,7 @@ func (c *costs) laneLoad(at Coord, k int, m Micro) (l load) {
 		}
 		seen := map[kind]load{}
 		for n := c.lanes[k].Start; n < c.lanes[k].End; n++ {
-			key := kind{c.Spec.Blocks[n], c.lanes[k].half(n)}
+			key := kind{c.Spec.Blocks[n], c.lanes[k].Half(n)}
 			key.Params = 0
 			if key.Skip >= 0 {
 				key.Skip = 0
@@ -215,7 +216,7 @@ func (c *costs) laneLoad(at Coord, k int, m Micro) (l load) {
 }
 
 // addEnds adds embedding and head.
-func (c *costs) addEnds(l *load, at Coord, k int, rows []dit.Rows, b int) {
+func (c *costs) addEnds(l *load, at plan.Coord, k int, rows []dit.Rows, b int) {
 	embed, head := c.endFlops(at, rows, b)
 	if k == 0 {
 		l.gemm += embed
@@ -226,15 +227,15 @@ func (c *costs) addEnds(l *load, at Coord, k int, rows []dit.Rows, b int) {
 }
 
 // endFlops is the floating point operations of embedding and head for the rows of rank at.
-func (c *costs) endFlops(at Coord, rows []dit.Rows, b int) (embed, head float64) {
-	image := float64(b * c.plan.kept(rows[at.sequence(c.plan)], at.Tensor).Image.Len())
+func (c *costs) endFlops(at plan.Coord, rows []dit.Rows, b int) (embed, head float64) {
+	image := float64(b * c.plan.Kept(rows[at.Place(c.plan)], at.Tensor).Image.Len())
 	token := float64(c.Spec.Width * c.Spec.PatchSize * c.Spec.PatchSize)
 	return 2 * image * token * float64(c.Spec.Channels), 2 * image * token * float64(c.Spec.OutChannels)
 }
 
 // laneSeconds is how long lane k of the ranks that share c's data, cfg and pipe place takes for a micro-step: exchanges keep them together, so the slowest
 // counts. compute and sent are those of each rank.
-func (c *costs) laneSeconds(data, cfg, k int, m Micro) (seconds float64, ranks []load) {
+func (c *costs) laneSeconds(data, cfg, k int, m plan.Micro) (seconds float64, ranks []load) {
 	stage := c.stage(k)
 	for r := range c.plan.Ranks() {
 		at := c.mesh.At(r)
@@ -249,14 +250,14 @@ func (c *costs) laneSeconds(data, cfg, k int, m Micro) (seconds float64, ranks [
 }
 
 // transfer is the seconds of one entry's rows from one lane to the next.
-func (c *costs) transfer(data int, m Micro, entry int) float64 {
+func (c *costs) transfer(data int, m plan.Micro, entry int) float64 {
 	rows := c.rows(m, entry)
 	most := 0
 	for _, r := range rows {
-		most = max(most, c.plan.kept(r, 0).Len(), c.plan.kept(r, c.plan.Tensor-1).Len())
+		most = max(most, c.plan.Kept(r, 0).Len(), c.plan.Kept(r, c.plan.Tensor-1).Len())
 	}
 	bytes := c.batch[data].Len() * most * c.Spec.Width * c.fabric.Device.ValueBytes
-	return c.wires[AxisPipe].seconds(float64(bytes))
+	return c.wires[plan.AxisPipe].seconds(float64(bytes))
 }
 
 // entriesOf lists the entries of a cfg group.

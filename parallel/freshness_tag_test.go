@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"patchbay/engine"
+	"patchbay/parallel/plan"
 )
 
 // tagBase sets tags apart from keys that are no tags (keys of the text in cross-attention).
@@ -20,7 +21,7 @@ type tagging struct {
 	pos *position
 	mu  *sync.Mutex
 	// seen counts readings by micro-step: the tags of all rows, in order of the sequence.
-	seen map[Micro]map[string]int
+	seen map[plan.Micro]map[string]int
 }
 
 func (o *tagging) QKNormRoPE(qo, ko, vo, q, k, v engine.Tensor, n engine.QKNorm, r engine.RoPE) {
@@ -76,9 +77,9 @@ func (o *tagging) Attention(out, q, k, v engine.Tensor, a engine.AttentionArgs) 
 }
 
 // taggedEngine runs ranks with tagging operations.
-func taggedEngine(t *testing.T) (*Engine, *sync.Mutex, map[Micro]map[string]int) {
+func taggedEngine(t *testing.T) (*Engine, *sync.Mutex, map[plan.Micro]map[string]int) {
 	t.Helper()
-	mu, seen := new(sync.Mutex), map[Micro]map[string]int{}
+	mu, seen := new(sync.Mutex), map[plan.Micro]map[string]int{}
 	e, err := NewEngine(Config{NewOps: func(rank, ranks int) (engine.Ops, error) {
 		ops, err := testOps(rank, ranks)
 		return &tagging{Ops: ops, mu: mu, seen: seen}, err
@@ -91,10 +92,10 @@ func taggedEngine(t *testing.T) (*Engine, *sync.Mutex, map[Micro]map[string]int)
 }
 
 // wantTags is what the freshness table says the rows of one attention are: evaluation numbers, text first.
-func wantTags(f Freshness, w Workload, p Plan, entry int, imageOnly bool) string {
+func wantTags(f plan.Freshness, w Workload, p plan.Plan, entry int, imageOnly bool) string {
 	o, out := newOutline(w, p), ""
 	if !imageOnly {
-		for range o.entry(entry).text {
+		for range o.entry(entry).Text {
 			out += fmt.Sprint(f.Micro.Evaluation-f.Text, " ")
 		}
 	}
@@ -116,10 +117,10 @@ func TestStoresHoldWhatTheTableSays(t *testing.T) {
 		r := tinyRequest(t, family, 1, 8, 8, evaluations)
 		r.Branches, r.Guider = []Branch{{Name: "positive", Entries: r.Branches[0].Entries[:1]}}, Guider{Kind: GuideBasic}
 		w := workloadOf(r)
-		for _, plan := range tagPlans(family) {
+		for _, text := range tagPlans(family) {
 			r := *r
-			r.Plan = plan
-			p, err := ParsePlan(plan)
+			r.Plan = text
+			p, err := plan.Parse(text)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -135,23 +136,23 @@ func TestStoresHoldWhatTheTableSays(t *testing.T) {
 				l.rank.ops.(*tagging).pos = l.rank.pos
 			}
 			if _, err := e.Sample(context.Background(), &r, nil); err != nil {
-				t.Fatalf("%s %s: %v", family, plan, err)
+				t.Fatalf("%s %s: %v", family, text, err)
 			}
 			mu.Lock()
-			compareTags(t, family+" "+plan, w, p, seen)
+			compareTags(t, family+" "+text, w, p, seen)
 			mu.Unlock()
 		}
 	}
 }
 
 // compareTags checks every reading and their number.
-func compareTags(t *testing.T, name string, w Workload, p Plan, seen map[Micro]map[string]int) {
+func compareTags(t *testing.T, name string, w Workload, p plan.Plan, seen map[plan.Micro]map[string]int) {
 	t.Helper()
-	compareTagsWith(t, name, w, p, seen, FreshnessTable(len(newOutline(w, p).patches), w.Evaluations, p.Warmup))
+	compareTagsWith(t, name, w, p, seen, plan.FreshnessTable(len(newOutline(w, p).patches), w.Evaluations, p.Warmup))
 }
 
 // compareTagsWith checks them against a table.
-func compareTagsWith(t *testing.T, name string, w Workload, p Plan, seen map[Micro]map[string]int, table []Freshness) {
+func compareTagsWith(t *testing.T, name string, w Workload, p plan.Plan, seen map[plan.Micro]map[string]int, table []plan.Freshness) {
 	t.Helper()
 	if len(seen) != len(table) {
 		t.Errorf("%s: %d micro-steps read something, the table has %d", name, len(seen), len(table))
@@ -160,7 +161,7 @@ func compareTagsWith(t *testing.T, name string, w Workload, p Plan, seen map[Mic
 		want := map[string]int{}
 		for i := range w.Text {
 			for _, b := range w.Spec.Blocks {
-				eachAttention(b, func(_ int, imageOnly bool) {
+				plan.EachAttention(b, func(_ int, imageOnly bool) {
 					n := p.Ulysses * p.Ring
 					if f.Micro.Whole && p.Spread { // all stages read it
 						n *= p.Pipe

@@ -3,56 +3,14 @@ package parallel
 import (
 	"patchbay/models/dit"
 	"patchbay/parallel/comm"
+	"patchbay/parallel/plan"
 )
-
-// Weights in parts (shard=on; ZeRO stage 3, arXiv:1910.02054, sec. 5.3): ranks that would hold the same weights hold a part of each unit's bytes. A unit is
-// gathered just before it is used, the next one while it is used, and its place is given to the one after that. All ranks of the group use units
-// in one order, which depends on nothing but the number of blocks, so gathers meet without any agreement.
-
-// gatherPlan says which units are gathered when: two places, a unit always in the same one.
-type gatherPlan struct {
-	place func(unit int) int
-	in    [2]int // unit whose bytes are in a place or under way to it, -1: none
-}
-
-func newGatherPlan(place func(unit int) int) *gatherPlan {
-	return &gatherPlan{place: place, in: [2]int{-1, -1}}
-}
-
-// use lists the units to be gathered, in order, when unit is used and next will be: unit itself if it is not there yet, then next if its place is free.
-func (g *gatherPlan) use(unit, next int) []int {
-	var out []int
-	for _, u := range []int{unit, next} {
-		if p := g.place(u); g.in[p] != u && (u == unit || p != g.place(unit)) {
-			g.in[p] = u
-			out = append(out, u)
-		}
-	}
-	return out
-}
-
-// unitOrder calls use with every unit and the one after it, as a session does with n blocks: once to prepare, then for each evaluation what is outside of
-// blocks (for the embedding), the blocks, and what is outside of them (for the head).
-func unitOrder(n, evaluations int, use func(unit, next int)) {
-	blocks := func() {
-		for b := range n {
-			use(b, b+1)
-		}
-	}
-	use(n, 0)
-	blocks()
-	for range evaluations {
-		use(n, 0)
-		blocks()
-		use(n, 0)
-	}
-}
 
 // gatherer brings the units of one rank's model together.
 type gatherer struct {
 	shards *dit.Shards
 	comm   comm.Comm
-	plan   *gatherPlan
+	plan   *plan.Gathers
 	open   int  // unit that may be read, -1: none
 	flight bool // a gather is under way
 }
@@ -62,7 +20,7 @@ func newGatherer(shards *dit.Shards, c comm.Comm) *gatherer {
 	if shards == nil {
 		return nil
 	}
-	return &gatherer{shards: shards, comm: c, plan: newGatherPlan(func(u int) int { return shards.Units[u].Place }), open: -1}
+	return &gatherer{shards: shards, comm: c, plan: plan.NewGathers(func(u int) int { return shards.Units[u].Place }), open: -1}
 }
 
 // use makes a unit readable and starts to gather the next one. It panics with *comm.Error when another rank is lost.
@@ -70,7 +28,7 @@ func (g *gatherer) use(unit, next int) {
 	if g == nil {
 		return
 	}
-	todo := g.plan.use(unit, next)
+	todo := g.plan.Use(unit, next)
 	if g.open == unit && len(todo) == 0 {
 		return
 	}

@@ -3,7 +3,6 @@ package parallel
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,6 +13,8 @@ import (
 	"patchbay/models/dit"
 	"patchbay/models/weights"
 	"patchbay/parallel/comm"
+	"patchbay/parallel/failure"
+	"patchbay/parallel/plan"
 	"patchbay/tests/golden"
 )
 
@@ -50,7 +51,7 @@ func strictly(m dit.Model, opened func(unit int)) *strict {
 type holder struct {
 	mu     sync.Mutex
 	opened int
-	models map[string]dit.Model // by heldKey
+	models map[string]dit.Model // by plan.HeldKey
 	peaks  map[string]int64     // most bytes of weights at one time
 }
 
@@ -84,12 +85,12 @@ func strictRequest(t *testing.T, h *holder, family string, b, y, x, steps int) *
 		m, err := load(count, held)
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		h.peaks[heldKey("", held)] = count.peak
+		h.peaks[plan.HeldKey("", held)] = count.peak
 		if err != nil || m.Shards() == nil {
 			return m, err
 		}
 		s := strictly(m, func(int) { h.mu.Lock(); h.opened++; h.mu.Unlock() })
-		h.models[heldKey("", held)] = s
+		h.models[plan.HeldKey("", held)] = s
 		return s, nil
 	}
 	return r
@@ -204,12 +205,12 @@ func TestForeignPartsArePrivate(t *testing.T) {
 		}
 		s := &rankSession{
 			model: m, comms: lonely(), skips: newSkipStore(),
-			open: OpenCommand{Plan: OneRank(), Batch: 1, Entries: []EntryInput{{Entry: r.Branches[0].Entries[0].Entry, Grid: r.Model.Spec.Tokens(f.y, f.x)}}},
+			open: OpenCommand{Plan: plan.OneRank(), Batch: 1, Entries: []EntryInput{{Entry: r.Branches[0].Entries[0].Entry, Grid: r.Model.Spec.Tokens(f.y, f.x)}}},
 			env:  dit.Env{Ops: ops, Arena: arenaOf(t, ops, 64<<20)},
 		}
 		err = Recovered("a rank without gathers", s.prepare)
-		var e *Error
-		if !errors.As(err, &e) || e.Code != Panic || !strings.Contains(e.Error(), "in parts") {
+		var e *failure.Error
+		if !errors.As(err, &e) || e.Code != failure.Panic || !strings.Contains(e.Error(), "in parts") {
 			t.Errorf("%s: weights that were not gathered were used: got %v, want a panic that says so", f.name, err)
 		}
 		m.Close()
@@ -217,7 +218,7 @@ func TestForeignPartsArePrivate(t *testing.T) {
 }
 
 // lonely are the ends of a rank without peers.
-func lonely() (out [axisCount]comm.Comm) {
+func lonely() (out [plan.AxisCount]comm.Comm) {
 	for a := range out {
 		out[a] = comm.NewSilent(0, 1)
 	}
@@ -248,91 +249,48 @@ func TestPartsAreWithinTheirBounds(t *testing.T) {
 			if testing.Short() && text != "ulysses=2" {
 				continue
 			}
-			plan, err := ParsePlan(text + ",shard=on")
+			p, err := plan.Parse(text + ",shard=on")
 			if err != nil {
 				t.Fatal(err)
 			}
 			parts := *r
-			parts.Plan = plan.String()
+			parts.Plan = p.String()
 			res, err := e.Sample(context.Background(), &parts, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
-			units := h.models[heldKey("", plan.held(nil, Coord{}))].Shards().Units
+			units := h.models[plan.HeldKey("", p.Held(nil, plan.Coord{}))].Shards().Units
 			total, largest := int64(0), 0
 			for _, u := range units {
 				total += int64(u.Bytes())
 				largest = max(largest, u.Bytes())
 			}
 			for rank, axes := range res.Stats.Traffic {
-				c := Mesh{Plan: plan}.At(rank)
+				c := plan.Mesh{Plan: p}.At(rank)
 				want := comm.Traffic{}
-				for _, u := range gatheredUnits(len(w.Spec.Blocks), w.Evaluations) {
+				for _, u := range plan.GatheredUnits(len(w.Spec.Blocks), w.Evaluations) {
 					want.Calls++
-					want.Bytes += int64(units[u].Counts[plan.held(nil, c).Part] * (plan.parts() - 1))
+					want.Bytes += int64(units[u].Counts[p.Held(nil, c).Part] * (p.Parts() - 1))
 				}
-				if got := axes[AxisShard]; got.Calls != want.Calls || got.Bytes != want.Bytes {
-					t.Errorf("%s %s, rank %d: %d bytes in %d gathers, formula %d in %d", f.name, plan, rank, got.Bytes, got.Calls, want.Bytes, want.Calls)
+				if got := axes[plan.AxisShard]; got.Calls != want.Calls || got.Bytes != want.Bytes {
+					t.Errorf("%s %s, rank %d: %d bytes in %d gathers, formula %d in %d", f.name, p, rank, got.Bytes, got.Calls, want.Bytes, want.Calls)
 				}
 				// what cuts between pieces may add: a panel of the widest matrix, of 64 rows or fewer
 				piece := int(64 * 4 * (1 + w.Spec.MLPRatio) * float64(w.Spec.Width))
-				peak, bound := h.peaks[heldKey("", plan.held(nil, c))], total/int64(plan.parts())+int64(2*largest+piece)
+				peak, bound := h.peaks[plan.HeldKey("", p.Held(nil, c))], total/int64(p.Parts())+int64(2*largest+piece)
 				if peak > bound {
-					t.Errorf("%s %s, rank %d: weights take %d bytes at their peak, want at most 1/%d of %d and two units of %d: %d", f.name, plan, rank, peak, plan.parts(), total,
+					t.Errorf("%s %s, rank %d: weights take %d bytes at their peak, want at most 1/%d of %d and two units of %d: %d", f.name, p, rank, peak, p.Parts(), total,
 						largest, bound)
 				}
-				forecast := ForecastMemory(w, plan, 4, 4)[rank].Weights
+				forecast := ForecastMemory(w, p, 4, 4)[rank].Weights
 				if off := float64(forecast)/float64(peak) - 1; !near(off, 0, 0.15) {
-					t.Errorf("%s %s, rank %d: forecast %d bytes of weights, counted %d: off by %.1f %%, bound 15 %%", f.name, plan, rank, forecast, peak, 100*off)
+					t.Errorf("%s %s, rank %d: forecast %d bytes of weights, counted %d: off by %.1f %%, bound 15 %%", f.name, p, rank, forecast, peak, 100*off)
 				}
 				if rank == 0 {
-					t.Logf("%s %s: %d of %d bytes of weights (whole: %d), largest unit %d, forecast %d; gathered %d bytes, forecast %d", f.name, plan, peak, total,
-						h.peaks[heldKey("", dit.Held{})], largest, forecast, axes[AxisShard].Bytes, ForecastTraffic(w, plan, 4, 4)[rank][AxisShard].Bytes)
+					t.Logf("%s %s: %d of %d bytes of weights (whole: %d), largest unit %d, forecast %d; gathered %d bytes, forecast %d", f.name, p, peak, total,
+						h.peaks[plan.HeldKey("", dit.Held{})], largest, forecast, axes[plan.AxisShard].Bytes, ForecastTraffic(w, p, 4, 4)[rank][plan.AxisShard].Bytes)
 				}
 			}
-		}
-	}
-}
-
-// TestGatherOrder: the pure order of gathers, as text. Blocks take turns in two places; what is outside of them (e) is gathered ahead of its use where its
-// place is free, which it is not beside the last of an even number of blocks.
-func TestGatherOrder(t *testing.T) {
-	for _, c := range []struct {
-		blocks int
-		want   string
-	}{
-		{1, "use e: e 0; use 0: ; use e: ; use 0: ; use e: ; use e: ; use 0: ; use e: "},
-		{2, "use e: e 0; use 0: 1; use 1: ; use e: e; use 0: 1; use 1: ; use e: e; use e: ; use 0: 1; use 1: ; use e: e"},
-		{3, "use e: e 0; use 0: 1; use 1: 2; use 2: e; use e: 0; use 0: 1; use 1: 2; use 2: e; use e: 0; use e: ; use 0: 1; use 1: 2; use 2: e; use e: 0"},
-	} {
-		g := newGatherPlan(func(u int) int { return unitPlace(u, c.blocks) })
-		name := func(u int) string {
-			if u == c.blocks {
-				return "e"
-			}
-			return fmt.Sprint(u)
-		}
-		var out []string
-		unitOrder(c.blocks, 2, func(unit, next int) {
-			var units []string
-			for _, u := range g.use(unit, next) {
-				units = append(units, name(u))
-			}
-			out = append(out, "use "+name(unit)+": "+strings.Join(units, " "))
-		})
-		if got := strings.Join(out, "; "); got != c.want {
-			t.Errorf("%d blocks:\ngot  %s\nwant %s", c.blocks, got, c.want)
-		}
-	}
-}
-
-// TestShardRefusals name the rule and a plan that can.
-func TestShardRefusals(t *testing.T) {
-	for text, want := range map[string]string{
-		"shard=on": "ulysses=2", "tensor=2,shard=on": "ulysses=2", "pipe=2,ulysses=2,shard=on,sync=spread": "use sync=stages", "ulysses=2,shard=on,cut=weights": "pipe=2", "pipe=2,cut=weights": "shard=on", "shard=yes": "off or on",
-	} {
-		if _, err := ParsePlan(text); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: got %v, want a refusal that names %s", text, err, want)
 		}
 	}
 }

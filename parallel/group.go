@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"patchbay/parallel/comm"
+	"patchbay/parallel/failure"
 )
 
 // Group runs goroutines that live and die together. Every goroutine of this package is started by Go: a panic in one (a rank, a sampler,
@@ -51,7 +52,7 @@ func Recovered(where string, f func() error) (err error) {
 			return
 		}
 		if v != nil {
-			e := &Error{Code: Panic, Text: fmt.Sprintf("panic in %s: %v", where, v), Stack: string(debug.Stack())}
+			e := &failure.Error{Code: failure.Panic, Text: fmt.Sprintf("panic in %s: %v", where, v), Stack: string(debug.Stack())}
 			if cause, ok := v.(error); ok {
 				e.Text, e.Cause = "panic in "+where, cause
 			}

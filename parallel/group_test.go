@@ -2,6 +2,7 @@ package parallel
 
 import (
 	"errors"
+	"patchbay/parallel/failure"
 	"strings"
 	"testing"
 )
@@ -13,8 +14,8 @@ func TestGroupTurnsPanicIntoErrorAndAborts(t *testing.T) {
 	g.Go("rank 1", func() error { <-stop; return nil })
 	g.Go("rank 2", func() error { panic("boom") })
 	err := g.Wait()
-	var e *Error
-	if !errors.As(err, &e) || e.Code != Panic || !strings.Contains(e.Text, "rank 2") || !strings.Contains(e.Stack, "group_test.go") {
+	var e *failure.Error
+	if !errors.As(err, &e) || e.Code != failure.Panic || !strings.Contains(e.Text, "rank 2") || !strings.Contains(e.Stack, "group_test.go") {
 		t.Fatalf("Wait = %#v, want a panic of rank 2 with its stack", err)
 	}
 	if !errors.Is(cause, err) {

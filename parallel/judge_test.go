@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"patchbay/models/published"
+	"patchbay/parallel/plan"
 )
 
 // publishedRow is one time that another program has published.
@@ -106,7 +107,7 @@ func (p *publishedTable) predict(t *testing.T, r publishedRow) float64 {
 	}
 	best := math.Inf(1)
 	for _, text := range plans {
-		plan, err := ParsePlan(text)
+		plan, err := plan.Parse(text)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -3,6 +3,7 @@ package parallel
 import (
 	"patchbay/engine"
 	"patchbay/models/dit"
+	"patchbay/parallel/plan"
 )
 
 // kvStore holds the keys and values of one entry for the blocks of one stage, addressed by absolute token position: text first, then image. What a
@@ -15,21 +16,21 @@ type kvStore struct {
 }
 
 // newKVStore takes the memory for blocks that attend in held; heads are those of this rank.
-func newKVStore(env dit.Env, spec *dit.Spec, plan Plan, held lane, lt, li, b, heads int) *kvStore {
+func newKVStore(env dit.Env, spec *dit.Spec, p plan.Plan, held plan.Lane, lt, li, b, heads int) *kvStore {
 	s := &kvStore{lt: lt, li: li, kv: map[[2]int]engine.Tensor{}, heads: heads}
-	if plan.KV8 {
+	if p.KV8 {
 		s.small = map[[2]int]quantised{}
 	}
 	for i := held.Start; i < held.End; i++ {
-		if !held.attends(i) {
+		if !held.Attends(i) {
 			continue
 		}
 		for k := range max(spec.Blocks[i].Attends, 1) {
-			if at := [2]int{i, k}; plan.KV8 {
-				s.small[at] = newQuantised(env, b, storeRows(lt, li, k), heads, spec.HeadDim)
+			if at := [2]int{i, k}; p.KV8 {
+				s.small[at] = newQuantised(env, b, plan.StoreRows(lt, li, k), heads, spec.HeadDim)
 				continue
 			}
-			s.kv[[2]int{i, k}] = env.Arena.Alloc(env.DType, b, storeRows(lt, li, k), 2, heads, spec.HeadDim)
+			s.kv[[2]int{i, k}] = env.Arena.Alloc(env.DType, b, plan.StoreRows(lt, li, k), 2, heads, spec.HeadDim)
 		}
 	}
 	return s
@@ -74,7 +75,7 @@ func (s *sequence) attendStored(store *kvStore) func(dit.Attention) {
 			return
 		}
 		b, d := a.Q.Dim(0), a.Q.Dim(3)
-		heads := balanced(a.Q.Dim(2), s.ulysses.Size())
+		heads := plan.Balanced(a.Q.Dim(2), s.ulysses.Size())
 		own := heads[s.ulysses.Rank()].Len()
 		got := s.arena.Alloc(a.Q.DType, s.gathered(s.ring.Rank(), a.ImageOnly), b, 3, own, d) // [L, B, 3, H/P, D]
 		s.exchange(a, got, heads, b, d)
@@ -165,4 +166,13 @@ func (s *sequence) shareFresh(kv kvRows, a dit.Attention) {
 		}
 		at += n
 	}
+}
+
+// sum adds up counts.
+func sum(v []int) int {
+	n := 0
+	for _, x := range v {
+		n += x
+	}
+	return n
 }

@@ -3,6 +3,7 @@ package parallel
 import (
 	"patchbay/engine"
 	"patchbay/models/dit"
+	"patchbay/parallel/plan"
 )
 
 // Stores in 8 bits (kv=fp8): E4M3 numbers with one f32 scale for each token and head, keys and values apart. Fresh rows are attended as they were computed
@@ -24,7 +25,7 @@ func (s *sequence) widen(store *kvStore, a dit.Attention) kvRows {
 	if store.small == nil {
 		return kvRows{store.kv[at], store.lt}
 	}
-	rows := storeRows(store.lt, store.li, a.Index)
+	rows := plan.StoreRows(store.lt, store.li, a.Index)
 	kv := kvRows{s.arena.Alloc(a.Q.DType, a.Q.Dim(0), rows, 2, store.heads, a.Q.Dim(3)), store.lt}
 	q, own := store.small[at]
 	if !own { // another stage's block in a spread evaluation: all rows are fresh

@@ -2,7 +2,6 @@ package parallel
 
 import (
 	"context"
-	"strings"
 	"testing"
 )
 
@@ -49,27 +48,6 @@ func TestStoresInEightBits(t *testing.T) {
 				t.Errorf("%s %s: after another job element %d differs", f.name, plan, at)
 			}
 		}
-	}
-}
-
-// TestEightBitStoresHalve: against bf16, stores of D elements a head take (1 + 4/D) / 2 of the bytes: 0.516 for D = 128, 0.531 for 64, and 0.257 of f32.
-func TestEightBitStoresHalve(t *testing.T) {
-	for model, want := range map[string]float64{"flux-dev": 0.515625, "sd3-medium": 0.53125, "hunyuandit": 0.5227272} {
-		s := searchFor(t, model, 1024, 20, "8xH100-nvlink")
-		for _, text := range []string{"pipe=4,patches=4", "pipe=2,ulysses=2,patches=4,shard=on"} {
-			full, small := ForecastMemory(s.Workload, planOf(t, text), 2, 2), ForecastMemory(s.Workload, planOf(t, text+",kv=fp8"), 2, 2)
-			for rank := range full {
-				if got := float64(small[rank].KV) / float64(full[rank].KV); !near(got, want, 1e-5) {
-					t.Errorf("%s %s, rank %d: %d bytes of %d, %.6f, want %.6f", model, text, rank, small[rank].KV, full[rank].KV, got, want)
-				}
-			}
-		}
-	}
-	if _, err := ParsePlan("ulysses=2,kv=fp8"); err == nil || !strings.Contains(err.Error(), "plan.kv") || !strings.Contains(err.Error(), "pipe=2") {
-		t.Errorf("kv=fp8 without stages: got %v, want a refusal of plan.kv that names pipe=2", err)
-	}
-	if _, err := ParsePlan("pipe=2,kv=int8"); err == nil || !strings.Contains(err.Error(), "full or fp8") {
-		t.Errorf("kv=int8: got %v, want the values", err)
 	}
 }
 

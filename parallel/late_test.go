@@ -3,6 +3,7 @@ package parallel
 import (
 	"context"
 	"fmt"
+	"patchbay/parallel/plan"
 	"slices"
 	"strings"
 	"testing"
@@ -65,15 +66,15 @@ func TestLateEntriesAreSynchronousAtFirst(t *testing.T) {
 
 // lateReadings is what the attentions of every micro-step read, worked out from the definition: evaluations by row,
 // text first, and how often.
-func lateReadings(r *Request, p Plan, text, starts []int) map[Micro]map[string]int {
-	out := map[Micro]map[string]int{}
-	patches := patchRanges(slices.Max(text), r.Model.Spec.Tokens(r.Latent.Y, r.Latent.X).Tokens(), p.Patches)
+func lateReadings(r *Request, p plan.Plan, text, starts []int) map[plan.Micro]map[string]int {
+	out := map[plan.Micro]map[string]int{}
+	patches := plan.PatchRanges(slices.Max(text), r.Model.Spec.Tokens(r.Latent.Y, r.Latent.X).Tokens(), p.Patches)
 	for e := range len(r.Sigmas) - 1 {
 		whole := e < p.Warmup || slices.Contains(starts, e)
 		for m := range patches {
-			micro := Micro{Evaluation: e, Patch: m}
+			micro := plan.Micro{Evaluation: e, Patch: m}
 			if whole {
-				micro = Micro{Evaluation: e, Whole: true}
+				micro = plan.Micro{Evaluation: e, Whole: true}
 			}
 			readings := map[string]int{}
 			for i := range text {

@@ -2,6 +2,7 @@ package parallel
 
 import (
 	"context"
+	"patchbay/parallel/plan"
 	"time"
 )
 
@@ -13,17 +14,17 @@ type Loaded struct {
 
 // Load makes the weights of a model resident in the layout that a plan wants ("": one rank), so that the first request of that plan need not. It
 // waits for the work in hand. Errors are *Error, as those of Sample.
-func (e *Engine) Load(ctx context.Context, m Model, plan string) (Loaded, error) {
+func (e *Engine) Load(ctx context.Context, m Model, text string) (Loaded, error) {
 	out := Loaded{Bytes: m.WeightBytes}
-	p, err := ParsePlan(plan)
+	p, err := plan.Parse(text)
 	if err != nil {
 		return out, err
 	}
 	if p.Tensor > m.Spec.Heads {
-		return out, refusePlan("tensor", "is %d, the model has %d heads", p.Tensor, m.Spec.Heads)
+		return out, plan.Refuse("tensor", "is %d, the model has %d heads", p.Tensor, m.Spec.Heads)
 	}
-	if n := maxStages(m.Spec); p.owns() && p.Pipe > n {
-		return out, refusePlan("pipe", "is %d, the blocks of %s make at most %d stages", p.Pipe, m.Spec.Family, n)
+	if n := plan.MaxStages(m.Spec); p.Owns() && p.Pipe > n {
+		return out, plan.Refuse("pipe", "is %d, the blocks of %s make at most %d stages", p.Pipe, m.Spec.Family, n)
 	}
 	release, err := e.take(ctx)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"patchbay/engine/profile"
+	"patchbay/parallel/plan"
 )
 
 // Machine is one kind of device as it was measured: rates of a rank, and of the link to its neighbours. Stages are balanced and plans are chosen by it.
@@ -102,18 +103,6 @@ func (m Machine) JSON() ([]byte, error) {
 	return append(b, '\n'), err
 }
 
-// fabric is one rank of the engine as the planner sees it.
-func (c *Config) fabric() (Fabric, error) {
-	if c.Machine != nil {
-		return Fabric{Device: c.Machine.Device, Link: c.Machine.Link, Hosts: 1, PerHost: 1}, c.Machine.check()
-	}
-	devices := c.Devices
-	if devices == "" {
-		devices = "cpu"
-	}
-	return ParseFabric(devices)
-}
-
 // Measure replaces the rates of m by what a profiled run of w on one rank shows: floating point operations of its products and attentions, and bytes of its
 // element-wise work as Ours counts them, by the time that such operations took from embedding to head. valueBytes is the size of an activation. It refuses spans
 // without products or attention.
@@ -135,8 +124,8 @@ func (m *Machine) Measure(w Workload, spans []profile.Span, valueBytes int) erro
 	}
 	d := m.Device
 	d.ValueBytes = valueBytes
-	c := newCosts(newOutline(w, OneRank()), Fabric{Device: d, Link: m.Link, Hosts: 1, PerHost: 1})
-	l, n := c.laneLoad(Coord{}, 0, Micro{Whole: true}), float64(w.Evaluations)
+	c := newCosts(newOutline(w, plan.OneRank()), Fabric{Device: d, Link: m.Link, Hosts: 1, PerHost: 1})
+	l, n := c.laneLoad(plan.Coord{}, 0, plan.Micro{Whole: true}), float64(w.Evaluations)
 	d.GEMM, d.Attention, d.Traffic = n*l.gemm/products.Seconds(), n*l.attention/attentions.Seconds(), n*l.bytes/rest.Seconds()
 	m.Device = d
 	return nil

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"patchbay/engine/profile"
+	"patchbay/parallel/plan"
 )
 
 // TestMeasuredRates: rates are the work of a run, as Simulate counts it, by the time that its operations took; text, modulation and copies to the host do not
@@ -29,7 +30,7 @@ func TestMeasuredRates(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.Device.Launch, m.Device.Handover = 0, 0
-	sim, err := Simulate(w, OneRank(), Fabric{Device: m.Device, Link: m.Link, Hosts: 1, PerHost: 1})
+	sim, err := Simulate(w, plan.OneRank(), Fabric{Device: m.Device, Link: m.Link, Hosts: 1, PerHost: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +75,7 @@ func TestMeasuredStages(t *testing.T) {
 			took[s.Rank] += s.Took
 		}
 	}
-	p, err := ParsePlan(r.Plan)
+	p, err := plan.Parse(r.Plan)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package parallel
 import (
 	"cmp"
 	"fmt"
+	"patchbay/parallel/plan"
 	"slices"
 	"strings"
 )
@@ -39,22 +40,7 @@ type action struct {
 	kind    SpanKind
 	channel int     // of a send or receive
 	seconds float64 // of work; of a send: the transfer
-	micro   Micro
-}
-
-// Micro names one micro-step.
-type Micro struct {
-	Evaluation int
-	Patch      int
-	Whole      bool // synchronous evaluation: the patch is the whole picture
-}
-
-// String returns "e3 p1" or "e0 whole".
-func (m Micro) String() string {
-	if m.Whole {
-		return fmt.Sprintf("e%d whole", m.Evaluation)
-	}
-	return fmt.Sprintf("e%d p%d", m.Evaluation, m.Patch)
+	micro   plan.Micro
 }
 
 // SpanKind tells what an actor does during a Span.
@@ -72,7 +58,7 @@ type Span struct {
 	Actor      int
 	Kind       SpanKind
 	Start, End float64 // seconds
-	Micro      Micro
+	Micro      plan.Micro
 }
 
 // DeadlockError tells why a schedule cannot finish.

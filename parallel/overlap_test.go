@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"patchbay/engine"
+	"patchbay/parallel/plan"
 )
 
 // watching is an Ops that writes down which rank works on which micro-step, in the order of the first products.
@@ -20,7 +21,7 @@ type watching struct {
 
 type rankMicro struct {
 	rank int
-	m    Micro
+	m    plan.Micro
 }
 
 func (w *watching) Linear(y, x engine.Tensor, wt *engine.Weight, e engine.Epilogue) {
@@ -69,8 +70,8 @@ func TestEvaluationsOverlapInThePipe(t *testing.T) {
 				}
 			}
 			for ev := 1; ev < 7; ev++ {
-				next, ok := first[rankMicro{0, Micro{Evaluation: ev + 1}}]
-				tail, ok2 := first[rankMicro{c.last, Micro{Evaluation: ev, Patch: c.end}}]
+				next, ok := first[rankMicro{0, plan.Micro{Evaluation: ev + 1}}]
+				tail, ok2 := first[rankMicro{c.last, plan.Micro{Evaluation: ev, Patch: c.end}}]
 				if !ok || !ok2 {
 					t.Fatalf("%s: evaluation %d was not seen", c.plan, ev)
 				}
@@ -117,17 +118,28 @@ func TestExecutorFollowsTheProgram(t *testing.T) {
 			if _, err := e.Sample(context.Background(), r, nil); err != nil {
 				t.Fatal(err)
 			}
-			p, err := ParsePlan(c.plan)
+			p, err := plan.Parse(c.plan)
 			if err != nil {
 				t.Fatal(err)
 			}
-			o := newOutline(r.Workload(), p)
-			timing := plainTiming(len(o.lanes), len(o.patches), 1, 0, false, 0)
-			timing.micros, timing.groups, timing.spread = o.micros(), p.Data*p.CFG, p.Spread
-			program := newProgram(timing)
-			did := make([][]Micro, len(e.team.links))
+			cpu, err := ParseFabric("cpu")
+			if err != nil {
+				t.Fatal(err)
+			}
+			cpu.PerHost = p.Ranks()
+			sim, err := Simulate(r.Workload(), p, cpu)
+			if err != nil {
+				t.Fatal(err)
+			}
+			program, lanes := make([][]plan.Micro, len(sim.Actors)), e.team.mesh.Plan.Pipe
+			for _, s := range sim.Spans {
+				if s.Kind == Working {
+					program[s.Actor] = append(program[s.Actor], s.Micro)
+				}
+			}
+			did := make([][]plan.Micro, len(e.team.links))
 			for _, s := range seen {
-				if s.m == (Micro{}) { // products of opening the session: evaluation 0 is always of the whole picture
+				if s.m == (plan.Micro{}) { // products of opening the session: evaluation 0 is always of the whole picture
 					continue
 				}
 				if list := did[s.rank]; len(list) == 0 || list[len(list)-1] != s.m {
@@ -136,12 +148,7 @@ func TestExecutorFollowsTheProgram(t *testing.T) {
 			}
 			for rank, got := range did {
 				at := e.team.mesh.At(rank)
-				var want []Micro
-				for _, a := range program.net.actors[(at.Data*p.CFG+at.CFG)*len(o.lanes)+at.Pipe].actions {
-					if a.kind == Working {
-						want = append(want, a.micro)
-					}
-				}
+				want := program[(at.Data*p.CFG+at.CFG)*lanes+at.Pipe]
 				if !slices.Equal(got, want) {
 					t.Errorf("rank %d did %v, the program has %v", rank, got, want)
 				}

@@ -8,6 +8,7 @@ import (
 
 	"patchbay/models/dit"
 	"patchbay/models/sampling"
+	"patchbay/parallel/plan"
 	"patchbay/tests/golden"
 )
 
@@ -66,17 +67,17 @@ func exactPlans() []string {
 }
 
 // planFor fits a plan to the stages and heads of a small model.
-func planFor(spec *dit.Spec, plan string) string {
+func planFor(spec *dit.Spec, text string) string {
 	if spec.Context2Dim > 0 { // six blocks fold into three stages at most
-		plan = strings.Replace(plan, "pipe=2,warmup", "pipe=3,warmup", 1)
+		text = strings.Replace(text, "pipe=2,warmup", "pipe=3,warmup", 1)
 	}
-	if maxStages(spec) < 3 {
-		plan = strings.Replace(plan, "pipe=3", "pipe=2", 1)
+	if plan.MaxStages(spec) < 3 {
+		text = strings.Replace(text, "pipe=3", "pipe=2", 1)
 	}
 	if spec.Heads < 3 {
-		plan = strings.Replace(plan, "tensor=3", "tensor=2", 1)
+		text = strings.Replace(text, "tensor=3", "tensor=2", 1)
 	}
-	return plan
+	return text
 }
 
 // TestExactPlansEqualOneRank: every exact plan gives the one-rank answer, any degree, odd shapes (design section 9).

@@ -3,6 +3,7 @@ package parallel
 import (
 	"context"
 	"errors"
+	"patchbay/parallel/failure"
 	"testing"
 	"time"
 )
@@ -41,8 +42,8 @@ func TestPatienceCountsFromTheLastProgress(t *testing.T) {
 		t.Fatalf("59 minutes after the last progress: %v", err)
 	}
 	after(time.Minute)
-	var pe *Error
-	if err := look(); !errors.As(err, &pe) || pe.Code != PeerLost {
+	var pe *failure.Error
+	if err := look(); !errors.As(err, &pe) || pe.Code != failure.PeerLost {
 		t.Errorf("an hour after the last progress: got %v, want the verdict that ranks stand still", err)
 	}
 }

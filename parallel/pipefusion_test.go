@@ -3,6 +3,7 @@ package parallel
 import (
 	"context"
 	"math"
+	"patchbay/parallel/plan"
 	"testing"
 )
 
@@ -177,7 +178,7 @@ func TestReceivesArePostedAhead(t *testing.T) {
 	}
 	const messages = 7 * 6 * 3 // stale evaluations, patches, entries
 	for rank := range 3 {
-		a, b := on.Stats.Traffic[rank][AxisPipe], off.Stats.Traffic[rank][AxisPipe]
+		a, b := on.Stats.Traffic[rank][plan.AxisPipe], off.Stats.Traffic[rank][plan.AxisPipe]
 		if a.Bytes != b.Bytes || a.Calls != b.Calls {
 			t.Errorf("rank %d: overlap changes traffic: %+v, %+v", rank, a, b)
 		}

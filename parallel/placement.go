@@ -9,6 +9,8 @@ import (
 
 	"patchbay/engine"
 	"patchbay/models/dit"
+	"patchbay/parallel/failure"
+	"patchbay/parallel/plan"
 )
 
 // placements are the models whose weights are resident on one device, or in the memory of this process, under a byte budget, least recently used first to
@@ -52,7 +54,7 @@ func (p *placements) limit() (int64, error) {
 	}
 	free, _, err := device.DeviceMemory()
 	if err != nil {
-		return 0, &Error{Code: LoadFailed, Field: "model", Text: "ask " + p.where + " for its memory", Cause: err}
+		return 0, &failure.Error{Code: failure.LoadFailed, Field: "model", Text: "ask " + p.where + " for its memory", Cause: err}
 	}
 	free = max(free-p.reserve+p.total(), 1)
 	if p.budget == 0 {
@@ -65,7 +67,7 @@ func (p *placements) limit() (int64, error) {
 func (p *placements) acquire(m Model, held dit.Held) (loaded bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	key, bytes := heldKey(m.Key, held), m.heldBytes(held)
+	key, bytes := plan.HeldKey(m.Key, held), m.heldBytes(held)
 	if i := p.find(key); i >= 0 {
 		hit := p.models[i]
 		p.models = slices.Insert(slices.Delete(p.models, i, i+1), 0, hit)
@@ -90,10 +92,10 @@ func (p *placements) acquire(m Model, held dit.Held) (loaded bool, err error) {
 		return err
 	})
 	if err != nil {
-		if e := (*Error)(nil); errors.As(err, &e) {
+		if e := (*failure.Error)(nil); errors.As(err, &e) {
 			return false, e
 		}
-		return false, &Error{Code: LoadFailed, Field: "model", Text: "load " + m.Key, Cause: err}
+		return false, &failure.Error{Code: failure.LoadFailed, Field: "model", Text: "load " + m.Key, Cause: err}
 	}
 	p.models = slices.Insert(p.models, 0, placement{key, bytes, model})
 	return true, nil
@@ -105,14 +107,14 @@ func (p *placements) refuse(what string, limit int64) error {
 	if p.where != "" {
 		text = fmt.Sprintf("%s, %d MB of %s are free for them", what, limit>>20, p.where)
 	}
-	return &Error{Code: OutOfMemory, Field: "model", Text: text}
+	return &failure.Error{Code: failure.OutOfMemory, Field: "model", Text: text}
 }
 
 // heldBytes estimates the memory of a part of the weights. Parts of blocks come with room for two blocks, where they are brought together.
 func (m Model) heldBytes(held dit.Held) int64 {
 	bytes := m.WeightBytes / int64(max(held.Ranks, 1))
 	if m.Spec != nil && m.Spec.Params > 0 && held.Blocks != nil {
-		bytes = int64(float64(bytes) * float64(heldParams(m.Spec, held)) / float64(m.Spec.Params))
+		bytes = int64(float64(bytes) * float64(plan.HeldParams(m.Spec, held)) / float64(m.Spec.Params))
 	}
 	if held.Parts <= 1 || m.Spec == nil || m.Spec.Params == 0 {
 		return bytes
@@ -141,14 +143,6 @@ func (p *placements) acquireAll(m Model, parts []dit.Held) (loaded bool, err err
 		loaded = loaded || fresh
 	}
 	return loaded, nil
-}
-
-// heldKey names a part of a model's weights.
-func heldKey(key string, held dit.Held) string {
-	if held.Ranks <= 1 && held.Parts <= 1 && held.Blocks == nil {
-		return key
-	}
-	return fmt.Sprintf("%s#tensor%d/%d#part%d/%d%s", key, held.Rank, max(held.Ranks, 1), held.Part, max(held.Parts, 1), stageName(held))
 }
 
 func (p *placements) find(key string) int {

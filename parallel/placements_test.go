@@ -8,6 +8,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/models/dit"
+	"patchbay/parallel/failure"
 )
 
 // shelf is an engine with room for so many bytes, and models of 100 bytes each by their keys, with a count of loads.
@@ -82,8 +83,8 @@ func TestPartsThatDoNotFitTogetherAreRefused(t *testing.T) {
 	if _, err := e.Load(context.Background(), small, ""); err != nil {
 		t.Fatal(err)
 	}
-	var pe *Error
-	if _, err := e.Load(context.Background(), model("a"), "tensor=2"); !errors.As(err, &pe) || pe.Code != OutOfMemory {
+	var pe *failure.Error
+	if _, err := e.Load(context.Background(), model("a"), "tensor=2"); !errors.As(err, &pe) || pe.Code != failure.OutOfMemory {
 		t.Errorf("two parts of 50 bytes in 99: got %v, want out_of_memory", err)
 	}
 	if got := e.keys(); loads["a"] != 0 || !slices.Equal(got, []string{"small"}) {

@@ -4,9 +4,9 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"patchbay/parallel/failure"
+	"patchbay/parallel/plan"
 	"slices"
-
-	"patchbay/parallel/comm"
 )
 
 // Search is the question to the planner: which plan runs this workload fastest on these devices.
@@ -25,7 +25,7 @@ type Search struct {
 
 // Candidate is one plan with its prediction.
 type Candidate struct {
-	Plan    Plan
+	Plan    plan.Plan
 	Seconds float64 // of the run; of a plan that was not worth simulating a lower bound
 	Bound   bool    // Seconds is that lower bound
 	Memory  Memory  // of the rank that needs most
@@ -44,7 +44,7 @@ type Choice struct {
 	// OneRank is the predicted time of one device, 0 if the model does not fit one.
 	OneRank float64
 	// Traffic is what the ranks of the best plan send in the run.
-	Traffic [][]comm.Traffic
+	Traffic [][]Traffic
 }
 
 // available is the bytes of one device that a plan may take, 0: no limit is known.
@@ -94,13 +94,13 @@ func (s Search) Choose() (*Choice, error) {
 }
 
 // Predict is the answer for a given plan. It refuses a plan that cannot run or does not fit, with an alternative.
-func (s Search) Predict(p Plan) (*Choice, error) {
+func (s Search) Predict(p plan.Plan) (*Choice, error) {
 	s.Device = s.Fabric.Device
 	if err := p.Check(s.Spec, s.Batch, len(s.Text), s.tokens()); err != nil {
 		return nil, err
 	}
 	if n := s.Fabric.Ranks(); p.Ranks() > n {
-		return nil, refusePlan("plan", "%s takes %d devices, %s has %d: leave the plan out to have one chosen", p, p.Ranks(), s.Fabric, n)
+		return nil, plan.Refuse("plan", "%s takes %d devices, %s has %d: leave the plan out to have one chosen", p, p.Ranks(), s.Fabric, n)
 	}
 	c := s.weigh(p)
 	if !c.Fits {
@@ -108,7 +108,7 @@ func (s Search) Predict(p Plan) (*Choice, error) {
 		if best, err := s.Choose(); err == nil {
 			text += fmt.Sprintf(": use %s (%s)", best.Best.Plan, gigabytes(best.Best.Memory.Total()))
 		}
-		return nil, &Error{Code: OutOfMemory, Field: "plan", Text: text}
+		return nil, &failure.Error{Code: failure.OutOfMemory, Field: "plan", Text: text}
 	}
 	sim, err := Simulate(s.Workload, p, s.Fabric)
 	if err != nil {
@@ -123,19 +123,19 @@ func (s Search) Predict(p Plan) (*Choice, error) {
 // refuse says what is missing when nothing fits.
 func (s Search) refuse(not []Candidate) error {
 	if len(not) == 0 {
-		return &Error{Code: PlanRefused, Field: "devices", Text: "no plan is possible: the workload has no pictures or no entries"}
+		return &failure.Error{Code: failure.PlanRefused, Field: "devices", Text: "no plan is possible: the workload has no pictures or no entries"}
 	}
 	least := slices.MinFunc(not, func(a, b Candidate) int { return cmp.Compare(a.Memory.Total(), b.Memory.Total()) })
 	text := fmt.Sprintf("nothing fits %s: the least, %s, needs %s a rank (weights %s), %s are free", s.Fabric, least.Plan, gigabytes(least.Memory.Total()),
 		gigabytes(least.Memory.Weights), gigabytes(s.Fabric.available()))
-	for n := 2 * s.Fabric.Ranks(); n <= MaxRanks; n *= 2 {
+	for n := 2 * s.Fabric.Ranks(); n <= plan.MaxRanks; n *= 2 {
 		for _, c := range s.candidates(n) {
 			if c.Plan.Ranks() == n && c.Fits {
-				return &Error{Code: OutOfMemory, Field: "devices", Text: fmt.Sprintf("%s; %d devices would do: %s needs %s", text, n, c.Plan, gigabytes(c.Memory.Total()))}
+				return &failure.Error{Code: failure.OutOfMemory, Field: "devices", Text: fmt.Sprintf("%s; %d devices would do: %s needs %s", text, n, c.Plan, gigabytes(c.Memory.Total()))}
 			}
 		}
 	}
-	return &Error{Code: OutOfMemory, Field: "devices", Text: text}
+	return &failure.Error{Code: failure.OutOfMemory, Field: "devices", Text: text}
 }
 
 // gigabytes prints bytes.
@@ -147,12 +147,12 @@ func (s Search) candidates(n int) []Candidate {
 	for _, p := range s.plans(n) {
 		c := s.weigh(p)
 		out = append(out, c)
-		if p.Shard = true; !c.Fits && p.possible() == nil { // never faster than whole weights, so only where those do not fit
-			p.ByWeights = p.owns()
+		if p.Shard = true; !c.Fits && p.Possible() == nil { // never faster than whole weights, so only where those do not fit
+			p.ByWeights = p.Owns()
 			out = append(out, s.weigh(p))
 		}
 		if p.KV8 = !s.Exact && p.Patches > 1; p.KV8 && !out[len(out)-1].Fits { // what is left to save; p has shard=on where it can
-			if p.possible() != nil {
+			if p.Possible() != nil {
 				p.Shard, p.ByWeights = false, false
 			}
 			out = append(out, s.weigh(p))
@@ -162,7 +162,7 @@ func (s Search) candidates(n int) []Candidate {
 }
 
 // weigh predicts the memory of a plan.
-func (s Search) weigh(p Plan) Candidate {
+func (s Search) weigh(p plan.Plan) Candidate {
 	c := Candidate{Plan: p, Exact: p.Pipe == 1 || p.Patches == 1 || p.Warmup >= s.Evaluations}
 	for _, m := range ForecastMemory(s.Workload, p, s.Fabric.Device.WeightBytes, s.Fabric.Device.ValueBytes) {
 		if m.Total() > c.Memory.Total() {
@@ -175,12 +175,12 @@ func (s Search) weigh(p Plan) Candidate {
 }
 
 // plans lists every plan of at most n ranks that can run the workload.
-func (s Search) plans(n int) []Plan {
-	var out []Plan
-	one := OneRank()
+func (s Search) plans(n int) []plan.Plan {
+	var out []plan.Plan
+	one := plan.OneRank()
 	one.Overlap = !s.Blocking
-	each := func(limit int, at func(*Plan) *int, list []Plan) []Plan {
-		var next []Plan
+	each := func(limit int, at func(*plan.Plan) *int, list []plan.Plan) []plan.Plan {
+		var next []plan.Plan
 		for _, p := range list {
 			for d := 1; d <= limit && p.Ranks()*d <= n; d++ {
 				q := p
@@ -190,14 +190,14 @@ func (s Search) plans(n int) []Plan {
 		}
 		return next
 	}
-	list := each(s.Batch, func(p *Plan) *int { return &p.Data }, []Plan{one})
-	list = each(len(s.Text), func(p *Plan) *int { return &p.CFG }, list)
+	list := each(s.Batch, func(p *plan.Plan) *int { return &p.Data }, []plan.Plan{one})
+	list = each(len(s.Text), func(p *plan.Plan) *int { return &p.CFG }, list)
 	if !s.Flat {
-		list = each(n, func(p *Plan) *int { return &p.Pipe }, list)
+		list = each(n, func(p *plan.Plan) *int { return &p.Pipe }, list)
 	}
-	list = each(n, func(p *Plan) *int { return &p.Ring }, list)
-	list = each(n, func(p *Plan) *int { return &p.Ulysses }, list)
-	list = each(n, func(p *Plan) *int { return &p.Tensor }, list)
+	list = each(n, func(p *plan.Plan) *int { return &p.Ring }, list)
+	list = each(n, func(p *plan.Plan) *int { return &p.Ulysses }, list)
+	list = each(n, func(p *plan.Plan) *int { return &p.Tensor }, list)
 	for _, p := range list { // products of a tensor group go in both forms
 		if p.Tensor > 1 {
 			p.Scatter = true
@@ -276,22 +276,22 @@ func (c *costs) bound() float64 {
 			warmup++
 		}
 		for k := range c.lanes {
-			lane := func(m Micro) float64 {
+			lane := func(m plan.Micro) float64 {
 				t, _ := c.microSeconds(g/c.plan.CFG, g%c.plan.CFG, k, m)
 				return t
 			}
 			if warmup > 0 && c.wide != nil { // all work together
-				through = float64(warmup) * lane(Micro{Whole: true})
+				through = float64(warmup) * lane(plan.Micro{Whole: true})
 			} else if warmup > 0 { // nobody else works in a synchronous evaluation
-				through += float64(warmup) * lane(Micro{Whole: true})
+				through += float64(warmup) * lane(plan.Micro{Whole: true})
 			}
 			if warmup == c.Evaluations {
 				continue
 			}
-			first := lane(Micro{Patch: 0})
+			first := lane(plan.Micro{Patch: 0})
 			rest := 0.0
 			if len(c.patches) > 1 {
-				rest = float64(len(c.patches)-1) * lane(Micro{Patch: len(c.patches) - 1})
+				rest = float64(len(c.patches)-1) * lane(plan.Micro{Patch: len(c.patches) - 1})
 			}
 			stage[c.stage(k)] += float64(c.Evaluations-warmup) * (first + rest)
 		}

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"patchbay/models/published"
+	"patchbay/parallel/failure"
+	"patchbay/parallel/plan"
 )
 
 // searchFor is a search for one picture of a released model.
@@ -74,7 +76,7 @@ func TestChosenPlanIsTheFastest(t *testing.T) {
 		searchFor(t, "hunyuandit", 1024, 8, "4xL40-pcie"), searchFor(t, "flux-schnell", 1024, 4, "8xH100-nvlink"),
 	} {
 		got := choose(t, s)
-		best, at, n := math.Inf(1), Plan{}, 0
+		best, at, n := math.Inf(1), plan.Plan{}, 0
 		for _, c := range s.candidates(s.Fabric.Ranks()) {
 			if !c.Fits {
 				continue
@@ -118,7 +120,7 @@ func TestFewStepsMayStayOnOneRank(t *testing.T) {
 	s := searchFor(t, "pixart-alpha", 256, 4, "2x1xH100+ethernet100")
 	s.Text = s.Text[:1]
 	got := choose(t, s)
-	if got.Best.Plan != OneRank() || got.Idle != 1 {
+	if got.Best.Plan != plan.OneRank() || got.Idle != 1 {
 		t.Fatalf("chose %s with %d devices idle, want one rank and one idle", got.Best.Plan, got.Idle)
 	}
 	reason := s.IdleReason(got)
@@ -147,12 +149,12 @@ func TestSpreadWarmupShare(t *testing.T) {
 		{"hunyuandit", "4xL40-pcie", 0.52},
 	} {
 		s := searchFor(t, c.model, 1024, 28, c.devices)
-		p := Plan{Data: 1, CFG: 1, Pipe: 4, Ring: 1, Ulysses: 1, Tensor: 1, Patches: 6, Warmup: 1, Spread: true, Overlap: true}
+		p := plan.Plan{Data: 1, CFG: 1, Pipe: 4, Ring: 1, Ulysses: 1, Tensor: 1, Patches: 6, Warmup: 1, Spread: true, Overlap: true}
 		sim, err := Simulate(s.Workload, p, s.Fabric)
 		if err != nil {
 			t.Fatal(err)
 		}
-		one, err := Simulate(s.Workload, OneRank(), s.Fabric)
+		one, err := Simulate(s.Workload, plan.OneRank(), s.Fabric)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -168,23 +170,23 @@ func TestSpreadWarmupShare(t *testing.T) {
 func TestPlannerRefusesWhatDoesNotFit(t *testing.T) {
 	s := searchFor(t, "flux-dev", 2048, 28, "1x4090-pcie")
 	_, err := s.Choose()
-	var e *Error
-	if !errors.As(err, &e) || e.Code != OutOfMemory || !strings.Contains(e.Text, "devices would do") || !strings.Contains(e.Text, "GB") {
+	var e *failure.Error
+	if !errors.As(err, &e) || e.Code != failure.OutOfMemory || !strings.Contains(e.Text, "devices would do") || !strings.Contains(e.Text, "GB") {
 		t.Fatalf("got %v, want out_of_memory with sizes and a number of devices", err)
 	}
 	s = searchFor(t, "flux-dev", 4096, 28, "4x4090-pcie")
 	if best := choose(t, s).Best; best.Memory.Total() > s.Fabric.available() {
 		t.Errorf("chose %s, which needs %d of %d bytes", best.Plan, best.Memory.Total(), s.Fabric.available())
 	}
-	p, err := ParsePlan("ulysses=4")
+	p, err := plan.Parse("ulysses=4")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Predict(p); !errors.As(err, &e) || e.Code != OutOfMemory || !strings.Contains(e.Text, "use ") {
+	if _, err := s.Predict(p); !errors.As(err, &e) || e.Code != failure.OutOfMemory || !strings.Contains(e.Text, "use ") {
 		t.Errorf("ulysses=4 holds the whole model on 24 GB: got %v, want out_of_memory with an alternative", err)
 	}
 	p.Ulysses = 5
-	if _, err := s.Predict(p); !errors.As(err, &e) || e.Code != PlanRefused {
+	if _, err := s.Predict(p); !errors.As(err, &e) || e.Code != failure.PlanRefused {
 		t.Errorf("five ranks on four devices: got %v, want plan_refused", err)
 	}
 }
@@ -206,13 +208,13 @@ func TestExactSearch(t *testing.T) {
 func TestPipelineSteadyState(t *testing.T) {
 	for _, devices := range []string{"3xL40-pcie", "4xL40-pcie", "8xL40-pcie", "8xA100-80-nvlink", "8xH100-nvlink"} {
 		s := searchFor(t, "flux-dev", 1024, 28, devices)
-		alone, err := Simulate(s.Workload, OneRank(), s.Fabric)
+		alone, err := Simulate(s.Workload, plan.OneRank(), s.Fabric)
 		if err != nil {
 			t.Fatal(err)
 		}
 		best, at, n := math.Inf(1), 0, s.Fabric.Ranks()
 		for _, patches := range s.patchCounts(n) {
-			p := OneRank()
+			p := plan.OneRank()
 			p.Pipe, p.Patches, p.Warmup = n, patches, 1
 			sim, err := Simulate(s.Workload, p, s.Fabric)
 			if err != nil {
@@ -234,7 +236,7 @@ func TestPipelineSteadyState(t *testing.T) {
 func TestTimesAddUp(t *testing.T) {
 	for _, text := range []string{"", "ulysses=4", "ring=2,ulysses=2", "pipe=4,patches=6", "cfg=2,pipe=2,tensor=2"} {
 		s := searchFor(t, "hunyuandit", 1024, 6, "8xL40-pcie")
-		p, err := ParsePlan(text)
+		p, err := plan.Parse(text)
 		if err != nil {
 			t.Fatal(err)
 		}

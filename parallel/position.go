@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"patchbay/engine"
+	"patchbay/parallel/plan"
 )
 
 // position is where a rank stands in the schedule: the rank writes it as it goes, the watchdog and its reports read it. On Ops whose calls run later than
@@ -15,7 +16,7 @@ type position struct {
 	mu    sync.Mutex
 	moves int64 // grows with every step forward
 	busy  bool  // a command is being worked on
-	micro Micro
+	micro plan.Micro
 	doing string
 	begun int64  // blocks that were not refused by a cancellation
 	ahead []note // issued and not known to have run, oldest first; the first one is where the device is
@@ -24,7 +25,7 @@ type position struct {
 // note is a place in the schedule that the device will come to.
 type note struct {
 	mark  int64
-	micro Micro
+	micro plan.Micro
 	doing string
 }
 
@@ -34,7 +35,7 @@ func newPosition(ops engine.Ops) *position {
 }
 
 // start notes the micro-step that begins.
-func (p *position) start(m Micro) {
+func (p *position) start(m plan.Micro) {
 	p.note(func() { p.busy, p.micro, p.doing = true, m, "start" })
 }
 
@@ -102,7 +103,7 @@ func (p *position) read() (moves int64, busy bool, place string) {
 }
 
 // now is the micro-step that the rank works on or has worked on last.
-func (p *position) now() Micro {
+func (p *position) now() plan.Micro {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.micro

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"patchbay/parallel/plan"
 	"regexp"
 	"slices"
 	"strconv"
@@ -106,8 +107,8 @@ func ParseFabric(text string) (Fabric, error) {
 		return n
 	}
 	f := Fabric{Hosts: count(m[1]), PerHost: count(m[2])}
-	if f.Hosts < 1 || f.PerHost < 1 || f.Hosts > MaxRanks || f.PerHost > MaxRanks || f.Ranks() > MaxRanks {
-		return f, fmt.Errorf("devices %q: want 1 to %d devices in all: %s", text, MaxRanks, example)
+	if f.Hosts < 1 || f.PerHost < 1 || f.Hosts > plan.MaxRanks || f.PerHost > plan.MaxRanks || f.Ranks() > plan.MaxRanks {
+		return f, fmt.Errorf("devices %q: want 1 to %d devices in all: %s", text, plan.MaxRanks, example)
 	}
 	link, found := "", false
 	for _, d := range p.Devices {

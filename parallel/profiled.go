@@ -7,6 +7,7 @@ import (
 	"patchbay/engine/profile"
 	"patchbay/models/dit"
 	"patchbay/parallel/comm"
+	"patchbay/parallel/plan"
 )
 
 // timed is a Comm whose calls become spans of a profile: the time of a call is transfer and waiting together.
@@ -54,7 +55,7 @@ func (t timed) AllReduce(buf engine.Tensor) {
 }
 
 // measured returns the operations and comms of a session that is profiled: zero is the start of the profile in nanoseconds of Unix time.
-func measured(ops engine.Ops, comms [axisCount]comm.Comm, rank int, zero int64) (engine.Ops, [axisCount]comm.Comm) {
+func measured(ops engine.Ops, comms [plan.AxisCount]comm.Comm, rank int, zero int64) (engine.Ops, [plan.AxisCount]comm.Comm) {
 	p := profile.Wrap(ops, rank, time.Unix(0, zero))
 	for a, c := range comms {
 		comms[a] = timed{c, p}

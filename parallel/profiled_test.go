@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"patchbay/engine/profile"
+	"patchbay/parallel/plan"
 )
 
 // TestProfileCoversRanksAndLayers: a profiled run gives the same bits, every rank shows every layer it has, and bytes equal the traffic counters.
@@ -37,7 +38,7 @@ func TestProfileCoversRanksAndLayers(t *testing.T) {
 				t.Errorf("rank %d has no layer %s", rank, l)
 			}
 		}
-		if sent := got.Stats.Traffic[rank][AxisUlysses].Bytes; layers["exchange"] != sent || sent == 0 {
+		if sent := got.Stats.Traffic[rank][plan.AxisUlysses].Bytes; layers["exchange"] != sent || sent == 0 {
 			t.Errorf("rank %d: spans tell %d bytes, counters %d", rank, layers["exchange"], sent)
 		}
 	}

@@ -1,6 +1,9 @@
 package parallel
 
-import "fmt"
+import (
+	"fmt"
+	"patchbay/parallel/plan"
+)
 
 // timing is what a program needs to know of a workload: how many actors there are and how long their actions take.
 type timing struct {
@@ -8,9 +11,9 @@ type timing struct {
 	stage   []int // of each lane
 	entries func(group int) int
 	shares  int // patches, each with a sampler of its own
-	micros  []Micro
+	micros  []plan.Micro
 	// seconds of a lane's work in a micro-step, of one entry's rows to the next lane, and of the sampler between two evaluations of a patch.
-	work, transfer func(group, lane int, m Micro) float64
+	work, transfer func(group, lane int, m plan.Micro) float64
 	handover       float64
 	slots          int  // of a link, in micro-steps; 0: rendezvous
 	spread         bool // synchronous evaluations run on all stages at once, on their down lanes
@@ -115,7 +118,7 @@ func (p *program) downLanes() int {
 // lane is what lane k of group g does.
 func (p *program) lane(g, k int) {
 	a := &p.net.actors[g*p.lanes+k]
-	do := func(kind SpanKind, channel int, seconds float64, m Micro) {
+	do := func(kind SpanKind, channel int, seconds float64, m plan.Micro) {
 		a.actions = append(a.actions, action{kind, channel, seconds, m})
 	}
 	for _, m := range p.micros {
@@ -124,7 +127,7 @@ func (p *program) lane(g, k int) {
 }
 
 // micro is one micro-step of lane k of group g.
-func (p *program) micro(g, k int, m Micro, do func(SpanKind, int, float64, Micro)) {
+func (p *program) micro(g, k int, m plan.Micro, do func(SpanKind, int, float64, plan.Micro)) {
 	if m.Whole && p.spread {
 		if k >= p.downLanes() {
 			return
@@ -158,10 +161,10 @@ func (p *program) micro(g, k int, m Micro, do func(SpanKind, int, float64, Micro
 // sampler is what the sampler of patch i does.
 func (p *program) sampler(i int) {
 	a, last := &p.net.actors[p.samplers+i], i == p.shares-1
-	do := func(kind SpanKind, channel int, seconds float64, m Micro) {
+	do := func(kind SpanKind, channel int, seconds float64, m plan.Micro) {
 		a.actions = append(a.actions, action{kind, channel, seconds, m})
 	}
-	each := func(kind SpanKind, all, one [][]int, m Micro) {
+	each := func(kind SpanKind, all, one [][]int, m plan.Micro) {
 		for g := range p.groups {
 			if m.Whole && p.spread {
 				for _, c := range all[g] {

@@ -1,6 +1,9 @@
 package parallel
 
-import "testing"
+import (
+	"patchbay/parallel/plan"
+	"testing"
+)
 
 // runTiming is when the last actor of a program ends.
 func runTiming(t *testing.T, timing timing) (seconds float64) {
@@ -27,7 +30,7 @@ func TestTransfersAndHandoverTimes(t *testing.T) {
 				const patches, handover = 4, 0.75
 				timing := plainTiming(stages, patches, k, k, false, slots)
 				timing.entries, timing.handover = func(int) int { return entries }, handover
-				timing.transfer = func(_, lane int, _ Micro) float64 { return 0.5 + float64(lane) }
+				timing.transfer = func(_, lane int, _ plan.Micro) float64 { return 0.5 + float64(lane) }
 				want := float64(stages*patches) + handover
 				for lane := range stages - 1 {
 					want += float64(entries) * (0.5 + float64(lane))
@@ -79,7 +82,7 @@ func TestSimulationCountsHandoverAndEveryTransfer(t *testing.T) {
 	}
 	f = s.Fabric
 	f.Link.Bandwidth /= 100
-	wire := func(f Fabric) wire { return newCosts(newOutline(s.Workload, p), f).wires[AxisPipe] }
+	wire := func(f Fabric) wire { return newCosts(newOutline(s.Workload, p), f).wires[plan.AxisPipe] }
 	want := 0.0
 	for _, text := range s.Text {
 		bytes := float64((text + s.tokens()) * s.Spec.Width * f.Device.ValueBytes)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"patchbay/models/sampling"
+	"patchbay/parallel/failure"
 )
 
 // progress collects the steps of all shares; a step is reported once every share has done it.
@@ -71,7 +72,7 @@ func (d *denoiser) draws(shares int) (*sharedDraws, error) {
 	}
 	v, err := sampling.NewDraws(d.sampler.Noise, d.req.Seed, len(d.latent), d.sigmas, stream)
 	if err != nil {
-		return nil, refuse("noise", "%v", err)
+		return nil, failure.Refuse("noise", "%v", err)
 	}
 	return &sharedDraws{draws: v, next: make([]int, shares)}, nil
 }

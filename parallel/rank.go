@@ -10,6 +10,8 @@ import (
 	"patchbay/engine"
 	"patchbay/models/dit"
 	"patchbay/parallel/comm"
+	"patchbay/parallel/failure"
+	"patchbay/parallel/plan"
 )
 
 // rank is one device's share of the work: an ordinary goroutine that takes commands in order. It shares weights with other ranks of the process and
@@ -21,10 +23,10 @@ type rank struct {
 	session  buffer                             // what Prepare and Modulate made
 	acts     buffer                             // activations, in stack order
 	exchange buffer                             // what Comm reads and writes
-	comms    [axisCount]comm.Comm
+	comms    [plan.AxisCount]comm.Comm
 	skips    *skipStore
 	sessions map[uint64]*rankSession
-	charged  [axisCount]comm.Traffic // what sessions have been charged with
+	charged  [plan.AxisCount]comm.Traffic // what sessions have been charged with
 	pos      *position
 	calls    peekable
 	baton    *baton
@@ -52,10 +54,10 @@ type rankSession struct {
 	env     dit.Env         // arena of the session
 	act     *engine.Arena
 	comm    *engine.Arena
-	comms   [axisCount]comm.Comm
-	sent    [axisCount]comm.Traffic // in this session
-	held    lane                    // blocks of this rank's stage
-	weights *gatherer               // nil: whole weights are here
+	comms   [plan.AxisCount]comm.Comm
+	sent    [plan.AxisCount]comm.Traffic // in this session
+	held    plan.Lane                    // blocks of this rank's stage
+	weights *gatherer                    // nil: whole weights are here
 	tokens  TokenCount
 	stop    *atomic.Bool
 	pos     *position
@@ -76,7 +78,7 @@ type rankEntry struct {
 // errStopped ends an evaluation whose session was cancelled.
 var errStopped = errors.New("stopped before the next block")
 
-func newRank(id int, ops engine.Ops, comms [axisCount]comm.Comm, skips *skipStore, weights func(string) (dit.Model, bool)) *rank {
+func newRank(id int, ops engine.Ops, comms [plan.AxisCount]comm.Comm, skips *skipStore, weights func(string) (dit.Model, bool)) *rank {
 	return &rank{id: id, ops: ops, comms: comms, skips: skips, weights: weights, sessions: map[uint64]*rankSession{}, cancelled: map[uint64]*atomic.Bool{}, pos: newPosition(ops)}
 }
 
@@ -168,7 +170,7 @@ func (r *rank) answer(o outcome) {
 // fail makes an error the reply to a command. Peers that wait for this rank must not wait for ever.
 func (r *rank) fail(o *outcome, err error) {
 	o.reply = Reply{Err: asError(err)}
-	if open := o.call.command.Open; open == nil || open.Plan.parts() > 1 {
+	if open := o.call.command.Open; open == nil || open.Plan.Parts() > 1 {
 		for _, c := range r.comms {
 			c.Abort(err)
 		}
@@ -176,18 +178,18 @@ func (r *rank) fail(o *outcome, err error) {
 }
 
 // asError makes an *Error of any error.
-func asError(err error) *Error {
-	var e *Error
+func asError(err error) *failure.Error {
+	var e *failure.Error
 	switch {
 	case errors.As(err, &e):
 		return e
 	case errors.Is(err, errStopped):
-		return &Error{Code: Cancelled, Text: err.Error()}
+		return &failure.Error{Code: failure.Cancelled, Text: err.Error()}
 	}
 	if ce := (*comm.Error)(nil); errors.As(err, &ce) {
-		return &Error{Code: PeerLost, Text: err.Error()}
+		return &failure.Error{Code: failure.PeerLost, Text: err.Error()}
 	}
-	return &Error{Code: BadRequest, Text: err.Error()}
+	return &failure.Error{Code: failure.BadRequest, Text: err.Error()}
 }
 
 // cancel makes the session's running and later evaluations stop before their next block. It is safe at any time from any goroutine.
@@ -243,12 +245,12 @@ func (r *rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 	}
 	total := int64(need.session + need.acts + need.comm)
 	if o.Budget > 0 && total > o.Budget {
-		return Reply{}, &Error{Code: OutOfMemory, Field: "latent", Text: fmt.Sprintf(
+		return Reply{}, &failure.Error{Code: failure.OutOfMemory, Field: "latent", Text: fmt.Sprintf(
 			"one evaluation needs %d MB of activations and buffers, %d MB are allowed: use a smaller picture or batch", total>>20, o.Budget>>20)}
 	}
 	if device, ok := r.ops.(engine.Reserver); ok {
 		if err := device.Reserve(need.calls); err != nil {
-			return Reply{}, &Error{Code: OutOfMemory, Field: "latent", Text: "reserve scratch memory for one evaluation", Cause: err}
+			return Reply{}, &failure.Error{Code: failure.OutOfMemory, Field: "latent", Text: "reserve scratch memory for one evaluation", Cause: err}
 		}
 	}
 	for b, bytes := range map[*buffer]int{&r.session: need.session, &r.acts: need.acts, &r.exchange: need.comm} {
@@ -270,7 +272,7 @@ func (r *rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 		poisoner.Watch(s.act)
 		poisoner.Watch(s.comm)
 	}
-	s.weights = newGatherer(model.Shards(), s.comms[AxisShard])
+	s.weights = newGatherer(model.Shards(), s.comms[plan.AxisShard])
 	r.sessions[id] = s // before anything is gathered: serve waits for gathers of all sessions
 	if err := s.prepare(); err != nil {
 		return Reply{}, err
@@ -304,7 +306,7 @@ func (b *buffer) grow(ops engine.Ops, n int) error {
 	b.mem, b.bytes = engine.Buf{}, 0
 	mem, err := ops.Alloc(n)
 	if err != nil {
-		return &Error{Code: OutOfMemory, Field: "latent", Text: fmt.Sprintf("one evaluation needs %d MB more of activations and buffers, and the system does not give them: use a smaller picture or batch", n>>20), Cause: err}
+		return &failure.Error{Code: failure.OutOfMemory, Field: "latent", Text: fmt.Sprintf("one evaluation needs %d MB more of activations and buffers, and the system does not give them: use a smaller picture or batch", n>>20), Cause: err}
 	}
 	b.mem, b.bytes = mem, n
 	return nil
@@ -313,9 +315,9 @@ func (b *buffer) grow(ops engine.Ops, n int) error {
 // report charges a session with what was sent since the last report, and answers with all it has sent and computed so far.
 // Weights in parts move beside the micro-steps and are counted at the end.
 func (r *rank) report(s *rankSession, last bool) Reply {
-	out := Reply{Traffic: make([]comm.Traffic, axisCount), Tokens: s.tokens}
+	out := Reply{Traffic: make([]comm.Traffic, plan.AxisCount), Tokens: s.tokens}
 	for a, c := range r.comms {
-		if Axis(a) == AxisShard && !last {
+		if plan.Axis(a) == plan.AxisShard && !last {
 			continue
 		}
 		now, was, sum := c.Traffic(), r.charged[a], &s.sent[a]

@@ -4,6 +4,7 @@ import (
 	"patchbay/engine"
 	"patchbay/models/dit"
 	"patchbay/parallel/comm"
+	"patchbay/parallel/plan"
 )
 
 // sequence runs attention of a token sequence that is split over ranks: Ulysses (arXiv:2309.14509) inside, ring (arXiv:2310.01889) outside.
@@ -50,7 +51,7 @@ func (s *sequence) attend(a dit.Attention) {
 		return
 	}
 	b, d := a.Q.Dim(0), a.Q.Dim(3)
-	heads := balanced(a.Q.Dim(2), s.ulysses.Size())
+	heads := plan.Balanced(a.Q.Dim(2), s.ulysses.Size())
 	own := heads[s.ulysses.Rank()].Len()
 	got := s.arena.Alloc(a.Q.DType, s.gathered(s.ring.Rank(), a.ImageOnly), b, 3, own, d) // [L, B, 3, H/P, D]
 	s.exchange(a, got, heads, b, d)

@@ -3,6 +3,7 @@ package parallel
 import (
 	"patchbay/models/dit"
 	"patchbay/parallel/comm"
+	"patchbay/parallel/plan"
 )
 
 // session is one request on a team, as the leader sees it.
@@ -11,50 +12,35 @@ type session struct {
 	id       uint64
 	batch    []dit.Range // items of each data part
 	cfgOf    []int       // cfg group of each entry
-	entries  []entrySize
+	entries  []plan.Sequence
 	features struct{ in, out int }
 }
 
-// entrySize is the length of an entry's sequence.
-type entrySize struct{ text, image int }
-
 // rows returns what each sequence rank computes of an entry in one evaluation, by its place in the sequence.
-func (c *EvaluateCommand) rows(e entrySize, parts int) []dit.Rows {
-	if c.Whole {
-		return sequenceRows(e.text, e.image, parts)
-	}
-	text := 0
-	if c.Text {
-		text = e.text
-	}
-	out := sequenceRows(text, c.Tokens.Len(), parts)
-	for i := range out {
-		out[i].Image.Start += c.Tokens.Start
-		out[i].Image.End += c.Tokens.Start
-	}
-	return out
+func (c *EvaluateCommand) rows(e plan.Sequence, parts int) []dit.Rows {
+	return plan.Part{Whole: c.Whole, Tokens: c.Tokens, Text: c.Text}.Rows(e, parts)
 }
 
 // open starts the session on all ranks and returns the largest memory need of one, in bytes.
 func (s *session) open(spec *dit.Spec, o OpenCommand, branches []int) (peak int64, err error) {
 	t, p := s.team, s.team.mesh.Plan
-	s.batch = balanced(o.Batch, p.Data)
+	s.batch = plan.Balanced(o.Batch, p.Data)
 	s.cfgOf, s.entries = make([]int, len(o.Entries)), nil
 	token := spec.PatchSize * spec.PatchSize
 	s.features.in, s.features.out = spec.Channels*token, spec.OutChannels*token
 	for i, e := range o.Entries {
-		s.cfgOf[i] = cfgGroup(branches, i, p.CFG)
+		s.cfgOf[i] = plan.CFGGroup(branches, i, p.CFG)
 		lt := 0
 		if spec.JointText() {
 			lt = e.Entry.Context.Rows
 		}
-		s.entries = append(s.entries, entrySize{lt, e.Grid.Tokens()})
+		s.entries = append(s.entries, plan.Sequence{Text: lt, Image: e.Grid.Tokens()})
 	}
 	replies, err := t.all(func(rank int) *Command {
 		c := t.mesh.At(rank)
 		own := o
 		device, _ := t.device(rank)
-		own.Model = heldKey(o.Model, t.plan.held(o.Lanes, Mesh{Plan: t.plan}.At(device)))
+		own.Model = plan.HeldKey(o.Model, t.plan.Held(o.Lanes, plan.Mesh{Plan: t.plan}.At(device)))
 		own.Batch = s.batch[c.Data].Len()
 		own.Entries = make([]EntryInput, len(o.Entries))
 		for i, e := range o.Entries {
@@ -71,40 +57,30 @@ func (s *session) open(spec *dit.Spec, o OpenCommand, branches []int) (peak int6
 	return peak, err
 }
 
-// cfgGroup spreads entries over cfg groups: branches in turn, and the entries of one branch in turn where there are more groups than branches.
-func cfgGroup(branches []int, i, groups int) int {
-	last := 0
-	for _, b := range branches {
-		last = max(last, b)
-	}
-	if groups <= last+1 {
-		return branches[i] % groups
-	}
-	return i % groups
-}
-
 // begin queues one evaluation and returns a function that waits for its result. Inputs are rows [B, tokens, in] of each entry, results [B, tokens, out].
 func (s *session) begin(c EvaluateCommand) func() ([][]float32, error) {
 	t, p := s.team, s.team.mesh.Plan
 	total := s.batch[len(s.batch)-1].End
 	spread, parts := c.Whole && p.Spread, p.Ring*p.Ulysses
 	if spread {
-		parts *= t.mesh.stages()
+		parts *= t.mesh.StageCount()
 	}
 	places := make([][]dit.Rows, len(c.Entries)) // by entry and place of the sequence
 	for k, e := range c.Entries {
 		places[k] = c.rows(s.entries[e], parts)
 	}
-	place := func(at Coord) int {
+	place := func(at plan.Coord) int {
 		if spread {
-			return at.Pipe*p.Ring*p.Ulysses + at.sequence(p)
+			return at.Pipe*p.Ring*p.Ulysses + at.Place(p)
 		}
-		return at.sequence(p)
+		return at.Place(p)
 	}
-	first := func(at Coord) bool { return at.Pipe == 0 || spread && at.Pipe < t.mesh.stages() }
-	last := func(at Coord) bool { return at.Pipe == p.Pipe-1 && !spread || spread && at.Pipe < t.mesh.stages() }
-	rows := func(k int, at Coord) dit.Range { // counted from the first token of the evaluation
-		r := p.kept(places[k][place(at)], at.Tensor).Image
+	first := func(at plan.Coord) bool { return at.Pipe == 0 || spread && at.Pipe < t.mesh.StageCount() }
+	last := func(at plan.Coord) bool {
+		return at.Pipe == p.Pipe-1 && !spread || spread && at.Pipe < t.mesh.StageCount()
+	}
+	rows := func(k int, at plan.Coord) dit.Range { // counted from the first token of the evaluation
+		r := p.Kept(places[k][place(at)], at.Tensor).Image
 		if !c.Whole {
 			r.Start, r.End = r.Start-c.Tokens.Start, r.End-c.Tokens.Start
 		}
@@ -126,7 +102,7 @@ func (s *session) begin(c EvaluateCommand) func() ([][]float32, error) {
 				own.Inputs = append(own.Inputs, cutRows(c.Inputs[k], total, s.batch[at.Data], rows(k, at), s.features.in))
 			}
 		}
-		if len(own.Entries) == 0 && p.parts() == 1 { // with nothing to compute it still gives its part of the weights
+		if len(own.Entries) == 0 && p.Parts() == 1 { // with nothing to compute it still gives its part of the weights
 			return nil
 		}
 		return &Command{Session: s.id, Evaluate: &own}

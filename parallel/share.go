@@ -1,6 +1,9 @@
 package parallel
 
-import "patchbay/models/dit"
+import (
+	"patchbay/models/dit"
+	"patchbay/parallel/plan"
+)
 
 // share is the part of the latent that one sampler instance owns: everything, or the tokens of one patch. All its vectors are [B, n] with n elements
 // of each item, the range [from, from+n) of the whole vector.
@@ -26,7 +29,7 @@ func (d *denoiser) shares() ([]*share, *evaluator) {
 	patches := []dit.Range{{End: grid.Tokens()}}
 	exact := d.expected > 0 && p.Warmup >= d.expected
 	if p.Pipe > 1 && !d.sampler.Synchronous && (d.reuser == nil || !exact) { // a cache of an exact plan decides from the whole latent, as on one rank
-		patches = patchRanges(d.textTokens(), grid.Tokens(), p.Patches)
+		patches = plan.PatchRanges(d.textTokens(), grid.Tokens(), p.Patches)
 	}
 	out := make([]*share, len(patches))
 	for i, tokens := range patches {

@@ -1,8 +1,10 @@
 package parallel
 
+import "patchbay/parallel/plan"
+
 // Simulation is the predicted course of one request on a plan.
 type Simulation struct {
-	Plan    Plan
+	Plan    plan.Plan
 	Seconds float64 // from the first command to the last sampler step; text encoding and VAE are not in it
 	// WarmupSeconds is the synchronous evaluations, StepSeconds one of the others in the steady state: the mean distance of their ends after the first of
 	// them; without any, of the synchronous ones.
@@ -27,7 +29,7 @@ type RankTime struct {
 
 // Simulate predicts a request without tensors. It follows the order of the executor (program.go) with the times that forecast_time.go gives. The plan
 // must have passed Check. The error is a *DeadlockError; Patchbay's own schedule has none (proved in the tests for every size).
-func Simulate(w Workload, p Plan, f Fabric) (*Simulation, error) {
+func Simulate(w Workload, p plan.Plan, f Fabric) (*Simulation, error) {
 	w.Device = f.Device
 	return simulate(newCosts(newOutline(w, p), f), false)
 }
@@ -36,11 +38,11 @@ func Simulate(w Workload, p Plan, f Fabric) (*Simulation, error) {
 func simulate(c *costs, quiet bool) (*Simulation, error) {
 	type key struct {
 		group, lane int
-		m           Micro
+		m           plan.Micro
 	}
 	lanes := map[key]float64{}
 	loads := map[key][]load{}
-	seconds := func(group, k int, m Micro) float64 {
+	seconds := func(group, k int, m plan.Micro) float64 {
 		m.Evaluation = 0
 		at := key{group, k, m}
 		s, ok := lanes[at]
@@ -50,7 +52,7 @@ func simulate(c *costs, quiet bool) (*Simulation, error) {
 		}
 		return s
 	}
-	transfer := func(group, k int, m Micro) float64 {
+	transfer := func(group, k int, m plan.Micro) float64 {
 		m.Evaluation = 0
 		at := key{group, -1 - k, m}
 		s, ok := lanes[at]
@@ -89,7 +91,7 @@ func simulate(c *costs, quiet bool) (*Simulation, error) {
 		out.Actors = append(out.Actors, a.name)
 	}
 	out.steady(c, prog.samplers)
-	out.ranks(c, prog, func(g, k int, m Micro) []load {
+	out.ranks(c, prog, func(g, k int, m plan.Micro) []load {
 		seconds(g, k, m)
 		m.Evaluation = 0
 		return loads[key{g, k, m}]
@@ -136,7 +138,7 @@ func (s *Simulation) steady(c *costs, samplers int) {
 }
 
 // ranks splits the time of every rank.
-func (s *Simulation) ranks(c *costs, prog *program, loads func(g, k int, m Micro) []load) {
+func (s *Simulation) ranks(c *costs, prog *program, loads func(g, k int, m plan.Micro) []load) {
 	stand := make([]float64, len(prog.net.actors)) // transfers that keep an actor from working
 	for _, sp := range s.Spans {
 		if sp.Kind != Working {

@@ -3,6 +3,7 @@ package parallel
 import (
 	"errors"
 	"fmt"
+	"patchbay/parallel/plan"
 	"strings"
 	"testing"
 )
@@ -11,16 +12,18 @@ import (
 func plainTiming(stages, patches, evaluations, warmup int, folded bool, slots int) timing {
 	t := timing{
 		groups: 1, shares: patches, slots: slots, entries: func(int) int { return 1 },
-		work:     func(_, _ int, m Micro) float64 { return map[bool]float64{true: float64(patches), false: 1}[m.Whole] },
-		transfer: func(int, int, Micro) float64 { return 0 },
+		work: func(_, _ int, m plan.Micro) float64 {
+			return map[bool]float64{true: float64(patches), false: 1}[m.Whole]
+		},
+		transfer: func(int, int, plan.Micro) float64 { return 0 },
 	}
 	for e := range evaluations {
 		if e < warmup || patches == 1 {
-			t.micros = append(t.micros, Micro{Evaluation: e, Whole: true})
+			t.micros = append(t.micros, plan.Micro{Evaluation: e, Whole: true})
 			continue
 		}
 		for m := range patches {
-			t.micros = append(t.micros, Micro{Evaluation: e, Patch: m})
+			t.micros = append(t.micros, plan.Micro{Evaluation: e, Patch: m})
 		}
 	}
 	for s := range stages {
@@ -64,7 +67,7 @@ func returnRing(stages, patches, evaluations, slots int) *network {
 	for s := range stages {
 		for e := range evaluations {
 			for p := range patches {
-				m := Micro{Evaluation: e, Patch: p}
+				m := plan.Micro{Evaluation: e, Patch: p}
 				from := (s + stages - 1) % stages
 				if s > 0 || e > 0 {
 					n.actors[s].actions = append(n.actors[s].actions, action{kind: Receiving, channel: from, micro: m})

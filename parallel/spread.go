@@ -6,6 +6,7 @@ import (
 	"patchbay/engine"
 	"patchbay/models/dit"
 	"patchbay/parallel/comm"
+	"patchbay/parallel/plan"
 )
 
 // Synchronous evaluations of a pipeline may be spread: instead of passing the whole picture from stage to stage, which leaves all stages but one idle, all
@@ -17,7 +18,7 @@ import (
 func (s *rankSession) spreads(c *EvaluateCommand) bool { return c.Whole && s.open.Plan.Spread }
 
 // up tells whether this rank is the lane on which micro-steps of a folded pipeline come back to their stage.
-func (s *rankSession) up() bool { return s.comms[AxisPipe].Rank() >= s.open.Plan.Pipe }
+func (s *rankSession) up() bool { return s.comms[plan.AxisPipe].Rank() >= s.open.Plan.Pipe }
 
 // prepared is the blocks that entries are prepared for.
 func (s *rankSession) prepared() dit.Range {
@@ -30,9 +31,9 @@ func (s *rankSession) prepared() dit.Range {
 // outer is the comm of the ranks that K and V are shared with: the ring, with all stages in a spread evaluation.
 func (s *rankSession) outer(c *EvaluateCommand) comm.Comm {
 	if s.spreads(c) {
-		return s.comms[AxisSpread]
+		return s.comms[plan.AxisSpread]
 	}
-	return s.comms[AxisRing]
+	return s.comms[plan.AxisRing]
 }
 
 // widen takes what spread evaluations of an entry need besides its store. On a folded pipeline the down lane of a stage runs them, and keys and values of the
@@ -45,30 +46,30 @@ func (s *rankSession) widen(entry int, e *rankEntry) {
 		s.skips.lend(skipKey{s.id, entry, backStore}, e.store)
 		return
 	}
-	if skips(s.model.Spec()) {
+	if plan.Skips(s.model.Spec()) {
 		e.skips = map[int]engine.Tensor{}
 	}
 	e.wide = e.store.widened(s.env, s.model.Spec(), s.open.Batch, s.heads(), s.back())
 }
 
 // back is the blocks of the up lane of this stage; none on the last stage and without a fold.
-func (s *rankSession) back() lane {
-	k := len(s.open.Lanes) - 1 - s.comms[AxisPipe].Rank()
+func (s *rankSession) back() plan.Lane {
+	k := len(s.open.Lanes) - 1 - s.comms[plan.AxisPipe].Rank()
 	if k < s.open.Plan.Pipe {
-		return lane{}
+		return plan.Lane{}
 	}
 	return s.open.Lanes[k]
 }
 
 // spreadRows is the image rows of this rank in a spread evaluation.
-func (s *rankSession) spreadRows(size entrySize) dit.Range {
-	spread := s.comms[AxisSpread]
+func (s *rankSession) spreadRows(size plan.Sequence) dit.Range {
+	spread := s.comms[plan.AxisSpread]
 	if !s.open.Plan.Spread || s.up() {
 		return dit.Range{}
 	}
-	ulysses, whole := s.comms[AxisUlysses], EvaluateCommand{Whole: true}
+	ulysses, whole := s.comms[plan.AxisUlysses], EvaluateCommand{Whole: true}
 	rows := whole.rows(size, ulysses.Size()*spread.Size())[spread.Rank()*ulysses.Size()+ulysses.Rank()]
-	return s.open.Plan.kept(rows, s.comms[AxisTensor].Rank()).Image
+	return s.open.Plan.Kept(rows, s.comms[plan.AxisTensor].Rank()).Image
 }
 
 // borrow fills places with those of another store that has them.
@@ -84,7 +85,7 @@ func (s *kvStore) borrow(other *kvStore) {
 
 // widened is the store of a spread evaluation: own blocks in their places, those of back left out (they are borrowed), the others in spare memory, one after
 // the other.
-func (s *kvStore) widened(env dit.Env, spec *dit.Spec, b, heads int, back lane) *kvStore {
+func (s *kvStore) widened(env dit.Env, spec *dit.Spec, b, heads int, back plan.Lane) *kvStore {
 	out := &kvStore{lt: s.lt, li: s.li, kv: map[[2]int]engine.Tensor{}, small: maps.Clone(s.small), heads: s.heads}
 	if s.small != nil { // its attentions bring their own memory
 		return out
@@ -97,66 +98,17 @@ func (s *kvStore) widened(env dit.Env, spec *dit.Spec, b, heads int, back lane) 
 				out.kv[at] = own
 				continue
 			}
-			if back.keeps(i) {
+			if back.Keeps(i) {
 				if env.Arena.Measuring() { // memory of the other lane
-					out.kv[at] = engine.NewMeasuringArena("lent").Alloc(env.DType, b, storeRows(s.lt, s.li, a), 2, heads, spec.HeadDim)
+					out.kv[at] = engine.NewMeasuringArena("lent").Alloc(env.DType, b, plan.StoreRows(s.lt, s.li, a), 2, heads, spec.HeadDim)
 				}
 				continue
 			}
 			if a == len(spare) {
-				spare = append(spare, env.Arena.Alloc(env.DType, b, storeRows(s.lt, s.li, a), 2, heads, spec.HeadDim))
+				spare = append(spare, env.Arena.Alloc(env.DType, b, plan.StoreRows(s.lt, s.li, a), 2, heads, spec.HeadDim))
 			}
 			out.kv[at] = spare[a]
 		}
 	}
 	return out
-}
-
-// storeRows is the tokens of attention a of a block: the second one is over image tokens only.
-func storeRows(lt, li, a int) int {
-	if a > 0 {
-		return li
-	}
-	return lt + li
-}
-
-// spread is the outline of spread evaluations: the ranks are the same, stages count as places of the ring.
-func (o *outline) spread() *outline {
-	w := *o
-	w.plan.Ring, w.plan.Pipe, w.plan.Patches, w.stores = o.plan.Pipe*o.plan.Ring, 1, 1, true
-	w.mesh = Mesh{Plan: w.plan}
-	w.lanes = whole([]dit.Range{{End: len(o.Spec.Blocks)}})
-	return &w
-}
-
-// spreadCoord is the place of a rank in the outline of spread evaluations.
-func (o *outline) spreadCoord(c Coord) Coord {
-	c.Ring, c.Pipe = c.Pipe*o.plan.Ring+c.Ring, 0
-	return c
-}
-
-// spreadVolumes is what rank c sends in a spread evaluation.
-func (o *outline) spreadVolumes(c Coord) [axisCount]volume {
-	v := o.spread().volumes(o.spreadCoord(c), Micro{Whole: true})
-	v[AxisSpread], v[AxisRing] = v[AxisRing], volume{}
-	return v
-}
-
-// prepared is the blocks that entries are prepared for on lane k.
-func (o *outline) prepared(k int) dit.Range {
-	if o.spreads(k) {
-		return dit.Range{End: len(o.Spec.Blocks)}
-	}
-	return o.lanes[k].Range
-}
-
-// spreads tells whether lane k takes part in spread evaluations.
-func (o *outline) spreads(k int) bool { return o.plan.Spread && k < o.plan.Pipe }
-
-// back is the lane of the blocks that lane k's stage owns on the way up; none for the last stage and without a fold.
-func (o *outline) back(k int) lane {
-	if up := len(o.lanes) - 1 - k; up >= o.plan.Pipe {
-		return o.lanes[up]
-	}
-	return lane{}
 }

@@ -4,14 +4,8 @@ import (
 	"math"
 
 	"patchbay/models/dit"
+	"patchbay/parallel/plan"
 )
-
-// blockCost is the seconds that a stage spends on one block in one evaluation: up to the residual of its attention, and on the MLP behind it. All of a
-// block that cannot be cut is in attention.
-type blockCost struct{ attention, mlp float64 }
-
-// whole is the cost of both halves.
-func (c blockCost) whole() float64 { return c.attention + c.mlp }
 
 // plainDevice counts every multiply-add alike and nothing else: for outlines of workloads that name no device.
 func plainDevice() Device { return Device{GEMM: 1, Attention: 1, Traffic: math.Inf(1)} }
@@ -19,18 +13,18 @@ func plainDevice() Device { return Device{GEMM: 1, Attention: 1, Traffic: math.I
 // blockSeconds is the cost of every block, and of embedding and head, on the first rank of a stage by the rates of the workload's device: what the patches
 // of one evaluation take one after the other, all entries of the rank, exchanges not counted. It is the cost that the simulator works with, so what it
 // predicts for stages is what they were cut by.
-func (o *outline) blockSeconds() (blocks []blockCost, ends [2]float64) {
+func (o *outline) blockSeconds() (blocks []plan.BlockCost, ends [2]float64) {
 	c := &costs{outline: o, fabric: Fabric{Device: o.Device}}
 	if o.Device == (Device{}) {
 		c.fabric.Device = plainDevice()
 	}
-	at, b := Coord{}, o.batch[0].Len()
+	at, b := plan.Coord{}, o.batch[0].Len()
 	seconds := func(add func(l *load, rows []dit.Rows, entry int)) float64 {
 		total := 0.0
 		for j := range o.patches {
 			var l load
 			for _, i := range o.entriesOf(0) {
-				add(&l, o.rows(Micro{Patch: j}, i), i)
+				add(&l, o.rows(plan.Micro{Patch: j}, i), i)
 			}
 			total += c.compute(l)
 		}
@@ -39,16 +33,16 @@ func (o *outline) blockSeconds() (blocks []blockCost, ends [2]float64) {
 	half := func(n int, h dit.Half) float64 {
 		return seconds(func(l *load, rows []dit.Rows, i int) { c.addBlock(l, at, n, h, rows, i, b) })
 	}
-	seen := map[dit.BlockSpec]blockCost{} // blocks of one kind cost the same
+	seen := map[dit.BlockSpec]plan.BlockCost{} // blocks of one kind cost the same
 	for n, spec := range o.Spec.Blocks {
 		spec.Params, spec.AttentionParams, spec.MLPParams, spec.Skip = 0, 0, 0, min(spec.Skip, 0)
 		cost, ok := seen[spec]
 		switch {
 		case ok:
 		case spec.Cuts:
-			cost = blockCost{half(n, dit.AttentionHalf), half(n, dit.MLPHalf)}
+			cost = plan.BlockCost{Attention: half(n, dit.AttentionHalf), MLP: half(n, dit.MLPHalf)}
 		default:
-			cost = blockCost{attention: half(n, dit.WholeBlock)}
+			cost = plan.BlockCost{Attention: half(n, dit.WholeBlock)}
 		}
 		seen[spec] = cost
 		blocks = append(blocks, cost)

@@ -3,14 +3,12 @@ package parallel
 import (
 	"patchbay/engine"
 	"patchbay/parallel/comm"
+	"patchbay/parallel/plan"
 )
-
-// postsAhead is how many micro-steps a stage posts receives for before it needs them, and how many it may have on their way to the next stage.
-const postsAhead = 2
 
 // slots is memory for the rows of a few micro-steps, in turn: by micro-step and entry, values of the largest patch.
 type slots struct {
-	of   [postsAhead][]engine.Tensor
+	of   [plan.PostsAhead][]engine.Tensor
 	next int // micro-step that gets its slots next
 }
 
@@ -27,7 +25,7 @@ func newSlots(arena *engine.Arena, t engine.DType, values []int) *slots {
 // turn gives the slots of the next micro-step.
 func (s *slots) turn() []engine.Tensor {
 	out := s.of[s.next]
-	s.next = (s.next + 1) % postsAhead
+	s.next = (s.next + 1) % plan.PostsAhead
 	return out
 }
 
@@ -36,8 +34,8 @@ func (s *slots) turn() []engine.Tensor {
 // are needed.
 type stageLink struct {
 	pipe    comm.Comm
-	in, out *slots  // nil: SendRecv
-	ahead   []Micro // posted, oldest first
+	in, out *slots       // nil: SendRecv
+	ahead   []plan.Micro // posted, oldest first
 }
 
 // newStageLink takes memory for entries of the given numbers of values; none: no slots.
@@ -53,10 +51,10 @@ func newStageLink(pipe comm.Comm, arena *engine.Arena, t engine.DType, values []
 }
 
 // full reports whether nothing more can be posted.
-func (l *stageLink) full() bool { return len(l.ahead) == postsAhead }
+func (l *stageLink) full() bool { return len(l.ahead) == plan.PostsAhead }
 
 // post offers memory for the rows of a micro-step: values[k] of its k-th entry.
-func (l *stageLink) post(m Micro, entries, values []int) {
+func (l *stageLink) post(m plan.Micro, entries, values []int) {
 	slots := l.in.turn()
 	for k, e := range entries {
 		l.pipe.Post(slots[e].Slice(0, 0, values[k]), l.pipe.Rank()-1)
@@ -65,7 +63,7 @@ func (l *stageLink) post(m Micro, entries, values []int) {
 }
 
 // receive fills the rows of all entries of a micro-step.
-func (l *stageLink) receive(m Micro, entries []int, rows []engine.Tensor) {
+func (l *stageLink) receive(m plan.Micro, entries []int, rows []engine.Tensor) {
 	from := l.pipe.Rank() - 1
 	if l.in == nil || m.Whole {
 		for _, x := range rows {
@@ -87,7 +85,7 @@ func (l *stageLink) receive(m Micro, entries []int, rows []engine.Tensor) {
 }
 
 // send passes the rows of all entries of a micro-step on.
-func (l *stageLink) send(m Micro, entries []int, rows []engine.Tensor) {
+func (l *stageLink) send(m plan.Micro, entries []int, rows []engine.Tensor) {
 	to := l.pipe.Rank() + 1
 	if l.out == nil || m.Whole {
 		for _, x := range rows {
@@ -104,7 +102,7 @@ func (l *stageLink) send(m Micro, entries []int, rows []engine.Tensor) {
 // largestPatch is the values [B, L/P, E] that a stage receives of each entry at most in one micro-step of a patch.
 func (s *rankSession) largestPatch() []int {
 	out := make([]int, len(s.entries))
-	for m, tokens := range patchRanges(s.open.Text, s.entries[0].grid.Tokens(), s.open.Plan.Patches) {
+	for m, tokens := range plan.PatchRanges(s.open.Text, s.entries[0].grid.Tokens(), s.open.Plan.Patches) {
 		c := EvaluateCommand{Patch: m, Tokens: tokens, Text: m == 0}
 		for i := range s.entries {
 			out[i] = max(out[i], s.values(&c, i))
@@ -119,9 +117,9 @@ func (s *rankSession) values(c *EvaluateCommand, entry int) int {
 	if e.p == nil {
 		return 0
 	}
-	ulysses, ring := s.comms[AxisUlysses], s.comms[AxisRing]
-	rows := c.rows(entrySize{s.textOf(e.p), e.grid.Tokens()}, ulysses.Size()*ring.Size())[ring.Rank()*ulysses.Size()+ulysses.Rank()]
-	return s.open.Batch * s.open.Plan.kept(rows, s.comms[AxisTensor].Rank()).Len() * s.model.Spec().Width
+	ulysses, ring := s.comms[plan.AxisUlysses], s.comms[plan.AxisRing]
+	rows := c.rows(plan.Sequence{Text: s.textOf(e.p), Image: e.grid.Tokens()}, ulysses.Size()*ring.Size())[ring.Rank()*ulysses.Size()+ulysses.Rank()]
+	return s.open.Batch * s.open.Plan.Kept(rows, s.comms[plan.AxisTensor].Rank()).Len() * s.model.Spec().Width
 }
 
 // lookAhead posts receives for commands that wait already.
@@ -139,28 +137,6 @@ func (s *rankSession) lookAhead() {
 			values[k] = s.values(c.Evaluate, e)
 		}
 		s.link.post(c.Evaluate.micro(), c.Evaluate.Entries, values)
-	}
-}
-
-// linkBuffers adds the memory of stageLink to the buffers of lane k of rank c.
-func (o *outline) linkBuffers(s *stack, c Coord, k, b int) {
-	if len(o.lanes) == 1 || len(o.patches) == 1 || !o.plan.Overlap {
-		return
-	}
-	sides := 2
-	if k == 0 || k == len(o.lanes)-1 {
-		sides = 1
-	}
-	for range sides * postsAhead {
-		for i := range o.Text {
-			most := 0
-			for j := range o.patches {
-				if o.cfgOf[i] == c.CFG {
-					most = max(most, o.plan.kept(o.rows(Micro{Patch: j}, i)[c.sequence(o.plan)], c.Tensor).Len())
-				}
-			}
-			s.alloc(b * most * o.Spec.Width)
-		}
 	}
 }
 

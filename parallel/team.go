@@ -8,12 +8,14 @@ import (
 	"patchbay/engine"
 	"patchbay/models/dit"
 	"patchbay/parallel/comm"
+	"patchbay/parallel/failure"
+	"patchbay/parallel/plan"
 )
 
 // team is the ranks of one plan, as the leader sees them: it cuts commands for each of them and puts their answers together.
 type team struct {
-	plan  Plan // as asked for
-	mesh  Mesh // of lanes: Pipe counts the stops of a micro-step
+	plan  plan.Plan // as asked for
+	mesh  plan.Mesh // of lanes: Pipe counts the stops of a micro-step
 	links []*rankLink
 	group *Group
 	watch watchdog
@@ -31,17 +33,17 @@ const rendezvous = 2 * time.Minute
 // queueLength bounds the commands that wait for one rank: pipelines queue one for each patch of at most two evaluations.
 const queueLength = 1024
 
-// newTeam starts the ranks of a plan; folded says that micro-steps go down and back up (fold.go).
-func newTeam(plan Plan, folded bool, cfg *Config, weights func(rank int) func(string) (dit.Model, bool)) (*team, error) {
+// newTeam starts the ranks of a plan; folded says that micro-steps go down and back up (plan.Cut).
+func newTeam(p plan.Plan, folded bool, cfg *Config, weights func(rank int) func(string) (dit.Model, bool)) (*team, error) {
 	limit := cfg.Patience
 	if limit == 0 {
 		limit = patience
 	}
-	lanes := plan
-	lanes.Pipe = plan.lanes(folded)
-	m := Mesh{Plan: lanes, Stages: plan.Pipe}
+	lanes := p
+	lanes.Pipe = p.Stops(folded)
+	m := plan.Mesh{Plan: lanes, Stages: p.Pipe}
 	n := lanes.Ranks()
-	t := &team{plan: plan, mesh: m, group: NewGroup(nil), watch: watchdog{limit: limit}, ended: make(chan struct{}), baton: newBaton(cfg.Order)}
+	t := &team{plan: p, mesh: m, group: NewGroup(nil), watch: watchdog{limit: limit}, ended: make(chan struct{}), baton: newBaton(cfg.Order)}
 	transport := cfg.transport()
 	if t.baton != nil {
 		t.baton.stuck = t.deadlock
@@ -52,7 +54,7 @@ func newTeam(plan Plan, folded bool, cfg *Config, weights func(rank int) func(st
 	for r := range ops {
 		rank, _ := t.device(r) // both lanes of a folded stage work on one device
 		var err error
-		if ops[r], err = cfg.NewOps(rank, plan.Ranks()); err != nil {
+		if ops[r], err = cfg.NewOps(rank, p.Ranks()); err != nil {
 			closeAll(ops[:r])
 			return nil, fmt.Errorf("start rank %d: %w", r, err)
 		}
@@ -64,7 +66,7 @@ func newTeam(plan Plan, folded bool, cfg *Config, weights func(rank int) func(st
 	}
 	stores := make([]*skipStore, n)
 	for r := range n {
-		if c := m.At(r); c.Pipe >= plan.Pipe { // an up lane shares the store of its down lane
+		if c := m.At(r); c.Pipe >= p.Pipe { // an up lane shares the store of its down lane
 			c.Pipe = lanes.Pipe - 1 - c.Pipe
 			stores[r] = stores[m.Rank(c)]
 		} else {
@@ -87,11 +89,11 @@ func newTeam(plan Plan, folded bool, cfg *Config, weights func(rank int) func(st
 }
 
 // connect makes the ends of every rank on every axis.
-func connect(transport comm.Transport, m Mesh, ops []engine.Ops, deadline time.Duration) ([][axisCount]comm.Comm, error) {
-	ends := make([][axisCount]comm.Comm, len(ops))
-	for a := range axisCount {
+func connect(transport comm.Transport, m plan.Mesh, ops []engine.Ops, deadline time.Duration) ([][plan.AxisCount]comm.Comm, error) {
+	ends := make([][plan.AxisCount]comm.Comm, len(ops))
+	for a := range plan.AxisCount {
 		for r := range ops {
-			ranks, at := m.along(a, m.At(r))
+			ranks, at := m.Along(a, m.At(r))
 			if at != 0 {
 				continue
 			}
@@ -150,7 +152,7 @@ func (t *team) all(cut func(rank int) *Command) func() ([]Reply, error) {
 			if errs[r] == nil {
 				continue
 			}
-			if e := asError(errs[r]); first == nil || asError(first).Code == PeerLost && e.Code != PeerLost {
+			if e := asError(errs[r]); first == nil || asError(first).Code == failure.PeerLost && e.Code != failure.PeerLost {
 				first = e
 			}
 		}
@@ -166,5 +168,5 @@ func (t *team) device(member int) (rank int, down bool) {
 	if !down {
 		c.Pipe = t.mesh.Plan.Pipe - 1 - c.Pipe
 	}
-	return Mesh{Plan: t.plan}.Rank(c), down
+	return plan.Mesh{Plan: t.plan}.Rank(c), down
 }

@@ -4,24 +4,13 @@ import (
 	"patchbay/engine"
 	"patchbay/models/dit"
 	"patchbay/parallel/comm"
+	"patchbay/parallel/plan"
 )
 
 // Tensor parallelism (Megatron-LM, arXiv:1909.08053, sec. 3) cuts heads and MLP columns over a group and adds partial sums after each product that is cut
 // by columns of its input. In the form of that paper every rank of the group keeps all rows and an all-reduce makes the sums. In the scattered form
 // (arXiv:2205.05198, sec. 4.2.2) the group shares the rows between products: an all-gather before each product that is cut by rows, a reduce-scatter
 // after each that is cut by columns. The bytes are the same; rows kept between products, element-wise work, embedding and head are 1/P.
-
-// kept returns the rows of a sequence place that tensor rank t keeps between products: all, or a balanced part of text and image in the scattered form.
-func (p Plan) kept(rows dit.Rows, t int) dit.Rows {
-	if !p.Scatter {
-		return rows
-	}
-	r := sequenceRows(rows.Text.Len(), rows.Image.Len(), p.Tensor)[t]
-	return dit.Rows{
-		Text:  dit.Range{Start: rows.Text.Start + r.Text.Start, End: rows.Text.Start + r.Text.End},
-		Image: dit.Range{Start: rows.Image.Start + r.Image.Start, End: rows.Image.Start + r.Image.End},
-	}
-}
 
 // scattered moves the rows of one entry between the ranks of a tensor group. Parts of different batch items and streams travel alone, straight from where
 // they are computed to where they are read, so that nothing is copied on the way.
@@ -31,10 +20,10 @@ type scattered struct {
 }
 
 // newScattered cuts wide, the rows of this sequence place.
-func newScattered(p Plan, tensor comm.Comm, wide dit.Rows) *scattered {
+func newScattered(p plan.Plan, tensor comm.Comm, wide dit.Rows) *scattered {
 	s := &scattered{tensor: tensor}
 	for t := range tensor.Size() {
-		s.parts = append(s.parts, p.kept(wide, t))
+		s.parts = append(s.parts, p.Kept(wide, t))
 	}
 	return s
 }

@@ -3,12 +3,12 @@ package parallel
 import (
 	"context"
 	"fmt"
-	"strings"
 	"testing"
 
 	"patchbay/engine"
 	"patchbay/models/dit"
 	"patchbay/parallel/comm"
+	"patchbay/parallel/plan"
 )
 
 // watched is a Model that notes how full the arena is when a block starts: what is kept between blocks.
@@ -24,19 +24,19 @@ func (w *watched) Block(env dit.Env, i int, s *dit.State, skip engine.Tensor) {
 
 // between is what a rank keeps in its arenas between blocks of one evaluation, and the peak inside blocks, in bytes: a recording pass at a timestep whose
 // modulations are ready.
-func between(t *testing.T, r *Request, p Plan, rank int) (kept, peak int) {
+func between(t *testing.T, r *Request, p plan.Plan, rank int) (kept, peak int) {
 	t.Helper()
-	model, err := r.Model.Load(engine.NewRecorder(), p.held(nil, Coord{Tensor: rank}))
+	model, err := r.Model.Load(engine.NewRecorder(), p.Held(nil, plan.Coord{Tensor: rank}))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer model.Close()
 	w := &watched{Model: model}
-	var comms [axisCount]comm.Comm
+	var comms [plan.AxisCount]comm.Comm
 	for a := range comms {
 		comms[a] = comm.NewSilent(0, 1)
 	}
-	comms[AxisTensor] = comm.NewSilent(rank, p.Tensor)
+	comms[plan.AxisTensor] = comm.NewSilent(rank, p.Tensor)
 	e := r.Branches[0].Entries[0].Entry
 	grid := r.Model.Spec.Tokens(r.Latent.Y, r.Latent.X)
 	s := &rankSession{
@@ -63,7 +63,7 @@ func TestScatteredFormKeepsAPart(t *testing.T) {
 			r = tinyRequest(t, f.name, 2, f.y, f.x, 1)
 		}
 		for _, n := range []int{2, 3, 4} {
-			reduce, scatter := OneRank(), OneRank()
+			reduce, scatter := plan.OneRank(), plan.OneRank()
 			reduce.Tensor, scatter.Tensor, scatter.Scatter = n, n, true
 			for rank := range n {
 				whole, before := between(t, r, reduce, rank)
@@ -106,18 +106,5 @@ func TestScatteredFormOnFewRows(t *testing.T) {
 				}
 			})
 		}
-	}
-}
-
-// TestFormIsRefusedAlone: the form belongs to a tensor group.
-func TestFormIsRefusedAlone(t *testing.T) {
-	for text, want := range map[string]string{"form=scatter": "tensor=2", "ulysses=2,form=scatter": "tensor=2", "tensor=2,form=none": "reduce or scatter"} {
-		if _, err := ParsePlan(text); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: got %v, want a refusal that names %s", text, err, want)
-		}
-	}
-	p, err := ParsePlan("form=scatter,tensor=2")
-	if err != nil || p.String() != "tensor=2,form=scatter" {
-		t.Errorf("got %s, %v: want tensor=2,form=scatter", p, err)
 	}
 }

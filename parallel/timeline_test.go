@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"patchbay/parallel/plan"
 	"strings"
 	"testing"
 )
@@ -14,14 +15,14 @@ func drawn(t *testing.T, folded bool) *Simulation {
 	t.Helper()
 	timing := plainTiming(3, 4, 3, 1, folded, 2)
 	if folded {
-		timing.work = func(_, _ int, m Micro) float64 { return map[bool]float64{true: 4, false: 1}[m.Whole] }
+		timing.work = func(_, _ int, m plan.Micro) float64 { return map[bool]float64{true: 4, false: 1}[m.Whole] }
 	}
 	p := newProgram(timing)
 	ends, spans, err := p.net.run(false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Simulation{Plan: Plan{Data: 1, CFG: 1, Pipe: 3, Ring: 1, Ulysses: 1, Tensor: 1, Patches: 4, Warmup: 1, Overlap: true}, Spans: spans}
+	s := &Simulation{Plan: plan.Plan{Data: 1, CFG: 1, Pipe: 3, Ring: 1, Ulysses: 1, Tensor: 1, Patches: 4, Warmup: 1, Overlap: true}, Spans: spans}
 	for _, e := range ends {
 		s.Seconds = max(s.Seconds, e)
 	}

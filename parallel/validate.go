@@ -5,6 +5,8 @@ import (
 
 	"patchbay/engine"
 	"patchbay/models/sampling"
+	"patchbay/parallel/failure"
+	"patchbay/parallel/plan"
 )
 
 // maxSteps bounds the length of a sigma list.
@@ -14,31 +16,31 @@ const maxSteps = 10000
 func (r *Request) validate() error {
 	switch l := r.Latent; {
 	case r.Model.Spec == nil || r.Model.Load == nil || r.Model.Key == "":
-		return refuse("model", "no model given")
+		return failure.Refuse("model", "no model given")
 	case r.Sampling == nil:
-		return refuse("sampling", "no model sampling given")
+		return failure.Refuse("sampling", "no model sampling given")
 	case l.B < 1 || l.Y < 1 || l.X < 1 || len(l.Data) != l.Len():
-		return refuse("latent", "want [B, C, Y, X] with B*C*Y*X values, got [%d, %d, %d, %d] with %d", l.B, l.C, l.Y, l.X, len(l.Data))
+		return failure.Refuse("latent", "want [B, C, Y, X] with B*C*Y*X values, got [%d, %d, %d, %d] with %d", l.B, l.C, l.Y, l.X, len(l.Data))
 	case l.C != r.Model.Spec.Channels:
-		return refuse("latent", "has %d channels, the %s model takes %d", l.C, r.Model.Spec.Family, r.Model.Spec.Channels)
+		return failure.Refuse("latent", "has %d channels, the %s model takes %d", l.C, r.Model.Spec.Family, r.Model.Spec.Channels)
 	case len(r.Noise.Data) > 0 && (r.Noise.B != l.B || r.Noise.C != l.C || r.Noise.Y != l.Y || r.Noise.X != l.X || len(r.Noise.Data) != l.Len()):
-		return refuse("noise", "has shape [%d, %d, %d, %d], the latent [%d, %d, %d, %d]", r.Noise.B, r.Noise.C, r.Noise.Y, r.Noise.X, l.B, l.C, l.Y, l.X)
+		return failure.Refuse("noise", "has shape [%d, %d, %d, %d], the latent [%d, %d, %d, %d]", r.Noise.B, r.Noise.C, r.Noise.Y, r.Noise.X, l.B, l.C, l.Y, l.X)
 	case r.Compute != engine.F32 && r.Compute != engine.BF16:
-		return refuse("compute", "is %s: want f32 or bf16", r.Compute)
+		return failure.Refuse("compute", "is %s: want f32 or bf16", r.Compute)
 	case len(r.Sigmas) > maxSteps+1:
-		return refuse("sigmas", "%d steps, at most %d are allowed", len(r.Sigmas)-1, maxSteps)
+		return failure.Refuse("sigmas", "%d steps, at most %d are allowed", len(r.Sigmas)-1, maxSteps)
 	}
 	for i, s := range r.Sigmas {
 		if math.IsNaN(float64(s)) || math.IsInf(float64(s), 0) || s < 0 {
-			return refuse("sigmas", "value %d is %v: want finite values >= 0", i, s)
+			return failure.Refuse("sigmas", "value %d is %v: want finite values >= 0", i, s)
 		}
 	}
 	if _, err := sampling.FindSampler(r.Sampler); err != nil {
-		return refuse("sampler", "%v", err)
+		return failure.Refuse("sampler", "%v", err)
 	}
 	if m := r.Mask; len(m.Data) > 0 {
 		if len(m.Data) != m.Len() || m.Y != r.Latent.Y || m.X != r.Latent.X || (m.C != 1 && m.C != r.Latent.C) || (m.B != 1 && m.B != r.Latent.B) {
-			return refuse("mask", "has shape [%d, %d, %d, %d], want [1 or %d, 1 or %d, %d, %d]", m.B, m.C, m.Y, m.X, r.Latent.B, r.Latent.C, r.Latent.Y, r.Latent.X)
+			return failure.Refuse("mask", "has shape [%d, %d, %d, %d], want [1 or %d, 1 or %d, %d, %d]", m.B, m.C, m.Y, m.X, r.Latent.B, r.Latent.C, r.Latent.Y, r.Latent.X)
 		}
 	}
 	if err := r.Cache.validate(); err != nil {
@@ -51,14 +53,14 @@ func (r *Request) validate() error {
 func (r *Request) validateGuidance() error {
 	want := map[GuiderKind]int{GuideBasic: 1, GuideCFG: 2, GuideDual: 3}[r.Guider.Kind]
 	if want == 0 {
-		return refuse("guider", "unknown kind %d", r.Guider.Kind)
+		return failure.Refuse("guider", "unknown kind %d", r.Guider.Kind)
 	}
 	if len(r.Branches) != want {
-		return refuse("branches", "this guider takes %d, got %d", want, len(r.Branches))
+		return failure.Refuse("branches", "this guider takes %d, got %d", want, len(r.Branches))
 	}
 	for _, v := range []float32{r.Guider.CFG, r.Guider.CFG2} {
 		if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
-			return refuse("cfg", "is %v: want a finite number", v)
+			return failure.Refuse("cfg", "is %v: want a finite number", v)
 		}
 	}
 	for _, b := range r.Branches {
@@ -75,30 +77,30 @@ func (r *Request) validateEntry(branch string, i int, e Entry) error {
 	spec, c := r.Model.Spec, e.Context
 	switch {
 	case c.Rows < 1 || c.Cols != spec.ContextDim || len(c.Data) != c.Rows*c.Cols:
-		return refuse(branch, "entry %d has a context of [%d, %d], the %s model takes [tokens, %d]: was it made by the text encoders of another family?",
+		return failure.Refuse(branch, "entry %d has a context of [%d, %d], the %s model takes [tokens, %d]: was it made by the text encoders of another family?",
 			i, c.Rows, c.Cols, spec.Family, spec.ContextDim)
 	case e.Pooled != nil && len(e.Pooled) != spec.PooledDim:
-		return refuse(branch, "entry %d has %d pooled values, the %s model takes %d", i, len(e.Pooled), spec.Family, spec.PooledDim)
+		return failure.Refuse(branch, "entry %d has %d pooled values, the %s model takes %d", i, len(e.Pooled), spec.Family, spec.PooledDim)
 	case math.IsNaN(float64(e.Strength)) || math.IsInf(float64(e.Strength), 0):
-		return refuse(branch, "entry %d has strength %v: want a finite number", i, e.Strength)
+		return failure.Refuse(branch, "entry %d has strength %v: want a finite number", i, e.Strength)
 	}
 	if a := e.Area; a != (Area{}) && (a.Y < 0 || a.X < 0 || a.H < 1 || a.W < 1 || a.Y >= r.Latent.Y || a.X >= r.Latent.X) {
-		return refuse(branch, "entry %d has area %+v outside the latent of %d x %d", i, a, r.Latent.Y, r.Latent.X)
+		return failure.Refuse(branch, "entry %d has area %+v outside the latent of %d x %d", i, a, r.Latent.Y, r.Latent.X)
 	}
 	if m := e.Mask; len(m.Data) > 0 && (len(m.Data) != m.Len() || m.C != 1 || m.Y != r.Latent.Y || m.X != r.Latent.X) {
-		return refuse(branch, "entry %d has a mask of [%d, %d, %d, %d], want [items, 1, %d, %d]", i, m.B, m.C, m.Y, m.X, r.Latent.Y, r.Latent.X)
+		return failure.Refuse(branch, "entry %d has a mask of [%d, %d, %d, %d], want [items, 1, %d, %d]", i, m.B, m.C, m.Y, m.X, r.Latent.Y, r.Latent.X)
 	}
 	return nil
 }
 
 // fits refuses a plan that cannot run the request.
-func (r *Request) fits(p Plan) error {
+func (r *Request) fits(p plan.Plan) error {
 	entries := 0
 	for _, b := range r.Branches {
 		entries += len(b.Entries)
 		for _, e := range b.Entries {
 			if p.Pipe > 1 && entryArea(e) != (Area{}) {
-				return refusePlan("pipe", "is %d, but an entry of %s is limited to an area: use ulysses=%d", p.Pipe, b.Name, p.Pipe)
+				return plan.Refuse("pipe", "is %d, but an entry of %s is limited to an area: use ulysses=%d", p.Pipe, b.Name, p.Pipe)
 			}
 		}
 	}

@@ -2,6 +2,8 @@ package parallel
 
 import (
 	"fmt"
+	"patchbay/parallel/failure"
+	"patchbay/parallel/plan"
 	"strings"
 	"sync"
 	"time"
@@ -111,7 +113,7 @@ func (t *team) abort(cause error) {
 }
 
 // accuse makes the error of ranks that stand still: those that work and wait for nobody, or if there are none everybody who waits.
-func (t *team) accuse(verdict string) *Error {
+func (t *team) accuse(verdict string) *failure.Error {
 	var guilty, waiting, all []string
 	for r, l := range t.links {
 		_, busy, place := l.rank.pos.read()
@@ -135,7 +137,7 @@ func (t *team) accuse(verdict string) *Error {
 	if len(guilty) == 0 {
 		guilty = []string{"no rank has a command, and an answer is missing"}
 	}
-	return &Error{Code: PeerLost, Text: fmt.Sprintf("%s: %s; positions: %s", verdict, strings.Join(guilty, ", "), strings.Join(all, " "))}
+	return &failure.Error{Code: failure.PeerLost, Text: fmt.Sprintf("%s: %s; positions: %s", verdict, strings.Join(guilty, ", "), strings.Join(all, " "))}
 }
 
 // waits tells in which exchanges the rank stands, "" if in none.
@@ -143,7 +145,7 @@ func (r *rank) waits() string {
 	var out []string
 	for a, c := range r.comms {
 		if what := c.Waiting(); what != "" {
-			out = append(out, fmt.Sprintf("%s for %s", Axis(a), what))
+			out = append(out, fmt.Sprintf("%s for %s", plan.Axis(a), what))
 		}
 	}
 	return strings.Join(out, " and ")

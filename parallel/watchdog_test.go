@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"patchbay/engine"
+	"patchbay/parallel/failure"
 )
 
 // hangingEngine makes an engine in which rank `victim` stops inside the Linear that makes the countdown zero, until release is closed.
@@ -57,8 +58,8 @@ func TestHangingRankIsNamed(t *testing.T) {
 			start := time.Now()
 			_, err = e.Sample(context.Background(), r, nil)
 			took := time.Since(start)
-			var pe *Error
-			if !errors.As(err, &pe) || pe.Code != PeerLost || !regexp.MustCompile(c.want).MatchString(pe.Text) {
+			var pe *failure.Error
+			if !errors.As(err, &pe) || pe.Code != failure.PeerLost || !regexp.MustCompile(c.want).MatchString(pe.Text) {
 				t.Errorf("got %v, want a match of %s", err, c.want)
 			}
 			if err != nil && strings.Count(err.Error(), "[rank ") != len(want.Stats.Traffic) {
@@ -67,7 +68,7 @@ func TestHangingRankIsNamed(t *testing.T) {
 			if took > time.Minute {
 				t.Errorf("the request ended after %v", took)
 			}
-			if _, err = e.Sample(context.Background(), r, nil); !errors.As(err, &pe) || pe.Code != PeerLost || !strings.Contains(pe.Text, "hangs") {
+			if _, err = e.Sample(context.Background(), r, nil); !errors.As(err, &pe) || pe.Code != failure.PeerLost || !strings.Contains(pe.Text, "hangs") {
 				t.Errorf("request beside a hanging rank: got %v, want a refusal", err)
 			}
 			close(release)

@@ -1,6 +1,9 @@
 package parallel
 
-import "patchbay/models/dit"
+import (
+	"patchbay/models/dit"
+	"patchbay/parallel/plan"
+)
 
 // Workload is what a request asks of the ranks, as far as time, bytes and memory depend on it: everything that is known before a weight is read.
 type Workload struct {
@@ -39,10 +42,10 @@ func (w *Workload) jointText() int {
 }
 
 // entry is the sequence of entry i: text in the joint sequence, image.
-func (w *Workload) entry(i int) entrySize {
-	e := entrySize{image: w.tokens()}
+func (w *Workload) entry(i int) plan.Sequence {
+	e := plan.Sequence{Image: w.tokens()}
 	if w.Spec.JointText() {
-		e.text = w.Text[i]
+		e.Text = w.Text[i]
 	}
 	return e
 }
@@ -52,28 +55,28 @@ func (w *Workload) tokens() int { return w.Spec.Tokens(w.Y, w.X).Tokens() }
 // outline is a workload on a plan: who computes what, in which order.
 type outline struct {
 	Workload
-	plan    Plan
-	mesh    Mesh
+	plan    plan.Plan
+	mesh    plan.Mesh
 	patches []dit.Range // image tokens of each patch
-	lanes   []lane      // blocks of each stop of a micro-step
+	lanes   []plan.Lane // blocks of each stop of a micro-step
 	batch   []dit.Range // items of each data part
 	cfgOf   []int       // cfg group of each entry
 	stores  bool        // K/V stores in use although there is one stage
 }
 
-func newOutline(w Workload, p Plan) *outline {
-	o := &outline{Workload: w, plan: p, mesh: Mesh{Plan: p}, batch: balanced(w.Batch, p.Data)}
+func newOutline(w Workload, p plan.Plan) *outline {
+	o := &outline{Workload: w, plan: p, mesh: plan.Mesh{Plan: p}, batch: plan.Balanced(w.Batch, p.Data)}
 	lt, li := w.jointText(), w.tokens()
 	o.patches = []dit.Range{{End: li}}
 	if p.Pipe > 1 {
-		o.patches = patchRanges(lt, li, p.Patches)
+		o.patches = plan.PatchRanges(lt, li, p.Patches)
 	}
 	branches := make([]int, len(w.Text))
 	for i := range branches {
 		branches[i] = w.branch(i)
 	}
 	for i := range w.Text {
-		o.cfgOf = append(o.cfgOf, cfgGroup(branches, i, p.CFG))
+		o.cfgOf = append(o.cfgOf, plan.CFGGroup(branches, i, p.CFG))
 	}
 	o.lanes = o.cutLanes()
 	return o
@@ -86,27 +89,27 @@ func (o *outline) synchronous(e int) bool {
 }
 
 // micros lists the micro-steps in the order in which every rank runs them.
-func (o *outline) micros() []Micro {
-	var out []Micro
+func (o *outline) micros() []plan.Micro {
+	var out []plan.Micro
 	for e := range o.Evaluations {
 		if o.synchronous(e) {
-			out = append(out, Micro{Evaluation: e, Whole: true})
+			out = append(out, plan.Micro{Evaluation: e, Whole: true})
 			continue
 		}
 		for m := range o.patches {
-			out = append(out, Micro{Evaluation: e, Patch: m})
+			out = append(out, plan.Micro{Evaluation: e, Patch: m})
 		}
 	}
 	return out
 }
 
 // rows returns what each rank of a sequence computes of an entry in a micro-step, by its place in the sequence.
-func (o *outline) rows(m Micro, entry int) []dit.Rows {
-	c := EvaluateCommand{Whole: m.Whole, Text: m.Patch == 0}
+func (o *outline) rows(m plan.Micro, entry int) []dit.Rows {
+	p := plan.Part{Whole: m.Whole, Text: m.Patch == 0}
 	if !m.Whole {
-		c.Tokens = o.patches[m.Patch]
+		p.Tokens = o.patches[m.Patch]
 	}
-	return c.rows(o.entry(entry), o.plan.Ring*o.plan.Ulysses)
+	return p.Rows(o.entry(entry), o.plan.Ring*o.plan.Ulysses)
 }
 
 // stage returns the stage that lane k belongs to: folded pipelines come back on the stages that they went down on.
@@ -118,7 +121,7 @@ func (o *outline) stage(k int) int {
 }
 
 // own calls f for every lane of the stage of c.
-func (o *outline) own(c Coord, f func(k int)) {
+func (o *outline) own(c plan.Coord, f func(k int)) {
 	for k := range o.lanes {
 		if o.stage(k) == c.Pipe {
 			f(k)
@@ -130,9 +133,9 @@ func (o *outline) own(c Coord, f func(k int)) {
 func (o *outline) stored() bool { return o.plan.Pipe > 1 || o.stores }
 
 // heads is how many heads each Ulysses place of c's tensor place attends with.
-func (o *outline) heads(c Coord) []dit.Range {
+func (o *outline) heads(c plan.Coord) []dit.Range {
 	local := dit.Held{Rank: c.Tensor, Ranks: o.plan.Tensor}.Share(o.Spec.Heads).Len()
-	return balanced(local, o.plan.Ulysses)
+	return plan.Balanced(local, o.plan.Ulysses)
 }
 
 // gathered counts the rows of an attention that the Ulysses group at ring place r brings.
@@ -152,9 +155,15 @@ func attended(r dit.Rows, imageOnly bool) int {
 	return r.Len()
 }
 
-// eachAttention visits the attentions of a block.
-func eachAttention(b dit.BlockSpec, visit func(index int, imageOnly bool)) {
-	for i := range max(b.Attends, 1) {
-		visit(i, b.Kind == dit.Cross || i > 0)
+// cutLanes cuts the blocks over the lanes of a plan by what they cost.
+func (o *outline) cutLanes() []plan.Lane {
+	n, lanes := len(o.Spec.Blocks), o.plan.Stops(plan.Skips(o.Spec))
+	if lanes == 1 {
+		return plan.WholeLanes([]dit.Range{{End: n}})
 	}
+	if o.plan.Owns() {
+		return ownLanes(o.Spec, o.plan, o.Device)
+	}
+	costs, ends := o.blockSeconds()
+	return plan.Cut(o.Spec, costs, ends, o.plan.Pipe)
 }

@@ -21,6 +21,7 @@ import (
 	"patchbay/models/vae"
 	"patchbay/models/weights"
 	"patchbay/parallel"
+	"patchbay/parallel/plan"
 )
 
 // TestWorkerPeakMemory runs one job on a 280 MB checkpoint in a fresh worker process and compares its high-water mark
@@ -122,7 +123,7 @@ func forecastBytes(t *testing.T) int64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return parallel.ForecastMemory(w, parallel.OneRank(), 2, 4)[0].Total() +
+	return parallel.ForecastMemory(w, plan.OneRank(), 2, 4)[0].Total() +
 		int64(vae.DecodeBytes(cfg, engine.F32, 32, 32))
 }
 

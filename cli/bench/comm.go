@@ -13,6 +13,7 @@ import (
 	"patchbay/engine"
 	"patchbay/parallel"
 	"patchbay/parallel/comm"
+	"patchbay/parallel/plan"
 )
 
 // commFlags are the flags of bench comm.
@@ -36,8 +37,8 @@ profile of that name holds stays.`,
 			if err := f.check(); err != nil {
 				return err
 			}
-			if f.ranks < 2 || f.ranks > parallel.MaxRanks {
-				return console.BadInput(fmt.Errorf("--ranks %d: want 2 to %d", f.ranks, parallel.MaxRanks))
+			if f.ranks < 2 || f.ranks > plan.MaxRanks {
+				return console.BadInput(fmt.Errorf("--ranks %d: want 2 to %d", f.ranks, plan.MaxRanks))
 			}
 			r, m, err := f.measure()
 			if err != nil {

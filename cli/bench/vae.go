@@ -16,6 +16,7 @@ import (
 	"patchbay/models/vae"
 	"patchbay/models/weights"
 	"patchbay/parallel"
+	"patchbay/parallel/plan"
 )
 
 // vaeFlags are the flags of bench vae.
@@ -59,8 +60,8 @@ func (f *vaeFlags) measure(ctx context.Context) (*report, error) {
 	if n, err := fmt.Sscanf(f.size, "%dx%d", &w, &h); n != 2 || err != nil || w < 64 || h < 64 || w > 8192 || h > 8192 {
 		return nil, console.BadInput(fmt.Errorf("--size %s: want width x height from 64 to 8192 pixels", f.size))
 	}
-	if f.ranks < 1 || f.ranks > parallel.MaxRanks || f.batch < 1 || f.batch > 64 {
-		return nil, console.BadInput(fmt.Errorf("want --ranks 1 to %d and --batch 1 to 64", parallel.MaxRanks))
+	if f.ranks < 1 || f.ranks > plan.MaxRanks || f.batch < 1 || f.batch > 64 {
+		return nil, console.BadInput(fmt.Errorf("want --ranks 1 to %d and --batch 1 to 64", plan.MaxRanks))
 	}
 	path := f.file
 	if path == "" {

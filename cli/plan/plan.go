@@ -21,6 +21,8 @@ import (
 	"patchbay/models/published"
 	"patchbay/models/weights"
 	"patchbay/parallel"
+	"patchbay/parallel/failure"
+	"patchbay/parallel/plan"
 )
 
 // Flags are the flags of plan; the exported ones are those that other commands with a search have too.
@@ -51,7 +53,7 @@ Devices are COUNTxDEVICE-LINK, for several hosts HOSTSxCOUNTxDEVICE-LINK+NETWORK
 		Args: console.ExactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			err := f.run(cmd)
-			var e *parallel.Error
+			var e *failure.Error
 			if errors.As(err, &e) {
 				return console.BadInput(err)
 			}
@@ -103,8 +105,8 @@ func (f *Flags) run(cmd *cobra.Command) error {
 	if f.plan == "" {
 		choice, err = search.Choose()
 	} else {
-		var p parallel.Plan
-		if p, err = parallel.ParsePlan(f.plan); err == nil {
+		var p plan.Plan
+		if p, err = plan.Parse(f.plan); err == nil {
 			choice, err = search.Predict(p)
 		}
 	}

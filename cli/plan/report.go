@@ -1,6 +1,9 @@
 package plan
 
-import "patchbay/parallel"
+import (
+	"patchbay/parallel"
+	"patchbay/parallel/plan"
+)
 
 // report is what plan --json prints. Times are seconds.
 type report struct {
@@ -62,7 +65,7 @@ func (f *Flags) report(s parallel.Search, c *parallel.Choice) report {
 		r.IdleReason = s.IdleReason(c)
 	}
 	for axis := range c.Traffic[0] {
-		a := axisReport{Axis: parallel.Axis(axis).String()}
+		a := axisReport{Axis: plan.Axis(axis).String()}
 		for _, rank := range c.Traffic {
 			a.MostBytes = max(a.MostBytes, rank[axis].Bytes/int64(s.Evaluations))
 			a.Calls = max(a.Calls, rank[axis].Calls/int64(s.Evaluations))

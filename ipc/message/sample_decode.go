@@ -12,6 +12,7 @@ import (
 	"patchbay/node/pyjson"
 	"patchbay/node/value"
 	"patchbay/parallel"
+	"patchbay/parallel/plan"
 )
 
 // ParseSample reads the body of sample. With forward large tensors are left to the worker that gets them. Errors have Input set to the path of the field.
@@ -140,7 +141,7 @@ func (q *SampleRequest) plain(r *parallel.Request) error {
 	if q.Sampler.MaskNoiseFromSeed {
 		r.Sampler = "ddim"
 	}
-	if _, err := parallel.ParsePlan(q.Plan); err != nil {
+	if _, err := plan.Parse(q.Plan); err != nil {
 		return wire.BadField("plan", "%v", err)
 	}
 	r.Preview = q.Preview == "latent" || q.Preview == "jpeg"

@@ -12,7 +12,7 @@ import (
 
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
-	"patchbay/parallel"
+	"patchbay/parallel/plan"
 )
 
 // Meter counts what a daemon does. Everything comes from the events of its jobs (the worker measures, its metrics event tells), from the replies to hosts,
@@ -187,7 +187,7 @@ func (m *Meter) sampling(s samplingMetrics) {
 
 // axes are the names of the axes on which ranks exchange something.
 func axes() []string {
-	return []string{parallel.AxisUlysses.String(), parallel.AxisRing.String(), parallel.AxisPipe.String(), parallel.AxisTensor.String()}
+	return []string{plan.AxisUlysses.String(), plan.AxisRing.String(), plan.AxisPipe.String(), plan.AxisTensor.String()}
 }
 
 // Sampled counts a run of the verb sample.

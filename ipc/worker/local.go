@@ -12,7 +12,7 @@ import (
 	"patchbay/node/graph"
 	"patchbay/node/pyjson"
 	"patchbay/node/value"
-	"patchbay/parallel"
+	"patchbay/parallel/plan"
 )
 
 // Local is the Executor of a worker: jobs run in this process, on the devices of a graph.Runner.
@@ -222,7 +222,7 @@ func NodeService(cat *graph.Catalogue, roots files.Roots, stock *files.Stock, al
 	every.Also = also
 	sc := serve.ServiceConfig{
 		Validate: func(req *message.RunRequest, w *graph.Workflow) (map[string]any, error) {
-			if _, err := parallel.ParsePlan(req.Plan); err != nil {
+			if _, err := plan.Parse(req.Plan); err != nil {
 				return nil, wire.Errorf(wire.ErrBadRequest, "field plan: %v", err)
 			}
 			outputs, failure := graph.Validate(cat, every, nodeJob(req, w))

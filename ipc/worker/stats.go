@@ -5,6 +5,7 @@ import (
 
 	"patchbay/engine/profile"
 	"patchbay/parallel"
+	"patchbay/parallel/plan"
 )
 
 // maxSpans bounds the spans of a profile in one metrics event, so that it fits a message on every carrier.
@@ -34,7 +35,7 @@ func statsOf(s parallel.Stats) map[string]any {
 		rank := map[string]any{}
 		for a, t := range axes {
 			if t.Calls > 0 {
-				rank[parallel.Axis(a).String()] = map[string]any{"calls": t.Calls, "bytes": t.Bytes, "wait_seconds": t.Wait.Seconds()}
+				rank[plan.Axis(a).String()] = map[string]any{"calls": t.Calls, "bytes": t.Bytes, "wait_seconds": t.Wait.Seconds()}
 			}
 		}
 		if r < len(s.Tokens) {

@@ -7,6 +7,7 @@ import (
 	"patchbay/node/picture"
 	"patchbay/node/value"
 	"patchbay/parallel"
+	"patchbay/parallel/plan"
 )
 
 // vaeClasses are the rows that encode and decode.
@@ -33,7 +34,7 @@ func vaeDecode(c *graph.Call) ([]any, error) {
 	if l.B < 1 || l.Y < 1 || l.X < 1 {
 		return nil, fault.At(fault.CodeBadInput, "samples", "samples: latent [%d, %d, %d, %d] is empty", l.B, l.C, l.Y, l.X)
 	}
-	plan, err := parallel.ParsePlan(c.Job.Plan)
+	plan, err := plan.Parse(c.Job.Plan)
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +69,7 @@ func encodeImage(c *graph.Call, v *value.VAE, im *picture.Image) (parallel.Laten
 	if v.Key == value.PixelSpace {
 		return encodePixels(im), nil
 	}
-	plan, err := parallel.ParsePlan(c.Job.Plan)
+	plan, err := plan.Parse(c.Job.Plan)
 	if err != nil {
 		return parallel.Latent{}, err
 	}

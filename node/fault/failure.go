@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"strings"
 
-	"patchbay/parallel"
+	"patchbay/parallel/failure"
 )
 
 // Failure is why a workflow was refused or a job ended early. It carries all that ComfyUI's error body and execution_error event need.
@@ -115,19 +115,19 @@ func (f *Failure) ErrorBody() map[string]any {
 }
 
 // FromParallel takes over what the engine says.
-func (f *Failure) FromParallel(e *parallel.Error) {
+func (f *Failure) FromParallel(e *failure.Error) {
 	switch e.Code {
-	case parallel.Cancelled:
+	case failure.Cancelled:
 		f.Code = CodeCancelled
-	case parallel.OutOfMemory:
+	case failure.OutOfMemory:
 		f.Code = CodeOutOfMemory
-	case parallel.Panic:
+	case failure.Panic:
 		f.Code = CodePanic
-	case parallel.LoadFailed:
+	case failure.LoadFailed:
 		f.Code = CodeBadCheckpoint
-	case parallel.PlanRefused:
+	case failure.PlanRefused:
 		f.Code = CodePlanRefused
-	case parallel.BadRequest:
+	case failure.BadRequest:
 		f.Code = CodeBadInput
 	}
 	if f.Field == "" {

@@ -6,7 +6,7 @@ import (
 	"patchbay/models/weights"
 	"patchbay/node/files"
 	"patchbay/node/value"
-	"patchbay/parallel"
+	"patchbay/parallel/plan"
 )
 
 // planFits refuses a plan that no picture of the job's models can run, before the first node: text encoders would be loaded in vain. What depends on the picture is
@@ -16,7 +16,7 @@ func (x *execution) planFits() error {
 		return nil
 	}
 	sampler := ""
-	for _, id := range x.plan.pending {
+	for _, id := range x.work.pending {
 		if k := x.class(id); k.Heavy == StageDenoise && sampler == "" {
 			sampler = id
 		}
@@ -24,8 +24,8 @@ func (x *execution) planFits() error {
 	if sampler == "" {
 		return nil
 	}
-	p, err := parallel.ParsePlan(x.job.Plan)
-	for _, id := range x.plan.pending {
+	p, err := plan.Parse(x.job.Plan)
+	for _, id := range x.work.pending {
 		for _, spec := range x.specs(id) {
 			if err == nil && p.Choose == 0 {
 				err = p.CheckModel(spec)

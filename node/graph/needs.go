@@ -13,7 +13,7 @@ func Needs(cat *Catalogue, stock *files.Stock, job Job) []files.NeededFile {
 			}
 		}
 	}
-	reached := newPlan(job.Workflow, cat, outputs, func(string) bool { return false }).waits
+	reached := newWorklist(job.Workflow, cat, outputs, func(string) bool { return false }).waits
 	var out []files.NeededFile
 	seen := map[files.NeededFile]bool{}
 	for _, id := range job.Workflow.IDs() {

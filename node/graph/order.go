@@ -1,8 +1,8 @@
 package graph
 
-// plan is the list of nodes that a run still has to execute, with what each waits for (ComfyUI 0.8.0, comfy_execution/graph.py: the pick among ready
+// worklist is the list of nodes that a run still has to execute, with what each waits for (ComfyUI 0.8.0, comfy_execution/graph.py: the pick among ready
 // nodes is part of what users see).
-type plan struct {
+type worklist struct {
 	w        *Workflow
 	cat      *Catalogue
 	pending  []string            // not yet executed, in the order in which they were found
@@ -12,9 +12,9 @@ type plan struct {
 	isOutput func(id string) bool
 }
 
-// newPlan finds the nodes that the outputs need. Sources with a cached value are not walked.
-func newPlan(w *Workflow, cat *Catalogue, outputs []string, cached func(id string) bool) *plan {
-	p := &plan{w: w, cat: cat, waits: map[string]int{}, blocks: map[string][]string{}, isCached: cached}
+// newWorklist finds the nodes that the outputs need. Sources with a cached value are not walked.
+func newWorklist(w *Workflow, cat *Catalogue, outputs []string, cached func(id string) bool) *worklist {
+	p := &worklist{w: w, cat: cat, waits: map[string]int{}, blocks: map[string][]string{}, isCached: cached}
 	p.isOutput = func(id string) bool { return cat.classes[w.Class(id)].Output }
 	for _, o := range outputs {
 		p.add(o)
@@ -23,7 +23,7 @@ func newPlan(w *Workflow, cat *Catalogue, outputs []string, cached func(id strin
 }
 
 // add finds a node and what it needs, last input first, as a stack gives it.
-func (p *plan) add(id string) {
+func (p *worklist) add(id string) {
 	for stack := []string{id}; len(stack) > 0; {
 		id := stack[len(stack)-1]
 		stack = stack[:len(stack)-1]
@@ -51,7 +51,7 @@ func (p *plan) add(id string) {
 }
 
 // next picks a ready node: an output, else one whose value an output waits for, else two hops before an output, else the first found.
-func (p *plan) next() (string, bool) {
+func (p *worklist) next() (string, bool) {
 	var ready []string
 	for _, id := range p.pending {
 		if p.waits[id] == 0 {
@@ -72,7 +72,7 @@ func (p *plan) next() (string, bool) {
 }
 
 // reaches reports whether an output lies exactly so many links behind a node.
-func (p *plan) reaches(id string, hops int) bool {
+func (p *worklist) reaches(id string, hops int) bool {
 	if hops == 0 {
 		return p.isOutput(id)
 	}
@@ -85,7 +85,7 @@ func (p *plan) reaches(id string, hops int) bool {
 }
 
 // finish takes a node off the list.
-func (p *plan) finish(id string) {
+func (p *worklist) finish(id string) {
 	for i := range p.pending {
 		if p.pending[i] == id {
 			p.pending = append(p.pending[:i], p.pending[i+1:]...)

@@ -14,6 +14,7 @@ import (
 	"patchbay/node/lru"
 	"patchbay/node/value"
 	"patchbay/parallel"
+	"patchbay/parallel/failure"
 )
 
 // Config is what a Runner works with.
@@ -147,7 +148,7 @@ type execution struct {
 	emit   func(Event)
 	began  time.Time
 	sign   *signer
-	plan   *plan
+	work   *worklist
 	local  map[string]*entry // values of this run by node id: nothing that is still needed can be evicted
 	result *Result
 }
@@ -178,8 +179,8 @@ func (x *execution) walk(outputs []string) error {
 		}
 	}
 	x.emit(Event{Type: "execution_cached", Data: map[string]any{"nodes": append([]string{}, x.result.Cached...), "timestamp": time.Now().UnixMilli()}})
-	p := newPlan(x.job.Workflow, x.run.cat, outputs, func(id string) bool { return x.cached(id) != nil })
-	x.plan = p
+	p := newWorklist(x.job.Workflow, x.run.cat, outputs, func(id string) bool { return x.cached(id) != nil })
+	x.work = p
 	if err := x.planFits(); err != nil {
 		return err
 	}
@@ -238,7 +239,7 @@ func (x *execution) preflight(id string, in map[string]any) (string, error) {
 	if g, ok := in["guider"].(*value.Guider); ok {
 		model = g.Model
 	}
-	for _, next := range x.plan.blocks[id] {
+	for _, next := range x.work.blocks[id] {
 		if class := x.job.Workflow.Class(next); model == nil || (class != "VAEDecode" && class != "VAEDecodeTiled") {
 			continue
 		}
@@ -371,7 +372,7 @@ func recovered(p any) error {
 // fail fills a failure with where it happened and with what ComfyUI's execution_error event carries.
 func (x *execution) fail(id string, k *Class, in map[string]any, err error) error {
 	f := fault.From(err)
-	var pe *parallel.Error
+	var pe *failure.Error
 	if errors.As(err, &pe) && f.Code == fault.CodeInternal {
 		f.FromParallel(pe)
 	}

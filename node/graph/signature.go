@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"patchbay/node/pyjson"
-	"patchbay/parallel"
+	"patchbay/parallel/plan"
 )
 
 // signer computes cache signatures: what decides whether a node gives the same as another one did before. ComfyUI's rules (comfy_execution/caching.py):
@@ -48,7 +48,7 @@ func (s *signer) compute(id string) string {
 	fmt.Fprintf(&b, "change %q\n", change)
 	if k.Heavy == StageDenoise {
 		// Stale keys and values make other pictures than one rank does, and who asks for a plan that cannot run must hear so.
-		plan, err := parallel.ParsePlan(s.job.Plan)
+		plan, err := plan.Parse(s.job.Plan)
 		if err != nil {
 			return ""
 		}

@@ -11,6 +11,7 @@ import (
 	"patchbay/node/fault"
 	"patchbay/node/files"
 	"patchbay/parallel"
+	"patchbay/parallel/failure"
 )
 
 // ModelFile names a diffusion model in the models folders.
@@ -71,7 +72,7 @@ func (m *Model) fitsHost(req *parallel.Request) error {
 // hostFailure turns an error of the engine into a Failure.
 func hostFailure(ctx context.Context, err error) error {
 	f := fault.From(err)
-	var pe *parallel.Error
+	var pe *failure.Error
 	if errors.As(err, &pe) && f.Code == fault.CodeInternal {
 		f.FromParallel(pe)
 	}

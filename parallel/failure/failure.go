@@ -1,11 +1,13 @@
-package parallel
+// Package failure is how sampling says that it will not or could not run: one error with a code, the field it is about, and words for people. It knows
+// no request, no plan and no device. Everything in package parallel and below it that refuses returns it; callers above tell by Code what to do.
+package failure
 
 import "fmt"
 
 // Code classifies an Error for clients.
 type Code string
 
-// The codes of this package. BadRequest names a field of Request; PlanRefused a plan that cannot run; OutOfMemory comes before work starts and says
+// The codes. BadRequest names a field of parallel.Request; PlanRefused a plan that cannot run; OutOfMemory comes before work starts and says
 // how much was needed; Cancelled is the caller's own wish; Panic is a bug inside a rank, a sampler or a kernel.
 const (
 	BadRequest  Code = "bad_request"
@@ -17,7 +19,7 @@ const (
 	PeerLost    Code = "rank_lost" // a rank did not come to an exchange, or came with another one
 )
 
-// Error is what every door of this package returns when it refuses or fails.
+// Error is what every door of package parallel returns when it refuses or fails.
 type Error struct {
 	Code  Code
 	Field string // field of Request the error is about, may be empty
@@ -41,6 +43,7 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Cause }
 
-func refuse(field, format string, args ...any) *Error {
+// Refuse is the Error of a request that cannot run as it is given.
+func Refuse(field, format string, args ...any) *Error {
 	return &Error{Code: BadRequest, Field: field, Text: fmt.Sprintf(format, args...)}
 }

@@ -3,7 +3,6 @@ package parallel
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -13,10 +12,12 @@ import (
 	"patchbay/models/dit"
 	"patchbay/models/tiny"
 	"patchbay/models/weights"
+	"patchbay/parallel/failure"
+	"patchbay/parallel/plan"
 	"patchbay/tests/golden"
 )
 
-// library is a tiny model whose loads are watched: by heldKey, the elements that were read of the checkpoint, the most memory that weights took, and how
+// library is a tiny model whose loads are watched: by plan.HeldKey, the elements that were read of the checkpoint, the most memory that weights took, and how
 // often the part was loaded.
 type library struct {
 	read, peak map[string]int64
@@ -45,7 +46,7 @@ func watchedRequest(t *testing.T, l *library, family string, b, y, x, steps int,
 		if err == nil && len(additions) > 0 {
 			m, err = models.Adapt(count, m, additions)
 		}
-		key := heldKey("", held)
+		key := plan.HeldKey("", held)
 		l.read[key], l.peak[key] = elements, count.peak
 		l.loads[key]++
 		return m, err
@@ -53,10 +54,10 @@ func watchedRequest(t *testing.T, l *library, family string, b, y, x, steps int,
 	return r
 }
 
-// ownLanes are the lanes of an engine's stages that own their weights; engines of tests cut for "cpu".
-func ownLanes(t *testing.T, p Plan, spec *dit.Spec) []lane {
+// cpuLanes are the lanes of an engine's stages that own their weights; engines of tests cut for "cpu".
+func cpuLanes(t *testing.T, p plan.Plan, spec *dit.Spec) []plan.Lane {
 	t.Helper()
-	return p.ownLanes(spec, cpuDevice(t))
+	return ownLanes(spec, p, cpuDevice(t))
 }
 
 func cpuDevice(t *testing.T) Device {
@@ -68,9 +69,9 @@ func cpuDevice(t *testing.T) Device {
 	return m.Device
 }
 
-func planOf(t *testing.T, text string) Plan {
+func planOf(t *testing.T, text string) plan.Plan {
 	t.Helper()
-	p, err := ParsePlan(text)
+	p, err := plan.Parse(text)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,9 +91,9 @@ func TestStagesReadTheirOwnWeights(t *testing.T) {
 				continue
 			}
 			t.Run(f.name+"/"+text, func(t *testing.T) {
-				plan := planOf(t, text+",shard=on")
+				p := planOf(t, text+",shard=on")
 				whole, own := *r, *r
-				whole.Plan, own.Plan = strings.TrimSuffix(text, ",cut=weights"), plan.String()
+				whole.Plan, own.Plan = strings.TrimSuffix(text, ",cut=weights"), p.String()
 				want, err := e.Sample(context.Background(), &whole, nil)
 				if err != nil {
 					t.Fatal(err)
@@ -107,14 +108,14 @@ func TestStagesReadTheirOwnWeights(t *testing.T) {
 					t.Errorf("element %d is %v, with shared weights %v: want equal bits", at, got.Latent.Data[at], want.Latent.Data[at])
 				}
 				held := map[string]bool{}
-				for rank, m := range ForecastMemory(w, plan, 4, 4) {
-					h := plan.held(ownLanes(t, plan, spec), Mesh{Plan: plan}.At(rank))
-					key := heldKey("", h)
+				for rank, m := range ForecastMemory(w, p, 4, 4) {
+					h := p.Held(cpuLanes(t, p, spec), plan.Mesh{Plan: p}.At(rank))
+					key := plan.HeldKey("", h)
 					held[key] = true
 					if l.loads[key] != 1 {
 						t.Errorf("rank %d: %s was loaded %d times, want once", rank, key, l.loads[key])
 					}
-					if want := heldParams(spec, h); plan.Tensor == 1 && l.read[key] != want {
+					if want := plan.HeldParams(spec, h); p.Tensor == 1 && l.read[key] != want {
 						t.Errorf("rank %d: %s read %d parameters, formula %d", rank, key, l.read[key], want)
 					}
 					if l.read[key] >= spec.Params*9/10 {
@@ -164,27 +165,27 @@ func TestForeignBlocksPanic(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		plan := planOf(t, "pipe=3,shard=on")
-		m, err := r.Model.Load(ops, plan.held(ownLanes(t, plan, r.Model.Spec), Coord{Pipe: 1}))
+		p := planOf(t, "pipe=3,shard=on")
+		m, err := r.Model.Load(ops, p.Held(cpuLanes(t, p, r.Model.Spec), plan.Coord{Pipe: 1}))
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer m.Close()
 		s := &rankSession{
 			model: m, comms: lonely(), skips: newSkipStore(),
-			open: OpenCommand{Plan: OneRank(), Batch: 1, Entries: []EntryInput{{Entry: r.Branches[0].Entries[0].Entry, Grid: r.Model.Spec.Tokens(f.y, f.x)}}},
+			open: OpenCommand{Plan: plan.OneRank(), Batch: 1, Entries: []EntryInput{{Entry: r.Branches[0].Entries[0].Entry, Grid: r.Model.Spec.Tokens(f.y, f.x)}}},
 			env:  dit.Env{Ops: ops, Arena: arenaOf(t, ops, 64<<20)}, act: arenaOf(t, ops, 64<<20), comm: arenaOf(t, ops, 64<<20),
 		}
 		if err := s.prepare(); err != nil {
 			t.Fatalf("%s: a stage prepares what it holds: %v", f.name, err)
 		}
 		env, c := s.env, EvaluateCommand{Timestep: 0.5, Whole: true, Entries: []int{0}}
-		own := plan.stageHeld(ownLanes(t, plan, r.Model.Spec), 1).Blocks[0]
+		own := p.StageHeld(cpuLanes(t, p, r.Model.Spec), 1).Blocks[0]
 		for b := range r.Model.Spec.Blocks {
 			run := s.begin(env, 0, &c)
 			err := Recovered("a block", func() error { s.block(env, run, b); return nil })
-			var fault *Error
-			if foreign := b < own.Start; foreign && (!errors.As(err, &fault) || fault.Code != Panic) {
+			var fault *failure.Error
+			if foreign := b < own.Start; foreign && (!errors.As(err, &fault) || fault.Code != failure.Panic) {
 				t.Errorf("%s: block %d of another stage was computed: got %v, want a panic", f.name, b, err)
 			}
 		}
@@ -226,16 +227,16 @@ func TestAdaptersGoToTheirStage(t *testing.T) {
 	if base := sample(without, "pipe=2,patches=2,shard=on"); relative(got, base) < 1e-3 {
 		t.Error("the additions change nothing")
 	}
-	plan, sum := planOf(t, "pipe=2,shard=on"), int64(0)
+	p, sum := planOf(t, "pipe=2,shard=on"), int64(0)
 	for stage := range 2 {
-		key := heldKey("", plan.held(ownLanes(t, plan, r.Model.Spec), Coord{Pipe: stage}))
+		key := plan.HeldKey("", p.Held(cpuLanes(t, p, r.Model.Spec), plan.Coord{Pipe: stage}))
 		more := l.peak[key] - bare.peak[key]
 		if more <= 0 {
 			t.Errorf("stage %d: additions take %d bytes, want some on both", stage, more)
 		}
 		sum += more
 	}
-	if one := l.peak[heldKey("", dit.Held{})] - bare.peak[heldKey("", dit.Held{})]; bare.peak[heldKey("", dit.Held{})] > 0 && sum != one {
+	if one := l.peak[plan.HeldKey("", dit.Held{})] - bare.peak[plan.HeldKey("", dit.Held{})]; bare.peak[plan.HeldKey("", dit.Held{})] > 0 && sum != one {
 		t.Errorf("additions of both stages take %d bytes, of one rank %d", sum, one)
 	}
 }
@@ -245,7 +246,7 @@ func TestPartsOfStagesFollowTheBudget(t *testing.T) {
 	l := &library{}
 	r := watchedRequest(t, l, "flux", 1, 9, 8, 1)
 	need := func(plan string) (n int64) {
-		for _, h := range planOf(t, plan).holdings(r.Model.Spec, cpuDevice(t)) {
+		for _, h := range planOf(t, plan).Holdings(cpuLanes(t, planOf(t, plan), r.Model.Spec)) {
 			n += r.Model.heldBytes(h)
 		}
 		return n
@@ -256,19 +257,19 @@ func TestPartsOfStagesFollowTheBudget(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer e.Close()
-	for i, plan := range []string{two, three, three, two} {
+	for i, text := range []string{two, three, three, two} {
 		loads := 0
 		for _, n := range l.loads {
 			loads += n
 		}
-		p := planOf(t, plan)
-		loaded, err := e.Load(context.Background(), r.Model, plan)
+		p := planOf(t, text)
+		loaded, err := e.Load(context.Background(), r.Model, text)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var want, got []string
-		for _, h := range p.holdings(r.Model.Spec, cpuDevice(t)) {
-			want = append(want, heldKey(r.Model.Key, h))
+		for _, h := range p.Holdings(cpuLanes(t, p, r.Model.Spec)) {
+			want = append(want, plan.HeldKey(r.Model.Key, h))
 		}
 		for _, m := range e.Resident() {
 			got = append(got, m.Key)
@@ -276,15 +277,15 @@ func TestPartsOfStagesFollowTheBudget(t *testing.T) {
 		slices.Sort(want)
 		slices.Sort(got)
 		if !slices.Equal(got, want) {
-			t.Errorf("after %s: resident %v, want %v", plan, got, want)
+			t.Errorf("after %s: resident %v, want %v", text, got, want)
 		}
 		if again := i == 2; again != (loaded.Seconds == 0) {
-			t.Errorf("load %d, %s: took %v s", i, plan, loaded.Seconds)
+			t.Errorf("load %d, %s: took %v s", i, text, loaded.Seconds)
 		}
 	}
 	if _, err := e.Load(context.Background(), r.Model, "pipe=4,ulysses=2,shard=on,cut=weights"); err == nil {
 		t.Log("four stages fit as well") // halves may count twice
-	} else if o := (*Error)(nil); !errors.As(err, &o) || o.Code != OutOfMemory {
+	} else if o := (*failure.Error)(nil); !errors.As(err, &o) || o.Code != failure.OutOfMemory {
 		t.Error(err)
 	}
 	e.Evict(r.Model.Key)
@@ -293,64 +294,5 @@ func TestPartsOfStagesFollowTheBudget(t *testing.T) {
 	}
 	if _, err := e.Load(context.Background(), r.Model, "pipe=9,shard=on"); err == nil || !strings.Contains(err.Error(), "at most 7 stages") {
 		t.Errorf("nine stages of seven blocks: got %v", err)
-	}
-}
-
-// TestStagesOfFluxFit: FLUX-dev in bf16, by forecast: with cut=weights a rank holds at most 12.2 GB of weights on two stages and 6.3 GB on four
-// (its double blocks have twice the weights of single ones for the same work, so that cut=time leaves the first stage more).
-func TestStagesOfFluxFit(t *testing.T) {
-	s := searchFor(t, "flux-dev", 1024, 28, "8xH100-nvlink")
-	s.Device = s.Fabric.Device
-	for _, c := range []struct {
-		plan  string
-		bound float64 // GB
-	}{
-		{"pipe=2,shard=on,cut=weights", 12.2}, {"pipe=4,shard=on,cut=weights", 6.3}, {"pipe=8,shard=on,cut=weights", 3.5}, {"pipe=2,shard=on", 16}, {"pipe=4,shard=on", 10},
-	} {
-		most := int64(0)
-		for _, m := range ForecastMemory(s.Workload, planOf(t, c.plan), 2, 2) {
-			most = max(most, m.Weights)
-		}
-		t.Logf("%s: %.2f GB of weights", c.plan, float64(most)/1e9)
-		if got := float64(most) / 1e9; got > c.bound {
-			t.Errorf("%s: %.2f GB of weights on a rank, bound %.1f", c.plan, got, c.bound)
-		}
-	}
-}
-
-// TestOwnStagesCoverEverything: over all published models, stage counts and both cuts the parts of the stages are everything: each half of a block and each
-// end exactly once.
-func TestOwnStagesCoverEverything(t *testing.T) {
-	for _, model := range []string{"flux-dev", "sd3-medium", "sd3.5-large", "pixart-alpha", "hunyuandit"} {
-		spec := searchFor(t, model, 1024, 1, "H100").Spec
-		for n := 2; n <= min(maxStages(spec), 16); n++ {
-			for _, cut := range []bool{false, true} {
-				p := Plan{Data: 1, CFG: 1, Pipe: n, Ring: 1, Ulysses: 1, Tensor: 1, Shard: true, ByWeights: cut}
-				seen := map[string]int{}
-				for stage := range n {
-					h := p.stageHeld(ownLanes(t, p, spec), stage)
-					for i := range spec.Blocks {
-						for _, u := range []dit.Use{dit.ForAttention, dit.ForMLP} {
-							if h.Has(i) && h.Uses(i, u) {
-								seen[fmt.Sprintf("block %d %s", i, u)]++
-							}
-						}
-					}
-					for _, u := range []dit.Use{dit.ForEmbed, dit.ForHead} {
-						if h.Uses(-1, u) {
-							seen[string(u)]++
-						}
-					}
-				}
-				if len(seen) != 2*len(spec.Blocks)+2 {
-					t.Errorf("%s, %s: %d pieces are held, want %d", model, p, len(seen), 2*len(spec.Blocks)+2)
-				}
-				for piece, times := range seen {
-					if times != 1 {
-						t.Errorf("%s, %s: %s is held by %d stages, want one", model, p, piece, times)
-					}
-				}
-			}
-		}
 	}
 }

@@ -1,4 +1,4 @@
-package parallel
+package plan
 
 import (
 	"math"
@@ -25,7 +25,7 @@ func tiles(ranges []dit.Range, n int) (ok bool, least, most int) {
 func TestBalancedIsAPartition(t *testing.T) {
 	for n := range 257 {
 		for parts := 1; parts <= 64; parts++ {
-			r := balanced(n, parts)
+			r := Balanced(n, parts)
 			ok, least, most := tiles(r, n)
 			if !ok || len(r) != parts || most-least > 1 {
 				t.Fatalf("%d things in %d parts: %v", n, parts, r)
@@ -62,7 +62,7 @@ func TestPatchesArePartitions(t *testing.T) {
 	for _, lt := range []int{0, 1, 13, 77, 512} {
 		for li := 1; li <= 256; li++ {
 			for m := 1; m <= min(li, 32); m++ {
-				r := patchRanges(lt, li, m)
+				r := PatchRanges(lt, li, m)
 				ok, least, _ := tiles(r, li)
 				if !ok || len(r) != m || least < 1 {
 					t.Fatalf("%d text and %d image tokens in %d patches: %v", lt, li, m, r)

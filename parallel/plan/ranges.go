@@ -1,9 +1,9 @@
-package parallel
+package plan
 
 import "patchbay/models/dit"
 
-// balanced cuts n things into parts contiguous ranges whose sizes differ by at most one, larger ones first. Ranges may be empty when parts > n.
-func balanced(n, parts int) []dit.Range {
+// Balanced cuts n things into parts contiguous ranges whose sizes differ by at most one, larger ones first. Ranges may be empty when parts > n.
+func Balanced(n, parts int) []dit.Range {
 	out := make([]dit.Range, parts)
 	at := 0
 	for i := range out {
@@ -20,7 +20,7 @@ func balanced(n, parts int) []dit.Range {
 // sequenceRows cuts a sequence of lt text and li image tokens over parts ranks: text and image alike in balanced contiguous ranges. Text gets its
 // larger ranges at the front and image at the back, so that the sums differ by at most one where that is possible.
 func sequenceRows(lt, li, parts int) []dit.Rows {
-	text, image := balanced(lt, parts), balanced(li, parts)
+	text, image := Balanced(lt, parts), Balanced(li, parts)
 	if lt%parts != 0 {
 		image = reversedSizes(image)
 	}
@@ -98,26 +98,17 @@ func fill(cost []float64, parts int, extra [2]float64, bound float64) []dit.Rang
 	return out
 }
 
-// patchRanges cuts li image tokens into patches of equal cost. Every token of a micro-step attends to the whole sequence, so cost goes with tokens; the
+// PatchRanges cuts li image tokens into patches of equal cost. Every token of a micro-step attends to the whole sequence, so cost goes with tokens; the
 // first patch also carries the lt text tokens and has fewer image tokens for it, at least one.
-func patchRanges(lt, li, patches int) []dit.Range {
+func PatchRanges(lt, li, patches int) []dit.Range {
 	if patches == 1 {
 		return []dit.Range{{End: li}}
 	}
 	first := (lt+li+patches/2)/patches - lt
 	first = min(max(first, 1), li-(patches-1))
 	out := []dit.Range{{End: first}}
-	for _, r := range balanced(li-first, patches-1) {
+	for _, r := range Balanced(li-first, patches-1) {
 		out = append(out, dit.Range{Start: first + r.Start, End: first + r.End})
 	}
 	return out
-}
-
-// sum adds up counts.
-func sum(v []int) int {
-	n := 0
-	for _, x := range v {
-		n += x
-	}
-	return n
 }

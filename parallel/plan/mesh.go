@@ -1,4 +1,4 @@
-package parallel
+package plan
 
 // Mesh numbers the ranks of a plan: axes from outer to inner are data, cfg, pipe, ring, ulysses, tensor, so that ranks that talk most are neighbours.
 type Mesh struct {
@@ -41,7 +41,7 @@ const (
 	AxisTensor
 	AxisSpread // pipe and ring together, pipe outside: spread evaluations
 	AxisShard  // ranks that hold parts of the same weights
-	axisCount
+	AxisCount  // how many there are
 )
 
 // String names the axis as plans do.
@@ -49,8 +49,8 @@ func (a Axis) String() string {
 	return [...]string{"ulysses", "ring", "pipe", "tensor", "spread", "shard"}[a]
 }
 
-// along returns the ranks of the group that contains rank c on an axis, in order, and c's place in it.
-func (m Mesh) along(a Axis, c Coord) (ranks []int, at int) {
+// Along returns the ranks of the group that contains rank c on an axis, in order, and c's place in it.
+func (m Mesh) Along(a Axis, c Coord) (ranks []int, at int) {
 	if a == AxisShard {
 		return m.sharers(c)
 	}
@@ -66,7 +66,7 @@ func (m Mesh) along(a Axis, c Coord) (ranks []int, at int) {
 		degree, at, set = m.Plan.Tensor, c.Tensor, func(c *Coord, i int) { c.Tensor = i }
 	}
 	if a == AxisSpread {
-		r, stages := m.Plan.Ring, m.stages()
+		r, stages := m.Plan.Ring, m.StageCount()
 		if c.Pipe >= stages { // an up lane leaves spread evaluations to its down lane
 			return []int{m.Rank(c)}, 0
 		}
@@ -79,8 +79,8 @@ func (m Mesh) along(a Axis, c Coord) (ranks []int, at int) {
 	return ranks, at
 }
 
-// stages returns the number of stages.
-func (m Mesh) stages() int {
+// StageCount returns the number of stages.
+func (m Mesh) StageCount() int {
 	if m.Stages > 0 {
 		return m.Stages
 	}
@@ -89,7 +89,7 @@ func (m Mesh) stages() int {
 
 // sharers returns the ranks that hold parts of the weights that rank c holds a part of, in order, and c's place among them: c alone where weights are whole.
 func (m Mesh) sharers(c Coord) (ranks []int, at int) {
-	if m.Plan.parts() == 1 {
+	if m.Plan.Parts() == 1 {
 		return []int{m.Rank(c)}, 0
 	}
 	for r := range m.Plan.Ranks() {
@@ -105,5 +105,5 @@ func (m Mesh) sharers(c Coord) (ranks []int, at int) {
 	return ranks, at
 }
 
-// sequence is the place of a rank among those that split the tokens of one picture: ring outside, ulysses inside.
-func (c Coord) sequence(p Plan) int { return c.Ring*p.Ulysses + c.Ulysses }
+// Place is the place of a rank among those that split the tokens of one picture: ring outside, ulysses inside.
+func (c Coord) Place(p Plan) int { return c.Ring*p.Ulysses + c.Ulysses }

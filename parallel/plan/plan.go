@@ -1,4 +1,8 @@
-package parallel
+// Package plan says how a request is split over ranks: the syntax of plans and what is refused (plan.go), who is where (mesh.go), who computes which tokens
+// (ranges.go, rows.go) and which blocks (lane.go, cut.go), who holds which weights and when they are gathered (held.go, gathers.go), and how old is what a
+// micro-step reads (micro.go, freshness.go). It is values alone: it knows the shape of a model, models/dit's Spec, and no tensor, no rank at work, no clock
+// and no seconds but those that it is given to balance.
+package plan
 
 import (
 	"fmt"
@@ -7,6 +11,7 @@ import (
 	"strings"
 
 	"patchbay/models/dit"
+	"patchbay/parallel/failure"
 )
 
 // MaxRanks bounds the ranks of one plan.
@@ -42,8 +47,8 @@ func OneRank() Plan {
 	return Plan{Data: 1, CFG: 1, Pipe: 1, Ring: 1, Ulysses: 1, Tensor: 1, Patches: 1, Overlap: true}
 }
 
-// planField is one key of the plan syntax.
-type planField struct {
+// field is one key of the plan syntax.
+type field struct {
 	name    string
 	at      func(*Plan) *int
 	low     int
@@ -51,8 +56,8 @@ type planField struct {
 	purpose string
 }
 
-func planFields() []planField {
-	return []planField{
+func fields() []field {
+	return []field{
 		{"data", func(p *Plan) *int { return &p.Data }, 1, MaxRanks, "parts of the batch"},
 		{"cfg", func(p *Plan) *int { return &p.CFG }, 1, MaxRanks, "groups of conditioning entries"},
 		{"pipe", func(p *Plan) *int { return &p.Pipe }, 1, MaxRanks, "stages"},
@@ -65,14 +70,14 @@ func planFields() []planField {
 	}
 }
 
-// planChoice is one key of the plan syntax that has two values.
-type planChoice struct {
+// choice is one key of the plan syntax that has two values.
+type choice struct {
 	name, off, on string
 	at            func(*Plan) *bool
 }
 
-func planChoices() []planChoice {
-	return []planChoice{
+func choices() []choice {
+	return []choice{
 		{"form", "reduce", "scatter", func(p *Plan) *bool { return &p.Scatter }},
 		{"sync", "stages", "spread", func(p *Plan) *bool { return &p.Spread }},
 		{"stale", "off", "on", func(p *Plan) *bool { return &p.Stale }},
@@ -83,8 +88,8 @@ func planChoices() []planChoice {
 	}
 }
 
-// ParsePlan reads "ulysses=2,cfg=2,pipe=2,patches=4,warmup=1,overlap=off". An empty text is one rank. Errors are *Error with code plan_refused.
-func ParsePlan(text string) (Plan, error) {
+// Parse reads "ulysses=2,cfg=2,pipe=2,patches=4,warmup=1,overlap=off". An empty text is one rank. Errors are *Error with code plan_refused.
+func Parse(text string) (Plan, error) {
 	p := OneRank()
 	seen := map[string]bool{}
 	for part := range strings.SplitSeq(text, ",") {
@@ -95,7 +100,7 @@ func ParsePlan(text string) (Plan, error) {
 		key, value, ok := strings.Cut(part, "=")
 		key = strings.TrimSpace(key)
 		if !ok || seen[key] {
-			return p, refusePlan(key, "want key=value once for each key, as in ulysses=2,cfg=2; got %q", part)
+			return p, Refuse(key, "want key=value once for each key, as in ulysses=2,cfg=2; got %q", part)
 		}
 		seen[key] = true
 		if err := p.set(key, strings.TrimSpace(value)); err != nil {
@@ -110,33 +115,33 @@ func ParsePlan(text string) (Plan, error) {
 			p.Warmup = 1
 		}
 	}
-	return p, p.possible()
+	return p, p.Possible()
 }
 
-// possible refuses what no model and no picture can run. It is asked before anything is queued; every degree is at most MaxRanks there, so that their
+// Possible refuses what no model and no picture can run. It is asked before anything is queued; every degree is at most MaxRanks there, so that their
 // product does not overflow.
-func (p Plan) possible() error {
+func (p Plan) Possible() error {
 	switch given := p.degrees(); {
 	case p.Choose > 0 && given != "":
-		return refusePlan("ranks", "has the plan chosen, so %s cannot be given: leave out one of them", given)
+		return Refuse("ranks", "has the plan chosen, so %s cannot be given: leave out one of them", given)
 	case p.Stale && p.Choose == 0:
-		return refusePlan("stale", "says what may be chosen: add ranks=4 (or another number), or leave stale out")
+		return Refuse("stale", "says what may be chosen: add ranks=4 (or another number), or leave stale out")
 	case p.Ranks() > MaxRanks:
-		return refusePlan("", "%s takes %d ranks, at most %d are allowed", p, p.Ranks(), MaxRanks)
+		return Refuse("", "%s takes %d ranks, at most %d are allowed", p, p.Ranks(), MaxRanks)
 	case p.Scatter && p.Tensor == 1:
-		return refusePlan("form", "is scatter with one tensor rank: add tensor=2 (or more), or leave form out")
+		return Refuse("form", "is scatter with one tensor rank: add tensor=2 (or more), or leave form out")
 	case p.Spread && p.Pipe == 1:
-		return refusePlan("sync", "is spread with one stage: add pipe=2 (or more stages), or leave sync out")
-	case p.owns() && p.Spread:
-		return refusePlan("shard", "is on with sync=spread: a spread evaluation runs all blocks on every stage, so every stage needs all weights: use sync=stages, or leave shard out")
+		return Refuse("sync", "is spread with one stage: add pipe=2 (or more stages), or leave sync out")
+	case p.Owns() && p.Spread:
+		return Refuse("shard", "is on with sync=spread: a spread evaluation runs all blocks on every stage, so every stage needs all weights: use sync=stages, or leave shard out")
 	case p.KV8 && p.Pipe == 1:
-		return refusePlan("kv", "is fp8 with one stage, which stores no keys and values: add pipe=2 (or more stages), or leave kv out")
-	case p.ByWeights && !p.owns():
-		return refusePlan("cut", "is weights, but stages share whole weights: add shard=on and pipe=2 (or more stages), or leave cut out")
-	case p.Shard && !p.owns() && p.parts() == 1:
-		return refusePlan("shard", "is on, but no two ranks hold the same weights: add pipe=2 or ulysses=2 (or ring, cfg, data), or leave shard out")
+		return Refuse("kv", "is fp8 with one stage, which stores no keys and values: add pipe=2 (or more stages), or leave kv out")
+	case p.ByWeights && !p.Owns():
+		return Refuse("cut", "is weights, but stages share whole weights: add shard=on and pipe=2 (or more stages), or leave cut out")
+	case p.Shard && !p.Owns() && p.Parts() == 1:
+		return Refuse("shard", "is on, but no two ranks hold the same weights: add pipe=2 or ulysses=2 (or ring, cfg, data), or leave shard out")
 	case p.Pipe == 1 && p.Patches > 1:
-		return refusePlan("patches", "is %d with one stage: add pipe=2 (or more stages), or leave patches out", p.Patches)
+		return Refuse("patches", "is %d with one stage: add pipe=2 (or more stages), or leave patches out", p.Patches)
 	}
 	return nil
 }
@@ -152,46 +157,46 @@ func (p Plan) degrees() string {
 
 func (p *Plan) set(key, value string) error {
 	if key == "resync" {
-		return refusePlan(key, "was removed: it hardly moved the picture; use warmup=2 (or more) instead")
+		return Refuse(key, "was removed: it hardly moved the picture; use warmup=2 (or more) instead")
 	}
-	for _, f := range planChoices() {
+	for _, f := range choices() {
 		if f.name != key {
 			continue
 		}
 		if value != f.off && value != f.on {
-			return refusePlan(key, "is %q: want %s or %s", value, f.off, f.on)
+			return Refuse(key, "is %q: want %s or %s", value, f.off, f.on)
 		}
 		*f.at(p) = value == f.on
 		return nil
 	}
 	var names []string
-	for _, f := range planFields() {
+	for _, f := range fields() {
 		if f.name == key {
 			n, err := strconv.Atoi(value)
 			if err != nil || n < f.low || n > f.high {
-				return refusePlan(key, "is %q: want a whole number from %d to %d (%s)", value, f.low, f.high, f.purpose)
+				return Refuse(key, "is %q: want a whole number from %d to %d (%s)", value, f.low, f.high, f.purpose)
 			}
 			*f.at(p) = n
 			return nil
 		}
 		names = append(names, f.name)
 	}
-	for _, f := range planChoices() {
+	for _, f := range choices() {
 		names = append(names, f.name)
 	}
-	return refusePlan(key, "unknown key: want one of %s", strings.Join(names, ", "))
+	return Refuse(key, "unknown key: want one of %s", strings.Join(names, ", "))
 }
 
-// String returns the plan in the syntax of ParsePlan, without defaults.
+// String returns the plan in the syntax of Parse, without defaults.
 func (p Plan) String() string {
 	var parts []string
 	one := OneRank()
-	for _, f := range planFields() {
+	for _, f := range fields() {
 		if v := *f.at(&p); v != *f.at(&one) {
 			parts = append(parts, fmt.Sprintf("%s=%d", f.name, v))
 		}
 	}
-	for _, f := range planChoices() {
+	for _, f := range choices() {
 		if v := *f.at(&p); v != *f.at(&one) {
 			parts = append(parts, f.name+"="+map[bool]string{false: f.off, true: f.on}[v])
 		}
@@ -207,50 +212,14 @@ func (p Plan) Ranks() int {
 	return max(p.Choose, 1) * p.Data * p.CFG * p.Pipe * p.Ring * p.Ulysses * p.Tensor
 }
 
-// parts is how many parts the bytes of a block are kept in, 1: whole.
-func (p Plan) parts() int {
-	if !p.Shard || p.owns() {
-		return 1
-	}
-	return p.Data * p.CFG * p.Ring * p.Ulysses
-}
-
-// held is the part of the weights that a rank holds; lanes are those of stages that own theirs.
-func (p Plan) held(lanes []lane, c Coord) dit.Held {
-	var h dit.Held
-	if p.owns() {
-		h = p.stageHeld(lanes, c.Pipe)
-	}
-	if p.Tensor > 1 {
-		h.Rank, h.Ranks = c.Tensor, p.Tensor
-	}
-	if p.parts() > 1 {
-		h.Part, h.Parts = ((c.Data*p.CFG+c.CFG)*p.Ring+c.Ring)*p.Ulysses+c.Ulysses, p.parts()
-	}
-	return h
-}
-
-// holdings lists the part of the weights that each rank of the plan holds.
-func (p Plan) holdings(spec *dit.Spec, device Device) []dit.Held {
-	out := make([]dit.Held, p.Ranks())
-	var lanes []lane
-	if p.owns() {
-		lanes = p.ownLanes(spec, device)
-	}
-	for r := range out {
-		out[r] = p.held(lanes, Mesh{Plan: p}.At(r))
-	}
-	return out
-}
-
-// skips reports whether some block takes the output of an earlier one.
-func skips(spec *dit.Spec) bool {
+// Skips reports whether some block takes the output of an earlier one.
+func Skips(spec *dit.Spec) bool {
 	return slices.ContainsFunc(spec.Blocks, func(b dit.BlockSpec) bool { return b.Skip >= 0 })
 }
 
-// maxStages is the number of stages that the blocks of a model can be cut into.
-func maxStages(spec *dit.Spec) int {
-	if skips(spec) {
+// MaxStages is the number of stages that the blocks of a model can be cut into.
+func MaxStages(spec *dit.Spec) int {
+	if Skips(spec) {
 		return max(1, len(spec.Blocks)/2)
 	}
 	return len(spec.Blocks)
@@ -259,18 +228,18 @@ func maxStages(spec *dit.Spec) int {
 // CheckModel refuses a plan that cannot run a model, whatever the picture, naming field, rule and an alternative. It reads no weights.
 func (p Plan) CheckModel(spec *dit.Spec) error {
 	switch {
-	case p.Pipe > maxStages(spec):
-		return refusePlan("pipe", "is %d, but the %d blocks of %s make at most %d stages: use pipe=%d",
-			p.Pipe, len(spec.Blocks), spec.Family, maxStages(spec), maxStages(spec))
+	case p.Pipe > MaxStages(spec):
+		return Refuse("pipe", "is %d, but the %d blocks of %s make at most %d stages: use pipe=%d",
+			p.Pipe, len(spec.Blocks), spec.Family, MaxStages(spec), MaxStages(spec))
 	case p.Tensor > spec.Heads:
-		return refusePlan("tensor", "is %d, but the model has %d heads: use tensor=%d", p.Tensor, spec.Heads, spec.Heads)
+		return Refuse("tensor", "is %d, but the model has %d heads: use tensor=%d", p.Tensor, spec.Heads, spec.Heads)
 	}
 	return nil
 }
 
 // Check refuses a plan that cannot run a request of this shape, naming field, rule and an alternative. It reads no weights.
 func (p Plan) Check(spec *dit.Spec, batch, entries, imageTokens int) error {
-	if err := p.possible(); err != nil {
+	if err := p.Possible(); err != nil {
 		return err
 	}
 	if err := p.CheckModel(spec); err != nil {
@@ -278,24 +247,24 @@ func (p Plan) Check(spec *dit.Spec, batch, entries, imageTokens int) error {
 	}
 	switch {
 	case p.Data > batch:
-		return refusePlan("data", "is %d, but the batch has %d pictures: use data=%d", p.Data, batch, batch)
+		return Refuse("data", "is %d, but the batch has %d pictures: use data=%d", p.Data, batch, batch)
 	case p.CFG > entries:
-		return refusePlan("cfg", "is %d, but %d conditioning entries are evaluated: use cfg=%d", p.CFG, entries, entries)
+		return Refuse("cfg", "is %d, but %d conditioning entries are evaluated: use cfg=%d", p.CFG, entries, entries)
 	case p.Ring*p.Ulysses > imageTokens:
-		return refusePlan("ulysses", "ring*ulysses is %d, but the picture has %d tokens: use ulysses=%d", p.Ring*p.Ulysses, imageTokens, imageTokens)
+		return Refuse("ulysses", "ring*ulysses is %d, but the picture has %d tokens: use ulysses=%d", p.Ring*p.Ulysses, imageTokens, imageTokens)
 	case p.Spread && p.Pipe*p.Ring*p.Ulysses > imageTokens:
-		return refusePlan("sync", "is spread over %d ranks, but the picture has %d tokens: use sync=stages", p.Pipe*p.Ring*p.Ulysses, imageTokens)
+		return Refuse("sync", "is spread over %d ranks, but the picture has %d tokens: use sync=stages", p.Pipe*p.Ring*p.Ulysses, imageTokens)
 	case p.Patches > imageTokens:
-		return refusePlan("patches", "is %d, but the picture has %d tokens: use patches=%d", p.Patches, imageTokens, min(imageTokens, p.Pipe))
+		return Refuse("patches", "is %d, but the picture has %d tokens: use patches=%d", p.Patches, imageTokens, min(imageTokens, p.Pipe))
 	}
 	return nil
 }
 
-// refusePlan names a key of the plan, or with none the plan as a whole.
-func refusePlan(key, format string, args ...any) *Error {
+// Refuse names a key of the plan, or with none the plan as a whole.
+func Refuse(key, format string, args ...any) *failure.Error {
 	field := "plan"
 	if key != "" {
 		field += "." + key
 	}
-	return &Error{Code: PlanRefused, Field: field, Text: fmt.Sprintf(format, args...)}
+	return &failure.Error{Code: failure.PlanRefused, Field: field, Text: fmt.Sprintf(format, args...)}
 }

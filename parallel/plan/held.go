@@ -1,0 +1,113 @@
+package plan
+
+import (
+	"fmt"
+	"strings"
+
+	"patchbay/models/dit"
+)
+
+// Stages that hold their own weights alone (shard=on with pipe): each reads what its blocks, or the halves that it computes, need, the first one also what
+// embeds, the one with the last lane the head; nothing is brought together later.
+
+// Owns tells whether a stage holds its own weights alone.
+func (p Plan) Owns() bool { return p.Shard && p.Pipe > 1 }
+
+// StageHeld is the part of the weights of one stage of a plan whose stages own theirs.
+func (p Plan) StageHeld(lanes []Lane, stage int) dit.Held {
+	last := len(lanes) - 1
+	h := dit.Held{NoEmbed: stage > 0, NoHead: stage < last}
+	mine := []int{stage}
+	if len(lanes) > p.Pipe { // folded: the way back ends on the first stage
+		h.NoHead = stage > 0
+		if back := last - stage; back != stage {
+			mine = append(mine, back)
+		}
+	}
+	for _, k := range mine {
+		l := lanes[k]
+		h.Blocks = append(h.Blocks, l.Range)
+		for _, b := range []int{l.Start, l.End - 1} {
+			switch l.Half(b) {
+			case dit.MLPHalf:
+				h.MLPOnly = append(h.MLPOnly, b)
+			case dit.AttentionHalf:
+				h.AttentionOnly = append(h.AttentionOnly, b)
+			}
+		}
+	}
+	return h
+}
+
+// HeldParams is the parameters of a part of a model. Slices of a tensor group are not looked at.
+func HeldParams(spec *dit.Spec, h dit.Held) int64 {
+	n := spec.Params
+	for i := range spec.Blocks {
+		n -= spec.Blocks[i].Params
+		if h.Has(i) {
+			n += spec.Blocks[i].HalfParams(h.Half(i))
+		}
+	}
+	if h.NoEmbed {
+		n -= spec.EmbedParams
+	}
+	if h.NoHead {
+		n -= spec.HeadParams
+	}
+	return n
+}
+
+// stageName names the blocks of a stage in the key of its weights: "#blocks3m-8,12-15a", first and last ones, m for the MLP and a for the attention alone.
+func stageName(h dit.Held) string {
+	if h.Blocks == nil {
+		return ""
+	}
+	part := func(b int) string {
+		return fmt.Sprint(b) + map[dit.Half]string{dit.MLPHalf: "m", dit.AttentionHalf: "a"}[h.Half(b)]
+	}
+	var parts []string
+	for _, r := range h.Blocks {
+		parts = append(parts, part(r.Start)+"-"+part(r.End-1))
+	}
+	return "#blocks" + strings.Join(parts, ",")
+}
+
+// Parts is how many parts the bytes of a block are kept in, 1: whole.
+func (p Plan) Parts() int {
+	if !p.Shard || p.Owns() {
+		return 1
+	}
+	return p.Data * p.CFG * p.Ring * p.Ulysses
+}
+
+// Held is the part of the weights that a rank holds; lanes are those of stages that own theirs.
+func (p Plan) Held(lanes []Lane, c Coord) dit.Held {
+	var h dit.Held
+	if p.Owns() {
+		h = p.StageHeld(lanes, c.Pipe)
+	}
+	if p.Tensor > 1 {
+		h.Rank, h.Ranks = c.Tensor, p.Tensor
+	}
+	if p.Parts() > 1 {
+		h.Part, h.Parts = ((c.Data*p.CFG+c.CFG)*p.Ring+c.Ring)*p.Ulysses+c.Ulysses, p.Parts()
+	}
+	return h
+}
+
+// Holdings lists the part of the weights that each rank of the plan holds; lanes are those of stages that own theirs.
+func (p Plan) Holdings(lanes []Lane) []dit.Held {
+	out := make([]dit.Held, p.Ranks())
+	for r := range out {
+		out[r] = p.Held(lanes, Mesh{Plan: p}.At(r))
+	}
+	return out
+}
+
+// HeldKey names a part of a model's weights.
+func HeldKey(key string, held dit.Held) string {
+	if held.Ranks <= 1 && held.Parts <= 1 && held.Blocks == nil {
+		return key
+	}
+	return fmt.Sprintf("%s#tensor%d/%d#part%d/%d%s", key, held.Rank, max(held.Ranks, 1), held.Part, max(held.Parts, 1), stageName(held))
+}

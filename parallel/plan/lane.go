@@ -1,0 +1,48 @@
+package plan
+
+import "patchbay/models/dit"
+
+// Lane is the blocks that a micro-step meets at one stop. A block that can be cut between attention and MLP may belong to two neighbours: the lane before
+// attends, the one behind runs the MLP. Both count it in their range.
+type Lane struct {
+	dit.Range
+	Late  bool // begins with the MLP of its first block
+	Early bool // ends with the attention of its last block
+}
+
+// Half is the part of block b that the lane computes.
+func (l Lane) Half(b int) dit.Half {
+	switch {
+	case l.Late && b == l.Start:
+		return dit.MLPHalf
+	case l.Early && b == l.End-1:
+		return dit.AttentionHalf
+	}
+	return dit.WholeBlock
+}
+
+// Attends tells whether the attention of block b runs in the lane.
+func (l Lane) Attends(b int) bool { return l.Half(b) != dit.MLPHalf }
+
+// Keeps tells whether the keys and values of block b stay with the lane.
+func (l Lane) Keeps(b int) bool { return b >= l.Start && b < l.End && l.Attends(b) }
+
+// Ends tells whether the output of block b comes out of the lane's work on it.
+func (l Lane) Ends(b int) bool { return b >= l.Start && b < l.End && l.Half(b) != dit.AttentionHalf }
+
+// WholeLanes makes lanes of whole blocks.
+func WholeLanes(ranges []dit.Range) []Lane {
+	out := make([]Lane, len(ranges))
+	for i, r := range ranges {
+		out[i] = Lane{Range: r}
+	}
+	return out
+}
+
+// Stops returns how many stops a micro-step makes on its way through the pipeline.
+func (p Plan) Stops(folded bool) int {
+	if folded {
+		return 2*p.Pipe - 1
+	}
+	return p.Pipe
+}

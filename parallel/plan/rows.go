@@ -1,0 +1,69 @@
+package plan
+
+import "patchbay/models/dit"
+
+// Sequence is the length of an entry's sequence.
+type Sequence struct{ Text, Image int }
+
+// Part is what one evaluation computes of the picture: every token, or the image tokens of one patch, with the text if Text is set.
+type Part struct {
+	Whole  bool
+	Tokens dit.Range
+	Text   bool
+}
+
+// Rows returns what each sequence rank computes of an entry in one evaluation, by its place in the sequence.
+func (p Part) Rows(e Sequence, parts int) []dit.Rows {
+	if p.Whole {
+		return sequenceRows(e.Text, e.Image, parts)
+	}
+	text := 0
+	if p.Text {
+		text = e.Text
+	}
+	out := sequenceRows(text, p.Tokens.Len(), parts)
+	for i := range out {
+		out[i].Image.Start += p.Tokens.Start
+		out[i].Image.End += p.Tokens.Start
+	}
+	return out
+}
+
+// CFGGroup spreads entries over cfg groups: branches in turn, and the entries of one branch in turn where there are more groups than branches.
+func CFGGroup(branches []int, i, groups int) int {
+	last := 0
+	for _, b := range branches {
+		last = max(last, b)
+	}
+	if groups <= last+1 {
+		return branches[i] % groups
+	}
+	return i % groups
+}
+
+// Kept returns the rows of a sequence place that tensor rank t keeps between products: all, or a balanced part of text and image in the scattered form.
+func (p Plan) Kept(rows dit.Rows, t int) dit.Rows {
+	if !p.Scatter {
+		return rows
+	}
+	r := sequenceRows(rows.Text.Len(), rows.Image.Len(), p.Tensor)[t]
+	return dit.Rows{
+		Text:  dit.Range{Start: rows.Text.Start + r.Text.Start, End: rows.Text.Start + r.Text.End},
+		Image: dit.Range{Start: rows.Image.Start + r.Image.Start, End: rows.Image.Start + r.Image.End},
+	}
+}
+
+// StoreRows is the tokens of attention a of a block: the second one is over image tokens only.
+func StoreRows(lt, li, a int) int {
+	if a > 0 {
+		return li
+	}
+	return lt + li
+}
+
+// EachAttention visits the attentions of a block.
+func EachAttention(b dit.BlockSpec, visit func(index int, imageOnly bool)) {
+	for i := range max(b.Attends, 1) {
+		visit(i, b.Kind == dit.Cross || i > 0)
+	}
+}

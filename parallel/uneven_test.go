@@ -1,0 +1,61 @@
+package parallel
+
+import (
+	"context"
+	"patchbay/parallel/plan"
+	"strings"
+	"testing"
+)
+
+// TestUnevenStagesEqualOneRank runs stages cut by the costs of a strange device, where attention takes nearly all of the time: with warm-up on every
+// evaluation the result is one rank's. Commands pass through an encoder, the cuts with them.
+func TestUnevenStagesEqualOneRank(t *testing.T) {
+	m, err := NewMachine("cpu")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Device.Attention = 1e6
+	e, err := NewEngine(Config{NewOps: testOps, Machine: &m, Recode: roundTrip})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	cut := 0
+	for _, name := range []string{"flux", "pixart", "hunyuandit"} {
+		r := tinyRequest(t, name, 1, 34, 36, 2)
+		want, err := e.Sample(context.Background(), r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r.Plan = range []string{"pipe=2,patches=3,warmup=99", "pipe=4,patches=4,warmup=99"} {
+			got, err := e.Sample(context.Background(), r, nil)
+			if err != nil {
+				t.Fatalf("%s %s: %v", name, r.Plan, err)
+			}
+			if rel := relative(got.Latent.Data, want.Latent.Data); rel > 1e-5 {
+				t.Errorf("%s %s: relative difference to one rank %.3g, bound 1e-5", name, r.Plan, rel)
+			}
+			p, err := plan.Parse(r.Plan)
+			if err != nil {
+				t.Fatal(err)
+			}
+			w := workloadOf(r)
+			w.Device = m.Device
+			for _, l := range newOutline(w, p).lanes {
+				if l.Late || l.Early {
+					cut++
+				}
+			}
+		}
+	}
+	if cut == 0 {
+		t.Error("no block was cut in the middle: the test shows nothing")
+	}
+}
+
+// TestUnknownDevicesAreRefused: an engine does not start on a device that nobody knows, and says which are known.
+func TestUnknownDevicesAreRefused(t *testing.T) {
+	if _, err := NewEngine(Config{NewOps: testOps, Devices: "abacus"}); err == nil || !strings.Contains(err.Error(), "H100") {
+		t.Errorf("an engine on abacus: got %v, want an error that lists devices", err)
+	}
+}
