@@ -31,9 +31,10 @@ lint: tools
 	bin/golangci-lint run --allow-parallel-runners ./...
 	@if command -v shellcheck >/dev/null; then shellcheck install.sh tests/*.sh .ci/run; else echo "shellcheck NOT RUN: not installed (apt-get install shellcheck)"; fi
 
-# The CUDA backend on a device that needs no GPU, with g++: conformance, streams, and mistakes that must be noticed.
+# The CUDA backend on a device that needs no GPU, with g++: conformance, streams, mistakes that must be noticed, and the program.
 fake:
 	$(GO) test -count 1 -timeout 15m ./engine/cuda
+	$(GO) test -count 1 -timeout 10m -run TestCUDA ./tests
 
 # The CUDA side without a GPU: PTX against its sources, prototypes against NVIDIA's header, registers and spills, and the quick tests on the fake device.
 cuda-check:

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"patchbay/cli/console"
+	"patchbay/cli/settings"
 	"patchbay/cli/workflow"
 	"patchbay/daemon"
 	"patchbay/ipc/client"
@@ -25,7 +26,7 @@ import (
 // demoFlags are the flags of demo.
 type demoFlags struct {
 	prompt, plan, out string
-	devices           string
+	devices           daemon.Config // --devices, --device-memory, --reserve
 	seed              string
 	ranks             int
 	json              bool
@@ -51,8 +52,7 @@ for this: simple shapes in plain colours.`,
 	fl.IntVar(&f.ranks, "ranks", 0,
 		"split the picture over at most so many ranks; the plan is chosen among those that give the same picture")
 	fl.StringVar(&f.plan, "plan", "", "how to split the work, instead of --ranks")
-	fl.StringVar(&f.devices, "devices", "cpu",
-		"what to compute on, as serve takes it: cpu, or a file of `patchbay bench step --save`")
+	settings.Devices(fl, &f.devices)
 	fl.StringVar(&f.out, "out", "demo.png", "file to write")
 	fl.BoolVar(&f.json, "json", false, "print one JSON object a line for every event")
 	return cmd
@@ -87,8 +87,8 @@ func demo(cmd *cobra.Command, f *demoFlags) error {
 	if err := daemon.CheckLevel(); err != nil {
 		return err
 	}
-	if _, err := (&daemon.Config{Devices: f.devices}).Machine(); err != nil {
-		return console.BadInput(err)
+	if err := f.devices.CheckDevices(); err != nil {
+		return err
 	}
 	examples, err := workflow.Examples()
 	if err != nil {
@@ -104,7 +104,7 @@ func demo(cmd *cobra.Command, f *demoFlags) error {
 	}
 	defer func() { _ = os.RemoveAll(temp) }()
 	began := time.Now()
-	url, stop, err := startDemoDaemon(temp, filepath.Join(examples, "demo"), f.devices)
+	url, stop, err := startDemoDaemon(temp, filepath.Join(examples, "demo"), &f.devices)
 	if err != nil {
 		return err
 	}
@@ -152,14 +152,14 @@ func demo(cmd *cobra.Command, f *demoFlags) error {
 
 // startDemoDaemon starts this program as a daemon with a store of its own and waits until it has said where it listens.
 // The function ends it.
-func startDemoDaemon(temp, models, devices string) (string, func(), error) {
+func startDemoDaemon(temp, models string, devices *daemon.Config) (string, func(), error) {
 	self, err := os.Executable()
 	if err != nil {
 		return "", nil, err
 	}
 	store := filepath.Join(temp, "store")
-	cmd := exec.Command(self, "serve", "--compute", "f32", "--devices", devices, "--listen", "127.0.0.1:0", "--socket",
-		"off", "--store", store, "--models", models,
+	cmd := exec.Command(self, "serve", "--compute", "f32", "--devices", devices.Devices, "--device-memory",
+		devices.DeviceMemory, "--reserve", devices.Reserve, "--listen", "127.0.0.1:0", "--socket", "off", "--store", store, "--models", models,
 		"--input", filepath.Join(temp, "input"), "--output", filepath.Join(temp, "output"), "--log", "warn")
 	cmd.Env = append(os.Environ(), "PATCHBAY_NATS_URL=")
 	cmd.Stderr = os.Stderr

@@ -14,6 +14,7 @@ import (
 	"patchbay/cli/settings"
 	"patchbay/cli/workflow"
 	"patchbay/daemon"
+	"patchbay/engine/cuda"
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/node/files"
@@ -62,6 +63,7 @@ func checks(cmd *cobra.Command, t *settings.Target, cfg *daemon.Config, version 
 	if _, err := daemon.NewOps(0, 1); err != nil {
 		out = append(out, check{"wrong", "cpu", err.Error()})
 	}
+	out = append(out, gpuChecks()...)
 	roots := cfg.Roots()
 	found := 0
 	for _, m := range cfg.Models {
@@ -84,6 +86,40 @@ func checks(cmd *cobra.Command, t *settings.Target, cfg *daemon.Config, version 
 	}
 	out = append(out, folderCheck("output", cfg.Output), folderCheck("store", filepath.Join(daemon.Home(), "store")))
 	return append(out, daemonCheck(cmd, t)...)
+}
+
+// gpuChecks tells of the NVIDIA driver, every GPU, and what each one that is missing or too old costs. Nothing is started on
+// them.
+func gpuChecks() []check {
+	driver, err := cuda.Open()
+	if err != nil {
+		return []check{{"note", "gpu", fmt.Sprintf("%v: everything runs on the processors; GPUs need the NVIDIA driver 550 "+
+			"or newer, and nothing else", err)}}
+	}
+	out := []check{{"ok", "driver", fmt.Sprintf("%s, CUDA %d.%d", driver.Path(), driver.Version()/1000,
+		driver.Version()%1000/10)}}
+	list, err := driver.Devices()
+	if err != nil {
+		return append(out, check{"wrong", "gpu", err.Error()})
+	}
+	usable := 0
+	for i := range list {
+		if err := driver.Refusal(&list[i]); err != nil {
+			out = append(out, check{"note", "gpu", err.Error() + ": it is not used"})
+			continue
+		}
+		usable++
+		out = append(out, check{"ok", "gpu", fmt.Sprintf("%s, %s, compute capability %d.%d, %d MiB; use it with --devices %s",
+			list[i].Location(), list[i].Name, list[i].Major, list[i].Minor, list[i].Memory>>20, list[i].Location())})
+	}
+	if usable > 0 {
+		out = append(out, check{"note", "gpu", "products and attention run on kernels of this program; cuBLASLt and cuDNN " +
+			"are not used, what that costs was not measured"})
+	}
+	if usable > 1 {
+		out = append(out, check{"note", "gpu", "a worker uses one GPU; nothing moves data between GPUs in this build"})
+	}
+	return out
 }
 
 // folderCheck tells whether a folder, or the nearest one above it that exists, can be written, and what space it has.

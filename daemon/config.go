@@ -28,19 +28,23 @@ func (e *InputError) Unwrap() error { return e.Err }
 // Config is what a daemon or worker runs with: defaults, then environment, then flags. It is printed when the process
 // starts.
 type Config struct {
-	NATS      string        `json:"nats,omitempty"`   // external server; empty: one inside the daemon
-	Listen    string        `json:"listen,omitempty"` // of the server inside
-	TokenFile string        `json:"token_file,omitempty"`
-	Store     string        `json:"store,omitempty"`
-	Socket    string        `json:"socket,omitempty"` // "off": none
-	Models    []string      `json:"models"`
-	ComfyUI   string        `json:"comfyui,omitempty"`
-	Input     string        `json:"input"`
-	Output    string        `json:"output"`
-	Temp      string        `json:"temp,omitempty"`
-	Devices   string        `json:"devices"`
-	Compute   string        `json:"compute"`
-	Memory    string        `json:"memory,omitempty"` // of a worker; empty: nine tenths of what is free
+	NATS      string   `json:"nats,omitempty"`   // external server; empty: one inside the daemon
+	Listen    string   `json:"listen,omitempty"` // of the server inside
+	TokenFile string   `json:"token_file,omitempty"`
+	Store     string   `json:"store,omitempty"`
+	Socket    string   `json:"socket,omitempty"` // "off": none
+	Models    []string `json:"models"`
+	ComfyUI   string   `json:"comfyui,omitempty"`
+	Input     string   `json:"input"`
+	Output    string   `json:"output"`
+	Temp      string   `json:"temp,omitempty"`
+	Devices   string   `json:"devices"`
+	Compute   string   `json:"compute"`
+	Memory    string   `json:"memory,omitempty"` // of a worker; empty: nine tenths of what is free
+	// DeviceMemory bounds weights and buffers on a GPU; empty: what is free there but for Reserve, which is left to others.
+	DeviceMemory string `json:"device_memory,omitempty"`
+	Reserve      string `json:"reserve,omitempty"`
+
 	Workers   int           `json:"workers,omitempty"`
 	Metrics   string        `json:"metrics,omitempty"` // address of /metrics and /healthz; empty: none
 	Drain     time.Duration `json:"drain,omitempty"`
@@ -136,6 +140,9 @@ func (c *Config) CompleteDaemon() error {
 	if err := c.Complete(); err != nil {
 		return err
 	}
+	if list, _ := GPUs(c.Devices); list != nil && c.Workers > 1 {
+		return &InputError{fmt.Errorf("--workers %d --devices %s: one worker uses a GPU", c.Workers, c.Devices)}
+	}
 	return CheckLevel()
 }
 
@@ -159,10 +166,8 @@ func (c *Config) Complete() error {
 		c.Output = cmp.Or(c.Output, filepath.Join(c.ComfyUI, "output"))
 	}
 	c.Input, c.Output = cmp.Or(c.Input, filepath.Join(Home(), "input")), cmp.Or(c.Output, filepath.Join(Home(), "output"))
-	if m, err := c.Machine(); err != nil {
-		return &InputError{err}
-	} else if m != nil { // a worker may start elsewhere
-		c.Devices, _ = filepath.Abs(c.Devices)
+	if err := c.CheckDevices(); err != nil {
+		return err
 	}
 	if _, err := value.ParseCompute(cmp.Or(c.Compute, string(value.ComputeAuto))); err != nil {
 		return &InputError{fmt.Errorf("--compute %w", err)}
@@ -182,6 +187,26 @@ func (c *Config) Complete() error {
 			return fmt.Errorf("folder %s: %w", *p, err)
 		}
 		*p = abs
+	}
+	return nil
+}
+
+// CheckDevices refuses --devices that are not there or too old, and sizes of their memory that are none, with an
+// *InputError. The path of a profile becomes absolute.
+func (c *Config) CheckDevices() error {
+	if m, err := c.Machine(); err != nil {
+		return &InputError{err}
+	} else if m != nil { // a worker may start elsewhere
+		c.Devices, _ = filepath.Abs(c.Devices)
+	}
+	if _, _, err := c.gpu(); err != nil {
+		return &InputError{err}
+	}
+	if _, err := ParseBytes(c.DeviceMemory); err != nil {
+		return &InputError{fmt.Errorf("--device-memory %w", err)}
+	}
+	if _, err := ParseBytes(c.Reserve); err != nil {
+		return &InputError{fmt.Errorf("--reserve %w", err)}
 	}
 	return nil
 }
@@ -214,6 +239,12 @@ func (c *Config) workerArgs() []string {
 	args = append(args, c.Limits.workerArgs()...)
 	if c.Memory != "" {
 		args = append(args, "--memory", c.Memory)
+	}
+	if c.DeviceMemory != "" {
+		args = append(args, "--device-memory", c.DeviceMemory)
+	}
+	if c.Reserve != "" {
+		args = append(args, "--reserve", c.Reserve)
 	}
 	return args
 }

@@ -5,18 +5,19 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strings"
 
 	"patchbay/parallel"
 )
 
 // Machine is the profile that --devices names, nil for the built-in one of the cpu.
 func (c *Config) Machine() (*parallel.Machine, error) {
-	if c.Devices == "cpu" || c.Devices == "" {
+	if c.Devices == "cpu" || c.Devices == "" || strings.HasPrefix(c.Devices, "cuda") {
 		return nil, nil //nolint:nilnil // no profile is no error
 	}
 	m, err := ReadMachine(c.Devices)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("--devices %s: want cpu, the only device of this build, or a file that `patchbay bench "+
+		return nil, fmt.Errorf("--devices %s: want cpu, a GPU as in cuda:0, or a file that `patchbay bench "+
 			"step --save` has written", c.Devices)
 	}
 	if err != nil {

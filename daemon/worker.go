@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -50,34 +51,37 @@ func RunWorker(parent context.Context, cfg *Config, in io.ReadCloser, out io.Wri
 
 // localExecutor makes the engine, the runner and the executor on them. The function gives them back.
 func localExecutor(cfg *Config, log zerolog.Logger) (*worker.Local, *graph.Catalogue, func(), error) {
-	budget, err := ParseBytes(cfg.Memory)
-	if err != nil {
-		return nil, nil, nil, err
-	}
 	limits, err := cfg.Limits.Check()
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	if budget == 0 {
-		budget = availableMemory() / 10 * 9
-	}
-	machine, err := cfg.Machine()
+	ec, release, err := cfg.EngineConfig()
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	eng, err := parallel.NewEngine(parallel.Config{NewOps: NewOps, MemoryBytes: budget, Machine: machine})
+	if ec.MemoryBytes == 0 && ec.DeviceOf == nil {
+		ec.MemoryBytes = availableMemory() / 10 * 9
+	}
+	eng, err := parallel.NewEngine(ec)
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, nil, nil, errors.Join(err, release())
 	}
 	cat := classes.All()
 	runner, err := graph.NewRunner(graph.Config{
 		Engine: eng, Roots: cfg.Roots(), Compute: value.Compute(cfg.Compute),
-		Catalogue: cat, WeightBytes: budget, Bounds: limits.Nodes,
+		Catalogue: cat, WeightBytes: ec.MemoryBytes, Bounds: limits.Nodes,
 	})
 	if err != nil {
 		eng.Close()
-		return nil, nil, nil, err
+		return nil, nil, nil, errors.Join(err, release())
 	}
-	log.Info().Str("device", eng.Name()).Int64("memory", budget).Msg("engine ready")
-	return worker.NewLocal("local", runner), cat, func() { runner.Close(); eng.Close() }, nil
+	log.Info().Str("device", eng.Name()).Int64("memory", ec.MemoryBytes).Msg("engine ready")
+	closing := func() {
+		runner.Close()
+		eng.Close()
+		if err := release(); err != nil {
+			log.Warn().Err(err).Msg("the device was not given back whole")
+		}
+	}
+	return worker.NewLocal("local", runner), cat, closing, nil
 }

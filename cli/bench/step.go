@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"patchbay/cli/console"
+	"patchbay/cli/settings"
 	"patchbay/cli/workflow"
 	"patchbay/daemon"
 	"patchbay/engine"
@@ -28,6 +30,7 @@ type stepFlags struct {
 	save                  string
 	compute               string
 	steps, text, branches int
+	devices               daemon.Config // --devices, --device-memory, --reserve
 }
 
 func stepCmd() *cobra.Command {
@@ -45,6 +48,9 @@ are balanced and plans chosen by them. Rates depend on the model and the size: m
 			if err := f.check(); err != nil {
 				return err
 			}
+			if err := f.devices.CheckDevices(); err != nil {
+				return err
+			}
 			if f.save != "" && f.plan != "" {
 				return console.BadInput(fmt.Errorf("--save measures one rank: leave --plan out"))
 			}
@@ -57,6 +63,7 @@ are balanced and plans chosen by them. Rates depend on the model and the size: m
 	}
 	f.add(cmd.Flags(), 1, 5)
 	fl := cmd.Flags()
+	settings.Devices(fl, &f.devices)
 	fl.StringVar(&f.model, "model", "", "file of a diffusion model (default: the demo's)")
 	fl.StringVar(&f.size, "size", "256x256", "width x height in pixels")
 	fl.StringVar(&f.plan, "plan", "", "how to split the work (default: one rank)")
@@ -122,7 +129,7 @@ func (f *stepFlags) request(d *family.Diffusion, path string) (*parallel.Request
 	return r, nil
 }
 
-func (f *stepFlags) measure(ctx context.Context) (*report, error) {
+func (f *stepFlags) measure(ctx context.Context) (_ *report, err error) {
 	path := f.model
 	if path == "" {
 		examples, err := workflow.Examples()
@@ -144,7 +151,12 @@ func (f *stepFlags) measure(ctx context.Context) (*report, error) {
 	if err != nil {
 		return nil, console.BadInput(err)
 	}
-	eng, err := parallel.NewEngine(parallel.Config{NewOps: daemon.NewOps})
+	cfg, release, err := f.devices.EngineConfig()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, release()) }()
+	eng, err := parallel.NewEngine(cfg)
 	if err != nil {
 		return nil, err
 	}

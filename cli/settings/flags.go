@@ -21,14 +21,22 @@ func Folders(f *pflag.FlagSet, c *daemon.Config) {
 	f.StringVar(&c.ComfyUI, "comfyui", "", "ComfyUI folder: its models, input and output folders are used")
 	f.StringVar(&c.Input, "input", "", "folder of pictures for LoadImage")
 	f.StringVar(&c.Output, "output", "", "folder that SaveImage writes into")
-	f.StringVar(&c.Devices, "devices", "cpu",
-		"what to compute on: cpu, or a file of `patchbay bench step --save`: the cpu with the rates measured there")
+	Devices(f, c)
 	f.StringVar(&c.Compute, "compute", string(value.ComputeAuto),
 		"type of the denoise loop's activations: f32, bf16, or auto: bf16 where the processor multiplies it and the "+
 			"file holds it")
 	f.StringVar(&c.Memory, "memory", "",
 		"memory that weights, pictures and buffers may take, as in 12G (default: nine tenths of what is available)")
 	f.StringVar(&c.Log, "log", "info", "least level of log lines: debug, info, warn, error")
+}
+
+// Devices adds the flags that say what to compute on.
+func Devices(f *pflag.FlagSet, c *daemon.Config) {
+	f.StringVar(&c.Devices, "devices", "cpu", "what to compute on: cpu, a GPU as in cuda:0, or a file of "+
+		"`patchbay bench step --save`: the cpu with the rates measured there")
+	f.StringVar(&c.DeviceMemory, "device-memory", "",
+		"memory of the GPU that weights and buffers may take, as in 20G (default: what is free there)")
+	f.StringVar(&c.Reserve, "reserve", "2G", "memory of the GPU that weights leave to others")
 }
 
 // Jobs adds the flags that say how jobs are kept.

@@ -17,8 +17,8 @@ import (
 	"unsafe"
 )
 
-// SharedLimit is the most shared memory in bytes that a kernel here may ask for: what a block has on the smallest
-// supported GPUs (compute capability 8.6, 8.9 and 12.0).
+// SharedLimit is the most shared memory in bytes that a kernel here may ask for: what a block has on the smallest supported GPUs (compute
+// capability 8.6, 8.9 and 12.0).
 const SharedLimit = 99 << 10
 
 // Counts says what a device was asked to do since it was opened.
@@ -26,8 +26,7 @@ type Counts struct {
 	Launches, Allocations, Waits int64
 }
 
-// Device is one GPU with its context and its loaded kernels. Several Ops share it; its methods may be called from
-// several goroutines.
+// Device is one GPU with its context and its loaded kernels. Several Ops share it; its methods may be called from several goroutines.
 type Device struct {
 	Info
 	c         *C.pb_device
@@ -45,13 +44,8 @@ func (d *Driver) Device(index int) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	if info.Major < LeastMajor {
-		return nil, fmt.Errorf("cuda:%d: %s has compute capability %d.%d; %d.0 is the least that works", index, info.Name,
-			info.Major, info.Minor, LeastMajor)
-	}
-	if info.SharedBytes < SharedLimit {
-		return nil, fmt.Errorf("cuda:%d: %s gives a block %d bytes of shared memory; the kernels need %d", index, info.Name,
-			info.SharedBytes, SharedLimit)
+	if err := d.Refusal(&info); err != nil {
+		return nil, err
 	}
 	dev := &Device{Info: info}
 	if err := try(func(e *C.pb_error) { C.pb_device_open(d.api, C.int(index), &dev.c, e) }); err != nil {
@@ -61,6 +55,20 @@ func (d *Driver) Device(index int) (*Device, error) {
 		return nil, errors.Join(fmt.Errorf("cuda:%d: %w", index, err), dev.Close())
 	}
 	return dev, nil
+}
+
+// Refusal says why a device cannot be used, nil if it can: the driver or the GPU is too old.
+func (d *Driver) Refusal(info *Info) error {
+	switch {
+	case d.version < LeastVersion:
+		return fmt.Errorf("%s: the driver serves CUDA %d.%d; the kernels need %d.%d, driver 550 or newer",
+			info.Location(), d.version/1000, d.version%1000/10, LeastVersion/1000, LeastVersion%1000/10)
+	case info.Major < LeastMajor:
+		return fmt.Errorf("%s: %s has compute capability %d.%d; %d.0 is the least that works", info.Location(), info.Name, info.Major, info.Minor, LeastMajor)
+	case info.SharedBytes < SharedLimit:
+		return fmt.Errorf("%s: %s gives a block %d bytes of shared memory; the kernels need %d", info.Location(), info.Name, info.SharedBytes, SharedLimit)
+	}
+	return nil
 }
 
 // load gives the PTX to the driver and looks every kernel up.

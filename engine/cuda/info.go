@@ -5,6 +5,9 @@ import "fmt"
 // Library is the file name of the driver's library.
 const Library = "libcuda.so.1"
 
+// LeastVersion is the least CUDA version that a driver must serve, 12.4: it takes the PTX of the kernels from then on.
+const LeastVersion = 12040
+
 // LeastMajor is the least compute capability, 8.0: the kernels use asynchronous copies and bf16 tensor cores.
 const LeastMajor = 8
 

@@ -37,6 +37,9 @@ func (*Driver) Devices() ([]Info, error) { return nil, ErrNotOpened }
 // Device fails.
 func (*Driver) Device(int) (*Device, error) { return nil, ErrNotOpened }
 
+// Refusal says what Open says.
+func (*Driver) Refusal(*Info) error { return ErrNotOpened }
+
 // NewOps fails.
 func (*Device) NewOps() (*Ops, error) { return nil, ErrNotOpened }
 

@@ -28,7 +28,7 @@ func ParseCompute(text string) (Compute, error) {
 }
 
 // nativeBF16 lists the operations (engine.Ops.Name) that multiply bf16 faster than f32.
-func nativeBF16(name string) bool { return name == "cpu/avx512bf16" }
+func nativeBF16(name string) bool { return name == "cpu/avx512bf16" || name == "cuda" }
 
 // of returns the type for a model on a device.
 func (c Compute) of(device string, m *Model) engine.DType {

@@ -18,6 +18,7 @@ func TestComputeOf(t *testing.T) {
 		{ComputeF32, "cpu/avx512bf16", true, engine.F32},
 		{ComputeBF16, "cpu/avx2", false, engine.BF16},
 		{ComputeAuto, "cpu/avx512bf16", true, engine.BF16},
+		{ComputeAuto, "cuda", true, engine.BF16},
 		{ComputeAuto, "cpu/avx512bf16", false, engine.F32},
 		{ComputeAuto, "cpu/avx512", true, engine.F32},
 		{ComputeAuto, "cpu/portable512bf16", true, engine.F32},

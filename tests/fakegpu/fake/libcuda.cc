@@ -4,7 +4,8 @@
 // seed: a missing event, a host buffer reused early or a result read too soon gives other numbers. Allocations lie between guard bytes, start and end
 // as NaN, and stay poisoned for a while after they are freed. Kernels run on fibres (fibre.h).
 //
-// FAKEGPU_SEED (number), FAKEGPU_LANDING (late, once), FAKEGPU_EAGER (1: work runs as soon as its stream may), FAKEGPU_MEMORY (bytes), FAKEGPU_DEVICES.
+// FAKEGPU_SEED (number), FAKEGPU_LANDING (late, once), FAKEGPU_EAGER (1: work runs as soon as its stream may), FAKEGPU_MEMORY (bytes), FAKEGPU_DEVICES,
+// FAKEGPU_MAJOR (compute capability), FAKEGPU_DRIVER (CUDA version it serves).
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -232,7 +233,7 @@ CUresult cuInit(unsigned) {
 }
 
 CUresult cuDriverGetVersion(int *v) {
-  *v = 12040;
+  *v = (int)setting("FAKEGPU_DRIVER", 12040);
   return PB_SUCCESS;
 }
 

@@ -1,0 +1,170 @@
+package tests
+
+import (
+	"errors"
+	"fmt"
+	"image/png"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"patchbay/tests/fakegpu"
+)
+
+// onFake runs the program where the loader finds the driver of the fake device, and returns what it printed.
+func onFake(t *testing.T, driver, program string, env []string, args ...string) (string, error) {
+	t.Helper()
+	cmd := exec.Command(program, args...)
+	cmd.Dir = t.TempDir()
+	cmd.Env = append(append(os.Environ(), "LD_LIBRARY_PATH="+driver), env...)
+	cmd.WaitDelay = time.Second
+	timer := time.AfterFunc(2*time.Minute, func() { _ = cmd.Process.Kill() })
+	defer timer.Stop()
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// smallDemo puts the demo beside the program with pictures of 64x64 pixels in two steps.
+func smallDemo(t *testing.T, program string) (flow string) {
+	t.Helper()
+	examples := filepath.Join(filepath.Dir(program), "..", "examples")
+	text, err := os.ReadFile("../examples/demo.json")
+	if err == nil {
+		err = os.Remove(examples) // a link to those of the source tree
+	}
+	if err == nil {
+		err = os.Mkdir(examples, 0o700)
+	}
+	if err == nil {
+		err = os.Symlink(demoModels(t), filepath.Join(examples, "demo"))
+	}
+	small := strings.NewReplacer(`"width": 128, "height": 128`, `"width": 64, "height": 64`, `"steps": 12`, `"steps": 2`)
+	flow = filepath.Join(examples, "demo.json")
+	if err == nil {
+		err = os.WriteFile(flow, []byte(small.Replace(string(text))), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return flow
+}
+
+// pixels reads the channels of a picture of 64x64 pixels, 0 to 255.
+func pixels(t *testing.T, path string) (levels []int) {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	img, err := png.Decode(f)
+	if err != nil || img.Bounds().Dx() != 64 || img.Bounds().Dy() != 64 {
+		t.Fatalf("%s: %v, want a picture of 64x64", path, err)
+	}
+	for y := range 64 {
+		for x := range 64 {
+			r, g, b, _ := img.At(x, y).RGBA()
+			levels = append(levels, int(r>>8), int(g>>8), int(b>>8))
+		}
+	}
+	return levels
+}
+
+// TestCUDADemo: the demo on a fake GPU draws the picture of the processors, to one level of 255, and gives back all it took:
+// the driver says what it misses. Two ranks are refused and do not hang.
+func TestCUDADemo(t *testing.T) {
+	driver := fakegpu.Library(t)
+	program := buildProgram(t)
+	flow := smallDemo(t, program)
+	dir := t.TempDir()
+	cpu, gpu := filepath.Join(dir, "cpu.png"), filepath.Join(dir, "gpu.png")
+	for out, devices := range map[string]string{cpu: "cpu", gpu: "cuda:0"} {
+		said, err := onFake(t, driver, program, nil, "demo", "--devices", devices, "--out", out)
+		if err != nil || strings.Contains(said, "fakegpu:") {
+			t.Fatalf("demo --devices %s: %v\n%s", devices, err, said)
+		}
+	}
+	a, b := pixels(t, cpu), pixels(t, gpu)
+	worst, least, most := 0, 255, 0
+	for i := range a {
+		worst, least, most = max(worst, a[i]-b[i], b[i]-a[i]), min(least, a[i]), max(most, a[i])
+	}
+	if worst > 1 || most-least < 50 {
+		t.Errorf("the pictures differ by %d levels, want at most 1; the processors' has levels %d to %d", worst, least, most)
+	}
+	said, err := onFake(t, driver, program, nil, "demo", "--devices", "cuda:0", "--ranks", "2")
+	if err == nil || !strings.Contains(said, "over 2 ranks; on cuda:0 one rank") || strings.Contains(said, "fakegpu:") {
+		t.Errorf("--ranks 2: %v\n%s", err, said)
+	}
+	said, err = onFake(t, driver, program, []string{"PATCHBAY_MODELS=" + demoModels(t)}, "run", flow, "--local", "--devices", "cuda:0",
+		"--device-memory", "5M")
+	if err == nil || !strings.Contains(said, "of cuda:0 are free for them") {
+		t.Errorf("a model on 5 MB: %v\n%s", err, said)
+	}
+	said, err = onFake(t, driver, program, nil, "bench", "step", "--devices", "cuda:0", "--size", "64x64", "--steps", "1", "--warmup", "0",
+		"--runs", "1", "--json")
+	if err != nil || !strings.Contains(said, `"engine": "cuda"`) && !strings.Contains(said, `"engine":"cuda"`) ||
+		strings.Contains(said, "fakegpu:") {
+		t.Errorf("bench step: %v\n%s", err, said)
+	}
+}
+
+// TestCUDARefusals: what --devices may not be is refused by name with what it may be, before anything is started.
+func TestCUDARefusals(t *testing.T) {
+	driver := fakegpu.Library(t)
+	program := buildProgram(t)
+	flow := smallDemo(t, program)
+	for _, c := range []struct{ env, devices, says string }{
+		{"", "cuda:1", "there is no such GPU: want cpu, cuda:0 (Fake GPU)"},
+		{"", "cuda", "want cuda:N"},
+		{"", "cuda:3-1", "want cuda:N"},
+		{"", "cuda:0,0", "cuda:0 is there twice"},
+		{"FAKEGPU_DEVICES=2", "cuda:0-1", "2 GPUs; one is all that a worker can use yet"},
+		{"FAKEGPU_DEVICES=2", "cuda:0,1", "2 GPUs; one is all that a worker can use yet"},
+		{"FAKEGPU_DEVICES=0", "cuda:0", "CUDA_ERROR_NO_DEVICE"},
+		{"FAKEGPU_MAJOR=7", "cuda:0", "Fake GPU has compute capability 7.6; 8.0 is the least that works: want cpu"},
+		{"FAKEGPU_DRIVER=12020", "cuda:0", "the driver serves CUDA 12.2; the kernels need 12.4, driver 550 or newer: want cpu"},
+	} {
+		commands := []string{"serve"}
+		if c.devices == "cuda:1" {
+			commands = []string{"serve", "worker", "demo", "bench step", "run --local " + flow}
+		}
+		for _, command := range commands {
+			args := append(strings.Fields(command), "--devices", c.devices)
+			said, err := onFake(t, driver, program, []string{c.env}, args...)
+			var code *exec.ExitError
+			if !errors.As(err, &code) || code.ExitCode() != 2 || !strings.Contains(said, c.says) {
+				t.Errorf("%s %s --devices %s: %v, want exit code 2 and %q\n%s", c.env, command, c.devices, err, c.says, said)
+			}
+		}
+	}
+	said, err := onFake(t, t.TempDir(), program, nil, "serve", "--devices", "cuda:0")
+	if err == nil || !strings.Contains(said, "no NVIDIA driver") && !strings.Contains(said, "no such GPU") {
+		t.Errorf("without the fake: %v\n%s", err, said)
+	}
+	said, err = onFake(t, driver, program, nil, "serve", "--devices", "cuda:0", "--workers", "2")
+	if err == nil || !strings.Contains(said, "one worker uses a GPU") {
+		t.Errorf("two workers: %v\n%s", err, said)
+	}
+}
+
+// TestCUDADoctor: doctor lists driver and GPUs, and what cannot be used.
+func TestCUDADoctor(t *testing.T) {
+	driver := fakegpu.Library(t)
+	program := buildProgram(t)
+	for _, c := range []struct{ env, says string }{
+		{"FAKEGPU_DEVICES=2", "ok    driver   libcuda.so.1, CUDA 12.4\nok    gpu      cuda:0, Fake GPU, compute capability 8.6, 8192 MiB; use it " +
+			"with --devices cuda:0\nok    gpu      cuda:1, Fake GPU"},
+		{"FAKEGPU_MAJOR=7", "note  gpu      cuda:0: Fake GPU has compute capability 7.6; 8.0 is the least that works: it is not used"},
+		{"FAKEGPU_DRIVER=12020", "note  gpu      cuda:0: the driver serves CUDA 12.2"},
+		{"FAKEGPU_DEVICES=0", "everything runs on the processors"},
+	} {
+		said, _ := onFake(t, driver, program, []string{c.env, fmt.Sprintf("PATCHBAY_HOME=%s", t.TempDir())}, "doctor")
+		if !strings.Contains(said, c.says) {
+			t.Errorf("%s: want %q\n%s", c.env, c.says, said)
+		}
+	}
+}
