@@ -3,8 +3,9 @@ package parallel
 import (
 	"context"
 	"errors"
-	"patchbay/parallel/failure"
 	"testing"
+
+	"patchbay/parallel/failure"
 )
 
 // TestBudgetCountsAllMemoryOfASession: a request runs in as many bytes as its busiest rank takes, session, activations

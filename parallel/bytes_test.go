@@ -1,8 +1,9 @@
 package parallel
 
 import (
-	"patchbay/parallel/plan"
 	"testing"
+
+	"patchbay/parallel/plan"
 )
 
 // TestVolumesOfPublishedModels compares the formulas with numbers worked out elsewhere for FLUX at 1024 px with 512 text tokens in bf16: a Ulysses rank

@@ -2,6 +2,7 @@ package parallel
 
 import (
 	"math"
+
 	"patchbay/parallel/failure"
 )
 

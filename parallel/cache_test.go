@@ -4,11 +4,12 @@ import (
 	"context"
 	"errors"
 	"math"
-	"patchbay/parallel/failure"
-	"patchbay/parallel/plan"
 	"slices"
 	"strings"
 	"testing"
+
+	"patchbay/parallel/failure"
+	"patchbay/parallel/plan"
 )
 
 // cachedRequest is parityRequest with a cache that reuses about half of the evaluations.

@@ -1,8 +1,9 @@
 package parallel
 
 import (
-	"patchbay/parallel/plan"
 	"testing"
+
+	"patchbay/parallel/plan"
 )
 
 // TestChoiceKnowsExactPlans: a plan is exact, as one rank, if nothing stale is ever read: without stages, with one

@@ -3,10 +3,11 @@ package parallel
 import (
 	"context"
 	"errors"
-	"patchbay/parallel/failure"
-	"patchbay/parallel/plan"
 	"strings"
 	"testing"
+
+	"patchbay/parallel/failure"
+	"patchbay/parallel/plan"
 )
 
 // TestChosenPlanGivesTheSamePicture: ranks=N takes a plan of more than one and at most N ranks, whose latent is that of one rank.

@@ -3,9 +3,10 @@ package parallel
 import (
 	"context"
 	"errors"
-	"patchbay/parallel/failure"
 	"strings"
 	"testing"
+
+	"patchbay/parallel/failure"
 )
 
 // TestDoKeepsToTheMemory: work beside the denoise loop gets an arena of as many bytes as the engine may take and none

@@ -2,9 +2,10 @@ package parallel
 
 import (
 	"fmt"
+	"testing"
+
 	"patchbay/models/dit"
 	"patchbay/parallel/plan"
-	"testing"
 )
 
 // TestStagesOfFluxFit: FLUX-dev in bf16, by forecast: with cut=weights a rank holds at most 12.2 GB of weights on two stages and 6.3 GB on four

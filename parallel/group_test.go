@@ -2,9 +2,10 @@ package parallel
 
 import (
 	"errors"
-	"patchbay/parallel/failure"
 	"strings"
 	"testing"
+
+	"patchbay/parallel/failure"
 )
 
 func TestGroupTurnsPanicIntoErrorAndAborts(t *testing.T) {

@@ -3,10 +3,11 @@ package parallel
 import (
 	"context"
 	"fmt"
-	"patchbay/parallel/plan"
 	"slices"
 	"strings"
 	"testing"
+
+	"patchbay/parallel/plan"
 )
 
 // lateRequest has an entry in each branch that becomes active in mid-run, in evaluations 3 and 4 of 6. Text lengths

@@ -2,8 +2,9 @@ package parallel
 
 import (
 	"context"
-	"patchbay/parallel/plan"
 	"time"
+
+	"patchbay/parallel/plan"
 )
 
 // Loaded says what Load did.

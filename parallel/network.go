@@ -3,9 +3,10 @@ package parallel
 import (
 	"cmp"
 	"fmt"
-	"patchbay/parallel/plan"
 	"slices"
 	"strings"
+
+	"patchbay/parallel/plan"
 )
 
 // network is a set of actors that exchange messages over channels, each doing a fixed list of actions in order. Running it gives the time of every

@@ -3,9 +3,10 @@ package parallel
 import (
 	"context"
 	"errors"
-	"patchbay/parallel/failure"
 	"testing"
 	"time"
+
+	"patchbay/parallel/failure"
 )
 
 // TestPatienceCountsFromTheLastProgress: ranks that have moved since they were last looked at have all of the

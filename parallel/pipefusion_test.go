@@ -3,8 +3,9 @@ package parallel
 import (
 	"context"
 	"math"
-	"patchbay/parallel/plan"
 	"testing"
+
+	"patchbay/parallel/plan"
 )
 
 // psnr of two latents, against the peak of the reference; -Inf if they cannot be compared.

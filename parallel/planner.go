@@ -4,9 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"slices"
+
 	"patchbay/parallel/failure"
 	"patchbay/parallel/plan"
-	"slices"
 )
 
 // Search is the question to the planner: which plan runs this workload fastest on these devices.

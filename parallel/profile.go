@@ -5,11 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"patchbay/parallel/plan"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+
+	"patchbay/parallel/plan"
 )
 
 //go:embed profiles.json

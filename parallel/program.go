@@ -2,6 +2,7 @@ package parallel
 
 import (
 	"fmt"
+
 	"patchbay/parallel/plan"
 )
 

@@ -1,8 +1,9 @@
 package parallel
 
 import (
-	"patchbay/parallel/plan"
 	"testing"
+
+	"patchbay/parallel/plan"
 )
 
 // runTiming is when the last actor of a program ends.

@@ -3,9 +3,10 @@ package parallel
 import (
 	"errors"
 	"fmt"
-	"patchbay/parallel/plan"
 	"strings"
 	"testing"
+
+	"patchbay/parallel/plan"
 )
 
 // plainTiming is a program of equal micro-steps of one second on stages, folded or not, with one entry.

@@ -5,9 +5,10 @@ import (
 	"errors"
 	"io"
 	"os"
-	"patchbay/parallel/plan"
 	"strings"
 	"testing"
+
+	"patchbay/parallel/plan"
 )
 
 // drawn is a small pipeline of equal micro-steps as a Simulation.

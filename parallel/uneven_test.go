@@ -2,9 +2,10 @@ package parallel
 
 import (
 	"context"
-	"patchbay/parallel/plan"
 	"strings"
 	"testing"
+
+	"patchbay/parallel/plan"
 )
 
 // TestUnevenStagesEqualOneRank runs stages cut by the costs of a strange device, where attention takes nearly all of the time: with warm-up on every

@@ -2,11 +2,12 @@ package parallel
 
 import (
 	"fmt"
-	"patchbay/parallel/failure"
-	"patchbay/parallel/plan"
 	"strings"
 	"sync"
 	"time"
+
+	"patchbay/parallel/failure"
+	"patchbay/parallel/plan"
 )
 
 // patience is how long the ranks of a request may stand still together before it fails. It must cover the longest single operation: the attention of a

@@ -1,9 +1,10 @@
 package parallel
 
 import (
+	"testing"
+
 	"patchbay/models/tiny"
 	"patchbay/parallel/plan"
-	"testing"
 )
 
 // TestFreshnessFollowsTheSchedule checks that the table lists the micro-steps that the executor runs, in its order.
