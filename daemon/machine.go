@@ -7,11 +7,11 @@ import (
 	"os"
 	"strings"
 
-	"patchbay/parallel"
+	"patchbay/parallel/forecast"
 )
 
 // Machine is the profile that --devices names, nil for the built-in one of the cpu.
-func (c *Config) Machine() (*parallel.Machine, error) {
+func (c *Config) Machine() (*forecast.Machine, error) {
 	if c.Devices == "cpu" || c.Devices == "" || strings.HasPrefix(c.Devices, "cuda") {
 		return nil, nil //nolint:nilnil // no profile is no error
 	}
@@ -27,12 +27,12 @@ func (c *Config) Machine() (*parallel.Machine, error) {
 }
 
 // ReadMachine reads a profile.
-func ReadMachine(path string) (parallel.Machine, error) {
+func ReadMachine(path string) (forecast.Machine, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
-		return parallel.Machine{}, err
+		return forecast.Machine{}, err
 	}
-	m, err := parallel.ReadMachine(b)
+	m, err := forecast.ReadMachine(b)
 	if err != nil {
 		return m, fmt.Errorf("%s: %w", path, err)
 	}

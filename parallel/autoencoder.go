@@ -7,6 +7,7 @@ import (
 	"patchbay/models/vae"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/failure"
+	"patchbay/parallel/group"
 	"patchbay/parallel/plan"
 )
 
@@ -105,7 +106,7 @@ func (l *Local) banded(what string, ranks, y int, f func(*band) error) error {
 	if err != nil {
 		return err
 	}
-	g := NewGroup(func(err error) { ends[0].Abort(err) })
+	g := group.New(func(err error) { ends[0].Abort(err) })
 	for r, end := range ends {
 		g.Go(fmt.Sprintf("vae band %d", r), func() error {
 			return f(&band{what: what, ops: ops[r], comm: end, rows: vae.Band{Start: rows[r].Start, End: rows[r].End, Total: y}, check: l.Check})

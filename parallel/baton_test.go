@@ -53,7 +53,7 @@ func TestAnyInterleavingGivesTheSameBits(t *testing.T) {
 				if rel := relative(got.Latent.Data, want.Latent.Data); rel != 0 {
 					t.Errorf("%q, order %d: differs from the free run by %.3g", plan, seed, rel)
 				}
-				traces = append(traces, strings.Join(e.team.baton.trace, ", "))
+				traces = append(traces, strings.Join(e.team.baton.Trace, ", "))
 			}
 			e.Close()
 			if traces[0] != traces[1] {
@@ -88,7 +88,7 @@ func TestDeadlockIsToldAtOnce(t *testing.T) {
 	if err := e.assemble(p, r.Model.Spec); err != nil {
 		t.Fatal(err)
 	}
-	victim = e.team.links[1].rank.comms[plan.AxisPipe]
+	victim = e.team.links[1].Rank.End(plan.AxisPipe)
 	_, err = e.Sample(context.Background(), r, nil)
 	var pe *failure.Error
 	if !errors.As(err, &pe) || pe.Code != failure.PeerLost || !strings.HasPrefix(pe.Text, "deadlock: rank 1 at evaluation ") ||

@@ -140,7 +140,7 @@ func TestCachedStoresHoldWhatTheTableSays(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, l := range e.team.links {
-			l.rank.ops.(*tagging).pos = l.rank.pos
+			l.Rank.Ops.(*tagging).pos = l.Rank.Pos
 		}
 		res, err := e.Sample(context.Background(), r, nil)
 		if err != nil {

@@ -1,6 +1,9 @@
 package parallel
 
-import "patchbay/parallel/plan"
+import (
+	"patchbay/parallel/forecast"
+	"patchbay/parallel/plan"
+)
 
 // plan is the plan of a request: the one it names, or with ranks=N the fastest of at most N ranks that the simulator finds on this engine's devices.
 func (e *Engine) plan(r *Request) (plan.Plan, error) {
@@ -21,7 +24,7 @@ func (e *Engine) plan(r *Request) (plan.Plan, error) {
 func (e *Engine) choose(r *Request, p plan.Plan) (plan.Plan, error) {
 	fabric := e.fabric
 	fabric.PerHost = p.Choose
-	s := Search{Workload: r.Workload(), Fabric: fabric, Exact: !p.Stale, Warmup: 1, Blocking: !p.Overlap, Flat: r.hasArea()}
+	s := forecast.Search{Workload: r.Workload(), Fabric: fabric, Exact: !p.Stale, Warmup: 1, Blocking: !p.Overlap, Flat: r.hasArea()}
 	c, err := s.Choose()
 	if err != nil {
 		return p, err
@@ -30,8 +33,8 @@ func (e *Engine) choose(r *Request, p plan.Plan) (plan.Plan, error) {
 }
 
 // Workload is what the planner must know of a request; its Device is left out.
-func (r *Request) Workload() Workload {
-	w := Workload{Spec: r.Model.Spec, Y: r.Latent.Y, X: r.Latent.X, Batch: r.Latent.B, Evaluations: max(len(r.Sigmas)-1, 1)}
+func (r *Request) Workload() forecast.Workload {
+	w := forecast.Workload{Spec: r.Model.Spec, Y: r.Latent.Y, X: r.Latent.X, Batch: r.Latent.B, Evaluations: max(len(r.Sigmas)-1, 1)}
 	for i, b := range r.Branches {
 		for _, e := range b.Entries {
 			w.Text, w.Branches = append(w.Text, e.Context.Rows+e.Context2.Rows), append(w.Branches, i)
@@ -56,13 +59,13 @@ func (r *Request) hasArea() bool {
 }
 
 // fabric is one rank of the engine as the planner sees it.
-func (c *Config) fabric() (Fabric, error) {
+func (c *Config) fabric() (forecast.Fabric, error) {
 	if c.Machine != nil {
-		return Fabric{Device: c.Machine.Device, Link: c.Machine.Link, Hosts: 1, PerHost: 1}, c.Machine.check()
+		return forecast.Fabric{Device: c.Machine.Device, Link: c.Machine.Link, Hosts: 1, PerHost: 1}, c.Machine.Check()
 	}
 	devices := c.Devices
 	if devices == "" {
 		devices = "cpu"
 	}
-	return ParseFabric(devices)
+	return forecast.ParseFabric(devices)
 }

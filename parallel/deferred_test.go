@@ -13,7 +13,7 @@ import (
 	"patchbay/models/weights/goldenweights"
 	"patchbay/parallel/comm/deferred"
 	"patchbay/parallel/failure"
-	"patchbay/parallel/plan"
+	"patchbay/parallel/group"
 	"patchbay/tests/golden"
 )
 
@@ -118,7 +118,7 @@ func TestCancelledLateRanksStayInStep(t *testing.T) {
 				return nil
 			})
 			cancel()
-			if err == nil || asError(err).Code != failure.Cancelled {
+			if err == nil || group.AsError(err).Code != failure.Cancelled {
 				t.Fatalf("%s, step %d: got %v, want %s", plan, stop, err, failure.Cancelled)
 			}
 			if e.team != team {
@@ -133,36 +133,6 @@ func TestCancelledLateRanksStayInStep(t *testing.T) {
 			}
 		}
 	}
-}
-
-// TestPositionsAreTheDevices: what reports say of a rank is where its device is, however far the host has run ahead.
-func TestPositionsAreTheDevices(t *testing.T) {
-	inner, err := testOps(0, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ops := late.New(inner)
-	p := newPosition(ops)
-	p.start(plan.Micro{Evaluation: 3, Patch: 1})
-	p.block(0)
-	three := ops.Record()
-	p.block(1)
-	p.block(2)
-	check := func(when, want string, moves int64) {
-		t.Helper()
-		if n, busy, place := p.read(); place != want || n != moves || !busy {
-			t.Errorf("%s: %d moves, %q, busy %v, want %d and %q", when, n, place, busy, moves, want)
-		}
-	}
-	check("before anything has run", "evaluation 3, patch 1, start", 0)
-	if err := three.Wait(); err != nil {
-		t.Fatal(err)
-	}
-	check("after the first block was begun", "evaluation 3, patch 1, block 0", 2)
-	if err := ops.Sync(); err != nil {
-		t.Fatal(err)
-	}
-	check("in the end", "evaluation 3, patch 1, block 2", 4)
 }
 
 // TestLateBandsGiveTheSameBits: the bands of a split picture, decoded and encoded, on ranks whose calls come late.

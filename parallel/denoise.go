@@ -7,6 +7,9 @@ import (
 
 	"patchbay/models/sampling"
 	"patchbay/parallel/failure"
+	"patchbay/parallel/forecast"
+	"patchbay/parallel/group"
+	"patchbay/parallel/rank"
 )
 
 // run opens a session, hands the loop to the samplers and closes the session. The caller has taken the ranks and recovers panics.
@@ -33,13 +36,13 @@ func (e *Engine) run(ctx context.Context, req *Request, observe Observe, stats S
 	d.progress = newProgress(d, observe)
 	stop := context.AfterFunc(ctx, d.session.cancel)
 	defer stop()
-	defer d.team.baton.enter()()
+	defer d.team.baton.Enter()()
 	if err := d.open(e.cfg.MemoryBytes); err != nil {
 		return nil, err
 	}
 	result, err := d.sample()
 	if err != nil {
-		if asError(err).Code == failure.Cancelled && !d.team.interruptible && d.session.close(&d.stats) == nil {
+		if group.AsError(err).Code == failure.Cancelled && !d.team.interruptible && d.session.close(&d.stats) == nil {
 			d.team.kept = true
 		}
 		return nil, err
@@ -57,7 +60,7 @@ type denoiser struct {
 	reuser    *reuser // nil: no cache
 
 	req     *Request
-	device  Device // what stages are balanced by
+	device  forecast.Device // what stages are balanced by
 	sampler sampling.Entry
 	whole   *layout
 	n       int // vector elements of one item
@@ -112,14 +115,14 @@ func repeatMask(m, l Latent) []float32 {
 
 // open starts the session on the ranks, with all entries that can become active.
 func (d *denoiser) open(budget int64) error {
-	o := OpenCommand{Model: d.req.Model.Key, Plan: d.team.plan, DType: d.req.Compute, Batch: d.req.Latent.B, Text: d.textTokens(), Budget: budget}
+	o := rank.OpenCommand{Model: d.req.Model.Key, Plan: d.team.plan, DType: d.req.Compute, Batch: d.req.Latent.B, Text: d.textTokens(), Budget: budget}
 	if w := d.req.Workload(); d.team.plan.Pipe > 1 {
 		w.Device = d.device
-		o.Lanes = newOutline(w, d.team.plan).lanes
+		o.Lanes = forecast.NewOutline(w, d.team.plan).Lanes
 	}
 	branches := make([]int, len(d.preds))
 	for i, e := range d.entries {
-		o.Entries = append(o.Entries, EntryInput{Entry: e.Entry, Grid: d.preds[i].layout.grid})
+		o.Entries = append(o.Entries, rank.EntryInput{Entry: e.Entry, Grid: d.preds[i].layout.grid})
 		branches[i] = d.preds[i].branch
 	}
 	if d.req.Profile {
@@ -161,14 +164,14 @@ func (d *denoiser) sample() (*Result, error) {
 			Step: func(i int, _, x0 []float32) error { return d.progress.step(s, i, x0) },
 		}
 	}
-	g, baton := NewGroup(evaluate.abort), d.team.baton
+	g, baton := group.New(evaluate.abort), d.team.baton
 	for i, r := range runs {
 		name := fmt.Sprintf("sampler %s, patch %d", d.sampler.Name, i)
-		seat := baton.join(name)
+		seat := baton.Join(name)
 		g.Go(name, func() error {
-			baton.start(seat)
-			defer baton.leave(seat)
-			err := Recovered(name, func() error { return d.sampler.Sample(r) })
+			baton.Start(seat)
+			defer baton.Leave(seat)
+			err := group.Recovered(name, func() error { return d.sampler.Sample(r) })
 			if err != nil {
 				evaluate.abort(err)
 			}
@@ -176,13 +179,13 @@ func (d *denoiser) sample() (*Result, error) {
 		})
 	}
 	if baton != nil {
-		baton.block(false, func() bool { return baton.seated(len(d.team.links) + 1) })
+		baton.Block(false, func() bool { return baton.Seated(len(d.team.links) + 1) })
 	}
 	if err := g.Wait(); err != nil {
 		if d.ctx.Err() != nil {
 			return nil, cancelled(d.ctx.Err())
 		}
-		return nil, asError(err)
+		return nil, group.AsError(err)
 	}
 	return d.result(shares, runs)
 }

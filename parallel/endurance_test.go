@@ -20,9 +20,7 @@ import (
 func begun(e *Engine) []int64 {
 	var out []int64
 	for _, l := range e.team.links {
-		l.rank.pos.mu.Lock()
-		out = append(out, l.rank.pos.begun)
-		l.rank.pos.mu.Unlock()
+		out = append(out, l.Rank.Pos.Blocks())
 	}
 	return out
 }
@@ -51,7 +49,7 @@ func TestCancelAtAnyMicroStep(t *testing.T) {
 		e = faultyEngine(t, &left, func() {
 			cancel()
 			for _, l := range e.team.links {
-				for flag := l.rank.flag(e.next); !flag.Load(); {
+				for !l.Rank.Stopped(e.next) {
 					time.Sleep(10 * time.Microsecond)
 				}
 			}
@@ -81,7 +79,7 @@ func TestCancelAtAnyMicroStep(t *testing.T) {
 			if err != nil {
 				stopped++
 				for r, l := range team.links {
-					if n := l.rank.pos.begun; n > atStop[r] {
+					if n := l.Rank.Pos.Blocks(); n > atStop[r] {
 						t.Errorf("%q: rank %d began %d blocks after the cancellation at product %d", plan, r, n-atStop[r], at)
 					}
 				}

@@ -12,7 +12,10 @@ import (
 	"patchbay/models/dit"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/failure"
+	"patchbay/parallel/forecast"
+	"patchbay/parallel/group"
 	"patchbay/parallel/plan"
+	"patchbay/parallel/rank"
 )
 
 // Config says what an Engine runs on.
@@ -26,10 +29,10 @@ type Config struct {
 	DeviceOf func(rank int) string
 	// DeviceMemory bounds the same on each device, 0: what is free there when weights are loaded. Reserve bytes of that are left to others.
 	DeviceMemory, Reserve int64
-	// Devices names the profile (profiles.json) of one rank, with its link where it is not the usual one: stages are balanced and plans chosen by it; empty:
+	// Devices names the profile (parallel/forecast/profiles.json) of one rank, with its link where it is not the usual one: stages are balanced and plans chosen by it; empty:
 	// "cpu". Machine, if not nil, is measured and takes its place.
 	Devices string
-	Machine *Machine
+	Machine *forecast.Machine
 	// Recode passes every command and reply of a rank through an encoder and decoder: the tests' proof that ranks share no memory with
 	// the leader. Nil in production.
 	Recode func(v any) (any, error)
@@ -67,11 +70,11 @@ type Engine struct {
 	work     chan struct{}          // holds one value while somebody works
 	lost     *team                  // ranks of a request that hung and have not all come back; nil: none
 	team     *team                  // ranks of the last plan; nil before the first request and after a failed one
-	fabric   Fabric                 // one rank as the planner sees it
+	fabric   forecast.Fabric        // one rank as the planner sees it
 	places   map[string]*placements // by device
 	resident sync.Mutex             // of places
 	local    engine.Ops             // serves Do while the ranks are idle
-	buf      buffer                 // memory of Do
+	buf      rank.Buffer            // memory of Do
 	next     uint64                 // session numbers
 }
 
@@ -134,7 +137,7 @@ func (e *Engine) placesOf(rank int) (*placements, error) {
 // acquire makes the weights that ranks of a plan hold resident, each on the rank's device, and reports whether any had to be loaded.
 func (e *Engine) acquire(m Model, split plan.Plan) (loaded bool, err error) {
 	need, order := map[*placements][]dit.Held{}, []*placements(nil)
-	for rank, h := range split.Holdings(ownLanes(m.Spec, split, e.fabric.Device)) {
+	for rank, h := range split.Holdings(forecast.OwnLanes(m.Spec, split, e.fabric.Device)) {
 		p, err := e.placesOf(rank)
 		if err != nil {
 			return false, fmt.Errorf("start the device of rank %d: %w", rank, err)
@@ -174,8 +177,8 @@ func (e *Engine) Close() {
 		return // memory that a hanging rank uses stays until the process ends
 	}
 	e.each(func(p *placements) { p.evict("") })
-	e.local.Free(e.buf.mem)
-	e.each(func(p *placements) { closeOps(p.ops) })
+	e.local.Free(e.buf.Mem)
+	e.each(func(p *placements) { rank.CloseOps(p.ops) })
 }
 
 // dismiss ends the ranks. The caller holds e.work.
@@ -255,12 +258,12 @@ func (e *Engine) Do(ctx context.Context, what string, f func(*Local) error) erro
 		if e.cfg.MemoryBytes > 0 && int64(bytes) > e.cfg.MemoryBytes {
 			return nil, &failure.Error{Code: failure.OutOfMemory, Text: fmt.Sprintf("%s needs %d MB, %d MB are allowed", what, bytes>>20, e.cfg.MemoryBytes>>20)}
 		}
-		if err := e.buf.grow(e.local, bytes); err != nil {
+		if err := e.buf.Grow(e.local, bytes); err != nil {
 			return nil, err
 		}
-		return engine.NewArena(what, e.buf.mem, e.buf.bytes), nil
+		return engine.NewArena(what, e.buf.Mem, e.buf.Bytes), nil
 	}
-	return Recovered(what, func() error { return f(l) })
+	return group.Recovered(what, func() error { return f(l) })
 }
 
 func cancelled(cause error) *failure.Error {
@@ -315,7 +318,7 @@ func (e *Engine) Sample(ctx context.Context, req *Request, observe Observe) (*Re
 		return nil, err
 	}
 	var result *Result
-	err = Recovered("sampler "+req.Sampler, func() error {
+	err = group.Recovered("sampler "+req.Sampler, func() error {
 		var err error
 		result, err = e.run(ctx, req, observe, stats)
 		return err

@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"patchbay/models/dit"
+	"patchbay/parallel/rank"
 )
 
 // evaluator brings the evaluations of all shares onto the ranks in the one order that pipelines keep: evaluation by evaluation, inside it patch by
@@ -46,7 +47,7 @@ func (ev *evaluator) abort(err error) {
 	ev.mu.Unlock()
 	ev.moved.Broadcast()
 	ev.d.session.cancel()
-	ev.d.team.baton.kick()
+	ev.d.team.baton.Kick()
 }
 
 // wait blocks until there is an error or ready holds; ev is locked.
@@ -58,7 +59,7 @@ func (ev *evaluator) wait(ready func() bool) {
 			continue
 		}
 		ev.mu.Unlock()
-		b.block(false, func() bool {
+		b.Block(false, func() bool {
 			ev.mu.Lock()
 			defer ev.mu.Unlock()
 			return ev.err != nil || ready()
@@ -180,9 +181,9 @@ func (ev *evaluator) advance() {
 }
 
 // command collects the rows that the active entries read; entries on areas read their own. The text goes with patch 0.
-func (ev *evaluator) command(timestep float32, active []int, tokens dit.Range, patch int) EvaluateCommand {
+func (ev *evaluator) command(timestep float32, active []int, tokens dit.Range, patch int) rank.EvaluateCommand {
 	d := ev.d
-	c := EvaluateCommand{Index: ev.ran, Timestep: timestep, Patch: patch, Tokens: tokens, Text: patch == 0, Entries: active}
+	c := rank.EvaluateCommand{Index: ev.ran, Timestep: timestep, Patch: patch, Tokens: tokens, Text: patch == 0, Entries: active}
 	rows := map[*layout][]float32{}
 	for _, i := range active {
 		l := d.preds[i].layout

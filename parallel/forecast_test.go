@@ -10,6 +10,7 @@ import (
 	"patchbay/models/sampling"
 	"patchbay/models/tiny"
 	"patchbay/parallel/comm"
+	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
 	"patchbay/tests/golden"
 )
@@ -52,9 +53,9 @@ func tinyRequest(t *testing.T, family string, b, y, x, steps int) *Request {
 }
 
 // workloadOf is what the planner would be told of a request.
-func workloadOf(r *Request) Workload {
-	w := Workload{Spec: r.Model.Spec, Y: r.Latent.Y, X: r.Latent.X, Batch: r.Latent.B, Evaluations: len(r.Sigmas) - 1}
-	if m, err := NewMachine("cpu"); err == nil { // what engines balance stages by that are not told otherwise
+func workloadOf(r *Request) forecast.Workload {
+	w := forecast.Workload{Spec: r.Model.Spec, Y: r.Latent.Y, X: r.Latent.X, Batch: r.Latent.B, Evaluations: len(r.Sigmas) - 1}
+	if m, err := forecast.NewMachine("cpu"); err == nil { // what engines balance stages by that are not told otherwise
 		w.Device = m.Device
 	}
 	for b, br := range r.Branches {
@@ -102,7 +103,7 @@ func TestForecastEqualsExecutor(t *testing.T) {
 				continue
 			}
 			p := planOf(t, text)
-			if p.Check(w.Spec, w.Batch, len(w.Text), w.tokens()) != nil {
+			if p.Check(w.Spec, w.Batch, len(w.Text), w.Tokens()) != nil {
 				t.Errorf("%s %s is refused; every tiny model takes it", f.name, text)
 				continue
 			}
@@ -125,17 +126,18 @@ func TestForecastEqualsExecutor(t *testing.T) {
 }
 
 // checkMemory compares what the lanes of every rank took with the formulas, and the largest of them with the peak reported.
-func checkMemory(t *testing.T, w Workload, p plan.Plan, value int, ranks *team, peak int64) {
+func checkMemory(t *testing.T, w forecast.Workload, p plan.Plan, value int, ranks *team, peak int64) {
 	t.Helper()
-	o, most := newOutline(w, p), int64(0)
+	o, most := forecast.NewOutline(w, p), int64(0)
 	for i, l := range ranks.links {
 		at := ranks.mesh.At(i)
 		k := at.Pipe
-		at.Pipe = o.stage(k)
-		want := o.laneMemory(at, k, value)
-		got := Memory{
+		at.Pipe = o.Stage(k)
+		want := o.LaneMemory(at, k, value)
+		session, acts, exchange := l.Rank.Memory()
+		got := forecast.Memory{
 			Weights: want.Weights, KV: want.KV, // compared elsewhere
-			Session: int64(l.rank.session.bytes), Activations: int64(l.rank.acts.bytes), Exchange: int64(l.rank.exchange.bytes),
+			Session: int64(session), Activations: int64(acts), Exchange: int64(exchange),
 		}
 		if got != want {
 			t.Errorf("lane %d of rank %+v took %+v, formulas %+v, activations of %d bytes", k, at, got, want, value)
@@ -148,12 +150,12 @@ func checkMemory(t *testing.T, w Workload, p plan.Plan, value int, ranks *team, 
 }
 
 // checkTraffic compares counters with formulas.
-func checkTraffic(t *testing.T, w Workload, p plan.Plan, value int, counted [][]comm.Traffic) {
+func checkTraffic(t *testing.T, w forecast.Workload, p plan.Plan, value int, counted [][]comm.Traffic) {
 	t.Helper()
 	if len(counted) != p.Ranks() {
 		t.Fatalf("counters of %d ranks, want %d", len(counted), p.Ranks())
 	}
-	for r, want := range ForecastTraffic(w, p, 4, value) {
+	for r, want := range forecast.TrafficByRank(w, p, 4, value) {
 		for a := range plan.AxisCount {
 			got := counted[r][a]
 			if got.Bytes != want[a].Bytes {

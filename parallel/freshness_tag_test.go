@@ -8,7 +8,9 @@ import (
 	"testing"
 
 	"patchbay/engine"
+	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
+	"patchbay/parallel/rank"
 )
 
 // tagBase sets tags apart from keys that are no tags (keys of the text in cross-attention).
@@ -18,7 +20,7 @@ const tagBase = 1 << 20
 // what every attention reads. The numbers travel through all exchanges and stores as the real rows do.
 type tagging struct {
 	engine.Ops
-	pos *position
+	pos *rank.Position
 	mu  *sync.Mutex
 	// seen counts readings by micro-step: the tags of all rows, in order of the sequence.
 	seen map[plan.Micro]map[string]int
@@ -26,7 +28,7 @@ type tagging struct {
 
 func (o *tagging) QKNormRoPE(qo, ko, vo, q, k, v engine.Tensor, n engine.QKNorm, r engine.RoPE) {
 	o.Ops.QKNormRoPE(qo, ko, vo, q, k, v, n, r)
-	tag := tagBase + float32(o.pos.now().Evaluation)
+	tag := tagBase + float32(o.pos.Now().Evaluation)
 	for _, t := range []engine.Tensor{ko, vo} {
 		if !t.IsZero() {
 			ones := engine.FromF32(slices.Repeat([]float32{tag}, t.Len()), t.Dim(0), t.Dim(1), t.Dim(2), t.Dim(3))
@@ -69,7 +71,7 @@ func (o *tagging) Attention(out, q, k, v engine.Tensor, a engine.AttentionArgs) 
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	m := o.pos.now()
+	m := o.pos.Now()
 	if o.seen[m] == nil {
 		o.seen[m] = map[string]int{}
 	}
@@ -92,14 +94,14 @@ func taggedEngine(t *testing.T) (*Engine, *sync.Mutex, map[plan.Micro]map[string
 }
 
 // wantTags is what the freshness table says the rows of one attention are: evaluation numbers, text first.
-func wantTags(f plan.Freshness, w Workload, p plan.Plan, entry int, imageOnly bool) string {
-	o, out := newOutline(w, p), ""
+func wantTags(f plan.Freshness, w forecast.Workload, p plan.Plan, entry int, imageOnly bool) string {
+	o, out := forecast.NewOutline(w, p), ""
 	if !imageOnly {
-		for range o.entry(entry).Text {
+		for range o.Sequence(entry).Text {
 			out += fmt.Sprint(f.Micro.Evaluation-f.Text, " ")
 		}
 	}
-	for j, r := range o.patches {
+	for j, r := range o.Patches {
 		for range r.Len() {
 			out += fmt.Sprint(f.Micro.Evaluation-f.Image[j], " ")
 		}
@@ -124,7 +126,7 @@ func TestStoresHoldWhatTheTableSays(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if p.Check(w.Spec, w.Batch, len(w.Text), w.tokens()) != nil {
+			if p.Check(w.Spec, w.Batch, len(w.Text), w.Tokens()) != nil {
 				continue
 			}
 			clear(seen)
@@ -133,7 +135,7 @@ func TestStoresHoldWhatTheTableSays(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, l := range e.team.links {
-				l.rank.ops.(*tagging).pos = l.rank.pos
+				l.Rank.Ops.(*tagging).pos = l.Rank.Pos
 			}
 			if _, err := e.Sample(context.Background(), &r, nil); err != nil {
 				t.Fatalf("%s %s: %v", family, text, err)
@@ -146,13 +148,13 @@ func TestStoresHoldWhatTheTableSays(t *testing.T) {
 }
 
 // compareTags checks every reading and their number.
-func compareTags(t *testing.T, name string, w Workload, p plan.Plan, seen map[plan.Micro]map[string]int) {
+func compareTags(t *testing.T, name string, w forecast.Workload, p plan.Plan, seen map[plan.Micro]map[string]int) {
 	t.Helper()
-	compareTagsWith(t, name, w, p, seen, plan.FreshnessTable(len(newOutline(w, p).patches), w.Evaluations, p.Warmup))
+	compareTagsWith(t, name, w, p, seen, plan.FreshnessTable(len(forecast.NewOutline(w, p).Patches), w.Evaluations, p.Warmup))
 }
 
 // compareTagsWith checks them against a table.
-func compareTagsWith(t *testing.T, name string, w Workload, p plan.Plan, seen map[plan.Micro]map[string]int, table []plan.Freshness) {
+func compareTagsWith(t *testing.T, name string, w forecast.Workload, p plan.Plan, seen map[plan.Micro]map[string]int, table []plan.Freshness) {
 	t.Helper()
 	if len(seen) != len(table) {
 		t.Errorf("%s: %d micro-steps read something, the table has %d", name, len(seen), len(table))

@@ -2,8 +2,6 @@ package parallel
 
 import (
 	"context"
-	"errors"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,7 +11,7 @@ import (
 	"patchbay/models/dit"
 	"patchbay/models/weights"
 	"patchbay/parallel/comm"
-	"patchbay/parallel/failure"
+	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
 	"patchbay/tests/golden"
 )
@@ -191,50 +189,6 @@ func firstDifference(a, b []float32) int {
 	return -1
 }
 
-// TestForeignPartsArePrivate: a rank has the bytes of its part and no others, and a block whose unit was not gathered panics with the weight's name.
-func TestForeignPartsArePrivate(t *testing.T) {
-	for _, f := range families() {
-		r := tinyRequest(t, f.name, 1, f.y, f.x, 1)
-		ops, err := testOps(0, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		m, err := r.Model.Load(ops, dit.Held{Part: 1, Parts: 3})
-		if err != nil {
-			t.Fatal(err)
-		}
-		s := &rankSession{
-			model: m, comms: lonely(), skips: newSkipStore(),
-			open: OpenCommand{Plan: plan.OneRank(), Batch: 1, Entries: []EntryInput{{Entry: r.Branches[0].Entries[0].Entry, Grid: r.Model.Spec.Tokens(f.y, f.x)}}},
-			env:  dit.Env{Ops: ops, Arena: arenaOf(t, ops, 64<<20)},
-		}
-		err = Recovered("a rank without gathers", s.prepare)
-		var e *failure.Error
-		if !errors.As(err, &e) || e.Code != failure.Panic || !strings.Contains(e.Error(), "in parts") {
-			t.Errorf("%s: weights that were not gathered were used: got %v, want a panic that says so", f.name, err)
-		}
-		m.Close()
-	}
-}
-
-// lonely are the ends of a rank without peers.
-func lonely() (out [plan.AxisCount]comm.Comm) {
-	for a := range out {
-		out[a] = comm.NewSilent(0, 1)
-	}
-	return out
-}
-
-func arenaOf(t *testing.T, ops engine.Ops, bytes int) *engine.Arena {
-	t.Helper()
-	mem, err := ops.Alloc(bytes)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { ops.Free(mem) })
-	return engine.NewArena("test", mem, bytes)
-}
-
 // TestPartsAreWithinTheirBounds: bytes gathered equal the formula for every rank, and what a rank takes for weights at any time, loading included, is at
 // most 1/P of them all and two units; the forecast from the config alone is near.
 func TestPartsAreWithinTheirBounds(t *testing.T) {
@@ -282,13 +236,13 @@ func TestPartsAreWithinTheirBounds(t *testing.T) {
 					t.Errorf("%s %s, rank %d: weights take %d bytes at their peak, want at most 1/%d of %d and two units of %d: %d", f.name, p, rank, peak, p.Parts(), total,
 						largest, bound)
 				}
-				forecast := ForecastMemory(w, p, 4, 4)[rank].Weights
-				if off := float64(forecast)/float64(peak) - 1; !near(off, 0, 0.15) {
-					t.Errorf("%s %s, rank %d: forecast %d bytes of weights, counted %d: off by %.1f %%, bound 15 %%", f.name, p, rank, forecast, peak, 100*off)
+				predicted := forecast.MemoryByRank(w, p, 4, 4)[rank].Weights
+				if off := float64(predicted)/float64(peak) - 1; !near(off, 0, 0.15) {
+					t.Errorf("%s %s, rank %d: forecast %d bytes of weights, counted %d: off by %.1f %%, bound 15 %%", f.name, p, rank, predicted, peak, 100*off)
 				}
 				if rank == 0 {
 					t.Logf("%s %s: %d of %d bytes of weights (whole: %d), largest unit %d, forecast %d; gathered %d bytes, forecast %d", f.name, p, peak, total,
-						h.peaks[plan.HeldKey("", dit.Held{})], largest, forecast, axes[plan.AxisShard].Bytes, ForecastTraffic(w, p, 4, 4)[rank][plan.AxisShard].Bytes)
+						h.peaks[plan.HeldKey("", dit.Held{})], largest, predicted, axes[plan.AxisShard].Bytes, forecast.TrafficByRank(w, p, 4, 4)[rank][plan.AxisShard].Bytes)
 				}
 			}
 		}

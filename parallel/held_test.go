@@ -13,6 +13,7 @@ import (
 	"patchbay/models/tiny"
 	"patchbay/models/weights"
 	"patchbay/parallel/failure"
+	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
 	"patchbay/tests/golden"
 )
@@ -57,12 +58,12 @@ func watchedRequest(t *testing.T, l *library, family string, b, y, x, steps int,
 // cpuLanes are the lanes of an engine's stages that own their weights; engines of tests cut for "cpu".
 func cpuLanes(t *testing.T, p plan.Plan, spec *dit.Spec) []plan.Lane {
 	t.Helper()
-	return ownLanes(spec, p, cpuDevice(t))
+	return forecast.OwnLanes(spec, p, cpuDevice(t))
 }
 
-func cpuDevice(t *testing.T) Device {
+func cpuDevice(t *testing.T) forecast.Device {
 	t.Helper()
-	m, err := NewMachine("cpu")
+	m, err := forecast.NewMachine("cpu")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +109,7 @@ func TestStagesReadTheirOwnWeights(t *testing.T) {
 					t.Errorf("element %d is %v, with shared weights %v: want equal bits", at, got.Latent.Data[at], want.Latent.Data[at])
 				}
 				held := map[string]bool{}
-				for rank, m := range ForecastMemory(w, p, 4, 4) {
+				for rank, m := range forecast.MemoryByRank(w, p, 4, 4) {
 					h := p.Held(cpuLanes(t, p, spec), plan.Mesh{Plan: p}.At(rank))
 					key := plan.HeldKey("", h)
 					held[key] = true
@@ -153,44 +154,6 @@ func TestOwnWeightsAreExactWithWarmUp(t *testing.T) {
 			if rel := relative(got.Latent.Data, want.Latent.Data); rel > 1e-5 {
 				t.Errorf("%s %s: relative error %.3g to one rank, bound 1e-5", f.name, text, rel)
 			}
-		}
-	}
-}
-
-// TestForeignBlocksPanic: the weights of other stages are not there; what computes with them panics.
-func TestForeignBlocksPanic(t *testing.T) {
-	for _, f := range families() {
-		r := watchedRequest(t, &library{}, f.name, 1, f.y, f.x, 1)
-		ops, err := testOps(0, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		p := planOf(t, "pipe=3,shard=on")
-		m, err := r.Model.Load(ops, p.Held(cpuLanes(t, p, r.Model.Spec), plan.Coord{Pipe: 1}))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer m.Close()
-		s := &rankSession{
-			model: m, comms: lonely(), skips: newSkipStore(),
-			open: OpenCommand{Plan: plan.OneRank(), Batch: 1, Entries: []EntryInput{{Entry: r.Branches[0].Entries[0].Entry, Grid: r.Model.Spec.Tokens(f.y, f.x)}}},
-			env:  dit.Env{Ops: ops, Arena: arenaOf(t, ops, 64<<20)}, act: arenaOf(t, ops, 64<<20), comm: arenaOf(t, ops, 64<<20),
-		}
-		if err := s.prepare(); err != nil {
-			t.Fatalf("%s: a stage prepares what it holds: %v", f.name, err)
-		}
-		env, c := s.env, EvaluateCommand{Timestep: 0.5, Whole: true, Entries: []int{0}}
-		own := p.StageHeld(cpuLanes(t, p, r.Model.Spec), 1).Blocks[0]
-		for b := range r.Model.Spec.Blocks {
-			run := s.begin(env, 0, &c)
-			err := Recovered("a block", func() error { s.block(env, run, b); return nil })
-			var fault *failure.Error
-			if foreign := b < own.Start; foreign && (!errors.As(err, &fault) || fault.Code != failure.Panic) {
-				t.Errorf("%s: block %d of another stage was computed: got %v, want a panic", f.name, b, err)
-			}
-		}
-		if err := Recovered("head", func() error { s.finish(env, []*entryRun{s.begin(env, 0, &c)}); return nil }); err == nil {
-			t.Errorf("%s: the head of another stage was computed", f.name)
 		}
 	}
 }

@@ -44,7 +44,7 @@ func TestLateEntriesAreSynchronousAtFirst(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, l := range e.team.links {
-			l.rank.ops.(*tagging).pos = l.rank.pos
+			l.Rank.Ops.(*tagging).pos = l.Rank.Pos
 		}
 		if _, err := e.Sample(context.Background(), r, nil); err != nil {
 			t.Fatalf("%s: %v", plan, err)

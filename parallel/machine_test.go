@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"patchbay/engine/profile"
+	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
 )
 
@@ -14,7 +15,7 @@ import (
 func TestMeasuredRates(t *testing.T) {
 	r := tinyRequest(t, "flux", 1, 16, 16, 3)
 	w := r.Workload()
-	m, err := NewMachine("cpu")
+	m, err := forecast.NewMachine("cpu")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +31,7 @@ func TestMeasuredRates(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.Device.Launch, m.Device.Handover = 0, 0
-	sim, err := Simulate(w, plan.OneRank(), Fabric{Device: m.Device, Link: m.Link, Hosts: 1, PerHost: 1})
+	sim, err := forecast.Simulate(w, plan.OneRank(), forecast.Fabric{Device: m.Device, Link: m.Link, Hosts: 1, PerHost: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +53,7 @@ func TestMeasuredStages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := NewMachine("cpu")
+	m, err := forecast.NewMachine("cpu")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +80,7 @@ func TestMeasuredStages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sim, err := Simulate(r.Workload(), p, Fabric{Device: m.Device, Link: m.Link, Hosts: 1, PerHost: 3})
+	sim, err := forecast.Simulate(r.Workload(), p, forecast.Fabric{Device: m.Device, Link: m.Link, Hosts: 1, PerHost: 3})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"patchbay/engine"
+	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
 )
 
@@ -26,7 +27,7 @@ type rankMicro struct {
 
 func (w *watching) Linear(y, x engine.Tensor, wt *engine.Weight, e engine.Epilogue) {
 	if team := (*w.e).team; team != nil && w.rank >= 0 && w.rank < len(team.links) {
-		at := rankMicro{w.rank, team.links[w.rank].rank.pos.now()}
+		at := rankMicro{w.rank, team.links[w.rank].Rank.Pos.Now()}
 		w.mu.Lock()
 		if n := len(*w.seen); n == 0 || (*w.seen)[n-1] != at {
 			*w.seen = append(*w.seen, at)
@@ -122,18 +123,18 @@ func TestExecutorFollowsTheProgram(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			cpu, err := ParseFabric("cpu")
+			cpu, err := forecast.ParseFabric("cpu")
 			if err != nil {
 				t.Fatal(err)
 			}
 			cpu.PerHost = p.Ranks()
-			sim, err := Simulate(r.Workload(), p, cpu)
+			sim, err := forecast.Simulate(r.Workload(), p, cpu)
 			if err != nil {
 				t.Fatal(err)
 			}
 			program, lanes := make([][]plan.Micro, len(sim.Actors)), e.team.mesh.Plan.Pipe
 			for _, s := range sim.Spans {
-				if s.Kind == Working {
+				if s.Kind == forecast.Working {
 					program[s.Actor] = append(program[s.Actor], s.Micro)
 				}
 			}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"patchbay/parallel/plan"
+	"patchbay/parallel/rank"
 )
 
 // psnr of two latents, against the peak of the reference; -Inf if they cannot be compared.
@@ -124,7 +125,7 @@ func TestTextIsComputedOncePerEvaluation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := TokenCount{Text: int64(res.Stats.Evaluations) * (13 + 5 + 7), Image: int64(res.Stats.Evaluations) * 3 * 36, MicroSteps: 1 + int64(res.Stats.Evaluations-1)*4}
+	want := rank.TokenCount{Text: int64(res.Stats.Evaluations) * (13 + 5 + 7), Image: int64(res.Stats.Evaluations) * 3 * 36, MicroSteps: 1 + int64(res.Stats.Evaluations-1)*4}
 	for rank, got := range res.Stats.Tokens {
 		if got != want {
 			t.Errorf("rank %d computed %+v tokens, want %+v", rank, got, want)

@@ -10,6 +10,7 @@ import (
 	"patchbay/engine"
 	"patchbay/models/dit"
 	"patchbay/parallel/failure"
+	"patchbay/parallel/group"
 	"patchbay/parallel/plan"
 )
 
@@ -86,7 +87,7 @@ func (p *placements) acquire(m Model, held dit.Held) (loaded bool, err error) {
 		}
 	}
 	var model dit.Model
-	err = Recovered("load "+m.Key, func() error {
+	err = group.Recovered("load "+m.Key, func() error {
 		var err error
 		model, err = m.Load(p.ops, held)
 		return err

@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"github.com/vmihailenco/msgpack/v5"
+
+	"patchbay/parallel/rank"
 )
 
 // roundTrip encodes a command or reply to msgpack and decodes it again: what arrives shares no memory with what was sent, and whatever a
@@ -16,12 +18,12 @@ func roundTrip(v any) (any, error) {
 	}
 	d := msgpack.NewDecoder(&b)
 	switch v.(type) {
-	case Command:
-		var c Command
+	case rank.Command:
+		var c rank.Command
 		err := d.Decode(&c)
 		return c, err
-	case Reply:
-		var r Reply
+	case rank.Reply:
+		var r rank.Reply
 		err := d.Decode(&r)
 		return r, err
 	}

@@ -6,6 +6,7 @@ import (
 	"patchbay/models/dit"
 	"patchbay/models/sampling"
 	"patchbay/parallel/comm"
+	"patchbay/parallel/rank"
 )
 
 // Request is one sampling run: the only entrance to the denoise loop. Sampling nodes lower to it, the sample message decodes onto it.
@@ -141,8 +142,8 @@ type Stats struct {
 	Rows        int     // latents predicted, over all evaluations: batch items times active entries
 	LoadSeconds float64 // weights read and packed for this request, 0 if resident
 	StepSeconds []float64
-	PeakBytes   int64            // activations and session buffers of the busiest rank
-	Traffic     [][]comm.Traffic // what each rank of the plan sent, by axis (AxisUlysses to AxisShard)
-	Tokens      []TokenCount     // what each rank's first block computed
-	Spans       []profile.Span   // every operation and exchange of every rank, if Request.Profile
+	PeakBytes   int64             // activations and session buffers of the busiest rank
+	Traffic     [][]comm.Traffic  // what each rank of the plan sent, by axis (AxisUlysses to AxisShard)
+	Tokens      []rank.TokenCount // what each rank's first block computed
+	Spans       []profile.Span    // every operation and exchange of every rank, if Request.Profile
 }

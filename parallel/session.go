@@ -4,6 +4,7 @@ import (
 	"patchbay/models/dit"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/plan"
+	"patchbay/parallel/rank"
 )
 
 // session is one request on a team, as the leader sees it.
@@ -16,13 +17,8 @@ type session struct {
 	features struct{ in, out int }
 }
 
-// rows returns what each sequence rank computes of an entry in one evaluation, by its place in the sequence.
-func (c *EvaluateCommand) rows(e plan.Sequence, parts int) []dit.Rows {
-	return plan.Part{Whole: c.Whole, Tokens: c.Tokens, Text: c.Text}.Rows(e, parts)
-}
-
 // open starts the session on all ranks and returns the largest memory need of one, in bytes.
-func (s *session) open(spec *dit.Spec, o OpenCommand, branches []int) (peak int64, err error) {
+func (s *session) open(spec *dit.Spec, o rank.OpenCommand, branches []int) (peak int64, err error) {
 	t, p := s.team, s.team.mesh.Plan
 	s.batch = plan.Balanced(o.Batch, p.Data)
 	s.cfgOf, s.entries = make([]int, len(o.Entries)), nil
@@ -36,20 +32,20 @@ func (s *session) open(spec *dit.Spec, o OpenCommand, branches []int) (peak int6
 		}
 		s.entries = append(s.entries, plan.Sequence{Text: lt, Image: e.Grid.Tokens()})
 	}
-	replies, err := t.all(func(rank int) *Command {
-		c := t.mesh.At(rank)
+	replies, err := t.all(func(at int) *rank.Command {
+		c := t.mesh.At(at)
 		own := o
-		device, _ := t.device(rank)
+		device, _ := t.device(at)
 		own.Model = plan.HeldKey(o.Model, t.plan.Held(o.Lanes, plan.Mesh{Plan: t.plan}.At(device)))
 		own.Batch = s.batch[c.Data].Len()
-		own.Entries = make([]EntryInput, len(o.Entries))
+		own.Entries = make([]rank.EntryInput, len(o.Entries))
 		for i, e := range o.Entries {
 			own.Entries[i] = e
 			if s.cfgOf[i] != c.CFG {
-				own.Entries[i] = EntryInput{Grid: e.Grid, Foreign: true}
+				own.Entries[i] = rank.EntryInput{Grid: e.Grid, Foreign: true}
 			}
 		}
-		return &Command{Session: s.id, Open: &own}
+		return &rank.Command{Session: s.id, Open: &own}
 	})()
 	for _, r := range replies {
 		peak = max(peak, r.PeakBytes)
@@ -58,7 +54,7 @@ func (s *session) open(spec *dit.Spec, o OpenCommand, branches []int) (peak int6
 }
 
 // begin queues one evaluation and returns a function that waits for its result. Inputs are rows [B, tokens, in] of each entry, results [B, tokens, out].
-func (s *session) begin(c EvaluateCommand) func() ([][]float32, error) {
+func (s *session) begin(c rank.EvaluateCommand) func() ([][]float32, error) {
 	t, p := s.team, s.team.mesh.Plan
 	total := s.batch[len(s.batch)-1].End
 	spread, parts := c.Whole && p.Spread, p.Ring*p.Ulysses
@@ -67,7 +63,7 @@ func (s *session) begin(c EvaluateCommand) func() ([][]float32, error) {
 	}
 	places := make([][]dit.Rows, len(c.Entries)) // by entry and place of the sequence
 	for k, e := range c.Entries {
-		places[k] = c.rows(s.entries[e], parts)
+		places[k] = c.Rows(s.entries[e], parts)
 	}
 	place := func(at plan.Coord) int {
 		if spread {
@@ -86,8 +82,8 @@ func (s *session) begin(c EvaluateCommand) func() ([][]float32, error) {
 		}
 		return r
 	}
-	wait := t.all(func(rank int) *Command {
-		at := t.mesh.At(rank)
+	wait := t.all(func(member int) *rank.Command {
+		at := t.mesh.At(member)
 		if spread && !first(at) {
 			return nil
 		}
@@ -105,7 +101,7 @@ func (s *session) begin(c EvaluateCommand) func() ([][]float32, error) {
 		if len(own.Entries) == 0 && p.Parts() == 1 { // with nothing to compute it still gives its part of the weights
 			return nil
 		}
-		return &Command{Session: s.id, Evaluate: &own}
+		return &rank.Command{Session: s.id, Evaluate: &own}
 	})
 	return func() ([][]float32, error) {
 		replies, err := wait()
@@ -155,12 +151,12 @@ func pasteRows(v []float32, b int, part []float32, items, rows dit.Range, f int)
 // close ends the session on all ranks and adds what each of them sent and computed to stats.
 func (s *session) close(stats *Stats) error {
 	t := s.team
-	replies, err := t.all(func(int) *Command { return &Command{Session: s.id, Close: true} })()
+	replies, err := t.all(func(int) *rank.Command { return &rank.Command{Session: s.id, Close: true} })()
 	if err != nil {
 		return err
 	}
 	n := t.plan.Ranks()
-	stats.Traffic, stats.Tokens = make([][]comm.Traffic, n), make([]TokenCount, n)
+	stats.Traffic, stats.Tokens = make([][]comm.Traffic, n), make([]rank.TokenCount, n)
 	for i, r := range replies {
 		at, down := t.device(i)
 		if stats.Traffic[at] == nil {
@@ -186,6 +182,6 @@ func (s *session) cancel() {
 		return
 	}
 	for _, l := range s.team.links {
-		l.rank.cancel(s.id)
+		l.Cancel(s.id)
 	}
 }

@@ -17,13 +17,9 @@ func TestSkipsAreForgotten(t *testing.T) {
 				t.Fatalf("%q: %v", plan, err)
 			}
 			for i, l := range e.team.links {
-				s := l.rank.skips
-				s.mu.Lock()
-				if len(s.at)+len(s.kv) > 0 {
-					t.Errorf("plan %q: rank %d keeps %d outputs and %d stores after job %d, want none", plan, i,
-						len(s.at), len(s.kv), job)
+				if _, _, n := l.Rank.Kept(); n > 0 {
+					t.Errorf("plan %q: rank %d keeps %d outputs and stores after job %d, want none", plan, i, n, job)
 				}
-				s.mu.Unlock()
 			}
 		}
 	}

@@ -9,18 +9,20 @@ import (
 	"patchbay/models/dit"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/failure"
+	"patchbay/parallel/group"
 	"patchbay/parallel/plan"
+	"patchbay/parallel/rank"
 )
 
 // team is the ranks of one plan, as the leader sees them: it cuts commands for each of them and puts their answers together.
 type team struct {
 	plan  plan.Plan // as asked for
 	mesh  plan.Mesh // of lanes: Pipe counts the stops of a micro-step
-	links []*rankLink
-	group *Group
+	links []*rank.Link
+	group *group.Group
 	watch watchdog
 	left  atomic.Bool   // a rank hangs and was left behind
-	baton *baton        // nil: everybody runs freely
+	baton *group.Baton  // nil: everybody runs freely
 	ended chan struct{} // closed when all ranks have returned, after close
 
 	interruptible bool // exchanges can be cut short
@@ -29,9 +31,6 @@ type team struct {
 
 // rendezvous is how long a band of the VAE waits for another before the request fails and names both.
 const rendezvous = 2 * time.Minute
-
-// queueLength bounds the commands that wait for one rank: pipelines queue one for each patch of at most two evaluations.
-const queueLength = 1024
 
 // newTeam starts the ranks of a plan; folded says that micro-steps go down and back up (plan.Cut).
 func newTeam(p plan.Plan, folded bool, cfg *Config, weights func(rank int) func(string) (dit.Model, bool)) (*team, error) {
@@ -43,45 +42,44 @@ func newTeam(p plan.Plan, folded bool, cfg *Config, weights func(rank int) func(
 	lanes.Pipe = p.Stops(folded)
 	m := plan.Mesh{Plan: lanes, Stages: p.Pipe}
 	n := lanes.Ranks()
-	t := &team{plan: p, mesh: m, group: NewGroup(nil), watch: watchdog{limit: limit}, ended: make(chan struct{}), baton: newBaton(cfg.Order)}
+	t := &team{plan: p, mesh: m, group: group.New(nil), watch: watchdog{limit: limit}, ended: make(chan struct{}), baton: group.NewBaton(cfg.Order)}
 	transport := cfg.transport()
 	if t.baton != nil {
-		t.baton.stuck = t.deadlock
-		transport = comm.Local{Block: func(ready func() bool) { t.baton.block(false, ready) }}
+		t.baton.Stuck = t.deadlock
+		transport = comm.Local{Block: func(ready func() bool) { t.baton.Block(false, ready) }}
 	}
 	t.interruptible = transport.Interruptible()
 	ops := make([]engine.Ops, n)
 	for r := range ops {
-		rank, _ := t.device(r) // both lanes of a folded stage work on one device
+		at, _ := t.device(r) // both lanes of a folded stage work on one device
 		var err error
-		if ops[r], err = cfg.NewOps(rank, p.Ranks()); err != nil {
-			closeAll(ops[:r])
+		if ops[r], err = cfg.NewOps(at, p.Ranks()); err != nil {
+			rank.CloseOps(ops[:r]...)
 			return nil, fmt.Errorf("start rank %d: %w", r, err)
 		}
 	}
 	ends, err := connect(transport, m, ops, 2*limit)
 	if err != nil {
-		closeAll(ops)
+		rank.CloseOps(ops...)
 		return nil, err
 	}
-	stores := make([]*skipStore, n)
+	stores := make([]*rank.SkipStore, n)
 	for r := range n {
 		if c := m.At(r); c.Pipe >= p.Pipe { // an up lane shares the store of its down lane
 			c.Pipe = lanes.Pipe - 1 - c.Pipe
 			stores[r] = stores[m.Rank(c)]
 		} else {
-			stores[r] = newSkipStore()
+			stores[r] = rank.NewSkipStore()
 		}
-		rank, _ := t.device(r)
-		l := &rankLink{rank: newRank(r, ops[r], ends[r], stores[r], weights(rank)), inbox: make(chan rankCall, queueLength), recode: cfg.Recode}
-		l.rank.baton = t.baton
+		at, _ := t.device(r)
+		l := rank.NewLink(rank.New(r, ops[r], ends[r], stores[r], weights(at), t.baton), cfg.Recode)
 		t.links = append(t.links, l)
 		name := fmt.Sprintf("rank %d", r)
-		seat := t.baton.join(name)
+		seat := t.baton.Join(name)
 		t.group.Go(name, func() error {
-			t.baton.start(seat)
-			defer t.baton.leave(seat)
-			l.rank.serve(l.inbox)
+			t.baton.Start(seat)
+			defer t.baton.Leave(seat)
+			l.Serve()
 			return nil
 		})
 	}
@@ -116,17 +114,16 @@ func connect(transport comm.Transport, m plan.Mesh, ops []engine.Ops, deadline t
 // close ends the ranks after the work in hand. It does not wait for a rank that hangs: ended tells when that one has returned after all.
 func (t *team) close() {
 	for _, l := range t.links {
-		l.rank.closing.Store(true)
-		close(l.inbox)
+		l.Close()
 	}
-	t.baton.kick()
+	t.baton.Kick()
 	wait := func() error {
 		_ = t.group.Wait() // serve has no error of its own
 		close(t.ended)
 		return nil
 	}
 	if t.left.Load() {
-		NewGroup(nil).Go("end of a rank that hangs", wait)
+		group.New(nil).Go("end of a rank that hangs", wait)
 		return
 	}
 	_ = wait()
@@ -134,16 +131,16 @@ func (t *team) close() {
 
 // all queues cut(rank) on every rank for which it is not nil and returns a function that waits for the replies, by rank. The first error that is not
 // the echo of another rank's failure wins.
-func (t *team) all(cut func(rank int) *Command) func() ([]Reply, error) {
-	waits := make([]func() (Reply, error), len(t.links))
+func (t *team) all(cut func(rank int) *rank.Command) func() ([]rank.Reply, error) {
+	waits := make([]func() (rank.Reply, error), len(t.links))
 	errs := make([]error, len(t.links))
 	for r, l := range t.links {
 		if c := cut(r); c != nil {
-			waits[r], errs[r] = l.send(*c, t.await)
+			waits[r], errs[r] = l.Send(*c, t.await)
 		}
 	}
-	return func() ([]Reply, error) {
-		replies := make([]Reply, len(t.links))
+	return func() ([]rank.Reply, error) {
+		replies := make([]rank.Reply, len(t.links))
 		var first error
 		for r, wait := range waits {
 			if wait != nil {
@@ -152,7 +149,7 @@ func (t *team) all(cut func(rank int) *Command) func() ([]Reply, error) {
 			if errs[r] == nil {
 				continue
 			}
-			if e := asError(errs[r]); first == nil || asError(first).Code == failure.PeerLost && e.Code != failure.PeerLost {
+			if e := group.AsError(errs[r]); first == nil || group.AsError(first).Code == failure.PeerLost && e.Code != failure.PeerLost {
 				first = e
 			}
 		}

@@ -5,13 +5,14 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
 )
 
 // TestUnevenStagesEqualOneRank runs stages cut by the costs of a strange device, where attention takes nearly all of the time: with warm-up on every
 // evaluation the result is one rank's. Commands pass through an encoder, the cuts with them.
 func TestUnevenStagesEqualOneRank(t *testing.T) {
-	m, err := NewMachine("cpu")
+	m, err := forecast.NewMachine("cpu")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +43,7 @@ func TestUnevenStagesEqualOneRank(t *testing.T) {
 			}
 			w := workloadOf(r)
 			w.Device = m.Device
-			for _, l := range newOutline(w, p).lanes {
+			for _, l := range forecast.NewOutline(w, p).Lanes {
 				if l.Late || l.Early {
 					cut++
 				}

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"patchbay/parallel/failure"
-	"patchbay/parallel/plan"
+	"patchbay/parallel/rank"
 )
 
 // patience is how long the ranks of a request may stand still together before it fails. It must cover the longest single operation: the attention of a
@@ -26,16 +26,16 @@ type watchdog struct {
 
 // await waits for the reply of one rank. When no rank of the team has moved for the limit, it aborts all exchanges and returns an error that names those
 // that stand still and where everyone is; a rank that does not come back even then is left behind.
-func (t *team) await(done <-chan Reply) (Reply, error) {
+func (t *team) await(done <-chan rank.Reply) (rank.Reply, error) {
 	select {
 	case r := <-done:
 		return r, nil
 	default:
 	}
 	if t.baton != nil {
-		t.baton.block(false, func() bool { return len(done) > 0 || t.watch.verdict() != nil })
+		t.baton.Block(false, func() bool { return len(done) > 0 || t.watch.verdict() != nil })
 		if err := t.watch.verdict(); err != nil {
-			return Reply{}, err
+			return rank.Reply{}, err
 		}
 		return <-done, nil
 	}
@@ -45,7 +45,7 @@ func (t *team) await(done <-chan Reply) (Reply, error) {
 		select {
 		case r := <-done:
 			if err := t.watch.verdict(); err != nil { // the echo of the abort says less
-				return Reply{}, err
+				return rank.Reply{}, err
 			}
 			return r, nil
 		case <-tick.C:
@@ -61,7 +61,7 @@ func (t *team) await(done <-chan Reply) (Reply, error) {
 		case <-grace.C:
 			t.left.Store(true)
 		}
-		return Reply{}, err
+		return rank.Reply{}, err
 	}
 }
 
@@ -81,7 +81,7 @@ func (t *team) stalled() error {
 	}
 	var moves int64
 	for _, l := range t.links {
-		n, _, _ := l.rank.pos.read()
+		n, _, _ := l.Position()
 		moves += n
 	}
 	if now := time.Now(); moves != w.moves || w.since.IsZero() {
@@ -107,9 +107,7 @@ func (t *team) deadlock() {
 // abort ends all exchanges with a cause.
 func (t *team) abort(cause error) {
 	for _, l := range t.links {
-		for _, c := range l.rank.comms {
-			c.Abort(cause)
-		}
+		l.Abort(cause)
 	}
 }
 
@@ -117,9 +115,9 @@ func (t *team) abort(cause error) {
 func (t *team) accuse(verdict string) *failure.Error {
 	var guilty, waiting, all []string
 	for r, l := range t.links {
-		_, busy, place := l.rank.pos.read()
+		_, busy, place := l.Position()
 		name := fmt.Sprintf("rank %d at %s", r, place)
-		waits := l.rank.waits()
+		waits := l.Waits()
 		switch {
 		case !busy:
 			all = append(all, fmt.Sprintf("[rank %d has nothing to do after %s]", r, place))
@@ -139,15 +137,4 @@ func (t *team) accuse(verdict string) *failure.Error {
 		guilty = []string{"no rank has a command, and an answer is missing"}
 	}
 	return &failure.Error{Code: failure.PeerLost, Text: fmt.Sprintf("%s: %s; positions: %s", verdict, strings.Join(guilty, ", "), strings.Join(all, " "))}
-}
-
-// waits tells in which exchanges the rank stands, "" if in none.
-func (r *rank) waits() string {
-	var out []string
-	for a, c := range r.comms {
-		if what := c.Waiting(); what != "" {
-			out = append(out, fmt.Sprintf("%s for %s", plan.Axis(a), what))
-		}
-	}
-	return strings.Join(out, " and ")
 }

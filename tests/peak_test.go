@@ -20,7 +20,7 @@ import (
 	"patchbay/models/flux"
 	"patchbay/models/vae"
 	"patchbay/models/weights"
-	"patchbay/parallel"
+	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
 )
 
@@ -113,7 +113,7 @@ func forecastBytes(t *testing.T) int64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := parallel.Workload{Spec: &spec, Y: 32, X: 32, Batch: 1, Text: []int{20, 20}, Branches: []int{0, 1}, Evaluations: 1}
+	w := forecast.Workload{Spec: &spec, Y: 32, X: 32, Batch: 1, Text: []int{20, 20}, Branches: []int{0, 1}, Evaluations: 1}
 	file, err := weights.Open("../examples/demo/vae/demo_ae.safetensors", engine.F32)
 	if err != nil {
 		t.Fatal(err)
@@ -123,7 +123,7 @@ func forecastBytes(t *testing.T) int64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return parallel.ForecastMemory(w, plan.OneRank(), 2, 4)[0].Total() +
+	return forecast.MemoryByRank(w, plan.OneRank(), 2, 4)[0].Total() +
 		int64(vae.DecodeBytes(cfg, engine.F32, 32, 32))
 }
 

@@ -11,8 +11,9 @@ import (
 	"patchbay/cli/console"
 	"patchbay/daemon"
 	"patchbay/engine"
-	"patchbay/parallel"
 	"patchbay/parallel/comm"
+	"patchbay/parallel/forecast"
+	"patchbay/parallel/group"
 	"patchbay/parallel/plan"
 )
 
@@ -45,7 +46,7 @@ profile of that name holds stays.`,
 				return err
 			}
 			if f.save != "" {
-				err := saveMachine(f.save, func(to *parallel.Machine) error {
+				err := saveMachine(f.save, func(to *forecast.Machine) error {
 					to.Device.GEMM, to.Device.Attention, to.Link = m.GEMM, m.Attention, m.link(to.Link)
 					return nil
 				})
@@ -140,7 +141,7 @@ func (f *commFlags) time(e exchange, n int) ([]float64, error) {
 	}
 	runs := f.warmup + f.runs
 	starts, ends := make([][]time.Time, f.ranks), make([][]time.Time, f.ranks)
-	g := parallel.NewGroup(func(cause error) {
+	g := group.New(func(cause error) {
 		for _, c := range comms {
 			c.Abort(cause)
 		}

@@ -8,7 +8,7 @@ import (
 
 	"patchbay/cli/console"
 	"patchbay/daemon"
-	"patchbay/parallel"
+	"patchbay/parallel/forecast"
 )
 
 // measured is what bench comm finds out: rates of this machine.
@@ -19,18 +19,18 @@ type measured struct {
 }
 
 // link replaces the rates of a link.
-func (m measured) link(l parallel.Link) parallel.Link {
-	return parallel.Link{
+func (m measured) link(l forecast.Link) forecast.Link {
+	return forecast.Link{
 		Name: l.Name, Bandwidth: m.Bandwidth, Latency: m.Latency, AllToAll: m.AllToAll,
 		Source: "patchbay bench comm",
 	}
 }
 
 // saveMachine changes a profile, the built-in one of the cpu where there is none of that name.
-func saveMachine(path string, change func(*parallel.Machine) error) error {
+func saveMachine(path string, change func(*forecast.Machine) error) error {
 	m, err := daemon.ReadMachine(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		m, err = parallel.NewMachine("cpu")
+		m, err = forecast.NewMachine("cpu")
 	}
 	if err != nil {
 		return console.BadInput(fmt.Errorf("--save: %w", err))

@@ -21,6 +21,7 @@ import (
 	"patchbay/models/sampling"
 	"patchbay/models/weights"
 	"patchbay/parallel"
+	"patchbay/parallel/forecast"
 )
 
 // stepFlags are the flags of bench step.
@@ -205,7 +206,7 @@ func (f *stepFlags) keep(ctx context.Context, eng *parallel.Engine, req *paralle
 	if err != nil {
 		return err
 	}
-	return saveMachine(f.save, func(m *parallel.Machine) error {
+	return saveMachine(f.save, func(m *forecast.Machine) error {
 		m.Device.WeightBytes = 4
 		m.Device.Source = fmt.Sprintf("patchbay bench step: %s, %s px, %s, %d processors", filepath.Base(req.Model.Key),
 			f.size, eng.Name(), runtime.GOMAXPROCS(0))

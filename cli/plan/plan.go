@@ -20,8 +20,8 @@ import (
 	"patchbay/models/dit"
 	"patchbay/models/published"
 	"patchbay/models/weights"
-	"patchbay/parallel"
 	"patchbay/parallel/failure"
+	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
 )
 
@@ -88,7 +88,7 @@ Devices are COUNTxDEVICE-LINK, for several hosts HOSTSxCOUNTxDEVICE-LINK+NETWORK
 
 // deviceHelp lists devices, links and networks.
 func deviceHelp() string {
-	devices, links, networks, err := parallel.Devices()
+	devices, links, networks, err := forecast.Devices()
 	if err != nil {
 		return ""
 	}
@@ -101,7 +101,7 @@ func (f *Flags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return console.BadInput(err)
 	}
-	var choice *parallel.Choice
+	var choice *forecast.Choice
 	if f.plan == "" {
 		choice, err = search.Choose()
 	} else {
@@ -133,8 +133,8 @@ func (f *Flags) run(cmd *cobra.Command) error {
 }
 
 // Search reads the flags.
-func (f *Flags) Search() (parallel.Search, error) {
-	var s parallel.Search
+func (f *Flags) Search() (forecast.Search, error) {
+	var s forecast.Search
 	if f.Model == "" || f.Devices == "" {
 		return s, fmt.Errorf("--model and --devices are needed: a model is one of %s or a file, devices are for "+
 			"example 8xH100-nvlink", strings.Join(published.Names(), ", "))
@@ -143,7 +143,7 @@ func (f *Flags) Search() (parallel.Search, error) {
 	if err != nil {
 		return s, err
 	}
-	if s.Fabric, err = parallel.ParseFabric(f.Devices); err != nil {
+	if s.Fabric, err = forecast.ParseFabric(f.Devices); err != nil {
 		return s, err
 	}
 	if f.profile != "" {
@@ -161,7 +161,7 @@ func (f *Flags) Search() (parallel.Search, error) {
 		return s, errors.New(
 			"want --batch 1 to 1024, --warmup 0 or more, --steps 1 to 10000, --text 1 to 65536, --entries 1 to 64")
 	}
-	s.Workload = parallel.Workload{
+	s.Workload = forecast.Workload{
 		Spec: m.Spec, Y: (h + m.Scale - 1) / m.Scale, X: (w + m.Scale - 1) / m.Scale, Batch: f.Batch,
 		Text: slices.Repeat([]int{m.Text}, m.Entries), Evaluations: m.Steps,
 	}
@@ -209,7 +209,7 @@ func describeFile(path string) (*dit.Spec, error) {
 	return &d.Spec, nil
 }
 
-func writeTimeline(path string, s *parallel.Simulation) error {
+func writeTimeline(path string, s *forecast.Simulation) error {
 	text := s.SVG()
 	if strings.HasSuffix(path, ".txt") {
 		text = s.Text(200)
@@ -221,7 +221,7 @@ func writeTimeline(path string, s *parallel.Simulation) error {
 }
 
 // show prints a choice for people.
-func (f *Flags) show(out io.Writer, s parallel.Search, c *parallel.Choice) {
+func (f *Flags) show(out io.Writer, s forecast.Search, c *forecast.Choice) {
 	r := f.report(s, c)
 	console.Printf(out, "%s, %s px, %d picture(s), %d evaluations, %d entries of %d text tokens on %s\n", r.Model, r.Size,
 		s.Batch, s.Evaluations, len(s.Text), s.Text[0], r.Devices)
@@ -294,7 +294,7 @@ func seconds(v float64) string {
 }
 
 // useProfile replaces the rates of a fabric by those of a profile; names, memory and counts stay.
-func useProfile(path string, f *parallel.Fabric) error {
+func useProfile(path string, f *forecast.Fabric) error {
 	m, err := daemon.ReadMachine(path)
 	if err != nil {
 		return fmt.Errorf("--profile: %w", err)

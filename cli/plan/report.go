@@ -1,7 +1,7 @@
 package plan
 
 import (
-	"patchbay/parallel"
+	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
 )
 
@@ -16,7 +16,7 @@ type report struct {
 	StepSeconds    float64         `json:"step_seconds"`
 	WarmupSeconds  float64         `json:"warmup_seconds"`
 	OneRankSeconds float64         `json:"one_rank_seconds,omitempty"`
-	Memory         parallel.Memory `json:"memory_bytes"`
+	Memory         forecast.Memory `json:"memory_bytes"`
 	FreeBytes      int64           `json:"free_bytes,omitempty"`
 	Traffic        []axisReport    `json:"traffic_per_step"`
 	Ranks          []rankReport    `json:"ranks"`
@@ -52,7 +52,7 @@ type otherReport struct {
 // shownOthers is how many losing plans are listed without --all.
 const shownOthers = 6
 
-func (f *Flags) report(s parallel.Search, c *parallel.Choice) report {
+func (f *Flags) report(s forecast.Search, c *forecast.Choice) report {
 	r := report{
 		Model: f.Model, Size: f.Size, Devices: s.Fabric.String(),
 		Plan: c.Best.Plan.String(), Exact: c.Best.Exact, Seconds: c.Simulation.Seconds,

@@ -1,0 +1,174 @@
+package forecast
+
+import (
+	"patchbay/models/dit"
+	"patchbay/parallel/plan"
+)
+
+// Traffic is what one rank sends to others along one axis.
+type Traffic struct{ Calls, Bytes int64 }
+
+// volume is what one rank sends in some exchanges of one axis: calls and values, to other ranks only.
+type volume struct{ calls, values int64 }
+
+func (v *volume) add(calls, values int64) {
+	v.calls += calls
+	v.values += values
+}
+
+// attention adds what rank c sends for one attention over rows of one entry, b items.
+//
+// Ulysses (arXiv:2309.14509, sec. 3.2, with uneven parts): of its l rows a rank sends Q, K and V of the heads of the others, 3 l b (H - h) D values,
+// and gives back the rows of the others with its own h heads, (L - l) b h D, L being the rows of the group.
+// Ring (arXiv:2310.01889): K and V of every place but the next one's pass through, 2 b h D values a row; with K/V stores the fresh rows of this place go
+// to the R-1 others instead.
+func (o *Outline) attention(v *[plan.AxisCount]volume, c plan.Coord, rows []dit.Rows, b int, imageOnly bool) {
+	d, u, r := int64(o.Spec.HeadDim), o.plan.Ulysses, o.plan.Ring
+	heads := o.heads(c)
+	own, all := int64(heads[c.Ulysses].Len()), int64(heads[u-1].End)
+	mine := int64(attended(rows[c.Place(o.plan)], imageOnly))
+	if u > 1 {
+		group := int64(o.gathered(rows, c.Ring, imageOnly))
+		v[plan.AxisUlysses].add(2, int64(b)*d*(3*mine*(all-own)+(group-mine)*own))
+	}
+	if r == 1 {
+		return
+	}
+	row := int64(b) * 2 * own * d
+	if o.stored() {
+		v[plan.AxisRing].add(1, int64(r-1)*row*int64(o.gathered(rows, c.Ring, imageOnly)))
+		return
+	}
+	for step := range r - 1 {
+		v[plan.AxisRing].add(1, row*int64(o.gathered(rows, (c.Ring+r-step)%r, imageOnly)))
+	}
+}
+
+// reductions returns the rows of every sum over a tensor group that block b makes for some rows of this rank (Megatron-LM, arXiv:1909.08053, sec. 3: one
+// after each row-split product), or a half of the block.
+func reductions(b dit.BlockSpec, half dit.Half, r dit.Rows) []dit.Rows {
+	text, image := r.TextOnly(), r.ImageOnly()
+	var attention, mlp []dit.Rows
+	switch b.Kind {
+	case dit.Single:
+		return []dit.Rows{r}
+	case dit.Cross:
+		attention, mlp = []dit.Rows{image, image}, []dit.Rows{image}
+	default:
+		if text.Len() > 0 && !b.LastText {
+			attention, mlp = append(attention, text), append(mlp, text)
+		}
+		if image.Len() > 0 {
+			attention, mlp = append(attention, image), append(mlp, image)
+			if b.Attends > 1 {
+				attention = append(attention, image)
+			}
+		}
+	}
+	switch half {
+	case dit.AttentionHalf:
+		return attention
+	case dit.MLPHalf:
+		return mlp
+	}
+	return append(attention, mlp...)
+}
+
+// block adds what rank c sends in block i, or in a half of it, for rows of one entry.
+func (o *Outline) block(v *[plan.AxisCount]volume, c plan.Coord, i int, half dit.Half, rows []dit.Rows, b int) {
+	spec := o.Spec.Blocks[i]
+	if half != dit.MLPHalf {
+		plan.EachAttention(spec, func(_ int, imageOnly bool) { o.attention(v, c, rows, b, imageOnly) })
+	}
+	mine := rows[c.Place(o.plan)]
+	if t := int64(o.plan.Tensor); t > 1 && !o.plan.Scatter {
+		for _, r := range reductions(spec, half, mine) {
+			// a sum by reduce-scatter and all-gather: 2 (P-1)/P of the buffer
+			v[plan.AxisTensor].add(1, 2*(t-1)*int64(b*r.Len()*o.Spec.Width)/t)
+		}
+	}
+	if o.plan.Scatter {
+		o.scattered(&v[plan.AxisTensor], c, spec, half, mine, b)
+	}
+}
+
+// scattered adds the gathers and scatters of a block (arXiv:2205.05198, sec. 4.2.2), a call for each item and stream: of its l rows a rank sends (P-1) l E
+// values in a gather, and of the L rows of the group the others' (L - l) E in a scatter.
+func (o *Outline) scattered(v *volume, c plan.Coord, spec dit.BlockSpec, half dit.Half, mine dit.Rows, b int) {
+	e, t := int64(o.Spec.Width), int64(o.plan.Tensor)
+	each := func(list []dit.Rows, values func(all, own int) int64) {
+		for _, r := range list {
+			k := o.plan.Kept(mine, c.Tensor)
+			if r.Text.Len() > 0 {
+				v.add(int64(b), int64(b)*values(r.Text.Len(), k.Text.Len()))
+			}
+			if r.Image.Len() > 0 {
+				v.add(int64(b), int64(b)*values(r.Image.Len(), k.Image.Len()))
+			}
+		}
+	}
+	each(gathers(spec, half, mine), func(_, own int) int64 { return (t - 1) * int64(own) * e })
+	each(reductions(spec, half, mine), func(all, own int) int64 { return int64(all-own) * e })
+}
+
+// gathers returns the rows of every gather that a block makes in the scattered form: before each product that is cut by rows.
+func gathers(b dit.BlockSpec, half dit.Half, r dit.Rows) []dit.Rows {
+	out := reductions(b, half, r)
+	if b.LastText && r.Text.Len() > 0 && half != dit.MLPHalf { // queries, keys and values alone
+		out = append(out, r.TextOnly())
+	}
+	return out
+}
+
+// sends tells whether lane k passes its rows on; the last one gives its result to the leader.
+func (o *Outline) sends(k int) bool { return k < len(o.Lanes)-1 }
+
+// volumes is what rank c sends in one micro-step, all entries that it evaluates.
+func (o *Outline) volumes(c plan.Coord, m plan.Micro) (v [plan.AxisCount]volume) {
+	if m.Whole && o.plan.Spread && o.plan.Pipe > 1 {
+		return o.spreadVolumes(c)
+	}
+	b := o.batch[c.Data].Len()
+	for i := range o.Text {
+		if o.cfgOf[i] != c.CFG {
+			continue
+		}
+		rows := o.rows(m, i)
+		o.own(c, func(k int) {
+			for n := o.Lanes[k].Start; n < o.Lanes[k].End; n++ {
+				o.block(&v, c, n, o.Lanes[k].Half(n), rows, b)
+			}
+			if o.sends(k) {
+				v[plan.AxisPipe].add(1, int64(b*o.plan.Kept(rows[c.Place(o.plan)], c.Tensor).Len()*o.Spec.Width))
+			}
+		})
+	}
+	return v
+}
+
+// TrafficByRank returns what every rank of a plan sends during a workload, by rank and axis (AxisUlysses to AxisShard), as the executor counts it;
+// weightBytes is the size of a weight, valueBytes that of an activation (4 for f32). Bytes of activations are exact, those of weights
+// in parts leave out the filling of packed matrices.
+func TrafficByRank(w Workload, p plan.Plan, weightBytes, valueBytes int) [][]Traffic {
+	o := NewOutline(w, p)
+	out := make([][]Traffic, p.Ranks())
+	for r := range out {
+		out[r] = make([]Traffic, plan.AxisCount)
+		done := map[plan.Micro][plan.AxisCount]volume{}
+		for _, m := range o.micros() {
+			m.Evaluation = 0 // all evaluations of a patch move the same
+			v, ok := done[m]
+			if !ok {
+				v = o.volumes(o.mesh.At(r), m)
+				done[m] = v
+			}
+			for a := range plan.AxisCount {
+				out[r][a].Calls += v[a].calls
+				out[r][a].Bytes += v[a].values * int64(valueBytes)
+			}
+		}
+		weights := o.shardVolume()
+		out[r][plan.AxisShard] = Traffic{Calls: weights.calls, Bytes: weights.values * int64(weightBytes)}
+	}
+	return out
+}

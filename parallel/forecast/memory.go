@@ -1,0 +1,541 @@
+package forecast
+
+import (
+	"math"
+
+	"patchbay/models/dit"
+	"patchbay/parallel/plan"
+)
+
+// Memory is what one rank needs, in bytes. Text encoder and VAE are not in it.
+type Memory struct {
+	// Weights are the blocks of the stage, cut by the tensor axis; embeddings, conditioning and head whole. With shard=on the stage's own alone, or 1/P and
+	// two blocks.
+	Weights     int64
+	Session     int64 // prepared text, positions, modulations and, in a pipeline, the K/V store
+	Activations int64
+	Exchange    int64 // what transfers read and write
+	KV          int64 // part of Session: keys and values kept between evaluations
+}
+
+// Total is everything together.
+func (m Memory) Total() int64 { return m.Weights + m.Session + m.Activations + m.Exchange }
+
+// MemoryByRank returns what every rank of a plan needs, from the workload alone. weightBytes is the size of one weight, valueBytes that of one
+// activation (4 for f32, 2 for bf16; tables, vectors and modulations are f32 always). Session, Activations and Exchange are the peaks that a recording pass of the executor finds; of a folded
+// pipeline those of both lanes of a stage together.
+func MemoryByRank(w Workload, p plan.Plan, weightBytes, valueBytes int) []Memory {
+	o := NewOutline(w, p)
+	out := make([]Memory, p.Ranks())
+	for r := range out {
+		c := o.mesh.At(r)
+		o.own(c, func(k int) {
+			m := o.LaneMemory(c, k, valueBytes)
+			out[r].Session += m.Session
+			out[r].Activations += m.Activations
+			out[r].Exchange += m.Exchange
+			out[r].KV += m.KV
+			out[r].Weights += m.Weights * int64(weightBytes)
+		})
+		out[r].Weights += o.ends() * int64(weightBytes)
+		switch {
+		case p.Owns():
+			out[r].Weights = o.stageParams(c) * int64(weightBytes)
+		case p.Shard:
+			out[r].Weights = o.shardParams() * int64(weightBytes)
+		}
+	}
+	return out
+}
+
+// ends is the parameters outside the blocks.
+func (o *Outline) ends() int64 {
+	n := o.Spec.Params
+	for _, b := range o.Spec.Blocks {
+		n -= b.Params
+	}
+	return n
+}
+
+// stack adds up allocations of an arena in stack order.
+type stack struct {
+	value     int // bytes of one activation
+	top, peak int64
+}
+
+// alloc takes n activations.
+func (s *stack) alloc(n int) { s.take(n, s.value) }
+
+// wide takes n values that are f32 whatever the activations are: tables, vectors, modulations.
+func (s *stack) wide(n int) { s.take(n, 4) }
+
+// take takes n values of so many bytes, rounded up as engine.Arena does.
+func (s *stack) take(n, bytes int) {
+	const align = 64
+	s.top += (int64(n)*int64(bytes) + align - 1) / align * align
+	s.peak = max(s.peak, s.top)
+}
+
+// wideScratch takes f32 values and gives them back.
+func (s *stack) wideScratch(sizes ...int) {
+	mark := s.top
+	for _, n := range sizes {
+		s.wide(n)
+	}
+	s.top = mark
+}
+
+// projected is a result of n activations that is computed in f32 and rounded: a temporary where activations are narrower.
+func (s *stack) projected(n int) int {
+	if s.value == 4 {
+		return 0
+	}
+	return n
+}
+
+// scratch takes sizes and gives them back.
+func (s *stack) scratch(sizes ...int) {
+	mark := s.top
+	for _, n := range sizes {
+		s.alloc(n)
+	}
+	s.top = mark
+}
+
+// LaneMemory is what lane k of rank c needs; Weights counts parameters.
+func (o *Outline) LaneMemory(c plan.Coord, k, valueBytes int) Memory {
+	var m Memory
+	session, acts, comm := stack{value: valueBytes}, stack{value: valueBytes}, stack{value: valueBytes}
+	b, held := o.batch[c.Data].Len(), o.Lanes[k]
+	for i := range o.Text {
+		if o.cfgOf[i] == c.CFG {
+			m.KV += o.sessionEntry(&session, c, k, i, b)
+		}
+	}
+	o.linkBuffers(&comm, c, k, b)
+	whole := o.prepared(k)
+	for n := whole.Start; n < whole.End; n++ {
+		for i := range o.Text {
+			if o.cfgOf[i] == c.CFG {
+				o.sessionBlock(&session, c, n, i, !o.plan.Spread && held.Half(n) == dit.MLPHalf)
+			}
+		}
+	}
+	if o.plan.Spread { // whose synchronous evaluations need not be the largest
+		w, at := o.spread(), o.spreadCoord(c)
+		if o.spreads(k) {
+			w.evaluation(&acts, &comm, at, 0, b, plan.Micro{Whole: true})
+			held = w.Lanes[0]
+		} else { // the weights are there for the down lane
+			held = plan.Lane{}
+		}
+		for j := range o.Patches {
+			o.evaluation(&acts, &comm, c, k, b, plan.Micro{Patch: j})
+		}
+	} else {
+		o.evaluation(&acts, &comm, c, k, b, plan.Micro{Whole: true})
+	}
+	m.Session, m.Activations, m.Exchange = session.peak, acts.peak, comm.peak
+	for n := held.Start; n < held.End; n++ {
+		m.Weights += o.blockParams(n)
+	}
+	return m
+}
+
+// evaluation adds one micro-step of lane k.
+func (o *Outline) evaluation(acts, comm *stack, c plan.Coord, k, b int, m plan.Micro) {
+	mark := acts.top
+	o.activations(acts, c, k, b, m)
+	acts.top = mark
+	for i := range o.Text {
+		if o.cfgOf[i] == c.CFG {
+			rows := o.rows(m, i)
+			for n := o.Lanes[k].Start; n < o.Lanes[k].End; n++ {
+				if !o.Lanes[k].Attends(n) {
+					continue
+				}
+				plan.EachAttention(o.Spec.Blocks[n], func(_ int, imageOnly bool) {
+					before := comm.top
+					if o.plan.KV8 { // widened
+						l := plan.StoreRows(o.Sequence(i).Text, o.Tokens(), 0)
+						if imageOnly {
+							l = o.Tokens()
+						}
+						comm.alloc(b * l * 2 * o.heads(c)[c.Ulysses].Len() * o.Spec.HeadDim)
+					}
+					o.exchangeBuffers(comm, c, rows, b, imageOnly)
+					comm.top = before
+				})
+			}
+		}
+	}
+}
+
+// blockParams is the parameters of block n on a tensor rank: products are shared, modulation and norms are whole.
+func (o *Outline) blockParams(n int) int64 {
+	b := o.Spec.Blocks[n]
+	if o.plan.Tensor == 1 {
+		return b.Params
+	}
+	shared := int64(float64(o.Spec.Width*o.Spec.Width) * tokenWeights(o.Spec, b))
+	if b.Kind == dit.Double {
+		shared *= 2 // text and image have weights of their own
+	}
+	if b.Skip >= 0 {
+		shared -= 2 * int64(o.Spec.Width*o.Spec.Width) // the skip's product is whole
+	}
+	shared = min(shared, b.Params)
+	return b.Params - shared + (shared+int64(o.plan.Tensor)-1)/int64(o.plan.Tensor)
+}
+
+// tokenWeights is the weights that one token meets in a block, in units of E^2: 4 for attention, 2 r for an MLP of ratio r, 2 for cross-attention
+// (queries and output; keys and values are computed once), 4 for a second attention, 2 for a skip.
+func tokenWeights(spec *dit.Spec, b dit.BlockSpec) float64 {
+	w := 4 + 2*spec.MLPRatio
+	if b.Kind == dit.Cross {
+		w += 2
+	}
+	if b.Attends > 1 {
+		w += 4
+	}
+	if b.Skip >= 0 {
+		w += 2
+	}
+	return w
+}
+
+// halfWeights is tokenWeights of a half: 2 r for the MLP, the rest for the attention.
+func halfWeights(spec *dit.Spec, b dit.BlockSpec, half dit.Half) float64 {
+	mlp := 2 * spec.MLPRatio
+	switch half {
+	case dit.MLPHalf:
+		return mlp
+	case dit.AttentionHalf:
+		return tokenWeights(spec, b) - mlp
+	}
+	return tokenWeights(spec, b)
+}
+
+// traits are what the shape of a model says about its tables: joint models with single blocks and skip-connected models rotate queries and keys, the
+// others add positions to the tokens; skip-connected models modulate by a shift alone.
+func traits(spec *dit.Spec) (rotates, adds, shiftOnly bool) {
+	single := false
+	for _, b := range spec.Blocks {
+		single = single || b.Kind == dit.Single
+	}
+	shiftOnly = plan.Skips(spec)
+	rotates = single || shiftOnly
+	return rotates, !rotates, shiftOnly
+}
+
+// modulation is the values per timestep of block n, by stream.
+func modulation(spec *dit.Spec, n int) []int {
+	e := spec.Width
+	_, _, shiftOnly := traits(spec)
+	switch b := spec.Blocks[n]; {
+	case b.Kind == dit.Single:
+		return []int{3 * e}
+	case b.Kind == dit.Cross && shiftOnly:
+		return []int{2 * e}
+	case b.Kind == dit.Cross:
+		return []int{6 * e}
+	default:
+		image, text := 6*e, 6*e
+		if b.Attends > 1 {
+			image = 9 * e
+		}
+		if b.LastText {
+			text = 2 * e
+		}
+		return []int{image, text}
+	}
+}
+
+// localHeads is the heads of a tensor rank.
+func (o *Outline) localHeads(c plan.Coord) int {
+	return dit.Held{Rank: c.Tensor, Ranks: o.plan.Tensor}.Share(o.Spec.Heads).Len()
+}
+
+// sessionEntry adds what stays of one entry, and the peak on the way; it returns the bytes of its K/V store.
+func (o *Outline) sessionEntry(s *stack, c plan.Coord, k, i, b int) (kv int64) {
+	at, back := o.Lanes[k], o.back(k)
+	spec, e, lt, li := o.Spec, o.Spec.Width, o.Text[i], o.Tokens()
+	rotates, adds, shiftOnly := traits(spec)
+	embeds := !o.plan.Held(o.Lanes, c).NoEmbed
+	switch { // text, or what its keys and values are made of
+	case spec.JointText() && !embeds:
+	case spec.JointText():
+		s.alloc(lt * e)
+	case shiftOnly:
+		s.wide(lt * spec.ContextDim)
+	default:
+		s.wide(lt * e)
+	}
+	s.wide(e)
+	if adds && embeds {
+		s.alloc(li * e)
+	}
+	if rotates {
+		n := (o.Sequence(i).Text + li) * (spec.HeadDim / 2)
+		s.wide(n)
+		s.wide(n)
+	}
+	if shiftOnly { // two text encoders of which the first gives 77 tokens; the second's states go through an MLP of four times their width
+		second := max(lt-77, 0)
+		s.wideScratch(second*spec.Context2Dim, min(lt, 77)*spec.ContextDim, 4*second*spec.Context2Dim)
+	} else if spec.JointText() {
+		if embeds {
+			s.wideScratch(lt*spec.ContextDim, s.projected(lt*e))
+		}
+		context := 0
+		if embeds {
+			context = lt * spec.ContextDim
+		}
+		s.wideScratch(context, spec.PooledDim, e)
+	} else {
+		s.wideScratch(lt*spec.ContextDim, lt*e)
+	}
+	o.modulate(s, c, min(o.Evaluations, plan.ModulationRows))
+	before := s.top
+	if o.stored() {
+		heads := o.heads(c)[c.Ulysses].Len()
+		spare := 0
+		for n, blk := range spec.Blocks {
+			for a := range max(blk.Attends, 1) {
+				if mine := at.Keeps(n); !mine && (!o.spreads(k) || o.plan.KV8 || back.Keeps(n) || a < spare) {
+					continue // of other stages one after the other in spare memory
+				} else if !mine {
+					spare++
+				}
+				rows := b * plan.StoreRows(o.Sequence(i).Text, li, a) * 2 * heads
+				if o.plan.KV8 {
+					s.take(rows*spec.HeadDim, 1)
+					s.wide(rows)
+					continue
+				}
+				s.alloc(rows * spec.HeadDim)
+			}
+		}
+	}
+	kv = s.top - before
+	for _, blk := range spec.Blocks {
+		switch own := blk.Skip >= 0 && at.Ends(blk.Skip); {
+		case own && o.plan.Pipe == 1:
+			s.alloc(b * o.keptImage(c, i) * e)
+		case own:
+			s.alloc(b * li * e)
+		case blk.Skip >= 0 && o.spreads(k):
+			s.alloc(b * o.spread().keptImage(o.spreadCoord(c), i) * e)
+		}
+	}
+	return kv
+}
+
+// keptImage is the image rows of entry i that rank c keeps in a whole evaluation.
+func (o *Outline) keptImage(c plan.Coord, i int) int {
+	return o.plan.Kept(o.rows(plan.Micro{Whole: true}, i)[c.Place(o.plan)], c.Tensor).Image.Len()
+}
+
+// modulate adds what is computed for so many timesteps before the blocks: the head's modulation, and what those of the blocks are made of.
+func (o *Outline) modulate(s *stack, c plan.Coord, rows int) {
+	e := o.Spec.Width
+	_, _, shiftOnly := traits(o.Spec)
+	if !o.plan.Held(o.Lanes, c).NoHead {
+		s.wide(rows * 2 * e)
+	}
+	if o.Spec.Blocks[0].Kind == dit.Cross && !shiftOnly { // one product for all blocks
+		s.wide(rows * 6 * e)
+		s.wideScratch(rows*e, rows*256, rows*e)
+		return
+	}
+	s.wide(rows * e)
+	s.wideScratch(rows*256, rows*e)
+}
+
+// sessionBlock adds what stays of one entry for block n: keys and values of the text unless the MLP alone is computed, modulations.
+func (o *Outline) sessionBlock(s *stack, c plan.Coord, n, entry int, mlp bool) {
+	if !o.Spec.JointText() && !mlp {
+		kv := o.Text[entry] * 2 * o.localHeads(c) * o.Spec.HeadDim
+		s.alloc(kv)
+		s.wideScratch(s.projected(kv))
+	}
+	for _, k := range modulation(o.Spec, n) {
+		s.wide(min(o.Evaluations, plan.ModulationRows) * k)
+	}
+}
+
+// activations adds one micro-step of all entries of a lane.
+func (o *Outline) activations(s *stack, c plan.Coord, k, b int, m plan.Micro) {
+	spec, e := o.Spec, o.Spec.Width
+	rotates, _, _ := traits(spec)
+	token := spec.PatchSize * spec.PatchSize
+	var mine, wide []dit.Rows
+	for i := range o.Text {
+		if o.cfgOf[i] != c.CFG {
+			continue
+		}
+		all := o.rows(m, i)[c.Place(o.plan)]
+		r := o.plan.Kept(all, c.Tensor)
+		mine, wide = append(mine, r), append(wide, all)
+		o.modulate(s, c, 1) // of a timestep that nobody announced
+		s.alloc(b * r.Len() * e)
+		if together := all.Text.End == o.Sequence(i).Text && all.Image.Start == 0; rotates && all.Text.Len() > 0 && all.Image.Len() > 0 && !together {
+			s.wide(all.Len() * spec.HeadDim / 2)
+			s.wide(all.Len() * spec.HeadDim / 2)
+		}
+		if k == 0 {
+			s.alloc(b * r.Image.Len() * spec.Channels * token)
+		}
+	}
+	for i, r := range mine {
+		for n := o.Lanes[k].Start; n < o.Lanes[k].End; n++ {
+			o.blockScratch(s, c, n, o.Lanes[k].Half(n), wide[i], r, b)
+		}
+	}
+	if o.sends(k) {
+		return
+	}
+	for _, r := range mine {
+		s.alloc(b * r.Image.Len() * spec.OutChannels * token)
+		s.scratch(b * r.Image.Len() * e)
+	}
+}
+
+// blockScratch adds the buffers of block n, or of a half of it, that computes rows r and keeps the rows own of them between products.
+func (o *Outline) blockScratch(s *stack, c plan.Coord, n int, half dit.Half, r, own dit.Rows, b int) {
+	e, local := o.Spec.Width, o.localHeads(c)*o.Spec.HeadDim
+	mark := s.top
+	for _, k := range modulation(o.Spec, n) { // of a timestep that nobody announced
+		s.wide(k)
+	}
+	blk := o.Spec.Blocks[n]
+	hidden := dit.Held{Rank: c.Tensor, Ranks: o.plan.Tensor}.Share(int(math.Round(o.Spec.MLPRatio * float64(e)))).Len()
+	l := b * r.Len()
+	if blk.Skip >= 0 && half != dit.MLPHalf {
+		s.scratch(2 * b * own.Len() * e)
+	}
+	s.alloc(b * own.Len() * e)
+	if half != dit.MLPHalf {
+		s.alloc(3 * l * local)
+		o.attentionScratch(s, blk, local, hidden, r, own, b)
+	}
+	switch {
+	case blk.Kind == dit.Single || half == dit.AttentionHalf:
+	case blk.Kind == dit.Double:
+		if !blk.LastText {
+			o.mlpScratch(s, r.TextOnly(), own.TextOnly(), hidden, b)
+		}
+		o.mlpScratch(s, r.ImageOnly(), own.ImageOnly(), hidden, b)
+	default:
+		o.mlpScratch(s, r, own, hidden, b)
+	}
+	s.top = mark
+}
+
+// attentionScratch adds the buffers of the attentions of a block beside queries, keys and values; of a single block those of its MLP too.
+func (o *Outline) attentionScratch(s *stack, blk dit.BlockSpec, local, hidden int, r, own dit.Rows, b int) {
+	l := b * r.Len()
+	switch blk.Kind {
+	case dit.Single:
+		s.alloc(l * (local + hidden))
+		s.scratch(o.whole(r, b))
+		s.scratch(o.partial(r, own, b)...)
+	case dit.Double:
+		s.scratch(o.whole(r.TextOnly(), b))
+		s.scratch(o.whole(r.ImageOnly(), b))
+		s.alloc(l * local)
+		if blk.Attends > 1 {
+			s.alloc(3 * b * r.Image.Len() * local)
+			s.alloc(b * r.Image.Len() * local)
+			s.scratch(o.whole(r.ImageOnly(), b))
+		}
+	default:
+		s.alloc(l * local)
+		s.scratch(o.whole(r, b))
+	}
+}
+
+// mlpScratch adds the buffers of an MLP over one stream.
+func (o *Outline) mlpScratch(s *stack, r, own dit.Rows, hidden, b int) {
+	s.scratch(b*r.Len()*hidden, o.whole(r, b))
+	s.scratch(append([]int{b * r.Len() * hidden}, o.partial(r, own, b)...)...)
+}
+
+// whole is the size of the rows that a gather of the scattered form brings together.
+func (o *Outline) whole(r dit.Rows, b int) int {
+	if !o.plan.Scatter {
+		return 0
+	}
+	return b * r.Len() * o.Spec.Width
+}
+
+// partial is the partial sum of a shared product, and the rows that are kept of it in the scattered form.
+func (o *Outline) partial(r, own dit.Rows, b int) []int {
+	switch {
+	case o.plan.Tensor == 1:
+		return nil
+	case o.plan.Scatter:
+		return []int{b * r.Len() * o.Spec.Width, b * own.Len() * o.Spec.Width}
+	}
+	return []int{b * r.Len() * o.Spec.Width}
+}
+
+// exchangeBuffers adds the buffers of one attention of the sequence axes.
+func (o *Outline) exchangeBuffers(s *stack, c plan.Coord, rows []dit.Rows, b int, imageOnly bool) {
+	d, u, r := o.Spec.HeadDim, o.plan.Ulysses, o.plan.Ring
+	heads := o.heads(c)
+	own, all := heads[c.Ulysses].Len(), heads[u-1].End
+	mine := attended(rows[c.Place(o.plan)], imageOnly)
+	group := o.gathered(rows, c.Ring, imageOnly)
+	var sizes []int
+	if u > 1 {
+		sizes = append(sizes, group*b*3*own*d, 3*mine*b*all*d)
+	}
+	var ring []int
+	switch {
+	case r > 1 && o.stored():
+		everyone := 0
+		for i := range r {
+			everyone += o.gathered(rows, i, imageOnly)
+		}
+		ring = []int{group * b * 2 * own * d, everyone * b * 2 * own * d}
+	case r > 1:
+		most, sums := 0, b*own*group*4/s.value // sums of exponentials are f32
+		for i := range r {
+			most = max(most, o.gathered(rows, i, imageOnly))
+		}
+		ring = []int{most * b * 2 * own * d, most * b * 2 * own * d, b * group * own * d, sums, sums}
+	}
+	if u == 1 {
+		s.scratch(ring...)
+		return
+	}
+	out, back := group*b*own*d, mine*b*all*d
+	if o.stored() { // fresh K and V are shared before the result has a place
+		s.scratch(append(append(append([]int(nil), sizes...), ring...), out, back)...)
+		return
+	}
+	s.scratch(append(append(append([]int(nil), sizes...), out), append(ring, back)...)...)
+}
+
+// linkBuffers adds the memory of stageLink to the buffers of lane k of rank c.
+func (o *Outline) linkBuffers(s *stack, c plan.Coord, k, b int) {
+	if len(o.Lanes) == 1 || len(o.Patches) == 1 || !o.plan.Overlap {
+		return
+	}
+	sides := 2
+	if k == 0 || k == len(o.Lanes)-1 {
+		sides = 1
+	}
+	for range sides * plan.PostsAhead {
+		for i := range o.Text {
+			most := 0
+			for j := range o.Patches {
+				if o.cfgOf[i] == c.CFG {
+					most = max(most, o.plan.Kept(o.rows(plan.Micro{Patch: j}, i)[c.Place(o.plan)], c.Tensor).Len())
+				}
+			}
+			s.alloc(b * most * o.Spec.Width)
+		}
+	}
+}

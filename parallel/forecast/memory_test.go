@@ -1,0 +1,56 @@
+package forecast
+
+import "testing"
+
+// TestPlannerTakesTheRankThatNeedsMost: the memory of a candidate is that of the rank that needs most, whichever it is,
+// and a plan fits where that rank fits.
+func TestPlannerTakesTheRankThatNeedsMost(t *testing.T) {
+	s := searchFor(t, "flux-dev", 1024, 4, "8xH100-nvlink")
+	s.Device = s.Fabric.Device
+	notFirst := 0
+	for _, text := range []string{
+		"ulysses=5", "ring=3", "cfg=1,tensor=5", "pipe=4", "pipe=8",
+		"pipe=3,patches=5,shard=on", "pipe=4,shard=on,cut=weights",
+	} {
+		p := planOf(t, text)
+		ranks := MemoryByRank(s.Workload, p, s.Fabric.Device.WeightBytes, s.Fabric.Device.ValueBytes)
+		most, at := int64(0), 0
+		for r, m := range ranks {
+			if m.Total() > most {
+				most, at = m.Total(), r
+			}
+		}
+		if ranks[0].Total() < most {
+			notFirst++
+		}
+		for _, c := range []struct {
+			free int64
+			fits bool
+		}{{most, true}, {most - 1, false}} {
+			s := s
+			s.Fabric.Device.Reserved, s.Fabric.Device.Memory = 0, c.free
+			if got := s.weigh(p); got.Fits != c.fits || got.Memory != ranks[at] {
+				t.Errorf("%s: with %d bytes free it fits: %v, want %v; memory %+v, want that of rank %d, %+v",
+					text, c.free, got.Fits, c.fits, got.Memory, at, ranks[at])
+			}
+		}
+	}
+	if notFirst < 3 {
+		t.Errorf("only %d plans need most on another rank than the first", notFirst)
+	}
+}
+
+// TestEightBitStoresHalve: against bf16, stores of D elements a head take (1 + 4/D) / 2 of the bytes: 0.516 for D = 128, 0.531 for 64, and 0.257 of f32.
+func TestEightBitStoresHalve(t *testing.T) {
+	for model, want := range map[string]float64{"flux-dev": 0.515625, "sd3-medium": 0.53125, "hunyuandit": 0.5227272} {
+		s := searchFor(t, model, 1024, 20, "8xH100-nvlink")
+		for _, text := range []string{"pipe=4,patches=4", "pipe=2,ulysses=2,patches=4,shard=on"} {
+			full, small := MemoryByRank(s.Workload, planOf(t, text), 2, 2), MemoryByRank(s.Workload, planOf(t, text+",kv=fp8"), 2, 2)
+			for rank := range full {
+				if got := float64(small[rank].KV) / float64(full[rank].KV); !near(got, want, 1e-5) {
+					t.Errorf("%s %s, rank %d: %d bytes of %d, %.6f, want %.6f", model, text, rank, small[rank].KV, full[rank].KV, got, want)
+				}
+			}
+		}
+	}
+}

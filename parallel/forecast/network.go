@@ -1,0 +1,263 @@
+package forecast
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"patchbay/parallel/plan"
+)
+
+// network is a set of actors that exchange messages over channels, each doing a fixed list of actions in order. Running it gives the time of every
+// action, or the reason why it stops for ever. Actors are sequential and every channel has one sender and one receiver, so whether it finishes does not
+// depend on the order in which actors are looked at (G. Kahn, The semantics of a simple language for parallel programming, 1974; bounded
+// channels keep that as long as nobody asks whether a channel is full). Of actors that share a device the one that came first works first.
+type network struct {
+	actors   []actor
+	channels []channel
+}
+
+type actor struct {
+	name    string
+	actions []action
+	// device is what the actor works on: actors of the same device (> 0) work one at a time, first come, first served. 0: one of its own.
+	device int
+}
+
+// unbounded is the number of slots of a channel that never makes its sender wait.
+const unbounded = -1
+
+// channel carries messages in order. With slots > 0 so many may lie between sender and receiver; transfers then go on beside computation, one at a
+// time. With 0 slots sender and receiver meet (rendezvous): no buffering anywhere.
+type channel struct {
+	from, to int // actors
+	slots    int
+	what     string
+}
+
+// action is one thing that an actor does.
+type action struct {
+	kind    SpanKind
+	channel int     // of a send or receive
+	seconds float64 // of work; of a send: the transfer
+	micro   plan.Micro
+}
+
+// SpanKind tells what an actor does during a Span.
+type SpanKind uint8
+
+// The kinds: Working computes (with the exchanges inside a stage), Sending and Receiving move a message while the actor stands still.
+const (
+	Working SpanKind = iota
+	Sending
+	Receiving
+)
+
+// Span is a time in which an actor did something. Times in between are waiting.
+type Span struct {
+	Actor      int
+	Kind       SpanKind
+	Start, End float64 // seconds
+	Micro      plan.Micro
+}
+
+// DeadlockError tells why a schedule cannot finish.
+type DeadlockError struct {
+	Waits []string // every line: who waits for what of whom
+	// Cycle is true if the lines close a circle; false if the last one waits for an actor that has nothing more to do.
+	Cycle bool
+}
+
+// Error lists the circle of waiting actors.
+func (e *DeadlockError) Error() string {
+	if e.Cycle {
+		return "deadlock: " + strings.Join(e.Waits, "; ")
+	}
+	return "starvation: " + strings.Join(e.Waits, "; ")
+}
+
+// channelState is the state of a channel during a run.
+type channelState struct {
+	sent, received int
+	arrival        []float64 // of message i at the receiver
+	taken          []float64 // when the receiver took message i
+	free           float64   // when the link has finished its last transfer
+	offered        float64   // rendezvous: when the sender came; < 0: it is not there
+	sender         action    // rendezvous: what it offers
+}
+
+// networkRun executes a network.
+type networkRun struct {
+	n     *network
+	now   []float64 // by actor
+	next  []int     // by actor: index of its next action
+	chans []channelState
+	busy  map[int]float64 // by device: when its last work ends
+	spans []Span
+	quiet bool // keep no spans
+}
+
+// run executes all actions and returns the end time of every actor and, unless quiet, the spans. The error is a *DeadlockError.
+func (n *network) run(quiet bool) (ends []float64, spans []Span, err error) {
+	r := &networkRun{n: n, now: make([]float64, len(n.actors)), next: make([]int, len(n.actors)), chans: make([]channelState, len(n.channels)), busy: map[int]float64{}, quiet: quiet}
+	for i := range r.chans {
+		r.chans[i].offered = -1
+	}
+	ready := make([]int, len(n.actors))
+	for i := range ready {
+		ready[i] = i
+	}
+	for len(ready) > 0 {
+		for len(ready) > 0 { // messages first: they take no device
+			a := ready[len(ready)-1]
+			ready = ready[:len(ready)-1]
+			for moved := true; moved && !r.done(a) && r.head(a).kind != Working; {
+				var other int
+				if other, moved = r.step(a); other >= 0 {
+					ready = append(ready, other)
+				}
+			}
+		}
+		if a := r.earliest(); a >= 0 {
+			r.work(a)
+			ready = append(ready, a)
+		}
+	}
+	for a := range n.actors {
+		if !r.done(a) {
+			return nil, nil, r.explain(a)
+		}
+	}
+	return r.now, r.spans, nil
+}
+
+func (r *networkRun) done(a int) bool { return r.next[a] == len(r.n.actors[a].actions) }
+
+func (r *networkRun) head(a int) action { return r.n.actors[a].actions[r.next[a]] }
+
+// step tries the next action of an actor, a send or receive. It returns an actor that may go on because of it (-1: none) and whether the action is done.
+func (r *networkRun) step(a int) (other int, moved bool) {
+	if do := r.head(a); do.kind == Sending {
+		return r.send(a, do)
+	}
+	return r.receive(a, r.head(a))
+}
+
+// earliest is the actor whose next action is the work that can start first, -1: nobody wants to work.
+func (r *networkRun) earliest() int {
+	best, first := -1, 0.0
+	for a := range r.n.actors {
+		if r.done(a) || r.head(a).kind != Working {
+			continue
+		}
+		if start := r.start(a); best < 0 || start < first || start == first && r.now[a] < r.now[best] {
+			best, first = a, start
+		}
+	}
+	return best
+}
+
+// start is when an actor's device is free for it.
+func (r *networkRun) start(a int) float64 {
+	if d := r.n.actors[a].device; d > 0 {
+		return max(r.now[a], r.busy[d])
+	}
+	return r.now[a]
+}
+
+func (r *networkRun) work(a int) {
+	do, start := r.head(a), r.start(a)
+	r.now[a] = start + do.seconds
+	r.next[a]++
+	if d := r.n.actors[a].device; d > 0 {
+		r.busy[d] = r.now[a]
+	}
+	r.record(a, do, start, r.now[a])
+}
+
+// send puts a message on its way; at a rendezvous it offers the message and the receiver moves both on.
+func (r *networkRun) send(a int, do action) (int, bool) {
+	c, s := r.n.channels[do.channel], &r.chans[do.channel]
+	if c.slots == 0 {
+		if s.offered >= 0 {
+			return -1, false
+		}
+		s.offered, s.sender = r.now[a], do
+		return c.to, false
+	}
+	if c.slots > 0 && s.sent >= s.received+c.slots {
+		return -1, false
+	}
+	start := r.now[a]
+	if c.slots > 0 && s.sent >= c.slots {
+		start = max(start, s.taken[s.sent-c.slots])
+	}
+	r.now[a] = start
+	s.free = max(start, s.free) + do.seconds
+	s.arrival = append(s.arrival, s.free)
+	s.sent++
+	r.next[a]++
+	return c.to, true
+}
+
+// receive takes a message that has been sent.
+func (r *networkRun) receive(a int, do action) (int, bool) {
+	c, s := r.n.channels[do.channel], &r.chans[do.channel]
+	if c.slots == 0 {
+		if s.offered < 0 {
+			return -1, false
+		}
+		start := max(r.now[a], s.offered)
+		end := start + s.sender.seconds
+		r.record(c.from, s.sender, start, end)
+		r.record(a, do, start, end)
+		r.now[a], r.now[c.from] = end, end
+		r.next[a]++
+		r.next[c.from]++
+		s.offered = -1
+		return c.from, true
+	}
+	if s.received >= s.sent {
+		return -1, false
+	}
+	r.now[a] = max(r.now[a], s.arrival[s.received])
+	s.taken = append(s.taken, r.now[a])
+	s.received++
+	r.next[a]++
+	return c.from, true
+}
+
+func (r *networkRun) record(a int, do action, start, end float64) {
+	if !r.quiet && end > start {
+		r.spans = append(r.spans, Span{Actor: a, Kind: do.kind, Start: start, End: end, Micro: do.micro})
+	}
+}
+
+// explain follows who waits for whom from a stuck actor until the circle closes or an actor has nothing more to do.
+func (r *networkRun) explain(a int) *DeadlockError {
+	seen := map[int]int{}
+	var lines []string
+	for {
+		if from, ok := seen[a]; ok {
+			return &DeadlockError{Waits: lines[from:], Cycle: true}
+		}
+		seen[a] = len(lines)
+		if r.done(a) {
+			return &DeadlockError{Waits: append(lines, r.n.actors[a].name+" has nothing more to do")}
+		}
+		do := r.head(a)
+		c := r.n.channels[do.channel]
+		peer, verb := c.to, "to take"
+		if do.kind == Receiving {
+			peer, verb = c.from, "for"
+		}
+		lines = append(lines, fmt.Sprintf("%s waits %s %s (%s) of %s", r.n.actors[a].name, verb, c.what, do.micro, r.n.actors[peer].name))
+		a = peer
+	}
+}
+
+// sortBy sorts by a number, smallest first.
+func sortBy[T any](v []T, by func(T) float64) {
+	slices.SortStableFunc(v, func(a, b T) int { return cmp.Compare(by(a), by(b)) })
+}

@@ -1,0 +1,302 @@
+package forecast
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+
+	"patchbay/parallel/failure"
+	"patchbay/parallel/plan"
+)
+
+// Search is the question to the planner: which plan runs this workload fastest on these devices.
+type Search struct {
+	Workload
+	Fabric Fabric
+	// Exact leaves out plans whose pictures differ from one rank's: pipelines with stale keys and values.
+	Exact bool
+	// Flat leaves out pipelines, which entries limited to an area cannot use.
+	Flat bool
+	// Warmup is the synchronous evaluations of pipelines.
+	Warmup int
+	// Blocking makes plans of which every pipeline transfer keeps its stage from computing (overlap=off).
+	Blocking bool
+}
+
+// Candidate is one plan with its prediction.
+type Candidate struct {
+	Plan    plan.Plan
+	Seconds float64 // of the run; of a plan that was not worth simulating a lower bound
+	Bound   bool    // Seconds is that lower bound
+	Memory  Memory  // of the rank that needs most
+	Fits    bool
+	Exact   bool // the picture is that of one rank
+}
+
+// Choice is the planner's answer.
+type Choice struct {
+	Best       Candidate
+	Simulation *Simulation
+	// Others are all other plans, fastest first, those that do not fit at the end.
+	Others []Candidate
+	// Idle is the number of devices that the best plan leaves alone.
+	Idle int
+	// OneRank is the predicted time of one device, 0 if the model does not fit one.
+	OneRank float64
+	// Traffic is what the ranks of the best plan send in the run.
+	Traffic [][]Traffic
+}
+
+// available is the bytes of one device that a plan may take, 0: no limit is known.
+func (f Fabric) available() int64 { return max(0, f.Device.Memory-f.Device.Reserved) }
+
+// Choose finds the fastest plan that fits. More devices never make the answer slower, because every plan of fewer ranks is a candidate too. The error, an
+// *Error, says how much memory is missing and how many devices would do.
+func (s Search) Choose() (*Choice, error) {
+	s.Device = s.Fabric.Device
+	all := s.candidates(s.Fabric.Ranks())
+	var fit, not []Candidate
+	for _, c := range all {
+		if c.Fits {
+			fit = append(fit, c)
+		} else {
+			not = append(not, c)
+		}
+	}
+	if len(fit) == 0 {
+		return nil, s.refuse(not)
+	}
+	if err := s.time(fit); err != nil {
+		return nil, err
+	}
+	slices.SortStableFunc(fit, func(a, b Candidate) int {
+		return cmp.Or(cmp.Compare(a.Seconds, b.Seconds), cmp.Compare(a.Plan.Ranks(), b.Plan.Ranks()))
+	})
+	slices.SortStableFunc(not, func(a, b Candidate) int { return cmp.Compare(a.Memory.Total(), b.Memory.Total()) })
+	out := &Choice{Best: fit[0], Others: append(fit[1:], not...), Idle: s.Fabric.Ranks() - fit[0].Plan.Ranks()}
+	sim, err := Simulate(s.Workload, out.Best.Plan, s.Fabric)
+	if err != nil {
+		return nil, err
+	}
+	out.Simulation = sim
+	out.Traffic = TrafficByRank(s.Workload, out.Best.Plan, s.Fabric.Device.WeightBytes, s.Fabric.Device.ValueBytes)
+	for _, c := range fit {
+		if c.Plan.Ranks() > 1 {
+			continue
+		}
+		one, err := Simulate(s.Workload, c.Plan, s.Fabric) // its Seconds may be a bound
+		if err != nil {
+			return nil, err
+		}
+		out.OneRank = one.Seconds
+	}
+	return out, nil
+}
+
+// Predict is the answer for a given plan. It refuses a plan that cannot run or does not fit, with an alternative.
+func (s Search) Predict(p plan.Plan) (*Choice, error) {
+	s.Device = s.Fabric.Device
+	if err := p.Check(s.Spec, s.Batch, len(s.Text), s.Tokens()); err != nil {
+		return nil, err
+	}
+	if n := s.Fabric.Ranks(); p.Ranks() > n {
+		return nil, plan.Refuse("plan", "%s takes %d devices, %s has %d: leave the plan out to have one chosen", p, p.Ranks(), s.Fabric, n)
+	}
+	c := s.weigh(p)
+	if !c.Fits {
+		text := fmt.Sprintf("%s needs %s a rank, %s are free on %s", p, gigabytes(c.Memory.Total()), gigabytes(s.Fabric.available()), s.Fabric.Device.Name)
+		if best, err := s.Choose(); err == nil {
+			text += fmt.Sprintf(": use %s (%s)", best.Best.Plan, gigabytes(best.Best.Memory.Total()))
+		}
+		return nil, &failure.Error{Code: failure.OutOfMemory, Field: "plan", Text: text}
+	}
+	sim, err := Simulate(s.Workload, p, s.Fabric)
+	if err != nil {
+		return nil, err
+	}
+	c.Seconds = sim.Seconds
+	return &Choice{
+		Best: c, Simulation: sim, Idle: s.Fabric.Ranks() - p.Ranks(), Traffic: TrafficByRank(s.Workload, p, s.Fabric.Device.WeightBytes, s.Fabric.Device.ValueBytes),
+	}, nil
+}
+
+// refuse says what is missing when nothing fits.
+func (s Search) refuse(not []Candidate) error {
+	if len(not) == 0 {
+		return &failure.Error{Code: failure.PlanRefused, Field: "devices", Text: "no plan is possible: the workload has no pictures or no entries"}
+	}
+	least := slices.MinFunc(not, func(a, b Candidate) int { return cmp.Compare(a.Memory.Total(), b.Memory.Total()) })
+	text := fmt.Sprintf("nothing fits %s: the least, %s, needs %s a rank (weights %s), %s are free", s.Fabric, least.Plan, gigabytes(least.Memory.Total()),
+		gigabytes(least.Memory.Weights), gigabytes(s.Fabric.available()))
+	for n := 2 * s.Fabric.Ranks(); n <= plan.MaxRanks; n *= 2 {
+		for _, c := range s.candidates(n) {
+			if c.Plan.Ranks() == n && c.Fits {
+				return &failure.Error{Code: failure.OutOfMemory, Field: "devices", Text: fmt.Sprintf("%s; %d devices would do: %s needs %s", text, n, c.Plan, gigabytes(c.Memory.Total()))}
+			}
+		}
+	}
+	return &failure.Error{Code: failure.OutOfMemory, Field: "devices", Text: text}
+}
+
+// gigabytes prints bytes.
+func gigabytes(n int64) string { return fmt.Sprintf("%.2f GB", float64(n)/1e9) }
+
+// candidates weighs every plan of at most n ranks.
+func (s Search) candidates(n int) []Candidate {
+	var out []Candidate
+	for _, p := range s.plans(n) {
+		c := s.weigh(p)
+		out = append(out, c)
+		if p.Shard = true; !c.Fits && p.Possible() == nil { // never faster than whole weights, so only where those do not fit
+			p.ByWeights = p.Owns()
+			out = append(out, s.weigh(p))
+		}
+		if p.KV8 = !s.Exact && p.Patches > 1; p.KV8 && !out[len(out)-1].Fits { // what is left to save; p has shard=on where it can
+			if p.Possible() != nil {
+				p.Shard, p.ByWeights = false, false
+			}
+			out = append(out, s.weigh(p))
+		}
+	}
+	return out
+}
+
+// weigh predicts the memory of a plan.
+func (s Search) weigh(p plan.Plan) Candidate {
+	c := Candidate{Plan: p, Exact: p.Pipe == 1 || p.Patches == 1 || p.Warmup >= s.Evaluations}
+	for _, m := range MemoryByRank(s.Workload, p, s.Fabric.Device.WeightBytes, s.Fabric.Device.ValueBytes) {
+		if m.Total() > c.Memory.Total() {
+			c.Memory = m
+		}
+	}
+	free := s.Fabric.available()
+	c.Fits = free == 0 || c.Memory.Total() <= free
+	return c
+}
+
+// plans lists every plan of at most n ranks that can run the workload.
+func (s Search) plans(n int) []plan.Plan {
+	var out []plan.Plan
+	one := plan.OneRank()
+	one.Overlap = !s.Blocking
+	each := func(limit int, at func(*plan.Plan) *int, list []plan.Plan) []plan.Plan {
+		var next []plan.Plan
+		for _, p := range list {
+			for d := 1; d <= limit && p.Ranks()*d <= n; d++ {
+				q := p
+				*at(&q) = d
+				next = append(next, q)
+			}
+		}
+		return next
+	}
+	list := each(s.Batch, func(p *plan.Plan) *int { return &p.Data }, []plan.Plan{one})
+	list = each(len(s.Text), func(p *plan.Plan) *int { return &p.CFG }, list)
+	if !s.Flat {
+		list = each(n, func(p *plan.Plan) *int { return &p.Pipe }, list)
+	}
+	list = each(n, func(p *plan.Plan) *int { return &p.Ring }, list)
+	list = each(n, func(p *plan.Plan) *int { return &p.Ulysses }, list)
+	list = each(n, func(p *plan.Plan) *int { return &p.Tensor }, list)
+	for _, p := range list { // products of a tensor group go in both forms
+		if p.Tensor > 1 {
+			p.Scatter = true
+			list = append(list, p)
+		}
+	}
+	for _, p := range list {
+		for _, p.Patches = range s.patchCounts(p.Pipe) {
+			if p.Pipe > 1 {
+				p.Warmup = s.Warmup
+			}
+			forms := []bool{false, true}
+			if p.Patches == 1 {
+				forms = forms[:1]
+			}
+			for _, p.Spread = range forms {
+				if p.Check(s.Spec, s.Batch, len(s.Text), s.Tokens()) == nil {
+					out = append(out, p)
+				}
+			}
+			p.Spread = false
+		}
+	}
+	return out
+}
+
+// patchCounts is how many patches are tried for so many stages: one (no stale values, for memory alone), as many as stages, and more, which cover the
+// way back to the first stage.
+func (s Search) patchCounts(stages int) []int {
+	if stages == 1 {
+		return []int{1}
+	}
+	out := []int{1}
+	if s.Exact {
+		return out
+	}
+	for _, n := range []int{stages, stages + 1, stages + 2, (3*stages + 1) / 2, 2 * stages, 3 * stages} {
+		if n > 1 && !slices.Contains(out, n) {
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+// time predicts all candidates, cheapest bound first; once a bound is twice the best time the rest keep their bounds.
+func (s Search) time(list []Candidate) error {
+	bounded := make([]*costs, len(list))
+	order := make([]int, len(list))
+	for i := range list {
+		bounded[i] = newCosts(NewOutline(s.Workload, list[i].Plan), s.Fabric)
+		list[i].Seconds, list[i].Bound, order[i] = bounded[i].bound(), true, i
+	}
+	sortBy(order, func(i int) float64 { return list[i].Seconds })
+	best := math.Inf(1)
+	for _, i := range order {
+		if list[i].Seconds > 2*best {
+			break
+		}
+		sim, err := simulate(bounded[i], true)
+		if err != nil {
+			return fmt.Errorf("plan %s: %w", list[i].Plan, err)
+		}
+		list[i].Seconds, list[i].Bound = sim.Seconds, false
+		best = min(best, sim.Seconds)
+	}
+	return nil
+}
+
+// bound is a time that no schedule of the plan can undercut: the busiest device has to do all its micro-steps.
+func (c *costs) bound() float64 {
+	most := 0.0
+	for g := range c.plan.Data * c.plan.CFG {
+		stage := make([]float64, c.plan.Pipe)
+		warmup, through := 0, 0.0
+		for e := 0; e < c.Evaluations && c.synchronous(e); e++ {
+			warmup++
+		}
+		for k := range c.Lanes {
+			lane := func(m plan.Micro) float64 {
+				t, _ := c.microSeconds(g/c.plan.CFG, g%c.plan.CFG, k, m)
+				return t
+			}
+			if warmup > 0 && c.wide != nil { // all work together
+				through = float64(warmup) * lane(plan.Micro{Whole: true})
+			} else if warmup > 0 { // nobody else works in a synchronous evaluation
+				through += float64(warmup) * lane(plan.Micro{Whole: true})
+			}
+			if warmup == c.Evaluations {
+				continue
+			}
+			first := lane(plan.Micro{Patch: 0})
+			rest := 0.0
+			if len(c.Patches) > 1 {
+				rest = float64(len(c.Patches)-1) * lane(plan.Micro{Patch: len(c.Patches) - 1})
+			}
+			stage[c.Stage(k)] += float64(c.Evaluations-warmup) * (first + rest)
+		}
+		most = max(most, through+slices.Max(stage))
+	}
+	return most * (1 - 1e-9)
+}

@@ -1,0 +1,76 @@
+package forecast
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
+
+// Reason tells in a few words why c loses against the best plan: memory, or where its time goes.
+func (s Search) Reason(best *Choice, c Candidate) string {
+	if !c.Fits {
+		return fmt.Sprintf("does not fit: %s a rank, %s are free", gigabytes(c.Memory.Total()), gigabytes(s.Fabric.available()))
+	}
+	over := fmt.Sprintf("%+.0f %%", 100*(c.Seconds/best.Best.Seconds-1))
+	if c.Bound {
+		return over + " at least: its busiest device alone takes that long"
+	}
+	sim, err := Simulate(s.Workload, c.Plan, s.Fabric)
+	if err != nil {
+		return err.Error()
+	}
+	mine, his := sim.Mean(), best.Simulation.Mean()
+	type part struct {
+		name       string
+		mine, than float64
+	}
+	parts := []part{
+		{"computing", mine.Compute, his.Compute},
+		{"exchanges", mine.Exchange, his.Exchange},
+		{"pipeline transfers", mine.Send, his.Send},
+		{"bubbles and waiting", mine.Idle, his.Idle},
+	}
+	worst := slices.MaxFunc(parts, func(a, b part) int {
+		return cmp.Compare(a.mine-a.than, b.mine-b.than)
+	})
+	text := fmt.Sprintf("%s: %s %s against %s", over, worst.name, milliseconds(worst.mine), milliseconds(worst.than))
+	if c.Plan.Ranks() < best.Best.Plan.Ranks() && worst.name == "computing" {
+		text += fmt.Sprintf(" on %d of %d devices", c.Plan.Ranks(), s.Fabric.Ranks())
+	}
+	return text
+}
+
+// IdleReason tells why devices stay idle: the fastest plan that fits and uses more of them, and where its time goes. Empty if none stays idle.
+func (s Search) IdleReason(best *Choice) string {
+	if best.Idle == 0 {
+		return ""
+	}
+	for _, c := range best.Others {
+		if c.Fits && c.Plan.Ranks() > best.Best.Plan.Ranks() {
+			return fmt.Sprintf("no plan is faster with them: %s, the best of more devices, takes %s", c.Plan, s.Reason(best, c))
+		}
+	}
+	return "no plan that fits uses them"
+}
+
+// Mean is the time of the mean rank.
+func (s *Simulation) Mean() RankTime {
+	var m RankTime
+	n := float64(len(s.Ranks))
+	for _, r := range s.Ranks {
+		m.Compute += r.Compute / n
+		m.Exchange += r.Exchange / n
+		m.Hidden += r.Hidden / n
+		m.Send += r.Send / n
+		m.Idle += r.Idle / n
+		m.Micros = max(m.Micros, r.Micros)
+	}
+	return m
+}
+
+func milliseconds(s float64) string {
+	if s >= 1 {
+		return fmt.Sprintf("%.2f s", s)
+	}
+	return fmt.Sprintf("%.1f ms", 1000*s)
+}

@@ -1,0 +1,74 @@
+package forecast
+
+import "patchbay/parallel/plan"
+
+// unitParams is the parameters of every unit of weights in parts, on a tensor rank: the blocks, then what is outside of them.
+func (o *Outline) unitParams() []int64 {
+	var out []int64
+	for n := range o.Spec.Blocks {
+		out = append(out, o.blockParams(n))
+	}
+	return append(out, o.ends())
+}
+
+// stageParams is what rank c holds where stages own their weights: of blocks its slice of the tensor group, of the one that is cut in two its half.
+func (o *Outline) stageParams(c plan.Coord) int64 {
+	h, n := o.plan.Held(o.Lanes, c), o.ends()
+	if h.NoEmbed {
+		n -= o.Spec.EmbedParams
+	}
+	if h.NoHead {
+		n -= o.Spec.HeadParams
+	}
+	for i := range o.Spec.Blocks {
+		if !h.Has(i) {
+			continue
+		}
+		b, half := &o.Spec.Blocks[i], h.Half(i)
+		n += int64(float64(o.blockParams(i)) * float64(b.HalfParams(half)) / float64(b.Params))
+	}
+	return n
+}
+
+// shardParams is what a rank holds of weights in parts: 1/P of all units, and two places where units are brought together, each as large as its largest.
+func (o *Outline) shardParams() int64 {
+	units := o.unitParams()
+	total, places := int64(0), [2]int64{}
+	for u, n := range units {
+		total += n
+		p := plan.UnitPlace(u, len(units)-1)
+		places[p] = max(places[p], n)
+	}
+	parts := int64(o.plan.Parts())
+	return (total+parts-1)/parts + places[0] + places[1]
+}
+
+// shardVolume is what a rank sends in a session to bring units together: its part of each to P-1 others.
+func (o *Outline) shardVolume() (v volume) {
+	if o.plan.Parts() == 1 {
+		return v
+	}
+	units, parts := o.unitParams(), int64(o.plan.Parts())
+	for _, u := range plan.GatheredUnits(len(o.Spec.Blocks), o.Evaluations) {
+		v.add(1, (units[u]+parts-1)/parts*(parts-1))
+	}
+	return v
+}
+
+// addShards adds the gathers of one evaluation. The next unit comes beside the work of the one in use, so only what takes longer counts; work is spread
+// evenly over the units.
+func (c *costs) addShards(l *load) {
+	if c.plan.Parts() == 1 {
+		return
+	}
+	units, parts, w := c.unitParams(), int64(c.plan.Parts()), c.wires[plan.AxisShard]
+	work := (c.compute(*l) + l.exchange) / float64(len(units))
+	if !c.plan.Overlap {
+		work = 0
+	}
+	for _, n := range units {
+		s := w.seconds(float64((n + parts - 1) / parts * (parts - 1) * int64(c.fabric.Device.WeightBytes)))
+		l.exchange += max(0, s-work)
+		l.sent += s
+	}
+}

@@ -1,0 +1,178 @@
+package forecast
+
+import "patchbay/parallel/plan"
+
+// Simulation is the predicted course of one request on a plan.
+type Simulation struct {
+	Plan    plan.Plan
+	Seconds float64 // from the first command to the last sampler step; text encoding and VAE are not in it
+	// WarmupSeconds is the synchronous evaluations, StepSeconds one of the others in the steady state: the mean distance of their ends after the first of
+	// them; without any, of the synchronous ones.
+	WarmupSeconds, StepSeconds float64
+	// HandoverSeconds is the part of Seconds in which no device works because a sampler does.
+	HandoverSeconds float64
+	Ranks           []RankTime
+	// Spans are everything that happened, in order of recording; Actors names who did it. Stage actors come first, samplers follow.
+	Spans  []Span
+	Actors []string
+}
+
+// RankTime is where the time of one rank goes, in seconds. Compute + Exchange + Send + Idle is Simulation.Seconds.
+type RankTime struct {
+	Compute  float64 // arithmetic, memory, starting operations
+	Exchange float64 // exchanges inside a stage that nothing hides, and waiting there for slower ranks
+	Hidden   float64 // exchanges behind attention; already inside Compute
+	Send     float64 // standing still for a pipeline transfer
+	Idle     float64 // waiting for rows, for the sampler or for the end: bubbles
+	Micros   int
+}
+
+// Simulate predicts a request without tensors. It follows the order of the executor (program.go) with the times that time.go gives. The plan
+// must have passed Check. The error is a *DeadlockError; Patchbay's own schedule has none (proved in the tests for every size).
+func Simulate(w Workload, p plan.Plan, f Fabric) (*Simulation, error) {
+	w.Device = f.Device
+	return simulate(newCosts(NewOutline(w, p), f), false)
+}
+
+// simulate runs the program of c. quiet leaves out Spans, Ranks and the split of Seconds.
+func simulate(c *costs, quiet bool) (*Simulation, error) {
+	type key struct {
+		group, lane int
+		m           plan.Micro
+	}
+	lanes := map[key]float64{}
+	loads := map[key][]load{}
+	seconds := func(group, k int, m plan.Micro) float64 {
+		m.Evaluation = 0
+		at := key{group, k, m}
+		s, ok := lanes[at]
+		if !ok {
+			s, loads[at] = c.microSeconds(group/c.plan.CFG, group%c.plan.CFG, k, m)
+			lanes[at] = s
+		}
+		return s
+	}
+	transfer := func(group, k int, m plan.Micro) float64 {
+		m.Evaluation = 0
+		at := key{group, -1 - k, m}
+		s, ok := lanes[at]
+		if !ok {
+			entries := c.entriesOf(group % c.plan.CFG)
+			for _, i := range entries { // the mean of all, which follow each other on one link
+				s += c.transfer(group/c.plan.CFG, m, i) / float64(len(entries))
+			}
+			lanes[at] = s
+		}
+		return s
+	}
+	t := timing{
+		groups: c.plan.Data * c.plan.CFG, shares: len(c.Patches), micros: c.micros(), work: seconds, transfer: transfer,
+		handover: c.fabric.Device.Handover, spread: c.plan.Spread, entries: func(g int) int { return len(c.entriesOf(g % c.plan.CFG)) },
+	}
+	if c.plan.Overlap {
+		t.slots = linkSlots
+	}
+	for k := range c.Lanes {
+		t.stage = append(t.stage, c.Stage(k))
+	}
+	prog := newProgram(t)
+	ends, spans, err := prog.net.run(quiet)
+	if err != nil {
+		return nil, err
+	}
+	out := &Simulation{Plan: c.plan, Spans: spans}
+	for _, e := range ends {
+		out.Seconds = max(out.Seconds, e)
+	}
+	if quiet {
+		return out, nil
+	}
+	for _, a := range prog.net.actors {
+		out.Actors = append(out.Actors, a.name)
+	}
+	out.steady(c, prog.samplers)
+	out.ranks(c, prog, func(g, k int, m plan.Micro) []load {
+		seconds(g, k, m)
+		m.Evaluation = 0
+		return loads[key{g, k, m}]
+	})
+	return out, nil
+}
+
+// steady fills in warm-up, step and hand-over times from the spans.
+func (s *Simulation) steady(c *costs, samplers int) {
+	ends := make([]float64, c.Evaluations) // of each evaluation at the last lane
+	type gap struct{ at, change float64 }
+	busy := 0.0
+	var working []gap
+	for _, sp := range s.Spans {
+		if sp.Actor >= samplers {
+			continue
+		}
+		ends[sp.Micro.Evaluation] = max(ends[sp.Micro.Evaluation], sp.End)
+		working = append(working, gap{sp.Start, sp.End})
+	}
+	sortBy(working, func(g gap) float64 { return g.at })
+	until := 0.0
+	for _, g := range working {
+		if g.change > until {
+			busy += g.change - max(until, g.at)
+			until = g.change
+		}
+	}
+	s.HandoverSeconds = max(0, s.Seconds-busy)
+	first := 0
+	for first < c.Evaluations && c.synchronous(first) {
+		s.WarmupSeconds = ends[first] + c.fabric.Device.Handover
+		first++
+	}
+	last := c.Evaluations - 1
+	switch {
+	case first < last: // the first stale evaluation fills the pipeline
+		s.StepSeconds = (ends[last] - ends[first]) / float64(last-first)
+	case first == last:
+		s.StepSeconds = ends[last] - s.WarmupSeconds
+	default:
+		s.StepSeconds = s.Seconds / float64(c.Evaluations)
+	}
+}
+
+// ranks splits the time of every rank.
+func (s *Simulation) ranks(c *costs, prog *program, loads func(g, k int, m plan.Micro) []load) {
+	stand := make([]float64, len(prog.net.actors)) // transfers that keep an actor from working
+	for _, sp := range s.Spans {
+		if sp.Kind != Working {
+			stand[sp.Actor] += sp.End - sp.Start
+		}
+	}
+	s.Ranks = make([]RankTime, c.plan.Ranks())
+	for g := range prog.groups {
+		for k := range prog.lanes {
+			var members []int
+			for r := range s.Ranks {
+				at := c.mesh.At(r)
+				if at.Data*c.plan.CFG+at.CFG == g && at.Pipe == c.Stage(k) {
+					members = append(members, r)
+				}
+			}
+			for _, m := range prog.micros {
+				whole := prog.work(g, k, m)
+				for i, l := range loads(g, k, m) {
+					rt := &s.Ranks[members[i]]
+					compute := c.compute(l)
+					rt.Compute += compute
+					rt.Exchange += max(0, whole-compute)
+					rt.Hidden += l.sent - l.exchange
+					rt.Micros++
+				}
+			}
+			for _, r := range members {
+				s.Ranks[r].Send += stand[g*prog.lanes+k]
+			}
+		}
+	}
+	for r := range s.Ranks {
+		rt := &s.Ranks[r]
+		rt.Idle = max(0, s.Seconds-rt.Compute-rt.Exchange-rt.Send)
+	}
+}

@@ -1,0 +1,47 @@
+package forecast
+
+import (
+	"patchbay/models/dit"
+	"patchbay/parallel/plan"
+)
+
+// spread is the outline of spread evaluations: the ranks are the same, stages count as places of the ring.
+func (o *Outline) spread() *Outline {
+	w := *o
+	w.plan.Ring, w.plan.Pipe, w.plan.Patches, w.stores = o.plan.Pipe*o.plan.Ring, 1, 1, true
+	w.mesh = plan.Mesh{Plan: w.plan}
+	w.Lanes = plan.WholeLanes([]dit.Range{{End: len(o.Spec.Blocks)}})
+	return &w
+}
+
+// spreadCoord is the place of a rank in the outline of spread evaluations.
+func (o *Outline) spreadCoord(c plan.Coord) plan.Coord {
+	c.Ring, c.Pipe = c.Pipe*o.plan.Ring+c.Ring, 0
+	return c
+}
+
+// spreadVolumes is what rank c sends in a spread evaluation.
+func (o *Outline) spreadVolumes(c plan.Coord) [plan.AxisCount]volume {
+	v := o.spread().volumes(o.spreadCoord(c), plan.Micro{Whole: true})
+	v[plan.AxisSpread], v[plan.AxisRing] = v[plan.AxisRing], volume{}
+	return v
+}
+
+// prepared is the blocks that entries are prepared for on lane k.
+func (o *Outline) prepared(k int) dit.Range {
+	if o.spreads(k) {
+		return dit.Range{End: len(o.Spec.Blocks)}
+	}
+	return o.Lanes[k].Range
+}
+
+// spreads tells whether lane k takes part in spread evaluations.
+func (o *Outline) spreads(k int) bool { return o.plan.Spread && k < o.plan.Pipe }
+
+// back is the lane of the blocks that lane k's stage owns on the way up; none for the last stage and without a fold.
+func (o *Outline) back(k int) plan.Lane {
+	if up := len(o.Lanes) - 1 - k; up >= o.plan.Pipe {
+		return o.Lanes[up]
+	}
+	return plan.Lane{}
+}

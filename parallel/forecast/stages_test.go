@@ -1,0 +1,326 @@
+package forecast
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"patchbay/models/dit"
+	"patchbay/models/published"
+	"patchbay/parallel/plan"
+)
+
+// halves counts lanes in half blocks.
+func halves(lanes []plan.Lane) []dit.Range {
+	out := make([]dit.Range, len(lanes))
+	for i, l := range lanes {
+		out[i] = dit.Range{Start: 2 * l.Start, End: 2 * l.End}
+		if l.Late {
+			out[i].Start++
+		}
+		if l.Early {
+			out[i].End--
+		}
+	}
+	return out
+}
+
+// tiled reports whether ranges are neighbours that cover [0, n) in order, none of them empty.
+func tiled(ranges []dit.Range, n int) bool {
+	at := 0
+	for _, r := range ranges {
+		if r.Start != at || r.End <= r.Start {
+			return false
+		}
+		at = r.End
+	}
+	return at == n
+}
+
+// stageSums adds up what every stage costs: its lanes, embedding on the first stage and head where the last lane is.
+func stageSums(lanes []plan.Lane, costs []plan.BlockCost, ends [2]float64, parts int) []float64 {
+	sums := make([]float64, parts)
+	at := func(k int) int { return min(k, 2*parts-2-k) } // straight pipelines end before the fold
+	for k, l := range lanes {
+		for b := l.Start; b < l.End; b++ {
+			sums[at(k)] += map[dit.Half]float64{dit.WholeBlock: costs[b].Whole(), dit.AttentionHalf: costs[b].Attention, dit.MLPHalf: costs[b].MLP}[l.Half(b)]
+		}
+	}
+	sums[0] += ends[0]
+	sums[at(len(lanes)-1)] += ends[1]
+	return sums
+}
+
+// leastDearest is the least possible cost of the dearest of parts contiguous non-empty ranges, by looking at every cut.
+func leastDearest(cost []float64, parts int, first, last float64) float64 {
+	n := len(cost)
+	best := make([]float64, n+1) // of the first i pieces in the stages so far
+	for i := range best {
+		best[i] = math.Inf(1)
+	}
+	best[0] = 0
+	for p := range parts {
+		next := make([]float64, n+1)
+		for end := range next {
+			next[end] = math.Inf(1)
+			sum := 0.0
+			for start := end - 1; start >= 0; start-- {
+				sum += cost[start]
+				all := sum
+				if p == 0 {
+					all += first
+				}
+				if p == parts-1 {
+					all += last
+				}
+				next[end] = min(next[end], max(best[start], all))
+			}
+		}
+		best = next
+	}
+	return best[n]
+}
+
+// leastStage is the least possible cost of the dearest stage of a model, cut where its blocks can be cut; folded stages take a block and its mirror image.
+func leastStage(spec *dit.Spec, costs []plan.BlockCost, ends [2]float64, parts int) float64 {
+	n := len(costs)
+	var list []float64
+	if !plan.Skips(spec) {
+		for b, c := range costs {
+			if spec.Blocks[b].Cuts && n >= 2*parts {
+				list = append(list, c.Attention, c.MLP)
+			} else {
+				list = append(list, c.Whole())
+			}
+		}
+		return leastDearest(list, parts, ends[0], ends[1])
+	}
+	for b := range n / 2 {
+		down, up := costs[b], costs[n-1-b]
+		if spec.Blocks[b].Cuts && n/2 >= 2*parts {
+			list = append(list, down.Attention+up.MLP, down.MLP+up.Attention)
+		} else {
+			list = append(list, down.Whole()+up.Whole())
+		}
+	}
+	return leastDearest(list, parts, ends[0]+ends[1], 0)
+}
+
+// givenCosts are costs of blocks to balance: by the rates of devices, and uneven ones.
+func givenCosts(t *testing.T, m *published.Model, parts int) map[string]func() ([]plan.BlockCost, [2]float64) {
+	t.Helper()
+	w := Workload{Spec: m.Spec, Y: 1024 / m.Scale, X: 1024 / m.Scale, Batch: 1, Text: slices.Repeat([]int{m.Text}, m.Entries), Evaluations: m.Steps}
+	p := plan.OneRank()
+	p.Pipe, p.Patches = parts, parts
+	out := map[string]func() ([]plan.BlockCost, [2]float64){}
+	for _, name := range []string{"H100", "A100-80", "L40", "cpu"} {
+		machine, err := NewMachine(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Device = machine.Device
+		o := NewOutline(w, p)
+		out[name] = o.blockSeconds
+	}
+	even := out["H100"]
+	scaled := func(f func(b int) float64) func() ([]plan.BlockCost, [2]float64) {
+		return func() ([]plan.BlockCost, [2]float64) {
+			costs, ends := even()
+			for b := range costs {
+				costs[b].Attention, costs[b].MLP = costs[b].Attention*f(b), costs[b].MLP*f(b)
+			}
+			return costs, ends
+		}
+	}
+	n := len(m.Spec.Blocks)
+	out["later blocks up to four times dearer"] = scaled(func(b int) float64 { return 1 + 3*float64(b)/float64(n-1) })
+	out["random from a half to one and a half"] = scaled(func(b int) float64 { return 0.5 + rand.New(rand.NewPCG(7, uint64(b))).Float64() })
+	out["two dear blocks"] = scaled(func(b int) float64 {
+		if b == n/3 || b == n-2 {
+			return 4
+		}
+		return 1
+	})
+	out["attention four times dearer"] = func() ([]plan.BlockCost, [2]float64) {
+		costs, ends := even()
+		for b := range costs {
+			costs[b].Attention *= 4
+		}
+		return costs, ends
+	}
+	return out
+}
+
+// indivisible are the numbers of stages for which the dearest one is more than 1.03 of the mean by the rates of some known device, because no cut at whole
+// and half blocks is better: FLUX has 38 single blocks that cannot be cut, and half a block is 4 to 9 % of such a stage.
+func indivisible() map[string][]int {
+	return map[string][]int{
+		"flux-dev": {5, 6, 7, 8}, "flux-schnell": {5, 6, 7, 8}, "sd3-medium": {5}, "sd3.5-large": {5, 6, 8},
+		"pixart-alpha": {3, 5, 6}, "pixart-sigma": {3, 5, 6}, "hunyuandit": {3, 6, 7},
+	}
+}
+
+// TestStagesOfPublishedModels: with four blocks a stage or more, embedding and head included, the dearest stage is at most 1.03 of the mean, or no cut at whole
+// and half blocks is better (all cuts are tried), and by the rates of known devices those cases are the ones listed. Costs are given: those of devices, and
+// uneven ones.
+func TestStagesOfPublishedModels(t *testing.T) {
+	within, best := 0, 0
+	var worse []string
+	for _, name := range published.Names() {
+		m, err := published.Find(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := len(m.Spec.Blocks)
+		var above []int // numbers of stages
+		for parts := 2; parts <= 8 && 4*parts <= n; parts++ {
+			given := givenCosts(t, m, parts)
+			for _, what := range slices.Sorted(maps.Keys(given)) {
+				costs, ends := given[what]()
+				cut := func() []plan.Lane { return plan.Cut(m.Spec, costs, ends, parts) }
+				lanes := cut()
+				if !tiled(halves(lanes), 2*n) {
+					t.Fatalf("%s on %d stages, %s: %v", name, parts, what, lanes)
+				}
+				if again := cut(); !slices.Equal(again, lanes) {
+					t.Fatalf("%s on %d stages, %s: cut as %v, then as %v", name, parts, what, lanes, again)
+				}
+				sums := stageSums(lanes, costs, ends, parts)
+				mean := 0.0
+				for _, s := range sums {
+					mean += s / float64(parts)
+				}
+				most := slices.Max(sums)
+				if most <= 1.03*mean {
+					within++
+					continue
+				}
+				where := fmt.Sprintf("%s on %d stages, %s: the dearest is %.3f of the mean", name, parts, what, most/mean)
+				if least := leastStage(m.Spec, costs, ends, parts); most > least*(1+1e-9) {
+					t.Errorf("%s, %.3f is possible", where, least/mean)
+				}
+				best++
+				if _, err := NewMachine(what); err == nil && !slices.Contains(above, parts) {
+					above = append(above, parts)
+				}
+				worse = append(worse, where)
+			}
+		}
+		if want := indivisible()[name]; !slices.Equal(above, want) {
+			t.Errorf("%s: by the rates of devices %v stages are above 1.03 of the mean, want %v", name, above, want)
+		}
+	}
+	t.Logf("%d cuts within 1.03 of the mean; %d more are the best possible:", within, best)
+	for _, w := range worse {
+		t.Log(w)
+	}
+}
+
+// TestFoldedStagesMirror: a stage of a skip-connected model owns blocks and their mirror images, or halves of them, for every number of blocks and stages; an
+// output that a later block takes is made on the stage that takes it.
+func TestFoldedStagesMirror(t *testing.T) {
+	for n := 2; n <= 41; n++ {
+		for _, cuts := range []bool{false, true} {
+			spec := &dit.Spec{Width: 8, Heads: 1, HeadDim: 8, PatchSize: 2, Channels: 4, OutChannels: 4, MLPRatio: 4}
+			for i := range n {
+				skip := -1
+				if i > n/2 || n%2 == 0 && i >= n/2 {
+					skip = n - 1 - i
+				}
+				spec.Blocks = append(spec.Blocks, dit.BlockSpec{Kind: dit.Cross, Skip: skip, Attends: 1, Cuts: cuts})
+			}
+			for parts := 1; parts <= min(8, plan.MaxStages(spec)); parts++ {
+				p := plan.OneRank()
+				p.Pipe = parts
+				o := NewOutline(Workload{Spec: spec, Y: 16, X: 16, Batch: 1, Text: []int{10}, Evaluations: 3}, p)
+				r := o.Lanes
+				h := halves(r)
+				if !tiled(h, 2*n) || len(r) != 2*parts-1 {
+					t.Fatalf("%d blocks on %d stages: %v", n, parts, r)
+				}
+				for k, lane := range h {
+					if mirror := h[len(r)-1-k]; parts > 1 && (mirror.Start != 2*n-lane.End || mirror.End != 2*n-lane.Start) {
+						t.Fatalf("%d blocks on %d stages: lane %d is %v, its mirror %v", n, parts, k, r[k], r[len(r)-1-k])
+					}
+				}
+				for b, blk := range spec.Blocks {
+					if blk.Skip < 0 {
+						continue
+					}
+					made, taken := -1, -1
+					for k, l := range r {
+						if l.Ends(blk.Skip) {
+							made = o.Stage(k)
+						}
+						if b >= l.Start && b < l.End && l.Attends(b) {
+							taken = o.Stage(k)
+						}
+					}
+					if made < 0 || made != taken {
+						t.Fatalf("%d blocks on %d stages: block %d takes on stage %d what block %d makes on stage %d", n, parts, b, taken, blk.Skip, made)
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestStagesFollowTheDevice: another ratio of rates gives other stages, the same one the same.
+func TestStagesFollowTheDevice(t *testing.T) {
+	m, err := NewMachine("L40")
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := &dit.Spec{Width: 1536, Heads: 24, HeadDim: 64, PatchSize: 2, Channels: 16, OutChannels: 16, MLPRatio: 4}
+	for i := range 24 { // like SD3.5 medium: blocks at the front attend twice
+		spec.Blocks = append(spec.Blocks, dit.BlockSpec{Kind: dit.Double, Skip: -1, Attends: 1 + (36-i)/24, Cuts: true})
+	}
+	p := plan.Plan{Data: 1, CFG: 1, Pipe: 3, Ring: 1, Ulysses: 1, Tensor: 1, Patches: 3, Warmup: 1, Overlap: true}
+	w := Workload{Spec: spec, Y: 128, X: 128, Batch: 1, Text: []int{154}, Evaluations: 20, Device: m.Device}
+	first := NewOutline(w, p).Lanes
+	if again := NewOutline(w, p).Lanes; !slices.Equal(first, again) {
+		t.Errorf("cut as %v, then as %v", first, again)
+	}
+	w.Device.Attention /= 8
+	if slow := NewOutline(w, p).Lanes; slices.Equal(first, slow) {
+		t.Errorf("with attention eight times slower the stages are still %v", slow)
+	}
+}
+
+// TestBadMachinesAreRefused: a profile with a field that is missing, unknown or out of range is refused, and the message names it.
+func TestBadMachinesAreRefused(t *testing.T) {
+	m, err := NewMachine("cpu")
+	if err != nil {
+		t.Fatal(err)
+	}
+	good, err := m.JSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := ReadMachine(good); err != nil || again != m {
+		t.Fatalf("a profile reads back as %+v, %v; want %+v", again, err, m)
+	}
+	for _, c := range []struct{ from, to, want string }{
+		{`"gemm": 220000000000`, `"gemm": 0`, "devices[0].gemm"},
+		{`"attention": 155000000000`, `"attention": -1`, "devices[0].attention"},
+		{`"traffic"`, `"trafficc"`, "trafficc"},
+		{`"launch": 0.000001`, `"launch": 2`, "devices[0].launch"},
+		{`"name": "cpu"`, `"name": " "`, "devices[0].name"},
+		{`"value_bytes": 4`, `"value_bytes": 3`, "devices[0].value_bytes"},
+		{`"all_to_all": 1`, `"all_to_all": 7`, "links[0].all_to_all"},
+		{`"bandwidth": 6000000000`, `"bandwidth": "fast"`, "bandwidth"},
+		{`"devices"`, `"device"`, "devices"},
+	} {
+		bad := strings.Replace(string(good), c.from, c.to, 1)
+		if bad == string(good) {
+			t.Fatalf("the profile has no %s:\n%s", c.from, good)
+		}
+		if _, err := ReadMachine([]byte(bad)); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want an error that names %s", c.to, err, c.want)
+		}
+	}
+}

@@ -1,0 +1,272 @@
+package forecast
+
+import (
+	"slices"
+
+	"patchbay/models/dit"
+	"patchbay/parallel/plan"
+)
+
+// What the executor does in a block besides matrix products and attention, counted in a block of FLUX.
+const (
+	// rowPasses is how often a block reads or writes its rows [rows, E] for element-wise work: norms 4, queries and keys 4, residuals 4.
+	rowPasses = 12
+	// mergePasses is the same for the rows of a ring when a part of the attention is merged: it reads two parts and writes one.
+	mergePasses = 3
+	// launches is the operations that the host starts for one block and stream.
+	launches = 9
+	// launchGap is seconds between two operations of a recorded graph, in which the device drains and fills again: what many small patches pay for.
+	launchGap = 1e-6
+	// ulyssesExchanges is the all-to-alls of one Ulysses attention: queries, keys and values travel together, the result goes back.
+	ulyssesExchanges = 2
+	// linkSlots is how many messages a pipeline link holds beside computation: sends are double-buffered.
+	linkSlots = 2
+)
+
+// costs predicts the seconds of micro-steps of one plan on one fabric.
+type costs struct {
+	*Outline
+	fabric Fabric
+	wide   *costs               // of spread evaluations, nil if the plan has none
+	wires  [plan.AxisCount]wire // pipe: to the next stage; ring, tensor and shard: to the neighbour; ulysses: to all
+}
+
+func newCosts(o *Outline, f Fabric) *costs {
+	c := &costs{Outline: o, fabric: f}
+	for a := range plan.AxisCount {
+		p := map[plan.Axis]pattern{
+			plan.AxisUlysses: toAll, plan.AxisRing: toNeighbour, plan.AxisPipe: toNext, plan.AxisTensor: toNeighbour, plan.AxisSpread: toNeighbour, plan.AxisShard: toNeighbour,
+		}[a]
+		c.wires[a] = f.wire(o.groups(a), p)
+	}
+	if o.plan.Spread && o.plan.Pipe > 1 {
+		c.wide = newCosts(o.spread(), f)
+	}
+	return c
+}
+
+// microSeconds is laneSeconds, and for spread evaluations the time that all stages take together, with the loads of this stage's ranks.
+func (c *costs) microSeconds(data, cfg, k int, m plan.Micro) (float64, []load) {
+	if !m.Whole || c.wide == nil {
+		return c.laneSeconds(data, cfg, k, m)
+	}
+	s, loads := c.wide.laneSeconds(data, cfg, 0, m)
+	if k >= c.plan.Pipe { // down lanes do it all
+		return s, nil
+	}
+	n := len(loads) / c.plan.Pipe
+	return s, loads[k*n : (k+1)*n]
+}
+
+// groups lists the groups of ranks along an axis.
+func (o *Outline) groups(a plan.Axis) [][]int {
+	var out [][]int
+	for r := range o.plan.Ranks() {
+		if ranks, at := o.mesh.Along(a, o.mesh.At(r)); at == 0 {
+			out = append(out, ranks)
+		}
+	}
+	return out
+}
+
+// load is the work of one rank in some blocks.
+type load struct {
+	gemm, attention float64 // floating point operations
+	bytes           float64 // of element-wise work
+	launches        float64
+	exchange        float64 // seconds of exchanges inside the stage that nothing hides
+	sent            float64 // seconds of all exchanges inside the stage
+}
+
+// compute is the seconds of arithmetic and memory, or of starting operations where that takes longer.
+func (c *costs) compute(l load) float64 {
+	d := c.fabric.Device
+	return max(l.gemm/d.GEMM+l.attention/d.Attention+l.bytes/d.Traffic+l.launches*launchGap, l.launches*d.Launch)
+}
+
+// addBlock adds what rank at does in block n, or a half of it, for rows of one entry, b items.
+func (c *costs) addBlock(l *load, at plan.Coord, n int, half dit.Half, rows []dit.Rows, entry, b int) {
+	spec, blk := c.Spec, c.Spec.Blocks[n]
+	part := 1.0 // of what is spread over the block
+	if half != dit.WholeBlock {
+		part = 0.5
+	}
+	e, mine := float64(spec.Width), rows[at.Place(c.plan)]
+	text, image := float64(b*mine.Text.Len()), float64(b*mine.Image.Len())
+	if blk.Kind == dit.Cross {
+		text = 0
+	}
+	share := float64(c.localHeads(at)) / float64(spec.Heads)
+	weights := halfWeights(spec, blk, half) * e * e
+	l.gemm += 2 * image * weights * share
+	if blk.LastText && half != dit.MLPHalf {
+		weights = 3 * e * e
+	} else if blk.LastText {
+		weights = 0
+	}
+	l.gemm += 2 * text * weights * share
+	kept := 1.0
+	if c.plan.Scatter { // element-wise work is that of the rows kept
+		kept = 1 / float64(c.plan.Tensor)
+	}
+	l.bytes += part * (text + image) * e * kept * rowPasses * float64(c.fabric.Device.ValueBytes)
+	streams := 1.0
+	if blk.Kind == dit.Double && text > 0 && image > 0 {
+		streams = 2
+	}
+	l.launches += part * streams * launches
+	if blk.Kind == dit.Cross {
+		l.attention += 4 * image * float64(c.Text[entry]) * e * share
+	}
+	if half != dit.MLPHalf {
+		plan.EachAttention(blk, func(_ int, imageOnly bool) { c.addAttention(l, at, rows, entry, b, imageOnly) })
+	}
+	c.addTensor(l, at, blk, half, mine, b)
+}
+
+// addTensor adds the sums over the tensor group, or the gathers and scatters of the scattered form.
+func (c *costs) addTensor(l *load, at plan.Coord, blk dit.BlockSpec, half dit.Half, mine dit.Rows, b int) {
+	t, w, value := c.plan.Tensor, c.wires[plan.AxisTensor], float64(c.fabric.Device.ValueBytes)
+	if t == 1 {
+		return
+	}
+	calls, bytes := 0.0, 0.0
+	if c.plan.Scatter {
+		var v volume
+		c.scattered(&v, at, blk, half, mine, b)
+		calls, bytes = float64(v.calls), float64(v.values)*value
+	} else {
+		for _, r := range reductions(blk, half, mine) {
+			calls++
+			bytes += 2 * float64(t-1) / float64(t) * float64(b*r.Len()*c.Spec.Width) * value
+		}
+	}
+	s := calls*w.latency + bytes*w.perByte
+	l.exchange += s
+	l.sent += s
+}
+
+// addAttention adds one attention over the whole sequence and its exchanges.
+func (c *costs) addAttention(l *load, at plan.Coord, rows []dit.Rows, entry, b int, imageOnly bool) {
+	d := float64(c.Spec.HeadDim)
+	own := float64(c.heads(at)[at.Ulysses].Len())
+	keys := c.Sequence(entry).Image
+	if !imageOnly {
+		keys += c.Sequence(entry).Text
+	}
+	queries := c.gathered(rows, at.Ring, imageOnly)
+	l.attention += 4 * float64(b*queries) * float64(keys) * own * d
+	if c.plan.KV8 { // every row is read in 8 bits or written in them, and once in the type of activations
+		l.bytes += 2 * float64(b*keys) * own * d * (1 + float64(c.fabric.Device.ValueBytes))
+	}
+	var v [plan.AxisCount]volume
+	c.attention(&v, at, rows, b, imageOnly)
+	value := float64(c.fabric.Device.ValueBytes)
+	if v[plan.AxisUlysses].calls > 0 {
+		w := c.wires[plan.AxisUlysses]
+		s := ulyssesExchanges*w.latency + float64(v[plan.AxisUlysses].values)*value*w.perByte
+		l.exchange += s
+		l.sent += s
+	}
+	if v[plan.AxisRing].calls > 0 {
+		w := c.wires[plan.AxisRing]
+		s := float64(c.plan.Ring-1)*w.latency + float64(v[plan.AxisRing].values)*value*w.perByte
+		l.sent += s
+		l.exchange += s
+		l.bytes += float64(c.plan.Ring-1) * float64(b*queries) * own * d * mergePasses * value
+	}
+}
+
+// laneLoad is what rank at does in lane k in one micro-step.
+func (c *costs) laneLoad(at plan.Coord, k int, m plan.Micro) (l load) {
+	b := c.batch[at.Data].Len()
+	for i := range c.Text {
+		if c.cfgOf[i] != at.CFG {
+			continue
+		}
+		rows := c.rows(m, i)
+		// blocks of one kind cost the same: count them
+		type kind struct {
+			dit.BlockSpec
+			half dit.Half
+		}
+		seen := map[kind]load{}
+		for n := c.Lanes[k].Start; n < c.Lanes[k].End; n++ {
+			key := kind{c.Spec.Blocks[n], c.Lanes[k].Half(n)}
+			key.Params = 0
+			if key.Skip >= 0 {
+				key.Skip = 0
+			}
+			one, ok := seen[key]
+			if !ok {
+				c.addBlock(&one, at, n, key.half, rows, i, b)
+				seen[key] = one
+			}
+			l.gemm += one.gemm
+			l.attention += one.attention
+			l.bytes += one.bytes
+			l.launches += one.launches
+			l.exchange += one.exchange
+			l.sent += one.sent
+		}
+		c.addEnds(&l, at, k, rows, b)
+	}
+	c.addShards(&l)
+	return l
+}
+
+// addEnds adds embedding and head.
+func (c *costs) addEnds(l *load, at plan.Coord, k int, rows []dit.Rows, b int) {
+	embed, head := c.endFlops(at, rows, b)
+	if k == 0 {
+		l.gemm += embed
+	}
+	if !c.sends(k) {
+		l.gemm += head
+	}
+}
+
+// endFlops is the floating point operations of embedding and head for the rows of rank at.
+func (c *costs) endFlops(at plan.Coord, rows []dit.Rows, b int) (embed, head float64) {
+	image := float64(b * c.plan.Kept(rows[at.Place(c.plan)], at.Tensor).Image.Len())
+	token := float64(c.Spec.Width * c.Spec.PatchSize * c.Spec.PatchSize)
+	return 2 * image * token * float64(c.Spec.Channels), 2 * image * token * float64(c.Spec.OutChannels)
+}
+
+// laneSeconds is how long lane k of the ranks that share c's data, cfg and pipe place takes for a micro-step: exchanges keep them together, so the slowest
+// counts. compute and sent are those of each rank.
+func (c *costs) laneSeconds(data, cfg, k int, m plan.Micro) (seconds float64, ranks []load) {
+	stage := c.Stage(k)
+	for r := range c.plan.Ranks() {
+		at := c.mesh.At(r)
+		if at.Data != data || at.CFG != cfg || at.Pipe != stage {
+			continue
+		}
+		l := c.laneLoad(at, k, m)
+		ranks = append(ranks, l)
+		seconds = max(seconds, c.compute(l)+l.exchange)
+	}
+	return seconds, ranks
+}
+
+// transfer is the seconds of one entry's rows from one lane to the next.
+func (c *costs) transfer(data int, m plan.Micro, entry int) float64 {
+	rows := c.rows(m, entry)
+	most := 0
+	for _, r := range rows {
+		most = max(most, c.plan.Kept(r, 0).Len(), c.plan.Kept(r, c.plan.Tensor-1).Len())
+	}
+	bytes := c.batch[data].Len() * most * c.Spec.Width * c.fabric.Device.ValueBytes
+	return c.wires[plan.AxisPipe].seconds(float64(bytes))
+}
+
+// entriesOf lists the entries of a cfg group.
+func (o *Outline) entriesOf(cfg int) []int {
+	var out []int
+	for i := range o.Text {
+		if o.cfgOf[i] == cfg {
+			out = append(out, i)
+		}
+	}
+	return slices.Clip(out)
+}

@@ -1,0 +1,32 @@
+package forecast
+
+import (
+	"testing"
+
+	"patchbay/models/tiny"
+	"patchbay/parallel/plan"
+)
+
+// TestFreshnessFollowsTheSchedule checks that the table lists the micro-steps that the executor runs, in its order.
+func TestFreshnessFollowsTheSchedule(t *testing.T) {
+	d, err := tiny.Describe("flux")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"pipe=2", "pipe=3,patches=5,warmup=2", "pipe=4,patches=2,warmup=0", "ulysses=2"} {
+		p, err := plan.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := NewOutline(Workload{Spec: &d.Spec, Y: 12, X: 12, Batch: 1, Text: []int{7}, Evaluations: 5}, p)
+		table := plan.FreshnessTable(len(o.Patches), 5, p.Warmup)
+		for i, m := range o.micros() {
+			if i >= len(table) || table[i].Micro != m {
+				t.Fatalf("%s: micro-step %d is %s, the table has %v", text, i, m, table[min(i, len(table)-1)].Micro)
+			}
+		}
+		if len(table) != len(o.micros()) {
+			t.Errorf("%s: %d rows, the executor has %d micro-steps", text, len(table), len(o.micros()))
+		}
+	}
+}

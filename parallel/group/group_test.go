@@ -1,0 +1,25 @@
+package group
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"patchbay/parallel/failure"
+)
+
+func TestGroupTurnsPanicIntoErrorAndAborts(t *testing.T) {
+	stop := make(chan struct{})
+	var cause error
+	g := New(func(err error) { cause = err; close(stop) })
+	g.Go("rank 1", func() error { <-stop; return nil })
+	g.Go("rank 2", func() error { panic("boom") })
+	err := g.Wait()
+	var e *failure.Error
+	if !errors.As(err, &e) || e.Code != failure.Panic || !strings.Contains(e.Text, "rank 2") || !strings.Contains(e.Stack, "group_test.go") {
+		t.Fatalf("Wait = %#v, want a panic of rank 2 with its stack", err)
+	}
+	if !errors.Is(cause, err) {
+		t.Fatalf("abort got %v, Wait %v", cause, err)
+	}
+}

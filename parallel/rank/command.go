@@ -1,0 +1,83 @@
+package rank
+
+import (
+	"patchbay/engine"
+	"patchbay/engine/profile"
+	"patchbay/models/dit"
+	"patchbay/parallel/comm"
+	"patchbay/parallel/failure"
+	"patchbay/parallel/plan"
+)
+
+// Command is one message from the leader to a rank: exactly one of the pointers is set. It is plain data without pointers into the leader's
+// memory that the rank keeps, so that ranks can live in other processes; a link of the tests encodes every command to msgpack and back.
+type Command struct {
+	Session  uint64
+	Open     *OpenCommand
+	Evaluate *EvaluateCommand
+	Close    bool
+}
+
+// OpenCommand starts a session: the rank prepares all entries, sizes and takes its buffers. The weights named by Model are resident on the rank.
+type OpenCommand struct {
+	Model     string // key of the placement
+	Plan      plan.Plan
+	DType     engine.DType // of activations
+	Batch     int          // items of the latent that this rank works on
+	Text      int          // longest text of any entry, for cutting patches
+	Lanes     []plan.Lane  // blocks of every lane of a pipeline, cut once for all ranks; none: all blocks on every rank
+	Entries   []EntryInput
+	Timesteps []float32 // timesteps that will come, modulations are computed ahead for them
+	Profile   int64     // start of a profile in nanoseconds of Unix time, 0: no profile
+	Budget    int64     // bytes that activations and session buffers may take, 0: no limit
+}
+
+// EntryInput is one conditioning entry and the grid it is evaluated on. Foreign entries are evaluated by other ranks (cfg axis) and carry no data.
+type EntryInput struct {
+	Entry   dit.Entry
+	Grid    dit.Grid
+	Foreign bool
+}
+
+// EvaluateCommand asks for the network's prediction of some entries at one timestep.
+type EvaluateCommand struct {
+	Index    int // evaluation number, from 0
+	Patch    int // number of the patch, 0 in whole evaluations
+	Timestep float32
+	Entries  []int // indices into OpenCommand.Entries
+	// Whole evaluations compute every token of every entry. Others compute the image tokens of one patch, with the text if Text is set, and take
+	// K and V of all other tokens from the evaluations before.
+	Whole  bool
+	Tokens dit.Range
+	Text   bool
+	// Inputs are the rows [B, L/P, C*p*p] that this rank owns of each entry, flat; only for the first stage.
+	Inputs [][]float32
+}
+
+// Reply answers a command.
+type Reply struct {
+	// Outputs are the predictions [B, L/P, OutChannels*p*p] of the entries asked for, flat.
+	// The last stage gives them.
+	Outputs [][]float32
+	// PeakBytes of activations and session buffers, in the reply to Open.
+	PeakBytes int64
+	// Traffic is what the rank has sent in this session so far, by axis.
+	Traffic []comm.Traffic
+	// Tokens counts the text and image tokens the rank's first block has computed in this session so far.
+	Tokens TokenCount
+	Spans  []profile.Span // of a profiled session, in the reply to Close
+	Err    *failure.Error
+}
+
+// TokenCount counts what a rank has computed: tokens that went through a block, over all evaluations, entries and items, and micro-steps.
+type TokenCount struct{ Text, Image, MicroSteps int64 }
+
+// micro names the micro-step.
+func (c *EvaluateCommand) micro() plan.Micro {
+	return plan.Micro{Evaluation: c.Index, Patch: c.Patch, Whole: c.Whole}
+}
+
+// Rows returns what each sequence rank computes of an entry in one evaluation, by its place in the sequence.
+func (c *EvaluateCommand) Rows(e plan.Sequence, parts int) []dit.Rows {
+	return plan.Part{Whole: c.Whole, Tokens: c.Tokens, Text: c.Text}.Rows(e, parts)
+}

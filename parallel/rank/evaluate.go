@@ -1,0 +1,344 @@
+package rank
+
+import (
+	"fmt"
+
+	"patchbay/engine"
+	"patchbay/models/dit"
+	"patchbay/parallel/comm"
+	"patchbay/parallel/plan"
+)
+
+// sessionNeed is the memory of a session in bytes, and the calls of its Ops.
+type sessionNeed struct {
+	session, acts, comm int
+	calls               *engine.Recorder
+}
+
+// measure runs a whole session on recording ops: every allocation of Prepare, Modulate, Embed, Block and Head, with no arithmetic.
+func measure(model dit.Model, o OpenCommand, comms [plan.AxisCount]comm.Comm) (sessionNeed, error) {
+	rec := engine.NewRecorder()
+	s := &session{
+		model: model, open: o, comms: silentLike(comms), skips: NewSkipStore(),
+		env:  dit.Env{Ops: rec, Arena: engine.NewMeasuringArena("session"), DType: o.DType},
+		act:  engine.NewMeasuringArena("activations"),
+		comm: engine.NewMeasuringArena("communication"),
+	}
+	if err := s.prepare(); err != nil {
+		return sessionNeed{}, err
+	}
+	ev := EvaluateCommand{Timestep: -1, Whole: true}
+	for i, in := range o.Entries {
+		if in.Foreign {
+			continue
+		}
+		ev.Entries = append(ev.Entries, i)
+		ev.Inputs = append(ev.Inputs, nil)
+	}
+	if !o.Plan.Spread || !s.up() {
+		if _, err := s.evaluate(rec, ev); err != nil {
+			return sessionNeed{}, err
+		}
+	}
+	if o.Plan.Spread && len(ev.Entries) > 0 { // whose synchronous evaluations need not be the largest
+		for m, tokens := range plan.PatchRanges(o.Text, o.Entries[0].Grid.Tokens(), o.Plan.Patches) {
+			ev.Whole, ev.Patch, ev.Tokens, ev.Text = false, m, tokens, m == 0
+			if _, err := s.evaluate(rec, ev); err != nil {
+				return sessionNeed{}, err
+			}
+		}
+	}
+	return sessionNeed{session: s.env.Arena.Peak(), acts: s.act.Peak(), comm: s.comm.Peak(), calls: rec}, nil
+}
+
+// silentLike makes recording ends with the places of real ones.
+func silentLike(ends [plan.AxisCount]comm.Comm) (out [plan.AxisCount]comm.Comm) {
+	for a, c := range ends {
+		out[a] = comm.NewSilent(c.Rank(), c.Size())
+	}
+	return out
+}
+
+// prepare computes what does not depend on the latent: text, and modulations for the timesteps announced.
+func (s *session) prepare() error {
+	spec, split := s.model.Spec(), s.open.Plan
+	s.held = plan.Lane{Range: dit.Range{End: len(spec.Blocks)}}
+	if len(s.open.Lanes) > 0 {
+		s.held = s.open.Lanes[s.comms[plan.AxisPipe].Rank()]
+	}
+	s.rowOf = map[float32]int{}
+	var rows []float32
+	for _, t := range s.open.Timesteps {
+		if _, ok := s.rowOf[t]; !ok && len(rows) < plan.ModulationRows {
+			s.rowOf[t] = len(rows)
+			rows = append(rows, t)
+		}
+	}
+	n := len(spec.Blocks)
+	s.weights.use(n, s.held.Start)
+	for i, in := range s.open.Entries {
+		layer(s.env, "text")
+		if in.Foreign {
+			s.entries = append(s.entries, sessionEntry{grid: in.Grid})
+			continue
+		}
+		p, err := s.model.Prepare(s.env, []dit.Entry{in.Entry}, in.Grid, dit.Range{})
+		if err != nil {
+			return fmt.Errorf("entry %d: %w", i, err)
+		}
+		e := sessionEntry{grid: in.Grid, p: p}
+		layer(s.env, "modulation")
+		if len(rows) > 0 {
+			e.m = s.model.Modulate(s.env, p, rows, dit.Range{})
+		}
+		if split.Pipe > 1 {
+			e.store = newKVStore(s.env, spec, split, s.held, s.textOf(p), in.Grid.Tokens(), s.open.Batch, s.heads())
+		}
+		s.widen(i, &e)
+		s.keepSkips(i, &e, plan.Sequence{Text: s.textOf(p), Image: in.Grid.Tokens()})
+		s.entries = append(s.entries, e)
+	}
+	s.prepareBlocks()
+	var values []int
+	if split.Pipe > 1 && split.Patches > 1 && split.Overlap && len(s.entries) > 0 {
+		values = s.largestPatch()
+	}
+	s.link = newStageLink(s.comms[plan.AxisPipe], s.comm, s.env.DType, values)
+	return nil
+}
+
+// prepareBlocks goes over blocks outside and entries inside, as weights in parts come.
+func (s *session) prepareBlocks() {
+	whole, env := s.prepared(), s.env
+	for b := whole.Start; b < whole.End; b++ {
+		s.weights.use(b, b+1)
+		if !s.open.Plan.Spread {
+			env.Half = s.held.Half(b)
+		}
+		for _, e := range s.entries {
+			if e.p == nil {
+				continue
+			}
+			layer(s.env, "text")
+			s.model.PrepareBlock(env, e.p, b)
+			if e.m != nil {
+				layer(s.env, "modulation")
+				s.model.ModulateBlock(s.env, e.m, b)
+			}
+		}
+	}
+}
+
+// keepSkips takes memory for the outputs that later blocks take, for the blocks of this lane: the rows of this rank, or in a pipeline, whose patches
+// cut them anew, all rows; for spread evaluations also those of all other blocks, the rows of this rank.
+func (s *session) keepSkips(entry int, e *sessionEntry, size plan.Sequence) {
+	spec, tokens, spread := s.model.Spec(), size.Image, s.spreadRows(size)
+	if p := s.open.Plan; p.Pipe == 1 {
+		ulysses, ring := s.comms[plan.AxisUlysses], s.comms[plan.AxisRing]
+		whole := EvaluateCommand{Whole: true}
+		rows := whole.Rows(size, ulysses.Size()*ring.Size())[ring.Rank()*ulysses.Size()+ulysses.Rank()]
+		tokens = p.Kept(rows, s.comms[plan.AxisTensor].Rank()).Image.Len()
+	}
+	for _, b := range spec.Blocks {
+		if b.Skip >= 0 && s.held.Ends(b.Skip) {
+			kept := s.env.Arena.Alloc(s.env.DType, s.open.Batch, tokens, spec.Width)
+			s.skips.put(skipKey{s.id, entry, b.Skip}, kept)
+			if e.skips != nil {
+				e.skips[b.Skip] = kept.Slice(1, spread.Start, spread.End)
+			}
+		} else if b.Skip >= 0 && e.skips != nil {
+			e.skips[b.Skip] = s.env.Arena.Alloc(s.env.DType, s.open.Batch, spread.Len(), spec.Width)
+		}
+	}
+}
+
+// textOf is how many text tokens of an entry go through the blocks.
+func (s *session) textOf(p *dit.Prepared) int {
+	if s.model.Spec().JointText() {
+		return p.Lt
+	}
+	return 0
+}
+
+// heads is how many heads this rank attends with.
+func (s *session) heads() int {
+	tensor, ulysses := s.comms[plan.AxisTensor], s.comms[plan.AxisUlysses]
+	local := dit.Held{Rank: tensor.Rank(), Ranks: tensor.Size()}.Share(s.model.Spec().Heads).Len()
+	return plan.Balanced(local, ulysses.Size())[ulysses.Rank()].Len()
+}
+
+// evaluate issues this rank's stage of the network for some entries. All entries go through a block before the next block, so weights are read once per
+// evaluation. outputs waits for the predictions; nil on stages that have none.
+func (s *session) evaluate(ops engine.Ops, c EvaluateCommand) (outputs func() ([][]float32, error), err error) {
+	env := s.env
+	env.Ops, env.Arena = ops, s.act
+	s.tokens.MicroSteps++
+	if tensor := s.comms[plan.AxisTensor]; tensor.Size() > 1 && !s.open.Plan.Scatter {
+		env.Reduce = tensor.AllReduce
+	}
+	mark := s.act.Mark()
+	defer s.act.Release(mark)
+	s.pos.start(c.micro())
+	pipe, held := s.comms[plan.AxisPipe], s.held
+	first, last := pipe.Rank() == 0, pipe.Rank() == pipe.Size()-1
+	if s.spreads(&c) {
+		held, first, last = plan.Lane{Range: s.prepared()}, true, true
+	}
+	runs, rows := make([]*entryRun, len(c.Entries)), make([]engine.Tensor, len(c.Entries))
+	ends := len(s.model.Spec().Blocks)
+	s.weights.use(ends, s.held.Start)
+	for k, i := range c.Entries {
+		runs[k] = s.begin(env, i, &c)
+		rows[k] = runs[k].state.X
+		if first {
+			var x []float32
+			if k < len(c.Inputs) {
+				x = c.Inputs[k]
+			}
+			s.embed(env, runs[k], x)
+		}
+	}
+	if !first {
+		s.pos.at("rows of stage %d", pipe.Rank()-1)
+		s.link.receive(c.micro(), c.Entries, rows)
+	}
+	for b := held.Start; b < held.End; b++ {
+		s.pos.block(b)
+		s.lookAhead()
+		if s.stop != nil && s.stop.Load() {
+			s.pos.count(-1)
+			return nil, errStopped
+		}
+		env.Half = held.Half(b)
+		s.weights.use(b, b+1)
+		for _, run := range runs {
+			s.block(env, run, b)
+		}
+	}
+	s.pos.at("after block %d", held.End-1)
+	if !last {
+		s.link.send(c.micro(), c.Entries, rows)
+		return nil, nil
+	}
+	s.weights.use(ends, s.held.Start)
+	return s.finish(env, runs), nil
+}
+
+// finish issues the head and the way of the predictions to the host, for which outputs waits.
+func (s *session) finish(env dit.Env, runs []*entryRun) (outputs func() ([][]float32, error)) {
+	spec := s.model.Spec()
+	out := make([][]float32, len(runs))
+	pending := make([]engine.Pending, len(runs))
+	layer(env, "head")
+	for k, run := range runs {
+		y := env.Arena.Alloc(env.DType, s.open.Batch, run.state.Rows.Image.Len(), spec.OutChannels*spec.PatchSize*spec.PatchSize)
+		s.model.Head(env, run.state, y)
+		if !env.Arena.Measuring() {
+			out[k] = make([]float32, y.Len())
+			pending[k] = env.Ops.Download(out[k], y)
+		}
+	}
+	return func() ([][]float32, error) {
+		for _, p := range pending {
+			if err := p.Wait(); err != nil {
+				return nil, err
+			}
+		}
+		return out, nil
+	}
+}
+
+// entryRun is one entry of one evaluation.
+type entryRun struct {
+	entry  int
+	state  *dit.State
+	attend func(dit.Attention)
+	// skips keeps outputs of blocks in a spread evaluation; nil: the stage's store does
+	skips map[int]engine.Tensor
+	fresh bool // modulations of blocks are not computed ahead
+	// scattered moves rows between tensor ranks; nil: each of them keeps all rows
+	scattered *scattered
+}
+
+// begin makes the state of one entry for the rows of this rank.
+func (s *session) begin(env dit.Env, entry int, c *EvaluateCommand) *entryRun {
+	spec, e := s.model.Spec(), &s.entries[entry]
+	m, row, ok := e.m, 0, false
+	if m != nil {
+		row, ok = s.rowOf[c.Timestep]
+	}
+	layer(env, "modulation")
+	if !ok { // a timestep the sampler found on its way
+		m, row = s.model.Modulate(env, e.p, []float32{c.Timestep}, dit.Range{}), 0
+	}
+	ulysses, ring := s.comms[plan.AxisUlysses], s.outer(c)
+	seq := &sequence{ops: env.Ops, arena: s.comm, ulysses: ulysses, ring: ring}
+	seq.rows = c.Rows(plan.Sequence{Text: s.textOf(e.p), Image: e.grid.Tokens()}, ulysses.Size()*ring.Size())
+	wide, tensor := seq.mine(), s.comms[plan.AxisTensor]
+	rows := s.open.Plan.Kept(wide, tensor.Rank())
+	run := &entryRun{entry: entry, state: dit.NewPart(env, spec, e.p, m, row, s.open.Batch, rows, wide), attend: seq.attend, fresh: !ok}
+	if s.open.Plan.Scatter {
+		run.scattered = newScattered(s.open.Plan, tensor, wide)
+	}
+	switch {
+	case s.spreads(c):
+		e.wide.borrow(s.skips.lent(skipKey{s.id, entry, backStore}))
+		run.attend, run.skips = seq.attendStored(e.wide), e.skips
+	case e.store != nil:
+		run.attend = seq.attendStored(e.store)
+	}
+	s.tokens.Text += int64(rows.Text.Len() * s.open.Batch)
+	s.tokens.Image += int64(rows.Image.Len() * s.open.Batch)
+	return run
+}
+
+// embed turns the latent's rows into the first block's input.
+func (s *session) embed(env dit.Env, run *entryRun, x []float32) {
+	spec := s.model.Spec()
+	in := env.Arena.Alloc(env.DType, s.open.Batch, run.state.Rows.Image.Len(), spec.Channels*spec.PatchSize*spec.PatchSize)
+	layer(env, "embed")
+	if !env.Arena.Measuring() {
+		env.Ops.Upload(in, x)
+	}
+	s.model.Embed(env, run.state, in)
+}
+
+// block runs block b of one entry and keeps its output if a later block takes it.
+func (s *session) block(env dit.Env, run *entryRun, b int) {
+	kept := func(block int) engine.Tensor {
+		if run.skips != nil {
+			return run.skips[block]
+		}
+		t := s.skips.get(skipKey{s.id, run.entry, block})
+		if t.IsZero() || s.open.Plan.Pipe == 1 {
+			return t
+		}
+		r := run.state.Rows.Image
+		return t.Slice(1, r.Start, r.End)
+	}
+	var skip engine.Tensor
+	if from := s.model.Spec().Blocks[b].Skip; from >= 0 {
+		skip = kept(from)
+		if env.Arena.Measuring() && skip.IsZero() {
+			skip = run.state.X // held by the other lane, whose size is the same
+		}
+	}
+	mark := env.Arena.Mark()
+	if run.fresh {
+		layer(env, "modulation")
+		s.model.ModulateBlock(env, run.state.M, b)
+	}
+	layer(env, "qkv")
+	env.Attend = func(a dit.Attention) {
+		run.attend(a)
+		layer(env, "mlp")
+	}
+	if run.scattered != nil {
+		env.Gather, env.Scatter = run.scattered.gather, run.scattered.scatter
+	}
+	s.model.Block(env, b, run.state, skip)
+	env.Arena.Release(mark)
+	if t := kept(b); !t.IsZero() {
+		env.Ops.Copy(t, run.state.X)
+	}
+}

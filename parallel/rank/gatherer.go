@@ -1,0 +1,80 @@
+package rank
+
+import (
+	"patchbay/models/dit"
+	"patchbay/parallel/comm"
+	"patchbay/parallel/group"
+	"patchbay/parallel/plan"
+)
+
+// gatherer brings the units of one rank's model together.
+type gatherer struct {
+	shards *dit.Shards
+	comm   comm.Comm
+	plan   *plan.Gathers
+	open   int  // unit that may be read, -1: none
+	flight bool // a gather is under way
+}
+
+// newGatherer makes the gatherer of a session; nil where the model holds all its weights.
+func newGatherer(shards *dit.Shards, c comm.Comm) *gatherer {
+	if shards == nil {
+		return nil
+	}
+	return &gatherer{shards: shards, comm: c, plan: plan.NewGathers(func(u int) int { return shards.Units[u].Place }), open: -1}
+}
+
+// use makes a unit readable and starts to gather the next one. It panics with *comm.Error when another rank is lost.
+func (g *gatherer) use(unit, next int) {
+	if g == nil {
+		return
+	}
+	todo := g.plan.Use(unit, next)
+	if g.open == unit && len(todo) == 0 {
+		return
+	}
+	g.shut()
+	g.wait()
+	if len(todo) > 0 && todo[0] == unit {
+		g.start(unit)
+		g.wait()
+		todo = todo[1:]
+	}
+	g.shards.Units[unit].Open(true)
+	g.open = unit
+	for _, u := range todo {
+		g.start(u)
+	}
+}
+
+// start gathers a unit beside what the rank computes.
+func (g *gatherer) start(u int) {
+	unit := &g.shards.Units[u]
+	g.comm.Prefetch(unit.Whole, unit.Mine, unit.Counts)
+	g.flight = true
+}
+
+// wait ends the gather under way.
+func (g *gatherer) wait() {
+	if g.flight {
+		g.flight = false
+		g.comm.Fetched()
+	}
+}
+
+// shut forbids reading.
+func (g *gatherer) shut() {
+	if g.open >= 0 {
+		g.shards.Units[g.open].Open(false)
+		g.open = -1
+	}
+}
+
+// close waits until nothing is under way any more, whatever became of it, so that the memory may be freed.
+func (g *gatherer) close() {
+	if g == nil {
+		return
+	}
+	g.shut()
+	_ = group.Recovered("gather of weights", func() error { g.wait(); return nil }) // a failed gather has failed the request already
+}

@@ -1,0 +1,178 @@
+package rank
+
+import (
+	"patchbay/engine"
+	"patchbay/models/dit"
+	"patchbay/parallel/plan"
+)
+
+// kvStore holds the keys and values of one entry for the blocks of one stage, addressed by absolute token position: text first, then image. What a
+// micro-step does not compute is as old as the last micro-step that did (PipeFusion, arXiv:2405.14430, sec. 3.3).
+type kvStore struct {
+	lt, li int
+	kv     map[[2]int]engine.Tensor // (block, attention) -> [B, L, 2, H/P, D]
+	small  map[[2]int]quantised     // the same in 8 bits, in its place; nil: in the type of activations
+	heads  int                      // H/P
+}
+
+// newKVStore takes the memory for blocks that attend in held; heads are those of this rank.
+func newKVStore(env dit.Env, spec *dit.Spec, p plan.Plan, held plan.Lane, lt, li, b, heads int) *kvStore {
+	s := &kvStore{lt: lt, li: li, kv: map[[2]int]engine.Tensor{}, heads: heads}
+	if p.KV8 {
+		s.small = map[[2]int]quantised{}
+	}
+	for i := held.Start; i < held.End; i++ {
+		if !held.Attends(i) {
+			continue
+		}
+		for k := range max(spec.Blocks[i].Attends, 1) {
+			if at := [2]int{i, k}; p.KV8 {
+				s.small[at] = newQuantised(env, b, plan.StoreRows(lt, li, k), heads, spec.HeadDim)
+				continue
+			}
+			s.kv[[2]int{i, k}] = env.Arena.Alloc(env.DType, b, plan.StoreRows(lt, li, k), 2, heads, spec.HeadDim)
+		}
+	}
+	return s
+}
+
+// kvRows is the keys and values of one attention while it runs, [B, L, 2, H/P, D]: the store itself, or what it holds widened.
+type kvRows struct {
+	t  engine.Tensor
+	lt int // text tokens in front of the image
+}
+
+// place is where rows of a text or an image are in the sequence of an attention.
+func (r kvRows) place(a dit.Attention, text bool, of dit.Range) dit.Range {
+	if !text && !a.ImageOnly {
+		of.Start, of.End = of.Start+r.lt, of.End+r.lt
+	}
+	return of
+}
+
+// slots returns where rows of an attention belong: views [B, rows, H/P, D] of keys and values.
+func (r kvRows) slots(a dit.Attention, text bool, of dit.Range) (k, v engine.Tensor) {
+	at := r.place(a, text, of)
+	t := r.t.Slice(1, at.Start, at.End)
+	return t.Index(2, 0), t.Index(2, 1)
+}
+
+// all returns keys and values of the whole sequence: [B, L, H/P, D].
+func (r kvRows) all() (k, v engine.Tensor) { return r.t.Index(2, 0), r.t.Index(2, 1) }
+
+// attendStored is the Attend hook of a pipeline stage: fresh K and V go to their places in the store, queries attend to all of it.
+func (s *sequence) attendStored(store *kvStore) func(dit.Attention) {
+	return func(a dit.Attention) {
+		mark := s.arena.Mark()
+		defer s.arena.Release(mark)
+		kv := s.widen(store, a)
+		if s.ulysses.Size() == 1 {
+			s.storeOwn(kv, a)
+			s.shareFresh(kv, a)
+			s.keep(store, kv, a)
+			k, v := kv.all()
+			s.ops.Attention(a.Out, a.Q, k, v, engine.AttentionArgs{Scale: a.Scale})
+			return
+		}
+		b, d := a.Q.Dim(0), a.Q.Dim(3)
+		heads := plan.Balanced(a.Q.Dim(2), s.ulysses.Size())
+		own := heads[s.ulysses.Rank()].Len()
+		got := s.arena.Alloc(a.Q.DType, s.gathered(s.ring.Rank(), a.ImageOnly), b, 3, own, d) // [L, B, 3, H/P, D]
+		s.exchange(a, got, heads, b, d)
+		s.eachPart(s.ring.Rank(), a.ImageOnly, func(at int, text bool, r dit.Range) {
+			rows := got.Slice(0, at, at+r.Len())
+			k, v := kv.slots(a, text, r)
+			s.ops.Copy(k, rows.Index(2, 1).Transpose(0, 1))
+			s.ops.Copy(v, rows.Index(2, 2).Transpose(0, 1))
+		})
+		s.shareFresh(kv, a)
+		s.keep(store, kv, a)
+		out := s.arena.Alloc(a.Q.DType, got.Dim(0), b, own, d)
+		k, v := kv.all()
+		s.ops.Attention(out.Transpose(0, 1), got.Index(2, 0).Transpose(0, 1), k, v, engine.AttentionArgs{Scale: a.Scale})
+		s.giveBack(a, out, heads, b, d)
+	}
+}
+
+// storeOwn normalises and rotates, queries in place, keys and values straight into the store.
+func (s *sequence) storeOwn(kv kvRows, a dit.Attention) {
+	lt := a.Rows.Text.Len()
+	put := func(lo, hi int, text bool, r dit.Range, n engine.QKNorm) {
+		if lo == hi {
+			return
+		}
+		rope := a.RoPE
+		if !rope.Cos.IsZero() {
+			rope = engine.RoPE{Cos: rope.Cos.Slice(0, lo, hi), Sin: rope.Sin.Slice(0, lo, hi)}
+		}
+		k, v := kv.slots(a, text, r)
+		q := a.Q.Slice(1, lo, hi)
+		s.ops.QKNormRoPE(q, k, v, q, a.K.Slice(1, lo, hi), a.V.Slice(1, lo, hi), n, rope)
+	}
+	put(0, lt, true, a.Rows.Text, a.TextNorm)
+	put(lt, a.Q.Dim(1), false, a.Rows.Image, a.ImageNorm)
+}
+
+// eachPart visits the text and image ranges of the ranks of one ring place in the order their rows arrive; at counts rows.
+func (s *sequence) eachPart(ring int, imageOnly bool, visit func(at int, text bool, r dit.Range)) {
+	at := 0
+	for u := range s.ulysses.Size() {
+		rows := s.rows[ring*s.ulysses.Size()+u]
+		if !imageOnly && rows.Text.Len() > 0 {
+			visit(at, true, rows.Text)
+			at += rows.Text.Len()
+		}
+		if rows.Image.Len() > 0 {
+			visit(at, false, rows.Image)
+			at += rows.Image.Len()
+		}
+	}
+}
+
+// shareFresh gives the fresh K and V of this ring place to all others, so that every place keeps the whole store: traffic is that of a plain ring over
+// the tokens of the micro-step, whatever the number of patches.
+func (s *sequence) shareFresh(kv kvRows, a dit.Attention) {
+	size, me := s.ring.Size(), s.ring.Rank()
+	if size == 1 {
+		return
+	}
+	k, _ := kv.all()
+	b, h, d := k.Dim(0), k.Dim(2), k.Dim(3)
+	counts := make([]int, size)
+	for r := range counts {
+		counts[r] = s.gathered(r, a.ImageOnly) * b * 2 * h * d
+	}
+	pack := func(t engine.Tensor, ring int, load bool) {
+		s.eachPart(ring, a.ImageOnly, func(at int, text bool, r dit.Range) {
+			rows := t.Split(0, s.gathered(ring, a.ImageOnly), b, 2, h, d).Slice(0, at, at+r.Len()) // [rows, B, 2, H/P, D]
+			k, v := kv.slots(a, text, r)
+			if load {
+				s.ops.Copy(k, rows.Index(2, 0).Transpose(0, 1))
+				s.ops.Copy(v, rows.Index(2, 1).Transpose(0, 1))
+				return
+			}
+			s.ops.Copy(rows.Index(2, 0).Transpose(0, 1), k)
+			s.ops.Copy(rows.Index(2, 1).Transpose(0, 1), v)
+		})
+	}
+	mine := s.arena.Alloc(a.Q.DType, counts[me])
+	pack(mine, me, false)
+	everyone := s.arena.Alloc(a.Q.DType, sum(counts))
+	s.ring.AllGather(everyone, mine, counts)
+	at := 0
+	for r, n := range counts {
+		if r != me {
+			pack(everyone.Slice(0, at, at+n), r, true)
+		}
+		at += n
+	}
+}
+
+// sum adds up counts.
+func sum(v []int) int {
+	n := 0
+	for _, x := range v {
+		n += x
+	}
+	return n
+}

@@ -1,0 +1,79 @@
+package rank
+
+import (
+	"patchbay/engine"
+	"patchbay/models/dit"
+	"patchbay/parallel/plan"
+)
+
+// Stores in 8 bits (kv=fp8): E4M3 numbers with one f32 scale for each token and head, keys and values apart. Fresh rows are attended as they were computed
+// and stored rounded; what is stale is widened into memory of the attention. Synchronous evaluations, in which everything is fresh, are exact.
+
+// quantised is the keys and values of one attention in 8 bits.
+type quantised struct {
+	codes engine.Tensor // [B, L, 2, H/P, D] E4M3
+	scale engine.Tensor // [B, L, 2, H/P] f32
+}
+
+func newQuantised(env dit.Env, b, rows, heads, d int) quantised {
+	return quantised{env.Arena.Alloc(engine.F8E4M3, b, rows, 2, heads, d), env.Arena.Alloc(engine.F32, b, rows, 2, heads)}
+}
+
+// widen opens the store for an attention: rows that this micro-step does not make are there.
+func (s *sequence) widen(store *kvStore, a dit.Attention) kvRows {
+	at := [2]int{a.Block, a.Index}
+	if store.small == nil {
+		return kvRows{store.kv[at], store.lt}
+	}
+	rows := plan.StoreRows(store.lt, store.li, a.Index)
+	kv := kvRows{s.arena.Alloc(a.Q.DType, a.Q.Dim(0), rows, 2, store.heads, a.Q.Dim(3)), store.lt}
+	q, own := store.small[at]
+	if !own { // another stage's block in a spread evaluation: all rows are fresh
+		return kv
+	}
+	from := 0
+	for _, r := range append(s.fresh(kv, a), dit.Range{Start: rows, End: rows}) {
+		if r.Start > from {
+			s.ops.Dequantise(kv.t.Slice(1, from, r.Start), q.codes.Slice(1, from, r.Start), q.scale.Slice(1, from, r.Start))
+		}
+		from = r.End
+	}
+	return kv
+}
+
+// keep stores what the micro-step has made.
+func (s *sequence) keep(store *kvStore, kv kvRows, a dit.Attention) {
+	q, own := store.small[[2]int{a.Block, a.Index}]
+	if !own {
+		return
+	}
+	for _, r := range s.fresh(kv, a) {
+		s.ops.Quantise(q.codes.Slice(1, r.Start, r.End), q.scale.Slice(1, r.Start, r.End), kv.t.Slice(1, r.Start, r.End))
+	}
+}
+
+// fresh lists the rows that all ranks of the sequence make in this micro-step, in order: those of the text, those of the image. Ranks have neighbouring
+// ranges.
+func (s *sequence) fresh(kv kvRows, a dit.Attention) []dit.Range {
+	var out []dit.Range
+	add := func(text bool, of func(dit.Rows) dit.Range) {
+		var all dit.Range
+		for _, r := range s.rows {
+			switch part := of(r); {
+			case part.Len() == 0:
+			case all.Len() == 0:
+				all = part
+			default:
+				all.Start, all.End = min(all.Start, part.Start), max(all.End, part.End)
+			}
+		}
+		if all.Len() > 0 {
+			out = append(out, kv.place(a, text, all))
+		}
+	}
+	if !a.ImageOnly {
+		add(true, func(r dit.Rows) dit.Range { return r.Text })
+	}
+	add(false, func(r dit.Rows) dit.Range { return r.Image })
+	return out
+}

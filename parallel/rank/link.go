@@ -1,0 +1,118 @@
+package rank
+
+// Link sends commands to one rank and waits for the reply.
+type Link struct {
+	Rank   *Rank // for tests; the leader asks by the methods
+	inbox  chan call
+	recode func(v any) (any, error)
+}
+
+// NewLink makes the link of a rank; recode, if not nil, replaces every command and reply by what an encoder and decoder make of it.
+func NewLink(r *Rank, recode func(v any) (any, error)) *Link {
+	return &Link{Rank: r, inbox: make(chan call, queueLength), recode: recode}
+}
+
+// Serve answers commands until Close.
+func (l *Link) Serve() { l.Rank.serve(l.inbox) }
+
+// Close ends the rank after the commands that it has.
+func (l *Link) Close() {
+	l.Rank.closing.Store(true)
+	close(l.inbox)
+}
+
+// Cancel makes the session's running and later evaluations stop before their next block. It is safe at any time from any goroutine.
+func (l *Link) Cancel(session uint64) { l.Rank.cancel(session) }
+
+// Position returns how far the rank has come, whether it works, and the place in words.
+func (l *Link) Position() (moves int64, busy bool, place string) { return l.Rank.Pos.read() }
+
+// Waits tells in which exchanges the rank stands, "" if in none.
+func (l *Link) Waits() string { return l.Rank.waits() }
+
+// Abort ends all exchanges of the rank with a cause.
+func (l *Link) Abort(cause error) {
+	for _, c := range l.Rank.comms {
+		c.Abort(cause)
+	}
+}
+
+// call is a command and where its reply goes.
+type call struct {
+	command Command
+	reply   chan Reply
+}
+
+// Send queues c and returns a function that waits for the answer by way of await. Commands run in the order of send. A rank that panics answers with the panic as an
+// error.
+func (l *Link) Send(c Command, await func(<-chan Reply) (Reply, error)) (func() (Reply, error), error) {
+	if l.recode != nil {
+		v, err := l.recode(c)
+		if err != nil {
+			return nil, err
+		}
+		c = v.(Command)
+	}
+	done := make(chan Reply, 1)
+	l.inbox <- call{c, done}
+	return func() (Reply, error) {
+		r, err := await(done)
+		if err != nil {
+			return Reply{}, err
+		}
+		if l.recode != nil {
+			v, err := l.recode(r)
+			if err != nil {
+				return Reply{}, err
+			}
+			r = v.(Reply)
+		}
+		if r.Err != nil {
+			return Reply{}, r.Err
+		}
+		return r, nil
+	}, nil
+}
+
+// queueLength bounds the commands that wait for one rank: pipelines queue one for each patch of at most two evaluations.
+const queueLength = 1024
+
+// peekable keeps calls that have been looked at before their turn.
+type peekable struct {
+	inbox <-chan call
+	ahead []call
+	ended bool // the inbox is closed
+}
+
+// next takes the oldest call; ok is false when there is none and will be none.
+func (p *peekable) next() (call call, ok bool) {
+	if len(p.ahead) > 0 {
+		call, p.ahead = p.ahead[0], p.ahead[1:]
+		return call, true
+	}
+	if p.ended {
+		return call, false
+	}
+	call, ok = <-p.inbox
+	return call, ok
+}
+
+// peek returns the i-th call that waits, nil if there is none yet.
+func (p *peekable) peek(i int) *Command {
+	for len(p.ahead) <= i && !p.ended {
+		select {
+		case call, ok := <-p.inbox:
+			if !ok {
+				p.ended = true
+				return nil
+			}
+			p.ahead = append(p.ahead, call)
+		default:
+			return nil
+		}
+	}
+	if i >= len(p.ahead) {
+		return nil
+	}
+	return &p.ahead[i].command
+}

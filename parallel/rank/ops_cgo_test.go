@@ -1,0 +1,13 @@
+//go:build cgo
+
+package rank
+
+import (
+	"patchbay/engine"
+	"patchbay/engine/cpu"
+)
+
+// testOps are the operations that tests of this package compute with.
+func testOps(_, ranks int) (engine.Ops, error) {
+	return cpu.New(cpu.Config{Threads: max(1, 2/ranks)})
+}

@@ -1,0 +1,34 @@
+package rank
+
+import (
+	"testing"
+
+	late "patchbay/engine/deferred"
+	"patchbay/parallel/plan"
+)
+
+// TestPositionsAreTheDevices: what reports say of a rank is where its device is, however far the host has run ahead.
+func TestPositionsAreTheDevices(t *testing.T) {
+	ops := late.New(opsOf(t))
+	p := newPosition(ops)
+	p.start(plan.Micro{Evaluation: 3, Patch: 1})
+	p.block(0)
+	three := ops.Record()
+	p.block(1)
+	p.block(2)
+	check := func(when, want string, moves int64) {
+		t.Helper()
+		if n, busy, place := p.read(); place != want || n != moves || !busy {
+			t.Errorf("%s: %d moves, %q, busy %v, want %d and %q", when, n, place, busy, moves, want)
+		}
+	}
+	check("before anything has run", "evaluation 3, patch 1, start", 0)
+	if err := three.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	check("after the first block was begun", "evaluation 3, patch 1, block 0", 2)
+	if err := ops.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	check("in the end", "evaluation 3, patch 1, block 2", 4)
+}

@@ -1,0 +1,349 @@
+// Package rank does one rank's part of a request. A rank takes commands (command.go), which are plain values, from its link (link.go) in order: rank.go
+// opens sessions and answers, evaluate.go runs the blocks of a stage, sequence.go is attention over split tokens (Ulysses, ring), kvstore.go the keys and
+// values of a pipeline (kvstore8.go in 8 bits), skips.go what later blocks take, stage_link.go the way to the next stage, spread.go evaluations on all
+// stages at once, tensor.go rows shared between products, gatherer.go weights in parts, position.go where it stands. It knows a model, its Ops and its ends of exchanges, and the
+// plan and the lanes that it is sent; it knows no request, no sampler, no other rank, and asks no forecast.
+package rank
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"patchbay/engine"
+	"patchbay/models/dit"
+	"patchbay/parallel/comm"
+	"patchbay/parallel/failure"
+	"patchbay/parallel/group"
+	"patchbay/parallel/plan"
+)
+
+// Rank is one device's share of the work: an ordinary goroutine that takes commands in order. It shares weights with other ranks of the process and
+// nothing else.
+type Rank struct {
+	Ops engine.Ops // its own, closed at the end
+	Pos *Position  // where it stands
+
+	id       int
+	weights  func(key string) (dit.Model, bool) // resident placements
+	session  Buffer                             // what Prepare and Modulate made
+	acts     Buffer                             // activations, in stack order
+	exchange Buffer                             // what Comm reads and writes
+	comms    [plan.AxisCount]comm.Comm
+	skips    *SkipStore
+	sessions map[uint64]*session
+	charged  [plan.AxisCount]comm.Traffic // what sessions have been charged with
+	calls    peekable
+	baton    *group.Baton
+	closing  atomic.Bool  // the inbox is closed
+	at       atomic.Int64 // commands taken and not answered
+
+	mu        sync.Mutex
+	cancelled map[uint64]*atomic.Bool // set from outside while the rank computes
+}
+
+// Buffer is memory that grows to the largest use and stays. Whoever has it frees Mem by the Ops that Grow was given.
+type Buffer struct {
+	Mem   engine.Buf
+	Bytes int
+}
+
+// session is one request on one rank.
+type session struct {
+	id      uint64
+	skips   *SkipStore
+	model   dit.Model
+	open    OpenCommand
+	entries []sessionEntry
+	rowOf   map[float32]int // timestep -> row of the modulations
+	env     dit.Env         // arena of the session
+	act     *engine.Arena
+	comm    *engine.Arena
+	comms   [plan.AxisCount]comm.Comm
+	sent    [plan.AxisCount]comm.Traffic // in this session
+	held    plan.Lane                    // blocks of this rank's stage
+	weights *gatherer                    // nil: whole weights are here
+	tokens  TokenCount
+	stop    *atomic.Bool
+	pos     *Position
+	link    *stageLink
+	peek    func(i int) *Command // calls that wait
+}
+
+// sessionEntry is one conditioning entry, prepared; a foreign one has no p.
+type sessionEntry struct {
+	grid  dit.Grid
+	p     *dit.Prepared
+	wide  *kvStore              // the same for all blocks, for spread evaluations
+	skips map[int]engine.Tensor // outputs of blocks that later ones take, for spread evaluations; nil: none are
+	store *kvStore              // keys and values of the blocks of this stage; nil without a pipeline
+	m     *dit.Modulation       // for the timesteps announced
+}
+
+// errStopped ends an evaluation whose session was cancelled.
+var errStopped = &failure.Error{Code: failure.Cancelled, Text: "stopped before the next block"}
+
+// New makes a rank with its ends of every axis. Lanes of one stage share skips; weights finds resident placements; b may be nil.
+func New(id int, ops engine.Ops, comms [plan.AxisCount]comm.Comm, skips *SkipStore, weights func(string) (dit.Model, bool), b *group.Baton) *Rank {
+	return &Rank{
+		id: id, Ops: ops, comms: comms, skips: skips, weights: weights, baton: b, Pos: newPosition(ops),
+		sessions: map[uint64]*session{}, cancelled: map[uint64]*atomic.Bool{},
+	}
+}
+
+// outcome is a command whose work is issued; outputs waits until it has been done.
+type outcome struct {
+	call    call
+	reply   Reply
+	outputs func() ([][]float32, error)
+}
+
+// serve takes calls until the inbox closes. It issues the work of the next one while the results of the last ones are under way; answers come in order.
+func (r *Rank) serve(inbox <-chan call) {
+	r.calls = peekable{inbox: inbox}
+	issued, answers := make(chan outcome, queueLength), group.New(nil)
+	answers.Go(fmt.Sprintf("answers of rank %d", r.id), func() error {
+		for o := range issued {
+			r.answer(o)
+		}
+		return nil
+	})
+	for {
+		if r.baton != nil && len(r.calls.ahead) == 0 {
+			r.baton.Block(true, func() bool { return len(inbox) > 0 || r.closing.Load() })
+		}
+		call, ok := r.calls.next()
+		if !ok {
+			break
+		}
+		r.at.Add(1)
+		o := outcome{call: call}
+		err := group.Recovered(fmt.Sprintf("rank %d", r.id), func() error {
+			var err error
+			o.reply, o.outputs, err = r.handle(call.command)
+			return err
+		})
+		if err != nil {
+			r.fail(&o, err)
+		}
+		if r.baton != nil { // one goroutine at a time
+			r.answer(o)
+		} else {
+			issued <- o
+		}
+	}
+	close(issued)
+	_ = answers.Wait()             // what fails there is in the answers
+	for _, s := range r.sessions { // of a failed request: nothing may write into weights that are freed next
+		s.weights.close()
+	}
+	_ = r.Ops.Sync() // nothing may use the memory any more, whatever became of it
+	for _, b := range []*Buffer{&r.session, &r.acts, &r.exchange} {
+		r.Ops.Free(b.Mem)
+	}
+	CloseOps(r.Ops)
+}
+
+// CloseOps gives back what Ops of a device hold of it, their streams and scratch memory. An error of the device has been an answer before.
+func CloseOps(ops ...engine.Ops) {
+	for _, o := range ops {
+		if c, ok := o.(io.Closer); ok {
+			_ = c.Close()
+		}
+	}
+}
+
+// answer waits for the results of a command and replies.
+func (r *Rank) answer(o outcome) {
+	if o.outputs != nil && o.reply.Err == nil {
+		err := group.Recovered(fmt.Sprintf("rank %d", r.id), func() error {
+			var err error
+			o.reply.Outputs, err = o.outputs()
+			return err
+		})
+		if err != nil {
+			r.fail(&o, err)
+		}
+	}
+	if r.at.Add(-1) == 0 {
+		r.Pos.idle()
+	}
+	o.call.reply <- o.reply
+}
+
+// fail makes an error the reply to a command. Peers that wait for this rank must not wait for ever.
+func (r *Rank) fail(o *outcome, err error) {
+	o.reply = Reply{Err: group.AsError(err)}
+	if open := o.call.command.Open; open == nil || open.Plan.Parts() > 1 {
+		for _, c := range r.comms {
+			c.Abort(err)
+		}
+	}
+}
+
+// Memory is what the rank has taken: for sessions, activations and exchanges, in bytes.
+func (r *Rank) Memory() (session, activations, exchange int) {
+	return r.session.Bytes, r.acts.Bytes, r.exchange.Bytes
+}
+
+// Kept counts what the rank keeps of requests: sessions, cancellations, and what later blocks take. Between requests it is nothing.
+func (r *Rank) Kept() (sessions, cancelled, skips int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.sessions), len(r.cancelled), r.skips.len()
+}
+
+// End is the rank's end on an axis.
+func (r *Rank) End(a plan.Axis) comm.Comm { return r.comms[a] }
+
+// cancel makes the session's running and later evaluations stop before their next block. It is safe at any time from any goroutine.
+func (r *Rank) cancel(session uint64) { r.flag(session).Store(true) }
+
+// Stopped reports whether a session is to stop before its next block.
+func (r *Rank) Stopped(session uint64) bool { return r.flag(session).Load() }
+
+func (r *Rank) flag(session uint64) *atomic.Bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f := r.cancelled[session]
+	if f == nil {
+		f = new(atomic.Bool)
+		r.cancelled[session] = f
+	}
+	return f
+}
+
+// handle issues the work of a command. outputs, if not nil, waits for the predictions.
+func (r *Rank) handle(c Command) (reply Reply, outputs func() ([][]float32, error), err error) {
+	switch {
+	case c.Open != nil:
+		reply, err = r.openSession(c.Session, *c.Open)
+		return reply, nil, err
+	case c.Evaluate != nil:
+		s := r.sessions[c.Session]
+		if s == nil {
+			return reply, nil, fmt.Errorf("rank %d: session %d is not open", r.id, c.Session)
+		}
+		outputs, err = s.evaluate(s.env.Ops, *c.Evaluate)
+		return r.report(s, false), outputs, err
+	case c.Close:
+		if s := r.sessions[c.Session]; s != nil {
+			s.weights.close()
+			err = r.Ops.Sync()
+			reply = r.report(s, true)
+			reply.Spans = spans(s.env.Ops)
+		}
+		r.retire(c.Session)
+		return reply, nil, err
+	}
+	return reply, nil, fmt.Errorf("rank %d: empty command", r.id)
+}
+
+// openSession measures what the session needs, takes the memory and prepares all entries.
+func (r *Rank) openSession(id uint64, o OpenCommand) (Reply, error) {
+	r.Pos.at("opening a session")
+	model, ok := r.weights(o.Model)
+	if !ok {
+		return Reply{}, fmt.Errorf("rank %d: model %s is not resident", r.id, o.Model)
+	}
+	need, err := measure(model, o, r.comms)
+	if err != nil {
+		return Reply{}, err
+	}
+	total := int64(need.session + need.acts + need.comm)
+	if o.Budget > 0 && total > o.Budget {
+		return Reply{}, &failure.Error{Code: failure.OutOfMemory, Field: "latent", Text: fmt.Sprintf(
+			"one evaluation needs %d MB of activations and buffers, %d MB are allowed: use a smaller picture or batch", total>>20, o.Budget>>20)}
+	}
+	if device, ok := r.Ops.(engine.Reserver); ok {
+		if err := device.Reserve(need.calls); err != nil {
+			return Reply{}, &failure.Error{Code: failure.OutOfMemory, Field: "latent", Text: "reserve scratch memory for one evaluation", Cause: err}
+		}
+	}
+	for b, bytes := range map[*Buffer]int{&r.session: need.session, &r.acts: need.acts, &r.exchange: need.comm} {
+		if err := b.Grow(r.Ops, bytes); err != nil {
+			return Reply{}, err
+		}
+	}
+	s := &session{
+		id: id, model: model, open: o, stop: r.flag(id), pos: r.Pos, peek: r.calls.peek, comms: r.comms, skips: r.skips,
+		env:  dit.Env{Ops: r.Ops, Arena: engine.NewArena("session", r.session.Mem, r.session.Bytes), DType: o.DType},
+		act:  engine.NewArena("activations", r.acts.Mem, r.acts.Bytes),
+		comm: engine.NewArena("communication", r.exchange.Mem, r.exchange.Bytes),
+	}
+	if o.Profile != 0 {
+		s.env.Ops, s.comms = measured(r.Ops, r.comms, r.id, o.Profile)
+	}
+	if poisoner, ok := r.Ops.(interface{ Watch(*engine.Arena) }); ok { // deferred execution poisons what is released
+		poisoner.Watch(s.env.Arena)
+		poisoner.Watch(s.act)
+		poisoner.Watch(s.comm)
+	}
+	s.weights = newGatherer(model.Shards(), s.comms[plan.AxisShard])
+	r.sessions[id] = s // before anything is gathered: serve waits for gathers of all sessions
+	if err := s.prepare(); err != nil {
+		return Reply{}, err
+	}
+	if err := r.Ops.Sync(); err != nil { // the other lane of a folded stage may write into stores of this one from now on
+		return Reply{}, err
+	}
+	reply := r.report(s, false)
+	reply.PeakBytes = total
+	return reply, nil
+}
+
+// retire forgets a session.
+func (r *Rank) retire(id uint64) {
+	if s := r.sessions[id]; s != nil {
+		s.weights.close()
+	}
+	delete(r.sessions, id)
+	r.skips.forget(id)
+	r.mu.Lock()
+	delete(r.cancelled, id)
+	r.mu.Unlock()
+}
+
+// Grow makes the buffer at least n bytes long.
+func (b *Buffer) Grow(ops engine.Ops, n int) error {
+	if n <= b.Bytes {
+		return nil
+	}
+	ops.Free(b.Mem)
+	b.Mem, b.Bytes = engine.Buf{}, 0
+	mem, err := ops.Alloc(n)
+	if err != nil {
+		return &failure.Error{Code: failure.OutOfMemory, Field: "latent", Text: fmt.Sprintf("one evaluation needs %d MB more of activations and buffers, and the system does not give them: use a smaller picture or batch", n>>20), Cause: err}
+	}
+	b.Mem, b.Bytes = mem, n
+	return nil
+}
+
+// report charges a session with what was sent since the last report, and answers with all it has sent and computed so far.
+// Weights in parts move beside the micro-steps and are counted at the end.
+func (r *Rank) report(s *session, last bool) Reply {
+	out := Reply{Traffic: make([]comm.Traffic, plan.AxisCount), Tokens: s.tokens}
+	for a, c := range r.comms {
+		if plan.Axis(a) == plan.AxisShard && !last {
+			continue
+		}
+		now, was, sum := c.Traffic(), r.charged[a], &s.sent[a]
+		sum.Calls, sum.Bytes, sum.Wait = sum.Calls+now.Calls-was.Calls, sum.Bytes+now.Bytes-was.Bytes, sum.Wait+now.Wait-was.Wait
+		sum.Posted += now.Posted - was.Posted
+		r.charged[a], out.Traffic[a] = now, *sum
+	}
+	return out
+}
+
+// waits tells in which exchanges the rank stands, "" if in none.
+func (r *Rank) waits() string {
+	var out []string
+	for a, c := range r.comms {
+		if what := c.Waiting(); what != "" {
+			out = append(out, fmt.Sprintf("%s for %s", plan.Axis(a), what))
+		}
+	}
+	return strings.Join(out, " and ")
+}

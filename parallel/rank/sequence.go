@@ -1,0 +1,161 @@
+package rank
+
+import (
+	"patchbay/engine"
+	"patchbay/models/dit"
+	"patchbay/parallel/comm"
+	"patchbay/parallel/plan"
+)
+
+// sequence runs attention of a token sequence that is split over ranks: Ulysses (arXiv:2309.14509) inside, ring (arXiv:2310.01889) outside.
+//
+// Ulysses: every rank packs the heads of each peer, normalised and rotated on the way, exchanges [B, L/P, H, D] -> [B, L, H/P, D], attends with
+// its heads over all tokens of the group and sends the result back. Ring: groups pass their K and V around and merge partial softmax results.
+// Token and head counts may be uneven or zero; the order of keys is that of the ranks, which attention does not notice because rotation is done before.
+type sequence struct {
+	ops     engine.Ops
+	arena   *engine.Arena // exchange buffers, in stack order
+	ulysses comm.Comm
+	ring    comm.Comm
+	rows    []dit.Rows // of every rank of the sequence, ring outside
+}
+
+// mine returns the rows of this rank.
+func (s *sequence) mine() dit.Rows { return s.rows[s.ring.Rank()*s.ulysses.Size()+s.ulysses.Rank()] }
+
+// count returns the rows that rank u of ring place r brings to an attention.
+func (s *sequence) count(r, u int, imageOnly bool) int {
+	rows := s.rows[r*s.ulysses.Size()+u]
+	if imageOnly {
+		return rows.Image.Len()
+	}
+	return rows.Len()
+}
+
+// gathered returns the tokens of one Ulysses group.
+func (s *sequence) gathered(r int, imageOnly bool) int {
+	n := 0
+	for u := range s.ulysses.Size() {
+		n += s.count(r, u, imageOnly)
+	}
+	return n
+}
+
+// attend is the Attend hook.
+func (s *sequence) attend(a dit.Attention) {
+	mark := s.arena.Mark()
+	defer s.arena.Release(mark)
+	if s.ulysses.Size() == 1 {
+		dit.Normalise(s.ops, a)
+		s.over(a, a.Out, a.Q, a.K, a.V)
+		return
+	}
+	b, d := a.Q.Dim(0), a.Q.Dim(3)
+	heads := plan.Balanced(a.Q.Dim(2), s.ulysses.Size())
+	own := heads[s.ulysses.Rank()].Len()
+	got := s.arena.Alloc(a.Q.DType, s.gathered(s.ring.Rank(), a.ImageOnly), b, 3, own, d) // [L, B, 3, H/P, D]
+	s.exchange(a, got, heads, b, d)
+	// [L, B, 3, H/P, D] -> [B, L, H/P, D]
+	pick := func(i int) engine.Tensor { return got.Index(2, i).Transpose(0, 1) }
+	out := s.arena.Alloc(a.Q.DType, got.Dim(0), b, own, d)
+	s.over(a, out.Transpose(0, 1), pick(0), pick(1), pick(2))
+	s.giveBack(a, out, heads, b, d)
+}
+
+// exchange packs and sends the heads of every peer: [B, L/P, H, D] -> [L, B, 3, H/P, D].
+func (s *sequence) exchange(a dit.Attention, got engine.Tensor, heads []dit.Range, b, d int) {
+	p, me, r := s.ulysses.Size(), s.ulysses.Rank(), s.ring.Rank()
+	l, lt := a.Q.Dim(1), a.Rows.Text.Len()
+	send, recv := make([]int, p), make([]int, p)
+	packed := s.arena.Alloc(a.Q.DType, 3*l*b*a.Q.Dim(2)*d)
+	at := 0
+	for u, h := range heads {
+		send[u] = l * b * 3 * h.Len() * d
+		recv[u] = s.count(r, u, a.ImageOnly) * b * 3 * heads[me].Len() * d
+		if send[u] == 0 {
+			continue
+		}
+		chunk := packed.Slice(0, at, at+send[u]).Split(0, l, b, 3, h.Len(), d)
+		slot := func(i int) engine.Tensor { return chunk.Index(2, i).Transpose(0, 1) }
+		s.pack(slot, a, h, 0, lt, a.TextNorm)
+		s.pack(slot, a, h, lt, l, a.ImageNorm)
+		at += send[u]
+	}
+	s.ulysses.AllToAll(got, packed, recv, send)
+}
+
+// pack normalises and rotates rows [lo, hi) of heads h into an exchange slot.
+func (s *sequence) pack(slot func(int) engine.Tensor, a dit.Attention, h dit.Range, lo, hi int, n engine.QKNorm) {
+	if lo == hi {
+		return
+	}
+	to := func(i int) engine.Tensor { return slot(i).Slice(1, lo, hi) }
+	from := func(t engine.Tensor) engine.Tensor { return t.Slice(1, lo, hi).Slice(2, h.Start, h.End) }
+	rope := a.RoPE
+	if !rope.Cos.IsZero() {
+		rope = engine.RoPE{Cos: rope.Cos.Slice(0, lo, hi), Sin: rope.Sin.Slice(0, lo, hi)}
+	}
+	s.ops.QKNormRoPE(to(0), to(1), to(2), from(a.Q), from(a.K), from(a.V), n, rope)
+}
+
+// giveBack returns every rank its rows of all heads: [L, B, H/P, D] -> [B, L/P, H, D].
+func (s *sequence) giveBack(a dit.Attention, out engine.Tensor, heads []dit.Range, b, d int) {
+	p, me, r := s.ulysses.Size(), s.ulysses.Rank(), s.ring.Rank()
+	l := a.Q.Dim(1)
+	send, recv := make([]int, p), make([]int, p)
+	for u := range p {
+		send[u] = s.count(r, u, a.ImageOnly) * b * heads[me].Len() * d
+		recv[u] = l * b * heads[u].Len() * d
+	}
+	back := s.arena.Alloc(a.Q.DType, l*b*a.Q.Dim(2)*d)
+	s.ulysses.AllToAll(back, out, recv, send)
+	at := 0
+	for u, h := range heads {
+		if recv[u] > 0 {
+			chunk := back.Slice(0, at, at+recv[u]).Split(0, l, b, h.Len(), d)
+			s.ops.Copy(a.Out.Slice(2, h.Start, h.End), chunk.Transpose(0, 1))
+		}
+		at += recv[u]
+	}
+}
+
+// over attends with q over the keys of all ring places; K and V of this place are passed on, those of the others arrive in turn.
+func (s *sequence) over(a dit.Attention, out, q, k, v engine.Tensor) {
+	size, me := s.ring.Size(), s.ring.Rank()
+	if size == 1 {
+		s.ops.Attention(out, q, k, v, engine.AttentionArgs{Scale: a.Scale})
+		return
+	}
+	b, l, h, d := q.Dim(0), q.Dim(1), q.Dim(2), q.Dim(3)
+	most := 0
+	for r := range size {
+		most = max(most, s.gathered(r, a.ImageOnly))
+	}
+	here := s.arena.Alloc(q.DType, most*b*2*h*d)
+	next := s.arena.Alloc(q.DType, most*b*2*h*d)
+	part := s.arena.Alloc(q.DType, b, l, h, d)
+	lse, lse2 := s.arena.Alloc(engine.F32, b, h, l), s.arena.Alloc(engine.F32, b, h, l)
+	view := func(t engine.Tensor, n int) engine.Tensor {
+		return t.Slice(0, 0, n*b*2*h*d).Split(0, b, n, 2, h, d)
+	}
+	own := view(here, k.Dim(1))
+	s.ops.Copy(own.Index(2, 0), k)
+	s.ops.Copy(own.Index(2, 1), v)
+	for step := range size {
+		n := s.gathered((me+size-step)%size, a.ImageOnly)
+		kv := view(here, n)
+		o, sums := part, lse2
+		if step == 0 {
+			o, sums = out, lse
+		}
+		s.ops.Attention(o, q, kv.Index(2, 0), kv.Index(2, 1), engine.AttentionArgs{Scale: a.Scale, LSE: sums})
+		if step > 0 {
+			s.ops.MergeAttention(out, lse, part, lse2)
+		}
+		if step < size-1 {
+			from := s.gathered((me+size-step-1)%size, a.ImageOnly)
+			s.ring.SendRecv(next.Slice(0, 0, from*b*2*h*d), (me+size-1)%size, here.Slice(0, 0, n*b*2*h*d), (me+1)%size)
+			here, next = next, here
+		}
+	}
+}

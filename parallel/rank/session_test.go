@@ -1,0 +1,163 @@
+package rank
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"patchbay/engine"
+	"patchbay/models/dit"
+	"patchbay/parallel/comm"
+	"patchbay/parallel/failure"
+	"patchbay/parallel/forecast"
+	"patchbay/parallel/group"
+	"patchbay/parallel/plan"
+)
+
+// TestForeignBlocksPanic: the weights of other stages are not there; what computes with them panics.
+func TestForeignBlocksPanic(t *testing.T) {
+	cpu, err := forecast.NewMachine("cpu")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range pictures(t) {
+		ops, p := opsOf(t), planOf(t, "pipe=3,shard=on")
+		lanes := forecast.OwnLanes(&f.spec, p, cpu.Device)
+		m, err := f.load(ops, p.Held(lanes, plan.Coord{Pipe: 1}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		s := &session{
+			model: m, comms: lonely(), skips: NewSkipStore(),
+			open: OpenCommand{Plan: plan.OneRank(), Batch: 1, Entries: []EntryInput{f.entry}},
+			env:  dit.Env{Ops: ops, Arena: arenaOf(t, ops, 64<<20)}, act: arenaOf(t, ops, 64<<20), comm: arenaOf(t, ops, 64<<20),
+		}
+		if err := s.prepare(); err != nil {
+			t.Fatalf("%s: a stage prepares what it holds: %v", f.family, err)
+		}
+		env, c := s.env, EvaluateCommand{Timestep: 0.5, Whole: true, Entries: []int{0}}
+		own := p.StageHeld(lanes, 1).Blocks[0]
+		for b := range f.spec.Blocks {
+			run := s.begin(env, 0, &c)
+			err := group.Recovered("a block", func() error { s.block(env, run, b); return nil })
+			var refusal *failure.Error
+			if foreign := b < own.Start; foreign && (!errors.As(err, &refusal) || refusal.Code != failure.Panic) {
+				t.Errorf("%s: block %d of another stage was computed: got %v, want a panic", f.family, b, err)
+			}
+		}
+		if err := group.Recovered("head", func() error { s.finish(env, []*entryRun{s.begin(env, 0, &c)}); return nil }); err == nil {
+			t.Errorf("%s: the head of another stage was computed", f.family)
+		}
+	}
+}
+
+// TestForeignPartsArePrivate: a rank has the bytes of its part and no others, and a block whose unit was not gathered panics with the weight's name.
+func TestForeignPartsArePrivate(t *testing.T) {
+	for _, f := range pictures(t) {
+		ops := opsOf(t)
+		m, err := f.load(ops, dit.Held{Part: 1, Parts: 3})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &session{
+			model: m, comms: lonely(), skips: NewSkipStore(),
+			open: OpenCommand{Plan: plan.OneRank(), Batch: 1, Entries: []EntryInput{f.entry}},
+			env:  dit.Env{Ops: ops, Arena: arenaOf(t, ops, 64<<20)},
+		}
+		err = group.Recovered("a rank without gathers", s.prepare)
+		var e *failure.Error
+		if !errors.As(err, &e) || e.Code != failure.Panic || !strings.Contains(e.Error(), "in parts") {
+			t.Errorf("%s: weights that were not gathered were used: got %v, want a panic that says so", f.family, err)
+		}
+		m.Close()
+	}
+}
+
+// lonely are the ends of a rank without peers.
+func lonely() (out [plan.AxisCount]comm.Comm) {
+	for a := range out {
+		out[a] = comm.NewSilent(0, 1)
+	}
+	return out
+}
+
+func arenaOf(t *testing.T, ops engine.Ops, bytes int) *engine.Arena {
+	t.Helper()
+	mem, err := ops.Alloc(bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ops.Free(mem) })
+	return engine.NewArena("test", mem, bytes)
+}
+
+// watched is a Model that notes how full the arena is when a block starts: what is kept between blocks.
+type watched struct {
+	dit.Model
+	between int
+}
+
+func (w *watched) Block(env dit.Env, i int, s *dit.State, skip engine.Tensor) {
+	w.between = max(w.between, env.Arena.Mark())
+	w.Model.Block(env, i, s, skip)
+}
+
+// between is what a rank keeps in its arenas between blocks of one evaluation, and the peak inside blocks, in bytes: a recording pass at a timestep whose
+// modulations are ready.
+func between(t *testing.T, f picture, batch int, p plan.Plan, rank int) (kept, peak int) {
+	t.Helper()
+	model, err := f.load(engine.NewRecorder(), p.Held(nil, plan.Coord{Tensor: rank}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer model.Close()
+	w := &watched{Model: model}
+	var comms [plan.AxisCount]comm.Comm
+	for a := range comms {
+		comms[a] = comm.NewSilent(0, 1)
+	}
+	comms[plan.AxisTensor] = comm.NewSilent(rank, p.Tensor)
+	s := &session{
+		model: w, comms: comms, skips: NewSkipStore(),
+		open: OpenCommand{Plan: p, Batch: batch, Text: f.entry.Entry.Context.Rows, Entries: []EntryInput{f.entry}, Timesteps: []float32{0.5}},
+		env:  dit.Env{Ops: engine.NewRecorder(), Arena: engine.NewMeasuringArena("session")},
+		act:  engine.NewMeasuringArena("activations"), comm: engine.NewMeasuringArena("communication"),
+	}
+	if err := s.prepare(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.evaluate(s.env.Ops, EvaluateCommand{Timestep: 0.5, Whole: true, Entries: []int{0}, Inputs: [][]float32{nil}}); err != nil {
+		t.Fatal(err)
+	}
+	return w.between, s.act.Peak() + s.comm.Peak()
+}
+
+// TestScatteredFormKeepsAPart: in the scattered form the arena holds 1/P between blocks of what it holds in the all-reduce form (rounded up to whole
+// tokens), and the peak inside blocks is lower too.
+func TestScatteredFormKeepsAPart(t *testing.T) {
+	const batch = 2
+	for _, f := range pictures(t) {
+		if f.family != "pixart" { // whose positions know no smaller picture, so that it is large enough
+			f.resize(2*f.y, 2*f.x)
+		}
+		for _, n := range []int{2, 3, 4} {
+			reduce, scatter := plan.OneRank(), plan.OneRank()
+			reduce.Tensor, scatter.Tensor, scatter.Scatter = n, n, true
+			for rank := range n {
+				whole, before := between(t, f, batch, reduce, rank)
+				part, peak := between(t, f, batch, scatter, rank)
+				spec := f.spec
+				token := batch * 4 * (spec.Width + spec.Channels*spec.PatchSize*spec.PatchSize) // X and the latent's row
+				if bound := whole/n + 2*token + 2*64; part > bound {
+					t.Errorf("%s, rank %d of %d: %d bytes between blocks, all-reduce form %d: want at most 1/%d and two tokens, %d", f.family, rank, n, part, whole, n, bound)
+				}
+				if peak > before {
+					t.Errorf("%s, rank %d of %d: peak %d bytes, all-reduce form %d: want no more", f.family, rank, n, peak, before)
+				}
+				t.Logf("%s, rank %d of %d: between blocks %d of %d bytes (%.3f), peak %d of %d (%.3f)", f.family, rank, n, part, whole,
+					float64(part)/float64(whole), peak, before, float64(peak)/float64(before))
+			}
+		}
+	}
+}

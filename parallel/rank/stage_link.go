@@ -1,0 +1,141 @@
+package rank
+
+import (
+	"patchbay/engine"
+	"patchbay/parallel/comm"
+	"patchbay/parallel/plan"
+)
+
+// slots is memory for the rows of a few micro-steps, in turn: by micro-step and entry, values of the largest patch.
+type slots struct {
+	of   [plan.PostsAhead][]engine.Tensor
+	next int // micro-step that gets its slots next
+}
+
+func newSlots(arena *engine.Arena, t engine.DType, values []int) *slots {
+	s := &slots{}
+	for i := range s.of {
+		for _, n := range values {
+			s.of[i] = append(s.of[i], arena.Alloc(t, n))
+		}
+	}
+	return s
+}
+
+// turn gives the slots of the next micro-step.
+func (s *slots) turn() []engine.Tensor {
+	out := s.of[s.next]
+	s.next = (s.next + 1) % plan.PostsAhead
+	return out
+}
+
+// stageLink moves the rows of patches from stage to stage beside computation: receives are posted as soon as their commands are there, and rows to be sent
+// are copied to slots, so that nobody stands still while a neighbour computes. Whole pictures, and everything with overlap=off, go by SendRecv when they
+// are needed.
+type stageLink struct {
+	pipe    comm.Comm
+	in, out *slots       // nil: SendRecv
+	ahead   []plan.Micro // posted, oldest first
+}
+
+// newStageLink takes memory for entries of the given numbers of values; none: no slots.
+func newStageLink(pipe comm.Comm, arena *engine.Arena, t engine.DType, values []int) *stageLink {
+	l := &stageLink{pipe: pipe}
+	if values != nil && pipe.Rank() > 0 {
+		l.in = newSlots(arena, t, values)
+	}
+	if values != nil && pipe.Rank() < pipe.Size()-1 {
+		l.out = newSlots(arena, t, values)
+	}
+	return l
+}
+
+// full reports whether nothing more can be posted.
+func (l *stageLink) full() bool { return len(l.ahead) == plan.PostsAhead }
+
+// post offers memory for the rows of a micro-step: values[k] of its k-th entry.
+func (l *stageLink) post(m plan.Micro, entries, values []int) {
+	slots := l.in.turn()
+	for k, e := range entries {
+		l.pipe.Post(slots[e].Slice(0, 0, values[k]), l.pipe.Rank()-1)
+	}
+	l.ahead = append(l.ahead, m)
+}
+
+// receive fills the rows of all entries of a micro-step.
+func (l *stageLink) receive(m plan.Micro, entries []int, rows []engine.Tensor) {
+	from := l.pipe.Rank() - 1
+	if l.in == nil || m.Whole {
+		for _, x := range rows {
+			l.pipe.SendRecv(x, from, engine.Tensor{}, -1)
+		}
+		return
+	}
+	if len(l.ahead) == 0 {
+		values := make([]int, len(rows))
+		for k, x := range rows {
+			values[k] = x.Len()
+		}
+		l.post(m, entries, values)
+	}
+	for _, x := range rows {
+		l.pipe.Await(x, from)
+	}
+	l.ahead = l.ahead[1:]
+}
+
+// send passes the rows of all entries of a micro-step on.
+func (l *stageLink) send(m plan.Micro, entries []int, rows []engine.Tensor) {
+	to := l.pipe.Rank() + 1
+	if l.out == nil || m.Whole {
+		for _, x := range rows {
+			l.pipe.SendRecv(engine.Tensor{}, -1, x, to)
+		}
+		return
+	}
+	slots := l.out.turn()
+	for k, x := range rows {
+		l.pipe.Offer(slots[entries[k]].Slice(0, 0, x.Len()), x, to)
+	}
+}
+
+// largestPatch is the values [B, L/P, E] that a stage receives of each entry at most in one micro-step of a patch.
+func (s *session) largestPatch() []int {
+	out := make([]int, len(s.entries))
+	for m, tokens := range plan.PatchRanges(s.open.Text, s.entries[0].grid.Tokens(), s.open.Plan.Patches) {
+		c := EvaluateCommand{Patch: m, Tokens: tokens, Text: m == 0}
+		for i := range s.entries {
+			out[i] = max(out[i], s.values(&c, i))
+		}
+	}
+	return out
+}
+
+// values counts what a micro-step passes from stage to stage of one entry.
+func (s *session) values(c *EvaluateCommand, entry int) int {
+	e := &s.entries[entry]
+	if e.p == nil {
+		return 0
+	}
+	ulysses, ring := s.comms[plan.AxisUlysses], s.comms[plan.AxisRing]
+	rows := c.Rows(plan.Sequence{Text: s.textOf(e.p), Image: e.grid.Tokens()}, ulysses.Size()*ring.Size())[ring.Rank()*ulysses.Size()+ulysses.Rank()]
+	return s.open.Batch * s.open.Plan.Kept(rows, s.comms[plan.AxisTensor].Rank()).Len() * s.model.Spec().Width
+}
+
+// lookAhead posts receives for commands that wait already.
+func (s *session) lookAhead() {
+	if s.link.in == nil || s.peek == nil {
+		return
+	}
+	for i := len(s.link.ahead); !s.link.full(); i++ {
+		c := s.peek(i)
+		if c == nil || c.Session != s.id || c.Evaluate == nil || c.Evaluate.Whole {
+			return
+		}
+		values := make([]int, len(c.Evaluate.Entries))
+		for k, e := range c.Evaluate.Entries {
+			values[k] = s.values(c.Evaluate, e)
+		}
+		s.link.post(c.Evaluate.micro(), c.Evaluate.Entries, values)
+	}
+}
