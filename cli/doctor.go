@@ -88,8 +88,8 @@ func checks(cmd *cobra.Command, t *settings.Target, cfg *daemon.Config, version 
 	return append(out, daemonCheck(cmd, t)...)
 }
 
-// gpuChecks tells of the NVIDIA driver, every GPU, and what each one that is missing or too old costs. Nothing is started on
-// them.
+// gpuChecks tells of the NVIDIA driver, every GPU, and what each one that is missing or too old costs. Nothing is
+// started on them.
 func gpuChecks() []check {
 	driver, err := cuda.Open()
 	if err != nil {

@@ -41,7 +41,8 @@ type Config struct {
 	Devices   string   `json:"devices"`
 	Compute   string   `json:"compute"`
 	Memory    string   `json:"memory,omitempty"` // of a worker; empty: nine tenths of what is free
-	// DeviceMemory bounds weights and buffers on a GPU; empty: what is free there but for Reserve, which is left to others.
+	// DeviceMemory bounds weights and buffers on a GPU; empty: what is free there but for Reserve, which is left to
+	// others.
 	DeviceMemory string `json:"device_memory,omitempty"`
 	Reserve      string `json:"reserve,omitempty"`
 

@@ -47,8 +47,8 @@ func GPUs(devices string) ([]int, error) {
 	return list, nil
 }
 
-// gpu is the device that --devices names, and the driver it is reached through; both are nil where it names none. Nothing is
-// started on the device.
+// gpu is the device that --devices names, and the driver it is reached through; both are nil where it names none.
+// Nothing is started on the device.
 func (c *Config) gpu() (*cuda.Driver, *cuda.Info, error) {
 	list, err := GPUs(c.Devices)
 	if list == nil || err != nil {
@@ -85,8 +85,8 @@ func (c *Config) gpu() (*cuda.Driver, *cuda.Info, error) {
 	return driver, &have[list[0]], nil
 }
 
-// EngineConfig makes what the ranks compute with of --devices, --memory, --device-memory and --reserve. The function gives
-// the device back, after the engine.
+// EngineConfig makes what the ranks compute with of --devices, --memory, --device-memory and --reserve. The function
+// gives the device back, after the engine.
 func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err error) {
 	closing = func() error { return nil }
 	memory, err := ParseBytes(c.Memory)

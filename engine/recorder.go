@@ -27,8 +27,8 @@ type AttentionShape struct {
 	DType           DType
 }
 
-// ConvShape is one call of Conv2D: Pixels output pixels (of all items) in pictures of Width x Height, N output channels,
-// K = KY*KX*C, with adapters of so many Ranks together.
+// ConvShape is one call of Conv2D: Pixels output pixels (of all items) in pictures of Width x Height, N output
+// channels, K = KY*KX*C, with adapters of so many Ranks together.
 type ConvShape struct {
 	Pixels, N, K         int
 	Width, Height, Ranks int

@@ -75,7 +75,10 @@ func quantised(t *testing.T, set *weights.Set, meta map[string]string, kind gguf
 			as = kind
 			inBlocks++
 		}
-		tensors = append(tensors, ggufwrite.Tensor{Name: name, Type: as, Shape: s.Shape, Data: ggufwrite.Quantise(as, s.F32())})
+		tensors = append(tensors, ggufwrite.Tensor{
+			Name: name, Type: as, Shape: s.Shape,
+			Data: ggufwrite.Quantise(as, s.F32()),
+		})
 	}
 	if inBlocks < 30 {
 		t.Fatalf("only %d matrices are quantised", inBlocks)
@@ -87,9 +90,10 @@ func quantised(t *testing.T, set *weights.Set, meta map[string]string, kind gguf
 	return f
 }
 
-// TestQuantisedFluxEqualsItsWidenedWeights runs tiny FLUX from GGUF files of every common type: the answer is that of the same weights widened
-// beforehand, bit by bit, and differs from that of f32 weights by what the type loses. The bounds are relative to the largest value and a little above
-// what was measured; evenly spread test weights are the worst case for 4 bits.
+// TestQuantisedFluxEqualsItsWidenedWeights runs tiny FLUX from GGUF files of every common type: the answer is that of
+// the same weights widened beforehand, bit by bit, and differs from that of f32 weights by what the type loses. The
+// bounds are relative to the largest value and a little above what was measured; evenly spread test weights are the
+// worst case for 4 bits.
 func TestQuantisedFluxEqualsItsWidenedWeights(t *testing.T) {
 	set, meta := tinyFlux(t)
 	exact := predict(t, set, meta)
@@ -134,8 +138,8 @@ func TestQuantisedFluxEqualsItsWidenedWeights(t *testing.T) {
 	}
 }
 
-// split is a tensor of the original FLUX checkpoint and the names that diffusers gives to its pieces, top to bottom, with their rows. Written by hand
-// from diffusers' FluxTransformer2DModel: the judge of flux.FromDiffusers.
+// split is a tensor of the original FLUX checkpoint and the names that diffusers gives to its pieces, top to bottom,
+// with their rows. Written by hand from diffusers' FluxTransformer2DModel: the judge of flux.FromDiffusers.
 type split struct {
 	original string
 	pieces   []string
@@ -200,7 +204,8 @@ func asDiffusers(t *testing.T, set *weights.Set) map[string]weights.Stored {
 	t.Helper()
 	e, f := set.Dim("img_in.weight", 0), set.Dim("double_blocks.0.img_mlp.0.weight", 0)
 	out, used := map[string]weights.Stored{}, 0
-	for _, s := range splits(e, f, set.Count("double_blocks"), set.Count("single_blocks"), set.Has("guidance_in.in_layer.weight")) {
+	for _, s := range splits(e, f, set.Count("double_blocks"), set.Count("single_blocks"),
+		set.Has("guidance_in.in_layer.weight")) {
 		for _, kind := range []string{".weight", ".bias"} {
 			whole, ok := set.Get(s.original + kind)
 			if !ok {
@@ -210,7 +215,10 @@ func asDiffusers(t *testing.T, set *weights.Set) map[string]weights.Stored {
 			at := 0
 			for i, p := range s.pieces {
 				row := whole.Len() / whole.Shape[0]
-				out[p+kind] = weights.Stored{DType: engine.F32, Shape: append([]int{s.rows[i]}, whole.Shape[1:]...), Data: whole.Data[4*at*row : 4*(at+s.rows[i])*row]}
+				out[p+kind] = weights.Stored{
+					DType: engine.F32, Shape: append([]int{s.rows[i]}, whole.Shape[1:]...),
+					Data: whole.Data[4*at*row : 4*(at+s.rows[i])*row],
+				}
 				at += s.rows[i]
 			}
 		}
@@ -227,8 +235,10 @@ func asDiffusers(t *testing.T, set *weights.Set) map[string]weights.Stored {
 			continue
 		}
 		used++
-		as := strings.NewReplacer("double_blocks", "transformer_blocks", "single_blocks", "single_transformer_blocks", "img_attn.norm.query_norm.scale", "attn.norm_q.weight",
-			"img_attn.norm.key_norm.scale", "attn.norm_k.weight", "txt_attn.norm.query_norm.scale", "attn.norm_added_q.weight", "txt_attn.norm.key_norm.scale", "attn.norm_added_k.weight",
+		as := strings.NewReplacer("double_blocks", "transformer_blocks", "single_blocks", "single_transformer_blocks",
+			"img_attn.norm.query_norm.scale", "attn.norm_q.weight",
+			"img_attn.norm.key_norm.scale", "attn.norm_k.weight", "txt_attn.norm.query_norm.scale", "attn.norm_added_q.weight",
+			"txt_attn.norm.key_norm.scale", "attn.norm_added_k.weight",
 			"norm.query_norm.scale", "attn.norm_q.weight", "norm.key_norm.scale", "attn.norm_k.weight").Replace(name)
 		s, _ := set.Get(name)
 		out[as] = s
@@ -249,7 +259,8 @@ func diffusersConfig(t *testing.T, meta map[string]string) string {
 		t.Fatalf("config %q: %v", meta["config"], err)
 	}
 	text, err := json.Marshal(map[string]any{
-		"_class_name": "FluxTransformer2DModel", "axes_dims_rope": c.Axes, "in_channels": 64, "patch_size": 1, "guidance_embeds": true, "out_channels": nil,
+		"_class_name": "FluxTransformer2DModel", "axes_dims_rope": c.Axes, "in_channels": 64, "patch_size": 1,
+		"guidance_embeds": true, "out_channels": nil,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -290,7 +301,10 @@ func writeFolder(t *testing.T, dir string, tensors map[string]weights.Stored, co
 	file := func(i int) string { return fmt.Sprintf("diffusion_pytorch_model-%05d-of-00003.safetensors", i+1) }
 	for i, name := range names {
 		s := tensors[name]
-		shards[i%3] = append(shards[i%3], safetensors.Entry{Name: name, DType: s.DType, FileType: "F32", Shape: s.Shape, Data: s.Data})
+		shards[i%3] = append(shards[i%3], safetensors.Entry{
+			Name: name, DType: s.DType, FileType: "F32",
+			Shape: s.Shape, Data: s.Data,
+		})
 		listed[name] = file(i % 3)
 	}
 	index, err := json.Marshal(map[string]any{"metadata": map[string]any{"total_size": 1}, "weight_map": listed})
@@ -321,7 +335,10 @@ func TestDiffusersRefusesWithReasons(t *testing.T) {
 		want   string
 		change func(m map[string]weights.Stored)
 	}{
-		{"k is missing", config, "part 2 of 3 is missing", func(m map[string]weights.Stored) { delete(m, "transformer_blocks.0.attn.to_k.weight") }},
+		{
+			"k is missing", config, "part 2 of 3 is missing",
+			func(m map[string]weights.Stored) { delete(m, "transformer_blocks.0.attn.to_k.weight") },
+		},
 		{"wrong width", config, "do not fit", func(m map[string]weights.Stored) {
 			m["transformer_blocks.0.attn.to_k.weight"] = weights.Stored{Shape: []int{1, 1}, Data: make([]byte, 4)}
 		}},
@@ -334,7 +351,8 @@ func TestDiffusersRefusesWithReasons(t *testing.T) {
 	} {
 		tensors := asDiffusers(t, set)
 		c.change(tensors)
-		if _, err := models.OpenDiffusion(weights.FromMap(tensors), c.config); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := models.OpenDiffusion(weights.FromMap(tensors), c.config); err == nil ||
+			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got error %v, want one with %q", c.name, err, c.want)
 		}
 	}
@@ -344,7 +362,8 @@ func TestDiffusersRefusesWithReasons(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.Load(ref.New(), dit.Held{}); err == nil || !strings.Contains(err.Error(), "transformer_blocks.0.stranger.weight") {
+	if _, err := d.Load(ref.New(), dit.Held{}); err == nil ||
+		!strings.Contains(err.Error(), "transformer_blocks.0.stranger.weight") {
 		t.Errorf("a tensor that nobody knows: got error %v", err)
 	}
 }

@@ -17,10 +17,16 @@ import (
 )
 
 func TestCatalogue(t *testing.T) {
-	discrete := family.Sampling{Line: family.DiscreteLine, Prediction: sampling.V, Betas: sampling.ScaledLinear, BetaStart: 0.00085, BetaEnd: 0.018}
+	discrete := family.Sampling{
+		Line: family.DiscreteLine, Prediction: sampling.V, Betas: sampling.ScaledLinear,
+		BetaStart: 0.00085, BetaEnd: 0.018,
+	}
 	older := discrete
 	older.BetaEnd = 0.03
-	pixart := family.Sampling{Line: family.DiscreteLine, Prediction: sampling.Eps, Betas: sampling.Linear, BetaStart: 0.0001, BetaEnd: 0.02}
+	pixart := family.Sampling{
+		Line: family.DiscreteLine, Prediction: sampling.Eps, Betas: sampling.Linear,
+		BetaStart: 0.0001, BetaEnd: 0.02,
+	}
 	for _, c := range []struct {
 		name, variant, family string
 		scale, shift          float32
@@ -28,8 +34,16 @@ func TestCatalogue(t *testing.T) {
 		blocks, channels, out int
 	}{
 		{"flux-a", "flux", "flux", 0.3611, 0.1159, family.Sampling{Line: family.FluxLine, Shift: 1.15}, 4, 16, 16},
-		{"flux-b", "flux", "flux", 0.3611, 0.1159, family.Sampling{Line: family.FlowLine, Shift: 1, Multiplier: 1}, 4, 16, 16},
-		{"sd3-c", "sd3", "sd3", 1.5305, 0.0609, family.Sampling{Line: family.FlowLine, Shift: 3, Multiplier: 1000}, 3, 16, 16},
+		{
+			"flux-b", "flux", "flux", 0.3611, 0.1159,
+			family.Sampling{Line: family.FlowLine, Shift: 1, Multiplier: 1},
+			4, 16, 16,
+		},
+		{
+			"sd3-c", "sd3", "sd3", 1.5305, 0.0609,
+			family.Sampling{Line: family.FlowLine, Shift: 3, Multiplier: 1000},
+			3, 16, 16,
+		},
 		{"pixart-a", "pixart_alpha", "pixart", 0.18215, 0, pixart, 2, 4, 8},
 		{"pixart-b", "pixart_sigma", "pixart", 0.13025, 0, pixart, 2, 4, 8},
 		{"hydit-a", "hunyuandit", "hunyuandit", 0.13025, 0, discrete, 6, 4, 8},
@@ -39,7 +53,8 @@ func TestCatalogue(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", c.name, err)
 		}
-		if d.Variant != c.variant || d.Spec.Family != c.family || d.Latent.Scale != c.scale || d.Latent.Shift != c.shift || d.Latent.Channels != c.channels {
+		if d.Variant != c.variant || d.Spec.Family != c.family || d.Latent.Scale != c.scale || d.Latent.Shift != c.shift ||
+			d.Latent.Channels != c.channels {
 			t.Errorf("%s: got %s, family %s, latent %v", c.name, d.Variant, d.Spec.Family, d.Latent)
 		}
 		if d.Sampling != c.sampling {
@@ -56,7 +71,10 @@ func TestCatalogue(t *testing.T) {
 
 // TestParamsCountTheFile compares the parameters of the spec with the elements of the recorded checkpoint.
 func TestParamsCountTheFile(t *testing.T) {
-	for _, name := range []string{"flux-a", "flux-b", "flux-c", "sd3-a", "sd3-b", "sd3-c", "pixart-a", "pixart-b", "hydit-a", "hydit-b"} {
+	for _, name := range []string{
+		"flux-a", "flux-b", "flux-c", "sd3-a", "sd3-b", "sd3-c", "pixart-a", "pixart-b",
+		"hydit-a", "hydit-b",
+	} {
 		set, meta, err := tiny.Checkpoint(name)
 		if err != nil {
 			t.Fatal(err)
@@ -116,16 +134,23 @@ func TestFullCheckpointsAndWrongFiles(t *testing.T) {
 		t.Errorf("without img_in.bias: got model %v, error %v", m, err)
 	}
 
-	for _, c := range []struct{ file, want string }{{"t5-tiny", "a T5 text encoder"}, {"vae-flux", "a VAE"}, {"clip-l-tiny", "a CLIP text encoder"}} {
+	for _, c := range []struct{ file, want string }{
+		{"t5-tiny", "a T5 text encoder"},
+		{"vae-flux", "a VAE"},
+		{"clip-l-tiny", "a CLIP text encoder"},
+	} {
 		other, _, err := goldenweights.Set(c.file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := models.OpenDiffusion(other, nil); err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "supported: flux, sd3, pixart, hunyuandit") {
+		if _, err := models.OpenDiffusion(other, nil); err == nil || !strings.Contains(err.Error(), c.want) ||
+			!strings.Contains(err.Error(), "supported: flux, sd3, pixart, hunyuandit") {
 			t.Errorf("%s: got error %v, want one that says %q and what is supported", c.file, err, c.want)
 		}
 	}
-	if _, err := models.OpenDiffusion(weights.FromMap(map[string]weights.Stored{"double_stream_modulation_img.lin.weight": {}}), nil); err == nil || !strings.Contains(err.Error(), "flux2") {
+	if _, err := models.OpenDiffusion(weights.FromMap(map[string]weights.Stored{
+		"double_stream_modulation_img.lin.weight": {},
+	}), nil); err == nil || !strings.Contains(err.Error(), "flux2") {
 		t.Errorf("flux2: got error %v", err)
 	}
 }
@@ -135,7 +160,8 @@ func TestMetadataOverrides(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	meta := map[string]string{"config": `{"num_heads": 2, "axes_dim": [16, 56, 56], "latent_scale_factor": 0.5, "latent_shift_factor": 0.25, "sampling": {"shift": 2.5}}`}
+	meta := map[string]string{"config": `{"num_heads": 2, "axes_dim": [16, 56, 56], "latent_scale_factor": 0.5, ` +
+		`"latent_shift_factor": 0.25, "sampling": {"shift": 2.5}}`}
 	d, err := models.OpenDiffusion(set, meta)
 	if err != nil {
 		t.Fatal(err)
@@ -172,10 +198,13 @@ func TestDemoCheckpoint(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d.Spec.Params != 5158464 || d.Spec.Heads != 6 || len(d.Spec.Blocks) != 6 || d.Spec.TakesGuidance { // as its metadata says
-		t.Errorf("got %d parameters, %d heads, %d blocks, guidance %v", d.Spec.Params, d.Spec.Heads, len(d.Spec.Blocks), d.Spec.TakesGuidance)
+	// as its metadata says
+	if d.Spec.Params != 5158464 || d.Spec.Heads != 6 || len(d.Spec.Blocks) != 6 || d.Spec.TakesGuidance {
+		t.Errorf("got %d parameters, %d heads, %d blocks, guidance %v", d.Spec.Params, d.Spec.Heads, len(d.Spec.Blocks),
+			d.Spec.TakesGuidance)
 	}
-	if want := (family.Sampling{Line: family.FlowLine, Shift: 1, Multiplier: 1}); d.Sampling != want || d.Latent.Scale != 0.5728 || d.Latent.Shift != 0.0275 {
+	if want := (family.Sampling{Line: family.FlowLine, Shift: 1, Multiplier: 1}); d.Sampling != want ||
+		d.Latent.Scale != 0.5728 || d.Latent.Shift != 0.0275 {
 		t.Errorf("got sampling %+v, scale %v, shift %v", d.Sampling, d.Latent.Scale, d.Latent.Shift)
 	}
 }

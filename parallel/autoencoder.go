@@ -11,9 +11,10 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// Decode turns latents [b, C, y, x] in VAE space into pictures [b, S*y, S*x, 3] as vae.Decode does, split over ranks in bands of latent rows: rows at
-// the edges of a band are exchanged before every convolution, group-norm statistics are summed, the attention gathers keys and values. The picture
-// equals the one-rank picture to rounding. One rank, or more ranks than rows, is no error: what cannot be split is not.
+// Decode turns latents [b, C, y, x] in VAE space into pictures [b, S*y, S*x, 3] as vae.Decode does, split over ranks in
+// bands of latent rows: rows at the edges of a band are exchanged before every convolution, group-norm statistics are
+// summed, the attention gathers keys and values. The picture equals the one-rank picture to rounding. One rank, or more
+// ranks than rows, is no error: what cannot be split is not.
 func (l *Local) Decode(net *vae.VAE, latent []float32, b, y, x, ranks int) ([]float32, error) {
 	ranks = min(ranks, y)
 	if ranks <= 1 {
@@ -44,8 +45,8 @@ func (l *Local) Decode(net *vae.VAE, latent []float32, b, y, x, ranks int) ([]fl
 	})
 }
 
-// Encode turns pictures [b, y, x, 3] with values in -1..1 into latents [b, C, y/S, x/S] in VAE space as vae.Encode does, split over ranks in bands of
-// latent rows like Decode. Sides must be multiples of S.
+// Encode turns pictures [b, y, x, 3] with values in -1..1 into latents [b, C, y/S, x/S] in VAE space as vae.Encode
+// does, split over ranks in bands of latent rows like Decode. Sides must be multiples of S.
 func (l *Local) Encode(net *vae.VAE, picture []float32, b, y, x, ranks int) ([]float32, error) {
 	c, s := net.Config.Latent(), net.Config.Scale()
 	ranks = min(ranks, y/s)
@@ -109,7 +110,10 @@ func (l *Local) banded(what string, ranks, y int, f func(*band) error) error {
 	g := group.New(func(err error) { ends[0].Abort(err) })
 	for r, end := range ends {
 		g.Go(fmt.Sprintf("vae band %d", r), func() error {
-			return f(&band{what: what, ops: ops[r], comm: end, rows: vae.Band{Start: rows[r].Start, End: rows[r].End, Total: y}, check: l.Check})
+			return f(&band{
+				what: what, ops: ops[r], comm: end,
+				rows: vae.Band{Start: rows[r].Start, End: rows[r].End, Total: y}, check: l.Check,
+			})
 		})
 	}
 	return g.Wait()
@@ -128,7 +132,11 @@ type band struct {
 func (d *band) each(bytes, items int, f func(env vae.Env, item int) error) error {
 	mem, err := d.ops.Alloc(bytes)
 	if err != nil {
-		return &failure.Error{Code: failure.OutOfMemory, Text: fmt.Sprintf("%s needs %d MB for a band of the picture, and the system does not give them: use a smaller picture", d.what, bytes>>20), Cause: err}
+		return &failure.Error{
+			Code: failure.OutOfMemory,
+			Text: fmt.Sprintf("%s needs %d MB for a band of the picture, and the system does not give them: use a smaller "+
+				"picture", d.what, bytes>>20), Cause: err,
+		}
 	}
 	defer d.ops.Free(mem)
 	arena := engine.NewArena("vae band", mem, bytes)

@@ -14,8 +14,8 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// TestAnyInterleavingGivesTheSameBits runs ranks and samplers one at a time in orders of several seeds: a seed repeats its order, seeds differ in their
-// orders, and every order gives the bits of the free run.
+// TestAnyInterleavingGivesTheSameBits runs ranks and samplers one at a time in orders of several seeds: a seed repeats
+// its order, seeds differ in their orders, and every order gives the bits of the free run.
 func TestAnyInterleavingGivesTheSameBits(t *testing.T) {
 	g := openGolden(t, "flux-c")
 	free := newEngine(t)
@@ -29,7 +29,8 @@ func TestAnyInterleavingGivesTheSameBits(t *testing.T) {
 		}
 	}
 	for _, plan := range []string{
-		"", "ulysses=3", "ring=3", "tensor=2", "pipe=3,patches=4,warmup=1", "pipe=2,ulysses=2,patches=3,warmup=1", "cfg=2,pipe=2,patches=3,warmup=0",
+		"", "ulysses=3", "ring=3", "tensor=2", "pipe=3,patches=4,warmup=1", "pipe=2,ulysses=2,patches=3,warmup=1",
+		"cfg=2,pipe=2,patches=3,warmup=0",
 		"pipe=2,ring=2,patches=5,warmup=2",
 	} {
 		r := parityRequest(t, g, "flux-c", 1, 8, 8, 4)
@@ -68,7 +69,8 @@ func TestAnyInterleavingGivesTheSameBits(t *testing.T) {
 	}
 }
 
-// TestDeadlockIsToldAtOnce: with one goroutine running at a time a rank that waits for somebody who never comes is found without a deadline.
+// TestDeadlockIsToldAtOnce: with one goroutine running at a time a rank that waits for somebody who never comes is
+// found without a deadline.
 func TestDeadlockIsToldAtOnce(t *testing.T) {
 	var victim comm.Comm
 	e, err := NewEngine(Config{Order: 1, Patience: time.Hour, NewOps: func(rank, ranks int) (engine.Ops, error) {
@@ -91,7 +93,8 @@ func TestDeadlockIsToldAtOnce(t *testing.T) {
 	victim = e.team.links[1].Rank.End(plan.AxisPipe)
 	_, err = e.Sample(context.Background(), r, nil)
 	var pe *failure.Error
-	if !errors.As(err, &pe) || pe.Code != failure.PeerLost || !strings.HasPrefix(pe.Text, "deadlock: rank 1 at evaluation ") ||
+	if !errors.As(err, &pe) || pe.Code != failure.PeerLost ||
+		!strings.HasPrefix(pe.Text, "deadlock: rank 1 at evaluation ") ||
 		!strings.Contains(pe.Text, "waits in pipe for rank 0 to receive") {
 		t.Errorf("got %v, want a deadlock that names rank 1 and what it waits for", err)
 	}

@@ -18,7 +18,8 @@ import (
 func benchModel(b *testing.B) Model {
 	b.Helper()
 	c := flux.Config{
-		Hidden: 768, Heads: 12, Depth: 2, DepthSingle: 4, Axes: []int{16, 24, 24}, Theta: 10000, TimeFactor: 1000, Channels: 16, PatchSize: 2,
+		Hidden: 768, Heads: 12, Depth: 2, DepthSingle: 4, Axes: []int{16, 24, 24}, Theta: 10000, TimeFactor: 1000,
+		Channels: 16, PatchSize: 2,
 		ContextDim: 128, VectorDim: 64, MLPHidden: 3072,
 	}
 	declared, err := c.Declare()
@@ -30,11 +31,14 @@ func benchModel(b *testing.B) Model {
 	if err != nil {
 		b.Fatal(err)
 	}
-	return Model{Key: "bench", Spec: &spec, Load: func(ops engine.Ops, held dit.Held) (dit.Model, error) { return flux.Load(ops, set, c, held) }}
+	return Model{Key: "bench", Spec: &spec, Load: func(ops engine.Ops, held dit.Held) (dit.Model, error) {
+		return flux.Load(ops, set, c, held)
+	}}
 }
 
-// BenchmarkPlans runs 4 steps of a 512 px picture (1024 image, 128 text tokens) on plans of one and two ranks that share the same processors. ms/step is
-// the median step of all runs, cpu-ms/step the processor time of everything but loading.
+// BenchmarkPlans runs 4 steps of a 512 px picture (1024 image, 128 text tokens) on plans of one and two ranks that
+// share the same processors. ms/step is the median step of all runs, cpu-ms/step the processor time of everything but
+// loading.
 func BenchmarkPlans(b *testing.B) {
 	model := benchModel(b)
 	e, err := NewEngine(Config{NewOps: testOps})
@@ -58,10 +62,14 @@ func BenchmarkPlans(b *testing.B) {
 	entry := Entry{Strength: 1}
 	entry.Context = dit.Array{Rows: 128, Cols: 128, Data: golden.Input("bench", 128*128)}
 	r := &Request{
-		Model: model, Sampling: flow, Sampler: "euler", Sigmas: sigmas, Latent: l, Noise: Latent{B: 1, C: 16, Y: 64, X: 64, Data: noise},
+		Model: model, Sampling: flow, Sampler: "euler", Sigmas: sigmas, Latent: l,
+		Noise:    Latent{B: 1, C: 16, Y: 64, X: 64, Data: noise},
 		Branches: []Branch{{Name: "positive", Entries: []Entry{entry}}},
 	}
-	for _, plan := range []string{"", "ulysses=2", "ring=2", "tensor=2", "pipe=2,patches=4,warmup=1", "pipe=2,patches=4,warmup=1,sync=spread"} {
+	for _, plan := range []string{
+		"", "ulysses=2", "ring=2", "tensor=2", "pipe=2,patches=4,warmup=1",
+		"pipe=2,patches=4,warmup=1,sync=spread",
+	} {
 		name := plan
 		if name == "" {
 			name = "one-rank"

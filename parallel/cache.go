@@ -9,32 +9,35 @@ import (
 // CacheRule selects what a Cache compares.
 type CacheRule uint8
 
-// The rules. CacheEasy (ComfyUI's node EasyCache) looks at the network itself, entry by entry: its input and its output. CacheLazy (LazyCache) looks at the
-// sampler's latent and the guided prediction of it, whatever the network is.
+// The rules. CacheEasy (ComfyUI's node EasyCache) looks at the network itself, entry by entry: its input and its
+// output. CacheLazy (LazyCache) looks at the sampler's latent and the guided prediction of it, whatever the network is.
 const (
 	CacheEasy CacheRule = iota
 	CacheLazy
 )
 
-// Cache answers evaluations without the network while they are expected to change little: prediction = input + (output - input of the last evaluation that ran).
+// Cache answers evaluations without the network while they are expected to change little: prediction = input + (output
+// - input of the last evaluation that ran).
 //
 // The expected change of the output, as a part of its size, is added up over the evaluations since then:
 //
 //	expected = rate * mean|x - x1| / mean|y1|    rate = mean|y1 - y2| / mean|x1 - x2|
 //
-// where x is the input of this evaluation, x1, y1 input and output of the last one that ran and x2, y2 of the one that ran before it. The evaluation is answered
-// from the cache while the sum is below Threshold; else it runs and the sum begins again at 0. The first three evaluations therefore always run. Differences are
-// taken at every eighth row and column of the latent, from the first; mean|y1| over all of it. Formula and numerics are those of ComfyUI 0.8.0
+// where x is the input of this evaluation, x1, y1 input and output of the last one that ran and x2, y2 of the one that
+// ran before it. The evaluation is answered from the cache while the sum is below Threshold; else it runs and the sum
+// begins again at 0. The first three evaluations therefore always run. Differences are taken at every eighth row and
+// column of the latent, from the first; mean|y1| over all of it. Formula and numerics are those of ComfyUI 0.8.0
 // (comfy_extras/nodes_easycache.py).
 //
-// The leader decides once for an evaluation, and one that is answered sends no command, so all ranks of every plan take the same branch. In a pipeline with
-// patches the first patch decides from its own rows, for all patches; keys and values that ranks keep stay as they are.
+// The leader decides once for an evaluation, and one that is answered sends no command, so all ranks of every plan take
+// the same branch. In a pipeline with patches the first patch decides from its own rows, for all patches; keys and
+// values that ranks keep stay as they are.
 type Cache struct {
 	Rule CacheRule
 	// Threshold is ComfyUI's reuse_threshold, >= 0; 0 reuses nothing.
 	Threshold float32
-	// Start and End, 0 to 1, are the part of the run in which evaluations are answered, in percent of ComfyUI's time line (ModelSampling.PercentToSigma).
-	// Behind End the network runs and the cache learns nothing.
+	// Start and End, 0 to 1, are the part of the run in which evaluations are answered, in percent of ComfyUI's time line
+	// (ModelSampling.PercentToSigma). Behind End the network runs and the cache learns nothing.
 	Start, End float64
 	// Verbose fills Stats.Changes.
 	Verbose bool
@@ -42,12 +45,13 @@ type Cache struct {
 
 // CacheChange is what a Cache saw in one evaluation.
 type CacheChange struct {
-	Evaluation int     // from 0, of those that the sampler asked for
-	Input      float32 // mean absolute change of the input since the last evaluation that ran; NaN: nothing to compare with
-	Expected   float32 // change of the output that follows from it, as a part of its size; NaN: unknown
-	Total      float32 // Expected summed up since the last evaluation that ran
-	Measured   float32 // change of the output, as a part of its size, if the network ran; NaN: unknown
-	Reused     bool
+	Evaluation int // from 0, of those that the sampler asked for
+	// mean absolute change of the input since the last evaluation that ran; NaN: nothing to compare with
+	Input    float32
+	Expected float32 // change of the output that follows from it, as a part of its size; NaN: unknown
+	Total    float32 // Expected summed up since the last evaluation that ran
+	Measured float32 // change of the output, as a part of its size, if the network ran; NaN: unknown
+	Reused   bool
 }
 
 // cacheStride is the distance of the rows and columns that are compared.
@@ -69,8 +73,8 @@ func (c *Cache) validate() error {
 	return nil
 }
 
-// reuser takes the decisions of a Cache for one run. It belongs to the first share, which calls it at its turn; what all shares need of a decision travels in
-// the answer.
+// reuser takes the decisions of a Cache for one run. It belongs to the first share, which calls it at its turn; what
+// all shares need of a decision travels in the answer.
 type reuser struct {
 	d        *denoiser
 	cache    Cache

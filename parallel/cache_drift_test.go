@@ -12,7 +12,10 @@ import (
 type pageTable struct{ page, begin, end string }
 
 func cacheTable() pageTable {
-	return pageTable{driftPage, "<!-- cache: go test ./parallel -run CacheOnTheDemo -args -update-drift -->\n", "<!-- /cache -->\n"}
+	return pageTable{
+		driftPage, "<!-- cache: go test ./parallel -run CacheOnTheDemo -args -update-drift -->\n",
+		"<!-- /cache -->\n",
+	}
 }
 
 // cut returns the page before the table, the table and the page after it.
@@ -88,7 +91,8 @@ func (b *driftBench) mean(of func(Stats) int) float64 {
 	return float64(n) / float64(len(b.stats))
 }
 
-// cachePlans are the plans of the table, and cacheRow what it says of a cache: evaluations that ran and PSNR to the same plan without a cache, for each of them.
+// cachePlans are the plans of the table, and cacheRow what it says of a cache: evaluations that ran and PSNR to the
+// same plan without a cache, for each of them.
 func cachePlans() []string { return []string{"", "cfg=2,ulysses=2", "pipe=2,patches=4"} }
 
 func (b *driftBench) cacheRow(c Cache, plain map[string][][]float32) []float64 {
@@ -118,15 +122,20 @@ func cacheRows() map[string]Cache {
 	return out
 }
 
-// TestCacheOnTheDemo measures pictures with a cache against those without, on one rank, an exact plan and a pipeline. The table in docs/parallel.md must hold to 1 dB
-// and half an evaluation in the rows tested; the exact plan gives what one rank gives, and some row saves 1.8 times the evaluations.
+// TestCacheOnTheDemo measures pictures with a cache against those without, on one rank, an exact plan and a pipeline.
+// The table in docs/parallel.md must hold to 1 dB and half an evaluation in the rows tested; the exact plan gives what
+// one rank gives, and some row saves 1.8 times the evaluations.
 func TestCacheOnTheDemo(t *testing.T) {
 	const steps = 12
 	plain := map[string][][]float32{}
 	if *writeDrift {
 		b := newDriftBench(t)
-		table := "| node and threshold | one rank: evaluations of 12 | PSNR | cfg=2,ulysses=2: evaluations | PSNR | pipe=2,patches=4: evaluations | PSNR |\n|---|---|---|---|---|---|---|\n"
-		for _, name := range []string{"EasyCache 0.05", "EasyCache 0.1", "EasyCache 0.15", "EasyCache 0.2", "EasyCache 0.3", "EasyCache 0.5", "LazyCache 0.1", "LazyCache 0.2", "LazyCache 0.4"} {
+		table := "| node and threshold | one rank: evaluations of 12 | PSNR | cfg=2,ulysses=2: evaluations | PSNR | " +
+			"pipe=2,patches=4: evaluations | PSNR |\n|---|---|---|---|---|---|---|\n"
+		for _, name := range []string{
+			"EasyCache 0.05", "EasyCache 0.1", "EasyCache 0.15", "EasyCache 0.2", "EasyCache 0.3",
+			"EasyCache 0.5", "LazyCache 0.1", "LazyCache 0.2", "LazyCache 0.4",
+		} {
 			table += "| " + name
 			for _, v := range b.cacheRow(cacheRows()[name], plain) {
 				table += fmt.Sprintf(" | %.1f", v)
@@ -166,12 +175,14 @@ func TestCacheOnTheDemo(t *testing.T) {
 			}
 		}
 		if got[2] != got[0] || !near(got[3], got[1], 0.1) {
-			t.Errorf("%s: %s runs %.2f evaluations at %.2f dB, one rank %.2f at %.2f", name, cachePlans()[1], got[2], got[3], got[0], got[1])
+			t.Errorf("%s: %s runs %.2f evaluations at %.2f dB, one rank %.2f at %.2f", name, cachePlans()[1], got[2],
+				got[3], got[0], got[1])
 		}
 	}
 }
 
-// BenchmarkCacheOnTheDemo is the clock beside the table: six pictures of the demo model, text states given, VAE included.
+// BenchmarkCacheOnTheDemo is the clock beside the table: six pictures of the demo model, text states given, VAE
+// included.
 func BenchmarkCacheOnTheDemo(b *testing.B) {
 	d := newDriftBench(b)
 	for _, plan := range cachePlans() {

@@ -2,15 +2,16 @@ package parallel
 
 import "slices"
 
-// easyCall is predictions that ComfyUI would make with one call of the network. The call with the entry that is measured decides for itself and for the calls
-// behind it; calls before it have run by then.
+// easyCall is predictions that ComfyUI would make with one call of the network. The call with the entry that is
+// measured decides for itself and for the calls behind it; calls before it have run by then.
 type easyCall struct {
 	entries  []int
 	reused   bool
 	measured bool // has the entry that is measured
 }
 
-// decideEasy goes through the calls of an evaluation as EasyCache does. The entry that is measured is the first one of the first call in the window.
+// decideEasy goes through the calls of an evaluation as EasyCache does. The entry that is measured is the first one of
+// the first call in the window.
 func (r *reuser) decideEasy(s *share, q question) answer {
 	var a answer
 	open, marked := q.sigma <= r.from, false
@@ -31,7 +32,8 @@ func (r *reuser) decideEasy(s *share, q question) answer {
 				r.meter.total = 0
 			}
 		}
-		call.reused = marked && s.knows(entries) // ComfyUI stops with a KeyError where an entry is new in this evaluation; here its call runs
+		// ComfyUI stops with a KeyError where an entry is new in this evaluation; here its call runs
+		call.reused = marked && s.knows(entries)
 		if marked && call.measured && !call.reused {
 			marked, r.meter.total = false, 0
 		}
@@ -45,8 +47,9 @@ func (r *reuser) decideEasy(s *share, q question) answer {
 	return a
 }
 
-// resized forgets everything if the size of what the network reads has changed, as where entries have areas of different sizes. ComfyUI then also takes the rate
-// to be known and 0, and reuses the rest of the run whatever happens; here it is unknown.
+// resized forgets everything if the size of what the network reads has changed, as where entries have areas of
+// different sizes. ComfyUI then also takes the rate to be known and 0, and reuses the rest of the run whatever happens;
+// here it is unknown.
 func (r *reuser) resized(s *share, entry int) bool {
 	g := r.d.preds[entry].layout.grid
 	size := [2]int{g.LatentY, g.LatentX}
@@ -61,8 +64,8 @@ func (r *reuser) resized(s *share, entry int) bool {
 	return true
 }
 
-// calls groups predictions as ComfyUI batches them: in turn, those like the first one left, last one first (samplers.py, calc_cond_batch; memory for the whole
-// batch is taken to be there).
+// calls groups predictions as ComfyUI batches them: in turn, those like the first one left, last one first
+// (samplers.py, calc_cond_batch; memory for the whole batch is taken to be there).
 func (d *denoiser) calls(active []int) [][]int {
 	rest := slices.Clone(active)
 	if d.req.Guider.Kind == GuideDual { // evaluated in the order negative, second, first
@@ -88,7 +91,8 @@ func (d *denoiser) calls(active []int) [][]int {
 func (d *denoiser) alike(i, j int) bool {
 	g, h := d.preds[i].layout.grid, d.preds[j].layout.grid
 	a, b := &d.entries[i], &d.entries[j]
-	return g.LatentY == h.LatentY && g.LatentX == h.LatentX && a.Context.Rows == b.Context.Rows && a.Context2.Rows == b.Context2.Rows &&
+	return g.LatentY == h.LatentY && g.LatentX == h.LatentX && a.Context.Rows == b.Context.Rows &&
+		a.Context2.Rows == b.Context2.Rows &&
 		(a.Pooled == nil) == (b.Pooled == nil) && (a.Guidance == nil) == (b.Guidance == nil)
 }
 

@@ -105,7 +105,10 @@ func (c cacheCase) lower(t *testing.T, g goldenModel) *Request {
 		for _, in := range list {
 			base := "easycache/" + c.Model + "/" + in.Tag + "/"
 			e := Entry{Strength: 1}
-			e.Context = dit.Array{Rows: in.Tokens, Cols: spec.ContextDim, Data: golden.Input(base+"context", in.Tokens*spec.ContextDim)}
+			e.Context = dit.Array{
+				Rows: in.Tokens, Cols: spec.ContextDim,
+				Data: golden.Input(base+"context", in.Tokens*spec.ContextDim),
+			}
 			if spec.PooledDim > 0 {
 				e.Pooled = golden.Input(base+"pooled", spec.PooledDim)
 			}
@@ -114,7 +117,8 @@ func (c cacheCase) lower(t *testing.T, g goldenModel) *Request {
 			}
 			e.Guidance = in.Guidance
 			if in.From != nil {
-				e.Ranged, e.SigmaStart, e.SigmaEnd = true, float32(g.sampling.PercentToSigma(*in.From)), float32(g.sampling.PercentToSigma(*in.To))
+				e.Ranged, e.SigmaStart, e.SigmaEnd = true, float32(g.sampling.PercentToSigma(*in.From)),
+					float32(g.sampling.PercentToSigma(*in.To))
 			}
 			br.Entries = append(br.Entries, e)
 		}
@@ -123,7 +127,8 @@ func (c cacheCase) lower(t *testing.T, g goldenModel) *Request {
 	return r
 }
 
-// calls returns the evaluations in which ComfyUI called no network, how many there were, and the latents predicted in all.
+// calls returns the evaluations in which ComfyUI called no network, how many there were, and the latents predicted in
+// all.
 func (c cacheCase) calls(t *testing.T) (reused []int, evaluations, rows int) {
 	t.Helper()
 	for i, calls := range c.Evaluations {
@@ -141,7 +146,8 @@ func (c cacheCase) calls(t *testing.T) (reused []int, evaluations, rows int) {
 	return reused, len(c.Evaluations), rows
 }
 
-// TestCacheMatchesComfyUI: the same evaluations are answered from the cache as in ComfyUI, and the latents are the same.
+// TestCacheMatchesComfyUI: the same evaluations are answered from the cache as in ComfyUI, and the latents are the
+// same.
 func TestCacheMatchesComfyUI(t *testing.T) {
 	cases, want := cacheCases(t)
 	models, ran := map[string]goldenModel{}, 0
@@ -170,7 +176,8 @@ func TestCacheMatchesComfyUI(t *testing.T) {
 				}
 				g.format.FromModel(res.Latent.Data)
 				rel := relative(res.Latent.Data, want(name))
-				t.Logf("%s: relative error %.2g, %d of %d evaluations ran", fmt.Sprintf("%q", plan), rel, res.Stats.Evaluations, evaluations)
+				t.Logf("%s: relative error %.2g, %d of %d evaluations ran", fmt.Sprintf("%q", plan), rel,
+					res.Stats.Evaluations, evaluations)
 				if rel > 1e-5 {
 					t.Errorf("plan %q: relative error %.3g, bound 1e-5", plan, rel)
 				}

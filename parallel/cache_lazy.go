@@ -15,7 +15,8 @@ func (r *reuser) decideLazy(s *share, q question) answer {
 	return a
 }
 
-// reuseLazy answers with latent + kept difference. Samplers that ask for the unconditional prediction get that of the last evaluation that ran.
+// reuseLazy answers with latent + kept difference. Samplers that ask for the unconditional prediction get that of the
+// last evaluation that ran.
 func (s *share) reuseLazy(x []float32) (x0, uncond []float32) {
 	x0 = make([]float32, len(x))
 	for i, v := range s.lazy {

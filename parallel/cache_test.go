@@ -20,12 +20,15 @@ func cachedRequest(t *testing.T, name string, rule CacheRule, steps int) *Reques
 	return r
 }
 
-// TestCacheOnExactPlans: every exact plan reuses the evaluations that one rank does and gives its answer, bit for bit the same in a second run after another job.
+// TestCacheOnExactPlans: every exact plan reuses the evaluations that one rank does and gives its answer, bit for bit
+// the same in a second run after another job.
 func TestCacheOnExactPlans(t *testing.T) {
 	e := newEngine(t)
 	plans := []string{
-		"ulysses=3", "ring=2", "cfg=3", "cfg=2,ulysses=2", "data=2", "tensor=2", "tensor=2,form=scatter", "ulysses=2,shard=on",
-		"pipe=2,patches=4,warmup=99", "cfg=2,pipe=2,patches=2,warmup=99", "pipe=2,patches=3,warmup=99,sync=spread", "pipe=2,patches=1",
+		"ulysses=3", "ring=2", "cfg=3", "cfg=2,ulysses=2", "data=2", "tensor=2", "tensor=2,form=scatter",
+		"ulysses=2,shard=on",
+		"pipe=2,patches=4,warmup=99", "cfg=2,pipe=2,patches=2,warmup=99", "pipe=2,patches=3,warmup=99,sync=spread",
+		"pipe=2,patches=1",
 	}
 	if testing.Short() {
 		plans = []string{"ulysses=3", "cfg=2,ulysses=2", "pipe=2,patches=4,warmup=99"}
@@ -76,12 +79,15 @@ func TestCacheOnExactPlans(t *testing.T) {
 	}
 }
 
-// TestCacheOnPatches: patches decide once, by the first of them, and evaluations that are reused send nothing to any rank: every rank does the micro-steps of
-// the evaluations that ran, and none else.
+// TestCacheOnPatches: patches decide once, by the first of them, and evaluations that are reused send nothing to any
+// rank: every rank does the micro-steps of the evaluations that ran, and none else.
 func TestCacheOnPatches(t *testing.T) {
 	e := newEngine(t)
 	for _, rule := range []CacheRule{CacheEasy, CacheLazy} {
-		for _, text := range []string{"pipe=2,patches=4", "pipe=3,patches=3,warmup=2", "cfg=2,pipe=2,patches=2,ulysses=2", "pipe=2,patches=4,sync=spread"} {
+		for _, text := range []string{
+			"pipe=2,patches=4", "pipe=3,patches=3,warmup=2", "cfg=2,pipe=2,patches=2,ulysses=2",
+			"pipe=2,patches=4,sync=spread",
+		} {
 			r := cachedRequest(t, "flux-c", rule, 12)
 			r.Plan = text
 			p, err := plan.Parse(text)
@@ -103,12 +109,14 @@ func TestCacheOnPatches(t *testing.T) {
 			}
 			st := first.Stats
 			if len(st.Reused) < 2 || st.Evaluations+len(st.Reused) != 12 {
-				t.Errorf("%s: %d evaluations ran and %v were reused, want 12 together, at least 2 of them reused", text, st.Evaluations, st.Reused)
+				t.Errorf("%s: %d evaluations ran and %v were reused, want 12 together, at least 2 of them reused", text,
+					st.Evaluations, st.Reused)
 			}
 			want := int64(p.Warmup + (st.Evaluations-p.Warmup)*p.Patches)
 			for rank, n := range st.Tokens {
 				if n.MicroSteps != want {
-					t.Errorf("%s: rank %d did %d micro-steps, want %d: %d evaluations ran", text, rank, n.MicroSteps, want, st.Evaluations)
+					t.Errorf("%s: rank %d did %d micro-steps, want %d: %d evaluations ran", text, rank, n.MicroSteps,
+						want, st.Evaluations)
 				}
 			}
 			if len(st.Changes) < len(st.Reused) {
@@ -123,10 +131,13 @@ func TestCacheOnPatches(t *testing.T) {
 	}
 }
 
-// TestCachedStoresHoldWhatTheTableSays: evaluations that are reused leave the stores as they are, so what the others read is as old as the table says, counted in
-// evaluations that ran.
+// TestCachedStoresHoldWhatTheTableSays: evaluations that are reused leave the stores as they are, so what the others
+// read is as old as the table says, counted in evaluations that ran.
 func TestCachedStoresHoldWhatTheTableSays(t *testing.T) {
-	for _, text := range []string{"pipe=2,patches=4", "pipe=3,patches=3,warmup=2", "pipe=2,ulysses=2,patches=2,sync=spread"} {
+	for _, text := range []string{
+		"pipe=2,patches=4", "pipe=3,patches=3,warmup=2",
+		"pipe=2,ulysses=2,patches=2,sync=spread",
+	} {
 		e, mu, seen := taggedEngine(t)
 		r := tinyRequest(t, "flux", 1, 8, 8, 9)
 		r.Branches, r.Guider = []Branch{{Name: "positive", Entries: r.Branches[0].Entries[:1]}}, Guider{Kind: GuideBasic}
@@ -156,7 +167,8 @@ func TestCachedStoresHoldWhatTheTableSays(t *testing.T) {
 	}
 }
 
-// TestCacheWithAreas: entries of different sizes make ComfyUI forget everything in every evaluation, so all of them run.
+// TestCacheWithAreas: entries of different sizes make ComfyUI forget everything in every evaluation, so all of them
+// run.
 func TestCacheWithAreas(t *testing.T) {
 	e := newEngine(t)
 	r := cachedRequest(t, "sd3-a", CacheEasy, 8)
@@ -199,7 +211,8 @@ func TestCacheTakesInLateEntries(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if slices.Contains(got.Stats.Reused, 7) || !slices.Contains(got.Stats.Reused, 6) || !slices.Contains(got.Stats.Reused, 8) {
+		if slices.Contains(got.Stats.Reused, 7) || !slices.Contains(got.Stats.Reused, 6) ||
+			!slices.Contains(got.Stats.Reused, 8) {
 			t.Errorf("plan %q: reused %v, want 6 and 8 but not 7, where an entry is new", plan, got.Stats.Reused)
 		}
 	}
@@ -224,7 +237,8 @@ func TestCacheRefusals(t *testing.T) {
 		r.Cache = &c.cache
 		_, err := e.Sample(context.Background(), r, nil)
 		var refused *failure.Error
-		if !errors.As(err, &refused) || refused.Code != failure.BadRequest || refused.Field != c.field || !strings.Contains(refused.Text, " ") {
+		if !errors.As(err, &refused) || refused.Code != failure.BadRequest || refused.Field != c.field ||
+			!strings.Contains(refused.Text, " ") {
 			t.Errorf("%+v: got %v, want a refusal of %s", c.cache, err, c.field)
 		}
 	}

@@ -5,7 +5,8 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// plan is the plan of a request: the one it names, or with ranks=N the fastest of at most N ranks that the simulator finds on this engine's devices.
+// plan is the plan of a request: the one it names, or with ranks=N the fastest of at most N ranks that the simulator
+// finds on this engine's devices.
 func (e *Engine) plan(r *Request) (plan.Plan, error) {
 	p, err := plan.Parse(r.Plan)
 	if err != nil {
@@ -19,12 +20,15 @@ func (e *Engine) plan(r *Request) (plan.Plan, error) {
 	return p, r.fits(p)
 }
 
-// choose asks the planner. Plans whose picture differs from one rank's are left out unless the request allows them; memory is refused by the session,
-// which knows what is resident.
+// choose asks the planner. Plans whose picture differs from one rank's are left out unless the request allows them;
+// memory is refused by the session, which knows what is resident.
 func (e *Engine) choose(r *Request, p plan.Plan) (plan.Plan, error) {
 	fabric := e.fabric
 	fabric.PerHost = p.Choose
-	s := forecast.Search{Workload: r.Workload(), Fabric: fabric, Exact: !p.Stale, Warmup: 1, Blocking: !p.Overlap, Flat: r.hasArea()}
+	s := forecast.Search{
+		Workload: r.Workload(), Fabric: fabric, Exact: !p.Stale, Warmup: 1,
+		Blocking: !p.Overlap, Flat: r.hasArea(),
+	}
 	c, err := s.Choose()
 	if err != nil {
 		return p, err
@@ -34,7 +38,10 @@ func (e *Engine) choose(r *Request, p plan.Plan) (plan.Plan, error) {
 
 // Workload is what the planner must know of a request; its Device is left out.
 func (r *Request) Workload() forecast.Workload {
-	w := forecast.Workload{Spec: r.Model.Spec, Y: r.Latent.Y, X: r.Latent.X, Batch: r.Latent.B, Evaluations: max(len(r.Sigmas)-1, 1)}
+	w := forecast.Workload{
+		Spec: r.Model.Spec, Y: r.Latent.Y, X: r.Latent.X, Batch: r.Latent.B,
+		Evaluations: max(len(r.Sigmas)-1, 1),
+	}
 	for i, b := range r.Branches {
 		for _, e := range b.Entries {
 			w.Text, w.Branches = append(w.Text, e.Context.Rows+e.Context2.Rows), append(w.Branches, i)

@@ -10,7 +10,8 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// TestChosenPlanGivesTheSamePicture: ranks=N takes a plan of more than one and at most N ranks, whose latent is that of one rank.
+// TestChosenPlanGivesTheSamePicture: ranks=N takes a plan of more than one and at most N ranks, whose latent is that of
+// one rank.
 func TestChosenPlanGivesTheSamePicture(t *testing.T) {
 	e := newEngine(t)
 	run := func(plan string) *Result {
@@ -37,7 +38,8 @@ func TestChosenPlanGivesTheSamePicture(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: the statistics name the plan %q: %v", text, got.Stats.Plan, err)
 		}
-		if n := chosen.Ranks(); n > asked.Choose || asked.Choose > 1 && n == 1 || chosen.Choose != 0 || chosen.Overlap != asked.Overlap {
+		if n := chosen.Ranks(); n > asked.Choose || asked.Choose > 1 && n == 1 || chosen.Choose != 0 ||
+			chosen.Overlap != asked.Overlap {
 			t.Errorf("%s: chose %s", text, got.Stats.Plan)
 		}
 		if d := relative(got.Latent.Data, want); !(d <= 1e-5) {
@@ -72,7 +74,8 @@ func TestChooseMayGoStale(t *testing.T) {
 // TestChooseIsRefused: ranks excludes degrees, stale needs ranks.
 func TestChooseIsRefused(t *testing.T) {
 	for text, says := range map[string]string{
-		"ranks=4,ulysses=2": "ulysses=2", "ranks=2,form=scatter": "form=scatter", "ranks=65": "1 to 64", "ranks=0": "1 to 64", "stale=on": "ranks=4", "ranks=2,stale=perhaps": "off or on",
+		"ranks=4,ulysses=2": "ulysses=2", "ranks=2,form=scatter": "form=scatter", "ranks=65": "1 to 64", "ranks=0": "1 to 64",
+		"stale=on": "ranks=4", "ranks=2,stale=perhaps": "off or on",
 	} {
 		_, err := plan.Parse(text)
 		var refused *failure.Error

@@ -25,8 +25,9 @@ func snr(got, want []float32) float64 {
 	return decibels(signal, noise)
 }
 
-// TestBF16ActivationsStayNearF32 runs every family with bf16 activations on every kind of plan: the latent stays near that of f32, a second run has the
-// same bits, and exchanges carry half of the bytes. The weights are random, so errors grow faster than in a trained model.
+// TestBF16ActivationsStayNearF32 runs every family with bf16 activations on every kind of plan: the latent stays near
+// that of f32, a second run has the same bits, and exchanges carry half of the bytes. The weights are random, so errors
+// grow faster than in a trained model.
 func TestBF16ActivationsStayNearF32(t *testing.T) {
 	e := newEngine(t)
 	for _, family := range tiny.Names() {
@@ -44,7 +45,10 @@ func TestBF16ActivationsStayNearF32(t *testing.T) {
 				}
 				return out
 			}
-			plans := []string{"tensor=2,form=scatter", "pipe=2,ring=2,ulysses=2,warmup=99", "", "ulysses=3", "ring=2", "tensor=2", "cfg=2,ulysses=2", "pipe=2,patches=2,warmup=99"}
+			plans := []string{
+				"tensor=2,form=scatter", "pipe=2,ring=2,ulysses=2,warmup=99", "", "ulysses=3", "ring=2",
+				"tensor=2", "cfg=2,ulysses=2", "pipe=2,patches=2,warmup=99",
+			}
 			if testing.Short() {
 				plans = plans[:2]
 			}
@@ -65,7 +69,8 @@ func TestBF16ActivationsStayNearF32(t *testing.T) {
 				for r := range wide.Stats.Traffic {
 					for a, w := range wide.Stats.Traffic[r] {
 						if n := narrow.Stats.Traffic[r][a]; n.Bytes*2 != w.Bytes || n.Calls != w.Calls {
-							t.Errorf("plan %q, rank %d, axis %d: %d bytes in %d calls, f32 has %d in %d", plan, r, a, n.Bytes, n.Calls, w.Bytes, w.Calls)
+							t.Errorf("plan %q, rank %d, axis %d: %d bytes in %d calls, f32 has %d in %d", plan, r, a, n.Bytes,
+								n.Calls, w.Bytes, w.Calls)
 						}
 					}
 				}

@@ -8,7 +8,8 @@ import (
 	"patchbay/engine"
 )
 
-// copyCounter counts the values of heads ([B, L, H, D] views) that are copied beside the transport: by Copy, and by QKNormRoPE into other memory.
+// copyCounter counts the values of heads ([B, L, H, D] views) that are copied beside the transport: by Copy, and by
+// QKNormRoPE into other memory.
 type copyCounter struct {
 	engine.Ops
 	plain, packed *atomic.Int64
@@ -30,15 +31,20 @@ func (c copyCounter) QKNormRoPE(dq, dk, dv, q, k, v engine.Tensor, n engine.QKNo
 	c.Ops.QKNormRoPE(dq, dk, dv, q, k, v, n, r)
 }
 
-// TestExchangesCopyOnce: beside the transport an exchange costs one copy of what it moves and no more. Ulysses writes Q, K and V once, in the pass that
-// normalises and rotates them anyway, and O once; a ring copies K and V once into the buffer that goes round; a pipeline writes K and V
-// once, where attention reads them.
+// TestExchangesCopyOnce: beside the transport an exchange costs one copy of what it moves and no more. Ulysses writes
+// Q, K and V once, in the pass that normalises and rotates them anyway, and O once; a ring copies K and V once into the
+// buffer that goes round; a pipeline writes K and V once, where attention reads them.
 func TestExchangesCopyOnce(t *testing.T) {
 	for _, c := range []struct {
 		plan          string
 		plain, packed int64 // in units of the values of one of Q, K, V, O over all ranks
 	}{
-		{"", 0, 0}, {"ulysses=2", 1, 3}, {"ulysses=5", 1, 3}, {"ring=3", 2, 0}, {"ring=2,ulysses=3", 3, 3}, {"pipe=2,patches=1,warmup=99", 0, 2},
+		{"", 0, 0},
+		{"ulysses=2", 1, 3},
+		{"ulysses=5", 1, 3},
+		{"ring=3", 2, 0},
+		{"ring=2,ulysses=3", 3, 3},
+		{"pipe=2,patches=1,warmup=99", 0, 2},
 	} {
 		var plain, packed atomic.Int64
 		e, err := NewEngine(Config{NewOps: func(rank, ranks int) (engine.Ops, error) {
@@ -55,7 +61,8 @@ func TestExchangesCopyOnce(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", c.plan, err)
 		}
-		unit, text := int64(0), int64(0) // values of Q in all attentions of the run; text rows, which every evaluation copies to its state
+		// values of Q in all attentions of the run; text rows, which every evaluation copies to its state
+		unit, text := int64(0), int64(0)
 		for _, b := range r.Branches {
 			for _, entry := range b.Entries {
 				unit += int64(entry.Context.Rows + 30)

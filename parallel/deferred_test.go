@@ -38,19 +38,25 @@ func newDeferredEngine(t *testing.T, seed uint64) *Engine {
 // stalePlans are plans whose pictures differ from one rank's.
 func stalePlans() []string {
 	return []string{
-		"pipe=2,patches=3,warmup=1", "pipe=2,patches=3,warmup=1,overlap=off", "pipe=3,patches=5,warmup=1,ulysses=2", "pipe=2,ring=2,patches=3,warmup=1",
-		"cfg=2,pipe=2,tensor=2,patches=2,warmup=1", "pipe=2,patches=3,warmup=1,sync=spread", "pipe=2,ulysses=2,patches=4,warmup=1,sync=spread",
+		"pipe=2,patches=3,warmup=1", "pipe=2,patches=3,warmup=1,overlap=off", "pipe=3,patches=5,warmup=1,ulysses=2",
+		"pipe=2,ring=2,patches=3,warmup=1",
+		"cfg=2,pipe=2,tensor=2,patches=2,warmup=1", "pipe=2,patches=3,warmup=1,sync=spread",
+		"pipe=2,ulysses=2,patches=4,warmup=1,sync=spread",
 		"pipe=2,patches=3,warmup=1,kv=fp8", "pipe=2,tensor=2,form=scatter,patches=3,warmup=2",
 	}
 }
 
 // shardPlans keep parts of the weights.
 func shardPlans() []string {
-	return []string{"ulysses=2,shard=on", "cfg=2,ring=2,shard=on", "tensor=2,ulysses=2,shard=on", "pipe=2,patches=3,warmup=1,shard=on", "pipe=2,ulysses=2,patches=2,shard=on,cut=weights"}
+	return []string{
+		"ulysses=2,shard=on", "cfg=2,ring=2,shard=on", "tensor=2,ulysses=2,shard=on",
+		"pipe=2,patches=3,warmup=1,shard=on", "pipe=2,ulysses=2,patches=2,shard=on,cut=weights",
+	}
 }
 
-// TestLateRanksGiveTheSameBits: ranks whose calls and exchanges run as late as a device may run them, in several orders, give the bits of ranks whose calls
-// have happened when they return, for every plan: nothing is read before it is written, sent from memory that is overwritten, or freed while it is read.
+// TestLateRanksGiveTheSameBits: ranks whose calls and exchanges run as late as a device may run them, in several
+// orders, give the bits of ranks whose calls have happened when they return, for every plan: nothing is read before it
+// is written, sent from memory that is overwritten, or freed while it is read.
 func TestLateRanksGiveTheSameBits(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -96,8 +102,8 @@ func TestLateRanksGiveTheSameBits(t *testing.T) {
 	}
 }
 
-// TestCancelledLateRanksStayInStep: where queued calls cannot be taken back, a cancelled run ends without breaking the group: the same ranks serve the next
-// request, with the bits of a fresh engine.
+// TestCancelledLateRanksStayInStep: where queued calls cannot be taken back, a cancelled run ends without breaking the
+// group: the same ranks serve the next request, with the bits of a fresh engine.
 func TestCancelledLateRanksStayInStep(t *testing.T) {
 	g := openGolden(t, "flux-c")
 	for _, plan := range []string{"ulysses=2", "pipe=2,patches=3,warmup=1", "cfg=2,shard=on"} {

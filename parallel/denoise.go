@@ -12,7 +12,8 @@ import (
 	"patchbay/parallel/rank"
 )
 
-// run opens a session, hands the loop to the samplers and closes the session. The caller has taken the ranks and recovers panics.
+// run opens a session, hands the loop to the samplers and closes the session. The caller has taken the ranks and
+// recovers panics.
 func (e *Engine) run(ctx context.Context, req *Request, observe Observe, stats Stats) (*Result, error) {
 	if len(req.Sigmas) == 0 {
 		return &Result{Latent: req.Latent, X0: req.Latent, Stats: stats}, nil
@@ -115,7 +116,10 @@ func repeatMask(m, l Latent) []float32 {
 
 // open starts the session on the ranks, with all entries that can become active.
 func (d *denoiser) open(budget int64) error {
-	o := rank.OpenCommand{Model: d.req.Model.Key, Plan: d.team.plan, DType: d.req.Compute, Batch: d.req.Latent.B, Text: d.textTokens(), Budget: budget}
+	o := rank.OpenCommand{
+		Model: d.req.Model.Key, Plan: d.team.plan, DType: d.req.Compute, Batch: d.req.Latent.B,
+		Text: d.textTokens(), Budget: budget,
+	}
 	if w := d.req.Workload(); d.team.plan.Pipe > 1 {
 		w.Device = d.device
 		o.Lanes = forecast.NewOutline(w, d.team.plan).Lanes

@@ -27,8 +27,9 @@ func (l located) Location() string { return l.name }
 
 func (l located) DeviceMemory() (free, total int64, err error) { return l.free(), 1 << 40, nil }
 
-// TestWeightsAreKeptByDevice: ranks find their weights on their own device, ranks of one device share them, and what a device has left is asked before every
-// load: the least recently used model goes when it is not enough, and what does not fit at all is refused with the device and the numbers.
+// TestWeightsAreKeptByDevice: ranks find their weights on their own device, ranks of one device share them, and what a
+// device has left is asked before every load: the least recently used model goes when it is not enough, and what does
+// not fit at all is refused with the device and the numbers.
 func TestWeightsAreKeptByDevice(t *testing.T) {
 	var mu sync.Mutex
 	loads := map[string]int{}
@@ -94,7 +95,8 @@ func TestWeightsAreKeptByDevice(t *testing.T) {
 	room = 1 << 19
 	_, err = e.Sample(context.Background(), request("sd3-b", ""), nil)
 	var pe *failure.Error
-	if !errors.As(err, &pe) || pe.Code != failure.OutOfMemory || !strings.Contains(pe.Text, "take 1 MB, 0 MB of d0 are free") {
+	if !errors.As(err, &pe) || pe.Code != failure.OutOfMemory ||
+		!strings.Contains(pe.Text, "take 1 MB, 0 MB of d0 are free") {
 		t.Errorf("got %v, want a refusal that names d0 and the numbers", err)
 	}
 }
@@ -110,8 +112,8 @@ func (c closing) Close() error {
 	return nil
 }
 
-// TestRanksOnDevices: without a transport between devices more than one rank is refused by name before weights are read, one rank runs, and every Ops is
-// closed in the end.
+// TestRanksOnDevices: without a transport between devices more than one rank is refused by name before weights are
+// read, one rank runs, and every Ops is closed in the end.
 func TestRanksOnDevices(t *testing.T) {
 	var began, ended atomic.Int64
 	e, err := NewEngine(Config{
@@ -131,7 +133,8 @@ func TestRanksOnDevices(t *testing.T) {
 		r.Plan = plan
 		_, err := e.Sample(context.Background(), r, nil)
 		var pe *failure.Error
-		if !errors.As(err, &pe) || pe.Code != failure.BadRequest || pe.Field != "plan" || !strings.Contains(pe.Text, "over 2 ranks; on d0 one rank") {
+		if !errors.As(err, &pe) || pe.Code != failure.BadRequest || pe.Field != "plan" ||
+			!strings.Contains(pe.Text, "over 2 ranks; on d0 one rank") {
 			t.Errorf("%s: got %v", plan, err)
 		}
 		if len(e.Resident()) != loaded {

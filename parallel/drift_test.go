@@ -66,7 +66,10 @@ func newDriftBench(t testing.TB) *driftBench {
 	d, err := models.OpenDiffusion(file.Set(), file.Metadata())
 	check(err)
 	spec := d.Spec
-	b.model = Model{Key: "demo", Spec: &spec, Load: func(ops engine.Ops, held dit.Held) (dit.Model, error) { return d.Load(ops, held) }}
+	b.model = Model{
+		Key: "demo", Spec: &spec,
+		Load: func(ops engine.Ops, held dit.Held) (dit.Model, error) { return d.Load(ops, held) },
+	}
 	b.line, err = d.Sampling.Build()
 	check(err)
 	ae, err := safetensors.Open(filepath.Join(demo, "vae", "demo_ae.safetensors"))
@@ -104,7 +107,8 @@ func newDriftBench(t testing.TB) *driftBench {
 	return b
 }
 
-// pictures makes the pictures of all prompts and seeds with a plan, as the demo does: 128 x 128, euler, 12 steps unless told otherwise, cfg 3.5. Values in 0..1.
+// pictures makes the pictures of all prompts and seeds with a plan, as the demo does: 128 x 128, euler, 12 steps unless
+// told otherwise, cfg 3.5. Values in 0..1.
 func (b *driftBench) pictures(plan string) [][]float32 {
 	b.t.Helper()
 	sigmas, err := sampling.KSamplerSigmas(b.line, "euler", "simple", b.steps, 1)
@@ -162,8 +166,9 @@ func driftPlan(stages, patches, warmup int) string {
 	return fmt.Sprintf("pipe=%d,patches=%d,warmup=%d", stages, patches, warmup)
 }
 
-// TestDriftOfTheDemo measures how far pictures of stale pipelines are from those of one rank, on some cells of the table in docs/parallel.md: none may be
-// more than 1 dB worse than the table says, and more warm-up may not be worse. With -update-drift it measures all cells and writes the table.
+// TestDriftOfTheDemo measures how far pictures of stale pipelines are from those of one rank, on some cells of the
+// table in docs/parallel.md: none may be more than 1 dB worse than the table says, and more warm-up may not be worse.
+// With -update-drift it measures all cells and writes the table.
 func TestDriftOfTheDemo(t *testing.T) {
 	page, err := os.ReadFile(driftPage)
 	if err != nil {
@@ -193,7 +198,8 @@ func TestDriftOfTheDemo(t *testing.T) {
 	for line := range strings.SplitSeq(table, "\n") {
 		var stages, patches int
 		var db [4]float64
-		if n, _ := fmt.Sscanf(line, "| %d | %d | %g | %g | %g | %g |", &stages, &patches, &db[0], &db[1], &db[2], &db[3]); n == 6 {
+		if n, _ := fmt.Sscanf(line, "| %d | %d | %g | %g | %g | %g |", &stages, &patches, &db[0], &db[1],
+			&db[2], &db[3]); n == 6 {
 			for w, v := range db {
 				cells[[3]int{stages, patches, w + 1}] = v
 			}
@@ -210,7 +216,8 @@ func TestDriftOfTheDemo(t *testing.T) {
 		got := b.drift(driftPlan(c[0], c[1], c[2]))
 		t.Logf("%s: %.2f dB, table %.1f dB", driftPlan(c[0], c[1], c[2]), got, cells[c])
 		if !near(got, cells[c], 1) {
-			t.Errorf("%s: PSNR to one rank %.2f dB, the table says %.1f: better or worse by more than 1 dB", driftPlan(c[0], c[1], c[2]), got, cells[c])
+			t.Errorf("%s: PSNR to one rank %.2f dB, the table says %.1f: better or worse by more than 1 dB",
+				driftPlan(c[0], c[1], c[2]), got, cells[c])
 		}
 	}
 	if exact := b.drift("pipe=2,patches=4,warmup=99"); !(exact >= 90) {

@@ -130,7 +130,8 @@ func openGolden(t *testing.T, name string) goldenModel {
 		if name == "hydit-b" {
 			end = 0.03
 		}
-		g.format, g.sampling = latent.SDXL(), must(sampling.NewDiscrete(sampling.V, sampling.ScaledLinear, 0.00085, end, 1000))
+		g.format, g.sampling = latent.SDXL(), must(sampling.NewDiscrete(sampling.V, sampling.ScaledLinear,
+			0.00085, end, 1000))
 	}
 	return g
 }
@@ -182,7 +183,8 @@ func (e goldenEntry) lower(t *testing.T, run goldenRun, g goldenModel) Entry {
 	}
 	if e.Start != nil {
 		out.Ranged = true
-		out.SigmaStart, out.SigmaEnd = float32(g.sampling.PercentToSigma(*e.Start)), float32(g.sampling.PercentToSigma(*e.End))
+		out.SigmaStart, out.SigmaEnd = float32(g.sampling.PercentToSigma(*e.Start)),
+			float32(g.sampling.PercentToSigma(*e.End))
 	}
 	if e.Strength != nil {
 		out.Strength = *e.Strength
@@ -306,7 +308,8 @@ func (run goldenRun) guide(t *testing.T, r *Request, g goldenModel) {
 	}
 }
 
-// entryMask makes the mask of the k-th masked entry: the golden rectangle; where two are used, the second is its complement.
+// entryMask makes the mask of the k-th masked entry: the golden rectangle; where two are used, the second is its
+// complement.
 func entryMask(k, h, w int, _ goldenEntry) []float32 {
 	m := rectangle(h, w)
 	if k == 1 {

@@ -25,11 +25,13 @@ func begun(e *Engine) []int64 {
 	return out
 }
 
-// TestCancelAtAnyMicroStep cancels runs inside a random product of a random rank, on plans of every axis: once the ranks have been told, none begins
-// another block; the run ends as cancelled; and the next run has the same bits as one that nothing happened to. 50 cancellations, 500 in the long form.
+// TestCancelAtAnyMicroStep cancels runs inside a random product of a random rank, on plans of every axis: once the
+// ranks have been told, none begins another block; the run ends as cancelled; and the next run has the same bits as one
+// that nothing happened to. 50 cancellations, 500 in the long form.
 func TestCancelAtAnyMicroStep(t *testing.T) {
 	plans := []string{
-		"", "ulysses=3", "ring=2", "tensor=2", "pipe=3,patches=4,warmup=1", "pipe=2,ulysses=2,patches=3,warmup=1", "cfg=2,pipe=2,patches=3,warmup=1",
+		"", "ulysses=3", "ring=2", "tensor=2", "pipe=3,patches=4,warmup=1", "pipe=2,ulysses=2,patches=3,warmup=1",
+		"cfg=2,pipe=2,patches=3,warmup=1",
 		"cfg=2,ulysses=2", "pipe=2,ring=2,patches=2,warmup=0", "pipe=2,tensor=2,patches=3,warmup=1",
 	}
 	each := 5
@@ -131,9 +133,9 @@ func resident(t *testing.T) int64 {
 	return pages * int64(os.Getpagesize())
 }
 
-// TestManyJobsLeaveNothingBehind runs 100 jobs (1,000 in the long form) of changing sizes and plans on one engine. Goroutines, memory that operations
-// have handed out, Go's heap and the process's memory stay where they were after the first round; ranks and their communicators are
-// those of the last plan.
+// TestManyJobsLeaveNothingBehind runs 100 jobs (1,000 in the long form) of changing sizes and plans on one engine.
+// Goroutines, memory that operations have handed out, Go's heap and the process's memory stay where they were after the
+// first round; ranks and their communicators are those of the last plan.
 func TestManyJobsLeaveNothingBehind(t *testing.T) {
 	if testing.Short() {
 		t.Skip("100 jobs: runs without -short")

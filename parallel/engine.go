@@ -20,29 +20,32 @@ import (
 
 // Config says what an Engine runs on.
 type Config struct {
-	// NewOps makes the operations of one rank of so many that compute at the same time. All values it returns must be able to share packed
-	// weights; memory that one has allocated may be freed by another.
+	// NewOps makes the operations of one rank of so many that compute at the same time. All values it returns must be able
+	// to share packed weights; memory that one has allocated may be freed by another.
 	NewOps func(rank, ranks int) (engine.Ops, error)
 	// MemoryBytes bounds weights, activations and buffers together in the memory of this process, 0: no limit.
 	MemoryBytes int64
-	// DeviceOf names the device of a rank, as its Ops do (engine.Located); nil: all ranks work in the memory of this process.
+	// DeviceOf names the device of a rank, as its Ops do (engine.Located); nil: all ranks work in the memory of this
+	// process.
 	DeviceOf func(rank int) string
-	// DeviceMemory bounds the same on each device, 0: what is free there when weights are loaded. Reserve bytes of that are left to others.
+	// DeviceMemory bounds the same on each device, 0: what is free there when weights are loaded. Reserve bytes of that
+	// are left to others.
 	DeviceMemory, Reserve int64
-	// Devices names the profile (parallel/forecast/profiles.json) of one rank, with its link where it is not the usual one: stages are balanced and plans chosen by it; empty:
-	// "cpu". Machine, if not nil, is measured and takes its place.
+	// Devices names the profile (parallel/forecast/profiles.json) of one rank, with its link where it is not the usual
+	// one: stages are balanced and plans chosen by it; empty: "cpu". Machine, if not nil, is measured and takes its place.
 	Devices string
 	Machine *forecast.Machine
-	// Recode passes every command and reply of a rank through an encoder and decoder: the tests' proof that ranks share no memory with
-	// the leader. Nil in production.
+	// Recode passes every command and reply of a rank through an encoder and decoder: the tests' proof that ranks share no
+	// memory with the leader. Nil in production.
 	Recode func(v any) (any, error)
-	// Patience is how long the ranks of a request may stand still together before it fails, 0: ten minutes. It must exceed the longest single
-	// operation.
+	// Patience is how long the ranks of a request may stand still together before it fails, 0: ten minutes. It must exceed
+	// the longest single operation.
 	Patience time.Duration
-	// Transport connects the ranks; nil: comm.Local, which moves the memory of this process, so that plans of several ranks are refused on devices.
+	// Transport connects the ranks; nil: comm.Local, which moves the memory of this process, so that plans of several
+	// ranks are refused on devices.
 	Transport comm.Transport
-	// Order, if not 0, is the seed of a fixed order in which ranks and samplers run one at a time: for tests, which can repeat an interleaving and try
-	// many of them. Deadlocks are found at once.
+	// Order, if not 0, is the seed of a fixed order in which ranks and samplers run one at a time: for tests, which can
+	// repeat an interleaving and try many of them. Deadlocks are found at once.
 	Order uint64
 }
 
@@ -50,7 +53,8 @@ type Config struct {
 func (c *Config) connects(p plan.Plan) error {
 	if n := p.Ranks(); n > 1 && c.DeviceOf != nil && c.Transport == nil {
 		return &failure.Error{Code: failure.BadRequest, Field: "plan", Text: fmt.Sprintf(
-			"%s splits the work over %d ranks; on %s one rank is all there can be: nothing moves data between ranks on devices yet", p, n, c.DeviceOf(0))}
+			"%s splits the work over %d ranks; on %s one rank is all there can be: nothing moves data between ranks on "+
+				"devices yet", p, n, c.DeviceOf(0))}
 	}
 	return nil
 }
@@ -63,8 +67,8 @@ func (c *Config) transport() comm.Transport {
 	return c.Transport
 }
 
-// Engine owns the ranks of one device group and everything resident on them. Its methods may be called from any goroutine; work runs one piece
-// at a time.
+// Engine owns the ranks of one device group and everything resident on them. Its methods may be called from any
+// goroutine; work runs one piece at a time.
 type Engine struct {
 	cfg      Config
 	work     chan struct{}          // holds one value while somebody works
@@ -81,10 +85,12 @@ type Engine struct {
 // Observe is told of progress after every step; an error stops the run with that error.
 type Observe func(Progress) error
 
-// Local is what Engine.Do lends to one piece of work on one rank: text encoders, VAE, anything that is not the denoise loop.
+// Local is what Engine.Do lends to one piece of work on one rank: text encoders, VAE, anything that is not the denoise
+// loop.
 type Local struct {
 	Ops engine.Ops
-	// Arena returns activation memory of at least the given bytes. It is one piece: a second call invalidates what the first gave.
+	// Arena returns activation memory of at least the given bytes. It is one piece: a second call invalidates what the
+	// first gave.
 	Arena func(bytes int) (*engine.Arena, error)
 	// Check returns the context's error once the job is cancelled; long work calls it between layers.
 	Check func() error
@@ -134,7 +140,8 @@ func (e *Engine) placesOf(rank int) (*placements, error) {
 	return e.places[where], nil
 }
 
-// acquire makes the weights that ranks of a plan hold resident, each on the rank's device, and reports whether any had to be loaded.
+// acquire makes the weights that ranks of a plan hold resident, each on the rank's device, and reports whether any had
+// to be loaded.
 func (e *Engine) acquire(m Model, split plan.Plan) (loaded bool, err error) {
 	need, order := map[*placements][]dit.Held{}, []*placements(nil)
 	for rank, h := range split.Holdings(forecast.OwnLanes(m.Spec, split, e.fabric.Device)) {
@@ -193,7 +200,8 @@ func (e *Engine) dismiss() {
 	e.team = nil
 }
 
-// usable refuses work while a rank of an earlier request hangs: it may still read weights and write memory. The caller holds e.work.
+// usable refuses work while a rank of an earlier request hangs: it may still read weights and write memory. The caller
+// holds e.work.
 func (e *Engine) usable() error {
 	if e.lost == nil {
 		return nil
@@ -203,7 +211,10 @@ func (e *Engine) usable() error {
 		e.lost = nil
 		return nil
 	default:
-		return &failure.Error{Code: failure.PeerLost, Text: "a rank of an earlier request hangs: restart the worker", Cause: e.lost.watch.verdict()}
+		return &failure.Error{
+			Code: failure.PeerLost, Text: "a rank of an earlier request hangs: restart the worker",
+			Cause: e.lost.watch.verdict(),
+		}
 	}
 }
 
@@ -214,7 +225,9 @@ func (e *Engine) assemble(p plan.Plan, spec *dit.Spec) error {
 		return nil
 	}
 	e.dismiss()
-	t, err := newTeam(p, folded, &e.cfg, func(rank int) func(string) (dit.Model, bool) { return e.places[e.cfg.deviceOf(rank)].resident })
+	t, err := newTeam(p, folded, &e.cfg, func(rank int) func(string) (dit.Model, bool) {
+		return e.places[e.cfg.deviceOf(rank)].resident
+	})
 	e.team = t
 	return err
 }
@@ -256,7 +269,10 @@ func (e *Engine) Do(ctx context.Context, what string, f func(*Local) error) erro
 	}}
 	l.Arena = func(bytes int) (*engine.Arena, error) {
 		if e.cfg.MemoryBytes > 0 && int64(bytes) > e.cfg.MemoryBytes {
-			return nil, &failure.Error{Code: failure.OutOfMemory, Text: fmt.Sprintf("%s needs %d MB, %d MB are allowed", what, bytes>>20, e.cfg.MemoryBytes>>20)}
+			return nil, &failure.Error{
+				Code: failure.OutOfMemory,
+				Text: fmt.Sprintf("%s needs %d MB, %d MB are allowed", what, bytes>>20, e.cfg.MemoryBytes>>20),
+			}
 		}
 		if err := e.buf.Grow(e.local, bytes); err != nil {
 			return nil, err
@@ -284,8 +300,8 @@ func (e *Engine) take(ctx context.Context) (release func(), err error) {
 	return func() { <-e.work }, nil
 }
 
-// Sample runs one request. It returns when the run is finished, refused, cancelled (ctx) or has failed; the Engine stays usable in every case.
-// Errors are *Error. Requests that wait run one after the other.
+// Sample runs one request. It returns when the run is finished, refused, cancelled (ctx) or has failed; the Engine
+// stays usable in every case. Errors are *Error. Requests that wait run one after the other.
 func (e *Engine) Sample(ctx context.Context, req *Request, observe Observe) (*Result, error) {
 	if err := req.validate(); err != nil {
 		return nil, err

@@ -7,9 +7,9 @@ import (
 	"patchbay/parallel/rank"
 )
 
-// evaluator brings the evaluations of all shares onto the ranks in the one order that pipelines keep: evaluation by evaluation, inside it patch by
-// patch; a share that comes early waits for its turn. A stale evaluation of a patch is queued and the next patch may follow at once; a synchronous one
-// waits for all shares and runs the whole latent.
+// evaluator brings the evaluations of all shares onto the ranks in the one order that pipelines keep: evaluation by
+// evaluation, inside it patch by patch; a share that comes early waits for its turn. A stale evaluation of a patch is
+// queued and the next patch may follow at once; a synchronous one waits for all shares and runs the whole latent.
 type evaluator struct {
 	d      *denoiser
 	shares []*share
@@ -31,7 +31,10 @@ type evaluator struct {
 }
 
 func newEvaluator(d *denoiser, shares []*share) *evaluator {
-	ev := &evaluator{d: d, shares: shares, warmup: d.team.plan.Warmup, full: make([]float32, len(d.latent)), seen: map[int]bool{}, done: -1}
+	ev := &evaluator{
+		d: d, shares: shares, warmup: d.team.plan.Warmup, full: make([]float32, len(d.latent)),
+		seen: map[int]bool{}, done: -1,
+	}
 	ev.moved = sync.NewCond(&ev.mu)
 	d.evaluator = ev
 	d.progress.x0 = make([][]float32, len(shares))
@@ -79,8 +82,8 @@ type question struct {
 type answer struct {
 	run     []int       // predictions that the network made
 	outputs [][]float32 // of run: rows [B, tokens, OutChannels*p*p]
-	// reused tells that the cache answers the whole evaluation. Otherwise calls say for CacheEasy what it answers, and lazy that CacheLazy learns from the
-	// evaluation; neither: the cache keeps out of it.
+	// reused tells that the cache answers the whole evaluation. Otherwise calls say for CacheEasy what it answers, and
+	// lazy that CacheLazy learns from the evaluation; neither: the cache keeps out of it.
 	reused, lazy bool
 	calls        []easyCall
 }
@@ -115,8 +118,8 @@ func (ev *evaluator) evaluate(s *share, q question) (answer, error) {
 	return a, err
 }
 
-// decide settles for all shares what this evaluation is: what the network is asked for, and whether all patches run at once. The first share's rows are all
-// that it looks at, because the others may not have theirs yet.
+// decide settles for all shares what this evaluation is: what the network is asked for, and whether all patches run at
+// once. The first share's rows are all that it looks at, because the others may not have theirs yet.
 func (ev *evaluator) decide(s *share, q question) {
 	ev.now = answer{run: q.active}
 	if r := ev.d.reuser; r != nil {
@@ -183,7 +186,10 @@ func (ev *evaluator) advance() {
 // command collects the rows that the active entries read; entries on areas read their own. The text goes with patch 0.
 func (ev *evaluator) command(timestep float32, active []int, tokens dit.Range, patch int) rank.EvaluateCommand {
 	d := ev.d
-	c := rank.EvaluateCommand{Index: ev.ran, Timestep: timestep, Patch: patch, Tokens: tokens, Text: patch == 0, Entries: active}
+	c := rank.EvaluateCommand{
+		Index: ev.ran, Timestep: timestep, Patch: patch, Tokens: tokens,
+		Text: patch == 0, Entries: active,
+	}
 	rows := map[*layout][]float32{}
 	for _, i := range active {
 		l := d.preds[i].layout

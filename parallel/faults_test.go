@@ -39,7 +39,8 @@ func faultyEngine(t *testing.T, left *atomic.Int64, fault func()) *Engine {
 	return e
 }
 
-// TestPanicInARankFailsOnlyTheJob: the error names the rank and carries the stack, nobody hangs, the next run has the same bits as before.
+// TestPanicInARankFailsOnlyTheJob: the error names the rank and carries the stack, nobody hangs, the next run has the
+// same bits as before.
 func TestPanicInARankFailsOnlyTheJob(t *testing.T) {
 	for _, plan := range []string{"", "ulysses=3", "ring=2", "tensor=2", "cfg=2,pipe=2,patches=3,warmup=1"} {
 		t.Run(plan, func(t *testing.T) {
@@ -54,7 +55,8 @@ func TestPanicInARankFailsOnlyTheJob(t *testing.T) {
 			left.Store(90)
 			_, err = e.Sample(context.Background(), r, nil)
 			var pe *failure.Error
-			if !errors.As(err, &pe) || pe.Code != failure.Panic || !strings.Contains(pe.Text, "rank") || !strings.Contains(pe.Stack, "faults_test.go") {
+			if !errors.As(err, &pe) || pe.Code != failure.Panic || !strings.Contains(pe.Text, "rank") ||
+				!strings.Contains(pe.Stack, "faults_test.go") {
 				t.Fatalf("got %v, want a panic that names its rank and has a stack", err)
 			}
 			got, err := e.Sample(context.Background(), r, nil)
@@ -154,7 +156,8 @@ func TestMemoryIsRefusedBeforeWork(t *testing.T) {
 	}
 }
 
-// TestShortSigmaLists: no sigma leaves the latent as it is, one mixes noise in without a step (golden custom/one_sigma); neither evaluates anything.
+// TestShortSigmaLists: no sigma leaves the latent as it is, one mixes noise in without a step (golden
+// custom/one_sigma); neither evaluates anything.
 func TestShortSigmaLists(t *testing.T) {
 	e := newEngine(t)
 	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 8, 8, 2)

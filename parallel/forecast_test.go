@@ -15,7 +15,8 @@ import (
 	"patchbay/tests/golden"
 )
 
-// tinyRequest is a request on the tiny model of a family: three entries of different text lengths in two branches, a batch, odd sides.
+// tinyRequest is a request on the tiny model of a family: three entries of different text lengths in two branches, a
+// batch, odd sides.
 func tinyRequest(t *testing.T, family string, b, y, x, steps int) *Request {
 	t.Helper()
 	d, err := tiny.Describe(family)
@@ -46,15 +47,24 @@ func tinyRequest(t *testing.T, family string, b, y, x, steps int) *Request {
 	l := NewLatent(b, spec.Channels, y, x)
 	l.Data = golden.Input("latent", l.Len())
 	return &Request{
-		Model:    Model{Key: "tiny-" + family, Spec: &spec, Load: func(ops engine.Ops, held dit.Held) (dit.Model, error) { return d.Load(ops, held) }},
+		Model: Model{
+			Key: "tiny-" + family, Spec: &spec,
+			Load: func(ops engine.Ops, held dit.Held) (dit.Model, error) { return d.Load(ops, held) },
+		},
 		Sampling: line, Sampler: "euler", Sigmas: sigmas, Latent: l, Guider: Guider{Kind: GuideCFG, CFG: 3},
-		Branches: []Branch{{Name: "positive", Entries: []Entry{entry("a", 13), entry("c", 5)}}, {Name: "negative", Entries: []Entry{entry("b", 7)}}},
+		Branches: []Branch{
+			{Name: "positive", Entries: []Entry{entry("a", 13), entry("c", 5)}},
+			{Name: "negative", Entries: []Entry{entry("b", 7)}},
+		},
 	}
 }
 
 // workloadOf is what the planner would be told of a request.
 func workloadOf(r *Request) forecast.Workload {
-	w := forecast.Workload{Spec: r.Model.Spec, Y: r.Latent.Y, X: r.Latent.X, Batch: r.Latent.B, Evaluations: len(r.Sigmas) - 1}
+	w := forecast.Workload{
+		Spec: r.Model.Spec, Y: r.Latent.Y, X: r.Latent.X, Batch: r.Latent.B,
+		Evaluations: len(r.Sigmas) - 1,
+	}
 	if m, err := forecast.NewMachine("cpu"); err == nil { // what engines balance stages by that are not told otherwise
 		w.Device = m.Device
 	}
@@ -69,13 +79,19 @@ func workloadOf(r *Request) forecast.Workload {
 // forecastPlans are plans of every axis and products of them; those a model refuses are left out by the caller.
 func forecastPlans() []string {
 	return []string{
-		"", "ulysses=2", "ulysses=3", "ulysses=7", "ring=2", "ring=3", "ring=2,ulysses=3", "tensor=2", "tensor=3", "cfg=2", "cfg=3", "data=2",
-		"cfg=2,ulysses=2,data=2", "tensor=2,ulysses=2,ring=2", "pipe=2", "pipe=3,patches=3,warmup=2", "pipe=2,patches=5,warmup=99", "pipe=4,patches=7,warmup=0",
-		"pipe=2,ulysses=3,patches=3", "pipe=2,ring=2,ulysses=2,patches=2", "pipe=2,ring=3,patches=4", "cfg=2,pipe=2,tensor=2,patches=2",
-		"pipe=2,patches=3,sync=spread", "pipe=3,patches=2,warmup=2,sync=spread", "pipe=2,ring=2,ulysses=2,patches=2,sync=spread",
+		"", "ulysses=2", "ulysses=3", "ulysses=7", "ring=2", "ring=3", "ring=2,ulysses=3", "tensor=2", "tensor=3",
+		"cfg=2", "cfg=3", "data=2",
+		"cfg=2,ulysses=2,data=2", "tensor=2,ulysses=2,ring=2", "pipe=2", "pipe=3,patches=3,warmup=2",
+		"pipe=2,patches=5,warmup=99", "pipe=4,patches=7,warmup=0",
+		"pipe=2,ulysses=3,patches=3", "pipe=2,ring=2,ulysses=2,patches=2", "pipe=2,ring=3,patches=4",
+		"cfg=2,pipe=2,tensor=2,patches=2",
+		"pipe=2,patches=3,sync=spread", "pipe=3,patches=2,warmup=2,sync=spread",
+		"pipe=2,ring=2,ulysses=2,patches=2,sync=spread",
 		"cfg=2,pipe=2,ulysses=3,patches=5,warmup=99,sync=spread", "pipe=2,tensor=2,patches=2,sync=spread",
-		"tensor=2,form=scatter", "tensor=4,form=scatter", "ring=2,ulysses=2,tensor=2,form=scatter", "cfg=2,data=2,tensor=3,form=scatter",
-		"pipe=2,ulysses=2,tensor=3,form=scatter,patches=5", "pipe=2,patches=3,shard=on", "pipe=4,ulysses=2,patches=2,shard=on,cut=weights",
+		"tensor=2,form=scatter", "tensor=4,form=scatter", "ring=2,ulysses=2,tensor=2,form=scatter",
+		"cfg=2,data=2,tensor=3,form=scatter",
+		"pipe=2,ulysses=2,tensor=3,form=scatter,patches=5", "pipe=2,patches=3,shard=on",
+		"pipe=4,ulysses=2,patches=2,shard=on,cut=weights",
 		"cfg=2,pipe=3,tensor=2,patches=2,shard=on", "pipe=2,patches=3,kv=fp8", "pipe=3,ring=2,ulysses=3,patches=2,kv=fp8",
 		"pipe=2,ulysses=2,patches=4,sync=spread,kv=fp8", "cfg=2,pipe=2,tensor=2,patches=2,shard=on,kv=fp8",
 	}
@@ -91,8 +107,8 @@ func families() []struct {
 	}{{"flux", 9, 14}, {"sd3", 11, 8}, {"pixart", 34, 36}, {"hunyuandit", 10, 14}}
 }
 
-// TestForecastEqualsExecutor runs every plan on every family and compares bytes and calls of each rank and axis, and the memory that each rank took, with the
-// formulas: to the byte.
+// TestForecastEqualsExecutor runs every plan on every family and compares bytes and calls of each rank and axis, and
+// the memory that each rank took, with the formulas: to the byte.
 func TestForecastEqualsExecutor(t *testing.T) {
 	for n, f := range families() {
 		e := newEngine(t)
@@ -125,7 +141,8 @@ func TestForecastEqualsExecutor(t *testing.T) {
 	}
 }
 
-// checkMemory compares what the lanes of every rank took with the formulas, and the largest of them with the peak reported.
+// checkMemory compares what the lanes of every rank took with the formulas, and the largest of them with the peak
+// reported.
 func checkMemory(t *testing.T, w forecast.Workload, p plan.Plan, value int, ranks *team, peak int64) {
 	t.Helper()
 	o, most := forecast.NewOutline(w, p), int64(0)

@@ -16,8 +16,9 @@ import (
 // tagBase sets tags apart from keys that are no tags (keys of the text in cross-attention).
 const tagBase = 1 << 20
 
-// tagging is an Ops that replaces keys and values, where they are normalised on the way to the store, by the number of the evaluation, and remembers
-// what every attention reads. The numbers travel through all exchanges and stores as the real rows do.
+// tagging is an Ops that replaces keys and values, where they are normalised on the way to the store, by the number of
+// the evaluation, and remembers what every attention reads. The numbers travel through all exchanges and stores as the
+// real rows do.
 type tagging struct {
 	engine.Ops
 	pos *rank.Position
@@ -109,9 +110,10 @@ func wantTags(f plan.Freshness, w forecast.Workload, p plan.Plan, entry int, ima
 	return out
 }
 
-// TestStoresHoldWhatTheTableSays: for every number of stages, patches and warm-up evaluations, in products with ulysses and ring, on straight and folded
-// pipelines, what every attention of every micro-step reads is as old as FreshnessTable says, row by row, and it is read as often as there are
-// attentions. Tags are written where keys are made and read where attention begins, so store, exchanges and schedule are all in between.
+// TestStoresHoldWhatTheTableSays: for every number of stages, patches and warm-up evaluations, in products with ulysses
+// and ring, on straight and folded pipelines, what every attention of every micro-step reads is as old as
+// FreshnessTable says, row by row, and it is read as often as there are attentions. Tags are written where keys are
+// made and read where attention begins, so store, exchanges and schedule are all in between.
 func TestStoresHoldWhatTheTableSays(t *testing.T) {
 	const evaluations = 4
 	for _, family := range []string{"flux", "sd3", "hunyuandit"} {
@@ -150,11 +152,14 @@ func TestStoresHoldWhatTheTableSays(t *testing.T) {
 // compareTags checks every reading and their number.
 func compareTags(t *testing.T, name string, w forecast.Workload, p plan.Plan, seen map[plan.Micro]map[string]int) {
 	t.Helper()
-	compareTagsWith(t, name, w, p, seen, plan.FreshnessTable(len(forecast.NewOutline(w, p).Patches), w.Evaluations, p.Warmup))
+	compareTagsWith(t, name, w, p, seen, plan.FreshnessTable(len(forecast.NewOutline(w, p).Patches),
+		w.Evaluations, p.Warmup))
 }
 
 // compareTagsWith checks them against a table.
-func compareTagsWith(t *testing.T, name string, w forecast.Workload, p plan.Plan, seen map[plan.Micro]map[string]int, table []plan.Freshness) {
+func compareTagsWith(t *testing.T, name string, w forecast.Workload, p plan.Plan, seen map[plan.Micro]map[string]int,
+	table []plan.Freshness,
+) {
 	t.Helper()
 	if len(seen) != len(table) {
 		t.Errorf("%s: %d micro-steps read something, the table has %d", name, len(seen), len(table))

@@ -16,7 +16,8 @@ import (
 	"patchbay/tests/golden"
 )
 
-// strict is a Model in parts whose units are filled with NaN whenever they are not in use: what is read too late or too early shows in the result.
+// strict is a Model in parts whose units are filled with NaN whenever they are not in use: what is read too late or too
+// early shows in the result.
 type strict struct {
 	dit.Model
 	shards *dit.Shards
@@ -94,16 +95,19 @@ func strictRequest(t *testing.T, h *holder, family string, b, y, x, steps int) *
 	return r
 }
 
-// TestShardedPlansEqualWholeWeights: weights in parts give the bits of whole weights on every plan that takes them, and the second run the bits of the first.
+// TestShardedPlansEqualWholeWeights: weights in parts give the bits of whole weights on every plan that takes them, and
+// the second run the bits of the first.
 func TestShardedPlansEqualWholeWeights(t *testing.T) {
 	for i, f := range families() {
 		e, h := newEngine(t), &holder{}
 		r := strictRequest(t, h, f.name, 2, f.y, f.x, 2)
 		for k, plan := range []string{
-			"ulysses=2", "ulysses=3", "ring=2", "cfg=2", "cfg=3", "data=2", "ring=2,ulysses=2", "data=2,cfg=2,ulysses=2", "tensor=2,ulysses=2",
+			"ulysses=2", "ulysses=3", "ring=2", "cfg=2", "cfg=3", "data=2", "ring=2,ulysses=2", "data=2,cfg=2,ulysses=2",
+			"tensor=2,ulysses=2",
 			"tensor=2,form=scatter,ring=3",
 		} {
-			if i > 0 && (i+k)%2 > 0 || testing.Short() && (i+k)%4 > 0 { // all plans with the first family, every second with the others
+			// all plans with the first family, every second with the others
+			if i > 0 && (i+k)%2 > 0 || testing.Short() && (i+k)%4 > 0 {
 				continue
 			}
 			t.Run(f.name+"/"+plan, func(t *testing.T) {
@@ -119,7 +123,8 @@ func TestShardedPlansEqualWholeWeights(t *testing.T) {
 						t.Fatal(err)
 					}
 					if at := firstDifference(got.Latent.Data, want.Latent.Data); at >= 0 {
-						t.Fatalf("element %d is %v, with whole weights %v: want equal bits", at, got.Latent.Data[at], want.Latent.Data[at])
+						t.Fatalf("element %d is %v, with whole weights %v: want equal bits", at, got.Latent.Data[at],
+							want.Latent.Data[at])
 					}
 				}
 			})
@@ -153,7 +158,10 @@ func TestAdaptersGoWithParts(t *testing.T) {
 		}
 		return models.Adapt(ops, m, []weights.LowRank{
 			{Name: "double_blocks.1.img_attn.qkv", Down: stored("down", 3, width), Up: stored("up", 3*width, 3), Scale: 0.05},
-			{Name: "single_blocks.0.linear2", Down: stored("down2", 2, width+int(r.Model.Spec.MLPRatio*float64(width))), Up: stored("up2", width, 2), Scale: 0.05},
+			{
+				Name: "single_blocks.0.linear2", Down: stored("down2", 2, width+int(r.Model.Spec.MLPRatio*float64(width))),
+				Up: stored("up2", width, 2), Scale: 0.05,
+			},
 		})
 	}
 	for _, plan := range []string{"ulysses=2", "tensor=2,ring=2"} {
@@ -168,7 +176,8 @@ func TestAdaptersGoWithParts(t *testing.T) {
 			t.Fatal(err)
 		}
 		if at := firstDifference(got.Latent.Data, want.Latent.Data); at >= 0 {
-			t.Errorf("%s: element %d is %v, with whole weights %v: want equal bits", plan, at, got.Latent.Data[at], want.Latent.Data[at])
+			t.Errorf("%s: element %d is %v, with whole weights %v: want equal bits", plan, at, got.Latent.Data[at],
+				want.Latent.Data[at])
 		}
 		if relative(got.Latent.Data, plain.Latent.Data) < 1e-3 {
 			t.Errorf("%s: the additions change nothing", plan)
@@ -189,8 +198,8 @@ func firstDifference(a, b []float32) int {
 	return -1
 }
 
-// TestPartsAreWithinTheirBounds: bytes gathered equal the formula for every rank, and what a rank takes for weights at any time, loading included, is at
-// most 1/P of them all and two units; the forecast from the config alone is near.
+// TestPartsAreWithinTheirBounds: bytes gathered equal the formula for every rank, and what a rank takes for weights at
+// any time, loading included, is at most 1/P of them all and two units; the forecast from the config alone is near.
 func TestPartsAreWithinTheirBounds(t *testing.T) {
 	for _, f := range families() {
 		e, h := newEngine(t), &holder{}
@@ -227,30 +236,35 @@ func TestPartsAreWithinTheirBounds(t *testing.T) {
 					want.Bytes += int64(units[u].Counts[p.Held(nil, c).Part] * (p.Parts() - 1))
 				}
 				if got := axes[plan.AxisShard]; got.Calls != want.Calls || got.Bytes != want.Bytes {
-					t.Errorf("%s %s, rank %d: %d bytes in %d gathers, formula %d in %d", f.name, p, rank, got.Bytes, got.Calls, want.Bytes, want.Calls)
+					t.Errorf("%s %s, rank %d: %d bytes in %d gathers, formula %d in %d", f.name, p, rank, got.Bytes, got.Calls,
+						want.Bytes, want.Calls)
 				}
 				// what cuts between pieces may add: a panel of the widest matrix, of 64 rows or fewer
 				piece := int(64 * 4 * (1 + w.Spec.MLPRatio) * float64(w.Spec.Width))
 				peak, bound := h.peaks[plan.HeldKey("", p.Held(nil, c))], total/int64(p.Parts())+int64(2*largest+piece)
 				if peak > bound {
-					t.Errorf("%s %s, rank %d: weights take %d bytes at their peak, want at most 1/%d of %d and two units of %d: %d", f.name, p, rank, peak, p.Parts(), total,
+					t.Errorf("%s %s, rank %d: weights take %d bytes at their peak, want at most 1/%d of %d and two units of %d: %d",
+						f.name, p, rank, peak, p.Parts(), total,
 						largest, bound)
 				}
 				predicted := forecast.MemoryByRank(w, p, 4, 4)[rank].Weights
 				if off := float64(predicted)/float64(peak) - 1; !near(off, 0, 0.15) {
-					t.Errorf("%s %s, rank %d: forecast %d bytes of weights, counted %d: off by %.1f %%, bound 15 %%", f.name, p, rank, predicted, peak, 100*off)
+					t.Errorf("%s %s, rank %d: forecast %d bytes of weights, counted %d: off by %.1f %%, bound 15 %%", f.name, p, rank,
+						predicted, peak, 100*off)
 				}
 				if rank == 0 {
-					t.Logf("%s %s: %d of %d bytes of weights (whole: %d), largest unit %d, forecast %d; gathered %d bytes, forecast %d", f.name, p, peak, total,
-						h.peaks[plan.HeldKey("", dit.Held{})], largest, predicted, axes[plan.AxisShard].Bytes, forecast.TrafficByRank(w, p, 4, 4)[rank][plan.AxisShard].Bytes)
+					t.Logf("%s %s: %d of %d bytes of weights (whole: %d), largest unit %d, forecast %d; gathered %d bytes, "+
+						"forecast %d", f.name, p, peak, total,
+						h.peaks[plan.HeldKey("", dit.Held{})], largest, predicted, axes[plan.AxisShard].Bytes,
+						forecast.TrafficByRank(w, p, 4, 4)[rank][plan.AxisShard].Bytes)
 				}
 			}
 		}
 	}
 }
 
-// TestShardedRunsSurviveFaults: a panic and a cancellation in the middle of gathers end the request, nobody hangs, and the next run has the bits of the
-// first.
+// TestShardedRunsSurviveFaults: a panic and a cancellation in the middle of gathers end the request, nobody hangs, and
+// the next run has the bits of the first.
 func TestShardedRunsSurviveFaults(t *testing.T) {
 	var left atomic.Int64
 	fault := func() { panic("kernel fault") }

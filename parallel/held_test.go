@@ -18,15 +18,18 @@ import (
 	"patchbay/tests/golden"
 )
 
-// library is a tiny model whose loads are watched: by plan.HeldKey, the elements that were read of the checkpoint, the most memory that weights took, and how
-// often the part was loaded.
+// library is a tiny model whose loads are watched: by plan.HeldKey, the elements that were read of the checkpoint, the
+// most memory that weights took, and how often the part was loaded.
 type library struct {
 	read, peak map[string]int64
 	loads      map[string]int
 }
 
-// watchedRequest is tinyRequest with private copies of every part, loaded from a watched checkpoint. additions are put on the weights of every part.
-func watchedRequest(t *testing.T, l *library, family string, b, y, x, steps int, additions ...weights.LowRank) *Request {
+// watchedRequest is tinyRequest with private copies of every part, loaded from a watched checkpoint. additions are put
+// on the weights of every part.
+func watchedRequest(t *testing.T, l *library, family string, b, y, x, steps int,
+	additions ...weights.LowRank,
+) *Request {
 	t.Helper()
 	set, meta, err := tiny.Checkpoint(family)
 	if err != nil {
@@ -79,15 +82,18 @@ func planOf(t *testing.T, text string) plan.Plan {
 	return p
 }
 
-// TestStagesReadTheirOwnWeights: with shard=on a stage reads every parameter that its blocks, halves and ends need, once, and no other; it holds no more
-// than forecast; and pictures have the bits of shard=off, with stale values too.
+// TestStagesReadTheirOwnWeights: with shard=on a stage reads every parameter that its blocks, halves and ends need,
+// once, and no other; it holds no more than forecast; and pictures have the bits of shard=off, with stale values too.
 func TestStagesReadTheirOwnWeights(t *testing.T) {
 	for i, f := range families() {
 		e, l := newEngine(t), &library{}
 		r := watchedRequest(t, l, f.name, 2, f.y, f.x, 4)
 		w, spec := workloadOf(r), r.Model.Spec
 		w.Device = cpuDevice(t)
-		for k, text := range []string{"pipe=2,patches=3", "pipe=2,patches=3,cut=weights", "pipe=3,ulysses=2,patches=2", "pipe=4,patches=2,cut=weights", "cfg=2,pipe=2,tensor=2,form=scatter"} {
+		for k, text := range []string{
+			"pipe=2,patches=3", "pipe=2,patches=3,cut=weights", "pipe=3,ulysses=2,patches=2",
+			"pipe=4,patches=2,cut=weights", "cfg=2,pipe=2,tensor=2,form=scatter",
+		} {
 			if testing.Short() && (i+k)%2 > 0 {
 				continue
 			}
@@ -106,7 +112,8 @@ func TestStagesReadTheirOwnWeights(t *testing.T) {
 					t.Fatal(err)
 				}
 				if at := firstDifference(got.Latent.Data, want.Latent.Data); at >= 0 {
-					t.Errorf("element %d is %v, with shared weights %v: want equal bits", at, got.Latent.Data[at], want.Latent.Data[at])
+					t.Errorf("element %d is %v, with shared weights %v: want equal bits", at, got.Latent.Data[at],
+						want.Latent.Data[at])
 				}
 				held := map[string]bool{}
 				for rank, m := range forecast.MemoryByRank(w, p, 4, 4) {
@@ -124,7 +131,8 @@ func TestStagesReadTheirOwnWeights(t *testing.T) {
 					}
 					// packing fills panels up: nothing in released models, up to a seventh in slices of tiny ones
 					if off := float64(m.Weights)/float64(l.peak[key]) - 1; !near(off, 0, 0.15) {
-						t.Errorf("rank %d: forecast %d bytes of weights, %s took %d: off by %.1f %%, bound 15 %%", rank, m.Weights, key, l.peak[key], 100*off)
+						t.Errorf("rank %d: forecast %d bytes of weights, %s took %d: off by %.1f %%, bound 15 %%", rank, m.Weights, key,
+							l.peak[key], 100*off)
 					}
 				}
 				if len(held) != len(l.loads) {
@@ -135,7 +143,8 @@ func TestStagesReadTheirOwnWeights(t *testing.T) {
 	}
 }
 
-// TestOwnWeightsAreExactWithWarmUp: stages with their own weights and synchronous evaluations give the picture of one rank.
+// TestOwnWeightsAreExactWithWarmUp: stages with their own weights and synchronous evaluations give the picture of one
+// rank.
 func TestOwnWeightsAreExactWithWarmUp(t *testing.T) {
 	for _, f := range families() {
 		e, l := newEngine(t), &library{}
@@ -144,7 +153,10 @@ func TestOwnWeightsAreExactWithWarmUp(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, text := range []string{"pipe=2,warmup=99,shard=on", "pipe=4,ulysses=3,warmup=99,shard=on,cut=weights", "pipe=3,tensor=2,warmup=99,shard=on"} {
+		for _, text := range []string{
+			"pipe=2,warmup=99,shard=on", "pipe=4,ulysses=3,warmup=99,shard=on,cut=weights",
+			"pipe=3,tensor=2,warmup=99,shard=on",
+		} {
 			own := *r
 			own.Plan = text
 			got, err := e.Sample(context.Background(), &own, nil)
@@ -158,7 +170,8 @@ func TestOwnWeightsAreExactWithWarmUp(t *testing.T) {
 	}
 }
 
-// TestAdaptersGoToTheirStage: low-rank additions are packed where their block is, once, and the picture has the bits of shared weights.
+// TestAdaptersGoToTheirStage: low-rank additions are packed where their block is, once, and the picture has the bits of
+// shared weights.
 func TestAdaptersGoToTheirStage(t *testing.T) {
 	stored := func(name string, shape ...int) weights.Stored {
 		n := shape[0] * shape[1]
@@ -170,8 +183,14 @@ func TestAdaptersGoToTheirStage(t *testing.T) {
 	width, hidden := plain.Model.Spec.Width, int(plain.Model.Spec.MLPRatio*float64(plain.Model.Spec.Width))
 	l, bare, e := &library{}, &library{}, newEngine(t)
 	r := watchedRequest(t, l, "flux", 1, 9, 8, 2,
-		weights.LowRank{Name: "double_blocks.0.img_attn.qkv", Down: stored("down", 3, width), Up: stored("up", 3*width, 3), Scale: 0.05},
-		weights.LowRank{Name: "single_blocks.2.linear2", Down: stored("down2", 2, width+hidden), Up: stored("up2", width, 2), Scale: 0.05})
+		weights.LowRank{
+			Name: "double_blocks.0.img_attn.qkv", Down: stored("down", 3, width),
+			Up: stored("up", 3*width, 3), Scale: 0.05,
+		},
+		weights.LowRank{
+			Name: "single_blocks.2.linear2", Down: stored("down2", 2, width+hidden),
+			Up: stored("up2", width, 2), Scale: 0.05,
+		})
 	r.Model.Key = "tiny-flux+lora"
 	without := watchedRequest(t, bare, "flux", 1, 9, 8, 2)
 	sample := func(r *Request, plan string) []float32 {
@@ -199,12 +218,14 @@ func TestAdaptersGoToTheirStage(t *testing.T) {
 		}
 		sum += more
 	}
-	if one := l.peak[plan.HeldKey("", dit.Held{})] - bare.peak[plan.HeldKey("", dit.Held{})]; bare.peak[plan.HeldKey("", dit.Held{})] > 0 && sum != one {
+	if one := l.peak[plan.HeldKey("", dit.Held{})] -
+		bare.peak[plan.HeldKey("", dit.Held{})]; bare.peak[plan.HeldKey("", dit.Held{})] > 0 && sum != one {
 		t.Errorf("additions of both stages take %d bytes, of one rank %d", sum, one)
 	}
 }
 
-// TestPartsOfStagesFollowTheBudget: every stage is a placement; a plan that needs other parts loads them, the oldest go, and Evict takes all of a model.
+// TestPartsOfStagesFollowTheBudget: every stage is a placement; a plan that needs other parts loads them, the oldest
+// go, and Evict takes all of a model.
 func TestPartsOfStagesFollowTheBudget(t *testing.T) {
 	l := &library{}
 	r := watchedRequest(t, l, "flux", 1, 9, 8, 1)
@@ -255,7 +276,8 @@ func TestPartsOfStagesFollowTheBudget(t *testing.T) {
 	if left := e.Resident(); len(left) != 0 {
 		t.Errorf("after Evict: %v", left)
 	}
-	if _, err := e.Load(context.Background(), r.Model, "pipe=9,shard=on"); err == nil || !strings.Contains(err.Error(), "at most 7 stages") {
+	if _, err := e.Load(context.Background(), r.Model, "pipe=9,shard=on"); err == nil ||
+		!strings.Contains(err.Error(), "at most 7 stages") {
 		t.Errorf("nine stages of seven blocks: got %v", err)
 	}
 }

@@ -5,8 +5,9 @@ import (
 	"testing"
 )
 
-// TestStoresInEightBits: on all families, a pipeline with kv=fp8 has the bits of kv=full where every evaluation is synchronous, stays close to it where
-// values are stale, does differ there, and gives job A the same bits before and after job B.
+// TestStoresInEightBits: on all families, a pipeline with kv=fp8 has the bits of kv=full where every evaluation is
+// synchronous, stays close to it where values are stale, does differ there, and gives job A the same bits before and
+// after job B.
 func TestStoresInEightBits(t *testing.T) {
 	for i, f := range families() {
 		e := newEngine(t)
@@ -25,7 +26,10 @@ func TestStoresInEightBits(t *testing.T) {
 		if at := firstDifference(sample(r, exact+",kv=fp8"), sample(r, exact)); at >= 0 {
 			t.Errorf("%s: synchronous evaluations use rounded values: element %d differs", f.name, at)
 		}
-		for k, plan := range []string{"pipe=2,patches=3", "pipe=2,ring=2,ulysses=2,patches=2", "cfg=2,pipe=3,patches=4,shard=on", "pipe=2,patches=3,tensor=2"} {
+		for k, plan := range []string{
+			"pipe=2,patches=3", "pipe=2,ring=2,ulysses=2,patches=2",
+			"cfg=2,pipe=3,patches=4,shard=on", "pipe=2,patches=3,tensor=2",
+		} {
 			if testing.Short() && i%4 != k {
 				continue
 			}
@@ -51,8 +55,8 @@ func TestStoresInEightBits(t *testing.T) {
 	}
 }
 
-// TestDriftOfEightBitStores: pictures of the trained demo model with kv=fp8 are within 30 dB of those with kv=full; measured values are in
-// docs/parallel.md.
+// TestDriftOfEightBitStores: pictures of the trained demo model with kv=fp8 are within 30 dB of those with kv=full;
+// measured values are in docs/parallel.md.
 func TestDriftOfEightBitStores(t *testing.T) {
 	b := newDriftBench(t)
 	plans := []string{"pipe=2,patches=4,warmup=1", "pipe=2,patches=2,warmup=1", "pipe=4,patches=8,warmup=2"}

@@ -4,9 +4,10 @@ import "patchbay/models/dit"
 
 // layout maps between a latent [C, Y, X] and what samplers and networks see of one batch item.
 //
-// Samplers work on a vector: the elements of the latent ordered token by token, inside a token by (channel, row, column). Networks read rows
-// [Li, C*p*p]; for sides that are multiples of p rows and vector are the same. Odd latents are padded circularly to whole tokens: the padding
-// exists only in rows, it is read from the element it repeats and never written back.
+// Samplers work on a vector: the elements of the latent ordered token by token, inside a token by (channel, row,
+// column). Networks read rows [Li, C*p*p]; for sides that are multiples of p rows and vector are the same. Odd latents
+// are padded circularly to whole tokens: the padding exists only in rows, it is read from the element it repeats and
+// never written back.
 type layout struct {
 	grid     dit.Grid
 	features int     // C*p*p
@@ -120,7 +121,8 @@ func (l *layout) read(b, n int, tokens dit.Range, vector []float32) []float32 {
 	return out
 }
 
-// first returns the vector index of the first element owned by a token, the vector's length for the token behind the last.
+// first returns the vector index of the first element owned by a token, the vector's length for the token behind the
+// last.
 func (l *layout) first(token int) int {
 	if l.gather == nil {
 		return token * l.features
@@ -134,8 +136,8 @@ func (l *layout) first(token int) int {
 	return n
 }
 
-// write calls set for every owned element of tokens with its index in a vector of b items of n elements that starts at element from, and its index
-// in rows [b, tokens, features] (at least the layout's features per token).
+// write calls set for every owned element of tokens with its index in a vector of b items of n elements that starts at
+// element from, and its index in rows [b, tokens, features] (at least the layout's features per token).
 func (l *layout) write(b, n, from int, tokens dit.Range, features int, set func(at, row int)) {
 	for i := range b {
 		for t := tokens.Start; t < tokens.End; t++ {

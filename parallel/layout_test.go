@@ -10,7 +10,8 @@ import (
 	"patchbay/models/dit"
 )
 
-// Every element of the latent occurs once in the vector; rows read from the latent's padded picture exactly what a naive patchify reads.
+// Every element of the latent occurs once in the vector; rows read from the latent's padded picture exactly what a
+// naive patchify reads.
 func TestLayoutMatchesNaivePatchify(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c, p := rapid.IntRange(1, 4).Draw(t, "c"), rapid.IntRange(1, 3).Draw(t, "p")
@@ -102,7 +103,12 @@ func TestGuiderNeedsAndMix(t *testing.T) {
 		{Guider{Kind: GuideCFG, CFG: 1}, []bool{true, false}, [][]float32{c, nil}, 4, 0},
 		{Guider{Kind: GuideCFG, CFG: 1, NoShortcut: true}, []bool{true, true}, [][]float32{c, u}, 4, 1},
 		{Guider{Kind: GuideDual, CFG: 2, CFG2: 3}, []bool{true, true, true}, [][]float32{c, u, n}, (-2 + 3*3) + 3*2, -2},
-		{Guider{Kind: GuideDual, CFG: 2, CFG2: 3, Nested: true}, []bool{true, true, true}, [][]float32{c, u, n}, -2 + 3*((1+3*2)-(-2)), 1},
+		{
+			Guider{Kind: GuideDual, CFG: 2, CFG2: 3, Nested: true},
+			[]bool{true, true, true},
+			[][]float32{c, u, n},
+			-2 + 3*((1+3*2)-(-2)), 1,
+		},
 		{Guider{Kind: GuideDual, CFG: 1, CFG2: 1}, []bool{true, false, false}, [][]float32{c, nil, nil}, 4, 0},
 	} {
 		t.Run(fmt.Sprintf("%+v", tc.g), func(t *testing.T) {

@@ -13,8 +13,8 @@ type Loaded struct {
 	Seconds float64 // 0 if they were resident
 }
 
-// Load makes the weights of a model resident in the layout that a plan wants ("": one rank), so that the first request of that plan need not. It
-// waits for the work in hand. Errors are *Error, as those of Sample.
+// Load makes the weights of a model resident in the layout that a plan wants ("": one rank), so that the first request
+// of that plan need not. It waits for the work in hand. Errors are *Error, as those of Sample.
 func (e *Engine) Load(ctx context.Context, m Model, text string) (Loaded, error) {
 	out := Loaded{Bytes: m.WeightBytes}
 	p, err := plan.Parse(text)

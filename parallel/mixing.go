@@ -34,8 +34,8 @@ func newPredictions(r *Request, whole *layout, patch int) ([]*prediction, []Entr
 	return out, entries
 }
 
-// entryArea is the rectangle an entry is evaluated on: its own, or the bounding box of its mask, at least 8 x 8 (ComfyUI
-// resolve_areas_and_cond_masks_multidim; an empty mask gives the smallest area).
+// entryArea is the rectangle an entry is evaluated on: its own, or the bounding box of its mask, at least 8 x 8
+// (ComfyUI resolve_areas_and_cond_masks_multidim; an empty mask gives the smallest area).
 func entryArea(e Entry) Area {
 	if !e.MaskBounds || e.Mask.Len() == 0 {
 		return e.Area
@@ -67,7 +67,8 @@ func clipArea(a Area, y, x int) Area {
 	return a
 }
 
-// weightOf computes mask * mask strength * strength, or the feathered area, per vector element; nil where it is 1 everywhere.
+// weightOf computes mask * mask strength * strength, or the feathered area, per vector element; nil where it is 1
+// everywhere.
 func weightOf(e Entry, area Area, latent Latent, whole *layout) []float32 {
 	if e.Mask.Len() == 0 && area == (Area{}) && e.Strength == 1 {
 		return nil
@@ -111,8 +112,9 @@ func feather(v float32, at, size, origin, full int) float32 {
 	return v
 }
 
-// withEqualAreas gives every entry that has an area a partner in the other branches (ComfyUI create_cond_with_same_area_if_none): a copy of the
-// smallest entry that contains the area, evaluated on it. It returns the entries per branch.
+// withEqualAreas gives every entry that has an area a partner in the other branches (ComfyUI
+// create_cond_with_same_area_if_none): a copy of the smallest entry that contains the area, evaluated on it. It returns
+// the entries per branch.
 func withEqualAreas(branches []Branch) [][]Entry {
 	out := make([][]Entry, len(branches))
 	for i, b := range branches {
@@ -181,8 +183,9 @@ func (g Guider) needed(branches int, needUncond bool) []bool {
 	return out
 }
 
-// mix combines the branches' x0 (nil: not evaluated, counts as zeros) into guided x0 and the uncond x0 of cfg_pp samplers.
-// CFG: u + (c - u)*cfg. Dual regular: (n + (m - n)*cfg2) + (c - m)*cfg; nested: n + cfg2*((m + (c - m)*cfg) - n) (ComfyUI Guider_DualCFG).
+// mix combines the branches' x0 (nil: not evaluated, counts as zeros) into guided x0 and the uncond x0 of cfg_pp
+// samplers. CFG: u + (c - u)*cfg. Dual regular: (n + (m - n)*cfg2) + (c - m)*cfg; nested: n + cfg2*((m + (c - m)*cfg) -
+// n) (ComfyUI Guider_DualCFG).
 func (g Guider) mix(n int, x0 [][]float32) (guided, uncond []float32) {
 	at := func(i int) []float32 {
 		if i < len(x0) && x0[i] != nil {

@@ -37,14 +37,18 @@ func (w *watching) Linear(y, x engine.Tensor, wt *engine.Weight, e engine.Epilog
 	w.Ops.Linear(y, x, wt, e)
 }
 
-// TestEvaluationsOverlapInThePipe: the first stage begins evaluation e+1 while the last stage still has patches of e before it, so that only the warm-up
-// and the two ends of a run are serial. The order of ranks is fixed by seeds, so the counts are the same every time.
+// TestEvaluationsOverlapInThePipe: the first stage begins evaluation e+1 while the last stage still has patches of e
+// before it, so that only the warm-up and the two ends of a run are serial. The order of ranks is fixed by seeds, so
+// the counts are the same every time.
 func TestEvaluationsOverlapInThePipe(t *testing.T) {
 	for _, c := range []struct {
 		plan string
 		last int // last rank
 		end  int // last patch
-	}{{"pipe=2,patches=4,warmup=1", 1, 3}, {"pipe=2,patches=4,warmup=1,sync=spread", 1, 3}, {"pipe=3,patches=6,warmup=1", 2, 5}} {
+	}{{"pipe=2,patches=4,warmup=1", 1, 3}, {
+		"pipe=2,patches=4,warmup=1,sync=spread", 1,
+		3,
+	}, {"pipe=3,patches=6,warmup=1", 2, 5}} {
 		overlapped, possible := 0, 0
 		for seed := uint64(1); seed <= 4; seed++ {
 			var e *Engine
@@ -84,12 +88,14 @@ func TestEvaluationsOverlapInThePipe(t *testing.T) {
 		}
 		t.Logf("%s: %d of %d evaluations begin before the one before has ended", c.plan, overlapped, possible)
 		if overlapped < possible/6 {
-			t.Errorf("%s: %d of %d evaluations begin before the one before has ended, want a sixth of them in a random order of ranks", c.plan, overlapped, possible)
+			t.Errorf("%s: %d of %d evaluations begin before the one before has ended, want a sixth of them in a random "+
+				"order of ranks", c.plan, overlapped, possible)
 		}
 	}
 }
 
-// TestExecutorFollowsTheProgram: every rank does the micro-steps that the simulator's program gives its lane, in that order, event for event.
+// TestExecutorFollowsTheProgram: every rank does the micro-steps that the simulator's program gives its lane, in that
+// order, event for event.
 func TestExecutorFollowsTheProgram(t *testing.T) {
 	for _, c := range []struct{ model, plan string }{
 		{"flux-c", ""},

@@ -12,7 +12,8 @@ import (
 	"patchbay/tests/golden"
 )
 
-// parityRequest is a request on odd shapes: a latent of prime sides, a batch, CFG with different text lengths, a mask on one entry.
+// parityRequest is a request on odd shapes: a latent of prime sides, a batch, CFG with different text lengths, a mask
+// on one entry.
 func parityRequest(t *testing.T, g goldenModel, name string, b, y, x, steps int) *Request {
 	t.Helper()
 	spec := g.model.Spec
@@ -55,14 +56,19 @@ func parityRequest(t *testing.T, g goldenModel, name string, b, y, x, steps int)
 // exactPlans are plans whose pictures are those of one rank.
 func exactPlans() []string {
 	return []string{
-		"ulysses=2", "ulysses=3", "ulysses=4", "ulysses=5", "ulysses=6", "ulysses=7", "ulysses=8", "ring=2", "ring=3", "ring=5", "ring=2,ulysses=3",
+		"ulysses=2", "ulysses=3", "ulysses=4", "ulysses=5", "ulysses=6", "ulysses=7", "ulysses=8", "ring=2", "ring=3",
+		"ring=5", "ring=2,ulysses=3",
 		"cfg=2", "cfg=3", "data=2", "tensor=2", "cfg=2,ulysses=2,data=2", "tensor=2,ulysses=2,ring=2",
-		"tensor=2,form=scatter", "tensor=3,form=scatter", "tensor=2,form=scatter,ulysses=2,ring=2", "cfg=2,data=2,tensor=2,form=scatter",
+		"tensor=2,form=scatter", "tensor=3,form=scatter", "tensor=2,form=scatter,ulysses=2,ring=2",
+		"cfg=2,data=2,tensor=2,form=scatter",
 		"cfg=2,pipe=2,tensor=2,form=scatter,patches=2,warmup=99", "pipe=2,tensor=3,form=scatter,patches=5,warmup=99",
-		"pipe=2,warmup=99", "pipe=2,patches=4,warmup=99", "pipe=2,ulysses=3,patches=3,warmup=99", "pipe=2,ring=2,ulysses=2,patches=2,warmup=99",
+		"pipe=2,warmup=99", "pipe=2,patches=4,warmup=99", "pipe=2,ulysses=3,patches=3,warmup=99",
+		"pipe=2,ring=2,ulysses=2,patches=2,warmup=99",
 		"cfg=2,pipe=2,tensor=2,patches=2,warmup=99", "pipe=2,patches=1,warmup=0",
-		"pipe=2,patches=3,warmup=99,sync=spread", "pipe=2,ulysses=3,patches=2,warmup=99,sync=spread", "pipe=2,ring=2,ulysses=2,patches=2,warmup=99,sync=spread",
-		"cfg=2,pipe=2,tensor=2,patches=2,warmup=99,sync=spread", "pipe=3,patches=4,warmup=99,sync=spread", "pipe=2,tensor=2,form=scatter,patches=2,warmup=99,sync=spread", "data=2,pipe=2,patches=1,sync=spread",
+		"pipe=2,patches=3,warmup=99,sync=spread", "pipe=2,ulysses=3,patches=2,warmup=99,sync=spread",
+		"pipe=2,ring=2,ulysses=2,patches=2,warmup=99,sync=spread",
+		"cfg=2,pipe=2,tensor=2,patches=2,warmup=99,sync=spread", "pipe=3,patches=4,warmup=99,sync=spread",
+		"pipe=2,tensor=2,form=scatter,patches=2,warmup=99,sync=spread", "data=2,pipe=2,patches=1,sync=spread",
 	}
 }
 

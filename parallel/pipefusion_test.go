@@ -23,7 +23,8 @@ func psnr(got, want []float32) float64 {
 	return decibels(top*top*float64(len(want)), err)
 }
 
-// TestStalePipelineStaysClose: with stale K/V the result may drift, but only so far, and the same run gives the same bits.
+// TestStalePipelineStaysClose: with stale K/V the result may drift, but only so far, and the same run gives the same
+// bits.
 func TestStalePipelineStaysClose(t *testing.T) {
 	e := newEngine(t)
 	g := openGolden(t, "flux-c")
@@ -32,7 +33,10 @@ func TestStalePipelineStaysClose(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, plan := range []string{"pipe=2,warmup=1", "pipe=2,patches=4,warmup=2", "pipe=4,patches=4,warmup=1", "cfg=2,pipe=2,ulysses=2,patches=3,warmup=1"} {
+	for _, plan := range []string{
+		"pipe=2,warmup=1", "pipe=2,patches=4,warmup=2", "pipe=4,patches=4,warmup=1",
+		"cfg=2,pipe=2,ulysses=2,patches=3,warmup=1",
+	} {
 		t.Run(plan, func(t *testing.T) {
 			r := *r
 			r.Plan = plan
@@ -43,7 +47,8 @@ func TestStalePipelineStaysClose(t *testing.T) {
 			if rel := relative(got.Latent.Data, want.Latent.Data); rel == 0 {
 				t.Error("equal to one rank: stale K/V were not used")
 			}
-			// Untrained networks amplify staleness more than trained ones; the bound is a third of the quality a wrong index gives (below 10 dB).
+			// Untrained networks amplify staleness more than trained ones; the bound is a third of the quality a wrong index
+			// gives (below 10 dB).
 			if db := psnr(got.Latent.Data, want.Latent.Data); !(db >= 20) {
 				t.Errorf("PSNR to one rank %.1f dB, bound 20 dB", db)
 			}
@@ -67,7 +72,10 @@ func TestFoldedStagesStayClose(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, plan := range []string{"pipe=2,patches=4,warmup=2", "pipe=3,patches=5,warmup=2", "pipe=3,ulysses=2,patches=5,warmup=2"} {
+	for _, plan := range []string{
+		"pipe=2,patches=4,warmup=2", "pipe=3,patches=5,warmup=2",
+		"pipe=3,ulysses=2,patches=5,warmup=2",
+	} {
 		r := *r
 		r.Plan = plan
 		got, err := e.Sample(context.Background(), &r, nil)
@@ -82,8 +90,9 @@ func TestFoldedStagesStayClose(t *testing.T) {
 	}
 }
 
-// TestSpreadFoldedStagesReadTheSame: warm-up on all folded stages at once leaves the stores as warm-up stage after stage does: after stale evaluations the
-// two differ by rounding alone, with entries that begin late, ulysses and ring inside, and any order of the ranks.
+// TestSpreadFoldedStagesReadTheSame: warm-up on all folded stages at once leaves the stores as warm-up stage after
+// stage does: after stale evaluations the two differ by rounding alone, with entries that begin late, ulysses and ring
+// inside, and any order of the ranks.
 func TestSpreadFoldedStagesReadTheSame(t *testing.T) {
 	e := newEngine(t)
 	g := openGolden(t, "hydit-a")
@@ -95,7 +104,10 @@ func TestSpreadFoldedStagesReadTheSame(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ordered.Close()
-	for _, plan := range []string{"pipe=2,patches=4,warmup=2", "pipe=3,patches=5,warmup=1", "pipe=3,ulysses=2,patches=5,warmup=1", "pipe=2,ring=2,tensor=2,patches=3,warmup=2"} {
+	for _, plan := range []string{
+		"pipe=2,patches=4,warmup=2", "pipe=3,patches=5,warmup=1",
+		"pipe=3,ulysses=2,patches=5,warmup=1", "pipe=2,ring=2,tensor=2,patches=3,warmup=2",
+	} {
 		r := *r
 		r.Plan = plan
 		want, err := e.Sample(context.Background(), &r, nil)
@@ -115,7 +127,8 @@ func TestSpreadFoldedStagesReadTheSame(t *testing.T) {
 	}
 }
 
-// TestTextIsComputedOncePerEvaluation counts tokens at the first block of every stage: text + image exactly, whatever the number of patches.
+// TestTextIsComputedOncePerEvaluation counts tokens at the first block of every stage: text + image exactly, whatever
+// the number of patches.
 func TestTextIsComputedOncePerEvaluation(t *testing.T) {
 	e := newEngine(t)
 	g := openGolden(t, "flux-c")
@@ -125,7 +138,10 @@ func TestTextIsComputedOncePerEvaluation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := rank.TokenCount{Text: int64(res.Stats.Evaluations) * (13 + 5 + 7), Image: int64(res.Stats.Evaluations) * 3 * 36, MicroSteps: 1 + int64(res.Stats.Evaluations-1)*4}
+	want := rank.TokenCount{
+		Text:  int64(res.Stats.Evaluations) * (13 + 5 + 7),
+		Image: int64(res.Stats.Evaluations) * 3 * 36, MicroSteps: 1 + int64(res.Stats.Evaluations-1)*4,
+	}
 	for rank, got := range res.Stats.Tokens {
 		if got != want {
 			t.Errorf("rank %d computed %+v tokens, want %+v", rank, got, want)
@@ -133,7 +149,8 @@ func TestTextIsComputedOncePerEvaluation(t *testing.T) {
 	}
 }
 
-// TestEntryThatStartsLate: an entry that becomes active in mid-run is synchronous in its first evaluation, on any number of stages.
+// TestEntryThatStartsLate: an entry that becomes active in mid-run is synchronous in its first evaluation, on any
+// number of stages.
 func TestEntryThatStartsLate(t *testing.T) {
 	e := newEngine(t)
 	g := openGolden(t, "flux-c")
@@ -157,12 +174,16 @@ func TestEntryThatStartsLate(t *testing.T) {
 	}
 }
 
-// TestReceivesArePostedAhead: with overlap stages post memory for patches that are on their way, without it never; results have the same bits and the
-// same bytes travel. In a fixed order of ranks, so that the numbers are the same every time.
+// TestReceivesArePostedAhead: with overlap stages post memory for patches that are on their way, without it never;
+// results have the same bits and the same bytes travel. In a fixed order of ranks, so that the numbers are the same
+// every time.
 func TestReceivesArePostedAhead(t *testing.T) {
 	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 12, 12, 8)
 	results := map[bool]*Result{}
-	for overlap, plan := range map[bool]string{true: "pipe=3,patches=6,warmup=1", false: "pipe=3,patches=6,warmup=1,overlap=off"} {
+	for overlap, plan := range map[bool]string{
+		true:  "pipe=3,patches=6,warmup=1",
+		false: "pipe=3,patches=6,warmup=1,overlap=off",
+	} {
 		e, err := NewEngine(Config{NewOps: testOps, Order: 7})
 		if err != nil {
 			t.Fatal(err)

@@ -14,8 +14,8 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// placements are the models whose weights are resident on one device, or in the memory of this process, under a byte budget, least recently used first to
-// go.
+// placements are the models whose weights are resident on one device, or in the memory of this process, under a byte
+// budget, least recently used first to go.
 type placements struct {
 	where   string     // the device; "" is the memory of this process
 	ops     engine.Ops // loads and frees
@@ -47,7 +47,8 @@ func newPlacements(cfg *Config, where string, ops engine.Ops) *placements {
 	return p
 }
 
-// limit is the bytes that weights may take: the budget, and no more than the device has left now, those that are resident counted in. 0: none.
+// limit is the bytes that weights may take: the budget, and no more than the device has left now, those that are
+// resident counted in. 0: none.
 func (p *placements) limit() (int64, error) {
 	device, ok := p.ops.(engine.Located)
 	if !ok {
@@ -55,7 +56,10 @@ func (p *placements) limit() (int64, error) {
 	}
 	free, _, err := device.DeviceMemory()
 	if err != nil {
-		return 0, &failure.Error{Code: failure.LoadFailed, Field: "model", Text: "ask " + p.where + " for its memory", Cause: err}
+		return 0, &failure.Error{
+			Code: failure.LoadFailed, Field: "model",
+			Text: "ask " + p.where + " for its memory", Cause: err,
+		}
 	}
 	free = max(free-p.reserve+p.total(), 1)
 	if p.budget == 0 {
@@ -64,7 +68,8 @@ func (p *placements) limit() (int64, error) {
 	return min(p.budget, free), nil
 }
 
-// acquire makes m resident and reports whether it had to be loaded. It refuses weights that do not fit before reading them.
+// acquire makes m resident and reports whether it had to be loaded. It refuses weights that do not fit before reading
+// them.
 func (p *placements) acquire(m Model, held dit.Held) (loaded bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -111,7 +116,8 @@ func (p *placements) refuse(what string, limit int64) error {
 	return &failure.Error{Code: failure.OutOfMemory, Field: "model", Text: text}
 }
 
-// heldBytes estimates the memory of a part of the weights. Parts of blocks come with room for two blocks, where they are brought together.
+// heldBytes estimates the memory of a part of the weights. Parts of blocks come with room for two blocks, where they
+// are brought together.
 func (m Model) heldBytes(held dit.Held) int64 {
 	bytes := m.WeightBytes / int64(max(held.Ranks, 1))
 	if m.Spec != nil && m.Spec.Params > 0 && held.Blocks != nil {

@@ -84,7 +84,8 @@ func TestPartsThatDoNotFitTogetherAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	var pe *failure.Error
-	if _, err := e.Load(context.Background(), model("a"), "tensor=2"); !errors.As(err, &pe) || pe.Code != failure.OutOfMemory {
+	if _, err := e.Load(context.Background(), model("a"), "tensor=2"); !errors.As(err, &pe) ||
+		pe.Code != failure.OutOfMemory {
 		t.Errorf("two parts of 50 bytes in 99: got %v, want out_of_memory", err)
 	}
 	if got := e.keys(); loads["a"] != 0 || !slices.Equal(got, []string{"small"}) {

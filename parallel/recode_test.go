@@ -9,8 +9,8 @@ import (
 	"patchbay/parallel/rank"
 )
 
-// roundTrip encodes a command or reply to msgpack and decodes it again: what arrives shares no memory with what was sent, and whatever a
-// command could not carry to another process is lost here.
+// roundTrip encodes a command or reply to msgpack and decodes it again: what arrives shares no memory with what was
+// sent, and whatever a command could not carry to another process is lost here.
 func roundTrip(v any) (any, error) {
 	var b bytes.Buffer
 	if err := msgpack.NewEncoder(&b).Encode(v); err != nil {

@@ -9,26 +9,28 @@ import (
 	"patchbay/parallel/rank"
 )
 
-// Request is one sampling run: the only entrance to the denoise loop. Sampling nodes lower to it, the sample message decodes onto it.
-// It is plain data (Model and the callbacks of Sample apart), so it can travel to another process.
+// Request is one sampling run: the only entrance to the denoise loop. Sampling nodes lower to it, the sample message
+// decodes onto it. It is plain data (Model and the callbacks of Sample apart), so it can travel to another process.
 type Request struct {
-	Model    Model
-	Sampling *sampling.ModelSampling // conversions between sigma, timestep and noise level, overrides of the graph included
-	Sampler  string                  // name in the table of package sampling
-	Options  sampling.Options        // options of that sampler; zero: its defaults
-	Sigmas   []float32               // n+1 values; none returns the latent unchanged, one mixes noise in and takes no step
+	Model Model
+	// conversions between sigma, timestep and noise level, overrides of the graph included
+	Sampling *sampling.ModelSampling
+	Sampler  string           // name in the table of package sampling
+	Options  sampling.Options // options of that sampler; zero: its defaults
+	Sigmas   []float32        // n+1 values; none returns the latent unchanged, one mixes noise in and takes no step
 
 	Noise  Latent // noise drawn for the whole batch, unit variance; empty Data: zeros
 	Latent Latent // start in model space (latent format already applied)
-	// Mask is 1 where the picture may change, [B, 1, Y, X] or [B, C, Y, X] or [1, 1, Y, X] (repeated); empty Data: everywhere.
+	// Mask is 1 where the picture may change, [B, 1, Y, X] or [B, C, Y, X] or [1, 1, Y, X] (repeated); empty Data:
+	// everywhere.
 	Mask Latent
-	// Differential turns the mask into a threshold on the progress of the run (node DifferentialDiffusion). A strength inside (0, 1) blends
-	// the thresholded mask with the given one.
+	// Differential turns the mask into a threshold on the progress of the run (node DifferentialDiffusion). A strength
+	// inside (0, 1) blends the thresholded mask with the given one.
 	Differential         bool
 	DifferentialStrength float32
 	Seed                 uint64 // of noise that samplers draw on the way
-	// NoiseDraws are the sizes of the draws that made Noise from the generator of Seed, in order: churn noise goes on behind them
-	// (ComfyUI's global stream).
+	// NoiseDraws are the sizes of the draws that made Noise from the generator of Seed, in order: churn noise goes on
+	// behind them (ComfyUI's global stream).
 	NoiseDraws []int
 
 	Guider   Guider
@@ -37,8 +39,8 @@ type Request struct {
 	Cache *Cache // answers some evaluations without the network; nil: all of them run
 
 	Plan string // "ulysses=2,pipe=2,..."; empty: chosen
-	// Compute is the dtype of activations from Embed to Head: F32 (the zero value) or BF16. Samplers, conditioning vectors, modulations, norms and
-	// sums stay in f32.
+	// Compute is the dtype of activations from Embed to Head: F32 (the zero value) or BF16. Samplers, conditioning
+	// vectors, modulations, norms and sums stay in f32.
 	Compute engine.DType
 	Preview bool // give Progress.X0 at every step
 	Profile bool // fill Stats.Spans
@@ -79,7 +81,8 @@ const (
 	GuideDual
 )
 
-// Branch is one side of guidance: all its entries are predicted and blended by their weights. No active entry predicts 0.
+// Branch is one side of guidance: all its entries are predicted and blended by their weights. No active entry predicts
+// 0.
 type Branch struct {
 	Name    string // "positive", "negative", for errors
 	Entries []Entry
@@ -92,7 +95,8 @@ type Entry struct {
 	SigmaStart, SigmaEnd float32
 	Ranged               bool    // SigmaStart and SigmaEnd are set
 	Strength             float32 // weight of the entry, 1 by default
-	// Area limits the entry to rows [Y, Y+H) and columns [X, X+W) of the latent; zero: all. Feathered at inner edges when Mask is empty.
+	// Area limits the entry to rows [Y, Y+H) and columns [X, X+W) of the latent; zero: all. Feathered at inner edges when
+	// Mask is empty.
 	Area Area
 	// Mask weights the entry per latent pixel, [1 or B, 1, Y, X] at latent size; empty Data: none.
 	Mask         Latent
@@ -108,7 +112,8 @@ type Area struct{ H, W, Y, X int }
 type Model struct {
 	Key  string // file, header hash and adapters
 	Spec *dit.Spec
-	// Load reads and packs the part in held (embeddings and head are always part of it). Ranks in one process share the result.
+	// Load reads and packs the part in held (embeddings and head are always part of it). Ranks in one process share the
+	// result.
 	Load func(ops engine.Ops, held dit.Held) (dit.Model, error)
 	// WeightBytes is the size of the weights in the file, for memory checks before loading.
 	WeightBytes int64
@@ -136,8 +141,8 @@ type Stats struct {
 	Evaluations int           // that the network ran, at least for some entries
 	Reused      []int         // evaluations, from 0, that Request.Cache answered instead; they count on their own
 	Changes     []CacheChange // what the cache saw, if Cache.Verbose
-	// Synchronous are the evaluations, of those that ran, from 0, in which all patches of a pipeline ran at once: warm-up, new entries.
-	// nil without patches.
+	// Synchronous are the evaluations, of those that ran, from 0, in which all patches of a pipeline ran at once: warm-up,
+	// new entries. nil without patches.
 	Synchronous []int
 	Rows        int     // latents predicted, over all evaluations: batch items times active entries
 	LoadSeconds float64 // weights read and packed for this request, 0 if resident

@@ -53,7 +53,8 @@ func (s *session) open(spec *dit.Spec, o rank.OpenCommand, branches []int) (peak
 	return peak, err
 }
 
-// begin queues one evaluation and returns a function that waits for its result. Inputs are rows [B, tokens, in] of each entry, results [B, tokens, out].
+// begin queues one evaluation and returns a function that waits for its result. Inputs are rows [B, tokens, in] of each
+// entry, results [B, tokens, out].
 func (s *session) begin(c rank.EvaluateCommand) func() ([][]float32, error) {
 	t, p := s.team, s.team.mesh.Plan
 	total := s.batch[len(s.batch)-1].End
@@ -175,8 +176,8 @@ func (s *session) close(stats *Stats) error {
 	return nil
 }
 
-// cancel stops the session's evaluations on all ranks before their next block, where exchanges can be cut short. Elsewhere the samplers stop to ask for more,
-// and what is queued runs to its end.
+// cancel stops the session's evaluations on all ranks before their next block, where exchanges can be cut short.
+// Elsewhere the samplers stop to ask for more, and what is queued runs to its end.
 func (s *session) cancel() {
 	if !s.team.interruptible {
 		return

@@ -5,8 +5,8 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// share is the part of the latent that one sampler instance owns: everything, or the tokens of one patch. All its vectors are [B, n] with n elements
-// of each item, the range [from, from+n) of the whole vector.
+// share is the part of the latent that one sampler instance owns: everything, or the tokens of one patch. All its
+// vectors are [B, n] with n elements of each item, the range [from, from+n) of the whole vector.
 type share struct {
 	d       *denoiser
 	index   int
@@ -18,8 +18,9 @@ type share struct {
 
 	evaluations, predicted int
 
-	kept         map[int][]float32 // CacheEasy: what the network added to its input, by prediction, [B, n]
-	lazy, uncond []float32         // CacheLazy: what prediction added to the latent, and the last unconditional one, [B, n]
+	kept map[int][]float32 // CacheEasy: what the network added to its input, by prediction, [B, n]
+	// CacheLazy: what prediction added to the latent, and the last unconditional one, [B, n]
+	lazy, uncond []float32
 }
 
 // shares cuts the run into sampler instances and says who evaluates for them.
@@ -28,7 +29,8 @@ func (d *denoiser) shares() ([]*share, *evaluator) {
 	grid := d.whole.grid
 	patches := []dit.Range{{End: grid.Tokens()}}
 	exact := d.expected > 0 && p.Warmup >= d.expected
-	if p.Pipe > 1 && !d.sampler.Synchronous && (d.reuser == nil || !exact) { // a cache of an exact plan decides from the whole latent, as on one rank
+	// a cache of an exact plan decides from the whole latent, as on one rank
+	if p.Pipe > 1 && !d.sampler.Synchronous && (d.reuser == nil || !exact) {
 		patches = plan.PatchRanges(d.textTokens(), grid.Tokens(), p.Patches)
 	}
 	out := make([]*share, len(patches))
@@ -112,7 +114,8 @@ func (s *share) denoise(ev *evaluator, x []float32, sigma float32) (x0, uncond [
 	return x0, uncond, nil
 }
 
-// maskAt is the mask at sigma: as given, or thresholded by how far the run is (DifferentialDiffusion, ComfyUI's node of that name).
+// maskAt is the mask at sigma: as given, or thresholded by how far the run is (DifferentialDiffusion, ComfyUI's node of
+// that name).
 func (s *share) maskAt(sigma float32) []float32 {
 	d := s.d
 	if s.mask == nil || !d.req.Differential {
@@ -136,8 +139,8 @@ func (s *share) maskAt(sigma float32) []float32 {
 	return out
 }
 
-// predict evaluates all active entries of the branches that the guider needs and blends them per branch; branches not needed stay nil, and all of them where the
-// whole prediction comes from a lazy cache.
+// predict evaluates all active entries of the branches that the guider needs and blends them per branch; branches not
+// needed stay nil, and all of them where the whole prediction comes from a lazy cache.
 func (s *share) predict(ev *evaluator, x []float32, sigma float32) ([][]float32, answer, error) {
 	d := s.d
 	needed := d.req.Guider.needed(len(d.req.Branches), d.sampler.NeedsUncond)
@@ -180,8 +183,8 @@ func (s *share) predict(ev *evaluator, x []float32, sigma float32) ([][]float32,
 	return out, a, nil
 }
 
-// vectors are the network's outputs by prediction, indexed like the share's vector, from the ranks or from the cache, which learns on the way. Elements outside an
-// area are nothing that anybody reads.
+// vectors are the network's outputs by prediction, indexed like the share's vector, from the ranks or from the cache,
+// which learns on the way. Elements outside an area are nothing that anybody reads.
 func (s *share) vectors(a answer, q question) map[int][]float32 {
 	out := map[int][]float32{}
 	for k, i := range a.run {
@@ -221,7 +224,8 @@ func (s *share) write(l *layout, features int, set func(at, row int)) {
 	l.write(s.d.req.Latent.B, s.n, s.from, tokens, features, set)
 }
 
-// blend averages the x0 of one branch's active entries by their weights: sum(x0*w)/(1e-37 + sum w). No entry at all gives zeros.
+// blend averages the x0 of one branch's active entries by their weights: sum(x0*w)/(1e-37 + sum w). No entry at all
+// gives zeros.
 func (s *share) blend(preds []int, x0 [][]float32) []float32 {
 	if len(preds) == 1 && s.weights[preds[0]] == nil {
 		return x0[0]

@@ -14,7 +14,8 @@ import (
 	"patchbay/parallel/rank"
 )
 
-// team is the ranks of one plan, as the leader sees them: it cuts commands for each of them and puts their answers together.
+// team is the ranks of one plan, as the leader sees them: it cuts commands for each of them and puts their answers
+// together.
 type team struct {
 	plan  plan.Plan // as asked for
 	mesh  plan.Mesh // of lanes: Pipe counts the stops of a micro-step
@@ -33,7 +34,9 @@ type team struct {
 const rendezvous = 2 * time.Minute
 
 // newTeam starts the ranks of a plan; folded says that micro-steps go down and back up (plan.Cut).
-func newTeam(p plan.Plan, folded bool, cfg *Config, weights func(rank int) func(string) (dit.Model, bool)) (*team, error) {
+func newTeam(p plan.Plan, folded bool, cfg *Config,
+	weights func(rank int) func(string) (dit.Model, bool),
+) (*team, error) {
 	limit := cfg.Patience
 	if limit == 0 {
 		limit = patience
@@ -42,7 +45,10 @@ func newTeam(p plan.Plan, folded bool, cfg *Config, weights func(rank int) func(
 	lanes.Pipe = p.Stops(folded)
 	m := plan.Mesh{Plan: lanes, Stages: p.Pipe}
 	n := lanes.Ranks()
-	t := &team{plan: p, mesh: m, group: group.New(nil), watch: watchdog{limit: limit}, ended: make(chan struct{}), baton: group.NewBaton(cfg.Order)}
+	t := &team{
+		plan: p, mesh: m, group: group.New(nil), watch: watchdog{limit: limit}, ended: make(chan struct{}),
+		baton: group.NewBaton(cfg.Order),
+	}
 	transport := cfg.transport()
 	if t.baton != nil {
 		t.baton.Stuck = t.deadlock
@@ -87,7 +93,9 @@ func newTeam(p plan.Plan, folded bool, cfg *Config, weights func(rank int) func(
 }
 
 // connect makes the ends of every rank on every axis.
-func connect(transport comm.Transport, m plan.Mesh, ops []engine.Ops, deadline time.Duration) ([][plan.AxisCount]comm.Comm, error) {
+func connect(transport comm.Transport, m plan.Mesh, ops []engine.Ops,
+	deadline time.Duration,
+) ([][plan.AxisCount]comm.Comm, error) {
 	ends := make([][plan.AxisCount]comm.Comm, len(ops))
 	for a := range plan.AxisCount {
 		for r := range ops {
@@ -111,7 +119,8 @@ func connect(transport comm.Transport, m plan.Mesh, ops []engine.Ops, deadline t
 	return ends, nil
 }
 
-// close ends the ranks after the work in hand. It does not wait for a rank that hangs: ended tells when that one has returned after all.
+// close ends the ranks after the work in hand. It does not wait for a rank that hangs: ended tells when that one has
+// returned after all.
 func (t *team) close() {
 	for _, l := range t.links {
 		l.Close()
@@ -129,8 +138,8 @@ func (t *team) close() {
 	_ = wait()
 }
 
-// all queues cut(rank) on every rank for which it is not nil and returns a function that waits for the replies, by rank. The first error that is not
-// the echo of another rank's failure wins.
+// all queues cut(rank) on every rank for which it is not nil and returns a function that waits for the replies, by
+// rank. The first error that is not the echo of another rank's failure wins.
 func (t *team) all(cut func(rank int) *rank.Command) func() ([]rank.Reply, error) {
 	waits := make([]func() (rank.Reply, error), len(t.links))
 	errs := make([]error, len(t.links))
@@ -149,7 +158,8 @@ func (t *team) all(cut func(rank int) *rank.Command) func() ([]rank.Reply, error
 			if errs[r] == nil {
 				continue
 			}
-			if e := group.AsError(errs[r]); first == nil || group.AsError(first).Code == failure.PeerLost && e.Code != failure.PeerLost {
+			if e := group.AsError(errs[r]); first == nil ||
+				group.AsError(first).Code == failure.PeerLost && e.Code != failure.PeerLost {
 				first = e
 			}
 		}
@@ -157,8 +167,8 @@ func (t *team) all(cut func(rank int) *rank.Command) func() ([]rank.Reply, error
 	}
 }
 
-// device returns the rank of the plan that a member of the team belongs to, and whether it is the lane on which micro-steps come to that rank first:
-// folded stages have two members, one for the way down and one for the way up.
+// device returns the rank of the plan that a member of the team belongs to, and whether it is the lane on which
+// micro-steps come to that rank first: folded stages have two members, one for the way down and one for the way up.
 func (t *team) device(member int) (rank int, down bool) {
 	c := t.mesh.At(member)
 	down = c.Pipe < t.plan.Pipe

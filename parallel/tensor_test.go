@@ -6,8 +6,9 @@ import (
 	"testing"
 )
 
-// TestScatteredFormOnFewRows: ranks without rows of their own take part in every exchange. Twelve tokens on five sequence places and two tensor ranks leave
-// places with two or three image tokens, and text of five tokens in the smaller entry; with three tensor ranks some keep none.
+// TestScatteredFormOnFewRows: ranks without rows of their own take part in every exchange. Twelve tokens on five
+// sequence places and two tensor ranks leave places with two or three image tokens, and text of five tokens in the
+// smaller entry; with three tensor ranks some keep none.
 func TestScatteredFormOnFewRows(t *testing.T) {
 	e := newEngine(t)
 	for _, f := range []string{"flux", "sd3", "hunyuandit"} {
@@ -16,7 +17,10 @@ func TestScatteredFormOnFewRows(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, plan := range []string{"ulysses=5,tensor=2,form=scatter", "ring=3,tensor=4,form=scatter", "ulysses=6,tensor=3,form=scatter"} {
+		for _, plan := range []string{
+			"ulysses=5,tensor=2,form=scatter", "ring=3,tensor=4,form=scatter",
+			"ulysses=6,tensor=3,form=scatter",
+		} {
 			t.Run(fmt.Sprintf("%s/%s", f, plan), func(t *testing.T) {
 				r := *r
 				r.Plan = plan

@@ -9,8 +9,9 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// TestUnevenStagesEqualOneRank runs stages cut by the costs of a strange device, where attention takes nearly all of the time: with warm-up on every
-// evaluation the result is one rank's. Commands pass through an encoder, the cuts with them.
+// TestUnevenStagesEqualOneRank runs stages cut by the costs of a strange device, where attention takes nearly all of
+// the time: with warm-up on every evaluation the result is one rank's. Commands pass through an encoder, the cuts with
+// them.
 func TestUnevenStagesEqualOneRank(t *testing.T) {
 	m, err := forecast.NewMachine("cpu")
 	if err != nil {
@@ -57,7 +58,8 @@ func TestUnevenStagesEqualOneRank(t *testing.T) {
 
 // TestUnknownDevicesAreRefused: an engine does not start on a device that nobody knows, and says which are known.
 func TestUnknownDevicesAreRefused(t *testing.T) {
-	if _, err := NewEngine(Config{NewOps: testOps, Devices: "abacus"}); err == nil || !strings.Contains(err.Error(), "H100") {
+	if _, err := NewEngine(Config{NewOps: testOps, Devices: "abacus"}); err == nil ||
+		!strings.Contains(err.Error(), "H100") {
 		t.Errorf("an engine on abacus: got %v, want an error that lists devices", err)
 	}
 }

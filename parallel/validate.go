@@ -20,11 +20,15 @@ func (r *Request) validate() error {
 	case r.Sampling == nil:
 		return failure.Refuse("sampling", "no model sampling given")
 	case l.B < 1 || l.Y < 1 || l.X < 1 || len(l.Data) != l.Len():
-		return failure.Refuse("latent", "want [B, C, Y, X] with B*C*Y*X values, got [%d, %d, %d, %d] with %d", l.B, l.C, l.Y, l.X, len(l.Data))
+		return failure.Refuse("latent", "want [B, C, Y, X] with B*C*Y*X values, got [%d, %d, %d, %d] with %d", l.B, l.C,
+			l.Y, l.X, len(l.Data))
 	case l.C != r.Model.Spec.Channels:
-		return failure.Refuse("latent", "has %d channels, the %s model takes %d", l.C, r.Model.Spec.Family, r.Model.Spec.Channels)
-	case len(r.Noise.Data) > 0 && (r.Noise.B != l.B || r.Noise.C != l.C || r.Noise.Y != l.Y || r.Noise.X != l.X || len(r.Noise.Data) != l.Len()):
-		return failure.Refuse("noise", "has shape [%d, %d, %d, %d], the latent [%d, %d, %d, %d]", r.Noise.B, r.Noise.C, r.Noise.Y, r.Noise.X, l.B, l.C, l.Y, l.X)
+		return failure.Refuse("latent", "has %d channels, the %s model takes %d", l.C, r.Model.Spec.Family,
+			r.Model.Spec.Channels)
+	case len(r.Noise.Data) > 0 && (r.Noise.B != l.B || r.Noise.C != l.C || r.Noise.Y != l.Y || r.Noise.X != l.X ||
+		len(r.Noise.Data) != l.Len()):
+		return failure.Refuse("noise", "has shape [%d, %d, %d, %d], the latent [%d, %d, %d, %d]", r.Noise.B, r.Noise.C,
+			r.Noise.Y, r.Noise.X, l.B, l.C, l.Y, l.X)
 	case r.Compute != engine.F32 && r.Compute != engine.BF16:
 		return failure.Refuse("compute", "is %s: want f32 or bf16", r.Compute)
 	case len(r.Sigmas) > maxSteps+1:
@@ -39,8 +43,10 @@ func (r *Request) validate() error {
 		return failure.Refuse("sampler", "%v", err)
 	}
 	if m := r.Mask; len(m.Data) > 0 {
-		if len(m.Data) != m.Len() || m.Y != r.Latent.Y || m.X != r.Latent.X || (m.C != 1 && m.C != r.Latent.C) || (m.B != 1 && m.B != r.Latent.B) {
-			return failure.Refuse("mask", "has shape [%d, %d, %d, %d], want [1 or %d, 1 or %d, %d, %d]", m.B, m.C, m.Y, m.X, r.Latent.B, r.Latent.C, r.Latent.Y, r.Latent.X)
+		if len(m.Data) != m.Len() || m.Y != r.Latent.Y || m.X != r.Latent.X || (m.C != 1 && m.C != r.Latent.C) ||
+			(m.B != 1 && m.B != r.Latent.B) {
+			return failure.Refuse("mask", "has shape [%d, %d, %d, %d], want [1 or %d, 1 or %d, %d, %d]", m.B, m.C, m.Y, m.X,
+				r.Latent.B, r.Latent.C, r.Latent.Y, r.Latent.X)
 		}
 	}
 	if err := r.Cache.validate(); err != nil {
@@ -77,10 +83,12 @@ func (r *Request) validateEntry(branch string, i int, e Entry) error {
 	spec, c := r.Model.Spec, e.Context
 	switch {
 	case c.Rows < 1 || c.Cols != spec.ContextDim || len(c.Data) != c.Rows*c.Cols:
-		return failure.Refuse(branch, "entry %d has a context of [%d, %d], the %s model takes [tokens, %d]: was it made by the text encoders of another family?",
+		return failure.Refuse(branch, "entry %d has a context of [%d, %d], the %s model takes [tokens, %d]: was it made "+
+			"by the text encoders of another family?",
 			i, c.Rows, c.Cols, spec.Family, spec.ContextDim)
 	case e.Pooled != nil && len(e.Pooled) != spec.PooledDim:
-		return failure.Refuse(branch, "entry %d has %d pooled values, the %s model takes %d", i, len(e.Pooled), spec.Family, spec.PooledDim)
+		return failure.Refuse(branch, "entry %d has %d pooled values, the %s model takes %d", i, len(e.Pooled),
+			spec.Family, spec.PooledDim)
 	case math.IsNaN(float64(e.Strength)) || math.IsInf(float64(e.Strength), 0):
 		return failure.Refuse(branch, "entry %d has strength %v: want a finite number", i, e.Strength)
 	}
@@ -88,7 +96,8 @@ func (r *Request) validateEntry(branch string, i int, e Entry) error {
 		return failure.Refuse(branch, "entry %d has area %+v outside the latent of %d x %d", i, a, r.Latent.Y, r.Latent.X)
 	}
 	if m := e.Mask; len(m.Data) > 0 && (len(m.Data) != m.Len() || m.C != 1 || m.Y != r.Latent.Y || m.X != r.Latent.X) {
-		return failure.Refuse(branch, "entry %d has a mask of [%d, %d, %d, %d], want [items, 1, %d, %d]", i, m.B, m.C, m.Y, m.X, r.Latent.Y, r.Latent.X)
+		return failure.Refuse(branch, "entry %d has a mask of [%d, %d, %d, %d], want [items, 1, %d, %d]", i, m.B, m.C, m.Y,
+			m.X, r.Latent.Y, r.Latent.X)
 	}
 	return nil
 }
@@ -100,7 +109,8 @@ func (r *Request) fits(p plan.Plan) error {
 		entries += len(b.Entries)
 		for _, e := range b.Entries {
 			if p.Pipe > 1 && entryArea(e) != (Area{}) {
-				return plan.Refuse("pipe", "is %d, but an entry of %s is limited to an area: use ulysses=%d", p.Pipe, b.Name, p.Pipe)
+				return plan.Refuse("pipe", "is %d, but an entry of %s is limited to an area: use ulysses=%d",
+					p.Pipe, b.Name, p.Pipe)
 			}
 		}
 	}

@@ -10,8 +10,8 @@ import (
 	"patchbay/parallel/rank"
 )
 
-// patience is how long the ranks of a request may stand still together before it fails. It must cover the longest single operation: the attention of a
-// large picture on a processor takes minutes.
+// patience is how long the ranks of a request may stand still together before it fails. It must cover the longest
+// single operation: the attention of a large picture on a processor takes minutes.
 const patience = 10 * time.Minute
 
 // watchdog ends requests whose ranks have stopped: it looks at their positions while a leader waits for replies.
@@ -24,8 +24,9 @@ type watchdog struct {
 	lost  error     // the verdict
 }
 
-// await waits for the reply of one rank. When no rank of the team has moved for the limit, it aborts all exchanges and returns an error that names those
-// that stand still and where everyone is; a rank that does not come back even then is left behind.
+// await waits for the reply of one rank. When no rank of the team has moved for the limit, it aborts all exchanges and
+// returns an error that names those that stand still and where everyone is; a rank that does not come back even then is
+// left behind.
 func (t *team) await(done <-chan rank.Reply) (rank.Reply, error) {
 	select {
 	case r := <-done:
@@ -111,7 +112,8 @@ func (t *team) abort(cause error) {
 	}
 }
 
-// accuse makes the error of ranks that stand still: those that work and wait for nobody, or if there are none everybody who waits.
+// accuse makes the error of ranks that stand still: those that work and wait for nobody, or if there are none everybody
+// who waits.
 func (t *team) accuse(verdict string) *failure.Error {
 	var guilty, waiting, all []string
 	for r, l := range t.links {
@@ -136,5 +138,8 @@ func (t *team) accuse(verdict string) *failure.Error {
 	if len(guilty) == 0 {
 		guilty = []string{"no rank has a command, and an answer is missing"}
 	}
-	return &failure.Error{Code: failure.PeerLost, Text: fmt.Sprintf("%s: %s; positions: %s", verdict, strings.Join(guilty, ", "), strings.Join(all, " "))}
+	return &failure.Error{
+		Code: failure.PeerLost,
+		Text: fmt.Sprintf("%s: %s; positions: %s", verdict, strings.Join(guilty, ", "), strings.Join(all, " ")),
+	}
 }

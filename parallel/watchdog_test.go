@@ -13,7 +13,8 @@ import (
 	"patchbay/parallel/failure"
 )
 
-// hangingEngine makes an engine in which rank `victim` stops inside the Linear that makes the countdown zero, until release is closed.
+// hangingEngine makes an engine in which rank `victim` stops inside the Linear that makes the countdown zero, until
+// release is closed.
 func hangingEngine(t *testing.T, victim int, left *atomic.Int64, release chan struct{}) *Engine {
 	t.Helper()
 	e, err := NewEngine(Config{Patience: 300 * time.Millisecond, NewOps: func(rank, ranks int) (engine.Ops, error) {
@@ -30,8 +31,9 @@ func hangingEngine(t *testing.T, victim int, left *atomic.Int64, release chan st
 	return e
 }
 
-// TestHangingRankIsNamed: a rank that stops is named with evaluation, patch and block, all ranks' positions are listed, nobody waits longer than the
-// watchdog's patience, and the engine is usable again once the rank has come back, never before.
+// TestHangingRankIsNamed: a rank that stops is named with evaluation, patch and block, all ranks' positions are listed,
+// nobody waits longer than the watchdog's patience, and the engine is usable again once the rank has come back, never
+// before.
 func TestHangingRankIsNamed(t *testing.T) {
 	for _, c := range []struct {
 		plan   string
@@ -68,7 +70,8 @@ func TestHangingRankIsNamed(t *testing.T) {
 			if took > time.Minute {
 				t.Errorf("the request ended after %v", took)
 			}
-			if _, err = e.Sample(context.Background(), r, nil); !errors.As(err, &pe) || pe.Code != failure.PeerLost || !strings.Contains(pe.Text, "hangs") {
+			if _, err = e.Sample(context.Background(), r, nil); !errors.As(err, &pe) || pe.Code != failure.PeerLost ||
+				!strings.Contains(pe.Text, "hangs") {
 				t.Errorf("request beside a hanging rank: got %v, want a refusal", err)
 			}
 			close(release)

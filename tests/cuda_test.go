@@ -73,8 +73,8 @@ func pixels(t *testing.T, path string) (levels []int) {
 	return levels
 }
 
-// TestCUDADemo: the demo on a fake GPU draws the picture of the processors, to one level of 255, and gives back all it took:
-// the driver says what it misses. Two ranks are refused and do not hang.
+// TestCUDADemo: the demo on a fake GPU draws the picture of the processors, to one level of 255, and gives back all it
+// took: the driver says what it misses. Two ranks are refused and do not hang.
 func TestCUDADemo(t *testing.T) {
 	driver := fakegpu.Library(t)
 	program := buildProgram(t)
@@ -99,12 +99,14 @@ func TestCUDADemo(t *testing.T) {
 	if err == nil || !strings.Contains(said, "over 2 ranks; on cuda:0 one rank") || strings.Contains(said, "fakegpu:") {
 		t.Errorf("--ranks 2: %v\n%s", err, said)
 	}
-	said, err = onFake(t, driver, program, []string{"PATCHBAY_MODELS=" + demoModels(t)}, "run", flow, "--local", "--devices", "cuda:0",
+	said, err = onFake(t, driver, program, []string{"PATCHBAY_MODELS=" + demoModels(t)}, "run", flow, "--local",
+		"--devices", "cuda:0",
 		"--device-memory", "5M")
 	if err == nil || !strings.Contains(said, "of cuda:0 are free for them") {
 		t.Errorf("a model on 5 MB: %v\n%s", err, said)
 	}
-	said, err = onFake(t, driver, program, nil, "bench", "step", "--devices", "cuda:0", "--size", "64x64", "--steps", "1", "--warmup", "0",
+	said, err = onFake(t, driver, program, nil, "bench", "step", "--devices", "cuda:0", "--size", "64x64", "--steps",
+		"1", "--warmup", "0",
 		"--runs", "1", "--json")
 	if err != nil || !strings.Contains(said, `"engine": "cuda"`) && !strings.Contains(said, `"engine":"cuda"`) ||
 		strings.Contains(said, "fakegpu:") {
@@ -126,7 +128,8 @@ func TestCUDARefusals(t *testing.T) {
 		{"FAKEGPU_DEVICES=2", "cuda:0,1", "2 GPUs; one is all that a worker can use yet"},
 		{"FAKEGPU_DEVICES=0", "cuda:0", "CUDA_ERROR_NO_DEVICE"},
 		{"FAKEGPU_MAJOR=7", "cuda:0", "Fake GPU has compute capability 7.6; 8.0 is the least that works: want cpu"},
-		{"FAKEGPU_DRIVER=12020", "cuda:0", "the driver serves CUDA 12.2; the kernels need 12.4, driver 550 or newer: want cpu"},
+		{"FAKEGPU_DRIVER=12020", "cuda:0", "the driver serves CUDA 12.2; the kernels need 12.4, driver 550 or newer: " +
+			"want cpu"},
 	} {
 		commands := []string{"serve"}
 		if c.devices == "cuda:1" {
@@ -156,9 +159,11 @@ func TestCUDADoctor(t *testing.T) {
 	driver := fakegpu.Library(t)
 	program := buildProgram(t)
 	for _, c := range []struct{ env, says string }{
-		{"FAKEGPU_DEVICES=2", "ok    driver   libcuda.so.1, CUDA 12.4\nok    gpu      cuda:0, Fake GPU, compute capability 8.6, 8192 MiB; use it " +
+		{"FAKEGPU_DEVICES=2", "ok    driver   libcuda.so.1, CUDA 12.4\nok    gpu      cuda:0, Fake GPU, compute " +
+			"capability 8.6, 8192 MiB; use it " +
 			"with --devices cuda:0\nok    gpu      cuda:1, Fake GPU"},
-		{"FAKEGPU_MAJOR=7", "note  gpu      cuda:0: Fake GPU has compute capability 7.6; 8.0 is the least that works: it is not used"},
+		{"FAKEGPU_MAJOR=7", "note  gpu      cuda:0: Fake GPU has compute capability 7.6; 8.0 is the least that works: it " +
+			"is not used"},
 		{"FAKEGPU_DRIVER=12020", "note  gpu      cuda:0: the driver serves CUDA 12.2"},
 		{"FAKEGPU_DEVICES=0", "everything runs on the processors"},
 	} {

@@ -14,8 +14,9 @@ import (
 	"patchbay/engine"
 )
 
-// Attention implements engine.Ops. bf16 heads of at most 128 elements in rows of 16-byte pieces go over the tensor cores (attend.cu), larger ones
-// without causal mask and bias as two products, everything else through f32 (attend_any.cu), with heads of at most 512 elements.
+// Attention implements engine.Ops. bf16 heads of at most 128 elements in rows of 16-byte pieces go over the tensor
+// cores (attend.cu), larger ones without causal mask and bias as two products, everything else through f32
+// (attend_any.cu), with heads of at most 512 elements.
 func (o *Ops) Attention(out, q, k, v engine.Tensor, a engine.AttentionArgs) {
 	const op = "Attention"
 	engine.CheckAttention(out, q, k, v, a)
@@ -31,7 +32,8 @@ func (o *Ops) Attention(out, q, k, v engine.Tensor, a engine.AttentionArgs) {
 	}
 	p := &o.args.attend
 	*p = C.struct_pb_attend{
-		lse: address(op, a.LSE), bias: address(op, a.Bias), lq: C.int(q.Dim(1)), lk: C.int(k.Dim(1)), h: C.int(q.Dim(2)), d: C.int(q.Dim(3)),
+		lse: address(op, a.LSE), bias: address(op, a.Bias), lq: C.int(q.Dim(1)), lk: C.int(k.Dim(1)), h: C.int(q.Dim(2)),
+		d:     C.int(q.Dim(3)),
 		scale: C.float(a.Scale),
 	}
 	if a.Scale == 0 {
@@ -99,16 +101,18 @@ func attendKernel(out, q, k, v engine.Tensor, a engine.AttentionArgs) (kernel, i
 	return kAttend128, 128
 }
 
-// asProducts reports whether attention goes through two products: one head of the autoencoder has 512 elements and as many keys as the picture has
-// latents.
+// asProducts reports whether attention goes through two products: one head of the autoencoder has 512 elements and as
+// many keys as the picture has latents.
 func asProducts(out, q, k, v engine.Tensor, a engine.AttentionArgs) bool {
-	return q.Dim(3) > attendMost && q.DType == engine.BF16 && !a.Causal && a.Bias.IsZero() && k.Dim(1) > 0 && pieces(out, q, k, v) != 0
+	return q.Dim(3) > attendMost && q.DType == engine.BF16 && !a.Causal && a.Bias.IsZero() && k.Dim(1) > 0 &&
+		pieces(out, q, k, v) != 0
 }
 
 // scoreRows returns how many of lq queries have their scores with lk keys in o.strip bytes.
 func (o *Ops) scoreRows(lq, lk int) int { return min(lq, max(1, o.strip/(4*rowStride(lk)))) }
 
-// scoreRoom returns the scratch bytes of attendByProducts: scores, probabilities and values that lie the other way round.
+// scoreRoom returns the scratch bytes of attendByProducts: scores, probabilities and values that lie the other way
+// round.
 func scoreRoom(rows, lk, d int) int {
 	ld := rowStride(lk)
 	return room(4*rows*ld) + room(2*rows*ld) + room(2*d*ld)
@@ -140,12 +144,19 @@ func (o *Ops) attendByProducts(out, q, k, v engine.Tensor, a engine.AttentionArg
 			o.strided(turned, values.Transpose(0, 1))
 			for from := 0; from < lq; from += rows {
 				n := min(rows, lq-from)
-				queries, results := q.Index(2, h).Index(0, b).Slice(0, from, from+n), out.Index(2, h).Index(0, b).Slice(0, from, from+n)
-				first := C.struct_pb_linear{y: C.pb_u64(scores), yls: C.pb_i64(ld), gate_per: 1, y_type: C.int(engine.F32), alpha: 1}
+				queries, results := q.Index(2, h).Index(0, b).Slice(0, from, from+n),
+					out.Index(2, h).Index(0, b).Slice(0, from, from+n)
+				first := C.struct_pb_linear{
+					y: C.pb_u64(scores), yls: C.pb_i64(ld), gate_per: 1,
+					y_type: C.int(engine.F32), alpha: 1,
+				}
 				if lk%8 == 0 {
 					first.vec = 1
 				}
-				o.multiply(&first, leftOf(queries), right{at: address("Attention", keys), ld: keys.Stride(0), n: lk, k: d, dtype: engine.BF16})
+				o.multiply(&first, leftOf(queries), right{
+					at: address("Attention", keys), ld: keys.Stride(0), n: lk, k: d,
+					dtype: engine.BF16,
+				})
 				o.args.softmax = C.struct_pb_softmax{
 					s: C.pb_u64(scores), p: C.pb_u64(probabilities), s_ld: C.pb_i64(ld), p_ld: C.pb_i64(ld),
 					rows: C.int(n), cols: C.int(lk), valid: C.int(valid), scale: C.float(scale),
@@ -154,7 +165,10 @@ func (o *Ops) attendByProducts(out, q, k, v engine.Tensor, a engine.AttentionArg
 					o.args.softmax.lse = address("Attention", a.LSE.Index(0, b).Index(0, h).Slice(0, from, from+n))
 				}
 				o.launch(kSoftmax, n, 1, 1, min(512, (lk+31)/32*32), normScratch, unsafe.Pointer(&o.args.softmax))
-				second := C.struct_pb_linear{y: address("Attention", results), yls: C.pb_i64(results.Stride(0)), gate_per: 1, y_type: C.int(engine.BF16), alpha: 1, vec: 1}
+				second := C.struct_pb_linear{
+					y: address("Attention", results), yls: C.pb_i64(results.Stride(0)), gate_per: 1,
+					y_type: C.int(engine.BF16), alpha: 1, vec: 1,
+				}
 				p := left{at: C.pb_u64(probabilities), ls: C.pb_i64(ld), batch: 1, rows: n, dtype: engine.BF16, vec: 1}
 				o.multiply(&second, p, right{at: address("Attention", turned), ld: ld, n: d, k: lk, dtype: engine.BF16})
 			}

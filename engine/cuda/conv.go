@@ -66,7 +66,8 @@ func (o *Ops) Conv2D(y, x engine.Tensor, w *engine.Weight, a engine.ConvArgs) {
 	}
 }
 
-// convLines returns how many of the lines of a picture have their rows of k elements of size bytes in o.strip bytes, at least one.
+// convLines returns how many of the lines of a picture have their rows of k elements of size bytes in o.strip bytes, at
+// least one.
 func (o *Ops) convLines(lines, width, k, size int) int {
 	return min(lines, max(1, o.strip/(width*rowStride(k)*size)))
 }

@@ -17,8 +17,8 @@ import (
 	"unsafe"
 )
 
-// SharedLimit is the most shared memory in bytes that a kernel here may ask for: what a block has on the smallest supported GPUs (compute
-// capability 8.6, 8.9 and 12.0).
+// SharedLimit is the most shared memory in bytes that a kernel here may ask for: what a block has on the smallest
+// supported GPUs (compute capability 8.6, 8.9 and 12.0).
 const SharedLimit = 99 << 10
 
 // Counts says what a device was asked to do since it was opened.
@@ -26,7 +26,8 @@ type Counts struct {
 	Launches, Allocations, Waits int64
 }
 
-// Device is one GPU with its context and its loaded kernels. Several Ops share it; its methods may be called from several goroutines.
+// Device is one GPU with its context and its loaded kernels. Several Ops share it; its methods may be called from
+// several goroutines.
 type Device struct {
 	Info
 	c         *C.pb_device
@@ -64,9 +65,11 @@ func (d *Driver) Refusal(info *Info) error {
 		return fmt.Errorf("%s: the driver serves CUDA %d.%d; the kernels need %d.%d, driver 550 or newer",
 			info.Location(), d.version/1000, d.version%1000/10, LeastVersion/1000, LeastVersion%1000/10)
 	case info.Major < LeastMajor:
-		return fmt.Errorf("%s: %s has compute capability %d.%d; %d.0 is the least that works", info.Location(), info.Name, info.Major, info.Minor, LeastMajor)
+		return fmt.Errorf("%s: %s has compute capability %d.%d; %d.0 is the least that works", info.Location(), info.Name,
+			info.Major, info.Minor, LeastMajor)
 	case info.SharedBytes < SharedLimit:
-		return fmt.Errorf("%s: %s gives a block %d bytes of shared memory; the kernels need %d", info.Location(), info.Name, info.SharedBytes, SharedLimit)
+		return fmt.Errorf("%s: %s gives a block %d bytes of shared memory; the kernels need %d", info.Location(), info.Name,
+			info.SharedBytes, SharedLimit)
 	}
 	return nil
 }

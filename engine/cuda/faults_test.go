@@ -14,8 +14,9 @@ import (
 	"patchbay/tests/fakegpu"
 )
 
-// TestPlantedFaults builds fakes of kernels with one mistake each and runs the test that must notice. A test that passes all the same does not guard
-// what it is for. The mistakes are made in copies: the sources have no switches for them.
+// TestPlantedFaults builds fakes of kernels with one mistake each and runs the test that must notice. A test that
+// passes all the same does not guard what it is for. The mistakes are made in copies: the sources have no switches for
+// them.
 func TestPlantedFaults(t *testing.T) {
 	if testing.Short() {
 		t.Skip("NOT RUN in the short form: every fault compiles a kernel")
@@ -25,50 +26,176 @@ func TestPlantedFaults(t *testing.T) {
 		test                 string // must fail, with output that has want
 		want                 string
 	}{
-		{"residual's stride for y", "linear.cu", "a.y + b * a.ybs + l * a.yls + c, v, n, vec);\n}", "a.y + b * a.rbs + l * a.rls + c, v, n, vec);\n}", "TestEveryTile", "got"},
-		{"weights closer together", "linear.cu", "w[i] = (const bf16*)f.w + row * f.ld;", "w[i] = (const bf16*)f.w + row * f.k;", "TestEveryTile", ""},
-		{"gate before the activation", "linear.cu", "  if (a.act) {\n", "  if (a.gate) {\n    load8(t, (const float*)a.gate + b / a.gate_per * a.gate_s + c, n, vec);\n    for (int i = 0; i < 8; i++) v[i] = activate(v[i] * t[i], a.act) / t[i];\n  } else if (a.act) {\n", "TestEveryTile", "got"},
+		{
+			"residual's stride for y", "linear.cu", "a.y + b * a.ybs + l * a.yls + c, v, n, vec);\n}",
+			"a.y + b * a.rbs + l * a.rls + c, v, n, vec);\n}", "TestEveryTile", "got",
+		},
+		{
+			"weights closer together", "linear.cu", "w[i] = (const bf16*)f.w + row * f.ld;",
+			"w[i] = (const bf16*)f.w + row * f.k;", "TestEveryTile", "",
+		},
+		{
+			"gate before the activation", "linear.cu", "  if (a.act) {\n",
+			"  if (a.gate) {\n    load8(t, (const float*)a.gate + b / a.gate_per * a.gate_s + c, n, vec);\n    for (int i = " +
+				"0; i < 8; i++) v[i] = activate(v[i] * t[i], a.act) / t[i];\n  } else if (a.act) {\n", "TestEveryTile", "got",
+		},
 		{"a missing wait", "linear.cu", "      copy_wait<STAGES - 2>();\n", "", "TestEveryTile", ""},
-		{"a wait for one group too few", "linear.cu", "copy_wait<STAGES - 2>();", "copy_wait<STAGES - 1>();", "TestEveryTile", "got NaN"},
-		{"a missing commit", "linear.cu", "      copy_commit();\n      const bf16 *sx", "      const bf16 *sx", "TestEveryTile", ""},
-		{"no barrier before a stage is read", "linear.cu", "      __syncthreads();\n      if (next == first)", "      if (next == first)", "TestEveryTile", "got NaN"},
-		{"no barrier before the stages become the epilogue's", "linear.cu", "    copy_wait<0>();\n    __syncthreads();\n", "    copy_wait<0>();\n", "TestEveryTile", "got"},
-		{"an adapter's rows by the wrong columns", "linear.cu", "point(a, a.f[1], first);\n      if (next < steps) load(a, a.f[next >= first], s + next % STAGES", "point(a, a.f[1], 0);\n      if (next < steps) load(a, a.f[next >= first], s + next % STAGES", "TestEveryTile", "got"},
-		{"a row too many", "linear.cu", "if (row >= m || col >= a.n) continue;\n        float v[8];", "if (row > m || col >= a.n) continue;\n        float v[8];", "TestEveryTile", "wrote beside"},
-		{"the other buffer's values", "attend.cu", "sv + s * KEYS * row + at(kk", "sv + (s ^ 1) * KEYS * row + at(kk", "TestEveryHead", "got"},
-		{"a wait for keys too few", "attend.cu", "      copy_wait<2>();  // queries", "      copy_wait<3>();  // queries", "TestEveryHead", "got NaN"},
-		{"a missing commit of keys", "attend.cu", "lk, KEYS, a.d);\n      copy_commit();\n      copy_wait<2>();  // queries", "lk, KEYS, a.d);\n      copy_wait<2>();  // queries", "TestEveryHead", ""},
-		{"no barrier before the keys are read", "attend.cu", "copy_wait<2>();  // queries and these keys are there\n      __syncthreads();", "copy_wait<2>();", "TestEveryHead", "got NaN"},
-		{"no barrier before the values are read", "attend.cu", "      copy_wait<2>();  // these values are there\n      __syncthreads();", "      copy_wait<2>();", "TestEveryHead", "got"},
-		{"a key too many", "attend.cu", "if (key >= lk || (MASKED", "if (key > lk || (MASKED", "TestEveryHead/.*/.*/lse", "got"},
-		{"the causal mask hides the diagonal", "attend.cu", "a.causal && key > query)", "a.causal && key >= query)", "TestEveryHead", "got"},
-		{"the sums of the old maximum", "attend.cu", "sum[r] = sum[r] * f + t;", "sum[r] = sum[r] + t;", "TestEveryHead", "got"},
-		{"halves of bf16 away from zero", "cuda_bf16.h", "0x7fff + ((u >> 16) & 1)", "0x8000", "TestConformance/late/Copy", "error"},
-		{"a fast division in the codes", "quantise.cu", "e4m3_code(__fdiv_rn(widen(x[c]), s))", "e4m3_code(widen(x[c]) * __fdiv_rn(1.f, s))", "TestConformance/late/Quantise", "error"},
-		{"heads of the last round left out", "heads.cu", "rounds = (count + per_warp - 1) / per_warp", "rounds = max(1, count / per_warp)", "TestConformance/late/QKNormRoPE", "error"},
-		{"slices added in the wrong item", "image.cu", "(item * a.slices + s) * 2 + which", "(item + s * a.slices) * 2 + which", "TestConformance/late/GroupNorm", "error"},
-		{"the context is not set", "shim.c", "    CALL((d)->driver, cuCtxSetCurrent, (d)->context);      \\\n", "", "TestManyThreads", "context"},
-		{"shared memory is not asked for", "shim.c", "if (shared > 48 << 10)", "if (shared > 480 << 10)", "TestEveryTile", "bytes of shared memory, allowed are 49152"},
+		{
+			"a wait for one group too few", "linear.cu", "copy_wait<STAGES - 2>();", "copy_wait<STAGES - 1>();",
+			"TestEveryTile", "got NaN",
+		},
+		{
+			"a missing commit", "linear.cu", "      copy_commit();\n      const bf16 *sx", "      const bf16 *sx",
+			"TestEveryTile", "",
+		},
+		{
+			"no barrier before a stage is read", "linear.cu", "      __syncthreads();\n      if (next == first)",
+			"      if (next == first)", "TestEveryTile", "got NaN",
+		},
+		{
+			"no barrier before the stages become the epilogue's", "linear.cu", "    copy_wait<0>();\n    __syncthreads();\n",
+			"    copy_wait<0>();\n", "TestEveryTile", "got",
+		},
+		{
+			"an adapter's rows by the wrong columns", "linear.cu",
+			"point(a, a.f[1], first);\n      if (next < steps) load(a, a.f[next >= first], s + next % STAGES",
+			"point(a, a.f[1], 0);\n      if (next < steps) load(a, a.f[next >= first], s + next % STAGES",
+			"TestEveryTile", "got",
+		},
+		{
+			"a row too many", "linear.cu", "if (row >= m || col >= a.n) continue;\n        float v[8];",
+			"if (row > m || col >= a.n) continue;\n        float v[8];", "TestEveryTile", "wrote beside",
+		},
+		{
+			"the other buffer's values", "attend.cu", "sv + s * KEYS * row + at(kk", "sv + (s ^ 1) * KEYS * row + at(kk",
+			"TestEveryHead", "got",
+		},
+		{
+			"a wait for keys too few", "attend.cu", "      copy_wait<2>();  // queries", "      copy_wait<3>();  // queries",
+			"TestEveryHead", "got NaN",
+		},
+		{
+			"a missing commit of keys", "attend.cu", "lk, KEYS, a.d);\n      copy_commit();\n      copy_wait<2>();  // queries",
+			"lk, KEYS, a.d);\n      copy_wait<2>();  // queries", "TestEveryHead", "",
+		},
+		{
+			"no barrier before the keys are read", "attend.cu",
+			"copy_wait<2>();  // queries and these keys are there\n      __syncthreads();", "copy_wait<2>();",
+			"TestEveryHead", "got NaN",
+		},
+		{
+			"no barrier before the values are read", "attend.cu",
+			"      copy_wait<2>();  // these values are there\n      __syncthreads();", "      copy_wait<2>();",
+			"TestEveryHead", "got",
+		},
+		{
+			"a key too many", "attend.cu", "if (key >= lk || (MASKED", "if (key > lk || (MASKED",
+			"TestEveryHead/.*/.*/lse", "got",
+		},
+		{
+			"the causal mask hides the diagonal", "attend.cu", "a.causal && key > query)", "a.causal && key >= query)",
+			"TestEveryHead", "got",
+		},
+		{
+			"the sums of the old maximum", "attend.cu", "sum[r] = sum[r] * f + t;", "sum[r] = sum[r] + t;",
+			"TestEveryHead", "got",
+		},
+		{
+			"halves of bf16 away from zero", "cuda_bf16.h", "0x7fff + ((u >> 16) & 1)", "0x8000",
+			"TestConformance/late/Copy", "error",
+		},
+		{
+			"a fast division in the codes", "quantise.cu", "e4m3_code(__fdiv_rn(widen(x[c]), s))",
+			"e4m3_code(widen(x[c]) * __fdiv_rn(1.f, s))", "TestConformance/late/Quantise", "error",
+		},
+		{
+			"heads of the last round left out", "heads.cu", "rounds = (count + per_warp - 1) / per_warp",
+			"rounds = max(1, count / per_warp)", "TestConformance/late/QKNormRoPE", "error",
+		},
+		{
+			"slices added in the wrong item", "image.cu", "(item * a.slices + s) * 2 + which",
+			"(item + s * a.slices) * 2 + which", "TestConformance/late/GroupNorm", "error",
+		},
+		{
+			"the context is not set", "shim.c", "    CALL((d)->driver, cuCtxSetCurrent, (d)->context);      \\\n", "",
+			"TestManyThreads", "context",
+		},
+		{
+			"shared memory is not asked for", "shim.c", "if (shared > 48 << 10)", "if (shared > 480 << 10)", "TestEveryTile",
+			"bytes of shared memory, allowed are 49152",
+		},
 		{"pinned memory reused early", "scratch.go", "return p, r.dev.wait(p)", "return p, nil", "TestUploadsInARow", "got"},
 		{"a copy's event is not recorded", "ops.go", "	p.used = true\n", "", "TestUploadsInARow", "got"},
-		{"freed before the stream is done", "device.go", "	if err := dev.Sync(); err != nil {\n		return err\n	}\n	return try(func(e *C.pb_error) { C.pb_free", "	return try(func(e *C.pb_error) { C.pb_free", "TestFreeWaits", "got"},
-		{"zeros that other streams do not see", "ops.go", "	if err := o.Sync(); err != nil {\n		return engine.Buf{}, errors.Join(err, o.dev.free(at))\n	}\n", "", "TestAllocIsZeroForAll", "got"},
-		{"a download read before it is there", "transfer.go", "		if err := o.dev.wait(p); err != nil {\n			return err\n		}\n", "", "TestUploadsInARow", "got"},
-		{"an odd row left out by the grid", "linear.go", "(m+t.m-1)/t.m, (r.n", "max(1, m/t.m), (r.n", "TestEveryTile", "got"},
+		{
+			"freed before the stream is done", "device.go",
+			"	if err := dev.Sync(); err != nil {\n		return err\n	}\n	return try(func(e *C.pb_error) { C.pb_free",
+			"	return try(func(e *C.pb_error) { C.pb_free", "TestFreeWaits", "got",
+		},
+		{
+			"zeros that other streams do not see", "ops.go",
+			"	if err := o.Sync(); err != nil {\n		return engine.Buf{}, errors.Join(err, o.dev.free(at))\n	}\n", "",
+			"TestAllocIsZeroForAll", "got",
+		},
+		{
+			"a download read before it is there", "transfer.go", "		if err := o.dev.wait(p); err != nil {\n			return err\n		}\n",
+			"", "TestUploadsInARow", "got",
+		},
+		{
+			"an odd row left out by the grid", "linear.go", "(m+t.m-1)/t.m, (r.n", "max(1, m/t.m), (r.n",
+			"TestEveryTile", "got",
+		},
 		{"the wrong stride of the keys", "attention.go", "p.k, p.ks = part(k)", "p.k, p.ks = part(q)", "TestEveryHead", ""},
-		{"every strip written to the first lines", "conv.go", "out := y.Index(0, b).Slice(0, from, from+n)", "out := y.Index(0, b).Slice(0, 0, n)", "TestStrips", "got"},
-		{"scratch without the adapters of a layer", "reserve.go", "adapterRoom(l.Rows, l.N, l.Ranks,", "adapterRoom(l.Rows, l.N, 0,", "TestReserve", "took memory"},
-		{"scratch without the adapters of a convolution", "reserve.go", "room(rows*rowStride(c.K)*size)+adapterRoom(c.Width*c.Height, c.N, c.Ranks, size)", "room(rows*rowStride(c.K)*size)", "TestReserve", "took memory"},
-		{"scratch for the probabilities alone", "attention.go", "return room(4*rows*ld) + room(2*rows*ld) + room(2*d*ld)", "return room(2 * rows * ld)", "TestReserve", "more scratch memory than it asked for"},
-		{"one pinned buffer for two downloads", "reserve.go", "	for range 2 {", "	for range 1 {", "TestReserve", "took memory"},
-		{"marks that are issued, not reached", "mark.go", "return n - int64(uint32(n)-low)", "_ = low\n	return n", "TestMarks", "marked"},
-		{"marks of 32 bits", "mark.go", "return n - int64(uint32(n)-low)", "_ = n\n	return int64(low)", "TestMarks", "marked"},
-		{"an event used again too early", "stamp.go", "c.idle = append(c.idle, c.last)", "c.idle = append(c.idle, s.event)", "TestStamps", ""},
+		{
+			"every strip written to the first lines", "conv.go", "out := y.Index(0, b).Slice(0, from, from+n)",
+			"out := y.Index(0, b).Slice(0, 0, n)", "TestStrips", "got",
+		},
+		{
+			"scratch without the adapters of a layer", "reserve.go", "adapterRoom(l.Rows, l.N, l.Ranks,",
+			"adapterRoom(l.Rows, l.N, 0,", "TestReserve", "took memory",
+		},
+		{
+			"scratch without the adapters of a convolution", "reserve.go",
+			"room(rows*rowStride(c.K)*size)+adapterRoom(c.Width*c.Height, c.N, c.Ranks, size)", "room(rows*rowStride(c.K)*size)",
+			"TestReserve", "took memory",
+		},
+		{
+			"scratch for the probabilities alone", "attention.go", "return room(4*rows*ld) + room(2*rows*ld) + room(2*d*ld)",
+			"return room(2 * rows * ld)", "TestReserve", "more scratch memory than it asked for",
+		},
+		{
+			"one pinned buffer for two downloads", "reserve.go", "	for range 2 {", "	for range 1 {",
+			"TestReserve", "took memory",
+		},
+		{
+			"marks that are issued, not reached", "mark.go", "return n - int64(uint32(n)-low)", "_ = low\n	return n",
+			"TestMarks", "marked",
+		},
+		{
+			"marks of 32 bits", "mark.go", "return n - int64(uint32(n)-low)", "_ = n\n	return int64(low)",
+			"TestMarks", "marked",
+		},
+		{
+			"an event used again too early", "stamp.go", "c.idle = append(c.idle, c.last)",
+			"c.idle = append(c.idle, s.event)", "TestStamps", "",
+		},
 		{"times of the last stamp alone", "stamp.go", "c.now += ", "c.now = ", "TestStamps", "after"},
-		{"free and whole memory swapped", "device.go", "return int64(f), int64(t), err", "return int64(t), int64(f), err", "TestLocation", "memory"},
-		{"queries of the first strip again", "attention.go", "queries, results := q.Index(2, h).Index(0, b).Slice(0, from, from+n)", "queries, results := q.Index(2, h).Index(0, b).Slice(0, 0, n)", "TestStrips", "got"},
-		{"hidden keys in the softmax", "attention.go", "			valid = a.KeyLen[b]", "			valid = min(lk, a.KeyLen[b]+1)", "TestEveryHead/.*/.*/lse", "got"},
-		{"Q and O strides swapped", "attention.go", "p.o, p.os = part(out)", "p.o, _ = part(out)\n\t\tp.os = p.qs", "TestEveryHead", ""},
+		{
+			"free and whole memory swapped", "device.go", "return int64(f), int64(t), err", "return int64(t), int64(f), err",
+			"TestLocation", "memory",
+		},
+		{
+			"queries of the first strip again", "attention.go",
+			"queries, results := q.Index(2, h).Index(0, b).Slice(0, from, from+n)",
+			"queries, results := q.Index(2, h).Index(0, b).Slice(0, 0, n)", "TestStrips", "got",
+		},
+		{
+			"hidden keys in the softmax", "attention.go", "			valid = a.KeyLen[b]", "			valid = min(lk, a.KeyLen[b]+1)",
+			"TestEveryHead/.*/.*/lse", "got",
+		},
+		{
+			"Q and O strides swapped", "attention.go", "p.o, p.os = part(out)", "p.o, _ = part(out)\n\t\tp.os = p.qs",
+			"TestEveryHead", "",
+		},
 	} {
 		t.Run(f.name, func(t *testing.T) {
 			change := fakegpu.Change{File: f.file, Old: f.old, New: f.new}
@@ -93,7 +220,8 @@ func TestPlantedFaults(t *testing.T) {
 	}
 }
 
-// overlay writes a changed copy of a file of this package and a description for the go command that puts it in the place of the original.
+// overlay writes a changed copy of a file of this package and a description for the go command that puts it in the
+// place of the original.
 func overlay(t *testing.T, c fakegpu.Change) string {
 	t.Helper()
 	path, err := filepath.Abs(c.File)
@@ -121,7 +249,8 @@ func overlay(t *testing.T, c fakegpu.Change) string {
 // firstLine returns the first line that tells of a failure.
 func firstLine(out []byte) string {
 	for line := range strings.Lines(string(out)) {
-		if s := strings.TrimSpace(line); strings.Contains(s, "_test.go") || strings.Contains(s, "fakegpu:") || strings.Contains(s, "optest.go") {
+		if s := strings.TrimSpace(line); strings.Contains(s, "_test.go") || strings.Contains(s, "fakegpu:") ||
+			strings.Contains(s, "optest.go") {
 			return s
 		}
 	}

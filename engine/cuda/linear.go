@@ -93,7 +93,8 @@ func wantLayout(op string, w *engine.Weight) {
 	}
 }
 
-// adapterRoom returns the scratch bytes that weighted takes for a product of rows with n features, in elements of size bytes.
+// adapterRoom returns the scratch bytes that weighted takes for a product of rows with n features, in elements of size
+// bytes.
 func adapterRoom(rows, n, ranks, size int) int {
 	if ranks == 0 {
 		return 0

@@ -13,7 +13,8 @@ import (
 	"sync/atomic"
 )
 
-// marks is how far the stream has come: the device writes the low half of a mark into pinned memory, which the host reads without asking the driver.
+// marks is how far the stream has come: the device writes the low half of a mark into pinned memory, which the host
+// reads without asking the driver.
 type marks struct {
 	place  *pinned // 4 bytes
 	issued atomic.Int64
@@ -37,7 +38,8 @@ func (o *Ops) Marked() int64 {
 	return n - int64(uint32(n)-low)
 }
 
-// places are pieces of pinned memory for marks. They stay with the device: whoever watches a stream may read its marks while it is closed.
+// places are pieces of pinned memory for marks. They stay with the device: whoever watches a stream may read its marks
+// while it is closed.
 type places struct {
 	mu   sync.Mutex
 	idle []*pinned

@@ -4,7 +4,8 @@ package cuda
 
 import "testing"
 
-// TestMarks: a mark is reached when the stream has come to it and not before, marks of more than 32 bits are whole, and to read one is no wait.
+// TestMarks: a mark is reached when the stream has come to it and not before, marks of more than 32 bits are whole, and
+// to read one is no wait.
 func TestMarks(t *testing.T) {
 	t.Setenv("FAKEGPU_EAGER", "")
 	o := openOps(t)

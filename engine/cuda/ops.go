@@ -23,23 +23,26 @@ var (
 	_ engine.Stamper  = (*Ops)(nil)
 )
 
-// Ops is one stream of a device. Calls return when their kernels are enqueued. One goroutine uses a value at a time; what a Download
-// returns may be waited for on another. The first error of the driver stays and comes out of Sync and of every later Wait.
+// Ops is one stream of a device. Calls return when their kernels are enqueued. One goroutine uses a value at a time;
+// what a Download returns may be waited for on another. The first error of the driver stays and comes out of Sync and
+// of every later Wait.
 type Ops struct {
 	dev    *Device
 	stream C.uint64_t
 	args   *arguments
 	mem    scratch
-	strip  int // most bytes of scratch for the rows of a convolution or the scores of two-product attention, see stripBytes
-	up     ring
-	down   []*pinned // free buffers of downloads, guarded by nothing: Wait hands its buffer back through done
-	done   chan *pinned
-	marks  marks
-	clock  clock
-	err    error
+	// most bytes of scratch for the rows of a convolution or the scores of two-product attention, see stripBytes
+	strip int
+	up    ring
+	down  []*pinned // free buffers of downloads, guarded by nothing: Wait hands its buffer back through done
+	done  chan *pinned
+	marks marks
+	clock clock
+	err   error
 }
 
-// arguments is where calls put what a launch needs. It holds no Go pointers, so that C may read it, and it is made once: no call allocates.
+// arguments is where calls put what a launch needs. It holds no Go pointers, so that C may read it, and it is made
+// once: no call allocates.
 type arguments struct {
 	pointwise C.struct_pb_pointwise
 	norm      C.struct_pb_norm
@@ -140,7 +143,8 @@ func (o *Ops) launch(k kernel, x, y, z, threads, shared int, args unsafe.Pointer
 		return
 	}
 	o.dev.launches.Add(1)
-	if C.pb_launch(o.dev.c, o.stream, o.dev.functions[k], C.uint(x), C.uint(y), C.uint(z), C.uint(threads), C.uint(shared), args, &o.args.e) != 0 {
+	if C.pb_launch(o.dev.c, o.stream, o.dev.functions[k], C.uint(x), C.uint(y), C.uint(z), C.uint(threads), C.uint(shared),
+		args, &o.args.e) != 0 {
 		o.note(errorOf(&o.args.e))
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"patchbay/engine"
 )
 
-// Reserve implements engine.Reserver: scratch memory for the greediest of the calls, the pinned memory of uploads, and that of two downloads under way at
-// once. It waits for the device where the scratch memory grows.
+// Reserve implements engine.Reserver: scratch memory for the greediest of the calls, the pinned memory of uploads, and
+// that of two downloads under way at once. It waits for the device where the scratch memory grows.
 func (o *Ops) Reserve(calls *engine.Recorder) error {
 	bytes := o.scratchFor(calls)
 	if err := o.mem.need(bytes); err != nil {
@@ -37,7 +37,8 @@ func (o *Ops) Reserve(calls *engine.Recorder) error {
 	return nil
 }
 
-// scratchFor returns the most scratch bytes that one of the calls takes. A convolution by a 1x1 kernel takes none but counts like the others.
+// scratchFor returns the most scratch bytes that one of the calls takes. A convolution by a 1x1 kernel takes none but
+// counts like the others.
 func (o *Ops) scratchFor(calls *engine.Recorder) int {
 	bytes := max(room(4*calls.Gathered), room(16*groupSlices*calls.Groups))
 	for _, l := range calls.Linears {

@@ -8,8 +8,8 @@ import (
 	"patchbay/engine"
 )
 
-// TestReserve: after a recording pass and Reserve not even the first step takes memory. Every kind of call has a stream of its own, so that none finds the
-// scratch memory of a greedier one; operands are made on another stream.
+// TestReserve: after a recording pass and Reserve not even the first step takes memory. Every kind of call has a stream
+// of its own, so that none finds the scratch memory of a greedier one; operands are made on another stream.
 func TestReserve(t *testing.T) {
 	for name, prepare := range map[string]func(m *bench) func(o engine.Ops){
 		"Linear": func(m *bench) func(o engine.Ops) {
@@ -29,7 +29,8 @@ func TestReserve(t *testing.T) {
 			return func(o engine.Ops) { o.Conv2D(y, x, w, args) }
 		},
 		"Attention": func(m *bench) func(o engine.Ops) {
-			q, k, y := m.normal(engine.BF16, 2, 37, 1, 512), m.normal(engine.BF16, 2, 50, 1, 512), m.normal(engine.BF16, 2, 37, 1, 512)
+			q, k, y := m.normal(engine.BF16, 2, 37, 1, 512), m.normal(engine.BF16, 2, 50, 1, 512),
+				m.normal(engine.BF16, 2, 37, 1, 512)
 			return func(o engine.Ops) { o.Attention(y, q, k, k, engine.AttentionArgs{}) }
 		},
 		"GroupNorm": func(m *bench) func(o engine.Ops) {
@@ -46,7 +47,8 @@ func TestReserve(t *testing.T) {
 			return func(o engine.Ops) { o.Gather(y, table, ids) }
 		},
 		"transfers": func(m *bench) func(o engine.Ops) {
-			x, src, first, second := m.normal(engine.BF16, 5000), make([]float32, 5000), make([]float32, 5000), make([]float32, 5000)
+			x, src, first, second := m.normal(engine.BF16, 5000), make([]float32, 5000), make([]float32, 5000),
+				make([]float32, 5000)
 			return func(o engine.Ops) {
 				o.Upload(x, src)
 				a, b := o.Download(first, x), o.Download(second, x)
@@ -96,7 +98,8 @@ func TestReserveRefuses(t *testing.T) {
 	calls := engine.NewRecorder()
 	calls.Linears = []engine.LinearShape{{Rows: 1 << 16, N: 64, K: 64, Ranks: 64}}
 	err := o.Reserve(calls)
-	if err == nil || err.Error() != "cuda:0: take 16 MB of scratch memory: cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY: fake device: out of memory (2)" {
+	if err == nil || err.Error() != "cuda:0: take 16 MB of scratch memory: cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY: "+
+		"fake device: out of memory (2)" {
 		t.Errorf("got %v", err)
 	}
 	x := vector(t, o, 64)

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// clock turns events of a stream into times. The driver tells the time between two events in f32 milliseconds, so that every stamp is measured from the
-// one before it: a fixed start would cost 0.2 ms of precision within an hour.
+// clock turns events of a stream into times. The driver tells the time between two events in f32 milliseconds, so that
+// every stamp is measured from the one before it: a fixed start would cost 0.2 ms of precision within an hour.
 type clock struct {
 	now  time.Duration // of last
 	last C.uint64_t    // the event of the newest stamp whose time is known, 0: none is
@@ -28,7 +28,8 @@ type stamp struct {
 	at    time.Duration
 }
 
-// Stamp implements engine.Stamper. Times count from the first stamp; the resolution of the device is half a microsecond.
+// Stamp implements engine.Stamper. Times count from the first stamp; the resolution of the device is half a
+// microsecond.
 func (o *Ops) Stamp() func() time.Duration {
 	s := &stamp{}
 	if o.err == nil {

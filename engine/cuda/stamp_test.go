@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestStamps: stamps have the times at which the stream came to them, also when events are used again and when the newest is asked first. On the fake device
-// everything in a stream takes a microsecond.
+// TestStamps: stamps have the times at which the stream came to them, also when events are used again and when the
+// newest is asked first. On the fake device everything in a stream takes a microsecond.
 func TestStamps(t *testing.T) {
 	t.Setenv("FAKEGPU_EAGER", "")
 	o := openOps(t)

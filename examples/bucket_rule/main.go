@@ -1,11 +1,13 @@
-// Command bucket_rule is a rule "picture put into a bucket -> workflow -> result in another bucket" on the object store of the daemon's NATS server.
+// Command bucket_rule is a rule "picture put into a bucket -> workflow -> result in another bucket" on the object store
+// of the daemon's NATS server.
 //
 //	go run ./examples/bucket_rule [--nats URL] [--from pictures] [--to results] [--flow examples/invert.json] [--count N]
 //	nats object put pictures photo.png
 //	nats object get results photo.png
 //
-// The picture travels with its job, as input "picture.png" of the workflow. The job's id is made of the picture's digest: a rule that was killed and started
-// again, or two rules side by side, run no picture twice, and pictures that were put while no rule ran are done first.
+// The picture travels with its job, as input "picture.png" of the workflow. The job's id is made of the picture's
+// digest: a rule that was killed and started again, or two rules side by side, run no picture twice, and pictures that
+// were put while no rule ran are done first.
 package main
 
 import (
@@ -112,7 +114,10 @@ func (r *rule) apply(ctx context.Context, o *jetstream.ObjectInfo) error {
 		return err
 	}
 	got := &client.Collector{}
-	end, err := client.Run(ctx, r.client, &message.RunRequest{ID: id, Workflow: r.flow, Inputs: map[string][]byte{"picture.png": picture}}, got)
+	end, err := client.Run(ctx, r.client, &message.RunRequest{
+		ID: id, Workflow: r.flow,
+		Inputs: map[string][]byte{"picture.png": picture},
+	}, got)
 	switch {
 	case err != nil:
 		return err

@@ -1,9 +1,10 @@
-// Command events_go prints one line for every job that ends, also for those that ended while it was not running: a durable consumer on the stream of events.
+// Command events_go prints one line for every job that ends, also for those that ended while it was not running: a
+// durable consumer on the stream of events.
 //
 //	go run ./examples/events_go [--nats URL] [--name accountant] [--count N]
 //
-// Two of them with one name share the work; with other names each gets every job. An end that is printed and not acknowledged, because the program died in
-// between, comes again: what is done with it must bear that.
+// Two of them with one name share the work; with other names each gets every job. An end that is printed and not
+// acknowledged, because the program died in between, comes again: what is done with it must bear that.
 package main
 
 import (

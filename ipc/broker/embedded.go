@@ -20,13 +20,16 @@ import (
 type EmbeddedConfig struct {
 	Listen string // host:port; port 0 takes a free one
 	Token  string // clients must send it; that or Users is needed for any host that is not a loopback address
-	// Users is a file of a nats-server configuration with an authorization block (ServerConfig writes one); empty: whoever comes may do everything.
+	// Users is a file of a nats-server configuration with an authorization block (ServerConfig writes one); empty: whoever
+	// comes may do everything.
 	Users string
-	// Cert and Key are PEM files of the server's certificate; CA is one of the authorities whose clients are let in, empty: clients show no certificate.
+	// Cert and Key are PEM files of the server's certificate; CA is one of the authorities whose clients are let in,
+	// empty: clients show no certificate.
 	Cert, Key, CA string
 	// Store is the folder of JetStream's files, which nobody else may use; empty: no JetStream.
 	Store string
-	// SyncAlways waits for the disk at every write of a job; without it the kernel writes within two minutes, and a power failure loses what it has not.
+	// SyncAlways waits for the disk at every write of a job; without it the kernel writes within two minutes, and a power
+	// failure loses what it has not.
 	SyncAlways bool
 	Log        zerolog.Logger
 }
@@ -60,8 +63,10 @@ func StartEmbedded(cfg EmbeddedConfig) (*Embedded, error) {
 	if err != nil {
 		return nil, err
 	}
-	if ip := net.ParseIP(host); cfg.Token == "" && cfg.Users == "" && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return nil, fmt.Errorf("listen %s: an address that others can reach needs a token or users; give --token-file or --users-file, or listen on 127.0.0.1", cfg.Listen)
+	if ip := net.ParseIP(host); cfg.Token == "" && cfg.Users == "" && host != "localhost" &&
+		(ip == nil || !ip.IsLoopback()) {
+		return nil, fmt.Errorf("listen %s: an address that others can reach needs a token or users; give --token-file or "+
+			"--users-file, or listen on 127.0.0.1", cfg.Listen)
 	}
 	if port == 0 {
 		port = server.RANDOM_PORT
@@ -70,7 +75,8 @@ func StartEmbedded(cfg EmbeddedConfig) (*Embedded, error) {
 	opts := &server.Options{
 		ServerName: "patchbay-" + strings.ToLower(wire.NewID()[16:]), Host: host, Port: port, Authorization: cfg.Token,
 		NoSigs: true, MaxPayload: embeddedPayload, MaxClosedClients: 16, DisableJetStreamBanner: true,
-		JetStream: cfg.Store != "", StoreDir: cfg.Store, SyncAlways: cfg.SyncAlways, JetStreamMaxMemory: embeddedMemory, JetStreamMaxStore: embeddedStore,
+		JetStream: cfg.Store != "", StoreDir: cfg.Store, SyncAlways: cfg.SyncAlways, JetStreamMaxMemory: embeddedMemory,
+		JetStreamMaxStore: embeddedStore,
 	}
 	inside, err := cfg.admit(opts)
 	if err != nil {
@@ -83,7 +89,8 @@ func StartEmbedded(cfg EmbeddedConfig) (*Embedded, error) {
 	srv.SetLoggerV2(logs, false, false, false)
 	srv.Start()
 	ready := false
-	for wait := 0; wait < 100 && !ready && logs.fatal() == ""; wait++ { // a fatal line does not end Start, and ready never comes then
+	// a fatal line does not end Start, and ready never comes then
+	for wait := 0; wait < 100 && !ready && logs.fatal() == ""; wait++ {
 		ready = srv.ReadyForConnections(100 * time.Millisecond)
 	}
 	if !ready {
@@ -94,7 +101,8 @@ func StartEmbedded(cfg EmbeddedConfig) (*Embedded, error) {
 			why = "it was not ready within 10 s"
 		}
 		if strings.Contains(why, "address already in use") {
-			return nil, fmt.Errorf("listen %s: %s; is another daemon running? stop it, choose another address with --listen, or use it with --nats", cfg.Listen, why)
+			return nil, fmt.Errorf("listen %s: %s; is another daemon running? stop it, choose another address with "+
+				"--listen, or use it with --nats", cfg.Listen, why)
 		}
 		return nil, fmt.Errorf("start NATS server on %s: %s", cfg.Listen, why)
 	}
@@ -107,7 +115,10 @@ func StartEmbedded(cfg EmbeddedConfig) (*Embedded, error) {
 	if cfg.Token != "" {
 		addr = cfg.Token + "@" + addr
 	}
-	e := &Embedded{cfg: cfg, srv: srv, url: "nats://" + addr, logs: logs, closing: make(chan struct{}), watched: make(chan struct{})}
+	e := &Embedded{
+		cfg: cfg, srv: srv, url: "nats://" + addr, logs: logs, closing: make(chan struct{}),
+		watched: make(chan struct{}),
+	}
 	if e.inside = e.url; inside != "" {
 		e.inside = "nats://" + inside + "@" + addr
 	}
@@ -115,7 +126,8 @@ func StartEmbedded(cfg EmbeddedConfig) (*Embedded, error) {
 	return e, nil
 }
 
-// admit fills in who may connect, and how. Where users have rights, this process becomes one of them, under a name and password that nobody else knows.
+// admit fills in who may connect, and how. Where users have rights, this process becomes one of them, under a name and
+// password that nobody else knows.
 func (cfg *EmbeddedConfig) admit(opts *server.Options) (inside string, err error) {
 	if cfg.Users != "" {
 		from, err := server.ProcessConfigFile(cfg.Users)
@@ -123,20 +135,25 @@ func (cfg *EmbeddedConfig) admit(opts *server.Options) (inside string, err error
 			return "", fmt.Errorf("users of the NATS server: %w", err)
 		}
 		if len(from.Users)+len(from.Nkeys) == 0 {
-			return "", fmt.Errorf("users of the NATS server: %s has no users in an authorization block; `patchbay serve --print-permissions` prints one", cfg.Users)
+			return "", fmt.Errorf("users of the NATS server: %s has no users in an authorization block; `patchbay serve "+
+				"--print-permissions` prints one", cfg.Users)
 		}
 		opts.Users, opts.Nkeys, opts.AuthTimeout = from.Users, from.Nkeys, from.AuthTimeout
 		name, password := wire.NewID(), rand.Text()
 		rights := Permissions(RoleDaemon, name)
 		opts.Users = append(opts.Users, &server.User{Username: name, Password: password, Permissions: &server.Permissions{
-			Publish: &server.SubjectPermission{Allow: rights.Publish}, Subscribe: &server.SubjectPermission{Allow: rights.Subscribe},
+			Publish:   &server.SubjectPermission{Allow: rights.Publish},
+			Subscribe: &server.SubjectPermission{Allow: rights.Subscribe},
 		}})
 		inside = name + ":" + password
 	}
 	if cfg.Cert == "" {
 		return inside, nil
 	}
-	conf, err := server.GenTLSConfig(&server.TLSConfigOpts{CertFile: cfg.Cert, KeyFile: cfg.Key, CaFile: cfg.CA, Verify: cfg.CA != ""})
+	conf, err := server.GenTLSConfig(&server.TLSConfigOpts{
+		CertFile: cfg.Cert, KeyFile: cfg.Key, CaFile: cfg.CA,
+		Verify: cfg.CA != "",
+	})
 	if err != nil {
 		return "", fmt.Errorf("certificate of the NATS server: %w", err)
 	}
@@ -184,7 +201,8 @@ func (e *Embedded) Close() {
 	e.srv.WaitForShutdown()
 }
 
-// natsLog writes the server's lines to zerolog. Fatal lines do not end the process: they are kept for the error of StartEmbedded.
+// natsLog writes the server's lines to zerolog. Fatal lines do not end the process: they are kept for the error of
+// StartEmbedded.
 type natsLog struct {
 	log    zerolog.Logger
 	faults chan string // the newest line that says that the store cannot be written

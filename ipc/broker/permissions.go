@@ -28,13 +28,15 @@ func Roles() []Role { return []Role{RoleClient, RoleAdmin, RoleDaemon} }
 // Rights are the subjects that a user may publish to and subscribe to; what is not here is refused by the server.
 type Rights struct{ Publish, Subscribe []string }
 
-// Permissions returns the least rights that a role works with. user is the name (or the public key) that the server knows it by: its replies come on
-// subjects that nobody else may read. A client has no rights on JetStream at all: a consumer delivers where its maker says, and the confirmation of what is
-// written to a stream goes where its writer says, past all permissions. Nor has it any on $SRV, where the answer goes to whatever subject the question
-// names (see wire.Answerable).
+// Permissions returns the least rights that a role works with. user is the name (or the public key) that the server
+// knows it by: its replies come on subjects that nobody else may read. A client has no rights on JetStream at all: a
+// consumer delivers where its maker says, and the confirmation of what is written to a stream goes where its writer
+// says, past all permissions. Nor has it any on $SRV, where the answer goes to whatever subject the question names (see
+// wire.Answerable).
 func Permissions(role Role, user string) Rights {
 	r := Rights{
-		Publish: append(verbSubjects(false), message.PreviewSubject("*")+".on", message.BlobRoot+"*.get", message.BlobRoot+"*.put.*",
+		Publish: append(verbSubjects(false), message.PreviewSubject("*")+".on", message.BlobRoot+"*.get",
+			message.BlobRoot+"*.put.*",
 			message.BlobRoot+"*.ack.*"),
 		Subscribe: []string{wire.InboxOf(user) + ".>", wire.SubjectRoot + "events.>", message.PreviewSubject("*")},
 	}
@@ -42,13 +44,17 @@ func Permissions(role Role, user string) Rights {
 	case RoleClient:
 		return r
 	case RoleAdmin:
-		r.Publish = append(append(r.Publish, verbSubjects(true)...), "$SRV.>", "$JS.API.INFO", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.LIST")
+		r.Publish = append(append(r.Publish, verbSubjects(true)...), "$SRV.>", "$JS.API.INFO", "$JS.API.STREAM.NAMES",
+			"$JS.API.STREAM.LIST")
 		r.Subscribe = append(r.Subscribe, message.DeadRoot+"*", "$JS.EVENT.ADVISORY.>")
 		for _, s := range DurableStreams() {
 			r.Publish = append(
-				r.Publish, "$JS.API.STREAM.INFO."+s, "$JS.API.STREAM.PURGE."+s, "$JS.API.STREAM.MSG.GET."+s, "$JS.API.STREAM.MSG.DELETE."+s,
-				"$JS.API.DIRECT.GET."+s, "$JS.API.DIRECT.GET."+s+".>", "$JS.API.CONSUMER.CREATE."+s+".>", "$JS.API.CONSUMER.INFO."+s+".>",
-				"$JS.API.CONSUMER.DELETE."+s+".>", "$JS.API.CONSUMER.NAMES."+s, "$JS.API.CONSUMER.LIST."+s, "$JS.API.CONSUMER.MSG.NEXT."+s+".>",
+				r.Publish, "$JS.API.STREAM.INFO."+s, "$JS.API.STREAM.PURGE."+s, "$JS.API.STREAM.MSG.GET."+s,
+				"$JS.API.STREAM.MSG.DELETE."+s,
+				"$JS.API.DIRECT.GET."+s, "$JS.API.DIRECT.GET."+s+".>", "$JS.API.CONSUMER.CREATE."+s+".>",
+				"$JS.API.CONSUMER.INFO."+s+".>",
+				"$JS.API.CONSUMER.DELETE."+s+".>", "$JS.API.CONSUMER.NAMES."+s, "$JS.API.CONSUMER.LIST."+s,
+				"$JS.API.CONSUMER.MSG.NEXT."+s+".>",
 				"$JS.ACK."+s+".>", "$JS.FC."+s+".>",
 			)
 		}
@@ -61,7 +67,8 @@ func Permissions(role Role, user string) Rights {
 	}
 	for _, s := range DurableStreams() {
 		r.Publish = append(
-			r.Publish, "$JS.API.STREAM.CREATE."+s, "$JS.API.STREAM.UPDATE."+s, "$JS.API.STREAM.INFO."+s, "$JS.API.STREAM.PURGE."+s,
+			r.Publish, "$JS.API.STREAM.CREATE."+s, "$JS.API.STREAM.UPDATE."+s, "$JS.API.STREAM.INFO."+s,
+			"$JS.API.STREAM.PURGE."+s,
 			"$JS.API.STREAM.MSG.GET."+s, "$JS.API.STREAM.MSG.DELETE."+s, "$JS.API.DIRECT.GET."+s, "$JS.API.DIRECT.GET."+s+".>",
 			"$JS.API.CONSUMER.CREATE."+s+".>", "$JS.API.CONSUMER.INFO."+s+".>", "$JS.API.CONSUMER.DELETE."+s+".>",
 			"$JS.API.CONSUMER.MSG.NEXT."+s+".>", "$JS.ACK."+s+".>", "$JS.FC."+s+".>",
@@ -89,7 +96,10 @@ func verbSubjects(admin bool) []string {
 
 // DurableStreams are the streams of the durable side, those of its buckets among them.
 func DurableStreams() []string {
-	return []string{message.QueueStream, message.EventStream, message.DeadStream, "KV_" + message.JobBucket, "KV_" + message.RequestBucket, "KV_" + message.DaemonBucket, "OBJ_" + bulk.BlobBucket}
+	return []string{
+		message.QueueStream, message.EventStream, message.DeadStream, "KV_" + message.JobBucket,
+		"KV_" + message.RequestBucket, "KV_" + message.DaemonBucket, "OBJ_" + bulk.BlobBucket,
+	}
 }
 
 // User is one line of a nats-server configuration.
@@ -117,8 +127,8 @@ func ParseUsers(text string) ([]User, error) {
 	return out, nil
 }
 
-// ServerConfig writes the authorization block of a nats-server configuration for these users. A password is the variable PATCHBAY_PASSWORD_<NAME>, which
-// nats-server takes from its environment and does not start without.
+// ServerConfig writes the authorization block of a nats-server configuration for these users. A password is the
+// variable PATCHBAY_PASSWORD_<NAME>, which nats-server takes from its environment and does not start without.
 func ServerConfig(users []User) string {
 	var b strings.Builder
 	b.WriteString("authorization {\n  users = [\n")

@@ -120,18 +120,25 @@ func TestEverySubjectOfEveryRole(t *testing.T) {
 	}
 }
 
-// TestEveryActionOfEveryRole does what each role is there for; nothing may be missing in its rights, nor in those of the daemon that answers.
+// TestEveryActionOfEveryRole does what each role is there for; nothing may be missing in its rights, nor in those of
+// the daemon that answers.
 func TestEveryActionOfEveryRole(t *testing.T) {
 	g := ipctest.NewGuardedServer(t, 0)
 	for _, user := range []string{"alice", "admin"} {
 		c := g.Client(t, user)
 		ctx := wiretest.Within(t, 20*time.Second)
 		id := "run-" + user
-		end, err := client.Run(ctx, c, &message.RunRequest{ID: id, Workflow: messagetest.Graph("Step 2", "Picture 2000000"), Preview: true, Inputs: map[string][]byte{"big": make([]byte, 3<<20)}}, &client.Collector{})
+		end, err := client.Run(ctx, c, &message.RunRequest{
+			ID: id, Workflow: messagetest.Graph("Step 2", "Picture 2000000"),
+			Preview: true, Inputs: map[string][]byte{"big": make([]byte, 3<<20)},
+		}, &client.Collector{})
 		if err != nil || end == nil || end.Type != message.EventSuccess {
 			t.Fatalf("%s: run: %+v, %v", user, end, err)
 		}
-		if _, err := client.Submit(ctx, c, &message.RunRequest{ID: "wait-" + user, Workflow: messagetest.Graph("Wait 20000")}); err != nil {
+		if _, err := client.Submit(ctx, c, &message.RunRequest{
+			ID:       "wait-" + user,
+			Workflow: messagetest.Graph("Wait 20000"),
+		}); err != nil {
 			t.Errorf("%s: submit: %v", user, err)
 		}
 		if _, _, err := client.Cancel(ctx, c, "wait-"+user); err != nil {
@@ -149,7 +156,11 @@ func TestEveryActionOfEveryRole(t *testing.T) {
 		if _, err := client.Describe(ctx, c, "Wait"); err != nil {
 			t.Errorf("%s: describe: %v", user, err)
 		}
-		for _, verb := range []string{message.VerbModels, message.VerbExec, message.VerbSample, message.VerbLoad, message.VerbRetry, message.VerbStats, message.VerbFree} { // any answer of the daemon will do
+		// any answer of the daemon will do
+		for _, verb := range []string{
+			message.VerbModels, message.VerbExec, message.VerbSample, message.VerbLoad,
+			message.VerbRetry, message.VerbStats, message.VerbFree,
+		} {
 			r, err := c.Ask(ctx, verb, id, nil)
 			if err == nil {
 				_, err = r.One(ctx)
@@ -188,7 +199,8 @@ func TestEveryActionOfEveryRole(t *testing.T) {
 	if err != nil {
 		t.Fatalf("admin: replay: %v", err)
 	}
-	if m, err := oc.Next(jetstream.FetchMaxWait(30 * time.Second)); err != nil || !strings.HasPrefix(m.Subject(), "patchbay.v1.events.") {
+	if m, err := oc.Next(jetstream.FetchMaxWait(30 * time.Second)); err != nil ||
+		!strings.HasPrefix(m.Subject(), "patchbay.v1.events.") {
 		t.Errorf("admin: replay: %v", err)
 	}
 	if err := s.Purge(ctx); err != nil {
@@ -212,7 +224,8 @@ func TestRepliesGoToInboxesOnly(t *testing.T) {
 	}
 	alice, _ := g.Raw(t, "alice")
 	victims := []string{
-		"$KV.patchbay-jobs.victim", "$KV.patchbay-requests.victim.h.0", "$JS.API.STREAM.PURGE.PATCHBAY_JOBS_1", "patchbay.v1.events.victim.execution_success",
+		"$KV.patchbay-jobs.victim", "$KV.patchbay-requests.victim.h.0", "$JS.API.STREAM.PURGE.PATCHBAY_JOBS_1",
+		"patchbay.v1.events.victim.execution_success",
 		"patchbay.v1.q.high.any.victim", "patchbay.v1.dead.victim", "patchbay.v1.free",
 	}
 	for _, reply := range victims {
@@ -287,7 +300,8 @@ func TestNobodyReadsOthersReplies(t *testing.T) {
 	}
 	defer c.Close()
 	began := time.Now()
-	if _, _, err := client.List(wiretest.Within(t, 5*time.Second), c, "", 1); err == nil || !strings.Contains(err.Error(), "does not allow") || time.Since(began) > 2*time.Second {
+	if _, _, err := client.List(wiretest.Within(t, 5*time.Second), c, "", 1); err == nil ||
+		!strings.Contains(err.Error(), "does not allow") || time.Since(began) > 2*time.Second {
 		t.Errorf("got %v after %s, want a refusal that says so", err, time.Since(began))
 	}
 }
@@ -308,7 +322,10 @@ func TestExampleOfServer(t *testing.T) {
 	for _, u := range users {
 		t.Setenv(broker.PasswordVariable(u.Name), "x")
 	}
-	e, err := broker.StartEmbedded(broker.EmbeddedConfig{Listen: "0.0.0.0:0", Users: "../../examples/nats-server.conf", Log: zerolog.Nop()})
+	e, err := broker.StartEmbedded(broker.EmbeddedConfig{
+		Listen: "0.0.0.0:0", Users: "../../examples/nats-server.conf",
+		Log: zerolog.Nop(),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,11 +14,13 @@ import (
 	"patchbay/ipc/message"
 )
 
-// A stream of the NATS server that could not write once refuses every write until JetStream starts anew, however much space there is by then. So the server
-// inside is watched: its log tells of the fault, new jobs are refused meanwhile, and when a probe can be written JetStream is started again. Jobs that are
-// running go on; the ends of those that finish are written then.
+// A stream of the NATS server that could not write once refuses every write until JetStream starts anew, however much
+// space there is by then. So the server inside is watched: its log tells of the fault, new jobs are refused meanwhile,
+// and when a probe can be written JetStream is started again. Jobs that are running go on; the ends of those that
+// finish are written then.
 
-// storeReserve is what must be free on the file system of the store for new jobs to be taken, so that those taken can be brought to an end.
+// storeReserve is what must be free on the file system of the store for new jobs to be taken, so that those taken can
+// be brought to an end.
 const storeReserve = 1 << 20
 
 // probeEvery is how often a store that could not be written is tried.
@@ -26,7 +28,10 @@ const probeEvery = 250 * time.Millisecond
 
 // storeFault reports whether a line of the server's log says that the store cannot be written.
 func storeFault(line string) bool {
-	for _, sign := range []string{"failed to store a msg", "ritical write error", "no space left on device", "file too large", "disk quota exceeded", "will be DISABLED"} {
+	for _, sign := range []string{
+		"failed to store a msg", "ritical write error", "no space left on device",
+		"file too large", "disk quota exceeded", "will be DISABLED",
+	} {
 		if strings.Contains(line, sign) {
 			return true
 		}
@@ -76,7 +81,8 @@ func (e *Embedded) recover(fault string) bool {
 	e.mu.Lock()
 	e.fault = fault
 	e.mu.Unlock()
-	e.cfg.Log.Error().Str("store", e.cfg.Store).Str("fault", fault).Msg("the job store cannot be written: no new jobs until it can")
+	e.cfg.Log.Error().Str("store", e.cfg.Store).Str("fault",
+		fault).Msg("the job store cannot be written: no new jobs until it can")
 	for {
 		select {
 		case <-e.closing:

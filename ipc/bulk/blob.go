@@ -15,8 +15,9 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// The stream of chunks: who has bytes offers them under a subject, who wants them pulls. A pull names its own subject as the place of the chunks and how many
-// may be on their way; every chunk names a subject for the credits. Neither side holds more than the window, and a side that falls silent is given up.
+// The stream of chunks: who has bytes offers them under a subject, who wants them pulls. A pull names its own subject
+// as the place of the chunks and how many may be on their way; every chunk names a subject for the credits. Neither
+// side holds more than the window, and a side that falls silent is given up.
 const (
 	ChunkBytes  = 512 << 10
 	ChunkWindow = 16
@@ -76,7 +77,10 @@ type offer struct {
 
 // NewBlobs answers pulls under the subjects that begin with base, until close.
 func NewBlobs(nc *nats.Conn, base string) (*Blobs, error) {
-	b := &Blobs{nc: nc, base: base, Silence: 10 * time.Second, Life: time.Minute, offers: map[string]*offer{}, sending: map[string]chan uint32{}}
+	b := &Blobs{
+		nc: nc, base: base, Silence: 10 * time.Second, Life: time.Minute, offers: map[string]*offer{},
+		sending: map[string]chan uint32{},
+	}
 	b.ctx, b.stop = context.WithCancel(context.Background())
 	for subject, f := range map[string]nats.MsgHandler{base + ".get": b.get, base + ".ack.*": b.ack} {
 		if _, err := nc.Subscribe(subject, f); err != nil {
@@ -121,7 +125,8 @@ func (b *Blobs) Offer(data []byte, memory ...*Hold) *wire.Ref {
 	return &wire.Ref{Kind: wire.RefStream, Bytes: len(data), Subject: b.base + ".get", ID: id}
 }
 
-// Open counts the offers and transfers that are under way, and the bytes of regions that were pulled and are not released.
+// Open counts the offers and transfers that are under way, and the bytes of regions that were pulled and are not
+// released.
 func (b *Blobs) Open() (transfers int, taken int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -241,7 +246,8 @@ func (b *Blobs) ack(m *nats.Msg) {
 func (b *Blobs) Region(n int) (*Region, error) {
 	if total := b.taken.Add(int64(n)); total > bulkTotal {
 		b.taken.Add(int64(-n))
-		e := wire.Errorf(wire.ErrQueueFull, "payloads of %d bytes are under way, with %d more it would be over %d", total-int64(n), n, bulkTotal)
+		e := wire.Errorf(wire.ErrQueueFull, "payloads of %d bytes are under way, with %d more it would be over %d",
+			total-int64(n), n, bulkTotal)
 		e.RetryAfterMS = 1000
 		return nil, e
 	}
@@ -257,7 +263,8 @@ func (b *Blobs) Region(n int) (*Region, error) {
 // Pull fetches what ref means into memory that the caller releases.
 func (b *Blobs) Pull(ctx context.Context, ref *wire.Ref) (*Region, error) {
 	if ref.Subject == "" || !b.mayAsk(ref.Subject) {
-		return nil, wire.Errorf(wire.ErrBadRequest, "a stream reference names the subject %q: want one under your inbox", wire.Shown(ref.Subject))
+		return nil, wire.Errorf(wire.ErrBadRequest, "a stream reference names the subject %q: want one under your inbox",
+			wire.Shown(ref.Subject))
 	}
 	r, err := b.Region(ref.Bytes)
 	if err != nil {
@@ -274,7 +281,8 @@ func (b *Blobs) Pull(ctx context.Context, ref *wire.Ref) (*Region, error) {
 	return r, nil
 }
 
-// mayAsk reports whether a subject that the other side chose may be published to: a client may be sent to any daemon, a daemon only to inboxes.
+// mayAsk reports whether a subject that the other side chose may be published to: a client may be sent to any daemon, a
+// daemon only to inboxes.
 func (b *Blobs) mayAsk(subject string) bool {
 	if wire.Answerable(b.base) { // we are a client
 		return true
@@ -291,7 +299,8 @@ func (b *Blobs) pullInto(ctx context.Context, ref *wire.Ref, out *Region) error 
 	}
 	defer func() { _ = sub.Unsubscribe() }()
 	size := min(ChunkBytes, int(b.nc.MaxPayload())-1024)
-	if err := sub.SetPendingLimits(2*ChunkWindow, 2*ChunkWindow*(ChunkBytes+chunkHead)); err != nil { // who sends more than it may loses chunks, and is found out
+	// who sends more than it may loses chunks, and is found out
+	if err := sub.SetPendingLimits(2*ChunkWindow, 2*ChunkWindow*(ChunkBytes+chunkHead)); err != nil {
 		return err
 	}
 	q, err := wire.EncodeMsgpack(PullRequest{ID: ref.ID, Chunk: size, Window: ChunkWindow})

@@ -23,8 +23,8 @@ const BlobBucket = "patchbay-blobs"
 // blobTTL is how long an object is kept.
 const blobTTL = 24 * time.Hour
 
-// uploadWindow bounds the chunks of one upload that the server has not yet confirmed. An upload without a bound overruns the server's buffer of a stream when
-// the machine is busy, and is then refused.
+// uploadWindow bounds the chunks of one upload that the server has not yet confirmed. An upload without a bound
+// overruns the server's buffer of a stream when the machine is busy, and is then refused.
 const uploadWindow = 8
 
 // Objects is the bucket of payloads on one connection.
@@ -44,12 +44,13 @@ func NewObjects(nc *nats.Conn) (*Objects, error) {
 
 // Create creates the bucket if it is not there.
 func (o *Objects) Create(ctx context.Context) error {
-	_, err := o.js.CreateOrUpdateObjectStore(ctx, jetstream.ObjectStoreConfig{Bucket: BlobBucket, Description: "payloads of patchbay", TTL: blobTTL})
+	_, err := o.js.CreateOrUpdateObjectStore(ctx,
+		jetstream.ObjectStoreConfig{Bucket: BlobBucket, Description: "payloads of patchbay", TTL: blobTTL})
 	return err
 }
 
-// Put uploads bytes under a name, in chunks of at most uploadWindow at a time. The layout is that of NATS object stores (ADR-20), so that `nats object get`
-// reads it.
+// Put uploads bytes under a name, in chunks of at most uploadWindow at a time. The layout is that of NATS object stores
+// (ADR-20), so that `nats object get` reads it.
 func (o *Objects) Put(ctx context.Context, name string, data []byte) (*wire.Ref, error) {
 	id := wire.NewID()
 	size := min(ChunkBytes, int(o.nc.MaxPayload())-1024)
@@ -59,7 +60,8 @@ func (o *Objects) Put(ctx context.Context, name string, data []byte) (*wire.Ref,
 	for at := 0; at < len(data); at += size {
 		piece := data[at:min(at+size, len(data))]
 		_, _ = sum.Write(piece) // a hash never fails
-		ack, err := o.js.PublishMsgAsync(&nats.Msg{Subject: "$O." + BlobBucket + ".C." + id, Data: piece}, jetstream.WithStallWait(30*time.Second))
+		ack, err := o.js.PublishMsgAsync(&nats.Msg{Subject: "$O." + BlobBucket + ".C." + id, Data: piece},
+			jetstream.WithStallWait(30*time.Second))
 		if err != nil {
 			return nil, fmt.Errorf("upload %s: %w", name, err)
 		}
@@ -83,7 +85,8 @@ func (o *Objects) Put(ctx context.Context, name string, data []byte) (*wire.Ref,
 		return nil, err
 	}
 	_, err = o.js.PublishMsg(ctx, &nats.Msg{
-		Subject: "$O." + BlobBucket + ".M." + base64.URLEncoding.EncodeToString([]byte(name)), Data: info, Header: nats.Header{jetstream.MsgRollup: {jetstream.MsgRollupSubject}},
+		Subject: "$O." + BlobBucket + ".M." + base64.URLEncoding.EncodeToString([]byte(name)), Data: info,
+		Header: nats.Header{jetstream.MsgRollup: {jetstream.MsgRollupSubject}},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("upload %s: %w", name, err)
@@ -120,7 +123,8 @@ func (o *Objects) Get(ctx context.Context, ref *wire.Ref, room func(int) (*Regio
 		return nil, wire.Errorf(wire.ErrPayload, "object %q: %v", ref.Name, err)
 	}
 	if info.Size != uint64(ref.Bytes) {
-		return nil, wire.Errorf(wire.ErrPayload, "object %q has %d bytes, the reference says %d", ref.Name, info.Size, ref.Bytes)
+		return nil, wire.Errorf(wire.ErrPayload, "object %q has %d bytes, the reference says %d", ref.Name,
+			info.Size, ref.Bytes)
 	}
 	r, err := room(ref.Bytes)
 	if err != nil {

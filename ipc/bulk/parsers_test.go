@@ -17,7 +17,8 @@ import (
 	"patchbay/tests/hammer"
 )
 
-// refsTarget: references mean memory inside of what the frame brought, or are refused; descriptors and mappings are given back. The flag brings two regions.
+// refsTarget: references mean memory inside of what the frame brought, or are refused; descriptors and mappings are
+// given back. The flag brings two regions.
 func refsTarget(tb testing.TB) *hammer.Target[error] {
 	sizes := []int{1 << 16, 100}
 	var regions []*Region
@@ -30,14 +31,18 @@ func refsTarget(tb testing.TB) *hammer.Target[error] {
 		regions = append(regions, r)
 	}
 	picture := map[string]*wire.Ref{wire.RefKey: {Kind: wire.RefShm, Bytes: 4, FD: 1, Offset: 8}}
-	one := map[string]any{"a": &wire.Tensor{DType: "f16", Shape: []int{2}, Data: []byte{0, 0x3c, 0, 0}}, "c": []any{1, picture}}
+	one := map[string]any{
+		"a": &wire.Tensor{DType: "f16", Shape: []int{2}, Data: []byte{0, 0x3c, 0, 0}},
+		"c": []any{1, picture},
+	}
 	text, err := wire.Encode(one, wire.JSON)
 	if err != nil {
 		tb.Fatal(err)
 	}
 	seeds := []hammer.Input{{Data: wiretest.Packed(tb, one)}, {Data: text}}
 	both := map[string]any{"op": "exec", "tag": 1, "inputs": []any{
-		&wire.Tensor{DType: "f32", Shape: []int{16384}, Ref: &wire.Ref{Kind: wire.RefShm, Bytes: 1 << 16}}, map[string]*wire.Ref{wire.RefKey: {Kind: wire.RefShm, Bytes: 100, FD: 1}},
+		&wire.Tensor{DType: "f32", Shape: []int{16384}, Ref: &wire.Ref{Kind: wire.RefShm, Bytes: 1 << 16}},
+		map[string]*wire.Ref{wire.RefKey: {Kind: wire.RefShm, Bytes: 100, FD: 1}},
 	}}
 	for _, s := range seeds {
 		seeds = append(seeds, hammer.Input{Data: s.Data, Flag: true})
@@ -116,7 +121,8 @@ func outside(v any, h *Hold) error {
 	return nil
 }
 
-// A stream of chunks in a fuzz input: the size of the payload as u32, then every message behind its length as u16, all big-endian.
+// A stream of chunks in a fuzz input: the size of the payload as u32, then every message behind its length as u16, all
+// big-endian.
 const chunkMost = 1 << 10 // bytes of a chunk that were asked for
 
 func chunkStream(total int, chunks ...[]byte) []byte {
@@ -148,7 +154,8 @@ func mendChunks(b []byte) []byte {
 	return b
 }
 
-// chunksTarget: what is taken of a stream are the chunks 0, 1, 2 ..., each at the end of the one before, never more than there should be.
+// chunksTarget: what is taken of a stream are the chunks 0, 1, 2 ..., each at the end of the one before, never more
+// than there should be.
 func chunksTarget() *hammer.Target[[]byte] {
 	a, b := wiretest.Noise(1000), wiretest.Noise(600)
 	whole := chunkStream(1600, aChunk(0, 0, a), aChunk(1, 1000, b))
@@ -197,7 +204,8 @@ func chunksTarget() *hammer.Target[[]byte] {
 			for i, at, rest := uint64(0), 0, in.Data[4:]; at < len(got); i++ {
 				n := int(binary.BigEndian.Uint16(rest)) - chunkHead
 				m := rest[2:]
-				if n < 1 || n > chunkMost || binary.BigEndian.Uint64(m[8:]) != uint64(at) || uint64(binary.BigEndian.Uint32(m)) != i || !bytes.Equal(got[at:at+n], m[chunkHead:chunkHead+n]) {
+				if n < 1 || n > chunkMost || binary.BigEndian.Uint64(m[8:]) != uint64(at) ||
+					uint64(binary.BigEndian.Uint32(m)) != i || !bytes.Equal(got[at:at+n], m[chunkHead:chunkHead+n]) {
 					return fmt.Errorf("chunk %d was taken: %d bytes at %d, with the header %x", i, n, at, m[:chunkHead])
 				}
 				at, rest = at+n, m[chunkHead+n:]
@@ -237,7 +245,8 @@ func FuzzChunks(f *testing.F) { chunksTarget().Fuzz(f) }
 // FuzzPulls reads requests for chunks.
 func FuzzPulls(f *testing.F) { pullsTarget(f).Fuzz(f) }
 
-// TestParsersUnderTheHammer runs every parser of bytes from outside on mutated inputs: 20,000 each, 10,000,000 in `make soak`.
+// TestParsersUnderTheHammer runs every parser of bytes from outside on mutated inputs: 20,000 each, 10,000,000 in `make
+// soak`.
 func TestParsersUnderTheHammer(t *testing.T) {
 	t.Run("Refs", func(t *testing.T) { refsTarget(t).Run(t, hammer.Runs) })
 	t.Run("Chunks", func(t *testing.T) { chunksTarget().Run(t, hammer.Runs) })

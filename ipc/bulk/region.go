@@ -13,8 +13,9 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// Region is memory that two processes can see: an anonymous file (memfd_create(2)), mapped, which travels over a unix socket as a descriptor. It is sealed
-// against shrinking (F_SEAL_SHRINK): a mapping of a file that its maker truncates would end the reader with SIGBUS. Whoever has one releases it once.
+// Region is memory that two processes can see: an anonymous file (memfd_create(2)), mapped, which travels over a unix
+// socket as a descriptor. It is sealed against shrinking (F_SEAL_SHRINK): a mapping of a file that its maker truncates
+// would end the reader with SIGBUS. Whoever has one releases it once.
 type Region struct {
 	fd   int
 	data []byte
@@ -23,7 +24,8 @@ type Region struct {
 	after func() // called once when it is released; may be nil
 }
 
-// NewRegion makes a region of n bytes, zero and writable here. A host that fills it and sends a Tensor whose Data lies in Bytes sends no copy.
+// NewRegion makes a region of n bytes, zero and writable here. A host that fills it and sends a Tensor whose Data lies
+// in Bytes sends no copy.
 func NewRegion(n int) (*Region, error) {
 	if n <= 0 || n > wire.MaxRegion {
 		return nil, fmt.Errorf("shared memory of %d bytes: want 1 to %d", n, wire.MaxRegion)
@@ -49,7 +51,8 @@ func newRegion(fd int, data []byte) *Region {
 	return &Region{fd: fd, data: data}
 }
 
-// openRegion maps a descriptor of the other side to be read. It takes the descriptor, and closes it if it is not what it should be.
+// openRegion maps a descriptor of the other side to be read. It takes the descriptor, and closes it if it is not what
+// it should be.
 func openRegion(fd int) (*Region, error) {
 	data, err := mapSealed(fd)
 	if err != nil {
@@ -84,7 +87,8 @@ func mapSealed(fd int) ([]byte, error) {
 // Bytes is the memory. It must not be touched after Release.
 func (r *Region) Bytes() []byte { return r.data }
 
-// write copies data into the region at an offset. Through the file, pages that are written whole need not be zeroed first.
+// write copies data into the region at an offset. Through the file, pages that are written whole need not be zeroed
+// first.
 func (r *Region) write(data []byte, at int) error {
 	for len(data) > 0 {
 		n, err := unix.Pwrite(r.fd, data, int64(at))
@@ -121,7 +125,8 @@ func (r *Region) find(b []byte) (offset int, ok bool) {
 	return int(at - from), true
 }
 
-// Hold is the shared memory that the tensors and bytes of one message lie in. Nil holds nothing. Safe for concurrent use.
+// Hold is the shared memory that the tensors and bytes of one message lie in. Nil holds nothing. Safe for concurrent
+// use.
 type Hold struct {
 	regions []*Region
 	users   atomic.Int32
@@ -165,7 +170,8 @@ func (h *Hold) Has(b []byte) bool {
 	return false
 }
 
-// Join adds what other holds to h, which may be nil, and takes over other's release. Of the two only the result is used.
+// Join adds what other holds to h, which may be nil, and takes over other's release. Of the two only the result is
+// used.
 func (h *Hold) Join(other *Hold) *Hold {
 	if h == nil {
 		return other

@@ -11,8 +11,8 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// Mapped replaces the references of kind shm in a message by the memory that they mean. It takes the descriptors; every one must be meant by one of them at
-// least. The data is valid until the hold is released.
+// Mapped replaces the references of kind shm in a message by the memory that they mean. It takes the descriptors; every
+// one must be meant by one of them at least. The data is valid until the hold is released.
 func Mapped(fds []int, each func(func(*wire.Ref) ([]byte, error)) error) (*Hold, error) {
 	regions := make([]*Region, len(fds))
 	used := make([]bool, len(fds))
@@ -72,7 +72,8 @@ type Cargo interface {
 	Done(sent bool)
 }
 
-// ShmCargo gathers the shared memory that goes with one frame: memory that the message lies in goes as it is, the rest is copied into one region.
+// ShmCargo gathers the shared memory that goes with one frame: memory that the message lies in goes as it is, the rest
+// is copied into one region.
 type ShmCargo struct {
 	known []*Region
 	list  []int // in the order of Ref.FD
@@ -128,7 +129,8 @@ func (c *ShmCargo) Put(data []byte) (*wire.Ref, error) {
 // FDs implements cargo: no more can be put in afterwards.
 func (c *ShmCargo) FDs() []int {
 	if c.own >= 0 {
-		_, _ = unix.FcntlInt(uintptr(c.own), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_WRITE|unix.F_SEAL_SEAL)
+		_, _ = unix.FcntlInt(uintptr(c.own), unix.F_ADD_SEALS,
+			unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_WRITE|unix.F_SEAL_SEAL)
 	}
 	return c.list
 }

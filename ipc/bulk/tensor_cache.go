@@ -16,8 +16,8 @@ import (
 // TensorBytes is the budget of a TensorCache where nothing else is said.
 const TensorBytes = 512 << 20
 
-// TensorCache keeps the data of tensors that came with a hash, so that hosts send text states and adapters once: later the hash is enough. What was not used for
-// longest goes first when the budget is spent. Safe for concurrent use.
+// TensorCache keeps the data of tensors that came with a hash, so that hosts send text states and adapters once: later
+// the hash is enough. What was not used for longest goes first when the budget is spent. Safe for concurrent use.
 type TensorCache struct {
 	mu     sync.Mutex
 	budget int
@@ -68,8 +68,9 @@ func (c *TensorCache) put(hash string, data []byte) []byte {
 	return own
 }
 
-// Fill gives every tensor in a request that has only a hash its data, and keeps the data of those that have both. A hash that lies is an error; hashes that are
-// not known are one of code missing_tensors that lists them all, before anything runs.
+// Fill gives every tensor in a request that has only a hash its data, and keeps the data of those that have both. A
+// hash that lies is an error; hashes that are not known are one of code missing_tensors that lists them all, before
+// anything runs.
 func (c *TensorCache) Fill(o *pyjson.Object) error {
 	var missing []any
 	asked := map[string]bool{}
@@ -81,7 +82,8 @@ func (c *TensorCache) Fill(o *pyjson.Object) error {
 		data := c.get(t.Hash)
 		switch {
 		case data != nil && len(data) != t.Bytes():
-			return fmt.Errorf("tensor of shape %v and dtype %s needs %d bytes, that of the hash %s has %d", t.Shape, t.DType, t.Bytes(), t.Hash, len(data))
+			return fmt.Errorf("tensor of shape %v and dtype %s needs %d bytes, that of the hash %s has %d", t.Shape, t.DType,
+				t.Bytes(), t.Hash, len(data))
 		case data != nil:
 			t.Data = data
 		case t.Data == nil && !asked[t.Hash]:
@@ -99,7 +101,8 @@ func (c *TensorCache) Fill(o *pyjson.Object) error {
 		return wire.Errorf(wire.ErrBadRequest, "%v", err)
 	}
 	if len(missing) > 0 {
-		e := wire.Errorf(wire.ErrMissing, "%d tensors are named by hashes that are not known here; send them with their data", len(missing))
+		e := wire.Errorf(wire.ErrMissing, "%d tensors are named by hashes that are not known here; send them with their data",
+			len(missing))
 		e.Extra = map[string]any{"missing": missing}
 		return e
 	}

@@ -7,7 +7,8 @@ import (
 	"patchbay/ipc/wire/wiretest"
 )
 
-// TestTensorCacheKeepsItsBudget: what was not used for longest goes first, and the sum of what is held stays below the budget.
+// TestTensorCacheKeepsItsBudget: what was not used for longest goes first, and the sum of what is held stays below the
+// budget.
 func TestTensorCacheKeepsItsBudget(t *testing.T) {
 	cache := NewTensorCache(1000)
 	for i := range 20 {

@@ -24,7 +24,8 @@ func (c *NATSClient) encode(body any, beside *bulk.NATSCargo) ([]byte, error) {
 		}
 		beside.Done(false)
 	}
-	return nil, wire.Errorf(wire.ErrTooLarge, "the request has more than the %d bytes that the server takes, without its tensors and files", limit)
+	return nil, wire.Errorf(wire.ErrTooLarge,
+		"the request has more than the %d bytes that the server takes, without its tensors and files", limit)
 }
 
 // Payloads are the offers of this connection, made when they are needed.
@@ -68,7 +69,8 @@ func (c *NATSClient) pull(ctx context.Context, ref *wire.Ref) (*bulk.Region, err
 	return store.Get(ctx, ref, b.Region)
 }
 
-// Upload puts bytes into the bucket patchbay-blobs under a name, from where requests may take them for a day: {"$bytes": ref} in place of a file of inputs.
+// Upload puts bytes into the bucket patchbay-blobs under a name, from where requests may take them for a day:
+// {"$bytes": ref} in place of a file of inputs.
 func (c *NATSClient) Upload(ctx context.Context, name string, data []byte) (*wire.Ref, error) {
 	store, err := bulk.NewObjects(c.nc)
 	if err != nil {

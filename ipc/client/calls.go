@@ -34,8 +34,11 @@ func Status(ctx context.Context, c Client, job string) (message.Record, error) {
 	return out.Record, err
 }
 
-// Follow feeds col with the events of a job from a sequence number on, and with its files if they are wanted, until it ends.
-func Follow(ctx context.Context, c Client, job string, from uint64, files bool, col *Collector) (*message.Event, error) {
+// Follow feeds col with the events of a job from a sequence number on, and with its files if they are wanted, until it
+// ends.
+func Follow(ctx context.Context, c Client, job string, from uint64, files bool,
+	col *Collector,
+) (*message.Event, error) {
 	r, err := c.Ask(ctx, message.VerbStatus, job, message.JobRequest{Job: job, Follow: true, From: from, Outputs: files})
 	if err != nil {
 		return nil, err
@@ -70,7 +73,9 @@ func Retry(ctx context.Context, c Client, job string) error {
 }
 
 // List returns the newest jobs in a state ("": all) and how many there are in each.
-func List(ctx context.Context, c Client, state message.State, limit int) ([]message.Record, map[message.State]int, error) {
+func List(ctx context.Context, c Client, state message.State, limit int) ([]message.Record,
+	map[message.State]int, error,
+) {
 	var out struct {
 		Jobs   []message.Record `json:"jobs"`
 		Counts map[string]int   `json:"counts"`

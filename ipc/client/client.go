@@ -29,7 +29,8 @@ type Replies struct {
 	closed bool
 	wake   chan struct{}
 	cancel func()
-	pull   func(ctx context.Context, ref *wire.Ref) (*bulk.Region, error) // fetches what replies refer to; nil: they refer to nothing else
+	// fetches what replies refer to; nil: they refer to nothing else
+	pull func(ctx context.Context, ref *wire.Ref) (*bulk.Region, error)
 }
 
 // fetch replaces references of a reply by what they mean.
@@ -55,8 +56,8 @@ func newReplies(cancel func()) *Replies {
 	return &Replies{wake: make(chan struct{}, 1), cancel: cancel}
 }
 
-// Next returns the next reply; io.EOF after the last one. A reply that is an error is returned as *Error. An event of a job that failed is no
-// error reply: it has a type.
+// Next returns the next reply; io.EOF after the last one. A reply that is an error is returned as *Error. An event of a
+// job that failed is no error reply: it has a type.
 func (r *Replies) Next(ctx context.Context) (*pyjson.Object, error) {
 	m, err := r.next(ctx)
 	return m.own(), err
@@ -165,7 +166,8 @@ type FrameClient struct {
 	err     error
 }
 
-// Share makes tensors and bytes that lie in the region go without a copy from now on. The region must stay until every request that it is in is answered.
+// Share makes tensors and bytes that lie in the region go without a copy from now on. The region must stay until every
+// request that it is in is answered.
 func (c *FrameClient) Share(r *bulk.Region) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

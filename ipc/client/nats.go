@@ -39,11 +39,14 @@ func DialNATSAs(url string, access wire.Access) (*NATSClient, error) {
 		return nil, err
 	}
 	c := &NATSClient{live: map[*Replies][2]string{}}
-	opts = append(opts, nats.Name("patchbay client"), nats.Timeout(3*time.Second), nats.MaxReconnects(10), nats.ErrorHandler(c.fault))
+	opts = append(opts, nats.Name("patchbay client"), nats.Timeout(3*time.Second), nats.MaxReconnects(10),
+		nats.ErrorHandler(c.fault))
 	c.nc, err = nats.Connect(url, opts...)
 	switch {
-	case errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrNkeysNotSupported):
-		return nil, fmt.Errorf("the NATS server at %s refuses this user: %w; name another in the URL, or give --creds or --nkey", wire.Redact(url), err)
+	case errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) ||
+		errors.Is(err, nats.ErrNkeysNotSupported):
+		return nil, fmt.Errorf("the NATS server at %s refuses this user: %w; name another in the URL, or give --creds or "+
+			"--nkey", wire.Redact(url), err)
 	case err != nil:
 		return nil, fmt.Errorf("%w at %s: %w", ErrNoDaemon, wire.Redact(url), err)
 	}
@@ -131,7 +134,10 @@ func (c *NATSClient) ask(verb, job string, body any, stream bool) (*Replies, err
 		r.Close()
 		return nil, fmt.Errorf("subscribe to replies: %w", err)
 	}
-	err = c.nc.PublishMsg(&nats.Msg{Subject: subject, Reply: inbox, Data: data, Header: nats.Header{"Content-Type": {wire.Msgpack.ContentType()}, wire.HeaderAccept: {wire.RefStream}}})
+	err = c.nc.PublishMsg(&nats.Msg{
+		Subject: subject, Reply: inbox, Data: data,
+		Header: nats.Header{"Content-Type": {wire.Msgpack.ContentType()}, wire.HeaderAccept: {wire.RefStream}},
+	})
 	if err != nil {
 		r.Close()
 		return nil, fmt.Errorf("send request: %w", err)

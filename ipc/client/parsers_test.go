@@ -18,18 +18,24 @@ import (
 	"patchbay/tests/hammer"
 )
 
-// headersTarget: an input is the header block of a message and its body. Its reply subject stands in a header "Reply" here.
+// headersTarget: an input is the header block of a message and its body. Its reply subject stands in a header "Reply"
+// here.
 func headersTarget() *hammer.Target[natsMessage] {
 	block := func(lines ...string) hammer.Input { return hammer.Input{Data: []byte(strings.Join(lines, "\r\n"))} }
 	return &hammer.Target[natsMessage]{
 		Name: "FuzzHeaders",
 		Seeds: []hammer.Input{
-			block("NATS/1.0", "Content-Type: application/json", "Nats-Msg-Id: order-42", "Patchbay-Accept: stream", "Reply: _INBOX.alice.x.1", "", `{"workflow":{}}`),
-			block("NATS/1.0", "content-type: application/x-msgpack; a=b", "Patchbay-Accept: smb, object ,stream", "Reply: _INBOX.0123456789012345678901.1", "", "\x81\xa1a\x01"),
+			block("NATS/1.0", "Content-Type: application/json", "Nats-Msg-Id: order-42", "Patchbay-Accept: stream",
+				"Reply: _INBOX.alice.x.1", "", `{"workflow":{}}`),
+			block("NATS/1.0", "content-type: application/x-msgpack; a=b", "Patchbay-Accept: smb, object ,stream",
+				"Reply: _INBOX.0123456789012345678901.1", "", "\x81\xa1a\x01"),
 			block("NATS/1.0 503", "", ""),
-			block("NATS/1.0 503 No Responders", "Nats-Service-Error: a", "Nats-Service-Error-Code: 400", "", `{"error":{"code":"bad_request","message":"m"}}`),
-			block("NATS/1.0", "Patchbay-Error: nothing is offered", "Content-Type: text/plain", "Reply: $KV.patchbay-jobs.x", "", "{}"),
-			block("NATS/1.0", "Reply: patchbay.v1.submit", "Content-Type:", "CONTENT-TYPE: application/msgpack", "", "\xdf\xff\xff\xff\xff"),
+			block("NATS/1.0 503 No Responders", "Nats-Service-Error: a", "Nats-Service-Error-Code: 400", "",
+				`{"error":{"code":"bad_request","message":"m"}}`),
+			block("NATS/1.0", "Patchbay-Error: nothing is offered", "Content-Type: text/plain",
+				"Reply: $KV.patchbay-jobs.x", "", "{}"),
+			block("NATS/1.0", "Reply: patchbay.v1.submit", "Content-Type:", "CONTENT-TYPE: application/msgpack", "",
+				"\xdf\xff\xff\xff\xff"),
 			block("NATS/1.0", "Reply: _INBOX.", "", ""),
 		},
 		Parse: func(in hammer.Input) (natsMessage, error) {
@@ -57,7 +63,8 @@ func headersTarget() *hammer.Target[natsMessage] {
 		},
 		Check: checkNATS,
 		Bound: func(in hammer.Input) int64 {
-			return 2*wiretest.FixedBytes + 8*int64(len(in.Data)) + 3*(wiretest.DecodedBound(afterHeader(in.Data), wire.Msgpack)+wiretest.DecodedBound(afterHeader(in.Data), wire.JSON))
+			return 2*wiretest.FixedBytes + 8*int64(len(in.Data)) +
+				3*(wiretest.DecodedBound(afterHeader(in.Data), wire.Msgpack)+wiretest.DecodedBound(afterHeader(in.Data), wire.JSON))
 		},
 	}
 }
@@ -74,7 +81,8 @@ func checkNATS(_ hammer.Input, m natsMessage, refused error) error {
 	if m.from != "" && (!strings.HasPrefix(m.reply, nats.InboxPrefix+m.from+".") || strings.Contains(m.from, ".")) {
 		return fmt.Errorf("the reply subject %q is of %q", m.reply, m.from)
 	}
-	if wire.Answerable(m.reply) && (strings.HasPrefix(m.reply, "$JS.") || strings.HasPrefix(m.reply, "$KV.") || strings.HasPrefix(m.reply, "patchbay.v1.")) {
+	if wire.Answerable(m.reply) && (strings.HasPrefix(m.reply, "$JS.") || strings.HasPrefix(m.reply, "$KV.") ||
+		strings.HasPrefix(m.reply, "patchbay.v1.")) {
 		return fmt.Errorf("a daemon would answer on %q", m.reply)
 	}
 	if refused == nil && m.enc != wire.JSON && m.enc != wire.Msgpack {
@@ -83,7 +91,8 @@ func checkNATS(_ hammer.Input, m natsMessage, refused error) error {
 	if m.end == nil || len(m.got) > 2 {
 		return fmt.Errorf("two messages gave %d replies and the end %w", len(m.got), m.end)
 	}
-	if accept := m.header.Get(wire.HeaderAccept); m.beside != "" && (!strings.Contains(accept, m.beside) || m.beside == wire.RefShm) {
+	if accept := m.header.Get(wire.HeaderAccept); m.beside != "" &&
+		(!strings.Contains(accept, m.beside) || m.beside == wire.RefShm) {
 		return fmt.Errorf("payloads go beside for %q", accept)
 	}
 	return nil
@@ -107,7 +116,8 @@ type taken struct {
 	err   error // of the connection
 }
 
-// repliesTarget: an input is frames that a daemon sends. A client with one request under way takes them: what it has then is whole, or refused.
+// repliesTarget: an input is frames that a daemon sends. A client with one request under way takes them: what it has
+// then is whole, or refused.
 func repliesTarget(tb testing.TB) *hammer.Target[taken] {
 	seed := func(enc wire.Encoding, bodies ...any) hammer.Input {
 		var out []byte
@@ -131,11 +141,25 @@ func repliesTarget(tb testing.TB) *hammer.Target[taken] {
 	for _, enc := range []wire.Encoding{wire.Msgpack, wire.JSON} {
 		seeds = append(
 			seeds,
-			seed(enc, message.Receipt{V: 1, Type: message.ReplyAccepted, Job: "j", State: message.Queued}, message.Event{Type: message.EventProgress, Job: "j", Seq: 2, Data: map[string]any{"value": 1}}, message.Output{Type: message.ReplyOutput, Job: "j", Ref: file, Data: data}, end),
-			seed(enc, message.Output{Type: message.ReplyOutput, Ref: file, Chunks: 2}, message.Chunk{Type: message.ReplyChunk, Job: "j", Output: 0, Offset: 0, Data: data[:200]}, message.Chunk{Type: message.ReplyChunk, Job: "j", Output: 0, Offset: 200, Data: data[200:]}, end),
+			seed(enc, message.Receipt{V: 1, Type: message.ReplyAccepted, Job: "j", State: message.Queued},
+				message.Event{Type: message.EventProgress, Job: "j", Seq: 2, Data: map[string]any{"value": 1}},
+				message.Output{Type: message.ReplyOutput, Job: "j", Ref: file, Data: data}, end),
+			seed(enc, message.Output{Type: message.ReplyOutput, Ref: file, Chunks: 2},
+				message.Chunk{Type: message.ReplyChunk, Job: "j", Output: 0, Offset: 0, Data: data[:200]},
+				message.Chunk{Type: message.ReplyChunk, Job: "j", Output: 0, Offset: 200, Data: data[200:]}, end),
 			seed(enc, map[string]any{"error": wire.Errorf(wire.ErrNoJob, "no job")}),
-			seed(enc, message.Preview{Type: message.ReplyPreview, Job: "j", Node: "1", Format: "image/jpeg", Data: []byte("jpeg")}, message.Heartbeat{Type: message.ReplyHeartbeat, Job: "j", TS: 1}, message.Event{Type: message.EventError, Error: wire.Errorf(wire.ErrNoModel, "none")}),
-			seed(enc, message.RecordReply{Type: "record", Record: message.Record{V: 1, Job: "j", State: message.Failed, Causes: []string{"x"}, Outputs: []message.OutputRef{file}}}),
+			seed(enc, message.Preview{
+				Type: message.ReplyPreview, Job: "j", Node: "1", Format: "image/jpeg",
+				Data: []byte("jpeg"),
+			}, message.Heartbeat{Type: message.ReplyHeartbeat, Job: "j", TS: 1},
+				message.Event{Type: message.EventError, Error: wire.Errorf(wire.ErrNoModel, "none")}),
+			seed(enc, message.RecordReply{
+				Type: "record",
+				Record: message.Record{
+					V: 1, Job: "j", State: message.Failed, Causes: []string{"x"},
+					Outputs: []message.OutputRef{file},
+				},
+			}),
 		)
 	}
 	return &hammer.Target[taken]{
@@ -184,7 +208,8 @@ func FuzzHeaders(f *testing.F) { headersTarget().Fuzz(f) }
 // FuzzReplies reads what a daemon or a worker answers, files in chunks included.
 func FuzzReplies(f *testing.F) { repliesTarget(f).Fuzz(f) }
 
-// TestParsersUnderTheHammer runs every parser of bytes from outside on mutated inputs: 20,000 each, 10,000,000 in `make soak`.
+// TestParsersUnderTheHammer runs every parser of bytes from outside on mutated inputs: 20,000 each, 10,000,000 in `make
+// soak`.
 func TestParsersUnderTheHammer(t *testing.T) {
 	t.Run("Headers", func(t *testing.T) { headersTarget().Run(t, hammer.Runs) })
 	t.Run("Replies", func(t *testing.T) { repliesTarget(t).Run(t, hammer.Runs) })

@@ -10,10 +10,14 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// Sample runs one sampler on tensors and returns the message with the result. Progress goes to progress, which may be nil.
+// Sample runs one sampler on tensors and returns the message with the result. Progress goes to progress, which may be
+// nil.
 //
-// Tensors that have a hash (Tensor.Name) are sent without their data first, and with it when the worker lacks one of them.
-func Sample(ctx context.Context, c Client, req *message.SampleRequest, progress func(*message.SampleReply)) (*message.SampleReply, error) {
+// Tensors that have a hash (Tensor.Name) are sent without their data first, and with it when the worker lacks one of
+// them.
+func Sample(ctx context.Context, c Client, req *message.SampleRequest,
+	progress func(*message.SampleReply),
+) (*message.SampleReply, error) {
 	if light := req.Light(); light != nil {
 		last, err := sampleOnce(ctx, c, light, progress)
 		var e *wire.Error
@@ -24,7 +28,9 @@ func Sample(ctx context.Context, c Client, req *message.SampleRequest, progress 
 	return sampleOnce(ctx, c, req, progress)
 }
 
-func sampleOnce(ctx context.Context, c Client, req *message.SampleRequest, progress func(*message.SampleReply)) (*message.SampleReply, error) {
+func sampleOnce(ctx context.Context, c Client, req *message.SampleRequest,
+	progress func(*message.SampleReply),
+) (*message.SampleReply, error) {
 	r, err := c.Ask(ctx, message.VerbSample, "", req)
 	if err != nil {
 		return nil, err
@@ -41,9 +47,11 @@ func sampleOnce(ctx context.Context, c Client, req *message.SampleRequest, progr
 	return last, err
 }
 
-// FollowSample reads the replies to sample and returns the one that is "done"; the others that tell of progress go to emit, with their holds. A run that failed or was
-// cancelled is its *Error.
-func FollowSample(ctx context.Context, replies *Replies, emit func(*message.SampleReply)) (*message.SampleReply, error) {
+// FollowSample reads the replies to sample and returns the one that is "done"; the others that tell of progress go to
+// emit, with their holds. A run that failed or was cancelled is its *Error.
+func FollowSample(ctx context.Context, replies *Replies,
+	emit func(*message.SampleReply),
+) (*message.SampleReply, error) {
 	var last *message.SampleReply
 	for {
 		got, err := replies.next(ctx)

@@ -22,7 +22,8 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// Fake runs a workflow whose nodes say what happens, in order: Wait {ms}, Step {n}, Picture {bytes}, Panic, Die {signal}, Hang, Fail.
+// Fake runs a workflow whose nodes say what happens, in order: Wait {ms}, Step {n}, Picture {bytes}, Panic, Die
+// {signal}, Hang, Fail.
 type Fake struct {
 	Label   string
 	Started chan string // receives the id of every job that starts, if not nil
@@ -68,7 +69,8 @@ func (f *Fake) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.O
 		case "Panic":
 			panic("the fake panics")
 		case "Die":
-			if mark := filepath.Join(os.TempDir(), fmt.Sprintf("patchbay-died-%d-%s", os.Getppid(), task.Req.ID)); count != 0 { // dies the first time only
+			// dies the first time only
+			if mark := filepath.Join(os.TempDir(), fmt.Sprintf("patchbay-died-%d-%s", os.Getppid(), task.Req.ID)); count != 0 {
 				if os.Remove(mark) == nil {
 					continue
 				}
@@ -117,7 +119,9 @@ func (f *Fake) Free(_ context.Context, req *message.FreeRequest) (*message.FreeR
 }
 
 // Sample emits steps and a latent.
-func (f *Fake) Sample(ctx context.Context, q *message.SampleRequest, emit func(*message.SampleReply)) (*message.SampleReply, error) {
+func (f *Fake) Sample(ctx context.Context, q *message.SampleRequest,
+	emit func(*message.SampleReply),
+) (*message.SampleReply, error) {
 	if q.Sampler.Name == "wait" {
 		emit(&message.SampleReply{Type: message.SampleProgress, Step: 1, Steps: 2})
 		<-ctx.Done()
@@ -128,7 +132,10 @@ func (f *Fake) Sample(ctx context.Context, q *message.SampleRequest, emit func(*
 		select {}
 	}
 	emit(&message.SampleReply{Type: message.SampleProgress, Step: 1, Steps: 1, X0: q.Latent})
-	return &message.SampleReply{Type: message.SampleDone, X: q.Latent, Evals: 1, Metrics: map[string]any{"load_seconds": 0.5}}, nil
+	return &message.SampleReply{
+		Type: message.SampleDone, X: q.Latent, Evals: 1,
+		Metrics: map[string]any{"load_seconds": 0.5},
+	}, nil
 }
 
 // Load says what it was asked for.
@@ -144,7 +151,8 @@ func FakeService() serve.ServiceConfig {
 			for _, id := range w.IDs() {
 				if !strings.Contains(classes, " "+w.Class(id)+" ") {
 					return nil, &fault.Failure{
-						Code: fault.CodeInvalidPrompt, Message: "Cannot execute because node " + w.Class(id) + " does not exist.", Details: "Node ID '#" + id + "'",
+						Code: fault.CodeInvalidPrompt, Message: "Cannot execute because node " + w.Class(id) + " does not exist.",
+						Details:    "Node ID '#" + id + "'",
 						NodeErrors: map[string]any{id: map[string]any{"class_type": w.Class(id)}},
 					}
 				}
@@ -166,6 +174,7 @@ func FakeService() serve.ServiceConfig {
 // WorkerCommand re-runs this test binary as a fake worker.
 func WorkerCommand() *exec.Cmd {
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), "PATCHBAY_TEST_WORKER=1", "GORACE=atexit_sleep_ms=0") // the race detector waits a second at exit
+	// the race detector waits a second at exit
+	cmd.Env = append(os.Environ(), "PATCHBAY_TEST_WORKER=1", "GORACE=atexit_sleep_ms=0")
 	return cmd
 }

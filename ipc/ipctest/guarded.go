@@ -77,7 +77,10 @@ func NewGuardedServer(t *testing.T, perClient int) *guardedServer {
 	for _, name := range []string{"worker-1", "alice", "bob"} {
 		t.Setenv(broker.PasswordVariable(name), "pass-"+name)
 	}
-	e, err := broker.StartEmbedded(broker.EmbeddedConfig{Listen: "127.0.0.1:0", Store: t.TempDir(), Users: conf, Log: zerolog.Nop()})
+	e, err := broker.StartEmbedded(broker.EmbeddedConfig{
+		Listen: "127.0.0.1:0", Store: t.TempDir(), Users: conf,
+		Log: zerolog.Nop(),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,11 +92,15 @@ func NewGuardedServer(t *testing.T, perClient int) *guardedServer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, err := serve.ConnectNATS(serve.NATSConfig{URL: url, Version: "0.1.0", Owner: "d-1", Log: log, Stats: func() any { return map[string]int{"queued": 0} }})
+	n, err := serve.ConnectNATS(serve.NATSConfig{
+		URL: url, Version: "0.1.0", Owner: "d-1", Log: log,
+		Stats: func() any { return map[string]int{"queued": 0} },
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	g.Rig = NewRig(t, jobs.Config{OnEvent: n.Event, OnPreview: n.Preview, Store: l, MaxPerClient: perClient}, jobs.OutputsConfig{})
+	g.Rig = NewRig(t, jobs.Config{OnEvent: n.Event, OnPreview: n.Preview, Store: l, MaxPerClient: perClient},
+		jobs.OutputsConfig{})
 	t.Cleanup(l.Close)
 	if err := g.Jobs.Open(context.Background()); err != nil {
 		t.Fatal(err)
@@ -146,7 +153,8 @@ func (g *guardedServer) Raw(t *testing.T, user string) (nc *nats.Conn, violation
 		t.Fatal(err)
 	}
 	violations = make(chan error, 100)
-	nc, err = nats.Connect(url, append(opts, nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { violations <- err }))...)
+	nc, err = nats.Connect(url, append(opts,
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { violations <- err }))...)
 	if err != nil {
 		t.Fatal(err)
 	}

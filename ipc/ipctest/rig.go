@@ -1,5 +1,5 @@
-// Package ipctest starts services, workers and servers for the tests of several packages: a fake executor whose workflow says what happens, a service on it,
-// a supervised fake worker process, a server whose users have rights.
+// Package ipctest starts services, workers and servers for the tests of several packages: a fake executor whose
+// workflow says what happens, a service on it, a supervised fake worker process, a server whose users have rights.
 package ipctest
 
 import (
@@ -27,8 +27,8 @@ import (
 	"patchbay/node/graph"
 )
 
-// Main also is the worker process of the supervisor's tests: with PATCHBAY_TEST_WORKER set it serves a fake executor on its stdin and
-// stdout, with PATCHBAY_TEST_REFUSE one whose validation refuses every workflow.
+// Main also is the worker process of the supervisor's tests: with PATCHBAY_TEST_WORKER set it serves a fake executor on
+// its stdin and stdout, with PATCHBAY_TEST_REFUSE one whose validation refuses every workflow.
 func Main(m *testing.M) {
 	if os.Getenv("PATCHBAY_TEST_WORKER") != "" {
 		cfg := worker.Config{Executor: &Fake{Label: "fake"}, Service: FakeService(), Log: zerolog.Nop()}
@@ -62,7 +62,9 @@ func NewRig(t testing.TB, jc jobs.Config, sc jobs.OutputsConfig, executors ...jo
 }
 
 // NewTunedRig is newRig on a service that tune may change before it is made.
-func NewTunedRig(t testing.TB, tune func(*serve.ServiceConfig), jc jobs.Config, sc jobs.OutputsConfig, executors ...jobs.Executor) *Rig {
+func NewTunedRig(t testing.TB, tune func(*serve.ServiceConfig), jc jobs.Config, sc jobs.OutputsConfig,
+	executors ...jobs.Executor,
+) *Rig {
 	t.Helper()
 	outputs, err := jobs.NewOutputs(sc)
 	if err != nil {
@@ -95,8 +97,11 @@ func NewTunedRig(t testing.TB, tune func(*serve.ServiceConfig), jc jobs.Config, 
 	return &Rig{Jobs: table, Service: svc, Outputs: outputs, Meter: cfg.Meter}
 }
 
-// ChildRig is a rig whose executor is a supervised fake worker process. The functions may change the service before it is made.
-func ChildRig(t testing.TB, tune func(*worker.ChildConfig), services ...func(*serve.ServiceConfig)) (*Rig, *worker.Child) {
+// ChildRig is a rig whose executor is a supervised fake worker process. The functions may change the service before it
+// is made.
+func ChildRig(t testing.TB, tune func(*worker.ChildConfig),
+	services ...func(*serve.ServiceConfig),
+) (*Rig, *worker.Child) {
 	t.Helper()
 	cfg := worker.ChildConfig{Name: "worker 0", Command: WorkerCommand, Log: zerolog.Nop(), BackOff: 10 * time.Millisecond}
 	if tune != nil {
@@ -126,7 +131,8 @@ func DialRig(t *testing.T, r *Rig) *client.FrameClient {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if err := (&serve.Stdio{In: there, Out: there}).Serve(ctx, ctx, r.Service); err != nil && !errors.Is(err, io.ErrClosedPipe) {
+		if err := (&serve.Stdio{In: there, Out: there}).Serve(ctx, ctx, r.Service); err != nil &&
+			!errors.Is(err, io.ErrClosedPipe) {
 			t.Errorf("serve: %v", err)
 		}
 	}()
@@ -149,7 +155,9 @@ func Types(evs []message.Event) []string {
 }
 
 // RunJob runs a workflow and returns its events, the collector and the terminal event.
-func RunJob(t *testing.T, c client.Client, req *message.RunRequest) ([]message.Event, *client.Collector, *message.Event) {
+func RunJob(t *testing.T, c client.Client, req *message.RunRequest) ([]message.Event,
+	*client.Collector, *message.Event,
+) {
 	t.Helper()
 	var evs []message.Event
 	col := &client.Collector{Event: func(e message.Event) { evs = append(evs, e) }}

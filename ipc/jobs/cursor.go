@@ -8,7 +8,8 @@ import (
 	"patchbay/ipc/message"
 )
 
-// Cursor reads the event log of one job in order, from a sequence number on, and ends after the terminal event. Not safe for concurrent use.
+// Cursor reads the event log of one job in order, from a sequence number on, and ends after the terminal event. Not
+// safe for concurrent use.
 type Cursor struct {
 	jobs    *Table
 	e       *entry
@@ -20,8 +21,8 @@ type Cursor struct {
 // ErrEnd is returned by Cursor.Next after the terminal event.
 var ErrEnd = errors.New("the job has ended")
 
-// Follow returns a cursor on the log of a job; from 0 or 1 starts at the beginning. With preview, Next also gives the newest preview when there is one.
-// Close must be called.
+// Follow returns a cursor on the log of a job; from 0 or 1 starts at the beginning. With preview, Next also gives the
+// newest preview when there is one. Close must be called.
 func (j *Table) Follow(ctx context.Context, id string, from uint64, preview bool) (*Cursor, error) {
 	if j.cfg.Store != nil {
 		if err := j.rewarm(ctx, id); err != nil {

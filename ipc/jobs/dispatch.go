@@ -28,7 +28,8 @@ var errStopped = errors.New("the job was cancelled")
 // errDeadline is the cause of a run that took longer than its deadline.
 var errDeadline = errors.New("the deadline has passed")
 
-// Work serves the executors until take ends; runs that are under way then go on until run ends. It returns when all have stopped.
+// Work serves the executors until take ends; runs that are under way then go on until run ends. It returns when all
+// have stopped.
 func (d *Dispatcher) Work(take, run context.Context, executors []Executor) {
 	var wg sync.WaitGroup
 	for _, ex := range executors {
@@ -64,7 +65,9 @@ func (d *Dispatcher) serve(take, run context.Context, ex Executor) {
 }
 
 // run is one attempt at a job.
-func (d *Dispatcher) run(ctx context.Context, ex Executor, rec message.Record, req *message.RunRequest, stop <-chan struct{}) {
+func (d *Dispatcher) run(ctx context.Context, ex Executor, rec message.Record, req *message.RunRequest,
+	stop <-chan struct{},
+) {
 	log := d.Log.With().Str("job", rec.Job).Str("worker", ex.Name()).Int("attempt", rec.Attempt).Logger()
 	log.Info().Msg("job started")
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -136,7 +139,8 @@ func (d *Dispatcher) finish(was message.Record, out *Outcome, fault *wire.Error)
 		state = message.Failed
 	}
 	rec, err := d.swap(ctx, was, func(r *message.Record) {
-		if r.Cancel && fault != nil && (fault.Code == wire.ErrWorkerLost || fault.Code == wire.ErrDraining) { // it was to be cancelled, and is gone now
+		// it was to be cancelled, and is gone now
+		if r.Cancel && fault != nil && (fault.Code == wire.ErrWorkerLost || fault.Code == wire.ErrDraining) {
 			state, fault = message.Cancelled, wire.Errorf(wire.ErrCancelled, "the job was cancelled")
 		}
 		if retry, counts := d.Jobs.again(*r, fault); retry {
@@ -165,7 +169,10 @@ func (d *Dispatcher) finish(was message.Record, out *Outcome, fault *wire.Error)
 	case message.Cancelled:
 		d.Jobs.Append(ctx, job, -1, message.Event{Type: message.EventInterrupted, Error: fault, Data: endData(fault, data)})
 	case message.Failed:
-		d.Jobs.Append(ctx, job, -1, message.Event{Type: message.EventError, Error: fault, NodeErrors: fault.NodeErrors, Data: endData(fault, data)})
+		d.Jobs.Append(ctx, job, -1, message.Event{
+			Type: message.EventError, Error: fault, NodeErrors: fault.NodeErrors,
+			Data: endData(fault, data),
+		})
 		d.Jobs.bury(ctx, rec)
 	default:
 		d.complete(ctx, rec, out)
@@ -244,16 +251,19 @@ func endData(e *wire.Error, data map[string]any) map[string]any {
 	return data
 }
 
-// swap applies change to the record of an attempt with compare-and-swap, as long as the attempt is still the current one. A conflict with a change of
-// something else (a wish to cancel) is tried again.
-func (d *Dispatcher) swap(ctx context.Context, was message.Record, change func(*message.Record)) (message.Record, error) {
+// swap applies change to the record of an attempt with compare-and-swap, as long as the attempt is still the current
+// one. A conflict with a change of something else (a wish to cancel) is tried again.
+func (d *Dispatcher) swap(ctx context.Context, was message.Record,
+	change func(*message.Record),
+) (message.Record, error) {
 	for {
 		cur, err := d.Jobs.Get(ctx, was.Job)
 		if err != nil {
 			return message.Record{}, err
 		}
 		if cur.Attempt != was.Attempt || cur.State != was.State {
-			return message.Record{}, fmt.Errorf("job %s is %s in attempt %d, not %s in attempt %d", was.Job, cur.State, cur.Attempt, was.State, was.Attempt)
+			return message.Record{}, fmt.Errorf("job %s is %s in attempt %d, not %s in attempt %d", was.Job, cur.State,
+				cur.Attempt, was.State, was.Attempt)
 		}
 		rec, err := d.Jobs.Update(ctx, was.Job, cur.Rev, change)
 		if !errors.Is(err, errConflict) {

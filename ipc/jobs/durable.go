@@ -11,13 +11,15 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// What a job table does with a Store: the record is changed there first, and the table follows, from the answer or from the watch on the bucket, whichever
-// comes first. Other daemons on the same server do the same, so that each knows every job.
+// What a job table does with a Store: the record is changed there first, and the table follows, from the answer or from
+// the watch on the bucket, whichever comes first. Other daemons on the same server do the same, so that each knows
+// every job.
 
 // AskTime is how long a client's request may wait for the store.
 const AskTime = 5 * time.Second
 
-// Open reads all records of the store and follows them from then on. The jobs of a daemon that ended without a word are put right by Dispatcher.Recover.
+// Open reads all records of the store and follows them from then on. The jobs of a daemon that ended without a word are
+// put right by Dispatcher.Recover.
 func (j *Table) Open(ctx context.Context) error {
 	loaded, err := j.cfg.Store.watch(j.observe, j.vanish)
 	if err != nil {
@@ -70,7 +72,9 @@ func (j *Table) vanish(id string) {
 	}
 }
 
-func (j *Table) createDurable(ctx context.Context, rec message.Record, req *message.RunRequest) (message.Record, bool, error) {
+func (j *Table) createDurable(ctx context.Context, rec message.Record,
+	req *message.RunRequest,
+) (message.Record, bool, error) {
 	l := j.cfg.Store
 	if err := l.full(); err != nil {
 		return message.Record{}, false, err
@@ -84,7 +88,8 @@ func (j *Table) createDurable(ctx context.Context, rec message.Record, req *mess
 		return message.Record{}, false, full
 	}
 	if errors.Is(err, context.DeadlineExceeded) && l.nc.IsConnected() {
-		return message.Record{}, false, fmt.Errorf("%w (the NATS server answers and takes no writes: is its disk full? then it wants a restart when there is space)", err)
+		return message.Record{}, false, fmt.Errorf("%w (the NATS server answers and takes no writes: is its disk full? "+
+			"then it wants a restart when there is space)", err)
 	}
 	if err != nil {
 		return message.Record{}, false, err
@@ -120,7 +125,8 @@ func (l *JetStream) full() error {
 	return nil
 }
 
-// writable is the time that a client's job may take to be written down; it ends at once when the store turns out to be full.
+// writable is the time that a client's job may take to be written down; it ends at once when the store turns out to be
+// full.
 func (l *JetStream) writable(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(ctx, AskTime)
 	if l.cfg.Full == nil {
@@ -140,7 +146,9 @@ func (l *JetStream) writable(ctx context.Context) (context.Context, context.Canc
 }
 
 // updateDurable writes r, a changed record at its old revision.
-func (j *Table) updateDurable(ctx context.Context, e *entry, was message.State, r message.Record) (message.Record, error) {
+func (j *Table) updateDurable(ctx context.Context, e *entry, was message.State,
+	r message.Record,
+) (message.Record, error) {
 	l := j.cfg.Store
 	if err := j.warm(ctx, e); err != nil { // a change is followed by events, and those by their numbers
 		return message.Record{}, err
@@ -179,7 +187,9 @@ func (j *Table) post(rec message.Record) {
 	put()
 }
 
-func (j *Table) takeDurable(ctx context.Context, worker string) (message.Record, *message.RunRequest, <-chan struct{}, error) {
+func (j *Table) takeDurable(ctx context.Context, worker string) (message.Record, *message.RunRequest,
+	<-chan struct{}, error,
+) {
 	l := j.cfg.Store
 	for {
 		ref, err := l.next(ctx, j.wants)
@@ -193,7 +203,8 @@ func (j *Table) takeDurable(ctx context.Context, worker string) (message.Record,
 			return rec, req, stop, nil
 		case errors.Is(err, errLacking):
 			ref.giveBack(l)
-		case errors.Is(err, errNoJob), errors.Is(err, errConflict): // dropped, ended, or taken by somebody else: the reference is stale
+		// dropped, ended, or taken by somebody else: the reference is stale
+		case errors.Is(err, errNoJob), errors.Is(err, errConflict):
 			ref.drop()
 		case ctx.Err() == nil:
 			l.cfg.Log.Warn().Err(err).Str("job", ref.job).Msg("not taken; its reference comes again")
@@ -201,7 +212,8 @@ func (j *Table) takeDurable(ctx context.Context, worker string) (message.Record,
 	}
 }
 
-// wants reports whether this daemon could run one of the waiting jobs. An empty queue may be one that has not been told of yet.
+// wants reports whether this daemon could run one of the waiting jobs. An empty queue may be one that has not been told
+// of yet.
 func (j *Table) wants() bool {
 	if j.cfg.Store.cfg.Resources == nil {
 		return true
@@ -222,7 +234,9 @@ func (j *Table) wants() bool {
 }
 
 // takeThis moves a job to running. errConflict: it does not wait any more.
-func (j *Table) takeThis(ctx context.Context, id, worker string) (message.Record, *message.RunRequest, <-chan struct{}, error) {
+func (j *Table) takeThis(ctx context.Context, id, worker string) (message.Record, *message.RunRequest,
+	<-chan struct{}, error,
+) {
 	l := j.cfg.Store
 	if !j.knows(id) {
 		rec, err := l.get(ctx, id)
@@ -273,7 +287,8 @@ func (j *Table) takeThis(ctx context.Context, id, worker string) (message.Record
 	return rec, req, stop, nil
 }
 
-// Ended returns the record of a job whose success has been told. The word of another daemon may be faster than its record, which is read then.
+// Ended returns the record of a job whose success has been told. The word of another daemon may be faster than its
+// record, which is read then.
 func (j *Table) Ended(ctx context.Context, id string) (message.Record, error) {
 	rec, err := j.Get(ctx, id)
 	if err != nil || j.cfg.Store == nil || rec.State.Final() && rec.Owner == j.cfg.Store.Owner() {
@@ -363,7 +378,8 @@ func (j *Table) Hear(ev message.Event) {
 	j.touch(e)
 }
 
-// Mine reports whether this daemon is the one to answer for a job: it has it, or nobody else is there that could. Elsewhere: another live daemon has it.
+// Mine reports whether this daemon is the one to answer for a job: it has it, or nobody else is there that could.
+// Elsewhere: another live daemon has it.
 func (j *Table) Mine(id string) (mine, elsewhere bool) {
 	j.mu.Lock()
 	e, ok := j.jobs[id]
@@ -381,7 +397,8 @@ func (j *Table) Mine(id string) (mine, elsewhere bool) {
 
 // fail ends a job that was not given to any worker.
 func (j *Table) fail(ctx context.Context, rec message.Record, fault *wire.Error) {
-	rec, err := j.Update(ctx, rec.Job, rec.Rev, func(r *message.Record) { r.State, r.Error, r.Finished = message.Failed, fault, j.cfg.Now().UnixMilli() })
+	rec, err := j.Update(ctx, rec.Job, rec.Rev,
+		func(r *message.Record) { r.State, r.Error, r.Finished = message.Failed, fault, j.cfg.Now().UnixMilli() })
 	if err == nil {
 		j.Append(ctx, rec.Job, -1, terminalOf(rec))
 		j.bury(ctx, rec)
@@ -420,7 +437,8 @@ func terminalOf(rec message.Record) message.Event {
 // Retry queues a job once more that has failed, was cancelled or has expired, with all its attempts before it.
 func (j *Table) Retry(ctx context.Context, id string) (message.Record, error) {
 	if j.cfg.Store == nil {
-		return message.Record{}, wire.Errorf(wire.ErrExpired, "the jobs of this daemon are kept in memory only, without what they asked for; submit the job again")
+		return message.Record{}, wire.Errorf(wire.ErrExpired,
+			"the jobs of this daemon are kept in memory only, without what they asked for; submit the job again")
 	}
 	for {
 		rec, err := j.Get(ctx, id)
@@ -428,10 +446,12 @@ func (j *Table) Retry(ctx context.Context, id string) (message.Record, error) {
 			return message.Record{}, err
 		}
 		if rec.Kind != "" {
-			return message.Record{}, wire.Errorf(wire.ErrBadRequest, "job %s is a %s, which belongs to its connection; send it again", id, rec.Kind)
+			return message.Record{}, wire.Errorf(wire.ErrBadRequest,
+				"job %s is a %s, which belongs to its connection; send it again", id, rec.Kind)
 		}
 		if rec.State.Revived() == nil {
-			return message.Record{}, wire.Errorf(wire.ErrBadRequest, "job %s is %s; retry is for jobs that failed, were cancelled or have expired", id, rec.State)
+			return message.Record{}, wire.Errorf(wire.ErrBadRequest,
+				"job %s is %s; retry is for jobs that failed, were cancelled or have expired", id, rec.State)
 		}
 		cause := fmt.Sprintf("it was %s", rec.State)
 		rec, err = j.update(ctx, id, rec.Rev, message.State.Revived, func(r *message.Record) {
@@ -439,13 +459,17 @@ func (j *Table) Retry(ctx context.Context, id string) (message.Record, error) {
 				r.Because(r.Error.Error())
 				cause = r.Error.Message
 			}
-			r.State, r.Error, r.NodeError, r.Finished, r.ExpireAt, r.Cancel, r.HandedBack = message.Queued, nil, nil, 0, 0, false, r.Attempt
+			r.State, r.Error, r.NodeError, r.Finished, r.ExpireAt, r.Cancel, r.HandedBack = message.Queued, nil, nil, 0,
+				0, false, r.Attempt
 		})
 		if errors.Is(err, errConflict) {
 			continue
 		}
 		if err == nil {
-			j.Append(ctx, id, -1, message.Event{Type: message.EventRetrying, Data: map[string]any{"prompt_id": id, "cause": "retry was asked for; before, " + cause}})
+			j.Append(ctx, id, -1, message.Event{
+				Type: message.EventRetrying,
+				Data: map[string]any{"prompt_id": id, "cause": "retry was asked for; before, " + cause},
+			})
 		}
 		return rec, err
 	}

@@ -10,7 +10,8 @@ import (
 	"patchbay/ipc/wire/wiretest"
 )
 
-// TestLostAnswers does every write of a job twice, as after a write that was stored and whose answer was lost: the second one finds its own work.
+// TestLostAnswers does every write of a job twice, as after a write that was stored and whose answer was lost: the
+// second one finds its own work.
 func TestLostAnswers(t *testing.T) {
 	e := jetstreamServer(t, false)
 	j, _ := durable(t, e, "a")
@@ -49,8 +50,8 @@ func TestLostAnswers(t *testing.T) {
 	}
 }
 
-// TestCancelAtEveryState: a job that waits ends at once, one that runs is asked to stop, one that has ended stays as it is; the id stays taken, and retry
-// begins again, which no window of duplicates prevents.
+// TestCancelAtEveryState: a job that waits ends at once, one that runs is asked to stop, one that has ended stays as it
+// is; the id stays taken, and retry begins again, which no window of duplicates prevents.
 func TestCancelAtEveryState(t *testing.T) {
 	e := jetstreamServer(t, false)
 	j, _ := durable(t, e, "a")
@@ -78,7 +79,8 @@ func TestCancelAtEveryState(t *testing.T) {
 			}
 		}
 		if rec.State != c.state {
-			if _, err := j.Update(ctx, id, rec.Rev, func(r *message.Record) { r.State, r.Finished = c.state, time.Now().UnixMilli() }); err != nil {
+			if _, err := j.Update(ctx, id, rec.Rev,
+				func(r *message.Record) { r.State, r.Finished = c.state, time.Now().UnixMilli() }); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -121,7 +123,8 @@ func TestQueueTimeIsForTheQueue(t *testing.T) {
 	}
 }
 
-// TestHeartbeatsOutliveTheServer: after a restart of JetStream a daemon is known to be alive, and one that is gone is known to be gone.
+// TestHeartbeatsOutliveTheServer: after a restart of JetStream a daemon is known to be alive, and one that is gone is
+// known to be gone.
 func TestHeartbeatsOutliveTheServer(t *testing.T) {
 	e := jetstreamServer(t, false)
 	j, _ := durable(t, e, "a")
@@ -138,8 +141,8 @@ func TestHeartbeatsOutliveTheServer(t *testing.T) {
 	}
 }
 
-// TestReferencesNobodyGivesOut: references that are in the stream and that the consumer has nothing to do with are found and made anew; what waits its turn
-// stays, and what came just now.
+// TestReferencesNobodyGivesOut: references that are in the stream and that the consumer has nothing to do with are
+// found and made anew; what waits its turn stays, and what came just now.
 func TestReferencesNobodyGivesOut(t *testing.T) {
 	e := jetstreamServer(t, false)
 	j, _ := durable(t, e, "a")

@@ -24,7 +24,10 @@ import (
 // jetstreamServer is a server with JetStream in a folder of the test.
 func jetstreamServer(t testing.TB, sync bool) *broker.Embedded {
 	t.Helper()
-	e, err := broker.StartEmbedded(broker.EmbeddedConfig{Listen: "127.0.0.1:0", Store: t.TempDir(), SyncAlways: sync, Log: zerolog.Nop()})
+	e, err := broker.StartEmbedded(broker.EmbeddedConfig{
+		Listen: "127.0.0.1:0", Store: t.TempDir(), SyncAlways: sync,
+		Log: zerolog.Nop(),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +142,8 @@ func TestDurablePrioritiesAndLargeRequests(t *testing.T) {
 	}
 }
 
-// TestCrashBetweenSwapAndNames ends a daemon at every point between the swap to done and the last event: there is one file and one terminal event.
+// TestCrashBetweenSwapAndNames ends a daemon at every point between the swap to done and the last event: there is one
+// file and one terminal event.
 func TestCrashBetweenSwapAndNames(t *testing.T) {
 	for point := range 3 {
 		t.Run(fmt.Sprint("point ", point), func(t *testing.T) {
@@ -161,7 +165,8 @@ func TestCrashBetweenSwapAndNames(t *testing.T) {
 			if err := outputs.Stage("p", []message.File{file}); err != nil {
 				t.Fatal(err)
 			}
-			if rec, err = j.Update(ctx, "p", rec.Rev, func(r *message.Record) { r.State, r.Outputs = message.Done, []message.OutputRef{file.Ref} }); err != nil {
+			if rec, err = j.Update(ctx, "p", rec.Rev,
+				func(r *message.Record) { r.State, r.Outputs = message.Done, []message.OutputRef{file.Ref} }); err != nil {
 				t.Fatal(err)
 			}
 			if point > 0 { // the file has its name, and nobody has written that down
@@ -222,7 +227,8 @@ func checkTerminal(t *testing.T, e *broker.Embedded, job string, want ...string)
 	}
 }
 
-// TestReconcileRepairs makes a record without reference, a reference without record, and running jobs whose daemon is gone.
+// TestReconcileRepairs makes a record without reference, a reference without record, and running jobs whose daemon is
+// gone.
 func TestReconcileRepairs(t *testing.T) {
 	e := jetstreamServer(t, false)
 	j, _ := durable(t, e, "a")
@@ -245,7 +251,8 @@ func TestReconcileRepairs(t *testing.T) {
 	if got, _, _, err := j.Take(ctx, "w"); err != nil || got.Job != "mute" {
 		t.Fatalf("took %+v, %v; want the job that had no reference", got, err)
 	}
-	for w, err := l.waiting(ctx); len(w) != 0 || err != nil; w, err = l.waiting(ctx) { // an acknowledgement is not waited for
+	// an acknowledgement is not waited for
+	for w, err := l.waiting(ctx); len(w) != 0 || err != nil; w, err = l.waiting(ctx) {
 		if ctx.Err() != nil {
 			t.Fatalf("references %v are left, %v", w, err)
 		}
@@ -255,7 +262,8 @@ func TestReconcileRepairs(t *testing.T) {
 	j.cfg.Now = func() time.Time { return time.Now().Add(2 * time.Minute) }
 	j.mu.Unlock()
 	j.reconcile(ctx)
-	if rec, err := j.Get(ctx, "mute"); err != nil || rec.State != message.Queued || rec.HandedBack != 1 || len(rec.Causes) != 1 {
+	if rec, err := j.Get(ctx, "mute"); err != nil || rec.State != message.Queued || rec.HandedBack != 1 ||
+		len(rec.Causes) != 1 {
 		t.Errorf("got %+v, %v; want a job that waits again", rec, err)
 	}
 	if rec, _, _, err := j.Take(ctx, "w"); err != nil || rec.Attempt != 2 {

@@ -13,13 +13,13 @@ type Executor interface {
 	Name() string
 	// Ready waits until a job can be given; it fails only when ctx ends.
 	Ready(ctx context.Context) error
-	// Run runs one job and returns when nothing of it is left running. Events and previews go to sink in order. When ctx ends it stops within a step and
-	// returns the cause. A worker that died is worker_lost.
+	// Run runs one job and returns when nothing of it is left running. Events and previews go to sink in order. When ctx
+	// ends it stops within a step and returns the cause. A worker that died is worker_lost.
 	Run(ctx context.Context, task Task, sink Sink) (*Outcome, error)
 	// Exec runs one node; inputs and results are decoded values (see ExecRequest).
 	Exec(ctx context.Context, req *message.ExecRequest) (*message.ExecReply, error)
-	// Sample runs one sampling request of a host. Progress goes to emit in order, from one goroutine; what is returned is the last message ("done"). When
-	// ctx ends it stops within a step and returns the cause.
+	// Sample runs one sampling request of a host. Progress goes to emit in order, from one goroutine; what is returned is
+	// the last message ("done"). When ctx ends it stops within a step and returns the cause.
 	Sample(ctx context.Context, req *message.SampleRequest, emit func(*message.SampleReply)) (*message.SampleReply, error)
 	// Load makes the weights of a model resident.
 	Load(ctx context.Context, req *message.LoadRequest) (*message.LoadReply, error)

@@ -39,9 +39,10 @@ type JetStreamConfig struct {
 	Log       zerolog.Logger
 }
 
-// JetStream keeps the jobs of a table on a NATS server. The record of a job is one key of the bucket patchbay-jobs: the truth, and by its revision the
-// fence of every change. The work-queue stream holds references that wake a daemon up; losing or repeating one loses or repeats no job. Acknowledgements
-// prove nothing and nothing is built on them. Safe for concurrent use.
+// JetStream keeps the jobs of a table on a NATS server. The record of a job is one key of the bucket patchbay-jobs: the
+// truth, and by its revision the fence of every change. The work-queue stream holds references that wake a daemon up;
+// losing or repeating one loses or repeats no job. Acknowledgements prove nothing and nothing is built on them. Safe
+// for concurrent use.
 type JetStream struct {
 	cfg JetStreamConfig
 	nc  *nats.Conn
@@ -70,7 +71,8 @@ type JetStream struct {
 	steady time.Time // since when our own heartbeats get through; zero: they do not
 }
 
-// OpenJetStream connects and makes the streams and buckets that are missing. A server without JetStream is an error that says what to do.
+// OpenJetStream connects and makes the streams and buckets that are missing. A server without JetStream is an error
+// that says what to do.
 func OpenJetStream(ctx context.Context, cfg JetStreamConfig) (*JetStream, error) {
 	if cfg.Replicas == 0 {
 		cfg.Replicas = 1
@@ -80,13 +82,17 @@ func OpenJetStream(ctx context.Context, cfg JetStreamConfig) (*JetStream, error)
 		return nil, err
 	}
 	opts = append(opts,
-		nats.Name("patchbay jobs"), nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond), nats.ReconnectBufSize(-1),
+		nats.Name("patchbay jobs"), nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond),
+		nats.ReconnectBufSize(-1),
 		nats.PingInterval(10*time.Second),
 	)
 	if cfg.InProcess != nil {
 		opts = append(opts, nats.InProcessServer(cfg.InProcess))
 	}
-	l := &JetStream{cfg: cfg, turn: make(chan struct{}, 1), hint: make(chan struct{}, 1), hand: make(chan string), back: make(chan struct{}, 1), seen: map[string]time.Time{}, places: map[string]resourceNote{}}
+	l := &JetStream{
+		cfg: cfg, turn: make(chan struct{}, 1), hint: make(chan struct{}, 1), hand: make(chan string),
+		back: make(chan struct{}, 1), seen: map[string]time.Time{}, places: map[string]resourceNote{},
+	}
 	opts = append(opts, nats.ReconnectHandler(func(*nats.Conn) { l.Returned() }))
 	if l.nc, err = nats.Connect(cfg.URL, opts...); err != nil {
 		return nil, fmt.Errorf("connect to NATS: %w", err)
@@ -94,8 +100,10 @@ func OpenJetStream(ctx context.Context, cfg JetStreamConfig) (*JetStream, error)
 	l.ctx, l.end = context.WithCancel(context.WithoutCancel(ctx))
 	if err := l.open(ctx); err != nil {
 		l.Close()
-		if errors.Is(err, jetstream.ErrJetStreamNotEnabled) || errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount) || errors.Is(err, nats.ErrNoResponders) {
-			return nil, fmt.Errorf("the NATS server has no JetStream, where jobs are kept; start it with `nats-server -js`, or serve with --queue memory: %w", err)
+		if errors.Is(err, jetstream.ErrJetStreamNotEnabled) || errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount) ||
+			errors.Is(err, nats.ErrNoResponders) {
+			return nil, fmt.Errorf("the NATS server has no JetStream, where jobs are kept; start it with `nats-server -js`, "+
+				"or serve with --queue memory: %w", err)
 		}
 		return nil, fmt.Errorf("open job store: %w", err)
 	}
@@ -112,23 +120,29 @@ func (l *JetStream) open(ctx context.Context) error {
 	}
 	n := l.cfg.Replicas
 	if l.queue, err = l.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
-		Name: message.QueueStream, Subjects: []string{message.QueueRoot + "*.any.*"}, Retention: jetstream.WorkQueuePolicy, Storage: jetstream.FileStorage, Replicas: n,
-		Discard: jetstream.DiscardNew, DiscardNewPerSubject: true, MaxMsgsPerSubject: 1, Description: "references to waiting jobs, one a job",
+		Name: message.QueueStream, Subjects: []string{message.QueueRoot + "*.any.*"}, Retention: jetstream.WorkQueuePolicy,
+		Storage: jetstream.FileStorage, Replicas: n,
+		Discard: jetstream.DiscardNew, DiscardNewPerSubject: true, MaxMsgsPerSubject: 1,
+		Description: "references to waiting jobs, one a job",
 	}); err != nil {
 		return err
 	}
 	ec := jetstream.StreamConfig{
-		Name: message.EventStream, Subjects: []string{message.EventSubject("*", "*")}, Storage: jetstream.FileStorage, Replicas: n, AllowDirect: true,
-		MaxAge: keepEvents, MaxBytes: eventBytes, MaxMsgsPerSubject: maxLog, Duplicates: 10 * time.Minute, Description: "events, for replay",
+		Name: message.EventStream, Subjects: []string{message.EventSubject("*", "*")}, Storage: jetstream.FileStorage,
+		Replicas: n, AllowDirect: true,
+		MaxAge: keepEvents, MaxBytes: eventBytes, MaxMsgsPerSubject: maxLog, Duplicates: 10 * time.Minute,
+		Description: "events, for replay",
 	}
 	if n == 1 {
-		ec.PersistMode = jetstream.AsyncPersistMode // events can be made again from the record; they need not wait for the disk
+		// events can be made again from the record; they need not wait for the disk
+		ec.PersistMode = jetstream.AsyncPersistMode
 	}
 	if l.events, err = l.js.CreateOrUpdateStream(ctx, ec); err != nil {
 		return err
 	}
 	if _, err = l.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
-		Name: message.DeadStream, Subjects: []string{message.DeadRoot + "*"}, Storage: jetstream.FileStorage, Replicas: n, MaxAge: keepDead, MaxMsgsPerSubject: 16,
+		Name: message.DeadStream, Subjects: []string{message.DeadRoot + "*"}, Storage: jetstream.FileStorage, Replicas: n,
+		MaxAge: keepDead, MaxMsgsPerSubject: 16,
 		Description: "records of jobs that failed for good",
 	}); err != nil {
 		return err
@@ -137,9 +151,19 @@ func (l *JetStream) open(ctx context.Context) error {
 		kv  *jetstream.KeyValue
 		cfg jetstream.KeyValueConfig
 	}{
-		{&l.jobs, jetstream.KeyValueConfig{Bucket: message.JobBucket, Description: "record of every job", LimitMarkerTTL: markerTime}},
-		{&l.requests, jetstream.KeyValueConfig{Bucket: message.RequestBucket, Description: "what every job asks for, in pieces"}},
-		{&l.daemons, jetstream.KeyValueConfig{Bucket: message.DaemonBucket, Description: "heartbeats of daemons", TTL: 10 * deadAfter}}, // in memory it would not outlive the server,
+		{&l.jobs, jetstream.KeyValueConfig{
+			Bucket: message.JobBucket, Description: "record of every job",
+			LimitMarkerTTL: markerTime,
+		}},
+		{&l.requests, jetstream.KeyValueConfig{
+			Bucket:      message.RequestBucket,
+			Description: "what every job asks for, in pieces",
+		}},
+		// in memory it would not outlive the server,
+		{&l.daemons, jetstream.KeyValueConfig{
+			Bucket: message.DaemonBucket, Description: "heartbeats of daemons",
+			TTL: 10 * deadAfter,
+		}},
 	} {
 		b.cfg.Replicas = n
 		if *b.kv, err = l.js.CreateOrUpdateKeyValue(ctx, b.cfg); err != nil {
@@ -151,7 +175,8 @@ func (l *JetStream) open(ctx context.Context) error {
 	}
 	for _, p := range message.Priorities() {
 		c, err := l.queue.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{
-			Durable: "patchbay-" + p, FilterSubject: message.QueueRoot + p + ".any.*", AckPolicy: jetstream.AckExplicitPolicy, AckWait: ackWait, MaxDeliver: -1, MaxAckPending: -1,
+			Durable: "patchbay-" + p, FilterSubject: message.QueueRoot + p + ".any.*", AckPolicy: jetstream.AckExplicitPolicy,
+			AckWait: ackWait, MaxDeliver: -1, MaxAckPending: -1,
 		})
 		if err != nil {
 			return err
@@ -168,7 +193,8 @@ func (l *JetStream) open(ctx context.Context) error {
 // Owner is the name under which this daemon takes jobs.
 func (l *JetStream) Owner() string { return l.cfg.Owner }
 
-// Returned says that the store of the server could not be reached or written for a while: what was published meanwhile may be lost.
+// Returned says that the store of the server could not be reached or written for a while: what was published meanwhile
+// may be lost.
 func (l *JetStream) Returned() {
 	select {
 	case l.back <- struct{}{}:
@@ -254,8 +280,8 @@ func (l *JetStream) watchDaemons() error {
 	return nil
 }
 
-// alive reports whether a daemon shows signs of life. While our own heartbeats do not get through, or have begun to only just now, all are thought alive:
-// a server that was away must not make jobs change hands.
+// alive reports whether a daemon shows signs of life. While our own heartbeats do not get through, or have begun to
+// only just now, all are thought alive: a server that was away must not make jobs change hands.
 func (l *JetStream) alive(owner string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

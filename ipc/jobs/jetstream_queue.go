@@ -46,8 +46,8 @@ func (l *JetStream) poke() {
 	}
 }
 
-// reference is a message of the queue that names a job. One that is neither dropped nor given back comes again. A job that was handed over in this process
-// has none: if nobody takes it after all, Reconcile gives it one.
+// reference is a message of the queue that names a job. One that is neither dropped nor given back comes again. A job
+// that was handed over in this process has none: if nobody takes it after all, Reconcile gives it one.
 type reference struct {
 	job string
 	msg jetstream.Msg
@@ -160,9 +160,10 @@ func (l *JetStream) waiting(ctx context.Context) (map[string]bool, error) {
 	return out, nil
 }
 
-// unstick removes references that no consumer will ever give out, and leaves them to Reconcile to make anew. The server may hold such after it could not write
-// for a while: what its consumers remember and what is in the stream are written apart, and a reference that counts as acknowledged there may be back in the
-// stream here. It is one if its number is at or below what its consumer has done with, or if the consumer has nothing to give out and nothing out.
+// unstick removes references that no consumer will ever give out, and leaves them to Reconcile to make anew. The server
+// may hold such after it could not write for a while: what its consumers remember and what is in the stream are written
+// apart, and a reference that counts as acknowledged there may be back in the stream here. It is one if its number is
+// at or below what its consumer has done with, or if the consumer has nothing to give out and nothing out.
 func (l *JetStream) unstick(ctx context.Context, now time.Time) error {
 	for i, c := range l.classes {
 		info, err := c.Info(ctx)
@@ -182,7 +183,8 @@ func (l *JetStream) unstick(ctx context.Context, now time.Time) error {
 			if !idle && m.Sequence > info.AckFloor.Stream || now.Sub(m.Time) < settled {
 				break
 			}
-			l.cfg.Log.Warn().Str("job", wire.LastToken(m.Subject)).Uint64("seq", m.Sequence).Msg("the NATS server had a reference that it would never give out; it is made anew")
+			l.cfg.Log.Warn().Str("job", wire.LastToken(m.Subject)).Uint64("seq",
+				m.Sequence).Msg("the NATS server had a reference that it would never give out; it is made anew")
 			if err := l.queue.DeleteMsg(ctx, m.Sequence); err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) {
 				return fmt.Errorf("clean queue: %w", err)
 			}
@@ -206,7 +208,9 @@ func (l *JetStream) lastEvent(ctx context.Context, job string) (*message.Event, 
 
 // log reads the events of a job from the stream, in order.
 func (l *JetStream) log(ctx context.Context, job string) ([]message.Event, error) {
-	c, err := l.events.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{FilterSubjects: []string{message.EventSubject(job, "*")}, InactiveThreshold: 5 * time.Second})
+	c, err := l.events.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{
+		FilterSubjects: []string{message.EventSubject(job, "*")}, InactiveThreshold: 5 * time.Second,
+	})
 	if err != nil {
 		return nil, fmt.Errorf("read events of job %s: %w", job, err)
 	}

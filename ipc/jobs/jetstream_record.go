@@ -38,8 +38,11 @@ func decodeRecord(e jetstream.KeyValueEntry) (message.Record, error) {
 	return rec, nil
 }
 
-// create writes the request and then the record of a new job. If there is a job of that id, its record is returned, with false.
-func (l *JetStream) create(ctx context.Context, rec message.Record, req *message.RunRequest) (message.Record, bool, error) {
+// create writes the request and then the record of a new job. If there is a job of that id, its record is returned,
+// with false.
+func (l *JetStream) create(ctx context.Context, rec message.Record,
+	req *message.RunRequest,
+) (message.Record, bool, error) {
 	body, err := wire.Encode(req, wire.Msgpack)
 	if err != nil {
 		return rec, false, err
@@ -109,8 +112,8 @@ func (l *JetStream) get(ctx context.Context, job string) (message.Record, error)
 	return decodeRecord(e)
 }
 
-// swap writes rec if the record is still at rec.Rev, and returns it with its new revision; errConflict otherwise. While the server is away it goes on trying
-// until ctx ends: a write whose answer was lost is recognised by its bytes.
+// swap writes rec if the record is still at rec.Rev, and returns it with its new revision; errConflict otherwise. While
+// the server is away it goes on trying until ctx ends: a write whose answer was lost is recognised by its bytes.
 func (l *JetStream) swap(ctx context.Context, rec message.Record) (message.Record, error) {
 	value, err := encodeRecord(rec)
 	if err != nil {
@@ -151,7 +154,8 @@ func (l *JetStream) swap(ctx context.Context, rec message.Record) (message.Recor
 
 func isConflict(err error) bool {
 	var api *jetstream.APIError
-	return errors.Is(err, jetstream.ErrKeyExists) || errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence
+	return errors.Is(err, jetstream.ErrKeyExists) ||
+		errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence
 }
 
 // markerTime is how long the bucket remembers that a job was dropped, for daemons that were not listening.
@@ -174,11 +178,13 @@ func (l *JetStream) bury(ctx context.Context, rec message.Record) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, serverPatience)
 	defer cancel()
-	_, err = l.js.Publish(ctx, message.DeadRoot+rec.Job, b, jetstream.WithMsgID(fmt.Sprintf("%s.%d.dead", rec.Job, rec.Attempt)))
+	_, err = l.js.Publish(ctx, message.DeadRoot+rec.Job, b,
+		jetstream.WithMsgID(fmt.Sprintf("%s.%d.dead", rec.Job, rec.Attempt)))
 	return err
 }
 
-// watch calls changed for every record there is and will be, and gone for those that are dropped; loaded is closed after the first round.
+// watch calls changed for every record there is and will be, and gone for those that are dropped; loaded is closed
+// after the first round.
 func (l *JetStream) watch(changed func(message.Record), gone func(job string)) (loaded chan struct{}, err error) {
 	w, err := l.jobs.WatchAll(l.ctx)
 	if err != nil {
@@ -202,7 +208,9 @@ func (l *JetStream) watch(changed func(message.Record), gone func(job string)) (
 	return loaded, nil
 }
 
-func (l *JetStream) watched(e jetstream.KeyValueEntry, changed func(message.Record), gone func(job string), loaded chan struct{}) {
+func (l *JetStream) watched(e jetstream.KeyValueEntry, changed func(message.Record), gone func(job string),
+	loaded chan struct{},
+) {
 	switch {
 	case e == nil:
 		closeOnce(loaded)

@@ -12,8 +12,9 @@ import (
 // KindSample is the kind of a record that is a run of the verb sample.
 const KindSample = "sample"
 
-// Begin adds a job that is under way already and belongs to its connection: it is never queued, is not written to a store and ends with this process. The
-// id of such a job that has ended may be used again. The channel is closed when it is asked to stop.
+// Begin adds a job that is under way already and belongs to its connection: it is never queued, is not written to a
+// store and ends with this process. The id of such a job that has ended may be used again. The channel is closed when
+// it is asked to stop.
 func (j *Table) Begin(id, kind, worker string) (<-chan struct{}, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -30,7 +31,10 @@ func (j *Table) Begin(id, kind, worker string) (<-chan struct{}, error) {
 	now := j.cfg.Now().UnixMilli()
 	e := j.entry(id)
 	e.local, e.held = true, true
-	e.rec = message.Record{V: message.ProtocolVersion, Job: id, Kind: kind, State: message.Running, Rev: 1, Attempt: 1, Worker: worker, Created: now, Started: now, Tied: true}
+	e.rec = message.Record{
+		V: message.ProtocolVersion, Job: id, Kind: kind, State: message.Running, Rev: 1, Attempt: 1,
+		Worker: worker, Created: now, Started: now, Tied: true,
+	}
 	if j.cfg.Store != nil {
 		e.rec.Owner = j.cfg.Store.Owner()
 	}

@@ -13,16 +13,20 @@ import (
 	"patchbay/node/files"
 )
 
-// OutputsConfig says where files of jobs go. All fields empty: they stay in memory, as in a worker that somebody else asks for them.
+// OutputsConfig says where files of jobs go. All fields empty: they stay in memory, as in a worker that somebody else
+// asks for them.
 type OutputsConfig struct {
-	Stage  string // folder for files of jobs that are not done yet; on the file system of Output, so that a full disk shows before a job is done
+	// folder for files of jobs that are not done yet; on the file system of Output, so that a full disk shows before a job
+	// is done
+	Stage  string
 	Output string // folder for files of type output
 	Temp   string // folder for files of type temp (PreviewImage); empty: those are kept in Stage
 	Keep   bool   // what an earlier run has left in Stage is needed: Adopt it, then Sweep
 }
 
-// Outputs keeps the files of jobs: written under the job id before the job is done (Stage), moved to their final names after (Commit), read back for
-// replies (Read), dropped with the job (Forget). Safe for concurrent use, one caller per job.
+// Outputs keeps the files of jobs: written under the job id before the job is done (Stage), moved to their final names
+// after (Commit), read back for replies (Read), dropped with the job (Forget). Safe for concurrent use, one caller per
+// job.
 type Outputs struct {
 	cfg OutputsConfig
 
@@ -56,7 +60,8 @@ func NewOutputs(cfg OutputsConfig) (*Outputs, error) {
 	return &Outputs{cfg: cfg, jobs: map[string][]output{}}, nil
 }
 
-// Stage writes the files of a job where nobody looks yet. A disk that is full is disk_full. Files staged by an earlier attempt are replaced.
+// Stage writes the files of a job where nobody looks yet. A disk that is full is disk_full. Files staged by an earlier
+// attempt are replaced.
 func (s *Outputs) Stage(job string, files []message.File) error {
 	s.Forget(job)
 	list := make([]output, len(files))
@@ -83,7 +88,8 @@ func (s *Outputs) staged(job string, i int, ref message.OutputRef) string {
 	return filepath.Join(s.cfg.Stage, job, fmt.Sprintf("%d%s", i, filepath.Base(ref.Ext)))
 }
 
-// Adopt takes in the files of a job that an earlier run has done: where its record names them, or else in the stage. Those that are in neither are gone.
+// Adopt takes in the files of a job that an earlier run has done: where its record names them, or else in the stage.
+// Those that are in neither are gone.
 func (s *Outputs) Adopt(job string, refs []message.OutputRef) {
 	list := make([]output, len(refs))
 	for i, ref := range refs {
@@ -102,7 +108,8 @@ func (s *Outputs) Adopt(job string, refs []message.OutputRef) {
 	s.jobs[job] = list
 }
 
-// Sweep empties the stage of everything but files that stay there because they have no folder. It is called when no job runs.
+// Sweep empties the stage of everything but files that stay there because they have no folder. It is called when no job
+// runs.
 func (s *Outputs) Sweep() {
 	entries, err := os.ReadDir(s.cfg.Stage)
 	if s.cfg.Stage == "" || err != nil {
@@ -113,8 +120,9 @@ func (s *Outputs) Sweep() {
 	}
 }
 
-// Commit gives the staged files of a job their final names and returns their descriptions in order. Without folders it only returns them. The staged copies
-// stay until Clean, which is called when the names are recorded: so a Commit that was cut short can be done again and makes no file twice.
+// Commit gives the staged files of a job their final names and returns their descriptions in order. Without folders it
+// only returns them. The staged copies stay until Clean, which is called when the names are recorded: so a Commit that
+// was cut short can be done again and makes no file twice.
 func (s *Outputs) Commit(job string) ([]message.OutputRef, error) {
 	s.mu.Lock()
 	list := s.jobs[job]

@@ -12,7 +12,8 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// Publisher sends messages in order from a goroutine of its own, so that whoever makes an event never waits for the network.
+// Publisher sends messages in order from a goroutine of its own, so that whoever makes an event never waits for the
+// network.
 type Publisher struct {
 	nc   *nats.Conn
 	log  zerolog.Logger
@@ -24,7 +25,8 @@ type Publisher struct {
 	ended bool
 }
 
-// publishQueue bounds what waits; a server that is away this long loses events, which are hints: the record is in the job table.
+// publishQueue bounds what waits; a server that is away this long loses events, which are hints: the record is in the
+// job table.
 const publishQueue = 16384
 
 // NewPublisher starts the goroutine; close ends it.
@@ -82,7 +84,8 @@ func (p *Publisher) Close() {
 	<-p.done
 }
 
-// EventMessage is an event as it is published on patchbay.v1.events.<job>.<type>, in JSON; owner is the daemon that sends it, empty: there are no others.
+// EventMessage is an event as it is published on patchbay.v1.events.<job>.<type>, in JSON; owner is the daemon that
+// sends it, empty: there are no others.
 func EventMessage(ev message.Event, owner string) (*nats.Msg, error) {
 	b, err := wire.Encode(ev, wire.JSON)
 	if err != nil {

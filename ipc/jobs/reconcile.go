@@ -13,7 +13,8 @@ import (
 // maxHandedBack is how often a job may lose its daemon before it is failed: it may be the job that ends them.
 const maxHandedBack = 20
 
-// settled is how long something must look wrong before Reconcile puts it right: by then whoever was at it is done with it.
+// settled is how long something must look wrong before Reconcile puts it right: by then whoever was at it is done with
+// it.
 const settled = 5 * time.Second
 
 // again reports whether an attempt that ended with fault is followed by another one, and whether it counts.
@@ -31,8 +32,8 @@ func (j *Table) again(rec message.Record, fault *wire.Error) (retry, counts bool
 	return false, false
 }
 
-// requeued changes a record for its next attempt. With a store, attempts that count are followed by a pause that doubles, up to half a minute; it is ten times
-// as long when room on a disk has to come first.
+// requeued changes a record for its next attempt. With a store, attempts that count are followed by a pause that
+// doubles, up to half a minute; it is ten times as long when room on a disk has to come first.
 func (j *Table) requeued(r *message.Record, fault *wire.Error, counts bool) {
 	r.Because(fault.Message)
 	first := 200 * time.Millisecond
@@ -49,7 +50,8 @@ func (j *Table) requeued(r *message.Record, fault *wire.Error, counts bool) {
 	}
 }
 
-// handBack takes a running job from a daemon that is gone: it waits again, or ends if it was to be cancelled or has lost too many daemons.
+// handBack takes a running job from a daemon that is gone: it waits again, or ends if it was to be cancelled or has
+// lost too many daemons.
 func (j *Table) handBack(ctx context.Context, rec message.Record, cause string) {
 	fault := wire.Errorf(wire.ErrDraining, "%s", cause)
 	retry, _ := j.again(rec, fault)
@@ -58,7 +60,8 @@ func (j *Table) handBack(ctx context.Context, rec message.Record, cause string) 
 	case rec.Cancel || rec.Tied:
 		end, fault = message.Cancelled, wire.Errorf(wire.ErrCancelled, "the job was cancelled")
 	case !retry:
-		fault = wire.Errorf(wire.ErrWorkerLost, "%d daemons ended while the job ran; the last one: %s", rec.HandedBack+1, cause)
+		fault = wire.Errorf(wire.ErrWorkerLost, "%d daemons ended while the job ran; the last one: %s",
+			rec.HandedBack+1, cause)
 	}
 	rec, err := j.Update(ctx, rec.Job, rec.Rev, func(r *message.Record) {
 		if retry {
@@ -72,7 +75,10 @@ func (j *Table) handBack(ctx context.Context, rec message.Record, cause string) 
 	case err != nil:
 		j.cfg.Store.cfg.Log.Error().Err(err).Msg("job not handed back")
 	case retry:
-		j.Append(ctx, rec.Job, -1, message.Event{Type: message.EventRetrying, Data: map[string]any{"prompt_id": rec.Job, "cause": cause}, Error: fault})
+		j.Append(ctx, rec.Job, -1, message.Event{
+			Type: message.EventRetrying,
+			Data: map[string]any{"prompt_id": rec.Job, "cause": cause}, Error: fault,
+		})
 	default:
 		j.Append(ctx, rec.Job, -1, terminalOf(rec))
 		if rec.State == message.Failed {
@@ -81,8 +87,9 @@ func (j *Table) handBack(ctx context.Context, rec message.Record, cause string) 
 	}
 }
 
-// Reconcile puts right what fell between two writes, until ctx ends: waiting jobs without a reference in the queue, running jobs whose daemon is gone, ended
-// jobs without a terminal event; and it forgets jobs that have been kept long enough.
+// Reconcile puts right what fell between two writes, until ctx ends: waiting jobs without a reference in the queue,
+// running jobs whose daemon is gone, ended jobs without a terminal event; and it forgets jobs that have been kept long
+// enough.
 func (j *Table) Reconcile(ctx context.Context) {
 	tick := time.NewTicker(2 * time.Second)
 	defer tick.Stop()
@@ -105,13 +112,15 @@ func (j *Table) Reconcile(ctx context.Context) {
 // republishFor is how long ago a job may have ended whose end is told again when the server was away.
 const republishFor = 10 * time.Minute
 
-// republish publishes the terminal events of this daemon's jobs that ended a short while ago and that the stream has not got. It takes each of them once.
+// republish publishes the terminal events of this daemon's jobs that ended a short while ago and that the stream has
+// not got. It takes each of them once.
 func (j *Table) republish(ctx context.Context) error {
 	l := j.cfg.Store
 	j.mu.Lock()
 	var last []message.Event
 	for _, e := range j.jobs {
-		recent := e.rec.State.Final() && e.rec.Owner == l.Owner() && j.cfg.Now().Sub(time.UnixMilli(e.rec.Finished)) < republishFor
+		recent := e.rec.State.Final() && e.rec.Owner == l.Owner() &&
+			j.cfg.Now().Sub(time.UnixMilli(e.rec.Finished)) < republishFor
 		if recent && e.ended && len(e.log) > 0 && message.Terminal(e.log[len(e.log)-1].Type) {
 			last = append(last, e.log[len(e.log)-1])
 		}
@@ -123,7 +132,8 @@ func (j *Table) republish(ctx context.Context) error {
 			return err
 		}
 		if !told {
-			l.cfg.Log.Warn().Str("job", ev.Job).Str("type", ev.Type).Msg("the end of the job was lost on its way; it is told again")
+			l.cfg.Log.Warn().Str("job", ev.Job).Str("type",
+				ev.Type).Msg("the end of the job was lost on its way; it is told again")
 			j.cfg.OnEvent(ev)
 		}
 	}
@@ -178,7 +188,8 @@ func (j *Table) suspects(now time.Time) (waiting, lost, silent []message.Record)
 		switch {
 		case r.State == message.Queued && old(max(r.Created, r.NotBefore, r.Started)):
 			waiting = append(waiting, r.Clone())
-		case r.State == message.Running && !e.held && old(r.Started) && (r.Owner == j.cfg.Store.Owner() || !j.cfg.Store.alive(r.Owner)):
+		case r.State == message.Running && !e.held && old(r.Started) &&
+			(r.Owner == j.cfg.Store.Owner() || !j.cfg.Store.alive(r.Owner)):
 			lost = append(lost, r.Clone())
 		case r.State.Final() && !e.ended && old(r.Finished):
 			silent = append(silent, r.Clone())
@@ -207,7 +218,8 @@ func (j *Table) sweep(ctx context.Context, now time.Time) {
 	}
 }
 
-// orphans returns the jobs that an earlier life of this daemon has left: running ones, those of clients that are gone, and ended ones.
+// orphans returns the jobs that an earlier life of this daemon has left: running ones, those of clients that are gone,
+// and ended ones.
 func (j *Table) orphans() (running, tied, ended []message.Record) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -7,8 +7,9 @@ import (
 	"patchbay/ipc/message"
 )
 
-// Recover puts right what an earlier life of this daemon has left, before any job is taken: its running jobs wait again, its tied jobs end, files of jobs
-// that are done get their names, and every job that has ended gets its one terminal event.
+// Recover puts right what an earlier life of this daemon has left, before any job is taken: its running jobs wait
+// again, its tied jobs end, files of jobs that are done get their names, and every job that has ended gets its one
+// terminal event.
 func (d *Dispatcher) Recover(ctx context.Context) error {
 	running, tied, ended := d.Jobs.orphans()
 	for _, rec := range running {
@@ -26,7 +27,9 @@ func (d *Dispatcher) Recover(ctx context.Context) error {
 	}
 	d.Outputs.Sweep()
 	if n := len(running) + len(tied); n > 0 {
-		d.Log.Info().Int("running", len(running)).Int("tied", len(tied)).Msg("jobs of the daemon's last life: running ones wait again, those of clients that are gone are cancelled")
+		d.Log.Info().Int("running", len(running)).Int("tied",
+			len(tied)).Msg("jobs of the daemon's last life: running ones wait again, those of clients that are gone are " +
+			"cancelled")
 	}
 	return nil
 }

@@ -36,8 +36,9 @@ type resourceNote struct {
 
 const (
 	hasSuffix = ".has"
-	hasEvery  = 40 * time.Second // the note is written again, for daemons that started since and before the bucket forgets it
-	hasLook   = 10 * time.Second // between looks at the folders
+	// the note is written again, for daemons that started since and before the bucket forgets it
+	hasEvery = 40 * time.Second
+	hasLook  = 10 * time.Second // between looks at the folders
 )
 
 // note describes the resources of this daemon.
@@ -46,7 +47,10 @@ func (p *Resources) note() resourceNote {
 	if err != nil {
 		host = "unknown"
 	}
-	return resourceNote{V: message.ProtocolVersion, Host: host, Folders: p.Stock.Folders(), Memory: p.Memory, Files: p.Stock.Models()}
+	return resourceNote{
+		V: message.ProtocolVersion, Host: host, Folders: p.Stock.Folders(), Memory: p.Memory,
+		Files: p.Stock.Models(),
+	}
 }
 
 // lacks tells why such a daemon cannot run a job, nil if it can.
@@ -94,7 +98,8 @@ func (l *JetStream) announce(ctx context.Context) error {
 		return err
 	}
 	if int64(len(b)) > l.nc.MaxPayload()-4096 {
-		l.cfg.Log.Warn().Int("bytes", len(b)).Msg("the list of model files is longer than a message; other daemons do not know what is here")
+		l.cfg.Log.Warn().Int("bytes", len(b)).Msg("the list of model files is longer than a message; other daemons do " +
+			"not know what is here")
 		b = []byte("{}")
 	}
 	l.looked = time.Now()
@@ -165,7 +170,8 @@ func (l *JetStream) Also(kind string) []string {
 	return out
 }
 
-// settleFiles fills in sizes and hashes of files that are not here from the notes of others, and refuses a job that no daemon alive can run.
+// settleFiles fills in sizes and hashes of files that are not here from the notes of others, and refuses a job that no
+// daemon alive can run.
 func (l *JetStream) settleFiles(needed []files.NeededFile) *wire.Error {
 	others := l.others()
 	owners := make([]string, 0, len(others))
@@ -203,7 +209,8 @@ func (l *JetStream) settleFiles(needed []files.NeededFile) *wire.Error {
 	return e
 }
 
-// sought adds to a refused workflow where its files were looked for: the lists of names in its text are those of all daemons together.
+// sought adds to a refused workflow where its files were looked for: the lists of names in its text are those of all
+// daemons together.
 func (l *JetStream) sought() string {
 	if l.cfg.Resources == nil {
 		return ""
@@ -234,7 +241,8 @@ func (j *Table) Located(err error) error {
 	if len(names) == 0 || where == "" {
 		return err
 	}
-	e.Details = strings.TrimPrefix(fmt.Sprintf("%s\nno daemon has %s; %s", strings.TrimSpace(e.Details), strings.Join(names, ", "), where), "\n")
+	e.Details = strings.TrimPrefix(fmt.Sprintf("%s\nno daemon has %s; %s", strings.TrimSpace(e.Details),
+		strings.Join(names, ", "), where), "\n")
 	return e
 }
 

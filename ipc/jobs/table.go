@@ -15,13 +15,16 @@ import (
 
 // Config are the limits of a job table.
 type Config struct {
-	MaxQueued    int                                 // waiting jobs; more are refused with queue_full. 0: 10000
-	MaxPerClient int                                 // jobs of one client that have not ended; more are refused with queue_full. 0: any number
-	Keep         int                                 // ended jobs that are remembered; the oldest are forgotten first. 0: 1000
-	OnEvent      func(message.Event)                 // called for every event, in order within a job; must not block or call Jobs
-	OnPreview    func(job, node string, jpeg []byte) // called for every preview; must not block or call Jobs
-	OnForget     func(string)                        // called with the id of a job that was forgotten; must not call Jobs
-	Now          func() time.Time
+	MaxQueued int // waiting jobs; more are refused with queue_full. 0: 10000
+	// jobs of one client that have not ended; more are refused with queue_full. 0: any number
+	MaxPerClient int
+	// ended jobs that are remembered; the oldest are forgotten first. 0: 1000
+	Keep int
+	// called for every event, in order within a job; must not block or call Jobs
+	OnEvent   func(message.Event)
+	OnPreview func(job, node string, jpeg []byte) // called for every preview; must not block or call Jobs
+	OnForget  func(string)                        // called with the id of a job that was forgotten; must not call Jobs
+	Now       func() time.Time
 
 	Store       *JetStream    // where jobs are written down; nil: they are only in memory
 	MaxAttempts int           // starts of a job whose worker died, before it fails. 0: 3
@@ -30,9 +33,9 @@ type Config struct {
 	KeepBytes   int64         // and the oldest of them when all together have more bytes. 0: not
 }
 
-// Table is the table of jobs: records, waiting requests and event logs. Every carrier submits to it, one dispatcher takes from it, every reply
-// and event is read from it. Without a Store it is all there is; with one every change is written there first, by compare-and-swap, and the table
-// follows (durable.go). Safe for concurrent use.
+// Table is the table of jobs: records, waiting requests and event logs. Every carrier submits to it, one dispatcher
+// takes from it, every reply and event is read from it. Without a Store it is all there is; with one every change is
+// written there first, by compare-and-swap, and the table follows (durable.go). Safe for concurrent use.
 type Table struct {
 	cfg Config
 
@@ -92,7 +95,8 @@ func New(cfg Config) *Table {
 // Config is what the table was made with.
 func (j *Table) Config() Config { return j.cfg }
 
-// Create adds a queued job and its queued event. A job of that id with the same hash is returned as it is, with false; with another hash it is ErrHash.
+// Create adds a queued job and its queued event. A job of that id with the same hash is returned as it is, with false;
+// with another hash it is ErrHash.
 func (j *Table) Create(ctx context.Context, req *message.RunRequest, hash string) (message.Record, bool, error) {
 	j.mu.Lock()
 	if e, ok := j.jobs[req.ID]; ok && !j.anew(e, req) {
@@ -117,7 +121,8 @@ func (j *Table) Create(ctx context.Context, req *message.RunRequest, hash string
 	return j.added(rec, req), true, nil
 }
 
-// anew forgets a job in memory that ended without a result when it comes again as a later attempt, and reports whether it did. The lock is held.
+// anew forgets a job in memory that ended without a result when it comes again as a later attempt, and reports whether
+// it did. The lock is held.
 func (j *Table) anew(e *entry, req *message.RunRequest) bool {
 	if j.cfg.Store != nil || req.Attempt <= e.attempt || !e.ended || e.rec.State == message.Done {
 		return false
@@ -177,7 +182,8 @@ func (j *Table) arrived(id string) {
 func (j *Table) fresh(req *message.RunRequest, hash string) message.Record {
 	now := j.cfg.Now().UnixMilli()
 	rec := message.Record{
-		V: message.ProtocolVersion, Job: req.ID, State: message.Queued, Rev: 1, Created: now, Hash: hash, Client: req.Client, Tied: req.Tied, Priority: req.Priority, From: req.From,
+		V: message.ProtocolVersion, Job: req.ID, State: message.Queued, Rev: 1, Created: now, Hash: hash, Client: req.Client,
+		Tied: req.Tied, Priority: req.Priority, From: req.From,
 		Files: req.Files,
 	}
 	for _, f := range req.Files {
@@ -205,7 +211,10 @@ func (j *Table) added(rec message.Record, req *message.RunRequest) message.Recor
 	e.cold = false
 	j.settle(e, rec)
 	if e.seq == 0 {
-		j.append(e, message.Event{Type: message.EventQueued, Data: map[string]any{"prompt_id": rec.Job, "position": j.position(rec.Job)}})
+		j.append(e, message.Event{
+			Type: message.EventQueued,
+			Data: map[string]any{"prompt_id": rec.Job, "position": j.position(rec.Job)},
+		})
 	}
 	return j.view(e)
 }
@@ -231,8 +240,11 @@ func (j *Table) Get(_ context.Context, id string) (message.Record, error) {
 	return j.view(e), nil
 }
 
-// List returns the records in a state ("": all), newest first, at most limit of them, and how many jobs are in each state.
-func (j *Table) List(_ context.Context, state message.State, limit int) ([]message.Record, map[message.State]int, error) {
+// List returns the records in a state ("": all), newest first, at most limit of them, and how many jobs are in each
+// state.
+func (j *Table) List(_ context.Context, state message.State, limit int) ([]message.Record,
+	map[message.State]int, error,
+) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	counts := map[message.State]int{}
@@ -252,13 +264,17 @@ func (j *Table) List(_ context.Context, state message.State, limit int) ([]messa
 	return out[:min(limit, len(out))], counts, nil
 }
 
-// Update changes a record if it is still at rev, and returns the new one; errConflict otherwise. change must not call Jobs. A change of state
-// that is not allowed is an error and leaves the record alone.
-func (j *Table) Update(ctx context.Context, id string, rev uint64, change func(*message.Record)) (message.Record, error) {
+// Update changes a record if it is still at rev, and returns the new one; errConflict otherwise. change must not call
+// Jobs. A change of state that is not allowed is an error and leaves the record alone.
+func (j *Table) Update(ctx context.Context, id string, rev uint64,
+	change func(*message.Record),
+) (message.Record, error) {
 	return j.update(ctx, id, rev, message.State.Next, change)
 }
 
-func (j *Table) update(ctx context.Context, id string, rev uint64, next func(message.State) []message.State, change func(*message.Record)) (message.Record, error) {
+func (j *Table) update(ctx context.Context, id string, rev uint64, next func(message.State) []message.State,
+	change func(*message.Record),
+) (message.Record, error) {
 	j.mu.Lock()
 	e, ok := j.jobs[id]
 	if !ok || e.rec.Rev != rev {
@@ -284,8 +300,8 @@ func (j *Table) update(ctx context.Context, id string, rev uint64, next func(mes
 	return j.updateDurable(ctx, e, was, r)
 }
 
-// settle makes r the record of an entry and keeps what follows from it: queue, wish to cancel, waiting readers. A record that is older than the
-// entry's changes nothing. The lock is held.
+// settle makes r the record of an entry and keeps what follows from it: queue, wish to cancel, waiting readers. A
+// record that is older than the entry's changes nothing. The lock is held.
 func (j *Table) settle(e *entry, r message.Record) {
 	if r.Rev <= e.rec.Rev {
 		return
@@ -309,7 +325,8 @@ func (j *Table) settle(e *entry, r message.Record) {
 	j.touch(e)
 }
 
-// line puts a job into the queue: in front of all if its order says so, or else behind the last of its class. Without a store a retry goes first.
+// line puts a job into the queue: in front of all if its order says so, or else behind the last of its class. Without a
+// store a retry goes first.
 func (j *Table) line(e *entry, was message.State) {
 	switch {
 	case was == message.Running && j.cfg.Store == nil:
@@ -329,7 +346,8 @@ func (e *entry) before(o *entry) int {
 	if e.order < 0 || o.order < 0 {
 		return cmp.Compare(e.order, o.order)
 	}
-	return cmp.Or(cmp.Compare(message.PriorityRank(e.rec.Priority), message.PriorityRank(o.rec.Priority)), cmp.Compare(e.order, o.order))
+	return cmp.Or(cmp.Compare(message.PriorityRank(e.rec.Priority), message.PriorityRank(o.rec.Priority)),
+		cmp.Compare(e.order, o.order))
 }
 
 func closeOnce(c chan struct{}) {
@@ -340,8 +358,8 @@ func closeOnce(c chan struct{}) {
 	}
 }
 
-// Append adds an event to the log of a job, stamped with number, time and attempt. An event of an attempt that is not the current one, or after the
-// terminal event, is dropped and false returned. attempt < 0 means any.
+// Append adds an event to the log of a job, stamped with number, time and attempt. An event of an attempt that is not
+// the current one, or after the terminal event, is dropped and false returned. attempt < 0 means any.
 func (j *Table) Append(_ context.Context, id string, attempt int, ev message.Event) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -359,7 +377,8 @@ func (j *Table) Append(_ context.Context, id string, attempt int, ev message.Eve
 // append is Append with the lock held.
 func (j *Table) append(e *entry, ev message.Event) {
 	e.seq++
-	ev.V, ev.Job, ev.Seq, ev.TS, ev.Attempt = message.ProtocolVersion, e.rec.Job, e.seq, j.cfg.Now().UnixMilli(), e.rec.Attempt
+	ev.V, ev.Job, ev.Seq, ev.TS, ev.Attempt = message.ProtocolVersion, e.rec.Job, e.seq,
+		j.cfg.Now().UnixMilli(), e.rec.Attempt
 	if len(e.log) >= maxLog {
 		e.log = slices.DeleteFunc(e.log, func(old message.Event) bool { return old.Type == message.EventProgress })
 		if len(e.log) >= maxLog {
@@ -408,8 +427,8 @@ func (e *entry) drop() {
 	e.req = nil
 }
 
-// Take waits for a job, moves it to running under the name of the worker and returns it with its request, whose hold is the caller's too, and a channel that is closed when it is
-// asked to stop. Only ctx ends the wait.
+// Take waits for a job, moves it to running under the name of the worker and returns it with its request, whose hold is
+// the caller's too, and a channel that is closed when it is asked to stop. Only ctx ends the wait.
 func (j *Table) Take(ctx context.Context, worker string) (message.Record, *message.RunRequest, <-chan struct{}, error) {
 	if j.cfg.Store != nil {
 		return j.takeDurable(ctx, worker)
@@ -451,8 +470,12 @@ func (j *Table) Expire(ctx context.Context) {
 	j.mu.Unlock()
 	for _, r := range due {
 		fault := wire.Errorf(wire.ErrExpired, "the job waited longer than its queue_ttl_ms")
-		if _, err := j.Update(ctx, r.Job, r.Rev, func(r *message.Record) { r.State, r.Finished, r.Error = message.Expired, now, fault }); err == nil {
-			j.Append(ctx, r.Job, -1, message.Event{Type: message.EventExpired, Error: fault, Data: map[string]any{"prompt_id": r.Job}})
+		if _, err := j.Update(ctx, r.Job, r.Rev,
+			func(r *message.Record) { r.State, r.Finished, r.Error = message.Expired, now, fault }); err == nil {
+			j.Append(ctx, r.Job, -1, message.Event{
+				Type: message.EventExpired, Error: fault,
+				Data: map[string]any{"prompt_id": r.Job},
+			})
 		}
 	}
 }

@@ -44,12 +44,26 @@ func TestUpdateIsCompareAndSwap(t *testing.T) {
 
 func TestStateMachine(t *testing.T) {
 	ctx := context.Background()
-	all := []message.State{message.Queued, message.Running, message.Done, message.Failed, message.Cancelled, message.Expired}
-	allowed := map[message.State]map[message.State]bool{
-		message.Queued: {message.Queued: true, message.Running: true, message.Cancelled: true, message.Expired: true, message.Failed: true}, message.Running: {message.Running: true, message.Queued: true, message.Done: true, message.Failed: true, message.Cancelled: true},
-		message.Done: {message.Done: true}, message.Failed: {message.Failed: true}, message.Cancelled: {message.Cancelled: true}, message.Expired: {message.Expired: true},
+	all := []message.State{
+		message.Queued, message.Running, message.Done, message.Failed,
+		message.Cancelled, message.Expired,
 	}
-	path := map[message.State][]message.State{message.Queued: {}, message.Running: {message.Running}, message.Done: {message.Running, message.Done}, message.Failed: {message.Running, message.Failed}, message.Cancelled: {message.Cancelled}, message.Expired: {message.Expired}}
+	allowed := map[message.State]map[message.State]bool{
+		message.Queued: {
+			message.Queued: true, message.Running: true, message.Cancelled: true, message.Expired: true,
+			message.Failed: true,
+		}, message.Running: {
+			message.Running: true, message.Queued: true, message.Done: true,
+			message.Failed: true, message.Cancelled: true,
+		},
+		message.Done: {message.Done: true}, message.Failed: {message.Failed: true},
+		message.Cancelled: {message.Cancelled: true}, message.Expired: {message.Expired: true},
+	}
+	path := map[message.State][]message.State{
+		message.Queued: {}, message.Running: {message.Running},
+		message.Done: {message.Running, message.Done}, message.Failed: {message.Running, message.Failed},
+		message.Cancelled: {message.Cancelled}, message.Expired: {message.Expired},
+	}
 	for _, from := range all {
 		for _, to := range all {
 			j := New(Config{})
@@ -127,7 +141,8 @@ func TestQueueOrder(t *testing.T) {
 	if err != nil || rec.Job != "f" {
 		t.Fatalf("took %s, %v", rec.Job, err)
 	}
-	if _, err := j.Update(ctx, "f", rec.Rev, func(r *message.Record) { r.State = message.Queued }); err != nil { // a retry goes first
+	// a retry goes first
+	if _, err := j.Update(ctx, "f", rec.Rev, func(r *message.Record) { r.State = message.Queued }); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"f", "a", "b"} {
@@ -161,7 +176,8 @@ func TestOneTerminalEventAndNoLateOnes(t *testing.T) {
 	if j.Append(ctx, "a", 1, message.Event{Type: message.EventProgress}) {
 		t.Error("progress of a job that is done was taken")
 	}
-	if !j.Append(ctx, "a", -1, message.Event{Type: message.EventSuccess}) || j.Append(ctx, "a", -1, message.Event{Type: message.EventError}) {
+	if !j.Append(ctx, "a", -1, message.Event{Type: message.EventSuccess}) ||
+		j.Append(ctx, "a", -1, message.Event{Type: message.EventError}) {
 		t.Error("there is not exactly one terminal event")
 	}
 	for i, e := range seen {
@@ -202,7 +218,8 @@ func TestLogIsBoundedAndCursorsSkipGaps(t *testing.T) {
 		last = it.Event.Seq
 		got = append(got, it.Event.Type)
 	}
-	if len(got) > maxLog || got[0] != message.EventQueued || got[len(got)-1] != message.EventSuccess || last != 3*maxLog+2 {
+	if len(got) > maxLog || got[0] != message.EventQueued || got[len(got)-1] != message.EventSuccess ||
+		last != 3*maxLog+2 {
 		t.Errorf("got %d events, first %s, last %s with number %d", len(got), got[0], got[len(got)-1], last)
 	}
 }

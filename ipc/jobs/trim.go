@@ -10,11 +10,12 @@ import (
 	"patchbay/ipc/message"
 )
 
-// trim drops the files of the oldest jobs over the limits of bytes and time. Their records stay and say so: that is written first, so that nobody is
-// promised a file that is being removed.
+// trim drops the files of the oldest jobs over the limits of bytes and time. Their records stay and say so: that is
+// written first, so that nobody is promised a file that is being removed.
 func (d *Dispatcher) trim(ctx context.Context) {
 	for _, rec := range d.Jobs.surplus() {
-		if _, err := d.Jobs.Update(ctx, rec.Job, rec.Rev, func(r *message.Record) { r.Dropped = d.Jobs.cfg.Now().UnixMilli() }); err != nil {
+		if _, err := d.Jobs.Update(ctx, rec.Job, rec.Rev,
+			func(r *message.Record) { r.Dropped = d.Jobs.cfg.Now().UnixMilli() }); err != nil {
 			if !errors.Is(err, errConflict) {
 				d.Log.Warn().Err(err).Str("job", rec.Job).Msg("its files are kept although they are over the limit")
 			}
@@ -25,7 +26,8 @@ func (d *Dispatcher) trim(ctx context.Context) {
 	}
 }
 
-// surplus returns the jobs of this daemon whose files are over the limits, oldest first. The files of the newest job are kept whatever their size.
+// surplus returns the jobs of this daemon whose files are over the limits, oldest first. The files of the newest job
+// are kept whatever their size.
 func (j *Table) surplus() []message.Record {
 	if j.cfg.KeepBytes == 0 && j.cfg.KeepResults == 0 {
 		return nil
@@ -56,7 +58,8 @@ func (j *Table) surplus() []message.Record {
 	return nil
 }
 
-// Drop removes the files of a job, named ones too. A file that is not as the job made it is somebody else's by now and stays.
+// Drop removes the files of a job, named ones too. A file that is not as the job made it is somebody else's by now and
+// stays.
 func (s *Outputs) Drop(job string) {
 	s.mu.Lock()
 	list := s.jobs[job]

@@ -15,11 +15,14 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// EmptyBodyHint is the text for an empty body. The nats command sends one silently when its input is a pipe and --force-stdin is not given.
-const EmptyBodyHint = "the body is empty; pass the workflow as an argument, or use --force-stdin with `nats req` (without it, nats does not read a pipe)"
+// EmptyBodyHint is the text for an empty body. The nats command sends one silently when its input is a pipe and
+// --force-stdin is not given.
+const EmptyBodyHint = "the body is empty; pass the workflow as an argument, or use --force-stdin with `nats req` " +
+	"(without it, nats does not read a pipe)"
 
-// ParseRun reads the body of run or submit in any of three shapes: our envelope {workflow, ...}, ComfyUI's POST /prompt body {prompt, ...}, or a
-// bare API-format graph, in which every value has a class_type. It fills the id if there is none.
+// ParseRun reads the body of run or submit in any of three shapes: our envelope {workflow, ...}, ComfyUI's POST /prompt
+// body {prompt, ...}, or a bare API-format graph, in which every value has a class_type. It fills the id if there is
+// none.
 func ParseRun(o *pyjson.Object) (*RunRequest, *graph.Workflow, *wire.Error) {
 	return ParseRunWithin(o, wire.DefaultLimits())
 }
@@ -43,7 +46,8 @@ func ParseRunWithin(o *pyjson.Object, lim wire.Limits) (*RunRequest, *graph.Work
 	case holdsNode(o):
 		req.Workflow = o // validation names what is no node
 	default:
-		return nil, nil, wire.Errorf(wire.ErrBadRequest, "no workflow in the body; send {\"workflow\": {...}}, ComfyUI's {\"prompt\": {...}}, or a bare graph in API format")
+		return nil, nil, wire.Errorf(wire.ErrBadRequest,
+			"no workflow in the body; send {\"workflow\": {...}}, ComfyUI's {\"prompt\": {...}}, or a bare graph in API format")
 	}
 	if err != nil {
 		return nil, nil, wire.Errorf(wire.ErrBadRequest, "%s", err.Error())
@@ -58,7 +62,8 @@ func ParseRunWithin(o *pyjson.Object, lim wire.Limits) (*RunRequest, *graph.Work
 		return nil, nil, wire.Errorf(wire.ErrBadRequest, "queue_ttl_ms and deadline_ms are not negative")
 	}
 	if PriorityRank(req.Priority) < 0 {
-		return nil, nil, wire.Errorf(wire.ErrBadRequest, "field priority: want high, normal or low, got %q", wire.Shown(req.Priority))
+		return nil, nil, wire.Errorf(wire.ErrBadRequest, "field priority: want high, normal or low, got %q",
+			wire.Shown(req.Priority))
 	}
 	w, fail := parseWorkflowWithin(req.Workflow, lim)
 	if fail != nil {
@@ -169,7 +174,8 @@ func isEditorGraph(o *pyjson.Object) bool {
 // Hash identifies what a request asks for: two requests of one id with the same hash are the same request.
 func Hash(req *RunRequest, w *graph.Workflow) string {
 	c := *req
-	c.ID, c.Workflow, c.Client, c.Tied, c.Front, c.Preview, c.Priority, c.Attempt, c.Inputs = "", string(w.JSON()), nil, false, false, false, "", 0, nil
+	c.ID, c.Workflow, c.Client, c.Tied, c.Front, c.Preview, c.Priority, c.Attempt, c.Inputs = "", string(w.JSON()), nil,
+		false, false, false, "", 0, nil
 	c.DeadlineMS, c.QueueTTLMS = 0, 0 // when it is to be done is not what is asked for
 	b, err := wire.Encode(&c, wire.Msgpack)
 	if err != nil { // the request was decoded from these very types
@@ -185,8 +191,9 @@ func Hash(req *RunRequest, w *graph.Workflow) string {
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
-// ClientName is the name under which the jobs of a client are counted: the user that its reply subject belongs to, where that tells; or else what the request
-// calls itself, in client (text, or a map with id). All who have no name are one.
+// ClientName is the name under which the jobs of a client are counted: the user that its reply subject belongs to,
+// where that tells; or else what the request calls itself, in client (text, or a map with id). All who have no name are
+// one.
 func ClientName(from string, req *RunRequest) string {
 	name := from
 	switch c := req.Client.(type) {

@@ -21,8 +21,8 @@ type ExecRequest struct {
 // Holds is the memory that tensors and bytes lie in; nil: none.
 func (q *ExecRequest) Holds() *bulk.Hold { return q.Hold }
 
-// ExecReply carries the wanted outputs in order: by value, except MODEL, CLIP and VAE (and what holds them), which are handles
-// {"$handle": id, "type": "MODEL", "expires": Unix milliseconds}.
+// ExecReply carries the wanted outputs in order: by value, except MODEL, CLIP and VAE (and what holds them), which are
+// handles {"$handle": id, "type": "MODEL", "expires": Unix milliseconds}.
 type ExecReply struct {
 	V        int            `json:"v"`
 	Outputs  []any          `json:"outputs"`
@@ -37,7 +37,8 @@ type ExecReply struct {
 // Holds is the memory that tensors and bytes lie in; nil: none.
 func (q *ExecReply) Holds() *bulk.Hold { return q.Hold }
 
-// FreeRequest gives up handles and the weights of models; without any named, the worker drops all handles, caches and weights.
+// FreeRequest gives up handles and the weights of models; without any named, the worker drops all handles, caches and
+// weights.
 type FreeRequest struct {
 	Handles []string `json:"handles,omitempty"`
 	Models  []string `json:"models,omitempty"` // files, as load and sample name them

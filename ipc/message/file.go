@@ -36,7 +36,8 @@ func (f File) Output() files.Output {
 	}
 }
 
-// Save writes a file into a folder under the name that ComfyUI would choose, and returns that name relative to the folder. It never replaces a file.
+// Save writes a file into a folder under the name that ComfyUI would choose, and returns that name relative to the
+// folder. It never replaces a file.
 func (f File) Save(dir string) (string, error) {
 	ref, err := files.Commit(dir, f.Output())
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 // ProtocolVersion is the value of "v" in every message; a new one breaks clients, new fields do not.
 const ProtocolVersion = 1
 
-// The names of the verbs: on NATS the token of the subject behind the root, in frames the value of "op". What else there is to say is in Verbs.
+// The names of the verbs: on NATS the token of the subject behind the root, in frames the value of "op". What else
+// there is to say is in Verbs.
 const (
 	VerbRun      = "run"
 	VerbSubmit   = "submit"
@@ -28,26 +29,31 @@ const (
 	VerbPing     = "ping" // frames only
 )
 
-// RunRequest is the body of run and submit in our own shape. ParseRun also reads ComfyUI's POST /prompt body and a bare graph into it.
+// RunRequest is the body of run and submit in our own shape. ParseRun also reads ComfyUI's POST /prompt body and a bare
+// graph into it.
 type RunRequest struct {
-	V          int               `json:"v,omitempty"`
-	ID         string            `json:"id,omitempty"` // job id, [A-Za-z0-9_-]{1,64}; empty: one is made. Sending it twice is safe.
+	V int `json:"v,omitempty"`
+	// job id, [A-Za-z0-9_-]{1,64}; empty: one is made. Sending it twice is safe.
+	ID         string            `json:"id,omitempty"`
 	Workflow   any               `json:"workflow,omitempty"`
 	Targets    []string          `json:"targets,omitempty"`       // output nodes to run; empty: all
 	Inputs     map[string][]byte `json:"inputs,omitempty"`        // files for LoadImage and LoadLatent, by name
 	ExtraPNG   *pyjson.Object    `json:"extra_pnginfo,omitempty"` // text chunks of saved pictures
 	NoMetadata bool              `json:"no_metadata,omitempty"`   // leave workflow and extra info out of saved files
 	Plan       string            `json:"plan,omitempty"`          // "ulysses=2,pipe=2"; empty: one rank
-	Profile    bool              `json:"profile,omitempty"`       // measure every operation; the metrics event carries table and spans
-	Preview    bool              `json:"preview,omitempty"`       // make previews
-	Tied       bool              `json:"tied,omitempty"`          // run on NATS: cancel when the client goes away
-	Front      bool              `json:"front,omitempty"`         // ahead of all waiting jobs; in a durable queue the same as priority high
-	Priority   string            `json:"priority,omitempty"`      // high, normal or low; empty: normal
-	QueueTTLMS int               `json:"queue_ttl_ms,omitempty"`  // expired after waiting this long; 0: never
-	DeadlineMS int               `json:"deadline_ms,omitempty"`   // failed after running this long; 0: never
-	Client     any               `json:"client,omitempty"`        // anything; given back by status
-	Attempt    int               `json:"attempt,omitempty"`       // of a daemon to its worker: what ended without a result in an earlier one begins anew
-	Strict     bool              `json:"strict,omitempty"`        // refuse unknown fields
+	// measure every operation; the metrics event carries table and spans
+	Profile bool `json:"profile,omitempty"`
+	Preview bool `json:"preview,omitempty"` // make previews
+	Tied    bool `json:"tied,omitempty"`    // run on NATS: cancel when the client goes away
+	// ahead of all waiting jobs; in a durable queue the same as priority high
+	Front      bool   `json:"front,omitempty"`
+	Priority   string `json:"priority,omitempty"`     // high, normal or low; empty: normal
+	QueueTTLMS int    `json:"queue_ttl_ms,omitempty"` // expired after waiting this long; 0: never
+	DeadlineMS int    `json:"deadline_ms,omitempty"`  // failed after running this long; 0: never
+	Client     any    `json:"client,omitempty"`       // anything; given back by status
+	// of a daemon to its worker: what ended without a result in an earlier one begins anew
+	Attempt int  `json:"attempt,omitempty"`
+	Strict  bool `json:"strict,omitempty"` // refuse unknown fields
 
 	From string `json:"-"` // client that it counts for, see ClientName
 
@@ -81,7 +87,8 @@ const (
 	ReplyHeartbeat = "heartbeat"
 )
 
-// OutputRef describes one file that a job made. Filename and Subfolder are empty until the file is in the output folder.
+// OutputRef describes one file that a job made. Filename and Subfolder are empty until the file is in the output
+// folder.
 type OutputRef struct {
 	Node      string `json:"node"`
 	Index     int    `json:"index"`

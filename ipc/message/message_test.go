@@ -17,9 +17,11 @@ import (
 func TestParseRunShapes(t *testing.T) {
 	g := messagetest.Graph("Wait 1", "Picture 5")
 	for name, body := range map[string]*pyjson.Object{
-		"envelope":      pyjson.NewObject("id", "j1", "workflow", g),
-		"envelope text": pyjson.NewObject("id", "j1", "workflow", `{"1":{"class_type":"Wait","inputs":{"n":1}},"2":{"class_type":"Picture","inputs":{"n":5}}}`),
-		"comfyui":       pyjson.NewObject("prompt", g, "prompt_id", "j1", "client_id", "c", "extra_data", pyjson.NewObject("extra_pnginfo", pyjson.NewObject("workflow", pyjson.NewObject("nodes", []any{}))), "front", true),
+		"envelope": pyjson.NewObject("id", "j1", "workflow", g),
+		"envelope text": pyjson.NewObject("id", "j1", "workflow",
+			`{"1":{"class_type":"Wait","inputs":{"n":1}},"2":{"class_type":"Picture","inputs":{"n":5}}}`),
+		"comfyui": pyjson.NewObject("prompt", g, "prompt_id", "j1", "client_id", "c", "extra_data",
+			pyjson.NewObject("extra_pnginfo", pyjson.NewObject("workflow", pyjson.NewObject("nodes", []any{}))), "front", true),
 	} {
 		req, w, err := message.ParseRun(body)
 		if err != nil {
@@ -60,7 +62,10 @@ func TestParseRunRefuses(t *testing.T) {
 		"editor format":  {pyjson.NewObject("nodes", []any{}, "links", []any{}), wire.ErrBadWorkflow, "API format"},
 		"workflow list":  {pyjson.NewObject("workflow", []any{int64(1)}), wire.ErrBadWorkflow, "object"},
 		"workflow text":  {pyjson.NewObject("workflow", strings.Repeat("[", 1e6)), wire.ErrBadWorkflow, "nested"},
-		"extra_pnginfo":  {pyjson.NewObject("prompt", g, "extra_data", pyjson.NewObject("extra_pnginfo", "x")), wire.ErrBadRequest, "extra_pnginfo"},
+		"extra_pnginfo": {
+			pyjson.NewObject("prompt", g, "extra_data", pyjson.NewObject("extra_pnginfo", "x")),
+			wire.ErrBadRequest, "extra_pnginfo",
+		},
 	} {
 		_, _, err := message.ParseRun(c.body)
 		if err == nil || err.Code != c.code || !strings.Contains(err.Error(), c.says) {
@@ -70,7 +75,11 @@ func TestParseRunRefuses(t *testing.T) {
 }
 
 func TestMessagesReadBackInBothEncodings(t *testing.T) {
-	rec := message.Record{V: 1, Job: "j", State: message.Failed, Rev: 7, Attempt: 2, Created: 5, Hash: "h", Error: wire.Errorf(wire.ErrNoModel, "no file"), Outputs: []message.OutputRef{{Node: "9", Ext: ".png", Bytes: 3, CRC32C: 1 << 31}}}
+	rec := message.Record{
+		V: 1, Job: "j", State: message.Failed, Rev: 7, Attempt: 2, Created: 5, Hash: "h",
+		Error:   wire.Errorf(wire.ErrNoModel, "no file"),
+		Outputs: []message.OutputRef{{Node: "9", Ext: ".png", Bytes: 3, CRC32C: 1 << 31}},
+	}
 	for _, enc := range []wire.Encoding{wire.Msgpack, wire.JSON} {
 		b, err := wire.Encode(message.RecordReply{Type: "record", Record: rec}, enc)
 		if err != nil {
@@ -99,7 +108,13 @@ func TestErrorTableIsComplete(t *testing.T) {
 		seen[c.Code] = true
 	}
 	// Every code of package node lands on a row.
-	for _, code := range []string{fault.CodeNoPrompt, fault.CodeInvalidPrompt, fault.CodeNoOutputs, fault.CodeOutputsFailed, fault.CodeTooLarge, fault.CodeCancelled, fault.CodeOutOfMemory, fault.CodeFileMissing, fault.CodeFileOutsideRoot, fault.CodeBadCheckpoint, fault.CodeWrongFamily, fault.CodeTokenizer, fault.CodeBadImage, fault.CodeBadInput, fault.CodeDiskFull, fault.CodeDeadline, fault.CodePanic, fault.CodeInternal, fault.CodeUnknownHandle, fault.CodeUnknownClass} {
+	for _, code := range []string{
+		fault.CodeNoPrompt, fault.CodeInvalidPrompt, fault.CodeNoOutputs,
+		fault.CodeOutputsFailed, fault.CodeTooLarge, fault.CodeCancelled, fault.CodeOutOfMemory, fault.CodeFileMissing,
+		fault.CodeFileOutsideRoot, fault.CodeBadCheckpoint, fault.CodeWrongFamily, fault.CodeTokenizer, fault.CodeBadImage,
+		fault.CodeBadInput, fault.CodeDiskFull, fault.CodeDeadline, fault.CodePanic, fault.CodeInternal,
+		fault.CodeUnknownHandle, fault.CodeUnknownClass,
+	} {
 		e := message.ErrorOf(&fault.Failure{Code: code, Message: "m", Node: "3", Class: "K"})
 		if !seen[e.Code] || e.Type != code || e.Node != "3" {
 			t.Errorf("%s became %+v", code, e)
@@ -136,12 +151,13 @@ func TestSameFilesSameJob(t *testing.T) {
 	}
 }
 
-// TestOtherTimesSameJob: priority, deadline and queue time say when a job is to be done; the job of an id stays the same with others, and is another one with
-// another workflow or plan.
+// TestOtherTimesSameJob: priority, deadline and queue time say when a job is to be done; the job of an id stays the
+// same with others, and is another one with another workflow or plan.
 func TestOtherTimesSameJob(t *testing.T) {
 	hash := func(workflow string, fields ...any) string {
 		t.Helper()
-		req, w, fault := message.ParseRun(pyjson.NewObject(append([]any{"workflow", messagetest.Graph(workflow), "id", "j"}, fields...)...))
+		req, w, fault := message.ParseRun(pyjson.NewObject(append([]any{"workflow", messagetest.Graph(workflow), "id", "j"},
+			fields...)...))
 		if fault != nil {
 			t.Fatal(fault)
 		}

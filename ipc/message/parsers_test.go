@@ -120,7 +120,8 @@ func readRequest(data []byte) (request, error) {
 	default:
 		return q, errors.New("no verb")
 	}
-	if q.verb == message.VerbExec || q.verb == message.VerbRun || q.verb == message.VerbSubmit || q.verb == message.VerbSample {
+	if q.verb == message.VerbExec || q.verb == message.VerbRun || q.verb == message.VerbSubmit ||
+		q.verb == message.VerbSample {
 		return q, nil
 	}
 	return q, wire.Bind(q.fields, q.body)
@@ -150,13 +151,17 @@ func messagesTarget() *hammer.Target[parsedRun] {
 	return &hammer.Target[parsedRun]{
 		Name: "FuzzMessages", Flag: true,
 		Seeds: []hammer.Input{
-			{Data: []byte(`{"workflow":{"1":{"class_type":"Wait","inputs":{"n":1}}},"id":"a","plan":"ulysses=2","inputs":{"x.png":"AAAA"}}`), Flag: true},
-			{Data: []byte(`{"prompt":{"1":{"class_type":"Wait","inputs":{"n":[1]}}},"prompt_id":17,"extra_data":{"extra_pnginfo":{}}}`), Flag: true},
+			{Data: []byte(`{"workflow":{"1":{"class_type":"Wait","inputs":{"n":1}}},"id":"a","plan":"ulysses=2",` +
+				`"inputs":{"x.png":"AAAA"}}`), Flag: true},
+			{Data: []byte(`{"prompt":{"1":{"class_type":"Wait","inputs":{"n":[1]}}},"prompt_id":17,` +
+				`"extra_data":{"extra_pnginfo":{}}}`), Flag: true},
 			{Data: []byte(`{"1":{"class_type":"Wait"}}`), Flag: true},
 			{Data: []byte(`{"nodes":[],"links":[]}`), Flag: true},
-			{Data: []byte(`{"workflow":"{\"1\":{\"class_type\":\"Wait\"}}","priority":"high","queue_ttl_ms":5,"targets":["1"],"client":{"id":"me"},"strict":true}`), Flag: true},
+			{Data: []byte(`{"workflow":"{\"1\":{\"class_type\":\"Wait\"}}","priority":"high","queue_ttl_ms":5,` +
+				`"targets":["1"],"client":{"id":"me"},"strict":true}`), Flag: true},
 			{Data: []byte("\x81\xa8workflow\x80")},
-			{Data: []byte("\x82\xa8workflow\x81\xa11\x82\xaaclass_type\xa4Wait\xa6inputs\x81\xa1n\x01\xa6inputs\x81\xa1x\xc4\x03abc")},
+			{Data: []byte("\x82\xa8workflow\x81\xa11\x82\xaaclass_type\xa4Wait" +
+				"\xa6inputs\x81\xa1n\x01\xa6inputs\x81\xa1x\xc4\x03abc")},
 		},
 		Parse: func(in hammer.Input) (parsedRun, error) {
 			o, err := wire.Decode(in.Data, wiretest.EncodingFor(!in.Flag), wire.DefaultLimits())
@@ -196,7 +201,8 @@ type parsedRun struct {
 // sameJob encodes a request in the other encoding: that must be the same job.
 func sameJob(p parsedRun, other wire.Encoding) error {
 	h := message.Hash(p.req, p.w)
-	if wiretest.HoldsBytes(p.body) || wiretest.HoldsOddNumber(p.body) { // bytes become text and NaN null in JSON; that is not the same request
+	// bytes become text and NaN null in JSON; that is not the same request
+	if wiretest.HoldsBytes(p.body) || wiretest.HoldsOddNumber(p.body) {
 		return nil
 	}
 	b, err := wire.Encode(p.body, other)
@@ -219,7 +225,8 @@ func sameJob(p parsedRun, other wire.Encoding) error {
 
 func FuzzMessages(f *testing.F) { messagesTarget().Fuzz(f) }
 
-// TestParsersUnderTheHammer runs every parser of bytes from outside on mutated inputs: 20,000 each, 10,000,000 in `make soak`.
+// TestParsersUnderTheHammer runs every parser of bytes from outside on mutated inputs: 20,000 each, 10,000,000 in `make
+// soak`.
 func TestParsersUnderTheHammer(t *testing.T) {
 	t.Run("Messages", func(t *testing.T) { messagesTarget().Run(t, hammer.Runs) })
 	t.Run("Requests", func(t *testing.T) { requestsTarget(t).Run(t, hammer.Runs) })

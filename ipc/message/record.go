@@ -69,17 +69,20 @@ type Record struct {
 	Client    any            `json:"client,omitempty"`
 	Cancel    bool           `json:"cancel,omitempty"` // a running job was asked to stop
 
-	Files  []files.NeededFile `json:"files,omitempty"`  // that it reads: a daemon without them does not take it
-	Memory int64              `json:"memory,omitempty"` // bytes of its largest model file: the least that a worker must have
+	Files []files.NeededFile `json:"files,omitempty"` // that it reads: a daemon without them does not take it
+	// bytes of its largest model file: the least that a worker must have
+	Memory int64 `json:"memory,omitempty"`
 
-	Priority   string   `json:"priority,omitempty"`    // high or low; empty: normal
-	Owner      string   `json:"owner,omitempty"`       // daemon that runs it or ran it last; it has the files. While queued: the one that took it in
-	NotBefore  int64    `json:"not_before,omitempty"`  // a retry waits until then
-	HandedBack int      `json:"handed_back,omitempty"` // attempts that ended with their daemon or before a retry by hand: they do not count
-	Causes     []string `json:"causes,omitempty"`      // why earlier attempts ended, the last ones
-	Tied       bool     `json:"tied,omitempty"`        // ends with the connection it came on
-	From       string   `json:"from,omitempty"`        // client that it counts for
-	Pieces     int      `json:"pieces,omitempty"`      // of the request, in the bucket patchbay-requests
+	Priority string `json:"priority,omitempty"` // high or low; empty: normal
+	// daemon that runs it or ran it last; it has the files. While queued: the one that took it in
+	Owner     string `json:"owner,omitempty"`
+	NotBefore int64  `json:"not_before,omitempty"` // a retry waits until then
+	// attempts that ended with their daemon or before a retry by hand: they do not count
+	HandedBack int      `json:"handed_back,omitempty"`
+	Causes     []string `json:"causes,omitempty"` // why earlier attempts ended, the last ones
+	Tied       bool     `json:"tied,omitempty"`   // ends with the connection it came on
+	From       string   `json:"from,omitempty"`   // client that it counts for
+	Pieces     int      `json:"pieces,omitempty"` // of the request, in the bucket patchbay-requests
 }
 
 // maxCauses bounds Record.Causes.

@@ -18,7 +18,8 @@ func RefsOf(verb string, o *pyjson.Object) ([]*wire.Ref, error) {
 	return all, err
 }
 
-// ReplaceRefs calls f with every reference in the fields of a request. Bytes that it returns take the reference's place; nil leaves it.
+// ReplaceRefs calls f with every reference in the fields of a request. Bytes that it returns take the reference's
+// place; nil leaves it.
 func ReplaceRefs(verb string, o *pyjson.Object, f func(*wire.Ref) ([]byte, error)) error {
 	fields := VerbOf(verb).Refs
 	if o == nil {

@@ -9,9 +9,9 @@ import (
 	"patchbay/node/value"
 )
 
-// SampleRequest is the body of sample: one sampling run on numbers that the host made, as ComfyUI hands them to a sampler. Tensors are f32, f16 or bf16;
-// latents are [B, C, Y, X] in model space (latent format applied). Fields that are not here are refused: passing over one would give a plausible wrong
-// picture.
+// SampleRequest is the body of sample: one sampling run on numbers that the host made, as ComfyUI hands them to a
+// sampler. Tensors are f32, f16 or bf16; latents are [B, C, Y, X] in model space (latent format applied). Fields that
+// are not here are refused: passing over one would give a plausible wrong picture.
 type SampleRequest struct {
 	V        int          `json:"v,omitempty"`
 	ID       string       `json:"id,omitempty"` // names the run for cancel; made if missing
@@ -20,17 +20,20 @@ type SampleRequest struct {
 	Sampling *SamplingRef `json:"sampling,omitempty"` // nil: as the model file says
 	Sigmas   *wire.Tensor `json:"sigmas"`             // [n+1]
 	Noise    *wire.Tensor `json:"noise,omitempty"`    // unit variance, not scaled; nil: zeros
-	// NoiseDraws are the sizes of the draws that made the noise, for samplers whose own noise goes on behind them; nil: one draw of the whole batch.
+	// NoiseDraws are the sizes of the draws that made the noise, for samplers whose own noise goes on behind them; nil:
+	// one draw of the whole batch.
 	NoiseDraws []int        `json:"noise_draws,omitempty"`
 	Latent     *wire.Tensor `json:"latent"`
-	Mask       *wire.Tensor `json:"mask,omitempty"` // 1 where the latent may change, [1 or B, 1 or C, Y, X]; nil: everywhere
-	Seed       uint64       `json:"seed,omitempty"` // of noise that samplers draw on the way
-	CFG        *float64     `json:"cfg,omitempty"`  // nil: 1
-	CFG1       *bool        `json:"cfg1_shortcut,omitempty"`
-	Conds      CondsRef     `json:"conds"`
-	Preview    string       `json:"preview,omitempty"` // "none" (default), "latent": x0 with every step, "jpeg": a picture at most 5 times a second
-	WantX0     bool         `json:"want_x0,omitempty"` // the last x0 of the whole batch with the result
-	Plan       string       `json:"plan,omitempty"`    // "ulysses=2,cfg=2"; empty: chosen
+	// 1 where the latent may change, [1 or B, 1 or C, Y, X]; nil: everywhere
+	Mask  *wire.Tensor `json:"mask,omitempty"`
+	Seed  uint64       `json:"seed,omitempty"` // of noise that samplers draw on the way
+	CFG   *float64     `json:"cfg,omitempty"`  // nil: 1
+	CFG1  *bool        `json:"cfg1_shortcut,omitempty"`
+	Conds CondsRef     `json:"conds"`
+	// "none" (default), "latent": x0 with every step, "jpeg": a picture at most 5 times a second
+	Preview string `json:"preview,omitempty"`
+	WantX0  bool   `json:"want_x0,omitempty"` // the last x0 of the whole batch with the result
+	Plan    string `json:"plan,omitempty"`    // "ulysses=2,cfg=2"; empty: chosen
 
 	Built *value.HostRequest `json:"-"` // by parseSample
 	Hold  *bulk.Hold         `json:"-"`
@@ -41,15 +44,19 @@ func (q *SampleRequest) Holds() *bulk.Hold { return q.Hold }
 
 // ModelRef names a diffusion model in the models folders.
 type ModelRef struct {
-	File        string `json:"file"`                  // as in the list of verb models: diffusion_models, or else checkpoints
-	Fingerprint string `json:"fingerprint,omitempty"` // SHA-256 of the JSON header of the file in hex; empty: any file of that name
-	// Patches are low-rank adapters of the host. Nothing is merged: runs with other patches, or none, share the packed weights.
+	// as in the list of verb models: diffusion_models, or else checkpoints
+	File string `json:"file"`
+	// SHA-256 of the JSON header of the file in hex; empty: any file of that name
+	Fingerprint string `json:"fingerprint,omitempty"`
+	// Patches are low-rank adapters of the host. Nothing is merged: runs with other patches, or none, share the packed
+	// weights.
 	Patches []PatchRef `json:"patches,omitempty"`
 }
 
 // PatchRef adds to rows of one weight of a model: strength * alpha/R * up * down.
 type PatchRef struct {
-	Key      string       `json:"key"`                // ComfyUI's name of the weight, diffusion_model.double_blocks.0.img_attn.qkv.weight
+	// ComfyUI's name of the weight, diffusion_model.double_blocks.0.img_attn.qkv.weight
+	Key      string       `json:"key"`
 	Offset   []int        `json:"offset,omitempty"`   // [0, first, rows]: only these rows of the weight
 	Strength *float64     `json:"strength,omitempty"` // nil: 1
 	Adapter  string       `json:"adapter"`            // "lora"; there is no other
@@ -73,7 +80,8 @@ type SamplerRef struct {
 
 // SamplingRef is the model sampling of the host's model.
 type SamplingRef struct {
-	Bases      []string `json:"bases"` // ComfyUI's classes: ModelSamplingFlux, ModelSamplingDiscreteFlow, ModelSamplingDiscrete, CONST, EPS, V_PREDICTION
+	// ComfyUI's classes: ModelSamplingFlux, ModelSamplingDiscreteFlow, ModelSamplingDiscrete, CONST, EPS, V_PREDICTION
+	Bases      []string `json:"bases"`
 	Shift      *float64 `json:"shift,omitempty"`
 	Multiplier *float64 `json:"multiplier,omitempty"`
 }
@@ -84,29 +92,33 @@ type CondsRef struct {
 	Negative *[]CondRef `json:"negative,omitempty"`
 }
 
-// CondRef is one entry of a conditioning. ModelConds are what ComfyUI's extra_conds gives: c_crossattn [1, Lt, D], y [1, P], guidance [1], attention_mask
-// [1, Lt], and of HunyuanDiT and PixArt text_embedding_mask, encoder_hidden_states_t5, text_embedding_mask_t5, image_meta_size, c_size, c_ar.
+// CondRef is one entry of a conditioning. ModelConds are what ComfyUI's extra_conds gives: c_crossattn [1, Lt, D], y
+// [1, P], guidance [1], attention_mask [1, Lt], and of HunyuanDiT and PixArt text_embedding_mask,
+// encoder_hidden_states_t5, text_embedding_mask_t5, image_meta_size, c_size, c_ar.
 type CondRef struct {
-	ModelConds    map[string]*wire.Tensor `json:"model_conds"`
-	TimestepStart *float64                `json:"timestep_start,omitempty"` // sigma; the entry is active while end <= sigma <= start
-	TimestepEnd   *float64                `json:"timestep_end,omitempty"`
-	Strength      *float64                `json:"strength,omitempty"` // nil: 1
-	Area          []int                   `json:"area,omitempty"`     // [height, width, y, x] in latent pixels
-	Mask          *wire.Tensor            `json:"mask,omitempty"`     // [1 or B, Y, X] at latent size, weights
-	MaskStrength  *float64                `json:"mask_strength,omitempty"`
+	ModelConds map[string]*wire.Tensor `json:"model_conds"`
+	// sigma; the entry is active while end <= sigma <= start
+	TimestepStart *float64     `json:"timestep_start,omitempty"`
+	TimestepEnd   *float64     `json:"timestep_end,omitempty"`
+	Strength      *float64     `json:"strength,omitempty"` // nil: 1
+	Area          []int        `json:"area,omitempty"`     // [height, width, y, x] in latent pixels
+	Mask          *wire.Tensor `json:"mask,omitempty"`     // [1 or B, Y, X] at latent size, weights
+	MaskStrength  *float64     `json:"mask_strength,omitempty"`
 }
 
-// SampleReply is one message of the replies to sample: "accepted", "progress", "heartbeat", and one of "done", "error" and "cancelled" as the last.
+// SampleReply is one message of the replies to sample: "accepted", "progress", "heartbeat", and one of "done", "error"
+// and "cancelled" as the last.
 type SampleReply struct {
-	V       int            `json:"v"`
-	Type    string         `json:"type"`
-	ID      string         `json:"id"`
-	Seq     uint64         `json:"seq"` // 1, 2, ... within the run
-	TS      int64          `json:"ts"`  // Unix milliseconds
-	Step    int            `json:"i,omitempty"`
-	Steps   int            `json:"n,omitempty"`
-	Sigma   float64        `json:"sigma,omitempty"`   // of the step just done
-	X0      *wire.Tensor   `json:"x0,omitempty"`      // progress: the first item, with the last step the whole batch; done: the whole batch
+	V     int     `json:"v"`
+	Type  string  `json:"type"`
+	ID    string  `json:"id"`
+	Seq   uint64  `json:"seq"` // 1, 2, ... within the run
+	TS    int64   `json:"ts"`  // Unix milliseconds
+	Step  int     `json:"i,omitempty"`
+	Steps int     `json:"n,omitempty"`
+	Sigma float64 `json:"sigma,omitempty"` // of the step just done
+	// progress: the first item, with the last step the whole batch; done: the whole batch
+	X0      *wire.Tensor   `json:"x0,omitempty"`
 	JPEG    []byte         `json:"jpeg,omitempty"`    // progress, preview "jpeg"
 	X       *wire.Tensor   `json:"x,omitempty"`       // done: the latent, f32, model space
 	Evals   int            `json:"evals,omitempty"`   // done: evaluations of the model

@@ -15,7 +15,8 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// ParseSample reads the body of sample. With forward large tensors are left to the worker that gets them. Errors have Input set to the path of the field.
+// ParseSample reads the body of sample. With forward large tensors are left to the worker that gets them. Errors have
+// Input set to the path of the field.
 func ParseSample(o *pyjson.Object, forward bool) (*SampleRequest, *wire.Error) {
 	q := &SampleRequest{}
 	if err := BindStrict(o, q); err != nil {
@@ -97,7 +98,8 @@ func (m *ModelRef) Resolve(look Numbers) (value.ModelFile, error) {
 		case p.Key == "":
 			return out, wire.BadField(path+"key", "is missing")
 		case p.Adapter != "lora":
-			return out, wire.BadField(path+"adapter", "%q: lora is the only one that is added without changing the weights", wire.Shown(p.Adapter))
+			return out, wire.BadField(path+"adapter", "%q: lora is the only one that is added without changing the weights",
+				wire.Shown(p.Adapter))
 		case p.Tensors.Up == nil || p.Tensors.Down == nil:
 			return out, wire.BadField(path+"tensors", "lacks up or down")
 		case p.Strength != nil && !finite(*p.Strength) || p.Tensors.Alpha != nil && !finite(*p.Tensors.Alpha):
@@ -109,7 +111,8 @@ func (m *ModelRef) Resolve(look Numbers) (value.ModelFile, error) {
 		}
 		if !look.forward {
 			up, down := p.Tensors.Up, p.Tensors.Down
-			low.Up, low.Down = &value.Tensor{DType: up.DType, Shape: up.Shape, Data: up.Data}, &value.Tensor{DType: down.DType, Shape: down.Shape, Data: down.Data}
+			low.Up, low.Down = &value.Tensor{DType: up.DType, Shape: up.Shape, Data: up.Data},
+				&value.Tensor{DType: down.DType, Shape: down.Shape, Data: down.Data}
 			low.ID = up.DType + up.Sum() + down.DType + down.Sum()
 		}
 		out.Patches = append(out.Patches, low)
@@ -269,7 +272,8 @@ func setCond(e *dit.Entry, key, path string, t *wire.Tensor, look Numbers) error
 	case "c_ar": // sorted before c_size, kept behind it
 		e.Size = append(e.Size, data...)
 	default:
-		return wire.BadField(path, "is not known here; the keys are c_crossattn, y, guidance, attention_mask, text_embedding_mask, encoder_hidden_states_t5, text_embedding_mask_t5, image_meta_size, c_size, c_ar")
+		return wire.BadField(path, "is not known here; the keys are c_crossattn, y, guidance, attention_mask, "+
+			"text_embedding_mask, encoder_hidden_states_t5, text_embedding_mask_t5, image_meta_size, c_size, c_ar")
 	}
 	return nil
 }

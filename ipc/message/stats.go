@@ -1,6 +1,7 @@
 package message
 
-// Stats is what a daemon counts: the reply of the verb stats, and the data of `nats service stats`. Counters begin with the daemon.
+// Stats is what a daemon counts: the reply of the verb stats, and the data of `nats service stats`. Counters begin with
+// the daemon.
 type Stats struct {
 	V           int               `json:"v"`
 	Daemon      string            `json:"daemon"`

@@ -8,10 +8,12 @@ func EventSubject(job, kind string) string { return wire.SubjectRoot + "events."
 // PreviewSubject returns the subject of a job's previews.
 func PreviewSubject(job string) string { return wire.SubjectRoot + "preview." + job }
 
-// BlobRoot begins the subjects on which daemons offer and take payloads: patchbay.v1.blob.<daemon>.get, .put.<transfer> and .ack.<transfer>.
+// BlobRoot begins the subjects on which daemons offer and take payloads: patchbay.v1.blob.<daemon>.get, .put.<transfer>
+// and .ack.<transfer>.
 const BlobRoot = wire.SubjectRoot + "blob."
 
-// The names of the durable side on NATS. A number at the end of a stream is its generation: some settings of a stream cannot be changed later.
+// The names of the durable side on NATS. A number at the end of a stream is its generation: some settings of a stream
+// cannot be changed later.
 const (
 	QueueStream   = "PATCHBAY_JOBS_1"
 	EventStream   = "PATCHBAY_EVENTS_1"

@@ -5,12 +5,13 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// Verb is one row of the table of verbs. Subjects, dispatch on frames, rights, the JSON Schema and the table of docs/protocol.md follow from it; a package
-// that answers adds the function (serve).
+// Verb is one row of the table of verbs. Subjects, dispatch on frames, rights, the JSON Schema and the table of
+// docs/protocol.md follow from it; a package that answers adds the function (serve).
 type Verb struct {
 	Name  string
 	About string // what `nats micro info` shows
-	// PerJob: the subject ends in the id of a job, in frames the field job has it, and the daemon that has the job answers.
+	// PerJob: the subject ends in the id of a job, in frames the field job has it, and the daemon that has the job
+	// answers.
 	PerJob bool
 	// Everyone: every daemon on the server answers, not one of the queue group.
 	Everyone bool
@@ -86,7 +87,8 @@ func nodeVerbs() []Verb {
 			Name: VerbDescribe, About: "node classes as ComfyUI's object_info",
 			Everyone: true, Request: DescribeRequest{}, Reply: DescribeReply{},
 			Body: "none, {class}, {limits: true} or {schema: true}",
-			Answer: "{v, comfy_compat, object_info, limits}: ComfyUI's entries; {v, limits}; or {v, schema}: the JSON Schema of all messages, " +
+			Answer: "{v, comfy_compat, object_info, limits}: ComfyUI's entries; {v, limits}; or {v, schema}: the JSON " +
+				"Schema of all messages, " +
 				"docs/protocol.schema.json",
 		},
 		{
@@ -101,8 +103,9 @@ func nodeVerbs() []Verb {
 		},
 		{
 			Name: VerbSample, About: "run one sampler on tensors; replies: accepted, progress, done, empty message",
-			NeedsBody: true, Strict: true, Hashes: true, Refs: []string{AnyField}, Streams: anyBody, Request: SampleRequest{}, Reply: SampleReply{},
-			Body: "one sampling run (below)", Answer: "accepted, progress, done, end",
+			NeedsBody: true, Strict: true, Hashes: true, Refs: []string{AnyField}, Streams: anyBody, Request: SampleRequest{},
+			Reply: SampleReply{},
+			Body:  "one sampling run (below)", Answer: "accepted, progress, done, end",
 		},
 		{
 			Name: VerbLoad, About: "make the weights of a model resident",
@@ -113,8 +116,9 @@ func nodeVerbs() []Verb {
 		{
 			Name: VerbFree, About: "give up handles, or all cached models",
 			Everyone: true, Admin: true, Request: FreeRequest{}, Reply: FreeReply{},
-			Body:   "none, or {handles: [id], models: [file]}",
-			Answer: "{v, freed, bytes}: handles dropped, bytes of weights dropped; with nothing named everything cached is given up",
+			Body: "none, or {handles: [id], models: [file]}",
+			Answer: "{v, freed, bytes}: handles dropped, bytes of weights dropped; with nothing named everything cached is " +
+				"given up",
 		},
 		{
 			Name: VerbStats, About: "queue, workers, steps, bytes by axis",

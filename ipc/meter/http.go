@@ -34,9 +34,11 @@ func (t totals) Collect(out chan<- prometheus.Metric) {
 	}
 	const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue
 	for _, st := range message.States() {
-		put(gauge, "jobs", "Jobs that are remembered, by state; queued is the length of the queue.", float64(s.Jobs[st]), "state", string(st))
+		put(gauge, "jobs", "Jobs that are remembered, by state; queued is the length of the queue.", float64(s.Jobs[st]),
+			"state", string(st))
 		if st.Final() {
-			put(counter, "jobs_ended_total", "Jobs that this daemon has ended, by state.", float64(s.Ended[st]), "state", string(st))
+			put(counter, "jobs_ended_total", "Jobs that this daemon has ended, by state.", float64(s.Ended[st]),
+				"state", string(st))
 		}
 	}
 	for _, w := range s.Workers {
@@ -44,17 +46,21 @@ func (t totals) Collect(out chan<- prometheus.Metric) {
 		put(counter, "worker_restarts_total", "How often a worker was started again.", float64(w.Restarts), "worker", w.Name)
 	}
 	for _, a := range axes() {
-		put(counter, "axis_bytes_total", "Bytes that ranks sent each other, by axis of the mesh.", float64(s.Axes[a]), "axis", a)
+		put(counter, "axis_bytes_total", "Bytes that ranks sent each other, by axis of the mesh.",
+			float64(s.Axes[a]), "axis", a)
 	}
 	put(counter, "steps_total", "Sampling steps.", float64(s.Steps))
 	put(counter, "samples_total", "Runs of the verb sample that are done.", float64(s.Samples))
-	put(counter, "cache_nodes_total", "Nodes of jobs that are done, by whether their values were in the worker's cache.", float64(s.CacheHits), "result", "hit")
-	put(counter, "cache_nodes_total", "Nodes of jobs that are done, by whether their values were in the worker's cache.", float64(s.CacheMisses), "result", "miss")
+	put(counter, "cache_nodes_total", "Nodes of jobs that are done, by whether their values were in the worker's cache.",
+		float64(s.CacheHits), "result", "hit")
+	put(counter, "cache_nodes_total", "Nodes of jobs that are done, by whether their values were in the worker's cache.",
+		float64(s.CacheMisses), "result", "miss")
 	for _, v := range append(message.VerbNames(), "unknown") {
 		put(counter, "requests_total", "Requests, by verb.", float64(s.Requests[v]), "verb", v)
 	}
 	for _, c := range wire.ErrorTable() {
-		put(counter, "requests_refused_total", "Requests that were answered with an error, by code.", float64(s.Refused[c.Code]), "code", c.Code)
+		put(counter, "requests_refused_total", "Requests that were answered with an error, by code.",
+			float64(s.Refused[c.Code]), "code", c.Code)
 	}
 	t.m.mu.Lock()
 	defer t.m.mu.Unlock()
@@ -87,7 +93,8 @@ func Listen(addr string, m *Meter, ill func() []string) (*Endpoint, error) {
 		_, _ = fmt.Fprintln(w, "ok")
 	})
 	return &Endpoint{l: l, srv: &http.Server{
-		Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+		Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second,
+		IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
 	}}, nil
 }
 

@@ -15,9 +15,9 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// Meter counts what a daemon does. Everything comes from the events of its jobs (the worker measures, its metrics event tells), from the replies to hosts,
-// and from the refusals of its service. It keeps the numbers for /metrics in a registry of its own and those for the verb stats. A nil Meter counts nothing.
-// Safe for concurrent use.
+// Meter counts what a daemon does. Everything comes from the events of its jobs (the worker measures, its metrics event
+// tells), from the replies to hosts, and from the refusals of its service. It keeps the numbers for /metrics in a
+// registry of its own and those for the verb stats. A nil Meter counts nothing. Safe for concurrent use.
 type Meter struct {
 	reg         *prometheus.Registry
 	jobSeconds  *prometheus.HistogramVec // by model and plan
@@ -48,8 +48,10 @@ type liveRun struct {
 // New returns a Meter that counts from now.
 func New() *Meter {
 	m := &Meter{
-		reg: prometheus.NewRegistry(), began: time.Now(), requests: map[string]uint64{}, refused: map[string]uint64{}, events: map[string]uint64{},
-		ended: map[message.State]uint64{}, axes: map[string]uint64{}, live: map[string]*liveRun{}, source: func() message.Stats { return message.Stats{} },
+		reg: prometheus.NewRegistry(), began: time.Now(), requests: map[string]uint64{}, refused: map[string]uint64{},
+		events: map[string]uint64{},
+		ended:  map[message.State]uint64{}, axes: map[string]uint64{}, live: map[string]*liveRun{},
+		source: func() message.Stats { return message.Stats{} },
 		jobSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "patchbay_job_seconds", Help: "Time of jobs that are done, by the model and plan of their first sampling run.",
 			Buckets: []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500},
@@ -63,12 +65,14 @@ func New() *Meter {
 		m.axes[axis] = 0
 	}
 	m.reg.MustRegister(
-		m.jobSeconds, m.stepSeconds, totals{m}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		m.jobSeconds, m.stepSeconds, totals{m}, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return m
 }
 
-// Watch tells where the numbers of jobs and workers come from; they are asked for whenever somebody looks. Call it before anyone does.
+// Watch tells where the numbers of jobs and workers come from; they are asked for whenever somebody looks. Call it
+// before anyone does.
 func (m *Meter) Watch(source func() message.Stats) { m.source = source }
 
 // Event counts an event of a job of this daemon.
@@ -234,7 +238,8 @@ func (m *Meter) Stats() message.Stats {
 	s.V, s.Since = message.ProtocolVersion, m.began.UnixMilli()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s.Ended, s.Axes, s.Refused, s.Requests = map[message.State]uint64{}, maps.Clone(m.axes), maps.Clone(m.refused), maps.Clone(m.requests)
+	s.Ended, s.Axes, s.Refused, s.Requests = map[message.State]uint64{}, maps.Clone(m.axes), maps.Clone(m.refused),
+		maps.Clone(m.requests)
 	maps.Copy(s.Ended, m.ended)
 	s.Steps, s.CacheHits, s.CacheMisses, s.Samples = m.steps, m.hits, m.misses, m.samples
 	for _, n := range m.events {

@@ -9,7 +9,8 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// Lines of the log name what they are about under the same keys everywhere: job, node, rank and step; a logger that is made for a job has the first.
+// Lines of the log name what they are about under the same keys everywhere: job, node, rank and step; a logger that is
+// made for a job has the first.
 
 // TraceEvent logs a node that begins, or a step that is done, at debug level.
 func TraceEvent(log *zerolog.Logger, ev message.Event) {

@@ -59,7 +59,8 @@ func TestTensorsInChunks(t *testing.T) {
 	for _, size := range []int{1000, wire.BulkBytes, wire.BulkBytes + 1, bulk.ChunkWindow * bulk.ChunkBytes, 20<<20 + 3} {
 		want := &wire.Tensor{DType: "u8", Shape: []int{size}, Data: wiretest.Noise(size)}
 		var out message.ExecReply
-		if err := client.AskOne(ctx, c, message.VerbExec, "", &message.ExecRequest{Class: "Echo", Inputs: pyjson.NewObject("value", want)}, &out); err != nil {
+		if err := client.AskOne(ctx, c, message.VerbExec, "",
+			&message.ExecRequest{Class: "Echo", Inputs: pyjson.NewObject("value", want)}, &out); err != nil {
 			t.Fatalf("%d bytes: %v", size, err)
 		}
 		if got, ok := out.Outputs[0].(*wire.Tensor); !ok || !bytes.Equal(got.Data, want.Data) {
@@ -72,14 +73,20 @@ func TestTensorsInChunks(t *testing.T) {
 		list = append(list, &wire.Tensor{DType: "u8", Shape: []int{300 << 10}, Data: wiretest.Noise(300 << 10)})
 	}
 	var out message.ExecReply
-	if err := client.AskOne(ctx, c, message.VerbExec, "", &message.ExecRequest{Class: "Echo", Inputs: pyjson.NewObject("value", list)}, &out); err != nil {
+	if err := client.AskOne(ctx, c, message.VerbExec, "",
+		&message.ExecRequest{Class: "Echo", Inputs: pyjson.NewObject("value", list)}, &out); err != nil {
 		t.Fatal(err)
 	}
-	if got := out.Outputs[0].([]any); len(got) != 40 || !bytes.Equal(got[39].(*wire.Tensor).Data, wiretest.Noise(300<<10)) {
+	if got := out.Outputs[0].([]any); len(got) != 40 ||
+		!bytes.Equal(got[39].(*wire.Tensor).Data, wiretest.Noise(300<<10)) {
 		t.Errorf("got %d tensors", len(got))
 	}
-	_, col, end := ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Picture 9000000"), Inputs: map[string][]byte{"a": wiretest.Noise(10 << 20)}})
-	if end.Type != message.EventSuccess || len(col.Files) != 1 || !bytes.Equal(col.Files[0].Data, messagetest.Picture("1", 9000000).Data) {
+	_, col, end := ipctest.RunJob(t, c, &message.RunRequest{
+		Workflow: messagetest.Graph("Picture 9000000"),
+		Inputs:   map[string][]byte{"a": wiretest.Noise(10 << 20)},
+	})
+	if end.Type != message.EventSuccess || len(col.Files) != 1 ||
+		!bytes.Equal(col.Files[0].Data, messagetest.Picture("1", 9000000).Data) {
 		t.Errorf("got %+v and %d files", end, len(col.Files))
 	}
 	untilGivenBack(t, n.Blobs())
@@ -116,13 +123,18 @@ func TestObjectsAsPayloads(t *testing.T) {
 		t.Fatal(err)
 	}
 	tensor := func(r wire.Ref) map[string]any {
-		return map[string]any{"class_type": "Sum", "inputs": map[string]any{"value": &wire.Tensor{DType: "u8", Shape: []int{r.Bytes}, Ref: &r}}}
+		return map[string]any{
+			"class_type": "Sum",
+			"inputs":     map[string]any{"value": &wire.Tensor{DType: "u8", Shape: []int{r.Bytes}, Ref: &r}},
+		}
 	}
 	var out message.ExecReply
-	if err := client.AskOne(ctx, c, message.VerbExec, "", tensor(*ref), &out); err != nil || out.Outputs[1] != int64(len(data)) {
+	if err := client.AskOne(ctx, c, message.VerbExec, "", tensor(*ref), &out); err != nil ||
+		out.Outputs[1] != int64(len(data)) {
 		t.Fatalf("got %v, %v", out.Outputs, err)
 	}
-	if err := client.AskOne(ctx, c, message.VerbExec, "", tensor(wire.Ref{Kind: wire.RefObject, Bytes: ref.Bytes, Name: ref.Name}), &out); err != nil {
+	if err := client.AskOne(ctx, c, message.VerbExec, "",
+		tensor(wire.Ref{Kind: wire.RefObject, Bytes: ref.Bytes, Name: ref.Name}), &out); err != nil {
 		t.Errorf("without a digest: %v", err)
 	}
 	for name, r := range map[string]wire.Ref{
@@ -130,21 +142,31 @@ func TestObjectsAsPayloads(t *testing.T) {
 		"SHA-256 is":         {Kind: wire.RefObject, Bytes: ref.Bytes, Name: ref.Name, SHA256: strings.Repeat("0", 64)},
 		"not found":          {Kind: wire.RefObject, Bytes: ref.Bytes, Name: "in/none"},
 	} {
-		if err := client.AskOne(ctx, c, message.VerbExec, "", tensor(r), &out); wiretest.Code(err) != wire.ErrPayload || !strings.Contains(err.Error(), name) {
+		if err := client.AskOne(ctx, c, message.VerbExec, "", tensor(r), &out); wiretest.Code(err) != wire.ErrPayload ||
+			!strings.Contains(err.Error(), name) {
 			t.Errorf("want %s: got %v", name, err)
 		}
 	}
 	// A file of a job in JSON, as a person at a shell sends it; the result as an object.
-	body := []byte(`{"workflow": {"1": {"class_type": "Picture", "inputs": {"n": 700000}}}, "inputs": {"a.png": {"$bytes": {"kind": "object", "bytes": 31457297, "name": "in/big"}}}}`)
-	m, err := c.Conn().RequestMsgWithContext(ctx, &nats.Msg{Subject: message.VerbSubject(message.VerbSubmit, ""), Data: body})
+	body := []byte(`{"workflow": {"1": {"class_type": "Picture", "inputs": {"n": 700000}}}, "inputs": {"a.png": ` +
+		`{"$bytes": {"kind": "object", "bytes": 31457297, "name": "in/big"}}}}`)
+	m, err := c.Conn().RequestMsgWithContext(ctx,
+		&nats.Msg{Subject: message.VerbSubject(message.VerbSubmit, ""), Data: body})
 	if err != nil || !strings.Contains(string(m.Data), `"accepted"`) {
 		t.Fatalf("submit: %v %s", err, m.Data)
 	}
-	exec, err := wire.EncodeMsgpack(&message.ExecRequest{Class: "Echo", Inputs: pyjson.NewObject("value", &wire.Tensor{DType: "u8", Shape: []int{1 << 20}, Data: data[:1<<20]})})
+	exec, err := wire.EncodeMsgpack(&message.ExecRequest{
+		Class:  "Echo",
+		Inputs: pyjson.NewObject("value", &wire.Tensor{DType: "u8", Shape: []int{1 << 20}, Data: data[:1<<20]}),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err = c.Conn().RequestMsgWithContext(ctx, &nats.Msg{Subject: message.VerbSubject(message.VerbExec, ""), Data: exec, Header: nats.Header{wire.HeaderAccept: {"object"}}})
+	m, err = c.Conn().RequestMsgWithContext(ctx,
+		&nats.Msg{
+			Subject: message.VerbSubject(message.VerbExec, ""), Data: exec,
+			Header: nats.Header{wire.HeaderAccept: {"object"}},
+		})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +186,8 @@ func TestObjectsAsPayloads(t *testing.T) {
 	r.Release()
 }
 
-// TestHostileStreams plays the sender of a tensor that is not what was promised. Every way ends in its own refusal, at once, and nothing stays.
+// TestHostileStreams plays the sender of a tensor that is not what was promised. Every way ends in its own refusal, at
+// once, and nothing stays.
 func TestHostileStreams(t *testing.T) {
 	c, n := payloadRig(t, func(n *serve.NATS) { n.Blobs().Silence = 300 * time.Millisecond })
 	ctx := wiretest.Within(t, 60*time.Second)
@@ -185,13 +208,19 @@ func TestHostileStreams(t *testing.T) {
 		"chunk 1 was damaged":           {good(0), ruined},
 		"want 524288":                   {good(0), chunk(1, 0, data[:size])},
 		"at most 524288 were asked for": {chunk(0, 0, data[:size+1])},
-		"was to have 3145728 bytes":     {good(0), good(1), good(2), good(3), good(4), chunk(5, 5*size, data[:size])[:16+size], good(5)},
+		"was to have 3145728 bytes": {
+			good(0), good(1), good(2), good(3), good(4),
+			chunk(5, 5*size, data[:size])[:16+size], good(5),
+		},
 		"a chunk of 16 bytes":           {good(0), chunk(1, size, nil)},
 		"no chunk for 300ms after 1048": {good(0), good(1)},
 		"no chunk for 300ms after 0":    nil,
 	} {
 		if want == "was to have 3145728 bytes" {
-			chunks = [][]byte{good(0), good(1), good(2), good(3), good(4), chunk(5, 5*size, data[:size-1]), chunk(6, 6*size-1, data[:2])}
+			chunks = [][]byte{
+				good(0), good(1), good(2), good(3), good(4), chunk(5, 5*size, data[:size-1]),
+				chunk(6, 6*size-1, data[:2]),
+			}
 		}
 		subject := c.Conn().NewInbox()
 		sub, err := c.Conn().Subscribe(subject, func(m *nats.Msg) {
@@ -205,7 +234,10 @@ func TestHostileStreams(t *testing.T) {
 		var out message.ExecReply
 		began := time.Now()
 		err = client.AskOne(ctx, c, message.VerbExec, "", map[string]any{"class_type": "Sum", "inputs": map[string]any{
-			"value": &wire.Tensor{DType: "u8", Shape: []int{len(data)}, Ref: &wire.Ref{Kind: wire.RefStream, Bytes: len(data), Subject: subject, ID: "x"}},
+			"value": &wire.Tensor{
+				DType: "u8", Shape: []int{len(data)},
+				Ref: &wire.Ref{Kind: wire.RefStream, Bytes: len(data), Subject: subject, ID: "x"},
+			},
 		}}, &out)
 		if took := time.Since(began); took > 20*time.Second {
 			t.Errorf("%q took %s", want, took)
@@ -226,7 +258,11 @@ func TestHostileStreams(t *testing.T) {
 		"does not fit": {Kind: wire.RefStream, Bytes: 4, Subject: "a", ID: "x"},
 	}
 	for want, ref := range refused {
-		err := client.AskOne(ctx, c, message.VerbExec, "", map[string]any{"class_type": "Sum", "inputs": map[string]any{"value": &wire.Tensor{DType: "u8", Shape: []int{3 << 20}, Ref: ref}}}, &message.ExecReply{})
+		err := client.AskOne(ctx, c, message.VerbExec, "",
+			map[string]any{"class_type": "Sum", "inputs": map[string]any{"value": &wire.Tensor{
+				DType: "u8",
+				Shape: []int{3 << 20}, Ref: ref,
+			}}}, &message.ExecReply{})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
@@ -236,7 +272,10 @@ func TestHostileStreams(t *testing.T) {
 
 // TestAbandonedStreams pulls a result and goes silent: the daemon gives the transfer up, and then the offer.
 func TestAbandonedStreams(t *testing.T) {
-	c, n := payloadRig(t, func(n *serve.NATS) { n.Blobs().Silence, n.Blobs().Life = 200*time.Millisecond, 300*time.Millisecond })
+	c, n := payloadRig(t, func(n *serve.NATS) {
+		n.Blobs().Silence, n.Blobs().Life = 200*time.Millisecond,
+			300*time.Millisecond
+	})
 	ctx := wiretest.Within(t, 30*time.Second)
 	ref := n.Blobs().Offer(wiretest.Noise(20<<20), nil)
 	sub, err := c.Conn().SubscribeSync(c.Conn().NewInbox())
@@ -317,7 +356,13 @@ func TestUploadsAreReadByOthers(t *testing.T) {
 // BenchmarkTensorOverNATS sends a 64 MiB tensor in chunks with credits to a daemon in this process.
 func BenchmarkTensorOverNATS(b *testing.B) {
 	c, _ := payloadRig(b, nil)
-	body := &message.ExecRequest{Class: "Sum", Inputs: pyjson.NewObject("value", &wire.Tensor{DType: "f32", Shape: []int{16, 1024, 1024}, Data: make([]byte, 64<<20)})}
+	body := &message.ExecRequest{
+		Class: "Sum",
+		Inputs: pyjson.NewObject("value", &wire.Tensor{
+			DType: "f32", Shape: []int{16, 1024, 1024},
+			Data: make([]byte, 64<<20),
+		}),
+	}
 	b.SetBytes(64 << 20)
 	for b.Loop() {
 		if err := client.AskOne(context.Background(), c, message.VerbExec, "", body, &struct{}{}); err != nil {

@@ -14,8 +14,8 @@ import (
 type Carrier interface {
 	// Name is how logs call it, with its address.
 	Name() string
-	// Serve takes requests until ctx ends or the far side is gone; then it takes no new ones, lets streams under way finish for as long as drain
-	// lasts, and returns.
+	// Serve takes requests until ctx ends or the far side is gone; then it takes no new ones, lets streams under way
+	// finish for as long as drain lasts, and returns.
 	Serve(ctx, drain context.Context, s *Service) error
 }
 
@@ -30,8 +30,10 @@ type Request struct {
 	Tied   bool            // run ends with the connection
 	Gone   <-chan struct{} // closed when the client is gone; nil where nobody can tell
 
-	hold *bulk.Hold                                                     // shared memory that Fields lies in, until the last reply is sent
-	pull func(ctx context.Context, ref *wire.Ref) (*bulk.Region, error) // fetches what Fields refers to; nil: nothing can be
+	// shared memory that Fields lies in, until the last reply is sent
+	hold *bulk.Hold
+	// fetches what Fields refers to; nil: nothing can be
+	pull func(ctx context.Context, ref *wire.Ref) (*bulk.Region, error)
 }
 
 // Reply is the way back to one client. Messages are encoded as the request was. It is used by one goroutine at a time.
@@ -39,8 +41,8 @@ type Reply struct {
 	Enc    wire.Encoding
 	Limit  int  // bytes of the largest message
 	Stream bool // the verb answers with several messages: the carrier marks their end
-	// Send writes one encoded message, the parts after each other, with descriptors beside it; fault is set when it is an error, end when nothing follows. No
-	// parts only mark the end.
+	// Send writes one encoded message, the parts after each other, with descriptors beside it; fault is set when it is an
+	// error, end when nothing follows. No parts only mark the end.
 	Send func(parts [][]byte, fds []int, fault *wire.Error, end bool) error
 	// Beside makes the place for what goes beside one message; nil: everything goes inside.
 	Beside func(known *bulk.Hold) bulk.Cargo
@@ -107,7 +109,8 @@ func (r *Reply) put(v any, fault *wire.Error, end bool) error {
 	if n := wire.LengthOf(b); err != nil {
 		fault = message.ErrorOf(err)
 	} else if r.Limit > 0 && n > r.Limit {
-		fault = wire.Errorf(wire.ErrTooLarge, "the reply has %d bytes, a message may have %d; accept references to get it beside the message", n, r.Limit)
+		fault = wire.Errorf(wire.ErrTooLarge, "the reply has %d bytes, a message may have %d; accept references to get "+
+			"it beside the message", n, r.Limit)
 		err = fault
 	}
 	var fds []int
@@ -129,7 +132,8 @@ func (r *Reply) put(v any, fault *wire.Error, end bool) error {
 	return err
 }
 
-// inlineLimit is the largest file that travels inside one message: 512 KiB, or half of what a message may have; text encodings need a third more.
+// inlineLimit is the largest file that travels inside one message: 512 KiB, or half of what a message may have; text
+// encodings need a third more.
 func (r *Reply) inlineLimit() int {
 	n := 512 << 10
 	if r.Limit > 0 {

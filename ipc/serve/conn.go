@@ -22,8 +22,9 @@ type conn struct {
 	wg   sync.WaitGroup // requests whose last reply is not sent
 }
 
-// serveConn answers the requests of one byte stream until it ends or ctx ends; then no new ones are taken, and streams under way may finish until drain
-// ends. closing is called when the stream is not to be read any more. A clean end of the stream is nil.
+// serveConn answers the requests of one byte stream until it ends or ctx ends; then no new ones are taken, and streams
+// under way may finish until drain ends. closing is called when the stream is not to be read any more. A clean end of
+// the stream is nil.
 func serveConn(ctx, drain context.Context, r io.Reader, w io.Writer, closing func(), s *Service) error {
 	c := &conn{r: r, w: wire.NewFrameWriter(w), s: s, gone: make(chan struct{})}
 	read := make(chan error, 1)
@@ -78,7 +79,8 @@ func (c *conn) frame(body []byte, fds []int) {
 	defer func() { wire.CloseFDs(fds) }()
 	enc, ok := wire.Sniff(body)
 	if !ok {
-		c.reply(wire.Msgpack, wire.Envelope{}).send(wire.Errorf(wire.ErrUnsupported, "a frame holds one msgpack map (or one JSON object), this one of %d bytes does not", len(body)))
+		c.reply(wire.Msgpack, wire.Envelope{}).send(wire.Errorf(wire.ErrUnsupported,
+			"a frame holds one msgpack map (or one JSON object), this one of %d bytes does not", len(body)))
 		return
 	}
 	o, err := wire.Decode(body, enc, c.s.cfg.Limits.frame())
@@ -113,7 +115,10 @@ func (c *conn) frame(body []byte, fds []int) {
 		c.reply(enc, env).send(wire.Errorf(wire.ErrBadRequest, "field op is missing; it names the verb"))
 		return
 	}
-	memory, err := bulk.Mapped(fds, func(f func(*wire.Ref) ([]byte, error)) error { return message.ReplaceRefs(head.Op, fields, f) })
+	memory, err := bulk.Mapped(fds, func(f func(*wire.Ref) ([]byte, error)) error {
+		return message.ReplaceRefs(head.Op,
+			fields, f)
+	})
 	fds = nil
 	if err != nil {
 		c.reply(enc, env).send(wire.BadRequest(err))
@@ -146,18 +151,21 @@ type frameReply struct {
 func (c *conn) reply(enc wire.Encoding, env wire.Envelope) frameReply { return frameReply{c, enc, env} }
 
 func (f frameReply) reply(done func()) *Reply {
-	return &Reply{Enc: f.enc, Limit: wire.MaxFrame - 1024, Done: done, Send: func(parts [][]byte, fds []int, _ *wire.Error, end bool) error {
-		if parts == nil {
-			parts = [][]byte{wire.EmptyMap(f.enc)}
-		}
-		env := f.env
-		env.End = end
-		frame, err := wire.SpliceFirst(env, parts, f.enc)
-		if err != nil {
-			return err
-		}
-		return f.c.w.Send(fds, frame)
-	}}
+	return &Reply{
+		Enc: f.enc, Limit: wire.MaxFrame - 1024, Done: done,
+		Send: func(parts [][]byte, fds []int, _ *wire.Error, end bool) error {
+			if parts == nil {
+				parts = [][]byte{wire.EmptyMap(f.enc)}
+			}
+			env := f.env
+			env.End = end
+			frame, err := wire.SpliceFirst(env, parts, f.enc)
+			if err != nil {
+				return err
+			}
+			return f.c.w.Send(fds, frame)
+		},
+	}
 }
 
 // send answers a request that did not reach the service.

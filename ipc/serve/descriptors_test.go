@@ -45,8 +45,8 @@ func openFDs(t testing.TB) int {
 	return len(list)
 }
 
-// TestTensorsThroughSharedMemory sends one there and back through a daemon and a worker process, and counts what the host and the daemon allocate for one that
-// lies in shared memory: nothing of its size.
+// TestTensorsThroughSharedMemory sends one there and back through a daemon and a worker process, and counts what the
+// host and the daemon allocate for one that lies in shared memory: nothing of its size.
 func TestTensorsThroughSharedMemory(t *testing.T) {
 	r, child := ipctest.ChildRig(t, nil)
 	c, _ := socketRig(t, r)
@@ -61,7 +61,8 @@ func TestTensorsThroughSharedMemory(t *testing.T) {
 	for _, n := range []int{wire.BulkBytes - 4, wire.BulkBytes, 8 << 20} {
 		want := &wire.Tensor{DType: "u8", Shape: []int{n}, Data: wiretest.Noise(n)}
 		var out message.ExecReply
-		if err := client.AskOne(ctx, c, message.VerbExec, "", &message.ExecRequest{Class: "Echo", Inputs: pyjson.NewObject("value", want)}, &out); err != nil {
+		if err := client.AskOne(ctx, c, message.VerbExec, "",
+			&message.ExecRequest{Class: "Echo", Inputs: pyjson.NewObject("value", want)}, &out); err != nil {
 			t.Fatal(err)
 		}
 		got, ok := out.Outputs[0].(*wire.Tensor)
@@ -79,7 +80,8 @@ func TestTensorsThroughSharedMemory(t *testing.T) {
 	runtime.ReadMemStats(&was)
 	sum := pyjson.NewObject("value", &wire.Tensor{DType: "u8", Shape: []int{32 << 20}, Data: region.Bytes()[32<<20:]})
 	var out message.ExecReply
-	if err := client.AskOne(ctx, c, message.VerbExec, "", &message.ExecRequest{Class: "Sum", Inputs: sum}, &out); err != nil {
+	if err := client.AskOne(ctx, c, message.VerbExec, "", &message.ExecRequest{Class: "Sum", Inputs: sum},
+		&out); err != nil {
 		t.Fatal(err)
 	}
 	runtime.ReadMemStats(&is)
@@ -110,8 +112,12 @@ func TestInputsAndPicturesThroughSharedMemory(t *testing.T) {
 	}
 	before := openFDs(t)
 	for range 3 {
-		_, col, end := ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Picture 3000000"), Inputs: map[string][]byte{"a.png": wiretest.Noise(2 << 20)}})
-		if end.Type != message.EventSuccess || len(col.Files) != 1 || !bytes.Equal(col.Files[0].Data, messagetest.Picture("1", 3000000).Data) {
+		_, col, end := ipctest.RunJob(t, c, &message.RunRequest{
+			Workflow: messagetest.Graph("Picture 3000000"),
+			Inputs:   map[string][]byte{"a.png": wiretest.Noise(2 << 20)},
+		})
+		if end.Type != message.EventSuccess || len(col.Files) != 1 ||
+			!bytes.Equal(col.Files[0].Data, messagetest.Picture("1", 3000000).Data) {
 			t.Fatalf("got %+v and %d files", end, len(col.Files))
 		}
 	}
@@ -138,7 +144,8 @@ func memfd(t *testing.T, size int64, seals int) int {
 	return fd
 }
 
-// TestHostileDescriptors sends what no honest host sends. Each is refused with its reason, no descriptor stays, and the connection goes on.
+// TestHostileDescriptors sends what no honest host sends. Each is refused with its reason, no descriptor stays, and the
+// connection goes on.
 func TestHostileDescriptors(t *testing.T) {
 	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
 	_, path := socketRig(t, r)
@@ -160,7 +167,10 @@ func TestHostileDescriptors(t *testing.T) {
 		many[i] = good
 	}
 	ref := func(bytes, fd, offset int) *wire.Tensor {
-		return &wire.Tensor{DType: "u8", Shape: []int{bytes}, Ref: &wire.Ref{Kind: wire.RefShm, Bytes: bytes, FD: fd, Offset: offset}}
+		return &wire.Tensor{
+			DType: "u8", Shape: []int{bytes},
+			Ref: &wire.Ref{Kind: wire.RefShm, Bytes: bytes, FD: fd, Offset: offset},
+		}
 	}
 	nc, err := net.Dial("unix", path)
 	if err != nil {
@@ -171,7 +181,10 @@ func TestHostileDescriptors(t *testing.T) {
 	w := wire.NewFrameWriter(fc)
 	ask := func(fds []int, op string, value any) string {
 		t.Helper()
-		body, err := wire.EncodeMsgpack(map[string]any{"op": op, "tag": 1, "class_type": "Echo", "inputs": map[string]any{"value": value}})
+		body, err := wire.EncodeMsgpack(map[string]any{
+			"op": op, "tag": 1, "class_type": "Echo",
+			"inputs": map[string]any{"value": value},
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -210,10 +223,28 @@ func TestHostileDescriptors(t *testing.T) {
 		"no reference":            {[]int{good}, message.VerbExec, 1, "nothing refers"},
 		"a verb that takes none":  {[]int{good}, message.VerbModels, 1, "nothing refers"},
 		"more than a frame takes": {many, message.VerbExec, ref(4, 0, 0), "more than 16"},
-		"shape and bytes differ":  {[]int{good}, message.VerbExec, &wire.Tensor{DType: "f32", Shape: []int{3}, Ref: &wire.Ref{Kind: wire.RefShm, Bytes: 8}}, "needs 12 bytes, got 8"},
-		"bytes below zero":        {[]int{good}, message.VerbExec, map[string]any{wire.RefKey: &wire.Ref{Kind: wire.RefShm, Bytes: -1}}, "want 1 to"},
-		"an unknown kind":         {[]int{good}, message.VerbExec, map[string]any{wire.RefKey: &wire.Ref{Kind: "smb", Bytes: 4}}, "the kinds are"},
-		"stream over a socket":    {nil, message.VerbExec, map[string]any{wire.RefKey: &wire.Ref{Kind: wire.RefStream, Bytes: 4, ID: "x"}}, "NATS"},
+		"shape and bytes differ": {
+			[]int{good},
+			message.VerbExec,
+			&wire.Tensor{DType: "f32", Shape: []int{3}, Ref: &wire.Ref{Kind: wire.RefShm, Bytes: 8}}, "needs 12 bytes, got 8",
+		},
+		"bytes below zero": {
+			[]int{good},
+			message.VerbExec,
+			map[string]any{wire.RefKey: &wire.Ref{Kind: wire.RefShm, Bytes: -1}},
+			"want 1 to",
+		},
+		"an unknown kind": {
+			[]int{good},
+			message.VerbExec,
+			map[string]any{wire.RefKey: &wire.Ref{Kind: "smb", Bytes: 4}},
+			"the kinds are",
+		},
+		"stream over a socket": {
+			nil, message.VerbExec,
+			map[string]any{wire.RefKey: &wire.Ref{Kind: wire.RefStream, Bytes: 4, ID: "x"}},
+			"NATS",
+		},
 	} {
 		if got := ask(row.fds, row.op, row.value); !strings.Contains(got, row.want) {
 			t.Errorf("%s: got %q, want %q", name, got, row.want)
@@ -237,8 +268,8 @@ func TestHostileDescriptors(t *testing.T) {
 	}
 }
 
-// BenchmarkTensorThroughSharedMemory sends a 64 MiB tensor from a host through the daemon into a worker process that touches every page of it. "in place": it
-// lies in shared memory; "copied": the client copies it there.
+// BenchmarkTensorThroughSharedMemory sends a 64 MiB tensor from a host through the daemon into a worker process that
+// touches every page of it. "in place": it lies in shared memory; "copied": the client copies it there.
 func BenchmarkTensorThroughSharedMemory(b *testing.B) {
 	for _, way := range []string{"in place", "copied"} {
 		b.Run(way, func(b *testing.B) {
@@ -258,7 +289,10 @@ func BenchmarkTensorThroughSharedMemory(b *testing.B) {
 				c.Share(region)
 			}
 			copy(data, wiretest.Noise(64<<20))
-			body := &message.ExecRequest{Class: "Sum", Inputs: pyjson.NewObject("value", &wire.Tensor{DType: "f32", Shape: []int{16, 1024, 1024}, Data: data})}
+			body := &message.ExecRequest{
+				Class:  "Sum",
+				Inputs: pyjson.NewObject("value", &wire.Tensor{DType: "f32", Shape: []int{16, 1024, 1024}, Data: data}),
+			}
 			b.SetBytes(64 << 20)
 			for b.Loop() {
 				if err := client.AskOne(b.Context(), c, message.VerbExec, "", body, &struct{}{}); err != nil {

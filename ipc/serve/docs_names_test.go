@@ -57,7 +57,9 @@ func fieldNames(t reflect.Type, deep bool, out map[string]bool) map[string]bool 
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice || t.Kind() == reflect.Map {
 		t = t.Elem()
 	}
-	if t.Kind() != reflect.Struct || len(out) > 0 && (t == reflect.TypeFor[wire.Tensor]() || t == reflect.TypeFor[wire.Error]()) { // these have sections of their own
+	// these have sections of their own
+	if t.Kind() != reflect.Struct || len(out) > 0 &&
+		(t == reflect.TypeFor[wire.Tensor]() || t == reflect.TypeFor[wire.Error]()) {
 		return out
 	}
 	for _, f := range reflect.VisibleFields(t) {
@@ -135,7 +137,8 @@ func TestRepliesOfVerbs(t *testing.T) {
 			got = append(got, strings.TrimSpace(name))
 		}
 		slices.Sort(got)
-		if want := slices.Sorted(maps.Keys(fieldNames(reflect.TypeOf(reply), false, map[string]bool{}))); !slices.Equal(got, want) {
+		if want := slices.Sorted(maps.Keys(fieldNames(reflect.TypeOf(reply), false, map[string]bool{}))); !slices.Equal(got,
+			want) {
 			t.Errorf("the row of %s lists %v, the reply has %v", verb, got, want)
 		}
 	}
@@ -152,7 +155,8 @@ func TestRepliesOfVerbs(t *testing.T) {
 	}
 }
 
-// TestNamesOnTheWire compares subjects, headers, streams, buckets, events and metrics of the code with those of the page, both ways.
+// TestNamesOnTheWire compares subjects, headers, streams, buckets, events and metrics of the code with those of the
+// page, both ways.
 func TestNamesOnTheWire(t *testing.T) {
 	page := protocolPage(t)
 	subjects := append(message.VerbNames(), "events", "preview", "blob", "q", "dead", "hint")
@@ -173,8 +177,10 @@ func TestNamesOnTheWire(t *testing.T) {
 	}
 	events := section(t, page, "Events")
 	for _, name := range []string{
-		message.EventQueued, message.EventRetrying, message.EventStart, message.EventProgress, message.EventExecuted, message.EventMetrics, message.EventSuccess, message.EventError, message.EventInterrupted, message.EventExpired,
-		"execution_cached", "executing", message.ReplyAccepted, message.ReplyOutput, message.ReplyChunk, message.ReplyPreview, message.ReplyHeartbeat, "record",
+		message.EventQueued, message.EventRetrying, message.EventStart, message.EventProgress, message.EventExecuted,
+		message.EventMetrics, message.EventSuccess, message.EventError, message.EventInterrupted, message.EventExpired,
+		"execution_cached", "executing", message.ReplyAccepted, message.ReplyOutput, message.ReplyChunk, message.ReplyPreview,
+		message.ReplyHeartbeat, "record",
 	} {
 		if !words(events)[name] {
 			t.Errorf("the section of events lacks %s", name)
@@ -185,9 +191,11 @@ func TestNamesOnTheWire(t *testing.T) {
 			t.Errorf("the section of events lacks the state %s", state)
 		}
 	}
-	metrics := namesIn(code, `"(?:patchbay_)?((?:jobs|job|step|steps|samples|axis|cache|worker|events|requests)_?[a-z_]*)", "[A-Z0-9]`)
+	metrics := namesIn(code,
+		`"(?:patchbay_)?((?:jobs|job|step|steps|samples|axis|cache|worker|events|requests)_?[a-z_]*)", "[A-Z0-9]`)
 	maps.Copy(metrics, namesIn(code, `Name: "patchbay_([a-z_]+)"`))
-	equalNames(t, "metrics", slices.Collect(maps.Keys(metrics)), namesIn(section(t, page, "What a daemon counts"), `patchbay_([a-z_]+)`))
+	equalNames(t, "metrics", slices.Collect(maps.Keys(metrics)),
+		namesIn(section(t, page, "What a daemon counts"), `patchbay_([a-z_]+)`))
 }
 
 // TestNumbersOfThePage: limits and times stand in the page as they are in the code.
@@ -195,7 +203,8 @@ func TestNumbersOfThePage(t *testing.T) {
 	page := protocolPage(t)
 	lim := wire.DefaultLimits()
 	for _, want := range []string{
-		fmt.Sprintf("%d MiB (%d MiB in frames), %d levels, %d values", lim.Bytes>>20, wire.MaxFrame>>20, lim.Depth, lim.Items),
+		fmt.Sprintf("%d MiB (%d MiB in frames), %d levels, %d values", lim.Bytes>>20, wire.MaxFrame>>20,
+			lim.Depth, lim.Items),
 		fmt.Sprintf("Bytes of %d KiB and more go beside", wire.BulkBytes>>10),
 		fmt.Sprintf("A payload has at most %d GiB", wire.MaxRegion>>30),
 		fmt.Sprintf("among the %d at most of the frame", wire.MaxFDs),
@@ -203,7 +212,8 @@ func TestNumbersOfThePage(t *testing.T) {
 		fmt.Sprintf("answers `no_such_job` after %d ms", strangerWait.Milliseconds()),
 		fmt.Sprintf("at most %d dimensions", 8),
 		fmt.Sprintf("%d MiB, the oldest go first", bulk.TensorBytes>>20),
-		"something comes at least every 2 s", "silence of 10 s on either side", "a handle lives 15 minutes", "in pieces of at most 512 KiB",
+		"something comes at least every 2 s", "silence of 10 s on either side", "a handle lives 15 minutes",
+		"in pieces of at most 512 KiB",
 	} {
 		if !strings.Contains(strings.ReplaceAll(page, "\n", " "), want) {
 			t.Errorf("the page does not say %q", want)
@@ -234,12 +244,14 @@ func equalNames(t *testing.T, what string, want []string, got map[string]bool) {
 	}
 }
 
-// literals are the sources of ipc as lines of string literals in order, quoted, with ", " between those of one call or value.
+// literals are the sources of ipc as lines of string literals in order, quoted, with ", " between those of one call or
+// value.
 func literals(t *testing.T) string {
 	t.Helper()
 	var files []string
 	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
-		if err == nil && strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go") && !strings.HasSuffix(filepath.Dir(path), "test") {
+		if err == nil && strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go") &&
+			!strings.HasSuffix(filepath.Dir(path), "test") {
 			files = append(files, path)
 		}
 		return err

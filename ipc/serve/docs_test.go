@@ -16,7 +16,8 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// TestProtocolPageIsTrue compares docs/protocol.md with the code: error table, verbs, fields of a job, and the frames byte for byte.
+// TestProtocolPageIsTrue compares docs/protocol.md with the code: error table, verbs, fields of a job, and the frames
+// byte for byte.
 func TestProtocolPageIsTrue(t *testing.T) {
 	b, err := os.ReadFile("../../docs/protocol.md")
 	if err != nil {
@@ -25,7 +26,8 @@ func TestProtocolPageIsTrue(t *testing.T) {
 	page := string(b)
 	var rows strings.Builder
 	for _, c := range wire.ErrorTable() {
-		fmt.Fprintf(&rows, "| %s | %d | %s | %s |\n", c.Code, c.Status, map[bool]string{true: "yes", false: "no"}[c.Retryable], c.When)
+		fmt.Fprintf(&rows, "| %s | %d | %s | %s |\n", c.Code, c.Status,
+			map[bool]string{true: "yes", false: "no"}[c.Retryable], c.When)
 	}
 	if !strings.HasSuffix(strings.TrimSpace(page), strings.TrimSpace(rows.String())) {
 		t.Errorf("the table of errors must end the page and read\n%s", rows.String())
@@ -38,7 +40,10 @@ func TestProtocolPageIsTrue(t *testing.T) {
 		known[m[1]] = true
 	}
 	fields := pyjson.NewObject()
-	for _, f := range []string{"workflow", "id", "targets", "inputs", "extra_pnginfo", "no_metadata", "plan", "preview", "tied", "front", "priority", "queue_ttl_ms", "deadline_ms", "client", "attempt", "strict"} {
+	for _, f := range []string{
+		"workflow", "id", "targets", "inputs", "extra_pnginfo", "no_metadata", "plan", "preview",
+		"tied", "front", "priority", "queue_ttl_ms", "deadline_ms", "client", "attempt", "strict",
+	} {
 		fields.Set(f, nil)
 		if !known[f] {
 			t.Errorf("the table of a job lacks %s", f)
@@ -49,7 +54,8 @@ func TestProtocolPageIsTrue(t *testing.T) {
 	}
 	sample := pyjson.NewObject()
 	for _, f := range []string{
-		"id", "model", "sampler", "sampling", "sigmas", "noise", "noise_draws", "latent", "mask", "seed", "cfg", "cfg1_shortcut", "conds", "preview",
+		"id", "model", "sampler", "sampling", "sigmas", "noise", "noise_draws", "latent", "mask", "seed", "cfg",
+		"cfg1_shortcut", "conds", "preview",
 		"want_x0", "plan",
 	} {
 		sample.Set(f, nil)
@@ -64,8 +70,10 @@ func TestProtocolPageIsTrue(t *testing.T) {
 	want := []*pyjson.Object{
 		pyjson.NewObject("op", "describe", "tag", int64(7), "class", "KSampler"),
 		pyjson.NewObject("op", "run", "tag", "r", "id", "j1", "workflow", pyjson.NewObject(
-			"1", pyjson.NewObject("class_type", "EmptyLatentImage", "inputs", pyjson.NewObject("width", int64(64), "height", int64(64), "batch_size", int64(1))),
-			"2", pyjson.NewObject("class_type", "SaveLatent", "inputs", pyjson.NewObject("samples", []any{"1", int64(0)}, "filename_prefix", "x")))),
+			"1", pyjson.NewObject("class_type", "EmptyLatentImage", "inputs",
+				pyjson.NewObject("width", int64(64), "height", int64(64), "batch_size", int64(1))),
+			"2", pyjson.NewObject("class_type", "SaveLatent", "inputs",
+				pyjson.NewObject("samples", []any{"1", int64(0)}, "filename_prefix", "x")))),
 	}
 	if len(frames) != len(want) {
 		t.Fatalf("got %d frames in the page, want %d", len(frames), len(want))

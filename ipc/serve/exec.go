@@ -80,10 +80,12 @@ func (s *Service) executorFor(inputs any) (jobs.Executor, error) {
 	for _, id := range ids {
 		o, ok := s.owners[id]
 		if !ok {
-			return nil, wire.Errorf(wire.ErrNoHandle, "no handle %q: it was freed, its lease ran out, or its worker restarted", wire.Shown(id))
+			return nil, wire.Errorf(wire.ErrNoHandle,
+				"no handle %q: it was freed, its lease ran out, or its worker restarted", wire.Shown(id))
 		}
 		if owner != nil && owner != o.ex {
-			return nil, wire.Errorf(wire.ErrNoHandle, "handle %q is on %s, another one on %s; load both with one worker", id, o.ex.Name(), owner.Name())
+			return nil, wire.Errorf(wire.ErrNoHandle, "handle %q is on %s, another one on %s; load both with one worker", id,
+				o.ex.Name(), owner.Name())
 		}
 		owner = o.ex
 	}
@@ -93,14 +95,16 @@ func (s *Service) executorFor(inputs any) (jobs.Executor, error) {
 	return owner, nil
 }
 
-// ownership says which worker holds a handle, and until when by what is known here. Whether it still does is the worker's to say.
+// ownership says which worker holds a handle, and until when by what is known here. Whether it still does is the
+// worker's to say.
 type ownership struct {
 	ex    jobs.Executor
 	lease time.Duration
 	until time.Time
 }
 
-// forgetLate is how long after the end of its lease a handle is forgotten here: the clocks of daemon and worker are read at different moments.
+// forgetLate is how long after the end of its lease a handle is forgotten here: the clocks of daemon and worker are
+// read at different moments.
 const forgetLate = time.Minute
 
 // renew notes that handles were used.

@@ -19,31 +19,39 @@ import (
 	"patchbay/node/value"
 )
 
-// TestHandleLeases: over a carrier, a handle that nobody uses is gone when its lease is over, with the documented code; a used one stays, and so does one with
-// a longer lease. The daemon forgets which worker had those that are gone.
+// TestHandleLeases: over a carrier, a handle that nobody uses is gone when its lease is over, with the documented code;
+// a used one stays, and so does one with a longer lease. The daemon forgets which worker had those that are gone.
 func TestHandleLeases(t *testing.T) {
 	began := time.Now()
 	var passed atomic.Int64 // of the clock, nanoseconds
 	now := func() time.Time { return began.Add(time.Duration(passed.Load())) }
 	model := []graph.Slot{{Name: "MODEL", Type: "MODEL"}}
 	runner, err := graph.NewRunner(graph.Config{Now: now, Catalogue: classes.All(
-		graph.Class{Name: "Make", Outputs: model, Run: func(*graph.Call) ([]any, error) { return []any{&value.Model{Name: "m"}}, nil }},
-		graph.Class{Name: "Use", Inputs: []graph.Input{{Name: "model", Type: "MODEL"}}, Outputs: []graph.Slot{{Name: "STRING", Type: "STRING"}}, Run: func(*graph.Call) ([]any, error) {
-			return []any{"used"}, nil
-		}},
+		graph.Class{
+			Name: "Make", Outputs: model,
+			Run: func(*graph.Call) ([]any, error) { return []any{&value.Model{Name: "m"}}, nil },
+		},
+		graph.Class{
+			Name: "Use", Inputs: []graph.Input{{Name: "model", Type: "MODEL"}},
+			Outputs: []graph.Slot{{Name: "STRING", Type: "STRING"}}, Run: func(*graph.Call) ([]any, error) {
+				return []any{"used"}, nil
+			},
+		},
 	)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(runner.Close)
-	r := ipctest.NewRig(t, jobs.Config{Now: now}, jobs.OutputsConfig{}, worker.NewLocal("a", runner), &ipctest.Fake{Label: "b"})
+	r := ipctest.NewRig(t, jobs.Config{Now: now}, jobs.OutputsConfig{}, worker.NewLocal("a", runner),
+		&ipctest.Fake{Label: "b"})
 	c, _ := socketRig(t, r)
 	ctx := wiretest.Within(t, 20*time.Second)
 	maker := func(lease time.Duration) string {
 		t.Helper()
 		for range 2 { // the executors take turns
 			var out message.ExecReply
-			err := client.AskOne(ctx, c, message.VerbExec, "", &message.ExecRequest{Class: "Make", LeaseMS: int(lease.Milliseconds())}, &out)
+			err := client.AskOne(ctx, c, message.VerbExec, "",
+				&message.ExecRequest{Class: "Make", LeaseMS: int(lease.Milliseconds())}, &out)
 			if err != nil {
 				continue
 			}
@@ -58,7 +66,9 @@ func TestHandleLeases(t *testing.T) {
 		return ""
 	}
 	use := func(id string) error {
-		return client.AskOne(ctx, c, message.VerbExec, "", &message.ExecRequest{Class: "Use", Inputs: pyjson.NewObject("model", pyjson.NewObject(message.HandleKey, id))}, &message.ExecReply{})
+		return client.AskOne(ctx, c, message.VerbExec, "",
+			&message.ExecRequest{Class: "Use", Inputs: pyjson.NewObject("model", pyjson.NewObject(message.HandleKey, id))},
+			&message.ExecReply{})
 	}
 	gone := func(err error) bool {
 		var e *wire.Error

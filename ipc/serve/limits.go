@@ -9,7 +9,8 @@ import (
 	"patchbay/node/graph"
 )
 
-// Limits are what a Service takes from its clients. The length of the queue and the jobs of one client are those of its Jobs.
+// Limits are what a Service takes from its clients. The length of the queue and the jobs of one client are those of its
+// Jobs.
 type Limits struct {
 	Message int // bytes of a request on NATS. 0: 64 MiB
 	Frame   int // bytes of a request on socket and stdio. 0: 256 MiB
@@ -44,7 +45,10 @@ func (b Limits) frame() wire.Limits {
 
 func (s *Service) limits() message.LimitsReply {
 	b, j := s.cfg.Limits, s.cfg.Jobs.Config()
-	return message.LimitsReply{MessageBytes: b.Message, FrameBytes: b.Frame, Depth: b.Depth, Values: b.Values, Queue: j.MaxQueued, ClientJobs: j.MaxPerClient, Pixels: b.Nodes.Pixels, Steps: b.Nodes.Steps}
+	return message.LimitsReply{
+		MessageBytes: b.Message, FrameBytes: b.Frame, Depth: b.Depth, Values: b.Values,
+		Queue: j.MaxQueued, ClientJobs: j.MaxPerClient, Pixels: b.Nodes.Pixels, Steps: b.Nodes.Steps,
+	}
 }
 
 // undecodable is the reply to a body that Decode refuses.
@@ -68,13 +72,16 @@ func (s *Service) refusedJob(req *message.RunRequest, err error) *wire.Error {
 	case errors.Is(err, jobs.ErrHash):
 		return wire.Errorf(wire.ErrDuplicate, "a job %s exists with another body; choose another id", req.ID)
 	case errors.Is(err, jobs.ErrFull):
-		return after(wire.Errorf(wire.ErrQueueFull, "the queue is full: %d jobs are waiting", s.cfg.Jobs.Config().MaxQueued), 1000)
+		return after(wire.Errorf(wire.ErrQueueFull, "the queue is full: %d jobs are waiting", s.cfg.Jobs.Config().MaxQueued),
+			1000)
 	case errors.Is(err, jobs.ErrCrowd):
-		return after(wire.Errorf(wire.ErrQueueFull, "client %q has %d jobs that have not ended, and may have no more", req.From, s.cfg.Jobs.Config().MaxPerClient), 1000)
+		return after(wire.Errorf(wire.ErrQueueFull, "client %q has %d jobs that have not ended, and may have no more",
+			req.From, s.cfg.Jobs.Config().MaxPerClient), 1000)
 	case errors.Is(err, jobs.ErrStore):
 		return after(wire.Errorf(wire.ErrDiskFull, "%v; make room, then send the job again with the same id", err), 5000)
 	case errors.Is(err, jobs.ErrClosed):
 		return wire.Errorf(wire.ErrDraining, "the daemon is shutting down")
 	}
-	return after(wire.Errorf(wire.ErrNoCapacity, "the job could not be written down: %v; send it again with the same id", err), 1000)
+	return after(wire.Errorf(wire.ErrNoCapacity,
+		"the job could not be written down: %v; send it again with the same id", err), 1000)
 }

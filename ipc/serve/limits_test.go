@@ -37,7 +37,10 @@ func boundedRig(t *testing.T) (*ipctest.Rig, map[string]client.Client) {
 		t.Fatal(err)
 	}
 	r := ipctest.NewTunedRig(t, func(sc *serve.ServiceConfig) {
-		sc.Limits = serve.Limits{Message: 16384, Frame: 16384, Depth: 16, Values: 500, Nodes: graph.Bounds{Pixels: 1 << 16, Steps: 50}}
+		sc.Limits = serve.Limits{
+			Message: 16384, Frame: 16384, Depth: 16, Values: 500,
+			Nodes: graph.Bounds{Pixels: 1 << 16, Steps: 50},
+		}
 	}, jobs.Config{MaxQueued: 3, MaxPerClient: 2}, jobs.OutputsConfig{})
 	serveNATS(t, e.URL(), n, r)
 	nc, err := client.DialNATS(e.URL())
@@ -59,7 +62,8 @@ func one(inputs ...any) *pyjson.Object {
 	return pyjson.NewObject("1", pyjson.NewObject("class_type", "Picture", "inputs", pyjson.NewObject(inputs...)))
 }
 
-// TestBoundsOfMessages: what is too long, too deep, too large or too much is refused with the code that says so, on every carrier, and nothing is queued.
+// TestBoundsOfMessages: what is too long, too deep, too large or too much is refused with the code that says so, on
+// every carrier, and nothing is queued.
 func TestBoundsOfMessages(t *testing.T) {
 	r, clients := boundedRig(t)
 	tensor := func(shape ...int) *wire.Tensor {
@@ -76,20 +80,40 @@ func TestBoundsOfMessages(t *testing.T) {
 			status     int
 			code, says string
 		}{
-			{"bytes", message.VerbSubmit, &message.RunRequest{Workflow: one("text", strings.Repeat("x", 20000))}, 413, wire.ErrTooLarge, "the limit is 16384"},
-			{"depth", message.VerbSubmit, &message.RunRequest{Workflow: one("list", wiretest.Deep(20))}, 400, wire.ErrBadRequest, "deeper than 16 levels"},
-			{"depth in text", message.VerbSubmit, &message.RunRequest{Workflow: `{"1":{"class_type":"Picture","inputs":{"a":` + strings.Repeat("[", 20) + strings.Repeat("]", 20) + `}}}`}, 422, wire.ErrBadWorkflow, "deeper than 16 levels"},
-			{"values", message.VerbSubmit, &message.RunRequest{Workflow: one("list", make([]any, 600))}, 400, wire.ErrBadRequest, "more than 500 values"},
-			{"pixels", message.VerbSubmit, &message.RunRequest{Workflow: one("width", int64(256), "height", int64(256), "batch_size", int64(2))}, 413, wire.ErrTooLarge, "at most 65536"},
-			{"pixels that overflow", message.VerbRun, &message.RunRequest{Workflow: one("width", uint64(1)<<63, "height", uint64(1)<<63)}, 413, wire.ErrTooLarge, "at most 65536"},
-			{"steps", message.VerbSubmit, &message.RunRequest{Workflow: one("steps", int64(51))}, 413, wire.ErrTooLarge, "at most 50 are allowed"},
+			{
+				"bytes", message.VerbSubmit, &message.RunRequest{Workflow: one("text", strings.Repeat("x", 20000))}, 413,
+				wire.ErrTooLarge, "the limit is 16384",
+			},
+			{
+				"depth", message.VerbSubmit, &message.RunRequest{Workflow: one("list", wiretest.Deep(20))}, 400, wire.ErrBadRequest,
+				"deeper than 16 levels",
+			},
+			{"depth in text", message.VerbSubmit, &message.RunRequest{Workflow: `{"1":{"class_type":"Picture","inputs":{"a":` +
+				strings.Repeat("[", 20) + strings.Repeat("]", 20) + `}}}`}, 422, wire.ErrBadWorkflow, "deeper than 16 levels"},
+			{
+				"values", message.VerbSubmit, &message.RunRequest{Workflow: one("list", make([]any, 600))}, 400, wire.ErrBadRequest,
+				"more than 500 values",
+			},
+			{"pixels", message.VerbSubmit, &message.RunRequest{Workflow: one("width", int64(256), "height", int64(256),
+				"batch_size", int64(2))}, 413, wire.ErrTooLarge, "at most 65536"},
+			{
+				"pixels that overflow", message.VerbRun,
+				&message.RunRequest{Workflow: one("width", uint64(1)<<63, "height", uint64(1)<<63)}, 413,
+				wire.ErrTooLarge, "at most 65536",
+			},
+			{
+				"steps", message.VerbSubmit, &message.RunRequest{Workflow: one("steps", int64(51))}, 413, wire.ErrTooLarge,
+				"at most 50 are allowed",
+			},
 			{"steps of a host", message.VerbSample, &message.SampleRequest{
-				Model: message.ModelRef{File: "m"}, Sampler: message.SamplerRef{Name: "euler"}, Sigmas: tensor(52), Latent: tensor(1, 1, 8, 8),
-				Conds: message.CondsRef{Positive: []message.CondRef{}},
+				Model: message.ModelRef{File: "m"}, Sampler: message.SamplerRef{Name: "euler"}, Sigmas: tensor(52),
+				Latent: tensor(1, 1, 8, 8),
+				Conds:  message.CondsRef{Positive: []message.CondRef{}},
 			}, 413, wire.ErrTooLarge, "sigmas: 51 steps"},
 			{"pixels of a host", message.VerbSample, &message.SampleRequest{
-				Model: message.ModelRef{File: "m"}, Sampler: message.SamplerRef{Name: "euler"}, Sigmas: tensor(2), Latent: tensor(1, 1, 48, 48),
-				Conds: message.CondsRef{Positive: []message.CondRef{}},
+				Model: message.ModelRef{File: "m"}, Sampler: message.SamplerRef{Name: "euler"}, Sigmas: tensor(2),
+				Latent: tensor(1, 1, 48, 48),
+				Conds:  message.CondsRef{Positive: []message.CondRef{}},
 			}, 413, wire.ErrTooLarge, "latent: 147456 pixels"},
 		} {
 			rs, err := c.Ask(wiretest.Within(t, 5*time.Second), row.verb, "", row.body)
@@ -97,19 +121,28 @@ func TestBoundsOfMessages(t *testing.T) {
 				_, err = rs.One(wiretest.Within(t, 5*time.Second))
 			}
 			var e *wire.Error
-			if !errors.As(err, &e) || e.Status != row.status || e.Code != row.code || !strings.Contains(e.Error(), row.says) || e.Retryable {
+			if !errors.As(err, &e) || e.Status != row.status || e.Code != row.code ||
+				!strings.Contains(e.Error(), row.says) || e.Retryable {
 				t.Errorf("%s, %s: got %v, want %d %s with %q", name, row.what, err, row.status, row.code, row.says)
 			}
-			if strings.HasPrefix(row.what, "pixels") && row.verb != message.VerbSample && e != nil && (e.Node != "1" || e.Input != "width") {
+			if strings.HasPrefix(row.what, "pixels") && row.verb != message.VerbSample && e != nil &&
+				(e.Node != "1" || e.Input != "width") {
 				t.Errorf("%s, %s: names node %q and input %q", name, row.what, e.Node, e.Input)
 			}
 		}
-		if _, err := client.Submit(wiretest.Within(t, 5*time.Second), c, &message.RunRequest{ID: "fits-" + name, Workflow: one("width", int64(256), "height", int64(256), "steps", int64(50), "n", int64(9))}); err != nil {
+		if _, err := client.Submit(wiretest.Within(t, 5*time.Second), c,
+			&message.RunRequest{
+				ID:       "fits-" + name,
+				Workflow: one("width", int64(256), "height", int64(256), "steps", int64(50), "n", int64(9)),
+			}); err != nil {
 			t.Errorf("%s: what is within all bounds: %v", name, err)
 		}
 		ipctest.WaitState(t, r.Jobs, "fits-"+name, message.Done)
 		b, err := client.LimitsOf(wiretest.Within(t, 5*time.Second), c)
-		if want := (message.LimitsReply{MessageBytes: 16384, FrameBytes: 16384, Depth: 16, Values: 500, Queue: 3, ClientJobs: 2, Pixels: 1 << 16, Steps: 50}); err != nil || b != want {
+		if want := (message.LimitsReply{
+			MessageBytes: 16384, FrameBytes: 16384, Depth: 16, Values: 500, Queue: 3,
+			ClientJobs: 2, Pixels: 1 << 16, Steps: 50,
+		}); err != nil || b != want {
 			t.Errorf("%s: describe tells %+v (%v), want %+v", name, b, err, want)
 		}
 	}
@@ -118,17 +151,22 @@ func TestBoundsOfMessages(t *testing.T) {
 	}
 }
 
-// TestBoundsOfTheQueue: a client with too many jobs, and everybody when too many wait, are told when to come back; when jobs have ended, they can.
+// TestBoundsOfTheQueue: a client with too many jobs, and everybody when too many wait, are told when to come back; when
+// jobs have ended, they can.
 func TestBoundsOfTheQueue(t *testing.T) {
 	r, clients := boundedRig(t)
 	refused := func(err error, says string) bool {
 		var e *wire.Error
-		return errors.As(err, &e) && e.Status == 429 && e.Code == wire.ErrQueueFull && e.RetryAfterMS > 0 && e.Retryable && strings.Contains(e.Message, says)
+		return errors.As(err, &e) && e.Status == 429 && e.Code == wire.ErrQueueFull && e.RetryAfterMS > 0 && e.Retryable &&
+			strings.Contains(e.Message, says)
 	}
 	for name, c := range clients {
 		ctx := wiretest.Within(t, 20*time.Second)
 		send := func(id string, conn any) error {
-			_, err := client.Submit(ctx, c, &message.RunRequest{ID: id + name, Workflow: messagetest.Graph("Wait 20000"), Client: conn})
+			_, err := client.Submit(ctx, c, &message.RunRequest{
+				ID:       id + name,
+				Workflow: messagetest.Graph("Wait 20000"), Client: conn,
+			})
 			return err
 		}
 		if err := errors.Join(send("a1", "ann"), send("a2", pyjson.NewObject("id", "ann"))); err != nil {
@@ -169,15 +207,16 @@ func TestBoundsOfTheQueue(t *testing.T) {
 	}
 }
 
-// TestUsersCannotHideBehindNames: where the server says who somebody is, jobs count for that user, whatever the request calls itself; also while many are
-// written down at once.
+// TestUsersCannotHideBehindNames: where the server says who somebody is, jobs count for that user, whatever the request
+// calls itself; also while many are written down at once.
 func TestUsersCannotHideBehindNames(t *testing.T) {
 	g := ipctest.NewGuardedServer(t, 3)
 	alice := g.Client(t, "alice")
 	errs := make(chan error, 20)
 	for i := range cap(errs) {
 		go func() {
-			_, err := client.Submit(wiretest.Within(t, 10*time.Second), alice, &message.RunRequest{Workflow: messagetest.Graph("Wait 20000"), Client: fmt.Sprint("somebody-", i)})
+			_, err := client.Submit(wiretest.Within(t, 10*time.Second), alice,
+				&message.RunRequest{Workflow: messagetest.Graph("Wait 20000"), Client: fmt.Sprint("somebody-", i)})
 			errs <- err
 		}()
 	}
@@ -195,7 +234,8 @@ func TestUsersCannotHideBehindNames(t *testing.T) {
 	if taken != 3 {
 		t.Errorf("%d jobs of alice were taken, want 3", taken)
 	}
-	if _, err := client.Submit(wiretest.Within(t, 5*time.Second), g.Client(t, "bob"), &message.RunRequest{Workflow: messagetest.Graph("Picture 1"), Client: "alice"}); err != nil {
+	if _, err := client.Submit(wiretest.Within(t, 5*time.Second), g.Client(t, "bob"),
+		&message.RunRequest{Workflow: messagetest.Graph("Picture 1"), Client: "alice"}); err != nil {
 		t.Errorf("bob, who calls himself alice: %v", err)
 	}
 }

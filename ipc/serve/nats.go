@@ -37,9 +37,11 @@ type NATSConfig struct {
 	Facts     map[string]string // metadata of the service: devices, workers
 	// Stats returns what the service shows under data in `nats service stats`.
 	Stats func() any
-	// Listens reports whether anybody subscribes to a subject; nil (an external server): previews are sent to those who ask for them on <subject>.on.
+	// Listens reports whether anybody subscribes to a subject; nil (an external server): previews are sent to those who
+	// ask for them on <subject>.on.
 	Listens func(subject string) bool
-	// Bulk is called when a payload of 4 MiB and more begins to arrive, what it returns when it is there or given up; nil: nobody wants to know.
+	// Bulk is called when a payload of 4 MiB and more begins to arrive, what it returns when it is there or given up; nil:
+	// nobody wants to know.
 	Bulk  func() (done func())
 	Owner string // name of this daemon, on events that other daemons hear; empty: there are none
 	Log   zerolog.Logger
@@ -73,7 +75,8 @@ func ConnectNATS(cfg NATSConfig) (*NATS, error) {
 		opts = append(opts, nats.InProcessServer(cfg.InProcess))
 	}
 	nc, err := nats.Connect(cfg.URL, append(opts,
-		nats.Name("patchbay daemon"), nats.MaxReconnects(-1), nats.ReconnectWait(250*time.Millisecond), nats.PingInterval(15*time.Second),
+		nats.Name("patchbay daemon"), nats.MaxReconnects(-1), nats.ReconnectWait(250*time.Millisecond),
+		nats.PingInterval(15*time.Second),
 		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
 			ev := log.Error().Err(err)
 			if sub != nil {
@@ -86,7 +89,10 @@ func ConnectNATS(cfg NATSConfig) (*NATS, error) {
 				log.Warn().Err(err).Msg("NATS connection lost")
 			}
 		}),
-		nats.ReconnectHandler(func(c *nats.Conn) { log.Info().Str("server", c.ConnectedUrlRedacted()).Msg("NATS connection is back") }),
+		nats.ReconnectHandler(func(c *nats.Conn) {
+			log.Info().Str("server",
+				c.ConnectedUrlRedacted()).Msg("NATS connection is back")
+		}),
 		nats.ClosedHandler(func(*nats.Conn) { close(n.closed) }),
 	)...)
 	if err != nil {
@@ -158,13 +164,14 @@ func (n *NATS) want(msg *nats.Msg) {
 	}
 }
 
-// Serve implements Carrier: it registers the service and answers until ctx ends; then no new requests come here, and those under way may finish until
-// drain ends. The connection is closed when it returns.
+// Serve implements Carrier: it registers the service and answers until ctx ends; then no new requests come here, and
+// those under way may finish until drain ends. The connection is closed when it returns.
 func (n *NATS) Serve(ctx, drain context.Context, s *Service) error {
 	defer n.Close()
 	cfg := micro.Config{
-		Name: serviceName, Version: n.cfg.Version, Description: "runs ComfyUI workflows on one or more devices", QueueGroup: queueGroup,
-		Metadata: n.cfg.Facts,
+		Name: serviceName, Version: n.cfg.Version, Description: "runs ComfyUI workflows on one or more devices",
+		QueueGroup: queueGroup,
+		Metadata:   n.cfg.Facts,
 	}
 	if n.cfg.Stats != nil {
 		cfg.StatsHandler = func(*micro.Endpoint) any { return n.cfg.Stats() }
@@ -176,9 +183,12 @@ func (n *NATS) Serve(ctx, drain context.Context, s *Service) error {
 	}
 	group := svc.AddGroup(strings.TrimSuffix(wire.SubjectRoot, "."))
 	for _, v := range message.Verbs() {
-		opts := []micro.EndpointOpt{micro.WithEndpointSubject(strings.TrimPrefix(v.Subject("*"), wire.SubjectRoot)), micro.WithEndpointMetadata(map[string]string{
-			"description": v.About, "request.content-types": "application/json, application/msgpack",
-		})}
+		opts := []micro.EndpointOpt{
+			micro.WithEndpointSubject(strings.TrimPrefix(v.Subject("*"), wire.SubjectRoot)),
+			micro.WithEndpointMetadata(map[string]string{
+				"description": v.About, "request.content-types": "application/json, application/msgpack",
+			}),
+		}
 		if v.Everyone {
 			opts = append(opts, micro.WithEndpointQueueGroupDisabled())
 		}
@@ -231,7 +241,8 @@ func (n *NATS) subscribe(s *Service) error {
 // strangerWait is how long the queue group's answer "no such job" waits for the daemon that has the job.
 const strangerWait = 100 * time.Millisecond
 
-// handle is the handler of an endpoint. For verbs about a job it only answers for jobs that nobody has: the owner answers from its own subscription.
+// handle is the handler of an endpoint. For verbs about a job it only answers for jobs that nobody has: the owner
+// answers from its own subscription.
 func (n *NATS) handle(s *Service, v message.Verb, req micro.Request) {
 	if !v.PerJob {
 		n.answer(s, v.Name, "", req.Data(), nats.Header(req.Headers()), req.Reply(), req)
@@ -252,13 +263,17 @@ func (n *NATS) handle(s *Service, v message.Verb, req micro.Request) {
 // answer decodes a request and hands it to the service. req is nil when this is not the micro handler's own goroutine.
 func (n *NATS) answer(s *Service, verb, job string, data []byte, header nats.Header, to string, req micro.Request) {
 	if !wire.Answerable(to) {
-		n.cfg.Log.Warn().Str("verb", verb).Str("reply", to).Msg("request dropped: its reply would go where only daemons may write")
+		n.cfg.Log.Warn().Str("verb", verb).Str("reply",
+			to).Msg("request dropped: its reply would go where only daemons may write")
 		return
 	}
 	enc, err := wire.EncodingOf(header, data)
 	n.wg.Add(1)
 	reply := n.reply(enc, to, req)
-	r := &Request{Verb: verb, Job: job, From: wire.SenderOf(to), Reply: reply, MsgID: header.Get(jetstream.MsgIDHeader), pull: n.pull}
+	r := &Request{
+		Verb: verb, Job: job, From: wire.SenderOf(to), Reply: reply,
+		MsgID: header.Get(jetstream.MsgIDHeader), pull: n.pull,
+	}
 	reply.Beside = n.beside(header, r)
 	reply.Done = func() {
 		r.hold.Release()
@@ -278,8 +293,8 @@ func (n *NATS) answer(s *Service, verb, job string, data []byte, header nats.Hea
 	s.Handle(r)
 }
 
-// reply sends to one inbox. The first reply from inside the micro handler goes through req, so that the service's statistics see it; everything later must
-// not touch req, which micro reads when the handler has returned.
+// reply sends to one inbox. The first reply from inside the micro handler goes through req, so that the service's
+// statistics see it; everything later must not touch req, which micro reads when the handler has returned.
 func (n *NATS) reply(enc wire.Encoding, to string, req micro.Request) *Reply {
 	r := &Reply{Enc: enc, Limit: int(n.nc.MaxPayload()) - 4096}
 	direct := req != nil

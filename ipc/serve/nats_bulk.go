@@ -16,7 +16,9 @@ import (
 // openBulk makes the connection of payloads.
 func (n *NATS) openBulk(opts []nats.Option) error {
 	var err error
-	if n.bulk, err = nats.Connect(n.cfg.URL, append(opts, nats.Name("patchbay daemon payloads"), nats.MaxReconnects(-1), nats.ReconnectWait(250*time.Millisecond))...); err != nil {
+	if n.bulk, err = nats.Connect(n.cfg.URL,
+		append(opts, nats.Name("patchbay daemon payloads"), nats.MaxReconnects(-1),
+			nats.ReconnectWait(250*time.Millisecond))...); err != nil {
 		return fmt.Errorf("connect to NATS: %w", err)
 	}
 	name := n.cfg.Owner
@@ -55,12 +57,14 @@ func (n *NATS) pull(ctx context.Context, ref *wire.Ref) (*bulk.Region, error) {
 	return n.blobs.Pull(ctx, ref)
 }
 
-// beside makes the place for what goes beside a reply, of the first kind that the client accepts; nil if it accepts none.
+// beside makes the place for what goes beside a reply, of the first kind that the client accepts; nil if it accepts
+// none.
 func (n *NATS) beside(header nats.Header, r *Request) func(*bulk.Hold) bulk.Cargo {
 	switch wire.AcceptedRef(header) {
 	case wire.RefStream:
 		return func(known *bulk.Hold) bulk.Cargo {
-			offer := func(data []byte) (*wire.Ref, error) { return n.blobs.Offer(data, known, r.hold), nil } // a reply may lie in what its request did
+			// a reply may lie in what its request did
+			offer := func(data []byte) (*wire.Ref, error) { return n.blobs.Offer(data, known, r.hold), nil }
 			return &bulk.NATSCargo{Offer: offer, Drop: n.blobs.Drop}
 		}
 	case wire.RefObject:

@@ -92,12 +92,14 @@ func TestRunOverNATS(t *testing.T) {
 	r := newNATSRig(t)
 	c := r.client(t)
 	for _, size := range []int{100, 2 << 20} {
-		evs, col, end := ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Step 2", "Picture "+text(size))})
+		evs, col, end := ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Step 2",
+			"Picture "+text(size))})
 		want := "queued execution_start executing progress progress executing executed metrics execution_success"
 		if got := strings.Join(ipctest.Types(evs), " "); got != want {
 			t.Errorf("got events %s, want %s", got, want)
 		}
-		if end.Type != message.EventSuccess || len(col.Files) != 1 || !bytes.Equal(col.Files[0].Data, messagetest.Picture("2", size).Data) {
+		if end.Type != message.EventSuccess || len(col.Files) != 1 ||
+			!bytes.Equal(col.Files[0].Data, messagetest.Picture("2", size).Data) {
 			t.Errorf("ended with %+v, %d files", end, len(col.Files))
 		}
 	}
@@ -106,7 +108,8 @@ func TestRunOverNATS(t *testing.T) {
 	if err != nil || rec.Job != "s1" {
 		t.Fatal(err)
 	}
-	if end, err := client.Follow(ctx, c, "s1", 0, true, &client.Collector{}); err != nil || end == nil || end.Type != message.EventSuccess {
+	if end, err := client.Follow(ctx, c, "s1", 0, true, &client.Collector{}); err != nil || end == nil ||
+		end.Type != message.EventSuccess {
 		t.Errorf("follow: %+v, %v", end, err)
 	}
 	if files, err := client.Fetch(ctx, c, "s1"); err != nil || len(files) != 1 {
@@ -158,7 +161,8 @@ func TestNATSErrors(t *testing.T) {
 			t.Fatal(err)
 		}
 		var e *wire.Error
-		if !errors.As(wire.ReplyError(o), &e) || e.Code != row.code || m.Header.Get(micro.ErrorCodeHeader) != row.status || !strings.Contains(e.Message+m.Header.Get(micro.ErrorHeader), row.says) {
+		if !errors.As(wire.ReplyError(o), &e) || e.Code != row.code || m.Header.Get(micro.ErrorCodeHeader) != row.status ||
+			!strings.Contains(e.Message+m.Header.Get(micro.ErrorHeader), row.says) {
 			t.Errorf("%s %.40q: got %v, header %v, want %s %s", row.subject, row.body, e, m.Header, row.status, row.code)
 		}
 	}
@@ -177,17 +181,23 @@ func TestAnswerInTheEncodingOfTheQuestion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m := r.request(t, "patchbay.v1.describe", string(body), nil); m.Header.Get("Content-Type") != "application/msgpack" || json.Valid(m.Data) {
+	if m := r.request(t, "patchbay.v1.describe", string(body),
+		nil); m.Header.Get("Content-Type") != "application/msgpack" || json.Valid(m.Data) {
 		t.Errorf("got %v %.60q", m.Header, m.Data)
 	}
-	if m := r.request(t, "patchbay.v1.describe", `{"class":"Wait"}`, nats.Header{"content-type": {"application/json; charset=utf-8"}}); m.Header.Get("Content-Type") != "application/json" || !json.Valid(m.Data) {
+	if m := r.request(t, "patchbay.v1.describe", `{"class":"Wait"}`,
+		nats.Header{"content-type": {"application/json; charset=utf-8"}}); m.Header.Get("Content-Type") !=
+		"application/json" || !json.Valid(m.Data) {
 		t.Errorf("got %v %.60q", m.Header, m.Data)
 	}
 }
 
 func TestRunStreamEndsWithAnEmptyMessage(t *testing.T) {
 	r := newNATSRig(t)
-	for name, body := range map[string]string{"job": `{"1":{"class_type":"Wait","inputs":{"n":120}}}`, "refused": `{"1":{"class_type":"Nope"}}`, "not decoded": "xx"} {
+	for name, body := range map[string]string{
+		"job":     `{"1":{"class_type":"Wait","inputs":{"n":120}}}`,
+		"refused": `{"1":{"class_type":"Nope"}}`, "not decoded": "xx",
+	} {
 		inbox := r.nc.NewInbox()
 		sub, err := r.nc.SubscribeSync(inbox)
 		if err != nil {
@@ -235,7 +245,8 @@ func TestEventsAndPreviewsOnSubjects(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := r.client(t)
-	if _, err := client.Submit(wiretest.Within(t, 5*time.Second), c, &message.RunRequest{ID: "j1", Preview: true, Workflow: messagetest.Graph("Step 1", "Wait 20")}); err != nil {
+	if _, err := client.Submit(wiretest.Within(t, 5*time.Second), c,
+		&message.RunRequest{ID: "j1", Preview: true, Workflow: messagetest.Graph("Step 1", "Wait 20")}); err != nil {
 		t.Fatal(err)
 	}
 	var got []string
@@ -249,7 +260,8 @@ func TestEventsAndPreviewsOnSubjects(t *testing.T) {
 			t.Errorf("event is not JSON: %q", m.Data)
 		}
 	}
-	if want := "queued execution_start executing progress executing metrics execution_success"; strings.Join(got, " ") != want {
+	if want := "queued execution_start executing progress executing metrics execution_success"; strings.Join(got,
+		" ") != want {
 		t.Errorf("got %v, want %s", got, want)
 	}
 	m, err := previews.NextMsg(30 * time.Second)
@@ -269,7 +281,8 @@ func TestTiedRunOnNATS(t *testing.T) {
 			t.Fatal(err)
 		}
 		id := map[bool]string{true: "tied", false: "free"}[tied]
-		if _, err := c.Ask(wiretest.Within(t, time.Second), message.VerbRun, "", &message.RunRequest{ID: id, Tied: tied, Workflow: messagetest.Graph("Wait 1200")}); err != nil {
+		if _, err := c.Ask(wiretest.Within(t, time.Second), message.VerbRun, "",
+			&message.RunRequest{ID: id, Tied: tied, Workflow: messagetest.Graph("Wait 1200")}); err != nil {
 			t.Fatal(err)
 		}
 		ipctest.WaitState(t, r.Jobs, id, message.Running)
@@ -322,11 +335,15 @@ func TestNoDaemon(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := client.Submit(wiretest.Within(t, 5*time.Second), c, &message.RunRequest{Workflow: messagetest.Graph("Wait 1")}); !errors.Is(err, client.ErrNoDaemon) {
+	if _, err := client.Submit(wiretest.Within(t, 5*time.Second), c,
+		&message.RunRequest{Workflow: messagetest.Graph("Wait 1")}); !errors.Is(err, client.ErrNoDaemon) {
 		t.Errorf("no service: %v", err)
 	}
 	_ = c.Close()
-	if _, err := broker.StartEmbedded(broker.EmbeddedConfig{Listen: strings.TrimPrefix(e.Address(), "nats://"), Log: zerolog.Nop()}); err == nil || !strings.Contains(err.Error(), "--listen") {
+	if _, err := broker.StartEmbedded(broker.EmbeddedConfig{
+		Listen: strings.TrimPrefix(e.Address(), "nats://"),
+		Log:    zerolog.Nop(),
+	}); err == nil || !strings.Contains(err.Error(), "--listen") {
 		t.Errorf("a taken port: %v", err)
 	}
 	url := e.URL()
@@ -334,7 +351,8 @@ func TestNoDaemon(t *testing.T) {
 	if _, err := client.DialNATS(url); !errors.Is(err, client.ErrNoDaemon) {
 		t.Errorf("no server: %v", err)
 	}
-	if _, err := broker.StartEmbedded(broker.EmbeddedConfig{Listen: "0.0.0.0:0", Log: zerolog.Nop()}); err == nil || !strings.Contains(err.Error(), "token") {
+	if _, err := broker.StartEmbedded(broker.EmbeddedConfig{Listen: "0.0.0.0:0", Log: zerolog.Nop()}); err == nil ||
+		!strings.Contains(err.Error(), "token") {
 		t.Errorf("an open address without a token: %v", err)
 	}
 	secret, err := broker.StartEmbedded(broker.EmbeddedConfig{Listen: "127.0.0.1:0", Token: "s3cret", Log: zerolog.Nop()})

@@ -46,8 +46,8 @@ func (c *collected) Write(b []byte) (int, error) {
 	return c.b.Write(b)
 }
 
-// connTarget: an input is all that a client sends before it hangs up, to a service of its own that runs no jobs. The answers are whole frames with tags of
-// requests, none has more than one last answer, and nothing is left running.
+// connTarget: an input is all that a client sends before it hangs up, to a service of its own that runs no jobs. The
+// answers are whole frames with tags of requests, none has more than one last answer, and nothing is left running.
 func connTarget(tb testing.TB) *hammer.Target[[]byte] {
 	outputs, err := jobs.NewOutputs(jobs.OutputsConfig{})
 	if err != nil {
@@ -58,14 +58,18 @@ func connTarget(tb testing.TB) *hammer.Target[[]byte] {
 	var seeds []hammer.Input
 	for i, r := range requests {
 		next := requests[(i+7)%len(requests)]
-		seeds = append(seeds, hammer.Input{Data: wiretest.FrameOf(r.Data)}, hammer.Input{Data: append(wiretest.FrameOf(r.Data), wiretest.FrameOf(bytes.Replace(next.Data, []byte("tag\x01"), []byte("tag\x02"), 1))...)})
+		seeds = append(seeds, hammer.Input{Data: wiretest.FrameOf(r.Data)},
+			hammer.Input{Data: append(wiretest.FrameOf(r.Data),
+				wiretest.FrameOf(bytes.Replace(next.Data, []byte("tag\x01"), []byte("tag\x02"), 1))...)})
 	}
-	seeds = append(seeds, hammer.Input{Data: wiretest.FrameOf([]byte(`{"op":"ping","tag":1}`))}, hammer.Input{Data: wiretest.FrameOf([]byte(`{"op":"status","tag":1,"job":"j","follow":true}`))})
+	seeds = append(seeds, hammer.Input{Data: wiretest.FrameOf([]byte(`{"op":"ping","tag":1}`))},
+		hammer.Input{Data: wiretest.FrameOf([]byte(`{"op":"status","tag":1,"job":"j","follow":true}`))})
 	return &hammer.Target[[]byte]{
 		Name: "FuzzConn", Seeds: seeds,
 		Parse: func(in hammer.Input) ([]byte, error) {
 			cfg := ipctest.FakeService()
-			cfg.Jobs, cfg.Outputs, cfg.Executors, cfg.Tensors = jobs.New(jobs.Config{MaxQueued: 20}), outputs, []jobs.Executor{&idle{ipctest.Fake{Label: "idle"}}}, bulk.NewTensorCache(1<<16)
+			cfg.Jobs, cfg.Outputs, cfg.Executors, cfg.Tensors = jobs.New(jobs.Config{MaxQueued: 20}), outputs,
+				[]jobs.Executor{&idle{ipctest.Fake{Label: "idle"}}}, bulk.NewTensorCache(1<<16)
 			cfg.Log, cfg.Meter = zerolog.Nop(), meter
 			s := serve.NewService(cfg)
 			out := &collected{}
@@ -123,7 +127,9 @@ func checkAnswers(in hammer.Input, answers []byte, refused error) error {
 		}
 		if e := wire.ReplyError(fields); e != nil {
 			var known *wire.Error
-			if errors.As(e, &known); known == nil || !slices.ContainsFunc(wire.ErrorTable(), func(c wire.ErrorCode) bool { return c.Code == known.Code }) || known.Code == wire.ErrInternal {
+			if errors.As(e, &known); known == nil ||
+				!slices.ContainsFunc(wire.ErrorTable(), func(c wire.ErrorCode) bool { return c.Code == known.Code }) ||
+				known.Code == wire.ErrInternal {
 				return fmt.Errorf("answered with %w", e)
 			}
 		}

@@ -18,14 +18,19 @@ import (
 	"patchbay/ipc/wire/wiretest"
 )
 
-// TestResultsAreKeptUpToASize: the oldest results go first, their jobs still answer and say so, the newest stays, and so does a file that somebody has changed.
+// TestResultsAreKeptUpToASize: the oldest results go first, their jobs still answer and say so, the newest stays, and
+// so does a file that somebody has changed.
 func TestResultsAreKeptUpToASize(t *testing.T) {
 	out := t.TempDir()
-	r := ipctest.NewRig(t, jobs.Config{KeepBytes: 2500}, jobs.OutputsConfig{Stage: filepath.Join(out, ".stage"), Output: out})
+	r := ipctest.NewRig(t, jobs.Config{KeepBytes: 2500},
+		jobs.OutputsConfig{Stage: filepath.Join(out, ".stage"), Output: out})
 	c := ipctest.DialRig(t, r)
 	edited := filepath.Join(out, "fake_00002_.png")
 	for i := range 5 {
-		_, _, end := ipctest.RunJob(t, c, &message.RunRequest{ID: fmt.Sprint("r", i), Workflow: messagetest.Graph("Picture 1000")})
+		_, _, end := ipctest.RunJob(t, c, &message.RunRequest{
+			ID:       fmt.Sprint("r", i),
+			Workflow: messagetest.Graph("Picture 1000"),
+		})
 		if end.Type != message.EventSuccess {
 			t.Fatalf("job %d: %+v", i, end)
 		}

@@ -49,7 +49,9 @@ func (s *Service) sample(r *Request) error {
 }
 
 // runSample runs a request on ex and sends everything from "accepted" to the last message.
-func (s *Service) runSample(ctx context.Context, cancel context.CancelCauseFunc, reply *Reply, q *message.SampleRequest, ex jobs.Executor) error {
+func (s *Service) runSample(ctx context.Context, cancel context.CancelCauseFunc, reply *Reply, q *message.SampleRequest,
+	ex jobs.Executor,
+) error {
 	out := sampleStream{reply: reply, id: q.ID, lost: func() { cancel(errGone) }}
 	out.send(&message.SampleReply{Type: message.ReplyAccepted, Worker: ex.Name()})
 	quiet := make(chan struct{})
@@ -63,7 +65,10 @@ func (s *Service) runSample(ctx context.Context, cancel context.CancelCauseFunc,
 		}
 		return ex.Sample(ctx, q, func(m *message.SampleReply) {
 			out.send(m)
-			s.cfg.Jobs.Append(ctx, q.ID, 1, message.Event{Type: message.EventProgress, Data: map[string]any{"prompt_id": q.ID, "value": m.Step, "max": m.Steps}})
+			s.cfg.Jobs.Append(ctx, q.ID, 1, message.Event{
+				Type: message.EventProgress,
+				Data: map[string]any{"prompt_id": q.ID, "value": m.Step, "max": m.Steps},
+			})
 		})
 	})
 	cause := context.Cause(ctx)
@@ -78,19 +83,27 @@ func (s *Service) runSample(ctx context.Context, cancel context.CancelCauseFunc,
 			last.Hold.Release()
 		}
 		s.cfg.Log.Info().Str("job", q.ID).Msg("run cancelled: the client it was tied to went away")
-		s.cfg.Jobs.Finish(context.Background(), q.ID, wire.Errorf(wire.ErrCancelled, "the client that the run was tied to went away"), nil)
+		s.cfg.Jobs.Finish(context.Background(), q.ID,
+			wire.Errorf(wire.ErrCancelled, "the client that the run was tied to went away"), nil)
 		return nil
 	case errors.Is(cause, errAsked) && err != nil:
-		last = &message.SampleReply{Type: message.SampleCancelled, Error: wire.Errorf(wire.ErrCancelled, "the run was cancelled")}
+		last = &message.SampleReply{
+			Type:  message.SampleCancelled,
+			Error: wire.Errorf(wire.ErrCancelled, "the run was cancelled"),
+		}
 	case cause != nil && err != nil:
-		last = &message.SampleReply{Type: message.SampleError, Error: wire.Errorf(wire.ErrDraining, "the daemon is shutting down")}
+		last = &message.SampleReply{
+			Type:  message.SampleError,
+			Error: wire.Errorf(wire.ErrDraining, "the daemon is shutting down"),
+		}
 	case err != nil:
 		last = &message.SampleReply{Type: message.SampleError, Error: message.ErrorOf(err)}
 	default:
 		s.cfg.Meter.Sampled(last.Metrics)
 	}
 	last.Worker = ex.Name()
-	s.cfg.Jobs.Finish(context.Background(), q.ID, last.Error, last.Metrics) // before the last message: whoever has that may use the id again
+	// before the last message: whoever has that may use the id again
+	s.cfg.Jobs.Finish(context.Background(), q.ID, last.Error, last.Metrics)
 	out.send(last)
 	last.Hold.Release()
 	return reply.End()
@@ -119,7 +132,8 @@ func (o *sampleStream) send(m *message.SampleReply) {
 	}
 }
 
-// beat breaks every silence, and asks where that is possible whether the client still listens: nobody else wants the result.
+// beat breaks every silence, and asks where that is possible whether the client still listens: nobody else wants the
+// result.
 func (o *sampleStream) beat(ctx context.Context, every time.Duration) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()

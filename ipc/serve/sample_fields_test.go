@@ -72,10 +72,16 @@ func TestEveryFieldOfSample(t *testing.T) {
 	}{
 		"the same":    {base(), nil, false},
 		"seed, euler": {base(func(q *message.SampleRequest) { q.Seed = 6 }), nil, false},
-		"seed":        {base(sampler("euler_ancestral", nil), func(q *message.SampleRequest) { q.Seed = 6 }), base(sampler("euler_ancestral", nil)), true},
-		"options":     {base(sampler("euler_ancestral", map[string]any{"eta": 0.0})), nil, false},
-		"noise":       {base(func(q *message.SampleRequest) { q.Noise = full(1, 1, 16, 8, 8) }), nil, true},
-		"no noise":    {base(func(q *message.SampleRequest) { q.Noise = nil }), base(func(q *message.SampleRequest) { q.Noise = full(0, 1, 16, 8, 8) }), false},
+		"seed": {
+			base(sampler("euler_ancestral", nil), func(q *message.SampleRequest) { q.Seed = 6 }),
+			base(sampler("euler_ancestral", nil)), true,
+		},
+		"options": {base(sampler("euler_ancestral", map[string]any{"eta": 0.0})), nil, false},
+		"noise":   {base(func(q *message.SampleRequest) { q.Noise = full(1, 1, 16, 8, 8) }), nil, true},
+		"no noise": {
+			base(func(q *message.SampleRequest) { q.Noise = nil }),
+			base(func(q *message.SampleRequest) { q.Noise = full(0, 1, 16, 8, 8) }), false,
+		},
 		"noise_draws": {base(churn, func(q *message.SampleRequest) { q.NoiseDraws = []int{n, n} }), base(churn), true},
 		"sigmas":      {base(func(q *message.SampleRequest) { q.Sigmas = f32([]float32{0.9, 0.5, 0}, 3) }), nil, true},
 		"sampling.shift": {base(func(q *message.SampleRequest) {
@@ -84,33 +90,53 @@ func TestEveryFieldOfSample(t *testing.T) {
 		"sampling.multiplier": {base(func(q *message.SampleRequest) {
 			q.Sampling = &message.SamplingRef{Bases: []string{"ModelSamplingDiscreteFlow", "CONST"}, Multiplier: number(500)}
 		}), nil, true},
-		"cfg":                  {base(func(q *message.SampleRequest) { q.CFG = number(4) }), nil, true},
-		"cfg 1":                {base(func(q *message.SampleRequest) { q.CFG = number(1) }), base(func(q *message.SampleRequest) { q.CFG, q.Conds.Negative = nil, nil }), false},
-		"cfg1_shortcut":        {base(func(q *message.SampleRequest) { q.CFG, q.CFG1 = number(1), &off }), base(func(q *message.SampleRequest) { q.CFG = number(1) }), false},
-		"mask of ones":         {base(func(q *message.SampleRequest) { q.Mask = full(1, 1, 1, 8, 8) }), nil, false},
-		"mask":                 {base(func(q *message.SampleRequest) { q.Mask = half }), nil, true},
-		"mask_noise_from_seed": {base(func(q *message.SampleRequest) { q.Mask, q.Sampler.MaskNoiseFromSeed = half, true }), base(sampler("ddim", nil), func(q *message.SampleRequest) { q.Mask = half }), false},
+		"cfg": {base(func(q *message.SampleRequest) { q.CFG = number(4) }), nil, true},
+		"cfg 1": {
+			base(func(q *message.SampleRequest) { q.CFG = number(1) }),
+			base(func(q *message.SampleRequest) { q.CFG, q.Conds.Negative = nil, nil }), false,
+		},
+		"cfg1_shortcut": {
+			base(func(q *message.SampleRequest) { q.CFG, q.CFG1 = number(1), &off }),
+			base(func(q *message.SampleRequest) { q.CFG = number(1) }), false,
+		},
+		"mask of ones": {base(func(q *message.SampleRequest) { q.Mask = full(1, 1, 1, 8, 8) }), nil, false},
+		"mask":         {base(func(q *message.SampleRequest) { q.Mask = half }), nil, true},
+		"mask_noise_from_seed": {
+			base(func(q *message.SampleRequest) { q.Mask, q.Sampler.MaskNoiseFromSeed = half, true }),
+			base(sampler("ddim", nil), func(q *message.SampleRequest) { q.Mask = half }), false,
+		},
 		"mask_noise and seed": {
 			base(func(q *message.SampleRequest) { q.Mask, q.Sampler.MaskNoiseFromSeed, q.Seed = half, true, 6 }),
 			base(func(q *message.SampleRequest) { q.Mask, q.Sampler.MaskNoiseFromSeed = half, true }), true,
 		},
-		"a range of all":  {base(positive(func(e *message.CondRef) { e.TimestepStart, e.TimestepEnd = number(1), number(0) })), nil, false},
+		"a range of all": {base(positive(func(e *message.CondRef) {
+			e.TimestepStart, e.TimestepEnd = number(1),
+				number(0)
+		})), nil, false},
 		"a range of some": {base(positive(func(e *message.CondRef) { e.TimestepEnd = number(0.5) })), nil, true},
-		"strength of one": {base(positive(func(e *message.CondRef) { e.Strength = number(0.3) })), nil, false}, // the mean of one is itself
+		// the mean of one is itself
+		"strength of one": {base(positive(func(e *message.CondRef) { e.Strength = number(0.3) })), nil, false},
 		"strength of two": {
 			base(func(q *message.SampleRequest) {
 				q.Conds.Positive = append(q.Conds.Positive, (*q.Conds.Negative)[0])
 				q.Conds.Positive[1].Strength = number(0)
 			}), nil, false,
 		},
-		"two entries":     {base(func(q *message.SampleRequest) { q.Conds.Positive = append(q.Conds.Positive, (*q.Conds.Negative)[0]) }), nil, true},
-		"the whole area":  {base(positive(func(e *message.CondRef) { e.Area = []int{8, 8, 0, 0} })), nil, false},
-		"area":            {base(positive(func(e *message.CondRef) { e.Area = []int{4, 8, 0, 0} })), nil, true},
-		"a mask of ones":  {base(positive(func(e *message.CondRef) { e.Mask = full(1, 1, 8, 8) })), nil, false},
-		"a masked entry":  {base(positive(func(e *message.CondRef) { e.Mask = f32(floats(t, half), 1, 8, 8) }), func(q *message.SampleRequest) { q.Conds.Positive = append(q.Conds.Positive, (*q.Conds.Negative)[0]) }), nil, true},
-		"y":               {base(positive(func(e *message.CondRef) { e.ModelConds["y"] = full(0, 1, 128) })), nil, true},
-		"plan":            {base(func(q *message.SampleRequest) { q.Plan = "cfg=2,ulysses=2" }), nil, false},
-		"f16 is widened":  {base(func(q *message.SampleRequest) { q.Latent = half16(t, q.Latent) }), base(func(q *message.SampleRequest) { q.Latent = widened(t, half16(t, q.Latent)) }), false},
+		"two entries": {base(func(q *message.SampleRequest) {
+			q.Conds.Positive = append(q.Conds.Positive,
+				(*q.Conds.Negative)[0])
+		}), nil, true},
+		"the whole area": {base(positive(func(e *message.CondRef) { e.Area = []int{8, 8, 0, 0} })), nil, false},
+		"area":           {base(positive(func(e *message.CondRef) { e.Area = []int{4, 8, 0, 0} })), nil, true},
+		"a mask of ones": {base(positive(func(e *message.CondRef) { e.Mask = full(1, 1, 8, 8) })), nil, false},
+		"a masked entry": {base(positive(func(e *message.CondRef) { e.Mask = f32(floats(t, half), 1, 8, 8) }),
+			func(q *message.SampleRequest) { q.Conds.Positive = append(q.Conds.Positive, (*q.Conds.Negative)[0]) }), nil, true},
+		"y":    {base(positive(func(e *message.CondRef) { e.ModelConds["y"] = full(0, 1, 128) })), nil, true},
+		"plan": {base(func(q *message.SampleRequest) { q.Plan = "cfg=2,ulysses=2" }), nil, false},
+		"f16 is widened": {
+			base(func(q *message.SampleRequest) { q.Latent = half16(t, q.Latent) }),
+			base(func(q *message.SampleRequest) { q.Latent = widened(t, half16(t, q.Latent)) }), false,
+		},
 		"an empty branch": {base(func(q *message.SampleRequest) { q.Conds.Negative = &[]message.CondRef{} }), nil, true},
 	} {
 		done, got := run(name, row.q)
@@ -134,11 +160,12 @@ func TestEveryFieldOfSample(t *testing.T) {
 		t.Errorf("a mask of zeros: the latent changed by %.2g", rel)
 	}
 	var pictures int
-	done, err := client.Sample(ctx, c, base(func(q *message.SampleRequest) { q.Preview, q.WantX0 = "jpeg", true }), func(p *message.SampleReply) {
-		if bytes.HasPrefix(p.JPEG, []byte("\xff\xd8")) && p.X0 == nil && p.Sigma > 0 && !math.IsNaN(p.Sigma) {
-			pictures++
-		}
-	})
+	done, err := client.Sample(ctx, c, base(func(q *message.SampleRequest) { q.Preview, q.WantX0 = "jpeg", true }),
+		func(p *message.SampleReply) {
+			if bytes.HasPrefix(p.JPEG, []byte("\xff\xd8")) && p.X0 == nil && p.Sigma > 0 && !math.IsNaN(p.Sigma) {
+				pictures++
+			}
+		})
 	if err != nil || pictures < 2 || done.X0 == nil { // the first and the last at least
 		t.Errorf("jpeg: %d pictures, x0 %v, %v", pictures, done.X0 != nil, err)
 	}

@@ -139,8 +139,10 @@ func (g *goldenSample) message(t *testing.T, guided bool) *message.SampleRequest
 		t.Fatal(err)
 	}
 	q := &message.SampleRequest{
-		Model: message.ModelRef{File: g.Model + ".safetensors"}, Sampler: message.SamplerRef{Name: g.Sampler}, Sampling: &message.SamplingRef{Bases: []string{"ModelSamplingFlux", "CONST"}},
-		Noise: f32(noise, b, 16, y, x), Latent: f32(start, b, 16, y, x), Seed: g.Seed, CFG: &g.CFG, Preview: "latent", WantX0: true,
+		Model: message.ModelRef{File: g.Model + ".safetensors"}, Sampler: message.SamplerRef{Name: g.Sampler},
+		Sampling: &message.SamplingRef{Bases: []string{"ModelSamplingFlux", "CONST"}},
+		Noise:    f32(noise, b, 16, y, x), Latent: f32(start, b, 16, y, x), Seed: g.Seed, CFG: &g.CFG,
+		Preview: "latent", WantX0: true,
 	}
 	shift := 1.15
 	if !guided {
@@ -202,7 +204,8 @@ func (g *goldenSample) conds(list []goldenCond, guided bool) []message.CondRef {
 	return out
 }
 
-// TestGoldenRunsThroughSample sends every FLUX case of e2e.json as a sample message over frames; tolerance of tests/golden/README.md section 2.
+// TestGoldenRunsThroughSample sends every FLUX case of e2e.json as a sample message over frames; tolerance of
+// tests/golden/README.md section 2.
 func TestGoldenRunsThroughSample(t *testing.T) {
 	var cases map[string]goldenSample
 	if err := golden.JSON("e2e.json", &cases); err != nil {
@@ -225,7 +228,8 @@ func TestGoldenRunsThroughSample(t *testing.T) {
 		q.Model.Fingerprint = prints[g.Model]
 		var steps []int
 		var x0 *wire.Tensor
-		done, err := client.Sample(context.Background(), c, q, func(p *message.SampleReply) { steps, x0 = append(steps, p.Step), p.X0 })
+		done, err := client.Sample(context.Background(), c, q,
+			func(p *message.SampleReply) { steps, x0 = append(steps, p.Step), p.X0 })
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -252,7 +256,8 @@ func TestGoldenRunsThroughSample(t *testing.T) {
 			t.Errorf("%s: progress %v, want 1 to %d", name, steps, n)
 		}
 		if !slices.Equal(x0.Shape, done.X.Shape) || !slices.Equal(done.X0.Data, x0.Data) {
-			t.Errorf("%s: the last progress must carry the x0 of the whole batch, %v, that of done; got %v", name, done.X.Shape, x0.Shape)
+			t.Errorf("%s: the last progress must carry the x0 of the whole batch, %v, that of done; got %v", name,
+				done.X.Shape, x0.Shape)
 		}
 		if g.Node == "SamplerCustomAdvanced" {
 			v := floats(t, done.X0)

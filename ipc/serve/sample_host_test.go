@@ -35,27 +35,37 @@ func demoSample() *message.SampleRequest {
 		return f32(golden.Fill("host/"+name, n, scale, 0), shape...)
 	}
 	cond := func(name string) []message.CondRef {
-		return []message.CondRef{{ModelConds: map[string]*wire.Tensor{"c_crossattn": in(name+"c", 1, 1, 6, 128), "y": in(name+"y", 1, 1, 128)}}}
+		return []message.CondRef{{ModelConds: map[string]*wire.Tensor{
+			"c_crossattn": in(name+"c", 1, 1, 6, 128),
+			"y":           in(name+"y", 1, 1, 128),
+		}}}
 	}
 	cfg, negative := 2.5, cond("n")
 	return &message.SampleRequest{
-		Model: message.ModelRef{File: "demo_flux.safetensors"}, Sampler: message.SamplerRef{Name: "euler"}, Latent: in("x", 1, 1, 16, 8, 8), CFG: &cfg,
+		Model: message.ModelRef{File: "demo_flux.safetensors"}, Sampler: message.SamplerRef{Name: "euler"},
+		Latent: in("x", 1, 1, 16, 8, 8), CFG: &cfg,
 		Conds: message.CondsRef{Positive: cond("p"), Negative: &negative},
 	}
 }
 
-// TestPatchesEqualTheLoraNode runs the demo model with a LoRA file through LoraLoaderModelOnly and KSamplerAdvanced, node by node, and through sample with the same
-// matrices as patches: over all rows of a weight, and over a part of them.
+// TestPatchesEqualTheLoraNode runs the demo model with a LoRA file through LoraLoaderModelOnly and KSamplerAdvanced,
+// node by node, and through sample with the same matrices as patches: over all rows of a weight, and over a part of
+// them.
 func TestPatchesEqualTheLoraNode(t *testing.T) {
 	root := t.TempDir()
 	q := demoSample()
-	modules := map[string][2]int{"double_blocks.0.img_attn.qkv": {576, 192}, "single_blocks.1.linear1": {1344, 192}, "img_in": {192, 64}}
+	modules := map[string][2]int{
+		"double_blocks.0.img_attn.qkv": {576, 192}, "single_blocks.1.linear1": {1344, 192},
+		"img_in": {192, 64},
+	}
 	var entries []safetensors.Entry
 	alpha, strength := 2.0, 0.75
 	for name, size := range modules {
-		up, down := golden.Fill("up"+name, size[0]*4, 2, 0), golden.Fill("down"+name, 4*size[1], 1/math.Sqrt(float64(size[1])), 0)
+		up, down := golden.Fill("up"+name, size[0]*4, 2, 0),
+			golden.Fill("down"+name, 4*size[1], 1/math.Sqrt(float64(size[1])), 0)
 		stem := "lora_unet_" + strings.ReplaceAll(name, ".", "_")
-		entries = append(entries, safetensors.FromF32(stem+".lora_up.weight", up, size[0], 4), safetensors.FromF32(stem+".lora_down.weight", down, 4, size[1]),
+		entries = append(entries, safetensors.FromF32(stem+".lora_up.weight", up, size[0], 4),
+			safetensors.FromF32(stem+".lora_down.weight", down, 4, size[1]),
 			safetensors.FromF32(stem+".alpha", []float32{float32(alpha)}, 1))
 		rows := []int{0, size[0]}
 		if name == "double_blocks.0.img_attn.qkv" { // in two pieces, as ComfyUI has those of fused weights
@@ -63,9 +73,12 @@ func TestPatchesEqualTheLoraNode(t *testing.T) {
 		}
 		for i := 1; i < len(rows); i++ {
 			part := up[rows[i-1]*4 : rows[i]*4]
-			p := message.PatchRef{Key: "diffusion_model." + name + ".weight", Adapter: "lora", Strength: &strength, Tensors: message.PatchTensors{
-				Up: f32(part, rows[i]-rows[i-1], 4), Down: f32(down, 4, size[1]), Alpha: &alpha,
-			}}
+			p := message.PatchRef{
+				Key: "diffusion_model." + name + ".weight", Adapter: "lora", Strength: &strength,
+				Tensors: message.PatchTensors{
+					Up: f32(part, rows[i]-rows[i-1], 4), Down: f32(down, 4, size[1]), Alpha: &alpha,
+				},
+			}
 			if len(rows) > 2 {
 				p.Offset = []int{0, rows[i-1], rows[i] - rows[i-1]}
 			}
@@ -87,7 +100,8 @@ func TestPatchesEqualTheLoraNode(t *testing.T) {
 	exec := func(class string, inputs ...any) []any {
 		t.Helper()
 		var out message.ExecReply
-		if err := client.AskOne(ctx, c, message.VerbExec, "", &message.ExecRequest{Class: class, Inputs: pyjson.NewObject(inputs...)}, &out); err != nil {
+		if err := client.AskOne(ctx, c, message.VerbExec, "",
+			&message.ExecRequest{Class: class, Inputs: pyjson.NewObject(inputs...)}, &out); err != nil {
 			t.Fatalf("%s: %v", class, err)
 		}
 		return out.Outputs
@@ -98,7 +112,8 @@ func TestPatchesEqualTheLoraNode(t *testing.T) {
 	}
 	plain := exec("UNETLoader", "unet_name", "demo_flux.safetensors", "weight_dtype", "default")[0]
 	adapted := exec("LoraLoaderModelOnly", "model", plain, "lora_name", "mine.safetensors", "strength_model", strength)[0]
-	sigmas := floats(t, exec("BasicScheduler", "model", plain, "scheduler", "simple", "steps", int64(3), "denoise", 1.0)[0].(*wire.Tensor))
+	sigmas := floats(t, exec("BasicScheduler", "model", plain, "scheduler", "simple", "steps", int64(3), "denoise",
+		1.0)[0].(*wire.Tensor))
 	q.Sigmas = f32(sigmas[1:], 3)
 	pixels := floats(t, q.Latent)
 	inModel := make([]float32, len(pixels))
@@ -108,8 +123,10 @@ func TestPatchesEqualTheLoraNode(t *testing.T) {
 	samples := q.Latent
 	q.Latent = f32(inModel, 1, 16, 8, 8)
 	byNode := func(model any) []float32 {
-		out := exec("KSamplerAdvanced", "model", model, "add_noise", "disable", "noise_seed", int64(0), "steps", int64(3), "cfg", *q.CFG, "sampler_name", "euler",
-			"scheduler", "simple", "positive", cond(q.Conds.Positive), "negative", cond(*q.Conds.Negative), "latent_image", pyjson.NewObject("samples", samples),
+		out := exec("KSamplerAdvanced", "model", model, "add_noise", "disable", "noise_seed", int64(0), "steps", int64(3),
+			"cfg", *q.CFG, "sampler_name", "euler",
+			"scheduler", "simple", "positive", cond(q.Conds.Positive), "negative", cond(*q.Conds.Negative), "latent_image",
+			pyjson.NewObject("samples", samples),
 			"start_at_step", int64(1), "end_at_step", int64(10000), "return_with_leftover_noise", "disable")[0].(*pyjson.Object)
 		x, _ := out.Get("samples")
 		return floats(t, x.(*wire.Tensor))
@@ -132,7 +149,10 @@ func TestPatchesEqualTheLoraNode(t *testing.T) {
 	}
 	without := *q
 	without.Model.Patches = nil
-	for name, rel := range map[string]float64{"patches": apart(bySample(q), with), "none": apart(bySample(&without), base), "patches again": apart(bySample(q), with)} {
+	for name, rel := range map[string]float64{
+		"patches": apart(bySample(q), with), "none": apart(bySample(&without), base),
+		"patches again": apart(bySample(q), with),
+	} {
 		t.Logf("%s: relative error %.2g", name, rel)
 		if rel > 1e-5 {
 			t.Errorf("%s: relative error %.3g against the node, bound 1e-5", name, rel)
@@ -152,11 +172,13 @@ func TestPatchesEqualTheLoraNode(t *testing.T) {
 		bad := *q
 		bad.Model.Patches = slices.Clone(q.Model.Patches)
 		change(&bad.Model.Patches[0])
-		if _, err := client.Sample(ctx, c, &bad, nil); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "model.patches[0]") {
+		if _, err := client.Sample(ctx, c, &bad, nil); err == nil || !strings.Contains(err.Error(), want) ||
+			!strings.Contains(err.Error(), "model.patches[0]") {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}
-	if freed, err := client.Free(ctx, c, &message.FreeRequest{Models: []string{"demo_flux.safetensors"}}); err != nil || freed.Bytes < 1<<20 {
+	if freed, err := client.Free(ctx, c, &message.FreeRequest{Models: []string{"demo_flux.safetensors"}}); err != nil ||
+		freed.Bytes < 1<<20 {
 		t.Errorf("free: %+v, %v", freed, err)
 	}
 }
@@ -177,7 +199,8 @@ func TestTensorsByHash(t *testing.T) {
 		}
 		var e *wire.Error
 		_, err := client.Sample(ctx, c, bare(), nil)
-		if !errors.As(err, &e) || e.Code != wire.ErrMissing || len(e.Extra["missing"].([]any)) != 1 || e.Extra["missing"].([]any)[0] != x.Hash {
+		if !errors.As(err, &e) || e.Code != wire.ErrMissing || len(e.Extra["missing"].([]any)) != 1 ||
+			e.Extra["missing"].([]any)[0] != x.Hash {
 			t.Fatalf("got %v (%+v)", err, e)
 		}
 		q := smallSample("euler")
@@ -193,12 +216,14 @@ func TestTensorsByHash(t *testing.T) {
 		}
 		lie := bare()
 		lie.Latent.Shape = []int{1, 1, 2, 4}
-		if _, err := client.Sample(ctx, c, lie, nil); wiretest.Code(err) != wire.ErrBadRequest || !strings.Contains(err.Error(), "needs 32 bytes") {
+		if _, err := client.Sample(ctx, c, lie, nil); wiretest.Code(err) != wire.ErrBadRequest ||
+			!strings.Contains(err.Error(), "needs 32 bytes") {
 			t.Errorf("a hash with another shape: %v", err)
 		}
 		lie = smallSample("euler")
 		lie.Latent.Hash = strings.Repeat("ab", 32)
-		if _, err := client.Sample(ctx, c, lie, nil); wiretest.Code(err) != wire.ErrBadRequest || !strings.Contains(err.Error(), "has the hash") {
+		if _, err := client.Sample(ctx, c, lie, nil); wiretest.Code(err) != wire.ErrBadRequest ||
+			!strings.Contains(err.Error(), "has the hash") {
 			t.Errorf("a hash that lies: %v", err)
 		}
 	}
@@ -238,12 +263,15 @@ func TestSampleIsAJob(t *testing.T) {
 		}
 	}
 	rec, err := client.Status(ctx, other, "s1")
-	if err != nil || rec.State != message.Done || rec.Kind != jobs.KindSample || rec.Attempt != 1 || rec.Worker != "fake" || rec.Metrics["load_seconds"] != 0.5 {
+	if err != nil || rec.State != message.Done || rec.Kind != jobs.KindSample || rec.Attempt != 1 ||
+		rec.Worker != "fake" || rec.Metrics["load_seconds"] != 0.5 {
 		t.Errorf("got %+v, %v", rec, err)
 	}
 	var evs []message.Event
-	end, err := client.Follow(ctx, other, "s1", 0, false, &client.Collector{Event: func(ev message.Event) { evs = append(evs, ev) }})
-	if want := "queued execution_start progress metrics execution_success"; err != nil || end == nil || strings.Join(ipctest.Types(evs), " ") != want {
+	end, err := client.Follow(ctx, other, "s1", 0, false,
+		&client.Collector{Event: func(ev message.Event) { evs = append(evs, ev) }})
+	if want := "queued execution_start progress metrics execution_success"; err != nil || end == nil ||
+		strings.Join(ipctest.Types(evs), " ") != want {
 		t.Errorf("got events %v, %v, want %s", ipctest.Types(evs), err, want)
 	}
 	q = smallSample("wait")
@@ -253,14 +281,18 @@ func TestSampleIsAJob(t *testing.T) {
 		if err != nil || len(list) != 1 || list[0].Job != "s2" || counts[message.Running] != 1 {
 			t.Errorf("jobs: got %+v, %v, %v", list, counts, err)
 		}
-		if _, err := client.Submit(ctx, other, &message.RunRequest{ID: "s2", Workflow: messagetest.Graph("Wait 1")}); wiretest.Code(err) != wire.ErrDuplicate {
+		if _, err := client.Submit(ctx, other, &message.RunRequest{
+			ID:       "s2",
+			Workflow: messagetest.Graph("Wait 1"),
+		}); wiretest.Code(err) != wire.ErrDuplicate {
 			t.Errorf("a job of that id: got %v", err)
 		}
 		if did, _, err := client.Cancel(context.WithoutCancel(ctx), other, "s2"); !did || err != nil {
 			t.Errorf("cancel: %v, %v", did, err)
 		}
 	})
-	if rec, _ := client.Status(ctx, other, "s2"); wiretest.Code(err) != wire.ErrCancelled || rec.State != message.Cancelled || !rec.Cancel {
+	if rec, _ := client.Status(ctx, other, "s2"); wiretest.Code(err) != wire.ErrCancelled ||
+		rec.State != message.Cancelled || !rec.Cancel {
 		t.Errorf("got %v, record %+v", err, rec)
 	}
 	if err := client.Retry(ctx, other, "s2"); err == nil {

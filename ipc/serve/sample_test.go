@@ -23,8 +23,11 @@ import (
 func smallSample(name string) *message.SampleRequest {
 	x := f32([]float32{1, 2, 3, 4}, 1, 1, 2, 2)
 	return &message.SampleRequest{
-		Model: message.ModelRef{File: "m.safetensors"}, Sampler: message.SamplerRef{Name: name}, Sigmas: f32([]float32{1, 0}, 2), Latent: x,
-		Conds: message.CondsRef{Positive: []message.CondRef{{ModelConds: map[string]*wire.Tensor{"c_crossattn": f32(make([]float32, 6), 1, 2, 3)}}}},
+		Model: message.ModelRef{File: "m.safetensors"}, Sampler: message.SamplerRef{Name: name},
+		Sigmas: f32([]float32{1, 0}, 2), Latent: x,
+		Conds: message.CondsRef{Positive: []message.CondRef{{
+			ModelConds: map[string]*wire.Tensor{"c_crossattn": f32(make([]float32, 6), 1, 2, 3)},
+		}}},
 	}
 }
 
@@ -36,11 +39,13 @@ func TestSampleOverFrames(t *testing.T) {
 		q := smallSample("euler")
 		q.ID = "mine"
 		var seen []*message.SampleReply
-		done, err := client.Sample(wiretest.Within(t, 10*time.Second), c, q, func(m *message.SampleReply) { seen = append(seen, m) })
+		done, err := client.Sample(wiretest.Within(t, 10*time.Second), c, q,
+			func(m *message.SampleReply) { seen = append(seen, m) })
 		if err != nil {
 			t.Fatal(err)
 		}
-		if done.ID != "mine" || done.Evals != 1 || string(done.X.Data) != string(q.Latent.Data) || done.Metrics["load_seconds"] != 0.5 || done.Worker != "fake" {
+		if done.ID != "mine" || done.Evals != 1 || string(done.X.Data) != string(q.Latent.Data) ||
+			done.Metrics["load_seconds"] != 0.5 || done.Worker != "fake" {
 			t.Errorf("got %+v", done)
 		}
 		if len(seen) != 1 || seen[0].Step != 1 || seen[0].Steps != 1 || seen[0].Seq != 2 || seen[0].X0 == nil {
@@ -75,7 +80,8 @@ func TestSampleIsCancelled(t *testing.T) {
 		t.Error("the run ended well without its client")
 	}
 	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		if rec, err := client.Status(ctx, other, "stop-me"); err == nil && rec.State == message.Cancelled && strings.Contains(rec.Error.Message, "client") {
+		if rec, err := client.Status(ctx, other, "stop-me"); err == nil && rec.State == message.Cancelled &&
+			strings.Contains(rec.Error.Message, "client") {
 			break
 		}
 		if time.Now().After(end) {
@@ -94,21 +100,30 @@ func TestSampleRefusals(t *testing.T) {
 	}
 	two := 2.0
 	for field, change := range map[string]func(*message.SampleRequest){
-		"model.file":                   func(q *message.SampleRequest) { q.Model.File = "" },
-		"sampler.name":                 func(q *message.SampleRequest) { q.Sampler.Name = "" },
-		"id":                           func(q *message.SampleRequest) { q.ID = "a b" },
-		"sigmas":                       func(q *message.SampleRequest) { q.Sigmas = nil },
-		"latent":                       func(q *message.SampleRequest) { q.Latent = f32([]float32{1}, 1) },
-		"noise":                        func(q *message.SampleRequest) { q.Noise = f32([]float32{1}, 1, 1, 1, 1) },
-		"mask":                         func(q *message.SampleRequest) { q.Mask = f32([]float32{1}, 1) },
-		"preview":                      func(q *message.SampleRequest) { q.Preview = "png" },
-		"plan":                         func(q *message.SampleRequest) { q.Plan = "ulysses=x" },
-		"noise_draws[0]":               func(q *message.SampleRequest) { q.NoiseDraws = []int{0} },
-		"sampling.bases":               func(q *message.SampleRequest) { q.Sampling = &message.SamplingRef{} },
-		"conds.negative":               func(q *message.SampleRequest) { q.CFG = &two },
-		"sampler.mask_noise_from_seed": func(q *message.SampleRequest) { q.Sampler = message.SamplerRef{Name: "heun", MaskNoiseFromSeed: true} },
-		"conds.positive[0].area":       func(q *message.SampleRequest) { q.Conds.Positive[0].Area = []int{1} },
-		"conds.positive[0].mask":       func(q *message.SampleRequest) { q.Conds.Positive[0].Mask = f32([]float32{1}, 1) },
+		"model.file":     func(q *message.SampleRequest) { q.Model.File = "" },
+		"sampler.name":   func(q *message.SampleRequest) { q.Sampler.Name = "" },
+		"id":             func(q *message.SampleRequest) { q.ID = "a b" },
+		"sigmas":         func(q *message.SampleRequest) { q.Sigmas = nil },
+		"latent":         func(q *message.SampleRequest) { q.Latent = f32([]float32{1}, 1) },
+		"noise":          func(q *message.SampleRequest) { q.Noise = f32([]float32{1}, 1, 1, 1, 1) },
+		"mask":           func(q *message.SampleRequest) { q.Mask = f32([]float32{1}, 1) },
+		"preview":        func(q *message.SampleRequest) { q.Preview = "png" },
+		"plan":           func(q *message.SampleRequest) { q.Plan = "ulysses=x" },
+		"noise_draws[0]": func(q *message.SampleRequest) { q.NoiseDraws = []int{0} },
+		"sampling.bases": func(q *message.SampleRequest) { q.Sampling = &message.SamplingRef{} },
+		"conds.negative": func(q *message.SampleRequest) { q.CFG = &two },
+		"sampler.mask_noise_from_seed": func(q *message.SampleRequest) {
+			q.Sampler = message.SamplerRef{
+				Name:              "heun",
+				MaskNoiseFromSeed: true,
+			}
+		},
+		"conds.positive[0].area": func(q *message.SampleRequest) {
+			q.Conds.Positive[0].Area = []int{1}
+		},
+		"conds.positive[0].mask": func(q *message.SampleRequest) {
+			q.Conds.Positive[0].Mask = f32([]float32{1}, 1)
+		},
 		"conds.positive[0].model_conds.c_crossattn":    entry("c_crossattn", f32(make([]float32, 12), 2, 2, 3)),
 		"conds.positive[0].model_conds.c_concat":       entry("c_concat", f32([]float32{1}, 1)),
 		"conds.positive[0].model_conds.guidance":       entry("guidance", f32([]float32{1, 2}, 2)),
@@ -122,10 +137,16 @@ func TestSampleRefusals(t *testing.T) {
 		}
 	}
 	for field, body := range map[string]map[string]any{
-		"hooks":                     {"hooks": 1},
-		"model.lora":                {"model": map[string]any{"file": "m", "lora": []any{}}},
-		"model.patches[0].adapter":  {"model": map[string]any{"file": "m", "patches": []any{map[string]any{"key": "a", "adapter": "loha"}}}, "sampler": map[string]any{"name": "euler"}},
-		"model.patches[0].tensors":  {"model": map[string]any{"file": "m", "patches": []any{map[string]any{"key": "a", "adapter": "lora"}}}, "sampler": map[string]any{"name": "euler"}},
+		"hooks":      {"hooks": 1},
+		"model.lora": {"model": map[string]any{"file": "m", "lora": []any{}}},
+		"model.patches[0].adapter": {"model": map[string]any{
+			"file":    "m",
+			"patches": []any{map[string]any{"key": "a", "adapter": "loha"}},
+		}, "sampler": map[string]any{"name": "euler"}},
+		"model.patches[0].tensors": {"model": map[string]any{
+			"file":    "m",
+			"patches": []any{map[string]any{"key": "a", "adapter": "lora"}},
+		}, "sampler": map[string]any{"name": "euler"}},
 		"conds.positive[0].control": {"conds": map[string]any{"positive": []any{map[string]any{"control": 1}}}},
 		"sigmas":                    {"sigmas": []any{1.0}},
 		"seed":                      {"seed": -1},
@@ -174,14 +195,16 @@ func TestModelsOfHosts(t *testing.T) {
 		{message.ModelRef{File: "flux-b.safetensors", Fingerprint: "00"}, wire.ErrNoModel, "model.fingerprint"},
 	} {
 		var e *wire.Error
-		if _, err := client.Load(ctx, c, &message.LoadRequest{Model: row.model}); !errors.As(err, &e) || e.Code != row.code || e.Input != row.input {
+		if _, err := client.Load(ctx, c, &message.LoadRequest{Model: row.model}); !errors.As(err, &e) || e.Code != row.code ||
+			e.Input != row.input {
 			t.Errorf("load %+v: got %v, want %s of %s", row.model, err, row.code, row.input)
 		}
 	}
 	q := smallSample("euler")
 	q.Model = ref
 	var e *wire.Error
-	if _, err := client.Sample(ctx, c, q, nil); !errors.As(err, &e) || e.Input != "latent" || !strings.Contains(e.Message, "channels") {
+	if _, err := client.Sample(ctx, c, q, nil); !errors.As(err, &e) || e.Input != "latent" ||
+		!strings.Contains(e.Message, "channels") {
 		t.Errorf("a latent of one channel: got %v", err)
 	}
 	q.Sampling = &message.SamplingRef{Bases: []string{"ModelSamplingCascade"}}
@@ -216,7 +239,8 @@ func TestSampleInAChild(t *testing.T) {
 	}
 }
 
-// BenchmarkTensorOverSocket sends a 64 MiB latent over the unix socket into a real executor's decoder and gets the refusal of its shape.
+// BenchmarkTensorOverSocket sends a 64 MiB latent over the unix socket into a real executor's decoder and gets the
+// refusal of its shape.
 func BenchmarkTensorOverSocket(b *testing.B) {
 	sock, err := serve.ListenSocket(filepath.Join(b.TempDir(), "s"))
 	if err != nil {
@@ -231,7 +255,13 @@ func BenchmarkTensorOverSocket(b *testing.B) {
 		b.Fatal(err)
 	}
 	c := client.NewFrameClient(nc, nc, nc.Close)
-	body := map[string]any{"class_type": "Sink", "inputs": pyjson.NewObject("value", &wire.Tensor{DType: "f32", Shape: []int{16, 1024, 1024}, Data: make([]byte, 64<<20)})}
+	body := map[string]any{
+		"class_type": "Sink",
+		"inputs": pyjson.NewObject("value", &wire.Tensor{
+			DType: "f32", Shape: []int{16, 1024, 1024},
+			Data: make([]byte, 64<<20),
+		}),
+	}
 	b.SetBytes(64 << 20)
 	for b.Loop() {
 		if err := client.AskOne(ctx, c, message.VerbExec, "", body, &struct{}{}); wiretest.Code(err) != wire.ErrNoNodeType {

@@ -10,12 +10,15 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// Schema returns the JSON Schema (draft 2020-12) of the messages in their JSON form, made from the structs that are encoded and decoded: $defs has one
-// entry for every request ("run.request") and reply ("sample.reply"). Bytes are base64 text there, tensors {"$tensor": {...}}.
+// Schema returns the JSON Schema (draft 2020-12) of the messages in their JSON form, made from the structs that are
+// encoded and decoded: $defs has one entry for every request ("run.request") and reply ("sample.reply"). Bytes are
+// base64 text there, tensors {"$tensor": {...}}.
 func Schema() map[string]any {
 	messages := map[string]any{
-		"receipt": message.Receipt{}, "event": message.Event{}, "output": message.Output{}, "chunk": message.Chunk{}, "preview": message.Preview{},
-		"heartbeat": message.Heartbeat{}, "ref": wire.Ref{}, "limits": message.LimitsReply{}, "ping.reply": message.PongReply{},
+		"receipt": message.Receipt{}, "event": message.Event{}, "output": message.Output{}, "chunk": message.Chunk{},
+		"preview":   message.Preview{},
+		"heartbeat": message.Heartbeat{}, "ref": wire.Ref{}, "limits": message.LimitsReply{},
+		"ping.reply":  message.PongReply{},
 		"error.reply": wire.ErrorBody{}, "frame": wire.Envelope{},
 	}
 	strict := map[string]bool{}
@@ -27,26 +30,33 @@ func Schema() map[string]any {
 			messages[v.Name+".reply"] = v.Reply
 		}
 	}
-	// The keys of tensors and bytes stand in patterns: a map with nothing but such a key would be read as a tensor, or as bytes.
+	// The keys of tensors and bytes stand in patterns: a map with nothing but such a key would be read as a tensor, or as
+	// bytes.
 	text := map[string]any{"type": "string", "contentEncoding": "base64"}
 	defs := map[string]any{
 		"tensor": map[string]any{
-			"type": "object", "required": []string{wire.TensorKey}, "patternProperties": map[string]any{`^\` + wire.TensorKey + "$": map[string]any{
+			"type": "object", "required": []string{wire.TensorKey},
+			"patternProperties": map[string]any{`^\` + wire.TensorKey + "$": map[string]any{
 				"type": "object", "required": []string{"dtype", "shape"}, "properties": map[string]any{
 					"dtype": map[string]any{"enum": []string{"f32", "f16", "bf16", "i64", "u8"}},
 					"shape": map[string]any{"type": "array", "maxItems": 8, "items": map[string]any{"type": "integer", "minimum": 0}},
-					"data":  text, "ref": map[string]any{"$ref": "#/$defs/ref"}, "hash": map[string]any{"type": "string", "pattern": "^[0-9a-fA-F]{64}$"},
+					"data":  text, "ref": map[string]any{"$ref": "#/$defs/ref"},
+					"hash": map[string]any{"type": "string", "pattern": "^[0-9a-fA-F]{64}$"},
 				},
 			}},
 		},
 		"bytes": map[string]any{"anyOf": []any{text, map[string]any{
-			"type": "object", "required": []string{wire.RefKey}, "patternProperties": map[string]any{`^\` + wire.RefKey + "$": map[string]any{"$ref": "#/$defs/ref"}},
+			"type": "object", "required": []string{wire.RefKey},
+			"patternProperties": map[string]any{`^\` + wire.RefKey + "$": map[string]any{"$ref": "#/$defs/ref"}},
 		}}},
 	}
 	for name, v := range messages {
 		defs[name] = schemaOf(reflect.TypeOf(v), strict[name])
 	}
-	return map[string]any{"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Patchbay protocol, version 1", "$defs": defs}
+	return map[string]any{
+		"$schema": "https://json-schema.org/draft/2020-12/schema",
+		"title":   "Patchbay protocol, version 1", "$defs": defs,
+	}
 }
 
 // schemaOf describes a Go type. strict refuses fields that are not there, at every depth.

@@ -33,7 +33,8 @@ func TestSchemaFileIsTrue(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got, want) {
-		t.Errorf("%s has %d bytes and is not what the structs give (%d bytes); write it with PATCHBAY_WRITE_SCHEMA=1 go test ./ipc/serve -run TestSchema", schemaFile, len(got), len(want))
+		t.Errorf("%s has %d bytes and is not what the structs give (%d bytes); write it with PATCHBAY_WRITE_SCHEMA=1 go "+
+			"test ./ipc/serve -run TestSchema", schemaFile, len(got), len(want))
 	}
 }
 
@@ -43,13 +44,16 @@ func TestSchemaIsServed(t *testing.T) {
 	var out struct {
 		Schema *pyjson.Object `json:"schema"`
 	}
-	if err := client.AskOne(t.Context(), c, message.VerbDescribe, "", message.DescribeRequest{Schema: true}, &out); err != nil {
+	if err := client.AskOne(t.Context(), c, message.VerbDescribe, "", message.DescribeRequest{Schema: true},
+		&out); err != nil {
 		t.Fatal(err)
 	}
 	defs, _ := out.Schema.Get("$defs")
 	for name, message := range map[string]any{
-		"sample.request": smallSample("euler"), "sample.reply": &message.SampleReply{}, "receipt": message.Receipt{}, "event": message.Event{Error: wire.Errorf(wire.ErrInternal, "x")},
-		"status.reply": message.RecordReply{}, "load.request": message.LoadRequest{}, "error.reply": wire.Errorf(wire.ErrInternal, "x").Body(),
+		"sample.request": smallSample("euler"), "sample.reply": &message.SampleReply{}, "receipt": message.Receipt{},
+		"event":        message.Event{Error: wire.Errorf(wire.ErrInternal, "x")},
+		"status.reply": message.RecordReply{}, "load.request": message.LoadRequest{},
+		"error.reply": wire.Errorf(wire.ErrInternal, "x").Body(),
 	} {
 		b, err := wire.Encode(message, wire.JSON)
 		if err != nil {

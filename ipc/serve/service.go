@@ -25,8 +25,8 @@ type ServiceConfig struct {
 	Jobs      *jobs.Table
 	Outputs   *jobs.Outputs
 	Executors []jobs.Executor
-	// Validate refuses a workflow that cannot run; it must not touch a device. Where some outputs can run and others cannot, it returns ComfyUI's
-	// node_errors of the others and no error.
+	// Validate refuses a workflow that cannot run; it must not touch a device. Where some outputs can run and others
+	// cannot, it returns ComfyUI's node_errors of the others and no error.
 	Validate func(req *message.RunRequest, w *graph.Workflow) (map[string]any, error)
 	// Needs lists the files that a validated workflow reads; nil: nobody asks.
 	Needs func(req *message.RunRequest, w *graph.Workflow) []files.NeededFile
@@ -50,8 +50,8 @@ type ServiceConfig struct {
 	Heartbeat time.Duration
 }
 
-// Service answers the verbs on every carrier. Handle returns soon: it decodes, validates and enqueues; whatever takes longer goes on in a goroutine
-// of its own. Safe for concurrent use.
+// Service answers the verbs on every carrier. Handle returns soon: it decodes, validates and enqueues; whatever takes
+// longer goes on in a goroutine of its own. Safe for concurrent use.
 type Service struct {
 	cfg    ServiceConfig
 	ctx    context.Context
@@ -128,15 +128,18 @@ func (s *Service) verb(r *Request) error {
 	if answer := s.handlers()[v.Name]; answer != nil {
 		return answer(r)
 	}
-	return wire.Errorf(wire.ErrNoVerb, "no verb %q; the verbs are %s", wire.Shown(r.Verb), strings.Join(message.VerbNames(), ", "))
+	return wire.Errorf(wire.ErrNoVerb, "no verb %q; the verbs are %s", wire.Shown(r.Verb),
+		strings.Join(message.VerbNames(), ", "))
 }
 
 // handlers are the functions that answer the verbs of the table.
 func (s *Service) handlers() map[string]func(*Request) error {
 	return map[string]func(*Request) error{
-		message.VerbRun: s.run, message.VerbSubmit: s.submit, message.VerbStatus: s.status, message.VerbCancel: s.cancel, message.VerbRetry: s.retry,
-		message.VerbJobs: s.jobs, message.VerbDescribe: s.describe, message.VerbModels: s.models, message.VerbExec: s.exec, message.VerbSample: s.sample,
-		message.VerbLoad: s.load, message.VerbFree: s.free, message.VerbStats: s.stats,
+		message.VerbRun: s.run, message.VerbSubmit: s.submit, message.VerbStatus: s.status, message.VerbCancel: s.cancel,
+		message.VerbRetry: s.retry,
+		message.VerbJobs:  s.jobs, message.VerbDescribe: s.describe, message.VerbModels: s.models, message.VerbExec: s.exec,
+		message.VerbSample: s.sample,
+		message.VerbLoad:   s.load, message.VerbFree: s.free, message.VerbStats: s.stats,
 	}
 }
 
@@ -145,7 +148,8 @@ func (s *Service) fetch(r *Request, refs []*wire.Ref) error {
 	total := 0
 	for _, ref := range refs {
 		if r.pull == nil || ref.Kind == wire.RefShm {
-			return wire.Errorf(wire.ErrBadRequest, "a reference of kind %s: only %s", ref.Kind, "shm with the frame's descriptors works on a unix socket, stream and object on NATS")
+			return wire.Errorf(wire.ErrBadRequest, "a reference of kind %s: only %s", ref.Kind,
+				"shm with the frame's descriptors works on a unix socket, stream and object on NATS")
 		}
 		if total += ref.Bytes; total > wire.MaxRegion {
 			return wire.Errorf(wire.ErrTooLarge, "the request refers to more than %d bytes", wire.MaxRegion)

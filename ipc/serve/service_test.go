@@ -34,7 +34,8 @@ func TestRunOverFrames(t *testing.T) {
 		if i == 4 {
 			c.Enc = wire.JSON
 		}
-		evs, col, end := ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Step 3", "Picture "+strconv.Itoa(size))})
+		evs, col, end := ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Step 3",
+			"Picture "+strconv.Itoa(size))})
 		want := "queued execution_start executing progress progress progress executing executed metrics execution_success"
 		if got := strings.Join(ipctest.Types(evs), " "); got != want {
 			t.Errorf("%d bytes: got events %s, want %s", size, got, want)
@@ -44,7 +45,8 @@ func TestRunOverFrames(t *testing.T) {
 				t.Errorf("event %d: %+v", n, e)
 			}
 		}
-		if end.Type != message.EventSuccess || len(col.Files) != 1 || !bytes.Equal(col.Files[0].Data, messagetest.Picture("2", size).Data) {
+		if end.Type != message.EventSuccess || len(col.Files) != 1 ||
+			!bytes.Equal(col.Files[0].Data, messagetest.Picture("2", size).Data) {
 			t.Errorf("%d bytes: ended with %s and %d files", size, end.Type, len(col.Files))
 		}
 	}
@@ -86,7 +88,10 @@ func TestRefusals(t *testing.T) {
 		{message.VerbCancel, map[string]any{"job": "none"}, wire.ErrNoJob, "none"},
 		{message.VerbDescribe, map[string]any{"class": "Nope"}, wire.ErrNoNodeType, "Nope"},
 		{message.VerbExec, map[string]any{"class_type": "Nope"}, wire.ErrNoNodeType, "Nope"},
-		{message.VerbExec, map[string]any{"class_type": "Echo", "inputs": map[string]any{"m": map[string]any{"$handle": "gone"}}}, wire.ErrNoHandle, "gone"},
+		{message.VerbExec, map[string]any{
+			"class_type": "Echo",
+			"inputs":     map[string]any{"m": map[string]any{"$handle": "gone"}},
+		}, wire.ErrNoHandle, "gone"},
 		{"dance", nil, wire.ErrNoVerb, "the verbs are"},
 	} {
 		e := ask(row.verb, row.body)
@@ -98,12 +103,18 @@ func TestRefusals(t *testing.T) {
 		}
 	}
 	for i := range 2 { // one runs (soon), one waits
-		if _, err := client.Submit(ctx, c, &message.RunRequest{ID: "q" + strconv.Itoa(i), Workflow: messagetest.Graph("Wait 300")}); err != nil {
+		if _, err := client.Submit(ctx, c, &message.RunRequest{
+			ID:       "q" + strconv.Itoa(i),
+			Workflow: messagetest.Graph("Wait 300"),
+		}); err != nil {
 			t.Fatal(err)
 		}
 		ipctest.WaitState(t, r.Jobs, "q0", message.Running)
 	}
-	if e := ask(message.VerbSubmit, &message.RunRequest{ID: "q3", Workflow: messagetest.Graph("Wait 1")}); e.Code != wire.ErrQueueFull || e.RetryAfterMS == 0 || !e.Retryable {
+	if e := ask(message.VerbSubmit, &message.RunRequest{
+		ID:       "q3",
+		Workflow: messagetest.Graph("Wait 1"),
+	}); e.Code != wire.ErrQueueFull || e.RetryAfterMS == 0 || !e.Retryable {
 		t.Errorf("a full queue: got %+v", e)
 	}
 }
@@ -157,10 +168,14 @@ func TestTiedRunEndsWithItsConnection(t *testing.T) {
 	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
 	c := ipctest.DialRig(t, r)
 	ctx := wiretest.Within(t, 10*time.Second)
-	if _, err := client.Submit(ctx, c, &message.RunRequest{ID: "sub", Workflow: messagetest.Graph("Wait 200")}); err != nil {
+	if _, err := client.Submit(ctx, c, &message.RunRequest{
+		ID:       "sub",
+		Workflow: messagetest.Graph("Wait 200"),
+	}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Ask(ctx, message.VerbRun, "", &message.RunRequest{ID: "tied", Workflow: messagetest.Graph("Wait 60000")}); err != nil {
+	if _, err := c.Ask(ctx, message.VerbRun, "",
+		&message.RunRequest{ID: "tied", Workflow: messagetest.Graph("Wait 60000")}); err != nil {
 		t.Fatal(err)
 	}
 	ipctest.WaitState(t, r.Jobs, "tied", message.Running)
@@ -177,7 +192,10 @@ func TestCancelQueuedAndRunning(t *testing.T) {
 	c := ipctest.DialRig(t, r)
 	ctx := wiretest.Within(t, 10*time.Second)
 	for _, id := range []string{"a", "b"} {
-		if _, err := client.Submit(ctx, c, &message.RunRequest{ID: id, Workflow: messagetest.Graph("Wait 60000")}); err != nil {
+		if _, err := client.Submit(ctx, c, &message.RunRequest{
+			ID:       id,
+			Workflow: messagetest.Graph("Wait 60000"),
+		}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -194,7 +212,8 @@ func TestCancelQueuedAndRunning(t *testing.T) {
 	}
 	for _, id := range []string{"a", "b"} {
 		var evs []message.Event
-		end, err := client.Follow(ctx, c, id, 0, false, &client.Collector{Event: func(e message.Event) { evs = append(evs, e) }})
+		end, err := client.Follow(ctx, c, id, 0, false,
+			&client.Collector{Event: func(e message.Event) { evs = append(evs, e) }})
 		if err != nil || end == nil || end.Type != message.EventInterrupted {
 			t.Errorf("%s: events %v, %v", id, ipctest.Types(evs), err)
 		}
@@ -205,11 +224,13 @@ func TestFailureDeadlineExpiryPanic(t *testing.T) {
 	r := ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{})
 	c := ipctest.DialRig(t, r)
 	_, _, end := ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Fail")})
-	if end.Type != message.EventError || end.Error.Code != wire.ErrOutOfMemory || end.Error.Node != "1" || end.Data["exception_type"] != fault.CodeOutOfMemory {
+	if end.Type != message.EventError || end.Error.Code != wire.ErrOutOfMemory || end.Error.Node != "1" ||
+		end.Data["exception_type"] != fault.CodeOutOfMemory {
 		t.Errorf("failure: %+v %+v", end, end.Error)
 	}
 	_, _, end = ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Panic")})
-	if end.Type != message.EventError || end.Error.Code != wire.ErrInternal || len(end.Error.Trace) == 0 || !strings.Contains(end.Error.Message, "the fake panics") {
+	if end.Type != message.EventError || end.Error.Code != wire.ErrInternal || len(end.Error.Trace) == 0 ||
+		!strings.Contains(end.Error.Message, "the fake panics") {
 		t.Errorf("panic: %+v", end.Error)
 	}
 	_, _, end = ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Wait 60000"), DeadlineMS: 50})
@@ -217,7 +238,10 @@ func TestFailureDeadlineExpiryPanic(t *testing.T) {
 		t.Errorf("deadline: %+v", end.Error)
 	}
 	ctx := wiretest.Within(t, 10*time.Second)
-	if _, err := client.Submit(ctx, c, &message.RunRequest{ID: "long", Workflow: messagetest.Graph("Wait 600")}); err != nil {
+	if _, err := client.Submit(ctx, c, &message.RunRequest{
+		ID:       "long",
+		Workflow: messagetest.Graph("Wait 600"),
+	}); err != nil {
 		t.Fatal(err)
 	}
 	ipctest.WaitState(t, r.Jobs, "long", message.Running)
@@ -263,7 +287,10 @@ func TestFilesAreNamedAfterTheJobIsDone(t *testing.T) {
 	out := filepath.Join(dir, "out")
 	r := ipctest.NewRig(t, jobs.Config{Keep: 1}, jobs.OutputsConfig{Stage: filepath.Join(out, ".stage"), Output: out})
 	c := ipctest.DialRig(t, r)
-	evs, col, _ := ipctest.RunJob(t, c, &message.RunRequest{ID: "one", Workflow: messagetest.Graph("Picture 100", "Picture 700000")})
+	evs, col, _ := ipctest.RunJob(t, c, &message.RunRequest{
+		ID:       "one",
+		Workflow: messagetest.Graph("Picture 100", "Picture 700000"),
+	})
 	if len(col.Files) != 2 {
 		t.Fatalf("got %d files", len(col.Files))
 	}
@@ -297,11 +324,13 @@ func TestFilesAreNamedAfterTheJobIsDone(t *testing.T) {
 		t.Fatal(err)
 	}
 	var e *wire.Error
-	if _, err = client.Fetch(wiretest.Within(t, 5*time.Second), c, "one"); !errors.As(err, &e) || e.Code != wire.ErrExpired {
+	if _, err = client.Fetch(wiretest.Within(t, 5*time.Second), c, "one"); !errors.As(err, &e) ||
+		e.Code != wire.ErrExpired {
 		t.Errorf("fetch of a file that was changed: %v", err)
 	}
 	ipctest.RunJob(t, c, &message.RunRequest{ID: "two", Workflow: messagetest.Graph("Picture 1")})
-	if _, err := client.Status(wiretest.Within(t, 5*time.Second), c, "one"); !errors.As(err, &e) || e.Code != wire.ErrNoJob {
+	if _, err := client.Status(wiretest.Within(t, 5*time.Second), c, "one"); !errors.As(err, &e) ||
+		e.Code != wire.ErrNoJob {
 		t.Errorf("a job beyond Keep: %v", err)
 	}
 }
@@ -314,7 +343,8 @@ func TestExecAndHandles(t *testing.T) {
 	exec := func(class string, inputs map[string]any) message.ExecReply {
 		t.Helper()
 		var out message.ExecReply
-		if err := client.AskOne(ctx, c, message.VerbExec, "", map[string]any{"class_type": class, "inputs": inputs}, &out); err != nil {
+		if err := client.AskOne(ctx, c, message.VerbExec, "", map[string]any{"class_type": class, "inputs": inputs},
+			&out); err != nil {
 			t.Fatal(err)
 		}
 		return out
@@ -331,16 +361,21 @@ func TestExecAndHandles(t *testing.T) {
 		second = exec("Loader", nil)
 	}
 	var out message.ExecReply
-	err := client.AskOne(ctx, c, message.VerbExec, "", map[string]any{"class_type": "Echo", "inputs": map[string]any{"value": []any{first.Outputs[0], second.Outputs[0]}}}, &out)
+	err := client.AskOne(ctx, c, message.VerbExec, "",
+		map[string]any{"class_type": "Echo", "inputs": map[string]any{"value": []any{first.Outputs[0], second.Outputs[0]}}},
+		&out)
 	var e *wire.Error
 	if !errors.As(err, &e) || e.Code != wire.ErrNoHandle {
 		t.Errorf("handles of two workers: %v", err)
 	}
 	var freed message.FreeReply
-	if err := client.AskOne(ctx, c, message.VerbFree, "", map[string]any{"handles": []string{"a-h1", "b-h1"}}, &freed); err != nil {
+	if err := client.AskOne(ctx, c, message.VerbFree, "", map[string]any{"handles": []string{"a-h1", "b-h1"}},
+		&freed); err != nil {
 		t.Fatal(err)
 	}
-	if err := client.AskOne(ctx, c, message.VerbExec, "", map[string]any{"class_type": "Echo", "inputs": map[string]any{"value": first.Outputs[0]}}, &out); !errors.As(err, &e) || e.Code != wire.ErrNoHandle {
+	if err := client.AskOne(ctx, c, message.VerbExec, "",
+		map[string]any{"class_type": "Echo", "inputs": map[string]any{"value": first.Outputs[0]}}, &out); !errors.As(err,
+		&e) || e.Code != wire.ErrNoHandle {
 		t.Errorf("a freed handle: %v", err)
 	}
 }
@@ -356,7 +391,9 @@ func TestPreviewsOnlyWhenAsked(t *testing.T) {
 			}
 			n++
 		}}
-		if _, err := client.Run(wiretest.Within(t, 5*time.Second), c, &message.RunRequest{Preview: want, Workflow: messagetest.Graph("Step 3", "Wait 100", "Step 1", "Wait 100")}, col); err != nil {
+		if _, err := client.Run(wiretest.Within(t, 5*time.Second), c,
+			&message.RunRequest{Preview: want, Workflow: messagetest.Graph("Step 3", "Wait 100", "Step 1", "Wait 100")},
+			col); err != nil {
 			t.Fatal(err)
 		}
 		if (n > 0) != want {

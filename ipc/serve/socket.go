@@ -19,7 +19,8 @@ type Socket struct {
 	l    *net.UnixListener
 }
 
-// ListenSocket makes the socket. A file left by a process that is gone is replaced; one that answers is an error, as is a path that is not a socket.
+// ListenSocket makes the socket. A file left by a process that is gone is replaced; one that answers is an error, as is
+// a path that is not a socket.
 func ListenSocket(path string) (*Socket, error) {
 	if err := clearStale(path); err != nil {
 		return nil, err

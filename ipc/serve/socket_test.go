@@ -58,7 +58,9 @@ func TestSocket(t *testing.T) {
 	}
 	defer b.Close()
 	for _, c := range []client.Client{a, b} {
-		if _, col, end := ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Picture 600000")}); end.Type != message.EventSuccess || len(col.Files) != 1 {
+		if _, col, end := ipctest.RunJob(t, c, &message.RunRequest{
+			Workflow: messagetest.Graph("Picture 600000"),
+		}); end.Type != message.EventSuccess || len(col.Files) != 1 {
 			t.Errorf("got %+v", end)
 		}
 	}

@@ -60,7 +60,8 @@ func (s *Service) stream(ctx context.Context, r *Request, st stream) error {
 	}
 }
 
-// listens ends ctx when the client does not listen any more. It asks in its own time: a job that talks all the while leaves no silence to ask in.
+// listens ends ctx when the client does not listen any more. It asks in its own time: a job that talks all the while
+// leaves no silence to ask in.
 func (s *Service) listens(ctx context.Context, alive func() bool, gone context.CancelCauseFunc) {
 	tick := time.NewTicker(s.cfg.Heartbeat)
 	defer tick.Stop()
@@ -120,7 +121,8 @@ func (s *Service) files(ctx context.Context, job string) func(i int) ([]byte, er
 // sendFiles sends the files of a job: each whole in one message, or announced and in chunks.
 func (s *Service) sendFiles(ctx context.Context, reply *Reply, rec message.Record) error {
 	if rec.Dropped > 0 {
-		return wire.Errorf(wire.ErrExpired, "the files of job %s were dropped at %s: results are kept for a time and up to a size (serve --keep-results, --keep-bytes)",
+		return wire.Errorf(wire.ErrExpired, "the files of job %s were dropped at %s: results are kept for a time and up "+
+			"to a size (serve --keep-results, --keep-bytes)",
 			rec.Job, time.UnixMilli(rec.Dropped).UTC().Format(time.RFC3339))
 	}
 	size := reply.inlineLimit()
@@ -141,7 +143,10 @@ func (s *Service) sendFiles(ctx context.Context, reply *Reply, rec message.Recor
 		}
 		for at := 0; at < len(data); at += size {
 			piece := data[at:min(at+size, len(data))]
-			if err := reply.Message(message.Chunk{Type: message.ReplyChunk, Job: rec.Job, Output: i, Offset: at, Data: piece}); err != nil {
+			if err := reply.Message(message.Chunk{
+				Type: message.ReplyChunk, Job: rec.Job, Output: i, Offset: at,
+				Data: piece,
+			}); err != nil {
 				return err
 			}
 		}

@@ -19,7 +19,8 @@ func (s *Service) accept(r *Request) (*message.RunRequest, message.Receipt, erro
 	req.From = message.ClientName(r.From, req)
 	if id := r.MsgID; id != "" && !message.HasField(r.Fields, "id") && !message.HasField(r.Fields, "prompt_id") {
 		if !wire.ValidID(id) {
-			return nil, message.Receipt{}, wire.Errorf(wire.ErrBadRequest, "header Nats-Msg-Id %q is no job id: want 1 to 64 of A-Z a-z 0-9 _ -", wire.Shown(id))
+			return nil, message.Receipt{}, wire.Errorf(wire.ErrBadRequest,
+				"header Nats-Msg-Id %q is no job id: want 1 to 64 of A-Z a-z 0-9 _ -", wire.Shown(id))
 		}
 		req.ID = id
 	}
@@ -40,12 +41,15 @@ func (s *Service) accept(r *Request) (*message.RunRequest, message.Receipt, erro
 		return nil, message.Receipt{}, s.refusedJob(req, err)
 	}
 	return req, message.Receipt{
-		V: message.ProtocolVersion, Type: message.ReplyAccepted, Job: rec.Job, State: rec.State, Position: rec.Position, Duplicate: !created,
-		Events: message.EventSubject(rec.Job, ">"), Status: message.VerbSubject(message.VerbStatus, rec.Job), NodeErrors: nodeErrors,
+		V: message.ProtocolVersion, Type: message.ReplyAccepted, Job: rec.Job, State: rec.State, Position: rec.Position,
+		Duplicate: !created,
+		Events:    message.EventSubject(rec.Job, ">"), Status: message.VerbSubject(message.VerbStatus, rec.Job),
+		NodeErrors: nodeErrors,
 	}, nil
 }
 
-// validate refuses a workflow that cannot run, or not here; node_errors are those of outputs that cannot run while others can.
+// validate refuses a workflow that cannot run, or not here; node_errors are those of outputs that cannot run while
+// others can.
 func (s *Service) validate(req *message.RunRequest, w *graph.Workflow) (nodeErrors map[string]any, err error) {
 	if nodeErrors, err = s.cfg.Validate(req, w); err != nil {
 		return nil, s.cfg.Jobs.Located(err)
@@ -199,7 +203,10 @@ func (s *Service) describe(r *Request) error {
 	if q.Class != "" && len(info) == 0 {
 		return wire.Errorf(wire.ErrNoNodeType, "no node class %q", wire.Shown(q.Class))
 	}
-	s.sent(r.Reply.Last(message.DescribeReply{V: message.ProtocolVersion, Compat: graph.Compat, Info: info, Limits: &limits}))
+	s.sent(r.Reply.Last(message.DescribeReply{
+		V: message.ProtocolVersion, Compat: graph.Compat,
+		Info: info, Limits: &limits,
+	}))
 	return nil
 }
 

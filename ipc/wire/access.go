@@ -12,8 +12,8 @@ import (
 	"github.com/nats-io/nkeys"
 )
 
-// Access is how a connection proves to a NATS server who it is, and whom it trusts itself. A name and password, or a token, stand in the URL. The zero value
-// asks for nothing.
+// Access is how a connection proves to a NATS server who it is, and whom it trusts itself. A name and password, or a
+// token, stand in the URL. The zero value asks for nothing.
 type Access struct {
 	Creds string // file with a user's JWT and seed, as nsc writes it
 	NKey  string // file with the seed of a user's NKey
@@ -31,8 +31,10 @@ func (a Access) Check() error {
 	case (a.Cert == "") != (a.Key == ""):
 		return fmt.Errorf("--tls-cert and --tls-key go together")
 	}
-	if strings.ContainsAny(a.Inbox, "*> \t") || strings.HasSuffix(a.Inbox, ".") || strings.HasPrefix(a.Inbox, "$") || strings.HasPrefix(a.Inbox, SubjectRoot) {
-		return fmt.Errorf("--inbox-prefix %q: want a subject without wildcards that the daemon may answer to, as in _INBOX.alice", a.Inbox)
+	if strings.ContainsAny(a.Inbox, "*> \t") || strings.HasSuffix(a.Inbox, ".") || strings.HasPrefix(a.Inbox, "$") ||
+		strings.HasPrefix(a.Inbox, SubjectRoot) {
+		return fmt.Errorf("--inbox-prefix %q: want a subject without wildcards that the daemon may answer to, as in "+
+			"_INBOX.alice", a.Inbox)
 	}
 	return nil
 }
@@ -78,7 +80,8 @@ func (a Access) Options(server string) ([]nats.Option, error) {
 	return opts, nil
 }
 
-// user is the name under which the server knows the connection: that of the URL, or the public key of the NKey or of the JWT; empty: none.
+// user is the name under which the server knows the connection: that of the URL, or the public key of the NKey or of
+// the JWT; empty: none.
 func (a Access) user(server string) (string, error) {
 	switch {
 	case a.NKey != "":
@@ -110,7 +113,8 @@ func (a Access) user(server string) (string, error) {
 	first, _, _ := strings.Cut(server, ",")
 	u, err := url.Parse(strings.TrimSpace(first))
 	if err != nil || u.User == nil {
-		return "", nil //nolint:nilerr // a bare host:port is no URL and names nobody; what is wrong with it is told by the connection
+		//nolint:nilerr // a bare host:port is no URL and names nobody; what is wrong with it is told by the connection
+		return "", nil
 	}
 	if _, hasPassword := u.User.Password(); !hasPassword {
 		return "", nil // a token

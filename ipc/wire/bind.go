@@ -11,9 +11,10 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// Bind copies the fields of o into the struct that dst points to, by their json tags. Numbers are checked against the range of the field, never
-// converted silently; 3.0 is an integer, 3.5 and "3" are not. A null leaves the field at its zero value. Unknown fields are ignored. Fields of type any
-// get the decoded value as it is, []byte takes bytes or base64 text. The error names the field.
+// Bind copies the fields of o into the struct that dst points to, by their json tags. Numbers are checked against the
+// range of the field, never converted silently; 3.0 is an integer, 3.5 and "3" are not. A null leaves the field at its
+// zero value. Unknown fields are ignored. Fields of type any get the decoded value as it is, []byte takes bytes or
+// base64 text. The error names the field.
 func Bind(o *pyjson.Object, dst any) error {
 	return bindStruct(o, reflect.ValueOf(dst).Elem(), "")
 }
@@ -72,8 +73,8 @@ func BadRequest(err error) *Error {
 	return e
 }
 
-// UnknownField returns the path of the first field of v, at any depth, that the struct type t has no place for; "" if there is none. Maps and values of type
-// any may hold anything.
+// UnknownField returns the path of the first field of v, at any depth, that the struct type t has no place for; "" if
+// there is none. Maps and values of type any may hold anything.
 func UnknownField(v any, t reflect.Type) string {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -113,7 +114,8 @@ func UnknownField(v any, t reflect.Type) string {
 	return ""
 }
 
-// fieldNamed returns the type of the field with a json name, those of embedded structs among them; nil if there is none.
+// fieldNamed returns the type of the field with a json name, those of embedded structs among them; nil if there is
+// none.
 func fieldNamed(t reflect.Type, name string) reflect.Type {
 	for i := range t.NumField() {
 		f := t.Field(i)

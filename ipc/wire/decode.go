@@ -9,9 +9,10 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// Decode turns a body into a tree of nil, bool, int64, uint64 (only above MaxInt64), float64, string, []byte, []any, *Tensor and *pyjson.Object, which
-// keeps the order of keys. It guards the bytes first. Byte strings alias body. Duplicate keys, keys that are no strings, broken UTF-8 and unknown
-// extension types are refused; nothing is converted silently.
+// Decode turns a body into a tree of nil, bool, int64, uint64 (only above MaxInt64), float64, string, []byte, []any,
+// *Tensor and *pyjson.Object, which keeps the order of keys. It guards the bytes first. Byte strings alias body.
+// Duplicate keys, keys that are no strings, broken UTF-8 and unknown extension types are refused; nothing is converted
+// silently.
 func Decode(body []byte, enc Encoding, lim Limits) (*pyjson.Object, error) {
 	if err := Guard(body, enc, lim); err != nil {
 		return nil, err
@@ -40,7 +41,8 @@ func decodeAny(body []byte, enc Encoding) (any, error) {
 	return d.value()
 }
 
-// mpReader reads guarded msgpack. The guard has proved that every header is complete and that the depth is bounded, so it may recurse.
+// mpReader reads guarded msgpack. The guard has proved that every header is complete and that the depth is bounded, so
+// it may recurse.
 type mpReader struct {
 	b []byte
 	i int

@@ -12,8 +12,8 @@ import (
 // MaxFDs bounds the descriptors of one frame.
 const MaxFDs = 16
 
-// Conn is a unix socket whose frames may bring descriptors. They come with the first byte of their frame (SCM_RIGHTS, unix(7)), so that whoever reads a
-// frame exactly has its own and no others.
+// Conn is a unix socket whose frames may bring descriptors. They come with the first byte of their frame (SCM_RIGHTS,
+// unix(7)), so that whoever reads a frame exactly has its own and no others.
 type Conn struct {
 	*net.UnixConn
 	oob []byte
@@ -21,7 +21,8 @@ type Conn struct {
 	cut bool // more came than may
 }
 
-// ConnOf returns f as a connection that takes descriptors; nil if f is no unix socket, as the pipes of a host. Of a file it is a copy.
+// ConnOf returns f as a connection that takes descriptors; nil if f is no unix socket, as the pipes of a host. Of a
+// file it is a copy.
 func ConnOf(f any) *Conn {
 	switch c := f.(type) {
 	case *net.UnixConn:

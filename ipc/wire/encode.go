@@ -8,8 +8,9 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-// Encode writes a message: a struct with json tags, a map, a *node.Object. Byte strings are bin in msgpack, base64 text in JSON; tensors are the
-// extension or {"$tensor": ...}. Map keys of Go maps are sorted; those of a *node.Object keep their order.
+// Encode writes a message: a struct with json tags, a map, a *node.Object. Byte strings are bin in msgpack, base64 text
+// in JSON; tensors are the extension or {"$tensor": ...}. Map keys of Go maps are sorted; those of a *node.Object keep
+// their order.
 func Encode(v any, enc Encoding) ([]byte, error) {
 	if enc == JSON {
 		var b bytes.Buffer

@@ -7,7 +7,8 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// Error is what a client is told when something went wrong: the value of "error" in every error reply and in the terminal event of a failed job.
+// Error is what a client is told when something went wrong: the value of "error" in every error reply and in the
+// terminal event of a failed job.
 type Error struct {
 	Code         string         `json:"code"`   // one of the Err constants
 	Status       int            `json:"status"` // the number of the code, as in the Nats-Service-Error-Code header
@@ -73,11 +74,13 @@ func ErrorTable() []ErrorCode {
 		{ErrDuplicate, 409, false, "a job of that id exists with another body"},
 		{ErrExpired, 410, false, "the job waited longer than its queue_ttl_ms, or its result is gone"},
 		{ErrPayload, 422, false, "bytes that the message refers to could not be fetched, or are not what it says"},
-		{ErrMissing, 424, true, "tensors are named by hashes that the worker does not know, listed in extra_info.missing: send them with their data"},
+		{ErrMissing, 424, true, "tensors are named by hashes that the worker does not know, listed in " +
+			"extra_info.missing: send them with their data"},
 		{ErrTooLarge, 413, false, "a body, reply, workflow, picture or number of steps is over its limit"},
 		{ErrUnsupported, 415, false, "neither JSON nor msgpack; or a file of a format or family that is not supported"},
 		{ErrBadWorkflow, 422, false, "the workflow was refused; type and node_errors are ComfyUI's"},
-		{ErrPlanRefused, 422, false, "the plan cannot split this model or picture; details name the rule and a plan that can"},
+		{ErrPlanRefused, 422, false, "the plan cannot split this model or picture; details name the rule and a plan that " +
+			"can"},
 		{ErrQueueFull, 429, true, "too many jobs are waiting, or the client has too many"},
 		{ErrCancelled, 499, false, "the job was cancelled"},
 		{ErrInternal, 500, false, "a fault of the program"},

@@ -15,11 +15,12 @@ import (
 // MaxFrame is the largest body of a frame in bytes: tensors of hosts travel in frames, on NATS its own limit is lower.
 const MaxFrame = 256 << 20
 
-// ErrFrameTooLarge is returned by ReadFrame for a declared length over MaxFrame. The stream cannot be read on from there.
+// ErrFrameTooLarge is returned by ReadFrame for a declared length over MaxFrame. The stream cannot be read on from
+// there.
 var ErrFrameTooLarge = errors.New("frame is larger than 256 MiB")
 
-// ReadFrame reads one frame: u32 big-endian length, then that many bytes. The buffer grows as bytes arrive, so a lying length costs
-// nothing. A clean end of the stream between frames is io.EOF, one inside a frame io.ErrUnexpectedEOF.
+// ReadFrame reads one frame: u32 big-endian length, then that many bytes. The buffer grows as bytes arrive, so a lying
+// length costs nothing. A clean end of the stream between frames is io.EOF, one inside a frame io.ErrUnexpectedEOF.
 func ReadFrame(r io.Reader) ([]byte, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
@@ -118,7 +119,8 @@ type Envelope struct {
 	Accept []string `json:"accept,omitempty"` // of a request: the kinds of Ref that its replies may hold
 }
 
-// object is the envelope as it is sent. A tag of 0 or "" is a tag: the msgpack package would leave it out of a struct as empty.
+// object is the envelope as it is sent. A tag of 0 or "" is a tag: the msgpack package would leave it out of a struct
+// as empty.
 func (env Envelope) object() *pyjson.Object {
 	o := pyjson.NewObject()
 	if env.Op != "" {
@@ -136,7 +138,8 @@ func (env Envelope) object() *pyjson.Object {
 	return o
 }
 
-// Splice puts the fields of the envelope in front of those of an encoded map, without decoding or copying it: the parts after each other are the map.
+// Splice puts the fields of the envelope in front of those of an encoded map, without decoding or copying it: the parts
+// after each other are the map.
 func Splice(env Envelope, body []byte, enc Encoding) ([][]byte, error) {
 	front, err := Encode(env.object(), enc)
 	if err != nil {

@@ -6,14 +6,16 @@ import (
 	"unicode/utf8"
 )
 
-// Limits of one message. They are checked on the raw bytes, so that a decoder never allocates for a length that the bytes do not back.
+// Limits of one message. They are checked on the raw bytes, so that a decoder never allocates for a length that the
+// bytes do not back.
 type Limits struct {
 	Bytes int // length of the body
 	Depth int // nested lists and maps
 	Items int // values in all, keys included
 }
 
-// DefaultLimits holds for NATS and for files: 64 MiB, 64 levels, 262144 values (a workflow of 10000 nodes has about 150000).
+// DefaultLimits holds for NATS and for files: 64 MiB, 64 levels, 262144 values (a workflow of 10000 nodes has about
+// 150000).
 func DefaultLimits() Limits { return Limits{Bytes: 64 << 20, Depth: 64, Items: 1 << 18} }
 
 // FrameLimits holds on socket and stdio, where the frame has been read already.
@@ -40,8 +42,8 @@ func (e Encoding) ContentType() string {
 	return "application/msgpack"
 }
 
-// Sniff tells the encoding of a body by its first byte that is not white space: '{' is JSON; 0x80-0x8f, 0xde and 0xdf are a msgpack map. Anything else,
-// the empty body included, is false.
+// Sniff tells the encoding of a body by its first byte that is not white space: '{' is JSON; 0x80-0x8f, 0xde and 0xdf
+// are a msgpack map. Anything else, the empty body included, is false.
 func Sniff(body []byte) (Encoding, bool) {
 	if len(body) > 0 {
 		if c := body[0]; c >= 0x80 && c <= 0x8f || c == 0xde || c == 0xdf {
@@ -60,8 +62,8 @@ func Sniff(body []byte) (Encoding, bool) {
 	return 0, false
 }
 
-// Guard checks that body is one value of the encoding within the limits and nothing after it, without allocating. Every declared length must fit into the
-// bytes that are left. Its errors are client mistakes.
+// Guard checks that body is one value of the encoding within the limits and nothing after it, without allocating. Every
+// declared length must fit into the bytes that are left. Its errors are client mistakes.
 func Guard(body []byte, enc Encoding, lim Limits) error {
 	if len(body) > lim.Bytes {
 		return &LongBody{len(body), lim.Bytes}
@@ -79,7 +81,8 @@ func Guard(body []byte, enc Encoding, lim Limits) error {
 	return nil
 }
 
-// guardMsgpack walks one msgpack value with an explicit stack and returns its length in bytes. Format: msgpack spec, "Formats".
+// guardMsgpack walks one msgpack value with an explicit stack and returns its length in bytes. Format: msgpack spec,
+// "Formats".
 func guardMsgpack(b []byte, lim Limits) (int, error) {
 	var open [256]int // values still to come on every level
 	depth, items, i := 0, 0, 0
@@ -147,7 +150,10 @@ func msgpackHead(b []byte, i int) (head, error) {
 	case c >= 0xd4 && c <= 0xd8: // fixext 1, 2, 4, 8, 16
 		size = 1 + 1<<(c-0xd4)
 	default: // bin, ext, str, array, map with a length field
-		length = [...]int{0xc4: 1, 0xc5: 2, 0xc6: 4, 0xc7: 1, 0xc8: 2, 0xc9: 4, 0xd9: 1, 0xda: 2, 0xdb: 4, 0xdc: 2, 0xdd: 4, 0xde: 2, 0xdf: 4}[c]
+		length = [...]int{
+			0xc4: 1, 0xc5: 2, 0xc6: 4, 0xc7: 1, 0xc8: 2, 0xc9: 4, 0xd9: 1, 0xda: 2, 0xdb: 4, 0xdc: 2, 0xdd: 4,
+			0xde: 2, 0xdf: 4,
+		}[c]
 	}
 	if length > 0 {
 		if length > len(b)-h.body {
@@ -183,7 +189,8 @@ func lengthAt(b []byte, n int) int {
 	return int(binary.BigEndian.Uint32(b))
 }
 
-// guardJSON checks depth, the number of values and UTF-8; the grammar is left to the decoder, which cannot go deeper than what was counted here.
+// guardJSON checks depth, the number of values and UTF-8; the grammar is left to the decoder, which cannot go deeper
+// than what was counted here.
 func guardJSON(b []byte, lim Limits) error {
 	if !utf8.Valid(b) {
 		return fmt.Errorf("JSON is not valid UTF-8")

@@ -42,7 +42,8 @@ func TestGuardJSON(t *testing.T) {
 			t.Errorf("%s: decoded", name)
 		}
 	}
-	if _, err := wire.Decode([]byte(`{"a":"[[[[`+strings.Repeat("[", 200)+`"}`), wire.JSON, wire.DefaultLimits()); err != nil {
+	if _, err := wire.Decode([]byte(`{"a":"[[[[`+strings.Repeat("[", 200)+`"}`), wire.JSON,
+		wire.DefaultLimits()); err != nil {
 		t.Errorf("brackets inside a string: %v", err)
 	}
 }
@@ -63,7 +64,8 @@ func TestGuardAcceptsWhatItShould(t *testing.T) {
 
 func TestDecodeKeepsNumbersAndOrder(t *testing.T) {
 	for _, enc := range []wire.Encoding{wire.Msgpack, wire.JSON} {
-		in := pyjson.NewObject("z", uint64(math.MaxUint64), "a", int64(math.MinInt64), "m", 1.5, "s", "é", "n", nil, "l", []any{true, int64(3)})
+		in := pyjson.NewObject("z", uint64(math.MaxUint64), "a", int64(math.MinInt64), "m", 1.5, "s", "é", "n", nil, "l",
+			[]any{true, int64(3)})
 		body, err := wire.Encode(in, enc)
 		if err != nil {
 			t.Fatal(err)

@@ -18,7 +18,8 @@ const HeaderDaemon = "Patchbay-Daemon"
 // HeaderAccept lists the kinds of Ref that the replies to a request may hold.
 const HeaderAccept = "Patchbay-Accept"
 
-// EncodingOf reads the Content-Type header (any case of its name), or looks at the body. An empty body is answered in JSON: a person typed it.
+// EncodingOf reads the Content-Type header (any case of its name), or looks at the body. An empty body is answered in
+// JSON: a person typed it.
 func EncodingOf(header nats.Header, data []byte) (Encoding, error) {
 	for k, v := range header {
 		if !strings.EqualFold(k, "Content-Type") || len(v) == 0 {
@@ -41,7 +42,8 @@ func EncodingOf(header nats.Header, data []byte) (Encoding, error) {
 	return enc, nil
 }
 
-// AcceptedRef is the first kind of Ref in the header of a request that a daemon can answer with on NATS: RefStream, RefObject, or none.
+// AcceptedRef is the first kind of Ref in the header of a request that a daemon can answer with on NATS: RefStream,
+// RefObject, or none.
 func AcceptedRef(header nats.Header) string {
 	for kind := range strings.SplitSeq(header.Get(HeaderAccept), ",") {
 		if kind = strings.TrimSpace(kind); kind == RefStream || kind == RefObject {
@@ -54,14 +56,15 @@ func AcceptedRef(header nats.Header) string {
 // LastToken is what follows the last dot of a subject.
 func LastToken(subject string) string { return subject[strings.LastIndexByte(subject, '.')+1:] }
 
-// Answerable reports whether a daemon may send to a reply subject that a client chose. The daemon has rights that clients lack: a request must not make it
-// write to streams, records or other people's requests by naming those as the place of its reply.
+// Answerable reports whether a daemon may send to a reply subject that a client chose. The daemon has rights that
+// clients lack: a request must not make it write to streams, records or other people's requests by naming those as the
+// place of its reply.
 func Answerable(reply string) bool {
 	return !strings.HasPrefix(reply, "$") && !strings.HasPrefix(reply, SubjectRoot)
 }
 
-// InboxOf is the prefix of the reply subjects of a user: nobody else has a right to them in the permission sets (Permissions). Users whose name is no token
-// of a subject have the common one.
+// InboxOf is the prefix of the reply subjects of a user: nobody else has a right to them in the permission sets
+// (Permissions). Users whose name is no token of a subject have the common one.
 func InboxOf(user string) string {
 	if !ValidID(user) {
 		return nats.InboxPrefix[:len(nats.InboxPrefix)-1]

@@ -43,8 +43,10 @@ func guardTarget(tb testing.TB) *hammer.Target[*pyjson.Object] {
 	}
 	for _, s := range []string{
 		`{"a":[1,2.5,"x"],"b":{"c":null}}`,
-		`{"a":{"$tensor":{"dtype":"f32","shape":[1,2],"data":"AAAAAAAAAAA="}},"b":[true,false,NaN,-Infinity,1e400,"\ud83e\udd8a\n"]}`,
-		`{"a":{"$tensor":{"dtype":"u8","shape":[4],"ref":{"kind":"stream","bytes":4,"subject":"_INBOX.x.get","id":"a"}}},"n":123456789012345678901234567890}`,
+		`{"a":{"$tensor":{"dtype":"f32","shape":[1,2],"data":"AAAAAAAAAAA="}},"b":[true,false,NaN,-Infinity,1e400,` +
+			`"\ud83e\udd8a\n"]}`,
+		`{"a":{"$tensor":{"dtype":"u8","shape":[4],"ref":{"kind":"stream","bytes":4,"subject":"_INBOX.x.get","id":"a"}}},` +
+			`"n":123456789012345678901234567890}`,
 	} {
 		t.Seeds = append(t.Seeds, hammer.Input{Data: []byte(s)})
 	}
@@ -106,7 +108,8 @@ func peekTarget(tb testing.TB) *hammer.Target[wire.Envelope] {
 			op, _ := o.Get("op")
 			tag, _ := o.Get("tag")
 			wrong := env.Op != "" && op != env.Op || env.Tag != nil && tag != env.Tag
-			if wrong && !(enc == wire.JSON && repeats(in.Data)) { // of a key that comes twice in JSON the last one holds; it may not stand in front
+			// of a key that comes twice in JSON the last one holds; it may not stand in front
+			if wrong && !(enc == wire.JSON && repeats(in.Data)) {
 				return fmt.Errorf("op %q and tag %v, the body has %v and %v", env.Op, env.Tag, op, tag)
 			}
 			return nil
@@ -135,7 +138,11 @@ func repeats(body []byte) bool {
 
 // framesTarget: frames that are read add up to what was written, and every body that decodes can be given an envelope.
 func framesTarget(tb testing.TB) *hammer.Target[[]byte] {
-	many := append(wiretest.FrameOf([]byte(`{"op":"run","tag":1}`)), wiretest.FrameOf(wiretest.Packed(tb, map[string]any{"op": "exec", "tag": "x", "accept": []string{"shm"}, "inputs": map[string]any{}}))...)
+	many := append(wiretest.FrameOf([]byte(`{"op":"run","tag":1}`)),
+		wiretest.FrameOf(wiretest.Packed(tb, map[string]any{
+			"op": "exec", "tag": "x", "accept": []string{"shm"},
+			"inputs": map[string]any{},
+		}))...)
 	return &hammer.Target[[]byte]{
 		Name: "FuzzFrames",
 		Seeds: []hammer.Input{
@@ -216,7 +223,8 @@ func FuzzGuard(f *testing.F) { guardTarget(f).Fuzz(f) }
 
 func FuzzFrames(f *testing.F) { framesTarget(f).Fuzz(f) }
 
-// TestRefusedFramesKeepTheirTag: a frame that is refused before it is decoded is answered under its own tag, if that stands in front.
+// TestRefusedFramesKeepTheirTag: a frame that is refused before it is decoded is answered under its own tag, if that
+// stands in front.
 func TestRefusedFramesKeepTheirTag(t *testing.T) {
 	bomb := strings.Repeat("[", 100) + strings.Repeat("]", 100)
 	for _, row := range []struct {
@@ -241,8 +249,8 @@ func TestRefusedFramesKeepTheirTag(t *testing.T) {
 	}
 }
 
-// TestParsersUnderTheHammer runs every parser of bytes from outside on mutated inputs: 20,000 each, 10,000,000 in `make soak`. The fuzz targets of the same
-// names have the same bodies.
+// TestParsersUnderTheHammer runs every parser of bytes from outside on mutated inputs: 20,000 each, 10,000,000 in `make
+// soak`. The fuzz targets of the same names have the same bodies.
 func TestParsersUnderTheHammer(t *testing.T) {
 	t.Run("Guard", func(t *testing.T) { guardTarget(t).Run(t, hammer.Runs) })
 	t.Run("Peek", func(t *testing.T) { peekTarget(t).Run(t, hammer.Runs) })

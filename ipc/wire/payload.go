@@ -15,14 +15,16 @@ const BulkBytes = 512 << 10
 // SmallBytes is that size in a message that would be too large with them inside.
 const SmallBytes = 16 << 10
 
-// The ways of bytes beside a message. They are the values of Ref.Kind, of "accept" in frames and of the header Patchbay-Accept.
+// The ways of bytes beside a message. They are the values of Ref.Kind, of "accept" in frames and of the header
+// Patchbay-Accept.
 const (
 	RefShm    = "shm"    // in shared memory, whose descriptor came with the frame
 	RefStream = "stream" // pulled in chunks over NATS
 	RefObject = "object" // in the NATS object store
 )
 
-// Ref says where bytes are that travel beside their message. It stands in place of the data of a tensor, or as {"$bytes": {...}} in place of bytes.
+// Ref says where bytes are that travel beside their message. It stands in place of the data of a tensor, or as
+// {"$bytes": {...}} in place of bytes.
 type Ref struct {
 	Kind    string `json:"kind"`
 	Bytes   int    `json:"bytes"`             // how many
@@ -53,8 +55,9 @@ func (r *Ref) check() error {
 // Carry puts bytes beside a message and returns the reference to them.
 type Carry func(data []byte) (*Ref, error)
 
-// EncodeBeside is Encode where large tensors and bytes may go beside the message, with put, from least bytes on. What does not is a part of its own, without a copy: the parts
-// after each other are the message. put nil: nothing goes beside. JSON has no references.
+// EncodeBeside is Encode where large tensors and bytes may go beside the message, with put, from least bytes on. What
+// does not is a part of its own, without a copy: the parts after each other are the message. put nil: nothing goes
+// beside. JSON has no references.
 func EncodeBeside(v any, enc Encoding, put Carry, least int) ([][]byte, error) {
 	if enc == JSON {
 		b, err := Encode(v, enc)
@@ -91,7 +94,8 @@ func (p *packer) Write(b []byte) (int, error) {
 		p.buf = append(p.buf, b...)
 		return len(b), nil
 	}
-	if at := len(p.buf) - 5; p.put != nil && at >= 0 && p.buf[at] == 0xc6 { // the header of a byte string; that of a text differs
+	// the header of a byte string; that of a text differs
+	if at := len(p.buf) - 5; p.put != nil && at >= 0 && p.buf[at] == 0xc6 {
 		ref, err := p.put(b)
 		if err != nil {
 			return 0, err
@@ -156,7 +160,8 @@ func (t *Tensor) EncodeMsgpack(enc *msgpack.Encoder) error {
 	return err
 }
 
-// ReplaceRefs calls f with every reference in a decoded value. Bytes that it returns take the reference's place, in place; nil leaves it.
+// ReplaceRefs calls f with every reference in a decoded value. Bytes that it returns take the reference's place, in
+// place; nil leaves it.
 func ReplaceRefs(v any, f func(*Ref) ([]byte, error)) (any, error) {
 	var err error
 	switch x := v.(type) {

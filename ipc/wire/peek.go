@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 )
 
-// PeekEnvelope reads op and tag of a frame that Decode refuses, if they stand in front as every client of ours sends them: the refusal is then for that request, and
-// not for the whole connection. It looks at nothing behind them.
+// PeekEnvelope reads op and tag of a frame that Decode refuses, if they stand in front as every client of ours sends
+// them: the refusal is then for that request, and not for the whole connection. It looks at nothing behind them.
 func PeekEnvelope(body []byte, enc Encoding) Envelope {
 	var env Envelope
 	if enc == JSON {

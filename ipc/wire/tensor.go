@@ -11,19 +11,22 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// extTensor is the msgpack extension type of a Tensor. Its payload is one msgpack map {dtype, shape} and data, ref or hash.
+// extTensor is the msgpack extension type of a Tensor. Its payload is one msgpack map {dtype, shape} and data, ref or
+// hash.
 const extTensor = 1
 
 // TensorKey marks a tensor in JSON: {"$tensor": {"dtype": "f32", "shape": [1, 2], "data": "<base64>"}}.
 const TensorKey = "$tensor"
 
-// Tensor is an array of numbers in a message: row-major, little-endian, in Data. In a message that has just been read the data may still be elsewhere.
+// Tensor is an array of numbers in a message: row-major, little-endian, in Data. In a message that has just been read
+// the data may still be elsewhere.
 type Tensor struct {
 	DType string `json:"dtype"` // f32, f16, bf16, i64, u8
 	Shape []int  `json:"shape"`
 	Data  []byte `json:"data,omitempty"`
-	Ref   *Ref   `json:"ref,omitempty"`  // where the data is
-	Hash  string `json:"hash,omitempty"` // SHA-256 of the data in hex: with data a name to send it by later, without one that was sent before
+	Ref   *Ref   `json:"ref,omitempty"` // where the data is
+	// SHA-256 of the data in hex: with data a name to send it by later, without one that was sent before
+	Hash string `json:"hash,omitempty"`
 }
 
 // DTypeSize returns the bytes of one element, 0 for a dtype that messages do not carry.
@@ -110,7 +113,8 @@ func (t *Tensor) MarshalJSON() ([]byte, error) {
 // decodeExt reads an extension value; c is its first byte, p its payload with the type byte in front.
 func decodeExt(c byte, p []byte, at int) (any, error) {
 	if len(p) == 0 || int8(p[0]) != extTensor {
-		return nil, fmt.Errorf("extension 0x%02x at byte %d has a type that is not known; the only one is %d, a tensor", c, at, extTensor)
+		return nil, fmt.Errorf("extension 0x%02x at byte %d has a type that is not known; the only one is %d, a tensor",
+			c, at, extTensor)
 	}
 	body := p[1:]
 	if err := Guard(body, Msgpack, Limits{Bytes: len(body), Depth: 3, Items: 48}); err != nil {

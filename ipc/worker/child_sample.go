@@ -10,7 +10,9 @@ import (
 )
 
 // Sample implements Executor: the request is sent to the worker, whose messages come back.
-func (c *Child) Sample(ctx context.Context, q *message.SampleRequest, emit func(*message.SampleReply)) (*message.SampleReply, error) {
+func (c *Child) Sample(ctx context.Context, q *message.SampleRequest,
+	emit func(*message.SampleReply),
+) (*message.SampleReply, error) {
 	p, err := c.running()
 	if err != nil {
 		return nil, err

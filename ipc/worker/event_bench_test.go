@@ -17,14 +17,19 @@ import (
 	"patchbay/ipc/worker"
 )
 
-// BenchmarkEvent is what one event of progress costs from the worker process to the stream: frames, table, JSON, NATS. A step of 100 ms makes one.
+// BenchmarkEvent is what one event of progress costs from the worker process to the stream: frames, table, JSON, NATS.
+// A step of 100 ms makes one.
 func BenchmarkEvent(b *testing.B) {
-	e, err := broker.StartEmbedded(broker.EmbeddedConfig{Listen: "127.0.0.1:0", Store: b.TempDir(), SyncAlways: true, Log: zerolog.Nop()})
+	e, err := broker.StartEmbedded(broker.EmbeddedConfig{
+		Listen: "127.0.0.1:0", Store: b.TempDir(), SyncAlways: true,
+		Log: zerolog.Nop(),
+	})
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer e.Close()
-	l, err := jobs.OpenJetStream(context.Background(), jobs.JetStreamConfig{URL: e.URL(), InProcess: e.InProcess(), Owner: "a", Log: zerolog.Nop()})
+	l, err := jobs.OpenJetStream(context.Background(),
+		jobs.JetStreamConfig{URL: e.URL(), InProcess: e.InProcess(), Owner: "a", Log: zerolog.Nop()})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -57,7 +62,10 @@ func BenchmarkEvent(b *testing.B) {
 	for b.Loop() {
 		began := time.Now()
 		sink := jobs.Sink{Event: func(ev message.Event) { j.Append(ctx, rec.Job, -1, ev) }, Preview: func(string, []byte) {}}
-		if _, err := child.Run(ctx, jobs.Task{Req: &message.RunRequest{ID: wire.NewID(), Workflow: messagetest.Graph("Step 1000")}, Attempt: 1}, sink); err != nil {
+		if _, err := child.Run(ctx, jobs.Task{Req: &message.RunRequest{
+			ID:       wire.NewID(),
+			Workflow: messagetest.Graph("Step 1000"),
+		}, Attempt: 1}, sink); err != nil {
 			b.Fatal(err)
 		}
 		each = time.Since(began) / steps

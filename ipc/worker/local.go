@@ -59,8 +59,9 @@ func (l *Local) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.
 // nodeJob is a request as package node takes it.
 func nodeJob(req *message.RunRequest, w *graph.Workflow) graph.Job {
 	job := graph.Job{
-		ID: req.ID, Workflow: w, Targets: req.Targets, Inputs: req.Inputs, Plan: req.Plan, Preview: req.Preview, NoMetadata: req.NoMetadata,
-		Profile: req.Profile,
+		ID: req.ID, Workflow: w, Targets: req.Targets, Inputs: req.Inputs, Plan: req.Plan, Preview: req.Preview,
+		NoMetadata: req.NoMetadata,
+		Profile:    req.Profile,
 	}
 	if req.ExtraPNG != nil {
 		job.ExtraPNGInfo = map[string]any{}
@@ -93,7 +94,10 @@ func metricsOf(r *graph.Result) map[string]any {
 	for _, s := range r.Stats {
 		stats = append(stats, statsOf(s))
 	}
-	out := map[string]any{"timings": timingsOf(r.Timings), "executed": orEmpty(r.Executed), "cached": orEmpty(r.Cached), "stats": stats}
+	out := map[string]any{
+		"timings": timingsOf(r.Timings), "executed": orEmpty(r.Executed),
+		"cached": orEmpty(r.Cached), "stats": stats,
+	}
 	if len(r.Warnings) > 0 {
 		out["warnings"] = r.Warnings
 	}
@@ -106,7 +110,8 @@ func timingsOf(t graph.Timings) map[string]any {
 		steps = []float64{}
 	}
 	return map[string]any{
-		"total": t.Total, "load": t.Load, "text": t.Text, "denoise": t.Denoise, "vae": t.VAE, "other": t.Other, "steps": steps,
+		"total": t.Total, "load": t.Load, "text": t.Text, "denoise": t.Denoise, "vae": t.VAE,
+		"other": t.Other, "steps": steps,
 	}
 }
 
@@ -127,7 +132,8 @@ func (l *Local) Exec(ctx context.Context, req *message.ExecRequest) (*message.Ex
 		}
 	}
 	res, err := l.runner.Exec(ctx, graph.ExecRequest{
-		Class: req.Class, Inputs: inputs, Want: req.Want, Files: req.Files, Lease: time.Duration(req.LeaseMS) * time.Millisecond, Plan: req.Plan,
+		Class: req.Class, Inputs: inputs, Want: req.Want, Files: req.Files,
+		Lease: time.Duration(req.LeaseMS) * time.Millisecond, Plan: req.Plan,
 	}, nil)
 	if err != nil {
 		return nil, err
@@ -215,9 +221,12 @@ func fromNode(v any) any {
 	return v
 }
 
-// NodeService fills in how a Service answers from a catalogue and folders: Validate, Needs, Describe and Models. stock, which knows the files of the roots,
-// is only needed where jobs are shared with other daemons; also returns the names of model files that those have. Both may be nil.
-func NodeService(cat *graph.Catalogue, roots files.Roots, stock *files.Stock, also func(kind string) []string) serve.ServiceConfig {
+// NodeService fills in how a Service answers from a catalogue and folders: Validate, Needs, Describe and Models. stock,
+// which knows the files of the roots, is only needed where jobs are shared with other daemons; also returns the names
+// of model files that those have. Both may be nil.
+func NodeService(cat *graph.Catalogue, roots files.Roots, stock *files.Stock,
+	also func(kind string) []string,
+) serve.ServiceConfig {
 	every := roots
 	every.Also = also
 	sc := serve.ServiceConfig{

@@ -13,7 +13,9 @@ import (
 const pictureEvery = 200 * time.Millisecond
 
 // Sample implements Executor.
-func (l *Local) Sample(ctx context.Context, q *message.SampleRequest, emit func(*message.SampleReply)) (*message.SampleReply, error) {
+func (l *Local) Sample(ctx context.Context, q *message.SampleRequest,
+	emit func(*message.SampleReply),
+) (*message.SampleReply, error) {
 	req := q.Built
 	if req == nil {
 		var err error
@@ -41,7 +43,10 @@ func (l *Local) Sample(ctx context.Context, q *message.SampleRequest, emit func(
 		return nil, err
 	}
 	st := res.Stats
-	out := &message.SampleReply{Type: message.SampleDone, X: message.LatentTensor(res.Latent, 0), Evals: st.Evaluations, Metrics: statsOf(st)}
+	out := &message.SampleReply{
+		Type: message.SampleDone, X: message.LatentTensor(res.Latent, 0), Evals: st.Evaluations,
+		Metrics: statsOf(st),
+	}
 	if q.WantX0 && res.X0.Len() > 0 {
 		out.X0 = message.LatentTensor(res.X0, 0)
 	}

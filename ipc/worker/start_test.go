@@ -11,8 +11,14 @@ import (
 )
 
 func TestCommandThatIsNoWorker(t *testing.T) {
-	for name, args := range map[string][]string{"prints": {"sh", "-c", "echo hello; sleep 60"}, "exits": {"false"}, "is not there": {"/nonexistent/program"}} {
-		child := NewChild(ChildConfig{Name: name, Log: zerolog.Nop(), Start: 2 * time.Second, Command: func() *exec.Cmd { return exec.Command(args[0], args[1:]...) }})
+	for name, args := range map[string][]string{
+		"prints": {"sh", "-c", "echo hello; sleep 60"}, "exits": {"false"},
+		"is not there": {"/nonexistent/program"},
+	} {
+		child := NewChild(ChildConfig{
+			Name: name, Log: zerolog.Nop(), Start: 2 * time.Second,
+			Command: func() *exec.Cmd { return exec.Command(args[0], args[1:]...) },
+		})
 		began := time.Now()
 		if _, err := child.start(wiretest.Within(t, 10*time.Second)); err == nil {
 			t.Errorf("%s: started", name)

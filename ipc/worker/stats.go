@@ -11,11 +11,12 @@ import (
 // maxSpans bounds the spans of a profile in one metrics event, so that it fits a message on every carrier.
 const maxSpans = 4000
 
-// statsOf is one sampling run in a metrics event: plan, work, bytes that each rank sent by axis, tokens that each rank computed, and the profile if
-// one was asked for. Spans are [rank, layer, operation, start us, duration us, bytes].
+// statsOf is one sampling run in a metrics event: plan, work, bytes that each rank sent by axis, tokens that each rank
+// computed, and the profile if one was asked for. Spans are [rank, layer, operation, start us, duration us, bytes].
 func statsOf(s parallel.Stats) map[string]any {
 	out := map[string]any{
-		"model": s.Model, "plan": s.Plan, "compute": s.Compute.String(), "evaluations": s.Evaluations, "latents": s.Rows, "load_seconds": s.LoadSeconds, "step_seconds": orNone(s.StepSeconds), "peak_bytes": s.PeakBytes,
+		"model": s.Model, "plan": s.Plan, "compute": s.Compute.String(), "evaluations": s.Evaluations, "latents": s.Rows,
+		"load_seconds": s.LoadSeconds, "step_seconds": orNone(s.StepSeconds), "peak_bytes": s.PeakBytes,
 	}
 	if len(s.Reused) > 0 {
 		reused := []any{}
@@ -39,7 +40,8 @@ func statsOf(s parallel.Stats) map[string]any {
 			}
 		}
 		if r < len(s.Tokens) {
-			rank["text_tokens"], rank["image_tokens"], rank["micro_steps"] = s.Tokens[r].Text, s.Tokens[r].Image, s.Tokens[r].MicroSteps
+			rank["text_tokens"], rank["image_tokens"], rank["micro_steps"] = s.Tokens[r].Text, s.Tokens[r].Image,
+				s.Tokens[r].MicroSteps
 		}
 		ranks = append(ranks, rank)
 	}
@@ -49,7 +51,10 @@ func statsOf(s parallel.Stats) map[string]any {
 	}
 	table := []any{}
 	for _, row := range profile.Table(s.Spans) {
-		table = append(table, map[string]any{"rank": row.Rank, "layer": row.Layer, "calls": row.Calls, "seconds": row.Took.Seconds(), "bytes": row.Bytes})
+		table = append(table, map[string]any{
+			"rank": row.Rank, "layer": row.Layer, "calls": row.Calls,
+			"seconds": row.Took.Seconds(), "bytes": row.Bytes,
+		})
 	}
 	spans := []any{}
 	for _, sp := range s.Spans[:min(len(s.Spans), maxSpans)] {
@@ -71,7 +76,10 @@ func changesOf(changes []parallel.CacheChange) []any {
 	out := []any{}
 	for _, c := range changes {
 		row := map[string]any{"evaluation": c.Evaluation, "reused": c.Reused}
-		for name, v := range map[string]float32{"input": c.Input, "expected": c.Expected, "total": c.Total, "measured": c.Measured} {
+		for name, v := range map[string]float32{
+			"input": c.Input, "expected": c.Expected, "total": c.Total,
+			"measured": c.Measured,
+		} {
 			if w := float64(v); !math.IsNaN(w) && !math.IsInf(w, 0) {
 				row[name] = w
 			}

@@ -20,7 +20,8 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// ChildConfig describes a worker process and how patient its supervisor is. Zero durations get the defaults in brackets.
+// ChildConfig describes a worker process and how patient its supervisor is. Zero durations get the defaults in
+// brackets.
 type ChildConfig struct {
 	Name    string
 	Command func() *exec.Cmd // a fresh command; its stdin, stdout and stderr are set by the supervisor
@@ -32,7 +33,8 @@ type ChildConfig struct {
 	BackOff time.Duration // before the first restart, doubled up to 10 s [100 ms]
 }
 
-// Child is an Executor in a process of its own, restarted when it dies. It is reached over one unix socket pair that is its stdin and stdout.
+// Child is an Executor in a process of its own, restarted when it dies. It is reached over one unix socket pair that is
+// its stdin and stdout.
 type Child struct {
 	cfg      ChildConfig
 	restarts atomic.Int64
@@ -87,12 +89,12 @@ func (c *Child) PID() int {
 // Restarts returns how often the worker was lost and started again.
 func (c *Child) Restarts() int { return int(c.restarts.Load()) }
 
-// neverStarts is how often a worker may end before it has ever answered: what keeps it from starting is then in its configuration or in the machine, and
-// trying on would let jobs wait for nothing.
+// neverStarts is how often a worker may end before it has ever answered: what keeps it from starting is then in its
+// configuration or in the machine, and trying on would let jobs wait for nothing.
 const neverStarts = 5
 
-// Supervise keeps the worker running until ctx ends, then closes its stdin and waits for it. A worker that has never answered in five lives is given up:
-// the error is the cause of the last one.
+// Supervise keeps the worker running until ctx ends, then closes its stdin and waits for it. A worker that has never
+// answered in five lives is given up: the error is the cause of the last one.
 func (c *Child) Supervise(ctx context.Context) error {
 	pause, lives, ever := c.cfg.BackOff, 0, false
 	for ctx.Err() == nil {
@@ -240,7 +242,8 @@ func (p *process) wait(name string) {
 	close(p.dead)
 }
 
-// Lost is the error of a worker process that has ended; st and err are those of its exec.Cmd after Wait. It names the signal or the exit code.
+// Lost is the error of a worker process that has ended; st and err are those of its exec.Cmd after Wait. It names the
+// signal or the exit code.
 func Lost(name string, st *os.ProcessState, err error) *wire.Error {
 	pid := ""
 	if st != nil {
@@ -338,7 +341,8 @@ func (t *tail) last() string {
 	defer t.mu.Unlock()
 	lines := strings.Split(strings.TrimSpace(string(t.buf)), "\n")
 	for i := len(lines) - 1; i >= 0; i-- {
-		if strings.HasPrefix(lines[i], "panic:") || strings.HasPrefix(lines[i], "fatal error:") || strings.HasPrefix(lines[i], "runtime:") {
+		if strings.HasPrefix(lines[i], "panic:") || strings.HasPrefix(lines[i], "fatal error:") ||
+			strings.HasPrefix(lines[i], "runtime:") {
 			return lines[i]
 		}
 	}

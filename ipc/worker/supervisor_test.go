@@ -27,12 +27,16 @@ import (
 func TestWorkerRunsJobs(t *testing.T) {
 	r, child := ipctest.ChildRig(t, nil)
 	c := ipctest.DialRig(t, r)
-	evs, col, end := ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Step 2", "Picture 900000"), Preview: true})
+	evs, col, end := ipctest.RunJob(t, c, &message.RunRequest{
+		Workflow: messagetest.Graph("Step 2", "Picture 900000"),
+		Preview:  true,
+	})
 	want := "queued execution_start executing progress progress executing executed metrics execution_success"
 	if got := strings.Join(ipctest.Types(evs), " "); got != want {
 		t.Errorf("got events %s, want %s", got, want)
 	}
-	if end.Type != message.EventSuccess || len(col.Files) != 1 || !bytes.Equal(col.Files[0].Data, messagetest.Picture("2", 900000).Data) {
+	if end.Type != message.EventSuccess || len(col.Files) != 1 ||
+		!bytes.Equal(col.Files[0].Data, messagetest.Picture("2", 900000).Data) {
 		t.Errorf("ended with %+v and %d files", end, len(col.Files))
 	}
 	pid := child.PID()
@@ -116,8 +120,8 @@ func TestKillFromOutside(t *testing.T) {
 	}
 }
 
-// TestJobWhoseWorkerIsGoneNamesItsEnd: a worker that dies between the choice of it and the start of a job costs the job an attempt, whose cause is
-// why the worker ended.
+// TestJobWhoseWorkerIsGoneNamesItsEnd: a worker that dies between the choice of it and the start of a job costs the job
+// an attempt, whose cause is why the worker ended.
 func TestJobWhoseWorkerIsGoneNamesItsEnd(t *testing.T) {
 	_, child := ipctest.ChildRig(t, func(c *worker.ChildConfig) { c.BackOff = time.Hour })
 	ctx := wiretest.Within(t, 20*time.Second)
@@ -171,10 +175,16 @@ func TestCancelledJobThatDoesNotStopCostsItsWorker(t *testing.T) {
 }
 
 func TestFrozenWorkerIsReplaced(t *testing.T) {
-	r, child := ipctest.ChildRig(t, func(c *worker.ChildConfig) { c.Beat, c.Silence = 20*time.Millisecond, 300*time.Millisecond })
+	r, child := ipctest.ChildRig(t, func(c *worker.ChildConfig) {
+		c.Beat, c.Silence = 20*time.Millisecond,
+			300*time.Millisecond
+	})
 	c := ipctest.DialRig(t, r)
 	ctx := wiretest.Within(t, 20*time.Second)
-	if _, err := client.Submit(ctx, c, &message.RunRequest{ID: "f", Workflow: messagetest.Graph("Wait 1000")}); err != nil {
+	if _, err := client.Submit(ctx, c, &message.RunRequest{
+		ID:       "f",
+		Workflow: messagetest.Graph("Wait 1000"),
+	}); err != nil {
 		t.Fatal(err)
 	}
 	ipctest.WaitState(t, r.Jobs, "f", message.Running)
@@ -208,7 +218,8 @@ func TestWorkerOnPlainPipes(t *testing.T) {
 		t.Errorf("got %+v, %d files", end, len(col.Files))
 	}
 	// A job that is deaf must not keep the worker alive when its host is gone.
-	if _, err := c.Ask(wiretest.Within(t, time.Second), message.VerbRun, "", &message.RunRequest{Workflow: messagetest.Graph("Hang")}); err != nil {
+	if _, err := c.Ask(wiretest.Within(t, time.Second), message.VerbRun, "",
+		&message.RunRequest{Workflow: messagetest.Graph("Hang")}); err != nil {
 		t.Fatal(err)
 	}
 	time.Sleep(50 * time.Millisecond)
@@ -228,15 +239,20 @@ func TestWorkerOnPlainPipes(t *testing.T) {
 	}
 }
 
-// TestWorkerThatNeverStartsIsGivenUp: five lives without an answer end the supervision with the cause, one that has answered once is restarted for ever.
+// TestWorkerThatNeverStartsIsGivenUp: five lives without an answer end the supervision with the cause, one that has
+// answered once is restarted for ever.
 func TestWorkerThatNeverStartsIsGivenUp(t *testing.T) {
 	lives := 0
-	child := worker.NewChild(worker.ChildConfig{Name: "worker 0", Log: zerolog.Nop(), BackOff: time.Millisecond, Command: func() *exec.Cmd {
-		lives++
-		return exec.Command("sh", "-c", "echo level avx9 is not known >&2; exit 3")
-	}})
+	child := worker.NewChild(worker.ChildConfig{
+		Name: "worker 0", Log: zerolog.Nop(), BackOff: time.Millisecond,
+		Command: func() *exec.Cmd {
+			lives++
+			return exec.Command("sh", "-c", "echo level avx9 is not known >&2; exit 3")
+		},
+	})
 	err := child.Supervise(context.Background())
-	if err == nil || !strings.Contains(err.Error(), "does not start") || !strings.Contains(err.Error(), "code 3") || !strings.Contains(err.Error(), "avx9") {
+	if err == nil || !strings.Contains(err.Error(), "does not start") || !strings.Contains(err.Error(), "code 3") ||
+		!strings.Contains(err.Error(), "avx9") {
 		t.Errorf("got %v, want an error that names the exit code and what the worker said", err)
 	}
 	if lives != 5 {
@@ -244,8 +260,9 @@ func TestWorkerThatNeverStartsIsGivenUp(t *testing.T) {
 	}
 }
 
-// TestOnlyTheDaemonsPairIsTrusted: a worker whose validation refuses everything runs what its daemon sends, which was validated there, and refuses a host
-// on pipes and one on a socket pair of its own, also when that calls itself a daemon by another process id.
+// TestOnlyTheDaemonsPairIsTrusted: a worker whose validation refuses everything runs what its daemon sends, which was
+// validated there, and refuses a host on pipes and one on a socket pair of its own, also when that calls itself a
+// daemon by another process id.
 func TestOnlyTheDaemonsPairIsTrusted(t *testing.T) {
 	refusing := func() *exec.Cmd {
 		cmd := ipctest.WorkerCommand()
@@ -282,7 +299,8 @@ func TestOnlyTheDaemonsPairIsTrusted(t *testing.T) {
 		}
 		_ = theirs.Close()
 		c := client.NewFrameClient(out, in, in.Close)
-		_, err = client.Submit(wiretest.Within(t, 10*time.Second), c, &message.RunRequest{Workflow: messagetest.Graph("Step 1")})
+		_, err = client.Submit(wiretest.Within(t, 10*time.Second), c,
+			&message.RunRequest{Workflow: messagetest.Graph("Step 1")})
 		if wiretest.Code(err) != wire.ErrBadWorkflow {
 			t.Errorf("a host with %s: got %v, want %s", says, err, wire.ErrBadWorkflow)
 		}

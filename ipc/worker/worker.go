@@ -20,15 +20,17 @@ type Config struct {
 	Service  serve.ServiceConfig // Jobs, Outputs and Executors are made here
 	Outputs  jobs.OutputsConfig  // empty: files are only sent
 	Log      zerolog.Logger
-	// Exit ends the process; nil: os.Exit. It is called when the host is gone and work did not stop within the time a worker has for it.
+	// Exit ends the process; nil: os.Exit. It is called when the host is gone and work did not stop within the time a
+	// worker has for it.
 	Exit func(code int)
 }
 
 // exitWithin is how long after the end of its stdin a worker may still be there.
 const exitWithin = 700 * time.Millisecond
 
-// Run answers requests on in and out until in ends or ctx ends. When in ends, the host is gone: jobs are cancelled, and what does not stop is cut off
-// by the end of the process, within a second. When ctx ends, a running job may finish until drain ends.
+// Run answers requests on in and out until in ends or ctx ends. When in ends, the host is gone: jobs are cancelled, and
+// what does not stop is cut off by the end of the process, within a second. When ctx ends, a running job may finish
+// until drain ends.
 func Run(ctx, drain context.Context, in io.ReadCloser, out io.Writer, cfg Config) error {
 	outputs, err := jobs.NewOutputs(cfg.Outputs)
 	if err != nil {
@@ -76,7 +78,8 @@ func Run(ctx, drain context.Context, in io.ReadCloser, out io.Writer, cfg Config
 // daemonVariable names the daemon, by its process id, to the workers that it starts.
 const daemonVariable = "PATCHBAY_DAEMON"
 
-// private reports whether in is the socket pair of the daemon that started this process. What comes there was validated; any other host is a stranger.
+// private reports whether in is the socket pair of the daemon that started this process. What comes there was
+// validated; any other host is a stranger.
 func private(in io.Reader) bool {
 	f, ok := in.(*os.File)
 	if !ok || os.Getenv(daemonVariable) != strconv.Itoa(os.Getppid()) {

@@ -2,8 +2,8 @@ package dit
 
 import "patchbay/engine"
 
-// Whole is the Attend hook for one rank that computes all rows of the sequence at once: normalise and rotate in place, attend, done.
-// It is also the reference that every split attention is compared with.
+// Whole is the Attend hook for one rank that computes all rows of the sequence at once: normalise and rotate in place,
+// attend, done. It is also the reference that every split attention is compared with.
 func Whole(ops engine.Ops) func(Attention) {
 	return func(a Attention) {
 		Normalise(ops, a)

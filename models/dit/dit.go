@@ -1,12 +1,14 @@
 // Package dit is the contract between diffusion transformers and whoever runs them.
 //
-// A Model is a transformer cut at its seams: Prepare (what depends on an entry alone), Modulate (what depends on entry and timestep), Embed,
-// the Blocks in order, Head. It computes exactly the rows of tokens it is told to compute and leaves attention over the whole sequence to the one
-// hook Attend, so the caller may split tokens, heads, blocks and entries over devices without the model knowing. Families live in the folders
-// beside this one; callers (parallel) import only this package.
+// A Model is a transformer cut at its seams: Prepare (what depends on an entry alone), Modulate (what depends on entry
+// and timestep), Embed, the Blocks in order, Head. It computes exactly the rows of tokens it is told to compute and
+// leaves attention over the whole sequence to the one hook Attend, so the caller may split tokens, heads, blocks and
+// entries over devices without the model knowing. Families live in the folders beside this one; callers (parallel)
+// import only this package.
 //
-// Facts that have caused bugs elsewhere: the joint sequence is text first, then image; rows of X are in that order too. Token features of
-// latents are ordered (channel, row in token, column in token). From Embed to Head no code looks at tensor values.
+// Facts that have caused bugs elsewhere: the joint sequence is text first, then image; rows of X are in that order too.
+// Token features of latents are ordered (channel, row in token, column in token). From Embed to Head no code looks at
+// tensor values.
 package dit
 
 import "patchbay/engine"
@@ -17,7 +19,8 @@ type Range struct{ Start, End int }
 // Len returns End - Start.
 func (r Range) Len() int { return r.End - r.Start }
 
-// Rows names the tokens that one call computes, as global positions in the text and in the image sequence. Either may be empty.
+// Rows names the tokens that one call computes, as global positions in the text and in the image sequence. Either may
+// be empty.
 type Rows struct{ Text, Image Range }
 
 // TextOnly returns the text rows of r.
@@ -44,8 +47,9 @@ type Array struct {
 	Data       []float32
 }
 
-// Entry is the conditioning of one prediction: what the network gets besides latent and timestep. Field use by family: FLUX and SD3 Context and
-// Pooled, FLUX dev also Guidance, PixArt Context, HunyuanDiT Context (BERT) with ContextLen and Context2 (mT5) with Context2Len.
+// Entry is the conditioning of one prediction: what the network gets besides latent and timestep. Field use by family:
+// FLUX and SD3 Context and Pooled, FLUX dev also Guidance, PixArt Context, HunyuanDiT Context (BERT) with ContextLen
+// and Context2 (mT5) with Context2Len.
 type Entry struct {
 	Context     Array
 	Pooled      []float32 // [C]; nil: zeros
@@ -53,15 +57,17 @@ type Entry struct {
 	ContextLen  int       // valid tokens of Context; 0: all
 	Context2    Array
 	Context2Len int
-	// Size is the picture size that the network is told: HunyuanDiT image_meta_size [6], PixArt c_size [2] and c_ar [1]; nil: from the grid.
+	// Size is the picture size that the network is told: HunyuanDiT image_meta_size [6], PixArt c_size [2] and c_ar [1];
+	// nil: from the grid.
 	Size []float32
 }
 
 // BlockKind tells what a block exchanges.
 type BlockKind uint8
 
-// Block kinds: Double has two streams with weights of their own and joint attention (FLUX double, SD3 joint); Single runs one stream over text and
-// image together (FLUX single); Cross has self-attention over image tokens and cross-attention to K/V that depend on the text only (PixArt, HunyuanDiT).
+// Block kinds: Double has two streams with weights of their own and joint attention (FLUX double, SD3 joint); Single
+// runs one stream over text and image together (FLUX single); Cross has self-attention over image tokens and
+// cross-attention to K/V that depend on the text only (PixArt, HunyuanDiT).
 const (
 	Double BlockKind = iota
 	Single
@@ -99,7 +105,8 @@ type BlockSpec struct {
 	// Cuts is true where Block takes Env.Half: the attention, or what follows it, alone.
 	Cuts   bool
 	Params int64
-	// AttentionParams and MLPParams are those of its ForAttention and ForMLP weights; a half needs its own and what has neither use. 0 where Cuts is false.
+	// AttentionParams and MLPParams are those of its ForAttention and ForMLP weights; a half needs its own and what has
+	// neither use. 0 where Cuts is false.
 	AttentionParams, MLPParams int64
 }
 
@@ -114,7 +121,8 @@ func (b *BlockSpec) HalfParams(half Half) int64 {
 	return b.Params
 }
 
-// Half is a part of a block: what comes up to the residual of its attention, or the MLP behind it. Between the two there is nothing but X.
+// Half is a part of a block: what comes up to the residual of its attention, or the MLP behind it. Between the two
+// there is nothing but X.
 type Half uint8
 
 // The halves. Blocks whose BlockSpec.Cuts is false are computed whole always.
@@ -124,8 +132,8 @@ const (
 	MLPHalf
 )
 
-// JointText reports whether text rows take part in attention with image rows (Double and Single blocks), so that they must be split,
-// cached and exchanged like image rows.
+// JointText reports whether text rows take part in attention with image rows (Double and Single blocks), so that they
+// must be split, cached and exchanged like image rows.
 func (s *Spec) JointText() bool {
 	return len(s.Blocks) > 0 && s.Blocks[0].Kind != Cross
 }
@@ -143,16 +151,18 @@ type Env struct {
 	DType  engine.DType  // of activations: f32 (the zero value) or bf16. Modulations and rotations are f32 always
 	Attend func(Attention)
 	Half   Half // what Block computes of a block that can be cut
-	// Reduce sums a partial result over the ranks that hold the other slices of the same weights; nil: this rank holds whole weights.
+	// Reduce sums a partial result over the ranks that hold the other slices of the same weights; nil: this rank holds
+	// whole weights.
 	Reduce func(engine.Tensor)
-	// Gather and Scatter take the place of Reduce where those ranks also share the rows of X (State.Rows) between products. Gather fills dst
-	// [B, L, E], rows of the sequence that all of them compute together (State.Wide or one stream of it), with src [B, l, E], the rows that X holds
-	// of it. Scatter sums src [B, L, E] and leaves the rows that X holds in dst [B, l, E]. Every one of the ranks calls, with rows or without.
+	// Gather and Scatter take the place of Reduce where those ranks also share the rows of X (State.Rows) between
+	// products. Gather fills dst [B, L, E], rows of the sequence that all of them compute together (State.Wide or one
+	// stream of it), with src [B, l, E], the rows that X holds of it. Scatter sums src [B, L, E] and leaves the rows that
+	// X holds in dst [B, l, E]. Every one of the ranks calls, with rows or without.
 	Gather, Scatter func(dst, src engine.Tensor, of Rows)
 }
 
-// Attention is one attention over the whole sequence, seen from the rows of this call. The hook normalises and rotates (it may do so while it packs
-// an exchange), attends over all tokens of the sequence and writes Out.
+// Attention is one attention over the whole sequence, seen from the rows of this call. The hook normalises and rotates
+// (it may do so while it packs an exchange), attends over all tokens of the sequence and writes Out.
 type Attention struct {
 	Block int // index into Spec.Blocks
 	Index int // 0, or 1 for the second attention of a block that has two
@@ -162,38 +172,45 @@ type Attention struct {
 	TextNorm, ImageNorm engine.QKNorm
 	RoPE                engine.RoPE // tables of the local rows
 	Rows                Rows        // which tokens the rows are; an attention over image tokens only has an empty Text
-	// ImageOnly is true when keys are image tokens only (self-attention of Cross blocks, second attention of SD3.5 medium).
+	// ImageOnly is true when keys are image tokens only (self-attention of Cross blocks, second attention of SD3.5
+	// medium).
 	ImageOnly bool
 	Scale     float32       // 0: 1/sqrt(D)
 	Out       engine.Tensor // [B, L, H, D] view that receives the result of the local rows
 }
 
-// Prepared is what depends on the entries alone, computed once per request for n entries of equal shapes that will be evaluated together.
-// Its tensors live in the arena that Prepare was given, until the caller releases it.
+// Prepared is what depends on the entries alone, computed once per request for n entries of equal shapes that will be
+// evaluated together. Its tensors live in the arena that Prepare was given, until the caller releases it.
 type Prepared struct {
-	N       int             // entries
-	Lt      int             // text tokens of each entry
-	Text    engine.Tensor   // [n, Lt, E] of env.DType, text rows as the first block sees them; absent for Cross models
-	Vector  engine.Tensor   // [n, E] f32 part of the conditioning vector that does not depend on the timestep; may be absent
-	Source  engine.Tensor   // f32, what PrepareBlock reads; absent where blocks need nothing
-	CrossKV []engine.Tensor // per block [n, Lt, 2, H, D] of env.DType, keys and values of the text, normalised; only blocks that were asked for are set
-	KeyLen  []int           // valid text tokens per entry for cross-attention; nil: all
-	RoPE    engine.RoPE     // [Lt+Li, D/2] tables of the whole sequence, text first, [Li, D/2] for Cross models; absent: no rotation
-	Pos     engine.Tensor   // [1, Li, E] of env.DType, positions added by Embed; absent: none
+	N    int           // entries
+	Lt   int           // text tokens of each entry
+	Text engine.Tensor // [n, Lt, E] of env.DType, text rows as the first block sees them; absent for Cross models
+	// [n, E] f32 part of the conditioning vector that does not depend on the timestep; may be absent
+	Vector engine.Tensor
+	Source engine.Tensor // f32, what PrepareBlock reads; absent where blocks need nothing
+	// per block [n, Lt, 2, H, D] of env.DType, keys and values of the text, normalised; only blocks that were asked for
+	// are set
+	CrossKV []engine.Tensor
+	KeyLen  []int // valid text tokens per entry for cross-attention; nil: all
+	// [Lt+Li, D/2] tables of the whole sequence, text first, [Li, D/2] for Cross models; absent: no rotation
+	RoPE    engine.RoPE
+	Pos     engine.Tensor // [1, Li, E] of env.DType, positions added by Embed; absent: none
 	Grid    Grid
 	Entries []Entry // the inputs, for what Modulate needs of them (guidance, sizes)
 }
 
 // Modulation is what depends on entry and timestep: shifts, scales and gates for S timesteps at once.
 type Modulation struct {
-	Image []engine.Tensor // per block [S, n, k*E] f32, in the order the family documents; nil entries for blocks not asked for
+	// per block [S, n, k*E] f32, in the order the family documents; nil entries for blocks not asked for
+	Image []engine.Tensor
 	Text  []engine.Tensor // the same for the text stream of Double blocks
 	Head  engine.Tensor   // [S, n, k*E] f32
 	// Vector is what ModulateBlock reads: [S, n, E] f32, or more where a family shares a product.
 	Vector engine.Tensor
 }
 
-// State is one evaluation of some rows: B = n * latent batch, items of one entry are neighbours (item b belongs to entry b/(B/n)).
+// State is one evaluation of some rows: B = n * latent batch, items of one entry are neighbours (item b belongs to
+// entry b/(B/n)).
 type State struct {
 	B    int
 	Rows Rows
@@ -205,18 +222,20 @@ type State struct {
 	RoPE engine.RoPE // tables of Wide, made by NewState
 }
 
-// Model is a diffusion transformer, or the blocks of one that a rank holds. A value holds weights only and may be shared by ranks that use
-// the same kind of Ops. Calls with impossible shapes panic with *engine.ShapeError.
+// Model is a diffusion transformer, or the blocks of one that a rank holds. A value holds weights only and may be
+// shared by ranks that use the same kind of Ops. Calls with impossible shapes panic with *engine.ShapeError.
 type Model interface {
 	// Spec describes the whole model, also if only some blocks are held.
 	Spec() *Spec
-	// Prepare computes what depends on the entries alone. All entries have equal shapes. Cross K/V are made for the blocks in held.
-	// It refuses (error) entries whose shapes do not fit the model, naming the field. Blocks of held that this value does not hold are left out.
+	// Prepare computes what depends on the entries alone. All entries have equal shapes. Cross K/V are made for the blocks
+	// in held. It refuses (error) entries whose shapes do not fit the model, naming the field. Blocks of held that this
+	// value does not hold are left out.
 	Prepare(env Env, entries []Entry, grid Grid, held Range) (*Prepared, error)
-	// PrepareBlock adds to p what Prepare left out because block i was not in held, for the half of it that env.Half names.
+	// PrepareBlock adds to p what Prepare left out because block i was not in held, for the half of it that env.Half
+	// names.
 	PrepareBlock(env Env, p *Prepared, i int)
-	// Modulate computes modulations for S timesteps of each entry, timesteps [S*n] ordered [S][n] as the network takes them
-	// (FLUX 0..1, the others 0..1000), for the blocks in held; the head's too.
+	// Modulate computes modulations for S timesteps of each entry, timesteps [S*n] ordered [S][n] as the network takes
+	// them (FLUX 0..1, the others 0..1000), for the blocks in held; the head's too.
 	Modulate(env Env, p *Prepared, timesteps []float32, held Range) *Modulation
 	// ModulateBlock adds to m the modulations of block i, which was not in held, for the same timesteps.
 	ModulateBlock(env Env, m *Modulation, i int)
@@ -224,7 +243,8 @@ type Model interface {
 	Embed(env Env, s *State, x engine.Tensor)
 	// Block runs block i on s.X in place. skip is the output rows of Spec.Blocks[i].Skip, absent if that is -1.
 	Block(env Env, i int, s *State, skip engine.Tensor)
-	// Head turns the image rows of s.X into the network's prediction out [B, li, OutChannels*p*p] of env.DType, features ordered like x.
+	// Head turns the image rows of s.X into the network's prediction out [B, li, OutChannels*p*p] of env.DType, features
+	// ordered like x.
 	Head(env Env, s *State, out engine.Tensor)
 	// Shards tells how weights are brought together that were loaded in parts; nil: all that is held is here.
 	Shards() *Shards
@@ -232,7 +252,8 @@ type Model interface {
 	Close()
 }
 
-// NewState allocates the state of one evaluation of rows: X of env.DType from the arena, and views of the prepared tables.
+// NewState allocates the state of one evaluation of rows: X of env.DType from the arena, and views of the prepared
+// tables.
 func NewState(env Env, spec *Spec, p *Prepared, m *Modulation, step, b int, rows Rows) *State {
 	return NewPart(env, spec, p, m, step, b, rows, rows)
 }
@@ -253,7 +274,8 @@ func (s *State) ImageRows() engine.Tensor {
 	return s.X.Slice(1, s.Rows.Text.Len(), s.Rows.Len())
 }
 
-// Tables returns the rotation tables of rows: a view where they are neighbours in the whole sequence, else a copy in the arena.
+// Tables returns the rotation tables of rows: a view where they are neighbours in the whole sequence, else a copy in
+// the arena.
 func (p *Prepared) Tables(env Env, rows Rows) engine.RoPE {
 	if p.RoPE.Cos.IsZero() {
 		return engine.RoPE{}

@@ -2,19 +2,21 @@ package dit
 
 import "slices"
 
-// Held says which part of a model's weights a rank holds. The zero Held is everything. The conditioning (what Prepare, PrepareBlock and Modulate read of
-// text and timestep) is always held.
+// Held says which part of a model's weights a rank holds. The zero Held is everything. The conditioning (what Prepare,
+// PrepareBlock and Modulate read of text and timestep) is always held.
 type Held struct {
 	// Blocks are the ranges of blocks that are held; nil: all. Folded stages of skip-connected models hold two ranges.
 	Blocks []Range
 	// AttentionOnly and MLPOnly name blocks of which no more than the AttentionHalf, or the MLPHalf, is held.
 	AttentionOnly, MLPOnly []int
-	// NoEmbed and NoHead leave out what Embed alone and Head alone need: stages between the first and the last have no use for it.
+	// NoEmbed and NoHead leave out what Embed alone and Head alone need: stages between the first and the last have no use
+	// for it.
 	NoEmbed, NoHead bool
-	// Rank and Ranks give the slice of a tensor group: attention heads and MLP columns are shared in balanced ranges. Ranks 0 or 1: whole blocks.
+	// Rank and Ranks give the slice of a tensor group: attention heads and MLP columns are shared in balanced ranges.
+	// Ranks 0 or 1: whole blocks.
 	Rank, Ranks int
-	// Part and Parts say that only one of so many parts of every block's bytes is held, and of what is outside of blocks; Model.Shards brings them together.
-	// Parts 0 or 1: all bytes.
+	// Part and Parts say that only one of so many parts of every block's bytes is held, and of what is outside of blocks;
+	// Model.Shards brings them together. Parts 0 or 1: all bytes.
 	Part, Parts int
 }
 

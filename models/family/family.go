@@ -1,4 +1,5 @@
-// Package family is what a family of diffusion models says about its files, before a weight is read. It knows no family.
+// Package family is what a family of diffusion models says about its files, before a weight is read. It knows no
+// family.
 package family
 
 import (
@@ -114,11 +115,14 @@ func Describe[C Config, M dit.Model](
 	if err != nil {
 		return nil, err
 	}
-	return &Diffusion{Variant: variant, Spec: spec, Declare: c.Declare, Load: func(ops engine.Ops, held dit.Held) (dit.Model, error) {
-		m, err := load(ops, set, c, held)
-		if err != nil {
-			return nil, err // and no interface that holds a nil pointer
-		}
-		return m, nil
-	}}, nil
+	return &Diffusion{
+		Variant: variant, Spec: spec, Declare: c.Declare,
+		Load: func(ops engine.Ops, held dit.Held) (dit.Model, error) {
+			m, err := load(ops, set, c, held)
+			if err != nil {
+				return nil, err // and no interface that holds a nil pointer
+			}
+			return m, nil
+		},
+	}, nil
 }

@@ -27,16 +27,27 @@ type side struct {
 	to  dit.Range     // those in the joint buffers
 }
 
-// double: x += gate1 * proj(attention(norm1(x))), x += gate2 * mlp(norm2(x)) on both streams, with one attention over both.
+// double: x += gate1 * proj(attention(norm1(x))), x += gate2 * mlp(norm2(x)) on both streams, with one attention over
+// both.
 func (m *Model) double(env dit.Env, i int, s *dit.State) {
 	w, lt, l, e := &m.net.Double[i], s.Wide.Text.Len(), s.Wide.Len(), m.cfg.Hidden
 	own, all := s.Rows.Text.Len(), s.Rows.Len()
 	var sides []side
 	if lt > 0 {
-		sides = append(sides, side{&w.Txt, s.M.Text[i].Index(0, s.Step), s.TextRows(), dit.Range{End: own}, s.Wide.TextOnly(), dit.Range{End: lt}})
+		sides = append(sides, side{
+			&w.Txt, s.M.Text[i].Index(0, s.Step), s.TextRows(),
+			dit.Range{End: own},
+			s.Wide.TextOnly(),
+			dit.Range{End: lt},
+		})
 	}
 	if l > lt {
-		sides = append(sides, side{&w.Img, s.M.Image[i].Index(0, s.Step), s.ImageRows(), dit.Range{Start: own, End: all}, s.Wide.ImageOnly(), dit.Range{Start: lt, End: l}})
+		sides = append(sides, side{
+			&w.Img, s.M.Image[i].Index(0, s.Step), s.ImageRows(),
+			dit.Range{Start: own, End: all},
+			s.Wide.ImageOnly(),
+			dit.Range{Start: lt, End: l},
+		})
 	}
 	h := layers.Scratch(env, s.X, s.B, all, e)
 	var attended engine.Tensor
@@ -63,7 +74,8 @@ func (m *Model) double(env dit.Env, i int, s *dit.State) {
 	}
 }
 
-// single: x += gate * linear2([attention(norm(x)), gelu(mlp(norm(x)))]); both halves are written into one buffer, so nothing is joined.
+// single: x += gate * linear2([attention(norm(x)), gelu(mlp(norm(x)))]); both halves are written into one buffer, so
+// nothing is joined.
 func (m *Model) single(env dit.Env, i int, s *dit.State) {
 	w, l, e := &m.net.Single[i-m.cfg.Depth], s.Wide.Len(), m.cfg.Hidden
 	mod := s.M.Image[i].Index(0, s.Step)

@@ -1,14 +1,16 @@
-// Package flux is FLUX.1 by Black Forest Labs: a rectified-flow transformer whose first blocks keep text and image in two streams with joint
-// attention (double), and whose later blocks run both in one stream (single). It reads the original tensor names, bare or inside a full checkpoint.
+// Package flux is FLUX.1 by Black Forest Labs: a rectified-flow transformer whose first blocks keep text and image in
+// two streams with joint attention (double), and whose later blocks run both in one stream (single). It reads the
+// original tensor names, bare or inside a full checkpoint.
 //
-// config.go infers the sizes from names and shapes, net.go names the weights, model.go is what happens before and after the blocks, blocks.go the
-// blocks.
+// config.go infers the sizes from names and shapes, net.go names the weights, model.go is what happens before and after
+// the blocks, blocks.go the blocks.
 //
-// Facts that have caused bugs: the sequence is text first; timestep and guidance are 0..1 and 0..n and their features are taken after a
-// multiplication by 1000; the modulation of a double block is (shift, scale, gate) for attention, then for the MLP; the last layer's is (shift,
-// scale); queries and keys are RMS-normalised before rotation, with different weights for text and image in double blocks; text tokens sit at
-// position (0, 0, 0), image tokens at (0, row, column); the last linear layer already writes (channel, row, column), unlike the other families;
-// an entry without guidance skips the guidance embedding instead of embedding 0.
+// Facts that have caused bugs: the sequence is text first; timestep and guidance are 0..1 and 0..n and their features
+// are taken after a multiplication by 1000; the modulation of a double block is (shift, scale, gate) for attention,
+// then for the MLP; the last layer's is (shift, scale); queries and keys are RMS-normalised before rotation, with
+// different weights for text and image in double blocks; text tokens sit at position (0, 0, 0), image tokens at (0,
+// row, column); the last linear layer already writes (channel, row, column), unlike the other families; an entry
+// without guidance skips the guidance embedding instead of embedding 0.
 package flux
 
 import (
@@ -39,9 +41,9 @@ type Config struct {
 // features is the number of sinusoidal features of a timestep.
 const features = 256
 
-// Detect infers the config from names and shapes of a set with or without the prefix of full checkpoints. What shapes do not tell (heads, axes,
-// theta, time factor) comes from the JSON under meta["config"] where the file has one, else the released values. A file of another
-// family is an error that says what it looks like.
+// Detect infers the config from names and shapes of a set with or without the prefix of full checkpoints. What shapes
+// do not tell (heads, axes, theta, time factor) comes from the JSON under meta["config"] where the file has one, else
+// the released values. A file of another family is an error that says what it looks like.
 func Detect(set *weights.Set, meta map[string]string) (Config, error) {
 	family, instead, set := weights.Looks(set)
 	if family != "flux" {
@@ -71,7 +73,8 @@ func Detect(set *weights.Set, meta map[string]string) (Config, error) {
 		c.Axes = []int{16, 56, 56}
 	}
 	if out := set.Dim("final_layer.linear.weight", 0) / (c.PatchSize * c.PatchSize); out != c.Channels {
-		return Config{}, fmt.Errorf("flux: the model reads %d channels and writes %d; variants with extra image channels (Fill, Canny, Depth) are not supported", c.Channels, out)
+		return Config{}, fmt.Errorf("flux: the model reads %d channels and writes %d; variants with extra image channels "+
+			"(Fill, Canny, Depth) are not supported", c.Channels, out)
 	}
 	return c, c.check(d)
 }
@@ -85,7 +88,8 @@ func (c Config) check(d int) error {
 		sum += a
 	}
 	if sum != d || len(c.Axes) != 3 {
-		return fmt.Errorf("flux: axes_dim %v must be three sizes that add up to the head dim %d; files of other sizes carry them in their metadata under config", c.Axes, d)
+		return fmt.Errorf("flux: axes_dim %v must be three sizes that add up to the head dim %d; files of other sizes "+
+			"carry them in their metadata under config", c.Axes, d)
 	}
 	return nil
 }
@@ -93,7 +97,8 @@ func (c Config) check(d int) error {
 // Tiny is a config for tests: 6 heads of 32, 3 double and 4 single blocks, with guidance.
 func Tiny() Config {
 	return Config{
-		Hidden: 192, Heads: 6, Depth: 3, DepthSingle: 4, Axes: []int{8, 12, 12}, Theta: 10000, TimeFactor: 1000, Channels: 16, PatchSize: 2,
+		Hidden: 192, Heads: 6, Depth: 3, DepthSingle: 4, Axes: []int{8, 12, 12}, Theta: 10000, TimeFactor: 1000,
+		Channels: 16, PatchSize: 2,
 		ContextDim: 40, VectorDim: 32, Guidance: true, MLPHidden: 768,
 	}
 }
@@ -110,15 +115,21 @@ func (c Config) Spec() (dit.Spec, error) {
 		return dit.Spec{}, err
 	}
 	s := dit.Spec{
-		Family: "flux", Width: c.Hidden, Heads: c.Heads, HeadDim: c.Hidden / c.Heads, PatchSize: c.PatchSize, Channels: c.Channels, OutChannels: c.Channels,
-		ContextDim: c.ContextDim, PooledDim: c.VectorDim, TakesGuidance: c.Guidance, MLPRatio: float64(c.MLPHidden) / float64(c.Hidden),
+		Family: "flux", Width: c.Hidden, Heads: c.Heads, HeadDim: c.Hidden / c.Heads, PatchSize: c.PatchSize,
+		Channels: c.Channels, OutChannels: c.Channels,
+		ContextDim: c.ContextDim, PooledDim: c.VectorDim, TakesGuidance: c.Guidance,
+		MLPRatio:    float64(c.MLPHidden) / float64(c.Hidden),
 		Params:      weights.Total(declared),
-		EmbedParams: weights.Total(weights.For(declared, dit.ForEmbed)), HeadParams: weights.Total(weights.For(declared, dit.ForHead)),
+		EmbedParams: weights.Total(weights.For(declared, dit.ForEmbed)),
+		HeadParams:  weights.Total(weights.For(declared, dit.ForHead)),
 	}
 	attention := weights.PerElement(weights.For(declared, dit.ForAttention), "double_blocks", c.Depth)
 	mlp := weights.PerElement(weights.For(declared, dit.ForMLP), "double_blocks", c.Depth)
 	for i, n := range weights.PerElement(declared, "double_blocks", c.Depth) {
-		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Double, Skip: -1, Attends: 1, Cuts: true, Params: n, AttentionParams: attention[i], MLPParams: mlp[i]})
+		s.Blocks = append(s.Blocks, dit.BlockSpec{
+			Kind: dit.Double, Skip: -1, Attends: 1, Cuts: true, Params: n,
+			AttentionParams: attention[i], MLPParams: mlp[i],
+		})
 	}
 	for _, n := range weights.PerElement(declared, "single_blocks", c.DepthSingle) {
 		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Single, Skip: -1, Attends: 1, Params: n})

@@ -15,7 +15,8 @@ import (
 // TestReleasedSizes compares with the parameter counts that Black Forest Labs' files have on the model hub.
 func TestReleasedSizes(t *testing.T) {
 	c := Config{
-		Hidden: 3072, Heads: 24, Depth: 19, DepthSingle: 38, Axes: []int{16, 56, 56}, Theta: 10000, TimeFactor: 1000, Channels: 16, PatchSize: 2,
+		Hidden: 3072, Heads: 24, Depth: 19, DepthSingle: 38, Axes: []int{16, 56, 56}, Theta: 10000, TimeFactor: 1000,
+		Channels: 16, PatchSize: 2,
 		ContextDim: 4096, VectorDim: 768, Guidance: true, MLPHidden: 12288,
 	}
 	for want, guidance := range map[int64]bool{11901408320: true, 11891178560: false} {
@@ -25,7 +26,8 @@ func TestReleasedSizes(t *testing.T) {
 			t.Fatal(err)
 		}
 		if s.Params != want || len(s.Blocks) != 57 || s.HeadDim != 128 || !s.JointText() {
-			t.Errorf("guidance %v: got %d parameters, %d blocks, head dim %d; want %d, 57, 128", guidance, s.Params, len(s.Blocks), s.HeadDim, want)
+			t.Errorf("guidance %v: got %d parameters, %d blocks, head dim %d; want %d, 57, 128", guidance, s.Params,
+				len(s.Blocks), s.HeadDim, want)
 		}
 	}
 }
@@ -46,7 +48,8 @@ func shapes(t *testing.T, c Config, prefix string) *weights.Set {
 
 func TestDetectFindsTheConfig(t *testing.T) {
 	dev := Config{
-		Hidden: 3072, Heads: 24, Depth: 3, DepthSingle: 2, Axes: []int{16, 56, 56}, Theta: 10000, TimeFactor: 1000, Channels: 16, PatchSize: 2,
+		Hidden: 3072, Heads: 24, Depth: 3, DepthSingle: 2, Axes: []int{16, 56, 56}, Theta: 10000, TimeFactor: 1000,
+		Channels: 16, PatchSize: 2,
 		ContextDim: 4096, VectorDim: 768, Guidance: true, MLPHidden: 12288,
 	}
 	for _, prefix := range []string{"", "model.diffusion_model."} {
@@ -56,7 +59,8 @@ func TestDetectFindsTheConfig(t *testing.T) {
 		}
 	}
 	small := Tiny()
-	meta := map[string]string{"config": `{"in_channels": 64, "axes_dim": [8, 12, 12], "theta": 20000, "time_factor": 500, "num_heads": 6}`}
+	meta := map[string]string{"config": `{"in_channels": 64, "axes_dim": [8, 12, 12], "theta": 20000, "time_factor": ` +
+		`500, "num_heads": 6}`}
 	small.Theta, small.TimeFactor = 20000, 500
 	if got, err := Detect(shapes(t, small, ""), meta); err != nil || !reflect.DeepEqual(got, small) {
 		t.Errorf("with metadata: got %+v, %v; want %+v", got, err, small)
@@ -109,7 +113,8 @@ func TestPrepareNamesTheWrongField(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = m.Prepare(env, []dit.Entry{{Context: dit.Array{Rows: 2, Cols: 41, Data: make([]float32, 82)}}}, m.Spec().Tokens(8, 8), dit.Range{})
+	_, err = m.Prepare(env, []dit.Entry{{Context: dit.Array{Rows: 2, Cols: 41, Data: make([]float32, 82)}}},
+		m.Spec().Tokens(8, 8), dit.Range{})
 	if err == nil || !strings.Contains(err.Error(), "context has 41 columns, want 40") {
 		t.Errorf("got error %v", err)
 	}

@@ -8,10 +8,11 @@ import (
 	"patchbay/models/weights"
 )
 
-// FromDiffusers returns the set of a FLUX model in the names of diffusers (FluxTransformer2DModel of diffusers 0.39) in the original names, and metadata
-// whose "config" says what the diffusers config.json under meta["config"] says. Nothing is read: queries, keys and values (and the first
-// MLP layer of single blocks) become row ranges of the fused matrices, and the two halves of the last modulation, which diffusers stores as (scale,
-// shift), change places. Names that it does not know stay and are reported by Load. Errors: parts of one matrix that do not fit, a broken config.
+// FromDiffusers returns the set of a FLUX model in the names of diffusers (FluxTransformer2DModel of diffusers 0.39) in
+// the original names, and metadata whose "config" says what the diffusers config.json under meta["config"] says.
+// Nothing is read: queries, keys and values (and the first MLP layer of single blocks) become row ranges of the fused
+// matrices, and the two halves of the last modulation, which diffusers stores as (scale, shift), change places. Names
+// that it does not know stay and are reported by Load. Errors: parts of one matrix that do not fit, a broken config.
 func FromDiffusers(set *weights.Set, meta map[string]string) (*weights.Set, map[string]string, error) {
 	parts := map[string][]string{} // original name -> diffusers names, top to bottom
 	for _, name := range set.Names() {
@@ -20,7 +21,8 @@ func FromDiffusers(set *weights.Set, meta map[string]string) (*weights.Set, map[
 			parts[as] = make([]string, of)
 		}
 		if len(parts[as]) != of || parts[as][at] != "" {
-			return nil, nil, fmt.Errorf("flux: tensors %q and %q are the same part of %s", name, strings.Join(parts[as], " "), as)
+			return nil, nil, fmt.Errorf("flux: tensors %q and %q are the same part of %s", name,
+				strings.Join(parts[as], " "), as)
 		}
 		parts[as][at] = name
 	}
@@ -81,7 +83,10 @@ func original(name string) (as string, at, of int) {
 	if as, ok := outside()[stem]; ok {
 		return as + kind, 0, 1
 	}
-	for list, table := range map[string]map[string]part{"transformer_blocks.": doubleParts(), "single_transformer_blocks.": singleParts()} {
+	for list, table := range map[string]map[string]part{
+		"transformer_blocks.":        doubleParts(),
+		"single_transformer_blocks.": singleParts(),
+	} {
 		rest, ok := strings.CutPrefix(stem, list)
 		if !ok {
 			continue
@@ -91,7 +96,8 @@ func original(name string) (as string, at, of int) {
 		if !known {
 			break
 		}
-		as := map[bool]string{true: "double_blocks.", false: "single_blocks."}[list == "transformer_blocks."] + number + "." + p.name
+		as := map[bool]string{true: "double_blocks.", false: "single_blocks."}[list == "transformer_blocks."] +
+			number + "." + p.name
 		if strings.HasSuffix(p.name, ".scale") { // a norm's weight
 			return as, 0, 1
 		}
@@ -109,10 +115,14 @@ type part struct {
 // outside are the names outside the blocks.
 func outside() map[string]string {
 	return map[string]string{
-		"x_embedder": "img_in", "context_embedder": "txt_in", "norm_out.linear": "final_layer.adaLN_modulation.1", "proj_out": "final_layer.linear",
-		"time_text_embed.timestep_embedder.linear_1": "time_in.in_layer", "time_text_embed.timestep_embedder.linear_2": "time_in.out_layer",
-		"time_text_embed.text_embedder.linear_1": "vector_in.in_layer", "time_text_embed.text_embedder.linear_2": "vector_in.out_layer",
-		"time_text_embed.guidance_embedder.linear_1": "guidance_in.in_layer", "time_text_embed.guidance_embedder.linear_2": "guidance_in.out_layer",
+		"x_embedder": "img_in", "context_embedder": "txt_in", "norm_out.linear": "final_layer.adaLN_modulation.1",
+		"proj_out": "final_layer.linear",
+		"time_text_embed.timestep_embedder.linear_1": "time_in.in_layer",
+		"time_text_embed.timestep_embedder.linear_2": "time_in.out_layer",
+		"time_text_embed.text_embedder.linear_1":     "vector_in.in_layer",
+		"time_text_embed.text_embedder.linear_2":     "vector_in.out_layer",
+		"time_text_embed.guidance_embedder.linear_1": "guidance_in.in_layer",
+		"time_text_embed.guidance_embedder.linear_2": "guidance_in.out_layer",
 	}
 }
 
@@ -121,10 +131,12 @@ func doubleParts() map[string]part {
 	return map[string]part{
 		"norm1.linear": {"img_mod.lin", 0, 1}, "norm1_context.linear": {"txt_mod.lin", 0, 1},
 		"attn.to_q": {"img_attn.qkv", 0, 3}, "attn.to_k": {"img_attn.qkv", 1, 3}, "attn.to_v": {"img_attn.qkv", 2, 3},
-		"attn.add_q_proj": {"txt_attn.qkv", 0, 3}, "attn.add_k_proj": {"txt_attn.qkv", 1, 3}, "attn.add_v_proj": {"txt_attn.qkv", 2, 3},
-		"attn.norm_q": {"img_attn.norm.query_norm.scale", 0, 1}, "attn.norm_k": {"img_attn.norm.key_norm.scale", 0, 1},
-		"attn.norm_added_q": {"txt_attn.norm.query_norm.scale", 0, 1}, "attn.norm_added_k": {"txt_attn.norm.key_norm.scale", 0, 1},
-		"attn.to_out.0": {"img_attn.proj", 0, 1}, "attn.to_add_out": {"txt_attn.proj", 0, 1},
+		"attn.add_q_proj": {"txt_attn.qkv", 0, 3}, "attn.add_k_proj": {"txt_attn.qkv", 1, 3},
+		"attn.add_v_proj": {"txt_attn.qkv", 2, 3},
+		"attn.norm_q":     {"img_attn.norm.query_norm.scale", 0, 1}, "attn.norm_k": {"img_attn.norm.key_norm.scale", 0, 1},
+		"attn.norm_added_q": {"txt_attn.norm.query_norm.scale", 0, 1},
+		"attn.norm_added_k": {"txt_attn.norm.key_norm.scale", 0, 1},
+		"attn.to_out.0":     {"img_attn.proj", 0, 1}, "attn.to_add_out": {"txt_attn.proj", 0, 1},
 		"ff.net.0.proj": {"img_mlp.0", 0, 1}, "ff.net.2": {"img_mlp.2", 0, 1},
 		"ff_context.net.0.proj": {"txt_mlp.0", 0, 1}, "ff_context.net.2": {"txt_mlp.2", 0, 1},
 	}
@@ -134,13 +146,14 @@ func doubleParts() map[string]part {
 func singleParts() map[string]part {
 	return map[string]part{
 		"norm.linear": {"modulation.lin", 0, 1}, "proj_out": {"linear2", 0, 1},
-		"attn.to_q": {"linear1", 0, 4}, "attn.to_k": {"linear1", 1, 4}, "attn.to_v": {"linear1", 2, 4}, "proj_mlp": {"linear1", 3, 4},
+		"attn.to_q": {"linear1", 0, 4}, "attn.to_k": {"linear1", 1, 4}, "attn.to_v": {"linear1", 2, 4},
+		"proj_mlp":    {"linear1", 3, 4},
 		"attn.norm_q": {"norm.query_norm.scale", 0, 1}, "attn.norm_k": {"norm.key_norm.scale", 0, 1},
 	}
 }
 
-// originalConfig replaces a diffusers config.json by the members of Config that it decides. in_channels counts a packed patch of 2 x 2, which the original
-// config calls patch_size 2 and diffusers 1; widths and depths are in the shapes.
+// originalConfig replaces a diffusers config.json by the members of Config that it decides. in_channels counts a packed
+// patch of 2 x 2, which the original config calls patch_size 2 and diffusers 1; widths and depths are in the shapes.
 func originalConfig(meta map[string]string) (map[string]string, error) {
 	text, ok := meta["config"]
 	if !ok {

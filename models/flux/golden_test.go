@@ -28,7 +28,10 @@ func goldens() goldenrun.Family {
 			if i >= depth {
 				return map[string][]float32{fmt.Sprintf("single_blocks.%d", i-depth): x}
 			}
-			return map[string][]float32{fmt.Sprintf("double_blocks.%d.0", i): x[cut:], fmt.Sprintf("double_blocks.%d.1", i): x[:cut]}
+			return map[string][]float32{
+				fmt.Sprintf("double_blocks.%d.0", i): x[cut:],
+				fmt.Sprintf("double_blocks.%d.1", i): x[:cut],
+			}
 		},
 	}
 }

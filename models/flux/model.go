@@ -21,8 +21,9 @@ type Model struct {
 	shards *dit.Shards
 }
 
-// Load reads the held part of a model of config c from set (names with or without the prefix of full checkpoints) and packs it with ops.
-// Missing, unexpected and misshapen tensors of the whole model are reported in one *weights.MismatchError.
+// Load reads the held part of a model of config c from set (names with or without the prefix of full checkpoints) and
+// packs it with ops. Missing, unexpected and misshapen tensors of the whole model are reported in one
+// *weights.MismatchError.
 func Load(ops engine.Ops, set *weights.Set, c Config, held dit.Held) (*Model, error) {
 	spec, err := c.Spec()
 	if err != nil {
@@ -46,7 +47,8 @@ func (m *Model) Shards() *dit.Shards { return m.shards }
 // Close gives the memory of the weights back.
 func (m *Model) Close() { m.mem.Close() }
 
-// Prepare embeds the text, and the part of the conditioning vector that does not depend on the timestep: pooled text and guidance.
+// Prepare embeds the text, and the part of the conditioning vector that does not depend on the timestep: pooled text
+// and guidance.
 func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.Range) (*dit.Prepared, error) {
 	if err := layers.CheckEntries(&m.spec, entries); err != nil {
 		return nil, err
@@ -89,12 +91,16 @@ func (m *Model) addGuidance(env dit.Env, p *dit.Prepared) {
 	}
 }
 
-// Modulate computes for every timestep and entry the vector (time + pooled + guidance) and from it the modulations of the held blocks: Image [S,
-// n, 6E] and Text [S, n, 6E] of double blocks, Image [S, n, 3E] of single ones, Head [S, n, 2E]; parts in the order of the checkpoint.
+// Modulate computes for every timestep and entry the vector (time + pooled + guidance) and from it the modulations of
+// the held blocks: Image [S, n, 6E] and Text [S, n, 6E] of double blocks, Image [S, n, 3E] of single ones, Head [S, n,
+// 2E]; parts in the order of the checkpoint.
 func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held dit.Range) *dit.Modulation {
 	n, e := p.N, m.cfg.Hidden
 	s := len(timesteps) / n
-	out := &dit.Modulation{Image: make([]engine.Tensor, len(m.spec.Blocks)), Text: make([]engine.Tensor, len(m.spec.Blocks))}
+	out := &dit.Modulation{
+		Image: make([]engine.Tensor, len(m.spec.Blocks)),
+		Text:  make([]engine.Tensor, len(m.spec.Blocks)),
+	}
 	out.Vector = m.vectors(env, p, timesteps)
 	if !m.held.NoHead {
 		out.Head = env.Arena.Alloc(engine.F32, s, n, 2*e)

@@ -6,8 +6,8 @@ import (
 	"patchbay/models/weights"
 )
 
-// net names the weights of the whole model. Sizes in the tags: E width, F MLP width, D head dim, C channels, p patch size, T and V columns of
-// context and pooled vector.
+// net names the weights of the whole model. Sizes in the tags: E width, F MLP width, D head dim, C channels, p patch
+// size, T and V columns of context and pooled vector.
 type net struct {
 	ImgIn    *engine.Weight `weight:"img_in" shape:"E,C*p*p" use:"embed"`
 	TxtIn    *engine.Weight `weight:"txt_in" shape:"E,T" use:"embed"`
@@ -48,8 +48,8 @@ type stream struct {
 	Down       *engine.Weight `weight:"mlp.2" shape:"E,F" split:"cols F" use:"mlp"`
 }
 
-// single is a block of one stream. linear1 is stored fused: queries, keys, values, then the MLP's first layer; linear2 reads the attention
-// result and the MLP's hidden units side by side. Mod gives shift, scale, gate.
+// single is a block of one stream. linear1 is stored fused: queries, keys, values, then the MLP's first layer; linear2
+// reads the attention result and the MLP's hidden units side by side. Mod gives shift, scale, gate.
 type single struct {
 	Mod        *engine.Weight `weight:"modulation.lin" shape:"3E,E"`
 	QKV        *engine.Weight `weight:"linear1" shape:"3E+F,E" rows:"0:3E" split:"rows 3E"`

@@ -8,8 +8,8 @@ import (
 	"patchbay/models/weights/goldenweights"
 )
 
-// Batch evaluates two latents per entry at the second of three timesteps whose modulations were computed together, and compares with
-// separate evaluations: item order, modulation rows and steps are right for every B and S.
+// Batch evaluates two latents per entry at the second of three timesteps whose modulations were computed together, and
+// compares with separate evaluations: item order, modulation rows and steps are right for every B and S.
 func (f Family) Batch(t *testing.T) {
 	f = f.brief(t)
 	for _, name := range f.Models {
@@ -45,7 +45,8 @@ func batch(t *testing.T, m dit.Model, c Case) {
 	if spec.JointText() {
 		rows.Text = dit.Range{Start: 0, End: p.Lt}
 	}
-	li, in, out := grid.Tokens(), spec.Channels*spec.PatchSize*spec.PatchSize, spec.OutChannels*spec.PatchSize*spec.PatchSize
+	li, in, out := grid.Tokens(), spec.Channels*spec.PatchSize*spec.PatchSize,
+		spec.OutChannels*spec.PatchSize*spec.PatchSize
 	one := rowsOf(c, spec, grid, rows.Image)
 	two := make([]float32, 2*len(one)) // item 2e is entry e's latent, item 2e+1 the same with half the values
 	for e := range n {
@@ -72,7 +73,9 @@ func batch(t *testing.T, m dit.Model, c Case) {
 }
 
 // forward runs Embed, all blocks and Head of b items at one step and returns the prediction rows.
-func forward(env dit.Env, m dit.Model, p *dit.Prepared, mod *dit.Modulation, step, b int, rows dit.Rows, values []float32) []float32 {
+func forward(env dit.Env, m dit.Model, p *dit.Prepared, mod *dit.Modulation, step, b int, rows dit.Rows,
+	values []float32,
+) []float32 {
 	spec := m.Spec()
 	mark := env.Arena.Mark()
 	s := dit.NewState(env, spec, p, mod, step, b, rows)
@@ -99,8 +102,8 @@ func forward(env dit.Env, m dit.Model, p *dit.Prepared, mod *dit.Modulation, ste
 	return result
 }
 
-// Measured runs a case with a recording Ops and an arena without memory and compares the peak with that of a real run, and that every block is
-// given back what it took: sizes can be planned before anything is allocated.
+// Measured runs a case with a recording Ops and an arena without memory and compares the peak with that of a real run,
+// and that every block is given back what it took: sizes can be planned before anything is allocated.
 func (f Family) Measured(t *testing.T) {
 	f = f.brief(t)
 	for _, name := range f.Models {
@@ -128,7 +131,8 @@ func (f Family) Measured(t *testing.T) {
 	}
 }
 
-// Once evaluates m on one entry and one seeded latent of y x x at a timestep and returns the prediction rows [Li, OutChannels*p*p].
+// Once evaluates m on one entry and one seeded latent of y x x at a timestep and returns the prediction rows [Li,
+// OutChannels*p*p].
 func Once(env dit.Env, m dit.Model, e dit.Entry, y, x int, timestep float32) ([]float32, error) {
 	spec := m.Spec()
 	grid := spec.Tokens(y, x)

@@ -37,7 +37,8 @@ func (f Family) load(t *testing.T, ops engine.Ops, name string, held dit.Held) d
 	return m
 }
 
-// brief is the family with its last model alone under -short: every model has its forward tests, one is enough for the others.
+// brief is the family with its last model alone under -short: every model has its forward tests, one is enough for the
+// others.
 func (f Family) brief(t *testing.T) Family {
 	t.Helper()
 	if testing.Short() {
@@ -83,8 +84,9 @@ func (f Family) some(t *testing.T, check func(t *testing.T, name string, c Case)
 	t.Fatalf("%s has no case of two entries", name)
 }
 
-// Forward compares every case and every recorded block state with the golden numbers, on ref. The first wrong block is named. Under the race
-// detector, where ref is a hundred times slower and has nothing new to show, only the last model runs.
+// Forward compares every case and every recorded block state with the golden numbers, on ref. The first wrong block is
+// named. Under the race detector, where ref is a hundred times slower and has nothing new to show, only the last model
+// runs.
 func (f Family) Forward(t *testing.T) {
 	if raceDetector {
 		f.Models = f.Models[len(f.Models)-1:]
@@ -135,7 +137,8 @@ func (f Family) On(t *testing.T, ops engine.Ops) {
 	})
 }
 
-// Deferred runs every case with calls executed as late as possible and released memory poisoned: equal bits or something is read early or late.
+// Deferred runs every case with calls executed as late as possible and released memory poisoned: equal bits or
+// something is read early or late.
 func (f Family) Deferred(t *testing.T) {
 	f = f.brief(t)
 	models := map[string]dit.Model{}
@@ -178,8 +181,8 @@ func (f Family) Rows(t *testing.T) {
 	})
 }
 
-// Half runs the first case of every model with bf16 activations on ref and f32 weights: the error is that of bf16, nothing is mixed up. bf16 rounds
-// to 1/256, so a few dozen roundings stay below 3 % of the largest value.
+// Half runs the first case of every model with bf16 activations on ref and f32 weights: the error is that of bf16,
+// nothing is mixed up. bf16 rounds to 1/256, so a few dozen roundings stay below 3 % of the largest value.
 func (f Family) Half(t *testing.T) {
 	f = f.brief(t)
 	file, err := goldenweights.OpenResults()

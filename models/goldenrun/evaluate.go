@@ -5,10 +5,12 @@ import (
 	"patchbay/models/dit"
 )
 
-// Seen is told of the rows of X after every block (block index, then the values [B, L, E]) of a run on one rank; nil: nobody is.
+// Seen is told of the rows of X after every block (block index, then the values [B, L, E]) of a run on one rank; nil:
+// nobody is.
 type Seen func(block int, x []float32, rows dit.Rows)
 
-// Whole evaluates m on case c with one rank and returns the latents [n, C, Y, X] that the network predicts. env comes from NewEnv.
+// Whole evaluates m on case c with one rank and returns the latents [n, C, Y, X] that the network predicts. env comes
+// from NewEnv.
 func Whole(env dit.Env, m dit.Model, c Case, seen Seen) ([]float32, error) {
 	spec := m.Spec()
 	grid := spec.Tokens(c.X[2], c.X[3])
@@ -42,14 +44,17 @@ func latents(c Case, spec *dit.Spec, grid dit.Grid, rows []float32) []float32 {
 	f, size := spec.OutChannels*spec.PatchSize*spec.PatchSize, product(c.X[1:])
 	out := make([]float32, c.N()*size)
 	for i := range c.N() {
-		unpatchify(out[i*size:(i+1)*size], rows[i*grid.Tokens()*f:(i+1)*grid.Tokens()*f], spec.Channels, f, grid, spec.PatchSize)
+		unpatchify(out[i*size:(i+1)*size], rows[i*grid.Tokens()*f:(i+1)*grid.Tokens()*f], spec.Channels, f,
+			grid, spec.PatchSize)
 	}
 	return out
 }
 
-// evaluate runs Modulate, Embed, all blocks and Head for some rows and returns the prediction rows [n, li, OutChannels*p*p]. holder gives the
-// model that holds a block; the first one also embeds and writes the result.
-func evaluate(env dit.Env, holder func(block int) dit.Model, p *dit.Prepared, c Case, rows dit.Rows, seen Seen) []float32 {
+// evaluate runs Modulate, Embed, all blocks and Head for some rows and returns the prediction rows [n, li,
+// OutChannels*p*p]. holder gives the model that holds a block; the first one also embeds and writes the result.
+func evaluate(env dit.Env, holder func(block int) dit.Model, p *dit.Prepared, c Case, rows dit.Rows,
+	seen Seen,
+) []float32 {
 	m := holder(0)
 	spec, n := m.Spec(), c.N()
 	all := dit.Range{Start: 0, End: len(spec.Blocks)}

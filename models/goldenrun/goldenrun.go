@@ -1,8 +1,9 @@
-// Package goldenrun evaluates diffusion models on the recorded cases of tests/golden/models.json, for the tests of all families and of whoever
-// runs them.
+// Package goldenrun evaluates diffusion models on the recorded cases of tests/golden/models.json, for the tests of all
+// families and of whoever runs them.
 //
-// goldenweights lists the recorded evaluations, Whole computes one on a single rank, Parts computes the same with the rows of every sequence shared
-// by several goroutines that gather keys and values from each other. Family is the battery of tests that every family passes.
+// goldenweights lists the recorded evaluations, Whole computes one on a single rank, Parts computes the same with the
+// rows of every sequence shared by several goroutines that gather keys and values from each other. Family is the
+// battery of tests that every family passes.
 package goldenrun
 
 import (
@@ -17,8 +18,8 @@ import (
 // Case is one recorded evaluation of a network.
 type Case = goldenweights.Case
 
-// Compare returns the largest absolute difference divided by the largest absolute value wanted, and an error that names the first index beyond
-// rel, or different lengths, or a value that is not a number.
+// Compare returns the largest absolute difference divided by the largest absolute value wanted, and an error that names
+// the first index beyond rel, or different lengths, or a value that is not a number.
 func Compare(got, want []float32, rel float64) (float64, error) {
 	if len(got) != len(want) {
 		return math.Inf(1), fmt.Errorf("got %d values, want %d", len(got), len(want))
@@ -39,7 +40,8 @@ func Compare(got, want []float32, rel float64) (float64, error) {
 		worst = math.Max(worst, d)
 	}
 	if first >= 0 {
-		return worst / top, fmt.Errorf("element %d: got %v, want %v; error %.3g of bound %.3g relative to the largest value %.3g", first, got[first], want[first], worst/top, rel, top)
+		return worst / top, fmt.Errorf("element %d: got %v, want %v; error %.3g of bound %.3g relative to the largest "+
+			"value %.3g", first, got[first], want[first], worst/top, rel, top)
 	}
 	return worst / top, nil
 }

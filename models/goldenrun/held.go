@@ -10,8 +10,8 @@ import (
 	"patchbay/models/weights/goldenweights"
 )
 
-// Stages loads each model twice, the middle blocks in one value and the others in a second (as a folded pipeline holds them), and runs every
-// block where it is held: equal bits to the whole model.
+// Stages loads each model twice, the middle blocks in one value and the others in a second (as a folded pipeline holds
+// them), and runs every block where it is held: equal bits to the whole model.
 func (f Family) Stages(t *testing.T) {
 	f = f.brief(t)
 	for _, name := range f.Models {
@@ -66,8 +66,8 @@ func staged(t *testing.T, c Case, spec *dit.Spec, outer, inner dit.Model, mid di
 	return latents(c, spec, grid, out)
 }
 
-// Slices loads each model as 2 and 3 slices of a tensor group and sums their partial results: the answer of whole weights. Heads that do not
-// divide are shared unevenly; groups larger than the number of heads are left out.
+// Slices loads each model as 2 and 3 slices of a tensor group and sums their partial results: the answer of whole
+// weights. Heads that do not divide are shared unevenly; groups larger than the number of heads are left out.
 func (f Family) Slices(t *testing.T) {
 	f = f.brief(t)
 	for _, name := range f.Models {

@@ -11,7 +11,8 @@ import (
 	"patchbay/engine/cpu/kernels"
 )
 
-// NewOps returns a fast Ops for one goroutine: the CPU backend at its best level. Weights packed by one serve all others.
+// NewOps returns a fast Ops for one goroutine: the CPU backend at its best level. Weights packed by one serve all
+// others.
 func NewOps() engine.Ops {
 	ops, err := cpu.New(cpu.Config{Threads: 1})
 	if err != nil {

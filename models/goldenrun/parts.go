@@ -8,8 +8,9 @@ import (
 	"patchbay/models/dit"
 )
 
-// Parts evaluates m, packed by NewOps, on case c with the sequence (text, then image) cut in n balanced ranges, each computed by a goroutine with an Env of its own.
-// In every attention the parts show each other their keys and values and each attends from its own queries. The result must equal Whole.
+// Parts evaluates m, packed by NewOps, on case c with the sequence (text, then image) cut in n balanced ranges, each
+// computed by a goroutine with an Env of its own. In every attention the parts show each other their keys and values
+// and each attends from its own queries. The result must equal Whole.
 func Parts(m dit.Model, c Case, n int) ([]float32, error) {
 	spec := m.Spec()
 	grid := spec.Tokens(c.X[2], c.X[3])

@@ -1,13 +1,15 @@
-// Package hunyuan is HunyuanDiT by Tencent (arXiv:2405.08748), versions 1.0, 1.1 ("hydit1": told picture size and style) and 1.2: a transformer over
-// image tokens whose blocks attend to themselves and then to two text encoders, and whose second half takes the first half's results through
-// skip connections. It reads the original tensor names, bare or inside a full checkpoint.
+// Package hunyuan is HunyuanDiT by Tencent (arXiv:2405.08748), versions 1.0, 1.1 ("hydit1": told picture size and
+// style) and 1.2: a transformer over image tokens whose blocks attend to themselves and then to two text encoders, and
+// whose second half takes the first half's results through skip connections. It reads the original tensor names, bare
+// or inside a full checkpoint.
 //
-// Facts that have caused bugs: with n blocks, block i > n/2 takes the result of block n-1-i, so block n/2-1 and n/2 have no partner; the timestep
-// enters each block as a shift added to the first affine norm, without scale or gate; queries of the cross-attention are rotated too, its keys are
-// not; heads are normalised by LayerNorm with bias; the rotation takes the column first, then the row, on a grid scaled into 32 x 32; padded text
-// is replaced by learned vectors only in the last 77 BERT and the last 256 mT5 tokens, and then everything is attended to; the pooler sees the first
-// 256 raw mT5 states, padding included; the network predicts twice the channels and the second half is dropped; the last layer writes (row,
-// column, channel), which loading turns into (channel, row, column).
+// Facts that have caused bugs: with n blocks, block i > n/2 takes the result of block n-1-i, so block n/2-1 and n/2
+// have no partner; the timestep enters each block as a shift added to the first affine norm, without scale or gate;
+// queries of the cross-attention are rotated too, its keys are not; heads are normalised by LayerNorm with bias; the
+// rotation takes the column first, then the row, on a grid scaled into 32 x 32; padded text is replaced by learned
+// vectors only in the last 77 BERT and the last 256 mT5 tokens, and then everything is attended to; the pooler sees the
+// first 256 raw mT5 states, padding included; the network predicts twice the channels and the second half is dropped;
+// the last layer writes (row, column, channel), which loading turns into (channel, row, column).
 package hunyuan
 
 import (
@@ -44,8 +46,9 @@ const (
 	features     = 256 // sinusoidal features of a timestep or a size
 )
 
-// Detect infers the config from names and shapes of a set with or without the prefix of full checkpoints; the number of heads (16 in all released
-// models) may come from the JSON under meta["config"]. A file of another family is an error that says what it looks like.
+// Detect infers the config from names and shapes of a set with or without the prefix of full checkpoints; the number of
+// heads (16 in all released models) may come from the JSON under meta["config"]. A file of another family is an error
+// that says what it looks like.
 func Detect(set *weights.Set, meta map[string]string) (Config, error) {
 	family, instead, set := weights.Looks(set)
 	if family != "hunyuandit" {
@@ -70,13 +73,16 @@ func Detect(set *weights.Set, meta map[string]string) (Config, error) {
 	c.SizeCond = extra == sizeValues*features
 	switch {
 	case c.Heads < 1 || c.Hidden == 0 || c.Hidden%(4*c.Heads) != 0:
-		return Config{}, fmt.Errorf("hunyuandit: width %d is not %d heads of a multiple of 4; files of other sizes carry num_heads in their metadata under config", c.Hidden, c.Heads)
+		return Config{}, fmt.Errorf("hunyuandit: width %d is not %d heads of a multiple of 4; files of other sizes carry "+
+			"num_heads in their metadata under config", c.Hidden, c.Heads)
 	case extra != 0 && !c.SizeCond:
-		return Config{}, fmt.Errorf("hunyuandit: extra_embedder.0.weight has %d columns besides pooler and style, want 0 or %d", extra, sizeValues*features)
+		return Config{}, fmt.Errorf("hunyuandit: extra_embedder.0.weight has %d columns besides pooler and style, want 0 "+
+			"or %d", extra, sizeValues*features)
 	case c.Depth < 2 || c.Depth%2 != 0:
 		return Config{}, fmt.Errorf("hunyuandit: %d blocks, want an even number", c.Depth)
 	case c.PatchSize == 0 || set.Dim("final_layer.linear.weight", 0) != 2*c.Channels*c.PatchSize*c.PatchSize:
-		return Config{}, fmt.Errorf("hunyuandit: the last layer writes %d values per token, want twice %d channels in patches of %d", set.Dim("final_layer.linear.weight", 0), c.Channels, c.PatchSize)
+		return Config{}, fmt.Errorf("hunyuandit: the last layer writes %d values per token, want twice %d channels in "+
+			"patches of %d", set.Dim("final_layer.linear.weight", 0), c.Channels, c.PatchSize)
 	}
 	return c, nil
 }
@@ -84,7 +90,8 @@ func Detect(set *weights.Set, meta map[string]string) (Config, error) {
 // Tiny is a config for tests: 7 heads of 16, 8 blocks (three skips), version 1.1 with size and style.
 func Tiny() Config {
 	return Config{
-		Hidden: 112, Heads: 7, Depth: 8, Channels: 4, PatchSize: 2, TextDim: 48, T5Dim: 64, MLPHidden: 448, T5Hidden: 256, PoolDim: 64, SizeCond: true,
+		Hidden: 112, Heads: 7, Depth: 8, Channels: 4, PatchSize: 2, TextDim: 48, T5Dim: 64, MLPHidden: 448, T5Hidden: 256,
+		PoolDim: 64, SizeCond: true,
 		StyleCond: true,
 	}
 }
@@ -101,16 +108,20 @@ func (c Config) Spec() (dit.Spec, error) {
 		return dit.Spec{}, err
 	}
 	s := dit.Spec{
-		Family: "hunyuandit", Width: c.Hidden, Heads: c.Heads, HeadDim: c.Hidden / c.Heads, PatchSize: c.PatchSize, Channels: c.Channels,
-		OutChannels: 2 * c.Channels, ContextDim: c.TextDim, Context2Dim: c.T5Dim, MLPRatio: float64(c.MLPHidden) / float64(c.Hidden),
+		Family: "hunyuandit", Width: c.Hidden, Heads: c.Heads, HeadDim: c.Hidden / c.Heads, PatchSize: c.PatchSize,
+		Channels:    c.Channels,
+		OutChannels: 2 * c.Channels, ContextDim: c.TextDim, Context2Dim: c.T5Dim,
+		MLPRatio:    float64(c.MLPHidden) / float64(c.Hidden),
 		Params:      weights.Total(declared),
-		EmbedParams: weights.Total(weights.For(declared, dit.ForEmbed)), HeadParams: weights.Total(weights.For(declared, dit.ForHead)),
+		EmbedParams: weights.Total(weights.For(declared, dit.ForEmbed)),
+		HeadParams:  weights.Total(weights.For(declared, dit.ForHead)),
 	}
 	attention := weights.PerElement(weights.For(declared, dit.ForAttention), "blocks", c.Depth)
 	mlp := weights.PerElement(weights.For(declared, dit.ForMLP), "blocks", c.Depth)
 	for i, n := range weights.PerElement(declared, "blocks", c.Depth) {
 		s.Blocks = append(s.Blocks, dit.BlockSpec{
-			Kind: dit.Cross, Skip: c.skip(i), Attends: 1, Cuts: true, Params: n, AttentionParams: attention[i], MLPParams: mlp[i],
+			Kind: dit.Cross, Skip: c.skip(i), Attends: 1, Cuts: true, Params: n,
+			AttentionParams: attention[i], MLPParams: mlp[i],
 		})
 	}
 	return s, nil

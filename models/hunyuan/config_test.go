@@ -13,10 +13,14 @@ import (
 )
 
 func released() Config {
-	return Config{Hidden: 1408, Heads: 16, Depth: 40, Channels: 4, PatchSize: 2, TextDim: 1024, T5Dim: 2048, MLPHidden: 6144, T5Hidden: 8192, PoolDim: 1024}
+	return Config{
+		Hidden: 1408, Heads: 16, Depth: 40, Channels: 4, PatchSize: 2, TextDim: 1024, T5Dim: 2048,
+		MLPHidden: 6144, T5Hidden: 8192, PoolDim: 1024,
+	}
 }
 
-// TestSkipsAndSizes checks the partners of every block of the released depth and the parameters of a block, counted by hand.
+// TestSkipsAndSizes checks the partners of every block of the released depth and the parameters of a block, counted by
+// hand.
 func TestSkipsAndSizes(t *testing.T) {
 	s, err := released().Spec()
 	if err != nil {
@@ -24,7 +28,8 @@ func TestSkipsAndSizes(t *testing.T) {
 	}
 	const e, f, c = 1408, 6144, 1024
 	linear := func(n, k int) int64 { return int64(n)*int64(k) + int64(n) }
-	plain := linear(3*e, e) + linear(e, e) + linear(e, e) + linear(2*e, c) + linear(e, e) + linear(f, e) + linear(e, f) + linear(e, e) + 3*2*e + 8*e/16
+	plain := linear(3*e, e) + linear(e, e) + linear(e, e) + linear(2*e, c) + linear(e, e) + linear(f, e) + linear(e, f) +
+		linear(e, e) + 3*2*e + 8*e/16
 	skipping := plain + linear(e, 2*e) + 4*e
 	stack := []int{}
 	for i, b := range s.Blocks { // the original pushes results of blocks before n/2-1 and pops them after n/2
@@ -104,7 +109,8 @@ func TestWrongFilesAndTexts(t *testing.T) {
 		{dit.Entry{Context: text(77, 48), Context2: text(256, 64), Size: []float32{1}}, "size has 1 values, want 6"},
 		{dit.Entry{Context: text(77, 48)}, "second context has 0 columns, want 64"},
 	} {
-		if _, err := m.Prepare(env, []dit.Entry{k.e}, m.Spec().Tokens(8, 8), dit.Range{}); err == nil || !strings.Contains(err.Error(), k.want) {
+		if _, err := m.Prepare(env, []dit.Entry{k.e}, m.Spec().Tokens(8, 8), dit.Range{}); err == nil ||
+			!strings.Contains(err.Error(), k.want) {
 			t.Errorf("got error %v, want one that says %q", err, k.want)
 		}
 	}

@@ -21,8 +21,9 @@ type Model struct {
 	shards *dit.Shards
 }
 
-// Load reads the held part of a model of config c from set (names with or without the prefix of full checkpoints) and packs it with ops.
-// Missing, unexpected and misshapen tensors of the whole model are reported in one *weights.MismatchError.
+// Load reads the held part of a model of config c from set (names with or without the prefix of full checkpoints) and
+// packs it with ops. Missing, unexpected and misshapen tensors of the whole model are reported in one
+// *weights.MismatchError.
 func Load(ops engine.Ops, set *weights.Set, c Config, held dit.Held) (*Model, error) {
 	spec, err := c.Spec()
 	if err != nil {
@@ -46,12 +47,15 @@ func (m *Model) Shards() *dit.Shards { return m.shards }
 // Close gives the memory of the weights back.
 func (m *Model) Close() { m.mem.Close() }
 
-// Modulate computes time + extra for every timestep and entry, and from it: Image [S, n, 2E] of the held blocks, (shift, scale) of the first norm with
-// the norm's own bias and weight inside, and Head [S, n, 2E] (shift, scale).
+// Modulate computes time + extra for every timestep and entry, and from it: Image [S, n, 2E] of the held blocks,
+// (shift, scale) of the first norm with the norm's own bias and weight inside, and Head [S, n, 2E] (shift, scale).
 func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held dit.Range) *dit.Modulation {
 	n, e := p.N, m.cfg.Hidden
 	s := len(timesteps) / n
-	out := &dit.Modulation{Image: make([]engine.Tensor, len(m.spec.Blocks)), Text: make([]engine.Tensor, len(m.spec.Blocks))}
+	out := &dit.Modulation{
+		Image: make([]engine.Tensor, len(m.spec.Blocks)),
+		Text:  make([]engine.Tensor, len(m.spec.Blocks)),
+	}
 	vec := env.Arena.Alloc(engine.F32, s, n, e)
 	out.Vector = vec
 	if !m.held.NoHead {
@@ -93,8 +97,8 @@ func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
 	}
 }
 
-// Block runs block i: x = linear(norm([x, skip])) where an earlier result comes in; x += attention(norm1(x) shifted), x += cross-attention(norm3(x)),
-// which are its first half with what comes before; x += mlp(norm2(x)).
+// Block runs block i: x = linear(norm([x, skip])) where an earlier result comes in; x += attention(norm1(x) shifted), x
+// += cross-attention(norm3(x)), which are its first half with what comes before; x += mlp(norm2(x)).
 func (m *Model) Block(env dit.Env, i int, s *dit.State, skip engine.Tensor) {
 	mark := env.Arena.Mark()
 	b, x := &m.net.Blocks[i], s.X
@@ -138,7 +142,8 @@ func (m *Model) attentions(env dit.Env, i int, s *dit.State, h engine.Tensor) {
 	q, k, v := layers.QKV(qkv, d)
 	n := b.Attn.Norm.both()
 	env.Attend(dit.Attention{
-		Block: i, Q: q, K: k, V: v, TextNorm: n, ImageNorm: n, RoPE: s.RoPE, Rows: s.Wide, ImageOnly: true, Out: layers.Heads(attended, d),
+		Block: i, Q: q, K: k, V: v, TextNorm: n, ImageNorm: n, RoPE: s.RoPE, Rows: s.Wide, ImageOnly: true,
+		Out: layers.Heads(attended, d),
 	})
 	layers.RowLinear(env, x, attended, b.Attn.Proj, engine.Tensor{}, s.Wide)
 
@@ -147,7 +152,8 @@ func (m *Model) attentions(env dit.Env, i int, s *dit.State, h engine.Tensor) {
 	layers.ColumnLinear(env, query, h, b.Cross.Query, s.Wide, engine.ActNone)
 	heads := layers.Heads(query, d)
 	// Queries go through as keys: the operation takes keys alone, and these are rotated like any.
-	env.Ops.QKNormRoPE(engine.Tensor{}, heads, engine.Tensor{}, engine.Tensor{}, heads, engine.Tensor{}, b.Cross.Norm.query(), s.RoPE)
+	env.Ops.QKNormRoPE(engine.Tensor{}, heads, engine.Tensor{}, engine.Tensor{}, heads, engine.Tensor{},
+		b.Cross.Norm.query(), s.RoPE)
 	layers.CrossAttend(env, layers.Heads(attended, d), heads, s.P.CrossKV[i], nil)
 	layers.RowLinear(env, x, attended, b.Cross.Proj, engine.Tensor{}, s.Wide)
 }
@@ -161,7 +167,10 @@ func (n norm) apply(env dit.Env, h, x engine.Tensor) {
 
 // both normalises queries and keys.
 func (h headNorm) both() engine.QKNorm {
-	return engine.QKNorm{Kind: engine.LayerNorm, QScale: h.QueryWeight, QBias: h.QueryBias, KScale: h.KeyWeight, KBias: h.KeyBias, Eps: eps}
+	return engine.QKNorm{
+		Kind: engine.LayerNorm, QScale: h.QueryWeight, QBias: h.QueryBias, KScale: h.KeyWeight,
+		KBias: h.KeyBias, Eps: eps,
+	}
 }
 
 // query is the norm of queries for a call that passes them as keys.
@@ -169,7 +178,8 @@ func (h headNorm) query() engine.QKNorm {
 	return engine.QKNorm{Kind: engine.LayerNorm, KScale: h.QueryWeight, KBias: h.QueryBias, Eps: eps}
 }
 
-// Head normalises, modulates by (shift, scale) and projects the rows; the second half of the channels is a variance that nobody uses.
+// Head normalises, modulates by (shift, scale) and projects the rows; the second half of the channels is a variance
+// that nobody uses.
 func (m *Model) Head(env dit.Env, s *dit.State, out engine.Tensor) {
 	layers.ModulatedHead(env, out, s.ImageRows(), s.M.Head.Index(0, s.Step), m.net.Final.Linear, eps)
 }

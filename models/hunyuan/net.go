@@ -7,8 +7,8 @@ import (
 	"patchbay/models/weights"
 )
 
-// net names the weights of the whole model. Sizes in the tags: E width, F MLP width, D head dim, C channels, p patch size, T and U columns of the
-// BERT and mT5 states, W mT5 MLP width, O pooler output, X input of the extra embedder.
+// net names the weights of the whole model. Sizes in the tags: E width, F MLP width, D head dim, C channels, p patch
+// size, T and U columns of the BERT and mT5 states, W mT5 MLP width, O pooler output, X input of the extra embedder.
 type net struct {
 	Patch   *engine.Weight `weight:"x_embedder.proj" shape:"E,C,p,p" use:"embed"`
 	Time    timeEmbedder   `weight:"t_embedder"`
@@ -77,7 +77,8 @@ type norm struct {
 	Bias   engine.Tensor `weight:"bias" shape:"E"`
 }
 
-// shifted is an affine LayerNorm whose result is shifted by the timestep: AdaLN with scale weight-1 and shift bias + timestep.
+// shifted is an affine LayerNorm whose result is shifted by the timestep: AdaLN with scale weight-1 and shift bias +
+// timestep.
 type shifted struct {
 	Scale engine.Tensor `weight:"weight,minus1" shape:"E"`
 	Bias  engine.Tensor `weight:"bias" shape:"E"`
@@ -145,7 +146,8 @@ func (c Config) options(held dit.Held) weights.Options {
 	return weights.Options{
 		Model: "hunyuandit",
 		Dims: map[string]int{
-			"E": c.Hidden, "F": c.MLPHidden, "D": c.Hidden / c.Heads, "C": c.Channels, "p": c.PatchSize, "T": c.TextDim, "U": c.T5Dim, "W": c.T5Hidden,
+			"E": c.Hidden, "F": c.MLPHidden, "D": c.Hidden / c.Heads, "C": c.Channels, "p": c.PatchSize, "T": c.TextDim,
+			"U": c.T5Dim, "W": c.T5Hidden,
 			"O": c.PoolDim, "X": c.extra(),
 		},
 		Units: map[string]int{"E": c.Hidden / c.Heads},

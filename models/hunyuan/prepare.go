@@ -8,9 +8,9 @@ import (
 	"patchbay/models/layers"
 )
 
-// Prepare joins the states of both text encoders, computes their keys and values for every held block, the rotation table, and the part of
-// the conditioning vector that does not depend on the timestep (pooled mT5 states, sizes, style). Contexts shorter than 77 BERT or 256 mT5 tokens are
-// refused: learned padding has a place for each of them.
+// Prepare joins the states of both text encoders, computes their keys and values for every held block, the rotation
+// table, and the part of the conditioning vector that does not depend on the timestep (pooled mT5 states, sizes,
+// style). Contexts shorter than 77 BERT or 256 mT5 tokens are refused: learned padding has a place for each of them.
 func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, held dit.Range) (*dit.Prepared, error) {
 	if err := m.check(entries); err != nil {
 		return nil, err
@@ -40,7 +40,8 @@ func (m *Model) PrepareBlock(env dit.Env, p *dit.Prepared, i int) {
 	kv := env.Arena.Alloc(env.DType, p.N, p.Lt, 2, w.KV.N()/2/d, d) // all heads, or those of this rank
 	layers.Project(env, kv.Merge(3).Merge(2), p.Source, w.KV)
 	keys := kv.Index(2, 0)
-	env.Ops.QKNormRoPE(engine.Tensor{}, keys, engine.Tensor{}, engine.Tensor{}, keys, engine.Tensor{}, w.Norm.both(), engine.RoPE{})
+	env.Ops.QKNormRoPE(engine.Tensor{}, keys, engine.Tensor{}, engine.Tensor{}, keys, engine.Tensor{},
+		w.Norm.both(), engine.RoPE{})
 	p.CrossKV[i] = kv
 }
 
@@ -53,15 +54,18 @@ func (m *Model) check(entries []dit.Entry) error {
 		case e.Context.Rows < textLen:
 			return fmt.Errorf("hunyuandit: entry %d: context has %d BERT tokens, want at least %d", i, e.Context.Rows, textLen)
 		case e.Context2.Rows < t5Len:
-			return fmt.Errorf("hunyuandit: entry %d: second context has %d mT5 tokens, want at least %d", i, e.Context2.Rows, t5Len)
+			return fmt.Errorf("hunyuandit: entry %d: second context has %d mT5 tokens, want at least %d", i,
+				e.Context2.Rows, t5Len)
 		case e.Size != nil && len(e.Size) != sizeValues:
-			return fmt.Errorf("hunyuandit: entry %d: size has %d values, want %d: height, width, target height, target width, crop top, crop left", i, len(e.Size), sizeValues)
+			return fmt.Errorf("hunyuandit: entry %d: size has %d values, want %d: height, width, target height, target "+
+				"width, crop top, crop left", i, len(e.Size), sizeValues)
 		}
 	}
 	return nil
 }
 
-// text joins BERT states and projected mT5 states in out [n, Lb+Lu, T] and puts learned vectors in place of padding, in the last 77 and 256 tokens.
+// text joins BERT states and projected mT5 states in out [n, Lb+Lu, T] and puts learned vectors in place of padding, in
+// the last 77 and 256 tokens.
 func (m *Model) text(env dit.Env, out engine.Tensor, entries []dit.Entry, t5 engine.Tensor) {
 	lb, lu := entries[0].Context.Rows, entries[0].Context2.Rows
 	mark := env.Arena.Mark()
@@ -109,8 +113,8 @@ func (m *Model) vector(env dit.Env, dst, t5 engine.Tensor, entries []dit.Entry, 
 	layers.MLP(env, dst, in, m.net.Extra.In, m.net.Extra.Out, engine.SiLU)
 }
 
-// pool attends from the mean of the first 256 mT5 states to the mean and the states themselves (the attention pooling of CLIP,
-// arXiv:2103.00020, section 2.4) and projects the result into dst [n, O].
+// pool attends from the mean of the first 256 mT5 states to the mean and the states themselves (the attention pooling
+// of CLIP, arXiv:2103.00020, section 2.4) and projects the result into dst [n, O].
 func (m *Model) pool(env dit.Env, dst, t5 engine.Tensor) {
 	w, n, c := &m.net.Pooler, t5.Dim(0), m.cfg.T5Dim
 	mark := env.Arena.Mark()
@@ -125,7 +129,8 @@ func (m *Model) pool(env dit.Env, dst, t5 engine.Tensor) {
 	env.Ops.Linear(k, x, w.Key, engine.Epilogue{})
 	env.Ops.Linear(v, x, w.Value, engine.Epilogue{})
 	d := c / poolHeads
-	env.Ops.Attention(layers.Heads(o, d), layers.Heads(q, d), layers.Heads(k, d), layers.Heads(v, d), engine.AttentionArgs{})
+	env.Ops.Attention(layers.Heads(o, d), layers.Heads(q, d), layers.Heads(k, d), layers.Heads(v, d),
+		engine.AttentionArgs{})
 	env.Ops.Linear(dst.Unsqueeze(1), o, w.Out, engine.Epilogue{})
 	env.Arena.Release(mark)
 }

@@ -1,50 +1,56 @@
 package latent
 
-// The scales, shifts and preview factors are measured properties of the published autoencoders; the numbers are those of ComfyUI 0.8.0
-// (comfy/latent_formats.py and supported_models.py), so that previews look the same.
+// The scales, shifts and preview factors are measured properties of the published autoencoders; the numbers are those
+// of ComfyUI 0.8.0 (comfy/latent_formats.py and supported_models.py), so that previews look the same.
 
 // FLUX is the 16-channel latent of FLUX.1 (also Chroma, Lumina 2, Z-Image, HiDream).
 func FLUX() Format {
-	return Format{Name: "flux", Channels: 16, Scale: 0.3611, Shift: 0.1159, Bias: [3]float32{-0.0329, -0.0718, -0.0851}, Preview: [][3]float32{
-		{-0.0346, 0.0244, 0.0681},
-		{0.0034, 0.0210, 0.0687},
-		{0.0275, -0.0668, -0.0433},
-		{-0.0174, 0.0160, 0.0617},
-		{0.0859, 0.0721, 0.0329},
-		{0.0004, 0.0383, 0.0115},
-		{0.0405, 0.0861, 0.0915},
-		{-0.0236, -0.0185, -0.0259},
-		{-0.0245, 0.0250, 0.1180},
-		{0.1008, 0.0755, -0.0421},
-		{-0.0515, 0.0201, 0.0011},
-		{0.0428, -0.0012, -0.0036},
-		{0.0817, 0.0765, 0.0749},
-		{-0.1264, -0.0522, -0.1103},
-		{-0.0280, -0.0881, -0.0499},
-		{-0.1262, -0.0982, -0.0778},
-	}}
+	return Format{
+		Name: "flux", Channels: 16, Scale: 0.3611, Shift: 0.1159, Bias: [3]float32{-0.0329, -0.0718, -0.0851},
+		Preview: [][3]float32{
+			{-0.0346, 0.0244, 0.0681},
+			{0.0034, 0.0210, 0.0687},
+			{0.0275, -0.0668, -0.0433},
+			{-0.0174, 0.0160, 0.0617},
+			{0.0859, 0.0721, 0.0329},
+			{0.0004, 0.0383, 0.0115},
+			{0.0405, 0.0861, 0.0915},
+			{-0.0236, -0.0185, -0.0259},
+			{-0.0245, 0.0250, 0.1180},
+			{0.1008, 0.0755, -0.0421},
+			{-0.0515, 0.0201, 0.0011},
+			{0.0428, -0.0012, -0.0036},
+			{0.0817, 0.0765, 0.0749},
+			{-0.1264, -0.0522, -0.1103},
+			{-0.0280, -0.0881, -0.0499},
+			{-0.1262, -0.0982, -0.0778},
+		},
+	}
 }
 
 // SD3 is the 16-channel latent of Stable Diffusion 3 and 3.5.
 func SD3() Format {
-	return Format{Name: "sd3", Channels: 16, Scale: 1.5305, Shift: 0.0609, Bias: [3]float32{0.2394, 0.2135, 0.1925}, Preview: [][3]float32{
-		{-0.0922, -0.0175, 0.0749},
-		{0.0311, 0.0633, 0.0954},
-		{0.1994, 0.0927, 0.0458},
-		{0.0856, 0.0339, 0.0902},
-		{0.0587, 0.0272, -0.0496},
-		{-0.0006, 0.1104, 0.0309},
-		{0.0978, 0.0306, 0.0427},
-		{-0.0042, 0.1038, 0.1358},
-		{-0.0194, 0.0020, 0.0669},
-		{-0.0488, 0.0130, -0.0268},
-		{0.0922, 0.0988, 0.0951},
-		{-0.0278, 0.0524, -0.0542},
-		{0.0332, 0.0456, 0.0895},
-		{-0.0069, -0.0030, -0.0810},
-		{-0.0596, -0.0465, -0.0293},
-		{-0.1448, -0.1463, -0.1189},
-	}}
+	return Format{
+		Name: "sd3", Channels: 16, Scale: 1.5305, Shift: 0.0609, Bias: [3]float32{0.2394, 0.2135, 0.1925},
+		Preview: [][3]float32{
+			{-0.0922, -0.0175, 0.0749},
+			{0.0311, 0.0633, 0.0954},
+			{0.1994, 0.0927, 0.0458},
+			{0.0856, 0.0339, 0.0902},
+			{0.0587, 0.0272, -0.0496},
+			{-0.0006, 0.1104, 0.0309},
+			{0.0978, 0.0306, 0.0427},
+			{-0.0042, 0.1038, 0.1358},
+			{-0.0194, 0.0020, 0.0669},
+			{-0.0488, 0.0130, -0.0268},
+			{0.0922, 0.0988, 0.0951},
+			{-0.0278, 0.0524, -0.0542},
+			{0.0332, 0.0456, 0.0895},
+			{-0.0069, -0.0030, -0.0810},
+			{-0.0596, -0.0465, -0.0293},
+			{-0.1448, -0.1463, -0.1189},
+		},
+	}
 }
 
 // SD1 is the 4-channel latent of Stable Diffusion 1, also PixArt-Alpha.
@@ -59,16 +65,19 @@ func SD1() Format {
 
 // SDXL is the 4-channel latent of Stable Diffusion XL, also PixArt-Sigma, HunyuanDiT and AuraFlow.
 func SDXL() Format {
-	return Format{Name: "sdxl", Channels: 4, Scale: 0.13025, Bias: [3]float32{0.1084, -0.0175, -0.0011}, Preview: [][3]float32{
-		{0.3651, 0.4232, 0.4341},
-		{-0.2533, -0.0042, 0.1068},
-		{0.1076, 0.1111, -0.0362},
-		{-0.3165, -0.2492, -0.2188},
-	}}
+	return Format{
+		Name: "sdxl", Channels: 4, Scale: 0.13025, Bias: [3]float32{0.1084, -0.0175, -0.0011},
+		Preview: [][3]float32{
+			{0.3651, 0.4232, 0.4341},
+			{-0.2533, -0.0042, 0.1068},
+			{0.1076, 0.1111, -0.0362},
+			{-0.3165, -0.2492, -0.2188},
+		},
+	}
 }
 
-// ForModel returns the format that a diffusion model of that name reads: "flux", "sd3", "pixart_alpha", "pixart_sigma", "hunyuandit". ok is
-// false for other names.
+// ForModel returns the format that a diffusion model of that name reads: "flux", "sd3", "pixart_alpha", "pixart_sigma",
+// "hunyuandit". ok is false for other names.
 func ForModel(name string) (f Format, ok bool) {
 	switch name {
 	case "flux":

@@ -1,13 +1,14 @@
-// Package latent knows what the numbers of a latent mean: how many channels a family's autoencoder writes, how its values are scaled for the
-// diffusion model, and which colour each channel roughly is.
+// Package latent knows what the numbers of a latent mean: how many channels a family's autoencoder writes, how its
+// values are scaled for the diffusion model, and which colour each channel roughly is.
 //
-// Latents in a workflow are in the autoencoder's space ("VAE space"). ToModel brings them into the space that samplers and models work in,
-// FromModel brings them back (ComfyUI: process_in, process_out of comfy/latent_formats.py). RGB turns a model-space latent into a small preview
-// without an autoencoder. The formats are one explicit table (formats.go); a checkpoint's metadata may override scale and shift, which the
-// demo checkpoint does.
+// Latents in a workflow are in the autoencoder's space ("VAE space"). ToModel brings them into the space that samplers
+// and models work in, FromModel brings them back (ComfyUI: process_in, process_out of comfy/latent_formats.py). RGB
+// turns a model-space latent into a small preview without an autoencoder. The formats are one explicit table
+// (formats.go); a checkpoint's metadata may override scale and shift, which the demo checkpoint does.
 //
-// Facts that have caused bugs elsewhere: ComfyUI divides by the scale, it does not multiply by the reciprocal; an all-zero latent means "empty"
-// and is not shifted, which the sampling node decides, not this package; preview factors apply to model space, not to VAE space.
+// Facts that have caused bugs elsewhere: ComfyUI divides by the scale, it does not multiply by the reciprocal; an
+// all-zero latent means "empty" and is not shifted, which the sampling node decides, not this package; preview factors
+// apply to model space, not to VAE space.
 package latent
 
 import (
@@ -41,9 +42,10 @@ func (f Format) FromModel(v []float32) {
 	}
 }
 
-// WithConfig returns f with scale and shift replaced by those of a checkpoint's metadata "config", a JSON object. An autoencoder writes
-// scale_factor, shift_factor and z_channels, a diffusion model latent_scale_factor, latent_shift_factor and latent_channels. Absent members, an
-// empty config and null change nothing. Errors name the member and the allowed values.
+// WithConfig returns f with scale and shift replaced by those of a checkpoint's metadata "config", a JSON object. An
+// autoencoder writes scale_factor, shift_factor and z_channels, a diffusion model latent_scale_factor,
+// latent_shift_factor and latent_channels. Absent members, an empty config and null change nothing. Errors name the
+// member and the allowed values.
 func (f Format) WithConfig(config []byte) (Format, error) {
 	if len(config) == 0 {
 		return f, nil
@@ -83,16 +85,17 @@ func (f Format) WithConfig(config []byte) (Format, error) {
 	return f, nil
 }
 
-// RGB makes a preview picture of the first item of a model-space latent [C, Y, X]: [Y, X, 3] bytes in 0..255, truncated as ComfyUI does
-// (latent_preview.py, Latent2RGB): 255 * clamp((x0 F + bias + 1) / 2, 0, 1). It returns nil when the format has no preview factors and panics if
-// latent does not hold C*y*x values.
+// RGB makes a preview picture of the first item of a model-space latent [C, Y, X]: [Y, X, 3] bytes in 0..255, truncated
+// as ComfyUI does (latent_preview.py, Latent2RGB): 255 * clamp((x0 F + bias + 1) / 2, 0, 1). It returns nil when the
+// format has no preview factors and panics if latent does not hold C*y*x values.
 func (f Format) RGB(latent []float32, y, x int) []byte {
 	if f.Preview == nil {
 		return nil
 	}
 	n := y * x
 	if len(latent) != f.Channels*n {
-		panic(fmt.Sprintf("latent preview: %d values, a latent [%d, %d, %d] has %d", len(latent), f.Channels, y, x, f.Channels*n))
+		panic(fmt.Sprintf("latent preview: %d values, a latent [%d, %d, %d] has %d", len(latent), f.Channels,
+			y, x, f.Channels*n))
 	}
 	out := make([]byte, 3*n)
 	for i := range n {

@@ -17,7 +17,8 @@ func TestFormatsMatchComfyUI(t *testing.T) {
 		t.Fatal(err)
 	}
 	for key, model := range map[string]string{
-		"flux_dev": "flux", "flux_schnell": "flux", "sd3": "sd3", "pixart_alpha": "pixart_alpha", "pixart_sigma": "pixart_sigma", "hunyuandit12": "hunyuandit",
+		"flux_dev": "flux", "flux_schnell": "flux", "sd3": "sd3", "pixart_alpha": "pixart_alpha",
+		"pixart_sigma": "pixart_sigma", "hunyuandit12": "hunyuandit",
 	} {
 		var want struct {
 			Channels int      `json:"latent_channels"`
@@ -37,7 +38,8 @@ func TestFormatsMatchComfyUI(t *testing.T) {
 			shift = *want.Shift
 		}
 		if f.Channels != want.Channels || f.Scale != want.Scale || f.Shift != shift {
-			t.Errorf("%s: got %d channels, scale %g, shift %g; want %d, %g, %g", model, f.Channels, f.Scale, f.Shift, want.Channels, want.Scale, shift)
+			t.Errorf("%s: got %d channels, scale %g, shift %g; want %d, %g, %g", model, f.Channels, f.Scale, f.Shift,
+				want.Channels, want.Scale, shift)
 		}
 		if len(f.Preview) != f.Channels {
 			t.Errorf("%s: %d rows of preview factors for %d channels", model, len(f.Preview), f.Channels)

@@ -7,8 +7,9 @@ import (
 	"patchbay/models/dit"
 )
 
-// CheckEntries reports the first entry whose shapes do not fit spec or differ from the first entry's. It checks what every family shares:
-// the columns and rows of both contexts, their lengths and the pooled vector (longer ones are cut, nil is zeros).
+// CheckEntries reports the first entry whose shapes do not fit spec or differ from the first entry's. It checks what
+// every family shares: the columns and rows of both contexts, their lengths and the pooled vector (longer ones are cut,
+// nil is zeros).
 func CheckEntries(spec *dit.Spec, entries []dit.Entry) error {
 	if len(entries) == 0 {
 		return fmt.Errorf("%s: no conditioning entry", spec.Family)
@@ -64,7 +65,8 @@ func Pooled(env dit.Env, entries []dit.Entry, dim int) engine.Tensor {
 	return Upload(env, all, len(entries), dim)
 }
 
-// KeyLen is the number of valid tokens of every entry's context for cross-attention, nil when all entries use all of them.
+// KeyLen is the number of valid tokens of every entry's context for cross-attention, nil when all entries use all of
+// them.
 func KeyLen(entries []dit.Entry) []int {
 	limited := false
 	out := make([]int, len(entries))

@@ -12,8 +12,9 @@ func TestCheckEntriesNamesTheField(t *testing.T) {
 	spec := &dit.Spec{Family: "test", ContextDim: 4, PooledDim: 3, Context2Dim: 2}
 	good := func() dit.Entry {
 		return dit.Entry{
-			Context: dit.Array{Rows: 2, Cols: 4, Data: make([]float32, 8)}, Context2: dit.Array{Rows: 1, Cols: 2, Data: make([]float32, 2)},
-			Pooled: make([]float32, 5),
+			Context:  dit.Array{Rows: 2, Cols: 4, Data: make([]float32, 8)},
+			Context2: dit.Array{Rows: 1, Cols: 2, Data: make([]float32, 2)},
+			Pooled:   make([]float32, 5),
 		}
 	}
 	if err := CheckEntries(spec, []dit.Entry{good(), good()}); err != nil {

@@ -1,9 +1,10 @@
-// Package layers holds what several transformer families share: position tables, timestep features, modulation views and the few
-// compositions of engine operations that occur in every block.
+// Package layers holds what several transformer families share: position tables, timestep features, modulation views
+// and the few compositions of engine operations that occur in every block.
 //
-// Everything works on the rows it is given and allocates from env.Arena in stack order. Tables are computed on the host in the precision in
-// which torch computes them, since a phase of 1000 radians turns one unit in the last place of f32 into 6e-5: timestep features step by step in
-// f32, FLUX rotations in f64, HunyuanDiT rotations and PixArt positions in f32.
+// Everything works on the rows it is given and allocates from env.Arena in stack order. Tables are computed on the host
+// in the precision in which torch computes them, since a phase of 1000 radians turns one unit in the last place of f32
+// into 6e-5: timestep features step by step in f32, FLUX rotations in f64, HunyuanDiT rotations and PixArt positions in
+// f32.
 package layers
 
 import (
@@ -23,7 +24,8 @@ func Scratch(env dit.Env, x engine.Tensor, shape ...int) engine.Tensor {
 	return env.Arena.Alloc(x.DType, shape...)
 }
 
-// Project computes y = x W^T + bias for an f32 input x and a y of env.DType: conditioning is computed in f32 and rounded once.
+// Project computes y = x W^T + bias for an f32 input x and a y of env.DType: conditioning is computed in f32 and
+// rounded once.
 func Project(env dit.Env, y, x engine.Tensor, w *engine.Weight) {
 	if y.DType == x.DType {
 		env.Ops.Linear(y, x, w, engine.Epilogue{})
@@ -47,8 +49,8 @@ func MLP(env dit.Env, y, x engine.Tensor, in, out *engine.Weight, act engine.Act
 	env.Arena.Release(mark)
 }
 
-// Gathered returns the rows of h [B, l, E], those that X holds of the sequence, together with the rest of them: [B, L, E]. It is h itself where X holds
-// all rows, else a tensor of the arena.
+// Gathered returns the rows of h [B, l, E], those that X holds of the sequence, together with the rest of them: [B, L,
+// E]. It is h itself where X holds all rows, else a tensor of the arena.
 func Gathered(env dit.Env, h engine.Tensor, of dit.Rows) engine.Tensor {
 	if env.Gather == nil {
 		return h
@@ -58,16 +60,19 @@ func Gathered(env dit.Env, h engine.Tensor, of dit.Rows) engine.Tensor {
 	return whole
 }
 
-// ColumnLinear computes y = act(h W^T + bias) for a weight whose rows may be shared with other ranks: y [B, L, N], h [B, l, K] as Gathered takes it.
+// ColumnLinear computes y = act(h W^T + bias) for a weight whose rows may be shared with other ranks: y [B, L, N], h
+// [B, l, K] as Gathered takes it.
 func ColumnLinear(env dit.Env, y, h engine.Tensor, w *engine.Weight, of dit.Rows, act engine.Act) {
 	mark := env.Arena.Mark()
 	env.Ops.Linear(y, Gathered(env, h, of), w, engine.Epilogue{Act: act})
 	env.Arena.Release(mark)
 }
 
-// ResidualMLP computes x += gate * out(act(in(h))); in holds rows and out holds columns of this rank's slice. x and h are [B, l, E], rows of X that are a
-// part of the rows `of`. gate [G, E] may be absent.
-func ResidualMLP(env dit.Env, x, h engine.Tensor, in, out *engine.Weight, gate engine.Tensor, of dit.Rows, act engine.Act) {
+// ResidualMLP computes x += gate * out(act(in(h))); in holds rows and out holds columns of this rank's slice. x and h
+// are [B, l, E], rows of X that are a part of the rows `of`. gate [G, E] may be absent.
+func ResidualMLP(env dit.Env, x, h engine.Tensor, in, out *engine.Weight, gate engine.Tensor,
+	of dit.Rows, act engine.Act,
+) {
 	mark := env.Arena.Mark()
 	hidden := Scratch(env, h, h.Dim(0), of.Len(), in.N())
 	ColumnLinear(env, hidden, h, in, of, act)
@@ -75,9 +80,10 @@ func ResidualMLP(env dit.Env, x, h engine.Tensor, in, out *engine.Weight, gate e
 	env.Arena.Release(mark)
 }
 
-// RowLinear computes x += gate * (a W^T + bias) for a weight whose columns may be shared with other ranks; a [B, L, K] are the rows `of`, x [B, l, E] those
-// that X holds of them, gate [G, E] or absent. One product with fused residual where this rank holds the whole weight; else a partial sum
-// without bias, env.Reduce or env.Scatter, and one gated addition, so that bias and residual enter once.
+// RowLinear computes x += gate * (a W^T + bias) for a weight whose columns may be shared with other ranks; a [B, L, K]
+// are the rows `of`, x [B, l, E] those that X holds of them, gate [G, E] or absent. One product with fused residual
+// where this rank holds the whole weight; else a partial sum without bias, env.Reduce or env.Scatter, and one gated
+// addition, so that bias and residual enter once.
 func RowLinear(env dit.Env, x, a engine.Tensor, w *engine.Weight, gate engine.Tensor, of dit.Rows) {
 	if env.Reduce == nil && env.Scatter == nil {
 		env.Ops.Linear(x, a, w, engine.Epilogue{Residual: x, Gate: gate})
@@ -106,8 +112,8 @@ func AdaLN(env dit.Env, y, x, shift, scale engine.Tensor, eps float32) {
 	}
 }
 
-// QKV views a fused projection as queries, keys and values: [B, L, 3*H*D] -> 3 x [B, L, H, D]. H follows from the width, so a rank that holds
-// some heads needs no other code.
+// QKV views a fused projection as queries, keys and values: [B, L, 3*H*D] -> 3 x [B, L, H, D]. H follows from the
+// width, so a rank that holds some heads needs no other code.
 func QKV(t engine.Tensor, d int) (q, k, v engine.Tensor) {
 	five := t.Split(2, 3, t.Dim(2)/3/d, d)
 	return five.Index(2, 0), five.Index(2, 1), five.Index(2, 2)
@@ -119,7 +125,8 @@ func Heads(t engine.Tensor, d int) engine.Tensor { return t.Split(2, t.Dim(2)/d,
 // Chunk is part i of a modulation row of parts of width e: [n, k*e] -> [n, e].
 func Chunk(mod engine.Tensor, e, i int) engine.Tensor { return mod.Slice(1, i*e, (i+1)*e) }
 
-// Entries copies rows of n entries to a batch of B = n*r items, items of one entry neighbours: src [n, L, E] -> dst [B, L, E].
+// Entries copies rows of n entries to a batch of B = n*r items, items of one entry neighbours: src [n, L, E] -> dst [B,
+// L, E].
 func Entries(env dit.Env, dst, src engine.Tensor) {
 	if dst.Dim(1) == 0 {
 		return
@@ -128,8 +135,9 @@ func Entries(env dit.Env, dst, src engine.Tensor) {
 	env.Ops.Copy(dst.Split(0, n, dst.Dim(0)/n), src.Unsqueeze(1).Broadcast(1, dst.Dim(0)/n))
 }
 
-// CrossAttend attends from q [B, L, H, D] to the text keys and values kv [n, Lt, 2, H, D] of n entries (B = n*r, items of one entry neighbours)
-// and writes o [B, L, H, D]. keyLen [n] limits the keys of each entry; nil: all. Keys are whole on every rank, so nothing is exchanged.
+// CrossAttend attends from q [B, L, H, D] to the text keys and values kv [n, Lt, 2, H, D] of n entries (B = n*r, items
+// of one entry neighbours) and writes o [B, L, H, D]. keyLen [n] limits the keys of each entry; nil: all. Keys are
+// whole on every rank, so nothing is exchanged.
 func CrossAttend(env dit.Env, o, q, kv engine.Tensor, keyLen []int) {
 	n := kv.Dim(0)
 	k, v := kv.Index(2, 0), kv.Index(2, 1)
@@ -148,8 +156,8 @@ func CrossAttend(env dit.Env, o, q, kv engine.Tensor, keyLen []int) {
 	}
 }
 
-// ChannelsFirst is the row order that turns a last layer which writes (row, column, channel) into one that writes (channel, row, column), the
-// feature order of latent tokens: entry i is the stored row of new row i.
+// ChannelsFirst is the row order that turns a last layer which writes (row, column, channel) into one that writes
+// (channel, row, column), the feature order of latent tokens: entry i is the stored row of new row i.
 func ChannelsFirst(c, p int) []int {
 	order := make([]int, 0, c*p*p)
 	for ch := range c {
@@ -160,8 +168,8 @@ func ChannelsFirst(c, p int) []int {
 	return order
 }
 
-// ModulatedHead computes out = linear(norm(x)*(1+scale) + shift) with mod = [shift, scale] [n, 2E]: the last layer of every family. x [B, L, E], out
-// [B, L, N]; no rows, no work.
+// ModulatedHead computes out = linear(norm(x)*(1+scale) + shift) with mod = [shift, scale] [n, 2E]: the last layer of
+// every family. x [B, L, E], out [B, L, N]; no rows, no work.
 func ModulatedHead(env dit.Env, out, x, mod engine.Tensor, linear *engine.Weight, eps float32) {
 	if x.Dim(1) == 0 {
 		return

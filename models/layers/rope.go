@@ -19,8 +19,8 @@ func (r Rotation) Upload(env dit.Env) engine.RoPE {
 	return engine.RoPE{Cos: Upload(env, r.Cos, l, r.Pairs), Sin: Upload(env, r.Sin, l, r.Pairs)}
 }
 
-// AxisRotation makes FLUX's table for lt text tokens followed by the tokens of g: axis a rotates axes[a]/2 pairs with frequencies
-// theta^(-2i/axes[a]) by the token's position on that axis, (0, 0, 0) for text, (0, row, column) for images
+// AxisRotation makes FLUX's table for lt text tokens followed by the tokens of g: axis a rotates axes[a]/2 pairs with
+// frequencies theta^(-2i/axes[a]) by the token's position on that axis, (0, 0, 0) for text, (0, row, column) for images
 // (RoFormer, arXiv:2104.09864, section 3.3, one block of frequencies per axis). Computed in f64, stored in f32.
 func AxisRotation(axes []int, theta float64, lt int, g dit.Grid) Rotation {
 	pairs := 0
@@ -46,9 +46,10 @@ func AxisRotation(axes []int, theta float64, lt int, g dit.Grid) Rotation {
 	return r
 }
 
-// FillRotation makes HunyuanDiT's table for the tokens of g: the grid is scaled into a square of base x base positions, centred on its
-// shorter side; the first D/4 pairs rotate by the column, the others by the row (HunyuanDiT, arXiv:2405.08748, section 2.1, "centralised
-// interpolative positional encoding"). Positions, frequencies and phases are f32 like the original's.
+// FillRotation makes HunyuanDiT's table for the tokens of g: the grid is scaled into a square of base x base positions,
+// centred on its shorter side; the first D/4 pairs rotate by the column, the others by the row (HunyuanDiT,
+// arXiv:2405.08748, section 2.1, "centralised interpolative positional encoding"). Positions, frequencies and phases
+// are f32 like the original's.
 func FillRotation(d, base int, g dit.Grid) Rotation {
 	high, wide := base, base
 	if g.Y > g.X {

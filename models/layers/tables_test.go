@@ -51,7 +51,8 @@ func near(t *testing.T, what string, got, want []float32, bound float64) {
 	t.Logf("%s: error %.3g of bound %.3g", what, worst, bound)
 }
 
-// TestTimestepFeatures: torch's exp may differ in the last place of a frequency, which a timestep of 1000 turns into 6e-5 of phase.
+// TestTimestepFeatures: torch's exp may differ in the last place of a frequency, which a timestep of 1000 turns into
+// 6e-5 of phase.
 func TestTimestepFeatures(t *testing.T) {
 	f := open(t)
 	for i, times := range [][]float32{{0, 1, 12.5, 500, 999, 1000}, {0.001, 0.875, 3.5}} {

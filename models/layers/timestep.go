@@ -2,9 +2,10 @@ package layers
 
 import "math"
 
-// TimestepFeatures returns sinusoidal features [len(t), dim] of timesteps, sizes or guidance values: cos(t*f_i) for i < dim/2, then sin(t*f_i),
-// f_i = 10000^(-i/(dim/2)); dim is even (Denoising Diffusion Probabilistic Models, arXiv:2006.11239, appendix B, cosines first). Every step is
-// rounded to f32 as torch does it. Families whose network takes t in 0..1 multiply by their time factor before (FLUX: 1000).
+// TimestepFeatures returns sinusoidal features [len(t), dim] of timesteps, sizes or guidance values: cos(t*f_i) for i <
+// dim/2, then sin(t*f_i), f_i = 10000^(-i/(dim/2)); dim is even (Denoising Diffusion Probabilistic Models,
+// arXiv:2006.11239, appendix B, cosines first). Every step is rounded to f32 as torch does it. Families whose network
+// takes t in 0..1 multiply by their time factor before (FLUX: 1000).
 func TimestepFeatures(t []float32, dim int) []float32 {
 	half := dim / 2
 	freqs := make([]float32, half)

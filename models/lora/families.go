@@ -7,15 +7,17 @@ import (
 	"patchbay/models/weights"
 )
 
-// Diffusion returns the module names for a diffusion model of a family ("flux", "sd3", "pixart", "hunyuandit") with the given tensors (names and shapes of
-// the original checkpoint, without prefix). Other families are an error.
+// Diffusion returns the module names for a diffusion model of a family ("flux", "sd3", "pixart", "hunyuandit") with the
+// given tensors (names and shapes of the original checkpoint, without prefix). Other families are an error.
 func Diffusion(family string, tensors []weights.Declared) (*Keys, error) {
 	tables := map[string]struct{ diffusers, original []alias }{
-		"flux": {fluxDiffusers(), fluxOriginal()}, "sd3": {sd3Diffusers(), nil}, "pixart": {pixartDiffusers(), nil}, "hunyuandit": {},
+		"flux": {fluxDiffusers(), fluxOriginal()}, "sd3": {sd3Diffusers(), nil},
+		"pixart": {pixartDiffusers(), nil}, "hunyuandit": {},
 	}
 	table, ok := tables[family]
 	if !ok {
-		return nil, fmt.Errorf("lora: adapters for models of family %q are not supported (supported: %v)", family, sortedNames(tables))
+		return nil, fmt.Errorf("lora: adapters for models of family %q are not supported (supported: %v)", family,
+			sortedNames(tables))
 	}
 	b := newBuilder("", "this "+family+" model")
 	for _, d := range tensors {
@@ -23,7 +25,10 @@ func Diffusion(family string, tensors []weights.Declared) (*Keys, error) {
 			b.add(d.Name, d.Shape)
 		}
 	}
-	b.aliases(table.diffusers, []string{"transformer.", "base_model.model.", "base_model.model.transformer.", "unet.base_model.model."}, []string{"lora_transformer_", "lycoris_"})
+	b.aliases(table.diffusers, []string{
+		"transformer.", "base_model.model.", "base_model.model.transformer.",
+		"unet.base_model.model.",
+	}, []string{"lora_transformer_", "lycoris_"})
 	b.aliases(table.original, []string{"", "diffusion_model."}, nil)
 	b.own([]string{"", "diffusion_model.", "base_model.model."}, []string{"lora_unet_"})
 	b.keys.examples = b.samples()
@@ -35,9 +40,13 @@ func (b *builder) samples() []string {
 	var out []string
 	names := sortedNames(b.keys.targets)
 	for _, kind := range []struct{ prefix, end string }{
-		{"lora_unet_", ".lora_up.weight"}, {"transformer.", ".lora_B.weight"}, {"base_model.model.", ".lora_A.default.weight"}, {"diffusion_model.", ".lora_A.weight"},
+		{"lora_unet_", ".lora_up.weight"},
+		{"transformer.", ".lora_B.weight"},
+		{"base_model.model.", ".lora_A.default.weight"},
+		{"diffusion_model.", ".lora_A.weight"},
 	} {
-		if i, _ := slices.BinarySearch(names, kind.prefix); i < len(names) && len(names[i]) > len(kind.prefix) && names[i][:len(kind.prefix)] == kind.prefix {
+		if i, _ := slices.BinarySearch(names, kind.prefix); i < len(names) && len(names[i]) > len(kind.prefix) &&
+			names[i][:len(kind.prefix)] == kind.prefix {
 			out = append(out, names[i]+kind.end)
 		}
 	}
@@ -75,15 +84,21 @@ func fluxDiffusers() []alias {
 		{file: "proj_out", own: "final_layer.linear"},
 		{file: "norm_out.linear", own: "final_layer.adaLN_modulation.1", swapped: true},
 	}
-	for file, own := range map[string]string{"timestep_embedder": "time_in", "text_embedder": "vector_in", "guidance_embedder": "guidance_in"} {
-		list = append(list, alias{file: "time_text_embed." + file + ".linear_1", own: own + ".in_layer"}, alias{file: "time_text_embed." + file + ".linear_2", own: own + ".out_layer"})
+	for file, own := range map[string]string{
+		"timestep_embedder": "time_in", "text_embedder": "vector_in",
+		"guidance_embedder": "guidance_in",
+	} {
+		list = append(list, alias{file: "time_text_embed." + file + ".linear_1", own: own + ".in_layer"},
+			alias{file: "time_text_embed." + file + ".linear_2", own: own + ".out_layer"})
 	}
 	list = append(list, qkv(d+"attn.", [3]string{"to_q", "to_k", "to_v"}, "double_blocks.*.img_attn.qkv", thirds)...)
-	list = append(list, qkv(d+"attn.", [3]string{"add_q_proj", "add_k_proj", "add_v_proj"}, "double_blocks.*.txt_attn.qkv", thirds)...)
+	list = append(list, qkv(d+"attn.", [3]string{"add_q_proj", "add_k_proj", "add_v_proj"},
+		"double_blocks.*.txt_attn.qkv", thirds)...)
 	return append(list, qkv(s+"attn.", [3]string{"to_q", "to_k", "to_v"}, "single_blocks.*.linear1", square)...)
 }
 
-// fluxOriginal are names that go with the original ones: the attention half of linear1, and XLabs' attention processors (1 is the image, 2 the text).
+// fluxOriginal are names that go with the original ones: the attention half of linear1, and XLabs' attention processors
+// (1 is the image, 2 the text).
 func fluxOriginal() []alias {
 	const d, s = "double_blocks.*.", "single_blocks.*."
 	attention := func(_, k int) (int, int) { return 0, 3 * k }
@@ -103,7 +118,8 @@ func sd3Diffusers() []alias {
 	const d, x, c = "transformer_blocks.*.", "joint_blocks.*.x_block.", "joint_blocks.*.context_block."
 	list := []alias{
 		{file: d + "norm1.linear", own: x + "adaLN_modulation.1"},
-		{file: d + "norm1_context.linear", own: c + "adaLN_modulation.1", swapped: true}, // only the last block's has two parts
+		// only the last block's has two parts
+		{file: d + "norm1_context.linear", own: c + "adaLN_modulation.1", swapped: true},
 		{file: d + "attn.to_out.0", own: x + "attn.proj"},
 		{file: d + "attn.to_add_out", own: c + "attn.proj"},
 		{file: d + "attn2.to_out.0", own: x + "attn2.proj"},
@@ -117,7 +133,8 @@ func sd3Diffusers() []alias {
 		{file: "norm_out.linear", own: "final_layer.adaLN_modulation.1", swapped: true},
 	}
 	for file, own := range map[string]string{"timestep_embedder": "t_embedder", "text_embedder": "y_embedder"} {
-		list = append(list, alias{file: "time_text_embed." + file + ".linear_1", own: own + ".mlp.0"}, alias{file: "time_text_embed." + file + ".linear_2", own: own + ".mlp.2"})
+		list = append(list, alias{file: "time_text_embed." + file + ".linear_1", own: own + ".mlp.0"},
+			alias{file: "time_text_embed." + file + ".linear_2", own: own + ".mlp.2"})
 	}
 	list = append(list, qkv(d+"attn.", [3]string{"to_q", "to_k", "to_v"}, x+"attn.qkv", thirds)...)
 	list = append(list, qkv(d+"attn2.", [3]string{"to_q", "to_k", "to_v"}, x+"attn2.qkv", thirds)...)
@@ -141,8 +158,12 @@ func pixartDiffusers() []alias {
 		{file: "caption_projection.linear_1", own: "y_embedder.y_proj.fc1"},
 		{file: "caption_projection.linear_2", own: "y_embedder.y_proj.fc2"},
 	}
-	for file, own := range map[string]string{"timestep_embedder": "t_embedder", "resolution_embedder": "csize_embedder", "aspect_ratio_embedder": "ar_embedder"} {
-		list = append(list, alias{file: "adaln_single.emb." + file + ".linear_1", own: own + ".mlp.0"}, alias{file: "adaln_single.emb." + file + ".linear_2", own: own + ".mlp.2"})
+	for file, own := range map[string]string{
+		"timestep_embedder": "t_embedder", "resolution_embedder": "csize_embedder",
+		"aspect_ratio_embedder": "ar_embedder",
+	} {
+		list = append(list, alias{file: "adaln_single.emb." + file + ".linear_1", own: own + ".mlp.0"},
+			alias{file: "adaln_single.emb." + file + ".linear_2", own: own + ".mlp.2"})
 	}
 	return append(list, qkv(d+"attn1.", [3]string{"to_q", "to_k", "to_v"}, own+"attn.qkv", thirds)...)
 }

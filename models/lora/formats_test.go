@@ -25,7 +25,8 @@ type piece struct {
 	rows int
 }
 
-// cutUp is a weight of FLUX with the names under which diffusers has its pieces, in order of rows. Written by hand: the judge of families.go.
+// cutUp is a weight of FLUX with the names under which diffusers has its pieces, in order of rows. Written by hand: the
+// judge of families.go.
 type cutUp struct {
 	own     string
 	columns int
@@ -39,17 +40,28 @@ func fluxWeights() []cutUp {
 	one := func(own, file string, n, k int) cutUp { return cutUp{own, k, []piece{{file, n}}, false} }
 	list := []cutUp{
 		one("img_in", "x_embedder", e, 64), one("txt_in", "context_embedder", e, 40),
-		one("time_in.in_layer", "time_text_embed.timestep_embedder.linear_1", e, 256), one("time_in.out_layer", "time_text_embed.timestep_embedder.linear_2", e, e),
-		one("vector_in.in_layer", "time_text_embed.text_embedder.linear_1", e, 32), one("vector_in.out_layer", "time_text_embed.text_embedder.linear_2", e, e),
-		one("guidance_in.in_layer", "time_text_embed.guidance_embedder.linear_1", e, 256), one("guidance_in.out_layer", "time_text_embed.guidance_embedder.linear_2", e, e),
+		one("time_in.in_layer", "time_text_embed.timestep_embedder.linear_1", e, 256),
+		one("time_in.out_layer", "time_text_embed.timestep_embedder.linear_2", e, e),
+		one("vector_in.in_layer", "time_text_embed.text_embedder.linear_1", e, 32),
+		one("vector_in.out_layer", "time_text_embed.text_embedder.linear_2", e, e),
+		one("guidance_in.in_layer", "time_text_embed.guidance_embedder.linear_1", e, 256),
+		one("guidance_in.out_layer", "time_text_embed.guidance_embedder.linear_2", e, e),
 		one("final_layer.linear", "proj_out", 64, e),
 		{"final_layer.adaLN_modulation.1", e, []piece{{"norm_out.linear", 2 * e}}, true},
 	}
 	for i := range 3 {
 		own, file := fmt.Sprintf("double_blocks.%d.", i), fmt.Sprintf("transformer_blocks.%d.", i)
 		list = append(list,
-			cutUp{own + "img_attn.qkv", e, []piece{{file + "attn.to_q", e}, {file + "attn.to_k", e}, {file + "attn.to_v", e}}, false},
-			cutUp{own + "txt_attn.qkv", e, []piece{{file + "attn.add_q_proj", e}, {file + "attn.add_k_proj", e}, {file + "attn.add_v_proj", e}}, false},
+			cutUp{
+				own + "img_attn.qkv", e,
+				[]piece{{file + "attn.to_q", e}, {file + "attn.to_k", e}, {file + "attn.to_v", e}},
+				false,
+			},
+			cutUp{own + "txt_attn.qkv", e, []piece{
+				{file + "attn.add_q_proj", e},
+				{file + "attn.add_k_proj", e},
+				{file + "attn.add_v_proj", e},
+			}, false},
 			one(own+"img_attn.proj", file+"attn.to_out.0", e, e), one(own+"txt_attn.proj", file+"attn.to_add_out", e, e),
 			one(own+"img_mlp.0", file+"ff.net.0.proj", f, e), one(own+"img_mlp.2", file+"ff.net.2", e, f),
 			one(own+"txt_mlp.0", file+"ff_context.net.0.proj", f, e), one(own+"txt_mlp.2", file+"ff_context.net.2", e, f),
@@ -58,7 +70,12 @@ func fluxWeights() []cutUp {
 	for i := range 4 {
 		own, file := fmt.Sprintf("single_blocks.%d.", i), fmt.Sprintf("single_transformer_blocks.%d.", i)
 		list = append(list,
-			cutUp{own + "linear1", e, []piece{{file + "attn.to_q", e}, {file + "attn.to_k", e}, {file + "attn.to_v", e}, {file + "proj_mlp", f}}, false},
+			cutUp{own + "linear1", e, []piece{
+				{file + "attn.to_q", e},
+				{file + "attn.to_k", e},
+				{file + "attn.to_v", e},
+				{file + "proj_mlp", f},
+			}, false},
 			one(own+"linear2", file+"proj_out", e, e+f), one(own+"modulation.lin", file+"norm.linear", 3*e, e))
 	}
 	return list
@@ -98,7 +115,10 @@ func formats() []format {
 		{"diffusers", false, dotted("transformer."), ".lora_B.weight", ".lora_A.weight", false},
 		{"older diffusers", false, dotted("transformer."), ".lora.up.weight", ".lora.down.weight", false},
 		{"processors", false, dotted("transformer."), "_lora.up.weight", "_lora.down.weight", false},
-		{"transformers", false, dotted("transformer."), ".lora_linear_layer.up.weight", ".lora_linear_layer.down.weight", false},
+		{
+			"transformers", false, dotted("transformer."), ".lora_linear_layer.up.weight",
+			".lora_linear_layer.down.weight", false,
+		},
 		{"short", false, dotted("transformer."), ".lora_B", ".lora_A", false},
 		{"PEFT", false, dotted("base_model.model."), ".lora_B.default.weight", ".lora_A.default.weight", false},
 		{"PEFT of a pipeline", false, dotted("base_model.model.transformer."), ".lora_B.weight", ".lora_A.weight", false},
@@ -107,7 +127,8 @@ func formats() []format {
 	}
 }
 
-// file writes the same adapters in a format. Ranks differ from weight to weight, pieces of one weight share their down matrix.
+// file writes the same adapters in a format. Ranks differ from weight to weight, pieces of one weight share their down
+// matrix.
 func (f format) file(list []cutUp) *weights.Set {
 	set := map[string]weights.Stored{}
 	put := func(name string, rank int, up, down []float32) {
@@ -172,7 +193,8 @@ func fluxKeys(t testing.TB) *Keys {
 	return keys
 }
 
-// TestAllFormatsSayTheSame writes one set of adapters for every matrix of a FLUX model in every format. Each must add the very same numbers to the very same rows.
+// TestAllFormatsSayTheSame writes one set of adapters for every matrix of a FLUX model in every format. Each must add
+// the very same numbers to the very same rows.
 func TestAllFormatsSayTheSame(t *testing.T) {
 	list, keys, sizes := fluxWeights(), fluxKeys(t), map[string]cutUp{}
 	for _, w := range list {
@@ -200,7 +222,8 @@ func TestAllFormatsSayTheSame(t *testing.T) {
 			}
 			w := list[10] // the first fused one, against the formula itself
 			up, down := golden.Input("up "+w.own, w.rows()*3), golden.Input("down "+w.own, 3*w.columns)
-			if at, sum := 200*w.columns+7, 0.5*(up[600]*down[7]+up[601]*down[w.columns+7]+up[602]*down[2*w.columns+7]); absolute(want[w.own][at]-sum) > 1e-6 {
+			if at, sum := 200*w.columns+7, 0.5*(up[600]*down[7]+up[601]*down[w.columns+7]+
+				up[602]*down[2*w.columns+7]); absolute(want[w.own][at]-sum) > 1e-6 {
 				t.Fatalf("%s row 200 column 7: got %v, want %v", w.own, want[w.own][at], sum)
 			}
 		}
@@ -244,7 +267,10 @@ func TestOriginalExtras(t *testing.T) {
 			k = 960
 		}
 		want.Up, want.Down, want.Scale = fmt.Sprintf(name, "up"), fmt.Sprintf(name, "down"), 1
-		set := weights.FromMap(map[string]weights.Stored{want.Up: tensor(make([]float32, want.Rows*2), want.Rows, 2), want.Down: tensor(make([]float32, 2*k), 2, k)})
+		set := weights.FromMap(map[string]weights.Stored{
+			want.Up:   tensor(make([]float32, want.Rows*2), want.Rows, 2),
+			want.Down: tensor(make([]float32, 2*k), 2, k),
+		})
 		m, err := Match(set, keys)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)

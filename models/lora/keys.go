@@ -10,7 +10,8 @@ import (
 	"patchbay/models/weights"
 )
 
-// Keys maps the module names that files use to rows of the weights of one model and its text encoders. It never changes once made.
+// Keys maps the module names that files use to rows of the weights of one model and its text encoders. It never changes
+// once made.
 type Keys struct {
 	targets  map[string]target
 	examples []string // of tensor names that would match
@@ -44,14 +45,16 @@ func (k *Keys) nothing(set *weights.Set) error {
 	if len(names) == 0 {
 		return fmt.Errorf("lora: the file has no tensors")
 	}
-	return fmt.Errorf("lora: nothing in the file fits %s: it begins with %s; expected are names such as %s", strings.Join(k.what, ", "), firstOf(names), strings.Join(k.examples, ", "))
+	return fmt.Errorf("lora: nothing in the file fits %s: it begins with %s; expected are names such as %s",
+		strings.Join(k.what, ", "), firstOf(names), strings.Join(k.examples, ", "))
 }
 
 // alias says that files call a weight, or rows of it, by another name. A star stands for the number of a block.
 type alias struct {
 	file, own string
 	rows      func(n, k int) (lo, hi int) // of the stored matrix [n, k]; nil: all
-	swapped   bool                        // (scale, shift) in files, (shift, scale) in the model; only where the matrix is these two, [2k, k]
+	// (scale, shift) in files, (shift, scale) in the model; only where the matrix is these two, [2k, k]
+	swapped bool
 }
 
 // part is the rows of piece i of a matrix of so many equal pieces.
@@ -77,7 +80,10 @@ type builder struct {
 }
 
 func newBuilder(part, what string) *builder {
-	return &builder{part: part, matrices: map[string][2]int{}, keys: &Keys{targets: map[string]target{}, what: []string{what}}}
+	return &builder{
+		part: part, matrices: map[string][2]int{},
+		keys: &Keys{targets: map[string]target{}, what: []string{what}},
+	}
 }
 
 // add takes a stored tensor if it is a matrix.
@@ -93,7 +99,8 @@ func (b *builder) add(name string, shape []int) {
 	b.matrices[own] = [2]int{shape[0], columns}
 }
 
-// spell adds the spellings of a module name: with each prefix, and with each of flat before the name with underscores for dots.
+// spell adds the spellings of a module name: with each prefix, and with each of flat before the name with underscores
+// for dots.
 func (b *builder) spell(module string, t target, prefixes, flat []string) {
 	for _, p := range prefixes {
 		b.keys.targets[p+module] = t
@@ -124,7 +131,8 @@ func (b *builder) aliases(list []alias, prefixes, flat []string) {
 				lo, hi = a.rows(size[0], size[1])
 			}
 			if lo < hi && hi <= size[0] {
-				b.spell(strings.Replace(a.file, "*", i, 1), target{b.part, name, lo, hi - lo, size[1], a.swapped && size[0] == 2*size[1]}, prefixes, flat)
+				b.spell(strings.Replace(a.file, "*", i, 1),
+					target{b.part, name, lo, hi - lo, size[1], a.swapped && size[0] == 2*size[1]}, prefixes, flat)
 			}
 		}
 	}

@@ -1,13 +1,15 @@
-// Package lora reads low-rank adapters (LoRA, arXiv:2106.09685) from the file formats that trainers write: kohya, diffusers, PEFT, the original names of
-// the model (BFL), OneTrainer, SimpleTuner, and XLabs' processors.
+// Package lora reads low-rank adapters (LoRA, arXiv:2106.09685) from the file formats that trainers write: kohya,
+// diffusers, PEFT, the original names of the model (BFL), OneTrainer, SimpleTuner, and XLabs' processors.
 //
-// keys.go makes the table from module names of files to rows of a model's weights, out of the tables of names of each family (families.go) and of the text
-// encoders (text.go). Match (this file) pairs the tensors of a file, looks their modules up and checks every shape; Gather fetches the data.
-// package weights cuts the result to the pieces that a model holds.
+// keys.go makes the table from module names of files to rows of a model's weights, out of the tables of names of each
+// family (families.go) and of the text encoders (text.go). Match (this file) pairs the tensors of a file, looks their
+// modules up and checks every shape; Gather fetches the data. package weights cuts the result to the pieces that a
+// model holds.
 //
-// Facts that have caused bugs elsewhere: the factor is alpha/rank, and without alpha it is 1, not 1/rank; ranks differ within one file; files that
-// keep q, k and v apart add to row ranges of one fused matrix here; diffusers stores (scale, shift) of the last modulation where the original has
-// (shift, scale). Which names count follows ComfyUI 0.8.0 (comfy/lora.py, comfy/lora_convert.py), with a few more spellings of the same.
+// Facts that have caused bugs elsewhere: the factor is alpha/rank, and without alpha it is 1, not 1/rank; ranks differ
+// within one file; files that keep q, k and v apart add to row ranges of one fused matrix here; diffusers stores
+// (scale, shift) of the last modulation where the original has (shift, scale). Which names count follows ComfyUI 0.8.0
+// (comfy/lora.py, comfy/lora_convert.py), with a few more spellings of the same.
 package lora
 
 import (
@@ -20,7 +22,8 @@ import (
 	"patchbay/models/weights"
 )
 
-// Addition is one module of a file that adds to a weight: rows [First, First+Rows) of the weight Name get Scale * rows [UpRow, UpRow+Rows) of Up * Down.
+// Addition is one module of a file that adds to a weight: rows [First, First+Rows) of the weight Name get Scale * rows
+// [UpRow, UpRow+Rows) of Up * Down.
 type Addition struct {
 	Part     string // "" for the diffusion model, else the kind of the text encoder ("clip_l", "t5" ...)
 	Name     string // of the weight in the model's own naming, without ".weight"
@@ -51,9 +54,9 @@ func (m *Matched) Part(part string) []Addition {
 // module is what a file has for one module name.
 type module struct{ up, down, alpha string }
 
-// Match pairs the tensors of set and finds what they add to. Only shapes and alphas are read. Errors: a file without any match (the text has its first
-// names and examples of what was expected), halves of pairs, shapes that do not fit, and everything that is no low-rank pair (DoRA, LoHa, LoKr,
-// full differences, widened inputs ...), by name.
+// Match pairs the tensors of set and finds what they add to. Only shapes and alphas are read. Errors: a file without
+// any match (the text has its first names and examples of what was expected), halves of pairs, shapes that do not fit,
+// and everything that is no low-rank pair (DoRA, LoHa, LoKr, full differences, widened inputs ...), by name.
 func Match(set *weights.Set, keys *Keys) (*Matched, error) {
 	modules, unused, err := pairs(set)
 	if err != nil {
@@ -115,7 +118,8 @@ func pairs(set *weights.Set) (map[string]*module, []string, error) {
 		*place = name
 	}
 	if len(refused) > 0 {
-		return nil, nil, fmt.Errorf("lora: %d tensors are no low-rank pairs, which are all that is supported: %s", len(refused), firstOf(refused))
+		return nil, nil, fmt.Errorf("lora: %d tensors are no low-rank pairs, which are all that is supported: %s",
+			len(refused), firstOf(refused))
 	}
 	for stem, m := range modules {
 		if m.up == "" && m.down == "" { // an alpha of something else
@@ -144,7 +148,8 @@ func (m *module) check(set *weights.Set, name string, t target) (float32, error)
 			return 0, fmt.Errorf("lora: %s has element type %s, want f32, bf16, f16 or fp8", s.name, s.DType)
 		}
 		if len(s.Shape) < 2 || s.Len() == 0 {
-			return 0, fmt.Errorf("lora: %s: got shape %v, want up [%d, R] and down [R, %d] to add to %s", s.name, s.Shape, t.rows, t.columns, t.name)
+			return 0, fmt.Errorf("lora: %s: got shape %v, want up [%d, R] and down [R, %d] to add to %s", s.name, s.Shape,
+				t.rows, t.columns, t.name)
 		}
 	}
 	r := down.Shape[0]
@@ -181,8 +186,8 @@ func (t target) additions(m *module, scale float32) []Addition {
 	return []Addition{first, second}
 }
 
-// Gather fetches the data of additions from the file that they were matched with, all factors multiplied by strength. The data is borrowed from set.
-// It fails where the file has not what was matched.
+// Gather fetches the data of additions from the file that they were matched with, all factors multiplied by strength.
+// The data is borrowed from set. It fails where the file has not what was matched.
 func Gather(set *weights.Set, additions []Addition, strength float32) ([]weights.LowRank, error) {
 	out := make([]weights.LowRank, 0, len(additions))
 	for _, a := range additions {

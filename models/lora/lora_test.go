@@ -15,7 +15,8 @@ import (
 // zeros is a pair of rank r for a matrix [n, k] under a module's name in kohya's spelling.
 func zeros(module string, n, k, r int) map[string]weights.Stored {
 	return map[string]weights.Stored{
-		module + ".lora_up.weight": tensor(make([]float32, n*r), n, r), module + ".lora_down.weight": tensor(make([]float32, r*k), r, k),
+		module + ".lora_up.weight":   tensor(make([]float32, n*r), n, r),
+		module + ".lora_down.weight": tensor(make([]float32, r*k), r, k),
 	}
 }
 
@@ -34,7 +35,8 @@ func places(m *Matched) []where {
 	return out
 }
 
-// TestOtherFamilies checks rows and weights of names in the files of SD3, PixArt and HunyuanDiT, written down from their formats by hand.
+// TestOtherFamilies checks rows and weights of names in the files of SD3, PixArt and HunyuanDiT, written down from
+// their formats by hand.
 func TestOtherFamilies(t *testing.T) {
 	s, p, h := sd3.Tiny(), pixart.Tiny(), hunyuan.Tiny()
 	declare := func(d []weights.Declared, err error) []weights.Declared {
@@ -63,11 +65,16 @@ func TestOtherFamilies(t *testing.T) {
 			one("transformer.transformer_blocks.1.attn.to_k", e, e, "joint_blocks.1.x_block.attn.qkv", e),
 			one("transformer.transformer_blocks.1.attn.add_v_proj", e, e, "joint_blocks.1.context_block.attn.qkv", 2*e),
 			one("lora_transformer_transformer_blocks_0_attn_to_out_0", e, e, "joint_blocks.0.x_block.attn.proj", 0),
-			one("base_model.model.transformer_blocks.0.norm1_context.linear", 6*e, e, "joint_blocks.0.context_block.adaLN_modulation.1", 0),
+			one("base_model.model.transformer_blocks.0.norm1_context.linear", 6*e, e,
+				"joint_blocks.0.context_block.adaLN_modulation.1", 0),
 			{"transformer.transformer_blocks.3.norm1_context.linear", 2 * e, e, []where{
-				{"", "joint_blocks.3.context_block.adaLN_modulation.1", 0, e, e}, {"", "joint_blocks.3.context_block.adaLN_modulation.1", e, e, 0},
+				{"", "joint_blocks.3.context_block.adaLN_modulation.1", 0, e, e},
+				{"", "joint_blocks.3.context_block.adaLN_modulation.1", e, e, 0},
 			}},
-			{"lycoris_norm_out_linear", 2 * e, e, []where{{"", "final_layer.adaLN_modulation.1", 0, e, e}, {"", "final_layer.adaLN_modulation.1", e, e, 0}}},
+			{"lycoris_norm_out_linear", 2 * e, e, []where{
+				{"", "final_layer.adaLN_modulation.1", 0, e, e},
+				{"", "final_layer.adaLN_modulation.1", e, e, 0},
+			}},
 			one("lora_unet_joint_blocks_2_x_block_mlp_fc1", s.MLPHidden, e, "joint_blocks.2.x_block.mlp.fc1", 0),
 			one("transformer.pos_embed.proj", e, s.Channels*s.PatchSize*s.PatchSize, "x_embedder.proj", 0),
 		}},
@@ -106,11 +113,14 @@ func TestOtherFamilies(t *testing.T) {
 // encoder makes an encoder of one block and width 8.
 func encoder(kind string) Encoder {
 	name := map[string]string{
-		"clip_l": "text_model.encoder.layers.0.self_attn.q_proj.weight", "clip_g": "text_model.encoder.layers.0.self_attn.q_proj.weight",
-		"t5": "encoder.block.0.layer.0.SelfAttention.q.weight", "mt5": "encoder.block.0.layer.0.SelfAttention.q.weight", "bert": "bert.encoder.layer.0.attention.self.query.weight",
+		"clip_l": "text_model.encoder.layers.0.self_attn.q_proj.weight",
+		"clip_g": "text_model.encoder.layers.0.self_attn.q_proj.weight",
+		"t5":     "encoder.block.0.layer.0.SelfAttention.q.weight", "mt5": "encoder.block.0.layer.0.SelfAttention.q.weight",
+		"bert": "bert.encoder.layer.0.attention.self.query.weight",
 	}[kind]
 	return Encoder{kind, map[string][]int{
-		name: {8, 8}, "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight": {8, 8}, "text_model.embeddings.token_embedding.weight": {8, 8},
+		name: {8, 8}, "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight": {8, 8},
+		"text_model.embeddings.token_embedding.weight": {8, 8},
 	}}
 }
 
@@ -168,7 +178,8 @@ func merge(maps ...map[string]weights.Stored) map[string]weights.Stored {
 func TestAlphaAndRank(t *testing.T) {
 	const a, b = "lora_unet_double_blocks_0_img_attn_proj", "lora_unet_double_blocks_0_txt_attn_proj"
 	set := weights.FromMap(merge(zeros(a, 192, 192, 4), zeros(b, 192, 192, 7), map[string]weights.Stored{
-		a + ".alpha": tensor([]float32{6}), "lora_te1_something.lora_up.weight": tensor([]float32{1}, 1, 1), "lora_te1_something.alpha": tensor([]float32{1}), "emb_params": tensor([]float32{1}, 1),
+		a + ".alpha": tensor([]float32{6}), "lora_te1_something.lora_up.weight": tensor([]float32{1}, 1, 1),
+		"lora_te1_something.alpha": tensor([]float32{1}), "emb_params": tensor([]float32{1}, 1),
 	}))
 	m, err := Match(set, fluxKeys(t))
 	if err != nil {
@@ -177,7 +188,10 @@ func TestAlphaAndRank(t *testing.T) {
 	if len(m.Additions) != 2 || m.Additions[0].Scale != 1.5 || m.Additions[1].Scale != 1 {
 		t.Errorf("scales of alpha 6 at rank 4 and of no alpha at rank 7: got %+v, want 1.5 and 1", m.Additions)
 	}
-	if want := []string{"emb_params", "lora_te1_something.alpha", "lora_te1_something.lora_up.weight"}; !slices.Equal(m.Unused, want) {
+	if want := []string{
+		"emb_params", "lora_te1_something.alpha",
+		"lora_te1_something.lora_up.weight",
+	}; !slices.Equal(m.Unused, want) {
 		t.Errorf("unused: got %v, want %v", m.Unused, want)
 	}
 }
@@ -191,7 +205,10 @@ func TestMatchRefusesWithReasons(t *testing.T) {
 	number := tensor([]float32{1})
 	up, down := name+".lora_up.weight", name+".lora_down.weight"
 	for want, file := range map[string]map[string]weights.Stored{
-		"begins with lora_unet_blocks_0_attn.alpha":                    {"lora_unet_blocks_0_attn.alpha": number, "x.lora_up.weight": number},
+		"begins with lora_unet_blocks_0_attn.alpha": {
+			"lora_unet_blocks_0_attn.alpha": number,
+			"x.lora_up.weight":              number,
+		},
 		"lora_unet_double_blocks_0_img_attn_proj.lora_":                {"x.lora_up.weight": number},
 		"the text encoder clip_l":                                      {"lora_te3_a.lora_up.weight": number},
 		"has no tensors":                                               {},
@@ -204,19 +221,22 @@ func TestMatchRefusesWithReasons(t *testing.T) {
 		down + " has no partner":                                       {down: good[down]},
 		name + ".alpha: got shape [2]":                                 with(name+".alpha", tensor([]float32{1, 2}, 2)),
 		name + ".alpha is NaN":                                         with(name+".alpha", tensor([]float32{float32nan()})),
-		"element type i64":                                             with(up, weights.Stored{DType: engine.I64, Shape: []int{192, 4}, Data: make([]byte, 192*4*8)}),
-		"both stand for double_blocks.0.img_attn.proj":                 merge(good, zeros("double_blocks.0.img_attn.proj", 192, 192, 1)),
-		"are the same matrix of one module":                            with(name+".lora_B.weight", good[up]),
-		"dora_scale (DoRA)":                                            with(name+".dora_scale", number),
-		"hada_w1_a (LoHa)":                                             with(name+".hada_w1_a", number),
-		"lokr_w1 (LoKr)":                                               with(name+".lokr_w1", number),
-		"oft_blocks (OFT)":                                             with(name+".oft_blocks", number),
-		"diff (a full difference)":                                     with(name+".diff", number),
-		"diff_b (a change of a bias)":                                  with(name+".diff_b", number),
-		"lora_B.bias (a change of a bias)":                             with("double_blocks.0.img_attn.proj.lora_B.bias", number),
-		"key_norm.scale (a whole norm)":                                with("single_blocks.0.norm.key_norm.scale", number),
-		"lora_mid.weight (a pair with a middle matrix)":                with(name+".lora_mid.weight", number),
-		"b2.weight (GLoRA)":                                            with(name+".b2.weight", number),
+		"element type i64": with(up,
+			weights.Stored{DType: engine.I64, Shape: []int{192, 4}, Data: make([]byte, 192*4*8)}),
+		"both stand for double_blocks.0.img_attn.proj": merge(good,
+			zeros("double_blocks.0.img_attn.proj", 192, 192, 1)),
+		"are the same matrix of one module": with(name+".lora_B.weight", good[up]),
+		"dora_scale (DoRA)":                 with(name+".dora_scale", number),
+		"hada_w1_a (LoHa)":                  with(name+".hada_w1_a", number),
+		"lokr_w1 (LoKr)":                    with(name+".lokr_w1", number),
+		"oft_blocks (OFT)":                  with(name+".oft_blocks", number),
+		"diff (a full difference)":          with(name+".diff", number),
+		"diff_b (a change of a bias)":       with(name+".diff_b", number),
+		"lora_B.bias (a change of a bias)": with("double_blocks.0.img_attn.proj.lora_B.bias",
+			number),
+		"key_norm.scale (a whole norm)":                 with("single_blocks.0.norm.key_norm.scale", number),
+		"lora_mid.weight (a pair with a middle matrix)": with(name+".lora_mid.weight", number),
+		"b2.weight (GLoRA)":                             with(name+".b2.weight", number),
 	} {
 		if _, err := Match(weights.FromMap(file), keys); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got error %v\nwant one that says %q", err, want)
@@ -226,26 +246,34 @@ func TestMatchRefusesWithReasons(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Gather(weights.FromMap(zeros("other", 4, 4, 1)), m.Additions, 1); err == nil || !strings.Contains(err.Error(), "no longer has") {
+	if _, err := Gather(weights.FromMap(zeros("other", 4, 4, 1)), m.Additions, 1); err == nil ||
+		!strings.Contains(err.Error(), "no longer has") {
 		t.Errorf("another file: got error %v", err)
 	}
 }
 
-// FuzzNames feeds names of any form, alone and beside a good pair: Match must answer, and never count a tensor both as used and as unused.
+// FuzzNames feeds names of any form, alone and beside a good pair: Match must answer, and never count a tensor both as
+// used and as unused.
 func FuzzNames(f *testing.F) {
 	for _, name := range []string{
-		"lora_unet_double_blocks_0_img_attn_proj.lora_up.weight", "transformer.transformer_blocks.0.attn.to_q.lora_A.weight", "single_blocks.1.processor.qkv_lora.up.weight", ".alpha",
-		"diffusion_model.single_blocks.99999999999999999999.linear1.lora_B", "_lora.up.weight", "a..lora_up.weight", "x.dora_scale", "\xff.lora_A.default.weight", "", "img_in.lora_A",
+		"lora_unet_double_blocks_0_img_attn_proj.lora_up.weight", "transformer.transformer_blocks.0.attn.to_q.lora_A.weight",
+		"single_blocks.1.processor.qkv_lora.up.weight", ".alpha",
+		"diffusion_model.single_blocks.99999999999999999999.linear1.lora_B", "_lora.up.weight", "a..lora_up.weight",
+		"x.dora_scale", "\xff.lora_A.default.weight", "", "img_in.lora_A",
 	} {
 		f.Add(name, uint8(3), uint8(5))
 	}
 	keys := fluxKeys(f)
 	f.Fuzz(func(t *testing.T, name string, n, k uint8) {
 		odd := tensor(make([]float32, int(n)*int(k)), int(n), int(k))
-		for _, file := range []map[string]weights.Stored{{name: odd}, merge(zeros("img_in", 192, 64, 2), map[string]weights.Stored{name: odd})} {
+		for _, file := range []map[string]weights.Stored{
+			{name: odd},
+			merge(zeros("img_in", 192, 64, 2), map[string]weights.Stored{name: odd}),
+		} {
 			m, err := Match(weights.FromMap(file), keys)
 			if err != nil {
-				if !strings.HasPrefix(err.Error(), "lora: ") || strings.Contains(err.Error(), "\n") && !strings.Contains(name, "\n") {
+				if !strings.HasPrefix(err.Error(), "lora: ") ||
+					strings.Contains(err.Error(), "\n") && !strings.Contains(name, "\n") {
 					t.Fatalf("error %q", err)
 				}
 				continue

@@ -25,7 +25,8 @@ func endings() []struct{ up, down string } {
 	}
 }
 
-// split cuts a tensor's name into module and role. XLabs' double blocks have no "lora" in the ending: "processor.qkv_lora1.up.weight".
+// split cuts a tensor's name into module and role. XLabs' double blocks have no "lora" in the ending:
+// "processor.qkv_lora1.up.weight".
 func split(name string) (stem string, r role) {
 	if stem, ok := strings.CutSuffix(name, ".alpha"); ok {
 		return stem, roleAlpha
@@ -49,10 +50,16 @@ func split(name string) (stem string, r role) {
 	return "", roleNone
 }
 
-// unsupported tells what kind of patch a tensor belongs to where it is none of a plain low-rank pair; "" where it may be one.
+// unsupported tells what kind of patch a tensor belongs to where it is none of a plain low-rank pair; "" where it may
+// be one.
 func unsupported(name string) string {
 	for _, k := range []struct{ part, what string }{
-		{".dora_scale", "DoRA"}, {".lora_magnitude_vector", "DoRA"}, {".hada_", "LoHa"}, {".lokr_", "LoKr"}, {".oft_", "OFT"}, {".lora_mid", "a pair with a middle matrix"},
+		{".dora_scale", "DoRA"},
+		{".lora_magnitude_vector", "DoRA"},
+		{".hada_", "LoHa"},
+		{".lokr_", "LoKr"},
+		{".oft_", "OFT"},
+		{".lora_mid", "a pair with a middle matrix"},
 	} {
 		if strings.Contains(name, k.part) {
 			return k.what

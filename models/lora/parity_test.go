@@ -21,7 +21,8 @@ import (
 // strength of the adapters in these tests.
 const strength = 0.8
 
-// everywhere is a kohya file with adapters for every matrix of a model: ranks 1 to 4, alphas of 3, deltas about a third of the weights.
+// everywhere is a kohya file with adapters for every matrix of a model: ranks 1 to 4, alphas of 3, deltas about a third
+// of the weights.
 func everywhere(t *testing.T, d *family.Diffusion, seed string) *weights.Set {
 	t.Helper()
 	declared, err := d.Declare()
@@ -38,7 +39,8 @@ func everywhere(t *testing.T, d *family.Diffusion, seed string) *weights.Set {
 		i++
 		module := "lora_unet_" + strings.ReplaceAll(own, ".", "_")
 		file[module+".lora_up.weight"] = tensor(golden.Fill(seed+" up "+own, n*r, 2*math.Sqrt(3*float64(r)), 0), n, r)
-		file[module+".lora_down.weight"] = tensor(golden.Fill(seed+" down "+own, r*k, 0.3/math.Sqrt(float64(k)), 0), append([]int{r}, w.Shape[1:]...)...)
+		file[module+".lora_down.weight"] = tensor(golden.Fill(seed+" down "+own, r*k, 0.3/math.Sqrt(float64(k)), 0),
+			append([]int{r}, w.Shape[1:]...)...)
 		file[module+".alpha"] = tensor([]float32{1})
 	}
 	return weights.FromMap(file)
@@ -108,7 +110,9 @@ func (b both) Close() {
 
 // adaptedFamily is the test battery of a family whose models all carry adapters.
 func adaptedFamily(t *testing.T, names ...string) goldenrun.Family {
-	return goldenrun.Family{Models: names, Open: func(ops engine.Ops, set *weights.Set, meta map[string]string, held dit.Held) (dit.Model, error) {
+	return goldenrun.Family{Models: names, Open: func(ops engine.Ops, set *weights.Set,
+		meta map[string]string, held dit.Held,
+	) (dit.Model, error) {
 		d, err := models.OpenDiffusion(set, meta)
 		if err != nil {
 			return nil, err
@@ -122,7 +126,8 @@ func adaptedFamily(t *testing.T, names ...string) goldenrun.Family {
 	}}
 }
 
-// TestUnmergedEqualsMerged compares models with adapters on every matrix with models into whose weights the same adapters were merged.
+// TestUnmergedEqualsMerged compares models with adapters on every matrix with models into whose weights the same
+// adapters were merged.
 func TestUnmergedEqualsMerged(t *testing.T) {
 	for _, name := range []string{"flux-c", "sd3-c", "pixart-a", "hydit-b"} {
 		for _, ops := range []engine.Ops{ref.New(), goldenrun.NewOps()} {
@@ -194,7 +199,8 @@ func run(t *testing.T, ops engine.Ops, m dit.Model, c goldenrun.Case) []float32 
 	return out
 }
 
-// TestAdaptedModelsInParts runs the batteries that prove plans on adapted models: slices of a tensor group, blocks of stages, calls as late as possible.
+// TestAdaptedModelsInParts runs the batteries that prove plans on adapted models: slices of a tensor group, blocks of
+// stages, calls as late as possible.
 func TestAdaptedModelsInParts(t *testing.T) {
 	names := []string{"flux-c", "sd3-c", "pixart-b", "hydit-b"}
 	if testing.Short() {
@@ -229,8 +235,8 @@ func (c counting) Free(b engine.Buf) {
 	c.Ops.Free(b)
 }
 
-// TestTwoAdaptersShareTheBase keeps two adapted models beside the plain one: the base is packed once, each gives the bits that it gives alone, in any order, and
-// closing one leaves the others as they were.
+// TestTwoAdaptersShareTheBase keeps two adapted models beside the plain one: the base is packed once, each gives the
+// bits that it gives alone, in any order, and closing one leaves the others as they were.
 func TestTwoAdaptersShareTheBase(t *testing.T) {
 	set, config, err := goldenweights.Set("flux-c")
 	if err != nil {
@@ -269,7 +275,8 @@ func TestTwoAdaptersShareTheBase(t *testing.T) {
 	before, packs := ops.bytes.Load(), ops.packs.Load()
 	m := map[string]dit.Model{"plain": base, "one": open(base, "one"), "two": open(base, "two")}
 	if share := float64(ops.bytes.Load()-before) / float64(before); share > 0.25 || ops.packs.Load()-packs > 2*2*packs {
-		t.Errorf("two sets of adapters take %.2f of the base's bytes in %d matrices, want them small beside it", share, ops.packs.Load()-packs)
+		t.Errorf("two sets of adapters take %.2f of the base's bytes in %d matrices, want them small beside it", share,
+			ops.packs.Load()-packs)
 	} else {
 		t.Logf("base %d bytes, two sets of adapters %d", before, ops.bytes.Load()-before)
 	}
@@ -321,7 +328,10 @@ func TestTwoFilesAdd(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer base.Close()
-	for i, list := range [][]weights.LowRank{append(append([]weights.LowRank{}, one...), two...), append(append([]weights.LowRank{}, two...), one...)} {
+	for i, list := range [][]weights.LowRank{
+		append(append([]weights.LowRank{}, one...), two...),
+		append(append([]weights.LowRank{}, two...), one...),
+	} {
 		m, err := models.Adapt(ops, base, list)
 		if err != nil {
 			t.Fatal(err)

@@ -13,11 +13,15 @@ type Encoder struct {
 
 // inside is what ComfyUI puts before the names of an encoder.
 func inside() map[string]string {
-	return map[string]string{"clip_l": "clip_l.transformer.", "clip_g": "clip_g.transformer.", "t5": "t5xxl.transformer.", "mt5": "mt5xl.transformer.", "bert": "hydit_clip.transformer."}
+	return map[string]string{
+		"clip_l": "clip_l.transformer.", "clip_g": "clip_g.transformer.", "t5": "t5xxl.transformer.",
+		"mt5": "mt5xl.transformer.", "bert": "hydit_clip.transformer.",
+	}
 }
 
-// Text returns the module names for a set of text encoders that are used together. Files number encoders ("lora_te2_"), so which one is meant depends on
-// which ones there are: CLIP-L, then CLIP-G, then T5 (ComfyUI comfy/lora.py, model_lora_keys_clip).
+// Text returns the module names for a set of text encoders that are used together. Files number encoders ("lora_te2_"),
+// so which one is meant depends on which ones there are: CLIP-L, then CLIP-G, then T5 (ComfyUI comfy/lora.py,
+// model_lora_keys_clip).
 func Text(encoders []Encoder) *Keys {
 	has := func(kind string) bool {
 		return slices.ContainsFunc(encoders, func(e Encoder) bool { return e.Kind == kind })

@@ -98,7 +98,8 @@ func TestTextEncodersUnmergedEqualMerged(t *testing.T) {
 				if own, ok := strings.CutSuffix(n, ".weight"); ok && multiplied(n) && len(shape) == 2 {
 					r, module := 1+i%4, "text_encoders."+inside()[kind]+own
 					file[module+".lora_up.weight"] = tensor(golden.Fill("up "+own, shape[0]*r, 2, 0), shape[0], r)
-					file[module+".lora_down.weight"] = tensor(golden.Fill("down "+own, shape[1]*r, 0.5/math.Sqrt(float64(shape[1])), 0), r, shape[1])
+					file[module+".lora_down.weight"] = tensor(golden.Fill("down "+own, shape[1]*r,
+						0.5/math.Sqrt(float64(shape[1])), 0), r, shape[1])
 				}
 			}
 			keys, all := Text([]Encoder{e}), weights.FromMap(file)
@@ -113,7 +114,12 @@ func TestTextEncodersUnmergedEqualMerged(t *testing.T) {
 			if len(list) < 8 || 2*len(list) != len(file) {
 				t.Fatalf("%d adapters of %d tensors", len(list), len(file))
 			}
-			ops, prompt := goldenrun.NewOps(), [][]tokenizer.Token{{{ID: 5, Weight: 1}, {ID: 9, Weight: 1.2}, {ID: 3, Weight: 1}, {ID: 7, Weight: 1}}}
+			ops, prompt := goldenrun.NewOps(), [][]tokenizer.Token{{
+				{ID: 5, Weight: 1},
+				{ID: 9, Weight: 1.2},
+				{ID: 3, Weight: 1},
+				{ID: 7, Weight: 1},
+			}}
 			plain := openEncoding(t, ops, kind, set, config)
 			whole := openEncoding(t, ops, kind, merged(set, list), config)
 			adapted, err := plain.adapt(ops, list)

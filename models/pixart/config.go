@@ -1,12 +1,14 @@
-// Package pixart is PixArt-alpha (arXiv:2310.00426) and PixArt-Sigma (arXiv:2403.04692): a transformer over image tokens whose blocks attend to
-// themselves and then to the text. It reads the original tensor names, bare or inside a full checkpoint.
+// Package pixart is PixArt-alpha (arXiv:2310.00426) and PixArt-Sigma (arXiv:2403.04692): a transformer over image
+// tokens whose blocks attend to themselves and then to the text. It reads the original tensor names, bare or inside a
+// full checkpoint.
 //
-// Facts that have caused bugs: one timestep layer (t_block) serves all blocks and each block adds its own table of six rows, the last layer adds two
-// rows to the timestep embedding itself, before t_block and without SiLU; the caption has no mask, all tokens given are attended to; there is no
-// normalisation of queries and keys and no rotation; positions are sines of coordinates that depend on the latent's size (see positions in
-// model.go); alpha models are told size and aspect ratio (micro-conditioning), sigma models are not; the network also predicts a variance, so
-// it writes twice the channels and the second half is dropped; the last layer writes (row, column, channel), which loading turns into (channel, row,
-// column); odd sides are refused.
+// Facts that have caused bugs: one timestep layer (t_block) serves all blocks and each block adds its own table of six
+// rows, the last layer adds two rows to the timestep embedding itself, before t_block and without SiLU; the caption has
+// no mask, all tokens given are attended to; there is no normalisation of queries and keys and no rotation; positions
+// are sines of coordinates that depend on the latent's size (see positions in model.go); alpha models are told size and
+// aspect ratio (micro-conditioning), sigma models are not; the network also predicts a variance, so it writes twice the
+// channels and the second half is dropped; the last layer writes (row, column, channel), which loading turns into
+// (channel, row, column); odd sides are refused.
 package pixart
 
 import (
@@ -36,16 +38,17 @@ type Config struct {
 // defaultHeads is the number of heads of all released models; names and shapes do not tell it.
 const defaultHeads = 16
 
-// Detect infers the config from names and shapes of a set with or without the prefix of full checkpoints; the number of heads (16 in all released
-// models) and the interpolation may come from the JSON under meta["config"]. A file of another family is an error that says what it
-// looks like.
+// Detect infers the config from names and shapes of a set with or without the prefix of full checkpoints; the number of
+// heads (16 in all released models) and the interpolation may come from the JSON under meta["config"]. A file of
+// another family is an error that says what it looks like.
 func Detect(set *weights.Set, meta map[string]string) (Config, error) {
 	family, instead, set := weights.Looks(set)
 	if family != "pixart" {
 		return Config{}, fmt.Errorf("not a pixart model: the file looks like %s%s", family, instead)
 	}
 	c := Config{Heads: defaultHeads}
-	if n := set.Dim("pos_embed", 1); n > 0 { // a table of side*side tokens was trained at 2*side latent rows; 64 of them are interpolation 1
+	// a table of side*side tokens was trained at 2*side latent rows; 64 of them are interpolation 1
+	if n := set.Dim("pos_embed", 1); n > 0 {
 		c.Interpolation = math.Floor(math.Floor(math.Sqrt(float64(n))) * 2 / 64)
 	}
 	if text, ok := meta["config"]; ok {
@@ -62,10 +65,12 @@ func Detect(set *weights.Set, meta map[string]string) (Config, error) {
 		return Config{}, fmt.Errorf("pixart: variants with normalised queries or compressed keys are not supported")
 	}
 	if c.Heads < 1 || c.Hidden == 0 || c.Hidden%c.Heads != 0 || c.Hidden%12 != 0 {
-		return Config{}, fmt.Errorf("pixart: width %d is not a multiple of 12 and of %d heads; files of other sizes carry num_heads in their metadata under config", c.Hidden, c.Heads)
+		return Config{}, fmt.Errorf("pixart: width %d is not a multiple of 12 and of %d heads; files of other sizes "+
+			"carry num_heads in their metadata under config", c.Hidden, c.Heads)
 	}
 	if c.PatchSize == 0 || set.Dim("final_layer.linear.weight", 0) != 2*c.Channels*c.PatchSize*c.PatchSize {
-		return Config{}, fmt.Errorf("pixart: the last layer writes %d values per token, want twice %d channels in patches of %d", set.Dim("final_layer.linear.weight", 0), c.Channels, c.PatchSize)
+		return Config{}, fmt.Errorf("pixart: the last layer writes %d values per token, want twice %d channels in "+
+			"patches of %d", set.Dim("final_layer.linear.weight", 0), c.Channels, c.PatchSize)
 	}
 	return c, nil
 }
@@ -73,7 +78,8 @@ func Detect(set *weights.Set, meta map[string]string) (Config, error) {
 // Tiny is a config for tests: 5 heads of 24, 5 blocks, with micro-conditioning.
 func Tiny() Config {
 	return Config{
-		Hidden: 120, Heads: 5, Depth: 5, Channels: 4, PatchSize: 2, ContextDim: 48, MaxLength: 20, MLPHidden: 480, MicroSize: true, Interpolation: 2,
+		Hidden: 120, Heads: 5, Depth: 5, Channels: 4, PatchSize: 2, ContextDim: 48, MaxLength: 20, MLPHidden: 480,
+		MicroSize: true, Interpolation: 2,
 	}
 }
 
@@ -89,14 +95,20 @@ func (c Config) Spec() (dit.Spec, error) {
 		return dit.Spec{}, err
 	}
 	s := dit.Spec{
-		Family: "pixart", Width: c.Hidden, Heads: c.Heads, HeadDim: c.Hidden / c.Heads, PatchSize: c.PatchSize, Channels: c.Channels,
-		OutChannels: 2 * c.Channels, ContextDim: c.ContextDim, MLPRatio: float64(c.MLPHidden) / float64(c.Hidden), Params: weights.Total(declared),
-		EmbedParams: weights.Total(weights.For(declared, dit.ForEmbed)), HeadParams: weights.Total(weights.For(declared, dit.ForHead)),
+		Family: "pixart", Width: c.Hidden, Heads: c.Heads, HeadDim: c.Hidden / c.Heads, PatchSize: c.PatchSize,
+		Channels:    c.Channels,
+		OutChannels: 2 * c.Channels, ContextDim: c.ContextDim, MLPRatio: float64(c.MLPHidden) / float64(c.Hidden),
+		Params:      weights.Total(declared),
+		EmbedParams: weights.Total(weights.For(declared, dit.ForEmbed)),
+		HeadParams:  weights.Total(weights.For(declared, dit.ForHead)),
 	}
 	attention := weights.PerElement(weights.For(declared, dit.ForAttention), "blocks", c.Depth)
 	mlp := weights.PerElement(weights.For(declared, dit.ForMLP), "blocks", c.Depth)
 	for i, n := range weights.PerElement(declared, "blocks", c.Depth) {
-		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Cross, Skip: -1, Attends: 1, Cuts: true, Params: n, AttentionParams: attention[i], MLPParams: mlp[i]})
+		s.Blocks = append(s.Blocks, dit.BlockSpec{
+			Kind: dit.Cross, Skip: -1, Attends: 1, Cuts: true, Params: n,
+			AttentionParams: attention[i], MLPParams: mlp[i],
+		})
 	}
 	return s, nil
 }

@@ -17,10 +17,14 @@ func TestSizes(t *testing.T) {
 	const e, f, c = 1152, 4608, 4096
 	linear := func(n, k int) int64 { return int64(n)*int64(k) + int64(n) }
 	block := linear(3*e, e) + 2*linear(e, e) + linear(2*e, e) + linear(e, e) + linear(f, e) + linear(e, f) + 6*e
-	ends := linear(e, 16) + linear(e, 256) + linear(e, e) + linear(6*e, e) + linear(e, c) + linear(e, e) + linear(32, e) + 2*e
+	ends := linear(e, 16) + linear(e, 256) + linear(e, e) + linear(6*e, e) + linear(e, c) + linear(e, e) +
+		linear(32, e) + 2*e
 	micro := 2 * (linear(e/3, 256) + linear(e/3, e/3))
 	for _, alpha := range []bool{true, false} {
-		s, err := Config{Hidden: e, Heads: 16, Depth: 28, Channels: 4, PatchSize: 2, ContextDim: c, MLPHidden: f, MicroSize: alpha}.Spec()
+		s, err := Config{
+			Hidden: e, Heads: 16, Depth: 28, Channels: 4, PatchSize: 2, ContextDim: c, MLPHidden: f,
+			MicroSize: alpha,
+		}.Spec()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -35,8 +39,14 @@ func TestSizes(t *testing.T) {
 }
 
 func TestDetectFindsTheConfig(t *testing.T) {
-	alpha := Config{Hidden: 1152, Heads: 16, Depth: 3, Channels: 4, PatchSize: 2, ContextDim: 4096, MaxLength: 120, MLPHidden: 4608, MicroSize: true, Interpolation: 2}
-	sigma := Config{Hidden: 1152, Heads: 16, Depth: 2, Channels: 4, PatchSize: 2, ContextDim: 4096, MaxLength: 300, MLPHidden: 4608}
+	alpha := Config{
+		Hidden: 1152, Heads: 16, Depth: 3, Channels: 4, PatchSize: 2, ContextDim: 4096, MaxLength: 120,
+		MLPHidden: 4608, MicroSize: true, Interpolation: 2,
+	}
+	sigma := Config{
+		Hidden: 1152, Heads: 16, Depth: 2, Channels: 4, PatchSize: 2, ContextDim: 4096,
+		MaxLength: 300, MLPHidden: 4608,
+	}
 	for _, want := range []Config{alpha, sigma} {
 		declared, err := want.Declare()
 		if err != nil {
@@ -70,7 +80,8 @@ func TestWrongFilesAndSizes(t *testing.T) {
 	if _, err := Detect(set, nil); err != nil {
 		t.Errorf("16 heads of 6: %v", err)
 	}
-	if _, err := Detect(set, map[string]string{"config": `{"num_heads": 7}`}); err == nil || !strings.Contains(err.Error(), "7 heads") {
+	if _, err := Detect(set, map[string]string{"config": `{"num_heads": 7}`}); err == nil ||
+		!strings.Contains(err.Error(), "7 heads") {
 		t.Errorf("7 heads: got error %v", err)
 	}
 	c, err := Detect(set, map[string]string{"config": string(config)})
@@ -93,7 +104,8 @@ func TestWrongFilesAndSizes(t *testing.T) {
 		want string
 	}{{35, 36, nil, "multiples of 2"}, {32, 32, nil, "too small"}, {36, 36, []float32{1, 2}, "size has 2 values"}} {
 		entry.Size = k.size
-		if _, err := m.Prepare(env, []dit.Entry{entry}, m.Spec().Tokens(k.y, k.x), dit.Range{}); err == nil || !strings.Contains(err.Error(), k.want) {
+		if _, err := m.Prepare(env, []dit.Entry{entry}, m.Spec().Tokens(k.y, k.x), dit.Range{}); err == nil ||
+			!strings.Contains(err.Error(), k.want) {
 			t.Errorf("latent %d x %d: got error %v, want one that says %q", k.y, k.x, err, k.want)
 		}
 	}

@@ -27,8 +27,9 @@ type Model struct {
 	shards *dit.Shards
 }
 
-// Load reads the held part of a model of config c from set (names with or without the prefix of full checkpoints) and packs it with ops.
-// Missing, unexpected and misshapen tensors of the whole model are reported in one *weights.MismatchError.
+// Load reads the held part of a model of config c from set (names with or without the prefix of full checkpoints) and
+// packs it with ops. Missing, unexpected and misshapen tensors of the whole model are reported in one
+// *weights.MismatchError.
 func Load(ops engine.Ops, set *weights.Set, c Config, held dit.Held) (*Model, error) {
 	spec, err := c.Spec()
 	if err != nil {
@@ -52,14 +53,16 @@ func (m *Model) Shards() *dit.Shards { return m.shards }
 // Close gives the memory of the weights back.
 func (m *Model) Close() { m.mem.Close() }
 
-// Prepare computes positions, the keys and values of the text for every held block, and the size part of the timestep vector.
+// Prepare computes positions, the keys and values of the text for every held block, and the size part of the timestep
+// vector.
 func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, held dit.Range) (*dit.Prepared, error) {
 	if err := layers.CheckEntries(&m.spec, entries); err != nil {
 		return nil, err
 	}
 	for i, e := range entries {
 		if e.Size != nil && len(e.Size) != 3 {
-			return nil, fmt.Errorf("pixart: entry %d: size has %d values, want 3: height and width in pixels, aspect ratio", i, len(e.Size))
+			return nil, fmt.Errorf("pixart: entry %d: size has %d values, want 3: height and width in pixels, aspect ratio",
+				i, len(e.Size))
 		}
 	}
 	positions, err := m.positions(grid)
@@ -67,7 +70,10 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, held di
 		return nil, err
 	}
 	n, lt, e := len(entries), entries[0].Context.Rows, m.cfg.Hidden
-	p := &dit.Prepared{N: n, Lt: lt, Grid: grid, Entries: entries, CrossKV: make([]engine.Tensor, len(m.spec.Blocks)), KeyLen: layers.KeyLen(entries)}
+	p := &dit.Prepared{
+		N: n, Lt: lt, Grid: grid, Entries: entries, CrossKV: make([]engine.Tensor, len(m.spec.Blocks)),
+		KeyLen: layers.KeyLen(entries),
+	}
 	if !m.held.NoEmbed {
 		p.Pos = env.Arena.Alloc(env.DType, 1, grid.Tokens(), e)
 		env.Ops.Upload(p.Pos, positions)
@@ -97,8 +103,9 @@ func (m *Model) PrepareBlock(env dit.Env, p *dit.Prepared, i int) {
 	layers.Project(env, p.CrossKV[i].Merge(3).Merge(2), p.Source, w)
 }
 
-// positions is the table of ComfyUI's rule: with r = (rows + columns)/2 of the latent and base = round(r/64)*64/PatchSize, token i of n on a side has
-// the coordinate i/(n/base)/interpolation; interpolation is the config's, else round(r/64); halves round to even.
+// positions is the table of ComfyUI's rule: with r = (rows + columns)/2 of the latent and base =
+// round(r/64)*64/PatchSize, token i of n on a side has the coordinate i/(n/base)/interpolation; interpolation is the
+// config's, else round(r/64); halves round to even.
 func (m *Model) positions(g dit.Grid) ([]float32, error) {
 	p := m.cfg.PatchSize
 	if g.LatentY%p != 0 || g.LatentX%p != 0 {
@@ -106,7 +113,8 @@ func (m *Model) positions(g dit.Grid) ([]float32, error) {
 	}
 	steps := math.RoundToEven(float64((g.LatentY+g.LatentX)/2) / 64)
 	if steps == 0 {
-		return nil, fmt.Errorf("pixart: latent of %d x %d is too small: rows and columns must add up to more than 65 (more than 260 pixels on average)", g.LatentY, g.LatentX)
+		return nil, fmt.Errorf("pixart: latent of %d x %d is too small: rows and columns must add up to more than 65 "+
+			"(more than 260 pixels on average)", g.LatentY, g.LatentX)
 	}
 	interpolation := m.cfg.Interpolation
 	if interpolation == 0 {
@@ -134,12 +142,15 @@ func (m *Model) sizes(env dit.Env, p *dit.Prepared) {
 	env.Arena.Release(mark)
 }
 
-// Modulate computes t_block(time + size) once and adds every held block's table: Image [S, n, 6E]; Head [S, n, 2E] is the last layer's table plus
-// time + size itself.
+// Modulate computes t_block(time + size) once and adds every held block's table: Image [S, n, 6E]; Head [S, n, 2E] is
+// the last layer's table plus time + size itself.
 func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held dit.Range) *dit.Modulation {
 	n, e := p.N, m.cfg.Hidden
 	s := len(timesteps) / n
-	out := &dit.Modulation{Image: make([]engine.Tensor, len(m.spec.Blocks)), Text: make([]engine.Tensor, len(m.spec.Blocks))}
+	out := &dit.Modulation{
+		Image: make([]engine.Tensor, len(m.spec.Blocks)),
+		Text:  make([]engine.Tensor, len(m.spec.Blocks)),
+	}
 	if !m.held.NoHead {
 		out.Head = env.Arena.Alloc(engine.F32, s, n, 2*e)
 	}
@@ -167,7 +178,8 @@ func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held
 func (m *Model) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
 	if m.held.Has(i) {
 		out.Image[i] = env.Arena.Alloc(engine.F32, out.Vector.Shape()...)
-		env.Ops.Add(out.Image[i], out.Vector, m.net.Blocks[i].Table.Merge(0).Unsqueeze(0).Unsqueeze(0)) // [6, E] -> [1, 1, 6E]
+		// [6, E] -> [1, 1, 6E]
+		env.Ops.Add(out.Image[i], out.Vector, m.net.Blocks[i].Table.Merge(0).Unsqueeze(0).Unsqueeze(0))
 	}
 }
 
@@ -215,7 +227,8 @@ func (m *Model) attentions(env dit.Env, i int, s *dit.State, h engine.Tensor) {
 	layers.RowLinear(env, x, attended, b.Cross.Proj, engine.Tensor{}, s.Wide)
 }
 
-// Head normalises, modulates by (shift, scale) and projects the rows; the second half of the channels is a variance that nobody uses.
+// Head normalises, modulates by (shift, scale) and projects the rows; the second half of the channels is a variance
+// that nobody uses.
 func (m *Model) Head(env dit.Env, s *dit.State, out engine.Tensor) {
 	layers.ModulatedHead(env, out, s.ImageRows(), s.M.Head.Index(0, s.Step), m.net.Final.Linear, eps)
 }

@@ -7,7 +7,8 @@ import (
 	"patchbay/models/weights"
 )
 
-// net names the weights of the whole model. Sizes in the tags: E width, F MLP width, R = E/3, C channels, p patch size, T columns of the context.
+// net names the weights of the whole model. Sizes in the tags: E width, F MLP width, R = E/3, C channels, p patch size,
+// T columns of the context.
 type net struct {
 	Patch   *engine.Weight `weight:"x_embedder.proj" shape:"E,C,p,p" use:"embed"`
 	Time    timeEmbedder   `weight:"t_embedder"`
@@ -36,7 +37,8 @@ type caption struct {
 	Down *engine.Weight `weight:"fc2" shape:"E,E"`
 }
 
-// block attends to the image, then to the text. Table is added to the shared modulation: shift, scale, gate of the attention, then of the MLP.
+// block attends to the image, then to the text. Table is added to the shared modulation: shift, scale, gate of the
+// attention, then of the MLP.
 type block struct {
 	Table engine.Tensor `weight:"scale_shift_table" shape:"6,E"`
 	Attn  self          `weight:"attn" use:"attention"`
@@ -78,13 +80,17 @@ func newNet(c Config) *net {
 func (c Config) options(held dit.Held) weights.Options {
 	return weights.Options{
 		Model: "pixart",
-		Dims:  map[string]int{"E": c.Hidden, "F": c.MLPHidden, "R": c.Hidden / 3, "C": c.Channels, "p": c.PatchSize, "T": c.ContextDim},
+		Dims: map[string]int{
+			"E": c.Hidden, "F": c.MLPHidden, "R": c.Hidden / 3, "C": c.Channels, "p": c.PatchSize,
+			"T": c.ContextDim,
+		},
 		Units: map[string]int{"E": c.Hidden / c.Heads},
 		Perms: map[string][]int{"patch": layers.ChannelsFirst(2*c.Channels, c.PatchSize)},
 		Held:  func(_ string, i int) bool { return held.Has(i) },
 		Block: func(_ string, i int) int { return i },
 		Rank:  held.Rank, Ranks: held.Ranks, Part: held.Part, Parts: held.Parts, Uses: held.Uses,
-		// The table of the training size is not used (positions are computed), the embedding of the empty caption is for training.
+		// The table of the training size is not used (positions are computed), the embedding of the empty caption is for
+		// training.
 		Ignore: []string{"pos_embed", "y_embedder.y_embedding"},
 	}
 }

@@ -6,11 +6,13 @@ import (
 	"testing"
 )
 
-// TestParameterCounts compares what the configs add up to with the sizes of the released files, in billions of parameters: FLUX 11.9 (its model card
-// says 12), SD3 medium 2.0 and 3.5 large 8.1 (with the position table), PixArt 0.6, HunyuanDiT 1.5 (model cards).
+// TestParameterCounts compares what the configs add up to with the sizes of the released files, in billions of
+// parameters: FLUX 11.9 (its model card says 12), SD3 medium 2.0 and 3.5 large 8.1 (with the position table), PixArt
+// 0.6, HunyuanDiT 1.5 (model cards).
 func TestParameterCounts(t *testing.T) {
 	want := map[string]float64{
-		"flux-dev": 11.90, "flux-schnell": 11.89, "sd3-medium": 2.08, "sd3.5-large": 8.14, "pixart-alpha": 0.61, "pixart-sigma": 0.61, "hunyuandit": 1.5,
+		"flux-dev": 11.90, "flux-schnell": 11.89, "sd3-medium": 2.08, "sd3.5-large": 8.14, "pixart-alpha": 0.61,
+		"pixart-sigma": 0.61, "hunyuandit": 1.5,
 	}
 	for _, name := range Names() {
 		m, err := Find(name)

@@ -41,7 +41,9 @@ func (m *meeting) total(v float64) (float64, error) {
 }
 
 // runParts runs the entry over latent parts that end at the given bounds, at the same time, and joins the results.
-func runParts(t *testing.T, e Entry, m *ModelSampling, sigmas []float32, opts map[string]any, n int, bounds []int) []float32 {
+func runParts(t *testing.T, e Entry, m *ModelSampling, sigmas []float32, opts map[string]any, n int,
+	bounds []int,
+) []float32 {
 	t.Helper()
 	noise, stream, err := PrepareNoise(5, 1, n, nil)
 	if err != nil {

@@ -26,7 +26,8 @@ func countingRun(t *testing.T, e Entry, sigmas []float32, evals *int) *Run {
 	}
 	d := &denoiser{positive: 0.3, negative: -0.2, cfg: 2, uncond: e.NeedsUncond}
 	return &Run{
-		Sigmas: append([]float32(nil), sigmas...), X: NewGenerator(9).Randn(20), Model: goldenModel(t, "sd3"), Noise: draws.Draw,
+		Sigmas: append([]float32(nil), sigmas...), X: NewGenerator(9).Randn(20),
+		Model: goldenModel(t, "sd3"), Noise: draws.Draw,
 		Denoise: func(x []float32, s float32) ([]float32, []float32, error) { *evals++; return d.denoise(x, s) },
 	}
 }

@@ -168,7 +168,9 @@ func sampleSEEDS3(r *Run) error {
 }
 
 // blend returns keep*X - alpha*(a*x0 + b*x1) at a fraction of the step whose sigma is given.
-func (v seeds) blend(sigma float32, fraction float64, alpha, a float32, x0 []float32, b float32, x1 []float32) []float32 {
+func (v seeds) blend(sigma float32, fraction float64, alpha, a float32, x0 []float32, b float32,
+	x1 []float32,
+) []float32 {
 	out, keep := make([]float32, len(x0)), v.keep(sigma, fraction)
 	for k, x := range v.r.X {
 		out[k] = mul(keep, x) - mul(alpha, mul(a, x0[k])+mul(b, x1[k]))

@@ -111,7 +111,8 @@ func SamplerNames() []string {
 	return names
 }
 
-// FindSampler returns the entry of a name, that of AlternativeEulerCFGPP too; an unknown name is an error that lists the known ones.
+// FindSampler returns the entry of a name, that of AlternativeEulerCFGPP too; an unknown name is an error that lists
+// the known ones.
 func FindSampler(name string) (Entry, error) {
 	for _, e := range Samplers() {
 		if e.Name == name {

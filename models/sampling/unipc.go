@@ -142,7 +142,9 @@ func weighted(diffs [][]float32, w []float32, k int) float32 {
 
 // weights returns the predictor's and the corrector's weights of the differences, and B(h), for hh = -h (section
 // 3.2 of the paper). Order 2 has the predictor 1/2, order 1 the corrector 1/2; the others solve the moment equations.
-func (v *unipc) weights(ratios []float32, hh float32, order int, correct bool) (predictor, corrector []float32, b float32) {
+func (v *unipc) weights(ratios []float32, hh float32, order int, correct bool) (predictor,
+	corrector []float32, b float32,
+) {
 	b = hh
 	if v.bh2 {
 		b = expm132(hh)

@@ -6,8 +6,8 @@ import (
 	"patchbay/models/layers"
 )
 
-// Block runs joint block i on the rows of s: x += gate1 * proj(attention(norm1(x))), x += gate2 * mlp(norm2(x)) on both streams with one attention
-// over both. The last block leaves its text rows as they were.
+// Block runs joint block i on the rows of s: x += gate1 * proj(attention(norm1(x))), x += gate2 * mlp(norm2(x)) on both
+// streams with one attention over both. The last block leaves its text rows as they were.
 func (m *Model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 	mark := env.Arena.Mark()
 	b, own, all := &m.blocks[i], s.Rows.Text.Len(), s.Rows.Len()
@@ -28,7 +28,8 @@ func (m *Model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 	env.Arena.Release(mark)
 }
 
-// attentions adds the joint attention to both streams, and that over image tokens alone of a dual block; hText and hImage are scratch.
+// attentions adds the joint attention to both streams, and that over image tokens alone of a dual block; hText and
+// hImage are scratch.
 func (m *Model) attentions(env dit.Env, i int, s *dit.State, hText, hImage engine.Tensor) {
 	b, e, lt, l := &m.blocks[i], m.cfg.Hidden, s.Wide.Text.Len(), s.Wide.Len()
 	imageMod, textMod := s.M.Image[i].Index(0, s.Step), s.M.Text[i].Index(0, s.Step)
@@ -38,14 +39,16 @@ func (m *Model) attentions(env dit.Env, i int, s *dit.State, hText, hImage engin
 	attended := layers.Scratch(env, s.X, s.B, l, b.image.Attn.Proj.K())
 	q, k, v := layers.QKV(qkv, headDim)
 	env.Attend(dit.Attention{
-		Block: i, Q: q, K: k, V: v, TextNorm: b.text.Attn.norm(), ImageNorm: b.image.Attn.norm(), Rows: s.Wide, Out: layers.Heads(attended, headDim),
+		Block: i, Q: q, K: k, V: v, TextNorm: b.text.Attn.norm(), ImageNorm: b.image.Attn.norm(), Rows: s.Wide,
+		Out: layers.Heads(attended, headDim),
 	})
 	var again engine.Tensor // both attentions of a dual block read X before either is added
 	if b.second != nil {
 		again = m.second(env, i, s, b.second, imageMod, hImage)
 	}
 	if !b.last && lt > 0 {
-		layers.RowLinear(env, s.TextRows(), attended.Slice(1, 0, lt), b.text.Attn.Proj, layers.Chunk(textMod, e, 2), s.Wide.TextOnly())
+		layers.RowLinear(env, s.TextRows(), attended.Slice(1, 0, lt), b.text.Attn.Proj,
+			layers.Chunk(textMod, e, 2), s.Wide.TextOnly())
 	}
 	if l > lt {
 		x, of := s.ImageRows(), s.Wide.ImageOnly()
@@ -56,7 +59,8 @@ func (m *Model) attentions(env dit.Env, i int, s *dit.State, hText, hImage engin
 	}
 }
 
-// project computes qkv of one stream from its normalised rows; part is the index of the shift in mod, the scale follows.
+// project computes qkv of one stream from its normalised rows; part is the index of the shift in mod, the scale
+// follows.
 func project(env dit.Env, h, qkv, x, mod engine.Tensor, part int, w *engine.Weight, of dit.Rows) {
 	if of.Len() == 0 {
 		return
@@ -66,8 +70,8 @@ func project(env dit.Env, h, qkv, x, mod engine.Tensor, part int, w *engine.Weig
 	layers.ColumnLinear(env, qkv, h, w, of, engine.ActNone)
 }
 
-// second is the attention over image tokens alone of a dual block. It reads X before anything is added to it and returns the attended rows
-// [B, li, E]; h is scratch.
+// second is the attention over image tokens alone of a dual block. It reads X before anything is added to it and
+// returns the attended rows [B, li, E]; h is scratch.
 func (m *Model) second(env dit.Env, i int, s *dit.State, w *attention, mod, h engine.Tensor) engine.Tensor {
 	of := s.Wide.ImageOnly()
 	li := of.Len()

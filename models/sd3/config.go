@@ -1,12 +1,14 @@
-// Package sd3 is Stable Diffusion 3 and 3.5 by Stability AI: the multimodal transformer MMDiT (arXiv:2403.03206), whose blocks keep text and image
-// in two streams with joint attention. It reads the original tensor names, bare or inside a full checkpoint.
+// Package sd3 is Stable Diffusion 3 and 3.5 by Stability AI: the multimodal transformer MMDiT (arXiv:2403.03206), whose
+// blocks keep text and image in two streams with joint attention. It reads the original tensor names, bare or inside a
+// full checkpoint.
 //
-// Facts that have caused bugs: heads are always 64 wide, so their number is width/64 and has nothing to do with the number of blocks (SD3.5
-// medium: 24 blocks and heads, the tiny test model 3 and 2); the joint sequence is text first; the position table is a square from whose middle the
-// latent's grid is cropped, whatever its sides; the last block's text stream only gives keys and values (two modulation parts, no projection, no
-// MLP); SD3.5 medium's first blocks attend a second time over image tokens alone, and both attentions read the same normalised input before either is
-// added; SD3.5 normalises queries and keys per head (RMS), SD3 does not; timesteps are 0..1000; the last layer writes (row, column, channel), which
-// loading turns into (channel, row, column).
+// Facts that have caused bugs: heads are always 64 wide, so their number is width/64 and has nothing to do with the
+// number of blocks (SD3.5 medium: 24 blocks and heads, the tiny test model 3 and 2); the joint sequence is text first;
+// the position table is a square from whose middle the latent's grid is cropped, whatever its sides; the last block's
+// text stream only gives keys and values (two modulation parts, no projection, no MLP); SD3.5 medium's first blocks
+// attend a second time over image tokens alone, and both attentions read the same normalised input before either is
+// added; SD3.5 normalises queries and keys per head (RMS), SD3 does not; timesteps are 0..1000; the last layer writes
+// (row, column, channel), which loading turns into (channel, row, column).
 package sd3
 
 import (
@@ -35,8 +37,8 @@ type Config struct {
 	Dual       []int `json:"x_block_self_attn_layers"` // blocks with a second attention; 0..12 of 3.5 medium
 }
 
-// Detect infers the config from names and shapes of a set with or without the prefix of full checkpoints. Nothing of meta is needed. A file of
-// another family is an error that says what it looks like.
+// Detect infers the config from names and shapes of a set with or without the prefix of full checkpoints. Nothing of
+// meta is needed. A file of another family is an error that says what it looks like.
 func Detect(set *weights.Set, meta map[string]string) (Config, error) {
 	family, instead, set := weights.Looks(set)
 	if family != "sd3" {
@@ -46,8 +48,10 @@ func Detect(set *weights.Set, meta map[string]string) (Config, error) {
 		return Config{}, fmt.Errorf("sd3: config in the file's metadata is not JSON")
 	}
 	c := Config{
-		Hidden: set.Dim("x_embedder.proj.weight", 0), Channels: set.Dim("x_embedder.proj.weight", 1), PatchSize: set.Dim("x_embedder.proj.weight", 2),
-		Blocks: set.Count("joint_blocks"), ContextDim: set.Dim("context_embedder.weight", 1), PooledDim: set.Dim("y_embedder.mlp.0.weight", 1),
+		Hidden: set.Dim("x_embedder.proj.weight", 0), Channels: set.Dim("x_embedder.proj.weight", 1),
+		PatchSize: set.Dim("x_embedder.proj.weight", 2),
+		Blocks:    set.Count("joint_blocks"), ContextDim: set.Dim("context_embedder.weight", 1),
+		PooledDim: set.Dim("y_embedder.mlp.0.weight", 1),
 		PosSide:   int(math.Round(math.Sqrt(float64(set.Dim("pos_embed", 1))))),
 		MLPHidden: set.Dim("joint_blocks.0.x_block.mlp.fc1.weight", 0),
 		QKNorm:    set.Has("joint_blocks.0.x_block.attn.ln_q.weight"),
@@ -63,7 +67,8 @@ func Detect(set *weights.Set, meta map[string]string) (Config, error) {
 	case c.PosSide == 0:
 		return Config{}, fmt.Errorf("sd3: the file has no position table (pos_embed)")
 	case c.PatchSize == 0 || set.Dim("final_layer.linear.weight", 0) != c.Channels*c.PatchSize*c.PatchSize:
-		return Config{}, fmt.Errorf("sd3: the last layer writes %d values per token, want %d channels in patches of %d", set.Dim("final_layer.linear.weight", 0), c.Channels, c.PatchSize)
+		return Config{}, fmt.Errorf("sd3: the last layer writes %d values per token, want %d channels in patches of %d",
+			set.Dim("final_layer.linear.weight", 0), c.Channels, c.PatchSize)
 	}
 	return c, nil
 }
@@ -71,7 +76,8 @@ func Detect(set *weights.Set, meta map[string]string) (Config, error) {
 // Tiny is a config for tests: 5 heads of 64, 4 blocks of which the first two attend twice.
 func Tiny() Config {
 	return Config{
-		Hidden: 320, Blocks: 4, Channels: 16, PatchSize: 2, PosSide: 32, ContextDim: 48, PooledDim: 40, MLPHidden: 640, QKNorm: true, Dual: []int{0, 1},
+		Hidden: 320, Blocks: 4, Channels: 16, PatchSize: 2, PosSide: 32, ContextDim: 48, PooledDim: 40, MLPHidden: 640,
+		QKNorm: true, Dual: []int{0, 1},
 	}
 }
 
@@ -87,14 +93,20 @@ func (c Config) Spec() (dit.Spec, error) {
 		return dit.Spec{}, err
 	}
 	s := dit.Spec{
-		Family: "sd3", Width: c.Hidden, Heads: c.Hidden / headDim, HeadDim: headDim, PatchSize: c.PatchSize, Channels: c.Channels, OutChannels: c.Channels,
-		ContextDim: c.ContextDim, PooledDim: c.PooledDim, MLPRatio: float64(c.MLPHidden) / float64(c.Hidden), Params: weights.Total(declared),
-		EmbedParams: weights.Total(weights.For(declared, dit.ForEmbed)), HeadParams: weights.Total(weights.For(declared, dit.ForHead)),
+		Family: "sd3", Width: c.Hidden, Heads: c.Hidden / headDim, HeadDim: headDim, PatchSize: c.PatchSize,
+		Channels: c.Channels, OutChannels: c.Channels,
+		ContextDim: c.ContextDim, PooledDim: c.PooledDim, MLPRatio: float64(c.MLPHidden) / float64(c.Hidden),
+		Params:      weights.Total(declared),
+		EmbedParams: weights.Total(weights.For(declared, dit.ForEmbed)),
+		HeadParams:  weights.Total(weights.For(declared, dit.ForHead)),
 	}
 	attention := weights.PerElement(weights.For(declared, dit.ForAttention), "joint_blocks", c.Blocks)
 	mlp := weights.PerElement(weights.For(declared, dit.ForMLP), "joint_blocks", c.Blocks)
 	for i, n := range weights.PerElement(declared, "joint_blocks", c.Blocks) {
-		b := dit.BlockSpec{Kind: dit.Double, Skip: -1, Attends: 1, LastText: i == c.Blocks-1, Cuts: true, Params: n, AttentionParams: attention[i], MLPParams: mlp[i]}
+		b := dit.BlockSpec{
+			Kind: dit.Double, Skip: -1, Attends: 1, LastText: i == c.Blocks-1, Cuts: true, Params: n,
+			AttentionParams: attention[i], MLPParams: mlp[i],
+		}
 		if c.dual(i) {
 			b.Attends = 2
 		}

@@ -12,7 +12,8 @@ import (
 	"patchbay/models/weights/goldenweights"
 )
 
-// TestReleasedSizes compares with the parameter counts of SD3 medium and SD3.5 large on the model hub, which leave the position table out.
+// TestReleasedSizes compares with the parameter counts of SD3 medium and SD3.5 large on the model hub, which leave the
+// position table out.
 func TestReleasedSizes(t *testing.T) {
 	for _, c := range []struct {
 		config Config
@@ -27,7 +28,8 @@ func TestReleasedSizes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := s.Params - int64(k.PosSide*k.PosSide*k.Hidden); got != c.params || s.Heads != k.Hidden/64 || !s.Blocks[k.Blocks-1].LastText || s.Blocks[0].LastText {
+		if got := s.Params - int64(k.PosSide*k.PosSide*k.Hidden); got != c.params || s.Heads != k.Hidden/64 ||
+			!s.Blocks[k.Blocks-1].LastText || s.Blocks[0].LastText {
 			t.Errorf("width %d: got %d parameters, %d heads; want %d, %d", k.Hidden, got, s.Heads, c.params, k.Hidden/64)
 		}
 	}
@@ -35,9 +37,13 @@ func TestReleasedSizes(t *testing.T) {
 
 func TestDetectFindsTheConfig(t *testing.T) {
 	medium := Config{
-		Hidden: 1536, Blocks: 5, Channels: 16, PatchSize: 2, PosSide: 384, ContextDim: 4096, PooledDim: 2048, MLPHidden: 6144, QKNorm: true, Dual: []int{0, 1, 2},
+		Hidden: 1536, Blocks: 5, Channels: 16, PatchSize: 2, PosSide: 384, ContextDim: 4096, PooledDim: 2048, MLPHidden: 6144,
+		QKNorm: true, Dual: []int{0, 1, 2},
 	}
-	plain := Config{Hidden: 1536, Blocks: 3, Channels: 16, PatchSize: 2, PosSide: 192, ContextDim: 4096, PooledDim: 2048, MLPHidden: 6144}
+	plain := Config{
+		Hidden: 1536, Blocks: 3, Channels: 16, PatchSize: 2, PosSide: 192, ContextDim: 4096,
+		PooledDim: 2048, MLPHidden: 6144,
+	}
 	for _, want := range []Config{medium, plain, Tiny()} {
 		declared, err := want.Declare()
 		if err != nil {

@@ -28,8 +28,9 @@ type Model struct {
 	blocks []block // views of net.Blocks
 }
 
-// Load reads the held part of a model of config c from set (names with or without the prefix of full checkpoints) and packs it with ops.
-// Missing, unexpected and misshapen tensors of the whole model are reported in one *weights.MismatchError.
+// Load reads the held part of a model of config c from set (names with or without the prefix of full checkpoints) and
+// packs it with ops. Missing, unexpected and misshapen tensors of the whole model are reported in one
+// *weights.MismatchError.
 func Load(ops engine.Ops, set *weights.Set, c Config, held dit.Held) (*Model, error) {
 	spec, err := c.Spec()
 	if err != nil {
@@ -56,14 +57,16 @@ func (m *Model) Shards() *dit.Shards { return m.shards }
 // Close gives the memory of the weights back.
 func (m *Model) Close() { m.mem.Close() }
 
-// Prepare embeds the text and the pooled vectors and crops the middle of the position table. Grids larger than the table are refused.
+// Prepare embeds the text and the pooled vectors and crops the middle of the position table. Grids larger than the
+// table are refused.
 func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.Range) (*dit.Prepared, error) {
 	if err := layers.CheckEntries(&m.spec, entries); err != nil {
 		return nil, err
 	}
 	side := m.cfg.PosSide
 	if grid.Y > side || grid.X > side {
-		return nil, fmt.Errorf("sd3: latent of %d x %d has %d x %d tokens, this model has positions for %d x %d", grid.LatentY, grid.LatentX, grid.Y, grid.X, side, side)
+		return nil, fmt.Errorf("sd3: latent of %d x %d has %d x %d tokens, this model has positions for %d x %d",
+			grid.LatentY, grid.LatentX, grid.Y, grid.X, side, side)
 	}
 	n, lt, e := len(entries), entries[0].Context.Rows, m.cfg.Hidden
 	p := &dit.Prepared{N: n, Lt: lt, Grid: grid, Entries: entries}
@@ -72,7 +75,8 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.R
 		p.Text, p.Pos = env.Arena.Alloc(env.DType, n, lt, e), env.Arena.Alloc(env.DType, 1, grid.Tokens(), e)
 		top, left := (side-grid.Y)/2, (side-grid.X)/2
 		// [1, G*G, E] -> [1, G, G, E] -> crop [1, Y, X, E] -> [1, Y*X, E]
-		env.Ops.Copy(p.Pos.Split(1, grid.Y, grid.X), m.net.Pos.Split(1, side, side).Slice(1, top, top+grid.Y).Slice(2, left, left+grid.X))
+		env.Ops.Copy(p.Pos.Split(1, grid.Y, grid.X),
+			m.net.Pos.Split(1, side, side).Slice(1, top, top+grid.Y).Slice(2, left, left+grid.X))
 	}
 	mark := env.Arena.Mark()
 	if !m.held.NoEmbed {
@@ -87,8 +91,9 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.R
 // PrepareBlock adds nothing: blocks of joint attention need nothing of the entries alone.
 func (m *Model) PrepareBlock(dit.Env, *dit.Prepared, int) {}
 
-// Modulate computes for every timestep and entry the vector (time + pooled) and from it the modulations of the held blocks: Image [S, n, 6E], or
-// [S, n, 9E] where the block attends twice, Text [S, n, 6E], of the last block [S, n, 2E], Head [S, n, 2E]; parts in the order of the checkpoint.
+// Modulate computes for every timestep and entry the vector (time + pooled) and from it the modulations of the held
+// blocks: Image [S, n, 6E], or [S, n, 9E] where the block attends twice, Text [S, n, 6E], of the last block [S, n, 2E],
+// Head [S, n, 2E]; parts in the order of the checkpoint.
 func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held dit.Range) *dit.Modulation {
 	n, blocks := p.N, len(m.spec.Blocks)
 	s := len(timesteps) / n

@@ -7,8 +7,8 @@ import (
 	"patchbay/models/weights"
 )
 
-// net names the weights of the whole model. Sizes in the tags: E width, F MLP width, D head dim, C channels, p patch size, T and V columns of
-// context and pooled vector, G side of the position table.
+// net names the weights of the whole model. Sizes in the tags: E width, F MLP width, D head dim, C channels, p patch
+// size, T and V columns of context and pooled vector, G side of the position table.
 type net struct {
 	Patch   *engine.Weight `weight:"x_embedder.proj" shape:"E,C,p,p" use:"embed"`
 	Pos     engine.Tensor  `weight:"pos_embed" shape:"1,G*G,E" use:"embed"`
@@ -76,7 +76,8 @@ type dualStream struct {
 	MLP   mlp            `weight:"mlp" use:"mlp"`
 }
 
-// lastText is the text side of the last block, which gives queries, keys and values and nothing else. Mod gives shift, scale.
+// lastText is the text side of the last block, which gives queries, keys and values and nothing else. Mod gives shift,
+// scale.
 type lastText struct {
 	Mod  *engine.Weight `weight:"adaLN_modulation.1" shape:"2E,E"`
 	QKV  *engine.Weight `weight:"attn.qkv" shape:"3E,E" split:"rows 3E" use:"attention"`
@@ -134,7 +135,8 @@ func (c Config) options(held dit.Held) weights.Options {
 	return weights.Options{
 		Model: "sd3",
 		Dims: map[string]int{
-			"E": c.Hidden, "F": c.MLPHidden, "D": headDim, "C": c.Channels, "p": c.PatchSize, "T": c.ContextDim, "V": c.PooledDim, "G": c.PosSide,
+			"E": c.Hidden, "F": c.MLPHidden, "D": headDim, "C": c.Channels, "p": c.PatchSize, "T": c.ContextDim,
+			"V": c.PooledDim, "G": c.PosSide,
 		},
 		Units: map[string]int{"E": headDim},
 		Perms: map[string][]int{"patch": layers.ChannelsFirst(c.Channels, c.PatchSize)},

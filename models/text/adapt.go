@@ -5,8 +5,9 @@ import (
 	"patchbay/models/weights"
 )
 
-// Adapt returns an encoder that computes with the weights of c plus additions (names as in OpenCLIP's set without prefix) and shares c's memory.
-// Closing it frees the additions alone; c must stay open as long as it is used. Errors are those of weights.Adapt.
+// Adapt returns an encoder that computes with the weights of c plus additions (names as in OpenCLIP's set without
+// prefix) and shares c's memory. Closing it frees the additions alone; c must stay open as long as it is used. Errors
+// are those of weights.Adapt.
 func (c *CLIP) Adapt(ops engine.Ops, additions []weights.LowRank) (*CLIP, error) {
 	w, loaded, err := weights.Adapt(ops, &c.weights, weights.Options{Model: "clip", Dims: c.dims()}, additions)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"patchbay/models/text"
 )
 
-// backends returns the Ops that golden tests run on: all that this build has. With -short it is the fastest one, directly and late, and the plain
-// Go arithmetic is left to the other tests.
+// backends returns the Ops that golden tests run on: all that this build has. With -short it is the fastest one,
+// directly and late, and the plain Go arithmetic is left to the other tests.
 func backends(t testing.TB) map[string]engine.Ops {
 	t.Helper()
 	all := nativeBackends(t)

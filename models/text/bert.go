@@ -31,11 +31,12 @@ type BERT struct {
 }
 
 type bertWeights struct {
-	Token    engine.Tensor `weight:"bert.embeddings.word_embeddings.weight,keep" shape:"V,E"`  // [V, E]
-	Position engine.Tensor `weight:"bert.embeddings.position_embeddings.weight" shape:"P,E"`   // [512, E]
-	Type     engine.Tensor `weight:"bert.embeddings.token_type_embeddings.weight" shape:"2,E"` // [2, E], only row 0 is used
-	Norm     affine        `weight:"bert.embeddings.LayerNorm"`
-	Layer    []*bertLayer  `weight:"bert.encoder.layer"`
+	Token    engine.Tensor `weight:"bert.embeddings.word_embeddings.weight,keep" shape:"V,E"` // [V, E]
+	Position engine.Tensor `weight:"bert.embeddings.position_embeddings.weight" shape:"P,E"`  // [512, E]
+	// [2, E], only row 0 is used
+	Type  engine.Tensor `weight:"bert.embeddings.token_type_embeddings.weight" shape:"2,E"`
+	Norm  affine        `weight:"bert.embeddings.LayerNorm"`
+	Layer []*bertLayer  `weight:"bert.encoder.layer"`
 }
 
 type bertLayer struct {
@@ -49,8 +50,8 @@ type bertLayer struct {
 	Norm2 affine         `weight:"output.LayerNorm"`
 }
 
-// OpenBERT loads a BERT encoder from set, whose names may have one of the usual prefixes (see Find). config is the JSON of the file's metadata
-// "config", empty when there is none. The caller closes the result.
+// OpenBERT loads a BERT encoder from set, whose names may have one of the usual prefixes (see Find). config is the JSON
+// of the file's metadata "config", empty when there is none. The caller closes the result.
 func OpenBERT(ops engine.Ops, set *weights.Set, config []byte) (*BERT, error) {
 	part, err := findPart(set, "bert")
 	if err != nil {
@@ -82,7 +83,8 @@ func (b *BERT) Bytes() int64 { return b.loaded.Bytes() }
 
 // inferBERT reads the configuration from names and shapes, then from config.
 func inferBERT(set *weights.Set, config []byte) (BERTConfig, error) {
-	const table, mlp, position = "bert.embeddings.word_embeddings.weight", "bert.encoder.layer.0.intermediate.dense.weight", "bert.embeddings.position_embeddings.weight"
+	const table, mlp, position = "bert.embeddings.word_embeddings.weight",
+		"bert.encoder.layer.0.intermediate.dense.weight", "bert.embeddings.position_embeddings.weight"
 	c := BERTConfig{
 		Width: set.Dim(table, 1), Vocab: set.Dim(table, 0), Layers: set.Count("bert.encoder.layer"), MLP: set.Dim(mlp, 0),
 		Positions: set.Dim(position, 0), Eps: 1e-12, Start: 101, End: 102,
@@ -118,8 +120,8 @@ func inferBERT(set *weights.Set, config []byte) (BERTConfig, error) {
 	return c, nil
 }
 
-// Encode encodes chunks of at most Positions tokens; padding behind the end token is hidden from attention. layer selects the states as in
-// CLIPForm. Errors: token ids outside the vocabulary, Check's error, device errors.
+// Encode encodes chunks of at most Positions tokens; padding behind the end token is hidden from attention. layer
+// selects the states as in CLIPForm. Errors: token ids outside the vocabulary, Check's error, device errors.
 func (b *BERT) Encode(env Env, chunks [][]tokenizer.Token, layer int) (Encoding, error) {
 	cfg := b.Config
 	special := Special{cfg.Start, cfg.End, cfg.Pad}
@@ -142,7 +144,10 @@ func (b *BERT) Encode(env Env, chunks [][]tokenizer.Token, layer int) (Encoding,
 func (b *BERT) work(a *engine.Arena, dtype engine.DType, n, l int) work {
 	e := b.Config.Width
 	row := func(c int) engine.Tensor { return a.Alloc(dtype, n, l, c) }
-	return work{x: row(e), q: row(e), k: row(e), v: row(e), o: row(e), hidden: row(b.Config.MLP), position: a.Alloc(dtype, 1, l, e)}
+	return work{
+		x: row(e), q: row(e), k: row(e), v: row(e), o: row(e), hidden: row(b.Config.MLP),
+		position: a.Alloc(dtype, 1, l, e),
+	}
 }
 
 // run is the encoder: post-norm blocks.

@@ -44,7 +44,8 @@ type CLIPForm struct {
 	Project bool
 }
 
-// CLIPFormFLUX is CLIP-L of FLUX, CLIPFormSD3L and CLIPFormSD3G the two of SD3 (ComfyUI comfy/text_encoders/flux.py, sd3_clip.py).
+// CLIPFormFLUX is CLIP-L of FLUX, CLIPFormSD3L and CLIPFormSD3G the two of SD3 (ComfyUI comfy/text_encoders/flux.py,
+// sd3_clip.py).
 func CLIPFormFLUX() CLIPForm { return CLIPForm{Norm: true} }
 
 // CLIPFormSD3L is CLIP-L of SD3: the last layer but one without norm, pooled state not projected.
@@ -78,8 +79,9 @@ type affine struct {
 	Bias   engine.Tensor `weight:"bias" shape:"E"`
 }
 
-// OpenCLIP loads a CLIP text model from set, whose names may have one of the usual prefixes (see Find). config is the JSON of the file's metadata
-// "config", empty when there is none; it overrides what names and shapes say. The caller closes the result.
+// OpenCLIP loads a CLIP text model from set, whose names may have one of the usual prefixes (see Find). config is the
+// JSON of the file's metadata "config", empty when there is none; it overrides what names and shapes say. The caller
+// closes the result.
 func OpenCLIP(ops engine.Ops, set *weights.Set, config []byte) (*CLIP, error) {
 	part, err := findPart(set, "clip_l", "clip_g")
 	if err != nil {
@@ -117,7 +119,8 @@ func (c *CLIP) Bytes() int64 { return c.loaded.Bytes() }
 func inferCLIP(set *weights.Set, big bool, config []byte) (CLIPConfig, error) {
 	const token, mlp = "text_model.embeddings.token_embedding.weight", "text_model.encoder.layers.0.mlp.fc1.weight"
 	c := CLIPConfig{
-		Width: set.Dim(token, 1), Vocab: set.Dim(token, 0), Layers: set.Count("text_model.encoder.layers"), MLP: set.Dim(mlp, 0),
+		Width: set.Dim(token, 1), Vocab: set.Dim(token, 0), Layers: set.Count("text_model.encoder.layers"),
+		MLP:       set.Dim(mlp, 0),
 		Positions: set.Dim("text_model.embeddings.position_embedding.weight", 0), Act: "quick_gelu", Eps: 1e-5,
 	}
 	c.Heads = max(c.Width/64, 1) // all published models have heads of 64
@@ -131,7 +134,8 @@ func inferCLIP(set *weights.Set, big bool, config []byte) (CLIPConfig, error) {
 		}
 	}
 	if c.Vocab != set.Dim(token, 0) || c.Width != set.Dim(token, 1) {
-		return c, fmt.Errorf("text encoder config: vocab_size %d and hidden_size %d, the file's table is %v", c.Vocab, c.Width, set.Shape(token))
+		return c, fmt.Errorf("text encoder config: vocab_size %d and hidden_size %d, the file's table is %v", c.Vocab,
+			c.Width, set.Shape(token))
 	}
 	switch {
 	case c.Heads < 1 || c.Width%c.Heads != 0:
@@ -141,18 +145,21 @@ func inferCLIP(set *weights.Set, big bool, config []byte) (CLIPConfig, error) {
 	case c.MLP != set.Dim(mlp, 0) || c.MLP < 1:
 		return c, fmt.Errorf("text encoder config: intermediate_size is %d, %s has %d rows", c.MLP, mlp, set.Dim(mlp, 0))
 	case c.Positions != set.Dim("text_model.embeddings.position_embedding.weight", 0) || c.Positions < 1:
-		return c, fmt.Errorf("text encoder config: max_position_embeddings is %d, the file has %d", c.Positions, set.Dim("text_model.embeddings.position_embedding.weight", 0))
+		return c, fmt.Errorf("text encoder config: max_position_embeddings is %d, the file has %d", c.Positions,
+			set.Dim("text_model.embeddings.position_embedding.weight", 0))
 	case !(c.Eps > 0):
 		return c, fmt.Errorf("text encoder config: layer_norm_eps is %g, must be above 0", c.Eps)
 	}
 	return c, nil
 }
 
-// Encode encodes chunks of at most Positions tokens. Errors: token ids outside the vocabulary, Check's error, device errors.
+// Encode encodes chunks of at most Positions tokens. Errors: token ids outside the vocabulary, Check's error, device
+// errors.
 func (c *CLIP) Encode(env Env, chunks [][]tokenizer.Token, f CLIPForm) (Encoding, error) {
 	cfg := c.Config
 	return encode(env, network{
-		name: "clip", special: Special{cfg.Start, cfg.End, cfg.Pad}, width: cfg.Width, vocab: cfg.Vocab, maxLength: cfg.Positions,
+		name: "clip", special: Special{cfg.Start, cfg.End, cfg.Pad}, width: cfg.Width, vocab: cfg.Vocab,
+		maxLength: cfg.Positions,
 		bytes: func(dtype engine.DType, b, l int) int {
 			return measured(func(a *engine.Arena) { c.work(a, dtype, b, l) })
 		},

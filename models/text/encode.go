@@ -16,15 +16,16 @@ type network struct {
 	maxLength int // longest chunk, 0: no limit
 	// bytes is the arena that run needs for b chunks of l tokens.
 	bytes func(dtype engine.DType, b, l int) int
-	// run encodes chunks of equal length: hidden [B, L, E], pooled [B, E] or absent. They lie in the arena until the caller releases it.
+	// run encodes chunks of equal length: hidden [B, L, E], pooled [B, E] or absent. They lie in the arena until the
+	// caller releases it.
 	run func(env Env, chunks [][]tokenizer.Token) (hidden, pooled engine.Tensor, err error)
 }
 
 // batch is the most chunks that are encoded at once: enough to use the weights well, few enough to bound memory.
 const batch = 4
 
-// encode runs a prompt through n. If any weight differs from 1 the empty prompt is encoded too and every weighted state z becomes
-// z0 + (z - z0)*weight (ComfyUI comfy/sd1_clip.py, ClipTokenWeightEncoder).
+// encode runs a prompt through n. If any weight differs from 1 the empty prompt is encoded too and every weighted state
+// z becomes z0 + (z - z0)*weight (ComfyUI comfy/sd1_clip.py, ClipTokenWeightEncoder).
 func encode(env Env, n network, chunks [][]tokenizer.Token) (Encoding, error) {
 	if len(chunks) == 0 {
 		return Encoding{}, fmt.Errorf("encode %s: a prompt without chunks", n.name)
@@ -86,15 +87,18 @@ func (n network) check(i int, chunk []tokenizer.Token) error {
 	for k, t := range chunk {
 		switch {
 		case t.Vector != nil && len(t.Vector) != n.width:
-			return fmt.Errorf("encode %s: the embedding at token %d of chunk %d has %d values, this encoder has %d", n.name, k, i, len(t.Vector), n.width)
+			return fmt.Errorf("encode %s: the embedding at token %d of chunk %d has %d values, this encoder has %d", n.name, k,
+				i, len(t.Vector), n.width)
 		case t.Vector == nil && (t.ID < 0 || t.ID >= n.vocab):
-			return fmt.Errorf("encode %s: token %d of chunk %d has id %d, the vocabulary has 0..%d: the tokenizer does not belong to this file", n.name, k, i, t.ID, n.vocab-1)
+			return fmt.Errorf("encode %s: token %d of chunk %d has id %d, the vocabulary has 0..%d: the tokenizer does not "+
+				"belong to this file", n.name, k, i, t.ID, n.vocab-1)
 		}
 	}
 	return nil
 }
 
-// runAll encodes all chunks, neighbours of equal length together. It returns the states of each and the pooled state of the first.
+// runAll encodes all chunks, neighbours of equal length together. It returns the states of each and the pooled state of
+// the first.
 func (n network) runAll(env Env, chunks [][]tokenizer.Token) (hidden [][]float32, pooled []float32, err error) {
 	for len(chunks) > 0 {
 		b := 1

@@ -23,8 +23,8 @@ func anchors() []struct{ kind, name string } {
 	}
 }
 
-// Find lists the text encoders of a file by the names of its tensors, in order of prefixes. A CLIP with 31 layers or more is CLIP-G, a T5 with more
-// than 200000 tokens is mT5. An empty list means that the file holds none that we know.
+// Find lists the text encoders of a file by the names of its tensors, in order of prefixes. A CLIP with 31 layers or
+// more is CLIP-G, a T5 with more than 200000 tokens is mT5. An empty list means that the file holds none that we know.
 func Find(set *weights.Set) []Part {
 	var parts []Part
 	for _, a := range anchors() {
@@ -37,7 +37,8 @@ func Find(set *weights.Set) []Part {
 			switch {
 			case kind == "clip_l" && set.Has(prefix+"text_model.encoder.layers.30.mlp.fc1.weight"):
 				kind = "clip_g"
-			case kind == "t5" && max(set.Dim(prefix+"shared.weight", 0), set.Dim(prefix+"encoder.embed_tokens.weight", 0)) > 200000:
+			case kind == "t5" && max(set.Dim(prefix+"shared.weight", 0),
+				set.Dim(prefix+"encoder.embed_tokens.weight", 0)) > 200000:
 				kind = "mt5"
 			}
 			parts = append(parts, Part{kind, prefix})
@@ -57,7 +58,8 @@ func findPart(set *weights.Set, kinds ...string) (Part, error) {
 		}
 	}
 	if len(fit) != 1 {
-		return Part{}, fmt.Errorf("load text encoder: the file holds %d encoders of kind %s, wanted is one (found: %v)", len(fit), strings.Join(kinds, " or "), all)
+		return Part{}, fmt.Errorf("load text encoder: the file holds %d encoders of kind %s, wanted is one (found: %v)",
+			len(fit), strings.Join(kinds, " or "), all)
 	}
 	return fit[0], nil
 }

@@ -14,8 +14,8 @@ import (
 	"patchbay/models/weights"
 )
 
-// llamaNames maps Hugging Face's names of a T5 with so many layers to llama.cpp's; written by hand from gguf-py's tables, the judge of
-// weights.FromGGUF.
+// llamaNames maps Hugging Face's names of a T5 with so many layers to llama.cpp's; written by hand from gguf-py's
+// tables, the judge of weights.FromGGUF.
 func llamaNames(layers int) map[string]string {
 	out := map[string]string{
 		"shared.weight": "token_embd.weight", "encoder.final_layer_norm.weight": "enc.output_norm.weight",
@@ -40,7 +40,8 @@ func llamaNames(layers int) map[string]string {
 	return out
 }
 
-// TestT5FromGGUF runs the tiny mT5 from files in llama.cpp's form: as f32 it is the same encoder bit by bit, in blocks it differs by what they lose.
+// TestT5FromGGUF runs the tiny mT5 from files in llama.cpp's form: as f32 it is the same encoder bit by bit, in blocks
+// it differs by what they lose.
 func TestT5FromGGUF(t *testing.T) {
 	golden := load(t, "mt5-tiny")
 	names := llamaNames(2)
@@ -62,14 +63,21 @@ func TestT5FromGGUF(t *testing.T) {
 	}
 	want := run(golden.set)
 	for kind, bound := range map[gguf.Type]float64{gguf.F32: 0, gguf.Q8v0: 3e-2, gguf.Q4v0: 0.4} {
-		tensors := []ggufwrite.Tensor{{Name: "dec.blk.0.attn_q.weight", Type: gguf.F32, Shape: []int{1}, Data: make([]byte, 4)}} // a whole T5 has a decoder
+		// a whole T5 has a decoder
+		tensors := []ggufwrite.Tensor{{
+			Name: "dec.blk.0.attn_q.weight", Type: gguf.F32, Shape: []int{1},
+			Data: make([]byte, 4),
+		}}
 		for _, name := range golden.set.Names() {
 			s, _ := golden.set.Get(name)
 			as := gguf.F32
 			if len(s.Shape) == 2 && s.Shape[1]%16 == 0 {
 				as = kind
 			}
-			tensors = append(tensors, ggufwrite.Tensor{Name: names[name], Type: as, Shape: s.Shape, Data: ggufwrite.Quantise(as, s.F32())})
+			tensors = append(tensors, ggufwrite.Tensor{
+				Name: names[name], Type: as, Shape: s.Shape,
+				Data: ggufwrite.Quantise(as, s.F32()),
+			})
 		}
 		f, err := gguf.OpenBytes(ggufwrite.File(map[string]any{"general.architecture": "t5encoder"}, tensors))
 		if err != nil {
@@ -99,7 +107,10 @@ func TestNamesThatLlamaDoesNotHaveStay(t *testing.T) {
 		t.Fatal(err)
 	}
 	set, err := weights.FromGGUF(f, engine.BF16)
-	want := []string{"enc.blk.0", "enc.blk.0.other.weight", "encoder.block.0.layer.0.SelfAttention.q.weight", "lm_head.weight", "strange"}
+	want := []string{
+		"enc.blk.0", "enc.blk.0.other.weight", "encoder.block.0.layer.0.SelfAttention.q.weight",
+		"lm_head.weight", "strange",
+	}
 	if err != nil || !slices.Equal(set.Names(), want) {
 		t.Errorf("got %s, error %v; want %s", strings.Join(set.Names(), " "), err, strings.Join(want, " "))
 	}

@@ -64,7 +64,8 @@ func compare(t testing.TB, what string, got, want []float32, bound float64) {
 		}
 	}
 	if !(worst <= bound*scale) {
-		t.Errorf("%s: value %d is %g, want %g; relative error %.3g, bound %.3g", what, at, got[at], want[at], worst/scale, bound)
+		t.Errorf("%s: value %d is %g, want %g; relative error %.3g, bound %.3g", what, at, got[at], want[at],
+			worst/scale, bound)
 		return
 	}
 	t.Logf("%s: relative error %.2g", what, worst/scale)
@@ -97,8 +98,9 @@ func cases(t testing.TB, prefix string) map[string]goldenCase {
 	return out
 }
 
-// chunks returns a prompt's tokens as the layout of that name makes them; plain ids are one chunk. testdata/tokens.json holds what our tokenizer,
-// which has tests of its own, made of the public vocabularies, and what ComfyUI 0.8.0 made of BERT's.
+// chunks returns a prompt's tokens as the layout of that name makes them; plain ids are one chunk. testdata/tokens.json
+// holds what our tokenizer, which has tests of its own, made of the public vocabularies, and what ComfyUI 0.8.0 made of
+// BERT's.
 func (c goldenCase) chunks(t testing.TB, layout string) [][]tokenizer.Token {
 	t.Helper()
 	type chunk struct {
@@ -364,7 +366,10 @@ func TestSD3Missing(t *testing.T) {
 		}
 		return e
 	}
-	for key, in := range map[string][2]*text.Encoding{"l1g0": {part(64), nil}, "l0g1": {nil, part(80)}, "l0g0": {nil, nil}} {
+	for key, in := range map[string][2]*text.Encoding{
+		"l1g0": {part(64), nil}, "l0g1": {nil, part(80)},
+		"l0g0": {nil, nil},
+	} {
 		var want struct {
 			Shape  [3]int `json:"cond_shape"`
 			Pool   [2]int `json:"pooled_shape"`
@@ -380,7 +385,8 @@ func TestSD3Missing(t *testing.T) {
 			t.Fatal(err)
 		}
 		if e.Context.Rows != want.Shape[1] || e.Context.Cols != want.Shape[2] || len(e.Pooled) != want.Pool[1] {
-			t.Errorf("%s: context [%d, %d], pooled %d; want %v, %v", key, e.Context.Rows, e.Context.Cols, len(e.Pooled), want.Shape, want.Pool)
+			t.Errorf("%s: context [%d, %d], pooled %d; want %v, %v", key, e.Context.Rows, e.Context.Cols, len(e.Pooled),
+				want.Shape, want.Pool)
 		}
 		if got, want := span(e.Context.Data[:e.Context.Cols]), span2(want.First, want.Last); got != want {
 			t.Errorf("%s: channels %s are not zero, want %s", key, got, want)

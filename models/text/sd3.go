@@ -14,10 +14,11 @@ const (
 	sd3Tokens = 77
 )
 
-// SD3 joins the encodings of SD3's three encoders, any of which may be nil: CLIP-L (CLIPFormSD3L) and CLIP-G (CLIPFormSD3G) side by side on the
-// channels, cut to the shorter and padded with zeros to 4096 channels, then the states of T5 appended on the token axis. A missing CLIP gives
-// zeros in its place, a missing T5 no tokens; without all three the context is 77 zero tokens (ComfyUI comfy/text_encoders/sd3_clip.py).
-// Errors: encodings wider than 4096 channels or a T5 of other width.
+// SD3 joins the encodings of SD3's three encoders, any of which may be nil: CLIP-L (CLIPFormSD3L) and CLIP-G
+// (CLIPFormSD3G) side by side on the channels, cut to the shorter and padded with zeros to 4096 channels, then the
+// states of T5 appended on the token axis. A missing CLIP gives zeros in its place, a missing T5 no tokens; without all
+// three the context is 77 zero tokens (ComfyUI comfy/text_encoders/sd3_clip.py). Errors: encodings wider than 4096
+// channels or a T5 of other width.
 func SD3(clipL, clipG, t5 *Encoding) (dit.Entry, error) {
 	e := dit.Entry{Pooled: append(pooled(clipL, sd3CLIPL), pooled(clipG, sd3CLIPG)...)}
 	e.Context.Cols = sd3Width

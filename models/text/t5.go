@@ -10,7 +10,8 @@ import (
 	"patchbay/models/weights"
 )
 
-// T5Config describes a T5 encoder (arXiv:1910.10683; gated form arXiv:2002.05202) in the names of Hugging Face's config.json.
+// T5Config describes a T5 encoder (arXiv:1910.10683; gated form arXiv:2002.05202) in the names of Hugging Face's
+// config.json.
 type T5Config struct {
 	Width       int     `json:"d_model"`                         // 4096 (T5-XXL), 2048 (mT5-XL)
 	HeadDim     int     `json:"d_kv"`                            // 64
@@ -73,8 +74,8 @@ type t5Dense struct {
 	Wi *engine.Weight `weight:"wi,nobias" shape:"F,E"`
 }
 
-// OpenT5 loads a T5 or mT5 encoder from set, whose names may have one of the usual prefixes (see Find). config is the JSON of the file's
-// metadata "config", empty when there is none. The caller closes the result.
+// OpenT5 loads a T5 or mT5 encoder from set, whose names may have one of the usual prefixes (see Find). config is the
+// JSON of the file's metadata "config", empty when there is none. The caller closes the result.
 func OpenT5(ops engine.Ops, set *weights.Set, config []byte) (*T5, error) {
 	part, err := findPart(set, "t5", "mt5")
 	if err != nil {
@@ -101,7 +102,8 @@ func OpenT5(ops engine.Ops, set *weights.Set, config []byte) (*T5, error) {
 	if set.Has("shared.weight") {
 		ignore = append(ignore, "encoder.embed_tokens.weight") // the same table again
 	}
-	if t.loaded, err = weights.Load(ops, set, &t.weights, weights.Options{Model: part.Kind, Ignore: ignore, Dims: t.dims()}); err != nil {
+	if t.loaded, err = weights.Load(ops, set, &t.weights,
+		weights.Options{Model: part.Kind, Ignore: ignore, Dims: t.dims()}); err != nil {
 		return nil, err
 	}
 	return t, nil
@@ -171,7 +173,8 @@ func inferT5(set *weights.Set, config []byte) (T5Config, error) {
 	case c.Layers < 1 || c.Layers > 1<<10:
 		return c, fmt.Errorf("text encoder config: num_layers is %d, allowed are 1..1024", c.Layers)
 	case c.Buckets < 4 || c.Buckets%2 != 0 || c.MaxDistance <= c.Buckets/4:
-		return c, fmt.Errorf("text encoder config: %d buckets up to distance %d: buckets must be even, at least 4, the distance above a quarter of them", c.Buckets, c.MaxDistance)
+		return c, fmt.Errorf("text encoder config: %d buckets up to distance %d: buckets must be even, at least 4, the "+
+			"distance above a quarter of them", c.Buckets, c.MaxDistance)
 	case c.Gated != stored.Gated:
 		return c, fmt.Errorf("text encoder config: is_gated_act is %v, the file has %v", c.Gated, stored.Gated)
 	case !(c.Eps > 0):
@@ -180,7 +183,8 @@ func inferT5(set *weights.Set, config []byte) (T5Config, error) {
 	return c, nil
 }
 
-// Encode encodes chunks of any length. Errors: token ids outside the vocabulary, Check's error, device errors, not enough memory for the scores.
+// Encode encodes chunks of any length. Errors: token ids outside the vocabulary, Check's error, device errors, not
+// enough memory for the scores.
 func (t *T5) Encode(env Env, chunks [][]tokenizer.Token, f T5Form) (Encoding, error) {
 	cfg := t.Config
 	special := Special{tokenizer.None, cfg.End, cfg.Pad}
@@ -248,7 +252,8 @@ func (t *T5) block(ops engine.Ops, b *t5Block, w work, keys []int) {
 	ops.Linear(w.q, w.norm, b.Q, engine.Epilogue{})
 	ops.Linear(w.k, w.norm, b.K, engine.Epilogue{})
 	ops.Linear(w.v, w.norm, b.V, engine.Epilogue{})
-	ops.Attention(heads(w.o, h), heads(w.q, h), heads(w.k, h), heads(w.v, h), engine.AttentionArgs{Scale: 1, Bias: w.bias, KeyLen: keys})
+	ops.Attention(heads(w.o, h), heads(w.q, h), heads(w.k, h), heads(w.v, h),
+		engine.AttentionArgs{Scale: 1, Bias: w.bias, KeyLen: keys})
 	ops.Linear(w.x, w.o, b.O, engine.Epilogue{Residual: w.x})
 	ops.RMSNorm(w.norm, w.x, b.Norm2, eps)
 	if b.Gated != nil {

@@ -1,13 +1,14 @@
 // Package text turns token ids into what diffusion models read of a prompt: CLIP-L and CLIP-G, T5 and mT5, BERT.
 //
-// Read encode.go (chunks and prompt weights, the same for all encoders), then clip.go, t5.go and bert.go (a network each, from its weights to its
-// states), find.go (which encoders a file holds, recognised by names as ComfyUI does), and flux.go, sd3.go, hunyuan.go (what a family makes of
-// the encodings). Tokens come from models/tokenizer; a prompt is a list of chunks that are encoded one by one and joined on the token axis.
+// Read encode.go (chunks and prompt weights, the same for all encoders), then clip.go, t5.go and bert.go (a network
+// each, from its weights to its states), find.go (which encoders a file holds, recognised by names as ComfyUI does),
+// and flux.go, sd3.go, hunyuan.go (what a family makes of the encodings). Tokens come from models/tokenizer; a prompt
+// is a list of chunks that are encoded one by one and joined on the token axis.
 //
-// Results follow ComfyUI, not diffusers, where they differ. Facts that have caused bugs elsewhere: CLIP is pooled at the FIRST end token, because
-// its pad is the end token too; hidden states of CLIP for SD3 are the last but one layer's without the final norm; T5 does not scale its scores
-// and attends to padding in FLUX, SD3 and PixArt; a prompt weight moves a state away from that of the empty prompt, it does not scale it; PixArt's
-// empty prompt is all pads.
+// Results follow ComfyUI, not diffusers, where they differ. Facts that have caused bugs elsewhere: CLIP is pooled at
+// the FIRST end token, because its pad is the end token too; hidden states of CLIP for SD3 are the last but one layer's
+// without the final norm; T5 does not scale its scores and attends to padding in FLUX, SD3 and PixArt; a prompt weight
+// moves a state away from that of the empty prompt, it does not scale it; PixArt's empty prompt is all pads.
 package text
 
 import (
@@ -21,8 +22,8 @@ import (
 // Env is what an encoder gets besides weights and tokens. It belongs to one rank and one stream.
 type Env struct {
 	Ops engine.Ops
-	// Arena holds the activations. nil: Take gives an arena of the bytes that a batch of chunks needs, which the next call may give away again;
-	// without Take the encoder takes them from Ops and gives them back.
+	// Arena holds the activations. nil: Take gives an arena of the bytes that a batch of chunks needs, which the next call
+	// may give away again; without Take the encoder takes them from Ops and gives them back.
 	Arena *engine.Arena
 	Take  func(bytes int) (*engine.Arena, error)
 	DType engine.DType // of activations: F32 (the zero value) or BF16
@@ -90,5 +91,6 @@ func act(name string) (engine.Act, error) {
 	case "silu":
 		return engine.SiLU, nil
 	}
-	return 0, fmt.Errorf("text encoder config: activation %q, allowed are quick_gelu, gelu, gelu_new, gelu_pytorch_tanh, relu, silu", name)
+	return 0, fmt.Errorf("text encoder config: activation %q, allowed are quick_gelu, gelu, gelu_new, "+
+		"gelu_pytorch_tanh, relu, silu", name)
 }

@@ -87,7 +87,12 @@ func TestDemo(t *testing.T) {
 func TestVectors(t *testing.T) {
 	ops := ref.New()
 	c := load(t, "clip-l-tiny").clip(t, ops)
-	plain := []tokenizer.Token{{ID: 49406, Weight: 1}, {ID: 777, Weight: 1}, {ID: 778, Weight: 1.5}, {ID: 49407, Weight: 1}}
+	plain := []tokenizer.Token{
+		{ID: 49406, Weight: 1},
+		{ID: 777, Weight: 1},
+		{ID: 778, Weight: 1.5},
+		{ID: 49407, Weight: 1},
+	}
 	vector := slices.Clone(plain)
 	row := golden.Fill("clip-l-tiny/text_model.embeddings.token_embedding.weight", 779*64, 1, 0)
 	vector[1] = tokenizer.Token{ID: tokenizer.None, Weight: 1, Vector: row[777*64 : 778*64]}
@@ -127,11 +132,13 @@ func TestManyChunks(t *testing.T) {
 	}
 	compare(t, "eleven chunks", all.Context.Data, want, 1e-6)
 	if all.Context.Rows != 6*3+5*2 || !slices.Equal(all.Valid, valid) || all.ValidLen() != 2 {
-		t.Errorf("%d rows, mask %v of length %d; want %d rows, mask %v of length 2", all.Context.Rows, all.Valid, all.ValidLen(), 28, valid)
+		t.Errorf("%d rows, mask %v of length %d; want %d rows, mask %v of length 2", all.Context.Rows, all.Valid,
+			all.ValidLen(), 28, valid)
 	}
 }
 
-// TestLayers: an inner layer of T5 is the whole output of a model that ends there, and layers beyond the model are the last.
+// TestLayers: an inner layer of T5 is the whole output of a model that ends there, and layers beyond the model are the
+// last.
 func TestLayers(t *testing.T) {
 	ops := ref.New()
 	set, _, err := goldenweights.Set("t5-tiny")
@@ -184,7 +191,8 @@ func TestBF16(t *testing.T) {
 	m := load(t, "t5-tiny").t5(t, ops)
 	for i, dtype := range []engine.DType{engine.F32, engine.BF16} {
 		var err error
-		if got[i], err = m.Encode(text.Env{Ops: ops, DType: dtype}, tokens([]float32{5, 6, 7, 1}), text.T5Form{}); err != nil {
+		if got[i], err = m.Encode(text.Env{Ops: ops, DType: dtype}, tokens([]float32{5, 6, 7, 1}),
+			text.T5Form{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -201,11 +209,13 @@ func TestCheckStops(t *testing.T) {
 		}
 		return nil
 	}}
-	if _, err := load(t, "clip-l-tiny").clip(t, ops).Encode(here, tokens([]float32{5}), text.CLIPFormFLUX()); !errors.Is(err, stop) || calls != 2 {
+	if _, err := load(t, "clip-l-tiny").clip(t, ops).Encode(here, tokens([]float32{5}),
+		text.CLIPFormFLUX()); !errors.Is(err, stop) || calls != 2 {
 		t.Errorf("CLIP: got %v after %d calls", err, calls)
 	}
 	calls = 0
-	if _, err := load(t, "t5-tiny").t5(t, ops).Encode(here, tokens([]float32{5}), text.T5Form{}); !errors.Is(err, stop) || calls != 2 {
+	if _, err := load(t, "t5-tiny").t5(t, ops).Encode(here, tokens([]float32{5}), text.T5Form{}); !errors.Is(err, stop) ||
+		calls != 2 {
 		t.Errorf("T5: got %v after %d calls", err, calls)
 	}
 }
@@ -254,7 +264,8 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s %s: error is %v, want one with %q", bad.model, bad.config, err, bad.want)
 		}
 	}
-	if _, err := text.OpenBERT(ops, weights.FromMap(nil), nil); err == nil || !strings.Contains(err.Error(), "0 encoders of kind bert") {
+	if _, err := text.OpenBERT(ops, weights.FromMap(nil), nil); err == nil ||
+		!strings.Contains(err.Error(), "0 encoders of kind bert") {
 		t.Errorf("an empty file: error is %v", err)
 	}
 }
@@ -287,8 +298,8 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// TestDenseForm loads a T5 of the older form (ReLU without gate) below a prefix, with the table under its other name, and compares one token with
-// the formula: attention to itself alone returns the token's own value.
+// TestDenseForm loads a T5 of the older form (ReLU without gate) below a prefix, with the table under its other name,
+// and compares one token with the formula: attention to itself alone returns the token's own value.
 func TestDenseForm(t *testing.T) {
 	ops := ref.New()
 	gated, _, err := goldenweights.Set("t5-tiny")

@@ -11,11 +11,12 @@ import (
 	"patchbay/models/dit"
 )
 
-// blockAllocs is the most Go objects that one block of any family may allocate on the CPU: closures and tensor headers of its calls and the task
-// counters of two threads. No tensor is among them: those come from the arena.
+// blockAllocs is the most Go objects that one block of any family may allocate on the CPU: closures and tensor headers
+// of its calls and the task counters of two threads. No tensor is among them: those come from the arena.
 const blockAllocs = 160
 
-// TestBlockAllocates counts the Go objects of every block, on two picture sizes: a small constant that does not grow with the picture.
+// TestBlockAllocates counts the Go objects of every block, on two picture sizes: a small constant that does not grow
+// with the picture.
 func TestBlockAllocates(t *testing.T) {
 	ops, err := cpu.New(cpu.Config{Threads: 2})
 	if err != nil {
@@ -57,7 +58,10 @@ func blockCounts(t *testing.T, ops engine.Ops, m dit.Model, side int) []float64 
 	spec := m.Spec()
 	env := dit.Env{Ops: ops, Arena: engine.NewArena("activations", buf, bytes), Attend: dit.Whole(ops)}
 	grid, all := spec.Tokens(side, side), dit.Range{End: len(spec.Blocks)}
-	entry := dit.Entry{Context: dit.Array{Rows: 77, Cols: spec.ContextDim, Data: make([]float32, 77*spec.ContextDim)}, Pooled: make([]float32, spec.PooledDim)}
+	entry := dit.Entry{
+		Context: dit.Array{Rows: 77, Cols: spec.ContextDim, Data: make([]float32, 77*spec.ContextDim)},
+		Pooled:  make([]float32, spec.PooledDim),
+	}
 	if spec.Context2Dim > 0 {
 		entry.Context2 = dit.Array{Rows: 256, Cols: spec.Context2Dim, Data: make([]float32, 256*spec.Context2Dim)}
 	}

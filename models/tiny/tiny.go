@@ -1,6 +1,8 @@
-// Package tiny makes small diffusion models of every family with seeded weights, for the tests of whoever runs models. No file is needed.
+// Package tiny makes small diffusion models of every family with seeded weights, for the tests of whoever runs models.
+// No file is needed.
 //
-// Names lists them; a name of tests/golden/weights.json ("flux-a") gives the model that golden numbers were recorded with.
+// Names lists them; a name of tests/golden/weights.json ("flux-a") gives the model that golden numbers were recorded
+// with.
 package tiny
 
 import (

@@ -36,5 +36,6 @@ func ideograph(r rune) bool {
 
 // punctuation is BERT's class: all ASCII that is neither letter, digit, space nor control, and Unicode category P.
 func punctuation(r rune) bool {
-	return r >= '!' && r <= '/' || r >= ':' && r <= '@' || r >= '[' && r <= '`' || r >= '{' && r <= '~' || unicode.IsPunct(r)
+	return r >= '!' && r <= '/' || r >= ':' && r <= '@' || r >= '[' && r <= '`' || r >= '{' && r <= '~' ||
+		unicode.IsPunct(r)
 }

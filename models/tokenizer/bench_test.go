@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-const benchPrompt = "a wide photograph of an old harbour at dawn, fishing boats, soft golden light, (masterpiece:1.2), 35mm film grain, "
+const benchPrompt = "a wide photograph of an old harbour at dawn, fishing boats, soft golden light, " +
+	"(masterpiece:1.2), 35mm film grain, "
 
 // BenchmarkEncode measures plain tokenising of a 460-byte prompt.
 func BenchmarkEncode(b *testing.B) {

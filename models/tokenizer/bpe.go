@@ -22,7 +22,8 @@ func newBPE(vocab map[string]int32, pairs []mergePair) (*bpe, error) {
 		right, okRight := vocab[p.right]
 		joined, okJoined := vocab[p.left+p.right]
 		if !okLeft || !okRight || !okJoined {
-			return nil, fmt.Errorf("merge %d (%.40q %.40q) names pieces that are not in the vocabulary; do both files belong together?", rank, p.left, p.right)
+			return nil, fmt.Errorf("merge %d (%.40q %.40q) names pieces that are not in the vocabulary; do both files "+
+				"belong together?", rank, p.left, p.right)
 		}
 		key := pairKey(left, right)
 		if _, twice := b.merges[key]; !twice {

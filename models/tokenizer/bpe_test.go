@@ -107,7 +107,9 @@ func TestByteRunes(t *testing.T) {
 	for b := range 256 {
 		seen[byteRune(byte(b))] = true
 	}
-	if len(seen) != 256 || byteRune(' ') != 'Ġ' || byteRune('\n') != 'Ċ' || byteRune('A') != 'A' || byteRune(0xad) != 'Ń' {
-		t.Errorf("%d different characters, space %q, newline %q, A %q, 0xad %q", len(seen), byteRune(' '), byteRune('\n'), byteRune('A'), byteRune(0xad))
+	if len(seen) != 256 || byteRune(' ') != 'Ġ' || byteRune('\n') != 'Ċ' || byteRune('A') != 'A' ||
+		byteRune(0xad) != 'Ń' {
+		t.Errorf("%d different characters, space %q, newline %q, A %q, 0xad %q", len(seen), byteRune(' '), byteRune('\n'),
+			byteRune('A'), byteRune(0xad))
 	}
 }

@@ -19,7 +19,8 @@ func TestOriginalPrograms(t *testing.T) {
 	}
 	for name, kind := range map[string]string{
 		"demo_clip.tokenizer.json": "clip-bpe", "demo_t5.tokenizer.json": "unigram", "tiny_qwen": "qwen2-bpe",
-		"tiny_bert.vocab.txt": "wordpiece", "tiny_unigram.model": "sentencepiece-unigram", "tiny_bpe.model": "sentencepiece-bpe",
+		"tiny_bert.vocab.txt": "wordpiece", "tiny_unigram.model": "sentencepiece-unigram",
+		"tiny_bpe.model": "sentencepiece-bpe",
 	} {
 		t.Run(name, func(t *testing.T) {
 			tok, err := Open(filepath.Join("testdata", name))

@@ -35,7 +35,8 @@ func parseCharsmap(data []byte) (*charsmap, error) {
 	}
 	size := int64(binary.LittleEndian.Uint32(data))
 	if size == 0 || size%4 != 0 || size > int64(len(data)-4) {
-		return nil, fmt.Errorf("precompiled charsmap announces a trie of %d bytes (must be a multiple of 4 and fit in %d)", size, len(data)-4)
+		return nil, fmt.Errorf("precompiled charsmap announces a trie of %d bytes (must be a multiple of 4 and fit in %d)",
+			size, len(data)-4)
 	}
 	c := &charsmap{units: make([]uint32, size/4), blob: bytes.Clone(data[4+size:])}
 	for i := range c.units {

@@ -18,11 +18,13 @@ func TestDemoVocabularies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t5Layout, err := T5Flux().WithConfig([]byte(`{"max_length": 20, "min_length": 20, "pad_token_id": 0, "eos_token_id": 1, "vocab_size": 334}`))
+	t5Layout, err := T5Flux().WithConfig([]byte(`{"max_length": 20, "min_length": 20, "pad_token_id": 0, ` +
+		`"eos_token_id": 1, "vocab_size": 334}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	clipLayout, err := CLIPL().WithConfig([]byte(`{"max_length": 77, "bos_token_id": 819, "eos_token_id": 820, "pad_token_id": 820}`))
+	clipLayout, err := CLIPL().WithConfig([]byte(`{"max_length": 77, "bos_token_id": 819, "eos_token_id": 820, ` +
+		`"pad_token_id": 820}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,8 +45,10 @@ func TestDemoVocabularies(t *testing.T) {
 		}
 	}
 	// Longer prompts are cut to 19 tokens and </s>, as in training.
-	got, err := t5Layout.Prompt(t5, "a red heart and a red heart and a red heart and a red heart and a red heart and a red heart and a red heart", nil)
-	if err != nil || len(got.Chunks) != 1 || len(got.Chunks[0]) != 20 || got.Chunks[0][19].ID != 1 || got.Chunks[0][18].ID == 1 {
+	got, err := t5Layout.Prompt(t5, "a red heart and a red heart and a red heart and a red heart and a red heart and "+
+		"a red heart and a red heart", nil)
+	if err != nil || len(got.Chunks) != 1 || len(got.Chunks[0]) != 20 || got.Chunks[0][19].ID != 1 ||
+		got.Chunks[0][18].ID == 1 {
 		t.Errorf("long prompt: %v, %v; want one chunk of 20 tokens that ends in </s>", got, err)
 	}
 }

@@ -21,7 +21,10 @@ func tryVocabulary(t *testing.T, tok *Tokenizer, err error) {
 		}
 		return
 	}
-	for _, text := range []string{"", "a red heart", "<|endoftext|></s> \x00\xff é 一 👨‍👩‍👧", "aaaaaaaaaaaaaaaaaaaa\r\n  b "} {
+	for _, text := range []string{
+		"", "a red heart", "<|endoftext|></s> \x00\xff é 一 👨‍👩‍👧",
+		"aaaaaaaaaaaaaaaaaaaa\r\n  b ",
+	} {
 		ids := tok.EncodeWithEnds(text)
 		for i, id := range ids {
 			if id < 0 || id >= tok.Size {
@@ -43,11 +46,16 @@ func seedFile(f *testing.F, names ...string) []byte {
 func FuzzFromJSON(f *testing.F) {
 	f.Add(seedFile(f, "demo_t5.tokenizer.json"))
 	f.Add(seedFile(f, "demo_clip.tokenizer.json"))
-	f.Add([]byte(`{"model":{"type":"Unigram","unk_id":0,"vocab":[["u",0],["a",-1],["▁a",-1e308]]},"pre_tokenizer":{"type":"Metaspace","replacement":"▁","prepend_scheme":"first"},
-		"normalizer":{"type":"Sequence","normalizers":[{"type":"Precompiled","precompiled_charsmap":"BAAAAAAAAABh"},{"type":"Strip"},{"type":"Replace","pattern":{"Regex":" {2,}"},"content":"▁"}]},
+	f.Add([]byte(`{"model":{"type":"Unigram","unk_id":0,"vocab":[["u",0],["a",-1],["▁a",-1e308]]},
+		"pre_tokenizer":{"type":"Metaspace","replacement":"▁","prepend_scheme":"first"},
+		"normalizer":{"type":"Sequence","normalizers":[{"type":"Precompiled","precompiled_charsmap":"BAAAAAAAAABh"},
+		{"type":"Strip"},
+		{"type":"Replace","pattern":{"Regex":" {2,}"},"content":"▁"}]},
 		"added_tokens":[{"id":2,"content":"</s>","lstrip":true,"rstrip":true,"single_word":true,"normalized":true}],
 		"post_processor":{"type":"TemplateProcessing","single":[{"Sequence":{"id":"A"}},{"SpecialToken":{"id":"</s>"}}]}}`))
-	f.Add([]byte(`{"model":{"type":"BPE","end_of_word_suffix":"</w>","vocab":{"<|startoftext|>":0,"<|endoftext|>":1,"a":2,"a</w>":3,"aa</w>":4},"merges":["a a</w>"]},"post_processor":{"type":"RobertaProcessing","cls":["x",1],"sep":["<|endoftext|>",1]}}`))
+	f.Add([]byte(`{"model":{"type":"BPE","end_of_word_suffix":"</w>","vocab":{"<|startoftext|>":0,"<|endoftext|>":1,` +
+		`"a":2,"a</w>":3,"aa</w>":4},"merges":["a ` +
+		`a</w>"]},"post_processor":{"type":"RobertaProcessing","cls":["x",1],"sep":["<|endoftext|>",1]}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		tok, err := FromJSON(data)
 		tryVocabulary(t, tok, err)
@@ -65,8 +73,10 @@ func FuzzFromSentencePiece(f *testing.F) {
 }
 
 func FuzzFromVocabMerges(f *testing.F) {
-	f.Add(seedFile(f, "tiny_qwen", "vocab.json"), seedFile(f, "tiny_qwen", "merges.txt"), seedFile(f, "tiny_qwen", "tokenizer_config.json"))
-	f.Add([]byte(`{"<|startoftext|>":0,"<|endoftext|>":1,"!</w>":2,"a":3,"a</w>":4,"aa</w>":5}`), []byte("#version: 0.2\na a</w>\n"), []byte(""))
+	f.Add(seedFile(f, "tiny_qwen", "vocab.json"), seedFile(f, "tiny_qwen", "merges.txt"),
+		seedFile(f, "tiny_qwen", "tokenizer_config.json"))
+	f.Add([]byte(`{"<|startoftext|>":0,"<|endoftext|>":1,"!</w>":2,"a":3,"a</w>":4,"aa</w>":5}`),
+		[]byte("#version: 0.2\na a</w>\n"), []byte(""))
 	f.Fuzz(func(t *testing.T, vocab, merges, config []byte) {
 		tok, err := FromVocabMerges(vocab, merges, config)
 		tryVocabulary(t, tok, err)
@@ -105,7 +115,10 @@ func FuzzCharsmap(f *testing.F) {
 }
 
 func FuzzPrompt(f *testing.F) {
-	for _, text := range []string{"", "(a:1.3) ((b)) \\(c\\)", "red embedding:x, (y embedding:two:-1)", ")(()", "(((((", "embedding:", "(a:1_0)(b:nan)"} {
+	for _, text := range []string{
+		"", "(a:1.3) ((b)) \\(c\\)", "red embedding:x, (y embedding:two:-1)", ")(()", "(((((",
+		"embedding:", "(a:1_0)(b:nan)",
+	} {
 		f.Add(text)
 	}
 	clip, err := Open(filepath.Join("testdata", "demo_clip.tokenizer.json"))

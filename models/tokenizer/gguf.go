@@ -8,10 +8,11 @@ import (
 	"unicode/utf8"
 )
 
-// FromGGUF makes the vocabulary that the metadata of a GGUF file describes (docs/gguf.md of the ggml project, section Tokenizer): SentencePiece unigram
-// of T5, with the keys tokenizer.ggml.tokens, scores, token_type, and, where the file has them, precompiled_charsmap, add_space_prefix and
-// remove_extra_whitespaces. Files without a vocabulary give nil and no error, vocabularies of other models too: a text encoder
-// then looks elsewhere. Lists of different lengths or types are errors.
+// FromGGUF makes the vocabulary that the metadata of a GGUF file describes (docs/gguf.md of the ggml project, section
+// Tokenizer): SentencePiece unigram of T5, with the keys tokenizer.ggml.tokens, scores, token_type, and, where the file
+// has them, precompiled_charsmap, add_space_prefix and remove_extra_whitespaces. Files without a vocabulary give nil
+// and no error, vocabularies of other models too: a text encoder then looks elsewhere. Lists of different lengths or
+// types are errors.
 func FromGGUF(metadata map[string]any) (*Tokenizer, error) {
 	const key = "tokenizer.ggml."
 	if metadata[key+"model"] != "t5" {
@@ -28,7 +29,8 @@ func ggufModel(metadata map[string]any, key string) (*Tokenizer, error) {
 	pieces, ok := metadata[key+"tokens"].([]string)
 	scores, ok2 := metadata[key+"scores"].([]float32)
 	if !ok || !ok2 || len(pieces) != len(scores) || len(pieces) == 0 || len(pieces) > maxPieces {
-		return nil, fmt.Errorf("%stokens has %d texts and %sscores %d numbers; as many of both are needed, 1..%d", key, len(pieces), key, len(scores), maxPieces)
+		return nil, fmt.Errorf("%stokens has %d texts and %sscores %d numbers; as many of both are needed, 1..%d", key,
+			len(pieces), key, len(scores), maxPieces)
 	}
 	m := &spModel{modelType: 1, endPiece: "</s>", dummyPrefix: true, dropSpaces: true, markSpaces: true}
 	kinds, typed := metadata[key+"token_type"].([]int32)

@@ -28,12 +28,15 @@ func ggufWords(t *testing.T, path string) map[string]any {
 	pieces := append(m.pieces, "[PAD7]", "[PAD7]") // converters do not take care that these differ
 	scores, kinds = append(scores, -10000, -10000), append(kinds, pieceUnused, pieceUnused)
 	return map[string]any{
-		"tokenizer.ggml.model": "t5", "tokenizer.ggml.tokens": pieces, "tokenizer.ggml.scores": scores, "tokenizer.ggml.token_type": kinds,
-		"tokenizer.ggml.precompiled_charsmap": m.charsmap, "tokenizer.ggml.add_space_prefix": m.dummyPrefix, "tokenizer.ggml.remove_extra_whitespaces": m.dropSpaces,
+		"tokenizer.ggml.model": "t5", "tokenizer.ggml.tokens": pieces, "tokenizer.ggml.scores": scores,
+		"tokenizer.ggml.token_type":           kinds,
+		"tokenizer.ggml.precompiled_charsmap": m.charsmap, "tokenizer.ggml.add_space_prefix": m.dummyPrefix,
+		"tokenizer.ggml.remove_extra_whitespaces": m.dropSpaces,
 	}
 }
 
-// TestFromGGUFEqualsTheOriginalProgram judges the adapter with what SentencePiece answered for the model that the metadata was made from.
+// TestFromGGUFEqualsTheOriginalProgram judges the adapter with what SentencePiece answered for the model that the
+// metadata was made from.
 func TestFromGGUFEqualsTheOriginalProgram(t *testing.T) {
 	const name = "tiny_unigram.model"
 	tok, err := FromGGUF(ggufWords(t, filepath.Join("testdata", name)))

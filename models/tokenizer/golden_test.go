@@ -87,7 +87,8 @@ func comparePrompt(got Prompt, err error, want goldenTokens) error {
 			ids[i], weights[i] = t.ID, t.Weight
 		}
 		if i := firstDifference(ids, want.IDs[c]); i >= 0 {
-			return fmt.Errorf("chunk %d: %d ids, want %d; first bad index %d\n got %v\nwant %v", c, len(ids), len(want.IDs[c]), i, ids, want.IDs[c])
+			return fmt.Errorf("chunk %d: %d ids, want %d; first bad index %d\n got %v\nwant %v", c, len(ids), len(want.IDs[c]),
+				i, ids, want.IDs[c])
 		}
 		for i, w := range weights {
 			expected := float32(1)

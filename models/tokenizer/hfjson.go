@@ -27,7 +27,10 @@ func FromJSON(data []byte) (*Tokenizer, error) {
 	if err := json.Unmarshal(data, &f); err != nil {
 		return nil, fmt.Errorf("tokenizer.json: %w", err)
 	}
-	for name, part := range map[string]json.RawMessage{"normalizer": f.Normalizer, "pre_tokenizer": f.Pre, "post_processor": f.Post} {
+	for name, part := range map[string]json.RawMessage{
+		"normalizer": f.Normalizer, "pre_tokenizer": f.Pre,
+		"post_processor": f.Post,
+	} {
 		if len(part) > longestMember {
 			return nil, fmt.Errorf("tokenizer.json: member %q has %d bytes, allowed are %d", name, len(part), longestMember)
 		}
@@ -185,7 +188,8 @@ func bpeFromJSON(data, pre json.RawMessage, added []addedToken) (*Tokenizer, err
 	}
 	for _, a := range added {
 		if m.Vocab == nil || a.ID < 0 || a.ID >= maxID {
-			return nil, fmt.Errorf("added token %.40q has id %d, allowed are 0..%d beside a vocabulary", a.Content, a.ID, maxID-1)
+			return nil, fmt.Errorf("added token %.40q has id %d, allowed are 0..%d beside a vocabulary",
+				a.Content, a.ID, maxID-1)
 		}
 		m.Vocab[a.Content] = int32(a.ID)
 	}
@@ -195,7 +199,8 @@ func bpeFromJSON(data, pre json.RawMessage, added []addedToken) (*Tokenizer, err
 	case m.Suffix != "":
 		return nil, fmt.Errorf("model: end_of_word_suffix is %.20q, allowed are an empty one and %q", m.Suffix, wordEnd)
 	case !strings.Contains(string(pre), qwenPattern()):
-		return nil, errors.New("pre_tokenizer: only the word pattern of Qwen2 is known for byte-level BPE without a word suffix")
+		return nil, errors.New("pre_tokenizer: only the word pattern of Qwen2 is known for byte-level BPE without a word " +
+			"suffix")
 	}
 	return newQwen(m.Vocab, m.Merges, added)
 }
@@ -285,7 +290,8 @@ func (t *Tokenizer) readEnds(data json.RawMessage, depth int) error {
 			*at = t.idOr(name)
 		}
 	default:
-		return fmt.Errorf("post_processor type %.40q is not supported; known are TemplateProcessing, RobertaProcessing, BertProcessing, ByteLevel, Sequence", p.Type)
+		return fmt.Errorf("post_processor type %.40q is not supported; known are TemplateProcessing, RobertaProcessing, "+
+			"BertProcessing, ByteLevel, Sequence", p.Type)
 	}
 	return nil
 }

@@ -31,7 +31,10 @@ const unlimited = 99999999
 
 // CLIPL is CLIP-L as FLUX and SD3 use it: chunks of 77, padded with the end token.
 func CLIPL() Layout {
-	return Layout{Key: "clip_l", MaxLength: 77, Fill: true, Start: FromVocabulary, End: FromVocabulary, Pad: FromVocabulary, Weights: true, Embeddings: true}
+	return Layout{
+		Key: "clip_l", MaxLength: 77, Fill: true, Start: FromVocabulary, End: FromVocabulary,
+		Pad: FromVocabulary, Weights: true, Embeddings: true,
+	}
 }
 
 // CLIPG is OpenCLIP bigG of SD3 (and SDXL): CLIPL padded with 0.
@@ -43,7 +46,10 @@ func CLIPG() Layout {
 
 // t5 is the common part of the T5 layouts: one chunk of any length, no start token, pads 0.
 func t5(key string, minLength int) Layout {
-	return Layout{Key: key, MaxLength: unlimited, MinLength: minLength, Start: None, End: FromVocabulary, Pad: 0, Weights: true, Embeddings: true}
+	return Layout{
+		Key: key, MaxLength: unlimited, MinLength: minLength, Start: None, End: FromVocabulary, Pad: 0,
+		Weights: true, Embeddings: true,
+	}
 }
 
 // T5Flux is T5-XXL of FLUX: at least 256 tokens.
@@ -75,21 +81,28 @@ func HunyuanMT5() Layout {
 
 // HunyuanBERT is the Chinese RoBERTa of HunyuanDiT: 77 to 512 tokens a chunk, pads 0, embedding:name is text.
 func HunyuanBERT() Layout {
-	return Layout{Key: "chinese_roberta", MaxLength: 512, MinLength: 77, Start: FromVocabulary, End: FromVocabulary, Pad: 0, Weights: true}
+	return Layout{
+		Key: "chinese_roberta", MaxLength: 512, MinLength: 77, Start: FromVocabulary, End: FromVocabulary,
+		Pad: 0, Weights: true,
+	}
 }
 
 // QwenImage is Qwen2.5-VL of Qwen-Image: chat template, no weights. A prompt that is already a chat stays as it is.
 func QwenImage() Layout {
 	l := ZImage()
 	l.Key, l.Bare = "qwen25_7b", "<|im_start|>"
-	l.Template = "<|im_start|>system\nDescribe the image by detailing the color, shape, size, texture, quantity, text, spatial relationships of the objects and background:" +
+	l.Template = "<|im_start|>system\nDescribe the image by detailing the color, shape, size, texture, quantity, " +
+		"text, spatial relationships of the objects and background:" +
 		"<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 	return l
 }
 
 // ZImage is Qwen3 of Z-Image: chat template, no weights.
 func ZImage() Layout {
-	return Layout{Key: "qwen3_4b", MaxLength: unlimited, MinLength: 1, Start: None, End: None, Pad: 151643, Template: "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"}
+	return Layout{
+		Key: "qwen3_4b", MaxLength: unlimited, MinLength: 1, Start: None, End: None, Pad: 151643,
+		Template: "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n",
+	}
 }
 
 // WithOptions returns l with ComfyUI's T5TokenizerOptions applied: the members "<Key>_min_length" and
@@ -105,7 +118,8 @@ func (l Layout) WithOptions(options map[string]int) Layout {
 }
 
 // WithConfig returns l changed by the "config" that a checkpoint carries in its metadata: max_length (which then
-// truncates encoders without chunks), min_length, bos_token_id, eos_token_id, pad_token_id. Absent members change nothing.
+// truncates encoders without chunks), min_length, bos_token_id, eos_token_id, pad_token_id. Absent members change
+// nothing.
 func (l Layout) WithConfig(config []byte) (Layout, error) {
 	var c struct {
 		Max   *int `json:"max_length"`

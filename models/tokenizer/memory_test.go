@@ -22,7 +22,8 @@ func TestMemoryOfHostileFiles(t *testing.T) {
 		}
 		return strings.TrimSuffix(b.String(), ",")
 	}
-	const unigramHead = `{"pre_tokenizer":{"type":"Metaspace","replacement":"▁"},"model":{"type":"Unigram","unk_id":0,"vocab":[`
+	const unigramHead = `{"pre_tokenizer":{"type":"Metaspace","replacement":"▁"},"model":{"type":"Unigram","unk_id":0,` +
+		`"vocab":[`
 	var distinctModel []byte
 	for i := 0; len(distinctModel) < size; i++ {
 		piece := fmt.Sprintf("%x", i)
@@ -40,16 +41,20 @@ func TestMemoryOfHostileFiles(t *testing.T) {
 		"json null pieces":     {FromJSON, fill(unigramHead, `null,`, `]}}`)},
 		"json long piece":      {FromJSON, fill(unigramHead+`["`, `a`, `",0]]}}`)},
 		"json added tokens":    {FromJSON, fill(`{"added_tokens":[`, `{},`, `],"model":{"type":"Unigram"}}`)},
-		"json normalizers":     {FromJSON, fill(`{"normalizer":{"type":"Sequence","normalizers":[`, `1,`, `]},`+unigramHead[1:]+`["a",0]]}}`)},
-		"json post processor":  {FromJSON, fill(`{"post_processor":{"type":"RobertaProcessing","cls":[`, `1,`, `]},`+unigramHead[1:]+`["a",0]]}}`)},
-		"json merges":          {FromJSON, fill(`{"model":{"type":"BPE","merges":[`, `"",`, `]}}`)},
-		"json huge id":         {FromJSON, []byte(`{"model":{"type":"BPE","end_of_word_suffix":"</w>","vocab":{"a":2147483647},"merges":[]}}`)},
-		"json bpe vocab":       {FromJSON, []byte(`{"model":{"type":"BPE","end_of_word_suffix":"</w>","merges":[],"vocab":{` + distinct(`"%x":1,`) + `}}}`)},
-		"model many pieces":    {FromSentencePiece, manyIDs},
-		"model distinct":       {FromSentencePiece, distinctModel},
-		"model empty pieces":   {FromSentencePiece, bytes.Repeat([]byte("\n\x00"), size/2)},
-		"bert short lines":     {bert, bytes.Repeat([]byte("\n"), size)},
-		"bert distinct lines":  {bert, []byte(distinct("%x\n"))},
+		"json normalizers": {FromJSON, fill(`{"normalizer":{"type":"Sequence","normalizers":[`, `1,`,
+			`]},`+unigramHead[1:]+`["a",0]]}}`)},
+		"json post processor": {FromJSON, fill(`{"post_processor":{"type":"RobertaProcessing","cls":[`, `1,`,
+			`]},`+unigramHead[1:]+`["a",0]]}}`)},
+		"json merges": {FromJSON, fill(`{"model":{"type":"BPE","merges":[`, `"",`, `]}}`)},
+		"json huge id": {FromJSON, []byte(`{"model":{"type":"BPE","end_of_word_suffix":"</w>","vocab":{"a":2147483647},` +
+			`"merges":[]}}`)},
+		"json bpe vocab": {FromJSON, []byte(`{"model":{"type":"BPE","end_of_word_suffix":"</w>","merges":[],"vocab":{` +
+			distinct(`"%x":1,`) + `}}}`)},
+		"model many pieces":   {FromSentencePiece, manyIDs},
+		"model distinct":      {FromSentencePiece, distinctModel},
+		"model empty pieces":  {FromSentencePiece, bytes.Repeat([]byte("\n\x00"), size/2)},
+		"bert short lines":    {bert, bytes.Repeat([]byte("\n"), size)},
+		"bert distinct lines": {bert, []byte(distinct("%x\n"))},
 	} {
 		var before, after runtime.MemStats
 		runtime.GC()
@@ -61,7 +66,8 @@ func TestMemoryOfHostileFiles(t *testing.T) {
 		runtime.ReadMemStats(&kept)
 		runtime.KeepAlive(tok)
 		total := after.TotalAlloc - before.TotalAlloc
-		t.Logf("%-22s %9d bytes, allocated %6.1f times that, kept %4.1f, error %.70v", name, len(c.data), float64(total)/float64(len(c.data)),
+		t.Logf("%-22s %9d bytes, allocated %6.1f times that, kept %4.1f, error %.70v", name, len(c.data),
+			float64(total)/float64(len(c.data)),
 			float64(int64(kept.HeapAlloc)-int64(before.HeapAlloc))/float64(len(c.data)), err)
 		if limit := uint64(len(c.data))*40 + 1<<20; total > limit {
 			t.Errorf("%s: %d bytes allocated for a file of %d, limit %d", name, total, len(c.data), limit)

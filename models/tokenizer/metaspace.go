@@ -37,7 +37,8 @@ func parseMetaspace(data json.RawMessage, words *unigram, depth int) (*metaspace
 		return parseMetaspace(p.Pretokenizers[0], words, depth+1)
 	}
 	if p.Type != "Metaspace" {
-		return nil, fmt.Errorf("pre_tokenizer type %.40q is not supported for a Unigram vocabulary; known is Metaspace", p.Type)
+		return nil, fmt.Errorf("pre_tokenizer type %.40q is not supported for a Unigram vocabulary; known is Metaspace",
+			p.Type)
 	}
 	if p.Replacement != spaceMark {
 		return nil, fmt.Errorf("pre_tokenizer replacement is %.10q, allowed is %q", p.Replacement, spaceMark)

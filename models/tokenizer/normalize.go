@@ -73,7 +73,8 @@ func parseNormalizer(data json.RawMessage, depth int) (normalizer, error) {
 			return n.Prepend + s
 		}, nil
 	}
-	return nil, fmt.Errorf("normalizer type %.40q is not supported; known are Sequence, Precompiled, NFC, NFD, NFKC, NFKD, Lowercase, StripAccents, Strip, Replace, Prepend", n.Type)
+	return nil, fmt.Errorf("normalizer type %.40q is not supported; known are Sequence, Precompiled, NFC, NFD, NFKC, "+
+		"NFKD, Lowercase, StripAccents, Strip, Replace, Prepend", n.Type)
 }
 
 // parseNormalizers chains the members of a sequence.
@@ -109,7 +110,8 @@ func parseReplace(literal, pattern *string, content string) (normalizer, error) 
 	for i := 0; i+1 < len(*pattern); i++ {
 		if (*pattern)[i] == '\\' {
 			if i++; strings.IndexByte("sSdDwWbB", (*pattern)[i]) >= 0 {
-				return nil, fmt.Errorf("normalizer Replace: pattern %.60q uses a class that is not supported (\\s, \\d, \\w, \\b)", *pattern)
+				return nil, fmt.Errorf("normalizer Replace: pattern %.60q uses a class that is not supported (\\s, \\d, \\w, \\b)",
+					*pattern)
 			}
 		}
 	}

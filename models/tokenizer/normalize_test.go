@@ -43,7 +43,8 @@ func TestNormalizers(t *testing.T) {
 
 func TestLowerText(t *testing.T) {
 	for text, want := range map[string]string{
-		"ΟΔΟΣ": "οδος", "Σ": "σ", "ΑΣ.": "ας.", "ΑΣ'Β": "ασ'β", "ΣΑ": "σα", "İI": "i\u0307i", "ǅ": "ǆ", "ẞ": "ß",
+		"ΟΔΟΣ": "οδος", "Σ": "σ", "ΑΣ.": "ας.", "ΑΣ'Β": "ασ'β", "ΣΑ": "σα",
+		"İI": "i\u0307i", "ǅ": "ǆ", "ẞ": "ß",
 	} {
 		if got := lowerText(text); got != want {
 			t.Errorf("%q became %q, want %q", text, got, want)

@@ -45,7 +45,8 @@ func FromVocabMerges(vocab, merges, config []byte) (*Tokenizer, error) {
 	bare := len(ids)
 	for _, a := range added {
 		if a.ID < 0 || a.ID >= maxID {
-			return nil, fmt.Errorf("tokenizer_config.json: added token %.40q has id %d, allowed are 0..%d", a.Content, a.ID, maxID-1)
+			return nil, fmt.Errorf("tokenizer_config.json: added token %.40q has id %d, allowed are 0..%d",
+				a.Content, a.ID, maxID-1)
 		}
 		ids[a.Content] = int32(a.ID)
 	}
@@ -62,9 +63,11 @@ func FromVocabMerges(vocab, merges, config []byte) (*Tokenizer, error) {
 		}
 		return newQwen(ids, pairs, added)
 	case class != "":
-		return nil, fmt.Errorf("tokenizer_config.json: tokenizer_class %.40q is not supported; known are CLIPTokenizer and Qwen2Tokenizer", class)
+		return nil, fmt.Errorf("tokenizer_config.json: tokenizer_class %.40q is not supported; known are CLIPTokenizer "+
+			"and Qwen2Tokenizer", class)
 	}
-	return nil, fmt.Errorf("vocab.json: %d pieces without %q and no tokenizer_config.json beside it: neither CLIP nor Qwen2", bare, wordEnd)
+	return nil, fmt.Errorf("vocab.json: %d pieces without %q and no tokenizer_config.json beside it: neither CLIP nor "+
+		"Qwen2", bare, wordEnd)
 }
 
 // qwenVocabulary is the number of pieces of Qwen2's vocab.json.
@@ -107,7 +110,8 @@ func Open(path string) (*Tokenizer, error) {
 				return Open(inner)
 			}
 		}
-		return nil, fmt.Errorf("tokenizer: %s holds none of tokenizer.json, vocab.json, spiece.model, tokenizer.model, vocab.txt: %w", path, fs.ErrNotExist)
+		return nil, fmt.Errorf("tokenizer: %s holds none of tokenizer.json, vocab.json, spiece.model, tokenizer.model, "+
+			"vocab.txt: %w", path, fs.ErrNotExist)
 	}
 	data, err := readFile(path)
 	if err != nil {

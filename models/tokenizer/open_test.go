@@ -33,7 +33,10 @@ func TestOpenFolders(t *testing.T) {
 		"sentencepiece-unigram": {"tiny_unigram.model": "spiece.model"},
 		"sentencepiece-bpe":     {"tiny_bpe.model": "tokenizer.model"},
 		"wordpiece":             {"tiny_bert.vocab.txt": "vocab.txt"},
-		"qwen2-bpe":             {"tiny_qwen/vocab.json": "vocab.json", "tiny_qwen/merges.txt": "merges.txt", "tiny_qwen/tokenizer_config.json": "tokenizer_config.json"},
+		"qwen2-bpe": {
+			"tiny_qwen/vocab.json": "vocab.json", "tiny_qwen/merges.txt": "merges.txt",
+			"tiny_qwen/tokenizer_config.json": "tokenizer_config.json",
+		},
 	} {
 		tok, err := Open(copyTo(t, names))
 		if err != nil || tok.Kind != kind {
@@ -58,7 +61,8 @@ func TestOpenErrors(t *testing.T) {
 	if err := os.WriteFile(broken, []byte(`{"model": {"type": "WordLevel"}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(broken); err == nil || !strings.Contains(err.Error(), "WordLevel") || !strings.Contains(err.Error(), broken) {
+	if _, err := Open(broken); err == nil || !strings.Contains(err.Error(), "WordLevel") ||
+		!strings.Contains(err.Error(), broken) {
 		t.Errorf("unknown model: error %v, want one that names the type and the file", err)
 	}
 }

@@ -42,8 +42,8 @@ const (
 	longestPrompt = 1 << 20
 )
 
-// Prompt tokenises text for this layout. lookup may be nil: then every embedding is missing. Errors: text above
-// 1 MiB, a bare "embedding:", weights that Segments refuses, a layout whose chunks have no room, and what lookup returns.
+// Prompt tokenises text for this layout. lookup may be nil: then every embedding is missing. Errors: text above 1 MiB,
+// a bare "embedding:", weights that Segments refuses, a layout whose chunks have no room, and what lookup returns.
 func (l Layout) Prompt(t *Tokenizer, text string, lookup Embedding) (Prompt, error) {
 	var p Prompt
 	if len(text) > longestPrompt {
@@ -107,7 +107,8 @@ func (l *Layout) resolve(t *Tokenizer) error {
 	case l.MaxLength <= ends:
 		return fmt.Errorf("layout %s: max length is %d, must be above %d (start and end token)", l.Key, l.MaxLength, ends)
 	case l.MinLength < 0 || l.MinLength > longestPrompt || l.MinPadding < 0 || l.MinPadding > longestPrompt:
-		return fmt.Errorf("layout %s: min length %d and min padding %d must be in 0..%d", l.Key, l.MinLength, l.MinPadding, longestPrompt)
+		return fmt.Errorf("layout %s: min length %d and min padding %d must be in 0..%d", l.Key, l.MinLength,
+			l.MinPadding, longestPrompt)
 	case l.Fill && l.MaxLength > longestPrompt:
 		return fmt.Errorf("layout %s: filled chunks of %d tokens, allowed are %d", l.Key, l.MaxLength, longestPrompt)
 	case l.Pad == None:

@@ -81,7 +81,10 @@ func TestPromptEmbeddings(t *testing.T) {
 	if !got.Weighted() {
 		t.Error("the prompt has weights")
 	}
-	for text, part := range map[string]string{"embedding:broken": "cut off", "a embedding:": "name of an embedding", "embedding: \t": "name of an embedding"} {
+	for text, part := range map[string]string{
+		"embedding:broken": "cut off", "a embedding:": "name of an embedding",
+		"embedding: \t": "name of an embedding",
+	} {
 		if _, err := CLIPL().Prompt(clip, text, lookup); err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("%q: error %v, want one with %q", text, err, part)
 		}
@@ -116,13 +119,25 @@ func TestPromptChunks(t *testing.T) {
 		groups [][]Token
 		want   []int
 	}{
-		"empty":                  {nil, []int{90, 91, 92, 92, 92, 92, 92, 92}},
-		"short group moves on":   {[][]Token{group(4, 1), group(3, 2)}, []int{90, 1, 1, 1, 1, 91, 92, 92, 90, 2, 2, 2, 91, 92, 92, 92}},
-		"long group is broken":   {[][]Token{group(4, 1), group(8, 2)}, []int{90, 1, 1, 1, 1, 2, 2, 91, 90, 2, 2, 2, 2, 2, 2, 91}},
-		"group above any chunk":  {[][]Token{group(7, 3)}, []int{90, 3, 3, 3, 3, 3, 3, 91, 90, 3, 91, 92, 92, 92, 92, 92}},
-		"exactly full":           {[][]Token{group(6, 1)}, []int{90, 1, 1, 1, 1, 1, 1, 91}},
-		"full, then one":         {[][]Token{group(6, 1), group(1, 2)}, []int{90, 1, 1, 1, 1, 1, 1, 91, 90, 2, 91, 92, 92, 92, 92, 92}},
-		"break at an empty rest": {[][]Token{group(6, 1), group(9, 2)}, []int{90, 1, 1, 1, 1, 1, 1, 91, 90, 2, 2, 2, 2, 2, 2, 91, 90, 2, 2, 2, 91, 92, 92, 92}},
+		"empty": {nil, []int{90, 91, 92, 92, 92, 92, 92, 92}},
+		"short group moves on": {
+			[][]Token{group(4, 1), group(3, 2)},
+			[]int{90, 1, 1, 1, 1, 91, 92, 92, 90, 2, 2, 2, 91, 92, 92, 92},
+		},
+		"long group is broken": {
+			[][]Token{group(4, 1), group(8, 2)},
+			[]int{90, 1, 1, 1, 1, 2, 2, 91, 90, 2, 2, 2, 2, 2, 2, 91},
+		},
+		"group above any chunk": {[][]Token{group(7, 3)}, []int{90, 3, 3, 3, 3, 3, 3, 91, 90, 3, 91, 92, 92, 92, 92, 92}},
+		"exactly full":          {[][]Token{group(6, 1)}, []int{90, 1, 1, 1, 1, 1, 1, 91}},
+		"full, then one": {
+			[][]Token{group(6, 1), group(1, 2)},
+			[]int{90, 1, 1, 1, 1, 1, 1, 91, 90, 2, 91, 92, 92, 92, 92, 92},
+		},
+		"break at an empty rest": {
+			[][]Token{group(6, 1), group(9, 2)},
+			[]int{90, 1, 1, 1, 1, 1, 1, 91, 90, 2, 2, 2, 2, 2, 2, 91, 90, 2, 2, 2, 91, 92, 92, 92},
+		},
 	} {
 		if got := ids(layout.chunk(c.groups)); firstDifference(got, c.want) >= 0 {
 			t.Errorf("%s:\n got %v\nwant %v", name, got, c.want)
@@ -135,7 +150,10 @@ func TestPromptLengthsAndEmpty(t *testing.T) {
 	for _, c := range []struct {
 		options map[string]int
 		want    int
-	}{{nil, 256}, {map[string]int{"t5xxl_min_length": 300}, 300}, {map[string]int{"t5xxl_min_length": 1, "t5xxl_min_padding": 5}, 8}} {
+	}{{nil, 256}, {
+		map[string]int{"t5xxl_min_length": 300},
+		300,
+	}, {map[string]int{"t5xxl_min_length": 1, "t5xxl_min_padding": 5}, 8}} {
 		got, err := T5Flux().WithOptions(c.options).Prompt(t5, "a heart", nil)
 		if err != nil || len(got.Chunks) != 1 || len(got.Chunks[0]) != c.want {
 			t.Errorf("%v: lengths %v, %v; want %d", c.options, lengths(got), err, c.want)

@@ -18,7 +18,8 @@ type qwen struct {
 }
 
 // qwenWords is the pattern that cuts words, as Qwen2's tokenizer.json writes it (`Qwen2TokenizerFast`).
-const qwenWords = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+const qwenWords = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ` +
+	`?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 
 // qwenPattern is qwenWords as it stands inside JSON.
 func qwenPattern() string {
@@ -30,9 +31,12 @@ func qwenPattern() string {
 // Qwen2.5 and the last four that ComfyUI's copy has besides.
 func qwenSpecials() []string {
 	return []string{
-		"<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_start|>", "<|object_ref_end|>", "<|box_start|>", "<|box_end|>",
-		"<|quad_start|>", "<|quad_end|>", "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>",
-		"<tool_call>", "</tool_call>", "<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>",
+		"<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_start|>", "<|object_ref_end|>",
+		"<|box_start|>", "<|box_end|>",
+		"<|quad_start|>", "<|quad_end|>", "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>",
+		"<|image_pad|>", "<|video_pad|>",
+		"<tool_call>", "</tool_call>", "<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>", "<|fim_pad|>",
+		"<|repo_name|>", "<|file_sep|>",
 		"<|img|>", "<|endofimg|>", "<|meta|>", "<|endofmeta|>",
 	}
 }

@@ -91,7 +91,8 @@ func (s *spBPE) encode(text string, _ bool, ids []int) []int {
 	for queue.Len() > 0 {
 		p := heap.Pop(&queue).(spPair)
 		left, right := &symbols[p.left], &symbols[p.right]
-		if left.start != p.start || left.next != p.right || right.end != p.end || left.end == left.start || right.end == right.start {
+		if left.start != p.start || left.next != p.right || right.end != p.end || left.end == left.start ||
+			right.end == right.start {
 			continue
 		}
 		left.end, left.next = right.end, right.next

@@ -197,7 +197,8 @@ func (m *spModel) tokenizer() (*Tokenizer, error) {
 	kind := "sentencepiece-unigram"
 	switch m.modelType {
 	case 1:
-		words, err := newUnigram(m.pieces, m.scores, unknown, func(id int) bool { return m.types[id] == pieceNormal || m.types[id] == pieceUser })
+		words, err := newUnigram(m.pieces, m.scores, unknown,
+			func(id int) bool { return m.types[id] == pieceNormal || m.types[id] == pieceUser })
 		if err != nil {
 			return nil, err
 		}

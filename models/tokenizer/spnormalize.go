@@ -22,7 +22,10 @@ func newSPNormalizer(m *spModel) (*spNormalizer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("normalizer: %w", err)
 	}
-	n := &spNormalizer{table: table, space: " ", dummyPrefix: m.dummyPrefix, suffix: m.spaceSuffix, dropSpaces: m.dropSpaces}
+	n := &spNormalizer{
+		table: table, space: " ", dummyPrefix: m.dummyPrefix, suffix: m.spaceSuffix,
+		dropSpaces: m.dropSpaces,
+	}
 	if m.markSpaces {
 		n.space = spaceMark
 	}

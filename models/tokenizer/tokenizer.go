@@ -23,11 +23,13 @@ const None = -1
 
 // Tokenizer is one vocabulary with its rules. Fields are set by the loaders and must not be changed.
 type Tokenizer struct {
-	// Kind says what was read: "unigram", "sentencepiece-unigram", "sentencepiece-bpe", "clip-bpe", "qwen2-bpe", "wordpiece".
+	// Kind says what was read: "unigram", "sentencepiece-unigram", "sentencepiece-bpe", "clip-bpe", "qwen2-bpe",
+	// "wordpiece".
 	Kind string
 	// Size is one more than the largest id, so an embedding table needs at least Size rows.
 	Size int
-	// Start, End and Unknown are the ids written before a text, after it, and for text outside the vocabulary; None if absent.
+	// Start, End and Unknown are the ids written before a text, after it, and for text outside the vocabulary; None if
+	// absent.
 	Start, End, Unknown int
 
 	pieces map[string]int32

@@ -9,7 +9,8 @@ import (
 	"patchbay/models/vae"
 )
 
-// backends returns the Ops that golden tests run on: all that this build has. With -short it is the fastest one, directly and late.
+// backends returns the Ops that golden tests run on: all that this build has. With -short it is the fastest one,
+// directly and late.
 func backends(t testing.TB) map[string]engine.Ops {
 	t.Helper()
 	fast, name := fastest(t)
@@ -35,7 +36,8 @@ func fastest(t testing.TB) (engine.Ops, string) {
 	return ref.New(), "ref"
 }
 
-// decodeEnv is an Env whose arena has exactly the bytes that DecodeBytes promises. Memory that it takes back is poisoned where ops can do that.
+// decodeEnv is an Env whose arena has exactly the bytes that DecodeBytes promises. Memory that it takes back is
+// poisoned where ops can do that.
 func decodeEnv(t testing.TB, ops engine.Ops, v *vae.VAE, y, x int) vae.Env {
 	t.Helper()
 	return arenaEnv(t, ops, vae.DecodeBytes(v.Config, engine.F32, y, x))

@@ -12,7 +12,8 @@ import (
 	"patchbay/tests/golden"
 )
 
-// bands lets the goroutines that decode one picture exchange data: everybody shows a tensor, waits for the others, reads, waits again.
+// bands lets the goroutines that decode one picture exchange data: everybody shows a tensor, waits for the others,
+// reads, waits again.
 type bands struct {
 	mu      sync.Mutex
 	arrived *sync.Cond
@@ -96,8 +97,8 @@ func f64(t engine.Tensor) []float64 {
 	return unsafe.Slice((*float64)(unsafe.Pointer(&t.Buf.Host[8*t.Off])), t.Len())
 }
 
-// TestBandsEqualWhole splits a picture in bands of unequal, also single, rows and compares it with the picture decoded at once. Every rank has
-// an arena of exactly the bytes that BandBytes promises.
+// TestBandsEqualWhole splits a picture in bands of unequal, also single, rows and compares it with the picture decoded
+// at once. Every rank has an arena of exactly the bytes that BandBytes promises.
 func TestBandsEqualWhole(t *testing.T) {
 	ops, _ := fastest(t)
 	v := open(t, ops, checkpoint(t, "vae-kl"))
@@ -139,13 +140,14 @@ func TestBandsEqualWhole(t *testing.T) {
 		}
 		compare(t, fmt.Sprintf("bands %v", cuts), got, want, 5e-6)
 	}
-	if _, err := v.DecodeBand(vae.Env{Ops: ops}, engine.FromF32(rows[:2*x*c], 1, 2, x, c), vae.Band{Start: 0, End: 2, Total: y}); err == nil {
+	if _, err := v.DecodeBand(vae.Env{Ops: ops}, engine.FromF32(rows[:2*x*c], 1, 2, x, c),
+		vae.Band{Start: 0, End: 2, Total: y}); err == nil {
 		t.Error("a band without an exchange was decoded")
 	}
 }
 
-// TestStripsChangeNothing decodes and encodes with strips of two and six rows. The reference gives the same bits, the fast backends may sum in
-// another order.
+// TestStripsChangeNothing decodes and encodes with strips of two and six rows. The reference gives the same bits, the
+// fast backends may sum in another order.
 func TestStripsChangeNothing(t *testing.T) {
 	ops, name := fastest(t)
 	strips(t, ops, name, 5e-6)

@@ -2,8 +2,8 @@ package vae
 
 import "patchbay/engine"
 
-// resnet replaces x by the residual block's output. With equal channels the sum is built in place; where channels shrink the shortcut is packed
-// over x, which is not needed any more.
+// resnet replaces x by the residual block's output. With equal channels the sum is built in place; where channels
+// shrink the shortcut is packed over x, which is not needed any more.
 func (w *walk) resnet(r *resnet) {
 	mark := w.env.Arena.Mark()
 	y, x := w.x.Dim(1), w.x.Dim(2)
@@ -21,8 +21,8 @@ func (w *walk) resnet(r *resnet) {
 	w.env.Arena.Release(mark)
 }
 
-// shrink replaces x by shortcut(x) in the same buffer. Rows are read before anything is written over them, because a row of the result is
-// shorter and row i of it ends before row i of x does.
+// shrink replaces x by shortcut(x) in the same buffer. Rows are read before anything is written over them, because a
+// row of the result is shorter and row i of it ends before row i of x does.
 func (w *walk) shrink(r *resnet) {
 	y, x := w.x.Dim(1), w.x.Dim(2)
 	narrow := w.in(0, y, x, r.out)

@@ -7,10 +7,12 @@ import (
 	"patchbay/models/weights"
 )
 
-// Config describes an autoencoder. Infer reads it from names and shapes, a file's metadata may override what they cannot tell.
+// Config describes an autoencoder. Infer reads it from names and shapes, a file's metadata may override what they
+// cannot tell.
 type Config struct {
-	Channels  int     `json:"ch"`              // 128: channels at full resolution
-	Mult      []int   `json:"ch_mult"`         // [1, 2, 4, 4]: channels of each level in units of Channels, full resolution first
+	Channels int `json:"ch"` // 128: channels at full resolution
+	// [1, 2, 4, 4]: channels of each level in units of Channels, full resolution first
+	Mult      []int   `json:"ch_mult"`
 	Blocks    int     `json:"num_res_blocks"`  // 2: residual blocks a level in the encoder, one more in the decoder
 	Z         int     `json:"z_channels"`      // 16: channels between encoder and decoder
 	Embed     int     `json:"embed_dim"`       // channels of the latent; equals Z unless quant convolutions change it
@@ -31,8 +33,8 @@ func (c Config) Scale() int { return 1 << (len(c.Mult) - 1) }
 // Latent returns the channels of the latent.
 func (c Config) Latent() int { return c.Embed }
 
-// Infer reads the configuration from the names and shapes of set (prefix already cut off) and lets the metadata config, a JSON object that may
-// be empty, override it.
+// Infer reads the configuration from the names and shapes of set (prefix already cut off) and lets the metadata config,
+// a JSON object that may be empty, override it.
 func Infer(set *weights.Set, config []byte) (Config, error) {
 	c := Config{
 		Channels: set.Dim("decoder.norm_out.weight", 0), Blocks: set.Count("decoder.up.0.block") - 1,
@@ -68,7 +70,10 @@ func (c Config) validate() error {
 	for _, v := range []struct {
 		name string
 		n    int
-	}{{"ch", c.Channels}, {"num_res_blocks", c.Blocks}, {"z_channels", c.Z}, {"embed_dim", c.Embed}, {"in_channels", c.In}, {"out_ch", c.Out}, {"norm_num_groups", c.Groups}} {
+	}{{"ch", c.Channels}, {"num_res_blocks", c.Blocks}, {"z_channels", c.Z}, {"embed_dim", c.Embed}, {
+		"in_channels",
+		c.In,
+	}, {"out_ch", c.Out}, {"norm_num_groups", c.Groups}} {
 		if v.n < 1 || v.n > 1<<16 {
 			return bad(v.name, v.n, "1..65536")
 		}
@@ -78,7 +83,8 @@ func (c Config) validate() error {
 			return bad(fmt.Sprintf("ch_mult[%d]", i), m, "1..1024")
 		}
 		if c.Channels*m%c.Groups != 0 {
-			return bad("norm_num_groups", c.Groups, fmt.Sprintf("a divisor of the %d channels of level %d (metadata config may say it)", c.Channels*m, i))
+			return bad("norm_num_groups", c.Groups,
+				fmt.Sprintf("a divisor of the %d channels of level %d (metadata config may say it)", c.Channels*m, i))
 		}
 	}
 	if !(c.Eps > 0) || c.Eps > 1 {

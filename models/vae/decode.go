@@ -6,12 +6,14 @@ import (
 	"patchbay/engine"
 )
 
-// Decode turns latents [B, C, Y, X] in VAE space into pictures [B, S*Y, S*X, 3] with S = Config.Scale(), values raw around -1..1, not clamped (see
-// ToImage). Items are decoded one after the other. Errors: sizes that do not fit, Check's error, device errors.
+// Decode turns latents [B, C, Y, X] in VAE space into pictures [B, S*Y, S*X, 3] with S = Config.Scale(), values raw
+// around -1..1, not clamped (see ToImage). Items are decoded one after the other. Errors: sizes that do not fit,
+// Check's error, device errors.
 func (v *VAE) Decode(env Env, latent []float32, b, y, x int) ([]float32, error) {
 	c, s := v.Config.Latent(), v.Config.Scale()
 	if b < 0 || y < 1 || x < 1 || len(latent) != b*c*y*x {
-		return nil, fmt.Errorf("vae decode: %d values for a latent [%d, %d, %d, %d]: sides must be at least 1 and the product must fit", len(latent), b, c, y, x)
+		return nil, fmt.Errorf("vae decode: %d values for a latent [%d, %d, %d, %d]: sides must be at least 1 and the "+
+			"product must fit", len(latent), b, c, y, x)
 	}
 	env, free, err := env.arena(DecodeBytes(v.Config, env.DType, y, x))
 	if err != nil {
@@ -38,14 +40,20 @@ func (v *VAE) Decode(env Env, latent []float32, b, y, x int) ([]float32, error) 
 	return out, nil
 }
 
-// DecodeBand decodes the rows of one band: z [1, L, X, C] holds them, the result [1, S*L, S*X, 3] lies in env.Arena until the caller releases it.
-// With env.Exchange nil the band must be the whole latent. z and the result have env.DType.
+// DecodeBand decodes the rows of one band: z [1, L, X, C] holds them, the result [1, S*L, S*X, 3] lies in env.Arena
+// until the caller releases it. With env.Exchange nil the band must be the whole latent. z and the result have
+// env.DType.
 func (v *VAE) DecodeBand(env Env, z engine.Tensor, band Band) (engine.Tensor, error) {
 	if z.Dims() != 4 || z.Dim(1) != band.Len() || z.Dim(3) != v.Config.Latent() || z.DType != env.DType {
-		panic(&engine.ShapeError{Op: "vae.DecodeBand", Rule: fmt.Sprintf("z must be [1, %d, X, %d] of %s", band.Len(), v.Config.Latent(), env.DType), Shapes: engine.Describe(z)})
+		panic(&engine.ShapeError{
+			Op:     "vae.DecodeBand",
+			Rule:   fmt.Sprintf("z must be [1, %d, X, %d] of %s", band.Len(), v.Config.Latent(), env.DType),
+			Shapes: engine.Describe(z),
+		})
 	}
 	if env.Exchange == nil && band.Len() != band.Total {
-		return engine.Tensor{}, fmt.Errorf("vae decode: rows %d..%d of %d without an exchange with the other bands", band.Start, band.End, band.Total)
+		return engine.Tensor{}, fmt.Errorf("vae decode: rows %d..%d of %d without an exchange with the other bands",
+			band.Start, band.End, band.Total)
 	}
 	return decodeBand(env, &v.Config, &v.layers, z, band)
 }

@@ -7,8 +7,8 @@ import (
 	"patchbay/models/weights"
 )
 
-// renamed returns a set with diffusers' names (AutoencoderKL of diffusers 0.39) spelled like the original checkpoints. Names it does not know
-// stay and are reported as unexpected.
+// renamed returns a set with diffusers' names (AutoencoderKL of diffusers 0.39) spelled like the original checkpoints.
+// Names it does not know stay and are reported as unexpected.
 func renamed(set *weights.Set) *weights.Set {
 	levels := set.Count("decoder.up_blocks")
 	out := map[string]weights.Stored{}

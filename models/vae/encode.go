@@ -6,9 +6,9 @@ import (
 	"patchbay/engine"
 )
 
-// Encode turns pictures [B, Y, X, 3] with values in -1..1 into latents [B, C, Y/S, X/S] in VAE space: the mode of the posterior, which is its mean.
-// Sides must be multiples of Config.Scale() (see CropToImage). It computes whole pictures; Exchange is not used (see EncodeBand). Errors as Decode's, and
-// files without an encoder.
+// Encode turns pictures [B, Y, X, 3] with values in -1..1 into latents [B, C, Y/S, X/S] in VAE space: the mode of the
+// posterior, which is its mean. Sides must be multiples of Config.Scale() (see CropToImage). It computes whole
+// pictures; Exchange is not used (see EncodeBand). Errors as Decode's, and files without an encoder.
 func (v *VAE) Encode(env Env, picture []float32, b, y, x int) ([]float32, error) {
 	c, s := v.Config.In, v.Config.Scale()
 	switch {
@@ -51,18 +51,25 @@ func (v *VAE) Encode(env Env, picture []float32, b, y, x int) ([]float32, error)
 	return out, nil
 }
 
-// EncodeBand encodes the rows of one band of latent rows: picture [1, S*L, S*X, 3] holds their pixels, the result [1, L, X, 2C], mean and logarithm of the
-// variance, lies in env.Arena until the caller releases it. With env.Exchange nil the band must be the whole latent. Both have env.DType.
+// EncodeBand encodes the rows of one band of latent rows: picture [1, S*L, S*X, 3] holds their pixels, the result [1,
+// L, X, 2C], mean and logarithm of the variance, lies in env.Arena until the caller releases it. With env.Exchange nil
+// the band must be the whole latent. Both have env.DType.
 func (v *VAE) EncodeBand(env Env, picture engine.Tensor, band Band) (engine.Tensor, error) {
 	s := v.Config.Scale()
-	if picture.Dims() != 4 || picture.Dim(1) != s*band.Len() || picture.Dim(2)%s != 0 || picture.Dim(3) != v.Config.In || picture.DType != env.DType {
-		panic(&engine.ShapeError{Op: "vae.EncodeBand", Rule: fmt.Sprintf("picture must be [1, %d, X, %d] of %s, X a multiple of %d", s*band.Len(), v.Config.In, env.DType, s), Shapes: engine.Describe(picture)})
+	if picture.Dims() != 4 || picture.Dim(1) != s*band.Len() || picture.Dim(2)%s != 0 || picture.Dim(3) != v.Config.In ||
+		picture.DType != env.DType {
+		panic(&engine.ShapeError{
+			Op: "vae.EncodeBand",
+			Rule: fmt.Sprintf("picture must be [1, %d, X, %d] of %s, X a multiple of %d", s*band.Len(), v.Config.In, env.DType,
+				s), Shapes: engine.Describe(picture),
+		})
 	}
 	if !v.Config.CanEncode {
 		return engine.Tensor{}, fmt.Errorf("vae encode: the file has no encoder")
 	}
 	if env.Exchange == nil && band.Len() != band.Total {
-		return engine.Tensor{}, fmt.Errorf("vae encode: rows %d..%d of %d without an exchange with the other bands", band.Start, band.End, band.Total)
+		return engine.Tensor{}, fmt.Errorf("vae encode: rows %d..%d of %d without an exchange with the other bands",
+			band.Start, band.End, band.Total)
 	}
 	return encode(env, &v.Config, &v.layers, picture, band)
 }

@@ -15,8 +15,9 @@ func ToImage(v []float32) {
 	}
 }
 
-// CropToImage brings IMAGE values [B, Y, X, C] (0..1, C at least 3, further channels dropped) into the form that Encode takes: cut around the
-// centre to multiples of s rows and columns, 2v - 1. It returns new pictures [B, y, x, 3]; y or x is 0 when the picture is smaller than s.
+// CropToImage brings IMAGE values [B, Y, X, C] (0..1, C at least 3, further channels dropped) into the form that Encode
+// takes: cut around the centre to multiples of s rows and columns, 2v - 1. It returns new pictures [B, y, x, 3]; y or x
+// is 0 when the picture is smaller than s.
 func CropToImage(image []float32, b, rows, cols, c, s int) (out []float32, y, x int) {
 	y, x = rows/s*s, cols/s*s
 	top, left := rows%s/2, cols%s/2

@@ -61,7 +61,8 @@ type resnet struct {
 	Shortcut *engine.Weight `weight:"nin_shortcut,optional"` // 1x1, where in and out differ
 }
 
-// attention is one head over all pixels, as wide as the channels. The projections are 1x1 convolutions, which are linear layers on pixels.
+// attention is one head over all pixels, as wide as the channels. The projections are 1x1 convolutions, which are
+// linear layers on pixels.
 type attention struct {
 	Norm norm           `weight:"norm"`
 	Q    *engine.Weight `weight:"q"`

@@ -2,8 +2,8 @@ package vae
 
 import "patchbay/engine"
 
-// DecodeBytes returns the size of the arena that Decode needs for latents of y rows and x columns, from the configuration alone: no weights are
-// read and nothing is computed.
+// DecodeBytes returns the size of the arena that Decode needs for latents of y rows and x columns, from the
+// configuration alone: no weights are read and nothing is computed.
 func DecodeBytes(cfg Config, dtype engine.DType, y, x int) int {
 	return BandBytes(cfg, dtype, Band{0, y, y}, x)
 }
@@ -26,20 +26,24 @@ func EncodeBytes(cfg Config, dtype engine.DType, y, x int) int {
 	return EncodeBandBytes(cfg, dtype, Band{0, y / s, y / s}, x)
 }
 
-// EncodeBandBytes returns the size of the arena that EncodeBand needs for pictures of x columns on the rank of that band of latent rows, picture and
-// result included.
+// EncodeBandBytes returns the size of the arena that EncodeBand needs for pictures of x columns on the rank of that
+// band of latent rows, picture and result included.
 func EncodeBandBytes(cfg Config, dtype engine.DType, band Band, x int) int {
 	env := Env{Ops: silent{}, Arena: engine.NewMeasuringArena("vae"), DType: dtype}
 	if band.Len() != band.Total {
 		env.Exchange = silentExchange()
 	}
 	l := newLayers(cfg)
-	_, _ = encode(env, &cfg, &l, env.Arena.Alloc(dtype, 1, cfg.Scale()*band.Len(), x, cfg.In), band) // without Check there is no error
+	// without Check there is no error
+	_, _ = encode(env, &cfg, &l, env.Arena.Alloc(dtype, 1, cfg.Scale()*band.Len(), x, cfg.In), band)
 	return env.Arena.Peak()
 }
 
 func silentExchange() *Exchange {
-	return &Exchange{Halo: func(_, _, _ engine.Tensor) {}, Sum: func(engine.Tensor) {}, Gather: func(_, _ engine.Tensor) {}}
+	return &Exchange{
+		Halo: func(_, _, _ engine.Tensor) {}, Sum: func(engine.Tensor) {},
+		Gather: func(_, _ engine.Tensor) {},
+	}
 }
 
 // silent is an Ops that does nothing, for walks that only measure. It needs no weights and no memory.

@@ -11,11 +11,14 @@ import (
 
 // published is the autoencoder of FLUX.1 and SD3.
 func published() vae.Config {
-	return vae.Config{Channels: 128, Mult: []int{1, 2, 4, 4}, Blocks: 2, Z: 16, Embed: 16, In: 3, Out: 3, Groups: 32, Eps: 1e-6, CanEncode: true}
+	return vae.Config{
+		Channels: 128, Mult: []int{1, 2, 4, 4}, Blocks: 2, Z: 16, Embed: 16, In: 3, Out: 3, Groups: 32,
+		Eps: 1e-6, CanEncode: true,
+	}
 }
 
-// TestPeakMemory pins the peak against the theory: a layer of the last level reads 256 channels and writes 128 at full resolution, both must
-// exist at once. The rest (strips, the picture, the latent, statistics) may add a tenth.
+// TestPeakMemory pins the peak against the theory: a layer of the last level reads 256 channels and writes 128 at full
+// resolution, both must exist at once. The rest (strips, the picture, the latent, statistics) may add a tenth.
 func TestPeakMemory(t *testing.T) {
 	const mib = 1 << 20
 	for _, c := range []struct {
@@ -46,7 +49,8 @@ func TestPeakMemory(t *testing.T) {
 	}
 }
 
-// TestArenaIsExact runs with an arena of exactly the promised size (Alloc panics if it is too small) and looks that all of it was used.
+// TestArenaIsExact runs with an arena of exactly the promised size (Alloc panics if it is too small) and looks that all
+// of it was used.
 func TestArenaIsExact(t *testing.T) {
 	set := checkpoint(t, "vae-kl")
 	for name, ops := range backends(t) {
@@ -64,12 +68,14 @@ func TestArenaIsExact(t *testing.T) {
 			t.Fatal(err)
 		}
 		if env.Arena.Peak() != bytes || env.Arena.Mark() != 0 {
-			t.Errorf("%s: encode used %d bytes and left %d, EncodeBytes says %d", name, env.Arena.Peak(), env.Arena.Mark(), bytes)
+			t.Errorf("%s: encode used %d bytes and left %d, EncodeBytes says %d", name, env.Arena.Peak(),
+				env.Arena.Mark(), bytes)
 		}
 	}
 }
 
-// TestBF16 decodes with bf16 activations, which the CPU backend does not have, and expects the picture of f32 up to bf16's 8 bits.
+// TestBF16 decodes with bf16 activations, which the CPU backend does not have, and expects the picture of f32 up to
+// bf16's 8 bits.
 func TestBF16(t *testing.T) {
 	ops := ref.New()
 	v := open(t, ops, checkpoint(t, "vae-kl"))

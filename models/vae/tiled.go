@@ -10,8 +10,9 @@ import (
 // Tiles is the geometry of tiled work, in latent units for DecodeTiled and in pixels for EncodeTiled.
 type Tiles struct{ Y, X, Overlap int }
 
-// DecodeTiles returns the geometry that ComfyUI's VAEDecodeTiled node makes of its widgets tile_size and overlap (pixels): an overlap above a
-// quarter of the tile is cut to that, and both are divided by the scale of the autoencoder.
+// DecodeTiles returns the geometry that ComfyUI's VAEDecodeTiled node makes of its widgets tile_size and overlap
+// (pixels): an overlap above a quarter of the tile is cut to that, and both are divided by the scale of the
+// autoencoder.
 func DecodeTiles(size, overlap, scale int) Tiles {
 	if size < overlap*4 {
 		overlap = size / 4
@@ -19,24 +20,27 @@ func DecodeTiles(size, overlap, scale int) Tiles {
 	return Tiles{Y: size / scale, X: size / scale, Overlap: overlap / scale}
 }
 
-// DecodeTiled decodes latents [B, C, Y, X] in tiles and returns raw pictures [B, S*Y, S*X, 3] like Decode, with the memory of the largest tile.
-// As in ComfyUI (comfy/sd.py, decode_tiled_) three passes with tiles of (2Y, X/2), (Y/2, 2X) and (Y, X) are averaged, each blended with linear
-// ramps over the overlap. The result differs from Decode's, because tiles do not see each other.
+// DecodeTiled decodes latents [B, C, Y, X] in tiles and returns raw pictures [B, S*Y, S*X, 3] like Decode, with the
+// memory of the largest tile. As in ComfyUI (comfy/sd.py, decode_tiled_) three passes with tiles of (2Y, X/2), (Y/2,
+// 2X) and (Y, X) are averaged, each blended with linear ramps over the overlap. The result differs from Decode's,
+// because tiles do not see each other.
 func (v *VAE) DecodeTiled(env Env, latent []float32, b, y, x int, t Tiles) ([]float32, error) {
 	c, s := v.Config.Latent(), v.Config.Scale()
 	if b < 0 || y < 1 || x < 1 || len(latent) != b*c*y*x {
-		return nil, fmt.Errorf("vae decode: %d values for a latent [%d, %d, %d, %d]: sides must be at least 1 and the product must fit", len(latent), b, c, y, x)
+		return nil, fmt.Errorf("vae decode: %d values for a latent [%d, %d, %d, %d]: sides must be at least 1 and the "+
+			"product must fit", len(latent), b, c, y, x)
 	}
 	g := tiling{c: c, out: v.Config.Out, y: y, x: x, up: float64(s)}
 	size := s * y * s * x * v.Config.Out
 	out := make([]float32, 0, b*size)
 	for i := range b {
 		item := channelsLast(latent[i*c*y*x:(i+1)*c*y*x], c, y*x)
-		sum, err := g.passes(t, part(env.Check, i, b), func(tile []float32, ty, tx int, check func(int, int) error) ([]float32, error) {
-			env := env
-			env.Check = check
-			return v.Decode(env, channelsFirst(tile, c, ty*tx), 1, ty, tx)
-		}, item)
+		sum, err := g.passes(t, part(env.Check, i, b),
+			func(tile []float32, ty, tx int, check func(int, int) error) ([]float32, error) {
+				env := env
+				env.Check = check
+				return v.Decode(env, channelsFirst(tile, c, ty*tx), 1, ty, tx)
+			}, item)
 		if err != nil {
 			return nil, err
 		}
@@ -45,25 +49,28 @@ func (v *VAE) DecodeTiled(env Env, latent []float32, b, y, x int, t Tiles) ([]fl
 	return out, nil
 }
 
-// EncodeTiled encodes pictures [B, Y, X, 3] in -1..1 in tiles (pixels) and returns latents [B, C, Y/S, X/S], with the passes (Y, X), (Y/2, 2X),
-// (2Y, X/2) of ComfyUI's encode_tiled_ averaged.
+// EncodeTiled encodes pictures [B, Y, X, 3] in -1..1 in tiles (pixels) and returns latents [B, C, Y/S, X/S], with the
+// passes (Y, X), (Y/2, 2X), (2Y, X/2) of ComfyUI's encode_tiled_ averaged.
 func (v *VAE) EncodeTiled(env Env, picture []float32, b, y, x int, t Tiles) ([]float32, error) {
 	c, s := v.Config.In, v.Config.Scale()
 	if b < 0 || y < s || x < s || y%s != 0 || x%s != 0 || len(picture) != b*y*x*c {
-		return nil, fmt.Errorf("vae encode: %d values for pictures [%d, %d, %d, %d]: sides must be multiples of %d", len(picture), b, y, x, c, s)
+		return nil, fmt.Errorf("vae encode: %d values for pictures [%d, %d, %d, %d]: sides must be multiples of %d",
+			len(picture), b, y, x, c, s)
 	}
 	if (t.Y/2)%s != 0 || (t.X/2)%s != 0 || t.Overlap%s != 0 {
-		return nil, fmt.Errorf("vae encode: tile %dx%d with overlap %d: half a tile and the overlap must be multiples of %d", t.Y, t.X, t.Overlap, s)
+		return nil, fmt.Errorf("vae encode: tile %dx%d with overlap %d: half a tile and the overlap must be multiples of %d",
+			t.Y, t.X, t.Overlap, s)
 	}
 	g := tiling{c: c, out: v.Config.Latent(), y: y, x: x, up: 1 / float64(s)}
 	out := make([]float32, 0, b*y/s*(x/s)*g.out)
 	for i := range b {
-		sum, err := g.passes(t, part(env.Check, i, b), func(tile []float32, ty, tx int, check func(int, int) error) ([]float32, error) {
-			env := env
-			env.Check = check
-			z, err := v.Encode(env, tile, 1, ty, tx)
-			return channelsLast(z, g.out, ty/s*(tx/s)), err
-		}, picture[i*y*x*c:(i+1)*y*x*c])
+		sum, err := g.passes(t, part(env.Check, i, b),
+			func(tile []float32, ty, tx int, check func(int, int) error) ([]float32, error) {
+				env := env
+				env.Check = check
+				z, err := v.Encode(env, tile, 1, ty, tx)
+				return channelsLast(z, g.out, ty/s*(tx/s)), err
+			}, picture[i*y*x*c:(i+1)*y*x*c])
 		if err != nil {
 			return nil, err
 		}
@@ -101,7 +108,8 @@ func (g tiling) scaled(n int) int { return int(math.RoundToEven(float64(n) * g.u
 // passes averages the three passes.
 func (g tiling) passes(t Tiles, check func(int, int) error, f tileFunc, item []float32) ([]float32, error) {
 	if t.Overlap < 0 || t.Y/2 <= t.Overlap || t.X/2 <= t.Overlap {
-		return nil, fmt.Errorf("vae tiles: %d rows and %d columns with overlap %d: half a tile must be larger than the overlap", t.Y, t.X, t.Overlap)
+		return nil, fmt.Errorf("vae tiles: %d rows and %d columns with overlap %d: half a tile must be larger than the "+
+			"overlap", t.Y, t.X, t.Overlap)
 	}
 	sum := make([]float32, g.scaled(g.y)*g.scaled(g.x)*g.out)
 	for i, shape := range t.shapes() {
@@ -119,7 +127,8 @@ func (g tiling) passes(t Tiles, check func(int, int) error, f tileFunc, item []f
 	return sum, nil
 }
 
-// pass computes all tiles of one shape and blends them (comfy/utils.py, tiled_scale_multidim). A picture that fits into one tile is not cut.
+// pass computes all tiles of one shape and blends them (comfy/utils.py, tiled_scale_multidim). A picture that fits into
+// one tile is not cut.
 func (g tiling) pass(t Tiles, check func(int, int) error, f tileFunc, item []float32) ([]float32, error) {
 	if g.y <= t.Y && g.x <= t.X {
 		return f(item, g.y, g.x, check)
@@ -178,8 +187,8 @@ func (g tiling) blend(sum, weight, tile []float32, y, x, h, w, overlap int) {
 	}
 }
 
-// ramp is the weight along one side of n: (t+1)/feather at distance t from either edge, both where the edges are near. A feather as long as the
-// side leaves it flat.
+// ramp is the weight along one side of n: (t+1)/feather at distance t from either edge, both where the edges are near.
+// A feather as long as the side leaves it flat.
 func ramp(n, feather int) []float32 {
 	out := make([]float32, n)
 	for i := range out {

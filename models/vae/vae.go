@@ -1,18 +1,22 @@
-// Package vae turns latents into pictures and pictures into latents: the convolutional autoencoder (AutoencoderKL, arXiv:2112.10752, sec. 3.1)
-// that Stable Diffusion, SD3, FLUX, PixArt and HunyuanDiT share.
+// Package vae turns latents into pictures and pictures into latents: the convolutional autoencoder (AutoencoderKL,
+// arXiv:2112.10752, sec. 3.1) that Stable Diffusion, SD3, FLUX, PixArt and HunyuanDiT share.
 //
-// Read config.go (what a file holds, read from names and shapes), layers.go (the network as structs whose tags are checkpoint names), decode.go
-// and encode.go (the walks over the layers), walk.go (what every walk needs: two big buffers, strips, halos), tiled.go (ComfyUI's three-pass
-// tiling) and image.go (pixels). Everything is channels last, [B, Y, X, C], one item of a batch at a time.
+// Read config.go (what a file holds, read from names and shapes), layers.go (the network as structs whose tags are
+// checkpoint names), decode.go and encode.go (the walks over the layers), walk.go (what every walk needs: two big
+// buffers, strips, halos), tiled.go (ComfyUI's three-pass tiling) and image.go (pixels). Everything is channels last,
+// [B, Y, X, C], one item of a batch at a time.
 //
-// A walk computes a band of rows. On one rank the band is the picture; a caller that splits a picture gives every rank a band and an Exchange,
-// which brings halo rows, sums group-norm statistics and gathers keys and values, so that the parts equal the whole.
+// A walk computes a band of rows. On one rank the band is the picture; a caller that splits a picture gives every rank
+// a band and an Exchange, which brings halo rows, sums group-norm statistics and gathers keys and values, so that the
+// parts equal the whole.
 //
-// Memory: a walk holds one activation in each of two buffers and works in strips on top of them, so the peak is the input and output of the
-// widest layer. A FLUX decode of 1024x1024 in f32 needs 1.6 GiB, half of that in bf16 (DecodeBytes tells; the test pins it).
+// Memory: a walk holds one activation in each of two buffers and works in strips on top of them, so the peak is the
+// input and output of the widest layer. A FLUX decode of 1024x1024 in f32 needs 1.6 GiB, half of that in bf16
+// (DecodeBytes tells; the test pins it).
 //
-// Facts that have caused bugs elsewhere: downsampling pads on the right and at the bottom only; encode returns the mode of the posterior, no
-// random draw; zero padding happens after norm and activation; the attention has one head as wide as the channels.
+// Facts that have caused bugs elsewhere: downsampling pads on the right and at the bottom only; encode returns the mode
+// of the posterior, no random draw; zero padding happens after norm and activation; the attention has one head as wide
+// as the channels.
 package vae
 
 import (
@@ -35,19 +39,21 @@ type Env struct {
 	// Arena holds the activations. nil: Decode and Encode take what they need from Ops and give it back.
 	Arena *engine.Arena
 	DType engine.DType // of activations: F32 (the zero value) or BF16
-	// Check is called before every layer with the layers done and the total of the call; an error stops the walk and is returned as it is.
-	// nil: nobody asks.
+	// Check is called before every layer with the layers done and the total of the call; an error stops the walk and is
+	// returned as it is. nil: nobody asks.
 	Check func(done, total int) error
-	// StripBytes is about how much a convolution's normalised or upsampled input may take at once; 0: 32 MiB. Results do not depend on it.
+	// StripBytes is about how much a convolution's normalised or upsampled input may take at once; 0: 32 MiB. Results do
+	// not depend on it.
 	StripBytes int
 	// Exchange connects the bands of a split picture; nil: this band is the whole picture.
 	Exchange *Exchange
 }
 
-// Exchange is what the bands of one picture need from each other. Every band calls the same hooks in the same order with tensors of its own.
+// Exchange is what the bands of one picture need from each other. Every band calls the same hooks in the same order
+// with tensors of its own.
 type Exchange struct {
-	// Halo fills above [1, 1, X, C] with the last row of the band before this one and below with the first row of the next; x [1, Y, X, C] is
-	// this band. above or below is absent at the picture's edge.
+	// Halo fills above [1, 1, X, C] with the last row of the band before this one and below with the first row of the
+	// next; x [1, Y, X, C] is this band. above or below is absent at the picture's edge.
 	Halo func(x, above, below engine.Tensor)
 	// Sum adds up stats [1, G, 2] f64 over all bands in place.
 	Sum func(stats engine.Tensor)
@@ -55,9 +61,9 @@ type Exchange struct {
 	Gather func(full, part engine.Tensor)
 }
 
-// Open loads an autoencoder from set, which may be a whole checkpoint: names may begin with "first_stage_model." or "vae.". config is the JSON
-// of the file's metadata "config", empty when there is none. Missing and unexpected names are reported all at once (*weights.MismatchError). The caller
-// closes the result when nobody uses it any more.
+// Open loads an autoencoder from set, which may be a whole checkpoint: names may begin with "first_stage_model." or
+// "vae.". config is the JSON of the file's metadata "config", empty when there is none. Missing and unexpected names
+// are reported all at once (*weights.MismatchError). The caller closes the result when nobody uses it any more.
 func Open(ops engine.Ops, set *weights.Set, config []byte) (*VAE, error) {
 	set, err := strip(set)
 	if err != nil {
@@ -68,7 +74,8 @@ func Open(ops engine.Ops, set *weights.Set, config []byte) (*VAE, error) {
 		return nil, err
 	}
 	v := &VAE{Config: cfg, layers: newLayers(cfg)}
-	if v.loaded, err = weights.Load(ops, set, &v.layers, weights.Options{Model: "vae", Ignore: []string{"loss.", "model_ema."}}); err != nil {
+	if v.loaded, err = weights.Load(ops, set, &v.layers,
+		weights.Options{Model: "vae", Ignore: []string{"loss.", "model_ema."}}); err != nil {
 		return nil, err
 	}
 	if err := v.layers.check(cfg); err != nil {
@@ -95,10 +102,12 @@ func strip(set *weights.Set) (*weights.Set, error) {
 			return part, nil
 		}
 	}
-	return nil, fmt.Errorf("load vae: there is no decoder.conv_in.weight in the file, also not below the prefixes first_stage_model and vae")
+	return nil, fmt.Errorf("load vae: there is no decoder.conv_in.weight in the file, also not below the prefixes " +
+		"first_stage_model and vae")
 }
 
-// arena returns env with an arena of the given size and a function that gives it back. An arena of the caller's is kept.
+// arena returns env with an arena of the given size and a function that gives it back. An arena of the caller's is
+// kept.
 func (env Env) arena(bytes int) (Env, func(), error) {
 	if env.Arena != nil {
 		mark := env.Arena.Mark()

@@ -83,7 +83,8 @@ func compare(t testing.TB, what string, got, want []float32, bound float64) {
 		}
 	}
 	if !(worst <= bound*scale) {
-		t.Errorf("%s: value %d is %g, want %g; relative error %.3g, bound %.3g", what, at, got[at], want[at], worst/scale, bound)
+		t.Errorf("%s: value %d is %g, want %g; relative error %.3g, bound %.3g", what, at, got[at], want[at],
+			worst/scale, bound)
 		return
 	}
 	t.Logf("%s: relative error %.2g", what, worst/scale)
@@ -240,7 +241,10 @@ func TestEncodeTiled(t *testing.T) {
 
 // TestDecodeTiles follows the arithmetic of ComfyUI's VAEDecodeTiled node.
 func TestDecodeTiles(t *testing.T) {
-	for in, want := range map[[2]int]vae.Tiles{{512, 64}: {Y: 64, X: 64, Overlap: 8}, {64, 64}: {Y: 8, X: 8, Overlap: 2}, {256, 0}: {Y: 32, X: 32}} {
+	for in, want := range map[[2]int]vae.Tiles{
+		{512, 64}: {Y: 64, X: 64, Overlap: 8}, {64, 64}: {Y: 8, X: 8, Overlap: 2},
+		{256, 0}: {Y: 32, X: 32},
+	} {
 		if got := vae.DecodeTiles(in[0], in[1], 8); got != want {
 			t.Errorf("tile_size %d, overlap %d: got %+v, want %+v", in[0], in[1], got, want)
 		}
@@ -301,8 +305,16 @@ func TestRefusals(t *testing.T) {
 	v := open(t, ops, checkpoint(t, "vae-kl"))
 	env := vae.Env{Ops: ops}
 	for what, f := range map[string]func() error{
-		"30 values for a latent [1, 4, 2, 4]": func() error { _, err := v.Decode(env, make([]float32, 30), 1, 2, 4); return err },
-		"multiples of 8":                      func() error { _, err := v.Encode(env, make([]float32, 9*8*3), 1, 9, 8); return err },
+		"30 values for a latent [1, 4, 2, 4]": func() error {
+			_,
+				err := v.Decode(env, make([]float32, 30), 1, 2, 4)
+			return err
+		},
+		"multiples of 8": func() error {
+			_,
+				err := v.Encode(env, make([]float32, 9*8*3), 1, 9, 8)
+			return err
+		},
 		"half a tile must be larger": func() error {
 			_, err := v.DecodeTiled(env, make([]float32, 32), 1, 2, 4, vae.Tiles{Y: 4, X: 4, Overlap: 2})
 			return err
@@ -371,9 +383,11 @@ func diffusersName(n string) string {
 	for i := range 4 {
 		n = strings.Replace(n, fmt.Sprintf("decoder.up.%d.", i), fmt.Sprintf("decoder.up_blocks.%d.", 3-i), 1)
 	}
-	return strings.NewReplacer("encoder.down.", "encoder.down_blocks.", ".mid.block_1.", ".mid_block.resnets.0.", ".mid.block_2.", ".mid_block.resnets.1.",
+	return strings.NewReplacer("encoder.down.", "encoder.down_blocks.", ".mid.block_1.", ".mid_block.resnets.0.",
+		".mid.block_2.", ".mid_block.resnets.1.",
 		".mid.attn_1.norm.", ".mid_block.attentions.0.group_norm.", ".mid.attn_1.q.", ".mid_block.attentions.0.to_q.",
 		".mid.attn_1.k.", ".mid_block.attentions.0.to_k.", ".mid.attn_1.v.", ".mid_block.attentions.0.to_v.",
-		".mid.attn_1.proj_out.", ".mid_block.attentions.0.to_out.0.", ".block.", ".resnets.", ".nin_shortcut.", ".conv_shortcut.",
+		".mid.attn_1.proj_out.", ".mid_block.attentions.0.to_out.0.", ".block.", ".resnets.",
+		".nin_shortcut.", ".conv_shortcut.",
 		".upsample.", ".upsamplers.0.", ".downsample.", ".downsamplers.0.", ".norm_out.", ".conv_norm_out.").Replace(n)
 }

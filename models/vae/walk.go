@@ -10,7 +10,8 @@ type Band struct{ Start, End, Total int }
 // Len returns the number of rows.
 func (b Band) Len() int { return b.End - b.Start }
 
-// stripBytes is the default of Env.StripBytes: enough rows to keep a device busy, little beside the activations of a large picture.
+// stripBytes is the default of Env.StripBytes: enough rows to keep a device busy, little beside the activations of a
+// large picture.
 const stripBytes = 32 << 20
 
 // stripRows returns how many rows of the given width and channels make a strip.
@@ -22,7 +23,8 @@ func (w *walk) stripRows(x, c int) int {
 	return max(2, n/(x*c*w.env.DType.Size())&^1) // even, so that upsampled rows stay in pairs
 }
 
-// walk is one pass over the layers. It holds the current activation x in one of three buffers; layers write into another one or in place.
+// walk is one pass over the layers. It holds the current activation x in one of three buffers; layers write into
+// another one or in place.
 type walk struct {
 	env    Env
 	cfg    *Config
@@ -91,8 +93,8 @@ func (w *walk) moved(i int, y engine.Tensor) {
 	w.x = y
 }
 
-// input is what a convolution reads: rows returns rows [lo, hi) of it, allocated in the arena unless they lie somewhere already. lo may be -1
-// where above is true, hi may be y+1 where below is true.
+// input is what a convolution reads: rows returns rows [lo, hi) of it, allocated in the arena unless they lie somewhere
+// already. lo may be -1 where above is true, hi may be y+1 where below is true.
 type input struct {
 	y, x, c      int
 	above, below bool
@@ -159,7 +161,10 @@ func (h haloed) each(lo, hi int, f func(piece engine.Tensor, at int)) {
 
 // input describes h as a convolution's input with rows made by f.
 func (h haloed) input(scale int, f func(lo, hi int) engine.Tensor) input {
-	return input{y: h.x.Dim(1) * scale, x: h.x.Dim(2) * scale, c: h.x.Dim(3), above: !h.above.IsZero(), below: !h.below.IsZero(), rows: f}
+	return input{
+		y: h.x.Dim(1) * scale, x: h.x.Dim(2) * scale, c: h.x.Dim(3), above: !h.above.IsZero(),
+		below: !h.below.IsZero(), rows: f,
+	}
 }
 
 // plain is x itself.
@@ -182,7 +187,8 @@ func (w *walk) normalised(x engine.Tensor, n norm) input {
 	return h.input(1, func(lo, hi int) engine.Tensor {
 		t := w.alloc(hi-lo, x.Dim(2), x.Dim(3))
 		h.each(lo, hi, func(piece engine.Tensor, at int) {
-			w.env.Ops.GroupNormApply(t.Slice(1, at, at+piece.Dim(1)), piece, stats, n.Weight, n.Bias, count, w.cfg.Eps, engine.SiLU)
+			w.env.Ops.GroupNormApply(t.Slice(1, at, at+piece.Dim(1)), piece, stats, n.Weight, n.Bias, count,
+				w.cfg.Eps, engine.SiLU)
 		})
 		return t
 	})
@@ -194,7 +200,10 @@ func (w *walk) upsampled(x engine.Tensor) input {
 	return h.input(2, func(lo, hi int) engine.Tensor {
 		from, to := lo>>1, (hi+1)>>1 // rows of x; -1 >> 1 is -1
 		t := w.alloc(2*(to-from), 2*x.Dim(2), x.Dim(3))
-		h.each(from, to, func(piece engine.Tensor, at int) { w.env.Ops.Upsample2x(t.Slice(1, 2*at, 2*(at+piece.Dim(1))), piece) })
+		h.each(from, to, func(piece engine.Tensor, at int) {
+			w.env.Ops.Upsample2x(t.Slice(1, 2*at, 2*(at+piece.Dim(1))),
+				piece)
+		})
 		return t.Slice(1, lo-2*from, hi-2*from)
 	})
 }

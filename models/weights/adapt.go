@@ -9,8 +9,9 @@ import (
 	"patchbay/engine"
 )
 
-// LowRank is one low-rank addition to a stored matrix (LoRA, arXiv:2106.09685, sec. 4.1): rows [First, First+N) of the weight get Scale * Up Down.
-// Names, rows and columns are those of the checkpoint, whatever pieces a model keeps of the matrix.
+// LowRank is one low-rank addition to a stored matrix (LoRA, arXiv:2106.09685, sec. 4.1): rows [First, First+N) of the
+// weight get Scale * Up Down. Names, rows and columns are those of the checkpoint, whatever pieces a model keeps of the
+// matrix.
 type LowRank struct {
 	Name  string // of the weight, without ".weight"
 	First int    // first stored row that is added to
@@ -28,15 +29,18 @@ func (a LowRank) fits(n, k int) string {
 		return fmt.Sprintf("down %v and up %v: want [R, %d] and [N, R]", a.Down.Shape, a.Up.Shape, k)
 	}
 	if r := a.rank(); a.Down.Len() != r*k || a.Up.Len() != a.Up.Shape[0]*r || a.First < 0 || a.First+a.Up.Shape[0] > n {
-		return fmt.Sprintf("down %v and up %v at row %d: want [R, %d] and [N, R] within %d rows", a.Down.Shape, a.Up.Shape, a.First, k, n)
+		return fmt.Sprintf("down %v and up %v at row %d: want [R, %d] and [N, R] within %d rows", a.Down.Shape,
+			a.Up.Shape, a.First, k, n)
 	}
 	return ""
 }
 
-// Adapt returns a copy of the filled struct src that shares every packed base, bias and small tensor with it, and whose weights carry additions besides
-// the adapters that they have already. opt must be the one that src was loaded with: additions are cut like the weights were (rows of fused matrices,
-// row orders, slices of a tensor group, convolutions), parts that src does not hold are left out. All additions to one weight become one
-// engine.Adapter. Data of the additions is read before Adapt returns. Errors: a name that is no matrix of src, shapes that do not fit it, no memory.
+// Adapt returns a copy of the filled struct src that shares every packed base, bias and small tensor with it, and whose
+// weights carry additions besides the adapters that they have already. opt must be the one that src was loaded with:
+// additions are cut like the weights were (rows of fused matrices, row orders, slices of a tensor group, convolutions),
+// parts that src does not hold are left out. All additions to one weight become one engine.Adapter. Data of the
+// additions is read before Adapt returns. Errors: a name that is no matrix of src, shapes that do not fit it, no
+// memory.
 //
 // The caller owns the *Loaded, which holds the adapters alone; src must stay loaded as long as the copy is used.
 func Adapt[T any](ops engine.Ops, src *T, opt Options, additions []LowRank) (*T, *Loaded, error) {
@@ -81,7 +85,8 @@ func Adapt[T any](ops engine.Ops, src *T, opt Options, additions []LowRank) (*T,
 	if len(strange) > 0 {
 		slices.Sort(strange)
 		l.Close()
-		return nil, nil, fmt.Errorf("adapt %s: %d names are no matrices of it: %s", opt.Model, len(strange), strings.Join(strange[:min(len(strange), listed)], ", "))
+		return nil, nil, fmt.Errorf("adapt %s: %d names are no matrices of it: %s", opt.Model, len(strange),
+			strings.Join(strange[:min(len(strange), listed)], ", "))
 	}
 	return dst, l, nil
 }
@@ -149,8 +154,8 @@ type joined struct {
 	scale    float32
 }
 
-// join cuts additions and puts them side by side; rows that an addition does not reach get zeros. The element type stays what it is where all
-// agree on it and on the factor; else the factors go into up, in f32.
+// join cuts additions and puts them side by side; rows that an addition does not reach get zeros. The element type
+// stays what it is where all agree on it and on the factor; else the factors go into up, in f32.
 func (c *cut) join(additions []LowRank) joined {
 	j := joined{dtype: additions[0].Down.DType, scale: additions[0].Scale}
 	for _, a := range additions {

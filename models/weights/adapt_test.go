@@ -47,11 +47,13 @@ func loaded(t *testing.T, opt Options) (*whole, *Loaded) {
 	return dst, l
 }
 
-// TestAdaptCutsLikeLoad adds to whole stored matrices and compares what arrives in every piece with the same cut made by hand.
+// TestAdaptCutsLikeLoad adds to whole stored matrices and compares what arrives in every piece with the same cut made
+// by hand.
 func TestAdaptCutsLikeLoad(t *testing.T) {
 	additions := []LowRank{
 		rankOne("blocks.0.in", 0, []float32{1, 2, 3, 4, 5, 6, 7}, []float32{1, 10}, 1),
-		rankOne("blocks.0.in", 3, []float32{100, 200}, []float32{1, 1}, 2), // stored rows 3 and 4: the last of First, the first of Second
+		// stored rows 3 and 4: the last of First, the first of Second
+		rankOne("blocks.0.in", 3, []float32{100, 200}, []float32{1, 1}, 2),
 		rankOne("blocks.0.out", 0, []float32{1, 2}, []float32{1, 2, 3, 4, 5}, 0.5),
 		rankOne("extras.turn", 0, []float32{1, 2}, []float32{3, 4}, 1),
 		rankOne("extras.conv", 0, []float32{2}, []float32{0, 1, 2, 3, 4, 5, 6, 7}, 1),
@@ -74,7 +76,8 @@ func TestAdaptCutsLikeLoad(t *testing.T) {
 	if src.Fused[0].First.Adapters != nil || src.Extras.Turn.Adapters != nil {
 		t.Error("the source has got adapters")
 	}
-	if got.Fused[1].First != src.Fused[1].First || got.Fused[0].First.Base != src.Fused[0].First.Base || len(got.Extras.Norm.Buf.Host) == 0 {
+	if got.Fused[1].First != src.Fused[1].First || got.Fused[0].First.Base != src.Fused[0].First.Base ||
+		len(got.Extras.Norm.Buf.Host) == 0 {
 		t.Error("weights are not shared with the source")
 	}
 	// ranks 2, 1, 1, 1, 1 on [4, 2] (2), [3, 2] (2), [2, 5], [2, 2], [1, 8], [1, 2]: R*(N+K) floats each
@@ -94,7 +97,8 @@ func TestAdaptCutsLikeLoad(t *testing.T) {
 // TestAdaptSlices cuts the same additions for the ranks of a tensor group.
 func TestAdaptSlices(t *testing.T) {
 	additions := []LowRank{
-		rankOne("blocks.0.in", 0, []float32{1, 2, 3, 4, 5, 6, 7}, []float32{1, 10}, 1), rankOne("blocks.0.out", 0, []float32{1, 2}, []float32{1, 2, 3, 4, 5}, 1),
+		rankOne("blocks.0.in", 0, []float32{1, 2, 3, 4, 5, 6, 7}, []float32{1, 10}, 1),
+		rankOne("blocks.0.out", 0, []float32{1, 2}, []float32{1, 2, 3, 4, 5}, 1),
 		rankOne("blocks.1.in", 0, []float32{1}, []float32{1, 1}, 1), // only row 0, which rank 0 has
 	}
 	opt := options()
@@ -137,7 +141,11 @@ func TestAdaptKeepsTheType(t *testing.T) {
 	}{
 		{"bf16", []LowRank{half(one), half(one)}, engine.BF16},
 		{"bf16 and f32", []LowRank{half(one), one}, engine.F32},
-		{"two factors", []LowRank{half(one), half(rankOne("extras.turn", 0, []float32{1, 2}, []float32{3, 4}, 3))}, engine.F32},
+		{
+			"two factors",
+			[]LowRank{half(one), half(rankOne("extras.turn", 0, []float32{1, 2}, []float32{3, 4}, 3))},
+			engine.F32,
+		},
 	} {
 		src, _ := loaded(t, options())
 		got, l, err := Adapt(ref.New(), src, options(), c.list)
@@ -169,7 +177,8 @@ func TestAdaptRefuses(t *testing.T) {
 		{rankOne("extras.turn", 0, up, []float32{1, 2, 3}, 1), "want [R, 2]"},
 		{empty, "want [R, 2]"},
 	} {
-		if _, _, err := Adapt(ref.New(), src, options(), []LowRank{c.a}); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, _, err := Adapt(ref.New(), src, options(), []LowRank{c.a}); err == nil ||
+			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got error %v, want one that says %q", c.a.Name, err, c.want)
 		}
 	}
@@ -181,7 +190,8 @@ func TestAdaptRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	if _, none, err := Adapt(ref.New(), dst, held, []LowRank{rankOne("blocks.0.in", 0, up, down, 1)}); err != nil || none.Bytes() != 0 {
+	if _, none, err := Adapt(ref.New(), dst, held, []LowRank{rankOne("blocks.0.in", 0, up, down, 1)}); err != nil ||
+		none.Bytes() != 0 {
 		t.Errorf("an addition to a block that is not held: %v, want it left out", err)
 	}
 	if !slices.Equal(packed(t, dst.Fused[1].First), []float32{20, 21, 22, 23, 24, 25, 26, 27}) {

@@ -92,7 +92,8 @@ func (c *cut) matrix(s Stored, scratch *[]byte) engine.Matrix {
 		k += span.hi - span.lo
 	}
 	m := engine.Matrix{DType: s.DType, N: c.count, K: k, Scale: s.Scale}
-	whole := s.make == nil || k == c.k // elements that are made on demand are not made for columns that nobody wants to keep
+	// elements that are made on demand are not made for columns that nobody wants to keep
+	whole := s.make == nil || k == c.k
 	if c.order == nil && len(c.cols) == 1 && c.channels == 0 && whole {
 		lo, hi := c.first*c.k+c.cols[0].lo, (c.first+c.count-1)*c.k+c.cols[0].hi
 		if c.count > 0 {
@@ -123,7 +124,8 @@ func (c *cut) matrix(s Stored, scratch *[]byte) engine.Matrix {
 // runElements bounds how much run takes at once.
 const runElements = 1 << 20
 
-// run returns how many rows from i on lie one below the other in the stored matrix, at least 1 and not many more than runElements hold.
+// run returns how many rows from i on lie one below the other in the stored matrix, at least 1 and not many more than
+// runElements hold.
 func (c *cut) run(i int) int {
 	n := 1
 	for i+n < c.count && c.row(i+n) == c.row(i)+n && n*c.k < runElements {

@@ -11,10 +11,11 @@ import (
 	"patchbay/engine/gguf"
 )
 
-// FromGGUF makes a Set of all tensors of f, which must stay open while the Set is loaded from. Tensors stored as f32, f16 or bf16 keep their type and are
-// views of the file. Quantised ones appear as form (bf16 or f32) and are widened when Elements asks, the range it asks for and nothing else, so
-// that loading holds one matrix at a time beside what has been packed. Text encoders in llama.cpp's names get the names of Hugging Face.
-// Errors: types that cannot be widened, counted by type, and two names that become one.
+// FromGGUF makes a Set of all tensors of f, which must stay open while the Set is loaded from. Tensors stored as f32,
+// f16 or bf16 keep their type and are views of the file. Quantised ones appear as form (bf16 or f32) and are widened
+// when Elements asks, the range it asks for and nothing else, so that loading holds one matrix at a time beside what
+// has been packed. Text encoders in llama.cpp's names get the names of Hugging Face. Errors: types that cannot be
+// widened, counted by type, and two names that become one.
 func FromGGUF(f *gguf.File, form engine.DType) (*Set, error) {
 	if form != engine.BF16 && form != engine.F32 {
 		return nil, fmt.Errorf("quantised weights cannot be widened to %s (allowed: bf16, f32)", form)
@@ -59,7 +60,8 @@ func widens(f *gguf.File) error {
 		kinds = append(kinds, fmt.Sprintf("%d of %s", n, kind))
 	}
 	slices.Sort(kinds)
-	return fmt.Errorf("tensors cannot be widened: %s, the first is %q (allowed: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K to Q6_K)", strings.Join(kinds, ", "), first)
+	return fmt.Errorf("tensors cannot be widened: %s, the first is %q (allowed: F32, F16, BF16, Q8_0, Q4_0, Q4_1, "+
+		"Q5_0, Q5_1, Q2_K to Q6_K)", strings.Join(kinds, ", "), first)
 }
 
 // storedGGUF views or widens one tensor.
@@ -67,13 +69,17 @@ func storedGGUF(e gguf.Entry, form engine.DType, drop func()) Stored {
 	if own, ok := e.DType(); ok {
 		return Stored{DType: own, Shape: e.Shape, Data: e.Data, drop: drop}
 	}
-	return Stored{DType: form, Shape: e.Shape, make: func(dst []byte, lo, hi int) { widen(e, dst, lo, hi, form) }, drop: drop}
+	return Stored{
+		DType: form, Shape: e.Shape,
+		make: func(dst []byte, lo, hi int) { widen(e, dst, lo, hi, form) }, drop: drop,
+	}
 }
 
 // widenAlone is the number of elements up to which one goroutine is as fast as several.
 const widenAlone = 1 << 18
 
-// widen fills dst on all processors. Types, ranges and lengths have been checked when the file was opened: an error is a bug.
+// widen fills dst on all processors. Types, ranges and lengths have been checked when the file was opened: an error is
+// a bug.
 func widen(e gguf.Entry, dst []byte, lo, hi int, form engine.DType) {
 	parts := min(runtime.GOMAXPROCS(0), (hi-lo+widenAlone-1)/widenAlone)
 	faults := make([]any, max(parts, 1))
@@ -103,8 +109,8 @@ func looksLlama(f *gguf.File) bool {
 	return encoder
 }
 
-// huggingT5 maps llama.cpp's tensor names of T5 (gguf-py's tensor_mapping.py, architectures T5 and T5ENCODER) to those of Hugging Face. Other names
-// stay, those of the decoder get its prefix, which T5 encoders ignore.
+// huggingT5 maps llama.cpp's tensor names of T5 (gguf-py's tensor_mapping.py, architectures T5 and T5ENCODER) to those
+// of Hugging Face. Other names stay, those of the decoder get its prefix, which T5 encoders ignore.
 func huggingT5(name string) string {
 	switch {
 	case strings.HasPrefix(name, "token_embd."):
@@ -125,9 +131,12 @@ func huggingT5(name string) string {
 		return name
 	}
 	inner, ok := map[string]string{
-		"attn_norm": "layer.0.layer_norm", "attn_q": "layer.0.SelfAttention.q", "attn_k": "layer.0.SelfAttention.k", "attn_v": "layer.0.SelfAttention.v",
-		"attn_o": "layer.0.SelfAttention.o", "attn_rel_b": "layer.0.SelfAttention.relative_attention_bias", "ffn_norm": "layer.1.layer_norm",
-		"ffn_gate": "layer.1.DenseReluDense.wi_0", "ffn_up": "layer.1.DenseReluDense.wi_1", "ffn_down": "layer.1.DenseReluDense.wo",
+		"attn_norm": "layer.0.layer_norm", "attn_q": "layer.0.SelfAttention.q", "attn_k": "layer.0.SelfAttention.k",
+		"attn_v": "layer.0.SelfAttention.v",
+		"attn_o": "layer.0.SelfAttention.o", "attn_rel_b": "layer.0.SelfAttention.relative_attention_bias",
+		"ffn_norm": "layer.1.layer_norm",
+		"ffn_gate": "layer.1.DenseReluDense.wi_0", "ffn_up": "layer.1.DenseReluDense.wi_1",
+		"ffn_down": "layer.1.DenseReluDense.wo",
 	}[parts[1]]
 	if !ok {
 		return name

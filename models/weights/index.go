@@ -21,8 +21,8 @@ const (
 	maxListed = 1 << 20 // tensors
 )
 
-// Shard tells whether name is that of one file of several, as writers of sharded files call them ("model-00001-of-00003.safetensors"), and the name that
-// the index beside it has.
+// Shard tells whether name is that of one file of several, as writers of sharded files call them
+// ("model-00001-of-00003.safetensors"), and the name that the index beside it has.
 func Shard(name string) (index string, ok bool) {
 	stem, ok := strings.CutSuffix(filepath.Base(name), ".safetensors")
 	const tail = "-00001-of-00003"
@@ -39,11 +39,13 @@ func Shard(name string) (index string, ok bool) {
 	return stem[:at] + indexSuffix, stem[len(stem)-5:] > "00001"
 }
 
-// Index is what the index of a sharded checkpoint says: tensor name -> file name. File names are plain names of files beside the index.
+// Index is what the index of a sharded checkpoint says: tensor name -> file name. File names are plain names of files
+// beside the index.
 type Index map[string]string
 
-// ParseIndex reads the JSON of an index ({"metadata": ..., "weight_map": {tensor: file}}, the format of the Hugging Face libraries). Errors: no JSON, no
-// weight_map, a tensor listed twice, and file names that are more than the name of a .safetensors file in the same folder.
+// ParseIndex reads the JSON of an index ({"metadata": ..., "weight_map": {tensor: file}}, the format of the Hugging
+// Face libraries). Errors: no JSON, no weight_map, a tensor listed twice, and file names that are more than the name of
+// a .safetensors file in the same folder.
 func ParseIndex(data []byte) (Index, error) {
 	if len(data) > maxIndex {
 		return nil, fmt.Errorf("index of %d bytes, at most %d are allowed", len(data), maxIndex)
@@ -99,7 +101,8 @@ func opening(d *json.Decoder, what string) error {
 	return nil
 }
 
-// weightMap reads the object under "weight_map" key by key: encoding/json would keep the last of two equal keys without a word.
+// weightMap reads the object under "weight_map" key by key: encoding/json would keep the last of two equal keys without
+// a word.
 func weightMap(d *json.Decoder) (Index, error) {
 	if err := opening(d, "weight_map"); err != nil {
 		return nil, err

@@ -32,8 +32,10 @@ func TestParseIndexRefusesWithReasons(t *testing.T) {
 			t.Errorf("%.80q: got error %v, want one with %q", c[0], err, c[1])
 		}
 	}
-	index, err := ParseIndex([]byte(`{"metadata": {"total_size": 5}, "weight_map": {"b": "y.safetensors", "a": "x.safetensors", "c": "x.safetensors"}, "more": [1, {"weight_map": 3}]}`))
-	if err != nil || len(index) != 3 || index["b"] != "y.safetensors" || strings.Join(index.Files(), " ") != "x.safetensors y.safetensors" {
+	index, err := ParseIndex([]byte(`{"metadata": {"total_size": 5}, "weight_map": {"b": "y.safetensors", "a": ` +
+		`"x.safetensors", "c": "x.safetensors"}, "more": [1, {"weight_map": 3}]}`))
+	if err != nil || len(index) != 3 || index["b"] != "y.safetensors" ||
+		strings.Join(index.Files(), " ") != "x.safetensors y.safetensors" {
 		t.Errorf("got %v, files %v, error %v", index, index.Files(), err)
 	}
 }
@@ -41,7 +43,8 @@ func TestParseIndexRefusesWithReasons(t *testing.T) {
 // FuzzParseIndex checks that whatever is accepted names only files in the folder itself.
 func FuzzParseIndex(f *testing.F) {
 	for _, seed := range []string{
-		indexJSON("a", one, "b", two), "{}", `{"weight_map": {"a": "../x.safetensors"}}`, `{"weight_map": {"": "x.safetensors"}, "x": [[[[]]]]}`, `{"weight_map": {"a": "x\u0000.safetensors"}}`,
+		indexJSON("a", one, "b", two), "{}", `{"weight_map": {"a": "../x.safetensors"}}`,
+		`{"weight_map": {"": "x.safetensors"}, "x": [[[[]]]]}`, `{"weight_map": {"a": "x\u0000.safetensors"}}`,
 	} {
 		f.Add([]byte(seed))
 	}

@@ -38,9 +38,9 @@ func (l *Loaded) Close() {
 	l.packed, l.small, l.owned = nil, engine.Buf{}, nil
 }
 
-// Load fills dst, a pointer to a struct with weight tags, from set. Matrices are packed by ops, small tensors become f32 in one piece of
-// memory. If anything in the file is missing, unexpected or of wrong shape nothing is loaded and the error is a *MismatchError with all of it.
-// Fields that are not held stay empty. Any Ops of the device may read the
+// Load fills dst, a pointer to a struct with weight tags, from set. Matrices are packed by ops, small tensors become
+// f32 in one piece of memory. If anything in the file is missing, unexpected or of wrong shape nothing is loaded and
+// the error is a *MismatchError with all of it. Fields that are not held stay empty. Any Ops of the device may read the
 // weights afterwards. The caller owns the result and closes it when nobody uses dst any more.
 func Load(ops engine.Ops, set *Set, dst any, opt Options) (*Loaded, error) {
 	p, err := plan(dst, opt)
@@ -85,8 +85,8 @@ type filler struct {
 	read   int64  // bytes of mapped files since their pages were given back
 }
 
-// dropEvery is how many bytes of mapped files may stay resident while their weights are packed: a loading process then needs the packed weights and
-// this, not every weight twice.
+// dropEvery is how many bytes of mapped files may stay resident while their weights are packed: a loading process then
+// needs the packed weights and this, not every weight twice.
 const dropEvery = 16 << 20
 
 // passed counts a tensor that has been packed and gives pages back when enough have been read.

@@ -117,7 +117,8 @@ func TestLoadFillsEveryKindOfField(t *testing.T) {
 	same(t, "glued name", e.Glued.Scale.F32(), []float32{8})
 }
 
-// TestSplitCutsEveryGroup checks each element of the slices that ranks of a tensor group get: together they are the whole, in rank order per group.
+// TestSplitCutsEveryGroup checks each element of the slices that ranks of a tensor group get: together they are the
+// whole, in rank order per group.
 func TestSplitCutsEveryGroup(t *testing.T) {
 	set := FromMap(checkpoint())
 	opt := options()
@@ -175,7 +176,10 @@ func TestMismatchNamesEverythingAtOnce(t *testing.T) {
 	if len(bad.Shapes) != 2 || !strings.Contains(bad.Shapes[0], "stored [5 2], expected [2 5]") {
 		t.Errorf("wrong shapes: got %q", bad.Shapes)
 	}
-	for _, part := range []string{"does not fit test", "2 missing (blocks.0.in.weight; blocks.1.in.bias)", "2 unexpected", "2 wrong"} {
+	for _, part := range []string{
+		"does not fit test", "2 missing (blocks.0.in.weight; blocks.1.in.bias)",
+		"2 unexpected", "2 wrong",
+	} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("error text %q lacks %q", err, part)
 		}
@@ -196,7 +200,10 @@ func TestMistakesInTagsAreErrors(t *testing.T) {
 	for _, c := range []struct {
 		dst  any
 		want string
-	}{{&badOption{}, "unknown option"}, {&badDim{}, `"Q"`}, {&badType{}, "cannot be filled"}, {badDim{}, "not a pointer"}} {
+	}{{&badOption{}, "unknown option"}, {&badDim{}, `"Q"`}, {&badType{}, "cannot be filled"}, {
+		badDim{},
+		"not a pointer",
+	}} {
 		if _, err := Load(ref.New(), set, c.dst, options()); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%T: got error %v, want one that says %q", c.dst, err, c.want)
 		}

@@ -31,9 +31,9 @@ func signatures() []signature {
 	}
 }
 
-// Looks tells what kind of diffusion model a set holds: the family's name ("flux", "sd3", "pixart", "hunyuandit", or a kind that is not
-// supported) and the tensors of the diffusion model without the prefix that full checkpoints have. For a set without a diffusion model it
-// returns an empty family, what the file seems to be instead, and the set itself.
+// Looks tells what kind of diffusion model a set holds: the family's name ("flux", "sd3", "pixart", "hunyuandit", or a
+// kind that is not supported) and the tensors of the diffusion model without the prefix that full checkpoints have. For
+// a set without a diffusion model it returns an empty family, what the file seems to be instead, and the set itself.
 func Looks(set *Set) (family, instead string, model *Set) {
 	for _, p := range prefixes() {
 		for _, s := range signatures() {

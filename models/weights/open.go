@@ -13,8 +13,8 @@ import (
 	"patchbay/engine/safetensors"
 )
 
-// File is an open checkpoint in any of the forms that Open reads. Its methods may be called from several goroutines, except Close, after which no
-// tensor of its Set may be read.
+// File is an open checkpoint in any of the forms that Open reads. Its methods may be called from several goroutines,
+// except Close, after which no tensor of its Set may be read.
 type File struct {
 	set      *Set
 	metadata map[string]string
@@ -30,10 +30,11 @@ type File struct {
 //   - a safetensors file;
 //   - a GGUF file, known by its first bytes, whatever its name; see FromGGUF for form;
 //   - the index of a sharded checkpoint, "*.safetensors.index.json", with the shards beside it;
-//   - a folder as diffusers and transformers write it, with one of these in it, best "diffusion_pytorch_model" or "model".
+//   - a folder as diffusers and transformers write it, with one of these in it, best
+//     "diffusion_pytorch_model" or "model".
 //
-// The config.json beside an index or in a folder becomes the metadata "config". Nothing but headers is read. form is the type of widened weights, bf16
-// or f32. Errors name the file and what is wrong with it.
+// The config.json beside an index or in a folder becomes the metadata "config". Nothing but headers is read. form is
+// the type of widened weights, bf16 or f32. Errors name the file and what is wrong with it.
 func Open(path string, form engine.DType) (*File, error) {
 	p, err := find(path)
 	if err != nil {
@@ -58,8 +59,8 @@ func Open(path string, form engine.DType) (*File, error) {
 	return f, nil
 }
 
-// Paths returns the files that Open would read for path, without opening them: callers that restrict where files may be check each of them.
-// Errors are those of Open about missing and ambiguous files.
+// Paths returns the files that Open would read for path, without opening them: callers that restrict where files may be
+// check each of them. Errors are those of Open about missing and ambiguous files.
 func Paths(path string) ([]string, error) {
 	p, err := find(path)
 	if err != nil {
@@ -74,13 +75,16 @@ func (f *File) Set() *Set { return f.set }
 // Metadata returns the strings that the checkpoint carries about itself. The map is the file's: do not change it.
 func (f *File) Metadata() map[string]string { return f.metadata }
 
-// Words returns all metadata of a GGUF file, which has other types than strings too (vocabularies); nil for other forms.
+// Words returns all metadata of a GGUF file, which has other types than strings too (vocabularies); nil for other
+// forms.
 func (f *File) Words() map[string]any { return f.words }
 
-// HeaderHash identifies names, shapes and metadata: SHA-256 in hex of what was read. Checkpoints that are widened to another form have another hash.
+// HeaderHash identifies names, shapes and metadata: SHA-256 in hex of what was read. Checkpoints that are widened to
+// another form have another hash.
 func (f *File) HeaderHash() string { return f.hash }
 
-// Size returns the bytes that the weights take when they are loaded as they are: those of the files, or of the widened tensors.
+// Size returns the bytes that the weights take when they are loaded as they are: those of the files, or of the widened
+// tensors.
 func (f *File) Size() int64 { return f.size }
 
 // Paths returns the files that belong to the checkpoint.
@@ -152,7 +156,8 @@ func readSmall(path string, limit int64) ([]byte, error) {
 	return text, err
 }
 
-// isGGUF looks at the first bytes of a file. One that cannot be read is left to the reader of safetensors, which says why.
+// isGGUF looks at the first bytes of a file. One that cannot be read is left to the reader of safetensors, which says
+// why.
 func isGGUF(path string) bool {
 	file, err := os.Open(path)
 	if err != nil {

@@ -21,7 +21,10 @@ func save(t *testing.T, path string, names ...string) {
 	var entries []safetensors.Entry
 	for i, name := range names {
 		s := f32(float32(i), 1, 2)
-		entries = append(entries, safetensors.Entry{Name: name, DType: engine.F32, FileType: "F32", Shape: s.Shape, Data: s.Data})
+		entries = append(entries, safetensors.Entry{
+			Name: name, DType: engine.F32, FileType: "F32",
+			Shape: s.Shape, Data: s.Data,
+		})
 	}
 	var b bytes.Buffer
 	if err := safetensors.Write(&b, map[string]string{"format": "pt"}, entries); err != nil {
@@ -74,8 +77,14 @@ func TestOpenForms(t *testing.T) {
 		files        []string
 	}{
 		{"plain.safetensors", "", []string{"plain.safetensors"}},
-		{"sharded", `{"x": 1}`, []string{"sharded/model.safetensors.index.json", "sharded/config.json", "sharded/" + one, "sharded/" + two}},
-		{"sharded/model.safetensors.index.json", `{"x": 1}`, []string{"sharded/model.safetensors.index.json", "sharded/config.json", "sharded/" + one, "sharded/" + two}},
+		{"sharded", `{"x": 1}`, []string{
+			"sharded/model.safetensors.index.json", "sharded/config.json", "sharded/" + one,
+			"sharded/" + two,
+		}},
+		{
+			"sharded/model.safetensors.index.json", `{"x": 1}`,
+			[]string{"sharded/model.safetensors.index.json", "sharded/config.json", "sharded/" + one, "sharded/" + two},
+		},
 		{"folder", `{"x": 2}`, []string{"folder/diffusion_pytorch_model.safetensors", "folder/config.json"}},
 		{"only", "", []string{"only/other.safetensors"}},
 		{"quantised.safetensors", "{}", []string{"quantised.safetensors"}},
@@ -84,8 +93,10 @@ func TestOpenForms(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := f.Set().Names(); !slices.Equal(got, []string{"a", "b", "c"}) || f.Metadata()["config"] != c.config || f.Size() < 4 || f.HeaderHash() == "" {
-			t.Errorf("%s: tensors %v, config %q, %d bytes, hash %q", c.path, got, f.Metadata()["config"], f.Size(), f.HeaderHash())
+		if got := f.Set().Names(); !slices.Equal(got, []string{"a", "b", "c"}) || f.Metadata()["config"] != c.config ||
+			f.Size() < 4 || f.HeaderHash() == "" {
+			t.Errorf("%s: tensors %v, config %q, %d bytes, hash %q", c.path, got, f.Metadata()["config"],
+				f.Size(), f.HeaderHash())
 		}
 		var files []string
 		for _, p := range f.Paths() {
@@ -109,8 +120,10 @@ func TestOpenForms(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = wide.Close() }()
-	if narrow.HeaderHash() == wide.HeaderHash() || narrow.Size() != 32*2+8 || wide.Size() != 32*4+8 || narrow.Words()["n"] != uint32(1) {
-		t.Errorf("widened to bf16: %d bytes, f32: %d bytes, words %v; want 72, 136, n = 1, and hashes that differ", narrow.Size(), wide.Size(), narrow.Words())
+	if narrow.HeaderHash() == wide.HeaderHash() || narrow.Size() != 32*2+8 || wide.Size() != 32*4+8 ||
+		narrow.Words()["n"] != uint32(1) {
+		t.Errorf("widened to bf16: %d bytes, f32: %d bytes, words %v; want 72, 136, n = 1, and hashes that differ",
+			narrow.Size(), wide.Size(), narrow.Words())
 	}
 }
 
@@ -120,7 +133,8 @@ func TestShardsEqualOneFile(t *testing.T) {
 	save(t, filepath.Join(dir, one), "a", "b")
 	b := f32(2, 1, 2)
 	var third bytes.Buffer
-	if err := safetensors.Write(&third, nil, []safetensors.Entry{{Name: "c", DType: engine.F32, FileType: "F32", Shape: b.Shape, Data: b.Data}}); err != nil {
+	if err := safetensors.Write(&third, nil,
+		[]safetensors.Entry{{Name: "c", DType: engine.F32, FileType: "F32", Shape: b.Shape, Data: b.Data}}); err != nil {
 		t.Fatal(err)
 	}
 	text(t, filepath.Join(dir, two), third.String())
@@ -156,7 +170,10 @@ func TestOpenRefusesWithReasons(t *testing.T) {
 			save(t, filepath.Join(dir, "a.safetensors"), "a")
 			save(t, filepath.Join(dir, "b.safetensors"), "a")
 		}},
-		{"a shard", one, "name their index " + index, func(t *testing.T, dir string) { save(t, filepath.Join(dir, one), "a") }},
+		{
+			"a shard", one, "name their index " + index,
+			func(t *testing.T, dir string) { save(t, filepath.Join(dir, one), "a") },
+		},
 		{"missing shard", index, "1 of its 2 files are missing: " + two, func(t *testing.T, dir string) {
 			save(t, filepath.Join(dir, one), "a")
 			text(t, filepath.Join(dir, index), indexJSON("a", one, "b", two))
@@ -204,8 +221,10 @@ func TestOpenRefusesWithReasons(t *testing.T) {
 
 func TestShardNames(t *testing.T) {
 	for name, want := range map[string]string{
-		"model-00001-of-00003.safetensors": "model.safetensors.index.json", "a/b-00002-of-00002.safetensors": "b.safetensors.index.json",
-		"model-00001-of-00001.safetensors": "", "model.safetensors": "", "model-0001-of-0003.safetensors": "", "model-00001-of-00003.gguf": "", "-00001_of-00003.safetensors": "",
+		"model-00001-of-00003.safetensors": "model.safetensors.index.json",
+		"a/b-00002-of-00002.safetensors":   "b.safetensors.index.json",
+		"model-00001-of-00001.safetensors": "", "model.safetensors": "", "model-0001-of-0003.safetensors": "",
+		"model-00001-of-00003.gguf": "", "-00001_of-00003.safetensors": "",
 	} {
 		index, ok := Shard(name)
 		if ok != (want != "") || ok && index != want {

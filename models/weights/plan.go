@@ -16,8 +16,8 @@ type Options struct {
 	Dims  map[string]int   // sizes that shape, rows and split tags name, e.g. {"E": 3072}
 	Units map[string]int   // smallest piece of a split dimension, e.g. {"E": D} keeps heads whole; absent: 1
 	Perms map[string][]int // row orders that perm tags name
-	// Held reports whether element i of the list (full name, e.g. "double_blocks") is wanted; nil: all. Names and shapes of the others
-	// are checked too, but nothing of them is read.
+	// Held reports whether element i of the list (full name, e.g. "double_blocks") is wanted; nil: all. Names and shapes
+	// of the others are checked too, but nothing of them is read.
 	Held func(list string, i int) bool
 	// Uses reports whether weights of a use are wanted in a block (outside: -1); nil: all. Only where Block is set.
 	Uses func(block int, u dit.Use) bool
@@ -157,10 +157,12 @@ func (p *planner) field(f reflect.Value, t tag, prefix string, at spot) error {
 		}
 		return nil
 	}
-	return fmt.Errorf("type %s cannot be filled (allowed: *engine.Weight, engine.Tensor, structs, slices of structs)", f.Type())
+	return fmt.Errorf("type %s cannot be filled (allowed: *engine.Weight, engine.Tensor, structs, slices of structs)",
+		f.Type())
 }
 
-// dotted makes a name a prefix. One that ends in an underscore is one already: "img_" joins "attn.qkv" to "img_attn.qkv".
+// dotted makes a name a prefix. One that ends in an underscore is one already: "img_" joins "attn.qkv" to
+// "img_attn.qkv".
 func dotted(name string) string {
 	if name == "" || strings.HasSuffix(name, ".") || strings.HasSuffix(name, "_") {
 		return name

@@ -1,13 +1,15 @@
 // Package weights brings checkpoint tensors into model structs.
 //
-// Open reads the forms in which checkpoints come: a safetensors file, shards with their index, a diffusers folder, a GGUF file (open.go, shards.go,
-// gguf.go). All become a Set, a bag of named stored tensors (set.go, stored.go). A model is a struct whose fields carry `weight:"name"` tags equal to the checkpoint's names
-// (tag.go says what tags can express); Load fills it (load.go) after checking every name and shape at once, so that a user sees all that is
-// wrong with a file in one message (mismatch.go). Declare lists what a struct wants without loading anything: it counts parameters and seeds
-// test models.
+// Open reads the forms in which checkpoints come: a safetensors file, shards with their index, a diffusers folder, a
+// GGUF file (open.go, shards.go, gguf.go). All become a Set, a bag of named stored tensors (set.go, stored.go). A model
+// is a struct whose fields carry `weight:"name"` tags equal to the checkpoint's names (tag.go says what tags can
+// express); Load fills it (load.go) after checking every name and shape at once, so that a user sees all that is wrong
+// with a file in one message (mismatch.go). Declare lists what a struct wants without loading anything: it counts
+// parameters and seeds test models.
 //
-// Facts that have caused bugs elsewhere: mapped files give data at any byte alignment; fp8 files carry factors in extra tensors
-// (`X.scale_weight`, `X.weight_scale`) that belong to X.weight and are no tensors of the model; a missing bias must be an error, not a zero.
+// Facts that have caused bugs elsewhere: mapped files give data at any byte alignment; fp8 files carry factors in extra
+// tensors (`X.scale_weight`, `X.weight_scale`) that belong to X.weight and are no tensors of the model; a missing bias
+// must be an error, not a zero.
 package weights
 
 import (
@@ -19,13 +21,15 @@ import (
 	"patchbay/engine/safetensors"
 )
 
-// Set is named stored tensors from one or more files, or a view of those whose names start with a prefix. It is immutable.
+// Set is named stored tensors from one or more files, or a view of those whose names start with a prefix. It is
+// immutable.
 type Set struct {
 	tensors map[string]Stored
 	names   []string // sorted
 }
 
-// FromMap makes a Set of m (tests). Factors of scaled fp8 weights (`X.scale_weight`, `X.weight_scale`) are joined to their weights.
+// FromMap makes a Set of m (tests). Factors of scaled fp8 weights (`X.scale_weight`, `X.weight_scale`) are joined to
+// their weights.
 func FromMap(m map[string]Stored) *Set {
 	s := &Set{tensors: make(map[string]Stored, len(m))}
 	for name, t := range m {
@@ -131,9 +135,10 @@ func (s *Set) index() {
 	slices.Sort(s.names)
 }
 
-// joinScales moves the factors of scaled fp8 files into their weights, in both spellings that are about: `X.scale_weight` with `X.scale_input` and the
-// marker `scaled_fp8`, and `X.weight_scale` with `X.input_scale` and `X.comfy_quant` (ComfyUI QUANTIZATION.md). The factors of inputs belong to fp8 products,
-// which we do not compute. Quantised forms other than fp8 keep their `comfy_quant`, so that Load names them.
+// joinScales moves the factors of scaled fp8 files into their weights, in both spellings that are about:
+// `X.scale_weight` with `X.scale_input` and the marker `scaled_fp8`, and `X.weight_scale` with `X.input_scale` and
+// `X.comfy_quant` (ComfyUI QUANTIZATION.md). The factors of inputs belong to fp8 products, which we do not compute.
+// Quantised forms other than fp8 keep their `comfy_quant`, so that Load names them.
 func (s *Set) joinScales() {
 	for name, t := range s.tensors {
 		stem, isScale := strings.CutSuffix(name, ".scale_weight")
@@ -167,5 +172,6 @@ func marksFP8(name string, t Stored) bool {
 		}
 	}
 	var form struct{ Format string }
-	return strings.HasSuffix(name, ".comfy_quant") && json.Unmarshal(t.Data, &form) == nil && (form.Format == "float8_e4m3fn" || form.Format == "float8_e5m2")
+	return strings.HasSuffix(name, ".comfy_quant") && json.Unmarshal(t.Data, &form) == nil &&
+		(form.Format == "float8_e4m3fn" || form.Format == "float8_e5m2")
 }

@@ -11,7 +11,8 @@ import (
 
 func TestSetViews(t *testing.T) {
 	s := FromMap(map[string]Stored{
-		"m.list.0.a": f32(0, 2, 3), "m.list.1.a": f32(0, 1), "m.list.10.a": f32(0, 1), "m.list.2.a": f32(0, 1), "x": f32(0, 4),
+		"m.list.0.a": f32(0, 2, 3), "m.list.1.a": f32(0, 1), "m.list.10.a": f32(0, 1),
+		"m.list.2.a": f32(0, 1), "x": f32(0, 4),
 	})
 	m := s.Prefix("m.")
 	if want := []string{"list.0.a", "list.1.a", "list.10.a", "list.2.a"}; !slices.Equal(m.Names(), want) {
@@ -35,7 +36,8 @@ func TestScaledFP8JoinsItsFactor(t *testing.T) {
 	w := Stored{DType: engine.F8E4M3, Shape: []int{1, 2}, Data: make([]byte, 2)}
 	engine.Narrow(w.Data, []float32{2, -4}, engine.F8E4M3)
 	s := FromMap(map[string]Stored{
-		"a.weight": w, "a.scale_weight": f32(0.5), "a.scale_input": f32(1), "scaled_fp8": f32(0, 2), "lost.scale_weight": f32(1),
+		"a.weight": w, "a.scale_weight": f32(0.5), "a.scale_input": f32(1), "scaled_fp8": f32(0, 2),
+		"lost.scale_weight": f32(1),
 	})
 	if want := []string{"a.weight", "lost.scale_weight"}; !slices.Equal(s.Names(), want) {
 		t.Errorf("names: got %v, want %v", s.Names(), want)
@@ -52,8 +54,9 @@ func TestQuantisedFP8JoinsItsFactor(t *testing.T) {
 	engine.Narrow(w.Data, []float32{2, -4}, engine.F8E4M3)
 	form := func(s string) Stored { return Stored{DType: engine.U8, Shape: []int{len(s)}, Data: []byte(s)} }
 	s := FromMap(map[string]Stored{
-		"a.weight": w, "a.weight_scale": f32(0.5), "a.input_scale": f32(3), "a.comfy_quant": form(`{"format": "float8_e4m3fn"}`),
-		"b.weight": w, "b.comfy_quant": form(`{"format": "nvfp4"}`), "c.comfy_quant": form("not JSON"),
+		"a.weight": w, "a.weight_scale": f32(0.5), "a.input_scale": f32(3),
+		"a.comfy_quant": form(`{"format": "float8_e4m3fn"}`),
+		"b.weight":      w, "b.comfy_quant": form(`{"format": "nvfp4"}`), "c.comfy_quant": form("not JSON"),
 	})
 	if want := []string{"a.weight", "b.comfy_quant", "b.weight", "c.comfy_quant"}; !slices.Equal(s.Names(), want) {
 		t.Errorf("names: got %v, want %v", s.Names(), want)
@@ -67,7 +70,10 @@ func TestQuantisedFP8JoinsItsFactor(t *testing.T) {
 func TestFromFileReadsWhatWasWritten(t *testing.T) {
 	var file bytes.Buffer
 	a := f32(3, 2, 2)
-	if err := safetensors.Write(&file, nil, []safetensors.Entry{{Name: "a", DType: a.DType, Shape: a.Shape, Data: a.Data}}); err != nil {
+	if err := safetensors.Write(&file, nil, []safetensors.Entry{{
+		Name: "a", DType: a.DType, Shape: a.Shape,
+		Data: a.Data,
+	}}); err != nil {
 		t.Fatal(err)
 	}
 	f, err := safetensors.OpenBytes(file.Bytes())
@@ -88,8 +94,14 @@ func TestLooksFindsModelAndPrefix(t *testing.T) {
 		{"model.diffusion_model.t_block.1.weight", "pixart", "", "t_block.1.weight"},
 		{"mlp_t5.0.weight", "hunyuandit", "", "mlp_t5.0.weight"},
 		{"double_blocks.0.img_attn.norm.key_norm.scale", "flux", "", "double_blocks.0.img_attn.norm.key_norm.scale"},
-		{"lora_unet_double_blocks_0_img_attn_qkv.lora_down.weight", "", "a LoRA file", "lora_unet_double_blocks_0_img_attn_qkv.lora_down.weight"},
-		{"encoder.block.0.layer.0.SelfAttention.q.weight", "", "a T5 text encoder", "encoder.block.0.layer.0.SelfAttention.q.weight"},
+		{
+			"lora_unet_double_blocks_0_img_attn_qkv.lora_down.weight", "", "a LoRA file",
+			"lora_unet_double_blocks_0_img_attn_qkv.lora_down.weight",
+		},
+		{
+			"encoder.block.0.layer.0.SelfAttention.q.weight", "", "a T5 text encoder",
+			"encoder.block.0.layer.0.SelfAttention.q.weight",
+		},
 		{"something", "", "no kind of file that is known", "something"},
 	} {
 		family, instead, model := Looks(FromMap(map[string]Stored{c.name: one}))

@@ -55,7 +55,8 @@ func find(path string) (place, error) {
 			return place{}, err
 		}
 	case shard:
-		return place{}, fmt.Errorf("open checkpoint %s: is one of several files; name their index %s instead, which must lie beside them", path, index)
+		return place{}, fmt.Errorf("open checkpoint %s: is one of several files; name their index %s instead, which must "+
+			"lie beside them", path, index)
 	default:
 		p.weights, p.quantised = path, isGGUF(path)
 	}
@@ -77,7 +78,8 @@ func inFolder(folder string) (string, error) {
 	for _, e := range entries {
 		name := e.Name()
 		_, shard := Shard(name)
-		if !e.IsDir() && (strings.HasSuffix(name, indexSuffix) || strings.HasSuffix(name, ".gguf") || strings.HasSuffix(name, ".safetensors") && !shard) {
+		if !e.IsDir() && (strings.HasSuffix(name, indexSuffix) || strings.HasSuffix(name, ".gguf") ||
+			strings.HasSuffix(name, ".safetensors") && !shard) {
 			found = append(found, name)
 		}
 	}
@@ -94,7 +96,8 @@ func inFolder(folder string) (string, error) {
 	case 1:
 		return found[0], nil
 	}
-	return "", fmt.Errorf("open checkpoint %s: the folder holds several checkpoints, name one of them: %s", folder, strings.Join(found, ", "))
+	return "", fmt.Errorf("open checkpoint %s: the folder holds several checkpoints, name one of them: %s", folder,
+		strings.Join(found, ", "))
 }
 
 // readIndex reads an index and makes sure that every shard is there.
@@ -117,12 +120,14 @@ func readIndex(path string) (place, error) {
 		p.shards = append(p.shards, file)
 	}
 	if len(missing) > 0 {
-		return place{}, fmt.Errorf("read checkpoint %s: %d of its %d files are missing: %s", path, len(missing), len(p.shards), strings.Join(missing[:min(len(missing), listed)], ", "))
+		return place{}, fmt.Errorf("read checkpoint %s: %d of its %d files are missing: %s", path, len(missing),
+			len(p.shards), strings.Join(missing[:min(len(missing), listed)], ", "))
 	}
 	return p, nil
 }
 
-// openShards opens every shard and checks it against the index: what is listed for a file must be in it, and nothing else.
+// openShards opens every shard and checks it against the index: what is listed for a file must be in it, and nothing
+// else.
 func (f *File) openShards(p place) error {
 	f.set = &Set{tensors: make(map[string]Stored, len(p.tensors))}
 	hash := ""
@@ -148,7 +153,8 @@ func (f *File) openShards(p place) error {
 		}
 	}
 	if slices.Sort(absent); len(absent) > 0 {
-		return fmt.Errorf("read checkpoint %s: %d tensors are not in the file that the index lists for them: %s", p.index, len(absent), strings.Join(absent[:min(len(absent), listed)], "; "))
+		return fmt.Errorf("read checkpoint %s: %d tensors are not in the file that the index lists for them: %s", p.index,
+			len(absent), strings.Join(absent[:min(len(absent), listed)], "; "))
 	}
 	f.set.joinScales()
 	f.set.index()

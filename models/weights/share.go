@@ -9,9 +9,9 @@ import (
 	"patchbay/models/dit"
 )
 
-// Weights in parts (Options.Parts): the packed bytes of a block lie one behind the other in a flat unit, and every part holds a range of it. Cuts lie
-// between pieces of packed matrices, so a part packs the rows of its range and reads nothing else. Fields point into memory where units are brought
-// together in turn, always the same place for a unit.
+// Weights in parts (Options.Parts): the packed bytes of a block lie one behind the other in a flat unit, and every part
+// holds a range of it. Cuts lie between pieces of packed matrices, so a part packs the rows of its range and reads
+// nothing else. Fields point into memory where units are brought together in turn, always the same place for a unit.
 
 // regionAlign is where tensors start in a unit: a cache line, as engine.Arena has it.
 const regionAlign = 64
@@ -199,7 +199,8 @@ func (f *filler) addWeight(u *unit, it item) error {
 	if !ok || it.noBias {
 		return nil
 	}
-	f.addSmall(u, it.full+".bias", engine.F32, []int{c.count}, func(dst []float32, lo int) { c.pickInto(dst, bias, lo) }, func(t engine.Tensor) { w.Bias = t })
+	f.addSmall(u, it.full+".bias", engine.F32, []int{c.count}, func(dst []float32, lo int) { c.pickInto(dst, bias, lo) },
+		func(t engine.Tensor) { w.Bias = t })
 	return nil
 }
 
@@ -249,7 +250,9 @@ func (f *filler) addTensor(u *unit, it item) error {
 }
 
 // addSmall adds a tensor that is not packed; values writes elements from lo on.
-func (f *filler) addSmall(u *unit, name string, dtype engine.DType, shape []int, values func(dst []float32, lo int), put func(engine.Tensor)) {
+func (f *filler) addSmall(u *unit, name string, dtype engine.DType, shape []int, values func(dst []float32, lo int),
+	put func(engine.Tensor),
+) {
 	n, size := 1, dtype.Size()
 	for _, d := range shape {
 		n *= d
@@ -288,7 +291,10 @@ const shut = "in parts"
 
 // shard binds the fields of the unit to its place and describes it.
 func (u *unit) shard(mine, whole engine.Buf, part, place int) dit.Unit {
-	out := dit.Unit{Mine: flat(mine, u.cuts[part+1]-u.cuts[part]), Whole: flat(whole.Piece(0, u.size), u.size), Place: place}
+	out := dit.Unit{
+		Mine:  flat(mine, u.cuts[part+1]-u.cuts[part]),
+		Whole: flat(whole.Piece(0, u.size), u.size), Place: place,
+	}
 	for r := range len(u.cuts) - 1 {
 		out.Counts = append(out.Counts, u.cuts[r+1]-u.cuts[r])
 	}

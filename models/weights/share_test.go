@@ -10,7 +10,8 @@ import (
 	"patchbay/engine/ref"
 )
 
-// panels is ref whose matrices are packed in pieces of three rows behind a head, as a backend with panels does: nothing may depend on ref's single rows.
+// panels is ref whose matrices are packed in pieces of three rows behind a head, as a backend with panels does: nothing
+// may depend on ref's single rows.
 type panels struct{ *ref.Ops }
 
 const panelRows, panelHead = 3, 64
@@ -59,8 +60,8 @@ func fields(t *testing.T, dst any, opt Options) []item {
 	return p.items
 }
 
-// TestPartsMakeTheWhole loads a struct of every kind of tag in parts: put together they are the bytes of the whole weights, every part reads its rows alone,
-// and no part holds more than its share of everything and one piece.
+// TestPartsMakeTheWhole loads a struct of every kind of tag in parts: put together they are the bytes of the whole
+// weights, every part reads its rows alone, and no part holds more than its share of everything and one piece.
 func TestPartsMakeTheWhole(t *testing.T) {
 	for _, ranks := range []int{1, 2} {
 		for _, parts := range []int{2, 3, 5, 8} {
@@ -160,8 +161,10 @@ func checkUnit(t *testing.T, got, want []item, u, units int) {
 			}
 			continue
 		}
-		if a.N() != b.N() || a.K() != b.K() || a.Base.Layout != b.Base.Layout || !bytes.Equal(a.Base.Buf.Host, b.Base.Buf.Host) {
-			t.Errorf("%s: [%d, %d] %q %x, want [%d, %d] %q %x", it.full, a.N(), a.K(), a.Base.Layout, a.Base.Buf.Host, b.N(), b.K(), b.Base.Layout, b.Base.Buf.Host)
+		if a.N() != b.N() || a.K() != b.K() || a.Base.Layout != b.Base.Layout ||
+			!bytes.Equal(a.Base.Buf.Host, b.Base.Buf.Host) {
+			t.Errorf("%s: [%d, %d] %q %x, want [%d, %d] %q %x", it.full, a.N(), a.K(), a.Base.Layout, a.Base.Buf.Host, b.N(),
+				b.K(), b.Base.Layout, b.Base.Buf.Host)
 		}
 		sameTensor(t, it.full+".bias", reflect.ValueOf(a.Bias), reflect.ValueOf(b.Bias))
 	}
@@ -211,7 +214,8 @@ func TestUnitThatIsNotThereIsRefused(t *testing.T) {
 	}
 	units := l.Shards()
 	if units.Ends() != 2 || units.Units[0].Place == units.Units[units.Ends()].Place {
-		t.Errorf("%d units, places %d and %d: want two blocks and the ends, which do not share a place with the first block", len(units.Units), units.Units[0].Place,
+		t.Errorf("%d units, places %d and %d: want two blocks and the ends, which do not share a place with the first block",
+			len(units.Units), units.Units[0].Place,
 			units.Units[units.Ends()].Place)
 	}
 }

@@ -7,8 +7,9 @@ import (
 	"patchbay/engine"
 )
 
-// Stored is one tensor as it lies in a file: row-major, little-endian, at any byte alignment. Some are not in any file as they are wanted (quantised
-// blocks, pieces of a fused matrix): their Data is nil and Elements makes what is asked for, so that nobody holds a whole widened model.
+// Stored is one tensor as it lies in a file: row-major, little-endian, at any byte alignment. Some are not in any file
+// as they are wanted (quantised blocks, pieces of a fused matrix): their Data is nil and Elements makes what is asked
+// for, so that nobody holds a whole widened model.
 type Stored struct {
 	DType engine.DType
 	Shape []int
@@ -31,7 +32,8 @@ func (s Stored) Len() int {
 // Bytes returns the size of all elements in DType.
 func (s Stored) Bytes() int64 { return int64(s.Len()) * int64(s.DType.Size()) }
 
-// Elements returns elements [lo, hi) of the flattened tensor as bytes of DType, Scale not applied: a view of Data where there is one, else new memory.
+// Elements returns elements [lo, hi) of the flattened tensor as bytes of DType, Scale not applied: a view of Data where
+// there is one, else new memory.
 func (s Stored) Elements(lo, hi int) []byte {
 	var fresh []byte
 	return s.elements(&fresh, lo, hi)
@@ -93,13 +95,16 @@ func (s Stored) Rows(first, n int) (Stored, error) {
 	return s, nil
 }
 
-// Concat returns the rows of the pieces, one below the other, without reading them. All but the outermost dimension must agree. Where element types or
-// factors of scaled fp8 differ the result is f32.
+// Concat returns the rows of the pieces, one below the other, without reading them. All but the outermost dimension
+// must agree. Where element types or factors of scaled fp8 differ the result is f32.
 func Concat(pieces ...Stored) (Stored, error) {
 	if len(pieces) == 0 || len(pieces[0].Shape) == 0 {
 		return Stored{}, fmt.Errorf("nothing to join")
 	}
-	out := Stored{DType: pieces[0].DType, Scale: pieces[0].Scale, Shape: slices.Clone(pieces[0].Shape), drop: pieces[0].drop}
+	out := Stored{
+		DType: pieces[0].DType, Scale: pieces[0].Scale, Shape: slices.Clone(pieces[0].Shape),
+		drop: pieces[0].drop,
+	}
 	out.Shape[0] = 0
 	same := true
 	for _, p := range pieces {

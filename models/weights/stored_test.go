@@ -57,7 +57,13 @@ func TestConcatOfDifferentTypesIsF32(t *testing.T) {
 	if err != nil || same.DType != engine.F8E4M3 || same.Scale != 3 || !slices.Equal(same.F32(), []float32{3, 6, 3, 6}) {
 		t.Errorf("got %s %v, error %v; want fp8 that widens to [3 6 3 6]", same.DType, same.F32(), err)
 	}
-	for _, bad := range [][]Stored{{}, {{}}, {f32(0, 1, 2), f32(0, 1, 3)}, {f32(0, 1, 2), f32(0, 2)}, {{DType: 255, Shape: []int{1}}}} {
+	for _, bad := range [][]Stored{
+		{},
+		{{}},
+		{f32(0, 1, 2), f32(0, 1, 3)},
+		{f32(0, 1, 2), f32(0, 2)},
+		{{DType: 255, Shape: []int{1}}},
+	} {
 		if _, err := Concat(bad...); err == nil {
 			t.Errorf("%v must be refused", bad)
 		}
@@ -70,7 +76,10 @@ func TestCutsOfMadeElementsAreThoseOfData(t *testing.T) {
 	for i := range values {
 		values[i] = float32(i%29) - 14
 	}
-	opt := Options{Dims: map[string]int{"E": 4, "K": 32}, Perms: map[string][]int{"turned": {11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0}}}
+	opt := Options{
+		Dims:  map[string]int{"E": 4, "K": 32},
+		Perms: map[string][]int{"turned": {11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0}},
+	}
 	whole, err := gguf.OpenBytes(ggufwrite.File(nil, []ggufwrite.Tensor{
 		{Name: "w", Type: gguf.Q8v0, Shape: []int{12, 32}, Data: ggufwrite.Quantise(gguf.Q8v0, values)},
 		{Name: "c", Type: gguf.Q4v0, Shape: []int{12, 8, 2, 2}, Data: ggufwrite.Quantise(gguf.Q4v0, values)},
@@ -171,7 +180,10 @@ func TestFromGGUFRefuses(t *testing.T) {
 		tensors []ggufwrite.Tensor
 		want    string
 	}{
-		{[]ggufwrite.Tensor{{Name: "y", Type: 20, Shape: []int{32}, Data: block}, {Name: "x", Type: 20, Shape: []int{32}, Data: block}}, `2 of IQ4_NL, the first is "x"`},
+		{[]ggufwrite.Tensor{
+			{Name: "y", Type: 20, Shape: []int{32}, Data: block},
+			{Name: "x", Type: 20, Shape: []int{32}, Data: block},
+		}, `2 of IQ4_NL, the first is "x"`},
 		{[]ggufwrite.Tensor{
 			{Name: "enc.blk.0.attn_q.weight", Type: gguf.F32, Shape: []int{1}, Data: block[:4]},
 			{Name: "token_embd.weight", Type: gguf.F32, Shape: []int{1}, Data: block[:4]},
@@ -188,7 +200,8 @@ func TestFromGGUFRefuses(t *testing.T) {
 	}
 }
 
-// BenchmarkWiden makes a matrix of FLUX's largest kind [21504, 3072] / 8 from blocks, on all processors; bytes are those of the result in bf16.
+// BenchmarkWiden makes a matrix of FLUX's largest kind [21504, 3072] / 8 from blocks, on all processors; bytes are
+// those of the result in bf16.
 func BenchmarkWiden(b *testing.B) {
 	const n = 2688 * 3072
 	values := make([]float32, n)
@@ -196,7 +209,8 @@ func BenchmarkWiden(b *testing.B) {
 		values[i] = float32(i%251)/100 - 1
 	}
 	for _, kind := range []gguf.Type{gguf.Q8v0, gguf.Q4v0, gguf.Q4K, gguf.Q5K, gguf.Q6K} {
-		s := storedGGUF(gguf.Entry{Name: "w", Type: kind, Shape: []int{2688, 3072}, Data: ggufwrite.Quantise(kind, values)}, engine.BF16, nil)
+		s := storedGGUF(gguf.Entry{Name: "w", Type: kind, Shape: []int{2688, 3072}, Data: ggufwrite.Quantise(kind, values)},
+			engine.BF16, nil)
 		b.Run(kind.String(), func(b *testing.B) {
 			var scratch []byte
 			b.SetBytes(2 * n)
@@ -207,7 +221,8 @@ func BenchmarkWiden(b *testing.B) {
 	}
 }
 
-// TestLoadingHoldsOneWidenedMatrix fills a struct from blocks: the work memory is that of the largest matrix, not of all.
+// TestLoadingHoldsOneWidenedMatrix fills a struct from blocks: the work memory is that of the largest matrix, not of
+// all.
 func TestLoadingHoldsOneWidenedMatrix(t *testing.T) {
 	var dst struct {
 		W []struct {
@@ -220,7 +235,10 @@ func TestLoadingHoldsOneWidenedMatrix(t *testing.T) {
 	}, count)
 	var tensors []ggufwrite.Tensor
 	for i := range count {
-		tensors = append(tensors, ggufwrite.Tensor{Name: fmt.Sprintf("w.%d.a.weight", i), Type: gguf.Q8v0, Shape: []int{n, k}, Data: make([]byte, n*k/32*34)})
+		tensors = append(tensors, ggufwrite.Tensor{
+			Name: fmt.Sprintf("w.%d.a.weight", i), Type: gguf.Q8v0, Shape: []int{n, k},
+			Data: make([]byte, n*k/32*34),
+		})
 	}
 	f, err := gguf.OpenBytes(ggufwrite.File(nil, tensors))
 	if err != nil {
@@ -245,6 +263,7 @@ func TestLoadingHoldsOneWidenedMatrix(t *testing.T) {
 	}
 	defer fill.loaded.Close()
 	if got, want := cap(fill.bytes), n*k*2; got > want || len(fill.loaded.packed) != count {
-		t.Errorf("work memory of %d bytes for %d matrices, want at most %d: one matrix in bf16", got, len(fill.loaded.packed), want)
+		t.Errorf("work memory of %d bytes for %d matrices, want at most %d: one matrix in bf16", got,
+			len(fill.loaded.packed), want)
 	}
 }

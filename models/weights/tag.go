@@ -18,14 +18,15 @@ import (
 //	weight:"img_"                    struct: an underscore at the end joins without a dot: "img_attn.qkv"
 //	weight:""                        struct: its names join those of the outer struct
 //
-// Flags after the name: nobias (there is none), optbias (there may be one), optional (the field may be missing altogether), conv
-// ([N, C, KY, KX] is stored, [N, KY*KX*C] is packed), keep (a Tensor stored as bf16 stays bf16), minus1 (1 is subtracted from a Tensor: a
-// norm weight as the scale of AdaLN), alt=NAME (another name that is accepted),
-// perm=NAME (row i of the weight is stored row Options.Perms[NAME][i]).
+// Flags after the name: nobias (there is none), optbias (there may be one), optional (the field may be missing
+// altogether), conv ([N, C, KY, KX] is stored, [N, KY*KX*C] is packed), keep (a Tensor stored as bf16 stays bf16),
+// minus1 (1 is subtracted from a Tensor: a norm weight as the scale of AdaLN), alt=NAME (another name that is
+// accepted), perm=NAME (row i of the weight is stored row Options.Perms[NAME][i]).
 //
-// Further keys: shape:"3E+F,E" is the stored shape in Options.Dims; rows:"0:3E" takes only some stored rows (fused matrices);
-// split:"rows 3E" or split:"cols E+F" says how a tensor group cuts the matrix: each named group of rows or columns is shared among the
-// ranks in balanced ranges of whole Options.Units; use:"mlp" says what the weight, or everything in the struct, is for (dit.Use).
+// Further keys: shape:"3E+F,E" is the stored shape in Options.Dims; rows:"0:3E" takes only some stored rows (fused
+// matrices); split:"rows 3E" or split:"cols E+F" says how a tensor group cuts the matrix: each named group of rows or
+// columns is shared among the ranks in balanced ranges of whole Options.Units; use:"mlp" says what the weight, or
+// everything in the struct, is for (dit.Use).
 type tag struct {
 	name     string
 	alt      string

@@ -57,7 +57,8 @@ func TestLatentMath(t *testing.T) {
 	mixed := both()
 	mixed["ratio"] = 0.25
 	norm := func(v []float32, at int) float64 { // channels lie two values apart
-		return math.Sqrt(float64(v[at])*float64(v[at]) + float64(v[at+2])*float64(v[at+2]) + float64(v[at+4])*float64(v[at+4]))
+		return math.Sqrt(float64(v[at])*float64(v[at]) + float64(v[at+2])*float64(v[at+2]) +
+			float64(v[at+4])*float64(v[at+4]))
 	}
 	for class, want := range map[string]func(i int) float64{
 		"LatentAdd":      func(i int) float64 { return float64(av[i] + bv[i%6]) },
@@ -85,11 +86,17 @@ func TestLatentMath(t *testing.T) {
 			}
 		}
 	}
-	zero := samples("LatentInterpolate", map[string]any{"samples1": latentValue(ramp(0, 1, 1, 1, 1)), "samples2": latentValue(ramp(0, 1, 1, 1, 1)), "ratio": 0.5})
+	zero := samples("LatentInterpolate", map[string]any{
+		"samples1": latentValue(ramp(0, 1, 1, 1, 1)),
+		"samples2": latentValue(ramp(0, 1, 1, 1, 1)), "ratio": 0.5,
+	})
 	if zero[0] != 0 {
 		t.Errorf("two empty latents give %v, want 0", zero[0])
 	}
-	_, err = run.Exec(t.Context(), graph.ExecRequest{Class: "LatentAdd", Inputs: map[string]any{"samples1": latentValue(a), "samples2": latentValue(ramp(0, 1, 4, 1, 2))}}, nil)
+	_, err = run.Exec(t.Context(), graph.ExecRequest{
+		Class:  "LatentAdd",
+		Inputs: map[string]any{"samples1": latentValue(a), "samples2": latentValue(ramp(0, 1, 4, 1, 2))},
+	}, nil)
 	if err == nil || !strings.Contains(err.Error(), "samples2") {
 		t.Errorf("3 and 4 channels: got %v, want an error about samples2", err)
 	}
@@ -101,7 +108,8 @@ func TestLatentBatchKeepsPlaces(t *testing.T) {
 	check(t, err)
 	defer run.Close()
 	o := exec(t, run, "LatentBatch", map[string]any{
-		"samples1": latentValue(ramp(0, 2, 1, 2, 2)), "samples2": latentValue(ramp(8, 1, 1, 2, 2), "batch_index", []any{int64(5)}),
+		"samples1": latentValue(ramp(0, 2, 1, 2, 2)),
+		"samples2": latentValue(ramp(8, 1, 1, 2, 2), "batch_index", []any{int64(5)}),
 	}).(*pyjson.Object)
 	s, _ := o.Get("samples")
 	if got, want := values(t, s), values(t, ramp(0, 3, 1, 2, 2)); !slices.Equal(got, want) {
@@ -126,7 +134,12 @@ func TestImageBatchClasses(t *testing.T) {
 		{"ImageFromBatch", map[string]any{"batch_index": 1, "length": 9}, []int{2, 1, 2, 3}, 6},
 		{"ImageFromBatch", map[string]any{"batch_index": 7, "length": 1}, []int{1, 1, 2, 3}, 12},
 		{"RepeatImageBatch", map[string]any{"amount": 2}, []int{6, 1, 2, 3}, 0},
-		{"ImageScaleToMaxDimension", map[string]any{"upscale_method": "nearest-exact", "largest_size": 5}, []int{3, 2, 5, 3}, 0},
+		{
+			"ImageScaleToMaxDimension",
+			map[string]any{"upscale_method": "nearest-exact", "largest_size": 5},
+			[]int{3, 2, 5, 3},
+			0,
+		},
 		{"FluxKontextImageScale", map[string]any{}, []int{3, 720, 1456, 3}, 0}, // 2:1 is nearest to 1456:720
 	} {
 		if testing.Short() && c.class == "FluxKontextImageScale" {
@@ -155,11 +168,14 @@ func TestNewClassEntries(t *testing.T) {
 		return string(pyjson.Dump([]any{in, out, category}))
 	}
 	for name, want := range map[string]string{
-		"CLIPTextEncodeSD3":        `[{"required": ["clip", "clip_l", "clip_g", "t5xxl", "empty_padding"]}, ["CONDITIONING"], "advanced/conditioning"]`,
-		"SamplerEulerCFGpp":        `[{"required": ["version"]}, ["SAMPLER"], "_for_testing"]`,
-		"LatentSubtract":           `[{"required": ["samples1", "samples2"]}, ["LATENT"], "latent/advanced"]`,
-		"ExtendIntermediateSigmas": `[{"required": ["sigmas", "steps", "start_at_sigma", "end_at_sigma", "spacing"]}, ["SIGMAS"], "sampling/custom_sampling/sigmas"]`,
-		"SamplingPercentToSigma":   `[{"required": ["model", "sampling_percent", "return_actual_sigma"]}, ["FLOAT"], "sampling/custom_sampling/sigmas"]`,
+		"CLIPTextEncodeSD3": `[{"required": ["clip", "clip_l", "clip_g", "t5xxl", "empty_padding"]}, ` +
+			`["CONDITIONING"], "advanced/conditioning"]`,
+		"SamplerEulerCFGpp": `[{"required": ["version"]}, ["SAMPLER"], "_for_testing"]`,
+		"LatentSubtract":    `[{"required": ["samples1", "samples2"]}, ["LATENT"], "latent/advanced"]`,
+		"ExtendIntermediateSigmas": `[{"required": ["sigmas", "steps", "start_at_sigma", "end_at_sigma", "spacing"]}, ` +
+			`["SIGMAS"], "sampling/custom_sampling/sigmas"]`,
+		"SamplingPercentToSigma": `[{"required": ["model", "sampling_percent", "return_actual_sigma"]}, ["FLOAT"], ` +
+			`"sampling/custom_sampling/sigmas"]`,
 	} {
 		if got := shape(name); got != want {
 			t.Errorf("%s: %s, want %s", name, got, want)
@@ -167,7 +183,8 @@ func TestNewClassEntries(t *testing.T) {
 	}
 }
 
-// TestAddNoise: a flow model mixes sigma*noise + (1-sigma)*latent, with the distance of the ends as sigma; nothing happens without sigmas.
+// TestAddNoise: a flow model mixes sigma*noise + (1-sigma)*latent, with the distance of the ends as sigma; nothing
+// happens without sigmas.
 func TestAddNoise(t *testing.T) {
 	run, err := graph.NewRunner(graph.Config{Catalogue: All()})
 	check(t, err)
@@ -175,7 +192,10 @@ func TestAddNoise(t *testing.T) {
 	model, noise := run.Hold(analyticModel(t), 0), exec(t, run, "RandomNoise", map[string]any{"noise_seed": 5})
 	start := ramp(-3, 2, 4, 2, 2)
 	add := func(sigmas ...float32) []float32 {
-		o := exec(t, run, "AddNoise", map[string]any{"model": model, "noise": noise, "sigmas": value.NewTensor(sigmas, len(sigmas)), "latent_image": latentValue(start)})
+		o := exec(t, run, "AddNoise", map[string]any{
+			"model": model, "noise": noise,
+			"sigmas": value.NewTensor(sigmas, len(sigmas)), "latent_image": latentValue(start),
+		})
 		s, _ := o.(*pyjson.Object).Get("samples")
 		return values(t, s)
 	}
@@ -194,22 +214,32 @@ func TestAddNoise(t *testing.T) {
 	}
 }
 
-// TestThreeEncoders loads encoders of three kinds in any order and asks some of them: all empty gives 77 zero tokens, the CLIPs alone no tokens of T5.
+// TestThreeEncoders loads encoders of three kinds in any order and asks some of them: all empty gives 77 zero tokens,
+// the CLIPs alone no tokens of T5.
 func TestThreeEncoders(t *testing.T) {
 	root := t.TempDir()
 	deepCLIP(t, filepath.Join(root, "text_encoders", "g.safetensors"))
 	for from, to := range map[string]string{
-		"text_encoders/demo_clip.safetensors": "text_encoders/l.safetensors", "text_encoders/demo_t5.safetensors": "text_encoders/t5.safetensors",
-		"tokenizers/demo_clip.tokenizer.json": "tokenizers/clip.tokenizer.json", "tokenizers/demo_t5.tokenizer.json": "tokenizers/t5.tokenizer.json",
+		"text_encoders/demo_clip.safetensors": "text_encoders/l.safetensors",
+		"text_encoders/demo_t5.safetensors":   "text_encoders/t5.safetensors",
+		"tokenizers/demo_clip.tokenizer.json": "tokenizers/clip.tokenizer.json",
+		"tokenizers/demo_t5.tokenizer.json":   "tokenizers/t5.tokenizer.json",
 	} {
 		copyFile(t, from, filepath.Join(root, to))
 	}
-	run, err := graph.NewRunner(graph.Config{Engine: engineOf(t, fastOps), Roots: files.Roots{Models: []string{root}}, Catalogue: All()})
+	run, err := graph.NewRunner(graph.Config{
+		Engine: engineOf(t, fastOps),
+		Roots:  files.Roots{Models: []string{root}}, Catalogue: All(),
+	})
 	check(t, err)
 	defer run.Close()
-	clip := exec(t, run, "TripleCLIPLoader", map[string]any{"clip_name1": "t5.safetensors", "clip_name2": "g.safetensors", "clip_name3": "l.safetensors"})
+	clip := exec(t, run, "TripleCLIPLoader",
+		map[string]any{"clip_name1": "t5.safetensors", "clip_name2": "g.safetensors", "clip_name3": "l.safetensors"})
 	encode := func(l, g, padding string) *value.Tensor {
-		c := exec(t, run, "CLIPTextEncodeSD3", map[string]any{"clip": clip, "clip_l": l, "clip_g": g, "t5xxl": "", "empty_padding": padding})
+		c := exec(t, run, "CLIPTextEncodeSD3", map[string]any{
+			"clip": clip, "clip_l": l, "clip_g": g, "t5xxl": "",
+			"empty_padding": padding,
+		})
 		return c.([]any)[0].([]any)[0].(*value.Tensor)
 	}
 	empty := encode("", "", "none")
@@ -220,13 +250,18 @@ func TestThreeEncoders(t *testing.T) {
 	if zeroed(values(t, one)) || one.Shape[1] >= 2*77 {
 		t.Errorf("a prompt for CLIP-L gives %v, zeros %v", one.Shape, zeroed(values(t, one)))
 	}
-	_, err = run.Exec(t.Context(), graph.ExecRequest{Class: "TripleCLIPLoader", Inputs: map[string]any{"clip_name1": "l.safetensors", "clip_name2": "g.safetensors", "clip_name3": "l.safetensors"}}, nil)
+	_, err = run.Exec(t.Context(), graph.ExecRequest{
+		Class:  "TripleCLIPLoader",
+		Inputs: map[string]any{"clip_name1": "l.safetensors", "clip_name2": "g.safetensors", "clip_name3": "l.safetensors"},
+	},
+		nil)
 	if err == nil || !strings.Contains(err.Error(), "two files are clip_l encoders") {
 		t.Errorf("CLIP-L twice: %v", err)
 	}
 }
 
-// deepCLIP writes the demo's CLIP with 31 layers, which makes it a CLIP-G: layers that it lacks are its first once more.
+// deepCLIP writes the demo's CLIP with 31 layers, which makes it a CLIP-G: layers that it lacks are its first once
+// more.
 func deepCLIP(t *testing.T, path string) {
 	t.Helper()
 	file, err := safetensors.Open(filepath.Join("..", "..", "examples", "demo", "text_encoders", "demo_clip.safetensors"))

@@ -19,8 +19,9 @@ import (
 	"patchbay/tests/golden"
 )
 
-// analytic is the denoiser of samplers.json as a diffusion model, so that those cases can go through nodes and parallel.Request:
-// denoised = x/(1+s*s) + c*x/(1+|x|), where c is the one value of the text states. A flow model predicts (x - denoised)/s.
+// analytic is the denoiser of samplers.json as a diffusion model, so that those cases can go through nodes and
+// parallel.Request: denoised = x/(1+s*s) + c*x/(1+|x|), where c is the one value of the text states. A flow model
+// predicts (x - denoised)/s.
 type analytic struct{ spec *dit.Spec }
 
 func (m analytic) Spec() *dit.Spec { return m.spec }
@@ -75,11 +76,13 @@ func analyticModel(t *testing.T) *value.Model {
 		t.Fatal(err)
 	}
 	m := analytic{&dit.Spec{
-		Family: "analytic", Width: 4, Heads: 1, HeadDim: 4, PatchSize: 1, Channels: 4, OutChannels: 4, ContextDim: 1, MLPRatio: 1,
+		Family: "analytic", Width: 4, Heads: 1, HeadDim: 4, PatchSize: 1, Channels: 4, OutChannels: 4,
+		ContextDim: 1, MLPRatio: 1,
 		Blocks: []dit.BlockSpec{{Kind: dit.Cross, Skip: -1, Attends: 1}},
 	}}
 	return &value.Model{
-		Name: "analytic", Key: "analytic", Variant: "analytic", Spec: m.spec, Format: latent.Format{Name: "plain", Channels: 4, Scale: 1}, Sampling: s,
+		Name: "analytic", Key: "analytic", Variant: "analytic", Spec: m.spec,
+		Format: latent.Format{Name: "plain", Channels: 4, Scale: 1}, Sampling: s,
 		Load: func(engine.Ops, dit.Held) (dit.Model, error) { return m, nil },
 	}
 }
@@ -162,14 +165,18 @@ func (c *samplerCase) samplerNode(t *testing.T, g *graphMaker, model []any) []an
 // graph writes a case with SamplerCustom.
 func (c *samplerCase) graph(t *testing.T, m *value.Model) (*graphMaker, map[string]given) {
 	one := func(v float32) given {
-		return given{"CONDITIONING", value.Conditioning{{Context: dit.Array{Rows: 1, Cols: 1, Data: []float32{v}}, MaskStrength: 1}}}
+		return given{"CONDITIONING", value.Conditioning{{
+			Context:      dit.Array{Rows: 1, Cols: 1, Data: []float32{v}},
+			MaskStrength: 1,
+		}}}
 	}
 	l := &value.Latent{Samples: parallel.NewLatent(c.Shape[0], c.Shape[1], c.Shape[2], c.Shape[3])}
 	if c.Latent != nil {
 		l.Samples.Data = golden.Input(*c.Latent, l.Samples.Len())
 	}
 	values := map[string]given{
-		"TheModel": {"MODEL", m}, "Positive": one(0.3), "Negative": one(-0.2), "TheLatent": {"LATENT", l}, "TheSigmas": {"SIGMAS", value.Sigmas(c.Sigmas)},
+		"TheModel": {"MODEL", m}, "Positive": one(0.3), "Negative": one(-0.2), "TheLatent": {"LATENT", l},
+		"TheSigmas": {"SIGMAS", value.Sigmas(c.Sigmas)},
 	}
 	g := newGraph()
 	model, start := g.add("TheModel"), g.add("TheLatent")
@@ -179,15 +186,17 @@ func (c *samplerCase) graph(t *testing.T, m *value.Model) (*graphMaker, map[stri
 		values["TheMask"] = given{"MASK", mask}
 		start = g.add("SetLatentNoiseMask", "samples", start, "mask", g.add("TheMask"))
 	}
-	s := g.add("SamplerCustom", "model", model, "add_noise", c.AddNoise, "noise_seed", c.Seed, "cfg", c.CFG, "positive", g.add("Positive"), "negative", g.add("Negative"),
+	s := g.add("SamplerCustom", "model", model, "add_noise", c.AddNoise, "noise_seed", c.Seed, "cfg", c.CFG, "positive",
+		g.add("Positive"), "negative", g.add("Negative"),
 		"sampler", c.samplerNode(t, g, model), "sigmas", g.add("TheSigmas"), "latent_image", start)
 	g.add("Keep", "latent", s, "as", "output")
 	g.add("Keep", "latent", second(s), "as", "denoised")
 	return g, values
 }
 
-// TestSamplersMatchGolden runs the recorded calls of SamplerCustom on flow models through the nodes: split, masked, empty and single sigmas, and the
-// SamplerXXX nodes with their arguments. (EPS models need sigmas between the steps of their table, which a network is not told; package sampling has those.)
+// TestSamplersMatchGolden runs the recorded calls of SamplerCustom on flow models through the nodes: split, masked,
+// empty and single sigmas, and the SamplerXXX nodes with their arguments. (EPS models need sigmas between the steps of
+// their table, which a network is not told; package sampling has those.)
 func TestSamplersMatchGolden(t *testing.T) {
 	var raw map[string]json.RawMessage
 	if err := golden.JSON("samplers.json", &raw); err != nil {
@@ -259,17 +268,22 @@ func TestGuidersMatchGolden(t *testing.T) {
 		if part[1] == "dual" {
 			noise = g.add("RandomNoise", "noise_seed", c.Seed)
 			for k, v := range map[string]float32{"One": c.Cond1, "Two": c.Cond2, "Three": c.Negative} {
-				values[k] = given{"CONDITIONING", value.Conditioning{{Context: dit.Array{Rows: 1, Cols: 1, Data: []float32{v}}, MaskStrength: 1}}}
+				values[k] = given{"CONDITIONING", value.Conditioning{{
+					Context:      dit.Array{Rows: 1, Cols: 1, Data: []float32{v}},
+					MaskStrength: 1,
+				}}}
 			}
 			scale := func(i int) (v float64) { _, err := fmt.Sscan(part[i], &v); check(t, err); return v }
-			guider = g.add("DualCFGGuider", "model", model, "cond1", g.add("One"), "cond2", g.add("Two"), "negative", g.add("Three"),
+			guider = g.add("DualCFGGuider", "model", model, "cond1", g.add("One"), "cond2", g.add("Two"),
+				"negative", g.add("Three"),
 				"cfg_conds", scale(3), "cfg_cond2_negative", scale(4), "style", part[2])
 		}
 		sampler := c.Sampler
 		if sampler == "" {
 			sampler = "euler"
 		}
-		s := g.add("SamplerCustomAdvanced", "noise", noise, "guider", guider, "sampler", g.add("KSamplerSelect", "sampler_name", sampler),
+		s := g.add("SamplerCustomAdvanced", "noise", noise, "guider", guider, "sampler",
+			g.add("KSamplerSelect", "sampler_name", sampler),
 			"sigmas", g.add("TheSigmas"), "latent_image", g.add("TheLatent"))
 		g.add("Keep", "latent", s, "as", "output")
 		g.add("Keep", "latent", second(s), "as", "denoised")

@@ -9,15 +9,19 @@ import (
 // areaClasses are the rows that limit a conditioning to a part of the picture.
 func areaClasses() []graph.Class {
 	in := graph.Bare("conditioning", "CONDITIONING")
-	strength := graph.Number("strength", "FLOAT", "weight against other conditionings", "default", 1.0, "min", 0.0, "max", 10.0, "step", 0.01).AsLater()
+	strength := graph.Number("strength", "FLOAT", "weight against other conditionings", "default", 1.0, "min", 0.0, "max",
+		10.0, "step", 0.01).AsLater()
 	side := func(name string) graph.Input {
-		return graph.Number(name, "INT", "in pixels", "default", int64(64), "min", int64(64), "max", int64(16384), "step", int64(8))
+		return graph.Number(name, "INT", "in pixels", "default", int64(64), "min", int64(64), "max",
+			int64(16384), "step", int64(8))
 	}
 	place := func(name string) graph.Input {
-		return graph.Number(name, "INT", "in pixels", "default", int64(0), "min", int64(0), "max", int64(16384), "step", int64(8))
+		return graph.Number(name, "INT", "in pixels", "default", int64(0), "min", int64(0), "max",
+			int64(16384), "step", int64(8))
 	}
 	part := func(name string, preset any) graph.Input {
-		return graph.Number(name, "FLOAT", "part of the picture", "default", preset, "min", int64(0), "max", 1.0, "step", 0.01)
+		return graph.Number(name, "FLOAT", "part of the picture", "default", preset, "min", int64(0),
+			"max", 1.0, "step", 0.01)
 	}
 	return []graph.Class{
 		{
@@ -26,13 +30,20 @@ func areaClasses() []graph.Class {
 			Outputs: graph.Slots("CONDITIONING"), Run: setArea,
 		},
 		{
-			Name: "ConditioningSetAreaPercentage", Display: "Conditioning (Set Area with Percentage)", Module: "nodes", Category: "conditioning",
-			Inputs:  []graph.Input{in, part("width", 1.0), part("height", 1.0), part("x", int64(0)), part("y", int64(0)), strength},
+			Name: "ConditioningSetAreaPercentage", Display: "Conditioning (Set Area with Percentage)", Module: "nodes",
+			Category: "conditioning",
+			Inputs: []graph.Input{
+				in, part("width", 1.0), part("height", 1.0), part("x", int64(0)),
+				part("y", int64(0)), strength,
+			},
 			Outputs: graph.Slots("CONDITIONING"), Run: setAreaPart,
 		},
 		{
 			Name: "ConditioningSetMask", Display: "Conditioning (Set Mask)", Module: "nodes", Category: "conditioning",
-			Inputs:  []graph.Input{in, graph.Bare("mask", "MASK"), strength, graph.BareCombo("set_cond_area", "default", "mask bounds")},
+			Inputs: []graph.Input{
+				in, graph.Bare("mask", "MASK"), strength,
+				graph.BareCombo("set_cond_area", "default", "mask bounds"),
+			},
 			Outputs: graph.Slots("CONDITIONING"), Run: setMask,
 		},
 	}

@@ -45,41 +45,143 @@ func TestBadInputsAreRefusedInWords(t *testing.T) {
 		code  string
 		want  string
 	}{
-		{"KarrasScheduler", in{"steps": int64(4), "sigma_max": 1.0, "sigma_min": 0.1, "rho": 0.0}, "rho", fault.CodeBadInput, "above 0"},
-		{"KarrasScheduler", in{"steps": int64(0), "sigma_max": 1.0, "sigma_min": 0.1, "rho": 7.0}, "steps", "value_smaller_than_min", "min of 1"},
-		{"ExponentialScheduler", in{"steps": int64(4), "sigma_max": 1.0, "sigma_min": 0.0}, "sigma_min", fault.CodeBadInput, "above 0"},
-		{"BetaSamplingScheduler", in{"model": model, "steps": int64(4), "alpha": 0.0, "beta": 0.6}, "alpha", fault.CodeBadInput, "above 0"},
+		{
+			"KarrasScheduler",
+			in{"steps": int64(4), "sigma_max": 1.0, "sigma_min": 0.1, "rho": 0.0},
+			"rho",
+			fault.CodeBadInput, "above 0",
+		},
+		{
+			"KarrasScheduler",
+			in{"steps": int64(0), "sigma_max": 1.0, "sigma_min": 0.1, "rho": 7.0},
+			"steps",
+			"value_smaller_than_min", "min of 1",
+		},
+		{
+			"ExponentialScheduler",
+			in{"steps": int64(4), "sigma_max": 1.0, "sigma_min": 0.0},
+			"sigma_min",
+			fault.CodeBadInput, "above 0",
+		},
+		{
+			"BetaSamplingScheduler",
+			in{"model": model, "steps": int64(4), "alpha": 0.0, "beta": 0.6},
+			"alpha",
+			fault.CodeBadInput, "above 0",
+		},
 		{"SetFirstSigma", in{"sigmas": zeros(0), "sigma": 1.0}, "sigmas", fault.CodeBadInput, "empty"},
 		{"ManualSigmas", in{"sigmas": "1..5"}, "sigmas", fault.CodeBadInput, "not a number"},
 		{"ModelSamplingSD3", in{"model": model, "shift": 0.0}, "shift", fault.CodeBadInput, "shift"},
-		{"SamplerDPMPP_SDE", in{"eta": 1.0, "s_noise": 1.0, "r": 0.0, "noise_device": "cpu"}, "r", fault.CodeBadInput, "0.01"},
-		{"SamplerER_SDE", in{"solver_type": "RK4", "max_stage": int64(3), "eta": 1.0, "s_noise": 1.0}, "solver_type", "value_not_in_list", "Value not in list"},
-		{"ConditioningConcat", in{"conditioning_to": condIn(3, 4), "conditioning_from": []any{}}, "conditioning_from", fault.CodeBadInput, "no entries"},
-		{"ConditioningConcat", in{"conditioning_to": condIn(3, 4), "conditioning_from": condIn(3, 5)}, "conditioning_from", fault.CodeWrongFamily, "5 channels"},
-		{"ConditioningConcat", in{"conditioning_to": condIn(3, 4, "context_len", 2.0), "conditioning_from": condIn(3, 4)}, "conditioning_to", fault.CodeWrongFamily, "ConditioningCombine"},
-		{"ConditioningConcat", in{"conditioning_to": condIn(40000, 1), "conditioning_from": condIn(40000, 1)}, "conditioning_from", fault.CodeBadInput, "80000 tokens"},
+		{
+			"SamplerDPMPP_SDE",
+			in{"eta": 1.0, "s_noise": 1.0, "r": 0.0, "noise_device": "cpu"},
+			"r",
+			fault.CodeBadInput, "0.01",
+		},
+		{
+			"SamplerER_SDE",
+			in{"solver_type": "RK4", "max_stage": int64(3), "eta": 1.0, "s_noise": 1.0},
+			"solver_type",
+			"value_not_in_list", "Value not in list",
+		},
+		{
+			"ConditioningConcat",
+			in{"conditioning_to": condIn(3, 4), "conditioning_from": []any{}},
+			"conditioning_from",
+			fault.CodeBadInput, "no entries",
+		},
+		{
+			"ConditioningConcat",
+			in{"conditioning_to": condIn(3, 4), "conditioning_from": condIn(3, 5)},
+			"conditioning_from",
+			fault.CodeWrongFamily, "5 channels",
+		},
+		{
+			"ConditioningConcat",
+			in{"conditioning_to": condIn(3, 4, "context_len", 2.0), "conditioning_from": condIn(3, 4)},
+			"conditioning_to", fault.CodeWrongFamily, "ConditioningCombine",
+		},
+		{
+			"ConditioningConcat",
+			in{"conditioning_to": condIn(40000, 1), "conditioning_from": condIn(40000, 1)},
+			"conditioning_from", fault.CodeBadInput, "80000 tokens",
+		},
 		{
 			"ConditioningAverage",
-			in{"conditioning_to": condIn(3, 4, "pooled_output", zeros(1, 2)), "conditioning_from": condIn(3, 4, "pooled_output", zeros(1, 3)), "conditioning_to_strength": 0.5},
+			in{
+				"conditioning_to":   condIn(3, 4, "pooled_output", zeros(1, 2)),
+				"conditioning_from": condIn(3, 4, "pooled_output", zeros(1, 3)), "conditioning_to_strength": 0.5,
+			},
 			"conditioning_from", fault.CodeWrongFamily, "3 pooled",
 		},
-		{"ConditioningSetMask", in{"conditioning": condIn(3, 4), "mask": zeros(0, 4, 4), "strength": 1.0, "set_cond_area": "default"}, "mask", fault.CodeBadInput, "empty"},
-		{"LatentUpscale", in{"samples": latentIn(1, 4, 0, 4), "upscale_method": "area", "width": int64(64), "height": int64(64), "crop": "disabled"}, "samples", fault.CodeBadInput, "empty"},
-		{"LatentUpscale", in{"samples": latentIn(1, 4, 1, 300), "upscale_method": "area", "width": int64(64), "height": int64(2048), "crop": "center"}, "width", fault.CodeBadInput, "crop"},
-		{"LatentUpscaleBy", in{"samples": latentIn(1, 4, 4, 4), "upscale_method": "area", "scale_by": 0.01}, "scale_by", fault.CodeBadInput, "at least 1"},
-		{"LatentBlend", in{"samples1": latentIn(1, 4, 4, 4), "samples2": latentIn(1, 16, 4, 4), "blend_factor": 0.5}, "samples2", fault.CodeWrongFamily, "16 channels"},
-		{"LatentBlend", in{"samples1": latentIn(2, 4, 4, 4), "samples2": latentIn(3, 4, 4, 4), "blend_factor": 0.5}, "samples2", fault.CodeBadInput, "batch of 3"},
-		{"LatentComposite", in{"samples_to": latentIn(1, 4, 4, 4), "samples_from": latentIn(2, 4, 4, 4), "x": int64(0), "y": int64(0), "feather": int64(0)}, "samples_from", fault.CodeBadInput, "batch of 2"},
-		{"LatentComposite", in{"samples_to": latentIn(1, 4, 4, 4), "samples_from": latentIn(1, 4, 4, 4), "x": int64(80), "y": int64(0), "feather": int64(0)}, "x", fault.CodeBadInput, "outside"},
-		{"LatentCrop", in{"samples": latentIn(1, 4, 2, 15), "width": int64(64), "height": int64(64), "x": int64(0), "y": int64(64)}, "", "", ""},
-		{"RepeatLatentBatch", in{"samples": pyjson.NewObject("samples", zeros(2, 1, 1, 1), "batch_index", []any{int64(0), int64(1 << 20)}), "amount": int64(2)}, "amount", fault.CodeBadInput, "batch_index"},
-		{"ImageBlend", in{"image1": zeros(1, 2, 2, 4), "image2": zeros(1, 2, 2, 3), "blend_factor": 0.5, "blend_mode": "normal"}, "image2", fault.CodeWrongFamily, "channels"},
-		{"ImageScaleToTotalPixels", in{"image": zeros(1, 1, 3000, 3), "upscale_method": "area", "megapixels": 0.01, "resolution_steps": int64(256)}, "megapixels", fault.CodeBadInput, "at least 1"},
-		{"ImagePadForOutpaint", in{"image": zeros(1, 1, 1, 3), "left": int64(16384), "right": int64(16384), "top": int64(16384), "bottom": int64(16384), "feathering": int64(0)}, "left", fault.CodeBadInput, "at most"},
-		{"EmptyImage", in{"width": int64(16384), "height": int64(16384), "batch_size": int64(4096), "color": int64(0)}, "batch_size", fault.CodeBadInput, "at most"},
+		{"ConditioningSetMask", in{
+			"conditioning": condIn(3, 4), "mask": zeros(0, 4, 4), "strength": 1.0,
+			"set_cond_area": "default",
+		}, "mask", fault.CodeBadInput, "empty"},
+		{"LatentUpscale", in{
+			"samples": latentIn(1, 4, 0, 4), "upscale_method": "area", "width": int64(64),
+			"height": int64(64), "crop": "disabled",
+		}, "samples", fault.CodeBadInput, "empty"},
+		{"LatentUpscale", in{
+			"samples": latentIn(1, 4, 1, 300), "upscale_method": "area", "width": int64(64),
+			"height": int64(2048), "crop": "center",
+		}, "width", fault.CodeBadInput, "crop"},
+		{
+			"LatentUpscaleBy",
+			in{"samples": latentIn(1, 4, 4, 4), "upscale_method": "area", "scale_by": 0.01},
+			"scale_by",
+			fault.CodeBadInput, "at least 1",
+		},
+		{
+			"LatentBlend",
+			in{"samples1": latentIn(1, 4, 4, 4), "samples2": latentIn(1, 16, 4, 4), "blend_factor": 0.5},
+			"samples2", fault.CodeWrongFamily, "16 channels",
+		},
+		{
+			"LatentBlend",
+			in{"samples1": latentIn(2, 4, 4, 4), "samples2": latentIn(3, 4, 4, 4), "blend_factor": 0.5},
+			"samples2", fault.CodeBadInput, "batch of 3",
+		},
+		{"LatentComposite", in{
+			"samples_to": latentIn(1, 4, 4, 4), "samples_from": latentIn(2, 4, 4, 4), "x": int64(0),
+			"y": int64(0), "feather": int64(0),
+		}, "samples_from", fault.CodeBadInput, "batch of 2"},
+		{"LatentComposite", in{
+			"samples_to": latentIn(1, 4, 4, 4), "samples_from": latentIn(1, 4, 4, 4), "x": int64(80),
+			"y": int64(0), "feather": int64(0),
+		}, "x", fault.CodeBadInput, "outside"},
+		{"LatentCrop", in{
+			"samples": latentIn(1, 4, 2, 15), "width": int64(64), "height": int64(64), "x": int64(0),
+			"y": int64(64),
+		}, "", "", ""},
+		{"RepeatLatentBatch", in{"samples": pyjson.NewObject("samples", zeros(2, 1, 1, 1), "batch_index",
+			[]any{int64(0), int64(1 << 20)}), "amount": int64(2)}, "amount", fault.CodeBadInput, "batch_index"},
+		{"ImageBlend", in{
+			"image1": zeros(1, 2, 2, 4), "image2": zeros(1, 2, 2, 3), "blend_factor": 0.5,
+			"blend_mode": "normal",
+		}, "image2", fault.CodeWrongFamily, "channels"},
+		{"ImageScaleToTotalPixels", in{
+			"image": zeros(1, 1, 3000, 3), "upscale_method": "area", "megapixels": 0.01,
+			"resolution_steps": int64(256),
+		}, "megapixels", fault.CodeBadInput, "at least 1"},
+		{"ImagePadForOutpaint", in{
+			"image": zeros(1, 1, 1, 3), "left": int64(16384), "right": int64(16384),
+			"top": int64(16384), "bottom": int64(16384), "feathering": int64(0),
+		}, "left", fault.CodeBadInput, "at most"},
+		{
+			"EmptyImage",
+			in{"width": int64(16384), "height": int64(16384), "batch_size": int64(4096), "color": int64(0)},
+			"batch_size", fault.CodeBadInput, "at most",
+		},
 		{"ImageToMask", in{"image": zeros(1, 2, 2, 3), "channel": "alpha"}, "channel", fault.CodeBadInput, "no alpha"},
-		{"VAEEncodeForInpaint", in{"pixels": zeros(1, 4, 4, 3), "vae": pixels, "mask": zeros(2, 4, 4), "grow_mask_by": int64(6)}, "mask", fault.CodeBadInput, "batch of 2"},
-		{"VAEEncodeForInpaint", in{"pixels": zeros(1, 4, 4, 3), "vae": pixels, "mask": zeros(0, 4, 4), "grow_mask_by": int64(6)}, "mask", fault.CodeBadInput, "empty"},
+		{"VAEEncodeForInpaint", in{
+			"pixels": zeros(1, 4, 4, 3), "vae": pixels, "mask": zeros(2, 4, 4),
+			"grow_mask_by": int64(6),
+		}, "mask", fault.CodeBadInput, "batch of 2"},
+		{"VAEEncodeForInpaint", in{
+			"pixels": zeros(1, 4, 4, 3), "vae": pixels, "mask": zeros(0, 4, 4),
+			"grow_mask_by": int64(6),
+		}, "mask", fault.CodeBadInput, "empty"},
 		{"PrimitiveFloat", in{"value": "much"}, "value", "invalid_input_type", "FLOAT"},
 	} {
 		_, err := run.Exec(t.Context(), graph.ExecRequest{Class: c.class, Inputs: c.in}, nil)
@@ -90,7 +192,8 @@ func TestBadInputsAreRefusedInWords(t *testing.T) {
 			continue
 		}
 		var f *fault.Failure
-		if !errors.As(err, &f) || f.Field != c.field || f.Code != c.code || !strings.Contains(f.Message+" "+f.Details, c.want) {
+		if !errors.As(err, &f) || f.Field != c.field || f.Code != c.code ||
+			!strings.Contains(f.Message+" "+f.Details, c.want) {
 			t.Errorf("%s: got %#v, want code %s, field %s and %q", c.class, err, c.code, c.field, c.want)
 		}
 	}
@@ -99,10 +202,13 @@ func TestBadInputsAreRefusedInWords(t *testing.T) {
 // TestLinkedNumbersAreChecked: validation does not see what a link brings, so the node refuses it.
 func TestLinkedNumbersAreChecked(t *testing.T) {
 	var kept []any
-	keep := graph.Class{Name: "Keep", Output: true, Inputs: []graph.Input{graph.Bare("value", "*")}, Run: func(c *graph.Call) ([]any, error) {
-		kept = append(kept, c.Raw("value"))
-		return nil, nil
-	}}
+	keep := graph.Class{
+		Name: "Keep", Output: true, Inputs: []graph.Input{graph.Bare("value", "*")},
+		Run: func(c *graph.Call) ([]any, error) {
+			kept = append(kept, c.Raw("value"))
+			return nil, nil
+		},
+	}
 	run, err := graph.NewRunner(graph.Config{Catalogue: All(keep)})
 	check(t, err)
 	for _, c := range []struct {
@@ -119,7 +225,8 @@ func TestLinkedNumbersAreChecked(t *testing.T) {
 		switch {
 		case c.bad == "" && err != nil:
 			t.Errorf("%+v: %v", c, err)
-		case c.bad != "" && (!errors.As(err, &f) || f.Field != c.bad || f.Class != "SolidMask" || f.Code != fault.CodeBadInput || !strings.Contains(f.Message, "between")):
+		case c.bad != "" && (!errors.As(err, &f) || f.Field != c.bad || f.Class != "SolidMask" ||
+			f.Code != fault.CodeBadInput || !strings.Contains(f.Message, "between")):
 			t.Errorf("%+v: got %v, want a failure of SolidMask at %s", c, err, c.bad)
 		}
 	}
@@ -140,7 +247,10 @@ func TestGrowingAMaskCanBeCancelled(t *testing.T) {
 	check(t, err)
 	defer run.Close()
 	began := time.Now()
-	_, err = run.Exec(ctx, graph.ExecRequest{Class: "GrowMask", Inputs: map[string]any{"mask": run.Hold(m, 0), "expand": int64(-16384), "tapered_corners": true}}, nil)
+	_, err = run.Exec(ctx, graph.ExecRequest{
+		Class:  "GrowMask",
+		Inputs: map[string]any{"mask": run.Hold(m, 0), "expand": int64(-16384), "tapered_corners": true},
+	}, nil)
 	if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > 20*time.Second {
 		t.Errorf("got %v after %s, want the deadline soon", err, time.Since(began))
 	}
@@ -149,10 +259,16 @@ func TestGrowingAMaskCanBeCancelled(t *testing.T) {
 // TestMixedFamiliesFailBeforeSampling: an entry of another family is refused by the sampling node, by its branch.
 func TestMixedFamiliesFailBeforeSampling(t *testing.T) {
 	m := analyticModel(t)
-	g := &value.Guider{Model: m, Rule: parallel.Guider{Kind: parallel.GuideDual, CFG: 1, CFG2: 1}, Branches: []value.GuiderBranch{
-		{Name: "cond1", Conditioning: value.Conditioning{{Context: dit.Array{Rows: 1, Cols: 1, Data: []float32{1}}}}}, {Name: "cond2", Conditioning: value.Conditioning{{Context: dit.Array{Rows: 1, Cols: 2, Data: []float32{1, 2}}}}}, {Name: "negative", Conditioning: nil},
-	}}
-	_, err := lowerCustom(value.Noise{}, g, value.Sampler{Name: "euler"}, value.Sigmas{1, 0}, &value.Latent{Samples: parallel.NewLatent(1, 4, 2, 2)})
+	g := &value.Guider{
+		Model: m, Rule: parallel.Guider{Kind: parallel.GuideDual, CFG: 1, CFG2: 1},
+		Branches: []value.GuiderBranch{
+			{Name: "cond1", Conditioning: value.Conditioning{{Context: dit.Array{Rows: 1, Cols: 1, Data: []float32{1}}}}},
+			{Name: "cond2", Conditioning: value.Conditioning{{Context: dit.Array{Rows: 1, Cols: 2, Data: []float32{1, 2}}}}},
+			{Name: "negative", Conditioning: nil},
+		},
+	}
+	_, err := lowerCustom(value.Noise{}, g, value.Sampler{Name: "euler"}, value.Sigmas{1, 0},
+		&value.Latent{Samples: parallel.NewLatent(1, 4, 2, 2)})
 	var f *fault.Failure
 	if !errors.As(err, &f) || f.Code != fault.CodeWrongFamily || f.Field != "cond2" {
 		t.Errorf("got %v, want wrong_family at cond2", err)

@@ -18,9 +18,12 @@ import (
 // order1 are the classes that the catalogue must have.
 func order1() []string {
 	return []string{
-		"SaveImage", "PreviewImage", "LoadImage", "VAEDecode", "VAEEncode", "CLIPTextEncode", "CLIPTextEncodeFlux", "KSampler", "KSamplerAdvanced", "SamplerCustomAdvanced",
-		"KSamplerSelect", "BasicScheduler", "BasicGuider", "CFGGuider", "RandomNoise", "EmptySD3LatentImage", "EmptyLatentImage", "UNETLoader", "VAELoader",
-		"CheckpointLoaderSimple", "CLIPLoader", "DualCLIPLoader", "FluxGuidance", "ModelSamplingFlux", "T5TokenizerOptions", "ConditioningZeroOut",
+		"SaveImage", "PreviewImage", "LoadImage", "VAEDecode", "VAEEncode", "CLIPTextEncode", "CLIPTextEncodeFlux",
+		"KSampler", "KSamplerAdvanced", "SamplerCustomAdvanced",
+		"KSamplerSelect", "BasicScheduler", "BasicGuider", "CFGGuider", "RandomNoise", "EmptySD3LatentImage",
+		"EmptyLatentImage", "UNETLoader", "VAELoader",
+		"CheckpointLoaderSimple", "CLIPLoader", "DualCLIPLoader", "FluxGuidance", "ModelSamplingFlux", "T5TokenizerOptions",
+		"ConditioningZeroOut",
 		"ConditioningSetTimestepRange", "ConditioningCombine", "SaveLatent", "LoadLatent",
 	}
 }
@@ -43,8 +46,9 @@ func TestCatalogueHasTheClasses(t *testing.T) {
 	}
 }
 
-// TestObjectInfoMatchesGolden compares every entry that ComfyUI 0.8.0 gave for our classes: keys and their order, inputs, defaults, limits, outputs.
-// The recorded file has no tooltips and descriptions and "<files>" for lists of files.
+// TestObjectInfoMatchesGolden compares every entry that ComfyUI 0.8.0 gave for our classes: keys and their order,
+// inputs, defaults, limits, outputs. The recorded file has no tooltips and descriptions and "<files>" for lists of
+// files.
 func TestObjectInfoMatchesGolden(t *testing.T) {
 	raw, err := os.ReadFile(golden.Path("server/object_info.json"))
 	if err != nil {
@@ -126,7 +130,10 @@ func withFiles(k *graph.Class, v any) any {
 
 func TestObjectInfoListsFiles(t *testing.T) {
 	root := t.TempDir()
-	for _, f := range []string{"unet/b.safetensors", "diffusion_models/sub/a.sft", "diffusion_models/notes.txt", "vae/ae.safetensors"} {
+	for _, f := range []string{
+		"unet/b.safetensors", "diffusion_models/sub/a.sft", "diffusion_models/notes.txt",
+		"vae/ae.safetensors",
+	} {
 		scratch.Touch(t, filepath.Join(root, f))
 	}
 	info := All().ObjectInfo(files.Roots{Models: []string{root}}, "UNETLoader")
@@ -153,7 +160,8 @@ func TestObjectInfoListsFiles(t *testing.T) {
 	if got := All().ObjectInfo(files.Roots{}, "NoSuchClass"); len(got) != 0 {
 		t.Errorf("an unknown class gives %v, want nothing", got)
 	}
-	if all := All().ObjectInfo(files.Roots{}, ""); !slices.Contains(order1(), "KSampler") || len(all) != len(All().Classes()) {
+	if all := All().ObjectInfo(files.Roots{}, ""); !slices.Contains(order1(), "KSampler") ||
+		len(all) != len(All().Classes()) {
 		t.Errorf("all classes: %d entries", len(all))
 	}
 }

@@ -27,13 +27,20 @@ import (
 
 // order2 are the classes of latents, pictures, masks, sigmas and samplers that must not disappear.
 func order2() []string {
-	return strings.Fields(`SamplerCustom DisableNoise SplitSigmas SplitSigmasDenoise FlipSigmas SetFirstSigma ManualSigmas KarrasScheduler ExponentialScheduler
-		PolyexponentialScheduler LaplaceScheduler VPScheduler BetaSamplingScheduler SDTurboScheduler SamplerEulerAncestral SamplerEulerAncestralCFGPP SamplerLMS
-		SamplerDPMPP_2M_SDE SamplerDPMPP_SDE SamplerDPMPP_3M_SDE SamplerDPMPP_2S_Ancestral SamplerDPMAdaptative SamplerER_SDE SamplerSASolver SamplerSEEDS2 DualCFGGuider
-		ModelSamplingSD3 ModelSamplingAuraFlow FluxDisableGuidance CLIPSetLastLayer ConditioningConcat ConditioningAverage ConditioningSetArea ConditioningSetAreaPercentage
-		ConditioningSetMask SetLatentNoiseMask VAEEncodeForInpaint InpaintModelConditioning DifferentialDiffusion VAEDecodeTiled VAEEncodeTiled LatentUpscale LatentUpscaleBy
-		LatentBlend LatentComposite LatentCrop LatentFlip LatentRotate RepeatLatentBatch LatentFromBatch ImageScale ImageScaleBy ImageScaleToTotalPixels ImagePadForOutpaint
-		ImageInvert ImageBatch ImageCrop EmptyImage ImageBlend SolidMask InvertMask MaskToImage ImageToMask LoadImageMask GrowMask FeatherMask PrimitiveInt PrimitiveFloat
+	return strings.Fields(`SamplerCustom DisableNoise SplitSigmas SplitSigmasDenoise FlipSigmas SetFirstSigma
+		ManualSigmas KarrasScheduler ExponentialScheduler
+		PolyexponentialScheduler LaplaceScheduler VPScheduler BetaSamplingScheduler SDTurboScheduler SamplerEulerAncestral
+		SamplerEulerAncestralCFGPP SamplerLMS
+		SamplerDPMPP_2M_SDE SamplerDPMPP_SDE SamplerDPMPP_3M_SDE SamplerDPMPP_2S_Ancestral SamplerDPMAdaptative
+		SamplerER_SDE SamplerSASolver SamplerSEEDS2 DualCFGGuider
+		ModelSamplingSD3 ModelSamplingAuraFlow FluxDisableGuidance CLIPSetLastLayer ConditioningConcat ConditioningAverage
+		ConditioningSetArea ConditioningSetAreaPercentage
+		ConditioningSetMask SetLatentNoiseMask VAEEncodeForInpaint InpaintModelConditioning DifferentialDiffusion
+		VAEDecodeTiled VAEEncodeTiled LatentUpscale LatentUpscaleBy
+		LatentBlend LatentComposite LatentCrop LatentFlip LatentRotate RepeatLatentBatch LatentFromBatch ImageScale
+		ImageScaleBy ImageScaleToTotalPixels ImagePadForOutpaint
+		ImageInvert ImageBatch ImageCrop EmptyImage ImageBlend SolidMask InvertMask MaskToImage ImageToMask LoadImageMask
+		GrowMask FeatherMask PrimitiveInt PrimitiveFloat
 		PrimitiveString PrimitiveStringMultiline PrimitiveBoolean`)
 }
 
@@ -58,7 +65,8 @@ func TestEveryClassHasARecordedEntry(t *testing.T) {
 	}
 }
 
-// TestCLIPSetLastLayer compares with the text encoder called directly: -1 is the last layer, -2 the one before, beyond the layers the last again.
+// TestCLIPSetLastLayer compares with the text encoder called directly: -1 is the last layer, -2 the one before, beyond
+// the layers the last again.
 func TestCLIPSetLastLayer(t *testing.T) {
 	run, err := graph.NewRunner(graph.Config{Engine: refEngine(t), Roots: demoRoots(), Catalogue: All()})
 	check(t, err)
@@ -82,7 +90,8 @@ func TestCLIPSetLastLayer(t *testing.T) {
 		defer net.Close()
 		l, err := tokenizer.CLIPL().WithConfig(config)
 		check(t, err)
-		vocabulary, _, err := tokenizer.Find("the demo", filepath.Join(demoRoots().Models[0], "tokenizers", "demo_clip.tokenizer.json"))
+		vocabulary, _, err := tokenizer.Find("the demo",
+			filepath.Join(demoRoots().Models[0], "tokenizers", "demo_clip.tokenizer.json"))
 		check(t, err)
 		p, err := l.Prompt(vocabulary, "a red heart", nil)
 		check(t, err)
@@ -139,7 +148,10 @@ func TestLoadImageMask(t *testing.T) {
 			}
 		}
 	}
-	_, err = run.Exec(t.Context(), graph.ExecRequest{Class: "LoadImageMask", Inputs: map[string]any{"image": "gone.png", "channel": "red"}}, nil)
+	_, err = run.Exec(t.Context(), graph.ExecRequest{
+		Class:  "LoadImageMask",
+		Inputs: map[string]any{"image": "gone.png", "channel": "red"},
+	}, nil)
 	if err == nil || !strings.Contains(err.Error(), "Invalid image file: gone.png") {
 		t.Errorf("a missing file: got %v", err)
 	}

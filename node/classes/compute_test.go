@@ -12,18 +12,23 @@ import (
 	"patchbay/node/value"
 )
 
-// TestDemoInBF16 draws the demo's picture with bf16 activations and compares it with that of f32: at least 45 dB (design section 9).
+// TestDemoInBF16 draws the demo's picture with bf16 activations and compares it with that of f32: at least 45 dB
+// (design section 9).
 func TestDemoInBF16(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: runs the demo model twice; the long form does it")
 	}
 	picture := func(c value.Compute) (image.Image, string) {
-		runner, err := graph.NewRunner(graph.Config{Engine: engineOf(t, fastOps), Roots: demoRoots(), Compute: c, Catalogue: All()})
+		runner, err := graph.NewRunner(graph.Config{
+			Engine: engineOf(t, fastOps), Roots: demoRoots(),
+			Compute: c, Catalogue: All(),
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer runner.Close()
-		result, err := runner.Run(context.Background(), graph.Job{ID: "demo", Workflow: demoWorkflow(t)}, func(graph.Event) {})
+		result, err := runner.Run(context.Background(), graph.Job{ID: "demo", Workflow: demoWorkflow(t)},
+			func(graph.Event) {})
 		if err != nil {
 			t.Fatal(err)
 		}

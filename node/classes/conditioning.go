@@ -14,14 +14,16 @@ func conditioningClasses() []graph.Class {
 			Description: "Sets the guidance input of distilled models such as FLUX.1 dev.",
 			Inputs: []graph.Input{
 				graph.Link("conditioning", "CONDITIONING", ""),
-				graph.Number("guidance", "FLOAT", "higher follows the prompt more closely", "default", 3.5, "min", 0.0, "max", 100.0, "step", 0.1),
+				graph.Number("guidance", "FLOAT", "higher follows the prompt more closely", "default", 3.5, "min", 0.0, "max",
+					100.0, "step", 0.1),
 			},
 			Outputs: graph.Slots("CONDITIONING"), Run: fluxGuidance,
 		},
 		{
 			Name: "ConditioningZeroOut", Module: "nodes", Category: "advanced/conditioning",
 			Description: "Replaces text states and pooled vector by zeros.",
-			Inputs:      []graph.Input{graph.Bare("conditioning", "CONDITIONING")}, Outputs: graph.Slots("CONDITIONING"), Run: zeroOut,
+			Inputs:      []graph.Input{graph.Bare("conditioning", "CONDITIONING")},
+			Outputs:     graph.Slots("CONDITIONING"), Run: zeroOut,
 		},
 		{
 			Name: "ConditioningSetTimestepRange", Module: "nodes", Category: "advanced/conditioning",
@@ -36,8 +38,11 @@ func conditioningClasses() []graph.Class {
 		{
 			Name: "ConditioningCombine", Display: "Conditioning (Combine)", Module: "nodes", Category: "conditioning",
 			Description: "Predicts both conditionings and averages the results.",
-			Inputs:      []graph.Input{graph.Bare("conditioning_1", "CONDITIONING"), graph.Bare("conditioning_2", "CONDITIONING")},
-			Outputs:     graph.Slots("CONDITIONING"), Run: combine,
+			Inputs: []graph.Input{
+				graph.Bare("conditioning_1", "CONDITIONING"),
+				graph.Bare("conditioning_2", "CONDITIONING"),
+			},
+			Outputs: graph.Slots("CONDITIONING"), Run: combine,
 		},
 	}
 }
@@ -58,16 +63,19 @@ func zeroOut(c *graph.Call) ([]any, error) {
 
 func setTimestepRange(c *graph.Call) ([]any, error) {
 	start, end := c.Decimal("start"), c.Decimal("end")
-	return []any{graph.Arg[value.Conditioning](c, "conditioning").Each(func(e *value.Cond) { e.Start, e.End, e.Ranged = start, end, true })}, nil
+	return []any{graph.Arg[value.Conditioning](c,
+		"conditioning").Each(func(e *value.Cond) { e.Start, e.End, e.Ranged = start, end, true })}, nil
 }
 
 func combine(c *graph.Call) ([]any, error) {
 	a, b := graph.Arg[value.Conditioning](c, "conditioning_1"), graph.Arg[value.Conditioning](c, "conditioning_2")
 	if n := len(a) + len(b); n > maxEntries {
-		return nil, fault.At(fault.CodeBadInput, "conditioning_2", "conditioning_1, conditioning_2: %d entries together, at most %d are allowed", n, maxEntries)
+		return nil, fault.At(fault.CodeBadInput, "conditioning_2",
+			"conditioning_1, conditioning_2: %d entries together, at most %d are allowed", n, maxEntries)
 	}
 	return []any{append(append(value.Conditioning{}, a...), b...)}, nil
 }
 
-// maxEntries bounds a conditioning: forty nodes that each combine the one before with itself would ask for 2^40 entries.
+// maxEntries bounds a conditioning: forty nodes that each combine the one before with itself would ask for 2^40
+// entries.
 const maxEntries = 1024

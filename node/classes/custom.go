@@ -17,9 +17,11 @@ func customClasses() []graph.Class {
 		{
 			Name: "SamplerCustomAdvanced", Module: module, Category: category, NewStyle: true, Heavy: graph.StageDenoise,
 			Inputs: []graph.Input{
-				graph.Link("noise", "NOISE", ""), graph.Link("guider", "GUIDER", ""), graph.Link("sampler", "SAMPLER", ""), graph.Link("sigmas", "SIGMAS", ""), graph.Link("latent_image", "LATENT", ""),
+				graph.Link("noise", "NOISE", ""), graph.Link("guider", "GUIDER", ""), graph.Link("sampler", "SAMPLER", ""),
+				graph.Link("sigmas", "SIGMAS", ""), graph.Link("latent_image", "LATENT", ""),
 			},
-			Outputs: []graph.Slot{{Name: "output", Type: "LATENT"}, {Name: "denoised_output", Type: "LATENT"}}, Run: samplerCustomAdvanced,
+			Outputs: []graph.Slot{{Name: "output", Type: "LATENT"}, {Name: "denoised_output", Type: "LATENT"}},
+			Run:     samplerCustomAdvanced,
 		},
 		{
 			Name: "KSamplerSelect", Module: module, Category: category + "/samplers", NewStyle: true,
@@ -37,12 +39,14 @@ func customClasses() []graph.Class {
 		},
 		{
 			Name: "BasicGuider", Module: module, Category: category + "/guiders", NewStyle: true,
-			Inputs: []graph.Input{graph.Link("model", "MODEL", ""), graph.Link("conditioning", "CONDITIONING", "")}, Outputs: graph.Slots("GUIDER"), Run: basicGuider,
+			Inputs:  []graph.Input{graph.Link("model", "MODEL", ""), graph.Link("conditioning", "CONDITIONING", "")},
+			Outputs: graph.Slots("GUIDER"), Run: basicGuider,
 		},
 		{
 			Name: "CFGGuider", Module: module, Category: category + "/guiders", NewStyle: true,
 			Inputs: []graph.Input{
-				graph.Link("model", "MODEL", ""), graph.Link("positive", "CONDITIONING", ""), graph.Link("negative", "CONDITIONING", ""),
+				graph.Link("model", "MODEL", ""), graph.Link("positive", "CONDITIONING", ""),
+				graph.Link("negative", "CONDITIONING", ""),
 				graph.Number("cfg", "FLOAT", "", "default", 8.0, "min", 0.0, "max", 100.0, "step", 0.1, "round", 0.01),
 			},
 			Outputs: graph.Slots("GUIDER"), Run: cfgGuider,
@@ -78,13 +82,17 @@ func cfgGuider(c *graph.Call) ([]any, error) {
 	}
 	return []any{&value.Guider{
 		Model: graph.Arg[*value.Model](c, "model"), Rule: parallel.Guider{Kind: parallel.GuideCFG, CFG: float32(cfg)},
-		Branches: []value.GuiderBranch{{Name: "positive", Conditioning: graph.Arg[value.Conditioning](c, "positive")}, {Name: "negative", Conditioning: graph.Arg[value.Conditioning](c, "negative")}},
+		Branches: []value.GuiderBranch{
+			{Name: "positive", Conditioning: graph.Arg[value.Conditioning](c, "positive")},
+			{Name: "negative", Conditioning: graph.Arg[value.Conditioning](c, "negative")},
+		},
 	}}, nil
 }
 
 func samplerCustomAdvanced(c *graph.Call) ([]any, error) {
 	g, l := graph.Arg[*value.Guider](c, "guider"), graph.Arg[*value.Latent](c, "latent_image")
-	req, err := lowerCustom(graph.Arg[value.Noise](c, "noise"), g, graph.Arg[value.Sampler](c, "sampler"), graph.Arg[value.Sigmas](c, "sigmas"), l)
+	req, err := lowerCustom(graph.Arg[value.Noise](c, "noise"), g, graph.Arg[value.Sampler](c, "sampler"),
+		graph.Arg[value.Sigmas](c, "sigmas"), l)
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +101,9 @@ func samplerCustomAdvanced(c *graph.Call) ([]any, error) {
 }
 
 // lowerCustom turns the parts of the custom-sampling chain into a request.
-func lowerCustom(noise value.Noise, g *value.Guider, s value.Sampler, sigmas value.Sigmas, l *value.Latent) (*parallel.Request, error) {
+func lowerCustom(noise value.Noise, g *value.Guider, s value.Sampler, sigmas value.Sigmas,
+	l *value.Latent,
+) (*parallel.Request, error) {
 	return value.Lower(value.Lowering{
 		Model: g.Model, Sampler: s, Sigmas: append([]float32(nil), sigmas...), Latent: l,
 		Seed: noise.Seed, NoNoise: noise.None, Rule: g.Rule, Branches: g.Branches,

@@ -34,7 +34,8 @@ func demoWorkflow(t *testing.T) *graph.Workflow {
 	return w
 }
 
-// TestDemoDrawsTheHeart runs examples/demo.json with the trained demo checkpoint and looks at the picture: a red blob in the middle of a pale blue ground.
+// TestDemoDrawsTheHeart runs examples/demo.json with the trained demo checkpoint and looks at the picture: a red blob
+// in the middle of a pale blue ground.
 func TestDemoDrawsTheHeart(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs a trained model in the reference engine; the long form does it")
@@ -45,11 +46,13 @@ func TestDemoDrawsTheHeart(t *testing.T) {
 	}
 	defer runner.Close()
 	var types []string
-	result, err := runner.Run(context.Background(), graph.Job{ID: "demo", Workflow: demoWorkflow(t), Preview: true}, func(e graph.Event) { types = append(types, e.Type) })
+	result, err := runner.Run(context.Background(), graph.Job{ID: "demo", Workflow: demoWorkflow(t), Preview: true},
+		func(e graph.Event) { types = append(types, e.Type) })
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(result.Outputs) != 1 || result.Outputs[0].Width != 128 || result.Outputs[0].Height != 128 || result.Outputs[0].Prefix != "demo" {
+	if len(result.Outputs) != 1 || result.Outputs[0].Width != 128 || result.Outputs[0].Height != 128 ||
+		result.Outputs[0].Prefix != "demo" {
 		t.Fatalf("outputs %+v, want one picture of 128 x 128", result.Outputs)
 	}
 	count := func(kind string) (n int) {
@@ -61,7 +64,8 @@ func TestDemoDrawsTheHeart(t *testing.T) {
 		return n
 	}
 	if count("progress") != 12 || count("preview") != 12 || count("executed") != 1 {
-		t.Errorf("%d progress, %d preview, %d executed events, want 12, 12, 1", count("progress"), count("preview"), count("executed"))
+		t.Errorf("%d progress, %d preview, %d executed events, want 12, 12, 1", count("progress"),
+			count("preview"), count("executed"))
 	}
 	im, err := png.Decode(bytes.NewReader(result.Outputs[0].Data))
 	if err != nil {
@@ -136,8 +140,8 @@ func values(t *testing.T, v any) []float32 {
 	return f
 }
 
-// TestDemoMatchesPyTorch compares text states, the sampled latent and the decoded picture with those that PyTorch made of the same files, through
-// the one-node door. Bounds: a few times the error of f32 kernels against each other.
+// TestDemoMatchesPyTorch compares text states, the sampled latent and the decoded picture with those that PyTorch made
+// of the same files, through the one-node door. Bounds: a few times the error of f32 kernels against each other.
 func TestDemoMatchesPyTorch(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs a trained model in the reference engine; the long form does it")
@@ -157,15 +161,18 @@ func TestDemoMatchesPyTorch(t *testing.T) {
 			t.Errorf("%s: relative error %.3g, bound %.3g", what, rel, bound)
 		}
 	}
-	clip := exec(t, runner, "DualCLIPLoader", map[string]any{"clip_name1": "demo_t5.safetensors", "clip_name2": "demo_clip.safetensors", "type": "flux"})
-	positive := exec(t, runner, "CLIPTextEncode", map[string]any{"text": "a big red heart on a pale blue background", "clip": clip})
+	clip := exec(t, runner, "DualCLIPLoader",
+		map[string]any{"clip_name1": "demo_t5.safetensors", "clip_name2": "demo_clip.safetensors", "type": "flux"})
+	positive := exec(t, runner, "CLIPTextEncode",
+		map[string]any{"text": "a big red heart on a pale blue background", "clip": clip})
 	negative := exec(t, runner, "CLIPTextEncode", map[string]any{"text": "", "clip": clip})
 	entry := positive.([]any)[0].([]any)
 	within("t5 states", values(t, entry[0]), want("t5_output"), 2e-5)
 	pooled, _ := entry[1].(*pyjson.Object).Get("pooled_output")
 	within("pooled", values(t, pooled), want("clip_pooled"), 2e-5)
 
-	model, ok := runner.Value(exec(t, runner, "UNETLoader", map[string]any{"unet_name": "demo_flux.safetensors", "weight_dtype": "default"}).(graph.Handle).ID)
+	model, ok := runner.Value(exec(t, runner, "UNETLoader",
+		map[string]any{"unet_name": "demo_flux.safetensors", "weight_dtype": "default"}).(graph.Handle).ID)
 	if !ok {
 		t.Fatal("the handle of UNETLoader is gone")
 	}
@@ -178,8 +185,15 @@ func TestDemoMatchesPyTorch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &value.Guider{Model: m, Rule: parallel.Guider{Kind: parallel.GuideCFG, CFG: 3.5}, Branches: []value.GuiderBranch{{Name: "positive", Conditioning: pos.(value.Conditioning)}, {Name: "negative", Conditioning: neg.(value.Conditioning)}}}
-	req, err := lowerCustom(value.Noise{Seed: 1}, g, value.Sampler{Name: "euler"}, value.Sigmas(want("sigmas")), &value.Latent{Samples: parallel.NewLatent(1, 16, 16, 16)})
+	g := &value.Guider{
+		Model: m, Rule: parallel.Guider{Kind: parallel.GuideCFG, CFG: 3.5},
+		Branches: []value.GuiderBranch{
+			{Name: "positive", Conditioning: pos.(value.Conditioning)},
+			{Name: "negative", Conditioning: neg.(value.Conditioning)},
+		},
+	}
+	req, err := lowerCustom(value.Noise{Seed: 1}, g, value.Sampler{Name: "euler"}, value.Sigmas(want("sigmas")),
+		&value.Latent{Samples: parallel.NewLatent(1, 16, 16, 16)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +207,10 @@ func TestDemoMatchesPyTorch(t *testing.T) {
 	samples := want("final_latent")
 	m.Format.FromModel(samples)
 	vae := exec(t, runner, "VAELoader", map[string]any{"vae_name": "demo_ae.safetensors"})
-	image := exec(t, runner, "VAEDecode", map[string]any{"vae": vae, "samples": pyjson.NewObject("samples", value.NewTensor(samples, 1, 16, 16, 16))})
+	image := exec(t, runner, "VAEDecode", map[string]any{
+		"vae":     vae,
+		"samples": pyjson.NewObject("samples", value.NewTensor(samples, 1, 16, 16, 16)),
+	})
 	raw := want("decoded") // [1, 3, 128, 128], -1..1
 	expected := make([]float32, len(raw))
 	for i, v := range raw {

@@ -98,7 +98,8 @@ func (c *e2eCase) side(g *graphMaker, values map[string]given, name string, list
 			other.Tag, other.Context = "pos3", []int{1, 7, e.Context[2]}
 			from := give("Other", "CONDITIONING", c.raw(other))
 			if mixed {
-				link = g.add("ConditioningAverage", "conditioning_to", link, "conditioning_from", from, "conditioning_to_strength", 0.3)
+				link = g.add("ConditioningAverage", "conditioning_to", link, "conditioning_from", from,
+					"conditioning_to_strength", 0.3)
 			} else {
 				link = g.add("ConditioningConcat", "conditioning_to", link, "conditioning_from", from)
 			}
@@ -109,7 +110,8 @@ func (c *e2eCase) side(g *graphMaker, values map[string]given, name string, list
 		if e.Area != nil {
 			part := func(k, n int) float64 { return e.Area[k].(float64) / float64(n) }
 			y, x := c.Shape[2], c.Shape[3]
-			link = g.add("ConditioningSetAreaPercentage", "conditioning", link, "height", part(0, y), "width", part(1, x), "y", part(2, y), "x", part(3, x), "strength", *e.Strength)
+			link = g.add("ConditioningSetAreaPercentage", "conditioning", link, "height", part(0, y), "width", part(1, x), "y",
+				part(2, y), "x", part(3, x), "strength", *e.Strength)
 		}
 		if e.Mask != nil {
 			m := rectangle(e.Mask[1], e.Mask[2])
@@ -117,7 +119,8 @@ func (c *e2eCase) side(g *graphMaker, values map[string]given, name string, list
 			if i == 1 && list[0].Mask != nil { // the second of two masks is the rest
 				mask = g.add("InvertMask", "mask", mask)
 			}
-			link = g.add("ConditioningSetMask", "conditioning", link, "mask", mask, "strength", e.MaskStrength, "set_cond_area", map[bool]string{true: "mask bounds", false: "default"}[e.Bounds])
+			link = g.add("ConditioningSetMask", "conditioning", link, "mask", mask, "strength", e.MaskStrength, "set_cond_area",
+				map[bool]string{true: "mask bounds", false: "default"}[e.Bounds])
 		}
 		if e.Start != nil {
 			link = g.add("ConditioningSetTimestepRange", "conditioning", link, "start", *e.Start, "end", *e.End)
@@ -149,7 +152,10 @@ func (c *e2eCase) start(t *testing.T, g *graphMaker, values map[string]given) []
 	case strings.HasPrefix(c.What, "noise_mask"):
 		values["TheMask"] = given{"MASK", rectangle(8*y, 8*x)}
 	case strings.HasPrefix(c.What, "DifferentialDiffusion"):
-		values["TheMask"] = given{"MASK", &picture.Mask{B: 1, Y: y, X: x, Data: golden.Fill("input:e2e/diffmask", y*x, 1, 0.5)}}
+		values["TheMask"] = given{"MASK", &picture.Mask{
+			B: 1, Y: y, X: x,
+			Data: golden.Fill("input:e2e/diffmask", y*x, 1, 0.5),
+		}}
 	default:
 		return link
 	}
@@ -160,7 +166,8 @@ func (c *e2eCase) start(t *testing.T, g *graphMaker, values map[string]given) []
 func (c *e2eCase) changed(g *graphMaker, model []any) []any {
 	switch {
 	case strings.HasPrefix(c.What, "ModelSamplingFlux"):
-		return g.add("ModelSamplingFlux", "model", model, "max_shift", 1.15, "base_shift", 0.5, "width", int64(96), "height", int64(64))
+		return g.add("ModelSamplingFlux", "model", model, "max_shift", 1.15, "base_shift", 0.5, "width", int64(96),
+			"height", int64(64))
 	case strings.HasPrefix(c.What, "ModelSamplingSD3"):
 		return g.add("ModelSamplingSD3", "model", model, "shift", 6.0)
 	case strings.HasPrefix(c.What, "DifferentialDiffusion"):
@@ -179,13 +186,15 @@ func (c *e2eCase) build(t *testing.T, m *value.Model) (g *graphMaker, values map
 		return g, values
 	}
 	inputs := []any{
-		"model", model, "positive", c.side(g, values, "positive", c.Positive), "negative", c.side(g, values, "negative", c.Negative), "latent_image", latent,
+		"model", model, "positive", c.side(g, values, "positive", c.Positive), "negative",
+		c.side(g, values, "negative", c.Negative), "latent_image", latent,
 		"steps", int64(c.Steps), "cfg", c.CFG, "sampler_name", c.Sampler, "scheduler", c.Scheduler,
 	}
 	if c.Node == "KSampler" {
 		inputs = append(inputs, "seed", c.Seed, "denoise", c.Denoise)
 	} else {
-		inputs = append(inputs, "noise_seed", c.Seed, "add_noise", c.AddNoise, "start_at_step", int64(c.Start), "end_at_step", int64(c.End), "return_with_leftover_noise", c.Leftover)
+		inputs = append(inputs, "noise_seed", c.Seed, "add_noise", c.AddNoise, "start_at_step", int64(c.Start), "end_at_step",
+			int64(c.End), "return_with_leftover_noise", c.Leftover)
 	}
 	g.add("Keep", "latent", g.add(c.Node, inputs...), "as", "output")
 	return g, values
@@ -197,15 +206,19 @@ func (c *e2eCase) custom(g *graphMaker, values map[string]given, model, latent [
 	var guider []any
 	switch {
 	case c.Cond1 != nil:
-		guider = g.add("DualCFGGuider", "model", model, "cond1", c.side(g, values, "cond1", c.Cond1), "cond2", c.side(g, values, "cond2", c.Cond2),
-			"negative", c.side(g, values, "negative", c.Negative), "cfg_conds", 3.0, "cfg_cond2_negative", 2.0, "style", "regular")
+		guider = g.add("DualCFGGuider", "model", model, "cond1", c.side(g, values, "cond1", c.Cond1), "cond2",
+			c.side(g, values, "cond2", c.Cond2),
+			"negative", c.side(g, values, "negative", c.Negative), "cfg_conds", 3.0, "cfg_cond2_negative", 2.0,
+			"style", "regular")
 	case c.Negative == nil: // the graph of the public FLUX example
-		model = g.add("ModelSamplingFlux", "model", model, "max_shift", 1.15, "base_shift", 0.5, "width", int64(1024), "height", int64(1024))
+		model = g.add("ModelSamplingFlux", "model", model, "max_shift", 1.15, "base_shift", 0.5, "width", int64(1024),
+			"height", int64(1024))
 		steps, schedule = 6, "simple"
 		guider = g.add("BasicGuider", "model", model, "conditioning", c.side(g, values, "positive", c.Positive))
 	default:
 		sampler = "dpmpp_2m"
-		guider = g.add("CFGGuider", "model", model, "positive", c.side(g, values, "positive", c.Positive), "negative", c.side(g, values, "negative", c.Negative), "cfg", 3.5)
+		guider = g.add("CFGGuider", "model", model, "positive", c.side(g, values, "positive", c.Positive), "negative",
+			c.side(g, values, "negative", c.Negative), "cfg", 3.5)
 	}
 	sigmas := g.add("BasicScheduler", "model", model, "scheduler", schedule, "steps", steps, "denoise", 1.0)
 	if len(c.Sigmas) < int(steps) {
@@ -219,12 +232,19 @@ func (c *e2eCase) custom(g *graphMaker, values map[string]given, model, latent [
 
 // giving are test classes that give values to a graph, and Keep, which takes latents out of it.
 func giving(values map[string]given, got map[string]*value.Latent) []graph.Class {
-	out := []graph.Class{{Name: "Keep", Output: true, Inputs: []graph.Input{graph.Bare("latent", "LATENT"), graph.Number("as", "STRING", "")}, Run: func(call *graph.Call) ([]any, error) {
-		got[call.Str("as")] = graph.Arg[*value.Latent](call, "latent")
-		return nil, nil
-	}}}
+	out := []graph.Class{{
+		Name: "Keep", Output: true,
+		Inputs: []graph.Input{graph.Bare("latent", "LATENT"), graph.Number("as", "STRING", "")},
+		Run: func(call *graph.Call) ([]any, error) {
+			got[call.Str("as")] = graph.Arg[*value.Latent](call, "latent")
+			return nil, nil
+		},
+	}}
 	for name, v := range values {
-		out = append(out, graph.Class{Name: name, Fresh: true, Outputs: graph.Slots(v.kind), Run: func(*graph.Call) ([]any, error) { return []any{v.value}, nil }})
+		out = append(out, graph.Class{
+			Name: name, Fresh: true, Outputs: graph.Slots(v.kind),
+			Run: func(*graph.Call) ([]any, error) { return []any{v.value}, nil },
+		})
 	}
 	return out
 }
@@ -248,7 +268,8 @@ func TestSamplerCustomEqualsKSampler(t *testing.T) {
 		s := g.add("SamplerCustom", "model", model, "add_noise", true, "noise_seed", c.Seed, "cfg", c.CFG,
 			"positive", c.side(g, values, "positive", c.Positive), "negative", c.side(g, values, "negative", c.Negative),
 			"sampler", g.add("KSamplerSelect", "sampler_name", c.Sampler),
-			"sigmas", g.add("BasicScheduler", "model", model, "scheduler", c.Scheduler, "steps", int64(c.Steps), "denoise", c.Denoise), "latent_image", latent)
+			"sigmas", g.add("BasicScheduler", "model", model, "scheduler", c.Scheduler, "steps", int64(c.Steps), "denoise",
+				c.Denoise), "latent_image", latent)
 		g.add("Keep", "latent", s, "as", "output")
 		got := runGraph(t, eng, g, values)
 		rel := relative(got["output"].Samples.Data, goldenTensor(t, name))

@@ -11,13 +11,17 @@ import (
 	"patchbay/tests/golden"
 )
 
-// TestEndToEndOnEveryLevel runs the end-to-end goldens through the nodes at every CPU level of this machine; one case of each family in the short form.
+// TestEndToEndOnEveryLevel runs the end-to-end goldens through the nodes at every CPU level of this machine; one case
+// of each family in the short form.
 func TestEndToEndOnEveryLevel(t *testing.T) {
 	var cases map[string]*e2eCase
 	if err := golden.JSON("e2e.json", &cases); err != nil {
 		t.Fatal(err)
 	}
-	few := []string{"flux-a/custom-chain", "sd3-a/set_mask-bounds", "pixart-a/euler-normal-cfg4.5-lengths", "hydit-a/noise_mask-dpmpp_2m"}
+	few := []string{
+		"flux-a/custom-chain", "sd3-a/set_mask-bounds", "pixart-a/euler-normal-cfg4.5-lengths",
+		"hydit-a/noise_mask-dpmpp_2m",
+	}
 	for _, level := range []string{"generic", "avx2", "avx512", "avx512bf16"} {
 		if !slices.Contains(cpu.Levels(), level) {
 			t.Logf("level %s: NOT RUN, this CPU has only %v", level, cpu.Levels())

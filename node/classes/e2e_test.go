@@ -16,8 +16,8 @@ import (
 	"patchbay/tests/golden"
 )
 
-// The end-to-end goldens through the front door: a workflow of stock sampling nodes, run by a Runner. Only what a golden case gives as numbers (model,
-// conditionings, latent) comes from nodes of this test.
+// The end-to-end goldens through the front door: a workflow of stock sampling nodes, run by a Runner. Only what a
+// golden case gives as numbers (model, conditionings, latent) comes from nodes of this test.
 
 type e2eEntry struct {
 	Tag          string
@@ -111,7 +111,10 @@ func TestEndToEndThroughNodes(t *testing.T) {
 	eng, ran := refEngine(t), 0
 	for _, name := range names {
 		c := cases[name]
-		if testing.Short() && !slices.Contains([]string{"flux-a/advanced/window", "flux-a/batch_index", "flux-a/custom-chain", "flux-b/schnell-euler-simple-4", "sd3-a/average", "sd3-a/set_mask-bounds"}, name) {
+		if testing.Short() && !slices.Contains([]string{
+			"flux-a/advanced/window", "flux-a/batch_index", "flux-a/custom-chain",
+			"flux-b/schnell-euler-simple-4", "sd3-a/average", "sd3-a/set_mask-bounds",
+		}, name) {
 			continue
 		}
 		ran++
@@ -137,7 +140,9 @@ func (c *e2eCase) model(t *testing.T) *value.Model {
 }
 
 // runner prepares a runner and the graph of a case.
-func (c *e2eCase) runner(t *testing.T, eng *parallel.Engine, got map[string]*value.Latent) (*graph.Runner, *graph.Workflow) {
+func (c *e2eCase) runner(t *testing.T, eng *parallel.Engine,
+	got map[string]*value.Latent,
+) (*graph.Runner, *graph.Workflow) {
 	t.Helper()
 	g, values := c.build(t, c.model(t))
 	runner, err := graph.NewRunner(graph.Config{Engine: eng, Catalogue: All(giving(values, got)...)})

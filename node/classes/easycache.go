@@ -13,19 +13,24 @@ func easyCacheClasses() []graph.Class {
 			return graph.Number(name, "FLOAT", tip, "default", preset, "min", 0.0, "max", 1.0, "step", 0.01)
 		}
 		return graph.Class{
-			Name: name, Display: name, Module: "comfy_extras.nodes_easycache", Category: "advanced/debug/model", NewStyle: true, Experimental: true, Description: description,
+			Name: name, Display: name, Module: "comfy_extras.nodes_easycache", Category: "advanced/debug/model", NewStyle: true,
+			Experimental: true, Description: description,
 			Inputs: []graph.Input{
 				graph.Link("model", "MODEL", "the model that may reuse"),
-				graph.Number("reuse_threshold", "FLOAT", "more reuses more steps and changes the picture more", "default", 0.2, "min", 0.0, "max", 3.0, "step", 0.01),
-				part("start_percent", 0.15, "part of the run before which every step runs"), part("end_percent", 0.95, "part of the run behind which every step runs"),
+				graph.Number("reuse_threshold", "FLOAT", "more reuses more steps and changes the picture more", "default", 0.2,
+					"min", 0.0, "max", 3.0, "step", 0.01),
+				part("start_percent", 0.15, "part of the run before which every step runs"),
+				part("end_percent", 0.95, "part of the run behind which every step runs"),
 				graph.Number("verbose", "BOOLEAN", "tell for every step what was expected and measured", "default", false),
 			},
 			Outputs: graph.Slots("MODEL"), Run: run,
 		}
 	}
 	return []graph.Class{
-		row("EasyCache", "Leaves out steps whose prediction is expected to change little, measured at the network.", easyCache),
-		row("LazyCache", "Leaves out steps whose prediction is expected to change little, measured at the latent; for every model.", lazyCache),
+		row("EasyCache", "Leaves out steps whose prediction is expected to change little, measured at the network.",
+			easyCache),
+		row("LazyCache", "Leaves out steps whose prediction is expected to change little, measured at the latent; for "+
+			"every model.", lazyCache),
 	}
 }
 
@@ -33,15 +38,20 @@ func easyCacheClasses() []graph.Class {
 func withCache(c *graph.Call, rule parallel.CacheRule) *value.Model {
 	m := *graph.Arg[*value.Model](c, "model")
 	verbose, _ := c.Raw("verbose").(bool)
-	m.Cache = &parallel.Cache{Rule: rule, Threshold: float32(c.Decimal("reuse_threshold")), Start: c.Decimal("start_percent"), End: c.Decimal("end_percent"), Verbose: verbose}
+	m.Cache = &parallel.Cache{
+		Rule: rule, Threshold: float32(c.Decimal("reuse_threshold")),
+		Start: c.Decimal("start_percent"), End: c.Decimal("end_percent"), Verbose: verbose,
+	}
 	return &m
 }
 
-// easyCache sets the cache of networks that ComfyUI 0.8.0 calls through wrappers. Others go on without one, there and here.
+// easyCache sets the cache of networks that ComfyUI 0.8.0 calls through wrappers. Others go on without one, there and
+// here.
 func easyCache(c *graph.Call) ([]any, error) {
 	m := graph.Arg[*value.Model](c, "model")
 	if m.Traits.NoStepCache {
-		c.Warn("node %s: EasyCache has no effect on %s models, as in ComfyUI 0.8.0; LazyCache works on all", c.ID, m.Spec.Family)
+		c.Warn("node %s: EasyCache has no effect on %s models, as in ComfyUI 0.8.0; LazyCache works on all",
+			c.ID, m.Spec.Family)
 		return []any{m}, nil
 	}
 	return []any{withCache(c, parallel.CacheEasy)}, nil

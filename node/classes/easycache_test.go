@@ -44,7 +44,8 @@ func openCacheRecord(t *testing.T) cacheRecord {
 	return r
 }
 
-// TestCacheNodesMatchComfyUI runs recorded workflows with EasyCache and LazyCache: same latents, same number of evaluations.
+// TestCacheNodesMatchComfyUI runs recorded workflows with EasyCache and LazyCache: same latents, same number of
+// evaluations.
 func TestCacheNodesMatchComfyUI(t *testing.T) {
 	record, eng := openCacheRecord(t), refEngine(t)
 	names := []string{"flux-c/easy/cfg3-batched", "sd3-a/lazy/cfg4", "flux-a/easy/late", "sd3-a/easy/no-effect"}
@@ -65,7 +66,8 @@ func TestCacheNodesMatchComfyUI(t *testing.T) {
 			base := "easycache/" + c.Model + "/" + e.Tag + "/"
 			cols := m.Spec.ContextDim
 			return value.Conditioning{{
-				Context: dit.Array{Rows: e.Tokens, Cols: cols, Data: golden.Input(base+"context", e.Tokens*cols)}, Pooled: golden.Input(base+"pooled", m.Spec.PooledDim),
+				Context:  dit.Array{Rows: e.Tokens, Cols: cols, Data: golden.Input(base+"context", e.Tokens*cols)},
+				Pooled:   golden.Input(base+"pooled", m.Spec.PooledDim),
 				Guidance: e.Guidance, MaskStrength: 1,
 			}}
 		}
@@ -75,9 +77,12 @@ func TestCacheNodesMatchComfyUI(t *testing.T) {
 			"TheLatent": {"LATENT", &value.Latent{Samples: parallel.NewLatent(c.Shape[0], c.Shape[1], c.Shape[2], c.Shape[3])}},
 		}
 		g := newGraph()
-		model := g.add(c.Node, "model", g.add("TheModel"), "reuse_threshold", c.Threshold, "start_percent", c.Start, "end_percent", c.End, "verbose", true)
-		g.add("Keep", "latent", g.add("KSampler", "model", model, "positive", g.add("Plus"), "negative", g.add("Minus"), "latent_image", g.add("TheLatent"),
-			"seed", c.Seed, "steps", c.Steps, "cfg", c.CFG, "sampler_name", c.Sampler, "scheduler", c.Scheduler, "denoise", c.Denoise), "as", "output")
+		model := g.add(c.Node, "model", g.add("TheModel"), "reuse_threshold", c.Threshold, "start_percent", c.Start,
+			"end_percent", c.End, "verbose", true)
+		g.add("Keep", "latent", g.add("KSampler", "model", model, "positive", g.add("Plus"), "negative", g.add("Minus"),
+			"latent_image", g.add("TheLatent"),
+			"seed", c.Seed, "steps", c.Steps, "cfg", c.CFG, "sampler_name", c.Sampler, "scheduler", c.Scheduler, "denoise",
+			c.Denoise), "as", "output")
 		run, err := graph.NewRunner(graph.Config{Engine: eng, Catalogue: All(giving(values, got)...)})
 		check(t, err)
 		result, err := run.Run(context.Background(), graph.Job{ID: name, Workflow: g.workflow(t)}, nil)
@@ -92,7 +97,8 @@ func TestCacheNodesMatchComfyUI(t *testing.T) {
 		}
 		st := result.Stats[0]
 		if st.Evaluations != ran || len(st.Reused) != len(c.Evaluations)-ran {
-			t.Errorf("%s: %d evaluations ran and %d were reused, in ComfyUI %d and %d", name, st.Evaluations, len(st.Reused), ran, len(c.Evaluations)-ran)
+			t.Errorf("%s: %d evaluations ran and %d were reused, in ComfyUI %d and %d", name, st.Evaluations, len(st.Reused),
+				ran, len(c.Evaluations)-ran)
 		}
 		if ran < len(c.Evaluations) && len(st.Changes) == 0 {
 			t.Errorf("%s: verbose, but nothing is told of changes", name)

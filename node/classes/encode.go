@@ -5,7 +5,8 @@ import (
 	"patchbay/node/value"
 )
 
-// encodePrompts runs the prompts through the encoders of the clip input; prompt gives the text for an encoder by its key.
+// encodePrompts runs the prompts through the encoders of the clip input; prompt gives the text for an encoder by its
+// key.
 func encodePrompts(c *graph.Call, prompt func(key string) string) ([]any, error) {
 	return encodeWanted(c, func(key string) (string, bool) { return prompt(key), true })
 }

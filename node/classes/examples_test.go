@@ -18,11 +18,15 @@ import (
 	"patchbay/tests/scratch"
 )
 
-// madeFor returns the folders that a workflow needs: every file that its nodes name, empty. Validation opens none of them.
+// madeFor returns the folders that a workflow needs: every file that its nodes name, empty. Validation opens none of
+// them.
 func madeFor(t *testing.T, cat *graph.Catalogue, w *graph.Workflow) files.Roots {
 	t.Helper()
 	base := t.TempDir()
-	roots := files.Roots{Models: []string{filepath.Join(base, "models")}, Input: filepath.Join(base, "input"), Output: filepath.Join(base, "output"), Temp: filepath.Join(base, "temp")}
+	roots := files.Roots{
+		Models: []string{filepath.Join(base, "models")}, Input: filepath.Join(base, "input"),
+		Output: filepath.Join(base, "output"), Temp: filepath.Join(base, "temp"),
+	}
 	for _, id := range w.IDs() {
 		k := cat.Class(w.Class(id))
 		if k == nil {
@@ -59,10 +63,12 @@ func complaint(cat *graph.Catalogue, roots files.Roots, w *graph.Workflow) strin
 	case failure.Node == "":
 		return failure.Error()
 	}
-	return fmt.Sprintf("%d outputs run; node %s (%s): %s", len(outputs), failure.Node, failure.Class, pyjson.Dump(failure.NodeErrors[failure.Node]))
+	return fmt.Sprintf("%d outputs run; node %s (%s): %s", len(outputs), failure.Node, failure.Class,
+		pyjson.Dump(failure.NodeErrors[failure.Node]))
 }
 
-// TestExampleShapesValidate validates workflows of the shapes that ComfyUI's examples have, in words of our own: testdata/examples says which.
+// TestExampleShapesValidate validates workflows of the shapes that ComfyUI's examples have, in words of our own:
+// testdata/examples says which.
 func TestExampleShapesValidate(t *testing.T) {
 	paths, err := filepath.Glob("testdata/examples/*.json")
 	if err != nil || len(paths) < 20 {
@@ -82,13 +88,15 @@ func TestExampleShapesValidate(t *testing.T) {
 		if text := complaint(cat, madeFor(t, cat, w), w); text != "" {
 			t.Errorf("%s: %s", path, text)
 		}
-		if text := complaint(cat, files.Roots{}, w); !strings.Contains(text, "value_not_in_list") && !strings.Contains(text, "custom_validation_failed") {
+		if text := complaint(cat, files.Roots{}, w); !strings.Contains(text, "value_not_in_list") &&
+			!strings.Contains(text, "custom_validation_failed") {
 			t.Errorf("%s without its files: got %q, want a file that is missing", path, text)
 		}
 	}
 }
 
-// refusedByDesign are the refusals of docs/comfyui.md that an example may meet: encoders of families that are not here, pickled files.
+// refusedByDesign are the refusals of docs/comfyui.md that an example may meet: encoders of families that are not here,
+// pickled files.
 func refusedByDesign(text string) string {
 	const encoders = "text encoders of type "
 	if _, after, ok := strings.Cut(text, encoders); ok {
@@ -102,8 +110,8 @@ func refusedByDesign(text string) string {
 	return ""
 }
 
-// TestComfyUIExamplesValidate validates every workflow below the folder PATCHBAY_COMFYUI_EXAMPLES, in API format or inside a PNG, whose classes are all in
-// the catalogue. The files that it names are made.
+// TestComfyUIExamplesValidate validates every workflow below the folder PATCHBAY_COMFYUI_EXAMPLES, in API format or
+// inside a PNG, whose classes are all in the catalogue. The files that it names are made.
 func TestComfyUIExamplesValidate(t *testing.T) {
 	dir := os.Getenv("PATCHBAY_COMFYUI_EXAMPLES")
 	if dir == "" {
@@ -148,7 +156,8 @@ func TestComfyUIExamplesValidate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%d workflows; %d have only classes of the catalogue, %d of them validate, refused as documented: %s", seen, covered, valid, frequent(design))
+	t.Logf("%d workflows; %d have only classes of the catalogue, %d of them validate, refused as documented: %s", seen,
+		covered, valid, frequent(design))
 	t.Logf("classes that keep others out: %s", frequent(lacking))
 	t.Logf("the only one that is missing: %s", frequent(alone))
 	if covered == 0 {

@@ -16,10 +16,16 @@ import (
 func execRunner(t *testing.T, now func() time.Time) *graph.Runner {
 	t.Helper()
 	cat := All(
-		graph.Class{Name: "MakeModel", Outputs: graph.Slots("MODEL", "INT"), Run: func(*graph.Call) ([]any, error) { return []any{&value.Model{Name: "m"}, int64(5)}, nil }},
-		graph.Class{Name: "UseModel", Inputs: []graph.Input{graph.Bare("model", "MODEL")}, Outputs: graph.Slots("STRING"), Run: func(c *graph.Call) ([]any, error) {
-			return []any{graph.Arg[*value.Model](c, "model").Name}, nil
-		}},
+		graph.Class{
+			Name: "MakeModel", Outputs: graph.Slots("MODEL", "INT"),
+			Run: func(*graph.Call) ([]any, error) { return []any{&value.Model{Name: "m"}, int64(5)}, nil },
+		},
+		graph.Class{
+			Name: "UseModel", Inputs: []graph.Input{graph.Bare("model", "MODEL")}, Outputs: graph.Slots("STRING"),
+			Run: func(c *graph.Call) ([]any, error) {
+				return []any{graph.Arg[*value.Model](c, "model").Name}, nil
+			},
+		},
 	)
 	r, err := graph.NewRunner(graph.Config{Catalogue: cat, Now: now, Lease: time.Minute})
 	if err != nil {
@@ -40,7 +46,8 @@ func TestExecHandlesAndLeases(t *testing.T) {
 		t.Fatalf("outputs %#v", made.Outputs)
 	}
 	use := func() error {
-		out, err := r.Exec(context.Background(), graph.ExecRequest{Class: "UseModel", Inputs: map[string]any{"model": graph.Handle{ID: h.ID}}}, nil)
+		out, err := r.Exec(context.Background(),
+			graph.ExecRequest{Class: "UseModel", Inputs: map[string]any{"model": graph.Handle{ID: h.ID}}}, nil)
 		if err == nil && out.Outputs[0] != "m" {
 			t.Errorf("got %v", out.Outputs)
 		}
@@ -58,7 +65,8 @@ func TestExecHandlesAndLeases(t *testing.T) {
 	if err := use(); err == nil || fault.From(err).Code != fault.CodeUnknownHandle || fault.From(err).Field != "model" {
 		t.Errorf("after the lease: %v", err)
 	}
-	made, err = r.Exec(context.Background(), graph.ExecRequest{Class: "MakeModel", Want: []int{0, 0}, Lease: time.Hour}, nil)
+	made, err = r.Exec(context.Background(),
+		graph.ExecRequest{Class: "MakeModel", Want: []int{0, 0}, Lease: time.Hour}, nil)
 	if err != nil || len(made.Outputs) != 2 || len(r.Handles()) != 2 {
 		t.Fatalf("%v: %v, handles %v", err, made, r.Handles())
 	}
@@ -79,16 +87,37 @@ func TestExecRefuses(t *testing.T) {
 		req         graph.ExecRequest
 		code, field string
 	}{
-		"class":       {graph.ExecRequest{Class: "Nope"}, fault.CodeUnknownClass, ""},
-		"missing":     {graph.ExecRequest{Class: "UseModel"}, "required_input_missing", "model"},
-		"undeclared":  {graph.ExecRequest{Class: "MakeModel", Inputs: map[string]any{"x": 1}}, fault.CodeBadInput, "x"},
-		"literal":     {graph.ExecRequest{Class: "UseModel", Inputs: map[string]any{"model": "m"}}, fault.CodeBadInput, "model"},
-		"handle":      {graph.ExecRequest{Class: "UseModel", Inputs: map[string]any{"model": graph.Handle{ID: "nope"}}}, fault.CodeUnknownHandle, "model"},
+		"class":      {graph.ExecRequest{Class: "Nope"}, fault.CodeUnknownClass, ""},
+		"missing":    {graph.ExecRequest{Class: "UseModel"}, "required_input_missing", "model"},
+		"undeclared": {graph.ExecRequest{Class: "MakeModel", Inputs: map[string]any{"x": 1}}, fault.CodeBadInput, "x"},
+		"literal": {
+			graph.ExecRequest{Class: "UseModel", Inputs: map[string]any{"model": "m"}},
+			fault.CodeBadInput, "model",
+		},
+		"handle": {
+			graph.ExecRequest{Class: "UseModel", Inputs: map[string]any{"model": graph.Handle{ID: "nope"}}},
+			fault.CodeUnknownHandle, "model",
+		},
 		"too small":   {graph.ExecRequest{Class: "EmptyLatentImage", Inputs: sizes(1)}, "value_smaller_than_min", "width"},
 		"not a width": {graph.ExecRequest{Class: "EmptyLatentImage", Inputs: sizes("x")}, "invalid_input_type", "width"},
-		"slot":        {graph.ExecRequest{Class: "EmptyLatentImage", Inputs: sizes(64), Want: []int{1}}, fault.CodeBadInput, "want"},
-		"tensor":      {graph.ExecRequest{Class: "SaveImage", Inputs: map[string]any{"images": value.NewTensor(make([]float32, 6), 2, 3), "filename_prefix": "x"}}, fault.CodeBadInput, "images"},
-		"prefix":      {graph.ExecRequest{Class: "SaveImage", Inputs: map[string]any{"images": value.NewTensor(make([]float32, 12), 1, 2, 2, 3), "filename_prefix": "../x"}}, "custom_validation_failed", "filename_prefix"},
+		"slot": {
+			graph.ExecRequest{Class: "EmptyLatentImage", Inputs: sizes(64), Want: []int{1}},
+			fault.CodeBadInput, "want",
+		},
+		"tensor": {
+			graph.ExecRequest{
+				Class:  "SaveImage",
+				Inputs: map[string]any{"images": value.NewTensor(make([]float32, 6), 2, 3), "filename_prefix": "x"},
+			},
+			fault.CodeBadInput, "images",
+		},
+		"prefix": {
+			graph.ExecRequest{
+				Class:  "SaveImage",
+				Inputs: map[string]any{"images": value.NewTensor(make([]float32, 12), 1, 2, 2, 3), "filename_prefix": "../x"},
+			},
+			"custom_validation_failed", "filename_prefix",
+		},
 	} {
 		_, err := r.Exec(context.Background(), c.req, nil)
 		var f *fault.Failure
@@ -100,12 +129,17 @@ func TestExecRefuses(t *testing.T) {
 
 func TestExecValuesTravel(t *testing.T) {
 	r := execRunner(t, nil)
-	out, err := r.Exec(context.Background(), graph.ExecRequest{Class: "EmptyLatentImage", Inputs: map[string]any{"width": "64", "height": 32.0, "batch_size": uint8(2)}}, nil)
+	out, err := r.Exec(context.Background(),
+		graph.ExecRequest{
+			Class:  "EmptyLatentImage",
+			Inputs: map[string]any{"width": "64", "height": 32.0, "batch_size": uint8(2)},
+		}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	samples, _ := out.Outputs[0].(*pyjson.Object).Get("samples")
-	if s := samples.(*value.Tensor); !reflect.DeepEqual(s.Shape, []int{2, 4, 4, 8}) || s.DType != "f32" || len(s.Data) != 2*4*4*8*4 {
+	if s := samples.(*value.Tensor); !reflect.DeepEqual(s.Shape, []int{2, 4, 4, 8}) || s.DType != "f32" ||
+		len(s.Data) != 2*4*4*8*4 {
 		t.Errorf("samples %v %s with %d bytes", s.Shape, s.DType, len(s.Data))
 	}
 }
@@ -113,11 +147,17 @@ func TestExecValuesTravel(t *testing.T) {
 func TestSaveAndLoadLatent(t *testing.T) {
 	r := execRunner(t, nil)
 	want := []float32{1, -2, 3.5, 0}
-	saved, err := r.Exec(context.Background(), graph.ExecRequest{Class: "SaveLatent", Inputs: map[string]any{"samples": pyjson.NewObject("samples", value.NewTensor(want, 1, 1, 2, 2)), "filename_prefix": "l"}}, nil)
+	saved, err := r.Exec(context.Background(),
+		graph.ExecRequest{Class: "SaveLatent", Inputs: map[string]any{"samples": pyjson.NewObject("samples",
+			value.NewTensor(want, 1, 1, 2, 2)), "filename_prefix": "l"}}, nil)
 	if err != nil || len(saved.Files) != 1 || saved.Files[0].Kind != "latents" || saved.Files[0].Ext != ".latent" {
 		t.Fatalf("%v: %+v", err, saved)
 	}
-	loaded, err := r.Exec(context.Background(), graph.ExecRequest{Class: "LoadLatent", Inputs: map[string]any{"latent": "x.latent"}, Files: map[string][]byte{"x.latent": saved.Files[0].Data}}, nil)
+	loaded, err := r.Exec(context.Background(),
+		graph.ExecRequest{
+			Class: "LoadLatent", Inputs: map[string]any{"latent": "x.latent"},
+			Files: map[string][]byte{"x.latent": saved.Files[0].Data},
+		}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

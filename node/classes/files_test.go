@@ -33,7 +33,9 @@ func demoFile(t *testing.T, name string) *safetensors.File {
 }
 
 // toGGUF writes a part of the demo as a GGUF file with its config. rename may be nil.
-func toGGUF(t *testing.T, from *safetensors.File, to string, words map[string]any, kind gguf.Type, rename func(string) string) {
+func toGGUF(t *testing.T, from *safetensors.File, to string, words map[string]any, kind gguf.Type,
+	rename func(string) string,
+) {
 	t.Helper()
 	words["config"] = from.Metadata()["config"]
 	var tensors []ggufwrite.Tensor
@@ -77,16 +79,20 @@ func demoVocabulary(t *testing.T) map[string]any {
 		}
 	}
 	return map[string]any{
-		"general.architecture": "t5encoder", "tokenizer.ggml.model": "t5", "tokenizer.ggml.tokens": pieces, "tokenizer.ggml.scores": scores, "tokenizer.ggml.token_type": kinds,
+		"general.architecture": "t5encoder", "tokenizer.ggml.model": "t5", "tokenizer.ggml.tokens": pieces,
+		"tokenizer.ggml.scores": scores, "tokenizer.ggml.token_type": kinds,
 		"tokenizer.ggml.add_space_prefix": true, "tokenizer.ggml.remove_extra_whitespaces": true,
 	}
 }
 
 // llamaT5 maps Hugging Face's names of T5 to llama.cpp's.
 func llamaT5() func(string) string {
-	r := strings.NewReplacer("shared.weight", "token_embd.weight", "encoder.final_layer_norm", "enc.output_norm", "encoder.block.", "enc.blk.",
-		"layer.0.SelfAttention.relative_attention_bias", "attn_rel_b", "layer.0.SelfAttention.", "attn_", "layer.0.layer_norm", "attn_norm", "layer.1.layer_norm", "ffn_norm",
-		"layer.1.DenseReluDense.wi_0", "ffn_gate", "layer.1.DenseReluDense.wi_1", "ffn_up", "layer.1.DenseReluDense.wo", "ffn_down")
+	r := strings.NewReplacer("shared.weight", "token_embd.weight", "encoder.final_layer_norm", "enc.output_norm",
+		"encoder.block.", "enc.blk.",
+		"layer.0.SelfAttention.relative_attention_bias", "attn_rel_b", "layer.0.SelfAttention.", "attn_",
+		"layer.0.layer_norm", "attn_norm", "layer.1.layer_norm", "ffn_norm",
+		"layer.1.DenseReluDense.wi_0", "ffn_gate", "layer.1.DenseReluDense.wi_1", "ffn_up",
+		"layer.1.DenseReluDense.wo", "ffn_down")
 	return r.Replace
 }
 
@@ -118,7 +124,8 @@ func toFolder(t *testing.T, from *safetensors.File, dir, stem string) {
 // demoPipeline writes the demo as a diffusers folder.
 func demoPipeline(t *testing.T, dir string) {
 	t.Helper()
-	toFolder(t, demoFile(t, "diffusion_models/demo_flux.safetensors"), filepath.Join(dir, "transformer"), "diffusion_pytorch_model")
+	toFolder(t, demoFile(t, "diffusion_models/demo_flux.safetensors"), filepath.Join(dir, "transformer"),
+		"diffusion_pytorch_model")
 	toFolder(t, demoFile(t, "text_encoders/demo_clip.safetensors"), filepath.Join(dir, "text_encoder"), "model")
 	toFolder(t, demoFile(t, "text_encoders/demo_t5.safetensors"), filepath.Join(dir, "text_encoder_2"), "model")
 	toFolder(t, demoFile(t, "vae/demo_ae.safetensors"), filepath.Join(dir, "vae"), "diffusion_pytorch_model")
@@ -159,13 +166,16 @@ func drawOnce(t *testing.T, roots files.Roots, replace ...string) []byte {
 	return result.Outputs[0].Data
 }
 
-// TestOtherFormsDrawTheSamePicture runs the demo from GGUF files (bf16, so that nothing is lost; names and vocabulary of llama.cpp) through the
-// loaders of ComfyUI-GGUF and through the stock ones, and from a diffusers folder in shards: the picture is that of the safetensors files.
+// TestOtherFormsDrawTheSamePicture runs the demo from GGUF files (bf16, so that nothing is lost; names and vocabulary
+// of llama.cpp) through the loaders of ComfyUI-GGUF and through the stock ones, and from a diffusers folder in shards:
+// the picture is that of the safetensors files.
 func TestOtherFormsDrawTheSamePicture(t *testing.T) {
 	want := drawOnce(t, demoRoots())
 	root := t.TempDir()
-	toGGUF(t, demoFile(t, "diffusion_models/demo_flux.safetensors"), filepath.Join(root, "unet/demo.gguf"), map[string]any{"general.architecture": "flux"}, gguf.BF16, nil)
-	toGGUF(t, demoFile(t, "text_encoders/demo_t5.safetensors"), filepath.Join(root, "clip/demo_t5.gguf"), demoVocabulary(t), gguf.BF16, llamaT5())
+	toGGUF(t, demoFile(t, "diffusion_models/demo_flux.safetensors"), filepath.Join(root, "unet/demo.gguf"),
+		map[string]any{"general.architecture": "flux"}, gguf.BF16, nil)
+	toGGUF(t, demoFile(t, "text_encoders/demo_t5.safetensors"), filepath.Join(root, "clip/demo_t5.gguf"),
+		demoVocabulary(t), gguf.BF16, llamaT5())
 	copyFile(t, "text_encoders/demo_clip.safetensors", filepath.Join(root, "clip/demo_clip.safetensors"))
 	copyFile(t, "tokenizers/demo_clip.tokenizer.json", filepath.Join(root, "tokenizers/demo_clip.tokenizer.json"))
 	copyFile(t, "vae/demo_ae.safetensors", filepath.Join(root, "vae/demo_ae.safetensors"))
@@ -173,10 +183,12 @@ func TestOtherFormsDrawTheSamePicture(t *testing.T) {
 	for name, replace := range map[string][]string{
 		"stock loaders of GGUF": {`"demo_flux.safetensors"`, `"demo.gguf"`, `"demo_t5.safetensors"`, `"demo_t5.gguf"`},
 		"ComfyUI-GGUF": {
-			`"UNETLoader"`, `"UnetLoaderGGUF"`, `"demo_flux.safetensors"`, `"demo.gguf"`, `"DualCLIPLoader"`, `"DualCLIPLoaderGGUF"`, `"demo_t5.safetensors"`, `"demo_t5.gguf"`,
+			`"UNETLoader"`, `"UnetLoaderGGUF"`, `"demo_flux.safetensors"`, `"demo.gguf"`, `"DualCLIPLoader"`,
+			`"DualCLIPLoaderGGUF"`, `"demo_t5.safetensors"`, `"demo_t5.gguf"`,
 		},
 		"diffusers folder": {
-			`"demo_flux.safetensors"`, `"Demo"`, `"demo_clip.safetensors"`, `"Demo/text_encoder"`, `"demo_t5.safetensors"`, `"Demo/text_encoder_2"`, `"demo_ae.safetensors"`, `"Demo/vae"`,
+			`"demo_flux.safetensors"`, `"Demo"`, `"demo_clip.safetensors"`, `"Demo/text_encoder"`, `"demo_t5.safetensors"`,
+			`"Demo/text_encoder_2"`, `"demo_ae.safetensors"`, `"Demo/vae"`,
 		},
 	} {
 		if got := drawOnce(t, files.Roots{Models: []string{root}}, replace...); !bytes.Equal(got, want) {
@@ -190,7 +202,8 @@ func TestQuantisedLoaders(t *testing.T) {
 	flux := demoFile(t, "diffusion_models/demo_flux.safetensors")
 	toGGUF(t, flux, filepath.Join(root, "unet/q8.gguf"), map[string]any{}, gguf.Q8v0, nil)
 	scratch.Write(t, filepath.Join(root, "unet/cut.gguf"), []byte("GGUF\x03\x00"))
-	scratch.Write(t, filepath.Join(root, "unet/iq.gguf"), ggufwrite.File(nil, []ggufwrite.Tensor{{Name: "a", Type: 20, Shape: []int{32}, Data: make([]byte, 18)}}))
+	scratch.Write(t, filepath.Join(root, "unet/iq.gguf"),
+		ggufwrite.File(nil, []ggufwrite.Tensor{{Name: "a", Type: 20, Shape: []int{32}, Data: make([]byte, 18)}}))
 	runner, err := graph.NewRunner(graph.Config{Roots: files.Roots{Models: []string{root}}, Catalogue: All()})
 	if err != nil {
 		t.Fatal(err)
@@ -204,13 +217,22 @@ func TestQuantisedLoaders(t *testing.T) {
 		}
 		return v.(*value.Model)
 	}
-	advanced := map[string]any{"unet_name": "q8.gguf", "dequant_dtype": "float32", "patch_dtype": "default", "patch_on_device": false}
-	narrow, wide := load("UnetLoaderGGUF", map[string]any{"unet_name": "q8.gguf"}), load("UnetLoaderGGUFAdvanced", advanced)
-	// The plan must count what the widened weights take, not the quantised file.
-	if narrow.Request().WeightBytes < flux.Size()*95/100 || wide.Request().WeightBytes < 2*narrow.Request().WeightBytes*95/100 || narrow.Key == wide.Key {
-		t.Errorf("as bf16 %d bytes, as f32 %d; the bf16 file has %d; keys %s and %s must differ", narrow.Request().WeightBytes, wide.Request().WeightBytes, flux.Size(), narrow.Key, wide.Key)
+	advanced := map[string]any{
+		"unet_name": "q8.gguf", "dequant_dtype": "float32", "patch_dtype": "default",
+		"patch_on_device": false,
 	}
-	half := map[string]any{"unet_name": "q8.gguf", "dequant_dtype": "float16", "patch_dtype": "default", "patch_on_device": false}
+	narrow, wide := load("UnetLoaderGGUF", map[string]any{"unet_name": "q8.gguf"}),
+		load("UnetLoaderGGUFAdvanced", advanced)
+	// The plan must count what the widened weights take, not the quantised file.
+	if narrow.Request().WeightBytes < flux.Size()*95/100 ||
+		wide.Request().WeightBytes < 2*narrow.Request().WeightBytes*95/100 || narrow.Key == wide.Key {
+		t.Errorf("as bf16 %d bytes, as f32 %d; the bf16 file has %d; keys %s and %s must differ",
+			narrow.Request().WeightBytes, wide.Request().WeightBytes, flux.Size(), narrow.Key, wide.Key)
+	}
+	half := map[string]any{
+		"unet_name": "q8.gguf", "dequant_dtype": "float16", "patch_dtype": "default",
+		"patch_on_device": false,
+	}
 	for name, c := range map[string]struct {
 		class       string
 		inputs      map[string]any
@@ -232,19 +254,25 @@ func TestQuantisedLoaders(t *testing.T) {
 func TestListsOfOtherForms(t *testing.T) {
 	base, outside := t.TempDir(), t.TempDir()
 	demoPipeline(t, filepath.Join(base, "diffusion_models/sub/Demo"))
-	toFolder(t, demoFile(t, "diffusion_models/demo_flux.safetensors"), filepath.Join(base, "unet/bare"), "diffusion_pytorch_model")
+	toFolder(t, demoFile(t, "diffusion_models/demo_flux.safetensors"), filepath.Join(base, "unet/bare"),
+		"diffusion_pytorch_model")
 	toFolder(t, demoFile(t, "text_encoders/demo_t5.safetensors"), filepath.Join(base, "clip/t5"), "model")
-	for _, f := range []string{"unet/q.gguf", "vae/q.gguf", "loras/q.gguf", "clip/q.GGUF", "unet/a-00001-of-00002.safetensors"} {
+	for _, f := range []string{
+		"unet/q.gguf", "vae/q.gguf", "loras/q.gguf", "clip/q.GGUF",
+		"unet/a-00001-of-00002.safetensors",
+	} {
 		scratch.Touch(t, filepath.Join(base, f))
 	}
 	scratch.Touch(t, filepath.Join(outside, "x.safetensors"))
 	scratch.Write(t, filepath.Join(base, "unet/far/config.json"), []byte("{}"))
-	if err := os.Symlink(filepath.Join(outside, "x.safetensors"), filepath.Join(base, "unet/far/diffusion_pytorch_model.safetensors")); err != nil {
+	if err := os.Symlink(filepath.Join(outside, "x.safetensors"),
+		filepath.Join(base, "unet/far/diffusion_pytorch_model.safetensors")); err != nil {
 		t.Fatal(err)
 	}
 	r := files.Roots{Models: []string{base}}
 	for kind, want := range map[string][]string{
-		files.KindDiffusion: {"a-00001-of-00002.safetensors", "bare", "far", "q.gguf", "sub/Demo"}, files.KindGGUF: {"q.gguf"}, files.KindLora: {}, files.KindVAE: {"sub/Demo/vae"},
+		files.KindDiffusion: {"a-00001-of-00002.safetensors", "bare", "far", "q.gguf", "sub/Demo"},
+		files.KindGGUF:      {"q.gguf"}, files.KindLora: {}, files.KindVAE: {"sub/Demo/vae"},
 		files.KindText: {"q.GGUF", "sub/Demo/text_encoder", "sub/Demo/text_encoder_2", "t5/model.safetensors.index.json"},
 	} {
 		if got := r.List(kind); !slices.Equal(got, want) {
@@ -263,7 +291,10 @@ func TestListsOfOtherForms(t *testing.T) {
 			}
 		}
 	}
-	for _, bad := range []string{"sub", "sub/Demo/vae", "../unet/bare", "sub/Demo/transformer/../..", "sub/Demo/tokenizer"} {
+	for _, bad := range []string{
+		"sub", "sub/Demo/vae", "../unet/bare", "sub/Demo/transformer/../..",
+		"sub/Demo/tokenizer",
+	} {
 		if path, err := r.Resolve(files.KindDiffusion, "f", bad); err == nil {
 			t.Errorf("%q was resolved to %s", bad, path)
 		}

@@ -16,10 +16,12 @@ import (
 	"patchbay/tests/scratch"
 )
 
-// rewritten writes the demo's diffusion model with every tensor as change gives it (name, values, shape -> type, values and further entries).
+// rewritten writes the demo's diffusion model with every tensor as change gives it (name, values, shape -> type, values
+// and further entries).
 func rewritten(t *testing.T, path string, change func(v []float32, shape []int) (engine.DType, []float32, float32)) {
 	t.Helper()
-	file, err := safetensors.Open(filepath.Join("..", "..", "examples", "demo", "diffusion_models", "demo_flux.safetensors"))
+	file, err := safetensors.Open(filepath.Join("..", "..", "examples", "demo", "diffusion_models",
+		"demo_flux.safetensors"))
 	check(t, err)
 	defer file.Close()
 	var out []safetensors.Entry
@@ -57,11 +59,14 @@ func stored(v []float32, dtype engine.DType) []float32 {
 	return out
 }
 
-// TestFP8FilesDraw runs the demo from fp8 files: both formats, and e4m3 with factors in both spellings. The picture must be that of an f32 file with the same values, and
-// weight_dtype may name the type that the file has already.
+// TestFP8FilesDraw runs the demo from fp8 files: both formats, and e4m3 with factors in both spellings. The picture
+// must be that of an f32 file with the same values, and weight_dtype may name the type that the file has already.
 func TestFP8FilesDraw(t *testing.T) {
 	root := t.TempDir()
-	for _, f := range []string{"text_encoders/demo_t5.safetensors", "text_encoders/demo_clip.safetensors", "vae/demo_ae.safetensors", "tokenizers/demo_t5.tokenizer.json", "tokenizers/demo_clip.tokenizer.json"} {
+	for _, f := range []string{
+		"text_encoders/demo_t5.safetensors", "text_encoders/demo_clip.safetensors",
+		"vae/demo_ae.safetensors", "tokenizers/demo_t5.tokenizer.json", "tokenizers/demo_clip.tokenizer.json",
+	} {
 		copyFile(t, f, filepath.Join(root, f))
 	}
 	const top = 448 // largest E4M3 value
@@ -91,31 +96,36 @@ func TestFP8FilesDraw(t *testing.T) {
 		"scaled2": {dtype: engine.F8E4M3, factor: scaled},
 	} {
 		models := filepath.Join(root, "diffusion_models")
-		rewritten(t, filepath.Join(models, name+".safetensors"), func(v []float32, shape []int) (engine.DType, []float32, float32) {
-			switch {
-			case c.factor != nil && matrix(shape):
-				f := c.factor(v)
-				return c.dtype, divided(v, f), f
-			case c.whole:
-				return c.dtype, v, 0
-			}
-			return engine.F32, v, 0
-		})
-		rewritten(t, filepath.Join(models, name+"_wide.safetensors"), func(v []float32, shape []int) (engine.DType, []float32, float32) {
-			switch {
-			case c.factor != nil && matrix(shape):
-				f := c.factor(v)
-				v = stored(divided(v, f), c.dtype)
-				for i := range v {
-					v[i] *= f
+		rewritten(t, filepath.Join(models, name+".safetensors"),
+			func(v []float32, shape []int) (engine.DType, []float32, float32) {
+				switch {
+				case c.factor != nil && matrix(shape):
+					f := c.factor(v)
+					return c.dtype, divided(v, f), f
+				case c.whole:
+					return c.dtype, v, 0
 				}
-			case c.whole:
-				v = stored(v, c.dtype)
-			}
-			return engine.F32, v, 0
-		})
+				return engine.F32, v, 0
+			})
+		rewritten(t, filepath.Join(models, name+"_wide.safetensors"),
+			func(v []float32, shape []int) (engine.DType, []float32, float32) {
+				switch {
+				case c.factor != nil && matrix(shape):
+					f := c.factor(v)
+					v = stored(divided(v, f), c.dtype)
+					for i := range v {
+						v[i] *= f
+					}
+				case c.whole:
+					v = stored(v, c.dtype)
+				}
+				return engine.F32, v, 0
+			})
 	}
-	run, err := graph.NewRunner(graph.Config{Engine: engineOf(t, fastOps), Roots: files.Roots{Models: []string{root}}, Catalogue: All()})
+	run, err := graph.NewRunner(graph.Config{
+		Engine: engineOf(t, fastOps),
+		Roots:  files.Roots{Models: []string{root}}, Catalogue: All(),
+	})
 	check(t, err)
 	defer run.Close()
 	draw := func(file, dtype string) []byte {
@@ -138,7 +148,8 @@ func TestFP8FilesDraw(t *testing.T) {
 	w := demoWorkflow(t)
 	check(t, w.SetInput("1", "unet_name", "e4m3.safetensors"))
 	check(t, w.SetInput("1", "weight_dtype", "fp8_e5m2"))
-	if _, failure := graph.Validate(All(), files.Roots{Models: []string{root}}, graph.Job{Workflow: w}); failure == nil || failure.Field != "weight_dtype" {
+	if _, failure := graph.Validate(All(), files.Roots{Models: []string{root}}, graph.Job{Workflow: w}); failure == nil ||
+		failure.Field != "weight_dtype" {
 		t.Errorf("another fp8 format than the file's: got %v, want an error about weight_dtype", failure)
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"patchbay/node/value"
 )
 
-// ggufClasses are the rows of the custom node package ComfyUI-GGUF that load models of families that Patchbay has. The stock loaders open the same
-// files; these names let workflows that people have run unchanged.
+// ggufClasses are the rows of the custom node package ComfyUI-GGUF that load models of families that Patchbay has. The
+// stock loaders open the same files; these names let workflows that people have run unchanged.
 func ggufClasses() []graph.Class {
 	const module, category = "custom_nodes.ComfyUI-GGUF", "bootleg"
 	unet := graph.File("unet_name", files.KindGGUF)
@@ -20,25 +20,34 @@ func ggufClasses() []graph.Class {
 	return []graph.Class{
 		{
 			Name: "UnetLoaderGGUF", Display: "Unet Loader (GGUF)", Module: module, Category: category, Heavy: graph.StageLoad,
-			Inputs: []graph.Input{unet}, Outputs: graph.Slots("MODEL"), Run: loadQuantised, Change: modelChange(files.KindGGUF, "unet_name"),
+			Inputs: []graph.Input{unet}, Outputs: graph.Slots("MODEL"), Run: loadQuantised,
+			Change: modelChange(files.KindGGUF, "unet_name"),
 		},
 		{
-			Name: "UnetLoaderGGUFAdvanced", Display: "Unet Loader (GGUF/Advanced)", Module: module, Category: category, Heavy: graph.StageLoad,
+			Name: "UnetLoaderGGUFAdvanced", Display: "Unet Loader (GGUF/Advanced)", Module: module, Category: category,
+			Heavy: graph.StageLoad,
 			Inputs: []graph.Input{
-				unet, graph.Combo("dequant_dtype", "type that quantised weights are widened to", precision...).With("default", "default"),
+				unet, graph.Combo("dequant_dtype", "type that quantised weights are widened to",
+					precision...).With("default", "default"),
 				graph.Combo("patch_dtype", "adapters keep the type of their file", precision...).With("default", "default"),
 				graph.Number("patch_on_device", "BOOLEAN", "adapters are always on the device", "default", false),
 			},
-			Outputs: graph.Slots("MODEL"), Check: checkWidened, Run: loadQuantised, Change: modelChange(files.KindGGUF, "unet_name"),
+			Outputs: graph.Slots("MODEL"), Check: checkWidened, Run: loadQuantised,
+			Change: modelChange(files.KindGGUF, "unet_name"),
 		},
 		{
 			Name: "CLIPLoaderGGUF", Display: "CLIPLoader (GGUF)", Module: module, Category: category, Heavy: graph.StageLoad,
-			Inputs: []graph.Input{graph.File("clip_name", files.KindText), clipTypeInput()}, Outputs: graph.Slots("CLIP"), Check: checkClipType,
-			Run: text("clip_name"), Change: modelChange(files.KindText, "clip_name"),
+			Inputs: []graph.Input{graph.File("clip_name", files.KindText), clipTypeInput()}, Outputs: graph.Slots("CLIP"),
+			Check: checkClipType,
+			Run:   text("clip_name"), Change: modelChange(files.KindText, "clip_name"),
 		},
 		{
-			Name: "DualCLIPLoaderGGUF", Display: "DualCLIPLoader (GGUF)", Module: module, Category: category, Heavy: graph.StageLoad,
-			Inputs: []graph.Input{graph.File("clip_name1", files.KindText), graph.File("clip_name2", files.KindText), dualClipTypeInput()}, Outputs: graph.Slots("CLIP"), Check: checkClipType,
+			Name: "DualCLIPLoaderGGUF", Display: "DualCLIPLoader (GGUF)", Module: module, Category: category,
+			Heavy: graph.StageLoad,
+			Inputs: []graph.Input{
+				graph.File("clip_name1", files.KindText), graph.File("clip_name2", files.KindText),
+				dualClipTypeInput(),
+			}, Outputs: graph.Slots("CLIP"), Check: checkClipType,
 			Run: text("clip_name1", "clip_name2"), Change: modelChange(files.KindText, "clip_name1", "clip_name2"),
 		},
 	}
@@ -47,10 +56,11 @@ func ggufClasses() []graph.Class {
 // loadQuantised is loadUNET for the list of GGUF files.
 func loadQuantised(c *graph.Call) ([]any, error) {
 	var m *value.Model
-	err := fromFile(c, files.KindGGUF, "unet_name", func(f files.Checkpoint, open *weights.File, set *weights.Set) (err error) {
-		m, err = value.OpenModel(c.Str("unet_name"), f, open, set)
-		return err
-	})
+	err := fromFile(c, files.KindGGUF, "unet_name",
+		func(f files.Checkpoint, open *weights.File, set *weights.Set) (err error) {
+			m, err = value.OpenModel(c.Str("unet_name"), f, open, set)
+			return err
+		})
 	return []any{m}, err
 }
 
@@ -60,7 +70,8 @@ func wantsWide(c *graph.Call) bool { return c.Raw("dequant_dtype") == "float32" 
 // checkWidened refuses a type that weights are not widened to.
 func checkWidened(_ *graph.Job, _ *files.Roots, in *pyjson.Object) (field, text string) {
 	if d, _ := in.Get("dequant_dtype"); d == "float16" {
-		return "dequant_dtype", `float16 is not supported: quantised weights are widened to bfloat16 ("default", "target") or "float32"`
+		return "dequant_dtype", `float16 is not supported: quantised weights are widened to bfloat16 ("default", ` +
+			`"target") or "float32"`
 	}
 	return "", ""
 }

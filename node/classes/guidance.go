@@ -8,7 +8,8 @@ import (
 	"patchbay/parallel"
 )
 
-// guidanceClasses are the rows of guided sampling beyond the basic chain: two positives, no noise, and the chain in one node.
+// guidanceClasses are the rows of guided sampling beyond the basic chain: two positives, no noise, and the chain in one
+// node.
 func guidanceClasses() []graph.Class {
 	const module, category = "comfy_extras.nodes_custom_sampler", "sampling/custom_sampling"
 	cfg := func(name string) graph.Input {
@@ -19,10 +20,13 @@ func guidanceClasses() []graph.Class {
 		{
 			Name: "SamplerCustom", Module: module, Category: category, NewStyle: true, Heavy: graph.StageDenoise,
 			Inputs: []graph.Input{
-				graph.Link("model", "MODEL", ""), graph.Number("add_noise", "BOOLEAN", "", "default", true), graph.SeedInput("noise_seed"), cfg("cfg"),
-				conditioning("positive"), conditioning("negative"), graph.Link("sampler", "SAMPLER", ""), graph.Link("sigmas", "SIGMAS", ""), graph.Link("latent_image", "LATENT", ""),
+				graph.Link("model", "MODEL", ""), graph.Number("add_noise", "BOOLEAN", "", "default", true),
+				graph.SeedInput("noise_seed"), cfg("cfg"),
+				conditioning("positive"), conditioning("negative"), graph.Link("sampler", "SAMPLER", ""),
+				graph.Link("sigmas", "SIGMAS", ""), graph.Link("latent_image", "LATENT", ""),
 			},
-			Outputs: []graph.Slot{{Name: "output", Type: "LATENT"}, {Name: "denoised_output", Type: "LATENT"}}, Run: samplerCustom,
+			Outputs: []graph.Slot{{Name: "output", Type: "LATENT"}, {Name: "denoised_output", Type: "LATENT"}},
+			Run:     samplerCustom,
 		},
 		{
 			Name: "DualCFGGuider", Module: module, Category: category + "/guiders", NewStyle: true,
@@ -36,23 +40,33 @@ func guidanceClasses() []graph.Class {
 		{
 			Name: "AddNoise", Module: module, Category: "_for_testing/custom_sampling/noise", NewStyle: true, Experimental: true,
 			Description: "Puts noise on a latent as a run from the first sigma down to the last would have taken it away.",
-			Inputs:      []graph.Input{graph.Link("model", "MODEL", ""), graph.Link("noise", "NOISE", ""), graph.Link("sigmas", "SIGMAS", ""), graph.Link("latent_image", "LATENT", "")},
-			Outputs:     graph.Slots("LATENT"), Run: addNoise,
+			Inputs: []graph.Input{
+				graph.Link("model", "MODEL", ""), graph.Link("noise", "NOISE", ""),
+				graph.Link("sigmas", "SIGMAS", ""), graph.Link("latent_image", "LATENT", ""),
+			},
+			Outputs: graph.Slots("LATENT"), Run: addNoise,
 		},
 		{
 			Name: "DisableNoise", Module: module, Category: category + "/noise", NewStyle: true,
 			Description: "Starts from the latent as it is.",
-			Outputs:     graph.Slots("NOISE"), Run: func(*graph.Call) ([]any, error) { return []any{value.Noise{None: true}}, nil },
+			Outputs:     graph.Slots("NOISE"), Run: func(*graph.Call) ([]any, error) {
+				return []any{value.Noise{None: true}},
+					nil
+			},
 		},
 	}
 }
 
-// samplerCustom is SamplerCustomAdvanced with a CFGGuider and noise of its own. The seed also decides what samplers draw on the way, with or without
-// noise at the start.
+// samplerCustom is SamplerCustomAdvanced with a CFGGuider and noise of its own. The seed also decides what samplers
+// draw on the way, with or without noise at the start.
 func samplerCustom(c *graph.Call) ([]any, error) {
 	g := &value.Guider{
-		Model: graph.Arg[*value.Model](c, "model"), Rule: parallel.Guider{Kind: parallel.GuideCFG, CFG: float32(c.Decimal("cfg"))},
-		Branches: []value.GuiderBranch{{Name: "positive", Conditioning: graph.Arg[value.Conditioning](c, "positive")}, {Name: "negative", Conditioning: graph.Arg[value.Conditioning](c, "negative")}},
+		Model: graph.Arg[*value.Model](c, "model"),
+		Rule:  parallel.Guider{Kind: parallel.GuideCFG, CFG: float32(c.Decimal("cfg"))},
+		Branches: []value.GuiderBranch{
+			{Name: "positive", Conditioning: graph.Arg[value.Conditioning](c, "positive")},
+			{Name: "negative", Conditioning: graph.Arg[value.Conditioning](c, "negative")},
+		},
 	}
 	l := graph.Arg[*value.Latent](c, "latent_image")
 	noise := value.Noise{Seed: c.Seed("noise_seed"), None: !c.Flag("add_noise")}
@@ -68,16 +82,20 @@ func dualGuider(c *graph.Call) ([]any, error) {
 	return []any{&value.Guider{
 		Model: graph.Arg[*value.Model](c, "model"),
 		Rule: parallel.Guider{
-			Kind: parallel.GuideDual, CFG: float32(c.Decimal("cfg_conds")), CFG2: float32(c.Decimal("cfg_cond2_negative")), Nested: c.Str("style") == "nested",
+			Kind: parallel.GuideDual, CFG: float32(c.Decimal("cfg_conds")), CFG2: float32(c.Decimal("cfg_cond2_negative")),
+			Nested: c.Str("style") == "nested",
 		},
 		Branches: []value.GuiderBranch{
-			{Name: "cond1", Conditioning: graph.Arg[value.Conditioning](c, "cond1")}, {Name: "cond2", Conditioning: graph.Arg[value.Conditioning](c, "cond2")}, {Name: "negative", Conditioning: graph.Arg[value.Conditioning](c, "negative")},
+			{Name: "cond1", Conditioning: graph.Arg[value.Conditioning](c, "cond1")},
+			{Name: "cond2", Conditioning: graph.Arg[value.Conditioning](c, "cond2")},
+			{Name: "negative", Conditioning: graph.Arg[value.Conditioning](c, "negative")},
 		},
 	}}, nil
 }
 
-// addNoise scales the noise of the whole batch with |first - last| of the sigmas (with the only one, where there is one) and mixes it with the latent as
-// the model's family does at that sigma. An empty latent is not shifted. Values that are not finite become 0 (ComfyUI nodes_custom_sampler.AddNoise).
+// addNoise scales the noise of the whole batch with |first - last| of the sigmas (with the only one, where there is
+// one) and mixes it with the latent as the model's family does at that sigma. An empty latent is not shifted. Values
+// that are not finite become 0 (ComfyUI nodes_custom_sampler.AddNoise).
 func addNoise(c *graph.Call) ([]any, error) {
 	m, sigmas, l := graph.Arg[*value.Model](c, "model"), graph.Arg[value.Sigmas](c, "sigmas"), c.Latent("latent_image")
 	if len(sigmas) == 0 {

@@ -29,19 +29,26 @@ func imageClasses() []graph.Class {
 			Description: "Saves the pictures to the output folder.",
 			Inputs: []graph.Input{
 				graph.Link("images", "IMAGE", "the pictures to save"),
-				graph.Number("filename_prefix", "STRING", "start of the file name; %width%, %height%, %year%, %month%, %day%, %hour%, %minute%, %second% are replaced", "default", "ComfyUI"),
+				graph.Number("filename_prefix", "STRING",
+					"start of the file name; %width%, %height%, %year%, %month%, %day%, %hour%, %minute%, %second% are replaced",
+					"default", "ComfyUI"),
 			},
-			Hidden: hidden, Check: checkSavePrefix, Run: func(c *graph.Call) ([]any, error) { return saveImages(c, c.Str("filename_prefix"), "output") },
+			Hidden: hidden, Check: checkSavePrefix,
+			Run: func(c *graph.Call) ([]any, error) { return saveImages(c, c.Str("filename_prefix"), "output") },
 		},
 		{
 			Name: "PreviewImage", Display: "Preview Image", Module: "nodes", Category: "image", Output: true,
 			Description: "Saves the pictures to the temp folder.",
 			Inputs:      []graph.Input{graph.Bare("images", "IMAGE")},
-			Hidden:      hidden, Run: func(c *graph.Call) ([]any, error) { return saveImages(c, "ComfyUI_temp_"+randomSuffix(), "temp") },
+			Hidden:      hidden, Run: func(c *graph.Call) ([]any, error) {
+				return saveImages(c,
+					"ComfyUI_temp_"+randomSuffix(), "temp")
+			},
 		},
 		{
 			Name: "LoadImage", Display: "Load Image", Module: "nodes", Category: "image",
-			Inputs: []graph.Input{graph.File("image", files.KindInputImage).With("image_upload", true)}, Outputs: graph.Slots("IMAGE", "MASK"), Run: loadImage,
+			Inputs:  []graph.Input{graph.File("image", files.KindInputImage).With("image_upload", true)},
+			Outputs: graph.Slots("IMAGE", "MASK"), Run: loadImage,
 			Own: []string{"image"}, Check: checkFile("image", "Invalid image file: "), Change: fileChange("image"),
 		},
 	}
@@ -97,7 +104,8 @@ func inputFile(c *graph.Call, field, name string) ([]byte, error) {
 	}
 	info, err := os.Stat(path)
 	if err == nil && info.Size() > maxInputFile {
-		return nil, fault.At(fault.CodeBadInput, field, "%s: %s has %d MiB, the limit is %d", field, name, info.Size()>>20, maxInputFile>>20)
+		return nil, fault.At(fault.CodeBadInput, field, "%s: %s has %d MiB, the limit is %d", field, name,
+			info.Size()>>20, maxInputFile>>20)
 	}
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -130,7 +138,8 @@ func checkFile(field, complaint string) func(*graph.Job, *files.Roots, *pyjson.O
 	}
 }
 
-// checkSavePrefix refuses a filename_prefix that leaves the output folder before anything runs; ComfyUI notices when the picture is done.
+// checkSavePrefix refuses a filename_prefix that leaves the output folder before anything runs; ComfyUI notices when
+// the picture is done.
 func checkSavePrefix(_ *graph.Job, _ *files.Roots, in *pyjson.Object) (string, string) {
 	raw, _ := in.Get("filename_prefix")
 	prefix, ok := raw.(string)

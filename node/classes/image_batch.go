@@ -8,7 +8,8 @@ import (
 	"patchbay/node/picture/resample"
 )
 
-// imageBatchClasses are the rows that take batches of pictures apart, measure pictures, and scale them to sizes that models like.
+// imageBatchClasses are the rows that take batches of pictures apart, measure pictures, and scale them to sizes that
+// models like.
 func imageBatchClasses() []graph.Class {
 	const module = "comfy_extras.nodes_images"
 	image := graph.Link("image", "IMAGE", "")
@@ -23,25 +24,32 @@ func imageBatchClasses() []graph.Class {
 		},
 		{
 			Name: "RepeatImageBatch", Module: module, Category: "image/batch", NewStyle: true,
-			Inputs:  []graph.Input{image, graph.Number("amount", "INT", "", "default", int64(1), "min", int64(1), "max", int64(4096))},
+			Inputs: []graph.Input{image, graph.Number("amount", "INT", "", "default", int64(1), "min", int64(1),
+				"max", int64(4096))},
 			Outputs: graph.Slots("IMAGE"), Run: repeatImage,
 		},
 		{
 			Name: "GetImageSize", Display: "Get Image Size", Module: module, Category: "image", NewStyle: true,
 			Description: "Gives width, height and number of the pictures.",
 			Inputs:      []graph.Input{image}, Hidden: []graph.Hidden{{Name: "unique_id", Kind: "UNIQUE_ID"}},
-			Outputs: []graph.Slot{{Name: "width", Type: "INT"}, {Name: "height", Type: "INT"}, {Name: "batch_size", Type: "INT"}}, Run: imageSize,
+			Outputs: []graph.Slot{
+				{Name: "width", Type: "INT"},
+				{Name: "height", Type: "INT"},
+				{Name: "batch_size", Type: "INT"},
+			}, Run: imageSize,
 		},
 		{
 			Name: "ImageScaleToMaxDimension", Module: module, Category: "image/upscaling", NewStyle: true,
 			Inputs: []graph.Input{
 				image, graph.Combo("upscale_method", "", "area", "lanczos", "bilinear", "nearest-exact", "bilinear", "bicubic"),
-				graph.Number("largest_size", "INT", "the longer side, in pixels", "default", int64(512), "min", int64(0), "max", int64(16384), "step", int64(1)),
+				graph.Number("largest_size", "INT", "the longer side, in pixels", "default", int64(512), "min", int64(0), "max",
+					int64(16384), "step", int64(1)),
 			},
 			Outputs: graph.Slots("IMAGE"), Run: imageScaleToMax,
 		},
 		{
-			Name: "FluxKontextImageScale", Module: "comfy_extras.nodes_flux", Category: "advanced/conditioning/flux", NewStyle: true,
+			Name: "FluxKontextImageScale", Module: "comfy_extras.nodes_flux",
+			Category: "advanced/conditioning/flux", NewStyle: true,
 			Description: "Scales and crops pictures to the nearest of the sizes that FLUX.1 Kontext was trained on.",
 			Inputs:      []graph.Input{image}, Outputs: graph.Slots("IMAGE"), Run: kontextScale,
 		},
@@ -95,9 +103,20 @@ func kontextScale(c *graph.Call) ([]any, error) {
 	return resized(im, x, y, string(resample.Lanczos), string(resample.CropCenter), "image")
 }
 
-// kontextSizes are widths and heights of about 1024 x 1024 pixels, narrow ones first (the list in the inference code of Black Forest Labs).
+// kontextSizes are widths and heights of about 1024 x 1024 pixels, narrow ones first (the list in the inference code of
+// Black Forest Labs).
 func kontextSizes() [][2]int {
-	half := [][2]int{{672, 1568}, {688, 1504}, {720, 1456}, {752, 1392}, {800, 1328}, {832, 1248}, {880, 1184}, {944, 1104}, {1024, 1024}}
+	half := [][2]int{
+		{672, 1568},
+		{688, 1504},
+		{720, 1456},
+		{752, 1392},
+		{800, 1328},
+		{832, 1248},
+		{880, 1184},
+		{944, 1104},
+		{1024, 1024},
+	}
 	out := append([][2]int(nil), half...)
 	for i := len(half) - 2; i >= 0; i-- {
 		out = append(out, [2]int{half[i][1], half[i][0]})

@@ -12,17 +12,20 @@ import (
 // imageOpClasses are the rows that make and combine pictures.
 func imageOpClasses() []graph.Class {
 	edge := func(name string) graph.Input {
-		return graph.Number(name, "INT", "in pixels", "default", int64(0), "min", int64(0), "max", int64(16384), "step", int64(8))
+		return graph.Number(name, "INT", "in pixels", "default", int64(0), "min", int64(0), "max",
+			int64(16384), "step", int64(8))
 	}
 	side := func(name string) graph.Input {
-		return graph.Number(name, "INT", "in pixels", "default", int64(512), "min", int64(1), "max", int64(16384), "step", int64(1))
+		return graph.Number(name, "INT", "in pixels", "default", int64(512), "min", int64(1), "max",
+			int64(16384), "step", int64(1))
 	}
 	return []graph.Class{
 		{
 			Name: "ImagePadForOutpaint", Display: "Pad Image for Outpainting", Module: "nodes", Category: "image",
 			Inputs: []graph.Input{
 				graph.Bare("image", "IMAGE"), edge("left"), edge("top"), edge("right"), edge("bottom"),
-				graph.Number("feathering", "INT", "how far the mask reaches into the picture", "default", int64(40), "min", int64(0), "max", int64(16384), "step", int64(1)),
+				graph.Number("feathering", "INT", "how far the mask reaches into the picture", "default", int64(40), "min",
+					int64(0), "max", int64(16384), "step", int64(1)),
 			},
 			Outputs: graph.Slots("IMAGE", "MASK"), Run: imagePad,
 		},
@@ -32,13 +35,16 @@ func imageOpClasses() []graph.Class {
 		},
 		{
 			Name: "ImageBatch", Display: "Batch Images", Module: "nodes", Category: "image", Deprecated: true,
-			Inputs: []graph.Input{graph.Bare("image1", "IMAGE"), graph.Bare("image2", "IMAGE")}, Outputs: graph.Slots("IMAGE"), Run: imageBatch,
+			Inputs:  []graph.Input{graph.Bare("image1", "IMAGE"), graph.Bare("image2", "IMAGE")},
+			Outputs: graph.Slots("IMAGE"), Run: imageBatch,
 		},
 		{
 			Name: "EmptyImage", Module: "nodes", Category: "image",
 			Inputs: []graph.Input{
-				side("width"), side("height"), graph.Number("batch_size", "INT", "", "default", int64(1), "min", int64(1), "max", int64(4096)),
-				graph.Number("color", "INT", "0xRRGGBB", "default", int64(0), "min", int64(0), "max", int64(0xFFFFFF), "step", int64(1), "display", "color"),
+				side("width"), side("height"), graph.Number("batch_size", "INT", "", "default", int64(1), "min", int64(1),
+					"max", int64(4096)),
+				graph.Number("color", "INT", "0xRRGGBB", "default", int64(0), "min", int64(0), "max", int64(0xFFFFFF), "step",
+					int64(1), "display", "color"),
 			},
 			Outputs: graph.Slots("IMAGE"), Run: emptyImage,
 		},
@@ -46,7 +52,8 @@ func imageOpClasses() []graph.Class {
 			Name: "ImageBlend", Module: "comfy_extras.nodes_post_processing", Category: "image/postprocessing", NewStyle: true,
 			Inputs: []graph.Input{
 				graph.Link("image1", "IMAGE", ""), graph.Link("image2", "IMAGE", ""),
-				graph.Number("blend_factor", "FLOAT", "part of the blended picture", "default", 0.5, "min", 0.0, "max", 1.0, "step", 0.01),
+				graph.Number("blend_factor", "FLOAT", "part of the blended picture", "default", 0.5, "min", 0.0, "max",
+					1.0, "step", 0.01),
 				graph.Combo("blend_mode", "", "normal", "multiply", "screen", "overlay", "soft_light", "difference"),
 			},
 			Outputs: graph.Slots("IMAGE"), Run: imageBlend,
@@ -54,7 +61,8 @@ func imageOpClasses() []graph.Class {
 	}
 }
 
-// imagePad puts grey around the pictures. The mask is 1 there and falls with the square of the distance inside, towards padded edges only.
+// imagePad puts grey around the pictures. The mask is 1 there and falls with the square of the distance inside, towards
+// padded edges only.
 func imagePad(c *graph.Call) ([]any, error) {
 	im, left, top, feather := graph.Arg[*picture.Image](c, "image"), c.Whole("left"), c.Whole("top"), c.Whole("feathering")
 	right, bottom := c.Whole("right"), c.Whole("bottom")
@@ -117,7 +125,8 @@ func imageInvert(c *graph.Call) ([]any, error) {
 	return []any{&im}, nil
 }
 
-// imageBatch puts the second batch behind the first, scaled to its size (bilinear, center crop). Where one has alpha, the other gets an opaque one.
+// imageBatch puts the second batch behind the first, scaled to its size (bilinear, center crop). Where one has alpha,
+// the other gets an opaque one.
 func imageBatch(c *graph.Call) ([]any, error) {
 	a, b := graph.Arg[*picture.Image](c, "image1"), graph.Arg[*picture.Image](c, "image2")
 	a, b = a.Widened(b.C), b.Widened(a.C)
@@ -130,7 +139,10 @@ func imageBatch(c *graph.Call) ([]any, error) {
 	if err := checkSize("image2", a.B+b.B, a.Y, a.X, a.C); err != nil {
 		return nil, err
 	}
-	out := &picture.Image{B: a.B + b.B, Y: a.Y, X: a.X, C: a.C, Data: append(append(make([]float32, 0, len(a.Data)+len(b.Data)), a.Data...), b.Data...)}
+	out := &picture.Image{
+		B: a.B + b.B, Y: a.Y, X: a.X, C: a.C,
+		Data: append(append(make([]float32, 0, len(a.Data)+len(b.Data)), a.Data...), b.Data...),
+	}
 	return []any{out}, nil
 }
 
@@ -146,13 +158,14 @@ func emptyImage(c *graph.Call) ([]any, error) {
 	return []any{im}, nil
 }
 
-// imageBlend scales the second picture to the size of the first (bicubic, center crop) and mixes the first with the blend of both. ComfyUI fails
-// where only the first has alpha; here that is refused in words.
+// imageBlend scales the second picture to the size of the first (bicubic, center crop) and mixes the first with the
+// blend of both. ComfyUI fails where only the first has alpha; here that is refused in words.
 func imageBlend(c *graph.Call) ([]any, error) {
 	a, b, f := graph.Arg[*picture.Image](c, "image1"), graph.Arg[*picture.Image](c, "image2"), c.Decimal("blend_factor")
 	blend := blendModes()[c.Str("blend_mode")]
 	if blend == nil {
-		return nil, fault.At(fault.CodeBadInput, "blend_mode", "blend_mode: %q is not one of normal, multiply, screen, overlay, soft_light, difference", c.Str("blend_mode"))
+		return nil, fault.At(fault.CodeBadInput, "blend_mode",
+			"blend_mode: %q is not one of normal, multiply, screen, overlay, soft_light, difference", c.Str("blend_mode"))
 	}
 	if b.C > a.C {
 		b = b.First(a.C)
@@ -180,8 +193,8 @@ func imageBlend(c *graph.Call) ([]any, error) {
 	return []any{out}, nil
 }
 
-// blendModes are the formulas of ImageBlend (the usual ones, as in W3C Compositing and Blending Level 1, section 9; there overlay looks at the
-// backdrop, here at the first picture). Every product is rounded to f32 as torch does.
+// blendModes are the formulas of ImageBlend (the usual ones, as in W3C Compositing and Blending Level 1, section 9;
+// there overlay looks at the backdrop, here at the first picture). Every product is rounded to f32 as torch does.
 func blendModes() map[string]func(a, b float32) float32 {
 	screen := func(a, b, scale float32) float32 { return 1 - float32(float32(scale*(1-a))*(1-b)) }
 	return map[string]func(a, b float32) float32{

@@ -18,26 +18,38 @@ func resizeImageClasses() []graph.Class {
 	return []graph.Class{
 		{
 			Name: "ImageScale", Display: "Upscale Image", Module: "nodes", Category: "image/upscaling",
-			Inputs:  []graph.Input{graph.Bare("image", "IMAGE"), graph.BareCombo("upscale_method", methods...), side("width", 512, 0), side("height", 512, 0), graph.BareCombo("crop", "disabled", "center")},
+			Inputs: []graph.Input{
+				graph.Bare("image", "IMAGE"), graph.BareCombo("upscale_method", methods...),
+				side("width", 512, 0), side("height", 512, 0), graph.BareCombo("crop", "disabled", "center"),
+			},
 			Outputs: graph.Slots("IMAGE"), Run: imageScale,
 		},
 		{
 			Name: "ImageScaleBy", Display: "Upscale Image By", Module: "nodes", Category: "image/upscaling",
-			Inputs:  []graph.Input{graph.Bare("image", "IMAGE"), graph.BareCombo("upscale_method", methods...), graph.Number("scale_by", "FLOAT", "", "default", 1.0, "min", 0.01, "max", 8.0, "step", 0.01)},
+			Inputs: []graph.Input{
+				graph.Bare("image", "IMAGE"), graph.BareCombo("upscale_method", methods...),
+				graph.Number("scale_by", "FLOAT", "", "default", 1.0, "min", 0.01, "max", 8.0, "step", 0.01),
+			},
 			Outputs: graph.Slots("IMAGE"), Run: imageScaleBy,
 		},
 		{
-			Name: "ImageScaleToTotalPixels", Module: "comfy_extras.nodes_post_processing", Category: "image/upscaling", NewStyle: true,
+			Name: "ImageScaleToTotalPixels", Module: "comfy_extras.nodes_post_processing",
+			Category: "image/upscaling", NewStyle: true,
 			Inputs: []graph.Input{
 				graph.Link("image", "IMAGE", ""), graph.Combo("upscale_method", "", methods...),
 				graph.Number("megapixels", "FLOAT", "of 1024 x 1024", "default", 1.0, "min", 0.01, "max", 16.0, "step", 0.01),
-				graph.Number("resolution_steps", "INT", "sides become multiples of this", "default", int64(1), "min", int64(1), "max", int64(256)).AsLater(),
+				graph.Number("resolution_steps", "INT", "sides become multiples of this", "default", int64(1), "min", int64(1),
+					"max", int64(256)).AsLater(),
 			},
 			Outputs: graph.Slots("IMAGE"), Run: imageScaleToTotal,
 		},
 		{
-			Name: "ImageCrop", Display: "Image Crop", Module: "comfy_extras.nodes_images", Category: "image/transform", NewStyle: true,
-			Inputs:  []graph.Input{graph.Link("image", "IMAGE", ""), side("width", 512, 1), side("height", 512, 1), side("x", 0, 0), side("y", 0, 0)},
+			Name: "ImageCrop", Display: "Image Crop", Module: "comfy_extras.nodes_images",
+			Category: "image/transform", NewStyle: true,
+			Inputs: []graph.Input{
+				graph.Link("image", "IMAGE", ""), side("width", 512, 1), side("height", 512, 1),
+				side("x", 0, 0), side("y", 0, 0),
+			},
 			Outputs: graph.Slots("IMAGE"), Run: imageCrop,
 		},
 	}
@@ -59,7 +71,8 @@ func imageScale(c *graph.Call) ([]any, error) {
 
 func imageScaleBy(c *graph.Call) ([]any, error) {
 	im, by := graph.Arg[*picture.Image](c, "image"), c.Decimal("scale_by")
-	return resized(im, rounded(float64(im.X)*by), rounded(float64(im.Y)*by), c.Str("upscale_method"), string(resample.CropDisabled), "scale_by")
+	return resized(im, rounded(float64(im.X)*by), rounded(float64(im.Y)*by), c.Str("upscale_method"),
+		string(resample.CropDisabled), "scale_by")
 }
 
 func imageScaleToTotal(c *graph.Call) ([]any, error) {

@@ -16,27 +16,35 @@ func inpaintClasses() []graph.Class {
 	return []graph.Class{
 		{
 			Name: "SetLatentNoiseMask", Display: "Set Latent Noise Mask", Module: "nodes", Category: "latent/inpaint",
-			Inputs: []graph.Input{graph.Bare("samples", "LATENT"), graph.Bare("mask", "MASK")}, Outputs: graph.Slots("LATENT"), Run: func(c *graph.Call) ([]any, error) {
+			Inputs: []graph.Input{graph.Bare("samples", "LATENT"), graph.Bare("mask", "MASK")}, Outputs: graph.Slots("LATENT"),
+			Run: func(c *graph.Call) ([]any, error) {
 				l := graph.Arg[*value.Latent](c, "samples")
 				return []any{&value.Latent{Samples: l.Samples, NoiseMask: c.Mask("mask"), BatchIndex: l.BatchIndex}}, nil
 			},
 		},
 		{
-			Name: "VAEEncodeForInpaint", Display: "VAE Encode (for Inpainting)", Module: "nodes", Category: "latent/inpaint", Heavy: graph.StageVAE,
+			Name: "VAEEncodeForInpaint", Display: "VAE Encode (for Inpainting)", Module: "nodes", Category: "latent/inpaint",
+			Heavy:       graph.StageVAE,
 			Description: "Encodes pictures with grey where the mask is, and keeps the mask, grown a little, with the latent.",
 			Inputs: []graph.Input{
 				graph.Bare("pixels", "IMAGE"), graph.Bare("vae", "VAE"), graph.Bare("mask", "MASK"),
-				graph.Number("grow_mask_by", "INT", "in pixels", "default", int64(6), "min", int64(0), "max", int64(64), "step", int64(1)).AsLater(),
+				graph.Number("grow_mask_by", "INT", "in pixels", "default", int64(6), "min", int64(0), "max", int64(64), "step",
+					int64(1)).AsLater(),
 			},
 			Outputs: graph.Slots("LATENT"), Run: encodeForInpaint,
 		},
 		{
 			Name: "InpaintModelConditioning", Module: "nodes", Category: "conditioning/inpaint", Heavy: graph.StageVAE,
 			Inputs: []graph.Input{
-				graph.Bare("positive", "CONDITIONING"), graph.Bare("negative", "CONDITIONING"), graph.Bare("vae", "VAE"), graph.Bare("pixels", "IMAGE"), graph.Bare("mask", "MASK"),
+				graph.Bare("positive", "CONDITIONING"), graph.Bare("negative", "CONDITIONING"), graph.Bare("vae", "VAE"),
+				graph.Bare("pixels", "IMAGE"), graph.Bare("mask", "MASK"),
 				graph.Number("noise_mask", "BOOLEAN", "only what is inside the mask changes", "default", true).AsLater(),
 			},
-			Outputs: []graph.Slot{{Name: "positive", Type: "CONDITIONING"}, {Name: "negative", Type: "CONDITIONING"}, {Name: "latent", Type: "LATENT"}}, Run: inpaintConditioning,
+			Outputs: []graph.Slot{
+				{Name: "positive", Type: "CONDITIONING"},
+				{Name: "negative", Type: "CONDITIONING"},
+				{Name: "latent", Type: "LATENT"},
+			}, Run: inpaintConditioning,
 		},
 	}
 }
@@ -60,8 +68,8 @@ func encodeForInpaint(c *graph.Call) ([]any, error) {
 	return []any{&value.Latent{Samples: samples, NoiseMask: noise}}, err
 }
 
-// inpainted returns pictures that are grey where the rounded mask is 1, and the rounded mask, cut to what an encoder of that scale covers and grown by
-// a box of grow pixels.
+// inpainted returns pictures that are grey where the rounded mask is 1, and the rounded mask, cut to what an encoder of
+// that scale covers and grown by a box of grow pixels.
 func inpainted(im *picture.Image, mask *picture.Mask, grow, scale int) (*picture.Image, *picture.Mask, error) {
 	whole := mask.Like(make([]float32, len(mask.Data)))
 	for i, f := range mask.Data {
@@ -71,8 +79,9 @@ func inpainted(im *picture.Image, mask *picture.Mask, grow, scale int) (*picture
 	return grey, whole.Centred(scale).Dilated(grow), err
 }
 
-// inpaintConditioning encodes the picture and keeps the mask, not rounded, with the latent. ComfyUI also attaches the masked picture to the conditionings for
-// networks with more input channels (FLUX Fill); those are refused when they are loaded, and all others ignore it.
+// inpaintConditioning encodes the picture and keeps the mask, not rounded, with the latent. ComfyUI also attaches the
+// masked picture to the conditionings for networks with more input channels (FLUX Fill); those are refused when they
+// are loaded, and all others ignore it.
 func inpaintConditioning(c *graph.Call) ([]any, error) {
 	im := graph.Arg[*picture.Image](c, "pixels")
 	samples, err := encodeImage(c, graph.Arg[*value.VAE](c, "vae"), im)
@@ -95,7 +104,8 @@ func sizedMask(m *picture.Mask, y, x int) (*picture.Mask, error) {
 	if err := checkSize("mask", m.B, y, x); err != nil {
 		return nil, err
 	}
-	out, err := resample.Upscale(resample.Image{Data: m.Data, B: m.B, C: 1, Y: m.Y, X: m.X}, x, y, resample.Bilinear, resample.CropDisabled)
+	out, err := resample.Upscale(resample.Image{Data: m.Data, B: m.B, C: 1, Y: m.Y, X: m.X}, x, y, resample.Bilinear,
+		resample.CropDisabled)
 	if err != nil {
 		return nil, fault.At(fault.CodeBadInput, "mask", "mask: %v", err)
 	}
@@ -105,7 +115,8 @@ func sizedMask(m *picture.Mask, y, x int) (*picture.Mask, error) {
 // greyed returns a copy whose colours are (v - 0.5)*(1 - mask) + 0.5. One mask goes with all pictures.
 func greyed(im *picture.Image, m *picture.Mask) (*picture.Image, error) {
 	if m.B != 1 && m.B != im.B {
-		return nil, fault.At(fault.CodeBadInput, "mask", "mask: has a batch of %d, pixels one of %d: want 1 or %d", m.B, im.B, im.B)
+		return nil, fault.At(fault.CodeBadInput, "mask",
+			"mask: has a batch of %d, pixels one of %d: want 1 or %d", m.B, im.B, im.B)
 	}
 	out := *im
 	out.Data = append([]float32(nil), im.Data...)
@@ -124,6 +135,7 @@ func scaleOf(c *graph.Call, v *value.VAE) (scale int, err error) {
 	if v.Key == value.PixelSpace {
 		return 1, nil
 	}
-	err = v.With(c.Use(), func(cfg vae.Config) (int, error) { scale = cfg.Scale(); return 0, nil }, func(*vae.VAE, vae.Env) error { return nil })
+	err = v.With(c.Use(), func(cfg vae.Config) (int, error) { scale = cfg.Scale(); return 0, nil },
+		func(*vae.VAE, vae.Env) error { return nil })
 	return scale, err
 }

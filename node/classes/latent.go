@@ -15,22 +15,31 @@ func latentClasses() []graph.Class {
 		side := func(name string) graph.Input {
 			return graph.Number(name, "INT", "in pixels", "default", width, "min", int64(16), "max", int64(16384), "step", step)
 		}
-		return []graph.Input{side("width"), side("height"), graph.Number("batch_size", "INT", "pictures made at once", "default", int64(1), "min", int64(1), "max", int64(4096))}
+		return []graph.Input{
+			side("width"), side("height"),
+			graph.Number("batch_size", "INT", "pictures made at once", "default", int64(1), "min", int64(1), "max", int64(4096)),
+		}
 	}
 	return []graph.Class{
 		{
 			Name: "EmptyLatentImage", Display: "Empty Latent Image", Module: "nodes", Category: "latent",
 			Description: "Zeros with 4 channels; models with more channels widen them.",
-			Inputs:      size(512, 8), Outputs: graph.Slots("LATENT"), Run: func(c *graph.Call) ([]any, error) { return emptyLatent(c, 4) },
+			Inputs:      size(512, 8), Outputs: graph.Slots("LATENT"),
+			Run: func(c *graph.Call) ([]any, error) { return emptyLatent(c, 4) },
 		},
 		{
 			Name: "EmptySD3LatentImage", Module: "comfy_extras.nodes_sd3", Category: "latent/sd3", NewStyle: true,
-			Inputs: size(1024, 16), Outputs: graph.Slots("LATENT"), Run: func(c *graph.Call) ([]any, error) { return emptyLatent(c, 16) },
+			Inputs: size(1024, 16), Outputs: graph.Slots("LATENT"),
+			Run: func(c *graph.Call) ([]any, error) { return emptyLatent(c, 16) },
 		},
 		{
 			Name: "SaveLatent", Module: "nodes", Category: "_for_testing", Output: true,
-			Inputs: []graph.Input{graph.Bare("samples", "LATENT"), graph.Number("filename_prefix", "STRING", "", "default", "latents/ComfyUI")},
-			Hidden: []graph.Hidden{{Name: "prompt", Kind: "PROMPT"}, {Name: "extra_pnginfo", Kind: "EXTRA_PNGINFO"}}, Check: checkSavePrefix, Run: saveLatent,
+			Inputs: []graph.Input{
+				graph.Bare("samples", "LATENT"),
+				graph.Number("filename_prefix", "STRING", "", "default", "latents/ComfyUI"),
+			},
+			Hidden: []graph.Hidden{{Name: "prompt", Kind: "PROMPT"}, {Name: "extra_pnginfo", Kind: "EXTRA_PNGINFO"}},
+			Check:  checkSavePrefix, Run: saveLatent,
 		},
 		{
 			Name: "LoadLatent", Module: "nodes", Category: "_for_testing",
@@ -44,12 +53,14 @@ func latentClasses() []graph.Class {
 func emptyLatent(c *graph.Call, channels int) ([]any, error) {
 	b, y, x := c.Whole("batch_size"), c.Whole("height")/8, c.Whole("width")/8
 	if int64(b)*int64(channels)*int64(y)*int64(x) > value.MaxValues {
-		return nil, fault.At(fault.CodeBadInput, "batch_size", "batch_size: %d latents of %d x %d are more than this program holds (%d values)", b, x, y, value.MaxValues)
+		return nil, fault.At(fault.CodeBadInput, "batch_size",
+			"batch_size: %d latents of %d x %d are more than this program holds (%d values)", b, x, y, value.MaxValues)
 	}
 	return []any{&value.Latent{Samples: parallel.NewLatent(b, channels, y, x)}}, nil
 }
 
-// saveLatent writes the file that ComfyUI's SaveLatent writes: latent_tensor, an empty latent_format_version_0, the workflow in the metadata.
+// saveLatent writes the file that ComfyUI's SaveLatent writes: latent_tensor, an empty latent_format_version_0, the
+// workflow in the metadata.
 func saveLatent(c *graph.Call) ([]any, error) {
 	l := graph.Arg[*value.Latent](c, "samples")
 	s := l.Samples
@@ -85,7 +96,8 @@ func loadLatent(c *graph.Call) ([]any, error) {
 		return nil, fault.At(fault.CodeBadInput, "latent", "latent: %s holds no latent_tensor [B, C, Y, X]", name)
 	}
 	if e.Len() == 0 {
-		return nil, fault.At(fault.CodeBadInput, "latent", "latent: %s holds a latent_tensor of shape %v: want 1 or more of each of [B, C, Y, X]", name, e.Shape)
+		return nil, fault.At(fault.CodeBadInput, "latent",
+			"latent: %s holds a latent_tensor of shape %v: want 1 or more of each of [B, C, Y, X]", name, e.Shape)
 	}
 	v, err := e.F32()
 	if err != nil {
@@ -99,5 +111,8 @@ func loadLatent(c *graph.Call) ([]any, error) {
 	if err := value.Finite(v); err != nil {
 		return nil, fault.At(fault.CodeBadInput, "latent", "latent: %s: %v", name, err)
 	}
-	return []any{&value.Latent{Samples: parallel.Latent{B: e.Shape[0], C: e.Shape[1], Y: e.Shape[2], X: e.Shape[3], Data: v}}}, nil
+	return []any{&value.Latent{Samples: parallel.Latent{
+		B: e.Shape[0], C: e.Shape[1], Y: e.Shape[2],
+		X: e.Shape[3], Data: v,
+	}}}, nil
 }

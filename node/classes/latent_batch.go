@@ -12,14 +12,18 @@ func latentBatchClasses() []graph.Class {
 	return []graph.Class{
 		{
 			Name: "RepeatLatentBatch", Display: "Repeat Latent Batch", Module: "nodes", Category: "latent/batch",
-			Inputs:  []graph.Input{graph.Bare("samples", "LATENT"), graph.Number("amount", "INT", "", "default", int64(1), "min", int64(1), "max", int64(64))},
+			Inputs: []graph.Input{
+				graph.Bare("samples", "LATENT"),
+				graph.Number("amount", "INT", "", "default", int64(1), "min", int64(1), "max", int64(64)),
+			},
 			Outputs: graph.Slots("LATENT"), Run: repeatLatent,
 		},
 		{
 			Name: "LatentFromBatch", Display: "Latent From Batch", Module: "nodes", Category: "latent/batch",
 			Description: "Takes some latents of a batch; they keep the noise that they would have had in it.",
 			Inputs: []graph.Input{
-				graph.Bare("samples", "LATENT"), graph.Number("batch_index", "INT", "", "default", int64(0), "min", int64(0), "max", int64(63)),
+				graph.Bare("samples", "LATENT"), graph.Number("batch_index", "INT", "", "default", int64(0), "min",
+					int64(0), "max", int64(63)),
 				graph.Number("length", "INT", "", "default", int64(1), "min", int64(1), "max", int64(64)),
 			},
 			Outputs: graph.Slots("LATENT"), Run: latentFromBatch,
@@ -46,7 +50,8 @@ func repeatLatent(c *graph.Call) ([]any, error) {
 		lo, hi = min(lo, n), max(hi, n)
 	}
 	if last := hi + (amount-1)*(hi-lo+1); last > maxBatchIndex {
-		return nil, fault.At(fault.CodeBadInput, "amount", "amount: batch_index would reach %d, at most %d is allowed", last, maxBatchIndex)
+		return nil, fault.At(fault.CodeBadInput, "amount", "amount: batch_index would reach %d, at most %d is allowed",
+			last, maxBatchIndex)
 	}
 	out.BatchIndex = nil
 	for i := range amount {

@@ -10,26 +10,32 @@ import (
 // composeLatentClasses are the rows that make one latent of two.
 func composeLatentClasses() []graph.Class {
 	place := func(name string) graph.Input {
-		return graph.Number(name, "INT", "in pixels", "default", int64(0), "min", int64(0), "max", int64(16384), "step", int64(8))
+		return graph.Number(name, "INT", "in pixels", "default", int64(0), "min", int64(0), "max",
+			int64(16384), "step", int64(8))
 	}
 	return []graph.Class{
 		{
 			Name: "LatentBlend", Display: "Latent Blend", Module: "nodes", Category: "_for_testing",
 			Inputs: []graph.Input{
 				graph.Bare("samples1", "LATENT"), graph.Bare("samples2", "LATENT"),
-				graph.Number("blend_factor", "FLOAT", "part of the first", "default", 0.5, "min", int64(0), "max", int64(1), "step", 0.01),
+				graph.Number("blend_factor", "FLOAT", "part of the first", "default", 0.5, "min", int64(0), "max",
+					int64(1), "step", 0.01),
 			},
 			Outputs: graph.Slots("LATENT"), Run: latentBlend,
 		},
 		{
 			Name: "LatentComposite", Display: "Latent Composite", Module: "nodes", Category: "latent",
-			Inputs:  []graph.Input{graph.Bare("samples_to", "LATENT"), graph.Bare("samples_from", "LATENT"), place("x"), place("y"), place("feather")},
+			Inputs: []graph.Input{
+				graph.Bare("samples_to", "LATENT"), graph.Bare("samples_from", "LATENT"), place("x"),
+				place("y"), place("feather"),
+			},
 			Outputs: graph.Slots("LATENT"), Run: latentComposite,
 		},
 	}
 }
 
-// latentBlend scales the second latent to the size of the first (bicubic, center crop); a batch of one goes with every other.
+// latentBlend scales the second latent to the size of the first (bicubic, center crop); a batch of one goes with every
+// other.
 func latentBlend(c *graph.Call) ([]any, error) {
 	l, f := c.Latent("samples1"), c.Decimal("blend_factor")
 	a, b := l.Samples, c.Latent("samples2").Samples
@@ -38,7 +44,8 @@ func latentBlend(c *graph.Call) ([]any, error) {
 	}
 	if a.Y != b.Y || a.X != b.X {
 		var err error
-		if b, err = resizedLatent(b, a.X, a.Y, string(resample.Bicubic), string(resample.CropCenter), "samples2"); err != nil {
+		if b, err = resizedLatent(b, a.X, a.Y, string(resample.Bicubic), string(resample.CropCenter),
+			"samples2"); err != nil {
 			return nil, err
 		}
 	}
@@ -53,10 +60,12 @@ func latentBlend(c *graph.Call) ([]any, error) {
 // sameBatch refuses pairs that torch's broadcasting refuses: batches must be equal or one.
 func sameBatch(field string, wantC, gotC, wantB, gotB int) error {
 	if wantC != gotC {
-		return fault.At(fault.CodeWrongFamily, field, "%s: has %d channels, the other input %d: they must be equal", field, gotC, wantC)
+		return fault.At(fault.CodeWrongFamily, field, "%s: has %d channels, the other input %d: they must be equal",
+			field, gotC, wantC)
 	}
 	if wantB != gotB && wantB != 1 && gotB != 1 {
-		return fault.At(fault.CodeBadInput, field, "%s: has a batch of %d, the other input one of %d: they must be equal or 1", field, gotB, wantB)
+		return fault.At(fault.CodeBadInput, field,
+			"%s: has a batch of %d, the other input one of %d: they must be equal or 1", field, gotB, wantB)
 	}
 	return nil
 }
@@ -70,9 +79,11 @@ func latentComposite(c *graph.Call) ([]any, error) {
 	case to.C != from.C:
 		return nil, sameBatch("samples_from", to.C, from.C, 1, 1)
 	case from.B != 1 && from.B != to.B:
-		return nil, fault.At(fault.CodeBadInput, "samples_from", "samples_from: has a batch of %d, samples_to one of %d: want 1 or %d", from.B, to.B, to.B)
+		return nil, fault.At(fault.CodeBadInput, "samples_from",
+			"samples_from: has a batch of %d, samples_to one of %d: want 1 or %d", from.B, to.B, to.B)
 	case x > to.X || y > to.Y:
-		return nil, fault.At(fault.CodeBadInput, "x", "x, y: %d, %d lie outside a latent of %d x %d pixels", 8*x, 8*y, 8*to.X, 8*to.Y)
+		return nil, fault.At(fault.CodeBadInput, "x", "x, y: %d, %d lie outside a latent of %d x %d pixels", 8*x,
+			8*y, 8*to.X, 8*to.Y)
 	}
 	h, w := min(from.Y, to.Y-y), min(from.X, to.X-x)
 	mask := compositeMask(h, w, feather, [4]bool{y != 0, y+h < to.Y, x != 0, x+w < to.X})
@@ -91,8 +102,9 @@ func latentComposite(c *graph.Call) ([]any, error) {
 	return []any{l.With(out)}, nil
 }
 
-// compositeMask is 1, falling to 1/feather at the edges that lie inside (top, bottom, left, right). A feather wider than the picture
-// scales some lines twice, because negative bounds of Python slices count from the end: the numbers follow ComfyUI there too.
+// compositeMask is 1, falling to 1/feather at the edges that lie inside (top, bottom, left, right). A feather wider
+// than the picture scales some lines twice, because negative bounds of Python slices count from the end: the numbers
+// follow ComfyUI there too.
 func compositeMask(h, w, feather int, inner [4]bool) []float32 {
 	mask := make([]float32, h*w)
 	for i := range mask {

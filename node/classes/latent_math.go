@@ -9,11 +9,15 @@ import (
 	"patchbay/parallel"
 )
 
-// latentMathClasses are the rows that calculate with latents. The second one is scaled to the size of the first (bilinear, center crop).
+// latentMathClasses are the rows that calculate with latents. The second one is scaled to the size of the first
+// (bilinear, center crop).
 func latentMathClasses() []graph.Class {
 	two := []graph.Input{graph.Link("samples1", "LATENT", ""), graph.Link("samples2", "LATENT", "")}
 	row := func(name, category string, run func(*graph.Call) ([]any, error), inputs ...graph.Input) graph.Class {
-		return graph.Class{Name: name, Module: "comfy_extras.nodes_latent", Category: category, NewStyle: true, Inputs: inputs, Outputs: graph.Slots("LATENT"), Run: run}
+		return graph.Class{
+			Name: name, Module: "comfy_extras.nodes_latent", Category: category, NewStyle: true,
+			Inputs: inputs, Outputs: graph.Slots("LATENT"), Run: run,
+		}
 	}
 	const category = "latent/advanced"
 	batch := row("LatentBatch", "latent/batch", latentBatch, two...)
@@ -41,7 +45,8 @@ func secondLatent(c *graph.Call, l *value.Latent, fill bool) (parallel.Latent, e
 	}
 	if a.Y != b.Y || a.X != b.X {
 		var err error
-		if b, err = resizedLatent(b, a.X, a.Y, string(resample.Bilinear), string(resample.CropCenter), "samples2"); err != nil {
+		if b, err = resizedLatent(b, a.X, a.Y, string(resample.Bilinear), string(resample.CropCenter),
+			"samples2"); err != nil {
 			return b, err
 		}
 	}
@@ -79,9 +84,9 @@ func latentMultiply(c *graph.Call) ([]any, error) {
 	return []any{l.With(s)}, nil
 }
 
-// latentInterpolate mixes direction and length of the channels of every latent pixel by themselves: unit vectors u1, u2 and lengths m1, m2 give
-// unit(r*u1 + (1-r)*u2) * (r*m1 + (1-r)*m2), a vector of length 0 having no direction (ComfyUI nodes_latent). ComfyUI fails for batches; here every item is
-// taken by itself.
+// latentInterpolate mixes direction and length of the channels of every latent pixel by themselves: unit vectors u1, u2
+// and lengths m1, m2 give unit(r*u1 + (1-r)*u2) * (r*m1 + (1-r)*m2), a vector of length 0 having no direction (ComfyUI
+// nodes_latent). ComfyUI fails for batches; here every item is taken by itself.
 func latentInterpolate(c *graph.Call) ([]any, error) {
 	l, ratio := c.Latent("samples1"), c.Decimal("ratio")
 	b, err := secondLatent(c, l, true)
@@ -124,7 +129,8 @@ func direction(v, length float32) float32 {
 	return v / length
 }
 
-// latentBatch puts the second batch behind the first. Every item keeps the noise that it would have had in its own batch.
+// latentBatch puts the second batch behind the first. Every item keeps the noise that it would have had in its own
+// batch.
 func latentBatch(c *graph.Call) ([]any, error) {
 	l := c.Latent("samples1")
 	b, err := secondLatent(c, l, false)
@@ -135,7 +141,10 @@ func latentBatch(c *graph.Call) ([]any, error) {
 	if err := checkSize("samples2", a.B+b.B, a.C, a.Y, a.X); err != nil {
 		return nil, err
 	}
-	out := l.With(parallel.Latent{B: a.B + b.B, C: a.C, Y: a.Y, X: a.X, Data: append(append(make([]float32, 0, len(a.Data)+len(b.Data)), a.Data...), b.Data...)})
+	out := l.With(parallel.Latent{
+		B: a.B + b.B, C: a.C, Y: a.Y, X: a.X,
+		Data: append(append(make([]float32, 0, len(a.Data)+len(b.Data)), a.Data...), b.Data...),
+	})
 	out.BatchIndex = append(l.Places(), c.Latent("samples2").Places()...)
 	return []any{out}, nil
 }

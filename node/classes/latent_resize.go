@@ -12,23 +12,31 @@ import (
 func resizeLatentClasses() []graph.Class {
 	method := graph.BareCombo("upscale_method", "nearest-exact", "bilinear", "area", "bicubic", "bislerp")
 	side := func(name string) graph.Input {
-		return graph.Number(name, "INT", "in pixels; 0 keeps the aspect", "default", int64(512), "min", int64(0), "max", int64(16384), "step", int64(8))
+		return graph.Number(name, "INT", "in pixels; 0 keeps the aspect", "default", int64(512), "min", int64(0), "max",
+			int64(16384), "step", int64(8))
 	}
 	return []graph.Class{
 		{
 			Name: "LatentUpscale", Display: "Upscale Latent", Module: "nodes", Category: "latent",
-			Inputs:  []graph.Input{graph.Bare("samples", "LATENT"), method, side("width"), side("height"), graph.BareCombo("crop", "disabled", "center")},
+			Inputs: []graph.Input{
+				graph.Bare("samples", "LATENT"), method, side("width"), side("height"),
+				graph.BareCombo("crop", "disabled", "center"),
+			},
 			Outputs: graph.Slots("LATENT"), Run: latentUpscale,
 		},
 		{
 			Name: "LatentUpscaleBy", Display: "Upscale Latent By", Module: "nodes", Category: "latent",
-			Inputs:  []graph.Input{graph.Bare("samples", "LATENT"), method, graph.Number("scale_by", "FLOAT", "", "default", 1.5, "min", 0.01, "max", 8.0, "step", 0.01)},
+			Inputs: []graph.Input{
+				graph.Bare("samples", "LATENT"), method,
+				graph.Number("scale_by", "FLOAT", "", "default", 1.5, "min", 0.01, "max", 8.0, "step", 0.01),
+			},
 			Outputs: graph.Slots("LATENT"), Run: latentUpscaleBy,
 		},
 	}
 }
 
-// latentUpscale takes pixels, at least 64 a side; a side of 0 follows from the aspect, both 0 leave the latent as it is.
+// latentUpscale takes pixels, at least 64 a side; a side of 0 follows from the aspect, both 0 leave the latent as it
+// is.
 func latentUpscale(c *graph.Call) ([]any, error) {
 	l, w, h := c.Latent("samples"), c.Whole("width"), c.Whole("height")
 	s := l.Samples
@@ -49,10 +57,12 @@ func latentUpscale(c *graph.Call) ([]any, error) {
 
 func latentUpscaleBy(c *graph.Call) ([]any, error) {
 	l, by := c.Latent("samples"), c.Decimal("scale_by")
-	return resizedOutput(l, rounded(float64(l.Samples.X)*by), rounded(float64(l.Samples.Y)*by), c.Str("upscale_method"), string(resample.CropDisabled), "scale_by")
+	return resizedOutput(l, rounded(float64(l.Samples.X)*by), rounded(float64(l.Samples.Y)*by), c.Str("upscale_method"),
+		string(resample.CropDisabled), "scale_by")
 }
 
-// resizedOutput gives the outputs of a node that resizes to x by y latent pixels; field is the input to blame for the size.
+// resizedOutput gives the outputs of a node that resizes to x by y latent pixels; field is the input to blame for the
+// size.
 func resizedOutput(l *value.Latent, x, y int, method, crop, field string) ([]any, error) {
 	s, err := resizedLatent(l.Samples, x, y, method, crop, field)
 	if err != nil {
@@ -65,7 +75,8 @@ func resizedLatent(s parallel.Latent, x, y int, method, crop, field string) (par
 	if err := checkSize(field, s.B, s.C, y, x); err != nil {
 		return s, err
 	}
-	m, err := resample.Upscale(resample.Image{Data: s.Data, B: s.B, C: s.C, Y: s.Y, X: s.X}, x, y, resample.Method(method), resample.Crop(crop))
+	m, err := resample.Upscale(resample.Image{Data: s.Data, B: s.B, C: s.C, Y: s.Y, X: s.X}, x, y, resample.Method(method),
+		resample.Crop(crop))
 	if err != nil {
 		return s, fault.At(fault.CodeBadInput, field, "%s: %v", field, err)
 	}

@@ -6,13 +6,16 @@ import (
 	"patchbay/parallel"
 )
 
-// turnLatentClasses are the rows that move the pixels of latents: crop, flip and rotate. Noise masks stay as they are, as in ComfyUI.
+// turnLatentClasses are the rows that move the pixels of latents: crop, flip and rotate. Noise masks stay as they are,
+// as in ComfyUI.
 func turnLatentClasses() []graph.Class {
 	side := func(name string) graph.Input {
-		return graph.Number(name, "INT", "in pixels", "default", int64(512), "min", int64(64), "max", int64(16384), "step", int64(8))
+		return graph.Number(name, "INT", "in pixels", "default", int64(512), "min", int64(64), "max",
+			int64(16384), "step", int64(8))
 	}
 	place := func(name string) graph.Input {
-		return graph.Number(name, "INT", "in pixels", "default", int64(0), "min", int64(0), "max", int64(16384), "step", int64(8))
+		return graph.Number(name, "INT", "in pixels", "default", int64(0), "min", int64(0), "max",
+			int64(16384), "step", int64(8))
 	}
 	return []graph.Class{
 		{
@@ -22,19 +25,25 @@ func turnLatentClasses() []graph.Class {
 		},
 		{
 			Name: "LatentFlip", Display: "Flip Latent", Module: "nodes", Category: "latent/transform",
-			Inputs:  []graph.Input{graph.Bare("samples", "LATENT"), graph.BareCombo("flip_method", "x-axis: vertically", "y-axis: horizontally")},
+			Inputs: []graph.Input{
+				graph.Bare("samples", "LATENT"),
+				graph.BareCombo("flip_method", "x-axis: vertically", "y-axis: horizontally"),
+			},
 			Outputs: graph.Slots("LATENT"), Run: latentFlip,
 		},
 		{
 			Name: "LatentRotate", Display: "Rotate Latent", Module: "nodes", Category: "latent/transform",
-			Inputs:  []graph.Input{graph.Bare("samples", "LATENT"), graph.BareCombo("rotation", "none", "90 degrees", "180 degrees", "270 degrees")},
+			Inputs: []graph.Input{
+				graph.Bare("samples", "LATENT"),
+				graph.BareCombo("rotation", "none", "90 degrees", "180 degrees", "270 degrees"),
+			},
 			Outputs: graph.Slots("LATENT"), Run: latentRotate,
 		},
 	}
 }
 
-// latentCrop moves the origin so that 8 rows and columns are left. In a latent smaller than that the origin becomes negative and counts from
-// the other end, as Python slices do.
+// latentCrop moves the origin so that 8 rows and columns are left. In a latent smaller than that the origin becomes
+// negative and counts from the other end, as Python slices do.
 func latentCrop(c *graph.Call) ([]any, error) {
 	l := c.Latent("samples")
 	s := l.Samples
@@ -42,7 +51,8 @@ func latentCrop(c *graph.Call) ([]any, error) {
 	left, right := sliced(s.X, x, x+c.Whole("width")/8)
 	top, bottom := sliced(s.Y, y, y+c.Whole("height")/8)
 	if left == right || top == bottom {
-		return nil, fault.At(fault.CodeBadInput, "samples", "samples: nothing of a latent of %d x %d is inside the cut", s.X, s.Y)
+		return nil, fault.At(fault.CodeBadInput, "samples",
+			"samples: nothing of a latent of %d x %d is inside the cut", s.X, s.Y)
 	}
 	return []any{l.With(moved(s, bottom-top, right-left, func(r, k int) (int, int) { return top + r, left + k }))}, nil
 }

@@ -18,33 +18,51 @@ func loadClasses() []graph.Class {
 	device := graph.BareCombo("device", "default", "cpu").With("advanced", true).AsOptional()
 	return []graph.Class{
 		{
-			Name: "UNETLoader", Display: "Load Diffusion Model", Module: "nodes", Category: "advanced/loaders", Heavy: graph.StageLoad,
-			Inputs:  []graph.Input{graph.File("unet_name", files.KindDiffusion), graph.BareCombo("weight_dtype", "default", "fp8_e4m3fn", "fp8_e4m3fn_fast", "fp8_e5m2").AsLater()},
-			Outputs: graph.Slots("MODEL"), Check: checkPrecision, Run: loadUNET, Change: modelChange(files.KindDiffusion, "unet_name"),
+			Name: "UNETLoader", Display: "Load Diffusion Model", Module: "nodes", Category: "advanced/loaders",
+			Heavy: graph.StageLoad,
+			Inputs: []graph.Input{
+				graph.File("unet_name", files.KindDiffusion),
+				graph.BareCombo("weight_dtype", "default", "fp8_e4m3fn", "fp8_e4m3fn_fast", "fp8_e5m2").AsLater(),
+			},
+			Outputs: graph.Slots("MODEL"), Check: checkPrecision, Run: loadUNET,
+			Change: modelChange(files.KindDiffusion, "unet_name"),
 		},
 		{
 			Name: "VAELoader", Display: "Load VAE", Module: "nodes", Category: "loaders", Heavy: graph.StageLoad,
-			Inputs: []graph.Input{{Name: "vae_name", Type: "COMBO", Files: files.KindVAE, Choices: []string{value.PixelSpace}}}, Outputs: graph.Slots("VAE"), Run: loadVAE, Change: modelChange(files.KindVAE, "vae_name"),
+			Inputs:  []graph.Input{{Name: "vae_name", Type: "COMBO", Files: files.KindVAE, Choices: []string{value.PixelSpace}}},
+			Outputs: graph.Slots("VAE"), Run: loadVAE, Change: modelChange(files.KindVAE, "vae_name"),
 		},
 		{
-			Name: "CheckpointLoaderSimple", Display: "Load Checkpoint", Module: "nodes", Category: "loaders", Heavy: graph.StageLoad,
+			Name: "CheckpointLoaderSimple", Display: "Load Checkpoint", Module: "nodes", Category: "loaders",
+			Heavy:       graph.StageLoad,
 			Description: "Loads diffusion model, text encoders and VAE from one file.",
-			Inputs:      []graph.Input{graph.File("ckpt_name", files.KindCheckpoint).With()}, Outputs: graph.Slots("MODEL", "CLIP", "VAE"), Run: loadCheckpoint, Change: modelChange(files.KindCheckpoint, "ckpt_name"),
+			Inputs:      []graph.Input{graph.File("ckpt_name", files.KindCheckpoint).With()},
+			Outputs:     graph.Slots("MODEL", "CLIP", "VAE"), Run: loadCheckpoint,
+			Change: modelChange(files.KindCheckpoint, "ckpt_name"),
 		},
 		{
 			Name: "CLIPLoader", Display: "Load CLIP", Module: "nodes", Category: "advanced/loaders", Heavy: graph.StageLoad,
 			Inputs:  []graph.Input{graph.File("clip_name", files.KindText), clipTypeInput().AsLater(), device},
-			Outputs: graph.Slots("CLIP"), Check: checkClipType, Run: func(c *graph.Call) ([]any, error) { return loadCLIP(c, c.Str("type"), "clip_name") }, Change: modelChange(files.KindText, "clip_name"),
+			Outputs: graph.Slots("CLIP"), Check: checkClipType,
+			Run:    func(c *graph.Call) ([]any, error) { return loadCLIP(c, c.Str("type"), "clip_name") },
+			Change: modelChange(files.KindText, "clip_name"),
 		},
 		{
 			Name: "DualCLIPLoader", Module: "nodes", Category: "advanced/loaders", Heavy: graph.StageLoad,
-			Inputs:  []graph.Input{graph.File("clip_name1", files.KindText), graph.File("clip_name2", files.KindText), dualClipTypeInput(), device},
-			Outputs: graph.Slots("CLIP"), Check: checkClipType, Run: func(c *graph.Call) ([]any, error) { return loadCLIP(c, c.Str("type"), "clip_name1", "clip_name2") }, Change: modelChange(files.KindText, "clip_name1", "clip_name2"),
+			Inputs: []graph.Input{
+				graph.File("clip_name1", files.KindText), graph.File("clip_name2", files.KindText),
+				dualClipTypeInput(), device,
+			},
+			Outputs: graph.Slots("CLIP"), Check: checkClipType,
+			Run:    func(c *graph.Call) ([]any, error) { return loadCLIP(c, c.Str("type"), "clip_name1", "clip_name2") },
+			Change: modelChange(files.KindText, "clip_name1", "clip_name2"),
 		},
 		{
-			Name: "TripleCLIPLoader", Module: "comfy_extras.nodes_sd3", Category: "advanced/loaders", NewStyle: true, Heavy: graph.StageLoad,
+			Name: "TripleCLIPLoader", Module: "comfy_extras.nodes_sd3", Category: "advanced/loaders", NewStyle: true,
+			Heavy:       graph.StageLoad,
 			Description: "Loads the three text encoders of SD3: CLIP-L, CLIP-G and T5, in any order.",
-			Inputs:      []graph.Input{encoderIn("clip_name1"), encoderIn("clip_name2"), encoderIn("clip_name3")}, Outputs: graph.Slots("CLIP"),
+			Inputs:      []graph.Input{encoderIn("clip_name1"), encoderIn("clip_name2"), encoderIn("clip_name3")},
+			Outputs:     graph.Slots("CLIP"),
 			Run: func(c *graph.Call) ([]any, error) {
 				return loadCLIP(c, "sd3", "clip_name1", "clip_name2", "clip_name3")
 			},
@@ -58,15 +76,18 @@ func encoderIn(name string) graph.Input { return graph.File(name, files.KindText
 
 // clipTypeInput and dualClipTypeInput are the types that ComfyUI's loaders of one and of two encoders offer.
 func clipTypeInput() graph.Input {
-	return graph.BareCombo("type", "stable_diffusion", "stable_cascade", "sd3", "stable_audio", "mochi", "ltxv", "pixart", "cosmos",
+	return graph.BareCombo("type", "stable_diffusion", "stable_cascade", "sd3", "stable_audio", "mochi", "ltxv",
+		"pixart", "cosmos",
 		"lumina2", "wan", "hidream", "chroma", "ace", "omnigen2", "qwen_image", "hunyuan_image", "flux2", "ovis")
 }
 
 func dualClipTypeInput() graph.Input {
-	return graph.BareCombo("type", "sdxl", "sd3", "flux", "hunyuan_video", "hidream", "hunyuan_image", "hunyuan_video_15", "kandinsky5", "kandinsky5_image", "ltxv", "newbie")
+	return graph.BareCombo("type", "sdxl", "sd3", "flux", "hunyuan_video", "hidream", "hunyuan_image", "hunyuan_video_15",
+		"kandinsky5", "kandinsky5_image", "ltxv", "newbie")
 }
 
-// modelChange makes the headers of model files part of the cache signature, so that a file that was replaced is read again.
+// modelChange makes the headers of model files part of the cache signature, so that a file that was replaced is read
+// again.
 func modelChange(kind string, fields ...string) func(*graph.Call) (string, error) {
 	return func(c *graph.Call) (string, error) {
 		text := ""
@@ -91,7 +112,9 @@ func modelChange(kind string, fields ...string) func(*graph.Call) (string, error
 }
 
 // fromFile resolves a model file and reads its header; errors name the input.
-func fromFile(c *graph.Call, kind, field string, f func(file files.Checkpoint, open *weights.File, set *weights.Set) error) error {
+func fromFile(c *graph.Call, kind, field string,
+	f func(file files.Checkpoint, open *weights.File, set *weights.Set) error,
+) error {
 	name := c.Str(field)
 	path, err := c.Roots().Resolve(kind, field, name)
 	if err != nil {
@@ -112,18 +135,23 @@ func fromFile(c *graph.Call, kind, field string, f func(file files.Checkpoint, o
 
 func loadUNET(c *graph.Call) ([]any, error) {
 	var m *value.Model
-	err := fromFile(c, files.KindDiffusion, "unet_name", func(f files.Checkpoint, open *weights.File, set *weights.Set) (err error) {
-		m, err = value.OpenModel(c.Str("unet_name"), f, open, set)
-		return err
-	})
+	err := fromFile(c, files.KindDiffusion, "unet_name",
+		func(f files.Checkpoint, open *weights.File, set *weights.Set) (err error) {
+			m, err = value.OpenModel(c.Str("unet_name"), f, open, set)
+			return err
+		})
 	return []any{m}, err
 }
 
-// checkPrecision refuses weight types that would round the weights again: weights are computed in the precision of their file. A type that all weights of
-// the file have already changes nothing. What cannot be read is left to the loader's own words.
+// checkPrecision refuses weight types that would round the weights again: weights are computed in the precision of
+// their file. A type that all weights of the file have already changes nothing. What cannot be read is left to the
+// loader's own words.
 func checkPrecision(_ *graph.Job, roots *files.Roots, in *pyjson.Object) (field, text string) {
 	d, _ := in.Get("weight_dtype")
-	want, narrow := map[any]engine.DType{"fp8_e4m3fn": engine.F8E4M3, "fp8_e4m3fn_fast": engine.F8E4M3, "fp8_e5m2": engine.F8E5M2}[d]
+	want, narrow := map[any]engine.DType{
+		"fp8_e4m3fn": engine.F8E4M3, "fp8_e4m3fn_fast": engine.F8E4M3,
+		"fp8_e5m2": engine.F8E5M2,
+	}[d]
 	name, ok := in.Get("unet_name")
 	words, isText := name.(string)
 	if !narrow || !ok || !isText {
@@ -146,7 +174,8 @@ func checkPrecision(_ *graph.Job, roots *files.Roots, in *pyjson.Object) (field,
 	if err != nil || other == "" {
 		return "", ""
 	}
-	return "weight_dtype", fmt.Sprintf("%s would round the weights (%s), which is not supported: weights keep the type of their file; use \"default\" (with a file of that type to save memory)", pyjson.Str(d), other)
+	return "weight_dtype", fmt.Sprintf("%s would round the weights (%s), which is not supported: weights keep the "+
+		"type of their file; use \"default\" (with a file of that type to save memory)", pyjson.Str(d), other)
 }
 
 func loadVAE(c *graph.Call) ([]any, error) {
@@ -154,32 +183,34 @@ func loadVAE(c *graph.Call) ([]any, error) {
 		return []any{&value.VAE{Name: value.PixelSpace, Key: value.PixelSpace, Channels: 3}}, nil
 	}
 	var v *value.VAE
-	err := fromFile(c, files.KindVAE, "vae_name", func(f files.Checkpoint, open *weights.File, set *weights.Set) (err error) {
-		v, err = value.OpenVAE(c.Str("vae_name"), f, set)
-		return err
-	})
+	err := fromFile(c, files.KindVAE, "vae_name",
+		func(f files.Checkpoint, open *weights.File, set *weights.Set) (err error) {
+			v, err = value.OpenVAE(c.Str("vae_name"), f, set)
+			return err
+		})
 	return []any{v}, err
 }
 
 func loadCheckpoint(c *graph.Call) ([]any, error) {
 	name := c.Str("ckpt_name")
 	var out []any
-	err := fromFile(c, files.KindCheckpoint, "ckpt_name", func(f files.Checkpoint, open *weights.File, set *weights.Set) error {
-		m, err := value.OpenModel(name, f, open, set)
-		if err != nil {
-			return err
-		}
-		clip, err := value.OpenCheckpointCLIP(name, f, open, set, m.Spec.Family)
-		if err != nil {
-			return err
-		}
-		v, err := value.OpenVAE(name, f, set)
-		if err != nil {
-			return err
-		}
-		out = []any{m, clip, v}
-		return nil
-	})
+	err := fromFile(c, files.KindCheckpoint, "ckpt_name",
+		func(f files.Checkpoint, open *weights.File, set *weights.Set) error {
+			m, err := value.OpenModel(name, f, open, set)
+			if err != nil {
+				return err
+			}
+			clip, err := value.OpenCheckpointCLIP(name, f, open, set, m.Spec.Family)
+			if err != nil {
+				return err
+			}
+			v, err := value.OpenVAE(name, f, set)
+			if err != nil {
+				return err
+			}
+			out = []any{m, clip, v}
+			return nil
+		})
 	return out, err
 }
 
@@ -204,5 +235,6 @@ func checkClipType(_ *graph.Job, _ *files.Roots, in *pyjson.Object) (field, text
 	if _, known := value.ClipTypes()[name]; !ok || known {
 		return "", ""
 	}
-	return "type", fmt.Sprintf("text encoders of type %s are not supported (supported: chroma, flux, pixart, sd3, stable_diffusion)", name)
+	return "type", fmt.Sprintf("text encoders of type %s are not supported (supported: chroma, flux, pixart, sd3, "+
+		"stable_diffusion)", name)
 }

@@ -84,8 +84,10 @@ func TestCheckpointLoaderDrawsTheSamePicture(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := string(apart.JSON())
+	const unet = `"1": {"class_type": "UNETLoader", "inputs": ` +
+		`{"unet_name": "demo_flux.safetensors", "weight_dtype": "default"}`
 	for old, new := range map[string]string{
-		`"1": {"class_type": "UNETLoader", "inputs": {"unet_name": "demo_flux.safetensors", "weight_dtype": "default"}`: `"1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "all.safetensors"}`,
+		unet:               `"1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "all.safetensors"}`,
 		`"clip": ["2", 0]`: `"clip": ["1", 1]`, `"vae": ["4", 0]`: `"vae": ["1", 2]`,
 	} {
 		text = strings.ReplaceAll(text, old, new)
@@ -117,15 +119,51 @@ func TestLoadersRefuseOtherKinds(t *testing.T) {
 		inputs            map[string]any
 		code, field, says string
 	}{
-		"vae as model":    {"UNETLoader", map[string]any{"unet_name": "ae.safetensors", "weight_dtype": "default"}, fault.CodeWrongFamily, "unet_name", "a VAE"},
-		"vae as clip":     {"DualCLIPLoader", dual("ae.safetensors", "t5.safetensors"), fault.CodeWrongFamily, "clip_name1", "a VAE"},
-		"clip twice":      {"DualCLIPLoader", dual("clip.safetensors", "clip2.safetensors"), fault.CodeWrongFamily, "type", "clip_l"},
-		"t5 as vae":       {"VAELoader", map[string]any{"vae_name": "t5.safetensors"}, fault.CodeWrongFamily, "vae_name", "T5"},
-		"broken":          {"VAELoader", map[string]any{"vae_name": "broken.safetensors"}, fault.CodeBadCheckpoint, "vae_name", "broken.safetensors"},
-		"weight type":     {"UNETLoader", map[string]any{"unet_name": "ae.safetensors", "weight_dtype": "fp8_e5m2"}, "custom_validation_failed", "weight_dtype", "default"},
-		"type not known":  {"CLIPLoader", map[string]any{"clip_name": "t5.safetensors", "type": "wan"}, "custom_validation_failed", "type", "pixart"},
-		"sd1 without l":   {"CLIPLoader", map[string]any{"clip_name": "t5.safetensors", "type": "stable_diffusion"}, fault.CodeWrongFamily, "type", "clip_l"},
-		"name not listed": {"VAELoader", map[string]any{"vae_name": "../vae/t5.safetensors"}, "value_not_in_list", "vae_name", "t5.safetensors"},
+		"vae as model": {
+			"UNETLoader",
+			map[string]any{"unet_name": "ae.safetensors", "weight_dtype": "default"},
+			fault.CodeWrongFamily, "unet_name", "a VAE",
+		},
+		"vae as clip": {
+			"DualCLIPLoader", dual("ae.safetensors", "t5.safetensors"), fault.CodeWrongFamily,
+			"clip_name1", "a VAE",
+		},
+		"clip twice": {
+			"DualCLIPLoader", dual("clip.safetensors", "clip2.safetensors"),
+			fault.CodeWrongFamily, "type", "clip_l",
+		},
+		"t5 as vae": {
+			"VAELoader",
+			map[string]any{"vae_name": "t5.safetensors"},
+			fault.CodeWrongFamily, "vae_name", "T5",
+		},
+		"broken": {
+			"VAELoader",
+			map[string]any{"vae_name": "broken.safetensors"},
+			fault.CodeBadCheckpoint,
+			"vae_name", "broken.safetensors",
+		},
+		"weight type": {
+			"UNETLoader",
+			map[string]any{"unet_name": "ae.safetensors", "weight_dtype": "fp8_e5m2"},
+			"custom_validation_failed", "weight_dtype", "default",
+		},
+		"type not known": {
+			"CLIPLoader",
+			map[string]any{"clip_name": "t5.safetensors", "type": "wan"},
+			"custom_validation_failed", "type", "pixart",
+		},
+		"sd1 without l": {
+			"CLIPLoader",
+			map[string]any{"clip_name": "t5.safetensors", "type": "stable_diffusion"},
+			fault.CodeWrongFamily, "type", "clip_l",
+		},
+		"name not listed": {
+			"VAELoader",
+			map[string]any{"vae_name": "../vae/t5.safetensors"},
+			"value_not_in_list",
+			"vae_name", "t5.safetensors",
+		},
 	} {
 		_, err := runner.Exec(context.Background(), graph.ExecRequest{Class: c.class, Inputs: c.inputs}, nil)
 		var f *fault.Failure
@@ -140,17 +178,25 @@ func TestMissingTokenizerNamesAllPlaces(t *testing.T) {
 	for _, f := range []string{"clip", "t5"} {
 		copyFile(t, "text_encoders/demo_"+f+".safetensors", filepath.Join(root, "text_encoders/demo_"+f+".safetensors"))
 	}
-	runner, err := graph.NewRunner(graph.Config{Roots: files.Roots{Models: []string{root}, ComfyUI: "/somewhere/ComfyUI"}, Catalogue: All()})
+	runner, err := graph.NewRunner(graph.Config{
+		Roots:     files.Roots{Models: []string{root}, ComfyUI: "/somewhere/ComfyUI"},
+		Catalogue: All(),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	clip := exec(t, runner, "DualCLIPLoader", map[string]any{"clip_name1": "demo_clip.safetensors", "clip_name2": "demo_t5.safetensors", "type": "flux"})
-	_, err = runner.Exec(context.Background(), graph.ExecRequest{Class: "CLIPTextEncode", Inputs: map[string]any{"text": "a", "clip": clip}}, nil)
+	clip := exec(t, runner, "DualCLIPLoader",
+		map[string]any{"clip_name1": "demo_clip.safetensors", "clip_name2": "demo_t5.safetensors", "type": "flux"})
+	_, err = runner.Exec(context.Background(),
+		graph.ExecRequest{Class: "CLIPTextEncode", Inputs: map[string]any{"text": "a", "clip": clip}}, nil)
 	var f *fault.Failure
 	if !errors.As(err, &f) || f.Code != fault.CodeTokenizer {
 		t.Fatalf("got %v, want tokenizer_missing", err)
 	}
-	for _, place := range []string{filepath.Join(root, "tokenizers", "demo_clip.tokenizer.json"), filepath.Join(root, "tokenizers", "clip_l"), "/somewhere/ComfyUI/comfy/sd1_tokenizer"} {
+	for _, place := range []string{
+		filepath.Join(root, "tokenizers", "demo_clip.tokenizer.json"),
+		filepath.Join(root, "tokenizers", "clip_l"), "/somewhere/ComfyUI/comfy/sd1_tokenizer",
+	} {
 		if !strings.Contains(f.Message, place) {
 			t.Errorf("the error does not name %s:\n%s", place, f.Message)
 		}
@@ -173,7 +219,8 @@ func TestWrongVAEIsFoundBeforeSampling(t *testing.T) {
 		}
 	})
 	var f *fault.Failure
-	if !errors.As(err, &f) || f.Code != fault.CodeWrongFamily || f.Node != "8" || f.Class != "VAEDecode" || f.Field != "vae" || steps > 0 {
+	if !errors.As(err, &f) || f.Code != fault.CodeWrongFamily || f.Node != "8" || f.Class != "VAEDecode" ||
+		f.Field != "vae" || steps > 0 {
 		t.Errorf("got %#v after %d steps, want wrong_family at vae of node 8 before the first", err, steps)
 	}
 }
@@ -188,7 +235,9 @@ func TestChangedModelFileIsReadAgain(t *testing.T) {
 	}
 	run := func() *graph.Result {
 		t.Helper()
-		result, err := runner.Run(context.Background(), graph.Job{Workflow: graphOf(t, `{"a": {"class_type": "VAELoader", "inputs": {"vae_name": "ae.safetensors"}}, "b": {"class_type": "Sink", "inputs": {"value": ["a", 0]}}}`)}, nil)
+		result, err := runner.Run(context.Background(),
+			graph.Job{Workflow: graphOf(t, `{"a": {"class_type": "VAELoader", "inputs": {"vae_name": "ae.safetensors"}}, `+
+				`"b": {"class_type": "Sink", "inputs": {"value": ["a", 0]}}}`)}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

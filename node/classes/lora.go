@@ -11,7 +11,8 @@ import (
 	"patchbay/node/value"
 )
 
-// loraClasses are the rows that add low-rank adapters to handles. Nothing is merged: handles with different adapters share the packed weights.
+// loraClasses are the rows that add low-rank adapters to handles. Nothing is merged: handles with different adapters
+// share the packed weights.
 func loraClasses() []graph.Class {
 	strength := func(name, tip string) graph.Input {
 		return graph.Number(name, "FLOAT", tip, "default", 1.0, "min", -100.0, "max", 100.0, "step", 0.01)
@@ -19,22 +20,31 @@ func loraClasses() []graph.Class {
 	return []graph.Class{
 		{
 			Name: "LoraLoader", Display: "Load LoRA", Module: "nodes", Category: "loaders", Heavy: graph.StageLoad,
-			Description: "Adds the low-rank adapters of a LoRA file to the diffusion model and to the text encoders. Several can follow each other.",
+			Description: "Adds the low-rank adapters of a LoRA file to the diffusion model and to the text encoders. " +
+				"Several can follow each other.",
 			Inputs: []graph.Input{
-				graph.Link("model", "MODEL", "the diffusion model that is adapted"), graph.Link("clip", "CLIP", "the text encoders that are adapted"),
-				graph.File("lora_name", files.KindLora).With(), strength("strength_model", "how much of it the diffusion model gets; may be negative"),
+				graph.Link("model", "MODEL", "the diffusion model that is adapted"),
+				graph.Link("clip", "CLIP", "the text encoders that are adapted"),
+				graph.File("lora_name", files.KindLora).With(),
+				strength("strength_model", "how much of it the diffusion model gets; may be negative"),
 				strength("strength_clip", "how much of it the text encoders get; may be negative"),
 			},
-			Outputs: graph.Slots("MODEL", "CLIP"), Change: modelChange(files.KindLora, "lora_name"), Run: func(c *graph.Call) ([]any, error) {
-				m, clip, err := withLora(c, graph.Arg[*value.Model](c, "model"), graph.Arg[*value.Clip](c, "clip"), c.Float("strength_model"), c.Float("strength_clip"))
+			Outputs: graph.Slots("MODEL", "CLIP"), Change: modelChange(files.KindLora, "lora_name"),
+			Run: func(c *graph.Call) ([]any, error) {
+				m, clip, err := withLora(c, graph.Arg[*value.Model](c, "model"), graph.Arg[*value.Clip](c, "clip"),
+					c.Float("strength_model"), c.Float("strength_clip"))
 				return []any{m, clip}, err
 			},
 		},
 		{
 			Name: "LoraLoaderModelOnly", Module: "nodes", Category: "loaders", Heavy: graph.StageLoad,
 			Description: "Adds the low-rank adapters of a LoRA file to the diffusion model.",
-			Inputs:      []graph.Input{graph.Bare("model", "MODEL"), graph.File("lora_name", files.KindLora), strength("strength_model", "")},
-			Outputs:     graph.Slots("MODEL"), Change: modelChange(files.KindLora, "lora_name"), Run: func(c *graph.Call) ([]any, error) {
+			Inputs: []graph.Input{
+				graph.Bare("model", "MODEL"), graph.File("lora_name", files.KindLora),
+				strength("strength_model", ""),
+			},
+			Outputs: graph.Slots("MODEL"), Change: modelChange(files.KindLora, "lora_name"),
+			Run: func(c *graph.Call) ([]any, error) {
 				m, _, err := withLora(c, graph.Arg[*value.Model](c, "model"), nil, c.Float("strength_model"), 0)
 				return []any{m}, err
 			},
@@ -42,9 +52,11 @@ func loraClasses() []graph.Class {
 	}
 }
 
-// withLora returns copies of the handles with the adapters of the file that the input lora_name names. A strength of 0 leaves a handle as it is, both 0 do not
-// even open the file (ComfyUI nodes.py, LoraLoader). clip may be nil.
-func withLora(c *graph.Call, m *value.Model, clip *value.Clip, onModel, onClip float64) (*value.Model, *value.Clip, error) {
+// withLora returns copies of the handles with the adapters of the file that the input lora_name names. A strength of 0
+// leaves a handle as it is, both 0 do not even open the file (ComfyUI nodes.py, LoraLoader). clip may be nil.
+func withLora(c *graph.Call, m *value.Model, clip *value.Clip, onModel, onClip float64) (*value.Model,
+	*value.Clip, error,
+) {
 	if onModel == 0 && onClip == 0 {
 		return m, clip, nil
 	}
@@ -64,7 +76,8 @@ func withLora(c *graph.Call, m *value.Model, clip *value.Clip, onModel, onClip f
 	return m, clip, err
 }
 
-// warnUnused tells of tensors that fit nothing. Those of text encoders are left out where the node adapts the model only.
+// warnUnused tells of tensors that fit nothing. Those of text encoders are left out where the node adapts the model
+// only.
 func warnUnused(c *graph.Call, names []string, modelOnly bool) {
 	var odd []string
 	for _, n := range names {
@@ -73,6 +86,7 @@ func warnUnused(c *graph.Call, names []string, modelOnly bool) {
 		}
 	}
 	if len(odd) > 0 {
-		c.Warn("node %s: %d tensors of %s fit nothing here and are not used: %s", c.ID, len(odd), c.Str("lora_name"), fault.List(odd))
+		c.Warn("node %s: %d tensors of %s fit nothing here and are not used: %s", c.ID, len(odd),
+			c.Str("lora_name"), fault.List(odd))
 	}
 }

@@ -50,19 +50,25 @@ func loraFile(t *testing.T, path, seed string, modules map[string][2]int) {
 // demoModules are some matrices of the demo's three networks.
 func demoModules() map[string][2]int {
 	return map[string][2]int{
-		"lora_unet_double_blocks_0_img_attn_qkv": {576, 192}, "lora_unet_double_blocks_1_txt_attn_qkv": {576, 192}, "lora_unet_single_blocks_1_linear1": {1344, 192},
-		"lora_unet_img_in": {192, 64}, "lora_te1_text_model_encoder_layers_0_self_attn_q_proj": {128, 128}, "lora_te2_encoder_block_1_layer_0_SelfAttention_v": {128, 128},
+		"lora_unet_double_blocks_0_img_attn_qkv": {576, 192}, "lora_unet_double_blocks_1_txt_attn_qkv": {576, 192},
+		"lora_unet_single_blocks_1_linear1": {1344, 192},
+		"lora_unet_img_in":                  {192, 64}, "lora_te1_text_model_encoder_layers_0_self_attn_q_proj": {128, 128},
+		"lora_te2_encoder_block_1_layer_0_SelfAttention_v": {128, 128},
 	}
 }
 
-// loraRoots are the demo's models with a folder for LoRA files that holds one, two (all networks), model (the diffusion model only) and other (nothing of it).
+// loraRoots are the demo's models with a folder for LoRA files that holds one, two (all networks), model (the diffusion
+// model only) and other (nothing of it).
 func loraRoots(t *testing.T) files.Roots {
 	t.Helper()
 	root := t.TempDir()
 	at := func(name string) string { return filepath.Join(root, "loras", name+".safetensors") }
 	loraFile(t, at("one"), "one", demoModules())
 	loraFile(t, at("two"), "two", demoModules())
-	loraFile(t, at("model"), "model", map[string][2]int{"lora_unet_img_in": {192, 64}, "lora_unet_unknown": {8, 8}, "lora_te1_unknown": {8, 8}})
+	loraFile(t, at("model"), "model", map[string][2]int{
+		"lora_unet_img_in": {192, 64}, "lora_unet_unknown": {8, 8},
+		"lora_te1_unknown": {8, 8},
+	})
 	loraFile(t, at("other"), "other", map[string][2]int{"lora_unet_input_blocks_1_1_proj_in": {192, 64}})
 	loraFile(t, at("shape"), "shape", map[string][2]int{"lora_unet_img_in": {192, 63}})
 	r := demoRoots()
@@ -127,12 +133,18 @@ func newLoraBench(t *testing.T, roots files.Roots, cfg parallel.Config, weightBy
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { e.Close() })
-	keep := graph.Class{Name: "Keep", Output: true, Inputs: []graph.Input{graph.Bare("latent", "LATENT")}, Run: func(c *graph.Call) ([]any, error) {
-		b.got = graph.Arg[*value.Latent](c, "latent").Samples.Data
-		return nil, nil
-	}}
+	keep := graph.Class{
+		Name: "Keep", Output: true, Inputs: []graph.Input{graph.Bare("latent", "LATENT")},
+		Run: func(c *graph.Call) ([]any, error) {
+			b.got = graph.Arg[*value.Latent](c, "latent").Samples.Data
+			return nil, nil
+		},
+	}
 	b.engine = e
-	if b.Runner, err = graph.NewRunner(graph.Config{Engine: e, Roots: roots, Catalogue: All(keep), WeightBytes: weightBytes}); err != nil {
+	if b.Runner, err = graph.NewRunner(graph.Config{
+		Engine: e, Roots: roots, Catalogue: All(keep),
+		WeightBytes: weightBytes,
+	}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(b.Close)
@@ -145,14 +157,20 @@ func (b *loraBench) draw(t *testing.T, list string, seed int, plan string) ([]fl
 	nodes, m, c := "", `["m", 0]`, `["c", 0]`
 	for i, use := range strings.Fields(list) {
 		name, strength, _ := strings.Cut(use, "*")
-		nodes += fmt.Sprintf(`"lora%d": {"class_type": "LoraLoader", "inputs": {"model": %s, "clip": %s, "lora_name": "%s.safetensors", "strength_model": %s, "strength_clip": %s}},`, i, m, c, name, strength, strength)
+		nodes += fmt.Sprintf(`"lora%d": {"class_type": "LoraLoader", "inputs": {"model": %s, "clip": %s, "lora_name": `+
+			`"%s.safetensors", "strength_model": %s, "strength_clip": %s}},`, i, m, c, name, strength, strength)
 		m, c = fmt.Sprintf(`["lora%d", 0]`, i), fmt.Sprintf(`["lora%d", 1]`, i)
 	}
-	w := graphOf(t, fmt.Sprintf(`{"m": {"class_type": "UNETLoader", "inputs": {"unet_name": "demo_flux.safetensors", "weight_dtype": "default"}},
-		"c": {"class_type": "DualCLIPLoader", "inputs": {"clip_name1": "demo_clip.safetensors", "clip_name2": "demo_t5.safetensors", "type": "flux", "device": "default"}}, %s
+	w := graphOf(t, fmt.Sprintf(`{"m": {"class_type": "UNETLoader", "inputs":
+			{"unet_name": "demo_flux.safetensors", "weight_dtype": "default"}},
+		"c": {"class_type": "DualCLIPLoader", "inputs":
+			{"clip_name1": "demo_clip.safetensors", "clip_name2": "demo_t5.safetensors", "type": "flux",
+			"device": "default"}}, %s
 		"l": {"class_type": "EmptySD3LatentImage", "inputs": {"width": 64, "height": 64, "batch_size": 1}},
 		"p": {"class_type": "CLIPTextEncode", "inputs": {"text": "a big red heart", "clip": %s}},
-		"s": {"class_type": "KSampler", "inputs": {"seed": %d, "steps": 1, "cfg": 1.0, "sampler_name": "euler", "scheduler": "simple", "denoise": 1.0, "model": %s, "positive": ["p", 0], "negative": ["p", 0], "latent_image": ["l", 0]}},
+		"s": {"class_type": "KSampler", "inputs": {"seed": %d, "steps": 1, "cfg": 1.0,
+			"sampler_name": "euler", "scheduler": "simple", "denoise": 1.0, "model": %s,
+			"positive": ["p", 0], "negative": ["p", 0], "latent_image": ["l", 0]}},
 		"k": {"class_type": "Keep", "inputs": {"latent": ["s", 0]}}}`, nodes, c, seed, m))
 	b.got = nil
 	result, err := b.Run(context.Background(), graph.Job{Workflow: w, Plan: plan}, nil)
@@ -162,9 +180,10 @@ func (b *loraBench) draw(t *testing.T, list string, seed int, plan string) ([]fl
 	return b.got, result
 }
 
-// TestLorasShareTheBase lets handles with different adapters take turns on one runner: each gives the very numbers that it gives on a fresh runner, the base of
-// all three networks is packed once, and everything is freed in the end. Where the device has room for one model only, making room for the next one must not
-// free the base that it shares; the third form has room for hardly anything, so that encoders come and go too.
+// TestLorasShareTheBase lets handles with different adapters take turns on one runner: each gives the very numbers that
+// it gives on a fresh runner, the base of all three networks is packed once, and everything is freed in the end. Where
+// the device has room for one model only, making room for the next one must not free the base that it shares; the third
+// form has room for hardly anything, so that encoders come and go too.
 func TestLorasShareTheBase(t *testing.T) {
 	roots := loraRoots(t)
 	turns := []string{"", "one*0.8", "two*-0.5", "one*0.8", "", "one*0.8 two*1", "one*0.4"}
@@ -178,7 +197,10 @@ func TestLorasShareTheBase(t *testing.T) {
 	for form, cfg := range map[string]struct {
 		engine  parallel.Config
 		encoder int64
-	}{"much room": {}, "a small device": {parallel.Config{MemoryBytes: 16 << 20}, 0}, "little room": {parallel.Config{MemoryBytes: 16 << 20}, 1}} {
+	}{
+		"much room": {}, "a small device": {parallel.Config{MemoryBytes: 16 << 20}, 0},
+		"little room": {parallel.Config{MemoryBytes: 16 << 20}, 1},
+	} {
 		b := newLoraBench(t, roots, cfg.engine, cfg.encoder)
 		plain, most := 0, 0
 		for i, list := range turns {
@@ -202,7 +224,8 @@ func TestLorasShareTheBase(t *testing.T) {
 			if most > plain+plain/8 {
 				t.Errorf("%s: at most %d bytes packed, %d by the plain model: the base is there more than once", form, most, plain)
 			}
-			t.Logf("%s: the plain networks take %d bytes, with all adapters %d, in %d matrices", form, plain, most, *b.packs.count)
+			t.Logf("%s: the plain networks take %d bytes, with all adapters %d, in %d matrices", form, plain,
+				most, *b.packs.count)
 		}
 		b.Free()
 		if left := b.packs.bytes(); left != 0 {
@@ -255,13 +278,25 @@ func TestLoraOnPlans(t *testing.T) {
 func TestLoraNodes(t *testing.T) {
 	roots := loraRoots(t)
 	b := newLoraBench(t, roots, parallel.Config{}, 0)
-	m, ok := exec(t, b.Runner, "UNETLoader", map[string]any{"unet_name": "demo_flux.safetensors", "weight_dtype": "default"}).(graph.Handle)
+	m, ok := exec(t, b.Runner, "UNETLoader",
+		map[string]any{"unet_name": "demo_flux.safetensors", "weight_dtype": "default"}).(graph.Handle)
 	if !ok {
 		t.Fatal("no MODEL handle")
 	}
-	clip := exec(t, b.Runner, "DualCLIPLoader", map[string]any{"clip_name1": "demo_clip.safetensors", "clip_name2": "demo_t5.safetensors", "type": "flux"}).(graph.Handle)
+	clip := exec(t, b.Runner, "DualCLIPLoader",
+		map[string]any{
+			"clip_name1": "demo_clip.safetensors", "clip_name2": "demo_t5.safetensors",
+			"type": "flux",
+		}).(graph.Handle)
 	load := func(name string, onModel, onClip float64) (*value.Model, *value.Clip, []string, error) {
-		out, err := b.Exec(context.Background(), graph.ExecRequest{Class: "LoraLoader", Inputs: map[string]any{"model": m, "clip": clip, "lora_name": name + ".safetensors", "strength_model": onModel, "strength_clip": onClip}}, nil)
+		out, err := b.Exec(context.Background(),
+			graph.ExecRequest{
+				Class: "LoraLoader",
+				Inputs: map[string]any{
+					"model": m, "clip": clip, "lora_name": name + ".safetensors", "strength_model": onModel,
+					"strength_clip": onClip,
+				},
+			}, nil)
 		if err != nil {
 			return nil, nil, nil, err
 		}
@@ -288,21 +323,28 @@ func TestLoraNodes(t *testing.T) {
 			continue
 		}
 		if len(gotModel.Adapters()) != c.model || len(gotClip.Adapters()) != c.clip {
-			t.Errorf("%s at %v and %v: %d adapters on the model and %d on the text encoders, want %d and %d", c.name, c.onModel, c.onClip, len(gotModel.Adapters()), len(gotClip.Adapters()), c.model, c.clip)
+			t.Errorf("%s at %v and %v: %d adapters on the model and %d on the text encoders, want %d and %d", c.name, c.onModel,
+				c.onClip, len(gotModel.Adapters()), len(gotClip.Adapters()), c.model, c.clip)
 		}
 		if got := strings.Join(warnings, "; "); !strings.Contains(got, c.warns) || (c.warns == "") != (got == "") {
 			t.Errorf("%s: warnings %q, want %q", c.name, got, c.warns)
 		}
 	}
-	out, err := b.Exec(context.Background(), graph.ExecRequest{Class: "LoraLoaderModelOnly", Inputs: map[string]any{"model": m, "lora_name": "model.safetensors", "strength_model": 1.0}}, nil)
+	out, err := b.Exec(context.Background(),
+		graph.ExecRequest{
+			Class:  "LoraLoaderModelOnly",
+			Inputs: map[string]any{"model": m, "lora_name": "model.safetensors", "strength_model": 1.0},
+		}, nil)
 	if err != nil || len(out.Warnings) != 1 || !strings.Contains(out.Warnings[0], "2 tensors") {
 		t.Errorf("model only: %v, %v, want a warning of the 2 tensors that are no text encoder's", out, err)
 	}
 	for name, want := range map[string]string{
-		"other": "begins with lora_unet_input_blocks_1_1_proj_in.lora_down.weight", "shape": "lora_unet_img_in.lora_down.weight: got shape [4 63], want [4, 64]",
+		"other": "begins with lora_unet_input_blocks_1_1_proj_in.lora_down.weight",
+		"shape": "lora_unet_img_in.lora_down.weight: got shape [4 63], want [4, 64]",
 	} {
 		var f *fault.Failure
-		if _, _, _, err := load(name, 1, 1); !errors.As(err, &f) || f.Code != fault.CodeWrongFamily || f.Field != "lora_name" || !strings.Contains(f.Message, want) {
+		if _, _, _, err := load(name, 1, 1); !errors.As(err, &f) || f.Code != fault.CodeWrongFamily ||
+			f.Field != "lora_name" || !strings.Contains(f.Message, want) {
 			t.Errorf("%s: got %v, want wrong_family at lora_name that says %q", name, err, want)
 		}
 	}
@@ -314,7 +356,8 @@ func TestLoraNodes(t *testing.T) {
 	}
 }
 
-// TestLoraSignature checks what runs again: nothing for the same strengths, the loader and what follows for others, and for a file that was replaced.
+// TestLoraSignature checks what runs again: nothing for the same strengths, the loader and what follows for others, and
+// for a file that was replaced.
 func TestLoraSignature(t *testing.T) {
 	roots := loraRoots(t)
 	b := newLoraBench(t, roots, parallel.Config{}, 0)
@@ -322,7 +365,8 @@ func TestLoraSignature(t *testing.T) {
 	if _, r := b.draw(t, "one*1.0", 1, ""); len(r.Executed) != 0 {
 		t.Errorf("the same again: executed %v", r.Executed)
 	}
-	if _, r := b.draw(t, "one*0.5", 1, ""); !slices.Contains(r.Executed, "lora0") || !slices.Contains(r.Executed, "p") || slices.Contains(r.Executed, "m") {
+	if _, r := b.draw(t, "one*0.5", 1, ""); !slices.Contains(r.Executed, "lora0") || !slices.Contains(r.Executed, "p") ||
+		slices.Contains(r.Executed, "m") {
 		t.Errorf("another strength: executed %v, want lora0, p, s and k", r.Executed)
 	}
 	loraFile(t, filepath.Join(roots.Models[1], "loras/one.safetensors"), "replaced", demoModules())

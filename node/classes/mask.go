@@ -14,16 +14,21 @@ import (
 func maskClasses() []graph.Class {
 	const module = "comfy_extras.nodes_mask"
 	side := func(name string) graph.Input {
-		return graph.Number(name, "INT", "in pixels", "default", int64(512), "min", int64(1), "max", int64(16384), "step", int64(1))
+		return graph.Number(name, "INT", "in pixels", "default", int64(512), "min", int64(1), "max",
+			int64(16384), "step", int64(1))
 	}
 	edge := func(name string) graph.Input {
-		return graph.Number(name, "INT", "in pixels", "default", int64(0), "min", int64(0), "max", int64(16384), "step", int64(1))
+		return graph.Number(name, "INT", "in pixels", "default", int64(0), "min", int64(0), "max",
+			int64(16384), "step", int64(1))
 	}
 	in := graph.Link("mask", "MASK", "")
 	return []graph.Class{
 		{
 			Name: "SolidMask", Module: module, Category: "mask", NewStyle: true,
-			Inputs:  []graph.Input{graph.Number("value", "FLOAT", "", "default", 1.0, "min", 0.0, "max", 1.0, "step", 0.01), side("width"), side("height")},
+			Inputs: []graph.Input{
+				graph.Number("value", "FLOAT", "", "default", 1.0, "min", 0.0, "max", 1.0, "step", 0.01),
+				side("width"), side("height"),
+			},
 			Outputs: graph.Slots("MASK"), Run: func(c *graph.Call) ([]any, error) {
 				v, x, y := c.Decimal("value"), c.Whole("width"), c.Whole("height")
 				return []any{&picture.Mask{B: 1, Y: y, X: x, Data: filled(y*x, float32(v))}}, nil
@@ -43,32 +48,42 @@ func maskClasses() []graph.Class {
 		},
 		{
 			Name: "ImageToMask", Display: "Convert Image to Mask", Module: module, Category: "mask", NewStyle: true,
-			Inputs: []graph.Input{graph.Link("image", "IMAGE", ""), graph.Combo("channel", "", "red", "green", "blue", "alpha")}, Outputs: graph.Slots("MASK"), Run: imageToMask,
+			Inputs: []graph.Input{graph.Link("image", "IMAGE", ""), graph.Combo("channel", "", "red", "green", "blue",
+				"alpha")},
+			Outputs: graph.Slots("MASK"), Run: imageToMask,
 		},
 		{
 			Name: "LoadImageMask", Display: "Load Image (as Mask)", Module: "nodes", Category: "mask",
-			Inputs:  []graph.Input{graph.File("image", files.KindInputImage).With("image_upload", true), graph.BareCombo("channel", "alpha", "red", "green", "blue")},
-			Outputs: graph.Slots("MASK"), Run: loadImageMask, Own: []string{"image"}, Check: checkFile("image", "Invalid image file: "), Change: fileChange("image"),
+			Inputs: []graph.Input{
+				graph.File("image", files.KindInputImage).With("image_upload", true),
+				graph.BareCombo("channel", "alpha", "red", "green", "blue"),
+			},
+			Outputs: graph.Slots("MASK"), Run: loadImageMask, Own: []string{"image"},
+			Check: checkFile("image", "Invalid image file: "), Change: fileChange("image"),
 		},
 		{
 			Name: "GrowMask", Display: "Grow Mask", Module: module, Category: "mask", NewStyle: true,
 			Inputs: []graph.Input{
-				in, graph.Number("expand", "INT", "in pixels; below 0 shrinks", "default", int64(0), "min", int64(-16384), "max", int64(16384), "step", int64(1)),
+				in, graph.Number("expand", "INT", "in pixels; below 0 shrinks", "default", int64(0), "min", int64(-16384), "max",
+					int64(16384), "step", int64(1)),
 				graph.Number("tapered_corners", "BOOLEAN", "", "default", true),
 			},
 			Outputs: graph.Slots("MASK"), Run: growMask,
 		},
 		{
 			Name: "FeatherMask", Module: module, Category: "mask", NewStyle: true,
-			Inputs: []graph.Input{in, edge("left"), edge("top"), edge("right"), edge("bottom")}, Outputs: graph.Slots("MASK"), Run: func(c *graph.Call) ([]any, error) {
+			Inputs: []graph.Input{in, edge("left"), edge("top"), edge("right"), edge("bottom")}, Outputs: graph.Slots("MASK"),
+			Run: func(c *graph.Call) ([]any, error) {
 				m := c.Mask("mask")
-				return []any{m.Like(resample.Feather(m.Data, m.B, m.Y, m.X, c.Whole("left"), c.Whole("top"), c.Whole("right"), c.Whole("bottom")))}, nil
+				return []any{m.Like(resample.Feather(m.Data, m.B, m.Y, m.X, c.Whole("left"), c.Whole("top"), c.Whole("right"),
+					c.Whole("bottom")))}, nil
 			},
 		},
 	}
 }
 
-// growMask grows some pixels at a time, so that a large mask can be cancelled, and stops where nothing changes any more.
+// growMask grows some pixels at a time, so that a large mask can be cancelled, and stops where nothing changes any
+// more.
 func growMask(c *graph.Call) ([]any, error) {
 	m, left, tapered := c.Mask("mask"), c.Whole("expand"), c.Flag("tapered_corners")
 	portion := max(1, maxGrowWork/len(m.Data))
@@ -106,12 +121,14 @@ func imageToMask(c *graph.Call) ([]any, error) {
 	im, channel := graph.Arg[*picture.Image](c, "image"), c.Str("channel")
 	at, known := map[string]int{"red": 0, "green": 1, "blue": 2, "alpha": 3}[channel]
 	if !known || at >= im.C {
-		return nil, fault.At(fault.CodeBadInput, "channel", "channel: the picture has no %s; it has %d channels (red, green, blue, alpha in this order)", channel, im.C)
+		return nil, fault.At(fault.CodeBadInput, "channel",
+			"channel: the picture has no %s; it has %d channels (red, green, blue, alpha in this order)", channel, im.C)
 	}
 	return []any{im.Channel(at)}, nil
 }
 
-// loadImageMask reads one channel of the first frame of a picture file; alpha is turned round, and a file without alpha gives zeros.
+// loadImageMask reads one channel of the first frame of a picture file; alpha is turned round, and a file without alpha
+// gives zeros.
 func loadImageMask(c *graph.Call) ([]any, error) {
 	name := c.Str("image")
 	data, err := inputFile(c, "image", name)

@@ -21,14 +21,18 @@ func mixClasses() []graph.Class {
 		{
 			Name: "ConditioningAverage", Module: "nodes", Category: "conditioning",
 			Description: "Mixes text states and pooled vectors.",
-			Inputs:      []graph.Input{to, from, graph.Number("conditioning_to_strength", "FLOAT", "", "default", 1.0, "min", 0.0, "max", 1.0, "step", 0.01)},
-			Outputs:     graph.Slots("CONDITIONING"), Run: average,
+			Inputs: []graph.Input{to, from, graph.Number("conditioning_to_strength", "FLOAT", "", "default", 1.0, "min",
+				0.0, "max", 1.0, "step", 0.01)},
+			Outputs: graph.Slots("CONDITIONING"), Run: average,
 		},
 		{
-			Name: "FluxDisableGuidance", Module: "comfy_extras.nodes_flux", Category: "advanced/conditioning/flux", NewStyle: true,
+			Name: "FluxDisableGuidance", Module: "comfy_extras.nodes_flux",
+			Category: "advanced/conditioning/flux", NewStyle: true,
 			Description: "Leaves the guidance input of distilled models out.",
-			Inputs:      []graph.Input{graph.Link("conditioning", "CONDITIONING", "")}, Outputs: graph.Slots("CONDITIONING"), Run: func(c *graph.Call) ([]any, error) {
-				return []any{graph.Arg[value.Conditioning](c, "conditioning").Each(func(e *value.Cond) { e.Guidance, e.NoGuidance = nil, true })}, nil
+			Inputs:      []graph.Input{graph.Link("conditioning", "CONDITIONING", "")}, Outputs: graph.Slots("CONDITIONING"),
+			Run: func(c *graph.Call) ([]any, error) {
+				return []any{graph.Arg[value.Conditioning](c,
+					"conditioning").Each(func(e *value.Cond) { e.Guidance, e.NoGuidance = nil, true })}, nil
 			},
 		},
 	}
@@ -45,13 +49,16 @@ func sourceOf(c *graph.Call, to value.Conditioning) (*value.Cond, error) {
 	}
 	for i := range to {
 		if a, b := to[i].Context.Cols, from[0].Context.Cols; a != b {
-			return nil, fault.At(fault.CodeWrongFamily, "conditioning_from", "conditioning_from: the text states have %d channels, those of conditioning_to %d: use the text encoders of one family", b, a)
+			return nil, fault.At(fault.CodeWrongFamily, "conditioning_from",
+				"conditioning_from: the text states have %d channels, those of conditioning_to %d: use the text encoders of "+
+					"one family", b, a)
 		}
 	}
 	return &from[0], nil
 }
 
-// concat joins the tokens; everything else is that of conditioning_to. Text masks of HunyuanDiT cannot be joined (ComfyUI fails in the network).
+// concat joins the tokens; everything else is that of conditioning_to. Text masks of HunyuanDiT cannot be joined
+// (ComfyUI fails in the network).
 func concat(c *graph.Call) ([]any, error) {
 	to := graph.Arg[value.Conditioning](c, "conditioning_to")
 	from, err := sourceOf(c, to)
@@ -60,21 +67,28 @@ func concat(c *graph.Call) ([]any, error) {
 	}
 	for i := range to {
 		if n := to[i].Context.Rows + from.Context.Rows; n > maxTokens {
-			return nil, fault.At(fault.CodeBadInput, "conditioning_from", "conditioning_from: %d tokens together, at most %d are allowed", n, maxTokens)
+			return nil, fault.At(fault.CodeBadInput, "conditioning_from",
+				"conditioning_from: %d tokens together, at most %d are allowed", n, maxTokens)
 		}
 		if to[i].ContextLen > 0 || from.ContextLen > 0 {
-			return nil, fault.At(fault.CodeWrongFamily, "conditioning_to", "conditioning_to: text with a mask (HunyuanDiT) cannot be concatenated; use ConditioningCombine or ConditioningAverage")
+			return nil, fault.At(fault.CodeWrongFamily, "conditioning_to",
+				"conditioning_to: text with a mask (HunyuanDiT) cannot be concatenated; use ConditioningCombine or "+
+					"ConditioningAverage")
 		}
 	}
 	return []any{to.Each(func(e *value.Cond) {
-		e.Context = dit.Array{Rows: e.Context.Rows + from.Context.Rows, Cols: from.Context.Cols, Data: slices.Concat(e.Context.Data, from.Context.Data)}
+		e.Context = dit.Array{
+			Rows: e.Context.Rows + from.Context.Rows, Cols: from.Context.Cols,
+			Data: slices.Concat(e.Context.Data, from.Context.Data),
+		}
 	})}, nil
 }
 
 // maxTokens bounds the text of one entry: nodes that each append a conditioning to itself double it every time.
 const maxTokens = 1 << 16
 
-// average is to*s + from*(1-s) of text states and pooled vectors; from is cut or filled up with zeros to the tokens of to.
+// average is to*s + from*(1-s) of text states and pooled vectors; from is cut or filled up with zeros to the tokens of
+// to.
 func average(c *graph.Call) ([]any, error) {
 	to, s := graph.Arg[value.Conditioning](c, "conditioning_to"), c.Decimal("conditioning_to_strength")
 	from, err := sourceOf(c, to)
@@ -83,7 +97,8 @@ func average(c *graph.Call) ([]any, error) {
 	}
 	for i := range to {
 		if a, b := len(to[i].Pooled), len(from.Pooled); a != b && a > 0 && b > 0 {
-			return nil, fault.At(fault.CodeWrongFamily, "conditioning_from", "conditioning_from: %d pooled values, conditioning_to has %d: use the text encoders of one family", b, a)
+			return nil, fault.At(fault.CodeWrongFamily, "conditioning_from",
+				"conditioning_from: %d pooled values, conditioning_to has %d: use the text encoders of one family", b, a)
 		}
 	}
 	return []any{to.Each(func(e *value.Cond) {

@@ -17,14 +17,18 @@ func modelClasses() []graph.Class {
 	}
 	return []graph.Class{{
 		Name: "ModelSamplingFlux", Module: "comfy_extras.nodes_model_advanced", Category: "advanced/model",
-		Inputs:  []graph.Input{graph.Bare("model", "MODEL"), shift("max_shift", 1.15), shift("base_shift", 0.5), side("width"), side("height")},
+		Inputs: []graph.Input{
+			graph.Bare("model", "MODEL"), shift("max_shift", 1.15), shift("base_shift", 0.5),
+			side("width"), side("height"),
+		},
 		Outputs: graph.Slots("MODEL"), Run: modelSamplingFlux,
 	}}
 }
 
 // modelSamplingFlux sets the shift from the size of the picture.
 func modelSamplingFlux(c *graph.Call) ([]any, error) {
-	s, err := sampling.NewFlux(sampling.FluxShift(c.Decimal("max_shift"), c.Decimal("base_shift"), c.Whole("width"), c.Whole("height")))
+	s, err := sampling.NewFlux(sampling.FluxShift(c.Decimal("max_shift"), c.Decimal("base_shift"), c.Whole("width"),
+		c.Whole("height")))
 	if err != nil {
 		return nil, fault.At(fault.CodeBadInput, "max_shift", "max_shift, base_shift: %v", err)
 	}

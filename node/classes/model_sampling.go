@@ -12,7 +12,10 @@ func modelSamplingClasses() []graph.Class {
 	flow := func(name string, preset, multiplier float64) graph.Class {
 		return graph.Class{
 			Name: name, Module: "comfy_extras.nodes_model_advanced", Category: "advanced/model",
-			Inputs:  []graph.Input{graph.Bare("model", "MODEL"), graph.Number("shift", "FLOAT", "", "default", preset, "min", 0.0, "max", 100.0, "step", 0.01)},
+			Inputs: []graph.Input{
+				graph.Bare("model", "MODEL"),
+				graph.Number("shift", "FLOAT", "", "default", preset, "min", 0.0, "max", 100.0, "step", 0.01),
+			},
 			Outputs: graph.Slots("MODEL"), Run: func(c *graph.Call) ([]any, error) {
 				s, err := sampling.NewFlow(c.Decimal("shift"), multiplier)
 				if err != nil {
@@ -26,11 +29,14 @@ func modelSamplingClasses() []graph.Class {
 		flow("ModelSamplingSD3", 3, 1000),
 		flow("ModelSamplingAuraFlow", 1.73, 1),
 		{
-			Name: "DifferentialDiffusion", Display: "Differential Diffusion", Module: "comfy_extras.nodes_differential_diffusion", Category: "_for_testing",
-			NewStyle: true, Experimental: true, Description: "Lets grey parts of a noise mask change later in the run than white ones.",
+			Name: "DifferentialDiffusion", Display: "Differential Diffusion",
+			Module: "comfy_extras.nodes_differential_diffusion", Category: "_for_testing",
+			NewStyle: true, Experimental: true, Description: "Lets grey parts of a noise mask change later in the run than " +
+				"white ones.",
 			Inputs: []graph.Input{
 				graph.Link("model", "MODEL", ""),
-				graph.Number("strength", "FLOAT", "below 1 blends with the mask as it is", "default", 1.0, "min", 0.0, "max", 1.0, "step", 0.01).AsOptional(),
+				graph.Number("strength", "FLOAT", "below 1 blends with the mask as it is", "default", 1.0, "min", 0.0, "max", 1.0,
+					"step", 0.01).AsOptional(),
 			},
 			Outputs: graph.Slots("MODEL"), Run: func(c *graph.Call) ([]any, error) {
 				m, strength := *graph.Arg[*value.Model](c, "model"), float32(1)

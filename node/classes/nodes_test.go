@@ -21,7 +21,8 @@ import (
 	"patchbay/tests/scratch"
 )
 
-// record is node/classes/testdata/nodes.safetensors: what ComfyUI's own classes gave (tests/reference/make_nodes.py says how).
+// record is node/classes/testdata/nodes.safetensors: what ComfyUI's own classes gave (tests/reference/make_nodes.py
+// says how).
 type record struct {
 	t    *testing.T
 	file *safetensors.File
@@ -190,14 +191,15 @@ func tensorsDiffer(got any, want *value.Tensor, bound float64) string {
 	}
 	for i := range b {
 		if d := math.Abs(float64(a[i]) - float64(b[i])); !(d <= bound*top) {
-			return fmt.Sprintf("index %d of %v: got %v, want %v, error %.3g, bound %.3g", i, want.Shape, a[i], b[i], d, bound*top)
+			return fmt.Sprintf("index %d of %v: got %v, want %v, error %.3g, bound %.3g", i, want.Shape, a[i],
+				b[i], d, bound*top)
 		}
 	}
 	return ""
 }
 
-// caseBound is the largest difference allowed, relative to the largest value (at least 1): none, but where values are resized with floats; bislerp
-// magnifies the last bit of its angles, bicubic adds sixteen products.
+// caseBound is the largest difference allowed, relative to the largest value (at least 1): none, but where values are
+// resized with floats; bislerp magnifies the last bit of its angles, bicubic adds sixteen products.
 func caseBound(in *pyjson.Object) float64 {
 	switch method, _ := in.Get("upscale_method"); method {
 	case "bislerp":
@@ -240,14 +242,18 @@ func TestNodesEqualComfyUI(t *testing.T) {
 	t.Logf("calls by class: %v", ran)
 }
 
-// TestAutoencoderNodesEqualComfyUI runs the calls with a real autoencoder: tiles, and both inpainting nodes from file to latent.
+// TestAutoencoderNodesEqualComfyUI runs the calls with a real autoencoder: tiles, and both inpainting nodes from file
+// to latent.
 func TestAutoencoderNodesEqualComfyUI(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs convolutions; the long form does it")
 	}
 	root := t.TempDir()
 	writeGolden(t, "vae-kl", filepath.Join(root, "vae", "kl.safetensors"))
-	run, err := graph.NewRunner(graph.Config{Engine: engineOf(t, fastOps), Roots: files.Roots{Models: []string{root}}, Catalogue: All()})
+	run, err := graph.NewRunner(graph.Config{
+		Engine: engineOf(t, fastOps),
+		Roots:  files.Roots{Models: []string{root}}, Catalogue: All(),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -295,7 +301,10 @@ func (r record) cases() (out []recordedCall) {
 	for i, raw := range r.metadata("cases").([]any) {
 		c := raw.(*pyjson.Object)
 		class, in := c.At("class").(string), c.At("inputs").(*pyjson.Object)
-		out = append(out, recordedCall{fmt.Sprintf("case %d %s %s", i, class, pyjson.Dump(in)), class, in, c.At("outputs").([]any)})
+		out = append(out, recordedCall{
+			fmt.Sprintf("case %d %s %s", i, class, pyjson.Dump(in)), class, in,
+			c.At("outputs").([]any),
+		})
 	}
 	return out
 }
@@ -363,7 +372,8 @@ func (r record) inpaintCase(run *graph.Runner, c recordedCall) {
 		t.Fatal(err)
 	}
 	grey = grey.Cut(im.X%scale/2, im.Y%scale/2, im.X/scale*scale, im.Y/scale*scale)
-	got := pyjson.NewObject("samples", value.NewTensor(grey.Data, grey.B, grey.Y, grey.X, grey.C), "noise_mask", value.NewTensor(noise.Data, noise.B, noise.Y, noise.X))
+	got := pyjson.NewObject("samples", value.NewTensor(grey.Data, grey.B, grey.Y, grey.X, grey.C), "noise_mask",
+		value.NewTensor(noise.Data, noise.B, noise.Y, noise.X))
 	if d := r.objectsDiffer(got, c.want[0].(*pyjson.Object), 0); d != "" {
 		t.Errorf("%s: %s", c.name, d)
 	}

@@ -13,11 +13,12 @@ import (
 	"patchbay/node/graph"
 )
 
-// TestExactPlansDrawTheSamePicture draws the demo on plans with exact arithmetic, its VAE split over as many ranks: no value of the PNG differs by more
-// than one level from the picture of one rank.
+// TestExactPlansDrawTheSamePicture draws the demo on plans with exact arithmetic, its VAE split over as many ranks: no
+// value of the PNG differs by more than one level from the picture of one rank.
 func TestExactPlansDrawTheSamePicture(t *testing.T) {
 	plans := []string{
-		"ulysses=4", "ulysses=7", "ring=3", "tensor=2", "tensor=3,form=scatter", "cfg=2", "pipe=3,warmup=99", "cfg=2,pipe=2,ulysses=2,patches=4,warmup=99", "ranks=4",
+		"ulysses=4", "ulysses=7", "ring=3", "tensor=2", "tensor=3,form=scatter", "cfg=2", "pipe=3,warmup=99",
+		"cfg=2,pipe=2,ulysses=2,patches=4,warmup=99", "ranks=4",
 	}
 	if testing.Short() {
 		plans = plans[len(plans)-2:]
@@ -28,7 +29,8 @@ func TestExactPlansDrawTheSamePicture(t *testing.T) {
 	}
 	defer runner.Close()
 	draw := func(plan string) [][3]float64 {
-		result, err := runner.Run(context.Background(), graph.Job{ID: "demo", Workflow: demoWorkflow(t), Plan: plan}, func(graph.Event) {})
+		result, err := runner.Run(context.Background(), graph.Job{ID: "demo", Workflow: demoWorkflow(t), Plan: plan},
+			func(graph.Event) {})
 		if err != nil {
 			t.Fatalf("%s: %v", plan, err)
 		}
@@ -59,7 +61,8 @@ func TestExactPlansDrawTheSamePicture(t *testing.T) {
 	}
 }
 
-// TestRefusedPlansComeFirst: a plan that the model cannot run is refused before any node, also when the loader's value is cached.
+// TestRefusedPlansComeFirst: a plan that the model cannot run is refused before any node, also when the loader's value
+// is cached.
 func TestRefusedPlansComeFirst(t *testing.T) {
 	runner, err := graph.NewRunner(graph.Config{Engine: engineOf(t, fastOps), Roots: demoRoots(), Catalogue: All()})
 	if err != nil {
@@ -69,11 +72,12 @@ func TestRefusedPlansComeFirst(t *testing.T) {
 	refused := func(plan, text string) {
 		t.Helper()
 		var nodes []string
-		_, err := runner.Run(context.Background(), graph.Job{ID: "demo", Workflow: demoWorkflow(t), Plan: plan}, func(e graph.Event) {
-			if e.Type == "executing" {
-				nodes = append(nodes, e.Node)
-			}
-		})
+		_, err := runner.Run(context.Background(), graph.Job{ID: "demo", Workflow: demoWorkflow(t), Plan: plan},
+			func(e graph.Event) {
+				if e.Type == "executing" {
+					nodes = append(nodes, e.Node)
+				}
+			})
 		var f *fault.Failure
 		if !errors.As(err, &f) || f.Code != fault.CodePlanRefused || f.Node != "3" || !strings.Contains(f.Message, text) {
 			t.Errorf("%s: %v, want node 3 and %s with %q", plan, err, fault.CodePlanRefused, text)
@@ -88,7 +92,8 @@ func TestRefusedPlansComeFirst(t *testing.T) {
 	if err := workflow.SetInput("3", "steps", int64(1)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := runner.Run(context.Background(), graph.Job{ID: "demo", Workflow: workflow}, func(graph.Event) {}); err != nil {
+	if _, err := runner.Run(context.Background(), graph.Job{ID: "demo", Workflow: workflow},
+		func(graph.Event) {}); err != nil {
 		t.Fatal(err)
 	}
 	refused("tensor=9", "use tensor=6")

@@ -21,7 +21,8 @@ import (
 	"patchbay/tests/scratch"
 )
 
-// fakeCatalogue is the real catalogue with functions that compute nothing, so that order, events and caches can be compared with the recorded server.
+// fakeCatalogue is the real catalogue with functions that compute nothing, so that order, events and caches can be
+// compared with the recorded server.
 func fakeCatalogue() *graph.Catalogue {
 	c := All()
 	returns := func(name string, values ...any) {
@@ -121,7 +122,10 @@ func TestRunsMatchRecordedServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	exact := []string{"normal", "identical", "seed_changed", "prefix_changed", "undeclared_input_added", "int_as_float", "batch_of_two", "heun_three_steps", "cfg_four", "partial_targets", "partial_targets_rest"}
+	exact := []string{
+		"normal", "identical", "seed_changed", "prefix_changed", "undeclared_input_added", "int_as_float",
+		"batch_of_two", "heun_three_steps", "cfg_four", "partial_targets", "partial_targets_rest",
+	}
 	names := map[string]string{} // files by node of the last run that made them
 	compared := 0
 	for _, r := range runs {
@@ -143,7 +147,8 @@ func TestRunsMatchRecordedServer(t *testing.T) {
 			}
 		}
 		var got timeline
-		result, err := runner.Run(context.Background(), graph.Job{ID: r.Name, Workflow: w, Targets: r.Submit.Body.Targets}, got.add)
+		result, err := runner.Run(context.Background(),
+			graph.Job{ID: r.Name, Workflow: w, Targets: r.Submit.Body.Targets}, got.add)
 		if err != nil && len(result.Executed)+len(result.Cached) == 0 {
 			t.Errorf("%s: %v", r.Name, err)
 			continue
@@ -193,8 +198,8 @@ func (l *timeline) add(e graph.Event) {
 	}
 }
 
-// compare demands what the server did. This cache keeps more than ComfyUI's classic one, so in runs that come back to older graphs nodes may be cached
-// that ran there; the order of the others is the same.
+// compare demands what the server did. This cache keeps more than ComfyUI's classic one, so in runs that come back to
+// older graphs nodes may be cached that ran there; the order of the others is the same.
 func (l timeline) compare(t *testing.T, name string, want timeline, exact bool) {
 	t.Helper()
 	if exact && !slices.Equal(l.cached, want.cached) {
@@ -217,7 +222,8 @@ func (l timeline) compare(t *testing.T, name string, want timeline, exact bool) 
 	}
 }
 
-// checkFileNames commits new outputs and compares the names with those of the executed events; cached outputs keep their old names.
+// checkFileNames commits new outputs and compares the names with those of the executed events; cached outputs keep
+// their old names.
 func checkFileNames(t *testing.T, r recordedRun, result *graph.Result, folder string, names map[string]string) {
 	t.Helper()
 	for _, o := range result.Outputs {
@@ -252,29 +258,38 @@ func graphOf(t *testing.T, text string) *graph.Workflow {
 }
 
 func sink() graph.Class {
-	return graph.Class{Name: "Sink", Output: true, Inputs: []graph.Input{graph.Bare("value", "*")}, Run: func(*graph.Call) ([]any, error) { return nil, nil }}
+	return graph.Class{
+		Name: "Sink", Output: true, Inputs: []graph.Input{graph.Bare("value", "*")},
+		Run: func(*graph.Call) ([]any, error) { return nil, nil },
+	}
 }
 
 func TestPanicOfANodeFailsTheJobOnly(t *testing.T) {
 	bad := true
-	cat := All(sink(), graph.Class{Name: "Boom", Outputs: graph.Slots("INT"), Fresh: true, Run: func(*graph.Call) ([]any, error) {
-		if bad {
-			panic("the node is broken")
-		}
-		return []any{int64(1)}, nil
-	}})
+	cat := All(sink(), graph.Class{
+		Name: "Boom", Outputs: graph.Slots("INT"), Fresh: true,
+		Run: func(*graph.Call) ([]any, error) {
+			if bad {
+				panic("the node is broken")
+			}
+			return []any{int64(1)}, nil
+		},
+	})
 	runner, err := graph.NewRunner(graph.Config{Catalogue: cat})
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := graphOf(t, `{"a": {"class_type": "Boom", "inputs": {}}, "b": {"class_type": "Sink", "inputs": {"value": ["a", 0]}}}`)
+	w := graphOf(t, `{"a": {"class_type": "Boom", "inputs": {}}, "b": {"class_type": "Sink", "inputs": {"value": `+
+		`["a", 0]}}}`)
 	_, err = runner.Run(context.Background(), graph.Job{Workflow: w}, nil)
 	var f *fault.Failure
-	if !errors.As(err, &f) || f.Code != fault.CodePanic || f.Node != "a" || f.Class != "Boom" || len(f.Trace) == 0 || !strings.Contains(f.Message, "the node is broken") {
+	if !errors.As(err, &f) || f.Code != fault.CodePanic || f.Node != "a" || f.Class != "Boom" || len(f.Trace) == 0 ||
+		!strings.Contains(f.Message, "the node is broken") {
 		t.Fatalf("got %#v, want an internal_panic of node a with a stack", err)
 	}
 	bad = false
-	if result, err := runner.Run(context.Background(), graph.Job{Workflow: w}, nil); err != nil || len(result.Executed) != 2 {
+	if result, err := runner.Run(context.Background(), graph.Job{Workflow: w}, nil); err != nil ||
+		len(result.Executed) != 2 {
 		t.Errorf("the next job: %v, executed %v", err, result.Executed)
 	}
 }
@@ -292,7 +307,8 @@ func TestCancelStopsARunningNode(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() { <-started; cancel() }()
-	w := graphOf(t, `{"a": {"class_type": "Slow", "inputs": {}}, "b": {"class_type": "Sink", "inputs": {"value": ["a", 0]}}}`)
+	w := graphOf(t, `{"a": {"class_type": "Slow", "inputs": {}}, "b": {"class_type": "Sink", "inputs": {"value": `+
+		`["a", 0]}}}`)
 	_, err = runner.Run(ctx, graph.Job{Workflow: w}, nil)
 	var f *fault.Failure
 	if !errors.As(err, &f) || f.Code != fault.CodeCancelled || f.Node != "a" {
@@ -334,13 +350,16 @@ func TestErrorsNameNodeAndField(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := graphOf(t, `{"1": {"class_type": "UNETLoader", "inputs": {"unet_name": "flux-tiny.safetensors", "weight_dtype": "default"}},
+	w := graphOf(t, `{"1": {"class_type": "UNETLoader", "inputs":
+			{"unet_name": "flux-tiny.safetensors", "weight_dtype": "default"}},
 		"2": {"class_type": "EmptyLatentImage", "inputs": {"width": 64, "height": 64, "batch_size": 1}},
 		"3": {"class_type": "VAELoader", "inputs": {"vae_name": "ae.safetensors"}},
-		"4": {"class_type": "VAEDecode", "inputs": {"samples": ["2", 0], "vae": ["3", 0]}}, "5": {"class_type": "PreviewImage", "inputs": {"images": ["4", 0]}}}`)
+		"4": {"class_type": "VAEDecode", "inputs": {"samples": ["2", 0], "vae": ["3", 0]}},
+			"5": {"class_type": "PreviewImage", "inputs": {"images": ["4", 0]}}}`)
 	_, err = runner.Run(context.Background(), graph.Job{Workflow: w}, nil)
 	var f *fault.Failure
-	if !errors.As(err, &f) || f.Node != "3" || f.Class != "VAELoader" || f.Field != "vae_name" || f.Code != fault.CodeBadCheckpoint {
+	if !errors.As(err, &f) || f.Node != "3" || f.Class != "VAELoader" || f.Field != "vae_name" ||
+		f.Code != fault.CodeBadCheckpoint {
 		t.Fatalf("got %#v, want bad_checkpoint at vae_name of node 3 (the file is empty)", err)
 	}
 }

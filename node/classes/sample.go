@@ -14,8 +14,10 @@ import (
 // sampleClasses are the rows of the two KSamplers.
 func sampleClasses() []graph.Class {
 	samplers, schedules := sampling.SamplerNames(), sampling.ScheduleNames()
-	steps := graph.Number("steps", "INT", "number of denoising steps", "default", int64(20), "min", int64(1), "max", int64(10000))
-	cfg := graph.Number("cfg", "FLOAT", "scale of classifier-free guidance; 1 leaves the negative out", "default", 8.0, "min", 0.0, "max", 100.0, "step", 0.1, "round", 0.01)
+	steps := graph.Number("steps", "INT", "number of denoising steps", "default", int64(20), "min", int64(1),
+		"max", int64(10000))
+	cfg := graph.Number("cfg", "FLOAT", "scale of classifier-free guidance; 1 leaves the negative out", "default", 8.0,
+		"min", 0.0, "max", 100.0, "step", 0.1, "round", 0.01)
 	step := func(name string, preset int64) graph.Input {
 		return graph.Number(name, "INT", "", "default", preset, "min", int64(0), "max", int64(10000))
 	}
@@ -25,19 +27,26 @@ func sampleClasses() []graph.Class {
 			Description: "Denoises the latent with model and conditionings.",
 			Inputs: []graph.Input{
 				graph.Link("model", "MODEL", "the model that denoises"), graph.SeedInput("seed"), steps, cfg,
-				graph.Combo("sampler_name", "update rule", samplers...), graph.Combo("scheduler", "how the noise falls from step to step", schedules...),
-				graph.Link("positive", "CONDITIONING", "what the picture should show"), graph.Link("negative", "CONDITIONING", "what it should not"),
+				graph.Combo("sampler_name", "update rule", samplers...),
+				graph.Combo("scheduler", "how the noise falls from step to step", schedules...),
+				graph.Link("positive", "CONDITIONING", "what the picture should show"),
+				graph.Link("negative", "CONDITIONING", "what it should not"),
 				graph.Link("latent_image", "LATENT", "the latent to denoise"),
-				graph.Number("denoise", "FLOAT", "below 1 keeps a part of the latent", "default", 1.0, "min", 0.0, "max", 1.0, "step", 0.01),
+				graph.Number("denoise", "FLOAT", "below 1 keeps a part of the latent", "default", 1.0, "min", 0.0, "max",
+					1.0, "step", 0.01),
 			},
 			Outputs: graph.Slots("LATENT"), Run: ksampler,
 		},
 		{
-			Name: "KSamplerAdvanced", Display: "KSampler (Advanced)", Module: "nodes", Category: "sampling", Heavy: graph.StageDenoise,
+			Name: "KSamplerAdvanced", Display: "KSampler (Advanced)", Module: "nodes", Category: "sampling",
+			Heavy: graph.StageDenoise,
 			Inputs: []graph.Input{
-				graph.Bare("model", "MODEL"), graph.BareCombo("add_noise", "enable", "disable"), graph.SeedInput("noise_seed"), steps, cfg,
-				graph.BareCombo("sampler_name", samplers...), graph.BareCombo("scheduler", schedules...), graph.Bare("positive", "CONDITIONING"), graph.Bare("negative", "CONDITIONING"),
-				graph.Bare("latent_image", "LATENT"), step("start_at_step", 0), step("end_at_step", 10000), graph.BareCombo("return_with_leftover_noise", "disable", "enable"),
+				graph.Bare("model", "MODEL"), graph.BareCombo("add_noise", "enable", "disable"),
+				graph.SeedInput("noise_seed"), steps, cfg,
+				graph.BareCombo("sampler_name", samplers...), graph.BareCombo("scheduler", schedules...),
+				graph.Bare("positive", "CONDITIONING"), graph.Bare("negative", "CONDITIONING"),
+				graph.Bare("latent_image", "LATENT"), step("start_at_step", 0), step("end_at_step", 10000),
+				graph.BareCombo("return_with_leftover_noise", "disable", "enable"),
 			},
 			Outputs: graph.Slots("LATENT"), Run: ksamplerAdvanced,
 		},
@@ -63,7 +72,8 @@ func readKSettings(c *graph.Call, seed string) kSettings {
 	return kSettings{
 		Model: graph.Arg[*value.Model](c, "model"), Seed: c.Seed(seed), Steps: c.Whole("steps"), CFG: c.Decimal("cfg"),
 		Sampler: c.Str("sampler_name"), Scheduler: c.Str("scheduler"), Latent: graph.Arg[*value.Latent](c, "latent_image"),
-		Positive: graph.Arg[value.Conditioning](c, "positive"), Negative: graph.Arg[value.Conditioning](c, "negative"), Denoise: 1, Start: -1, Last: -1,
+		Positive: graph.Arg[value.Conditioning](c, "positive"), Negative: graph.Arg[value.Conditioning](c, "negative"),
+		Denoise: 1, Start: -1, Last: -1,
 	}
 }
 
@@ -91,7 +101,8 @@ func ksamplerAdvanced(c *graph.Call) ([]any, error) {
 	return []any{out}, err
 }
 
-// lowerKSampler turns the settings of a KSampler into a request. A request without sigmas means that the latent stays as it is.
+// lowerKSampler turns the settings of a KSampler into a request. A request without sigmas means that the latent stays
+// as it is.
 func lowerKSampler(k kSettings) (*parallel.Request, error) {
 	if math.IsNaN(k.CFG) || math.IsInf(k.CFG, 0) {
 		return nil, fault.At(fault.CodeBadInput, "cfg", "cfg: %v is not a finite number", k.CFG)
@@ -101,14 +112,21 @@ func lowerKSampler(k kSettings) (*parallel.Request, error) {
 		return nil, fault.At(fault.CodeBadInput, "scheduler", "%v", err)
 	}
 	return value.Lower(value.Lowering{
-		Model: k.Model, Sampler: value.Sampler{Name: k.Sampler}, Sigmas: sampling.CutSteps(sigmas, k.Start, k.Last, k.ForceFull),
-		Latent: k.Latent, Seed: k.Seed, NoNoise: k.NoNoise, Rule: parallel.Guider{Kind: parallel.GuideCFG, CFG: float32(k.CFG)},
-		Branches: []value.GuiderBranch{{Name: "positive", Conditioning: k.Positive}, {Name: "negative", Conditioning: k.Negative}},
+		Model: k.Model, Sampler: value.Sampler{Name: k.Sampler},
+		Sigmas: sampling.CutSteps(sigmas, k.Start, k.Last, k.ForceFull),
+		Latent: k.Latent, Seed: k.Seed, NoNoise: k.NoNoise,
+		Rule: parallel.Guider{Kind: parallel.GuideCFG, CFG: float32(k.CFG)},
+		Branches: []value.GuiderBranch{
+			{Name: "positive", Conditioning: k.Positive},
+			{Name: "negative", Conditioning: k.Negative},
+		},
 	})
 }
 
 // runSampling runs a request and brings its results back into the VAE's space: the result and the last denoised latent.
-func runSampling(c *graph.Call, req *parallel.Request, m *value.Model, source *value.Latent) (out, denoised *value.Latent, err error) {
+func runSampling(c *graph.Call, req *parallel.Request, m *value.Model, source *value.Latent) (out,
+	denoised *value.Latent, err error,
+) {
 	keep := func(s parallel.Latent) *value.Latent {
 		return &value.Latent{Samples: s, NoiseMask: source.NoiseMask, BatchIndex: source.BatchIndex}
 	}
@@ -128,7 +146,8 @@ func runSampling(c *graph.Call, req *parallel.Request, m *value.Model, source *v
 	c.Sampled(result.Stats, time.Since(began).Seconds())
 	m.Format.FromModel(result.Latent.Data)
 	if err := value.Finite(result.Latent.Data); err != nil {
-		return nil, nil, fault.New(fault.CodeBadInput, "the %s sampler gave no usable latent (%v); other schedulers or fewer changes to sigmas may help", req.Sampler, err)
+		return nil, nil, fault.New(fault.CodeBadInput,
+			"the %s sampler gave no usable latent (%v); other schedulers or fewer changes to sigmas may help", req.Sampler, err)
 	}
 	out = keep(result.Latent)
 	if result.X0.Len() == 0 {

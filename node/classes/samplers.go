@@ -15,14 +15,18 @@ func samplerClasses() []graph.Class {
 		return graph.Number(name, "INT", "", "default", preset, "min", lo, "max", hi)
 	}
 	percent := func(name string, preset float64) graph.Input {
-		return graph.Number(name, "FLOAT", "of the model that samples", "default", preset, "min", 0.0, "max", 1.0, "step", 0.001)
+		return graph.Number(name, "FLOAT", "of the model that samples", "default", preset, "min", 0.0, "max",
+			1.0, "step", 0.001)
 	}
-	ratio := graph.Number("r", "FLOAT", "size of the first half step", "default", 0.5, "min", 0.01, "max", 1.0, "step", 0.01, "round", false)
-	cfgpp := samplerRow("SamplerEulerAncestralCFGPP", "euler_ancestral_cfg_pp", samplerFloat("eta", 1, 1), samplerFloat("s_noise", 1, 10))
+	ratio := graph.Number("r", "FLOAT", "size of the first half step", "default", 0.5, "min", 0.01, "max", 1.0, "step",
+		0.01, "round", false)
+	cfgpp := samplerRow("SamplerEulerAncestralCFGPP", "euler_ancestral_cfg_pp", samplerFloat("eta", 1, 1),
+		samplerFloat("s_noise", 1, 10))
 	cfgpp.Display = "SamplerEulerAncestralCFG++"
 	return []graph.Class{
 		{
-			Name: "SamplerEulerCFGpp", Display: "SamplerEulerCFG++", Module: "comfy_extras.nodes_advanced_samplers", Category: "_for_testing", NewStyle: true, Experimental: true,
+			Name: "SamplerEulerCFGpp", Display: "SamplerEulerCFG++", Module: "comfy_extras.nodes_advanced_samplers",
+			Category: "_for_testing", NewStyle: true, Experimental: true,
 			Inputs: []graph.Input{graph.Combo("version", "", "regular", "alternative")}, Outputs: graph.Slots("SAMPLER"),
 			Run: func(c *graph.Call) ([]any, error) {
 				if c.Str("version") == "alternative" {
@@ -35,15 +39,21 @@ func samplerClasses() []graph.Class {
 		cfgpp,
 		samplerRow("SamplerLMS", "lms", order("order", 4, 1, 100)),
 		samplerRow("SamplerDPMPP_3M_SDE", "dpmpp_3m_sde", eta, noise, device),
-		samplerRow("SamplerDPMPP_2M_SDE", "dpmpp_2m_sde", graph.Combo("solver_type", "", "midpoint", "heun"), eta, noise, device),
+		samplerRow("SamplerDPMPP_2M_SDE", "dpmpp_2m_sde", graph.Combo("solver_type", "", "midpoint", "heun"),
+			eta, noise, device),
 		samplerRow("SamplerDPMPP_SDE", "dpmpp_sde", eta, noise, samplerFloat("r", 0.5, 100), device),
 		samplerRow("SamplerDPMPP_2S_Ancestral", "dpmpp_2s_ancestral", eta, noise),
-		samplerRow("SamplerDPMAdaptative", "dpm_adaptive", order("order", 3, 2, 3), samplerFloat("rtol", 0.05, 100), samplerFloat("atol", 0.0078, 100),
-			samplerFloat("h_init", 0.05, 100), samplerFloat("pcoeff", 0, 100), samplerFloat("icoeff", 1, 100), samplerFloat("dcoeff", 0, 100),
+		samplerRow("SamplerDPMAdaptative", "dpm_adaptive", order("order", 3, 2, 3), samplerFloat("rtol", 0.05, 100),
+			samplerFloat("atol", 0.0078, 100),
+			samplerFloat("h_init", 0.05, 100), samplerFloat("pcoeff", 0, 100), samplerFloat("icoeff", 1, 100),
+			samplerFloat("dcoeff", 0, 100),
 			samplerFloat("accept_safety", 0.81, 100), samplerFloat("eta", 0, 100), noise),
-		samplerRow("SamplerER_SDE", "er_sde", graph.Combo("solver_type", "", "ER-SDE", "Reverse-time SDE", "ODE"), order("max_stage", 3, 1, 3), eta, noise),
-		samplerRow("SamplerSASolver", "sa_solver", graph.Link("model", "MODEL", ""), samplerFloat("eta", 1, 10), percent("sde_start_percent", 0.2), percent("sde_end_percent", 0.8), noise,
-			order("predictor_order", 3, 1, 6), order("corrector_order", 4, 0, 6), graph.Link("use_pece", "BOOLEAN", ""), graph.Link("simple_order_2", "BOOLEAN", "")),
+		samplerRow("SamplerER_SDE", "er_sde", graph.Combo("solver_type", "", "ER-SDE", "Reverse-time SDE", "ODE"),
+			order("max_stage", 3, 1, 3), eta, noise),
+		samplerRow("SamplerSASolver", "sa_solver", graph.Link("model", "MODEL", ""), samplerFloat("eta", 1, 10),
+			percent("sde_start_percent", 0.2), percent("sde_end_percent", 0.8), noise,
+			order("predictor_order", 3, 1, 6), order("corrector_order", 4, 0, 6), graph.Link("use_pece", "BOOLEAN", ""),
+			graph.Link("simple_order_2", "BOOLEAN", "")),
 		samplerRow("SamplerSEEDS2", "seeds_2", graph.Combo("solver_type", "", "phi_1", "phi_2"), eta, noise, ratio),
 	}
 }
@@ -52,11 +62,13 @@ func samplerFloat(name string, preset, hi float64) graph.Input {
 	return graph.Number(name, "FLOAT", "", "default", preset, "min", 0.0, "max", hi, "step", 0.01, "round", false)
 }
 
-// samplerRow is a class whose inputs are the options of one sampler, name for name. Two inputs are none: noise_device chooses between two samplers, and
-// the model of SamplerSASolver, whose percentages are read on the time line of the model that samples, which is the same model in any sensible graph.
+// samplerRow is a class whose inputs are the options of one sampler, name for name. Two inputs are none: noise_device
+// chooses between two samplers, and the model of SamplerSASolver, whose percentages are read on the time line of the
+// model that samples, which is the same model in any sensible graph.
 func samplerRow(class, sampler string, inputs ...graph.Input) graph.Class {
 	return graph.Class{
-		Name: class, Module: "comfy_extras.nodes_custom_sampler", Category: "sampling/custom_sampling/samplers", NewStyle: true,
+		Name: class, Module: "comfy_extras.nodes_custom_sampler",
+		Category: "sampling/custom_sampling/samplers", NewStyle: true,
 		Inputs: inputs, Outputs: graph.Slots("SAMPLER"), Run: func(c *graph.Call) ([]any, error) {
 			name := sampler
 			if c.Class.Input("noise_device") != nil && c.Str("noise_device") == "gpu" {

@@ -23,7 +23,8 @@ func schedulerClasses() []graph.Class {
 		return graph.Number(name, "FLOAT", "", "default", preset, "min", lo, "max", hi, "step", step, "round", false)
 	}
 	side := func(name string) graph.Input {
-		return graph.Number(name, "INT", "in pixels", "default", int64(1024), "min", int64(16), "max", int64(16384), "step", int64(1))
+		return graph.Number(name, "INT", "in pixels", "default", int64(1024), "min", int64(16), "max",
+			int64(16384), "step", int64(1))
 	}
 	highest, lowest := float("sigma_max", 14.614642, 0, 5000, 0.01), float("sigma_min", 0.0291675, 0, 5000, 0.01)
 	return []graph.Class{
@@ -37,17 +38,23 @@ func schedulerClasses() []graph.Class {
 			return sampling.Polyexponential(c.Whole("steps"), c.Decimal("sigma_min"), c.Decimal("sigma_max"), c.Decimal("rho"))
 		}, steps, highest, lowest, float("rho", 1, 0, 100, 0.01)),
 		row("LaplaceScheduler", func(c *graph.Call) ([]float32, error) {
-			return sampling.Laplace(c.Whole("steps"), c.Decimal("sigma_min"), c.Decimal("sigma_max"), c.Decimal("mu"), c.Decimal("beta"))
+			return sampling.Laplace(c.Whole("steps"), c.Decimal("sigma_min"), c.Decimal("sigma_max"),
+				c.Decimal("mu"), c.Decimal("beta"))
 		}, steps, highest, lowest, float("mu", 0, -10, 10, 0.1), float("beta", 0.5, 0, 10, 0.1)),
 		row("VPScheduler", func(c *graph.Call) ([]float32, error) {
 			return sampling.VP(c.Whole("steps"), c.Decimal("beta_d"), c.Decimal("beta_min"), c.Decimal("eps_s"))
-		}, steps, float("beta_d", 19.9, 0, 5000, 0.01), float("beta_min", 0.1, 0, 5000, 0.01), float("eps_s", 0.001, 0, 1, 0.0001)),
+		}, steps, float("beta_d", 19.9, 0, 5000, 0.01), float("beta_min", 0.1, 0, 5000, 0.01),
+			float("eps_s", 0.001, 0, 1, 0.0001)),
 		row("BetaSamplingScheduler", func(c *graph.Call) ([]float32, error) {
-			return sampling.BetaSigmas(graph.Arg[*value.Model](c, "model").Sampling, c.Whole("steps"), c.Decimal("alpha"), c.Decimal("beta"))
+			return sampling.BetaSigmas(graph.Arg[*value.Model](c, "model").Sampling, c.Whole("steps"),
+				c.Decimal("alpha"), c.Decimal("beta"))
 		}, model, steps, float("alpha", 0.6, 0, 50, 0.01), float("beta", 0.6, 0, 50, 0.01)),
 		{
 			Name: "Flux2Scheduler", Module: "comfy_extras.nodes_flux", Category: category, NewStyle: true,
-			Inputs: []graph.Input{graph.Number("steps", "INT", "", "default", int64(20), "min", int64(1), "max", int64(4096)), side("width"), side("height")}, Outputs: graph.Slots("SIGMAS"),
+			Inputs: []graph.Input{
+				graph.Number("steps", "INT", "", "default", int64(20), "min", int64(1), "max", int64(4096)),
+				side("width"), side("height"),
+			}, Outputs: graph.Slots("SIGMAS"),
 			Run: func(c *graph.Call) ([]any, error) {
 				return sigmasOf(sampling.Flux2(c.Whole("steps"), c.Whole("width"), c.Whole("height")))
 			},

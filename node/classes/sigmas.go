@@ -10,11 +10,13 @@ import (
 // sigmaClasses are the rows that change lists of sigmas.
 func sigmaClasses() []graph.Class {
 	const module, category = "comfy_extras.nodes_custom_sampler", "sampling/custom_sampling/sigmas"
-	in, halves := graph.Link("sigmas", "SIGMAS", ""), []graph.Slot{{Name: "high_sigmas", Type: "SIGMAS"}, {Name: "low_sigmas", Type: "SIGMAS"}}
+	in, halves := graph.Link("sigmas", "SIGMAS", ""),
+		[]graph.Slot{{Name: "high_sigmas", Type: "SIGMAS"}, {Name: "low_sigmas", Type: "SIGMAS"}}
 	return []graph.Class{
 		{
 			Name: "SplitSigmas", Module: module, Category: category, NewStyle: true,
-			Inputs:  []graph.Input{in, graph.Number("step", "INT", "", "default", int64(0), "min", int64(0), "max", int64(10000))},
+			Inputs: []graph.Input{in, graph.Number("step", "INT", "", "default", int64(0), "min", int64(0),
+				"max", int64(10000))},
 			Outputs: halves, Run: func(c *graph.Call) ([]any, error) {
 				high, low := sampling.SplitSigmas(graph.Arg[value.Sigmas](c, "sigmas"), c.Whole("step"))
 				return []any{value.Sigmas(high), value.Sigmas(low)}, nil
@@ -22,7 +24,8 @@ func sigmaClasses() []graph.Class {
 		},
 		{
 			Name: "SplitSigmasDenoise", Module: module, Category: category, NewStyle: true,
-			Inputs:  []graph.Input{in, graph.Number("denoise", "FLOAT", "", "default", 1.0, "min", 0.0, "max", 1.0, "step", 0.01)},
+			Inputs: []graph.Input{in, graph.Number("denoise", "FLOAT", "", "default", 1.0, "min", 0.0, "max",
+				1.0, "step", 0.01)},
 			Outputs: halves, Run: func(c *graph.Call) ([]any, error) {
 				high, low := sampling.SplitSigmasDenoise(graph.Arg[value.Sigmas](c, "sigmas"), c.Decimal("denoise"))
 				return []any{value.Sigmas(high), value.Sigmas(low)}, nil
@@ -36,7 +39,8 @@ func sigmaClasses() []graph.Class {
 		},
 		{
 			Name: "SetFirstSigma", Module: module, Category: category, NewStyle: true,
-			Inputs:  []graph.Input{in, graph.Number("sigma", "FLOAT", "", "default", 136.0, "min", 0.0, "max", 20000.0, "step", 0.001, "round", false)},
+			Inputs: []graph.Input{in, graph.Number("sigma", "FLOAT", "", "default", 136.0, "min", 0.0, "max", 20000.0, "step",
+				0.001, "round", false)},
 			Outputs: graph.Slots("SIGMAS"), Run: func(c *graph.Call) ([]any, error) {
 				return sigmasOf(sampling.SetFirstSigma(graph.Arg[value.Sigmas](c, "sigmas"), c.Decimal("sigma")))
 			},
@@ -44,35 +48,45 @@ func sigmaClasses() []graph.Class {
 		{
 			Name: "ExtendIntermediateSigmas", Module: module, Category: category, NewStyle: true,
 			Inputs: []graph.Input{
-				in, graph.Number("steps", "INT", "parts of every interval", "default", int64(2), "min", int64(1), "max", int64(100)),
-				graph.Number("start_at_sigma", "FLOAT", "below 0: no limit", "default", -1.0, "min", -1.0, "max", 20000.0, "step", 0.01, "round", false),
-				graph.Number("end_at_sigma", "FLOAT", "", "default", 12.0, "min", 0.0, "max", 20000.0, "step", 0.01, "round", false),
+				in, graph.Number("steps", "INT", "parts of every interval", "default", int64(2), "min", int64(1),
+					"max", int64(100)),
+				graph.Number("start_at_sigma", "FLOAT", "below 0: no limit", "default", -1.0, "min", -1.0, "max", 20000.0, "step",
+					0.01, "round", false),
+				graph.Number("end_at_sigma", "FLOAT", "", "default", 12.0, "min", 0.0, "max", 20000.0, "step",
+					0.01, "round", false),
 				graph.Combo("spacing", "", "linear", "cosine", "sine"),
 			},
 			Outputs: graph.Slots("SIGMAS"), Run: func(c *graph.Call) ([]any, error) {
-				return sigmasOf(sampling.ExtendSigmas(graph.Arg[value.Sigmas](c, "sigmas"), c.Whole("steps"), c.Decimal("start_at_sigma"), c.Decimal("end_at_sigma"), c.Str("spacing")))
+				return sigmasOf(sampling.ExtendSigmas(graph.Arg[value.Sigmas](c, "sigmas"), c.Whole("steps"),
+					c.Decimal("start_at_sigma"), c.Decimal("end_at_sigma"), c.Str("spacing")))
 			},
 		},
 		{
 			Name: "SamplingPercentToSigma", Module: module, Category: category, NewStyle: true,
 			Inputs: []graph.Input{
-				graph.Link("model", "MODEL", ""), graph.Number("sampling_percent", "FLOAT", "", "default", 0.0, "min", 0.0, "max", 1.0, "step", 0.0001),
-				graph.Number("return_actual_sigma", "BOOLEAN", "at 0 and 1: the ends of the table, not the values that intervals are compared with", "default", false),
+				graph.Link("model", "MODEL", ""), graph.Number("sampling_percent", "FLOAT", "", "default", 0.0, "min", 0.0, "max",
+					1.0, "step", 0.0001),
+				graph.Number("return_actual_sigma", "BOOLEAN",
+					"at 0 and 1: the ends of the table, not the values that intervals are compared with", "default", false),
 			},
 			Outputs: []graph.Slot{{Name: "sigma_value", Type: "FLOAT"}}, Run: func(c *graph.Call) ([]any, error) {
-				return []any{graph.Arg[*value.Model](c, "model").Sampling.SamplingPercentToSigma(c.Decimal("sampling_percent"), c.Flag("return_actual_sigma"))}, nil
+				return []any{graph.Arg[*value.Model](c, "model").Sampling.SamplingPercentToSigma(c.Decimal("sampling_percent"),
+					c.Flag("return_actual_sigma"))}, nil
 			},
 		},
 		{
 			Name: "ManualSigmas", Module: module, Category: "_for_testing/custom_sampling", NewStyle: true, Experimental: true,
 			Description: "Takes every number of the text as a sigma.",
 			Inputs:      []graph.Input{graph.Number("sigmas", "STRING", "", "default", "1, 0.5", "multiline", false)},
-			Outputs:     graph.Slots("SIGMAS"), Run: func(c *graph.Call) ([]any, error) { return sigmasOf(sampling.ManualSigmas(c.Str("sigmas"))) },
+			Outputs:     graph.Slots("SIGMAS"), Run: func(c *graph.Call) ([]any, error) {
+				return sigmasOf(sampling.ManualSigmas(c.Str("sigmas")))
+			},
 		},
 	}
 }
 
-// sigmasOf makes the outputs of a node that gives one list. Errors of package sampling begin with the name of the argument at fault.
+// sigmasOf makes the outputs of a node that gives one list. Errors of package sampling begin with the name of the
+// argument at fault.
 func sigmasOf(sigmas []float32, err error) ([]any, error) {
 	if err != nil {
 		return nil, fault.At(fault.CodeBadInput, firstWord(err.Error()), "%v", err)

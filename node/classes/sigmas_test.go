@@ -31,8 +31,8 @@ func sigmaModels(t *testing.T) map[string]*value.Model {
 	return out
 }
 
-// TestSigmaNodesMatchGolden runs every recorded call of a scheduler or sigma node through the one-node door. Bounds in units of the last place:
-// README.md of the goldens, section 2.
+// TestSigmaNodesMatchGolden runs every recorded call of a scheduler or sigma node through the one-node door. Bounds in
+// units of the last place: README.md of the goldens, section 2.
 func TestSigmaNodesMatchGolden(t *testing.T) {
 	var raw map[string]json.RawMessage
 	check(t, golden.JSON("sigmas.json", &raw))
@@ -49,15 +49,25 @@ func TestSigmaNodesMatchGolden(t *testing.T) {
 	}
 	base := lists(raw["node/sigma_tools/base_sd3_simple_8"])[0]
 	names := map[string][]string{
-		"KarrasScheduler": {"steps", "sigma_max", "sigma_min", "rho"}, "ExponentialScheduler": {"steps", "sigma_max", "sigma_min"},
-		"PolyexponentialScheduler": {"steps", "sigma_max", "sigma_min", "rho"}, "LaplaceScheduler": {"steps", "sigma_max", "sigma_min", "mu", "beta"},
-		"VPScheduler": {"steps", "beta_d", "beta_min", "eps_s"}, "BasicScheduler": {"model", "scheduler", "steps", "denoise"},
+		"KarrasScheduler":          {"steps", "sigma_max", "sigma_min", "rho"},
+		"ExponentialScheduler":     {"steps", "sigma_max", "sigma_min"},
+		"PolyexponentialScheduler": {"steps", "sigma_max", "sigma_min", "rho"},
+		"LaplaceScheduler":         {"steps", "sigma_max", "sigma_min", "mu", "beta"},
+		"VPScheduler":              {"steps", "beta_d", "beta_min", "eps_s"}, "BasicScheduler": {
+			"model", "scheduler",
+			"steps", "denoise",
+		},
 		"BetaSamplingScheduler": {"model", "steps", "alpha", "beta"}, "SDTurboScheduler": {"model", "steps", "denoise"},
-		"SplitSigmas": {"step"}, "SplitSigmasDenoise": {"denoise"}, "FlipSigmas": {}, "SetFirstSigma": {"sigma"}, "ManualSigmas": {"sigmas"},
-		"Flux2Scheduler": {"steps", "width", "height"}, "ExtendIntermediateSigmas": {"steps", "start_at_sigma", "end_at_sigma", "spacing"},
-		"SamplingPercentToSigma": {"model", "sampling_percent", "return_actual_sigma"},
+		"SplitSigmas": {"step"}, "SplitSigmasDenoise": {"denoise"}, "FlipSigmas": {}, "SetFirstSigma": {"sigma"},
+		"ManualSigmas":             {"sigmas"},
+		"Flux2Scheduler":           {"steps", "width", "height"},
+		"ExtendIntermediateSigmas": {"steps", "start_at_sigma", "end_at_sigma", "spacing"},
+		"SamplingPercentToSigma":   {"model", "sampling_percent", "return_actual_sigma"},
 	}
-	bounds := map[string]int64{"KarrasScheduler": 32, "ExponentialScheduler": 16, "PolyexponentialScheduler": 32, "LaplaceScheduler": 16, "VPScheduler": 16, "BasicScheduler": 8}
+	bounds := map[string]int64{
+		"KarrasScheduler": 32, "ExponentialScheduler": 16, "PolyexponentialScheduler": 32,
+		"LaplaceScheduler": 16, "VPScheduler": 16, "BasicScheduler": 8,
+	}
 	for key, text := range raw {
 		part := strings.Split(key, "/")
 		if part[0] != "node" || names[part[1]] == nil {
@@ -105,7 +115,8 @@ func TestSigmaNodesMatchGolden(t *testing.T) {
 			}
 			for k := range want {
 				if d := ulps(got[k], want[k]); d > max(bounds[class], 1) {
-					t.Errorf("%s: output %d: value %d is %v, want %v: %d ulp, bound %d", key, i, k, got[k], want[k], d, max(bounds[class], 1))
+					t.Errorf("%s: output %d: value %d is %v, want %v: %d ulp, bound %d", key, i, k, got[k], want[k], d,
+						max(bounds[class], 1))
 				}
 			}
 		}

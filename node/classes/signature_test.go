@@ -32,11 +32,23 @@ func TestSignatureFollowsContentNotIDs(t *testing.T) {
 		want  int // runs of Count so far
 	}{
 		{`{"1": {"class_type": "Count", "inputs": {"n": 1}}, "2": {"class_type": "Sink", "inputs": {"value": ["1", 0]}}}`, 1},
-		{`{"x": {"class_type": "Sink", "inputs": {"value": ["y", 0]}}, "y": {"class_type": "Count", "inputs": {"n": "1"}}}`, 1},                          // renumbered, text
-		{`{"1": {"class_type": "Count", "inputs": {"n": 1.0}, "_meta": {"title": "t"}}, "2": {"class_type": "Sink", "inputs": {"value": ["1", 0]}}}`, 1}, // 1.0 is 1
-		{`{"1": {"class_type": "Count", "inputs": {"n": 1, "extra": "x"}}, "2": {"class_type": "Sink", "inputs": {"value": ["1", 0]}}}`, 2},              // undeclared inputs count
-		{`{"1": {"class_type": "Count", "inputs": {"n": 1}, "is_changed": ["h"]}, "2": {"class_type": "Sink", "inputs": {"value": ["1", 0]}}}`, 3},
-		{`{"1": {"class_type": "Count", "inputs": {"n": 2}}, "3": {"class_type": "Count", "inputs": {"n": 2}}, "2": {"class_type": "Sink", "inputs": {"value": ["1", 0]}}, "4": {"class_type": "Sink", "inputs": {"value": ["3", 0]}}}`, 4}, // equal twins run once
+		// renumbered, text
+		{
+			`{"x": {"class_type": "Sink", "inputs": {"value": ["y", 0]}}, "y": {"class_type": "Count", "inputs": {"n": "1"}}}`,
+			1,
+		},
+		// 1.0 is 1
+		{`{"1": {"class_type": "Count", "inputs": {"n": 1.0}, "_meta": {"title": "t"}}, "2": {"class_type": "Sink", ` +
+			`"inputs": {"value": ["1", 0]}}}`, 1},
+		// undeclared inputs count
+		{`{"1": {"class_type": "Count", "inputs": {"n": 1, "extra": "x"}}, "2": {"class_type": "Sink", "inputs": ` +
+			`{"value": ["1", 0]}}}`, 2},
+		{`{"1": {"class_type": "Count", "inputs": {"n": 1}, "is_changed": ["h"]}, "2": {"class_type": "Sink", "inputs": ` +
+			`{"value": ["1", 0]}}}`, 3},
+		// equal twins run once
+		{`{"1": {"class_type": "Count", "inputs": {"n": 2}}, "3": {"class_type": "Count", "inputs": {"n": 2}}, "2": ` +
+			`{"class_type": "Sink", "inputs": {"value": ["1", 0]}}, "4": {"class_type": "Sink", "inputs": {"value": ["3", ` +
+			`0]}}}`, 4},
 	} {
 		if _, err := r.Run(context.Background(), graph.Job{Workflow: graphOf(t, c.graph)}, nil); err != nil {
 			t.Fatal(err)
@@ -46,7 +58,9 @@ func TestSignatureFollowsContentNotIDs(t *testing.T) {
 		}
 	}
 	r.Free()
-	if _, err := r.Run(context.Background(), graph.Job{Workflow: graphOf(t, `{"1": {"class_type": "Count", "inputs": {"n": 1}}, "2": {"class_type": "Sink", "inputs": {"value": ["1", 0]}}}`)}, nil); err != nil || runs != 5 {
+	if _, err := r.Run(context.Background(),
+		graph.Job{Workflow: graphOf(t, `{"1": {"class_type": "Count", "inputs": {"n": 1}}, "2": {"class_type": "Sink", `+
+			`"inputs": {"value": ["1", 0]}}}`)}, nil); err != nil || runs != 5 {
 		t.Errorf("after Free: %v, %d runs", err, runs)
 	}
 }
@@ -57,8 +71,10 @@ func TestMetadataIsLeftOutWhenAsked(t *testing.T) {
 		t.Fatal(err)
 	}
 	job := graph.Job{
-		Workflow: graphOf(t, `{"1": {"class_type": "LoadImage", "inputs": {"image": "a.png"}}, "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "x"}}}`),
-		Inputs:   map[string][]byte{"a.png": picture.EncodePNG(make([]byte, 12), 2, 2, 3)}, ExtraPNGInfo: map[string]any{"workflow": pyjson.NewObject("nodes", []any{})},
+		Workflow: graphOf(t, `{"1": {"class_type": "LoadImage", "inputs": {"image": "a.png"}}, "2": {"class_type": `+
+			`"SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "x"}}}`),
+		Inputs:       map[string][]byte{"a.png": picture.EncodePNG(make([]byte, 12), 2, 2, 3)},
+		ExtraPNGInfo: map[string]any{"workflow": pyjson.NewObject("nodes", []any{})},
 	}
 	with, err := r.Run(context.Background(), job, nil)
 	if err != nil {
@@ -69,13 +85,15 @@ func TestMetadataIsLeftOutWhenAsked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !bytes.Contains(with.Outputs[0].Data, []byte("LoadImage")) || bytes.Contains(without.Outputs[0].Data, []byte("LoadImage")) {
+	if !bytes.Contains(with.Outputs[0].Data, []byte("LoadImage")) ||
+		bytes.Contains(without.Outputs[0].Data, []byte("LoadImage")) {
 		t.Error("the workflow is in the wrong picture")
 	}
 	if _, extra, err := picture.WorkflowFromPNG(with.Outputs[0].Data); err != nil || extra["workflow"] == nil {
 		t.Errorf("extra info: %v, %v", extra, err)
 	}
-	if _, _, err := picture.WorkflowFromPNG(without.Outputs[0].Data); err == nil || !strings.Contains(err.Error(), "prompt") {
+	if _, _, err := picture.WorkflowFromPNG(without.Outputs[0].Data); err == nil ||
+		!strings.Contains(err.Error(), "prompt") {
 		t.Errorf("a picture without a workflow: %v", err)
 	}
 }

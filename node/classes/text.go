@@ -10,17 +10,22 @@ func textClasses() []graph.Class {
 	prompt := func(name string) graph.Input { return graph.Prompt(name, "") }
 	return []graph.Class{
 		{
-			Name: "CLIPTextEncode", Display: "CLIP Text Encode (Prompt)", Module: "nodes", Category: "conditioning", Heavy: graph.StageText,
+			Name: "CLIPTextEncode", Display: "CLIP Text Encode (Prompt)", Module: "nodes", Category: "conditioning",
+			Heavy:       graph.StageText,
 			Description: "Encodes a prompt for the diffusion model.",
-			Inputs:      []graph.Input{graph.Prompt("text", "the prompt; (x:1.2) weighs a part of it"), graph.Link("clip", "CLIP", "the text encoders")},
-			Outputs:     graph.Slots("CONDITIONING"),
+			Inputs: []graph.Input{
+				graph.Prompt("text", "the prompt; (x:1.2) weighs a part of it"),
+				graph.Link("clip", "CLIP", "the text encoders"),
+			},
+			Outputs: graph.Slots("CONDITIONING"),
 			Run: func(c *graph.Call) ([]any, error) {
 				t := c.Str("text")
 				return encodePrompts(c, func(string) string { return t })
 			},
 		},
 		{
-			Name: "CLIPTextEncodeFlux", Module: "comfy_extras.nodes_flux", Category: "advanced/conditioning/flux", NewStyle: true, Heavy: graph.StageText,
+			Name: "CLIPTextEncodeFlux", Module: "comfy_extras.nodes_flux", Category: "advanced/conditioning/flux",
+			NewStyle: true, Heavy: graph.StageText,
 			Inputs: []graph.Input{
 				graph.Link("clip", "CLIP", ""), prompt("clip_l"), prompt("t5xxl"),
 				graph.Number("guidance", "FLOAT", "", "default", 3.5, "min", 0.0, "max", 100.0, "step", 0.1),
@@ -28,7 +33,8 @@ func textClasses() []graph.Class {
 			Outputs: graph.Slots("CONDITIONING"), Run: encodeFlux,
 		},
 		{
-			Name: "T5TokenizerOptions", Module: "comfy_extras.nodes_cond", Category: "_for_testing/conditioning", NewStyle: true, Experimental: true,
+			Name: "T5TokenizerOptions", Module: "comfy_extras.nodes_cond", Category: "_for_testing/conditioning", NewStyle: true,
+			Experimental: true,
 			Inputs: []graph.Input{
 				graph.Link("clip", "CLIP", ""),
 				graph.Number("min_padding", "INT", "", "default", int64(0), "min", int64(0), "max", int64(10000), "step", int64(1)),

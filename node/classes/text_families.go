@@ -6,7 +6,8 @@ import (
 	"patchbay/node/value"
 )
 
-// textFamilyClasses are the rows that give the encoders of one family a prompt each, or tell its network more than the prompt.
+// textFamilyClasses are the rows that give the encoders of one family a prompt each, or tell its network more than the
+// prompt.
 func textFamilyClasses() []graph.Class {
 	clip := graph.Link("clip", "CLIP", "")
 	side := func(name string) graph.Input {
@@ -14,26 +15,34 @@ func textFamilyClasses() []graph.Class {
 	}
 	return []graph.Class{
 		{
-			Name: "CLIPTextEncodeSD3", Module: "comfy_extras.nodes_sd3", Category: "advanced/conditioning", NewStyle: true, Heavy: graph.StageText,
-			Inputs:  []graph.Input{clip, graph.Prompt("clip_l", ""), graph.Prompt("clip_g", ""), graph.Prompt("t5xxl", ""), graph.Combo("empty_padding", "", "none", "empty_prompt")},
+			Name: "CLIPTextEncodeSD3", Module: "comfy_extras.nodes_sd3", Category: "advanced/conditioning", NewStyle: true,
+			Heavy: graph.StageText,
+			Inputs: []graph.Input{
+				clip, graph.Prompt("clip_l", ""), graph.Prompt("clip_g", ""), graph.Prompt("t5xxl", ""),
+				graph.Combo("empty_padding", "", "none", "empty_prompt"),
+			},
 			Outputs: graph.Slots("CONDITIONING"), Run: encodeSD3,
 		},
 		{
-			Name: "CLIPTextEncodeHunyuanDiT", Module: "comfy_extras.nodes_hunyuan", Category: "advanced/conditioning", NewStyle: true, Heavy: graph.StageText,
+			Name: "CLIPTextEncodeHunyuanDiT", Module: "comfy_extras.nodes_hunyuan", Category: "advanced/conditioning",
+			NewStyle: true, Heavy: graph.StageText,
 			Inputs:  []graph.Input{clip, graph.Prompt("bert", ""), graph.Prompt("mt5xl", "")},
 			Outputs: graph.Slots("CONDITIONING"), Run: encodeHunyuanDiT,
 		},
 		{
-			Name: "CLIPTextEncodePixArtAlpha", Module: "comfy_extras.nodes_pixart", Category: "advanced/conditioning", NewStyle: true, Heavy: graph.StageText,
-			Description: "Encodes a prompt and tells PixArt-Alpha another picture size than the latent's. PixArt-Sigma has no such input.",
-			Inputs:      []graph.Input{side("width"), side("height"), graph.Prompt("text", ""), clip},
-			Outputs:     graph.Slots("CONDITIONING"), Run: encodePixArtAlpha,
+			Name: "CLIPTextEncodePixArtAlpha", Module: "comfy_extras.nodes_pixart", Category: "advanced/conditioning",
+			NewStyle: true, Heavy: graph.StageText,
+			Description: "Encodes a prompt and tells PixArt-Alpha another picture size than the latent's. PixArt-Sigma has " +
+				"no such input.",
+			Inputs:  []graph.Input{side("width"), side("height"), graph.Prompt("text", ""), clip},
+			Outputs: graph.Slots("CONDITIONING"), Run: encodePixArtAlpha,
 		},
 	}
 }
 
-// encodeSD3 gives the three encoders of SD3 a prompt each. With empty_padding "none" an empty T5 prompt gives no tokens, and two empty CLIP prompts give
-// zeros; one empty CLIP prompt beside another that is not is encoded, because both must have as many chunks (ComfyUI nodes_sd3).
+// encodeSD3 gives the three encoders of SD3 a prompt each. With empty_padding "none" an empty T5 prompt gives no
+// tokens, and two empty CLIP prompts give zeros; one empty CLIP prompt beside another that is not is encoded, because
+// both must have as many chunks (ComfyUI nodes_sd3).
 func encodeSD3(c *graph.Call) ([]any, error) {
 	l, g, none := c.Str("clip_l"), c.Str("clip_g"), c.Str("empty_padding") == "none"
 	return encodeWanted(c, func(encoder string) (string, bool) {
@@ -61,7 +70,8 @@ func encodePixArtAlpha(c *graph.Call) ([]any, error) {
 	h, w := c.Whole("height"), c.Whole("width")
 	for _, side := range []string{"width", "height"} {
 		if c.Whole(side) < 1 {
-			return nil, fault.At(fault.CodeBadInput, side, "%s: %d, want a picture side in pixels, at least 1", side, c.Whole(side))
+			return nil, fault.At(fault.CodeBadInput, side, "%s: %d, want a picture side in pixels, at least 1",
+				side, c.Whole(side))
 		}
 	}
 	words := c.Str("text")

@@ -13,21 +13,29 @@ import (
 func tiledClasses() []graph.Class {
 	tile := func(step int64) []graph.Input {
 		return []graph.Input{
-			graph.Number("tile_size", "INT", "in pixels", "default", int64(512), "min", int64(64), "max", int64(4096), "step", step),
-			graph.Number("overlap", "INT", "in pixels", "default", int64(64), "min", int64(0), "max", int64(4096), "step", int64(32)).AsLater(),
-			graph.Number("temporal_size", "INT", "for video autoencoders only", "default", int64(64), "min", int64(8), "max", int64(4096), "step", int64(4)).AsLater(),
-			graph.Number("temporal_overlap", "INT", "for video autoencoders only", "default", int64(8), "min", int64(4), "max", int64(4096), "step", int64(4)).AsLater(),
+			graph.Number("tile_size", "INT", "in pixels", "default", int64(512), "min", int64(64), "max",
+				int64(4096), "step", step),
+			graph.Number("overlap", "INT", "in pixels", "default", int64(64), "min", int64(0), "max", int64(4096), "step",
+				int64(32)).AsLater(),
+			graph.Number("temporal_size", "INT", "for video autoencoders only", "default", int64(64), "min", int64(8), "max",
+				int64(4096), "step", int64(4)).AsLater(),
+			graph.Number("temporal_overlap", "INT", "for video autoencoders only", "default", int64(8), "min", int64(4), "max",
+				int64(4096), "step", int64(4)).AsLater(),
 		}
 	}
 	return []graph.Class{
 		{
-			Name: "VAEDecodeTiled", Display: "VAE Decode (Tiled)", Module: "nodes", Category: "_for_testing", Heavy: graph.StageVAE,
+			Name: "VAEDecodeTiled", Display: "VAE Decode (Tiled)", Module: "nodes", Category: "_for_testing",
+			Heavy:       graph.StageVAE,
 			Description: "Decodes in tiles: needs less memory, and differs a little from VAEDecode.",
-			Inputs:      append([]graph.Input{graph.Bare("samples", "LATENT"), graph.Bare("vae", "VAE")}, tile(32)...), Outputs: graph.Slots("IMAGE"), Run: vaeDecodeTiled,
+			Inputs:      append([]graph.Input{graph.Bare("samples", "LATENT"), graph.Bare("vae", "VAE")}, tile(32)...),
+			Outputs:     graph.Slots("IMAGE"), Run: vaeDecodeTiled,
 		},
 		{
-			Name: "VAEEncodeTiled", Display: "VAE Encode (Tiled)", Module: "nodes", Category: "_for_testing", Heavy: graph.StageVAE,
-			Inputs: append([]graph.Input{graph.Bare("pixels", "IMAGE"), graph.Bare("vae", "VAE")}, tile(64)...), Outputs: graph.Slots("LATENT"), Run: vaeEncodeTiled,
+			Name: "VAEEncodeTiled", Display: "VAE Encode (Tiled)", Module: "nodes", Category: "_for_testing",
+			Heavy:   graph.StageVAE,
+			Inputs:  append([]graph.Input{graph.Bare("pixels", "IMAGE"), graph.Bare("vae", "VAE")}, tile(64)...),
+			Outputs: graph.Slots("LATENT"), Run: vaeEncodeTiled,
 		},
 	}
 }
@@ -76,12 +84,14 @@ func vaeEncodeTiled(c *graph.Call) ([]any, error) {
 		case !cfg.CanEncode:
 			return 0, fault.At(fault.CodeWrongFamily, "vae", "vae: %s has no encoder", v.Name)
 		case t.Y%(2*s) != 0 || t.Overlap%s != 0:
-			return 0, fault.At(fault.CodeBadInput, "tile_size", "tile_size: %d with overlap %d: want multiples of %d and of %d", t.Y, t.Overlap, 2*s, s)
+			return 0, fault.At(fault.CodeBadInput, "tile_size", "tile_size: %d with overlap %d: want multiples of %d and of %d",
+				t.Y, t.Overlap, 2*s, s)
 		case t.Overlap >= t.Y/2:
 			return 0, fault.At(fault.CodeBadInput, "overlap", "overlap: %d, want less than half of tile_size %d", t.Overlap, t.Y)
 		}
 		if pixels, y, x = vae.CropToImage(im.Data, im.B, im.Y, im.X, im.C, s); y == 0 || x == 0 {
-			return 0, fault.At(fault.CodeBadInput, "pixels", "pixels: a picture of %d x %d is smaller than the %d pixels that one latent value covers", im.X, im.Y, s)
+			return 0, fault.At(fault.CodeBadInput, "pixels",
+				"pixels: a picture of %d x %d is smaller than the %d pixels that one latent value covers", im.X, im.Y, s)
 		}
 		n := 0
 		for _, shape := range [][2]int{{t.Y, t.X}, {2 * t.Y, t.X / 2}, {t.Y / 2, 2 * t.X}} {

@@ -16,12 +16,16 @@ func vaeClasses() []graph.Class {
 		{
 			Name: "VAEDecode", Display: "VAE Decode", Module: "nodes", Category: "latent", Heavy: graph.StageVAE,
 			Description: "Decodes latents into pictures.",
-			Inputs:      []graph.Input{graph.Link("samples", "LATENT", "the latent to decode"), graph.Link("vae", "VAE", "the autoencoder")},
-			Outputs:     graph.Slots("IMAGE"), Run: vaeDecode,
+			Inputs: []graph.Input{
+				graph.Link("samples", "LATENT", "the latent to decode"),
+				graph.Link("vae", "VAE", "the autoencoder"),
+			},
+			Outputs: graph.Slots("IMAGE"), Run: vaeDecode,
 		},
 		{
 			Name: "VAEEncode", Display: "VAE Encode", Module: "nodes", Category: "latent", Heavy: graph.StageVAE,
-			Inputs: []graph.Input{graph.Bare("pixels", "IMAGE"), graph.Bare("vae", "VAE")}, Outputs: graph.Slots("LATENT"), Run: vaeEncode,
+			Inputs:  []graph.Input{graph.Bare("pixels", "IMAGE"), graph.Bare("vae", "VAE")},
+			Outputs: graph.Slots("LATENT"), Run: vaeEncode,
 		},
 	}
 }
@@ -82,7 +86,8 @@ func encodeImage(c *graph.Call, v *value.VAE, im *picture.Image) (parallel.Laten
 		s := cfg.Scale()
 		pixels, y, x := vae.CropToImage(im.Data, im.B, im.Y, im.X, im.C, s)
 		if y == 0 || x == 0 {
-			return fault.At(fault.CodeBadInput, "pixels", "pixels: a picture of %d x %d is smaller than the %d pixels that one latent value covers", im.X, im.Y, s)
+			return fault.At(fault.CodeBadInput, "pixels",
+				"pixels: a picture of %d x %d is smaller than the %d pixels that one latent value covers", im.X, im.Y, s)
 		}
 		data, err := d.Encode(net, pixels, im.B, y, x, plan.Ranks())
 		out = parallel.Latent{B: im.B, C: cfg.Latent(), Y: y / s, X: x / s, Data: data}
@@ -94,7 +99,8 @@ func encodeImage(c *graph.Call, v *value.VAE, im *picture.Image) (parallel.Laten
 // decodePixels is the identity with ComfyUI's clamp: [B, 3, Y, X] -> [B, Y, X, 3].
 func decodePixels(l parallel.Latent) ([]any, error) {
 	if l.C != 3 {
-		return nil, fault.At(fault.CodeWrongFamily, "vae", "vae: %s takes latents of 3 channels, got %d", value.PixelSpace, l.C)
+		return nil, fault.At(fault.CodeWrongFamily, "vae", "vae: %s takes latents of 3 channels, got %d",
+			value.PixelSpace, l.C)
 	}
 	out := make([]float32, l.Len())
 	n := l.Y * l.X

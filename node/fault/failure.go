@@ -9,7 +9,8 @@ import (
 	"patchbay/parallel/failure"
 )
 
-// Failure is why a workflow was refused or a job ended early. It carries all that ComfyUI's error body and execution_error event need.
+// Failure is why a workflow was refused or a job ended early. It carries all that ComfyUI's error body and
+// execution_error event need.
 type Failure struct {
 	Code       string         // one of the Code constants; the validation codes are ComfyUI's error types
 	Message    string         // one line, lower case unless it is ComfyUI's text
@@ -80,7 +81,8 @@ func At(code, field, format string, args ...any) *Failure {
 	return f
 }
 
-// From turns any error into a Failure; one that is a Failure already is copied, so that the caller may fill in the node.
+// From turns any error into a Failure; one that is a Failure already is copied, so that the caller may fill in the
+// node.
 func From(err error) *Failure {
 	var f *Failure
 	if errors.As(err, &f) {
@@ -99,7 +101,8 @@ func From(err error) *Failure {
 	return &Failure{Code: code, Message: err.Error(), Cause: err}
 }
 
-// ErrorBody returns the body that ComfyUI's POST /prompt answers with: {"error": {type, message, details, extra_info}, "node_errors"}.
+// ErrorBody returns the body that ComfyUI's POST /prompt answers with: {"error": {type, message, details, extra_info},
+// "node_errors"}.
 func (f *Failure) ErrorBody() map[string]any {
 	extra, nodes := f.Extra, f.NodeErrors
 	if extra == nil {

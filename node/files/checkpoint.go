@@ -10,7 +10,8 @@ import (
 	"patchbay/node/fault"
 )
 
-// Checkpoint is a file whose header has been read. It is opened again for its weights, so that no file stays mapped between jobs.
+// Checkpoint is a file whose header has been read. It is opened again for its weights, so that no file stays mapped
+// between jobs.
 type Checkpoint struct {
 	Path    string
 	Hash    string // of the header
@@ -51,7 +52,8 @@ func (f Checkpoint) Open() (*weights.File, error) {
 	return file, nil
 }
 
-// ReadHeader opens a checkpoint, lets f look at it, and closes it again. Quantised weights will become f32 if wide, else bf16.
+// ReadHeader opens a checkpoint, lets f look at it, and closes it again. Quantised weights will become f32 if wide,
+// else bf16.
 func ReadHeader(path string, wide bool, f func(c Checkpoint, file *weights.File, set *weights.Set) error) error {
 	c := Checkpoint{Path: path, wide: wide}
 	file, err := c.Open()
@@ -63,8 +65,8 @@ func ReadHeader(path string, wide bool, f func(c Checkpoint, file *weights.File,
 	return f(c, file, file.Set())
 }
 
-// Config returns the JSON that a checkpoint carries about itself, nil if it has none. In a full checkpoint the parts have theirs under
-// "<part>.config" ("vae.config", "clip_l.config"), which goes before "config".
+// Config returns the JSON that a checkpoint carries about itself, nil if it has none. In a full checkpoint the parts
+// have theirs under "<part>.config" ("vae.config", "clip_l.config"), which goes before "config".
 func Config(file *weights.File, part string) []byte {
 	for _, key := range []string{part + ".config", "config"} {
 		if text, ok := file.Metadata()[key]; ok {

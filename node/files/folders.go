@@ -11,10 +11,11 @@ import (
 	"patchbay/node/fault"
 )
 
-// A diffusers folder is a whole pipeline as the diffusers library saves it: transformer/, text_encoder/, text_encoder_2/, vae/, tokenizer/ and
-// tokenizer_2/, each with a config.json and weights in one file or in shards. It may lie in diffusion_models, unet or diffusers of a models root.
-// Its name is an entry of the diffusion models, "<name>/text_encoder" and the like are entries of the text encoders, "<name>/vae" of the autoencoders.
-// A folder that holds nothing but a transformer is an entry of the diffusion models too.
+// A diffusers folder is a whole pipeline as the diffusers library saves it: transformer/, text_encoder/,
+// text_encoder_2/, vae/, tokenizer/ and tokenizer_2/, each with a config.json and weights in one file or in shards. It
+// may lie in diffusion_models, unet or diffusers of a models root. Its name is an entry of the diffusion models,
+// "<name>/text_encoder" and the like are entries of the text encoders, "<name>/vae" of the autoencoders. A folder that
+// holds nothing but a transformer is an entry of the diffusion models too.
 
 // folderRoots returns the absolute folders in which diffusers folders are looked for.
 func (r *Roots) folderRoots() []string {
@@ -35,7 +36,10 @@ func isTransformer(dir string) bool {
 	if !isFile(filepath.Join(dir, "config.json")) {
 		return false
 	}
-	for _, name := range []string{"diffusion_pytorch_model.safetensors", "diffusion_pytorch_model.safetensors.index.json"} {
+	for _, name := range []string{
+		"diffusion_pytorch_model.safetensors",
+		"diffusion_pytorch_model.safetensors.index.json",
+	} {
 		if isFile(filepath.Join(dir, name)) {
 			return true
 		}
@@ -109,8 +113,8 @@ func partKind(name string) string {
 	return ""
 }
 
-// folder returns the folder with the weights that an entry names, "" if the entry is none of a diffusers folder. Files of the folder that are links to
-// places outside the roots are an error.
+// folder returns the folder with the weights that an entry names, "" if the entry is none of a diffusers folder. Files
+// of the folder that are links to places outside the roots are an error.
 func (r *Roots) folder(kind, field, name string) (string, error) {
 	for _, root := range r.folderRoots() {
 		full := filepath.Join(root, filepath.FromSlash(name))
@@ -118,7 +122,8 @@ func (r *Roots) folder(kind, field, name string) (string, error) {
 		case kind == KindDiffusion && isPipeline(full):
 			full = filepath.Join(full, "transformer")
 		case kind == KindDiffusion && isTransformer(full) && !isPipeline(filepath.Dir(full)):
-		case partKind(filepath.Base(full)) == kind && isPipeline(filepath.Dir(full)) && isFile(filepath.Join(full, "config.json")):
+		case partKind(filepath.Base(full)) == kind && isPipeline(filepath.Dir(full)) &&
+			isFile(filepath.Join(full, "config.json")):
 		default:
 			continue
 		}
@@ -135,7 +140,9 @@ func (r *Roots) allInside(field, name, path string) error {
 	}
 	for _, f := range files {
 		if !r.inside(f) {
-			return fault.At(fault.CodeFileOutsideRoot, field, "%s: %q: %s is a link to a place outside the models folders; name that place with --models, or copy the file", field, name, filepath.Base(f))
+			return fault.At(fault.CodeFileOutsideRoot, field,
+				"%s: %q: %s is a link to a place outside the models folders; name that place with --models, or copy the file",
+				field, name, filepath.Base(f))
 		}
 	}
 	return nil
@@ -155,8 +162,9 @@ func FolderOf(path string) string {
 	return filepath.Dir(path)
 }
 
-// ownIDs takes the token ids out of a config.json that the transformers library wrote for CLIP: they are known to be wrong in published files (end 2,
-// begin 0, pad 1 where the vocabulary has 49407, 49406 and 49407), and the library does not use them either. Other configs are returned as they are.
+// ownIDs takes the token ids out of a config.json that the transformers library wrote for CLIP: they are known to be
+// wrong in published files (end 2, begin 0, pad 1 where the vocabulary has 49407, 49406 and 49407), and the library
+// does not use them either. Other configs are returned as they are.
 func ownIDs(part string, config []byte) []byte {
 	if part != "clip_l" && part != "clip_g" {
 		return config

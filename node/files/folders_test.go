@@ -5,7 +5,8 @@ import (
 )
 
 func TestTokenIDsOfPublishedCLIPConfigsAreNotUsed(t *testing.T) {
-	published := `{"model_type": "clip_text_model", "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1, "hidden_size": 768}`
+	published := `{"model_type": "clip_text_model", "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1, ` +
+		`"hidden_size": 768}`
 	if got := string(ownIDs("clip_l", []byte(published))); got != `{"hidden_size":768,"model_type":"clip_text_model"}` {
 		t.Errorf("got %s", got)
 	}

@@ -30,30 +30,35 @@ func (f FileRef) Map() map[string]any {
 // maxFileName leaves room for counter and extension in the 255 bytes that file systems allow.
 const maxFileName = 230
 
-// CheckPrefix replaces the variables of a filename_prefix (%width%, %height%, %year% ... %second%; local time) and returns it as a clean relative path.
-// A prefix that leaves the output folder is refused: code file_outside_root.
+// CheckPrefix replaces the variables of a filename_prefix (%width%, %height%, %year% ... %second%; local time) and
+// returns it as a clean relative path. A prefix that leaves the output folder is refused: code file_outside_root.
 func CheckPrefix(prefix string, width, height int) (string, error) {
 	if strings.Contains(prefix, "%") {
 		now := time.Now()
 		two := func(n int) string { return fmt.Sprintf("%02d", n) }
-		prefix = strings.NewReplacer("%width%", strconv.Itoa(width), "%height%", strconv.Itoa(height), "%year%", strconv.Itoa(now.Year()),
-			"%month%", two(int(now.Month())), "%day%", two(now.Day()), "%hour%", two(now.Hour()), "%minute%", two(now.Minute()), "%second%", two(now.Second())).Replace(prefix)
+		prefix = strings.NewReplacer("%width%", strconv.Itoa(width), "%height%", strconv.Itoa(height), "%year%",
+			strconv.Itoa(now.Year()),
+			"%month%", two(int(now.Month())), "%day%", two(now.Day()), "%hour%", two(now.Hour()), "%minute%", two(now.Minute()),
+			"%second%", two(now.Second())).Replace(prefix)
 	}
 	clean := path.Clean(prefix) // "" becomes "."
 	switch {
 	case !filepath.IsLocal(filepath.FromSlash(clean)):
-		return "", fault.At(fault.CodeFileOutsideRoot, "filename_prefix", "filename_prefix: %q leaves the output folder; give a name or a path below it", prefix)
+		return "", fault.At(fault.CodeFileOutsideRoot, "filename_prefix",
+			"filename_prefix: %q leaves the output folder; give a name or a path below it", prefix)
 	case strings.ContainsRune(clean, 0):
 		return "", fault.At(fault.CodeBadInput, "filename_prefix", "filename_prefix: %q holds a NUL character", prefix)
 	case len(path.Base(clean)) > maxFileName:
-		return "", fault.At(fault.CodeBadInput, "filename_prefix", "filename_prefix: file name of %d bytes, at most %d are allowed", len(path.Base(clean)), maxFileName)
+		return "", fault.At(fault.CodeBadInput, "filename_prefix",
+			"filename_prefix: file name of %d bytes, at most %d are allowed", len(path.Base(clean)), maxFileName)
 	}
 	return clean, nil
 }
 
-// Commit writes an output into a folder under the name that ComfyUI would choose: <prefix>_<counter>_<ext>, the counter one above the highest there.
-// The file appears complete or not at all, and never replaces another one, however many commits run at once. Errors are *Failure: disk_full
-// where the disk or quota is used up, file_outside_root if the folder is reached through a link that leaves outputDir.
+// Commit writes an output into a folder under the name that ComfyUI would choose: <prefix>_<counter>_<ext>, the counter
+// one above the highest there. The file appears complete or not at all, and never replaces another one, however many
+// commits run at once. Errors are *Failure: disk_full where the disk or quota is used up, file_outside_root if the
+// folder is reached through a link that leaves outputDir.
 func Commit(outputDir string, out Output) (FileRef, error) {
 	folder, sub, name, err := place(outputDir, out)
 	if err != nil {
@@ -67,9 +72,9 @@ func Commit(outputDir string, out Output) (FileRef, error) {
 	return publishNext(folder, sub, name, temp, out, publish)
 }
 
-// CommitStaged is Commit for a file that lies on the same file system at path: its final name becomes a second link to it, and path stays. Called
-// again after a crash, it finds the link it has made and returns that name: there is never a second file. Where links are impossible, the contents
-// are copied as Commit does.
+// CommitStaged is Commit for a file that lies on the same file system at path: its final name becomes a second link to
+// it, and path stays. Called again after a crash, it finds the link it has made and returns that name: there is never a
+// second file. Where links are impossible, the contents are copied as Commit does.
 func CommitStaged(outputDir string, out Output, path string) (FileRef, error) {
 	folder, sub, name, err := place(outputDir, out)
 	if err != nil {
@@ -128,7 +133,8 @@ func place(outputDir string, out Output) (folder, sub, name string, err error) {
 		return "", "", "", writeFailure(out, err)
 	}
 	if real, err := filepath.EvalSymlinks(folder); err != nil || !within(base, real) {
-		return "", "", "", fault.New(fault.CodeFileOutsideRoot, "save %s: the folder %s is a link that leaves the output folder", out.Prefix, folder)
+		return "", "", "", fault.New(fault.CodeFileOutsideRoot,
+			"save %s: the folder %s is a link that leaves the output folder", out.Prefix, folder)
 	}
 	return folder, sub, path.Base(prefix), nil
 }
@@ -170,8 +176,8 @@ func staged(folder string, data []byte) (string, error) {
 	return f.Name(), nil
 }
 
-// publish gives a staged file its final name; the error is fs.ErrExist if that is taken. A hard link does it in one step; where the file system has
-// none, an empty file reserves the name first.
+// publish gives a staged file its final name; the error is fs.ErrExist if that is taken. A hard link does it in one
+// step; where the file system has none, an empty file reserves the name first.
 func publish(temp, final string) error {
 	err := os.Link(temp, final)
 	if err == nil || errors.Is(err, fs.ErrExist) {
@@ -187,7 +193,8 @@ func publish(temp, final string) error {
 	return os.Rename(temp, final)
 }
 
-// nextCounter is ComfyUI's rule: the largest number behind "<name>_" up to the next underscore, plus one; files without a number count as 0.
+// nextCounter is ComfyUI's rule: the largest number behind "<name>_" up to the next underscore, plus one; files without
+// a number count as 0.
 func nextCounter(folder, name string) int {
 	entries, err := os.ReadDir(folder)
 	if err != nil {

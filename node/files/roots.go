@@ -11,14 +11,16 @@ import (
 	"patchbay/node/fault"
 )
 
-// Roots are the folders that names in a workflow may refer to. Models are folders laid out like ComfyUI's models folder; Input, Output and Temp are
-// ComfyUI's folders of those names. Empty folders hold nothing.
+// Roots are the folders that names in a workflow may refer to. Models are folders laid out like ComfyUI's models
+// folder; Input, Output and Temp are ComfyUI's folders of those names. Empty folders hold nothing.
 type Roots struct {
 	Models              []string
 	Input, Output, Temp string
-	// ComfyUI is an installed ComfyUI tree to look for tokenizers in; its models folder is not searched unless Models names it.
+	// ComfyUI is an installed ComfyUI tree to look for tokenizers in; its models folder is not searched unless Models
+	// names it.
 	ComfyUI string
-	// Also returns names of a kind of model files that other machines have: List shows them, nothing here can open them. nil: there are none.
+	// Also returns names of a kind of model files that other machines have: List shows them, nothing here can open them.
+	// nil: there are none.
 	Also func(kind string) []string
 }
 
@@ -67,8 +69,8 @@ func (r *Roots) dirs(kind string) []string {
 	return out
 }
 
-// List returns the names of all files of a kind, relative to their folder with forward slashes, sorted, each once. Unreadable folders, files of other
-// types and links that leave the roots are left out.
+// List returns the names of all files of a kind, relative to their folder with forward slashes, sorted, each once.
+// Unreadable folders, files of other types and links that leave the roots are left out.
 func (r *Roots) List(kind string) []string {
 	seen := map[string]bool{}
 	if r.Also != nil {
@@ -161,11 +163,13 @@ func within(base, path string) bool {
 	return err == nil && rel != ".." && !strings.HasPrefix(rel, ".."+string(filepath.Separator))
 }
 
-// Resolve returns the path of a file of a kind. field names the input for the error: file_outside_root if the name is absolute, climbs out, or is a
-// link that leaves the roots; file_missing if nothing has that name. Both list the names that are allowed.
+// Resolve returns the path of a file of a kind. field names the input for the error: file_outside_root if the name is
+// absolute, climbs out, or is a link that leaves the roots; file_missing if nothing has that name. Both list the names
+// that are allowed.
 func (r *Roots) Resolve(kind, field, name string) (string, error) {
 	if !filepath.IsLocal(filepath.FromSlash(name)) {
-		return "", fault.At(fault.CodeFileOutsideRoot, field, "%s: %q leaves the folder of %s; allowed: %s", field, name, kind, fault.List(r.List(kind)))
+		return "", fault.At(fault.CodeFileOutsideRoot, field, "%s: %q leaves the folder of %s; allowed: %s", field, name,
+			kind, fault.List(r.List(kind)))
 	}
 	for _, dir := range r.dirs(kind) {
 		path := filepath.Join(dir, filepath.FromSlash(name))
@@ -174,7 +178,9 @@ func (r *Roots) Resolve(kind, field, name string) (string, error) {
 			continue
 		}
 		if !r.inside(path) {
-			return "", fault.At(fault.CodeFileOutsideRoot, field, "%s: %q is a link to a place outside the models folders; name that place with --models, or copy the file; allowed: %s", field, name, fault.List(r.List(kind)))
+			return "", fault.At(fault.CodeFileOutsideRoot, field,
+				"%s: %q is a link to a place outside the models folders; name that place with --models, or copy the file; "+
+					"allowed: %s", field, name, fault.List(r.List(kind)))
 		}
 		if strings.HasSuffix(path, ".safetensors.index.json") {
 			return path, r.allInside(field, name, path)
@@ -184,7 +190,8 @@ func (r *Roots) Resolve(kind, field, name string) (string, error) {
 	if path, err := r.folder(kind, field, name); path != "" || err != nil {
 		return path, err
 	}
-	return "", fault.At(fault.CodeFileMissing, field, "%s: no file %q in %s; allowed: %s", field, name, fault.List(r.dirs(kind)), fault.List(r.List(kind)))
+	return "", fault.At(fault.CodeFileMissing, field, "%s: no file %q in %s; allowed: %s", field, name,
+		fault.List(r.dirs(kind)), fault.List(r.List(kind)))
 }
 
 // Annotated splits ComfyUI's suffix off a file name: "a.png [output]" is a.png in the output folder.
@@ -197,25 +204,30 @@ func Annotated(name string) (base, kind string) {
 	return name, "input"
 }
 
-// Picture returns the path of a file that a user names in LoadImage or LoadLatent: in the input folder, or in the one that the name is annotated with.
+// Picture returns the path of a file that a user names in LoadImage or LoadLatent: in the input folder, or in the one
+// that the name is annotated with.
 func (r *Roots) Picture(field, name string) (string, error) {
 	base, kind := Annotated(name)
 	dir := map[string]string{"input": r.Input, "output": r.Output, "temp": r.Temp}[kind]
 	if base == "" || base == "." || !filepath.IsLocal(filepath.FromSlash(base)) {
-		return "", fault.At(fault.CodeFileOutsideRoot, field, "%s: %q is not a file name inside the %s folder; allowed: %s", field, name, kind, fault.List(r.List(KindInputImage)))
+		return "", fault.At(fault.CodeFileOutsideRoot, field, "%s: %q is not a file name inside the %s folder; allowed: %s",
+			field, name, kind, fault.List(r.List(KindInputImage)))
 	}
 	path := filepath.Join(dir, filepath.FromSlash(base))
 	info, err := os.Stat(path)
 	switch {
 	case dir == "" || errors.Is(err, fs.ErrNotExist) || (err == nil && !info.Mode().IsRegular()):
-		return "", fault.At(fault.CodeFileMissing, field, "%s: no file %q in the %s folder (%s); allowed: %s", field, base, kind, dir, fault.List(r.List(KindInputImage)))
+		return "", fault.At(fault.CodeFileMissing, field, "%s: no file %q in the %s folder (%s); allowed: %s", field, base,
+			kind, dir, fault.List(r.List(KindInputImage)))
 	case err != nil:
 		return "", fault.At(fault.CodeFileMissing, field, "%s: %v", field, err)
 	case !r.inside(path):
-		return "", fault.At(fault.CodeFileOutsideRoot, field, "%s: %q is a link to a place outside the %s folder", field, name, kind)
+		return "", fault.At(fault.CodeFileOutsideRoot, field,
+			"%s: %q is a link to a place outside the %s folder", field, name, kind)
 	}
 	return path, nil
 }
 
-// KindGGUF are the diffusion models that the loaders of ComfyUI-GGUF list: the GGUF files of the folders of diffusion models.
+// KindGGUF are the diffusion models that the loaders of ComfyUI-GGUF list: the GGUF files of the folders of diffusion
+// models.
 const KindGGUF = "unet_gguf"

@@ -16,15 +16,18 @@ type NeededFile struct {
 	Kind  string `json:"kind"`            // folder of the models root, or input_images and input_latents
 	Name  string `json:"name"`            // as the workflow calls it
 	Bytes int64  `json:"bytes,omitempty"` // 0: not known
-	Hash  string `json:"hash,omitempty"`  // SHA-256 in hex, of the header of a model file, of the whole of an input; empty: not known
+	// SHA-256 in hex, of the header of a model file, of the whole of an input; empty: not known
+	Hash string `json:"hash,omitempty"`
 }
 
 // Same tells whether two descriptions can be of one file: what is not known fits everything.
 func (f NeededFile) Same(g NeededFile) bool {
-	return f.Kind == g.Kind && f.Name == g.Name && (f.Bytes == g.Bytes || f.Bytes*g.Bytes == 0) && (f.Hash == g.Hash || f.Hash == "" || g.Hash == "")
+	return f.Kind == g.Kind && f.Name == g.Name && (f.Bytes == g.Bytes || f.Bytes*g.Bytes == 0) &&
+		(f.Hash == g.Hash || f.Hash == "" || g.Hash == "")
 }
 
-// Shared tells whether the file lies in a models root, where other machines may have the same; inputs are one machine's own.
+// Shared tells whether the file lies in a models root, where other machines may have the same; inputs are one machine's
+// own.
 func (f NeededFile) Shared() bool { return f.Kind != KindInputImage && f.Kind != KindInputLatent }
 
 // Stock knows the files of the roots. Headers are read once and again when a file has changed. Safe for concurrent use.
@@ -126,7 +129,8 @@ func hashFile(path string, model bool) string {
 	return hash
 }
 
-// Lacks returns why a job with these files cannot run here: the first file that is missing or another one, and where it was looked for. nil: it can.
+// Lacks returns why a job with these files cannot run here: the first file that is missing or another one, and where it
+// was looked for. nil: it can.
 func (s *Stock) Lacks(files []NeededFile) error {
 	for _, f := range files {
 		had, ok := s.Find(f.Kind, f.Name)
@@ -134,7 +138,8 @@ func (s *Stock) Lacks(files []NeededFile) error {
 		case !ok:
 			return fmt.Errorf("no file %s/%s in %s", f.Kind, f.Name, strings.Join(s.Folders(), ", "))
 		case !had.Same(f):
-			return fmt.Errorf("%s/%s in %s is another file than the one of the job (%s, not %s)", f.Kind, f.Name, strings.Join(s.Folders(), ", "), had.short(), f.short())
+			return fmt.Errorf("%s/%s in %s is another file than the one of the job (%s, not %s)", f.Kind, f.Name,
+				strings.Join(s.Folders(), ", "), had.short(), f.short())
 		}
 	}
 	return nil

@@ -6,8 +6,9 @@ import (
 	"patchbay/node/value"
 )
 
-// Bounds are the largest picture and the longest run that somebody lets others ask for. They come before the limits of classes, which are ComfyUI's, and
-// hold for what a workflow says, for what its nodes make of it, and for the messages of hosts.
+// Bounds are the largest picture and the longest run that somebody lets others ask for. They come before the limits of
+// classes, which are ComfyUI's, and hold for what a workflow says, for what its nodes make of it, and for the messages
+// of hosts.
 type Bounds struct {
 	Pixels int64 // of one IMAGE or LATENT value: items x height x width in pixels; 0: any
 	Steps  int   // of one sampling run; 0: any
@@ -16,7 +17,8 @@ type Bounds struct {
 // latentScale is how many pixels a latent pixel stands for, on a side.
 const latentScale = 8
 
-// Workflow refuses a workflow that names too much in plain numbers; nothing has to run for that. What comes over links shows when it runs.
+// Workflow refuses a workflow that names too much in plain numbers; nothing has to run for that. What comes over links
+// shows when it runs.
 func (b Bounds) Workflow(w *Workflow) *fault.Failure {
 	for _, id := range w.IDs() {
 		in := map[string]any{}
@@ -34,10 +36,12 @@ func (b Bounds) Workflow(w *Workflow) *fault.Failure {
 	return nil
 }
 
-// Host refuses a run of a host, by the shape of its latent [B, C, Y, X] and the number of its sigmas; Field names the part of the message.
+// Host refuses a run of a host, by the shape of its latent [B, C, Y, X] and the number of its sigmas; Field names the
+// part of the message.
 func (b Bounds) Host(latent []int, sigmas int) error {
 	if len(latent) == 4 {
-		if err := b.pixels("latent", float64(latent[0])*float64(latent[2])*float64(latent[3])*latentScale*latentScale); err != nil {
+		if err := b.pixels("latent", float64(latent[0])*float64(latent[2])*float64(latent[3])*
+			latentScale*latentScale); err != nil {
 			return err
 		}
 	}

@@ -37,17 +37,22 @@ func TestBounds(t *testing.T) {
 		{"two latents", map[string]any{"l": latent(2, 8, 8)}, "l: 8192 pixels"},
 	} {
 		err := b.inputs(row.in)
-		if (err == nil) != (row.says == "") || err != nil && (!strings.Contains(err.Error(), row.says) || fault.From(err).Code != fault.CodeTooLarge) {
+		if (err == nil) != (row.says == "") || err != nil &&
+			(!strings.Contains(err.Error(), row.says) || fault.From(err).Code != fault.CodeTooLarge) {
 			t.Errorf("%s: got %v, want %q", row.name, err, row.says)
 		}
 		if err := (Bounds{}).inputs(row.in); err != nil {
 			t.Errorf("%s without bounds: %v", row.name, err)
 		}
 	}
-	if b.Host([]int{1, 16, 8, 8}, 8) != nil || b.Host([]int{1, 16, 8, 9}, 8) == nil || b.Host([]int{1, 16, 8, 8}, 9) == nil {
+	if b.Host([]int{1, 16, 8, 8}, 8) != nil || b.Host([]int{1, 16, 8, 9}, 8) == nil ||
+		b.Host([]int{1, 16, 8, 8}, 9) == nil {
 		t.Error("the bounds of a host's run are not those of a node's")
 	}
-	w, f := ParseWorkflow(map[string]any{"4": map[string]any{"class_type": "KSampler", "inputs": map[string]any{"steps": 8}}})
+	w, f := ParseWorkflow(map[string]any{"4": map[string]any{
+		"class_type": "KSampler",
+		"inputs":     map[string]any{"steps": 8},
+	}})
 	if f != nil {
 		t.Fatal(f)
 	}

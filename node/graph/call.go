@@ -11,7 +11,8 @@ import (
 	"patchbay/parallel"
 )
 
-// Call is one execution of a node: its inputs, and what the function may ask of the runner. Inputs have the types that the class declares.
+// Call is one execution of a node: its inputs, and what the function may ask of the runner. Inputs have the types that
+// the class declares.
 type Call struct {
 	Context context.Context
 	Job     *Job
@@ -38,7 +39,8 @@ func Arg[T any](c *Call, name string) T {
 	v, ok := c.in[name].(T)
 	if !ok {
 		var want T
-		panic(fault.At(fault.CodeInternal, name, "%s of class %s is a %s where the class wants %T", name, c.Class.Name, typeOf(c.in[name]), want))
+		panic(fault.At(fault.CodeInternal, name, "%s of class %s is a %s where the class wants %T", name, c.Class.Name,
+			typeOf(c.in[name]), want))
 	}
 	return v
 }

@@ -20,7 +20,8 @@ type Catalogue struct {
 // Class describes one node class: the row of the table.
 type Class struct {
 	Name, Display, Module, Category, Description string
-	// NewStyle classes are written with ComfyUI's newer node API: their object_info entry has other keys and combos look different.
+	// NewStyle classes are written with ComfyUI's newer node API: their object_info entry has other keys and combos look
+	// different.
 	NewStyle bool
 	// Experimental marks new-style classes whose meaning may change.
 	Experimental bool
@@ -33,11 +34,12 @@ type Class struct {
 	Outputs []Slot
 	// Heavy is which part of Timings the class counts for.
 	Heavy Stage
-	// Check is the class's own validation of literal inputs, after types, limits and lists: it returns the input at fault and what is wrong with it, or "".
-	// Inputs named in Own are not checked against their list.
+	// Check is the class's own validation of literal inputs, after types, limits and lists: it returns the input at fault
+	// and what is wrong with it, or "". Inputs named in Own are not checked against their list.
 	Check func(job *Job, roots *files.Roots, in *pyjson.Object) (field, text string)
 	Own   []string
-	// Change returns a text that joins the cache signature: what the inputs do not say, such as the content of a file. nil: nothing.
+	// Change returns a text that joins the cache signature: what the inputs do not say, such as the content of a file.
+	// nil: nothing.
 	Change func(c *Call) (string, error)
 	// Fresh classes run every time.
 	Fresh bool
@@ -67,11 +69,12 @@ type Input struct {
 	Name     string
 	Type     string // MODEL, LATENT, INT, FLOAT, STRING, BOOLEAN, COMBO ...
 	Optional bool
-	Later    bool           // required, but workflows saved by older versions lack it: they get the default, or the first choice
-	Options  *pyjson.Object // default, min, max, step ...; nil: the entry has none at all
-	Choices  []string       // of a COMBO
-	Files    string         // of a COMBO whose choices are files: a folder kind of Roots
-	Tip      string
+	// required, but workflows saved by older versions lack it: they get the default, or the first choice
+	Later   bool
+	Options *pyjson.Object // default, min, max, step ...; nil: the entry has none at all
+	Choices []string       // of a COMBO
+	Files   string         // of a COMBO whose choices are files: a folder kind of Roots
+	Tip     string
 }
 
 // NewCatalogue builds the table of some groups of classes; a name that comes twice panics.
@@ -100,8 +103,9 @@ func (c *Catalogue) Classes() []string { return append([]string(nil), c.order...
 // Class returns a row of the table, or nil.
 func (c *Catalogue) Class(name string) *Class { return c.classes[name] }
 
-// ObjectInfo returns what ComfyUI's GET /object_info returns: class name -> entry, for one class or, with "", for all. File lists come from roots.
-// An unknown class gives an empty map. Values are *Object, which keep ComfyUI's key order in JSON and msgpack.
+// ObjectInfo returns what ComfyUI's GET /object_info returns: class name -> entry, for one class or, with "", for all.
+// File lists come from roots. An unknown class gives an empty map. Values are *Object, which keep ComfyUI's key order
+// in JSON and msgpack.
 func (c *Catalogue) ObjectInfo(roots files.Roots, class string) map[string]any {
 	out := map[string]any{}
 	for _, name := range c.order {
@@ -143,7 +147,8 @@ func (k *Class) info(roots *files.Roots) *pyjson.Object {
 	for _, s := range k.Outputs {
 		types, names, lists = append(types, s.Type), append(names, s.Name), append(lists, false)
 	}
-	o := pyjson.NewObject("input", input, "input_order", order, "output", types, "output_is_list", lists, "output_name", names)
+	o := pyjson.NewObject("input", input, "input_order", order, "output", types, "output_is_list", lists,
+		"output_name", names)
 	if k.NewStyle {
 		o.Set("output_matchtypes", nil)
 	}
@@ -245,7 +250,10 @@ func File(name, kind string) Input { return Input{Name: name, Type: "COMBO", Fil
 
 // Prompt is a prompt.
 func Prompt(name, tip string) Input {
-	return Input{Name: name, Type: "STRING", Options: pyjson.NewObject("multiline", true, "dynamicPrompts", true), Tip: tip}
+	return Input{
+		Name: name, Type: "STRING",
+		Options: pyjson.NewObject("multiline", true, "dynamicPrompts", true), Tip: tip,
+	}
 }
 
 // With returns the input with further options.
@@ -267,7 +275,8 @@ func (in Input) AsOptional() Input {
 	return in
 }
 
-// AsLater marks a required input that came after the class: workflows that lack it get its default, or its first choice.
+// AsLater marks a required input that came after the class: workflows that lack it get its default, or its first
+// choice.
 func (in Input) AsLater() Input {
 	in.Later = true
 	return in
@@ -288,7 +297,8 @@ func (in *Input) preset() any {
 
 // SeedInput is the seed widget that KSampler, KSamplerAdvanced and RandomNoise share.
 func SeedInput(name string) Input {
-	return Number(name, "INT", "seed of the noise: same seed, same picture", "default", int64(0), "min", int64(0), "max", uint64(1<<64-1), "control_after_generate", true)
+	return Number(name, "INT", "seed of the noise: same seed, same picture", "default", int64(0), "min", int64(0), "max",
+		uint64(1<<64-1), "control_after_generate", true)
 }
 
 // Slots makes outputs whose names are their types.

@@ -1,10 +1,10 @@
 // Package graph understands ComfyUI workflows: the graph, the catalogue of node classes, validation, and execution with
 // caches. It knows no node class and no format of picture files.
 //
-// A Workflow is parsed from an API-format graph (workflow.go), Validate checks it against a Catalogue without touching a
-// device (catalogue.go, validate.go), and a Runner walks it from its output nodes (runner.go, order.go), taking unchanged
-// subgraphs from its cache (signature.go). Exec runs one node for a host (exec.go, leases.go). What a node's function may
-// ask is a Call (call.go, limits.go).
+// A Workflow is parsed from an API-format graph (workflow.go), Validate checks it against a Catalogue without touching
+// a device (catalogue.go, validate.go), and a Runner walks it from its output nodes (runner.go, order.go), taking
+// unchanged subgraphs from its cache (signature.go). Exec runs one node for a host (exec.go, leases.go). What a node's
+// function may ask is a Call (call.go, limits.go).
 //
 // Names, order, defaults and error texts are ComfyUI's (0.8.0); docs/comfyui.md lists every deliberate difference.
 // Nothing here writes into the output folder: nodes return outputs, and the caller stages and renames them.

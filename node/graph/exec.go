@@ -13,7 +13,8 @@ import (
 // ExecRequest asks for one node of the catalogue to be run.
 type ExecRequest struct {
 	Class string
-	// Inputs by name: literals, *Tensor, Handle (only ID is looked at), and the forms that ExecResult documents, as *Object, map[string]any or []any.
+	// Inputs by name: literals, *Tensor, Handle (only ID is looked at), and the forms that ExecResult documents, as
+	// *Object, map[string]any or []any.
 	Inputs map[string]any
 	Want   []int             // output slots to return, in this order; nil: all
 	Files  map[string][]byte // files sent with the request, for LoadImage and LoadLatent
@@ -21,8 +22,9 @@ type ExecRequest struct {
 	Plan   string
 }
 
-// ExecResult is what one node gave. Outputs hold, by ComfyUI type: IMAGE *Tensor [B, Y, X, C], MASK *Tensor [B, Y, X], SIGMAS *Tensor [n+1], LATENT *Object
-// {samples, noise_mask, batch_index}, CONDITIONING []any of []any{*Tensor, *Object}, INT, FLOAT, STRING and BOOLEAN themselves, all others a Handle.
+// ExecResult is what one node gave. Outputs hold, by ComfyUI type: IMAGE *Tensor [B, Y, X, C], MASK *Tensor [B, Y, X],
+// SIGMAS *Tensor [n+1], LATENT *Object {samples, noise_mask, batch_index}, CONDITIONING []any of []any{*Tensor,
+// *Object}, INT, FLOAT, STRING and BOOLEAN themselves, all others a Handle.
 type ExecResult struct {
 	Outputs  []any
 	Files    []files.Output // what output nodes want saved
@@ -39,7 +41,10 @@ func (r *Runner) Exec(ctx context.Context, req ExecRequest, emit func(Event)) (*
 	}
 	k := r.cat.classes[req.Class]
 	if k == nil {
-		return nil, &fault.Failure{Code: fault.CodeUnknownClass, Message: "no node class " + pyjson.Quote(req.Class) + " here; describe lists the classes", Class: req.Class}
+		return nil, &fault.Failure{
+			Code:    fault.CodeUnknownClass,
+			Message: "no node class " + pyjson.Quote(req.Class) + " here; describe lists the classes", Class: req.Class,
+		}
 	}
 	job := &Job{ID: "exec", Inputs: req.Files, Plan: req.Plan}
 	x := &execution{run: r, job: job, ctx: ctx, emit: emit, began: time.Now(), result: &Result{}}
@@ -60,7 +65,8 @@ func (r *Runner) Exec(ctx context.Context, req ExecRequest, emit func(Event)) (*
 	}
 	for _, i := range want {
 		if i < 0 || i >= len(e.outputs) {
-			return nil, x.fail("", k, nil, fault.At(fault.CodeBadInput, "want", "want: %s has no output %d (it has %d)", k.Name, i, len(e.outputs)))
+			return nil, x.fail("", k, nil, fault.At(fault.CodeBadInput, "want", "want: %s has no output %d (it has %d)", k.Name,
+				i, len(e.outputs)))
 		}
 		v, travels := value.Export(e.outputs[i])
 		if !travels {
@@ -96,7 +102,8 @@ func (r *Runner) execInputs(k *Class, job *Job, given map[string]any) (map[strin
 		if h, ok := raw.(Handle); ok {
 			held, ok := r.handles.use(h.ID)
 			if !ok {
-				return nil, fault.At(fault.CodeUnknownHandle, decl.Name, "%s: no handle %q: it was freed or its lease ran out; make it again", decl.Name, h.ID)
+				return nil, fault.At(fault.CodeUnknownHandle, decl.Name,
+					"%s: no handle %q: it was freed or its lease ran out; make it again", decl.Name, h.ID)
 			}
 			raw = held
 		} else {
@@ -119,7 +126,10 @@ func (r *Runner) execInputs(k *Class, job *Job, given map[string]any) (map[strin
 	}
 	if k.Check != nil {
 		if field, text := k.Check(v.job, v.roots, literals); text != "" {
-			return nil, &fault.Failure{Code: codeCustom, Message: messageCustomValidation, Details: field + " - " + text, Field: field}
+			return nil, &fault.Failure{
+				Code: codeCustom, Message: messageCustomValidation,
+				Details: field + " - " + text, Field: field,
+			}
 		}
 	}
 	return in, nil

@@ -9,8 +9,9 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// planFits refuses a plan that no picture of the job's models can run, before the first node: text encoders would be loaded in vain. What depends on the picture is
-// checked when sampling starts. Files that cannot be read are left to their loaders.
+// planFits refuses a plan that no picture of the job's models can run, before the first node: text encoders would be
+// loaded in vain. What depends on the picture is checked when sampling starts. Files that cannot be read are left to
+// their loaders.
 func (x *execution) planFits() error {
 	if x.job.Plan == "" {
 		return nil
@@ -63,7 +64,8 @@ func (x *execution) specs(id string) (out []*dit.Spec) {
 		if err != nil {
 			continue
 		}
-		_ = files.ReadHeader(path, false, func(_ files.Checkpoint, open *weights.File, set *weights.Set) error { // what is wrong with the file, its loader tells
+		// what is wrong with the file, its loader tells
+		_ = files.ReadHeader(path, false, func(_ files.Checkpoint, open *weights.File, set *weights.Set) error {
 			d, err := models.OpenDiffusion(set, open.Metadata())
 			if err == nil {
 				out = append(out, &d.Spec)

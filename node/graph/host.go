@@ -7,8 +7,11 @@ import (
 	"patchbay/parallel"
 )
 
-// Sample runs a request of a host. The latent of the result stays in model space. Errors are *Failure; Field names the part of the message.
-func (r *Runner) Sample(ctx context.Context, q *value.HostRequest, observe func(value.HostProgress) error) (*parallel.Result, error) {
+// Sample runs a request of a host. The latent of the result stays in model space. Errors are *Failure; Field names the
+// part of the message.
+func (r *Runner) Sample(ctx context.Context, q *value.HostRequest,
+	observe func(value.HostProgress) error,
+) (*parallel.Result, error) {
 	l := q.Request.Latent
 	if err := r.bounds.Host([]int{l.B, l.C, l.Y, l.X}, len(q.Request.Sigmas)); err != nil {
 		return nil, err
@@ -21,7 +24,8 @@ func (r *Runner) Load(ctx context.Context, f value.ModelFile, plan string) (para
 	return r.store.Load(ctx, f, plan)
 }
 
-// FreeModel drops the resident weights of a model file and returns their bytes, 0 if there were none. It waits for a running request.
+// FreeModel drops the resident weights of a model file and returns their bytes, 0 if there were none. It waits for a
+// running request.
 func (r *Runner) FreeModel(name string) (int64, error) { return r.store.FreeModel(name) }
 
 // FreeModels drops the resident weights of all diffusion models and returns their bytes.

@@ -13,9 +13,11 @@ type Job struct {
 	Workflow *Workflow
 	// Targets restricts the run to these output nodes; empty: all.
 	Targets []string
-	// ExtraPNGInfo is written into saved pictures, one text chunk a key (ComfyUI: "workflow"). Values are anything pyjson.Dump takes.
+	// ExtraPNGInfo is written into saved pictures, one text chunk a key (ComfyUI: "workflow"). Values are anything
+	// pyjson.Dump takes.
 	ExtraPNGInfo map[string]any
-	// Inputs are files sent with the job; LoadImage and LoadLatent find them by name before they look into the input folder.
+	// Inputs are files sent with the job; LoadImage and LoadLatent find them by name before they look into the input
+	// folder.
 	Inputs map[string][]byte
 	// Plan is how to use the devices ("ulysses=2,..."); empty: chosen.
 	Plan string
@@ -27,9 +29,9 @@ type Job struct {
 	NoMetadata bool
 }
 
-// Event is something that happened while a job ran. Types are ComfyUI's: execution_start, execution_cached (Data nodes), executing (Data node,
-// display_node), progress (Data value, max, node), executed (Data node, display_node, output), and preview (Blob). The terminal event is the
-// caller's: it follows from what Run returns.
+// Event is something that happened while a job ran. Types are ComfyUI's: execution_start, execution_cached (Data
+// nodes), executing (Data node, display_node), progress (Data value, max, node), executed (Data node, display_node,
+// output), and preview (Blob). The terminal event is the caller's: it follows from what Run returns.
 type Event struct {
 	Type string
 	Node string

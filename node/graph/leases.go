@@ -15,8 +15,8 @@ type Handle struct {
 	Expires time.Time // unless it is used before
 }
 
-// handles are the values that Exec has given out, with leases. A value is dropped when its lease is over, also when nobody asks any more. Safe for concurrent
-// use.
+// handles are the values that Exec has given out, with leases. A value is dropped when its lease is over, also when
+// nobody asks any more. Safe for concurrent use.
 type handles struct {
 	mu    sync.Mutex
 	lease time.Duration

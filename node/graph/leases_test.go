@@ -11,10 +11,14 @@ import (
 	"patchbay/node/value"
 )
 
-// TestLeasesEndByThemselves: the value of a handle whose lease is over is given to the collector though nobody calls the runner; one with a longer lease stays.
+// TestLeasesEndByThemselves: the value of a handle whose lease is over is given to the collector though nobody calls
+// the runner; one with a longer lease stays.
 func TestLeasesEndByThemselves(t *testing.T) {
 	r, err := NewRunner(Config{Catalogue: NewCatalogue([]Class{
-		{Name: "MakeModel", Outputs: Slots("MODEL"), Run: func(*Call) ([]any, error) { return []any{&value.Model{Name: "m"}}, nil }},
+		{
+			Name: "MakeModel", Outputs: Slots("MODEL"),
+			Run: func(*Call) ([]any, error) { return []any{&value.Model{Name: "m"}}, nil },
+		},
 		{Name: "UseModel", Inputs: []Input{Bare("model", "MODEL")}, Run: func(c *Call) ([]any, error) {
 			_ = Arg[*value.Model](c, "model")
 			return nil, nil
@@ -59,7 +63,10 @@ func TestLeasesEndByThemselves(t *testing.T) {
 	default:
 	}
 	for id, want := range map[string]string{short: fault.CodeUnknownHandle, long: ""} {
-		_, err := r.Exec(context.Background(), ExecRequest{Class: "UseModel", Inputs: map[string]any{"model": Handle{ID: id}}}, nil)
+		_, err := r.Exec(context.Background(), ExecRequest{
+			Class:  "UseModel",
+			Inputs: map[string]any{"model": Handle{ID: id}},
+		}, nil)
 		var f *fault.Failure
 		if errors.As(err, &f); want == "" && err != nil || want != "" && (f == nil || f.Code != want || f.Field != "model") {
 			t.Errorf("handle %s: got %v, want %q", id, err, want)

@@ -8,8 +8,9 @@ import (
 	"patchbay/node/value"
 )
 
-// Linked values of INT and FLOAT inputs are not checked by Validate (ComfyUI does not either): a node that takes sizes from a PrimitiveInt must look
-// at them itself. whole and decimal return an input after that check; what they throw becomes the failure of the node.
+// Linked values of INT and FLOAT inputs are not checked by Validate (ComfyUI does not either): a node that takes sizes
+// from a PrimitiveInt must look at them itself. whole and decimal return an input after that check; what they throw
+// becomes the failure of the node.
 
 // Whole returns an INT input that lies between the limits that its class declares.
 func (c *Call) Whole(name string) int {

@@ -2,8 +2,8 @@ package graph
 
 import "patchbay/node/files"
 
-// Needs lists the files that the nodes above the outputs of a validated job name, each once, in the order of the workflow. Files sent with the job are
-// not among them. What Stock has not seen has neither size nor hash.
+// Needs lists the files that the nodes above the outputs of a validated job name, each once, in the order of the
+// workflow. Files sent with the job are not among them. What Stock has not seen has neither size nor hash.
 func Needs(cat *Catalogue, stock *files.Stock, job Job) []files.NeededFile {
 	outputs := job.Targets
 	if len(outputs) == 0 {

@@ -11,7 +11,8 @@ import (
 	"patchbay/node/graph"
 )
 
-// TestStockTellsFilesApart: what a workflow needs is named with size and header hash, found again, and missed when it is gone or has changed.
+// TestStockTellsFilesApart: what a workflow needs is named with size and header hash, found again, and missed when it
+// is gone or has changed.
 func TestStockTellsFilesApart(t *testing.T) {
 	root := t.TempDir()
 	if err := os.CopyFS(root, os.DirFS(filepath.Join("..", "..", "examples", "demo"))); err != nil {
@@ -30,11 +31,13 @@ func TestStockTellsFilesApart(t *testing.T) {
 	var names []string
 	for _, f := range needs {
 		names = append(names, f.Name)
-		if info, err := os.Stat(filepath.Join(root, f.Kind, f.Name)); err != nil || info.Size() != f.Bytes || len(f.Hash) != 64 {
+		if info, err := os.Stat(filepath.Join(root, f.Kind, f.Name)); err != nil || info.Size() != f.Bytes ||
+			len(f.Hash) != 64 {
 			t.Errorf("got %+v, want the size of the file and a hash (%v)", f, err)
 		}
 	}
-	if got := strings.Join(names, " "); got != "demo_flux.safetensors demo_clip.safetensors demo_t5.safetensors demo_ae.safetensors" {
+	if got := strings.Join(names, " "); got != "demo_flux.safetensors demo_clip.safetensors demo_t5.safetensors "+
+		"demo_ae.safetensors" {
 		t.Errorf("got %s", got)
 	}
 	if err := stock.Lacks(needs); err != nil {
@@ -48,7 +51,8 @@ func TestStockTellsFilesApart(t *testing.T) {
 	if err := os.Remove(filepath.Join(root, needs[3].Kind, needs[3].Name)); err != nil {
 		t.Fatal(err)
 	}
-	if err := stock.Lacks(needs); err == nil || !strings.Contains(err.Error(), "demo_ae.safetensors") || !strings.Contains(err.Error(), root) {
+	if err := stock.Lacks(needs); err == nil || !strings.Contains(err.Error(), "demo_ae.safetensors") ||
+		!strings.Contains(err.Error(), root) {
 		t.Errorf("a file is gone: %v; want its name and the folder", err)
 	}
 }
@@ -60,8 +64,10 @@ func TestNeedsLeavesOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	w, fail := graph.ParseWorkflowJSON([]byte(`{
-		"1":{"class_type":"LoadImage","inputs":{"image":"here.png"}},"2":{"class_type":"LoadImage","inputs":{"image":"sent.png"}},
-		"3":{"class_type":"SaveImage","inputs":{"images":["1",0],"filename_prefix":"a"}},"4":{"class_type":"SaveImage","inputs":{"images":["2",0],"filename_prefix":"b"}},
+		"1":{"class_type":"LoadImage","inputs":{"image":"here.png"}},
+			"2":{"class_type":"LoadImage","inputs":{"image":"sent.png"}},
+		"3":{"class_type":"SaveImage","inputs":{"images":["1",0],"filename_prefix":"a"}},
+			"4":{"class_type":"SaveImage","inputs":{"images":["2",0],"filename_prefix":"b"}},
 		"5":{"class_type":"VAELoader","inputs":{"vae_name":"unused.safetensors"}}}`))
 	if fail != nil {
 		t.Fatal(fail)

@@ -1,7 +1,7 @@
 package graph
 
-// worklist is the list of nodes that a run still has to execute, with what each waits for (ComfyUI 0.8.0, comfy_execution/graph.py: the pick among ready
-// nodes is part of what users see).
+// worklist is the list of nodes that a run still has to execute, with what each waits for (ComfyUI 0.8.0,
+// comfy_execution/graph.py: the pick among ready nodes is part of what users see).
 type worklist struct {
 	w        *Workflow
 	cat      *Catalogue
@@ -50,7 +50,8 @@ func (p *worklist) add(id string) {
 	}
 }
 
-// next picks a ready node: an output, else one whose value an output waits for, else two hops before an output, else the first found.
+// next picks a ready node: an output, else one whose value an output waits for, else two hops before an output, else
+// the first found.
 func (p *worklist) next() (string, bool) {
 	var ready []string
 	for _, id := range p.pending {

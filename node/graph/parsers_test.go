@@ -66,9 +66,12 @@ func workflowTarget() *hammer.Target[*graph.Workflow] {
 	for _, s := range []string{
 		`{"1": {"class_type": "KSampler", "inputs": {"seed": 18446744073709551615, "model": ["2", 0], "cfg": NaN}}}`,
 		`{"a": {"class_type": "SaveImage", "inputs": {"images": ["a", 0], "filename_prefix": "\ud83e"}}}`,
-		`{"a": {"class_type": "EmptyLatentImage", "inputs": {"width": {"__value__": [1]}, "height": "1_2", "batch_size": 1e400}}, "b": {"class_type": "PreviewImage", "inputs": {"images": ["a", -1]}}}`,
-		`{"1":{"class_type":"CheckpointLoaderSimple","inputs":{"ckpt_name":"m"}},"2":{"class_type":"CLIPTextEncode","inputs":{"clip":["1",1],"text":"x"},"_meta":{"title":"T"}},` +
-			`"3":{"class_type":"SaveImage","inputs":{"images":["4",0],"filename_prefix":"p"}},"4":{"class_type":"VAEDecode","inputs":{"samples":["2",0],"vae":["1",2]}}}`,
+		`{"a": {"class_type": "EmptyLatentImage", "inputs": {"width": {"__value__": [1]}, "height": "1_2", "batch_size": ` +
+			`1e400}}, "b": {"class_type": "PreviewImage", "inputs": {"images": ["a", -1]}}}`,
+		`{"1":{"class_type":"CheckpointLoaderSimple","inputs":{"ckpt_name":"m"}},"2":{"class_type":"CLIPTextEncode",` +
+			`"inputs":{"clip":["1",1],"text":"x"},"_meta":{"title":"T"}},` +
+			`"3":{"class_type":"SaveImage","inputs":{"images":["4",0],"filename_prefix":"p"}},"4":{"class_type":"VAEDecode",` +
+			`"inputs":{"samples":["2",0],"vae":["1",2]}}}`,
 	} {
 		t.Seeds = append(t.Seeds, hammer.Input{Data: []byte(s)})
 	}

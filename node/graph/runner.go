@@ -28,7 +28,8 @@ type Config struct {
 	Catalogue *Catalogue
 	// CacheBytes bounds cached values of nodes on the host; 0: 2 GiB.
 	CacheBytes int64
-	// WeightBytes bounds resident text encoders and autoencoders; 0: 16 GiB. Diffusion models are under the engine's own budget.
+	// WeightBytes bounds resident text encoders and autoencoders; 0: 16 GiB. Diffusion models are under the engine's own
+	// budget.
 	WeightBytes int64
 	// Lease is how long a handle that Exec gave out lives without being used; 0: 15 minutes.
 	Lease time.Duration
@@ -74,7 +75,8 @@ func NewRunner(cfg Config) (*Runner, error) {
 		cfg.Lease = 15 * time.Minute
 	}
 	if cfg.CacheBytes < 0 || cfg.WeightBytes < 0 || cfg.Lease < 0 {
-		return nil, fmt.Errorf("node runner: cache %d, weights %d and lease %s must not be negative", cfg.CacheBytes, cfg.WeightBytes, cfg.Lease)
+		return nil, fmt.Errorf("node runner: cache %d, weights %d and lease %s must not be negative", cfg.CacheBytes,
+			cfg.WeightBytes, cfg.Lease)
 	}
 	return &Runner{
 		bounds: cfg.Bounds, roots: cfg.Roots, cat: cfg.Catalogue,
@@ -100,7 +102,8 @@ func (r *Runner) DropValues() {
 	r.values.Clear()
 }
 
-// Free drops cached values and all resident weights, the engine's too (ComfyUI's /free). Handles stay: their weights are read again when needed.
+// Free drops cached values and all resident weights, the engine's too (ComfyUI's /free). Handles stay: their weights
+// are read again when needed.
 func (r *Runner) Free() {
 	r.work.Lock()
 	defer r.work.Unlock()
@@ -114,8 +117,9 @@ func (r *Runner) Catalogue() *Catalogue { return r.cat }
 // Roots returns the folders that names refer to.
 func (r *Runner) Roots() files.Roots { return r.roots }
 
-// Run validates and executes a job. Events are emitted one at a time, in ComfyUI's order, without the terminal one: that follows from the
-// error. An error is always a *Failure; the result is returned with it as far as it got. Cancelling ctx ends the job within a block.
+// Run validates and executes a job. Events are emitted one at a time, in ComfyUI's order, without the terminal one:
+// that follows from the error. An error is always a *Failure; the result is returned with it as far as it got.
+// Cancelling ctx ends the job within a block.
 func (r *Runner) Run(ctx context.Context, job Job, emit func(Event)) (*Result, error) {
 	r.work.Lock()
 	defer r.work.Unlock()
@@ -128,7 +132,8 @@ func (r *Runner) Run(ctx context.Context, job Job, emit func(Event)) (*Result, e
 	}
 	x := &execution{
 		run: r, job: &job, ctx: ctx, emit: emit, began: time.Now(), local: map[string]*entry{},
-		sign: &signer{run: r, job: &job, cat: r.cat, done: map[string]string{}}, result: &Result{UI: map[string]map[string]any{}},
+		sign:   &signer{run: r, job: &job, cat: r.cat, done: map[string]string{}},
+		result: &Result{UI: map[string]map[string]any{}},
 	}
 	err := x.walk(outputs)
 	x.result.Timings.Total = seconds(x.began)
@@ -178,7 +183,10 @@ func (x *execution) walk(outputs []string) error {
 			x.result.Cached = append(x.result.Cached, id)
 		}
 	}
-	x.emit(Event{Type: "execution_cached", Data: map[string]any{"nodes": append([]string{}, x.result.Cached...), "timestamp": time.Now().UnixMilli()}})
+	x.emit(Event{Type: "execution_cached", Data: map[string]any{
+		"nodes":     append([]string{}, x.result.Cached...),
+		"timestamp": time.Now().UnixMilli(),
+	}})
 	p := newWorklist(x.job.Workflow, x.run.cat, outputs, func(id string) bool { return x.cached(id) != nil })
 	x.work = p
 	if err := x.planFits(); err != nil {
@@ -233,7 +241,8 @@ func (x *execution) node(id string) error {
 	return nil
 }
 
-// preflight looks before a long run whether the nodes that decode its result can: the autoencoder is loaded by then. It returns the node at fault.
+// preflight looks before a long run whether the nodes that decode its result can: the autoencoder is loaded by then. It
+// returns the node at fault.
 func (x *execution) preflight(id string, in map[string]any) (string, error) {
 	model, _ := in["model"].(*value.Model)
 	if g, ok := in["guider"].(*value.Guider); ok {
@@ -268,7 +277,8 @@ func (e *entry) bytes() int64 {
 	return n
 }
 
-// deliver hands over the files of an output node and tells of them. Files have no names yet: the caller puts them into the event.
+// deliver hands over the files of an output node and tells of them. Files have no names yet: the caller puts them into
+// the event.
 func (x *execution) deliver(id string, e *entry) {
 	ui := map[string]any{}
 	for key, v := range e.ui {
@@ -318,7 +328,10 @@ func (x *execution) inputs(id string, k *Class) (map[string]any, error) {
 // call runs the function of a class. A panic becomes a failure with the stack.
 func (x *execution) call(id string, k *Class, in map[string]any) (e *entry, err error) {
 	var saved []files.Output
-	c := &Call{Context: x.ctx, Job: x.job, ID: id, Class: k, in: in, run: x.run, emit: x.emit, outputs: &saved, ui: map[string]any{}, spent: &x.result.Timings, stats: &x.result.Stats, warnings: &x.result.Warnings}
+	c := &Call{
+		Context: x.ctx, Job: x.job, ID: id, Class: k, in: in, run: x.run, emit: x.emit, outputs: &saved,
+		ui: map[string]any{}, spent: &x.result.Timings, stats: &x.result.Stats, warnings: &x.result.Warnings,
+	}
 	began, before := time.Now(), x.result.Timings
 	defer func() {
 		if p := recover(); p != nil {
@@ -334,7 +347,8 @@ func (x *execution) call(id string, k *Class, in map[string]any) (e *entry, err 
 		return nil, err
 	}
 	if len(outputs) != len(k.Outputs) {
-		return nil, fault.New(fault.CodeInternal, "class %s gave %d outputs, it declares %d", k.Name, len(outputs), len(k.Outputs))
+		return nil, fault.New(fault.CodeInternal, "class %s gave %d outputs, it declares %d", k.Name,
+			len(outputs), len(k.Outputs))
 	}
 	if err := x.run.bounds.outputs(k, outputs); err != nil {
 		return nil, err
@@ -342,7 +356,8 @@ func (x *execution) call(id string, k *Class, in map[string]any) (e *entry, err 
 	return &entry{outputs: outputs, files: saved, ui: c.ui}, nil
 }
 
-// charge adds the time of a node to the part that its class counts for, without what the node has charged to other parts itself.
+// charge adds the time of a node to the part that its class counts for, without what the node has charged to other
+// parts itself.
 func (t *Timings) charge(s Stage, spent float64, before Timings) {
 	rest := spent - (t.Load - before.Load) - (t.Denoise - before.Denoise) - (t.Text - before.Text) - (t.VAE - before.VAE)
 	switch {
@@ -388,6 +403,7 @@ func (x *execution) fail(id string, k *Class, in map[string]any, err error) erro
 	if f.Extra == nil {
 		f.Extra = map[string]any{}
 	}
-	f.Extra["executed"], f.Extra["current_outputs"], f.Extra["current_inputs"] = executed, append([]string{}, executed...), current
+	f.Extra["executed"], f.Extra["current_outputs"], f.Extra["current_inputs"] = executed,
+		append([]string{}, executed...), current
 	return f
 }

@@ -12,8 +12,9 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// signer computes cache signatures: what decides whether a node gives the same as another one did before. ComfyUI's rules (comfy_execution/caching.py):
-// class, change value, all inputs given (undeclared ones too), the same for all ancestors; node ids do not count but for classes that are told theirs; 1, 1.0 and true are equal.
+// signer computes cache signatures: what decides whether a node gives the same as another one did before. ComfyUI's
+// rules (comfy_execution/caching.py): class, change value, all inputs given (undeclared ones too), the same for all
+// ancestors; node ids do not count but for classes that are told theirs; 1, 1.0 and true are equal.
 type signer struct {
 	run  *Runner
 	job  *Job
@@ -81,7 +82,8 @@ func (s *signer) compute(id string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// change is the change value of a node: the one stored in the graph, or what the class computes from its literal inputs. An error means: run.
+// change is the change value of a node: the one stored in the graph, or what the class computes from its literal
+// inputs. An error means: run.
 func (s *signer) change(id string, k *Class, inputs *pyjson.Object) (string, bool) {
 	node, _ := s.job.Workflow.node(id)
 	if stored, ok := node.Get("is_changed"); ok {

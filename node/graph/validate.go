@@ -12,16 +12,20 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// Validate checks a job as ComfyUI checks a prompt: classes first, then every output node with all its ancestors. It needs no device. Literals are
-// coerced in place (the text "12" of an INT becomes 12). outputs are the output nodes that can run, in the order of the workflow.
+// Validate checks a job as ComfyUI checks a prompt: classes first, then every output node with all its ancestors. It
+// needs no device. Literals are coerced in place (the text "12" of an INT becomes 12). outputs are the output nodes
+// that can run, in the order of the workflow.
 //
-// With no good output the failure is fatal and outputs is nil. With some good outputs the failure, if not nil, tells of the bad ones
-// (ComfyUI answers 200 and node_errors then): check len(outputs).
+// With no good output the failure is fatal and outputs is nil. With some good outputs the failure, if not nil, tells of
+// the bad ones (ComfyUI answers 200 and node_errors then): check len(outputs).
 func Validate(cat *Catalogue, roots files.Roots, job Job) (outputs []string, failure *fault.Failure) {
 	if job.Workflow == nil {
 		return nil, &fault.Failure{Code: fault.CodeNoPrompt, Message: "No prompt provided", Details: "No prompt provided"}
 	}
-	v := &validation{cat: cat, roots: &roots, job: &job, w: job.Workflow, done: map[string]*verdict{}, lists: map[string][]any{}}
+	v := &validation{
+		cat: cat, roots: &roots, job: &job, w: job.Workflow, done: map[string]*verdict{},
+		lists: map[string][]any{},
+	}
 	starts, failure := v.starts()
 	if failure != nil {
 		return nil, failure
@@ -42,25 +46,29 @@ func Validate(cat *Catalogue, roots files.Roots, job Job) (outputs []string, fai
 	if len(bad) == 0 {
 		return outputs, nil
 	}
-	failure = &fault.Failure{Code: fault.CodeOutputsFailed, Message: messageOutputsFailed, Details: strings.Join(details, "\n"), NodeErrors: v.report(bad)}
+	failure = &fault.Failure{
+		Code: fault.CodeOutputsFailed, Message: messageOutputsFailed,
+		Details: strings.Join(details, "\n"), NodeErrors: v.report(bad),
+	}
 	v.blame(failure)
 	return outputs, failure
 }
 
 // Codes in the errors of Failure.NodeErrors, with ComfyUI's texts.
 const (
-	codeInputMissing        = "required_input_missing"
-	codeBadLink             = "bad_linked_input"
-	codeTypeMismatch        = "return_type_mismatch"
-	codeInvalidInput        = "invalid_input_type"
-	codeTooSmall            = "value_smaller_than_min"
-	codeTooBig              = "value_bigger_than_max"
-	codeNotInList           = "value_not_in_list"
-	codeCustom              = "custom_validation_failed"
-	codeValidation          = "exception_during_validation"
-	codeInnerValidation     = "exception_during_inner_validation"
-	codeCycle               = "dependency_cycle"
-	codeExpectedLink        = "link_expected" // ours: a literal where a link belongs (ComfyUI fails only when the node runs)
+	codeInputMissing    = "required_input_missing"
+	codeBadLink         = "bad_linked_input"
+	codeTypeMismatch    = "return_type_mismatch"
+	codeInvalidInput    = "invalid_input_type"
+	codeTooSmall        = "value_smaller_than_min"
+	codeTooBig          = "value_bigger_than_max"
+	codeNotInList       = "value_not_in_list"
+	codeCustom          = "custom_validation_failed"
+	codeValidation      = "exception_during_validation"
+	codeInnerValidation = "exception_during_inner_validation"
+	codeCycle           = "dependency_cycle"
+	// ours: a literal where a link belongs (ComfyUI fails only when the node runs)
+	codeExpectedLink        = "link_expected"
 	messageOutputsFailed    = "Prompt outputs failed validation"
 	messageInnerValidation  = "Exception when validating inner node"
 	messageOuterValidation  = "Exception when validating node"
@@ -110,11 +118,19 @@ func (v *validation) starts() ([]string, *fault.Failure) {
 		}
 		name, ok := class.(string)
 		if !ok {
-			return nil, &fault.Failure{Code: fault.CodeInvalidPrompt, Message: "Cannot execute because a node is missing the class_type property.", Details: fmt.Sprintf("Node ID '#%s'", id), Node: id}
+			return nil, &fault.Failure{
+				Code:    fault.CodeInvalidPrompt,
+				Message: "Cannot execute because a node is missing the class_type property.",
+				Details: fmt.Sprintf("Node ID '#%s'", id), Node: id,
+			}
 		}
 		k := v.cat.classes[name]
 		if k == nil {
-			return nil, &fault.Failure{Code: fault.CodeInvalidPrompt, Message: fmt.Sprintf("Cannot execute because node %s does not exist.", pyjson.Excerpt(name)), Details: fmt.Sprintf("Node ID '#%s'", id), Node: id, Class: pyjson.Excerpt(name)}
+			return nil, &fault.Failure{
+				Code:    fault.CodeInvalidPrompt,
+				Message: fmt.Sprintf("Cannot execute because node %s does not exist.", pyjson.Excerpt(name)),
+				Details: fmt.Sprintf("Node ID '#%s'", id), Node: id, Class: pyjson.Excerpt(name),
+			}
 		}
 		if k.Output && (len(wanted) == 0 || wanted[id]) {
 			out = append(out, id)
@@ -135,7 +151,10 @@ type exception struct {
 func (v *validation) outer(id string) *verdict {
 	r, ex := v.node(id)
 	if ex != nil {
-		r = &verdict{errors: []problem{{codeValidation, messageOuterValidation, ex.text, pyjson.NewObject("exception_type", ex.kind, "traceback", []any{})}}}
+		r = &verdict{errors: []problem{{
+			codeValidation, messageOuterValidation, ex.text,
+			pyjson.NewObject("exception_type", ex.kind, "traceback", []any{}),
+		}}}
 		v.done[id] = r
 	}
 	return r
@@ -172,7 +191,10 @@ func (v *validation) node(id string) (*verdict, *exception) {
 	}
 	if r.ok && len(r.errors) == 0 && k.Check != nil {
 		if name, text := k.Check(v.job, v.roots, inputs); text != "" {
-			r.errors = append(r.errors, problem{codeCustom, messageCustomValidation, name + " - " + text, pyjson.NewObject("input_name", name)})
+			r.errors = append(r.errors, problem{
+				codeCustom, messageCustomValidation, name + " - " + text,
+				pyjson.NewObject("input_name", name),
+			})
 		}
 	}
 	if c := v.done[id]; c != nil { // a cycle that comes back to this node was found on the way
@@ -193,7 +215,10 @@ func (v *validation) cycle(nodes []string) *verdict {
 	for i := range nodes {
 		ids[i] = nodes[i]
 	}
-	r := &verdict{errors: []problem{{codeCycle, "Dependency cycle detected", strings.Join(names, " -> "), pyjson.NewObject("node_id", nodes[0], "cycle_nodes", ids)}}}
+	r := &verdict{errors: []problem{{
+		codeCycle, "Dependency cycle detected", strings.Join(names, " -> "),
+		pyjson.NewObject("node_id", nodes[0], "cycle_nodes", ids),
+	}}}
 	v.done[nodes[0]] = r
 	return r
 }
@@ -218,7 +243,10 @@ func (v *validation) input(k *Class, in *Input, inputs *pyjson.Object, r *verdic
 			return nil
 		}
 		if !in.Optional {
-			r.errors = append(r.errors, problem{codeInputMissing, messageInputMissing, in.Name, pyjson.NewObject("input_name", in.Name)})
+			r.errors = append(r.errors, problem{
+				codeInputMissing, messageInputMissing, in.Name,
+				pyjson.NewObject("input_name", in.Name),
+			})
 		}
 		return nil
 	}
@@ -243,7 +271,10 @@ func (v *validation) input(k *Class, in *Input, inputs *pyjson.Object, r *verdic
 // link validates an input that names another node.
 func (v *validation) link(k *Class, in *Input, l []any, r *verdict) *exception {
 	if len(l) != 2 {
-		r.errors = append(r.errors, problem{codeBadLink, messageBadLink, in.Name, pyjson.NewObject("input_name", in.Name, "input_config", v.config(k, in), "received_value", l)})
+		r.errors = append(r.errors, problem{
+			codeBadLink, messageBadLink, in.Name,
+			pyjson.NewObject("input_name", in.Name, "input_config", v.config(k, in), "received_value", l),
+		})
 		return nil
 	}
 	id, isText := l[0].(string)
@@ -261,16 +292,21 @@ func (v *validation) link(k *Class, in *Input, l []any, r *verdict) *exception {
 			shown = pyjson.Repr(v.choices(in))
 		}
 		r.errors = append(r.errors, problem{
-			codeTypeMismatch, messageTypeMismatch, fmt.Sprintf("%s, received_type(%s) mismatch input_type(%s)", in.Name, received, shown),
-			pyjson.NewObject("input_name", in.Name, "input_config", v.config(k, in), "received_type", received, "linked_node", l),
+			codeTypeMismatch, messageTypeMismatch,
+			fmt.Sprintf("%s, received_type(%s) mismatch input_type(%s)", in.Name, received, shown),
+			pyjson.NewObject("input_name", in.Name, "input_config", v.config(k, in), "received_type",
+				received, "linked_node", l),
 		})
 		return nil
 	}
 	r.deps = append(r.deps, id)
 	inner, ex := v.node(id)
 	if ex != nil {
-		v.done[id] = &verdict{errors: []problem{{codeInnerValidation, messageInnerValidation, ex.text, pyjson.NewObject("input_name", in.Name, "input_config", v.config(k, in),
-			"exception_message", ex.text, "exception_type", ex.kind, "traceback", []any{}, "linked_node", l)}}}
+		v.done[id] = &verdict{errors: []problem{{
+			codeInnerValidation, messageInnerValidation, ex.text,
+			pyjson.NewObject("input_name", in.Name, "input_config", v.config(k, in),
+				"exception_message", ex.text, "exception_type", ex.kind, "traceback", []any{}, "linked_node", l),
+		}}}
 		r.ok = false
 		return nil
 	}
@@ -337,14 +373,17 @@ func (v *validation) literal(k *Class, in *Input, val any) (any, *problem) {
 	case "COMBO":
 	default:
 		return nil, &problem{
-			codeExpectedLink, fmt.Sprintf("Input %s takes a link [node id, slot] to a node that gives %s", in.Name, in.Type), fmt.Sprintf("%s, got %s", in.Name, pyjson.Excerpt(pyjson.Repr(val))),
+			codeExpectedLink, fmt.Sprintf("Input %s takes a link [node id, slot] to a node that gives %s", in.Name, in.Type),
+			fmt.Sprintf("%s, got %s", in.Name, pyjson.Excerpt(pyjson.Repr(val))),
 			pyjson.NewObject("input_name", in.Name, "input_config", v.config(k, in), "received_value", val),
 		}
 	}
 	if err != nil {
 		return nil, &problem{
-			codeInvalidInput, "Failed to convert an input value to a " + in.Type + " value", fmt.Sprintf("%s, %s, %s", in.Name, pyjson.Excerpt(pyjson.Str(given)), pyjson.Excerpt(err.Error())),
-			pyjson.NewObject("input_name", in.Name, "input_config", v.config(k, in), "received_value", given, "exception_message", pyjson.Excerpt(err.Error())),
+			codeInvalidInput, "Failed to convert an input value to a " + in.Type + " value",
+			fmt.Sprintf("%s, %s, %s", in.Name, pyjson.Excerpt(pyjson.Str(given)), pyjson.Excerpt(err.Error())),
+			pyjson.NewObject("input_name", in.Name, "input_config", v.config(k, in), "received_value", given,
+				"exception_message", pyjson.Excerpt(err.Error())),
 		}
 	}
 	for _, own := range k.Own {
@@ -369,7 +408,11 @@ func (v *validation) literal(k *Class, in *Input, val any) (any, *problem) {
 	if len(choices) > 20 {
 		config, allowed = nil, fmt.Sprintf("(list of length %d)", len(choices))
 	}
-	return nil, &problem{codeNotInList, messageNotInList, fmt.Sprintf("%s: '%s' not in %s", in.Name, pyjson.Excerpt(pyjson.Str(val)), allowed), pyjson.NewObject("input_name", in.Name, "input_config", config, "received_value", val)}
+	return nil, &problem{
+		codeNotInList, messageNotInList,
+		fmt.Sprintf("%s: '%s' not in %s", in.Name, pyjson.Excerpt(pyjson.Str(val)), allowed),
+		pyjson.NewObject("input_name", in.Name, "input_config", config, "received_value", val),
+	}
 }
 
 // limits checks min and max, and that a float is a number at all.
@@ -381,13 +424,18 @@ func (v *validation) limits(k *Class, in *Input, val any) *problem {
 		return pyjson.NewObject("input_name", in.Name, "input_config", v.config(k, in), "received_value", val)
 	}
 	if f, ok := val.(float64); ok && math.IsNaN(f) {
-		return &problem{codeInvalidInput, "Failed to convert an input value to a FLOAT value", in.Name + ", nan, not a number", extra()}
+		return &problem{
+			codeInvalidInput, "Failed to convert an input value to a FLOAT value",
+			in.Name + ", nan, not a number", extra(),
+		}
 	}
 	if lo, ok := in.Options.Get("min"); ok && compare(val, lo) < 0 {
-		return &problem{codeTooSmall, fmt.Sprintf("Value %s smaller than min of %s", pyjson.Excerpt(pyjson.Str(val)), pyjson.Str(lo)), in.Name, extra()}
+		return &problem{codeTooSmall, fmt.Sprintf("Value %s smaller than min of %s", pyjson.Excerpt(pyjson.Str(val)),
+			pyjson.Str(lo)), in.Name, extra()}
 	}
 	if hi, ok := in.Options.Get("max"); ok && compare(val, hi) > 0 {
-		return &problem{codeTooBig, fmt.Sprintf("Value %s bigger than max of %s", pyjson.Excerpt(pyjson.Str(val)), pyjson.Str(hi)), in.Name, extra()}
+		return &problem{codeTooBig, fmt.Sprintf("Value %s bigger than max of %s", pyjson.Excerpt(pyjson.Str(val)),
+			pyjson.Str(hi)), in.Name, extra()}
 	}
 	return nil
 }
@@ -429,7 +477,8 @@ func (v *validation) choices(in *Input) []any {
 	return l
 }
 
-// config is the [type, options] pair as ComfyUI puts it into error bodies: always two items; combos of new-style classes show their options.
+// config is the [type, options] pair as ComfyUI puts it into error bodies: always two items; combos of new-style
+// classes show their options.
 func (v *validation) config(k *Class, in *Input) any {
 	c := in.config(k, v.roots)
 	if len(c) == 1 {
@@ -463,7 +512,8 @@ func (v *validation) report(bad []string) map[string]any {
 	for id, outs := range dependents {
 		list := []any{}
 		for _, e := range v.done[id].errors {
-			list = append(list, pyjson.NewObject("type", e.kind, "message", e.message, "details", e.details, "extra_info", e.extra))
+			list = append(list, pyjson.NewObject("type", e.kind, "message", e.message, "details", e.details,
+				"extra_info", e.extra))
 		}
 		report[id] = pyjson.NewObject("errors", list, "dependent_outputs", outs, "class_type", v.w.Class(id))
 	}

@@ -30,10 +30,12 @@ func isBodyCase(name string) bool {
 			return true
 		}
 	}
-	return name == "targets_numbers" || name == "targets_string_substring" // types that ipc refuses before they reach a Job
+	// types that ipc refuses before they reach a Job
+	return name == "targets_numbers" || name == "targets_string_substring"
 }
 
-// deviations are the cases where this program deliberately answers otherwise than ComfyUI 0.8.0, with what it answers. docs/comfyui.md has the reasons.
+// deviations are the cases where this program deliberately answers otherwise than ComfyUI 0.8.0, with what it answers.
+// docs/comfyui.md has the reasons.
 func deviations() map[string]string {
 	return map[string]string{
 		"prompt_null":               fault.CodeInvalidPrompt, // 500 page there
@@ -97,7 +99,8 @@ func TestValidationMatchesGolden(t *testing.T) {
 		exact++
 		c.compare(t, outputs, failure, w)
 	}
-	t.Logf("%d cases give the recorded answer, %d deviate as documented, %d belong to the HTTP body or to classes of later orders", exact, deviating, elsewhere)
+	t.Logf("%d cases give the recorded answer, %d deviate as documented, %d belong to the HTTP body or to classes of "+
+		"later orders", exact, deviating, elsewhere)
 	if exact < 134 {
 		t.Errorf("only %d cases compared", exact)
 	}
@@ -107,7 +110,9 @@ func TestValidationMatchesGolden(t *testing.T) {
 }
 
 // validateBody takes graph and targets from a POST /prompt body.
-func validateBody(cat *graph.Catalogue, roots files.Roots, body *pyjson.Object) ([]string, *fault.Failure, *graph.Workflow) {
+func validateBody(cat *graph.Catalogue, roots files.Roots, body *pyjson.Object) ([]string,
+	*fault.Failure, *graph.Workflow,
+) {
 	prompt, _ := body.Get("prompt")
 	w, failure := graph.ParseWorkflow(prompt)
 	if failure != nil {
@@ -124,7 +129,8 @@ func validateBody(cat *graph.Catalogue, roots files.Roots, body *pyjson.Object) 
 	return outputs, failure, w
 }
 
-// unknownClasses lists classes of a graph that the catalogue lacks; the cases about unknown classes name them on purpose.
+// unknownClasses lists classes of a graph that the catalogue lacks; the cases about unknown classes name them on
+// purpose.
 func unknownClasses(cat *graph.Catalogue, w *graph.Workflow, name string) (missing []string) {
 	if w == nil || strings.HasPrefix(name, "class_") {
 		return nil
@@ -191,7 +197,8 @@ func (c validationCase) compareCoerced(t *testing.T, w *graph.Workflow) {
 	}
 }
 
-// normal renders a value with sorted keys; errors of a node are sorted by input and tracebacks blanked, as in the recorded file.
+// normal renders a value with sorted keys; errors of a node are sorted by input and tracebacks blanked, as in the
+// recorded file.
 func normal(v any) string {
 	n, err := pyjson.Normalize(v)
 	if err != nil {
@@ -232,7 +239,8 @@ func tidy(key string, v any) any {
 }
 
 func TestValidateTellsTheCycle(t *testing.T) {
-	w, f := graph.ParseWorkflowJSON([]byte(`{"a": {"class_type": "FluxGuidance", "inputs": {"guidance": 1, "conditioning": ["b", 0]}},
+	w, f := graph.ParseWorkflowJSON([]byte(`{"a": {"class_type": "FluxGuidance", "inputs":
+			{"guidance": 1, "conditioning": ["b", 0]}},
 		"b": {"class_type": "FluxGuidance", "inputs": {"guidance": 1, "conditioning": ["a", 0]}},
 		"c": {"class_type": "Sink", "inputs": {"value": ["a", 0]}}}`))
 	if f != nil {
@@ -250,11 +258,13 @@ func TestValidateTellsTheCycle(t *testing.T) {
 }
 
 func TestValidateRefusesPrefixesOutsideBeforeWork(t *testing.T) {
-	w, f := graph.ParseWorkflowJSON([]byte(`{"1": {"class_type": "LoadImage", "inputs": {"image": "a.png"}}, "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "../x"}}}`))
+	w, f := graph.ParseWorkflowJSON([]byte(`{"1": {"class_type": "LoadImage", "inputs": {"image": "a.png"}}, "2": ` +
+		`{"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "../x"}}}`))
 	if f != nil {
 		t.Fatal(f)
 	}
-	_, failure := graph.Validate(classes.All(), files.Roots{}, graph.Job{Workflow: w, Inputs: map[string][]byte{"a.png": {1}}})
+	_, failure := graph.Validate(classes.All(), files.Roots{},
+		graph.Job{Workflow: w, Inputs: map[string][]byte{"a.png": {1}}})
 	if failure == nil || failure.Node != "2" || failure.Field != "filename_prefix" {
 		t.Errorf("got %+v, want an error about filename_prefix of node 2", failure)
 	}

@@ -14,19 +14,23 @@ const (
 	maxNodeID        = 256 // bytes
 )
 
-// Workflow is a graph in ComfyUI's API format: node id -> {class_type, inputs, _meta}. It keeps the order of its keys where the source had one.
-// Validate coerces literals in place, as ComfyUI does; otherwise a Workflow is not changed after parsing. Not safe for concurrent use.
+// Workflow is a graph in ComfyUI's API format: node id -> {class_type, inputs, _meta}. It keeps the order of its keys
+// where the source had one. Validate coerces literals in place, as ComfyUI does; otherwise a Workflow is not changed
+// after parsing. Not safe for concurrent use.
 type Workflow struct {
 	root *pyjson.Object
 }
 
-// ParseWorkflow takes a decoded graph: *Object, map[string]any or map[any]any with nil, bool, string, json.Number, any integer or float type,
-// []any and nested maps. Plain maps have no order, so their keys are sorted (numbers by value). The graph is copied. The failure is
-// invalid_prompt, workflow_format_ui or workflow_too_large.
+// ParseWorkflow takes a decoded graph: *Object, map[string]any or map[any]any with nil, bool, string, json.Number, any
+// integer or float type, []any and nested maps. Plain maps have no order, so their keys are sorted (numbers by value).
+// The graph is copied. The failure is invalid_prompt, workflow_format_ui or workflow_too_large.
 func ParseWorkflow(v any) (*Workflow, *fault.Failure) {
 	n, err := pyjson.Normalize(v)
 	if err != nil {
-		return nil, &fault.Failure{Code: fault.CodeTooLarge, Message: "workflow cannot be read", Details: err.Error(), Cause: err}
+		return nil, &fault.Failure{
+			Code: fault.CodeTooLarge, Message: "workflow cannot be read",
+			Details: err.Error(), Cause: err,
+		}
 	}
 	switch r := n.(type) {
 	case *pyjson.Object:
@@ -36,14 +40,19 @@ func ParseWorkflow(v any) (*Workflow, *fault.Failure) {
 			return &Workflow{root: pyjson.NewObject()}, nil
 		}
 	}
-	return nil, fault.New(fault.CodeInvalidPrompt, "a workflow is an object {node id: {\"class_type\": ..., \"inputs\": {...}}}, got %s", pyjson.Kind(n))
+	return nil, fault.New(fault.CodeInvalidPrompt,
+		"a workflow is an object {node id: {\"class_type\": ..., \"inputs\": {...}}}, got %s", pyjson.Kind(n))
 }
 
-// ParseWorkflowJSON parses the JSON text of a graph and keeps the order of its keys. Python's NaN and Infinity are read too (and refused where they are used).
+// ParseWorkflowJSON parses the JSON text of a graph and keeps the order of its keys. Python's NaN and Infinity are read
+// too (and refused where they are used).
 func ParseWorkflowJSON(data []byte) (*Workflow, *fault.Failure) {
 	v, err := pyjson.Decode(data)
 	if err != nil {
-		return nil, &fault.Failure{Code: fault.CodeInvalidPrompt, Message: "workflow is not JSON", Details: err.Error(), Cause: err}
+		return nil, &fault.Failure{
+			Code: fault.CodeInvalidPrompt, Message: "workflow is not JSON",
+			Details: err.Error(), Cause: err,
+		}
 	}
 	return ParseWorkflow(v)
 }
@@ -51,7 +60,9 @@ func ParseWorkflowJSON(data []byte) (*Workflow, *fault.Failure) {
 func newWorkflow(root *pyjson.Object) (*Workflow, *fault.Failure) {
 	if _, ok := root.Get("nodes"); ok {
 		if _, ok := root.Get("links"); ok {
-			return nil, fault.New(fault.CodeWorkflowFormatUI, "this is a workflow in the editor's format; export it in API format (Workflow > Export (API)) or send it through the ComfyUI node")
+			return nil, fault.New(fault.CodeWorkflowFormatUI,
+				"this is a workflow in the editor's format; export it in API format (Workflow > Export (API)) or send it "+
+					"through the ComfyUI node")
 		}
 	}
 	if root.Len() > maxWorkflowNodes {
@@ -59,7 +70,8 @@ func newWorkflow(root *pyjson.Object) (*Workflow, *fault.Failure) {
 	}
 	for _, id := range root.Keys() {
 		if len(id) > maxNodeID {
-			return nil, fault.New(fault.CodeTooLarge, "node id %s has %d bytes, the limit is %d", pyjson.Excerpt(id), len(id), maxNodeID)
+			return nil, fault.New(fault.CodeTooLarge, "node id %s has %d bytes, the limit is %d", pyjson.Excerpt(id),
+				len(id), maxNodeID)
 		}
 	}
 	return &Workflow{root: root}, nil
@@ -107,12 +119,13 @@ func (w *Workflow) Input(id, name string) (any, bool) {
 	return in.Get(name)
 }
 
-// SetInput replaces one input of a node (run --set id.field=value). The value may be anything that ParseWorkflow takes. It fails if the node is
-// not there or has no inputs object.
+// SetInput replaces one input of a node (run --set id.field=value). The value may be anything that ParseWorkflow takes.
+// It fails if the node is not there or has no inputs object.
 func (w *Workflow) SetInput(id, name string, value any) error {
 	in := w.inputs(id)
 	if in == nil {
-		return fmt.Errorf("set %s.%s: the workflow has no node %q; its nodes are %s", id, name, id, strings.Join(w.IDs(), ", "))
+		return fmt.Errorf("set %s.%s: the workflow has no node %q; its nodes are %s", id, name, id,
+			strings.Join(w.IDs(), ", "))
 	}
 	v, err := pyjson.Normalize(value)
 	if err != nil {
@@ -168,7 +181,8 @@ func IsLink(v any) bool {
 	return ok
 }
 
-// asLink tells whether a value is a link as ComfyUI's executor recognises one: [string, integer]. Validate has refused every other list.
+// asLink tells whether a value is a link as ComfyUI's executor recognises one: [string, integer]. Validate has refused
+// every other list.
 func asLink(v any) (link, bool) {
 	l, ok := v.([]any)
 	if !ok || len(l) != 2 {

@@ -18,8 +18,14 @@ import (
 
 func TestParseWorkflowTakesDecodedMaps(t *testing.T) {
 	from := map[string]any{
-		"10": map[string]any{"class_type": "KSampler", "inputs": map[string]any{"seed": uint64(math.MaxUint64), "steps": int8(4), "cfg": json.Number("1.5"), "model": []any{"2", int16(0)}}},
-		"2":  map[any]any{"class_type": "UNETLoader", "inputs": map[any]any{"x": float32(0.5)}},
+		"10": map[string]any{
+			"class_type": "KSampler",
+			"inputs": map[string]any{
+				"seed": uint64(math.MaxUint64), "steps": int8(4), "cfg": json.Number("1.5"),
+				"model": []any{"2", int16(0)},
+			},
+		},
+		"2": map[any]any{"class_type": "UNETLoader", "inputs": map[any]any{"x": float32(0.5)}},
 	}
 	w, failure := graph.ParseWorkflow(from)
 	if failure != nil {
@@ -91,7 +97,8 @@ func TestPNGChunksMatchGolden(t *testing.T) {
 		t.Errorf("workflow text is %s", got)
 	}
 	// The picture that we write with the same texts has the same chunks in the same order, pixels apart.
-	ours := picture.EncodePNG(make([]byte, 64*64*3), 64, 64, 3, [2]string{"prompt", string(w.JSON())}, [2]string{"workflow", string(pyjson.Dump(extra["workflow"]))})
+	ours := picture.EncodePNG(make([]byte, 64*64*3), 64, 64, 3, [2]string{"prompt", string(w.JSON())},
+		[2]string{"workflow", string(pyjson.Dump(extra["workflow"]))})
 	a, b := beforePixels(t, saved), beforePixels(t, ours)
 	if !bytes.Equal(a, b) {
 		t.Errorf("bytes up to the pixels differ\n got %q\nwant %q", b, a)

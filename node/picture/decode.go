@@ -43,7 +43,9 @@ func codecs() []codec {
 	}
 	return []codec{
 		{
-			"PNG", starts(pngSignature), func(b []byte) (image.Config, error) { return png.DecodeConfig(bytes.NewReader(onlyPixels(b))) },
+			"PNG", starts(pngSignature), func(b []byte) (image.Config, error) {
+				return png.DecodeConfig(bytes.NewReader(onlyPixels(b)))
+			},
 			func(b []byte) ([]image.Image, error) {
 				im, err := png.Decode(bytes.NewReader(onlyPixels(b)))
 				return []image.Image{im}, err
@@ -67,18 +69,22 @@ func codecs() []codec {
 			func(b []byte) (image.Config, error) { return tiff.DecodeConfig(bytes.NewReader(b)) },
 			still(func(r *bytes.Reader) (image.Image, error) { return tiff.Decode(r) }),
 		},
-		{"GIF", starts("GIF8"), func(b []byte) (image.Config, error) { return gif.DecodeConfig(bytes.NewReader(b)) }, decodeGIF},
+		{
+			"GIF", starts("GIF8"), func(b []byte) (image.Config, error) { return gif.DecodeConfig(bytes.NewReader(b)) },
+			decodeGIF,
+		},
 	}
 }
 
-// Decode reads a picture file (PNG, JPEG, WebP, BMP, GIF, TIFF) as ComfyUI's LoadImage does: pixels [B, Y, X, 3] without alpha, mask [B, Y, X] =
-// 1 - alpha, or zeros [1, 64, 64] where there is no alpha. EXIF orientation is applied; the frames of a GIF become a batch. Files above the
-// pixel limits are refused from their header.
+// Decode reads a picture file (PNG, JPEG, WebP, BMP, GIF, TIFF) as ComfyUI's LoadImage does: pixels [B, Y, X, 3]
+// without alpha, mask [B, Y, X] = 1 - alpha, or zeros [1, 64, 64] where there is no alpha. EXIF orientation is applied;
+// the frames of a GIF become a batch. Files above the pixel limits are refused from their header.
 func Decode(data []byte) (im *Image, mask *Mask, err error) {
 	return decodeWithin(data, maxPixels)
 }
 
-// decodeWithin is Decode with a limit of pixels of its own. A frame counts as the mask that it has at least, 64 x 64: a GIF may have very many small ones.
+// decodeWithin is Decode with a limit of pixels of its own. A frame counts as the mask that it has at least, 64 x 64: a
+// GIF may have very many small ones.
 func decodeWithin(data []byte, most int64) (im *Image, mask *Mask, err error) {
 	for _, c := range codecs() {
 		if !c.magic(data) {
@@ -92,8 +98,10 @@ func decodeWithin(data []byte, most int64) (im *Image, mask *Mask, err error) {
 		if c.name == "GIF" {
 			frames = max(1, countGIFFrames(data))
 		}
-		if cfg.Width < 1 || cfg.Height < 1 || cfg.Width > maxSide || cfg.Height > maxSide || max(int64(cfg.Width)*int64(cfg.Height), 64*64)*frames > most {
-			return nil, nil, fmt.Errorf("%s of %d x %d pixels, %d frames: at most %d pixels in all and %d a side are allowed", c.name, cfg.Width, cfg.Height, frames, most, maxSide)
+		if cfg.Width < 1 || cfg.Height < 1 || cfg.Width > maxSide || cfg.Height > maxSide ||
+			max(int64(cfg.Width)*int64(cfg.Height), 64*64)*frames > most {
+			return nil, nil, fmt.Errorf("%s of %d x %d pixels, %d frames: at most %d pixels in all and %d a side are allowed",
+				c.name, cfg.Width, cfg.Height, frames, most, maxSide)
 		}
 		pictures, err := c.decode(data)
 		if err != nil {
@@ -105,8 +113,8 @@ func decodeWithin(data []byte, most int64) (im *Image, mask *Mask, err error) {
 	return nil, nil, fmt.Errorf("not a picture that can be read: PNG, JPEG, WebP, BMP, GIF and TIFF are")
 }
 
-// toTensors converts equally large frames; the first decides the size, others are left out, as in LoadImage. Where some frames have alpha, the masks of the
-// others are zeros of their size.
+// toTensors converts equally large frames; the first decides the size, others are left out, as in LoadImage. Where some
+// frames have alpha, the masks of the others are zeros of their size.
 func toTensors(frames []image.Image, turn int) (*Image, *Mask) {
 	var im Image
 	var mask Mask
@@ -142,7 +150,8 @@ func toTensors(frames []image.Image, turn int) (*Image, *Mask) {
 	return &im, &mask
 }
 
-// straight returns 8-bit pixels with straight alpha. Grey 16-bit pictures are divided by 255 and clipped, as PIL's mode I is.
+// straight returns 8-bit pixels with straight alpha. Grey 16-bit pictures are divided by 255 and clipped, as PIL's mode
+// I is.
 func straight(f image.Image) *image.NRGBA {
 	b := f.Bounds()
 	out := image.NewNRGBA(image.Rect(0, 0, b.Dx(), b.Dy()))

@@ -76,7 +76,10 @@ func TestDecodeFormats(t *testing.T) {
 		{"png alpha", encoded(t, func(b *bytes.Buffer) error { return png.Encode(b, glass) }), true, 0},
 		{"bmp", encoded(t, func(b *bytes.Buffer) error { return bmp.Encode(b, opaque) }), false, 0},
 		{"tiff", encoded(t, func(b *bytes.Buffer) error { return tiff.Encode(b, opaque, nil) }), false, 0},
-		{"jpeg", encoded(t, func(b *bytes.Buffer) error { return jpeg.Encode(b, opaque, &jpeg.Options{Quality: 100}) }), false, 0.12},
+		{
+			"jpeg", encoded(t, func(b *bytes.Buffer) error { return jpeg.Encode(b, opaque, &jpeg.Options{Quality: 100}) }),
+			false, 0.12,
+		},
 	} {
 		im, mask, err := Decode(c.data)
 		if err != nil {
@@ -104,7 +107,8 @@ func TestDecodeFormats(t *testing.T) {
 			}
 			continue
 		}
-		if !c.alpha && (mask.Y != 64 || mask.X != 64 || slices.ContainsFunc(mask.Data, func(v float32) bool { return v != 0 })) {
+		if !c.alpha && (mask.Y != 64 || mask.X != 64 ||
+			slices.ContainsFunc(mask.Data, func(v float32) bool { return v != 0 })) {
 			t.Errorf("%s: mask [%d, %d, %d], want zeros [1, 64, 64]", c.name, mask.B, mask.Y, mask.X)
 		}
 	}
@@ -125,8 +129,10 @@ func TestDecodeGIFWithAlphaInOneFrame(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if im.B != 2 || mask.B != 2 || mask.Y != 2 || mask.X != 3 || len(mask.Data) != 12 || mask.Data[0] != 1 || mask.Data[6] != 0 {
-		t.Errorf("got %d frames and the mask [%d, %d, %d] %v, want one for the clear frame and zeros for the other", im.B, mask.B, mask.Y, mask.X, mask.Data)
+	if im.B != 2 || mask.B != 2 || mask.Y != 2 || mask.X != 3 || len(mask.Data) != 12 || mask.Data[0] != 1 ||
+		mask.Data[6] != 0 {
+		t.Errorf("got %d frames and the mask [%d, %d, %d] %v, want one for the clear frame and zeros for the other", im.B,
+			mask.B, mask.Y, mask.X, mask.Data)
 	}
 }
 
@@ -152,7 +158,8 @@ func TestDecodeGIFFramesBecomeABatch(t *testing.T) {
 
 // exifJPEG puts an orientation into a JPEG.
 func exifJPEG(data []byte, turn uint16) []byte {
-	tags := []byte("Exif\x00\x00MM\x00*\x00\x00\x00\x08\x00\x01\x01\x12\x00\x03\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x00")
+	tags := []byte("Exif\x00\x00MM\x00*" +
+		"\x00\x00\x00\x08\x00\x01\x01\x12\x00\x03\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x00")
 	binary.BigEndian.PutUint16(tags[6+18:], turn)
 	head := binary.BigEndian.AppendUint16([]byte{0xff, 0xd8, 0xff, 0xe1}, uint16(len(tags)+2))
 	return append(append(head, tags...), data[2:]...)
@@ -167,7 +174,10 @@ func TestDecodeTurnsByEXIF(t *testing.T) {
 	}
 	data := encoded(t, func(b *bytes.Buffer) error { return jpeg.Encode(b, wide, nil) })
 	// where the bright corner lands: left or right, top or bottom, for each orientation of EXIF 2.32
-	for turn, corner := range map[uint16][2]bool{1: {false, false}, 2: {true, false}, 3: {true, true}, 4: {false, true}, 5: {false, false}, 6: {true, false}, 7: {true, true}, 8: {false, true}} {
+	for turn, corner := range map[uint16][2]bool{
+		1: {false, false}, 2: {true, false}, 3: {true, true}, 4: {false, true},
+		5: {false, false}, 6: {true, false}, 7: {true, true}, 8: {false, true},
+	} {
 		im, _, err := Decode(exifJPEG(data, turn))
 		if err != nil {
 			t.Fatal(err)
@@ -196,7 +206,10 @@ func TestDecodeRefusesBombsAndJunk(t *testing.T) {
 	binary.BigEndian.PutUint32(bomb[16:], 60000)
 	binary.BigEndian.PutUint32(bomb[20:], 60000)
 	fixPNG(bomb)
-	for name, data := range map[string][]byte{"bomb": bomb, "text": []byte("hello"), "empty": nil, "half": EncodePNG(make([]byte, 300), 10, 10, 3)[:60]} {
+	for name, data := range map[string][]byte{
+		"bomb": bomb, "text": []byte("hello"), "empty": nil,
+		"half": EncodePNG(make([]byte, 300), 10, 10, 3)[:60],
+	} {
 		_, _, err := Decode(data)
 		if err == nil {
 			t.Errorf("%s was decoded", name)
@@ -218,10 +231,11 @@ func FuzzPNG(f *testing.F) { pngTarget(f).Fuzz(f) }
 
 func FuzzImage(f *testing.F) { imageTarget(f).Fuzz(f) }
 
-// TestReadsRewrittenTexts: a tool that rewrites texts as UTF-8 in tEXt with a wrong checksum made many of ComfyUI's example pictures. Both the workflow and
-// the pixels of such a file can be read.
+// TestReadsRewrittenTexts: a tool that rewrites texts as UTF-8 in tEXt with a wrong checksum made many of ComfyUI's
+// example pictures. Both the workflow and the pixels of such a file can be read.
 func TestReadsRewrittenTexts(t *testing.T) {
-	data := EncodePNG([]byte{1, 2, 3, 200, 100, 50}, 1, 2, 3, [2]string{"prompt", `{"1": {"class_type": "A", "inputs": {"text": "??"}}}`})
+	data := EncodePNG([]byte{1, 2, 3, 200, 100, 50}, 1, 2, 3,
+		[2]string{"prompt", `{"1": {"class_type": "A", "inputs": {"text": "??"}}}`})
 	at := bytes.Index(data, []byte("??"))
 	copy(data[at:], "é") // two bytes in UTF-8; the checksum is wrong now
 	prompt, _, err := WorkflowFromPNG(data)

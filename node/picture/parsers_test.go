@@ -20,8 +20,8 @@ import (
 	"patchbay/tests/hammer"
 )
 
-// TestPicturesUnderTheHammer runs the parsers of pictures on mutated inputs: 20,000 each, 10,000,000 in `make soak`. The
-// fuzz targets of the same names have the same bodies.
+// TestPicturesUnderTheHammer runs the parsers of pictures on mutated inputs: 20,000 each, 10,000,000 in `make soak`.
+// The fuzz targets of the same names have the same bodies.
 func TestPicturesUnderTheHammer(t *testing.T) {
 	t.Run("PNG", func(t *testing.T) { pngTarget(t).Run(t, hammer.Runs) })
 	t.Run("Image", func(t *testing.T) { imageTarget(t).Run(t, hammer.Runs) })
@@ -69,7 +69,8 @@ func pngTarget(tb testing.TB) *hammer.Target[texts] {
 	return &hammer.Target[texts]{
 		Name: "FuzzPNG", Mend: mendPNG,
 		Seeds: []hammer.Input{
-			{Data: EncodePNG(make([]byte, 12), 2, 2, 3, [2]string{"prompt", `{"1": {"class_type": "A"}}`}, [2]string{"workflow", "狐"})},
+			{Data: EncodePNG(make([]byte, 12), 2, 2, 3, [2]string{"prompt", `{"1": {"class_type": "A"}}`},
+				[2]string{"workflow", "狐"})},
 			{Data: []byte(pngSignature + "\x00\x00\x00\x04zTXtk\x00\x00x")},
 			{Data: packed.Bytes()},
 		},
@@ -120,12 +121,15 @@ func imageTarget(tb testing.TB) *hammer.Target[decoded] {
 				return nil
 			}
 			im, mask := p.im, p.mask
-			if len(im.Data) != im.B*im.Y*im.X*im.C || len(mask.Data) != mask.B*mask.Y*mask.X || im.B < 1 || im.B*im.Y*im.X > hammerPixels {
-				return fmt.Errorf("picture [%d, %d, %d, %d] with %d values, mask [%d, %d, %d] with %d", im.B, im.Y, im.X, im.C, len(im.Data), mask.B, mask.Y, mask.X, len(mask.Data))
+			if len(im.Data) != im.B*im.Y*im.X*im.C || len(mask.Data) != mask.B*mask.Y*mask.X || im.B < 1 ||
+				im.B*im.Y*im.X > hammerPixels {
+				return fmt.Errorf("picture [%d, %d, %d, %d] with %d values, mask [%d, %d, %d] with %d", im.B, im.Y, im.X, im.C,
+					len(im.Data), mask.B, mask.Y, mask.X, len(mask.Data))
 			}
 			return nil
 		},
-		// The decoders' tables, and 64 bytes for every pixel that the header may ask for: what was read, 8 bits straight, f32 and mask.
+		// The decoders' tables, and 64 bytes for every pixel that the header may ask for: what was read, 8 bits straight, f32
+		// and mask.
 		Bound: func(in hammer.Input) int64 { return 256<<10 + 4*int64(len(in.Data)) + 64*hammerPixels },
 	}
 }
@@ -136,13 +140,18 @@ func pictureSeeds(tb testing.TB) []hammer.Input {
 	soft := pattern(5, 4, true)
 	grey := image.NewGray16(image.Rect(0, 0, 3, 3))
 	index := image.NewPaletted(image.Rect(0, 0, 4, 4), color.Palette{color.NRGBA{255, 0, 0, 255}, color.NRGBA{0, 0, 0, 0}})
-	moving := &gif.GIF{Image: []*image.Paletted{index, index}, Delay: []int{1, 1}, Disposal: []byte{gif.DisposalBackground, gif.DisposalPrevious}}
+	moving := &gif.GIF{
+		Image: []*image.Paletted{index, index}, Delay: []int{1, 1},
+		Disposal: []byte{gif.DisposalBackground, gif.DisposalPrevious},
+	}
 	out := []hammer.Input{
-		{Data: []byte("GIF89a\x01\x00\x01\x00\x80\x00\x00\x00\x00\x00\xff\xff\xff,\x00\x00\x00\x00\x01\x00\x01\x00\x00\x02\x02D\x01\x00;")},
+		{Data: []byte("GIF89a\x01\x00\x01\x00\x80\x00\x00\x00\x00\x00\xff\xff\xff" +
+			",\x00\x00\x00\x00\x01\x00\x01\x00\x00\x02\x02D\x01\x00;")},
 		{Data: exifJPEG([]byte{0xff, 0xd8, 0xff, 0xd9}, 6)},
 		{Data: EncodePNG(make([]byte, 12), 2, 2, 3)},
 		// A lossless WebP of one pixel.
-		{Data: []byte("RIFF\x1a\x00\x00\x00WEBPVP8L\x0d\x00\x00\x00\x2f\x00\x00\x00\x10\x07\x10\x11\x11\x88\x88\xfe\x07\x00")},
+		{Data: []byte("RIFF\x1a\x00\x00\x00WEBPVP8L" +
+			"\x0d\x00\x00\x00\x2f\x00\x00\x00\x10\x07\x10\x11\x11\x88\x88\xfe\x07\x00")},
 	}
 	for _, write := range []func(*bytes.Buffer) error{
 		func(b *bytes.Buffer) error { return png.Encode(b, soft) },

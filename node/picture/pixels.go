@@ -61,8 +61,8 @@ func (m *Mask) Centred(n int) *Mask {
 	return out
 }
 
-// Dilated sums the rounded mask over boxes of n x n pixels (rows and columns i-p .. i-p+n-1 with p = ceil((n-1)/2)) and cuts to 0..1; n of 0 or 1 leaves
-// the values. Sums of whole numbers are exact in f64, so the order does not matter.
+// Dilated sums the rounded mask over boxes of n x n pixels (rows and columns i-p .. i-p+n-1 with p = ceil((n-1)/2)) and
+// cuts to 0..1; n of 0 or 1 leaves the values. Sums of whole numbers are exact in f64, so the order does not matter.
 func (m *Mask) Dilated(n int) *Mask {
 	out := m.Like(append([]float32(nil), m.Data...))
 	if n < 1 {

@@ -23,8 +23,9 @@ const pngSignature = "\x89PNG\r\n\x1a\n"
 // maxTexts bounds the texts of one PNG together, compressed ones after inflation.
 const maxTexts = 64 << 20
 
-// EncodePNG writes 8-bit pixels [Y, X, C] (C 1, 3 or 4) as a PNG with one tEXt chunk per text, in order, between header and pixels, as ComfyUI's
-// pictures have them (PNG specification, third edition). Texts outside Latin-1 become iTXt. It panics if the pixels do not fit the shape.
+// EncodePNG writes 8-bit pixels [Y, X, C] (C 1, 3 or 4) as a PNG with one tEXt chunk per text, in order, between header
+// and pixels, as ComfyUI's pictures have them (PNG specification, third edition). Texts outside Latin-1 become iTXt. It
+// panics if the pixels do not fit the shape.
 func EncodePNG(pixels []byte, y, x, c int, texts ...[2]string) []byte {
 	if len(pixels) != y*x*c || (c != 1 && c != 3 && c != 4) || x == 0 || y == 0 {
 		panic(fmt.Sprintf("png: %d bytes for a picture [%d, %d, %d]", len(pixels), y, x, c))
@@ -132,8 +133,9 @@ func paeth(a, b, c byte) byte {
 
 func abs(v int) int { return max(v, -v) }
 
-// WorkflowFromPNG reads the workflow that ComfyUI (and this program) stores in its pictures: prompt is the JSON text of the API-format graph, extra the
-// other texts that hold JSON, by key ("workflow"). A picture without a prompt is an error that says what it has.
+// WorkflowFromPNG reads the workflow that ComfyUI (and this program) stores in its pictures: prompt is the JSON text of
+// the API-format graph, extra the other texts that hold JSON, by key ("workflow"). A picture without a prompt is an
+// error that says what it has.
 func WorkflowFromPNG(data []byte) (prompt []byte, extra map[string]any, err error) {
 	texts, err := readTexts(data)
 	if err != nil {
@@ -152,7 +154,8 @@ func WorkflowFromPNG(data []byte) (prompt []byte, extra map[string]any, err erro
 		}
 	}
 	if prompt == nil {
-		return nil, extra, fmt.Errorf("the picture holds no workflow to run (no text called \"prompt\"; it has: %s)", fault.List(keys))
+		return nil, extra, fmt.Errorf("the picture holds no workflow to run (no text called \"prompt\"; it has: %s)",
+			fault.List(keys))
 	}
 	if _, err := pyjson.Decode(prompt); err != nil {
 		return nil, extra, fmt.Errorf("the picture's workflow is not JSON: %w", err)
@@ -160,8 +163,9 @@ func WorkflowFromPNG(data []byte) (prompt []byte, extra map[string]any, err erro
 	return prompt, extra, nil
 }
 
-// readTexts returns all text chunks of a PNG in order. Their checksums are not looked at: 47 of 174 example pictures of ComfyUI had their texts rewritten
-// by a tool that puts UTF-8 into tEXt and a wrong checksum behind it, and its editor opens them.
+// readTexts returns all text chunks of a PNG in order. Their checksums are not looked at: 47 of 174 example pictures of
+// ComfyUI had their texts rewritten by a tool that puts UTF-8 into tEXt and a wrong checksum behind it, and its editor
+// opens them.
 func readTexts(data []byte) ([]textChunk, error) {
 	if len(data) < 8 || string(data[:8]) != pngSignature {
 		return nil, fmt.Errorf("not a PNG file")
@@ -191,8 +195,9 @@ func readTexts(data []byte) ([]textChunk, error) {
 	return out, nil
 }
 
-// onlyPixels leaves out the chunks that do not matter for the picture, so that a text with a wrong checksum does not keep it from being read (ComfyUI reads
-// such files too, with Pillow's LOAD_TRUNCATED_IMAGES). What is not cut into chunks stays as it is.
+// onlyPixels leaves out the chunks that do not matter for the picture, so that a text with a wrong checksum does not
+// keep it from being read (ComfyUI reads such files too, with Pillow's LOAD_TRUNCATED_IMAGES). What is not cut into
+// chunks stays as it is.
 func onlyPixels(data []byte) []byte {
 	out := append(make([]byte, 0, len(data)), data[:len(pngSignature)]...)
 	for rest := data[len(pngSignature):]; len(rest) >= 12; {

@@ -18,9 +18,9 @@ const (
 	maxValues = 1 << 20
 )
 
-// Decode reads one JSON value as Python's json module does: objects keep their order (*Object), integers keep all digits, NaN, Infinity and
-// -Infinity are numbers. The text must be UTF-8; lone surrogates in escapes become U+FFFD. Nesting is limited to 64 levels and the text to 16 MiB. Errors
-// name the byte offset.
+// Decode reads one JSON value as Python's json module does: objects keep their order (*Object), integers keep all
+// digits, NaN, Infinity and -Infinity are numbers. The text must be UTF-8; lone surrogates in escapes become U+FFFD.
+// Nesting is limited to 64 levels and the text to 16 MiB. Errors name the byte offset.
 func Decode(data []byte) (any, error) {
 	if len(data) > maxBytes {
 		return nil, fmt.Errorf("text of %d bytes, the limit is %d", len(data), maxBytes)
@@ -275,8 +275,9 @@ func (p *jsonParser) hex4() (rune, error) {
 	return rune(n), nil
 }
 
-// Dump writes a value as Python's json.dumps with default settings does: separators ", " and ": ", everything outside printable ASCII escaped,
-// floats in repr form. It takes what Decode gives, and everything that encoding/json can marshal.
+// Dump writes a value as Python's json.dumps with default settings does: separators ", " and ": ", everything outside
+// printable ASCII escaped, floats in repr form. It takes what Decode gives, and everything that encoding/json can
+// marshal.
 func Dump(v any) []byte {
 	var b strings.Builder
 	dumpValue(&b, v)

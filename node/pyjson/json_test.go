@@ -8,7 +8,8 @@ import (
 )
 
 func TestJSONKeepsOrderAndDigits(t *testing.T) {
-	const text = `{"z": 18446744073709551615, "a": [1.0, 1e-07, -0.5, 1e+16], "m": {"b": true, "a": null}, "big": 10000000000000000000000000000000000000000, "s": "\u72d0 \ud83e\udd8a \"\\\n\u007f"}`
+	const text = `{"z": 18446744073709551615, "a": [1.0, 1e-07, -0.5, 1e+16], "m": {"b": true, "a": null}, "big": ` +
+		`10000000000000000000000000000000000000000, "s": "\u72d0 \ud83e\udd8a \"\\\n\u007f"}`
 	v, err := Decode([]byte(text))
 	if err != nil {
 		t.Fatal(err)
@@ -42,7 +43,10 @@ func TestPythonText(t *testing.T) {
 			t.Errorf("repr of %v is %s, want %s", c.v, got, c.want)
 		}
 	}
-	for text, want := range map[string]any{" 12\n": int64(12), "1_2": int64(12), "-7": int64(-7), "+7": int64(7), "\u0661\u0662": int64(12), "18446744073709551615": uint64(math.MaxUint64)} {
+	for text, want := range map[string]any{
+		" 12\n": int64(12), "1_2": int64(12), "-7": int64(-7), "+7": int64(7),
+		"\u0661\u0662": int64(12), "18446744073709551615": uint64(math.MaxUint64),
+	} {
 		if got, err := Int(text); err != nil || got != want {
 			t.Errorf("int(%q) is %v, %v, want %v", text, got, err, want)
 		}

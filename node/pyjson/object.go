@@ -14,8 +14,8 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-// Object is a JSON object that remembers the order of its keys, as Python's dict does: pictures carry their workflow with the keys in the order
-// in which they were sent. A key that comes twice keeps its first place and its last value.
+// Object is a JSON object that remembers the order of its keys, as Python's dict does: pictures carry their workflow
+// with the keys in the order in which they were sent. A key that comes twice keeps its first place and its last value.
 type Object struct {
 	keys   []string
 	values map[string]any
@@ -53,7 +53,8 @@ func (o *Object) Len() int { return len(o.keys) }
 // Keys returns the keys in order; the slice is the object's own and must not be changed.
 func (o *Object) Keys() []string { return o.keys }
 
-// MarshalJSON writes the object in the order of its keys, as encoding/json would write the values (NaN and infinities as null).
+// MarshalJSON writes the object in the order of its keys, as encoding/json would write the values (NaN and infinities
+// as null).
 func (o *Object) MarshalJSON() ([]byte, error) {
 	var b bytes.Buffer
 	b.WriteByte('{')
@@ -104,8 +105,9 @@ func (o *Object) EncodeMsgpack(enc *msgpack.Encoder) error {
 	return nil
 }
 
-// Normalize copies a decoded value into the types that a Workflow holds: nil, bool, string, int64, uint64 (above int64), *big.Int (above
-// uint64), float64, []any, *Object. A value that is nested too deeply, holds too many values or is of another type is an error.
+// Normalize copies a decoded value into the types that a Workflow holds: nil, bool, string, int64, uint64 (above
+// int64), *big.Int (above uint64), float64, []any, *Object. A value that is nested too deeply, holds too many values or
+// is of another type is an error.
 func Normalize(v any) (any, error) {
 	left := maxValues
 	return normalizeAt(v, 0, &left)
@@ -149,7 +151,8 @@ func normalizeAt(v any, depth int, left *int) (any, error) {
 	return normalizeKind(reflect.ValueOf(v), depth, left)
 }
 
-// normalizeKind is normalizeAt for everything that has to be looked at by kind: small integers, slices and maps of any type.
+// normalizeKind is normalizeAt for everything that has to be looked at by kind: small integers, slices and maps of any
+// type.
 func normalizeKind(r reflect.Value, depth int, left *int) (any, error) {
 	switch r.Kind() {
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:

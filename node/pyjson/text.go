@@ -10,8 +10,9 @@ import (
 	"unicode"
 )
 
-// ComfyUI's messages contain Python's renderings of values, and its widgets are converted by Python's int(), float(), str() and bool(). Programs
-// read those messages, so both are done the same way here (Python language reference, "Built-in Functions" and "Text Sequence Type").
+// ComfyUI's messages contain Python's renderings of values, and its widgets are converted by Python's int(), float(),
+// str() and bool(). Programs read those messages, so both are done the same way here (Python language reference,
+// "Built-in Functions" and "Text Sequence Type").
 
 // FormatFloat renders a float as Python's repr: shortest digits, exponent form below 1e-4 and from 1e16 on.
 func FormatFloat(f float64) string {
@@ -222,8 +223,8 @@ func Bool(v any) bool {
 	return true
 }
 
-// asciiDigits trims white space, maps the decimal digits of every script to ASCII and drops single underscores between digits: what int() and
-// float() do to text first. Misplaced underscores stay, and make the parse fail.
+// asciiDigits trims white space, maps the decimal digits of every script to ASCII and drops single underscores between
+// digits: what int() and float() do to text first. Misplaced underscores stay, and make the parse fail.
 func asciiDigits(s string) string {
 	rs := []rune(strings.TrimSpace(s))
 	var b strings.Builder
@@ -239,8 +240,8 @@ func asciiDigits(s string) string {
 	return b.String()
 }
 
-// digitValue is the value of a decimal digit: Unicode lays the ten digits of every script out in a row that starts at a range of class Nd,
-// or at a multiple of ten from it.
+// digitValue is the value of a decimal digit: Unicode lays the ten digits of every script out in a row that starts at a
+// range of class Nd, or at a multiple of ten from it.
 func digitValue(r rune) int {
 	first := r
 	for unicode.Is(unicode.Nd, first-1) {

@@ -51,7 +51,10 @@ func (c *Clip) Add(name string, f files.Checkpoint, open *weights.File, set *wei
 	}
 	c.Name += name
 	for _, p := range found {
-		c.parts = append(c.parts, encoder{kind: p.Kind, prefix: p.Prefix, name: name, file: &files.Opener{Checkpoint: f}, config: files.Config(open, p.Kind)})
+		c.parts = append(c.parts, encoder{
+			kind: p.Kind, prefix: p.Prefix, name: name, file: &files.Opener{Checkpoint: f},
+			config: files.Config(open, p.Kind),
+		})
 	}
 	return nil
 }
@@ -68,17 +71,21 @@ func (c *Clip) Check(class string) error {
 	}
 	for _, k := range want.must {
 		if !slices.Contains(have, k) {
-			return fault.At(fault.CodeWrongFamily, "type", "%s: type %s needs the encoders %s, the files hold %s", class, c.Type, strings.Join(want.must, " and "), strings.Join(have, " and "))
+			return fault.At(fault.CodeWrongFamily, "type", "%s: type %s needs the encoders %s, the files hold %s", class, c.Type,
+				strings.Join(want.must, " and "), strings.Join(have, " and "))
 		}
 	}
 	if len(want.must) == 0 && !slices.ContainsFunc(have, func(k string) bool { return slices.Contains(want.may, k) }) {
-		return fault.At(fault.CodeWrongFamily, "type", "%s: type %s reads %s, the files hold %s", class, c.Type, strings.Join(want.may, ", "), strings.Join(have, " and "))
+		return fault.At(fault.CodeWrongFamily, "type", "%s: type %s reads %s, the files hold %s", class, c.Type,
+			strings.Join(want.may, ", "), strings.Join(have, " and "))
 	}
 	return nil
 }
 
 // OpenCheckpointCLIP takes the encoders inside a full checkpoint.
-func OpenCheckpointCLIP(name string, f files.Checkpoint, open *weights.File, set *weights.Set, family string) (*Clip, error) {
+func OpenCheckpointCLIP(name string, f files.Checkpoint, open *weights.File, set *weights.Set,
+	family string,
+) (*Clip, error) {
 	c := &Clip{Type: family}
 	if err := c.Add(name, f, open, set); err != nil {
 		return nil, err
@@ -130,8 +137,11 @@ func (e *encoder) promptKey() string {
 	return e.kind
 }
 
-// prompts turns the texts into tokens, by kind of encoder, and names the embeddings that are not there. SD3's two CLIPs get the same number of chunks: the shorter one is followed by empty prompts.
-func (c *Clip) prompts(s *Store, prompt func(key string) (words string, wanted bool)) (out map[string]tokenizer.Prompt, missing []string, err error) {
+// prompts turns the texts into tokens, by kind of encoder, and names the embeddings that are not there. SD3's two CLIPs
+// get the same number of chunks: the shorter one is followed by empty prompts.
+func (c *Clip) prompts(s *Store, prompt func(key string) (words string, wanted bool)) (out map[string]tokenizer.Prompt,
+	missing []string, err error,
+) {
 	out = map[string]tokenizer.Prompt{}
 	empty := map[string]tokenizer.Prompt{}
 	for i := range c.parts {
@@ -170,9 +180,11 @@ func (c *Clip) prompts(s *Store, prompt func(key string) (words string, wanted b
 	return out, missing, nil
 }
 
-// Encode runs prompts through the encoders; prompt gives the text for an encoder by its key, and leaves out those that are not wanted. missing names the
-// embeddings that are not there, also where an error ends the work.
-func (c *Clip) Encode(u Use, prompt func(key string) (words string, wanted bool)) (out Cond, missing []string, err error) {
+// Encode runs prompts through the encoders; prompt gives the text for an encoder by its key, and leaves out those that
+// are not wanted. missing names the embeddings that are not there, also where an error ends the work.
+func (c *Clip) Encode(u Use, prompt func(key string) (words string, wanted bool)) (out Cond,
+	missing []string, err error,
+) {
 	prompts, missing, err := c.prompts(u.Store, prompt)
 	if err != nil {
 		return out, missing, err
@@ -199,7 +211,10 @@ func (c *Clip) Encode(u Use, prompt func(key string) (words string, wanted bool)
 
 // condOf starts a conditioning from what a family reads.
 func condOf(e dit.Entry) Cond {
-	return Cond{Context: e.Context, Pooled: e.Pooled, ContextLen: e.ContextLen, Context2: e.Context2, Context2Len: e.Context2Len, Size: e.Size, MaskStrength: 1}
+	return Cond{
+		Context: e.Context, Pooled: e.Pooled, ContextLen: e.ContextLen, Context2: e.Context2,
+		Context2Len: e.Context2Len, Size: e.Size, MaskStrength: 1,
+	}
 }
 
 // join makes of the encodings what the family reads.
@@ -245,7 +260,10 @@ func (c *Clip) runEncoder(u Use, e *encoder, p tokenizer.Prompt) (out text.Encod
 		if err != nil {
 			return err
 		}
-		out, err = net.Encode(env, p.Chunks, text.T5Form{Layer: c.Layer, Masked: e.kind == "mt5", PadReference: c.Type == "pixart" || c.Type == "chroma"})
+		out, err = net.Encode(env, p.Chunks, text.T5Form{
+			Layer: c.Layer, Masked: e.kind == "mt5",
+			PadReference: c.Type == "pixart" || c.Type == "chroma",
+		})
 		return err
 	})
 	return out, err
@@ -269,7 +287,9 @@ func (c *Clip) form(e *encoder) text.CLIPForm {
 }
 
 // loadEncoder opens the file of an encoder and loads it.
-func loadEncoder[T any](l *parallel.Local, e *encoder, open func(ops engine.Ops, set *weights.Set, config []byte) (T, error)) (net T, err error) {
+func loadEncoder[T any](l *parallel.Local, e *encoder,
+	open func(ops engine.Ops, set *weights.Set, config []byte) (T, error),
+) (net T, err error) {
 	err = e.file.With(func(file *weights.File) error {
 		net, err = open(l.Ops, file.Set().Prefix(e.prefix), e.config)
 		return err
@@ -301,8 +321,8 @@ func (s *Store) tokenizer(e *encoder) (*tokenizer.Tokenizer, error) {
 	return t, nil
 }
 
-// vocabularyInside reads a vocabulary that the checkpoint carries: metadata "tokenizer.json" or "tokenizer", a tensor with a SentencePiece model, or the
-// pieces and scores of a GGUF file.
+// vocabularyInside reads a vocabulary that the checkpoint carries: metadata "tokenizer.json" or "tokenizer", a tensor
+// with a SentencePiece model, or the pieces and scores of a GGUF file.
 func vocabularyInside(e *encoder, file *weights.File) (*tokenizer.Tokenizer, error) {
 	for _, key := range []string{e.kind + ".tokenizer.json", "tokenizer.json", "tokenizer"} {
 		if text, ok := file.Metadata()[key]; ok && json.Valid([]byte(text)) {
@@ -315,13 +335,14 @@ func vocabularyInside(e *encoder, file *weights.File) (*tokenizer.Tokenizer, err
 	return tokenizer.FromGGUF(file.Words())
 }
 
-// vocabularyPlaces lists where a vocabulary may be, best first: beside the models under the encoder's own name or under that of its kind, in the
-// diffusers folder that the file is part of, in an installed ComfyUI.
+// vocabularyPlaces lists where a vocabulary may be, best first: beside the models under the encoder's own name or under
+// that of its kind, in the diffusers folder that the file is part of, in an installed ComfyUI.
 func (s *Store) vocabularyPlaces(e *encoder) []string {
 	var out []string
 	stem := strings.TrimSuffix(filepath.Base(e.file.Checkpoint.Path), filepath.Ext(e.file.Checkpoint.Path))
 	kinds := map[string][]string{
-		"clip_l": {"clip_l", "clip"}, "clip_g": {"clip_g", "clip_l", "clip"}, "t5": {"t5xxl", "t5"}, "mt5": {"mt5"}, "bert": {"bert"},
+		"clip_l": {"clip_l", "clip"}, "clip_g": {"clip_g", "clip_l", "clip"}, "t5": {"t5xxl", "t5"},
+		"mt5": {"mt5"}, "bert": {"bert"},
 	}[e.kind]
 	for _, root := range s.roots.Models {
 		dir := filepath.Join(root, "tokenizers")
@@ -331,12 +352,16 @@ func (s *Store) vocabularyPlaces(e *encoder) []string {
 		}
 	}
 	folder := files.FolderOf(e.file.Checkpoint.Path)
-	if base := filepath.Base(folder); strings.HasPrefix(base, "text_encoder") && !strings.HasPrefix(base, "text_encoders") {
+	if base := filepath.Base(folder); strings.HasPrefix(base, "text_encoder") &&
+		!strings.HasPrefix(base, "text_encoders") {
 		out = append(out, filepath.Join(filepath.Dir(folder), "tokenizer"+strings.TrimPrefix(base, "text_encoder")))
 	}
 	if s.roots.ComfyUI != "" {
 		comfy := filepath.Join(s.roots.ComfyUI, "comfy")
-		if p, ok := map[string]string{"clip_l": "sd1_tokenizer", "clip_g": "sd1_tokenizer", "t5": "text_encoders/t5_tokenizer", "bert": "text_encoders/hydit_clip_tokenizer"}[e.kind]; ok {
+		if p, ok := map[string]string{
+			"clip_l": "sd1_tokenizer", "clip_g": "sd1_tokenizer",
+			"t5": "text_encoders/t5_tokenizer", "bert": "text_encoders/hydit_clip_tokenizer",
+		}[e.kind]; ok {
 			out = append(out, filepath.Join(comfy, filepath.FromSlash(p)))
 		}
 	}

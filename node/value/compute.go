@@ -10,8 +10,9 @@ import (
 // Compute says in which type the denoise loop keeps its activations.
 type Compute string
 
-// The values of Compute: F32 (also the empty value) is what parity with ComfyUI on a processor needs; BF16 halves activations and exchanges; Auto is
-// BF16 where the device multiplies bf16 natively and the file's weights are packed as bf16, else F32.
+// The values of Compute: F32 (also the empty value) is what parity with ComfyUI on a processor needs; BF16 halves
+// activations and exchanges; Auto is BF16 where the device multiplies bf16 natively and the file's weights are packed
+// as bf16, else F32.
 const (
 	ComputeF32  Compute = "f32"
 	ComputeBF16 Compute = "bf16"

@@ -9,7 +9,8 @@ import (
 	"patchbay/node/files"
 )
 
-// OpenModel describes the diffusion model of a file from its header. Its weights are read from the file, opened again, when ranks ask for them.
+// OpenModel describes the diffusion model of a file from its header. Its weights are read from the file, opened again,
+// when ranks ask for them.
 func OpenModel(name string, f files.Checkpoint, open *weights.File, set *weights.Set) (*Model, error) {
 	d, err := models.OpenDiffusion(set, open.Metadata())
 	if err != nil {
@@ -35,10 +36,15 @@ func OpenModel(name string, f files.Checkpoint, open *weights.File, set *weights
 }
 
 // NewModel makes a handle of a description.
-func NewModel(name, key string, d *family.Diffusion, bytes int64, load func(engine.Ops, dit.Held) (dit.Model, error)) (*Model, error) {
+func NewModel(name, key string, d *family.Diffusion, bytes int64,
+	load func(engine.Ops, dit.Held) (dit.Model, error),
+) (*Model, error) {
 	s, err := d.Sampling.Build()
 	if err != nil {
 		return nil, err
 	}
-	return &Model{Name: name, Key: key, Variant: d.Variant, Spec: &d.Spec, Format: d.Latent, Sampling: s, Traits: d.Traits, bytes: bytes, Load: load, declare: d.Declare}, nil
+	return &Model{
+		Name: name, Key: key, Variant: d.Variant, Spec: &d.Spec, Format: d.Latent, Sampling: s, Traits: d.Traits,
+		bytes: bytes, Load: load, declare: d.Declare,
+	}, nil
 }

@@ -21,13 +21,15 @@ type ModelFile struct {
 	Patches     []Patch
 }
 
-// TimeLine says what sigma means, as a host knows it of its model: the names of ComfyUI's classes, and their parameters. Nil parameters are the file's.
+// TimeLine says what sigma means, as a host knows it of its model: the names of ComfyUI's classes, and their
+// parameters. Nil parameters are the file's.
 type TimeLine struct {
 	Bases             []string
 	Shift, Multiplier *float64
 }
 
-// HostRequest is a sampling run whose numbers come from a host. Of Request, Model, Sampling and Options are filled in here.
+// HostRequest is a sampling run whose numbers come from a host. Of Request, Model, Sampling and Options are filled in
+// here.
 type HostRequest struct {
 	Model    ModelFile
 	TimeLine *TimeLine // nil: what the file says
@@ -41,7 +43,8 @@ type HostProgress struct {
 	Preview func() []byte // JPEG of the first item of X0; nil without X0 or for a model that has no preview
 }
 
-// fitsHost refuses values that the model would pass over, and pooled values where it has none: ignoring them would give a plausible wrong picture.
+// fitsHost refuses values that the model would pass over, and pooled values where it has none: ignoring them would give
+// a plausible wrong picture.
 func (m *Model) fitsHost(req *parallel.Request) error {
 	for _, b := range req.Branches {
 		for i := range b.Entries {
@@ -97,7 +100,9 @@ func (s *Store) modelFile(f ModelFile) (*Model, error) {
 	var m *Model
 	err = files.ReadHeader(path, false, func(c files.Checkpoint, open *weights.File, set *weights.Set) (err error) {
 		if f.Fingerprint != "" && !strings.EqualFold(f.Fingerprint, c.Hash) {
-			return fault.At(fault.CodeFileMissing, "model.fingerprint", "model.fingerprint: %s has the header hash %s, the request means %s: the file of that name is another one", f.Name, c.Hash, f.Fingerprint)
+			return fault.At(fault.CodeFileMissing, "model.fingerprint",
+				"model.fingerprint: %s has the header hash %s, the request means %s: the file of that name is another one", f.Name,
+				c.Hash, f.Fingerprint)
 		}
 		m, err = OpenModel(f.Name, c, open, set)
 		return err
@@ -124,15 +129,21 @@ func (t *TimeLine) build(own *sampling.ModelSampling) (*sampling.ModelSampling, 
 	if t.Multiplier != nil {
 		multiplier = *t.Multiplier
 	}
-	known := []string{"ModelSamplingFlux", "ModelSamplingDiscreteFlow", "ModelSamplingDiscrete", "CONST", "EPS", "V_PREDICTION"}
+	known := []string{
+		"ModelSamplingFlux", "ModelSamplingDiscreteFlow", "ModelSamplingDiscrete", "CONST",
+		"EPS", "V_PREDICTION",
+	}
 	for _, b := range t.Bases {
 		if !slices.Contains(known, b) {
-			return nil, fault.At(fault.CodeBadInput, "sampling.bases", "sampling.bases: %q is not known; the classes are %s", b, strings.Join(known, ", "))
+			return nil, fault.At(fault.CodeBadInput, "sampling.bases", "sampling.bases: %q is not known; the classes are %s", b,
+				strings.Join(known, ", "))
 		}
 	}
 	has := func(name string) bool { return slices.Contains(t.Bases, name) }
-	if (has("CONST") && !own.IsFlow()) || (has("EPS") && own.Prediction() != sampling.Eps) || (has("V_PREDICTION") && own.Prediction() != sampling.V) {
-		return nil, fault.At(fault.CodeBadInput, "sampling.bases", "sampling.bases: the model of the file predicts %s", own.Prediction())
+	if (has("CONST") && !own.IsFlow()) || (has("EPS") && own.Prediction() != sampling.Eps) ||
+		(has("V_PREDICTION") && own.Prediction() != sampling.V) {
+		return nil, fault.At(fault.CodeBadInput, "sampling.bases",
+			"sampling.bases: the model of the file predicts %s", own.Prediction())
 	}
 	var out *sampling.ModelSampling
 	var err error
@@ -142,7 +153,8 @@ func (t *TimeLine) build(own *sampling.ModelSampling) (*sampling.ModelSampling, 
 	case has("ModelSamplingDiscreteFlow"):
 		out, err = sampling.NewFlow(shift, multiplier)
 	case own.IsFlow() && (t.Shift != nil || t.Multiplier != nil || has("ModelSamplingDiscrete")):
-		return nil, fault.At(fault.CodeBadInput, "sampling.bases", "sampling.bases: a shift belongs to ModelSamplingFlux or ModelSamplingDiscreteFlow: name one of them")
+		return nil, fault.At(fault.CodeBadInput, "sampling.bases",
+			"sampling.bases: a shift belongs to ModelSamplingFlux or ModelSamplingDiscreteFlow: name one of them")
 	default:
 		return own, nil
 	}
@@ -150,7 +162,8 @@ func (t *TimeLine) build(own *sampling.ModelSampling) (*sampling.ModelSampling, 
 		return nil, fault.At(fault.CodeBadInput, "sampling.shift", "sampling.shift: %v", err)
 	}
 	if !own.IsFlow() {
-		return nil, fault.At(fault.CodeBadInput, "sampling.bases", "sampling.bases: the model of the file is no flow model, it predicts %s", own.Prediction())
+		return nil, fault.At(fault.CodeBadInput, "sampling.bases",
+			"sampling.bases: the model of the file is no flow model, it predicts %s", own.Prediction())
 	}
 	return out, nil
 }
@@ -169,8 +182,11 @@ func (s *Store) evict(match func(key string) bool) int64 {
 	return n
 }
 
-// Sample runs a request of a host. The latent of the result stays in model space. Errors are *Failure; Field names the part of the message.
-func (s *Store) Sample(ctx context.Context, q *HostRequest, observe func(HostProgress) error) (*parallel.Result, error) {
+// Sample runs a request of a host. The latent of the result stays in model space. Errors are *Failure; Field names the
+// part of the message.
+func (s *Store) Sample(ctx context.Context, q *HostRequest,
+	observe func(HostProgress) error,
+) (*parallel.Result, error) {
 	if s.engine == nil {
 		return nil, fault.New(fault.CodeInternal, "sampling needs a device, and this runner has none")
 	}
@@ -233,7 +249,8 @@ func (s *Store) Load(ctx context.Context, f ModelFile, plan string) (parallel.Lo
 	return out, nil
 }
 
-// FreeModel drops the resident weights of a model file and returns their bytes, 0 if there were none. It waits for a running request.
+// FreeModel drops the resident weights of a model file and returns their bytes, 0 if there were none. It waits for a
+// running request.
 func (s *Store) FreeModel(name string) (int64, error) {
 	m, err := s.modelFile(ModelFile{Name: name})
 	if err != nil {

@@ -73,8 +73,8 @@ type adaptedModel struct {
 // Close gives back what the model alone has, and the base if nobody else uses it.
 func (m *adaptedModel) Close() { m.free() }
 
-// share makes req load its weights through those that handles share. Until the returned function is called, bases that are loaded stay loaded, though
-// making room for the request may take their last handle away.
+// share makes req load its weights through those that handles share. Until the returned function is called, bases that
+// are loaded stay loaded, though making room for the request may take their last handle away.
 func (s *Store) share(req *parallel.Model, m *Model) func() {
 	uses := m.loras
 	for i := range uses {
@@ -82,7 +82,8 @@ func (s *Store) share(req *parallel.Model, m *Model) func() {
 	}
 	req.Key = m.Key + loraKey(uses)
 	req.Load = func(ops engine.Ops, held dit.Held) (dit.Model, error) {
-		base, release, err := take(s.shared, fmt.Sprintf("%s %+v", m.Key, held), func() (dit.Model, error) { return m.Load(ops, held) })
+		base, release, err := take(s.shared, fmt.Sprintf("%s %+v", m.Key, held),
+			func() (dit.Model, error) { return m.Load(ops, held) })
 		if err != nil {
 			return nil, err
 		}
@@ -117,7 +118,10 @@ func (e *adaptedEncoder[T]) Bytes() int64 { return e.bytes }
 func (e *adaptedEncoder[T]) Close() { e.free() }
 
 // lentEncoder takes an encoder with the adapters of its clip from the cache, or loads what is missing of it.
-func lentEncoder[T resident](u Use, l *parallel.Local, clip *Clip, e *encoder, open func(engine.Ops, *weights.Set, []byte) (T, error), adapt func(T, engine.Ops, []weights.LowRank) (T, error)) (T, error) {
+func lentEncoder[T resident](u Use, l *parallel.Local, clip *Clip, e *encoder,
+	open func(engine.Ops, *weights.Set, []byte) (T, error),
+	adapt func(T, engine.Ops, []weights.LowRank) (T, error),
+) (T, error) {
 	key := e.kind + " " + e.file.Checkpoint.Key() + " " + e.prefix
 	var uses []loraUse
 	for _, u := range clip.loras {
@@ -198,7 +202,9 @@ func LoraKeys(m *Model, clip *Clip) (*lora.Keys, error) {
 }
 
 // loraUses is the use of a file for the parts that has accepts; nil if it changes none of them.
-func loraUses(name string, f files.Checkpoint, strength float64, found *lora.Matched, has func(part string) bool) []loraUse {
+func loraUses(name string, f files.Checkpoint, strength float64, found *lora.Matched,
+	has func(part string) bool,
+) []loraUse {
 	u := loraUse{name: name, file: f, strength: float32(strength)}
 	for _, a := range found.Additions {
 		if has(a.Part) {

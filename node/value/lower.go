@@ -22,7 +22,8 @@ type Lowering struct {
 	Branches []GuiderBranch
 }
 
-// Lower makes the request: latent in model space, noise for the whole batch, mask at latent size, entries with their sigma ranges.
+// Lower makes the request: latent in model space, noise for the whole batch, mask at latent size, entries with their
+// sigma ranges.
 func Lower(r Lowering) (*parallel.Request, error) {
 	m := r.Model
 	start, err := m.widen(r.Latent.Samples)
@@ -52,7 +53,8 @@ func Lower(r Lowering) (*parallel.Request, error) {
 			return nil, fault.At(fault.CodeBadInput, "latent_image", "latent_image: %v", err)
 		}
 		if len(noise.Data) != start.Len() {
-			return nil, fault.At(fault.CodeBadInput, "latent_image", "latent_image: batch_index has %d entries, the batch %d", len(r.Latent.BatchIndex), start.B)
+			return nil, fault.At(fault.CodeBadInput, "latent_image", "latent_image: batch_index has %d entries, the batch %d",
+				len(r.Latent.BatchIndex), start.B)
 		}
 		req.Noise, req.NoiseDraws = noise, noiseDraws(r.Latent.BatchIndex, start.B, item)
 	}
@@ -88,7 +90,9 @@ func (m *Model) widen(l parallel.Latent) (parallel.Latent, error) {
 		return l, nil
 	}
 	if !allZero(l.Data) {
-		return l, fault.At(fault.CodeWrongFamily, "latent_image", "latent_image: has %d channels, the %s model takes %d: encode it with the VAE of that family", l.C, m.Spec.Family, want)
+		return l, fault.At(fault.CodeWrongFamily, "latent_image",
+			"latent_image: has %d channels, the %s model takes %d: encode it with the VAE of that family", l.C,
+			m.Spec.Family, want)
 	}
 	return parallel.NewLatent(l.B, want, l.Y, l.X), nil
 }
@@ -108,7 +112,9 @@ func (m *Model) branch(b GuiderBranch, l parallel.Latent) (parallel.Branch, erro
 	for i := range b.Conditioning {
 		c := &b.Conditioning[i]
 		if c.Context.Cols != m.Spec.ContextDim {
-			return out, fault.At(fault.CodeWrongFamily, b.Name, "%s: the text states have %d channels, the %s model takes %d: load the text encoders of that family", b.Name, c.Context.Cols, m.Spec.Family, m.Spec.ContextDim)
+			return out, fault.At(fault.CodeWrongFamily, b.Name,
+				"%s: the text states have %d channels, the %s model takes %d: load the text encoders of that family", b.Name,
+				c.Context.Cols, m.Spec.Family, m.Spec.ContextDim)
 		}
 		e := parallel.Entry{Strength: 1, MaskStrength: 1}
 		e.Context, e.Pooled, e.ContextLen = c.Context, c.Pooled, c.ContextLen
@@ -140,8 +146,9 @@ func (m *Model) branch(b GuiderBranch, l parallel.Latent) (parallel.Branch, erro
 	return out, nil
 }
 
-// sizeCond is what the network is told of the picture's size (dit.Entry.Size), nil if it is told nothing: pixels [height, width] if they are given, else
-// those of the whole latent, also for an entry with an area (ComfyUI encode_model_conds).
+// sizeCond is what the network is told of the picture's size (dit.Entry.Size), nil if it is told nothing: pixels
+// [height, width] if they are given, else those of the whole latent, also for an entry with an area (ComfyUI
+// encode_model_conds).
 func (m *Model) sizeCond(pixels [2]int, l parallel.Latent) []float32 {
 	if m.Traits.SizeCond == nil {
 		return nil
@@ -174,7 +181,8 @@ func fitMask(m *picture.Mask, y, x, b int) parallel.Latent {
 	return out
 }
 
-// bilinear resizes planes [n, y, x] to [n, toY, toX] as torch's interpolate(mode="bilinear", align_corners=False) does: no antialiasing, f32.
+// bilinear resizes planes [n, y, x] to [n, toY, toX] as torch's interpolate(mode="bilinear", align_corners=False) does:
+// no antialiasing, f32.
 func bilinear(v []float32, n, y, x, toY, toX int) []float32 {
 	out := make([]float32, 0, n*toY*toX)
 	rows, cols := taps(y, toY), taps(x, toX)

@@ -9,8 +9,8 @@ import (
 	"patchbay/parallel"
 )
 
-// TestTellsTheWholePicture: PixArt-Alpha and HunyuanDiT hear the size of the picture also where an entry covers a part of it, or the size that
-// CLIPTextEncodePixArtAlpha names.
+// TestTellsTheWholePicture: PixArt-Alpha and HunyuanDiT hear the size of the picture also where an entry covers a part
+// of it, or the size that CLIPTextEncodePixArtAlpha names.
 func TestTellsTheWholePicture(t *testing.T) {
 	latent := parallel.NewLatent(1, 4, 16, 24)
 	for _, c := range []struct {

@@ -10,7 +10,8 @@ import (
 	"patchbay/parallel"
 )
 
-// Model is a MODEL: a diffusion model that has been described but not loaded. Copies with other adapters or model sampling share the weights.
+// Model is a MODEL: a diffusion model that has been described but not loaded. Copies with other adapters or model
+// sampling share the weights.
 type Model struct {
 	Name     string // as the workflow calls it
 	Key      string // file and header hash: equal keys share weights

@@ -11,8 +11,8 @@ import (
 	"patchbay/node/fault"
 )
 
-// Patch is a low-rank adapter that a host brings itself: the rows of a weight get Strength * Alpha/R * Up * Down (LoRA, arXiv:2106.09685), as ComfyUI's
-// LoRAAdapter adds it.
+// Patch is a low-rank adapter that a host brings itself: the rows of a weight get Strength * Alpha/R * Up * Down (LoRA,
+// arXiv:2106.09685), as ComfyUI's LoRAAdapter adds it.
 type Patch struct {
 	Key      string   // of the weight in ComfyUI: "diffusion_model.double_blocks.0.img_attn.qkv.weight"
 	Offset   []int    // [0, first, rows]: only these rows; nil: all
@@ -22,7 +22,8 @@ type Patch struct {
 	ID       string   // names the data of both: equal IDs are equal adapters
 }
 
-// patched returns a copy of m with the adapters of a host. It shares the packed weights with m and with all other copies.
+// patched returns a copy of m with the adapters of a host. It shares the packed weights with m and with all other
+// copies.
 func (m *Model) patched(patches []Patch) (*Model, error) {
 	if len(patches) == 0 {
 		return m, nil
@@ -58,7 +59,8 @@ func (p *Patch) lowRank(shapes map[string][]int) (weights.LowRank, error) {
 	name := strings.TrimSuffix(strings.TrimPrefix(p.Key, "diffusion_model."), ".weight")
 	shape, ok := shapes[name+".weight"]
 	if !ok || len(shape) < 2 {
-		return none, fmt.Errorf("the model has no matrix of that name; it has names such as diffusion_model.%s", someMatrix(shapes))
+		return none, fmt.Errorf("the model has no matrix of that name; it has names such as diffusion_model.%s",
+			someMatrix(shapes))
 	}
 	up, err := p.Up.stored("up")
 	if err != nil {

@@ -5,7 +5,8 @@ import (
 	"patchbay/parallel"
 )
 
-// Preview makes a JPEG of the first item of a model-space latent: ComfyUI's latent2rgb. nil if the format has no preview.
+// Preview makes a JPEG of the first item of a model-space latent: ComfyUI's latent2rgb. nil if the format has no
+// preview.
 func (m *Model) Preview(x0 parallel.Latent) []byte {
 	pixels := m.Format.RGB(x0.Data[:x0.C*x0.Y*x0.X], x0.Y, x0.X)
 	if pixels == nil {

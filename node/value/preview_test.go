@@ -10,7 +10,12 @@ import (
 )
 
 func TestPreviewFillsTheSquare(t *testing.T) {
-	for _, c := range []struct{ y, x, h, w int }{{8, 8, 512, 512}, {8, 12, 341, 512}, {128, 64, 512, 256}, {200, 100, 512, 256}} {
+	for _, c := range []struct{ y, x, h, w int }{
+		{8, 8, 512, 512},
+		{8, 12, 341, 512},
+		{128, 64, 512, 256},
+		{200, 100, 512, 256},
+	} {
 		data := (&Model{Format: latent.FLUX()}).Preview(parallel.NewLatent(2, 16, c.y, c.x))
 		cfg, err := jpeg.DecodeConfig(bytes.NewReader(data))
 		if err != nil || cfg.Width != c.w || cfg.Height != c.h {

@@ -8,8 +8,8 @@ import (
 // closer is something with memory to give back.
 type closer interface{ Close() }
 
-// shared keeps loaded weights that several handles use at the same time: the plain model and the same with adapters. Whoever takes a value gives it back once;
-// the last one frees it. Safe for concurrent use.
+// shared keeps loaded weights that several handles use at the same time: the plain model and the same with adapters.
+// Whoever takes a value gives it back once; the last one frees it. Safe for concurrent use.
 type shared struct {
 	mu   sync.Mutex
 	held map[string]*sharedItem
@@ -22,7 +22,8 @@ type sharedItem struct {
 
 func newShared() *shared { return &shared{held: map[string]*sharedItem{}} }
 
-// take returns the value of key, loading it if nobody has it, and the function that gives it back (a second call of that does nothing).
+// take returns the value of key, loading it if nobody has it, and the function that gives it back (a second call of
+// that does nothing).
 func take[T closer](s *shared, key string, load func() (T, error)) (T, func(), error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -17,8 +17,8 @@ type resident interface {
 	Close()
 }
 
-// Store keeps what handles have loaded between jobs: weights of encoders and autoencoders, the weights that handles with different adapters share, and
-// tokenizers. It borrows the devices from the engine. Safe for concurrent use.
+// Store keeps what handles have loaded between jobs: weights of encoders and autoencoders, the weights that handles
+// with different adapters share, and tokenizers. It borrows the devices from the engine. Safe for concurrent use.
 type Store struct {
 	engine  *parallel.Engine // nil: nothing can be loaded
 	compute Compute
@@ -75,7 +75,8 @@ func (u Use) Sample(req *parallel.Request, m *Model, observe func(parallel.Progr
 	return s.engine.Sample(u.Context, req, observe)
 }
 
-// lent takes weights from the store, or loads them and keeps them there. It must be called inside do: loading uses the device.
+// lent takes weights from the store, or loads them and keeps them there. It must be called inside do: loading uses the
+// device.
 func lent[T resident](u Use, key string, load func() (T, error)) (T, error) {
 	if w, ok := u.Store.weights.Get(key); ok {
 		if t, ok := w.(T); ok {

@@ -25,7 +25,10 @@ func OpenVAE(name string, f files.Checkpoint, set *weights.Set) (*VAE, error) {
 		if !set.Has(prefix + "decoder.conv_in.weight") {
 			continue
 		}
-		v := &VAE{Name: name, Key: f.Key(), Channels: set.Dim(prefix+"decoder.conv_in.weight", 1), file: &files.Opener{Checkpoint: f}}
+		v := &VAE{
+			Name: name, Key: f.Key(), Channels: set.Dim(prefix+"decoder.conv_in.weight", 1),
+			file: &files.Opener{Checkpoint: f},
+		}
 		if n := set.Dim(prefix+"post_quant_conv.weight", 1); n > 0 {
 			v.Channels = n
 		}
@@ -35,7 +38,8 @@ func OpenVAE(name string, f files.Checkpoint, set *weights.Set) (*VAE, error) {
 	if instead == "" {
 		instead = "a diffusion model (" + family + ")"
 	}
-	return nil, fault.New(fault.CodeWrongFamily, "%s holds no autoencoder (no decoder.conv_in.weight): it looks like %s", name, instead)
+	return nil, fault.New(fault.CodeWrongFamily,
+		"%s holds no autoencoder (no decoder.conv_in.weight): it looks like %s", name, instead)
 }
 
 // With runs f on the device with the loaded autoencoder and an arena of the size that need tells.
@@ -78,5 +82,6 @@ func (v *VAE) Takes(channels, got int) error {
 	if channels == got {
 		return nil
 	}
-	return fault.At(fault.CodeWrongFamily, "vae", "vae: %s takes latents of %d channels, got %d: use the VAE of the model's family", v.Name, channels, got)
+	return fault.At(fault.CodeWrongFamily, "vae",
+		"vae: %s takes latents of %d channels, got %d: use the VAE of the model's family", v.Name, channels, got)
 }

@@ -10,7 +10,8 @@ import (
 	"patchbay/parallel"
 )
 
-// The values that travel along links. All are read-only once a node has returned them: caches and several readers share them.
+// The values that travel along links. All are read-only once a node has returned them: caches and several readers share
+// them.
 
 // Latent is a latent in the VAE's space: [B, C, Y, X] f32.
 type Latent struct {
@@ -32,7 +33,8 @@ type Cond struct {
 	Context2    dit.Array
 	Context2Len int
 	Size        []float32
-	Pixels      [2]int // height and width that the network is told instead of the picture's (CLIPTextEncodePixArtAlpha); 0: the picture's
+	// height and width that the network is told instead of the picture's (CLIPTextEncodePixArtAlpha); 0: the picture's
+	Pixels [2]int
 
 	Guidance   *float32 // guidance of distilled models
 	NoGuidance bool     // guidance is None: the input is left out (FluxDisableGuidance)

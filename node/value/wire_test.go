@@ -30,8 +30,15 @@ func exported(t *testing.T, v any) any {
 func TestValuesTravel(t *testing.T) {
 	g := float32(2.5)
 	list := Conditioning{
-		{Context: rows(2, 3), Pooled: []float32{1, 2}, Guidance: &g, Start: 0.25, End: 0.5, Ranged: true, Strength: 0.5, HasStrength: true, MaskStrength: 1},
-		{Context: rows(1, 3), NoGuidance: true, AreaPart: &[4]float64{0.5, 0.25, 0, 1}, Mask: &picture.Mask{B: 1, Y: 2, X: 2, Data: []float32{0, 1, 1, 0}}, MaskStrength: 0.75, MaskBounds: true, ContextLen: 1, Context2: rows(2, 2), Context2Len: 2},
+		{
+			Context: rows(2, 3), Pooled: []float32{1, 2}, Guidance: &g, Start: 0.25, End: 0.5, Ranged: true, Strength: 0.5,
+			HasStrength: true, MaskStrength: 1,
+		},
+		{
+			Context: rows(1, 3), NoGuidance: true, AreaPart: &[4]float64{0.5, 0.25, 0, 1},
+			Mask: &picture.Mask{B: 1, Y: 2, X: 2, Data: []float32{0, 1, 1, 0}}, MaskStrength: 0.75, MaskBounds: true,
+			ContextLen: 1, Context2: rows(2, 2), Context2Len: 2,
+		},
 	}
 	back, err := importConditioning(exported(t, list))
 	if err != nil {
@@ -45,7 +52,10 @@ func TestValuesTravel(t *testing.T) {
 	if got, err := importLatent(exported(t, l)); err != nil || !reflect.DeepEqual(got, l) {
 		t.Errorf("latent came back as %+v, %v", got, err)
 	}
-	if _, err := importConditioning([]any{[]any{NewTensor([]float32{1}, 1, 1, 1), pyjson.NewObject("hooks", 1)}}); err == nil {
+	if _, err := importConditioning([]any{[]any{
+		NewTensor([]float32{1}, 1, 1, 1),
+		pyjson.NewObject("hooks", 1),
+	}}); err == nil {
 		t.Error("a key that is not known was taken")
 	}
 }

@@ -51,8 +51,8 @@ func (c *Call) Sent(rank, size int) int {
 	return 2 * (size - 1) * c.Src.Len() / size
 }
 
-// Transfer fills Dst of a rank from the parts of all ranks. It only reads what others may be reading; finish, which may be called when all ranks have
-// transferred, writes what they read.
+// Transfer fills Dst of a rank from the parts of all ranks. It only reads what others may be reading; finish, which may
+// be called when all ranks have transferred, writes what they read.
 func (c *Call) Transfer(rank int, calls []*Call) (finish func()) {
 	switch c.Op {
 	case "AllToAll":
@@ -141,7 +141,8 @@ type Message struct {
 // NewMessage is t with the address of the code that called a method of Comm.
 func NewMessage(t engine.Tensor) Message { return Message{t, caller()} }
 
-// Deliver copies a message to the memory that rank to has for it. Both must agree on count and dtype; name is the group's.
+// Deliver copies a message to the memory that rank to has for it. Both must agree on count and dtype; name is the
+// group's.
 func Deliver(name string, dst Message, to int, src Message, from int) error {
 	if src.Tensor.Len() != dst.Tensor.Len() || src.Tensor.DType != dst.Tensor.DType {
 		return &Error{Text: fmt.Sprintf("%s: rank %d sends %s at %s, rank %d receives %s at %s",

@@ -1,5 +1,6 @@
-// Package comm moves tensors between the ranks of a group: what they may exchange (Comm), how a group is connected (Transport), and the transport of ranks
-// that share a process (Local). It knows tensors and memory, no model, no plan and no axis.
+// Package comm moves tensors between the ranks of a group: what they may exchange (Comm), how a group is connected
+// (Transport), and the transport of ranks that share a process (Local). It knows tensors and memory, no model, no plan
+// and no axis.
 package comm
 
 import (
@@ -8,24 +9,29 @@ import (
 	"patchbay/engine"
 )
 
-// Comm is one rank's end of a group that exchanges tensors. Calls are issued in the same order by all ranks of the group and matched by that order, as NCCL
-// does. Tensors are contiguous; dst and src do not overlap. A broken rule or an aborted group panics with *Error, which ends as the error of the
-// request, so that the code between two exchanges needs no error paths; what a device finds out later is an error of its Ops' next wait.
+// Comm is one rank's end of a group that exchanges tensors. Calls are issued in the same order by all ranks of the
+// group and matched by that order, as NCCL does. Tensors are contiguous; dst and src do not overlap. A broken rule or
+// an aborted group panics with *Error, which ends as the error of the request, so that the code between two exchanges
+// needs no error paths; what a device finds out later is an error of its Ops' next wait.
 //
-// Calls are ordered with the calls of the rank's Ops: on a device they are enqueued on its stream and return, on the CPU they have happened when they
-// return. So AllToAll, SendRecv, AllGather, ReduceScatter and AllReduce may read and write any memory of the rank. Offer, Post and Prefetch go on beside
-// what the rank does next; what they are given is communication memory, which nothing else touches until they are over.
+// Calls are ordered with the calls of the rank's Ops: on a device they are enqueued on its stream and return, on the
+// CPU they have happened when they return. So AllToAll, SendRecv, AllGather, ReduceScatter and AllReduce may read and
+// write any memory of the rank. Offer, Post and Prefetch go on beside what the rank does next; what they are given is
+// communication memory, which nothing else touches until they are over.
 //
 // Bytes are counted as sent to other ranks; what a rank keeps for itself is not traffic.
 type Comm interface {
 	Rank() int
 	Size() int
-	// AllToAll sends send[i] elements of src to rank i, in rank order, and receives recv[i] elements from it into dst, in rank order.
+	// AllToAll sends send[i] elements of src to rank i, in rank order, and receives recv[i] elements from it into dst, in
+	// rank order.
 	AllToAll(dst, src engine.Tensor, recv, send []int)
-	// SendRecv sends src to rank to and receives dst from rank from in one call, so a ring of them cannot deadlock; -1 leaves a side out.
+	// SendRecv sends src to rank to and receives dst from rank from in one call, so a ring of them cannot deadlock; -1
+	// leaves a side out.
 	SendRecv(dst engine.Tensor, from int, src engine.Tensor, to int)
-	// Offer copies src into slot and sends slot to rank to beside what follows; src may be overwritten by the next call. An Offer of a slot that is still being
-	// sent waits until it is not. The peer receives offers by Post and Await alone, in their order.
+	// Offer copies src into slot and sends slot to rank to beside what follows; src may be overwritten by the next call.
+	// An Offer of a slot that is still being sent waits until it is not. The peer receives offers by Post and Await alone,
+	// in their order.
 	Offer(slot, src engine.Tensor, to int)
 	// Post receives the next Offer of rank from into slot beside what follows, once earlier readers of slot are done.
 	Post(slot engine.Tensor, from int)
@@ -33,16 +39,18 @@ type Comm interface {
 	Await(dst engine.Tensor, from int)
 	// AllGather receives every rank's src, counts[i] elements from rank i, in rank order into dst.
 	AllGather(dst, src engine.Tensor, counts []int)
-	// Prefetch is AllGather beside what follows: it begins when the calls issued before have run, and dst may be read after Fetched. One at a time; no other
-	// call of this end comes in between.
+	// Prefetch is AllGather beside what follows: it begins when the calls issued before have run, and dst may be read
+	// after Fetched. One at a time; no other call of this end comes in between.
 	Prefetch(dst, src engine.Tensor, counts []int)
 	// Fetched holds the calls that follow back until the Prefetch is over.
 	Fetched()
-	// ReduceScatter sums src over the ranks and leaves part i, counts[i] elements, in dst of rank i. f32 or bf16, which is summed in f32.
+	// ReduceScatter sums src over the ranks and leaves part i, counts[i] elements, in dst of rank i. f32 or bf16, which is
+	// summed in f32.
 	ReduceScatter(dst, src engine.Tensor, counts []int)
 	// AllReduce sums buf over the ranks in place. f32, f64 or bf16, which is summed in f32; every rank gets the same bits.
 	AllReduce(buf engine.Tensor)
-	// Abort wakes every rank that waits in this group, and every later call, with cause. It is safe from any goroutine, any number of times.
+	// Abort wakes every rank that waits in this group, and every later call, with cause. It is safe from any goroutine,
+	// any number of times.
 	Abort(cause error)
 	// Traffic returns what this rank has sent through this end so far.
 	Traffic() Traffic
@@ -52,11 +60,12 @@ type Comm interface {
 
 // Transport connects groups of ranks.
 type Transport interface {
-	// Connect makes the ends of one group, one for each of ops: calls of an end are ordered with the calls of its Ops. name is the axis, for errors; deadline
-	// bounds every wait for a peer (0: no bound).
+	// Connect makes the ends of one group, one for each of ops: calls of an end are ordered with the calls of its Ops.
+	// name is the axis, for errors; deadline bounds every wait for a peer (0: no bound).
 	Connect(name string, ops []engine.Ops, deadline time.Duration) ([]Comm, error)
-	// Interruptible reports whether a rank may leave calls out that its peers have issued, and the group be aborted: a cancelled run then ends before the next
-	// block. Otherwise everything that was queued runs to its end, and the group serves the next run.
+	// Interruptible reports whether a rank may leave calls out that its peers have issued, and the group be aborted: a
+	// cancelled run then ends before the next block. Otherwise everything that was queued runs to its end, and the group
+	// serves the next run.
 	Interruptible() bool
 }
 

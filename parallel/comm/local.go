@@ -9,8 +9,8 @@ import (
 	"patchbay/engine"
 )
 
-// hub connects the ranks of one group inside a process. Transfers are plain copies, done by the receiver while the sender waits: nothing is
-// buffered, so a schedule that runs here needs no buffering anywhere.
+// hub connects the ranks of one group inside a process. Transfers are plain copies, done by the receiver while the
+// sender waits: nothing is buffered, so a schedule that runs here needs no buffering anywhere.
 type hub struct {
 	name     string // axis, for errors
 	size     int
@@ -28,16 +28,21 @@ type hub struct {
 	waits  []string        // by rank: what it waits for
 }
 
-// Local is the Transport of ranks that share a process and its memory, on Ops whose calls have happened when they return.
+// Local is the Transport of ranks that share a process and its memory, on Ops whose calls have happened when they
+// return.
 type Local struct {
-	// Block, if not nil, waits until ready holds in place of the transport's own wait: tests decide there which rank runs next.
+	// Block, if not nil, waits until ready holds in place of the transport's own wait: tests decide there which rank runs
+	// next.
 	Block func(ready func() bool)
 }
 
 // Connect implements Transport.
 func (l Local) Connect(name string, ops []engine.Ops, deadline time.Duration) ([]Comm, error) {
 	size := len(ops)
-	h := &hub{name: name, size: size, deadline: deadline, block: l.Block, calls: make([]*Call, size), ways: map[[2]int]*way{}, waits: make([]string, size)}
+	h := &hub{
+		name: name, size: size, deadline: deadline, block: l.Block, calls: make([]*Call, size),
+		ways: map[[2]int]*way{}, waits: make([]string, size),
+	}
 	h.cond = sync.NewCond(&h.mu)
 	out := make([]Comm, size)
 	for i := range out {
@@ -184,7 +189,8 @@ func (l *localEnd) part(c *Call) error {
 	return nil
 }
 
-// wait blocks until ready holds; the hub is locked. It returns an error when the group is aborted or the deadline passes.
+// wait blocks until ready holds; the hub is locked. It returns an error when the group is aborted or the deadline
+// passes.
 func (h *hub) wait(rank int, what string, ready func() bool) error {
 	if h.cause == nil && ready() {
 		return nil
@@ -212,7 +218,8 @@ func (h *hub) wait(rank int, what string, ready func() bool) error {
 	}
 	for h.cause == nil && !ready() {
 		if late {
-			err := &Error{Text: fmt.Sprintf("%s: rank %d waited %v for %s; waiting: %s", h.name, rank, h.deadline, what, h.dump())}
+			err := &Error{Text: fmt.Sprintf("%s: rank %d waited %v for %s; waiting: %s", h.name, rank,
+				h.deadline, what, h.dump())}
 			h.fail(err)
 			return err
 		}

@@ -70,7 +70,8 @@ func (l *localEnd) SendRecv(dst engine.Tensor, from int, src engine.Tensor, to i
 		if to >= 0 {
 			w := h.way(l.rank, to)
 			if p := w.empty(); p != nil {
-				return h.disagree("rank %d sends to rank %d at %s, which has posted memory at %s: that takes an Offer", l.rank, to, where(out.Site), where(p.Site))
+				return h.disagree("rank %d sends to rank %d at %s, which has posted memory at %s: that takes an Offer", l.rank, to,
+					where(out.Site), where(p.Site))
 			}
 			if err := h.wait(l.rank, "the previous send to be taken", func() bool { return w.sent == nil }); err != nil {
 				return err
@@ -98,7 +99,8 @@ func (l *localEnd) SendRecv(dst engine.Tensor, from int, src engine.Tensor, to i
 func (l *localEnd) receive(in Message, from int) error {
 	h, w := l.hub, l.hub.way(from, l.rank)
 	if len(w.posts) > 0 {
-		return h.disagree("rank %d receives from rank %d at %s and has posted memory for it before", l.rank, from, where(in.Site))
+		return h.disagree("rank %d receives from rank %d at %s and has posted memory for it before", l.rank,
+			from, where(in.Site))
 	}
 	if err := h.wait(l.rank, fmt.Sprintf("a send of rank %d", from), func() bool { return w.sent != nil }); err != nil {
 		return err
@@ -126,7 +128,8 @@ func (l *localEnd) Offer(slot, src engine.Tensor, to int) {
 			}
 			return false
 		}
-		if err := h.wait(l.rank, fmt.Sprintf("rank %d to take what is in a slot", to), func() bool { return !busy() }); err != nil {
+		if err := h.wait(l.rank, fmt.Sprintf("rank %d to take what is in a slot", to),
+			func() bool { return !busy() }); err != nil {
 			return err
 		}
 		if p := w.empty(); p != nil {
@@ -144,7 +147,8 @@ func (l *localEnd) Offer(slot, src engine.Tensor, to int) {
 	l.traffic.Sent(src.Len(), src.DType)
 }
 
-// fill copies an offer to posted memory; the hub is locked, so that memory is not given back meanwhile: whoever fails aborts the hub first.
+// fill copies an offer to posted memory; the hub is locked, so that memory is not given back meanwhile: whoever fails
+// aborts the hub first.
 func (h *hub) fill(w *way, p *post, to int, o *offer, from int) error {
 	if h.cause != nil {
 		return nil // the next wait says so
@@ -171,7 +175,8 @@ func (l *localEnd) Post(slot engine.Tensor, from int) {
 		case len(w.offers) > 0 && w.empty() == p:
 			return h.fill(w, p, l.rank, w.offers[0], from)
 		case w.sent != nil: // all offers before it are taken
-			return h.disagree("rank %d sends to rank %d at %s, which posts memory at %s: that takes an Offer", from, l.rank, where(w.sent.Site), where(p.Site))
+			return h.disagree("rank %d sends to rank %d at %s, which posts memory at %s: that takes an Offer", from, l.rank,
+				where(w.sent.Site), where(p.Site))
 		}
 		return nil
 	})
@@ -183,7 +188,8 @@ func (l *localEnd) Await(dst engine.Tensor, from int) {
 	l.message(func(h *hub) error {
 		w := h.way(from, l.rank)
 		if len(w.posts) == 0 {
-			return h.disagree("rank %d awaits a message of rank %d at %s and has posted no memory for it", l.rank, from, where(in.Site))
+			return h.disagree("rank %d awaits a message of rank %d at %s and has posted no memory for it", l.rank,
+				from, where(in.Site))
 		}
 		p := w.posts[0]
 		if err := h.wait(l.rank, fmt.Sprintf("a send of rank %d", from), func() bool { return p.filled }); err != nil {

@@ -143,7 +143,8 @@ func TestLocalNamesBothSitesOfADisagreement(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := world(2, time.Minute, func(c Comm) error { f(c); return nil })
-			if err == nil || strings.Count(err.Error(), "local_test.go")+strings.Count(err.Error(), "TestLocalNamesBothSites") < 2 {
+			if err == nil || strings.Count(err.Error(), "local_test.go")+strings.Count(err.Error(),
+				"TestLocalNamesBothSites") < 2 {
 				t.Fatalf("error %v does not name both call sites", err)
 			}
 		})
@@ -175,8 +176,8 @@ func TestDeadlineAndAbortEndEveryWait(t *testing.T) {
 	}
 }
 
-// TestOffersArriveInOrder: offers do not wait for their receiver while they have slots, whether memory or message came first, and arrive in the order of the
-// posts; bytes are those of plain sends.
+// TestOffersArriveInOrder: offers do not wait for their receiver while they have slots, whether memory or message came
+// first, and arrive in the order of the posts; bytes are those of plain sends.
 func TestOffersArriveInOrder(t *testing.T) {
 	posted, offered := make(chan struct{}), make(chan struct{})
 	err := world(2, time.Minute, func(c Comm) error {
@@ -283,7 +284,8 @@ func TestPrefetchGathersBesideOtherWork(t *testing.T) {
 	}
 }
 
-// TestMessagesThatDisagreeAreNamed: another size or type, a plain send or receive beside posted memory, an Await without a post.
+// TestMessagesThatDisagreeAreNamed: another size or type, a plain send or receive beside posted memory, an Await
+// without a post.
 func TestMessagesThatDisagreeAreNamed(t *testing.T) {
 	offer := func(c Comm) { c.Offer(vec(0), vec(1), 1) }
 	send := func(c Comm) { c.SendRecv(engine.Tensor{}, -1, vec(1), 1) }
@@ -297,8 +299,11 @@ func TestMessagesThatDisagreeAreNamed(t *testing.T) {
 			c.Post(engine.NewTensor(engine.Buf{Host: make([]byte, 2)}, engine.BF16, 1), 0)
 			c.Await(vec(0), 0)
 		}, "receives bf16[1]"},
-		"copy":    {offer, func(c Comm) { c.Post(vec(0), 0); c.Await(vec(0, 0), 0) }, "receives f32[2]"},
-		"receive": {nothing, func(c Comm) { c.Post(vec(0), 0); c.SendRecv(vec(0), 0, engine.Tensor{}, -1) }, "has posted memory for it before"},
+		"copy": {offer, func(c Comm) { c.Post(vec(0), 0); c.Await(vec(0, 0), 0) }, "receives f32[2]"},
+		"receive": {
+			nothing, func(c Comm) { c.Post(vec(0), 0); c.SendRecv(vec(0), 0, engine.Tensor{}, -1) },
+			"has posted memory for it before",
+		},
 		"send":    {send, func(c Comm) { c.Post(vec(0), 0); c.Await(vec(0), 0) }, "that takes an Offer"},
 		"nothing": {nothing, func(c Comm) { c.Await(vec(0), 0) }, "has posted no memory"},
 	} {

@@ -1,5 +1,6 @@
-// Package failure is how sampling says that it will not or could not run: one error with a code, the field it is about, and words for people. It knows
-// no request, no plan and no device. Everything in package parallel and below it that refuses returns it; callers above tell by Code what to do.
+// Package failure is how sampling says that it will not or could not run: one error with a code, the field it is about,
+// and words for people. It knows no request, no plan and no device. Everything in package parallel and below it that
+// refuses returns it; callers above tell by Code what to do.
 package failure
 
 import "fmt"
@@ -7,8 +8,9 @@ import "fmt"
 // Code classifies an Error for clients.
 type Code string
 
-// The codes. BadRequest names a field of parallel.Request; PlanRefused a plan that cannot run; OutOfMemory comes before work starts and says
-// how much was needed; Cancelled is the caller's own wish; Panic is a bug inside a rank, a sampler or a kernel.
+// The codes. BadRequest names a field of parallel.Request; PlanRefused a plan that cannot run; OutOfMemory comes before
+// work starts and says how much was needed; Cancelled is the caller's own wish; Panic is a bug inside a rank, a sampler
+// or a kernel.
 const (
 	BadRequest  Code = "bad_request"
 	PlanRefused Code = "plan_refused"

@@ -18,10 +18,10 @@ func (v *volume) add(calls, values int64) {
 
 // attention adds what rank c sends for one attention over rows of one entry, b items.
 //
-// Ulysses (arXiv:2309.14509, sec. 3.2, with uneven parts): of its l rows a rank sends Q, K and V of the heads of the others, 3 l b (H - h) D values,
-// and gives back the rows of the others with its own h heads, (L - l) b h D, L being the rows of the group.
-// Ring (arXiv:2310.01889): K and V of every place but the next one's pass through, 2 b h D values a row; with K/V stores the fresh rows of this place go
-// to the R-1 others instead.
+// Ulysses (arXiv:2309.14509, sec. 3.2, with uneven parts): of its l rows a rank sends Q, K and V of the heads of the
+// others, 3 l b (H - h) D values, and gives back the rows of the others with its own h heads, (L - l) b h D, L being
+// the rows of the group. Ring (arXiv:2310.01889): K and V of every place but the next one's pass through, 2 b h D
+// values a row; with K/V stores the fresh rows of this place go to the R-1 others instead.
 func (o *Outline) attention(v *[plan.AxisCount]volume, c plan.Coord, rows []dit.Rows, b int, imageOnly bool) {
 	d, u, r := int64(o.Spec.HeadDim), o.plan.Ulysses, o.plan.Ring
 	heads := o.heads(c)
@@ -44,8 +44,8 @@ func (o *Outline) attention(v *[plan.AxisCount]volume, c plan.Coord, rows []dit.
 	}
 }
 
-// reductions returns the rows of every sum over a tensor group that block b makes for some rows of this rank (Megatron-LM, arXiv:1909.08053, sec. 3: one
-// after each row-split product), or a half of the block.
+// reductions returns the rows of every sum over a tensor group that block b makes for some rows of this rank
+// (Megatron-LM, arXiv:1909.08053, sec. 3: one after each row-split product), or a half of the block.
 func reductions(b dit.BlockSpec, half dit.Half, r dit.Rows) []dit.Rows {
 	text, image := r.TextOnly(), r.ImageOnly()
 	var attention, mlp []dit.Rows
@@ -92,8 +92,9 @@ func (o *Outline) block(v *[plan.AxisCount]volume, c plan.Coord, i int, half dit
 	}
 }
 
-// scattered adds the gathers and scatters of a block (arXiv:2205.05198, sec. 4.2.2), a call for each item and stream: of its l rows a rank sends (P-1) l E
-// values in a gather, and of the L rows of the group the others' (L - l) E in a scatter.
+// scattered adds the gathers and scatters of a block (arXiv:2205.05198, sec. 4.2.2), a call for each item and stream:
+// of its l rows a rank sends (P-1) l E values in a gather, and of the L rows of the group the others' (L - l) E in a
+// scatter.
 func (o *Outline) scattered(v *volume, c plan.Coord, spec dit.BlockSpec, half dit.Half, mine dit.Rows, b int) {
 	e, t := int64(o.Spec.Width), int64(o.plan.Tensor)
 	each := func(list []dit.Rows, values func(all, own int) int64) {
@@ -111,7 +112,8 @@ func (o *Outline) scattered(v *volume, c plan.Coord, spec dit.BlockSpec, half di
 	each(reductions(spec, half, mine), func(all, own int) int64 { return int64(all-own) * e })
 }
 
-// gathers returns the rows of every gather that a block makes in the scattered form: before each product that is cut by rows.
+// gathers returns the rows of every gather that a block makes in the scattered form: before each product that is cut by
+// rows.
 func gathers(b dit.BlockSpec, half dit.Half, r dit.Rows) []dit.Rows {
 	out := reductions(b, half, r)
 	if b.LastText && r.Text.Len() > 0 && half != dit.MLPHalf { // queries, keys and values alone
@@ -146,9 +148,9 @@ func (o *Outline) volumes(c plan.Coord, m plan.Micro) (v [plan.AxisCount]volume)
 	return v
 }
 
-// TrafficByRank returns what every rank of a plan sends during a workload, by rank and axis (AxisUlysses to AxisShard), as the executor counts it;
-// weightBytes is the size of a weight, valueBytes that of an activation (4 for f32). Bytes of activations are exact, those of weights
-// in parts leave out the filling of packed matrices.
+// TrafficByRank returns what every rank of a plan sends during a workload, by rank and axis (AxisUlysses to AxisShard),
+// as the executor counts it; weightBytes is the size of a weight, valueBytes that of an activation (4 for f32). Bytes
+// of activations are exact, those of weights in parts leave out the filling of packed matrices.
 func TrafficByRank(w Workload, p plan.Plan, weightBytes, valueBytes int) [][]Traffic {
 	o := NewOutline(w, p)
 	out := make([][]Traffic, p.Ranks())

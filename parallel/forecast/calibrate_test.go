@@ -8,9 +8,10 @@ import (
 	"testing"
 )
 
-// TestCalibrate fits the calibration of every kind of device to the rows marked fit, by coordinate descent on the mean of |log(predicted/published)| with
-// a weak pull (0.02 per factor e) to where it starts, because few rows do not fix seven numbers, and
-// prints it for testdata/published.json. No rate passes what data sheets allow. Run: go test -tags calibrate -run TestCalibrate -v ./parallel/forecast
+// TestCalibrate fits the calibration of every kind of device to the rows marked fit, by coordinate descent on the mean
+// of |log(predicted/published)| with a weak pull (0.02 per factor e) to where it starts, because few rows do not fix
+// seven numbers, and prints it for testdata/published.json. No rate passes what data sheets allow. Run: go test -tags
+// calibrate -run TestCalibrate -v ./parallel/forecast
 func TestCalibrate(t *testing.T) {
 	p := readPublished(t)
 	limits := map[string]calibration{ // dense bf16 peak; one direction of the link
@@ -47,9 +48,13 @@ func TestCalibrate(t *testing.T) {
 				for i := range 7 {
 					for _, f := range []float64{factor, 1 / factor} {
 						try := cal
-						v := []*float64{&try.GEMM, &try.Attention, &try.Launch, &try.Bandwidth, &try.AllToAll, &try.Latency, &try.Across}[i]
+						v := []*float64{
+							&try.GEMM, &try.Attention, &try.Launch, &try.Bandwidth, &try.AllToAll,
+							&try.Latency, &try.Across,
+						}[i]
 						*v *= f
-						if try.GEMM > limit.GEMM || try.Attention > limit.Attention || try.Bandwidth > limit.Bandwidth || try.AllToAll > limit.AllToAll || try.Across > limit.Across {
+						if try.GEMM > limit.GEMM || try.Attention > limit.Attention || try.Bandwidth > limit.Bandwidth ||
+							try.AllToAll > limit.AllToAll || try.Across > limit.Across {
 							continue
 						}
 						if l := loss(try); l < best-1e-5 {

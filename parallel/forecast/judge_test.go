@@ -50,7 +50,8 @@ type calibration struct {
 type publishedTable struct {
 	Text    map[string]int
 	Devices map[string]calibration
-	// Disputed are the pairs that are predicted in the wrong order, with what the other program does otherwise: these and no others.
+	// Disputed are the pairs that are predicted in the wrong order, with what the other program does otherwise: these and
+	// no others.
 	Disputed []struct{ Group, First, Second, Why string }
 	Rows     []publishedRow
 }
@@ -141,9 +142,9 @@ func theirPlans(entries, n, steps int) []string {
 	return out
 }
 
-// TestSimulatorAgainstPublishedTimes is the judge of the simulator: with one calibration per kind of device, the median error over all published rows and
-// over the held-out ones is at most 25 %, and where two methods differ by more than 10 % the faster one is predicted as faster, but for the
-// pair that published.json names with the reason.
+// TestSimulatorAgainstPublishedTimes is the judge of the simulator: with one calibration per kind of device, the median
+// error over all published rows and over the held-out ones is at most 25 %, and where two methods differ by more than
+// 10 % the faster one is predicted as faster, but for the pair that published.json names with the reason.
 func TestSimulatorAgainstPublishedTimes(t *testing.T) {
 	p := readPublished(t)
 	got := make([]float64, len(p.Rows))
@@ -157,7 +158,8 @@ func TestSimulatorAgainstPublishedTimes(t *testing.T) {
 			mark = "held out"
 			held = append(held, off)
 		}
-		t.Logf("%-62s published %7.2f s, predicted %7.2f s, %+5.0f %% (%s)", r, r.Seconds, got[i], 100*(got[i]/r.Seconds-1), mark)
+		t.Logf("%-62s published %7.2f s, predicted %7.2f s, %+5.0f %% (%s)", r, r.Seconds, got[i],
+			100*(got[i]/r.Seconds-1), mark)
 	}
 	pairs, disputes, wrong := 0, 0, []string{}
 	for i, a := range p.Rows {
@@ -172,16 +174,19 @@ func TestSimulatorAgainstPublishedTimes(t *testing.T) {
 				disputes++
 				t.Logf("disputed %s: %q before %q, predicted %.2f and %.2f", a.Group, a.Plan, b.Plan, got[i], got[j])
 			default:
-				wrong = append(wrong, fmt.Sprintf("%s: %q %.2f s before %q %.2f s, predicted %.2f and %.2f", a.Group, a.Plan, a.Seconds, b.Plan, b.Seconds, got[i], got[j]))
+				wrong = append(wrong, fmt.Sprintf("%s: %q %.2f s before %q %.2f s, predicted %.2f and %.2f", a.Group, a.Plan,
+					a.Seconds, b.Plan, b.Seconds, got[i], got[j]))
 			}
 		}
 	}
 	slices.Sort(all)
 	slices.Sort(held)
-	t.Logf("%d rows, median error %.1f %%; %d held out, median %.1f %%; %d of %d pairs in the published order", len(all), 100*all[len(all)/2], len(held),
+	t.Logf("%d rows, median error %.1f %%; %d held out, median %.1f %%; %d of %d pairs in the published order", len(all),
+		100*all[len(all)/2], len(held),
 		100*held[len(held)/2], pairs-len(wrong)-disputes, pairs)
 	if disputes != len(p.Disputed) {
-		t.Errorf("%d pairs are disputed, %d of them are in the wrong order: the others must go from the list", len(p.Disputed), disputes)
+		t.Errorf("%d pairs are disputed, %d of them are in the wrong order: the others must go from the list",
+			len(p.Disputed), disputes)
 	}
 	if all[len(all)/2] > 0.25 || held[len(held)/2] > 0.25 {
 		t.Errorf("median error %.1f %% (held out %.1f %%), bound 25 %%", 100*all[len(all)/2], 100*held[len(held)/2])

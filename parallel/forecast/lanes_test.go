@@ -8,8 +8,9 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// TestStagesOfFluxFit: FLUX-dev in bf16, by forecast: with cut=weights a rank holds at most 12.2 GB of weights on two stages and 6.3 GB on four
-// (its double blocks have twice the weights of single ones for the same work, so that cut=time leaves the first stage more).
+// TestStagesOfFluxFit: FLUX-dev in bf16, by forecast: with cut=weights a rank holds at most 12.2 GB of weights on two
+// stages and 6.3 GB on four (its double blocks have twice the weights of single ones for the same work, so that
+// cut=time leaves the first stage more).
 func TestStagesOfFluxFit(t *testing.T) {
 	s := searchFor(t, "flux-dev", 1024, 28, "8xH100-nvlink")
 	s.Device = s.Fabric.Device
@@ -17,7 +18,11 @@ func TestStagesOfFluxFit(t *testing.T) {
 		plan  string
 		bound float64 // GB
 	}{
-		{"pipe=2,shard=on,cut=weights", 12.2}, {"pipe=4,shard=on,cut=weights", 6.3}, {"pipe=8,shard=on,cut=weights", 3.5}, {"pipe=2,shard=on", 16}, {"pipe=4,shard=on", 10},
+		{"pipe=2,shard=on,cut=weights", 12.2},
+		{"pipe=4,shard=on,cut=weights", 6.3},
+		{"pipe=8,shard=on,cut=weights", 3.5},
+		{"pipe=2,shard=on", 16},
+		{"pipe=4,shard=on", 10},
 	} {
 		most := int64(0)
 		for _, m := range MemoryByRank(s.Workload, planOf(t, c.plan), 2, 2) {
@@ -30,8 +35,8 @@ func TestStagesOfFluxFit(t *testing.T) {
 	}
 }
 
-// TestOwnStagesCoverEverything: over all published models, stage counts and both cuts the parts of the stages are everything: each half of a block and each
-// end exactly once.
+// TestOwnStagesCoverEverything: over all published models, stage counts and both cuts the parts of the stages are
+// everything: each half of a block and each end exactly once.
 func TestOwnStagesCoverEverything(t *testing.T) {
 	cpu, err := NewMachine("cpu")
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// Machine is one kind of device as it was measured: rates of a rank, and of the link to its neighbours. Stages are balanced and plans are chosen by it.
+// Machine is one kind of device as it was measured: rates of a rank, and of the link to its neighbours. Stages are
+// balanced and plans are chosen by it.
 type Machine struct {
 	Device Device
 	Link   Link
@@ -25,24 +26,27 @@ type machineFile struct {
 	Links   []Link   `json:"links"`
 }
 
-// NewMachine returns a known device with its usual link ("cpu", or any that ParseFabric takes), to be replaced by what is measured.
+// NewMachine returns a known device with its usual link ("cpu", or any that ParseFabric takes), to be replaced by what
+// is measured.
 func NewMachine(device string) (Machine, error) {
 	f, err := ParseFabric(device)
 	return Machine{Device: f.Device, Link: f.Link}, err
 }
 
-// ReadMachine reads a file that Machine.JSON wrote: the fields of profiles.json, all rates of the device given. Without a link it is the usual one of a
-// device of that name, or of "cpu". Errors name the field and what it may hold.
+// ReadMachine reads a file that Machine.JSON wrote: the fields of profiles.json, all rates of the device given. Without
+// a link it is the usual one of a device of that name, or of "cpu". Errors name the field and what it may hold.
 func ReadMachine(data []byte) (Machine, error) {
 	var m Machine
 	var file machineFile
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&file); err != nil {
-		return m, fmt.Errorf("%w: want {\"devices\": [{...}], \"links\": [{...}]} with the fields of parallel/forecast/profiles.json, as `patchbay bench step --save` writes it", err)
+		return m, fmt.Errorf("%w: want {\"devices\": [{...}], \"links\": [{...}]} with the fields of "+
+			"parallel/forecast/profiles.json, as `patchbay bench step --save` writes it", err)
 	}
 	if len(file.Devices) != 1 || len(file.Links) > 1 {
-		return m, fmt.Errorf("devices has %d entries and links %d: want one device and at most one link", len(file.Devices), len(file.Links))
+		return m, fmt.Errorf("devices has %d entries and links %d: want one device and at most one link",
+			len(file.Devices), len(file.Links))
 	}
 	m.Device = file.Devices[0]
 	if len(file.Links) == 1 {
@@ -66,7 +70,10 @@ func (m Machine) Check() error {
 		field string
 		value float64
 	}{
-		{"devices[0].gemm", d.GEMM}, {"devices[0].attention", d.Attention}, {"devices[0].traffic", d.Traffic}, {"links[0].bandwidth", l.Bandwidth},
+		{"devices[0].gemm", d.GEMM},
+		{"devices[0].attention", d.Attention},
+		{"devices[0].traffic", d.Traffic},
+		{"links[0].bandwidth", l.Bandwidth},
 	} {
 		if !(f.value > 0) || math.IsInf(f.value, 0) {
 			return fmt.Errorf("%s is %v: want a rate in operations or bytes per second, more than 0", f.field, f.value)
@@ -88,11 +95,13 @@ func (m Machine) Check() error {
 	case d.ValueBytes != 2 && d.ValueBytes != 4:
 		return fmt.Errorf("devices[0].value_bytes is %d: want 2 or 4", d.ValueBytes)
 	case d.Memory < 0 || d.Reserved < 0 || d.Reserved > 0 && d.Reserved >= d.Memory:
-		return fmt.Errorf("devices[0].memory is %d with reserved %d: want bytes, 0 for no limit, and less of them reserved", d.Memory, d.Reserved)
+		return fmt.Errorf("devices[0].memory is %d with reserved %d: want bytes, 0 for no limit, and less of them reserved",
+			d.Memory, d.Reserved)
 	case !(l.AllToAll > 0 && l.AllToAll <= 1):
 		return fmt.Errorf("links[0].all_to_all is %v: want a part of the bandwidth, more than 0 and at most 1", l.AllToAll)
 	case l.Island < 0 || l.Island > 0 && !(l.Across > 0):
-		return fmt.Errorf("links[0].island is %d with across %v: want 0, or devices of a switch and bytes per second between switches", l.Island, l.Across)
+		return fmt.Errorf("links[0].island is %d with across %v: want 0, or devices of a switch and bytes per second "+
+			"between switches", l.Island, l.Across)
 	}
 	return nil
 }
@@ -103,14 +112,15 @@ func (m Machine) JSON() ([]byte, error) {
 	return append(b, '\n'), err
 }
 
-// Measure replaces the rates of m by what a profiled run of w on one rank shows: floating point operations of its products and attentions, and bytes of its
-// element-wise work as Ours counts them, by the time that such operations took from embedding to head. valueBytes is the size of an activation. It refuses spans
-// without products or attention.
+// Measure replaces the rates of m by what a profiled run of w on one rank shows: floating point operations of its
+// products and attentions, and bytes of its element-wise work as Ours counts them, by the time that such operations
+// took from embedding to head. valueBytes is the size of an activation. It refuses spans without products or attention.
 func (m *Machine) Measure(w Workload, spans []profile.Span, valueBytes int) error {
 	var products, attentions, rest time.Duration
 	for _, s := range spans {
 		switch {
-		case !slices.Contains([]string{"embed", "qkv", "attention", "mlp", "head"}, s.Layer) || s.Op == "Upload" || s.Op == "Download":
+		case !slices.Contains([]string{"embed", "qkv", "attention", "mlp", "head"}, s.Layer) || s.Op == "Upload" ||
+			s.Op == "Download":
 		case s.Op == "Linear":
 			products += s.Took
 		case s.Op == "Attention":
@@ -120,13 +130,15 @@ func (m *Machine) Measure(w Workload, spans []profile.Span, valueBytes int) erro
 		}
 	}
 	if products <= 0 || attentions <= 0 || rest <= 0 {
-		return fmt.Errorf("measure rates: the profile has %s of products, %s of attention and %s of other work: want some of each, from one rank", products, attentions, rest)
+		return fmt.Errorf("measure rates: the profile has %s of products, %s of attention and %s of other work: want "+
+			"some of each, from one rank", products, attentions, rest)
 	}
 	d := m.Device
 	d.ValueBytes = valueBytes
 	c := newCosts(NewOutline(w, plan.OneRank()), Fabric{Device: d, Link: m.Link, Hosts: 1, PerHost: 1})
 	l, n := c.laneLoad(plan.Coord{}, 0, plan.Micro{Whole: true}), float64(w.Evaluations)
-	d.GEMM, d.Attention, d.Traffic = n*l.gemm/products.Seconds(), n*l.attention/attentions.Seconds(), n*l.bytes/rest.Seconds()
+	d.GEMM, d.Attention, d.Traffic = n*l.gemm/products.Seconds(), n*l.attention/attentions.Seconds(),
+		n*l.bytes/rest.Seconds()
 	m.Device = d
 	return nil
 }

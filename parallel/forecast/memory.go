@@ -9,8 +9,8 @@ import (
 
 // Memory is what one rank needs, in bytes. Text encoder and VAE are not in it.
 type Memory struct {
-	// Weights are the blocks of the stage, cut by the tensor axis; embeddings, conditioning and head whole. With shard=on the stage's own alone, or 1/P and
-	// two blocks.
+	// Weights are the blocks of the stage, cut by the tensor axis; embeddings, conditioning and head whole. With shard=on
+	// the stage's own alone, or 1/P and two blocks.
 	Weights     int64
 	Session     int64 // prepared text, positions, modulations and, in a pipeline, the K/V store
 	Activations int64
@@ -21,9 +21,10 @@ type Memory struct {
 // Total is everything together.
 func (m Memory) Total() int64 { return m.Weights + m.Session + m.Activations + m.Exchange }
 
-// MemoryByRank returns what every rank of a plan needs, from the workload alone. weightBytes is the size of one weight, valueBytes that of one
-// activation (4 for f32, 2 for bf16; tables, vectors and modulations are f32 always). Session, Activations and Exchange are the peaks that a recording pass of the executor finds; of a folded
-// pipeline those of both lanes of a stage together.
+// MemoryByRank returns what every rank of a plan needs, from the workload alone. weightBytes is the size of one weight,
+// valueBytes that of one activation (4 for f32, 2 for bf16; tables, vectors and modulations are f32 always). Session,
+// Activations and Exchange are the peaks that a recording pass of the executor finds; of a folded pipeline those of
+// both lanes of a stage together.
 func MemoryByRank(w Workload, p plan.Plan, weightBytes, valueBytes int) []Memory {
 	o := NewOutline(w, p)
 	out := make([]Memory, p.Ranks())
@@ -85,7 +86,8 @@ func (s *stack) wideScratch(sizes ...int) {
 	s.top = mark
 }
 
-// projected is a result of n activations that is computed in f32 and rounded: a temporary where activations are narrower.
+// projected is a result of n activations that is computed in f32 and rounded: a temporary where activations are
+// narrower.
 func (s *stack) projected(n int) int {
 	if s.value == 4 {
 		return 0
@@ -188,8 +190,9 @@ func (o *Outline) blockParams(n int) int64 {
 	return b.Params - shared + (shared+int64(o.plan.Tensor)-1)/int64(o.plan.Tensor)
 }
 
-// tokenWeights is the weights that one token meets in a block, in units of E^2: 4 for attention, 2 r for an MLP of ratio r, 2 for cross-attention
-// (queries and output; keys and values are computed once), 4 for a second attention, 2 for a skip.
+// tokenWeights is the weights that one token meets in a block, in units of E^2: 4 for attention, 2 r for an MLP of
+// ratio r, 2 for cross-attention (queries and output; keys and values are computed once), 4 for a second attention, 2
+// for a skip.
 func tokenWeights(spec *dit.Spec, b dit.BlockSpec) float64 {
 	w := 4 + 2*spec.MLPRatio
 	if b.Kind == dit.Cross {
@@ -216,8 +219,8 @@ func halfWeights(spec *dit.Spec, b dit.BlockSpec, half dit.Half) float64 {
 	return tokenWeights(spec, b)
 }
 
-// traits are what the shape of a model says about its tables: joint models with single blocks and skip-connected models rotate queries and keys, the
-// others add positions to the tokens; skip-connected models modulate by a shift alone.
+// traits are what the shape of a model says about its tables: joint models with single blocks and skip-connected models
+// rotate queries and keys, the others add positions to the tokens; skip-connected models modulate by a shift alone.
 func traits(spec *dit.Spec) (rotates, adds, shiftOnly bool) {
 	single := false
 	for _, b := range spec.Blocks {
@@ -280,7 +283,9 @@ func (o *Outline) sessionEntry(s *stack, c plan.Coord, k, i, b int) (kv int64) {
 		s.wide(n)
 		s.wide(n)
 	}
-	if shiftOnly { // two text encoders of which the first gives 77 tokens; the second's states go through an MLP of four times their width
+	// two text encoders of which the first gives 77 tokens; the second's states go through an MLP of four times their
+	// width
+	if shiftOnly {
 		second := max(lt-77, 0)
 		s.wideScratch(second*spec.Context2Dim, min(lt, 77)*spec.ContextDim, 4*second*spec.Context2Dim)
 	} else if spec.JointText() {
@@ -336,7 +341,8 @@ func (o *Outline) keptImage(c plan.Coord, i int) int {
 	return o.plan.Kept(o.rows(plan.Micro{Whole: true}, i)[c.Place(o.plan)], c.Tensor).Image.Len()
 }
 
-// modulate adds what is computed for so many timesteps before the blocks: the head's modulation, and what those of the blocks are made of.
+// modulate adds what is computed for so many timesteps before the blocks: the head's modulation, and what those of the
+// blocks are made of.
 func (o *Outline) modulate(s *stack, c plan.Coord, rows int) {
 	e := o.Spec.Width
 	_, _, shiftOnly := traits(o.Spec)
@@ -352,7 +358,8 @@ func (o *Outline) modulate(s *stack, c plan.Coord, rows int) {
 	s.wideScratch(rows*256, rows*e)
 }
 
-// sessionBlock adds what stays of one entry for block n: keys and values of the text unless the MLP alone is computed, modulations.
+// sessionBlock adds what stays of one entry for block n: keys and values of the text unless the MLP alone is computed,
+// modulations.
 func (o *Outline) sessionBlock(s *stack, c plan.Coord, n, entry int, mlp bool) {
 	if !o.Spec.JointText() && !mlp {
 		kv := o.Text[entry] * 2 * o.localHeads(c) * o.Spec.HeadDim
@@ -379,7 +386,8 @@ func (o *Outline) activations(s *stack, c plan.Coord, k, b int, m plan.Micro) {
 		mine, wide = append(mine, r), append(wide, all)
 		o.modulate(s, c, 1) // of a timestep that nobody announced
 		s.alloc(b * r.Len() * e)
-		if together := all.Text.End == o.Sequence(i).Text && all.Image.Start == 0; rotates && all.Text.Len() > 0 && all.Image.Len() > 0 && !together {
+		if together := all.Text.End == o.Sequence(i).Text && all.Image.Start == 0; rotates && all.Text.Len() > 0 &&
+			all.Image.Len() > 0 && !together {
 			s.wide(all.Len() * spec.HeadDim / 2)
 			s.wide(all.Len() * spec.HeadDim / 2)
 		}
@@ -401,7 +409,8 @@ func (o *Outline) activations(s *stack, c plan.Coord, k, b int, m plan.Micro) {
 	}
 }
 
-// blockScratch adds the buffers of block n, or of a half of it, that computes rows r and keeps the rows own of them between products.
+// blockScratch adds the buffers of block n, or of a half of it, that computes rows r and keeps the rows own of them
+// between products.
 func (o *Outline) blockScratch(s *stack, c plan.Coord, n int, half dit.Half, r, own dit.Rows, b int) {
 	e, local := o.Spec.Width, o.localHeads(c)*o.Spec.HeadDim
 	mark := s.top
@@ -432,7 +441,8 @@ func (o *Outline) blockScratch(s *stack, c plan.Coord, n int, half dit.Half, r, 
 	s.top = mark
 }
 
-// attentionScratch adds the buffers of the attentions of a block beside queries, keys and values; of a single block those of its MLP too.
+// attentionScratch adds the buffers of the attentions of a block beside queries, keys and values; of a single block
+// those of its MLP too.
 func (o *Outline) attentionScratch(s *stack, blk dit.BlockSpec, local, hidden int, r, own dit.Rows, b int) {
 	l := b * r.Len()
 	switch blk.Kind {

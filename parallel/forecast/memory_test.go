@@ -40,15 +40,18 @@ func TestPlannerTakesTheRankThatNeedsMost(t *testing.T) {
 	}
 }
 
-// TestEightBitStoresHalve: against bf16, stores of D elements a head take (1 + 4/D) / 2 of the bytes: 0.516 for D = 128, 0.531 for 64, and 0.257 of f32.
+// TestEightBitStoresHalve: against bf16, stores of D elements a head take (1 + 4/D) / 2 of the bytes: 0.516 for D =
+// 128, 0.531 for 64, and 0.257 of f32.
 func TestEightBitStoresHalve(t *testing.T) {
 	for model, want := range map[string]float64{"flux-dev": 0.515625, "sd3-medium": 0.53125, "hunyuandit": 0.5227272} {
 		s := searchFor(t, model, 1024, 20, "8xH100-nvlink")
 		for _, text := range []string{"pipe=4,patches=4", "pipe=2,ulysses=2,patches=4,shard=on"} {
-			full, small := MemoryByRank(s.Workload, planOf(t, text), 2, 2), MemoryByRank(s.Workload, planOf(t, text+",kv=fp8"), 2, 2)
+			full, small := MemoryByRank(s.Workload, planOf(t, text), 2, 2),
+				MemoryByRank(s.Workload, planOf(t, text+",kv=fp8"), 2, 2)
 			for rank := range full {
 				if got := float64(small[rank].KV) / float64(full[rank].KV); !near(got, want, 1e-5) {
-					t.Errorf("%s %s, rank %d: %d bytes of %d, %.6f, want %.6f", model, text, rank, small[rank].KV, full[rank].KV, got, want)
+					t.Errorf("%s %s, rank %d: %d bytes of %d, %.6f, want %.6f", model, text, rank, small[rank].KV,
+						full[rank].KV, got, want)
 				}
 			}
 		}

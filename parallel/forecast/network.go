@@ -9,10 +9,11 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// network is a set of actors that exchange messages over channels, each doing a fixed list of actions in order. Running it gives the time of every
-// action, or the reason why it stops for ever. Actors are sequential and every channel has one sender and one receiver, so whether it finishes does not
-// depend on the order in which actors are looked at (G. Kahn, The semantics of a simple language for parallel programming, 1974; bounded
-// channels keep that as long as nobody asks whether a channel is full). Of actors that share a device the one that came first works first.
+// network is a set of actors that exchange messages over channels, each doing a fixed list of actions in order. Running
+// it gives the time of every action, or the reason why it stops for ever. Actors are sequential and every channel has
+// one sender and one receiver, so whether it finishes does not depend on the order in which actors are looked at (G.
+// Kahn, The semantics of a simple language for parallel programming, 1974; bounded channels keep that as long as nobody
+// asks whether a channel is full). Of actors that share a device the one that came first works first.
 type network struct {
 	actors   []actor
 	channels []channel
@@ -21,15 +22,16 @@ type network struct {
 type actor struct {
 	name    string
 	actions []action
-	// device is what the actor works on: actors of the same device (> 0) work one at a time, first come, first served. 0: one of its own.
+	// device is what the actor works on: actors of the same device (> 0) work one at a time, first come, first served. 0:
+	// one of its own.
 	device int
 }
 
 // unbounded is the number of slots of a channel that never makes its sender wait.
 const unbounded = -1
 
-// channel carries messages in order. With slots > 0 so many may lie between sender and receiver; transfers then go on beside computation, one at a
-// time. With 0 slots sender and receiver meet (rendezvous): no buffering anywhere.
+// channel carries messages in order. With slots > 0 so many may lie between sender and receiver; transfers then go on
+// beside computation, one at a time. With 0 slots sender and receiver meet (rendezvous): no buffering anywhere.
 type channel struct {
 	from, to int // actors
 	slots    int
@@ -47,7 +49,8 @@ type action struct {
 // SpanKind tells what an actor does during a Span.
 type SpanKind uint8
 
-// The kinds: Working computes (with the exchanges inside a stage), Sending and Receiving move a message while the actor stands still.
+// The kinds: Working computes (with the exchanges inside a stage), Sending and Receiving move a message while the actor
+// stands still.
 const (
 	Working SpanKind = iota
 	Sending
@@ -98,9 +101,13 @@ type networkRun struct {
 	quiet bool // keep no spans
 }
 
-// run executes all actions and returns the end time of every actor and, unless quiet, the spans. The error is a *DeadlockError.
+// run executes all actions and returns the end time of every actor and, unless quiet, the spans. The error is a
+// *DeadlockError.
 func (n *network) run(quiet bool) (ends []float64, spans []Span, err error) {
-	r := &networkRun{n: n, now: make([]float64, len(n.actors)), next: make([]int, len(n.actors)), chans: make([]channelState, len(n.channels)), busy: map[int]float64{}, quiet: quiet}
+	r := &networkRun{
+		n: n, now: make([]float64, len(n.actors)), next: make([]int, len(n.actors)),
+		chans: make([]channelState, len(n.channels)), busy: map[int]float64{}, quiet: quiet,
+	}
 	for i := range r.chans {
 		r.chans[i].offered = -1
 	}
@@ -136,7 +143,8 @@ func (r *networkRun) done(a int) bool { return r.next[a] == len(r.n.actors[a].ac
 
 func (r *networkRun) head(a int) action { return r.n.actors[a].actions[r.next[a]] }
 
-// step tries the next action of an actor, a send or receive. It returns an actor that may go on because of it (-1: none) and whether the action is done.
+// step tries the next action of an actor, a send or receive. It returns an actor that may go on because of it (-1:
+// none) and whether the action is done.
 func (r *networkRun) step(a int) (other int, moved bool) {
 	if do := r.head(a); do.kind == Sending {
 		return r.send(a, do)
@@ -252,7 +260,8 @@ func (r *networkRun) explain(a int) *DeadlockError {
 		if do.kind == Receiving {
 			peer, verb = c.from, "for"
 		}
-		lines = append(lines, fmt.Sprintf("%s waits %s %s (%s) of %s", r.n.actors[a].name, verb, c.what, do.micro, r.n.actors[peer].name))
+		lines = append(lines, fmt.Sprintf("%s waits %s %s (%s) of %s", r.n.actors[a].name, verb, c.what, do.micro,
+			r.n.actors[peer].name))
 		a = peer
 	}
 }

@@ -51,8 +51,8 @@ type Choice struct {
 // available is the bytes of one device that a plan may take, 0: no limit is known.
 func (f Fabric) available() int64 { return max(0, f.Device.Memory-f.Device.Reserved) }
 
-// Choose finds the fastest plan that fits. More devices never make the answer slower, because every plan of fewer ranks is a candidate too. The error, an
-// *Error, says how much memory is missing and how many devices would do.
+// Choose finds the fastest plan that fits. More devices never make the answer slower, because every plan of fewer ranks
+// is a candidate too. The error, an *Error, says how much memory is missing and how many devices would do.
 func (s Search) Choose() (*Choice, error) {
 	s.Device = s.Fabric.Device
 	all := s.candidates(s.Fabric.Ranks())
@@ -101,11 +101,13 @@ func (s Search) Predict(p plan.Plan) (*Choice, error) {
 		return nil, err
 	}
 	if n := s.Fabric.Ranks(); p.Ranks() > n {
-		return nil, plan.Refuse("plan", "%s takes %d devices, %s has %d: leave the plan out to have one chosen", p, p.Ranks(), s.Fabric, n)
+		return nil, plan.Refuse("plan", "%s takes %d devices, %s has %d: leave the plan out to have one chosen", p,
+			p.Ranks(), s.Fabric, n)
 	}
 	c := s.weigh(p)
 	if !c.Fits {
-		text := fmt.Sprintf("%s needs %s a rank, %s are free on %s", p, gigabytes(c.Memory.Total()), gigabytes(s.Fabric.available()), s.Fabric.Device.Name)
+		text := fmt.Sprintf("%s needs %s a rank, %s are free on %s", p, gigabytes(c.Memory.Total()),
+			gigabytes(s.Fabric.available()), s.Fabric.Device.Name)
 		if best, err := s.Choose(); err == nil {
 			text += fmt.Sprintf(": use %s (%s)", best.Best.Plan, gigabytes(best.Best.Memory.Total()))
 		}
@@ -117,22 +119,30 @@ func (s Search) Predict(p plan.Plan) (*Choice, error) {
 	}
 	c.Seconds = sim.Seconds
 	return &Choice{
-		Best: c, Simulation: sim, Idle: s.Fabric.Ranks() - p.Ranks(), Traffic: TrafficByRank(s.Workload, p, s.Fabric.Device.WeightBytes, s.Fabric.Device.ValueBytes),
+		Best: c, Simulation: sim, Idle: s.Fabric.Ranks() - p.Ranks(),
+		Traffic: TrafficByRank(s.Workload, p, s.Fabric.Device.WeightBytes, s.Fabric.Device.ValueBytes),
 	}, nil
 }
 
 // refuse says what is missing when nothing fits.
 func (s Search) refuse(not []Candidate) error {
 	if len(not) == 0 {
-		return &failure.Error{Code: failure.PlanRefused, Field: "devices", Text: "no plan is possible: the workload has no pictures or no entries"}
+		return &failure.Error{
+			Code: failure.PlanRefused, Field: "devices",
+			Text: "no plan is possible: the workload has no pictures or no entries",
+		}
 	}
 	least := slices.MinFunc(not, func(a, b Candidate) int { return cmp.Compare(a.Memory.Total(), b.Memory.Total()) })
-	text := fmt.Sprintf("nothing fits %s: the least, %s, needs %s a rank (weights %s), %s are free", s.Fabric, least.Plan, gigabytes(least.Memory.Total()),
+	text := fmt.Sprintf("nothing fits %s: the least, %s, needs %s a rank (weights %s), %s are free", s.Fabric, least.Plan,
+		gigabytes(least.Memory.Total()),
 		gigabytes(least.Memory.Weights), gigabytes(s.Fabric.available()))
 	for n := 2 * s.Fabric.Ranks(); n <= plan.MaxRanks; n *= 2 {
 		for _, c := range s.candidates(n) {
 			if c.Plan.Ranks() == n && c.Fits {
-				return &failure.Error{Code: failure.OutOfMemory, Field: "devices", Text: fmt.Sprintf("%s; %d devices would do: %s needs %s", text, n, c.Plan, gigabytes(c.Memory.Total()))}
+				return &failure.Error{
+					Code: failure.OutOfMemory, Field: "devices",
+					Text: fmt.Sprintf("%s; %d devices would do: %s needs %s", text, n, c.Plan, gigabytes(c.Memory.Total())),
+				}
 			}
 		}
 	}
@@ -152,7 +162,8 @@ func (s Search) candidates(n int) []Candidate {
 			p.ByWeights = p.Owns()
 			out = append(out, s.weigh(p))
 		}
-		if p.KV8 = !s.Exact && p.Patches > 1; p.KV8 && !out[len(out)-1].Fits { // what is left to save; p has shard=on where it can
+		// what is left to save; p has shard=on where it can
+		if p.KV8 = !s.Exact && p.Patches > 1; p.KV8 && !out[len(out)-1].Fits {
 			if p.Possible() != nil {
 				p.Shard, p.ByWeights = false, false
 			}
@@ -225,8 +236,8 @@ func (s Search) plans(n int) []plan.Plan {
 	return out
 }
 
-// patchCounts is how many patches are tried for so many stages: one (no stale values, for memory alone), as many as stages, and more, which cover the
-// way back to the first stage.
+// patchCounts is how many patches are tried for so many stages: one (no stale values, for memory alone), as many as
+// stages, and more, which cover the way back to the first stage.
 func (s Search) patchCounts(stages int) []int {
 	if stages == 1 {
 		return []int{1}

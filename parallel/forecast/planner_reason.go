@@ -9,7 +9,8 @@ import (
 // Reason tells in a few words why c loses against the best plan: memory, or where its time goes.
 func (s Search) Reason(best *Choice, c Candidate) string {
 	if !c.Fits {
-		return fmt.Sprintf("does not fit: %s a rank, %s are free", gigabytes(c.Memory.Total()), gigabytes(s.Fabric.available()))
+		return fmt.Sprintf("does not fit: %s a rank, %s are free", gigabytes(c.Memory.Total()),
+			gigabytes(s.Fabric.available()))
 	}
 	over := fmt.Sprintf("%+.0f %%", 100*(c.Seconds/best.Best.Seconds-1))
 	if c.Bound {
@@ -40,7 +41,8 @@ func (s Search) Reason(best *Choice, c Candidate) string {
 	return text
 }
 
-// IdleReason tells why devices stay idle: the fastest plan that fits and uses more of them, and where its time goes. Empty if none stays idle.
+// IdleReason tells why devices stay idle: the fastest plan that fits and uses more of them, and where its time goes.
+// Empty if none stays idle.
 func (s Search) IdleReason(best *Choice) string {
 	if best.Idle == 0 {
 		return ""

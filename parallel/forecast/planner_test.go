@@ -41,7 +41,8 @@ func choose(t *testing.T, s Search) *Choice {
 	return c
 }
 
-// TestMoreDevicesAreNeverSlower: the chosen time never rises with the number of devices, and devices without use are counted.
+// TestMoreDevicesAreNeverSlower: the chosen time never rises with the number of devices, and devices without use are
+// counted.
 func TestMoreDevicesAreNeverSlower(t *testing.T) {
 	for _, c := range []struct {
 		model, device string
@@ -59,7 +60,8 @@ func TestMoreDevicesAreNeverSlower(t *testing.T) {
 			s.Fabric.PerHost = n
 			got := choose(t, s)
 			if got.Best.Seconds > last*(1+1e-12) {
-				t.Errorf("%s on %d %s: %s takes %.4f s, with one device less %.4f s", c.model, n, c.device, got.Best.Plan, got.Best.Seconds, last)
+				t.Errorf("%s on %d %s: %s takes %.4f s, with one device less %.4f s", c.model, n, c.device, got.Best.Plan,
+					got.Best.Seconds, last)
 			}
 			if got.Idle != n-got.Best.Plan.Ranks() || got.Idle < 0 {
 				t.Errorf("%s on %d %s: %s with %d idle", c.model, n, c.device, got.Best.Plan, got.Idle)
@@ -69,7 +71,8 @@ func TestMoreDevicesAreNeverSlower(t *testing.T) {
 	}
 }
 
-// TestChosenPlanIsTheFastest compares the choice with a simulation of every plan there is; bounds never exceed the times they stand for.
+// TestChosenPlanIsTheFastest compares the choice with a simulation of every plan there is; bounds never exceed the
+// times they stand for.
 func TestChosenPlanIsTheFastest(t *testing.T) {
 	for _, s := range []Search{
 		searchFor(t, "flux-dev", 1024, 28, "4xL40-pcie"), searchFor(t, "pixart-alpha", 1024, 20, "6xA100-80-nvlink"),
@@ -95,12 +98,14 @@ func TestChosenPlanIsTheFastest(t *testing.T) {
 			}
 		}
 		if got.Best.Seconds != best {
-			t.Errorf("%s: chose %s with %.6f s; of %d plans %s is fastest with %.6f s", s.Fabric, got.Best.Plan, got.Best.Seconds, n, at, best)
+			t.Errorf("%s: chose %s with %.6f s; of %d plans %s is fastest with %.6f s", s.Fabric, got.Best.Plan,
+				got.Best.Seconds, n, at, best)
 		}
 	}
 }
 
-// TestFewStepsGetAFasterPlan: a model of four steps gets a plan that beats one device, although a pipeline pays for warm-up and filling.
+// TestFewStepsGetAFasterPlan: a model of four steps gets a plan that beats one device, although a pipeline pays for
+// warm-up and filling.
 func TestFewStepsGetAFasterPlan(t *testing.T) {
 	for _, devices := range []string{"8xL40-pcie", "8xH100-nvlink", "4x4090-pcie", "2xA100-80-nvlink"} {
 		s := searchFor(t, "flux-schnell", 1024, 4, devices)
@@ -109,13 +114,14 @@ func TestFewStepsGetAFasterPlan(t *testing.T) {
 		alone.Fabric.PerHost, alone.Fabric.Device.Memory = 1, 0
 		one := choose(t, alone)
 		if !(got.Best.Seconds <= 0.8*one.Best.Seconds) {
-			t.Errorf("%s: %s takes %.3f s, one device %.3f s: want at most 0.8 of it", devices, got.Best.Plan, got.Best.Seconds, one.Best.Seconds)
+			t.Errorf("%s: %s takes %.3f s, one device %.3f s: want at most 0.8 of it", devices, got.Best.Plan,
+				got.Best.Seconds, one.Best.Seconds)
 		}
 	}
 }
 
-// TestFewStepsMayStayOnOneRank: four steps of a small picture on two hosts are not worth their network; the planner stays on one device and says which plan
-// loses, and on what.
+// TestFewStepsMayStayOnOneRank: four steps of a small picture on two hosts are not worth their network; the planner
+// stays on one device and says which plan loses, and on what.
 func TestFewStepsMayStayOnOneRank(t *testing.T) {
 	s := searchFor(t, "pixart-alpha", 256, 4, "2x1xH100+ethernet100")
 	s.Text = s.Text[:1]
@@ -134,8 +140,8 @@ func TestFewStepsMayStayOnOneRank(t *testing.T) {
 	}
 }
 
-// TestSpreadWarmupShare: a spread evaluation on four stages takes at most 0.4 of one device's on NVLink, transfers included; PCIe has its own bounds, and
-// HunyuanDiT, whose evaluations are short, too.
+// TestSpreadWarmupShare: a spread evaluation on four stages takes at most 0.4 of one device's on NVLink, transfers
+// included; PCIe has its own bounds, and HunyuanDiT, whose evaluations are short, too.
 func TestSpreadWarmupShare(t *testing.T) {
 	for _, c := range []struct {
 		model, devices string
@@ -149,7 +155,10 @@ func TestSpreadWarmupShare(t *testing.T) {
 		{"hunyuandit", "4xL40-pcie", 0.52},
 	} {
 		s := searchFor(t, c.model, 1024, 28, c.devices)
-		p := plan.Plan{Data: 1, CFG: 1, Pipe: 4, Ring: 1, Ulysses: 1, Tensor: 1, Patches: 6, Warmup: 1, Spread: true, Overlap: true}
+		p := plan.Plan{
+			Data: 1, CFG: 1, Pipe: 4, Ring: 1, Ulysses: 1, Tensor: 1, Patches: 6, Warmup: 1,
+			Spread: true, Overlap: true,
+		}
 		sim, err := Simulate(s.Workload, p, s.Fabric)
 		if err != nil {
 			t.Fatal(err)
@@ -159,7 +168,8 @@ func TestSpreadWarmupShare(t *testing.T) {
 			t.Fatal(err)
 		}
 		share := sim.WarmupSeconds / one.StepSeconds
-		t.Logf("%s on %s: warm-up %.1f ms, one device %.1f ms: %.3f", c.model, c.devices, 1e3*sim.WarmupSeconds, 1e3*one.StepSeconds, share)
+		t.Logf("%s on %s: warm-up %.1f ms, one device %.1f ms: %.3f", c.model, c.devices, 1e3*sim.WarmupSeconds,
+			1e3*one.StepSeconds, share)
 		if !(share <= c.bound) {
 			t.Errorf("%s on %s: a spread evaluation takes %.3f of one device's, bound %.2f", c.model, c.devices, share, c.bound)
 		}
@@ -171,7 +181,8 @@ func TestPlannerRefusesWhatDoesNotFit(t *testing.T) {
 	s := searchFor(t, "flux-dev", 2048, 28, "1x4090-pcie")
 	_, err := s.Choose()
 	var e *failure.Error
-	if !errors.As(err, &e) || e.Code != failure.OutOfMemory || !strings.Contains(e.Text, "devices would do") || !strings.Contains(e.Text, "GB") {
+	if !errors.As(err, &e) || e.Code != failure.OutOfMemory || !strings.Contains(e.Text, "devices would do") ||
+		!strings.Contains(e.Text, "GB") {
 		t.Fatalf("got %v, want out_of_memory with sizes and a number of devices", err)
 	}
 	s = searchFor(t, "flux-dev", 4096, 28, "4x4090-pcie")
@@ -203,8 +214,9 @@ func TestExactSearch(t *testing.T) {
 	}
 }
 
-// TestPipelineSteadyState: FLUX at 1024 px on stages, text and host hand-over included, takes at most 1.10 of an even share of one device's step. Whole blocks
-// alone could not do that on 8 stages: 57 of equal cost leave 8 on one, 1.123 of the mean.
+// TestPipelineSteadyState: FLUX at 1024 px on stages, text and host hand-over included, takes at most 1.10 of an even
+// share of one device's step. Whole blocks alone could not do that on 8 stages: 57 of equal cost leave 8 on one, 1.123
+// of the mean.
 func TestPipelineSteadyState(t *testing.T) {
 	for _, devices := range []string{"3xL40-pcie", "4xL40-pcie", "8xL40-pcie", "8xA100-80-nvlink", "8xH100-nvlink"} {
 		s := searchFor(t, "flux-dev", 1024, 28, devices)
@@ -225,7 +237,8 @@ func TestPipelineSteadyState(t *testing.T) {
 			}
 		}
 		ratio := best / (alone.StepSeconds / float64(n))
-		t.Logf("%s: step %.2f ms with %d patches, 1/%d of one device %.2f ms: %.3f", devices, 1e3*best, at, n, 1e3*alone.StepSeconds/float64(n), ratio)
+		t.Logf("%s: step %.2f ms with %d patches, 1/%d of one device %.2f ms: %.3f", devices, 1e3*best, at, n,
+			1e3*alone.StepSeconds/float64(n), ratio)
 		if !(ratio <= 1.10 && ratio >= 0.99) {
 			t.Errorf("%s: %.3f of an even share, want 0.99 to 1.10", devices, ratio)
 		}

@@ -16,7 +16,8 @@ import (
 //go:embed profiles.json
 var profilesJSON []byte
 
-// Device is what one kind of processor does, as the planner needs it. Rates are what a transformer block reaches, not what a data sheet promises.
+// Device is what one kind of processor does, as the planner needs it. Rates are what a transformer block reaches, not
+// what a data sheet promises.
 type Device struct {
 	Name string `json:"name"`
 	// GEMM and Attention are floating point operations per second of large products and of attention.
@@ -46,7 +47,8 @@ type Link struct {
 	Latency float64 `json:"latency"`
 	// AllToAll is the part of Bandwidth that an all-to-all reaches; where there are islands, of Across.
 	AllToAll float64 `json:"all_to_all"`
-	// Island is how many devices share a switch, 0: all. Across is bytes per second in one direction between two islands, shared by all who cross.
+	// Island is how many devices share a switch, 0: all. Across is bytes per second in one direction between two islands,
+	// shared by all who cross.
 	Island int     `json:"island"`
 	Across float64 `json:"across"`
 	Source string  `json:"source"`
@@ -88,8 +90,9 @@ func (f Fabric) String() string {
 	return s
 }
 
-// ParseFabric reads "8xH100-nvlink", or with several hosts "2x8xL40-pcie+ethernet100": hosts, devices of each, device, link, network. Counts of 1 may be
-// left out, and the link where the device has a usual one. Errors list the names that are known.
+// ParseFabric reads "8xH100-nvlink", or with several hosts "2x8xL40-pcie+ethernet100": hosts, devices of each, device,
+// link, network. Counts of 1 may be left out, and the link where the device has a usual one. Errors list the names that
+// are known.
 func ParseFabric(text string) (Fabric, error) {
 	const example = "write for example 8xH100-nvlink or 2x8xL40-pcie+ethernet100"
 	p, err := readProfiles()
@@ -119,7 +122,8 @@ func ParseFabric(text string) (Fabric, error) {
 		}
 	}
 	if !found {
-		return f, fmt.Errorf("devices %q: unknown device %q: want one of %s", text, m[3], strings.Join(names(p.Devices, func(d Device) string { return d.Name }), ", "))
+		return f, fmt.Errorf("devices %q: unknown device %q: want one of %s", text, m[3],
+			strings.Join(names(p.Devices, func(d Device) string { return d.Name }), ", "))
 	}
 	if f.Link, err = linkNamed(text, p.Links, orName(link, usualLink(f.Device.Name))); err != nil {
 		return f, err
@@ -171,7 +175,8 @@ func linkNamed(text string, links []Link, name string) (Link, error) {
 			return l, nil
 		}
 	}
-	return Link{}, fmt.Errorf("devices %q: unknown link %q: want one of %s", text, name, strings.Join(names(links, func(l Link) string { return l.Name }), ", "))
+	return Link{}, fmt.Errorf("devices %q: unknown link %q: want one of %s", text, name,
+		strings.Join(names(links, func(l Link) string { return l.Name }), ", "))
 }
 
 func names[T any](list []T, name func(T) string) []string {
@@ -201,14 +206,15 @@ const (
 	toAll                      // everyone sends an equal part to everyone else
 )
 
-// wire is the cost of one exchange pattern of one axis: every member sends bytes at the same time as all other groups of the axis do.
+// wire is the cost of one exchange pattern of one axis: every member sends bytes at the same time as all other groups
+// of the axis do.
 type wire struct{ perByte, latency float64 }
 
 // seconds for one exchange in which a member sends so many bytes.
 func (w wire) seconds(bytes float64) float64 { return w.latency + bytes*w.perByte }
 
-// wire works out what an exchange costs when all groups of ranks use the fabric at once: the narrowest of a device's own link, the way between
-// islands and the way between hosts.
+// wire works out what an exchange costs when all groups of ranks use the fabric at once: the narrowest of a device's
+// own link, the way between islands and the way between hosts.
 func (f Fabric) wire(groups [][]int, p pattern) wire {
 	islands, hosts := map[int]float64{}, map[int]float64{} // bytes that leave, for one byte sent by every member
 	place := func(r int) (host, island int) {

@@ -24,7 +24,8 @@ func TestParseFabric(t *testing.T) {
 			t.Errorf("%s: %v", c.text, err)
 			continue
 		}
-		if f.Device.Name != c.device || f.Link.Name != c.link || f.Network.Name != c.network || f.Hosts != c.hosts || f.PerHost != c.per {
+		if f.Device.Name != c.device || f.Link.Name != c.link || f.Network.Name != c.network || f.Hosts != c.hosts ||
+			f.PerHost != c.per {
 			t.Errorf("%s: got %s %s %s %d %d", c.text, f.Device.Name, f.Link.Name, f.Network.Name, f.Hosts, f.PerHost)
 		}
 		if again, err := ParseFabric(f.String()); err != nil || again.String() != f.String() {
@@ -32,7 +33,8 @@ func TestParseFabric(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"": "8xH100", "0xH100": "1 to 64", "8xB300": "H100", "8xH100-token": "nvlink4", "9x9xH100": "1 to 64", "65xL40": "1 to 64",
+		"": "8xH100", "0xH100": "1 to 64", "8xB300": "H100", "8xH100-token": "nvlink4", "9x9xH100": "1 to 64",
+		"65xL40":         "1 to 64",
 		"2x8xL40+pigeon": "ethernet100", "99999999999999999999xL40": "1 to 64",
 	} {
 		if _, err := ParseFabric(text); err == nil || !strings.Contains(err.Error(), want) {
@@ -48,12 +50,14 @@ func TestProfilesAreComplete(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, d := range p.Devices {
-		if d.GEMM <= 0 || d.Attention <= 0 || d.Traffic <= 0 || d.Launch <= 0 || d.Handover <= 0 || d.WeightBytes == 0 || d.ValueBytes == 0 || len(d.Source) < 20 {
+		if d.GEMM <= 0 || d.Attention <= 0 || d.Traffic <= 0 || d.Launch <= 0 || d.Handover <= 0 || d.WeightBytes == 0 ||
+			d.ValueBytes == 0 || len(d.Source) < 20 {
 			t.Errorf("device %s lacks something: %+v", d.Name, d)
 		}
 	}
 	for _, l := range append(p.Links, p.Networks...) {
-		if l.Bandwidth <= 0 || l.Latency <= 0 || l.AllToAll <= 0 || l.AllToAll > 1 || l.Island > 0 && l.Across <= 0 || len(l.Source) < 20 {
+		if l.Bandwidth <= 0 || l.Latency <= 0 || l.AllToAll <= 0 || l.AllToAll > 1 || l.Island > 0 && l.Across <= 0 ||
+			len(l.Source) < 20 {
 			t.Errorf("link %s lacks something: %+v", l.Name, l)
 		}
 	}
@@ -62,7 +66,8 @@ func TestProfilesAreComplete(t *testing.T) {
 // TestWires works out exchanges by hand: eight devices in two islands of four, on two hosts of eight.
 func TestWires(t *testing.T) {
 	f := Fabric{
-		Hosts: 2, PerHost: 8, Link: Link{Bandwidth: 10, Latency: 1, AllToAll: 0.5, Island: 4, Across: 8}, Network: Link{Bandwidth: 2, Latency: 7},
+		Hosts: 2, PerHost: 8, Link: Link{Bandwidth: 10, Latency: 1, AllToAll: 0.5, Island: 4, Across: 8},
+		Network: Link{Bandwidth: 2, Latency: 7},
 	}
 	span := func(from, n int) []int {
 		var out []int
@@ -82,7 +87,12 @@ func TestWires(t *testing.T) {
 		{"ring inside an island", [][]int{span(0, 4)}, toNeighbour, 1. / 10, 1},
 		{"ring over both islands: one crosses each way", [][]int{span(0, 8)}, toNeighbour, 1. / 8, 1},
 		{"all-to-all inside an island: the link", [][]int{span(0, 4), span(4, 4)}, toAll, 1. / 10, 1},
-		{"all-to-all over both: four members send 4/7 across, at half its rate", [][]int{span(0, 8)}, toAll, 4 * 4. / 7 / 4, 1},
+		{
+			"all-to-all over both: four members send 4/7 across, at half its rate",
+			[][]int{span(0, 8)},
+			toAll,
+			4 * 4. / 7 / 4, 1,
+		},
 		{"four pairs across", [][]int{{0, 4}, {1, 5}, {2, 6}, {3, 7}}, toNeighbour, 4. / 8, 1},
 		{"a pipeline over hosts", [][]int{{0, 8}, {1, 9}}, toNext, 2. / 2, 7},
 	} {

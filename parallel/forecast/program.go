@@ -13,18 +13,20 @@ type timing struct {
 	entries func(group int) int
 	shares  int // patches, each with a sampler of its own
 	micros  []plan.Micro
-	// seconds of a lane's work in a micro-step, of one entry's rows to the next lane, and of the sampler between two evaluations of a patch.
+	// seconds of a lane's work in a micro-step, of one entry's rows to the next lane, and of the sampler between two
+	// evaluations of a patch.
 	work, transfer func(group, lane int, m plan.Micro) float64
 	handover       float64
 	slots          int  // of a link, in micro-steps; 0: rendezvous
 	spread         bool // synchronous evaluations run on all stages at once, on their down lanes
 }
 
-// program is the order of everything that ranks and samplers do, the same that evaluator, team and rankSession keep: a sampler waits for its turn,
-// gives its patch to the first lane and passes the turn on; every lane takes micro-steps in order, receives the rows of all entries, computes, and
-// sends them; the last lane's result goes to the sampler, which makes the next input of that patch. In a synchronous evaluation the last sampler
-// runs the whole picture for all and passes the turn on afterwards; if such evaluations are spread, it gives every down lane its command and
-// takes their results.
+// program is the order of everything that ranks and samplers do, the same that evaluator, team and rankSession keep: a
+// sampler waits for its turn, gives its patch to the first lane and passes the turn on; every lane takes micro-steps in
+// order, receives the rows of all entries, computes, and sends them; the last lane's result goes to the sampler, which
+// makes the next input of that patch. In a synchronous evaluation the last sampler runs the whole picture for all and
+// passes the turn on afterwards; if such evaluations are spread, it gives every down lane its command and takes their
+// results.
 type program struct {
 	timing
 	net             network
@@ -107,7 +109,8 @@ func (p *program) connect() {
 	}
 }
 
-// downLanes is how many lanes a micro-step meets on its way down, one of each stage: those that compute in spread evaluations.
+// downLanes is how many lanes a micro-step meets on its way down, one of each stage: those that compute in spread
+// evaluations.
 func (p *program) downLanes() int {
 	most := 0
 	for _, s := range p.stage {

@@ -2,7 +2,8 @@ package forecast
 
 import "patchbay/parallel/plan"
 
-// unitParams is the parameters of every unit of weights in parts, on a tensor rank: the blocks, then what is outside of them.
+// unitParams is the parameters of every unit of weights in parts, on a tensor rank: the blocks, then what is outside of
+// them.
 func (o *Outline) unitParams() []int64 {
 	var out []int64
 	for n := range o.Spec.Blocks {
@@ -11,7 +12,8 @@ func (o *Outline) unitParams() []int64 {
 	return append(out, o.ends())
 }
 
-// stageParams is what rank c holds where stages own their weights: of blocks its slice of the tensor group, of the one that is cut in two its half.
+// stageParams is what rank c holds where stages own their weights: of blocks its slice of the tensor group, of the one
+// that is cut in two its half.
 func (o *Outline) stageParams(c plan.Coord) int64 {
 	h, n := o.plan.Held(o.Lanes, c), o.ends()
 	if h.NoEmbed {
@@ -30,7 +32,8 @@ func (o *Outline) stageParams(c plan.Coord) int64 {
 	return n
 }
 
-// shardParams is what a rank holds of weights in parts: 1/P of all units, and two places where units are brought together, each as large as its largest.
+// shardParams is what a rank holds of weights in parts: 1/P of all units, and two places where units are brought
+// together, each as large as its largest.
 func (o *Outline) shardParams() int64 {
 	units := o.unitParams()
 	total, places := int64(0), [2]int64{}
@@ -55,8 +58,8 @@ func (o *Outline) shardVolume() (v volume) {
 	return v
 }
 
-// addShards adds the gathers of one evaluation. The next unit comes beside the work of the one in use, so only what takes longer counts; work is spread
-// evenly over the units.
+// addShards adds the gathers of one evaluation. The next unit comes beside the work of the one in use, so only what
+// takes longer counts; work is spread evenly over the units.
 func (c *costs) addShards(l *load) {
 	if c.plan.Parts() == 1 {
 		return

@@ -6,13 +6,14 @@ import "patchbay/parallel/plan"
 type Simulation struct {
 	Plan    plan.Plan
 	Seconds float64 // from the first command to the last sampler step; text encoding and VAE are not in it
-	// WarmupSeconds is the synchronous evaluations, StepSeconds one of the others in the steady state: the mean distance of their ends after the first of
-	// them; without any, of the synchronous ones.
+	// WarmupSeconds is the synchronous evaluations, StepSeconds one of the others in the steady state: the mean distance
+	// of their ends after the first of them; without any, of the synchronous ones.
 	WarmupSeconds, StepSeconds float64
 	// HandoverSeconds is the part of Seconds in which no device works because a sampler does.
 	HandoverSeconds float64
 	Ranks           []RankTime
-	// Spans are everything that happened, in order of recording; Actors names who did it. Stage actors come first, samplers follow.
+	// Spans are everything that happened, in order of recording; Actors names who did it. Stage actors come first,
+	// samplers follow.
 	Spans  []Span
 	Actors []string
 }
@@ -27,8 +28,9 @@ type RankTime struct {
 	Micros   int
 }
 
-// Simulate predicts a request without tensors. It follows the order of the executor (program.go) with the times that time.go gives. The plan
-// must have passed Check. The error is a *DeadlockError; Patchbay's own schedule has none (proved in the tests for every size).
+// Simulate predicts a request without tensors. It follows the order of the executor (program.go) with the times that
+// time.go gives. The plan must have passed Check. The error is a *DeadlockError; Patchbay's own schedule has none
+// (proved in the tests for every size).
 func Simulate(w Workload, p plan.Plan, f Fabric) (*Simulation, error) {
 	w.Device = f.Device
 	return simulate(newCosts(NewOutline(w, p), f), false)
@@ -67,7 +69,8 @@ func simulate(c *costs, quiet bool) (*Simulation, error) {
 	}
 	t := timing{
 		groups: c.plan.Data * c.plan.CFG, shares: len(c.Patches), micros: c.micros(), work: seconds, transfer: transfer,
-		handover: c.fabric.Device.Handover, spread: c.plan.Spread, entries: func(g int) int { return len(c.entriesOf(g % c.plan.CFG)) },
+		handover: c.fabric.Device.Handover, spread: c.plan.Spread,
+		entries: func(g int) int { return len(c.entriesOf(g % c.plan.CFG)) },
 	}
 	if c.plan.Overlap {
 		t.slots = linkSlots

@@ -38,8 +38,8 @@ func plainTiming(stages, patches, evaluations, warmup int, folded bool, slots in
 	return t
 }
 
-// TestScheduleNeedsNoBuffers runs every pipeline of 1 to 8 stages and 1 to 64 patches, straight and folded, with 1 to 3 entries, where every transfer is a
-// rendezvous: nothing may be left waiting.
+// TestScheduleNeedsNoBuffers runs every pipeline of 1 to 8 stages and 1 to 64 patches, straight and folded, with 1 to 3
+// entries, where every transfer is a rendezvous: nothing may be left waiting.
 func TestScheduleNeedsNoBuffers(t *testing.T) {
 	for stages := 1; stages <= 8; stages++ {
 		for patches := 1; patches <= 64; patches++ {
@@ -57,8 +57,8 @@ func TestScheduleNeedsNoBuffers(t *testing.T) {
 	}
 }
 
-// returnRing is the order of a pipeline whose last stage sends its result straight back to the first one, which takes it only when it starts the next
-// evaluation (xDiT). It can run only if links hold floor(patches/stages) messages.
+// returnRing is the order of a pipeline whose last stage sends its result straight back to the first one, which takes
+// it only when it starts the next evaluation (xDiT). It can run only if links hold floor(patches/stages) messages.
 func returnRing(stages, patches, evaluations, slots int) *network {
 	n := &network{}
 	for s := range stages {
@@ -83,8 +83,8 @@ func returnRing(stages, patches, evaluations, slots int) *network {
 	return n
 }
 
-// TestDeadlockIsFound plants orders that hang: the return ring needs floor(patches/stages) messages of buffer on each link, no more and no less, and a
-// message that nobody sends is told apart from a circle.
+// TestDeadlockIsFound plants orders that hang: the return ring needs floor(patches/stages) messages of buffer on each
+// link, no more and no less, and a message that nobody sends is told apart from a circle.
 func TestDeadlockIsFound(t *testing.T) {
 	for stages := 2; stages <= 6; stages++ {
 		for patches := 1; patches <= 24; patches++ {
@@ -112,8 +112,9 @@ func TestDeadlockIsFound(t *testing.T) {
 	}
 }
 
-// TestPipelineTimes compares runs of equal micro-steps with the closed form of PipeFusion: w synchronous evaluations of N M slots each, then (K-w) max(M,
-// N) slots and N-1 to drain. A folded pipeline of N stages has 2N-1 stops and the same work on each device.
+// TestPipelineTimes compares runs of equal micro-steps with the closed form of PipeFusion: w synchronous evaluations of
+// N M slots each, then (K-w) max(M, N) slots and N-1 to drain. A folded pipeline of N stages has 2N-1 stops and the
+// same work on each device.
 func TestPipelineTimes(t *testing.T) {
 	for stages := 1; stages <= 8; stages++ {
 		for patches := 2; patches <= 20; patches++ {

@@ -10,9 +10,9 @@ import (
 // plainDevice counts every multiply-add alike and nothing else: for outlines of workloads that name no device.
 func plainDevice() Device { return Device{GEMM: 1, Attention: 1, Traffic: math.Inf(1)} }
 
-// blockSeconds is the cost of every block, and of embedding and head, on the first rank of a stage by the rates of the workload's device: what the patches
-// of one evaluation take one after the other, all entries of the rank, exchanges not counted. It is the cost that the simulator works with, so what it
-// predicts for stages is what they were cut by.
+// blockSeconds is the cost of every block, and of embedding and head, on the first rank of a stage by the rates of the
+// workload's device: what the patches of one evaluation take one after the other, all entries of the rank, exchanges
+// not counted. It is the cost that the simulator works with, so what it predicts for stages is what they were cut by.
 func (o *Outline) blockSeconds() (blocks []plan.BlockCost, ends [2]float64) {
 	c := &costs{Outline: o, fabric: Fabric{Device: o.Device}}
 	if o.Device == (Device{}) {

@@ -47,7 +47,10 @@ func stageSums(lanes []plan.Lane, costs []plan.BlockCost, ends [2]float64, parts
 	at := func(k int) int { return min(k, 2*parts-2-k) } // straight pipelines end before the fold
 	for k, l := range lanes {
 		for b := l.Start; b < l.End; b++ {
-			sums[at(k)] += map[dit.Half]float64{dit.WholeBlock: costs[b].Whole(), dit.AttentionHalf: costs[b].Attention, dit.MLPHalf: costs[b].MLP}[l.Half(b)]
+			sums[at(k)] += map[dit.Half]float64{
+				dit.WholeBlock: costs[b].Whole(), dit.AttentionHalf: costs[b].Attention,
+				dit.MLPHalf: costs[b].MLP,
+			}[l.Half(b)]
 		}
 	}
 	sums[0] += ends[0]
@@ -85,7 +88,8 @@ func leastDearest(cost []float64, parts int, first, last float64) float64 {
 	return best[n]
 }
 
-// leastStage is the least possible cost of the dearest stage of a model, cut where its blocks can be cut; folded stages take a block and its mirror image.
+// leastStage is the least possible cost of the dearest stage of a model, cut where its blocks can be cut; folded stages
+// take a block and its mirror image.
 func leastStage(spec *dit.Spec, costs []plan.BlockCost, ends [2]float64, parts int) float64 {
 	n := len(costs)
 	var list []float64
@@ -113,7 +117,10 @@ func leastStage(spec *dit.Spec, costs []plan.BlockCost, ends [2]float64, parts i
 // givenCosts are costs of blocks to balance: by the rates of devices, and uneven ones.
 func givenCosts(t *testing.T, m *published.Model, parts int) map[string]func() ([]plan.BlockCost, [2]float64) {
 	t.Helper()
-	w := Workload{Spec: m.Spec, Y: 1024 / m.Scale, X: 1024 / m.Scale, Batch: 1, Text: slices.Repeat([]int{m.Text}, m.Entries), Evaluations: m.Steps}
+	w := Workload{
+		Spec: m.Spec, Y: 1024 / m.Scale, X: 1024 / m.Scale, Batch: 1,
+		Text: slices.Repeat([]int{m.Text}, m.Entries), Evaluations: m.Steps,
+	}
 	p := plan.OneRank()
 	p.Pipe, p.Patches = parts, parts
 	out := map[string]func() ([]plan.BlockCost, [2]float64){}
@@ -138,7 +145,10 @@ func givenCosts(t *testing.T, m *published.Model, parts int) map[string]func() (
 	}
 	n := len(m.Spec.Blocks)
 	out["later blocks up to four times dearer"] = scaled(func(b int) float64 { return 1 + 3*float64(b)/float64(n-1) })
-	out["random from a half to one and a half"] = scaled(func(b int) float64 { return 0.5 + rand.New(rand.NewPCG(7, uint64(b))).Float64() })
+	out["random from a half to one and a half"] = scaled(func(b int) float64 {
+		return 0.5 +
+			rand.New(rand.NewPCG(7, uint64(b))).Float64()
+	})
 	out["two dear blocks"] = scaled(func(b int) float64 {
 		if b == n/3 || b == n-2 {
 			return 4
@@ -155,8 +165,9 @@ func givenCosts(t *testing.T, m *published.Model, parts int) map[string]func() (
 	return out
 }
 
-// indivisible are the numbers of stages for which the dearest one is more than 1.03 of the mean by the rates of some known device, because no cut at whole
-// and half blocks is better: FLUX has 38 single blocks that cannot be cut, and half a block is 4 to 9 % of such a stage.
+// indivisible are the numbers of stages for which the dearest one is more than 1.03 of the mean by the rates of some
+// known device, because no cut at whole and half blocks is better: FLUX has 38 single blocks that cannot be cut, and
+// half a block is 4 to 9 % of such a stage.
 func indivisible() map[string][]int {
 	return map[string][]int{
 		"flux-dev": {5, 6, 7, 8}, "flux-schnell": {5, 6, 7, 8}, "sd3-medium": {5}, "sd3.5-large": {5, 6, 8},
@@ -164,9 +175,9 @@ func indivisible() map[string][]int {
 	}
 }
 
-// TestStagesOfPublishedModels: with four blocks a stage or more, embedding and head included, the dearest stage is at most 1.03 of the mean, or no cut at whole
-// and half blocks is better (all cuts are tried), and by the rates of known devices those cases are the ones listed. Costs are given: those of devices, and
-// uneven ones.
+// TestStagesOfPublishedModels: with four blocks a stage or more, embedding and head included, the dearest stage is at
+// most 1.03 of the mean, or no cut at whole and half blocks is better (all cuts are tried), and by the rates of known
+// devices those cases are the ones listed. Costs are given: those of devices, and uneven ones.
 func TestStagesOfPublishedModels(t *testing.T) {
 	within, best := 0, 0
 	var worse []string
@@ -220,8 +231,8 @@ func TestStagesOfPublishedModels(t *testing.T) {
 	}
 }
 
-// TestFoldedStagesMirror: a stage of a skip-connected model owns blocks and their mirror images, or halves of them, for every number of blocks and stages; an
-// output that a later block takes is made on the stage that takes it.
+// TestFoldedStagesMirror: a stage of a skip-connected model owns blocks and their mirror images, or halves of them, for
+// every number of blocks and stages; an output that a later block takes is made on the stage that takes it.
 func TestFoldedStagesMirror(t *testing.T) {
 	for n := 2; n <= 41; n++ {
 		for _, cuts := range []bool{false, true} {
@@ -261,7 +272,8 @@ func TestFoldedStagesMirror(t *testing.T) {
 						}
 					}
 					if made < 0 || made != taken {
-						t.Fatalf("%d blocks on %d stages: block %d takes on stage %d what block %d makes on stage %d", n, parts, b, taken, blk.Skip, made)
+						t.Fatalf("%d blocks on %d stages: block %d takes on stage %d what block %d makes on stage %d", n, parts, b,
+							taken, blk.Skip, made)
 					}
 				}
 			}
@@ -291,7 +303,8 @@ func TestStagesFollowTheDevice(t *testing.T) {
 	}
 }
 
-// TestBadMachinesAreRefused: a profile with a field that is missing, unknown or out of range is refused, and the message names it.
+// TestBadMachinesAreRefused: a profile with a field that is missing, unknown or out of range is refused, and the
+// message names it.
 func TestBadMachinesAreRefused(t *testing.T) {
 	m, err := NewMachine("cpu")
 	if err != nil {

@@ -9,15 +9,19 @@ import (
 
 // What the executor does in a block besides matrix products and attention, counted in a block of FLUX.
 const (
-	// rowPasses is how often a block reads or writes its rows [rows, E] for element-wise work: norms 4, queries and keys 4, residuals 4.
+	// rowPasses is how often a block reads or writes its rows [rows, E] for element-wise work: norms 4, queries and keys
+	// 4, residuals 4.
 	rowPasses = 12
-	// mergePasses is the same for the rows of a ring when a part of the attention is merged: it reads two parts and writes one.
+	// mergePasses is the same for the rows of a ring when a part of the attention is merged: it reads two parts and writes
+	// one.
 	mergePasses = 3
 	// launches is the operations that the host starts for one block and stream.
 	launches = 9
-	// launchGap is seconds between two operations of a recorded graph, in which the device drains and fills again: what many small patches pay for.
+	// launchGap is seconds between two operations of a recorded graph, in which the device drains and fills again: what
+	// many small patches pay for.
 	launchGap = 1e-6
-	// ulyssesExchanges is the all-to-alls of one Ulysses attention: queries, keys and values travel together, the result goes back.
+	// ulyssesExchanges is the all-to-alls of one Ulysses attention: queries, keys and values travel together, the result
+	// goes back.
 	ulyssesExchanges = 2
 	// linkSlots is how many messages a pipeline link holds beside computation: sends are double-buffered.
 	linkSlots = 2
@@ -35,7 +39,8 @@ func newCosts(o *Outline, f Fabric) *costs {
 	c := &costs{Outline: o, fabric: f}
 	for a := range plan.AxisCount {
 		p := map[plan.Axis]pattern{
-			plan.AxisUlysses: toAll, plan.AxisRing: toNeighbour, plan.AxisPipe: toNext, plan.AxisTensor: toNeighbour, plan.AxisSpread: toNeighbour, plan.AxisShard: toNeighbour,
+			plan.AxisUlysses: toAll, plan.AxisRing: toNeighbour, plan.AxisPipe: toNext, plan.AxisTensor: toNeighbour,
+			plan.AxisSpread: toNeighbour, plan.AxisShard: toNeighbour,
 		}[a]
 		c.wires[a] = f.wire(o.groups(a), p)
 	}
@@ -45,7 +50,8 @@ func newCosts(o *Outline, f Fabric) *costs {
 	return c
 }
 
-// microSeconds is laneSeconds, and for spread evaluations the time that all stages take together, with the loads of this stage's ranks.
+// microSeconds is laneSeconds, and for spread evaluations the time that all stages take together, with the loads of
+// this stage's ranks.
 func (c *costs) microSeconds(data, cfg, k int, m plan.Micro) (float64, []load) {
 	if !m.Whole || c.wide == nil {
 		return c.laneSeconds(data, cfg, k, m)
@@ -233,8 +239,8 @@ func (c *costs) endFlops(at plan.Coord, rows []dit.Rows, b int) (embed, head flo
 	return 2 * image * token * float64(c.Spec.Channels), 2 * image * token * float64(c.Spec.OutChannels)
 }
 
-// laneSeconds is how long lane k of the ranks that share c's data, cfg and pipe place takes for a micro-step: exchanges keep them together, so the slowest
-// counts. compute and sent are those of each rank.
+// laneSeconds is how long lane k of the ranks that share c's data, cfg and pipe place takes for a micro-step: exchanges
+// keep them together, so the slowest counts. compute and sent are those of each rank.
 func (c *costs) laneSeconds(data, cfg, k int, m plan.Micro) (seconds float64, ranks []load) {
 	stage := c.Stage(k)
 	for r := range c.plan.Ranks() {

@@ -7,9 +7,10 @@ import (
 	"strings"
 )
 
-// Text draws who does what when, one row for each stage and one for the samplers' hand-over, as columns characters of time. A column shows the patch that
-// is worked on longest in it (0-9, a-z, then +), # for a synchronous evaluation, > for a transfer that keeps the stage from working and a dot where
-// the stage waits for more than half of the time. The header marks where evaluations begin on the first stage.
+// Text draws who does what when, one row for each stage and one for the samplers' hand-over, as columns characters of
+// time. A column shows the patch that is worked on longest in it (0-9, a-z, then +), # for a synchronous evaluation, >
+// for a transfer that keeps the stage from working and a dot where the stage waits for more than half of the time. The
+// header marks where evaluations begin on the first stage.
 func (s *Simulation) Text(columns int) string {
 	if s.Seconds <= 0 || columns < 1 {
 		return ""
@@ -103,8 +104,9 @@ func glyph(sp Span) byte {
 	return '+'
 }
 
-// SVG draws the same as a picture: one lane for each stage, one colour for each patch, paler in every second evaluation, grey for synchronous
-// evaluations, thin dark bars for transfers that keep a stage from working. A sampler's hand-over is a tick in the last lane. Titles name every box.
+// SVG draws the same as a picture: one lane for each stage, one colour for each patch, paler in every second
+// evaluation, grey for synchronous evaluations, thin dark bars for transfers that keep a stage from working. A
+// sampler's hand-over is a tick in the last lane. Titles name every box.
 func (s *Simulation) SVG() string {
 	const left, top, lane, gap, width = 120, 40, 26, 6, 1400
 	scale := float64(width) / math.Max(s.Seconds, 1e-12)
@@ -116,11 +118,13 @@ func (s *Simulation) SVG() string {
 	}
 	height := top + (stages+1)*(lane+gap) + 30
 	var b strings.Builder
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="sans-serif" font-size="12">`+"\n", left+width+20, height)
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="sans-serif" `+
+		`font-size="12">`+"\n", left+width+20, height)
 	fmt.Fprintf(&b, `<text x="10" y="20">%s: %s</text>`+"\n", html.EscapeString(s.Plan.String()), milliseconds(s.Seconds))
 	for i := range stages {
 		fmt.Fprintf(&b, `<text x="10" y="%d">%s</text>`+"\n", top+i*(lane+gap)+lane/2+4, html.EscapeString(s.Actors[i]))
-		fmt.Fprintf(&b, `<rect x="%d" y="%d" width="%d" height="%d" fill="#f2f2f2"/>`+"\n", left, top+i*(lane+gap), width, lane)
+		fmt.Fprintf(&b, `<rect x="%d" y="%d" width="%d" height="%d" fill="#f2f2f2"/>`+"\n", left,
+			top+i*(lane+gap), width, lane)
 	}
 	fmt.Fprintf(&b, `<text x="10" y="%d">samplers</text>`+"\n", top+stages*(lane+gap)+lane/2+4)
 	for _, sp := range s.Spans {
@@ -129,12 +133,15 @@ func (s *Simulation) SVG() string {
 		if sp.Kind != Working {
 			y, h = y+lane/2-2, 4
 		}
-		fmt.Fprintf(&b, `<rect x="%.2f" y="%d" width="%.2f" height="%d" fill="%s"><title>%s, %s: %s from %s</title></rect>`+"\n", x, y, w, h,
-			colour(sp, sp.Actor >= stages), html.EscapeString(s.Actors[sp.Actor]), sp.Micro, milliseconds(sp.End-sp.Start), milliseconds(sp.Start))
+		fmt.Fprintf(&b, `<rect x="%.2f" y="%d" width="%.2f" height="%d" fill="%s">`+
+			`<title>%s, %s: %s from %s</title></rect>`+"\n", x, y, w, h,
+			colour(sp, sp.Actor >= stages), html.EscapeString(s.Actors[sp.Actor]), sp.Micro, milliseconds(sp.End-sp.Start),
+			milliseconds(sp.Start))
 	}
 	for i := range 11 {
 		x := left + i*width/10
-		fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="middle">%s</text>`+"\n", x, height-10, milliseconds(s.Seconds*float64(i)/10))
+		fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="middle">%s</text>`+"\n", x, height-10,
+			milliseconds(s.Seconds*float64(i)/10))
 	}
 	b.WriteString("</svg>\n")
 	return b.String()

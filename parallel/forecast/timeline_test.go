@@ -23,7 +23,10 @@ func drawn(t *testing.T, folded bool) *Simulation {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Simulation{Plan: plan.Plan{Data: 1, CFG: 1, Pipe: 3, Ring: 1, Ulysses: 1, Tensor: 1, Patches: 4, Warmup: 1, Overlap: true}, Spans: spans}
+	s := &Simulation{Plan: plan.Plan{
+		Data: 1, CFG: 1, Pipe: 3, Ring: 1, Ulysses: 1, Tensor: 1, Patches: 4, Warmup: 1,
+		Overlap: true,
+	}, Spans: spans}
 	for _, e := range ends {
 		s.Seconds = max(s.Seconds, e)
 	}
@@ -36,8 +39,10 @@ func drawn(t *testing.T, folded bool) *Simulation {
 // TestTimelineText compares the drawings with testdata/timeline.txt.
 func TestTimelineText(t *testing.T) {
 	straight, folded := drawn(t, false), drawn(t, true)
-	got := "# three stages, four patches, warm-up 1, every micro-step one second\n" + straight.Text(int(straight.Seconds)) +
-		"\n# the same on folded stages: a micro-step comes back on the stages it went down on\n" + folded.Text(int(folded.Seconds))
+	got := "# three stages, four patches, warm-up 1, every micro-step one second\n" +
+		straight.Text(int(straight.Seconds)) +
+		"\n# the same on folded stages: a micro-step comes back on the stages it went down on\n" +
+		folded.Text(int(folded.Seconds))
 	want, err := os.ReadFile("testdata/timeline.txt")
 	if err != nil {
 		t.Fatal(err)

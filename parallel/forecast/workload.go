@@ -1,9 +1,10 @@
-// Package forecast predicts what a plan costs before a weight is read: seconds (time.go, simulate.go), bytes sent (bytes.go) and memory (memory.go) of every
-// rank, and with them cuts stages (lanes.go) and finds the fastest plan that fits (planner.go). It knows plans, the shape of a model (models/dit's Spec) and the
-// rates of devices (profile.go); it runs nothing, and knows no tensor, no rank at work and no exchange but its size.
+// Package forecast predicts what a plan costs before a weight is read: seconds (time.go, simulate.go), bytes sent
+// (bytes.go) and memory (memory.go) of every rank, and with them cuts stages (lanes.go) and finds the fastest plan that
+// fits (planner.go). It knows plans, the shape of a model (models/dit's Spec) and the rates of devices (profile.go); it
+// runs nothing, and knows no tensor, no rank at work and no exchange but its size.
 //
-// In order: workload.go says what is asked and who computes it, stage_costs.go what blocks cost, time.go the seconds of a micro-step, program.go the order of
-// everything, network.go how long that takes, timeline.go draws it.
+// In order: workload.go says what is asked and who computes it, stage_costs.go what blocks cost, time.go the seconds of
+// a micro-step, program.go the order of everything, network.go how long that takes, timeline.go draws it.
 package forecast
 
 import (
@@ -11,18 +12,20 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// Workload is what a request asks of the ranks, as far as time, bytes and memory depend on it: everything that is known before a weight is read.
+// Workload is what a request asks of the ranks, as far as time, bytes and memory depend on it: everything that is known
+// before a weight is read.
 type Workload struct {
 	Spec *dit.Spec
 	Y, X int // rows and columns of the latent
 	// Batch is the number of pictures.
 	Batch int
-	// Text is the number of text tokens of each conditioning entry: in the joint sequence, or as keys of the cross-attention.
+	// Text is the number of text tokens of each conditioning entry: in the joint sequence, or as keys of the
+	// cross-attention.
 	Text []int
 	// Branches is the branch of each entry (positive 0, negative 1, ...); nil: every entry is a branch of its own.
 	Branches []int
-	// Device is what stages are balanced by: rates of one rank. The zero Device counts multiply-adds alone. It must be the same wherever the same run is
-	// described, as it decides which blocks a stage has.
+	// Device is what stages are balanced by: rates of one rank. The zero Device counts multiply-adds alone. It must be the
+	// same wherever the same run is described, as it decides which blocks a stage has.
 	Device Device
 	// Evaluations is how often the sampler calls the network, all entries active each time.
 	Evaluations int
@@ -90,8 +93,8 @@ func NewOutline(w Workload, p plan.Plan) *Outline {
 	return o
 }
 
-// synchronous tells whether evaluation e runs the whole picture at once: warm-up, and always the first, which fills the K/V store. Evaluations that a
-// cache leaves out depend on the picture and are not forecast.
+// synchronous tells whether evaluation e runs the whole picture at once: warm-up, and always the first, which fills the
+// K/V store. Evaluations that a cache leaves out depend on the picture and are not forecast.
 func (o *Outline) synchronous(e int) bool {
 	return len(o.Patches) == 1 || e < max(o.plan.Warmup, 1)
 }

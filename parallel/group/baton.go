@@ -5,12 +5,12 @@ import (
 	"sync"
 )
 
-// Baton lets the goroutines of one team run one at a time: who holds it runs until it has to wait for another, then a generator of a fixed seed picks the
-// next among those that can go on. Interleavings are reproducible and many can be tried, and when nobody can go on the deadlock is known at once. A nil
-// baton lets everybody run freely.
+// Baton lets the goroutines of one team run one at a time: who holds it runs until it has to wait for another, then a
+// generator of a fixed seed picks the next among those that can go on. Interleavings are reproducible and many can be
+// tried, and when nobody can go on the deadlock is known at once. A nil baton lets everybody run freely.
 //
-// Every wait of ranks, samplers and leader goes through Block, with a condition that whoever gives the baton away looks at. Locks that conditions take
-// must not be held there.
+// Every wait of ranks, samplers and leader goes through Block, with a condition that whoever gives the baton away looks
+// at. Locks that conditions take must not be held there.
 type Baton struct {
 	seed   uint64
 	mu     sync.Mutex
@@ -19,8 +19,9 @@ type Baton struct {
 	seats  []*seat
 	holder *seat
 	Trace  []string // who got the baton, since the leader came
-	Stuck  func()   // called, with mu held, when all wait and no condition holds; it must make some condition true, or nothing happens
-	told   bool     // Stuck has been called
+	// called, with mu held, when all wait and no condition holds; it must make some condition true, or nothing happens
+	Stuck func()
+	told  bool // Stuck has been called
 }
 
 // seat is one goroutine's place.
@@ -78,14 +79,16 @@ func (b *Baton) Leave(s *seat) {
 	b.pass()
 }
 
-// Enter makes the calling goroutine, the leader, the holder as soon as all others wait, and starts the sequence of the seed anew.
+// Enter makes the calling goroutine, the leader, the holder as soon as all others wait, and starts the sequence of the
+// seed anew.
 func (b *Baton) Enter() (leave func()) {
 	if b == nil {
 		return func() {}
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s := &seat{name: "leader", wake: make(chan struct{}, 1), idle: true} // not ready: it takes the baton itself when nobody else wants it
+	// not ready: it takes the baton itself when nobody else wants it
+	s := &seat{name: "leader", wake: make(chan struct{}, 1), idle: true}
 	b.seats = append(b.seats, s)
 	for {
 		if b.holder == nil {

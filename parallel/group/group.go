@@ -1,5 +1,5 @@
-// Package group runs goroutines that live and die together (group.go) and, for tests, one at a time in an order that can be repeated (baton.go). It turns
-// panics into errors; it knows neither ranks nor samplers, nor what they do.
+// Package group runs goroutines that live and die together (group.go) and, for tests, one at a time in an order that
+// can be repeated (baton.go). It turns panics into errors; it knows neither ranks nor samplers, nor what they do.
 package group
 
 import (
@@ -12,8 +12,9 @@ import (
 	"patchbay/parallel/failure"
 )
 
-// Group runs goroutines that live and die together. Every goroutine of package parallel is started by Go: a panic in one (a rank, a sampler,
-// a kernel) becomes an error, the first error aborts the others, and Wait returns it. The process never dies of a job.
+// Group runs goroutines that live and die together. Every goroutine of package parallel is started by Go: a panic in
+// one (a rank, a sampler, a kernel) becomes an error, the first error aborts the others, and Wait returns it. The
+// process never dies of a job.
 type Group struct {
 	wg    sync.WaitGroup
 	once  sync.Once
@@ -46,7 +47,8 @@ func (g *Group) Wait() error {
 	return g.cause
 }
 
-// Recovered calls f and turns a panic into an *Error that carries the stack. It is the one place where panics of engine and models end.
+// Recovered calls f and turns a panic into an *Error that carries the stack. It is the one place where panics of engine
+// and models end.
 func Recovered(where string, f func() error) (err error) {
 	defer func() {
 		v := recover()
@@ -55,7 +57,10 @@ func Recovered(where string, f func() error) (err error) {
 			return
 		}
 		if v != nil {
-			e := &failure.Error{Code: failure.Panic, Text: fmt.Sprintf("panic in %s: %v", where, v), Stack: string(debug.Stack())}
+			e := &failure.Error{
+				Code: failure.Panic, Text: fmt.Sprintf("panic in %s: %v", where, v),
+				Stack: string(debug.Stack()),
+			}
 			if cause, ok := v.(error); ok {
 				e.Text, e.Cause = "panic in "+where, cause
 			}

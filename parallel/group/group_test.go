@@ -16,7 +16,8 @@ func TestGroupTurnsPanicIntoErrorAndAborts(t *testing.T) {
 	g.Go("rank 2", func() error { panic("boom") })
 	err := g.Wait()
 	var e *failure.Error
-	if !errors.As(err, &e) || e.Code != failure.Panic || !strings.Contains(e.Text, "rank 2") || !strings.Contains(e.Stack, "group_test.go") {
+	if !errors.As(err, &e) || e.Code != failure.Panic || !strings.Contains(e.Text, "rank 2") ||
+		!strings.Contains(e.Stack, "group_test.go") {
 		t.Fatalf("Wait = %#v, want a panic of rank 2 with its stack", err)
 	}
 	if !errors.Is(cause, err) {

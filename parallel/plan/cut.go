@@ -6,8 +6,8 @@ import (
 	"patchbay/models/dit"
 )
 
-// BlockCost is the seconds that a stage spends on one block in one evaluation: up to the residual of its attention, and on the MLP behind it. All of a
-// block that cannot be cut is in attention.
+// BlockCost is the seconds that a stage spends on one block in one evaluation: up to the residual of its attention, and
+// on the MLP behind it. All of a block that cannot be cut is in attention.
 type BlockCost struct{ Attention, MLP float64 }
 
 // Whole is the cost of both halves.
@@ -21,20 +21,22 @@ func Cut(spec *dit.Spec, costs []BlockCost, ends [2]float64, parts int) []Lane {
 	return stageLanes(spec, costs, ends, parts)
 }
 
-// stageLanes cuts blocks of the given costs over stages so that the dearest stage is as cheap as possible, embedding and head counted. With two blocks a
-// stage or more, blocks that can be cut in halves are: 57 blocks of equal cost on 8 stages leave 8 on some, 1.12 of the mean; with half blocks at the first
-// two cuts it is 7.5, 1.05 of the mean.
+// stageLanes cuts blocks of the given costs over stages so that the dearest stage is as cheap as possible, embedding
+// and head counted. With two blocks a stage or more, blocks that can be cut in halves are: 57 blocks of equal cost on 8
+// stages leave 8 on some, 1.12 of the mean; with half blocks at the first two cuts it is 7.5, 1.05 of the mean.
 func stageLanes(spec *dit.Spec, costs []BlockCost, ends [2]float64, parts int) []Lane {
 	p := cutPieces(spec, costs, len(costs) >= 2*parts)
 	return p.lanes(stages(p.cost, parts, ends))
 }
 
-// Models whose later blocks take the output of earlier ones run on folded stages: a stage owns blocks [a, b) and their mirror images [N-b, N-a),
-// micro-steps travel down through the first halves and back up through the mirrors, so an output that is kept for later never leaves its device. Down
-// and up are lanes of their own, each with its commands in order; the last stage has one lane in the middle. Any number of stages works.
+// Models whose later blocks take the output of earlier ones run on folded stages: a stage owns blocks [a, b) and their
+// mirror images [N-b, N-a), micro-steps travel down through the first halves and back up through the mirrors, so an
+// output that is kept for later never leaves its device. Down and up are lanes of their own, each with its commands in
+// order; the last stage has one lane in the middle. Any number of stages works.
 
-// foldedLanes cuts the first half of the blocks and its mirror image over stages, embedding and head on the first one. A cut in the middle of block b is
-// one in the middle of its mirror image N-1-b too: the output of b is made behind the cut, and taken before the other one, so it stays where it is.
+// foldedLanes cuts the first half of the blocks and its mirror image over stages, embedding and head on the first one.
+// A cut in the middle of block b is one in the middle of its mirror image N-1-b too: the output of b is made behind the
+// cut, and taken before the other one, so it stays where it is.
 func foldedLanes(spec *dit.Spec, costs []BlockCost, ends [2]float64, parts int) []Lane {
 	n := len(costs)
 	pairs := pieces{}
@@ -65,8 +67,8 @@ func foldedLanes(spec *dit.Spec, costs []BlockCost, ends [2]float64, parts int) 
 	return out
 }
 
-// LightestLanes cuts by parameters, with blocks in halves or without, whichever leaves the heaviest stage less: what both halves of a block read (its
-// modulation) is on both sides of a cut.
+// LightestLanes cuts by parameters, with blocks in halves or without, whichever leaves the heaviest stage less: what
+// both halves of a block read (its modulation) is on both sides of a cut.
 func (p Plan) LightestLanes(spec *dit.Spec) []Lane {
 	var costs []BlockCost
 	undivided := *spec

@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// Freshness is the age of the keys and values that one micro-step reads, in evaluations: 0 is what this evaluation has computed.
+// Freshness is the age of the keys and values that one micro-step reads, in evaluations: 0 is what this evaluation has
+// computed.
 type Freshness struct {
 	Micro Micro
 	Text  int
@@ -13,9 +14,10 @@ type Freshness struct {
 	Image []int
 }
 
-// FreshnessTable tells what every micro-step of a pipeline reads from its K/V store: patches up to its own are fresh, those behind it one evaluation old
-// (PipeFusion, arXiv:2405.14430, sec. 3.3); synchronous evaluations are fresh throughout. Text is computed with the first patch and fresh for all. It
-// depends on the order of micro-steps alone. Warm-up counts evaluations; the first one is synchronous whatever it says. Evaluations that a cache answers do not
+// FreshnessTable tells what every micro-step of a pipeline reads from its K/V store: patches up to its own are fresh,
+// those behind it one evaluation old (PipeFusion, arXiv:2405.14430, sec. 3.3); synchronous evaluations are fresh
+// throughout. Text is computed with the first patch and fresh for all. It depends on the order of micro-steps alone.
+// Warm-up counts evaluations; the first one is synchronous whatever it says. Evaluations that a cache answers do not
 // count: they leave the store as it is.
 func FreshnessTable(patches, evaluations, warmup int) []Freshness {
 	var out []Freshness

@@ -1,8 +1,9 @@
 package plan
 
-// Weights in parts (shard=on; ZeRO stage 3, arXiv:1910.02054, sec. 5.3): ranks that would hold the same weights hold a part of each unit's bytes. A unit is
-// gathered just before it is used, the next one while it is used, and its place is given to the one after that. All ranks of the group use units
-// in one order, which depends on nothing but the number of blocks, so gathers meet without any agreement.
+// Weights in parts (shard=on; ZeRO stage 3, arXiv:1910.02054, sec. 5.3): ranks that would hold the same weights hold a
+// part of each unit's bytes. A unit is gathered just before it is used, the next one while it is used, and its place is
+// given to the one after that. All ranks of the group use units in one order, which depends on nothing but the number
+// of blocks, so gathers meet without any agreement.
 
 // Gathers says which units are gathered when: two places, a unit always in the same one.
 type Gathers struct {
@@ -15,7 +16,8 @@ func NewGathers(place func(unit int) int) *Gathers {
 	return &Gathers{place: place, in: [2]int{-1, -1}}
 }
 
-// Use lists the units to be gathered, in order, when unit is used and next will be: unit itself if it is not there yet, then next if its place is free.
+// Use lists the units to be gathered, in order, when unit is used and next will be: unit itself if it is not there yet,
+// then next if its place is free.
 func (g *Gathers) Use(unit, next int) []int {
 	var out []int
 	for _, u := range []int{unit, next} {
@@ -27,8 +29,9 @@ func (g *Gathers) Use(unit, next int) []int {
 	return out
 }
 
-// UnitOrder calls use with every unit and the one after it, as a session does with n blocks: once to prepare, then for each evaluation what is outside of
-// blocks (for the embedding), the blocks, and what is outside of them (for the head).
+// UnitOrder calls use with every unit and the one after it, as a session does with n blocks: once to prepare, then for
+// each evaluation what is outside of blocks (for the embedding), the blocks, and what is outside of them (for the
+// head).
 func UnitOrder(n, evaluations int, use func(unit, next int)) {
 	blocks := func() {
 		for b := range n {

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestGatherOrder: the pure order of gathers, as text. Blocks take turns in two places; what is outside of them (e) is gathered ahead of its use where its
-// place is free, which it is not beside the last of an even number of blocks.
+// TestGatherOrder: the pure order of gathers, as text. Blocks take turns in two places; what is outside of them (e) is
+// gathered ahead of its use where its place is free, which it is not beside the last of an even number of blocks.
 func TestGatherOrder(t *testing.T) {
 	for _, c := range []struct {
 		blocks int
@@ -15,7 +15,8 @@ func TestGatherOrder(t *testing.T) {
 	}{
 		{1, "use e: e 0; use 0: ; use e: ; use 0: ; use e: ; use e: ; use 0: ; use e: "},
 		{2, "use e: e 0; use 0: 1; use 1: ; use e: e; use 0: 1; use 1: ; use e: e; use e: ; use 0: 1; use 1: ; use e: e"},
-		{3, "use e: e 0; use 0: 1; use 1: 2; use 2: e; use e: 0; use 0: 1; use 1: 2; use 2: e; use e: 0; use e: ; use 0: 1; use 1: 2; use 2: e; use e: 0"},
+		{3, "use e: e 0; use 0: 1; use 1: 2; use 2: e; use e: 0; use 0: 1; use 1: 2; use 2: e; use e: 0; use e: ; use 0: " +
+			"1; use 1: 2; use 2: e; use e: 0"},
 	} {
 		g := NewGathers(func(u int) int { return UnitPlace(u, c.blocks) })
 		name := func(u int) string {

@@ -7,8 +7,9 @@ import (
 	"patchbay/models/dit"
 )
 
-// Stages that hold their own weights alone (shard=on with pipe): each reads what its blocks, or the halves that it computes, need, the first one also what
-// embeds, the one with the last lane the head; nothing is brought together later.
+// Stages that hold their own weights alone (shard=on with pipe): each reads what its blocks, or the halves that it
+// computes, need, the first one also what embeds, the one with the last lane the head; nothing is brought together
+// later.
 
 // Owns tells whether a stage holds its own weights alone.
 func (p Plan) Owns() bool { return p.Shard && p.Pipe > 1 }
@@ -57,7 +58,8 @@ func HeldParams(spec *dit.Spec, h dit.Held) int64 {
 	return n
 }
 
-// stageName names the blocks of a stage in the key of its weights: "#blocks3m-8,12-15a", first and last ones, m for the MLP and a for the attention alone.
+// stageName names the blocks of a stage in the key of its weights: "#blocks3m-8,12-15a", first and last ones, m for the
+// MLP and a for the attention alone.
 func stageName(h dit.Held) string {
 	if h.Blocks == nil {
 		return ""
@@ -109,5 +111,6 @@ func HeldKey(key string, held dit.Held) string {
 	if held.Ranks <= 1 && held.Parts <= 1 && held.Blocks == nil {
 		return key
 	}
-	return fmt.Sprintf("%s#tensor%d/%d#part%d/%d%s", key, held.Rank, max(held.Ranks, 1), held.Part, max(held.Parts, 1), stageName(held))
+	return fmt.Sprintf("%s#tensor%d/%d#part%d/%d%s", key, held.Rank, max(held.Ranks, 1), held.Part,
+		max(held.Parts, 1), stageName(held))
 }

@@ -2,8 +2,8 @@ package plan
 
 import "patchbay/models/dit"
 
-// Lane is the blocks that a micro-step meets at one stop. A block that can be cut between attention and MLP may belong to two neighbours: the lane before
-// attends, the one behind runs the MLP. Both count it in their range.
+// Lane is the blocks that a micro-step meets at one stop. A block that can be cut between attention and MLP may belong
+// to two neighbours: the lane before attends, the one behind runs the MLP. Both count it in their range.
 type Lane struct {
 	dit.Range
 	Late  bool // begins with the MLP of its first block

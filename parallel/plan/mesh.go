@@ -1,9 +1,11 @@
 package plan
 
-// Mesh numbers the ranks of a plan: axes from outer to inner are data, cfg, pipe, ring, ulysses, tensor, so that ranks that talk most are neighbours.
+// Mesh numbers the ranks of a plan: axes from outer to inner are data, cfg, pipe, ring, ulysses, tensor, so that ranks
+// that talk most are neighbours.
 type Mesh struct {
 	Plan Plan
-	// Stages is the number of stages where Plan.Pipe counts lanes, down and up, of which the first Stages are those down; 0: Plan.Pipe.
+	// Stages is the number of stages where Plan.Pipe counts lanes, down and up, of which the first Stages are those down;
+	// 0: Plan.Pipe.
 	Stages int
 }
 
@@ -87,7 +89,8 @@ func (m Mesh) StageCount() int {
 	return m.Plan.Pipe
 }
 
-// sharers returns the ranks that hold parts of the weights that rank c holds a part of, in order, and c's place among them: c alone where weights are whole.
+// sharers returns the ranks that hold parts of the weights that rank c holds a part of, in order, and c's place among
+// them: c alone where weights are whole.
 func (m Mesh) sharers(c Coord) (ranks []int, at int) {
 	if m.Plan.Parts() == 1 {
 		return []int{m.Rank(c)}, 0

@@ -17,8 +17,10 @@ func (m Micro) String() string {
 	return fmt.Sprintf("e%d p%d", m.Evaluation, m.Patch)
 }
 
-// ModulationRows bounds how many timesteps have their modulations computed ahead; the rest is computed when its evaluation comes.
+// ModulationRows bounds how many timesteps have their modulations computed ahead; the rest is computed when its
+// evaluation comes.
 const ModulationRows = 128
 
-// PostsAhead is how many micro-steps a stage posts receives for before it needs them, and how many it may have on their way to the next stage.
+// PostsAhead is how many micro-steps a stage posts receives for before it needs them, and how many it may have on their
+// way to the next stage.
 const PostsAhead = 2

@@ -1,7 +1,8 @@
-// Package plan says how a request is split over ranks: the syntax of plans and what is refused (plan.go), who is where (mesh.go), who computes which tokens
-// (ranges.go, rows.go) and which blocks (lane.go, cut.go), who holds which weights and when they are gathered (held.go, gathers.go), and how old is what a
-// micro-step reads (micro.go, freshness.go). It is values alone: it knows the shape of a model, models/dit's Spec, and no tensor, no rank at work, no clock
-// and no seconds but those that it is given to balance.
+// Package plan says how a request is split over ranks: the syntax of plans and what is refused (plan.go), who is where
+// (mesh.go), who computes which tokens (ranges.go, rows.go) and which blocks (lane.go, cut.go), who holds which weights
+// and when they are gathered (held.go, gathers.go), and how old is what a micro-step reads (micro.go, freshness.go). It
+// is values alone: it knows the shape of a model, models/dit's Spec, and no tensor, no rank at work, no clock and no
+// seconds but those that it is given to balance.
 package plan
 
 import (
@@ -17,7 +18,8 @@ import (
 // MaxRanks bounds the ranks of one plan.
 const MaxRanks = 64
 
-// Plan says how one request is split over ranks. The degrees multiply to the number of ranks; zero fields of a parsed plan have their defaults.
+// Plan says how one request is split over ranks. The degrees multiply to the number of ranks; zero fields of a parsed
+// plan have their defaults.
 type Plan struct {
 	Data    int  // parts of the latent batch
 	CFG     int  // groups that share the conditioning entries
@@ -30,11 +32,13 @@ type Plan struct {
 	Warmup  int  // evaluations at the start that run synchronously
 	Spread  bool // synchronous evaluations run on all stages at once, each on a part of the sequence; only with Pipe > 1
 	Choose  int  // ranks to choose a plan for; 0: the degrees are given. Only requests resolve it
-	Stale   bool // with Choose: pipelines with stale keys and values may be chosen, whose pictures differ a little from one rank's
-	// Shard keeps a part of every block's bytes on each of the ranks that would hold the same weights; blocks are gathered before they are used. With Pipe > 1
-	// nothing is gathered: every stage holds what its own blocks need.
+	// with Choose: pipelines with stale keys and values may be chosen, whose pictures differ a little from one rank's
+	Stale bool
+	// Shard keeps a part of every block's bytes on each of the ranks that would hold the same weights; blocks are gathered
+	// before they are used. With Pipe > 1 nothing is gathered: every stage holds what its own blocks need.
 	Shard bool
-	// ByWeights cuts stages so that the largest part of the weights is as small as possible, not the longest time; only with Shard and Pipe > 1.
+	// ByWeights cuts stages so that the largest part of the weights is as small as possible, not the longest time; only
+	// with Shard and Pipe > 1.
 	ByWeights bool
 	// KV8 stores keys and values of pipelines in 8 bits; only with Pipe > 1.
 	KV8 bool
@@ -88,7 +92,8 @@ func choices() []choice {
 	}
 }
 
-// Parse reads "ulysses=2,cfg=2,pipe=2,patches=4,warmup=1,overlap=off". An empty text is one rank. Errors are *Error with code plan_refused.
+// Parse reads "ulysses=2,cfg=2,pipe=2,patches=4,warmup=1,overlap=off". An empty text is one rank. Errors are *Error
+// with code plan_refused.
 func Parse(text string) (Plan, error) {
 	p := OneRank()
 	seen := map[string]bool{}
@@ -118,8 +123,8 @@ func Parse(text string) (Plan, error) {
 	return p, p.Possible()
 }
 
-// Possible refuses what no model and no picture can run. It is asked before anything is queued; every degree is at most MaxRanks there, so that their
-// product does not overflow.
+// Possible refuses what no model and no picture can run. It is asked before anything is queued; every degree is at most
+// MaxRanks there, so that their product does not overflow.
 func (p Plan) Possible() error {
 	switch given := p.degrees(); {
 	case p.Choose > 0 && given != "":
@@ -133,13 +138,17 @@ func (p Plan) Possible() error {
 	case p.Spread && p.Pipe == 1:
 		return Refuse("sync", "is spread with one stage: add pipe=2 (or more stages), or leave sync out")
 	case p.Owns() && p.Spread:
-		return Refuse("shard", "is on with sync=spread: a spread evaluation runs all blocks on every stage, so every stage needs all weights: use sync=stages, or leave shard out")
+		return Refuse("shard", "is on with sync=spread: a spread evaluation runs all blocks on every stage, so every "+
+			"stage needs all weights: use sync=stages, or leave shard out")
 	case p.KV8 && p.Pipe == 1:
-		return Refuse("kv", "is fp8 with one stage, which stores no keys and values: add pipe=2 (or more stages), or leave kv out")
+		return Refuse("kv", "is fp8 with one stage, which stores no keys and values: add pipe=2 (or more stages), or "+
+			"leave kv out")
 	case p.ByWeights && !p.Owns():
-		return Refuse("cut", "is weights, but stages share whole weights: add shard=on and pipe=2 (or more stages), or leave cut out")
+		return Refuse("cut", "is weights, but stages share whole weights: add shard=on and pipe=2 (or more stages), or "+
+			"leave cut out")
 	case p.Shard && !p.Owns() && p.Parts() == 1:
-		return Refuse("shard", "is on, but no two ranks hold the same weights: add pipe=2 or ulysses=2 (or ring, cfg, data), or leave shard out")
+		return Refuse("shard", "is on, but no two ranks hold the same weights: add pipe=2 or ulysses=2 (or ring, cfg, "+
+			"data), or leave shard out")
 	case p.Pipe == 1 && p.Patches > 1:
 		return Refuse("patches", "is %d with one stage: add pipe=2 (or more stages), or leave patches out", p.Patches)
 	}
@@ -225,7 +234,8 @@ func MaxStages(spec *dit.Spec) int {
 	return len(spec.Blocks)
 }
 
-// CheckModel refuses a plan that cannot run a model, whatever the picture, naming field, rule and an alternative. It reads no weights.
+// CheckModel refuses a plan that cannot run a model, whatever the picture, naming field, rule and an alternative. It
+// reads no weights.
 func (p Plan) CheckModel(spec *dit.Spec) error {
 	switch {
 	case p.Pipe > MaxStages(spec):
@@ -237,7 +247,8 @@ func (p Plan) CheckModel(spec *dit.Spec) error {
 	return nil
 }
 
-// Check refuses a plan that cannot run a request of this shape, naming field, rule and an alternative. It reads no weights.
+// Check refuses a plan that cannot run a request of this shape, naming field, rule and an alternative. It reads no
+// weights.
 func (p Plan) Check(spec *dit.Spec, batch, entries, imageTokens int) error {
 	if err := p.Possible(); err != nil {
 		return err
@@ -251,11 +262,14 @@ func (p Plan) Check(spec *dit.Spec, batch, entries, imageTokens int) error {
 	case p.CFG > entries:
 		return Refuse("cfg", "is %d, but %d conditioning entries are evaluated: use cfg=%d", p.CFG, entries, entries)
 	case p.Ring*p.Ulysses > imageTokens:
-		return Refuse("ulysses", "ring*ulysses is %d, but the picture has %d tokens: use ulysses=%d", p.Ring*p.Ulysses, imageTokens, imageTokens)
+		return Refuse("ulysses", "ring*ulysses is %d, but the picture has %d tokens: use ulysses=%d", p.Ring*p.Ulysses,
+			imageTokens, imageTokens)
 	case p.Spread && p.Pipe*p.Ring*p.Ulysses > imageTokens:
-		return Refuse("sync", "is spread over %d ranks, but the picture has %d tokens: use sync=stages", p.Pipe*p.Ring*p.Ulysses, imageTokens)
+		return Refuse("sync", "is spread over %d ranks, but the picture has %d tokens: use sync=stages",
+			p.Pipe*p.Ring*p.Ulysses, imageTokens)
 	case p.Patches > imageTokens:
-		return Refuse("patches", "is %d, but the picture has %d tokens: use patches=%d", p.Patches, imageTokens, min(imageTokens, p.Pipe))
+		return Refuse("patches", "is %d, but the picture has %d tokens: use patches=%d", p.Patches, imageTokens,
+			min(imageTokens, p.Pipe))
 	}
 	return nil
 }

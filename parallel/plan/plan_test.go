@@ -8,7 +8,8 @@ import (
 // TestShardRefusals name the rule and a plan that can.
 func TestShardRefusals(t *testing.T) {
 	for text, want := range map[string]string{
-		"shard=on": "ulysses=2", "tensor=2,shard=on": "ulysses=2", "pipe=2,ulysses=2,shard=on,sync=spread": "use sync=stages", "ulysses=2,shard=on,cut=weights": "pipe=2", "pipe=2,cut=weights": "shard=on", "shard=yes": "off or on",
+		"shard=on": "ulysses=2", "tensor=2,shard=on": "ulysses=2", "pipe=2,ulysses=2,shard=on,sync=spread": "use sync=stages",
+		"ulysses=2,shard=on,cut=weights": "pipe=2", "pipe=2,cut=weights": "shard=on", "shard=yes": "off or on",
 	} {
 		if _, err := Parse(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want a refusal that names %s", text, err, want)
@@ -18,7 +19,10 @@ func TestShardRefusals(t *testing.T) {
 
 // TestFormIsRefusedAlone: the form belongs to a tensor group.
 func TestFormIsRefusedAlone(t *testing.T) {
-	for text, want := range map[string]string{"form=scatter": "tensor=2", "ulysses=2,form=scatter": "tensor=2", "tensor=2,form=none": "reduce or scatter"} {
+	for text, want := range map[string]string{
+		"form=scatter": "tensor=2", "ulysses=2,form=scatter": "tensor=2",
+		"tensor=2,form=none": "reduce or scatter",
+	} {
 		if _, err := Parse(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want a refusal that names %s", text, err, want)
 		}
@@ -31,7 +35,8 @@ func TestFormIsRefusedAlone(t *testing.T) {
 
 // TestEightBitsAreRefusedAlone: stores in 8 bits belong to stages.
 func TestEightBitsAreRefusedAlone(t *testing.T) {
-	if _, err := Parse("ulysses=2,kv=fp8"); err == nil || !strings.Contains(err.Error(), "plan.kv") || !strings.Contains(err.Error(), "pipe=2") {
+	if _, err := Parse("ulysses=2,kv=fp8"); err == nil || !strings.Contains(err.Error(), "plan.kv") ||
+		!strings.Contains(err.Error(), "pipe=2") {
 		t.Errorf("kv=fp8 without stages: got %v, want a refusal of plan.kv that names pipe=2", err)
 	}
 	if _, err := Parse("pipe=2,kv=int8"); err == nil || !strings.Contains(err.Error(), "full or fp8") {

@@ -2,7 +2,8 @@ package plan
 
 import "patchbay/models/dit"
 
-// Balanced cuts n things into parts contiguous ranges whose sizes differ by at most one, larger ones first. Ranges may be empty when parts > n.
+// Balanced cuts n things into parts contiguous ranges whose sizes differ by at most one, larger ones first. Ranges may
+// be empty when parts > n.
 func Balanced(n, parts int) []dit.Range {
 	out := make([]dit.Range, parts)
 	at := 0
@@ -17,8 +18,9 @@ func Balanced(n, parts int) []dit.Range {
 	return out
 }
 
-// sequenceRows cuts a sequence of lt text and li image tokens over parts ranks: text and image alike in balanced contiguous ranges. Text gets its
-// larger ranges at the front and image at the back, so that the sums differ by at most one where that is possible.
+// sequenceRows cuts a sequence of lt text and li image tokens over parts ranks: text and image alike in balanced
+// contiguous ranges. Text gets its larger ranges at the front and image at the back, so that the sums differ by at most
+// one where that is possible.
 func sequenceRows(lt, li, parts int) []dit.Rows {
 	text, image := Balanced(lt, parts), Balanced(li, parts)
 	if lt%parts != 0 {
@@ -43,8 +45,9 @@ func reversedSizes(r []dit.Range) []dit.Range {
 	return out
 }
 
-// stages cuts blocks of the given costs into parts contiguous ranges so that the most expensive range is as cheap as possible (exact, by binary
-// search over the bound), none empty while there are blocks enough. extra[0] and extra[1] are added to the first and the last range (embed, head).
+// stages cuts blocks of the given costs into parts contiguous ranges so that the most expensive range is as cheap as
+// possible (exact, by binary search over the bound), none empty while there are blocks enough. extra[0] and extra[1]
+// are added to the first and the last range (embed, head).
 func stages(cost []float64, parts int, extra [2]float64) []dit.Range {
 	total := extra[0] + extra[1]
 	for _, c := range cost {
@@ -62,8 +65,8 @@ func stages(cost []float64, parts int, extra [2]float64) []dit.Range {
 	return fill(cost, parts, extra, high)
 }
 
-// fill packs blocks greedily into ranges that cost at most bound; nil if they do not fit, or if a range stays empty though there are blocks enough. It
-// keeps one block for every later range.
+// fill packs blocks greedily into ranges that cost at most bound; nil if they do not fit, or if a range stays empty
+// though there are blocks enough. It keeps one block for every later range.
 func fill(cost []float64, parts int, extra [2]float64, bound float64) []dit.Range {
 	bound *= 1 + 1e-12
 	out := make([]dit.Range, parts)
@@ -98,8 +101,9 @@ func fill(cost []float64, parts int, extra [2]float64, bound float64) []dit.Rang
 	return out
 }
 
-// PatchRanges cuts li image tokens into patches of equal cost. Every token of a micro-step attends to the whole sequence, so cost goes with tokens; the
-// first patch also carries the lt text tokens and has fewer image tokens for it, at least one.
+// PatchRanges cuts li image tokens into patches of equal cost. Every token of a micro-step attends to the whole
+// sequence, so cost goes with tokens; the first patch also carries the lt text tokens and has fewer image tokens for
+// it, at least one.
 func PatchRanges(lt, li, patches int) []dit.Range {
 	if patches == 1 {
 		return []dit.Range{{End: li}}

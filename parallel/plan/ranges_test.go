@@ -8,7 +8,8 @@ import (
 	"patchbay/models/dit"
 )
 
-// tiles reports whether the ranges are neighbours that cover [0, n) in order; the smallest and the largest length come with it.
+// tiles reports whether the ranges are neighbours that cover [0, n) in order; the smallest and the largest length come
+// with it.
 func tiles(ranges []dit.Range, n int) (ok bool, least, most int) {
 	at, least := 0, math.MaxInt
 	for _, r := range ranges {
@@ -34,7 +35,8 @@ func TestBalancedIsAPartition(t *testing.T) {
 	}
 }
 
-// TestSequenceRowsArePartitions: text and image are cut for themselves, no rank has two tokens more than another, fewer than two where that is possible.
+// TestSequenceRowsArePartitions: text and image are cut for themselves, no rank has two tokens more than another, fewer
+// than two where that is possible.
 func TestSequenceRowsArePartitions(t *testing.T) {
 	for _, lt := range []int{0, 1, 2, 3, 5, 7, 13, 20, 77, 256, 333, 512} {
 		for li := 1; li <= 256; li++ {
@@ -56,8 +58,8 @@ func TestSequenceRowsArePartitions(t *testing.T) {
 	}
 }
 
-// TestPatchesArePartitions: exactly as many patches as asked for, none empty, equal in tokens with the text counted to the first unless the text alone is
-// more than a share.
+// TestPatchesArePartitions: exactly as many patches as asked for, none empty, equal in tokens with the text counted to
+// the first unless the text alone is more than a share.
 func TestPatchesArePartitions(t *testing.T) {
 	for _, lt := range []int{0, 1, 13, 77, 512} {
 		for li := 1; li <= 256; li++ {

@@ -5,7 +5,8 @@ import "patchbay/models/dit"
 // Sequence is the length of an entry's sequence.
 type Sequence struct{ Text, Image int }
 
-// Part is what one evaluation computes of the picture: every token, or the image tokens of one patch, with the text if Text is set.
+// Part is what one evaluation computes of the picture: every token, or the image tokens of one patch, with the text if
+// Text is set.
 type Part struct {
 	Whole  bool
 	Tokens dit.Range
@@ -29,7 +30,8 @@ func (p Part) Rows(e Sequence, parts int) []dit.Rows {
 	return out
 }
 
-// CFGGroup spreads entries over cfg groups: branches in turn, and the entries of one branch in turn where there are more groups than branches.
+// CFGGroup spreads entries over cfg groups: branches in turn, and the entries of one branch in turn where there are
+// more groups than branches.
 func CFGGroup(branches []int, i, groups int) int {
 	last := 0
 	for _, b := range branches {
@@ -41,7 +43,8 @@ func CFGGroup(branches []int, i, groups int) int {
 	return i % groups
 }
 
-// Kept returns the rows of a sequence place that tensor rank t keeps between products: all, or a balanced part of text and image in the scattered form.
+// Kept returns the rows of a sequence place that tensor rank t keeps between products: all, or a balanced part of text
+// and image in the scattered form.
 func (p Plan) Kept(rows dit.Rows, t int) dit.Rows {
 	if !p.Scatter {
 		return rows

@@ -9,8 +9,9 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// Command is one message from the leader to a rank: exactly one of the pointers is set. It is plain data without pointers into the leader's
-// memory that the rank keeps, so that ranks can live in other processes; a link of the tests encodes every command to msgpack and back.
+// Command is one message from the leader to a rank: exactly one of the pointers is set. It is plain data without
+// pointers into the leader's memory that the rank keeps, so that ranks can live in other processes; a link of the tests
+// encodes every command to msgpack and back.
 type Command struct {
 	Session  uint64
 	Open     *OpenCommand
@@ -18,7 +19,8 @@ type Command struct {
 	Close    bool
 }
 
-// OpenCommand starts a session: the rank prepares all entries, sizes and takes its buffers. The weights named by Model are resident on the rank.
+// OpenCommand starts a session: the rank prepares all entries, sizes and takes its buffers. The weights named by Model
+// are resident on the rank.
 type OpenCommand struct {
 	Model     string // key of the placement
 	Plan      plan.Plan
@@ -32,7 +34,8 @@ type OpenCommand struct {
 	Budget    int64     // bytes that activations and session buffers may take, 0: no limit
 }
 
-// EntryInput is one conditioning entry and the grid it is evaluated on. Foreign entries are evaluated by other ranks (cfg axis) and carry no data.
+// EntryInput is one conditioning entry and the grid it is evaluated on. Foreign entries are evaluated by other ranks
+// (cfg axis) and carry no data.
 type EntryInput struct {
 	Entry   dit.Entry
 	Grid    dit.Grid
@@ -45,8 +48,8 @@ type EvaluateCommand struct {
 	Patch    int // number of the patch, 0 in whole evaluations
 	Timestep float32
 	Entries  []int // indices into OpenCommand.Entries
-	// Whole evaluations compute every token of every entry. Others compute the image tokens of one patch, with the text if Text is set, and take
-	// K and V of all other tokens from the evaluations before.
+	// Whole evaluations compute every token of every entry. Others compute the image tokens of one patch, with the text if
+	// Text is set, and take K and V of all other tokens from the evaluations before.
 	Whole  bool
 	Tokens dit.Range
 	Text   bool
@@ -69,7 +72,8 @@ type Reply struct {
 	Err    *failure.Error
 }
 
-// TokenCount counts what a rank has computed: tokens that went through a block, over all evaluations, entries and items, and micro-steps.
+// TokenCount counts what a rank has computed: tokens that went through a block, over all evaluations, entries and
+// items, and micro-steps.
 type TokenCount struct{ Text, Image, MicroSteps int64 }
 
 // micro names the micro-step.

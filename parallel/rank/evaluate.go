@@ -15,7 +15,8 @@ type sessionNeed struct {
 	calls               *engine.Recorder
 }
 
-// measure runs a whole session on recording ops: every allocation of Prepare, Modulate, Embed, Block and Head, with no arithmetic.
+// measure runs a whole session on recording ops: every allocation of Prepare, Modulate, Embed, Block and Head, with no
+// arithmetic.
 func measure(model dit.Model, o OpenCommand, comms [plan.AxisCount]comm.Comm) (sessionNeed, error) {
 	rec := engine.NewRecorder()
 	s := &session{
@@ -129,8 +130,9 @@ func (s *session) prepareBlocks() {
 	}
 }
 
-// keepSkips takes memory for the outputs that later blocks take, for the blocks of this lane: the rows of this rank, or in a pipeline, whose patches
-// cut them anew, all rows; for spread evaluations also those of all other blocks, the rows of this rank.
+// keepSkips takes memory for the outputs that later blocks take, for the blocks of this lane: the rows of this rank, or
+// in a pipeline, whose patches cut them anew, all rows; for spread evaluations also those of all other blocks, the rows
+// of this rank.
 func (s *session) keepSkips(entry int, e *sessionEntry, size plan.Sequence) {
 	spec, tokens, spread := s.model.Spec(), size.Image, s.spreadRows(size)
 	if p := s.open.Plan; p.Pipe == 1 {
@@ -167,8 +169,8 @@ func (s *session) heads() int {
 	return plan.Balanced(local, ulysses.Size())[ulysses.Rank()].Len()
 }
 
-// evaluate issues this rank's stage of the network for some entries. All entries go through a block before the next block, so weights are read once per
-// evaluation. outputs waits for the predictions; nil on stages that have none.
+// evaluate issues this rank's stage of the network for some entries. All entries go through a block before the next
+// block, so weights are read once per evaluation. outputs waits for the predictions; nil on stages that have none.
 func (s *session) evaluate(ops engine.Ops, c EvaluateCommand) (outputs func() ([][]float32, error), err error) {
 	env := s.env
 	env.Ops, env.Arena = ops, s.act
@@ -231,7 +233,8 @@ func (s *session) finish(env dit.Env, runs []*entryRun) (outputs func() ([][]flo
 	pending := make([]engine.Pending, len(runs))
 	layer(env, "head")
 	for k, run := range runs {
-		y := env.Arena.Alloc(env.DType, s.open.Batch, run.state.Rows.Image.Len(), spec.OutChannels*spec.PatchSize*spec.PatchSize)
+		y := env.Arena.Alloc(env.DType, s.open.Batch, run.state.Rows.Image.Len(),
+			spec.OutChannels*spec.PatchSize*spec.PatchSize)
 		s.model.Head(env, run.state, y)
 		if !env.Arena.Measuring() {
 			out[k] = make([]float32, y.Len())
@@ -276,7 +279,10 @@ func (s *session) begin(env dit.Env, entry int, c *EvaluateCommand) *entryRun {
 	seq.rows = c.Rows(plan.Sequence{Text: s.textOf(e.p), Image: e.grid.Tokens()}, ulysses.Size()*ring.Size())
 	wide, tensor := seq.mine(), s.comms[plan.AxisTensor]
 	rows := s.open.Plan.Kept(wide, tensor.Rank())
-	run := &entryRun{entry: entry, state: dit.NewPart(env, spec, e.p, m, row, s.open.Batch, rows, wide), attend: seq.attend, fresh: !ok}
+	run := &entryRun{
+		entry: entry, state: dit.NewPart(env, spec, e.p, m, row, s.open.Batch, rows, wide),
+		attend: seq.attend, fresh: !ok,
+	}
 	if s.open.Plan.Scatter {
 		run.scattered = newScattered(s.open.Plan, tensor, wide)
 	}

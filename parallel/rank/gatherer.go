@@ -21,7 +21,10 @@ func newGatherer(shards *dit.Shards, c comm.Comm) *gatherer {
 	if shards == nil {
 		return nil
 	}
-	return &gatherer{shards: shards, comm: c, plan: plan.NewGathers(func(u int) int { return shards.Units[u].Place }), open: -1}
+	return &gatherer{
+		shards: shards, comm: c,
+		plan: plan.NewGathers(func(u int) int { return shards.Units[u].Place }), open: -1,
+	}
 }
 
 // use makes a unit readable and starts to gather the next one. It panics with *comm.Error when another rank is lost.
@@ -76,5 +79,6 @@ func (g *gatherer) close() {
 		return
 	}
 	g.shut()
-	_ = group.Recovered("gather of weights", func() error { g.wait(); return nil }) // a failed gather has failed the request already
+	// a failed gather has failed the request already
+	_ = group.Recovered("gather of weights", func() error { g.wait(); return nil })
 }

@@ -6,8 +6,9 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// kvStore holds the keys and values of one entry for the blocks of one stage, addressed by absolute token position: text first, then image. What a
-// micro-step does not compute is as old as the last micro-step that did (PipeFusion, arXiv:2405.14430, sec. 3.3).
+// kvStore holds the keys and values of one entry for the blocks of one stage, addressed by absolute token position:
+// text first, then image. What a micro-step does not compute is as old as the last micro-step that did (PipeFusion,
+// arXiv:2405.14430, sec. 3.3).
 type kvStore struct {
 	lt, li int
 	kv     map[[2]int]engine.Tensor // (block, attention) -> [B, L, 2, H/P, D]
@@ -36,7 +37,8 @@ func newKVStore(env dit.Env, spec *dit.Spec, p plan.Plan, held plan.Lane, lt, li
 	return s
 }
 
-// kvRows is the keys and values of one attention while it runs, [B, L, 2, H/P, D]: the store itself, or what it holds widened.
+// kvRows is the keys and values of one attention while it runs, [B, L, 2, H/P, D]: the store itself, or what it holds
+// widened.
 type kvRows struct {
 	t  engine.Tensor
 	lt int // text tokens in front of the image
@@ -60,7 +62,8 @@ func (r kvRows) slots(a dit.Attention, text bool, of dit.Range) (k, v engine.Ten
 // all returns keys and values of the whole sequence: [B, L, H/P, D].
 func (r kvRows) all() (k, v engine.Tensor) { return r.t.Index(2, 0), r.t.Index(2, 1) }
 
-// attendStored is the Attend hook of a pipeline stage: fresh K and V go to their places in the store, queries attend to all of it.
+// attendStored is the Attend hook of a pipeline stage: fresh K and V go to their places in the store, queries attend to
+// all of it.
 func (s *sequence) attendStored(store *kvStore) func(dit.Attention) {
 	return func(a dit.Attention) {
 		mark := s.arena.Mark()
@@ -113,7 +116,8 @@ func (s *sequence) storeOwn(kv kvRows, a dit.Attention) {
 	put(lt, a.Q.Dim(1), false, a.Rows.Image, a.ImageNorm)
 }
 
-// eachPart visits the text and image ranges of the ranks of one ring place in the order their rows arrive; at counts rows.
+// eachPart visits the text and image ranges of the ranks of one ring place in the order their rows arrive; at counts
+// rows.
 func (s *sequence) eachPart(ring int, imageOnly bool, visit func(at int, text bool, r dit.Range)) {
 	at := 0
 	for u := range s.ulysses.Size() {
@@ -129,8 +133,8 @@ func (s *sequence) eachPart(ring int, imageOnly bool, visit func(at int, text bo
 	}
 }
 
-// shareFresh gives the fresh K and V of this ring place to all others, so that every place keeps the whole store: traffic is that of a plain ring over
-// the tokens of the micro-step, whatever the number of patches.
+// shareFresh gives the fresh K and V of this ring place to all others, so that every place keeps the whole store:
+// traffic is that of a plain ring over the tokens of the micro-step, whatever the number of patches.
 func (s *sequence) shareFresh(kv kvRows, a dit.Attention) {
 	size, me := s.ring.Size(), s.ring.Rank()
 	if size == 1 {

@@ -6,8 +6,9 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// Stores in 8 bits (kv=fp8): E4M3 numbers with one f32 scale for each token and head, keys and values apart. Fresh rows are attended as they were computed
-// and stored rounded; what is stale is widened into memory of the attention. Synchronous evaluations, in which everything is fresh, are exact.
+// Stores in 8 bits (kv=fp8): E4M3 numbers with one f32 scale for each token and head, keys and values apart. Fresh rows
+// are attended as they were computed and stored rounded; what is stale is widened into memory of the attention.
+// Synchronous evaluations, in which everything is fresh, are exact.
 
 // quantised is the keys and values of one attention in 8 bits.
 type quantised struct {
@@ -52,8 +53,8 @@ func (s *sequence) keep(store *kvStore, kv kvRows, a dit.Attention) {
 	}
 }
 
-// fresh lists the rows that all ranks of the sequence make in this micro-step, in order: those of the text, those of the image. Ranks have neighbouring
-// ranges.
+// fresh lists the rows that all ranks of the sequence make in this micro-step, in order: those of the text, those of
+// the image. Ranks have neighbouring ranges.
 func (s *sequence) fresh(kv kvRows, a dit.Attention) []dit.Range {
 	var out []dit.Range
 	add := func(text bool, of func(dit.Rows) dit.Range) {

@@ -7,7 +7,8 @@ type Link struct {
 	recode func(v any) (any, error)
 }
 
-// NewLink makes the link of a rank; recode, if not nil, replaces every command and reply by what an encoder and decoder make of it.
+// NewLink makes the link of a rank; recode, if not nil, replaces every command and reply by what an encoder and decoder
+// make of it.
 func NewLink(r *Rank, recode func(v any) (any, error)) *Link {
 	return &Link{Rank: r, inbox: make(chan call, queueLength), recode: recode}
 }
@@ -21,7 +22,8 @@ func (l *Link) Close() {
 	close(l.inbox)
 }
 
-// Cancel makes the session's running and later evaluations stop before their next block. It is safe at any time from any goroutine.
+// Cancel makes the session's running and later evaluations stop before their next block. It is safe at any time from
+// any goroutine.
 func (l *Link) Cancel(session uint64) { l.Rank.cancel(session) }
 
 // Position returns how far the rank has come, whether it works, and the place in words.
@@ -43,8 +45,8 @@ type call struct {
 	reply   chan Reply
 }
 
-// Send queues c and returns a function that waits for the answer by way of await. Commands run in the order of send. A rank that panics answers with the panic as an
-// error.
+// Send queues c and returns a function that waits for the answer by way of await. Commands run in the order of send. A
+// rank that panics answers with the panic as an error.
 func (l *Link) Send(c Command, await func(<-chan Reply) (Reply, error)) (func() (Reply, error), error) {
 	if l.recode != nil {
 		v, err := l.recode(c)
@@ -74,7 +76,8 @@ func (l *Link) Send(c Command, await func(<-chan Reply) (Reply, error)) (func() 
 	}, nil
 }
 
-// queueLength bounds the commands that wait for one rank: pipelines queue one for each patch of at most two evaluations.
+// queueLength bounds the commands that wait for one rank: pipelines queue one for each patch of at most two
+// evaluations.
 const queueLength = 1024
 
 // peekable keeps calls that have been looked at before their turn.

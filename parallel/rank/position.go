@@ -8,8 +8,9 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// Position is where a rank stands in the schedule: the rank writes it as it goes, the watchdog and its reports read it. On Ops whose calls run later than
-// they are issued it is where the device is, not the host. A nil position takes notes of nothing (recording passes).
+// Position is where a rank stands in the schedule: the rank writes it as it goes, the watchdog and its reports read it.
+// On Ops whose calls run later than they are issued it is where the device is, not the host. A nil position takes notes
+// of nothing (recording passes).
 type Position struct {
 	device engine.Marker // nil: calls have run when they return
 

@@ -54,8 +54,11 @@ func (t timed) AllReduce(buf engine.Tensor) {
 	t.call("AllReduce", func() { t.Comm.AllReduce(buf) })
 }
 
-// measured returns the operations and comms of a session that is profiled: zero is the start of the profile in nanoseconds of Unix time.
-func measured(ops engine.Ops, comms [plan.AxisCount]comm.Comm, rank int, zero int64) (engine.Ops, [plan.AxisCount]comm.Comm) {
+// measured returns the operations and comms of a session that is profiled: zero is the start of the profile in
+// nanoseconds of Unix time.
+func measured(ops engine.Ops, comms [plan.AxisCount]comm.Comm, rank int, zero int64) (engine.Ops,
+	[plan.AxisCount]comm.Comm,
+) {
 	p := profile.Wrap(ops, rank, time.Unix(0, zero))
 	for a, c := range comms {
 		comms[a] = timed{c, p}

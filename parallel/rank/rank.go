@@ -1,8 +1,10 @@
-// Package rank does one rank's part of a request. A rank takes commands (command.go), which are plain values, from its link (link.go) in order: rank.go
-// opens sessions and answers, evaluate.go runs the blocks of a stage, sequence.go is attention over split tokens (Ulysses, ring), kvstore.go the keys and
-// values of a pipeline (kvstore8.go in 8 bits), skips.go what later blocks take, stage_link.go the way to the next stage, spread.go evaluations on all
-// stages at once, tensor.go rows shared between products, gatherer.go weights in parts, position.go where it stands. It knows a model, its Ops and its ends of exchanges, and the
-// plan and the lanes that it is sent; it knows no request, no sampler, no other rank, and asks no forecast.
+// Package rank does one rank's part of a request. A rank takes commands (command.go), which are plain values, from its
+// link (link.go) in order: rank.go opens sessions and answers, evaluate.go runs the blocks of a stage, sequence.go is
+// attention over split tokens (Ulysses, ring), kvstore.go the keys and values of a pipeline (kvstore8.go in 8 bits),
+// skips.go what later blocks take, stage_link.go the way to the next stage, spread.go evaluations on all stages at
+// once, tensor.go rows shared between products, gatherer.go weights in parts, position.go where it stands. It knows a
+// model, its Ops and its ends of exchanges, and the plan and the lanes that it is sent; it knows no request, no
+// sampler, no other rank, and asks no forecast.
 package rank
 
 import (
@@ -20,8 +22,8 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// Rank is one device's share of the work: an ordinary goroutine that takes commands in order. It shares weights with other ranks of the process and
-// nothing else.
+// Rank is one device's share of the work: an ordinary goroutine that takes commands in order. It shares weights with
+// other ranks of the process and nothing else.
 type Rank struct {
 	Ops engine.Ops // its own, closed at the end
 	Pos *Position  // where it stands
@@ -85,8 +87,11 @@ type sessionEntry struct {
 // errStopped ends an evaluation whose session was cancelled.
 var errStopped = &failure.Error{Code: failure.Cancelled, Text: "stopped before the next block"}
 
-// New makes a rank with its ends of every axis. Lanes of one stage share skips; weights finds resident placements; b may be nil.
-func New(id int, ops engine.Ops, comms [plan.AxisCount]comm.Comm, skips *SkipStore, weights func(string) (dit.Model, bool), b *group.Baton) *Rank {
+// New makes a rank with its ends of every axis. Lanes of one stage share skips; weights finds resident placements; b
+// may be nil.
+func New(id int, ops engine.Ops, comms [plan.AxisCount]comm.Comm, skips *SkipStore,
+	weights func(string) (dit.Model, bool), b *group.Baton,
+) *Rank {
 	return &Rank{
 		id: id, Ops: ops, comms: comms, skips: skips, weights: weights, baton: b, Pos: newPosition(ops),
 		sessions: map[uint64]*session{}, cancelled: map[uint64]*atomic.Bool{},
@@ -100,7 +105,8 @@ type outcome struct {
 	outputs func() ([][]float32, error)
 }
 
-// serve takes calls until the inbox closes. It issues the work of the next one while the results of the last ones are under way; answers come in order.
+// serve takes calls until the inbox closes. It issues the work of the next one while the results of the last ones are
+// under way; answers come in order.
 func (r *Rank) serve(inbox <-chan call) {
 	r.calls = peekable{inbox: inbox}
 	issued, answers := make(chan outcome, queueLength), group.New(nil)
@@ -146,7 +152,8 @@ func (r *Rank) serve(inbox <-chan call) {
 	CloseOps(r.Ops)
 }
 
-// CloseOps gives back what Ops of a device hold of it, their streams and scratch memory. An error of the device has been an answer before.
+// CloseOps gives back what Ops of a device hold of it, their streams and scratch memory. An error of the device has
+// been an answer before.
 func CloseOps(ops ...engine.Ops) {
 	for _, o := range ops {
 		if c, ok := o.(io.Closer); ok {
@@ -188,7 +195,8 @@ func (r *Rank) Memory() (session, activations, exchange int) {
 	return r.session.Bytes, r.acts.Bytes, r.exchange.Bytes
 }
 
-// Kept counts what the rank keeps of requests: sessions, cancellations, and what later blocks take. Between requests it is nothing.
+// Kept counts what the rank keeps of requests: sessions, cancellations, and what later blocks take. Between requests it
+// is nothing.
 func (r *Rank) Kept() (sessions, cancelled, skips int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -198,7 +206,8 @@ func (r *Rank) Kept() (sessions, cancelled, skips int) {
 // End is the rank's end on an axis.
 func (r *Rank) End(a plan.Axis) comm.Comm { return r.comms[a] }
 
-// cancel makes the session's running and later evaluations stop before their next block. It is safe at any time from any goroutine.
+// cancel makes the session's running and later evaluations stop before their next block. It is safe at any time from
+// any goroutine.
 func (r *Rank) cancel(session uint64) { r.flag(session).Store(true) }
 
 // Stopped reports whether a session is to stop before its next block.
@@ -255,11 +264,15 @@ func (r *Rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 	total := int64(need.session + need.acts + need.comm)
 	if o.Budget > 0 && total > o.Budget {
 		return Reply{}, &failure.Error{Code: failure.OutOfMemory, Field: "latent", Text: fmt.Sprintf(
-			"one evaluation needs %d MB of activations and buffers, %d MB are allowed: use a smaller picture or batch", total>>20, o.Budget>>20)}
+			"one evaluation needs %d MB of activations and buffers, %d MB are allowed: use a smaller picture or batch",
+			total>>20, o.Budget>>20)}
 	}
 	if device, ok := r.Ops.(engine.Reserver); ok {
 		if err := device.Reserve(need.calls); err != nil {
-			return Reply{}, &failure.Error{Code: failure.OutOfMemory, Field: "latent", Text: "reserve scratch memory for one evaluation", Cause: err}
+			return Reply{}, &failure.Error{
+				Code: failure.OutOfMemory, Field: "latent",
+				Text: "reserve scratch memory for one evaluation", Cause: err,
+			}
 		}
 	}
 	for b, bytes := range map[*Buffer]int{&r.session: need.session, &r.acts: need.acts, &r.exchange: need.comm} {
@@ -315,14 +328,18 @@ func (b *Buffer) Grow(ops engine.Ops, n int) error {
 	b.Mem, b.Bytes = engine.Buf{}, 0
 	mem, err := ops.Alloc(n)
 	if err != nil {
-		return &failure.Error{Code: failure.OutOfMemory, Field: "latent", Text: fmt.Sprintf("one evaluation needs %d MB more of activations and buffers, and the system does not give them: use a smaller picture or batch", n>>20), Cause: err}
+		return &failure.Error{
+			Code: failure.OutOfMemory, Field: "latent",
+			Text: fmt.Sprintf("one evaluation needs %d MB more of activations and buffers, and the system does not give "+
+				"them: use a smaller picture or batch", n>>20), Cause: err,
+		}
 	}
 	b.Mem, b.Bytes = mem, n
 	return nil
 }
 
-// report charges a session with what was sent since the last report, and answers with all it has sent and computed so far.
-// Weights in parts move beside the micro-steps and are counted at the end.
+// report charges a session with what was sent since the last report, and answers with all it has sent and computed so
+// far. Weights in parts move beside the micro-steps and are counted at the end.
 func (r *Rank) report(s *session, last bool) Reply {
 	out := Reply{Traffic: make([]comm.Traffic, plan.AxisCount), Tokens: s.tokens}
 	for a, c := range r.comms {
@@ -330,7 +347,8 @@ func (r *Rank) report(s *session, last bool) Reply {
 			continue
 		}
 		now, was, sum := c.Traffic(), r.charged[a], &s.sent[a]
-		sum.Calls, sum.Bytes, sum.Wait = sum.Calls+now.Calls-was.Calls, sum.Bytes+now.Bytes-was.Bytes, sum.Wait+now.Wait-was.Wait
+		sum.Calls, sum.Bytes, sum.Wait = sum.Calls+now.Calls-was.Calls, sum.Bytes+now.Bytes-was.Bytes,
+			sum.Wait+now.Wait-was.Wait
 		sum.Posted += now.Posted - was.Posted
 		r.charged[a], out.Traffic[a] = now, *sum
 	}

@@ -7,11 +7,13 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// sequence runs attention of a token sequence that is split over ranks: Ulysses (arXiv:2309.14509) inside, ring (arXiv:2310.01889) outside.
+// sequence runs attention of a token sequence that is split over ranks: Ulysses (arXiv:2309.14509) inside, ring
+// (arXiv:2310.01889) outside.
 //
-// Ulysses: every rank packs the heads of each peer, normalised and rotated on the way, exchanges [B, L/P, H, D] -> [B, L, H/P, D], attends with
-// its heads over all tokens of the group and sends the result back. Ring: groups pass their K and V around and merge partial softmax results.
-// Token and head counts may be uneven or zero; the order of keys is that of the ranks, which attention does not notice because rotation is done before.
+// Ulysses: every rank packs the heads of each peer, normalised and rotated on the way, exchanges [B, L/P, H, D] -> [B,
+// L, H/P, D], attends with its heads over all tokens of the group and sends the result back. Ring: groups pass their K
+// and V around and merge partial softmax results. Token and head counts may be uneven or zero; the order of keys is
+// that of the ranks, which attention does not notice because rotation is done before.
 type sequence struct {
 	ops     engine.Ops
 	arena   *engine.Arena // exchange buffers, in stack order
@@ -119,7 +121,8 @@ func (s *sequence) giveBack(a dit.Attention, out engine.Tensor, heads []dit.Rang
 	}
 }
 
-// over attends with q over the keys of all ring places; K and V of this place are passed on, those of the others arrive in turn.
+// over attends with q over the keys of all ring places; K and V of this place are passed on, those of the others arrive
+// in turn.
 func (s *sequence) over(a dit.Attention, out, q, k, v engine.Tensor) {
 	size, me := s.ring.Size(), s.ring.Rank()
 	if size == 1 {

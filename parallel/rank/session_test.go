@@ -46,13 +46,18 @@ func TestForeignBlocksPanic(t *testing.T) {
 				t.Errorf("%s: block %d of another stage was computed: got %v, want a panic", f.family, b, err)
 			}
 		}
-		if err := group.Recovered("head", func() error { s.finish(env, []*entryRun{s.begin(env, 0, &c)}); return nil }); err == nil {
+		if err := group.Recovered("head", func() error {
+			s.finish(env,
+				[]*entryRun{s.begin(env, 0, &c)})
+			return nil
+		}); err == nil {
 			t.Errorf("%s: the head of another stage was computed", f.family)
 		}
 	}
 }
 
-// TestForeignPartsArePrivate: a rank has the bytes of its part and no others, and a block whose unit was not gathered panics with the weight's name.
+// TestForeignPartsArePrivate: a rank has the bytes of its part and no others, and a block whose unit was not gathered
+// panics with the weight's name.
 func TestForeignPartsArePrivate(t *testing.T) {
 	for _, f := range pictures(t) {
 		ops := opsOf(t)
@@ -103,8 +108,8 @@ func (w *watched) Block(env dit.Env, i int, s *dit.State, skip engine.Tensor) {
 	w.Model.Block(env, i, s, skip)
 }
 
-// between is what a rank keeps in its arenas between blocks of one evaluation, and the peak inside blocks, in bytes: a recording pass at a timestep whose
-// modulations are ready.
+// between is what a rank keeps in its arenas between blocks of one evaluation, and the peak inside blocks, in bytes: a
+// recording pass at a timestep whose modulations are ready.
 func between(t *testing.T, f picture, batch int, p plan.Plan, rank int) (kept, peak int) {
 	t.Helper()
 	model, err := f.load(engine.NewRecorder(), p.Held(nil, plan.Coord{Tensor: rank}))
@@ -120,21 +125,27 @@ func between(t *testing.T, f picture, batch int, p plan.Plan, rank int) (kept, p
 	comms[plan.AxisTensor] = comm.NewSilent(rank, p.Tensor)
 	s := &session{
 		model: w, comms: comms, skips: NewSkipStore(),
-		open: OpenCommand{Plan: p, Batch: batch, Text: f.entry.Entry.Context.Rows, Entries: []EntryInput{f.entry}, Timesteps: []float32{0.5}},
-		env:  dit.Env{Ops: engine.NewRecorder(), Arena: engine.NewMeasuringArena("session")},
-		act:  engine.NewMeasuringArena("activations"), comm: engine.NewMeasuringArena("communication"),
+		open: OpenCommand{
+			Plan: p, Batch: batch, Text: f.entry.Entry.Context.Rows, Entries: []EntryInput{f.entry},
+			Timesteps: []float32{0.5},
+		},
+		env: dit.Env{Ops: engine.NewRecorder(), Arena: engine.NewMeasuringArena("session")},
+		act: engine.NewMeasuringArena("activations"), comm: engine.NewMeasuringArena("communication"),
 	}
 	if err := s.prepare(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.evaluate(s.env.Ops, EvaluateCommand{Timestep: 0.5, Whole: true, Entries: []int{0}, Inputs: [][]float32{nil}}); err != nil {
+	if _, err := s.evaluate(s.env.Ops, EvaluateCommand{
+		Timestep: 0.5, Whole: true, Entries: []int{0},
+		Inputs: [][]float32{nil},
+	}); err != nil {
 		t.Fatal(err)
 	}
 	return w.between, s.act.Peak() + s.comm.Peak()
 }
 
-// TestScatteredFormKeepsAPart: in the scattered form the arena holds 1/P between blocks of what it holds in the all-reduce form (rounded up to whole
-// tokens), and the peak inside blocks is lower too.
+// TestScatteredFormKeepsAPart: in the scattered form the arena holds 1/P between blocks of what it holds in the
+// all-reduce form (rounded up to whole tokens), and the peak inside blocks is lower too.
 func TestScatteredFormKeepsAPart(t *testing.T) {
 	const batch = 2
 	for _, f := range pictures(t) {
@@ -150,12 +161,14 @@ func TestScatteredFormKeepsAPart(t *testing.T) {
 				spec := f.spec
 				token := batch * 4 * (spec.Width + spec.Channels*spec.PatchSize*spec.PatchSize) // X and the latent's row
 				if bound := whole/n + 2*token + 2*64; part > bound {
-					t.Errorf("%s, rank %d of %d: %d bytes between blocks, all-reduce form %d: want at most 1/%d and two tokens, %d", f.family, rank, n, part, whole, n, bound)
+					t.Errorf("%s, rank %d of %d: %d bytes between blocks, all-reduce form %d: want at most 1/%d and two tokens, %d",
+						f.family, rank, n, part, whole, n, bound)
 				}
 				if peak > before {
 					t.Errorf("%s, rank %d of %d: peak %d bytes, all-reduce form %d: want no more", f.family, rank, n, peak, before)
 				}
-				t.Logf("%s, rank %d of %d: between blocks %d of %d bytes (%.3f), peak %d of %d (%.3f)", f.family, rank, n, part, whole,
+				t.Logf("%s, rank %d of %d: between blocks %d of %d bytes (%.3f), peak %d of %d (%.3f)", f.family,
+					rank, n, part, whole,
 					float64(part)/float64(whole), peak, before, float64(peak)/float64(before))
 			}
 		}

@@ -6,8 +6,9 @@ import (
 	"patchbay/engine"
 )
 
-// SkipStore holds the outputs of blocks that a later block of the same stage takes, addressed by entry, block and token like the K/V store. The lanes of
-// a stage share one: a micro-step's up lane reads what its down lane wrote, and the next evaluation of the same tokens starts only after that.
+// SkipStore holds the outputs of blocks that a later block of the same stage takes, addressed by entry, block and token
+// like the K/V store. The lanes of a stage share one: a micro-step's up lane reads what its down lane wrote, and the
+// next evaluation of the same tokens starts only after that.
 type SkipStore struct {
 	mu sync.Mutex
 	at map[skipKey]engine.Tensor // [B, rows of this rank's share of the picture, E]

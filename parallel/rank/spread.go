@@ -9,9 +9,10 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// Synchronous evaluations of a pipeline may be spread: instead of passing the whole picture from stage to stage, which leaves all stages but one idle, all
-// of them run all blocks on their part of the sequence. Keys and values go to everybody with one all-gather for each attention, so each rank ends with
-// whole stores for the blocks of its own stage, as after a synchronous evaluation; those of other blocks pass through one spare piece of memory. Every rank
+// Synchronous evaluations of a pipeline may be spread: instead of passing the whole picture from stage to stage, which
+// leaves all stages but one idle, all of them run all blocks on their part of the sequence. Keys and values go to
+// everybody with one all-gather for each attention, so each rank ends with whole stores for the blocks of its own
+// stage, as after a synchronous evaluation; those of other blocks pass through one spare piece of memory. Every rank
 // needs the weights of all blocks for it: in-process ranks share them, devices pay for them.
 
 // spreads tells whether c runs on all stages at once.
@@ -36,8 +37,9 @@ func (s *session) outer(c *EvaluateCommand) comm.Comm {
 	return s.comms[plan.AxisRing]
 }
 
-// widen takes what spread evaluations of an entry need besides its store. On a folded pipeline the down lane of a stage runs them, and keys and values of the
-// blocks that its up lane owns go into the up lane's store, which that one lends: both are on one device, and neither works while the other one does.
+// widen takes what spread evaluations of an entry need besides its store. On a folded pipeline the down lane of a stage
+// runs them, and keys and values of the blocks that its up lane owns go into the up lane's store, which that one lends:
+// both are on one device, and neither works while the other one does.
 func (s *session) widen(entry int, e *sessionEntry) {
 	if !s.open.Plan.Spread {
 		return
@@ -83,8 +85,8 @@ func (s *kvStore) borrow(other *kvStore) {
 	}
 }
 
-// widened is the store of a spread evaluation: own blocks in their places, those of back left out (they are borrowed), the others in spare memory, one after
-// the other.
+// widened is the store of a spread evaluation: own blocks in their places, those of back left out (they are borrowed),
+// the others in spare memory, one after the other.
 func (s *kvStore) widened(env dit.Env, spec *dit.Spec, b, heads int, back plan.Lane) *kvStore {
 	out := &kvStore{lt: s.lt, li: s.li, kv: map[[2]int]engine.Tensor{}, small: maps.Clone(s.small), heads: s.heads}
 	if s.small != nil { // its attentions bring their own memory
@@ -100,7 +102,8 @@ func (s *kvStore) widened(env dit.Env, spec *dit.Spec, b, heads int, back plan.L
 			}
 			if back.Keeps(i) {
 				if env.Arena.Measuring() { // memory of the other lane
-					out.kv[at] = engine.NewMeasuringArena("lent").Alloc(env.DType, b, plan.StoreRows(s.lt, s.li, a), 2, heads, spec.HeadDim)
+					out.kv[at] = engine.NewMeasuringArena("lent").Alloc(env.DType, b, plan.StoreRows(s.lt, s.li, a), 2,
+						heads, spec.HeadDim)
 				}
 				continue
 			}

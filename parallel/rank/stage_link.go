@@ -29,9 +29,9 @@ func (s *slots) turn() []engine.Tensor {
 	return out
 }
 
-// stageLink moves the rows of patches from stage to stage beside computation: receives are posted as soon as their commands are there, and rows to be sent
-// are copied to slots, so that nobody stands still while a neighbour computes. Whole pictures, and everything with overlap=off, go by SendRecv when they
-// are needed.
+// stageLink moves the rows of patches from stage to stage beside computation: receives are posted as soon as their
+// commands are there, and rows to be sent are copied to slots, so that nobody stands still while a neighbour computes.
+// Whole pictures, and everything with overlap=off, go by SendRecv when they are needed.
 type stageLink struct {
 	pipe    comm.Comm
 	in, out *slots       // nil: SendRecv
@@ -118,7 +118,8 @@ func (s *session) values(c *EvaluateCommand, entry int) int {
 		return 0
 	}
 	ulysses, ring := s.comms[plan.AxisUlysses], s.comms[plan.AxisRing]
-	rows := c.Rows(plan.Sequence{Text: s.textOf(e.p), Image: e.grid.Tokens()}, ulysses.Size()*ring.Size())[ring.Rank()*ulysses.Size()+ulysses.Rank()]
+	rows := c.Rows(plan.Sequence{Text: s.textOf(e.p), Image: e.grid.Tokens()},
+		ulysses.Size()*ring.Size())[ring.Rank()*ulysses.Size()+ulysses.Rank()]
 	return s.open.Batch * s.open.Plan.Kept(rows, s.comms[plan.AxisTensor].Rank()).Len() * s.model.Spec().Width
 }
 

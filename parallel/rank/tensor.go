@@ -7,13 +7,14 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// Tensor parallelism (Megatron-LM, arXiv:1909.08053, sec. 3) cuts heads and MLP columns over a group and adds partial sums after each product that is cut
-// by columns of its input. In the form of that paper every rank of the group keeps all rows and an all-reduce makes the sums. In the scattered form
-// (arXiv:2205.05198, sec. 4.2.2) the group shares the rows between products: an all-gather before each product that is cut by rows, a reduce-scatter
-// after each that is cut by columns. The bytes are the same; rows kept between products, element-wise work, embedding and head are 1/P.
+// Tensor parallelism (Megatron-LM, arXiv:1909.08053, sec. 3) cuts heads and MLP columns over a group and adds partial
+// sums after each product that is cut by columns of its input. In the form of that paper every rank of the group keeps
+// all rows and an all-reduce makes the sums. In the scattered form (arXiv:2205.05198, sec. 4.2.2) the group shares the
+// rows between products: an all-gather before each product that is cut by rows, a reduce-scatter after each that is cut
+// by columns. The bytes are the same; rows kept between products, element-wise work, embedding and head are 1/P.
 
-// scattered moves the rows of one entry between the ranks of a tensor group. Parts of different batch items and streams travel alone, straight from where
-// they are computed to where they are read, so that nothing is copied on the way.
+// scattered moves the rows of one entry between the ranks of a tensor group. Parts of different batch items and streams
+// travel alone, straight from where they are computed to where they are read, so that nothing is copied on the way.
 type scattered struct {
 	tensor comm.Comm
 	parts  []dit.Rows // of each rank of the group
@@ -38,7 +39,8 @@ func (s *scattered) scatter(dst, src engine.Tensor, of dit.Rows) {
 	s.each(src, dst, of, func(whole, part engine.Tensor, counts []int) { s.tensor.ReduceScatter(part, whole, counts) })
 }
 
-// each visits batch items and streams: the rows [L, E] of all ranks, those [l, E] of this one, and how many values each rank has of them.
+// each visits batch items and streams: the rows [L, E] of all ranks, those [l, E] of this one, and how many values each
+// rank has of them.
 func (s *scattered) each(whole, part engine.Tensor, of dit.Rows, visit func(whole, part engine.Tensor, counts []int)) {
 	e, me := whole.Dim(2), s.parts[s.tensor.Rank()]
 	for b := range whole.Dim(0) {

@@ -10,7 +10,8 @@ import (
 	"patchbay/tests/golden"
 )
 
-// picture is what sessions of tests are about: the tiny model of a family, a latent of y x x, and one entry of 13 text tokens.
+// picture is what sessions of tests are about: the tiny model of a family, a latent of y x x, and one entry of 13 text
+// tokens.
 type picture struct {
 	family string
 	y, x   int
@@ -22,7 +23,12 @@ type picture struct {
 // pictures are pictures of every family, with odd sides.
 func pictures(t *testing.T) []picture {
 	t.Helper()
-	list := []picture{{family: "flux", y: 9, x: 14}, {family: "sd3", y: 11, x: 8}, {family: "pixart", y: 34, x: 36}, {family: "hunyuandit", y: 10, x: 14}}
+	list := []picture{
+		{family: "flux", y: 9, x: 14},
+		{family: "sd3", y: 11, x: 8},
+		{family: "pixart", y: 34, x: 36},
+		{family: "hunyuandit", y: 10, x: 14},
+	}
 	for i := range list {
 		p := &list[i]
 		d, err := tiny.Describe(p.family)

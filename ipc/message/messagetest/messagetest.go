@@ -40,16 +40,23 @@ func Frames(tb testing.TB) []hammer.Input {
 	picture := map[string]*wire.Ref{wire.RefKey: {Kind: wire.RefShm, Bytes: 4, FD: 1, Offset: 8}}
 	var out []hammer.Input
 	for verb, body := range map[string]any{
-		message.VerbRun:      &message.RunRequest{ID: "j", Workflow: Graph("Wait 1"), Inputs: map[string][]byte{"a.png": []byte("abc")}, Priority: "high", QueueTTLMS: 5},
+		message.VerbRun: &message.RunRequest{
+			ID: "j", Workflow: Graph("Wait 1"),
+			Inputs: map[string][]byte{"a.png": []byte("abc")}, Priority: "high", QueueTTLMS: 5,
+		},
 		message.VerbSubmit:   map[string]any{"workflow": Graph("Picture 3"), "inputs": map[string]any{"a.png": picture}},
 		message.VerbStatus:   message.JobRequest{Job: "j", Follow: true, From: 3, Outputs: true},
 		message.VerbJobs:     message.JobsRequest{State: "done", Limit: 7},
 		message.VerbCancel:   message.JobRequest{Job: "j"},
 		message.VerbDescribe: message.DescribeRequest{Class: "KSampler", Schema: true},
-		message.VerbExec:     &message.ExecRequest{Class: "Echo", Inputs: pyjson.NewObject("a", tensor, "b", pyjson.NewObject(message.HandleKey, "h"), "c", []any{1, picture}), Want: []int{0}, LeaseMS: 5},
-		message.VerbSample:   Sample(),
-		message.VerbLoad:     &message.LoadRequest{Model: message.ModelRef{File: "m"}, Plan: "ulysses=2"},
-		message.VerbFree:     &message.FreeRequest{Handles: []string{"h"}, Models: []string{"m"}},
+		message.VerbExec: &message.ExecRequest{
+			Class:  "Echo",
+			Inputs: pyjson.NewObject("a", tensor, "b", pyjson.NewObject(message.HandleKey, "h"), "c", []any{1, picture}),
+			Want:   []int{0}, LeaseMS: 5,
+		},
+		message.VerbSample: Sample(),
+		message.VerbLoad:   &message.LoadRequest{Model: message.ModelRef{File: "m"}, Plan: "ulysses=2"},
+		message.VerbFree:   &message.FreeRequest{Handles: []string{"h"}, Models: []string{"m"}},
 	} {
 		for _, enc := range []wire.Encoding{wire.Msgpack, wire.JSON} {
 			b, err := wire.Encode(body, enc)
@@ -63,7 +70,8 @@ func Frames(tb testing.TB) []hammer.Input {
 			out = append(out, hammer.Input{Data: bytes.Join(parts, nil)})
 		}
 	}
-	slices.SortFunc(out, func(a, b hammer.Input) int { return bytes.Compare(a.Data, b.Data) }) // maps have no order, runs have
+	// maps have no order, runs have
+	slices.SortFunc(out, func(a, b hammer.Input) int { return bytes.Compare(a.Data, b.Data) })
 	return out
 }
 
@@ -76,11 +84,22 @@ func Sample() *message.SampleRequest {
 	}
 	half, one := 0.5, 1.0
 	return &message.SampleRequest{
-		ID: "s", Model: message.ModelRef{File: "m", Patches: []message.PatchRef{{Key: "k", Offset: []int{0, 1, 2}, Adapter: "lora", Strength: &half, Tensors: message.PatchTensors{Up: f32(2, 1), Down: f32(1, 2), Alpha: &one}}}},
-		Sampler: message.SamplerRef{Name: "euler", Options: map[string]any{"eta": 1.0}}, Sampling: &message.SamplingRef{Bases: []string{"CONST"}, Shift: &one},
-		Sigmas: f32(2), Noise: f32(1, 1, 2, 2), Latent: f32(1, 1, 2, 2), Mask: f32(1, 1, 2, 2), CFG: &one, NoiseDraws: []int{4},
+		ID: "s", Model: message.ModelRef{
+			File: "m",
+			Patches: []message.PatchRef{{
+				Key: "k", Offset: []int{0, 1, 2}, Adapter: "lora", Strength: &half,
+				Tensors: message.PatchTensors{Up: f32(2, 1), Down: f32(1, 2), Alpha: &one},
+			}},
+		},
+		Sampler:  message.SamplerRef{Name: "euler", Options: map[string]any{"eta": 1.0}},
+		Sampling: &message.SamplingRef{Bases: []string{"CONST"}, Shift: &one},
+		Sigmas:   f32(2), Noise: f32(1, 1, 2, 2), Latent: f32(1, 1, 2, 2), Mask: f32(1, 1, 2, 2), CFG: &one,
+		NoiseDraws: []int{4},
 		Conds: message.CondsRef{Positive: []message.CondRef{{
-			ModelConds:    map[string]*wire.Tensor{"c_crossattn": f32(1, 1, 2), "y": f32(1, 2), "guidance": f32(1), "attention_mask": {DType: "u8", Shape: []int{1, 2}, Data: []byte{1, 0}}},
+			ModelConds: map[string]*wire.Tensor{
+				"c_crossattn": f32(1, 1, 2), "y": f32(1, 2), "guidance": f32(1),
+				"attention_mask": {DType: "u8", Shape: []int{1, 2}, Data: []byte{1, 0}},
+			},
 			TimestepStart: &one, Area: []int{1, 1, 0, 0}, Mask: f32(1, 2, 2),
 		}}, Negative: &[]message.CondRef{}},
 	}
@@ -92,5 +111,8 @@ func Picture(id string, n int) files.Output {
 	for i := range data {
 		data[i] = byte(i * 7)
 	}
-	return files.Output{Node: id, Kind: "images", Type: "output", Prefix: "fake", Ext: ".png", Data: data, Width: 1, Height: 1}
+	return files.Output{
+		Node: id, Kind: "images", Type: "output", Prefix: "fake", Ext: ".png", Data: data,
+		Width: 1, Height: 1,
+	}
 }

@@ -1,4 +1,5 @@
-// Package wiretest holds what tests of several packages need to make and judge bytes: hostile messages, bounds of what a decoder may allocate, frames.
+// Package wiretest holds what tests of several packages need to make and judge bytes: hostile messages, bounds of what
+// a decoder may allocate, frames.
 package wiretest
 
 import (
@@ -77,8 +78,8 @@ func valuesIn(body []byte, enc wire.Encoding) int {
 	return n
 }
 
-// What a decoder may allocate: four times the message, and so much for each of its values, of which a message has at most Limits.Items. The fixed part is
-// that of a message of nothing: errors, the envelope.
+// What a decoder may allocate: four times the message, and so much for each of its values, of which a message has at
+// most Limits.Items. The fixed part is that of a message of nothing: errors, the envelope.
 const (
 	FixedBytes = 8 << 10
 	valueBytes = 400

@@ -1,7 +1,7 @@
 // Package goldenweights builds checkpoints for tests from the value formula of tests/golden, so that no file is needed.
 //
-// Set gives the tiny models that golden numbers were recorded with, Cases and OpenResults (cases.go) the evaluations recorded with them, Seed fills
-// any list of declared tensors by the same rule.
+// Set gives the tiny models that golden numbers were recorded with, Cases and OpenResults (cases.go) the evaluations
+// recorded with them, Seed fills any list of declared tensors by the same rule.
 package goldenweights
 
 import (
@@ -22,7 +22,8 @@ type model struct {
 	Tensors [][]json.RawMessage `json:"tensors"`
 }
 
-// Set returns the golden model of that name ("flux-a", "clip-l-tiny" ...) under its own names, and the recorded config as JSON.
+// Set returns the golden model of that name ("flux-a", "clip-l-tiny" ...) under its own names, and the recorded config
+// as JSON.
 func Set(name string) (*weights.Set, json.RawMessage, error) {
 	for _, file := range []string{"weights.json", "weights_text_vae.json"} {
 		var models map[string]model
@@ -62,8 +63,8 @@ func add(set map[string]weights.Stored, model string, t []json.RawMessage) error
 	return nil
 }
 
-// Seed fills declared tensors by the rule of tests/golden/README.md section 1: biases small, norms around 1, matrices of unit gain.
-// Values depend on the model name and the tensor names only.
+// Seed fills declared tensors by the rule of tests/golden/README.md section 1: biases small, norms around 1, matrices
+// of unit gain. Values depend on the model name and the tensor names only.
 func Seed(name string, declared []weights.Declared) *weights.Set {
 	set := map[string]weights.Stored{}
 	for _, d := range declared {
@@ -77,7 +78,10 @@ func rule(d weights.Declared) (scale, offset float64) {
 	if strings.HasSuffix(d.Name, "bias") && len(d.Shape) == 1 {
 		return 0.4, 0
 	}
-	for _, part := range []string{"embedding", "pos_embed", "scale_shift_table", "relative_attention_bias", "style_embedder", "shared."} {
+	for _, part := range []string{
+		"embedding", "pos_embed", "scale_shift_table", "relative_attention_bias",
+		"style_embedder", "shared.",
+	} {
 		if strings.Contains(d.Name, part) {
 			return 1, 0
 		}

@@ -1,7 +1,7 @@
 package resample
 
-// area averages the source pixels that an output pixel touches (torch.nn.AdaptiveAvgPool2d): rows floor(y Y / height) to
-// ceil((y+1) Y / height), columns alike. Pixels that are touched only in part count as much as others.
+// area averages the source pixels that an output pixel touches (torch.nn.AdaptiveAvgPool2d): rows floor(y Y / height)
+// to ceil((y+1) Y / height), columns alike. Pixels that are touched only in part count as much as others.
 func area(m Image, width, height int) Image {
 	out := m.sized(width, height)
 	planes, inner := m.planes()

@@ -10,7 +10,8 @@ const (
 	vectorised                 // a loop over the channels of one pixel
 )
 
-// kernel returns the implementation that torch takes: the vectorised one when pixels of more than 3 channels lie together, and for small results.
+// kernel returns the implementation that torch takes: the vectorised one when pixels of more than 3 channels lie
+// together, and for small results.
 func kernel(m Image, width, height int, cropped bool) rounding {
 	if m.Layout == ChannelsLast && m.C > 3 && !cropped || width+height <= 128 {
 		return vectorised
@@ -18,7 +19,8 @@ func kernel(m Image, width, height int, cropped bool) rounding {
 	return generic
 }
 
-// taps is a linear map of one axis: output i is the sum of weight[i*n+j] times source at[i*n+j], summed in the order of j.
+// taps is a linear map of one axis: output i is the sum of weight[i*n+j] times source at[i*n+j], summed in the order of
+// j.
 type taps struct {
 	n      int
 	from   int // source length
@@ -27,8 +29,8 @@ type taps struct {
 	weight []float32
 }
 
-// position is the source coordinate of the center of output i when the source has scale times as many pixels: scale (i + 1/2) - 1/2, rounded
-// once (as a fused multiply-add does) or after the product too.
+// position is the source coordinate of the center of output i when the source has scale times as many pixels: scale (i
+// + 1/2) - 1/2, rounded once (as a fused multiply-add does) or after the product too.
 func position(scale float32, i int, once bool) float32 {
 	c := float32(i) + 0.5
 	if once {
@@ -54,8 +56,9 @@ func linear(from, to int, k rounding) taps {
 	return t
 }
 
-// cubic gives four sources the weights of Keys' cubic convolution with a = -0.75 (R. Keys, IEEE ASSP 29, 1981; torch's constant). Sources
-// outside are the nearest edge pixel. Which products are rounded is that of torch's compiled code: far is a small difference of large terms.
+// cubic gives four sources the weights of Keys' cubic convolution with a = -0.75 (R. Keys, IEEE ASSP 29, 1981; torch's
+// constant). Sources outside are the nearest edge pixel. Which products are rounded is that of torch's compiled code:
+// far is a small difference of large terms.
 func cubic(from, to int) taps {
 	const a = float32(-0.75)
 	near := func(x float32) float32 { return float32(float32((float32((a+2)*x)-(a+3))*x)*x) + 1 }

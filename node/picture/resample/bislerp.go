@@ -2,7 +2,8 @@ package resample
 
 import "math"
 
-// bislerp interpolates the channel vectors of neighbouring pixels along the arc between them, X axis first (ComfyUI comfy/utils.py bislerp).
+// bislerp interpolates the channel vectors of neighbouring pixels along the arc between them, X axis first (ComfyUI
+// comfy/utils.py bislerp).
 func bislerp(m Image, width, height int) Image {
 	wide := m.sized(width, m.Y)
 	slerpAxis(m, wide, blend(m.X, width), true)
@@ -17,8 +18,8 @@ type pair struct {
 	r    float32 // 0 at a, 1 at b
 }
 
-// blend returns the sources of each output. ComfyUI finds them by resizing the ramps 0, 1, 2 ... and 1, 2 ... n-1, n-1 with bilinear, and the
-// rounding of that belongs to the result.
+// blend returns the sources of each output. ComfyUI finds them by resizing the ramps 0, 1, 2 ... and 1, 2 ... n-1, n-1
+// with bilinear, and the rounding of that belongs to the result.
 func blend(from, to int) []pair {
 	k := generic
 	if to+1 <= 128 { // the ramps are pictures of 1 x to
@@ -41,7 +42,8 @@ func blend(from, to int) []pair {
 	return out
 }
 
-// slerpAxis fills out from m, whose X axis (alongX) or Y axis has another length; at has an entry for each output index of that axis.
+// slerpAxis fills out from m, whose X axis (alongX) or Y axis has another length; at has an entry for each output index
+// of that axis.
 func slerpAxis(m, out Image, at []pair, alongX bool) {
 	split(out.B*out.Y, out.X*out.C*16, func(lo, hi int) {
 		a, b := make([]float32, m.C), make([]float32, m.C)
@@ -82,8 +84,9 @@ func (m Image) pixel(v []float32, n, y, x int) {
 	}
 }
 
-// slerp turns a by r of the way to b and overwrites a: the directions are mixed on the great circle (K. Shoemake, SIGGRAPH 1985), the lengths
-// linearly. Vectors of (almost) one direction give a, of opposite directions the linear mix; a zero vector has no direction and adds none.
+// slerp turns a by r of the way to b and overwrites a: the directions are mixed on the great circle (K. Shoemake,
+// SIGGRAPH 1985), the lengths linearly. Vectors of (almost) one direction give a, of opposite directions the linear
+// mix; a zero vector has no direction and adds none.
 func slerp(a, b []float32, r float32) {
 	na, nb := norm(a), norm(b)
 	dot := cosine(a, b, na, nb)
@@ -115,8 +118,8 @@ func unit(v, n float32) float32 {
 	return v / n
 }
 
-// lanes is how many sums torch keeps side by side when it adds up the channels of a pixel. The order matters: near opposite directions a rounding
-// of the cosine is magnified.
+// lanes is how many sums torch keeps side by side when it adds up the channels of a pixel. The order matters: near
+// opposite directions a rounding of the cosine is magnified.
 const lanes = 8
 
 // norm is the Euclidean length of v: lanes, then the rest, of which the last one to three are fused.

@@ -14,8 +14,9 @@ const (
 	ChannelsLast                // [B, Y, X, C]
 )
 
-// Image is a batch of pictures or latents. A mask [B, Y, X] has C = 1 in either layout. Latents with frames [B, C, T, Y, X] go in as C*T channels,
-// but for bislerp, which looks at the channels of a pixel together and needs [B*T, C, Y, X].
+// Image is a batch of pictures or latents. A mask [B, Y, X] has C = 1 in either layout. Latents with frames [B, C, T,
+// Y, X] go in as C*T channels, but for bislerp, which looks at the channels of a pixel together and needs [B*T, C, Y,
+// X].
 type Image struct {
 	Data       []float32 // B*C*Y*X values in the order of Layout
 	B, C, Y, X int
@@ -47,16 +48,19 @@ const (
 // maxValues bounds a result to 16 GiB.
 const maxValues = 1 << 32
 
-// Upscale resizes m to width x height, up or down, in its own layout, like common_upscale. m is not changed; the result is new memory. Errors
-// are wrong arguments: an unknown method or crop, empty sizes, a channel count that lanczos cannot take, more values than 16 GiB.
+// Upscale resizes m to width x height, up or down, in its own layout, like common_upscale. m is not changed; the result
+// is new memory. Errors are wrong arguments: an unknown method or crop, empty sizes, a channel count that lanczos
+// cannot take, more values than 16 GiB.
 func Upscale(m Image, width, height int, method Method, crop Crop) (Image, error) {
 	if m.B < 1 || m.C < 1 || m.Y < 1 || m.X < 1 || len(m.Data) != m.B*m.C*m.Y*m.X {
-		return Image{}, fmt.Errorf("resize: %d values are no picture of %d channels, %d x %d, batch %d", len(m.Data), m.C, m.X, m.Y, m.B)
+		return Image{}, fmt.Errorf("resize: %d values are no picture of %d channels, %d x %d, batch %d", len(m.Data),
+			m.C, m.X, m.Y, m.B)
 	}
 	// The result and the picture between the two passes.
 	rows := float64(max(height, m.Y))
 	if width < 1 || height < 1 || float64(m.B)*float64(m.C)*rows*float64(width) > maxValues {
-		return Image{}, fmt.Errorf("resize: %d pictures of %d channels to %d x %d: sides must be at least 1 and all values together at most %d", m.B, m.C, width, height, maxValues)
+		return Image{}, fmt.Errorf("resize: %d pictures of %d channels to %d x %d: sides must be at least 1 and all "+
+			"values together at most %d", m.B, m.C, width, height, maxValues)
 	}
 	cropped := false
 	switch crop {
@@ -64,7 +68,8 @@ func Upscale(m Image, width, height int, method Method, crop Crop) (Image, error
 	case CropCenter:
 		x, y := margins(m, width, height)
 		if 2*x >= m.X || 2*y >= m.Y {
-			return Image{}, fmt.Errorf("resize: a center crop of %d x %d to the shape of %d x %d leaves nothing; use crop disabled", m.X, m.Y, width, height)
+			return Image{}, fmt.Errorf("resize: a center crop of %d x %d to the shape of %d x %d leaves nothing; use crop "+
+				"disabled", m.X, m.Y, width, height)
 		}
 		if cropped = x > 0 || y > 0; cropped {
 			m = cut(m, x, y)
@@ -84,13 +89,15 @@ func Upscale(m Image, width, height int, method Method, crop Crop) (Image, error
 		return area(m, width, height), nil
 	case Lanczos:
 		if m.C > 4 {
-			return Image{}, fmt.Errorf("resize: lanczos works on pictures of 1 to 4 channels, not on %d (latents: bislerp, bicubic, bilinear, area, nearest-exact)", m.C)
+			return Image{}, fmt.Errorf("resize: lanczos works on pictures of 1 to 4 channels, not on %d (latents: bislerp, "+
+				"bicubic, bilinear, area, nearest-exact)", m.C)
 		}
 		return lanczos(m, width, height), nil
 	case Bislerp:
 		return bislerp(m, width, height), nil
 	default:
-		return Image{}, fmt.Errorf("resize: unknown method %q (allowed: %s, %s, %s, %s, %s, %s)", method, NearestExact, Bilinear, Area, Bicubic, Lanczos, Bislerp)
+		return Image{}, fmt.Errorf("resize: unknown method %q (allowed: %s, %s, %s, %s, %s, %s)", method, NearestExact,
+			Bilinear, Area, Bicubic, Lanczos, Bislerp)
 	}
 }
 

@@ -2,16 +2,17 @@ package resample
 
 import "math"
 
-// lanczosSupport is the half width of the filter in source pixels, coefficientBits the fraction bits of its fixed-point weights (Pillow,
-// src/libImaging/Resample.c).
+// lanczosSupport is the half width of the filter in source pixels, coefficientBits the fraction bits of its fixed-point
+// weights (Pillow, src/libImaging/Resample.c).
 const (
 	lanczosSupport  = 3
 	coefficientBits = 32 - 8 - 2
 )
 
-// lanczos resizes as Pillow does: the picture becomes 8-bit (255 v, cut off), each axis that changes is filtered in fixed point and rounded to
-// 8 bits, X first, and the result is divided by 255 again. Colours are multiplied with alpha meanwhile. This is Pillow up to version 12; Pillow 13
-// filters Y first for some pairs of sizes, which moves single values by a level or two.
+// lanczos resizes as Pillow does: the picture becomes 8-bit (255 v, cut off), each axis that changes is filtered in
+// fixed point and rounded to 8 bits, X first, and the result is divided by 255 again. Colours are multiplied with alpha
+// meanwhile. This is Pillow up to version 12; Pillow 13 filters Y first for some pairs of sizes, which moves single
+// values by a level or two.
 func lanczos(m Image, width, height int) Image {
 	pic := bytesOf(m)
 	planes, inner := m.planes()
@@ -50,7 +51,8 @@ func bytesOf(m Image) []uint8 {
 	return out
 }
 
-// alphas replaces every colour of pic, which has the shape and layout of m with alpha as its last channel, by f(colour, alpha).
+// alphas replaces every colour of pic, which has the shape and layout of m with alpha as its last channel, by f(colour,
+// alpha).
 func alphas(m Image, pic []uint8, f func(v, alpha uint8) uint8) {
 	pixels, channel, pixel := m.Y*m.X, 1, m.C
 	if m.Layout == ChannelsFirst {
@@ -88,7 +90,8 @@ type filter8 struct {
 	weight   [][]int32
 }
 
-// lanczosFilter computes the weights sinc(x) sinc(x/3), stretched when the axis shrinks, normed to 1 and rounded (Pillow precompute_coeffs).
+// lanczosFilter computes the weights sinc(x) sinc(x/3), stretched when the axis shrinks, normed to 1 and rounded
+// (Pillow precompute_coeffs).
 func lanczosFilter(from, to int) filter8 {
 	f := filter8{from: from, to: to, first: make([]int, to), weight: make([][]int32, to)}
 	scale := float64(from) / float64(to)

@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// Grow returns a copy of the masks v [B, Y, X], grown by expand pixels (shrunk when negative) as ComfyUI's GrowMask does: as many passes in
-// which each pixel becomes the largest (smallest) of its neighbours and itself. tapered leaves the diagonal neighbours out, so that corners
-// become diagonal. It panics when the sizes do not fit.
+// Grow returns a copy of the masks v [B, Y, X], grown by expand pixels (shrunk when negative) as ComfyUI's GrowMask
+// does: as many passes in which each pixel becomes the largest (smallest) of its neighbours and itself. tapered leaves
+// the diagonal neighbours out, so that corners become diagonal. It panics when the sizes do not fit.
 func Grow(v []float32, b, y, x, expand int, tapered bool) []float32 {
 	checkMask("Grow", v, b, y, x)
 	cur, next := append([]float32(nil), v...), make([]float32, len(v))
@@ -66,9 +66,10 @@ func larger(a, b float32) float32 {
 	return a
 }
 
-// Feather returns a copy of the masks v [B, Y, X] whose borders rise linearly over so many pixels as ComfyUI's FeatherMask does. As there, the
-// ramps of the right and the bottom begin at index -0, which is the first column and row: those are scaled by 1/right and 1/bottom, and the
-// last column has the second value of its ramp. It panics when the sizes do not fit; negative widths count as 0, too large ones as the side.
+// Feather returns a copy of the masks v [B, Y, X] whose borders rise linearly over so many pixels as ComfyUI's
+// FeatherMask does. As there, the ramps of the right and the bottom begin at index -0, which is the first column and
+// row: those are scaled by 1/right and 1/bottom, and the last column has the second value of its ramp. It panics when
+// the sizes do not fit; negative widths count as 0, too large ones as the side.
 func Feather(v []float32, b, y, x, left, top, right, bottom int) []float32 {
 	checkMask("Feather", v, b, y, x)
 	out := append([]float32(nil), v...)

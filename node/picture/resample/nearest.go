@@ -27,8 +27,8 @@ func nearest(m Image, k rounding, width, height int) Image {
 	return out
 }
 
-// nearestIndex returns the source index of every output index. The two implementations agree but for centers that lie on a boundary between
-// source pixels up to rounding.
+// nearestIndex returns the source index of every output index. The two implementations agree but for centers that lie
+// on a boundary between source pixels up to rounding.
 func nearestIndex(from, to int, k rounding) []int {
 	at := make([]int, to)
 	scale := float32(from) / float32(to)

@@ -34,7 +34,8 @@ func (g golden) String() string {
 	case "feather":
 		return fmt.Sprintf("case %d: feather %v by %v", g.N, g.in.Shape, g.Edges)
 	}
-	return fmt.Sprintf("case %d: %s %v to %d x %d crop %s layout %s", g.N, g.Method, g.in.Shape, g.Width, g.Height, g.Crop, g.Layout)
+	return fmt.Sprintf("case %d: %s %v to %d x %d crop %s layout %s", g.N, g.Method, g.in.Shape, g.Width,
+		g.Height, g.Crop, g.Layout)
 }
 
 func cases(t *testing.T, op string) []golden {
@@ -107,8 +108,9 @@ func image(t *testing.T, e safetensors.Entry) Image {
 	return Image{Data: values(t, e), B: s[0], C: s[1], Y: s[2], X: s[3]}
 }
 
-// TestUpscaleEqualsComfyUI compares every recorded call in both layouts: float methods to 1e-6, lanczos, area and nearest-exact exactly. Bislerp of
-// random vectors with 2 or 3 channels gets 1e-5: some lie nearly opposite, where the last bit of the angle is magnified by 1/sin.
+// TestUpscaleEqualsComfyUI compares every recorded call in both layouts: float methods to 1e-6, lanczos, area and
+// nearest-exact exactly. Bislerp of random vectors with 2 or 3 channels gets 1e-5: some lie nearly opposite, where the
+// last bit of the angle is magnified by 1/sin.
 func TestUpscaleEqualsComfyUI(t *testing.T) {
 	bounds := map[Method]float64{NearestExact: 0, Lanczos: 0, Bilinear: 1e-6, Bicubic: 1e-6, Area: 0, Bislerp: 1e-6}
 	most, count := map[Method]float64{}, map[Method]int{}
@@ -120,8 +122,10 @@ func TestUpscaleEqualsComfyUI(t *testing.T) {
 			}
 		}
 		for _, layout := range []Layout{ChannelsFirst, ChannelsLast} {
-			// torch rounds the positions of channels-last inputs of more than 3 channels its own way; all other cases do not depend on the layout.
-			if (layout == ChannelsLast) != (g.Layout == "last") && (g.Method == NearestExact || g.Method == Bilinear) && in.C > 3 {
+			// torch rounds the positions of channels-last inputs of more than 3 channels its own way; all other cases do not
+			// depend on the layout.
+			if (layout == ChannelsLast) != (g.Layout == "last") &&
+				(g.Method == NearestExact || g.Method == Bilinear) && in.C > 3 {
 				continue
 			}
 			m := in
@@ -141,7 +145,8 @@ func TestUpscaleEqualsComfyUI(t *testing.T) {
 				got = turned(got)
 			}
 			if got.B != want.B || got.C != want.C || got.Y != want.Y || got.X != want.X {
-				t.Errorf("%v: shape [%d %d %d %d], want [%d %d %d %d]", g, got.B, got.C, got.Y, got.X, want.B, want.C, want.Y, want.X)
+				t.Errorf("%v: shape [%d %d %d %d], want [%d %d %d %d]", g, got.B, got.C, got.Y, got.X, want.B,
+					want.C, want.Y, want.X)
 				continue
 			}
 			d, at := worst(got.Data, want.Data)
@@ -189,7 +194,8 @@ func TestMasksEqualComfyUI(t *testing.T) {
 	}
 }
 
-// TestSplitDoesNotChangeResults resizes a picture large enough for several goroutines and compares with parts of it resized alone.
+// TestSplitDoesNotChangeResults resizes a picture large enough for several goroutines and compares with parts of it
+// resized alone.
 func TestSplitDoesNotChangeResults(t *testing.T) {
 	const c, y, x = 3, 150, 170
 	m := Image{B: 2, C: c, Y: y, X: x, Data: make([]float32, 2*c*y*x)}

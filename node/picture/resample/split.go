@@ -8,8 +8,8 @@ import (
 // grain is the work, in multiply-adds, below which another goroutine is not worth its start.
 const grain = 1 << 16
 
-// split calls f for ranges that cover [0, n) exactly once, on as many goroutines as there are processors; each costs so many multiply-adds
-// an item. A panic in f comes out of split.
+// split calls f for ranges that cover [0, n) exactly once, on as many goroutines as there are processors; each costs so
+// many multiply-adds an item. A panic in f comes out of split.
 func split(n, each int, f func(lo, hi int)) {
 	parts := min(runtime.GOMAXPROCS(0), n, 1+n*max(each, 1)/grain)
 	if parts <= 1 {

@@ -1,6 +1,7 @@
-// Package deferred is the transport of ranks whose Ops are streams of one engine/deferred Device: exchanges are queued with the calls of their rank and run as
-// late as the host's waits allow, in an order of the device's own. It is a test double for devices: whoever reads before a wait, sends from memory that is
-// overwritten, or forgets that another rank's memory is not written yet gets other numbers here.
+// Package deferred is the transport of ranks whose Ops are streams of one engine/deferred Device: exchanges are queued
+// with the calls of their rank and run as late as the host's waits allow, in an order of the device's own. It is a test
+// double for devices: whoever reads before a wait, sends from memory that is overwritten, or forgets that another
+// rank's memory is not written yet gets other numbers here.
 package deferred
 
 import (
@@ -17,7 +18,8 @@ import (
 // Transport connects Ops that are *late.Ops of one device.
 type Transport struct{}
 
-// Connect implements comm.Transport. There is no deadline: a device that waits for a call that nobody issues waits until the group is aborted.
+// Connect implements comm.Transport. There is no deadline: a device that waits for a call that nobody issues waits
+// until the group is aborted.
 func (Transport) Connect(name string, ops []engine.Ops, _ time.Duration) ([]comm.Comm, error) {
 	g := &group{name: name, rounds: map[int]*round{}, ways: map[wayKey]*way{}}
 	out := make([]comm.Comm, len(ops))
@@ -26,7 +28,10 @@ func (Transport) Connect(name string, ops []engine.Ops, _ time.Duration) ([]comm
 		if !ok {
 			return nil, fmt.Errorf("%s: rank %d runs on %s, which is no stream of a deferred device", name, r, o.Name())
 		}
-		e := &end{group: g, rank: r, stream: stream.Stream, outgoing: map[int]*late.Stream{}, incoming: map[int]*late.Stream{}}
+		e := &end{
+			group: g, rank: r, stream: stream.Stream, outgoing: map[int]*late.Stream{},
+			incoming: map[int]*late.Stream{},
+		}
 		g.ends = append(g.ends, e)
 		out[r] = e
 	}
@@ -312,7 +317,8 @@ func (e *end) Offer(slot, src engine.Tensor, to int) {
 	})
 	out, peer := e.toward(e.outgoing, to), e.group.ends[to]
 	out.After(filled)
-	sent := e.push(out, e.group.move(wayKey{e.rank, to, true}, true, comm.Message{Tensor: slot, Site: m.Site}, peer.toward(peer.incoming, e.rank)))
+	sent := e.push(out, e.group.move(wayKey{e.rank, to, true}, true, comm.Message{Tensor: slot, Site: m.Site},
+		peer.toward(peer.incoming, e.rank)))
 	e.sending = append(e.sending, message{to, slot, sent})
 	e.count(src.Len(), src.DType)
 }
@@ -322,7 +328,8 @@ func (e *end) Post(slot engine.Tensor, from int) {
 	in := e.toward(e.incoming, from)
 	in.After(e.stream.Record())
 	peer := e.group.ends[from]
-	arrived := e.push(in, e.group.move(wayKey{from, e.rank, true}, false, comm.NewMessage(slot), peer.toward(peer.outgoing, e.rank)))
+	arrived := e.push(in, e.group.move(wayKey{from, e.rank, true}, false, comm.NewMessage(slot),
+		peer.toward(peer.outgoing, e.rank)))
 	e.posted = append(e.posted, message{from, slot, arrived})
 }
 
@@ -331,7 +338,8 @@ func (e *end) Await(dst engine.Tensor, from int) {
 	m := comm.NewMessage(dst)
 	i := slices.IndexFunc(e.posted, func(m message) bool { return m.peer == from })
 	if i < 0 {
-		panic(&comm.Error{Text: fmt.Sprintf("%s: rank %d awaits a message of rank %d and has posted no memory for it", e.group.name, e.rank, from)})
+		panic(&comm.Error{Text: fmt.Sprintf("%s: rank %d awaits a message of rank %d and has posted no memory for it",
+			e.group.name, e.rank, from)})
 	}
 	p := e.posted[i]
 	e.posted = slices.Delete(e.posted, i, i+1)
