@@ -107,7 +107,7 @@ func connect(transport comm.Transport, m plan.Mesh, ops []engine.Ops,
 			for i, other := range ranks {
 				members[i] = ops[other]
 			}
-			group, err := transport.Connect(a.String(), members, deadline)
+			group, err := transport.Connect(comm.Group{Name: a.String(), Ranks: ranks, Deadline: deadline}, members)
 			if err != nil {
 				return nil, fmt.Errorf("connect ranks %v for %s: %w", ranks, a, err)
 			}
