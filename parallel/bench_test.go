@@ -31,9 +31,9 @@ func benchModel(b *testing.B) Model {
 	if err != nil {
 		b.Fatal(err)
 	}
-	return Model{Key: "bench", Spec: &spec, Load: func(ops engine.Ops, held dit.Held) (dit.Model, error) {
+	return Model{Key: "bench", Spec: &spec, Weights: LoadFunc(func(ops engine.Ops, held dit.Held) (dit.Model, error) {
 		return flux.Load(ops, set, c, held)
-	}}
+	})}
 }
 
 // BenchmarkPlans runs 4 steps of a 512 px picture (1024 image, 128 text tokens) on plans of one and two ranks that

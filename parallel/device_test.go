@@ -57,13 +57,13 @@ func TestWeightsAreKeptByDevice(t *testing.T) {
 	request := func(name, plan string) *Request {
 		r := parityRequest(t, openGolden(t, name), name, 1, 8, 8, 2)
 		r.Plan, r.Model.WeightBytes = plan, 1<<20
-		load := r.Model.Load
-		r.Model.Load = func(ops engine.Ops, held dit.Held) (dit.Model, error) {
+		load := r.Model.Weights.Load
+		r.Model.Weights = LoadFunc(func(ops engine.Ops, held dit.Held) (dit.Model, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			loads[ops.(located).name]++
 			return load(ops, held)
-		}
+		})
 		return r
 	}
 	run := func(name, plan string) {

@@ -84,7 +84,7 @@ func openGolden(t *testing.T, name string) goldenModel {
 		return m
 	}
 	load := func(f func(ops engine.Ops, held dit.Held) (dit.Model, error)) {
-		g.model = Model{Key: name, Load: f}
+		g.model = Model{Key: name, Weights: LoadFunc(f)}
 		m, err := f(ref.New(), dit.Held{})
 		if err != nil {
 			t.Fatal(err)

@@ -49,7 +49,7 @@ func tinyRequest(t *testing.T, family string, b, y, x, steps int) *Request {
 	return &Request{
 		Model: Model{
 			Key: "tiny-" + family, Spec: &spec,
-			Load: func(ops engine.Ops, held dit.Held) (dit.Model, error) { return d.Load(ops, held) },
+			Weights: LoadFunc(d.Load),
 		},
 		Sampling: line, Sampler: "euler", Sigmas: sigmas, Latent: l, Guider: Guider{Kind: GuideCFG, CFG: 3},
 		Branches: []Branch{

@@ -94,7 +94,7 @@ func (p *placements) acquire(m Model, held dit.Held) (loaded bool, err error) {
 	var model dit.Model
 	err = group.Recovered("load "+m.Key, func() error {
 		var err error
-		model, err = m.Load(p.ops, held)
+		model, err = m.Weights.Load(p.ops, held)
 		return err
 	})
 	if err != nil {
