@@ -146,12 +146,12 @@ func TestForecastEqualsExecutor(t *testing.T) {
 func checkMemory(t *testing.T, w forecast.Workload, p plan.Plan, value int, ranks *team, peak int64) {
 	t.Helper()
 	o, most := forecast.NewOutline(w, p), int64(0)
-	for i, l := range ranks.links {
+	for i, l := range ranks.members {
 		at := ranks.mesh.At(i)
 		k := at.Pipe
 		at.Pipe = o.Stage(k)
 		want := o.LaneMemory(at, k, value)
-		session, acts, exchange := l.Rank.Memory()
+		session, acts, exchange := rankOf(l).Memory()
 		got := forecast.Memory{
 			Weights: want.Weights, KV: want.KV, // compared elsewhere
 			Session: int64(session), Activations: int64(acts), Exchange: int64(exchange),

@@ -28,7 +28,7 @@ func rooms() map[string][]string {
 		"daemon": {"."},
 		"node":   {"pyjson", "lru", "fault", "picture/resample", "picture", "files", "value", "graph", "classes"},
 		"parallel": {
-			"failure", "comm", "comm/deferred", "plan", "group", "rank", "forecast", ".",
+			"failure", "comm", "comm/deferred", "plan", "group", "rank", "host", "forecast", ".",
 		},
 		"ipc": {"wire", "bulk", "message", "client", "meter", "broker", "jobs", "serve", "worker"},
 	}

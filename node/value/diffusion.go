@@ -5,7 +5,7 @@ import (
 	"patchbay/models/family"
 	"patchbay/models/weights"
 	"patchbay/node/files"
-	"patchbay/parallel"
+	"patchbay/parallel/host"
 )
 
 // OpenModel describes the diffusion model of a file from its header. Its weights are read from the file, opened again,
@@ -24,7 +24,7 @@ func OpenModel(name string, f files.Checkpoint, open *weights.File, set *weights
 }
 
 // NewModel makes a handle of a description, with weights of so many bytes; without any they are those of a file.
-func NewModel(name, key string, d *family.Diffusion, bytes int64, weights parallel.Weights) (*Model, error) {
+func NewModel(name, key string, d *family.Diffusion, bytes int64, weights host.Weights) (*Model, error) {
 	s, err := d.Sampling.Build()
 	if err != nil {
 		return nil, err

@@ -29,7 +29,7 @@ type fileWeights struct {
 	loader *source.Loader
 }
 
-// Load implements parallel.Weights.
+// Load implements host.Weights.
 func (w fileWeights) Load(ops engine.Ops, held dit.Held) (dit.Model, error) {
 	return w.loader.Load(ops, w.Model, held)
 }

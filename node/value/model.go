@@ -8,6 +8,7 @@ import (
 	"patchbay/models/source"
 	"patchbay/models/weights"
 	"patchbay/parallel"
+	"patchbay/parallel/host"
 )
 
 // Model is a MODEL: a diffusion model that has been described but not loaded. Copies with other adapters or model
@@ -24,7 +25,7 @@ type Model struct {
 	Differential *float32
 	// Cache is what EasyCache or LazyCache set; nil: every evaluation runs.
 	Cache   *parallel.Cache
-	Weights parallel.Weights // nil: those of the file
+	Weights host.Weights // nil: those of the file
 	file    source.File
 	declare func() ([]weights.Declared, error) // all tensors of the model
 	bytes   int64

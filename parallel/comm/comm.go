@@ -60,6 +60,7 @@ type Comm interface {
 
 // Group is ranks that exchange with each other.
 type Group struct {
+	Team     uint64        // tells the groups of one team from those of the next
 	Name     string        // the axis, for errors
 	Ranks    []int         // numbers of the members among all ranks of the plan, in the order of the group
 	Deadline time.Duration // of every wait for a peer, 0: none
