@@ -2,6 +2,7 @@ package value
 
 import (
 	"patchbay/engine"
+	"patchbay/models"
 	"patchbay/models/dit"
 	"patchbay/models/lora"
 	"patchbay/models/source"
@@ -38,62 +39,45 @@ func (w fileWeights) Load(ops engine.Ops, held dit.Held) (dit.Model, error) {
 func (w fileWeights) Files() source.Model { return w.Model }
 
 // adaptedEncoder is a text encoder in the store that shares its base with others.
-type adaptedEncoder[T resident] struct {
-	net   T
+type adaptedEncoder struct {
+	net   text.Net
 	bytes int64 // with the base: several that share one count it more than once
 	free  func()
 }
 
 // Bytes returns the memory that would be needed for this one alone.
-func (e *adaptedEncoder[T]) Bytes() int64 { return e.bytes }
+func (e *adaptedEncoder) Bytes() int64 { return e.bytes }
 
 // Close gives back what the encoder alone has, and the base if nobody else uses it.
-func (e *adaptedEncoder[T]) Close() { e.free() }
+func (e *adaptedEncoder) Close() { e.free() }
 
 // lentEncoder takes an encoder with the adapters of its clip from the cache, or loads what is missing of it.
-func lentEncoder[T resident](u Use, l *parallel.Local, clip *Clip, e *encoder,
-	open func(engine.Ops, *weights.Set, []byte) (T, error),
-	adapt func(T, engine.Ops, []weights.LowRank) (T, error),
-) (T, error) {
+func lentEncoder(u Use, l *parallel.Local, clip *Clip, e *encoder) (text.Net, error) {
 	key := e.kind + " " + e.file.Checkpoint.Key() + " " + e.prefix
 	uses := source.To(e.kind, clip.loras)
-	kept, err := lent(u, key+source.Keys(uses), func() (*adaptedEncoder[T], error) {
-		base, release, err := source.Take(&u.Store.loader.Shared, key, func() (T, error) { return loadEncoder(l, e, open) })
+	kept, err := lent(u, key+source.Keys(uses), func() (*adaptedEncoder, error) {
+		base, release, err := source.Take(&u.Store.loader.Shared, key, func() (text.Net, error) { return loadEncoder(l, e) })
 		if err != nil {
 			return nil, err
 		}
 		if len(uses) == 0 {
-			return &adaptedEncoder[T]{base, base.Bytes(), release}, nil
+			return &adaptedEncoder{base, base.Bytes(), release}, nil
 		}
-		var net T
+		var net text.Net
 		err = source.With(e.kind, uses, func(list []weights.LowRank) (err error) {
-			net, err = adapt(base, l.Ops, list)
+			net, err = base.Adapt(l.Ops, list)
 			return err
 		})
 		if err != nil {
 			release()
 			return nil, fault.At(fault.CodeBadCheckpoint, "clip", "clip: %v", err)
 		}
-		return &adaptedEncoder[T]{net, base.Bytes() + net.Bytes(), func() { net.Close(); release() }}, nil
+		return &adaptedEncoder{net, base.Bytes() + net.Bytes(), func() { net.Close(); release() }}, nil
 	})
 	if err != nil {
-		var none T
-		return none, err
+		return nil, err
 	}
 	return kept.net, nil
-}
-
-// clipNet, t5Net and bertNet are lentEncoder for the three networks.
-func (c *Clip) clipNet(u Use, l *parallel.Local, e *encoder) (*text.CLIP, error) {
-	return lentEncoder(u, l, c, e, text.OpenCLIP, (*text.CLIP).Adapt)
-}
-
-func (c *Clip) t5Net(u Use, l *parallel.Local, e *encoder) (*text.T5, error) {
-	return lentEncoder(u, l, c, e, text.OpenT5, (*text.T5).Adapt)
-}
-
-func (c *Clip) bertNet(u Use, l *parallel.Local, e *encoder) (*text.BERT, error) {
-	return lentEncoder(u, l, c, e, text.OpenBERT, (*text.BERT).Adapt)
 }
 
 // LoraKeys lists what files may call the weights of the handles.
@@ -105,10 +89,8 @@ func LoraKeys(m *Model, clip *Clip) (*lora.Keys, error) {
 	if err != nil {
 		return nil, err
 	}
-	keys, err := lora.Diffusion(m.Spec.Family, declared)
-	if err != nil {
-		return nil, fault.At(fault.CodeWrongFamily, "model", "model: %v", err)
-	}
+	f, _ := models.Named(m.Spec.Family) // a row of the table described m
+	keys := lora.Diffusion(f.Name, f.Names, declared)
 	if clip == nil {
 		return keys, nil
 	}
