@@ -38,6 +38,61 @@ func decodeRecord(e jetstream.KeyValueEntry) (message.Record, error) {
 	return rec, nil
 }
 
+// keep implements Store: a job is written down within AskTime or not at all.
+func (l *JetStream) keep(ctx context.Context, rec message.Record,
+	req *message.RunRequest,
+) (message.Record, bool, error) {
+	if err := l.full(); err != nil {
+		return rec, false, err
+	}
+	ctx, cancel := l.writable(ctx)
+	defer cancel()
+	rec.Owner = l.Owner()
+	if req.Front {
+		rec.Priority = "high"
+	}
+	rec, created, err := l.create(ctx, rec, req)
+	if full := l.full(); err != nil && full != nil {
+		return rec, false, full
+	}
+	if errors.Is(err, context.DeadlineExceeded) && l.nc.IsConnected() {
+		err = fmt.Errorf("%w (the NATS server answers and takes no writes: is its disk full? then it wants a restart when "+
+			"there is space)", err)
+	}
+	return rec, created, err
+}
+
+// full tells why the store cannot take new jobs; nil: it can, or nobody knows.
+func (l *JetStream) full() error {
+	if l.cfg.Full == nil {
+		return nil
+	}
+	if err := l.cfg.Full(); err != nil {
+		return fmt.Errorf("%w: %w", ErrStore, err)
+	}
+	return nil
+}
+
+// writable is the time that a client's job may take to be written down; it ends at once when the store turns out to be
+// full.
+func (l *JetStream) writable(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(ctx, AskTime)
+	if l.cfg.Full == nil {
+		return ctx, cancel
+	}
+	go func() {
+		defer cancel()
+		for l.cfg.Full() == nil {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+	}()
+	return ctx, cancel
+}
+
 // create writes the request and then the record of a new job. If there is a job of that id, its record is returned,
 // with false.
 func (l *JetStream) create(ctx context.Context, rec message.Record,
@@ -183,14 +238,14 @@ func (l *JetStream) bury(ctx context.Context, rec message.Record) error {
 	return err
 }
 
-// watch calls changed for every record there is and will be, and gone for those that are dropped; loaded is closed
-// after the first round.
-func (l *JetStream) watch(changed func(message.Record), gone func(job string)) (loaded chan struct{}, err error) {
+// open implements Store: it returns when the table has every record of the bucket, and goes on telling it of changes
+// and of what other daemons say.
+func (l *JetStream) open(ctx context.Context, j *Table) error {
 	w, err := l.jobs.WatchAll(l.ctx)
 	if err != nil {
-		return nil, fmt.Errorf("watch records: %w", err)
+		return fmt.Errorf("watch records: %w", err)
 	}
-	loaded = make(chan struct{})
+	loaded := make(chan struct{})
 	l.wg.Go(func() {
 		defer func() { _ = w.Stop() }()
 		for {
@@ -201,27 +256,33 @@ func (l *JetStream) watch(changed func(message.Record), gone func(job string)) (
 				if !ok {
 					return
 				}
-				l.watched(e, changed, gone, loaded)
+				l.watched(e, j, loaded)
 			}
 		}
 	})
-	return loaded, nil
+	if err := l.hear(j.Hear); err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-loaded:
+		return nil
+	}
 }
 
-func (l *JetStream) watched(e jetstream.KeyValueEntry, changed func(message.Record), gone func(job string),
-	loaded chan struct{},
-) {
+func (l *JetStream) watched(e jetstream.KeyValueEntry, j *Table, loaded chan struct{}) {
 	switch {
 	case e == nil:
 		closeOnce(loaded)
 	case e.Operation() != jetstream.KeyValuePut:
-		gone(e.Key())
+		j.vanish(e.Key())
 	default:
 		rec, err := decodeRecord(e)
 		if err != nil {
 			l.cfg.Log.Error().Err(err).Msg("record left alone")
 			return
 		}
-		changed(rec)
+		j.observe(rec)
 	}
 }
