@@ -49,7 +49,7 @@ func durable(t testing.TB, e *broker.Embedded, owner string) (*Table, func()) {
 	}
 	out := NewPublisher(nc, zerolog.Nop())
 	j := New(Config{Store: l, OnEvent: func(ev message.Event) {
-		if m, err := EventMessage(ev, owner); err != nil {
+		if m, err := EventMessage(ev, owner, int(nc.MaxPayload())); err != nil {
 			t.Error(err)
 		} else {
 			out.Put(m)

@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
 )
 
 // Config are the limits of a job table.
@@ -336,11 +337,17 @@ func (j *Table) update(ctx context.Context, id string, rev uint64, next func(mes
 	if err := j.warm(ctx, e); err != nil { // a change is followed by events, and those by their numbers
 		return message.Record{}, err
 	}
-	r, err := j.store.swap(ctx, r)
+	ask := r
+	r, err := j.store.swap(ctx, ask)
 	if errors.Is(err, errConflict) {
 		if cur, err := j.store.get(ctx, id); err == nil {
 			j.observe(cur)
 		}
+	}
+	long := errors.Is(err, errLong) && slices.Contains(next(was), message.Failed)
+	why := err
+	if long {
+		r, err = j.store.swap(ctx, ask.Closed(wire.Errorf(wire.ErrTooLarge, "%v", why)))
 	}
 	if err != nil {
 		return message.Record{}, err
@@ -352,6 +359,10 @@ func (j *Table) update(ctx context.Context, id string, rev uint64, next func(mes
 	j.settle(e, r)
 	out := j.view(e)
 	j.mu.Unlock()
+	if long { // an error that cannot go away ends the job
+		j.Append(ctx, id, -1, terminalOf(r))
+		return message.Record{}, errors.Join(why, j.store.bury(ctx, r))
+	}
 	if was != message.Queued && r.State == message.Queued {
 		j.post(r)
 	}
@@ -549,6 +560,7 @@ var (
 	ErrFull     = errors.New("the queue is full")
 	ErrCrowd    = errors.New("the client has too many jobs")
 	ErrHash     = errors.New("a job of that id exists with another body")
+	errLong     = errors.New("the record is too long for the store")
 	errLacking  = errors.New("files of the job are not here")
 	ErrStore    = errors.New("the job store cannot be written")
 	ErrClosed   = errors.New("no new jobs are taken")

@@ -24,7 +24,7 @@ func (j *Table) Take(ctx context.Context, worker string) (message.Record, *messa
 		case errors.Is(err, errLacking):
 			ref.giveBack()
 		// dropped, ended, or taken by somebody else: the reference is stale
-		case errors.Is(err, errNoJob), errors.Is(err, errConflict):
+		case errors.Is(err, errNoJob), errors.Is(err, errConflict), errors.Is(err, errLong):
 			ref.drop()
 		case ctx.Err() == nil:
 			j.cfg.Log.Warn().Err(err).Str("job", ref.job).Msg("not taken; its reference comes again")
