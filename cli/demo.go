@@ -98,6 +98,9 @@ func demo(cmd *cobra.Command, f *demoFlags) error {
 	if err != nil {
 		return err
 	}
+	if err := console.CheckFolder(filepath.Dir(f.out)); err != nil {
+		return console.BadInput(fmt.Errorf("--out: %w", err))
+	}
 	temp, err := os.MkdirTemp("", "patchbay-demo-")
 	if err != nil {
 		return err
