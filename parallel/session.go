@@ -17,7 +17,7 @@ type session struct {
 	features struct{ in, out int }
 }
 
-// open starts the session on all ranks and returns the largest memory need of one, in bytes.
+// open starts the session on all ranks and returns the bytes of the rank that needs most, of folded stages both lanes.
 func (s *session) open(spec *dit.Spec, o rank.OpenCommand, branches []int) (peak int64, err error) {
 	t, p := s.team, s.team.mesh.Plan
 	s.batch = plan.Balanced(o.Batch, p.Data)
@@ -47,8 +47,11 @@ func (s *session) open(spec *dit.Spec, o rank.OpenCommand, branches []int) (peak
 		}
 		return &rank.Command{Session: s.id, Open: &own}
 	})()
-	for _, r := range replies {
-		peak = max(peak, r.PeakBytes)
+	need := make([]int64, t.Plan.Ranks())
+	for member, r := range replies {
+		device, _ := t.Device(member)
+		need[device] += r.PeakBytes
+		peak = max(peak, need[device])
 	}
 	return peak, err
 }
