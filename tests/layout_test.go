@@ -188,7 +188,7 @@ func TestLayoutImportsPointDown(t *testing.T) {
 // forTests are packages that only tests import, with everything below them.
 var forTests = []string{
 	"engine/cpu/emulated", "engine/optest", "models/goldenrun",
-	"models/weights/goldenweights", "tests",
+	"models/weights/goldenweights", "parallel/comm/commtest", "parallel/comm/deferred", "tests",
 }
 
 func TestLayoutNothingForTestsIsShipped(t *testing.T) {
