@@ -38,6 +38,7 @@ type Config struct {
 	// others.
 	DeviceMemory string `json:"device_memory,omitempty"`
 	Reserve      string `json:"reserve,omitempty"`
+	Placement    string `json:"placement,omitempty"` // of ranks: threads or children; empty: threads
 
 	Workers   int           `json:"workers,omitempty"`
 	Metrics   string        `json:"metrics,omitempty"` // address of /metrics and /healthz; empty: none
@@ -218,6 +219,14 @@ func (c *Config) CheckDevices() error {
 	if _, err := ParseBytes(c.DeviceMemory); err != nil {
 		return &InputError{Err: fmt.Errorf("--device-memory %w", err)}
 	}
+	gpus, _ := GPUs(c.Devices)
+	switch {
+	case !slices.Contains([]string{"", PlacementThreads, placementChildren}, c.Placement):
+		return &InputError{Err: fmt.Errorf("--placement %s: want threads or children", c.Placement)}
+	case c.Placement == placementChildren && gpus != nil:
+		return &InputError{Err: fmt.Errorf("--placement children --devices %s: processes exchange in host memory alone yet: "+
+			"want --placement threads, or --devices cpu", c.Devices)}
+	}
 	if _, err := ParseBytes(c.Reserve); err != nil {
 		return &InputError{Err: fmt.Errorf("--reserve %w", err)}
 	}
@@ -255,6 +264,9 @@ func (c *Config) workerArgs() []string {
 	}
 	if c.DeviceMemory != "" {
 		args = append(args, "--device-memory", c.DeviceMemory)
+	}
+	if c.Placement != "" {
+		args = append(args, "--placement", c.Placement)
 	}
 	if c.Reserve != "" {
 		args = append(args, "--reserve", c.Reserve)
