@@ -128,7 +128,7 @@ func TestDurableJobsAreTakenOnceByTwoDaemons(t *testing.T) {
 func TestDurablePrioritiesAndLargeRequests(t *testing.T) {
 	e := jetstreamServer(t, false)
 	j, end := durable(t, e, "a")
-	big := bytes.Repeat([]byte("x"), 3*requestPiece)
+	big := bytes.Repeat([]byte("x"), 70<<20) // more than a message may have
 	mustCreate(t, j, &message.RunRequest{ID: "low", Priority: "low", Inputs: map[string][]byte{"big": big}})
 	mustCreate(t, j, &message.RunRequest{ID: "normal"})
 	mustCreate(t, j, &message.RunRequest{ID: "high", Priority: "high"})

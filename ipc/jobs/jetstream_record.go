@@ -176,18 +176,23 @@ func (l *JetStream) request(ctx context.Context, rec message.Record) (*message.R
 	var body []byte
 	for i := range rec.Pieces {
 		e, err := l.requests.Get(ctx, pieceKey(rec, i))
+		if errors.Is(err, jetstream.ErrKeyNotFound) {
+			err = fmt.Errorf("%w: %w", errGone, err)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("read request of job %s, piece %d: %w", rec.Job, i, err)
 		}
 		body = append(body, e.Value()...)
 	}
-	o, err := wire.Decode(body, wire.Msgpack, wire.DefaultLimits())
-	if err != nil {
-		return nil, fmt.Errorf("read request of job %s: %w", rec.Job, err)
-	}
 	req := &message.RunRequest{}
-	if err := wire.Bind(o, req); err != nil {
-		return nil, fmt.Errorf("read request of job %s: %w", rec.Job, err)
+	lim := wire.DefaultLimits()
+	lim.Bytes = len(body) // it came within the limits of its carrier, perhaps beside a message
+	o, err := wire.Decode(body, wire.Msgpack, lim)
+	if err == nil {
+		err = wire.Bind(o, req)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read request of job %s: %w: %w", rec.Job, errGone, err)
 	}
 	return req, nil
 }
