@@ -325,8 +325,8 @@ func (l *JetStream) sweep(ctx context.Context) {
 	gone := l.gone
 	l.gone = nil
 	l.mu.Unlock()
-	for i, rec := range gone {
-		if err := l.drop(ctx, rec); err != nil {
+	for i := range gone {
+		if err := l.drop(ctx, &gone[i]); err != nil {
 			l.mu.Lock()
 			l.gone = append(l.gone, gone[i:]...)
 			l.mu.Unlock()

@@ -273,14 +273,33 @@ func isConflict(err error) bool {
 // markerTime is how long the bucket remembers that a job was dropped, for daemons that were not listening.
 const markerTime = time.Minute
 
-// drop forgets a job, its request and its events. Nothing of it stays: streams index their subjects in memory.
-func (l *JetStream) drop(ctx context.Context, rec message.Record) error {
-	err := l.events.Purge(ctx, jetstream.WithPurgeSubject(message.EventSubject(rec.Job, "*")))
-	if rec.Pieces > 0 {
-		err = errors.Join(err, l.bodies.Purge(ctx, jetstream.WithPurgeSubject("$KV."+message.RequestBucket+"."+rec.Job+".>")))
+// drop forgets a job, its request and its events, unless its record was changed since: then it is a job again. Nothing
+// of it stays: streams index their subjects in memory. Rev 0 says that the record is gone already.
+func (l *JetStream) drop(ctx context.Context, rec *message.Record) error {
+	bodies, err := l.bodies.Info(ctx)
+	if err != nil {
+		return err
 	}
-	return errors.Join(err, l.jobs.Purge(ctx, rec.Job, jetstream.PurgeTTL(markerTime)))
+	if rec.Rev > 0 {
+		err := l.jobs.Purge(ctx, rec.Job, jetstream.PurgeTTL(markerTime), jetstream.LastRevision(rec.Rev))
+		if err != nil && isConflict(err) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		rec.Rev = 0
+	}
+	err = l.events.Purge(ctx, jetstream.WithPurgeSubject(message.EventSubject(rec.Job, "*")))
+	if rec.Pieces > 0 { // and not those of a new job of that id
+		err = errors.Join(err, l.bodies.Purge(ctx, jetstream.WithPurgeSubject(pieceSubject(rec.Job)),
+			jetstream.WithPurgeSequence(bodies.State.LastSeq+1)))
+	}
+	return err
 }
+
+// pieceSubject are the subjects of the pieces of a job's request.
+func pieceSubject(job string) string { return "$KV." + message.RequestBucket + "." + job + ".>" }
 
 // bury writes a job that failed for good to the dead letters, once an attempt.
 func (l *JetStream) bury(ctx context.Context, rec message.Record) error {
