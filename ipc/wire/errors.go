@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -24,6 +25,18 @@ type Error struct {
 	Trace        []string       `json:"trace,omitempty"`
 	NodeErrors   map[string]any `json:"-"` // stands beside "error", as in ComfyUI's body
 }
+
+// InputError is a setting that a program cannot start with; the command line ends with the exit code of bad input.
+type InputError struct{ Err error }
+
+// Error is the text of Err.
+func (e *InputError) Error() string { return e.Err.Error() }
+
+// Unwrap returns Err.
+func (e *InputError) Unwrap() error { return e.Err }
+
+// ErrNoServer is a NATS server that cannot be reached.
+var ErrNoServer = errors.New("no NATS server answers")
 
 // The codes of errors. The table below gives their numbers; docs/protocol.md lists them for clients.
 const (
