@@ -119,7 +119,7 @@ func (e *Embedded) RestartJetStream() error {
 		return err
 	}
 	return e.srv.EnableJetStream(&server.JetStreamConfig{
-		StoreDir: e.cfg.Store, MaxMemory: embeddedMemory, MaxStore: embeddedStore, SyncAlways: e.cfg.SyncAlways,
+		StoreDir: e.cfg.Store, MaxMemory: embeddedMemory, MaxStore: EmbeddedStore, SyncAlways: e.cfg.SyncAlways,
 	})
 }
 

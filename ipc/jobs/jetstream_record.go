@@ -77,13 +77,25 @@ func (l *JetStream) keep(ctx context.Context, rec message.Record,
 	if err := l.full(); err != nil {
 		return rec, false, err
 	}
-	ctx, cancel := l.writable(ctx)
-	defer cancel()
 	rec.Owner = l.Owner()
 	if req.Front {
 		rec.Priority = "high"
 	}
-	rec, created, err := l.create(ctx, rec, req)
+	body, err := wire.Encode(req, wire.Msgpack)
+	if err == nil {
+		err = l.spaceFor(ctx, len(body))
+	}
+	if err != nil {
+		return rec, false, err
+	}
+	within, cancel := l.writable(ctx, len(body))
+	defer cancel()
+	rec, created, err := l.create(within, rec, body)
+	if noRoom(err) {
+		l.crowded(ctx)
+		l.unmade(rec)
+		return rec, false, fmt.Errorf("%w: %w", ErrStore, err)
+	}
 	if full := l.full(); err != nil && full != nil {
 		return rec, false, full
 	}
@@ -105,10 +117,10 @@ func (l *JetStream) full() error {
 	return nil
 }
 
-// writable is the time that a client's job may take to be written down; it ends at once when the store turns out to be
-// full.
-func (l *JetStream) writable(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithTimeout(ctx, AskTime)
+// writable is the time that a client's job of n bytes may take to be written down; it ends at once when the store turns
+// out to be full.
+func (l *JetStream) writable(ctx context.Context, n int) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(ctx, AskTime+time.Duration(n>>24)*time.Second)
 	if l.cfg.Full == nil {
 		return ctx, cancel
 	}
@@ -127,13 +139,7 @@ func (l *JetStream) writable(ctx context.Context) (context.Context, context.Canc
 
 // create writes the request and then the record of a new job. If there is a job of that id, its record is returned,
 // with false.
-func (l *JetStream) create(ctx context.Context, rec message.Record,
-	req *message.RunRequest,
-) (message.Record, bool, error) {
-	body, err := wire.Encode(req, wire.Msgpack)
-	if err != nil {
-		return rec, false, err
-	}
+func (l *JetStream) create(ctx context.Context, rec message.Record, body []byte) (message.Record, bool, error) {
 	if value, err := encodeRecord(rec); err != nil || len(value) > l.room()/2 { // it grows with what becomes of the job
 		return rec, false, errors.Join(err, wire.Errorf(wire.ErrTooLarge,
 			"the record of the job has %d bytes, of %d that it may have: shorten client, or the names of files", len(value),
@@ -142,6 +148,7 @@ func (l *JetStream) create(ctx context.Context, rec message.Record,
 	size := min(requestPiece, int(l.nc.MaxPayload())/2)
 	for at := 0; at < len(body); at += size {
 		if _, err := l.requests.Put(ctx, pieceKey(rec, rec.Pieces), body[at:min(at+size, len(body))]); err != nil {
+			l.unmade(rec)
 			return rec, false, fmt.Errorf("keep request of job %s: %w", rec.Job, err)
 		}
 		rec.Pieces++
@@ -164,6 +171,17 @@ func (l *JetStream) create(ctx context.Context, rec message.Record,
 	}
 	stored, encErr := encodeRecord(old)
 	return old, encErr == nil && bytes.Equal(stored, value), encErr
+}
+
+// unmade drops the pieces of a job that could not be written down, unless another daemon has made it meanwhile.
+func (l *JetStream) unmade(rec message.Record) {
+	l.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(l.ctx, serverPatience)
+		defer cancel()
+		if _, err := l.get(ctx, rec.Job); errors.Is(err, errNoJob) {
+			_ = l.purgePieces(ctx, rec.Job) // or else tidy does it
+		}
+	})
 }
 
 // pieceKey holds the hash: two bodies that compete for one id must not be mixed.
@@ -232,9 +250,13 @@ func (l *JetStream) swap(ctx context.Context, rec message.Record) (message.Recor
 				rev = e.Revision()
 			}
 		}
+		if noRoom(err) {
+			l.crowded(try)
+		}
 		cancel()
 		if err == nil {
 			rec.Rev = rev
+			l.release(rec)
 			return rec, nil
 		}
 		if errors.Is(err, errConflict) {
@@ -292,14 +314,10 @@ func (l *JetStream) drop(ctx context.Context, rec *message.Record) error {
 	}
 	err = l.events.Purge(ctx, jetstream.WithPurgeSubject(message.EventSubject(rec.Job, "*")))
 	if rec.Pieces > 0 { // and not those of a new job of that id
-		err = errors.Join(err, l.bodies.Purge(ctx, jetstream.WithPurgeSubject(pieceSubject(rec.Job)),
-			jetstream.WithPurgeSequence(bodies.State.LastSeq+1)))
+		err = errors.Join(err, l.purgePieces(ctx, rec.Job, jetstream.WithPurgeSequence(bodies.State.LastSeq+1)))
 	}
 	return err
 }
-
-// pieceSubject are the subjects of the pieces of a job's request.
-func pieceSubject(job string) string { return "$KV." + message.RequestBucket + "." + job + ".>" }
 
 // bury writes a job that failed for good to the dead letters, once an attempt.
 func (l *JetStream) bury(ctx context.Context, rec message.Record) error {
@@ -320,6 +338,7 @@ func (l *JetStream) bury(ctx context.Context, rec message.Record) error {
 // open implements Store: it returns when the table has every record of the bucket, and goes on telling it of changes
 // and of what other daemons say.
 func (l *JetStream) open(ctx context.Context, j *Table) error {
+	l.table = j
 	w, err := l.jobs.WatchAll(l.ctx)
 	if err != nil {
 		return fmt.Errorf("watch records: %w", err)
