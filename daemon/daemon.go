@@ -120,7 +120,7 @@ func (d *daemon) open(ctx context.Context) error {
 	}
 	if d.outputs, err = jobs.NewOutputs(jobs.OutputsConfig{
 		Stage: stage, Output: cfg.Output, Temp: cfg.Temp,
-		Keep: cfg.Queue == QueueDurable,
+		Keep: cfg.Queue == QueueDurable, Log: d.log,
 	}); err != nil {
 		return err
 	}
