@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	"net"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -45,7 +46,8 @@ type Embedded struct {
 	closing, watched chan struct{}
 	mu               sync.Mutex
 	onRecovered      func()
-	fault            string // why the store cannot be written, empty when it can
+	records          os.FileInfo // folder of the records, once it was there
+	fault            string      // why the store cannot be written, empty when it can
 }
 
 // embeddedPayload is the largest message of the embedded server; NATS advises no more than 8 MiB.

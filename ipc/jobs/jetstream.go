@@ -61,7 +61,8 @@ type JetStream struct {
 	ctx   context.Context
 	back  chan struct{} // the server was away and is there again
 	wg    sync.WaitGroup
-	table *Table // that asks for the records, from open on
+	lost  map[string]bool // jobs without a record when the table was opened
+	table *Table          // that asks for the records, from open on
 
 	tidying sync.Mutex
 	tidied  time.Time            // when requests were looked through last, under tidying

@@ -35,7 +35,7 @@ const (
 func (l *JetStream) Space() *message.StoreStats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return &message.StoreStats{Bytes: l.used, Limit: l.limit, Full: l.tight(0)}
+	return &message.StoreStats{Bytes: l.used, Limit: l.limit, Full: l.tight(0), Lost: len(l.lost)}
 }
 
 // tight reports whether there is no room for a new job of n bytes. The lock is held.
@@ -178,6 +178,7 @@ func (l *JetStream) tidy(ctx context.Context, n int) {
 		rec, err := l.table.Get(ctx, id)
 		since := l.strange[id]
 		switch {
+		case l.lost[id]: // what is left of it
 		case err != nil && since.IsZero():
 			strange[id] = time.Now()
 		case err != nil && time.Since(since) < orphanAge:

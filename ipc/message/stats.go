@@ -30,6 +30,8 @@ type StoreStats struct {
 	Bytes int64 `json:"bytes"` // of the files of all its streams
 	Limit int64 `json:"limit"` // that they may have; 0: not known
 	Full  bool  `json:"full"`  // it takes no new jobs now
+	// Lost are jobs whose requests and events were there when the daemon started, and whose records were not.
+	Lost int `json:"lost"`
 }
 
 // WorkerStats is one worker of a daemon.

@@ -48,6 +48,7 @@ func (t totals) Collect(out chan<- prometheus.Metric) {
 	if s.Store != nil {
 		put(gauge, "store_bytes", "Bytes of the files of the job store.", float64(s.Store.Bytes))
 		put(gauge, "store_limit_bytes", "Bytes that they may have, 0 if not known.", float64(s.Store.Limit))
+		put(gauge, "store_lost_jobs", "Jobs whose records were missing when the daemon started.", float64(s.Store.Lost))
 	}
 	for _, a := range axes() {
 		put(counter, "axis_bytes_total", "Bytes that ranks sent each other, by axis of the mesh.",

@@ -36,7 +36,7 @@ func noDescriptors(t *testing.T) (restore func()) {
 	return restore
 }
 
-// TestSocketWithoutDescriptors: a process that has no descriptor for a connection takes it when it has one, and goes on.
+// TestSocketWithoutDescriptors: a process that has no descriptor for a connection takes it when it has one.
 func TestSocketWithoutDescriptors(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "p.sock")
 	serveSocket(t, path, ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{}))
