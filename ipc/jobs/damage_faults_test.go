@@ -35,8 +35,8 @@ func storeIn(t *testing.T, dir string) (*broker.Embedded, func()) {
 	return e, end
 }
 
-// TestDamagedRecords: bytes of the records' file are flipped, as by a disk, and its index is gone, as after a crash; the
-// server drops what it cannot read without a word, and the daemon names every job that is lost.
+// TestDamagedRecords: bytes of the records' file are flipped, as by a disk, and its index is gone, as after a crash.
+// The server drops what it cannot read without a word, and the daemon names every job that is lost.
 func TestDamagedRecords(t *testing.T) {
 	dir := t.TempDir()
 	e, closeServer := storeIn(t, dir)

@@ -402,7 +402,7 @@ func (l *JetStream) named(ctx context.Context) ([]string, error) {
 	return slices.Compact(out), nil
 }
 
-// missing says which of the named jobs have no record: the server drops what it cannot read of its files without a word.
+// missing says which of the named jobs have no record: the server drops what it cannot read without a word.
 func (l *JetStream) missing(named []string, j *Table) {
 	lost := map[string]bool{}
 	for _, id := range named {
