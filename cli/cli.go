@@ -51,7 +51,7 @@ Environment:
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return console.BadInput(err) })
 	root.AddCommand(serveCmd(version), workerCmd(), rankCmd(),
 		runCmd(), submitCmd(), jobsCmd(), watchCmd(), getCmd(), cancelCmd(),
-		retryCmd(), topCmd(), nodesCmd(), modelsCmd(),
+		retryCmd(), freeCmd(), topCmd(), nodesCmd(), modelsCmd(),
 		demoCmd(), plan.Command(), bench.Command(), doctorCmd(version), installNodeCmd(), versionCmd(version))
 	return root
 }

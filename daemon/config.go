@@ -34,6 +34,8 @@ type Config struct {
 	Devices   string   `json:"devices"`
 	Compute   string   `json:"compute"`
 	Memory    string   `json:"memory,omitempty"` // of a worker; empty: nine tenths of what is free
+	// FreeAfter is how long a worker keeps models and caches that nobody asks for; 0: always.
+	FreeAfter time.Duration `json:"free_after,omitempty"`
 	// DeviceMemory bounds weights and buffers on a GPU; empty: what is free there but for Reserve, which is left to
 	// others.
 	DeviceMemory string `json:"device_memory,omitempty"`
@@ -173,6 +175,9 @@ func (c *Config) Complete() error {
 	if _, err := ParseBytes(c.Memory); err != nil {
 		return &InputError{Err: fmt.Errorf("--memory %w", err)}
 	}
+	if c.FreeAfter < 0 {
+		return &InputError{Err: fmt.Errorf("--free-after %s: want 0 or more", c.FreeAfter)}
+	}
 	if _, err := zerolog.ParseLevel(c.Log); err != nil {
 		return &InputError{Err: fmt.Errorf("--log %s: want debug, info, warn or error", c.Log)}
 	}
@@ -261,6 +266,9 @@ func (c *Config) workerArgs() []string {
 	args = append(args, c.Limits.workerArgs()...)
 	if c.Memory != "" {
 		args = append(args, "--memory", c.Memory)
+	}
+	if c.FreeAfter > 0 {
+		args = append(args, "--free-after", c.FreeAfter.String())
 	}
 	if c.DeviceMemory != "" {
 		args = append(args, "--device-memory", c.DeviceMemory)

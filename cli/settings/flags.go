@@ -27,6 +27,8 @@ func Folders(f *pflag.FlagSet, c *daemon.Config) {
 			"file holds it")
 	f.StringVar(&c.Memory, "memory", "",
 		"memory that weights, pictures and buffers may take, as in 12G (default: nine tenths of what is available)")
+	f.DurationVar(&c.FreeAfter, "free-after", 0,
+		"give back models and caches when nothing was asked for this long; 0: never")
 	f.StringVar(&c.Log, "log", "info", "least level of log lines: debug, info, warn, error")
 }
 
