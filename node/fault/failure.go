@@ -28,6 +28,7 @@ type Failure struct {
 const (
 	CodeNoPrompt         = "no_prompt"
 	CodeInvalidPrompt    = "invalid_prompt"
+	CodeMissingNodeType  = "missing_node_type"
 	CodeNoOutputs        = "prompt_no_outputs"
 	CodeOutputsFailed    = "prompt_outputs_failed_validation"
 	CodeTooLarge         = "workflow_too_large" // ours: limits on size, depth and node count
