@@ -12,15 +12,17 @@ import (
 	"patchbay/ipc/wire"
 	"patchbay/node/fault"
 	"patchbay/node/pyjson"
+	"patchbay/tests/golden"
 )
 
 func TestParseRunShapes(t *testing.T) {
+	const uuid = "0d1f7a36-4c55-7bd0-9c0e-2f6f4c1b8a01"
 	g := messagetest.Graph("Wait 1", "Picture 5")
 	for name, body := range map[string]*pyjson.Object{
 		"envelope": pyjson.NewObject("id", "j1", "workflow", g),
 		"envelope text": pyjson.NewObject("id", "j1", "workflow",
 			`{"1":{"class_type":"Wait","inputs":{"n":1}},"2":{"class_type":"Picture","inputs":{"n":5}}}`),
-		"comfyui": pyjson.NewObject("prompt", g, "prompt_id", "j1", "client_id", "c", "extra_data",
+		"comfyui": pyjson.NewObject("prompt", g, "prompt_id", uuid, "client_id", "c", "extra_data",
 			pyjson.NewObject("extra_pnginfo", pyjson.NewObject("workflow", pyjson.NewObject("nodes", []any{}))), "front", true),
 	} {
 		req, w, err := message.ParseRun(body)
@@ -28,7 +30,7 @@ func TestParseRunShapes(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		if req.ID != "j1" || w.Len() != 2 || w.Class("2") != "Picture" {
+		if id := map[bool]string{false: "j1", true: uuid}[name == "comfyui"]; req.ID != id || w.Len() != 2 || w.Class("2") != "Picture" {
 			t.Errorf("%s: got id %q and %d nodes", name, req.ID, w.Len())
 		}
 		if name == "comfyui" && (req.ExtraPNG == nil || !req.Front) {
@@ -42,6 +44,64 @@ func TestParseRunShapes(t *testing.T) {
 	odd := pyjson.NewObject("prompt", pyjson.NewObject("class_type", "Wait", "inputs", pyjson.NewObject()))
 	if _, w, err := message.ParseRun(odd); err != nil || w.Class("prompt") != "Wait" {
 		t.Errorf("bare graph with a node called prompt: %v", err)
+	}
+}
+
+// TestPromptBodiesAsComfyUI compares what the server of tests/golden/server said of ids, of targets and of bodies
+// without a prompt.
+func TestPromptBodiesAsComfyUI(t *testing.T) {
+	type record struct {
+		Cases []struct {
+			Name    string
+			Status  int
+			Request struct{ Body string }
+			Answer  struct {
+				Error struct{ Type, Message, Details string }
+			} `json:"response"`
+		}
+	}
+	var file record
+	if err := golden.JSON("server/validation.json", &file); err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	for _, c := range file.Cases {
+		if !strings.HasPrefix(c.Name, "new_id_") && !strings.HasPrefix(c.Name, "prompt_id_") {
+			continue
+		}
+		body, err := wire.Decode([]byte(c.Request.Body), wire.JSON, wire.DefaultLimits())
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen++
+		_, _, fail := message.ParseRun(body)
+		switch want := c.Answer.Error; {
+		case c.Status == 200 && fail != nil:
+			t.Errorf("%s: refused: %v", c.Name, fail)
+		case c.Status == 400 && (fail == nil || fail.Type != want.Type):
+			t.Errorf("%s: got %+v, want %s", c.Name, fail, want.Type)
+		case c.Status == 400 && want.Type == "invalid_prompt_id" &&
+			(fail.Message != want.Message || fail.Details != want.Details):
+			t.Errorf("%s: got %+v, want %+v", c.Name, fail, want)
+		}
+	}
+	if seen < 12 {
+		t.Errorf("compared %d bodies", seen)
+	}
+	g := messagetest.Graph("Wait 1", "Picture 5")
+	for _, c := range []struct {
+		targets any
+		want    []string
+	}{
+		{nil, nil},
+		{[]any{}, []string{}},
+		{[]any{"2", int64(1)}, []string{"2"}},
+		{"3,2", []string{"2"}},
+	} {
+		req, _, fail := message.ParseRun(pyjson.NewObject("prompt", g, "partial_execution_targets", c.targets))
+		if fail != nil || !reflect.DeepEqual(req.Targets, c.want) {
+			t.Errorf("targets %v: got %v and %v, want %v", c.targets, req, fail, c.want)
+		}
 	}
 }
 
