@@ -26,7 +26,7 @@ func rooms() map[string][]string {
 	return map[string][]string{
 		"cli":    {"console", "settings", "workflow", "plan", "bench", "."},
 		"daemon": {"."},
-		"node":   {"pyjson", "lru", "fault", "picture/resample", "picture", "files", "value", "graph", "classes"},
+		"node":   {"pyjson", "lru", "fault", "picture/resample", "picture", "editor", "files", "value", "graph", "classes"},
 		"ipc":    {"wire", "bulk", "message", "client", "meter", "broker", "jobs", "serve", "worker"},
 	}
 }

@@ -70,6 +70,10 @@ func ParseRunWithin(o *pyjson.Object, lim wire.Limits) (*RunRequest, *graph.Work
 		return nil, nil, wire.Errorf(wire.ErrBadRequest, "field priority: want high, normal or low, got %q",
 			wire.Shown(req.Priority))
 	}
+	fail := convert(req, lim)
+	if fail != nil {
+		return nil, nil, ErrorOf(fail)
+	}
 	w, fail := parseWorkflowWithin(req.Workflow, lim)
 	if fail != nil {
 		return nil, nil, ErrorOf(fail)
@@ -192,7 +196,7 @@ func holdsNode(o *pyjson.Object) bool {
 	return false
 }
 
-// isEditorGraph recognises the editor's own format, which package node refuses with the way out.
+// isEditorGraph recognises the format of ComfyUI's editor, see convert.
 func isEditorGraph(o *pyjson.Object) bool {
 	return HasField(o, "nodes") && HasField(o, "links")
 }

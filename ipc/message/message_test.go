@@ -30,7 +30,8 @@ func TestParseRunShapes(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		if id := map[bool]string{false: "j1", true: uuid}[name == "comfyui"]; req.ID != id || w.Len() != 2 || w.Class("2") != "Picture" {
+		id := map[bool]string{false: "j1", true: uuid}[name == "comfyui"]
+		if req.ID != id || w.Len() != 2 || w.Class("2") != "Picture" {
 			t.Errorf("%s: got id %q and %d nodes", name, req.ID, w.Len())
 		}
 		if name == "comfyui" && (req.ExtraPNG == nil || !req.Front) {
@@ -105,6 +106,43 @@ func TestPromptBodiesAsComfyUI(t *testing.T) {
 	}
 }
 
+// TestEditorGraphs: every shape of a body may hold a graph in the editor's format; saved pictures keep it.
+func TestEditorGraphs(t *testing.T) {
+	const text = `{"nodes": [{"id": 3, "type": "EmptyLatentImage", "widgets_values": [64, 64, 1]},
+		{"id": 4, "type": "Elsewhere", "widgets_values": [7], "inputs": [{"name": "a", "type": "LATENT", "link": 1}]}],
+		"links": [[1, 3, 0, 4, 0, "LATENT"]]}`
+	g, err := pyjson.Decode([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := pyjson.Decode([]byte(`{"Elsewhere": {"input": {"required": {"a": ["LATENT"], "n": ["INT", {}]}}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, body := range map[string]*pyjson.Object{
+		"envelope": pyjson.NewObject("workflow", g, "object_info", info), "text": pyjson.NewObject("workflow", text,
+			"object_info", info), "prompt": pyjson.NewObject("prompt", g, "object_info", info),
+	} {
+		req, w, fail := message.ParseRun(body)
+		if fail != nil {
+			t.Errorf("%s: %v", name, fail)
+			continue
+		}
+		want := `{"3": {"inputs": {"width": 64, "height": 64, "batch_size": 1}, "class_type": "EmptyLatentImage", "_meta": ` +
+			`{"title": "Empty Latent Image"}}, "4": {"inputs": {"n": 7, "a": ["3", 0]}, "class_type": "Elsewhere", ` +
+			`"_meta": {"title": "Elsewhere"}}}`
+		if got := string(w.JSON()); got != want || req.ObjectInfo != nil {
+			t.Errorf("%s: got %s, want %s; object_info left: %v", name, got, want, req.ObjectInfo != nil)
+		}
+		if kept, _ := req.ExtraPNG.Get("workflow"); pyjson.Repr(kept) != pyjson.Repr(g) {
+			t.Errorf("%s: the picture would carry %v", name, kept)
+		}
+	}
+	if _, _, fail := message.ParseRun(g.(*pyjson.Object)); fail == nil || fail.Type != fault.CodeMissingNodeType {
+		t.Errorf("a class without a description: %v", fail)
+	}
+}
+
 func TestParseRunRefuses(t *testing.T) {
 	g := messagetest.Graph("Wait 1")
 	for name, c := range map[string]struct {
@@ -119,9 +157,13 @@ func TestParseRunRefuses(t *testing.T) {
 		"id of a number": {pyjson.NewObject("workflow", g, "id", int64(3)), wire.ErrBadRequest, "field id"},
 		"strict":         {pyjson.NewObject("workflow", g, "strict", true, "plam", "x"), wire.ErrBadRequest, "plam"},
 		"negative time":  {pyjson.NewObject("workflow", g, "deadline_ms", int64(-1)), wire.ErrBadRequest, "negative"},
-		"editor format":  {pyjson.NewObject("nodes", []any{}, "links", []any{}), wire.ErrBadWorkflow, "API format"},
-		"workflow list":  {pyjson.NewObject("workflow", []any{int64(1)}), wire.ErrBadWorkflow, "object"},
-		"workflow text":  {pyjson.NewObject("workflow", strings.Repeat("[", 1e6)), wire.ErrBadWorkflow, "nested"},
+		"editor format":  {pyjson.NewObject("nodes", int64(1), "links", []any{}), wire.ErrBadWorkflow, "API format"},
+		"group node": {
+			pyjson.NewObject("nodes", []any{pyjson.NewObject("id", int64(1), "type", "workflow>x")}, "links", []any{}),
+			wire.ErrBadWorkflow, "group node",
+		},
+		"workflow list": {pyjson.NewObject("workflow", []any{int64(1)}), wire.ErrBadWorkflow, "object"},
+		"workflow text": {pyjson.NewObject("workflow", strings.Repeat("[", 1e6)), wire.ErrBadWorkflow, "nested"},
 		"extra_pnginfo": {
 			pyjson.NewObject("prompt", g, "extra_data", pyjson.NewObject("extra_pnginfo", "x")),
 			wire.ErrBadRequest, "extra_pnginfo",

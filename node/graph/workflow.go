@@ -56,8 +56,8 @@ func newWorkflow(root *pyjson.Object) (*Workflow, *fault.Failure) {
 	if _, ok := root.Get("nodes"); ok {
 		if _, ok := root.Get("links"); ok {
 			return nil, fault.New(fault.CodeWorkflowFormatUI,
-				"this is a workflow in the editor's format; export it in API format (Workflow > Export (API)) or send it "+
-					"through the ComfyUI node")
+				"this looks like a workflow in the editor's format, and nodes or links are no lists; export it in API format "+
+					"(Workflow > Export (API))")
 		}
 	}
 	if root.Len() > maxWorkflowNodes {
