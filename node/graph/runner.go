@@ -394,6 +394,7 @@ func (x *execution) fail(id string, k *Class, in map[string]any, err error) erro
 	if f.Code != fault.CodeCancelled && x.ctx.Err() != nil && errors.Is(err, x.ctx.Err()) {
 		f.Code = fault.CodeCancelled
 	}
+	f = x.run.roots.Publish(f)
 	f.Node, f.Class = id, k.Name
 	current := map[string]any{}
 	for name, v := range in {
