@@ -269,6 +269,9 @@ func TestOtherTimesSameJob(t *testing.T) {
 	if got := hash("Wait 1", "priority", "high", "deadline_ms", int64(5000), "queue_ttl_ms", int64(60000)); got != want {
 		t.Error("other times make another job")
 	}
+	if got := hash("Wait 1", "strict", true, "profile", true); got != want {
+		t.Error("strict or profile makes another job")
+	}
 	for name, got := range map[string]string{"workflow": hash("Wait 2"), "plan": hash("Wait 1", "plan", "ulysses=2")} {
 		if got == want {
 			t.Errorf("another %s is the same job", name)
