@@ -58,6 +58,8 @@ type RunRequest struct {
 	From string `json:"-"` // client that it counts for, see ClientName
 
 	Files []files.NeededFile `json:"-"` // by accept, for the record
+	About string             `json:"-"` // by accept, for the record
+	Model string             `json:"-"` // by accept, for the record
 	Hold  *bulk.Hold         `json:"-"` // shared memory that Inputs lie in
 }
 

@@ -119,6 +119,13 @@ func (w *Workflow) Input(id, name string) (any, bool) {
 	return in.Get(name)
 }
 
+// Source returns the node that an input of a node is linked to; false if it is not linked, or to nothing.
+func (w *Workflow) Source(id, name string) (string, bool) {
+	v, _ := w.Input(id, name)
+	l, ok := asLink(v)
+	return l.id, ok && w.Class(l.id) != ""
+}
+
 // SetInput replaces one input of a node (run --set id.field=value). The value may be anything that ParseWorkflow takes.
 // It fails if the node is not there or has no inputs object.
 func (w *Workflow) SetInput(id, name string, value any) error {
