@@ -25,8 +25,8 @@ a NATS server inside, on 127.0.0.1 and without a password: every user of this ma
 let running jobs finish; a second one ends them. Jobs are written down in JetStream and outlive the daemon: what waits
 is run after the next start, what ran begins again, nothing is recorded twice.
 
-Exit codes: 0 ended by a signal, 1 failed while it ran, 2 cannot start with these settings (a bad value, a file or folder
-that is not there, an address or store that is in use), 3 the NATS server of --nats does not answer.`,
+Exit codes: 0 ended by a signal, 1 failed while it ran, 2 cannot start with these settings (a bad value, a file or
+folder that is not there, an address or store that is in use), 3 the NATS server of --nats does not answer.`,
 		Example: `  patchbay serve --comfyui ~/ComfyUI
   patchbay serve --nats nats://queue.example:4222 --models /models --output /pictures
   patchbay serve --listen 0.0.0.0:4222 --token-file /etc/patchbay/token

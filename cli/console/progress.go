@@ -158,7 +158,8 @@ func (s *Progress) progress(ev message.Event) {
 	if s.bar == nil || s.node != ev.Node {
 		s.dropBar()
 		s.node = ev.Node
-		s.bar = s.bars.AddBar(total, mpb.PrependDecorators(decor.Name("node "+s.name(ev.Node)+" "), decor.CountersNoUnit("%d/%d")),
+		s.bar = s.bars.AddBar(total,
+			mpb.PrependDecorators(decor.Name("node "+s.name(ev.Node)+" "), decor.CountersNoUnit("%d/%d")),
 			mpb.AppendDecorators(decor.AverageETA(decor.ET_STYLE_GO)))
 	}
 	s.bar.SetCurrent(value)
