@@ -201,7 +201,7 @@ func (d *daemon) openJobs(ctx context.Context, url, owner string) error {
 		OnEvent: d.event, OnPreview: d.nats.Preview, OnForget: d.outputs.Forget,
 		MaxAttempts: cfg.Attempts, Keep: cfg.KeepJobs, KeepFor: cfg.KeepFor,
 		MaxQueued: cfg.Limits.Queue, MaxPerClient: cfg.Limits.Client,
-		KeepResults: cfg.KeepFiles,
+		KeepResults: cfg.KeepFiles, Log: d.log,
 	}
 	var err error
 	if jc.KeepBytes, err = ParseBytes(cfg.KeepBytes); err != nil {
@@ -228,9 +228,6 @@ func (d *daemon) openJobs(ctx context.Context, url, owner string) error {
 		}
 	}
 	d.jobs = jobs.New(jc)
-	if d.store == nil {
-		return nil
-	}
 	return d.jobs.Open(ctx)
 }
 

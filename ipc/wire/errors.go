@@ -146,6 +146,17 @@ func (e *Error) Error() string {
 	return e.Code + ": " + s
 }
 
+// Short returns the error with its texts cut and without what can be of any length; nil stays nil.
+func (e *Error) Short() *Error {
+	if e == nil {
+		return nil
+	}
+	s := *e
+	s.Message, s.Details, s.Input, s.Class = Shown(e.Message), Shown(e.Details), Shown(e.Input), Shown(e.Class)
+	s.Extra, s.Trace, s.NodeErrors = nil, nil, nil
+	return &s
+}
+
 // ErrorBody is the reply that carries an Error: {"error": {...}, "node_errors": {...}}.
 type ErrorBody struct {
 	Error      *Error         `json:"error"`
