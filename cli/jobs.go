@@ -47,7 +47,7 @@ func jobsCmd() *cobra.Command {
 			for _, r := range list {
 				rows = append(rows, []string{
 					r.Job, string(r.State), age(r.Created), orDash(took(r)), orDash(r.Model), orDash(r.Plan),
-					orDash(cmp.Or(fault(r), r.About)),
+					orDash(cmp.Or(failureOf(r), r.About)),
 				})
 			}
 			console.PrintColumns(cmd.OutOrStdout(), []string{"JOB", "STATE", "AGE", "TOOK", "MODEL", "PLAN", "ABOUT"}, rows)
@@ -79,7 +79,7 @@ func took(r message.Record) string {
 	return console.Duration(time.Duration(r.Finished-r.Started) * time.Millisecond)
 }
 
-func fault(r message.Record) string {
+func failureOf(r message.Record) string {
 	if r.Error == nil {
 		return ""
 	}

@@ -126,7 +126,7 @@ func (s sight) text(before *sight, style topStyles) string {
 	row("JOB\tSTATE\tATTEMPT\tAGE\tTOOK\tABOUT")
 	for _, r := range s.order() {
 		row("%s\t%s\t%d\t%s\t%s\t%s", r.Job, r.State, r.Attempt, age(r.Created), orDash(took(r)),
-			cmp.Or(fault(r), r.About))
+			cmp.Or(failureOf(r), r.About))
 	}
 	_ = w.Flush()
 	var out strings.Builder

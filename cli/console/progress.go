@@ -245,11 +245,26 @@ func describeError(e *wire.Error) error {
 	if e == nil {
 		return errors.New("the job failed and did not say why")
 	}
-	lines := []string{e.Error()}
-	for _, id := range slices.Sorted(maps.Keys(e.NodeErrors)) {
-		lines = append(lines, fmt.Sprintf("  node %s: %s", id, nodeErrorText(e.NodeErrors[id])))
+	text := Describe(e.Error(), "", e.NodeErrors)
+	if all, ok := e.Extra["unknown_classes"].(*pyjson.Object); ok {
+		for _, class := range all.Keys() {
+			nodes, _ := all.Get(class)
+			text += fmt.Sprintf("\n  not here: %s (node %s)", class, strings.Trim(fmt.Sprint(nodes), "[]"))
+		}
 	}
-	return errors.New(strings.Join(lines, "\n"))
+	return errors.New(text)
+}
+
+// Describe is a message with the entries of ComfyUI's node_errors below it, or else with its details.
+func Describe(message, details string, nodeErrors map[string]any) string {
+	lines := []string{message}
+	for _, id := range slices.Sorted(maps.Keys(nodeErrors)) {
+		lines = append(lines, fmt.Sprintf("  node %s: %s", id, nodeErrorText(nodeErrors[id])))
+	}
+	if len(lines) == 1 && details != "" {
+		lines[0] += ": " + details
+	}
+	return strings.Join(lines, "\n")
 }
 
 // nodeErrorText makes a line of one entry of ComfyUI's node_errors.

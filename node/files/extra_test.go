@@ -53,8 +53,10 @@ disk:
 	for _, c := range []struct {
 		got, want []string
 	}{
-		{extra.Then[KindCheckpoint], under(webui, "Stable-diffusion")}, {extra.Then[KindVAE], under(webui, "VAE")},
-		{extra.Then[KindLora], under(webui, "Lora", "LyCORIS")}, {extra.First[KindText], []string{"/abs/clip"}},
+		{extra.Then[KindCheckpoint], under(webui, "Stable-diffusion")},
+		{extra.Then[KindVAE], under(webui, "VAE")},
+		{extra.Then[KindLora], under(webui, "Lora", "LyCORIS")},
+		{extra.First[KindText], []string{"/abs/clip"}},
 		{extra.First[KindDiffusion], under(other, "models/diffusion_models", "models/unet")},
 	} {
 		if !slices.Equal(c.got, c.want) {

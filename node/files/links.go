@@ -18,8 +18,8 @@ func (r *Roots) reachable(path string) bool {
 	return r.inside(path) || !r.StrictLinks && r.trusted(path)
 }
 
-// trusted reports whether every link on the way to path, from the folder of the roots that it begins in, belongs to root
-// or to the user of this process. Links above that folder are the operator's, who has named it.
+// trusted reports whether every link on the way to path, from the folder of the roots that it begins in, belongs to
+// root or to the user of this process. Links above that folder are the operator's, who has named it.
 func (r *Roots) trusted(path string) bool {
 	for _, root := range r.places() {
 		rel, err := filepath.Rel(root, path)

@@ -49,7 +49,7 @@ func TestModelsMayBeLinks(t *testing.T) {
 			t.Fatal(err)
 		}
 	} else {
-		t.Log("NOT RUN: links of other users are listed by Roots.List only for root, who can make some; ownLinks is asked instead")
+		t.Log("NOT RUN: Roots.List with links of other users, which only root can make; ownLinks is asked instead")
 		names = append(names, "foreign.safetensors")
 		slices.Sort(names)
 	}

@@ -79,6 +79,9 @@ func (r *Roots) dirs(kind string) []string {
 	return out
 }
 
+// Dirs returns the absolute folders that files of a kind are looked for in, in that order.
+func (r *Roots) Dirs(kind string) []string { return r.dirs(kind) }
+
 // places returns every folder that names may lie in.
 func (r *Roots) places() []string {
 	var out []string
@@ -230,8 +233,8 @@ func (r *Roots) outside() string {
 		return "is a link to a place outside the models folders, and --strict-links is set; name that place with --models, " +
 			"or copy the file"
 	}
-	return "is a link of another user to a place outside the models folders; name that place with --models, make the link " +
-		"as root or as the user of the daemon, or copy the file"
+	return "is a link of another user to a place outside the models folders; name that place with --models, make the " +
+		"link as root or as the user of the daemon, or copy the file"
 }
 
 // Annotated splits ComfyUI's suffix off a file name: "a.png [output]" is a.png in the output folder.
