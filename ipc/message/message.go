@@ -55,7 +55,7 @@ type RunRequest struct {
 	Client     any    `json:"client,omitempty"`       // anything; given back by status
 	// of a daemon to its worker: what ended without a result in an earlier one begins anew
 	Attempt int  `json:"attempt,omitempty"`
-	Strict  bool `json:"strict,omitempty"` // refuse unknown fields
+	Strict  bool `json:"strict,omitempty"` // of older clients: unknown fields are always refused
 
 	From string `json:"-"` // client that it counts for, see ClientName
 
