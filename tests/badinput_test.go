@@ -43,8 +43,8 @@ func TestBadInput(t *testing.T) {
 	program := buildProgram(t)
 	files := newHostile(t)
 	b := &badInput{t: t, program: program, files: files}
-	b.server = startServer(t, program, "", "--queue", "memory", "--compute", "f32", "--strict-links", "--models", files.root,
-		"--input", files.input)
+	b.server = startServer(t, program, "", "--queue", "memory", "--compute", "f32", "--strict-links", "--models",
+		files.root, "--input", files.input)
 	socket, err := client.DialSocket(b.server.socket)
 	if err != nil {
 		t.Fatal(err)

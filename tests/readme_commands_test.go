@@ -120,8 +120,8 @@ func (r *readmeRun) prepare() {
 		t.Fatal(err)
 	}
 	cache := strings.Fields(string(caches))
-	r.env = append(os.Environ(), "HOME="+r.home, "XDG_RUNTIME_DIR="+filepath.Join(r.home, "run"), "XDG_CONFIG_HOME="+r.home,
-		"PATH="+filepath.Join(r.clone, "bin")+":"+tools+":"+os.Getenv("PATH"), "GOCACHE="+cache[0], "GOMODCACHE="+cache[1],
+	r.env = append(os.Environ(), "HOME="+r.home, "XDG_RUNTIME_DIR="+filepath.Join(r.home, "run"),
+		"XDG_CONFIG_HOME="+r.home, "PATH="+filepath.Join(r.clone, "bin")+":"+tools+":"+os.Getenv("PATH"), "GOCACHE="+cache[0], "GOMODCACHE="+cache[1],
 		"PATCHBAY_NATS_URL=nats://"+r.address, "NATS_URL=nats://"+r.address)
 }
 
