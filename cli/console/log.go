@@ -28,18 +28,23 @@ func Logger(errs io.Writer, least string) zerolog.Logger {
 	return zerolog.New(w).Level(level).With().Timestamp().Logger()
 }
 
-// readable writes the durations of a line for people; zerolog has them in milliseconds.
+// readable writes the durations of a line for people; zerolog has them in milliseconds, a configuration in nanoseconds.
 func readable(line map[string]any) error {
-	for _, key := range []string{"took", "drain", "restart_in"} {
-		if n, ok := line[key].(json.Number); ok {
-			ms, err := n.Float64()
-			if err != nil {
-				return err
-			}
-			line[key] = Duration(time.Duration(ms * float64(time.Millisecond)))
-		}
+	durations(line, time.Millisecond, "took", "drain", "restart_in")
+	if config, ok := line["config"].(map[string]any); ok {
+		durations(config, time.Nanosecond, "drain", "keep_for", "keep_results")
 	}
 	return nil
+}
+
+func durations(of map[string]any, unit time.Duration, keys ...string) {
+	for _, key := range keys {
+		if n, ok := of[key].(json.Number); ok {
+			if v, err := n.Float64(); err == nil {
+				of[key] = Duration(time.Duration(v * float64(unit)))
+			}
+		}
+	}
 }
 
 // Duration writes a duration for people, in two units at most: 850ms, 12.3s, 3m05s, 2h13m, 4d2h.

@@ -25,14 +25,15 @@ func TestLogOfWorkers(t *testing.T) {
 	line := func() string {
 		var b strings.Builder
 		log := Logger(&b, "info")
-		log.Info().Dur("took", 649063*time.Microsecond).Str("job", "a").Msg("job done")
+		config := map[string]any{"drain": 30 * time.Second}
+		log.Info().Dur("took", 649063*time.Microsecond).Str("job", "a").Interface("config", config).Msg("job done")
 		return b.String()
 	}
 	if got := line(); !strings.HasPrefix(got, `{"level":"info","took":649.063`) {
 		t.Errorf("without a terminal a line is %s", got)
 	}
 	t.Setenv(wire.TextLog, "1")
-	if got := line(); !strings.Contains(got, "INF job done job=a took=649ms") || strings.Contains(got, "\x1b") {
+	if got := line(); !strings.Contains(got, `INF job done config={"drain":"30.0s"} job=a took=649ms`) || strings.Contains(got, "\x1b") {
 		t.Errorf("for people a line is %q", got)
 	}
 }
