@@ -122,7 +122,7 @@ func (r *readmeRun) prepare() {
 	cache := strings.Fields(string(caches))
 	r.env = append(os.Environ(), "HOME="+r.home, "XDG_RUNTIME_DIR="+filepath.Join(r.home, "run"),
 		"XDG_CONFIG_HOME="+r.home, "PATH="+filepath.Join(r.clone, "bin")+":"+tools+":"+os.Getenv("PATH"), "GOCACHE="+cache[0], "GOMODCACHE="+cache[1],
-		"PATCHBAY_NATS_URL=nats://"+r.address, "NATS_URL=nats://"+r.address)
+		"PATCHBAY_MODELS="+filepath.Join(r.home, "ComfyUI", "models"), "PATCHBAY_NATS_URL=nats://"+r.address, "NATS_URL=nats://"+r.address)
 }
 
 // shell runs a command line in the clone. limit 0 is ten minutes; one that reaches its limit has not failed.
@@ -190,9 +190,9 @@ func (r *readmeRun) serve(line string) {
 	if err := r.daemon.Start(); err != nil {
 		r.t.Fatal(err)
 	}
-	ready := fmt.Sprintf("for i in $(seq 600); do patchbay jobs >/dev/null 2>&1 && break; sleep 0.1; done\n"+
+	ready := "for i in $(seq 600); do patchbay jobs >/dev/null 2>&1 && break; sleep 0.1; done\n"+
 		"patchbay submit examples/demo.json --id JOB && patchbay watch JOB >/dev/null\n"+
-		"patchbay submit examples/demo.json --set 3.steps=%d --id CANCELLED && patchbay cancel CANCELLED && sleep 1", 5000)
+		"patchbay submit examples/demo.json --set 3.steps=1000 --id CANCELLED && patchbay cancel CANCELLED && sleep 1"
 	if out, err := r.shell(ready, 0); err != nil {
 		r.t.Fatalf("%s: %v\n%s\n%s", line, err, out, log)
 	}
