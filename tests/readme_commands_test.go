@@ -120,9 +120,11 @@ func (r *readmeRun) prepare() {
 		t.Fatal(err)
 	}
 	cache := strings.Fields(string(caches))
+	path := filepath.Join(r.clone, "bin") + ":" + tools + ":" + os.Getenv("PATH")
 	r.env = append(os.Environ(), "HOME="+r.home, "XDG_RUNTIME_DIR="+filepath.Join(r.home, "run"),
-		"XDG_CONFIG_HOME="+r.home, "PATH="+filepath.Join(r.clone, "bin")+":"+tools+":"+os.Getenv("PATH"), "GOCACHE="+cache[0], "GOMODCACHE="+cache[1],
-		"PATCHBAY_MODELS="+filepath.Join(r.home, "ComfyUI", "models"), "PATCHBAY_NATS_URL=nats://"+r.address, "NATS_URL=nats://"+r.address)
+		"XDG_CONFIG_HOME="+r.home, "PATH="+path, "GOCACHE="+cache[0], "GOMODCACHE="+cache[1],
+		"PATCHBAY_MODELS="+filepath.Join(r.home, "ComfyUI", "models"),
+		"PATCHBAY_NATS_URL=nats://"+r.address, "NATS_URL=nats://"+r.address)
 }
 
 // shell runs a command line in the clone. limit 0 is ten minutes; one that reaches its limit has not failed.
@@ -190,8 +192,8 @@ func (r *readmeRun) serve(line string) {
 	if err := r.daemon.Start(); err != nil {
 		r.t.Fatal(err)
 	}
-	ready := "for i in $(seq 600); do patchbay jobs >/dev/null 2>&1 && break; sleep 0.1; done\n"+
-		"patchbay submit examples/demo.json --id JOB && patchbay watch JOB >/dev/null\n"+
+	ready := "for i in $(seq 600); do patchbay jobs >/dev/null 2>&1 && break; sleep 0.1; done\n" +
+		"patchbay submit examples/demo.json --id JOB && patchbay watch JOB >/dev/null\n" +
 		"patchbay submit examples/demo.json --set 3.steps=1000 --id CANCELLED && patchbay cancel CANCELLED && sleep 1"
 	if out, err := r.shell(ready, 0); err != nil {
 		r.t.Fatalf("%s: %v\n%s\n%s", line, err, out, log)

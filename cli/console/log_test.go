@@ -33,7 +33,8 @@ func TestLogOfWorkers(t *testing.T) {
 		t.Errorf("without a terminal a line is %s", got)
 	}
 	t.Setenv(wire.TextLog, "1")
-	if got := line(); !strings.Contains(got, `INF job done config={"drain":"30.0s"} job=a took=649ms`) || strings.Contains(got, "\x1b") {
+	got := line()
+	if !strings.Contains(got, `INF job done config={"drain":"30.0s"} job=a took=649ms`) || strings.Contains(got, "\x1b") {
 		t.Errorf("for people a line is %q", got)
 	}
 }
