@@ -53,7 +53,8 @@ class Client:
     def __init__(self, transport: Transport, timeout: float | None = None, dial: Callable[[], Transport] | None = None) -> None:
         """Take a transport, and what makes another one when it is lost; timeout bounds the wait for every single reply, in seconds.
 
-        Without a timeout a run, a sample or a job that is followed may be silent for 30 s, since a daemon says something every 2 s.
+        Without a timeout a run, a sample or a job that is followed may be silent for 30 s, since a daemon says something every 2 s; so long may a question
+        about jobs, models and classes take too.
         """
         self.timeout = timeout
         self._transport = transport
@@ -139,7 +140,8 @@ class Client:
         return {"$bytes": transport.upload(name, data)}
 
     def _ask(self, verb: str, body: Message, job: str = "") -> Iterator[Message]:
-        return self._checked(self.transport.ask(verb, body, job, self.timeout), {})
+        slow = verb in ("submit", "exec", "load", "free")  # these move weights and files, and compute
+        return self._checked(self.transport.ask(verb, body, job, self.timeout or (None if slow else SILENCE)), {})
 
     def _stream(self, verb: str, body: Message, name: str, job: Message, tick: Callable[[], None] | None) -> Iterator[Message]:
         return self._checked(self.transport.ask(verb, body, name, self.timeout or SILENCE, tick), job)
