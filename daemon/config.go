@@ -55,6 +55,9 @@ type Config struct {
 	Replicas  int           `json:"replicas,omitempty"`
 	Log       string        `json:"log"`
 
+	StrictLinks bool        `json:"strict_links,omitempty"`
+	Extra       files.Extra `json:"extra_models,omitzero"` // of the ComfyUI tree
+
 	Limits Limits `json:"limits"`
 
 	UsersFile string      `json:"users_file,omitempty"`
@@ -162,6 +165,10 @@ func (c *Config) Complete() error {
 		if own := filepath.Join(c.ComfyUI, "models"); !slices.Contains(c.Models, own) { // a worker is given both
 			c.Models = append(c.Models, own)
 		}
+		var err error
+		if c.Extra, err = files.ReadExtra(c.ComfyUI); err != nil {
+			return &InputError{Err: fmt.Errorf("--comfyui: %w", err)}
+		}
 		c.Input = cmp.Or(c.Input, filepath.Join(c.ComfyUI, "input"))
 		c.Output = cmp.Or(c.Output, filepath.Join(c.ComfyUI, "output"))
 	}
@@ -248,7 +255,10 @@ func pointers(s []string) []*string {
 
 // Roots returns the folders as package node takes them.
 func (c *Config) Roots() files.Roots {
-	return files.Roots{Models: c.Models, Input: c.Input, Output: c.Output, Temp: c.Temp, ComfyUI: c.ComfyUI}
+	return files.Roots{
+		Models: c.Models, Input: c.Input, Output: c.Output, Temp: c.Temp, ComfyUI: c.ComfyUI,
+		Extra: c.Extra, StrictLinks: c.StrictLinks,
+	}
 }
 
 // workerArgs is the command line of a worker with the same folders.
@@ -262,6 +272,9 @@ func (c *Config) workerArgs() []string {
 	}
 	if c.ComfyUI != "" {
 		args = append(args, "--comfyui", c.ComfyUI)
+	}
+	if c.StrictLinks {
+		args = append(args, "--strict-links")
 	}
 	args = append(args, c.Limits.workerArgs()...)
 	if c.Memory != "" {
