@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -44,17 +45,26 @@ type Config struct {
 	// Transport connects the ranks; nil: comm.Local, which moves the memory of this process, so that plans of several
 	// ranks are refused on devices.
 	Transport comm.Transport
+	// Ranks is how many ranks the devices have a place for, 0: any number. Plans of more are refused.
+	Ranks int
 	// Order, if not 0, is the seed of a fixed order in which ranks and samplers run one at a time: for tests, which can
 	// repeat an interleaving and try many of them. Deadlocks are found at once.
 	Order uint64
 }
 
-// connects refuses plans whose ranks have nothing to exchange through.
-func (c *Config) connects(p plan.Plan) error {
-	if n := p.Ranks(); n > 1 && c.DeviceOf != nil && c.Transport == nil {
-		return &failure.Error{Code: failure.BadRequest, Field: "plan", Text: fmt.Sprintf(
-			"%s splits the work over %d ranks; on %s one rank is all there can be: nothing moves data between ranks on "+
-				"devices yet", p, n, c.DeviceOf(0))}
+// fits refuses plans of more ranks than the devices have places for.
+func (c *Config) fits(p plan.Plan) error {
+	most := c.Ranks
+	if c.DeviceOf != nil && c.Transport == nil {
+		most = 1 // nothing moves data between devices
+	}
+	if n := p.Ranks(); most > 0 && n > most {
+		var where []string
+		for rank := range most {
+			where = append(where, c.deviceOf(rank))
+		}
+		return failure.Refuse("plan", "%s splits the work over %d ranks, and there are places for %d: %s (a device that is "+
+			"named twice has two)", p, n, most, strings.Join(where, ", "))
 	}
 	return nil
 }
@@ -310,7 +320,7 @@ func (e *Engine) Sample(ctx context.Context, req *Request, observe Observe) (*Re
 	if err != nil {
 		return nil, err
 	}
-	if err := e.cfg.connects(plan); err != nil {
+	if err := e.cfg.fits(plan); err != nil {
 		return nil, err
 	}
 	release, err := e.take(ctx)

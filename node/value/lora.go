@@ -82,7 +82,11 @@ func (s *Store) share(req *parallel.Model, m *Model) func() {
 	}
 	req.Key = m.Key + loraKey(uses)
 	req.Load = func(ops engine.Ops, held dit.Held) (dit.Model, error) {
-		base, release, err := take(s.shared, fmt.Sprintf("%s %+v", m.Key, held),
+		where := "" // every device has a base of its own
+		if device, ok := ops.(engine.Located); ok {
+			where = device.Location()
+		}
+		base, release, err := take(s.shared, fmt.Sprintf("%s %s %+v", m.Key, where, held),
 			func() (dit.Model, error) { return m.Load(ops, held) })
 		if err != nil {
 			return nil, err

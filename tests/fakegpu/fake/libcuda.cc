@@ -51,15 +51,17 @@ struct CUctx_st {
   std::set<CUctx_st *> reaches;   // contexts whose memory may be used
   CUresult sticky = PB_SUCCESS;
 };
-// What streams know of an event: they may wait for one that was destroyed.
-struct progress {
-  uint64_t recorded = 0, done = 0;  // numbers of records
+// One record of an event. Streams that wait for it do so when the event was recorded again, or destroyed.
+struct record {
+  bool done = false;
   double at = 0;
 };
 struct CUevent_st {
   CUcontext context;
   bool timing;
-  std::shared_ptr<progress> p = std::make_shared<progress>();
+  std::shared_ptr<record> last;  // null: never recorded
+
+  bool done() const { return !last || last->done; }
 };
 struct CUstream_st {
   CUcontext context;
@@ -465,9 +467,8 @@ CUresult cuStreamWaitEvent(CUstream s, CUevent e, unsigned) {
   ENTER;
   CHECK(s);
   CHECK(e);
-  auto p = e->p;
-  uint64_t n = p->recorded;
-  if (n) enqueue(s, [] {}, [p, n] { return p->done >= n; });  // an event that was never recorded is no wait at all
+  auto r = e->last;
+  if (r) enqueue(s, [] {}, [r] { return r->done; });  // an event that was never recorded is no wait at all
   return PB_SUCCESS;
 }
 
@@ -490,7 +491,7 @@ CUresult cuEventCreate(CUevent *out, unsigned flags) {
 CUresult cuEventDestroy_v2(CUevent e) {
   ENTER;
   CHECK(e);
-  run_until([e] { return e->p->done >= e->p->recorded; });
+  run_until([e] { return e->done(); });
   events.erase(e);
   delete e;
   return PB_SUCCESS;
@@ -501,11 +502,10 @@ CUresult cuEventRecord(CUevent e, CUstream s) {
   CHECK(s);
   CHECK(e);
   if (e->context != s->context) return trouble(PB_INVALID_HANDLE, "an event of another context");
-  auto p = e->p;
-  uint64_t n = ++p->recorded;
-  enqueue(s, [p, n] {
-    p->done = std::max(p->done, n);
-    p->at = clock_now;
+  auto r = e->last = std::make_shared<record>();
+  enqueue(s, [r] {
+    r->done = true;
+    r->at = clock_now;
   });
   return PB_SUCCESS;
 }
@@ -513,25 +513,25 @@ CUresult cuEventRecord(CUevent e, CUstream s) {
 CUresult cuEventQuery(CUevent e) {
   ENTER;
   CHECK(e);
-  if (e->p->done >= e->p->recorded) return PB_SUCCESS;
+  if (e->done()) return PB_SUCCESS;
   step();
   if (current->sticky) return current->sticky;
-  return e->p->done >= e->p->recorded ? PB_SUCCESS : PB_NOT_READY;
+  return e->done() ? PB_SUCCESS : PB_NOT_READY;
 }
 
 CUresult cuEventSynchronize(CUevent e) {
   ENTER;
   CHECK(e);
-  return run_until([e] { return e->p->done >= e->p->recorded; });
+  return run_until([e] { return e->done(); });
 }
 
 CUresult cuEventElapsedTime(float *out, CUevent a, CUevent b) {
   ENTER;
   CHECK(a);
   CHECK(b);
-  if (!a->timing || !b->timing || !a->p->recorded || !b->p->recorded) return trouble(PB_INVALID_HANDLE, "time between events without times");
-  if (a->p->done < a->p->recorded || b->p->done < b->p->recorded) return PB_NOT_READY;
-  *out = (float)(b->p->at - a->p->at);
+  if (!a->timing || !b->timing || !a->last || !b->last) return trouble(PB_INVALID_HANDLE, "time between events without times");
+  if (!a->done() || !b->done()) return PB_NOT_READY;
+  *out = (float)(b->last->at - a->last->at);
   return PB_SUCCESS;
 }
 
