@@ -29,10 +29,10 @@ type Local struct {
 }
 
 // Connect implements Transport.
-func (l Local) Connect(name string, ops []engine.Ops, deadline time.Duration) ([]Comm, error) {
+func (l Local) Connect(g Group, ops []engine.Ops) ([]Comm, error) {
 	size := len(ops)
 	h := &hub{size: size, calls: make([]*Call, size), ways: map[[2]int]*way{}}
-	h.Rendezvous = NewRendezvous(name, size, deadline, h.dump)
+	h.Rendezvous = NewRendezvous(g, size, h.dump)
 	h.block = l.Block
 	out := make([]Comm, size)
 	for i := range out {

@@ -25,7 +25,7 @@ func TestLocal(t *testing.T) {
 
 // TestOfferOfABusySlotWaits: in this transport an Offer of a slot whose message nobody has taken yet stands still.
 func TestOfferOfABusySlotWaits(t *testing.T) {
-	ends, err := comm.Local{}.Connect("test", make([]engine.Ops, 2), time.Minute)
+	ends, err := comm.Local{}.Connect(comm.Group{Name: "test", Deadline: time.Minute}, make([]engine.Ops, 2))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -66,7 +66,11 @@ func world(t testing.TB, rig Rig, size int, deadline time.Duration, f func(m *me
 	if err != nil {
 		return err
 	}
-	ends, err := rig.Transport.Connect("test", ops, deadline)
+	g := comm.Group{Name: "test", Deadline: deadline, Ranks: make([]int, size)}
+	for r := range g.Ranks {
+		g.Ranks[r] = r
+	}
+	ends, err := rig.Transport.Connect(g, ops)
 	if err != nil {
 		return err
 	}

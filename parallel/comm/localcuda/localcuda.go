@@ -24,20 +24,20 @@ type Transport struct{}
 var _ comm.Transport = Transport{}
 
 // Connect implements comm.Transport. It refuses Ops of other kinds and groups of more than 32 ranks.
-func (Transport) Connect(name string, ops []engine.Ops, deadline time.Duration) ([]comm.Comm, error) {
-	g := &group{name: name, calls: make([]*call, len(ops)), ways: map[[2]int]*way{}}
-	g.Rendezvous = comm.NewRendezvous(name, len(ops), deadline, g.standing)
+func (Transport) Connect(of comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
+	g := &group{name: of.Name, calls: make([]*call, len(ops)), ways: map[[2]int]*way{}}
+	g.Rendezvous = comm.NewRendezvous(of, len(ops), g.standing)
 	for r, o := range ops {
 		stream, ok := o.(*cuda.Ops)
 		if !ok {
-			return nil, fmt.Errorf("%s: rank %d runs on %s, which is no stream of a GPU", name, r, o.Name())
+			return nil, fmt.Errorf("%s: rank %d runs on %s, which is no stream of a GPU", of.Name, r, o.Name())
 		}
 		g.streams = append(g.streams, stream)
 	}
 	out := make([]comm.Comm, len(ops))
 	for r, s := range g.streams {
 		if err := s.Join(g.streams); err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
+			return nil, fmt.Errorf("%s: %w", of.Name, err)
 		}
 		e := &end{group: g, rank: r, stream: s, incoming: map[int]*cuda.Ops{}}
 		g.ends, out[r] = append(g.ends, e), e

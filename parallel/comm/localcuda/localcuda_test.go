@@ -10,6 +10,7 @@ import (
 	"patchbay/engine"
 	"patchbay/engine/cuda"
 	"patchbay/engine/ref"
+	"patchbay/parallel/comm"
 	"patchbay/parallel/comm/commtest"
 	"patchbay/parallel/comm/localcuda"
 	"patchbay/tests/fakegpu"
@@ -94,14 +95,14 @@ func streams(devices []*cuda.Device) func(n int) ([]engine.Ops, func() error, er
 
 // TestRefusals: Ops of another kind, and groups that are too large for one sum.
 func TestRefusals(t *testing.T) {
-	if _, err := (localcuda.Transport{}).Connect("test", []engine.Ops{ref.New()}, 0); err == nil {
+	if _, err := (localcuda.Transport{}).Connect(comm.Group{Name: "test"}, []engine.Ops{ref.New()}); err == nil {
 		t.Error("ranks on the processors were connected")
 	}
 	ops, end, err := streams(open(t, 1))(33)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := (localcuda.Transport{}).Connect("test", ops, 0); err == nil {
+	if _, err := (localcuda.Transport{}).Connect(comm.Group{Name: "test"}, ops); err == nil {
 		t.Error("33 ranks were connected")
 	}
 	if err := end(); err != nil {
@@ -116,7 +117,7 @@ func TestFreeWaitsForOtherDevices(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ends, err := (localcuda.Transport{}).Connect("test", ops, 0)
+	ends, err := (localcuda.Transport{}).Connect(comm.Group{Name: "test"}, ops)
 	if err != nil {
 		t.Fatal(err)
 	}
