@@ -4,13 +4,17 @@ package parallel
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"patchbay/engine"
 	"patchbay/engine/cuda"
 	"patchbay/parallel/comm/localcuda"
+	"patchbay/parallel/failure"
 	"patchbay/tests/fakegpu"
 )
 
@@ -28,7 +32,7 @@ func newFakeEngine(t *testing.T, devices int) *Engine {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {
-			if err := open[i].Close(); err != nil {
+			if err := open[i].Close(); err != nil && !errors.Is(err, engine.ErrDeviceLost) {
 				t.Error(err)
 			}
 		})
@@ -117,5 +121,55 @@ func TestSumsOfBF16OnFakeGPUs(t *testing.T) {
 	}
 	if db := snr(got.Latent.Data, want.Latent.Data); !(db >= 30) {
 		t.Errorf("bf16 is %.1f dB from f32, want at least 30", db)
+	}
+}
+
+// TestFailuresOfFakeGPUs: work that finds no memory is done once more when everything that was kept is freed, not for
+// ever; a device that is lost is told by its code, and Lost of it; a mistake in a call fails the request alone.
+func TestFailuresOfFakeGPUs(t *testing.T) {
+	t.Setenv("FAKEGPU_DEVICES", "2")
+	full, broken := filepath.Join(t.TempDir(), "full"), filepath.Join(t.TempDir(), "broken")
+	t.Setenv("FAKEGPU_FULL", full)
+	t.Setenv("FAKEGPU_BREAK", broken)
+	tell := func(file string) {
+		t.Helper()
+		if err := os.WriteFile(file, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e := newFakeEngine(t, 2)
+	relieved, lost := 0, 0
+	e.cfg.Relieve, e.cfg.Lost = func() { relieved++ }, func(error) { lost++ }
+	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 4, 4, 1)
+	r.Branches[0].Entries = r.Branches[0].Entries[:1]
+	run := func(plan string) (*Result, error) {
+		r.Plan = plan
+		return e.Sample(context.Background(), r, nil)
+	}
+	want, err := run("ulysses=2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tell(full)
+	got, err := run("tensor=2") // takes memory
+	if err != nil || relieved != 1 || relative(got.Latent.Data, want.Latent.Data) > 1e-5 {
+		t.Fatalf("after an allocation that found no memory: %v, caches were freed %d times, want 1", err, relieved)
+	}
+	err = e.Do(context.Background(), "work", func(l *Local) error {
+		tell(full)
+		_, err := l.Ops.Alloc(100)
+		return err
+	})
+	var fe *failure.Error
+	if !errors.As(err, &fe) || fe.Code != failure.OutOfMemory || relieved != 2 {
+		t.Errorf("without memory twice: %v, caches were freed %d times in all, want %s and 2", err, relieved,
+			failure.OutOfMemory)
+	}
+	if got, err = run("ulysses=2"); err != nil || relative(got.Latent.Data, want.Latent.Data) != 0 || lost != 0 {
+		t.Fatalf("after work that failed: %v, %d devices lost", err, lost)
+	}
+	tell(broken)
+	if _, err = run("ulysses=2"); !errors.As(err, &fe) || fe.Code != failure.DeviceLost || lost != 1 {
+		t.Errorf("a broken device: %v, Lost was told %d times, want %s and once", err, lost, failure.DeviceLost)
 	}
 }

@@ -82,14 +82,22 @@ func TestCUDADemo(t *testing.T) {
 	flow := smallDemo(t, program)
 	dir := t.TempDir()
 	var cpu []int
-	for _, c := range []struct{ devices, ranks string }{
-		{"cpu", "1"}, {"cuda:0", "1"}, {"cuda:0,0", "2"}, {"cuda:0-1", "2"},
+	broken := filepath.Join(dir, "broken") // the first launch breaks the device: the job goes to another worker
+	if err := os.WriteFile(broken, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ devices, ranks, env string }{
+		{"cpu", "1", ""}, {"cuda:0", "1", ""}, {"cuda:0,0", "2", ""}, {"cuda:0-1", "2", ""},
+		{"cuda:0", "1", "FAKEGPU_BREAK=" + broken},
 	} {
 		out := filepath.Join(dir, c.devices+".png")
-		said, err := onFake(t, driver, program, []string{"FAKEGPU_DEVICES=2"}, "demo", "--devices", c.devices, "--ranks",
-			c.ranks, "--out", out)
-		if err != nil || strings.Contains(said, "fakegpu:") {
-			t.Fatalf("demo --devices %s: %v\n%s", c.devices, err, said)
+		said, err := onFake(t, driver, program, []string{"FAKEGPU_DEVICES=2", c.env}, "demo", "--devices", c.devices,
+			"--ranks", c.ranks, "--out", out)
+		told := strings.Count(said, "fakegpu:")
+		switch {
+		case err != nil, c.env == "" && told > 0,
+			c.env != "" && (!strings.Contains(said, "breaks the device") || !strings.Contains(said, "the worker ends")):
+			t.Fatalf("demo --devices %s %s: %v\n%s", c.devices, c.env, err, said)
 		}
 		picture := pixels(t, out)
 		if cpu == nil {

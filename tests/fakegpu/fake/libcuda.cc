@@ -5,8 +5,10 @@
 // as NaN, and stay poisoned for a while after they are freed. Kernels run on fibres (fibre.h).
 //
 // FAKEGPU_SEED (number), FAKEGPU_LANDING (late, once), FAKEGPU_EAGER (1: work runs as soon as its stream may), FAKEGPU_MEMORY (bytes), FAKEGPU_DEVICES,
-// FAKEGPU_MAJOR (compute capability), FAKEGPU_DRIVER (CUDA version it serves), FAKEGPU_PEERS (0: devices do not reach each other's memory).
+// FAKEGPU_MAJOR (compute capability), FAKEGPU_DRIVER (CUDA version it serves), FAKEGPU_PEERS (0: devices do not reach each other's memory),
+// FAKEGPU_BREAK and FAKEGPU_FULL (files: while there is one, the next launch breaks its device or the next allocation finds no memory, and takes it away).
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -104,6 +106,12 @@ double clock_now;
 uint64_t setting(const char *name, uint64_t otherwise) {
   const char *v = getenv(name);
   return v && *v ? strtoull(v, nullptr, 0) : otherwise;
+}
+
+// told reports whether the file that a variable names is there, and takes it away.
+bool told(const char *name) {
+  const char *path = getenv(name);
+  return path && *path && !unlink(path);
 }
 
 uint64_t draw() {
@@ -337,6 +345,13 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice d) {
   CUcontext c = contexts[d];
   if (!c || c->users == 0) return trouble(PB_INVALID_CONTEXT, "released a context that is not retained");
   if (--c->users) return PB_SUCCESS;
+  if (c->sticky) {  // nobody could give anything back: it goes with the context
+    for (auto i = live.begin(); i != live.end();) i = i->second.context == c ? live.erase(i) : std::next(i);
+    for (auto i = streams.begin(); i != streams.end();) i = (*i)->context == c ? streams.erase(i) : std::next(i);
+    for (auto i = events.begin(); i != events.end();) i = (*i)->context == c ? events.erase(i) : std::next(i);
+    c->used = 0;
+    return PB_SUCCESS;
+  }
   size_t left = 0, bytes = 0, open = 0;
   for (auto &a : live)
     if (a.second.context == c) {
@@ -376,7 +391,7 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
 CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes) {
   ENTER;
   if (bytes == 0) return trouble(PB_INVALID_VALUE, "an allocation of 0 bytes");
-  if (current->used + bytes > setting("FAKEGPU_MEMORY", 8ull << 30)) return trouble(PB_OUT_OF_MEMORY, "out of memory");
+  if (told("FAKEGPU_FULL") || current->used + bytes > setting("FAKEGPU_MEMORY", 8ull << 30)) return trouble(PB_OUT_OF_MEMORY, "out of memory");
   current->used += bytes;
   *out = (CUdeviceptr)take(bytes, false);
   return PB_SUCCESS;
@@ -605,7 +620,12 @@ CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, uns
     auto a = around(word);
     if (a && !a->second.host && !usable(current, a->second.context)) return trouble(PB_ILLEGAL_ADDRESS, n + ": memory of a device that this one does not reach");
   }
+  bool broken = told("FAKEGPU_BREAK");
   enqueue(s, [=] {
+    if (broken) {
+      f->context->sticky = trouble(PB_ILLEGAL_ADDRESS, f->name + " breaks the device, as it was told to");
+      return;
+    }
     const char *landing = getenv("FAKEGPU_LANDING");
     fk::landing when = landing && !strcmp(landing, "once") ? fk::AT_ONCE : fk::LATE;
     const char *bad = fk::launch(f->code, args.data(), args.size(), {gx, gy, gz}, {bx, by, bz}, shared, when, draw());
