@@ -87,7 +87,10 @@ func TestCUDADemo(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ devices, ranks, env string }{
-		{"cpu", "1", ""}, {"cuda:0", "1", ""}, {"cuda:0,0", "2", ""}, {"cuda:0-1", "2", ""},
+		{"cpu", "1", ""},
+		{"cuda:0", "1", ""},
+		{"cuda:0,0", "2", ""},
+		{"cuda:0-1", "2", ""},
 		{"cuda:0", "1", "FAKEGPU_BREAK=" + broken},
 	} {
 		out := filepath.Join(dir, c.devices+".png")

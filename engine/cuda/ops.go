@@ -110,8 +110,8 @@ func (o *Ops) Location() string { return o.dev.Location() }
 // DeviceMemory implements engine.Located. Memory that other processes use is not free.
 func (o *Ops) DeviceMemory() (free, total int64, err error) { return o.dev.Memory() }
 
-// Sync waits until everything enqueued has run and returns the first error. Unless the device is lost, the stream can be
-// used again then: calls that were left out are the caller's to repeat.
+// Sync waits until everything enqueued has run and returns the first error. Unless the device is lost, the stream can
+// be used again then: calls that were left out are the caller's to repeat.
 func (o *Ops) Sync() error {
 	o.dev.waits.Add(1)
 	o.note(try(func(e *C.pb_error) { C.pb_stream_sync(o.dev.c, o.stream, e) }))

@@ -80,7 +80,7 @@ func AsError(err error) *failure.Error {
 	case known && e.Code == failure.DeviceLost:
 		return e
 	case errors.Is(err, engine.ErrDeviceLost):
-		return &failure.Error{Code: failure.DeviceLost, Text: "a device failed; the process must be started again", Cause: err}
+		return &failure.Error{Code: failure.DeviceLost, Text: "a device failed: start the process again", Cause: err}
 	case errors.Is(err, engine.ErrOutOfMemory) && (!known || e.Code != failure.OutOfMemory):
 		return &failure.Error{Code: failure.OutOfMemory, Text: "a device is full", Cause: err}
 	case known:
