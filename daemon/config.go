@@ -225,7 +225,7 @@ func (c *Config) CheckDevices() error {
 	} else if m != nil { // a worker may start elsewhere
 		c.Devices, _ = filepath.Abs(c.Devices)
 	}
-	if _, _, err := c.gpu(); err != nil {
+	if _, _, err := c.gpus(); err != nil {
 		return &InputError{Err: err}
 	}
 	if _, err := ParseBytes(c.DeviceMemory); err != nil {
