@@ -29,8 +29,8 @@ import (
 type Flags struct {
 	Model, Size, Devices       string
 	plan, timeline, profile    string
-	Steps, Batch               int
-	text, entries, warmup      int
+	Steps, Batch, Warmup       int
+	text, entries              int
 	exact, json, all, blocking bool
 }
 
@@ -70,7 +70,7 @@ Devices are COUNTxDEVICE-LINK, for several hosts HOSTSxCOUNTxDEVICE-LINK+NETWORK
 	fl.IntVar(&f.text, "text", 0, "text tokens (default: those of the release; 256 for files)")
 	fl.IntVar(&f.entries, "entries", 0,
 		"conditioning entries of an evaluation: 2 with cfg, 1 without (default: by the model)")
-	fl.IntVar(&f.warmup, "warmup", 1, "synchronous evaluations at the start of pipelines")
+	fl.IntVar(&f.Warmup, "warmup", 1, "synchronous evaluations at the start of pipelines")
 	fl.BoolVar(&f.exact, "exact", false, "leave out pipelines with stale keys and values, whose pictures differ a little")
 	fl.BoolVar(&f.blocking, "no-overlap", false, "pipeline transfers keep their stage from computing")
 	fl.BoolVar(&f.all, "all", false, "list every plan with the reason why it loses")
@@ -156,7 +156,7 @@ func (f *Flags) Search() (forecast.Search, error) {
 		h > 65536 {
 		return s, fmt.Errorf("--size %s: want width x height from %d to 65536 pixels, for example 1024x1024", f.Size, m.Scale)
 	}
-	if f.Batch < 1 || f.Batch > 1024 || f.warmup < 0 || m.Steps < 1 || m.Steps > 10000 || m.Text < 1 || m.Text > 65536 ||
+	if f.Batch < 1 || f.Batch > 1024 || f.Warmup < 0 || m.Steps < 1 || m.Steps > 10000 || m.Text < 1 || m.Text > 65536 ||
 		m.Entries < 1 || m.Entries > 64 {
 		return s, errors.New(
 			"want --batch 1 to 1024, --warmup 0 or more, --steps 1 to 10000, --text 1 to 65536, --entries 1 to 64")
@@ -165,7 +165,7 @@ func (f *Flags) Search() (forecast.Search, error) {
 		Spec: m.Spec, Y: (h + m.Scale - 1) / m.Scale, X: (w + m.Scale - 1) / m.Scale, Batch: f.Batch,
 		Text: slices.Repeat([]int{m.Text}, m.Entries), Evaluations: m.Steps,
 	}
-	s.Exact, s.Warmup, s.Blocking = f.exact, f.warmup, f.blocking
+	s.Exact, s.Warmup, s.Blocking = f.exact, f.Warmup, f.blocking
 	return s, nil
 }
 
