@@ -15,15 +15,8 @@ import (
 	"patchbay/node/value"
 )
 
-// InputError is a setting that is refused before anything is started; the command line ends with the exit code of bad
-// input.
-type InputError struct{ Err error }
-
-// Error is the text of Err.
-func (e *InputError) Error() string { return e.Err.Error() }
-
-// Unwrap returns Err.
-func (e *InputError) Unwrap() error { return e.Err }
+// InputError is a setting that is refused before anything is started.
+type InputError = wire.InputError
 
 // Config is what a daemon or worker runs with: defaults, then environment, then flags. It is printed when the process
 // starts.
@@ -141,6 +134,9 @@ func (c *Config) CompleteDaemon() error {
 	if err := c.Complete(); err != nil {
 		return err
 	}
+	if err := c.CheckModels(); err != nil {
+		return err
+	}
 	if list, _ := GPUs(c.Devices); list != nil && c.Workers > 1 {
 		return &InputError{fmt.Errorf("--workers %d --devices %s: one worker uses a GPU", c.Workers, c.Devices)}
 	}
@@ -188,6 +184,22 @@ func (c *Config) Complete() error {
 			return fmt.Errorf("folder %s: %w", *p, err)
 		}
 		*p = abs
+	}
+	return nil
+}
+
+// CheckModels refuses models folders that are named and not there, with an *InputError. The default one may come later.
+// Complete has made them absolute.
+func (c *Config) CheckModels() error {
+	for _, m := range c.Models {
+		info, err := os.Stat(m)
+		switch {
+		case err == nil && info.IsDir() || m == filepath.Join(Home(), "models"):
+		case err == nil:
+			return &InputError{fmt.Errorf("--models %s: it is no folder", m)}
+		default:
+			return &InputError{fmt.Errorf("--models (or PATCHBAY_MODELS): %w", err)}
+		}
 	}
 	return nil
 }

@@ -1,37 +1,32 @@
-// Package models is the catalogue of diffusion models: OpenDiffusion looks at a checkpoint's names and shapes and
-// answers with everything that the layers above must know, without reading a weight.
+// Package models is the catalogue of diffusion models: the table of families, and what the layers above ask of all of
+// them. Nothing reads a weight before a description's Load is called.
 //
-// Each family is a folder (flux, sd3, pixart, hunyuan) that implements the contract of models/dit;
-// docs/adding-a-model.md is the recipe for another one. What they share is in layers (blocks' common pieces, position
-// tables) and weights (checkpoints into tagged structs); latent, sampling, text, tokenizer and vae are the other halves
-// of a pipeline.
+// Each family is a folder whose Family says everything about it; docs/adding-a-model.md is the recipe for another one.
+// What they share is in family (the descriptor, loading), layers (blocks' common pieces, position tables) and weights
+// (checkpoints into tagged structs); latent, sampling, text, tokenizer and vae are the other halves of a pipeline.
 package models
 
 import (
-	"fmt"
+	"slices"
 
+	"patchbay/models/dit"
 	"patchbay/models/family"
 	"patchbay/models/flux"
 	"patchbay/models/hunyuan"
 	"patchbay/models/pixart"
 	"patchbay/models/sd3"
+	"patchbay/models/text"
+	"patchbay/models/tokenizer"
 	"patchbay/models/weights"
 )
 
-// opener describes a file of one family.
-type opener struct {
-	family string
-	open   func(set *weights.Set, meta map[string]string) (*family.Diffusion, error)
-}
-
-// openers is the table of supported families.
-func openers() []opener {
-	return []opener{
-		{"flux", flux.Open},
-		{"sd3", sd3.Open},
-		{"pixart", pixart.Open},
-		{"hunyuandit", hunyuan.Open},
-		{"flux of diffusers", flux.OpenDiffusers},
+// Families is the table of supported families, a row each.
+func Families() []family.Family {
+	return []family.Family{
+		flux.Family(),
+		sd3.Family(),
+		pixart.Family(),
+		hunyuan.Family(),
 	}
 }
 
@@ -40,19 +35,37 @@ func openers() []opener {
 // latent scale and shift, sampling.shift). Files of other kinds are errors that say what they look like and what is
 // supported.
 func OpenDiffusion(set *weights.Set, meta map[string]string) (*family.Diffusion, error) {
-	family, instead, _ := weights.Looks(set)
-	known := ""
-	for _, o := range openers() {
-		if o.family != family {
-			known += ", " + o.family
-			continue
-		}
-		d, err := o.open(set, meta)
-		if err != nil {
-			return nil, err
-		}
-		return d, d.Override(meta)
+	return family.Open(Families(), set, meta)
+}
+
+// Looks tells what a file seems to be, for the error of whoever wanted another kind.
+func Looks(set *weights.Set) string { return family.Looks(Families(), set) }
+
+// Named returns the family of that name (dit.Spec.Family).
+func Named(name string) (family.Family, bool) {
+	all := Families()
+	i := slices.IndexFunc(all, func(f family.Family) bool { return f.Name == name })
+	if i < 0 {
+		return family.Family{}, false
 	}
-	return nil, fmt.Errorf("not a supported diffusion model: the file looks like %s%s (supported: %s)", family,
-		instead, known[2:])
+	return all[i], true
+}
+
+// TextTypes are the types that loaders of text encoders take (ComfyUI's input "type"), with what each makes of prompts:
+// those of all families, and CLIP-L alone under the type that ComfyUI's loader offers first.
+func TextTypes() map[string]family.Text {
+	out := map[string]family.Text{"stable_diffusion": {
+		Encoders: []family.Encoder{
+			{Kind: "clip_l", Layout: tokenizer.CLIPL(), Form: text.Form{Norm: true, Project: true}},
+		},
+		Join: func(done map[string]*text.Encoding) (dit.Entry, error) {
+			return dit.Entry{Context: done["clip_l"].Context, Pooled: done["clip_l"].Pooled}, nil
+		},
+	}}
+	for _, f := range Families() {
+		for _, t := range f.Text.Types {
+			out[t] = f.Text
+		}
+	}
+	return out
 }

@@ -2,6 +2,7 @@ package models_test
 
 import (
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -33,7 +34,7 @@ func TestCatalogue(t *testing.T) {
 		sampling              family.Sampling
 		blocks, channels, out int
 	}{
-		{"flux-a", "flux", "flux", 0.3611, 0.1159, family.Sampling{Line: family.FluxLine, Shift: 1.15}, 4, 16, 16},
+		{"flux-a", "flux", "flux", 0.3611, 0.1159, family.Sampling{Line: family.MuLine, Shift: 1.15}, 4, 16, 16},
 		{
 			"flux-b", "flux", "flux", 0.3611, 0.1159,
 			family.Sampling{Line: family.FlowLine, Shift: 1, Multiplier: 1},
@@ -206,5 +207,47 @@ func TestDemoCheckpoint(t *testing.T) {
 	if want := (family.Sampling{Line: family.FlowLine, Shift: 1, Multiplier: 1}); d.Sampling != want ||
 		d.Latent.Scale != 0.5728 || d.Latent.Shift != 0.0275 {
 		t.Errorf("got sampling %+v, scale %v, shift %v", d.Sampling, d.Latent.Scale, d.Latent.Shift)
+	}
+}
+
+func TestLooksFindsModelAndPrefix(t *testing.T) {
+	one := weights.Stored{Shape: []int{1}, Data: make([]byte, 4)}
+	for name, want := range map[string]string{
+		"joint_blocks.0.context_block.attn.qkv.weight":            "a diffusion model (sd3)",
+		"model.diffusion_model.t_block.1.weight":                  "a diffusion model (pixart)",
+		"mlp_t5.0.weight":                                         "a diffusion model (hunyuandit)",
+		"double_blocks.0.img_attn.norm.key_norm.scale":            "a diffusion model (flux)",
+		"diffusion_model.transformer_blocks.0.attn1.to_q.weight":  "a diffusion model (diffusers layout of a transformer)",
+		"lora_unet_double_blocks_0_img_attn_qkv.lora_down.weight": "a LoRA file",
+		"encoder.block.0.layer.0.SelfAttention.q.weight":          "a T5 text encoder",
+		"something": "no kind of file that is known",
+	} {
+		if got := models.Looks(weights.FromMap(map[string]weights.Stored{name: one})); got != want {
+			t.Errorf("%s: looks like %s, want %s", name, got, want)
+		}
+	}
+}
+
+// TestEveryFamilyInFullCheckpoints opens the tiny model of every family under the prefixes of full checkpoints.
+func TestEveryFamilyInFullCheckpoints(t *testing.T) {
+	for _, name := range tiny.Names() {
+		set, meta, err := tiny.Checkpoint(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := models.OpenDiffusion(set, meta)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, prefix := range []string{"model.diffusion_model.", "diffusion_model."} {
+			full := map[string]weights.Stored{}
+			for _, n := range set.Names() {
+				full[prefix+n], _ = set.Get(n)
+			}
+			got, err := models.OpenDiffusion(weights.FromMap(full), meta)
+			if err != nil || !reflect.DeepEqual(got.Spec, want.Spec) {
+				t.Errorf("%s under %s: got %+v, %v; want %+v", name, prefix, got, err, want.Spec)
+			}
+		}
 	}
 }

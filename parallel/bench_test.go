@@ -6,7 +6,6 @@ import (
 	"syscall"
 	"testing"
 
-	"patchbay/engine"
 	"patchbay/models/dit"
 	"patchbay/models/flux"
 	"patchbay/models/sampling"
@@ -22,18 +21,18 @@ func benchModel(b *testing.B) Model {
 		Channels: 16, PatchSize: 2,
 		ContextDim: 128, VectorDim: 64, MLPHidden: 3072,
 	}
-	declared, err := c.Declare()
+	d, err := c.Describe(nil)
 	if err != nil {
 		b.Fatal(err)
 	}
-	set := goldenweights.Seed("bench", declared)
-	spec, err := c.Spec()
+	declared, err := d.Declare()
 	if err != nil {
 		b.Fatal(err)
 	}
-	return Model{Key: "bench", Spec: &spec, Load: func(ops engine.Ops, held dit.Held) (dit.Model, error) {
-		return flux.Load(ops, set, c, held)
-	}}
+	if d, err = c.Describe(goldenweights.Seed("bench", declared)); err != nil {
+		b.Fatal(err)
+	}
+	return Model{Key: "bench", Spec: &d.Spec, Weights: LoadFunc(d.Load)}
 }
 
 // BenchmarkPlans runs 4 steps of a 512 px picture (1024 image, 128 text tokens) on plans of one and two ranks that

@@ -9,17 +9,11 @@ import (
 	"strings"
 	"testing"
 
-	"patchbay/engine"
-	"patchbay/engine/ref"
 	"patchbay/engine/safetensors"
 	"patchbay/models/dit"
-	"patchbay/models/flux"
-	"patchbay/models/hunyuan"
 	"patchbay/models/latent"
-	"patchbay/models/pixart"
 	"patchbay/models/sampling"
-	"patchbay/models/sd3"
-	"patchbay/models/weights/goldenweights"
+	"patchbay/models/tiny"
 	"patchbay/tests/golden"
 )
 
@@ -71,69 +65,15 @@ type goldenModel struct {
 
 func openGolden(t *testing.T, name string) goldenModel {
 	t.Helper()
-	set, config, err := goldenweights.Set(name)
+	d, err := tiny.Describe(name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	meta := map[string]string{"config": string(config)}
-	var g goldenModel
-	must := func(m *sampling.ModelSampling, err error) *sampling.ModelSampling {
-		if err != nil {
-			t.Fatal(err)
-		}
-		return m
+	line, err := d.Sampling.Build()
+	if err != nil {
+		t.Fatal(err)
 	}
-	load := func(f func(ops engine.Ops, held dit.Held) (dit.Model, error)) {
-		g.model = Model{Key: name, Load: f}
-		m, err := f(ref.New(), dit.Held{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		g.model.Spec = m.Spec()
-	}
-	family, _, _ := strings.Cut(name, "-")
-	switch family {
-	case "flux":
-		c, err := flux.Detect(set, meta)
-		if err != nil {
-			t.Fatal(err)
-		}
-		load(func(ops engine.Ops, held dit.Held) (dit.Model, error) { return flux.Load(ops, set, c, held) })
-		g.format = latent.FLUX()
-		if g.sampling = must(sampling.NewFlux(1.15)); !c.Guidance {
-			g.sampling = must(sampling.NewFlow(1, 1))
-		}
-	case "sd3":
-		c, err := sd3.Detect(set, meta)
-		if err != nil {
-			t.Fatal(err)
-		}
-		load(func(ops engine.Ops, held dit.Held) (dit.Model, error) { return sd3.Load(ops, set, c, held) })
-		g.format, g.sampling = latent.SD3(), must(sampling.NewFlow(3, 1000))
-	case "pixart":
-		c, err := pixart.Detect(set, meta)
-		if err != nil {
-			t.Fatal(err)
-		}
-		load(func(ops engine.Ops, held dit.Held) (dit.Model, error) { return pixart.Load(ops, set, c, held) })
-		g.format, g.sampling = latent.SD1(), must(sampling.NewDiscrete(sampling.Eps, sampling.Linear, 0.0001, 0.02, 1000))
-		if name == "pixart-b" {
-			g.format = latent.SDXL()
-		}
-	case "hydit":
-		c, err := hunyuan.Detect(set, meta)
-		if err != nil {
-			t.Fatal(err)
-		}
-		load(func(ops engine.Ops, held dit.Held) (dit.Model, error) { return hunyuan.Load(ops, set, c, held) })
-		end := 0.018
-		if name == "hydit-b" {
-			end = 0.03
-		}
-		g.format, g.sampling = latent.SDXL(), must(sampling.NewDiscrete(sampling.V, sampling.ScaledLinear,
-			0.00085, end, 1000))
-	}
-	return g
+	return goldenModel{Model{Key: name, Spec: &d.Spec, Weights: LoadFunc(d.Load)}, line, d.Latent}
 }
 
 func (e goldenEntry) lower(t *testing.T, run goldenRun, g goldenModel) Entry {

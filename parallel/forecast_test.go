@@ -50,7 +50,7 @@ func tinyRequest(t *testing.T, family string, b, y, x, steps int) *Request {
 	return &Request{
 		Model: Model{
 			Key: "tiny-" + family, Spec: &spec,
-			Load: func(ops engine.Ops, held dit.Held) (dit.Model, error) { return d.Load(ops, held) },
+			Weights: LoadFunc(d.Load),
 		},
 		Sampling: line, Sampler: "euler", Sigmas: sigmas, Latent: l, Guider: Guider{Kind: GuideCFG, CFG: 3},
 		Branches: []Branch{
@@ -148,12 +148,12 @@ func TestForecastEqualsExecutor(t *testing.T) {
 func checkMemory(t *testing.T, w forecast.Workload, p plan.Plan, value int, ranks *team, peak int64) {
 	t.Helper()
 	o, took := forecast.NewOutline(w, p), make([]int64, p.Ranks())
-	for i, l := range ranks.links {
+	for i, l := range ranks.members {
 		at := ranks.mesh.At(i)
 		k := at.Pipe
 		at.Pipe = o.Stage(k)
 		want := o.LaneMemory(at, k, value)
-		session, acts, exchange := l.Rank.Memory()
+		session, acts, exchange := rankOf(l).Memory()
 		got := forecast.Memory{
 			Weights: want.Weights, KV: want.KV, // compared elsewhere
 			Session: int64(session), Activations: int64(acts), Exchange: int64(exchange),
@@ -161,7 +161,7 @@ func checkMemory(t *testing.T, w forecast.Workload, p plan.Plan, value int, rank
 		if got != want {
 			t.Errorf("lane %d of rank %+v took %+v, formulas %+v, activations of %d bytes", k, at, got, want, value)
 		}
-		device, _ := ranks.device(i)
+		device, _ := ranks.Device(i)
 		took[device] += got.Session + got.Activations + got.Exchange
 	}
 	for r, m := range forecast.MemoryByRank(w, p, 4, value) {

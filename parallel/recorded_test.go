@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
 	"patchbay/engine"
 	"patchbay/parallel/comm"
@@ -51,7 +50,7 @@ func (e countingEnd) Traffic() comm.Traffic { return *e.traffic }
 // countingTransport connects ranks that compute nothing.
 type countingTransport struct{}
 
-func (countingTransport) Connect(_ string, ops []engine.Ops, _ time.Duration) ([]comm.Comm, error) {
+func (countingTransport) Connect(_ comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
 	out := make([]comm.Comm, len(ops))
 	for i := range out {
 		out[i] = countingEnd{comm.NewSilent(i, len(ops)), &comm.Traffic{}}

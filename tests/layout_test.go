@@ -27,7 +27,10 @@ func rooms() map[string][]string {
 		"cli":    {"console", "settings", "workflow", "plan", "bench", "."},
 		"daemon": {"."},
 		"node":   {"pyjson", "lru", "fault", "picture/resample", "picture", "files", "value", "graph", "classes"},
-		"ipc":    {"wire", "bulk", "message", "client", "meter", "broker", "jobs", "serve", "worker"},
+		"parallel": {
+			"failure", "comm", "comm/deferred", "plan", "group", "rank", "host", "forecast", ".",
+		},
+		"ipc": {"wire", "bulk", "message", "client", "meter", "broker", "jobs", "serve", "worker"},
 	}
 }
 

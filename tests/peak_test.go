@@ -109,11 +109,13 @@ func TestWorkerPeakMemory(t *testing.T) {
 // VAE says of decoding.
 func forecastBytes(t *testing.T) int64 {
 	t.Helper()
-	spec, err := wide().Spec()
+	d, err := wide().Describe(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := forecast.Workload{Spec: &spec, Y: 32, X: 32, Batch: 1, Text: []int{20, 20}, Branches: []int{0, 1}, Evaluations: 1}
+	w := forecast.Workload{
+		Spec: &d.Spec, Y: 32, X: 32, Batch: 1, Text: []int{20, 20}, Branches: []int{0, 1}, Evaluations: 1,
+	}
 	file, err := weights.Open("../examples/demo/vae/demo_ae.safetensors", engine.F32)
 	if err != nil {
 		t.Fatal(err)
@@ -140,7 +142,11 @@ func wide() flux.Config {
 func writeWide(t *testing.T, path string) {
 	t.Helper()
 	c := wide()
-	declared, err := c.Declare()
+	described, err := c.Describe(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	declared, err := described.Declare()
 	if err != nil {
 		t.Fatal(err)
 	}

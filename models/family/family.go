@@ -1,128 +1,82 @@
-// Package family is what a family of diffusion models says about its files, before a weight is read. It knows no
-// family.
+// Package family is what a family of diffusion models says about itself: how its files are recognised, what they are
+// called elsewhere, what its network wants of those who prepare its inputs, how prompts become entries, and which
+// releases there are. It knows no family; the table of all of them is in package models.
 package family
 
 import (
-	"encoding/json"
-	"fmt"
-
-	"patchbay/engine"
 	"patchbay/models/dit"
-	"patchbay/models/latent"
-	"patchbay/models/sampling"
+	"patchbay/models/text"
+	"patchbay/models/tokenizer"
 	"patchbay/models/weights"
 )
 
-// Diffusion describes one diffusion model file before its weights are read.
-type Diffusion struct {
-	Variant  string // "flux", "sd3", "pixart_alpha", "pixart_sigma", "hunyuandit"
-	Spec     dit.Spec
-	Latent   latent.Format // of the latents that the model reads; metadata may override scale and shift
-	Sampling Sampling      // what sigma means unless the workflow says otherwise
-	Traits
-	// Declare lists all tensors of the model with the names and shapes of the original checkpoint.
-	Declare func() ([]weights.Declared, error)
-	// Load reads the held part of the weights with ops. The set that OpenDiffusion was given must still be open.
-	Load func(ops engine.Ops, held dit.Held) (dit.Model, error)
+// Family describes one family. Everything that node, parallel, lora and the loaders know of it is here.
+type Family struct {
+	Name  string // of dit.Spec.Family
+	Forms []Form // the layouts of its files
+	// Detect infers the sizes of a model from names and shapes of a set in the original names, without prefix; only what
+	// shapes cannot tell comes from the JSON under meta["config"]. Errors name the tensor or field and what is allowed.
+	Detect func(set *weights.Set, meta map[string]string) (Config, error)
+	Text   Text
+	Names  weights.Names // what adapters and other layouts call its tensors
+	// Releases are the published models, for plans made before any weight is on disk.
+	Releases []Release
+	Tiny     Config // a small model with every optional part, for tests
 }
 
-// Traits are what the models of a family want of those who prepare their entries, and how ComfyUI 0.8.0 treats them.
-// The zero value is a family without any of it.
-type Traits struct {
-	// SizeCond gives what an entry tells the network of the picture's size in pixels (dit.Entry.Size); nil: nothing.
-	SizeCond func(height, width int) []float32
-	// Guidance is the guidance of an entry that carries none, for models that take it (dit.Spec.TakesGuidance).
-	Guidance float32
-	// TextMask reports whether models with one text leave its padding out (dit.Entry.ContextLen).
-	TextMask bool
-	// NoStepCache: EasyCache has no effect, because ComfyUI does not call these networks through wrappers.
-	NoStepCache bool
-}
-
-// Line names the time line of a model; sampling.ModelSampling has the formulas.
-type Line string
-
-// The time lines.
-const (
-	FluxLine     Line = "flux"     // shift mu, timestep = sigma
-	FlowLine     Line = "flow"     // shift alpha, timestep = sigma * multiplier
-	DiscreteLine Line = "discrete" // DDPM table
-)
-
-// Sampling is a model's default time line as plain values, so that nodes can replace some of them.
-type Sampling struct {
-	Line       Line
-	Shift      float64 // mu of FluxLine, alpha of FlowLine
-	Multiplier float64 // of FlowLine
-	Prediction sampling.Prediction
-	Betas      sampling.Betas // of DiscreteLine, with the first and last beta
-	BetaStart  float64
-	BetaEnd    float64
-}
-
-// steps is the number of training steps of every discrete model here.
-const steps = 1000
-
-// Build makes the time line.
-func (s Sampling) Build() (*sampling.ModelSampling, error) {
-	switch s.Line {
-	case FluxLine:
-		return sampling.NewFlux(s.Shift)
-	case FlowLine:
-		return sampling.NewFlow(s.Shift, s.Multiplier)
-	case DiscreteLine:
-		return sampling.NewDiscrete(s.Prediction, s.Betas, s.BetaStart, s.BetaEnd, steps)
-	}
-	return nil, fmt.Errorf("time line %q: want %q, %q or %q", s.Line, FluxLine, FlowLine, DiscreteLine)
-}
-
-// Override applies the parts of the metadata's config that concern latents and sampling.
-func (d *Diffusion) Override(meta map[string]string) error {
-	text, ok := meta["config"]
-	if !ok {
-		return nil
-	}
-	format, err := d.Latent.WithConfig([]byte(text))
-	if err != nil {
-		return fmt.Errorf("%s: metadata config: %w", d.Variant, err)
-	}
-	d.Latent = format
-	var c struct {
-		Sampling struct {
-			Shift *float64 `json:"shift"`
-		} `json:"sampling"`
-	}
-	if err := json.Unmarshal([]byte(text), &c); err != nil {
-		return fmt.Errorf("%s: metadata config: %w", d.Variant, err)
-	}
-	if c.Sampling.Shift != nil && d.Sampling.Line != DiscreteLine {
-		d.Sampling.Shift = *c.Sampling.Shift
-	}
-	return nil
-}
-
-// Config is a family's own description of one model; value types implement it.
+// Config holds the sizes of one model. As JSON it is what a file's metadata may carry under "config".
 type Config interface {
-	Spec() (dit.Spec, error)
-	Declare() ([]weights.Declared, error)
+	// Describe describes the model whose weights, in the original names, set has; nil: those of no file.
+	Describe(set *weights.Set) (*Diffusion, error)
 }
 
-// Describe starts the description of a model of config c, whose weights load reads from set when they are wanted.
-func Describe[C Config, M dit.Model](
-	variant string, set *weights.Set, c C, load func(engine.Ops, *weights.Set, C, dit.Held) (M, error),
-) (*Diffusion, error) {
-	spec, err := c.Spec()
-	if err != nil {
-		return nil, err
+// Form is one layout of a family's files.
+type Form struct {
+	Has   string   // a tensor name that only these files have, but for relatives
+	Lacks []string // names that relatives have beside it
+	// Aliases is true for files in the names of Names.Diffusers.
+	Aliases bool
+	// Meta translates the file's metadata into that of the original form; nil: it is the same.
+	Meta func(meta map[string]string) (map[string]string, error)
+}
+
+// Release is one published model.
+type Release struct {
+	Name  string
+	Steps int // of the release's own example
+	// Text is the number of text tokens that go with a picture: inside the joint sequence, or as keys of the
+	// cross-attention.
+	Text int
+	// Entries is how many conditioning entries an evaluation has: 2 with classifier-free guidance, 1 for distilled models.
+	Entries int
+	Config  Config
+}
+
+// Text says how prompts become entries.
+type Text struct {
+	Types    []string // values of the input "type" of ComfyUI's loaders
+	Encoders []Encoder
+	// EvenChunks: prompts of CLIP encoders that are used together get the same number of chunks, the shorter ones empty
+	// prompts at the end.
+	EvenChunks bool
+	// Join makes an entry of the encodings by kind. Those of optional encoders may be absent.
+	Join func(done map[string]*text.Encoding) (dit.Entry, error)
+}
+
+// Encoder is one text encoder of a family.
+type Encoder struct {
+	Kind     string // of package text
+	Optional bool   // where all are, one must be there
+	Layout   tokenizer.Layout
+	Form     text.Form
+}
+
+// Encoder returns what the family wants of an encoder of that kind.
+func (t *Text) Encoder(kind string) (Encoder, bool) {
+	for _, e := range t.Encoders {
+		if e.Kind == kind {
+			return e, true
+		}
 	}
-	return &Diffusion{
-		Variant: variant, Spec: spec, Declare: c.Declare,
-		Load: func(ops engine.Ops, held dit.Held) (dit.Model, error) {
-			m, err := load(ops, set, c, held)
-			if err != nil {
-				return nil, err // and no interface that holds a nil pointer
-			}
-			return m, nil
-		},
-	}, nil
+	return Encoder{}, false
 }

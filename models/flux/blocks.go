@@ -30,7 +30,7 @@ type side struct {
 // double: x += gate1 * proj(attention(norm1(x))), x += gate2 * mlp(norm2(x)) on both streams, with one attention over
 // both.
 func (m *Model) double(env dit.Env, i int, s *dit.State) {
-	w, lt, l, e := &m.net.Double[i], s.Wide.Text.Len(), s.Wide.Len(), m.cfg.Hidden
+	w, lt, l, e := &m.Net.Double[i], s.Wide.Text.Len(), s.Wide.Len(), m.cfg.Hidden
 	own, all := s.Rows.Text.Len(), s.Rows.Len()
 	var sides []side
 	if lt > 0 {
@@ -77,7 +77,7 @@ func (m *Model) double(env dit.Env, i int, s *dit.State) {
 // single: x += gate * linear2([attention(norm(x)), gelu(mlp(norm(x)))]); both halves are written into one buffer, so
 // nothing is joined.
 func (m *Model) single(env dit.Env, i int, s *dit.State) {
-	w, l, e := &m.net.Single[i-m.cfg.Depth], s.Wide.Len(), m.cfg.Hidden
+	w, l, e := &m.Net.Single[i-m.cfg.Depth], s.Wide.Len(), m.cfg.Hidden
 	mod := s.M.Image[i].Index(0, s.Step)
 	h := layers.Scratch(env, s.X, s.B, s.Rows.Len(), e)
 	layers.AdaLN(env, h, s.X, layers.Chunk(mod, e, 0), layers.Chunk(mod, e, 1), eps)
@@ -96,7 +96,7 @@ func (m *Model) single(env dit.Env, i int, s *dit.State) {
 
 // attend runs joint attention on fused projections qkv [B, L, 3E] and writes out [B, L, E].
 func (m *Model) attend(env dit.Env, i int, s *dit.State, qkv, out engine.Tensor, text, image engine.QKNorm) {
-	d := m.spec.HeadDim
+	d := m.Spec().HeadDim
 	q, k, v := layers.QKV(qkv, d)
 	env.Attend(dit.Attention{
 		Block: i, Q: q, K: k, V: v, TextNorm: text, ImageNorm: image, RoPE: s.RoPE, Rows: s.Wide, Out: layers.Heads(out, d),

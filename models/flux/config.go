@@ -17,7 +17,7 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"patchbay/models/dit"
+	"patchbay/models/family"
 	"patchbay/models/weights"
 )
 
@@ -44,11 +44,7 @@ const features = 256
 // Detect infers the config from names and shapes of a set with or without the prefix of full checkpoints. What shapes
 // do not tell (heads, axes, theta, time factor) comes from the JSON under meta["config"] where the file has one, else
 // the released values. A file of another family is an error that says what it looks like.
-func Detect(set *weights.Set, meta map[string]string) (Config, error) {
-	family, instead, set := weights.Looks(set)
-	if family != "flux" {
-		return Config{}, fmt.Errorf("not a flux model: the file looks like %s%s", family, instead)
-	}
+func Detect(set *weights.Set, meta map[string]string) (family.Config, error) {
 	c := Config{Theta: 10000, TimeFactor: 1000, PatchSize: 2}
 	if text, ok := meta["config"]; ok {
 		if err := json.Unmarshal([]byte(text), &c); err != nil {
@@ -92,47 +88,4 @@ func (c Config) check(d int) error {
 			"carry them in their metadata under config", c.Axes, d)
 	}
 	return nil
-}
-
-// Tiny is a config for tests: 6 heads of 32, 3 double and 4 single blocks, with guidance.
-func Tiny() Config {
-	return Config{
-		Hidden: 192, Heads: 6, Depth: 3, DepthSingle: 4, Axes: []int{8, 12, 12}, Theta: 10000, TimeFactor: 1000,
-		Channels: 16, PatchSize: 2,
-		ContextDim: 40, VectorDim: 32, Guidance: true, MLPHidden: 768,
-	}
-}
-
-// Declare lists the tensors of a model of this config.
-func (c Config) Declare() ([]weights.Declared, error) {
-	return weights.Declare(newNet(c), c.options(dit.Held{}))
-}
-
-// Spec describes the model of this config.
-func (c Config) Spec() (dit.Spec, error) {
-	declared, err := c.Declare()
-	if err != nil {
-		return dit.Spec{}, err
-	}
-	s := dit.Spec{
-		Family: "flux", Width: c.Hidden, Heads: c.Heads, HeadDim: c.Hidden / c.Heads, PatchSize: c.PatchSize,
-		Channels: c.Channels, OutChannels: c.Channels,
-		ContextDim: c.ContextDim, PooledDim: c.VectorDim, TakesGuidance: c.Guidance,
-		MLPRatio:    float64(c.MLPHidden) / float64(c.Hidden),
-		Params:      weights.Total(declared),
-		EmbedParams: weights.Total(weights.For(declared, dit.ForEmbed)),
-		HeadParams:  weights.Total(weights.For(declared, dit.ForHead)),
-	}
-	attention := weights.PerElement(weights.For(declared, dit.ForAttention), "double_blocks", c.Depth)
-	mlp := weights.PerElement(weights.For(declared, dit.ForMLP), "double_blocks", c.Depth)
-	for i, n := range weights.PerElement(declared, "double_blocks", c.Depth) {
-		s.Blocks = append(s.Blocks, dit.BlockSpec{
-			Kind: dit.Double, Skip: -1, Attends: 1, Cuts: true, Params: n,
-			AttentionParams: attention[i], MLPParams: mlp[i],
-		})
-	}
-	for _, n := range weights.PerElement(declared, "single_blocks", c.DepthSingle) {
-		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Single, Skip: -1, Attends: 1, Params: n})
-	}
-	return s, nil
 }

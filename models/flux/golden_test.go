@@ -4,22 +4,14 @@ import (
 	"fmt"
 	"testing"
 
-	"patchbay/engine"
 	"patchbay/models/dit"
 	"patchbay/models/goldenrun"
-	"patchbay/models/weights"
 )
 
 func goldens() goldenrun.Family {
 	return goldenrun.Family{
 		Models: []string{"flux-a", "flux-b", "flux-c"},
-		Open: func(ops engine.Ops, set *weights.Set, meta map[string]string, held dit.Held) (dit.Model, error) {
-			c, err := Detect(set, meta)
-			if err != nil {
-				return nil, err
-			}
-			return Load(ops, set, c, held)
-		},
+		Open:   goldenrun.Of(Family()),
 		States: func(spec *dit.Spec, i int, x []float32, rows dit.Rows) map[string][]float32 {
 			cut, depth := rows.Text.Len()*spec.Width, 0
 			for spec.Blocks[depth].Kind == dit.Double {

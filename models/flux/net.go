@@ -1,10 +1,6 @@
 package flux
 
-import (
-	"patchbay/engine"
-	"patchbay/models/dit"
-	"patchbay/models/weights"
-)
+import "patchbay/engine"
 
 // net names the weights of the whole model. Sizes in the tags: E width, F MLP width, D head dim, C channels, p patch
 // size, T and V columns of context and pooled vector.
@@ -72,24 +68,4 @@ func newNet(c Config) *net {
 		n.Guidance = &timeEmbedder{}
 	}
 	return n
-}
-
-func (c Config) options(held dit.Held) weights.Options {
-	d := c.Hidden / c.Heads
-	block := func(list string, i int) int {
-		if list == "single_blocks" {
-			i += c.Depth
-		}
-		return i
-	}
-	return weights.Options{
-		Model: "flux",
-		Dims: map[string]int{
-			"E": c.Hidden, "F": c.MLPHidden, "D": d, "C": c.Channels, "p": c.PatchSize, "T": c.ContextDim, "V": c.VectorDim,
-		},
-		Units: map[string]int{"E": d},
-		Held:  func(list string, i int) bool { return held.Has(block(list, i)) },
-		Block: block,
-		Rank:  held.Rank, Ranks: held.Ranks, Part: held.Part, Parts: held.Parts, Uses: held.Uses,
-	}
 }

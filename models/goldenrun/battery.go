@@ -7,6 +7,7 @@ import (
 	"patchbay/engine/deferred"
 	"patchbay/engine/ref"
 	"patchbay/models/dit"
+	"patchbay/models/family"
 	"patchbay/models/weights"
 	"patchbay/models/weights/goldenweights"
 )
@@ -14,11 +15,24 @@ import (
 // Rel is the tolerance of tests/golden/README.md section 2 for single forwards in f32.
 const Rel = 2e-5
 
+// Open detects and loads a model; meta carries the recorded config.
+type Open func(ops engine.Ops, set *weights.Set, meta map[string]string, held dit.Held) (dit.Model, error)
+
+// Of opens the files of one family.
+func Of(f family.Family) Open {
+	return func(ops engine.Ops, set *weights.Set, meta map[string]string, held dit.Held) (dit.Model, error) {
+		d, err := family.Open([]family.Family{f}, set, meta)
+		if err != nil {
+			return nil, err
+		}
+		return d.Load(ops, held)
+	}
+}
+
 // Family is what the tests below need of one model family.
 type Family struct {
 	Models []string // golden models, e.g. "flux-a"
-	// Open detects and loads; meta carries the recorded config.
-	Open func(ops engine.Ops, set *weights.Set, meta map[string]string, held dit.Held) (dit.Model, error)
+	Open   Open
 	// States names the recorded tensors that the rows of X [1, L, E] after block i must equal, with their values.
 	States func(spec *dit.Spec, i int, x []float32, rows dit.Rows) map[string][]float32
 }

@@ -16,7 +16,7 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"patchbay/models/dit"
+	"patchbay/models/family"
 	"patchbay/models/weights"
 )
 
@@ -49,11 +49,7 @@ const (
 // Detect infers the config from names and shapes of a set with or without the prefix of full checkpoints; the number of
 // heads (16 in all released models) may come from the JSON under meta["config"]. A file of another family is an error
 // that says what it looks like.
-func Detect(set *weights.Set, meta map[string]string) (Config, error) {
-	family, instead, set := weights.Looks(set)
-	if family != "hunyuandit" {
-		return Config{}, fmt.Errorf("not a hunyuandit model: the file looks like %s%s", family, instead)
-	}
+func Detect(set *weights.Set, meta map[string]string) (family.Config, error) {
 	c := Config{Heads: defaultHeads}
 	if text, ok := meta["config"]; ok {
 		if err := json.Unmarshal([]byte(text), &c); err != nil {
@@ -85,46 +81,6 @@ func Detect(set *weights.Set, meta map[string]string) (Config, error) {
 			"patches of %d", set.Dim("final_layer.linear.weight", 0), c.Channels, c.PatchSize)
 	}
 	return c, nil
-}
-
-// Tiny is a config for tests: 7 heads of 16, 8 blocks (three skips), version 1.1 with size and style.
-func Tiny() Config {
-	return Config{
-		Hidden: 112, Heads: 7, Depth: 8, Channels: 4, PatchSize: 2, TextDim: 48, T5Dim: 64, MLPHidden: 448, T5Hidden: 256,
-		PoolDim: 64, SizeCond: true,
-		StyleCond: true,
-	}
-}
-
-// Declare lists the tensors of a model of this config.
-func (c Config) Declare() ([]weights.Declared, error) {
-	return weights.Declare(newNet(c), c.options(dit.Held{}))
-}
-
-// Spec describes the model of this config.
-func (c Config) Spec() (dit.Spec, error) {
-	declared, err := c.Declare()
-	if err != nil {
-		return dit.Spec{}, err
-	}
-	s := dit.Spec{
-		Family: "hunyuandit", Width: c.Hidden, Heads: c.Heads, HeadDim: c.Hidden / c.Heads, PatchSize: c.PatchSize,
-		Channels:    c.Channels,
-		OutChannels: 2 * c.Channels, ContextDim: c.TextDim, Context2Dim: c.T5Dim,
-		MLPRatio:    float64(c.MLPHidden) / float64(c.Hidden),
-		Params:      weights.Total(declared),
-		EmbedParams: weights.Total(weights.For(declared, dit.ForEmbed)),
-		HeadParams:  weights.Total(weights.For(declared, dit.ForHead)),
-	}
-	attention := weights.PerElement(weights.For(declared, dit.ForAttention), "blocks", c.Depth)
-	mlp := weights.PerElement(weights.For(declared, dit.ForMLP), "blocks", c.Depth)
-	for i, n := range weights.PerElement(declared, "blocks", c.Depth) {
-		s.Blocks = append(s.Blocks, dit.BlockSpec{
-			Kind: dit.Cross, Skip: c.skip(i), Attends: 1, Cuts: true, Params: n,
-			AttentionParams: attention[i], MLPParams: mlp[i],
-		})
-	}
-	return s, nil
 }
 
 // skip is the block whose result block i takes, -1: none.

@@ -4,22 +4,14 @@ import (
 	"fmt"
 	"testing"
 
-	"patchbay/engine"
 	"patchbay/models/dit"
 	"patchbay/models/goldenrun"
-	"patchbay/models/weights"
 )
 
 func goldens() goldenrun.Family {
 	return goldenrun.Family{
 		Models: []string{"hydit-a", "hydit-b"},
-		Open: func(ops engine.Ops, set *weights.Set, meta map[string]string, held dit.Held) (dit.Model, error) {
-			c, err := Detect(set, meta)
-			if err != nil {
-				return nil, err
-			}
-			return Load(ops, set, c, held)
-		},
+		Open:   goldenrun.Of(Family()),
 		States: func(_ *dit.Spec, i int, x []float32, _ dit.Rows) map[string][]float32 {
 			return map[string][]float32{fmt.Sprintf("blocks.%d", i): x}
 		},

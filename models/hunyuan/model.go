@@ -3,8 +3,8 @@ package hunyuan
 import (
 	"patchbay/engine"
 	"patchbay/models/dit"
+	"patchbay/models/family"
 	"patchbay/models/layers"
-	"patchbay/models/weights"
 )
 
 // eps is the epsilon of all norms of HunyuanDiT.
@@ -12,40 +12,9 @@ const eps = 1e-6
 
 // Model is a HunyuanDiT model or a part of one. It implements dit.Model.
 type Model struct {
-	cfg  Config
-	spec dit.Spec
-	held dit.Held
-	net  *net
-	mem  *weights.Loaded
-	// shards is nil where all bytes of the held weights are here
-	shards *dit.Shards
+	family.Loaded[net]
+	cfg Config
 }
-
-// Load reads the held part of a model of config c from set (names with or without the prefix of full checkpoints) and
-// packs it with ops. Missing, unexpected and misshapen tensors of the whole model are reported in one
-// *weights.MismatchError.
-func Load(ops engine.Ops, set *weights.Set, c Config, held dit.Held) (*Model, error) {
-	spec, err := c.Spec()
-	if err != nil {
-		return nil, err
-	}
-	_, _, set = weights.Looks(set)
-	m := &Model{cfg: c, spec: spec, held: held, net: newNet(c)}
-	if m.mem, err = weights.Load(ops, set, m.net, c.options(held)); err != nil {
-		return nil, err
-	}
-	m.shards = m.mem.Shards()
-	return m, nil
-}
-
-// Spec describes the whole model.
-func (m *Model) Spec() *dit.Spec { return &m.spec }
-
-// Shards tells how weights are brought together that were loaded in parts.
-func (m *Model) Shards() *dit.Shards { return m.shards }
-
-// Close gives the memory of the weights back.
-func (m *Model) Close() { m.mem.Close() }
 
 // Modulate computes time + extra for every timestep and entry, and from it: Image [S, n, 2E] of the held blocks,
 // (shift, scale) of the first norm with the norm's own bias and weight inside, and Head [S, n, 2E] (shift, scale).
@@ -53,22 +22,22 @@ func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held
 	n, e := p.N, m.cfg.Hidden
 	s := len(timesteps) / n
 	out := &dit.Modulation{
-		Image: make([]engine.Tensor, len(m.spec.Blocks)),
-		Text:  make([]engine.Tensor, len(m.spec.Blocks)),
+		Image: make([]engine.Tensor, len(m.Spec().Blocks)),
+		Text:  make([]engine.Tensor, len(m.Spec().Blocks)),
 	}
 	vec := env.Arena.Alloc(engine.F32, s, n, e)
 	out.Vector = vec
-	if !m.held.NoHead {
+	if !m.Held.NoHead {
 		out.Head = env.Arena.Alloc(engine.F32, s, n, 2*e)
 	}
 	mark := env.Arena.Mark()
 	f := layers.Upload(env, layers.TimestepFeatures(timesteps, features), s, n, features)
-	layers.MLP(env, vec, f, m.net.Time.In, m.net.Time.Out, engine.SiLU)
+	layers.MLP(env, vec, f, m.Net.Time.In, m.Net.Time.Out, engine.SiLU)
 	env.Arena.Release(mark)
 	env.Ops.Add(vec, vec, p.Vector.Unsqueeze(0))
 	env.Ops.Activate(vec, vec, engine.SiLU)
-	if !m.held.NoHead {
-		env.Ops.Linear(out.Head, vec, m.net.Final.Mod, engine.Epilogue{})
+	if !m.Held.NoHead {
+		env.Ops.Linear(out.Head, vec, m.Net.Final.Mod, engine.Epilogue{})
 	}
 	for i := held.Start; i < held.End; i++ {
 		m.ModulateBlock(env, out, i)
@@ -78,10 +47,10 @@ func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held
 
 // ModulateBlock computes shift and scale of block i.
 func (m *Model) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
-	if !m.held.Has(i) {
+	if !m.Held.Has(i) {
 		return
 	}
-	b, vec, e := &m.net.Blocks[i], out.Vector, m.cfg.Hidden
+	b, vec, e := &m.Net.Blocks[i], out.Vector, m.cfg.Hidden
 	s, n := vec.Dim(0), vec.Dim(1)
 	out.Image[i] = env.Arena.Alloc(engine.F32, s, n, 2*e)
 	shift, scale := out.Image[i].Slice(2, 0, e), out.Image[i].Slice(2, e, 2*e)
@@ -93,7 +62,7 @@ func (m *Model) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
 // Embed projects the latent's tokens.
 func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
 	if s.Rows.Image.Len() > 0 {
-		env.Ops.Linear(s.ImageRows(), x, m.net.Patch, engine.Epilogue{})
+		env.Ops.Linear(s.ImageRows(), x, m.Net.Patch, engine.Epilogue{})
 	}
 }
 
@@ -101,7 +70,7 @@ func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
 // += cross-attention(norm3(x)), which are its first half with what comes before; x += mlp(norm2(x)).
 func (m *Model) Block(env dit.Env, i int, s *dit.State, skip engine.Tensor) {
 	mark := env.Arena.Mark()
-	b, x := &m.net.Blocks[i], s.X
+	b, x := &m.Net.Blocks[i], s.X
 	if env.Half != dit.MLPHalf {
 		b.join(env, x, skip)
 	}
@@ -133,7 +102,7 @@ func (b *block) join(env dit.Env, x, skip engine.Tensor) {
 
 // attentions adds self-attention over the image and cross-attention to the text; h is scratch.
 func (m *Model) attentions(env dit.Env, i int, s *dit.State, h engine.Tensor) {
-	b, x, e, d := &m.net.Blocks[i], s.X, m.cfg.Hidden, m.spec.HeadDim
+	b, x, e, d := &m.Net.Blocks[i], s.X, m.cfg.Hidden, m.Spec().HeadDim
 	mod, l := s.M.Image[i].Index(0, s.Step), s.Wide.Len()
 	qkv := layers.Scratch(env, x, s.B, l, b.Attn.QKV.N())
 	attended := layers.Scratch(env, x, s.B, l, b.Attn.Proj.K())
@@ -181,5 +150,5 @@ func (h headNorm) query() engine.QKNorm {
 // Head normalises, modulates by (shift, scale) and projects the rows; the second half of the channels is a variance
 // that nobody uses.
 func (m *Model) Head(env dit.Env, s *dit.State, out engine.Tensor) {
-	layers.ModulatedHead(env, out, s.ImageRows(), s.M.Head.Index(0, s.Step), m.net.Final.Linear, eps)
+	layers.ModulatedHead(env, out, s.ImageRows(), s.M.Head.Index(0, s.Step), m.Net.Final.Linear, eps)
 }

@@ -1,11 +1,6 @@
 package hunyuan
 
-import (
-	"patchbay/engine"
-	"patchbay/models/dit"
-	"patchbay/models/layers"
-	"patchbay/models/weights"
-)
+import "patchbay/engine"
 
 // net names the weights of the whole model. Sizes in the tags: E width, F MLP width, D head dim, C channels, p patch
 // size, T and U columns of the BERT and mT5 states, W mT5 MLP width, O pooler output, X input of the extra embedder.
@@ -140,20 +135,4 @@ func (c Config) extra() int {
 		n += c.Hidden
 	}
 	return n
-}
-
-func (c Config) options(held dit.Held) weights.Options {
-	return weights.Options{
-		Model: "hunyuandit",
-		Dims: map[string]int{
-			"E": c.Hidden, "F": c.MLPHidden, "D": c.Hidden / c.Heads, "C": c.Channels, "p": c.PatchSize, "T": c.TextDim,
-			"U": c.T5Dim, "W": c.T5Hidden,
-			"O": c.PoolDim, "X": c.extra(),
-		},
-		Units: map[string]int{"E": c.Hidden / c.Heads},
-		Perms: map[string][]int{"patch": layers.ChannelsFirst(2*c.Channels, c.PatchSize)},
-		Held:  func(_ string, i int) bool { return held.Has(i) },
-		Block: func(_ string, i int) int { return i },
-		Rank:  held.Rank, Ranks: held.Ranks, Part: held.Part, Parts: held.Parts, Uses: held.Uses,
-	}
 }

@@ -15,8 +15,8 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, held di
 	if err := m.check(entries); err != nil {
 		return nil, err
 	}
-	n, d, lt := len(entries), m.spec.HeadDim, entries[0].Context.Rows+entries[0].Context2.Rows
-	p := &dit.Prepared{N: n, Lt: lt, Grid: grid, Entries: entries, CrossKV: make([]engine.Tensor, len(m.spec.Blocks))}
+	n, d, lt := len(entries), m.Spec().HeadDim, entries[0].Context.Rows+entries[0].Context2.Rows
+	p := &dit.Prepared{N: n, Lt: lt, Grid: grid, Entries: entries, CrossKV: make([]engine.Tensor, len(m.Spec().Blocks))}
 	p.Source = env.Arena.Alloc(engine.F32, n, lt, m.cfg.TextDim)
 	p.Vector = env.Arena.Alloc(engine.F32, n, m.cfg.Hidden)
 	p.RoPE = layers.FillRotation(d, ropeBase, grid).Upload(env)
@@ -33,10 +33,10 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, held di
 
 // PrepareBlock computes the keys and values of the text for block i, unless its MLP alone is computed.
 func (m *Model) PrepareBlock(env dit.Env, p *dit.Prepared, i int) {
-	if !m.held.Has(i) || env.Half == dit.MLPHalf {
+	if !m.Held.Has(i) || env.Half == dit.MLPHalf {
 		return
 	}
-	w, d := &m.net.Blocks[i].Cross, m.spec.HeadDim
+	w, d := &m.Net.Blocks[i].Cross, m.Spec().HeadDim
 	kv := env.Arena.Alloc(env.DType, p.N, p.Lt, 2, w.KV.N()/2/d, d) // all heads, or those of this rank
 	layers.Project(env, kv.Merge(3).Merge(2), p.Source, w.KV)
 	keys := kv.Index(2, 0)
@@ -46,7 +46,7 @@ func (m *Model) PrepareBlock(env dit.Env, p *dit.Prepared, i int) {
 }
 
 func (m *Model) check(entries []dit.Entry) error {
-	if err := layers.CheckEntries(&m.spec, entries); err != nil {
+	if err := layers.CheckEntries(m.Spec(), entries); err != nil {
 		return err
 	}
 	for i, e := range entries {
@@ -70,7 +70,7 @@ func (m *Model) text(env dit.Env, out engine.Tensor, entries []dit.Entry, t5 eng
 	lb, lu := entries[0].Context.Rows, entries[0].Context2.Rows
 	mark := env.Arena.Mark()
 	env.Ops.Copy(out.Slice(1, 0, lb), layers.Contexts(env, entries, func(e dit.Entry) dit.Array { return e.Context }))
-	layers.MLP(env, out.Slice(1, lb, lb+lu), t5, m.net.T5.In, m.net.T5.Out, engine.SiLU)
+	layers.MLP(env, out.Slice(1, lb, lb+lu), t5, m.Net.T5.In, m.Net.T5.Out, engine.SiLU)
 	env.Arena.Release(mark)
 	pad := func(row engine.Tensor, valid, covered int, learned engine.Tensor) {
 		l := row.Dim(0)
@@ -83,8 +83,8 @@ func (m *Model) text(env dit.Env, out engine.Tensor, entries []dit.Entry, t5 eng
 	}
 	for i, e := range entries {
 		row := out.Index(0, i)
-		pad(row.Slice(0, 0, lb), e.ContextLen, textLen, m.net.Padding.Slice(0, 0, textLen))
-		pad(row.Slice(0, lb, lb+lu), e.Context2Len, t5Len, m.net.Padding.Slice(0, textLen, textLen+t5Len))
+		pad(row.Slice(0, 0, lb), e.ContextLen, textLen, m.Net.Padding.Slice(0, 0, textLen))
+		pad(row.Slice(0, lb, lb+lu), e.Context2Len, t5Len, m.Net.Padding.Slice(0, textLen, textLen+t5Len))
 	}
 }
 
@@ -108,15 +108,15 @@ func (m *Model) vector(env dit.Env, dst, t5 engine.Tensor, entries []dit.Entry, 
 		at += width
 	}
 	if m.cfg.StyleCond {
-		env.Ops.Copy(in.Slice(1, at, at+m.cfg.Hidden), m.net.Style.Table.Broadcast(0, n))
+		env.Ops.Copy(in.Slice(1, at, at+m.cfg.Hidden), m.Net.Style.Table.Broadcast(0, n))
 	}
-	layers.MLP(env, dst, in, m.net.Extra.In, m.net.Extra.Out, engine.SiLU)
+	layers.MLP(env, dst, in, m.Net.Extra.In, m.Net.Extra.Out, engine.SiLU)
 }
 
 // pool attends from the mean of the first 256 mT5 states to the mean and the states themselves (the attention pooling
 // of CLIP, arXiv:2103.00020, section 2.4) and projects the result into dst [n, O].
 func (m *Model) pool(env dit.Env, dst, t5 engine.Tensor) {
-	w, n, c := &m.net.Pooler, t5.Dim(0), m.cfg.T5Dim
+	w, n, c := &m.Net.Pooler, t5.Dim(0), m.cfg.T5Dim
 	mark := env.Arena.Mark()
 	x := env.Arena.Alloc(engine.F32, n, 1+t5Len, c)
 	states := t5.Slice(1, 0, t5Len)

@@ -28,31 +28,6 @@ func FLUX() Format {
 	}
 }
 
-// SD3 is the 16-channel latent of Stable Diffusion 3 and 3.5.
-func SD3() Format {
-	return Format{
-		Name: "sd3", Channels: 16, Scale: 1.5305, Shift: 0.0609, Bias: [3]float32{0.2394, 0.2135, 0.1925},
-		Preview: [][3]float32{
-			{-0.0922, -0.0175, 0.0749},
-			{0.0311, 0.0633, 0.0954},
-			{0.1994, 0.0927, 0.0458},
-			{0.0856, 0.0339, 0.0902},
-			{0.0587, 0.0272, -0.0496},
-			{-0.0006, 0.1104, 0.0309},
-			{0.0978, 0.0306, 0.0427},
-			{-0.0042, 0.1038, 0.1358},
-			{-0.0194, 0.0020, 0.0669},
-			{-0.0488, 0.0130, -0.0268},
-			{0.0922, 0.0988, 0.0951},
-			{-0.0278, 0.0524, -0.0542},
-			{0.0332, 0.0456, 0.0895},
-			{-0.0069, -0.0030, -0.0810},
-			{-0.0596, -0.0465, -0.0293},
-			{-0.1448, -0.1463, -0.1189},
-		},
-	}
-}
-
 // SD1 is the 4-channel latent of Stable Diffusion 1, also PixArt-Alpha.
 func SD1() Format {
 	return Format{Name: "sd1", Channels: 4, Scale: 0.18215, Preview: [][3]float32{
@@ -74,20 +49,4 @@ func SDXL() Format {
 			{-0.3165, -0.2492, -0.2188},
 		},
 	}
-}
-
-// ForModel returns the format that a diffusion model of that name reads: "flux", "sd3", "pixart_alpha", "pixart_sigma",
-// "hunyuandit". ok is false for other names.
-func ForModel(name string) (f Format, ok bool) {
-	switch name {
-	case "flux":
-		return FLUX(), true
-	case "sd3":
-		return SD3(), true
-	case "pixart_alpha":
-		return SD1(), true
-	case "pixart_sigma", "hunyuandit":
-		return SDXL(), true
-	}
-	return Format{}, false
 }

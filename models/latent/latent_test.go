@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/models"
 	"patchbay/models/latent"
 	"patchbay/tests/golden"
 )
@@ -17,8 +18,8 @@ func TestFormatsMatchComfyUI(t *testing.T) {
 		t.Fatal(err)
 	}
 	for key, model := range map[string]string{
-		"flux_dev": "flux", "flux_schnell": "flux", "sd3": "sd3", "pixart_alpha": "pixart_alpha",
-		"pixart_sigma": "pixart_sigma", "hunyuandit12": "hunyuandit",
+		"flux_dev": "flux-dev", "flux_schnell": "flux-schnell", "sd3": "sd3-medium", "pixart_alpha": "pixart-alpha",
+		"pixart_sigma": "pixart-sigma", "hunyuandit12": "hunyuandit",
 	} {
 		var want struct {
 			Channels int      `json:"latent_channels"`
@@ -28,11 +29,7 @@ func TestFormatsMatchComfyUI(t *testing.T) {
 		if err := json.Unmarshal(all[key+"/conversions"], &want); err != nil {
 			t.Fatalf("%s: %v", key, err)
 		}
-		f, ok := latent.ForModel(model)
-		if !ok {
-			t.Errorf("%s: no format", model)
-			continue
-		}
+		f := released(t, model)
 		shift := float32(0)
 		if want.Shift != nil {
 			shift = *want.Shift
@@ -45,9 +42,25 @@ func TestFormatsMatchComfyUI(t *testing.T) {
 			t.Errorf("%s: %d rows of preview factors for %d channels", model, len(f.Preview), f.Channels)
 		}
 	}
-	if _, ok := latent.ForModel("nothing"); ok {
-		t.Error("an unknown model has a format")
+}
+
+// released is the format that a released model reads.
+func released(t *testing.T, name string) latent.Format {
+	t.Helper()
+	for _, f := range models.Families() {
+		for _, r := range f.Releases {
+			if r.Name != name {
+				continue
+			}
+			d, err := r.Config.Describe(nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return d.Latent
+		}
 	}
+	t.Fatalf("%s is not released", name)
+	return latent.Format{}
 }
 
 func TestThereAndBack(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"patchbay/engine"
+	"patchbay/models/family"
 	"patchbay/models/flux"
 	"patchbay/models/weights"
 	"patchbay/tests/golden"
@@ -182,15 +183,21 @@ func dense(t *testing.T, list []weights.LowRank, sizes map[string]cutUp) map[str
 
 func fluxKeys(t testing.TB) *Keys {
 	t.Helper()
-	declared, err := flux.Tiny().Declare()
+	return familyKeys(t, flux.Family())
+}
+
+// familyKeys are the names for the tiny model of a family.
+func familyKeys(t testing.TB, f family.Family) *Keys {
+	t.Helper()
+	d, err := f.Tiny.Describe(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	keys, err := Diffusion("flux", declared)
+	declared, err := d.Declare()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return keys
+	return Diffusion(f.Name, f.Names, declared)
 }
 
 // TestAllFormatsSayTheSame writes one set of adapters for every matrix of a FLUX model in every format. Each must add

@@ -49,29 +49,6 @@ func (k *Keys) nothing(set *weights.Set) error {
 		strings.Join(k.what, ", "), firstOf(names), strings.Join(k.examples, ", "))
 }
 
-// alias says that files call a weight, or rows of it, by another name. A star stands for the number of a block.
-type alias struct {
-	file, own string
-	rows      func(n, k int) (lo, hi int) // of the stored matrix [n, k]; nil: all
-	// (scale, shift) in files, (shift, scale) in the model; only where the matrix is these two, [2k, k]
-	swapped bool
-}
-
-// part is the rows of piece i of a matrix of so many equal pieces.
-func part(i, of int) func(n, k int) (int, int) {
-	return func(n, _ int) (int, int) { return i * n / of, (i + 1) * n / of }
-}
-
-// square is the rows of piece i of pieces with as many rows as the matrix has columns.
-func square(i int) func(n, k int) (int, int) {
-	return func(_, k int) (int, int) { return i * k, (i + 1) * k }
-}
-
-// behind is the rows from square i on.
-func behind(i int) func(n, k int) (int, int) {
-	return func(n, k int) (int, int) { return i * k, n }
-}
-
 // builder collects the names of one model.
 type builder struct {
 	part     string
@@ -118,21 +95,21 @@ func (b *builder) own(prefixes, flat []string) {
 }
 
 // aliases adds other names. Those of weights that this model lacks are left out.
-func (b *builder) aliases(list []alias, prefixes, flat []string) {
+func (b *builder) aliases(list []weights.Alias, prefixes, flat []string) {
 	for _, a := range list {
-		for _, i := range b.numbers(a.own) {
-			name := strings.Replace(a.own, "*", i, 1)
+		for _, i := range b.numbers(a.Own) {
+			name := strings.Replace(a.Own, "*", i, 1)
 			size, ok := b.matrices[name]
 			if !ok {
 				continue
 			}
 			lo, hi := 0, size[0]
-			if a.rows != nil {
-				lo, hi = a.rows(size[0], size[1])
+			if a.Rows != nil {
+				lo, hi = a.Rows(size[0], size[1])
 			}
 			if lo < hi && hi <= size[0] {
-				b.spell(strings.Replace(a.file, "*", i, 1),
-					target{b.part, name, lo, hi - lo, size[1], a.swapped && size[0] == 2*size[1]}, prefixes, flat)
+				b.spell(strings.Replace(a.File, "*", i, 1),
+					target{b.part, name, lo, hi - lo, size[1], a.Swapped && size[0] == 2*size[1]}, prefixes, flat)
 			}
 		}
 	}

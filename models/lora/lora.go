@@ -2,7 +2,7 @@
 // diffusers, PEFT, the original names of the model (BFL), OneTrainer, SimpleTuner, and XLabs' processors.
 //
 // keys.go makes the table from module names of files to rows of a model's weights, out of the tables of names of each
-// family (families.go) and of the text encoders (text.go). Match (this file) pairs the tensors of a file, looks their
+// family (diffusion.go) and of the text encoders (text.go). Match (this file) pairs the tensors of a file, looks their
 // modules up and checks every shape; Gather fetches the data. package weights cuts the result to the pieces that a
 // model holds.
 //

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"patchbay/engine"
+	"patchbay/models/family"
 	"patchbay/models/hunyuan"
 	"patchbay/models/pixart"
 	"patchbay/models/sd3"
@@ -38,13 +39,7 @@ func places(m *Matched) []where {
 // TestOtherFamilies checks rows and weights of names in the files of SD3, PixArt and HunyuanDiT, written down from
 // their formats by hand.
 func TestOtherFamilies(t *testing.T) {
-	s, p, h := sd3.Tiny(), pixart.Tiny(), hunyuan.Tiny()
-	declare := func(d []weights.Declared, err error) []weights.Declared {
-		if err != nil {
-			t.Fatal(err)
-		}
-		return d
-	}
+	s, p, h := sd3.Family().Tiny.(sd3.Config), pixart.Family().Tiny.(pixart.Config), hunyuan.Family().Tiny.(hunyuan.Config)
 	type row struct {
 		module string
 		n, k   int
@@ -57,11 +52,11 @@ func TestOtherFamilies(t *testing.T) {
 	if last != 3 {
 		t.Fatalf("the tiny SD3 has %d blocks, the names below are for 4", s.Blocks)
 	}
-	for family, c := range map[string]struct {
-		tensors []weights.Declared
-		rows    []row
+	for name, c := range map[string]struct {
+		of   family.Family
+		rows []row
 	}{
-		"sd3": {declare(s.Declare()), []row{
+		"sd3": {sd3.Family(), []row{
 			one("transformer.transformer_blocks.1.attn.to_k", e, e, "joint_blocks.1.x_block.attn.qkv", e),
 			one("transformer.transformer_blocks.1.attn.add_v_proj", e, e, "joint_blocks.1.context_block.attn.qkv", 2*e),
 			one("lora_transformer_transformer_blocks_0_attn_to_out_0", e, e, "joint_blocks.0.x_block.attn.proj", 0),
@@ -78,35 +73,29 @@ func TestOtherFamilies(t *testing.T) {
 			one("lora_unet_joint_blocks_2_x_block_mlp_fc1", s.MLPHidden, e, "joint_blocks.2.x_block.mlp.fc1", 0),
 			one("transformer.pos_embed.proj", e, s.Channels*s.PatchSize*s.PatchSize, "x_embedder.proj", 0),
 		}},
-		"pixart": {declare(p.Declare()), []row{
+		"pixart": {pixart.Family(), []row{
 			one("transformer.transformer_blocks.1.attn2.to_v", p.Hidden, p.Hidden, "blocks.1.cross_attn.kv_linear", p.Hidden),
 			one("base_model.model.transformer_blocks.0.attn1.to_v", p.Hidden, p.Hidden, "blocks.0.attn.qkv", 2*p.Hidden),
 			one("unet.base_model.model.transformer_blocks.0.attn2.to_q", p.Hidden, p.Hidden, "blocks.0.cross_attn.q_linear", 0),
 			one("lora_unet_blocks_2_mlp_fc2", p.Hidden, p.MLPHidden, "blocks.2.mlp.fc2", 0),
 			one("transformer.adaln_single.linear", 6*p.Hidden, p.Hidden, "t_block.1", 0),
 		}},
-		"hunyuandit": {declare(h.Declare()), []row{
+		"hunyuandit": {hunyuan.Family(), []row{
 			one("base_model.model.blocks.3.attn1.Wqkv", 3*h.Hidden, h.Hidden, "blocks.3.attn1.Wqkv", 0),
 			one("lora_unet_blocks_0_attn2_kv_proj", 2*h.Hidden, h.TextDim, "blocks.0.attn2.kv_proj", 0),
 		}},
 	} {
-		keys, err := Diffusion(family, c.tensors)
-		if err != nil {
-			t.Fatal(err)
-		}
+		keys := familyKeys(t, c.of)
 		for _, r := range c.rows {
 			m, err := Match(weights.FromMap(zeros(r.module, r.n, r.k, 3)), keys)
 			if err != nil {
-				t.Errorf("%s: %v", family, err)
+				t.Errorf("%s: %v", name, err)
 				continue
 			}
 			if got := places(m); !slices.Equal(got, r.want) {
-				t.Errorf("%s %s: got %+v, want %+v", family, r.module, got, r.want)
+				t.Errorf("%s %s: got %+v, want %+v", name, r.module, got, r.want)
 			}
 		}
-	}
-	if _, err := Diffusion("wan", nil); err == nil || !strings.Contains(err.Error(), "flux hunyuandit pixart sd3") {
-		t.Errorf("an unknown family: got error %v, want one that lists the known ones", err)
 	}
 }
 

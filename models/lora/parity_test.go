@@ -53,10 +53,8 @@ func additions(t *testing.T, d *family.Diffusion, file *weights.Set) []weights.L
 	if err != nil {
 		t.Fatal(err)
 	}
-	keys, err := Diffusion(d.Spec.Family, declared)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f, _ := models.Named(d.Spec.Family)
+	keys := Diffusion(f.Name, f.Names, declared)
 	m, err := Match(file, keys)
 	if err != nil {
 		t.Fatal(err)

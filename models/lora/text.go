@@ -3,6 +3,8 @@ package lora
 import (
 	"slices"
 	"strings"
+
+	"patchbay/models/weights"
 )
 
 // Encoder is one text encoder that adapters may be for.
@@ -47,7 +49,7 @@ func Text(encoders []Encoder) *Keys {
 			flat = t5Numbers(has("clip_l"), has("clip_g"))
 		case "bert":
 			for name := range b.matrices { // files leave out the first part of the name
-				b.aliases([]alias{{file: strings.TrimPrefix(name, "bert."), own: name}}, nil, []string{"lora_te1_"})
+				b.aliases([]weights.Alias{{File: strings.TrimPrefix(name, "bert."), Own: name}}, nil, []string{"lora_te1_"})
 			}
 		}
 		b.own(append(dotted, "text_encoders."+inside()[e.Kind]), flat)

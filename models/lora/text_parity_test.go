@@ -24,37 +24,46 @@ type encoding interface {
 type clipEncoding struct{ *text.CLIP }
 
 func (c clipEncoding) Encode(env text.Env, chunks [][]tokenizer.Token) ([]float32, error) {
-	out, err := c.CLIP.Encode(env, chunks, text.CLIPForm{Project: true})
+	out, err := c.CLIP.Encode(env, chunks, text.Form{Project: true})
 	return append(out.Context.Data, out.Pooled...), err
 }
 
 func (c clipEncoding) adapt(ops engine.Ops, list []weights.LowRank) (encoding, error) {
 	a, err := c.Adapt(ops, list)
-	return clipEncoding{a}, err
+	if err != nil {
+		return nil, err
+	}
+	return clipEncoding{a.(*text.CLIP)}, nil
 }
 
 type t5Encoding struct{ *text.T5 }
 
 func (c t5Encoding) Encode(env text.Env, chunks [][]tokenizer.Token) ([]float32, error) {
-	out, err := c.T5.Encode(env, chunks, text.T5Form{})
+	out, err := c.T5.Encode(env, chunks, text.Form{})
 	return out.Context.Data, err
 }
 
 func (c t5Encoding) adapt(ops engine.Ops, list []weights.LowRank) (encoding, error) {
 	a, err := c.Adapt(ops, list)
-	return t5Encoding{a}, err
+	if err != nil {
+		return nil, err
+	}
+	return t5Encoding{a.(*text.T5)}, nil
 }
 
 type bertEncoding struct{ *text.BERT }
 
 func (c bertEncoding) Encode(env text.Env, chunks [][]tokenizer.Token) ([]float32, error) {
-	out, err := c.BERT.Encode(env, chunks, 0)
+	out, err := c.BERT.Encode(env, chunks, text.Form{})
 	return out.Context.Data, err
 }
 
 func (c bertEncoding) adapt(ops engine.Ops, list []weights.LowRank) (encoding, error) {
 	a, err := c.Adapt(ops, list)
-	return bertEncoding{a}, err
+	if err != nil {
+		return nil, err
+	}
+	return bertEncoding{a.(*text.BERT)}, nil
 }
 
 func openEncoding(t *testing.T, ops engine.Ops, kind string, set *weights.Set, config []byte) encoding {

@@ -16,7 +16,7 @@ import (
 	"fmt"
 	"math"
 
-	"patchbay/models/dit"
+	"patchbay/models/family"
 	"patchbay/models/weights"
 )
 
@@ -41,11 +41,7 @@ const defaultHeads = 16
 // Detect infers the config from names and shapes of a set with or without the prefix of full checkpoints; the number of
 // heads (16 in all released models) and the interpolation may come from the JSON under meta["config"]. A file of
 // another family is an error that says what it looks like.
-func Detect(set *weights.Set, meta map[string]string) (Config, error) {
-	family, instead, set := weights.Looks(set)
-	if family != "pixart" {
-		return Config{}, fmt.Errorf("not a pixart model: the file looks like %s%s", family, instead)
-	}
+func Detect(set *weights.Set, meta map[string]string) (family.Config, error) {
 	c := Config{Heads: defaultHeads}
 	// a table of side*side tokens was trained at 2*side latent rows; 64 of them are interpolation 1
 	if n := set.Dim("pos_embed", 1); n > 0 {
@@ -73,42 +69,4 @@ func Detect(set *weights.Set, meta map[string]string) (Config, error) {
 			"patches of %d", set.Dim("final_layer.linear.weight", 0), c.Channels, c.PatchSize)
 	}
 	return c, nil
-}
-
-// Tiny is a config for tests: 5 heads of 24, 5 blocks, with micro-conditioning.
-func Tiny() Config {
-	return Config{
-		Hidden: 120, Heads: 5, Depth: 5, Channels: 4, PatchSize: 2, ContextDim: 48, MaxLength: 20, MLPHidden: 480,
-		MicroSize: true, Interpolation: 2,
-	}
-}
-
-// Declare lists the tensors of a model of this config.
-func (c Config) Declare() ([]weights.Declared, error) {
-	return weights.Declare(newNet(c), c.options(dit.Held{}))
-}
-
-// Spec describes the model of this config.
-func (c Config) Spec() (dit.Spec, error) {
-	declared, err := c.Declare()
-	if err != nil {
-		return dit.Spec{}, err
-	}
-	s := dit.Spec{
-		Family: "pixart", Width: c.Hidden, Heads: c.Heads, HeadDim: c.Hidden / c.Heads, PatchSize: c.PatchSize,
-		Channels:    c.Channels,
-		OutChannels: 2 * c.Channels, ContextDim: c.ContextDim, MLPRatio: float64(c.MLPHidden) / float64(c.Hidden),
-		Params:      weights.Total(declared),
-		EmbedParams: weights.Total(weights.For(declared, dit.ForEmbed)),
-		HeadParams:  weights.Total(weights.For(declared, dit.ForHead)),
-	}
-	attention := weights.PerElement(weights.For(declared, dit.ForAttention), "blocks", c.Depth)
-	mlp := weights.PerElement(weights.For(declared, dit.ForMLP), "blocks", c.Depth)
-	for i, n := range weights.PerElement(declared, "blocks", c.Depth) {
-		s.Blocks = append(s.Blocks, dit.BlockSpec{
-			Kind: dit.Cross, Skip: -1, Attends: 1, Cuts: true, Params: n,
-			AttentionParams: attention[i], MLPParams: mlp[i],
-		})
-	}
-	return s, nil
 }

@@ -6,8 +6,8 @@ import (
 
 	"patchbay/engine"
 	"patchbay/models/dit"
+	"patchbay/models/family"
 	"patchbay/models/layers"
-	"patchbay/models/weights"
 )
 
 // eps is the epsilon of all norms of PixArt.
@@ -18,45 +18,14 @@ const features = 256
 
 // Model is a PixArt model or a part of one. It implements dit.Model.
 type Model struct {
-	cfg  Config
-	spec dit.Spec
-	held dit.Held
-	net  *net
-	mem  *weights.Loaded
-	// shards is nil where all bytes of the held weights are here
-	shards *dit.Shards
+	family.Loaded[net]
+	cfg Config
 }
-
-// Load reads the held part of a model of config c from set (names with or without the prefix of full checkpoints) and
-// packs it with ops. Missing, unexpected and misshapen tensors of the whole model are reported in one
-// *weights.MismatchError.
-func Load(ops engine.Ops, set *weights.Set, c Config, held dit.Held) (*Model, error) {
-	spec, err := c.Spec()
-	if err != nil {
-		return nil, err
-	}
-	_, _, set = weights.Looks(set)
-	m := &Model{cfg: c, spec: spec, held: held, net: newNet(c)}
-	if m.mem, err = weights.Load(ops, set, m.net, c.options(held)); err != nil {
-		return nil, err
-	}
-	m.shards = m.mem.Shards()
-	return m, nil
-}
-
-// Spec describes the whole model.
-func (m *Model) Spec() *dit.Spec { return &m.spec }
-
-// Shards tells how weights are brought together that were loaded in parts.
-func (m *Model) Shards() *dit.Shards { return m.shards }
-
-// Close gives the memory of the weights back.
-func (m *Model) Close() { m.mem.Close() }
 
 // Prepare computes positions, the keys and values of the text for every held block, and the size part of the timestep
 // vector.
 func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, held dit.Range) (*dit.Prepared, error) {
-	if err := layers.CheckEntries(&m.spec, entries); err != nil {
+	if err := layers.CheckEntries(m.Spec(), entries); err != nil {
 		return nil, err
 	}
 	for i, e := range entries {
@@ -71,10 +40,10 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, held di
 	}
 	n, lt, e := len(entries), entries[0].Context.Rows, m.cfg.Hidden
 	p := &dit.Prepared{
-		N: n, Lt: lt, Grid: grid, Entries: entries, CrossKV: make([]engine.Tensor, len(m.spec.Blocks)),
+		N: n, Lt: lt, Grid: grid, Entries: entries, CrossKV: make([]engine.Tensor, len(m.Spec().Blocks)),
 		KeyLen: layers.KeyLen(entries),
 	}
-	if !m.held.NoEmbed {
+	if !m.Held.NoEmbed {
 		p.Pos = env.Arena.Alloc(env.DType, 1, grid.Tokens(), e)
 		env.Ops.Upload(p.Pos, positions)
 	}
@@ -85,7 +54,7 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, held di
 	}
 	mark := env.Arena.Mark()
 	context := layers.Contexts(env, entries, func(e dit.Entry) dit.Array { return e.Context })
-	layers.MLP(env, p.Source, context, m.net.Caption.Up, m.net.Caption.Down, engine.GELUTanh)
+	layers.MLP(env, p.Source, context, m.Net.Caption.Up, m.Net.Caption.Down, engine.GELUTanh)
 	env.Arena.Release(mark)
 	for i := held.Start; i < held.End; i++ {
 		m.PrepareBlock(env, p, i)
@@ -95,10 +64,10 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, held di
 
 // PrepareBlock computes the keys and values of the text for block i, unless its MLP alone is computed.
 func (m *Model) PrepareBlock(env dit.Env, p *dit.Prepared, i int) {
-	if !m.held.Has(i) || env.Half == dit.MLPHalf {
+	if !m.Held.Has(i) || env.Half == dit.MLPHalf {
 		return
 	}
-	w, d := m.net.Blocks[i].Cross.KV, m.spec.HeadDim
+	w, d := m.Net.Blocks[i].Cross.KV, m.Spec().HeadDim
 	p.CrossKV[i] = env.Arena.Alloc(env.DType, p.N, p.Lt, 2, w.N()/2/d, d) // all heads, or those of this rank
 	layers.Project(env, p.CrossKV[i].Merge(3).Merge(2), p.Source, w)
 }
@@ -136,8 +105,8 @@ func (m *Model) sizes(env dit.Env, p *dit.Prepared) {
 		row := p.Vector.Slice(0, i, i+1)
 		f := layers.Upload(env, layers.TimestepFeatures([]float32{h, w, ratio}, features), 3, features)
 		size := row.Slice(1, 0, 2*third).Split(1, 2, third) // [1, 2E/3] -> [1, 2, E/3]
-		layers.MLP(env, size, f.Slice(0, 0, 2).Unsqueeze(0), m.net.Size.In, m.net.Size.Out, engine.SiLU)
-		layers.MLP(env, row.Slice(1, 2*third, 3*third), f.Slice(0, 2, 3), m.net.Ratio.In, m.net.Ratio.Out, engine.SiLU)
+		layers.MLP(env, size, f.Slice(0, 0, 2).Unsqueeze(0), m.Net.Size.In, m.Net.Size.Out, engine.SiLU)
+		layers.MLP(env, row.Slice(1, 2*third, 3*third), f.Slice(0, 2, 3), m.Net.Ratio.In, m.Net.Ratio.Out, engine.SiLU)
 	}
 	env.Arena.Release(mark)
 }
@@ -148,25 +117,25 @@ func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held
 	n, e := p.N, m.cfg.Hidden
 	s := len(timesteps) / n
 	out := &dit.Modulation{
-		Image: make([]engine.Tensor, len(m.spec.Blocks)),
-		Text:  make([]engine.Tensor, len(m.spec.Blocks)),
+		Image: make([]engine.Tensor, len(m.Spec().Blocks)),
+		Text:  make([]engine.Tensor, len(m.Spec().Blocks)),
 	}
-	if !m.held.NoHead {
+	if !m.Held.NoHead {
 		out.Head = env.Arena.Alloc(engine.F32, s, n, 2*e)
 	}
 	out.Vector = env.Arena.Alloc(engine.F32, s, n, 6*e)
 	mark := env.Arena.Mark()
 	vec := env.Arena.Alloc(engine.F32, s, n, e)
 	f := layers.Upload(env, layers.TimestepFeatures(timesteps, features), s, n, features)
-	layers.MLP(env, vec, f, m.net.Time.In, m.net.Time.Out, engine.SiLU)
+	layers.MLP(env, vec, f, m.Net.Time.In, m.Net.Time.Out, engine.SiLU)
 	if !p.Vector.IsZero() {
 		env.Ops.Add(vec, vec, p.Vector.Unsqueeze(0))
 	}
-	for i := 0; i < 2 && !m.held.NoHead; i++ {
-		env.Ops.Add(out.Head.Slice(2, i*e, (i+1)*e), vec, m.net.Final.Table.Slice(0, i, i+1).Unsqueeze(0))
+	for i := 0; i < 2 && !m.Held.NoHead; i++ {
+		env.Ops.Add(out.Head.Slice(2, i*e, (i+1)*e), vec, m.Net.Final.Table.Slice(0, i, i+1).Unsqueeze(0))
 	}
 	env.Ops.Activate(vec, vec, engine.SiLU)
-	env.Ops.Linear(out.Vector, vec, m.net.TBlock, engine.Epilogue{})
+	env.Ops.Linear(out.Vector, vec, m.Net.TBlock, engine.Epilogue{})
 	env.Arena.Release(mark)
 	for i := held.Start; i < held.End; i++ {
 		m.ModulateBlock(env, out, i)
@@ -176,10 +145,10 @@ func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held
 
 // ModulateBlock adds the table of block i to the modulation that all blocks share.
 func (m *Model) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
-	if m.held.Has(i) {
+	if m.Held.Has(i) {
 		out.Image[i] = env.Arena.Alloc(engine.F32, out.Vector.Shape()...)
 		// [6, E] -> [1, 1, 6E]
-		env.Ops.Add(out.Image[i], out.Vector, m.net.Blocks[i].Table.Merge(0).Unsqueeze(0).Unsqueeze(0))
+		env.Ops.Add(out.Image[i], out.Vector, m.Net.Blocks[i].Table.Merge(0).Unsqueeze(0).Unsqueeze(0))
 	}
 }
 
@@ -189,14 +158,14 @@ func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
 	if rows.Dim(1) == 0 {
 		return
 	}
-	env.Ops.Linear(rows, x, m.net.Patch, engine.Epilogue{})
+	env.Ops.Linear(rows, x, m.Net.Patch, engine.Epilogue{})
 	env.Ops.Add(rows, rows, s.P.Pos.Slice(1, s.Rows.Image.Start, s.Rows.Image.End))
 }
 
 // Block runs block i: x += gate1 * attention(norm1(x)), x += cross-attention(x), x += gate2 * mlp(norm2(x)).
 func (m *Model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 	mark := env.Arena.Mark()
-	b, x, e := &m.net.Blocks[i], s.X, m.cfg.Hidden
+	b, x, e := &m.Net.Blocks[i], s.X, m.cfg.Hidden
 	mod := s.M.Image[i].Index(0, s.Step)
 	h := layers.Scratch(env, x, s.B, s.Rows.Len(), e)
 	if env.Half != dit.MLPHalf {
@@ -211,7 +180,7 @@ func (m *Model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 
 // attentions adds self-attention over the image and cross-attention to the text; h is scratch.
 func (m *Model) attentions(env dit.Env, i int, s *dit.State, h engine.Tensor) {
-	b, x, e, d := &m.net.Blocks[i], s.X, m.cfg.Hidden, m.spec.HeadDim
+	b, x, e, d := &m.Net.Blocks[i], s.X, m.cfg.Hidden, m.Spec().HeadDim
 	mod, l := s.M.Image[i].Index(0, s.Step), s.Wide.Len()
 	qkv := layers.Scratch(env, x, s.B, l, b.Attn.QKV.N())
 	attended := layers.Scratch(env, x, s.B, l, b.Attn.Proj.K())
@@ -230,5 +199,5 @@ func (m *Model) attentions(env dit.Env, i int, s *dit.State, h engine.Tensor) {
 // Head normalises, modulates by (shift, scale) and projects the rows; the second half of the channels is a variance
 // that nobody uses.
 func (m *Model) Head(env dit.Env, s *dit.State, out engine.Tensor) {
-	layers.ModulatedHead(env, out, s.ImageRows(), s.M.Head.Index(0, s.Step), m.net.Final.Linear, eps)
+	layers.ModulatedHead(env, out, s.ImageRows(), s.M.Head.Index(0, s.Step), m.Net.Final.Linear, eps)
 }

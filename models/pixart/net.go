@@ -1,11 +1,6 @@
 package pixart
 
-import (
-	"patchbay/engine"
-	"patchbay/models/dit"
-	"patchbay/models/layers"
-	"patchbay/models/weights"
-)
+import "patchbay/engine"
 
 // net names the weights of the whole model. Sizes in the tags: E width, F MLP width, R = E/3, C channels, p patch size,
 // T columns of the context.
@@ -75,22 +70,4 @@ func newNet(c Config) *net {
 		n.Size, n.Ratio = &sizeEmbedder{}, &sizeEmbedder{}
 	}
 	return n
-}
-
-func (c Config) options(held dit.Held) weights.Options {
-	return weights.Options{
-		Model: "pixart",
-		Dims: map[string]int{
-			"E": c.Hidden, "F": c.MLPHidden, "R": c.Hidden / 3, "C": c.Channels, "p": c.PatchSize,
-			"T": c.ContextDim,
-		},
-		Units: map[string]int{"E": c.Hidden / c.Heads},
-		Perms: map[string][]int{"patch": layers.ChannelsFirst(2*c.Channels, c.PatchSize)},
-		Held:  func(_ string, i int) bool { return held.Has(i) },
-		Block: func(_ string, i int) int { return i },
-		Rank:  held.Rank, Ranks: held.Ranks, Part: held.Part, Parts: held.Parts, Uses: held.Uses,
-		// The table of the training size is not used (positions are computed), the embedding of the empty caption is for
-		// training.
-		Ignore: []string{"pos_embed", "y_embedder.y_embedding"},
-	}
 }

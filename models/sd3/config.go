@@ -16,7 +16,7 @@ import (
 	"fmt"
 	"math"
 
-	"patchbay/models/dit"
+	"patchbay/models/family"
 	"patchbay/models/weights"
 )
 
@@ -39,11 +39,7 @@ type Config struct {
 
 // Detect infers the config from names and shapes of a set with or without the prefix of full checkpoints. Nothing of
 // meta is needed. A file of another family is an error that says what it looks like.
-func Detect(set *weights.Set, meta map[string]string) (Config, error) {
-	family, instead, set := weights.Looks(set)
-	if family != "sd3" {
-		return Config{}, fmt.Errorf("not an sd3 model: the file looks like %s%s", family, instead)
-	}
+func Detect(set *weights.Set, meta map[string]string) (family.Config, error) {
 	if text, ok := meta["config"]; ok && !json.Valid([]byte(text)) {
 		return Config{}, fmt.Errorf("sd3: config in the file's metadata is not JSON")
 	}
@@ -71,48 +67,6 @@ func Detect(set *weights.Set, meta map[string]string) (Config, error) {
 			set.Dim("final_layer.linear.weight", 0), c.Channels, c.PatchSize)
 	}
 	return c, nil
-}
-
-// Tiny is a config for tests: 5 heads of 64, 4 blocks of which the first two attend twice.
-func Tiny() Config {
-	return Config{
-		Hidden: 320, Blocks: 4, Channels: 16, PatchSize: 2, PosSide: 32, ContextDim: 48, PooledDim: 40, MLPHidden: 640,
-		QKNorm: true, Dual: []int{0, 1},
-	}
-}
-
-// Declare lists the tensors of a model of this config.
-func (c Config) Declare() ([]weights.Declared, error) {
-	return weights.Declare(newNet(c), c.options(dit.Held{}))
-}
-
-// Spec describes the model of this config. The position table counts as parameters.
-func (c Config) Spec() (dit.Spec, error) {
-	declared, err := c.Declare()
-	if err != nil {
-		return dit.Spec{}, err
-	}
-	s := dit.Spec{
-		Family: "sd3", Width: c.Hidden, Heads: c.Hidden / headDim, HeadDim: headDim, PatchSize: c.PatchSize,
-		Channels: c.Channels, OutChannels: c.Channels,
-		ContextDim: c.ContextDim, PooledDim: c.PooledDim, MLPRatio: float64(c.MLPHidden) / float64(c.Hidden),
-		Params:      weights.Total(declared),
-		EmbedParams: weights.Total(weights.For(declared, dit.ForEmbed)),
-		HeadParams:  weights.Total(weights.For(declared, dit.ForHead)),
-	}
-	attention := weights.PerElement(weights.For(declared, dit.ForAttention), "joint_blocks", c.Blocks)
-	mlp := weights.PerElement(weights.For(declared, dit.ForMLP), "joint_blocks", c.Blocks)
-	for i, n := range weights.PerElement(declared, "joint_blocks", c.Blocks) {
-		b := dit.BlockSpec{
-			Kind: dit.Double, Skip: -1, Attends: 1, LastText: i == c.Blocks-1, Cuts: true, Params: n,
-			AttentionParams: attention[i], MLPParams: mlp[i],
-		}
-		if c.dual(i) {
-			b.Attends = 2
-		}
-		s.Blocks = append(s.Blocks, b)
-	}
-	return s, nil
 }
 
 func (c Config) dual(i int) bool {

@@ -4,22 +4,14 @@ import (
 	"fmt"
 	"testing"
 
-	"patchbay/engine"
 	"patchbay/models/dit"
 	"patchbay/models/goldenrun"
-	"patchbay/models/weights"
 )
 
 func goldens() goldenrun.Family {
 	return goldenrun.Family{
 		Models: []string{"sd3-a", "sd3-b", "sd3-c"},
-		Open: func(ops engine.Ops, set *weights.Set, meta map[string]string, held dit.Held) (dit.Model, error) {
-			c, err := Detect(set, meta)
-			if err != nil {
-				return nil, err
-			}
-			return Load(ops, set, c, held)
-		},
+		Open:   goldenrun.Of(Family()),
 		States: func(spec *dit.Spec, i int, x []float32, rows dit.Rows) map[string][]float32 {
 			cut := rows.Text.Len() * spec.Width
 			states := map[string][]float32{fmt.Sprintf("joint_blocks.%d.1", i): x[cut:]}

@@ -5,8 +5,8 @@ import (
 
 	"patchbay/engine"
 	"patchbay/models/dit"
+	"patchbay/models/family"
 	"patchbay/models/layers"
-	"patchbay/models/weights"
 )
 
 // eps is the epsilon of all norms of SD3.
@@ -17,50 +17,24 @@ const features = 256
 
 // Model is an SD3 model or a part of one. It implements dit.Model.
 type Model struct {
-	cfg  Config
-	spec dit.Spec
-	held dit.Held
-	net  *net
-	mem  *weights.Loaded
-	// shards is nil where all bytes of the held weights are here
-	shards *dit.Shards
+	family.Loaded[net]
+	cfg Config
 
-	blocks []block // views of net.Blocks
+	blocks []block // views of Net.Blocks
 }
 
-// Load reads the held part of a model of config c from set (names with or without the prefix of full checkpoints) and
-// packs it with ops. Missing, unexpected and misshapen tensors of the whole model are reported in one
-// *weights.MismatchError.
-func Load(ops engine.Ops, set *weights.Set, c Config, held dit.Held) (*Model, error) {
-	spec, err := c.Spec()
-	if err != nil {
-		return nil, err
+func newModel(l family.Loaded[net], c Config) *Model {
+	m := &Model{Loaded: l, cfg: c}
+	for i := range m.Net.Blocks {
+		m.blocks = append(m.blocks, m.Net.Blocks[i].view())
 	}
-	_, _, set = weights.Looks(set)
-	m := &Model{cfg: c, spec: spec, held: held, net: newNet(c)}
-	if m.mem, err = weights.Load(ops, set, m.net, c.options(held)); err != nil {
-		return nil, err
-	}
-	m.shards = m.mem.Shards()
-	for i := range m.net.Blocks {
-		m.blocks = append(m.blocks, m.net.Blocks[i].view())
-	}
-	return m, nil
+	return m
 }
-
-// Spec describes the whole model.
-func (m *Model) Spec() *dit.Spec { return &m.spec }
-
-// Shards tells how weights are brought together that were loaded in parts.
-func (m *Model) Shards() *dit.Shards { return m.shards }
-
-// Close gives the memory of the weights back.
-func (m *Model) Close() { m.mem.Close() }
 
 // Prepare embeds the text and the pooled vectors and crops the middle of the position table. Grids larger than the
 // table are refused.
 func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.Range) (*dit.Prepared, error) {
-	if err := layers.CheckEntries(&m.spec, entries); err != nil {
+	if err := layers.CheckEntries(m.Spec(), entries); err != nil {
 		return nil, err
 	}
 	side := m.cfg.PosSide
@@ -71,19 +45,19 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.R
 	n, lt, e := len(entries), entries[0].Context.Rows, m.cfg.Hidden
 	p := &dit.Prepared{N: n, Lt: lt, Grid: grid, Entries: entries}
 	p.Vector = env.Arena.Alloc(engine.F32, n, e)
-	if !m.held.NoEmbed {
+	if !m.Held.NoEmbed {
 		p.Text, p.Pos = env.Arena.Alloc(env.DType, n, lt, e), env.Arena.Alloc(env.DType, 1, grid.Tokens(), e)
 		top, left := (side-grid.Y)/2, (side-grid.X)/2
 		// [1, G*G, E] -> [1, G, G, E] -> crop [1, Y, X, E] -> [1, Y*X, E]
 		env.Ops.Copy(p.Pos.Split(1, grid.Y, grid.X),
-			m.net.Pos.Split(1, side, side).Slice(1, top, top+grid.Y).Slice(2, left, left+grid.X))
+			m.Net.Pos.Split(1, side, side).Slice(1, top, top+grid.Y).Slice(2, left, left+grid.X))
 	}
 	mark := env.Arena.Mark()
-	if !m.held.NoEmbed {
+	if !m.Held.NoEmbed {
 		context := layers.Contexts(env, entries, func(e dit.Entry) dit.Array { return e.Context })
-		layers.Project(env, p.Text, context, m.net.Context)
+		layers.Project(env, p.Text, context, m.Net.Context)
 	}
-	layers.MLP(env, p.Vector, layers.Pooled(env, entries, m.cfg.PooledDim), m.net.Vector.In, m.net.Vector.Out, engine.SiLU)
+	layers.MLP(env, p.Vector, layers.Pooled(env, entries, m.cfg.PooledDim), m.Net.Vector.In, m.Net.Vector.Out, engine.SiLU)
 	env.Arena.Release(mark)
 	return p, nil
 }
@@ -95,22 +69,22 @@ func (m *Model) PrepareBlock(dit.Env, *dit.Prepared, int) {}
 // blocks: Image [S, n, 6E], or [S, n, 9E] where the block attends twice, Text [S, n, 6E], of the last block [S, n, 2E],
 // Head [S, n, 2E]; parts in the order of the checkpoint.
 func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held dit.Range) *dit.Modulation {
-	n, blocks := p.N, len(m.spec.Blocks)
+	n, blocks := p.N, len(m.Spec().Blocks)
 	s := len(timesteps) / n
 	out := &dit.Modulation{Image: make([]engine.Tensor, blocks), Text: make([]engine.Tensor, blocks)}
 	vec := env.Arena.Alloc(engine.F32, s, n, m.cfg.Hidden)
 	out.Vector = vec
-	if !m.held.NoHead {
+	if !m.Held.NoHead {
 		out.Head = env.Arena.Alloc(engine.F32, s, n, 2*m.cfg.Hidden)
 	}
 	mark := env.Arena.Mark()
 	f := layers.Upload(env, layers.TimestepFeatures(timesteps, features), s, n, features)
-	layers.MLP(env, vec, f, m.net.Time.In, m.net.Time.Out, engine.SiLU)
+	layers.MLP(env, vec, f, m.Net.Time.In, m.Net.Time.Out, engine.SiLU)
 	env.Arena.Release(mark)
 	env.Ops.Add(vec, vec, p.Vector.Unsqueeze(0))
 	env.Ops.Activate(vec, vec, engine.SiLU)
-	if !m.held.NoHead {
-		env.Ops.Linear(out.Head, vec, m.net.Final.Mod, engine.Epilogue{})
+	if !m.Held.NoHead {
+		env.Ops.Linear(out.Head, vec, m.Net.Final.Mod, engine.Epilogue{})
 	}
 	for i := held.Start; i < held.End; i++ {
 		m.ModulateBlock(env, out, i)
@@ -120,7 +94,7 @@ func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held
 
 // ModulateBlock computes the modulations of block i.
 func (m *Model) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
-	if !m.held.Has(i) {
+	if !m.Held.Has(i) {
 		return
 	}
 	linear := func(w *engine.Weight) engine.Tensor {
@@ -136,12 +110,12 @@ func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
 	layers.Entries(env, s.TextRows(), s.P.Text.Slice(1, s.Rows.Text.Start, s.Rows.Text.End))
 	if s.Rows.Image.Len() > 0 {
 		rows := s.ImageRows()
-		env.Ops.Linear(rows, x, m.net.Patch, engine.Epilogue{})
+		env.Ops.Linear(rows, x, m.Net.Patch, engine.Epilogue{})
 		env.Ops.Add(rows, rows, s.P.Pos.Slice(1, s.Rows.Image.Start, s.Rows.Image.End))
 	}
 }
 
 // Head normalises, modulates by (shift, scale) and projects the image rows.
 func (m *Model) Head(env dit.Env, s *dit.State, out engine.Tensor) {
-	layers.ModulatedHead(env, out, s.ImageRows(), s.M.Head.Index(0, s.Step), m.net.Final.Linear, eps)
+	layers.ModulatedHead(env, out, s.ImageRows(), s.M.Head.Index(0, s.Step), m.Net.Final.Linear, eps)
 }

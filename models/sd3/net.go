@@ -1,11 +1,6 @@
 package sd3
 
-import (
-	"patchbay/engine"
-	"patchbay/models/dit"
-	"patchbay/models/layers"
-	"patchbay/models/weights"
-)
+import "patchbay/engine"
 
 // net names the weights of the whole model. Sizes in the tags: E width, F MLP width, D head dim, C channels, p patch
 // size, T and V columns of context and pooled vector, G side of the position table.
@@ -129,19 +124,4 @@ func newNet(c Config) *net {
 		}
 	}
 	return n
-}
-
-func (c Config) options(held dit.Held) weights.Options {
-	return weights.Options{
-		Model: "sd3",
-		Dims: map[string]int{
-			"E": c.Hidden, "F": c.MLPHidden, "D": headDim, "C": c.Channels, "p": c.PatchSize, "T": c.ContextDim,
-			"V": c.PooledDim, "G": c.PosSide,
-		},
-		Units: map[string]int{"E": headDim},
-		Perms: map[string][]int{"patch": layers.ChannelsFirst(c.Channels, c.PatchSize)},
-		Held:  func(_ string, i int) bool { return held.Has(i) },
-		Block: func(_ string, i int) int { return i },
-		Rank:  held.Rank, Ranks: held.Ranks, Part: held.Part, Parts: held.Parts, Uses: held.Uses,
-	}
 }

@@ -25,9 +25,8 @@ type BERTConfig struct {
 
 // BERT is a loaded BERT encoder. It holds weights only and may be shared.
 type BERT struct {
-	Config  BERTConfig
-	weights bertWeights
-	loaded  *weights.Loaded
+	loaded[bertWeights]
+	Config BERTConfig
 }
 
 type bertWeights struct {
@@ -66,20 +65,17 @@ func OpenBERT(ops engine.Ops, set *weights.Set, config []byte) (*BERT, error) {
 		b.weights.Layer = append(b.weights.Layer, &bertLayer{})
 	}
 	opt := weights.Options{
-		Model: "bert", Dims: b.dims(),
+		Model: "bert",
+		Dims: map[string]int{
+			"E": b.Config.Width, "F": b.Config.MLP, "V": b.Config.Vocab, "P": b.Config.Positions,
+		},
 		Ignore: []string{"bert.pooler.", "cls.", "bert.embeddings.position_ids"},
 	}
-	if b.loaded, err = weights.Load(ops, set, &b.weights, opt); err != nil {
+	if err := b.load(ops, set, opt); err != nil {
 		return nil, err
 	}
 	return b, nil
 }
-
-// Close gives the memory of the weights back.
-func (b *BERT) Close() { b.loaded.Close() }
-
-// Bytes returns the memory of the weights where the backend tells it.
-func (b *BERT) Bytes() int64 { return b.loaded.Bytes() }
 
 // inferBERT reads the configuration from names and shapes, then from config.
 func inferBERT(set *weights.Set, config []byte) (BERTConfig, error) {
@@ -120,9 +116,19 @@ func inferBERT(set *weights.Set, config []byte) (BERTConfig, error) {
 	return c, nil
 }
 
-// Encode encodes chunks of at most Positions tokens; padding behind the end token is hidden from attention. layer
-// selects the states as in CLIPForm. Errors: token ids outside the vocabulary, Check's error, device errors.
-func (b *BERT) Encode(env Env, chunks [][]tokenizer.Token, layer int) (Encoding, error) {
+// Adapt is Net.Adapt.
+func (b *BERT) Adapt(ops engine.Ops, additions []weights.LowRank) (Net, error) {
+	adapted := *b
+	var err error
+	if adapted.loaded, err = b.adapt(ops, additions); err != nil {
+		return nil, err
+	}
+	return &adapted, nil
+}
+
+// Encode encodes chunks of at most Positions tokens; padding behind the end token is hidden from attention. Errors:
+// token ids outside the vocabulary, Check's error, device errors.
+func (b *BERT) Encode(env Env, chunks [][]tokenizer.Token, f Form) (Encoding, error) {
 	cfg := b.Config
 	special := Special{cfg.Start, cfg.End, cfg.Pad}
 	return encode(env, network{
@@ -135,7 +141,7 @@ func (b *BERT) Encode(env Env, chunks [][]tokenizer.Token, layer int) (Encoding,
 			for _, chunk := range chunks {
 				keys = append(keys, special.valid(chunk))
 			}
-			h, err := b.run(env, chunks, keys, layer)
+			h, err := b.run(env, chunks, keys, f.Layer)
 			return h, engine.Tensor{}, err
 		},
 	}, chunks)

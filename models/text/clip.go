@@ -26,33 +26,12 @@ type CLIPConfig struct {
 
 // CLIP is a loaded CLIP text model. It holds weights only and may be shared.
 type CLIP struct {
+	loaded[clipWeights]
 	Config CLIPConfig
 	// Big is true for the form of CLIP-G (32 layers); it decides the defaults of activation and pad token only.
-	Big     bool
-	act     engine.Act
-	weights clipWeights
-	loaded  *weights.Loaded
+	Big bool
+	act engine.Act
 }
-
-// CLIPForm says what a family reads of CLIP.
-type CLIPForm struct {
-	// Layer selects the states: 0 the last layer with final norm, -1 the last, -2 the last but one ... (CLIPSetLastLayer).
-	Layer int
-	// Norm applies the final norm to the states of an inner layer (FLUX and SD1 do, SD3 and SDXL do not).
-	Norm bool
-	// Project multiplies the pooled state with text_projection where the file has it (CLIP-G).
-	Project bool
-}
-
-// CLIPFormFLUX is CLIP-L of FLUX, CLIPFormSD3L and CLIPFormSD3G the two of SD3 (ComfyUI comfy/text_encoders/flux.py,
-// sd3_clip.py).
-func CLIPFormFLUX() CLIPForm { return CLIPForm{Norm: true} }
-
-// CLIPFormSD3L is CLIP-L of SD3: the last layer but one without norm, pooled state not projected.
-func CLIPFormSD3L() CLIPForm { return CLIPForm{Layer: -2} }
-
-// CLIPFormSD3G is CLIP-G of SD3 and SDXL: the last layer but one without norm, pooled state projected.
-func CLIPFormSD3G() CLIPForm { return CLIPForm{Layer: -2, Project: true} }
 
 type clipWeights struct {
 	Token      engine.Tensor  `weight:"text_model.embeddings.token_embedding.weight,keep" shape:"V,E"` // [V, E]
@@ -100,20 +79,17 @@ func OpenCLIP(ops engine.Ops, set *weights.Set, config []byte) (*CLIP, error) {
 		c.weights.Layer[i] = &clipLayer{}
 	}
 	opt := weights.Options{
-		Model: part.Kind, Dims: c.dims(),
+		Model: part.Kind,
+		Dims: map[string]int{
+			"E": c.Config.Width, "F": c.Config.MLP, "V": c.Config.Vocab, "P": c.Config.Positions,
+		},
 		Ignore: []string{"text_model.embeddings.position_ids", "logit_scale", "vision_model.", "visual_projection."},
 	}
-	if c.loaded, err = weights.Load(ops, set, &c.weights, opt); err != nil {
+	if err := c.load(ops, set, opt); err != nil {
 		return nil, err
 	}
 	return c, nil
 }
-
-// Close gives the memory of the weights back.
-func (c *CLIP) Close() { c.loaded.Close() }
-
-// Bytes returns the memory of the weights where the backend tells it.
-func (c *CLIP) Bytes() int64 { return c.loaded.Bytes() }
 
 // inferCLIP reads the configuration from names and shapes, then from config.
 func inferCLIP(set *weights.Set, big bool, config []byte) (CLIPConfig, error) {
@@ -153,9 +129,19 @@ func inferCLIP(set *weights.Set, big bool, config []byte) (CLIPConfig, error) {
 	return c, nil
 }
 
+// Adapt is Net.Adapt.
+func (c *CLIP) Adapt(ops engine.Ops, additions []weights.LowRank) (Net, error) {
+	adapted := *c
+	var err error
+	if adapted.loaded, err = c.adapt(ops, additions); err != nil {
+		return nil, err
+	}
+	return &adapted, nil
+}
+
 // Encode encodes chunks of at most Positions tokens. Errors: token ids outside the vocabulary, Check's error, device
 // errors.
-func (c *CLIP) Encode(env Env, chunks [][]tokenizer.Token, f CLIPForm) (Encoding, error) {
+func (c *CLIP) Encode(env Env, chunks [][]tokenizer.Token, f Form) (Encoding, error) {
 	cfg := c.Config
 	return encode(env, network{
 		name: "clip", special: Special{cfg.Start, cfg.End, cfg.Pad}, width: cfg.Width, vocab: cfg.Vocab,
@@ -179,7 +165,7 @@ func (c *CLIP) work(a *engine.Arena, dtype engine.DType, b, l int) work {
 }
 
 // run is the transformer: pre-norm blocks with causal attention.
-func (c *CLIP) run(env Env, chunks [][]tokenizer.Token, f CLIPForm) (hidden, pooled engine.Tensor, err error) {
+func (c *CLIP) run(env Env, chunks [][]tokenizer.Token, f Form) (hidden, pooled engine.Tensor, err error) {
 	ops, cfg, l := env.Ops, c.Config, len(chunks[0])
 	w := c.work(env.Arena, env.DType, len(chunks), l)
 	env.embed(w.x, c.weights.Token, chunks)

@@ -55,7 +55,7 @@ func TestT5FromGGUF(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer m.Close()
-		got, err := m.Encode(env(t, ops), tokens([]float32{5, 900, 33, 412, 1, 0, 0}), text.T5Form{})
+		got, err := m.Encode(env(t, ops), tokens([]float32{5, 900, 33, 412, 1, 0, 0}), text.Form{})
 		if err != nil {
 			t.Fatal(err)
 		}

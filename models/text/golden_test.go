@@ -10,6 +10,10 @@ import (
 
 	"patchbay/engine"
 	"patchbay/engine/safetensors"
+	"patchbay/models/dit"
+	"patchbay/models/family"
+	"patchbay/models/flux"
+	"patchbay/models/sd3"
 	"patchbay/models/text"
 	"patchbay/models/tokenizer"
 	"patchbay/models/weights"
@@ -189,12 +193,12 @@ func TestCLIPGolden(t *testing.T) {
 	for name, ops := range backends(t) {
 		l, g := fileL.clip(t, ops), fileG.clip(t, ops)
 		for key, c := range cases(t, "clip-") {
-			model, layout, form := l, "clip_l", text.CLIPFormFLUX()
+			model, layout, form := l, "clip_l", text.Form{Norm: true}
 			switch {
 			case strings.HasPrefix(key, "clip-g"):
-				model, layout, form = g, "clip_g", text.CLIPFormSD3G()
+				model, layout, form = g, "clip_g", text.Form{Layer: -2, Project: true}
 			case strings.Contains(key, "/sd3_penultimate/"):
-				form = text.CLIPFormSD3L()
+				form = text.Form{Layer: -2}
 			case c.Layer != 0:
 				form.Layer = c.Layer
 			}
@@ -216,7 +220,7 @@ func TestT5Golden(t *testing.T) {
 	for name, ops := range backends(t) {
 		model := fileT5.t5(t, ops)
 		for key, c := range cases(t, "t5-tiny/") {
-			layout, form := "t5_flux", text.T5Form{}
+			layout, form := "t5_flux", text.Form{}
 			switch {
 			case strings.Contains(key, "/sd3/"):
 				layout = "t5_sd3"
@@ -234,7 +238,7 @@ func TestT5Golden(t *testing.T) {
 		masked := fileMT5.t5(t, ops)
 		for key, c := range cases(t, "mt5-tiny/") {
 			chunks := c.chunks(t, "")
-			got, err := masked.Encode(env(t, ops), chunks, text.T5Form{Masked: true})
+			got, err := masked.Encode(env(t, ops), chunks, text.Form{Masked: true})
 			if err != nil {
 				t.Errorf("%s: %v", key, err)
 				continue
@@ -259,7 +263,7 @@ func TestBERTGolden(t *testing.T) {
 		ran := 0
 		for key, c := range cases(t, "bert-tiny/") {
 			ran++
-			got, err := model.Encode(env(t, ops), c.chunks(t, "bert"), 0)
+			got, err := model.Encode(env(t, ops), c.chunks(t, "bert"), text.Form{})
 			if err != nil {
 				t.Errorf("%s: %v", key, err)
 				continue
@@ -284,6 +288,16 @@ func compareMask(t *testing.T, key string, got text.Encoding, want []float32) {
 	}
 }
 
+// entry is what a family makes of encodings.
+func entry(t *testing.T, f family.Family, done map[string]*text.Encoding) dit.Entry {
+	t.Helper()
+	e, err := f.Text.Join(done)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
 // TestWholeFLUX and TestWholeSD3 go from tokens to conditioning.
 func TestWholeFLUX(t *testing.T) {
 	f := recorded(t)
@@ -294,15 +308,15 @@ func TestWholeFLUX(t *testing.T) {
 		for key, c := range cases(t, "whole/flux/") {
 			words := c.chunks(t, "clip_l")
 			pieces := c.chunks(t, "t5_flux")
-			a, err := l.Encode(here, words, text.CLIPFormFLUX())
+			a, err := l.Encode(here, words, text.Form{Norm: true})
 			if err != nil {
 				t.Fatal(err)
 			}
-			b, err := t5.Encode(here, pieces, text.T5Form{})
+			b, err := t5.Encode(here, pieces, text.Form{})
 			if err != nil {
 				t.Fatal(err)
 			}
-			e := text.FLUX(a, b)
+			e := entry(t, flux.Family(), map[string]*text.Encoding{"clip_l": &a, "t5": &b})
 			compare(t, name+" "+key+"#cond", e.Context.Data, values(t, f, key+"#cond"), tolerance)
 			compare(t, name+" "+key+"#pooled", e.Pooled, values(t, f, key+"#pooled"), tolerance)
 		}
@@ -318,18 +332,15 @@ func TestWholeSD3(t *testing.T) {
 		for key, c := range cases(t, "whole/sd3_lg/") {
 			words := c.chunks(t, "clip_l")
 			pieces := c.chunks(t, "clip_g")
-			a, err := l.Encode(here, words, text.CLIPFormSD3L())
+			a, err := l.Encode(here, words, text.Form{Layer: -2})
 			if err != nil {
 				t.Fatal(err)
 			}
-			b, err := g.Encode(here, pieces, text.CLIPFormSD3G())
+			b, err := g.Encode(here, pieces, text.Form{Layer: -2, Project: true})
 			if err != nil {
 				t.Fatal(err)
 			}
-			e, err := text.SD3(&a, &b, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			e := entry(t, sd3.Family(), map[string]*text.Encoding{"clip_l": &a, "clip_g": &b})
 			if e.Context.Rows != 77 || e.Context.Cols != 4096 {
 				t.Fatalf("%s: context [%d, %d], want [77, 4096]", key, e.Context.Rows, e.Context.Cols)
 			}
@@ -380,10 +391,7 @@ func TestSD3Missing(t *testing.T) {
 		if err := json.Unmarshal(all["whole/sd3_missing/"+key], &want); err != nil {
 			t.Fatal(err)
 		}
-		e, err := text.SD3(in[0], in[1], nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := entry(t, sd3.Family(), map[string]*text.Encoding{"clip_l": in[0], "clip_g": in[1]})
 		if e.Context.Rows != want.Shape[1] || e.Context.Cols != want.Shape[2] || len(e.Pooled) != want.Pool[1] {
 			t.Errorf("%s: context [%d, %d], pooled %d; want %v, %v", key, e.Context.Rows, e.Context.Cols, len(e.Pooled),
 				want.Shape, want.Pool)

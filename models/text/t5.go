@@ -30,20 +30,9 @@ type T5Config struct {
 
 // T5 is a loaded T5 or mT5 encoder. It holds weights only and may be shared.
 type T5 struct {
-	Config  T5Config
-	act     engine.Act
-	weights t5Weights
-	loaded  *weights.Loaded
-}
-
-// T5Form says how a family uses T5.
-type T5Form struct {
-	// Layer selects the states as in CLIPForm; those of an inner layer get the final norm.
-	Layer int
-	// Masked hides padding behind the end token from attention (HunyuanDiT's mT5). FLUX, SD3 and PixArt attend to it.
-	Masked bool
-	// PadReference measures prompt weights from pads alone, without an end token (PixArt).
-	PadReference bool
+	loaded[t5Weights]
+	Config T5Config
+	act    engine.Act
 }
 
 type t5Weights struct {
@@ -102,8 +91,7 @@ func OpenT5(ops engine.Ops, set *weights.Set, config []byte) (*T5, error) {
 	if set.Has("shared.weight") {
 		ignore = append(ignore, "encoder.embed_tokens.weight") // the same table again
 	}
-	if t.loaded, err = weights.Load(ops, set, &t.weights,
-		weights.Options{Model: part.Kind, Ignore: ignore, Dims: t.dims()}); err != nil {
+	if err := t.load(ops, set, weights.Options{Model: part.Kind, Ignore: ignore, Dims: t.dims()}); err != nil {
 		return nil, err
 	}
 	return t, nil
@@ -114,12 +102,6 @@ func (t *T5) dims() map[string]int {
 	c := t.Config
 	return map[string]int{"E": c.Width, "I": c.Heads * c.HeadDim, "F": c.MLP, "V": c.Vocab, "N": c.Buckets, "H": c.Heads}
 }
-
-// Close gives the memory of the weights back.
-func (t *T5) Close() { t.loaded.Close() }
-
-// Bytes returns the memory of the weights where the backend tells it.
-func (t *T5) Bytes() int64 { return t.loaded.Bytes() }
 
 // inferT5 reads the configuration from names and shapes, then from config.
 func inferT5(set *weights.Set, config []byte) (T5Config, error) {
@@ -183,9 +165,19 @@ func inferT5(set *weights.Set, config []byte) (T5Config, error) {
 	return c, nil
 }
 
+// Adapt is Net.Adapt.
+func (t *T5) Adapt(ops engine.Ops, additions []weights.LowRank) (Net, error) {
+	adapted := *t
+	var err error
+	if adapted.loaded, err = t.adapt(ops, additions); err != nil {
+		return nil, err
+	}
+	return &adapted, nil
+}
+
 // Encode encodes chunks of any length. Errors: token ids outside the vocabulary, Check's error, device errors, not
 // enough memory for the scores.
-func (t *T5) Encode(env Env, chunks [][]tokenizer.Token, f T5Form) (Encoding, error) {
+func (t *T5) Encode(env Env, chunks [][]tokenizer.Token, f Form) (Encoding, error) {
 	cfg := t.Config
 	special := Special{tokenizer.None, cfg.End, cfg.Pad}
 	n := network{
@@ -224,7 +216,7 @@ func (t *T5) work(a *engine.Arena, dtype engine.DType, b, l int) work {
 }
 
 // run is the encoder: pre-norm blocks whose attention has no scale and a position bias that is made once.
-func (t *T5) run(env Env, chunks [][]tokenizer.Token, keys []int, f T5Form) (engine.Tensor, error) {
+func (t *T5) run(env Env, chunks [][]tokenizer.Token, keys []int, f Form) (engine.Tensor, error) {
 	ops, cfg, l := env.Ops, t.Config, len(chunks[0])
 	w := t.work(env.Arena, env.DType, len(chunks), l)
 	env.embed(w.x, t.weights.Token, chunks)

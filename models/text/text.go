@@ -1,9 +1,9 @@
 // Package text turns token ids into what diffusion models read of a prompt: CLIP-L and CLIP-G, T5 and mT5, BERT.
 //
 // Read encode.go (chunks and prompt weights, the same for all encoders), then clip.go, t5.go and bert.go (a network
-// each, from its weights to its states), find.go (which encoders a file holds, recognised by names as ComfyUI does),
-// and flux.go, sd3.go, hunyuan.go (what a family makes of the encodings). Tokens come from models/tokenizer; a prompt
-// is a list of chunks that are encoded one by one and joined on the token axis.
+// each, from its weights to its states), net.go (the table of kinds) and find.go (which encoders a file holds, by
+// names as ComfyUI does). What a family makes of the encodings is in its own folder. Tokens come from
+// models/tokenizer; a prompt is a list of chunks that are encoded one by one and joined on the token axis.
 //
 // Results follow ComfyUI, not diffusers, where they differ. Facts that have caused bugs elsewhere: CLIP is pooled at
 // the FIRST end token, because its pad is the end token too; hidden states of CLIP for SD3 are the last but one layer's

@@ -14,6 +14,7 @@ import (
 	"patchbay/engine"
 	"patchbay/engine/ref"
 	"patchbay/engine/safetensors"
+	"patchbay/models/flux"
 	"patchbay/models/text"
 	"patchbay/models/tokenizer"
 	"patchbay/models/weights"
@@ -65,15 +66,15 @@ func TestDemo(t *testing.T) {
 				t.Fatal(err)
 			}
 			here := env(t, ops)
-			a, err := clip.Encode(here, tokens(values(t, f, "clip_ids")), text.CLIPFormFLUX())
+			a, err := clip.Encode(here, tokens(values(t, f, "clip_ids")), text.Form{Norm: true})
 			if err != nil {
 				t.Fatal(err)
 			}
-			b, err := t5.Encode(here, tokens(values(t, f, "t5_ids")), text.T5Form{})
+			b, err := t5.Encode(here, tokens(values(t, f, "t5_ids")), text.Form{})
 			if err != nil {
 				t.Fatal(err)
 			}
-			e := text.FLUX(a, b)
+			e := entry(t, flux.Family(), map[string]*text.Encoding{"clip_l": &a, "t5": &b})
 			compare(t, fmt.Sprintf("%s demo prompt %d pooled", name, prompt), e.Pooled, values(t, f, "clip_pooled"), tolerance)
 			compare(t, fmt.Sprintf("%s demo prompt %d t5", name, prompt), e.Context.Data, values(t, f, "t5_output"), tolerance)
 			f.Close()
@@ -100,7 +101,7 @@ func TestVectors(t *testing.T) {
 	var got [2]text.Encoding
 	for i, chunk := range [][]tokenizer.Token{plain, vector} {
 		var err error
-		if got[i], err = c.Encode(text.Env{Ops: ops}, [][]tokenizer.Token{chunk}, text.CLIPFormFLUX()); err != nil {
+		if got[i], err = c.Encode(text.Env{Ops: ops}, [][]tokenizer.Token{chunk}, text.Form{Norm: true}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -117,14 +118,14 @@ func TestManyChunks(t *testing.T) {
 		chunk := []tokenizer.Token{{ID: 100 + i, Weight: 1}, {ID: 1, Weight: 1}, {ID: 0, Weight: 1}}
 		chunks = append(chunks, chunk[:3-i/6])
 	}
-	all, err := m.Encode(text.Env{Ops: ops}, chunks, text.T5Form{Masked: true})
+	all, err := m.Encode(text.Env{Ops: ops}, chunks, text.Form{Masked: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var want []float32
 	var valid []int
 	for _, chunk := range chunks {
-		one, err := m.Encode(text.Env{Ops: ops}, [][]tokenizer.Token{chunk}, text.T5Form{Masked: true})
+		one, err := m.Encode(text.Env{Ops: ops}, [][]tokenizer.Token{chunk}, text.Form{Masked: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -158,7 +159,7 @@ func TestLayers(t *testing.T) {
 	defer one.Close()
 	chunks := tokens([]float32{5, 6, 1})
 	run := func(m *text.T5, layer int) []float32 {
-		e, err := m.Encode(text.Env{Ops: ops}, chunks, text.T5Form{Layer: layer})
+		e, err := m.Encode(text.Env{Ops: ops}, chunks, text.Form{Layer: layer})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -179,7 +180,7 @@ func TestBF16(t *testing.T) {
 	var got [2]text.Encoding
 	for i, dtype := range []engine.DType{engine.F32, engine.BF16} {
 		var err error
-		if got[i], err = c.Encode(text.Env{Ops: ops, DType: dtype}, chunk, text.CLIPFormSD3G()); err != nil {
+		if got[i], err = c.Encode(text.Env{Ops: ops, DType: dtype}, chunk, text.Form{Layer: -2, Project: true}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -192,7 +193,7 @@ func TestBF16(t *testing.T) {
 	for i, dtype := range []engine.DType{engine.F32, engine.BF16} {
 		var err error
 		if got[i], err = m.Encode(text.Env{Ops: ops, DType: dtype}, tokens([]float32{5, 6, 7, 1}),
-			text.T5Form{}); err != nil {
+			text.Form{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -210,11 +211,11 @@ func TestCheckStops(t *testing.T) {
 		return nil
 	}}
 	if _, err := load(t, "clip-l-tiny").clip(t, ops).Encode(here, tokens([]float32{5}),
-		text.CLIPFormFLUX()); !errors.Is(err, stop) || calls != 2 {
+		text.Form{Norm: true}); !errors.Is(err, stop) || calls != 2 {
 		t.Errorf("CLIP: got %v after %d calls", err, calls)
 	}
 	calls = 0
-	if _, err := load(t, "t5-tiny").t5(t, ops).Encode(here, tokens([]float32{5}), text.T5Form{}); !errors.Is(err, stop) ||
+	if _, err := load(t, "t5-tiny").t5(t, ops).Encode(here, tokens([]float32{5}), text.Form{}); !errors.Is(err, stop) ||
 		calls != 2 {
 		t.Errorf("T5: got %v after %d calls", err, calls)
 	}
@@ -231,7 +232,7 @@ func TestRefusals(t *testing.T) {
 		"chunk 0 has 0 tokens":              {{}},
 		"has 3 values, this encoder has 64": {{{ID: tokenizer.None, Weight: 1, Vector: make([]float32, 3)}}},
 	} {
-		if _, err := c.Encode(here, chunks, text.CLIPFormFLUX()); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := c.Encode(here, chunks, text.Form{Norm: true}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error is %v, want one with %q", err, want)
 		}
 	}
@@ -322,7 +323,7 @@ func TestDenseForm(t *testing.T) {
 	}
 	defer m.Close()
 	const id, width = 9, 64
-	got, err := m.Encode(text.Env{Ops: ops}, tokens([]float32{id}), text.T5Form{})
+	got, err := m.Encode(text.Env{Ops: ops}, tokens([]float32{id}), text.Form{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,40 +13,35 @@ import (
 	"patchbay/models"
 	"patchbay/models/dit"
 	"patchbay/models/family"
-	"patchbay/models/flux"
-	"patchbay/models/hunyuan"
-	"patchbay/models/pixart"
-	"patchbay/models/sd3"
 	"patchbay/models/weights"
 	"patchbay/models/weights/goldenweights"
 )
 
-// Names lists the tiny model of every family. They differ in heads (6, 5, 5, 7) and blocks (7, 4, 5, 8).
-func Names() []string { return []string{"flux", "sd3", "pixart", "hunyuandit"} }
+// Names lists the families, each of which has a tiny model. They differ in heads and blocks.
+func Names() []string {
+	var out []string
+	for _, f := range models.Families() {
+		out = append(out, f.Name)
+	}
+	return out
+}
 
 // Checkpoint returns the tensors and the metadata of a model, as if read from a file.
 func Checkpoint(name string) (*weights.Set, map[string]string, error) {
-	var config interface {
-		Declare() ([]weights.Declared, error)
-	}
-	switch name {
-	case "flux":
-		config = flux.Tiny()
-	case "sd3":
-		config = sd3.Tiny()
-	case "pixart":
-		config = pixart.Tiny()
-	case "hunyuandit":
-		config = hunyuan.Tiny()
-	default:
+	f, ok := models.Named(name)
+	if !ok {
 		set, text, err := goldenweights.Set(name)
 		return set, map[string]string{"config": string(text)}, err
 	}
-	declared, err := config.Declare()
+	d, err := f.Tiny.Describe(nil)
 	if err != nil {
 		return nil, nil, err
 	}
-	text, err := json.Marshal(config)
+	declared, err := d.Declare()
+	if err != nil {
+		return nil, nil, err
+	}
+	text, err := json.Marshal(f.Tiny)
 	if err != nil {
 		return nil, nil, fmt.Errorf("tiny %s: %w", name, err)
 	}

@@ -18,7 +18,7 @@ func TestDemoVocabularies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t5Layout, err := T5Flux().WithConfig([]byte(`{"max_length": 20, "min_length": 20, "pad_token_id": 0, ` +
+	t5Layout, err := t5Flux().WithConfig([]byte(`{"max_length": 20, "min_length": 20, "pad_token_id": 0, ` +
 		`"eos_token_id": 1, "vocab_size": 334}`))
 	if err != nil {
 		t.Fatal(err)

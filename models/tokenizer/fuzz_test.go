@@ -143,7 +143,7 @@ func FuzzPrompt(f *testing.F) {
 				}
 			}
 		}
-		if p, err := T5Flux().Prompt(t5, text, lookup); err == nil && (len(p.Chunks) != 1 || len(p.Chunks[0]) < 256) {
+		if p, err := t5Flux().Prompt(t5, text, lookup); err == nil && (len(p.Chunks) != 1 || len(p.Chunks[0]) < 256) {
 			t.Fatalf("%q: lengths %v, want one of at least 256", text, lengths(p))
 		}
 	})

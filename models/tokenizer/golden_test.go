@@ -123,11 +123,11 @@ func TestGoldenPrompts(t *testing.T) {
 	}{
 		{"clip_l", "clip", CLIPL()},
 		{"clip_g", "clip", CLIPG()},
-		{"t5_flux_min256", "t5", T5Flux()},
-		{"t5_sd3_min77", "t5", T5SD3()},
-		{"t5_pixart_min1", "t5", T5PixArt()},
-		{"qwen_image", "qwen2.5", QwenImage()},
-		{"z_image", "qwen2.5", ZImage()},
+		{"t5_flux_min256", "t5", t5Flux()},
+		{"t5_sd3_min77", "t5", t5SD3()},
+		{"t5_pixart_min1", "t5", t5PixArt()},
+		{"qwen_image", "qwen2.5", qwenImage()},
+		{"z_image", "qwen2.5", zImage()},
 	} {
 		t.Run(use.member, func(t *testing.T) {
 			tok := vocabulary(t, use.vocabulary)
@@ -150,8 +150,8 @@ func TestGoldenPileT5AndBERT(t *testing.T) {
 		member, vocabulary string
 		layout             Layout
 	}{
-		{"hunyuandit_bert_min77_max512", "hunyuan-bert", HunyuanBERT()},
-		{"auraflow_pile_t5_min256", "pile-t5", PileT5()},
+		{"hunyuandit_bert_min77_max512", "hunyuan-bert", BERT("chinese_roberta")},
+		{"auraflow_pile_t5_min256", "pile-t5", pileT5()},
 	} {
 		t.Run(use.member, func(t *testing.T) {
 			tok := vocabulary(t, use.vocabulary)
@@ -193,7 +193,7 @@ func TestGoldenT5Options(t *testing.T) {
 	for _, name := range []string{"t5_options/0", "t5_options/1"} {
 		options := member[map[string]int](t, cases[name], "tokenizer_options")
 		text := member[string](t, cases[name], "text")
-		for use, layout := range map[string]Layout{"flux": T5Flux(), "pixart": T5PixArt()} {
+		for use, layout := range map[string]Layout{"flux": t5Flux(), "pixart": t5PixArt()} {
 			got, err := layout.WithOptions(options).Prompt(tok, text, nil)
 			if err := comparePrompt(got, err, member[goldenTokens](t, cases[name], use)); err != nil {
 				t.Errorf("%s %s: %v", name, use, err)

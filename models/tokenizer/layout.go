@@ -29,7 +29,7 @@ const FromVocabulary = -2
 // unlimited is ComfyUI's length limit for encoders without one.
 const unlimited = 99999999
 
-// CLIPL is CLIP-L as FLUX and SD3 use it: chunks of 77, padded with the end token.
+// CLIPL is CLIP-L: chunks of 77, padded with the end token.
 func CLIPL() Layout {
 	return Layout{
 		Key: "clip_l", MaxLength: 77, Fill: true, Start: FromVocabulary, End: FromVocabulary,
@@ -37,71 +37,33 @@ func CLIPL() Layout {
 	}
 }
 
-// CLIPG is OpenCLIP bigG of SD3 (and SDXL): CLIPL padded with 0.
+// CLIPG is OpenCLIP bigG: CLIPL padded with 0.
 func CLIPG() Layout {
 	l := CLIPL()
 	l.Key, l.Pad = "clip_g", 0
 	return l
 }
 
-// t5 is the common part of the T5 layouts: one chunk of any length, no start token, pads 0.
-func t5(key string, minLength int) Layout {
+// T5 is a T5: one chunk of any length, padded to at least minLength tokens with 0, no start token.
+func T5(key string, minLength int) Layout {
 	return Layout{
 		Key: key, MaxLength: unlimited, MinLength: minLength, Start: None, End: FromVocabulary, Pad: 0,
 		Weights: true, Embeddings: true,
 	}
 }
 
-// T5Flux is T5-XXL of FLUX: at least 256 tokens.
-func T5Flux() Layout { return t5("t5xxl", 256) }
-
-// T5SD3 is T5-XXL of SD3: at least 77 tokens.
-func T5SD3() Layout { return t5("t5xxl", 77) }
-
-// T5PixArt is T5-XXL of PixArt (and Chroma): no padding.
-func T5PixArt() Layout {
-	l := t5("t5xxl", 1)
-	l.EmptyPads = true
-	return l
-}
-
-// PileT5 is pile-T5-XL of AuraFlow: at least 256 tokens, pads 1, embedding:name is text.
-func PileT5() Layout {
-	l := t5("pile_t5xl", 256)
-	l.Pad, l.Embeddings = 1, false
-	return l
-}
-
-// HunyuanMT5 is mT5-XL of HunyuanDiT: at least 256 tokens, embedding:name is text.
-func HunyuanMT5() Layout {
-	l := t5("mt5xl", 256)
-	l.Embeddings = false
-	return l
-}
-
-// HunyuanBERT is the Chinese RoBERTa of HunyuanDiT: 77 to 512 tokens a chunk, pads 0, embedding:name is text.
-func HunyuanBERT() Layout {
+// BERT is a BERT: 77 to 512 tokens a chunk, pads 0, embedding:name is text.
+func BERT(key string) Layout {
 	return Layout{
-		Key: "chinese_roberta", MaxLength: 512, MinLength: 77, Start: FromVocabulary, End: FromVocabulary,
+		Key: key, MaxLength: 512, MinLength: 77, Start: FromVocabulary, End: FromVocabulary,
 		Pad: 0, Weights: true,
 	}
 }
 
-// QwenImage is Qwen2.5-VL of Qwen-Image: chat template, no weights. A prompt that is already a chat stays as it is.
-func QwenImage() Layout {
-	l := ZImage()
-	l.Key, l.Bare = "qwen25_7b", "<|im_start|>"
-	l.Template = "<|im_start|>system\nDescribe the image by detailing the color, shape, size, texture, quantity, " +
-		"text, spatial relationships of the objects and background:" +
-		"<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
-	return l
-}
-
-// ZImage is Qwen3 of Z-Image: chat template, no weights.
-func ZImage() Layout {
+// Chat is a language model that reads a chat: the prompt stands in a template, weights and embeddings are text.
+func Chat(key, template string, pad int) Layout {
 	return Layout{
-		Key: "qwen3_4b", MaxLength: unlimited, MinLength: 1, Start: None, End: None, Pad: 151643,
-		Template: "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n",
+		Key: key, MaxLength: unlimited, MinLength: 1, Start: None, End: None, Pad: pad, Template: template,
 	}
 }
 

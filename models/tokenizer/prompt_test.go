@@ -154,7 +154,7 @@ func TestPromptLengthsAndEmpty(t *testing.T) {
 		map[string]int{"t5xxl_min_length": 300},
 		300,
 	}, {map[string]int{"t5xxl_min_length": 1, "t5xxl_min_padding": 5}, 8}} {
-		got, err := T5Flux().WithOptions(c.options).Prompt(t5, "a heart", nil)
+		got, err := t5Flux().WithOptions(c.options).Prompt(t5, "a heart", nil)
 		if err != nil || len(got.Chunks) != 1 || len(got.Chunks[0]) != c.want {
 			t.Errorf("%v: lengths %v, %v; want %d", c.options, lengths(got), err, c.want)
 		}
@@ -166,8 +166,8 @@ func TestPromptLengthsAndEmpty(t *testing.T) {
 	}{
 		"clip_l": {CLIPL(), demoCLIP(t), []int{819, 820, 820, 820}},
 		"clip_g": {CLIPG(), demoCLIP(t), []int{819, 820, 0, 0}},
-		"t5":     {T5Flux(), t5, []int{1, 0, 0, 0}},
-		"pixart": {T5PixArt(), t5, []int{0, 0, 0, 0}},
+		"t5":     {t5Flux(), t5, []int{1, 0, 0, 0}},
+		"pixart": {t5PixArt(), t5, []int{0, 0, 0, 0}},
 	} {
 		empty, err := c.layout.Empty(c.tok, 4)
 		var ids []int
@@ -189,11 +189,11 @@ func TestPromptLengthsAndEmpty(t *testing.T) {
 		}
 	}
 	for _, config := range []string{`{"max_length": 0}`, `{"min_length": 99999999}`, `{"eos_token_id": -1}`, `[`} {
-		if _, err := T5Flux().WithConfig([]byte(config)); err == nil {
+		if _, err := t5Flux().WithConfig([]byte(config)); err == nil {
 			t.Errorf("config %s: no error", config)
 		}
 	}
-	if _, err := T5Flux().Prompt(t5, strings.Repeat("a", longestPrompt+1), nil); err == nil {
+	if _, err := t5Flux().Prompt(t5, strings.Repeat("a", longestPrompt+1), nil); err == nil {
 		t.Error("a prompt above the limit was accepted")
 	}
 }

@@ -35,6 +35,7 @@ type Declared struct {
 	Name  string
 	Shape []int
 	Use   dit.Use
+	Block int // number of its block; outside: -1
 }
 
 // Params returns the number of elements.
@@ -178,10 +179,10 @@ func Declare(dst any, opt Options) ([]Declared, error) {
 	}
 	var out []Declared
 	seen := map[string]bool{}
-	add := func(name string, shape []int, u dit.Use) {
+	add := func(name string, shape []int, it item) {
 		if !seen[name] { // pieces of one fused matrix
 			seen[name] = true
-			out = append(out, Declared{name, shape, u})
+			out = append(out, Declared{name, shape, it.use, it.block})
 		}
 	}
 	for _, it := range p.items {
@@ -189,12 +190,12 @@ func Declare(dst any, opt Options) ([]Declared, error) {
 			return nil, fmt.Errorf("declare %s: %s has no shape tag", opt.Model, it.full)
 		}
 		if isTensor(it.field) {
-			add(it.full, it.want, it.use)
+			add(it.full, it.want, it)
 			continue
 		}
-		add(it.full+".weight", it.want, it.use)
+		add(it.full+".weight", it.want, it)
 		if !it.noBias {
-			add(it.full+".bias", it.want[:1], it.use)
+			add(it.full+".bias", it.want[:1], it)
 		}
 	}
 	return out, nil

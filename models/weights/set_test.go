@@ -86,27 +86,3 @@ func TestFromFileReadsWhatWasWritten(t *testing.T) {
 		t.Errorf("tensor a: got %v, want [3 4 5 6]", v)
 	}
 }
-
-func TestLooksFindsModelAndPrefix(t *testing.T) {
-	one := f32(0, 1)
-	for _, c := range []struct{ name, family, instead, left string }{
-		{"joint_blocks.0.context_block.attn.qkv.weight", "sd3", "", "joint_blocks.0.context_block.attn.qkv.weight"},
-		{"model.diffusion_model.t_block.1.weight", "pixart", "", "t_block.1.weight"},
-		{"mlp_t5.0.weight", "hunyuandit", "", "mlp_t5.0.weight"},
-		{"double_blocks.0.img_attn.norm.key_norm.scale", "flux", "", "double_blocks.0.img_attn.norm.key_norm.scale"},
-		{
-			"lora_unet_double_blocks_0_img_attn_qkv.lora_down.weight", "", "a LoRA file",
-			"lora_unet_double_blocks_0_img_attn_qkv.lora_down.weight",
-		},
-		{
-			"encoder.block.0.layer.0.SelfAttention.q.weight", "", "a T5 text encoder",
-			"encoder.block.0.layer.0.SelfAttention.q.weight",
-		},
-		{"something", "", "no kind of file that is known", "something"},
-	} {
-		family, instead, model := Looks(FromMap(map[string]Stored{c.name: one}))
-		if family != c.family || instead != c.instead || !model.Has(c.left) {
-			t.Errorf("%s: got %q, %q, %v; want %q, %q, %q", c.name, family, instead, model.Names(), c.family, c.instead, c.left)
-		}
-	}
-}

@@ -95,7 +95,7 @@ func TestCLIPSetLastLayer(t *testing.T) {
 		check(t, err)
 		p, err := l.Prompt(vocabulary, "a red heart", nil)
 		check(t, err)
-		out, err := net.Encode(text.Env{Ops: ops}, p.Chunks, text.CLIPForm{Layer: layer, Norm: true, Project: true})
+		out, err := net.Encode(text.Env{Ops: ops}, p.Chunks, text.Form{Layer: layer, Norm: true, Project: true})
 		check(t, err)
 		return out.Context.Data
 	}

@@ -3,8 +3,12 @@ package classes
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
 	"patchbay/engine"
+	"patchbay/models"
 	"patchbay/models/weights"
 	"patchbay/node/fault"
 	"patchbay/node/files"
@@ -232,9 +236,10 @@ func loadCLIP(c *graph.Call, kind string, fields ...string) ([]any, error) {
 func checkClipType(_ *graph.Job, _ *files.Roots, in *pyjson.Object) (field, text string) {
 	t, _ := in.Get("type")
 	name, ok := t.(string)
-	if _, known := value.ClipTypes()[name]; !ok || known {
+	all := models.TextTypes()
+	if _, known := all[name]; !ok || known {
 		return "", ""
 	}
-	return "type", fmt.Sprintf("text encoders of type %s are not supported (supported: chroma, flux, pixart, sd3, "+
-		"stable_diffusion)", name)
+	return "type", fmt.Sprintf("text encoders of type %s are not supported (supported: %s)", name,
+		strings.Join(slices.Sorted(maps.Keys(all)), ", "))
 }

@@ -7,8 +7,9 @@ import (
 	"slices"
 	"strings"
 
-	"patchbay/engine"
+	"patchbay/models"
 	"patchbay/models/dit"
+	"patchbay/models/source"
 	"patchbay/models/text"
 	"patchbay/models/tokenizer"
 	"patchbay/models/weights"
@@ -20,16 +21,16 @@ import (
 // Clip is a CLIP handle: the text encoders of a family, described but not loaded.
 type Clip struct {
 	Name             string // the files, joined by " + "
-	Type             string // the family that reads the result: "flux", "sd3" ...
+	Type             string // what reads the result, of models.TextTypes
 	parts            []encoder
-	TokenizerOptions map[string]int // T5TokenizerOptions
-	loras            []loraUse      // adapters, in the order in which they were added
-	Layer            int            // CLIPSetLastLayer: -1 the last, -2 the last but one; 0: what the type reads
+	TokenizerOptions map[string]int   // T5TokenizerOptions
+	loras            []source.Adapter // adapters, in the order in which they were added
+	Layer            int              // CLIPSetLastLayer: -1 the last, -2 the last but one; 0: what the type reads
 }
 
 // encoder is one text encoder in one file.
 type encoder struct {
-	kind   string // "clip_l", "clip_g", "t5", "mt5", "bert" (package text)
+	kind   string // of package text: "clip_l", "t5" ...
 	prefix string
 	name   string // file name as the workflow says it
 	file   *files.Opener
@@ -40,11 +41,7 @@ type encoder struct {
 func (c *Clip) Add(name string, f files.Checkpoint, open *weights.File, set *weights.Set) error {
 	found := text.Find(set)
 	if len(found) == 0 {
-		family, instead, _ := weights.Looks(set)
-		if instead == "" {
-			instead = "a diffusion model (" + family + ")"
-		}
-		return fault.New(fault.CodeWrongFamily, "%s holds no text encoder: it looks like %s", name, instead)
+		return fault.New(fault.CodeWrongFamily, "%s holds no text encoder: it looks like %s", name, models.Looks(set))
 	}
 	if c.Name != "" {
 		c.Name += " + "
@@ -61,23 +58,28 @@ func (c *Clip) Add(name string, f files.Checkpoint, open *weights.File, set *wei
 
 // Check makes sure that the encoders that the type needs are there, once each.
 func (c *Clip) Check(class string) error {
-	want := ClipTypes()[c.Type]
-	var have []string
+	want := models.TextTypes()[c.Type]
+	var have, must, may []string
 	for _, p := range c.parts {
 		if slices.Contains(have, p.kind) {
 			return fault.At(fault.CodeWrongFamily, "type", "%s: two files are %s encoders (%s)", class, p.kind, c.Name)
 		}
 		have = append(have, p.kind)
 	}
-	for _, k := range want.must {
-		if !slices.Contains(have, k) {
-			return fault.At(fault.CodeWrongFamily, "type", "%s: type %s needs the encoders %s, the files hold %s", class, c.Type,
-				strings.Join(want.must, " and "), strings.Join(have, " and "))
+	missing := false
+	for _, e := range want.Encoders {
+		may = append(may, e.Kind)
+		if !e.Optional {
+			must, missing = append(must, e.Kind), missing || !slices.Contains(have, e.Kind)
 		}
 	}
-	if len(want.must) == 0 && !slices.ContainsFunc(have, func(k string) bool { return slices.Contains(want.may, k) }) {
+	if missing {
+		return fault.At(fault.CodeWrongFamily, "type", "%s: type %s needs the encoders %s, the files hold %s", class, c.Type,
+			strings.Join(must, " and "), strings.Join(have, " and "))
+	}
+	if !slices.ContainsFunc(have, func(k string) bool { return slices.Contains(may, k) }) {
 		return fault.At(fault.CodeWrongFamily, "type", "%s: type %s reads %s, the files hold %s", class, c.Type,
-			strings.Join(want.may, ", "), strings.Join(have, " and "))
+			strings.Join(may, ", "), strings.Join(have, " and "))
 	}
 	return nil
 }
@@ -86,7 +88,10 @@ func (c *Clip) Check(class string) error {
 func OpenCheckpointCLIP(name string, f files.Checkpoint, open *weights.File, set *weights.Set,
 	family string,
 ) (*Clip, error) {
-	c := &Clip{Type: family}
+	c := &Clip{}
+	if f, ok := models.Named(family); ok {
+		c.Type = f.Text.Types[0]
+	}
 	if err := c.Add(name, f, open, set); err != nil {
 		return nil, err
 	}
@@ -98,28 +103,8 @@ func OpenCheckpointCLIP(name string, f files.Checkpoint, open *weights.File, set
 	return c, c.Check("CheckpointLoaderSimple")
 }
 
-// layout is how a prompt is laid out for an encoder of this clip.
-func (c *Clip) layout(e *encoder) (tokenizer.Layout, error) {
-	var l tokenizer.Layout
-	switch e.kind {
-	case "clip_l":
-		l = tokenizer.CLIPL()
-	case "clip_g":
-		l = tokenizer.CLIPG()
-	case "bert":
-		l = tokenizer.HunyuanBERT()
-	case "mt5":
-		l = tokenizer.HunyuanMT5()
-	default:
-		switch c.Type {
-		case "flux":
-			l = tokenizer.T5Flux()
-		case "sd3":
-			l = tokenizer.T5SD3()
-		default:
-			l = tokenizer.T5PixArt()
-		}
-	}
+// layout is how a prompt is laid out for an encoder of this clip, l as its file and nodes change it.
+func (c *Clip) layout(e *encoder, l tokenizer.Layout) (tokenizer.Layout, error) {
 	if len(e.config) > 0 {
 		var err error
 		if l, err = l.WithConfig(e.config); err != nil {
@@ -129,28 +114,22 @@ func (c *Clip) layout(e *encoder) (tokenizer.Layout, error) {
 	return l.WithOptions(c.TokenizerOptions), nil
 }
 
-// promptKey is how CLIPTextEncodeFlux and its kin call the prompt of an encoder.
-func (e *encoder) promptKey() string {
-	if e.kind == "t5" {
-		return "t5xxl"
-	}
-	return e.kind
-}
-
-// prompts turns the texts into tokens, by kind of encoder, and names the embeddings that are not there. SD3's two CLIPs
-// get the same number of chunks: the shorter one is followed by empty prompts.
+// prompts turns the texts into tokens, by kind of encoder, and names the embeddings that are not there. Encoders that
+// the type does not read are left out.
 func (c *Clip) prompts(s *Store, prompt func(key string) (words string, wanted bool)) (out map[string]tokenizer.Prompt,
 	missing []string, err error,
 ) {
 	out = map[string]tokenizer.Prompt{}
 	empty := map[string]tokenizer.Prompt{}
+	reader, chunks := models.TextTypes()[c.Type], 0
 	for i := range c.parts {
 		e := &c.parts[i]
-		words, wanted := prompt(e.promptKey())
-		if !wanted {
+		as, reads := reader.Encoder(e.kind)
+		words, wanted := prompt(text.KindOf(e.kind).Prompt)
+		if !wanted || !reads {
 			continue
 		}
-		l, err := c.layout(e)
+		l, err := c.layout(e, as.Layout)
 		if err != nil {
 			return nil, missing, err
 		}
@@ -163,13 +142,13 @@ func (c *Clip) prompts(s *Store, prompt func(key string) (words string, wanted b
 			return nil, missing, fault.At(fault.CodeBadInput, "text", "text: %v", err)
 		}
 		missing = append(missing, p.Missing...)
-		if out[e.kind] = p; c.Type == "sd3" && e.kind != "t5" {
+		if out[e.kind] = p; reader.EvenChunks && l.Fill {
+			chunks = max(chunks, len(p.Chunks))
 			if empty[e.kind], err = l.Prompt(vocab, "", nil); err != nil {
 				return nil, missing, err
 			}
 		}
 	}
-	chunks := max(len(out["clip_l"].Chunks), len(out["clip_g"].Chunks))
 	for kind, e := range empty {
 		p := out[kind]
 		for len(p.Chunks) < chunks {
@@ -202,9 +181,9 @@ func (c *Clip) Encode(u Use, prompt func(key string) (words string, wanted bool)
 		}
 		done[e.kind] = &enc
 	}
-	entry, err := c.join(done)
+	entry, err := models.TextTypes()[c.Type].Join(done)
 	if err != nil {
-		return out, missing, err
+		return out, missing, fault.New(fault.CodeWrongFamily, "%v", err)
 	}
 	return condOf(entry), missing, nil
 }
@@ -217,81 +196,28 @@ func condOf(e dit.Entry) Cond {
 	}
 }
 
-// join makes of the encodings what the family reads.
-func (c *Clip) join(done map[string]*text.Encoding) (dit.Entry, error) {
-	switch c.Type {
-	case "flux":
-		return text.FLUX(*done["clip_l"], *done["t5"]), nil
-	case "sd3":
-		e, err := text.SD3(done["clip_l"], done["clip_g"], done["t5"])
-		if err != nil {
-			return e, fault.New(fault.CodeWrongFamily, "%v", err)
-		}
-		return e, nil
-	case "pixart", "chroma":
-		return text.PixArt(*done["t5"]), nil
-	case "hunyuandit":
-		return text.HunyuanDiT(*done["bert"], *done["mt5"]), nil
-	}
-	return dit.Entry{Context: done["clip_l"].Context, Pooled: done["clip_l"].Pooled}, nil
-}
-
 // runEncoder encodes one prompt on the device.
 func (c *Clip) runEncoder(u Use, e *encoder, p tokenizer.Prompt) (out text.Encoding, err error) {
+	reader := models.TextTypes()[c.Type]
+	as, _ := reader.Encoder(e.kind)
+	if c.Layer != 0 {
+		as.Form.Layer = c.Layer
+	}
 	err = u.do("text encoder "+e.name, func(l *parallel.Local) error {
-		env := text.Env{Ops: l.Ops, Check: l.Check, Take: l.Arena}
-		switch e.kind {
-		case "clip_l", "clip_g":
-			net, err := c.clipNet(u, l, e)
-			if err != nil {
-				return err
-			}
-			out, err = net.Encode(env, p.Chunks, c.form(e))
-			return err
-		case "bert":
-			net, err := c.bertNet(u, l, e)
-			if err != nil {
-				return err
-			}
-			out, err = net.Encode(env, p.Chunks, c.Layer)
-			return err
-		}
-		net, err := c.t5Net(u, l, e)
+		net, err := lentEncoder(u, l, c, e)
 		if err != nil {
 			return err
 		}
-		out, err = net.Encode(env, p.Chunks, text.T5Form{
-			Layer: c.Layer, Masked: e.kind == "mt5",
-			PadReference: c.Type == "pixart" || c.Type == "chroma",
-		})
+		out, err = net.Encode(text.Env{Ops: l.Ops, Check: l.Check, Take: l.Arena}, p.Chunks, as.Form)
 		return err
 	})
 	return out, err
 }
 
-// form is which states of CLIP the family reads.
-func (c *Clip) form(e *encoder) text.CLIPForm {
-	f := text.CLIPFormFLUX()
-	switch {
-	case e.kind == "clip_g":
-		f = text.CLIPFormSD3G()
-	case c.Type == "sd3":
-		f = text.CLIPFormSD3L()
-	case c.Type == "stable_diffusion":
-		f = text.CLIPForm{Norm: true, Project: true}
-	}
-	if c.Layer != 0 {
-		f.Layer = c.Layer
-	}
-	return f
-}
-
 // loadEncoder opens the file of an encoder and loads it.
-func loadEncoder[T any](l *parallel.Local, e *encoder,
-	open func(ops engine.Ops, set *weights.Set, config []byte) (T, error),
-) (net T, err error) {
+func loadEncoder(l *parallel.Local, e *encoder) (net text.Net, err error) {
 	err = e.file.With(func(file *weights.File) error {
-		net, err = open(l.Ops, file.Set().Prefix(e.prefix), e.config)
+		net, err = text.Open(l.Ops, e.kind, file.Set().Prefix(e.prefix), e.config)
 		return err
 	})
 	if err != nil {
@@ -340,14 +266,11 @@ func vocabularyInside(e *encoder, file *weights.File) (*tokenizer.Tokenizer, err
 func (s *Store) vocabularyPlaces(e *encoder) []string {
 	var out []string
 	stem := strings.TrimSuffix(filepath.Base(e.file.Checkpoint.Path), filepath.Ext(e.file.Checkpoint.Path))
-	kinds := map[string][]string{
-		"clip_l": {"clip_l", "clip"}, "clip_g": {"clip_g", "clip_l", "clip"}, "t5": {"t5xxl", "t5"},
-		"mt5": {"mt5"}, "bert": {"bert"},
-	}[e.kind]
+	kind := text.KindOf(e.kind)
 	for _, root := range s.roots.Models {
 		dir := filepath.Join(root, "tokenizers")
 		out = append(out, filepath.Join(dir, stem+".tokenizer.json"), filepath.Join(dir, stem))
-		for _, k := range kinds {
+		for _, k := range kind.Vocabularies {
 			out = append(out, filepath.Join(dir, k+".tokenizer.json"), filepath.Join(dir, k))
 		}
 	}
@@ -356,26 +279,8 @@ func (s *Store) vocabularyPlaces(e *encoder) []string {
 		!strings.HasPrefix(base, "text_encoders") {
 		out = append(out, filepath.Join(filepath.Dir(folder), "tokenizer"+strings.TrimPrefix(base, "text_encoder")))
 	}
-	if s.roots.ComfyUI != "" {
-		comfy := filepath.Join(s.roots.ComfyUI, "comfy")
-		if p, ok := map[string]string{
-			"clip_l": "sd1_tokenizer", "clip_g": "sd1_tokenizer",
-			"t5": "text_encoders/t5_tokenizer", "bert": "text_encoders/hydit_clip_tokenizer",
-		}[e.kind]; ok {
-			out = append(out, filepath.Join(comfy, filepath.FromSlash(p)))
-		}
+	if s.roots.ComfyUI != "" && kind.ComfyUI != "" {
+		out = append(out, filepath.Join(s.roots.ComfyUI, "comfy", filepath.FromSlash(kind.ComfyUI)))
 	}
 	return out
-}
-
-// ClipTypes are the types that can be encoded, with the encoders that must and may be there.
-func ClipTypes() map[string]struct{ must, may []string } {
-	return map[string]struct{ must, may []string }{
-		"flux":             {must: []string{"clip_l", "t5"}},
-		"sd3":              {may: []string{"clip_l", "clip_g", "t5"}},
-		"pixart":           {must: []string{"t5"}},
-		"chroma":           {must: []string{"t5"}},
-		"stable_diffusion": {must: []string{"clip_l"}},
-		"hunyuandit":       {must: []string{"bert", "mt5"}},
-	}
 }

@@ -1,6 +1,7 @@
 package value
 
 import (
+	"patchbay/models"
 	"patchbay/models/vae"
 	"patchbay/models/weights"
 	"patchbay/node/fault"
@@ -34,12 +35,8 @@ func OpenVAE(name string, f files.Checkpoint, set *weights.Set) (*VAE, error) {
 		}
 		return v, nil
 	}
-	family, instead, _ := weights.Looks(set)
-	if instead == "" {
-		instead = "a diffusion model (" + family + ")"
-	}
 	return nil, fault.New(fault.CodeWrongFamily,
-		"%s holds no autoencoder (no decoder.conv_in.weight): it looks like %s", name, instead)
+		"%s holds no autoencoder (no decoder.conv_in.weight): it looks like %s", name, models.Looks(set))
 }
 
 // With runs f on the device with the loaded autoencoder and an arena of the size that need tells.

@@ -11,7 +11,7 @@ import (
 // are echoes.
 func TestFirstCauseOfAnAbortStays(t *testing.T) {
 	first := errors.New("first")
-	ends, err := Local{}.Connect("test", make([]engine.Ops, 2), 0)
+	ends, err := Local{}.Connect(Group{Name: "test"}, make([]engine.Ops, 2))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -37,10 +37,10 @@ type Local struct {
 }
 
 // Connect implements Transport.
-func (l Local) Connect(name string, ops []engine.Ops, deadline time.Duration) ([]Comm, error) {
+func (l Local) Connect(g Group, ops []engine.Ops) ([]Comm, error) {
 	size := len(ops)
 	h := &hub{
-		name: name, size: size, deadline: deadline, block: l.Block, calls: make([]*Call, size),
+		name: g.Name, size: size, deadline: g.Deadline, block: l.Block, calls: make([]*Call, size),
 		ways: map[[2]int]*way{}, waits: make([]string, size),
 	}
 	h.cond = sync.NewCond(&h.mu)

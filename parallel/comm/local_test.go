@@ -14,7 +14,7 @@ import (
 
 // world runs f on every rank of a local group and returns the first error.
 func world(size int, deadline time.Duration, f func(c Comm) error) error {
-	ends, err := Local{}.Connect("test", make([]engine.Ops, size), deadline)
+	ends, err := Local{}.Connect(Group{Name: "test", Deadline: deadline}, make([]engine.Ops, size))
 	if err != nil {
 		return err
 	}

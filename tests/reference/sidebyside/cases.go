@@ -16,7 +16,11 @@ func (b *bench) flux(d engine.DType, size int) (func() error, error) {
 		Channels: 16, PatchSize: 2,
 		ContextDim: 4096, VectorDim: 768, Guidance: true, MLPHidden: 12288,
 	}
-	declared, err := c.Declare()
+	described, err := c.Describe(nil)
+	if err != nil {
+		return nil, err
+	}
+	declared, err := described.Declare()
 	if err != nil {
 		return nil, err
 	}
@@ -30,7 +34,10 @@ func (b *bench) flux(d engine.DType, size int) (func() error, error) {
 	for _, t := range declared {
 		stored[t.Name] = weights.Stored{DType: d, Shape: t.Shape, Data: noise[:int(t.Params())*d.Size()]}
 	}
-	m, err := flux.Load(b.ops, weights.FromMap(stored), c, dit.Held{})
+	if described, err = c.Describe(weights.FromMap(stored)); err != nil {
+		return nil, err
+	}
+	m, err := described.Load(b.ops, dit.Held{})
 	if err != nil {
 		return nil, err
 	}

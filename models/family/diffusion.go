@@ -1,0 +1,100 @@
+package family
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"patchbay/engine"
+	"patchbay/models/dit"
+	"patchbay/models/latent"
+	"patchbay/models/sampling"
+	"patchbay/models/weights"
+)
+
+// Diffusion describes one diffusion model file before its weights are read.
+type Diffusion struct {
+	Variant  string // the family's name, or that of a kind of its models that differs in latents or inputs
+	Spec     dit.Spec
+	Latent   latent.Format // of the latents that the model reads; metadata may override scale and shift
+	Sampling Sampling      // what sigma means unless the workflow says otherwise
+	Traits
+	// Declare lists all tensors of the model with the names and shapes of the original checkpoint.
+	Declare func() ([]weights.Declared, error)
+	// Load reads the held part of the weights with ops. The set that the model was described with must still be open.
+	Load func(ops engine.Ops, held dit.Held) (dit.Model, error)
+}
+
+// Traits are what the models of a family want of those who prepare their entries, and how ComfyUI 0.8.0 treats them.
+// The zero value is a family without any of it.
+type Traits struct {
+	// SizeCond gives what an entry tells the network of the picture's size in pixels (dit.Entry.Size); nil: nothing.
+	SizeCond func(height, width int) []float32
+	// Guidance is the guidance of an entry that carries none, for models that take it (dit.Spec.TakesGuidance).
+	Guidance float32
+	// TextMask reports whether models with one text leave its padding out (dit.Entry.ContextLen).
+	TextMask bool
+	// NoStepCache: EasyCache has no effect, because ComfyUI does not call these networks through wrappers.
+	NoStepCache bool
+}
+
+// Line names the time line of a model; sampling.ModelSampling has the formulas.
+type Line string
+
+// The time lines.
+const (
+	MuLine       Line = "mu"       // shift mu, timestep = sigma
+	FlowLine     Line = "flow"     // shift alpha, timestep = sigma * multiplier
+	DiscreteLine Line = "discrete" // DDPM table
+)
+
+// Sampling is a model's default time line as plain values, so that nodes can replace some of them.
+type Sampling struct {
+	Line       Line
+	Shift      float64 // mu of MuLine, alpha of FlowLine
+	Multiplier float64 // of FlowLine
+	Prediction sampling.Prediction
+	Betas      sampling.Betas // of DiscreteLine, with the first and last beta
+	BetaStart  float64
+	BetaEnd    float64
+}
+
+// steps is the number of training steps of every discrete model here.
+const steps = 1000
+
+// Build makes the time line.
+func (s Sampling) Build() (*sampling.ModelSampling, error) {
+	switch s.Line {
+	case MuLine:
+		return sampling.NewFlux(s.Shift)
+	case FlowLine:
+		return sampling.NewFlow(s.Shift, s.Multiplier)
+	case DiscreteLine:
+		return sampling.NewDiscrete(s.Prediction, s.Betas, s.BetaStart, s.BetaEnd, steps)
+	}
+	return nil, fmt.Errorf("time line %q: want %q, %q or %q", s.Line, MuLine, FlowLine, DiscreteLine)
+}
+
+// override applies the parts of the metadata's config that concern latents and sampling.
+func (d *Diffusion) override(meta map[string]string) error {
+	text, ok := meta["config"]
+	if !ok {
+		return nil
+	}
+	format, err := d.Latent.WithConfig([]byte(text))
+	if err != nil {
+		return fmt.Errorf("%s: metadata config: %w", d.Variant, err)
+	}
+	d.Latent = format
+	var c struct {
+		Sampling struct {
+			Shift *float64 `json:"shift"`
+		} `json:"sampling"`
+	}
+	if err := json.Unmarshal([]byte(text), &c); err != nil {
+		return fmt.Errorf("%s: metadata config: %w", d.Variant, err)
+	}
+	if c.Sampling.Shift != nil && d.Sampling.Line != DiscreteLine {
+		d.Sampling.Shift = *c.Sampling.Shift
+	}
+	return nil
+}

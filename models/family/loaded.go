@@ -1,0 +1,124 @@
+package family
+
+import (
+	"maps"
+
+	"patchbay/engine"
+	"patchbay/models/dit"
+	"patchbay/models/layers"
+	"patchbay/models/weights"
+)
+
+// Loaded is a model whose weights are in an N, a struct with weight tags. A family embeds it in its dit.Model.
+type Loaded[N any] struct {
+	Net  *N
+	Held dit.Held
+
+	spec    *dit.Spec
+	options weights.Options
+	mem     *weights.Loaded
+	shards  *dit.Shards // nil where all bytes of the held weights are here
+	build   func(Loaded[N]) dit.Model
+}
+
+// Tags says what the weight tags of a family mean besides what the spec tells: E (width), D (head), C (channels), p
+// (patch) and T (text) are sizes, E is split by heads, "patch" is the row order layers.ChannelsFirst of the last layer.
+type Tags struct {
+	Dims   map[string]int
+	Ignore []string                     // prefixes of names that files may have without being used
+	Block  func(list string, i int) int // number of element i of a list, -1: no blocks; nil: the lists are the blocks
+}
+
+// options are those of a whole model.
+func (t Tags) options(s *dit.Spec) weights.Options {
+	o := weights.Options{
+		Model: s.Family, Units: map[string]int{"E": s.HeadDim}, Ignore: t.Ignore, Block: t.Block,
+		Dims: map[string]int{
+			"E": s.Width, "D": s.HeadDim, "C": s.Channels, "p": s.PatchSize, "T": s.ContextDim,
+		},
+		Perms: map[string][]int{"patch": layers.ChannelsFirst(s.OutChannels, s.PatchSize)},
+	}
+	maps.Copy(o.Dims, t.Dims)
+	if o.Block == nil {
+		o.Block = func(_ string, i int) int { return i }
+	}
+	return o
+}
+
+// Describe starts the description of a model. spec has no numbers of parameters: they follow from net, which makes the
+// struct of the weights. dims are the sizes that its tags name besides E (width), D (head), C (channels), p (patch) and
+// T (text); the row order "patch" is layers.ChannelsFirst of what the head writes. ignore are prefixes of names that
+// files may have. block is the number of an element of a list of blocks, -1 where the list has none; nil: every list is
+// the blocks. build makes the model of its loaded weights; missing, unexpected and misshapen tensors of the whole model
+// are reported in one *weights.MismatchError.
+func Describe[N any](
+	variant string, set *weights.Set, spec dit.Spec, tags Tags, net func() *N, build func(Loaded[N]) dit.Model,
+) (*Diffusion, error) {
+	options := tags.options(&spec)
+	declare := func() ([]weights.Declared, error) { return weights.Declare(net(), options) }
+	declared, err := declare()
+	if err != nil {
+		return nil, err
+	}
+	count(&spec, declared)
+	return &Diffusion{
+		Variant: variant, Spec: spec, Declare: declare,
+		Load: func(ops engine.Ops, held dit.Held) (dit.Model, error) {
+			o := options
+			o.Held = func(list string, i int) bool { b := o.Block(list, i); return b < 0 || held.Has(b) }
+			o.Rank, o.Ranks, o.Part, o.Parts, o.Uses = held.Rank, held.Ranks, held.Part, held.Parts, held.Uses
+			l := Loaded[N]{Net: net(), Held: held, spec: &spec, options: o, build: build}
+			var err error
+			if l.mem, err = weights.Load(ops, set, l.Net, o); err != nil {
+				return nil, err
+			}
+			l.shards = l.mem.Shards()
+			return build(l), nil
+		},
+	}, nil
+}
+
+// count fills in the numbers of parameters.
+func count(s *dit.Spec, declared []weights.Declared) {
+	for _, d := range declared {
+		n := d.Params()
+		s.Params += n
+		switch d.Use {
+		case dit.ForEmbed:
+			s.EmbedParams += n
+		case dit.ForHead:
+			s.HeadParams += n
+		}
+		if d.Block < 0 {
+			continue
+		}
+		b := &s.Blocks[d.Block]
+		b.Params += n
+		switch {
+		case b.Cuts && d.Use == dit.ForAttention:
+			b.AttentionParams += n
+		case b.Cuts && d.Use == dit.ForMLP:
+			b.MLPParams += n
+		}
+	}
+}
+
+// Spec describes the whole model.
+func (l *Loaded[N]) Spec() *dit.Spec { return l.spec }
+
+// Shards tells how weights are brought together that were loaded in parts.
+func (l *Loaded[N]) Shards() *dit.Shards { return l.shards }
+
+// Close gives the memory of the weights back.
+func (l *Loaded[N]) Close() { l.mem.Close() }
+
+// Adapt returns a model that computes with the weights of l plus additions and shares l's memory. Closing it frees the
+// additions alone; l must stay open as long as it is used. Errors are those of weights.Adapt.
+func (l *Loaded[N]) Adapt(ops engine.Ops, additions []weights.LowRank) (dit.Model, error) {
+	adapted := *l
+	var err error
+	if adapted.Net, adapted.mem, err = weights.Adapt(ops, l.Net, l.options, additions); err != nil {
+		return nil, err
+	}
+	return l.build(adapted), nil
+}

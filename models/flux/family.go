@@ -1,0 +1,89 @@
+package flux
+
+import (
+	"patchbay/models/dit"
+	"patchbay/models/family"
+	"patchbay/models/latent"
+	"patchbay/models/text"
+	"patchbay/models/tokenizer"
+	"patchbay/models/weights"
+)
+
+// Family describes FLUX.1. Sizes of the releases: config.json of the transformer folders of
+// black-forest-labs/FLUX.1-dev and FLUX.1-schnell.
+func Family() family.Family {
+	schnell := Config{
+		Hidden: 3072, Heads: 24, Depth: 19, DepthSingle: 38, Axes: []int{16, 56, 56}, Theta: 10000, TimeFactor: 1000,
+		Channels: 16, PatchSize: 2, ContextDim: 4096, VectorDim: 768, MLPHidden: 12288,
+	}
+	dev := schnell
+	dev.Guidance = true
+	return family.Family{
+		Name: "flux",
+		Forms: []family.Form{
+			{Has: "double_blocks.0.img_attn.norm.key_norm.scale", Lacks: []string{
+				"double_stream_modulation_img.lin.weight", "distilled_guidance_layer.norms.0.scale",
+				"txt_in.individual_token_refiner.blocks.0.norm1.weight",
+			}},
+			{Has: "single_transformer_blocks.0.norm.linear.weight", Aliases: true, Meta: fromDiffusers},
+		},
+		Detect: Detect,
+		Text: family.Text{
+			Types: []string{"flux"},
+			Encoders: []family.Encoder{
+				{Kind: "clip_l", Layout: tokenizer.CLIPL(), Form: text.Form{Norm: true}},
+				{Kind: "t5", Layout: tokenizer.T5("t5xxl", 256)},
+			},
+			Join: join,
+		},
+		Names: names(),
+		Releases: []family.Release{
+			{Name: "flux-dev", Steps: 28, Text: 512, Entries: 1, Config: dev},
+			{Name: "flux-schnell", Steps: 4, Text: 256, Entries: 1, Config: schnell},
+		},
+		Tiny: Config{ // with guidance
+			Hidden: 192, Heads: 6, Depth: 3, DepthSingle: 4, Axes: []int{8, 12, 12}, Theta: 10000, TimeFactor: 1000,
+			Channels: 16, PatchSize: 2, ContextDim: 40, VectorDim: 32, Guidance: true, MLPHidden: 768,
+		},
+	}
+}
+
+// join takes the states of T5 and the pooled state of CLIP-L, not projected (ComfyUI comfy/text_encoders/flux.py).
+func join(done map[string]*text.Encoding) (dit.Entry, error) {
+	return dit.Entry{Context: done["t5"].Context, Pooled: done["clip_l"].Pooled}, nil
+}
+
+// Describe describes the model: the guided ones with a time line of their own, schnell with a plain flow.
+func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
+	s := dit.Spec{
+		Family: "flux", Width: c.Hidden, Heads: c.Heads, HeadDim: c.Hidden / c.Heads, PatchSize: c.PatchSize,
+		Channels: c.Channels, OutChannels: c.Channels, ContextDim: c.ContextDim, PooledDim: c.VectorDim,
+		TakesGuidance: c.Guidance, MLPRatio: float64(c.MLPHidden) / float64(c.Hidden),
+	}
+	for range c.Depth {
+		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Double, Skip: -1, Attends: 1, Cuts: true})
+	}
+	for range c.DepthSingle {
+		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Single, Skip: -1, Attends: 1})
+	}
+	tags := family.Tags{Dims: map[string]int{"F": c.MLPHidden, "V": c.VectorDim}, Block: c.block}
+	d, err := family.Describe("flux", set, s, tags, func() *net { return newNet(c) },
+		func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
+	if err != nil {
+		return nil, err
+	}
+	d.Latent, d.Sampling = latent.FLUX(), family.Sampling{Line: family.MuLine, Shift: 1.15}
+	d.Guidance = 3.5 // ComfyUI model_base.Flux.extra_conds
+	if !c.Guidance { // schnell
+		d.Sampling = family.Sampling{Line: family.FlowLine, Shift: 1, Multiplier: 1}
+	}
+	return d, nil
+}
+
+// block numbers the single blocks behind the double ones.
+func (c Config) block(list string, i int) int {
+	if list == "single_blocks" {
+		i += c.Depth
+	}
+	return i
+}

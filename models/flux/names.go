@@ -1,0 +1,107 @@
+package flux
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+
+	"patchbay/models/weights"
+)
+
+// names are what files call the tensors otherwise.
+func names() weights.Names { return weights.Names{Diffusers: diffusers(), Original: original()} }
+
+// diffusers are the names of diffusers' FluxTransformer2DModel (0.39). The first MLP layer of single blocks is below
+// queries, keys and values.
+func diffusers() []weights.Alias {
+	const d, s, double, single = "transformer_blocks.*.", "single_transformer_blocks.*.", "double_blocks.*.",
+		"single_blocks.*."
+	list := []weights.Alias{
+		{File: d + "attn.to_out.0", Own: double + "img_attn.proj"},
+		{File: d + "attn.to_add_out", Own: double + "txt_attn.proj"},
+		{File: d + "norm1.linear", Own: double + "img_mod.lin"},
+		{File: d + "norm1_context.linear", Own: double + "txt_mod.lin"},
+		{File: d + "ff.net.0.proj", Own: double + "img_mlp.0"},
+		{File: d + "ff.net.2", Own: double + "img_mlp.2"},
+		{File: d + "ff_context.net.0.proj", Own: double + "txt_mlp.0"},
+		{File: d + "ff_context.net.2", Own: double + "txt_mlp.2"},
+		{File: s + "attn.to_q", Own: single + "linear1", Rows: weights.Square(0)},
+		{File: s + "attn.to_k", Own: single + "linear1", Rows: weights.Square(1)},
+		{File: s + "attn.to_v", Own: single + "linear1", Rows: weights.Square(2)},
+		{File: s + "proj_mlp", Own: single + "linear1", Rows: weights.Behind(3)},
+		{File: s + "proj_out", Own: single + "linear2"},
+		{File: s + "norm.linear", Own: single + "modulation.lin"},
+		{File: "x_embedder", Own: "img_in"},
+		{File: "context_embedder", Own: "txt_in"},
+		{File: "proj_out", Own: "final_layer.linear"},
+		{File: "norm_out.linear", Own: "final_layer.adaLN_modulation.1", Swapped: true},
+	}
+	for file, own := range map[string]string{
+		d + "attn.norm_q": double + "img_attn.norm.query_norm", d + "attn.norm_k": double + "img_attn.norm.key_norm",
+		d + "attn.norm_added_q": double + "txt_attn.norm.query_norm",
+		d + "attn.norm_added_k": double + "txt_attn.norm.key_norm",
+		s + "attn.norm_q":       single + "norm.query_norm", s + "attn.norm_k": single + "norm.key_norm",
+	} {
+		list = append(list, weights.Alias{File: file + ".weight", Own: own + ".scale"})
+	}
+	for file, own := range map[string]string{
+		"timestep_embedder": "time_in", "text_embedder": "vector_in", "guidance_embedder": "guidance_in",
+	} {
+		list = append(list, weights.MLP2("time_text_embed."+file, own+".in_layer", own+".out_layer")...)
+	}
+	list = append(list, weights.QKV(d+"attn.", [3]string{"to_q", "to_k", "to_v"}, double+"img_attn.qkv")...)
+	return append(list, weights.QKV(d+"attn.", [3]string{"add_q_proj", "add_k_proj", "add_v_proj"},
+		double+"txt_attn.qkv")...)
+}
+
+// original are names that go with the original ones: the attention half of linear1, and XLabs' attention processors
+// (1 is the image, 2 the text).
+func original() []weights.Alias {
+	const d, s = "double_blocks.*.", "single_blocks.*."
+	attention := func(_, k int) (int, int) { return 0, 3 * k }
+	return []weights.Alias{
+		{File: s + "linear1_qkv", Own: s + "linear1", Rows: attention},
+		{File: s + "processor.qkv", Own: s + "linear1", Rows: attention},
+		{File: s + "processor.proj", Own: s + "linear2"},
+		{File: d + "processor.qkv_lora1", Own: d + "img_attn.qkv"},
+		{File: d + "processor.qkv_lora2", Own: d + "txt_attn.qkv"},
+		{File: d + "processor.proj_lora1", Own: d + "img_attn.proj"},
+		{File: d + "processor.proj_lora2", Own: d + "txt_attn.proj"},
+	}
+}
+
+// fromDiffusers replaces a diffusers config.json by the members of Config that it decides. in_channels counts a packed
+// patch of 2 x 2, which the original config calls patch_size 2 and diffusers 1; widths and depths are in the shapes.
+func fromDiffusers(meta map[string]string) (map[string]string, error) {
+	text, ok := meta["config"]
+	if !ok {
+		return meta, nil
+	}
+	var members map[string]json.RawMessage
+	var theirs struct {
+		Axes  []int `json:"axes_dims_rope"`
+		Patch *int  `json:"patch_size"`
+		Heads *int  `json:"num_attention_heads"`
+	}
+	err := json.Unmarshal([]byte(text), &members)
+	if err == nil {
+		err = json.Unmarshal([]byte(text), &theirs)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("flux: config of a diffusers model: %w", err)
+	}
+	if theirs.Patch != nil && *theirs.Patch != 1 {
+		return nil, fmt.Errorf("flux: config of a diffusers model: patch_size is %d, only 1 is supported", *theirs.Patch)
+	}
+	delete(members, "patch_size")
+	if theirs.Axes != nil {
+		members["axes_dim"], _ = json.Marshal(theirs.Axes) // integers
+	}
+	all, err := json.Marshal(members)
+	if err != nil {
+		return nil, fmt.Errorf("flux: config of a diffusers model: %w", err)
+	}
+	out := maps.Clone(meta)
+	out["config"] = string(all)
+	return out, nil
+}

@@ -1,0 +1,83 @@
+package hunyuan
+
+import (
+	"patchbay/models/dit"
+	"patchbay/models/family"
+	"patchbay/models/latent"
+	"patchbay/models/sampling"
+	"patchbay/models/text"
+	"patchbay/models/tokenizer"
+	"patchbay/models/weights"
+)
+
+// Family describes HunyuanDiT. Sizes of the release: Tencent-Hunyuan/HunyuanDiT-v1.2, arXiv:2405.08748.
+func Family() family.Family {
+	mt5 := tokenizer.T5("mt5xl", 256)
+	mt5.Embeddings = false
+	return family.Family{
+		Name:   "hunyuandit",
+		Forms:  []family.Form{{Has: "mlp_t5.0.weight"}},
+		Detect: Detect,
+		Text: family.Text{
+			Types: []string{"hunyuandit"},
+			Encoders: []family.Encoder{
+				{Kind: "bert", Layout: tokenizer.BERT("chinese_roberta")},
+				{Kind: "mt5", Layout: mt5, Form: text.Form{Masked: true}},
+			},
+			Join: join,
+		},
+		Names: weights.Names{Tables: []string{"style_embedder.weight"}},
+		Releases: []family.Release{{Name: "hunyuandit", Steps: 50, Text: 333, Entries: 2, Config: Config{
+			Hidden: 1408, Heads: 16, Depth: 40, Channels: 4, PatchSize: 2, TextDim: 1024, T5Dim: 2048, MLPHidden: 6144,
+			T5Hidden: 8192, PoolDim: 1024,
+		}}},
+		Tiny: Config{ // version 1.1, with size and style
+			Hidden: 112, Heads: 7, Depth: 8, Channels: 4, PatchSize: 2, TextDim: 48, T5Dim: 64, MLPHidden: 448, T5Hidden: 256,
+			PoolDim: 64, SizeCond: true, StyleCond: true,
+		},
+	}
+}
+
+// join takes the states of both encoders, each with its number of valid tokens (ComfyUI comfy/text_encoders/hydit.py).
+// Only the last chunk of a prompt is padded, so the valid tokens of several chunks are neighbours too.
+func join(done map[string]*text.Encoding) (dit.Entry, error) {
+	bert, mt5 := done["bert"], done["mt5"]
+	return dit.Entry{
+		Context: bert.Context, ContextLen: bert.ValidLen(), Context2: mt5.Context, Context2Len: mt5.ValidLen(),
+	}, nil
+}
+
+// Describe describes the model.
+func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
+	s := dit.Spec{
+		Family: "hunyuandit", Width: c.Hidden, Heads: c.Heads, HeadDim: c.Hidden / c.Heads, PatchSize: c.PatchSize,
+		Channels: c.Channels, OutChannels: 2 * c.Channels, ContextDim: c.TextDim, Context2Dim: c.T5Dim,
+		MLPRatio: float64(c.MLPHidden) / float64(c.Hidden),
+	}
+	for i := range c.Depth {
+		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Cross, Skip: c.skip(i), Attends: 1, Cuts: true})
+	}
+	tags := family.Tags{Dims: map[string]int{
+		"F": c.MLPHidden, "U": c.T5Dim, "W": c.T5Hidden, "O": c.PoolDim, "X": c.extra(),
+	}}
+	d, err := family.Describe("hunyuandit", set, s, tags, func() *net { return newNet(c) },
+		func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
+	if err != nil {
+		return nil, err
+	}
+	d.Latent = latent.SDXL()
+	d.Sampling = family.Sampling{
+		Line: family.DiscreteLine, Prediction: sampling.V, Betas: sampling.ScaledLinear, BetaStart: 0.00085, BetaEnd: 0.018,
+	}
+	if c.SizeCond && c.StyleCond { // versions 1.0 and 1.1
+		d.Sampling.BetaEnd = 0.03
+	}
+	d.Traits = family.Traits{SizeCond: sizeCond, NoStepCache: true}
+	return d, nil
+}
+
+// sizeCond is what versions 1.0 and 1.1 are told of the size: rows and columns of original and target, and no crop.
+func sizeCond(height, width int) []float32 {
+	h, w := float32(height), float32(width)
+	return []float32{h, w, h, w, 0, 0}
+}

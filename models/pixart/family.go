@@ -1,0 +1,82 @@
+package pixart
+
+import (
+	"patchbay/models/dit"
+	"patchbay/models/family"
+	"patchbay/models/latent"
+	"patchbay/models/sampling"
+	"patchbay/models/text"
+	"patchbay/models/tokenizer"
+	"patchbay/models/weights"
+)
+
+// Family describes PixArt. Sizes of the releases: PixArt-alpha/PixArt-XL-2-1024-MS and PixArt-Sigma-XL-2-1024-MS.
+// Chroma, whose network is not here, reads prompts in the same way.
+func Family() family.Family {
+	alpha := Config{
+		Hidden: 1152, Heads: 16, Depth: 28, Channels: 4, PatchSize: 2, ContextDim: 4096, MaxLength: 120,
+		MLPHidden: 4608, MicroSize: true, Interpolation: 2,
+	}
+	sigma := alpha
+	sigma.MaxLength, sigma.MicroSize = 300, false
+	t5 := tokenizer.T5("t5xxl", 1) // no padding
+	t5.EmptyPads = true
+	return family.Family{
+		Name:   "pixart",
+		Forms:  []family.Form{{Has: "t_block.1.weight"}},
+		Detect: Detect,
+		Text: family.Text{
+			Types:    []string{"pixart", "chroma"},
+			Encoders: []family.Encoder{{Kind: "t5", Layout: t5, Form: text.Form{PadReference: true}}},
+			Join: func(done map[string]*text.Encoding) (dit.Entry, error) {
+				return dit.Entry{Context: done["t5"].Context}, nil
+			},
+		},
+		Names: weights.Names{Diffusers: diffusers()},
+		Releases: []family.Release{
+			{Name: "pixart-alpha", Steps: 20, Text: 120, Entries: 2, Config: alpha},
+			{Name: "pixart-sigma", Steps: 20, Text: 300, Entries: 2, Config: sigma},
+		},
+		Tiny: Config{ // with micro-conditioning
+			Hidden: 120, Heads: 5, Depth: 5, Channels: 4, PatchSize: 2, ContextDim: 48, MaxLength: 20, MLPHidden: 480,
+			MicroSize: true, Interpolation: 2,
+		},
+	}
+}
+
+// Describe describes the model: Sigma, or Alpha where the network is told sizes.
+func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
+	s := dit.Spec{
+		Family: "pixart", Width: c.Hidden, Heads: c.Heads, HeadDim: c.Hidden / c.Heads, PatchSize: c.PatchSize,
+		Channels: c.Channels, OutChannels: 2 * c.Channels, ContextDim: c.ContextDim,
+		MLPRatio: float64(c.MLPHidden) / float64(c.Hidden),
+	}
+	for range c.Depth {
+		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Cross, Skip: -1, Attends: 1, Cuts: true})
+	}
+	tags := family.Tags{
+		Dims: map[string]int{"F": c.MLPHidden, "R": c.Hidden / 3},
+		// The table of the training size is not used (positions are computed), the embedding of the empty caption is for
+		// training.
+		Ignore: []string{"pos_embed", "y_embedder.y_embedding"},
+	}
+	d, err := family.Describe("pixart_sigma", set, s, tags, func() *net { return newNet(c) },
+		func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
+	if err != nil {
+		return nil, err
+	}
+	d.Latent = latent.SDXL()
+	if c.MicroSize {
+		d.Variant, d.Latent = "pixart_alpha", latent.SD1()
+	}
+	d.Sampling = family.Sampling{
+		Line: family.DiscreteLine, Prediction: sampling.Eps, Betas: sampling.Linear, BetaStart: 0.0001, BetaEnd: 0.02,
+	}
+	d.Traits = family.Traits{SizeCond: sizeCond, TextMask: true, NoStepCache: true}
+	return d, nil
+}
+
+// sizeCond is what Alpha is told of the size: rows, columns and their ratio (ComfyUI model_base.PixArt.extra_conds).
+func sizeCond(height, width int) []float32 {
+	return []float32{float32(height), float32(width), float32(float64(height) / float64(width))}
+}

@@ -1,0 +1,69 @@
+package sd3
+
+import (
+	"patchbay/models/dit"
+	"patchbay/models/family"
+	"patchbay/models/text"
+	"patchbay/models/tokenizer"
+	"patchbay/models/weights"
+)
+
+// Family describes Stable Diffusion 3 and 3.5. Sizes of the releases: stabilityai/stable-diffusion-3-medium and
+// -3.5-large, arXiv:2403.03206.
+func Family() family.Family {
+	return family.Family{
+		Name:   "sd3",
+		Forms:  []family.Form{{Has: "joint_blocks.0.context_block.attn.qkv.weight"}},
+		Detect: Detect,
+		Text: family.Text{
+			Types: []string{"sd3"},
+			Encoders: []family.Encoder{
+				{Kind: "clip_l", Optional: true, Layout: tokenizer.CLIPL(), Form: text.Form{Layer: -2}},
+				{Kind: "clip_g", Optional: true, Layout: tokenizer.CLIPG(), Form: text.Form{Layer: -2, Project: true}},
+				{Kind: "t5", Optional: true, Layout: tokenizer.T5("t5xxl", 77)},
+			},
+			EvenChunks: true,
+			Join:       join,
+		},
+		Names: weights.Names{Diffusers: diffusers()},
+		Releases: []family.Release{
+			{Name: "sd3-medium", Steps: 28, Text: 333, Entries: 2, Config: Config{
+				Hidden: 1536, Blocks: 24, Channels: 16, PatchSize: 2, PosSide: 192, ContextDim: 4096,
+				PooledDim: 2048, MLPHidden: 6144,
+			}},
+			{Name: "sd3.5-large", Steps: 28, Text: 333, Entries: 2, Config: Config{
+				Hidden: 2432, Blocks: 38, Channels: 16, PatchSize: 2, PosSide: 192, ContextDim: 4096, PooledDim: 2048,
+				MLPHidden: 9728, QKNorm: true,
+			}},
+		},
+		Tiny: Config{ // the first two blocks attend twice
+			Hidden: 320, Blocks: 4, Channels: 16, PatchSize: 2, PosSide: 32, ContextDim: 48, PooledDim: 40, MLPHidden: 640,
+			QKNorm: true, Dual: []int{0, 1},
+		},
+	}
+}
+
+// Describe describes the model. The position table counts as parameters.
+func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
+	s := dit.Spec{
+		Family: "sd3", Width: c.Hidden, Heads: c.Hidden / headDim, HeadDim: headDim, PatchSize: c.PatchSize,
+		Channels: c.Channels, OutChannels: c.Channels, ContextDim: c.ContextDim, PooledDim: c.PooledDim,
+		MLPRatio: float64(c.MLPHidden) / float64(c.Hidden),
+	}
+	for i := range c.Blocks {
+		b := dit.BlockSpec{Kind: dit.Double, Skip: -1, Attends: 1, LastText: i == c.Blocks-1, Cuts: true}
+		if c.dual(i) {
+			b.Attends = 2
+		}
+		s.Blocks = append(s.Blocks, b)
+	}
+	tags := family.Tags{Dims: map[string]int{"F": c.MLPHidden, "V": c.PooledDim, "G": c.PosSide}}
+	d, err := family.Describe("sd3", set, s, tags, func() *net { return newNet(c) },
+		func(l family.Loaded[net]) dit.Model { return newModel(l, c) })
+	if err != nil {
+		return nil, err
+	}
+	d.Latent, d.Sampling = format(), family.Sampling{Line: family.FlowLine, Shift: 3, Multiplier: 1000}
+	d.NoStepCache = true
+	return d, nil
+}

@@ -1,0 +1,72 @@
+package sd3
+
+import (
+	"fmt"
+
+	"patchbay/models/dit"
+	"patchbay/models/text"
+)
+
+// Sizes of the text input where an encoder is missing (arXiv:2403.03206, sec. 4.3 and B.3).
+const (
+	width  = 4096
+	widthL = 768
+	widthG = 1280
+	tokens = 77
+)
+
+// join joins the encodings of the three encoders, any of which may be absent: CLIP-L and CLIP-G side by side on the
+// channels, cut to the shorter and padded with zeros to 4096 channels, then T5's states appended on the token axis. A
+// missing CLIP gives zeros in its place, a missing T5 no tokens; without all three the context is 77 zero tokens
+// (ComfyUI comfy/text_encoders/sd3_clip.py). Errors: encodings wider than 4096 channels or a T5 of other width.
+func join(done map[string]*text.Encoding) (dit.Entry, error) {
+	clipL, clipG, t5 := done["clip_l"], done["clip_g"], done["t5"]
+	e := dit.Entry{Pooled: append(pooled(clipL, widthL), pooled(clipG, widthG)...)}
+	e.Context.Cols = width
+	rows := 0
+	for _, c := range []*text.Encoding{clipL, clipG} {
+		if c != nil && (rows == 0 || c.Context.Rows < rows) {
+			rows = c.Context.Rows
+		}
+	}
+	if clipL == nil && clipG == nil && t5 == nil {
+		rows = tokens
+	}
+	e.Context.Rows = rows
+	e.Context.Data = make([]float32, rows*width)
+	at := 0
+	for _, c := range []struct {
+		e    *text.Encoding
+		wide int
+	}{{clipL, widthL}, {clipG, widthG}} {
+		if c.e == nil {
+			at += c.wide
+			continue
+		}
+		n := c.e.Context.Cols
+		if at+n > width {
+			return e, fmt.Errorf("encode sd3: the CLIP states have %d channels together, at most %d fit", at+n, width)
+		}
+		for r := range rows {
+			copy(e.Context.Data[r*width+at:], c.e.Context.Data[r*n:(r+1)*n])
+		}
+		at += n
+	}
+	if t5 == nil {
+		return e, nil
+	}
+	if t5.Context.Cols != width {
+		return e, fmt.Errorf("encode sd3: the T5 states have %d channels, must be %d", t5.Context.Cols, width)
+	}
+	e.Context.Data = append(e.Context.Data, t5.Context.Data...)
+	e.Context.Rows += t5.Context.Rows
+	return e, nil
+}
+
+// pooled returns a copy of the pooled state, or n zeros.
+func pooled(e *text.Encoding, n int) []float32 {
+	if e == nil {
+		return make([]float32, n)
+	}
+	return append([]float32(nil), e.Pooled...)
+}

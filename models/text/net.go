@@ -1,0 +1,147 @@
+package text
+
+import (
+	"fmt"
+
+	"patchbay/engine"
+	"patchbay/models/tokenizer"
+	"patchbay/models/weights"
+)
+
+// Net is a loaded text encoder. It holds weights only and may be shared.
+type Net interface {
+	// Encode encodes the chunks of one prompt. Errors: token ids outside the vocabulary, chunks that are too long, Check's
+	// error, device errors.
+	Encode(env Env, chunks [][]tokenizer.Token, f Form) (Encoding, error)
+	// Adapt returns an encoder that computes with the same weights plus additions (names as in Open's set without prefix)
+	// and shares their memory. Closing it frees the additions alone; the first one must stay open as long as it is used.
+	// Errors are those of weights.Adapt.
+	Adapt(ops engine.Ops, additions []weights.LowRank) (Net, error)
+	// Bytes returns the memory of the weights where the backend tells it.
+	Bytes() int64
+	// Close gives the memory of the weights back.
+	Close()
+}
+
+// Form says how a family uses an encoder and which of its states it reads.
+type Form struct {
+	// Layer selects the states: 0 the last layer with final norm, -1 the last, -2 the last but one ... (CLIPSetLastLayer).
+	Layer int
+	// Norm applies the final norm to the states of an inner layer of CLIP; those of T5 always get it.
+	Norm bool
+	// Project multiplies the pooled state of CLIP with text_projection where the file has it.
+	Project bool
+	// Masked hides padding behind the end token from T5's attention; BERT's never sees it.
+	Masked bool
+	// PadReference measures prompt weights of T5 from pads alone, without an end token.
+	PadReference bool
+}
+
+// Kind is one kind of text encoder.
+type Kind struct {
+	Name   string // "clip_l", "clip_g", "t5", "mt5" or "bert"
+	Prompt string // what node inputs call its prompt
+	// Vocabularies are the names of its vocabulary in the folder tokenizers, ComfyUI the path in ComfyUI's own comfy
+	// folder; empty: it has none.
+	Vocabularies []string
+	ComfyUI      string
+	anchor       string // a name by which it is recognised
+	is           func(set *weights.Set, prefix string) bool
+	open         func(ops engine.Ops, set *weights.Set, config []byte) (Net, error)
+}
+
+// kinds lists the encoders; of several with one anchor the first that fits counts.
+func kinds() []Kind {
+	const (
+		clip = "text_model.embeddings.token_embedding.weight"
+		t5   = "encoder.block.0.layer.0.SelfAttention.q.weight"
+	)
+	return []Kind{
+		{
+			Name: "clip_g", Prompt: "clip_g", Vocabularies: []string{"clip_g", "clip_l", "clip"}, ComfyUI: "sd1_tokenizer",
+			anchor: clip, open: opener(OpenCLIP), is: func(set *weights.Set, p string) bool {
+				return set.Has(p + "text_model.encoder.layers.30.mlp.fc1.weight")
+			},
+		},
+		{
+			Name: "clip_l", Prompt: "clip_l", Vocabularies: []string{"clip_l", "clip"}, ComfyUI: "sd1_tokenizer",
+			anchor: clip, open: opener(OpenCLIP),
+		},
+		{
+			Name: "bert", Prompt: "bert", Vocabularies: []string{"bert"}, ComfyUI: "text_encoders/hydit_clip_tokenizer",
+			anchor: "bert.embeddings.word_embeddings.weight", open: opener(OpenBERT),
+		},
+		{
+			Name: "mt5", Prompt: "mt5", Vocabularies: []string{"mt5"}, anchor: t5, open: opener(OpenT5),
+			is: func(set *weights.Set, p string) bool {
+				return max(set.Dim(p+"shared.weight", 0), set.Dim(p+"encoder.embed_tokens.weight", 0)) > 200000
+			},
+		},
+		{
+			Name: "t5", Prompt: "t5xxl", Vocabularies: []string{"t5xxl", "t5"}, ComfyUI: "text_encoders/t5_tokenizer",
+			anchor: t5, open: opener(OpenT5),
+		},
+	}
+}
+
+// opener is open with its result as a Net; an error comes with no interface that holds a nil pointer.
+func opener[T Net](open func(engine.Ops, *weights.Set, []byte) (T, error),
+) func(engine.Ops, *weights.Set, []byte) (Net, error) {
+	return func(ops engine.Ops, set *weights.Set, config []byte) (Net, error) {
+		n, err := open(ops, set, config)
+		if err != nil {
+			return nil, err
+		}
+		return n, nil
+	}
+}
+
+// KindOf returns the kind of that name, the zero Kind where there is none.
+func KindOf(name string) Kind {
+	for _, k := range kinds() {
+		if k.Name == name {
+			return k
+		}
+	}
+	return Kind{}
+}
+
+// Open loads an encoder of a kind from set, whose names may have one of the usual prefixes (see Find). config is the
+// JSON of the file's metadata "config", empty when there is none; it overrides what names and shapes say. The caller
+// closes the result.
+func Open(ops engine.Ops, kind string, set *weights.Set, config []byte) (Net, error) {
+	k := KindOf(kind)
+	if k.open == nil {
+		return nil, fmt.Errorf("text encoder: kind %q is unknown", kind)
+	}
+	return k.open(ops, set, config)
+}
+
+// loaded is what every encoder holds: its weights in a W, a struct with weight tags.
+type loaded[W any] struct {
+	weights W
+	memory  *weights.Loaded
+	options weights.Options
+}
+
+// load fills the weights.
+func (l *loaded[W]) load(ops engine.Ops, set *weights.Set, opt weights.Options) (err error) {
+	l.options = opt
+	l.memory, err = weights.Load(ops, set, &l.weights, opt)
+	return err
+}
+
+// adapt returns the weights plus additions.
+func (l *loaded[W]) adapt(ops engine.Ops, additions []weights.LowRank) (loaded[W], error) {
+	w, memory, err := weights.Adapt(ops, &l.weights, l.options, additions)
+	if err != nil {
+		return loaded[W]{}, err
+	}
+	return loaded[W]{*w, memory, l.options}, nil
+}
+
+// Bytes returns the memory of the weights where the backend tells it.
+func (l *loaded[W]) Bytes() int64 { return l.memory.Bytes() }
+
+// Close gives the memory of the weights back.
+func (l *loaded[W]) Close() { l.memory.Close() }

@@ -1,0 +1,31 @@
+package tokenizer
+
+// The layouts of families, as the recorded prompts need them.
+
+func t5Flux() Layout { return T5("t5xxl", 256) }
+
+func t5SD3() Layout { return T5("t5xxl", 77) }
+
+func t5PixArt() Layout {
+	l := T5("t5xxl", 1)
+	l.EmptyPads = true
+	return l
+}
+
+func pileT5() Layout {
+	l := T5("pile_t5xl", 256)
+	l.Pad, l.Embeddings = 1, false
+	return l
+}
+
+func zImage() Layout {
+	return Chat("qwen3_4b", "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n", 151643)
+}
+
+func qwenImage() Layout {
+	l := Chat("qwen25_7b", "<|im_start|>system\nDescribe the image by detailing the color, shape, size, texture, "+
+		"quantity, text, spatial relationships of the objects and background:"+
+		"<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n", 151643)
+	l.Bare = "<|im_start|>"
+	return l
+}
