@@ -32,6 +32,7 @@ type Flags struct {
 	Steps, Batch, Warmup       int
 	text, entries              int
 	exact, json, all, blocking bool
+	table                      bool
 }
 
 // Command is `patchbay plan`.
@@ -49,7 +50,8 @@ the memory.
 Devices are COUNTxDEVICE-LINK, for several hosts HOSTSxCOUNTxDEVICE-LINK+NETWORK.` + deviceHelp(),
 		Example: `  patchbay plan --model flux-dev --size 1024x1024 --devices 8xH100-nvlink
   patchbay plan --model hunyuandit --size 2048x2048 --devices 4xL40-pcie --timeline t.svg
-  patchbay plan --model flux-dev --devices 4x4090-pcie --plan pipe=4,patches=6 --timeline -`,
+  patchbay plan --model flux-dev --devices 4x4090-pcie --plan pipe=4,patches=6 --timeline -
+  patchbay plan --fits --exact`,
 		Args: console.ExactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			err := f.run(cmd)
@@ -78,6 +80,8 @@ Devices are COUNTxDEVICE-LINK, for several hosts HOSTSxCOUNTxDEVICE-LINK+NETWORK
 		"draw every stage's micro-steps into this file (.svg or .txt), - for the terminal")
 	fl.StringVar(&f.profile, "profile", "", "replace device and link rates by those of a profile that `patchbay "+
 		"bench step --save` or `bench comm --save` has written")
+	fl.BoolVar(&f.table, "fits", false, "print which plan fits cards of 12 to 80 GB, 1 to 8 of them, by model and kind "+
+		"of file; cards are --devices otherwise (default 4090-pcie)")
 	fl.BoolVar(&f.json, "json", false, "print JSON")
 	fl.Func("requests", "", func(string) error {
 		return errors.New("was removed: requests no longer overlap, so they take as many times as long as one")
@@ -97,6 +101,10 @@ func deviceHelp() string {
 }
 
 func (f *Flags) run(cmd *cobra.Command) error {
+	if f.table {
+		f.Devices = cmp.Or(f.Devices, "4090-pcie")
+		return f.fits(cmd.OutOrStdout())
+	}
 	search, err := f.Search()
 	if err != nil {
 		return console.BadInput(err)

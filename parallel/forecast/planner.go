@@ -55,25 +55,13 @@ func (f Fabric) available() int64 { return max(0, f.Device.Memory-f.Device.Reser
 // is a candidate too. The error, an *Error, says how much memory is missing and how many devices would do.
 func (s Search) Choose() (*Choice, error) {
 	s.Device = s.Fabric.Device
-	all := s.candidates(s.Fabric.Ranks())
-	var fit, not []Candidate
-	for _, c := range all {
-		if c.Fits {
-			fit = append(fit, c)
-		} else {
-			not = append(not, c)
-		}
+	fit, not, err := s.ranked()
+	if err != nil {
+		return nil, err
 	}
 	if len(fit) == 0 {
 		return nil, s.refuse(not)
 	}
-	if err := s.time(fit); err != nil {
-		return nil, err
-	}
-	slices.SortStableFunc(fit, func(a, b Candidate) int {
-		return cmp.Or(cmp.Compare(a.Seconds, b.Seconds), cmp.Compare(a.Plan.Ranks(), b.Plan.Ranks()))
-	})
-	slices.SortStableFunc(not, func(a, b Candidate) int { return cmp.Compare(a.Memory.Total(), b.Memory.Total()) })
 	out := &Choice{Best: fit[0], Others: append(fit[1:], not...), Idle: s.Fabric.Ranks() - fit[0].Plan.Ranks()}
 	sim, err := Simulate(s.Workload, out.Best.Plan, s.Fabric)
 	if err != nil {
@@ -92,6 +80,35 @@ func (s Search) Choose() (*Choice, error) {
 		out.OneRank = one.Seconds
 	}
 	return out, nil
+}
+
+// ranked weighs and times every plan: those that fit, fastest first, and the others, least memory first.
+func (s Search) ranked() (fit, not []Candidate, err error) {
+	for _, c := range s.candidates(s.Fabric.Ranks()) {
+		if c.Fits {
+			fit = append(fit, c)
+		} else {
+			not = append(not, c)
+		}
+	}
+	if err := s.time(fit); err != nil {
+		return nil, nil, err
+	}
+	slices.SortStableFunc(fit, func(a, b Candidate) int {
+		return cmp.Or(cmp.Compare(a.Seconds, b.Seconds), cmp.Compare(a.Plan.Ranks(), b.Plan.Ranks()))
+	})
+	slices.SortStableFunc(not, func(a, b Candidate) int { return cmp.Compare(a.Memory.Total(), b.Memory.Total()) })
+	return fit, not, nil
+}
+
+// Fastest is the fastest plan that fits; ok is false if none does.
+func (s Search) Fastest() (best Candidate, ok bool, err error) {
+	s.Device = s.Fabric.Device
+	fit, _, err := s.ranked()
+	if err != nil || len(fit) == 0 {
+		return Candidate{}, false, err
+	}
+	return fit[0], true, nil
 }
 
 // Predict is the answer for a given plan. It refuses a plan that cannot run or does not fit, with an alternative.
