@@ -8,6 +8,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/parallel/comm"
+	"patchbay/parallel/forecast"
 )
 
 // countingEnd is the end of a group whose ranks compute nothing: it counts what would be sent, as Local does, and waits
@@ -117,4 +118,22 @@ func compareRecorded(t *testing.T, e *Engine, r Request, text string, compute en
 	}
 	checkTraffic(t, w, p, compute.Size(), res.Stats.Traffic)
 	checkMemory(t, w, p, compute.Size(), e.team, res.Stats.PeakBytes)
+}
+
+// TestMembersAreRanks: the planner puts the work of a member of the team on the rank that the team says it is.
+func TestMembersAreRanks(t *testing.T) {
+	e := newRecordingEngine(t)
+	for _, text := range []string{"cfg=2,pipe=3,ulysses=2", "pipe=2,tensor=2", "data=2,ring=2"} {
+		r := tinyRequest(t, "hunyuandit", 2, 10, 14, 1)
+		r.Plan = text
+		if _, err := e.Sample(context.Background(), r, nil); err != nil {
+			t.Fatal(err)
+		}
+		o := forecast.NewOutline(workloadOf(r), planOf(t, text))
+		for member := range e.team.members {
+			if want, _ := e.team.Device(member); o.RankOf(member) != want {
+				t.Errorf("%s: member %d is rank %d, the planner says %d", text, member, want, o.RankOf(member))
+			}
+		}
+	}
 }

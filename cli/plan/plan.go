@@ -32,7 +32,7 @@ type Flags struct {
 	Steps, Batch, Warmup       int
 	text, entries              int
 	exact, json, all, blocking bool
-	table                      bool
+	table, checks              bool
 }
 
 // Command is `patchbay plan`.
@@ -51,7 +51,8 @@ Devices are COUNTxDEVICE-LINK, for several hosts HOSTSxCOUNTxDEVICE-LINK+NETWORK
 		Example: `  patchbay plan --model flux-dev --size 1024x1024 --devices 8xH100-nvlink
   patchbay plan --model hunyuandit --size 2048x2048 --devices 4xL40-pcie --timeline t.svg
   patchbay plan --model flux-dev --devices 4x4090-pcie --plan pipe=4,patches=6 --timeline -
-  patchbay plan --fits --exact`,
+  patchbay plan --fits --exact
+  patchbay plan --check --plan pipe=2,patches=4 --size 256x256`,
 		Args: console.ExactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			err := f.run(cmd)
@@ -82,6 +83,8 @@ Devices are COUNTxDEVICE-LINK, for several hosts HOSTSxCOUNTxDEVICE-LINK+NETWORK
 		"bench step --save` or `bench comm --save` has written")
 	fl.BoolVar(&f.table, "fits", false, "print which plan fits cards of 12 to 80 GB, 1 to 8 of them, by model and kind "+
 		"of file; cards are --devices otherwise (default 4090-pcie)")
+	fl.BoolVar(&f.checks, "check", false, "run --plan on this machine's processors and print predicted and measured "+
+		"work, bytes and memory of every rank; --model is a file, or the demo's")
 	fl.BoolVar(&f.json, "json", false, "print JSON")
 	fl.Func("requests", "", func(string) error {
 		return errors.New("was removed: requests no longer overlap, so they take as many times as long as one")
@@ -101,6 +104,9 @@ func deviceHelp() string {
 }
 
 func (f *Flags) run(cmd *cobra.Command) error {
+	if f.checks {
+		return f.check(cmd.Context(), cmd.OutOrStdout())
+	}
 	if f.table {
 		f.Devices = cmp.Or(f.Devices, "4090-pcie")
 		return f.fits(cmd.OutOrStdout())

@@ -26,6 +26,9 @@ type RankTime struct {
 	Send     float64 // standing still for a pipeline transfer
 	Idle     float64 // waiting for rows, for the sampler or for the end: bubbles
 	Micros   int
+	// Products, Attention and Other are what Compute is made of: matrix products, attention, and element-wise work. Where
+	// starting operations takes longer than they do, Compute is more than their sum.
+	Products, Attention, Other float64
 }
 
 // Simulate predicts a request without tensors. It follows the order of the executor (program.go) with the times that
@@ -172,6 +175,9 @@ func (s *Simulation) ranks(c *costs, prog *program, loads func(g, k int, m plan.
 					rt := &s.Ranks[members[i]]
 					compute := c.compute(l)
 					rt.Compute += compute
+					rt.Products += l.gemm / c.fabric.Device.GEMM
+					rt.Attention += l.attention / c.fabric.Device.Attention
+					rt.Other += l.bytes / c.fabric.Device.Traffic
 					rt.Exchange += max(0, whole-compute)
 					rt.Hidden += l.sent - l.exchange
 					rt.Micros++

@@ -231,6 +231,16 @@ func (o *Outline) Stage(k int) int {
 	return 2*o.plan.Pipe - 2 - k
 }
 
+// RankOf returns the rank that does the work of a member of the executor's team, in which every lane of a folded stage
+// is a member of its own.
+func (o *Outline) RankOf(member int) int {
+	team := o.plan
+	team.Pipe = len(o.Lanes)
+	at := plan.Mesh{Plan: team}.At(member)
+	at.Pipe = o.Stage(at.Pipe)
+	return o.mesh.Rank(at)
+}
+
 // own calls f for every lane of the stage of c.
 func (o *Outline) own(c plan.Coord, f func(k int)) {
 	for k := range o.Lanes {
