@@ -67,7 +67,7 @@ const (
 )
 
 func (c *Config) checkJobs() error {
-	bad := func(format string, args ...any) error { return &InputError{fmt.Errorf(format, args...)} }
+	bad := func(format string, args ...any) error { return &InputError{Err: fmt.Errorf(format, args...)} }
 	if _, err := ParseBytes(c.KeepBytes); err != nil {
 		return bad("--keep-bytes %w", err)
 	}
@@ -129,7 +129,7 @@ func (c *Config) CompleteDaemon() error {
 		return err
 	}
 	if c.Workers < 1 || c.Workers > 64 {
-		return &InputError{fmt.Errorf("--workers %d: want 1 to 64", c.Workers)}
+		return &InputError{Err: fmt.Errorf("--workers %d: want 1 to 64", c.Workers)}
 	}
 	if err := c.Complete(); err != nil {
 		return err
@@ -138,7 +138,7 @@ func (c *Config) CompleteDaemon() error {
 		return err
 	}
 	if list, _ := GPUs(c.Devices); list != nil && c.Workers > 1 {
-		return &InputError{fmt.Errorf("--workers %d --devices %s: one worker uses a GPU", c.Workers, c.Devices)}
+		return &InputError{Err: fmt.Errorf("--workers %d --devices %s: one worker uses a GPU", c.Workers, c.Devices)}
 	}
 	return CheckLevel()
 }
@@ -154,7 +154,7 @@ func (c *Config) Complete() error {
 	}
 	if c.ComfyUI != "" {
 		if _, err := os.Stat(filepath.Join(c.ComfyUI, "models")); err != nil {
-			return &InputError{fmt.Errorf("--comfyui %s: there is no models folder in it", c.ComfyUI)}
+			return &InputError{Err: fmt.Errorf("--comfyui %s: there is no models folder in it", c.ComfyUI)}
 		}
 		if own := filepath.Join(c.ComfyUI, "models"); !slices.Contains(c.Models, own) { // a worker is given both
 			c.Models = append(c.Models, own)
@@ -167,13 +167,13 @@ func (c *Config) Complete() error {
 		return err
 	}
 	if _, err := value.ParseCompute(cmp.Or(c.Compute, string(value.ComputeAuto))); err != nil {
-		return &InputError{fmt.Errorf("--compute %w", err)}
+		return &InputError{Err: fmt.Errorf("--compute %w", err)}
 	}
 	if _, err := ParseBytes(c.Memory); err != nil {
-		return &InputError{fmt.Errorf("--memory %w", err)}
+		return &InputError{Err: fmt.Errorf("--memory %w", err)}
 	}
 	if _, err := zerolog.ParseLevel(c.Log); err != nil {
-		return &InputError{fmt.Errorf("--log %s: want debug, info, warn or error", c.Log)}
+		return &InputError{Err: fmt.Errorf("--log %s: want debug, info, warn or error", c.Log)}
 	}
 	for _, p := range append([]*string{&c.ComfyUI, &c.Input, &c.Output, &c.Temp, &c.Store}, pointers(c.Models)...) {
 		if *p == "" {
@@ -196,9 +196,9 @@ func (c *Config) CheckModels() error {
 		switch {
 		case err == nil && info.IsDir() || m == filepath.Join(Home(), "models"):
 		case err == nil:
-			return &InputError{fmt.Errorf("--models %s: it is no folder", m)}
+			return &InputError{Err: fmt.Errorf("--models %s: it is no folder", m)}
 		default:
-			return &InputError{fmt.Errorf("--models (or PATCHBAY_MODELS): %w", err)}
+			return &InputError{Err: fmt.Errorf("--models (or PATCHBAY_MODELS): %w", err)}
 		}
 	}
 	return nil
@@ -208,18 +208,18 @@ func (c *Config) CheckModels() error {
 // *InputError. The path of a profile becomes absolute.
 func (c *Config) CheckDevices() error {
 	if m, err := c.Machine(); err != nil {
-		return &InputError{err}
+		return &InputError{Err: err}
 	} else if m != nil { // a worker may start elsewhere
 		c.Devices, _ = filepath.Abs(c.Devices)
 	}
 	if _, _, err := c.gpu(); err != nil {
-		return &InputError{err}
+		return &InputError{Err: err}
 	}
 	if _, err := ParseBytes(c.DeviceMemory); err != nil {
-		return &InputError{fmt.Errorf("--device-memory %w", err)}
+		return &InputError{Err: fmt.Errorf("--device-memory %w", err)}
 	}
 	if _, err := ParseBytes(c.Reserve); err != nil {
-		return &InputError{fmt.Errorf("--reserve %w", err)}
+		return &InputError{Err: fmt.Errorf("--reserve %w", err)}
 	}
 	return nil
 }
@@ -264,7 +264,7 @@ func (c *Config) workerArgs() []string {
 
 // checkAccess refuses flags of serve that do not go together.
 func (c *Config) checkAccess() error {
-	bad := func(format string, args ...any) error { return &InputError{fmt.Errorf(format, args...)} }
+	bad := func(format string, args ...any) error { return &InputError{Err: fmt.Errorf(format, args...)} }
 	if err := c.Access.Check(); err != nil {
 		return bad("%w", err)
 	}

@@ -58,7 +58,7 @@ type daemon struct {
 func Run(parent context.Context, cfg *Config, log zerolog.Logger, version string) error {
 	unlock, err := lockStore(cfg.Store)
 	if err != nil {
-		return &InputError{err}
+		return &InputError{Err: err}
 	}
 	defer unlock()
 	log.Info().Str("version", version).Interface("config", cfg).Msg("daemon starts")
@@ -68,7 +68,7 @@ func Run(parent context.Context, cfg *Config, log zerolog.Logger, version string
 		if errors.Is(err, wire.ErrNoServer) {
 			return err
 		}
-		return &InputError{err}
+		return &InputError{Err: err}
 	}
 	defer d.close()
 	signals := make(chan os.Signal, 2)
