@@ -499,35 +499,25 @@ func (o *Outline) exchangeBuffers(s *stack, c plan.Coord, rows []dit.Rows, b int
 	own, all := heads[c.Ulysses].Len(), heads[u-1].End
 	mine := attended(rows[c.Place(o.plan)], imageOnly)
 	group := o.gathered(rows, c.Ring, imageOnly)
-	var sizes []int
-	if u > 1 {
-		sizes = append(sizes, group*b*3*own*d, 3*mine*b*all*d)
-	}
-	var ring []int
+	var sizes []int // all are there until the attention ends
 	switch {
 	case r > 1 && o.stored():
 		everyone := 0
 		for i := range r {
 			everyone += o.gathered(rows, i, imageOnly)
 		}
-		ring = []int{group * b * 2 * own * d, everyone * b * 2 * own * d}
+		sizes = append(sizes, group*b*2*own*d, everyone*b*2*own*d)
 	case r > 1:
 		most, sums := 0, b*own*group*4/s.value // sums of exponentials are f32
 		for i := range r {
 			most = max(most, o.gathered(rows, i, imageOnly))
 		}
-		ring = []int{most * b * 2 * own * d, most * b * 2 * own * d, b * group * own * d, sums, sums}
+		sizes = append(sizes, most*b*2*own*d, most*b*2*own*d, b*group*own*d, sums, sums)
 	}
-	if u == 1 {
-		s.scratch(ring...)
-		return
+	if u > 1 {
+		sizes = append(sizes, group*b*3*own*d, 3*mine*b*all*d, group*b*own*d, mine*b*all*d)
 	}
-	out, back := group*b*own*d, mine*b*all*d
-	if o.stored() { // fresh K and V are shared before the result has a place
-		s.scratch(append(append(append([]int(nil), sizes...), ring...), out, back)...)
-		return
-	}
-	s.scratch(append(append(append([]int(nil), sizes...), out), append(ring, back)...)...)
+	s.scratch(sizes...)
 }
 
 // linkBuffers adds the memory of stageLink to the buffers of lane k of rank c.

@@ -307,7 +307,7 @@ func (c *costs) bound() float64 {
 		}
 		for k := range c.Lanes {
 			lane := func(m plan.Micro) float64 {
-				t, _ := c.microSeconds(g/c.plan.CFG, g%c.plan.CFG, k, m)
+				t, _, _ := c.work(g, k, m)
 				return t
 			}
 			if warmup > 0 && c.spread != nil { // all work together

@@ -39,50 +39,14 @@ func Simulate(w Workload, p plan.Plan, f Fabric) (*Simulation, error) {
 	return simulate(newCosts(NewOutline(w, p), f), false)
 }
 
-// laneCost is what the micro-steps of a lane cost, by their size: seconds of its work, with the load of each of its
-// ranks, and of one entry's rows to the next lane.
-type laneCost struct {
-	known             [microSizes]bool
-	seconds, transfer [microSizes]float64
-	loads             [microSizes][]load
-}
-
 // simulate runs the program of c. quiet leaves out Spans, Ranks and the split of Seconds.
 func simulate(c *costs, quiet bool) (*Simulation, error) {
-	lanes := make([][]laneCost, c.plan.Data*c.plan.CFG) // groups that do the same have one
-	for g := range lanes {
-		at := plan.Coord{Data: g / c.plan.CFG, CFG: g % c.plan.CFG}
-		if t := c.twin(at); t != at {
-			lanes[g] = lanes[t.Data*c.plan.CFG+t.CFG]
-			continue
-		}
-		lanes[g] = make([]laneCost, len(c.Lanes))
-	}
-	of := func(group, k int, m plan.Micro) (*laneCost, int) {
-		lane, size := &lanes[group][k], c.size(m)
-		if !lane.known[size] {
-			data, cfg := group/c.plan.CFG, group%c.plan.CFG
-			lane.known[size] = true
-			lane.seconds[size], lane.loads[size] = c.microSeconds(data, cfg, k, m)
-			entries := c.entriesOf(cfg)
-			for _, i := range entries { // the mean of all, which follow each other on one link
-				lane.transfer[size] += c.transfer(data, m, i) / float64(len(entries))
-			}
-		}
-		return lane, size
-	}
-	seconds := func(group, k int, m plan.Micro) float64 {
-		lane, size := of(group, k, m)
-		return lane.seconds[size]
-	}
-	transfer := func(group, k int, m plan.Micro) float64 {
-		lane, size := of(group, k, m)
-		return lane.transfer[size]
-	}
 	t := timing{
-		groups: c.plan.Data * c.plan.CFG, shares: len(c.Patches), micros: c.micros(), work: seconds, transfer: transfer,
+		groups: c.plan.Data * c.plan.CFG, shares: len(c.Patches), micros: c.micros(),
 		handover: c.fabric.Device.Handover, spread: c.plan.Spread,
-		entries: func(g int) int { return len(c.entriesOf(g % c.plan.CFG)) },
+		work:     func(g, k int, m plan.Micro) float64 { s, _, _ := c.work(g, k, m); return s },
+		transfer: func(g, k int, m plan.Micro) float64 { _, s, _ := c.work(g, k, m); return s },
+		entries:  func(g int) int { return len(c.entriesOf(g % c.plan.CFG)) },
 	}
 	if c.plan.Overlap {
 		t.slots = linkSlots
@@ -106,10 +70,7 @@ func simulate(c *costs, quiet bool) (*Simulation, error) {
 		out.Actors = append(out.Actors, a.name)
 	}
 	out.steady(c, prog.samplers)
-	out.ranks(c, prog, func(g, k int, m plan.Micro) []load {
-		lane, size := of(g, k, m)
-		return lane.loads[size]
-	})
+	out.ranks(c, prog)
 	return out, nil
 }
 
@@ -152,7 +113,7 @@ func (s *Simulation) steady(c *costs, samplers int) {
 }
 
 // ranks splits the time of every rank.
-func (s *Simulation) ranks(c *costs, prog *program, loads func(g, k int, m plan.Micro) []load) {
+func (s *Simulation) ranks(c *costs, prog *program) {
 	stand := make([]float64, len(prog.net.actors)) // transfers that keep an actor from working
 	for _, sp := range s.Spans {
 		if sp.Kind != Working {
@@ -170,8 +131,8 @@ func (s *Simulation) ranks(c *costs, prog *program, loads func(g, k int, m plan.
 				}
 			}
 			for _, m := range prog.micros {
-				whole := prog.work(g, k, m)
-				for i, l := range loads(g, k, m) {
+				whole, _, loads := c.work(g, k, m)
+				for i, l := range loads {
 					rt := &s.Ranks[members[i]]
 					compute := c.compute(l)
 					rt.Compute += compute

@@ -33,14 +33,6 @@ type Workload struct {
 	Evaluations int
 }
 
-// branch returns the branch of entry i.
-func (w *Workload) branch(i int) int {
-	if w.Branches == nil {
-		return i
-	}
-	return w.Branches[i]
-}
-
 // jointText is the longest text that runs through the blocks.
 func (w *Workload) jointText() int {
 	n := 0
@@ -92,9 +84,11 @@ func NewOutline(w Workload, p plan.Plan) *Outline {
 	if p.Pipe > 1 {
 		o.Patches = plan.PatchRanges(lt, li, p.Patches)
 	}
-	branches := make([]int, len(w.Text))
-	for i := range branches {
-		branches[i] = w.branch(i)
+	branches := w.Branches
+	for i := range w.Text {
+		if w.Branches == nil {
+			branches = append(branches, i)
+		}
 	}
 	for i := range w.Text {
 		o.cfgOf = append(o.cfgOf, plan.CFGGroup(branches, i, p.CFG))
