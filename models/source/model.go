@@ -3,6 +3,8 @@ package source
 import (
 	"fmt"
 
+	"github.com/vmihailenco/msgpack/v5"
+
 	"patchbay/engine"
 	"patchbay/models"
 	"patchbay/models/dit"
@@ -30,6 +32,9 @@ type Adapter struct {
 
 // Key identifies the weights: those with equal keys are equal.
 func (m Model) Key() string { return m.File.Key() + Keys(m.Adapters) }
+
+// Encode is the model as bytes that LoadEncoded takes, in another process that sees the same files.
+func (m Model) Encode() ([]byte, error) { return msgpack.Marshal(m) }
 
 // Bytes is the size of all files.
 func (m Model) Bytes() int64 {
@@ -124,6 +129,15 @@ func (l *Loader) Load(ops engine.Ops, m Model, held dit.Held) (dit.Model, error)
 		return nil, err
 	}
 	return &adapted{with, func() { with.Close(); release() }}, nil
+}
+
+// LoadEncoded is Load of what Encode gave.
+func (l *Loader) LoadEncoded(ops engine.Ops, encoded []byte, held dit.Held) (dit.Model, error) {
+	var m Model
+	if err := msgpack.Unmarshal(encoded, &m); err != nil {
+		return nil, fmt.Errorf("the name of a model's weights: %w", err)
+	}
+	return l.Load(ops, m, held)
 }
 
 // Pin keeps the bases of m that are loaded, whatever parts they are, until the returned function is called, even if

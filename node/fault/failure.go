@@ -52,6 +52,7 @@ const (
 	CodeUnknownHandle   = "unknown_handle"
 	CodeUnknownClass    = "unknown_class"
 	CodePlanRefused     = "plan_refused"
+	CodeHostLost        = "host_lost" // a process of ranks; the job may run again
 )
 
 // Error returns "message: details", with the node in front.
@@ -130,6 +131,8 @@ func (f *Failure) FromParallel(e *failure.Error) {
 		f.Code = CodeBadCheckpoint
 	case failure.PlanRefused:
 		f.Code = CodePlanRefused
+	case failure.HostLost:
+		f.Code = CodeHostLost
 	case failure.BadRequest:
 		f.Code = CodeBadInput
 	}

@@ -35,8 +35,8 @@ func (w fileWeights) Load(ops engine.Ops, held dit.Held) (dit.Model, error) {
 	return w.loader.Load(ops, w.Model, held)
 }
 
-// Files implements parallel's placement of ranks in other processes.
-func (w fileWeights) Files() source.Model { return w.Model }
+// MarshalBinary names the weights for ranks in other processes.
+func (w fileWeights) MarshalBinary() ([]byte, error) { return w.Model.Encode() }
 
 // adaptedEncoder is a text encoder in the store that shares its base with others.
 type adaptedEncoder struct {
