@@ -97,9 +97,12 @@ func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err 
 	if err != nil {
 		return cfg, closing, err
 	}
+	if cfg.Machine, err = c.Machine(); err != nil {
+		return cfg, closing, err
+	}
 	if driver == nil {
-		machine, err := c.Machine()
-		return parallel.Config{NewOps: NewOps, MemoryBytes: memory, Machine: machine}, closing, err
+		cfg.NewOps, cfg.MemoryBytes = NewOps, memory
+		return cfg, closing, nil
 	}
 	if cfg.DeviceMemory, err = ParseBytes(c.DeviceMemory); err != nil {
 		return cfg, closing, err

@@ -127,8 +127,8 @@ func (b *driftBench) pictures(plan string) [][]float32 {
 				b.t.Fatal(err)
 			}
 			r := &Request{
-				Model: b.model, Sampling: b.line, Sampler: b.sampler, Sigmas: sigmas, Latent: l, Noise: l, Plan: plan, Cache: b.cache,
-				Compute:  b.compute,
+				Model: b.model, Sampling: b.line, Sampler: b.sampler, Sigmas: sigmas, Latent: l, Noise: l,
+				Plan: plan, Cache: b.cache, Compute: b.compute,
 				Guider:   Guider{Kind: GuideCFG, CFG: 3.5},
 				Branches: []Branch{{Name: "positive", Entries: []Entry{prompt}}, {Name: "negative", Entries: []Entry{b.empty}}},
 			}

@@ -147,7 +147,7 @@ func TestForecastEqualsExecutor(t *testing.T) {
 // the planner says needs most.
 func checkMemory(t *testing.T, w forecast.Workload, p plan.Plan, value int, ranks *team, peak int64) {
 	t.Helper()
-	o, took := forecast.NewOutline(w, p), make([]int64, p.Ranks())
+	o, took := forecast.NewPartition(w, p), make([]int64, p.Ranks())
 	for i, l := range ranks.members {
 		at := ranks.mesh.At(i)
 		k := at.Pipe

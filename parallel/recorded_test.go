@@ -129,7 +129,7 @@ func TestMembersAreRanks(t *testing.T) {
 		if _, err := e.Sample(context.Background(), r, nil); err != nil {
 			t.Fatal(err)
 		}
-		o := forecast.NewOutline(workloadOf(r), planOf(t, text))
+		o := forecast.NewPartition(workloadOf(r), planOf(t, text))
 		for member := range e.team.members {
 			if want, _ := e.team.Device(member); o.RankOf(member) != want {
 				t.Errorf("%s: member %d is rank %d, the planner says %d", text, member, want, o.RankOf(member))

@@ -32,7 +32,7 @@ func stepCmd() *cobra.Command {
 		Short: "Measure sampler steps of a model on this machine",
 		Long: `step runs the denoise loop of a model on noise with made-up conditioning and prints the time of its steps,
 what each rank sent and how long it waited. Without --model it takes the model of the demo. --save keeps the rates of
-its products, attention and element-wise work in a profile, for plan --profile and serve --devices: stages of pipelines
+its products, attention and element-wise work in a file, for --rates of plan and serve: stages of pipelines
 are balanced and plans chosen by them. Rates depend on the model and the size: measure what you run.`,
 		Example: "  patchbay bench step --plan pipe=2,patches=4 --steps 8",
 		Args:    console.ExactArgs(0),
@@ -59,7 +59,7 @@ are balanced and plans chosen by them. Rates depend on the model and the size: m
 	fl.StringVar(&f.Model, "model", "", "file of a diffusion model (default: the demo's)")
 	fl.StringVar(&f.Size, "size", "256x256", "width x height in pixels")
 	fl.StringVar(&f.Plan, "plan", "", "how to split the work (default: one rank)")
-	fl.StringVar(&f.save, "save", "", "profile to keep the rates of this model in")
+	fl.StringVar(&f.save, "save", "", "file to keep the rates of this model in")
 	fl.StringVar(&f.Compute, "compute", "f32", "type of activations: f32 or bf16")
 	fl.IntVar(&f.Steps, "steps", 4, "steps of a run")
 	fl.IntVar(&f.Text, "text", 32, "text tokens")

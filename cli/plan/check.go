@@ -55,12 +55,12 @@ func (f *Flags) check(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-// machine is what --profile names, or the rates of a run on one rank.
+// machine is what --rates names, or the rates of a run on one rank.
 func (f *Flags) machine(ctx context.Context, one parallel.Request) (forecast.Machine, error) {
-	if f.profile != "" {
-		m, err := daemon.ReadMachine(f.profile)
+	if f.rates != "" {
+		m, err := daemon.ReadMachine(f.rates)
 		if err != nil {
-			return m, console.BadInput(fmt.Errorf("--profile: %w", err))
+			return m, console.BadInput(fmt.Errorf("--rates: %w", err))
 		}
 		return m, nil
 	}
@@ -125,12 +125,12 @@ func compare(r *parallel.Request, m forecast.Machine, stats parallel.Stats) (c c
 		c.plan = plan.OneRank()
 	}
 	n, size := c.plan.Ranks(), r.Compute.Size()
-	c.sim, err = forecast.Simulate(w, c.plan, forecast.Fabric{Device: m.Device, Link: m.Link, Hosts: 1, PerHost: n})
+	c.sim, err = forecast.Simulate(w, c.plan, forecast.Cluster{Device: m.Device, Link: m.Link, Hosts: 1, PerHost: n})
 	if err != nil {
 		return c, err
 	}
 	c.ran, c.says, c.counts = make([]forecast.RankTime, n), make([]int64, n), make([]int64, n)
-	o := forecast.NewOutline(w, c.plan)
+	o := forecast.NewPartition(w, c.plan)
 	for _, s := range stats.Spans {
 		c.ran[o.RankOf(s.Rank)].AddSpan(s)
 	}

@@ -60,14 +60,14 @@ func (f *Flags) fitting(model string, kind fileKind) (rows [][]string, err error
 	if err != nil {
 		return nil, console.BadInput(err)
 	}
-	d := &search.Fabric.Device
+	d := &search.Cluster.Device
 	d.WeightBytes = kind.bytes
 	first := int64(0) // size of the first card of the last row
 	for _, size := range cardSizes() {
 		d.Memory = size << 30
 		var cells []string
 		for _, n := range cardCounts() {
-			search.Fabric.PerHost = n
+			search.Cluster.PerHost = n
 			best, ok, err := search.Fastest()
 			switch {
 			case err != nil:

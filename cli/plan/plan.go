@@ -28,7 +28,7 @@ import (
 // Flags are the flags of plan; the exported ones are those that other commands with a search have too.
 type Flags struct {
 	Model, Size, Devices       string
-	plan, timeline, profile    string
+	plan, timeline, rates      string
 	Steps, Batch, Warmup       int
 	text, entries              int
 	exact, json, all, blocking bool
@@ -79,8 +79,8 @@ Devices are COUNTxDEVICE-LINK, for several hosts HOSTSxCOUNTxDEVICE-LINK+NETWORK
 	fl.BoolVar(&f.all, "all", false, "list every plan with the reason why it loses")
 	fl.StringVar(&f.timeline, "timeline", "",
 		"draw every stage's micro-steps into this file (.svg or .txt), - for the terminal")
-	fl.StringVar(&f.profile, "profile", "", "replace device and link rates by those of a profile that `patchbay "+
-		"bench step --save` or `bench comm --save` has written")
+	fl.StringVar(&f.rates, "rates", "", "replace device and link rates by those of a file that `patchbay bench step "+
+		"--save` or `bench comm --save` has measured")
 	fl.BoolVar(&f.table, "fits", false, "print which plan fits cards of 12 to 80 GB, 1 to 8 of them, by model and kind "+
 		"of file; cards are --devices otherwise (default 4090-pcie)")
 	fl.BoolVar(&f.checks, "check", false, "run --plan on this machine's processors and print predicted and measured "+
@@ -89,7 +89,10 @@ Devices are COUNTxDEVICE-LINK, for several hosts HOSTSxCOUNTxDEVICE-LINK+NETWORK
 	fl.Func("requests", "", func(string) error {
 		return errors.New("was removed: requests no longer overlap, so they take as many times as long as one")
 	})
-	_ = fl.MarkHidden("requests") // only of a flag that is not there
+	fl.Func("profile", "", func(path string) error {
+		return fmt.Errorf("was renamed, as run --profile is something else: use --rates %s", path)
+	})
+	_, _ = fl.MarkHidden("requests"), fl.MarkHidden("profile") // only of flags that are not there
 	return cmd
 }
 
@@ -157,11 +160,11 @@ func (f *Flags) Search() (forecast.Search, error) {
 	if err != nil {
 		return s, err
 	}
-	if s.Fabric, err = forecast.ParseFabric(f.Devices); err != nil {
+	if s.Cluster, err = forecast.ParseCluster(f.Devices); err != nil {
 		return s, err
 	}
-	if f.profile != "" {
-		if err := useProfile(f.profile, &s.Fabric); err != nil {
+	if f.rates != "" {
+		if err := useRates(f.rates, &s.Cluster); err != nil {
 			return s, err
 		}
 	}
@@ -278,7 +281,7 @@ func (f *Flags) show(out io.Writer, s forecast.Search, c *forecast.Choice) {
 		console.Printf(out, "nothing between devices\n")
 	}
 	if r.Idle > 0 {
-		console.Printf(out, "idle      devices %d to %d: %s\n", s.Fabric.Ranks()-r.Idle, s.Fabric.Ranks()-1,
+		console.Printf(out, "idle      devices %d to %d: %s\n", s.Cluster.Ranks()-r.Idle, s.Cluster.Ranks()-1,
 			cmp.Or(r.IdleReason, "the plan does not use them"))
 	}
 	if len(r.Others) == 0 {
@@ -307,11 +310,11 @@ func seconds(v float64) string {
 	return fmt.Sprintf("%.2f s", v)
 }
 
-// useProfile replaces the rates of a fabric by those of a profile; names, memory and counts stay.
-func useProfile(path string, f *forecast.Fabric) error {
+// useRates replaces the rates of a cluster by measured ones; names, memory and counts stay.
+func useRates(path string, f *forecast.Cluster) error {
 	m, err := daemon.ReadMachine(path)
 	if err != nil {
-		return fmt.Errorf("--profile: %w", err)
+		return fmt.Errorf("--rates: %w", err)
 	}
 	d, l := m.Device, m.Link
 	d.Name, d.Memory, d.Reserved = f.Device.Name, f.Device.Memory, f.Device.Reserved

@@ -32,8 +32,9 @@ func Folders(f *pflag.FlagSet, c *daemon.Config) {
 
 // Devices adds the flags that say what to compute on.
 func Devices(f *pflag.FlagSet, c *daemon.Config) {
-	f.StringVar(&c.Devices, "devices", "cpu", "what to compute on: cpu, a GPU as in cuda:0, or a file of "+
-		"`patchbay bench step --save`: the cpu with the rates measured there")
+	f.StringVar(&c.Devices, "devices", "cpu", "what to compute on: cpu, or a GPU as in cuda:0")
+	f.StringVar(&c.Rates, "rates", "", "file of rates that `patchbay bench step --save` has measured: stages are "+
+		"balanced and plans chosen by it")
 	f.StringVar(&c.DeviceMemory, "device-memory", "",
 		"memory of the GPU that weights and buffers may take, as in 20G (default: what is free there)")
 	f.StringVar(&c.Reserve, "reserve", "2G", "memory of the GPU that weights leave to others")

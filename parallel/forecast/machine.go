@@ -18,20 +18,20 @@ type Machine struct {
 	Link   Link
 }
 
-// machineFile is how a Machine is written: profiles.json with one device and at most one link.
+// machineFile is how a Machine is written: devices.json with one device and at most one link.
 type machineFile struct {
 	Devices []Device `json:"devices"`
 	Links   []Link   `json:"links"`
 }
 
-// NewMachine returns a known device with its usual link ("cpu", or any that ParseFabric takes), to be replaced by what
+// NewMachine returns a known device with its usual link ("cpu", or any that ParseCluster takes), to be replaced by what
 // is measured.
 func NewMachine(device string) (Machine, error) {
-	f, err := ParseFabric(device)
+	f, err := ParseCluster(device)
 	return Machine{Device: f.Device, Link: f.Link}, err
 }
 
-// ReadMachine reads a file that Machine.JSON wrote: the fields of profiles.json, all rates of the device given. Without
+// ReadMachine reads a file that Machine.JSON wrote: the fields of devices.json, all rates of the device given. Without
 // a link it is the usual one of a device of that name, or of "cpu". Errors name the field and what it may hold.
 func ReadMachine(data []byte) (Machine, error) {
 	var m Machine
@@ -40,7 +40,7 @@ func ReadMachine(data []byte) (Machine, error) {
 	d.DisallowUnknownFields()
 	if err := d.Decode(&file); err != nil {
 		return m, fmt.Errorf("%w: want {\"devices\": [{...}], \"links\": [{...}]} with the fields of "+
-			"parallel/forecast/profiles.json, as `patchbay bench step --save` writes it", err)
+			"parallel/forecast/devices.json, as `patchbay bench step --save` writes it", err)
 	}
 	if len(file.Devices) != 1 || len(file.Links) > 1 {
 		return m, fmt.Errorf("devices has %d entries and links %d: want one device and at most one link",
@@ -129,8 +129,9 @@ func (t *RankTime) AddSpan(s profile.Span) {
 }
 
 // Measure replaces the rates of m by what a profiled run of w on one rank shows: floating point operations of its
-// products and attentions, and bytes of its element-wise work as Ours counts them, by the time that such operations
-// took from embedding to head. valueBytes is the size of an activation. It refuses spans without products or attention.
+// products and attentions, and bytes of its element-wise work as the planner counts them, by the time that such
+// operations took from embedding to head. valueBytes is the size of an activation. It refuses spans without products or
+// attention.
 func (m *Machine) Measure(w Workload, spans []profile.Span, valueBytes int) error {
 	var t RankTime
 	for _, s := range spans {
@@ -143,7 +144,7 @@ func (m *Machine) Measure(w Workload, spans []profile.Span, valueBytes int) erro
 	}
 	d := m.Device
 	d.ValueBytes = valueBytes
-	c := newCosts(NewOutline(w, plan.OneRank()), Fabric{Device: d, Link: m.Link, Hosts: 1, PerHost: 1})
+	c := newCosts(NewPartition(w, plan.OneRank()), Cluster{Device: d, Link: m.Link, Hosts: 1, PerHost: 1})
 	l, n := c.laneLoad(plan.Coord{}, 0, plan.Micro{Whole: true}), float64(w.Evaluations)
 	d.GEMM, d.Attention, d.Traffic = n*l.gemm/products, n*l.attention/attentions,
 		n*l.bytes/rest

@@ -34,16 +34,16 @@ type RankTime struct {
 // Simulate predicts a request without tensors. It follows the order of the executor (program.go) with the times that
 // time.go gives. The plan must have passed Check. The error is a *DeadlockError; Patchbay's own schedule has none
 // (proved in the tests for every size).
-func Simulate(w Workload, p plan.Plan, f Fabric) (*Simulation, error) {
+func Simulate(w Workload, p plan.Plan, f Cluster) (*Simulation, error) {
 	w.Device = f.Device
-	return simulate(newCosts(NewOutline(w, p), f), false)
+	return simulate(newCosts(NewPartition(w, p), f), false)
 }
 
 // simulate runs the program of c. quiet leaves out Spans, Ranks and the split of Seconds.
 func simulate(c *costs, quiet bool) (*Simulation, error) {
 	t := timing{
 		groups: c.plan.Data * c.plan.CFG, shares: len(c.Patches), micros: c.micros(),
-		handover: c.fabric.Device.Handover, spread: c.plan.Spread,
+		handover: c.cluster.Device.Handover, spread: c.plan.Spread,
 		work:     func(g, k int, m plan.Micro) float64 { s, _, _ := c.work(g, k, m); return s },
 		transfer: func(g, k int, m plan.Micro) float64 { _, s, _ := c.work(g, k, m); return s },
 		entries:  func(g int) int { return len(c.entriesOf(g % c.plan.CFG)) },
@@ -98,7 +98,7 @@ func (s *Simulation) steady(c *costs, samplers int) {
 	s.HandoverSeconds = max(0, s.Seconds-busy)
 	first := 0
 	for first < c.Evaluations && c.synchronous(first) {
-		s.WarmupSeconds = ends[first] + c.fabric.Device.Handover
+		s.WarmupSeconds = ends[first] + c.cluster.Device.Handover
 		first++
 	}
 	last := c.Evaluations - 1
@@ -136,9 +136,9 @@ func (s *Simulation) ranks(c *costs, prog *program) {
 					rt := &s.Ranks[members[i]]
 					compute := c.compute(l)
 					rt.Compute += compute
-					rt.Products += l.gemm / c.fabric.Device.GEMM
-					rt.Attention += l.attention / c.fabric.Device.Attention
-					rt.Other += l.bytes / c.fabric.Device.Traffic
+					rt.Products += l.gemm / c.cluster.Device.GEMM
+					rt.Attention += l.attention / c.cluster.Device.Attention
+					rt.Other += l.bytes / c.cluster.Device.Traffic
 					rt.Exchange += max(0, whole-compute)
 					rt.Hidden += l.sent - l.exchange
 					rt.Micros++

@@ -24,17 +24,17 @@ const (
 	linkSlots = 2
 )
 
-// costs predicts the seconds of micro-steps of one plan on one fabric.
+// costs predicts the seconds of micro-steps of one plan on one cluster.
 type costs struct {
-	*Outline
-	fabric Fabric
-	spread *costs               // of spread evaluations, nil if the plan has none
-	lanes  [][]laneCost         // by group (data part and cfg group) and lane; groups that do the same share theirs
-	wires  [plan.AxisCount]wire // pipe: to the next stage; ring, tensor and shard: to the neighbour; ulysses: to all
+	*Partition
+	cluster Cluster
+	spread  *costs               // of spread evaluations, nil if the plan has none
+	lanes   [][]laneCost         // by group (data part and cfg group) and lane; groups that do the same share theirs
+	wires   [plan.AxisCount]wire // pipe: to the next stage; ring, tensor and shard: to the neighbour; ulysses: to all
 }
 
-func newCosts(o *Outline, f Fabric) *costs {
-	c := &costs{Outline: o, fabric: f}
+func newCosts(o *Partition, f Cluster) *costs {
+	c := &costs{Partition: o, cluster: f}
 	for a := range plan.AxisCount {
 		p := map[plan.Axis]pattern{
 			plan.AxisUlysses: toAll, plan.AxisRing: toNeighbour, plan.AxisPipe: toNext, plan.AxisTensor: toNeighbour,
@@ -96,7 +96,7 @@ func (c *costs) microSeconds(data, cfg, k int, m plan.Micro) (float64, []load) {
 }
 
 // groups lists the groups of ranks along an axis.
-func (o *Outline) groups(a plan.Axis) [][]int {
+func (o *Partition) groups(a plan.Axis) [][]int {
 	var out [][]int
 	for r := range o.plan.Ranks() {
 		if ranks, at := o.mesh.Along(a, o.mesh.At(r)); at == 0 {
@@ -117,7 +117,7 @@ type load struct {
 
 // compute is the seconds of arithmetic and memory, or of starting operations where that takes longer.
 func (c *costs) compute(l load) float64 {
-	d := c.fabric.Device
+	d := c.cluster.Device
 	return max(l.gemm/d.GEMM+l.attention/d.Attention+l.bytes/d.Traffic+l.launches*launchGap, l.launches*d.Launch)
 }
 
@@ -146,7 +146,7 @@ func (c *costs) addBlock(l *load, at plan.Coord, n int, half dit.Half, rows []di
 	if c.plan.Scatter { // element-wise work is that of the rows kept
 		kept = 1 / float64(c.plan.Tensor)
 	}
-	l.bytes += part * (text + image) * e * kept * rowPasses * float64(c.fabric.Device.ValueBytes)
+	l.bytes += part * (text + image) * e * kept * rowPasses * float64(c.cluster.Device.ValueBytes)
 	streams := 1.0
 	if blk.Kind == dit.Double && text > 0 && image > 0 {
 		streams = 2
@@ -163,7 +163,7 @@ func (c *costs) addBlock(l *load, at plan.Coord, n int, half dit.Half, rows []di
 
 // addAttention adds one attention over the whole sequence.
 func (c *costs) addAttention(l *load, at plan.Coord, rows []dit.Rows, entry, b int, imageOnly bool) {
-	d, value := float64(c.Spec.HeadDim), float64(c.fabric.Device.ValueBytes)
+	d, value := float64(c.Spec.HeadDim), float64(c.cluster.Device.ValueBytes)
 	own := float64(c.heads(at)[at.Ulysses].Len())
 	keys := c.Sequence(entry).Image
 	if !imageOnly {
@@ -186,7 +186,7 @@ func (c *costs) addExchanges(l *load, at plan.Coord, n int, half dit.Half, rows 
 		if plan.Axis(a) == plan.AxisRing && c.stored() { // of one gather around the ring
 			hops *= int64(c.plan.Ring - 1)
 		}
-		s := float64(hops)*w.latency + float64(v.values)*float64(c.fabric.Device.ValueBytes)*w.perByte
+		s := float64(hops)*w.latency + float64(v.values)*float64(c.cluster.Device.ValueBytes)*w.perByte
 		l.exchange += s
 		l.sent += s
 	}
@@ -259,12 +259,12 @@ func (c *costs) transfer(data int, m plan.Micro, entry int) float64 {
 	for _, r := range rows {
 		most = max(most, c.plan.Kept(r, 0).Len(), c.plan.Kept(r, c.plan.Tensor-1).Len())
 	}
-	bytes := c.batch[data].Len() * most * c.Spec.Width * c.fabric.Device.ValueBytes
+	bytes := c.batch[data].Len() * most * c.Spec.Width * c.cluster.Device.ValueBytes
 	return c.wires[plan.AxisPipe].seconds(float64(bytes))
 }
 
 // entriesOf lists the entries of a cfg group.
-func (o *Outline) entriesOf(cfg int) []int {
+func (o *Partition) entriesOf(cfg int) []int {
 	var out []int
 	for i := range o.Text {
 		if o.cfgOf[i] == cfg {
