@@ -30,7 +30,7 @@ type Flags struct {
 	Model, Size, Devices       string
 	plan, timeline, rates      string
 	Steps, Batch, Warmup       int
-	text, entries              int
+	text, entries, jobs        int
 	exact, json, all, blocking bool
 	table, checks              bool
 }
@@ -74,6 +74,7 @@ Devices are COUNTxDEVICE-LINK, for several hosts HOSTSxCOUNTxDEVICE-LINK+NETWORK
 	fl.IntVar(&f.entries, "entries", 0,
 		"conditioning entries of an evaluation: 2 with cfg, 1 without (default: by the model)")
 	fl.IntVar(&f.Warmup, "warmup", 1, "synchronous evaluations at the start of pipelines")
+	fl.IntVar(&f.jobs, "jobs", 0, "predict so many equal jobs, side by side on groups of the devices")
 	fl.BoolVar(&f.exact, "exact", false, "leave out pipelines with stale keys and values, whose pictures differ a little")
 	fl.BoolVar(&f.blocking, "no-overlap", false, "pipeline transfers keep their stage from computing")
 	fl.BoolVar(&f.all, "all", false, "list every plan with the reason why it loses")
@@ -117,6 +118,9 @@ func (f *Flags) run(cmd *cobra.Command) error {
 	search, err := f.Search()
 	if err != nil {
 		return console.BadInput(err)
+	}
+	if f.jobs != 0 {
+		return f.queue(cmd.OutOrStdout(), search)
 	}
 	var choice *forecast.Choice
 	if f.plan == "" {

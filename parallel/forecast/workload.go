@@ -4,7 +4,8 @@
 // runs nothing, and knows no tensor, no rank at work and no exchange but its size.
 //
 // In order: workload.go says what is asked and who computes it, stage_costs.go what blocks cost, time.go the seconds of
-// a micro-step, program.go the order of everything, network.go how long that takes, timeline.go draws it.
+// a micro-step, program.go the order of everything, network.go how long that takes, timeline.go draws it, queue.go
+// shares devices among jobs.
 package forecast
 
 import (
