@@ -32,6 +32,7 @@ type Config struct {
 	Output    string   `json:"output"`
 	Temp      string   `json:"temp,omitempty"`
 	Devices   string   `json:"devices"`
+	Rates     string   `json:"rates,omitempty"`
 	Compute   string   `json:"compute"`
 	Memory    string   `json:"memory,omitempty"` // of a worker; empty: nine tenths of what is free
 	// FreeAfter is how long a worker keeps models and caches that nobody asks for; 0: always.
@@ -218,12 +219,12 @@ func (c *Config) CheckModels() error {
 }
 
 // CheckDevices refuses --devices that are not there or too old, and sizes of their memory that are none, with an
-// *InputError. The path of a profile becomes absolute.
+// *InputError. The path of --rates becomes absolute.
 func (c *Config) CheckDevices() error {
 	if m, err := c.Machine(); err != nil {
 		return &InputError{Err: err}
 	} else if m != nil { // a worker may start elsewhere
-		c.Devices, _ = filepath.Abs(c.Devices)
+		c.Rates, _ = filepath.Abs(c.Rates)
 	}
 	if _, _, err := c.gpus(); err != nil {
 		return &InputError{Err: err}
@@ -282,6 +283,9 @@ func (c *Config) workerArgs() []string {
 	}
 	if c.FreeAfter > 0 {
 		args = append(args, "--free-after", c.FreeAfter.String())
+	}
+	if c.Rates != "" {
+		args = append(args, "--rates", c.Rates)
 	}
 	if c.DeviceMemory != "" {
 		args = append(args, "--device-memory", c.DeviceMemory)

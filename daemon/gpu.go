@@ -127,11 +127,13 @@ func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err 
 	if err != nil {
 		return cfg, closing, err
 	}
-	if driver == nil {
-		machine, err := c.Machine()
-		cfg = parallel.Config{NewOps: NewOps, MemoryBytes: memory, Machine: machine}
-		c.place(&cfg)
+	if cfg.Machine, err = c.Machine(); err != nil {
 		return cfg, closing, err
+	}
+	if driver == nil {
+		cfg.NewOps, cfg.MemoryBytes = NewOps, memory
+		c.place(&cfg)
+		return cfg, closing, nil
 	}
 	if cfg.DeviceMemory, err = ParseBytes(c.DeviceMemory); err != nil {
 		return cfg, closing, err

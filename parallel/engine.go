@@ -27,7 +27,7 @@ type Config struct {
 	MemoryBytes, DeviceMemory, Reserve int64
 	Transport                          comm.Transport // nil: comm.Local, refused on devices
 	Recode                             func(v any) (any, error)
-	// Devices names the profile (parallel/forecast/profiles.json) of one rank, with its link where it is not the usual
+	// Devices names the device (parallel/forecast/devices.json) of one rank, with its link where it is not the usual
 	// one: stages are balanced and plans chosen by it; empty: "cpu". Machine, if not nil, is measured and takes its place.
 	Devices string
 	Machine *forecast.Machine
@@ -77,17 +77,17 @@ func (c *Config) transport() comm.Transport {
 // goroutine; work runs one piece at a time.
 type Engine struct {
 	cfg      Config
-	work     chan struct{}   // holds one value while somebody works
-	lost     *team           // ranks of a request that hung and have not all come back; nil: none
-	team     *team           // ranks of the last plan; nil before the first request and after a failed one
-	fabric   forecast.Fabric // one rank as the planner sees it
-	home     *host.Local     // this process
-	resident sync.Mutex      // of hosts
-	hosts    []host.Host     // where ranks run: home alone, or other processes; nil: not started
-	room     int             // ranks that hosts were started for
-	baton    *group.Baton    // nil: everybody runs freely
-	buf      rank.Buffer     // memory of Do
-	next     uint64          // session and team numbers
+	work     chan struct{}    // holds one value while somebody works
+	lost     *team            // ranks of a request that hung and have not all come back; nil: none
+	team     *team            // ranks of the last plan; nil before the first request and after a failed one
+	cluster  forecast.Cluster // one rank as the planner sees it
+	home     *host.Local      // this process
+	resident sync.Mutex       // of hosts
+	hosts    []host.Host      // where ranks run: home alone, or other processes; nil: not started
+	room     int              // ranks that hosts were started for
+	baton    *group.Baton     // nil: everybody runs freely
+	buf      rank.Buffer      // memory of Do
+	next     uint64           // session and team numbers
 }
 
 // Observe is told of progress after every step; an error stops the run with that error.
@@ -111,11 +111,11 @@ func NewEngine(cfg Config) (*Engine, error) {
 	if cfg.NewOps == nil {
 		return nil, fmt.Errorf("engine without operations")
 	}
-	fabric, err := cfg.fabric()
+	cluster, err := cfg.cluster()
 	if err != nil {
 		return nil, fmt.Errorf("start the engine: %w", err)
 	}
-	e := &Engine{cfg: cfg, fabric: fabric, work: make(chan struct{}, 1), baton: group.NewBaton(cfg.Order)}
+	e := &Engine{cfg: cfg, cluster: cluster, work: make(chan struct{}, 1), baton: group.NewBaton(cfg.Order)}
 	e.home, err = host.New(host.Config{
 		NewOps: cfg.NewOps, DeviceOf: cfg.DeviceOf, MemoryBytes: cfg.MemoryBytes, DeviceMemory: cfg.DeviceMemory,
 		Reserve: cfg.Reserve, Transport: cfg.Transport, Recode: cfg.Recode, Order: e.baton,
@@ -175,7 +175,7 @@ func (e *Engine) hostOf(rank int) int { return rank % len(e.hosts) }
 // to be loaded. All processes load at the same time.
 func (e *Engine) acquire(m Model, split plan.Plan) (loaded bool, err error) {
 	need := make([][]host.Need, len(e.hosts))
-	for rank, h := range split.Holdings(forecast.OwnLanes(m.Spec, split, e.fabric.Device)) {
+	for rank, h := range split.Holdings(forecast.OwnLanes(m.Spec, split, e.cluster.Device)) {
 		at := e.hostOf(rank)
 		need[at] = append(need[at], host.Need{Rank: rank, Held: h, Bytes: m.heldBytes(h)})
 	}
