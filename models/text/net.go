@@ -72,7 +72,7 @@ func kinds() []Kind {
 			anchor: "bert.embeddings.word_embeddings.weight", open: opener(OpenBERT),
 		},
 		{
-			Name: "mt5", Prompt: "mt5", Vocabularies: []string{"mt5"}, anchor: t5, open: opener(OpenT5),
+			Name: "mt5", Prompt: "mt5xl", Vocabularies: []string{"mt5"}, anchor: t5, open: opener(OpenT5),
 			is: func(set *weights.Set, p string) bool {
 				return max(set.Dim(p+"shared.weight", 0), set.Dim(p+"encoder.embed_tokens.weight", 0)) > 200000
 			},

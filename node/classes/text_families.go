@@ -27,7 +27,8 @@ func textFamilyClasses() []graph.Class {
 			Name: "CLIPTextEncodeHunyuanDiT", Module: "comfy_extras.nodes_hunyuan", Category: "advanced/conditioning",
 			NewStyle: true, Heavy: graph.StageText,
 			Inputs:  []graph.Input{clip, graph.Prompt("bert", ""), graph.Prompt("mt5xl", "")},
-			Outputs: graph.Slots("CONDITIONING"), Run: encodeHunyuanDiT,
+			Outputs: graph.Slots("CONDITIONING"),
+			Run:     func(c *graph.Call) ([]any, error) { return perEncoder(c, "bert") },
 		},
 		{
 			Name: "CLIPTextEncodePixArtAlpha", Module: "comfy_extras.nodes_pixart", Category: "advanced/conditioning",
@@ -54,15 +55,6 @@ func encodeSD3(c *graph.Call) ([]any, error) {
 		}
 		t := c.Str("t5xxl")
 		return t, !none || t != ""
-	})
-}
-
-func encodeHunyuanDiT(c *graph.Call) ([]any, error) {
-	return encodePrompts(c, func(encoder string) string {
-		if encoder == "mt5" {
-			return c.Str("mt5xl")
-		}
-		return c.Str("bert")
 	})
 }
 
