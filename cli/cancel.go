@@ -8,6 +8,7 @@ import (
 	"patchbay/cli/console"
 	"patchbay/cli/settings"
 	"patchbay/ipc/client"
+	"patchbay/ipc/message"
 )
 
 func cancelCmd() *cobra.Command {
@@ -16,7 +17,7 @@ func cancelCmd() *cobra.Command {
 		Use:     "cancel JOB...",
 		Short:   "Cancel waiting or running jobs",
 		Example: "  patchbay cancel 01j9zq",
-		Args:    cobra.MinimumNArgs(1),
+		Args:    console.Args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := t.Dial()
 			if err != nil {
@@ -26,7 +27,12 @@ func cancelCmd() *cobra.Command {
 			var failed error
 			for _, job := range args {
 				ctx, stop := asking(cmd.Context())
-				did, state, err := client.Cancel(ctx, c, job)
+				job, err := client.Find(ctx, c, job)
+				var did bool
+				var state message.State
+				if err == nil {
+					did, state, err = client.Cancel(ctx, c, job)
+				}
 				stop()
 				switch {
 				case err != nil:

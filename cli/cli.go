@@ -8,6 +8,7 @@ package cli
 import (
 	"context"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -21,6 +22,9 @@ import (
 // Run does what the arguments of the process say and returns its exit code. version is that of the program.
 func Run(version string) int {
 	if err := rootCmd(version).Execute(); err != nil {
+		if strings.HasPrefix(err.Error(), "unknown command") { // cobra has no type for it
+			err = console.BadInput(err)
+		}
 		return console.Report(os.Stderr, err)
 	}
 	return 0

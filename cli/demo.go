@@ -98,6 +98,9 @@ func demo(cmd *cobra.Command, f *demoFlags) error {
 	if err != nil {
 		return err
 	}
+	if err := console.CheckFolder(filepath.Dir(f.out)); err != nil {
+		return console.BadInput(fmt.Errorf("--out: %w", err))
+	}
 	temp, err := os.MkdirTemp("", "patchbay-demo-")
 	if err != nil {
 		return err
@@ -162,7 +165,6 @@ func startDemoDaemon(temp, models string, devices *daemon.Config) (string, func(
 		devices.DeviceMemory, "--reserve", devices.Reserve, "--listen", "127.0.0.1:0", "--socket", "off", "--store", store,
 		"--models", models,
 		"--input", filepath.Join(temp, "input"), "--output", filepath.Join(temp, "output"), "--log", "warn")
-	cmd.Env = append(os.Environ(), "PATCHBAY_NATS_URL=")
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {

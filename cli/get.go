@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"fmt"
+
 	"github.com/spf13/cobra"
 
 	"patchbay/cli/console"
@@ -25,14 +27,21 @@ func getCmd() *cobra.Command {
 			defer console.CloseQuietly(c)
 			ctx, stop := asking(cmd.Context())
 			defer stop()
+			if err := console.CheckFolder(out); err != nil && !asJSON {
+				return console.BadInput(fmt.Errorf("--out: %w", err))
+			}
+			job, err := client.Find(ctx, c, args[0])
+			if err != nil {
+				return err
+			}
 			if asJSON {
-				rec, err := client.Status(ctx, c, args[0])
+				rec, err := client.Status(ctx, c, job)
 				if err == nil {
 					console.NewProgress(cmd.OutOrStdout(), true).PrintJSON(rec)
 				}
 				return err
 			}
-			files, err := client.Fetch(ctx, c, args[0])
+			files, err := client.Fetch(ctx, c, job)
 			if err != nil {
 				return err
 			}

@@ -66,6 +66,9 @@ func modelFiles(cmd *cobra.Command, t *settings.Target, cfg *daemon.Config) (map
 	if err := cfg.Complete(); err != nil {
 		return nil, err
 	}
+	if err := cfg.CheckModels(); err != nil {
+		return nil, err
+	}
 	roots := cfg.Roots()
 	out := map[string][]string{}
 	for _, kind := range files.Kinds() {

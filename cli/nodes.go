@@ -29,7 +29,7 @@ func nodesCmd() *cobra.Command {
 		Example: `  patchbay nodes
   patchbay nodes KSampler
   patchbay nodes KSampler --json`,
-		Args: cobra.MaximumNArgs(1),
+		Args: console.Args(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			class := ""
 			if len(args) == 1 {

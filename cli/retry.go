@@ -16,7 +16,7 @@ func retryCmd() *cobra.Command {
 		Use:     "retry JOB...",
 		Short:   "Run jobs once more that failed, were cancelled or have expired",
 		Example: "  patchbay retry order-42",
-		Args:    cobra.MinimumNArgs(1),
+		Args:    console.Args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := t.Dial()
 			if err != nil {
@@ -26,7 +26,10 @@ func retryCmd() *cobra.Command {
 			var failed error
 			for _, job := range args {
 				ctx, stop := asking(cmd.Context())
-				err := client.Retry(ctx, c, job)
+				job, err := client.Find(ctx, c, job)
+				if err == nil {
+					err = client.Retry(ctx, c, job)
+				}
 				stop()
 				if err != nil {
 					failed = errors.Join(failed, err)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -56,6 +57,7 @@ the job too).`,
 	}
 	fl := cmd.Flags()
 	f.Add(fl)
+	f.Reconnect(fl)
 	fl.StringArrayVar(&f.sets, "set", nil, "replace an input: id.field=value; may be given several times")
 	fl.StringVar(&f.plan, "plan", "",
 		"how to split the work, as in ulysses=2,pipe=2, or ranks=4 to have it chosen (default: one rank)")
@@ -80,6 +82,9 @@ func runFlow(cmd *cobra.Command, f *runFlags, path string) error {
 	req.Plan = cmp.Or(f.plan, req.Plan)
 	req.ID = cmp.Or(f.id, req.ID)
 	req.Profile = f.trace != ""
+	if err := f.checkOut(); err != nil {
+		return console.BadInput(err)
+	}
 	c, err := f.connect(cmd)
 	if err != nil {
 		return err
@@ -87,6 +92,10 @@ func runFlow(cmd *cobra.Command, f *runFlags, path string) error {
 	defer console.CloseQuietly(c)
 	shows := console.NewProgress(cmd.OutOrStdout(), f.json)
 	defer shows.Close()
+	if l, ok := c.(*client.Lasting); ok {
+		shows.Kept = true
+		l.Say = shows.Note(cmd.ErrOrStderr())
+	}
 	ctx, stop := cancelOnSignal(cmd.Context(), c, req.ID)
 	defer stop()
 	var measured console.RunStats
@@ -110,10 +119,25 @@ func runFlow(cmd *cobra.Command, f *runFlags, path string) error {
 	return measured.WriteProfile(shows, f.trace)
 }
 
+// checkOut looks whether the pictures and the trace can be written, before any work is done for them.
+func (f *runFlags) checkOut() error {
+	if f.out != "" {
+		if err := console.CheckFolder(f.out); err != nil {
+			return fmt.Errorf("--out: %w", err)
+		}
+	}
+	if f.trace != "" {
+		if err := console.CheckFolder(filepath.Dir(f.trace)); err != nil {
+			return fmt.Errorf("--profile: %w", err)
+		}
+	}
+	return nil
+}
+
 // connect returns a daemon, or a worker of our own with --local.
 func (f *runFlags) connect(cmd *cobra.Command) (client.Client, error) {
 	if !f.local {
-		return f.Dial()
+		return f.DialLasting()
 	}
 	if f.Given() {
 		return nil, console.BadInput(errors.New("--local needs no daemon: leave out --nats and --socket"))
@@ -122,6 +146,9 @@ func (f *runFlags) connect(cmd *cobra.Command) (client.Client, error) {
 		f.cfg.Log = "error" // the command itself says how the job ended
 	}
 	if err := f.cfg.Complete(); err != nil {
+		return nil, err
+	}
+	if err := f.cfg.CheckModels(); err != nil {
 		return nil, err
 	}
 	return startLocal(&f.cfg)

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -22,16 +23,27 @@ func serveCmd(version string) *cobra.Command {
 		Long: `serve takes workflows over NATS and a unix socket and runs them in worker processes. Without --nats it carries
 a NATS server inside, on 127.0.0.1 and without a password: every user of this machine can send jobs. SIGTERM and Ctrl-C
 let running jobs finish; a second one ends them. Jobs are written down in JetStream and outlive the daemon: what waits
-is run after the next start, what ran begins again, nothing is recorded twice.`,
+is run after the next start, what ran begins again, nothing is recorded twice.
+
+Exit codes: 0 ended by a signal, 1 failed while it ran, 2 cannot start with these settings (a bad value, a file or folder
+that is not there, an address or store that is in use), 3 the NATS server of --nats does not answer.`,
 		Example: `  patchbay serve --comfyui ~/ComfyUI
   patchbay serve --nats nats://queue.example:4222 --models /models --output /pictures
   patchbay serve --listen 0.0.0.0:4222 --token-file /etc/patchbay/token
   patchbay serve --listen 0.0.0.0:4222 --users-file users.conf --tls-cert server.pem --tls-key server-key.pem
   patchbay serve --nats tls://queue.example --creds daemon.creds --tls-ca ca.pem`,
-		Args: cobra.NoArgs,
+		Args: console.ExactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if permissions != "" {
 				return printPermissions(cmd, permissions)
+			}
+			listen := cmd.Flags().Changed("listen")
+			if cmd.Flags().Changed("nats") && cfg.NATS != "" && listen {
+				return console.BadInput(errors.New("--nats uses another NATS server and --listen one inside: they exclude " +
+					"each other"))
+			}
+			if listen {
+				cfg.NATS = "" // of the environment
 			}
 			if err := cfg.CompleteDaemon(); err != nil {
 				return err

@@ -17,7 +17,7 @@ func versionCmd(version string) *cobra.Command {
 		Use:     "version",
 		Short:   "Show version, protocol and compatibility",
 		Example: "  patchbay version",
-		Args:    cobra.NoArgs,
+		Args:    console.ExactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			console.Printf(cmd.OutOrStdout(), "patchbay %s\nprotocol v%d\ncomfyui  %s\ngo       %s %s/%s\ncpu      %s\n",
 				version, message.ProtocolVersion, graph.Compat,

@@ -20,18 +20,26 @@ func watchCmd() *cobra.Command {
 		Example: "  patchbay watch 01j9zq --json",
 		Args:    console.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := t.Dial()
+			c, err := t.DialLasting()
 			if err != nil {
 				return err
 			}
 			defer console.CloseQuietly(c)
+			ask, stop := asking(cmd.Context())
+			defer stop()
+			job, err := client.Find(ask, c, args[0])
+			if err != nil {
+				return err
+			}
 			shows := console.NewProgress(cmd.OutOrStdout(), asJSON)
 			defer shows.Close()
-			end, err := client.Follow(cmd.Context(), c, args[0], from, false, &client.Collector{Event: shows.Event})
+			c.Say = shows.Note(cmd.ErrOrStderr())
+			end, err := client.Follow(cmd.Context(), c, job, from, false, &client.Collector{Event: shows.Event})
 			return shows.Finish(end, err, nil, "")
 		},
 	}
 	t.Add(cmd.Flags())
+	t.Reconnect(cmd.Flags())
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a line for every event")
 	cmd.Flags().Uint64Var(&from, "from", 0, "number of the first event to show")
 	return cmd

@@ -24,9 +24,12 @@ func workerCmd() *cobra.Command {
 speaks, so a host program can start it and needs no daemon. stdout carries frames only, logs go to stderr. When stdin
 closes, it exits within a second.`,
 		Example: `  patchbay worker --models ~/ComfyUI/models`,
-		Args:    cobra.NoArgs,
+		Args:    console.ExactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := cfg.Complete(); err != nil {
+				return err
+			}
+			if err := cfg.CheckModels(); err != nil {
 				return err
 			}
 			in, out, err := frameFiles(cmd)

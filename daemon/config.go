@@ -15,15 +15,8 @@ import (
 	"patchbay/node/value"
 )
 
-// InputError is a setting that is refused before anything is started; the command line ends with the exit code of bad
-// input.
-type InputError struct{ Err error }
-
-// Error is the text of Err.
-func (e *InputError) Error() string { return e.Err.Error() }
-
-// Unwrap returns Err.
-func (e *InputError) Unwrap() error { return e.Err }
+// InputError is a setting that is refused before anything is started.
+type InputError = wire.InputError
 
 // Config is what a daemon or worker runs with: defaults, then environment, then flags. It is printed when the process
 // starts.
@@ -74,7 +67,7 @@ const (
 )
 
 func (c *Config) checkJobs() error {
-	bad := func(format string, args ...any) error { return &InputError{fmt.Errorf(format, args...)} }
+	bad := func(format string, args ...any) error { return &InputError{Err: fmt.Errorf(format, args...)} }
 	if _, err := ParseBytes(c.KeepBytes); err != nil {
 		return bad("--keep-bytes %w", err)
 	}
@@ -136,13 +129,16 @@ func (c *Config) CompleteDaemon() error {
 		return err
 	}
 	if c.Workers < 1 || c.Workers > 64 {
-		return &InputError{fmt.Errorf("--workers %d: want 1 to 64", c.Workers)}
+		return &InputError{Err: fmt.Errorf("--workers %d: want 1 to 64", c.Workers)}
 	}
 	if err := c.Complete(); err != nil {
 		return err
 	}
+	if err := c.CheckModels(); err != nil {
+		return err
+	}
 	if list, _ := GPUs(c.Devices); list != nil && c.Workers > 1 {
-		return &InputError{fmt.Errorf("--workers %d --devices %s: one worker uses a GPU", c.Workers, c.Devices)}
+		return &InputError{Err: fmt.Errorf("--workers %d --devices %s: one worker uses a GPU", c.Workers, c.Devices)}
 	}
 	return CheckLevel()
 }
@@ -158,7 +154,7 @@ func (c *Config) Complete() error {
 	}
 	if c.ComfyUI != "" {
 		if _, err := os.Stat(filepath.Join(c.ComfyUI, "models")); err != nil {
-			return &InputError{fmt.Errorf("--comfyui %s: there is no models folder in it", c.ComfyUI)}
+			return &InputError{Err: fmt.Errorf("--comfyui %s: there is no models folder in it", c.ComfyUI)}
 		}
 		if own := filepath.Join(c.ComfyUI, "models"); !slices.Contains(c.Models, own) { // a worker is given both
 			c.Models = append(c.Models, own)
@@ -171,13 +167,13 @@ func (c *Config) Complete() error {
 		return err
 	}
 	if _, err := value.ParseCompute(cmp.Or(c.Compute, string(value.ComputeAuto))); err != nil {
-		return &InputError{fmt.Errorf("--compute %w", err)}
+		return &InputError{Err: fmt.Errorf("--compute %w", err)}
 	}
 	if _, err := ParseBytes(c.Memory); err != nil {
-		return &InputError{fmt.Errorf("--memory %w", err)}
+		return &InputError{Err: fmt.Errorf("--memory %w", err)}
 	}
 	if _, err := zerolog.ParseLevel(c.Log); err != nil {
-		return &InputError{fmt.Errorf("--log %s: want debug, info, warn or error", c.Log)}
+		return &InputError{Err: fmt.Errorf("--log %s: want debug, info, warn or error", c.Log)}
 	}
 	for _, p := range append([]*string{&c.ComfyUI, &c.Input, &c.Output, &c.Temp, &c.Store}, pointers(c.Models)...) {
 		if *p == "" {
@@ -192,22 +188,38 @@ func (c *Config) Complete() error {
 	return nil
 }
 
+// CheckModels refuses models folders that are named and not there, with an *InputError. The default one may come later.
+// Complete has made them absolute.
+func (c *Config) CheckModels() error {
+	for _, m := range c.Models {
+		info, err := os.Stat(m)
+		switch {
+		case err == nil && info.IsDir() || m == filepath.Join(Home(), "models"):
+		case err == nil:
+			return &InputError{Err: fmt.Errorf("--models %s: it is no folder", m)}
+		default:
+			return &InputError{Err: fmt.Errorf("--models (or PATCHBAY_MODELS): %w", err)}
+		}
+	}
+	return nil
+}
+
 // CheckDevices refuses --devices that are not there or too old, and sizes of their memory that are none, with an
 // *InputError. The path of a profile becomes absolute.
 func (c *Config) CheckDevices() error {
 	if m, err := c.Machine(); err != nil {
-		return &InputError{err}
+		return &InputError{Err: err}
 	} else if m != nil { // a worker may start elsewhere
 		c.Devices, _ = filepath.Abs(c.Devices)
 	}
 	if _, _, err := c.gpu(); err != nil {
-		return &InputError{err}
+		return &InputError{Err: err}
 	}
 	if _, err := ParseBytes(c.DeviceMemory); err != nil {
-		return &InputError{fmt.Errorf("--device-memory %w", err)}
+		return &InputError{Err: fmt.Errorf("--device-memory %w", err)}
 	}
 	if _, err := ParseBytes(c.Reserve); err != nil {
-		return &InputError{fmt.Errorf("--reserve %w", err)}
+		return &InputError{Err: fmt.Errorf("--reserve %w", err)}
 	}
 	return nil
 }
@@ -252,7 +264,7 @@ func (c *Config) workerArgs() []string {
 
 // checkAccess refuses flags of serve that do not go together.
 func (c *Config) checkAccess() error {
-	bad := func(format string, args ...any) error { return &InputError{fmt.Errorf(format, args...)} }
+	bad := func(format string, args ...any) error { return &InputError{Err: fmt.Errorf(format, args...)} }
 	if err := c.Access.Check(); err != nil {
 		return bad("%w", err)
 	}

@@ -10,13 +10,16 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"syscall"
 
+	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 
 	"patchbay/ipc/broker"
@@ -50,18 +53,22 @@ type daemon struct {
 }
 
 // Run runs a daemon until a signal or until a carrier fails. Its configuration has been through CompleteDaemon; version
-// is that of the program.
+// is that of the program. What it cannot start with is an *InputError (a file or folder, an address that is in use, a
+// store that is), and a NATS server that is not there wire.ErrNoServer.
 func Run(parent context.Context, cfg *Config, log zerolog.Logger, version string) error {
 	unlock, err := lockStore(cfg.Store)
 	if err != nil {
-		return err
+		return &InputError{Err: err}
 	}
 	defer unlock()
 	log.Info().Str("version", version).Interface("config", cfg).Msg("daemon starts")
 	d := &daemon{cfg: cfg, log: log, version: version, meter: meter.New()}
 	if err := d.open(parent); err != nil {
 		d.close()
-		return err
+		if errors.Is(err, wire.ErrNoServer) {
+			return err
+		}
+		return &InputError{Err: err}
 	}
 	defer d.close()
 	signals := make(chan os.Signal, 2)
@@ -94,7 +101,11 @@ func (d *daemon) open(ctx context.Context) error {
 	}
 	if d.nats, err = serve.ConnectNATS(nc); err != nil {
 		if cfg.NATS != "" && cfg.NATS == os.Getenv("PATCHBAY_NATS_URL") {
-			return fmt.Errorf("%w (PATCHBAY_NATS_URL names this server; with --nats '' the daemon carries its own)", err)
+			err = fmt.Errorf("%w (PATCHBAY_NATS_URL names this server; with --listen ADDRESS the daemon carries its own)", err)
+		}
+		var network net.Error
+		if errors.Is(err, nats.ErrNoServers) || errors.Is(err, nats.ErrTimeout) || errors.As(err, &network) {
+			err = fmt.Errorf("%w at %s: %w", wire.ErrNoServer, wire.Redact(url), err)
 		}
 		return err
 	}
@@ -189,7 +200,7 @@ func (d *daemon) openJobs(ctx context.Context, url, owner string) error {
 		OnEvent: d.event, OnPreview: d.nats.Preview, OnForget: d.outputs.Forget,
 		MaxAttempts: cfg.Attempts, Keep: cfg.KeepJobs, KeepFor: cfg.KeepFor,
 		MaxQueued: cfg.Limits.Queue, MaxPerClient: cfg.Limits.Client,
-		KeepResults: cfg.KeepFiles,
+		KeepResults: cfg.KeepFiles, Log: d.log,
 	}
 	var err error
 	if jc.KeepBytes, err = ParseBytes(cfg.KeepBytes); err != nil {
@@ -216,9 +227,6 @@ func (d *daemon) openJobs(ctx context.Context, url, owner string) error {
 		}
 	}
 	d.jobs = jobs.New(jc)
-	if d.store == nil {
-		return nil
-	}
 	return d.jobs.Open(ctx)
 }
 

@@ -25,7 +25,7 @@ type Limits struct {
 // Check returns the limits as the service takes them.
 func (l *Limits) Check() (serve.Limits, error) {
 	bad := func(format string, args ...any) (serve.Limits, error) {
-		return serve.Limits{}, &InputError{fmt.Errorf(format, args...)}
+		return serve.Limits{}, &InputError{Err: fmt.Errorf(format, args...)}
 	}
 	if l.Err != nil {
 		return bad("%w", l.Err)

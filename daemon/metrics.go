@@ -73,7 +73,7 @@ func (d *daemon) openMetrics() error {
 	var err error
 	d.metrics, err = meter.Listen(d.cfg.Metrics, d.meter, d.faults)
 	if err != nil {
-		return &InputError{err}
+		return &InputError{Err: err}
 	}
 	d.log.Info().Str("metrics", "http://"+d.metrics.Address()+"/metrics").Str("health",
 		"http://"+d.metrics.Address()+"/healthz").Msg("listening")

@@ -23,7 +23,7 @@ func NewOps(_, ranks int) (engine.Ops, error) {
 func CheckLevel() error {
 	level, have := os.Getenv("PATCHBAY_CPU"), cpu.Levels()
 	if level != "" && !slices.Contains(have, level) {
-		return &InputError{fmt.Errorf("PATCHBAY_CPU=%s: this processor runs %s", level, strings.Join(have, ", "))}
+		return &InputError{Err: fmt.Errorf("PATCHBAY_CPU=%s: this processor runs %s", level, strings.Join(have, ", "))}
 	}
 	return nil
 }

@@ -37,14 +37,12 @@ func (d *daemon) run(parent context.Context, signals <-chan os.Signal) error {
 		})
 	}
 	dispatcher := &jobs.Dispatcher{Jobs: d.jobs, Outputs: d.outputs, Log: d.log}
-	if d.store != nil {
-		if err := dispatcher.Recover(running); err != nil {
-			stopChildren()
-			children.Wait()
-			return err
-		}
-		children.Go(func() { d.jobs.Reconcile(alive) })
+	if err := dispatcher.Recover(running); err != nil {
+		stopChildren()
+		children.Wait()
+		return err
 	}
+	children.Go(func() { d.jobs.Reconcile(alive) })
 	for _, c := range d.carriers() {
 		carriers.Go(func() {
 			if err := c.Serve(carry, drain, d.svc); err != nil {

@@ -103,7 +103,11 @@ func (l *Local) banded(what string, ranks, y int, f func(*band) error) error {
 			return err
 		}
 	}
-	ends, err := l.cfg.transport().Connect("vae", ops, rendezvous)
+	all := comm.Group{Name: "vae", Ranks: make([]int, ranks), Deadline: rendezvous}
+	for r := range all.Ranks {
+		all.Ranks[r] = r
+	}
+	ends, err := l.cfg.transport().Connect(all, ops)
 	if err != nil {
 		return err
 	}

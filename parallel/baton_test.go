@@ -90,7 +90,7 @@ func TestDeadlockIsToldAtOnce(t *testing.T) {
 	if err := e.assemble(p, r.Model.Spec); err != nil {
 		t.Fatal(err)
 	}
-	victim = e.team.links[1].Rank.End(plan.AxisPipe)
+	victim = rankOf(e.team.members[1]).End(plan.AxisPipe)
 	_, err = e.Sample(context.Background(), r, nil)
 	var pe *failure.Error
 	if !errors.As(err, &pe) || pe.Code != failure.PeerLost ||

@@ -32,7 +32,7 @@ func benchModel(b *testing.B) Model {
 	if d, err = c.Describe(goldenweights.Seed("bench", declared)); err != nil {
 		b.Fatal(err)
 	}
-	return Model{Key: "bench", Spec: &d.Spec, Load: d.Load}
+	return Model{Key: "bench", Spec: &d.Spec, Weights: LoadFunc(d.Load)}
 }
 
 // BenchmarkPlans runs 4 steps of a 512 px picture (1024 image, 128 text tokens) on plans of one and two ranks that

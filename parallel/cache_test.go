@@ -150,8 +150,8 @@ func TestCachedStoresHoldWhatTheTableSays(t *testing.T) {
 		if err := e.assemble(p, w.Spec); err != nil {
 			t.Fatal(err)
 		}
-		for _, l := range e.team.links {
-			l.Rank.Ops.(*tagging).pos = l.Rank.Pos
+		for _, l := range e.team.members {
+			rankOf(l).Ops.(*tagging).pos = rankOf(l).Pos
 		}
 		res, err := e.Sample(context.Background(), r, nil)
 		if err != nil {

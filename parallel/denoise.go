@@ -117,12 +117,12 @@ func repeatMask(m, l Latent) []float32 {
 // open starts the session on the ranks, with all entries that can become active.
 func (d *denoiser) open(budget int64) error {
 	o := rank.OpenCommand{
-		Model: d.req.Model.Key, Plan: d.team.plan, DType: d.req.Compute, Batch: d.req.Latent.B,
+		Model: d.req.Model.Key, Plan: d.team.Plan, DType: d.req.Compute, Batch: d.req.Latent.B,
 		Text: d.textTokens(), Budget: budget,
 	}
-	if w := d.req.Workload(); d.team.plan.Pipe > 1 {
+	if w := d.req.Workload(); d.team.Plan.Pipe > 1 {
 		w.Device = d.device
-		o.Lanes = forecast.NewOutline(w, d.team.plan).Lanes
+		o.Lanes = forecast.NewOutline(w, d.team.Plan).Lanes
 	}
 	branches := make([]int, len(d.preds))
 	for i, e := range d.entries {
@@ -142,7 +142,7 @@ func (d *denoiser) open(budget int64) error {
 			o.Timesteps = append(o.Timesteps, d.req.Sampling.Timestep(s))
 		}
 	}
-	d.stats.Plan, d.stats.Compute = d.team.plan.String(), d.req.Compute
+	d.stats.Plan, d.stats.Compute = d.team.Plan.String(), d.req.Compute
 	d.stats.PeakBytes, err = d.session.open(d.req.Model.Spec, o, branches)
 	return err
 }
@@ -183,7 +183,7 @@ func (d *denoiser) sample() (*Result, error) {
 		})
 	}
 	if baton != nil {
-		baton.Block(false, func() bool { return baton.Seated(len(d.team.links) + 1) })
+		baton.Block(false, func() bool { return baton.Seated(len(d.team.members) + 1) })
 	}
 	if err := g.Wait(); err != nil {
 		if d.ctx.Err() != nil {

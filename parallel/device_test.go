@@ -27,27 +27,28 @@ func (l located) Location() string { return l.name }
 
 func (l located) DeviceMemory() (free, total int64, err error) { return l.free(), 1 << 40, nil }
 
+// freed is a model that tells when its weights go.
+type freed struct {
+	dit.Model
+	tell func()
+}
+
+func (f freed) Close() { f.Model.Close(); f.tell() }
+
 // TestWeightsAreKeptByDevice: ranks find their weights on their own device, ranks of one device share them, and what a
 // device has left is asked before every load: the least recently used model goes when it is not enough, and what does
 // not fit at all is refused with the device and the numbers.
 func TestWeightsAreKeptByDevice(t *testing.T) {
 	var mu sync.Mutex
-	loads := map[string]int{}
+	loads, used := map[string]int{}, map[string]int64{}
 	room := int64(1 << 30)
-	var e *Engine
-	used := func(where string) (n int64) {
-		if e == nil {
-			return 0
-		}
-		return e.places[where].total()
-	}
 	deviceOf := func(rank int) string { return fmt.Sprintf("d%d", rank/2) }
 	e, err := NewEngine(Config{
 		DeviceOf: deviceOf, Reserve: 1 << 20, Transport: comm.Local{},
 		NewOps: func(rank, ranks int) (engine.Ops, error) {
 			ops, err := testOps(rank, ranks)
 			where := deviceOf(rank)
-			return located{ops, where, func() int64 { return room + 1<<20 - used(where) }}, err
+			return located{ops, where, func() int64 { return room + 1<<20 - used[where] }}, err
 		},
 	})
 	if err != nil {
@@ -57,13 +58,16 @@ func TestWeightsAreKeptByDevice(t *testing.T) {
 	request := func(name, plan string) *Request {
 		r := parityRequest(t, openGolden(t, name), name, 1, 8, 8, 2)
 		r.Plan, r.Model.WeightBytes = plan, 1<<20
-		load := r.Model.Load
-		r.Model.Load = func(ops engine.Ops, held dit.Held) (dit.Model, error) {
+		load := r.Model.Weights.Load
+		r.Model.Weights = LoadFunc(func(ops engine.Ops, held dit.Held) (dit.Model, error) {
 			mu.Lock()
 			defer mu.Unlock()
-			loads[ops.(located).name]++
-			return load(ops, held)
-		}
+			where := ops.(located).name
+			loads[where]++
+			used[where] += 1 << 20
+			m, err := load(ops, held)
+			return freed{m, func() { used[where] -= 1 << 20 }}, err
+		})
 		return r
 	}
 	run := func(name, plan string) {
@@ -84,11 +88,9 @@ func TestWeightsAreKeptByDevice(t *testing.T) {
 	room = 1 << 20 // one model
 	run("flux-a", "ulysses=3")
 	var left []string
-	e.each(func(p *placements) {
-		for _, m := range p.list() {
-			left = append(left, p.where+" "+m.Key)
-		}
-	})
+	for _, m := range e.Resident() {
+		left = append(left, m.Device+" "+m.Key)
+	}
 	if want := []string{"d0 flux-a", "d0 flux-c", "d1 flux-a"}; !slices.Equal(left, want) {
 		t.Errorf("resident are %v, want %v: d1 had room for one, d0 loaded nothing", left, want)
 	}

@@ -68,7 +68,7 @@ func newDriftBench(t testing.TB) *driftBench {
 	spec := d.Spec
 	b.model = Model{
 		Key: "demo", Spec: &spec,
-		Load: func(ops engine.Ops, held dit.Held) (dit.Model, error) { return d.Load(ops, held) },
+		Weights: LoadFunc(d.Load),
 	}
 	b.line, err = d.Sampling.Build()
 	check(err)

@@ -73,7 +73,7 @@ func openGolden(t *testing.T, name string) goldenModel {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return goldenModel{Model{Key: name, Spec: &d.Spec, Load: d.Load}, line, d.Latent}
+	return goldenModel{Model{Key: name, Spec: &d.Spec, Weights: LoadFunc(d.Load)}, line, d.Latent}
 }
 
 func (e goldenEntry) lower(t *testing.T, run goldenRun, g goldenModel) Entry {

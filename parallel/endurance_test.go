@@ -19,8 +19,8 @@ import (
 // begun is the number of blocks that each rank of the engine's team has begun.
 func begun(e *Engine) []int64 {
 	var out []int64
-	for _, l := range e.team.links {
-		out = append(out, l.Rank.Pos.Blocks())
+	for _, l := range e.team.members {
+		out = append(out, rankOf(l).Pos.Blocks())
 	}
 	return out
 }
@@ -50,8 +50,8 @@ func TestCancelAtAnyMicroStep(t *testing.T) {
 		var atStop []int64
 		e = faultyEngine(t, &left, func() {
 			cancel()
-			for _, l := range e.team.links {
-				for !l.Rank.Stopped(e.next) {
+			for _, l := range e.team.members {
+				for !rankOf(l).Stopped(e.next) {
 					time.Sleep(10 * time.Microsecond)
 				}
 			}
@@ -80,8 +80,8 @@ func TestCancelAtAnyMicroStep(t *testing.T) {
 			}
 			if err != nil {
 				stopped++
-				for r, l := range team.links {
-					if n := l.Rank.Pos.Blocks(); n > atStop[r] {
+				for r, l := range team.members {
+					if n := rankOf(l).Pos.Blocks(); n > atStop[r] {
 						t.Errorf("%q: rank %d began %d blocks after the cancellation at product %d", plan, r, n-atStop[r], at)
 					}
 				}
@@ -195,7 +195,7 @@ func TestManyJobsLeaveNothingBehind(t *testing.T) {
 	if after.processes > before.processes+32<<20 {
 		t.Errorf("%d MB of the process in memory after %d jobs, %d before", after.processes>>20, jobs, before.processes>>20)
 	}
-	if n := len(e.team.links); n != 2 {
+	if n := len(e.team.members); n != 2 {
 		t.Errorf("%d ranks are left, the last plan has 2", n)
 	}
 }

@@ -3,7 +3,6 @@ package parallel
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -14,44 +13,36 @@ import (
 	"patchbay/parallel/failure"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/group"
+	"patchbay/parallel/host"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/rank"
 )
 
-// Config says what an Engine runs on.
+// Config says what an Engine runs on. Fields of the same name are those of host.Config.
 type Config struct {
-	// NewOps makes the operations of one rank of so many that compute at the same time. All values it returns must be able
-	// to share packed weights; memory that one has allocated may be freed by another.
-	NewOps func(rank, ranks int) (engine.Ops, error)
-	// MemoryBytes bounds weights, activations and buffers together in the memory of this process, 0: no limit.
-	MemoryBytes int64
-	// DeviceOf names the device of a rank, as its Ops do (engine.Located); nil: all ranks work in the memory of this
-	// process.
-	DeviceOf func(rank int) string
-	// DeviceMemory bounds the same on each device, 0: what is free there when weights are loaded. Reserve bytes of that
-	// are left to others.
-	DeviceMemory, Reserve int64
+	NewOps                             func(rank, ranks int) (engine.Ops, error)
+	DeviceOf                           func(rank int) string
+	MemoryBytes, DeviceMemory, Reserve int64
+	Transport                          comm.Transport // nil: comm.Local, refused on devices
+	Recode                             func(v any) (any, error)
 	// Devices names the profile (parallel/forecast/profiles.json) of one rank, with its link where it is not the usual
 	// one: stages are balanced and plans chosen by it; empty: "cpu". Machine, if not nil, is measured and takes its place.
 	Devices string
 	Machine *forecast.Machine
-	// Recode passes every command and reply of a rank through an encoder and decoder: the tests' proof that ranks share no
-	// memory with the leader. Nil in production.
-	Recode func(v any) (any, error)
 	// Patience is how long the ranks of a request may stand still together before it fails, 0: ten minutes. It must exceed
 	// the longest single operation.
 	Patience time.Duration
-	// Transport connects the ranks; nil: comm.Local, which moves the memory of this process, so that plans of several
-	// ranks are refused on devices.
-	Transport comm.Transport
 	// Order, if not 0, is the seed of a fixed order in which ranks and samplers run one at a time: for tests, which can
 	// repeat an interleaving and try many of them. Deadlocks are found at once.
 	Order uint64
+	// Hosts starts the processes that ranks run in: rank r of a plan in number r modulo their count. It is called before
+	// the first run, and after a process was lost. Nil: all ranks run in this one.
+	Hosts func() ([]host.Host, error)
 }
 
 // connects refuses plans whose ranks have nothing to exchange through.
 func (c *Config) connects(p plan.Plan) error {
-	if n := p.Ranks(); n > 1 && c.DeviceOf != nil && c.Transport == nil {
+	if n := p.Ranks(); n > 1 && c.DeviceOf != nil && c.Transport == nil && c.Hosts == nil {
 		return &failure.Error{Code: failure.BadRequest, Field: "plan", Text: fmt.Sprintf(
 			"%s splits the work over %d ranks; on %s one rank is all there can be: nothing moves data between ranks on "+
 				"devices yet", p, n, c.DeviceOf(0))}
@@ -71,15 +62,16 @@ func (c *Config) transport() comm.Transport {
 // goroutine; work runs one piece at a time.
 type Engine struct {
 	cfg      Config
-	work     chan struct{}          // holds one value while somebody works
-	lost     *team                  // ranks of a request that hung and have not all come back; nil: none
-	team     *team                  // ranks of the last plan; nil before the first request and after a failed one
-	fabric   forecast.Fabric        // one rank as the planner sees it
-	places   map[string]*placements // by device
-	resident sync.Mutex             // of places
-	local    engine.Ops             // serves Do while the ranks are idle
-	buf      rank.Buffer            // memory of Do
-	next     uint64                 // session numbers
+	work     chan struct{}   // holds one value while somebody works
+	lost     *team           // ranks of a request that hung and have not all come back; nil: none
+	team     *team           // ranks of the last plan; nil before the first request and after a failed one
+	fabric   forecast.Fabric // one rank as the planner sees it
+	home     *host.Local     // this process
+	resident sync.Mutex      // of hosts
+	hosts    []host.Host     // where ranks run: home alone, or other processes; nil: not started
+	baton    *group.Baton    // nil: everybody runs freely
+	buf      rank.Buffer     // memory of Do
+	next     uint64          // session and team numbers
 }
 
 // Observe is told of progress after every step; an error stops the run with that error.
@@ -107,72 +99,75 @@ func NewEngine(cfg Config) (*Engine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start the engine: %w", err)
 	}
-	e := &Engine{cfg: cfg, fabric: fabric, work: make(chan struct{}, 1), places: map[string]*placements{}}
-	places, err := e.placesOf(0)
+	e := &Engine{cfg: cfg, fabric: fabric, work: make(chan struct{}, 1), baton: group.NewBaton(cfg.Order)}
+	e.home, err = host.New(host.Config{
+		NewOps: cfg.NewOps, DeviceOf: cfg.DeviceOf, MemoryBytes: cfg.MemoryBytes, DeviceMemory: cfg.DeviceMemory,
+		Reserve: cfg.Reserve, Transport: cfg.Transport, Recode: cfg.Recode, Order: e.baton,
+	})
 	if err != nil {
 		return nil, fmt.Errorf("start the engine: %w", err)
 	}
-	e.local = places.ops
+	if cfg.Hosts == nil {
+		e.hosts = []host.Host{e.home}
+	}
 	return e, nil
 }
 
-// deviceOf names the device of a rank, "" for the memory of this process.
-func (c *Config) deviceOf(rank int) string {
-	if c.DeviceOf == nil {
-		return ""
+// start starts the processes of ranks where there are none. The caller holds e.work.
+func (e *Engine) start() error {
+	if e.hosts != nil {
+		return nil
 	}
-	return c.DeviceOf(rank)
-}
-
-// placesOf is the weights on the device of a rank. The caller holds e.work, but for the first call.
-func (e *Engine) placesOf(rank int) (*placements, error) {
-	where := e.cfg.deviceOf(rank)
-	if p := e.places[where]; p != nil {
-		return p, nil
-	}
-	ops, err := e.cfg.NewOps(rank, 1)
+	hosts, err := e.cfg.Hosts()
 	if err != nil {
-		return nil, err
+		return &failure.Error{Code: failure.PeerLost, Text: "start the processes of the ranks", Cause: err}
 	}
 	e.resident.Lock()
 	defer e.resident.Unlock()
-	e.places[where] = newPlacements(&e.cfg, where, ops)
-	return e.places[where], nil
+	e.hosts = hosts
+	return nil
 }
+
+// hostOf is the number of the process that a rank runs in.
+func (e *Engine) hostOf(rank int) int { return rank % len(e.hosts) }
 
 // acquire makes the weights that ranks of a plan hold resident, each on the rank's device, and reports whether any had
-// to be loaded.
+// to be loaded. All processes load at the same time.
 func (e *Engine) acquire(m Model, split plan.Plan) (loaded bool, err error) {
-	need, order := map[*placements][]dit.Held{}, []*placements(nil)
+	need := make([][]host.Need, len(e.hosts))
 	for rank, h := range split.Holdings(forecast.OwnLanes(m.Spec, split, e.fabric.Device)) {
-		p, err := e.placesOf(rank)
-		if err != nil {
-			return false, fmt.Errorf("start the device of rank %d: %w", rank, err)
-		}
-		if need[p] == nil {
-			order = append(order, p)
-		}
-		if !slices.ContainsFunc(need[p], func(o dit.Held) bool { return plan.HeldKey("", o) == plan.HeldKey("", h) }) {
-			need[p] = append(need[p], h)
+		at := e.hostOf(rank)
+		need[at] = append(need[at], host.Need{Rank: rank, Held: h, Bytes: m.heldBytes(h)})
+	}
+	fresh := make([]bool, len(e.hosts))
+	g := group.New(nil)
+	for i, h := range e.hosts {
+		if len(need[i]) > 0 {
+			g.Go(fmt.Sprintf("load %s", m.Key), func() (err error) {
+				fresh[i], err = h.Acquire(m.Key, m.Weights, need[i])
+				return err
+			})
 		}
 	}
-	for _, p := range order {
-		fresh, err := p.acquireAll(m, need[p])
-		if err != nil {
-			return loaded, err
-		}
-		loaded = loaded || fresh
-	}
-	return loaded, nil
+	err = g.Wait()
+	return slices.Contains(fresh, true), err
 }
 
-// each calls f with the weights of every device.
-func (e *Engine) each(f func(p *placements)) {
-	e.resident.Lock()
-	defer e.resident.Unlock()
-	for _, where := range slices.Sorted(maps.Keys(e.places)) {
-		f(e.places[where])
+// heldBytes estimates the memory of a part of the weights. Parts of blocks come with room for two blocks, where they
+// are brought together.
+func (m Model) heldBytes(held dit.Held) int64 {
+	bytes := m.WeightBytes / int64(max(held.Ranks, 1))
+	if m.Spec != nil && m.Spec.Params > 0 && held.Blocks != nil {
+		bytes = int64(float64(bytes) * float64(plan.HeldParams(m.Spec, held)) / float64(m.Spec.Params))
 	}
+	if held.Parts <= 1 || m.Spec == nil || m.Spec.Params == 0 {
+		return bytes
+	}
+	largest := int64(0)
+	for _, b := range m.Spec.Blocks {
+		largest = max(largest, b.Params)
+	}
+	return bytes/int64(held.Parts) + int64(2*float64(bytes)*float64(largest)/float64(m.Spec.Params))
 }
 
 // Close waits for the work in hand, ends the ranks and frees all weights.
@@ -183,9 +178,10 @@ func (e *Engine) Close() {
 	if e.usable() != nil {
 		return // memory that a hanging rank uses stays until the process ends
 	}
-	e.each(func(p *placements) { p.evict("") })
-	e.local.Free(e.buf.Mem)
-	e.each(func(p *placements) { rank.CloseOps(p.ops) })
+	e.home.Ops().Free(e.buf.Mem)
+	for _, h := range e.all() {
+		h.Close()
+	}
 }
 
 // dismiss ends the ranks. The caller holds e.work.
@@ -221,23 +217,34 @@ func (e *Engine) usable() error {
 // assemble makes the ranks of a plan the current ones. The caller holds e.work.
 func (e *Engine) assemble(p plan.Plan, spec *dit.Spec) error {
 	folded := p.Pipe > 1 && plan.Skips(spec)
-	if e.team != nil && e.team.plan == p && e.team.mesh.Plan.Pipe == p.Stops(folded) {
+	if e.team != nil && e.team.Plan == p && e.team.mesh.Plan.Pipe == p.Stops(folded) {
 		return nil
 	}
 	e.dismiss()
-	t, err := newTeam(p, folded, &e.cfg, func(rank int) func(string) (dit.Model, bool) {
-		return e.places[e.cfg.deviceOf(rank)].resident
-	})
+	e.next++
+	t, err := newTeam(host.Team{ID: e.next, Plan: p, Folded: folded}, e)
 	e.team = t
 	return err
 }
 
 // Name names the operations the ranks use, e.g. "cpu/avx2".
-func (e *Engine) Name() string { return e.local.Name() }
+func (e *Engine) Name() string { return e.home.Ops().Name() }
+
+// all is this process and those of the ranks.
+func (e *Engine) all() []host.Host {
+	e.resident.Lock()
+	defer e.resident.Unlock()
+	if len(e.hosts) == 1 && e.hosts[0] == host.Host(e.home) {
+		return e.hosts
+	}
+	return append([]host.Host{e.home}, e.hosts...)
+}
 
 // Resident lists the models whose weights are loaded, most recently used first.
-func (e *Engine) Resident() (list []ResidentModel) {
-	e.each(func(p *placements) { list = append(list, p.list()...) })
+func (e *Engine) Resident() (list []host.Resident) {
+	for _, h := range e.all() {
+		list = append(list, h.Resident()...)
+	}
 	return list
 }
 
@@ -248,7 +255,9 @@ func (e *Engine) Evict(key string) {
 	if e.usable() != nil {
 		return
 	}
-	e.each(func(p *placements) { p.evict(key) })
+	for _, h := range e.all() {
+		h.Evict(key)
+	}
 }
 
 // Do runs f on the device with nothing else running there. A panic in f becomes an error; what names f in it.
@@ -261,7 +270,7 @@ func (e *Engine) Do(ctx context.Context, what string, f func(*Local) error) erro
 	if err := e.usable(); err != nil {
 		return err
 	}
-	l := &Local{Ops: e.local, cfg: &e.cfg, Check: func() error {
+	l := &Local{Ops: e.home.Ops(), cfg: &e.cfg, Check: func() error {
 		if err := ctx.Err(); err != nil {
 			return cancelled(err)
 		}
@@ -274,7 +283,7 @@ func (e *Engine) Do(ctx context.Context, what string, f func(*Local) error) erro
 				Text: fmt.Sprintf("%s needs %d MB, %d MB are allowed", what, bytes>>20, e.cfg.MemoryBytes>>20),
 			}
 		}
-		if err := e.buf.Grow(e.local, bytes); err != nil {
+		if err := e.buf.Grow(e.home.Ops(), bytes); err != nil {
 			return nil, err
 		}
 		return engine.NewArena(what, e.buf.Mem, e.buf.Bytes), nil
@@ -319,6 +328,9 @@ func (e *Engine) Sample(ctx context.Context, req *Request, observe Observe) (*Re
 	}
 	defer release()
 	if err := e.usable(); err != nil {
+		return nil, err
+	}
+	if err := e.start(); err != nil {
 		return nil, err
 	}
 	start := time.Now()

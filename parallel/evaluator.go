@@ -32,7 +32,7 @@ type evaluator struct {
 
 func newEvaluator(d *denoiser, shares []*share) *evaluator {
 	ev := &evaluator{
-		d: d, shares: shares, warmup: d.team.plan.Warmup, full: make([]float32, len(d.latent)),
+		d: d, shares: shares, warmup: d.team.Plan.Warmup, full: make([]float32, len(d.latent)),
 		seen: map[int]bool{}, done: -1,
 	}
 	ev.moved = sync.NewCond(&ev.mu)

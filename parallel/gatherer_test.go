@@ -77,9 +77,9 @@ func (c *weighing) Pack(m engine.Matrix, ch int) (*engine.Packed, error) {
 // strictRequest is tinyRequest with private copies of parts for every rank.
 func strictRequest(t *testing.T, h *holder, family string, b, y, x, steps int) *Request {
 	r := tinyRequest(t, family, b, y, x, steps)
-	load := r.Model.Load
+	load := r.Model.Weights.Load
 	h.models, h.peaks = map[string]dit.Model{}, map[string]int64{}
-	r.Model.Load = func(ops engine.Ops, held dit.Held) (dit.Model, error) {
+	r.Model.Weights = LoadFunc(func(ops engine.Ops, held dit.Held) (dit.Model, error) {
 		count := &weighing{Ops: ops}
 		m, err := load(count, held)
 		h.mu.Lock()
@@ -91,7 +91,7 @@ func strictRequest(t *testing.T, h *holder, family string, b, y, x, steps int) *
 		s := strictly(m, func(int) { h.mu.Lock(); h.opened++; h.mu.Unlock() })
 		h.models[plan.HeldKey("", held)] = s
 		return s, nil
-	}
+	})
 	return r
 }
 
@@ -143,7 +143,7 @@ func TestAdaptersGoWithParts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	width, load := r.Model.Spec.Width, r.Model.Load
+	width, load := r.Model.Spec.Width, r.Model.Weights.Load
 	stored := func(name string, shape ...int) weights.Stored {
 		n := shape[0] * shape[1]
 		s := weights.Stored{DType: engine.F32, Shape: shape, Data: make([]byte, 4*n)}
@@ -151,7 +151,7 @@ func TestAdaptersGoWithParts(t *testing.T) {
 		return s
 	}
 	r.Model.Key = "tiny-flux+lora"
-	r.Model.Load = func(ops engine.Ops, held dit.Held) (dit.Model, error) {
+	r.Model.Weights = LoadFunc(func(ops engine.Ops, held dit.Held) (dit.Model, error) {
 		m, err := load(ops, held)
 		if err != nil {
 			return nil, err
@@ -163,7 +163,7 @@ func TestAdaptersGoWithParts(t *testing.T) {
 				Up: stored("up2", width, 2), Scale: 0.05,
 			},
 		})
-	}
+	})
 	for _, plan := range []string{"ulysses=2", "tensor=2,ring=2"} {
 		whole, parts := *r, *r
 		whole.Plan, parts.Plan = plan, plan+",shard=on"

@@ -43,7 +43,7 @@ func watchedRequest(t *testing.T, l *library, family string, b, y, x, steps int,
 	l.read, l.peak, l.loads = map[string]int64{}, map[string]int64{}, map[string]int{}
 	r := tinyRequest(t, family, b, y, x, steps)
 	r.Model.WeightBytes = 4 * r.Model.Spec.Params
-	r.Model.Load = func(ops engine.Ops, held dit.Held) (dit.Model, error) {
+	r.Model.Weights = LoadFunc(func(ops engine.Ops, held dit.Held) (dit.Model, error) {
 		elements = 0
 		count := &weighing{Ops: ops}
 		m, err := d.Load(count, held)
@@ -54,7 +54,7 @@ func watchedRequest(t *testing.T, l *library, family string, b, y, x, steps int,
 		l.read[key], l.peak[key] = elements, count.peak
 		l.loads[key]++
 		return m, err
-	}
+	})
 	return r
 }
 

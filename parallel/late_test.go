@@ -43,8 +43,8 @@ func TestLateEntriesAreSynchronousAtFirst(t *testing.T) {
 		if err := e.assemble(p, r.Model.Spec); err != nil {
 			t.Fatal(err)
 		}
-		for _, l := range e.team.links {
-			l.Rank.Ops.(*tagging).pos = l.Rank.Pos
+		for _, l := range e.team.members {
+			rankOf(l).Ops.(*tagging).pos = rankOf(l).Pos
 		}
 		if _, err := e.Sample(context.Background(), r, nil); err != nil {
 			t.Fatalf("%s: %v", plan, err)

@@ -35,6 +35,9 @@ func (e *Engine) Load(ctx context.Context, m Model, text string) (Loaded, error)
 	if err := e.usable(); err != nil {
 		return out, err
 	}
+	if err := e.start(); err != nil {
+		return out, err
+	}
 	start := time.Now()
 	loaded, err := e.acquire(m, p)
 	if err != nil {

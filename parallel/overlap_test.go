@@ -26,8 +26,8 @@ type rankMicro struct {
 }
 
 func (w *watching) Linear(y, x engine.Tensor, wt *engine.Weight, e engine.Epilogue) {
-	if team := (*w.e).team; team != nil && w.rank >= 0 && w.rank < len(team.links) {
-		at := rankMicro{w.rank, team.links[w.rank].Rank.Pos.Now()}
+	if team := (*w.e).team; team != nil && w.rank >= 0 && w.rank < len(team.members) {
+		at := rankMicro{w.rank, rankOf(team.members[w.rank]).Pos.Now()}
 		w.mu.Lock()
 		if n := len(*w.seen); n == 0 || (*w.seen)[n-1] != at {
 			*w.seen = append(*w.seen, at)
@@ -144,7 +144,7 @@ func TestExecutorFollowsTheProgram(t *testing.T) {
 					program[s.Actor] = append(program[s.Actor], s.Micro)
 				}
 			}
-			did := make([][]plan.Micro, len(e.team.links))
+			did := make([][]plan.Micro, len(e.team.members))
 			for _, s := range seen {
 				if s.m == (plan.Micro{}) { // products of opening the session: evaluation 0 is always of the whole picture
 					continue

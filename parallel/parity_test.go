@@ -8,7 +8,9 @@ import (
 
 	"patchbay/models/dit"
 	"patchbay/models/sampling"
+	"patchbay/parallel/host"
 	"patchbay/parallel/plan"
+	"patchbay/parallel/rank"
 	"patchbay/tests/golden"
 )
 
@@ -125,3 +127,6 @@ func TestExactPlansEqualOneRank(t *testing.T) {
 		}
 	}
 }
+
+// rankOf is the rank of a member that runs in this process.
+func rankOf(m host.Member) *rank.Rank { return m.(*rank.Link).Rank }

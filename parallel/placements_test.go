@@ -24,10 +24,10 @@ func shelf(t *testing.T, room int64) (e *Engine, model func(key string) Model, l
 	return e, func(key string) Model {
 		m := tiny
 		m.Key, m.WeightBytes = key, 100
-		m.Load = func(ops engine.Ops, held dit.Held) (dit.Model, error) {
+		m.Weights = LoadFunc(func(ops engine.Ops, held dit.Held) (dit.Model, error) {
 			loads[key]++
-			return tiny.Load(ops, held)
-		}
+			return tiny.Weights.Load(ops, held)
+		})
 		return m
 	}, loads
 }

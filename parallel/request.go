@@ -6,6 +6,7 @@ import (
 	"patchbay/models/dit"
 	"patchbay/models/sampling"
 	"patchbay/parallel/comm"
+	"patchbay/parallel/host"
 	"patchbay/parallel/rank"
 )
 
@@ -108,13 +109,17 @@ type Entry struct {
 // Area is a rectangle of latent pixels. The zero Area is none.
 type Area struct{ H, W, Y, X int }
 
+// LoadFunc is host.Weights that are not in files: of tests, or in the memory of this process.
+type LoadFunc func(ops engine.Ops, held dit.Held) (dit.Model, error)
+
+// Load implements host.Weights.
+func (f LoadFunc) Load(ops engine.Ops, held dit.Held) (dit.Model, error) { return f(ops, held) }
+
 // Model names a diffusion model with its adapters and tells how to get its weights. Equal keys share weights.
 type Model struct {
-	Key  string // file, header hash and adapters
-	Spec *dit.Spec
-	// Load reads and packs the part in held (embeddings and head are always part of it). Ranks in one process share the
-	// result.
-	Load func(ops engine.Ops, held dit.Held) (dit.Model, error)
+	Key     string // file, header hash and adapters
+	Spec    *dit.Spec
+	Weights host.Weights
 	// WeightBytes is the size of the weights in the file, for memory checks before loading.
 	WeightBytes int64
 }

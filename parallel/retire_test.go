@@ -16,8 +16,8 @@ func TestRanksForgetRequests(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for i, l := range e.team.links {
-		if n, m, _ := l.Rank.Kept(); n+m > 0 {
+	for i, l := range e.team.members {
+		if n, m, _ := rankOf(l).Kept(); n+m > 0 {
 			t.Errorf("rank %d keeps %d sessions and %d marks of cancellations after three requests, want none", i, n, m)
 		}
 	}

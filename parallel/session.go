@@ -17,7 +17,7 @@ type session struct {
 	features struct{ in, out int }
 }
 
-// open starts the session on all ranks and returns the largest memory need of one, in bytes.
+// open starts the session on all ranks and returns the bytes of the rank that needs most, of folded stages both lanes.
 func (s *session) open(spec *dit.Spec, o rank.OpenCommand, branches []int) (peak int64, err error) {
 	t, p := s.team, s.team.mesh.Plan
 	s.batch = plan.Balanced(o.Batch, p.Data)
@@ -35,8 +35,8 @@ func (s *session) open(spec *dit.Spec, o rank.OpenCommand, branches []int) (peak
 	replies, err := t.all(func(at int) *rank.Command {
 		c := t.mesh.At(at)
 		own := o
-		device, _ := t.device(at)
-		own.Model = plan.HeldKey(o.Model, t.plan.Held(o.Lanes, plan.Mesh{Plan: t.plan}.At(device)))
+		device, _ := t.Device(at)
+		own.Model = plan.HeldKey(o.Model, t.Plan.Held(o.Lanes, plan.Mesh{Plan: t.Plan}.At(device)))
 		own.Batch = s.batch[c.Data].Len()
 		own.Entries = make([]rank.EntryInput, len(o.Entries))
 		for i, e := range o.Entries {
@@ -47,8 +47,11 @@ func (s *session) open(spec *dit.Spec, o rank.OpenCommand, branches []int) (peak
 		}
 		return &rank.Command{Session: s.id, Open: &own}
 	})()
-	for _, r := range replies {
-		peak = max(peak, r.PeakBytes)
+	need := make([]int64, t.Plan.Ranks())
+	for member, r := range replies {
+		device, _ := t.Device(member)
+		need[device] += r.PeakBytes
+		peak = max(peak, need[device])
 	}
 	return peak, err
 }
@@ -113,7 +116,7 @@ func (s *session) begin(c rank.EvaluateCommand) func() ([][]float32, error) {
 		for k := range out {
 			out[k] = make([]float32, len(c.Inputs[k])/s.features.in*s.features.out)
 		}
-		for rank := range t.links {
+		for rank := range t.members {
 			at := t.mesh.At(rank)
 			i := 0
 			for k, e := range c.Entries {
@@ -156,10 +159,10 @@ func (s *session) close(stats *Stats) error {
 	if err != nil {
 		return err
 	}
-	n := t.plan.Ranks()
+	n := t.Plan.Ranks()
 	stats.Traffic, stats.Tokens = make([][]comm.Traffic, n), make([]rank.TokenCount, n)
 	for i, r := range replies {
-		at, down := t.device(i)
+		at, down := t.Device(i)
 		if stats.Traffic[at] == nil {
 			stats.Traffic[at] = make([]comm.Traffic, len(r.Traffic))
 		}
@@ -182,7 +185,7 @@ func (s *session) cancel() {
 	if !s.team.interruptible {
 		return
 	}
-	for _, l := range s.team.links {
+	for _, l := range s.team.members {
 		l.Cancel(s.id)
 	}
 }

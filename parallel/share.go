@@ -25,7 +25,7 @@ type share struct {
 
 // shares cuts the run into sampler instances and says who evaluates for them.
 func (d *denoiser) shares() ([]*share, *evaluator) {
-	p := d.team.plan
+	p := d.team.Plan
 	grid := d.whole.grid
 	patches := []dit.Range{{End: grid.Tokens()}}
 	exact := d.expected > 0 && p.Warmup >= d.expected

@@ -16,8 +16,8 @@ func TestSkipsAreForgotten(t *testing.T) {
 			if _, err := e.Sample(context.Background(), r, nil); err != nil {
 				t.Fatalf("%q: %v", plan, err)
 			}
-			for i, l := range e.team.links {
-				if _, _, n := l.Rank.Kept(); n > 0 {
+			for i, l := range e.team.members {
+				if _, _, n := rankOf(l).Kept(); n > 0 {
 					t.Errorf("plan %q: rank %d keeps %d outputs and stores after job %d, want none", plan, i, n, job)
 				}
 			}

@@ -15,7 +15,7 @@ const maxSteps = 10000
 // validate refuses requests that cannot run, naming the field. It reads no weights.
 func (r *Request) validate() error {
 	switch l := r.Latent; {
-	case r.Model.Spec == nil || r.Model.Load == nil || r.Model.Key == "":
+	case r.Model.Spec == nil || r.Model.Weights == nil || r.Model.Key == "":
 		return failure.Refuse("model", "no model given")
 	case r.Sampling == nil:
 		return failure.Refuse("sampling", "no model sampling given")

@@ -81,7 +81,7 @@ func (t *team) stalled() error {
 		return w.lost
 	}
 	var moves int64
-	for _, l := range t.links {
+	for _, l := range t.members {
 		n, _, _ := l.Position()
 		moves += n
 	}
@@ -107,7 +107,7 @@ func (t *team) deadlock() {
 
 // abort ends all exchanges with a cause.
 func (t *team) abort(cause error) {
-	for _, l := range t.links {
+	for _, l := range t.members {
 		l.Abort(cause)
 	}
 }
@@ -116,7 +116,7 @@ func (t *team) abort(cause error) {
 // who waits.
 func (t *team) accuse(verdict string) *failure.Error {
 	var guilty, waiting, all []string
-	for r, l := range t.links {
+	for r, l := range t.members {
 		_, busy, place := l.Position()
 		name := fmt.Sprintf("rank %d at %s", r, place)
 		waits := l.Waits()

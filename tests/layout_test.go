@@ -27,7 +27,11 @@ func rooms() map[string][]string {
 		"cli":    {"console", "settings", "workflow", "plan", "bench", "."},
 		"daemon": {"."},
 		"node":   {"pyjson", "lru", "fault", "picture/resample", "picture", "files", "value", "graph", "classes"},
-		"ipc":    {"wire", "bulk", "message", "client", "meter", "broker", "jobs", "serve", "worker"},
+		"parallel": {
+			"failure", "comm", "comm/deferred", "comm/localcuda", "plan", "group", "rank", "host",
+			"forecast", ".",
+		},
+		"ipc": {"wire", "bulk", "message", "client", "meter", "broker", "jobs", "serve", "worker"},
 	}
 }
 
@@ -188,7 +192,7 @@ func TestLayoutImportsPointDown(t *testing.T) {
 // forTests are packages that only tests import, with everything below them.
 var forTests = []string{
 	"engine/cpu/emulated", "engine/optest", "models/goldenrun",
-	"models/weights/goldenweights", "tests",
+	"models/weights/goldenweights", "parallel/comm/commtest", "parallel/comm/deferred", "tests",
 }
 
 func TestLayoutNothingForTestsIsShipped(t *testing.T) {

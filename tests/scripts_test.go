@@ -79,7 +79,7 @@ func scriptDaemon(ts *testscript.TestScript, _ bool, args []string) {
 		"--output", ts.MkAbs("output"),
 	}, args...)
 	b := &background{cmd: exec.Command(ts.Getenv("PROGRAM"), line...), log: &output{}, ended: make(chan error, 1)}
-	b.cmd.Env = append(os.Environ(), "PATCHBAY_NATS_URL=", "PATCHBAY_HOME="+ts.Getenv("PATCHBAY_HOME"),
+	b.cmd.Env = append(os.Environ(), "PATCHBAY_NATS_URL=nats://127.0.0.1:1", "PATCHBAY_HOME="+ts.Getenv("PATCHBAY_HOME"),
 		"PATCHBAY_MODELS="+ts.Getenv("PATCHBAY_MODELS"))
 	b.cmd.Stderr = b.log
 	b.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

@@ -135,7 +135,7 @@ func (f *commFlags) measure() (*report, measured, error) {
 
 // time clocks one exchange on all ranks: they meet, then everyone notes when it starts and when it is done.
 func (f *commFlags) time(e exchange, n int) ([]float64, error) {
-	comms, err := comm.Local{}.Connect("bench", make([]engine.Ops, f.ranks), time.Minute)
+	comms, err := comm.Local{}.Connect(comm.Group{Name: "bench", Deadline: time.Minute}, make([]engine.Ops, f.ranks))
 	if err != nil {
 		return nil, err
 	}

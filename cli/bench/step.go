@@ -118,7 +118,7 @@ func (f *stepFlags) request(d *family.Diffusion, path string) (*parallel.Request
 	r := &parallel.Request{
 		Model: parallel.Model{
 			Key: path, Spec: &spec,
-			Load: func(ops engine.Ops, held dit.Held) (dit.Model, error) { return d.Load(ops, held) },
+			Weights: parallel.LoadFunc(d.Load),
 		},
 		Sampling: line, Sampler: "euler", Sigmas: sigmas, Latent: latent, Noise: noise, Plan: f.plan, Compute: compute,
 		Branches: []parallel.Branch{{Name: "positive", Entries: []parallel.Entry{entry}}},

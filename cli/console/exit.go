@@ -9,16 +9,15 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"patchbay/daemon"
 	"patchbay/ipc/client"
 	"patchbay/ipc/wire"
 )
 
-// The exit codes of run, watch and get; other commands use 0 and 1.
+// The exit codes of all commands.
 const (
-	ExitFailed    = 1 // the job failed
-	ExitBadInput  = 2 // the command line or the workflow was refused
-	ExitNoDaemon  = 3
+	ExitFailed    = 1 // the job, or the command itself, failed
+	ExitBadInput  = 2 // the command line, a setting or the workflow was refused
+	ExitNoDaemon  = 3 // no daemon, or none of the NATS server that one is to use
 	ExitCancelled = 130
 )
 
@@ -48,7 +47,7 @@ func Report(errs io.Writer, err error) int {
 		}
 		return exit.Code
 	}
-	var input *daemon.InputError
+	var input *wire.InputError
 	if errors.As(err, &input) {
 		Printf(errs, "patchbay: %v\n", input.Err)
 		return ExitBadInput
@@ -67,7 +66,7 @@ func Exit(code int, err error) error { return &ExitError{code, err} }
 func codeFor(err error) int {
 	var e *wire.Error
 	switch {
-	case errors.Is(err, client.ErrNoDaemon):
+	case errors.Is(err, client.ErrNoDaemon) || errors.Is(err, wire.ErrNoServer):
 		return ExitNoDaemon
 	case errors.As(err, &e) && e.Code == wire.ErrCancelled:
 		return ExitCancelled
@@ -84,9 +83,12 @@ func codeFor(err error) int {
 var ErrInterrupted = errors.New("interrupted")
 
 // ExactArgs refuses another number of arguments with the exit code of bad input.
-func ExactArgs(n int) cobra.PositionalArgs {
+func ExactArgs(n int) cobra.PositionalArgs { return Args(cobra.ExactArgs(n)) }
+
+// Args refuses with the exit code of bad input the arguments that check refuses.
+func Args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
-		if err := cobra.ExactArgs(n)(cmd, args); err != nil {
+		if err := check(cmd, args); err != nil {
 			return BadInput(fmt.Errorf("%w; see patchbay %s --help", err, cmd.Name()))
 		}
 		return nil

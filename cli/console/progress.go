@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -27,6 +28,7 @@ type Progress struct {
 	node string
 	line string // last plain line of progress
 	job  string
+	Kept bool // by a daemon: files that cannot be saved can be fetched again
 }
 
 // NewProgress shows jobs on out, as JSON lines if json is set.
@@ -58,6 +60,17 @@ func (s *Progress) Say(format string, args ...any) {
 		return
 	}
 	Printf(s.out, format+"\n", args...)
+}
+
+// Note returns what tells people of something beside the job: on errs, or between the bars.
+func (s *Progress) Note(errs io.Writer) func(format string, args ...any) {
+	return func(format string, args ...any) {
+		s.dropBar()
+		if s.bars != nil {
+			errs = s.bars
+		}
+		Printf(errs, "patchbay: "+format+"\n", args...)
+	}
 }
 
 // Accepted shows that a job has been taken, and which of its nodes cannot run.
@@ -171,6 +184,9 @@ func (s *Progress) Finish(end *message.Event, err error, files []message.File, d
 			s.Say("%s", p)
 		}
 	}
+	if err != nil && s.Kept {
+		err = fmt.Errorf("%w; the job is done and its files are kept: `patchbay get %s --out FOLDER`", err, end.Job)
+	}
 	if err != nil {
 		return Exit(ExitFailed, err)
 	}
@@ -236,6 +252,22 @@ func SaveFiles(files []message.File, dir string) ([]string, error) {
 		paths = append(paths, filepath.Join(dir, filepath.FromSlash(name)))
 	}
 	return paths, nil
+}
+
+// CheckFolder tells why files cannot be written into a folder, which need not be there yet.
+func CheckFolder(dir string) error {
+	have := dir
+	for {
+		if _, err := os.Stat(have); err == nil || have == filepath.Dir(have) {
+			break
+		}
+		have = filepath.Dir(have)
+	}
+	f, err := os.CreateTemp(have, ".patchbay-")
+	if err != nil {
+		return fmt.Errorf("%s cannot be written: %w", dir, err)
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
 func onlyTemp(files []message.File) bool {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -17,6 +18,7 @@ import (
 type Target struct {
 	nats, socket string
 	access       wire.Access
+	reconnect    time.Duration
 }
 
 // Add adds the flags.
@@ -58,6 +60,29 @@ func (t *Target) Dial() (client.Client, error) {
 	}
 	return nil, fmt.Errorf(
 		"%w (start one with `patchbay serve`, or name one with --nats or --socket; `patchbay run --local` needs none)", err)
+}
+
+// Reconnect adds the flag that says how long a daemon may be away.
+func (t *Target) Reconnect(f *pflag.FlagSet) {
+	f.DurationVar(&t.reconnect, "reconnect", time.Minute,
+		"how long to wait for a daemon that has gone away while the job runs; 0: not at all")
+}
+
+// DialLasting is Dial for following jobs: when the connection is lost it connects anew.
+func (t *Target) DialLasting() (*client.Lasting, error) {
+	first, err := t.Dial()
+	if err != nil {
+		return nil, err
+	}
+	l := &client.Lasting{Say: func(string, ...any) {}, Patience: t.reconnect}
+	l.Dial = func() (client.Client, error) {
+		if c := first; c != nil {
+			first = nil
+			return c, nil
+		}
+		return t.Dial()
+	}
+	return l, nil
 }
 
 func (t *Target) dialNATS(url string) (client.Client, error) {

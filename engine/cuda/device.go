@@ -37,6 +37,8 @@ type Device struct {
 	allocs    atomic.Int64
 	waits     atomic.Int64
 	places    places
+	points    points
+	links     links
 }
 
 // Device opens device number index and loads the kernels into it. It refuses GPUs that are too old by name.
@@ -117,7 +119,7 @@ func (dev *Device) load() error {
 
 // Close gives the kernels and the context back. Everything allocated on the device must have been freed.
 func (dev *Device) Close() error {
-	errs := []error{dev.places.free(dev)}
+	errs := []error{dev.places.free(dev), dev.points.free(dev)}
 	for _, m := range dev.modules {
 		errs = append(errs, try(func(e *C.pb_error) { C.pb_module_free(dev.c, m, e) }))
 	}
@@ -145,11 +147,13 @@ func (dev *Device) alloc(bytes int) (uint64, error) {
 	return uint64(at), err
 }
 
-// free waits until nothing on the device can use the memory any more and gives it back.
+// free waits until nothing on the device, or on others that exchange with it, can use the memory any more and gives it
+// back.
 func (dev *Device) free(at uint64) error {
 	if err := dev.Sync(); err != nil {
 		return err
 	}
+	dev.links.sync()
 	return try(func(e *C.pb_error) { C.pb_free(dev.c, C.uint64_t(at), e) })
 }
 

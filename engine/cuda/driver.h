@@ -31,6 +31,7 @@ typedef struct CUevent_st *CUevent;
   X(PB_INVALID_DEVICE, CUDA_ERROR_INVALID_DEVICE, 101) \
   X(PB_INVALID_IMAGE, CUDA_ERROR_INVALID_IMAGE, 200) \
   X(PB_INVALID_CONTEXT, CUDA_ERROR_INVALID_CONTEXT, 201) \
+  X(PB_PEER_UNSUPPORTED, CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, 217) \
   X(PB_INVALID_PTX, CUDA_ERROR_INVALID_PTX, 218) \
   X(PB_UNSUPPORTED_PTX, CUDA_ERROR_UNSUPPORTED_PTX_VERSION, 222) \
   X(PB_INVALID_HANDLE, CUDA_ERROR_INVALID_HANDLE, 400) \
@@ -38,6 +39,8 @@ typedef struct CUevent_st *CUevent;
   X(PB_NOT_READY, CUDA_ERROR_NOT_READY, 600) \
   X(PB_ILLEGAL_ADDRESS, CUDA_ERROR_ILLEGAL_ADDRESS, 700) \
   X(PB_OUT_OF_RESOURCES, CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, 701) \
+  X(PB_PEER_ENABLED, CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, 704) \
+  X(PB_TOO_MANY_PEERS, CUDA_ERROR_TOO_MANY_PEERS, 711) \
   X(PB_LAUNCH_FAILED, CUDA_ERROR_LAUNCH_FAILED, 719) \
   X(PB_UNKNOWN, CUDA_ERROR_UNKNOWN, 999) \
   X(PB_ATTR_MULTIPROCESSORS, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 16) \
@@ -68,10 +71,12 @@ enum { PB_CONSTANTS(PB_CONSTANT) };
   X(cuDeviceGetName, (char *, int, CUdevice)) \
   X(cuDeviceGetAttribute, (int *, CUdevice_attribute, CUdevice)) \
   X(cuDeviceTotalMem_v2, (size_t *, CUdevice)) \
+  X(cuDeviceCanAccessPeer, (int *, CUdevice, CUdevice)) \
   X(cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice)) \
   X(cuDevicePrimaryCtxRelease_v2, (CUdevice)) \
   X(cuCtxSetCurrent, (CUcontext)) \
   X(cuCtxSynchronize, (void)) \
+  X(cuCtxEnablePeerAccess, (CUcontext, unsigned)) \
   X(cuMemGetInfo_v2, (size_t *, size_t *)) \
   X(cuMemAlloc_v2, (CUdeviceptr *, size_t)) \
   X(cuMemFree_v2, (CUdeviceptr)) \
@@ -80,6 +85,7 @@ enum { PB_CONSTANTS(PB_CONSTANT) };
   X(cuMemcpyHtoDAsync_v2, (CUdeviceptr, const void *, size_t, CUstream)) \
   X(cuMemcpyDtoHAsync_v2, (void *, CUdeviceptr, size_t, CUstream)) \
   X(cuMemcpyDtoDAsync_v2, (CUdeviceptr, CUdeviceptr, size_t, CUstream)) \
+  X(cuMemcpyPeerAsync, (CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, size_t, CUstream)) \
   X(cuMemsetD8Async, (CUdeviceptr, unsigned char, size_t, CUstream)) \
   X(cuStreamCreate, (CUstream *, unsigned)) \
   X(cuStreamDestroy_v2, (CUstream)) \

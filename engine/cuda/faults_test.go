@@ -3,29 +3,14 @@
 package cuda
 
 import (
-	"bytes"
-	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
 	"testing"
 
 	"patchbay/tests/fakegpu"
 )
 
-// TestPlantedFaults builds fakes of kernels with one mistake each and runs the test that must notice. A test that
-// passes all the same does not guard what it is for. The mistakes are made in copies: the sources have no switches for
-// them.
+// TestPlantedFaults builds fakes of kernels with one mistake each and runs the test that must notice.
 func TestPlantedFaults(t *testing.T) {
-	if testing.Short() {
-		t.Skip("NOT RUN in the short form: every fault compiles a kernel")
-	}
-	for _, f := range []struct {
-		name, file, old, new string
-		test                 string // must fail, with output that has want
-		want                 string
-	}{
+	fakegpu.Faults(t, []struct{ Name, File, Old, New, Test, Want string }{
 		{
 			"residual's stride for y", "linear.cu", "a.y + b * a.ybs + l * a.yls + c, v, n, vec);\n}",
 			"a.y + b * a.rbs + l * a.rls + c, v, n, vec);\n}", "TestEveryTile", "got",
@@ -196,63 +181,5 @@ func TestPlantedFaults(t *testing.T) {
 			"Q and O strides swapped", "attention.go", "p.o, p.os = part(out)", "p.o, _ = part(out)\n\t\tp.os = p.qs",
 			"TestEveryHead", "",
 		},
-	} {
-		t.Run(f.name, func(t *testing.T) {
-			change := fakegpu.Change{File: f.file, Old: f.old, New: f.new}
-			pattern := "^" + strings.ReplaceAll(f.test, "/", "$/^") + "$"
-			var cmd *exec.Cmd
-			if ext := filepath.Ext(f.file); ext == ".go" || ext == ".c" {
-				cmd = exec.Command("go", "test", "-overlay", overlay(t, change), "-run", pattern, "-timeout", "120s", ".")
-				cmd.Env = append(os.Environ(), "PATCHBAY_TEST_CUDA="+fakegpu.Library(t))
-			} else {
-				cmd = exec.Command(os.Args[0], "-test.run", pattern, "-test.timeout", "120s")
-				cmd.Env = append(os.Environ(), "PATCHBAY_TEST_CUDA="+fakegpu.Library(t, change))
-			}
-			out, err := cmd.CombinedOutput()
-			if err == nil {
-				t.Fatalf("%s passes", f.test)
-			}
-			if !bytes.Contains(out, []byte(f.want)) || bytes.Contains(out, []byte("[build failed]")) {
-				t.Errorf("%s fails without %q:\n%.2000s", f.test, f.want, out)
-			}
-			t.Logf("noticed: %s", firstLine(out))
-		})
-	}
-}
-
-// overlay writes a changed copy of a file of this package and a description for the go command that puts it in the
-// place of the original.
-func overlay(t *testing.T, c fakegpu.Change) string {
-	t.Helper()
-	path, err := filepath.Abs(c.File)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := strings.Count(string(text), c.Old); n != 1 {
-		t.Fatalf("the fault in %s finds its place %d times, want 1: %q", c.File, n, c.Old)
-	}
-	dir := t.TempDir()
-	changed, list := filepath.Join(dir, c.File), filepath.Join(dir, "overlay.json")
-	description := fmt.Sprintf(`{"Replace": {%q: %q}}`, path, changed)
-	for name, body := range map[string]string{changed: strings.Replace(string(text), c.Old, c.New, 1), list: description} {
-		if err := os.WriteFile(name, []byte(body), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return list
-}
-
-// firstLine returns the first line that tells of a failure.
-func firstLine(out []byte) string {
-	for line := range strings.Lines(string(out)) {
-		if s := strings.TrimSpace(line); strings.Contains(s, "_test.go") || strings.Contains(s, "fakegpu:") ||
-			strings.Contains(s, "optest.go") {
-			return s
-		}
-	}
-	return strings.TrimSpace(string(out[:min(len(out), 200)]))
+	})
 }

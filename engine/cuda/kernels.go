@@ -30,6 +30,7 @@ const (
 	kAttendAny
 	kAttendWide
 	kMerge
+	kSum
 	kLast
 )
 
@@ -41,6 +42,7 @@ const (
 	kPack
 	kGroupSum
 	kGroupFactors
+	kSumF64
 	kSoftmax
 	kIm2col
 	kLinear256
@@ -103,6 +105,9 @@ var kernels = [kernelCount]struct {
 	kAttendWide + 1: {name: "pb_attend_wide_f32", shared: anyShared(512, 2)},
 	kMerge:          {name: "pb_merge_bf16"},
 	kMerge + 1:      {name: "pb_merge_f32"},
+	kSum:            {name: "pb_sum_bf16"},
+	kSum + 1:        {name: "pb_sum_f32"},
+	kSumF64:         {name: "pb_sum_f64"},
 	kCopy:           {name: "pb_copy_strided"},
 	kCopyNarrow:     {name: "pb_copy_narrow"},
 	kCopyWiden:      {name: "pb_copy_widen"},

@@ -49,5 +49,32 @@ func (*Device) Close() error { return nil }
 // Close does nothing.
 func (*Ops) Close() error { return nil }
 
+// Point is never made without cgo.
+type Point struct{}
+
+// Record returns nothing.
+func (*Ops) Record() Point { return Point{} }
+
+// After does nothing.
+func (*Ops) After(Point) {}
+
+// Forget does nothing.
+func (*Ops) Forget(Point) {}
+
+// Join fails.
+func (*Ops) Join([]*Ops) error { return ErrNotOpened }
+
+// Beside fails.
+func (*Ops) Beside() (*Ops, error) { return nil, ErrNotOpened }
+
+// Err says what Open says.
+func (*Ops) Err() error { return ErrNotOpened }
+
+// Take does nothing.
+func (*Ops) Take(_, _ engine.Tensor, _ *Ops) {}
+
+// Sum does nothing.
+func (*Ops) Sum(engine.Tensor, []engine.Tensor, []*Ops) {}
+
 // Sync does nothing.
 func (*Ops) Sync() error { return nil }

@@ -38,6 +38,7 @@ type Ops struct {
 	done  chan *pinned
 	marks marks
 	clock clock
+	aside []*Ops // see Beside
 	err   error
 }
 
@@ -55,6 +56,7 @@ type arguments struct {
 	linear    C.struct_pb_linear
 	attend    C.struct_pb_attend
 	merge     C.struct_pb_merge
+	sum       C.struct_pb_sum
 	softmax   C.struct_pb_softmax
 	im2col    C.struct_pb_im2col
 	group     C.struct_pb_group
@@ -81,13 +83,18 @@ func (dev *Device) NewOps() (*Ops, error) {
 
 // Close waits for the stream and gives back what the Ops holds; memory of Alloc and Pack is the caller's to free.
 func (o *Ops) Close() error {
-	errs := []error{o.Sync(), o.mem.free(), o.up.free()}
+	errs := []error{o.Sync()}
+	for _, b := range o.aside {
+		errs = append(errs, b.Close())
+	}
+	errs = append(errs, o.mem.free(), o.up.free())
 	o.takeBack()
 	for _, p := range o.down {
 		errs = append(errs, o.dev.release(p))
 	}
 	errs = append(errs, o.clock.free(o.dev))
 	o.dev.places.put(o.marks.place)
+	o.dev.points.drop(o)
 	return errors.Join(append(errs, try(func(e *C.pb_error) { C.pb_stream_free(o.dev.c, o.stream, e) }))...)
 }
 

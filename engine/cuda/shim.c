@@ -157,6 +157,23 @@ int pb_move(pb_device *d, uint64_t stream, uint64_t dst, uint64_t src, uint64_t 
   return 0;
 }
 
+// Whether d may read the memory of peer; what that takes is switched on.
+int pb_peer(pb_device *d, pb_device *peer, int *reaches, pb_error *e) {
+  *reaches = 0;
+  CALL(d->driver, cuDeviceCanAccessPeer, reaches, d->number, peer->number);
+  if (!*reaches) return 0;
+  CALL(d->driver, cuCtxSetCurrent, d->context);
+  CUresult r = d->driver->cuCtxEnablePeerAccess(peer->context, 0);
+  if (r == PB_PEER_UNSUPPORTED || r == PB_TOO_MANY_PEERS) *reaches = 0;
+  return r == PB_SUCCESS || r == PB_PEER_ENABLED || !*reaches ? 0 : failed(d->driver, r, "cuCtxEnablePeerAccess", e);
+}
+
+// From the memory of another device: straight where d reaches it, else the driver passes it through the host.
+int pb_move_peer(pb_device *d, uint64_t stream, uint64_t dst, pb_device *from, uint64_t src, uint64_t bytes, pb_error *e) {
+  ON(d, cuMemcpyPeerAsync, dst, d->context, src, from->context, bytes, STREAM(stream));
+  return 0;
+}
+
 int pb_set(pb_device *d, uint64_t stream, uint64_t dst, int value, uint64_t bytes, pb_error *e) {
   ON(d, cuMemsetD8Async, dst, (unsigned char)value, bytes, STREAM(stream));
   return 0;

@@ -41,6 +41,8 @@ int pb_host_free(pb_device *d, void *at, pb_error *e);
 int pb_upload(pb_device *d, uint64_t stream, uint64_t dst, const void *pinned, uint64_t bytes, pb_error *e);
 int pb_download(pb_device *d, uint64_t stream, void *pinned, uint64_t src, uint64_t bytes, pb_error *e);
 int pb_move(pb_device *d, uint64_t stream, uint64_t dst, uint64_t src, uint64_t bytes, pb_error *e);
+int pb_peer(pb_device *d, pb_device *peer, int *reaches, pb_error *e);
+int pb_move_peer(pb_device *d, uint64_t stream, uint64_t dst, pb_device *from, uint64_t src, uint64_t bytes, pb_error *e);
 int pb_set(pb_device *d, uint64_t stream, uint64_t dst, int value, uint64_t bytes, pb_error *e);
 int pb_write(pb_device *d, uint64_t stream, void *pinned, uint32_t value, pb_error *e);
 int pb_stream_new(pb_device *d, uint64_t *out, pb_error *e);

@@ -17,8 +17,16 @@ func Submit(ctx context.Context, c Client, req *message.RunRequest) (message.Rec
 	return out, err
 }
 
-// Run starts a job and feeds col until it ends. It returns the terminal event.
+// Run starts a job and feeds col until it ends. It returns the terminal event. A Lasting client goes on after a loss of
+// the connection; any other ends with ErrSilent, ErrNoDaemon or the error of its connection.
 func Run(ctx context.Context, c Client, req *message.RunRequest, col *Collector) (*message.Event, error) {
+	if l, ok := c.(*Lasting); ok {
+		return l.run(ctx, req, col)
+	}
+	return run(ctx, c, req, col)
+}
+
+func run(ctx context.Context, c Client, req *message.RunRequest, col *Collector) (*message.Event, error) {
 	r, err := c.Ask(ctx, message.VerbRun, "", req)
 	if err != nil {
 		return nil, err
@@ -37,6 +45,15 @@ func Status(ctx context.Context, c Client, job string) (message.Record, error) {
 // Follow feeds col with the events of a job from a sequence number on, and with its files if they are wanted, until it
 // ends.
 func Follow(ctx context.Context, c Client, job string, from uint64, files bool,
+	col *Collector,
+) (*message.Event, error) {
+	if l, ok := c.(*Lasting); ok {
+		return l.follow(ctx, job, from, files, col)
+	}
+	return follow(ctx, c, job, from, files, col)
+}
+
+func follow(ctx context.Context, c Client, job string, from uint64, files bool,
 	col *Collector,
 ) (*message.Event, error) {
 	r, err := c.Ask(ctx, message.VerbStatus, job, message.JobRequest{Job: job, Follow: true, From: from, Outputs: files})

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"time"
 
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/wire"
@@ -92,6 +93,20 @@ func (r *Replies) next(ctx context.Context) (Reply, error) {
 		case <-r.wake:
 		}
 	}
+}
+
+// within is next that waits no longer than this (0 and less: any time) and then returns ErrSilent.
+func (r *Replies) within(ctx context.Context, silence time.Duration) (Reply, error) {
+	if silence <= 0 {
+		return r.next(ctx)
+	}
+	wait, stop := context.WithTimeout(ctx, silence)
+	defer stop()
+	m, err := r.next(wait)
+	if err != nil && wait.Err() != nil && ctx.Err() == nil {
+		err = fmt.Errorf("%w for %s", ErrSilent, silence)
+	}
+	return m, err
 }
 
 // own copies what lies in shared memory, and releases that.

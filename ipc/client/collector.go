@@ -2,10 +2,12 @@ package client
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/message"
@@ -21,6 +23,14 @@ type Collector struct {
 	Files    []message.File
 	partial  map[int]int // bytes that are still missing of a file
 	Hold     *bulk.Hold  // shared memory that Files lie in; of run
+	// longest pause between two messages, after which the daemon counts as lost; 0: Silence, negative: any
+	Silence time.Duration
+}
+
+// restart forgets the files: the next stream carries them again.
+func (c *Collector) restart() {
+	c.Hold.Release()
+	c.Files, c.partial, c.Hold = nil, nil, nil
 }
 
 // Run reads replies until the end and returns the terminal event; nil if there was none.
@@ -39,8 +49,13 @@ func (c *Collector) Run(ctx context.Context, r *Replies) (*message.Event, error)
 // RunHeld is Run that leaves files in shared memory.
 func (c *Collector) RunHeld(ctx context.Context, r *Replies) (*message.Event, error) {
 	var last *message.Event
+	silence := max(receiptTime, c.Silence)
+	if c.Silence < 0 {
+		silence = 0
+	}
 	for {
-		m, err := r.next(ctx)
+		m, err := r.within(ctx, silence)
+		silence = cmp.Or(c.Silence, Silence)
 		c.Hold = c.Hold.Join(m.Hold)
 		o := m.Fields
 		if errors.Is(err, io.EOF) {

@@ -40,7 +40,7 @@ func DialNATSAs(url string, access wire.Access) (*NATSClient, error) {
 	}
 	c := &NATSClient{live: map[*Replies][2]string{}}
 	opts = append(opts, nats.Name("patchbay client"), nats.Timeout(3*time.Second), nats.MaxReconnects(10),
-		nats.ErrorHandler(c.fault))
+		nats.ErrorHandler(c.fault), nats.DisconnectErrHandler(c.unplugged))
 	c.nc, err = nats.Connect(url, opts...)
 	switch {
 	case errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) ||
@@ -72,6 +72,15 @@ func (c *NATSClient) fault(_ *nats.Conn, _ *nats.Subscription, err error) {
 				r.put(nil, fmt.Errorf("the NATS server does not allow this user to use %s: %w", s, err))
 			}
 		}
+	}
+}
+
+// unplugged ends the requests that wait: replies to them may be lost, and nobody would send them again.
+func (c *NATSClient) unplugged(*nats.Conn, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for r := range c.live {
+		r.put(nil, errUnplugged)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
@@ -36,7 +37,7 @@ func sampleOnce(ctx context.Context, c Client, req *message.SampleRequest,
 		return nil, err
 	}
 	defer r.Close()
-	last, err := FollowSample(ctx, r, func(m *message.SampleReply) {
+	last, err := FollowSample(ctx, r, Silence, func(m *message.SampleReply) {
 		if m.Detach(); progress != nil {
 			progress(m)
 		}
@@ -48,13 +49,19 @@ func sampleOnce(ctx context.Context, c Client, req *message.SampleRequest,
 }
 
 // FollowSample reads the replies to sample and returns the one that is "done"; the others that tell of progress go to
-// emit, with their holds. A run that failed or was cancelled is its *Error.
-func FollowSample(ctx context.Context, replies *Replies,
+// emit, with their holds. A run that failed or was cancelled is its *Error; one that nothing is heard of for as long as
+// silence (0: any time) is ErrSilent: its result belongs to the connection and cannot be had on another one.
+func FollowSample(ctx context.Context, replies *Replies, silence time.Duration,
 	emit func(*message.SampleReply),
 ) (*message.SampleReply, error) {
 	var last *message.SampleReply
+	wait := silence
+	if silence > 0 {
+		wait = max(silence, receiptTime)
+	}
 	for {
-		got, err := replies.next(ctx)
+		got, err := replies.within(ctx, wait)
+		wait = silence
 		if last != nil && err != nil {
 			return last, nil
 		}

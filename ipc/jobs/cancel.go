@@ -3,6 +3,7 @@ package jobs
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"patchbay/ipc/message"
@@ -55,5 +56,66 @@ func (j *Table) FailQueued(ctx context.Context, fault *wire.Error) {
 				Data: endData(fault, map[string]any{"prompt_id": rec.Job}),
 			})
 		}
+	}
+}
+
+// terminalOf makes the terminal event of a job from its record.
+func terminalOf(rec message.Record) message.Event {
+	data := map[string]any{"prompt_id": rec.Job}
+	switch rec.State {
+	case message.Done:
+		data["timestamp"], data["outputs"] = time.Now().UnixMilli(), rec.Outputs
+		return message.Event{Type: message.EventSuccess, Data: data}
+	case message.Expired:
+		return message.Event{Type: message.EventExpired, Error: rec.Error, Data: data}
+	}
+	fault := rec.Error
+	if fault == nil {
+		fault = wire.Errorf(wire.ErrInternal, "the job is %s", rec.State)
+	}
+	kind := message.EventError
+	if rec.State == message.Cancelled {
+		kind = message.EventInterrupted
+	}
+	return message.Event{Type: kind, Error: fault, NodeErrors: rec.NodeError, Data: endData(fault, data)}
+}
+
+// Retry queues a job once more that has failed, was cancelled or has expired, with all its attempts before it.
+func (j *Table) Retry(ctx context.Context, id string) (message.Record, error) {
+	for {
+		rec, err := j.Get(ctx, id)
+		if err != nil {
+			return message.Record{}, err
+		}
+		if rec.Kind != "" {
+			return message.Record{}, wire.Errorf(wire.ErrBadRequest,
+				"job %s is a %s, which belongs to its connection; send it again", id, rec.Kind)
+		}
+		if rec.State.Revived() == nil {
+			return message.Record{}, wire.Errorf(wire.ErrBadRequest,
+				"job %s is %s; retry is for jobs that failed, were cancelled or have expired", id, rec.State)
+		}
+		if err := j.store.kept(ctx, rec); err != nil {
+			return message.Record{}, err
+		}
+		cause := fmt.Sprintf("it was %s", rec.State)
+		rec, err = j.update(ctx, id, rec.Rev, message.State.Revived, func(r *message.Record) {
+			if r.Error != nil {
+				r.Because(r.Error.Error())
+				cause = r.Error.Message
+			}
+			r.State, r.Error, r.NodeError, r.Finished, r.ExpireAt, r.Cancel, r.HandedBack = message.Queued, nil, nil, 0,
+				0, false, r.Attempt
+		})
+		if errors.Is(err, errConflict) {
+			continue
+		}
+		if err == nil {
+			j.Append(ctx, id, -1, message.Event{
+				Type: message.EventRetrying,
+				Data: map[string]any{"prompt_id": id, "cause": "retry was asked for; before, " + cause},
+			})
+		}
+		return rec, err
 	}
 }

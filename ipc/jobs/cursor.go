@@ -24,10 +24,8 @@ var ErrEnd = errors.New("the job has ended")
 // Follow returns a cursor on the log of a job; from 0 or 1 starts at the beginning. With preview, Next also gives the
 // newest preview when there is one. Close must be called.
 func (j *Table) Follow(ctx context.Context, id string, from uint64, preview bool) (*Cursor, error) {
-	if j.cfg.Store != nil {
-		if err := j.rewarm(ctx, id); err != nil {
-			return nil, err
-		}
+	if err := j.rewarm(ctx, id); err != nil {
+		return nil, err
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()

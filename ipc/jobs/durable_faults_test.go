@@ -15,7 +15,7 @@ import (
 func TestLostAnswers(t *testing.T) {
 	e := jetstreamServer(t, false)
 	j, _ := durable(t, e, "a")
-	l := j.cfg.Store
+	l := storeOf(j)
 	ctx := wiretest.Within(t, 20*time.Second)
 	req := &message.RunRequest{ID: "twice", Workflow: "{}"}
 	rec := j.fresh(req, "hash")
@@ -132,7 +132,7 @@ func TestHeartbeatsOutliveTheServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx := wiretest.Within(t, 20*time.Second)
-	if _, err := j.cfg.Store.daemons.Put(ctx, "a", []byte("x")); err != nil {
+	if _, err := storeOf(j).daemons.Put(ctx, "a", []byte("x")); err != nil {
 		t.Errorf("a heartbeat after the restart: %v", err)
 	}
 	mustCreate(t, j, &message.RunRequest{ID: "after"})
@@ -146,7 +146,7 @@ func TestHeartbeatsOutliveTheServer(t *testing.T) {
 func TestReferencesNobodyGivesOut(t *testing.T) {
 	e := jetstreamServer(t, false)
 	j, _ := durable(t, e, "a")
-	l := j.cfg.Store
+	l := storeOf(j)
 	ctx := wiretest.Within(t, 20*time.Second)
 	names := []string{"one", "two"}
 	for _, id := range names {

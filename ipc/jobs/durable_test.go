@@ -49,7 +49,7 @@ func durable(t testing.TB, e *broker.Embedded, owner string) (*Table, func()) {
 	}
 	out := NewPublisher(nc, zerolog.Nop())
 	j := New(Config{Store: l, OnEvent: func(ev message.Event) {
-		if m, err := EventMessage(ev, owner); err != nil {
+		if m, err := EventMessage(ev, owner, int(nc.MaxPayload())); err != nil {
 			t.Error(err)
 		} else {
 			out.Put(m)
@@ -63,6 +63,9 @@ func durable(t testing.TB, e *broker.Embedded, owner string) (*Table, func()) {
 	t.Cleanup(end)
 	return j, end
 }
+
+// storeOf is the store of a table on a server.
+func storeOf(j *Table) *JetStream { return j.store.(*JetStream) }
 
 func mustCreate(t testing.TB, j *Table, req *message.RunRequest) message.Record {
 	t.Helper()
@@ -212,7 +215,7 @@ func TestCrashBetweenSwapAndNames(t *testing.T) {
 func checkTerminal(t *testing.T, e *broker.Embedded, job string, want ...string) {
 	t.Helper()
 	j, _ := durable(t, e, "reader")
-	evs, err := j.cfg.Store.log(wiretest.Within(t, 5*time.Second), job)
+	evs, err := storeOf(j).log(wiretest.Within(t, 5*time.Second), job)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -233,7 +236,7 @@ func TestReconcileRepairs(t *testing.T) {
 	e := jetstreamServer(t, false)
 	j, _ := durable(t, e, "a")
 	ctx := wiretest.Within(t, 20*time.Second)
-	l := j.cfg.Store
+	l := storeOf(j)
 	rec := j.fresh(&message.RunRequest{ID: "mute"}, "hash")
 	if _, _, err := l.create(ctx, rec, &message.RunRequest{ID: "mute"}); err != nil {
 		t.Fatal(err)

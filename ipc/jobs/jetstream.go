@@ -68,7 +68,8 @@ type JetStream struct {
 	has          []byte
 	looked, told time.Time
 
-	steady time.Time // since when our own heartbeats get through; zero: they do not
+	gone   []message.Record // jobs that the table has forgotten and that are still here
+	steady time.Time        // since when our own heartbeats get through; zero: they do not
 }
 
 // OpenJetStream connects and makes the streams and buckets that are missing. A server without JetStream is an error
@@ -98,7 +99,7 @@ func OpenJetStream(ctx context.Context, cfg JetStreamConfig) (*JetStream, error)
 		return nil, fmt.Errorf("connect to NATS: %w", err)
 	}
 	l.ctx, l.end = context.WithCancel(context.WithoutCancel(ctx))
-	if err := l.open(ctx); err != nil {
+	if err := l.prepare(ctx); err != nil {
 		l.Close()
 		if errors.Is(err, jetstream.ErrJetStreamNotEnabled) || errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount) ||
 			errors.Is(err, nats.ErrNoResponders) {
@@ -110,8 +111,8 @@ func OpenJetStream(ctx context.Context, cfg JetStreamConfig) (*JetStream, error)
 	return l, nil
 }
 
-// open makes streams, buckets and consumers, and starts the heartbeat.
-func (l *JetStream) open(ctx context.Context) error {
+// prepare makes streams, buckets and consumers, and starts the heartbeat.
+func (l *JetStream) prepare(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	var err error
@@ -293,3 +294,43 @@ func (l *JetStream) alive(owner string) bool {
 
 // Up reports whether the connection to the server stands.
 func (l *JetStream) Up() bool { return l.nc.IsConnected() }
+
+// returned implements Store.
+func (l *JetStream) returned() <-chan struct{} { return l.back }
+
+// ordered implements Store: the queue is the server's, whose daemons share it.
+func (l *JetStream) ordered() bool { return false }
+
+// retries implements Store: jobs outlive workers and daemons, and room on a disk may come back.
+func (l *JetStream) retries(code string) (time.Duration, bool) {
+	pause, ok := map[string]time.Duration{
+		wire.ErrWorkerLost: 200 * time.Millisecond, wire.ErrDiskFull: 2 * time.Second, wire.ErrDraining: 0,
+	}[code]
+	return pause, ok
+}
+
+// kept implements Store.
+func (l *JetStream) kept(context.Context, message.Record) error { return nil }
+
+// forget implements Store.
+func (l *JetStream) forget(rec message.Record) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.gone = append(l.gone, rec)
+}
+
+// sweep implements Store.
+func (l *JetStream) sweep(ctx context.Context) {
+	l.mu.Lock()
+	gone := l.gone
+	l.gone = nil
+	l.mu.Unlock()
+	for i, rec := range gone {
+		if err := l.drop(ctx, rec); err != nil {
+			l.mu.Lock()
+			l.gone = append(l.gone, gone[i:]...)
+			l.mu.Unlock()
+			return
+		}
+	}
+}

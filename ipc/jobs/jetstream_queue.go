@@ -51,6 +51,7 @@ func (l *JetStream) poke() {
 type reference struct {
 	job string
 	msg jetstream.Msg
+	l   *JetStream
 }
 
 // drop takes the reference out of the queue.
@@ -58,6 +59,38 @@ func (r reference) drop() {
 	if r.msg != nil {
 		_ = r.msg.Ack()
 	}
+}
+
+// offer implements Store: a job that is first and can run here goes to a worker that waits, any other to the queue.
+func (l *JetStream) offer(ctx context.Context, rec message.Record, first bool) error {
+	if first && l.lacks(rec) == nil && l.handOver(rec.Job) {
+		return nil
+	}
+	return l.enqueue(ctx, rec)
+}
+
+// remind implements Store.
+func (l *JetStream) remind(ctx context.Context, waiting []message.Record, now time.Time) error {
+	if len(waiting) == 0 {
+		return nil
+	}
+	if err := l.unstick(ctx, now); err != nil {
+		return err
+	}
+	have, err := l.waiting(ctx)
+	if err != nil {
+		return err
+	}
+	for _, rec := range waiting {
+		if have[rec.Job] {
+			continue
+		}
+		if err := l.enqueue(ctx, rec); err != nil {
+			return err
+		}
+		l.cfg.Log.Warn().Str("job", rec.Job).Msg("a waiting job had no reference in the queue; it has one now")
+	}
+	return nil
 }
 
 // handOver gives a new job to a worker of this process that waits for one; false if none does.
@@ -71,7 +104,7 @@ func (l *JetStream) handOver(job string) bool {
 }
 
 // giveBack leaves the reference to another daemon: at once when it is new, and later when it has been refused before.
-func (r reference) giveBack(l *JetStream) {
+func (r reference) giveBack() {
 	if r.msg == nil {
 		return
 	}
@@ -80,14 +113,14 @@ func (r reference) giveBack(l *JetStream) {
 		pause = givenBack
 	}
 	_ = r.msg.NakWithDelay(pause)
-	_ = l.nc.Publish(message.HintSubject, nil)
+	_ = r.l.nc.Publish(message.HintSubject, nil)
 }
 
 // givenBack is the pause before a reference that nobody wanted is offered again.
 const givenBack = 500 * time.Millisecond
 
-// next waits for a reference. wanted reports whether a look into the queue is worth the while.
-func (l *JetStream) next(ctx context.Context, wanted func() bool) (reference, error) {
+// next implements Store.
+func (l *JetStream) next(ctx context.Context, j *Table) (reference, error) {
 	select {
 	case l.turn <- struct{}{}:
 	case <-ctx.Done():
@@ -98,10 +131,10 @@ func (l *JetStream) next(ctx context.Context, wanted func() bool) (reference, er
 		if ctx.Err() != nil {
 			return reference{}, ctx.Err()
 		}
-		if m := l.look(ctx, wanted); m != nil {
+		if m := l.look(ctx, j.wants); m != nil {
 			l.taken++
 			l.poke() // there may be more for the next one who asks
-			return reference{wire.LastToken(m.Subject()), m}, nil
+			return reference{wire.LastToken(m.Subject()), m, l}, nil
 		}
 		select {
 		case <-ctx.Done():

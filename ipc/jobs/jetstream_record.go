@@ -2,10 +2,13 @@ package jobs
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -13,10 +16,28 @@ import (
 
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
+	"patchbay/node/pyjson"
 )
 
-// encodeRecord writes a record as it stands in the bucket: JSON, without what the bucket itself knows.
+// longRecord is the length from which on a record is packed: lists of many files are alike line by line.
+const longRecord = 32 << 10
+
+// encodeRecord writes a record as it stands in the bucket: JSON, packed by gzip if it is long.
 func encodeRecord(rec message.Record) ([]byte, error) {
+	b, err := plainRecord(rec)
+	if err != nil || len(b) <= longRecord {
+		return b, err
+	}
+	var out bytes.Buffer
+	z := gzip.NewWriter(&out)
+	if _, err = z.Write(b); err == nil {
+		err = z.Close()
+	}
+	return out.Bytes(), err
+}
+
+// plainRecord is the JSON of a record without what the bucket itself knows.
+func plainRecord(rec message.Record) ([]byte, error) {
 	rec.Rev, rec.Position = 0, 0
 	b, err := json.Marshal(rec)
 	if err != nil {
@@ -27,7 +48,18 @@ func encodeRecord(rec message.Record) ([]byte, error) {
 
 func decodeRecord(e jetstream.KeyValueEntry) (message.Record, error) {
 	var rec message.Record
-	o, err := wire.Decode(e.Value(), wire.JSON, wire.DefaultLimits())
+	value, err := e.Value(), error(nil)
+	lim := wire.DefaultLimits()
+	if bytes.HasPrefix(value, []byte{0x1f, 0x8b}) {
+		var z *gzip.Reader
+		if z, err = gzip.NewReader(bytes.NewReader(value)); err == nil {
+			value, err = io.ReadAll(io.LimitReader(z, int64(lim.Bytes)))
+		}
+	}
+	var o *pyjson.Object
+	if err == nil {
+		o, err = wire.Decode(value, wire.JSON, lim)
+	}
 	if err == nil {
 		err = wire.Bind(o, &rec)
 	}
@@ -38,6 +70,61 @@ func decodeRecord(e jetstream.KeyValueEntry) (message.Record, error) {
 	return rec, nil
 }
 
+// keep implements Store: a job is written down within AskTime or not at all.
+func (l *JetStream) keep(ctx context.Context, rec message.Record,
+	req *message.RunRequest,
+) (message.Record, bool, error) {
+	if err := l.full(); err != nil {
+		return rec, false, err
+	}
+	ctx, cancel := l.writable(ctx)
+	defer cancel()
+	rec.Owner = l.Owner()
+	if req.Front {
+		rec.Priority = "high"
+	}
+	rec, created, err := l.create(ctx, rec, req)
+	if full := l.full(); err != nil && full != nil {
+		return rec, false, full
+	}
+	if errors.Is(err, context.DeadlineExceeded) && l.nc.IsConnected() {
+		err = fmt.Errorf("%w (the NATS server answers and takes no writes: is its disk full? then it wants a restart when "+
+			"there is space)", err)
+	}
+	return rec, created, err
+}
+
+// full tells why the store cannot take new jobs; nil: it can, or nobody knows.
+func (l *JetStream) full() error {
+	if l.cfg.Full == nil {
+		return nil
+	}
+	if err := l.cfg.Full(); err != nil {
+		return fmt.Errorf("%w: %w", ErrStore, err)
+	}
+	return nil
+}
+
+// writable is the time that a client's job may take to be written down; it ends at once when the store turns out to be
+// full.
+func (l *JetStream) writable(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(ctx, AskTime)
+	if l.cfg.Full == nil {
+		return ctx, cancel
+	}
+	go func() {
+		defer cancel()
+		for l.cfg.Full() == nil {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+	}()
+	return ctx, cancel
+}
+
 // create writes the request and then the record of a new job. If there is a job of that id, its record is returned,
 // with false.
 func (l *JetStream) create(ctx context.Context, rec message.Record,
@@ -46,6 +133,11 @@ func (l *JetStream) create(ctx context.Context, rec message.Record,
 	body, err := wire.Encode(req, wire.Msgpack)
 	if err != nil {
 		return rec, false, err
+	}
+	if value, err := encodeRecord(rec); err != nil || len(value) > l.room()/2 { // it grows with what becomes of the job
+		return rec, false, errors.Join(err, wire.Errorf(wire.ErrTooLarge,
+			"the record of the job has %d bytes, of %d that it may have: shorten client, or the names of files", len(value),
+			l.room()/2))
 	}
 	size := min(requestPiece, int(l.nc.MaxPayload())/2)
 	for at := 0; at < len(body); at += size {
@@ -116,6 +208,9 @@ func (l *JetStream) get(ctx context.Context, job string) (message.Record, error)
 // the server is away it goes on trying until ctx ends: a write whose answer was lost is recognised by its bytes.
 func (l *JetStream) swap(ctx context.Context, rec message.Record) (message.Record, error) {
 	value, err := encodeRecord(rec)
+	if err == nil && len(value) > l.room() {
+		err = fmt.Errorf("%w: %d bytes, and a message to the server has at most %d", errLong, len(value), l.room())
+	}
 	if err != nil {
 		return message.Record{}, err
 	}
@@ -140,6 +235,9 @@ func (l *JetStream) swap(ctx context.Context, rec message.Record) (message.Recor
 		if errors.Is(err, errConflict) {
 			return message.Record{}, errConflict
 		}
+		if refused(err) {
+			return message.Record{}, fmt.Errorf("%w: %w", errLong, err)
+		}
 		if ctx.Err() != nil || l.ctx.Err() != nil || errors.Is(err, nats.ErrConnectionClosed) {
 			return message.Record{}, fmt.Errorf("write record of job %s: %w", rec.Job, err)
 		}
@@ -150,6 +248,15 @@ func (l *JetStream) swap(ctx context.Context, rec message.Record) (message.Recor
 		case <-time.After(pause):
 		}
 	}
+}
+
+// room is how long a value may be.
+func (l *JetStream) room() int { return int(l.nc.MaxPayload()) - headRoom }
+
+// refused reports whether the server will never take a write: what is sent is wrong, not the time.
+func refused(err error) bool {
+	var api *jetstream.APIError
+	return errors.Is(err, nats.ErrMaxPayload) || errors.As(err, &api) && api.Code == http.StatusBadRequest
 }
 
 func isConflict(err error) bool {
@@ -172,7 +279,10 @@ func (l *JetStream) drop(ctx context.Context, rec message.Record) error {
 
 // bury writes a job that failed for good to the dead letters, once an attempt.
 func (l *JetStream) bury(ctx context.Context, rec message.Record) error {
-	b, err := encodeRecord(rec)
+	b, err := plainRecord(rec)
+	if err == nil && len(b) > l.room() {
+		b, err = plainRecord(rec.Closed(rec.Error))
+	}
 	if err != nil {
 		return err
 	}
@@ -183,14 +293,14 @@ func (l *JetStream) bury(ctx context.Context, rec message.Record) error {
 	return err
 }
 
-// watch calls changed for every record there is and will be, and gone for those that are dropped; loaded is closed
-// after the first round.
-func (l *JetStream) watch(changed func(message.Record), gone func(job string)) (loaded chan struct{}, err error) {
+// open implements Store: it returns when the table has every record of the bucket, and goes on telling it of changes
+// and of what other daemons say.
+func (l *JetStream) open(ctx context.Context, j *Table) error {
 	w, err := l.jobs.WatchAll(l.ctx)
 	if err != nil {
-		return nil, fmt.Errorf("watch records: %w", err)
+		return fmt.Errorf("watch records: %w", err)
 	}
-	loaded = make(chan struct{})
+	loaded := make(chan struct{})
 	l.wg.Go(func() {
 		defer func() { _ = w.Stop() }()
 		for {
@@ -201,27 +311,33 @@ func (l *JetStream) watch(changed func(message.Record), gone func(job string)) (
 				if !ok {
 					return
 				}
-				l.watched(e, changed, gone, loaded)
+				l.watched(e, j, loaded)
 			}
 		}
 	})
-	return loaded, nil
+	if err := l.hear(j.Hear); err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-loaded:
+		return nil
+	}
 }
 
-func (l *JetStream) watched(e jetstream.KeyValueEntry, changed func(message.Record), gone func(job string),
-	loaded chan struct{},
-) {
+func (l *JetStream) watched(e jetstream.KeyValueEntry, j *Table, loaded chan struct{}) {
 	switch {
 	case e == nil:
 		closeOnce(loaded)
 	case e.Operation() != jetstream.KeyValuePut:
-		gone(e.Key())
+		j.vanish(e.Key())
 	default:
 		rec, err := decodeRecord(e)
 		if err != nil {
 			l.cfg.Log.Error().Err(err).Msg("record left alone")
 			return
 		}
-		changed(rec)
+		j.observe(rec)
 	}
 }

@@ -33,10 +33,7 @@ func (j *Table) Begin(id, kind, worker string) (<-chan struct{}, error) {
 	e.local, e.held = true, true
 	e.rec = message.Record{
 		V: message.ProtocolVersion, Job: id, Kind: kind, State: message.Running, Rev: 1, Attempt: 1,
-		Worker: worker, Created: now, Started: now, Tied: true,
-	}
-	if j.cfg.Store != nil {
-		e.rec.Owner = j.cfg.Store.Owner()
+		Worker: worker, Owner: j.store.Owner(), Created: now, Started: now, Tied: true,
 	}
 	j.append(e, message.Event{Type: message.EventQueued, Data: map[string]any{"prompt_id": id, "position": 0}})
 	j.append(e, message.Event{Type: message.EventStart, Data: map[string]any{"prompt_id": id, "timestamp": now}})

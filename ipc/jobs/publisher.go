@@ -29,6 +29,9 @@ type Publisher struct {
 // job table.
 const publishQueue = 16384
 
+// headRoom is what the headers of a message may take of it.
+const headRoom = 4096
+
 // NewPublisher starts the goroutine; close ends it.
 func NewPublisher(nc *nats.Conn, log zerolog.Logger) *Publisher {
 	p := &Publisher{nc: nc, log: log, done: make(chan struct{}), wake: make(chan struct{}, 1)}
@@ -85,9 +88,12 @@ func (p *Publisher) Close() {
 }
 
 // EventMessage is an event as it is published on patchbay.v1.events.<job>.<type>, in JSON; owner is the daemon that
-// sends it, empty: there are no others.
-func EventMessage(ev message.Event, owner string) (*nats.Msg, error) {
+// sends it, empty: there are no others. One that is longer than a message may be, limit, goes in short.
+func EventMessage(ev message.Event, owner string, limit int) (*nats.Msg, error) {
 	b, err := wire.Encode(ev, wire.JSON)
+	if err == nil && len(b) > limit-headRoom {
+		b, err = wire.Encode(ev.Short(), wire.JSON)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -19,32 +19,29 @@ const settled = 5 * time.Second
 
 // again reports whether an attempt that ended with fault is followed by another one, and whether it counts.
 func (j *Table) again(rec message.Record, fault *wire.Error) (retry, counts bool) {
-	switch {
-	case fault == nil || rec.Cancel:
+	if fault == nil || rec.Cancel {
 		return false, false
-	case fault.Code == wire.ErrWorkerLost:
-		return rec.Attempt-rec.HandedBack < j.cfg.MaxAttempts, true
-	case fault.Code == wire.ErrDiskFull && j.cfg.Store != nil: // room may come back
-		return rec.Attempt-rec.HandedBack < j.cfg.MaxAttempts, true
-	case fault.Code == wire.ErrDraining && j.cfg.Store != nil:
+	}
+	_, retry = j.store.retries(fault.Code)
+	switch {
+	case !retry:
+		return false, false
+	case fault.Code == wire.ErrDraining:
 		return !rec.Tied && rec.HandedBack < maxHandedBack, false
 	}
-	return false, false
+	return rec.Attempt-rec.HandedBack < j.cfg.MaxAttempts, true
 }
 
-// requeued changes a record for its next attempt. With a store, attempts that count are followed by a pause that
-// doubles, up to half a minute; it is ten times as long when room on a disk has to come first.
+// requeued changes a record for its next attempt. Attempts that count are followed by the pause of the store, which
+// doubles up to half a minute.
 func (j *Table) requeued(r *message.Record, fault *wire.Error, counts bool) {
 	r.Because(fault.Message)
-	first := 200 * time.Millisecond
-	if fault.Code == wire.ErrDiskFull {
-		first *= 10
-	}
 	r.State = message.Queued
+	first, _ := j.store.retries(fault.Code)
 	switch {
 	case !counts:
 		r.HandedBack++
-	case j.cfg.Store != nil:
+	case first > 0:
 		n := min(max(0, r.Attempt-r.HandedBack-1), 8)
 		r.NotBefore = j.cfg.Now().Add(min(first<<n, 30*time.Second)).UnixMilli()
 	}
@@ -73,7 +70,7 @@ func (j *Table) handBack(ctx context.Context, rec message.Record, cause string) 
 	switch {
 	case errors.Is(err, errConflict):
 	case err != nil:
-		j.cfg.Store.cfg.Log.Error().Err(err).Msg("job not handed back")
+		j.cfg.Log.Error().Err(err).Msg("job not handed back")
 	case retry:
 		j.Append(ctx, rec.Job, -1, message.Event{
 			Type: message.EventRetrying,
@@ -98,7 +95,7 @@ func (j *Table) Reconcile(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-j.cfg.Store.back:
+		case <-j.store.returned():
 			away = time.Now()
 		case <-tick.C:
 			j.reconcile(ctx)
@@ -115,11 +112,10 @@ const republishFor = 10 * time.Minute
 // republish publishes the terminal events of this daemon's jobs that ended a short while ago and that the stream has
 // not got. It takes each of them once.
 func (j *Table) republish(ctx context.Context) error {
-	l := j.cfg.Store
 	j.mu.Lock()
 	var last []message.Event
 	for _, e := range j.jobs {
-		recent := e.rec.State.Final() && e.rec.Owner == l.Owner() &&
+		recent := e.rec.State.Final() && e.rec.Owner == j.store.Owner() &&
 			j.cfg.Now().Sub(time.UnixMilli(e.rec.Finished)) < republishFor
 		if recent && e.ended && len(e.log) > 0 && message.Terminal(e.log[len(e.log)-1].Type) {
 			last = append(last, e.log[len(e.log)-1])
@@ -132,7 +128,7 @@ func (j *Table) republish(ctx context.Context) error {
 			return err
 		}
 		if !told {
-			l.cfg.Log.Warn().Str("job", ev.Job).Str("type",
+			j.cfg.Log.Warn().Str("job", ev.Job).Str("type",
 				ev.Type).Msg("the end of the job was lost on its way; it is told again")
 			j.cfg.OnEvent(ev)
 		}
@@ -141,30 +137,14 @@ func (j *Table) republish(ctx context.Context) error {
 }
 
 func (j *Table) reconcile(ctx context.Context) {
-	l := j.cfg.Store
 	now := j.cfg.Now()
 	waiting, lost, silent := j.suspects(now)
-	if len(waiting) > 0 {
-		if l.unstick(ctx, now) != nil {
-			return // the server is away; nothing can be put right now
-		}
-		have, err := l.waiting(ctx)
-		if err != nil {
-			return
-		}
-		for _, rec := range waiting {
-			if have[rec.Job] {
-				continue
-			}
-			if err := l.enqueue(ctx, rec); err != nil {
-				return
-			}
-			l.cfg.Log.Warn().Str("job", rec.Job).Msg("a waiting job had no reference in the queue; it has one now")
-		}
+	if j.store.remind(ctx, waiting, now) != nil {
+		return // the server is away; nothing can be put right now
 	}
 	for _, rec := range lost {
 		cause := fmt.Sprintf("daemon %s shows no sign of life", rec.Owner)
-		if rec.Owner == l.Owner() {
+		if rec.Owner == j.store.Owner() {
 			cause = "the daemon lost sight of the job"
 		}
 		j.handBack(ctx, rec, cause)
@@ -189,7 +169,7 @@ func (j *Table) suspects(now time.Time) (waiting, lost, silent []message.Record)
 		case r.State == message.Queued && old(max(r.Created, r.NotBefore, r.Started)):
 			waiting = append(waiting, r.Clone())
 		case r.State == message.Running && !e.held && old(r.Started) &&
-			(r.Owner == j.cfg.Store.Owner() || !j.cfg.Store.alive(r.Owner)):
+			(r.Owner == j.store.Owner() || !j.store.alive(r.Owner)):
 			lost = append(lost, r.Clone())
 		case r.State.Final() && !e.ended && old(r.Finished):
 			silent = append(silent, r.Clone())
@@ -205,17 +185,8 @@ func (j *Table) sweep(ctx context.Context, now time.Time) {
 	for j.cfg.KeepFor > 0 && len(j.ended) > 0 && now.Sub(time.UnixMilli(j.jobs[j.ended[0]].rec.Finished)) > j.cfg.KeepFor {
 		j.forgetOldest()
 	}
-	gone := j.gone
-	j.gone = nil
 	j.mu.Unlock()
-	for i, rec := range gone {
-		if err := j.cfg.Store.drop(ctx, rec); err != nil {
-			j.mu.Lock()
-			j.gone = append(j.gone, gone[i:]...)
-			j.mu.Unlock()
-			return
-		}
-	}
+	j.store.sweep(ctx)
 }
 
 // orphans returns the jobs that an earlier life of this daemon has left: running ones, those of clients that are gone,
@@ -226,7 +197,7 @@ func (j *Table) orphans() (running, tied, ended []message.Record) {
 	for _, e := range j.jobs {
 		r := e.rec.Clone()
 		switch {
-		case r.Owner != j.cfg.Store.Owner():
+		case r.Owner != j.store.Owner():
 		case r.State == message.Running:
 			running = append(running, r)
 		case r.State == message.Queued && r.Tied:
@@ -240,7 +211,7 @@ func (j *Table) orphans() (running, tied, ended []message.Record) {
 
 // endPublished reports whether the stream has the terminal event of a job that has ended.
 func (j *Table) endPublished(ctx context.Context, job string) (bool, error) {
-	last, err := j.cfg.Store.lastEvent(ctx, job)
+	last, err := j.store.lastEvent(ctx, job)
 	return last != nil && message.Terminal(last.Type), err
 }
 

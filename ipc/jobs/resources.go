@@ -170,9 +170,17 @@ func (l *JetStream) Also(kind string) []string {
 	return out
 }
 
-// settleFiles fills in sizes and hashes of files that are not here from the notes of others, and refuses a job that no
-// daemon alive can run.
-func (l *JetStream) settleFiles(needed []files.NeededFile) *wire.Error {
+// lacks implements Store.
+func (l *JetStream) lacks(rec message.Record) error {
+	return l.cfg.Resources.Lacks(rec.Files, rec.Memory)
+}
+
+// admit implements Store: it fills in sizes and hashes of files that are not here from the notes of others, and refuses
+// a job that no daemon alive can run.
+func (l *JetStream) admit(needed []files.NeededFile) *wire.Error {
+	if l.cfg.Resources == nil {
+		return nil
+	}
 	others := l.others()
 	owners := make([]string, 0, len(others))
 	for o := range others {
@@ -225,19 +233,16 @@ func (l *JetStream) sought() string {
 
 // Admit refuses a job that no daemon can run. One that is there already was taken in before: it is not refused.
 func (j *Table) Admit(req *message.RunRequest) *wire.Error {
-	if j.cfg.Store == nil || j.cfg.Store.cfg.Resources == nil || j.knows(req.ID) {
+	if j.knows(req.ID) {
 		return nil
 	}
-	return j.cfg.Store.settleFiles(req.Files)
+	return j.store.admit(req.Files)
 }
 
 // Located adds to the refusal of a workflow which files were looked for and where, if files are what is missing.
 func (j *Table) Located(err error) error {
 	e := message.ErrorOf(err)
-	if j.cfg.Store == nil {
-		return err
-	}
-	names, where := missingFiles(e), j.cfg.Store.sought()
+	names, where := missingFiles(e), j.store.sought()
 	if len(names) == 0 || where == "" {
 		return err
 	}

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
@@ -26,7 +28,9 @@ type Config struct {
 	OnForget  func(string)                        // called with the id of a job that was forgotten; must not call Jobs
 	Now       func() time.Time
 
-	Store       *JetStream    // where jobs are written down; nil: they are only in memory
+	Store       Store // where jobs are written down; nil: in the memory of this process
+	Renew       bool  // what ended without a result is forgotten when it comes again as a later attempt
+	Log         zerolog.Logger
 	MaxAttempts int           // starts of a job whose worker died, before it fails. 0: 3
 	KeepFor     time.Duration // ended jobs are forgotten after this long. 0: only by number
 	KeepResults time.Duration // files of ended jobs are removed after this long, before their jobs are forgotten. 0: not
@@ -34,21 +38,28 @@ type Config struct {
 }
 
 // Table is the table of jobs: records, waiting requests and event logs. Every carrier submits to it, one dispatcher
-// takes from it, every reply and event is read from it. Without a Store it is all there is; with one every change is
-// written there first, by compare-and-swap, and the table follows (durable.go). Safe for concurrent use.
+// takes from it, every reply and event is read from it. Every change is written to the Store first, by
+// compare-and-swap, and the table follows: from the answer, or from what the store tells (watch.go), whichever comes
+// first. Other daemons on the same store do the same, so that each knows every job. Safe for concurrent use.
 type Table struct {
-	cfg Config
+	cfg   Config
+	store Store
 
 	mu     sync.Mutex
 	jobs   map[string]*entry
-	queue  []string          // ids of waiting jobs, next first
-	tail   int64             // order of the last job in the queue
-	head   int64             // order of the last job that was put in front, negative
-	ended  []string          // ids of ended jobs, oldest first
-	coming map[string]string // client of every job that is being written down
-	gone   []message.Record  // forgotten, and still in the store
+	queue  []string            // ids of waiting jobs, next first
+	tail   int64               // order of the last job in the queue
+	head   int64               // order of the last job that was put in front, negative
+	ended  []string            // ids of ended jobs, oldest first
+	coming map[string]*arrival // jobs that are being written down
 	wake   chan struct{}
 	closed bool
+}
+
+// arrival is a job that is being written down: it takes a place of its client until done is closed.
+type arrival struct {
+	from string
+	done chan struct{}
 }
 
 // entry is one job with its request and log.
@@ -89,7 +100,12 @@ func New(cfg Config) *Table {
 	if cfg.MaxAttempts == 0 {
 		cfg.MaxAttempts = 3
 	}
-	return &Table{cfg: cfg, jobs: map[string]*entry{}, coming: map[string]string{}, wake: make(chan struct{})}
+	if cfg.Store == nil {
+		cfg.Store = &memory{revs: map[string]uint64{}}
+	}
+	return &Table{
+		cfg: cfg, store: cfg.Store, jobs: map[string]*entry{}, coming: map[string]*arrival{}, wake: make(chan struct{}),
+	}
 }
 
 // Config is what the table was made with.
@@ -99,6 +115,16 @@ func (j *Table) Config() Config { return j.cfg }
 // with another hash it is ErrHash.
 func (j *Table) Create(ctx context.Context, req *message.RunRequest, hash string) (message.Record, bool, error) {
 	j.mu.Lock()
+	for j.coming[req.ID] != nil {
+		done := j.coming[req.ID].done
+		j.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return message.Record{}, false, ctx.Err()
+		case <-done:
+		}
+		j.mu.Lock()
+	}
 	if e, ok := j.jobs[req.ID]; ok && !j.anew(e, req) {
 		defer j.mu.Unlock()
 		if e.rec.Hash != hash {
@@ -110,30 +136,43 @@ func (j *Table) Create(ctx context.Context, req *message.RunRequest, hash string
 		j.mu.Unlock()
 		return message.Record{}, false, err
 	}
+	j.coming[req.ID] = &arrival{req.From, make(chan struct{})}
 	rec := j.fresh(req, hash)
-	if j.cfg.Store != nil {
-		j.coming[req.ID] = req.From // it takes a place while it is written down
-		j.mu.Unlock()
-		defer j.arrived(req.ID)
-		return j.createDurable(ctx, rec, req)
+	j.mu.Unlock()
+	defer j.arrived(req.ID)
+	rec, created, err := j.store.keep(ctx, rec, req)
+	switch {
+	case err != nil:
+		return message.Record{}, false, err
+	case !created:
+		j.observe(rec)
+		if rec.Hash != hash {
+			return message.Record{}, false, ErrHash
+		}
+		return rec, false, nil
 	}
-	defer j.mu.Unlock()
-	return j.added(rec, req), true, nil
+	j.mu.Lock()
+	out := j.added(rec, req)
+	first := len(j.queue) > 0 && j.queue[0] == rec.Job
+	j.mu.Unlock()
+	j.offer(ctx, rec, first)
+	return out, true, nil
 }
 
-// anew forgets a job in memory that ended without a result when it comes again as a later attempt, and reports whether
-// it did. The lock is held.
+// offer tells those who take jobs of one that waits.
+func (j *Table) offer(ctx context.Context, rec message.Record, first bool) {
+	if err := j.store.offer(ctx, rec, first); err != nil {
+		j.cfg.Log.Warn().Err(err).Str("job", rec.Job).Msg("the job is kept, and queued when the server can be reached")
+	}
+}
+
+// anew forgets a job that ended without a result when it comes again as a later attempt, and reports whether it did.
+// The lock is held.
 func (j *Table) anew(e *entry, req *message.RunRequest) bool {
-	if j.cfg.Store != nil || req.Attempt <= e.attempt || !e.ended || e.rec.State == message.Done {
+	if !j.cfg.Renew || req.Attempt <= e.attempt || !e.ended || e.rec.State == message.Done {
 		return false
 	}
-	id := e.rec.Job
-	e.drop()
-	delete(j.jobs, id)
-	j.ended = slices.DeleteFunc(j.ended, func(q string) bool { return q == id })
-	if j.cfg.OnForget != nil {
-		j.cfg.OnForget(id)
-	}
+	j.remove(e.rec.Job)
 	return true
 }
 
@@ -143,10 +182,10 @@ func (j *Table) room(from string) error {
 		return ErrClosed
 	}
 	waiting, own := len(j.queue), 0
-	for id, client := range j.coming {
+	for id, a := range j.coming {
 		if j.jobs[id] == nil {
 			waiting++
-			if client == from {
+			if a.from == from {
 				own++
 			}
 		}
@@ -175,6 +214,7 @@ func (j *Table) load(from string) int {
 func (j *Table) arrived(id string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	close(j.coming[id].done)
 	delete(j.coming, id)
 }
 
@@ -191,9 +231,6 @@ func (j *Table) fresh(req *message.RunRequest, hash string) message.Record {
 			rec.Memory = max(rec.Memory, f.Bytes)
 		}
 	}
-	if req.Front && j.cfg.Store != nil {
-		rec.Priority = "high"
-	}
 	if req.QueueTTLMS > 0 {
 		rec.ExpireAt = now + int64(req.QueueTTLMS)
 	}
@@ -204,7 +241,7 @@ func (j *Table) fresh(req *message.RunRequest, hash string) message.Record {
 func (j *Table) added(rec message.Record, req *message.RunRequest) message.Record {
 	e := j.entry(rec.Job)
 	e.req, e.attempt = req, req.Attempt
-	if e.order == 0 && req.Front && j.cfg.Store == nil {
+	if e.order == 0 && req.Front && j.store.ordered() {
 		j.head--
 		e.order = j.head
 	}
@@ -290,14 +327,56 @@ func (j *Table) update(ctx context.Context, id string, rev uint64, next func(mes
 		j.mu.Unlock()
 		return message.Record{}, fmt.Errorf("job %s cannot go from %s to %s", id, was, r.State)
 	}
-	if j.cfg.Store == nil || e.local {
+	if e.local {
 		defer j.mu.Unlock()
 		r.Rev++
 		j.settle(e, r)
 		return j.view(e), nil
 	}
 	j.mu.Unlock()
-	return j.updateDurable(ctx, e, was, r)
+	if err := j.warm(ctx, e); err != nil { // a change is followed by events, and those by their numbers
+		return message.Record{}, err
+	}
+	ask := r
+	r, err := j.store.swap(ctx, ask)
+	if errors.Is(err, errConflict) {
+		if cur, err := j.store.get(ctx, id); err == nil {
+			j.observe(cur)
+		}
+	}
+	long := errors.Is(err, errLong) && slices.Contains(next(was), message.Failed)
+	why := err
+	if long {
+		r, err = j.store.swap(ctx, ask.Closed(wire.Errorf(wire.ErrTooLarge, "%v", why)))
+	}
+	if err != nil {
+		return message.Record{}, err
+	}
+	j.mu.Lock()
+	if j.jobs[id] != nil || !r.State.Final() {
+		e = j.entry(id) // the table may have forgotten the job meanwhile
+	}
+	j.settle(e, r)
+	out := j.view(e)
+	j.mu.Unlock()
+	if long { // an error that cannot go away ends the job
+		j.Append(ctx, id, -1, terminalOf(r))
+		return message.Record{}, errors.Join(why, j.store.bury(ctx, r))
+	}
+	if was != message.Queued && r.State == message.Queued {
+		j.post(r)
+	}
+	return out, nil
+}
+
+// post queues a job that is to run once more, when its pause is over.
+func (j *Table) post(rec message.Record) {
+	put := func() { j.offer(context.Background(), rec, false) } // if it fails, Reconcile does it
+	if pause := rec.NotBefore - j.cfg.Now().UnixMilli(); pause > 0 {
+		time.AfterFunc(time.Duration(pause)*time.Millisecond, put)
+		return
+	}
+	put()
 }
 
 // settle makes r the record of an entry and keeps what follows from it: queue, wish to cancel, waiting readers. A
@@ -325,11 +404,11 @@ func (j *Table) settle(e *entry, r message.Record) {
 	j.touch(e)
 }
 
-// line puts a job into the queue: in front of all if its order says so, or else behind the last of its class. Without a
-// store a retry goes first.
+// line puts a job into the queue: in front of all if its order says so, or else behind the last of its class. Where the
+// table keeps the order a retry goes first.
 func (j *Table) line(e *entry, was message.State) {
 	switch {
-	case was == message.Running && j.cfg.Store == nil:
+	case was == message.Running && j.store.ordered():
 		j.head--
 		e.order = j.head
 	case e.order >= 0 && was != message.Queued:
@@ -407,13 +486,20 @@ func (j *Table) forget() {
 }
 
 func (j *Table) forgetOldest() {
-	id := j.ended[0]
-	j.ended = j.ended[1:]
-	if j.cfg.Store != nil && !j.jobs[id].local {
-		j.gone = append(j.gone, j.jobs[id].rec)
+	e := j.jobs[j.ended[0]]
+	if !e.local {
+		j.store.forget(e.rec)
 	}
-	j.jobs[id].drop()
+	j.remove(e.rec.Job)
+}
+
+// remove takes a job out of the table. The lock is held.
+func (j *Table) remove(id string) {
+	e := j.jobs[id]
+	e.drop()
 	delete(j.jobs, id)
+	same := func(q string) bool { return q == id }
+	j.queue, j.ended = slices.DeleteFunc(j.queue, same), slices.DeleteFunc(j.ended, same)
 	if j.cfg.OnForget != nil {
 		j.cfg.OnForget(id)
 	}
@@ -426,62 +512,6 @@ func (e *entry) drop() {
 	}
 	e.req = nil
 }
-
-// Take waits for a job, moves it to running under the name of the worker and returns it with its request, whose hold is
-// the caller's too, and a channel that is closed when it is asked to stop. Only ctx ends the wait.
-func (j *Table) Take(ctx context.Context, worker string) (message.Record, *message.RunRequest, <-chan struct{}, error) {
-	if j.cfg.Store != nil {
-		return j.takeDurable(ctx, worker)
-	}
-	for {
-		j.mu.Lock()
-		if len(j.queue) > 0 {
-			e := j.jobs[j.queue[0]]
-			r := e.rec.Clone()
-			r.State, r.Worker, r.Started = message.Running, worker, j.cfg.Now().UnixMilli()
-			r.Attempt++
-			r.Rev++
-			j.settle(e, r)
-			rec, req, stop := j.view(e), e.req, e.cancel
-			req.Hold.Retain()
-			j.mu.Unlock()
-			return rec, req, stop, nil
-		}
-		wake := j.wake
-		j.mu.Unlock()
-		select {
-		case <-ctx.Done():
-			return message.Record{}, nil, nil, ctx.Err()
-		case <-wake:
-		}
-	}
-}
-
-// Expire ends the queued jobs whose time to wait is over.
-func (j *Table) Expire(ctx context.Context) {
-	j.mu.Lock()
-	now := j.cfg.Now().UnixMilli()
-	var due []message.Record
-	for _, id := range j.queue {
-		if e := j.jobs[id]; e.rec.ExpireAt > 0 && e.rec.ExpireAt <= now {
-			due = append(due, e.rec)
-		}
-	}
-	j.mu.Unlock()
-	for _, r := range due {
-		fault := wire.Errorf(wire.ErrExpired, "the job waited longer than its queue_ttl_ms")
-		if _, err := j.Update(ctx, r.Job, r.Rev,
-			func(r *message.Record) { r.State, r.Finished, r.Error = message.Expired, now, fault }); err == nil {
-			j.Append(ctx, r.Job, -1, message.Event{
-				Type: message.EventExpired, Error: fault,
-				Data: map[string]any{"prompt_id": r.Job},
-			})
-		}
-	}
-}
-
-// Durable reports whether jobs outlive the process.
-func (j *Table) Durable() bool { return j.cfg.Store != nil }
 
 // Close makes Create refuse new jobs.
 func (j *Table) Close() {
@@ -530,6 +560,7 @@ var (
 	ErrFull     = errors.New("the queue is full")
 	ErrCrowd    = errors.New("the client has too many jobs")
 	ErrHash     = errors.New("a job of that id exists with another body")
+	errLong     = errors.New("the record is too long for the store")
 	errLacking  = errors.New("files of the job are not here")
 	ErrStore    = errors.New("the job store cannot be written")
 	ErrClosed   = errors.New("no new jobs are taken")

@@ -36,7 +36,7 @@ func (j *Table) surplus() []message.Record {
 	defer j.mu.Unlock()
 	var kept []message.Record
 	for _, e := range j.jobs {
-		mine := j.cfg.Store == nil || e.rec.Owner == j.cfg.Store.Owner()
+		mine := e.rec.Owner == j.store.Owner()
 		if mine && e.ended && e.rec.State == message.Done && e.rec.Dropped == 0 && len(e.rec.Outputs) > 0 {
 			kept = append(kept, e.rec)
 		}

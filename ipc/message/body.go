@@ -61,6 +61,9 @@ func ParseRunWithin(o *pyjson.Object, lim wire.Limits) (*RunRequest, *graph.Work
 	if req.QueueTTLMS < 0 || req.DeadlineMS < 0 {
 		return nil, nil, wire.Errorf(wire.ErrBadRequest, "queue_ttl_ms and deadline_ms are not negative")
 	}
+	if b, err := wire.Encode(req.Client, wire.JSON); err != nil || len(b) > maxClient {
+		return nil, nil, wire.Errorf(wire.ErrTooLarge, "field client has %d bytes as JSON: it may have %d", len(b), maxClient)
+	}
 	if PriorityRank(req.Priority) < 0 {
 		return nil, nil, wire.Errorf(wire.ErrBadRequest, "field priority: want high, normal or low, got %q",
 			wire.Shown(req.Priority))
@@ -92,6 +95,9 @@ func parseWorkflowWithin(v any, lim wire.Limits) (*graph.Workflow, *fault.Failur
 	}
 	return graph.ParseWorkflowJSON(text)
 }
+
+// maxClient bounds what a client says of itself, which its record repeats at every change.
+const maxClient = 4096
 
 // bindComfy reads the body of ComfyUI's POST /prompt.
 func bindComfy(o *pyjson.Object, req *RunRequest) error {

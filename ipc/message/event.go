@@ -44,6 +44,21 @@ func Terminal(eventType string) bool {
 	return false
 }
 
+// Short returns the event without the lists that make it long; data has left_out: true then.
+func (e Event) Short() any {
+	data := map[string]any{"left_out": true}
+	for k, v := range e.Data {
+		switch x := v.(type) {
+		case nil, bool, int, int64, uint64, float64:
+			data[k] = v
+		case string:
+			data[k] = wire.Shown(x)
+		}
+	}
+	e.Data, e.Error, e.NodeErrors = data, e.Error.Short(), nil
+	return e
+}
+
 // EventOf reads an event.
 func EventOf(o *pyjson.Object) (*Event, error) {
 	ev := &Event{}

@@ -1,6 +1,8 @@
 package message
 
 import (
+	"slices"
+
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/wire"
 	"patchbay/node/files"
@@ -162,6 +164,15 @@ type JobsReply struct {
 	Counts stateCount `json:"counts"`
 }
 
+// Short returns the reply without the lists of its records.
+func (r JobsReply) Short() any {
+	r.Jobs = slices.Clone(r.Jobs)
+	for i := range r.Jobs {
+		r.Jobs[i] = r.Jobs[i].bare()
+	}
+	return r
+}
+
 type stateCount map[State]int
 
 // CancelReply answers cancel. Cancelled is false when the job had already ended.
@@ -210,8 +221,15 @@ type PongReply struct {
 
 // RecordReply is the record of a job as a reply.
 type RecordReply struct {
-	Type string `json:"type"` // "record"
+	Type    string `json:"type"`               // "record"
+	LeftOut bool   `json:"left_out,omitempty"` // lists that a message has no room for are not here
 	Record
+}
+
+// Short returns the reply without the lists of the record.
+func (r RecordReply) Short() any {
+	r.Record, r.LeftOut = r.bare(), true
+	return r
 }
 
 // LimitsReply is what describe tells of the limits of a daemon; 0: none.

@@ -85,12 +85,15 @@ type Record struct {
 	Pieces     int      `json:"pieces,omitempty"` // of the request, in the bucket patchbay-requests
 }
 
-// maxCauses bounds Record.Causes.
-const maxCauses = 10
+// maxCauses and maxCause bound Record.Causes and each of them, in bytes.
+const (
+	maxCauses = 10
+	maxCause  = 2000
+)
 
 // Because notes why an attempt ended.
 func (r *Record) Because(cause string) {
-	r.Causes = append(r.Causes, fmt.Sprintf("attempt %d: %s", r.Attempt, cause))
+	r.Causes = append(r.Causes, fmt.Sprintf("attempt %d: %s", r.Attempt, cause[:min(len(cause), maxCause)]))
 	r.Causes = r.Causes[max(0, len(r.Causes)-maxCauses):]
 }
 
@@ -107,6 +110,21 @@ func OrNormal(priority string) string {
 
 // PriorityRank is the place of a class among the others, 0 first.
 func PriorityRank(priority string) int { return slices.Index(Priorities(), OrNormal(priority)) }
+
+// Closed returns the bare record of the job's end: with its own error, or failed with fault.
+func (r Record) Closed(fault *wire.Error) Record {
+	if r.Error == nil || !r.State.Final() {
+		r.State, r.Error = Failed, fault
+	}
+	return r.bare()
+}
+
+// bare returns the record without what can be of any length.
+func (r Record) bare() Record {
+	r.Error = r.Error.Short()
+	r.Outputs, r.Metrics, r.NodeError, r.Client, r.Files, r.Causes = nil, nil, nil, nil, nil, nil
+	return r
+}
 
 // Clone is a copy whose lists may be appended to.
 func (r Record) Clone() Record {

@@ -91,6 +91,9 @@ func (r *Reply) Fail(err error) error {
 	return r.put(e.Body(), e, true)
 }
 
+// long is a message that has a short form, for where it has no room.
+type long interface{ Short() any }
+
 func (r *Reply) put(v any, fault *wire.Error, end bool) error {
 	var beside bulk.Cargo
 	var place wire.Carry
@@ -106,7 +109,12 @@ func (r *Reply) put(v any, fault *wire.Error, end bool) error {
 		beside = r.Beside(bulk.HoldOf(v))
 		b, err = wire.EncodeBeside(v, r.Enc, beside.Put, wire.SmallBytes)
 	}
-	if n := wire.LengthOf(b); err != nil {
+	n := wire.LengthOf(b)
+	if l, ok := v.(long); ok && err == nil && r.Limit > 0 && n > r.Limit {
+		b, err = wire.EncodeBeside(l.Short(), r.Enc, nil, wire.BulkBytes)
+		n = wire.LengthOf(b)
+	}
+	if err != nil {
 		fault = message.ErrorOf(err)
 	} else if r.Limit > 0 && n > r.Limit {
 		fault = wire.Errorf(wire.ErrTooLarge, "the reply has %d bytes, a message may have %d; accept references to get "+

@@ -68,7 +68,10 @@ func (s *Service) refusedJob(req *message.RunRequest, err error) *wire.Error {
 		e.RetryAfterMS = ms
 		return e
 	}
+	var refused *wire.Error
 	switch {
+	case errors.As(err, &refused):
+		return refused
 	case errors.Is(err, jobs.ErrHash):
 		return wire.Errorf(wire.ErrDuplicate, "a job %s exists with another body; choose another id", req.ID)
 	case errors.Is(err, jobs.ErrFull):

@@ -118,7 +118,7 @@ func (n *NATS) Up() bool { return n.nc.IsConnected() }
 
 // Event publishes an event on patchbay.v1.events.<job>.<type>, as JSON. It does not block.
 func (n *NATS) Event(ev message.Event) {
-	m, err := jobs.EventMessage(ev, n.cfg.Owner)
+	m, err := jobs.EventMessage(ev, n.cfg.Owner, int(n.nc.MaxPayload()))
 	if err != nil {
 		n.cfg.Log.Error().Err(err).Str("type", ev.Type).Msg("event not published")
 		return

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -24,6 +25,18 @@ type Error struct {
 	Trace        []string       `json:"trace,omitempty"`
 	NodeErrors   map[string]any `json:"-"` // stands beside "error", as in ComfyUI's body
 }
+
+// InputError is a setting that a program cannot start with; the command line ends with the exit code of bad input.
+type InputError struct{ Err error }
+
+// Error is the text of Err.
+func (e *InputError) Error() string { return e.Err.Error() }
+
+// Unwrap returns Err.
+func (e *InputError) Unwrap() error { return e.Err }
+
+// ErrNoServer is a NATS server that cannot be reached.
+var ErrNoServer = errors.New("no NATS server answers")
 
 // The codes of errors. The table below gives their numbers; docs/protocol.md lists them for clients.
 const (
@@ -128,6 +141,17 @@ func (e *Error) Error() string {
 		s = fmt.Sprintf("node %s (%s): %s", e.Node, e.Class, s)
 	}
 	return e.Code + ": " + s
+}
+
+// Short returns the error with its texts cut and without what can be of any length; nil stays nil.
+func (e *Error) Short() *Error {
+	if e == nil {
+		return nil
+	}
+	s := *e
+	s.Message, s.Details, s.Input, s.Class = Shown(e.Message), Shown(e.Details), Shown(e.Input), Shown(e.Class)
+	s.Extra, s.Trace, s.NodeErrors = nil, nil, nil
+	return &s
 }
 
 // ErrorBody is the reply that carries an Error: {"error": {...}, "node_errors": {...}}.

@@ -33,6 +33,7 @@ func (c *Child) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.
 	go c.stopOn(ctx, p, req.ID, done)
 	var events []message.Event
 	col := &client.Collector{
+		Silence: -1, // Supervise watches the process
 		Preview: sink.Preview,
 		Event: func(ev message.Event) {
 			switch ev.Type {

@@ -25,7 +25,7 @@ func (c *Child) Sample(ctx context.Context, q *message.SampleRequest,
 	done := make(chan struct{})
 	defer close(done)
 	go c.stopOn(ctx, p, q.ID, done)
-	last, err := client.FollowSample(context.WithoutCancel(ctx), replies, func(m *message.SampleReply) {
+	last, err := client.FollowSample(context.WithoutCancel(ctx), replies, 0, func(m *message.SampleReply) {
 		emit(m)
 		m.Hold.Release()
 	})

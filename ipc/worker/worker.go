@@ -36,7 +36,7 @@ func Run(ctx, drain context.Context, in io.ReadCloser, out io.Writer, cfg Config
 	if err != nil {
 		return err
 	}
-	table := jobs.New(jobs.Config{Keep: 4, OnForget: outputs.Forget})
+	table := jobs.New(jobs.Config{Keep: 4, OnForget: outputs.Forget, Renew: true})
 	sc := cfg.Service
 	sc.Jobs, sc.Outputs, sc.Executors, sc.Log = table, outputs, []jobs.Executor{cfg.Executor}, cfg.Log
 	sc.Checked = private(in)

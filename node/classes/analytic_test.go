@@ -83,7 +83,7 @@ func analyticModel(t *testing.T) *value.Model {
 	return &value.Model{
 		Name: "analytic", Key: "analytic", Variant: "analytic", Spec: m.spec,
 		Format: latent.Format{Name: "plain", Channels: 4, Scale: 1}, Sampling: s,
-		Load: func(engine.Ops, dit.Held) (dit.Model, error) { return m, nil },
+		Weights: parallel.LoadFunc(func(engine.Ops, dit.Held) (dit.Model, error) { return m, nil }),
 	}
 }
 

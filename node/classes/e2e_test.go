@@ -132,7 +132,7 @@ func (c *e2eCase) model(t *testing.T) *value.Model {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := value.NewModel(c.Model, c.Model, d, 1<<20, d.Load)
+	m, err := value.NewModel(c.Model, c.Model, d, 1<<20, parallel.LoadFunc(d.Load))
 	if err != nil {
 		t.Fatal(err)
 	}

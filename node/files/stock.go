@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 
+	"patchbay/models/source"
 	"patchbay/models/weights"
 )
 
@@ -86,7 +87,7 @@ func (s *Stock) Find(kind, name string) (NeededFile, bool) {
 			paths = all
 		}
 	}
-	now := stocked{changed: modified(paths)}
+	now := stocked{changed: source.Modified(paths)}
 	for _, p := range paths {
 		info, err := os.Stat(p)
 		if err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"patchbay/models"
 	"patchbay/models/dit"
+	"patchbay/models/source"
 	"patchbay/models/text"
 	"patchbay/models/tokenizer"
 	"patchbay/models/weights"
@@ -22,9 +23,9 @@ type Clip struct {
 	Name             string // the files, joined by " + "
 	Type             string // what reads the result, of models.TextTypes
 	parts            []encoder
-	TokenizerOptions map[string]int // T5TokenizerOptions
-	loras            []loraUse      // adapters, in the order in which they were added
-	Layer            int            // CLIPSetLastLayer: -1 the last, -2 the last but one; 0: what the type reads
+	TokenizerOptions map[string]int   // T5TokenizerOptions
+	loras            []source.Adapter // adapters, in the order in which they were added
+	Layer            int              // CLIPSetLastLayer: -1 the last, -2 the last but one; 0: what the type reads
 }
 
 // encoder is one text encoder in one file.

@@ -1,12 +1,11 @@
 package value
 
 import (
-	"patchbay/engine"
 	"patchbay/models"
-	"patchbay/models/dit"
 	"patchbay/models/family"
 	"patchbay/models/weights"
 	"patchbay/node/files"
+	"patchbay/parallel/host"
 )
 
 // OpenModel describes the diffusion model of a file from its header. Its weights are read from the file, opened again,
@@ -16,35 +15,22 @@ func OpenModel(name string, f files.Checkpoint, open *weights.File, set *weights
 	if err != nil {
 		return nil, err
 	}
-	file := &files.Opener{Checkpoint: f}
-	m, err := NewModel(name, f.Key(), d, f.Size, func(ops engine.Ops, held dit.Held) (m dit.Model, err error) {
-		err = file.With(func(file *weights.File) error {
-			d, err := models.OpenDiffusion(file.Set(), file.Metadata())
-			if err != nil {
-				return err
-			}
-			m, err = d.Load(ops, held)
-			return err
-		})
-		return m, err
-	})
+	m, err := NewModel(name, f.Key(), d, f.Size, nil)
 	if err != nil {
 		return nil, err
 	}
-	m.narrow = packsNarrow(set)
+	m.file, m.narrow = f.File, packsNarrow(set)
 	return m, nil
 }
 
-// NewModel makes a handle of a description.
-func NewModel(name, key string, d *family.Diffusion, bytes int64,
-	load func(engine.Ops, dit.Held) (dit.Model, error),
-) (*Model, error) {
+// NewModel makes a handle of a description, with weights of so many bytes; without any they are those of a file.
+func NewModel(name, key string, d *family.Diffusion, bytes int64, weights host.Weights) (*Model, error) {
 	s, err := d.Sampling.Build()
 	if err != nil {
 		return nil, err
 	}
 	return &Model{
 		Name: name, Key: key, Variant: d.Variant, Spec: &d.Spec, Format: d.Latent, Sampling: s, Traits: d.Traits,
-		bytes: bytes, Load: load, declare: d.Declare,
+		bytes: bytes, Weights: weights, declare: d.Declare,
 	}, nil
 }

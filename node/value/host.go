@@ -241,7 +241,7 @@ func (s *Store) Load(ctx context.Context, f ModelFile, plan string) (parallel.Lo
 		return parallel.Loaded{}, err
 	}
 	what := m.Request()
-	defer s.share(&what, m)()
+	defer s.use(&what, m)()
 	out, err := s.engine.Load(ctx, what, plan)
 	if err != nil {
 		return out, hostFailure(ctx, err)

@@ -1,12 +1,11 @@
 package value
 
 import (
-	"fmt"
-
 	"patchbay/engine"
 	"patchbay/models"
 	"patchbay/models/dit"
 	"patchbay/models/lora"
+	"patchbay/models/source"
 	"patchbay/models/text"
 	"patchbay/models/weights"
 	"patchbay/node/fault"
@@ -14,95 +13,30 @@ import (
 	"patchbay/parallel"
 )
 
-// loraUse is one LoRA file on a handle, as it was matched when the node ran. The data is read when the weights are.
-type loraUse struct {
-	name      string // as the workflow calls it
-	file      files.Checkpoint
-	strength  float32
-	additions []lora.Addition
-
-	own []weights.LowRank // of a host, in place of a file; valid while its request runs
-	id  string            // names own
-}
-
-// loraKey makes the adapters part of the key of weights.
-func loraKey(uses []loraUse) string {
-	key := ""
-	for i := range uses {
-		if uses[i].own != nil {
-			key += "+own " + uses[i].id
-			continue
-		}
-		key += fmt.Sprintf("+lora %s*%v", uses[i].file.Key(), uses[i].strength)
+// use makes req load its weights by the store's loader. Until the returned function is called, bases that are loaded
+// stay loaded, though making room for the request may take their last handle away.
+func (s *Store) use(req *parallel.Model, m *Model) func() {
+	if m.Weights != nil {
+		return func() {}
 	}
-	return key
+	weights := fileWeights{source.Model{File: m.file, Adapters: m.loras}, s.loader}
+	req.Key, req.WeightBytes, req.Weights = weights.Key(), weights.Bytes(), weights
+	return s.loader.Pin(weights.Model)
 }
 
-// withAdditions runs f with the additions of all uses to one part; their data is valid until f returns.
-func withAdditions(uses []loraUse, part string, f func([]weights.LowRank) error) error {
-	var all []weights.LowRank
-	for _, u := range uses {
-		if u.own != nil {
-			all = append(all, u.own...)
-			continue
-		}
-		file, err := u.file.Open()
-		if err != nil {
-			return err
-		}
-		defer func() { _ = file.Close() }()
-		list, err := lora.Gather(file.Set(), additionsTo(u.additions, part), u.strength)
-		if err != nil {
-			return fmt.Errorf("%s: %w", u.name, err)
-		}
-		all = append(all, list...)
-	}
-	return f(all)
+// fileWeights are weights in files.
+type fileWeights struct {
+	source.Model
+	loader *source.Loader
 }
 
-func additionsTo(list []lora.Addition, part string) []lora.Addition {
-	return (&lora.Matched{Additions: list}).Part(part)
+// Load implements host.Weights.
+func (w fileWeights) Load(ops engine.Ops, held dit.Held) (dit.Model, error) {
+	return w.loader.Load(ops, w.Model, held)
 }
 
-// adaptedModel is a model on ranks that shares its base with others.
-type adaptedModel struct {
-	dit.Model
-	free func()
-}
-
-// Close gives back what the model alone has, and the base if nobody else uses it.
-func (m *adaptedModel) Close() { m.free() }
-
-// share makes req load its weights through those that handles share. Until the returned function is called, bases that
-// are loaded stay loaded, though making room for the request may take their last handle away.
-func (s *Store) share(req *parallel.Model, m *Model) func() {
-	uses := m.loras
-	for i := range uses {
-		req.WeightBytes += uses[i].file.Size
-	}
-	req.Key = m.Key + loraKey(uses)
-	req.Load = func(ops engine.Ops, held dit.Held) (dit.Model, error) {
-		base, release, err := take(s.shared, fmt.Sprintf("%s %+v", m.Key, held),
-			func() (dit.Model, error) { return m.Load(ops, held) })
-		if err != nil {
-			return nil, err
-		}
-		if len(uses) == 0 {
-			return &adaptedModel{base, release}, nil
-		}
-		var adapted dit.Model
-		err = withAdditions(uses, "", func(list []weights.LowRank) (err error) {
-			adapted, err = models.Adapt(ops, base, list)
-			return err
-		})
-		if err != nil {
-			release()
-			return nil, err
-		}
-		return &adaptedModel{adapted, func() { adapted.Close(); release() }}, nil
-	}
-	return s.shared.pin(m.Key + " ")
-}
+// Files implements parallel's placement of ranks in other processes.
+func (w fileWeights) Files() source.Model { return w.Model }
 
 // adaptedEncoder is a text encoder in the store that shares its base with others.
 type adaptedEncoder struct {
@@ -120,14 +54,9 @@ func (e *adaptedEncoder) Close() { e.free() }
 // lentEncoder takes an encoder with the adapters of its clip from the cache, or loads what is missing of it.
 func lentEncoder(u Use, l *parallel.Local, clip *Clip, e *encoder) (text.Net, error) {
 	key := e.kind + " " + e.file.Checkpoint.Key() + " " + e.prefix
-	var uses []loraUse
-	for _, u := range clip.loras {
-		if len(additionsTo(u.additions, e.kind)) > 0 {
-			uses = append(uses, u)
-		}
-	}
-	kept, err := lent(u, key+loraKey(uses), func() (*adaptedEncoder, error) {
-		base, release, err := take(u.Store.shared, key, func() (text.Net, error) { return loadEncoder(l, e) })
+	uses := source.To(e.kind, clip.loras)
+	kept, err := lent(u, key+source.Keys(uses), func() (*adaptedEncoder, error) {
+		base, release, err := source.Take(&u.Store.loader.Shared, key, func() (text.Net, error) { return loadEncoder(l, e) })
 		if err != nil {
 			return nil, err
 		}
@@ -135,7 +64,7 @@ func lentEncoder(u Use, l *parallel.Local, clip *Clip, e *encoder) (text.Net, er
 			return &adaptedEncoder{base, base.Bytes(), release}, nil
 		}
 		var net text.Net
-		err = withAdditions(uses, e.kind, func(list []weights.LowRank) (err error) {
+		err = source.With(e.kind, uses, func(list []weights.LowRank) (err error) {
 			net, err = base.Adapt(l.Ops, list)
 			return err
 		})
@@ -185,17 +114,17 @@ func LoraKeys(m *Model, clip *Clip) (*lora.Keys, error) {
 // loraUses is the use of a file for the parts that has accepts; nil if it changes none of them.
 func loraUses(name string, f files.Checkpoint, strength float64, found *lora.Matched,
 	has func(part string) bool,
-) []loraUse {
-	u := loraUse{name: name, file: f, strength: float32(strength)}
+) []source.Adapter {
+	u := source.Adapter{Name: name, File: f.File, Strength: float32(strength)}
 	for _, a := range found.Additions {
 		if has(a.Part) {
-			u.additions = append(u.additions, a)
+			u.Additions = append(u.Additions, a)
 		}
 	}
-	if strength == 0 || len(u.additions) == 0 {
+	if strength == 0 || len(u.Additions) == 0 {
 		return nil
 	}
-	return []loraUse{u}
+	return []source.Adapter{u}
 }
 
 // Adapters names the adapters of the handle in the order in which they were added.
@@ -204,10 +133,10 @@ func (m *Model) Adapters() []string { return loraNames(m.loras) }
 // Adapters names the adapters of the handle in the order in which they were added.
 func (c *Clip) Adapters() []string { return loraNames(c.loras) }
 
-func loraNames(uses []loraUse) []string {
+func loraNames(uses []source.Adapter) []string {
 	var out []string
 	for i := range uses {
-		out = append(out, uses[i].name)
+		out = append(out, uses[i].Name)
 	}
 	return out
 }
@@ -219,7 +148,7 @@ func (m *Model) WithLora(name string, f files.Checkpoint, strength float64, foun
 		return m
 	}
 	adapted := *m
-	adapted.loras = append(append([]loraUse{}, m.loras...), more...)
+	adapted.loras = append(append([]source.Adapter{}, m.loras...), more...)
 	return &adapted
 }
 
@@ -230,6 +159,6 @@ func (c *Clip) WithLora(name string, f files.Checkpoint, strength float64, found
 		return c
 	}
 	adapted := *c
-	adapted.loras = append(append([]loraUse{}, c.loras...), more...)
+	adapted.loras = append(append([]source.Adapter{}, c.loras...), more...)
 	return &adapted
 }

@@ -28,7 +28,7 @@ func TestTellsTheWholePicture(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m, err := NewModel(c.family, c.family, d, 0, d.Load)
+		m, err := NewModel(c.family, c.family, d, 0, parallel.LoadFunc(d.Load))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,13 +1,14 @@
 package value
 
 import (
-	"patchbay/engine"
 	"patchbay/models/dit"
 	"patchbay/models/family"
 	"patchbay/models/latent"
 	"patchbay/models/sampling"
+	"patchbay/models/source"
 	"patchbay/models/weights"
 	"patchbay/parallel"
+	"patchbay/parallel/host"
 )
 
 // Model is a MODEL: a diffusion model that has been described but not loaded. Copies with other adapters or model
@@ -24,16 +25,17 @@ type Model struct {
 	Differential *float32
 	// Cache is what EasyCache or LazyCache set; nil: every evaluation runs.
 	Cache   *parallel.Cache
-	Load    func(ops engine.Ops, held dit.Held) (dit.Model, error)
+	Weights host.Weights // nil: those of the file
+	file    source.File
 	declare func() ([]weights.Declared, error) // all tensors of the model
 	bytes   int64
-	narrow  bool      // most weights are packed as bf16
-	loras   []loraUse // adapters, in the order in which they were added
+	narrow  bool             // most weights are packed as bf16
+	loras   []source.Adapter // adapters, in the order in which they were added
 }
 
 // Request returns what parallel needs to know of the model.
 func (m *Model) Request() parallel.Model {
-	return parallel.Model{Key: m.Key, Spec: m.Spec, Load: m.Load, WeightBytes: m.bytes}
+	return parallel.Model{Key: m.Key, Spec: m.Spec, Weights: m.Weights, WeightBytes: m.bytes}
 }
 
 // WithSampling returns a copy with another model sampling.

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"patchbay/engine"
+	"patchbay/models/source"
 	"patchbay/models/weights"
 	"patchbay/node/fault"
 )
@@ -36,7 +37,7 @@ func (m *Model) patched(patches []Patch) (*Model, error) {
 	for _, d := range declared {
 		shapes[d.Name] = d.Shape
 	}
-	use := loraUse{name: "patches of the host"}
+	use := source.Adapter{Name: "patches of the host"}
 	for i := range patches {
 		p := &patches[i]
 		low, err := p.lowRank(shapes)
@@ -44,9 +45,9 @@ func (m *Model) patched(patches []Patch) (*Model, error) {
 			path := fmt.Sprintf("model.patches[%d]", i)
 			return nil, fault.At(fault.CodeBadInput, path, "%s: %s: %v", path, p.Key, err)
 		}
-		use.own = append(use.own, low)
-		use.id += fmt.Sprintf("+%s %v %v %v %s", p.Key, p.Offset, low.Scale, p.Up.Shape, p.ID)
-		use.file.Size += int64(len(p.Up.Data) + len(p.Down.Data))
+		use.Own = append(use.Own, low)
+		use.ID += fmt.Sprintf("+%s %v %v %v %s", p.Key, p.Offset, low.Scale, p.Up.Shape, p.ID)
+		use.File.Size += int64(len(p.Up.Data) + len(p.Down.Data))
 	}
 	adapted := *m
 	adapted.loras = append(slices.Clone(m.loras), use)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"patchbay/models/source"
 	"patchbay/models/tokenizer"
 	"patchbay/node/fault"
 	"patchbay/node/files"
@@ -24,7 +25,7 @@ type Store struct {
 	compute Compute
 	roots   files.Roots
 	weights *lru.Cache[resident]
-	shared  *shared
+	loader  *source.Loader
 	// vocabularies are tokenizers by encoder; each counts as one.
 	vocabularies *lru.Cache[*tokenizer.Tokenizer]
 }
@@ -32,7 +33,8 @@ type Store struct {
 // NewStore returns an empty store; weightBytes bounds resident text encoders and autoencoders.
 func NewStore(engine *parallel.Engine, compute Compute, roots files.Roots, weightBytes int64) *Store {
 	return &Store{
-		engine: engine, compute: compute, roots: roots, weights: lru.New(weightBytes, resident.Close), shared: newShared(),
+		engine: engine, compute: compute, roots: roots, weights: lru.New(weightBytes, resident.Close),
+		loader:       &source.Loader{},
 		vocabularies: lru.New[*tokenizer.Tokenizer](16, nil),
 	}
 }
@@ -71,7 +73,7 @@ func (u Use) Sample(req *parallel.Request, m *Model, observe func(parallel.Progr
 		return nil, fault.New(fault.CodeInternal, "sampling needs a device, and this runner has none")
 	}
 	req.Compute = s.compute.of(s.engine.Name(), m)
-	defer s.share(&req.Model, m)()
+	defer s.use(&req.Model, m)()
 	return s.engine.Sample(u.Context, req, observe)
 }
 

@@ -55,18 +55,8 @@ func (c *Call) Sent(rank, size int) int {
 // be called when all ranks have transferred, writes what they read.
 func (c *Call) Transfer(rank int, calls []*Call) (finish func()) {
 	switch c.Op {
-	case "AllToAll":
-		at := 0
-		for peer, n := range c.Recv {
-			copyElements(c.Dst, at, calls[peer].Src, sum(calls[peer].Send[:rank]), n)
-			at += n
-		}
-	case "AllGather":
-		at := 0
-		for peer, n := range c.Recv {
-			copyElements(c.Dst, at, calls[peer].Src, 0, n)
-			at += n
-		}
+	case "AllToAll", "AllGather":
+		c.Pieces(rank, calls, func(at, peer, off, n int) { copyElements(c.Dst, at, calls[peer].Src, off, n) })
 	case "ReduceScatter":
 		addElements(c.Dst, calls, sum(c.Send[:rank]), c.Send[rank])
 	case "AllReduce":
@@ -75,6 +65,20 @@ func (c *Call) Transfer(rank int, calls []*Call) (finish func()) {
 		return func() { copyElements(c.Dst, 0, total, 0, total.Len()) }
 	}
 	return func() {}
+}
+
+// Pieces calls move for what a rank of an AllToAll or AllGather receives, in rank order: n elements from off of the
+// source of peer, to at in its destination.
+func (c *Call) Pieces(rank int, calls []*Call, move func(at, peer, off, n int)) {
+	at := 0
+	for peer, n := range c.Recv {
+		off := 0
+		if c.Op == "AllToAll" {
+			off = sum(calls[peer].Send[:rank])
+		}
+		move(at, peer, off, n)
+		at += n
+	}
 }
 
 // Check compares the parts of all ranks before any byte moves; name is the group's.
@@ -144,13 +148,24 @@ func NewMessage(t engine.Tensor) Message { return Message{t, caller()} }
 // Deliver copies a message to the memory that rank to has for it. Both must agree on count and dtype; name is the
 // group's.
 func Deliver(name string, dst Message, to int, src Message, from int) error {
-	if src.Tensor.Len() != dst.Tensor.Len() || src.Tensor.DType != dst.Tensor.DType {
-		return &Error{Text: fmt.Sprintf("%s: rank %d sends %s at %s, rank %d receives %s at %s",
-			name, from, src.Tensor, where(src.Site), to, dst.Tensor, where(dst.Site))}
+	if err := Agree(name, dst, to, src, from); err != nil {
+		return err
 	}
 	copyElements(dst.Tensor, 0, src.Tensor, 0, src.Tensor.Len())
 	return nil
 }
+
+// Agree refuses a message whose sides differ in count or dtype.
+func Agree(name string, dst Message, to int, src Message, from int) error {
+	if src.Tensor.Len() != dst.Tensor.Len() || src.Tensor.DType != dst.Tensor.DType {
+		return &Error{Text: fmt.Sprintf("%s: rank %d sends %s at %s, rank %d receives %s at %s",
+			name, from, src.Tensor, where(src.Site), to, dst.Tensor, where(dst.Site))}
+	}
+	return nil
+}
+
+// At says where the call was.
+func (m Message) At() string { return where(m.Site) }
 
 // caller is the code address that called the Comm method that called a constructor here.
 func caller() uintptr {

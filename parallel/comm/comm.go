@@ -58,11 +58,19 @@ type Comm interface {
 	Waiting() string
 }
 
+// Group is ranks that exchange with each other.
+type Group struct {
+	Team     uint64        // tells the groups of one team from those of the next
+	Name     string        // the axis, for errors
+	Ranks    []int         // numbers of the members among all ranks of the plan, in the order of the group
+	Deadline time.Duration // of every wait for a peer, 0: none
+}
+
 // Transport connects groups of ranks.
 type Transport interface {
-	// Connect makes the ends of one group, one for each of ops: calls of an end are ordered with the calls of its Ops.
-	// name is the axis, for errors; deadline bounds every wait for a peer (0: no bound).
-	Connect(name string, ops []engine.Ops, deadline time.Duration) ([]Comm, error)
+	// Connect makes the ends of one group, one for each of ops: calls of an end are ordered with the calls of its Ops. A
+	// member that lives in another process has no Ops here, and no end.
+	Connect(g Group, ops []engine.Ops) ([]Comm, error)
 	// Interruptible reports whether a rank may leave calls out that its peers have issued, and the group be aborted: a
 	// cancelled run then ends before the next block. Otherwise everything that was queued runs to its end, and the group
 	// serves the next run.

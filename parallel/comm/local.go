@@ -3,7 +3,6 @@ package comm
 import (
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"patchbay/engine"
@@ -12,20 +11,13 @@ import (
 // hub connects the ranks of one group inside a process. Transfers are plain copies, done by the receiver while the
 // sender waits: nothing is buffered, so a schedule that runs here needs no buffering anywhere.
 type hub struct {
-	name     string // axis, for errors
-	size     int
-	deadline time.Duration           // for every wait; 0: none
-	block    func(ready func() bool) // Local.Block
-
-	mu     sync.Mutex
-	cond   *sync.Cond
-	cause  error
+	*Rendezvous
+	size   int
 	calls  []*Call         // collective in progress, by rank
 	round  int             // collectives that all ranks have joined
 	left   int             // ranks that have not finished copying in this one
 	parted int             // last round that all ranks have finished
 	ways   map[[2]int]*way // by sender and receiver
-	waits  []string        // by rank: what it waits for
 }
 
 // Local is the Transport of ranks that share a process and its memory, on Ops whose calls have happened when they
@@ -37,13 +29,11 @@ type Local struct {
 }
 
 // Connect implements Transport.
-func (l Local) Connect(name string, ops []engine.Ops, deadline time.Duration) ([]Comm, error) {
+func (l Local) Connect(g Group, ops []engine.Ops) ([]Comm, error) {
 	size := len(ops)
-	h := &hub{
-		name: name, size: size, deadline: deadline, block: l.Block, calls: make([]*Call, size),
-		ways: map[[2]int]*way{}, waits: make([]string, size),
-	}
-	h.cond = sync.NewCond(&h.mu)
+	h := &hub{size: size, calls: make([]*Call, size), ways: map[[2]int]*way{}}
+	h.Rendezvous = NewRendezvous(g, size, h.dump)
+	h.block = l.Block
 	out := make([]Comm, size)
 	for i := range out {
 		out[i] = &localEnd{hub: h, rank: i}
@@ -73,15 +63,7 @@ func (l *localEnd) Size() int { return l.hub.size }
 func (l *localEnd) Traffic() Traffic { return l.traffic }
 
 // Abort wakes all ranks of the group with cause.
-func (l *localEnd) Abort(cause error) {
-	h := l.hub
-	h.mu.Lock()
-	if h.cause == nil {
-		h.cause = cause
-	}
-	h.mu.Unlock()
-	h.cond.Broadcast()
-}
+func (l *localEnd) Abort(cause error) { l.hub.Abort(cause) }
 
 // AllToAll implements Comm.
 func (l *localEnd) AllToAll(dst, src engine.Tensor, recv, send []int) {
@@ -158,14 +140,13 @@ func (l *localEnd) meet(c *Call) ([]*Call, error) {
 	h.calls[l.rank] = c
 	if !slices.Contains(h.calls, nil) {
 		if err := Check(h.name, h.calls); err != nil {
-			h.fail(err)
-			return nil, err
+			return nil, h.Fail(err)
 		}
 		h.left = h.size
 		h.round++
-		h.cond.Broadcast()
+		h.Moved()
 	}
-	if err := h.wait(l.rank, c.Op, func() bool { return h.round > round }); err != nil {
+	if err := h.Wait(l.rank, c.Op, func() bool { return h.round > round }); err != nil {
 		return nil, err
 	}
 	return h.calls, nil
@@ -181,70 +162,13 @@ func (l *localEnd) part(c *Call) error {
 	if h.left == 0 {
 		h.calls = make([]*Call, h.size)
 		h.parted = round
-		h.cond.Broadcast()
+		h.Moved()
 	}
-	if err := h.wait(l.rank, c.Op+" of the others", func() bool { return h.parted >= round }); err != nil {
-		return err
-	}
-	return nil
-}
-
-// wait blocks until ready holds; the hub is locked. It returns an error when the group is aborted or the deadline
-// passes.
-func (h *hub) wait(rank int, what string, ready func() bool) error {
-	if h.cause == nil && ready() {
-		return nil
-	}
-	h.waits[rank] = what
-	defer func() { h.waits[rank] = "" }()
-	if h.block != nil {
-		h.mu.Unlock()
-		h.block(func() bool {
-			h.mu.Lock()
-			defer h.mu.Unlock()
-			return h.cause != nil || ready()
-		})
-		h.mu.Lock()
-	}
-	late := false
-	if h.deadline > 0 && h.block == nil {
-		timer := time.AfterFunc(h.deadline, func() {
-			h.mu.Lock()
-			late = true
-			h.mu.Unlock()
-			h.cond.Broadcast()
-		})
-		defer timer.Stop()
-	}
-	for h.cause == nil && !ready() {
-		if late {
-			err := &Error{Text: fmt.Sprintf("%s: rank %d waited %v for %s; waiting: %s", h.name, rank,
-				h.deadline, what, h.dump())}
-			h.fail(err)
-			return err
-		}
-		h.cond.Wait()
-	}
-	if h.cause != nil {
-		return &Error{Text: fmt.Sprintf("%s: rank %d stopped waiting for %s", h.name, rank, what), Cause: h.cause}
-	}
-	return nil
-}
-
-// fail aborts the group; the hub is locked.
-func (h *hub) fail(err error) {
-	if h.cause == nil {
-		h.cause = err
-	}
-	h.cond.Broadcast()
+	return h.Wait(l.rank, c.Op+" of the others", func() bool { return h.parted >= round })
 }
 
 // Waiting implements Comm.
-func (l *localEnd) Waiting() string {
-	l.hub.mu.Lock()
-	defer l.hub.mu.Unlock()
-	return l.hub.waits[l.rank]
-}
+func (l *localEnd) Waiting() string { return l.hub.Waiting(l.rank) }
 
 // dump lists who waits where.
 func (h *hub) dump() string {

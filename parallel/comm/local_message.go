@@ -43,22 +43,10 @@ func (h *hub) way(from, to int) *way {
 	return h.ways[key]
 }
 
-// disagree aborts the group because both sides of a way do not use the same calls; the hub is locked.
-func (h *hub) disagree(format string, args ...any) error {
-	err := &Error{Text: h.name + ": " + fmt.Sprintf(format, args...)}
-	h.fail(err)
-	return err
-}
-
 // message runs f with the hub locked, panics with its error and notes the time.
 func (l *localEnd) message(f func(h *hub) error) {
 	start := time.Now()
-	l.hub.mu.Lock()
-	err := f(l.hub)
-	l.hub.mu.Unlock()
-	if err != nil {
-		panic(err)
-	}
+	l.hub.Locked(func() error { return f(l.hub) })
 	l.traffic.Wait += time.Since(start)
 }
 
@@ -70,14 +58,14 @@ func (l *localEnd) SendRecv(dst engine.Tensor, from int, src engine.Tensor, to i
 		if to >= 0 {
 			w := h.way(l.rank, to)
 			if p := w.empty(); p != nil {
-				return h.disagree("rank %d sends to rank %d at %s, which has posted memory at %s: that takes an Offer", l.rank, to,
+				return h.Disagree("rank %d sends to rank %d at %s, which has posted memory at %s: that takes an Offer", l.rank, to,
 					where(out.Site), where(p.Site))
 			}
-			if err := h.wait(l.rank, "the previous send to be taken", func() bool { return w.sent == nil }); err != nil {
+			if err := h.Wait(l.rank, "the previous send to be taken", func() bool { return w.sent == nil }); err != nil {
 				return err
 			}
 			w.sent, next = &out, w.received+1
-			h.cond.Broadcast()
+			h.Moved()
 		}
 		if from >= 0 {
 			if err := l.receive(in, from); err != nil {
@@ -86,7 +74,7 @@ func (l *localEnd) SendRecv(dst engine.Tensor, from int, src engine.Tensor, to i
 		}
 		if to >= 0 {
 			w := h.way(l.rank, to)
-			return h.wait(l.rank, fmt.Sprintf("rank %d to receive", to), func() bool { return w.received >= next })
+			return h.Wait(l.rank, fmt.Sprintf("rank %d to receive", to), func() bool { return w.received >= next })
 		}
 		return nil
 	})
@@ -99,19 +87,18 @@ func (l *localEnd) SendRecv(dst engine.Tensor, from int, src engine.Tensor, to i
 func (l *localEnd) receive(in Message, from int) error {
 	h, w := l.hub, l.hub.way(from, l.rank)
 	if len(w.posts) > 0 {
-		return h.disagree("rank %d receives from rank %d at %s and has posted memory for it before", l.rank,
+		return h.Disagree("rank %d receives from rank %d at %s and has posted memory for it before", l.rank,
 			from, where(in.Site))
 	}
-	if err := h.wait(l.rank, fmt.Sprintf("a send of rank %d", from), func() bool { return w.sent != nil }); err != nil {
+	if err := h.Wait(l.rank, fmt.Sprintf("a send of rank %d", from), func() bool { return w.sent != nil }); err != nil {
 		return err
 	}
 	if err := Deliver(h.name, in, l.rank, *w.sent, from); err != nil {
-		h.fail(err)
-		return err
+		return h.Fail(err)
 	}
 	w.sent = nil
 	w.received++
-	h.cond.Broadcast()
+	h.Moved()
 	return nil
 }
 
@@ -128,7 +115,7 @@ func (l *localEnd) Offer(slot, src engine.Tensor, to int) {
 			}
 			return false
 		}
-		if err := h.wait(l.rank, fmt.Sprintf("rank %d to take what is in a slot", to),
+		if err := h.Wait(l.rank, fmt.Sprintf("rank %d to take what is in a slot", to),
 			func() bool { return !busy() }); err != nil {
 			return err
 		}
@@ -137,11 +124,10 @@ func (l *localEnd) Offer(slot, src engine.Tensor, to int) {
 		}
 		o := &offer{Message{slot, out.Site}}
 		if err := Deliver(h.name, o.Message, l.rank, out, l.rank); err != nil {
-			h.fail(err)
-			return err
+			return h.Fail(err)
 		}
 		w.offers = append(w.offers, o)
-		h.cond.Broadcast()
+		h.Moved()
 		return nil
 	})
 	l.traffic.Sent(src.Len(), src.DType)
@@ -154,14 +140,13 @@ func (h *hub) fill(w *way, p *post, to int, o *offer, from int) error {
 		return nil // the next wait says so
 	}
 	if err := Deliver(h.name, p.Message, to, o.Message, from); err != nil {
-		h.fail(err)
-		return err
+		return h.Fail(err)
 	}
 	p.filled = true
 	if len(w.offers) > 0 && w.offers[0] == o {
 		w.offers = w.offers[1:]
 	}
-	h.cond.Broadcast()
+	h.Moved()
 	return nil
 }
 
@@ -175,7 +160,7 @@ func (l *localEnd) Post(slot engine.Tensor, from int) {
 		case len(w.offers) > 0 && w.empty() == p:
 			return h.fill(w, p, l.rank, w.offers[0], from)
 		case w.sent != nil: // all offers before it are taken
-			return h.disagree("rank %d sends to rank %d at %s, which posts memory at %s: that takes an Offer", from, l.rank,
+			return h.Disagree("rank %d sends to rank %d at %s, which posts memory at %s: that takes an Offer", from, l.rank,
 				where(w.sent.Site), where(p.Site))
 		}
 		return nil
@@ -188,17 +173,16 @@ func (l *localEnd) Await(dst engine.Tensor, from int) {
 	l.message(func(h *hub) error {
 		w := h.way(from, l.rank)
 		if len(w.posts) == 0 {
-			return h.disagree("rank %d awaits a message of rank %d at %s and has posted no memory for it", l.rank,
+			return h.Disagree("rank %d awaits a message of rank %d at %s and has posted no memory for it", l.rank,
 				from, where(in.Site))
 		}
 		p := w.posts[0]
-		if err := h.wait(l.rank, fmt.Sprintf("a send of rank %d", from), func() bool { return p.filled }); err != nil {
+		if err := h.Wait(l.rank, fmt.Sprintf("a send of rank %d", from), func() bool { return p.filled }); err != nil {
 			return err
 		}
 		w.posts = w.posts[1:]
 		if err := Deliver(h.name, in, l.rank, p.Message, l.rank); err != nil {
-			h.fail(err)
-			return err
+			return h.Fail(err)
 		}
 		return nil
 	})

@@ -137,8 +137,12 @@ func (o *Outline) volumes(c plan.Coord, m plan.Micro) (v [plan.AxisCount]volume)
 		}
 		rows := o.rows(m, i)
 		o.own(c, func(k int) {
-			for n := o.Lanes[k].Start; n < o.Lanes[k].End; n++ {
-				o.block(&v, c, n, o.Lanes[k].Half(n), rows, b)
+			for _, n := range o.kinds[k] {
+				var one [plan.AxisCount]volume
+				o.block(&one, c, n.block, n.half, rows, b)
+				for a := range v {
+					v[a].add(int64(n.count)*one[a].calls, int64(n.count)*one[a].values)
+				}
 			}
 			if o.sends(k) {
 				v[plan.AxisPipe].add(1, int64(b*o.plan.Kept(rows[c.Place(o.plan)], c.Tensor).Len()*o.Spec.Width))
@@ -154,19 +158,21 @@ func (o *Outline) volumes(c plan.Coord, m plan.Micro) (v [plan.AxisCount]volume)
 func TrafficByRank(w Workload, p plan.Plan, weightBytes, valueBytes int) [][]Traffic {
 	o := NewOutline(w, p)
 	out := make([][]Traffic, p.Ranks())
+	var count [microSizes]int64
+	var micro [microSizes]plan.Micro
+	for _, m := range o.micros() {
+		count[o.size(m)]++
+		micro[o.size(m)] = m
+	}
 	for r := range out {
 		out[r] = make([]Traffic, plan.AxisCount)
-		done := map[plan.Micro][plan.AxisCount]volume{}
-		for _, m := range o.micros() {
-			m.Evaluation = 0 // all evaluations of a patch move the same
-			v, ok := done[m]
-			if !ok {
-				v = o.volumes(o.mesh.At(r), m)
-				done[m] = v
+		for size, n := range count {
+			if n == 0 {
+				continue
 			}
-			for a := range plan.AxisCount {
-				out[r][a].Calls += v[a].calls
-				out[r][a].Bytes += v[a].values * int64(valueBytes)
+			for a, v := range o.volumes(o.mesh.At(r), micro[size]) {
+				out[r][a].Calls += n * v.calls
+				out[r][a].Bytes += n * v.values * int64(valueBytes)
 			}
 		}
 		weights := o.shardVolume()

@@ -2,6 +2,7 @@ package forecast
 
 import (
 	"math"
+	"slices"
 
 	"patchbay/models/dit"
 	"patchbay/parallel/plan"
@@ -30,6 +31,10 @@ func MemoryByRank(w Workload, p plan.Plan, weightBytes, valueBytes int) []Memory
 	out := make([]Memory, p.Ranks())
 	for r := range out {
 		c := o.mesh.At(r)
+		if t := o.twin(c); t != c {
+			out[r] = out[o.mesh.Rank(t)]
+			continue
+		}
 		o.own(c, func(k int) {
 			m := o.LaneMemory(c, k, valueBytes)
 			out[r].Session += m.Session
@@ -124,14 +129,14 @@ func (o *Outline) LaneMemory(c plan.Coord, k, valueBytes int) Memory {
 		}
 	}
 	if o.plan.Spread { // whose synchronous evaluations need not be the largest
-		w, at := o.spread(), o.spreadCoord(c)
+		w, at := o.wide, o.spreadCoord(c)
 		if o.spreads(k) {
 			w.evaluation(&acts, &comm, at, 0, b, plan.Micro{Whole: true})
 			held = w.Lanes[0]
 		} else { // the weights are there for the down lane
 			held = plan.Lane{}
 		}
-		for j := range o.Patches {
+		for j := range min(2, len(o.Patches)) { // the others are no longer than the second
 			o.evaluation(&acts, &comm, c, k, b, plan.Micro{Patch: j})
 		}
 	} else {
@@ -152,11 +157,11 @@ func (o *Outline) evaluation(acts, comm *stack, c plan.Coord, k, b int, m plan.M
 	for i := range o.Text {
 		if o.cfgOf[i] == c.CFG {
 			rows := o.rows(m, i)
-			for n := o.Lanes[k].Start; n < o.Lanes[k].End; n++ {
-				if !o.Lanes[k].Attends(n) {
+			for _, n := range o.kinds[k] {
+				if n.half == dit.MLPHalf {
 					continue
 				}
-				plan.EachAttention(o.Spec.Blocks[n], func(_ int, imageOnly bool) {
+				plan.EachAttention(o.Spec.Blocks[n.block], func(_ int, imageOnly bool) {
 					before := comm.top
 					if o.plan.KV8 { // widened
 						l := plan.StoreRows(o.Sequence(i).Text, o.Tokens(), 0)
@@ -221,36 +226,33 @@ func halfWeights(spec *dit.Spec, b dit.BlockSpec, half dit.Half) float64 {
 
 // traits are what the shape of a model says about its tables: joint models with single blocks and skip-connected models
 // rotate queries and keys, the others add positions to the tokens; skip-connected models modulate by a shift alone.
-func traits(spec *dit.Spec) (rotates, adds, shiftOnly bool) {
-	single := false
-	for _, b := range spec.Blocks {
-		single = single || b.Kind == dit.Single
-	}
-	shiftOnly = plan.Skips(spec)
-	rotates = single || shiftOnly
-	return rotates, !rotates, shiftOnly
+type traits struct{ rotates, shiftOnly bool }
+
+func traitsOf(spec *dit.Spec) traits {
+	skips := plan.Skips(spec)
+	single := slices.ContainsFunc(spec.Blocks, func(b dit.BlockSpec) bool { return b.Kind == dit.Single })
+	return traits{rotates: single || skips, shiftOnly: skips}
 }
 
 // modulation is the values per timestep of block n, by stream.
-func modulation(spec *dit.Spec, n int) []int {
-	e := spec.Width
-	_, _, shiftOnly := traits(spec)
-	switch b := spec.Blocks[n]; {
+func (o *Outline) modulation(n int) (image, text int) {
+	e := o.Spec.Width
+	switch b := o.Spec.Blocks[n]; {
 	case b.Kind == dit.Single:
-		return []int{3 * e}
-	case b.Kind == dit.Cross && shiftOnly:
-		return []int{2 * e}
+		return 3 * e, 0
+	case b.Kind == dit.Cross && o.shiftOnly:
+		return 2 * e, 0
 	case b.Kind == dit.Cross:
-		return []int{6 * e}
+		return 6 * e, 0
 	default:
-		image, text := 6*e, 6*e
+		image, text = 6*e, 6*e
 		if b.Attends > 1 {
 			image = 9 * e
 		}
 		if b.LastText {
 			text = 2 * e
 		}
-		return []int{image, text}
+		return image, text
 	}
 }
 
@@ -263,29 +265,28 @@ func (o *Outline) localHeads(c plan.Coord) int {
 func (o *Outline) sessionEntry(s *stack, c plan.Coord, k, i, b int) (kv int64) {
 	at, back := o.Lanes[k], o.back(k)
 	spec, e, lt, li := o.Spec, o.Spec.Width, o.Text[i], o.Tokens()
-	rotates, adds, shiftOnly := traits(spec)
 	embeds := !o.plan.Held(o.Lanes, c).NoEmbed
 	switch { // text, or what its keys and values are made of
 	case spec.JointText() && !embeds:
 	case spec.JointText():
 		s.alloc(lt * e)
-	case shiftOnly:
+	case o.shiftOnly:
 		s.wide(lt * spec.ContextDim)
 	default:
 		s.wide(lt * e)
 	}
 	s.wide(e)
-	if adds && embeds {
+	if !o.rotates && embeds {
 		s.alloc(li * e)
 	}
-	if rotates {
+	if o.rotates {
 		n := (o.Sequence(i).Text + li) * (spec.HeadDim / 2)
 		s.wide(n)
 		s.wide(n)
 	}
 	// two text encoders of which the first gives 77 tokens; the second's states go through an MLP of four times their
 	// width
-	if shiftOnly {
+	if o.shiftOnly {
 		second := max(lt-77, 0)
 		s.wideScratch(second*spec.Context2Dim, min(lt, 77)*spec.ContextDim, 4*second*spec.Context2Dim)
 	} else if spec.JointText() {
@@ -330,7 +331,7 @@ func (o *Outline) sessionEntry(s *stack, c plan.Coord, k, i, b int) (kv int64) {
 		case own:
 			s.alloc(b * li * e)
 		case blk.Skip >= 0 && o.spreads(k):
-			s.alloc(b * o.spread().keptImage(o.spreadCoord(c), i) * e)
+			s.alloc(b * o.wide.keptImage(o.spreadCoord(c), i) * e)
 		}
 	}
 	return kv
@@ -345,11 +346,10 @@ func (o *Outline) keptImage(c plan.Coord, i int) int {
 // blocks are made of.
 func (o *Outline) modulate(s *stack, c plan.Coord, rows int) {
 	e := o.Spec.Width
-	_, _, shiftOnly := traits(o.Spec)
 	if !o.plan.Held(o.Lanes, c).NoHead {
 		s.wide(rows * 2 * e)
 	}
-	if o.Spec.Blocks[0].Kind == dit.Cross && !shiftOnly { // one product for all blocks
+	if o.Spec.Blocks[0].Kind == dit.Cross && !o.shiftOnly { // one product for all blocks
 		s.wide(rows * 6 * e)
 		s.wideScratch(rows*e, rows*256, rows*e)
 		return
@@ -366,15 +366,19 @@ func (o *Outline) sessionBlock(s *stack, c plan.Coord, n, entry int, mlp bool) {
 		s.alloc(kv)
 		s.wideScratch(s.projected(kv))
 	}
-	for _, k := range modulation(o.Spec, n) {
-		s.wide(min(o.Evaluations, plan.ModulationRows) * k)
-	}
+	o.modulated(s, n, min(o.Evaluations, plan.ModulationRows))
+}
+
+// modulated adds the modulations of block n for so many timesteps.
+func (o *Outline) modulated(s *stack, n, rows int) {
+	image, text := o.modulation(n)
+	s.wide(rows * image)
+	s.wide(rows * text)
 }
 
 // activations adds one micro-step of all entries of a lane.
 func (o *Outline) activations(s *stack, c plan.Coord, k, b int, m plan.Micro) {
 	spec, e := o.Spec, o.Spec.Width
-	rotates, _, _ := traits(spec)
 	token := spec.PatchSize * spec.PatchSize
 	var mine, wide []dit.Rows
 	for i := range o.Text {
@@ -386,7 +390,7 @@ func (o *Outline) activations(s *stack, c plan.Coord, k, b int, m plan.Micro) {
 		mine, wide = append(mine, r), append(wide, all)
 		o.modulate(s, c, 1) // of a timestep that nobody announced
 		s.alloc(b * r.Len() * e)
-		if together := all.Text.End == o.Sequence(i).Text && all.Image.Start == 0; rotates && all.Text.Len() > 0 &&
+		if together := all.Text.End == o.Sequence(i).Text && all.Image.Start == 0; o.rotates && all.Text.Len() > 0 &&
 			all.Image.Len() > 0 && !together {
 			s.wide(all.Len() * spec.HeadDim / 2)
 			s.wide(all.Len() * spec.HeadDim / 2)
@@ -396,8 +400,8 @@ func (o *Outline) activations(s *stack, c plan.Coord, k, b int, m plan.Micro) {
 		}
 	}
 	for i, r := range mine {
-		for n := o.Lanes[k].Start; n < o.Lanes[k].End; n++ {
-			o.blockScratch(s, c, n, o.Lanes[k].Half(n), wide[i], r, b)
+		for _, n := range o.kinds[k] {
+			o.blockScratch(s, c, n.block, n.half, wide[i], r, b)
 		}
 	}
 	if o.sends(k) {
@@ -414,9 +418,7 @@ func (o *Outline) activations(s *stack, c plan.Coord, k, b int, m plan.Micro) {
 func (o *Outline) blockScratch(s *stack, c plan.Coord, n int, half dit.Half, r, own dit.Rows, b int) {
 	e, local := o.Spec.Width, o.localHeads(c)*o.Spec.HeadDim
 	mark := s.top
-	for _, k := range modulation(o.Spec, n) { // of a timestep that nobody announced
-		s.wide(k)
-	}
+	o.modulated(s, n, 1) // of a timestep that nobody announced
 	blk := o.Spec.Blocks[n]
 	hidden := dit.Held{Rank: c.Tensor, Ranks: o.plan.Tensor}.Share(int(math.Round(o.Spec.MLPRatio * float64(e)))).Len()
 	l := b * r.Len()
@@ -540,7 +542,7 @@ func (o *Outline) linkBuffers(s *stack, c plan.Coord, k, b int) {
 	for range sides * plan.PostsAhead {
 		for i := range o.Text {
 			most := 0
-			for j := range o.Patches {
+			for j := range min(2, len(o.Patches)) {
 				if o.cfgOf[i] == c.CFG {
 					most = max(most, o.plan.Kept(o.rows(plan.Micro{Patch: j}, i)[c.Place(o.plan)], c.Tensor).Len())
 				}

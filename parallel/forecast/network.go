@@ -96,7 +96,8 @@ type networkRun struct {
 	now   []float64 // by actor
 	next  []int     // by actor: index of its next action
 	chans []channelState
-	busy  map[int]float64 // by device: when its last work ends
+	busy  []float64 // by device: when its last work ends
+	share []bool    // by actor: others work on its device too
 	spans []Span
 	quiet bool // keep no spans
 }
@@ -106,8 +107,9 @@ type networkRun struct {
 func (n *network) run(quiet bool) (ends []float64, spans []Span, err error) {
 	r := &networkRun{
 		n: n, now: make([]float64, len(n.actors)), next: make([]int, len(n.actors)),
-		chans: make([]channelState, len(n.channels)), busy: map[int]float64{}, quiet: quiet,
+		chans: make([]channelState, len(n.channels)), quiet: quiet,
 	}
+	r.findShared()
 	for i := range r.chans {
 		r.chans[i].offered = -1
 	}
@@ -116,10 +118,17 @@ func (n *network) run(quiet bool) (ends []float64, spans []Span, err error) {
 		ready[i] = i
 	}
 	for len(ready) > 0 {
-		for len(ready) > 0 { // messages first: they take no device
+		for len(ready) > 0 { // what takes no device of others comes first
 			a := ready[len(ready)-1]
 			ready = ready[:len(ready)-1]
-			for moved := true; moved && !r.done(a) && r.head(a).kind != Working; {
+			for moved := true; moved && !r.done(a); {
+				if r.head(a).kind == Working {
+					if r.share[a] {
+						break
+					}
+					r.work(a)
+					continue
+				}
 				var other int
 				if other, moved = r.step(a); other >= 0 {
 					ready = append(ready, other)
@@ -152,11 +161,23 @@ func (r *networkRun) step(a int) (other int, moved bool) {
 	return r.receive(a, r.head(a))
 }
 
-// earliest is the actor whose next action is the work that can start first, -1: nobody wants to work.
+// findShared finds the actors that share their device; the others work whenever they can.
+func (r *networkRun) findShared() {
+	users := map[int]int{}
+	for _, a := range r.n.actors {
+		users[a.device]++
+		r.busy = append(r.busy, make([]float64, max(0, a.device+1-len(r.busy)))...)
+	}
+	for _, a := range r.n.actors {
+		r.share = append(r.share, a.device > 0 && users[a.device] > 1)
+	}
+}
+
+// earliest is the actor on a shared device whose next action is the work that can start first, -1: none wants to work.
 func (r *networkRun) earliest() int {
 	best, first := -1, 0.0
-	for a := range r.n.actors {
-		if r.done(a) || r.head(a).kind != Working {
+	for a, shared := range r.share {
+		if !shared || r.done(a) || r.head(a).kind != Working {
 			continue
 		}
 		if start := r.start(a); best < 0 || start < first || start == first && r.now[a] < r.now[best] {

@@ -254,7 +254,8 @@ func (s Search) patchCounts(stages int) []int {
 	return out
 }
 
-// time predicts all candidates, cheapest bound first; once a bound is twice the best time the rest keep their bounds.
+// time predicts all candidates, cheapest bound first; once a bound is half as much again as the best time, the rest
+// keep their bounds.
 func (s Search) time(list []Candidate) error {
 	bounded := make([]*costs, len(list))
 	order := make([]int, len(list))
@@ -265,7 +266,7 @@ func (s Search) time(list []Candidate) error {
 	sortBy(order, func(i int) float64 { return list[i].Seconds })
 	best := math.Inf(1)
 	for _, i := range order {
-		if list[i].Seconds > 2*best {
+		if list[i].Seconds > 1.5*best {
 			break
 		}
 		sim, err := simulate(bounded[i], true)
@@ -292,7 +293,7 @@ func (c *costs) bound() float64 {
 				t, _ := c.microSeconds(g/c.plan.CFG, g%c.plan.CFG, k, m)
 				return t
 			}
-			if warmup > 0 && c.wide != nil { // all work together
+			if warmup > 0 && c.spread != nil { // all work together
 				through = float64(warmup) * lane(plan.Micro{Whole: true})
 			} else if warmup > 0 { // nobody else works in a synchronous evaluation
 				through += float64(warmup) * lane(plan.Micro{Whole: true})

@@ -125,6 +125,7 @@ func (p *program) lane(g, k int) {
 	do := func(kind SpanKind, channel int, seconds float64, m plan.Micro) {
 		a.actions = append(a.actions, action{kind, channel, seconds, m})
 	}
+	a.actions = make([]action, 0, len(p.micros)*(2+2*p.entries(g)))
 	for _, m := range p.micros {
 		p.micro(g, k, m, do)
 	}

@@ -36,36 +36,45 @@ func Simulate(w Workload, p plan.Plan, f Fabric) (*Simulation, error) {
 	return simulate(newCosts(NewOutline(w, p), f), false)
 }
 
+// laneCost is what the micro-steps of a lane cost, by their size: seconds of its work, with the load of each of its
+// ranks, and of one entry's rows to the next lane.
+type laneCost struct {
+	known             [microSizes]bool
+	seconds, transfer [microSizes]float64
+	loads             [microSizes][]load
+}
+
 // simulate runs the program of c. quiet leaves out Spans, Ranks and the split of Seconds.
 func simulate(c *costs, quiet bool) (*Simulation, error) {
-	type key struct {
-		group, lane int
-		m           plan.Micro
-	}
-	lanes := map[key]float64{}
-	loads := map[key][]load{}
-	seconds := func(group, k int, m plan.Micro) float64 {
-		m.Evaluation = 0
-		at := key{group, k, m}
-		s, ok := lanes[at]
-		if !ok {
-			s, loads[at] = c.microSeconds(group/c.plan.CFG, group%c.plan.CFG, k, m)
-			lanes[at] = s
+	lanes := make([][]laneCost, c.plan.Data*c.plan.CFG) // groups that do the same have one
+	for g := range lanes {
+		at := plan.Coord{Data: g / c.plan.CFG, CFG: g % c.plan.CFG}
+		if t := c.twin(at); t != at {
+			lanes[g] = lanes[t.Data*c.plan.CFG+t.CFG]
+			continue
 		}
-		return s
+		lanes[g] = make([]laneCost, len(c.Lanes))
+	}
+	of := func(group, k int, m plan.Micro) (*laneCost, int) {
+		lane, size := &lanes[group][k], c.size(m)
+		if !lane.known[size] {
+			data, cfg := group/c.plan.CFG, group%c.plan.CFG
+			lane.known[size] = true
+			lane.seconds[size], lane.loads[size] = c.microSeconds(data, cfg, k, m)
+			entries := c.entriesOf(cfg)
+			for _, i := range entries { // the mean of all, which follow each other on one link
+				lane.transfer[size] += c.transfer(data, m, i) / float64(len(entries))
+			}
+		}
+		return lane, size
+	}
+	seconds := func(group, k int, m plan.Micro) float64 {
+		lane, size := of(group, k, m)
+		return lane.seconds[size]
 	}
 	transfer := func(group, k int, m plan.Micro) float64 {
-		m.Evaluation = 0
-		at := key{group, -1 - k, m}
-		s, ok := lanes[at]
-		if !ok {
-			entries := c.entriesOf(group % c.plan.CFG)
-			for _, i := range entries { // the mean of all, which follow each other on one link
-				s += c.transfer(group/c.plan.CFG, m, i) / float64(len(entries))
-			}
-			lanes[at] = s
-		}
-		return s
+		lane, size := of(group, k, m)
+		return lane.transfer[size]
 	}
 	t := timing{
 		groups: c.plan.Data * c.plan.CFG, shares: len(c.Patches), micros: c.micros(), work: seconds, transfer: transfer,
@@ -95,9 +104,8 @@ func simulate(c *costs, quiet bool) (*Simulation, error) {
 	}
 	out.steady(c, prog.samplers)
 	out.ranks(c, prog, func(g, k int, m plan.Micro) []load {
-		seconds(g, k, m)
-		m.Evaluation = 0
-		return loads[key{g, k, m}]
+		lane, size := of(g, k, m)
+		return lane.loads[size]
 	})
 	return out, nil
 }

@@ -10,7 +10,8 @@ func (o *Outline) spread() *Outline {
 	w := *o
 	w.plan.Ring, w.plan.Pipe, w.plan.Patches, w.stores = o.plan.Pipe*o.plan.Ring, 1, 1, true
 	w.mesh = plan.Mesh{Plan: w.plan}
-	w.Lanes = plan.WholeLanes([]dit.Range{{End: len(o.Spec.Blocks)}})
+	w.setLanes(plan.WholeLanes([]dit.Range{{End: len(o.Spec.Blocks)}}))
+	w.cutRows()
 	return &w
 }
 
@@ -22,7 +23,7 @@ func (o *Outline) spreadCoord(c plan.Coord) plan.Coord {
 
 // spreadVolumes is what rank c sends in a spread evaluation.
 func (o *Outline) spreadVolumes(c plan.Coord) [plan.AxisCount]volume {
-	v := o.spread().volumes(o.spreadCoord(c), plan.Micro{Whole: true})
+	v := o.wide.volumes(o.spreadCoord(c), plan.Micro{Whole: true})
 	v[plan.AxisSpread], v[plan.AxisRing] = v[plan.AxisRing], volume{}
 	return v
 }

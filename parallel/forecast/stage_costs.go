@@ -19,33 +19,36 @@ func (o *Outline) blockSeconds() (blocks []plan.BlockCost, ends [2]float64) {
 		c.fabric.Device = plainDevice()
 	}
 	at, b := plan.Coord{}, o.batch[0].Len()
+	patches := [microSizes]int{}
+	for j := range o.Patches {
+		patches[o.size(plan.Micro{Patch: j})]++
+	}
 	seconds := func(add func(l *load, rows []dit.Rows, entry int)) float64 {
 		total := 0.0
-		for j := range o.Patches {
+		for size, n := range patches {
+			if n == 0 {
+				continue
+			}
 			var l load
 			for _, i := range o.entriesOf(0) {
-				add(&l, o.rows(plan.Micro{Patch: j}, i), i)
+				add(&l, o.cut[size][i], i)
 			}
-			total += c.compute(l)
+			total += float64(n) * c.compute(l)
 		}
 		return total
 	}
 	half := func(n int, h dit.Half) float64 {
 		return seconds(func(l *load, rows []dit.Rows, i int) { c.addBlock(l, at, n, h, rows, i, b) })
 	}
-	seen := map[dit.BlockSpec]plan.BlockCost{} // blocks of one kind cost the same
 	for n, spec := range o.Spec.Blocks {
-		spec.Params, spec.AttentionParams, spec.MLPParams, spec.Skip = 0, 0, 0, min(spec.Skip, 0)
-		cost, ok := seen[spec]
 		switch {
-		case ok:
+		case o.like[n] < n: // blocks of one kind cost the same
+			blocks = append(blocks, blocks[o.like[n]])
 		case spec.Cuts:
-			cost = plan.BlockCost{Attention: half(n, dit.AttentionHalf), MLP: half(n, dit.MLPHalf)}
+			blocks = append(blocks, plan.BlockCost{Attention: half(n, dit.AttentionHalf), MLP: half(n, dit.MLPHalf)})
 		default:
-			cost = plan.BlockCost{Attention: half(n, dit.WholeBlock)}
+			blocks = append(blocks, plan.BlockCost{Attention: half(n, dit.WholeBlock)})
 		}
-		seen[spec] = cost
-		blocks = append(blocks, cost)
 	}
 	for k := range ends {
 		ends[k] = seconds(func(l *load, rows []dit.Rows, _ int) {

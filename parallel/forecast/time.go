@@ -31,7 +31,7 @@ const (
 type costs struct {
 	*Outline
 	fabric Fabric
-	wide   *costs               // of spread evaluations, nil if the plan has none
+	spread *costs               // of spread evaluations, nil if the plan has none
 	wires  [plan.AxisCount]wire // pipe: to the next stage; ring, tensor and shard: to the neighbour; ulysses: to all
 }
 
@@ -44,8 +44,8 @@ func newCosts(o *Outline, f Fabric) *costs {
 		}[a]
 		c.wires[a] = f.wire(o.groups(a), p)
 	}
-	if o.plan.Spread && o.plan.Pipe > 1 {
-		c.wide = newCosts(o.spread(), f)
+	if o.wide != nil {
+		c.spread = newCosts(o.wide, f)
 	}
 	return c
 }
@@ -53,10 +53,10 @@ func newCosts(o *Outline, f Fabric) *costs {
 // microSeconds is laneSeconds, and for spread evaluations the time that all stages take together, with the loads of
 // this stage's ranks.
 func (c *costs) microSeconds(data, cfg, k int, m plan.Micro) (float64, []load) {
-	if !m.Whole || c.wide == nil {
+	if !m.Whole || c.spread == nil {
 		return c.laneSeconds(data, cfg, k, m)
 	}
-	s, loads := c.wide.laneSeconds(data, cfg, 0, m)
+	s, loads := c.spread.laneSeconds(data, cfg, 0, m)
 	if k >= c.plan.Pipe { // down lanes do it all
 		return s, nil
 	}
@@ -191,34 +191,25 @@ func (c *costs) laneLoad(at plan.Coord, k int, m plan.Micro) (l load) {
 			continue
 		}
 		rows := c.rows(m, i)
-		// blocks of one kind cost the same: count them
-		type kind struct {
-			dit.BlockSpec
-			half dit.Half
-		}
-		seen := map[kind]load{}
-		for n := c.Lanes[k].Start; n < c.Lanes[k].End; n++ {
-			key := kind{c.Spec.Blocks[n], c.Lanes[k].Half(n)}
-			key.Params = 0
-			if key.Skip >= 0 {
-				key.Skip = 0
-			}
-			one, ok := seen[key]
-			if !ok {
-				c.addBlock(&one, at, n, key.half, rows, i, b)
-				seen[key] = one
-			}
-			l.gemm += one.gemm
-			l.attention += one.attention
-			l.bytes += one.bytes
-			l.launches += one.launches
-			l.exchange += one.exchange
-			l.sent += one.sent
+		for _, n := range c.kinds[k] {
+			var one load
+			c.addBlock(&one, at, n.block, n.half, rows, i, b)
+			l.add(one, float64(n.count))
 		}
 		c.addEnds(&l, at, k, rows, b)
 	}
 	c.addShards(&l)
 	return l
+}
+
+// add adds n times what another rank or block does.
+func (l *load) add(one load, n float64) {
+	l.gemm += n * one.gemm
+	l.attention += n * one.attention
+	l.bytes += n * one.bytes
+	l.launches += n * one.launches
+	l.exchange += n * one.exchange
+	l.sent += n * one.sent
 }
 
 // addEnds adds embedding and head.
@@ -242,12 +233,9 @@ func (c *costs) endFlops(at plan.Coord, rows []dit.Rows, b int) (embed, head flo
 // laneSeconds is how long lane k of the ranks that share c's data, cfg and pipe place takes for a micro-step: exchanges
 // keep them together, so the slowest counts. compute and sent are those of each rank.
 func (c *costs) laneSeconds(data, cfg, k int, m plan.Micro) (seconds float64, ranks []load) {
-	stage := c.Stage(k)
-	for r := range c.plan.Ranks() {
+	for r := range c.plan.Ring * c.plan.Ulysses * c.plan.Tensor {
 		at := c.mesh.At(r)
-		if at.Data != data || at.CFG != cfg || at.Pipe != stage {
-			continue
-		}
+		at.Data, at.CFG, at.Pipe = data, cfg, c.Stage(k)
 		l := c.laneLoad(at, k, m)
 		ranks = append(ranks, l)
 		seconds = max(seconds, c.compute(l)+l.exchange)

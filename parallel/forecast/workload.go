@@ -8,6 +8,8 @@
 package forecast
 
 import (
+	"slices"
+
 	"patchbay/models/dit"
 	"patchbay/parallel/plan"
 )
@@ -72,11 +74,19 @@ type Outline struct {
 	batch   []dit.Range // items of each data part
 	cfgOf   []int       // cfg group of each entry
 	stores  bool        // K/V stores in use although there is one stage
+	traits
+	cut   [microSizes][][]dit.Rows // what places compute, by size of the micro-step and entry
+	like  []int                    // of each block the first one that costs the same
+	kinds [][]kind                 // of the blocks of each lane
+	wide  *Outline                 // of spread evaluations; nil: there are none
 }
 
 // NewOutline cuts a workload by a plan that has passed plan.Check.
 func NewOutline(w Workload, p plan.Plan) *Outline {
-	o := &Outline{Workload: w, plan: p, mesh: plan.Mesh{Plan: p}, batch: plan.Balanced(w.Batch, p.Data)}
+	o := &Outline{
+		Workload: w, plan: p, mesh: plan.Mesh{Plan: p}, batch: plan.Balanced(w.Batch, p.Data), traits: traitsOf(w.Spec),
+		like: alike(w.Spec),
+	}
 	lt, li := w.jointText(), w.Tokens()
 	o.Patches = []dit.Range{{End: li}}
 	if p.Pipe > 1 {
@@ -89,8 +99,107 @@ func NewOutline(w Workload, p plan.Plan) *Outline {
 	for i := range w.Text {
 		o.cfgOf = append(o.cfgOf, plan.CFGGroup(branches, i, p.CFG))
 	}
-	o.Lanes = o.cutLanes()
+	o.cutRows()
+	o.setLanes(o.cutLanes())
+	if p.Spread && p.Pipe > 1 {
+		o.wide = o.spread()
+	}
 	return o
+}
+
+// Micro-steps come in a few sizes: the whole picture, the first patch, which has the text, and of the other patches
+// those as long as the second one, then shorter ones. Micro-steps of one size cost the same, and of the patches behind
+// the first the second needs most.
+const microSizes = 4
+
+// size numbers the size of a micro-step.
+func (o *Outline) size(m plan.Micro) int {
+	switch {
+	case m.Whole:
+		return 0
+	case m.Patch == 0:
+		return 1
+	case o.Patches[m.Patch].Len() == o.Patches[1].Len():
+		return 2
+	}
+	return 3
+}
+
+// cutRows works out what rows returns.
+func (o *Outline) cutRows() {
+	last := len(o.Patches) - 1
+	for i, m := range [microSizes]plan.Micro{{Whole: true}, {}, {Patch: min(1, last)}, {Patch: last}} {
+		p := plan.Part{Whole: m.Whole, Tokens: o.Patches[m.Patch], Text: m.Patch == 0}
+		o.cut[i] = make([][]dit.Rows, len(o.Text))
+		for e := range o.Text {
+			o.cut[i][e] = p.Rows(o.Sequence(e), o.plan.Ring*o.plan.Ulysses)
+		}
+	}
+}
+
+// rows returns what each rank of a sequence computes of an entry in a micro-step, by its place in the sequence; patches
+// of one size stand for each other.
+func (o *Outline) rows(m plan.Micro, entry int) []dit.Rows { return o.cut[o.size(m)][entry] }
+
+// alike returns for each block the first one of its kind, which costs the same.
+func alike(spec *dit.Spec) []int {
+	out := make([]int, len(spec.Blocks))
+	var kinds []dit.BlockSpec
+	var first []int
+	for n, b := range spec.Blocks {
+		b.Params, b.AttentionParams, b.MLPParams, b.Skip = 0, 0, 0, min(b.Skip, 0)
+		at := slices.Index(kinds, b)
+		if at < 0 {
+			at, kinds, first = len(kinds), append(kinds, b), append(first, n)
+		}
+		out[n] = first[at]
+	}
+	return out
+}
+
+// kind is some blocks of a lane that cost the same: the first block of their kind, how many there are, and which part
+// of them is computed.
+type kind struct {
+	block, count int
+	half         dit.Half
+}
+
+// setLanes sets Lanes, and counts the kinds of their blocks.
+func (o *Outline) setLanes(lanes []plan.Lane) {
+	o.Lanes, o.kinds = lanes, make([][]kind, len(lanes))
+	for k, lane := range lanes {
+		for n := lane.Start; n < lane.End; n++ {
+			one := kind{block: o.like[n], half: lane.Half(n)}
+			at := slices.IndexFunc(o.kinds[k], func(k kind) bool { return k.block == one.block && k.half == one.half })
+			if at < 0 {
+				at, o.kinds[k] = len(o.kinds[k]), append(o.kinds[k], one)
+			}
+			o.kinds[k][at].count++
+		}
+	}
+}
+
+// twin is the first place of the mesh whose rank does the same as that of c for other pictures or entries.
+func (o *Outline) twin(c plan.Coord) plan.Coord {
+	texts := func(group int) (out []int) {
+		for _, i := range o.entriesOf(group) {
+			out = append(out, o.Text[i])
+		}
+		return out
+	}
+	for d := range c.Data {
+		if o.batch[d].Len() == o.batch[c.Data].Len() {
+			c.Data = d
+			break
+		}
+	}
+	for g := range c.CFG {
+		if slices.Equal(texts(g), texts(c.CFG)) {
+			c.CFG = g
+			break
+		}
+	}
+	return c
 }
 
 // synchronous tells whether evaluation e runs the whole picture at once: warm-up, and always the first, which fills the
@@ -112,15 +221,6 @@ func (o *Outline) micros() []plan.Micro {
 		}
 	}
 	return out
-}
-
-// rows returns what each rank of a sequence computes of an entry in a micro-step, by its place in the sequence.
-func (o *Outline) rows(m plan.Micro, entry int) []dit.Rows {
-	p := plan.Part{Whole: m.Whole, Text: m.Patch == 0}
-	if !m.Whole {
-		p.Tokens = o.Patches[m.Patch]
-	}
-	return p.Rows(o.Sequence(entry), o.plan.Ring*o.plan.Ulysses)
 }
 
 // Stage returns the stage that lane k belongs to: folded pipelines come back on the stages that they went down on.

@@ -62,7 +62,9 @@ func stages(cost []float64, parts int, extra [2]float64) []dit.Range {
 			low = mid
 		}
 	}
-	return fill(cost, parts, extra, high)
+	// high is the least bound to the last bit: above it, stages of equal cost are filled from the front however rounding
+	// went
+	return fill(cost, parts, extra, high*(1+1e-12))
 }
 
 // fill packs blocks greedily into ranges that cost at most bound; nil if they do not fit, or if a range stays empty

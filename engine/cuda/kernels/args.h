@@ -129,6 +129,18 @@ struct pb_mean {
 };
 PB_SIZE(pb_mean, 56);
 
+// sum.cu: dst = src[0] + src[1] + ... in this order, count neighbouring elements of each; src may lie on devices that this one reaches.
+enum { PB_MAX_PARTS = 32 };
+struct pb_sum {
+  pb_u64 dst;
+  pb_u64 src[PB_MAX_PARTS];
+  pb_i64 count;
+  int parts;
+  int vec;  // all addresses are multiples of 16 bytes
+};
+PB_SIZE(pb_sum, 280);
+PB_AT(pb_sum, count, 264);
+
 // quantise.cu: rows of x in 8 bits; scale has a stride for each outer dimension, like q and x.
 struct pb_quantise {
   struct pb_rows r;

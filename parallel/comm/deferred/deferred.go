@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"time"
 
 	"patchbay/engine"
 	late "patchbay/engine/deferred"
@@ -18,15 +17,15 @@ import (
 // Transport connects Ops that are *late.Ops of one device.
 type Transport struct{}
 
-// Connect implements comm.Transport. There is no deadline: a device that waits for a call that nobody issues waits
+// Connect implements comm.Transport. The deadline is not kept: a device that waits for a call that nobody issues waits
 // until the group is aborted.
-func (Transport) Connect(name string, ops []engine.Ops, _ time.Duration) ([]comm.Comm, error) {
-	g := &group{name: name, rounds: map[int]*round{}, ways: map[wayKey]*way{}}
+func (Transport) Connect(of comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
+	g := &group{name: of.Name, rounds: map[int]*round{}, ways: map[wayKey]*way{}}
 	out := make([]comm.Comm, len(ops))
 	for r, o := range ops {
 		stream, ok := o.(*late.Ops)
 		if !ok {
-			return nil, fmt.Errorf("%s: rank %d runs on %s, which is no stream of a deferred device", name, r, o.Name())
+			return nil, fmt.Errorf("%s: rank %d runs on %s, which is no stream of a deferred device", of.Name, r, o.Name())
 		}
 		e := &end{
 			group: g, rank: r, stream: stream.Stream, outgoing: map[int]*late.Stream{},

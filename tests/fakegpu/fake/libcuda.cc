@@ -5,7 +5,7 @@
 // as NaN, and stay poisoned for a while after they are freed. Kernels run on fibres (fibre.h).
 //
 // FAKEGPU_SEED (number), FAKEGPU_LANDING (late, once), FAKEGPU_EAGER (1: work runs as soon as its stream may), FAKEGPU_MEMORY (bytes), FAKEGPU_DEVICES,
-// FAKEGPU_MAJOR (compute capability), FAKEGPU_DRIVER (CUDA version it serves).
+// FAKEGPU_MAJOR (compute capability), FAKEGPU_DRIVER (CUDA version it serves), FAKEGPU_PEERS (0: devices do not reach each other's memory).
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -15,6 +15,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <string>
@@ -46,16 +47,23 @@ struct operation {
 struct CUctx_st {
   int device;
   int users = 0;
+  size_t used = 0;                // bytes of device memory
+  std::set<CUctx_st *> reaches;   // contexts whose memory may be used
   CUresult sticky = PB_SUCCESS;
+};
+// What streams know of an event: they may wait for one that was destroyed.
+struct progress {
+  uint64_t recorded = 0, done = 0;  // numbers of records
+  double at = 0;
 };
 struct CUevent_st {
   CUcontext context;
   bool timing;
-  uint64_t recorded = 0, done = 0;  // numbers of records
-  double at = 0;
+  std::shared_ptr<progress> p = std::make_shared<progress>();
 };
 struct CUstream_st {
   CUcontext context;
+  uint64_t id;
   std::deque<operation> queue;
 };
 struct CUmod_st {
@@ -83,7 +91,8 @@ struct freed {
   size_t bytes;
 };
 std::deque<freed> quarantine;
-size_t quarantined, used;
+size_t quarantined;
+uint64_t streams_made;
 std::set<CUstream> streams;
 std::set<CUevent> events;
 std::string fault = "none";
@@ -130,13 +139,23 @@ CUresult check(CUevent e) {
 #define CHECK(x) \
   if (CUresult bad = check(x)) return bad
 
-// inside reports whether [at, at + bytes) lies in one allocation.
-bool inside(uintptr_t at, size_t bytes, bool host) {
+// around returns the allocation that at lies in, nullptr if it lies in none.
+const std::pair<const uintptr_t, allocation> *around(uintptr_t at) {
   auto i = live.upper_bound(at);
-  if (i == live.begin()) return false;
+  if (i == live.begin()) return nullptr;
   --i;
-  return i->second.host == host && at + bytes <= i->first + i->second.bytes;
+  return at < i->first + i->second.bytes ? &*i : nullptr;
 }
+
+// usable reports whether a context may use the memory of another one.
+bool usable(CUcontext by, CUcontext of) { return by == of || by->reaches.count(of); }
+
+// inside reports whether [at, at + bytes) lies in one allocation that owner may use; pinned memory is everybody's.
+bool inside(uintptr_t at, size_t bytes, bool host, CUcontext owner) {
+  auto i = around(at);
+  return i && i->second.host == host && at + bytes <= i->first + i->second.bytes && (host || usable(owner, i->second.context));
+}
+bool inside(uintptr_t at, size_t bytes, bool host) { return inside(at, bytes, host, current); }
 
 bool intact(const unsigned char *p, size_t n) {
   for (size_t i = 0; i < n; i++)
@@ -169,8 +188,8 @@ CUresult give(uintptr_t at, bool host) {
   if (i == live.end() || i->second.host != host) return trouble(PB_INVALID_VALUE, "freed an address that was not allocated");
   size_t bytes = i->second.bytes, whole = guard + (bytes + 511) / 512 * 512 + guard;
   unsigned char *base = (unsigned char *)at - guard;
+  if (!host) i->second.context->used -= bytes;
   live.erase(i);
-  if (!host) used -= bytes;
   if (!intact(base, guard) || !intact(base + guard + bytes, whole - guard - bytes)) return trouble(PB_ILLEGAL_ADDRESS, "something wrote beside an allocation");
   memset(base, poison, whole);
   quarantine.push_back({base, whole});
@@ -184,7 +203,7 @@ bool step() {
   for (CUstream s : streams)
     if (!s->queue.empty() && s->queue.front().ready()) able.push_back(s);
   if (able.empty()) return false;
-  std::sort(able.begin(), able.end());
+  std::sort(able.begin(), able.end(), [](CUstream a, CUstream b) { return a->id < b->id; });
   CUstream s = able[draw() % able.size()];
   operation o = std::move(s->queue.front());
   s->queue.pop_front();
@@ -286,12 +305,25 @@ CUresult cuDeviceTotalMem_v2(size_t *out, CUdevice) {
   return PB_SUCCESS;
 }
 
+CUresult cuDeviceCanAccessPeer(int *out, CUdevice a, CUdevice b) {
+  *out = a != b && setting("FAKEGPU_PEERS", 1);
+  return PB_SUCCESS;
+}
+
+CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
+  ENTER;
+  if (flags || peer == current || peer->users == 0) return trouble(PB_INVALID_VALUE, "access to a context that is none, or to its own");
+  if (!setting("FAKEGPU_PEERS", 1)) return trouble(PB_PEER_UNSUPPORTED, "the devices do not reach each other");
+  return current->reaches.insert(peer).second ? PB_SUCCESS : PB_PEER_ENABLED;
+}
+
 CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice d) {
   std::lock_guard<std::mutex> lock(big);
   if (!initialised) return PB_NOT_INITIALIZED;
   if (!contexts[d]) contexts[d] = new CUctx_st{d};
   if (contexts[d]->users++ == 0) {
     contexts[d]->sticky = PB_SUCCESS;
+    contexts[d]->reaches.clear();
     draw_state = setting("FAKEGPU_SEED", 1);
   }
   *out = contexts[d];
@@ -335,15 +367,15 @@ CUresult cuCtxSynchronize() {
 CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
   ENTER;
   *total = setting("FAKEGPU_MEMORY", 8ull << 30);
-  *free_bytes = *total > used ? *total - used : 0;
+  *free_bytes = *total > current->used ? *total - current->used : 0;
   return PB_SUCCESS;
 }
 
 CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes) {
   ENTER;
   if (bytes == 0) return trouble(PB_INVALID_VALUE, "an allocation of 0 bytes");
-  if (used + bytes > setting("FAKEGPU_MEMORY", 8ull << 30)) return trouble(PB_OUT_OF_MEMORY, "out of memory");
-  used += bytes;
+  if (current->used + bytes > setting("FAKEGPU_MEMORY", 8ull << 30)) return trouble(PB_OUT_OF_MEMORY, "out of memory");
+  current->used += bytes;
   *out = (CUdeviceptr)take(bytes, false);
   return PB_SUCCESS;
 }
@@ -390,6 +422,14 @@ CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dst, CUdeviceptr src, size_t n, CUstre
   return PB_SUCCESS;
 }
 
+CUresult cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext to, CUdeviceptr src, CUcontext from, size_t n, CUstream s) {
+  ENTER;
+  CHECK(s);
+  if (to == from || !inside(dst, n, false, to) || !inside(src, n, false, from)) return trouble(PB_INVALID_VALUE, "a copy between devices of memory that is not theirs");
+  enqueue(s, [=] { memcpy((void *)dst, (void *)src, n); });
+  return PB_SUCCESS;
+}
+
 CUresult cuMemsetD8Async(CUdeviceptr dst, unsigned char v, size_t n, CUstream s) {
   ENTER;
   CHECK(s);
@@ -401,7 +441,7 @@ CUresult cuMemsetD8Async(CUdeviceptr dst, unsigned char v, size_t n, CUstream s)
 CUresult cuStreamCreate(CUstream *out, unsigned flags) {
   ENTER;
   if (flags != PB_STREAM_NON_BLOCKING) return trouble(PB_INVALID_VALUE, "streams here do not block");
-  *out = new CUstream_st{current, {}};
+  *out = new CUstream_st{current, streams_made++, {}};
   streams.insert(*out);
   return PB_SUCCESS;
 }
@@ -425,8 +465,9 @@ CUresult cuStreamWaitEvent(CUstream s, CUevent e, unsigned) {
   ENTER;
   CHECK(s);
   CHECK(e);
-  uint64_t n = e->recorded;
-  if (n) enqueue(s, [] {}, [e, n] { return e->done >= n; });  // an event that was never recorded is no wait at all
+  auto p = e->p;
+  uint64_t n = p->recorded;
+  if (n) enqueue(s, [] {}, [p, n] { return p->done >= n; });  // an event that was never recorded is no wait at all
   return PB_SUCCESS;
 }
 
@@ -449,7 +490,7 @@ CUresult cuEventCreate(CUevent *out, unsigned flags) {
 CUresult cuEventDestroy_v2(CUevent e) {
   ENTER;
   CHECK(e);
-  run_until([e] { return e->done >= e->recorded; });
+  run_until([e] { return e->p->done >= e->p->recorded; });
   events.erase(e);
   delete e;
   return PB_SUCCESS;
@@ -460,10 +501,11 @@ CUresult cuEventRecord(CUevent e, CUstream s) {
   CHECK(s);
   CHECK(e);
   if (e->context != s->context) return trouble(PB_INVALID_HANDLE, "an event of another context");
-  uint64_t n = ++e->recorded;
-  enqueue(s, [e, n] {
-    e->done = std::max(e->done, n);
-    e->at = clock_now;
+  auto p = e->p;
+  uint64_t n = ++p->recorded;
+  enqueue(s, [p, n] {
+    p->done = std::max(p->done, n);
+    p->at = clock_now;
   });
   return PB_SUCCESS;
 }
@@ -471,25 +513,25 @@ CUresult cuEventRecord(CUevent e, CUstream s) {
 CUresult cuEventQuery(CUevent e) {
   ENTER;
   CHECK(e);
-  if (e->done >= e->recorded) return PB_SUCCESS;
+  if (e->p->done >= e->p->recorded) return PB_SUCCESS;
   step();
   if (current->sticky) return current->sticky;
-  return e->done >= e->recorded ? PB_SUCCESS : PB_NOT_READY;
+  return e->p->done >= e->p->recorded ? PB_SUCCESS : PB_NOT_READY;
 }
 
 CUresult cuEventSynchronize(CUevent e) {
   ENTER;
   CHECK(e);
-  return run_until([e] { return e->done >= e->recorded; });
+  return run_until([e] { return e->p->done >= e->p->recorded; });
 }
 
 CUresult cuEventElapsedTime(float *out, CUevent a, CUevent b) {
   ENTER;
   CHECK(a);
   CHECK(b);
-  if (!a->timing || !b->timing || !a->recorded || !b->recorded) return trouble(PB_INVALID_HANDLE, "time between events without times");
-  if (a->done < a->recorded || b->done < b->recorded) return PB_NOT_READY;
-  *out = (float)(b->at - a->at);
+  if (!a->timing || !b->timing || !a->p->recorded || !b->p->recorded) return trouble(PB_INVALID_HANDLE, "time between events without times");
+  if (a->p->done < a->p->recorded || b->p->done < b->p->recorded) return PB_NOT_READY;
+  *out = (float)(b->p->at - a->p->at);
   return PB_SUCCESS;
 }
 
@@ -557,6 +599,12 @@ CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, uns
   if (bx > f->threads) return trouble(PB_OUT_OF_RESOURCES, n + ": " + std::to_string(bx) + " threads, its bound is " + std::to_string(f->threads));
   if ((int)shared > f->shared) return trouble(PB_INVALID_VALUE, n + ": " + std::to_string(shared) + " bytes of shared memory, allowed are " + std::to_string(f->shared));
   std::vector<unsigned char> args((unsigned char *)params[0], (unsigned char *)params[0] + f->args);
+  for (size_t i = 0; i + 8 <= args.size(); i += 8) {
+    uint64_t word;
+    memcpy(&word, &args[i], 8);
+    auto a = around(word);
+    if (a && !a->second.host && !usable(current, a->second.context)) return trouble(PB_ILLEGAL_ADDRESS, n + ": memory of a device that this one does not reach");
+  }
   enqueue(s, [=] {
     const char *landing = getenv("FAKEGPU_LANDING");
     fk::landing when = landing && !strcmp(landing, "once") ? fk::AT_ONCE : fk::LATE;

@@ -1,4 +1,4 @@
-package parallel
+package host
 
 import (
 	"errors"
@@ -32,10 +32,11 @@ type placement struct {
 	model dit.Model
 }
 
-// ResidentModel describes loaded weights.
-type ResidentModel struct {
-	Key   string
-	Bytes int64
+// Resident describes loaded weights.
+type Resident struct {
+	Device string // "": the memory of the process
+	Key    string
+	Bytes  int64
 }
 
 // newPlacements makes the placements of the device of ops, which loads and frees.
@@ -68,12 +69,12 @@ func (p *placements) limit() (int64, error) {
 	return min(p.budget, free), nil
 }
 
-// acquire makes m resident and reports whether it had to be loaded. It refuses weights that do not fit before reading
-// them.
-func (p *placements) acquire(m Model, held dit.Held) (loaded bool, err error) {
+// acquire makes a part of a model resident and reports whether it had to be loaded. It refuses weights that do not fit
+// before reading them.
+func (p *placements) acquire(name string, w Weights, need Need) (loaded bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	key, bytes := plan.HeldKey(m.Key, held), m.heldBytes(held)
+	key, bytes := plan.HeldKey(name, need.Held), need.Bytes
 	if i := p.find(key); i >= 0 {
 		hit := p.models[i]
 		p.models = slices.Insert(slices.Delete(p.models, i, i+1), 0, hit)
@@ -85,23 +86,23 @@ func (p *placements) acquire(m Model, held dit.Held) (loaded bool, err error) {
 	}
 	if limit > 0 {
 		if bytes > limit {
-			return false, p.refuse(fmt.Sprintf("the weights of %s take %d MB", m.Key, bytes>>20), limit)
+			return false, p.refuse(fmt.Sprintf("the weights of %s take %d MB", name, bytes>>20), limit)
 		}
 		for p.total()+bytes > limit && len(p.models) > 0 {
 			p.drop(len(p.models) - 1)
 		}
 	}
 	var model dit.Model
-	err = group.Recovered("load "+m.Key, func() error {
+	err = group.Recovered("load "+name, func() error {
 		var err error
-		model, err = m.Load(p.ops, held)
+		model, err = w.Load(p.ops, need.Held)
 		return err
 	})
 	if err != nil {
 		if e := (*failure.Error)(nil); errors.As(err, &e) {
 			return false, e
 		}
-		return false, &failure.Error{Code: failure.LoadFailed, Field: "model", Text: "load " + m.Key, Cause: err}
+		return false, &failure.Error{Code: failure.LoadFailed, Field: "model", Text: "load " + name, Cause: err}
 	}
 	p.models = slices.Insert(p.models, 0, placement{key, bytes, model})
 	return true, nil
@@ -116,34 +117,17 @@ func (p *placements) refuse(what string, limit int64) error {
 	return &failure.Error{Code: failure.OutOfMemory, Field: "model", Text: text}
 }
 
-// heldBytes estimates the memory of a part of the weights. Parts of blocks come with room for two blocks, where they
-// are brought together.
-func (m Model) heldBytes(held dit.Held) int64 {
-	bytes := m.WeightBytes / int64(max(held.Ranks, 1))
-	if m.Spec != nil && m.Spec.Params > 0 && held.Blocks != nil {
-		bytes = int64(float64(bytes) * float64(plan.HeldParams(m.Spec, held)) / float64(m.Spec.Params))
-	}
-	if held.Parts <= 1 || m.Spec == nil || m.Spec.Params == 0 {
-		return bytes
-	}
-	largest := int64(0)
-	for _, b := range m.Spec.Blocks {
-		largest = max(largest, b.Params)
-	}
-	return bytes/int64(held.Parts) + int64(2*float64(bytes)*float64(largest)/float64(m.Spec.Params))
-}
-
 // acquireAll makes parts of the weights resident together, and reports whether any had to be loaded.
-func (p *placements) acquireAll(m Model, parts []dit.Held) (loaded bool, err error) {
+func (p *placements) acquireAll(name string, w Weights, parts []Need) (loaded bool, err error) {
 	total := int64(0)
 	for _, h := range parts {
-		total += m.heldBytes(h)
+		total += h.Bytes
 	}
 	if p.budget > 0 && total > p.budget {
-		return false, p.refuse(fmt.Sprintf("the weights of %s take %d MB with this plan", m.Key, total>>20), p.budget)
+		return false, p.refuse(fmt.Sprintf("the weights of %s take %d MB with this plan", name, total>>20), p.budget)
 	}
 	for _, h := range parts {
-		fresh, err := p.acquire(m, h)
+		fresh, err := p.acquire(name, w, h)
 		if err != nil {
 			return loaded, err
 		}
@@ -179,12 +163,12 @@ func (p *placements) resident(key string) (dit.Model, bool) {
 	return nil, false
 }
 
-func (p *placements) list() []ResidentModel {
+func (p *placements) list() []Resident {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	out := make([]ResidentModel, len(p.models))
+	out := make([]Resident, len(p.models))
 	for i, m := range p.models {
-		out[i] = ResidentModel{Key: m.key, Bytes: m.bytes}
+		out[i] = Resident{Device: p.where, Key: m.key, Bytes: m.bytes}
 	}
 	return out
 }

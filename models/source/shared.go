@@ -1,4 +1,4 @@
-package value
+package source
 
 import (
 	"strings"
@@ -8,9 +8,9 @@ import (
 // closer is something with memory to give back.
 type closer interface{ Close() }
 
-// shared keeps loaded weights that several handles use at the same time: the plain model and the same with adapters.
-// Whoever takes a value gives it back once; the last one frees it. Safe for concurrent use.
-type shared struct {
+// Shared keeps loaded weights that several use at the same time: the plain model and the same with adapters. Whoever
+// takes a value gives it back once; the last one frees it. The zero value is empty. Safe for concurrent use.
+type Shared struct {
 	mu   sync.Mutex
 	held map[string]*sharedItem
 }
@@ -20,11 +20,9 @@ type sharedItem struct {
 	users int
 }
 
-func newShared() *shared { return &shared{held: map[string]*sharedItem{}} }
-
-// take returns the value of key, loading it if nobody has it, and the function that gives it back (a second call of
+// Take returns the value of key, loading it if nobody has it, and the function that gives it back (a second call of
 // that does nothing).
-func take[T closer](s *shared, key string, load func() (T, error)) (T, func(), error) {
+func Take[T closer](s *Shared, key string, load func() (T, error)) (T, func(), error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	it := s.held[key]
@@ -34,6 +32,9 @@ func take[T closer](s *shared, key string, load func() (T, error)) (T, func(), e
 			return v, nil, err
 		}
 		it = &sharedItem{value: v}
+		if s.held == nil {
+			s.held = map[string]*sharedItem{}
+		}
 		s.held[key] = it
 	}
 	it.users++
@@ -41,7 +42,7 @@ func take[T closer](s *shared, key string, load func() (T, error)) (T, func(), e
 }
 
 // pin takes everything whose key begins with prefix, so that it stays loaded until the returned function is called.
-func (s *shared) pin(prefix string) func() {
+func (s *Shared) pin(prefix string) func() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var all []func()
@@ -59,7 +60,7 @@ func (s *shared) pin(prefix string) func() {
 }
 
 // giveBack returns the function that ends one use of it.
-func (s *shared) giveBack(key string, it *sharedItem) func() {
+func (s *Shared) giveBack(key string, it *sharedItem) func() {
 	return sync.OnceFunc(func() {
 		s.mu.Lock()
 		it.users--

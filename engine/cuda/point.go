@@ -1,0 +1,102 @@
+//go:build cgo
+
+package cuda
+
+/*
+#include "shim.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"sync"
+)
+
+// Point is a place in a stream that other streams can wait for. The zero Point is in no stream.
+type Point struct{ event C.uint64_t }
+
+// points are events of a device, those that nobody uses and those in use, by the stream that recorded them. Any
+// goroutine takes and puts.
+type points struct {
+	mu   sync.Mutex
+	idle []C.uint64_t
+	used map[C.uint64_t]*Ops
+}
+
+func (p *points) take(o *Ops) (C.uint64_t, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var event C.uint64_t
+	if n := len(p.idle); n > 0 {
+		event, p.idle = p.idle[n-1], p.idle[:n-1]
+	} else {
+		o.dev.allocs.Add(1)
+		if err := try(func(e *C.pb_error) { C.pb_event_new(o.dev.c, &event, 0, e) }); err != nil {
+			return 0, err
+		}
+	}
+	if p.used == nil {
+		p.used = map[C.uint64_t]*Ops{}
+	}
+	p.used[event] = o
+	return event, nil
+}
+
+func (p *points) put(event C.uint64_t) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.used[event] != nil {
+		delete(p.used, event)
+		p.idle = append(p.idle, event)
+	}
+}
+
+// drop takes back what a stream has recorded and nobody has forgotten: its exchanges have ended.
+func (p *points) drop(o *Ops) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for event, by := range p.used {
+		if by == o {
+			delete(p.used, event)
+			p.idle = append(p.idle, event)
+		}
+	}
+}
+
+func (p *points) free(dev *Device) error {
+	var errs []error
+	for _, event := range p.idle {
+		errs = append(errs, try(func(e *C.pb_error) { C.pb_event_free(dev.c, event, e) }))
+	}
+	p.idle = nil
+	return errors.Join(errs...)
+}
+
+// Record returns the end of what was issued so far. It stays taken until Forget; what goes wrong is an error of the
+// stream.
+func (o *Ops) Record() Point {
+	if o.err != nil {
+		return Point{}
+	}
+	event, err := o.dev.points.take(o)
+	if err == nil {
+		err = try(func(e *C.pb_error) { C.pb_event_record(o.dev.c, event, o.stream, e) })
+	}
+	o.note(err)
+	return Point{event}
+}
+
+// After holds back what is issued next until the stream of p, which may be another device's, has come to p.
+func (o *Ops) After(p Point) {
+	if o.err != nil || p.event == 0 {
+		return
+	}
+	o.note(try(func(e *C.pb_error) { C.pb_stream_wait(o.dev.c, o.stream, p.event, e) }))
+}
+
+// Forget gives a point of this Ops' device back. Streams that were told to wait for it still do.
+func (o *Ops) Forget(p Point) {
+	if p.event != 0 {
+		o.dev.points.put(p.event)
+	}
+}

@@ -1,0 +1,202 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+)
+
+// Silence is the longest pause in a stream of replies: a daemon that runs or follows a job says something every 2 s.
+// After it the stream counts as lost.
+const Silence = 15 * time.Second
+
+// ErrSilent is the end of a stream whose other side has said nothing for too long.
+var ErrSilent = errors.New("no sign of life from the daemon")
+
+// errUnplugged ends what waits for replies when the connection to the NATS server breaks: some may be lost.
+var errUnplugged = fmt.Errorf("%w: the connection to the NATS server was lost", ErrNoDaemon)
+
+// receiptTime bounds the wait for the first reply of a run: it may carry inputs, and a full store may take its time.
+const receiptTime = time.Minute
+
+// Lasting is a Client that outlives its connection: a job that Run or Follow is given goes on in the daemon that comes
+// back, under the id that it has. Other requests are asked once, on the connection of the moment. Safe for concurrent
+// use.
+type Lasting struct {
+	Dial     func() (Client, error)           // connects
+	Say      func(format string, args ...any) // told what is waited for
+	Patience time.Duration                    // how long the daemon may be away
+
+	mu        sync.Mutex
+	c         Client
+	cancelled bool // a job was to be cancelled: it is not begun again
+}
+
+// client returns the connection of the moment.
+func (l *Lasting) client() (Client, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var err error
+	if l.c == nil {
+		l.c, err = l.Dial()
+	}
+	return l.c, err
+}
+
+// hangUp gives the connection up.
+func (l *Lasting) hangUp() error {
+	l.mu.Lock()
+	c := l.c
+	l.c = nil
+	l.mu.Unlock()
+	if c == nil {
+		return nil
+	}
+	return c.Close()
+}
+
+// Ask implements Client.
+func (l *Lasting) Ask(ctx context.Context, verb, job string, body any) (*Replies, error) {
+	if verb == message.VerbCancel {
+		l.mu.Lock()
+		l.cancelled = true
+		l.mu.Unlock()
+	}
+	c, err := l.client()
+	if err != nil {
+		return nil, err
+	}
+	return c.Ask(ctx, verb, job, body)
+}
+
+// Close implements Client.
+func (l *Lasting) Close() error { return l.hangUp() }
+
+// run is Run: it sends the request again when nothing is known of its receipt, which is safe under its id.
+func (l *Lasting) run(ctx context.Context, req *message.RunRequest, col *Collector) (*message.Event, error) {
+	receipt, accepted := col.Accepted, false
+	col.Accepted = func(r message.Receipt) {
+		if !accepted && receipt != nil {
+			receipt(r)
+		}
+		accepted = true
+	}
+	defer func() { col.Accepted = receipt }()
+	return l.attend(ctx, req.ID, col, func() (*message.Event, error) {
+		c, err := l.client()
+		switch {
+		case err != nil:
+			return nil, err
+		case !accepted:
+			return run(ctx, c, req, col)
+		}
+		if err := l.revive(ctx, c, req.ID); err != nil {
+			return nil, err
+		}
+		return follow(ctx, c, req.ID, 1, true, col)
+	})
+}
+
+// revive begins a job anew that was cancelled with its connection: runs on a socket are tied to theirs.
+func (l *Lasting) revive(ctx context.Context, c Client, job string) error {
+	ctx, stop := context.WithTimeout(ctx, Silence)
+	defer stop()
+	rec, err := Status(ctx, c, job)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	cancelled := l.cancelled
+	l.mu.Unlock()
+	if rec.State != message.Cancelled || !rec.Tied || cancelled {
+		return nil
+	}
+	return Retry(ctx, c, job)
+}
+
+// follow is Follow.
+func (l *Lasting) follow(ctx context.Context, job string, from uint64, files bool,
+	col *Collector,
+) (*message.Event, error) {
+	return l.attend(ctx, job, col, func() (*message.Event, error) {
+		c, err := l.client()
+		if err != nil {
+			return nil, err
+		}
+		return follow(ctx, c, job, from, files, col)
+	})
+}
+
+// attend repeats ask, which reads the replies to one job, until the job has ended or the daemon has been away for too
+// long. Events that col has had are not given to it again.
+func (l *Lasting) attend(ctx context.Context, job string, col *Collector,
+	ask func() (*message.Event, error),
+) (*message.Event, error) {
+	event, seen := col.Event, message.Event{}
+	col.Event = func(ev message.Event) {
+		before := ev.TS < seen.TS || ev.TS == seen.TS && ev.Seq <= seen.Seq
+		if before && !message.Terminal(ev.Type) { // numbers begin again behind the last event that was written down
+			return
+		}
+		if seen = ev; event != nil {
+			event(ev)
+		}
+	}
+	defer func() { col.Event = event }()
+	var away time.Time // since when nobody answers
+	heard := func() int64 { return seen.TS }
+	for last := heard(); ; {
+		end, err := ask()
+		if !lost(end, err) || ctx.Err() != nil {
+			return end, err
+		}
+		if away.IsZero() || heard() != last {
+			away, last = time.Now(), heard()
+			l.Say("%v; job %s goes on if it was taken, waiting up to %s for a daemon that knows it", reason(err), job,
+				l.Patience)
+		}
+		_ = l.hangUp()
+		col.restart()
+		if time.Since(away) >= l.Patience {
+			return nil, fmt.Errorf("%w: %w; once one is back, `patchbay watch %s` shows the job and `patchbay get %s` "+
+				"fetches its files", ErrNoDaemon, reason(err), job, job)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(min(500*time.Millisecond, l.Patience)):
+		}
+	}
+}
+
+// errNoEnd is what is said of a stream that ended in the middle.
+var errNoEnd = errors.New("the daemon went away before the job ended")
+
+func reason(err error) error {
+	if err == nil {
+		return errNoEnd
+	}
+	return err
+}
+
+// lost reports whether a stream of replies ended because its other side went away, and not because it answered.
+func lost(end *message.Event, err error) bool {
+	if err == nil {
+		return end == nil
+	}
+	var told *wire.Error
+	if errors.As(err, &told) {
+		return told.Code == wire.ErrDraining
+	}
+	var network net.Error
+	return errors.Is(err, ErrNoDaemon) || errors.Is(err, ErrSilent) || errors.Is(err, errHungUp) ||
+		errors.Is(err, nats.ErrConnectionClosed) || errors.As(err, &network)
+}

@@ -1,0 +1,212 @@
+package jobs
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/rs/zerolog"
+
+	"patchbay/ipc/bulk"
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+	"patchbay/ipc/wire/wiretest"
+)
+
+// stockServer is a nats-server with JetStream as it comes: messages of at most 1 MiB. storeBytes bounds its files, 0:
+// not.
+func stockServer(t testing.TB, storeBytes int64) *server.Server {
+	t.Helper()
+	s, err := server.NewServer(&server.Options{
+		Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, JetStream: true, StoreDir: t.TempDir(),
+		JetStreamMaxStore: storeBytes, JetStreamMaxMemory: 64 << 20,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	if !s.ReadyForConnections(20 * time.Second) {
+		t.Fatal("the server is not ready")
+	}
+	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+	return s
+}
+
+// tableOn is the table of one daemon on a server.
+func tableOn(t testing.TB, url, owner string, full func() error) *Table {
+	t.Helper()
+	ctx := wiretest.Within(t, 20*time.Second)
+	l, err := OpenJetStream(ctx, JetStreamConfig{URL: url, Owner: owner, Full: full, Log: zerolog.Nop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	nc, err := nats.Connect(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := NewPublisher(nc, zerolog.Nop())
+	t.Cleanup(func() { out.Close(); nc.Close() })
+	j := New(Config{Store: l, OnEvent: func(ev message.Event) {
+		if m, err := EventMessage(ev, owner, int(nc.MaxPayload())); err != nil {
+			t.Error(err)
+		} else {
+			out.Put(m)
+		}
+	}})
+	if err := j.Open(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return j
+}
+
+// noise is text that cannot be packed into less than half its length.
+func noise(n int) string {
+	b := make([]byte, n/2)
+	_, _ = rand.Read(b)
+	return hex.EncodeToString(b)
+}
+
+// maker is an executor whose jobs all leave the same files.
+type maker struct {
+	Executor
+	files []message.File
+}
+
+func (m *maker) Name() string                { return "maker" }
+func (m *maker) Ready(context.Context) error { return nil }
+func (m *maker) Run(context.Context, Task, Sink) (*Outcome, error) {
+	return &Outcome{Files: m.files, Hold: bulk.Holding()}, nil
+}
+
+// manyFiles are pictures of one node, or of as many nodes as there are prefixes.
+func manyFiles(n int, prefix ...string) []message.File {
+	out := make([]message.File, n)
+	for i := range out {
+		out[i].Ref = message.OutputRef{
+			Node: "9", Index: i, Kind: "images", Type: "output", Ext: ".png", Prefix: prefix[i%len(prefix)],
+			Width: 64, Height: 64, Bytes: 1000 + i, CRC32C: uint32(i) * 2654435761,
+		}
+		out[i].Ref.Filename = out[i].Ref.Prefix + "_00001_.png"
+	}
+	return out
+}
+
+// work runs jobs on a maker until the job has ended.
+func work(t *testing.T, j *Table, job string, m *maker) message.Record {
+	t.Helper()
+	outputs, err := NewOutputs(OutputsConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(wiretest.Within(t, 20*time.Second))
+	defer stop()
+	d := &Dispatcher{Jobs: j, Outputs: outputs, Log: zerolog.Nop()}
+	done := make(chan struct{})
+	go func() { d.Work(ctx, ctx, []Executor{m}); close(done) }()
+	defer func() { stop(); storeOf(j).GiveUp(); <-done }()
+	cur, err := j.Follow(ctx, job, 0, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cur.Close()
+	for {
+		if _, err := cur.Next(ctx); errors.Is(err, ErrEnd) {
+			rec, err := j.Get(ctx, job)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return rec
+		} else if err != nil {
+			rec, _ := j.Get(context.Background(), job)
+			t.Fatalf("job %s did not end: %v; it is %s", job, err, rec.State)
+		}
+	}
+}
+
+// TestManyPicturesOnAStockServer: 4,096 pictures with long names fit the record, its events and the dead letters of a
+// server that takes messages of 1 MiB.
+func TestManyPicturesOnAStockServer(t *testing.T) {
+	j := tableOn(t, stockServer(t, 0).ClientURL(), "a", nil)
+	mustCreate(t, j, &message.RunRequest{ID: "many"})
+	rec := work(t, j, "many", &maker{files: manyFiles(4096, strings.Repeat("long/", 20)+strings.Repeat("n", 200))})
+	if rec.State != message.Done || len(rec.Outputs) != 4096 {
+		t.Fatalf("the job is %s (%v) with %d outputs, want all of 4096", rec.State, rec.Error, len(rec.Outputs))
+	}
+	got, err := storeOf(j).get(wiretest.Within(t, 5*time.Second), "many")
+	if err != nil || len(got.Outputs) != 4096 || got.Outputs[4095] != rec.Outputs[4095] {
+		t.Errorf("the store has %d outputs, %v; want 4096, the same", len(got.Outputs), err)
+	}
+	for ctx := wiretest.Within(t, 10*time.Second); ; {
+		last, err := storeOf(j).lastEvent(ctx, "many")
+		if err != nil {
+			t.Fatalf("no terminal event in the stream: %v", err)
+		}
+		if last != nil && message.Terminal(last.Type) {
+			break
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// TestRecordThatCannotBeWritten: a record that no message can hold ends its job, with the reason, and the worker takes
+// the next one.
+func TestRecordThatCannotBeWritten(t *testing.T) {
+	url := stockServer(t, 0).ClientURL()
+	j := tableOn(t, url, "a", nil)
+	prefixes := make([]string, 512)
+	for i := range prefixes {
+		prefixes[i] = noise(8000)
+	}
+	mustCreate(t, j, &message.RunRequest{ID: "huge"})
+	rec := work(t, j, "huge", &maker{files: manyFiles(512, prefixes...)})
+	if rec.State != message.Failed || rec.Error == nil || rec.Error.Code != wire.ErrTooLarge {
+		t.Fatalf("the job is %s (%v), want failed: too_large", rec.State, rec.Error)
+	}
+	j = tableOn(t, url, "a", nil)
+	mustCreate(t, j, &message.RunRequest{ID: "next"})
+	if rec := work(t, j, "next", &maker{}); rec.State != message.Done {
+		t.Errorf("the next job is %s", rec.State)
+	}
+}
+
+// TestLongNewRecord: what has no room for the changes that a record goes through is refused when it comes, and one that
+// an earlier version has taken in ends as soon as it cannot be written.
+func TestLongNewRecord(t *testing.T) {
+	j := tableOn(t, stockServer(t, 0).ClientURL(), "a", nil)
+	ctx := wiretest.Within(t, 20*time.Second)
+	_, _, err := j.Create(ctx, &message.RunRequest{ID: "long", Client: noise(1200_000)}, "hash")
+	if e := message.ErrorOf(err); err == nil || e.Code != wire.ErrTooLarge {
+		t.Fatalf("got %v, want too_large", err)
+	}
+	rec := j.fresh(&message.RunRequest{ID: "old", Client: strings.Repeat("x", 1<<20-600)}, "hash")
+	rec.Owner = "a"
+	plain, err := plainRecord(rec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := storeOf(j).jobs.Create(ctx, "old", plain); err != nil {
+		t.Fatal(err)
+	}
+	for !j.knows("old") {
+		time.Sleep(time.Millisecond)
+	}
+	if rec, err = j.Get(ctx, "old"); err != nil {
+		t.Fatal(err)
+	}
+	_, err = j.Update(ctx, "old", rec.Rev, func(r *message.Record) {
+		r.State, r.Worker, r.Causes = message.Running, "w", []string{noise(2 << 20)}
+	})
+	if !errors.Is(err, errLong) {
+		t.Fatalf("got %v, want a record that is too long", err)
+	}
+	if rec, err := j.Get(ctx, "old"); err != nil || rec.State != message.Failed || rec.Error.Code != wire.ErrTooLarge {
+		t.Errorf("the job is %s, %v, %v; want failed: too_large", rec.State, rec.Error, err)
+	}
+}

@@ -1,0 +1,167 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+)
+
+// Take waits for a job, moves it to running under the name of the worker and returns it with its request, whose hold is
+// the caller's too, and a channel that is closed when it is asked to stop. Only ctx ends the wait.
+func (j *Table) Take(ctx context.Context, worker string) (message.Record, *message.RunRequest, <-chan struct{}, error) {
+	for {
+		ref, err := j.store.next(ctx, j)
+		if err != nil {
+			return message.Record{}, nil, nil, err
+		}
+		rec, req, stop, err := j.takeThis(ctx, ref.job, worker)
+		switch {
+		case err == nil:
+			ref.drop()
+			return rec, req, stop, nil
+		case errors.Is(err, errLacking):
+			ref.giveBack()
+		// dropped, ended, or taken by somebody else: the reference is stale
+		case errors.Is(err, errNoJob), errors.Is(err, errConflict), errors.Is(err, errLong):
+			ref.drop()
+		case ctx.Err() == nil:
+			j.cfg.Log.Warn().Err(err).Str("job", ref.job).Msg("not taken; its reference comes again")
+		}
+	}
+}
+
+// first returns the job that is next in the queue of this table; empty if none waits, with what is closed when one
+// comes.
+func (j *Table) first() (string, <-chan struct{}) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if len(j.queue) == 0 {
+		return "", j.wake
+	}
+	return j.queue[0], nil
+}
+
+// wants reports whether this daemon could run one of the waiting jobs. An empty queue may be one that has not been told
+// of yet.
+func (j *Table) wants() bool {
+	j.mu.Lock()
+	waiting := make([]message.Record, 0, min(len(j.queue), 64))
+	for _, id := range j.queue[:min(len(j.queue), 64)] {
+		waiting = append(waiting, j.jobs[id].rec)
+	}
+	all := len(waiting) == len(j.queue)
+	j.mu.Unlock()
+	for _, rec := range waiting {
+		if j.store.lacks(rec) == nil {
+			return true
+		}
+	}
+	return len(waiting) == 0 || !all
+}
+
+// takeThis moves a job to running. errConflict: it does not wait any more.
+func (j *Table) takeThis(ctx context.Context, id, worker string) (message.Record, *message.RunRequest,
+	<-chan struct{}, error,
+) {
+	if !j.knows(id) {
+		rec, err := j.store.get(ctx, id)
+		if err != nil {
+			return message.Record{}, nil, nil, err
+		}
+		j.observe(rec)
+	}
+	var rec message.Record
+	for {
+		cur, err := j.Get(ctx, id)
+		if err != nil {
+			return message.Record{}, nil, nil, err
+		}
+		if cur.State != message.Queued {
+			return message.Record{}, nil, nil, errConflict
+		}
+		if err := j.store.lacks(cur); err != nil {
+			j.leave(id, err)
+			return message.Record{}, nil, nil, errLacking
+		}
+		rec, err = j.Update(ctx, id, cur.Rev, func(r *message.Record) {
+			r.State, r.Worker, r.Owner = message.Running, worker, j.store.Owner()
+			r.Started, r.NotBefore = j.cfg.Now().UnixMilli(), 0
+			r.Attempt++
+		})
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, errConflict) {
+			return message.Record{}, nil, nil, err
+		}
+	}
+	j.mu.Lock()
+	e := j.entry(id)
+	e.held = true
+	req, stop := e.req, e.cancel
+	if req != nil {
+		req.Hold.Retain()
+	}
+	j.mu.Unlock()
+	if req == nil {
+		var err error
+		if req, err = j.store.request(ctx, rec); err != nil {
+			j.fail(ctx, rec, wire.Errorf(wire.ErrInternal, "%v", err))
+			return message.Record{}, nil, nil, errConflict
+		}
+	}
+	return rec, req, stop, nil
+}
+
+// leave says, once a job, why it is left to another daemon.
+func (j *Table) leave(id string, why error) {
+	j.mu.Lock()
+	e := j.entry(id)
+	said := e.left
+	e.left = true
+	j.mu.Unlock()
+	if !said {
+		j.cfg.Log.Info().Err(why).Str("job", id).Msg("the job waits for another daemon")
+	}
+}
+
+// fail ends a job that was not given to any worker.
+func (j *Table) fail(ctx context.Context, rec message.Record, fault *wire.Error) {
+	rec, err := j.Update(ctx, rec.Job, rec.Rev,
+		func(r *message.Record) { r.State, r.Error, r.Finished = message.Failed, fault, j.cfg.Now().UnixMilli() })
+	if err == nil {
+		j.Append(ctx, rec.Job, -1, terminalOf(rec))
+		j.bury(ctx, rec)
+	}
+}
+
+func (j *Table) bury(ctx context.Context, rec message.Record) {
+	if err := j.store.bury(ctx, rec); err != nil {
+		j.cfg.Log.Warn().Err(err).Str("job", rec.Job).Msg("no dead letter written; the record has the cause")
+	}
+}
+
+// Expire ends the queued jobs whose time to wait is over.
+func (j *Table) Expire(ctx context.Context) {
+	j.mu.Lock()
+	now := j.cfg.Now().UnixMilli()
+	var due []message.Record
+	for _, id := range j.queue {
+		if e := j.jobs[id]; e.rec.ExpireAt > 0 && e.rec.ExpireAt <= now {
+			due = append(due, e.rec)
+		}
+	}
+	j.mu.Unlock()
+	for _, r := range due {
+		fault := wire.Errorf(wire.ErrExpired, "the job waited longer than its queue_ttl_ms")
+		if _, err := j.Update(ctx, r.Job, r.Rev,
+			func(r *message.Record) { r.State, r.Finished, r.Error = message.Expired, now, fault }); err == nil {
+			j.Append(ctx, r.Job, -1, message.Event{
+				Type: message.EventExpired, Error: fault,
+				Data: map[string]any{"prompt_id": r.Job},
+			})
+		}
+	}
+}

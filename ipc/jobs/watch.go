@@ -1,0 +1,143 @@
+package jobs
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"patchbay/ipc/message"
+)
+
+// AskTime is how long a client's request may wait for the store.
+const AskTime = 5 * time.Second
+
+// Open reads all records of the store and follows them from then on. The jobs of a daemon that ended without a word are
+// put right by Dispatcher.Recover.
+func (j *Table) Open(ctx context.Context) error {
+	return j.store.open(ctx, j)
+}
+
+// observe takes in a record as it stands in the store.
+func (j *Table) observe(rec message.Record) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	_, known := j.jobs[rec.Job]
+	e := j.entry(rec.Job)
+	if !known {
+		e.cold = true
+		if rec.State.Final() { // its terminal event is in the stream, or Recover makes it
+			e.ended = true
+			j.ended = append(j.ended, rec.Job)
+		}
+	}
+	j.settle(e, rec)
+}
+
+// vanish drops a job that somebody has dropped from the store.
+func (j *Table) vanish(id string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	e, ok := j.jobs[id]
+	if !ok {
+		return
+	}
+	j.remove(id)
+	e.ended = true
+	closeOnce(e.cancel)
+	j.touch(e)
+}
+
+// Ended returns the record of a job whose success has been told. The word of another daemon may be faster than its
+// record, which is read then.
+func (j *Table) Ended(ctx context.Context, id string) (message.Record, error) {
+	rec, err := j.Get(ctx, id)
+	if err != nil || rec.State.Final() && rec.Owner == j.store.Owner() {
+		return rec, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, AskTime)
+	defer cancel()
+	if rec, err = j.store.get(ctx, id); err == nil {
+		j.observe(rec)
+	}
+	return rec, err
+}
+
+func (j *Table) knows(id string) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.jobs[id] != nil
+}
+
+// warm reads the events of a job that are in the stream and not here.
+func (j *Table) warm(ctx context.Context, e *entry) error {
+	e.warming.Lock()
+	defer e.warming.Unlock()
+	j.mu.Lock()
+	id, cold := e.rec.Job, e.cold
+	j.mu.Unlock()
+	if !cold {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, AskTime)
+	defer cancel()
+	log, err := j.store.log(ctx, id)
+	if err != nil {
+		return err
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, ev := range e.log { // those that came meanwhile
+		if len(log) == 0 || ev.Seq > log[len(log)-1].Seq {
+			log = append(log, ev)
+		}
+	}
+	e.log, e.cold = log, false
+	e.seq = max(e.seq, 1) // the event that it is queued has the first number, even if it is still on its way
+	if len(log) > 0 {
+		last := log[len(log)-1]
+		e.seq = max(e.seq, last.Seq)
+		if message.Terminal(last.Type) && e.rec.State.Final() && !e.ended {
+			e.ended = true
+			j.ended = append(j.ended, id)
+		}
+	}
+	j.touch(e)
+	return nil
+}
+
+// Hear takes in an event of another daemon.
+func (j *Table) Hear(ev message.Event) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	e, ok := j.jobs[ev.Job]
+	if !ok || ev.Seq <= e.seq || e.held {
+		return
+	}
+	e.seq = ev.Seq
+	if len(e.log) >= maxLog {
+		e.log = slices.Delete(e.log, 0, maxLog/2)
+	}
+	e.log = append(e.log, ev)
+	if message.Terminal(ev.Type) && !e.ended {
+		e.ended = true
+		j.ended = append(j.ended, ev.Job)
+		j.forget()
+	}
+	j.touch(e)
+}
+
+// Mine reports whether this daemon is the one to answer for a job: it has it, or nobody else is there that could.
+// Elsewhere: another live daemon has it.
+func (j *Table) Mine(id string) (mine, elsewhere bool) {
+	j.mu.Lock()
+	e, ok := j.jobs[id]
+	owner := ""
+	if ok {
+		owner = e.rec.Owner
+	}
+	j.mu.Unlock()
+	if !ok || owner == j.store.Owner() {
+		return ok, false
+	}
+	return false, j.store.alive(owner)
+}

@@ -1,0 +1,68 @@
+// Package source says where the weights of a diffusion model come from, as plain data that can travel to another
+// process: a checkpoint with the hash of its header, and the adapters on it. A Loader makes models of it. It knows
+// files and families by way of package models; it knows no node, no rank and no plan.
+package source
+
+import (
+	"fmt"
+	"os"
+
+	"patchbay/engine"
+	"patchbay/models/weights"
+)
+
+// File is a checkpoint, one file or several, whose header has been read.
+type File struct {
+	Path    string
+	Hash    string // of the header
+	Size    int64  // bytes of all files
+	Changed int64  // mixed modification times in nanoseconds: equal headers may have other weights
+	Wide    bool   // quantised weights become f32, not bf16
+}
+
+// Stat opens the checkpoint at path and describes it; the caller closes the file. Errors are those of weights.Open.
+func Stat(path string, wide bool) (File, *weights.File, error) {
+	f := File{Path: path, Wide: wide}
+	file, err := f.open()
+	if err != nil {
+		return f, nil, err
+	}
+	f.Hash, f.Size, f.Changed = file.HeaderHash(), file.Size(), Modified(file.Paths())
+	return f, file, nil
+}
+
+// Key identifies file and content.
+func (f File) Key() string { return fmt.Sprintf("%s#%s@%x", f.Path, f.Hash, f.Changed) }
+
+// Open maps the file or files; the caller closes them. It is an error if they have changed since Stat.
+func (f File) Open() (*weights.File, error) {
+	file, err := f.open()
+	if err != nil {
+		return nil, err
+	}
+	if file.HeaderHash() != f.Hash || Modified(file.Paths()) != f.Changed {
+		_ = file.Close()
+		return nil, fmt.Errorf("%s has changed since the workflow began; run it again", f.Path)
+	}
+	return file, nil
+}
+
+func (f File) open() (*weights.File, error) {
+	form := engine.BF16
+	if f.Wide {
+		form = engine.F32
+	}
+	return weights.Open(f.Path, form)
+}
+
+// Modified mixes the modification times of files in nanoseconds; that of a file that is gone is 0.
+func Modified(paths []string) int64 {
+	all := int64(0)
+	for _, path := range paths {
+		all *= 31
+		if info, err := os.Stat(path); err == nil {
+			all += info.ModTime().UnixNano()
+		}
+	}
+	return all
+}

@@ -1,0 +1,144 @@
+package source
+
+import (
+	"fmt"
+
+	"patchbay/engine"
+	"patchbay/models"
+	"patchbay/models/dit"
+	"patchbay/models/lora"
+	"patchbay/models/weights"
+)
+
+// Model is the weights of a diffusion model.
+type Model struct {
+	File     File
+	Adapters []Adapter // in the order in which they were added
+}
+
+// Adapter is one LoRA on a model or a text encoder: a file that has been matched, or pairs of matrices that a host
+// brings itself.
+type Adapter struct {
+	Name      string // as people call it, for errors
+	File      File
+	Strength  float32
+	Additions []lora.Addition // of the file, to all parts of a pipeline
+
+	Own []weights.LowRank // in place of a file; valid while the request runs that brought them
+	ID  string            // names Own: equal IDs are equal adapters
+}
+
+// Key identifies the weights: those with equal keys are equal.
+func (m Model) Key() string { return m.File.Key() + Keys(m.Adapters) }
+
+// Bytes is the size of all files.
+func (m Model) Bytes() int64 {
+	n := m.File.Size
+	for i := range m.Adapters {
+		n += m.Adapters[i].File.Size
+	}
+	return n
+}
+
+// Keys makes adapters part of the key of weights.
+func Keys(list []Adapter) string {
+	key := ""
+	for i := range list {
+		if list[i].Own != nil {
+			key += "+own " + list[i].ID
+			continue
+		}
+		key += fmt.Sprintf("+lora %s*%v", list[i].File.Key(), list[i].Strength)
+	}
+	return key
+}
+
+// To returns the adapters that change a part: "" for the diffusion model, else the kind of a text encoder.
+func To(part string, list []Adapter) []Adapter {
+	var out []Adapter
+	for _, a := range list {
+		if a.Own != nil || len(additionsTo(part, a.Additions)) > 0 {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+func additionsTo(part string, list []lora.Addition) []lora.Addition {
+	return (&lora.Matched{Additions: list}).Part(part)
+}
+
+// With runs f with what adapters add to one part; the data is valid until f returns.
+func With(part string, list []Adapter, f func([]weights.LowRank) error) error {
+	var all []weights.LowRank
+	for _, a := range list {
+		if a.Own != nil {
+			all = append(all, a.Own...)
+			continue
+		}
+		file, err := a.File.Open()
+		if err != nil {
+			return err
+		}
+		defer func() { _ = file.Close() }()
+		more, err := lora.Gather(file.Set(), additionsTo(part, a.Additions), a.Strength)
+		if err != nil {
+			return fmt.Errorf("%s: %w", a.Name, err)
+		}
+		all = append(all, more...)
+	}
+	return f(all)
+}
+
+// Loader loads models in one process. The zero value is ready. Models that differ in their adapters alone share their
+// base. Safe for concurrent use.
+type Loader struct{ Shared Shared }
+
+// adapted is a model that shares its base with others.
+type adapted struct {
+	dit.Model
+	free func()
+}
+
+// Close gives back what the model alone has, and the base if nobody else uses it.
+func (m *adapted) Close() { m.free() }
+
+// Load reads and packs the held part of m's weights with ops. Errors: a file that is gone or has changed, one that does
+// not hold what its name promises, no memory.
+func (l *Loader) Load(ops engine.Ops, m Model, held dit.Held) (dit.Model, error) {
+	base, release, err := Take(&l.Shared, fmt.Sprintf("%s %+v", m.File.Key(), held),
+		func() (dit.Model, error) { return load(ops, m.File, held) })
+	if err != nil {
+		return nil, err
+	}
+	if len(m.Adapters) == 0 {
+		return &adapted{base, release}, nil
+	}
+	var with dit.Model
+	err = With("", m.Adapters, func(list []weights.LowRank) (err error) {
+		with, err = models.Adapt(ops, base, list)
+		return err
+	})
+	if err != nil {
+		release()
+		return nil, err
+	}
+	return &adapted{with, func() { with.Close(); release() }}, nil
+}
+
+// Pin keeps the bases of m that are loaded, whatever parts they are, until the returned function is called, even if
+// their last user goes.
+func (l *Loader) Pin(m Model) func() { return l.Shared.pin(m.File.Key() + " ") }
+
+func load(ops engine.Ops, f File, held dit.Held) (dit.Model, error) {
+	file, err := f.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	d, err := models.OpenDiffusion(file.Set(), file.Metadata())
+	if err != nil {
+		return nil, err
+	}
+	return d.Load(ops, held)
+}

@@ -1,0 +1,61 @@
+//go:build cgo
+
+package localcuda_test
+
+import (
+	"testing"
+
+	"patchbay/tests/fakegpu"
+)
+
+// TestPlantedFaults makes one mistake after the other in the order of streams and runs the check that must notice.
+func TestPlantedFaults(t *testing.T) {
+	const (
+		one     = "TestLocalCUDA/one device/"
+		apart   = "TestLocalCUDA/devices that do not reach each other/"
+		waits   = "\tmeet(streams, record(streams))\n\tif calls"
+		peer    = "../../../engine/cuda/peer.go"
+		ordered = one + "OrderedWithOps"
+	)
+	fakegpu.Faults(t, []struct{ Name, File, Old, New, Test, Want string }{
+		{"sources read before they are written", "collective.go", "	meet(streams, ready)\n", "	_ = ready\n", ordered, "want"},
+		{"sources overwritten before they are taken", "collective.go", waits, "	if calls", ordered, "want"},
+		{
+			"sums of the others read too early", "collective.go", waits,
+			"	if calls[0].Op != \"AllReduce\" {\n		meet(streams, record(streams))\n	}\n	if calls",
+			one + "ReductionsInRankOrder", "want",
+		},
+		{
+			"sums overwritten before they are taken", "collective.go", "		meet(streams, record(streams))\n	}\n", "	}\n", ordered,
+			"want",
+		},
+		{
+			"sums in the order of the host's arrival", "collective.go", "out[p] = share(c.Dst, r, len(calls))",
+			"out[len(calls)-1-p] = share(c.Dst, r, len(calls))", one + "ReductionsInRankOrder", "want",
+		},
+		{
+			"a part of the wrong peer", "collective.go", "for _, k := range before[:r+1]", "for _, k := range before[:r]",
+			one + "ReductionsInRankOrder", "want",
+		},
+		{"a message read before it is written", "message.go", "	s.After(out.ready)\n", "", ordered, "want"},
+		{"a message overwritten before it is taken", "message.go", "			e.stream.After(out.moved)\n", "", ordered, "want"},
+		{"a slot used again early", "message.go", "		e.stream.After(s.moved)\n", "", one + "SlotsAreNotOverwritten", "want"},
+		{
+			"memory filled again early", "message.go", "	s.After(in.ready)\n", "", one + "PostsAreReadBeforeTheyAreFilledAgain",
+			"want",
+		},
+		{"a slot read before it is filled", "message.go", "		e.stream.After(p.moved)\n", "", one + "OffersInOrder", "want"},
+		{
+			"a prefetch that begins too early", "collective.go", "		e.beside.After(here)\n", "", one + "Prefetch", "want",
+		},
+		{"a prefetch that is not over", "collective.go", "		e.stream.After(over)\n", "", one + "Prefetch", "want"},
+		{
+			"memory that is not reached read where it lies", peer, "if !o.dev.reaches(of[i].dev) {\n				here",
+			"if missing < 0 {\n				here", apart + "ReductionsInRankOrder", "does not reach",
+		},
+		{
+			"memory freed while another device reads it", "../../../engine/cuda/device.go", "	dev.links.sync()\n", "",
+			"TestFreeWaitsForOtherDevices", "want",
+		},
+	})
+}

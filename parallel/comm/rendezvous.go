@@ -1,0 +1,113 @@
+package comm
+
+import (
+	"fmt"
+	"sync"
+	"time"
+)
+
+// Rendezvous is where the ranks of a group that share a process wait for each other on the host: one lock, one cause
+// that ends every wait, and a deadline for each of them.
+type Rendezvous struct {
+	name     string // axis, for errors
+	deadline time.Duration
+	block    func(ready func() bool) // waits in place of the condition, see Local.Block
+	standing func() string
+
+	mu    sync.Mutex
+	cond  *sync.Cond
+	cause error
+	waits []string // by rank: what it waits for
+}
+
+// NewRendezvous makes the meeting place of a group of size ranks. standing says who waits where, for the error of a wait
+// that was too long, and is called with the lock held.
+func NewRendezvous(g Group, size int, standing func() string) *Rendezvous {
+	m := &Rendezvous{name: g.Name, deadline: g.Deadline, standing: standing, waits: make([]string, size)}
+	m.cond = sync.NewCond(&m.mu)
+	return m
+}
+
+// Locked runs f with the lock held and panics with its error, as methods of Comm do. In a group that was aborted it
+// still runs f: what waits there finds out.
+func (m *Rendezvous) Locked(f func() error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := f(); err != nil {
+		panic(err)
+	}
+}
+
+// Wait blocks until ready holds; the lock is held. It returns an *Error when the group is aborted or the deadline
+// passes. what says what rank waits for.
+func (m *Rendezvous) Wait(rank int, what string, ready func() bool) error {
+	if m.cause == nil && ready() {
+		return nil
+	}
+	m.waits[rank] = what
+	defer func() { m.waits[rank] = "" }()
+	if m.block != nil {
+		m.mu.Unlock()
+		m.block(func() bool {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			return m.cause != nil || ready()
+		})
+		m.mu.Lock()
+	}
+	late := false
+	if m.deadline > 0 && m.block == nil {
+		timer := time.AfterFunc(m.deadline, func() {
+			m.mu.Lock()
+			late = true
+			m.mu.Unlock()
+			m.cond.Broadcast()
+		})
+		defer timer.Stop()
+	}
+	for m.cause == nil && !ready() {
+		if late {
+			return m.Fail(&Error{Text: fmt.Sprintf("%s: rank %d waited %v for %s; waiting: %s", m.name, rank, m.deadline, what,
+				m.standing())})
+		}
+		m.cond.Wait()
+	}
+	if m.cause != nil {
+		return &Error{Text: fmt.Sprintf("%s: rank %d stopped waiting for %s", m.name, rank, what), Cause: m.cause}
+	}
+	return nil
+}
+
+// Moved wakes everybody who waits, to look again; the lock is held.
+func (m *Rendezvous) Moved() { m.cond.Broadcast() }
+
+// Fail aborts the group with err, unless it was aborted before, and returns err; the lock is held.
+func (m *Rendezvous) Fail(err error) error {
+	if m.cause == nil {
+		m.cause = err
+	}
+	m.cond.Broadcast()
+	return err
+}
+
+// Disagree aborts the group because ranks do not use the same calls; the lock is held.
+func (m *Rendezvous) Disagree(format string, args ...any) error {
+	return m.Fail(&Error{Text: m.name + ": " + fmt.Sprintf(format, args...)})
+}
+
+// Cause returns what the group was aborted with, nil if it was not; the lock is held.
+func (m *Rendezvous) Cause() error { return m.cause }
+
+// Abort ends all waits with cause, as Comm.Abort does.
+func (m *Rendezvous) Abort(cause error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	_ = m.Fail(cause)
+}
+
+// Waiting says what a rank waits for, "" if it does not.
+func (m *Rendezvous) Waiting(rank int) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.waits[rank]
+}

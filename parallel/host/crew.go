@@ -1,0 +1,126 @@
+package host
+
+import (
+	"fmt"
+
+	"patchbay/engine"
+	"patchbay/parallel/comm"
+	"patchbay/parallel/group"
+	"patchbay/parallel/plan"
+	"patchbay/parallel/rank"
+)
+
+// crew is the members of a team in this process.
+type crew struct {
+	members []Member // in the order of Team.Here
+	links   []*rank.Link
+	group   *group.Group
+	baton   *group.Baton
+}
+
+// Join implements Host.
+func (h *Local) Join(t Team) (Crew, error) {
+	c := &crew{group: group.New(nil), baton: h.cfg.Order}
+	transport := h.cfg.Transport
+	switch {
+	case c.baton != nil:
+		transport = comm.Local{Block: func(ready func() bool) { c.baton.Block(false, ready) }}
+	case transport == nil:
+		transport = comm.Local{}
+	}
+	m := t.Mesh()
+	ops := make([]engine.Ops, m.Plan.Ranks()) // nil: elsewhere
+	for i, member := range t.Here {
+		at, _ := t.Device(member) // both ways of a folded stage work on one device
+		var err error
+		if ops[member], err = h.cfg.NewOps(at, t.Plan.Ranks()); err != nil {
+			closeOps(ops, t.Here[:i])
+			return nil, fmt.Errorf("start rank %d: %w", member, err)
+		}
+	}
+	ends, err := connect(transport, m, ops, &t)
+	if err != nil {
+		closeOps(ops, t.Here)
+		return nil, err
+	}
+	stores := make([]*rank.SkipStore, len(ops))
+	for _, member := range t.Here {
+		at, down := t.Device(member)
+		if c := m.At(member); !down { // the way up shares the store of the way down
+			c.Pipe = m.Plan.Pipe - 1 - c.Pipe
+			stores[member] = stores[m.Rank(c)]
+		} else {
+			stores[member] = rank.NewSkipStore()
+		}
+		weights := h.places[h.cfg.deviceOf(at)].resident
+		r := rank.New(member, ops[member], ends[member], stores[member], weights, c.baton)
+		c.start(rank.NewLink(r, h.cfg.Recode), fmt.Sprintf("rank %d", member))
+	}
+	return c, nil
+}
+
+// start serves a member until it is closed.
+func (c *crew) start(l *rank.Link, name string) {
+	c.links, c.members = append(c.links, l), append(c.members, l)
+	seat := c.baton.Join(name)
+	c.group.Go(name, func() error {
+		c.baton.Start(seat)
+		defer c.baton.Leave(seat)
+		l.Serve()
+		return nil
+	})
+}
+
+// Members implements Crew.
+func (c *crew) Members() []Member { return c.members }
+
+// Close implements Crew.
+func (c *crew) Close() <-chan struct{} {
+	for _, l := range c.links {
+		l.Close()
+	}
+	c.baton.Kick()
+	ended := make(chan struct{})
+	group.New(nil).Go("end of ranks", func() error {
+		defer close(ended)
+		_ = c.group.Wait() // Serve has no error of its own
+		return nil
+	})
+	return ended
+}
+
+func closeOps(ops []engine.Ops, members []int) {
+	for _, m := range members {
+		rank.CloseOps(ops[m])
+	}
+}
+
+// connect makes the ends of every member that has Ops on every axis.
+func connect(transport comm.Transport, m plan.Mesh, ops []engine.Ops, t *Team) ([][plan.AxisCount]comm.Comm, error) {
+	ends := make([][plan.AxisCount]comm.Comm, len(ops))
+	for a := range plan.AxisCount {
+		for r := range ops {
+			ranks, at := m.Along(a, m.At(r))
+			if at != 0 {
+				continue
+			}
+			members, here := make([]engine.Ops, len(ranks)), false
+			for i, other := range ranks {
+				members[i] = ops[other]
+				here = here || ops[other] != nil
+			}
+			if !here {
+				continue
+			}
+			g := comm.Group{Team: t.ID, Name: a.String(), Ranks: ranks, Deadline: t.Deadline}
+			list, err := transport.Connect(g, members)
+			if err != nil {
+				return nil, fmt.Errorf("connect ranks %v for %s: %w", ranks, a, err)
+			}
+			for i, c := range list {
+				ends[ranks[i]][a] = c
+			}
+		}
+	}
+	return ends, nil
+}

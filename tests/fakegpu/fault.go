@@ -1,0 +1,81 @@
+package fakegpu
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Faults plants one mistake after the other and runs the test that must notice: one that passes all the same does not
+// guard what it is for. In a copy of File, a base name among the sources of the fake or the path of a Go or C file of
+// the program from the folder of the test, Old, which must occur exactly once, becomes New. Test, of the same package,
+// must fail then, with output that has Want. The sources have no switches for mistakes. In the short form nothing runs.
+func Faults(t *testing.T, list []struct{ Name, File, Old, New, Test, Want string }) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("NOT RUN in the short form: every fault compiles a kernel or a package")
+	}
+	for _, f := range list {
+		t.Run(f.Name, func(t *testing.T) {
+			change := Change{File: f.File, Old: f.Old, New: f.New}
+			pattern := "^" + strings.ReplaceAll(f.Test, "/", "$/^") + "$"
+			var cmd *exec.Cmd
+			if ext := filepath.Ext(f.File); ext == ".go" || ext == ".c" {
+				cmd = exec.Command("go", "test", "-overlay", overlay(t, change), "-run", pattern, "-timeout", "120s", ".")
+				cmd.Env = append(os.Environ(), "PATCHBAY_TEST_CUDA="+Library(t))
+			} else {
+				cmd = exec.Command(os.Args[0], "-test.run", pattern, "-test.timeout", "120s")
+				cmd.Env = append(os.Environ(), "PATCHBAY_TEST_CUDA="+Library(t, change))
+			}
+			out, err := cmd.CombinedOutput()
+			if err == nil {
+				t.Fatalf("%s passes", f.Test)
+			}
+			if !bytes.Contains(out, []byte(f.Want)) || bytes.Contains(out, []byte("[build failed]")) {
+				t.Errorf("%s fails without %q:\n%.2000s", f.Test, f.Want, out)
+			}
+			t.Logf("noticed: %s", firstLine(out))
+		})
+	}
+}
+
+// overlay writes a changed copy of a file and a description for the go command that puts it in the place of the
+// original.
+func overlay(t *testing.T, c Change) string {
+	t.Helper()
+	path, err := filepath.Abs(c.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(text), c.Old); n != 1 {
+		t.Fatalf("the fault in %s finds its place %d times, want 1: %q", c.File, n, c.Old)
+	}
+	dir := t.TempDir()
+	changed, list := filepath.Join(dir, filepath.Base(c.File)), filepath.Join(dir, "overlay.json")
+	description := fmt.Sprintf(`{"Replace": {%q: %q}}`, path, changed)
+	for name, body := range map[string]string{changed: strings.Replace(string(text), c.Old, c.New, 1), list: description} {
+		if err := os.WriteFile(name, []byte(body), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return list
+}
+
+// firstLine returns the first line that tells of a failure.
+func firstLine(out []byte) string {
+	for line := range strings.Lines(string(out)) {
+		if s := strings.TrimSpace(line); strings.Contains(s, "_test.go") || strings.Contains(s, "fakegpu:") ||
+			strings.Contains(s, "optest.go") || strings.Contains(s, "commtest") {
+			return s
+		}
+	}
+	return strings.TrimSpace(string(out[:min(len(out), 200)]))
+}
