@@ -78,6 +78,8 @@ func Looks(all []Family, set *weights.Set) string {
 			return "a VAE"
 		case strings.HasSuffix(name, "SelfAttention.q.weight"):
 			return "a T5 text encoder"
+		case strings.HasSuffix(name, "model.layers.0.self_attn.q_proj.weight"):
+			return "a language model"
 		case strings.HasSuffix(name, "self_attn.q_proj.weight"):
 			return "a CLIP text encoder"
 		}
