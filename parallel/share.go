@@ -43,9 +43,9 @@ func (d *denoiser) shares() ([]*share, *evaluator) {
 // textTokens is the longest text that travels with the image.
 func (d *denoiser) textTokens() int {
 	n := 0
-	if d.req.Model.Spec.JointText() {
+	if spec := d.req.Model.Spec; spec.JointText() {
 		for _, e := range d.entries {
-			n = max(n, e.Context.Rows)
+			n = max(n, spec.TextTokens(e.Context.Rows))
 		}
 	}
 	return n

@@ -157,12 +157,13 @@ func (f Results) Get(name string) ([]float32, []int, error) {
 	return nil, nil, fmt.Errorf("golden: no tensor %q", name)
 }
 
-// States returns the recorded block results of a case: block name ("double_blocks.0.1") -> values [1, L, E].
+// States returns the recorded block results of a case: block name ("double_blocks.0.1") -> values [1, L, E]. Positions,
+// which some cases have instead, are no states.
 func (f Results) States(c Case) map[string][]float32 {
 	out := map[string][]float32{}
 	for _, file := range f.files {
 		for _, name := range file.Names() {
-			if part, ok := strings.CutPrefix(name, c.Name+"#"); ok {
+			if part, ok := strings.CutPrefix(name, c.Name+"#"); ok && part != "position_ids" {
 				if v, _, err := f.Get(name); err == nil {
 					out[part] = v
 				}
