@@ -20,7 +20,7 @@ func strangers() []struct{ name, kind string } {
 		{"distilled_guidance_layer.norms.0.scale", "chroma"},
 		{"txt_in.individual_token_refiner.blocks.0.norm1.weight", "hunyuan video"},
 		{"double_layers.0.attn.w1q.weight", "auraflow"},
-		{"cap_embedder.1.weight", "lumina or z-image"},
+		{"cap_embedder.1.weight", "lumina 2"},
 		{"blocks.0.cross_attn.norm_k.weight", "wan"},
 		{"transformer_blocks.0.img_mod.1.weight", "qwen-image"},
 		{"transformer_blocks.0.attn.add_q_proj.weight", "diffusers layout of sd3 or chroma"},

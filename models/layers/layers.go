@@ -181,8 +181,8 @@ func ModulatedHead(env dit.Env, out, x, mod engine.Tensor, linear *engine.Weight
 	env.Arena.Release(mark)
 }
 
-// Tanh replaces x [S, n, E] f32 by tanh(x). Each element is a query of one number to the keys 1 and -1 with the values 1
-// and -1: (exp(x) - exp(-x)) / (exp(x) + exp(-x)), with the care for large values that attention takes anyway.
+// Tanh replaces x [S, n, E] f32 by tanh(x). Each element is a query of one number to the keys 1 and -1 with the values
+// 1 and -1: (exp(x) - exp(-x)) / (exp(x) + exp(-x)), with the care for large values that attention takes anyway.
 func Tanh(env dit.Env, x engine.Tensor) {
 	mark := env.Arena.Mark()
 	signs := Upload(env, []float32{1, -1}, 1, 2, 1, 1)

@@ -79,9 +79,9 @@ func position(row, lt int, g dit.Grid) [3]int {
 // PrepareBlock adds nothing: blocks need nothing of the entries alone.
 func (m *Model) PrepareBlock(dit.Env, *dit.Prepared, int) {}
 
-// Modulate embeds every timestep, [S, n, 256], and computes of it Image [S, n, 4E] of the held blocks (scale and gate of
-// attention, then of the MLP, gates through tanh) and Head [S, n, E+N]: the last layer's scale, then -1 for each of the
-// N numbers that it writes.
+// Modulate embeds every timestep, [S, n, 256], and computes of it Image [S, n, 4E] of the held blocks (scale and gate
+// of attention, then of the MLP, gates through tanh) and Head [S, n, E+N]: the last layer's scale, then -1 for each of
+// the N numbers that it writes.
 func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held dit.Range) *dit.Modulation {
 	n, blocks := p.N, len(m.Spec().Blocks)
 	s := len(timesteps) / n

@@ -90,7 +90,7 @@ func NewOutline(w Workload, p plan.Plan) *Outline {
 	lt, li := w.jointText(), w.Tokens()
 	o.Patches = []dit.Range{{End: li}}
 	if p.Pipe > 1 {
-		o.Patches = plan.PatchRanges(lt, li, p.Patches)
+		o.Patches = plan.PatchRanges(lt, w.Spec.Tokens(w.Y, w.X), p.Patches)
 	}
 	branches := make([]int, len(w.Text))
 	for i := range branches {
