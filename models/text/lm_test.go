@@ -5,6 +5,10 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/engine"
+	"patchbay/engine/gguf"
+	"patchbay/engine/gguf/ggufwrite"
+	"patchbay/engine/ref"
 	"patchbay/engine/safetensors"
 	"patchbay/models/text"
 	"patchbay/models/tokenizer"
@@ -112,4 +116,50 @@ func TestLanguageModelRefusals(t *testing.T) {
 	if _, err := text.Open(nil, "qwen3", weights.FromMap(nil), nil); err == nil {
 		t.Error("a file without tensors was opened")
 	}
+}
+
+// TestLanguageModelFromGGUF runs the small Qwen3 from a file in llama.cpp's names, which are written down by hand from
+// gguf-py's tables: the same encoder bit by bit.
+func TestLanguageModelFromGGUF(t *testing.T) {
+	set, _, err := goldenweights.Set("qwen3-a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	llama := strings.NewReplacer("model.embed_tokens.", "token_embd.", "model.norm.", "output_norm.", "model.layers.", "blk.",
+		".self_attn.q_norm.", ".attn_q_norm.", ".self_attn.k_norm.", ".attn_k_norm.", ".self_attn.q_proj.", ".attn_q.",
+		".self_attn.k_proj.", ".attn_k.", ".self_attn.v_proj.", ".attn_v.", ".self_attn.o_proj.", ".attn_output.",
+		".input_layernorm.", ".attn_norm.", ".post_attention_layernorm.", ".ffn_norm.",
+		".mlp.gate_proj.", ".ffn_gate.", ".mlp.up_proj.", ".ffn_up.", ".mlp.down_proj.", ".ffn_down.")
+	var tensors []ggufwrite.Tensor
+	for _, name := range set.Names() {
+		s, _ := set.Get(name)
+		tensors = append(tensors, ggufwrite.Tensor{
+			Name: llama.Replace(name), Type: gguf.F32, Shape: s.Shape, Data: s.Elements(0, s.Len()),
+		})
+	}
+	f, err := gguf.OpenBytes(ggufwrite.File(map[string]any{"general.architecture": "qwen3"}, tensors))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored, err := weights.FromGGUF(f, engine.BF16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found := text.Find(stored); len(found) != 1 || found[0].Kind != "qwen3" {
+		t.Fatalf("found %v, want one qwen3", found)
+	}
+	ops := ref.New()
+	run := func(set *weights.Set) []float32 {
+		m, err := text.Open(ops, "qwen3", set, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		got, err := m.Encode(env(t, ops), tokens([]float32{5, 900, 33, 412, 1}), text.Form{Layer: -2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got.Context.Data
+	}
+	compare(t, "from GGUF", run(stored), run(set), 0)
 }
