@@ -125,7 +125,8 @@ func TestLanguageModelFromGGUF(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	llama := strings.NewReplacer("model.embed_tokens.", "token_embd.", "model.norm.", "output_norm.", "model.layers.", "blk.",
+	llama := strings.NewReplacer("model.embed_tokens.", "token_embd.", "model.norm.", "output_norm.",
+		"model.layers.", "blk.",
 		".self_attn.q_norm.", ".attn_q_norm.", ".self_attn.k_norm.", ".attn_k_norm.", ".self_attn.q_proj.", ".attn_q.",
 		".self_attn.k_proj.", ".attn_k.", ".self_attn.v_proj.", ".attn_v.", ".self_attn.o_proj.", ".attn_output.",
 		".input_layernorm.", ".attn_norm.", ".post_attention_layernorm.", ".ffn_norm.",
