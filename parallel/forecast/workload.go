@@ -83,7 +83,7 @@ func NewPartition(w Workload, p plan.Plan) *Partition {
 	lt, li := w.jointText(), w.Tokens()
 	o.Patches = []dit.Range{{End: li}}
 	if p.Pipe > 1 {
-		o.Patches = plan.PatchRanges(lt, li, p.Patches)
+		o.Patches = plan.PatchRanges(lt, w.Spec.Tokens(w.Y, w.X), p.Patches)
 	}
 	branches := w.Branches
 	for i := range w.Text {
