@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
@@ -25,6 +26,9 @@ const (
 	PlacementThreads  = "threads"  // ranks share the process of their worker
 	placementChildren = "children" // each rank has a process of its own
 )
+
+// leaving is how long the process of a rank may take to end when its leader has gone: it waits for nobody then.
+const leaving = 2 * time.Second
 
 // controlFD is the connection to its leader that a process of a rank is born with.
 const controlFD = 3
@@ -91,6 +95,8 @@ func (c *Config) startRank(i, ranks int, listen string) (*remote.Client, error) 
 	}
 	name := fmt.Sprintf("the process of rank %d (pid %d)", i, cmd.Process.Pid)
 	return remote.NewClient(name, conn, func() error {
+		late := time.AfterFunc(leaving, func() { _ = cmd.Process.Kill() })
+		defer late.Stop()
 		err := cmd.Wait()
 		var exit *exec.ExitError
 		if errors.As(err, &exit) {

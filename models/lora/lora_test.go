@@ -85,7 +85,8 @@ func TestOtherFamilies(t *testing.T) {
 		"zimage": {zimage.Family(), []row{
 			one("diffusion_model.layers.1.attention.to_k", z.Hidden, z.Hidden, "layers.1.attention.qkv", z.Hidden),
 			one("transformer.noise_refiner.0.attention.to_v", z.Hidden, z.Hidden, "noise_refiner.0.attention.qkv", 2*z.Hidden),
-			one("diffusion_model.context_refiner.1.attention.to_out.0", z.Hidden, z.Hidden, "context_refiner.1.attention.out", 0),
+			one("diffusion_model.context_refiner.1.attention.to_out.0", z.Hidden, z.Hidden, "context_refiner.1.attention.out",
+				0),
 			one("lora_unet_layers_2_feed_forward_w2", z.Hidden, z.MLPHidden, "layers.2.feed_forward.w2", 0),
 			one("diffusion_model.layers.0.adaLN_modulation.0", 4*z.Hidden, 256, "layers.0.adaLN_modulation.0", 0),
 		}},

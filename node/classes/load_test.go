@@ -203,8 +203,8 @@ func TestMissingTokenizerNamesAllPlaces(t *testing.T) {
 	}
 }
 
-// TestOwnTokenizerGoesBeforeTheKinds: a folder before the demo's that has the published vocabulary of CLIP does not take
-// the place of the encoder's own.
+// TestOwnTokenizerGoesBeforeTheKinds: a folder before the demo's that has the published vocabulary of CLIP does not
+// take the place of the encoder's own.
 func TestOwnTokenizerGoesBeforeTheKinds(t *testing.T) {
 	other := t.TempDir()
 	scratch.Write(t, filepath.Join(other, "tokenizers", "clip_l.tokenizer.json"), []byte(`{"not": "this one"}`))
@@ -214,7 +214,9 @@ func TestOwnTokenizerGoesBeforeTheKinds(t *testing.T) {
 		})
 		check(t, err)
 		defer runner.Close()
-		clip := exec(t, runner, "CLIPLoader", map[string]any{"clip_name": "demo_clip.safetensors", "type": "stable_diffusion"})
+		clip := exec(t, runner, "CLIPLoader", map[string]any{
+			"clip_name": "demo_clip.safetensors", "type": "stable_diffusion",
+		})
 		c := exec(t, runner, "CLIPTextEncode", map[string]any{"text": "a red heart", "clip": clip})
 		return values(t, c.([]any)[0].([]any)[0])
 	}
@@ -237,7 +239,9 @@ func TestTokenizerOfAnotherFile(t *testing.T) {
 	})
 	check(t, err)
 	defer runner.Close()
-	clip := exec(t, runner, "CLIPLoader", map[string]any{"clip_name": "demo_clip.safetensors", "type": "stable_diffusion"})
+	clip := exec(t, runner, "CLIPLoader", map[string]any{
+		"clip_name": "demo_clip.safetensors", "type": "stable_diffusion",
+	})
 	_, err = runner.Exec(t.Context(),
 		graph.ExecRequest{Class: "CLIPTextEncode", Inputs: map[string]any{"text": "a red heart", "clip": clip}}, nil)
 	if f := fault.From(err); err == nil || f.Code != fault.CodeTokenizer || !strings.Contains(f.Message, "demo_clip") {

@@ -47,22 +47,29 @@ func NewClient(name string, conn io.ReadWriteCloser, why func() error) (*Client,
 	return c, nil
 }
 
-// Meet connects processes with each other; they are hosts of one engine then, in this order.
+// Meet connects processes with each other; they are hosts of one engine then, in this order. The first that cannot ends
+// the attempt: Close them all then.
 func Meet(all []*Client) error {
 	m := mesh{Token: newToken()}
 	for _, c := range all {
 		m.Addresses = append(m.Addresses, c.address)
 	}
-	g := group.New(nil)
+	met := make(chan error, len(all))
 	for i, c := range all {
 		own := m
 		own.Self = i
-		g.Go("meet", func() error {
+		c.run.Go("meet", func() error {
 			_, err := c.ask(&call{Mesh: &own})
-			return err
+			met <- err
+			return nil
 		})
 	}
-	return g.Wait()
+	for range all {
+		if err := <-met; err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // read takes answers until the connection ends.
