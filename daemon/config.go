@@ -32,6 +32,7 @@ type Config struct {
 	Output    string   `json:"output"`
 	Temp      string   `json:"temp,omitempty"`
 	Devices   string   `json:"devices"`
+	Rates     string   `json:"rates,omitempty"`
 	Compute   string   `json:"compute"`
 	Memory    string   `json:"memory,omitempty"` // of a worker; empty: nine tenths of what is free
 	// FreeAfter is how long a worker keeps models and caches that nobody asks for; 0: always.
@@ -54,6 +55,9 @@ type Config struct {
 	KeepBytes string        `json:"keep_bytes,omitempty"`
 	Replicas  int           `json:"replicas,omitempty"`
 	Log       string        `json:"log"`
+
+	StrictLinks bool        `json:"strict_links,omitempty"`
+	Extra       files.Extra `json:"extra_models,omitzero"` // of the ComfyUI tree
 
 	Limits Limits `json:"limits"`
 
@@ -162,6 +166,10 @@ func (c *Config) Complete() error {
 		if own := filepath.Join(c.ComfyUI, "models"); !slices.Contains(c.Models, own) { // a worker is given both
 			c.Models = append(c.Models, own)
 		}
+		var err error
+		if c.Extra, err = files.ReadExtra(c.ComfyUI); err != nil {
+			return &InputError{Err: fmt.Errorf("--comfyui: %w", err)}
+		}
 		c.Input = cmp.Or(c.Input, filepath.Join(c.ComfyUI, "input"))
 		c.Output = cmp.Or(c.Output, filepath.Join(c.ComfyUI, "output"))
 	}
@@ -211,14 +219,14 @@ func (c *Config) CheckModels() error {
 }
 
 // CheckDevices refuses --devices that are not there or too old, and sizes of their memory that are none, with an
-// *InputError. The path of a profile becomes absolute.
+// *InputError. The path of --rates becomes absolute.
 func (c *Config) CheckDevices() error {
 	if m, err := c.Machine(); err != nil {
 		return &InputError{Err: err}
 	} else if m != nil { // a worker may start elsewhere
-		c.Devices, _ = filepath.Abs(c.Devices)
+		c.Rates, _ = filepath.Abs(c.Rates)
 	}
-	if _, _, err := c.gpu(); err != nil {
+	if _, _, err := c.gpus(); err != nil {
 		return &InputError{Err: err}
 	}
 	if _, err := ParseBytes(c.DeviceMemory); err != nil {
@@ -248,7 +256,10 @@ func pointers(s []string) []*string {
 
 // Roots returns the folders as package node takes them.
 func (c *Config) Roots() files.Roots {
-	return files.Roots{Models: c.Models, Input: c.Input, Output: c.Output, Temp: c.Temp, ComfyUI: c.ComfyUI}
+	return files.Roots{
+		Models: c.Models, Input: c.Input, Output: c.Output, Temp: c.Temp, ComfyUI: c.ComfyUI,
+		Extra: c.Extra, StrictLinks: c.StrictLinks,
+	}
 }
 
 // workerArgs is the command line of a worker with the same folders.
@@ -263,12 +274,18 @@ func (c *Config) workerArgs() []string {
 	if c.ComfyUI != "" {
 		args = append(args, "--comfyui", c.ComfyUI)
 	}
+	if c.StrictLinks {
+		args = append(args, "--strict-links")
+	}
 	args = append(args, c.Limits.workerArgs()...)
 	if c.Memory != "" {
 		args = append(args, "--memory", c.Memory)
 	}
 	if c.FreeAfter > 0 {
 		args = append(args, "--free-after", c.FreeAfter.String())
+	}
+	if c.Rates != "" {
+		args = append(args, "--rates", c.Rates)
 	}
 	if c.DeviceMemory != "" {
 		args = append(args, "--device-memory", c.DeviceMemory)

@@ -32,7 +32,7 @@ func (e *Engine) run(ctx context.Context, req *Request, observe Observe, stats S
 		return &Result{Latent: d.toLatent(x), X0: d.toLatent(x), Stats: stats}, nil
 	}
 	e.next++
-	d.ctx, d.team, d.stats, d.device = ctx, e.team, stats, e.fabric.Device
+	d.ctx, d.team, d.stats, d.device = ctx, e.team, stats, e.cluster.Device
 	d.session = &session{team: e.team, id: e.next}
 	d.progress = newProgress(d, observe)
 	stop := context.AfterFunc(ctx, d.session.cancel)
@@ -122,7 +122,7 @@ func (d *denoiser) open(budget int64) error {
 	}
 	if w := d.req.Workload(); d.team.Plan.Pipe > 1 {
 		w.Device = d.device
-		o.Lanes = forecast.NewOutline(w, d.team.Plan).Lanes
+		o.Lanes = forecast.NewPartition(w, d.team.Plan).Lanes
 	}
 	branches := make([]int, len(d.preds))
 	for i, e := range d.entries {

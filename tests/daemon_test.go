@@ -308,6 +308,8 @@ func oneDaemonPerStore(t *testing.T, program string) {
 		{[]string{"--store", t.TempDir(), "--socket", s.socket}, "another daemon answers"},
 		{[]string{"--store", t.TempDir(), "--listen", "0.0.0.0:0"}, "token"},
 		{[]string{"--store", t.TempDir(), "--devices", "abacus"}, "cpu"},
+		{[]string{"--store", t.TempDir(), "--devices", "daemon_test.go"}, "--rates daemon_test.go"},
+		{[]string{"--store", t.TempDir(), "--rates", "abacus"}, "bench step --save"},
 	} {
 		args := append([]string{"serve", "--listen", "127.0.0.1:0", "--socket", "off", "--output", t.TempDir()}, c.args...)
 		out, err := exec.Command(program, args...).CombinedOutput()
