@@ -3,6 +3,8 @@ package parallel
 import (
 	"context"
 	"testing"
+
+	"patchbay/models/tiny"
 )
 
 // TestStalePicturesDependOnPatchesAlone: what is stale is decided by patches and warm-up. Any number of stages, any way
@@ -13,9 +15,9 @@ func TestStalePicturesDependOnPatchesAlone(t *testing.T) {
 		"pipe=2,ulysses=3,sync=spread",
 		"pipe=2,tensor=2", "pipe=2,ring=2,tensor=3,form=scatter", "cfg=2,pipe=4,shard=on,cut=weights",
 	}
-	for _, f := range families() {
+	for _, name := range tiny.Names() {
 		e := newEngine(t)
-		r := flatRequest(t, f.name, 4)
+		r := flatRequest(t, name, 4)
 		late := &r.Branches[0].Entries[1]
 		late.Ranged, late.SigmaStart = true, r.Sigmas[2]
 		r.Plan = "pipe=2,patches=3"
@@ -24,17 +26,17 @@ func TestStalePicturesDependOnPatchesAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i, plan := range plans {
-			if testing.Short() && i%3 != len(f.name)%3 {
+			if testing.Short() && i%3 != len(name)%3 {
 				continue
 			}
 			r := *r
 			r.Plan = plan + ",patches=3"
 			got, err := e.Sample(context.Background(), &r, nil)
 			if err != nil {
-				t.Fatalf("%s %s: %v", f.name, r.Plan, err)
+				t.Fatalf("%s %s: %v", name, r.Plan, err)
 			}
 			if rel := relative(got.Latent.Data, want.Latent.Data); rel > 2e-5 {
-				t.Errorf("%s %s: relative difference to pipe=2 %.3g, bound 2e-5", f.name, r.Plan, rel)
+				t.Errorf("%s %s: relative difference to pipe=2 %.3g, bound 2e-5", name, r.Plan, rel)
 			}
 		}
 		r.Plan = ""
@@ -44,7 +46,7 @@ func TestStalePicturesDependOnPatchesAlone(t *testing.T) {
 		}
 		if rel := relative(want.Latent.Data, exact.Latent.Data); rel < 1e-3 {
 			t.Errorf("%s: stale values change the picture by %.3g only: this test needs a picture that shows them",
-				f.name, rel)
+				name, rel)
 		}
 	}
 }

@@ -54,7 +54,9 @@ type Release struct {
 
 // Text says how prompts become entries.
 type Text struct {
-	Types    []string // values of the input "type" of ComfyUI's loaders
+	Types []string // values of the input "type" of ComfyUI's loaders
+	// AnyType: ComfyUI knows the encoders by their files, whatever type a loader is told.
+	AnyType  bool
 	Encoders []Encoder
 	// EvenChunks: prompts of CLIP encoders that are used together get the same number of chunks, the shorter ones empty
 	// prompts at the end.

@@ -16,7 +16,8 @@ func Family() family.Family {
 		Forms:  []family.Form{{Has: "noise_refiner.0.adaLN_modulation.0.weight"}},
 		Detect: Detect,
 		Text: family.Text{
-			Types: []string{"lumina2"},
+			Types:   []string{"lumina2"},
+			AnyType: true,
 			Encoders: []family.Encoder{{
 				Kind: "qwen3", Form: text.Form{Layer: -2},
 				Layout: tokenizer.Chat("qwen3_4b", "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n", 151643),

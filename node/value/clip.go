@@ -57,8 +57,14 @@ func (c *Clip) Add(name string, f files.Checkpoint, open *weights.File, set *wei
 	return nil
 }
 
-// Check makes sure that the encoders that the type needs are there, once each.
+// Check makes sure that the encoders that the type needs are there, once each. An encoder that is known by its file has
+// the type of its family.
 func (c *Clip) Check(class string) error {
+	for _, f := range models.Families() {
+		if f.Text.AnyType && len(c.parts) == 1 && f.Text.Encoders[0].Kind == c.parts[0].kind {
+			c.Type = f.Text.Types[0]
+		}
+	}
 	want := models.TextTypes()[c.Type]
 	var have, must, may []string
 	for _, p := range c.parts {
