@@ -31,10 +31,10 @@ lint: tools
 	bin/golangci-lint run --allow-parallel-runners ./...
 	@if command -v shellcheck >/dev/null; then shellcheck install.sh tests/*.sh .ci/run; else echo "shellcheck NOT RUN: not installed (apt-get install shellcheck)"; fi
 
-# The CUDA backend on a device that needs no GPU, with g++: conformance, streams, mistakes that must be noticed, and the program.
+# The CUDA backend on devices that need no GPU, with g++: conformance, streams, plans of several ranks, mistakes that must be noticed, and the program.
 fake:
-	$(GO) test -count 1 -timeout 15m ./engine/cuda
-	$(GO) test -count 1 -timeout 10m -run TestCUDA ./tests
+	$(GO) test -count 1 -timeout 15m ./engine/cuda ./parallel/comm/localcuda
+	$(GO) test -count 1 -timeout 10m -run 'FakeGPU|^TestCUDA' ./parallel ./tests
 
 # The CUDA side without a GPU: PTX against its sources, prototypes against NVIDIA's header, registers and spills, and the quick tests on the fake device.
 cuda-check:
@@ -51,7 +51,7 @@ fmt: tools
 # The race detector slows arithmetic tenfold, so it watches the packages that have goroutines; models compute through engine's. Simulations and
 # sizes of published models have none.
 RACED   := ./engine ./engine/cpu ./engine/deferred ./engine/profile ./models/sampling ./models/tokenizer ./parallel/... ./node/... ./ipc/...
-UNRACED := MoreDevicesAreNeverSlower|ScheduleNeedsNoBuffers|StagesOfPublished
+UNRACED := FakeGPU|MoreDevicesAreNeverSlower|ScheduleNeedsNoBuffers|StagesOfPublished
 race:
 	$(GO) test -count 1 -vet off -timeout 40m -race -short -skip '$(UNRACED)' $(RACED)
 

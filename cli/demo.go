@@ -164,8 +164,9 @@ func startDemoDaemon(temp, models string, devices *daemon.Config) (string, func(
 		return "", nil, err
 	}
 	store := filepath.Join(temp, "store")
-	cmd := exec.Command(self, "serve", "--compute", "f32", "--devices", devices.Devices, "--device-memory",
-		devices.DeviceMemory, "--reserve", devices.Reserve, "--listen", "127.0.0.1:0", "--socket", "off", "--store", store,
+	cmd := exec.Command(self, "serve", "--compute", "f32", "--devices", devices.Devices, "--rates", devices.Rates,
+		"--device-memory", devices.DeviceMemory, "--reserve", devices.Reserve,
+		"--listen", "127.0.0.1:0", "--socket", "off", "--store", store,
 		"--models", models,
 		"--input", filepath.Join(temp, "input"), "--output", filepath.Join(temp, "output"), "--log", "warn")
 	cmd.Stderr = os.Stderr

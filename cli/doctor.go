@@ -120,22 +120,23 @@ func gpuChecks() []check {
 	if err != nil {
 		return append(out, check{"wrong", "gpu", err.Error()})
 	}
-	usable := 0
+	var usable []string
 	for i := range list {
 		if err := driver.Refusal(&list[i]); err != nil {
 			out = append(out, check{"note", "gpu", err.Error() + ": it is not used"})
 			continue
 		}
-		usable++
+		usable = append(usable, list[i].Location())
 		out = append(out, check{"ok", "gpu", fmt.Sprintf("%s, %s, compute capability %d.%d, %d MiB; use it with --devices %s",
 			list[i].Location(), list[i].Name, list[i].Major, list[i].Minor, list[i].Memory>>20, list[i].Location())})
 	}
-	if usable > 0 {
+	if len(usable) > 0 {
 		out = append(out, check{"note", "gpu", "products and attention run on kernels of this program; cuBLASLt and cuDNN " +
 			"are not used, what that costs was not measured"})
 	}
-	if usable > 1 {
-		out = append(out, check{"note", "gpu", "a worker uses one GPU; nothing moves data between GPUs in this build"})
+	if len(usable) > 1 {
+		out = append(out, check{"ok", "gpu", fmt.Sprintf("%d ranks of a plan have a GPU each with --devices %s", len(usable),
+			strings.Join(usable, ","))})
 	}
 	return out
 }

@@ -10,23 +10,28 @@ import (
 	"patchbay/parallel/forecast"
 )
 
-// Machine is the profile that --devices names, nil for the built-in one of the cpu.
+// Machine is what --rates names, nil for the built-in rates. It refuses --devices that are neither the cpu nor GPUs.
 func (c *Config) Machine() (*forecast.Machine, error) {
-	if c.Devices == "cpu" || c.Devices == "" || strings.HasPrefix(c.Devices, "cuda") {
-		return nil, nil //nolint:nilnil // no profile is no error
+	if d := c.Devices; d != "cpu" && d != "" && !strings.HasPrefix(d, "cuda") {
+		if _, err := os.Stat(d); err == nil {
+			return nil, fmt.Errorf("--devices %s: want cpu, or a GPU as in cuda:0; measured rates are given by --rates %s", d, d)
+		}
+		return nil, fmt.Errorf("--devices %s: want cpu, or a GPU as in cuda:0", d)
 	}
-	m, err := ReadMachine(c.Devices)
+	if c.Rates == "" {
+		return nil, nil //nolint:nilnil // no file is no error
+	}
+	m, err := ReadMachine(c.Rates)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("--devices %s: want cpu, a GPU as in cuda:0, or a file that `patchbay bench "+
-			"step --save` has written", c.Devices)
+		return nil, fmt.Errorf("--rates %s: no such file; `patchbay bench step --save FILE` writes one", c.Rates)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("--devices: %w", err)
+		return nil, fmt.Errorf("--rates: %w", err)
 	}
 	return &m, nil
 }
 
-// ReadMachine reads a profile.
+// ReadMachine reads a file of measured rates.
 func ReadMachine(path string) (forecast.Machine, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {

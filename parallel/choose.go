@@ -23,10 +23,10 @@ func (e *Engine) plan(r *Request) (plan.Plan, error) {
 // choose asks the planner. Plans whose picture differs from one rank's are left out unless the request allows them;
 // memory is refused by the session, which knows what is resident.
 func (e *Engine) choose(r *Request, p plan.Plan) (plan.Plan, error) {
-	fabric := e.fabric
-	fabric.PerHost = p.Choose
+	cluster := e.cluster
+	cluster.PerHost = p.Choose
 	s := forecast.Search{
-		Workload: r.Workload(), Fabric: fabric, Exact: !p.Stale, Warmup: 1,
+		Workload: r.Workload(), Cluster: cluster, Exact: !p.Stale, Warmup: 1,
 		Blocking: !p.Overlap, Flat: r.hasArea(),
 	}
 	c, err := s.Choose()
@@ -44,7 +44,7 @@ func (r *Request) Workload() forecast.Workload {
 	}
 	for i, b := range r.Branches {
 		for _, e := range b.Entries {
-			w.Text, w.Branches = append(w.Text, e.Context.Rows+e.Context2.Rows), append(w.Branches, i)
+			w.Text, w.Branches = append(w.Text, w.Spec.TextTokens(e.Context.Rows)+e.Context2.Rows), append(w.Branches, i)
 		}
 	}
 	if len(w.Text) == 0 { // nothing is evaluated
@@ -65,14 +65,14 @@ func (r *Request) hasArea() bool {
 	return false
 }
 
-// fabric is one rank of the engine as the planner sees it.
-func (c *Config) fabric() (forecast.Fabric, error) {
+// cluster is one rank of the engine as the planner sees it.
+func (c *Config) cluster() (forecast.Cluster, error) {
 	if c.Machine != nil {
-		return forecast.Fabric{Device: c.Machine.Device, Link: c.Machine.Link, Hosts: 1, PerHost: 1}, c.Machine.Check()
+		return forecast.Cluster{Device: c.Machine.Device, Link: c.Machine.Link, Hosts: 1, PerHost: 1}, c.Machine.Check()
 	}
 	devices := c.Devices
 	if devices == "" {
 		devices = "cpu"
 	}
-	return forecast.ParseFabric(devices)
+	return forecast.ParseCluster(devices)
 }

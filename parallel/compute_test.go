@@ -92,3 +92,43 @@ func TestComputeIsChecked(t *testing.T) {
 		t.Errorf("compute f16: got %v, want a refusal of the field that names f32 and bf16", err)
 	}
 }
+
+// TestBF16PicturesOfPlans: in f32 pictures of exact plans are those of one rank; in bf16 each plan rounds in other
+// places, and few steps of a stochastic sampler make most of it. Pictures of two plans in bf16 are at most 6 dB farther
+// apart than bf16 is from f32 (seen: 3); the table of all plans is in docs/parallel.md.
+func TestBF16PicturesOfPlans(t *testing.T) {
+	b := newDriftBench(t)
+	plans := []string{
+		"tensor=2", "ulysses=2", "ulysses=4", "ring=2", "tensor=2,form=scatter", "cfg=2", "pipe=2,patches=2,warmup=99",
+	}
+	if !soak {
+		plans = plans[:1]
+	}
+	for _, c := range []struct {
+		sampler string
+		steps   int
+	}{{"dpmpp_sde", 4}, {"euler", 12}} {
+		if !soak && c.steps > 4 {
+			continue
+		}
+		b.sampler, b.steps, b.compute = c.sampler, c.steps, engine.F32
+		wide := b.pictures("")
+		b.compute = engine.BF16
+		narrow := b.pictures("")
+		bound := meanPSNR(narrow, wide)
+		t.Logf("%s, %d steps: bf16 is %.1f dB from f32 on one rank", c.sampler, c.steps, bound)
+		for _, plan := range plans {
+			b.compute = engine.F32
+			exact := meanPSNR(b.pictures(plan), wide)
+			b.compute = engine.BF16
+			db := meanPSNR(b.pictures(plan), narrow)
+			t.Logf("%s, %d steps, %s: %.1f dB from one rank in f32, %.1f dB in bf16", c.sampler, c.steps, plan, exact, db)
+			if !(exact >= 80) {
+				t.Errorf("%s, %s: %.1f dB from one rank in f32, want 80", c.sampler, plan, exact)
+			}
+			if !(db >= bound-6) {
+				t.Errorf("%s, %s: %.1f dB from one rank in bf16, which is %.1f dB from f32", c.sampler, plan, db, bound)
+			}
+		}
+	}
+}

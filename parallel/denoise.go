@@ -32,7 +32,7 @@ func (e *Engine) run(ctx context.Context, req *Request, observe Observe, stats S
 		return &Result{Latent: d.toLatent(x), X0: d.toLatent(x), Stats: stats}, nil
 	}
 	e.next++
-	d.ctx, d.team, d.stats, d.device = ctx, e.team, stats, e.fabric.Device
+	d.ctx, d.team, d.stats, d.device = ctx, e.team, stats, e.cluster.Device
 	d.session = &session{team: e.team, id: e.next}
 	d.progress = newProgress(d, observe)
 	stop := context.AfterFunc(ctx, d.session.cancel)
@@ -83,9 +83,9 @@ func newDenoiser(req *Request) (*denoiser, error) {
 		return nil, failure.Refuse("sampler", "%v", err)
 	}
 	l, spec := req.Latent, req.Model.Spec
-	d := &denoiser{req: req, sampler: sampler, whole: newLayout(l.C, l.Y, l.X, spec.PatchSize)}
+	d := &denoiser{req: req, sampler: sampler, whole: newLayout(l.C, spec.PatchSize, spec.Tokens(l.Y, l.X))}
 	d.n = len(d.whole.order)
-	d.preds, d.entries = newPredictions(req, d.whole, spec.PatchSize)
+	d.preds, d.entries = newPredictions(req, d.whole)
 	d.latent = d.whole.toVector(l.B, l.Data)
 	d.noise = make([]float32, len(d.latent))
 	if len(req.Noise.Data) > 0 {
@@ -122,7 +122,7 @@ func (d *denoiser) open(budget int64) error {
 	}
 	if w := d.req.Workload(); d.team.Plan.Pipe > 1 {
 		w.Device = d.device
-		o.Lanes = forecast.NewOutline(w, d.team.Plan).Lanes
+		o.Lanes = forecast.NewPartition(w, d.team.Plan).Lanes
 	}
 	branches := make([]int, len(d.preds))
 	for i, e := range d.entries {

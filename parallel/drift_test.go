@@ -40,7 +40,9 @@ type driftBench struct {
 	whole   [][]float32 // pictures of one rank
 	steps   int         // of the next pictures, as of whole
 	cache   *Cache      // of the next pictures
-	stats   []Stats     // of the last pictures
+	sampler string
+	compute engine.DType
+	stats   []Stats // of the last pictures
 }
 
 // driftSeeds is how many pictures each prompt gets.
@@ -49,7 +51,7 @@ const driftSeeds = 3
 func newDriftBench(t testing.TB) *driftBench {
 	t.Helper()
 	const demo = "../examples/demo"
-	b := &driftBench{t: t, steps: 12}
+	b := &driftBench{t: t, steps: 12, sampler: "euler"}
 	var err error
 	check := func(err error) {
 		t.Helper()
@@ -111,7 +113,7 @@ func newDriftBench(t testing.TB) *driftBench {
 // told otherwise, cfg 3.5. Values in 0..1.
 func (b *driftBench) pictures(plan string) [][]float32 {
 	b.t.Helper()
-	sigmas, err := sampling.KSamplerSigmas(b.line, "euler", "simple", b.steps, 1)
+	sigmas, err := sampling.KSamplerSigmas(b.line, b.sampler, "simple", b.steps, 1)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -125,7 +127,8 @@ func (b *driftBench) pictures(plan string) [][]float32 {
 				b.t.Fatal(err)
 			}
 			r := &Request{
-				Model: b.model, Sampling: b.line, Sampler: "euler", Sigmas: sigmas, Latent: l, Noise: l, Plan: plan, Cache: b.cache,
+				Model: b.model, Sampling: b.line, Sampler: b.sampler, Sigmas: sigmas, Latent: l, Noise: l,
+				Plan: plan, Cache: b.cache, Compute: b.compute,
 				Guider:   Guider{Kind: GuideCFG, CFG: 3.5},
 				Branches: []Branch{{Name: "positive", Entries: []Entry{prompt}}, {Name: "negative", Entries: []Entry{b.empty}}},
 			}

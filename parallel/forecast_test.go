@@ -108,15 +108,16 @@ func families() []struct {
 	}{{"flux", 9, 14}, {"sd3", 11, 8}, {"pixart", 34, 36}, {"hunyuandit", 10, 14}}
 }
 
-// TestForecastEqualsExecutor runs every plan on every family and compares bytes and calls of each rank and axis, and
-// the memory that each rank took, with the formulas: to the byte.
+// TestForecastEqualsExecutor computes a quarter of the plans on every family and compares bytes and calls of each rank
+// and axis, and the memory that each rank took, with the formulas: to the byte. It shows that recorded runs
+// (recorded_test.go) count as real ones do.
 func TestForecastEqualsExecutor(t *testing.T) {
 	for n, f := range families() {
 		e := newEngine(t)
 		r := tinyRequest(t, f.name, 2, f.y, f.x, 4)
 		w := workloadOf(r)
 		for i, text := range forecastPlans() {
-			if testing.Short() && i%4 != len(f.name)%4 { // every fourth, another start for each family
+			if i%4 != len(f.name)%4 { // every fourth, another start for each family; recorded_test.go has them all
 				continue
 			}
 			p := planOf(t, text)
@@ -127,7 +128,7 @@ func TestForecastEqualsExecutor(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%s", f.name, p), func(t *testing.T) {
 				r, value := *r, 4
 				r.Plan = text
-				if (i/4+i+n)%2 == 1 { // half of them in bf16, in the short form too
+				if (i/4+i+n)%2 == 1 { // half of them in bf16
 					r.Compute, value = engine.BF16, 2
 				}
 				e.dismiss() // ranks keep the memory of requests before
@@ -146,7 +147,7 @@ func TestForecastEqualsExecutor(t *testing.T) {
 // the planner says needs most.
 func checkMemory(t *testing.T, w forecast.Workload, p plan.Plan, value int, ranks *team, peak int64) {
 	t.Helper()
-	o, took := forecast.NewOutline(w, p), make([]int64, p.Ranks())
+	o, took := forecast.NewPartition(w, p), make([]int64, p.Ranks())
 	for i, l := range ranks.members {
 		at := ranks.mesh.At(i)
 		k := at.Pipe
@@ -182,10 +183,11 @@ func checkTraffic(t *testing.T, w forecast.Workload, p plan.Plan, value int, cou
 	for r, want := range forecast.TrafficByRank(w, p, 4, value) {
 		for a := range plan.AxisCount {
 			got := counted[r][a]
-			if got.Bytes != want[a].Bytes {
+			// parts of weights are cut where packed matrices can be: TestPartsAreWithinTheirBounds compares them
+			if got.Bytes != want[a].Bytes && (a != plan.AxisShard || p.Parts() == 1) {
 				t.Errorf("rank %d %s: executor sent %d bytes, formula %d", r, a, got.Bytes, want[a].Bytes)
 			}
-			if a != plan.AxisPipe && got.Calls != want[a].Calls { // pipe counters count receives too where sends are empty
+			if got.Calls != want[a].Calls {
 				t.Errorf("rank %d %s: executor made %d calls, formula %d", r, a, got.Calls, want[a].Calls)
 			}
 		}

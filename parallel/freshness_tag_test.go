@@ -96,7 +96,7 @@ func taggedEngine(t *testing.T) (*Engine, *sync.Mutex, map[plan.Micro]map[string
 
 // wantTags is what the freshness table says the rows of one attention are: evaluation numbers, text first.
 func wantTags(f plan.Freshness, w forecast.Workload, p plan.Plan, entry int, imageOnly bool) string {
-	o, out := forecast.NewOutline(w, p), ""
+	o, out := forecast.NewPartition(w, p), ""
 	if !imageOnly {
 		for range o.Sequence(entry).Text {
 			out += fmt.Sprint(f.Micro.Evaluation-f.Text, " ")
@@ -152,7 +152,7 @@ func TestStoresHoldWhatTheTableSays(t *testing.T) {
 // compareTags checks every reading and their number.
 func compareTags(t *testing.T, name string, w forecast.Workload, p plan.Plan, seen map[plan.Micro]map[string]int) {
 	t.Helper()
-	compareTagsWith(t, name, w, p, seen, plan.FreshnessTable(len(forecast.NewOutline(w, p).Patches),
+	compareTagsWith(t, name, w, p, seen, plan.FreshnessTable(len(forecast.NewPartition(w, p).Patches),
 		w.Evaluations, p.Warmup))
 }
 

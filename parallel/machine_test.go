@@ -31,7 +31,8 @@ func TestMeasuredRates(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.Device.Launch, m.Device.Handover = 0, 0
-	sim, err := forecast.Simulate(w, plan.OneRank(), forecast.Fabric{Device: m.Device, Link: m.Link, Hosts: 1, PerHost: 1})
+	alone := forecast.Cluster{Device: m.Device, Link: m.Link, Hosts: 1, PerHost: 1}
+	sim, err := forecast.Simulate(w, plan.OneRank(), alone)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +81,7 @@ func TestMeasuredStages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sim, err := forecast.Simulate(r.Workload(), p, forecast.Fabric{Device: m.Device, Link: m.Link, Hosts: 1, PerHost: 3})
+	sim, err := forecast.Simulate(r.Workload(), p, forecast.Cluster{Device: m.Device, Link: m.Link, Hosts: 1, PerHost: 3})
 	if err != nil {
 		t.Fatal(err)
 	}

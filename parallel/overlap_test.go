@@ -129,7 +129,7 @@ func TestExecutorFollowsTheProgram(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			cpu, err := forecast.ParseFabric("cpu")
+			cpu, err := forecast.ParseCluster("cpu")
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -44,7 +44,7 @@ func TestUnevenStagesEqualOneRank(t *testing.T) {
 			}
 			w := workloadOf(r)
 			w.Device = m.Device
-			for _, l := range forecast.NewOutline(w, p).Lanes {
+			for _, l := range forecast.NewPartition(w, p).Lanes {
 				if l.Late || l.Early {
 					cut++
 				}

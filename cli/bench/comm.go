@@ -30,7 +30,7 @@ func commCmd() *cobra.Command {
 		Use:   "comm",
 		Short: "Measure exchanges between ranks of one process, and products and attention of one rank",
 		Long: `comm measures every exchange of the local transport at several sizes, and one large product and one large
-attention on all processors. --save keeps the rates in a profile, for plan --profile and serve --devices; what else a
+attention on all processors. --save keeps the rates in a file, for --rates of plan and serve; what else a
 profile of that name holds stays.`,
 		Example: "  patchbay bench comm --ranks 4 --save here.json",
 		Args:    console.ExactArgs(0),

@@ -21,7 +21,7 @@ func planCmd() *cobra.Command {
 			if err := b.check(); err != nil {
 				return err
 			}
-			f.Batch, f.Size = 1, cmp.Or(f.Size, "1024x1024")
+			f.Batch, f.Warmup, f.Size = 1, 1, cmp.Or(f.Size, "1024x1024")
 			search, err := f.Search()
 			if err != nil {
 				return console.BadInput(err)

@@ -28,10 +28,11 @@ import (
 // Flags are the flags of plan; the exported ones are those that other commands with a search have too.
 type Flags struct {
 	Model, Size, Devices       string
-	plan, timeline, profile    string
-	Steps, Batch               int
-	text, entries, warmup      int
+	plan, timeline, rates      string
+	Steps, Batch, Warmup       int
+	text, entries, jobs        int
 	exact, json, all, blocking bool
+	table, checks              bool
 }
 
 // Command is `patchbay plan`.
@@ -49,7 +50,9 @@ the memory.
 Devices are COUNTxDEVICE-LINK, for several hosts HOSTSxCOUNTxDEVICE-LINK+NETWORK.` + deviceHelp(),
 		Example: `  patchbay plan --model flux-dev --size 1024x1024 --devices 8xH100-nvlink
   patchbay plan --model hunyuandit --size 2048x2048 --devices 4xL40-pcie --timeline t.svg
-  patchbay plan --model flux-dev --devices 4x4090-pcie --plan pipe=4,patches=6 --timeline -`,
+  patchbay plan --model flux-dev --devices 4x4090-pcie --plan pipe=4,patches=6 --timeline -
+  patchbay plan --fits --exact
+  patchbay plan --check --plan pipe=2,patches=4 --size 256x256`,
 		Args: console.ExactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			err := f.run(cmd)
@@ -70,19 +73,27 @@ Devices are COUNTxDEVICE-LINK, for several hosts HOSTSxCOUNTxDEVICE-LINK+NETWORK
 	fl.IntVar(&f.text, "text", 0, "text tokens (default: those of the release; 256 for files)")
 	fl.IntVar(&f.entries, "entries", 0,
 		"conditioning entries of an evaluation: 2 with cfg, 1 without (default: by the model)")
-	fl.IntVar(&f.warmup, "warmup", 1, "synchronous evaluations at the start of pipelines")
+	fl.IntVar(&f.Warmup, "warmup", 1, "synchronous evaluations at the start of pipelines")
+	fl.IntVar(&f.jobs, "jobs", 0, "predict so many equal jobs, side by side on groups of the devices")
 	fl.BoolVar(&f.exact, "exact", false, "leave out pipelines with stale keys and values, whose pictures differ a little")
 	fl.BoolVar(&f.blocking, "no-overlap", false, "pipeline transfers keep their stage from computing")
 	fl.BoolVar(&f.all, "all", false, "list every plan with the reason why it loses")
 	fl.StringVar(&f.timeline, "timeline", "",
 		"draw every stage's micro-steps into this file (.svg or .txt), - for the terminal")
-	fl.StringVar(&f.profile, "profile", "", "replace device and link rates by those of a profile that bench step "+
-		"--save or bench comm --save has written")
+	fl.StringVar(&f.rates, "rates", "", "replace device and link rates by those of a file that bench step --save "+
+		"or bench comm --save has measured")
+	fl.BoolVar(&f.table, "fits", false, "print which plan fits cards of 12 to 80 GB, 1 to 8 of them, by model and kind "+
+		"of file; cards are --devices otherwise (default 4090-pcie)")
+	fl.BoolVar(&f.checks, "check", false, "run --plan on this machine's processors and print predicted and measured "+
+		"work, bytes and memory of every rank; --model is a file, or the demo's")
 	fl.BoolVar(&f.json, "json", false, "print JSON")
 	fl.Func("requests", "", func(string) error {
 		return errors.New("was removed: requests no longer overlap, so they take as many times as long as one")
 	})
-	_ = fl.MarkHidden("requests") // only of a flag that is not there
+	fl.Func("profile", "", func(path string) error {
+		return fmt.Errorf("was renamed, as run --profile is something else: use --rates %s", path)
+	})
+	_, _ = fl.MarkHidden("requests"), fl.MarkHidden("profile") // only of flags that are not there
 	return cmd
 }
 
@@ -97,9 +108,19 @@ func deviceHelp() string {
 }
 
 func (f *Flags) run(cmd *cobra.Command) error {
+	if f.checks {
+		return f.check(cmd.Context(), cmd.OutOrStdout())
+	}
+	if f.table {
+		f.Devices = cmp.Or(f.Devices, "4090-pcie")
+		return f.fits(cmd.OutOrStdout())
+	}
 	search, err := f.Search()
 	if err != nil {
 		return console.BadInput(err)
+	}
+	if f.jobs != 0 {
+		return f.queue(cmd.OutOrStdout(), search)
 	}
 	var choice *forecast.Choice
 	if f.plan == "" {
@@ -143,11 +164,11 @@ func (f *Flags) Search() (forecast.Search, error) {
 	if err != nil {
 		return s, err
 	}
-	if s.Fabric, err = forecast.ParseFabric(f.Devices); err != nil {
+	if s.Cluster, err = forecast.ParseCluster(f.Devices); err != nil {
 		return s, err
 	}
-	if f.profile != "" {
-		if err := useProfile(f.profile, &s.Fabric); err != nil {
+	if f.rates != "" {
+		if err := useRates(f.rates, &s.Cluster); err != nil {
 			return s, err
 		}
 	}
@@ -156,7 +177,7 @@ func (f *Flags) Search() (forecast.Search, error) {
 		h > 65536 {
 		return s, fmt.Errorf("--size %s: want width x height from %d to 65536 pixels, for example 1024x1024", f.Size, m.Scale)
 	}
-	if f.Batch < 1 || f.Batch > 1024 || f.warmup < 0 || m.Steps < 1 || m.Steps > 10000 || m.Text < 1 || m.Text > 65536 ||
+	if f.Batch < 1 || f.Batch > 1024 || f.Warmup < 0 || m.Steps < 1 || m.Steps > 10000 || m.Text < 1 || m.Text > 65536 ||
 		m.Entries < 1 || m.Entries > 64 {
 		return s, errors.New(
 			"want --batch 1 to 1024, --warmup 0 or more, --steps 1 to 10000, --text 1 to 65536, --entries 1 to 64")
@@ -165,7 +186,7 @@ func (f *Flags) Search() (forecast.Search, error) {
 		Spec: m.Spec, Y: (h + m.Scale - 1) / m.Scale, X: (w + m.Scale - 1) / m.Scale, Batch: f.Batch,
 		Text: slices.Repeat([]int{m.Text}, m.Entries), Evaluations: m.Steps,
 	}
-	s.Exact, s.Warmup, s.Blocking = f.exact, f.warmup, f.blocking
+	s.Exact, s.Warmup, s.Blocking = f.exact, f.Warmup, f.blocking
 	return s, nil
 }
 
@@ -264,7 +285,7 @@ func (f *Flags) show(out io.Writer, s forecast.Search, c *forecast.Choice) {
 		console.Printf(out, "nothing between devices\n")
 	}
 	if r.Idle > 0 {
-		console.Printf(out, "idle      devices %d to %d: %s\n", s.Fabric.Ranks()-r.Idle, s.Fabric.Ranks()-1,
+		console.Printf(out, "idle      devices %d to %d: %s\n", s.Cluster.Ranks()-r.Idle, s.Cluster.Ranks()-1,
 			cmp.Or(r.IdleReason, "the plan does not use them"))
 	}
 	if len(r.Others) == 0 {
@@ -293,11 +314,11 @@ func seconds(v float64) string {
 	return fmt.Sprintf("%.2f s", v)
 }
 
-// useProfile replaces the rates of a fabric by those of a profile; names, memory and counts stay.
-func useProfile(path string, f *forecast.Fabric) error {
+// useRates replaces the rates of a cluster by measured ones; names, memory and counts stay.
+func useRates(path string, f *forecast.Cluster) error {
 	m, err := daemon.ReadMachine(path)
 	if err != nil {
-		return fmt.Errorf("--profile: %w", err)
+		return fmt.Errorf("--rates: %w", err)
 	}
 	d, l := m.Device, m.Link
 	d.Name, d.Memory, d.Reserved = f.Device.Name, f.Device.Memory, f.Device.Reserved

@@ -54,11 +54,11 @@ const shownOthers = 6
 
 func (f *Flags) report(s forecast.Search, c *forecast.Choice) report {
 	r := report{
-		Model: f.Model, Size: f.Size, Devices: s.Fabric.String(),
+		Model: f.Model, Size: f.Size, Devices: s.Cluster.String(),
 		Plan: c.Best.Plan.String(), Exact: c.Best.Exact, Seconds: c.Simulation.Seconds,
 		StepSeconds: c.Simulation.StepSeconds, WarmupSeconds: c.Simulation.WarmupSeconds,
 		OneRankSeconds: c.OneRank, Memory: c.Best.Memory,
-		FreeBytes: max(0, s.Fabric.Device.Memory-s.Fabric.Device.Reserved), Idle: c.Idle,
+		FreeBytes: max(0, s.Cluster.Device.Memory-s.Cluster.Device.Reserved), Idle: c.Idle,
 		NotIncluded: "text encoders, VAE, loading",
 	}
 	if f.plan == "" {

@@ -30,16 +30,21 @@ func Folders(f *pflag.FlagSet, c *daemon.Config) {
 			"file holds it")
 	f.StringVar(&c.Memory, "memory", "",
 		"memory that weights, pictures and buffers may take, as in 12G (default: nine tenths of what is available)")
+	f.DurationVar(&c.FreeAfter, "free-after", 0,
+		"give back models and caches when nothing was asked for this long; 0: never")
 	f.StringVar(&c.Log, "log", "info", "least level of log lines: debug, info, warn, error")
 }
 
 // Devices adds the flags that say what to compute on.
 func Devices(f *pflag.FlagSet, c *daemon.Config) {
-	f.StringVar(&c.Devices, "devices", "cpu", "what to compute on: cpu, a GPU as in cuda:0, or a file that "+
-		"bench step --save has written: the cpu with the rates measured there")
+	f.StringVar(&c.Devices, "devices", "cpu", "what to compute on: cpu, or the GPUs of the ranks, as in cuda:0 or cuda:0-3")
+	f.StringVar(&c.Rates, "rates", "", "file of rates that bench step --save has measured: stages are "+
+		"balanced and plans chosen by it")
 	f.StringVar(&c.DeviceMemory, "device-memory", "",
 		"memory of the GPU that weights and buffers may take, as in 20G (default: what is free there)")
 	f.StringVar(&c.Reserve, "reserve", "2G", "memory of the GPU that weights leave to others")
+	f.StringVar(&c.Placement, "placement", daemon.PlacementThreads, "where ranks run: threads of the worker, or "+
+		"children, a process for each")
 }
 
 // Jobs adds the flags that say how jobs are kept.

@@ -22,7 +22,7 @@ func (v *volume) add(calls, values int64) {
 // others, 3 l b (H - h) D values, and gives back the rows of the others with its own h heads, (L - l) b h D, L being
 // the rows of the group. Ring (arXiv:2310.01889): K and V of every place but the next one's pass through, 2 b h D
 // values a row; with K/V stores the fresh rows of this place go to the R-1 others instead.
-func (o *Outline) attention(v *[plan.AxisCount]volume, c plan.Coord, rows []dit.Rows, b int, imageOnly bool) {
+func (o *Partition) attention(v *[plan.AxisCount]volume, c plan.Coord, rows []dit.Rows, b int, imageOnly bool) {
 	d, u, r := int64(o.Spec.HeadDim), o.plan.Ulysses, o.plan.Ring
 	heads := o.heads(c)
 	own, all := int64(heads[c.Ulysses].Len()), int64(heads[u-1].End)
@@ -75,7 +75,7 @@ func reductions(b dit.BlockSpec, half dit.Half, r dit.Rows) []dit.Rows {
 }
 
 // block adds what rank c sends in block i, or in a half of it, for rows of one entry.
-func (o *Outline) block(v *[plan.AxisCount]volume, c plan.Coord, i int, half dit.Half, rows []dit.Rows, b int) {
+func (o *Partition) block(v *[plan.AxisCount]volume, c plan.Coord, i int, half dit.Half, rows []dit.Rows, b int) {
 	spec := o.Spec.Blocks[i]
 	if half != dit.MLPHalf {
 		plan.EachAttention(spec, func(_ int, imageOnly bool) { o.attention(v, c, rows, b, imageOnly) })
@@ -95,7 +95,7 @@ func (o *Outline) block(v *[plan.AxisCount]volume, c plan.Coord, i int, half dit
 // scattered adds the gathers and scatters of a block (arXiv:2205.05198, sec. 4.2.2), a call for each item and stream:
 // of its l rows a rank sends (P-1) l E values in a gather, and of the L rows of the group the others' (L - l) E in a
 // scatter.
-func (o *Outline) scattered(v *volume, c plan.Coord, spec dit.BlockSpec, half dit.Half, mine dit.Rows, b int) {
+func (o *Partition) scattered(v *volume, c plan.Coord, spec dit.BlockSpec, half dit.Half, mine dit.Rows, b int) {
 	e, t := int64(o.Spec.Width), int64(o.plan.Tensor)
 	each := func(list []dit.Rows, values func(all, own int) int64) {
 		for _, r := range list {
@@ -123,10 +123,10 @@ func gathers(b dit.BlockSpec, half dit.Half, r dit.Rows) []dit.Rows {
 }
 
 // sends tells whether lane k passes its rows on; the last one gives its result to the leader.
-func (o *Outline) sends(k int) bool { return k < len(o.Lanes)-1 }
+func (o *Partition) sends(k int) bool { return k < len(o.Lanes)-1 }
 
 // volumes is what rank c sends in one micro-step, all entries that it evaluates.
-func (o *Outline) volumes(c plan.Coord, m plan.Micro) (v [plan.AxisCount]volume) {
+func (o *Partition) volumes(c plan.Coord, m plan.Micro) (v [plan.AxisCount]volume) {
 	if m.Whole && o.plan.Spread && o.plan.Pipe > 1 {
 		return o.spreadVolumes(c)
 	}
@@ -156,7 +156,7 @@ func (o *Outline) volumes(c plan.Coord, m plan.Micro) (v [plan.AxisCount]volume)
 // as the executor counts it; weightBytes is the size of a weight, valueBytes that of an activation (4 for f32). Bytes
 // of activations are exact, those of weights in parts leave out the filling of packed matrices.
 func TrafficByRank(w Workload, p plan.Plan, weightBytes, valueBytes int) [][]Traffic {
-	o := NewOutline(w, p)
+	o := NewPartition(w, p)
 	out := make([][]Traffic, p.Ranks())
 	var count [microSizes]int64
 	var micro [microSizes]plan.Micro

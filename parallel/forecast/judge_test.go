@@ -35,7 +35,7 @@ func (r publishedRow) String() string {
 
 // calibration is what is fitted for one kind of device: rates, the host's time for an operation, and the link.
 type calibration struct {
-	Fabric    string  `json:"fabric"`
+	Cluster   string  `json:"cluster"`
 	GEMM      float64 `json:"gemm"`
 	Attention float64 `json:"attention"`
 	Launch    float64 `json:"launch"`
@@ -83,7 +83,7 @@ func readPublished(t *testing.T) publishedTable {
 func (p *publishedTable) predict(t *testing.T, r publishedRow) float64 {
 	t.Helper()
 	cal := p.Devices[r.Device]
-	f, err := ParseFabric(fmt.Sprintf("%dx%s", r.Ranks, cal.Fabric))
+	f, err := ParseCluster(fmt.Sprintf("%dx%s", r.Ranks, cal.Cluster))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func (p *publishedTable) predict(t *testing.T, r publishedRow) float64 {
 			choices = []int{plan.Pipe, 2 * plan.Pipe}
 		}
 		for _, plan.Patches = range choices {
-			sim, err := simulate(newCosts(NewOutline(w, plan), f), true)
+			sim, err := simulate(newCosts(NewPartition(w, plan), f), true)
 			if err != nil {
 				t.Fatalf("%s: %v", r, err)
 			}

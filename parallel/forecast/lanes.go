@@ -24,7 +24,7 @@ func OwnLanes(spec *dit.Spec, p plan.Plan, device Device) []plan.Lane {
 	one := plan.OneRank()
 	one.Pipe, one.Patches = p.Pipe, p.Pipe
 	side := referenceSide * spec.PatchSize
-	return NewOutline(Workload{
+	return NewPartition(Workload{
 		Spec: spec, Y: side, X: side, Batch: 1, Text: []int{referenceText}, Evaluations: 1,
 		Device: device,
 	}, one).Lanes

@@ -13,7 +13,7 @@ import (
 // cut=time leaves the first stage more).
 func TestStagesOfFluxFit(t *testing.T) {
 	s := searchFor(t, "flux-dev", 1024, 28, "8xH100-nvlink")
-	s.Device = s.Fabric.Device
+	s.Device = s.Cluster.Device
 	for _, c := range []struct {
 		plan  string
 		bound float64 // GB

@@ -5,9 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"slices"
 	"strings"
-	"time"
 
 	"patchbay/engine/profile"
 	"patchbay/parallel/plan"
@@ -20,20 +18,20 @@ type Machine struct {
 	Link   Link
 }
 
-// machineFile is how a Machine is written: profiles.json with one device and at most one link.
+// machineFile is how a Machine is written: devices.json with one device and at most one link.
 type machineFile struct {
 	Devices []Device `json:"devices"`
 	Links   []Link   `json:"links"`
 }
 
-// NewMachine returns a known device with its usual link ("cpu", or any that ParseFabric takes), to be replaced by what
+// NewMachine returns a known device with its usual link ("cpu", or any that ParseCluster takes), to be replaced by what
 // is measured.
 func NewMachine(device string) (Machine, error) {
-	f, err := ParseFabric(device)
+	f, err := ParseCluster(device)
 	return Machine{Device: f.Device, Link: f.Link}, err
 }
 
-// ReadMachine reads a file that Machine.JSON wrote: the fields of profiles.json, all rates of the device given. Without
+// ReadMachine reads a file that Machine.JSON wrote: the fields of devices.json, all rates of the device given. Without
 // a link it is the usual one of a device of that name, or of "cpu". Errors name the field and what it may hold.
 func ReadMachine(data []byte) (Machine, error) {
 	var m Machine
@@ -42,7 +40,7 @@ func ReadMachine(data []byte) (Machine, error) {
 	d.DisallowUnknownFields()
 	if err := d.Decode(&file); err != nil {
 		return m, fmt.Errorf("%w: want {\"devices\": [{...}], \"links\": [{...}]} with the fields of "+
-			"parallel/forecast/profiles.json, as `patchbay bench step --save` writes it", err)
+			"parallel/forecast/devices.json, as `patchbay bench step --save` writes it", err)
 	}
 	if len(file.Devices) != 1 || len(file.Links) > 1 {
 		return m, fmt.Errorf("devices has %d entries and links %d: want one device and at most one link",
@@ -112,33 +110,44 @@ func (m Machine) JSON() ([]byte, error) {
 	return append(b, '\n'), err
 }
 
-// Measure replaces the rates of m by what a profiled run of w on one rank shows: floating point operations of its
-// products and attentions, and bytes of its element-wise work as Ours counts them, by the time that such operations
-// took from embedding to head. valueBytes is the size of an activation. It refuses spans without products or attention.
-func (m *Machine) Measure(w Workload, spans []profile.Span, valueBytes int) error {
-	var products, attentions, rest time.Duration
-	for _, s := range spans {
-		switch {
-		case !slices.Contains([]string{"embed", "qkv", "attention", "mlp", "head"}, s.Layer) || s.Op == "Upload" ||
-			s.Op == "Download":
-		case s.Op == "Linear":
-			products += s.Took
-		case s.Op == "Attention":
-			attentions += s.Took
-		default:
-			rest += s.Took
-		}
+// AddSpan adds a span of a profile to the kind of work that it is. Preparing texts and modulations, copies to and from
+// the host, and exchanges are of no kind.
+func (t *RankTime) AddSpan(s profile.Span) {
+	at := &t.Other
+	switch s.Op {
+	case "Upload", "Download":
+		return
+	case "Linear":
+		at = &t.Products
+	case "Attention":
+		at = &t.Attention
 	}
+	switch s.Layer {
+	case "embed", "qkv", "attention", "mlp", "head":
+		*at += s.Took.Seconds()
+	}
+}
+
+// Measure replaces the rates of m by what a profiled run of w on one rank shows: floating point operations of its
+// products and attentions, and bytes of its element-wise work as the planner counts them, by the time that such
+// operations took from embedding to head. valueBytes is the size of an activation. It refuses spans without products or
+// attention.
+func (m *Machine) Measure(w Workload, spans []profile.Span, valueBytes int) error {
+	var t RankTime
+	for _, s := range spans {
+		t.AddSpan(s)
+	}
+	products, attentions, rest := t.Products, t.Attention, t.Other
 	if products <= 0 || attentions <= 0 || rest <= 0 {
-		return fmt.Errorf("measure rates: the profile has %s of products, %s of attention and %s of other work: want "+
-			"some of each, from one rank", products, attentions, rest)
+		return fmt.Errorf("measure rates: the profile has %.3g s of products, %.3g s of attention and %.3g s of other "+
+			"work: want some of each, from one rank", products, attentions, rest)
 	}
 	d := m.Device
 	d.ValueBytes = valueBytes
-	c := newCosts(NewOutline(w, plan.OneRank()), Fabric{Device: d, Link: m.Link, Hosts: 1, PerHost: 1})
+	c := newCosts(NewPartition(w, plan.OneRank()), Cluster{Device: d, Link: m.Link, Hosts: 1, PerHost: 1})
 	l, n := c.laneLoad(plan.Coord{}, 0, plan.Micro{Whole: true}), float64(w.Evaluations)
-	d.GEMM, d.Attention, d.Traffic = n*l.gemm/products.Seconds(), n*l.attention/attentions.Seconds(),
-		n*l.bytes/rest.Seconds()
+	d.GEMM, d.Attention, d.Traffic = n*l.gemm/products, n*l.attention/attentions,
+		n*l.bytes/rest
 	m.Device = d
 	return nil
 }

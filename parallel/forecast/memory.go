@@ -27,7 +27,7 @@ func (m Memory) Total() int64 { return m.Weights + m.Session + m.Activations + m
 // Activations and Exchange are the peaks that a recording pass of the executor finds; of a folded pipeline those of
 // both lanes of a stage together.
 func MemoryByRank(w Workload, p plan.Plan, weightBytes, valueBytes int) []Memory {
-	o := NewOutline(w, p)
+	o := NewPartition(w, p)
 	out := make([]Memory, p.Ranks())
 	for r := range out {
 		c := o.mesh.At(r)
@@ -55,7 +55,7 @@ func MemoryByRank(w Workload, p plan.Plan, weightBytes, valueBytes int) []Memory
 }
 
 // ends is the parameters outside the blocks.
-func (o *Outline) ends() int64 {
+func (o *Partition) ends() int64 {
 	n := o.Spec.Params
 	for _, b := range o.Spec.Blocks {
 		n -= b.Params
@@ -110,7 +110,7 @@ func (s *stack) scratch(sizes ...int) {
 }
 
 // LaneMemory is what lane k of rank c needs; Weights counts parameters.
-func (o *Outline) LaneMemory(c plan.Coord, k, valueBytes int) Memory {
+func (o *Partition) LaneMemory(c plan.Coord, k, valueBytes int) Memory {
 	var m Memory
 	session, acts, comm := stack{value: valueBytes}, stack{value: valueBytes}, stack{value: valueBytes}
 	b, held := o.batch[c.Data].Len(), o.Lanes[k]
@@ -150,7 +150,7 @@ func (o *Outline) LaneMemory(c plan.Coord, k, valueBytes int) Memory {
 }
 
 // evaluation adds one micro-step of lane k.
-func (o *Outline) evaluation(acts, comm *stack, c plan.Coord, k, b int, m plan.Micro) {
+func (o *Partition) evaluation(acts, comm *stack, c plan.Coord, k, b int, m plan.Micro) {
 	mark := acts.top
 	o.activations(acts, c, k, b, m)
 	acts.top = mark
@@ -179,7 +179,7 @@ func (o *Outline) evaluation(acts, comm *stack, c plan.Coord, k, b int, m plan.M
 }
 
 // blockParams is the parameters of block n on a tensor rank: products are shared, modulation and norms are whole.
-func (o *Outline) blockParams(n int) int64 {
+func (o *Partition) blockParams(n int) int64 {
 	b := o.Spec.Blocks[n]
 	if o.plan.Tensor == 1 {
 		return b.Params
@@ -235,7 +235,7 @@ func traitsOf(spec *dit.Spec) traits {
 }
 
 // modulation is the values per timestep of block n, by stream.
-func (o *Outline) modulation(n int) (image, text int) {
+func (o *Partition) modulation(n int) (image, text int) {
 	e := o.Spec.Width
 	switch b := o.Spec.Blocks[n]; {
 	case b.Kind == dit.Single:
@@ -257,12 +257,12 @@ func (o *Outline) modulation(n int) (image, text int) {
 }
 
 // localHeads is the heads of a tensor rank.
-func (o *Outline) localHeads(c plan.Coord) int {
+func (o *Partition) localHeads(c plan.Coord) int {
 	return dit.Held{Rank: c.Tensor, Ranks: o.plan.Tensor}.Share(o.Spec.Heads).Len()
 }
 
 // sessionEntry adds what stays of one entry, and the peak on the way; it returns the bytes of its K/V store.
-func (o *Outline) sessionEntry(s *stack, c plan.Coord, k, i, b int) (kv int64) {
+func (o *Partition) sessionEntry(s *stack, c plan.Coord, k, i, b int) (kv int64) {
 	at, back := o.Lanes[k], o.back(k)
 	spec, e, lt, li := o.Spec, o.Spec.Width, o.Text[i], o.Tokens()
 	embeds := !o.plan.Held(o.Lanes, c).NoEmbed
@@ -338,13 +338,13 @@ func (o *Outline) sessionEntry(s *stack, c plan.Coord, k, i, b int) (kv int64) {
 }
 
 // keptImage is the image rows of entry i that rank c keeps in a whole evaluation.
-func (o *Outline) keptImage(c plan.Coord, i int) int {
+func (o *Partition) keptImage(c plan.Coord, i int) int {
 	return o.plan.Kept(o.rows(plan.Micro{Whole: true}, i)[c.Place(o.plan)], c.Tensor).Image.Len()
 }
 
 // modulate adds what is computed for so many timesteps before the blocks: the head's modulation, and what those of the
 // blocks are made of.
-func (o *Outline) modulate(s *stack, c plan.Coord, rows int) {
+func (o *Partition) modulate(s *stack, c plan.Coord, rows int) {
 	e := o.Spec.Width
 	if !o.plan.Held(o.Lanes, c).NoHead {
 		s.wide(rows * 2 * e)
@@ -360,7 +360,7 @@ func (o *Outline) modulate(s *stack, c plan.Coord, rows int) {
 
 // sessionBlock adds what stays of one entry for block n: keys and values of the text unless the MLP alone is computed,
 // modulations.
-func (o *Outline) sessionBlock(s *stack, c plan.Coord, n, entry int, mlp bool) {
+func (o *Partition) sessionBlock(s *stack, c plan.Coord, n, entry int, mlp bool) {
 	if !o.Spec.JointText() && !mlp {
 		kv := o.Text[entry] * 2 * o.localHeads(c) * o.Spec.HeadDim
 		s.alloc(kv)
@@ -370,14 +370,14 @@ func (o *Outline) sessionBlock(s *stack, c plan.Coord, n, entry int, mlp bool) {
 }
 
 // modulated adds the modulations of block n for so many timesteps.
-func (o *Outline) modulated(s *stack, n, rows int) {
+func (o *Partition) modulated(s *stack, n, rows int) {
 	image, text := o.modulation(n)
 	s.wide(rows * image)
 	s.wide(rows * text)
 }
 
 // activations adds one micro-step of all entries of a lane.
-func (o *Outline) activations(s *stack, c plan.Coord, k, b int, m plan.Micro) {
+func (o *Partition) activations(s *stack, c plan.Coord, k, b int, m plan.Micro) {
 	spec, e := o.Spec, o.Spec.Width
 	token := spec.PatchSize * spec.PatchSize
 	var mine, wide []dit.Rows
@@ -415,7 +415,7 @@ func (o *Outline) activations(s *stack, c plan.Coord, k, b int, m plan.Micro) {
 
 // blockScratch adds the buffers of block n, or of a half of it, that computes rows r and keeps the rows own of them
 // between products.
-func (o *Outline) blockScratch(s *stack, c plan.Coord, n int, half dit.Half, r, own dit.Rows, b int) {
+func (o *Partition) blockScratch(s *stack, c plan.Coord, n int, half dit.Half, r, own dit.Rows, b int) {
 	e, local := o.Spec.Width, o.localHeads(c)*o.Spec.HeadDim
 	mark := s.top
 	o.modulated(s, n, 1) // of a timestep that nobody announced
@@ -445,7 +445,7 @@ func (o *Outline) blockScratch(s *stack, c plan.Coord, n int, half dit.Half, r, 
 
 // attentionScratch adds the buffers of the attentions of a block beside queries, keys and values; of a single block
 // those of its MLP too.
-func (o *Outline) attentionScratch(s *stack, blk dit.BlockSpec, local, hidden int, r, own dit.Rows, b int) {
+func (o *Partition) attentionScratch(s *stack, blk dit.BlockSpec, local, hidden int, r, own dit.Rows, b int) {
 	l := b * r.Len()
 	switch blk.Kind {
 	case dit.Single:
@@ -468,13 +468,13 @@ func (o *Outline) attentionScratch(s *stack, blk dit.BlockSpec, local, hidden in
 }
 
 // mlpScratch adds the buffers of an MLP over one stream.
-func (o *Outline) mlpScratch(s *stack, r, own dit.Rows, hidden, b int) {
+func (o *Partition) mlpScratch(s *stack, r, own dit.Rows, hidden, b int) {
 	s.scratch(b*r.Len()*hidden, o.whole(r, b))
 	s.scratch(append([]int{b * r.Len() * hidden}, o.partial(r, own, b)...)...)
 }
 
 // whole is the size of the rows that a gather of the scattered form brings together.
-func (o *Outline) whole(r dit.Rows, b int) int {
+func (o *Partition) whole(r dit.Rows, b int) int {
 	if !o.plan.Scatter {
 		return 0
 	}
@@ -482,7 +482,7 @@ func (o *Outline) whole(r dit.Rows, b int) int {
 }
 
 // partial is the partial sum of a shared product, and the rows that are kept of it in the scattered form.
-func (o *Outline) partial(r, own dit.Rows, b int) []int {
+func (o *Partition) partial(r, own dit.Rows, b int) []int {
 	switch {
 	case o.plan.Tensor == 1:
 		return nil
@@ -493,45 +493,35 @@ func (o *Outline) partial(r, own dit.Rows, b int) []int {
 }
 
 // exchangeBuffers adds the buffers of one attention of the sequence axes.
-func (o *Outline) exchangeBuffers(s *stack, c plan.Coord, rows []dit.Rows, b int, imageOnly bool) {
+func (o *Partition) exchangeBuffers(s *stack, c plan.Coord, rows []dit.Rows, b int, imageOnly bool) {
 	d, u, r := o.Spec.HeadDim, o.plan.Ulysses, o.plan.Ring
 	heads := o.heads(c)
 	own, all := heads[c.Ulysses].Len(), heads[u-1].End
 	mine := attended(rows[c.Place(o.plan)], imageOnly)
 	group := o.gathered(rows, c.Ring, imageOnly)
-	var sizes []int
-	if u > 1 {
-		sizes = append(sizes, group*b*3*own*d, 3*mine*b*all*d)
-	}
-	var ring []int
+	var sizes []int // all are there until the attention ends
 	switch {
 	case r > 1 && o.stored():
 		everyone := 0
 		for i := range r {
 			everyone += o.gathered(rows, i, imageOnly)
 		}
-		ring = []int{group * b * 2 * own * d, everyone * b * 2 * own * d}
+		sizes = append(sizes, group*b*2*own*d, everyone*b*2*own*d)
 	case r > 1:
 		most, sums := 0, b*own*group*4/s.value // sums of exponentials are f32
 		for i := range r {
 			most = max(most, o.gathered(rows, i, imageOnly))
 		}
-		ring = []int{most * b * 2 * own * d, most * b * 2 * own * d, b * group * own * d, sums, sums}
+		sizes = append(sizes, most*b*2*own*d, most*b*2*own*d, b*group*own*d, sums, sums)
 	}
-	if u == 1 {
-		s.scratch(ring...)
-		return
+	if u > 1 {
+		sizes = append(sizes, group*b*3*own*d, 3*mine*b*all*d, group*b*own*d, mine*b*all*d)
 	}
-	out, back := group*b*own*d, mine*b*all*d
-	if o.stored() { // fresh K and V are shared before the result has a place
-		s.scratch(append(append(append([]int(nil), sizes...), ring...), out, back)...)
-		return
-	}
-	s.scratch(append(append(append([]int(nil), sizes...), out), append(ring, back)...)...)
+	s.scratch(sizes...)
 }
 
 // linkBuffers adds the memory of stageLink to the buffers of lane k of rank c.
-func (o *Outline) linkBuffers(s *stack, c plan.Coord, k, b int) {
+func (o *Partition) linkBuffers(s *stack, c plan.Coord, k, b int) {
 	if len(o.Lanes) == 1 || len(o.Patches) == 1 || !o.plan.Overlap {
 		return
 	}

@@ -6,14 +6,14 @@ import "testing"
 // and a plan fits where that rank fits.
 func TestPlannerTakesTheRankThatNeedsMost(t *testing.T) {
 	s := searchFor(t, "flux-dev", 1024, 4, "8xH100-nvlink")
-	s.Device = s.Fabric.Device
+	s.Device = s.Cluster.Device
 	notFirst := 0
 	for _, text := range []string{
 		"ulysses=5", "ring=3", "cfg=1,tensor=5", "pipe=4", "pipe=8",
 		"pipe=3,patches=5,shard=on", "pipe=4,shard=on,cut=weights",
 	} {
 		p := planOf(t, text)
-		ranks := MemoryByRank(s.Workload, p, s.Fabric.Device.WeightBytes, s.Fabric.Device.ValueBytes)
+		ranks := MemoryByRank(s.Workload, p, s.Cluster.Device.WeightBytes, s.Cluster.Device.ValueBytes)
 		most, at := int64(0), 0
 		for r, m := range ranks {
 			if m.Total() > most {
@@ -28,7 +28,7 @@ func TestPlannerTakesTheRankThatNeedsMost(t *testing.T) {
 			fits bool
 		}{{most, true}, {most - 1, false}} {
 			s := s
-			s.Fabric.Device.Reserved, s.Fabric.Device.Memory = 0, c.free
+			s.Cluster.Device.Reserved, s.Cluster.Device.Memory = 0, c.free
 			if got := s.weigh(p); got.Fits != c.fits || got.Memory != ranks[at] {
 				t.Errorf("%s: with %d bytes free it fits: %v, want %v; memory %+v, want that of rank %d, %+v",
 					text, c.free, got.Fits, c.fits, got.Memory, at, ranks[at])

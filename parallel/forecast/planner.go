@@ -13,7 +13,7 @@ import (
 // Search is the question to the planner: which plan runs this workload fastest on these devices.
 type Search struct {
 	Workload
-	Fabric Fabric
+	Cluster Cluster
 	// Exact leaves out plans whose pictures differ from one rank's: pipelines with stale keys and values.
 	Exact bool
 	// Flat leaves out pipelines, which entries limited to an area cannot use.
@@ -49,43 +49,31 @@ type Choice struct {
 }
 
 // available is the bytes of one device that a plan may take, 0: no limit is known.
-func (f Fabric) available() int64 { return max(0, f.Device.Memory-f.Device.Reserved) }
+func (f Cluster) available() int64 { return max(0, f.Device.Memory-f.Device.Reserved) }
 
 // Choose finds the fastest plan that fits. More devices never make the answer slower, because every plan of fewer ranks
 // is a candidate too. The error, an *Error, says how much memory is missing and how many devices would do.
 func (s Search) Choose() (*Choice, error) {
-	s.Device = s.Fabric.Device
-	all := s.candidates(s.Fabric.Ranks())
-	var fit, not []Candidate
-	for _, c := range all {
-		if c.Fits {
-			fit = append(fit, c)
-		} else {
-			not = append(not, c)
-		}
+	s.Device = s.Cluster.Device
+	fit, not, err := s.ranked()
+	if err != nil {
+		return nil, err
 	}
 	if len(fit) == 0 {
 		return nil, s.refuse(not)
 	}
-	if err := s.time(fit); err != nil {
-		return nil, err
-	}
-	slices.SortStableFunc(fit, func(a, b Candidate) int {
-		return cmp.Or(cmp.Compare(a.Seconds, b.Seconds), cmp.Compare(a.Plan.Ranks(), b.Plan.Ranks()))
-	})
-	slices.SortStableFunc(not, func(a, b Candidate) int { return cmp.Compare(a.Memory.Total(), b.Memory.Total()) })
-	out := &Choice{Best: fit[0], Others: append(fit[1:], not...), Idle: s.Fabric.Ranks() - fit[0].Plan.Ranks()}
-	sim, err := Simulate(s.Workload, out.Best.Plan, s.Fabric)
+	out := &Choice{Best: fit[0], Others: append(fit[1:], not...), Idle: s.Cluster.Ranks() - fit[0].Plan.Ranks()}
+	sim, err := Simulate(s.Workload, out.Best.Plan, s.Cluster)
 	if err != nil {
 		return nil, err
 	}
 	out.Simulation = sim
-	out.Traffic = TrafficByRank(s.Workload, out.Best.Plan, s.Fabric.Device.WeightBytes, s.Fabric.Device.ValueBytes)
+	out.Traffic = TrafficByRank(s.Workload, out.Best.Plan, s.Cluster.Device.WeightBytes, s.Cluster.Device.ValueBytes)
 	for _, c := range fit {
 		if c.Plan.Ranks() > 1 {
 			continue
 		}
-		one, err := Simulate(s.Workload, c.Plan, s.Fabric) // its Seconds may be a bound
+		one, err := Simulate(s.Workload, c.Plan, s.Cluster) // its Seconds may be a bound
 		if err != nil {
 			return nil, err
 		}
@@ -94,33 +82,62 @@ func (s Search) Choose() (*Choice, error) {
 	return out, nil
 }
 
+// ranked weighs and times every plan: those that fit, fastest first, and the others, least memory first.
+func (s Search) ranked() (fit, not []Candidate, err error) {
+	for _, c := range s.candidates(s.Cluster.Ranks()) {
+		if c.Fits {
+			fit = append(fit, c)
+		} else {
+			not = append(not, c)
+		}
+	}
+	if err := s.time(fit); err != nil {
+		return nil, nil, err
+	}
+	slices.SortStableFunc(fit, func(a, b Candidate) int {
+		return cmp.Or(cmp.Compare(a.Seconds, b.Seconds), cmp.Compare(a.Plan.Ranks(), b.Plan.Ranks()))
+	})
+	slices.SortStableFunc(not, func(a, b Candidate) int { return cmp.Compare(a.Memory.Total(), b.Memory.Total()) })
+	return fit, not, nil
+}
+
+// Fastest is the fastest plan that fits; ok is false if none does.
+func (s Search) Fastest() (best Candidate, ok bool, err error) {
+	s.Device = s.Cluster.Device
+	fit, _, err := s.ranked()
+	if err != nil || len(fit) == 0 {
+		return Candidate{}, false, err
+	}
+	return fit[0], true, nil
+}
+
 // Predict is the answer for a given plan. It refuses a plan that cannot run or does not fit, with an alternative.
 func (s Search) Predict(p plan.Plan) (*Choice, error) {
-	s.Device = s.Fabric.Device
+	s.Device = s.Cluster.Device
 	if err := p.Check(s.Spec, s.Batch, len(s.Text), s.Tokens()); err != nil {
 		return nil, err
 	}
-	if n := s.Fabric.Ranks(); p.Ranks() > n {
+	if n := s.Cluster.Ranks(); p.Ranks() > n {
 		return nil, plan.Refuse("plan", "%s takes %d devices, %s has %d: leave the plan out to have one chosen", p,
-			p.Ranks(), s.Fabric, n)
+			p.Ranks(), s.Cluster, n)
 	}
 	c := s.weigh(p)
 	if !c.Fits {
 		text := fmt.Sprintf("%s needs %s a rank, %s are free on %s", p, gigabytes(c.Memory.Total()),
-			gigabytes(s.Fabric.available()), s.Fabric.Device.Name)
+			gigabytes(s.Cluster.available()), s.Cluster.Device.Name)
 		if best, err := s.Choose(); err == nil {
 			text += fmt.Sprintf(": use %s (%s)", best.Best.Plan, gigabytes(best.Best.Memory.Total()))
 		}
 		return nil, &failure.Error{Code: failure.OutOfMemory, Field: "plan", Text: text}
 	}
-	sim, err := Simulate(s.Workload, p, s.Fabric)
+	sim, err := Simulate(s.Workload, p, s.Cluster)
 	if err != nil {
 		return nil, err
 	}
 	c.Seconds = sim.Seconds
 	return &Choice{
-		Best: c, Simulation: sim, Idle: s.Fabric.Ranks() - p.Ranks(),
-		Traffic: TrafficByRank(s.Workload, p, s.Fabric.Device.WeightBytes, s.Fabric.Device.ValueBytes),
+		Best: c, Simulation: sim, Idle: s.Cluster.Ranks() - p.Ranks(),
+		Traffic: TrafficByRank(s.Workload, p, s.Cluster.Device.WeightBytes, s.Cluster.Device.ValueBytes),
 	}, nil
 }
 
@@ -133,10 +150,10 @@ func (s Search) refuse(not []Candidate) error {
 		}
 	}
 	least := slices.MinFunc(not, func(a, b Candidate) int { return cmp.Compare(a.Memory.Total(), b.Memory.Total()) })
-	text := fmt.Sprintf("nothing fits %s: the least, %s, needs %s a rank (weights %s), %s are free", s.Fabric, least.Plan,
+	text := fmt.Sprintf("nothing fits %s: the least, %s, needs %s a rank (weights %s), %s are free", s.Cluster, least.Plan,
 		gigabytes(least.Memory.Total()),
-		gigabytes(least.Memory.Weights), gigabytes(s.Fabric.available()))
-	for n := 2 * s.Fabric.Ranks(); n <= plan.MaxRanks; n *= 2 {
+		gigabytes(least.Memory.Weights), gigabytes(s.Cluster.available()))
+	for n := 2 * s.Cluster.Ranks(); n <= plan.MaxRanks; n *= 2 {
 		for _, c := range s.candidates(n) {
 			if c.Plan.Ranks() == n && c.Fits {
 				return &failure.Error{
@@ -176,12 +193,12 @@ func (s Search) candidates(n int) []Candidate {
 // weigh predicts the memory of a plan.
 func (s Search) weigh(p plan.Plan) Candidate {
 	c := Candidate{Plan: p, Exact: p.Pipe == 1 || p.Patches == 1 || p.Warmup >= s.Evaluations}
-	for _, m := range MemoryByRank(s.Workload, p, s.Fabric.Device.WeightBytes, s.Fabric.Device.ValueBytes) {
+	for _, m := range MemoryByRank(s.Workload, p, s.Cluster.Device.WeightBytes, s.Cluster.Device.ValueBytes) {
 		if m.Total() > c.Memory.Total() {
 			c.Memory = m
 		}
 	}
-	free := s.Fabric.available()
+	free := s.Cluster.available()
 	c.Fits = free == 0 || c.Memory.Total() <= free
 	return c
 }
@@ -260,7 +277,7 @@ func (s Search) time(list []Candidate) error {
 	bounded := make([]*costs, len(list))
 	order := make([]int, len(list))
 	for i := range list {
-		bounded[i] = newCosts(NewOutline(s.Workload, list[i].Plan), s.Fabric)
+		bounded[i] = newCosts(NewPartition(s.Workload, list[i].Plan), s.Cluster)
 		list[i].Seconds, list[i].Bound, order[i] = bounded[i].bound(), true, i
 	}
 	sortBy(order, func(i int) float64 { return list[i].Seconds })
@@ -290,7 +307,7 @@ func (c *costs) bound() float64 {
 		}
 		for k := range c.Lanes {
 			lane := func(m plan.Micro) float64 {
-				t, _ := c.microSeconds(g/c.plan.CFG, g%c.plan.CFG, k, m)
+				t, _, _ := c.work(g, k, m)
 				return t
 			}
 			if warmup > 0 && c.spread != nil { // all work together

@@ -10,13 +10,13 @@ import (
 func (s Search) Reason(best *Choice, c Candidate) string {
 	if !c.Fits {
 		return fmt.Sprintf("does not fit: %s a rank, %s are free", gigabytes(c.Memory.Total()),
-			gigabytes(s.Fabric.available()))
+			gigabytes(s.Cluster.available()))
 	}
 	over := fmt.Sprintf("%+.0f %%", 100*(c.Seconds/best.Best.Seconds-1))
 	if c.Bound {
 		return over + " at least: its busiest device alone takes that long"
 	}
-	sim, err := Simulate(s.Workload, c.Plan, s.Fabric)
+	sim, err := Simulate(s.Workload, c.Plan, s.Cluster)
 	if err != nil {
 		return err.Error()
 	}
@@ -36,7 +36,7 @@ func (s Search) Reason(best *Choice, c Candidate) string {
 	})
 	text := fmt.Sprintf("%s: %s %s against %s", over, worst.name, milliseconds(worst.mine), milliseconds(worst.than))
 	if c.Plan.Ranks() < best.Best.Plan.Ranks() && worst.name == "computing" {
-		text += fmt.Sprintf(" on %d of %d devices", c.Plan.Ranks(), s.Fabric.Ranks())
+		text += fmt.Sprintf(" on %d of %d devices", c.Plan.Ranks(), s.Cluster.Ranks())
 	}
 	return text
 }

@@ -18,7 +18,7 @@ func searchFor(t *testing.T, model string, size, steps int, devices string) Sear
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := ParseFabric(devices)
+	f, err := ParseCluster(devices)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,7 +28,7 @@ func searchFor(t *testing.T, model string, size, steps int, devices string) Sear
 	}
 	return Search{
 		Workload: Workload{Spec: m.Spec, Y: size / m.Scale, X: size / m.Scale, Batch: 1, Text: text, Evaluations: steps},
-		Fabric:   f, Warmup: 1,
+		Cluster:  f, Warmup: 1,
 	}
 }
 
@@ -57,7 +57,7 @@ func TestMoreDevicesAreNeverSlower(t *testing.T) {
 		last := math.Inf(1)
 		for n := 1; n <= 8; n++ {
 			s := searchFor(t, c.model, c.size, c.steps, c.device)
-			s.Fabric.PerHost = n
+			s.Cluster.PerHost = n
 			got := choose(t, s)
 			if got.Best.Seconds > last*(1+1e-12) {
 				t.Errorf("%s on %d %s: %s takes %.4f s, with one device less %.4f s", c.model, n, c.device, got.Best.Plan,
@@ -80,12 +80,12 @@ func TestChosenPlanIsTheFastest(t *testing.T) {
 	} {
 		got := choose(t, s)
 		best, at, n := math.Inf(1), plan.Plan{}, 0
-		for _, c := range s.candidates(s.Fabric.Ranks()) {
+		for _, c := range s.candidates(s.Cluster.Ranks()) {
 			if !c.Fits {
 				continue
 			}
 			n++
-			cost := newCosts(NewOutline(s.Workload, c.Plan), s.Fabric)
+			cost := newCosts(NewPartition(s.Workload, c.Plan), s.Cluster)
 			sim, err := simulate(cost, true)
 			if err != nil {
 				t.Fatal(err)
@@ -98,7 +98,7 @@ func TestChosenPlanIsTheFastest(t *testing.T) {
 			}
 		}
 		if got.Best.Seconds != best {
-			t.Errorf("%s: chose %s with %.6f s; of %d plans %s is fastest with %.6f s", s.Fabric, got.Best.Plan,
+			t.Errorf("%s: chose %s with %.6f s; of %d plans %s is fastest with %.6f s", s.Cluster, got.Best.Plan,
 				got.Best.Seconds, n, at, best)
 		}
 	}
@@ -111,7 +111,7 @@ func TestFewStepsGetAFasterPlan(t *testing.T) {
 		s := searchFor(t, "flux-schnell", 1024, 4, devices)
 		got := choose(t, s)
 		alone := s
-		alone.Fabric.PerHost, alone.Fabric.Device.Memory = 1, 0
+		alone.Cluster.PerHost, alone.Cluster.Device.Memory = 1, 0
 		one := choose(t, alone)
 		if !(got.Best.Seconds <= 0.8*one.Best.Seconds) {
 			t.Errorf("%s: %s takes %.3f s, one device %.3f s: want at most 0.8 of it", devices, got.Best.Plan,
@@ -159,11 +159,11 @@ func TestSpreadWarmupShare(t *testing.T) {
 			Data: 1, CFG: 1, Pipe: 4, Ring: 1, Ulysses: 1, Tensor: 1, Patches: 6, Warmup: 1,
 			Spread: true, Overlap: true,
 		}
-		sim, err := Simulate(s.Workload, p, s.Fabric)
+		sim, err := Simulate(s.Workload, p, s.Cluster)
 		if err != nil {
 			t.Fatal(err)
 		}
-		one, err := Simulate(s.Workload, plan.OneRank(), s.Fabric)
+		one, err := Simulate(s.Workload, plan.OneRank(), s.Cluster)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -186,8 +186,8 @@ func TestPlannerRefusesWhatDoesNotFit(t *testing.T) {
 		t.Fatalf("got %v, want out_of_memory with sizes and a number of devices", err)
 	}
 	s = searchFor(t, "flux-dev", 4096, 28, "4x4090-pcie")
-	if best := choose(t, s).Best; best.Memory.Total() > s.Fabric.available() {
-		t.Errorf("chose %s, which needs %d of %d bytes", best.Plan, best.Memory.Total(), s.Fabric.available())
+	if best := choose(t, s).Best; best.Memory.Total() > s.Cluster.available() {
+		t.Errorf("chose %s, which needs %d of %d bytes", best.Plan, best.Memory.Total(), s.Cluster.available())
 	}
 	p, err := plan.Parse("ulysses=4")
 	if err != nil {
@@ -220,15 +220,15 @@ func TestExactSearch(t *testing.T) {
 func TestPipelineSteadyState(t *testing.T) {
 	for _, devices := range []string{"3xL40-pcie", "4xL40-pcie", "8xL40-pcie", "8xA100-80-nvlink", "8xH100-nvlink"} {
 		s := searchFor(t, "flux-dev", 1024, 28, devices)
-		alone, err := Simulate(s.Workload, plan.OneRank(), s.Fabric)
+		alone, err := Simulate(s.Workload, plan.OneRank(), s.Cluster)
 		if err != nil {
 			t.Fatal(err)
 		}
-		best, at, n := math.Inf(1), 0, s.Fabric.Ranks()
+		best, at, n := math.Inf(1), 0, s.Cluster.Ranks()
 		for _, patches := range s.patchCounts(n) {
 			p := plan.OneRank()
 			p.Pipe, p.Patches, p.Warmup = n, patches, 1
-			sim, err := Simulate(s.Workload, p, s.Fabric)
+			sim, err := Simulate(s.Workload, p, s.Cluster)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -254,7 +254,7 @@ func TestTimesAddUp(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, p.Overlap = range []bool{true, false} {
-			sim, err := Simulate(s.Workload, p, s.Fabric)
+			sim, err := Simulate(s.Workload, p, s.Cluster)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -59,7 +59,7 @@ func TestSimulationCountsHandoverAndEveryTransfer(t *testing.T) {
 	s := searchFor(t, "flux-dev", 1024, 5, "4xL40-pcie")
 	s.Text = []int{512, 77, 256}
 	p := planOf(t, "pipe=4,patches=1")
-	seconds := func(f Fabric) *Simulation {
+	seconds := func(f Cluster) *Simulation {
 		t.Helper()
 		sim, err := Simulate(s.Workload, p, f)
 		if err != nil {
@@ -67,27 +67,27 @@ func TestSimulationCountsHandoverAndEveryTransfer(t *testing.T) {
 		}
 		return sim
 	}
-	base := seconds(s.Fabric)
-	f := s.Fabric
+	base := seconds(s.Cluster)
+	f := s.Cluster
 	f.Device.Handover += 0.25
 	if sim := seconds(f); !near(sim.Seconds-base.Seconds, 5*0.25, 1e-9) ||
 		!near(sim.HandoverSeconds-base.HandoverSeconds, 5*0.25, 1e-9) {
 		t.Errorf("a hand-over of 0.25 s more takes %.6f s more, %.6f s of them without work: want 5 times 0.25 s",
 			sim.Seconds-base.Seconds, sim.HandoverSeconds-base.HandoverSeconds)
 	}
-	f = s.Fabric
+	f = s.Cluster
 	f.Link.Latency += 0.125
 	if sim := seconds(f); !near(sim.Seconds-base.Seconds, 5*3*3*0.125, 1e-9) {
 		t.Errorf("0.125 s of latency more take %.6f s more, want 45 times that: 5 evaluations, 3 hops, 3 entries",
 			sim.Seconds-base.Seconds)
 	}
-	f = s.Fabric
+	f = s.Cluster
 	f.Link.Bandwidth /= 100
-	wire := func(f Fabric) wire { return newCosts(NewOutline(s.Workload, p), f).wires[plan.AxisPipe] }
+	wire := func(f Cluster) wire { return newCosts(NewPartition(s.Workload, p), f).wires[plan.AxisPipe] }
 	want := 0.0
 	for _, text := range s.Text {
 		bytes := float64((text + s.Tokens()) * s.Spec.Width * f.Device.ValueBytes)
-		want += 5 * 3 * (wire(f).seconds(bytes) - wire(s.Fabric).seconds(bytes))
+		want += 5 * 3 * (wire(f).seconds(bytes) - wire(s.Cluster).seconds(bytes))
 	}
 	if got := seconds(f).Seconds - base.Seconds; !near(got, want, 1e-9*want) {
 		t.Errorf("a link of a hundredth of the bandwidth takes %.6f s more, the rows of all entries %.6f s", got, want)

@@ -4,7 +4,7 @@ import "patchbay/parallel/plan"
 
 // unitParams is the parameters of every unit of weights in parts, on a tensor rank: the blocks, then what is outside of
 // them.
-func (o *Outline) unitParams() []int64 {
+func (o *Partition) unitParams() []int64 {
 	var out []int64
 	for n := range o.Spec.Blocks {
 		out = append(out, o.blockParams(n))
@@ -14,7 +14,7 @@ func (o *Outline) unitParams() []int64 {
 
 // stageParams is what rank c holds where stages own their weights: of blocks its slice of the tensor group, of the one
 // that is cut in two its half.
-func (o *Outline) stageParams(c plan.Coord) int64 {
+func (o *Partition) stageParams(c plan.Coord) int64 {
 	h, n := o.plan.Held(o.Lanes, c), o.ends()
 	if h.NoEmbed {
 		n -= o.Spec.EmbedParams
@@ -34,7 +34,7 @@ func (o *Outline) stageParams(c plan.Coord) int64 {
 
 // shardParams is what a rank holds of weights in parts: 1/P of all units, and two places where units are brought
 // together, each as large as its largest.
-func (o *Outline) shardParams() int64 {
+func (o *Partition) shardParams() int64 {
 	units := o.unitParams()
 	total, places := int64(0), [2]int64{}
 	for u, n := range units {
@@ -47,7 +47,7 @@ func (o *Outline) shardParams() int64 {
 }
 
 // shardVolume is what a rank sends in a session to bring units together: its part of each to P-1 others.
-func (o *Outline) shardVolume() (v volume) {
+func (o *Partition) shardVolume() (v volume) {
 	if o.plan.Parts() == 1 {
 		return v
 	}
@@ -70,7 +70,7 @@ func (c *costs) addShards(l *load) {
 		work = 0
 	}
 	for _, n := range units {
-		s := w.seconds(float64((n + parts - 1) / parts * (parts - 1) * int64(c.fabric.Device.WeightBytes)))
+		s := w.seconds(float64((n + parts - 1) / parts * (parts - 1) * int64(c.cluster.Device.WeightBytes)))
 		l.exchange += max(0, s-work)
 		l.sent += s
 	}

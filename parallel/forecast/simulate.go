@@ -26,60 +26,27 @@ type RankTime struct {
 	Send     float64 // standing still for a pipeline transfer
 	Idle     float64 // waiting for rows, for the sampler or for the end: bubbles
 	Micros   int
+	// Products, Attention and Other are what Compute is made of: matrix products, attention, and element-wise work. Where
+	// starting operations takes longer than they do, Compute is more than their sum.
+	Products, Attention, Other float64
 }
 
 // Simulate predicts a request without tensors. It follows the order of the executor (program.go) with the times that
 // time.go gives. The plan must have passed Check. The error is a *DeadlockError; Patchbay's own schedule has none
 // (proved in the tests for every size).
-func Simulate(w Workload, p plan.Plan, f Fabric) (*Simulation, error) {
+func Simulate(w Workload, p plan.Plan, f Cluster) (*Simulation, error) {
 	w.Device = f.Device
-	return simulate(newCosts(NewOutline(w, p), f), false)
-}
-
-// laneCost is what the micro-steps of a lane cost, by their size: seconds of its work, with the load of each of its
-// ranks, and of one entry's rows to the next lane.
-type laneCost struct {
-	known             [microSizes]bool
-	seconds, transfer [microSizes]float64
-	loads             [microSizes][]load
+	return simulate(newCosts(NewPartition(w, p), f), false)
 }
 
 // simulate runs the program of c. quiet leaves out Spans, Ranks and the split of Seconds.
 func simulate(c *costs, quiet bool) (*Simulation, error) {
-	lanes := make([][]laneCost, c.plan.Data*c.plan.CFG) // groups that do the same have one
-	for g := range lanes {
-		at := plan.Coord{Data: g / c.plan.CFG, CFG: g % c.plan.CFG}
-		if t := c.twin(at); t != at {
-			lanes[g] = lanes[t.Data*c.plan.CFG+t.CFG]
-			continue
-		}
-		lanes[g] = make([]laneCost, len(c.Lanes))
-	}
-	of := func(group, k int, m plan.Micro) (*laneCost, int) {
-		lane, size := &lanes[group][k], c.size(m)
-		if !lane.known[size] {
-			data, cfg := group/c.plan.CFG, group%c.plan.CFG
-			lane.known[size] = true
-			lane.seconds[size], lane.loads[size] = c.microSeconds(data, cfg, k, m)
-			entries := c.entriesOf(cfg)
-			for _, i := range entries { // the mean of all, which follow each other on one link
-				lane.transfer[size] += c.transfer(data, m, i) / float64(len(entries))
-			}
-		}
-		return lane, size
-	}
-	seconds := func(group, k int, m plan.Micro) float64 {
-		lane, size := of(group, k, m)
-		return lane.seconds[size]
-	}
-	transfer := func(group, k int, m plan.Micro) float64 {
-		lane, size := of(group, k, m)
-		return lane.transfer[size]
-	}
 	t := timing{
-		groups: c.plan.Data * c.plan.CFG, shares: len(c.Patches), micros: c.micros(), work: seconds, transfer: transfer,
-		handover: c.fabric.Device.Handover, spread: c.plan.Spread,
-		entries: func(g int) int { return len(c.entriesOf(g % c.plan.CFG)) },
+		groups: c.plan.Data * c.plan.CFG, shares: len(c.Patches), micros: c.micros(),
+		handover: c.cluster.Device.Handover, spread: c.plan.Spread,
+		work:     func(g, k int, m plan.Micro) float64 { s, _, _ := c.work(g, k, m); return s },
+		transfer: func(g, k int, m plan.Micro) float64 { _, s, _ := c.work(g, k, m); return s },
+		entries:  func(g int) int { return len(c.entriesOf(g % c.plan.CFG)) },
 	}
 	if c.plan.Overlap {
 		t.slots = linkSlots
@@ -103,10 +70,7 @@ func simulate(c *costs, quiet bool) (*Simulation, error) {
 		out.Actors = append(out.Actors, a.name)
 	}
 	out.steady(c, prog.samplers)
-	out.ranks(c, prog, func(g, k int, m plan.Micro) []load {
-		lane, size := of(g, k, m)
-		return lane.loads[size]
-	})
+	out.ranks(c, prog)
 	return out, nil
 }
 
@@ -134,7 +98,7 @@ func (s *Simulation) steady(c *costs, samplers int) {
 	s.HandoverSeconds = max(0, s.Seconds-busy)
 	first := 0
 	for first < c.Evaluations && c.synchronous(first) {
-		s.WarmupSeconds = ends[first] + c.fabric.Device.Handover
+		s.WarmupSeconds = ends[first] + c.cluster.Device.Handover
 		first++
 	}
 	last := c.Evaluations - 1
@@ -149,7 +113,7 @@ func (s *Simulation) steady(c *costs, samplers int) {
 }
 
 // ranks splits the time of every rank.
-func (s *Simulation) ranks(c *costs, prog *program, loads func(g, k int, m plan.Micro) []load) {
+func (s *Simulation) ranks(c *costs, prog *program) {
 	stand := make([]float64, len(prog.net.actors)) // transfers that keep an actor from working
 	for _, sp := range s.Spans {
 		if sp.Kind != Working {
@@ -167,11 +131,14 @@ func (s *Simulation) ranks(c *costs, prog *program, loads func(g, k int, m plan.
 				}
 			}
 			for _, m := range prog.micros {
-				whole := prog.work(g, k, m)
-				for i, l := range loads(g, k, m) {
+				whole, _, loads := c.work(g, k, m)
+				for i, l := range loads {
 					rt := &s.Ranks[members[i]]
 					compute := c.compute(l)
 					rt.Compute += compute
+					rt.Products += l.gemm / c.cluster.Device.GEMM
+					rt.Attention += l.attention / c.cluster.Device.Attention
+					rt.Other += l.bytes / c.cluster.Device.Traffic
 					rt.Exchange += max(0, whole-compute)
 					rt.Hidden += l.sent - l.exchange
 					rt.Micros++

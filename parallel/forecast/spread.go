@@ -5,8 +5,8 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// spread is the outline of spread evaluations: the ranks are the same, stages count as places of the ring.
-func (o *Outline) spread() *Outline {
+// spread is the partition of spread evaluations: the ranks are the same, stages count as places of the ring.
+func (o *Partition) spread() *Partition {
 	w := *o
 	w.plan.Ring, w.plan.Pipe, w.plan.Patches, w.stores = o.plan.Pipe*o.plan.Ring, 1, 1, true
 	w.mesh = plan.Mesh{Plan: w.plan}
@@ -15,21 +15,21 @@ func (o *Outline) spread() *Outline {
 	return &w
 }
 
-// spreadCoord is the place of a rank in the outline of spread evaluations.
-func (o *Outline) spreadCoord(c plan.Coord) plan.Coord {
+// spreadCoord is the place of a rank in the partition of spread evaluations.
+func (o *Partition) spreadCoord(c plan.Coord) plan.Coord {
 	c.Ring, c.Pipe = c.Pipe*o.plan.Ring+c.Ring, 0
 	return c
 }
 
 // spreadVolumes is what rank c sends in a spread evaluation.
-func (o *Outline) spreadVolumes(c plan.Coord) [plan.AxisCount]volume {
+func (o *Partition) spreadVolumes(c plan.Coord) [plan.AxisCount]volume {
 	v := o.wide.volumes(o.spreadCoord(c), plan.Micro{Whole: true})
 	v[plan.AxisSpread], v[plan.AxisRing] = v[plan.AxisRing], volume{}
 	return v
 }
 
 // prepared is the blocks that entries are prepared for on lane k.
-func (o *Outline) prepared(k int) dit.Range {
+func (o *Partition) prepared(k int) dit.Range {
 	if o.spreads(k) {
 		return dit.Range{End: len(o.Spec.Blocks)}
 	}
@@ -37,10 +37,10 @@ func (o *Outline) prepared(k int) dit.Range {
 }
 
 // spreads tells whether lane k takes part in spread evaluations.
-func (o *Outline) spreads(k int) bool { return o.plan.Spread && k < o.plan.Pipe }
+func (o *Partition) spreads(k int) bool { return o.plan.Spread && k < o.plan.Pipe }
 
 // back is the lane of the blocks that lane k's stage owns on the way up; none for the last stage and without a fold.
-func (o *Outline) back(k int) plan.Lane {
+func (o *Partition) back(k int) plan.Lane {
 	if up := len(o.Lanes) - 1 - k; up >= o.plan.Pipe {
 		return o.Lanes[up]
 	}

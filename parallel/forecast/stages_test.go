@@ -130,7 +130,7 @@ func givenCosts(t *testing.T, m *published.Model, parts int) map[string]func() (
 			t.Fatal(err)
 		}
 		w.Device = machine.Device
-		o := NewOutline(w, p)
+		o := NewPartition(w, p)
 		out[name] = o.blockSeconds
 	}
 	even := out["H100"]
@@ -247,7 +247,7 @@ func TestFoldedStagesMirror(t *testing.T) {
 			for parts := 1; parts <= min(8, plan.MaxStages(spec)); parts++ {
 				p := plan.OneRank()
 				p.Pipe = parts
-				o := NewOutline(Workload{Spec: spec, Y: 16, X: 16, Batch: 1, Text: []int{10}, Evaluations: 3}, p)
+				o := NewPartition(Workload{Spec: spec, Y: 16, X: 16, Batch: 1, Text: []int{10}, Evaluations: 3}, p)
 				r := o.Lanes
 				h := halves(r)
 				if !tiled(h, 2*n) || len(r) != 2*parts-1 {
@@ -293,12 +293,12 @@ func TestStagesFollowTheDevice(t *testing.T) {
 	}
 	p := plan.Plan{Data: 1, CFG: 1, Pipe: 3, Ring: 1, Ulysses: 1, Tensor: 1, Patches: 3, Warmup: 1, Overlap: true}
 	w := Workload{Spec: spec, Y: 128, X: 128, Batch: 1, Text: []int{154}, Evaluations: 20, Device: m.Device}
-	first := NewOutline(w, p).Lanes
-	if again := NewOutline(w, p).Lanes; !slices.Equal(first, again) {
+	first := NewPartition(w, p).Lanes
+	if again := NewPartition(w, p).Lanes; !slices.Equal(first, again) {
 		t.Errorf("cut as %v, then as %v", first, again)
 	}
 	w.Device.Attention /= 8
-	if slow := NewOutline(w, p).Lanes; slices.Equal(first, slow) {
+	if slow := NewPartition(w, p).Lanes; slices.Equal(first, slow) {
 		t.Errorf("with attention eight times slower the stages are still %v", slow)
 	}
 }

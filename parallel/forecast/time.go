@@ -20,23 +20,21 @@ const (
 	// launchGap is seconds between two operations of a recorded graph, in which the device drains and fills again: what
 	// many small patches pay for.
 	launchGap = 1e-6
-	// ulyssesExchanges is the all-to-alls of one Ulysses attention: queries, keys and values travel together, the result
-	// goes back.
-	ulyssesExchanges = 2
 	// linkSlots is how many messages a pipeline link holds beside computation: sends are double-buffered.
 	linkSlots = 2
 )
 
-// costs predicts the seconds of micro-steps of one plan on one fabric.
+// costs predicts the seconds of micro-steps of one plan on one cluster.
 type costs struct {
-	*Outline
-	fabric Fabric
-	spread *costs               // of spread evaluations, nil if the plan has none
-	wires  [plan.AxisCount]wire // pipe: to the next stage; ring, tensor and shard: to the neighbour; ulysses: to all
+	*Partition
+	cluster Cluster
+	spread  *costs               // of spread evaluations, nil if the plan has none
+	lanes   [][]laneCost         // by group (data part and cfg group) and lane; groups that do the same share theirs
+	wires   [plan.AxisCount]wire // pipe: to the next stage; ring, tensor and shard: to the neighbour; ulysses: to all
 }
 
-func newCosts(o *Outline, f Fabric) *costs {
-	c := &costs{Outline: o, fabric: f}
+func newCosts(o *Partition, f Cluster) *costs {
+	c := &costs{Partition: o, cluster: f}
 	for a := range plan.AxisCount {
 		p := map[plan.Axis]pattern{
 			plan.AxisUlysses: toAll, plan.AxisRing: toNeighbour, plan.AxisPipe: toNext, plan.AxisTensor: toNeighbour,
@@ -44,10 +42,43 @@ func newCosts(o *Outline, f Fabric) *costs {
 		}[a]
 		c.wires[a] = f.wire(o.groups(a), p)
 	}
+	c.lanes = make([][]laneCost, o.plan.Data*o.plan.CFG)
+	for g := range c.lanes {
+		at := plan.Coord{Data: g / o.plan.CFG, CFG: g % o.plan.CFG}
+		if t := o.twin(at); t != at {
+			c.lanes[g] = c.lanes[t.Data*o.plan.CFG+t.CFG]
+			continue
+		}
+		c.lanes[g] = make([]laneCost, len(o.Lanes))
+	}
 	if o.wide != nil {
 		c.spread = newCosts(o.wide, f)
 	}
 	return c
+}
+
+// laneCost is what the micro-steps of a lane cost, by their size: seconds of its work, with the load of each of its
+// ranks, and of one entry's rows to the next lane.
+type laneCost [microSizes]struct {
+	known             bool
+	seconds, transfer float64
+	loads             []load
+}
+
+// work returns the seconds of lane k of a group in a micro-step and the loads of its ranks, and the seconds that the
+// rows of an entry take to the next lane.
+func (c *costs) work(group, k int, m plan.Micro) (seconds, transfer float64, loads []load) {
+	at := &c.lanes[group][k][c.size(m)]
+	if !at.known {
+		data, cfg := group/c.plan.CFG, group%c.plan.CFG
+		at.known = true
+		at.seconds, at.loads = c.microSeconds(data, cfg, k, m)
+		entries := c.entriesOf(cfg)
+		for _, i := range entries { // the mean of all, which follow each other on one link
+			at.transfer += c.transfer(data, m, i) / float64(len(entries))
+		}
+	}
+	return at.seconds, at.transfer, at.loads
 }
 
 // microSeconds is laneSeconds, and for spread evaluations the time that all stages take together, with the loads of
@@ -65,7 +96,7 @@ func (c *costs) microSeconds(data, cfg, k int, m plan.Micro) (float64, []load) {
 }
 
 // groups lists the groups of ranks along an axis.
-func (o *Outline) groups(a plan.Axis) [][]int {
+func (o *Partition) groups(a plan.Axis) [][]int {
 	var out [][]int
 	for r := range o.plan.Ranks() {
 		if ranks, at := o.mesh.Along(a, o.mesh.At(r)); at == 0 {
@@ -86,7 +117,7 @@ type load struct {
 
 // compute is the seconds of arithmetic and memory, or of starting operations where that takes longer.
 func (c *costs) compute(l load) float64 {
-	d := c.fabric.Device
+	d := c.cluster.Device
 	return max(l.gemm/d.GEMM+l.attention/d.Attention+l.bytes/d.Traffic+l.launches*launchGap, l.launches*d.Launch)
 }
 
@@ -115,7 +146,7 @@ func (c *costs) addBlock(l *load, at plan.Coord, n int, half dit.Half, rows []di
 	if c.plan.Scatter { // element-wise work is that of the rows kept
 		kept = 1 / float64(c.plan.Tensor)
 	}
-	l.bytes += part * (text + image) * e * kept * rowPasses * float64(c.fabric.Device.ValueBytes)
+	l.bytes += part * (text + image) * e * kept * rowPasses * float64(c.cluster.Device.ValueBytes)
 	streams := 1.0
 	if blk.Kind == dit.Double && text > 0 && image > 0 {
 		streams = 2
@@ -127,34 +158,12 @@ func (c *costs) addBlock(l *load, at plan.Coord, n int, half dit.Half, rows []di
 	if half != dit.MLPHalf {
 		plan.EachAttention(blk, func(_ int, imageOnly bool) { c.addAttention(l, at, rows, entry, b, imageOnly) })
 	}
-	c.addTensor(l, at, blk, half, mine, b)
+	c.addExchanges(l, at, n, half, rows, b)
 }
 
-// addTensor adds the sums over the tensor group, or the gathers and scatters of the scattered form.
-func (c *costs) addTensor(l *load, at plan.Coord, blk dit.BlockSpec, half dit.Half, mine dit.Rows, b int) {
-	t, w, value := c.plan.Tensor, c.wires[plan.AxisTensor], float64(c.fabric.Device.ValueBytes)
-	if t == 1 {
-		return
-	}
-	calls, bytes := 0.0, 0.0
-	if c.plan.Scatter {
-		var v volume
-		c.scattered(&v, at, blk, half, mine, b)
-		calls, bytes = float64(v.calls), float64(v.values)*value
-	} else {
-		for _, r := range reductions(blk, half, mine) {
-			calls++
-			bytes += 2 * float64(t-1) / float64(t) * float64(b*r.Len()*c.Spec.Width) * value
-		}
-	}
-	s := calls*w.latency + bytes*w.perByte
-	l.exchange += s
-	l.sent += s
-}
-
-// addAttention adds one attention over the whole sequence and its exchanges.
+// addAttention adds one attention over the whole sequence.
 func (c *costs) addAttention(l *load, at plan.Coord, rows []dit.Rows, entry, b int, imageOnly bool) {
-	d := float64(c.Spec.HeadDim)
+	d, value := float64(c.Spec.HeadDim), float64(c.cluster.Device.ValueBytes)
 	own := float64(c.heads(at)[at.Ulysses].Len())
 	keys := c.Sequence(entry).Image
 	if !imageOnly {
@@ -163,23 +172,23 @@ func (c *costs) addAttention(l *load, at plan.Coord, rows []dit.Rows, entry, b i
 	queries := c.gathered(rows, at.Ring, imageOnly)
 	l.attention += 4 * float64(b*queries) * float64(keys) * own * d
 	if c.plan.KV8 { // every row is read in 8 bits or written in them, and once in the type of activations
-		l.bytes += 2 * float64(b*keys) * own * d * (1 + float64(c.fabric.Device.ValueBytes))
+		l.bytes += 2 * float64(b*keys) * own * d * (1 + value)
 	}
-	var v [plan.AxisCount]volume
-	c.attention(&v, at, rows, b, imageOnly)
-	value := float64(c.fabric.Device.ValueBytes)
-	if v[plan.AxisUlysses].calls > 0 {
-		w := c.wires[plan.AxisUlysses]
-		s := ulyssesExchanges*w.latency + float64(v[plan.AxisUlysses].values)*value*w.perByte
+	l.bytes += float64(c.plan.Ring-1) * float64(b*queries) * own * d * mergePasses * value
+}
+
+// addExchanges adds what rank at sends in block n, or a half of it.
+func (c *costs) addExchanges(l *load, at plan.Coord, n int, half dit.Half, rows []dit.Rows, b int) {
+	var sent [plan.AxisCount]volume
+	c.block(&sent, at, n, half, rows, b)
+	for a, v := range sent {
+		hops, w := v.calls, c.wires[a]
+		if plan.Axis(a) == plan.AxisRing && c.stored() { // of one gather around the ring
+			hops *= int64(c.plan.Ring - 1)
+		}
+		s := float64(hops)*w.latency + float64(v.values)*float64(c.cluster.Device.ValueBytes)*w.perByte
 		l.exchange += s
 		l.sent += s
-	}
-	if v[plan.AxisRing].calls > 0 {
-		w := c.wires[plan.AxisRing]
-		s := float64(c.plan.Ring-1)*w.latency + float64(v[plan.AxisRing].values)*value*w.perByte
-		l.sent += s
-		l.exchange += s
-		l.bytes += float64(c.plan.Ring-1) * float64(b*queries) * own * d * mergePasses * value
 	}
 }
 
@@ -250,12 +259,12 @@ func (c *costs) transfer(data int, m plan.Micro, entry int) float64 {
 	for _, r := range rows {
 		most = max(most, c.plan.Kept(r, 0).Len(), c.plan.Kept(r, c.plan.Tensor-1).Len())
 	}
-	bytes := c.batch[data].Len() * most * c.Spec.Width * c.fabric.Device.ValueBytes
+	bytes := c.batch[data].Len() * most * c.Spec.Width * c.cluster.Device.ValueBytes
 	return c.wires[plan.AxisPipe].seconds(float64(bytes))
 }
 
 // entriesOf lists the entries of a cfg group.
-func (o *Outline) entriesOf(cfg int) []int {
+func (o *Partition) entriesOf(cfg int) []int {
 	var out []int
 	for i := range o.Text {
 		if o.cfgOf[i] == cfg {

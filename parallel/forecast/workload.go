@@ -1,10 +1,11 @@
 // Package forecast predicts what a plan costs before a weight is read: seconds (time.go, simulate.go), bytes sent
 // (bytes.go) and memory (memory.go) of every rank, and with them cuts stages (lanes.go) and finds the fastest plan that
-// fits (planner.go). It knows plans, the shape of a model (models/dit's Spec) and the rates of devices (profile.go); it
+// fits (planner.go). It knows plans, the shape of a model (models/dit's Spec) and the rates of devices (cluster.go); it
 // runs nothing, and knows no tensor, no rank at work and no exchange but its size.
 //
 // In order: workload.go says what is asked and who computes it, stage_costs.go what blocks cost, time.go the seconds of
-// a micro-step, program.go the order of everything, network.go how long that takes, timeline.go draws it.
+// a micro-step, program.go the order of everything, network.go how long that takes, timeline.go draws it, queue.go
+// shares devices among jobs.
 package forecast
 
 import (
@@ -33,14 +34,6 @@ type Workload struct {
 	Evaluations int
 }
 
-// branch returns the branch of entry i.
-func (w *Workload) branch(i int) int {
-	if w.Branches == nil {
-		return i
-	}
-	return w.Branches[i]
-}
-
 // jointText is the longest text that runs through the blocks.
 func (w *Workload) jointText() int {
 	n := 0
@@ -64,8 +57,8 @@ func (w *Workload) Sequence(i int) plan.Sequence {
 // Tokens is the number of image tokens of one picture.
 func (w *Workload) Tokens() int { return w.Spec.Tokens(w.Y, w.X).Tokens() }
 
-// Outline is a workload on a plan: who computes what, in which order. It is made by NewOutline and not changed.
-type Outline struct {
+// Partition is a workload on a plan: who computes what, in which order. It is made by NewPartition and not changed.
+type Partition struct {
 	Workload
 	plan    plan.Plan
 	mesh    plan.Mesh
@@ -78,23 +71,25 @@ type Outline struct {
 	cut   [microSizes][][]dit.Rows // what places compute, by size of the micro-step and entry
 	like  []int                    // of each block the first one that costs the same
 	kinds [][]kind                 // of the blocks of each lane
-	wide  *Outline                 // of spread evaluations; nil: there are none
+	wide  *Partition               // of spread evaluations; nil: there are none
 }
 
-// NewOutline cuts a workload by a plan that has passed plan.Check.
-func NewOutline(w Workload, p plan.Plan) *Outline {
-	o := &Outline{
+// NewPartition cuts a workload by a plan that has passed plan.Check.
+func NewPartition(w Workload, p plan.Plan) *Partition {
+	o := &Partition{
 		Workload: w, plan: p, mesh: plan.Mesh{Plan: p}, batch: plan.Balanced(w.Batch, p.Data), traits: traitsOf(w.Spec),
 		like: alike(w.Spec),
 	}
 	lt, li := w.jointText(), w.Tokens()
 	o.Patches = []dit.Range{{End: li}}
 	if p.Pipe > 1 {
-		o.Patches = plan.PatchRanges(lt, li, p.Patches)
+		o.Patches = plan.PatchRanges(lt, w.Spec.Tokens(w.Y, w.X), p.Patches)
 	}
-	branches := make([]int, len(w.Text))
-	for i := range branches {
-		branches[i] = w.branch(i)
+	branches := w.Branches
+	for i := range w.Text {
+		if w.Branches == nil {
+			branches = append(branches, i)
+		}
 	}
 	for i := range w.Text {
 		o.cfgOf = append(o.cfgOf, plan.CFGGroup(branches, i, p.CFG))
@@ -113,7 +108,7 @@ func NewOutline(w Workload, p plan.Plan) *Outline {
 const microSizes = 4
 
 // size numbers the size of a micro-step.
-func (o *Outline) size(m plan.Micro) int {
+func (o *Partition) size(m plan.Micro) int {
 	switch {
 	case m.Whole:
 		return 0
@@ -126,7 +121,7 @@ func (o *Outline) size(m plan.Micro) int {
 }
 
 // cutRows works out what rows returns.
-func (o *Outline) cutRows() {
+func (o *Partition) cutRows() {
 	last := len(o.Patches) - 1
 	for i, m := range [microSizes]plan.Micro{{Whole: true}, {}, {Patch: min(1, last)}, {Patch: last}} {
 		p := plan.Part{Whole: m.Whole, Tokens: o.Patches[m.Patch], Text: m.Patch == 0}
@@ -139,7 +134,7 @@ func (o *Outline) cutRows() {
 
 // rows returns what each rank of a sequence computes of an entry in a micro-step, by its place in the sequence; patches
 // of one size stand for each other.
-func (o *Outline) rows(m plan.Micro, entry int) []dit.Rows { return o.cut[o.size(m)][entry] }
+func (o *Partition) rows(m plan.Micro, entry int) []dit.Rows { return o.cut[o.size(m)][entry] }
 
 // alike returns for each block the first one of its kind, which costs the same.
 func alike(spec *dit.Spec) []int {
@@ -165,7 +160,7 @@ type kind struct {
 }
 
 // setLanes sets Lanes, and counts the kinds of their blocks.
-func (o *Outline) setLanes(lanes []plan.Lane) {
+func (o *Partition) setLanes(lanes []plan.Lane) {
 	o.Lanes, o.kinds = lanes, make([][]kind, len(lanes))
 	for k, lane := range lanes {
 		for n := lane.Start; n < lane.End; n++ {
@@ -180,7 +175,7 @@ func (o *Outline) setLanes(lanes []plan.Lane) {
 }
 
 // twin is the first place of the mesh whose rank does the same as that of c for other pictures or entries.
-func (o *Outline) twin(c plan.Coord) plan.Coord {
+func (o *Partition) twin(c plan.Coord) plan.Coord {
 	texts := func(group int) (out []int) {
 		for _, i := range o.entriesOf(group) {
 			out = append(out, o.Text[i])
@@ -204,12 +199,12 @@ func (o *Outline) twin(c plan.Coord) plan.Coord {
 
 // synchronous tells whether evaluation e runs the whole picture at once: warm-up, and always the first, which fills the
 // K/V store. Evaluations that a cache leaves out depend on the picture and are not forecast.
-func (o *Outline) synchronous(e int) bool {
+func (o *Partition) synchronous(e int) bool {
 	return len(o.Patches) == 1 || e < max(o.plan.Warmup, 1)
 }
 
 // micros lists the micro-steps in the order in which every rank runs them.
-func (o *Outline) micros() []plan.Micro {
+func (o *Partition) micros() []plan.Micro {
 	var out []plan.Micro
 	for e := range o.Evaluations {
 		if o.synchronous(e) {
@@ -224,15 +219,25 @@ func (o *Outline) micros() []plan.Micro {
 }
 
 // Stage returns the stage that lane k belongs to: folded pipelines come back on the stages that they went down on.
-func (o *Outline) Stage(k int) int {
+func (o *Partition) Stage(k int) int {
 	if k < o.plan.Pipe {
 		return k
 	}
 	return 2*o.plan.Pipe - 2 - k
 }
 
+// RankOf returns the rank that does the work of a member of the executor's team, in which every lane of a folded stage
+// is a member of its own.
+func (o *Partition) RankOf(member int) int {
+	team := o.plan
+	team.Pipe = len(o.Lanes)
+	at := plan.Mesh{Plan: team}.At(member)
+	at.Pipe = o.Stage(at.Pipe)
+	return o.mesh.Rank(at)
+}
+
 // own calls f for every lane of the stage of c.
-func (o *Outline) own(c plan.Coord, f func(k int)) {
+func (o *Partition) own(c plan.Coord, f func(k int)) {
 	for k := range o.Lanes {
 		if o.Stage(k) == c.Pipe {
 			f(k)
@@ -241,16 +246,16 @@ func (o *Outline) own(c plan.Coord, f func(k int)) {
 }
 
 // stored tells whether attention runs from K/V stores.
-func (o *Outline) stored() bool { return o.plan.Pipe > 1 || o.stores }
+func (o *Partition) stored() bool { return o.plan.Pipe > 1 || o.stores }
 
 // heads is how many heads each Ulysses place of c's tensor place attends with.
-func (o *Outline) heads(c plan.Coord) []dit.Range {
+func (o *Partition) heads(c plan.Coord) []dit.Range {
 	local := dit.Held{Rank: c.Tensor, Ranks: o.plan.Tensor}.Share(o.Spec.Heads).Len()
 	return plan.Balanced(local, o.plan.Ulysses)
 }
 
 // gathered counts the rows of an attention that the Ulysses group at ring place r brings.
-func (o *Outline) gathered(rows []dit.Rows, r int, imageOnly bool) int {
+func (o *Partition) gathered(rows []dit.Rows, r int, imageOnly bool) int {
 	n := 0
 	for _, row := range rows[r*o.plan.Ulysses : (r+1)*o.plan.Ulysses] {
 		n += attended(row, imageOnly)
@@ -267,7 +272,7 @@ func attended(r dit.Rows, imageOnly bool) int {
 }
 
 // cutLanes cuts the blocks over the lanes of a plan by what they cost.
-func (o *Outline) cutLanes() []plan.Lane {
+func (o *Partition) cutLanes() []plan.Lane {
 	n, lanes := len(o.Spec.Blocks), o.plan.Stops(plan.Skips(o.Spec))
 	if lanes == 1 {
 		return plan.WholeLanes([]dit.Range{{End: n}})

@@ -18,7 +18,7 @@ func TestFreshnessFollowsTheSchedule(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		o := NewOutline(Workload{Spec: &d.Spec, Y: 12, X: 12, Batch: 1, Text: []int{7}, Evaluations: 5}, p)
+		o := NewPartition(Workload{Spec: &d.Spec, Y: 12, X: 12, Batch: 1, Text: []int{7}, Evaluations: 5}, p)
 		table := plan.FreshnessTable(len(o.Patches), 5, p.Warmup)
 		for i, m := range o.micros() {
 			if i >= len(table) || table[i].Micro != m {

@@ -196,10 +196,13 @@ func (p *Plan) set(key, value string) error {
 	return Refuse(key, "unknown key: want one of %s", strings.Join(names, ", "))
 }
 
-// String returns the plan in the syntax of Parse, without defaults.
+// String returns the plan in the syntax of Parse, which gives the plan back ("one rank" apart), without defaults.
 func (p Plan) String() string {
 	var parts []string
 	one := OneRank()
+	if p.Pipe > 1 { // whose defaults are others
+		one.Patches, one.Warmup = 0, -1
+	}
 	for _, f := range fields() {
 		if v := *f.at(&p); v != *f.at(&one) {
 			parts = append(parts, fmt.Sprintf("%s=%d", f.name, v))

@@ -43,3 +43,20 @@ func TestEightBitsAreRefusedAlone(t *testing.T) {
 		t.Errorf("kv=int8: got %v, want the values", err)
 	}
 }
+
+// TestStringIsParsedBack: what is printed of a plan is that plan again, with one patch or without warm-up too.
+func TestStringIsParsedBack(t *testing.T) {
+	for _, text := range []string{
+		"ulysses=2", "pipe=2", "pipe=2,patches=1", "pipe=4,patches=1,warmup=0", "pipe=2,patches=2,warmup=0,sync=spread",
+		"data=2,pipe=2,patches=1,sync=spread", "pipe=3,patches=5,warmup=2,overlap=off", "ranks=4,stale=on",
+		"cfg=2,pipe=2,tensor=2,form=scatter,shard=on,cut=weights,kv=fp8",
+	} {
+		want, err := Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := Parse(want.String()); err != nil || got != want {
+			t.Errorf("%s is printed as %s, which is %+v (%v), want %+v", text, want, got, err, want)
+		}
+	}
+}

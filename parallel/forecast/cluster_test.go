@@ -19,7 +19,7 @@ func TestParseFabric(t *testing.T) {
 		{"2xcpu", "cpu", "memory", "", 1, 2},
 		{"3x4090", "4090", "pcie4", "", 1, 3},
 	} {
-		f, err := ParseFabric(c.text)
+		f, err := ParseCluster(c.text)
 		if err != nil {
 			t.Errorf("%s: %v", c.text, err)
 			continue
@@ -28,7 +28,7 @@ func TestParseFabric(t *testing.T) {
 			f.PerHost != c.per {
 			t.Errorf("%s: got %s %s %s %d %d", c.text, f.Device.Name, f.Link.Name, f.Network.Name, f.Hosts, f.PerHost)
 		}
-		if again, err := ParseFabric(f.String()); err != nil || again.String() != f.String() {
+		if again, err := ParseCluster(f.String()); err != nil || again.String() != f.String() {
 			t.Errorf("%s: %s does not read back: %v", c.text, f, err)
 		}
 	}
@@ -37,7 +37,7 @@ func TestParseFabric(t *testing.T) {
 		"65xL40":         "1 to 64",
 		"2x8xL40+pigeon": "ethernet100", "99999999999999999999xL40": "1 to 64",
 	} {
-		if _, err := ParseFabric(text); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := ParseCluster(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want an error that contains %q", text, err, want)
 		}
 	}
@@ -45,7 +45,7 @@ func TestParseFabric(t *testing.T) {
 
 // TestProfilesAreComplete: every device and link has positive rates and says where they come from.
 func TestProfilesAreComplete(t *testing.T) {
-	p, err := readProfiles()
+	p, err := readDevices()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func TestProfilesAreComplete(t *testing.T) {
 
 // TestWires works out exchanges by hand: eight devices in two islands of four, on two hosts of eight.
 func TestWires(t *testing.T) {
-	f := Fabric{
+	f := Cluster{
 		Hosts: 2, PerHost: 8, Link: Link{Bandwidth: 10, Latency: 1, AllToAll: 0.5, Island: 4, Across: 8},
 		Network: Link{Bandwidth: 2, Latency: 7},
 	}

@@ -13,8 +13,8 @@ import (
 	"patchbay/parallel/plan"
 )
 
-//go:embed profiles.json
-var profilesJSON []byte
+//go:embed devices.json
+var devicesJSON []byte
 
 // Device is what one kind of processor does, as the planner needs it. Rates are what a transformer block reaches, not
 // what a data sheet promises.
@@ -54,8 +54,8 @@ type Link struct {
 	Source string  `json:"source"`
 }
 
-// Fabric is a set of equal devices and what connects them.
-type Fabric struct {
+// Cluster is a set of equal devices and what connects them.
+type Cluster struct {
 	Device  Device
 	Link    Link
 	Hosts   int
@@ -63,26 +63,26 @@ type Fabric struct {
 	Network Link // between hosts; only with Hosts > 1
 }
 
-// profiles is the data file.
-type profiles struct {
+// deviceTable is the data file.
+type deviceTable struct {
 	Devices  []Device `json:"devices"`
 	Links    []Link   `json:"links"`
 	Networks []Link   `json:"networks"`
 }
 
-func readProfiles() (profiles, error) {
-	var p profiles
-	if err := json.Unmarshal(profilesJSON, &p); err != nil {
-		return p, fmt.Errorf("read the embedded device profiles: %w", err)
+func readDevices() (deviceTable, error) {
+	var p deviceTable
+	if err := json.Unmarshal(devicesJSON, &p); err != nil {
+		return p, fmt.Errorf("read the embedded table of devices: %w", err)
 	}
 	return p, nil
 }
 
 // Ranks returns the number of devices.
-func (f Fabric) Ranks() int { return f.Hosts * f.PerHost }
+func (f Cluster) Ranks() int { return f.Hosts * f.PerHost }
 
-// String returns the fabric in the syntax of ParseFabric.
-func (f Fabric) String() string {
+// String returns the cluster in the syntax of ParseCluster.
+func (f Cluster) String() string {
 	s := fmt.Sprintf("%dx%s-%s", f.PerHost, f.Device.Name, f.Link.Name)
 	if f.Hosts > 1 {
 		s = fmt.Sprintf("%dx%s+%s", f.Hosts, s, f.Network.Name)
@@ -90,18 +90,18 @@ func (f Fabric) String() string {
 	return s
 }
 
-// ParseFabric reads "8xH100-nvlink", or with several hosts "2x8xL40-pcie+ethernet100": hosts, devices of each, device,
+// ParseCluster reads "8xH100-nvlink", or with several hosts "2x8xL40-pcie+ethernet100": hosts, devices of each, device,
 // link, network. Counts of 1 may be left out, and the link where the device has a usual one. Errors list the names that
 // are known.
-func ParseFabric(text string) (Fabric, error) {
+func ParseCluster(text string) (Cluster, error) {
 	const example = "write for example 8xH100-nvlink or 2x8xL40-pcie+ethernet100"
-	p, err := readProfiles()
+	p, err := readDevices()
 	if err != nil {
-		return Fabric{}, err
+		return Cluster{}, err
 	}
 	m := regexp.MustCompile(`^(?:(?:(\d+)x)?(\d+)x)?([^+]+)(?:\+(.+))?$`).FindStringSubmatch(text)
 	if m == nil {
-		return Fabric{}, fmt.Errorf("devices %q: %s", text, example)
+		return Cluster{}, fmt.Errorf("devices %q: %s", text, example)
 	}
 	count := func(s string) int {
 		if s == "" {
@@ -110,7 +110,7 @@ func ParseFabric(text string) (Fabric, error) {
 		n, _ := strconv.Atoi(s) // digits; overlong ones give the largest int, which is refused
 		return n
 	}
-	f := Fabric{Hosts: count(m[1]), PerHost: count(m[2])}
+	f := Cluster{Hosts: count(m[1]), PerHost: count(m[2])}
 	if f.Hosts < 1 || f.PerHost < 1 || f.Hosts > plan.MaxRanks || f.PerHost > plan.MaxRanks || f.Ranks() > plan.MaxRanks {
 		return f, fmt.Errorf("devices %q: want 1 to %d devices in all: %s", text, plan.MaxRanks, example)
 	}
@@ -189,7 +189,7 @@ func names[T any](list []T, name func(T) string) []string {
 
 // Devices lists the names of the known devices, of their links and of the networks between hosts.
 func Devices() (devices, links, networks []string, err error) {
-	p, err := readProfiles()
+	p, err := readDevices()
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -213,9 +213,9 @@ type wire struct{ perByte, latency float64 }
 // seconds for one exchange in which a member sends so many bytes.
 func (w wire) seconds(bytes float64) float64 { return w.latency + bytes*w.perByte }
 
-// wire works out what an exchange costs when all groups of ranks use the fabric at once: the narrowest of a device's
+// wire works out what an exchange costs when all groups of ranks use the cluster at once: the narrowest of a device's
 // own link, the way between islands and the way between hosts.
-func (f Fabric) wire(groups [][]int, p pattern) wire {
+func (f Cluster) wire(groups [][]int, p pattern) wire {
 	islands, hosts := map[int]float64{}, map[int]float64{} // bytes that leave, for one byte sent by every member
 	place := func(r int) (host, island int) {
 		host = r / f.PerHost

@@ -1,0 +1,184 @@
+package plan
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+
+	"patchbay/cli/console"
+	"patchbay/daemon"
+	"patchbay/models/published"
+	"patchbay/parallel"
+	"patchbay/parallel/forecast"
+	"patchbay/parallel/plan"
+)
+
+// check runs a plan on ranks of this process and prints what was predicted beside what was measured. Ranks run one at a
+// time, so that each has the whole machine, as if it were a device of its own.
+func (f *Flags) check(ctx context.Context, out io.Writer) error {
+	if slices.Contains(published.Names(), f.Model) {
+		return console.BadInput(fmt.Errorf("--check runs the model, so --model %s must be a file, or left out for the demo's",
+			f.Model))
+	}
+	if f.Devices != "" || f.Batch != 1 {
+		return console.BadInput(errors.New("--check runs one picture on ranks of this process: leave --devices and " +
+			"--batch out"))
+	}
+	t := Trial{
+		Model: f.Model, Size: f.Size, Compute: "f32", Steps: cmp.Or(f.Steps, 4), Text: cmp.Or(f.text, 32),
+		Entries: cmp.Or(f.entries, 2),
+	}
+	req, err := t.Open()
+	if err != nil {
+		return err
+	}
+	req.Profile = true
+	m, err := f.machine(ctx, *req)
+	if err != nil {
+		return err
+	}
+	req.Plan = f.plan
+	stats, err := profiled(ctx, parallel.Config{NewOps: daemon.NewOps, Machine: &m, Order: 1}, req)
+	if err != nil {
+		return err
+	}
+	c, err := compare(req, m, stats)
+	if err != nil {
+		return err
+	}
+	c.show(out, t)
+	return nil
+}
+
+// machine is what --rates names, or the rates of a run on one rank.
+func (f *Flags) machine(ctx context.Context, one parallel.Request) (forecast.Machine, error) {
+	if f.rates != "" {
+		m, err := daemon.ReadMachine(f.rates)
+		if err != nil {
+			return m, console.BadInput(fmt.Errorf("--rates: %w", err))
+		}
+		return m, nil
+	}
+	m, err := forecast.NewMachine("cpu")
+	if err != nil {
+		return m, err
+	}
+	stats, err := profiled(ctx, parallel.Config{NewOps: daemon.NewOps}, &one)
+	if err != nil {
+		return m, err
+	}
+	return m, m.Measure(one.Workload(), stats.Spans, one.Compute.Size())
+}
+
+// checkedRuns is how often a request runs: the quietest run counts.
+const checkedRuns = 4
+
+// profiled runs a request a few times and returns what the run with the shortest steps measured.
+func profiled(ctx context.Context, cfg parallel.Config, r *parallel.Request) (stats parallel.Stats, err error) {
+	e, err := parallel.NewEngine(cfg)
+	if err != nil {
+		return stats, err
+	}
+	defer e.Close()
+	for i := range checkedRuns {
+		res, err := e.Sample(ctx, r, nil)
+		if err != nil {
+			return stats, err
+		}
+		if i == 0 || total(res.Stats.StepSeconds) < total(stats.StepSeconds) {
+			stats = res.Stats
+		}
+	}
+	return stats, nil
+}
+
+func total(v []float64) (sum float64) {
+	for _, x := range v {
+		sum += x
+	}
+	return sum
+}
+
+// comparison is a plan as it was predicted and as it ran, by rank.
+type comparison struct {
+	plan         plan.Plan
+	sim          *forecast.Simulation
+	ran          []forecast.RankTime // of which Products, Attention and Other are measured
+	says, counts []int64             // bytes sent
+	memory, took int64               // bytes of the rank that needs most, without weights
+	wall         float64             // seconds of the steps, ranks one at a time
+}
+
+func compare(r *parallel.Request, m forecast.Machine, stats parallel.Stats) (c comparison, err error) {
+	w := r.Workload()
+	w.Device = m.Device
+	if stats.Plan != plan.OneRank().String() {
+		if c.plan, err = plan.Parse(stats.Plan); err != nil {
+			return c, err
+		}
+	} else {
+		c.plan = plan.OneRank()
+	}
+	n, size := c.plan.Ranks(), r.Compute.Size()
+	c.sim, err = forecast.Simulate(w, c.plan, forecast.Cluster{Device: m.Device, Link: m.Link, Hosts: 1, PerHost: n})
+	if err != nil {
+		return c, err
+	}
+	c.ran, c.says, c.counts = make([]forecast.RankTime, n), make([]int64, n), make([]int64, n)
+	o := forecast.NewPartition(w, c.plan)
+	for _, s := range stats.Spans {
+		c.ran[o.RankOf(s.Rank)].AddSpan(s)
+	}
+	for i, axes := range forecast.TrafficByRank(w, c.plan, m.Device.WeightBytes, size) {
+		for a, t := range axes {
+			c.says[i] += t.Bytes
+			c.counts[i] += stats.Traffic[i][a].Bytes
+		}
+	}
+	for _, need := range forecast.MemoryByRank(w, c.plan, m.Device.WeightBytes, size) {
+		c.memory = max(c.memory, need.Total()-need.Weights)
+	}
+	c.took, c.wall = stats.PeakBytes, total(stats.StepSeconds)
+	return c, nil
+}
+
+// show prints the comparison for people.
+func (c *comparison) show(out io.Writer, t Trial) {
+	console.Printf(out, "%s, %s px, %d steps, plan %s; predicted / measured\n\n", t.Model, t.Size, t.Steps, c.plan)
+	off := func(says, is float64) string {
+		if is == 0 {
+			return ""
+		}
+		return fmt.Sprintf("%+.0f %%", 100*(says/is-1))
+	}
+	both := func(says, is float64) string { return seconds(says) + " / " + seconds(is) }
+	var rows [][]string
+	var says, is forecast.RankTime
+	add := func(name string, p, m forecast.RankTime, sent string) {
+		work := func(r forecast.RankTime) float64 { return r.Products + r.Attention + r.Other }
+		rows = append(rows, []string{
+			name, both(p.Products, m.Products), both(p.Attention, m.Attention), both(p.Other, m.Other),
+			both(work(p), work(m)), off(work(p), work(m)), sent,
+		})
+	}
+	megabytes := func(n int64) float64 { return math.Round(float64(n)/1e4) / 100 }
+	for i, p := range c.sim.Ranks {
+		m := c.ran[i]
+		add(fmt.Sprintf("rank %d", i), p, m, fmt.Sprintf("%v / %v MB", megabytes(c.says[i]), megabytes(c.counts[i])))
+		says.Products, is.Products = says.Products+p.Products, is.Products+m.Products
+		says.Attention, is.Attention = says.Attention+p.Attention, is.Attention+m.Attention
+		says.Other, is.Other = says.Other+p.Other, is.Other+m.Other
+	}
+	if len(rows) > 1 {
+		add("all", says, is, "")
+	}
+	console.PrintTable(out, []string{"", "products", "attention", "other", "together", "error", "sent"}, rows)
+	console.Printf(out, "\nmemory    %v / %v MB without weights, on the rank that needs most\n", megabytes(c.memory),
+		megabytes(c.took))
+	console.Printf(out, "run       %s predicted with a device for each rank; %s here, where ranks ran one at a time\n",
+		seconds(c.sim.Seconds), seconds(c.wall))
+}

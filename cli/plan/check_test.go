@@ -1,0 +1,50 @@
+package plan
+
+import (
+	"context"
+	"testing"
+
+	"patchbay/daemon"
+	"patchbay/parallel"
+	"patchbay/parallel/forecast"
+)
+
+// TestCheckComparesLikeWithLike: bytes and memory of a run are those predicted, exactly, and every rank shows time in
+// each kind of work. Times are not judged.
+func TestCheckComparesLikeWithLike(t *testing.T) {
+	m, err := forecast.NewMachine("cpu")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const demo = "../../examples/demo/diffusion_models/demo_flux.safetensors"
+	for _, text := range []string{"", "ulysses=2", "pipe=2,patches=3", "cfg=2,tensor=2,form=scatter"} {
+		trial := Trial{Model: demo, Size: "64x64", Compute: "f32", Steps: 2, Text: 5, Entries: 2}
+		r, err := trial.Open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Plan, r.Profile = text, true
+		stats, err := profiled(context.Background(), parallel.Config{NewOps: daemon.NewOps, Machine: &m, Order: 1}, r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := compare(r, m, stats)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, is := range c.ran {
+			if c.says[i] != c.counts[i] {
+				t.Errorf("%s: rank %d sent %d bytes, predicted %d", c.plan, i, c.counts[i], c.says[i])
+			}
+			if says := c.sim.Ranks[i]; is.Products <= 0 || is.Attention <= 0 || is.Other <= 0 || says.Products <= 0 ||
+				says.Attention <= 0 || says.Other <= 0 {
+				t.Errorf("%s: rank %d measured %+v, predicted %+v: something took no time", c.plan, i, is, says)
+			}
+		}
+		if c.memory != c.took {
+			t.Errorf("%s: the rank that needs most took %d bytes, predicted %d", c.plan, c.took, c.memory)
+		}
+			t.Error(err)
+		}
+	}
+}

@@ -1,0 +1,105 @@
+package plan
+
+import (
+	"fmt"
+	"math"
+	"path/filepath"
+
+	"patchbay/cli/console"
+	"patchbay/cli/workflow"
+	"patchbay/engine"
+	"patchbay/models"
+	"patchbay/models/dit"
+	"patchbay/models/family"
+	"patchbay/models/sampling"
+	"patchbay/models/source"
+	"patchbay/parallel"
+)
+
+// Trial is a run of a model on noise with made-up conditioning, for measuring.
+type Trial struct {
+	Model   string // file; empty: the demo's
+	Size    string // width x height in pixels
+	Compute string // f32 or bf16
+	Plan    string
+	Steps   int
+	Text    int // tokens
+	Entries int // 2 with cfg, 1 without
+}
+
+// Open reads the header of the model and makes the request.
+func (f *Trial) Open() (*parallel.Request, error) {
+	if f.Model == "" {
+		examples, err := workflow.Examples()
+		if err != nil {
+			return nil, err
+		}
+		f.Model = filepath.Join(examples, "demo", "diffusion_models", "demo_flux.safetensors")
+	}
+	stat, file, err := source.Stat(f.Model, true)
+	if err != nil {
+		return nil, err
+	}
+	defer console.CloseQuietly(file)
+	d, err := models.OpenDiffusion(file.Set(), file.Metadata())
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", f.Model, err)
+	}
+	r, err := f.request(d)
+	if err != nil {
+		return nil, console.BadInput(err)
+	}
+	w := source.Weights{Model: source.Model{File: stat}, Loader: &source.Loader{}}
+	r.Model = parallel.Model{Key: w.Key(), Spec: &d.Spec, Weights: w}
+	return r, nil
+}
+
+// request makes a run on noise.
+func (f *Trial) request(d *family.Diffusion) (*parallel.Request, error) {
+	w, h := 0, 0
+	if n, err := fmt.Sscanf(f.Size, "%dx%d", &w, &h); n != 2 || err != nil || w < 16 || h < 16 || w > 4096 || h > 4096 {
+		return nil, fmt.Errorf("--size %s: want width x height from 16 to 4096 pixels", f.Size)
+	}
+	if f.Steps < 1 || f.Steps > 1000 || f.Text < 1 || f.Text > 4096 || f.Entries < 1 || f.Entries > 2 {
+		return nil, fmt.Errorf("want --steps 1 to 1000, --text 1 to 4096, --entries 1 or 2")
+	}
+	compute, ok := map[string]engine.DType{"f32": engine.F32, "bf16": engine.BF16}[f.Compute]
+	if !ok {
+		return nil, fmt.Errorf("--compute %s: want f32 or bf16", f.Compute)
+	}
+	line, err := d.Sampling.Build()
+	if err != nil {
+		return nil, err
+	}
+	sigmas, err := sampling.KSamplerSigmas(line, "euler", "simple", f.Steps, 1)
+	if err != nil {
+		return nil, err
+	}
+	spec := d.Spec
+	wave := func(n int) []float32 {
+		v := make([]float32, n)
+		for i := range v {
+			v[i] = float32(math.Sin(float64(i)))
+		}
+		return v
+	}
+	entry := parallel.Entry{Strength: 1}
+	entry.Context = dit.Array{Rows: f.Text, Cols: spec.ContextDim, Data: wave(f.Text * spec.ContextDim)}
+	entry.Pooled = wave(spec.PooledDim)
+	if spec.Context2Dim > 0 { // HunyuanDiT has a place for 77 and 256 tokens
+		entry.Context = dit.Array{Rows: 77, Cols: spec.ContextDim, Data: wave(77 * spec.ContextDim)}
+		entry.Context2 = dit.Array{Rows: 256, Cols: spec.Context2Dim, Data: wave(256 * spec.Context2Dim)}
+	}
+	latent := parallel.NewLatent(1, spec.Channels, h/8, w/8)
+	noise := parallel.NewLatent(1, spec.Channels, h/8, w/8)
+	noise.Data = wave(noise.Len())
+	r := &parallel.Request{
+		Sampling: line, Sampler: "euler", Sigmas: sigmas, Latent: latent, Noise: noise, Plan: f.Plan, Compute: compute,
+		Branches: []parallel.Branch{{Name: "positive", Entries: []parallel.Entry{entry}}},
+	}
+	if f.Entries == 2 {
+		r.Guider = parallel.Guider{Kind: parallel.GuideCFG, CFG: 4}
+		r.Branches = append(r.Branches, parallel.Branch{Name: "negative", Entries: []parallel.Entry{entry}})
+	}
+	return r, nil
+}

@@ -1,0 +1,105 @@
+package forecast
+
+import (
+	"fmt"
+	"math"
+
+	"patchbay/parallel/plan"
+)
+
+// Job is one of several equal jobs that wait for the same devices: when it runs, on how many of them, by which plan.
+type Job struct {
+	Start, End float64 // seconds
+	Devices    int
+	Plan       plan.Plan
+}
+
+// Groups cuts free devices of one host over waiting jobs, as evenly as possible, so that the last of them ends soonest;
+// jobs that find no group wait. seconds is what a job takes on so many devices, +Inf if it does not fit them. Many jobs
+// get a device each, since no plan makes one faster than its number of devices; a lone job, and a few that do not share
+// evenly, get them all.
+func Groups(waiting, free int, seconds func(devices int) float64) []int {
+	var out []int
+	if n, _ := soonest(waiting, free, seconds); n > 0 {
+		for _, r := range plan.Balanced(free, n) {
+			out = append(out, r.Len())
+		}
+	}
+	return out
+}
+
+// soonest is the number of groups to begin with, 0 if a job fits none, and when the last job ends if as many run in
+// every round but the last, whose jobs are shared out anew.
+func soonest(waiting, free int, seconds func(devices int) float64) (groups int, last float64) {
+	if waiting == 0 {
+		return 0, 0
+	}
+	last = math.Inf(1)
+	for n := 1; n <= min(waiting, free); n++ {
+		_, rest := soonest(waiting%n, free, seconds)
+		if end := float64(waiting/n)*seconds(free/n) + rest; end < last {
+			groups, last = n, end
+		}
+	}
+	return groups, last
+}
+
+// Queue predicts jobs of this workload that all wait at the start, run side by side on Groups of the devices, in the
+// order of their starts. Each has the fastest plan that fits its group. Loading weights is not in it. It refuses
+// several hosts, and devices that the workload does not fit.
+func (s Search) Queue(jobs int) ([]Job, error) {
+	if s.Cluster.Hosts > 1 {
+		return nil, fmt.Errorf("%s: jobs run side by side on one host", s.Cluster)
+	}
+	best, err := s.byDevices()
+	if err != nil {
+		return nil, err
+	}
+	if math.IsInf(best[len(best)-1].Seconds, 1) {
+		_, err := s.Choose() // says what is missing
+		return nil, err
+	}
+	return sideBySide(jobs, best), nil
+}
+
+// byDevices is the fastest plan that fits each number of devices; its Seconds are +Inf where none does.
+func (s Search) byDevices() ([]Candidate, error) {
+	best := make([]Candidate, s.Cluster.Ranks()+1)
+	best[0].Seconds = math.Inf(1)
+	for n := 1; n < len(best); n++ {
+		s.Cluster.PerHost = n
+		c, ok, err := s.Fastest()
+		if err != nil {
+			return nil, err
+		}
+		if best[n] = c; !ok {
+			best[n].Seconds = math.Inf(1)
+		}
+	}
+	return best, nil
+}
+
+// sideBySide shares devices out whenever some are free.
+func sideBySide(jobs int, best []Candidate) (out []Job) {
+	for now, free := 0.0, len(best)-1; ; {
+		for _, n := range Groups(jobs-len(out), free, func(n int) float64 { return best[n].Seconds }) {
+			out = append(out, Job{now, now + best[n].Seconds, n, best[n].Plan})
+			free -= n
+		}
+		if len(out) >= jobs {
+			return out
+		}
+		next := math.Inf(1)
+		for _, j := range out {
+			if j.End > now {
+				next = min(next, j.End)
+			}
+		}
+		for _, j := range out {
+			if j.End == next {
+				free += j.Devices
+			}
+		}
+		now = next
+	}
+}

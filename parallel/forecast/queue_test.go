@@ -1,0 +1,77 @@
+package forecast
+
+import (
+	"math"
+	"testing"
+)
+
+// TestJobsSideBySide, for 1 to 50 jobs on 8 devices: no device works on two jobs, plans fit, the last job never ends
+// later than with all jobs one after another on all devices or with a device each, 40 jobs reach 0.95 of the throughput
+// of one job a device where that fits, and a lone job has what the planner chooses for all devices.
+func TestJobsSideBySide(t *testing.T) {
+	for _, c := range []struct{ model, devices string }{
+		{"flux-dev", "8xH100-nvlink"}, {"pixart-alpha", "8xL40-pcie"}, {"flux-dev", "8x4090-pcie"},
+	} {
+		s := searchFor(t, c.model, 1024, 28, c.devices)
+		best, err := s.byDevices()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n := 1; n <= 50; n++ {
+			jobs, last := sideBySide(n, best), 0.0
+			if len(jobs) != n {
+				t.Fatalf("%s on %s: %d jobs of %d run", c.model, c.devices, len(jobs), n)
+			}
+			for _, j := range jobs {
+				last = max(last, j.End)
+				busy := 0
+				for _, other := range jobs {
+					if other.Start <= j.Start && j.Start < other.End {
+						busy += other.Devices
+					}
+				}
+				if busy > 8 || j.Plan.Ranks() > j.Devices || !best[j.Devices].Fits || j.Plan != best[j.Devices].Plan {
+					t.Errorf("%s on %s: %d devices are busy at %.3f s with %s on %d", c.model, c.devices, busy, j.Start, j.Plan,
+						j.Devices)
+				}
+			}
+			inTurn, each := float64(n)*best[8].Seconds, float64((n+7)/8)*best[1].Seconds
+			if !(last <= min(inTurn, each)*(1+1e-9)) {
+				t.Errorf("%s on %s: %d jobs end at %.3f s, one after another at %.3f s, on a device each at %.3f s", c.model,
+					c.devices, n, last, inTurn, each)
+			}
+			if share := float64(n) * best[1].Seconds / 8 / last; n == 40 && !math.IsInf(share, 1) && !(share >= 0.95) {
+				t.Errorf("%s on %s: %.3f of the throughput of one job a device, want 0.95", c.model, c.devices, share)
+			}
+		}
+		if lone, want := sideBySide(1, best)[0], choose(t, s).Best; lone.Plan != want.Plan || lone.End != want.Seconds {
+			t.Errorf("%s on %s: a lone job runs %+v, the planner chooses %s", c.model, c.devices, lone, want.Plan)
+		}
+	}
+}
+
+// TestGroupsLeaveNobodyAlone: by any times, no device is left out while some job fits a group, and no group is too
+// small for its job.
+func TestGroupsLeaveNobodyAlone(t *testing.T) {
+	for least := 1; least <= 4; least++ {
+		seconds := func(n int) float64 {
+			if n < least {
+				return math.Inf(1)
+			}
+			return 1 / math.Pow(float64(n), 0.9)
+		}
+		for free := range 17 {
+			for waiting := range 20 {
+				groups, sum := Groups(waiting, free, seconds), 0
+				for _, n := range groups {
+					if sum += n; n < least {
+						t.Errorf("%d jobs on %d devices: a group of %d, want at least %d", waiting, free, n, least)
+					}
+				}
+				if can := waiting > 0 && free >= least; can && sum != free || !can && sum != 0 || len(groups) > waiting {
+					t.Errorf("%d jobs on %d devices, at least %d each: groups %v", waiting, free, least, groups)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,139 @@
+package parallel
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+
+	"patchbay/engine"
+	"patchbay/parallel/comm"
+	"patchbay/parallel/forecast"
+)
+
+// countingEnd is the end of a group whose ranks compute nothing: it counts what would be sent, as Local does, and waits
+// for nobody.
+type countingEnd struct {
+	comm.Comm // silent
+	traffic   *comm.Traffic
+}
+
+func (e countingEnd) sent(c *comm.Call) {
+	e.traffic.Sent(c.Sent(e.Rank(), e.Size()), c.Src.DType)
+}
+
+func (e countingEnd) AllToAll(dst, src engine.Tensor, recv, send []int) {
+	e.sent(comm.NewAllToAll(dst, src, recv, send))
+}
+
+func (e countingEnd) AllGather(dst, src engine.Tensor, counts []int) {
+	e.sent(comm.NewAllGather(dst, src, counts))
+}
+
+func (e countingEnd) Prefetch(dst, src engine.Tensor, counts []int) { e.AllGather(dst, src, counts) }
+
+func (e countingEnd) ReduceScatter(dst, src engine.Tensor, counts []int) {
+	e.sent(comm.NewReduceScatter(dst, src, counts))
+}
+
+func (e countingEnd) AllReduce(buf engine.Tensor) { e.sent(comm.NewAllReduce(buf)) }
+
+func (e countingEnd) Offer(_, src engine.Tensor, _ int) { e.traffic.Sent(src.Len(), src.DType) }
+
+func (e countingEnd) SendRecv(_ engine.Tensor, _ int, src engine.Tensor, to int) {
+	if to >= 0 {
+		e.traffic.Sent(src.Len(), src.DType)
+	}
+}
+
+func (e countingEnd) Traffic() comm.Traffic { return *e.traffic }
+
+// countingTransport connects ranks that compute nothing.
+type countingTransport struct{}
+
+func (countingTransport) Connect(_ comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
+	out := make([]comm.Comm, len(ops))
+	for i := range out {
+		out[i] = countingEnd{comm.NewSilent(i, len(ops)), &comm.Traffic{}}
+	}
+	return out, nil
+}
+
+func (countingTransport) Interruptible() bool { return true }
+
+// newRecordingEngine makes an engine whose executor runs as it does elsewhere, leader, ranks and samplers, on
+// operations that compute nothing and exchanges that move nothing.
+func newRecordingEngine(t *testing.T) *Engine {
+	t.Helper()
+	e, err := NewEngine(Config{
+		Transport: countingTransport{},
+		NewOps:    func(int, int) (engine.Ops, error) { return engine.NewRecorder(), nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.Close)
+	return e
+}
+
+// TestForecastEqualsRecordedRun compares the formulas of the planner with a recorded run of the executor, for every
+// plan of the tests on every family, in f32 and bf16, with fewer and more evaluations than warm-ups: memory of each
+// rank to the byte, and bytes and calls of each rank and axis.
+func TestForecastEqualsRecordedRun(t *testing.T) {
+	var plans []string
+	for _, list := range [][]string{forecastPlans(), exactPlans(), stalePlans(), shardPlans()} {
+		plans = append(plans, list...)
+	}
+	slices.Sort(plans)
+	plans = slices.Compact(plans)
+	for _, f := range families() {
+		e := newRecordingEngine(t)
+		for _, steps := range []int{1, 4} {
+			if testing.Short() && steps == 1 {
+				continue // the long form has single evaluations too
+			}
+			r := tinyRequest(t, f.name, 2, f.y, f.x, steps)
+			for _, text := range plans {
+				for _, compute := range []engine.DType{engine.F32, engine.BF16} {
+					t.Run(fmt.Sprintf("%s/%d/%s/%s", f.name, steps, compute, text), func(t *testing.T) {
+						compareRecorded(t, e, *r, text, compute)
+					})
+				}
+			}
+		}
+	}
+}
+
+func compareRecorded(t *testing.T, e *Engine, r Request, text string, compute engine.DType) {
+	t.Helper()
+	w, p := workloadOf(&r), planOf(t, text)
+	if err := p.Check(w.Spec, w.Batch, len(w.Text), w.Tokens()); err != nil {
+		t.Fatalf("every tiny model takes it: %v", err)
+	}
+	r.Plan, r.Compute = text, compute
+	e.dismiss() // ranks keep the memory of requests before
+	res, err := e.Sample(context.Background(), &r, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkTraffic(t, w, p, compute.Size(), res.Stats.Traffic)
+	checkMemory(t, w, p, compute.Size(), e.team, res.Stats.PeakBytes)
+}
+
+// TestMembersAreRanks: the planner puts the work of a member of the team on the rank that the team says it is.
+func TestMembersAreRanks(t *testing.T) {
+	e := newRecordingEngine(t)
+	for _, text := range []string{"cfg=2,pipe=3,ulysses=2", "pipe=2,tensor=2", "data=2,ring=2"} {
+		r := tinyRequest(t, "hunyuandit", 2, 10, 14, 1)
+		r.Plan = text
+		if _, err := e.Sample(context.Background(), r, nil); err != nil {
+			t.Fatal(err)
+		}
+		o := forecast.NewPartition(workloadOf(r), planOf(t, text))
+		for member := range e.team.members {
+			if want, _ := e.team.Device(member); o.RankOf(member) != want {
+				t.Errorf("%s: member %d is rank %d, the planner says %d", text, member, want, o.RankOf(member))
+			}
+		}
+	}
+}
